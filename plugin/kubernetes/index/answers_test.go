@@ -1,0 +1,154 @@
+package index
+
+import (
+	"net/netip"
+	"strconv"
+)
+
+// kept is an answer as a cache keeps it.
+type kept struct {
+	question question
+	// content is all that the answer is made from, as text.
+	content string
+	hangsOn []hold
+}
+
+// hold is a generation and the number that it had before the records were read.
+type hold struct {
+	generation *Generation
+	number     uint64
+}
+
+func load(g *Generation) hold { return hold{g, g.Load()} }
+
+func (k kept) valid() bool {
+	for _, g := range k.hangsOn {
+		if g.generation.Load() != g.number {
+			return false
+		}
+	}
+	return true
+}
+
+// question is what answers are kept for. ask reads the index as a handler that keeps its answer has
+// to: a generation that was found by a name is looked up again once its number is loaded, because in
+// between the thing may have gone, and another of its name come, with another generation.
+type question interface{ ask(*Index) kept }
+
+// questions returns every question about what is in the alphabet.
+func (a *alphabet) questions() []question {
+	var all []question
+	for _, ns := range a.namespaces {
+		for _, name := range a.services {
+			all = append(all, serviceQuestion{ns, name})
+		}
+	}
+	for _, ips := range [][]netip.Addr{a.v4, a.v6} {
+		for _, ip := range ips {
+			all = append(all, pointerQuestion{ip}, podQuestion{ip})
+		}
+	}
+	return all
+}
+
+// serviceQuestion asks for the records at and below the name of a Service.
+type serviceQuestion Name
+
+func (q serviceQuestion) ask(ix *Index) kept {
+	for {
+		namespaces := load(ix.NamespacesGeneration())
+		g := ix.NamespaceGeneration(q.Namespace)
+		if g == nil {
+			return kept{q, "no such namespace", []hold{namespaces}}
+		}
+		names := load(g)
+		if ix.NamespaceGeneration(q.Namespace) != g {
+			continue
+		}
+		e := ix.Service(q.Namespace, q.Name)
+		if e == nil {
+			return kept{q, "no such name", []hold{names}}
+		}
+		own := load(e.Generation())
+		if e = ix.Service(q.Namespace, q.Name); e == nil || e.Generation() != own.generation {
+			continue
+		}
+		return kept{q, string(appendEntry(nil, e)), []hold{namespaces, own}}
+	}
+}
+
+// pointerQuestion asks for the PTR records of an address. An endpoint has one under each Service that
+// exists and is no alias.
+type pointerQuestion struct{ netip.Addr }
+
+func (q pointerQuestion) ask(ix *Index) kept {
+	generation := load(ix.AddressGeneration(q.Addr))
+	var b []byte
+	for _, s := range ix.ServicesByIP(q.Addr) {
+		b = appendStrings(b, "service", s.Namespace, s.Name)
+	}
+	for _, s := range ix.SlicesByIP(q.Addr) {
+		if e := ix.Service(s.Namespace, s.Service); e == nil || e.Service.Kind == ExternalName {
+			continue
+		}
+		for _, e := range s.Endpoints {
+			if e.Addr == q.Addr {
+				b = appendStrings(b, "endpoint", s.Namespace, s.Service, e.Name)
+			}
+		}
+	}
+	return kept{q, string(b), []hold{generation}}
+}
+
+// podQuestion asks for the pods that have an address.
+type podQuestion struct{ netip.Addr }
+
+func (q podQuestion) ask(ix *Index) kept {
+	generation := load(ix.AddressGeneration(q.Addr))
+	var b []byte
+	for _, p := range ix.PodsByIP(q.Addr) {
+		b = appendStrings(b, "pod", p.Namespace, p.Name)
+	}
+	return kept{q, string(b), []hold{generation}}
+}
+
+// The text of records: everything that an answer may show, and not the Version.
+
+func appendEntry(b []byte, e *Entry) []byte {
+	b = appendService(b, e.Service)
+	for _, s := range e.Slices {
+		b = appendSlice(b, s)
+	}
+	return b
+}
+
+func appendService(b []byte, s *Service) []byte {
+	b = appendStrings(b, "service", strconv.Itoa(int(s.Kind)), s.Target)
+	for _, a := range s.IPs {
+		b = append(a.AppendTo(b), ' ')
+	}
+	return appendPorts(b, s.Ports)
+}
+
+func appendSlice(b []byte, s *Slice) []byte {
+	b = appendPorts(appendStrings(b, "slice", s.Name), s.Ports)
+	for _, e := range s.Endpoints {
+		b = append(e.Addr.AppendTo(b), ' ')
+		b = appendStrings(b, e.Name, e.Zone.String())
+	}
+	return b
+}
+
+func appendPorts(b []byte, ports []Port) []byte {
+	for _, p := range ports {
+		b = appendStrings(b, "port", p.Name.String(), p.Protocol.String(), strconv.Itoa(int(p.Number)))
+	}
+	return b
+}
+
+func appendStrings(b []byte, all ...string) []byte {
+	for _, s := range all {
+		b = append(append(b, s...), ' ')
+	}
+	return b
+}

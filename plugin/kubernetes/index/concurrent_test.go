@@ -1,0 +1,283 @@
+package index
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"testing"
+)
+
+// readWhile runs several readers for as long as write does. A reader
+// is called again and again; the first error of any ends all and fails the test.
+func readWhile(t *testing.T, readers int, read func() error, write func(failed func() bool)) {
+	t.Helper()
+	var (
+		wg    sync.WaitGroup
+		ended atomic.Bool
+		reads atomic.Int64
+	)
+	errs := make(chan error, readers)
+	for range readers {
+		wg.Go(func() {
+			for !ended.Load() {
+				if err := read(); err != nil {
+					errs <- err
+					return
+				}
+				reads.Add(1)
+			}
+		})
+	}
+	write(func() bool { return len(errs) > 0 })
+	ended.Store(true)
+	wg.Wait()
+	close(errs)
+	for err := range errs {
+		t.Error(err)
+	}
+	if reads.Load() == 0 {
+		t.Error("nothing was read while the writer ran")
+	}
+}
+
+// steady is a writer that never takes away its own records, whatever is replaced.
+type steady struct {
+	*Index
+	service *Service
+	slice   *Slice
+	pod     *Pod
+}
+
+const steadyNamespace = "steady"
+
+var (
+	steadyIP       = netip.MustParseAddr("10.1.0.1")
+	steadyEndpoint = netip.MustParseAddr("10.2.0.1")
+	steadyPodIP    = netip.MustParseAddr("10.3.0.1")
+)
+
+func newSteady(ix *Index) *steady {
+	w := &steady{Index: ix}
+	w.PutNamespace(steadyNamespace)
+	w.update(rand.New(rand.NewPCG(0, 0)))
+	return w
+}
+
+// update puts the records anew, equal or with something changed.
+func (w *steady) update(r *rand.Rand) {
+	w.service = &Service{
+		Namespace: steadyNamespace, Name: "service", IPs: []netip.Addr{steadyIP},
+		Ports: []Port{{Number: 1 + r.Int32N(2)}},
+	}
+	w.slice = &Slice{
+		Namespace: steadyNamespace, Name: "slice", Service: "service",
+		Endpoints: []Endpoint{{Addr: steadyEndpoint, Name: strconv.Itoa(r.IntN(2))}},
+	}
+	w.pod = &Pod{Namespace: steadyNamespace, Name: "pod", IPs: []netip.Addr{steadyPodIP}}
+	w.PutService(w.service)
+	w.PutSlice(w.slice)
+	w.PutPod(w.pod)
+}
+
+func (w *steady) ReplaceServices(all []*Service) {
+	w.Index.ReplaceServices(append(slices.Clip(all), w.service))
+}
+
+func (w *steady) ReplaceSlices(all []*Slice) {
+	w.Index.ReplaceSlices(append(slices.Clip(all), w.slice))
+}
+
+func (w *steady) ReplacePods(all []*Pod) { w.Index.ReplacePods(append(slices.Clip(all), w.pod)) }
+
+func (w *steady) ReplaceNamespaces(all []string) {
+	w.Index.ReplaceNamespaces(append(slices.Clip(all), steadyNamespace))
+}
+
+// grow adds many records under one namespace, so that the tables get larger; shrink takes them out.
+func (w *steady) grow(n int) {
+	ip := netip.MustParseAddr("10.4.0.1")
+	for i := range n {
+		name := strconv.Itoa(i)
+		w.PutNamespace("bulk" + name)
+		w.PutService(&Service{Namespace: "bulk", Name: name, IPs: []netip.Addr{ip}})
+		w.PutSlice(&Slice{Namespace: "bulk", Name: name, Service: name, Endpoints: []Endpoint{{Addr: ip}}})
+		w.PutPod(&Pod{Namespace: "bulk", Name: name, IPs: []netip.Addr{ip}})
+		ip = ip.Next()
+	}
+}
+
+func (w *steady) shrink(n int) {
+	for i := range n {
+		name := strconv.Itoa(i)
+		w.DeleteNamespace("bulk" + name)
+		w.DeleteService("bulk", name)
+		w.DeleteSlice("bulk", name)
+		w.DeletePod("bulk", name)
+	}
+}
+
+// TestReadersWhileWriting checks everything that holds for every view at any moment.
+func TestReadersWhileWriting(t *testing.T) {
+	o := newOperations(1, newAlphabet(2, 3, 3))
+	ix := New()
+	w := newSteady(ix)
+	readWhile(t, 3,
+		func() error { return errors.Join(checkSteady(ix), checkViews(ix, o.alphabet)) },
+		func(failed func() bool) {
+			for round := 0; round < 12 && !failed(); round++ {
+				n := o.IntN(400)
+				w.grow(n)
+				for range 100 {
+					o.next().run(w)
+					w.update(o.Rand)
+				}
+				w.shrink(n)
+			}
+		})
+}
+
+// checkSteady looks for what is there all the time.
+func checkSteady(ix *Index) error {
+	if !ix.HasNamespace(steadyNamespace) || ix.NamespaceGeneration(steadyNamespace) == nil {
+		return errors.New("the steady namespace was not found")
+	}
+	is := func(namespace string) bool { return namespace == steadyNamespace }
+	e := ix.Service(steadyNamespace, "service")
+	switch {
+	case e == nil:
+		return errors.New("the steady Service was not found")
+	case e.Ready() != 1:
+		return fmt.Errorf("the steady Service has %d ready endpoints", e.Ready())
+	case ix.SliceRecord(steadyNamespace, "slice") == nil:
+		return errors.New("the steady EndpointSlice was not found")
+	case ix.PodRecord(steadyNamespace, "pod") == nil:
+		return errors.New("the steady pod was not found")
+	case !slices.ContainsFunc(ix.Services(), func(e *Entry) bool { return is(e.Service.Namespace) }):
+		return errors.New("Services() is without the steady Service")
+	case !slices.ContainsFunc(ix.ServicesByIP(steadyIP), func(s *Service) bool { return is(s.Namespace) }):
+		return errors.New("the ClusterIP of the steady Service was not found")
+	case !slices.ContainsFunc(ix.SlicesByIP(steadyEndpoint), func(s *Slice) bool { return is(s.Namespace) }):
+		return errors.New("the endpoint of the steady EndpointSlice was not found")
+	case !slices.ContainsFunc(ix.PodsByIP(steadyPodIP), func(p *Pod) bool { return is(p.Namespace) }):
+		return errors.New("the address of the steady pod was not found")
+	}
+	addresses := slices.Collect(ix.Addresses())
+	if !slices.Contains(addresses, steadyIP) || !slices.Contains(addresses, steadyEndpoint) {
+		return errors.New("Addresses() is without the steady addresses")
+	}
+	return nil
+}
+
+// checkViews looks into every view that a reader can get.
+func checkViews(ix *Index, a *alphabet) error {
+	var errs []error
+	all := ix.Services()
+	for _, e := range all {
+		if e == nil || e.Service == nil {
+			return errors.New("Services() has an entry without a Service")
+		}
+		errs = append(errs, checkEntry(e, e.Service.key()))
+	}
+	if !slices.IsSortedFunc(all, func(a, b *Entry) int { return a.Service.key().compare(b.Service.key()) }) {
+		errs = append(errs, errors.New("Services() is out of order"))
+	}
+	for _, ns := range a.namespaces {
+		for _, name := range a.services {
+			if e := ix.Service(ns, name); e != nil {
+				errs = append(errs, checkEntry(e, Name{ns, name}))
+			}
+		}
+	}
+	for _, ip := range slices.Concat(a.v4, a.v6, []netip.Addr{steadyIP, steadyEndpoint, steadyPodIP}) {
+		errs = append(errs,
+			checkFound("ServicesByIP", ip, ix.ServicesByIP(ip), func(s *Service) []netip.Addr { return s.IPs }),
+			checkFound("SlicesByIP", ip, ix.SlicesByIP(ip), (*Slice).addresses),
+			checkFound("PodsByIP", ip, ix.PodsByIP(ip), func(p *Pod) []netip.Addr { return p.IPs }),
+		)
+	}
+	return errors.Join(errs...)
+}
+
+func checkEntry(e *Entry, k Name) error {
+	if e.Service == nil || e.Service.key() != k {
+		return fmt.Errorf("the entry of %v has the Service %+v", k, e.Service)
+	}
+	if e.Generation() == nil {
+		return fmt.Errorf("the entry of %v has no generation", k)
+	}
+	for i, s := range e.Slices {
+		if s == nil || s.owner() != k {
+			return fmt.Errorf("the entry of %v has the EndpointSlice %+v", k, s)
+		}
+		if i > 0 && e.Slices[i-1].Name >= s.Name {
+			return fmt.Errorf("the EndpointSlices of %v are %s", k, keys(e.Slices))
+		}
+	}
+	return nil
+}
+
+// checkFound looks at what was found by an address: each has it, and each is there once.
+func checkFound[R interface {
+	*T
+	key() Name
+}, T any](reader string, ip netip.Addr, found []R, addresses func(R) []netip.Addr) error {
+	for i, r := range found {
+		if r == nil || !slices.Contains(addresses(r), ip) {
+			return fmt.Errorf("%s(%s) found %+v", reader, ip, r)
+		}
+		if i > 0 && found[i-1].key().compare(r.key()) >= 0 {
+			return fmt.Errorf("%s(%s) = %s: out of order or twice", reader, ip, keys(found))
+		}
+	}
+	return nil
+}
+
+// TestAnswersWhileWriting has readers keep answers that they make while a writer is at work. Whenever
+// the writer is between two calls, a kept answer that counts as valid has to be what one gets now.
+func TestAnswersWhileWriting(t *testing.T) {
+	for seed := range uint64(3) {
+		t.Run(fmt.Sprintf("seed=%d", seed), func(t *testing.T) {
+			o := newOperations(seed, newAlphabet(2, 2, 2))
+			questions := o.questions()
+			ix := New()
+			answers := make(chan kept, 100)
+			readWhile(t, 3,
+				func() error {
+					a := questions[rand.IntN(len(questions))].ask(ix)
+					select {
+					case answers <- a:
+					default: // the writer has enough to look at
+					}
+					return nil
+				},
+				func(func() bool) {
+					cache := map[question][]kept{}
+					for step := range 4000 {
+						op := o.next()
+						op.run(ix)
+						for len(answers) > 0 {
+							a := <-answers
+							cache[a.question] = append(cache[a.question], a)
+						}
+						for q, all := range cache {
+							cache[q] = slices.DeleteFunc(all, func(a kept) bool { return !a.valid() })
+							now := q.ask(ix)
+							for _, a := range cache[q] {
+								if a.content != now.content {
+									t.Errorf("seed %d, step %d, after %s:\nthe kept answer to %#v counts as valid:\n%q\nit is\n%q",
+										seed, step, op.text, q, a.content, now.content)
+									return
+								}
+							}
+							cache[q] = cache[q][:min(1, len(cache[q]))]
+						}
+					}
+				})
+		})
+	}
+}

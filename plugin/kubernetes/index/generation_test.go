@@ -1,0 +1,292 @@
+package index
+
+import (
+	"maps"
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+)
+
+var (
+	webIP      = netip.MustParseAddr("10.96.0.1")
+	otherIP    = netip.MustParseAddr("10.96.0.2")
+	endpointIP = netip.MustParseAddr("10.128.0.1")
+	movedIP    = netip.MustParseAddr("10.128.0.2")
+	podIP      = netip.MustParseAddr("10.128.0.3")
+)
+
+func web() *Service {
+	return &Service{
+		Namespace: "default", Name: "web", IPs: []netip.Addr{webIP},
+		Ports: []Port{{Name: NewSymbol("http"), Protocol: NewSymbol("tcp"), Number: 80}},
+	}
+}
+
+func webSlice() *Slice {
+	return &Slice{
+		Namespace: "default", Name: "web-1", Service: "web",
+		Ports:     []Port{{Name: NewSymbol("http"), Protocol: NewSymbol("tcp"), Number: 8080}},
+		Endpoints: []Endpoint{{Addr: endpointIP, Name: "a", Zone: NewSymbol("zone-a")}},
+	}
+}
+
+func webPod() *Pod {
+	return &Pod{Namespace: "default", Name: "web-a", IPs: []netip.Addr{podIP}}
+}
+
+// with returns r with a change.
+func with[R any](r *R, change func(*R)) *R {
+	change(r)
+	return r
+}
+
+// The generations that the cases of TestGenerations look at.
+const (
+	genWeb        = "Service web"
+	genOther      = "Service other"
+	genNamespace  = "namespace default"
+	genNamespaces = "all namespaces"
+	genWebIP      = "ClusterIP of web"
+	genOtherIP    = "ClusterIP of other"
+	genEndpoint   = "endpoint of web"
+	genMoved      = "address of no endpoint yet"
+	genPod        = "pod"
+)
+
+// generations returns those that a reader could hold now.
+func generations(ix *Index) map[string]*Generation {
+	all := map[string]*Generation{
+		genNamespaces: ix.NamespacesGeneration(),
+		genWebIP:      ix.AddressGeneration(webIP),
+		genOtherIP:    ix.AddressGeneration(otherIP),
+		genEndpoint:   ix.AddressGeneration(endpointIP),
+		genMoved:      ix.AddressGeneration(movedIP),
+		genPod:        ix.AddressGeneration(podIP),
+	}
+	if g := ix.NamespaceGeneration("default"); g != nil {
+		all[genNamespace] = g
+	}
+	if e := ix.Service("default", "web"); e != nil {
+		all[genWeb] = e.Generation()
+	}
+	if e := ix.Service("default", "other"); e != nil {
+		all[genOther] = e.Generation()
+	}
+	return all
+}
+
+// TestGenerations says for each kind of change what advances, and that nothing else does. Before each
+// there are the Services web, with an endpoint, and other, the EndpointSlice lone-1 of a Service that
+// is not there, and a pod.
+func TestGenerations(t *testing.T) {
+	tests := []struct {
+		name   string
+		change func(*Index)
+		want   []string
+	}{
+		{"Service put again", func(ix *Index) { ix.PutService(ix.ServiceRecord("default", "web")) }, nil},
+		{"equal Service", func(ix *Index) {
+			ix.PutService(with(web(), func(s *Service) { s.Version = "2" }))
+		}, nil},
+		{"Service without ports, which were none", func(ix *Index) {
+			ix.PutService(&Service{Namespace: "default", Name: "other", IPs: []netip.Addr{otherIP}, Ports: []Port{}})
+		}, nil},
+		{"ports of a Service", func(ix *Index) {
+			ix.PutService(with(web(), func(s *Service) { s.Ports[0].Number = 81 }))
+		}, []string{genWeb, genWebIP}},
+		{"ClusterIP of a Service", func(ix *Index) {
+			ix.PutService(with(web(), func(s *Service) { s.IPs[0] = movedIP }))
+		}, []string{genWeb, genWebIP, genMoved}},
+		{"ClusterIP added", func(ix *Index) {
+			ix.PutService(with(web(), func(s *Service) { s.IPs = append(s.IPs, movedIP) }))
+		}, []string{genWeb, genWebIP, genMoved}},
+		{"Service becomes headless", func(ix *Index) {
+			ix.PutService(with(web(), func(s *Service) { s.Kind, s.IPs = Headless, nil }))
+		}, []string{genWeb, genWebIP, genEndpoint}},
+		{"Service becomes an alias", func(ix *Index) {
+			ix.PutService(with(web(), func(s *Service) { s.Kind, s.Target = ExternalName, "example." }))
+		}, []string{genWeb, genWebIP, genEndpoint}},
+		{"Service created", func(ix *Index) {
+			ix.PutService(&Service{Namespace: "default", Name: "new", Kind: Headless})
+		}, []string{genNamespace}},
+		{"Service created over its EndpointSlice", func(ix *Index) {
+			ix.PutService(&Service{Namespace: "default", Name: "lone", Kind: Headless})
+		}, []string{genNamespace, genMoved}},
+		{"Service created where there is no namespace", func(ix *Index) {
+			ix.PutService(&Service{Namespace: "missing", Name: "web", IPs: []netip.Addr{movedIP}})
+		}, []string{genMoved}},
+		{"Service deleted", func(ix *Index) { ix.DeleteService("default", "web") }, []string{genWeb, genNamespace, genWebIP, genEndpoint}},
+		{"Service deleted that was not there", func(ix *Index) { ix.DeleteService("default", "lone") }, nil},
+		{"all Services put again", func(ix *Index) {
+			ix.ReplaceServices([]*Service{ix.ServiceRecord("default", "other"), web()})
+		}, nil},
+		{"one Service less", func(ix *Index) {
+			ix.ReplaceServices([]*Service{web()})
+		}, []string{genOther, genNamespace, genOtherIP}},
+
+		{"EndpointSlice put again", func(ix *Index) { ix.PutSlice(ix.SliceRecord("default", "web-1")) }, nil},
+		{"equal EndpointSlice", func(ix *Index) {
+			ix.PutSlice(with(webSlice(), func(s *Slice) { s.Version = "2" }))
+		}, nil},
+		{"endpoint added", func(ix *Index) {
+			ix.PutSlice(with(webSlice(), func(s *Slice) { s.Endpoints = append(s.Endpoints, Endpoint{Addr: movedIP}) }))
+		}, []string{genWeb, genEndpoint, genMoved}},
+		{"endpoint removed", func(ix *Index) {
+			ix.PutSlice(with(webSlice(), func(s *Slice) { s.Endpoints = nil }))
+		}, []string{genWeb, genEndpoint}},
+		{"name of an endpoint", func(ix *Index) {
+			ix.PutSlice(with(webSlice(), func(s *Slice) { s.Endpoints[0].Name = "b" }))
+		}, []string{genWeb, genEndpoint}},
+		{"zone of an endpoint", func(ix *Index) {
+			ix.PutSlice(with(webSlice(), func(s *Slice) { s.Endpoints[0].Zone = Symbol{} }))
+		}, []string{genWeb, genEndpoint}},
+		{"ports of an EndpointSlice", func(ix *Index) {
+			ix.PutSlice(with(webSlice(), func(s *Slice) { s.Ports[0].Number = NoPort }))
+		}, []string{genWeb, genEndpoint}},
+		{"EndpointSlice passes to another Service", func(ix *Index) {
+			ix.PutSlice(with(webSlice(), func(s *Slice) { s.Service = "other" }))
+		}, []string{genWeb, genOther, genEndpoint}},
+		{"EndpointSlice of IPv6", func(ix *Index) {
+			ix.PutSlice(&Slice{Namespace: "default", Name: "web-0", Service: "web"})
+		}, []string{genWeb}},
+		{"EndpointSlice of no Service", func(ix *Index) {
+			ix.PutSlice(with(webSlice(), func(s *Slice) { s.Name, s.Service = "new-1", "new" }))
+		}, []string{genEndpoint}},
+		{"EndpointSlice deleted", func(ix *Index) { ix.DeleteSlice("default", "web-1") }, []string{genWeb, genEndpoint}},
+		{"EndpointSlice deleted that was not there", func(ix *Index) { ix.DeleteSlice("default", "web-9") }, nil},
+		{"all EndpointSlices put again", func(ix *Index) {
+			ix.ReplaceSlices([]*Slice{ix.SliceRecord("default", "lone-1"), webSlice()})
+		}, nil},
+		{"one EndpointSlice less", func(ix *Index) {
+			ix.ReplaceSlices([]*Slice{webSlice()})
+		}, []string{genMoved}},
+
+		{"namespace put again", func(ix *Index) { ix.PutNamespace("default") }, nil},
+		{"namespace created", func(ix *Index) { ix.PutNamespace("new") }, []string{genNamespaces}},
+		{"namespace deleted", func(ix *Index) { ix.DeleteNamespace("default") }, []string{genNamespace, genNamespaces}},
+		{"other namespace deleted", func(ix *Index) { ix.DeleteNamespace("empty") }, []string{genNamespaces}},
+		{"namespace deleted that was not there", func(ix *Index) { ix.DeleteNamespace("missing") }, nil},
+		{"all namespaces put again", func(ix *Index) { ix.ReplaceNamespaces([]string{"empty", "default"}) }, nil},
+		{"one namespace less", func(ix *Index) { ix.ReplaceNamespaces([]string{"default"}) }, []string{genNamespaces}},
+
+		{"pod put again", func(ix *Index) { ix.PutPod(ix.PodRecord("default", "web-a")) }, nil},
+		{"labels of a pod", func(ix *Index) {
+			ix.PutPod(with(webPod(), func(p *Pod) { p.Labels = map[string]string{"a": "b"} }))
+		}, nil},
+		{"address of a pod", func(ix *Index) {
+			ix.PutPod(with(webPod(), func(p *Pod) { p.IPs = []netip.Addr{movedIP} }))
+		}, []string{genPod, genMoved}},
+		{"pod of the same address", func(ix *Index) {
+			ix.PutPod(with(webPod(), func(p *Pod) { p.Name = "host-network" }))
+		}, []string{genPod}},
+		{"pod deleted", func(ix *Index) { ix.DeletePod("default", "web-a") }, []string{genPod}},
+		{"pod deleted that was not there", func(ix *Index) { ix.DeletePod("default", "web-z") }, nil},
+		{"all pods put again", func(ix *Index) { ix.ReplacePods([]*Pod{webPod()}) }, nil},
+		{"no pods any more", func(ix *Index) { ix.ReplacePods(nil) }, []string{genPod}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			ix := New()
+			clock := time.Unix(1000, 0)
+			ix.now = func() time.Time { return clock }
+			ix.ReplaceNamespaces([]string{"default", "empty"})
+			ix.PutService(web())
+			ix.PutService(&Service{Namespace: "default", Name: "other", IPs: []netip.Addr{otherIP}})
+			ix.PutSlice(webSlice())
+			ix.PutSlice(&Slice{Namespace: "default", Name: "lone-1", Service: "lone", Endpoints: []Endpoint{{Addr: movedIP}}})
+			ix.PutPod(webPod())
+			all, numbers := generations(ix), map[string]uint64{}
+			for name, g := range all {
+				numbers[name] = g.Load()
+			}
+
+			clock = time.Unix(2000, 0)
+			tt.change(ix)
+			var advanced []string
+			for _, name := range slices.Sorted(maps.Keys(all)) {
+				if all[name].Load() != numbers[name] {
+					advanced = append(advanced, name)
+				}
+			}
+			slices.Sort(tt.want)
+			if !slices.Equal(advanced, tt.want) {
+				t.Errorf("advanced: %q, want %q", advanced, tt.want)
+			}
+			for name, g := range generations(ix) {
+				if all[name] != nil && all[name] != g {
+					t.Errorf("%s has another generation than before", name)
+				}
+			}
+			want := int64(2000)
+			if tt.want == nil {
+				want = 1000
+			}
+			if got := ix.Modified(); got != want {
+				t.Errorf("Modified() = %d, want %d", got, want)
+			}
+		})
+	}
+}
+
+// TestGenerationsOfAddresses makes sure that the cases above tell addresses apart, and that all
+// addresses do not crowd on few generations.
+func TestGenerationsOfAddresses(t *testing.T) {
+	ix := New()
+	t.Run("different in TestGenerations", func(t *testing.T) {
+		seen := map[*Generation]netip.Addr{}
+		for _, a := range []netip.Addr{webIP, otherIP, endpointIP, movedIP, podIP} {
+			if other, ok := seen[ix.AddressGeneration(a)]; ok {
+				t.Errorf("%s has the generation of %s: choose another", a, other)
+			}
+			seen[ix.AddressGeneration(a)] = a
+		}
+	})
+	for _, first := range []string{"10.128.0.0", "fd00:10:128::"} {
+		t.Run("spread from "+first, func(t *testing.T) {
+			const each = 64
+			uses := map[*Generation]int{}
+			a := netip.MustParseAddr(first)
+			for range each * addressGenerations {
+				uses[ix.AddressGeneration(a)]++
+				a = a.Next()
+			}
+			for _, n := range uses {
+				if n > 2*each {
+					t.Errorf("one generation has %d addresses, %d would be even", n, each)
+				}
+			}
+		})
+	}
+}
+
+// TestGenerationOutlivesService follows one name through its coming and going while its EndpointSlices
+// stay: who keeps an answer under the generation of an earlier life must see that it ended.
+func TestGenerationOutlivesService(t *testing.T) {
+	tests := []struct {
+		name  string
+		slice bool
+	}{
+		{"with EndpointSlices that stay", true},
+		{"without EndpointSlices", false},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			ix := New()
+			ix.PutNamespace("default")
+			if tt.slice {
+				ix.PutSlice(webSlice())
+			}
+			ix.PutService(web())
+			first := serviceQuestion{"default", "web"}.ask(ix)
+			ix.DeleteService("default", "web")
+			if first.valid() {
+				t.Error("the answer is valid after the Service has gone")
+			}
+			ix.PutService(web())
+			if first.valid() {
+				t.Error("the answer is valid under the next Service of that name")
+			}
+		})
+	}
+}

@@ -1,0 +1,96 @@
+package index
+
+import (
+	"fmt"
+	"net/netip"
+	"runtime"
+	"strings"
+	"testing"
+)
+
+func TestReadersDoNotAllocate(t *testing.T) {
+	ix := New()
+	ix.PutNamespace("default")
+	ix.PutService(&Service{Namespace: "default", Name: "web"})
+	ix.PutSlice(&Slice{Namespace: "default", Name: "web-1", Service: "web", Endpoints: []Endpoint{{Addr: steadyEndpoint}}})
+	// A name from a packet is not a constant that the compiler knows.
+	namespace, name, missing := strings.Clone("default"), strings.Clone("web"), strings.Clone("missing")
+	tests := []struct {
+		name string
+		read func() bool
+	}{
+		{"Service", func() bool { return ix.Service(namespace, name) != nil }},
+		{"Service that is missing", func() bool { return ix.Service(namespace, missing) == nil }},
+		{"ServiceRecord", func() bool { return ix.ServiceRecord(namespace, name) != nil }},
+		{"HasNamespace", func() bool { return ix.HasNamespace(namespace) }},
+		{"HasNamespace that is missing", func() bool { return !ix.HasNamespace(missing) }},
+		{"NamespaceGeneration", func() bool { return ix.NamespaceGeneration(namespace).Load() > 0 }},
+		{"NamespacesGeneration", func() bool { return ix.NamespacesGeneration().Load() > 0 }},
+		{"AddressGeneration", func() bool { return ix.AddressGeneration(steadyEndpoint).Load() > 0 }},
+		{"Generation of a Service", func() bool { return ix.Service(namespace, name).Generation().Load() > 0 }},
+		{"Ready", func() bool { return ix.Service(namespace, name).Ready() == 1 }},
+		{"Modified", func() bool { return ix.Modified() > 0 }},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			found := true
+			if n := testing.AllocsPerRun(100, func() { found = tt.read() && found }); n != 0 {
+				t.Errorf("%v allocations, want none", n)
+			}
+			if !found {
+				t.Error("it was not read")
+			}
+		})
+	}
+}
+
+// BenchmarkBuild fills an index as the first list of a large cluster does, and reports what of it
+// stays in memory.
+func BenchmarkBuild(b *testing.B) {
+	const services, endpoints = 10_000, 110_000
+	var ix *Index
+	before := liveHeap()
+	for b.Loop() {
+		ix = buildCluster(services, endpoints/services)
+	}
+	b.ReportMetric(float64(liveHeap()-before)/endpoints, "heap-B/endpoint")
+	if n := len(ix.Services()); n != services {
+		b.Fatalf("%d Services, want %d", n, services)
+	}
+}
+
+func liveHeap() uint64 {
+	var m runtime.MemStats
+	runtime.GC()
+	runtime.GC() // what the first one only marked for finalizers and unique's handles
+	runtime.ReadMemStats(&m)
+	return m.HeapAlloc
+}
+
+// buildCluster makes records with strings of their own, as those that come off the wire have.
+func buildCluster(services, endpoints int) *Index {
+	ix := New()
+	clusterIP, pod := netip.MustParseAddr("10.96.0.1"), netip.MustParseAddr("10.128.0.1")
+	for i := range services {
+		namespace, name := fmt.Sprintf("namespace-%d", i/100), fmt.Sprintf("service-%d", i)
+		ix.PutNamespace(strings.Clone(namespace))
+		ix.PutService(&Service{
+			Namespace: namespace, Name: name, Version: fmt.Sprint(1_000_000 + i),
+			IPs:   []netip.Addr{clusterIP},
+			Ports: []Port{{Name: NewSymbol("http"), Protocol: NewSymbol("tcp"), Number: 80}},
+		})
+		clusterIP = clusterIP.Next()
+		s := &Slice{
+			Namespace: strings.Clone(namespace), Name: name + "-abcde", Service: strings.Clone(name),
+			Version:   fmt.Sprint(2_000_000 + i),
+			Ports:     []Port{{Name: NewSymbol("http"), Protocol: NewSymbol("tcp"), Number: 8080}},
+			Endpoints: make([]Endpoint, 0, endpoints),
+		}
+		for range endpoints {
+			s.Endpoints = append(s.Endpoints, Endpoint{Addr: pod, Zone: NewSymbol("zone-a")})
+			pod = pod.Next()
+		}
+		ix.PutSlice(s)
+	}
+	return ix
+}

@@ -1,0 +1,305 @@
+package index
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"reflect"
+	"slices"
+	"strings"
+)
+
+// model is the Index as one writes it without a thought of speed or of concurrent readers: maps of
+// what was put, and readers that search through all of it. It is the oracle of the tests here.
+type model struct {
+	services   map[Name]record[Service]
+	slices     map[Name]record[Slice]
+	pods       map[Name]record[Pod]
+	namespaces map[string]bool
+}
+
+// record is a record as it was put: the very pointer, and a copy of the content it had, since the
+// Index may write to a record that is handed to it.
+type record[R any] struct {
+	put *R
+	was *R
+}
+
+// writer is what changes a model in the same way as an Index.
+type writer interface {
+	PutService(*Service)
+	DeleteService(namespace, name string)
+	ReplaceServices([]*Service)
+	PutSlice(*Slice)
+	DeleteSlice(namespace, name string)
+	ReplaceSlices([]*Slice)
+	PutPod(*Pod)
+	DeletePod(namespace, name string)
+	ReplacePods([]*Pod)
+	PutNamespace(name string)
+	DeleteNamespace(name string)
+	ReplaceNamespaces([]string)
+}
+
+var _, _ writer = (*Index)(nil), (*model)(nil)
+
+func newModel() *model {
+	return &model{
+		services:   map[Name]record[Service]{},
+		slices:     map[Name]record[Slice]{},
+		pods:       map[Name]record[Pod]{},
+		namespaces: map[string]bool{},
+	}
+}
+
+func copyService(s *Service) *Service {
+	c := *s
+	c.IPs, c.Ports = slices.Clone(s.IPs), slices.Clone(s.Ports)
+	return &c
+}
+
+func copySlice(s *Slice) *Slice {
+	c := *s
+	c.Ports, c.Endpoints = slices.Clone(s.Ports), slices.Clone(s.Endpoints)
+	return &c
+}
+
+func copyPod(p *Pod) *Pod {
+	c := *p
+	c.IPs, c.Labels = slices.Clone(p.IPs), maps.Clone(p.Labels)
+	return &c
+}
+
+func (m *model) PutService(s *Service) { m.services[s.key()] = record[Service]{s, copyService(s)} }
+func (m *model) PutSlice(s *Slice)     { m.slices[s.key()] = record[Slice]{s, copySlice(s)} }
+func (m *model) PutPod(p *Pod)         { m.pods[p.key()] = record[Pod]{p, copyPod(p)} }
+func (m *model) PutNamespace(n string) { m.namespaces[n] = true }
+
+func (m *model) DeleteService(namespace, name string) { delete(m.services, Name{namespace, name}) }
+func (m *model) DeleteSlice(namespace, name string)   { delete(m.slices, Name{namespace, name}) }
+func (m *model) DeletePod(namespace, name string)     { delete(m.pods, Name{namespace, name}) }
+func (m *model) DeleteNamespace(name string)          { delete(m.namespaces, name) }
+
+func (m *model) ReplaceServices(all []*Service) {
+	clear(m.services)
+	for _, s := range all {
+		m.PutService(s)
+	}
+}
+
+func (m *model) ReplaceSlices(all []*Slice) {
+	clear(m.slices)
+	for _, s := range all {
+		m.PutSlice(s)
+	}
+}
+
+func (m *model) ReplacePods(all []*Pod) {
+	clear(m.pods)
+	for _, p := range all {
+		m.PutPod(p)
+	}
+}
+
+func (m *model) ReplaceNamespaces(all []string) {
+	clear(m.namespaces)
+	for _, n := range all {
+		m.PutNamespace(n)
+	}
+}
+
+// sorted returns the records that match, as they were put, ordered by key.
+func sorted[R interface {
+	*T
+	key() Name
+}, T any](all map[Name]record[T], match func(R) bool) []R {
+	var found []R
+	for _, r := range all {
+		if match(r.was) {
+			found = append(found, r.put)
+		}
+	}
+	slices.SortFunc(found, func(a, b R) int { return a.key().compare(b.key()) })
+	return found
+}
+
+func (m *model) slicesOf(service Name) []*Slice {
+	return sorted(m.slices, func(s *Slice) bool { return Name{s.Namespace, s.Service} == service })
+}
+
+func (m *model) servicesByIP(a netip.Addr) []*Service {
+	return sorted(m.services, func(s *Service) bool { return slices.Contains(s.IPs, a) })
+}
+
+func (m *model) slicesByIP(a netip.Addr) []*Slice {
+	return sorted(m.slices, func(s *Slice) bool { return slices.Contains(s.addresses(), a) })
+}
+
+func (m *model) podsByIP(a netip.Addr) []*Pod {
+	return sorted(m.pods, func(p *Pod) bool { return slices.Contains(p.IPs, a) })
+}
+
+// addresses returns all that a Service or an endpoint has, ordered, each once.
+func (m *model) addresses() []netip.Addr {
+	var all []netip.Addr
+	for _, s := range m.services {
+		all = append(all, s.was.IPs...)
+	}
+	for _, s := range m.slices {
+		all = append(all, s.was.addresses()...)
+	}
+	return distinct(all)
+}
+
+func (s *Slice) addresses() []netip.Addr {
+	var all []netip.Addr
+	for _, e := range s.Endpoints {
+		all = append(all, e.Addr)
+	}
+	return all
+}
+
+func distinct(all []netip.Addr) []netip.Addr {
+	slices.SortFunc(all, netip.Addr.Compare)
+	return slices.Compact(all)
+}
+
+// names returns the names that a Service or an EndpointSlice has.
+func (m *model) names() map[Name]bool {
+	all := map[Name]bool{}
+	for k := range m.services {
+		all[k] = true
+	}
+	for _, s := range m.slices {
+		all[Name{s.was.Namespace, s.was.Service}] = true
+	}
+	return all
+}
+
+// compare asks everything that a reader can ask, about all that is in the alphabet, and returns where
+// the Index says something else than the model.
+func (m *model) compare(ix *Index, a *alphabet) error {
+	var errs []error
+	check := func(ok bool, format string, args ...any) {
+		if !ok {
+			errs = append(errs, fmt.Errorf(format, args...))
+		}
+	}
+	for _, ns := range a.namespaces {
+		check(ix.HasNamespace(ns) == m.namespaces[ns], "HasNamespace(%q) = %t", ns, ix.HasNamespace(ns))
+		check((ix.NamespaceGeneration(ns) != nil) == m.namespaces[ns], "NamespaceGeneration(%q) = %p", ns, ix.NamespaceGeneration(ns))
+		for _, name := range a.services {
+			errs = append(errs, m.compareService(ix, Name{ns, name}))
+		}
+		for _, name := range a.slices {
+			got, want := ix.SliceRecord(ns, name), m.slices[Name{ns, name}]
+			check(got == want.put, "SliceRecord(%q, %q) = %p, want %p", ns, name, got, want.put)
+		}
+		for _, name := range a.pods {
+			got, want := ix.PodRecord(ns, name), m.pods[Name{ns, name}]
+			check(got == want.put, "PodRecord(%q, %q) = %p, want %p", ns, name, got, want.put)
+		}
+	}
+	for _, ip := range slices.Concat(a.v4, a.v6) {
+		errs = append(errs,
+			sameRecords("ServicesByIP", ip, ix.ServicesByIP(ip), m.servicesByIP(ip)),
+			sameRecords("SlicesByIP", ip, ix.SlicesByIP(ip), m.slicesByIP(ip)),
+			sameRecords("PodsByIP", ip, ix.PodsByIP(ip), m.podsByIP(ip)),
+		)
+	}
+	var services []*Service
+	for _, e := range ix.Services() {
+		services = append(services, e.Service)
+	}
+	errs = append(errs, sameRecords("Services", "", services, sorted(m.services, func(*Service) bool { return true })))
+	addresses := distinct(slices.Collect(ix.Addresses()))
+	check(slices.Equal(addresses, m.addresses()), "Addresses() = %v, not those of the model", addresses)
+	errs = append(errs, m.compareContent(), m.compareSizes(ix))
+	return errors.Join(errs...)
+}
+
+func (m *model) compareService(ix *Index, k Name) error {
+	e, want := ix.Service(k.Namespace, k.Name), m.services[k].put
+	if got := ix.ServiceRecord(k.Namespace, k.Name); got != want {
+		return fmt.Errorf("ServiceRecord(%v) = %p, want %p", k, got, want)
+	}
+	if e == nil || want == nil {
+		if e != nil || want != nil {
+			return fmt.Errorf("Service(%v) = %v, want one: %t", k, e, want != nil)
+		}
+		return nil
+	}
+	under, ready := m.slicesOf(k), 0
+	for _, s := range under {
+		ready += len(s.Endpoints)
+	}
+	switch {
+	case e.Service != want:
+		return fmt.Errorf("Service(%v).Service = %p, want %p", k, e.Service, want)
+	case e.Ready() != ready:
+		return fmt.Errorf("Service(%v).Ready() = %d, want %d", k, e.Ready(), ready)
+	case e.Generation() == nil:
+		return fmt.Errorf("Service(%v).Generation() = nil", k)
+	}
+	return sameRecords("Slices of Service", k, e.Slices, under)
+}
+
+// sameRecords compares what a reader returned for an argument: it has to be the very records.
+func sameRecords[R interface {
+	comparable
+	key() Name
+}](reader string, of any, got, want []R) error {
+	if slices.Equal(got, want) {
+		return nil
+	}
+	return fmt.Errorf("%s(%v) = %s, want %s", reader, of, keys(got), keys(want))
+}
+
+// compareContent tells whether each record still holds what it held when it was put.
+func (m *model) compareContent() error {
+	return errors.Join(changed(m.services), changed(m.slices), changed(m.pods))
+}
+
+func changed[R any](all map[Name]record[R]) error {
+	for k, r := range all {
+		if !reflect.DeepEqual(r.put, r.was) {
+			return fmt.Errorf("the record of %v became %+v, was put as %+v", k, *r.put, *r.was)
+		}
+	}
+	return nil
+}
+
+// compareSizes finds what no reader would see: things that are left in the tables for ever.
+func (m *model) compareSizes(ix *Index) error {
+	var clusterIPs, endpoints, podIPs int
+	for _, s := range m.services {
+		clusterIPs += len(s.was.IPs)
+	}
+	for _, s := range m.slices {
+		endpoints += len(s.was.Endpoints)
+	}
+	for _, p := range m.pods {
+		podIPs += len(p.was.IPs)
+	}
+	got := [...]int{
+		ix.services.size, ix.namespaces.size, ix.clusterIPs.size, ix.endpoints.size, ix.podIPs.size,
+		len(ix.slicesByName), len(ix.podsByName),
+	}
+	want := [...]int{
+		len(m.names()), len(m.namespaces), clusterIPs, endpoints, podIPs, len(m.slices), len(m.pods),
+	}
+	if got != want {
+		return fmt.Errorf("sizes of services, namespaces, clusterIPs, endpoints, podIPs, slicesByName, podsByName = %v, want %v", got, want)
+	}
+	return nil
+}
+
+// keys returns the names of records, for messages.
+func keys[R interface{ key() Name }](all []R) string {
+	var b strings.Builder
+	for _, r := range all {
+		fmt.Fprintf(&b, "%s/%s(%p) ", r.key().Namespace, r.key().Name, any(r))
+	}
+	return "[" + strings.TrimSpace(b.String()) + "]"
+}

@@ -1,0 +1,307 @@
+package index
+
+import (
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"strconv"
+)
+
+// alphabet is what random operations are made of. A small one makes everything collide.
+type alphabet struct {
+	namespaces, services, slices, pods []string
+	v4, v6                             []netip.Addr
+}
+
+func newAlphabet(namespaces, names, addresses int) *alphabet {
+	a := &alphabet{
+		namespaces: numbered("ns", namespaces),
+		services:   numbered("svc", names),
+		slices:     numbered("slice", names+1),
+		pods:       numbered("pod", names),
+	}
+	v4, v6 := netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("fd00::1")
+	for range addresses {
+		a.v4, a.v6 = append(a.v4, v4), append(a.v6, v6)
+		v4, v6 = v4.Next(), v6.Next()
+	}
+	return a
+}
+
+func numbered(prefix string, n int) []string {
+	all := make([]string, n)
+	for i := range all {
+		all[i] = prefix + strconv.Itoa(i)
+	}
+	return all
+}
+
+// operation is one call of a writer, of an Index or a model.
+type operation struct {
+	text string
+	run  func(writer)
+}
+
+// operations draws random operations that make sense after the ones before, which the model knows.
+type operations struct {
+	*alphabet
+	*rand.Rand
+	m        *model
+	versions int
+}
+
+func newOperations(seed uint64, a *alphabet) *operations {
+	return &operations{alphabet: a, Rand: rand.New(rand.NewPCG(seed, 0)), m: newModel()}
+}
+
+func pick[T any](r *rand.Rand, all []T) T { return all[r.IntN(len(all))] }
+
+// next draws an operation and runs it on the model.
+func (o *operations) next() operation {
+	op := o.draw()
+	op.run(o.m)
+	return op
+}
+
+func (o *operations) draw() operation {
+	switch n := o.IntN(100); {
+	case n < 25:
+		s := o.service(o.name(o.services))
+		return operation{fmt.Sprintf("PutService %+v", *s), func(w writer) { w.PutService(s) }}
+	case n < 50:
+		s := o.slice(o.name(o.slices))
+		return operation{fmt.Sprintf("PutSlice %+v", *s), func(w writer) { w.PutSlice(s) }}
+	case n < 60:
+		p := o.pod(o.name(o.pods))
+		return operation{fmt.Sprintf("PutPod %+v", *p), func(w writer) { w.PutPod(p) }}
+	case n < 66:
+		ns := pick(o.Rand, o.namespaces)
+		return operation{"PutNamespace " + ns, func(w writer) { w.PutNamespace(ns) }}
+	case n < 90:
+		return o.delete()
+	default:
+		return o.replace()
+	}
+}
+
+func (o *operations) delete() operation {
+	switch n := o.IntN(24); {
+	case n < 8:
+		k := o.name(o.services)
+		return operation{fmt.Sprint("DeleteService ", k), func(w writer) { w.DeleteService(k.Namespace, k.Name) }}
+	case n < 16:
+		k := o.name(o.slices)
+		return operation{fmt.Sprint("DeleteSlice ", k), func(w writer) { w.DeleteSlice(k.Namespace, k.Name) }}
+	case n < 20:
+		k := o.name(o.pods)
+		return operation{fmt.Sprint("DeletePod ", k), func(w writer) { w.DeletePod(k.Namespace, k.Name) }}
+	default:
+		ns := pick(o.Rand, o.namespaces)
+		return operation{"DeleteNamespace " + ns, func(w writer) { w.DeleteNamespace(ns) }}
+	}
+}
+
+// replace draws a relist: most of it is known, some is not in it any more, and now and then nothing is.
+func (o *operations) replace() operation {
+	keep := pick(o.Rand, []float64{0, 0.5, 1, 1})
+	switch o.IntN(4) {
+	case 0:
+		all := relist(o, o.m.services, o.services, keep, o.service)
+		return operation{fmt.Sprint("ReplaceServices ", keys(all)), func(w writer) { w.ReplaceServices(all) }}
+	case 1:
+		all := relist(o, o.m.slices, o.slices, keep, o.slice)
+		return operation{fmt.Sprint("ReplaceSlices ", keys(all)), func(w writer) { w.ReplaceSlices(all) }}
+	case 2:
+		all := relist(o, o.m.pods, o.pods, keep, o.pod)
+		return operation{fmt.Sprint("ReplacePods ", keys(all)), func(w writer) { w.ReplacePods(all) }}
+	default:
+		var all []string
+		for _, ns := range o.namespaces {
+			if o.Float64() < keep {
+				all = append(all, ns)
+			}
+		}
+		return operation{fmt.Sprint("ReplaceNamespaces ", all), func(w writer) { w.ReplaceNamespaces(all) }}
+	}
+}
+
+// relist returns a part of the known records, as they are or drawn again, with a few new ones, in any
+// order.
+func relist[R any](o *operations, known map[Name]record[R], names []string, keep float64, draw func(Name) *R) []*R {
+	listed := slices.SortedFunc(maps.Keys(known), Name.compare)
+	if o.IntN(2) == 0 {
+		for range 3 {
+			if k := o.name(names); !slices.Contains(listed, k) {
+				listed = append(listed, k)
+			}
+		}
+	}
+	o.Shuffle(len(listed), func(i, j int) { listed[i], listed[j] = listed[j], listed[i] })
+	redraw := pick(o.Rand, []float64{0, 0.5})
+	var all []*R
+	for _, k := range listed {
+		old, ok := known[k]
+		switch {
+		case o.Float64() >= keep:
+		case ok && o.Float64() >= redraw:
+			all = append(all, old.put)
+		default:
+			all = append(all, draw(k))
+		}
+	}
+	return all
+}
+
+func (o *operations) name(names []string) Name {
+	return Name{pick(o.Rand, o.namespaces), pick(o.Rand, names)}
+}
+
+func (o *operations) version() string {
+	o.versions++
+	return strconv.Itoa(o.versions)
+}
+
+// service draws a record for a name: the one that it has, an equal one, an altered one or a new one.
+func (o *operations) service(k Name) *Service {
+	if old, ok := o.m.services[k]; ok {
+		switch o.IntN(8) {
+		case 0:
+			return old.put
+		case 1:
+			s := copyService(old.was)
+			s.Version = o.version()
+			return s
+		case 2, 3, 4, 5:
+			return o.alteredService(old.was)
+		}
+	}
+	s := &Service{Namespace: k.Namespace, Name: k.Name, Version: o.version(), Ports: o.ports()}
+	switch s.Kind = Kind(o.IntN(3)); s.Kind {
+	case ClusterIP:
+		s.IPs = o.ips()
+	case ExternalName:
+		s.Target = pick(o.Rand, []string{"", "a.example.", "b.example."})
+	}
+	return s
+}
+
+// alteredService changes one thing, so that nothing else can bring the change to light. It may make
+// Services that no API server has; the index takes a record as it is.
+func (o *operations) alteredService(old *Service) *Service {
+	s := copyService(old)
+	s.Version = o.version()
+	switch o.IntN(4) {
+	case 0:
+		s.Kind = Kind(o.IntN(3))
+	case 1:
+		s.IPs = o.ips()
+	case 2:
+		s.Target = pick(o.Rand, []string{"", "a.example.", "b.example."})
+	case 3:
+		s.Ports = o.ports()
+	}
+	return s
+}
+
+func (o *operations) slice(k Name) *Slice {
+	if old, ok := o.m.slices[k]; ok {
+		switch o.IntN(8) {
+		case 0:
+			return old.put
+		case 1:
+			s := copySlice(old.was)
+			s.Version = o.version()
+			return s
+		case 2, 3, 4, 5:
+			return o.alteredSlice(old.was)
+		}
+	}
+	s := &Slice{
+		Namespace: k.Namespace, Name: k.Name, Version: o.version(),
+		Service: pick(o.Rand, o.services), Ports: o.ports(),
+	}
+	family := pick(o.Rand, [][]netip.Addr{o.v4, o.v6})
+	for range o.IntN(5) {
+		s.Endpoints = append(s.Endpoints, o.endpoint(family))
+	}
+	return s
+}
+
+func (o *operations) alteredSlice(old *Slice) *Slice {
+	s := copySlice(old)
+	s.Version = o.version()
+	family := o.v4
+	if len(s.Endpoints) > 0 && s.Endpoints[0].Addr.Is6() {
+		family = o.v6
+	}
+	what := o.IntN(7)
+	if len(s.Endpoints) == 0 {
+		what = o.IntN(3)
+	}
+	switch what {
+	case 0:
+		s.Service = pick(o.Rand, o.services)
+	case 1:
+		s.Ports = o.ports()
+	case 2:
+		s.Endpoints = append(s.Endpoints, o.endpoint(family))
+	case 3:
+		at := o.IntN(len(s.Endpoints))
+		s.Endpoints = slices.Delete(s.Endpoints, at, at+1)
+	case 4:
+		s.Endpoints[o.IntN(len(s.Endpoints))].Name = o.endpoint(family).Name
+	case 5:
+		s.Endpoints[o.IntN(len(s.Endpoints))].Zone = o.endpoint(family).Zone
+	case 6:
+		slices.Reverse(s.Endpoints)
+	}
+	return s
+}
+
+func (o *operations) endpoint(family []netip.Addr) Endpoint {
+	return Endpoint{
+		Addr: pick(o.Rand, family),
+		Name: pick(o.Rand, []string{"", "", "host0", "host1"}),
+		Zone: NewSymbol(pick(o.Rand, []string{"", "zone0", "zone1"})),
+	}
+}
+
+func (o *operations) pod(k Name) *Pod {
+	if old, ok := o.m.pods[k]; ok {
+		switch o.IntN(4) {
+		case 0:
+			return old.put
+		case 1:
+			p := copyPod(old.was)
+			p.Version, p.Labels = o.version(), map[string]string{"version": p.Version}
+			return p
+		}
+	}
+	return &Pod{Namespace: k.Namespace, Name: k.Name, Version: o.version(), IPs: o.ips()}
+}
+
+// ips returns none, one, or one of each family.
+func (o *operations) ips() []netip.Addr {
+	switch o.IntN(4) {
+	case 0:
+		return nil
+	case 1:
+		return []netip.Addr{pick(o.Rand, o.v6)}
+	case 2:
+		return []netip.Addr{pick(o.Rand, o.v4)}
+	default:
+		return []netip.Addr{pick(o.Rand, o.v4), pick(o.Rand, o.v6)}
+	}
+}
+
+func (o *operations) ports() []Port {
+	all := []Port{
+		{Name: NewSymbol("http"), Protocol: NewSymbol("tcp"), Number: 80},
+		{Name: NewSymbol("dns"), Protocol: NewSymbol("udp"), Number: 53},
+		{Protocol: NewSymbol("tcp"), Number: NoPort},
+	}
+	o.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
+	return all[:o.IntN(3)]
+}

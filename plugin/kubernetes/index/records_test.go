@@ -1,0 +1,99 @@
+package index
+
+import (
+	"net/netip"
+	"reflect"
+	"testing"
+)
+
+func TestSymbol(t *testing.T) {
+	tests := []struct {
+		name string
+		a, b Symbol
+		same bool
+	}{
+		{"equal strings", NewSymbol("http"), NewSymbol(string([]byte("http"))), true},
+		{"other strings", NewSymbol("http"), NewSymbol("https"), false},
+		{"empty is zero", NewSymbol(""), Symbol{}, true},
+		{"empty and other", NewSymbol(""), NewSymbol("http"), false},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			if (tt.a == tt.b) != tt.same || (tt.a.String() == tt.b.String()) != tt.same {
+				t.Errorf("%q == %q: %t, want %t", tt.a, tt.b, tt.a == tt.b, tt.same)
+			}
+		})
+	}
+	for _, s := range []string{"", "http", "Zone.With.Dots"} {
+		if got := NewSymbol(s).String(); got != s {
+			t.Errorf("NewSymbol(%q).String() = %q", s, got)
+		}
+	}
+}
+
+// unseen are the fields that no answer is made from, or that are a record's key.
+var unseen = map[string]bool{"Namespace": true, "Name": true, "Version": true}
+
+// TestEqual changes every field of every record, those too that are yet to be added: a field that
+// equal forgets would leave answers in a cache that are no longer true.
+func TestEqual(t *testing.T) {
+	t.Run("Service", func(t *testing.T) {
+		eachField(t, web, unseen, (*Service).equal)
+	})
+	t.Run("Slice", func(t *testing.T) {
+		eachField(t, webSlice, unseen, (*Slice).equal)
+	})
+	t.Run("Port", func(t *testing.T) {
+		eachField(t, func() *Port { return &webSlice().Ports[0] }, nil, func(p, q *Port) bool {
+			return (&Slice{Ports: []Port{*p}}).equal(&Slice{Ports: []Port{*q}})
+		})
+	})
+	t.Run("Endpoint", func(t *testing.T) {
+		eachField(t, func() *Endpoint { return &webSlice().Endpoints[0] }, nil, func(e, f *Endpoint) bool {
+			return (&Slice{Endpoints: []Endpoint{*e}}).equal(&Slice{Endpoints: []Endpoint{*f}})
+		})
+	})
+}
+
+func eachField[R any](t *testing.T, record func() *R, ignored map[string]bool, equal func(a, b *R) bool) {
+	if !equal(record(), record()) {
+		t.Error("two equal records are not equal")
+	}
+	for _, f := range reflect.VisibleFields(reflect.TypeFor[R]()) {
+		t.Run(f.Name, func(t *testing.T) {
+			r := record()
+			alter(t, reflect.ValueOf(r).Elem().FieldByIndex(f.Index))
+			if got := equal(record(), r); got != ignored[f.Name] {
+				t.Errorf("equal is %t after a change", got)
+			}
+			if got := equal(r, record()); got != ignored[f.Name] {
+				t.Errorf("equal is %t before a change", got)
+			}
+		})
+	}
+}
+
+// alter gives v another value.
+func alter(t *testing.T, v reflect.Value) {
+	t.Helper()
+	switch p := v.Addr().Interface().(type) {
+	case *string:
+		*p += "x"
+	case *Symbol:
+		*p = NewSymbol(p.String() + "x")
+	case *netip.Addr:
+		*p = p.Next()
+	case *Kind:
+		*p++
+	case *int32:
+		*p++
+	case *[]netip.Addr:
+		*p = append(*p, movedIP)
+	case *[]Port:
+		*p = append(*p, Port{Number: 1})
+	case *[]Endpoint:
+		*p = append(*p, Endpoint{Addr: movedIP})
+	default:
+		t.Fatalf("say here how a %s is altered", v.Type())
+	}
+}

@@ -1,0 +1,143 @@
+package index
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+)
+
+// stock is what there is at one moment by the model, and every number by which the Index tells that
+// it has changed.
+type stock struct {
+	ix *Index
+
+	names      map[Name]item   // a Service, its EndpointSlices or both; with the Service's generation
+	pods       map[Name]item   // without a generation
+	namespaces map[string]item // the names of the Services in it; with the namespace's generation
+
+	modified             int64
+	namespacesGeneration uint64
+	addressGenerations   [addressGenerations]uint64
+}
+
+type item struct {
+	content    string
+	addresses  []netip.Addr
+	generation hold
+}
+
+func takeStock(ix *Index, m *model) *stock {
+	s := &stock{
+		ix:                   ix,
+		names:                map[Name]item{},
+		pods:                 map[Name]item{},
+		namespaces:           map[string]item{},
+		modified:             ix.Modified(),
+		namespacesGeneration: ix.NamespacesGeneration().Load(),
+	}
+	for i := range s.addressGenerations {
+		s.addressGenerations[i] = ix.addressGenerations[i].Load()
+	}
+	under := map[Name][]*Slice{}
+	for _, sl := range sorted(m.slices, func(*Slice) bool { return true }) {
+		under[sl.owner()] = append(under[sl.owner()], sl)
+	}
+	for k := range m.names() {
+		s.names[k] = takeName(ix, k, m.services[k].was, under[k])
+	}
+	for k, p := range m.pods {
+		b := []byte("pod")
+		for _, a := range p.was.IPs {
+			b = append(a.AppendTo(b), ' ')
+		}
+		s.pods[k] = item{content: string(b), addresses: p.was.IPs}
+	}
+	inNamespace := map[string][]byte{}
+	for _, k := range slices.SortedFunc(maps.Keys(m.services), Name.compare) {
+		inNamespace[k.Namespace] = appendStrings(inNamespace[k.Namespace], k.Name)
+	}
+	for ns := range m.namespaces {
+		s.namespaces[ns] = item{content: string(inNamespace[ns]), generation: load(ix.NamespaceGeneration(ns))}
+	}
+	return s
+}
+
+func takeName(ix *Index, k Name, service *Service, under []*Slice) item {
+	var it item
+	if e, ok := ix.services.get(k); ok { // also where Service tells nothing, as only slices are there
+		it.generation = load(e.generation)
+	}
+	var b []byte
+	if service != nil {
+		b = appendService(b, service)
+		it.addresses = append(it.addresses, service.IPs...)
+	}
+	for _, s := range under {
+		b = appendSlice(b, s)
+		it.addresses = append(it.addresses, s.addresses()...)
+	}
+	it.content = string(b)
+	return it
+}
+
+// precise returns what has advanced although nothing of it has changed, and a Modified that is not
+// now if anything has changed, or not as before if nothing has.
+func (s *stock) precise(after *stock, now int64) error {
+	var errs []error
+	may := map[*Generation]bool{}
+	moved := false
+	for _, c := range slices.Concat(differences(s.names, after.names), differences(s.pods, after.pods)) {
+		moved = true
+		for _, a := range c.addresses {
+			may[s.ix.AddressGeneration(a)] = true
+		}
+	}
+	errs = append(errs, unmoved("Service", s.names, after.names), unmoved("namespace", s.namespaces, after.namespaces))
+	if !maps.EqualFunc(s.namespaces, after.namespaces, func(item, item) bool { return true }) {
+		moved = true
+	} else if s.namespacesGeneration != after.namespacesGeneration {
+		errs = append(errs, fmt.Errorf("the generation of all namespaces advanced"))
+	}
+	for i := range s.addressGenerations {
+		if s.addressGenerations[i] != after.addressGenerations[i] && !may[&s.ix.addressGenerations[i]] {
+			errs = append(errs, fmt.Errorf("generation %d of addresses advanced, and no address that has it changed", i))
+		}
+	}
+	want := s.modified
+	if moved {
+		want = now
+	}
+	if after.modified != want {
+		errs = append(errs, fmt.Errorf("Modified() = %d, want %d; was %d", after.modified, want, s.modified))
+	}
+	return errors.Join(errs...)
+}
+
+// differences returns an item for everything that came, went or changed, with the addresses of before
+// and after.
+func differences(before, after map[Name]item) []item {
+	var all []item
+	for k, b := range before {
+		if a, ok := after[k]; !ok || a.content != b.content {
+			all = append(all, item{addresses: slices.Concat(b.addresses, a.addresses)})
+		}
+	}
+	for k, a := range after {
+		if _, ok := before[k]; !ok {
+			all = append(all, a)
+		}
+	}
+	return all
+}
+
+// unmoved returns an error where content has stayed and the generation has not.
+func unmoved[K comparable](what string, before, after map[K]item) error {
+	for k, b := range before {
+		if a, ok := after[k]; ok && a.content == b.content && a.generation != b.generation {
+			return fmt.Errorf("the generation of %s %v was %+v, became %+v", what, k, b.generation, a.generation)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,397 @@
+package index
+
+import (
+	"slices"
+	"strings"
+)
+
+// Every writer publishes the new records first and advances the generations then; see Generation.
+// A record handed in belongs to the index from then on.
+
+// PutService adds a Service or replaces the one of that name.
+func (ix *Index) PutService(s *Service) {
+	ix.mu.Lock()
+	defer ix.mu.Unlock()
+	ix.putService(s)
+}
+
+// DeleteService removes a Service, if it is there.
+func (ix *Index) DeleteService(namespace, name string) {
+	ix.mu.Lock()
+	defer ix.mu.Unlock()
+	ix.deleteService(Name{namespace, name})
+}
+
+// ReplaceServices makes the Services of the index those of all, and no others.
+func (ix *Index) ReplaceServices(all []*Service) {
+	ix.mu.Lock()
+	defer ix.mu.Unlock()
+	keep := make(map[Name]struct{}, len(all))
+	for _, s := range all {
+		keep[s.key()] = struct{}{}
+		ix.putService(s)
+	}
+	for k, e := range ix.services.each() {
+		if _, ok := keep[k]; !ok && e.Service != nil {
+			ix.deleteService(k)
+		}
+	}
+}
+
+// ServiceRecord returns the Service as it was put, or nil.
+func (ix *Index) ServiceRecord(namespace, name string) *Service {
+	if e := ix.Service(namespace, name); e != nil {
+		return e.Service
+	}
+	return nil
+}
+
+func (ix *Index) putService(s *Service) {
+	k := s.key()
+	e, _ := ix.services.get(k)
+	switch {
+	case e == nil:
+		e = &Entry{generation: new(Generation)}
+	case e.Service == s:
+		return
+	default:
+		k = e.name()
+	}
+	s.Namespace, s.Name = k.Namespace, k.Name
+	old := e.Service
+	ix.services.set(k, &Entry{Service: s, Slices: e.Slices, generation: e.generation})
+	ix.moveClusterIPs(old, s)
+	if old != nil && old.equal(s) {
+		return
+	}
+	ix.serviceChanged(k.Namespace, e, old == nil)
+	ix.addressesChanged(old, s, e.Slices)
+}
+
+func (ix *Index) deleteService(k Name) {
+	e, _ := ix.services.get(k)
+	if e == nil || e.Service == nil {
+		return
+	}
+	if len(e.Slices) == 0 {
+		ix.services.remove(k, func(*Entry) bool { return true })
+	} else {
+		ix.services.set(k, &Entry{Slices: e.Slices, generation: e.generation})
+	}
+	ix.moveClusterIPs(e.Service, nil)
+	ix.serviceChanged(k.Namespace, e, true)
+	ix.addressesChanged(e.Service, nil, e.Slices)
+}
+
+// name returns the name of an entry that is in the table. New records take their key from it, so that
+// its strings are kept once.
+func (e *Entry) name() Name {
+	if e.Service != nil {
+		return e.Service.key()
+	}
+	return e.Slices[0].owner()
+}
+
+// moveClusterIPs makes the addresses of a Service lead to its new record.
+func (ix *Index) moveClusterIPs(old, s *Service) {
+	if s != nil {
+		for _, a := range s.IPs {
+			ix.clusterIPs.add(a, s)
+		}
+	}
+	if old != nil {
+		for _, a := range old.IPs {
+			ix.clusterIPs.remove(a, func(v *Service) bool { return v == old })
+		}
+	}
+}
+
+// serviceChanged advances the generations that answers about a Service hang on; nameChanged tells
+// that its name came or went.
+func (ix *Index) serviceChanged(in string, e *Entry, nameChanged bool) {
+	e.generation.advance()
+	if nameChanged {
+		if ns, ok := ix.namespaces.get(in); ok {
+			ns.generation.advance()
+		}
+	}
+	ix.touch()
+}
+
+// addressesChanged advances the generations of the addresses that lead, or led, to a Service: its
+// own, and those of its endpoints, since an endpoint has a name only under a Service.
+func (ix *Index) addressesChanged(old, s *Service, under []*Slice) {
+	for _, v := range []*Service{old, s} {
+		if v != nil {
+			for _, a := range v.IPs {
+				ix.AddressGeneration(a).advance()
+			}
+		}
+	}
+	if old == nil || s == nil || old.Kind != s.Kind {
+		for _, sl := range under {
+			ix.endpointsChanged(sl)
+		}
+	}
+}
+
+func (ix *Index) endpointsChanged(s *Slice) {
+	if s != nil {
+		for i := range s.Endpoints {
+			ix.AddressGeneration(s.Endpoints[i].Addr).advance()
+		}
+	}
+}
+
+func (ix *Index) touch() { ix.modified.Store(ix.now().Unix()) }
+
+// PutSlice adds an EndpointSlice or replaces the one of that name.
+func (ix *Index) PutSlice(s *Slice) {
+	ix.mu.Lock()
+	defer ix.mu.Unlock()
+	ix.putSlice(s)
+}
+
+// DeleteSlice removes an EndpointSlice, if it is there.
+func (ix *Index) DeleteSlice(namespace, name string) {
+	ix.mu.Lock()
+	defer ix.mu.Unlock()
+	ix.deleteSlice(Name{namespace, name})
+}
+
+// ReplaceSlices makes the EndpointSlices of the index those of all, and no others.
+func (ix *Index) ReplaceSlices(all []*Slice) {
+	ix.mu.Lock()
+	defer ix.mu.Unlock()
+	keep := make(map[Name]struct{}, len(all))
+	for _, s := range all {
+		keep[s.key()] = struct{}{}
+		ix.putSlice(s)
+	}
+	for k := range ix.slicesByName {
+		if _, ok := keep[k]; !ok {
+			ix.deleteSlice(k)
+		}
+	}
+}
+
+// SliceRecord returns the EndpointSlice as it was put, or nil.
+func (ix *Index) SliceRecord(namespace, name string) *Slice {
+	ix.mu.Lock()
+	defer ix.mu.Unlock()
+	return ix.slicesByName[Name{namespace, name}]
+}
+
+func (ix *Index) putSlice(s *Slice) {
+	old := ix.slicesByName[s.key()]
+	if old == s {
+		return
+	}
+	if old != nil && old.Service != s.Service {
+		ix.deleteSlice(old.key())
+		old = nil
+	}
+	k := s.owner()
+	e, _ := ix.services.get(k)
+	if e == nil {
+		e = &Entry{generation: new(Generation)}
+	} else {
+		k = e.name()
+		s.Namespace, s.Service = k.Namespace, k.Name
+	}
+	if old != nil {
+		s.Name = old.Name
+	}
+	ix.slicesByName[s.key()] = s
+	ix.services.set(k, &Entry{Service: e.Service, Slices: withSlice(e.Slices, s), generation: e.generation})
+	ix.moveEndpoints(old, s)
+	if old != nil && old.equal(s) {
+		return
+	}
+	ix.slicesChanged(e, old, s)
+}
+
+func (ix *Index) deleteSlice(k Name) {
+	old := ix.slicesByName[k]
+	if old == nil {
+		return
+	}
+	delete(ix.slicesByName, k)
+	owner := old.owner()
+	e, _ := ix.services.get(owner)
+	rest := slices.DeleteFunc(slices.Clone(e.Slices), func(s *Slice) bool { return s == old })
+	if e.Service == nil && len(rest) == 0 {
+		ix.services.remove(owner, func(*Entry) bool { return true })
+	} else {
+		ix.services.set(owner, &Entry{Service: e.Service, Slices: rest, generation: e.generation})
+	}
+	ix.moveEndpoints(old, nil)
+	ix.slicesChanged(e, old, nil)
+}
+
+// withSlice returns all with s in the place of the slice of its name, or added in order.
+func withSlice(all []*Slice, s *Slice) []*Slice {
+	at, found := slices.BinarySearchFunc(all, s, func(a, b *Slice) int { return strings.Compare(a.Name, b.Name) })
+	if found {
+		all = slices.Clone(all)
+		all[at] = s
+		return all
+	}
+	with := make([]*Slice, 0, len(all)+1)
+	return append(append(append(with, all[:at]...), s), all[at:]...)
+}
+
+// moveEndpoints makes the addresses of an EndpointSlice lead to its new record.
+func (ix *Index) moveEndpoints(old, s *Slice) {
+	if s != nil {
+		for i := range s.Endpoints {
+			ix.endpoints.add(s.Endpoints[i].Addr, s)
+		}
+	}
+	if old != nil {
+		for i := range old.Endpoints {
+			ix.endpoints.remove(old.Endpoints[i].Addr, func(v *Slice) bool { return v == old })
+		}
+	}
+}
+
+func (ix *Index) slicesChanged(e *Entry, old, s *Slice) {
+	e.generation.advance()
+	ix.endpointsChanged(old)
+	ix.endpointsChanged(s)
+	ix.touch()
+}
+
+// PutNamespace adds a namespace, if it is not there.
+func (ix *Index) PutNamespace(name string) {
+	ix.mu.Lock()
+	defer ix.mu.Unlock()
+	ix.putNamespace(name)
+}
+
+// DeleteNamespace removes a namespace, if it is there. Its objects stay until they are deleted,
+// without a name.
+func (ix *Index) DeleteNamespace(name string) {
+	ix.mu.Lock()
+	defer ix.mu.Unlock()
+	ix.deleteNamespace(name)
+}
+
+// ReplaceNamespaces makes the namespaces of the index those of all, and no others.
+func (ix *Index) ReplaceNamespaces(all []string) {
+	ix.mu.Lock()
+	defer ix.mu.Unlock()
+	keep := make(map[string]struct{}, len(all))
+	for _, name := range all {
+		keep[name] = struct{}{}
+		ix.putNamespace(name)
+	}
+	for name := range ix.namespaces.each() {
+		if _, ok := keep[name]; !ok {
+			ix.deleteNamespace(name)
+		}
+	}
+}
+
+func (ix *Index) putNamespace(name string) {
+	if _, ok := ix.namespaces.get(name); ok {
+		return
+	}
+	ix.namespaces.set(name, &namespace{name: name, generation: new(Generation)})
+	ix.namespacesGeneration.advance()
+	ix.touch()
+}
+
+func (ix *Index) deleteNamespace(name string) {
+	ns, ok := ix.namespaces.get(name)
+	if !ok {
+		return
+	}
+	ix.namespaces.remove(name, func(*namespace) bool { return true })
+	ns.generation.advance()
+	ix.namespacesGeneration.advance()
+	ix.touch()
+}
+
+// PutPod adds a pod or replaces the one of that name.
+func (ix *Index) PutPod(p *Pod) {
+	ix.mu.Lock()
+	defer ix.mu.Unlock()
+	ix.putPod(p)
+}
+
+// DeletePod removes a pod, if it is there.
+func (ix *Index) DeletePod(namespace, name string) {
+	ix.mu.Lock()
+	defer ix.mu.Unlock()
+	ix.deletePod(Name{namespace, name})
+}
+
+// ReplacePods makes the pods of the index those of all, and no others.
+func (ix *Index) ReplacePods(all []*Pod) {
+	ix.mu.Lock()
+	defer ix.mu.Unlock()
+	keep := make(map[Name]struct{}, len(all))
+	for _, p := range all {
+		keep[p.key()] = struct{}{}
+		ix.putPod(p)
+	}
+	for k := range ix.podsByName {
+		if _, ok := keep[k]; !ok {
+			ix.deletePod(k)
+		}
+	}
+}
+
+// PodRecord returns the pod as it was put, or nil.
+func (ix *Index) PodRecord(namespace, name string) *Pod {
+	ix.mu.Lock()
+	defer ix.mu.Unlock()
+	return ix.podsByName[Name{namespace, name}]
+}
+
+func (ix *Index) putPod(p *Pod) {
+	old := ix.podsByName[p.key()]
+	if old == p {
+		return
+	}
+	ix.podsByName[p.key()] = p
+	ix.movePod(old, p)
+	if old == nil || !slices.Equal(old.IPs, p.IPs) {
+		ix.podChanged(old, p)
+	}
+}
+
+func (ix *Index) deletePod(k Name) {
+	old := ix.podsByName[k]
+	if old == nil {
+		return
+	}
+	delete(ix.podsByName, k)
+	ix.movePod(old, nil)
+	ix.podChanged(old, nil)
+}
+
+func (ix *Index) movePod(old, p *Pod) {
+	if p != nil {
+		for _, a := range p.IPs {
+			ix.podIPs.add(a, p)
+		}
+	}
+	if old != nil {
+		for _, a := range old.IPs {
+			ix.podIPs.remove(a, func(v *Pod) bool { return v == old })
+		}
+	}
+}
+
+func (ix *Index) podChanged(pods ...*Pod) {
+	for _, p := range pods {
+		if p != nil {
+			for _, a := range p.IPs {
+				ix.AddressGeneration(a).advance()
+			}
+		}
+	}
+	ix.touch()
+}
