@@ -1,0 +1,211 @@
+package fakeapi
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"strconv"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+)
+
+// codecs are the encodings the server speaks, as apimachinery implements them.
+type codecs struct {
+	json     *encoding
+	protobuf *encoding
+}
+
+// encoding is one media type.
+type encoding struct {
+	name       string             // media type, such as "application/json"
+	watchName  string             // media type of a watch stream
+	serializer runtime.Serializer // whole objects
+	stream     runtime.Serializer // watch event frames
+	framer     runtime.Framer
+}
+
+// newCodecs registers the few API groups the server knows and picks their
+// serializers.
+func newCodecs() (*codecs, error) {
+	scheme := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{corev1.AddToScheme, discoveryv1.AddToScheme, metav1.AddMetaToScheme} {
+		if err := add(scheme); err != nil {
+			return nil, fmt.Errorf("register API types: %w", err)
+		}
+	}
+	metav1.AddToGroupVersion(scheme, schema.GroupVersion{Version: "v1"})
+	factory := serializer.NewCodecFactory(scheme,
+		serializer.WithStreamingCollectionEncodingToProtobuf(),
+		serializer.DisablePretty)
+
+	c := &codecs{}
+	for _, info := range factory.SupportedMediaTypes() {
+		if info.StreamSerializer == nil {
+			continue
+		}
+		e := &encoding{
+			name:       info.MediaType,
+			watchName:  info.MediaType,
+			serializer: info.Serializer,
+			stream:     info.StreamSerializer.Serializer,
+			framer:     info.StreamSerializer.Framer,
+		}
+		switch info.MediaType {
+		case runtime.ContentTypeJSON:
+			c.json = e
+		case runtime.ContentTypeProtobuf:
+			e.watchName += ";stream=watch"
+			c.protobuf = e
+		}
+	}
+	if c.json == nil || c.protobuf == nil {
+		return nil, fmt.Errorf("no serializers for %s and %s", runtime.ContentTypeJSON, runtime.ContentTypeProtobuf)
+	}
+	return c, nil
+}
+
+// representation is the form of objects which a client asked for: an encoding,
+// and whole objects or only their metadata.
+type representation struct {
+	codecs       *codecs
+	encoding     *encoding
+	metadataOnly bool
+	metadataList bool // the client named the kind for lists
+}
+
+// contentType names the representation for Requests.
+func (r representation) contentType() string {
+	if r.metadataOnly {
+		return r.encoding.name + ";as=PartialObjectMetadata"
+	}
+	return r.encoding.name
+}
+
+// single gives an object which the encoding's serializer writes as v. Whole
+// protobuf objects are not encoded anew, only wrapped.
+func (r representation) single(v *version) (runtime.Object, error) {
+	switch {
+	case r.metadataOnly:
+		return partial(v)
+	case r.encoding == r.codecs.protobuf:
+		apiVersion, kind := v.res.gvk().ToAPIVersionAndKind()
+		return &runtime.Unknown{TypeMeta: runtime.TypeMeta{APIVersion: apiVersion, Kind: kind}, Raw: v.raw}, nil
+	default:
+		return v.decode(r.codecs)
+	}
+}
+
+// bookmark gives the object of a BOOKMARK event: one with nothing but a
+// resource version and, for the one at the end of the initial events, the
+// annotation that says so.
+func (r representation) bookmark(res *resource, rv uint64, initialEventsEnd bool) runtime.Object {
+	var obj object
+	if r.metadataOnly {
+		obj = &metav1.PartialObjectMetadata{}
+		obj.GetObjectKind().SetGroupVersionKind(metav1.SchemeGroupVersion.WithKind(partialKind))
+	} else {
+		obj = res.newObject()
+		obj.GetObjectKind().SetGroupVersionKind(res.gvk())
+	}
+	obj.SetResourceVersion(strconv.FormatUint(rv, 10))
+	if initialEventsEnd {
+		obj.SetAnnotations(map[string]string{metav1.InitialEventsAnnotationKey: "true"})
+	}
+	return obj
+}
+
+// list gives an object which the encoding's serializer writes as the typed
+// list of versions.
+func (r representation) list(res *resource, meta metav1.ListMeta, versions []*version) (*list, error) {
+	l := &list{ListMeta: meta, Items: make([]listItem, len(versions))}
+	gvk := res.gv.WithKind(res.kind + "List")
+	if r.metadataOnly {
+		gvk = metav1.SchemeGroupVersion.WithKind(partialListKind)
+	}
+	l.APIVersion, l.Kind = gvk.ToAPIVersionAndKind()
+	for i, v := range versions {
+		item, err := r.listItem(v)
+		if err != nil {
+			return nil, err
+		}
+		l.Items[i] = listItem{bytes: item}
+	}
+	return l, nil
+}
+
+// listItem gives the bytes of one element of a list. Elements carry no kind of
+// their own, except as PartialObjectMetadata in JSON.
+func (r representation) listItem(v *version) ([]byte, error) {
+	if !r.metadataOnly && r.encoding == r.codecs.protobuf {
+		return v.raw, nil
+	}
+	obj, err := r.single(v)
+	if err != nil {
+		return nil, err
+	}
+	if !r.metadataOnly {
+		obj.GetObjectKind().SetGroupVersionKind(schema.GroupVersionKind{})
+	}
+	var buf bytes.Buffer
+	if err := r.encoding.stream.Encode(obj, &buf); err != nil {
+		return nil, fmt.Errorf("encode list element: %w", err)
+	}
+	return buf.Bytes(), nil
+}
+
+// partial gives the metadata of v alone. Metadata is the first field of every
+// API object, so that its bytes can be read as those of a
+// PartialObjectMetadata, which ignores the other fields.
+func partial(v *version) (*metav1.PartialObjectMetadata, error) {
+	p := &metav1.PartialObjectMetadata{}
+	if err := p.Unmarshal(v.raw); err != nil {
+		return nil, fmt.Errorf("decode metadata of %s %s/%s: %w", v.res.name, v.key.namespace, v.key.name, err)
+	}
+	p.SetGroupVersionKind(metav1.SchemeGroupVersion.WithKind(partialKind))
+	return p, nil
+}
+
+// list has the fields, JSON names and protobuf tags of every typed list, with
+// elements which are encoded already.
+type list struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitempty" protobuf:"bytes,1,opt,name=metadata"`
+	Items           []listItem `json:"items" protobuf:"bytes,2,rep,name=items"`
+}
+
+// DeepCopyObject is there to make list a runtime.Object; elements are shared.
+func (l *list) DeepCopyObject() runtime.Object {
+	c := *l
+	return &c
+}
+
+// listItem is an encoded element of a list.
+type listItem struct{ bytes []byte }
+
+// GetObjectKind and DeepCopyObject are there to make listItem a runtime.Object.
+func (i *listItem) GetObjectKind() schema.ObjectKind { return schema.EmptyObjectKind }
+
+// DeepCopyObject gives an element with the same bytes.
+func (i *listItem) DeepCopyObject() runtime.Object { return &listItem{bytes: i.bytes} }
+
+// Size and Marshal give the protobuf form, in bytes.
+func (i *listItem) Size() int { return len(i.bytes) }
+
+// Marshal gives the protobuf form.
+func (i *listItem) Marshal() ([]byte, error) { return i.bytes, nil }
+
+// MarshalJSON gives the JSON form.
+func (i listItem) MarshalJSON() ([]byte, error) { return i.bytes, nil }
+
+// write encodes obj to w.
+func (e *encoding) write(obj runtime.Object, w io.Writer) error {
+	if err := e.serializer.Encode(obj, w); err != nil {
+		return fmt.Errorf("encode %s: %w", e.name, err)
+	}
+	return nil
+}

@@ -1,0 +1,203 @@
+package fakeapi
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+
+	"k8s.io/apimachinery/pkg/runtime"
+)
+
+// Generated is a large, regular cluster for benchmarks. The same values give
+// the same objects, and a load generator which has the values can compute every
+// name in it:
+//
+//   - Namespace n is "ns-NNN", n in three digits.
+//   - Service n is "svc-NNNNN", n in five digits, in namespace n modulo
+//     Namespaces. Services with n from 0 to Services-1 exist.
+//   - Its cluster address is 10.96.0.0 + 1 + n, or "None" when it is headless.
+//     Headless are the share Headless of the Services, evenly spread: at a
+//     tenth those whose n ends in 9.
+//   - A headless Service has ten endpoints, every fiftieth headless one 250,
+//     whose hostnames are "svc-NNNNN-0", "svc-NNNNN-1" and so on. The other
+//     endpoints are shared evenly by the other Services, and have no hostname.
+//   - Pod addresses are 10.128.0.0 + 1 + p, where p counts the endpoints of all
+//     Services in order.
+//   - Every Service has the TCP port "http", 80, which leads to 8080.
+//   - Node n is "node-NNNN", n in four digits, in zone n modulo 3 of "zone-a",
+//     "zone-b" and "zone-c".
+//
+// The number of endpoints is exactly Endpoints. Slices hold at most 100
+// endpoints and, like everything else, carry the labels, owners and managed
+// fields which the real controllers write, so that objects weigh what they
+// weigh in a cluster. Seed chooses what need not be computed: the nodes pods
+// are on and the random parts of pod, slice and UIDs' names.
+type Generated struct {
+	Services   int
+	Endpoints  int
+	Nodes      int
+	Namespaces int
+	Headless   float64 // share of the Services, from 0 to 1
+	Seed       uint64
+}
+
+const (
+	headlessEndpoints    = 10  // of a headless Service
+	bigHeadlessEndpoints = 250 // of every bigHeadlessEvery-th headless Service
+	bigHeadlessEvery     = 50
+	maxSliceEndpoints    = 100
+)
+
+// GeneratedService is what is to be known of one Service of a Generated.
+type GeneratedService struct {
+	Namespace string
+	Name      string
+	Headless  bool
+	ClusterIP string // "None" when headless
+	Endpoints int    // number of its endpoints
+	FirstPod  int    // number, in the whole cluster, of its first endpoint
+}
+
+// Validate tells what is wrong with the values, if anything.
+func (g Generated) Validate() error {
+	switch {
+	case g.Services < 0 || g.Services > 100_000:
+		return fmt.Errorf("services: %d is not from 0 to 100000", g.Services)
+	case g.Endpoints < 0 || g.Endpoints > 8_000_000:
+		return fmt.Errorf("endpoints: %d is not from 0 to 8000000", g.Endpoints)
+	case g.Endpoints > 0 && g.Services == 0:
+		return fmt.Errorf("endpoints: %d, but no services", g.Endpoints)
+	case g.Nodes < 1 || g.Nodes > 10_000:
+		return fmt.Errorf("nodes: %d is not from 1 to 10000", g.Nodes)
+	case g.Namespaces < 1 || g.Namespaces > 1000:
+		return fmt.Errorf("namespaces: %d is not from 1 to 1000", g.Namespaces)
+	case g.Headless < 0 || g.Headless > 1:
+		return fmt.Errorf("headless: %g is not from 0 to 1", g.Headless)
+	}
+	return nil
+}
+
+// headlessBefore gives how many of the Services before n are headless.
+func (g Generated) headlessBefore(n int) int {
+	// The small addition keeps shares like 0.1, which floats can't hold, from
+	// falling below whole numbers.
+	return int(float64(n)*g.Headless + 1e-9)
+}
+
+// headlessNeed gives the endpoints of the first k headless Services.
+func (g Generated) headlessNeed(k int) int {
+	big := (k + bigHeadlessEvery - 1) / bigHeadlessEvery
+	return k*headlessEndpoints + big*(bigHeadlessEndpoints-headlessEndpoints)
+}
+
+// podsBefore gives how many endpoints the Services before n have.
+func (g Generated) podsBefore(n int) int {
+	headless := g.headlessBefore(g.Services)
+	others := g.Services - headless
+	rest := g.Endpoints - g.headlessNeed(headless)
+	if rest < 0 || others == 0 {
+		// Too few, or nobody else to take them: the same for everyone.
+		return share(g.Endpoints, g.Services, n)
+	}
+	k := g.headlessBefore(n)
+	return g.headlessNeed(k) + share(rest, others, n-k)
+}
+
+// share gives what the first k of n get of a total in even parts.
+func share(total, n, k int) int {
+	if n == 0 {
+		return 0
+	}
+	return total/n*k + min(total%n, k)
+}
+
+// Service gives the n-th Service.
+func (g Generated) Service(n int) GeneratedService {
+	s := GeneratedService{
+		Namespace: g.Namespace(n % g.Namespaces),
+		Name:      fmt.Sprintf("svc-%05d", n),
+		Headless:  g.headlessBefore(n+1) > g.headlessBefore(n),
+		FirstPod:  g.podsBefore(n),
+	}
+	s.Endpoints = g.podsBefore(n+1) - s.FirstPod
+	s.ClusterIP = "None"
+	if !s.Headless {
+		s.ClusterIP = addressAfter("10.96.0.0", n)
+	}
+	return s
+}
+
+// Hostname gives the hostname of the i-th endpoint of a headless Service. Its
+// address is that of pod FirstPod+i.
+func (s GeneratedService) Hostname(i int) string { return fmt.Sprintf("%s-%d", s.Name, i) }
+
+// Namespace gives the name of the n-th namespace.
+func (g Generated) Namespace(n int) string { return fmt.Sprintf("ns-%03d", n) }
+
+// PodIP gives the address of the n-th pod of the cluster.
+func (g Generated) PodIP(n int) string { return addressAfter("10.128.0.0", n) }
+
+// Node gives the name and zone of the n-th node.
+func (g Generated) Node(n int) (name, zone string) {
+	return fmt.Sprintf("node-%04d", n), []string{"zone-a", "zone-b", "zone-c"}[n%3]
+}
+
+// addressAfter gives the IPv4 address which is 1 + n after first.
+func addressAfter(first string, n int) string {
+	b := netip.MustParseAddr(first).As4()
+	v := uint32(b[0])<<24 | uint32(b[1])<<16 | uint32(b[2])<<8 | uint32(b[3])
+	v += uint32(n) + 1
+	return netip.AddrFrom4([4]byte{byte(v >> 24), byte(v >> 16), byte(v >> 8), byte(v)}).String()
+}
+
+// Each gives every object of the cluster to use, namespaces first, then nodes,
+// and each Service before its slices. It stops at the first error. Objects may
+// be kept, or changed.
+func (g Generated) Each(use func(runtime.Object) error) error {
+	if err := g.Validate(); err != nil {
+		return fmt.Errorf("generate: %w", err)
+	}
+	for n := range g.Namespaces {
+		if err := use(g.namespaceObject(n)); err != nil {
+			return err
+		}
+	}
+	for n := range g.Nodes {
+		if err := use(g.nodeObject(n)); err != nil {
+			return err
+		}
+	}
+	for n := range g.Services {
+		if err := use(g.ServiceObject(n)); err != nil {
+			return err
+		}
+		for _, slice := range g.SliceObjects(n) {
+			if err := use(slice); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// random gives a source of randomness for the n-th object of a kind, so that
+// each can be made without the others.
+func (g Generated) random(kind uint64, n int) *rand.Rand {
+	return rand.New(rand.NewPCG(g.Seed, kind<<32|uint64(n)))
+}
+
+// suffix gives a random ending of n characters, as generated names have it.
+func suffix(r *rand.Rand, n int) string {
+	const alphabet = "bcdfghjklmnpqrstvwxz2456789"
+	b := make([]byte, n)
+	for i := range b {
+		b[i] = alphabet[r.IntN(len(alphabet))]
+	}
+	return string(b)
+}
+
+// uid gives a random UID.
+func uid(r *rand.Rand) string {
+	a, b := r.Uint64(), r.Uint64()
+	return fmt.Sprintf("%08x-%04x-4%03x-a%03x-%012x", uint32(a>>32), uint16(a>>16), a&0xfff, b>>52, b&0xffffffffffff)
+}

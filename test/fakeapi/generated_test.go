@@ -1,0 +1,88 @@
+package fakeapi
+
+import (
+	"reflect"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+)
+
+// TestGenerated checks, for several sizes, that the objects are as many as
+// asked for, are what the naming functions say, and come out the same again.
+func TestGenerated(t *testing.T) {
+	for _, g := range []Generated{
+		{Services: 1000, Endpoints: 11000, Nodes: 50, Namespaces: 100, Headless: 0.1, Seed: 1},
+		{Services: 7, Endpoints: 3, Nodes: 1, Namespaces: 2, Headless: 0.5, Seed: 2},
+		{Services: 10, Endpoints: 1234, Nodes: 3, Namespaces: 1, Headless: 1, Seed: 3},
+		{Services: 10, Endpoints: 0, Nodes: 3, Namespaces: 1, Headless: 0, Seed: 3},
+	} {
+		srv := New()
+		var order []runtime.Object
+		if err := g.Each(func(obj runtime.Object) error {
+			order = append(order, obj)
+			return srv.Put(obj)
+		}); err != nil {
+			t.Fatal(err)
+		}
+		i := 0
+		if err := g.Each(func(obj runtime.Object) error {
+			if !reflect.DeepEqual(obj, order[i]) {
+				t.Fatalf("%+v: object %d differs the second time", g, i)
+			}
+			i++
+			return nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+
+		total, headless := 0, 0
+		for n := range g.Services {
+			want, svc := g.Service(n), g.ServiceObject(n)
+			if svc.Name != want.Name || svc.Namespace != want.Namespace || svc.Spec.ClusterIP != want.ClusterIP {
+				t.Fatalf("%+v: service %d is %v", g, n, svc)
+			}
+			if want.Headless != (svc.Spec.ClusterIP == corev1.ClusterIPNone) {
+				t.Fatalf("%+v: service %d is headless or not: %v", g, n, svc)
+			}
+			if want.Headless {
+				headless++
+			}
+			pods := 0
+			for _, slice := range g.SliceObjects(n) {
+				if len(slice.Endpoints) > 100 || slice.Labels[discoveryv1.LabelServiceName] != want.Name {
+					t.Fatalf("%+v: service %d has slice %v", g, n, slice)
+				}
+				for _, e := range slice.Endpoints {
+					if e.Addresses[0] != g.PodIP(want.FirstPod+pods) {
+						t.Fatalf("%+v: service %d has endpoint %v", g, n, e)
+					}
+					if want.Headless && *e.Hostname != want.Hostname(pods) {
+						t.Fatalf("%+v: service %d has endpoint %v", g, n, e)
+					}
+					pods++
+				}
+			}
+			if pods != want.Endpoints || want.FirstPod != total {
+				t.Fatalf("%+v: service %d has %d endpoints from %d: %+v", g, n, pods, total, want)
+			}
+			total += pods
+		}
+		if total != g.Endpoints || headless != int(float64(g.Services)*g.Headless) {
+			t.Errorf("%+v: %d endpoints, %d headless services", g, total, headless)
+		}
+		for resource, want := range map[string]int{Services: g.Services, Nodes: g.Nodes, Namespaces: g.Namespaces} {
+			objs, err := srv.Objects(resource)
+			if err != nil || len(objs) != want {
+				t.Errorf("%+v: %d %s, %v", g, len(objs), resource, err)
+			}
+		}
+	}
+	if got := (Generated{Services: 10000, Namespaces: 100, Headless: 0.1}).Service(42); got.Name != "svc-00042" || got.Namespace != "ns-042" || got.ClusterIP != "10.96.0.43" {
+		t.Errorf("service 42 is %+v", got)
+	}
+	if err := (Generated{Services: -1}).Each(nil); err == nil {
+		t.Error("a negative number was accepted")
+	}
+}

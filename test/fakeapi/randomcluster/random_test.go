@@ -1,0 +1,142 @@
+package randomcluster
+
+import (
+	"math/rand/v2"
+	"reflect"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/nearside-dns/nearside/test/fakeapi"
+)
+
+// TestRepeatable checks that the same seed gives the same clusters and updates.
+func TestRepeatable(t *testing.T) {
+	for seed := range uint64(20) {
+		a, b := rand.New(rand.NewPCG(seed, 0)), rand.New(rand.NewPCG(seed, 0))
+		one, two := Random(a, int(seed)), Random(b, int(seed))
+		if !reflect.DeepEqual(one, two) {
+			t.Fatalf("seed %d: clusters differ", seed)
+		}
+		for range 20 {
+			before := make([]runtime.Object, len(one))
+			for i, obj := range one {
+				before[i] = obj.DeepCopyObject()
+			}
+			changed, deleted := Mutate(a, one)
+			changed2, deleted2 := Mutate(b, two)
+			if !reflect.DeepEqual(one, before) {
+				t.Fatalf("seed %d: Mutate changed what it was given", seed)
+			}
+			if !reflect.DeepEqual(changed, changed2) || !reflect.DeepEqual(deleted, deleted2) {
+				t.Fatalf("seed %d: updates differ", seed)
+			}
+			one, two = Apply(one, changed, deleted), Apply(two, changed2, deleted2)
+		}
+		if !reflect.DeepEqual(Odd(a, 20), Odd(b, 20)) {
+			t.Fatalf("seed %d: odd objects differ", seed)
+		}
+	}
+}
+
+// TestServable checks that every object can be served, and that names are not
+// used twice.
+func TestServable(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 2))
+	srv := fakeapi.New()
+	objs := Random(r, 100)
+	if err := srv.Put(objs...); err != nil {
+		t.Fatal(err)
+	}
+	stored := 0
+	for _, resource := range []string{fakeapi.Services, fakeapi.Pods, fakeapi.Nodes, fakeapi.Namespaces, fakeapi.EndpointSlices} {
+		got, err := srv.Objects(resource)
+		if err != nil {
+			t.Fatal(err)
+		}
+		stored += len(got)
+	}
+	if stored != len(objs) {
+		t.Errorf("%d objects, of which %d are left", len(objs), stored)
+	}
+	if err := srv.Put(Odd(r, 200)...); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestVariety checks that the things worth comparing come up in a few small
+// clusters.
+func TestVariety(t *testing.T) {
+	seen := map[string]int{}
+	note := func(what string, is bool) {
+		if is {
+			seen[what]++
+		} else {
+			seen[what] += 0
+		}
+	}
+	r := rand.New(rand.NewPCG(3, 4))
+	for range 30 {
+		addresses := map[string]int{}
+		services := map[string]int{}
+		for _, obj := range Random(r, 20) {
+			switch o := obj.(type) {
+			case *corev1.Namespace:
+				note("namespace with labels", len(o.Labels) > 0)
+			case *corev1.Node:
+				note("node with zone", o.Labels[corev1.LabelTopologyZone] != "")
+			case *corev1.Pod:
+				note("pod with two addresses", len(o.Status.PodIPs) == 2)
+				note("pod on host network", o.Spec.HostNetwork)
+				note("pod being deleted", o.DeletionTimestamp != nil)
+				note("pod "+string(o.Status.Phase), true)
+			case *corev1.Service:
+				note("service "+string(o.Spec.Type), true)
+				headless := o.Spec.ClusterIP == corev1.ClusterIPNone
+				note("headless without ports", headless && len(o.Spec.Ports) == 0)
+				note("headless without selector", headless && o.Spec.Selector == nil)
+				note("headless of two families", headless && len(o.Spec.IPFamilies) == 2)
+				note("publishes not ready", o.Spec.PublishNotReadyAddresses)
+				note("dual stack", len(o.Spec.ClusterIPs) == 2)
+				note("external addresses", len(o.Spec.ExternalIPs) > 0)
+				note("ingress", len(o.Status.LoadBalancer.Ingress) > 0)
+				note("loop", o.Spec.ExternalName == o.Name+"."+o.Namespace+".svc."+Zone)
+				for _, p := range o.Spec.Ports {
+					note("port on "+string(p.Protocol), true)
+				}
+				for _, ip := range o.Spec.ClusterIPs {
+					services[ip]++
+				}
+			case *discoveryv1.EndpointSlice:
+				note("slice "+string(o.AddressType), true)
+				note("slice without service name", o.Labels[discoveryv1.LabelServiceName] == "")
+				note("slice without ports", len(o.Ports) == 0)
+				for _, e := range o.Endpoints {
+					note("endpoint with hostname", e.Hostname != nil)
+					note("endpoint not ready", e.Conditions.Ready != nil && !*e.Conditions.Ready)
+					note("endpoint of unknown readiness", e.Conditions.Ready == nil)
+					note("endpoint with long pod name", e.TargetRef != nil && len(e.TargetRef.Name) > 63)
+					addresses[e.Addresses[0]]++
+				}
+			}
+		}
+		for _, n := range addresses {
+			note("endpoint address used twice", n > 1)
+		}
+		for ip, n := range services {
+			note("cluster address used twice", n > 1 && ip != corev1.ClusterIPNone)
+		}
+	}
+	for what, n := range seen {
+		if n == 0 {
+			t.Errorf("never: %s", what)
+		}
+	}
+	for _, name := range podNames[6:7] {
+		if len(name) != 63 {
+			t.Errorf("%q has %d characters", name, len(name))
+		}
+	}
+}

@@ -1,0 +1,268 @@
+package fakeapi_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"regexp"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/nearside-dns/nearside/test/controlplane"
+	"github.com/nearside-dns/nearside/test/fakeapi"
+)
+
+// question is a request which a real server and the fake one must answer
+// alike.
+type question struct{ path, accept string }
+
+const (
+	asJSON     = "application/json"
+	asProtobuf = "application/vnd.kubernetes.protobuf"
+	metaOnly   = ";as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
+	metaList   = ";as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
+	initial    = "&sendInitialEvents=true&resourceVersionMatch=NotOlderThan"
+)
+
+// questions are about Services in namespaces a and b, mostly.
+func questions() []question {
+	paths := []string{
+		"/api/v1/services?labelSelector=colour",
+		"/api/v1/services?labelSelector=colour%3Dred",
+		"/api/v1/services?labelSelector=colour+notin+(red),colour",
+		"/api/v1/services?labelSelector=%3D%3D%3D",
+		"/api/v1/services?fieldSelector=metadata.name%3Done",
+		"/api/v1/services?fieldSelector=spec.type%3DExternalName",
+		"/api/v1/services?fieldSelector=spec.colour%3Dred",
+		"/api/v1/services?fieldSelector=metadata.namespace%3Db",
+		"/api/v1/namespaces/a/services",
+		"/api/v1/namespaces/a/services?limit=2",
+		"/api/v1/namespaces/a/services?limit=1&resourceVersion=0",
+		"/api/v1/namespaces/a/services?labelSelector=colour&limit=1",
+		"/api/v1/namespaces/a/services?resourceVersion=1000000000",
+		"/api/v1/namespaces/a/services?resourceVersion=x",
+		"/api/v1/namespaces/a/services?resourceVersionMatch=Exact",
+		"/api/v1/namespaces/a/services?continue=x",
+		"/api/v1/namespaces/a/services?sendInitialEvents=true",
+		"/api/v1/namespaces/none/services",
+		"/api/v1/namespaces/a/services/one",
+		"/api/v1/namespaces/a/services/none",
+		"/api/v1/namespaces/a",
+		"/api/v1/namespaces?labelSelector=colour",
+		"/api/v1/nodes?fieldSelector=spec.unschedulable%3Dtrue",
+		"/api/v1/nodes?fieldSelector=metadata.namespace%3Da",
+		"/api/v1/nodes/none",
+		"/apis/discovery.k8s.io/v1/namespaces/a/endpointslices",
+		"/apis/discovery.k8s.io/v1/endpointslices?fieldSelector=spec.x%3Dy",
+		"/apis/discovery.k8s.io/v1/nothings",
+		"/api/v1/namespaces/a/services?watch=true&timeoutSeconds=1",
+		"/api/v1/namespaces/a/services?watch=1&timeoutSeconds=1&resourceVersion=0",
+		"/api/v1/namespaces/a/services?watch=true&timeoutSeconds=1&resourceVersion=x",
+		"/api/v1/namespaces/a/services?watch=true&timeoutSeconds=1&allowWatchBookmarks=true" + initial,
+		"/api/v1/namespaces/a/services?watch=true&timeoutSeconds=1&allowWatchBookmarks=true&labelSelector=colour%3Dred" + initial,
+		"/api/v1/namespaces/a/services?watch=true&timeoutSeconds=1" + initial,
+		"/api/v1/namespaces/a/services?watch=true&timeoutSeconds=1&resourceVersion=0&allowWatchBookmarks=true" + initial,
+		"/api/v1/namespaces/a/services?watch=true&timeoutSeconds=1&sendInitialEvents=true",
+		"/api/v1/namespaces/a/services?watch=true&timeoutSeconds=1&sendInitialEvents=false&resourceVersionMatch=NotOlderThan",
+		"/api/v1/namespaces/a/services?watch=true&timeoutSeconds=1&fieldSelector=spec.colour%3Dred",
+		"/api/v1/namespaces/a/services?watch=true&timeoutSeconds=5&allowWatchBookmarks=true&resourceVersion=1000000000" + initial,
+	}
+	var all []question
+	for _, p := range paths {
+		all = append(all, question{p, asJSON}, question{p, asProtobuf})
+		if strings.Contains(p, "watch=") || strings.Contains(p, "/one") {
+			all = append(all, question{p, asProtobuf + metaOnly}, question{p, asJSON + metaOnly})
+		} else {
+			all = append(all, question{p, asProtobuf + metaList}, question{p, asJSON + metaList}, question{p, asJSON + metaOnly})
+		}
+	}
+	for _, accept := range []string{
+		"", "*/*", "text/html", "application/*", asProtobuf + ",*/*", asJSON + ";q=0.5," + asProtobuf,
+		asProtobuf + metaOnly + "," + asJSON, asProtobuf + ";stream=watch",
+	} {
+		all = append(all, question{"/api/v1/namespaces/a/services", accept})
+		all = append(all, question{"/api/v1/namespaces/a/services?watch=true&timeoutSeconds=1", accept})
+	}
+	return all
+}
+
+// TestAsRealServer puts the objects of a real kube-apiserver into the fake one
+// and compares their answers. Resource versions are left out, as the counters
+// differ.
+func TestAsRealServer(t *testing.T) {
+	plane := controlplane.Start(t)
+	fill(t, plane.Client())
+	srv := fakeapi.New()
+	if err := srv.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := srv.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	copyAll(t, plane.Client(), srv)
+	config, err := clientcmd.BuildConfigFromFlags("", plane.Kubeconfig())
+	if err != nil {
+		t.Fatal(err)
+	}
+	client, err := rest.HTTPClientFor(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, q := range questions() {
+		t.Run(q.accept+" "+q.path, func(t *testing.T) {
+			t.Parallel()
+			want := ask(t, client, config.Host, q)
+			got := ask(t, http.DefaultClient, srv.URL(), q)
+			if got != want {
+				t.Errorf("\nreal: %s\nfake: %s", want, got)
+			}
+		})
+	}
+}
+
+// fill makes some objects of the kinds compared.
+func fill(t *testing.T, c kubernetes.Interface) {
+	t.Helper()
+	ctx := context.Background()
+	for _, ns := range []string{"a", "b"} {
+		if _, err := c.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: ns, Labels: map[string]string{"colour": "red"}}}, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		for name, colour := range map[string]string{"one": "red", "two": "green", "three": "blue"} {
+			svc := &corev1.Service{
+				ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"colour": colour}},
+				Spec:       corev1.ServiceSpec{ClusterIP: "None", Ports: []corev1.ServicePort{{Port: 80, Name: "http"}}},
+			}
+			if name == "three" {
+				svc.Spec = corev1.ServiceSpec{Type: corev1.ServiceTypeExternalName, ExternalName: "example.org"}
+			}
+			if _, err := c.CoreV1().Services(ns).Create(ctx, svc, metav1.CreateOptions{}); err != nil {
+				t.Fatal(err)
+			}
+			ready := true
+			slice := &discoveryv1.EndpointSlice{
+				ObjectMeta:  metav1.ObjectMeta{Name: name, Labels: map[string]string{discoveryv1.LabelServiceName: name}},
+				AddressType: discoveryv1.AddressTypeIPv4,
+				Endpoints:   []discoveryv1.Endpoint{{Addresses: []string{"10.1.2.3"}, Conditions: discoveryv1.EndpointConditions{Ready: &ready}}, {Addresses: []string{"10.1.2.4"}}},
+			}
+			if _, err := c.DiscoveryV1().EndpointSlices(ns).Create(ctx, slice, metav1.CreateOptions{}); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	for _, name := range []string{"n1", "n2"} {
+		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.NodeSpec{Unschedulable: name == "n1"}}
+		if _, err := c.CoreV1().Nodes().Create(ctx, node, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// copyAll puts what a real server holds into the fake one.
+func copyAll(t *testing.T, c kubernetes.Interface, srv *fakeapi.Server) {
+	t.Helper()
+	ctx := context.Background()
+	var objs []runtime.Object
+	services, err1 := c.CoreV1().Services("").List(ctx, metav1.ListOptions{})
+	namespaces, err2 := c.CoreV1().Namespaces().List(ctx, metav1.ListOptions{})
+	nodes, err3 := c.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
+	slices, err4 := c.DiscoveryV1().EndpointSlices("").List(ctx, metav1.ListOptions{})
+	if err := errors.Join(err1, err2, err3, err4); err != nil {
+		t.Fatal(err)
+	}
+	for i := range services.Items {
+		objs = append(objs, &services.Items[i])
+	}
+	for i := range namespaces.Items {
+		objs = append(objs, &namespaces.Items[i])
+	}
+	for i := range nodes.Items {
+		objs = append(objs, &nodes.Items[i])
+	}
+	for i := range slices.Items {
+		objs = append(objs, &slices.Items[i])
+	}
+	if err := srv.Put(objs...); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// compact gives JSON documents without blanks, one to a line. Errors are
+// indented or not by the client's name.
+func compact(t *testing.T, body []byte) string {
+	t.Helper()
+	var out bytes.Buffer
+	documents := json.NewDecoder(bytes.NewReader(body))
+	for {
+		var document json.RawMessage
+		switch err := documents.Decode(&document); {
+		case errors.Is(err, io.EOF):
+			return out.String()
+		case err != nil:
+			t.Fatal(err)
+		}
+		if err := json.Compact(&out, document); err != nil {
+			t.Fatal(err)
+		}
+		out.WriteByte('\n')
+	}
+}
+
+// unequal is what two servers with the same objects may differ in: resource
+// versions, and tokens made of them.
+var unequal = regexp.MustCompile(`("resourceVersion":|"continue":)"[^"]+"|resource version: \d+(, current: \d+| \(\d+\))?|"message":"[^"]*(Available representations|media types)[^"]*"`)
+
+// ask gives status, content type and body of an answer. Protobuf bodies are
+// shown as JSON; those of watches only by whether they have content.
+func ask(t *testing.T, client *http.Client, url string, q question) string {
+	t.Helper()
+	req, err := http.NewRequest(http.MethodGet, url+q.path, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if q.accept != "" {
+		req.Header.Set("Accept", q.accept)
+	}
+	resp, err := client.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	body, err := io.ReadAll(resp.Body)
+	if err := errors.Join(err, resp.Body.Close()); err != nil {
+		t.Fatal(err)
+	}
+	contentType := resp.Header.Get("Content-Type")
+	text := string(body)
+	switch {
+	case contentType == asProtobuf:
+		obj, gvk, err := scheme.Codecs.UniversalDeserializer().Decode(body, nil, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b, err := json.Marshal(obj)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text = fmt.Sprintf("%v %s", gvk, b)
+	case contentType == asJSON:
+		text = compact(t, body)
+	case strings.HasPrefix(contentType, asProtobuf):
+		text = fmt.Sprintf("content: %t", len(body) > 0)
+	}
+	return fmt.Sprintf("%d %s\n%s", resp.StatusCode, contentType, unequal.ReplaceAllString(text, "$1"))
+}

@@ -1,0 +1,165 @@
+package fakeapi
+
+import (
+	"fmt"
+	"strconv"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+)
+
+// The names of the served resources, as they stand in paths and as the fault
+// methods of Server take them.
+const (
+	Services       = "services"
+	Pods           = "pods"
+	Nodes          = "nodes"
+	Namespaces     = "namespaces"
+	EndpointSlices = "endpointslices"
+)
+
+// object is what every served object is: typed and with metadata.
+type object interface {
+	runtime.Object
+	metav1.Object
+}
+
+// resource describes one served resource.
+type resource struct {
+	name       string
+	gv         schema.GroupVersion
+	kind       string
+	namespaced bool
+	newObject  func() object
+
+	// fieldLabels are the labels which a field selector may use, apart from
+	// metadata.name (and metadata.namespace where there are namespaces).
+	fieldLabels []string
+	// fields gives the values for fieldLabels, nil when there are none.
+	fields func(runtime.Object) fields.Set
+}
+
+func (r *resource) groupResource() schema.GroupResource {
+	return schema.GroupResource{Group: r.gv.Group, Resource: r.name}
+}
+
+func (r *resource) gvk() schema.GroupVersionKind { return r.gv.WithKind(r.kind) }
+
+// convertFieldLabel refuses the labels which field selectors can't use, in the
+// words of a real server.
+func (r *resource) convertFieldLabel(label, value string) (string, string, error) {
+	if label == "metadata.name" || (r.namespaced && label == "metadata.namespace") {
+		return label, value, nil
+	}
+	for _, l := range r.fieldLabels {
+		if l == label {
+			return label, value, nil
+		}
+	}
+	return "", "", fmt.Errorf("field label not supported: %s", label)
+}
+
+// servedResources lists everything the server knows.
+func servedResources() []*resource {
+	return []*resource{
+		{
+			name: Services, gv: corev1.SchemeGroupVersion, kind: "Service", namespaced: true,
+			newObject:   func() object { return &corev1.Service{} },
+			fieldLabels: []string{"spec.clusterIP", "spec.type"},
+			fields:      serviceFields,
+		},
+		{
+			name: Pods, gv: corev1.SchemeGroupVersion, kind: "Pod", namespaced: true,
+			newObject: func() object { return &corev1.Pod{} },
+			fieldLabels: []string{
+				"spec.nodeName", "spec.restartPolicy", "spec.schedulerName",
+				"spec.serviceAccountName", "spec.hostNetwork",
+				"status.phase", "status.podIP", "status.nominatedNodeName",
+			},
+			fields: podFields,
+		},
+		{
+			name: Nodes, gv: corev1.SchemeGroupVersion, kind: "Node",
+			newObject:   func() object { return &corev1.Node{} },
+			fieldLabels: []string{"spec.unschedulable"},
+			fields:      nodeFields,
+		},
+		{
+			name: Namespaces, gv: corev1.SchemeGroupVersion, kind: "Namespace",
+			newObject:   func() object { return &corev1.Namespace{} },
+			fieldLabels: []string{"status.phase"},
+			fields:      namespaceFields,
+		},
+		{
+			name: EndpointSlices, gv: discoveryv1.SchemeGroupVersion, kind: "EndpointSlice", namespaced: true,
+			newObject: func() object { return &discoveryv1.EndpointSlice{} },
+			fields:    func(runtime.Object) fields.Set { return nil },
+		},
+	}
+}
+
+// resourceName gives the resource an object belongs to, by its Go type.
+func resourceName(obj runtime.Object) (string, error) {
+	switch obj.(type) {
+	case *corev1.Service:
+		return Services, nil
+	case *corev1.Pod:
+		return Pods, nil
+	case *corev1.Node:
+		return Nodes, nil
+	case *corev1.Namespace:
+		return Namespaces, nil
+	case *discoveryv1.EndpointSlice:
+		return EndpointSlices, nil
+	}
+	return "", fmt.Errorf("objects of type %T are not served", obj)
+}
+
+func serviceFields(obj runtime.Object) fields.Set {
+	svc, ok := obj.(*corev1.Service)
+	if !ok {
+		return nil
+	}
+	return fields.Set{"spec.clusterIP": svc.Spec.ClusterIP, "spec.type": string(svc.Spec.Type)}
+}
+
+func podFields(obj runtime.Object) fields.Set {
+	pod, ok := obj.(*corev1.Pod)
+	if !ok {
+		return nil
+	}
+	podIP := pod.Status.PodIP
+	if podIP == "" && len(pod.Status.PodIPs) > 0 {
+		podIP = pod.Status.PodIPs[0].IP
+	}
+	return fields.Set{
+		"spec.nodeName":            pod.Spec.NodeName,
+		"spec.restartPolicy":       string(pod.Spec.RestartPolicy),
+		"spec.schedulerName":       pod.Spec.SchedulerName,
+		"spec.serviceAccountName":  pod.Spec.ServiceAccountName,
+		"spec.hostNetwork":         strconv.FormatBool(pod.Spec.HostNetwork),
+		"status.phase":             string(pod.Status.Phase),
+		"status.podIP":             podIP,
+		"status.nominatedNodeName": pod.Status.NominatedNodeName,
+	}
+}
+
+func nodeFields(obj runtime.Object) fields.Set {
+	node, ok := obj.(*corev1.Node)
+	if !ok {
+		return nil
+	}
+	return fields.Set{"spec.unschedulable": strconv.FormatBool(node.Spec.Unschedulable)}
+}
+
+func namespaceFields(obj runtime.Object) fields.Set {
+	ns, ok := obj.(*corev1.Namespace)
+	if !ok {
+		return nil
+	}
+	return fields.Set{"status.phase": string(ns.Status.Phase)}
+}

@@ -1,0 +1,75 @@
+package fakeapi
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+)
+
+// statusOf gives the Status object a client gets for err.
+func statusOf(err error) *metav1.Status {
+	var known apierrors.APIStatus
+	if !errors.As(err, &known) {
+		known = apierrors.NewInternalError(err)
+	}
+	status := known.Status()
+	status.SetGroupVersionKind(schema.GroupVersionKind{Version: "v1", Kind: "Status"})
+	return &status
+}
+
+// writeError answers a request with err. What fails in writing it is lost, as
+// the client is gone then.
+func writeError(w http.ResponseWriter, e *encoding, err error) {
+	status := statusOf(err)
+	w.Header().Set("Content-Type", e.name)
+	w.WriteHeader(int(status.Code))
+	if err := e.write(status, w); err != nil {
+		return
+	}
+}
+
+func errTooOld(rv, oldest uint64) error {
+	return apierrors.NewResourceExpired(fmt.Sprintf("too old resource version: %d (%d)", rv, oldest))
+}
+
+func errTooLarge(rv, current uint64) error {
+	err := apierrors.NewTimeoutError(fmt.Sprintf("Too large resource version: %d, current: %d", rv, current), 1)
+	err.ErrStatus.Details.Causes = []metav1.StatusCause{{
+		Type:    metav1.CauseTypeResourceVersionTooLarge,
+		Message: "Too large resource version",
+	}}
+	return err
+}
+
+func errNotAcceptable(message string) error {
+	return &apierrors.StatusError{ErrStatus: metav1.Status{
+		Status:  metav1.StatusFailure,
+		Code:    http.StatusNotAcceptable,
+		Reason:  metav1.StatusReasonNotAcceptable,
+		Message: message,
+		Details: &metav1.StatusDetails{},
+	}}
+}
+
+func errNoSuchPath() error {
+	return &apierrors.StatusError{ErrStatus: metav1.Status{
+		Status:  metav1.StatusFailure,
+		Code:    http.StatusNotFound,
+		Reason:  metav1.StatusReasonNotFound,
+		Message: "the server could not find the requested resource",
+		Details: &metav1.StatusDetails{},
+	}}
+}
+
+func errMethod(method string) error {
+	return &apierrors.StatusError{ErrStatus: metav1.Status{
+		Status:  metav1.StatusFailure,
+		Code:    http.StatusMethodNotAllowed,
+		Reason:  metav1.StatusReasonMethodNotAllowed,
+		Message: fmt.Sprintf("the server does not allow the method %s: objects are changed through the Go API", method),
+	}}
+}
