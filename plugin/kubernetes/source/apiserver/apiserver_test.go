@@ -1,0 +1,360 @@
+package apiserver
+
+import (
+	"context"
+	"net/netip"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/nearside-dns/nearside/plugin/kubernetes/index"
+	"github.com/nearside-dns/nearside/plugin/kubernetes/source"
+	"github.com/nearside-dns/nearside/test/fakeapi"
+)
+
+func startAPI(t *testing.T) *fakeapi.Server {
+	t.Helper()
+	api := fakeapi.New()
+	if err := api.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { api.Close() })
+	return api
+}
+
+// clock is a time that a test moves.
+type clock struct{ offset atomic.Int64 }
+
+func (c *clock) now() time.Time          { return time.Now().Add(time.Duration(c.offset.Load())) }
+func (c *clock) advance(d time.Duration) { c.offset.Add(int64(d)) }
+
+// run starts a source for the API server and stops it with the test.
+func run(t *testing.T, api *fakeapi.Server, o source.Options, c *clock) (*Source, *index.Index) {
+	t.Helper()
+	s, err := New(Connection{Endpoint: api.URL(), QPS: 1000, Burst: 1000}, o, new(source.Skipped))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c != nil {
+		for _, r := range s.resources {
+			r.health.now = c.now
+		}
+	}
+	ix := index.New()
+	ctx, stop := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		s.Run(ctx, ix)
+	}()
+	t.Cleanup(func() {
+		stop()
+		<-done
+	})
+	return s, ix
+}
+
+func eventually(t *testing.T, what string, condition func() bool) {
+	t.Helper()
+	for end := time.Now().Add(20 * time.Second); !condition(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("not within 20 s: %s", what)
+		}
+	}
+}
+
+func synced(s *Source) bool {
+	for _, st := range s.Status() {
+		if !st.Synced {
+			return false
+		}
+	}
+	return true
+}
+
+func namespace(name string) *corev1.Namespace {
+	return &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}
+}
+
+func service(name, ip string, label map[string]string) *corev1.Service {
+	return &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name, Labels: label},
+		Spec: corev1.ServiceSpec{
+			ClusterIP: ip, ClusterIPs: []string{ip},
+			Ports: []corev1.ServicePort{{Name: "http", Protocol: corev1.ProtocolTCP, Port: 80}},
+		},
+	}
+}
+
+func slice(name, service string, addresses ...string) *discoveryv1.EndpointSlice {
+	s := &discoveryv1.EndpointSlice{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: "shop", Name: name,
+			Labels: map[string]string{discoveryv1.LabelServiceName: service},
+		},
+		AddressType: discoveryv1.AddressTypeIPv4,
+	}
+	for _, a := range addresses {
+		s.Endpoints = append(s.Endpoints, discoveryv1.Endpoint{Addresses: []string{a}})
+	}
+	return s
+}
+
+func hasIP(ix *index.Index, service, ip string) bool {
+	e := ix.Service("shop", service)
+	return e != nil && len(e.Service.IPs) == 1 && e.Service.IPs[0] == netip.MustParseAddr(ip)
+}
+
+func TestFollowsCluster(t *testing.T) {
+	for _, tc := range []struct {
+		name  string
+		lists bool // an API server without streamed lists
+	}{{"streamed lists", false}, {"paged lists", true}} {
+		t.Run(tc.name, func(t *testing.T) {
+			api := startAPI(t)
+			api.DisableWatchList(tc.lists)
+			api.Put(namespace("shop"))
+			for i := range 1200 { // more than two pages
+				api.Put(service("svc-"+strconv.Itoa(i), "10.96."+strconv.Itoa(i/250)+"."+strconv.Itoa(i%250+1), nil))
+			}
+			api.Put(slice("web-a", "svc-7", "10.1.0.1", "10.1.0.2"))
+			s, ix := run(t, api, source.Options{Endpoints: true, Pods: true}, nil)
+			eventually(t, "synced", func() bool { return synced(s) })
+			if n := len(ix.Services()); n != 1200 {
+				t.Fatalf("%d Services after the first list, want 1200", n)
+			}
+			if e := ix.Service("shop", "svc-7"); len(e.Slices) != 1 || e.Ready() != 2 {
+				t.Fatalf("svc-7 has %d slices, %d ready endpoints", len(e.Slices), e.Ready())
+			}
+
+			api.Put(service("svc-7", "10.96.200.7", nil))
+			api.Delete(service("svc-8", "", nil))
+			api.Put(slice("web-a", "svc-7", "10.1.0.2"))
+			eventually(t, "update of a Service", func() bool { return hasIP(ix, "svc-7", "10.96.200.7") })
+			eventually(t, "deletion of a Service", func() bool { return ix.Service("shop", "svc-8") == nil })
+			eventually(t, "update of a slice", func() bool { return ix.Service("shop", "svc-7").Ready() == 1 })
+
+			kept := ix.ServiceRecord("shop", "svc-9")
+			api.Refuse(true)
+			api.DropWatches("services")
+			api.Delete(service("svc-10", "", nil))
+			api.Put(service("svc-11", "10.96.200.11", nil))
+			api.Expire()
+			if ix.Service("shop", "svc-10") == nil {
+				t.Fatal("a Service vanished while the API server was away")
+			}
+			api.Refuse(false)
+			eventually(t, "deletion while away", func() bool { return ix.Service("shop", "svc-10") == nil })
+			eventually(t, "update while away", func() bool { return hasIP(ix, "svc-11", "10.96.200.11") })
+			if ix.ServiceRecord("shop", "svc-9") != kept {
+				t.Error("the relist replaced the record of an unchanged Service")
+			}
+		})
+	}
+}
+
+func TestSelectors(t *testing.T) {
+	api := startAPI(t)
+	blue := map[string]string{"tier": "blue"}
+	api.Put(namespace("shop"), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "lab", Labels: blue}})
+	api.Put(service("in", "10.96.0.1", blue), service("out", "10.96.0.2", nil))
+	only := labels.SelectorFromSet(blue)
+	s, ix := run(t, api, source.Options{Labels: only, NamespaceLabels: only}, nil)
+	eventually(t, "synced", func() bool { return synced(s) })
+	if ix.Service("shop", "in") == nil || ix.Service("shop", "out") != nil {
+		t.Error("labels do not select Services")
+	}
+	if ix.HasNamespace("shop") || !ix.HasNamespace("lab") {
+		t.Error("namespace_labels do not select namespaces")
+	}
+	api.Put(service("out", "10.96.0.2", blue), service("in", "10.96.0.1", nil))
+	eventually(t, "a label that came", func() bool { return ix.Service("shop", "out") != nil })
+	eventually(t, "a label that went", func() bool { return ix.Service("shop", "in") == nil })
+}
+
+func TestPods(t *testing.T) {
+	api := startAPI(t)
+	p := func(name string, phase corev1.PodPhase, ip string) *corev1.Pod {
+		return &corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name},
+			Status:     corev1.PodStatus{Phase: phase, PodIP: ip, PodIPs: []corev1.PodIP{{IP: ip}}},
+		}
+	}
+	api.Put(p("runs", corev1.PodRunning, "10.1.0.1"), p("done", corev1.PodSucceeded, "10.1.0.2"))
+	s, ix := run(t, api, source.Options{Pods: true}, nil)
+	eventually(t, "synced", func() bool { return synced(s) })
+	at := func(ip string) int { return len(ix.PodsByIP(netip.MustParseAddr(ip))) }
+	if at("10.1.0.1") != 1 || at("10.1.0.2") != 0 {
+		t.Fatal("want the running pod, and not the one that has succeeded")
+	}
+	ending := p("runs", corev1.PodRunning, "10.1.0.9")
+	ending.DeletionTimestamp = &metav1.Time{Time: time.Now()}
+	unknown := p("new", corev1.PodRunning, "10.1.0.3")
+	unknown.DeletionTimestamp = &metav1.Time{Time: time.Now()}
+	api.Put(ending, unknown, p("last", corev1.PodRunning, "10.1.0.4"))
+	eventually(t, "the last event", func() bool { return at("10.1.0.4") == 1 })
+	if at("10.1.0.1") != 1 || at("10.1.0.9") != 0 {
+		t.Error("a pod that is being deleted does not keep its record")
+	}
+	if at("10.1.0.3") != 0 {
+		t.Error("a pod that is being deleted was taken up")
+	}
+	api.Delete(ending)
+	eventually(t, "deletion", func() bool { return at("10.1.0.1") == 0 })
+}
+
+func status(s *Source, resource string) source.Status {
+	for _, st := range s.Status() {
+		if st.Resource == resource {
+			return st
+		}
+	}
+	return source.Status{}
+}
+
+func theResource(s *Source, name string) *resource {
+	for _, r := range s.resources {
+		if r.name == name {
+			return r
+		}
+	}
+	return nil
+}
+
+func TestWatchdog(t *testing.T) {
+	quiet := quietAfter + time.Second
+	start := func(t *testing.T) (*fakeapi.Server, *Source, *index.Index, *clock) {
+		api := startAPI(t)
+		api.Put(namespace("shop"), service("web", "10.96.0.1", nil))
+		c := new(clock)
+		s, ix := run(t, api, source.Options{}, c)
+		eventually(t, "synced", func() bool { return synced(s) })
+		return api, s, ix, c
+	}
+
+	t.Run("a frozen watch is replaced", func(t *testing.T) {
+		api, s, ix, c := start(t)
+		r, state := theResource(s, source.Services), new(watching)
+		api.Freeze("services", true)
+		api.Put(service("web", "10.96.0.2", nil))
+		c.advance(quiet)
+		r.look(t.Context(), state)
+		if state.answered == 0 {
+			t.Fatal("the server was not asked, or did not answer")
+		}
+		if status(s, source.Services).Frozen {
+			t.Fatal("a quiet watch is called frozen before the server had time to show otherwise")
+		}
+		c.advance(frozenAfter + time.Second)
+		api.Freeze("services", false)
+		r.look(t.Context(), state)
+		eventually(t, "the update that the frozen watch kept back", func() bool { return hasIP(ix, "web", "10.96.0.2") })
+		eventually(t, "not frozen after the new list", func() bool { return !status(s, source.Services).Frozen })
+	})
+
+	t.Run("a frozen watch is out of step until it is replaced", func(t *testing.T) {
+		api, s, _, c := start(t)
+		r, state := theResource(s, source.Services), new(watching)
+		api.Freeze("services", true)
+		c.advance(quiet)
+		r.look(t.Context(), state)
+		api.Refuse(true) // so that no list can mend it yet
+		c.advance(frozenAfter + time.Second)
+		r.look(t.Context(), state)
+		if !status(s, source.Services).Frozen {
+			t.Fatal("the frozen watch is not reported")
+		}
+		if st := status(s, source.Namespaces); st.Frozen {
+			t.Fatal("a watch that works is called frozen")
+		}
+		api.Freeze("services", false)
+		api.Refuse(false)
+		eventually(t, "not frozen after the new list", func() bool { return !status(s, source.Services).Frozen })
+	})
+
+	t.Run("a quiet watch is left alone", func(t *testing.T) {
+		api, s, _, c := start(t)
+		r, state := theResource(s, source.Services), new(watching)
+		opened := r.health.current
+		c.advance(quiet)
+		r.look(t.Context(), state)
+		before := status(s, source.Services).Heard
+		api.SetBookmarkInterval(10 * time.Millisecond)
+		api.Put(service("web", "10.96.0.3", nil)) // stands for the bookmark that the question provokes
+		eventually(t, "word", func() bool { return status(s, source.Services).Heard.After(before) })
+		r.look(t.Context(), state)
+		if state.answered != 0 || r.health.current != opened || status(s, source.Services).Frozen {
+			t.Fatal("the watch was taken for a frozen one")
+		}
+	})
+
+	t.Run("an API server that does not answer is no frozen watch", func(t *testing.T) {
+		api, s, ix, c := start(t)
+		r, state := theResource(s, source.Services), new(watching)
+		api.Freeze("services", true)
+		api.Refuse(true)
+		for range 5 {
+			c.advance(quiet)
+			r.look(t.Context(), state)
+		}
+		if status(s, source.Services).Frozen {
+			t.Fatal("frozen, though the API server is away")
+		}
+		if !hasIP(ix, "web", "10.96.0.1") {
+			t.Fatal("the last known state is gone")
+		}
+	})
+}
+
+// TestLimits shows that apiserver_qps, apiserver_burst and apiserver_max_inflight are in force.
+func TestLimits(t *testing.T) {
+	api := startAPI(t)
+	api.Put(service("web", "10.96.0.1", nil))
+
+	t.Run("requests a second", func(t *testing.T) {
+		s, err := New(Connection{Endpoint: api.URL(), QPS: 20, Burst: 1}, source.Options{}, new(source.Skipped))
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := theResource(s, source.Services)
+		begin := time.Now()
+		for range 11 { // the first is free, then ten at 20 a second
+			if err := r.probe(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if took := time.Since(begin); took < 450*time.Millisecond {
+			t.Errorf("11 requests at 20 a second took %s, want 500 ms at least", took)
+		}
+	})
+
+	t.Run("requests in flight", func(t *testing.T) {
+		s, err := New(Connection{Endpoint: api.URL(), QPS: 1000, Burst: 1000, MaxInflight: 1}, source.Options{}, new(source.Skipped))
+		if err != nil {
+			t.Fatal(err)
+		}
+		api.Hang("services", true)
+		ctx, cancel := context.WithCancel(t.Context())
+		first := make(chan error, 1)
+		go func() { first <- theResource(s, source.Services).probe(ctx) }()
+		eventually(t, "the first request", func() bool {
+			short, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+			defer cancel()
+			err := theResource(s, source.Namespaces).probe(short)
+			return err != nil && strings.Contains(err.Error(), context.DeadlineExceeded.Error())
+		})
+		cancel()
+		<-first
+		api.Hang("services", false)
+		if err := theResource(s, source.Namespaces).probe(t.Context()); err != nil {
+			t.Fatalf("after the first request has ended: %v", err)
+		}
+	})
+}

@@ -1,0 +1,144 @@
+package apiserver
+
+import (
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"runtime"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	apiruntime "k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+	"k8s.io/client-go/util/flowcontrol"
+
+	"github.com/coredns/caddy"
+)
+
+// Connection says which API server to read and how hard it may be asked. The zero Connection is the
+// one of the cluster that the process runs in.
+type Connection struct {
+	// Endpoint is the URL of the API server; Cert, Key and CA are files in PEM that go with it.
+	Endpoint, Cert, Key, CA string
+	// Kubeconfig is a file, Context the name of a context in it; an empty one is the current.
+	Kubeconfig, Context string
+	// QPS and Burst limit the requests a second; 0 leaves client-go's defaults, 5 and 10.
+	QPS   float32
+	Burst int
+	// MaxInflight limits the requests that wait for an answer at a time; 0 is no limit. A watch
+	// counts until it is open.
+	MaxInflight int
+}
+
+// ErrNotInCluster is returned where nothing says which API server to read.
+var ErrNotInCluster = errors.New("no API server to read: not in a cluster (KUBERNETES_SERVICE_HOST is not set) and none of endpoint, kubeconfig and manifests is given")
+
+// RESTConfig checks the connection's files and returns what client-go needs. It opens no connection.
+func (c Connection) RESTConfig() (*rest.Config, error) {
+	config, err := c.base()
+	if err != nil {
+		return nil, err
+	}
+	if _, err := rest.TransportFor(config); err != nil {
+		return nil, fmt.Errorf("credentials: %w", err)
+	}
+	config.UserAgent = fmt.Sprintf("nearside/%s (%s/%s)", caddy.AppVersion, runtime.GOOS, runtime.GOARCH)
+	config.ContentType = apiruntime.ContentTypeProtobuf
+	config.AcceptContentTypes = apiruntime.ContentTypeProtobuf + "," + apiruntime.ContentTypeJSON
+	qps, burst := rest.DefaultQPS, rest.DefaultBurst
+	if c.QPS > 0 {
+		qps = c.QPS
+	}
+	if c.Burst > 0 {
+		burst = c.Burst
+	}
+	// One bucket for all resources: a client of its own for each group would have one each.
+	config.RateLimiter = flowcontrol.NewTokenBucketRateLimiter(qps, burst)
+	if c.MaxInflight > 0 {
+		slots := make(chan struct{}, c.MaxInflight)
+		config.Wrap(func(next http.RoundTripper) http.RoundTripper { return inflight{slots, next} })
+	}
+	return config, nil
+}
+
+func (c Connection) base() (*rest.Config, error) {
+	switch {
+	case c.Kubeconfig != "":
+		return clientcmd.NewNonInteractiveDeferredLoadingClientConfig(
+			&clientcmd.ClientConfigLoadingRules{ExplicitPath: c.Kubeconfig},
+			&clientcmd.ConfigOverrides{CurrentContext: c.Context},
+		).ClientConfig()
+	case c.Endpoint != "":
+		return clientcmd.NewDefaultClientConfig(*clientcmdapi.NewConfig(), &clientcmd.ConfigOverrides{
+			ClusterInfo: clientcmdapi.Cluster{Server: c.Endpoint, CertificateAuthority: c.CA},
+			AuthInfo:    clientcmdapi.AuthInfo{ClientCertificate: c.Cert, ClientKey: c.Key},
+		}).ClientConfig()
+	}
+	config, err := rest.InClusterConfig()
+	if errors.Is(err, rest.ErrNotInCluster) {
+		return nil, ErrNotInCluster
+	}
+	return config, err
+}
+
+// Identity tells connections apart: equal ones read the same server in the same way. The content of the
+// kubeconfig file is part of it, so that a changed file is another connection.
+func (c Connection) Identity() string {
+	id := fmt.Sprintf("%+v", c)
+	if content, err := os.ReadFile(c.Kubeconfig); err == nil {
+		id += fmt.Sprintf(" %x", sha256.Sum256(content))
+	}
+	return id
+}
+
+// inflight lets through as many requests at a time as there are slots.
+type inflight struct {
+	slots chan struct{}
+	next  http.RoundTripper
+}
+
+func (t inflight) RoundTrip(r *http.Request) (*http.Response, error) {
+	select {
+	case t.slots <- struct{}{}:
+		defer func() { <-t.slots }()
+		return t.next.RoundTrip(r)
+	case <-r.Context().Done():
+		return nil, r.Context().Err()
+	}
+}
+
+// clients are the REST clients of the groups that are read. They know the types of those groups
+// only: the scheme of all of Kubernetes takes several MiB.
+type clients struct{ core, discovery rest.Interface }
+
+func newClients(config *rest.Config) (c clients, err error) {
+	scheme := apiruntime.NewScheme()
+	for _, add := range []func(*apiruntime.Scheme) error{corev1.AddToScheme, discoveryv1.AddToScheme} {
+		if err := add(scheme); err != nil {
+			return c, fmt.Errorf("scheme: %w", err)
+		}
+	}
+	metav1.AddToGroupVersion(scheme, schema.GroupVersion{Version: "v1"})
+	codecs := serializer.NewCodecFactory(scheme).WithoutConversion()
+	httpClient, err := rest.HTTPClientFor(config)
+	if err != nil {
+		return c, fmt.Errorf("credentials: %w", err)
+	}
+	client := func(group *schema.GroupVersion, path string) (rest.Interface, error) {
+		one := rest.CopyConfig(config)
+		one.GroupVersion, one.APIPath, one.NegotiatedSerializer = group, path, codecs
+		return rest.RESTClientForConfigAndClient(one, httpClient)
+	}
+	if c.core, err = client(&corev1.SchemeGroupVersion, "/api"); err != nil {
+		return c, err
+	}
+	c.discovery, err = client(&discoveryv1.SchemeGroupVersion, "/apis")
+	return c, err
+}

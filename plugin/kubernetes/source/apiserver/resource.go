@@ -1,0 +1,140 @@
+package apiserver
+
+import (
+	"context"
+	"fmt"
+	"reflect"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metainternalversion "k8s.io/apimachinery/pkg/apis/meta/internalversion"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
+)
+
+// resource is one resource that is listed and watched. It is the store of its reflector.
+type resource struct {
+	name           string
+	host           string
+	client         rest.Interface
+	example, list  runtime.Object
+	labels, fields string
+	records        records
+	health         *health
+}
+
+var (
+	_ cache.TransformingStore      = (*resource)(nil)
+	_ cache.ReflectorBookmarkStore = (*resource)(nil)
+)
+
+func (r *resource) listWatch() cache.ListerWatcher {
+	return &cache.ListWatch{ListWithContextFunc: r.listObjects, WatchFuncWithContext: r.watchObjects}
+}
+
+func (r *resource) selected(o metav1.ListOptions) *metav1.ListOptions {
+	o.LabelSelector, o.FieldSelector = r.labels, r.fields
+	return &o
+}
+
+// listObjects lists a page and strips it at once, so that no more than a page of whole objects is in
+// memory. It serves API servers without streamed lists.
+func (r *resource) listObjects(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+	if err := r.health.refusal(); err != nil {
+		return nil, err
+	}
+	page, err := r.get(ctx, o)
+	if err != nil {
+		return nil, err
+	}
+	of, err := meta.ListAccessor(page)
+	if err != nil {
+		return nil, fmt.Errorf("list %s: %w", r.name, err)
+	}
+	records := &metainternalversion.List{}
+	records.ResourceVersion, records.Continue = of.GetResourceVersion(), of.GetContinue()
+	records.RemainingItemCount = of.GetRemainingItemCount()
+	err = meta.EachListItem(page, func(o runtime.Object) error {
+		record, err := r.records.strip(o)
+		records.Items = append(records.Items, stripped{record})
+		return err
+	})
+	return records, err
+}
+
+func (r *resource) get(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+	page := reflect.New(reflect.TypeOf(r.list).Elem()).Interface().(runtime.Object)
+	err := r.client.Get().Resource(r.name).VersionedParams(r.selected(o), metav1.ParameterCodec).Do(ctx).Into(page)
+	return page, err
+}
+
+// stripped carries a record through client-go's lists, which are of objects.
+type stripped struct{ record any }
+
+func (stripped) GetObjectKind() schema.ObjectKind { return schema.EmptyObjectKind }
+func (s stripped) DeepCopyObject() runtime.Object { return s }
+
+func (r *resource) watchObjects(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+	if err := r.health.refusal(); err != nil {
+		return nil, err
+	}
+	o.Watch = true
+	w, err := r.client.Get().Resource(r.name).VersionedParams(r.selected(o), metav1.ParameterCodec).Watch(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return r.health.opened(w), nil
+}
+
+// expired is what a server says that has forgotten the asked version; a reflector lists anew then.
+func expired() error {
+	return apierrors.NewResourceExpired("the watch told nothing any more")
+}
+
+// Transformer strips the objects of a streamed list as they arrive.
+func (r *resource) Transformer() cache.TransformFunc {
+	return func(o any) (any, error) {
+		r.health.active()
+		return r.records.strip(o)
+	}
+}
+
+// Replace takes over a list. Its items are records already.
+func (r *resource) Replace(items []any, _ string) error {
+	for i, item := range items {
+		if s, ok := item.(stripped); ok {
+			items[i] = s.record
+		}
+	}
+	r.records.replace(items)
+	r.health.synced()
+	return nil
+}
+
+// Add takes over an event.
+func (r *resource) Add(o any) error {
+	defer r.health.heard()
+	return r.records.put(o)
+}
+
+// Update takes over an event.
+func (r *resource) Update(o any) error { return r.Add(o) }
+
+// Delete takes over an event.
+func (r *resource) Delete(o any) error {
+	defer r.health.heard()
+	return r.records.remove(o)
+}
+
+// Bookmark is told when the server says that there is nothing new.
+func (r *resource) Bookmark(string) error {
+	r.health.heard()
+	return nil
+}
+
+// Resync does nothing: the index is not a queue.
+func (r *resource) Resync() error { return nil }

@@ -1,0 +1,210 @@
+package apiserver
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/watch"
+
+	"github.com/nearside-dns/nearside/plugin/kubernetes/source"
+)
+
+const (
+	// quietAfter is how long a watch may say nothing before the server is asked whether all is well.
+	// Servers send a bookmark about every minute.
+	quietAfter = 90 * time.Second
+	// frozenAfter is how long a watch may say nothing after the server answered that question. To
+	// answer it, the server brings its watch cache up to date, and so has a bookmark to send.
+	frozenAfter = 90 * time.Second
+	// lostAfter is how long a watch may be away before it is reported.
+	lostAfter = 10 * time.Second
+	// lookEvery is how often the watchdog looks.
+	lookEvery = 5 * time.Second
+	// probeTimeout bounds the question to the server.
+	probeTimeout = 10 * time.Second
+)
+
+// health is what is known of the watch of one resource.
+type health struct {
+	now func() time.Time
+
+	mu      sync.Mutex
+	current *tracked  // the open watch; nil where there is none
+	last    time.Time // of the last word that the index is in step
+	moved   time.Time // of the last sign of life, which is more than the last word
+	closed  time.Time // when the last watch ended, while there is none
+	inStep  bool      // a list was taken over once
+	frozen  bool
+	refuse  int // requests to refuse, so that the reflector lists anew
+}
+
+func newHealth() *health { return &health{now: time.Now} }
+
+// tracked is an open watch whose end is noticed.
+type tracked struct {
+	watch.Interface
+	health *health
+}
+
+func (h *health) opened(w watch.Interface) watch.Interface {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.current = &tracked{w, h}
+	h.moved = h.now()
+	return h.current
+}
+
+// Stop is called by the reflector at the end of each watch, whoever ended it.
+func (t *tracked) Stop() {
+	t.Interface.Stop()
+	t.health.mu.Lock()
+	defer t.health.mu.Unlock()
+	if t.health.current == t {
+		t.health.current = nil
+		t.health.closed = t.health.now()
+	}
+}
+
+// active notes a sign of life that is not yet word of being in step: an object of a list.
+func (h *health) active() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.moved = h.now()
+}
+
+// heard notes word that the index is in step.
+func (h *health) heard() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.last = h.now()
+	h.moved = h.last
+	h.frozen = false
+}
+
+// synced notes that a list was taken over.
+func (h *health) synced() {
+	h.heard()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.inStep = true
+}
+
+func (h *health) status(resource string) source.Status {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return source.Status{Resource: resource, Synced: h.inStep, Heard: h.last, Frozen: h.frozen}
+}
+
+// refusal returns an error as long as requests are to be refused.
+func (h *health) refusal() error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.refuse == 0 {
+		return nil
+	}
+	h.refuse--
+	return expired()
+}
+
+// silence returns for how long the open watch has said nothing; 0 where none is open.
+func (h *health) silence() time.Duration {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.current == nil {
+		return 0
+	}
+	return h.now().Sub(h.moved)
+}
+
+// freeze ends a watch that tells nothing any more. The next two requests are refused: the first
+// refusal makes the reflector list anew, the second makes it list from what the server itself has
+// to take from its database, not from the cache behind the frozen watch.
+func (h *health) freeze() {
+	h.mu.Lock()
+	w := h.current
+	h.frozen = true
+	h.refuse = 2
+	h.moved = h.now()
+	h.mu.Unlock()
+	if w != nil {
+		w.Interface.Stop()
+	}
+}
+
+// away returns for how long there has been no watch; 0 where one is open.
+func (h *health) away() time.Duration {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.current != nil || h.closed.IsZero() {
+		return 0
+	}
+	return h.now().Sub(h.closed)
+}
+
+// watchdog tells a frozen watch from a quiet one and a lost API server from both. Quiet for long, it
+// asks the server a question that a working server can only answer when its watches are up to date.
+// If the watch stays silent although the server answered, the watch is frozen: it is replaced, and
+// the resource is out of step until a list has been taken over. If the server does not answer, it is
+// away: what is known stays in use.
+func (r *resource) watchdog(ctx context.Context) {
+	tick := time.NewTicker(lookEvery)
+	defer tick.Stop()
+	var state watching
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+			r.look(ctx, &state)
+		}
+	}
+}
+
+// watching is what the watchdog remembers from look to look.
+type watching struct {
+	answered time.Duration // the silence at which the server answered; 0 if it was not asked
+	lost     bool          // the loss of the API server has been reported
+}
+
+func (r *resource) look(ctx context.Context, state *watching) {
+	r.reportLoss(state)
+	silent := r.health.silence()
+	switch {
+	case silent < quietAfter:
+		state.answered = 0
+	case state.answered == 0:
+		if err := r.probe(ctx); err != nil {
+			log.Warningf("%s: the watch has said nothing for %s, and the API server %s does not answer: %v", r.name, silent.Round(time.Second), r.host, err)
+			return
+		}
+		state.answered = silent
+	case silent > state.answered+frozenAfter:
+		log.Errorf("%s: the watch is frozen: nothing for %s, though the API server %s answers; listing anew", r.name, silent.Round(time.Second), r.host)
+		watchesFrozen.WithLabelValues(r.name).Inc()
+		state.answered = 0
+		r.health.freeze()
+	}
+}
+
+// probe asks for one object in a way that the server answers from its newest state.
+func (r *resource) probe(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
+	defer cancel()
+	_, err := r.get(ctx, metav1.ListOptions{Limit: 1})
+	return err
+}
+
+// reportLoss logs once that the API server is away, and once that it is back.
+func (r *resource) reportLoss(state *watching) {
+	away := r.health.away()
+	switch {
+	case away > lostAfter && !state.lost:
+		state.lost = true
+		log.Warningf("%s: no watch on the API server %s for %s; answering from what is known", r.name, r.host, away.Round(time.Second))
+	case away == 0 && state.lost:
+		state.lost = false
+		log.Infof("%s: watching the API server %s again", r.name, r.host)
+	}
+}

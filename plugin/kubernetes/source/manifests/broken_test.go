@@ -1,0 +1,93 @@
+package manifests
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/nearside-dns/nearside/plugin/kubernetes/source"
+)
+
+var update = flag.Bool("update", false, "write testdata/broken.txt anew")
+
+// TestBroken compares the error for each file of testdata/broken, named after what is wrong with it,
+// with its line in testdata/broken.txt.
+func TestBroken(t *testing.T) {
+	const golden = "testdata/broken.txt"
+	got := map[string]string{}
+	files, err := filepath.Glob("testdata/broken/*")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var lines strings.Builder
+	for _, path := range files {
+		got[filepath.Base(path)] = newError(t, path)
+		lines.WriteString(got[filepath.Base(path)] + "\n")
+	}
+	if *update {
+		if err := os.WriteFile(golden, []byte(lines.String()), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want := goldenLines(t, golden)
+	if len(files) < 15 || len(want) != len(files) {
+		t.Errorf("%d broken files and %d golden lines", len(files), len(want))
+	}
+	for name, line := range got {
+		t.Run(name, func(t *testing.T) {
+			if line != want[name] {
+				t.Errorf("got  %s\nwant %s", line, want[name])
+			}
+		})
+	}
+}
+
+func goldenLines(t *testing.T, path string) map[string]string {
+	t.Helper()
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := map[string]string{}
+	for line := range strings.Lines(string(text)) {
+		name, _, _ := strings.Cut(line, ":")
+		want[filepath.Base(name)] = strings.TrimSuffix(line, "\n")
+	}
+	return want
+}
+
+// newError returns the error of New for a directory with a copy of one file, the directory's own name
+// left out.
+func newError(t *testing.T, path string) string {
+	t.Helper()
+	content, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	write(t, dir, filepath.Base(path), string(content))
+	_, err = New(dir, everything, nil)
+	if err == nil {
+		return fmt.Sprintf("%s: no error", filepath.Base(path))
+	}
+	if strings.Contains(err.Error(), "\n") {
+		t.Errorf("more than one line: %q", err)
+	}
+	return strings.ReplaceAll(err.Error(), dir+string(filepath.Separator), "")
+}
+
+var everything = source.Options{Endpoints: true, Pods: true, Zones: true}
+
+func write(t *testing.T, dir, name, content string) {
+	t.Helper()
+	path := filepath.Join(dir, name)
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, []byte(content), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,463 @@
+package manifests
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nearside-dns/nearside/plugin/kubernetes/index"
+	"github.com/nearside-dns/nearside/plugin/kubernetes/source"
+)
+
+// running is a Source that runs on a directory of its own.
+type running struct {
+	*Source
+	t   *testing.T
+	dir string
+	ix  *index.Index
+	log *recorder
+}
+
+// run starts a Source on a directory with files; change may change it before.
+func run(t *testing.T, opts source.Options, files map[string]string, change func(*Source)) *running {
+	t.Helper()
+	r := &running{t: t, dir: filepath.Join(t.TempDir(), "manifests"), ix: index.New(), log: &recorder{}}
+	if err := os.Mkdir(r.dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for name, content := range files {
+		write(t, r.dir, name, content)
+	}
+	s, err := newSource(r.dir, opts, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.log = r.log
+	s.wait.empty = 300 * time.Millisecond
+	if change != nil {
+		change(s)
+	}
+	if err := s.begin(); err != nil {
+		t.Fatal(err)
+	}
+	r.Source = s
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		s.Run(ctx, r.ix)
+	}()
+	t.Cleanup(func() {
+		cancel()
+		<-done
+	})
+	return r
+}
+
+// within waits until a condition holds.
+func (r *running) within(limit time.Duration, what string, holds func() bool) {
+	r.t.Helper()
+	for end := time.Now().Add(limit); !holds(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(end) {
+			r.t.Fatalf("not within %v: %s; the index has\n%s\nand the log %q", limit, what, dump(r.ix), r.log.with(""))
+		}
+	}
+}
+
+// serves waits until the index has exactly what dump writes.
+func (r *running) serves(want string) {
+	r.t.Helper()
+	// A second is promised; the machine of a test may have other work.
+	r.within(3*time.Second, "want\n"+want, func() bool { return dump(r.ix) == want })
+}
+
+func (r *running) logs(n int, parts ...string) {
+	r.t.Helper()
+	r.within(3*time.Second, fmt.Sprintf("%d lines with %q", n, parts), func() bool { return len(r.log.with(parts...)) == n })
+}
+
+func (r *running) write(name, content string) { r.t.Helper(); write(r.t, r.dir, name, content) }
+
+func (r *running) must(errs ...error) {
+	r.t.Helper()
+	if err := errors.Join(errs...); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+func (r *running) path(name string) string { return filepath.Join(r.dir, name) }
+
+func TestWatch(t *testing.T) {
+	one, two := service("shop", "one", "10.96.0.1"), service("shop", "two", "10.96.0.2")
+	const dumpOne, dumpTwo = "service shop/one [10.96.0.1]", "service shop/two [10.96.0.2]"
+	start := map[string]string{"one.yaml": one}
+	tests := map[string]struct {
+		files map[string]string
+		then  func(r *running)
+	}{
+		"edit": {start, func(r *running) {
+			begin := time.Now()
+			r.write("one.yaml", service("shop", "one", "10.96.0.9"))
+			r.serves("service shop/one [10.96.0.9]")
+			if took := time.Since(begin); took > time.Second {
+				r.t.Logf("took %v", took)
+			}
+		}},
+		"new file": {start, func(r *running) {
+			r.write("two.yaml", two)
+			r.serves(dumpOne + "\n" + dumpTwo)
+		}},
+		"atomic rename": {start, func(r *running) {
+			r.write(".one.yaml.tmp", two)
+			r.must(os.Rename(r.path(".one.yaml.tmp"), r.path("one.yaml")))
+			r.serves(dumpTwo)
+		}},
+		"delete": {map[string]string{"one.yaml": one, "two.yaml": two}, func(r *running) {
+			r.must(os.Remove(r.path("one.yaml")))
+			r.serves(dumpTwo)
+		}},
+		"new subdirectory": {start, func(r *running) {
+			r.write("sub/deep/two.yaml", two)
+			r.serves(dumpOne + "\n" + dumpTwo)
+			r.write("sub/deep/two.yaml", service("shop", "two", "10.96.0.8"))
+			r.serves(dumpOne + "\nservice shop/two [10.96.0.8]")
+			r.must(os.RemoveAll(r.path("sub")))
+			r.serves(dumpOne)
+		}},
+		"subdirectory moved in": {start, func(r *running) {
+			outside := filepath.Join(filepath.Dir(r.dir), "outside")
+			write(r.t, outside, "two.yaml", two)
+			r.must(os.Rename(outside, r.path("sub")))
+			r.serves(dumpOne + "\n" + dumpTwo)
+		}},
+		"edit behind a link": {start, func(r *running) {
+			outside := filepath.Join(filepath.Dir(r.dir), "outside")
+			write(r.t, outside, "two.yaml", two)
+			r.must(os.Symlink(filepath.Join(outside, "two.yaml"), r.path("two.yaml")))
+			r.serves(dumpOne + "\n" + dumpTwo)
+			write(r.t, outside, "two.yaml", service("shop", "two", "10.96.0.8"))
+			r.serves(dumpOne + "\nservice shop/two [10.96.0.8]")
+		}},
+		"broken, then mended": {map[string]string{"one.yaml": one, "two.yaml": two}, func(r *running) {
+			r.write("one.yaml", "apiVersion: v1\nkind: Service\nmetadata:\n  nam: one\n")
+			r.logs(1, "error ", "one.yaml:4: Service: metadata.nam: no such field; did you mean name?", "served as it was before")
+			r.write("two.yaml", service("shop", "two", "10.96.0.8"))
+			r.serves(dumpOne + "\nservice shop/two [10.96.0.8]")
+			r.write("one.yaml", service("shop", "one", "10.96.0.7"))
+			r.serves("service shop/one [10.96.0.7]\nservice shop/two [10.96.0.8]")
+			r.logs(1, "info ", "one.yaml is mended")
+			r.logs(1, "error ")
+		}},
+		"new and broken": {start, func(r *running) {
+			r.write("two.yaml", "{")
+			r.logs(1, "error ", "two.yaml:1: ", "nothing of the file is served")
+			r.must(os.Remove(r.path("two.yaml")))
+			r.write("three.yaml", two)
+			r.serves(dumpOne + "\n" + dumpTwo)
+			r.logs(1, "error ")
+		}},
+		"truncated, then written": {start, func(r *running) {
+			r.write("one.yaml", "")
+			for end := time.Now().Add(250 * time.Millisecond); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
+				if got := dump(r.ix); got != dumpOne {
+					r.t.Fatalf("got %q", got)
+				}
+			}
+			r.write("one.yaml", one+two)
+			r.serves(dumpOne + "\n" + dumpTwo)
+			r.logs(0, "error ")
+		}},
+		"emptied for good": {map[string]string{"one.yaml": one, "two.yaml": two}, func(r *running) {
+			r.write("one.yaml", "\n")
+			r.serves(dumpTwo)
+			r.logs(0, "error ")
+		}},
+		"all comments": {map[string]string{"one.yaml": one, "two.yaml": two}, func(r *running) {
+			r.write("one.yaml", "# nothing any more\n")
+			r.serves(dumpTwo)
+		}},
+		"an object that another file has": {map[string]string{"one.yaml": one, "two.yaml": two}, func(r *running) {
+			r.write("one.yaml", service("shop", "one", "10.96.0.9")+service("shop", "two", "10.96.0.9"))
+			r.logs(1, "error ", "one.yaml:9: Service shop/two: already in ", "two.yaml:1; delete one of the two; the file is served as it was before")
+			r.serves(dumpOne + "\n" + dumpTwo)
+			r.must(os.Remove(r.path("two.yaml")))
+			r.serves("service shop/one [10.96.0.9]\nservice shop/two [10.96.0.9]")
+			r.logs(1, "info ", "one.yaml is mended")
+		}},
+		"a link that leads nowhere": {start, func(r *running) {
+			r.must(os.Symlink("gone", r.path("link")), os.Rename(r.path("link"), r.path("one.yaml")))
+			r.logs(1, "error ", "one.yaml: the link cannot be followed", "served as it was before")
+			r.serves(dumpOne)
+			r.must(os.Remove(r.path("one.yaml")))
+			r.serves("")
+		}},
+		"the directory gone and back": {start, func(r *running) {
+			away := filepath.Join(filepath.Dir(r.dir), "away")
+			r.must(os.Rename(r.dir, away))
+			r.logs(1, "error ", "manifests directory "+r.dir+": no such file or directory")
+			r.serves(dumpOne)
+			heard := r.Status()[0].Heard
+			time.Sleep(150 * time.Millisecond)
+			if now := r.Status()[0].Heard; !now.Equal(heard) {
+				r.t.Errorf("heard at %v and %v", heard, now)
+			}
+			write(r.t, away, "two.yaml", two)
+			r.must(os.Rename(away, r.dir))
+			r.serves(dumpOne + "\n" + dumpTwo)
+			r.logs(1, "info ", "can be read again")
+			r.write("two.yaml", service("shop", "two", "10.96.0.8"))
+			r.serves(dumpOne + "\nservice shop/two [10.96.0.8]")
+		}},
+		"the directory made anew": {start, func(r *running) {
+			r.must(os.RemoveAll(r.dir))
+			r.logs(1, "error ", "no such file or directory")
+			r.serves(dumpOne)
+			r.write("two.yaml", two)
+			r.serves(dumpTwo)
+			r.write("two.yaml", one)
+			r.serves(dumpOne)
+		}},
+		"a node's zone": {map[string]string{"one.yaml": endpoints, "node.yaml": node}, func(r *running) {
+			const want = "service default/db headless\n  slice db-1 /tcp/5432 any/tcp/-1: 10.0.0.1,db-0,%s 10.0.0.2,elsewhere 10.0.0.4"
+			r.serves(fmt.Sprintf(want, "zone-a"))
+			r.write("node.yaml", strings.ReplaceAll(node, "Zone-A", "zone-b"))
+			r.serves(fmt.Sprintf(want, "zone-b"))
+			r.must(os.Remove(r.path("node.yaml")))
+			r.serves("service default/db headless\n  slice db-1 /tcp/5432 any/tcp/-1: 10.0.0.1,db-0 10.0.0.2,elsewhere 10.0.0.4")
+		}},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := run(t, everything, test.files, nil)
+			r.within(3*time.Second, "the start", func() bool { return dump(r.ix) != "" })
+			test.then(r)
+		})
+	}
+}
+
+// TestConfigMap swaps the links of a directory as kubelet does, each time moving a Service from one
+// file to the other. A reader that saw half of a swap would miss it.
+func TestConfigMap(t *testing.T) {
+	r := run(t, everything, nil, nil)
+	swap := func(i int) {
+		version := fmt.Sprintf("..version_%d", i)
+		a, b := service("shop", "moves", "10.96.0.1"), service("shop", "stays", fmt.Sprintf("10.96.1.%d", i))
+		if i%2 == 1 {
+			a, b = b, a
+		}
+		r.write(version+"/a.yaml", a)
+		r.write(version+"/b.yaml", b)
+		r.must(os.Symlink(version, r.path("..data_tmp")), os.Rename(r.path("..data_tmp"), r.path("..data")))
+		if i > 0 {
+			r.must(os.RemoveAll(r.path(fmt.Sprintf("..version_%d", i-1))))
+		}
+	}
+	swap(0)
+	r.must(os.Symlink("..data/a.yaml", r.path("a.yaml")), os.Symlink("..data/b.yaml", r.path("b.yaml")))
+	want := func(i int) string {
+		return fmt.Sprintf("service shop/moves [10.96.0.1]\nservice shop/stays [10.96.1.%d]", i)
+	}
+	r.serves(want(0))
+	stop := make(chan struct{})
+	var reader sync.WaitGroup
+	reader.Go(func() {
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+				if r.ix.Service("shop", "moves") == nil || r.ix.Service("shop", "stays") == nil {
+					t.Error("a Service was missing during a swap")
+					return
+				}
+				runtime.Gosched()
+			}
+		}
+	})
+	for i := 1; i <= 20; i++ {
+		swap(i)
+		if i%5 == 0 {
+			r.serves(want(i))
+		}
+		time.Sleep(time.Duration(i) * 7 * time.Millisecond)
+	}
+	close(stop)
+	reader.Wait()
+	r.serves(want(20))
+	r.logs(0, "error ")
+}
+
+// TestUnheardChanges covers what no event tells of.
+func TestUnheardChanges(t *testing.T) {
+	slow := func(s *Source) { s.wait.settle, s.wait.settleMost = time.Hour, time.Hour }
+	tests := map[string]struct {
+		change func(*Source)
+		then   func(r *running)
+	}{
+		"read again though it looks the same": {func(s *Source) {
+			slow(s)
+			s.wait.reread, s.wait.grain = 50*time.Millisecond, 0
+		}, func(r *running) {
+			info, err := os.Stat(r.path("one.yaml"))
+			r.must(err)
+			f, err := os.OpenFile(r.path("one.yaml"), os.O_WRONLY, 0)
+			r.must(err)
+			_, err = f.WriteString(service("shop", "one", "10.96.0.9"))
+			r.must(err, f.Close(), os.Chtimes(r.path("one.yaml"), info.ModTime(), info.ModTime()))
+			r.serves("service shop/one [10.96.0.9]")
+		}},
+		"the time of the last look advances": {func(s *Source) {
+			slow(s)
+			s.wait.reread = 20 * time.Millisecond
+		}, func(r *running) {
+			before := r.Status()[0].Heard
+			r.within(3*time.Second, "a later look", func() bool { return r.Status()[0].Heard.After(before) })
+		}},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			r := run(t, everything, map[string]string{"one.yaml": service("shop", "one", "10.96.0.1")}, test.change)
+			r.serves("service shop/one [10.96.0.1]")
+			test.then(r)
+		})
+	}
+}
+
+func TestClock(t *testing.T) {
+	at := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	ms := func(n int) time.Time { return at.Add(time.Duration(n) * time.Millisecond) }
+	tests := map[string]struct {
+		events []int // milliseconds
+		again  time.Duration
+		want   int
+	}{
+		"nothing":                        {want: 30_000},
+		"one event":                      {events: []int{10}, want: 110},
+		"two events":                     {events: []int{10, 90}, want: 190},
+		"events that do not end":         {events: []int{10, 90, 170, 250, 330, 410, 490}, want: 510},
+		"a file that is empty":           {again: 250 * time.Millisecond, want: 250},
+		"a file that is empty, an event": {again: 250 * time.Millisecond, events: []int{10}, want: 110},
+		"no watch":                       {again: 2 * time.Second, want: 2000},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			c := clock{wait: defaultTiming}
+			if !c.look(at) {
+				t.Error("the first look does not read everything")
+			}
+			c.looked(at, test.again)
+			for _, e := range test.events {
+				c.event(ms(e))
+			}
+			if got := c.due(); !got.Equal(ms(test.want)) {
+				t.Errorf("got %v, want %v", got.Sub(at), ms(test.want).Sub(at))
+			}
+			if c.look(ms(29_999)) || !c.look(ms(30_000)) {
+				t.Error("everything is not read after 30 s")
+			}
+		})
+	}
+}
+
+func TestNothingIsLeft(t *testing.T) {
+	before := runtime.NumGoroutine()
+	s, _, _ := load(t, everything, map[string]string{"a.yaml": service("shop", "one", "None")})
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		s.Run(ctx, index.New())
+	}()
+	time.Sleep(50 * time.Millisecond)
+	cancel()
+	<-done
+	for end := time.Now().Add(3 * time.Second); runtime.NumGoroutine() > before; time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("%d goroutines before and %d after", before, runtime.NumGoroutine())
+		}
+	}
+}
+
+// TestRecordsStay changes one object and sees that the records and generations of others stay.
+func TestRecordsStay(t *testing.T) {
+	s, ix, _ := load(t, everything, map[string]string{"a.yaml": service("shop", "one", "10.96.0.1") + service("shop", "two", "10.96.0.2") + endpoints, "b.yaml": node})
+	one, slice := ix.ServiceRecord("shop", "one"), ix.SliceRecord("default", "db-1")
+	oneGeneration, twoGeneration := ix.Service("shop", "one").Generation(), ix.Service("shop", "two").Generation()
+	shop := ix.NamespaceGeneration("shop")
+	a, b, c := oneGeneration.Load(), twoGeneration.Load(), shop.Load()
+	write(t, s.root, "a.yaml", service("shop", "one", "10.96.0.1")+service("shop", "two", "10.96.0.3")+endpoints)
+	write(t, s.root, "b.yaml", node+"---\n{apiVersion: v1, kind: Node, metadata: {name: node-2, labels: {topology.kubernetes.io/zone: zone-b}}}")
+	s.look(nil, false)
+	if ix.ServiceRecord("shop", "one") != one || ix.SliceRecord("default", "db-1") != slice {
+		t.Error("an unchanged record was replaced")
+	}
+	if oneGeneration.Load() != a || shop.Load() != c {
+		t.Error("the generation of an unchanged object advanced")
+	}
+	if twoGeneration.Load() == b {
+		t.Error("the generation of the changed object did not advance")
+	}
+}
+
+// TestFallBack covers conflicts between files that changed at once.
+func TestFallBack(t *testing.T) {
+	one, two := service("shop", "one", "10.96.0.1"), service("shop", "two", "10.96.0.2")
+	tests := map[string]struct {
+		before, after map[string]string
+		want          string
+		errors        []string // what the error lines begin with
+	}{
+		"an object moves": {
+			map[string]string{"a.yaml": one, "b.yaml": two}, map[string]string{"a.yaml": one + two, "b.yaml": "# moved"},
+			"service shop/one [10.96.0.1]\nservice shop/two [10.96.0.2]", nil,
+		},
+		"files change places": {
+			map[string]string{"a.yaml": one, "b.yaml": two}, map[string]string{"a.yaml": two, "b.yaml": one},
+			"service shop/one [10.96.0.1]\nservice shop/two [10.96.0.2]", nil,
+		},
+		"the changed file falls back, not the first": {
+			map[string]string{"a.yaml": one, "b.yaml": two}, map[string]string{"a.yaml": service("shop", "two", "10.96.0.9")},
+			"service shop/one [10.96.0.1]\nservice shop/two [10.96.0.2]", []string{"a.yaml:1: Service shop/two: already in b.yaml:1"},
+		},
+		"two new files": {
+			map[string]string{"c.yaml": one}, map[string]string{"a.yaml": two, "b.yaml": two},
+			"service shop/one [10.96.0.1]\nservice shop/two [10.96.0.2]", []string{"b.yaml:1: Service shop/two: already in a.yaml:1"},
+		},
+		"one falls back, so the other must": {
+			map[string]string{"a.yaml": one, "b.yaml": two}, map[string]string{"a.yaml": "{", "b.yaml": two + one},
+			"service shop/one [10.96.0.1]\nservice shop/two [10.96.0.2]", []string{"a.yaml:1: ", "b.yaml:9: Service shop/one: already in a.yaml:1"},
+		},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			s, ix, log := load(t, everything, test.before)
+			for name, content := range test.after {
+				write(t, s.root, name, content)
+			}
+			for range 3 {
+				s.look(nil, true) // again and again logs nothing more
+			}
+			if got := dump(ix); got != test.want {
+				t.Errorf("got\n%s\nwant\n%s", got, test.want)
+			}
+			got := log.with("error ")
+			if len(got) != len(test.errors) {
+				t.Fatalf("logged %q, want %q", got, test.errors)
+			}
+			for i, want := range test.errors {
+				line := strings.ReplaceAll(got[i], s.dir+string(filepath.Separator), "")
+				if !strings.HasPrefix(line, "error "+want) {
+					t.Errorf("got  %s\nwant %s", line, want)
+				}
+			}
+		})
+	}
+}

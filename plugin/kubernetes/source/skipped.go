@@ -1,0 +1,77 @@
+package source
+
+import (
+	"sync"
+
+	clog "github.com/coredns/coredns/plugin/pkg/log"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
+	"k8s.io/apimachinery/pkg/util/validation"
+)
+
+var log = clog.NewWithPlugin("kubernetes")
+
+// skippedObjects counts, with each list and each event anew.
+var skippedObjects = promauto.NewCounterVec(prometheus.CounterOpts{
+	Namespace: "nearside",
+	Subsystem: "kubernetes",
+	Name:      "skipped_objects_total",
+	Help:      "Objects, or parts of objects, that no DNS record can carry, by what is wrong with them.",
+}, []string{"resource", "reason"})
+
+// Skipped reports what was left out because DNS cannot carry it: counted each time, logged once.
+type Skipped struct {
+	mu     sync.Mutex
+	logged map[skippedPart]struct{}
+}
+
+type skippedPart struct{ resource, object, reason string }
+
+// maxLogged bounds the memory for what has been logged; what comes beyond it is counted only.
+const maxLogged = 1000
+
+// skippedObject is the one object that a Stripper is at.
+type skippedObject struct {
+	to                        *Skipped
+	resource, namespace, name string
+}
+
+func (s *Skipped) object(resource, namespace, name string) skippedObject {
+	return skippedObject{to: s, resource: resource, namespace: namespace, name: name}
+}
+
+// named reports whether the object's name and namespace are DNS labels, and reports it if not.
+func (o skippedObject) named() bool {
+	for _, n := range []string{o.namespace, o.name} {
+		if n == "" && o.resource == Namespaces {
+			continue // a namespace is in none
+		}
+		if problems := validation.IsDNS1123Label(n); len(problems) > 0 {
+			o.report("name", "no DNS label: "+problems[0])
+			return false
+		}
+	}
+	return true
+}
+
+// part reports that a part of the object is left out; the rest of it is served.
+func (o skippedObject) part(reason, problem string) { o.report(reason, problem) }
+
+func (o skippedObject) report(reason, problem string) {
+	skippedObjects.WithLabelValues(o.resource, reason).Inc()
+	o.to.mu.Lock()
+	defer o.to.mu.Unlock()
+	k := skippedPart{o.resource, o.namespace + "/" + o.name, reason}
+	if _, ok := o.to.logged[k]; ok || len(o.to.logged) > maxLogged {
+		return
+	}
+	if o.to.logged == nil {
+		o.to.logged = map[skippedPart]struct{}{}
+	}
+	o.to.logged[k] = struct{}{}
+	if len(o.to.logged) > maxLogged {
+		log.Warning("more objects that DNS cannot carry are counted in nearside_kubernetes_skipped_objects_total and not logged")
+		return
+	}
+	log.Warningf("%s %s/%s: %s left out: %s", o.resource, o.namespace, o.name, reason, problem)
+}

@@ -1,0 +1,211 @@
+package source
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+
+	"github.com/miekg/dns"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
+
+	"github.com/nearside-dns/nearside/plugin/kubernetes/index"
+)
+
+// Stripper turns API objects into records. What an object holds besides is not referred to by the
+// record, so the object can be freed. Objects, and parts of objects, that no DNS name can carry are
+// left out and reported to Skipped.
+type Stripper struct {
+	Options
+	Skipped *Skipped
+}
+
+// Service returns the record of a Service, or nil where DNS cannot carry its name.
+func (s Stripper) Service(o *corev1.Service) *index.Service {
+	skip := s.Skipped.object(Services, o.Namespace, o.Name)
+	if !skip.named() {
+		return nil
+	}
+	r := &index.Service{
+		Namespace: strings.Clone(o.Namespace),
+		Name:      strings.Clone(o.Name),
+		Version:   o.ResourceVersion,
+	}
+	switch {
+	case o.Spec.Type == corev1.ServiceTypeExternalName:
+		r.Kind = index.ExternalName
+		r.Target = externalName(o.Spec.ExternalName, skip)
+		return r
+	case o.Spec.ClusterIP == corev1.ClusterIPNone || len(o.Spec.ClusterIPs) > 0 && o.Spec.ClusterIPs[0] == corev1.ClusterIPNone:
+		r.Kind = index.Headless
+	default:
+		r.IPs = clusterIPs(o, skip)
+	}
+	for i := range o.Spec.Ports {
+		p := &o.Spec.Ports[i]
+		r.Ports = append(r.Ports, port(p.Name, p.Protocol, p.Port))
+	}
+	return r
+}
+
+func clusterIPs(o *corev1.Service, skip skippedObject) []netip.Addr {
+	all := o.Spec.ClusterIPs
+	if len(all) == 0 && o.Spec.ClusterIP != "" {
+		all = []string{o.Spec.ClusterIP}
+	}
+	ips := make([]netip.Addr, 0, len(all))
+	for _, text := range all {
+		if a, ok := address(text, skip); ok {
+			ips = append(ips, a)
+		}
+	}
+	return ips
+}
+
+// externalName returns the fully qualified target of an ExternalName Service, or "" where no CNAME
+// can point at it. An IP address is not reported: the API allows it and says that it has no record.
+func externalName(name string, skip skippedObject) string {
+	if _, err := netip.ParseAddr(name); err == nil {
+		return ""
+	}
+	if _, ok := dns.IsDomainName(name); !ok || name == "" {
+		skip.part("external name", fmt.Sprintf("%q is not a domain name", name))
+		return ""
+	}
+	return dns.Fqdn(strings.Clone(name))
+}
+
+// port returns the record of a port. A missing protocol is TCP, as the API server would have it.
+func port(name string, protocol corev1.Protocol, number int32) index.Port {
+	if protocol == "" {
+		protocol = corev1.ProtocolTCP
+	}
+	return index.Port{
+		Name:     index.NewSymbol(strings.ToLower(name)),
+		Protocol: index.NewSymbol(strings.ToLower(string(protocol))),
+		Number:   number,
+	}
+}
+
+// address parses an IP address as DNS can carry it: without a zone, and IPv4 inside of IPv6 as IPv4.
+func address(text string, skip skippedObject) (netip.Addr, bool) {
+	a, err := netip.ParseAddr(text)
+	if err != nil || a.Zone() != "" {
+		skip.part("address", fmt.Sprintf("%q is not an IP address", text))
+		return netip.Addr{}, false
+	}
+	return a.Unmap(), true
+}
+
+// Slice returns the record of an EndpointSlice with its ready endpoints, or nil where it belongs to
+// no Service or has no IP addresses.
+func (s Stripper) Slice(o *discoveryv1.EndpointSlice) *index.Slice {
+	service := o.Labels[discoveryv1.LabelServiceName]
+	if service == "" || o.AddressType == discoveryv1.AddressTypeFQDN {
+		return nil
+	}
+	skip := s.Skipped.object(EndpointSlices, o.Namespace, o.Name)
+	r := &index.Slice{
+		Namespace: strings.Clone(o.Namespace),
+		Name:      strings.Clone(o.Name),
+		Service:   strings.Clone(service),
+		Version:   o.ResourceVersion,
+	}
+	for i := range o.Ports {
+		r.Ports = append(r.Ports, slicePort(&o.Ports[i]))
+	}
+	for i := range o.Endpoints {
+		if e := &o.Endpoints[i]; ready(e) {
+			r.Endpoints = s.endpoints(r.Endpoints, e, skip)
+		}
+	}
+	// Growing doubles: give back what stays unused, there may be tens of thousands of slices.
+	r.Endpoints = append(make([]index.Endpoint, 0, len(r.Endpoints)), r.Endpoints...)
+	return r
+}
+
+func slicePort(p *discoveryv1.EndpointPort) index.Port {
+	var (
+		name     string
+		protocol corev1.Protocol
+		number   int32 = index.NoPort
+	)
+	if p.Name != nil {
+		name = *p.Name
+	}
+	if p.Protocol != nil {
+		protocol = *p.Protocol
+	}
+	if p.Port != nil {
+		number = *p.Port
+	}
+	return port(name, protocol, number)
+}
+
+// ready tells whether an endpoint is served: an unknown state is to be taken as ready, says the
+// EndpointSlice API.
+func ready(e *discoveryv1.Endpoint) bool {
+	return e.Conditions.Ready == nil || *e.Conditions.Ready
+}
+
+func (s Stripper) endpoints(to []index.Endpoint, e *discoveryv1.Endpoint, skip skippedObject) []index.Endpoint {
+	name := s.endpointName(e, skip)
+	var zone index.Symbol
+	if s.Zones && e.Zone != nil {
+		zone = index.NewSymbol(strings.ToLower(*e.Zone))
+	}
+	for _, text := range e.Addresses {
+		if a, ok := address(text, skip); ok {
+			to = append(to, index.Endpoint{Addr: a, Name: name, Zone: zone})
+		}
+	}
+	return to
+}
+
+// endpointName returns the label of an endpoint, or "" for the one made of its address.
+func (s Stripper) endpointName(e *discoveryv1.Endpoint, skip skippedObject) string {
+	if e.Hostname != nil && *e.Hostname != "" {
+		if name := strings.ToLower(*e.Hostname); isLabel(name) {
+			return strings.Clone(name)
+		}
+		skip.part("hostname", fmt.Sprintf("%q is not a DNS label", *e.Hostname))
+	}
+	// A pod's name may be longer than a label, or have dots: those pods go by their address.
+	if s.EndpointPodNames && e.TargetRef != nil && isLabel(e.TargetRef.Name) {
+		return strings.Clone(e.TargetRef.Name)
+	}
+	return ""
+}
+
+func isLabel(s string) bool { return len(validation.IsDNS1123Label(s)) == 0 }
+
+// Namespace returns the name of a namespace, or "" where DNS cannot carry it.
+func (s Stripper) Namespace(o *corev1.Namespace) string {
+	if !s.Skipped.object(Namespaces, "", o.Name).named() {
+		return ""
+	}
+	return strings.Clone(o.Name)
+}
+
+// Pod returns the record of a pod, or nil for one that runs no more: its address may be another's
+// already.
+func (s Stripper) Pod(o *corev1.Pod) *index.Pod {
+	switch o.Status.Phase {
+	case corev1.PodSucceeded, corev1.PodFailed, corev1.PodUnknown:
+		return nil
+	}
+	skip := s.Skipped.object(Pods, o.Namespace, o.Name)
+	r := &index.Pod{
+		Namespace: strings.Clone(o.Namespace),
+		Name:      strings.Clone(o.Name),
+		Version:   o.ResourceVersion,
+		Labels:    o.Labels,
+	}
+	for _, ip := range o.Status.PodIPs {
+		if a, ok := address(ip.IP, skip); ok {
+			r.IPs = append(r.IPs, a)
+		}
+	}
+	return r
+}
