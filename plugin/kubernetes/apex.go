@@ -1,0 +1,118 @@
+package kubernetes
+
+import (
+	"net"
+	"net/netip"
+
+	"github.com/coredns/caddy"
+	"github.com/coredns/coredns/core/dnsserver"
+	"github.com/coredns/coredns/plugin/pkg/dnsutil"
+	"github.com/miekg/dns"
+
+	"github.com/nearside-dns/nearside/plugin/kubernetes/index"
+)
+
+// Times of the SOA record in seconds, as in CoreDNS.
+const (
+	soaRefresh = 7200
+	soaRetry   = 1800
+	soaExpire  = 86400
+	soaMaxTTL  = 300
+)
+
+// soa returns the SOA record of a zone. Its serial is the Unix time of the last change.
+func (k *Kubernetes) soa(zone string) *dns.SOA {
+	return &dns.SOA{
+		Hdr:     dns.RR_Header{Name: zone, Rrtype: dns.TypeSOA, Class: dns.ClassINET, Ttl: min(k.ttl, soaMaxTTL)},
+		Ns:      dnsutil.Join("ns.dns", zone),
+		Mbox:    dnsutil.Join("hostmaster", zone),
+		Serial:  k.serial(),
+		Refresh: soaRefresh,
+		Retry:   soaRetry,
+		Expire:  soaExpire,
+		Minttl:  k.ttl,
+	}
+}
+
+func (k *Kubernetes) serial() uint32 { return uint32(k.index.Modified()) } // #nosec G115 -- serials wrap, RFC 1982
+
+// nameServerAddr is a name of the server with one of its addresses.
+type nameServerAddr struct {
+	name string
+	addr netip.Addr
+}
+
+// nameServers returns the server's names in a zone: those of the Services that its own address is
+// an endpoint of, or ns.dns with its own addresses where there is no such Service.
+func (k *Kubernetes) nameServers(zone string) (all []nameServerAddr) {
+	seen := map[nameServerAddr]struct{}{}
+	add := func(name string, a netip.Addr) {
+		ns := nameServerAddr{name, a}
+		if _, ok := seen[ns]; !ok {
+			seen[ns] = struct{}{}
+			all = append(all, ns)
+		}
+	}
+	for _, ip := range k.localIPs {
+		for _, sl := range k.index.SlicesByIP(ip) {
+			e := k.index.Service(sl.Namespace, sl.Service)
+			if e == nil {
+				continue
+			}
+			name := serviceName(e.Service, zone)
+			if e.Service.Kind == index.Headless {
+				for i := range sl.Endpoints {
+					add(label(&sl.Endpoints[i])+"."+name, sl.Endpoints[i].Addr)
+				}
+			}
+			for _, a := range e.Service.IPs {
+				add(name, a)
+			}
+		}
+	}
+	if len(all) == 0 {
+		for _, ip := range k.localIPs {
+			add(dnsutil.Join("ns.dns", zone), ip)
+		}
+	}
+	return all
+}
+
+// nsRecords returns the NS records of a zone and the addresses of the names in them.
+func (k *Kubernetes) nsRecords(zone string) (records, extra []dns.RR) {
+	seen := map[string]struct{}{}
+	for _, ns := range k.nameServers(zone) {
+		if _, ok := seen[ns.name]; !ok {
+			seen[ns.name] = struct{}{}
+			records = append(records, &dns.NS{Hdr: k.header(zone, dns.TypeNS), Ns: ns.name})
+		}
+		extra = append(extra, addressRecord(k.header(ns.name, addressType(ns.addr)), ns.addr))
+	}
+	return records, extra
+}
+
+// boundIPs returns the addresses that the server listens on, without loopback: those of the bind
+// plugin, or else all of the machine.
+func boundIPs(c *caddy.Controller) (ips []netip.Addr) {
+	hosts := dnsserver.GetConfig(c).ListenHosts
+	if len(hosts) == 0 || hosts[0] == "" {
+		hosts = nil
+		addrs, err := net.InterfaceAddrs()
+		if err != nil {
+			log.Warningf("cannot list the machine's addresses, the zones will have no NS records: %v", err)
+		}
+		for _, a := range addrs {
+			hosts = append(hosts, a.String())
+		}
+	}
+	for _, h := range hosts {
+		a, err := netip.ParseAddr(h)
+		if prefix, perr := netip.ParsePrefix(h); err != nil && perr == nil {
+			a, err = prefix.Addr(), nil
+		}
+		if err == nil && !a.IsLoopback() && !a.IsUnspecified() {
+			ips = append(ips, a.WithZone("").Unmap())
+		}
+	}
+	return ips
+}

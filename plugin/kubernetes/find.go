@@ -1,0 +1,272 @@
+package kubernetes
+
+import (
+	"iter"
+	"net/netip"
+	"strings"
+
+	"github.com/coredns/coredns/plugin/pkg/dnsutil"
+
+	"github.com/nearside-dns/nearside/plugin/kubernetes/index"
+)
+
+// found is what a name stands for.
+type found struct {
+	kind  foundKind
+	name  objectName   // of endpoints and clusterIPs
+	entry *index.Entry // of endpoints, clusterIPs and alias
+	addr  netip.Addr   // of a pod
+	ptr   []string     // of an address
+}
+
+type foundKind uint8
+
+const (
+	nothing       foundKind = iota // the name does not exist
+	fixed                          // the name exists in every cluster, and has no records of its own
+	node                           // the name exists, and has no records: a namespace, a zone without endpoints
+	schemaVersion                  // dns-version
+	nameServer                     // ns.dns
+	clusterIPs                     // a Service by its ClusterIPs
+	endpoints                      // endpoints of a Service
+	alias                          // an ExternalName Service
+	pod                            // a pod by its address
+	address                        // an address in a reverse zone
+)
+
+// find returns what a name in a zone stands for; the name is in lower case.
+func (k *Kubernetes) find(name, zone string) found {
+	base, err := dnsutil.TrimZone(name, zone)
+	if err != nil {
+		return found{}
+	}
+	switch {
+	case base == "":
+		return found{kind: fixed}
+	case dnsutil.IsReverse(name) > 0:
+		return k.findAddress(name)
+	}
+	switch base {
+	case labelService, labelPod:
+		return found{kind: fixed}
+	case "dns-version":
+		return found{kind: schemaVersion}
+	case "ns.dns":
+		return found{kind: nameServer}
+	case "dns": // ns.dns is below it
+		return found{kind: fixed}
+	}
+	n, err := parseName(name, zone, k.source.Zones)
+	if err != nil || !k.exposes(n.namespace) {
+		return found{}
+	}
+	switch {
+	case n.kind == labelPod && k.pods == podsDisabled:
+		return found{}
+	case n.object == "":
+		return found{kind: node}
+	case n.kind == labelPod:
+		return k.findPod(n)
+	default:
+		return k.findService(n)
+	}
+}
+
+// findPod returns the pod that a name like 1-2-3-4.ns.pod.zone stands for.
+func (k *Kubernetes) findPod(n objectName) found {
+	a, ok := undashed(n.object)
+	if !ok {
+		return found{}
+	}
+	if k.pods == podsVerified {
+		known := false
+		for _, p := range k.index.PodsByIP(a) {
+			known = known || p.Namespace == n.namespace
+		}
+		if !known {
+			return found{}
+		}
+	}
+	return found{kind: pod, name: n, addr: a}
+}
+
+// findService returns what is at a Service or below it.
+func (k *Kubernetes) findService(n objectName) found {
+	e := k.index.Service(n.namespace, n.object)
+	if e == nil || k.ignoreEmpty && e.Service.Kind == index.ClusterIP && e.Ready() == 0 {
+		return found{}
+	}
+	kind := e.Service.Kind
+	if n.zone != "" && kind != index.Headless {
+		return found{} // a ClusterIP is in no zone
+	}
+	switch {
+	case kind == index.ExternalName:
+		if n.endpoint != "" || n.port != "" || n.protocol != "" || e.Service.Target == "" {
+			return found{}
+		}
+		return found{kind: alias, entry: e, name: n}
+	case kind == index.Headless || n.endpoint != "":
+		f := found{kind: endpoints, entry: e, name: n}
+		for range f.endpoints() {
+			return f
+		}
+		if n.zone != "" {
+			f.kind = node // the Service exists, and its zones come and go
+			return f
+		}
+		return found{}
+	default:
+		if !n.hasPort(e.Service.Ports) {
+			return found{}
+		}
+		return found{kind: clusterIPs, entry: e, name: n}
+	}
+}
+
+// matches reports whether the name means a port.
+func (n *objectName) matches(p index.Port) bool {
+	return (n.port == "" || n.port == p.Name.String()) && (n.protocol == "" || n.protocol == p.Protocol.String())
+}
+
+// hasPort reports whether the name means one of the ports. A list without ports is meant by a name
+// that asks for none.
+func (n *objectName) hasPort(ports []index.Port) bool {
+	if len(ports) == 0 {
+		return n.port == "" && n.protocol == ""
+	}
+	for _, p := range ports {
+		if n.matches(p) {
+			return true
+		}
+	}
+	return false
+}
+
+// endpoints yields the endpoints that the name means, with the ports of each that it may mean: of an
+// endpoint name the one, of a zonal name those of the zone.
+func (f *found) endpoints() iter.Seq2[*index.Endpoint, []index.Port] {
+	return func(yield func(*index.Endpoint, []index.Port) bool) {
+		any := false
+		all := func(in func(*index.Endpoint) bool) bool {
+			for _, s := range f.entry.Slices {
+				if !f.name.hasPort(s.Ports) {
+					continue
+				}
+				for i := range s.Endpoints {
+					if e := &s.Endpoints[i]; in(e) {
+						any = true
+						if !yield(e, s.Ports) {
+							return false
+						}
+					}
+				}
+			}
+			return true
+		}
+		if !all(f.name.selector()) || any || !f.name.prefer {
+			return
+		}
+		all(func(*index.Endpoint) bool { return true })
+	}
+}
+
+// selector returns the test of whether the name means an endpoint.
+func (n *objectName) selector() func(*index.Endpoint) bool {
+	switch {
+	case n.zone != "":
+		return func(e *index.Endpoint) bool { return e.Zone.String() == n.zone }
+	case n.endpoint != "":
+		byAddress, _ := undashed(n.endpoint)
+		if byAddress.IsValid() && dashed(byAddress) != n.endpoint {
+			byAddress = netip.Addr{}
+		}
+		return func(e *index.Endpoint) bool {
+			if e.Name != "" {
+				return e.Name == n.endpoint
+			}
+			return e.Addr == byAddress
+		}
+	default:
+		return func(*index.Endpoint) bool { return true }
+	}
+}
+
+// label returns the name of an endpoint below its Service.
+func label(e *index.Endpoint) string {
+	if e.Name != "" {
+		return e.Name
+	}
+	return dashed(e.Addr)
+}
+
+// dashed returns an address in the form that is one label: 10-1-2-3, 2001-db8--1. Since a label
+// cannot end in a dash, a 0 takes the place of what the last colons left out.
+func dashed(a netip.Addr) string {
+	if a.Is4() {
+		return strings.ReplaceAll(a.String(), ".", "-")
+	}
+	s := strings.ReplaceAll(a.String(), ":", "-")
+	if strings.HasSuffix(s, "-") {
+		s += "0"
+	}
+	return s
+}
+
+// undashed returns the address that a label stands for. Three single dashes make it IPv4.
+func undashed(label string) (netip.Addr, bool) {
+	sep := ":"
+	if strings.Count(label, "-") == 3 && !strings.Contains(label, "--") {
+		sep = "."
+	}
+	a, err := netip.ParseAddr(strings.ReplaceAll(label, "-", sep))
+	if err != nil || a.Zone() != "" {
+		return netip.Addr{}, false
+	}
+	return a.Unmap(), true
+}
+
+// findAddress returns the names of an address in a reverse zone.
+func (k *Kubernetes) findAddress(name string) found {
+	a, err := netip.ParseAddr(dnsutil.ExtractAddressFromReverse(name))
+	if err != nil {
+		return found{}
+	}
+	targets := k.pointers(a)
+	if len(targets) == 0 {
+		return found{}
+	}
+	return found{kind: address, ptr: targets}
+}
+
+// pointers returns what PTR records of an address point at: the Service that has it as ClusterIP,
+// or else each endpoint of a Service that has it, ClusterIP Services included.
+func (k *Kubernetes) pointers(a netip.Addr) (targets []string) {
+	for _, s := range k.index.ServicesByIP(a) {
+		if k.exposes(s.Namespace) {
+			return []string{serviceName(s, k.primaryZone)}
+		}
+	}
+	seen := map[string]struct{}{}
+	for _, sl := range k.index.SlicesByIP(a) {
+		e := k.index.Service(sl.Namespace, sl.Service)
+		if e == nil || e.Service.Kind == index.ExternalName || !k.exposes(sl.Namespace) {
+			continue
+		}
+		for i := range sl.Endpoints {
+			if ep := &sl.Endpoints[i]; ep.Addr == a {
+				name := label(ep) + "." + serviceName(e.Service, k.primaryZone)
+				if _, ok := seen[name]; !ok {
+					seen[name] = struct{}{}
+					targets = append(targets, name)
+				}
+			}
+		}
+	}
+	return targets
+}
+
+// serviceName returns the full name of a Service.
+func serviceName(s *index.Service, zone string) string {
+	return dnsutil.Join(s.Name, s.Namespace, labelService, zone)
+}

@@ -1,0 +1,58 @@
+package kubernetes
+
+import (
+	"context"
+	"net/netip"
+
+	"github.com/coredns/coredns/plugin"
+	"github.com/coredns/coredns/plugin/metadata"
+	"github.com/coredns/coredns/request"
+
+	"github.com/nearside-dns/nearside/plugin/kubernetes/index"
+)
+
+// Metadata implements metadata.Provider.
+func (k *Kubernetes) Metadata(ctx context.Context, state request.Request) context.Context {
+	set := func(key, value string) {
+		metadata.SetValueFunc(ctx, pluginName+"/"+key, func() string { return value })
+	}
+	if p := k.client(state.IP()); p != nil {
+		set("client-namespace", p.Namespace)
+		set("client-pod-name", p.Name)
+		for label, value := range p.Labels {
+			set("client-label/"+label, value)
+		}
+	}
+	zone := plugin.Zones(k.Zones).Matches(state.Name())
+	if zone == "" {
+		return ctx
+	}
+	n, err := parseName(state.Name(), zone, k.source.Zones)
+	if err != nil {
+		set("parse-error", err.Error())
+		return ctx
+	}
+	set("port-name", n.port)
+	set("protocol", n.protocol)
+	set("endpoint", n.endpoint)
+	set("service", n.object)
+	set("namespace", n.namespace)
+	set("kind", n.kind)
+	if k.source.Zones {
+		set("zone", n.zone)
+	}
+	return ctx
+}
+
+// client returns the pod that has an address, where pods are watched; of several, as in the host
+// network, the first by namespace and name.
+func (k *Kubernetes) client(ip string) *index.Pod {
+	a, err := netip.ParseAddr(ip)
+	if err != nil {
+		return nil
+	}
+	for _, p := range k.index.PodsByIP(a.WithZone("").Unmap()) {
+		return p
+	}
+	return nil
+}

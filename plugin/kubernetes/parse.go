@@ -1,0 +1,256 @@
+package kubernetes
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/coredns/caddy"
+	"github.com/coredns/coredns/plugin"
+	"github.com/coredns/coredns/plugin/pkg/dnsutil"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+)
+
+const (
+	defaultTTL            = 5    // seconds
+	maxTTL                = 3600 // seconds
+	defaultStartupTimeout = 5 * time.Second
+)
+
+// parse reads the kubernetes block of a server block; there may be one.
+func parse(c *caddy.Controller) (k *Kubernetes, err error) {
+	for c.Next() {
+		if k != nil {
+			return nil, c.Err(plugin.ErrOnce.Error())
+		}
+		if k, err = parseBlock(c); err != nil {
+			return nil, err
+		}
+	}
+	return k, nil
+}
+
+func parseBlock(c *caddy.Controller) (*Kubernetes, error) {
+	k := newKubernetes(plugin.OriginsFromArgsOrServerBlock(c.RemainingArgs(), c.ServerBlockKeys))
+	for _, z := range k.Zones {
+		if dnsutil.IsReverse(z) == 0 {
+			k.primaryZone = z
+			break
+		}
+	}
+	if k.primaryZone == "" {
+		return nil, c.Errf("no zone of the cluster in %q: name one that is not a reverse zone, such as cluster.local", k.Zones)
+	}
+	seen := map[string]bool{}
+	for c.NextBlock() {
+		name := c.Val()
+		option, ok := parsers[name]
+		if !ok {
+			return nil, c.Errf("unknown option %q, known are %s", name, knownOptions())
+		}
+		args := c.RemainingArgs()
+		if len(args) < option.min || option.max >= 0 && len(args) > option.max {
+			return nil, c.Errf("%s takes %s, got %q", name, option.form, args)
+		}
+		if err := option.parse(k, args); err != nil {
+			return nil, c.Errf("%s: %v; it takes %s", name, err, option.form)
+		}
+		seen[name] = true
+	}
+	if err := conflicts(seen); err != nil {
+		return nil, c.Err(err.Error())
+	}
+	k.source.Pods = k.pods == podsVerified
+	return k, nil
+}
+
+// conflicts returns an error where options contradict each other.
+func conflicts(seen map[string]bool) error {
+	switch {
+	case seen["namespaces"] && seen["namespace_labels"]:
+		return errors.New("namespaces and namespace_labels cannot both be set")
+	case seen["zonal"] && seen["noendpoints"]:
+		return errors.New("zonal needs endpoints: remove noendpoints")
+	case seen["manifests"]:
+		for _, o := range []string{"endpoint", "kubeconfig", "tls", "apiserver_qps", "apiserver_burst", "apiserver_max_inflight"} {
+			if seen[o] {
+				return fmt.Errorf("manifests and %s cannot both be set: the records come from a directory or from an API server", o)
+			}
+		}
+	case seen["endpoint"] && seen["kubeconfig"]:
+		return errors.New("endpoint and kubeconfig cannot both be set")
+	}
+	return nil
+}
+
+// option is how one line of the block is read. form says what it takes, for error messages.
+type option struct {
+	min, max int // number of arguments; max -1 is any number
+	form     string
+	parse    func(k *Kubernetes, args []string) error
+}
+
+var parsers = map[string]option{
+	"endpoint":               {1, -1, "the URL of an API server", parseEndpoint},
+	"tls":                    {3, 3, "three files: CERT KEY CACERT", parseTLS},
+	"kubeconfig":             {1, 2, "a file and optionally a context: FILE [CONTEXT]", parseKubeconfig},
+	"manifests":              {1, 1, "a directory", parseManifests},
+	"apiserver_qps":          {1, 1, "a number of requests a second, 0 or more", parseQPS},
+	"apiserver_burst":        {1, 1, "a number of requests, 0 or more", parseBurst},
+	"apiserver_max_inflight": {1, 1, "a number of requests, 0 or more", parseMaxInflight},
+	"namespaces":             {1, -1, "names of namespaces", parseNamespaces},
+	"namespace_labels":       {1, -1, "a label selector", parseNamespaceLabels},
+	"labels":                 {1, -1, "a label selector", parseLabels},
+	"pods":                   {1, 1, "one of disabled, insecure, verified", parsePods},
+	"endpoint_pod_names":     {0, 0, "no argument", func(k *Kubernetes, _ []string) error { k.source.EndpointPodNames = true; return nil }},
+	"ttl":                    {1, 1, "seconds, 0 to 3600", parseTTL},
+	"noendpoints":            {0, 0, "no argument", func(k *Kubernetes, _ []string) error { k.source.Endpoints = false; return nil }},
+	"zonal":                  {0, 0, "no argument", func(k *Kubernetes, _ []string) error { k.source.Zones = true; return nil }},
+	"ignore":                 {1, 1, "empty_service", parseIgnore},
+	"fallthrough":            {0, -1, "zones, or none for all", func(k *Kubernetes, args []string) error { k.Fall.SetZonesFromArgs(args); return nil }},
+	"startup_timeout":        {1, 1, "a duration such as 5s, 0s or more", parseStartupTimeout},
+}
+
+func knownOptions() string {
+	return strings.Join(slices.Sorted(maps.Keys(parsers)), ", ")
+}
+
+func parseEndpoint(k *Kubernetes, args []string) error {
+	if len(args) > 1 {
+		log.Warningf("endpoint: only the first of %q is used", args)
+	}
+	k.connection.Endpoint = args[0]
+	return nil
+}
+
+func parseTLS(k *Kubernetes, args []string) error {
+	k.connection.Cert, k.connection.Key, k.connection.CA = args[0], args[1], args[2]
+	for _, file := range args {
+		if err := readable(file); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func parseKubeconfig(k *Kubernetes, args []string) error {
+	k.connection.Kubeconfig = args[0]
+	if len(args) == 2 {
+		k.connection.Context = args[1]
+	}
+	if err := readable(args[0]); err != nil {
+		return err
+	}
+	_, err := k.connection.RESTConfig()
+	return err
+}
+
+// readable returns an error that names the file if it cannot be read.
+func readable(file string) error {
+	f, err := os.Open(file)
+	if err != nil {
+		return err
+	}
+	return f.Close()
+}
+
+func parseManifests(k *Kubernetes, args []string) error {
+	k.manifests = args[0]
+	return nil
+}
+
+func parseQPS(k *Kubernetes, args []string) error {
+	qps, err := strconv.ParseFloat(args[0], 32)
+	if err != nil || !(qps >= 0) {
+		return fmt.Errorf("%q is not such a number", args[0])
+	}
+	k.connection.QPS = float32(qps)
+	return nil
+}
+
+func parseBurst(k *Kubernetes, args []string) (err error) {
+	k.connection.Burst, err = count(args[0])
+	return err
+}
+
+func parseMaxInflight(k *Kubernetes, args []string) (err error) {
+	k.connection.MaxInflight, err = count(args[0])
+	return err
+}
+
+func count(arg string) (int, error) {
+	n, err := strconv.Atoi(arg)
+	if err != nil || n < 0 {
+		return 0, fmt.Errorf("%q is not such a number", arg)
+	}
+	return n, nil
+}
+
+func parseNamespaces(k *Kubernetes, args []string) error {
+	if k.namespaces == nil {
+		k.namespaces = map[string]struct{}{}
+	}
+	for _, ns := range args {
+		k.namespaces[ns] = struct{}{}
+	}
+	return nil
+}
+
+func parseNamespaceLabels(k *Kubernetes, args []string) (err error) {
+	k.source.NamespaceLabels, err = selector(args)
+	return err
+}
+
+func parseLabels(k *Kubernetes, args []string) (err error) {
+	k.source.Labels, err = selector(args)
+	return err
+}
+
+func selector(args []string) (labels.Selector, error) {
+	parsed, err := metav1.ParseToLabelSelector(strings.Join(args, " "))
+	if err != nil {
+		return nil, err
+	}
+	return metav1.LabelSelectorAsSelector(parsed)
+}
+
+func parsePods(k *Kubernetes, args []string) error {
+	switch m := podMode(args[0]); m {
+	case podsDisabled, podsInsecure, podsVerified:
+		k.pods = m
+		return nil
+	}
+	return fmt.Errorf("%q is no mode", args[0])
+}
+
+func parseTTL(k *Kubernetes, args []string) error {
+	t, err := strconv.Atoi(args[0])
+	if err != nil || t < 0 || t > maxTTL {
+		return fmt.Errorf("%q is out of range", args[0])
+	}
+	k.ttl = uint32(t) // #nosec G115 -- at most 3600
+	return nil
+}
+
+func parseIgnore(k *Kubernetes, args []string) error {
+	if args[0] != "empty_service" {
+		return fmt.Errorf("%q cannot be ignored", args[0])
+	}
+	k.ignoreEmpty = true
+	return nil
+}
+
+func parseStartupTimeout(k *Kubernetes, args []string) error {
+	d, err := time.ParseDuration(args[0])
+	if err != nil || d < 0 {
+		return fmt.Errorf("%q is no such duration", args[0])
+	}
+	k.startupTimeout = d
+	return nil
+}

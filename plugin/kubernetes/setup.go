@@ -1,0 +1,149 @@
+package kubernetes
+
+import (
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/coredns/caddy"
+	"github.com/coredns/coredns/core/dnsserver"
+	"github.com/coredns/coredns/plugin"
+	clog "github.com/coredns/coredns/plugin/pkg/log"
+	"github.com/coredns/coredns/plugin/pkg/upstream"
+	"github.com/go-logr/logr/funcr"
+	"k8s.io/klog/v2"
+
+	"github.com/nearside-dns/nearside/plugin/kubernetes/source"
+	"github.com/nearside-dns/nearside/plugin/kubernetes/source/apiserver"
+	"github.com/nearside-dns/nearside/plugin/kubernetes/source/manifests"
+)
+
+const pluginName = "kubernetes"
+
+var log = clog.NewWithPlugin(pluginName)
+
+func init() { plugin.Register(pluginName, setup) }
+
+func setup(c *caddy.Controller) error {
+	redirectKlog()
+	k, err := parse(c)
+	if err != nil {
+		return plugin.Error(pluginName, err)
+	}
+	open, err := k.openSource()
+	if err != nil {
+		return plugin.Error(pluginName, err)
+	}
+	var lease *source.Lease
+	c.OnStartup(func() (err error) {
+		k.localIPs = boundIPs(c)
+		if lease, err = source.Acquire(k.sourceIdentity(), open); err != nil {
+			return plugin.Error(pluginName, err)
+		}
+		k.attach(lease.Index(), lease.Status)
+		k.awaitSync(k.startupTimeout)
+		return nil
+	})
+	c.OnShutdown(func() error {
+		lease.Release()
+		return nil
+	})
+	dnsserver.GetConfig(c).AddPlugin(func(next plugin.Handler) plugin.Handler {
+		k.Next = next
+		return k
+	})
+	return nil
+}
+
+// newKubernetes returns a handler with every option at its default.
+func newKubernetes(zones []string) *Kubernetes {
+	return &Kubernetes{
+		Zones: zones,
+		options: options{
+			source:         source.Options{Endpoints: true},
+			pods:           podsDisabled,
+			ttl:            defaultTTL,
+			startupTimeout: defaultStartupTimeout,
+		},
+		upstream: upstream.New(),
+	}
+}
+
+// openSource checks what the configured source needs and returns the function that opens it. A
+// directory of manifests is read here, so that a broken file is an error of the configuration.
+func (k *Kubernetes) openSource() (func() (source.Source, error), error) {
+	opened, err := k.newSource()
+	if err != nil {
+		return nil, err
+	}
+	return func() (source.Source, error) { return opened, nil }, nil
+}
+
+func (k *Kubernetes) newSource() (source.Source, error) {
+	skipped := new(source.Skipped)
+	if k.manifests != "" {
+		s, err := manifests.New(k.manifests, k.source, skipped)
+		if err != nil {
+			return nil, fmt.Errorf("manifests: %w", err)
+		}
+		return s, nil
+	}
+	s, err := apiserver.New(k.connection, k.source, skipped)
+	if err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+// sourceIdentity is equal for configurations that one source serves.
+func (k *Kubernetes) sourceIdentity() string {
+	selectors := ""
+	for _, s := range []fmt.Stringer{k.source.Labels, k.source.NamespaceLabels} {
+		if s != nil {
+			selectors += s.String()
+		}
+		selectors += "|"
+	}
+	o := k.source
+	o.Labels, o.NamespaceLabels = nil, nil
+	return fmt.Sprintf("%s|%s|%s|%+v", k.manifests, k.connection.Identity(), selectors, o)
+}
+
+// awaitSync waits until everything has been read, but not for longer than the timeout: the server
+// answers SERVFAIL then, until it has.
+func (k *Kubernetes) awaitSync(timeout time.Duration) {
+	deadline := time.NewTimer(timeout)
+	defer deadline.Stop()
+	look := time.NewTicker(20 * time.Millisecond)
+	defer look.Stop()
+	said := time.NewTimer(500 * time.Millisecond)
+	defer said.Stop()
+	for !k.hasSynced() {
+		select {
+		case <-look.C:
+		case <-said.C:
+			log.Infof("waiting up to %s for the first reading of the cluster", timeout)
+		case <-deadline.C:
+			log.Warningf("starting before the first reading of the cluster: names are answered with SERVFAIL until it is done (%s)", k.unsynced())
+			return
+		}
+	}
+}
+
+// unsynced names the resources that have not been read yet.
+func (k *Kubernetes) unsynced() (text string) {
+	text = "not read yet:"
+	for _, s := range k.status() {
+		if !s.Synced {
+			text += " " + s.Resource
+		}
+	}
+	return text
+}
+
+// redirectKlog sends what client-go logs to the server's log.
+var redirectKlog = sync.OnceFunc(func() {
+	klog.SetLogger(funcr.New(func(prefix, args string) {
+		log.Info("client-go: " + prefix + " " + args)
+	}, funcr.Options{}))
+})

@@ -1,0 +1,130 @@
+package kubernetes
+
+import (
+	"context"
+	"errors"
+	"slices"
+
+	"github.com/coredns/coredns/plugin/pkg/dnsutil"
+	"github.com/coredns/coredns/plugin/transfer"
+	"github.com/miekg/dns"
+
+	"github.com/nearside-dns/nearside/plugin/kubernetes/index"
+)
+
+var errNotSynced = errors.New("not in step with the cluster yet")
+
+// Transfer implements transfer.Transferer: every record that a query for a Service would be answered
+// with, or every PTR of a reverse zone. Not in it are pods, endpoint names of Services with
+// ClusterIPs, zonal names and dns-version.
+func (k *Kubernetes) Transfer(zone string, serial uint32) (<-chan []dns.RR, error) {
+	if !slices.Contains(k.Zones, zone) {
+		return nil, transfer.ErrNotAuthoritative
+	}
+	if !k.hasSynced() {
+		return nil, errNotSynced
+	}
+	soa := k.soa(zone)
+	out := make(chan []dns.RR)
+	go func() {
+		defer close(out)
+		out <- []dns.RR{soa}
+		if serial != 0 && int32(serial-soa.Serial) >= 0 { // #nosec G115 -- serial arithmetic, RFC 1982
+			return
+		}
+		ns, glue := k.nsRecords(zone)
+		out <- append(ns, glue...)
+		if dnsutil.IsReverse(zone) > 0 {
+			k.transferAddresses(zone, out)
+		} else {
+			k.transferServices(zone, out)
+		}
+		out <- []dns.RR{soa}
+	}()
+	return out, nil
+}
+
+func (k *Kubernetes) transferAddresses(zone string, out chan<- []dns.RR) {
+	seen := newAddressSet(1024)
+	for a := range k.index.Addresses() {
+		name, err := dns.ReverseAddr(a.String())
+		if err != nil || !dns.IsSubDomain(zone, name) || !seen.add(a) {
+			continue
+		}
+		m := new(dns.Msg)
+		k.answer(&query{zone: zone, owner: name, qtype: dns.TypePTR}, found{kind: address, ptr: k.pointers(a)}, m)
+		out <- m.Answer
+	}
+}
+
+func (k *Kubernetes) transferServices(zone string, out chan<- []dns.RR) {
+	for _, e := range k.index.Services() {
+		s := e.Service
+		if !k.exposes(s.Namespace) {
+			continue
+		}
+		n := objectName{kind: labelService, namespace: s.Namespace, object: s.Name}
+		f := k.findService(n)
+		if f.kind == nothing {
+			continue
+		}
+		name := serviceName(s, zone)
+		if f.kind == alias {
+			out <- k.transferName(zone, name, f, dns.TypeCNAME)
+			continue
+		}
+		out <- k.transferName(zone, name, f, dns.TypeA, dns.TypeAAAA, dns.TypeSRV)
+		for _, p := range namedPorts(e) {
+			n.port, n.protocol = p.Name.String(), p.Protocol.String()
+			owner := dnsutil.Join("_"+n.port, "_"+n.protocol, name)
+			out <- k.transferName(zone, owner, k.findService(n), dns.TypeSRV)
+		}
+		if f.kind == endpoints {
+			k.transferEndpoints(zone, name, f, out)
+		}
+	}
+}
+
+func (k *Kubernetes) transferEndpoints(zone, service string, f found, out chan<- []dns.RR) {
+	seen := map[string]struct{}{}
+	for e := range f.endpoints() {
+		l := label(e)
+		if _, ok := seen[l]; ok {
+			continue
+		}
+		seen[l] = struct{}{}
+		n := f.name
+		n.endpoint = l
+		out <- k.transferName(zone, l+"."+service, k.findService(n), dns.TypeA, dns.TypeAAAA)
+	}
+}
+
+// transferName returns the records of some types that a name has.
+func (k *Kubernetes) transferName(zone, owner string, f found, types ...uint16) (records []dns.RR) {
+	for _, t := range types {
+		m := new(dns.Msg)
+		k.answer(&query{ctx: context.Background(), zone: zone, owner: owner, qtype: t}, f, m)
+		records = append(records, m.Answer...)
+	}
+	return records
+}
+
+// namedPorts returns the ports of a Service that have a name of their own, each once.
+func namedPorts(e *index.Entry) (ports []index.Port) {
+	add := func(of []index.Port) {
+		for _, p := range of {
+			p.Number = 0 // a name may stand for several numbers
+			if p.Name.String() != "" && !slices.Contains(ports, p) {
+				ports = append(ports, p)
+			}
+		}
+	}
+	if e.Service.Kind != index.Headless {
+		add(e.Service.Ports)
+		return ports
+	}
+	for _, s := range e.Slices {
+		add(s.Ports)
+	}
+	return ports
+}
