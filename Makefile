@@ -1,0 +1,38 @@
+# Each target says what it installs or builds. Nothing but Go, make and a Debian package manager is
+# assumed; see test/install.sh.
+
+SHELL := /bin/bash
+VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo untracked)
+LDFLAGS := -s -w -X github.com/nearside-dns/nearside/cmd/internal/daemon.Version=$(VERSION)
+GOBUILD := CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)'
+
+.PHONY: build run test unit lint fuzz bench clean
+
+build: ## both programs, into bin/
+	$(GOBUILD) -o bin/ ./cmd/...
+
+run: build ## clusterdns on 127.0.0.1:1053 with the demo cluster of deploy/demo
+	bin/clusterdns -conf Corefile.example
+
+test: ## every test, against real servers that are built or installed first
+	test/install.sh
+	NEARSIDE_REQUIRE_ALL=1 go test -race -timeout 20m ./...
+
+unit: ## the tests that need nothing installed
+	go test ./...
+
+lint: ## vet, formatting and a tidy go.mod
+	@test -z "$$(gofmt -l .)" || { echo "gofmt needed:"; gofmt -l .; exit 1; }
+	go vet ./...
+	go mod tidy -diff
+
+FUZZTIME ?= 1m
+fuzz: ## every fuzz target for FUZZTIME
+	test/fuzz.sh $(FUZZTIME)
+
+bench: ## CPU per query and memory beside CoreDNS; writes test/bench/RESULTS.md
+	test/install.sh coredns
+	go run ./test/bench
+
+clean:
+	rm -rf bin

@@ -1,0 +1,256 @@
+package controlplane
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/clientcmd"
+)
+
+// The names of the files in the folder of a control plane.
+const (
+	authorityFile        = "ca.crt"
+	adminCertificateFile = "admin.crt"
+	adminKeyFile         = "admin.key"
+	adminKubeconfigFile  = "admin.kubeconfig"
+	servingCertFile      = "serving.crt"
+	servingKeyFile       = "serving.key"
+	signingKeyFile       = "service-account.key"
+	etcdLogFile          = "etcd.log"
+	apiServerLogFile     = "kube-apiserver.log"
+)
+
+// logTailBytes is how much of each log a failed test shows, in bytes.
+const logTailBytes = 8 << 10
+
+// adminUser is the user of Kubeconfig and Client; its group may do anything.
+const (
+	adminUser  = "nearside-test-admin"
+	adminGroup = "system:masters"
+)
+
+// ControlPlane is a running etcd and kube-apiserver. Its methods fail the test
+// when something goes wrong, so call them only from the goroutine of the test.
+type ControlPlane struct {
+	t               testing.TB
+	dir             string // everything is in this folder
+	apiServerBinary string
+	apiServerLog    string
+	etcdLog         string
+	apiServerPort   *port
+	etcdPort        *port
+	ports           []*port // all that Stop gives back
+	authority       *authority
+	client          kubernetes.Interface
+	etcd            *process
+	apiServer       *process
+}
+
+// Start starts a control plane and waits until it is ready, which takes some
+// seconds. It stops when the test ends, and shows the ends of the two logs if
+// the test failed. The test is skipped when the binaries are missing.
+func Start(t testing.TB) *ControlPlane {
+	t.Helper()
+	etcdBinary := RequireBinary(t, "etcd")
+	c := &ControlPlane{t: t, apiServerBinary: RequireBinary(t, "kube-apiserver"), dir: t.TempDir()}
+	c.etcdLog = filepath.Join(c.dir, etcdLogFile)
+	c.apiServerLog = filepath.Join(c.dir, apiServerLogFile)
+	t.Cleanup(func() {
+		c.Stop()
+		if t.Failed() {
+			c.showLogs()
+		}
+	})
+	if err := c.prepare(); err != nil {
+		t.Fatalf("prepare control plane: %v", err)
+	}
+	peerPort := c.ports[2]
+	var err error
+	if c.etcd, err = startEtcd(etcdBinary, c.dir, c.etcdLog, c.etcdPort, peerPort); err != nil {
+		t.Fatal(err)
+	}
+	c.StartAPIServer()
+	return c
+}
+
+// prepare reserves the ports, writes all files and makes the client.
+func (c *ControlPlane) prepare() error {
+	for range 3 {
+		p, err := reservePort()
+		if err != nil {
+			return err
+		}
+		c.ports = append(c.ports, p)
+	}
+	c.apiServerPort, c.etcdPort = c.ports[0], c.ports[1]
+
+	var err error
+	if c.authority, err = newAuthority(); err != nil {
+		return err
+	}
+	servingCertificate, servingKey, err := c.authority.server(
+		[]string{"localhost", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local"},
+		[]net.IP{net.IPv4(127, 0, 0, 1)},
+	)
+	if err != nil {
+		return err
+	}
+	adminCertificate, adminKey, err := c.authority.client(adminUser, []string{adminGroup})
+	if err != nil {
+		return err
+	}
+	signingKey, err := newSigningKey()
+	if err != nil {
+		return err
+	}
+	for name, text := range map[string][]byte{
+		authorityFile:        c.authority.pem,
+		servingCertFile:      servingCertificate,
+		servingKeyFile:       servingKey,
+		adminCertificateFile: adminCertificate,
+		adminKeyFile:         adminKey,
+		signingKeyFile:       signingKey,
+	} {
+		if err := writePrivate(filepath.Join(c.dir, name), text); err != nil {
+			return err
+		}
+	}
+	kubeconfig := newKubeconfig(c.URL(), c.authority.pem, adminCertificate, adminKey)
+	if err := writeKubeconfig(c.Kubeconfig(), kubeconfig); err != nil {
+		return err
+	}
+	config, err := clientcmd.NewDefaultClientConfig(*kubeconfig, nil).ClientConfig()
+	if err != nil {
+		return fmt.Errorf("make admin client: %w", err)
+	}
+	config.QPS = -1 // a test that makes thousands of objects must not be slowed down
+	if c.client, err = kubernetes.NewForConfig(config); err != nil {
+		return fmt.Errorf("make admin client: %w", err)
+	}
+	return nil
+}
+
+// URL returns the address of the API server, like "https://127.0.0.1:40123". It
+// stays the same over restarts.
+func (c *ControlPlane) URL() string {
+	return fmt.Sprintf("https://127.0.0.1:%d", c.apiServerPort.number)
+}
+
+// Kubeconfig returns the path of a kubeconfig file for a user that may do
+// anything.
+func (c *ControlPlane) Kubeconfig() string { return filepath.Join(c.dir, adminKubeconfigFile) }
+
+// CAFile returns the path of the PEM certificate of the authority that signed
+// the API server's certificate.
+func (c *ControlPlane) CAFile() string { return filepath.Join(c.dir, authorityFile) }
+
+// CertFile returns the path of the PEM client certificate of the user of
+// Kubeconfig.
+func (c *ControlPlane) CertFile() string { return filepath.Join(c.dir, adminCertificateFile) }
+
+// KeyFile returns the path of the PEM key that belongs to CertFile.
+func (c *ControlPlane) KeyFile() string { return filepath.Join(c.dir, adminKeyFile) }
+
+// Client returns a client that may do anything, without a limit on requests
+// per second.
+func (c *ControlPlane) Client() kubernetes.Interface { return c.client }
+
+// KubeconfigFor returns the path of a new kubeconfig file for this user in
+// these groups, who may do what the RBAC objects in the API server say and what
+// every authenticated user may. For a service account give the name that RBAC
+// has for it, "system:serviceaccount:NAMESPACE:NAME".
+func (c *ControlPlane) KubeconfigFor(user string, groups ...string) string {
+	c.t.Helper()
+	certificate, key, err := c.authority.client(user, groups)
+	if err != nil {
+		c.t.Fatalf("make kubeconfig for %q: %v", user, err)
+	}
+	file, err := os.CreateTemp(c.dir, "user-*.kubeconfig")
+	if err != nil {
+		c.t.Fatalf("make kubeconfig for %q: %v", user, err)
+	}
+	if err := file.Close(); err != nil {
+		c.t.Fatalf("make kubeconfig for %q: %v", user, err)
+	}
+	if err := writeKubeconfig(file.Name(), newKubeconfig(c.URL(), c.authority.pem, certificate, key)); err != nil {
+		c.t.Fatalf("make kubeconfig for %q: %v", user, err)
+	}
+	return file.Name()
+}
+
+// StartAPIServer starts the API server again after KillAPIServer, on the same
+// port and with the same data, and waits until it is ready.
+func (c *ControlPlane) StartAPIServer() {
+	c.t.Helper()
+	if c.apiServer.running() {
+		c.t.Fatal("start kube-apiserver: it is running")
+	}
+	server, err := c.startAPIServer()
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	c.apiServer = server
+	if err := waitReady(c.client, server, c.etcd); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+// KillAPIServer ends the API server with SIGKILL, frozen or not, and waits until
+// it is gone. Connections to its port are refused from then on.
+func (c *ControlPlane) KillAPIServer() {
+	c.t.Helper()
+	if err := c.apiServer.kill(); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+// FreezeAPIServer stops the API server in its tracks with SIGSTOP: connections
+// to it stay open and new ones are accepted by the kernel, but nothing answers.
+func (c *ControlPlane) FreezeAPIServer() {
+	c.t.Helper()
+	if err := c.apiServer.signal(syscall.SIGSTOP); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+// ThawAPIServer lets a frozen API server go on with SIGCONT. It does not wait
+// until the API server is ready.
+func (c *ControlPlane) ThawAPIServer() {
+	c.t.Helper()
+	if err := c.apiServer.signal(syscall.SIGCONT); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+// Stop ends both servers with SIGKILL, for their data is for the test only, and
+// gives the ports back. It runs by itself when the test ends; to call it again
+// does nothing.
+func (c *ControlPlane) Stop() {
+	c.t.Helper()
+	err := errors.Join(c.apiServer.kill(), c.etcd.kill())
+	for _, p := range c.ports {
+		err = errors.Join(err, p.release())
+	}
+	c.ports = nil
+	if err != nil {
+		c.t.Errorf("stop control plane: %v", err)
+	}
+}
+
+// showLogs writes the ends of both logs to the log of the test.
+func (c *ControlPlane) showLogs() {
+	for _, path := range []string{c.etcdLog, c.apiServerLog} {
+		text, err := logTail(path, logTailBytes)
+		if err != nil {
+			c.t.Logf("%s: %v", filepath.Base(path), err)
+			continue
+		}
+		c.t.Logf("the end of %s:\n%s", filepath.Base(path), text)
+	}
+}

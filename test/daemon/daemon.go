@@ -1,0 +1,190 @@
+// Package daemon builds the programs of this module and runs them for tests. In go a Corefile; out
+// come the address that the program answers on and what it printed.
+package daemon
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/miekg/dns"
+)
+
+// Build builds a program of the module, such as clusterdns, and returns its path. It has the race
+// detector if the test has it.
+func Build(t testing.TB, program string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), program)
+	args := []string{"build", "-o", path}
+	if raceDetector {
+		args = append(args, "-race")
+	}
+	out, err := exec.Command("go", append(args, "github.com/nearside-dns/nearside/cmd/"+program)...).CombinedOutput()
+	if err != nil {
+		t.Fatalf("build %s: %v\n%s", program, err, out)
+	}
+	return path
+}
+
+// FreePort returns a port of 127.0.0.1 that was free for TCP and UDP a moment ago.
+func FreePort(t testing.TB) int {
+	t.Helper()
+	for range 50 {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		port := l.Addr().(*net.TCPAddr).Port
+		p, perr := net.ListenPacket("udp", "127.0.0.1:"+strconv.Itoa(port))
+		if err := l.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if perr != nil {
+			continue
+		}
+		if err := p.Close(); err != nil {
+			t.Fatal(err)
+		}
+		return port
+	}
+	t.Fatal("no port is free for both TCP and UDP")
+	return 0
+}
+
+// Process is a running program.
+type Process struct {
+	// Addr is the address that it answers DNS on.
+	Addr string
+	// Port is the port of Addr.
+	Port int
+	// Corefile is the path of its configuration.
+	Corefile string
+
+	cmd    *exec.Cmd
+	output output
+	ended  chan struct{}
+	err    error // why it ended; read after ended is closed
+}
+
+// output collects what a program prints.
+type output struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (o *output) Write(p []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.text.Write(p)
+}
+
+func (o *output) String() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.text.String()
+}
+
+// Launch starts a program with a Corefile, in which PORT stands for the port to answer on, and does
+// not wait. It is stopped at the end of the test; its output is shown if the test failed.
+func Launch(t testing.TB, path, corefile string, args ...string) *Process {
+	t.Helper()
+	p := &Process{Port: FreePort(t), ended: make(chan struct{})}
+	p.Addr = net.JoinHostPort("127.0.0.1", strconv.Itoa(p.Port))
+	p.Corefile = filepath.Join(t.TempDir(), "Corefile")
+	p.Configure(t, corefile)
+	p.cmd = exec.Command(path, append([]string{"-conf", p.Corefile}, args...)...)
+	p.cmd.Stdout, p.cmd.Stderr = &p.output, &p.output
+	p.cmd.SysProcAttr = childAttributes()
+	if err := p.cmd.Start(); err != nil {
+		t.Fatalf("start %s: %v", path, err)
+	}
+	go func() {
+		p.err = p.cmd.Wait()
+		close(p.ended)
+	}()
+	t.Cleanup(func() {
+		p.Stop(t)
+		if t.Failed() {
+			t.Logf("output of %s:\n%s", filepath.Base(path), p.Output())
+		}
+	})
+	return p
+}
+
+// Start is Launch, and waits until the program answers.
+func Start(t testing.TB, path, corefile string, args ...string) *Process {
+	t.Helper()
+	p := Launch(t, path, corefile, args...)
+	m := new(dns.Msg).SetQuestion(".", dns.TypeNS)
+	for end := time.Now().Add(30 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+		c := dns.Client{Timeout: time.Second}
+		if _, _, err := c.Exchange(m, p.Addr); err == nil {
+			return p
+		}
+		select {
+		case <-p.ended:
+			t.Fatalf("%s ended: %v\n%s", filepath.Base(path), p.err, p.Output())
+		default:
+		}
+		if time.Now().After(end) {
+			t.Fatalf("%s does not answer on %s", filepath.Base(path), p.Addr)
+		}
+	}
+}
+
+// Configure writes another Corefile. The program reads it when it is told to reload.
+func (p *Process) Configure(t testing.TB, corefile string) {
+	t.Helper()
+	text := strings.ReplaceAll(corefile, "PORT", strconv.Itoa(p.Port))
+	if err := os.WriteFile(p.Corefile, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Output returns what the program has printed.
+func (p *Process) Output() string { return p.output.String() }
+
+// Signal sends a signal to the program.
+func (p *Process) Signal(t testing.TB, s syscall.Signal) {
+	t.Helper()
+	if err := p.cmd.Process.Signal(s); err != nil {
+		t.Fatalf("signal %s: %v", s, err)
+	}
+}
+
+// Pid returns the process id.
+func (p *Process) Pid() int { return p.cmd.Process.Pid }
+
+// Wait waits for the end of the program and returns its exit code.
+func (p *Process) Wait(timeout time.Duration) (int, error) {
+	select {
+	case <-p.ended:
+		return p.cmd.ProcessState.ExitCode(), nil
+	case <-time.After(timeout):
+		return 0, fmt.Errorf("still running after %s", timeout)
+	}
+}
+
+// Stop ends the program: politely, then not.
+func (p *Process) Stop(t testing.TB) {
+	t.Helper()
+	for _, s := range []syscall.Signal{syscall.SIGTERM, syscall.SIGKILL} {
+		if err := p.cmd.Process.Signal(s); err != nil && !errors.Is(err, os.ErrProcessDone) {
+			t.Errorf("signal %s: %v", s, err)
+		}
+		if _, err := p.Wait(10 * time.Second); err == nil {
+			return
+		}
+	}
+	t.Errorf("process %d does not end", p.Pid())
+}

@@ -1,0 +1,11 @@
+//go:build !linux
+
+package daemon
+
+import "syscall"
+
+// childAttributes keeps a Ctrl-C in the terminal from reaching a child process.
+// Only Linux can end the child when the test process dies without cleaning up.
+func childAttributes() *syscall.SysProcAttr {
+	return &syscall.SysProcAttr{Setpgid: true}
+}

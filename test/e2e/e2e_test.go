@@ -1,0 +1,285 @@
+// Package e2e runs clusterdns against a real API server and asks it with dig.
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/nearside-dns/nearside/test/controlplane"
+	"github.com/nearside-dns/nearside/test/daemon"
+)
+
+// account is the user that clusterdns is; it may do what deploy/ lets it do and no more.
+const account = "system:serviceaccount:kube-system:clusterdns"
+
+// cluster is a real API server with a clusterdns that reads it.
+type cluster struct {
+	*controlplane.ControlPlane
+	whole      *testing.T // the test of which the others are parts; clusterdns runs as long as it
+	client     kubernetes.Interface
+	program    string
+	kubeconfig string
+	dns        *daemon.Process
+	status     string // host:port of metrics and readiness
+}
+
+// corefile has everything on: pods verified watches pods too.
+const corefile = `.:PORT {
+    bind 127.0.0.1
+    errors
+    ready 127.0.0.1:%d
+    prometheus 127.0.0.1:%d
+    kubernetes cluster.local in-addr.arpa ip6.arpa {
+        kubeconfig %s
+        pods verified
+        ttl 1
+    }
+    hosts {
+        192.0.2.53 payments.example.com
+        fallthrough
+    }
+}
+`
+
+func start(t *testing.T) *cluster {
+	t.Helper()
+	c := &cluster{whole: t, program: daemon.Build(t, "clusterdns"), ControlPlane: controlplane.Start(t)}
+	c.client = c.Client()
+	grant(t, c.client)
+	c.kubeconfig = c.KubeconfigFor(account)
+	fill(t, c.client)
+	return c
+}
+
+// run starts clusterdns; it does not wait for it to answer.
+func (c *cluster) run(t *testing.T) {
+	t.Helper()
+	ready, metrics := daemon.FreePort(t), daemon.FreePort(t)
+	c.dns = daemon.Launch(c.whole, c.program, fmt.Sprintf(corefile, ready, metrics, c.kubeconfig))
+	c.status = fmt.Sprintf("127.0.0.1:%d", ready)
+	t.Logf("clusterdns on %s, metrics on port %d", c.dns.Addr, metrics)
+}
+
+// grant gives the account what the README says that it needs: to list and watch, nothing else.
+func grant(t *testing.T, client kubernetes.Interface) {
+	t.Helper()
+	rules := []rbacv1.PolicyRule{
+		{APIGroups: []string{""}, Resources: []string{"services", "namespaces", "pods"}, Verbs: []string{"list", "watch"}},
+		{APIGroups: []string{"discovery.k8s.io"}, Resources: []string{"endpointslices"}, Verbs: []string{"list", "watch"}},
+	}
+	role := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "clusterdns"}, Rules: rules}
+	if _, err := client.RbacV1().ClusterRoles().Create(t.Context(), role, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	binding := &rbacv1.ClusterRoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: "clusterdns"},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "clusterdns"},
+		Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: account}},
+	}
+	if _, err := client.RbacV1().ClusterRoleBindings().Create(t.Context(), binding, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// dig asks as a person would and returns the lines of the short answer, sorted.
+func (c *cluster) dig(t *testing.T, args ...string) []string {
+	t.Helper()
+	lines := strings.Split(strings.TrimSpace(c.digLong(t, append([]string{"+short"}, args...)...)), "\n")
+	slices.Sort(lines)
+	return slices.Compact(lines)
+}
+
+func (c *cluster) digLong(t *testing.T, args ...string) string {
+	t.Helper()
+	base := []string{"@127.0.0.1", "-p", fmt.Sprint(c.dns.Port), "+tries=1", "+time=3"}
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	out, err := exec.CommandContext(ctx, "dig", append(base, args...)...).CombinedOutput()
+	if err != nil && !strings.Contains(string(out), "no servers could be reached") {
+		t.Fatalf("dig %q: %v\n%s", args, err, out)
+	}
+	return string(out)
+}
+
+// rcode returns the response code of a question, empty where nobody answers.
+func (c *cluster) rcode(t *testing.T, args ...string) string {
+	t.Helper()
+	_, after, found := strings.Cut(c.digLong(t, args...), "status: ")
+	if !found {
+		return ""
+	}
+	code, _, _ := strings.Cut(after, ",")
+	return code
+}
+
+func (c *cluster) ready(t *testing.T) bool {
+	t.Helper()
+	client := http.Client{Timeout: 2 * time.Second}
+	reply, err := client.Get("http://" + c.status + "/ready")
+	if err != nil {
+		return false
+	}
+	if err := reply.Body.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return reply.StatusCode == http.StatusOK
+}
+
+// answering waits until clusterdns is ready, and answers.
+func (c *cluster) answering(t *testing.T, within time.Duration) {
+	t.Helper()
+	eventually(t, within, "ready", func() bool { return c.ready(t) })
+	eventually(t, within, "an answer", func() bool { return c.rcode(t, "web.shop.svc.cluster.local") == "NOERROR" })
+}
+
+func eventually(t *testing.T, within time.Duration, what string, condition func() bool) {
+	t.Helper()
+	for end := time.Now().Add(within); !condition(); time.Sleep(50 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("not within %s: %s", within, what)
+		}
+	}
+}
+
+func TestCluster(t *testing.T) {
+	if _, err := exec.LookPath("dig"); err != nil && os.Getenv("NEARSIDE_REQUIRE_ALL") != "1" {
+		t.Skipf("%v: run test/install.sh", err)
+	}
+	c := start(t)
+	c.run(t)
+	c.answering(t, 30*time.Second)
+
+	t.Run("answers", func(t *testing.T) { testAnswers(t, c) })
+	t.Run("updates", func(t *testing.T) { testUpdates(t, c) })
+	t.Run("reload", func(t *testing.T) { testReload(t, c) })
+	t.Run("API server killed and restarted under load", func(t *testing.T) { testOutage(t, c) })
+	t.Run("start without an API server", func(t *testing.T) { testBlindStart(t, c) })
+}
+
+func testAnswers(t *testing.T, c *cluster) {
+	web := clusterIPs(t, c.client, "web")
+	for _, tc := range []struct {
+		name string
+		args []string
+		want []string
+	}{
+		{"ClusterIP A", []string{"web.shop.svc.cluster.local", "A"}, web[:1]},
+		{"ClusterIP AAAA", []string{"web.shop.svc.cluster.local", "AAAA"}, web[1:]},
+		{"over TCP", []string{"+tcp", "web.shop.svc.cluster.local", "A"}, web[:1]},
+		{"mixed case", []string{"WEB.shop.SVC.Cluster.local", "A"}, web[:1]},
+		{"the API server's own Service", []string{"kubernetes.default.svc.cluster.local", "A"}, clusterIPsIn(t, c.client, "default", "kubernetes")[:1]},
+		{"ClusterIP SRV", []string{"_http._tcp.web.shop.svc.cluster.local", "SRV"}, []string{"0 50 80 web.shop.svc.cluster.local."}},
+		{"ClusterIP PTR", []string{"-x", web[0]}, []string{"web.shop.svc.cluster.local."}},
+		{"ClusterIP PTR, IPv6", []string{"-x", web[1]}, []string{"web.shop.svc.cluster.local."}},
+		{"headless A", []string{"db.shop.svc.cluster.local", "A"}, []string{"10.244.0.10", "10.244.1.10"}},
+		{"headless AAAA", []string{"db.shop.svc.cluster.local", "AAAA"}, []string{"fd00:10:244::a"}},
+		{"endpoint name", []string{"db-0.db.shop.svc.cluster.local", "A"}, []string{"10.244.0.10"}},
+		{"headless SRV", []string{"_postgres._tcp.db.shop.svc.cluster.local", "SRV"}, []string{"0 33 5432 db-0.db.shop.svc.cluster.local.", "0 33 5432 db-1.db.shop.svc.cluster.local."}},
+		{"endpoint PTR", []string{"-x", "10.244.1.10"}, []string{"db-1.db.shop.svc.cluster.local."}},
+		{"ExternalName", []string{"payments.shop.svc.cluster.local", "A"}, []string{"192.0.2.53", "payments.example.com."}},
+		{"pod", []string{"10-244-0-10.shop.pod.cluster.local", "A"}, []string{"10.244.0.10"}},
+		{"schema version", []string{"dns-version.cluster.local", "TXT"}, []string{`"1.1.0"`}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			if got := c.dig(t, tc.args...); !slices.Equal(got, tc.want) {
+				t.Errorf("dig %s printed %q, want %q", strings.Join(tc.args, " "), got, tc.want)
+			}
+		})
+	}
+	for name, want := range map[string]string{
+		"nothere.shop.svc.cluster.local":    "NXDOMAIN",
+		"web.nowhere.svc.cluster.local":     "NXDOMAIN",
+		"10-244-9-9.shop.pod.cluster.local": "NXDOMAIN",
+		"shop.svc.cluster.local":            "NOERROR",
+	} {
+		if got := c.rcode(t, name); got != want {
+			t.Errorf("%s: %s, want %s", name, got, want)
+		}
+	}
+}
+
+func testUpdates(t *testing.T, c *cluster) {
+	ctx, shop := t.Context(), "shop"
+	if _, err := c.client.CoreV1().Services(shop).Create(ctx, headless("late"), metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	endpointSlices := c.client.DiscoveryV1().EndpointSlices(shop)
+	late, err := endpointSlices.Create(ctx, slice("late-1", "late", "10.244.0.77"), metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	is := func(want ...string) func() bool {
+		return func() bool { return slices.Equal(c.dig(t, "late.shop.svc.cluster.local"), want) }
+	}
+	eventually(t, 5*time.Second, "the new Service", is("10.244.0.77"))
+	late.Endpoints[0].Addresses = []string{"10.244.0.78"}
+	if late, err = endpointSlices.Update(ctx, late, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, 5*time.Second, "the new address", is("10.244.0.78"))
+	notReady := false
+	late.Endpoints[0].Conditions.Ready = &notReady
+	if _, err = endpointSlices.Update(ctx, late, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, 5*time.Second, "nothing ready", func() bool { return c.rcode(t, "late.shop.svc.cluster.local") == "NXDOMAIN" })
+	if err := c.client.CoreV1().Services(shop).Delete(ctx, "late", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// testReload gives the server a broken Corefile and one that differs: the first changes nothing, and
+// neither lists the cluster again.
+func testReload(t *testing.T, c *cluster) {
+	good := fmt.Sprintf(corefile, daemon.FreePort(t), daemon.FreePort(t), c.kubeconfig)
+	c.dns.Configure(t, strings.Replace(good, "ttl 1", "ttl 99999", 1))
+	c.dns.Signal(t, reloadSignal)
+	eventually(t, 10*time.Second, "the error", func() bool {
+		return strings.Contains(c.dns.Output(), `Corefile:9 - Error during parsing: ttl: "99999" is out of range; it takes seconds, 0 to 3600`)
+	})
+	web := clusterIPs(t, c.client, "web")
+	if got := c.dig(t, "web.shop.svc.cluster.local"); !slices.Equal(got, web[:1]) {
+		t.Fatalf("after a broken configuration: %q", got)
+	}
+	c.KillAPIServer() // what is known must come through a reload without it
+	c.dns.Configure(t, strings.Replace(good, "ttl 1", "ttl 7", 1))
+	c.dns.Signal(t, reloadSignal)
+	eventually(t, 10*time.Second, "the new ttl", func() bool {
+		return strings.Contains(strings.Join(strings.Fields(c.digLong(t, "web.shop.svc.cluster.local")), " "), " 7 IN A "+web[0])
+	})
+	c.StartAPIServer()
+	c.dns.Stop(t)
+	c.run(t)
+	c.answering(t, 30*time.Second)
+}
+
+func testBlindStart(t *testing.T, c *cluster) {
+	c.dns.Stop(t)
+	c.KillAPIServer()
+	c.run(t)
+	eventually(t, 30*time.Second, "an answer", func() bool { return c.rcode(t, "web.shop.svc.cluster.local") != "" })
+	for _, name := range []string{"web.shop.svc.cluster.local", "nothere.shop.svc.cluster.local", "shop.svc.cluster.local"} {
+		if got := c.rcode(t, name); got != "SERVFAIL" {
+			t.Errorf("%s before the first reading: %s, want SERVFAIL", name, got)
+		}
+	}
+	if c.ready(t) {
+		t.Error("ready before the first reading")
+	}
+	c.StartAPIServer()
+	eventually(t, 60*time.Second, "ready after the API server came", func() bool { return c.ready(t) })
+	if got, want := c.dig(t, "web.shop.svc.cluster.local"), clusterIPs(t, c.client, "web")[:1]; !slices.Equal(got, want) {
+		t.Errorf("after the API server came: %q, want %q", got, want)
+	}
+}

@@ -1,0 +1,144 @@
+#!/usr/bin/env bash
+# Gets the real programs that the tests run against: dig from a Debian package,
+# and etcd, kube-apiserver and coredns built from the Go module proxy.
+#
+#   test/install.sh               everything
+#   test/install.sh dig coredns   only these
+#   test/install.sh --print-bin   print the folder that the binaries go to
+#
+# The binaries go to $NEARSIDE_TEST_BIN, else $XDG_CACHE_HOME/nearside/bin, else
+# ~/.cache/nearside/bin. A binary is rebuilt only when its module files, its
+# build flags or the Go toolchain changed since it was built.
+set -euo pipefail
+
+everything=(dig etcd kube-apiserver coredns)
+
+say() { printf 'install.sh: %s\n' "$*"; }
+complain() { printf 'install.sh: %s\n' "$*" >&2; }
+
+# Without HOME, bash takes ~ from the password database. Go needs HOME as well.
+if [[ -z ${HOME:-} ]]; then
+	unset HOME
+	HOME=~
+	export HOME
+fi
+bin=${NEARSIDE_TEST_BIN:-${XDG_CACHE_HOME:-$HOME/.cache}/nearside/bin}
+if [[ $bin != /* ]]; then
+	complain "the folder for the binaries must be an absolute path, not '$bin'"
+	exit 2
+fi
+here=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd)
+
+install_dig() {
+	if command -v dig >/dev/null; then
+		say "dig: have $(command -v dig)"
+		return
+	fi
+	if [[ $(id -u) -ne 0 ]] || ! command -v apt-get >/dev/null; then
+		complain "dig: missing; install the package that has it (Debian: apt-get install bind9-dnsutils)"
+		return 1
+	fi
+	say "dig: installing the Debian package bind9-dnsutils"
+	local log
+	log=$(mktemp)
+	if ! (apt-get -q update &&
+		DEBIAN_FRONTEND=noninteractive apt-get -q -y --no-install-recommends install bind9-dnsutils) >"$log" 2>&1; then
+		cat "$log" >&2
+		rm -f "$log"
+		complain "dig: apt-get failed"
+		return 1
+	fi
+	rm -f "$log"
+}
+
+# flags NAME prints, one per line, the build flags that NAME has of its own.
+flags() {
+	local version rest v
+	case $1 in
+	etcd) printf '%s\n' -ldflags '-s -w' ;;
+	coredns) printf '%s\n' -tags grpcnotrace -ldflags '-s -w' ;;
+	kube-apiserver)
+		version=$(awk '$1 == "k8s.io/kubernetes" { print $2 }' go.mod)
+		rest=${version#v*.}
+		v=k8s.io/component-base/version
+		printf '%s\n' -ldflags "-s -w -X $v.gitVersion=$version -X $v.gitMajor=1 -X $v.gitMinor=${rest%%.*} -X k8s.io/client-go/pkg/version.gitVersion=$version"
+		;;
+	esac
+}
+
+# build NAME MODULE_FOLDER PACKAGE
+build() {
+	local name=$1 folder=$here/$2 package=$3
+	if ! command -v go >/dev/null; then
+		complain "$name: go is missing; install the Go toolchain that $2/go.mod asks for"
+		return 1
+	fi
+	cd -- "$folder"
+	export CGO_ENABLED=0 GOWORK=off
+	local own=() stamp=$bin/.$name.stamp want start
+	mapfile -t own < <(flags "$name")
+	want=$( (go env GOVERSION GOOS GOARCH && printf '%s\n' "$package" "${own[@]}" && cat go.mod go.sum) | sha256sum | cut -d ' ' -f 1)
+	is_built() { [[ -x $bin/$name && -f $stamp && $(<"$stamp") == "$want" ]]; }
+	if is_built; then
+		say "$name: up to date"
+		return
+	fi
+	mkdir -p -- "$bin"
+	if command -v flock >/dev/null; then
+		exec 9>"$bin/.$name.lock"
+		flock 9
+		if is_built; then
+			say "$name: up to date"
+			return
+		fi
+	fi
+	say "$name: building from $package in test/$2 (minutes when the build cache is empty)"
+	start=$SECONDS
+	# Build beside the old binary and rename, so that a running test never sees half a file.
+	go build -mod=readonly -buildvcs=false -trimpath "${own[@]}" -o "$bin/.$name.new" "$package"
+	rm -f -- "$stamp"
+	mv -f -- "$bin/.$name.new" "$bin/$name"
+	printf '%s\n' "$want" >"$stamp"
+	say "$name: built $bin/$name in $((SECONDS - start)) s"
+}
+
+usage() { sed -n '2,/^set /{/^#/s/^# \{0,1\}//p}' "$here/install.sh"; }
+
+chosen=()
+for argument in "$@"; do
+	case $argument in
+	--print-bin)
+		printf '%s\n' "$bin"
+		exit
+		;;
+	-h | --help)
+		usage
+		exit
+		;;
+	dig | etcd | kube-apiserver | coredns) chosen+=("$argument") ;;
+	*)
+		complain "unknown argument '$argument'; choose from: ${everything[*]}"
+		exit 2
+		;;
+	esac
+done
+if [[ ${#chosen[@]} -eq 0 ]]; then
+	chosen=("${everything[@]}")
+fi
+
+# Each part runs as a job of its own, so that set -e holds inside it and one
+# failed part does not keep the others from being installed.
+failed=()
+for name in "${chosen[@]}"; do
+	case $name in
+	dig) install_dig & ;;
+	etcd) build etcd kubernetes go.etcd.io/etcd/server/v3 & ;;
+	kube-apiserver) build kube-apiserver kubernetes k8s.io/kubernetes/cmd/kube-apiserver & ;;
+	coredns) build coredns coredns github.com/coredns/coredns & ;;
+	esac
+	wait $! || failed+=("$name")
+done
+if [[ ${#failed[@]} -gt 0 ]]; then
+	complain "not installed: ${failed[*]}"
+	exit 1
+fi
