@@ -30,7 +30,7 @@ FUZZTIME ?= 1m
 fuzz: ## every fuzz target for FUZZTIME
 	test/fuzz.sh $(FUZZTIME)
 
-bench: ## CPU per query and memory beside CoreDNS; writes test/bench/RESULTS.md
+bench: ## CPU per query and memory beside CoreDNS, as printed in test/bench/RESULTS.md
 	test/install.sh coredns
 	go run ./test/bench
 
