@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"strconv"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -86,6 +87,23 @@ func (r representation) contentType() string {
 	return r.encoding.name
 }
 
+// fits tells whether metadata was asked for by the kind which goes with the
+// object at hand, one or a list of a resource.
+func (r representation) fits(res *resource, list bool) error {
+	group := "core"
+	if res.gv.Group != "" {
+		group, _, _ = strings.Cut(res.gv.Group, ".")
+	}
+	switch {
+	case !r.metadataOnly || r.metadataList == list:
+		return nil
+	case list:
+		return errNotAcceptable(fmt.Sprintf("you requested %s, but the requested object is a list (*%s.%sList)", partialKind, group, res.kind))
+	default:
+		return errNotAcceptable(fmt.Sprintf("you requested %s, but the requested object is not a list (*%s.%s)", partialListKind, group, res.kind))
+	}
+}
+
 // single gives an object which the encoding's serializer writes as v. Whole
 // protobuf objects are not encoded anew, only wrapped.
 func (r representation) single(v *version) (runtime.Object, error) {
@@ -126,6 +144,9 @@ func (r representation) list(res *resource, meta metav1.ListMeta, versions []*ve
 	gvk := res.gv.WithKind(res.kind + "List")
 	if r.metadataOnly {
 		gvk = metav1.SchemeGroupVersion.WithKind(partialListKind)
+	}
+	if r.metadataOnly && len(versions) == 0 {
+		l.Items = nil // "null" in JSON, as a real server has it
 	}
 	l.APIVersion, l.Kind = gvk.ToAPIVersionAndKind()
 	for i, v := range versions {

@@ -81,6 +81,9 @@ func (s *Server) get(w http.ResponseWriter, req *http.Request, t target, rep rep
 	if v == nil {
 		return apierrors.NewNotFound(t.collection.res.groupResource(), t.name)
 	}
+	if err := rep.fits(t.collection.res, false); err != nil {
+		return err
+	}
 	obj, err := rep.single(v)
 	if err != nil {
 		return err
@@ -102,29 +105,33 @@ func (s *Server) list(w http.ResponseWriter, req *http.Request, t target, rep re
 		return err
 	}
 
+	if err := rep.fits(t.collection.res, true); err != nil {
+		return err
+	}
 	meta := metav1.ListMeta{ResourceVersion: strconv.FormatUint(rv, 10)}
 	limit := int(opts.Limit)
 	if opts.ResourceVersion == "0" && opts.Continue == "" {
 		limit = 0 // as a watch cache does, which answers these
 	}
 	var matching []*version
-	size := 0
-	for i, v := range versions {
-		if start != nil && v.key.less(*start) || !f.matches(v) {
+	size, remaining := 0, int64(0)
+	for _, v := range versions {
+		switch {
+		case start != nil && v.key.less(*start) || !f.matches(v):
 			continue
-		}
-		if limit > 0 && len(matching) == limit {
+		case limit == 0 || len(matching) < limit:
+			matching = append(matching, v)
+			size += len(v.raw)
+			continue
+		case remaining == 0:
 			if meta.Continue, err = (continuation{RV: rv, Namespace: v.key.namespace, Name: v.key.name}).encode(); err != nil {
 				return err
 			}
-			if f.namespace == "" && f.labels.Empty() && f.fields.Empty() {
-				remaining := int64(len(versions) - i)
-				meta.RemainingItemCount = &remaining
-			}
-			break
 		}
-		matching = append(matching, v)
-		size += len(v.raw)
+		remaining++
+	}
+	if remaining > 0 && f.labels.Empty() && f.fields.Empty() {
+		meta.RemainingItemCount = &remaining
 	}
 	l, err := rep.list(t.collection.res, meta, matching)
 	if err != nil {
@@ -142,7 +149,7 @@ func (s *Server) listed(c *collection, opts *internalversion.ListOptions) (uint6
 	if opts.Continue != "" {
 		token, err := decodeContinuation(opts.Continue)
 		if err != nil {
-			return 0, nil, nil, apierrors.NewBadRequest(fmt.Sprintf("continue key is not valid: %v", err))
+			return 0, nil, nil, apierrors.NewBadRequest(fmt.Sprintf("invalid continue token: continue key is not valid: %v", err))
 		}
 		if opts.ResourceVersion != "" && opts.ResourceVersion != "0" {
 			return 0, nil, nil, apierrors.NewBadRequest("specifying resource version is not allowed when using continue")
@@ -155,7 +162,7 @@ func (s *Server) listed(c *collection, opts *internalversion.ListOptions) (uint6
 
 	rv, err := parseRV(opts.ResourceVersion)
 	if err != nil {
-		return 0, nil, nil, apierrors.NewBadRequest(err.Error())
+		return 0, nil, nil, apierrors.NewBadRequest("invalid resource version: " + err.Error())
 	}
 	if rv > s.state.rv {
 		return 0, nil, nil, errTooLarge(rv, s.state.rv)
@@ -192,10 +199,10 @@ func decodeContinuation(token string) (continuation, error) {
 	var c continuation
 	b, err := base64.RawURLEncoding.DecodeString(token)
 	if err != nil {
-		return c, fmt.Errorf("decode base64: %w", err)
+		return c, err
 	}
 	if err := json.Unmarshal(b, &c); err != nil {
-		return c, fmt.Errorf("decode JSON: %w", err)
+		return c, err
 	}
 	if c.RV == 0 {
 		return c, errors.New("no resource version in it")

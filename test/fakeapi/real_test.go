@@ -9,13 +9,19 @@ import (
 	"io"
 	"net/http"
 	"regexp"
+	"slices"
+	"strconv"
 	"strings"
+	"sync"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
@@ -99,11 +105,17 @@ func questions() []question {
 	return all
 }
 
-// TestAsRealServer puts the objects of a real kube-apiserver into the fake one
-// and compares their answers. Resource versions are left out, as the counters
-// differ.
+// TestAsRealServer compares the fake server to a real kube-apiserver.
 func TestAsRealServer(t *testing.T) {
 	plane := controlplane.Start(t)
+	t.Run("answers", func(t *testing.T) { testAnswers(t, plane) })
+	t.Run("changes", func(t *testing.T) { testChanges(t, plane) })
+}
+
+// testAnswers puts the objects of the real server into the fake one and
+// compares their answers. Resource versions are left out, as the counters
+// differ.
+func testAnswers(t *testing.T, plane *controlplane.ControlPlane) {
 	fill(t, plane.Client())
 	srv := fakeapi.New()
 	if err := srv.Start(); err != nil {
@@ -123,13 +135,28 @@ func TestAsRealServer(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	// All at once, as watches take a second each.
+	type answers struct {
+		question
+		real, fake       string
+		realErr, fakeErr error
+	}
+	var wait sync.WaitGroup
+	var all []*answers
 	for _, q := range questions() {
-		t.Run(q.accept+" "+q.path, func(t *testing.T) {
-			t.Parallel()
-			want := ask(t, client, config.Host, q)
-			got := ask(t, http.DefaultClient, srv.URL(), q)
-			if got != want {
-				t.Errorf("\nreal: %s\nfake: %s", want, got)
+		a := &answers{question: q}
+		all = append(all, a)
+		wait.Go(func() { a.real, a.realErr = ask(client, config.Host, q) })
+		wait.Go(func() { a.fake, a.fakeErr = ask(http.DefaultClient, srv.URL(), q) })
+	}
+	wait.Wait()
+	for _, a := range all {
+		t.Run(a.accept+" "+a.path, func(t *testing.T) {
+			if err := errors.Join(a.realErr, a.fakeErr); err != nil {
+				t.Fatal(err)
+			}
+			if a.fake != a.real {
+				t.Errorf("\nreal: %s\nfake: %s", a.real, a.fake)
 			}
 		})
 	}
@@ -181,7 +208,7 @@ func copyAll(t *testing.T, c kubernetes.Interface, srv *fakeapi.Server) {
 	services, err1 := c.CoreV1().Services("").List(ctx, metav1.ListOptions{})
 	namespaces, err2 := c.CoreV1().Namespaces().List(ctx, metav1.ListOptions{})
 	nodes, err3 := c.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
-	slices, err4 := c.DiscoveryV1().EndpointSlices("").List(ctx, metav1.ListOptions{})
+	endpoints, err4 := c.DiscoveryV1().EndpointSlices("").List(ctx, metav1.ListOptions{})
 	if err := errors.Join(err1, err2, err3, err4); err != nil {
 		t.Fatal(err)
 	}
@@ -194,8 +221,8 @@ func copyAll(t *testing.T, c kubernetes.Interface, srv *fakeapi.Server) {
 	for i := range nodes.Items {
 		objs = append(objs, &nodes.Items[i])
 	}
-	for i := range slices.Items {
-		objs = append(objs, &slices.Items[i])
+	for i := range endpoints.Items {
+		objs = append(objs, &endpoints.Items[i])
 	}
 	if err := srv.Put(objs...); err != nil {
 		t.Fatal(err)
@@ -204,20 +231,19 @@ func copyAll(t *testing.T, c kubernetes.Interface, srv *fakeapi.Server) {
 
 // compact gives JSON documents without blanks, one to a line. Errors are
 // indented or not by the client's name.
-func compact(t *testing.T, body []byte) string {
-	t.Helper()
+func compact(body []byte) (string, error) {
 	var out bytes.Buffer
 	documents := json.NewDecoder(bytes.NewReader(body))
 	for {
 		var document json.RawMessage
 		switch err := documents.Decode(&document); {
 		case errors.Is(err, io.EOF):
-			return out.String()
+			return out.String(), nil
 		case err != nil:
-			t.Fatal(err)
+			return "", fmt.Errorf("decode JSON: %w", err)
 		}
 		if err := json.Compact(&out, document); err != nil {
-			t.Fatal(err)
+			return "", fmt.Errorf("compact JSON: %w", err)
 		}
 		out.WriteByte('\n')
 	}
@@ -229,40 +255,182 @@ var unequal = regexp.MustCompile(`("resourceVersion":|"continue":)"[^"]+"|resour
 
 // ask gives status, content type and body of an answer. Protobuf bodies are
 // shown as JSON; those of watches only by whether they have content.
-func ask(t *testing.T, client *http.Client, url string, q question) string {
-	t.Helper()
+func ask(client *http.Client, url string, q question) (string, error) {
 	req, err := http.NewRequest(http.MethodGet, url+q.path, nil)
 	if err != nil {
-		t.Fatal(err)
+		return "", err
 	}
 	if q.accept != "" {
 		req.Header.Set("Accept", q.accept)
 	}
 	resp, err := client.Do(req)
 	if err != nil {
-		t.Fatal(err)
+		return "", err
 	}
 	body, err := io.ReadAll(resp.Body)
 	if err := errors.Join(err, resp.Body.Close()); err != nil {
-		t.Fatal(err)
+		return "", err
 	}
 	contentType := resp.Header.Get("Content-Type")
 	text := string(body)
 	switch {
 	case contentType == asProtobuf:
-		obj, gvk, err := scheme.Codecs.UniversalDeserializer().Decode(body, nil, nil)
+		known := runtime.NewScheme()
+		if err := errors.Join(scheme.AddToScheme(known), metav1.AddMetaToScheme(known)); err != nil {
+			return "", err
+		}
+		obj, gvk, err := serializer.NewCodecFactory(known).UniversalDeserializer().Decode(body, nil, nil)
 		if err != nil {
-			t.Fatal(err)
+			return "", fmt.Errorf("show protobuf: %w", err)
 		}
 		b, err := json.Marshal(obj)
 		if err != nil {
-			t.Fatal(err)
+			return "", fmt.Errorf("show protobuf: %w", err)
 		}
 		text = fmt.Sprintf("%v %s", gvk, b)
 	case contentType == asJSON:
-		text = compact(t, body)
+		if text, err = compact(body); err != nil {
+			return "", err
+		}
 	case strings.HasPrefix(contentType, asProtobuf):
 		text = fmt.Sprintf("content: %t", len(body) > 0)
 	}
-	return fmt.Sprintf("%d %s\n%s", resp.StatusCode, contentType, unequal.ReplaceAllString(text, "$1"))
+	return fmt.Sprintf("%d %s\n%s", resp.StatusCode, contentType, unequal.ReplaceAllString(text, "$1")), nil
+}
+
+// testChanges makes the same changes on both servers and compares what watches
+// with selectors are told: types of events, objects, and the order of resource
+// versions.
+func testChanges(t *testing.T, plane *controlplane.ControlPlane) {
+	srv := fakeapi.New()
+	if err := srv.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := srv.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	fake, err := kubernetes.NewForConfig(&rest.Config{Host: srv.URL()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	selectors := []metav1.ListOptions{
+		{}, {LabelSelector: "colour=red"}, {LabelSelector: "colour!=red"}, {FieldSelector: "metadata.name=one"},
+		{FieldSelector: "spec.type=ExternalName"}, {FieldSelector: "spec.clusterIP!=None"},
+	}
+	watches := map[kubernetes.Interface][]watch.Interface{}
+	for _, c := range []kubernetes.Interface{plane.Client(), fake} {
+		for _, opts := range selectors {
+			w, err := c.CoreV1().Services("c").Watch(ctx, opts)
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(w.Stop)
+			watches[c] = append(watches[c], w)
+		}
+	}
+
+	change(ctx, t, plane.Client(), srv)
+	time.Sleep(time.Second) // for the real server to tell all
+	for i, opts := range selectors {
+		want, got := told(t, watches[plane.Client()][i]), told(t, watches[fake][i])
+		if got != want || want == "" {
+			t.Errorf("%v:\nreal:%s\nfake:%s", opts, want, got)
+		}
+	}
+}
+
+// change creates, updates and deletes Services of namespace c on both servers.
+func change(ctx context.Context, t *testing.T, c kubernetes.Interface, srv *fakeapi.Server) {
+	t.Helper()
+	if _, err := c.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "c"}}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	services := c.CoreV1().Services("c")
+	both := func(svc *corev1.Service, err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := srv.Put(svc); err != nil {
+			t.Fatal(err)
+		}
+	}
+	create := func(name, colour, external string) {
+		t.Helper()
+		svc := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"colour": colour}}}
+		svc.Spec = corev1.ServiceSpec{ClusterIP: "None", Ports: []corev1.ServicePort{{Port: 80}}}
+		if external != "" {
+			svc.Spec = corev1.ServiceSpec{Type: corev1.ServiceTypeExternalName, ExternalName: external}
+		}
+		both(services.Create(ctx, svc, metav1.CreateOptions{}))
+	}
+	paint := func(name, colour string) {
+		t.Helper()
+		svc, err := services.Get(ctx, name, metav1.GetOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		svc.Labels["colour"] = colour
+		both(services.Update(ctx, svc, metav1.UpdateOptions{}))
+	}
+	remove := func(name string) {
+		t.Helper()
+		if err := services.Delete(ctx, name, metav1.DeleteOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		if err := srv.Delete(&corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "c", Name: name}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	create("one", "red", "")
+	create("two", "green", "example.org")
+	paint("one", "green")
+	paint("two", "red")
+	paint("two", "blue")
+	paint("one", "red")
+	remove("one")
+	create("one", "blue", "example.net")
+	paint("one", "red")
+	remove("two")
+	create("end", "green", "example.org")
+	paint("end", "red")
+	paint("one", "pink")
+	remove("one")
+	remove("end")
+}
+
+// told gives the events of a watch until it is still.
+// Resource versions are given as their ranks among those seen.
+func told(t *testing.T, w watch.Interface) string {
+	t.Helper()
+	var lines []string
+	var rvs []uint64
+	for {
+		select {
+		case e, ok := <-w.ResultChan():
+			svc, isService := e.Object.(*corev1.Service)
+			if !ok || !isService {
+				t.Fatalf("watch gave %v, %t", e, ok)
+			}
+			rv, err := strconv.ParseUint(svc.ResourceVersion, 10, 64)
+			if err != nil {
+				t.Fatal(err)
+			}
+			lines = append(lines, fmt.Sprintf("%s %s %s %s %s", e.Type, svc.Name, svc.UID, svc.Labels["colour"], svc.Spec.ExternalName))
+			rvs = append(rvs, rv)
+			continue
+		case <-time.After(100 * time.Millisecond):
+		}
+		break
+	}
+	seen := slices.Compact(slices.Sorted(slices.Values(rvs)))
+	var out strings.Builder
+	for i, line := range lines {
+		fmt.Fprintf(&out, "\n%s @%d", line, slices.Index(seen, rvs[i]))
+	}
+	return out.String()
 }

@@ -60,6 +60,9 @@ func (r *resource) convertFieldLabel(label, value string) (string, string, error
 			return label, value, nil
 		}
 	}
+	if len(r.fieldLabels) == 0 {
+		return "", "", fmt.Errorf("%q is not a known field selector: only %q, %q", label, "metadata.name", "metadata.namespace")
+	}
 	return "", "", fmt.Errorf("field label not supported: %s", label)
 }
 

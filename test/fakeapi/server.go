@@ -261,9 +261,7 @@ func (s *Server) serve(w http.ResponseWriter, req *http.Request) {
 	case s.refuse.Load():
 		err = apierrors.NewServiceUnavailable("the server is refusing requests")
 	case !acceptable:
-		err = errNotAcceptable("406: Not Acceptable\n\nAvailable representations: application/json, application/vnd.kubernetes.protobuf")
-	case rep.metadataOnly && rep.metadataList != (verb == VerbList):
-		err = errNotAcceptable("the kind of metadata asked for is not that of the requested object")
+		err = errMediaType()
 	case verb == VerbGet:
 		err = s.get(w, req, t, rep)
 	case verb == VerbList:

@@ -278,7 +278,7 @@ func parseRV(text string) (uint64, error) {
 	}
 	rv, err := strconv.ParseUint(text, 10, 64)
 	if err != nil {
-		return 0, fmt.Errorf("invalid resource version %q: %w", text, err)
+		return 0, errInvalidRV(text, err)
 	}
 	return rv, nil
 }

@@ -45,12 +45,31 @@ func errTooLarge(rv, current uint64) error {
 	return err
 }
 
+// errInvalidRV is what a real server says of a resource version which is no
+// number: an error of its own, not one of the request.
+func errInvalidRV(text string, err error) error {
+	return &apierrors.StatusError{ErrStatus: metav1.Status{
+		Status:  metav1.StatusFailure,
+		Code:    http.StatusInternalServerError,
+		Message: fmt.Sprintf("resourceVersion: Invalid value: %q: %v", text, err),
+	}}
+}
+
 func errNotAcceptable(message string) error {
 	return &apierrors.StatusError{ErrStatus: metav1.Status{
 		Status:  metav1.StatusFailure,
 		Code:    http.StatusNotAcceptable,
 		Reason:  metav1.StatusReasonNotAcceptable,
 		Message: message,
+	}}
+}
+
+func errMediaType() error {
+	return &apierrors.StatusError{ErrStatus: metav1.Status{
+		Status:  metav1.StatusFailure,
+		Code:    http.StatusNotAcceptable,
+		Reason:  metav1.StatusReasonNotAcceptable,
+		Message: "406: Not Acceptable\n\nAvailable representations: application/json, application/vnd.kubernetes.protobuf",
 		Details: &metav1.StatusDetails{},
 	}}
 }

@@ -9,7 +9,6 @@ import (
 	"sync"
 	"time"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/internalversion"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -35,7 +34,10 @@ func (s *Server) watch(w http.ResponseWriter, req *http.Request, t target, rep r
 	}
 	rv, err := parseRV(opts.ResourceVersion)
 	if err != nil {
-		return apierrors.NewBadRequest(err.Error())
+		return err
+	}
+	if err := rep.fits(t.collection.res, false); err != nil {
+		return err
 	}
 
 	stream := newStream(w, rep, t.collection.res)

@@ -136,7 +136,7 @@ func (ix *Index) NamespacesGeneration() *Generation { return &ix.namespacesGener
 func (ix *Index) ServicesByIP(a netip.Addr) []*Service {
 	found := slices.Collect(ix.clusterIPs.all(a))
 	slices.SortFunc(found, func(a, b *Service) int { return a.key().compare(b.key()) })
-	return found
+	return slices.Compact(found)
 }
 
 // SlicesByIP returns the EndpointSlices with a ready endpoint of that address, ordered by namespace
@@ -168,7 +168,7 @@ func (ix *Index) Addresses() iter.Seq[netip.Addr] {
 func (ix *Index) PodsByIP(a netip.Addr) []*Pod {
 	found := slices.Collect(ix.podIPs.all(a))
 	slices.SortFunc(found, func(a, b *Pod) int { return a.key().compare(b.key()) })
-	return found
+	return slices.Compact(found)
 }
 
 // AddressGeneration advances with every change of what an address leads to. Addresses share a few

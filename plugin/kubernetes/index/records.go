@@ -1,6 +1,7 @@
 package index
 
 import (
+	"maps"
 	"net/netip"
 	"slices"
 	"unique"
@@ -113,4 +114,8 @@ type Pod struct {
 	IPs []netip.Addr
 	// Labels are read by metadata of the client; nil unless asked for.
 	Labels map[string]string
+}
+
+func (p *Pod) equal(q *Pod) bool {
+	return slices.Equal(p.IPs, q.IPs) && maps.Equal(p.Labels, q.Labels)
 }

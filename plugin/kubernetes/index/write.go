@@ -5,8 +5,10 @@ import (
 	"strings"
 )
 
-// Every writer publishes the new records first and advances the generations then; see Generation.
-// A record handed in belongs to the index from then on.
+// Every writer publishes the new records first and advances the generations then; see Generation. A
+// record that says what the present one says changes nothing: the present one stays, with its version.
+// A record handed in belongs to the index from then on: it is not changed any more, and not put again
+// after it was replaced.
 
 // PutService adds a Service or replaces the one of that name.
 func (ix *Index) PutService(s *Service) {
@@ -52,7 +54,7 @@ func (ix *Index) putService(s *Service) {
 	switch {
 	case e == nil:
 		e = &Entry{generation: new(Generation)}
-	case e.Service == s:
+	case e.Service != nil && e.Service.equal(s):
 		return
 	default:
 		k = e.name()
@@ -61,9 +63,6 @@ func (ix *Index) putService(s *Service) {
 	old := e.Service
 	ix.services.set(k, &Entry{Service: s, Slices: e.Slices, generation: e.generation})
 	ix.moveClusterIPs(old, s)
-	if old != nil && old.equal(s) {
-		return
-	}
 	ix.serviceChanged(k.Namespace, e, old == nil)
 	ix.addressesChanged(old, s, e.Slices)
 }
@@ -184,12 +183,8 @@ func (ix *Index) SliceRecord(namespace, name string) *Slice {
 
 func (ix *Index) putSlice(s *Slice) {
 	old := ix.slicesByName[s.key()]
-	if old == s {
+	if old != nil && old.equal(s) {
 		return
-	}
-	if old != nil && old.Service != s.Service {
-		ix.deleteSlice(old.key())
-		old = nil
 	}
 	k := s.owner()
 	e, _ := ix.services.get(k)
@@ -205,8 +200,8 @@ func (ix *Index) putSlice(s *Slice) {
 	ix.slicesByName[s.key()] = s
 	ix.services.set(k, &Entry{Service: e.Service, Slices: withSlice(e.Slices, s), generation: e.generation})
 	ix.moveEndpoints(old, s)
-	if old != nil && old.equal(s) {
-		return
+	if old != nil && old.Service != s.Service {
+		ix.unlink(old).generation.advance()
 	}
 	ix.slicesChanged(e, old, s)
 }
@@ -217,16 +212,22 @@ func (ix *Index) deleteSlice(k Name) {
 		return
 	}
 	delete(ix.slicesByName, k)
-	owner := old.owner()
-	e, _ := ix.services.get(owner)
-	rest := slices.DeleteFunc(slices.Clone(e.Slices), func(s *Slice) bool { return s == old })
-	if e.Service == nil && len(rest) == 0 {
-		ix.services.remove(owner, func(*Entry) bool { return true })
-	} else {
-		ix.services.set(owner, &Entry{Service: e.Service, Slices: rest, generation: e.generation})
-	}
+	e := ix.unlink(old)
 	ix.moveEndpoints(old, nil)
 	ix.slicesChanged(e, old, nil)
+}
+
+// unlink takes an EndpointSlice out of the entry of its Service, and returns that entry as it was.
+func (ix *Index) unlink(s *Slice) *Entry {
+	k := s.owner()
+	e, _ := ix.services.get(k)
+	rest := slices.DeleteFunc(slices.Clone(e.Slices), func(v *Slice) bool { return v == s })
+	if e.Service == nil && len(rest) == 0 {
+		ix.services.remove(k, func(*Entry) bool { return true })
+	} else {
+		ix.services.set(k, &Entry{Service: e.Service, Slices: rest, generation: e.generation})
+	}
+	return e
 }
 
 // withSlice returns all with s in the place of the slice of its name, or added in order.
@@ -352,7 +353,7 @@ func (ix *Index) PodRecord(namespace, name string) *Pod {
 
 func (ix *Index) putPod(p *Pod) {
 	old := ix.podsByName[p.key()]
-	if old == p {
+	if old != nil && old.equal(p) {
 		return
 	}
 	ix.podsByName[p.key()] = p

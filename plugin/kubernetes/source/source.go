@@ -1,7 +1,7 @@
 // Package source brings the state of a cluster into an index. In go Kubernetes objects, from an API
 // server or from files; out come their stripped records, in the index, as long as the source runs.
 //
-// It must not know what DNS answers look like: it imports no dns package.
+// It does not know what answers look like: of DNS it knows only which names are valid.
 package source
 
 import (

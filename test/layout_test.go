@@ -1,0 +1,142 @@
+package test
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"encoding/pem"
+	"math/big"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// daemonEnds bounds the wait for a program that is to end by itself.
+const daemonEnds = 30 * time.Second
+
+// forbidden says what a package may not import, directly or not. The reason stands in the package's
+// comment.
+var forbidden = map[string][]string{
+	"plugin/kubernetes/index":            {"k8s.io/", "github.com/miekg/dns", "github.com/coredns/"},
+	"plugin/kubernetes/source/manifests": {"k8s.io/client-go/kubernetes", "github.com/coredns/coredns/core"},
+	"plugin/kubernetes/source/apiserver": {"k8s.io/client-go/kubernetes", "github.com/coredns/coredns/core"},
+	"cmd/clusterdns":                     {"k8s.io/client-go/kubernetes", "github.com/coredns/coredns/core/plugin", "github.com/coredns/coredns/plugin/kubernetes"},
+	"cmd/nodecache":                      {"k8s.io/", "github.com/coredns/coredns/core/plugin"},
+}
+
+func dependencies(t *testing.T, pkg string) []string {
+	t.Helper()
+	out, err := exec.Command("go", "list", "-deps", "github.com/nearside-dns/nearside/"+pkg).Output()
+	if err != nil {
+		t.Fatalf("go list %s: %v", pkg, err)
+	}
+	return strings.Fields(string(out))
+}
+
+// violations returns the dependencies that begin with a forbidden path.
+func violations(dependencies, forbidden []string) (found []string) {
+	for _, d := range dependencies {
+		for _, f := range forbidden {
+			if d == f || strings.HasPrefix(d, strings.TrimSuffix(f, "/")+"/") {
+				found = append(found, d)
+			}
+		}
+	}
+	return found
+}
+
+func TestImports(t *testing.T) {
+	for pkg, not := range forbidden {
+		t.Run(pkg, func(t *testing.T) {
+			if found := violations(dependencies(t, pkg), not); len(found) > 0 {
+				t.Errorf("%s imports %q", pkg, found)
+			}
+		})
+	}
+	t.Run("can fail", func(t *testing.T) {
+		got := violations([]string{"fmt", "k8s.io/api/core/v1", "github.com/miekg/dns", "k8s.iox"}, []string{"k8s.io/", "github.com/miekg/dns"})
+		if want := []string{"k8s.io/api/core/v1", "github.com/miekg/dns"}; !slices.Equal(got, want) {
+			t.Errorf("violations %q, want %q", got, want)
+		}
+	})
+}
+
+// sections are the fixed ones of a CoreDNS plugin's README.
+var sections = []string{"## Name", "## Description", "## Syntax", "## Examples"}
+
+// missing returns what the folder of a plugin lacks.
+func missing(t *testing.T, folder string) (all []string) {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(folder, "README.md"))
+	if err != nil {
+		return []string{"README.md"}
+	}
+	for _, s := range sections {
+		if !strings.Contains(string(text), "\n"+s+"\n") {
+			all = append(all, s)
+		}
+	}
+	if _, err := os.Stat(filepath.Join(folder, "setup.go")); err != nil {
+		all = append(all, "setup.go")
+	}
+	return all
+}
+
+func TestPlugins(t *testing.T) {
+	folders, err := os.ReadDir(filepath.Join(root, "plugin"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range folders {
+		if f.Name() == "internal" {
+			continue
+		}
+		if lacks := missing(t, filepath.Join(root, "plugin", f.Name())); len(lacks) > 0 {
+			t.Errorf("plugin/%s lacks %q", f.Name(), lacks)
+		}
+	}
+	t.Run("can fail", func(t *testing.T) {
+		empty, half := t.TempDir(), t.TempDir()
+		if err := os.WriteFile(filepath.Join(half, "README.md"), []byte("\n## Name\n\n## Description\n\n## Syntax\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if got := missing(t, empty); !slices.Equal(got, []string{"README.md"}) {
+			t.Errorf("an empty folder lacks %q", got)
+		}
+		if got := missing(t, half); !slices.Equal(got, []string{"## Examples", "setup.go"}) {
+			t.Errorf("a README of three sections lacks %q", got)
+		}
+	})
+}
+
+// keyPair writes a certificate and key.pem to the folder, and returns the certificate's path.
+func keyPair(t *testing.T, folder string) string {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	private, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, b := range map[string]*pem.Block{
+		"cert.pem": {Type: "CERTIFICATE", Bytes: der},
+		"key.pem":  {Type: "PRIVATE KEY", Bytes: private},
+	} {
+		if err := os.WriteFile(filepath.Join(folder, name), pem.EncodeToMemory(b), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return filepath.Join(folder, "cert.pem")
+}

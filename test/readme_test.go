@@ -1,0 +1,192 @@
+// Package test holds the tests that look at the repository as its users do: its documents and its
+// layout.
+package test
+
+import (
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/nearside-dns/nearside/test/daemon"
+	"github.com/nearside-dns/nearside/test/fakeapi"
+)
+
+const root = ".."
+
+// block is a fenced block of a document.
+type block struct {
+	language string
+	line     int // of its first line of text
+	text     string
+}
+
+// blocks returns the fenced blocks of a Markdown text.
+func blocks(markdown string) (all []block) {
+	var current *block
+	for i, line := range strings.Split(markdown, "\n") {
+		fence := strings.HasPrefix(line, "```") || strings.HasPrefix(line, "~~~")
+		switch {
+		case fence && current == nil:
+			current = &block{language: strings.TrimSpace(line[3:]), line: i + 2}
+		case fence:
+			all = append(all, *current)
+			current = nil
+		case current != nil:
+			current.text += line + "\n"
+		}
+	}
+	return all
+}
+
+func read(t *testing.T, path string) string {
+	t.Helper()
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// documents returns the READMEs of the repository.
+func documents(t *testing.T) (paths []string) {
+	t.Helper()
+	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+		if err == nil && d.Name() == "README.md" {
+			paths = append(paths, path)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return paths
+}
+
+// TestCorefilesOfDocuments starts a server with every Corefile that a document shows, and with
+// Corefile.example.
+func TestCorefilesOfDocuments(t *testing.T) {
+	program := daemon.Build(t, "clusterdns")
+	api := fakeapi.New()
+	if err := api.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = api.Close() })
+	shown := map[string]string{"Corefile.example": read(t, filepath.Join(root, "Corefile.example"))}
+	for _, path := range documents(t) {
+		for _, b := range blocks(read(t, path)) {
+			if b.language == "corefile" {
+				shown[fmt.Sprintf("%s:%d", strings.TrimPrefix(path, root+"/"), b.line)] = b.text
+			}
+		}
+	}
+	if len(shown) < 5 {
+		t.Fatalf("only %d Corefiles were found", len(shown))
+	}
+	for name, corefile := range shown {
+		t.Run(name, func(t *testing.T) {
+			daemon.Start(t, program, here(t, corefile, api.URL()))
+		})
+	}
+}
+
+// TestBrokenCorefileOfDocument shows that the test above can fail.
+func TestBrokenCorefileOfDocument(t *testing.T) {
+	b := blocks("text\n~~~ corefile\n.:53 {\n    kubernetes {\n        manifests\n    }\n}\n~~~\n")
+	if len(b) != 1 || b[0].language != "corefile" || b[0].line != 3 {
+		t.Fatalf("blocks: %+v", b)
+	}
+	p := daemon.Launch(t, daemon.Build(t, "clusterdns"), here(t, b[0].text, "http://127.0.0.1:1"))
+	code, err := p.Wait(daemonEnds)
+	if err != nil || code != 1 {
+		t.Fatalf("exit code %d, %v; want 1 for a broken Corefile", code, err)
+	}
+	if !strings.Contains(p.Output(), "Corefile:4 - Error during parsing: manifests takes a directory, got []") {
+		t.Errorf("the error was %q", p.Output())
+	}
+}
+
+// here makes what a Corefile refers to be there: free ports of 127.0.0.1, files, an API server.
+func here(t *testing.T, corefile, apiURL string) string {
+	t.Helper()
+	corefile = regexp.MustCompile(`(?m)^([.\w]+):\d+ \{$`).ReplaceAllString(corefile, "$1:PORT {\n    bind 127.0.0.1")
+	corefile = strings.ReplaceAll(corefile, "    bind 127.0.0.1\n    bind 127.0.0.1\n", "    bind 127.0.0.1\n")
+	for _, listener := range []string{"prometheus", "ready", "health"} {
+		address := "127.0.0.1:" + strconv.Itoa(daemon.FreePort(t))
+		corefile = regexp.MustCompile(`(?m)^(\s+`+listener+`)( [\d.:]+)?( \{)?$`).ReplaceAllString(corefile, "$1 "+address+"$3")
+	}
+	folder := t.TempDir()
+	demo, err := filepath.Abs(filepath.Join(root, "deploy", "demo"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, text := range map[string]string{
+		"kubeconfig":  kubeconfig(apiURL),
+		"resolv.conf": "nameserver 127.0.0.1\n",
+	} {
+		if err := os.WriteFile(filepath.Join(folder, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	certificate := keyPair(t, folder)
+	corefile = strings.NewReplacer(
+		"deploy/demo", demo,
+		"/etc/nearside/manifests", demo,
+		"/etc/nearside/kubeconfig", filepath.Join(folder, "kubeconfig"),
+		"/etc/nearside/client.crt", certificate, "/etc/nearside/ca.crt", certificate,
+		"/etc/nearside/client.key", filepath.Join(folder, "key.pem"),
+		"https://k8s.example.com:6443", strings.Replace(apiURL, "http:", "https:", 1),
+		"/etc/resolv.conf", filepath.Join(folder, "resolv.conf"),
+	).Replace(corefile)
+	if !strings.Contains(corefile, "manifests") && !strings.Contains(corefile, "kubeconfig") && !strings.Contains(corefile, "endpoint") {
+		corefile = regexp.MustCompile(`(?m)^(    kubernetes .*\{)$`).ReplaceAllString(corefile, "$1\n        endpoint "+apiURL)
+	}
+	return strings.ReplaceAll(corefile, "    loop\n", "") // it would ask the server of resolv.conf, which is not there
+}
+
+func kubeconfig(url string) string {
+	return `apiVersion: v1
+kind: Config
+clusters: [{name: c, cluster: {server: "` + url + `"}}]
+users: [{name: u, user: {}}]
+contexts: [{name: x, context: {cluster: c, user: u}}]
+current-context: x
+`
+}
+
+// TestCommandsOfReadme runs the dig commands that README.md shows, and compares what they print.
+func TestCommandsOfReadme(t *testing.T) {
+	if _, err := exec.LookPath("dig"); err != nil && os.Getenv("NEARSIDE_REQUIRE_ALL") != "1" {
+		t.Skipf("%v: run test/install.sh", err)
+	}
+	server := daemon.Start(t, daemon.Build(t, "clusterdns"), here(t, read(t, filepath.Join(root, "Corefile.example")), ""))
+	ran := 0
+	for _, b := range blocks(read(t, filepath.Join(root, "README.md"))) {
+		if b.language != "console" {
+			continue
+		}
+		for _, shown := range strings.Split("\n"+b.text, "\n$ ")[1:] {
+			command, want, _ := strings.Cut(shown, "\n")
+			if !strings.HasPrefix(command, "dig ") {
+				continue
+			}
+			ran++
+			args := strings.Fields(strings.Replace(command, "-p 1053", "-p "+strconv.Itoa(server.Port), 1))
+			got, err := exec.Command(args[0], args[1:]...).CombinedOutput()
+			if err != nil {
+				t.Fatalf("%s: %v\n%s", command, err, got)
+			}
+			if strings.TrimSpace(string(got)) != strings.TrimSpace(want) {
+				t.Errorf("%s printed\n%s\nREADME.md shows\n%s", command, got, want)
+			}
+		}
+	}
+	if ran < 3 {
+		t.Errorf("README.md shows %d dig commands, want at least 3", ran)
+	}
+}
