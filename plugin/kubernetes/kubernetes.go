@@ -51,7 +51,8 @@ func (k *Kubernetes) attach(ix *index.Index, status func() []source.Status) {
 type options struct {
 	source         source.Options
 	connection     apiserver.Connection
-	manifests      string // directory of manifests; empty means the API server
+	manifests      string   // directory of manifests; empty means the API server
+	sourceAt       position // the line that says where the records come from
 	namespaces     map[string]struct{}
 	pods           podMode
 	ttl            uint32 // seconds

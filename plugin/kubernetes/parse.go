@@ -1,9 +1,9 @@
 package kubernetes
 
 import (
-	"errors"
 	"fmt"
 	"maps"
+	"net/url"
 	"os"
 	"slices"
 	"strconv"
@@ -27,7 +27,7 @@ const (
 func parse(c *caddy.Controller) (k *Kubernetes, err error) {
 	for c.Next() {
 		if k != nil {
-			return nil, c.Err(plugin.ErrOnce.Error())
+			return nil, at(c).errorf("%v", plugin.ErrOnce)
 		}
 		if k, err = parseBlock(c); err != nil {
 			return nil, err
@@ -37,56 +37,93 @@ func parse(c *caddy.Controller) (k *Kubernetes, err error) {
 }
 
 func parseBlock(c *caddy.Controller) (*Kubernetes, error) {
-	k := newKubernetes(plugin.OriginsFromArgsOrServerBlock(c.RemainingArgs(), c.ServerBlockKeys))
+	start := at(c)
+	args := c.RemainingArgs()
+	k := newKubernetes(plugin.OriginsFromArgsOrServerBlock(args, c.ServerBlockKeys))
 	for _, z := range k.Zones {
-		if dnsutil.IsReverse(z) == 0 {
+		if !isReverse(z) {
 			k.primaryZone = z
 			break
 		}
 	}
 	if k.primaryZone == "" {
-		return nil, c.Errf("no zone of the cluster in %q: name one that is not a reverse zone, such as cluster.local", k.Zones)
+		return nil, start.errorf("no zone of the cluster in %q: name one that is not a reverse zone, such as cluster.local", args)
 	}
-	seen := map[string]bool{}
+	seen := map[string]position{}
 	for c.NextBlock() {
-		name := c.Val()
+		name, here := c.Val(), at(c)
 		option, ok := parsers[name]
 		if !ok {
-			return nil, c.Errf("unknown option %q, known are %s", name, knownOptions())
+			return nil, here.errorf("unknown option %q, known are %s", name, knownOptions())
 		}
 		args := c.RemainingArgs()
 		if len(args) < option.min || option.max >= 0 && len(args) > option.max {
-			return nil, c.Errf("%s takes %s, got %q", name, option.form, args)
+			return nil, here.errorf("%s takes %s, got %q", name, option.form, args)
 		}
 		if err := option.parse(k, args); err != nil {
-			return nil, c.Errf("%s: %v; it takes %s", name, err, option.form)
+			return nil, here.errorf("%s: %v; it takes %s", name, err, option.form)
 		}
-		seen[name] = true
+		seen[name] = here
 	}
 	if err := conflicts(seen); err != nil {
-		return nil, c.Err(err.Error())
+		return nil, err
 	}
 	k.source.Pods = k.pods == podsVerified
+	k.sourceAt = start
+	for _, name := range []string{"endpoint", "kubeconfig", "manifests"} {
+		if here, ok := seen[name]; ok {
+			k.sourceAt = here
+		}
+	}
 	return k, nil
 }
 
-// conflicts returns an error where options contradict each other.
-func conflicts(seen map[string]bool) error {
-	switch {
-	case seen["namespaces"] && seen["namespace_labels"]:
-		return errors.New("namespaces and namespace_labels cannot both be set")
-	case seen["zonal"] && seen["noendpoints"]:
-		return errors.New("zonal needs endpoints: remove noendpoints")
-	case seen["manifests"]:
-		for _, o := range []string{"endpoint", "kubeconfig", "tls", "apiserver_qps", "apiserver_burst", "apiserver_max_inflight"} {
-			if seen[o] {
-				return fmt.Errorf("manifests and %s cannot both be set: the records come from a directory or from an API server", o)
+// position is a line of a Corefile.
+type position struct {
+	file string
+	line int
+}
+
+func at(c *caddy.Controller) position { return position{c.File(), c.Line()} }
+
+// errorf returns an error in the form that those of the Corefile's parser have.
+func (p position) errorf(format string, args ...any) error {
+	return fmt.Errorf("%s:%d - Error during parsing: %s", p.file, p.line, fmt.Sprintf(format, args...))
+}
+
+// contradictions are the options that cannot both be set, and why.
+var contradictions = []struct{ one, other, why string }{
+	{"namespaces", "namespace_labels", "both say which namespaces are answered for"},
+	{"zonal", "noendpoints", "zonal names are those of endpoints"},
+	{"endpoint", "kubeconfig", "both say which API server is read"},
+	{"manifests", "endpoint", fromDirectory},
+	{"manifests", "kubeconfig", fromDirectory},
+	{"manifests", "tls", fromDirectory},
+	{"manifests", "apiserver_qps", fromDirectory},
+	{"manifests", "apiserver_burst", fromDirectory},
+	{"manifests", "apiserver_max_inflight", fromDirectory},
+}
+
+const fromDirectory = "the records come from a directory or from an API server"
+
+// conflicts returns an error, at the later line, where options contradict each other.
+func conflicts(seen map[string]position) error {
+	for _, c := range contradictions {
+		one, ok := seen[c.one]
+		other, both := seen[c.other]
+		if ok && both {
+			if other.line > one.line {
+				one = other
 			}
+			return one.errorf("%s and %s cannot both be set: %s", c.one, c.other, c.why)
 		}
-	case seen["endpoint"] && seen["kubeconfig"]:
-		return errors.New("endpoint and kubeconfig cannot both be set")
 	}
 	return nil
+}
+
+// isReverse reports whether a zone is one of addresses. The zones above all of them count as well.
+func isReverse(zone string) bool {
+	return zone == "in-addr.arpa." || zone == "ip6.arpa." || dnsutil.IsReverse(zone) > 0
 }
 
 // option is how one line of the block is read. form says what it takes, for error messages.
@@ -97,7 +134,7 @@ type option struct {
 }
 
 var parsers = map[string]option{
-	"endpoint":               {1, -1, "the URL of an API server", parseEndpoint},
+	"endpoint":               {1, -1, "the URL of an API server, such as https://10.0.0.1:6443", parseEndpoint},
 	"tls":                    {3, 3, "three files: CERT KEY CACERT", parseTLS},
 	"kubeconfig":             {1, 2, "a file and optionally a context: FILE [CONTEXT]", parseKubeconfig},
 	"manifests":              {1, 1, "a directory", parseManifests},
@@ -122,6 +159,9 @@ func knownOptions() string {
 }
 
 func parseEndpoint(k *Kubernetes, args []string) error {
+	if u, err := url.Parse(args[0]); err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
+		return fmt.Errorf("%q is no such URL", args[0])
+	}
 	if len(args) > 1 {
 		log.Warningf("endpoint: only the first of %q is used", args)
 	}

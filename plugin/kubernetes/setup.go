@@ -32,7 +32,7 @@ func setup(c *caddy.Controller) error {
 	}
 	open, err := k.openSource()
 	if err != nil {
-		return plugin.Error(pluginName, err)
+		return plugin.Error(pluginName, k.sourceAt.errorf("%v", err))
 	}
 	var lease *source.Lease
 	c.OnStartup(func() (err error) {

@@ -34,7 +34,7 @@ func (k *Kubernetes) Transfer(zone string, serial uint32) (<-chan []dns.RR, erro
 		}
 		ns, glue := k.nsRecords(zone)
 		out <- append(ns, glue...)
-		if dnsutil.IsReverse(zone) > 0 {
+		if isReverse(zone) {
 			k.transferAddresses(zone, out)
 		} else {
 			k.transferServices(zone, out)

@@ -33,6 +33,8 @@ type Daemon struct {
 
 	conf, logFormat  string
 	version, plugins bool
+
+	unread error // why the Corefile could not be read the last time
 }
 
 // Run starts the server and returns when it has ended, with the exit code of the process.
@@ -86,6 +88,9 @@ func (d *Daemon) run(flags *flag.FlagSet) error {
 	// A reload reads with the loader that read at the start.
 	caddy.RegisterCaddyfileLoader("corefile", caddy.LoaderFunc(d.corefile))
 	corefile, err := caddy.LoadCaddyfile(serverType)
+	if d.unread != nil {
+		return d.unread
+	}
 	if err != nil {
 		return err
 	}
@@ -123,8 +128,9 @@ func (d *Daemon) corefile(serverType string) (caddy.Input, error) {
 		read = func(string) ([]byte, error) { return io.ReadAll(os.Stdin) }
 	}
 	contents, err := read(filepath.Clean(name))
-	if err != nil {
-		return nil, fmt.Errorf("no configuration: %w; name a Corefile with -conf", err)
+	if d.unread = err; err != nil {
+		d.unread = fmt.Errorf("no configuration: %w; name a Corefile with -conf", err)
+		return nil, d.unread
 	}
 	return caddy.CaddyfileInput{Contents: contents, Filepath: name, ServerTypeName: serverType}, nil
 }

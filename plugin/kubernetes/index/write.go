@@ -358,8 +358,9 @@ func (ix *Index) putPod(p *Pod) {
 	}
 	ix.podsByName[p.key()] = p
 	ix.movePod(old, p)
+	ix.podAddressesChanged(old, p)
 	if old == nil || !slices.Equal(old.IPs, p.IPs) {
-		ix.podChanged(old, p)
+		ix.touch() // labels are in no answer
 	}
 }
 
@@ -370,7 +371,8 @@ func (ix *Index) deletePod(k Name) {
 	}
 	delete(ix.podsByName, k)
 	ix.movePod(old, nil)
-	ix.podChanged(old, nil)
+	ix.podAddressesChanged(old)
+	ix.touch()
 }
 
 func (ix *Index) movePod(old, p *Pod) {
@@ -386,7 +388,7 @@ func (ix *Index) movePod(old, p *Pod) {
 	}
 }
 
-func (ix *Index) podChanged(pods ...*Pod) {
+func (ix *Index) podAddressesChanged(pods ...*Pod) {
 	for _, p := range pods {
 		if p != nil {
 			for _, a := range p.IPs {
@@ -394,5 +396,4 @@ func (ix *Index) podChanged(pods ...*Pod) {
 			}
 		}
 	}
-	ix.touch()
 }
