@@ -43,8 +43,13 @@ type nameServerAddr struct {
 }
 
 // nameServers returns the server's names in a zone: those of the Services that its own address is
-// an endpoint of, or ns.dns with its own addresses where there is no such Service.
+// an endpoint of, or ns.dns with its own addresses where there is no such Service. A reverse zone has
+// no Services; its server has the name that it has in the first zone that is none.
 func (k *Kubernetes) nameServers(zone string) (all []nameServerAddr) {
+	servicesIn := zone
+	if isReverse(zone) {
+		servicesIn = k.primaryZone
+	}
 	seen := map[nameServerAddr]struct{}{}
 	add := func(name string, a netip.Addr) {
 		ns := nameServerAddr{name, a}
@@ -56,10 +61,10 @@ func (k *Kubernetes) nameServers(zone string) (all []nameServerAddr) {
 	for _, ip := range k.localIPs {
 		for _, sl := range k.index.SlicesByIP(ip) {
 			e := k.index.Service(sl.Namespace, sl.Service)
-			if e == nil {
+			if e == nil || !k.exposes(sl.Namespace) {
 				continue
 			}
-			name := serviceName(e.Service, zone)
+			name := serviceName(e.Service, servicesIn)
 			if e.Service.Kind == index.Headless {
 				for i := range sl.Endpoints {
 					add(label(&sl.Endpoints[i])+"."+name, sl.Endpoints[i].Addr)

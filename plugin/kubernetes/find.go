@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/coredns/coredns/plugin/pkg/dnsutil"
+	"github.com/miekg/dns"
 
 	"github.com/nearside-dns/nearside/plugin/kubernetes/index"
 )
@@ -36,25 +37,21 @@ const (
 
 // find returns what a name in a zone stands for; the name is in lower case.
 func (k *Kubernetes) find(name, zone string) found {
-	base, err := dnsutil.TrimZone(name, zone)
-	if err != nil {
-		return found{}
-	}
+	base, reverse := below(name, zone), dnsutil.IsReverse(name) > 0
 	switch {
-	case base == "":
-		return found{kind: fixed}
-	case dnsutil.IsReverse(name) > 0:
-		return k.findAddress(name)
-	}
-	switch base {
-	case labelService, labelPod:
-		return found{kind: fixed}
-	case "dns-version":
-		return found{kind: schemaVersion}
-	case "ns.dns":
+	case base == "ns.dns":
 		return found{kind: nameServer}
-	case "dns": // ns.dns is below it
+	case base == "dns": // ns.dns is below it
 		return found{kind: fixed}
+	case reverse:
+		if f := k.findAddress(name); f.kind != nothing || base != "" {
+			return f
+		}
+		return found{kind: fixed}
+	case base == "" || base == labelService || base == labelPod:
+		return found{kind: fixed}
+	case base == "dns-version":
+		return found{kind: schemaVersion}
 	}
 	n, err := parseName(name, zone, k.source.Zones)
 	if err != nil || !k.exposes(n.namespace) {
@@ -230,6 +227,10 @@ func undashed(label string) (netip.Addr, bool) {
 func (k *Kubernetes) findAddress(name string) found {
 	a, err := netip.ParseAddr(dnsutil.ExtractAddressFromReverse(name))
 	if err != nil {
+		return found{}
+	}
+	// Labels that are more than one digit or octet may look like an address when they are joined.
+	if again, err := dns.ReverseAddr(a.String()); err != nil || again != name {
 		return found{}
 	}
 	targets := k.pointers(a)

@@ -36,16 +36,22 @@ type objectName struct {
 // kubernetes/parse-error, the same as in CoreDNS.
 var errName = errors.New("invalid query name")
 
+// below returns what a name has left of a zone that it is in; it is empty for the zone itself.
+func below(name, zone string) string {
+	base, err := dnsutil.TrimZone(name, zone)
+	if err != nil {
+		return "" // nothing left of it
+	}
+	return base
+}
+
 // parseName takes a name in zone apart; both are fully qualified, the name in lower case. Zonal names
 // are outside of the schema unless zonal is set.
 //
 // Underscores of ports and protocols are not required, as in CoreDNS: two labels left of the Service
 // are a port and a protocol, one is an endpoint.
 func parseName(name, zone string, zonal bool) (n objectName, err error) {
-	base, err := dnsutil.TrimZone(name, zone)
-	if err != nil {
-		return n, errName
-	}
+	base := below(name, zone)
 	if base == "" || base == labelService || base == labelPod {
 		return n, nil
 	}

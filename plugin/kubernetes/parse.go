@@ -75,6 +75,11 @@ func parseBlock(c *caddy.Controller) (*Kubernetes, error) {
 			k.sourceAt = here
 		}
 	}
+	if here, ok := seen["tls"]; ok && k.connection.Endpoint != "" {
+		if _, err := k.connection.RESTConfig(); err != nil {
+			return nil, here.errorf("tls: %v; it takes %s", err, parsers["tls"].form)
+		}
+	}
 	return k, nil
 }
 
@@ -95,7 +100,6 @@ func (p position) errorf(format string, args ...any) error {
 var contradictions = []struct{ one, other, why string }{
 	{"namespaces", "namespace_labels", "both say which namespaces are answered for"},
 	{"zonal", "noendpoints", "zonal names are those of endpoints"},
-	{"endpoint", "kubeconfig", "both say which API server is read"},
 	{"manifests", "endpoint", fromDirectory},
 	{"manifests", "kubeconfig", fromDirectory},
 	{"manifests", "tls", fromDirectory},
@@ -123,6 +127,7 @@ func conflicts(seen map[string]position) error {
 
 // isReverse reports whether a zone is one of addresses. The zones above all of them count as well.
 func isReverse(zone string) bool {
+	zone = strings.ToLower(zone)
 	return zone == "in-addr.arpa." || zone == "ip6.arpa." || dnsutil.IsReverse(zone) > 0
 }
 

@@ -45,7 +45,9 @@ func setup(c *caddy.Controller) error {
 		return nil
 	})
 	c.OnShutdown(func() error {
-		lease.Release()
+		if lease != nil { // it is not if another plugin's start failed before
+			lease.Release()
+		}
 		return nil
 	})
 	dnsserver.GetConfig(c).AddPlugin(func(next plugin.Handler) plugin.Handler {

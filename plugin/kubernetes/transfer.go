@@ -32,8 +32,9 @@ func (k *Kubernetes) Transfer(zone string, serial uint32) (<-chan []dns.RR, erro
 		if serial != 0 && int32(serial-soa.Serial) >= 0 { // #nosec G115 -- serial arithmetic, RFC 1982
 			return
 		}
-		ns, glue := k.nsRecords(zone)
-		out <- append(ns, glue...)
+		ns, _ := k.nsRecords(zone) // the addresses of Services are among the zone's own records
+		out <- ns
+		out <- k.transferName(zone, dnsutil.Join("ns.dns", zone), found{kind: nameServer}, dns.TypeA, dns.TypeAAAA)
 		if isReverse(zone) {
 			k.transferAddresses(zone, out)
 		} else {

@@ -134,17 +134,13 @@ func (ix *Index) NamespacesGeneration() *Generation { return &ix.namespacesGener
 // ServicesByIP returns the Services with a ClusterIP, ordered by namespace and name. It is one at
 // most, but for moments in which an address passes from one Service to another.
 func (ix *Index) ServicesByIP(a netip.Addr) []*Service {
-	found := slices.Collect(ix.clusterIPs.all(a))
-	slices.SortFunc(found, func(a, b *Service) int { return a.key().compare(b.key()) })
-	return slices.Compact(found)
+	return inOrder(ix.clusterIPs.all(a))
 }
 
 // SlicesByIP returns the EndpointSlices with a ready endpoint of that address, ordered by namespace
 // and name.
 func (ix *Index) SlicesByIP(a netip.Addr) []*Slice {
-	found := slices.Collect(ix.endpoints.all(a))
-	slices.SortFunc(found, func(a, b *Slice) int { return a.key().compare(b.key()) })
-	return slices.Compact(found)
+	return inOrder(ix.endpoints.all(a))
 }
 
 // Addresses yields each address that a Service or a ready endpoint has, some more than once.
@@ -166,9 +162,15 @@ func (ix *Index) Addresses() iter.Seq[netip.Addr] {
 // PodsByIP returns the pods with an address, ordered by namespace and name: those of the host
 // network share one.
 func (ix *Index) PodsByIP(a netip.Addr) []*Pod {
-	found := slices.Collect(ix.podIPs.all(a))
-	slices.SortFunc(found, func(a, b *Pod) int { return a.key().compare(b.key()) })
-	return slices.Compact(found)
+	return inOrder(ix.podIPs.all(a))
+}
+
+// inOrder returns records ordered by key, each key once. A key is there twice when a record has the
+// address twice, and for the moment in which a record takes the place of another.
+func inOrder[R interface{ key() Name }](records iter.Seq[R]) []R {
+	found := slices.Collect(records)
+	slices.SortFunc(found, func(a, b R) int { return a.key().compare(b.key()) })
+	return slices.CompactFunc(found, func(a, b R) bool { return a.key() == b.key() })
 }
 
 // AddressGeneration advances with every change of what an address leads to. Addresses share a few

@@ -71,10 +71,36 @@ func copyPod(p *Pod) *Pod {
 	return &c
 }
 
-func (m *model) PutService(s *Service) { m.services[s.key()] = record[Service]{s, copyService(s)} }
-func (m *model) PutSlice(s *Slice)     { m.slices[s.key()] = record[Slice]{s, copySlice(s)} }
-func (m *model) PutPod(p *Pod)         { m.pods[p.key()] = record[Pod]{p, copyPod(p)} }
+func (m *model) PutService(s *Service) { put(m.services, s.key(), s, copyService(s), unversioned) }
+func (m *model) PutSlice(s *Slice)     { put(m.slices, s.key(), s, copySlice(s), unversionedSlice) }
+func (m *model) PutPod(p *Pod)         { put(m.pods, p.key(), p, copyPod(p), unversionedPod) }
 func (m *model) PutNamespace(n string) { m.namespaces[n] = true }
+
+// put makes s the record of k, unless the one that is there says the same but for its version.
+func put[R any](all map[Name]record[R], k Name, s, was *R, content func(*R) string) {
+	if old, ok := all[k]; ok && content(old.was) == content(was) {
+		return
+	}
+	all[k] = record[R]{s, was}
+}
+
+func unversioned(s *Service) string {
+	c := *s
+	c.Version = ""
+	return fmt.Sprintf("%+v", c)
+}
+
+func unversionedSlice(s *Slice) string {
+	c := *s
+	c.Version = ""
+	return fmt.Sprintf("%+v", c)
+}
+
+func unversionedPod(p *Pod) string {
+	c := *p
+	c.Version = ""
+	return fmt.Sprintf("%+v", c)
+}
 
 func (m *model) DeleteService(namespace, name string) { delete(m.services, Name{namespace, name}) }
 func (m *model) DeleteSlice(namespace, name string)   { delete(m.slices, Name{namespace, name}) }
@@ -82,21 +108,21 @@ func (m *model) DeletePod(namespace, name string)     { delete(m.pods, Name{name
 func (m *model) DeleteNamespace(name string)          { delete(m.namespaces, name) }
 
 func (m *model) ReplaceServices(all []*Service) {
-	clear(m.services)
+	keep(m.services, all)
 	for _, s := range all {
 		m.PutService(s)
 	}
 }
 
 func (m *model) ReplaceSlices(all []*Slice) {
-	clear(m.slices)
+	keep(m.slices, all)
 	for _, s := range all {
 		m.PutSlice(s)
 	}
 }
 
 func (m *model) ReplacePods(all []*Pod) {
-	clear(m.pods)
+	keep(m.pods, all)
 	for _, p := range all {
 		m.PutPod(p)
 	}
@@ -107,6 +133,16 @@ func (m *model) ReplaceNamespaces(all []string) {
 	for _, n := range all {
 		m.PutNamespace(n)
 	}
+}
+
+// keep removes what is not among the records.
+func keep[R interface {
+	*T
+	key() Name
+}, T any](all map[Name]record[T], records []R) {
+	maps.DeleteFunc(all, func(k Name, _ record[T]) bool {
+		return !slices.ContainsFunc(records, func(r R) bool { return r.key() == k })
+	})
 }
 
 // sorted returns the records that match, as they were put, ordered by key.

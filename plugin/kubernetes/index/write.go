@@ -358,9 +358,8 @@ func (ix *Index) putPod(p *Pod) {
 	}
 	ix.podsByName[p.key()] = p
 	ix.movePod(old, p)
-	ix.podAddressesChanged(old, p)
-	if old == nil || !slices.Equal(old.IPs, p.IPs) {
-		ix.touch() // labels are in no answer
+	if old == nil || !slices.Equal(old.IPs, p.IPs) { // labels are in no answer
+		ix.podChanged(old, p)
 	}
 }
 
@@ -371,8 +370,7 @@ func (ix *Index) deletePod(k Name) {
 	}
 	delete(ix.podsByName, k)
 	ix.movePod(old, nil)
-	ix.podAddressesChanged(old)
-	ix.touch()
+	ix.podChanged(old)
 }
 
 func (ix *Index) movePod(old, p *Pod) {
@@ -388,7 +386,7 @@ func (ix *Index) movePod(old, p *Pod) {
 	}
 }
 
-func (ix *Index) podAddressesChanged(pods ...*Pod) {
+func (ix *Index) podChanged(pods ...*Pod) {
 	for _, p := range pods {
 		if p != nil {
 			for _, a := range p.IPs {
@@ -396,4 +394,5 @@ func (ix *Index) podAddressesChanged(pods ...*Pod) {
 			}
 		}
 	}
+	ix.touch()
 }
