@@ -22,11 +22,11 @@ type query struct {
 	qtype uint16
 }
 
-// schema is the version of the DNS specification that the answers follow, schemaTTL the time to live
+// specVersion is the version of the DNS specification that the answers follow, specVersionTTL the time to live
 // of that statement in seconds: both as in CoreDNS.
 const (
-	schema    = "1.1.0"
-	schemaTTL = 28800
+	specVersion    = "1.1.0"
+	specVersionTTL = 28800
 )
 
 // maxChain is the number of CNAMEs that are followed inside of the zone.
@@ -50,8 +50,8 @@ func (k *Kubernetes) answer(q *query, f found, m *dns.Msg) {
 	case dns.TypeTXT:
 		if f.kind == schemaVersion {
 			h := k.header(q.owner, dns.TypeTXT)
-			h.Ttl = schemaTTL
-			m.Answer = []dns.RR{&dns.TXT{Hdr: h, Txt: []string{schema}}}
+			h.Ttl = specVersionTTL
+			m.Answer = []dns.RR{&dns.TXT{Hdr: h, Txt: []string{specVersion}}}
 		}
 	case dns.TypeSOA:
 		if q.owner == q.zone {

@@ -35,6 +35,12 @@ const (
 	address                        // an address in a reverse zone
 )
 
+// known reports whether the answer for a type is the same in every cluster. NS is not: the server's
+// names are those of its Services.
+func (f *found) known(qtype uint16) bool {
+	return f.kind == schemaVersion || f.kind == fixed && qtype != dns.TypeNS
+}
+
 // find returns what a name in a zone stands for; the name is in lower case.
 func (k *Kubernetes) find(name, zone string) found {
 	base, reverse := below(name, zone), dnsutil.IsReverse(name) > 0
@@ -43,6 +49,8 @@ func (k *Kubernetes) find(name, zone string) found {
 		return found{kind: nameServer}
 	case base == "dns": // ns.dns is below it
 		return found{kind: fixed}
+	case base == "dns-version":
+		return found{kind: schemaVersion}
 	case reverse:
 		if f := k.findAddress(name); f.kind != nothing || base != "" {
 			return f
@@ -50,8 +58,6 @@ func (k *Kubernetes) find(name, zone string) found {
 		return found{kind: fixed}
 	case base == "" || base == labelService || base == labelPod:
 		return found{kind: fixed}
-	case base == "dns-version":
-		return found{kind: schemaVersion}
 	}
 	n, err := parseName(name, zone, k.source.Zones)
 	if err != nil || !k.exposes(n.namespace) {

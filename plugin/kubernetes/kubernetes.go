@@ -136,7 +136,7 @@ func (k *Kubernetes) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.
 	switch {
 	case f.kind == nothing && k.Fall.Through(state.Name()):
 		return plugin.NextOrFailure(k.Name(), k.Next, ctx, w, r)
-	case f.kind != fixed && f.kind != schemaVersion && !k.hasSynced():
+	case !f.known(state.QType()) && !k.hasSynced():
 		m.Rcode = dns.RcodeServerFailure
 	case f.kind == nothing:
 		m.Rcode = dns.RcodeNameError

@@ -3,8 +3,6 @@ package kubernetes
 import (
 	"fmt"
 	"maps"
-	"net/url"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -15,6 +13,8 @@ import (
 	"github.com/coredns/coredns/plugin/pkg/dnsutil"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/rest"
 )
 
 const (
@@ -47,6 +47,9 @@ func parseBlock(c *caddy.Controller) (*Kubernetes, error) {
 		}
 	}
 	if k.primaryZone == "" {
+		if len(args) == 0 {
+			args = c.ServerBlockKeys
+		}
 		return nil, start.errorf("no zone of the cluster in %q: name one that is not a reverse zone, such as cluster.local", args)
 	}
 	seen := map[string]position{}
@@ -75,7 +78,7 @@ func parseBlock(c *caddy.Controller) (*Kubernetes, error) {
 			k.sourceAt = here
 		}
 	}
-	if here, ok := seen["tls"]; ok && k.connection.Endpoint != "" {
+	if here, ok := seen["tls"]; ok && k.connection.Endpoint != "" && k.connection.Kubeconfig == "" {
 		if _, err := k.connection.RESTConfig(); err != nil {
 			return nil, here.errorf("tls: %v; it takes %s", err, parsers["tls"].form)
 		}
@@ -164,7 +167,8 @@ func knownOptions() string {
 }
 
 func parseEndpoint(k *Kubernetes, args []string) error {
-	if u, err := url.Parse(args[0]); err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
+	u, _, err := rest.DefaultServerURL(args[0], "", schema.GroupVersion{}, false)
+	if err != nil || u.Scheme != "http" && u.Scheme != "https" {
 		return fmt.Errorf("%q is no such URL", args[0])
 	}
 	if len(args) > 1 {
@@ -176,12 +180,7 @@ func parseEndpoint(k *Kubernetes, args []string) error {
 
 func parseTLS(k *Kubernetes, args []string) error {
 	k.connection.Cert, k.connection.Key, k.connection.CA = args[0], args[1], args[2]
-	for _, file := range args {
-		if err := readable(file); err != nil {
-			return err
-		}
-	}
-	return nil
+	return nil // checked with the endpoint; without one they are not used
 }
 
 func parseKubeconfig(k *Kubernetes, args []string) error {
@@ -189,20 +188,8 @@ func parseKubeconfig(k *Kubernetes, args []string) error {
 	if len(args) == 2 {
 		k.connection.Context = args[1]
 	}
-	if err := readable(args[0]); err != nil {
-		return err
-	}
 	_, err := k.connection.RESTConfig()
 	return err
-}
-
-// readable returns an error that names the file if it cannot be read.
-func readable(file string) error {
-	f, err := os.Open(file)
-	if err != nil {
-		return err
-	}
-	return f.Close()
 }
 
 func parseManifests(k *Kubernetes, args []string) error {

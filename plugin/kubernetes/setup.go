@@ -3,6 +3,7 @@ package kubernetes
 import (
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/coredns/caddy"
@@ -34,18 +35,20 @@ func setup(c *caddy.Controller) error {
 	if err != nil {
 		return plugin.Error(pluginName, k.sourceAt.errorf("%v", err))
 	}
-	var lease *source.Lease
-	c.OnStartup(func() (err error) {
+	var held atomic.Pointer[source.Lease] // a signal may end the server while it starts
+	c.OnStartup(func() error {
 		k.localIPs = boundIPs(c)
-		if lease, err = source.Acquire(k.sourceIdentity(), open); err != nil {
+		lease, err := source.Acquire(k.sourceIdentity(), open)
+		if err != nil {
 			return plugin.Error(pluginName, err)
 		}
+		held.Store(lease)
 		k.attach(lease.Index(), lease.Status)
 		k.awaitSync(k.startupTimeout)
 		return nil
 	})
 	c.OnShutdown(func() error {
-		if lease != nil { // it is not if another plugin's start failed before
+		if lease := held.Load(); lease != nil {
 			lease.Release()
 		}
 		return nil

@@ -112,7 +112,7 @@ type Pod struct {
 	Version string
 	// IPs are the addresses of the pod. Read by pod names in mode verified, and to know a client.
 	IPs []netip.Addr
-	// Labels are read by metadata of the client; nil unless asked for.
+	// Labels are read by metadata of the client.
 	Labels map[string]string
 }
 

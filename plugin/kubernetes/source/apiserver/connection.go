@@ -71,10 +71,17 @@ func (c Connection) RESTConfig() (*rest.Config, error) {
 func (c Connection) base() (*rest.Config, error) {
 	switch {
 	case c.Kubeconfig != "":
-		return clientcmd.NewNonInteractiveDeferredLoadingClientConfig(
-			&clientcmd.ClientConfigLoadingRules{ExplicitPath: c.Kubeconfig},
-			&clientcmd.ConfigOverrides{CurrentContext: c.Context},
-		).ClientConfig()
+		rules := &clientcmd.ClientConfigLoadingRules{ExplicitPath: c.Kubeconfig}
+		file, err := rules.Load()
+		if err != nil {
+			return nil, err
+		}
+		// Not the deferred kind, which takes an empty file for the cluster that it runs in.
+		config, err := clientcmd.NewNonInteractiveClientConfig(*file, "", &clientcmd.ConfigOverrides{CurrentContext: c.Context}, rules).ClientConfig()
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", c.Kubeconfig, err)
+		}
+		return config, nil
 	case c.Endpoint != "":
 		return clientcmd.NewDefaultClientConfig(*clientcmdapi.NewConfig(), &clientcmd.ConfigOverrides{
 			ClusterInfo: clientcmdapi.Cluster{Server: c.Endpoint, CertificateAuthority: c.CA},

@@ -1,0 +1,43 @@
+package kubernetes
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/coredns/caddy"
+)
+
+func FuzzCorefile(f *testing.F) {
+	f.Add("cluster.local")
+	f.Add("cluster.local 10.0.0.0/15 {\n\n}")
+	for name := range parsers {
+		for _, args := range []string{"", " a", " 5", " a b c", " -1", " {\n", ` ""`, " 5s", " verified"} {
+			f.Add("cluster.local {\n" + name + args + "\n}")
+		}
+	}
+	f.Add("cluster.local {\nnamespaces a\nnamespace_labels b\n}\nkubernetes c.local")
+	f.Add("cluster.local {\n{\n}\nttl 5")
+	t0, err := parse(caddy.NewTestController("dns", ""))
+	if t0 != nil || err != nil {
+		f.Fatalf("nothing gives %v and %v", t0, err)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		if strings.Contains(text, "/") && (strings.Contains(text, "kubeconfig") || strings.Contains(text, "tls")) {
+			t.Skip("files that are none of this test's, and may block")
+		}
+		k, err := parse(caddy.NewTestController("dns", "kubernetes "+text))
+		switch {
+		case err != nil && k != nil:
+			t.Errorf("error %v and a handler", err)
+		case err != nil && !strings.HasPrefix(err.Error(), "Testfile:"):
+			t.Errorf("the error names no file: %v", err)
+		case err == nil && k == nil:
+			t.Error("neither an error nor a handler")
+		case err == nil:
+			if k.primaryZone == "" || k.ttl > maxTTL || k.startupTimeout < 0 || k.connection.QPS < 0 || k.connection.Burst < 0 ||
+				k.connection.MaxInflight < 0 || k.source.Zones && !k.source.Endpoints || k.source.Pods != (k.pods == podsVerified) {
+				t.Errorf("accepted: %+v", k.options)
+			}
+		}
+	})
+}

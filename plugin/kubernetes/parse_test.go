@@ -1,0 +1,272 @@
+package kubernetes
+
+import (
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/coredns/caddy"
+
+	"github.com/nearside-dns/nearside/plugin/kubernetes/source/apiserver"
+)
+
+const kubeconfig = `apiVersion: v1
+kind: Config
+clusters: [{name: c, cluster: {server: "http://127.0.0.1:1"}}]
+contexts: [{name: there, context: {cluster: c}}]
+current-context: there
+`
+
+func written(t *testing.T, name, content string) string {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), name)
+	if err := os.WriteFile(file, []byte(content), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return file
+}
+
+func TestParse_Defaults(t *testing.T) {
+	k, err := parse(caddy.NewTestController("dns", "kubernetes cluster.local"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if k.ttl != 5 || k.pods != podsDisabled || k.startupTimeout != 5*time.Second || !k.source.Endpoints || k.source.Pods || k.source.Zones ||
+		k.source.EndpointPodNames || k.ignoreEmpty || k.manifests != "" || len(k.namespaces) != 0 || len(k.Fall.Zones) != 0 ||
+		k.connection != (apiserver.Connection{}) || k.source.Labels != nil || k.source.NamespaceLabels != nil || k.upstream == nil {
+		t.Errorf("%+v", k.options)
+	}
+}
+
+func TestParse_Zones(t *testing.T) {
+	for _, c := range []struct{ name, line, keys, zones, primary string }{
+		{"one", "kubernetes Cluster.Local", "", "cluster.local.", "cluster.local."},
+		{"of the server block", "kubernetes", "cluster.local. 10.in-addr.arpa.", "cluster.local. 10.in-addr.arpa.", "cluster.local."},
+		{"own, not the server block's", "kubernetes a.local", "b.local.", "a.local.", "a.local."},
+		{"reverse first", "kubernetes 10.in-addr.arpa cluster.local b.local", "", "10.in-addr.arpa. cluster.local. b.local.", "cluster.local."},
+		{"all reverse names first", "kubernetes in-addr.arpa ip6.arpa cluster.local", "", "in-addr.arpa. ip6.arpa. cluster.local.", "cluster.local."},
+		{"a network", "kubernetes cluster.local 10.0.0.0/15", "", "cluster.local. 0.10.in-addr.arpa. 1.10.in-addr.arpa.", "cluster.local."},
+		{"root", "kubernetes .", "", ".", "."},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			controller := caddy.NewTestController("dns", c.line)
+			controller.ServerBlockKeys = strings.Fields(c.keys)
+			k, err := parse(controller)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := strings.Join(k.Zones, " "); got != c.zones || k.primaryZone != c.primary {
+				t.Errorf("zones %q, primary zone %q, want %q, %q", got, k.primaryZone, c.zones, c.primary)
+			}
+		})
+	}
+}
+
+func TestParse_Accepted(t *testing.T) {
+	config, pem := written(t, "kubeconfig", kubeconfig), written(t, "pem", "")
+	for _, c := range []struct {
+		block string
+		ok    func(k *Kubernetes) bool
+	}{
+		{"endpoint https://10.0.0.1:6443", func(k *Kubernetes) bool { return k.connection.Endpoint == "https://10.0.0.1:6443" }},
+		{"endpoint 10.0.0.1:8080", func(k *Kubernetes) bool { return k.connection.Endpoint == "10.0.0.1:8080" }},
+		{"endpoint http://a http://b", func(k *Kubernetes) bool { return k.connection.Endpoint == "http://a" }},
+		{"tls " + pem + " " + pem + " " + pem, func(k *Kubernetes) bool {
+			return k.connection.Cert == pem && k.connection.Key == pem && k.connection.CA == pem
+		}},
+		{"kubeconfig " + config, func(k *Kubernetes) bool { return k.connection.Kubeconfig == config && k.connection.Context == "" }},
+		{"kubeconfig " + config + " there", func(k *Kubernetes) bool { return k.connection.Context == "there" }},
+		{"manifests /a/b", func(k *Kubernetes) bool { return k.manifests == "/a/b" }},
+		{"apiserver_qps 0.5", func(k *Kubernetes) bool { return k.connection.QPS == 0.5 }},
+		{"apiserver_qps 0", func(k *Kubernetes) bool { return k.connection.QPS == 0 }},
+		{"apiserver_qps inf", func(k *Kubernetes) bool { return math.IsInf(float64(k.connection.QPS), 1) }},
+		{"apiserver_burst 7", func(k *Kubernetes) bool { return k.connection.Burst == 7 }},
+		{"apiserver_burst 0", func(k *Kubernetes) bool { return k.connection.Burst == 0 }},
+		{"apiserver_max_inflight 3", func(k *Kubernetes) bool { return k.connection.MaxInflight == 3 }},
+		{"namespaces a b\nnamespaces c", func(k *Kubernetes) bool { return fmt.Sprint(k.namespaces) == "map[a:{} b:{} c:{}]" }},
+		{"namespace_labels a=b", func(k *Kubernetes) bool { return k.source.NamespaceLabels.String() == "a=b" }},
+		{"labels environment in (production, qa),application=nginx", func(k *Kubernetes) bool {
+			return k.source.Labels.String() == "application=nginx,environment in (production,qa)"
+		}},
+		{"pods disabled", func(k *Kubernetes) bool { return k.pods == podsDisabled && !k.source.Pods }},
+		{"pods insecure", func(k *Kubernetes) bool { return k.pods == podsInsecure && !k.source.Pods }},
+		{"pods verified", func(k *Kubernetes) bool { return k.pods == podsVerified && k.source.Pods }},
+		{"pods verified\npods insecure", func(k *Kubernetes) bool { return k.pods == podsInsecure && !k.source.Pods }},
+		{"endpoint_pod_names", func(k *Kubernetes) bool { return k.source.EndpointPodNames }},
+		{"ttl 0", func(k *Kubernetes) bool { return k.ttl == 0 }},
+		{"ttl 3600", func(k *Kubernetes) bool { return k.ttl == 3600 }},
+		{"noendpoints", func(k *Kubernetes) bool { return !k.source.Endpoints }},
+		{"zonal", func(k *Kubernetes) bool { return k.source.Zones }},
+		{"ignore empty_service", func(k *Kubernetes) bool { return k.ignoreEmpty }},
+		{"fallthrough", func(k *Kubernetes) bool { return slices.Equal(k.Fall.Zones, []string{"."}) }},
+		{"fallthrough in-addr.arpa ip6.arpa", func(k *Kubernetes) bool {
+			return slices.Equal(k.Fall.Zones, []string{"in-addr.arpa.", "ip6.arpa."})
+		}},
+		{"startup_timeout 0s", func(k *Kubernetes) bool { return k.startupTimeout == 0 }},
+		{"startup_timeout 1m30s", func(k *Kubernetes) bool { return k.startupTimeout == 90*time.Second }},
+	} {
+		t.Run(c.block, func(t *testing.T) {
+			k, err := parse(caddy.NewTestController("dns", "kubernetes cluster.local {\n"+c.block+"\n}"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !c.ok(k) {
+				t.Errorf("%+v", k.options)
+			}
+		})
+	}
+}
+
+// Each message names the file, the line and the option, and says what it takes.
+func TestParse_Rejected(t *testing.T) {
+	notInACluster(t) // an empty kubeconfig means the cluster, where there is one
+	config, bad, empty := written(t, "kubeconfig", kubeconfig), written(t, "bad", "{{{"), written(t, "empty", "")
+	const (
+		requests = "; it takes a number of requests, 0 or more"
+		rate     = "; it takes a number of requests a second, 0 or more"
+		file     = "; it takes a file and optionally a context: FILE [CONTEXT]"
+		url      = "; it takes the URL of an API server, such as https://10.0.0.1:6443"
+		duration = "; it takes a duration such as 5s, 0s or more"
+		known    = "known are apiserver_burst, apiserver_max_inflight, apiserver_qps, endpoint, endpoint_pod_names, fallthrough, ignore, kubeconfig, labels, manifests, namespace_labels, namespaces, noendpoints, pods, startup_timeout, tls, ttl, zonal"
+	)
+	for _, c := range []struct {
+		block string
+		line  int
+		want  string
+	}{
+		{"nonsense", 2, `unknown option "nonsense", ` + known},
+		{"TTL 5", 2, `unknown option "TTL", ` + known},
+		{"endpoint", 2, `endpoint takes the URL of an API server, such as https://10.0.0.1:6443, got []`},
+		{"endpoint ::::", 2, `endpoint: "::::" is no such URL` + url},
+		{"endpoint http://[::1", 2, `endpoint: "http://[::1" is no such URL` + url},
+		{"endpoint ftp://10.0.0.1", 2, `endpoint: "ftp://10.0.0.1" is no such URL` + url},
+		{"endpoint \"\"", 2, `endpoint: "" is no such URL` + url},
+		{"tls a b", 2, `tls takes three files: CERT KEY CACERT, got ["a" "b"]`},
+		{"tls a b c d", 2, `tls takes three files: CERT KEY CACERT, got ["a" "b" "c" "d"]`},
+		{"endpoint https://a\ntls /none/a " + empty + " " + empty, 3, `tls: invalid configuration: unable to read client-cert /none/a for  due to open /none/a: no such file or directory; it takes three files: CERT KEY CACERT`},
+		{"endpoint https://a\ntls " + empty + " /none/b " + empty, 3, `tls: invalid configuration: unable to read client-key /none/b for  due to open /none/b: no such file or directory; it takes three files: CERT KEY CACERT`},
+		{"endpoint https://a\ntls " + empty + " " + empty + " /none/c", 3, `tls: invalid configuration: unable to read certificate-authority /none/c for  due to open /none/c: no such file or directory; it takes three files: CERT KEY CACERT`},
+		{"kubeconfig", 2, `kubeconfig takes a file and optionally a context: FILE [CONTEXT], got []`},
+		{"kubeconfig a b c", 2, `kubeconfig takes a file and optionally a context: FILE [CONTEXT], got ["a" "b" "c"]`},
+		{"ttl 5\nkubeconfig /none/config", 3, `kubeconfig: stat /none/config: no such file or directory` + file},
+		{"kubeconfig " + bad, 2, `kubeconfig: error loading config file "` + bad + `": yaml: line 1: did not find expected node content` + file},
+		{"kubeconfig " + empty, 2, `kubeconfig: ` + empty + `: invalid configuration: no configuration has been provided, try setting KUBERNETES_MASTER environment variable` + file},
+		{"kubeconfig " + config + " elsewhere", 2, `kubeconfig: ` + config + `: context "elsewhere" does not exist` + file},
+		{"manifests", 2, `manifests takes a directory, got []`},
+		{"manifests a b", 2, `manifests takes a directory, got ["a" "b"]`},
+		{"apiserver_qps", 2, `apiserver_qps takes a number of requests a second, 0 or more, got []`},
+		{"apiserver_qps -1", 2, `apiserver_qps: "-1" is not such a number` + rate},
+		{"apiserver_qps NaN", 2, `apiserver_qps: "NaN" is not such a number` + rate},
+		{"apiserver_qps 1e39", 2, `apiserver_qps: "1e39" is not such a number` + rate},
+		{"apiserver_qps many", 2, `apiserver_qps: "many" is not such a number` + rate},
+		{"apiserver_burst 1 2", 2, `apiserver_burst takes a number of requests, 0 or more, got ["1" "2"]`},
+		{"apiserver_burst -1", 2, `apiserver_burst: "-1" is not such a number` + requests},
+		{"apiserver_burst 1.5", 2, `apiserver_burst: "1.5" is not such a number` + requests},
+		{"apiserver_burst 99999999999999999999", 2, `apiserver_burst: "99999999999999999999" is not such a number` + requests},
+		{"apiserver_max_inflight", 2, `apiserver_max_inflight takes a number of requests, 0 or more, got []`},
+		{"apiserver_max_inflight -3", 2, `apiserver_max_inflight: "-3" is not such a number` + requests},
+		{"namespaces", 2, `namespaces takes names of namespaces, got []`},
+		{"namespace_labels", 2, `namespace_labels takes a label selector, got []`},
+		{"namespace_labels a in (b", 2, `namespace_labels: couldn't parse the selector string "a in (b": unable to parse requirement: found '', expected: ',' or ')'; it takes a label selector`},
+		{"labels", 2, `labels takes a label selector, got []`},
+		{"labels =", 2, `labels: couldn't parse the selector string "=": found '=', expected: !, identifier, or 'end of string'; it takes a label selector`},
+		{"pods", 2, `pods takes one of disabled, insecure, verified, got []`},
+		{"pods {\nverified\n}", 2, `pods takes one of disabled, insecure, verified, got []`},
+		{"pods verified insecure", 2, `pods takes one of disabled, insecure, verified, got ["verified" "insecure"]`},
+		{"pods Verified", 2, `pods: "Verified" is no mode; it takes one of disabled, insecure, verified`},
+		{"endpoint_pod_names on", 2, `endpoint_pod_names takes no argument, got ["on"]`},
+		{"ttl", 2, `ttl takes seconds, 0 to 3600, got []`},
+		{"ttl -1", 2, `ttl: "-1" is out of range; it takes seconds, 0 to 3600`},
+		{"\n\nttl 3601", 4, `ttl: "3601" is out of range; it takes seconds, 0 to 3600`},
+		{"ttl 5s", 2, `ttl: "5s" is out of range; it takes seconds, 0 to 3600`},
+		{"noendpoints true", 2, `noendpoints takes no argument, got ["true"]`},
+		{"zonal on", 2, `zonal takes no argument, got ["on"]`},
+		{"ignore", 2, `ignore takes empty_service, got []`},
+		{"ignore everything", 2, `ignore: "everything" cannot be ignored; it takes empty_service`},
+		{"startup_timeout", 2, `startup_timeout takes a duration such as 5s, 0s or more, got []`},
+		{"startup_timeout 5", 2, `startup_timeout: "5" is no such duration` + duration},
+		{"startup_timeout -5s", 2, `startup_timeout: "-5s" is no such duration` + duration},
+		{"zonal\nnoendpoints", 3, `zonal and noendpoints cannot both be set: zonal names are those of endpoints`},
+		{"noendpoints\nttl 5\nzonal", 4, `zonal and noendpoints cannot both be set: zonal names are those of endpoints`},
+		{"namespaces a\nnamespace_labels b", 3, `namespaces and namespace_labels cannot both be set: both say which namespaces are answered for`},
+		{"manifests a\nendpoint http://b", 3, `manifests and endpoint cannot both be set: the records come from a directory or from an API server`},
+		{"apiserver_qps 1\nmanifests a", 3, `manifests and apiserver_qps cannot both be set: the records come from a directory or from an API server`},
+	} {
+		t.Run(c.block, func(t *testing.T) {
+			_, err := parse(caddy.NewTestController("dns", "kubernetes cluster.local {\n"+c.block+"\n}"))
+			if want := fmt.Sprintf("Testfile:%d - Error during parsing: %s", c.line, c.want); err == nil || err.Error() != want {
+				t.Errorf("error is\n\t%v\nwant\n\t%s", err, want)
+			}
+		})
+	}
+}
+
+func TestParse_RejectedZones(t *testing.T) {
+	const advice = ": name one that is not a reverse zone, such as cluster.local"
+	for _, c := range []struct{ name, corefile, want string }{
+		{"none", "kubernetes", `Testfile:1 - Error during parsing: no zone of the cluster in []` + advice},
+		{"reverse only", "kubernetes 10.in-addr.arpa", `Testfile:1 - Error during parsing: no zone of the cluster in ["10.in-addr.arpa"]` + advice},
+		{"all of IPv4 only", "kubernetes in-addr.arpa", `Testfile:1 - Error during parsing: no zone of the cluster in ["in-addr.arpa"]` + advice},
+		{"all of IPv6 only", "kubernetes ip6.arpa", `Testfile:1 - Error during parsing: no zone of the cluster in ["ip6.arpa"]` + advice},
+		{"network only", "kubernetes 10.0.0.0/8", `Testfile:1 - Error during parsing: no zone of the cluster in ["10.0.0.0/8"]` + advice},
+		{"twice", "kubernetes a.local\nkubernetes b.local", "Testfile:2 - Error during parsing: this plugin can only be used once per Server Block"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			if _, err := parse(caddy.NewTestController("dns", c.corefile)); err == nil || err.Error() != c.want {
+				t.Errorf("error is\n\t%v\nwant\n\t%s", err, c.want)
+			}
+		})
+	}
+}
+
+// CoreDNS says of endpoint that it is ignored where kubeconfig is set, in either order.
+func TestParse_KubeconfigBeatsEndpoint(t *testing.T) {
+	config := written(t, "kubeconfig", kubeconfig)
+	for _, block := range []string{"endpoint http://10.0.0.1\nkubeconfig " + config, "kubeconfig " + config + "\nendpoint http://10.0.0.1"} {
+		k, err := parse(caddy.NewTestController("dns", "kubernetes cluster.local {\n"+block+"\n}"))
+		if err != nil {
+			t.Error(err)
+			continue
+		}
+		if c, err := k.connection.RESTConfig(); err != nil || c.Host != "http://127.0.0.1:1" {
+			t.Errorf("%v, error %v", c, err)
+		}
+	}
+}
+
+// In CoreDNS these options change nothing: they are set after the clients are made.
+func TestBug_LimitsTakeEffect(t *testing.T) {
+	k, err := parse(caddy.NewTestController("dns", "kubernetes cluster.local {\nendpoint http://127.0.0.1:1\napiserver_qps 77\napiserver_burst 3\napiserver_max_inflight 1\n}"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	config, err := k.connection.RESTConfig()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if qps := config.RateLimiter.QPS(); qps != 77 {
+		t.Errorf("%v requests a second, want 77", qps)
+	}
+	for i := range 4 {
+		if ok := config.RateLimiter.TryAccept(); ok != (i < 3) {
+			t.Errorf("request %d of a burst of 3: let through is %v", i+1, ok)
+		}
+	}
+	if config.WrapTransport == nil {
+		t.Error("nothing limits the requests in flight")
+	}
+}
+
+func TestParse_RejectedServerBlock(t *testing.T) {
+	controller := caddy.NewTestController("dns", "kubernetes")
+	controller.ServerBlockKeys = []string{"10.in-addr.arpa.", "ip6.arpa."}
+	const want = `Testfile:1 - Error during parsing: no zone of the cluster in ["10.in-addr.arpa." "ip6.arpa."]: name one that is not a reverse zone, such as cluster.local`
+	if _, err := parse(controller); err == nil || err.Error() != want {
+		t.Errorf("error is\n\t%v\nwant\n\t%s", err, want)
+	}
+}

@@ -1,0 +1,171 @@
+package kubernetes
+
+import (
+	"errors"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/coredns/caddy"
+	"github.com/coredns/coredns/core/dnsserver"
+	"github.com/coredns/coredns/plugin"
+)
+
+// notInACluster takes away what tells a pod of its API server.
+func notInACluster(t *testing.T) {
+	t.Helper()
+	t.Setenv("KUBERNETES_SERVICE_HOST", "")
+	t.Setenv("KUBERNETES_SERVICE_PORT", "")
+}
+
+func TestSetup_NotInACluster(t *testing.T) {
+	notInACluster(t)
+	const want = "plugin/kubernetes: Testfile:1 - Error during parsing: no API server to read: not in a cluster (KUBERNETES_SERVICE_HOST is not set) and none of endpoint, kubeconfig and manifests is given"
+	if err := setup(caddy.NewTestController("dns", "kubernetes cluster.local")); err == nil || err.Error() != want {
+		t.Errorf("error is\n\t%v\nwant\n\t%s", err, want)
+	}
+}
+
+// What is wrong with an option's argument is said with the file, the line and the option.
+func TestSetup_Rejected(t *testing.T) {
+	notInACluster(t)
+	noPEM := written(t, "cert", "this is no PEM")
+	for _, c := range []struct{ name, block, option string }{
+		{"unknown option", "nonsense", `unknown option "nonsense"`},
+		{"endpoint of colons", "endpoint ::::", "endpoint"},
+		{"endpoint with half an IPv6 address", "endpoint http://[::1", "endpoint"},
+		{"endpoint that is no HTTP", "endpoint ftp://10.0.0.1", "endpoint"},
+		{"endpoint that is empty", `endpoint ""`, "endpoint"},
+		{"tls files without PEM", "endpoint https://127.0.0.1:1\ntls " + noPEM + " " + noPEM + " " + noPEM, "tls"},
+		{"manifests that are missing", "manifests /none", "manifests"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			err := setup(caddy.NewTestController("dns", "kubernetes cluster.local {\n"+c.block+"\n}"))
+			if err == nil || !strings.HasPrefix(err.Error(), "plugin/kubernetes: Testfile:") || !strings.Contains(err.Error(), ": "+c.option) {
+				t.Errorf("the error does not name the file, the line and %s: %v", c.option, err)
+			}
+		})
+	}
+}
+
+func TestSetup_Endpoint(t *testing.T) {
+	for _, block := range []string{"endpoint http://127.0.0.1:1", "endpoint https://[::1]:6443 http://b"} {
+		controller := caddy.NewTestController("dns", "kubernetes cluster.local {\n"+block+"\n}")
+		if err := setup(controller); err != nil {
+			t.Errorf("%s: %v", block, err)
+			continue
+		}
+		plugins := dnsserver.GetConfig(controller).Plugin
+		if len(plugins) != 1 {
+			t.Fatalf("%d plugins", len(plugins))
+		}
+		next := plugin.HandlerFunc(nil)
+		if k, ok := plugins[0](next).(*Kubernetes); !ok || k.Next == nil {
+			t.Errorf("%s: the handler is not in the chain", block)
+		}
+	}
+}
+
+// run starts a server without sockets but for its own port.
+func run(t *testing.T, corefile string) (*caddy.Instance, error) {
+	t.Helper()
+	caddy.Quiet = true
+	dnsserver.Quiet = true
+	return caddy.Start(caddy.CaddyfileInput{Filepath: "Corefile", Contents: []byte(corefile), ServerTypeName: "dns"})
+}
+
+func TestStartupTimeout(t *testing.T) {
+	for _, c := range []struct {
+		timeout     string
+		least, most time.Duration
+	}{{"0s", 0, 400 * time.Millisecond}, {"600ms", 600 * time.Millisecond, 2 * time.Second}} {
+		t.Run(c.timeout, func(t *testing.T) {
+			begin := time.Now()
+			inst, err := run(t, ".:0 {\nkubernetes cluster.local {\nendpoint http://127.0.0.1:1\nstartup_timeout "+c.timeout+"\n}\n}")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if took := time.Since(begin); took < c.least || took > c.most {
+				t.Errorf("the start took %s, want %s to %s", took, c.least, c.most)
+			}
+			if errs := inst.ShutdownCallbacks(); len(errs) > 0 {
+				t.Error(errs)
+			}
+			if err := inst.Stop(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// With manifests everything is read at once, and a start does not wait.
+func TestStart_Manifests(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.WriteFile(dir+"/ns.yaml", []byte("apiVersion: v1\nkind: Namespace\nmetadata: {name: shop}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	begin := time.Now()
+	inst, err := run(t, ".:0 {\nkubernetes cluster.local {\nmanifests "+dir+"\n}\n}")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if took := time.Since(begin); took > 2*time.Second {
+		t.Errorf("the start took %s", took)
+	}
+	if errs := inst.ShutdownCallbacks(); len(errs) > 0 {
+		t.Error(errs)
+	}
+	if err := inst.Stop(); err != nil {
+		t.Error(err)
+	}
+}
+
+// A signal during the start shuts down what has not been started, too: while another server block
+// waits for its first reading, or when another plugin's start fails.
+func TestShutdownBeforeStart(t *testing.T) {
+	failure := errors.New("another plugin fails to start")
+	plugin.Register("chaos", func(c *caddy.Controller) error {
+		c.OnStartup(func() error { return failure })
+		return nil
+	})
+	inst, err := run(t, ".:0 {\nchaos\nkubernetes cluster.local {\nendpoint http://127.0.0.1:1\n}\n}")
+	if !errors.Is(err, failure) || inst == nil {
+		t.Fatalf("error is %v, want %v", err, failure)
+	}
+	defer func() {
+		if p := recover(); p != nil {
+			t.Errorf("shutdown before the start panics: %v", p)
+		}
+	}()
+	if errs := inst.ShutdownCallbacks(); len(errs) > 0 {
+		t.Error(errs)
+	}
+}
+
+func TestSourceIdentity(t *testing.T) {
+	config := written(t, "kubeconfig", kubeconfig)
+	identity := func(block string) string {
+		k, err := parse(caddy.NewTestController("dns", "kubernetes cluster.local {\n"+block+"\n}"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return k.sourceIdentity()
+	}
+	// Each reads something else, or in another way.
+	seen := map[string]string{}
+	for _, block := range []string{"", "endpoint http://a", "endpoint http://b", "kubeconfig " + config, "kubeconfig " + config + " there", "manifests a", "manifests b",
+		"apiserver_qps 1", "apiserver_burst 1", "apiserver_max_inflight 1", "pods verified", "noendpoints", "endpoint_pod_names", "zonal",
+		"labels a=b", "namespace_labels a=b", "labels a=b\nnamespace_labels a=b", "labels a=c"} {
+		id := identity(block)
+		if other, ok := seen[id]; ok {
+			t.Errorf("%q and %q have the same source", block, other)
+		}
+		seen[id] = block
+	}
+	for _, block := range []string{"ttl 30", "pods insecure", "namespaces a", "ignore empty_service", "fallthrough", "startup_timeout 1s"} {
+		if seen[identity(block)] != "" {
+			t.Errorf("%q is not read from the same source as without it", block)
+		}
+	}
+}
