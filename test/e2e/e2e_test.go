@@ -4,6 +4,7 @@ package e2e
 import (
 	"context"
 	"fmt"
+	"io"
 	"net/http"
 	"os"
 	"os/exec"
@@ -12,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
@@ -31,7 +33,8 @@ type cluster struct {
 	program    string
 	kubeconfig string
 	dns        *daemon.Process
-	status     string // host:port of metrics and readiness
+	status     string // host:port of readiness
+	metrics    string // host:port of metrics
 }
 
 // corefile has everything on: pods verified watches pods too.
@@ -67,8 +70,7 @@ func (c *cluster) run(t *testing.T) {
 	t.Helper()
 	ready, metrics := daemon.FreePort(t), daemon.FreePort(t)
 	c.dns = daemon.Launch(c.whole, c.program, fmt.Sprintf(corefile, ready, metrics, c.kubeconfig))
-	c.status = fmt.Sprintf("127.0.0.1:%d", ready)
-	t.Logf("clusterdns on %s, metrics on port %d", c.dns.Addr, metrics)
+	c.status, c.metrics = fmt.Sprintf("127.0.0.1:%d", ready), fmt.Sprintf("127.0.0.1:%d", metrics)
 }
 
 // grant gives the account what the README says that it needs: to list and watch, nothing else.
@@ -125,15 +127,26 @@ func (c *cluster) rcode(t *testing.T, args ...string) string {
 
 func (c *cluster) ready(t *testing.T) bool {
 	t.Helper()
+	code, _ := get(t, "http://"+c.status+"/ready")
+	return code == http.StatusOK
+}
+
+// get returns the status code and the text of a page, 0 where nobody answers.
+func get(t *testing.T, url string) (code int, text string) {
+	t.Helper()
 	client := http.Client{Timeout: 2 * time.Second}
-	reply, err := client.Get("http://" + c.status + "/ready")
+	reply, err := client.Get(url)
 	if err != nil {
-		return false
+		return 0, ""
+	}
+	page, err := io.ReadAll(reply.Body)
+	if err != nil {
+		t.Fatal(err)
 	}
 	if err := reply.Body.Close(); err != nil {
 		t.Fatal(err)
 	}
-	return reply.StatusCode == http.StatusOK
+	return reply.StatusCode, string(page)
 }
 
 // answering waits until clusterdns is ready, and answers.
@@ -162,6 +175,7 @@ func TestCluster(t *testing.T) {
 
 	t.Run("answers", func(t *testing.T) { testAnswers(t, c) })
 	t.Run("updates", func(t *testing.T) { testUpdates(t, c) })
+	t.Run("metrics", func(t *testing.T) { testMetrics(t, c) })
 	t.Run("reload", func(t *testing.T) { testReload(t, c) })
 	t.Run("API server killed and restarted under load", func(t *testing.T) { testOutage(t, c) })
 	t.Run("start without an API server", func(t *testing.T) { testBlindStart(t, c) })
@@ -224,10 +238,12 @@ func testUpdates(t *testing.T, c *cluster) {
 	}
 	eventually(t, 5*time.Second, "the new Service", is("10.244.0.77"))
 	late.Endpoints[0].Addresses = []string{"10.244.0.78"}
+	late.Annotations = map[string]string{corev1.EndpointsLastChangeTriggerTime: time.Now().Format(time.RFC3339Nano)}
 	if late, err = endpointSlices.Update(ctx, late, metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, 5*time.Second, "the new address", is("10.244.0.78"))
+	late.Annotations = nil
 	notReady := false
 	late.Endpoints[0].Conditions.Ready = &notReady
 	if _, err = endpointSlices.Update(ctx, late, metav1.UpdateOptions{}); err != nil {
@@ -236,6 +252,24 @@ func testUpdates(t *testing.T, c *cluster) {
 	eventually(t, 5*time.Second, "nothing ready", func() bool { return c.rcode(t, "late.shop.svc.cluster.local") == "NXDOMAIN" })
 	if err := c.client.CoreV1().Services(shop).Delete(ctx, "late", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// testMetrics looks for the metrics that the README of the plugin names, but for those of what has not
+// happened: client-go times requests that are not watches.
+func testMetrics(t *testing.T, c *cluster) {
+	_, page := get(t, "http://"+c.metrics+"/metrics")
+	for _, want := range []string{
+		`nearside_kubernetes_last_sync_seconds{resource="services"} `,
+		`nearside_kubernetes_last_sync_seconds{resource="endpointslices"} `,
+		`nearside_kubernetes_last_sync_seconds{resource="namespaces"} `,
+		`nearside_kubernetes_last_sync_seconds{resource="pods"} `,
+		`coredns_kubernetes_dns_programming_duration_seconds_count{service_kind="headless_with_selector"} 1`,
+		`coredns_kubernetes_rest_client_requests_total{code="200",host=`,
+	} {
+		if !strings.Contains(page, "\n"+want) {
+			t.Errorf("no metric %s", want)
+		}
 	}
 }
 

@@ -93,8 +93,8 @@ func (l *load) fail(e expectation, got string) {
 	}
 }
 
-// testOutage kills the API server, changes nothing, restarts it, changes something, and kills it
-// again, while questions are asked: no answer is wrong, and the change arrives.
+// testOutage kills the API server, changes nothing, restarts it, changes something, kills it again,
+// and stops it for a while, while questions are asked: no answer is wrong, and the change arrives.
 func testOutage(t *testing.T, c *cluster) {
 	web := clusterIPs(t, c.client, "web")
 	reverse, err := dns.ReverseAddr(web[0])
@@ -137,6 +137,9 @@ func testOutage(t *testing.T, c *cluster) {
 	time.Sleep(2 * time.Second)
 	c.StartAPIServer()
 	time.Sleep(3 * time.Second)
+	c.FreezeAPIServer() // its connections stay open
+	time.Sleep(3 * time.Second)
+	c.ThawAPIServer()
 	stop()
 	wg.Wait()
 	t.Logf("%d questions, %d wrong answers", l.asked.Load(), l.wrong.Load())

@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -355,6 +357,18 @@ func TestLimits(t *testing.T) {
 		api.Hang("services", false)
 		if err := theResource(s, source.Namespaces).probe(t.Context()); err != nil {
 			t.Fatalf("after the first request has ended: %v", err)
+		}
+	})
+
+	t.Run("metrics", func(t *testing.T) {
+		for name, c := range map[string]prometheus.Collector{
+			"rest_client_request_duration_seconds":      requestDuration,
+			"rest_client_rate_limiter_duration_seconds": rateLimiterDuration,
+			"rest_client_requests_total":                requestsTotal,
+		} {
+			if testutil.CollectAndCount(c) == 0 {
+				t.Errorf("%s has no value", name)
+			}
 		}
 	})
 }
