@@ -39,6 +39,7 @@ type question interface{ ask(*Index) kept }
 func (a *alphabet) questions() []question {
 	var all []question
 	for _, ns := range a.namespaces {
+		all = append(all, namesQuestion(ns))
 		for _, name := range a.services {
 			all = append(all, serviceQuestion{ns, name})
 		}
@@ -74,6 +75,31 @@ func (q serviceQuestion) ask(ix *Index) kept {
 			continue
 		}
 		return kept{q, string(appendEntry(nil, e)), []hold{namespaces, own}}
+	}
+}
+
+// namesQuestion asks which Services a namespace has. No answer lists them, but each that says of one
+// name that it is missing hangs on the same generation.
+type namesQuestion string
+
+func (q namesQuestion) ask(ix *Index) kept {
+	for {
+		namespaces := load(ix.NamespacesGeneration())
+		g := ix.NamespaceGeneration(string(q))
+		if g == nil {
+			return kept{q, "no such namespace", []hold{namespaces}}
+		}
+		names := load(g)
+		if ix.NamespaceGeneration(string(q)) != g {
+			continue
+		}
+		var b []byte
+		for _, e := range ix.Services() {
+			if e.Service.Namespace == string(q) {
+				b = appendStrings(b, e.Service.Name)
+			}
+		}
+		return kept{q, string(b), []hold{names}}
 	}
 }
 

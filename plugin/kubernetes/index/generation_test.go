@@ -171,7 +171,10 @@ func TestGenerations(t *testing.T) {
 		{"one namespace less", func(ix *Index) { ix.ReplaceNamespaces([]string{"default"}) }, []string{genNamespaces}},
 
 		{"pod put again", func(ix *Index) { ix.PutPod(ix.PodRecord("default", "web-a")) }, nil},
-		{"labels of a pod", func(ix *Index) {
+		{"equal pod", func(ix *Index) {
+			ix.PutPod(with(webPod(), func(p *Pod) { p.Version = "2" }))
+		}, nil},
+		{"labels of a pod, which no answer shows", func(ix *Index) {
 			ix.PutPod(with(webPod(), func(p *Pod) { p.Labels = map[string]string{"a": "b"} }))
 		}, nil},
 		{"address of a pod", func(ix *Index) {

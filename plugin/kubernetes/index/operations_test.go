@@ -270,10 +270,14 @@ func (o *operations) endpoint(family []netip.Addr) Endpoint {
 
 func (o *operations) pod(k Name) *Pod {
 	if old, ok := o.m.pods[k]; ok {
-		switch o.IntN(4) {
+		switch o.IntN(6) {
 		case 0:
 			return old.put
 		case 1:
+			p := copyPod(old.was)
+			p.Version = o.version()
+			return p
+		case 2:
 			p := copyPod(old.was)
 			p.Version, p.Labels = o.version(), map[string]string{"version": p.Version}
 			return p
@@ -282,15 +286,17 @@ func (o *operations) pod(k Name) *Pod {
 	return &Pod{Namespace: k.Namespace, Name: k.Name, Version: o.version(), IPs: o.ips()}
 }
 
-// ips returns none, one, or one of each family.
+// ips returns none, one, one of each family, or one that is there twice, as a manifest may have it.
 func (o *operations) ips() []netip.Addr {
-	switch o.IntN(4) {
+	switch o.IntN(5) {
 	case 0:
 		return nil
 	case 1:
 		return []netip.Addr{pick(o.Rand, o.v6)}
 	case 2:
 		return []netip.Addr{pick(o.Rand, o.v4)}
+	case 3:
+		return slices.Repeat([]netip.Addr{pick(o.Rand, o.v4)}, 2)
 	default:
 		return []netip.Addr{pick(o.Rand, o.v4), pick(o.Rand, o.v6)}
 	}
