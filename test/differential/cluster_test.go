@@ -1,0 +1,229 @@
+package differential
+
+import (
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/nearside-dns/nearside/test/fakeapi/randomcluster"
+)
+
+// cluster is what a variant sees of the objects: those that its options select. It is what questions are
+// made of, and what allowed differences are judged by.
+type cluster struct {
+	variant    *variant
+	namespaces map[string]bool // of those that exist, the ones that are answered for
+	services   []*corev1.Service
+	slices     []*discoveryv1.EndpointSlice
+	pods       []*corev1.Pod
+	own        []netip.Addr // addresses that the servers take for their own
+
+	pools pools
+}
+
+// newCluster returns what a variant sees of the objects.
+func newCluster(v *variant, objs []runtime.Object, own []netip.Addr) *cluster {
+	c := &cluster{variant: v, namespaces: map[string]bool{}, own: own}
+	ofObjects, ofNamespaces := labels.Everything(), labels.Everything()
+	if v.labels != "" {
+		ofObjects = v.selector(v.labels)
+	}
+	if v.nsLabels != "" {
+		ofNamespaces = v.selector(v.nsLabels)
+	}
+	for _, obj := range objs {
+		switch o := obj.(type) {
+		case *corev1.Namespace:
+			if ofNamespaces.Matches(labels.Set(o.Labels)) && (len(v.namespaces) == 0 || slices.Contains(v.namespaces, o.Name)) {
+				c.namespaces[o.Name] = true
+			}
+		case *corev1.Service:
+			if ofObjects.Matches(labels.Set(o.Labels)) {
+				c.services = append(c.services, o)
+			}
+		case *discoveryv1.EndpointSlice:
+			if ofObjects.Matches(labels.Set(o.Labels)) && !v.noEndpoints {
+				c.slices = append(c.slices, o)
+			}
+		case *corev1.Pod:
+			c.pods = append(c.pods, o)
+		}
+	}
+	c.pools = c.makePools()
+	return c
+}
+
+// service returns the Service of that name, or nil.
+func (c *cluster) service(namespace, name string) *corev1.Service {
+	for _, s := range c.services {
+		if s.Namespace == namespace && s.Name == name {
+			return s
+		}
+	}
+	return nil
+}
+
+// slicesOf returns the EndpointSlices of the Service of that name.
+func (c *cluster) slicesOf(namespace, service string) (found []*discoveryv1.EndpointSlice) {
+	for _, s := range c.slices {
+		if s.Namespace == namespace && serviceOf(s) == service {
+			found = append(found, s)
+		}
+	}
+	return found
+}
+
+// serviceOf returns the name of the Service that a slice belongs to, or "".
+func serviceOf(s *discoveryv1.EndpointSlice) string { return s.Labels[discoveryv1.LabelServiceName] }
+
+// isReady tells whether an endpoint is served. That nil means ready is said by the EndpointSlice API.
+func isReady(e *discoveryv1.Endpoint) bool {
+	return e.Conditions.Ready == nil || *e.Conditions.Ready
+}
+
+func isHeadless(s *corev1.Service) bool { return s.Spec.ClusterIP == corev1.ClusterIPNone }
+
+func isExternalName(s *corev1.Service) bool { return s.Spec.Type == corev1.ServiceTypeExternalName }
+
+// clusterIPs returns the addresses of a Service.
+func clusterIPs(s *corev1.Service) []string {
+	if isHeadless(s) || isExternalName(s) {
+		return nil
+	}
+	if len(s.Spec.ClusterIPs) > 0 {
+		return s.Spec.ClusterIPs
+	}
+	return []string{s.Spec.ClusterIP}
+}
+
+// address is one ready address of a slice.
+type address struct {
+	slice    *discoveryv1.EndpointSlice
+	endpoint *discoveryv1.Endpoint
+	text     string
+}
+
+// addresses returns the ready addresses of slices.
+func addresses(of []*discoveryv1.EndpointSlice) (all []address) {
+	for _, s := range of {
+		for i := range s.Endpoints {
+			if e := &s.Endpoints[i]; isReady(e) {
+				for _, a := range e.Addresses {
+					all = append(all, address{s, e, a})
+				}
+			}
+		}
+	}
+	return all
+}
+
+// naming is how an endpoint's label is made. The zero naming is CoreDNS's.
+type naming struct {
+	canonical bool // of the address in its canonical form
+	oneLabel  bool // of a pod's name only where that is one label
+}
+
+// label returns the label that an endpoint has below its Service.
+func (n naming) label(a address, podNames bool) string {
+	if a.endpoint.Hostname != nil && *a.endpoint.Hostname != "" {
+		return *a.endpoint.Hostname
+	}
+	if ref := a.endpoint.TargetRef; podNames && ref != nil && ref.Name != "" && len(ref.Name) < 64 &&
+		!(n.oneLabel && strings.Contains(ref.Name, ".")) {
+		return ref.Name
+	}
+	text := a.text
+	if ip, err := netip.ParseAddr(text); err == nil && n.canonical {
+		text = ip.String()
+	}
+	return dashed(text)
+}
+
+// dashed returns an address as one label.
+func dashed(ip string) string {
+	if strings.Contains(ip, ".") {
+		return strings.ReplaceAll(ip, ".", "-")
+	}
+	label := strings.ReplaceAll(ip, ":", "-")
+	if strings.HasSuffix(label, "-") {
+		label += "0"
+	}
+	return label
+}
+
+// fullName joins labels to a name in a zone.
+func fullName(zone string, labels ...string) string {
+	if zone == "." {
+		zone = ""
+	}
+	return strings.Join(labels, ".") + "." + zone
+}
+
+// newObjects makes the random cluster of a seed.
+func newObjects(r *rand.Rand, own []netip.Addr) []runtime.Object {
+	size := 6 + r.IntN(30)
+	if r.IntN(4) == 0 {
+		size = 80
+	}
+	objs := randomcluster.Random(r, size)
+	return asStored(randomcluster.Apply(objs, additions(r, own), nil))
+}
+
+// mutated makes some updates and returns them and the objects that are there then.
+func mutated(r *rand.Rand, objs []runtime.Object) (changed, deleted, now []runtime.Object) {
+	now = objs
+	for range 2 + r.IntN(12) {
+		c, d := randomcluster.Mutate(r, now)
+		c = asStored(c)
+		now = randomcluster.Apply(now, c, d)
+		changed = randomcluster.Apply(changed, c, d)
+		deleted = append(deleted, d...)
+	}
+	// What was deleted and made again is one update.
+	remaining := randomcluster.Apply(nil, now, nil)
+	deleted = slices.DeleteFunc(deleted, func(obj runtime.Object) bool {
+		return len(randomcluster.Apply(remaining, nil, []runtime.Object{obj})) < len(remaining)
+	})
+	return changed, deleted, now
+}
+
+// isName tells whether the address is a name.
+func (a address) isName() bool { return a.slice.AddressType == discoveryv1.AddressTypeFQDN }
+
+func (a address) isIP() bool { return !a.isName() }
+
+// asStored makes of objects what an API server would hold: with what it fills in, and without addresses in
+// slices of names.
+func asStored(objs []runtime.Object) []runtime.Object {
+	for i, obj := range objs {
+		s, ok := obj.(*discoveryv1.EndpointSlice)
+		if !ok {
+			continue
+		}
+		s = s.DeepCopy()
+		for j := range s.Ports {
+			if s.Ports[j].Protocol == nil {
+				tcp := corev1.ProtocolTCP
+				s.Ports[j].Protocol = &tcp
+			}
+			if s.Ports[j].Name == nil {
+				s.Ports[j].Name = new(string)
+			}
+		}
+		for j := range s.Endpoints {
+			for k, a := range s.Endpoints[j].Addresses {
+				if _, err := netip.ParseAddr(a); err == nil && s.AddressType == discoveryv1.AddressTypeFQDN {
+					s.Endpoints[j].Addresses[k] = "www.example.org"
+				}
+			}
+		}
+		objs[i] = s
+	}
+	return objs
+}

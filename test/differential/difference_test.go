@@ -1,0 +1,82 @@
+package differential
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/miekg/dns"
+)
+
+// difference is a question that is answered differently, or is to be looked at.
+type difference struct {
+	*pair
+	c           *cluster
+	q           question
+	stock, ours answer
+	nested      bool // the question was asked to explain another difference
+	depth       int  // of aliases on the way to this question
+}
+
+// ask asks both.
+func (p *pair) ask(c *cluster, q question) *difference {
+	d := &difference{pair: p, c: c, q: q}
+	wait := patient
+	if p.unpackable(c, q) {
+		wait = hopeless
+	}
+	d.stock, d.ours = newAnswer(p.stock.ask(q, wait)), newAnswer(p.ours.ask(q, patient))
+	return d
+}
+
+// again asks another question for the explanation of this difference.
+func (d *difference) again(name string, qtype uint16) *difference {
+	other := d.ask(d.c, question{name: name, qtype: qtype, tcp: d.q.tcp})
+	other.nested = true
+	return other
+}
+
+// same tells whether the answers are equal.
+func (d *difference) same() bool { return d.stock.equal(d.ours) }
+
+func (d *difference) describe() string {
+	return fmt.Sprintf("question: %v\n\nCoreDNS:\n%s\nclusterdns:\n%s\nobjects:\n%s", d.q, d.stock.dig(), d.ours.dig(), d.objects())
+}
+
+// denied tells whether an answer to this question says that the name does not exist, or what others say
+// of it if it is handed on then.
+func (d *difference) denied(a answer) bool {
+	if !d.fallsThrough(d.q.name) {
+		return a.negative(dns.RcodeNameError)
+	}
+	return a.sections == newAnswer(outsideReply(d.q.message())).sections
+}
+
+// labels returns the labels of the question left of the zone, the last first, in lower case.
+func (d *difference) labels() []string { return labelsBelow(d.zoneOf(d.q.name), d.q.name) }
+
+func labelsBelow(zone, name string) []string {
+	labels := dns.SplitDomainName(strings.ToLower(name))
+	slices.Reverse(labels)
+	return labels[dns.CountLabel(zone):]
+}
+
+// is tells whether the question is for that name below the zone; without labels, for the zone.
+func (d *difference) is(labels ...string) bool {
+	slices.Reverse(labels)
+	return slices.Equal(d.labels(), labels)
+}
+
+// header returns that of a record with the variant's time to live.
+func (d *difference) header(name string, t uint16) dns.RR_Header {
+	return dns.RR_Header{Name: name, Rrtype: t, Class: dns.ClassINET, Ttl: d.ttl}
+}
+
+// address returns the record of an address.
+func (d *difference) address(name string, ip netip.Addr) dns.RR {
+	if ip.Is4() {
+		return &dns.A{Hdr: d.header(name, dns.TypeA), A: ip.AsSlice()}
+	}
+	return &dns.AAAA{Hdr: d.header(name, dns.TypeAAAA), AAAA: ip.AsSlice()}
+}

@@ -1,0 +1,272 @@
+package differential
+
+import (
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	goruntime "runtime"
+	"slices"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/nearside-dns/nearside/test/controlplane"
+	"github.com/nearside-dns/nearside/test/fakeapi"
+)
+
+var (
+	seeds     = flag.Int("seeds", 8, "how many random clusters")
+	firstSeed = flag.Uint64("seed", 1, "the seed of the first")
+	rounds    = flag.Int("rounds", 4, "how many states of each cluster: the first, and after updates")
+	questions = flag.Int("questions", 300, "how many questions to each variant in a round")
+	ourBinary = flag.String("clusterdns", "", "the binary to test, instead of one built from the sources")
+)
+
+const (
+	// maxFailures is how many differences are told of before the test gives up.
+	maxFailures = 5
+	// syncLimit is how long a server may take to show an update. The first includes its start.
+	syncLimit = time.Minute
+)
+
+// TestDifferential asks both servers, in every variant, and fails on what is answered differently without
+// being meant to.
+func TestDifferential(t *testing.T) {
+	stockBinary := controlplane.RequireBinary(t, "coredns")
+	binary := *ourBinary
+	if binary == "" {
+		binary = build(t)
+	}
+	r := newRun(t)
+	r.fail = func(text string) { t.Error(text) }
+	for _, v := range variants {
+		if v.needsOwnAddrs && len(r.own) == 0 {
+			t.Logf("without %q: this machine has no address to bind", v.name)
+			continue
+		}
+		r.serve(t, v, program{"CoreDNS", stockBinary, v.corefile}, program{"clusterdns", binary, v.corefile})
+	}
+	began := time.Now()
+	for i := range uint64(*seeds) {
+		if err := r.seed(*firstSeed + i); err != nil {
+			t.Fatal(err)
+		}
+		if r.failures > 0 {
+			break
+		}
+	}
+	r.report(t, time.Since(began))
+}
+
+// run is one run of the test.
+type run struct {
+	api     *fakeapi.Server
+	own     []netip.Addr // addresses of this machine
+	outside string       // address of the resolver for other names
+	pairs   []*pair
+	round   int // counts the rounds of all seeds
+	fail    func(text string)
+
+	mu       sync.Mutex
+	failures int
+	asked    map[string]int // questions by variant
+	used     map[string]int // allowed differences by name
+}
+
+// pair is one variant, served by both.
+type pair struct {
+	*variant
+	stock, ours *server
+}
+
+// program is what serves a variant.
+type program struct{ name, binary, corefile string }
+
+// newRun starts what all servers are connected to.
+func newRun(t *testing.T) *run {
+	t.Helper()
+	own, err := ownAddresses()
+	if err != nil {
+		t.Fatal(err)
+	}
+	api := fakeapi.New()
+	if err := api.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := api.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return &run{api: api, own: own, outside: startOutside(t), used: map[string]int{}, asked: map[string]int{}}
+}
+
+// serve starts both servers of a variant.
+func (r *run) serve(t *testing.T, v *variant, stock, ours program) {
+	t.Helper()
+	host := "127.0.0.1"
+	if v.bind {
+		host = r.own[0].String()
+	}
+	one := func(p program) *server {
+		return start(t, p.name+" "+v.name, p.binary, host, func(port string) string {
+			return write(p.corefile, r.api.URL(), r.outside, port, r.own)
+		})
+	}
+	r.pairs = append(r.pairs, &pair{v, one(stock), one(ours)})
+}
+
+// seed takes the servers through one cluster and its updates. An error is of the test itself.
+func (r *run) seed(seed uint64) error {
+	random := rand.New(rand.NewPCG(seed, 0))
+	objs := newObjects(random, r.own)
+	// One cluster takes the other's place at once, or there is a moment without any.
+	if random.IntN(2) == 0 {
+		if err := r.api.Clear(); err != nil {
+			return err
+		}
+	}
+	if err := r.api.Replace(objs...); err != nil {
+		return err
+	}
+	for round := range *rounds {
+		if round > 0 {
+			var changed, deleted []runtime.Object
+			changed, deleted, objs = mutated(random, objs)
+			if random.IntN(8) == 0 { // the servers miss it, and have to list everything again
+				r.api.Expire()
+				r.api.DropWatches("")
+			}
+			if err := r.api.Delete(deleted...); err != nil {
+				return err
+			}
+			if err := r.api.Put(changed...); err != nil {
+				return err
+			}
+		}
+		markers, err := mark(r.api, r.round)
+		if err != nil {
+			return err
+		}
+		if err := r.compare(seed, uint64(round), append(slices.Clone(objs), markers...)); err != nil {
+			return fmt.Errorf("seed %d, round %d: %w", seed, round, err)
+		}
+		r.round++
+		if r.failures > 0 {
+			return nil
+		}
+	}
+	return nil
+}
+
+// compare asks every pair, as many at a time as there are processors.
+func (r *run) compare(seed, round uint64, objs []runtime.Object) (failed error) {
+	var wg sync.WaitGroup
+	todo := make(chan int)
+	for range goruntime.GOMAXPROCS(0) {
+		wg.Go(func() {
+			for i := range todo {
+				if err := r.comparePair(r.pairs[i], rand.NewPCG(seed, round<<32|uint64(i)), objs, fmt.Sprintf("seed %d, round %d, variant %q", seed, round, r.pairs[i].name)); err != nil {
+					r.mu.Lock()
+					failed = err
+					r.mu.Unlock()
+				}
+			}
+		})
+	}
+	for i := range r.pairs {
+		todo <- i
+	}
+	close(todo)
+	wg.Wait()
+	return failed
+}
+
+// comparePair waits until both servers of a variant know the objects and asks them. where is said of what
+// is found.
+func (r *run) comparePair(p *pair, random rand.Source, objs []runtime.Object, where string) error {
+	for _, s := range []*server{p.stock, p.ours} {
+		if err := p.awaitMarkers(s, r.round, syncLimit); err != nil {
+			return err
+		}
+	}
+	c := newCluster(p.variant, objs, r.own)
+	a := asker{Rand: rand.New(random), c: c, p: &c.pools}
+	asked := 0
+	for asked < *questions {
+		q := a.next()
+		if p.unpackable(c, q) && a.chance(95) {
+			continue // waiting for no reply takes its time
+		}
+		asked++
+		if !r.judge(p.ask(c, q), where) {
+			break
+		}
+	}
+	r.mu.Lock()
+	r.asked[p.name] += asked
+	r.mu.Unlock()
+	if !p.transfers {
+		return nil
+	}
+	return r.compareTransfers(p, c, a, where)
+}
+
+// judge tells of a difference. It returns false where enough have been told of.
+func (r *run) judge(d *difference, where string) bool {
+	if d.same() {
+		return true
+	}
+	return r.found(d.explain(), func() string { return where + "\n" + d.describe() })
+}
+
+// found counts a difference by the names of what explains it; without any it is an error.
+func (r *run) found(names []string, describe func() string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, name := range names {
+		r.used[name]++
+	}
+	if len(names) == 0 {
+		r.failures++
+		if r.failures <= maxFailures {
+			r.fail(describe())
+		}
+	}
+	return r.failures < maxFailures
+}
+
+// report logs the counts of a run. An allowed difference that was not seen is an error, unless the run was
+// shorter than by default: a line that explains nothing hides what it once explained.
+func (r *run) report(t *testing.T, took time.Duration) {
+	total := 0
+	for _, p := range r.pairs {
+		t.Logf("%8d questions to %s", r.asked[p.name], p.name)
+		total += r.asked[p.name]
+	}
+	t.Logf("%8d questions in %v", total, took.Round(time.Second))
+	full := true
+	for _, f := range []string{"seeds", "rounds", "questions"} {
+		given := flag.Lookup(f)
+		full = full && number(given.Value.String()) >= number(given.DefValue)
+	}
+	for _, e := range entries() {
+		t.Logf("%8d differences: %s", r.used[e.name], e.name)
+		if r.used[e.name] == 0 && full && r.failures == 0 && (e.seldom == nil || !e.seldom(r)) {
+			t.Errorf("allowed, but not seen any more: %s", e.name)
+		}
+	}
+}
+
+// number returns the value of a flag that is a number.
+func number(text string) int {
+	n, err := strconv.Atoi(text)
+	if err != nil {
+		panic(err) // it has been parsed before
+	}
+	return n
+}

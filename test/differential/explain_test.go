@@ -1,0 +1,321 @@
+package differential
+
+import (
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/miekg/dns"
+	discoveryv1 "k8s.io/api/discovery/v1"
+)
+
+// explain returns the names of the allowed differences that together make this one, or nothing.
+func (d *difference) explain() (names []string) {
+	switch {
+	case d.q.qtype == dns.TypePTR && addressOf(d.q.name).IsValid():
+		names = d.explainPointers()
+	case d.aboutServers():
+		names = d.explainServers()
+	}
+	if names != nil {
+		return names
+	}
+	for _, a := range table() {
+		if a.explains != nil && !(a.asks && d.nested) && a.explains(d) {
+			return []string{a.name}
+		}
+	}
+	return d.explainAlias()
+}
+
+// explained tells whether the answers are equal or may be as different as they are.
+func (d *difference) explained() bool { return d.same() || len(d.explain()) > 0 }
+
+// explainAlias finds what explains a difference of the name that an alias is of.
+func (d *difference) explainAlias() []string {
+	labels := d.labels()
+	if len(labels) != 3 || labels[0] != "svc" || d.depth > 12 || d.q.qtype != dns.TypeA && d.q.qtype != dns.TypeAAAA {
+		return nil
+	}
+	s := d.c.service(labels[1], labels[2])
+	if s == nil || !isExternalName(s) || d.zoneOf(dns.Fqdn(s.Spec.ExternalName)) == "" {
+		return nil
+	}
+	target := dns.Fqdn(s.Spec.ExternalName)
+	asked := target
+	if zone := d.zoneOf(d.q.name); dns.IsSubDomain(zone, target) { // CoreDNS compares it to the zone as it was asked
+		asked = target[:len(target)-len(zone)] + d.q.name[len(d.q.name)-len(zone):]
+	}
+	o := d.again(asked, d.q.qtype)
+	o.depth, o.nested = d.depth+1, d.nested
+	if o.same() || !d.leads(d.stock, target, o.stock) || !d.leads(d.ours, target, o.ours) {
+		return nil
+	}
+	return o.explain()
+}
+
+// leads tells whether an answer is that for the target of an alias, behind the CNAME and but for case. Where
+// the target has no records, either may have nothing.
+func (d *difference) leads(a answer, target string, to answer) bool {
+	if a.reply == nil || to.reply == nil {
+		return false
+	}
+	var rest []dns.RR
+	for _, rr := range a.reply.Answer {
+		if cname, ok := rr.(*dns.CNAME); !ok || cname.Hdr.Name != d.q.name || cname.Target != target {
+			rest = append(rest, rr)
+		}
+	}
+	return strings.EqualFold(strings.Join(recordSet(rest), "\n"), to.sections[0]) || !to.has(d.q.qtype) && !a.has(d.q.qtype)
+}
+
+// explainPointers finds the rules that make our answer of CoreDNS's, as few as are needed.
+func (d *difference) explainPointers() []string {
+	answers := func(a answer, rules pointerRules) bool {
+		possible := d.c.pointerSets(d.q.name, rules)
+		if a.reply == nil {
+			return unpackable(possible)
+		}
+		return slices.ContainsFunc(possible, func(set []string) bool { return d.pointsTo(a, set) })
+	}
+	if !answers(d.stock, pointerRules{}) {
+		return nil
+	}
+	return fewest(func(a allowed) func(*pointerRules) { return a.pointers }, func(r pointerRules) bool { return answers(d.ours, r) })
+}
+
+// explainServers does the same for name servers.
+func (d *difference) explainServers() []string {
+	if !d.answered(d.stock, d.servers(serverRules{})) {
+		return nil
+	}
+	return fewest(func(a allowed) func(*serverRules) { return a.servers }, func(r serverRules) bool { return d.answered(d.ours, d.servers(r)) })
+}
+
+// fewest returns the names of the fewest lines of the table whose rules together do.
+func fewest[R any](ruleOf func(allowed) func(*R), do func(R) bool) (names []string) {
+	var with []allowed
+	for _, a := range table() {
+		if ruleOf(a) != nil {
+			with = append(with, a)
+		}
+	}
+	for chosen := 1; chosen < 1<<len(with); chosen++ {
+		var rules R
+		var needed []string
+		for i, a := range with {
+			if chosen>>i&1 == 1 {
+				ruleOf(a)(&rules)
+				needed = append(needed, a.name)
+			}
+		}
+		if (names == nil || len(needed) < len(names)) && do(rules) {
+			names = needed
+		}
+	}
+	return names
+}
+
+// pointsTo tells whether an answer has exactly these PTR records, or is right for a name without any.
+func (d *difference) pointsTo(a answer, targets []string) bool {
+	if len(targets) == 0 {
+		return d.denied(a)
+	}
+	var got []string
+	for _, rr := range a.reply.Answer {
+		if ptr, ok := rr.(*dns.PTR); ok && ptr.Hdr.Name == d.q.name && ptr.Hdr.Ttl == d.ttl {
+			got = append(got, ptr.Ptr)
+		}
+	}
+	slices.Sort(got)
+	return a.records() && len(got) == len(a.reply.Answer) && slices.Equal(slices.Compact(got), targets)
+}
+
+// unpackable tells whether CoreDNS cannot write its answer.
+func (p *pair) unpackable(c *cluster, q question) bool {
+	return q.qtype == dns.TypePTR && addressOf(q.name).IsValid() && p.zoneOf(q.name) != "" && unpackable(c.pointerSets(q.name, pointerRules{}))
+}
+
+// changed returns the set of records after a change to a copy of each.
+func changed(records []dns.RR, change func(dns.RR)) []string {
+	var copies []dns.RR
+	for _, rr := range records {
+		rr = dns.Copy(rr)
+		change(rr)
+		copies = append(copies, rr)
+	}
+	return recordSet(copies)
+}
+
+// namedAs tells whether the difference is that of endpoints' names: the question is for one that is named
+// otherwise, or its answers are equal where an endpoint's old and new name are taken for the same.
+func (d *difference) namedAs(ours naming) bool {
+	if d.stock.reply == nil || d.ours.reply == nil {
+		return false
+	}
+	labels := d.labels()
+	same := sameNames{}
+	asked := false
+	for _, a := range addresses(d.c.slices) {
+		was, is := naming{}.label(a, d.podNames), ours.label(a, d.podNames)
+		if was == is {
+			continue
+		}
+		service := "." + serviceOf(a.slice) + "." + a.slice.Namespace + ".svc."
+		same.join(was+service, is+service)
+		asked = asked || len(labels) == 4 && labels[0] == "svc" && labels[1] == a.slice.Namespace && labels[2] == serviceOf(a.slice) &&
+			(labels[3] == strings.ToLower(was) || labels[3] == is)
+	}
+	if asked {
+		return d.isNamed(d.stock, naming{}) && d.isNamed(d.ours, ours)
+	}
+	rename := func(rr dns.RR) {
+		rr.Header().Name = same.one(rr.Header().Name)
+		if srv, ok := rr.(*dns.SRV); ok {
+			srv.Target = same.one(srv.Target)
+		}
+	}
+	return d.stock.head == d.ours.head && d.stock.sections[1] == d.ours.sections[1] &&
+		slices.Equal(changed(d.stock.reply.Answer, rename), changed(d.ours.reply.Answer, rename)) &&
+		slices.Equal(changed(d.stock.reply.Extra, rename), changed(d.ours.reply.Extra, rename))
+}
+
+// isNamed tells whether an answer for an endpoint's name is right where endpoints are named so.
+func (d *difference) isNamed(a answer, n naming) bool {
+	labels := d.labels()
+	var named []netip.Addr
+	for _, e := range addresses(d.c.slicesOf(labels[1], labels[2])) {
+		ip, err := netip.ParseAddr(e.text)
+		switch label := strings.ToLower(n.label(e, d.podNames)); {
+		case label != labels[3]:
+		case err != nil: // it is a name; see ofNames
+			return true
+		default:
+			named = append(named, ip)
+		}
+	}
+	if s := d.c.service(labels[1], labels[2]); len(named) == 0 || s == nil || isExternalName(s) || !d.c.namespaces[labels[1]] {
+		return d.denied(a)
+	}
+	return d.q.qtype != dns.TypeSOA && d.hasAddresses(a, named) // a SOA is explained otherwise
+}
+
+// hasAddresses tells whether an answer, if it is one of addresses, has these.
+func (d *difference) hasAddresses(a answer, ips []netip.Addr) bool {
+	var records []dns.RR
+	for _, ip := range ips {
+		if rr := d.address(d.q.name, ip); rr.Header().Rrtype == d.q.qtype {
+			records = append(records, rr)
+		}
+	}
+	if d.q.qtype != dns.TypeA && d.q.qtype != dns.TypeAAAA {
+		return !d.denied(a)
+	}
+	return a.rcode() == dns.RcodeSuccess && a.reply.Authoritative && a.sections[0] == asText(records)
+}
+
+// inZone returns the addresses of slices that a zonal name means: its labels from the directive on, the
+// last first.
+func inZone(in []*discoveryv1.EndpointSlice, labels []string) (ips []netip.Addr) {
+	directive, parts := labels[0], slices.Clone(labels[1:])
+	slices.Reverse(parts)
+	var all []netip.Addr
+	for _, a := range addresses(in) {
+		ip, err := netip.ParseAddr(a.text)
+		if err != nil {
+			continue
+		}
+		all = append(all, ip)
+		if a.endpoint.Zone != nil && strings.EqualFold(*a.endpoint.Zone, strings.Join(parts, ".")) {
+			ips = append(ips, ip)
+		}
+	}
+	if directive == "prefer" && len(ips) == 0 {
+		return all
+	}
+	return ips
+}
+
+// sameNames are beginnings of names, up to and with ".svc.", that stand for the same. Each leads to another
+// or to none.
+type sameNames map[string]string
+
+func (s sameNames) first(name string) string {
+	for s[name] != "" {
+		name = s[name]
+	}
+	return name
+}
+
+func (s sameNames) join(a, b string) {
+	if a, b = s.first(a), s.first(b); a != b {
+		s[a] = b
+	}
+}
+
+// one returns the one name that stands for all that are the same as name. A Service can be called svc.
+func (s sameNames) one(name string) string {
+	const mark = ".svc."
+	for at := 0; ; {
+		i := strings.Index(name[at:], mark)
+		if i < 0 {
+			return name
+		}
+		end := at + i + len(mark)
+		if first := s.first(name[:end]); first != name[:end] {
+			return first + name[end:]
+		}
+		at = end - 1
+	}
+}
+
+// ofNames tells whether the difference is what CoreDNS makes of a slice of names: CNAMEs and what they
+// lead to, or a Service that is not empty for its sake.
+func (d *difference) ofNames() bool {
+	labels := d.labels()
+	if d.stock.reply == nil || d.ours.reply == nil || len(labels) < 3 || labels[0] != "svc" {
+		return false
+	}
+	switch ready := addresses(d.c.slicesOf(labels[1], labels[2])); {
+	case !slices.ContainsFunc(ready, address.isName):
+		return false
+	case d.ignoreEmpty && d.denied(d.ours) && !slices.ContainsFunc(ready, address.isIP):
+		return true
+	}
+	more, had := slices.Clone(d.stock.reply.Answer), d.ours.reply.Answer
+	if d.denied(d.ours) {
+		had = nil
+	}
+	for _, rr := range had {
+		at := slices.IndexFunc(more, func(s dns.RR) bool { return s.String() == rr.String() })
+		if at < 0 {
+			return false
+		}
+		more = slices.Delete(more, at, at+1)
+	}
+	targets := map[string]bool{}
+	for _, rr := range more {
+		if cname, ok := rr.(*dns.CNAME); ok {
+			targets[cname.Target] = true
+		} else if !targets[rr.Header().Name] {
+			return false
+		}
+	}
+	return len(more) > 0 || d.stock.nodata() && d.denied(d.ours)
+}
+
+// twoZones tells whether endpoints of a slice have the same address and different zones.
+func twoZones(s *discoveryv1.EndpointSlice) bool {
+	zones := map[string]string{}
+	for _, a := range addresses([]*discoveryv1.EndpointSlice{s}) {
+		zone := ""
+		if a.endpoint.Zone != nil {
+			zone = *a.endpoint.Zone
+		}
+		if known, ok := zones[a.text]; ok && known != zone {
+			return true
+		}
+		zones[a.text] = zone
+	}
+	return false
+}

@@ -1,0 +1,229 @@
+package differential
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/miekg/dns"
+)
+
+// server is one running DNS server.
+type server struct {
+	name    string
+	address string
+	logFile string
+	exited  chan struct{} // closed when the process is gone
+	result  error         // of the process; read it after exited
+
+	conns map[string]*dns.Conn // by network
+}
+
+// build builds our server and returns the path of the binary.
+func build(t *testing.T) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "clusterdns")
+	cmd := exec.CommandContext(t.Context(), "go", "build", "-o", path, "github.com/nearside-dns/nearside/cmd/clusterdns")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("build clusterdns: %v\n%s", err, out)
+	}
+	return path
+}
+
+// start starts a server with a Corefile, which is made for the port that was found.
+func start(t *testing.T, name, binary, host string, corefile func(port string) string) *server {
+	t.Helper()
+	dir := t.TempDir()
+	port, err := freePort()
+	if err != nil {
+		t.Fatal(err)
+	}
+	conf := filepath.Join(dir, "Corefile")
+	if err := os.WriteFile(conf, []byte(corefile(port)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s := &server{
+		name: name, address: net.JoinHostPort(host, port), logFile: filepath.Join(dir, "log"),
+		exited: make(chan struct{}), conns: map[string]*dns.Conn{},
+	}
+	log, err := os.Create(s.logFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(binary, "-conf", conf)
+	cmd.Dir, cmd.Stdout, cmd.Stderr = dir, log, log
+	cmd.SysProcAttr = childAttributes()
+	started := make(chan error, 1)
+	go func() {
+		// The child is bound to the life of the thread that started it.
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		err := cmd.Start()
+		started <- err
+		if err == nil {
+			s.result = cmd.Wait()
+			close(s.exited)
+		}
+	}()
+	if err := errors.Join(<-started, log.Close()); err != nil {
+		t.Fatalf("start %s: %v", name, err)
+	}
+	t.Cleanup(func() {
+		for _, c := range s.conns {
+			_ = c.Close() // nothing was left unsent
+		}
+		_ = cmd.Process.Kill() // fails where it has ended already
+		<-s.exited
+	})
+	return s
+}
+
+// freePort returns a port that nobody uses on either transport. It is below those that systems give to
+// sockets that ask for any port, so that nobody gets it before the server does.
+func freePort() (string, error) {
+	var err error
+	for range 50 {
+		address := ":" + strconv.Itoa(20000+rand.IntN(12000))
+		var packets net.PacketConn
+		if packets, err = net.ListenPacket("udp", address); err != nil {
+			continue
+		}
+		var listener net.Listener
+		if listener, err = net.Listen("tcp", address); err != nil {
+			err = errors.Join(err, packets.Close())
+			continue
+		}
+		return address[1:], errors.Join(packets.Close(), listener.Close())
+	}
+	return "", err
+}
+
+// ended returns an error where the process is gone.
+func (s *server) ended() error {
+	select {
+	case <-s.exited:
+		return fmt.Errorf("%s has ended: %v\n%s", s.name, s.result, s.log())
+	default:
+		return nil
+	}
+}
+
+// log returns the end of what the server wrote.
+func (s *server) log() string {
+	text, err := os.ReadFile(s.logFile)
+	if err != nil {
+		return err.Error()
+	}
+	return string(text[max(0, len(text)-2000):])
+}
+
+// ownAddresses returns the addresses of the machine besides loopback, the ones that both servers take for
+// their own. The first is IPv4, and can be bound to; there is none where the machine has no such address.
+func ownAddresses() (own []netip.Addr, err error) {
+	all, err := net.InterfaceAddrs()
+	if err != nil {
+		return nil, err
+	}
+	for _, a := range all {
+		prefix, err := netip.ParsePrefix(a.String())
+		if err != nil || prefix.Addr().IsLoopback() {
+			continue
+		}
+		if ip := prefix.Addr(); ip.Is4() && (len(own) == 0 || !own[0].Is4()) {
+			own = append([]netip.Addr{ip}, own...)
+		} else {
+			own = append(own, ip)
+		}
+	}
+	if len(own) > 0 && !own[0].Is4() {
+		return nil, nil
+	}
+	return own, nil
+}
+
+// patience is how long a reply is waited for, and how often it is asked for.
+type patience struct {
+	timeout time.Duration
+	tries   int
+}
+
+var (
+	patient   = patience{2 * time.Second, 3}
+	impatient = patience{250 * time.Millisecond, 1}
+	// hopeless is for questions that CoreDNS does not answer.
+	hopeless = patience{30 * time.Millisecond, 1}
+)
+
+// ask asks over UDP, and again over TCP if the reply is truncated or the question says so. It returns nil
+// where no reply comes.
+func (s *server) ask(q question, p patience) *dns.Msg {
+	m := q.message()
+	for range p.tries {
+		network := "udp"
+		if q.tcp {
+			network = "tcp"
+		}
+		reply := s.exchange(network, m, p.timeout)
+		if reply != nil && reply.Truncated && !q.tcp {
+			reply = s.exchange("tcp", m, p.timeout)
+		}
+		if reply != nil {
+			return reply
+		}
+	}
+	return nil
+}
+
+// exchange sends a message on the connection that is kept, and returns the reply to it or nil.
+func (s *server) exchange(network string, m *dns.Msg, timeout time.Duration) *dns.Msg {
+	fresh := false
+	for {
+		c := s.conns[network]
+		if c == nil {
+			conn, err := net.DialTimeout(network, s.address, timeout)
+			if err != nil {
+				return nil
+			}
+			c = &dns.Conn{Conn: conn, UDPSize: dns.MaxMsgSize}
+			s.conns[network], fresh = c, true
+		}
+		reply, err := roundTrip(c, m, timeout)
+		if err == nil {
+			return reply
+		}
+		_ = c.Close() // it is of no use any more
+		delete(s.conns, network)
+		var netErr net.Error
+		if fresh || errors.As(err, &netErr) && netErr.Timeout() {
+			return nil
+		}
+	}
+}
+
+func roundTrip(c *dns.Conn, m *dns.Msg, timeout time.Duration) (*dns.Msg, error) {
+	m.Id = dns.Id()
+	if err := c.SetDeadline(time.Now().Add(timeout)); err != nil {
+		return nil, err
+	}
+	if err := c.WriteMsg(m); err != nil {
+		return nil, err
+	}
+	for {
+		reply, err := c.ReadMsg()
+		if err != nil {
+			return nil, err
+		}
+		if reply.Id == m.Id {
+			return reply, nil
+		}
+	}
+}
