@@ -2,7 +2,6 @@ package kubernetes
 
 import (
 	"fmt"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -11,8 +10,6 @@ import (
 	"github.com/coredns/coredns/plugin"
 	clog "github.com/coredns/coredns/plugin/pkg/log"
 	"github.com/coredns/coredns/plugin/pkg/upstream"
-	"github.com/go-logr/logr/funcr"
-	"k8s.io/klog/v2"
 
 	"github.com/nearside-dns/nearside/plugin/kubernetes/source"
 	"github.com/nearside-dns/nearside/plugin/kubernetes/source/apiserver"
@@ -31,32 +28,61 @@ func setup(c *caddy.Controller) error {
 	if err != nil {
 		return plugin.Error(pluginName, err)
 	}
-	open, err := k.openSource()
+	src, err := k.newSource()
 	if err != nil {
 		return plugin.Error(pluginName, k.sourceAt.errorf("%v", err))
 	}
-	var held atomic.Pointer[source.Lease] // a signal may end the server while it starts
+	use := &use{}
 	c.OnStartup(func() error {
 		k.localIPs = boundIPs(c)
-		lease, err := source.Acquire(k.sourceIdentity(), open)
-		if err != nil {
-			return plugin.Error(pluginName, err)
-		}
-		held.Store(lease)
+		lease := source.Acquire(k.sourceIdentity(), src)
+		use.lease.Store(lease)
 		k.attach(lease.Index(), lease.Status)
 		k.awaitSync(k.startupTimeout)
 		return nil
 	})
-	c.OnShutdown(func() error {
-		if lease := held.Load(); lease != nil {
-			lease.Release()
-		}
-		return nil
-	})
+	c.OnRestart(use.reloadBegins)
+	c.OnRestartFailed(use.reloadFailed)
+	c.OnShutdown(use.shutdown)
+	c.OnFinalShutdown(use.end)
 	dnsserver.GetConfig(c).AddPlugin(func(next plugin.Handler) plugin.Handler {
 		k.Next = next
 		return k
 	})
+	return nil
+}
+
+// use is the use of a source from the start of a configuration to its end. At the end of a reload
+// that is its shutdown; at the end of the process it is the final shutdown, after the lameduck time of
+// the health plugin, in which answers are to be right as well.
+type use struct {
+	lease     atomic.Pointer[source.Lease] // a signal may end the server while it starts
+	reloading atomic.Bool
+}
+
+func (u *use) reloadBegins() error {
+	u.reloading.Store(true)
+	source.ReloadBegins()
+	return nil
+}
+
+func (u *use) reloadFailed() error {
+	u.reloading.Store(false)
+	source.ReloadFailed()
+	return nil
+}
+
+func (u *use) shutdown() error {
+	if u.reloading.Load() {
+		return u.end()
+	}
+	return nil
+}
+
+func (u *use) end() error {
+	if lease := u.lease.Load(); lease != nil {
+		lease.Release()
+	}
 	return nil
 }
 
@@ -74,16 +100,8 @@ func newKubernetes(zones []string) *Kubernetes {
 	}
 }
 
-// openSource checks what the configured source needs and returns the function that opens it. A
-// directory of manifests is read here, so that a broken file is an error of the configuration.
-func (k *Kubernetes) openSource() (func() (source.Source, error), error) {
-	opened, err := k.newSource()
-	if err != nil {
-		return nil, err
-	}
-	return func() (source.Source, error) { return opened, nil }, nil
-}
-
+// newSource checks what the configured source needs, and returns it. A directory of manifests is read
+// here, so that a broken file is an error of the configuration.
 func (k *Kubernetes) newSource() (source.Source, error) {
 	skipped := new(source.Skipped)
 	if k.manifests != "" {
@@ -145,10 +163,3 @@ func (k *Kubernetes) unsynced() (text string) {
 	}
 	return text
 }
-
-// redirectKlog sends what client-go logs to the server's log.
-var redirectKlog = sync.OnceFunc(func() {
-	klog.SetLogger(funcr.New(func(prefix, args string) {
-		log.Info("client-go: " + prefix + " " + args)
-	}, funcr.Options{}))
-})

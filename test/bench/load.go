@@ -143,22 +143,29 @@ func exchange(conn *net.UDPConn, send, buffer []byte, q packet) error {
 		if _, err := conn.Write(send); err != nil {
 			return err
 		}
-		if err := conn.SetReadDeadline(time.Now().Add(time.Second)); err != nil {
-			return err
-		}
-		n, err := conn.Read(buffer)
+		n, err := receive(conn, send, buffer)
 		if errors.Is(err, os.ErrDeadlineExceeded) && try < 5 {
 			continue
 		}
 		if err != nil {
 			return err
 		}
-		if n < 12 || buffer[0] != send[0] || buffer[1] != send[1] {
-			continue // the answer to an earlier try
-		}
-		if rcode, records := int(buffer[3]&15), int(buffer[6])<<8|int(buffer[7]); rcode != q.rcode || records != q.records {
+		if rcode, records := int(buffer[3]&15), int(buffer[6])<<8|int(buffer[7]); n < 12 || rcode != q.rcode || records != q.records {
 			return fmt.Errorf("%q: response code %d and %d records, want %d and %d", send, rcode, records, q.rcode, q.records)
 		}
 		return nil
+	}
+}
+
+// receive waits for the answer to a question, past those to earlier ones.
+func receive(conn *net.UDPConn, send, buffer []byte) (n int, err error) {
+	if err := conn.SetReadDeadline(time.Now().Add(time.Second)); err != nil {
+		return 0, err
+	}
+	for {
+		n, err = conn.Read(buffer)
+		if err != nil || n >= 2 && buffer[0] == send[0] && buffer[1] == send[1] {
+			return n, err
+		}
 	}
 }

@@ -4,6 +4,8 @@
 package daemon
 
 import (
+	"bytes"
+	"errors"
 	"flag"
 	"fmt"
 	"io"
@@ -34,13 +36,17 @@ type Daemon struct {
 	conf, logFormat  string
 	version, plugins bool
 
-	unread error // why the Corefile could not be read the last time
+	unread error  // why the Corefile could not be read the last time
+	stdin  []byte // what standard input held; it can be read once only
 }
 
 // Run starts the server and returns when it has ended, with the exit code of the process.
 func (d *Daemon) Run(args []string) int {
 	flags := d.flags()
-	if err := flags.Parse(args); err != nil {
+	switch err := flags.Parse(args); {
+	case errors.Is(err, flag.ErrHelp):
+		return 0
+	case err != nil:
 		return 2 // the flag set has printed what is wrong
 	}
 	if err := d.run(flags); err != nil {
@@ -120,19 +126,30 @@ func (d *Daemon) configureLog() error {
 
 // corefile reads the configuration, at the start and at each reload.
 func (d *Daemon) corefile(serverType string) (caddy.Input, error) {
-	name, read := d.conf, os.ReadFile
-	switch name {
-	case "":
-		name = caddy.DefaultConfigFile
-	case "stdin":
-		read = func(string) ([]byte, error) { return io.ReadAll(os.Stdin) }
+	name, contents, err := d.read()
+	if err == nil && len(bytes.TrimSpace(contents)) == 0 {
+		err = fmt.Errorf("%s is empty", name)
 	}
-	contents, err := read(filepath.Clean(name))
 	if d.unread = err; err != nil {
 		d.unread = fmt.Errorf("no configuration: %w; name a Corefile with -conf", err)
 		return nil, d.unread
 	}
 	return caddy.CaddyfileInput{Contents: contents, Filepath: name, ServerTypeName: serverType}, nil
+}
+
+func (d *Daemon) read() (name string, contents []byte, err error) {
+	switch d.conf {
+	case "":
+		contents, err = os.ReadFile(caddy.DefaultConfigFile)
+		return caddy.DefaultConfigFile, contents, err
+	case "stdin":
+		if d.stdin == nil {
+			d.stdin, err = io.ReadAll(os.Stdin)
+		}
+		return "stdin", d.stdin, err
+	}
+	contents, err = os.ReadFile(filepath.Clean(d.conf))
+	return d.conf, contents, err
 }
 
 func (d *Daemon) versionLine() string {

@@ -1,6 +1,6 @@
 // Package index holds what is known of the cluster in the form that answers are made from: names to
 // Services with their endpoints, addresses to names. In go stripped records from a source, out come
-// frozen views that are read without a lock.
+// entries that never change and are read without a lock.
 //
 // It is pure Go data: it imports neither client-go nor dns packages.
 package index

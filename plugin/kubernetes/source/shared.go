@@ -2,7 +2,6 @@ package source
 
 import (
 	"context"
-	"runtime"
 	"slices"
 	"sync"
 	"time"
@@ -18,7 +17,7 @@ import (
 // known of it while the API server is away.
 type Lease struct {
 	shared *shared
-	once   *sync.Once
+	once   sync.Once
 }
 
 type shared struct {
@@ -34,28 +33,29 @@ type shared struct {
 var running struct {
 	mu     sync.Mutex
 	shared []*shared
+	// sinceReload are the leases that were taken since the last reload began. If it fails, nobody
+	// tells the new configuration, and its leases are ended here.
+	sinceReload []*Lease
 }
 
-// Acquire returns the use of the source with that key, which is started with the first use. Sources
-// with equal keys are the same.
-func Acquire(key string, open func() (Source, error)) (*Lease, error) {
+// stopWait is how long the end of a source is waited for. client-go may sit in a pause between two
+// attempts to reach an API server that is away, which no signal ends.
+const stopWait = time.Second
+
+// Acquire returns the use of the source with that key. If it runs already, it is used and src is not;
+// otherwise src is started.
+func Acquire(key string, src Source) *Lease {
 	running.mu.Lock()
 	defer running.mu.Unlock()
 	at := slices.IndexFunc(running.shared, func(s *shared) bool { return s.key == key })
 	if at < 0 {
-		src, err := open()
-		if err != nil {
-			return nil, err
-		}
 		running.shared = append(running.shared, start(key, src))
 		at = len(running.shared) - 1
 	}
-	s := running.shared[at]
-	s.users++
-	l := &Lease{shared: s, once: new(sync.Once)}
-	// A configuration that fails to start is dropped without being told. Its lease goes with it.
-	runtime.AddCleanup(l, func(once *sync.Once) { once.Do(s.release) }, l.once)
-	return l, nil
+	l := &Lease{shared: running.shared[at]}
+	l.shared.users++
+	running.sinceReload = append(running.sinceReload, l)
+	return l
 }
 
 func start(key string, src Source) *shared {
@@ -68,13 +68,31 @@ func start(key string, src Source) *shared {
 	return s
 }
 
+// ReloadBegins is called before a new configuration is started beside the present one.
+func ReloadBegins() {
+	running.mu.Lock()
+	defer running.mu.Unlock()
+	running.sinceReload = nil
+}
+
+// ReloadFailed is called when the new configuration has been given up. It ends what that one uses.
+func ReloadFailed() {
+	running.mu.Lock()
+	leases := running.sinceReload
+	running.sinceReload = nil
+	running.mu.Unlock()
+	for _, l := range leases {
+		l.Release()
+	}
+}
+
 // Index returns the index that the source fills.
 func (l *Lease) Index() *index.Index { return l.shared.index }
 
 // Status returns the state of the source's resources.
 func (l *Lease) Status() []Status { return l.shared.source.Status() }
 
-// Release ends the use. The last one to end stops the source, and waits until it has stopped.
+// Release ends the use. The last one to end stops the source.
 func (l *Lease) Release() { l.once.Do(l.shared.release) }
 
 func (s *shared) release() {
@@ -87,7 +105,10 @@ func (s *shared) release() {
 	running.mu.Unlock()
 	if last {
 		s.stop()
-		<-s.done
+		select {
+		case <-s.done:
+		case <-time.After(stopWait):
+		}
 	}
 }
 

@@ -2,8 +2,6 @@ package source
 
 import (
 	"context"
-	"errors"
-	"runtime"
 	"testing"
 	"time"
 
@@ -39,20 +37,11 @@ func (s *fixedSource) hasStopped() bool {
 	}
 }
 
-func acquire(t *testing.T, key string, src Source) *Lease {
-	t.Helper()
-	l, err := Acquire(key, func() (Source, error) { return src, nil })
-	if err != nil {
-		t.Fatal(err)
-	}
-	return l
-}
-
 func TestLease(t *testing.T) {
 	t.Run("equal keys share a source and its index", func(t *testing.T) {
 		src, other := newFixedSource(), newFixedSource()
-		first, second := acquire(t, "a", src), acquire(t, "a", other)
-		apart := acquire(t, "b", other)
+		first, second := Acquire("a", src), Acquire("a", other)
+		apart := Acquire("b", other)
 		if first.Index() != second.Index() || first.Index() == apart.Index() {
 			t.Error("an index is shared where it should not be, or not where it should")
 		}
@@ -71,38 +60,65 @@ func TestLease(t *testing.T) {
 		apart.Release()
 	})
 
-	t.Run("after the last use it is opened anew", func(t *testing.T) {
-		acquire(t, "a", newFixedSource()).Release()
-		opened := false
-		l, err := Acquire("a", func() (Source, error) {
-			opened = true
-			return newFixedSource(), nil
-		})
-		if err != nil || !opened {
-			t.Fatalf("opened %t, %v", opened, err)
+	t.Run("after the last use it is started anew", func(t *testing.T) {
+		Acquire("a", newFixedSource()).Release()
+		src := newFixedSource()
+		Acquire("a", src).Release()
+		if !src.hasStopped() {
+			t.Error("the second source did not run")
+		}
+	})
+
+	t.Run("a reload that fails ends what it took", func(t *testing.T) {
+		present, other := newFixedSource(), newFixedSource()
+		l := Acquire("a", present)
+		ReloadBegins()
+		Acquire("a", newFixedSource())
+		Acquire("b", other)
+		ReloadFailed()
+		ReloadFailed() // each plugin of the present configuration says so
+		if !other.hasStopped() {
+			t.Error("the source of the failed configuration runs on")
+		}
+		if present.hasStopped() {
+			t.Error("the source of the present configuration stopped")
 		}
 		l.Release()
-	})
-
-	t.Run("an error to open leaves nothing behind", func(t *testing.T) {
-		want := errors.New("no")
-		if _, err := Acquire("a", func() (Source, error) { return nil, want }); !errors.Is(err, want) {
-			t.Fatalf("error %v", err)
+		if !present.hasStopped() {
+			t.Error("the failed configuration still uses the source")
 		}
-		acquire(t, "a", newFixedSource()).Release()
 	})
 
-	t.Run("a lease that is dropped is released", func(t *testing.T) {
+	t.Run("a reload that succeeds keeps what it took", func(t *testing.T) {
 		src := newFixedSource()
-		func() { acquire(t, "a", src) }()
-		for end := time.Now().Add(10 * time.Second); !src.hasStopped(); time.Sleep(10 * time.Millisecond) {
-			if time.Now().After(end) {
-				t.Fatal("the source still runs")
-			}
-			runtime.GC()
+		before := Acquire("a", src)
+		ReloadBegins()
+		after := Acquire("a", newFixedSource())
+		before.Release()
+		ReloadBegins()
+		ReloadFailed()
+		if src.hasStopped() {
+			t.Fatal("the next reload, which failed, ended the source of the one before")
+		}
+		after.Release()
+	})
+
+	t.Run("a source that does not end is not waited for long", func(t *testing.T) {
+		src := &stuckSource{end: make(chan struct{})}
+		defer close(src.end)
+		begin := time.Now()
+		Acquire("a", src).Release()
+		if took := time.Since(begin); took > stopWait+5*time.Second {
+			t.Errorf("waited %s", took)
 		}
 	})
 }
+
+// stuckSource does not end when it is told to.
+type stuckSource struct{ end chan struct{} }
+
+func (s *stuckSource) Run(context.Context, *index.Index) { <-s.end }
+func (s *stuckSource) Status() []Status                  { return nil }
 
 func TestLastSyncMetric(t *testing.T) {
 	const name = "nearside_kubernetes_last_sync_seconds"
@@ -117,8 +133,8 @@ func TestLastSyncMetric(t *testing.T) {
 		t.Fatalf("%d values without a source", n)
 	}
 	now := time.Now()
-	first := acquire(t, "a", newFixedSource(Status{Resource: Services, Heard: now}, Status{Resource: Pods}))
-	second := acquire(t, "b", newFixedSource(Status{Resource: Services, Heard: now.Add(-time.Hour)}))
+	first := Acquire("a", newFixedSource(Status{Resource: Services, Heard: now}, Status{Resource: Pods}))
+	second := Acquire("b", newFixedSource(Status{Resource: Services, Heard: now.Add(-time.Hour)}))
 	defer first.Release()
 	defer second.Release()
 	if n := count(); n != 1 {

@@ -76,6 +76,7 @@ func (s *Source) Run(ctx context.Context, ix *index.Index) {
 	var wg sync.WaitGroup
 	for _, r := range s.resources {
 		r.records = s.records(r.name, ix)
+		r.health.begins()
 		reflector := cache.NewReflectorWithOptions(r.listWatch(), r.example, r, cache.ReflectorOptions{Name: r.name})
 		wg.Go(func() { reflector.RunWithContext(ctx) })
 		wg.Go(func() { r.watchdog(ctx) })

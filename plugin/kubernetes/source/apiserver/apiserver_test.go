@@ -281,6 +281,51 @@ func TestWatchdog(t *testing.T) {
 		eventually(t, "not frozen after the new list", func() bool { return !status(s, source.Services).Frozen })
 	})
 
+	t.Run("watches that stay frozen are made up for by lists", func(t *testing.T) {
+		api, s, ix, c := start(t)
+		r, state := theResource(s, source.Services), new(watching)
+		api.Freeze("services", true) // for good: streamed lists get nothing either
+		api.Put(service("web", "10.96.0.2", nil))
+		c.advance(quiet)
+		r.look(t.Context(), state)
+		c.advance(frozenAfter + time.Second)
+		r.look(t.Context(), state)
+		eventually(t, "the update, by a list", func() bool { return hasIP(ix, "web", "10.96.0.2") })
+		eventually(t, "not frozen after the list", func() bool { return !status(s, source.Services).Frozen })
+		eventually(t, "a watch", func() bool { w, _ := r.health.silence(); return w != nil })
+	})
+
+	t.Run("frozen, and then the API server goes away", func(t *testing.T) {
+		api, s, _, c := start(t)
+		r, state := theResource(s, source.Services), new(watching)
+		api.Freeze("services", true)
+		c.advance(quiet)
+		r.look(t.Context(), state)
+		api.Refuse(true)
+		c.advance(frozenAfter + time.Second)
+		r.look(t.Context(), state)
+		if !status(s, source.Services).Frozen {
+			t.Fatal("the frozen watch is not reported")
+		}
+		eventually(t, "the end of the watch", func() bool { w, _ := r.health.silence(); return w == nil })
+		c.advance(lostAfter + time.Second)
+		if status(s, source.Services).Frozen {
+			t.Error("still called frozen when no server answers")
+		}
+	})
+
+	t.Run("a watch that ends by itself is not taken for a frozen one", func(t *testing.T) {
+		api, s, _, _ := start(t)
+		r := theResource(s, source.Services)
+		before, _ := r.health.silence()
+		api.DropWatches("services")
+		eventually(t, "another watch", func() bool { w, _ := r.health.silence(); return w != nil && w != before })
+		r.health.freeze(before)
+		if status(s, source.Services).Frozen || r.health.listsAnew() {
+			t.Error("the new watch pays for the old one")
+		}
+	})
+
 	t.Run("a quiet watch is left alone", func(t *testing.T) {
 		api, s, _, c := start(t)
 		r, state := theResource(s, source.Services), new(watching)

@@ -14,6 +14,7 @@ import (
 	apiruntime "k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
+	_ "k8s.io/client-go/plugin/pkg/client/auth/oidc" // kubeconfigs may have it as auth-provider
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
@@ -96,11 +97,13 @@ func (c Connection) base() (*rest.Config, error) {
 }
 
 // Identity tells connections apart: equal ones read the same server in the same way. The content of the
-// kubeconfig file is part of it, so that a changed file is another connection.
+// files is part of it, so that a changed file is another connection.
 func (c Connection) Identity() string {
 	id := fmt.Sprintf("%+v", c)
-	if content, err := os.ReadFile(c.Kubeconfig); err == nil {
-		id += fmt.Sprintf(" %x", sha256.Sum256(content))
+	for _, file := range []string{c.Kubeconfig, c.Cert, c.Key, c.CA} {
+		if content, err := os.ReadFile(file); err == nil {
+			id += fmt.Sprintf(" %x", sha256.Sum256(content))
+		}
 	}
 	return id
 }

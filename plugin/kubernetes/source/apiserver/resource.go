@@ -41,16 +41,18 @@ func (r *resource) selected(o metav1.ListOptions) *metav1.ListOptions {
 	return &o
 }
 
-// listObjects lists a page and strips it at once, so that no more than a page of whole objects is in
-// memory. It serves API servers without streamed lists.
+// listObjects lists a page, or all where the server does not page, and strips it at once. It serves
+// API servers without streamed lists, and lists after a frozen watch.
 func (r *resource) listObjects(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-	if err := r.health.refusal(); err != nil {
-		return nil, err
+	if r.health.listsAnew() && o.Continue == "" {
+		o.ResourceVersion, o.ResourceVersionMatch = "", "" // the newest that there is
 	}
 	page, err := r.get(ctx, o)
 	if err != nil {
+		r.health.failed(err)
 		return nil, err
 	}
+	r.health.active()
 	of, err := meta.ListAccessor(page)
 	if err != nil {
 		return nil, fmt.Errorf("list %s: %w", r.name, err)
@@ -78,21 +80,23 @@ type stripped struct{ record any }
 func (stripped) GetObjectKind() schema.ObjectKind { return schema.EmptyObjectKind }
 func (s stripped) DeepCopyObject() runtime.Object { return s }
 
+// watchObjects opens a watch. After a frozen one it refuses, in the two ways that make the reflector
+// list: a watch that goes on from a version is told that the version has expired, and a streamed list,
+// which would come from the cache behind the frozen watch, that the server cannot do it.
 func (r *resource) watchObjects(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
-	if err := r.health.refusal(); err != nil {
-		return nil, err
+	if r.health.listsAnew() {
+		if o.SendInitialEvents != nil {
+			return nil, apierrors.NewInvalid(schema.GroupKind{Kind: r.name}, "", nil)
+		}
+		return nil, apierrors.NewResourceExpired("the watch told nothing any more")
 	}
 	o.Watch = true
 	w, err := r.client.Get().Resource(r.name).VersionedParams(r.selected(o), metav1.ParameterCodec).Watch(ctx)
 	if err != nil {
+		r.health.failed(err)
 		return nil, err
 	}
 	return r.health.opened(w), nil
-}
-
-// expired is what a server says that has forgotten the asked version; a reflector lists anew then.
-func expired() error {
-	return apierrors.NewResourceExpired("the watch told nothing any more")
 }
 
 // Transformer strips the objects of a streamed list as they arrive.

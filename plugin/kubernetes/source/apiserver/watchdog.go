@@ -34,10 +34,11 @@ type health struct {
 	current *tracked  // the open watch; nil where there is none
 	last    time.Time // of the last word that the index is in step
 	moved   time.Time // of the last sign of life, which is more than the last word
-	closed  time.Time // when the last watch ended, while there is none
+	closed  time.Time // when the last watch ended, or the source began, while there is no watch
+	failure error     // of the last request that failed
 	inStep  bool      // a list was taken over once
 	frozen  bool
-	refuse  int // requests to refuse, so that the reflector lists anew
+	relist  bool // watches are refused until a list has been taken over
 }
 
 func newHealth() *health { return &health{now: time.Now} }
@@ -89,54 +90,70 @@ func (h *health) synced() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.inStep = true
+	h.relist = false
 }
 
+// status tells of a frozen watch as long as the server answers: when it is away, all servers of names
+// are in the same case, and none would be left.
 func (h *health) status(resource string) source.Status {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return source.Status{Resource: resource, Synced: h.inStep, Heard: h.last, Frozen: h.frozen}
+	return source.Status{Resource: resource, Synced: h.inStep, Heard: h.last, Frozen: h.frozen && h.awayFor() < lostAfter}
 }
 
-// refusal returns an error as long as requests are to be refused.
-func (h *health) refusal() error {
+// begins notes that the source runs, and has no watch yet.
+func (h *health) begins() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.refuse == 0 {
-		return nil
-	}
-	h.refuse--
-	return expired()
+	h.closed = h.now()
 }
 
-// silence returns for how long the open watch has said nothing; 0 where none is open.
-func (h *health) silence() time.Duration {
+// failed notes why a request failed.
+func (h *health) failed(err error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.failure = err
+}
+
+// listsAnew reports whether the next list is to come from what the server itself has to read from its
+// database, not from the cache behind a frozen watch.
+func (h *health) listsAnew() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.relist
+}
+
+// silence returns the open watch and for how long it has said nothing; nil where none is open.
+func (h *health) silence() (*tracked, time.Duration) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.current == nil {
-		return 0
+		return nil, 0
 	}
-	return h.now().Sub(h.moved)
+	return h.current, h.now().Sub(h.moved)
 }
 
-// freeze ends a watch that tells nothing any more. The next two requests are refused: the first
-// refusal makes the reflector list anew, the second makes it list from what the server itself has
-// to take from its database, not from the cache behind the frozen watch.
-func (h *health) freeze() {
+// freeze ends a watch that tells nothing any more, and has everything listed anew. It does nothing if
+// the watch has ended by itself meanwhile.
+func (h *health) freeze(w *tracked) {
 	h.mu.Lock()
-	w := h.current
-	h.frozen = true
-	h.refuse = 2
-	h.moved = h.now()
-	h.mu.Unlock()
-	if w != nil {
-		w.Interface.Stop()
+	if h.current != w {
+		h.mu.Unlock()
+		return
 	}
+	h.frozen, h.relist = true, true
+	h.mu.Unlock()
+	w.Interface.Stop()
 }
 
-// away returns for how long there has been no watch; 0 where one is open.
-func (h *health) away() time.Duration {
+// away returns for how long there has been no watch, 0 where one is open, and what failed last.
+func (h *health) away() (time.Duration, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	return h.awayFor(), h.failure
+}
+
+func (h *health) awayFor() time.Duration {
 	if h.current != nil || h.closed.IsZero() {
 		return 0
 	}
@@ -165,26 +182,32 @@ func (r *resource) watchdog(ctx context.Context) {
 // watching is what the watchdog remembers from look to look.
 type watching struct {
 	answered time.Duration // the silence at which the server answered; 0 if it was not asked
+	mute     bool          // it has been reported that the server does not answer
 	lost     bool          // the loss of the API server has been reported
 }
 
 func (r *resource) look(ctx context.Context, state *watching) {
 	r.reportLoss(state)
-	silent := r.health.silence()
+	w, silent := r.health.silence()
 	switch {
 	case silent < quietAfter:
-		state.answered = 0
+		state.answered, state.mute = 0, false
 	case state.answered == 0:
-		if err := r.probe(ctx); err != nil {
-			log.Warningf("%s: the watch has said nothing for %s, and the API server %s does not answer: %v", r.name, silent.Round(time.Second), r.host, err)
+		err := r.probe(ctx)
+		if err == nil {
+			state.answered, state.mute = silent, false
 			return
 		}
-		state.answered = silent
+		if !state.mute {
+			log.Warningf("%s: the watch has said nothing for %s, and the API server %s does not answer: %v; answering from what is known",
+				r.name, silent.Round(time.Second), r.host, err)
+		}
+		state.mute = true
 	case silent > state.answered+frozenAfter:
 		log.Errorf("%s: the watch is frozen: nothing for %s, though the API server %s answers; listing anew", r.name, silent.Round(time.Second), r.host)
 		watchesFrozen.WithLabelValues(r.name).Inc()
 		state.answered = 0
-		r.health.freeze()
+		r.health.freeze(w)
 	}
 }
 
@@ -198,11 +221,15 @@ func (r *resource) probe(ctx context.Context) error {
 
 // reportLoss logs once that the API server is away, and once that it is back.
 func (r *resource) reportLoss(state *watching) {
-	away := r.health.away()
+	away, failure := r.health.away()
 	switch {
 	case away > lostAfter && !state.lost:
 		state.lost = true
-		log.Warningf("%s: no watch on the API server %s for %s; answering from what is known", r.name, r.host, away.Round(time.Second))
+		answering := "answering from what is known"
+		if !r.health.status(r.name).Synced {
+			answering = "answering SERVFAIL until it has been read"
+		}
+		log.Warningf("%s: no watch on the API server %s for %s; %s; last error: %v", r.name, r.host, away.Round(time.Second), answering, failure)
 	case away == 0 && state.lost:
 		state.lost = false
 		log.Infof("%s: watching the API server %s again", r.name, r.host)
