@@ -22,7 +22,7 @@ import (
 	"github.com/nearside-dns/nearside/test/daemon"
 )
 
-// account is the user that clusterdns is; it may do what deploy/ lets it do and no more.
+// account is the user that clusterdns is; it may do what README.md says that it needs, and no more.
 const account = "system:serviceaccount:kube-system:clusterdns"
 
 // cluster is a real API server with a clusterdns that reads it.
