@@ -1,6 +1,7 @@
 package index
 
 import (
+	"fmt"
 	"net/netip"
 	"strconv"
 )
@@ -28,6 +29,14 @@ func (k kept) valid() bool {
 		}
 	}
 	return true
+}
+
+// check returns an error where the answer counts as valid and is not the one that one gets now.
+func (k kept) check(now kept) error {
+	if k.valid() && k.content != now.content {
+		return fmt.Errorf("the answer to %T %v counts as valid:\n%q\nit is\n%q", k.question, k.question, k.content, now.content)
+	}
+	return nil
 }
 
 // question is what answers are kept for. ask reads the index as a handler that keeps its answer has
@@ -138,7 +147,7 @@ func (q podQuestion) ask(ix *Index) kept {
 	return kept{q, string(b), []hold{generation}}
 }
 
-// The text of records: everything that an answer may show, and not the Version.
+// The text of records: everything that an answer may show.
 
 func appendEntry(b []byte, e *Entry) []byte {
 	b = appendService(b, e.Service)

@@ -75,14 +75,13 @@ func buildCluster(services, endpoints int) *Index {
 		namespace, name := fmt.Sprintf("namespace-%d", i/100), fmt.Sprintf("service-%d", i)
 		ix.PutNamespace(strings.Clone(namespace))
 		ix.PutService(&Service{
-			Namespace: namespace, Name: name, Version: fmt.Sprint(1_000_000 + i),
+			Namespace: namespace, Name: name,
 			IPs:   []netip.Addr{clusterIP},
 			Ports: []Port{{Name: NewSymbol("http"), Protocol: NewSymbol("tcp"), Number: 80}},
 		})
 		clusterIP = clusterIP.Next()
 		s := &Slice{
 			Namespace: strings.Clone(namespace), Name: name + "-abcde", Service: strings.Clone(name),
-			Version:   fmt.Sprint(2_000_000 + i),
 			Ports:     []Port{{Name: NewSymbol("http"), Protocol: NewSymbol("tcp"), Number: 8080}},
 			Endpoints: make([]Endpoint, 0, endpoints),
 		}

@@ -71,35 +71,17 @@ func copyPod(p *Pod) *Pod {
 	return &c
 }
 
-func (m *model) PutService(s *Service) { put(m.services, s.key(), s, copyService(s), unversioned) }
-func (m *model) PutSlice(s *Slice)     { put(m.slices, s.key(), s, copySlice(s), unversionedSlice) }
-func (m *model) PutPod(p *Pod)         { put(m.pods, p.key(), p, copyPod(p), unversionedPod) }
+func (m *model) PutService(s *Service) { put(m.services, s.key(), s, copyService(s)) }
+func (m *model) PutSlice(s *Slice)     { put(m.slices, s.key(), s, copySlice(s)) }
+func (m *model) PutPod(p *Pod)         { put(m.pods, p.key(), p, copyPod(p)) }
 func (m *model) PutNamespace(n string) { m.namespaces[n] = true }
 
-// put makes s the record of k, unless the one that is there says the same but for its version.
-func put[R any](all map[Name]record[R], k Name, s, was *R, content func(*R) string) {
-	if old, ok := all[k]; ok && content(old.was) == content(was) {
+// put makes s the record of k, unless the one that is there says the same.
+func put[R any](all map[Name]record[R], k Name, s, was *R) {
+	if old, ok := all[k]; ok && fmt.Sprintf("%+v", *old.was) == fmt.Sprintf("%+v", *was) {
 		return
 	}
 	all[k] = record[R]{s, was}
-}
-
-func unversioned(s *Service) string {
-	c := *s
-	c.Version = ""
-	return fmt.Sprintf("%+v", c)
-}
-
-func unversionedSlice(s *Slice) string {
-	c := *s
-	c.Version = ""
-	return fmt.Sprintf("%+v", c)
-}
-
-func unversionedPod(p *Pod) string {
-	c := *p
-	c.Version = ""
-	return fmt.Sprintf("%+v", c)
 }
 
 func (m *model) DeleteService(namespace, name string) { delete(m.services, Name{namespace, name}) }

@@ -171,13 +171,12 @@ func (o *operations) service(k Name) *Service {
 			return old.put
 		case 1:
 			s := copyService(old.was)
-			s.Version = o.version()
 			return s
 		case 2, 3, 4, 5:
 			return o.alteredService(old.was)
 		}
 	}
-	s := &Service{Namespace: k.Namespace, Name: k.Name, Version: o.version(), Ports: o.ports()}
+	s := &Service{Namespace: k.Namespace, Name: k.Name, Ports: o.ports()}
 	switch s.Kind = Kind(o.IntN(3)); s.Kind {
 	case ClusterIP:
 		s.IPs = o.ips()
@@ -191,7 +190,6 @@ func (o *operations) service(k Name) *Service {
 // Services that no API server has; the index takes a record as it is.
 func (o *operations) alteredService(old *Service) *Service {
 	s := copyService(old)
-	s.Version = o.version()
 	switch o.IntN(4) {
 	case 0:
 		s.Kind = Kind(o.IntN(3))
@@ -212,14 +210,13 @@ func (o *operations) slice(k Name) *Slice {
 			return old.put
 		case 1:
 			s := copySlice(old.was)
-			s.Version = o.version()
 			return s
 		case 2, 3, 4, 5:
 			return o.alteredSlice(old.was)
 		}
 	}
 	s := &Slice{
-		Namespace: k.Namespace, Name: k.Name, Version: o.version(),
+		Namespace: k.Namespace, Name: k.Name,
 		Service: pick(o.Rand, o.services), Ports: o.ports(),
 	}
 	family := pick(o.Rand, [][]netip.Addr{o.v4, o.v6})
@@ -231,7 +228,6 @@ func (o *operations) slice(k Name) *Slice {
 
 func (o *operations) alteredSlice(old *Slice) *Slice {
 	s := copySlice(old)
-	s.Version = o.version()
 	family := o.v4
 	if len(s.Endpoints) > 0 && s.Endpoints[0].Addr.Is6() {
 		family = o.v6
@@ -275,15 +271,14 @@ func (o *operations) pod(k Name) *Pod {
 			return old.put
 		case 1:
 			p := copyPod(old.was)
-			p.Version = o.version()
 			return p
 		case 2:
 			p := copyPod(old.was)
-			p.Version, p.Labels = o.version(), map[string]string{"version": p.Version}
+			p.Labels = map[string]string{"version": o.version()}
 			return p
 		}
 	}
-	return &Pod{Namespace: k.Namespace, Name: k.Name, Version: o.version(), IPs: o.ips()}
+	return &Pod{Namespace: k.Namespace, Name: k.Name, IPs: o.ips()}
 }
 
 // ips returns none, one, one of each family, or one that is there twice, as a manifest may have it.

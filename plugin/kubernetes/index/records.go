@@ -56,8 +56,6 @@ const NoPort = -1
 type Service struct {
 	// Namespace and Name are the key; both are DNS labels.
 	Namespace, Name string
-	// Version is the resourceVersion. Read by the API server source, to keep this record on a relist.
-	Version string
 	// Kind is read by every answer.
 	Kind Kind
 	// IPs are the ClusterIPs, none for other kinds. Read by A, AAAA, SRV and PTR.
@@ -69,7 +67,8 @@ type Service struct {
 	Ports []Port
 }
 
-func (s *Service) equal(t *Service) bool {
+// Equal reports whether two records of one Service say the same.
+func (s *Service) Equal(t *Service) bool {
 	return s.Kind == t.Kind && s.Target == t.Target &&
 		slices.Equal(s.IPs, t.IPs) && slices.Equal(s.Ports, t.Ports)
 }
@@ -91,8 +90,6 @@ type Slice struct {
 	Namespace, Name string
 	// Service is the name of the Service that the endpoints belong to.
 	Service string
-	// Version is the resourceVersion. Read by the API server source, to keep this record on a relist.
-	Version string
 	// Ports hold for every endpoint. Read by SRV and port names of headless Services. None means
 	// that the endpoints have addresses but no SRV record.
 	Ports []Port
@@ -100,7 +97,8 @@ type Slice struct {
 	Endpoints []Endpoint
 }
 
-func (s *Slice) equal(t *Slice) bool {
+// Equal reports whether two records of one EndpointSlice say the same.
+func (s *Slice) Equal(t *Slice) bool {
 	return s.Service == t.Service && slices.Equal(s.Ports, t.Ports) && slices.Equal(s.Endpoints, t.Endpoints)
 }
 
@@ -108,14 +106,13 @@ func (s *Slice) equal(t *Slice) bool {
 type Pod struct {
 	// Namespace and Name are the key. Read by pod names and by metadata of the client.
 	Namespace, Name string
-	// Version is the resourceVersion. Read by the API server source, to keep this record on a relist.
-	Version string
 	// IPs are the addresses of the pod. Read by pod names in mode verified, and to know a client.
 	IPs []netip.Addr
 	// Labels are read by metadata of the client.
 	Labels map[string]string
 }
 
-func (p *Pod) equal(q *Pod) bool {
+// Equal reports whether two records of one pod say the same.
+func (p *Pod) Equal(q *Pod) bool {
 	return slices.Equal(p.IPs, q.IPs) && maps.Equal(p.Labels, q.Labels)
 }

@@ -6,7 +6,7 @@ import (
 )
 
 // Every writer publishes the new records first and advances the generations then; see Generation. A
-// record that says what the present one says changes nothing: the present one stays, with its version.
+// record that says what the present one says changes nothing: the present one stays.
 // A record handed in belongs to the index from then on: it is not changed any more, and not put again
 // after it was replaced.
 
@@ -54,7 +54,7 @@ func (ix *Index) putService(s *Service) {
 	switch {
 	case e == nil:
 		e = &Entry{generation: new(Generation)}
-	case e.Service != nil && e.Service.equal(s):
+	case e.Service != nil && e.Service.Equal(s):
 		return
 	default:
 		k = e.name()
@@ -108,13 +108,13 @@ func (ix *Index) moveClusterIPs(old, s *Service) {
 // serviceChanged advances the generations that answers about a Service hang on; nameChanged tells
 // that its name came or went.
 func (ix *Index) serviceChanged(in string, e *Entry, nameChanged bool) {
+	ix.touch()
 	e.generation.advance()
 	if nameChanged {
 		if ns, ok := ix.namespaces.get(in); ok {
 			ns.generation.advance()
 		}
 	}
-	ix.touch()
 }
 
 // addressesChanged advances the generations of the addresses that lead, or led, to a Service: its
@@ -142,7 +142,9 @@ func (ix *Index) endpointsChanged(s *Slice) {
 	}
 }
 
-func (ix *Index) touch() { ix.modified.Store(ix.now().Unix()) }
+// touch notes that an answer may be another now. The time never goes back: zones whose serial does are
+// not transferred. It is part of answers, so it is set before their generations advance.
+func (ix *Index) touch() { ix.modified.Store(max(ix.modified.Load(), ix.now().Unix())) }
 
 // PutSlice adds an EndpointSlice or replaces the one of that name.
 func (ix *Index) PutSlice(s *Slice) {
@@ -183,7 +185,7 @@ func (ix *Index) SliceRecord(namespace, name string) *Slice {
 
 func (ix *Index) putSlice(s *Slice) {
 	old := ix.slicesByName[s.key()]
-	if old != nil && old.equal(s) {
+	if old != nil && old.Equal(s) {
 		return
 	}
 	k := s.owner()
@@ -257,10 +259,10 @@ func (ix *Index) moveEndpoints(old, s *Slice) {
 }
 
 func (ix *Index) slicesChanged(e *Entry, old, s *Slice) {
+	ix.touch()
 	e.generation.advance()
 	ix.endpointsChanged(old)
 	ix.endpointsChanged(s)
-	ix.touch()
 }
 
 // PutNamespace adds a namespace, if it is not there.
@@ -299,8 +301,8 @@ func (ix *Index) putNamespace(name string) {
 		return
 	}
 	ix.namespaces.set(name, &namespace{name: name, generation: new(Generation)})
-	ix.namespacesGeneration.advance()
 	ix.touch()
+	ix.namespacesGeneration.advance()
 }
 
 func (ix *Index) deleteNamespace(name string) {
@@ -309,9 +311,9 @@ func (ix *Index) deleteNamespace(name string) {
 		return
 	}
 	ix.namespaces.remove(name, func(*namespace) bool { return true })
+	ix.touch()
 	ns.generation.advance()
 	ix.namespacesGeneration.advance()
-	ix.touch()
 }
 
 // PutPod adds a pod or replaces the one of that name.
@@ -353,7 +355,7 @@ func (ix *Index) PodRecord(namespace, name string) *Pod {
 
 func (ix *Index) putPod(p *Pod) {
 	old := ix.podsByName[p.key()]
-	if old != nil && old.equal(p) {
+	if old != nil && old.Equal(p) {
 		return
 	}
 	ix.podsByName[p.key()] = p
@@ -387,6 +389,7 @@ func (ix *Index) movePod(old, p *Pod) {
 }
 
 func (ix *Index) podChanged(pods ...*Pod) {
+	ix.touch()
 	for _, p := range pods {
 		if p != nil {
 			for _, a := range p.IPs {
@@ -394,5 +397,4 @@ func (ix *Index) podChanged(pods ...*Pod) {
 			}
 		}
 	}
-	ix.touch()
 }

@@ -30,7 +30,6 @@ func (s Stripper) Service(o *corev1.Service) *index.Service {
 	r := &index.Service{
 		Namespace: strings.Clone(o.Namespace),
 		Name:      strings.Clone(o.Name),
-		Version:   o.ResourceVersion,
 	}
 	switch {
 	case o.Spec.Type == corev1.ServiceTypeExternalName:
@@ -110,7 +109,6 @@ func (s Stripper) Slice(o *discoveryv1.EndpointSlice) *index.Slice {
 		Namespace: strings.Clone(o.Namespace),
 		Name:      strings.Clone(o.Name),
 		Service:   strings.Clone(service),
-		Version:   o.ResourceVersion,
 	}
 	for i := range o.Ports {
 		r.Ports = append(r.Ports, slicePort(&o.Ports[i]))
@@ -199,7 +197,6 @@ func (s Stripper) Pod(o *corev1.Pod) *index.Pod {
 	r := &index.Pod{
 		Namespace: strings.Clone(o.Namespace),
 		Name:      strings.Clone(o.Name),
-		Version:   o.ResourceVersion,
 		Labels:    o.Labels,
 	}
 	for _, ip := range o.Status.PodIPs {

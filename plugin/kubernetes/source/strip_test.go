@@ -53,7 +53,7 @@ func TestStripService(t *testing.T) {
 		{"ExternalName that is no name", corev1.ServiceSpec{Type: corev1.ServiceTypeExternalName, ExternalName: strings.Repeat("a", 64) + ".com"}, &index.Service{Kind: index.ExternalName}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			tc.want.Namespace, tc.want.Name, tc.want.Version = "shop", "web", "7"
+			tc.want.Namespace, tc.want.Name = "shop", "web"
 			got := Stripper{Skipped: new(Skipped)}.Service(&corev1.Service{ObjectMeta: meta("shop", "web"), Spec: tc.spec})
 			if !reflect.DeepEqual(got, tc.want) {
 				t.Errorf("record %+v, want %+v", got, tc.want)

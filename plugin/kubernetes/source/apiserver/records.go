@@ -13,8 +13,8 @@ import (
 
 // records is the way of one resource's objects into the index.
 type records interface {
-	// strip returns the record of an object, the one in the index where that is of the same
-	// version; nil where there is none.
+	// strip returns the record of an object, the one in the index where that says the same; nil where
+	// there is none.
 	strip(obj any) (any, error)
 	// put strips an object into the index, or removes it from there if it has no record any more.
 	put(obj any) error
@@ -27,7 +27,7 @@ type records interface {
 type typed[O metav1.Object, R any] struct {
 	toRecord  func(O) *R
 	known     func(namespace, name string) *R
-	version   func(*R) string
+	same      func(present, stripped *R) bool
 	putRecord func(*R)
 	delete    func(namespace, name string)
 	replaceBy func([]*R)
@@ -47,12 +47,14 @@ func (t *typed[O, R]) strip(obj any) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	// After a relist nearly all objects are the ones that are there already. To keep their records
-	// is what keeps a relist from needing the memory twice.
-	if r := t.known(o.GetNamespace(), o.GetName()); r != nil && t.version(r) == o.GetResourceVersion() {
-		return r, nil
+	r := t.toRecord(o)
+	// After a relist nearly all objects are as they were. To keep their records is what keeps a relist
+	// from needing the memory twice. Their version is not asked: a server that was restored from a
+	// backup gives the same ones again.
+	if present := t.known(o.GetNamespace(), o.GetName()); present != nil && r != nil && t.same(present, r) {
+		return present, nil
 	}
-	return t.toRecord(o), nil
+	return r, nil
 }
 
 func (t *typed[O, R]) put(obj any) error {
@@ -100,20 +102,20 @@ func (s *Source) records(resource string, ix *index.Index) records {
 	case source.Services:
 		return &typed[*corev1.Service, index.Service]{
 			toRecord: s.stripper.Service, known: ix.ServiceRecord,
-			version:   func(r *index.Service) string { return r.Version },
+			same:      (*index.Service).Equal,
 			putRecord: ix.PutService, delete: ix.DeleteService, replaceBy: ix.ReplaceServices,
 		}
 	case source.EndpointSlices:
 		return &typed[*discoveryv1.EndpointSlice, index.Slice]{
 			toRecord: s.stripper.Slice, known: ix.SliceRecord,
-			version:   func(r *index.Slice) string { return r.Version },
+			same:      (*index.Slice).Equal,
 			putRecord: ix.PutSlice, delete: ix.DeleteSlice, replaceBy: ix.ReplaceSlices,
 			after: programmed{ix}.observe,
 		}
 	case source.Pods:
 		return &typed[*corev1.Pod, index.Pod]{
 			toRecord: func(o *corev1.Pod) *index.Pod { return s.pod(o, ix) }, known: ix.PodRecord,
-			version:   func(r *index.Pod) string { return r.Version },
+			same:      (*index.Pod).Equal,
 			putRecord: ix.PutPod, delete: ix.DeletePod, replaceBy: ix.ReplacePods,
 		}
 	default:
