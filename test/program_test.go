@@ -1,0 +1,93 @@
+package test
+
+import (
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/nearside-dns/nearside/test/daemon"
+)
+
+// run runs a program to its end and returns its exit code and what it printed.
+func run(t *testing.T, stdin, program string, args ...string) (code int, output string) {
+	t.Helper()
+	cmd := exec.Command(program, args...)
+	cmd.Stdin = strings.NewReader(stdin)
+	cmd.Dir = t.TempDir()
+	cmd.Env = []string{"PATH=" + os.Getenv("PATH")} // not in a cluster
+	out, err := cmd.CombinedOutput()
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		t.Fatal(err)
+	}
+	return cmd.ProcessState.ExitCode(), string(out)
+}
+
+// TestPrograms runs the programs to the end that wrong flags and wrong configurations bring.
+func TestPrograms(t *testing.T) {
+	empty := filepath.Join(t.TempDir(), "empty")
+	if err := os.WriteFile(empty, []byte("\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, program := range []string{"clusterdns", "nodecache"} {
+		path := daemon.Build(t, program)
+		for _, tc := range []struct {
+			name  string
+			args  []string
+			stdin string
+			code  int
+			want  string // in the output
+		}{
+			{"version", []string{"-version"}, "", 0, program + "-"},
+			{"version of CoreDNS", []string{"-version"}, "", 0, "CoreDNS-1.15.0"},
+			{"plugins", []string{"-plugins"}, "", 0, "errors\n"},
+			{"help", []string{"-help"}, "", 0, "-dns.port"},
+			{"unknown flag", []string{"-nope"}, "", 2, "flag provided but not defined: -nope"},
+			{"argument", []string{"Corefile"}, "", 1, `unexpected argument "Corefile": options begin with a dash`},
+			{"no Corefile", nil, "", 1, "no configuration: open Corefile: no such file or directory; name a Corefile with -conf"},
+			{"Corefile that is not there", []string{"-conf", "/none"}, "", 1, "no configuration: open /none: no such file"},
+			{"empty Corefile", []string{"-conf", empty}, "", 1, empty + " is empty"},
+			{"log format", []string{"-conf", "stdin", "-log-format", "xml"}, "", 1, `unknown log format "xml"`},
+			{"directive of another program", []string{"-conf", "stdin"}, ".:0 {\n    nonsense\n}\n", 1, "stdin:2 - Error during parsing: Unknown directive 'nonsense'"},
+			{"option", []string{"-conf", "stdin"}, ".:0 {\n    cache {\n        nonsense\n    }\n}\n", 1, "plugin/cache: stdin:3"},
+		} {
+			t.Run(program+"/"+tc.name, func(t *testing.T) {
+				code, output := run(t, tc.stdin, path, tc.args...)
+				if code != tc.code || !strings.Contains(output, tc.want) {
+					t.Errorf("exit code %d and %q, want %d and %q", code, output, tc.code, tc.want)
+				}
+				if tc.code == 1 && strings.Count(output, "\n") != 1 {
+					t.Errorf("%q is not one line", output)
+				}
+			})
+		}
+	}
+}
+
+// TestNodecache starts nodecache with the server blocks of node-local-dns's Corefile, without what is
+// the node's own.
+func TestNodecache(t *testing.T) {
+	daemon.Start(t, daemon.Build(t, "nodecache"), `cluster.local:PORT {
+    errors
+    cache {
+        success 9984 30
+        denial 9984 5
+    }
+    reload
+    bind 127.0.0.1
+    forward . 127.0.0.1:1 {
+        force_tcp
+    }
+}
+.:PORT {
+    errors
+    cache 30
+    reload
+    bind 127.0.0.1
+    forward . 127.0.0.1:1
+}
+`)
+}
