@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Gets the real programs that the tests run against: dig from a Debian package,
-# and etcd, kube-apiserver and coredns built from the Go module proxy.
+# and etcd, kube-apiserver and coredns built from the Go module proxy. gcc is for
+# the race detector.
 #
 #   test/install.sh               everything
 #   test/install.sh dig coredns   only these
@@ -11,7 +12,7 @@
 # build flags or the Go toolchain changed since it was built.
 set -euo pipefail
 
-everything=(dig etcd kube-apiserver coredns)
+everything=(dig gcc etcd kube-apiserver coredns)
 
 say() { printf 'install.sh: %s\n' "$*"; }
 complain() { printf 'install.sh: %s\n' "$*" >&2; }
@@ -29,23 +30,26 @@ if [[ $bin != /* ]]; then
 fi
 here=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd)
 
-install_dig() {
-	if command -v dig >/dev/null; then
-		say "dig: have $(command -v dig)"
+# package PROGRAM DEBIAN_PACKAGE... gets a program from Debian's packages.
+package() {
+	local program=$1
+	shift
+	if command -v "$program" >/dev/null; then
+		say "$program: have $(command -v "$program")"
 		return
 	fi
 	if [[ $(id -u) -ne 0 ]] || ! command -v apt-get >/dev/null; then
-		complain "dig: missing; install the package that has it (Debian: apt-get install bind9-dnsutils)"
+		complain "$program: missing; install the package that has it (Debian: apt-get install $*)"
 		return 1
 	fi
-	say "dig: installing the Debian package bind9-dnsutils"
+	say "$program: installing the Debian packages $*"
 	local log
 	log=$(mktemp)
 	if ! (apt-get -q update &&
-		DEBIAN_FRONTEND=noninteractive apt-get -q -y --no-install-recommends install bind9-dnsutils) >"$log" 2>&1; then
+		DEBIAN_FRONTEND=noninteractive apt-get -q -y --no-install-recommends install "$@") >"$log" 2>&1; then
 		cat "$log" >&2
 		rm -f "$log"
-		complain "dig: apt-get failed"
+		complain "$program: apt-get failed"
 		return 1
 	fi
 	rm -f "$log"
@@ -115,7 +119,7 @@ for argument in "$@"; do
 		usage
 		exit
 		;;
-	dig | etcd | kube-apiserver | coredns) chosen+=("$argument") ;;
+	dig | gcc | etcd | kube-apiserver | coredns) chosen+=("$argument") ;;
 	*)
 		complain "unknown argument '$argument'; choose from: ${everything[*]}"
 		exit 2
@@ -131,7 +135,8 @@ fi
 failed=()
 for name in "${chosen[@]}"; do
 	case $name in
-	dig) install_dig & ;;
+	dig) package dig bind9-dnsutils & ;;
+	gcc) package gcc gcc libc6-dev & ;;
 	etcd) build etcd kubernetes go.etcd.io/etcd/server/v3 & ;;
 	kube-apiserver) build kube-apiserver kubernetes k8s.io/kubernetes/cmd/kube-apiserver & ;;
 	coredns) build coredns coredns github.com/coredns/coredns & ;;
