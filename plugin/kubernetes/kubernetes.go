@@ -6,6 +6,7 @@ package kubernetes
 import (
 	"context"
 	"net/netip"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -117,8 +118,12 @@ func (k *Kubernetes) exposes(namespace string) bool {
 
 // ServeDNS implements plugin.Handler.
 func (k *Kubernetes) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.Msg) (int, error) {
+	if len(r.Question) == 0 {
+		return dns.RcodeFormatError, nil
+	}
 	state := request.Request{W: w, Req: r}
-	qname := state.QName()
+	qname := r.Question[0].Name // as unpacked it is in the form that state.QName takes time to make
+	name := strings.ToLower(qname)
 	zone := plugin.Zones(k.Zones).Matches(qname)
 	if zone == "" {
 		return plugin.NextOrFailure(k.Name(), k.Next, ctx, w, r)
@@ -129,12 +134,12 @@ func (k *Kubernetes) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.
 		return dns.RcodeRefused, nil // the transfer plugin comes first, where there is one
 	}
 
-	f := k.find(state.Name(), zone)
+	f := k.find(name, zone)
 	m := new(dns.Msg)
 	m.SetReply(r)
 	m.Authoritative = true
 	switch {
-	case f.kind == nothing && k.Fall.Through(state.Name()):
+	case f.kind == nothing && k.Fall.Through(name):
 		return plugin.NextOrFailure(k.Name(), k.Next, ctx, w, r)
 	case !f.known(state.QType()) && !k.hasSynced():
 		m.Rcode = dns.RcodeServerFailure
