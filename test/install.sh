@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Gets the real programs that the tests run against: dig from a Debian package,
-# and etcd, kube-apiserver and coredns built from the Go module proxy. gcc is for
+# Gets the real programs that the tests run against: dig, nft, iptables, conntrack
+# and ip from Debian packages, etcd, kube-apiserver, kube-proxy and coredns built
+# from the Go module proxy, and a kernel to boot (kernel/install.sh). gcc is for
 # the race detector.
 #
 #   test/install.sh               everything
@@ -12,7 +13,10 @@
 # build flags or the Go toolchain changed since it was built.
 set -euo pipefail
 
-everything=(dig gcc etcd kube-apiserver coredns)
+everything=(dig gcc nft iptables conntrack ip etcd kube-apiserver kube-proxy coredns kernel)
+
+# A user's PATH may lack the folders of the system's tools.
+PATH=$PATH:/usr/local/sbin:/usr/sbin:/sbin
 
 say() { printf 'install.sh: %s\n' "$*"; }
 complain() { printf 'install.sh: %s\n' "$*" >&2; }
@@ -30,6 +34,22 @@ if [[ $bin != /* ]]; then
 fi
 here=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd)
 
+# How long another apt may hold a lock, in seconds.
+lock_timeout=300
+
+# update_packages runs apt-get update. It waits for the lock of the package lists
+# itself, for apt-get waits for those of dpkg only.
+update_packages() {
+	local end=$((SECONDS + lock_timeout)) output
+	while ! output=$(LC_ALL=C apt-get -q -o "DPkg::Lock::Timeout=$lock_timeout" update 2>&1); do
+		printf '%s\n' "$output"
+		if [[ $output != *'Could not get lock'* || $SECONDS -ge $end ]]; then
+			return 1
+		fi
+		sleep 2
+	done
+}
+
 # package PROGRAM DEBIAN_PACKAGE... gets a program from Debian's packages.
 package() {
 	local program=$1
@@ -45,8 +65,8 @@ package() {
 	say "$program: installing the Debian packages $*"
 	local log
 	log=$(mktemp)
-	if ! (apt-get -q update &&
-		DEBIAN_FRONTEND=noninteractive apt-get -q -y --no-install-recommends install "$@") >"$log" 2>&1; then
+	if ! (update_packages && DEBIAN_FRONTEND=noninteractive \
+		apt-get -q -y --no-install-recommends -o "DPkg::Lock::Timeout=$lock_timeout" install "$@") >"$log" 2>&1; then
 		cat "$log" >&2
 		rm -f "$log"
 		complain "$program: apt-get failed"
@@ -61,7 +81,7 @@ flags() {
 	case $1 in
 	etcd) printf '%s\n' -ldflags '-s -w' ;;
 	coredns) printf '%s\n' -tags grpcnotrace -ldflags '-s -w' ;;
-	kube-apiserver)
+	kube-apiserver | kube-proxy)
 		version=$(awk '$1 == "k8s.io/kubernetes" { print $2 }' go.mod)
 		rest=${version#v*.}
 		v=k8s.io/component-base/version
@@ -119,8 +139,11 @@ for argument in "$@"; do
 		usage
 		exit
 		;;
-	dig | gcc | etcd | kube-apiserver | coredns) chosen+=("$argument") ;;
 	*)
+		if [[ " ${everything[*]} " == *" $argument "* ]]; then
+			chosen+=("$argument")
+			continue
+		fi
 		complain "unknown argument '$argument'; choose from: ${everything[*]}"
 		exit 2
 		;;
@@ -137,9 +160,15 @@ for name in "${chosen[@]}"; do
 	case $name in
 	dig) package dig bind9-dnsutils & ;;
 	gcc) package gcc gcc libc6-dev & ;;
+	nft) package nft nftables & ;;
+	iptables) package iptables iptables & ;;
+	conntrack) package conntrack conntrack & ;;
+	ip) package ip iproute2 & ;;
 	etcd) build etcd kubernetes go.etcd.io/etcd/server/v3 & ;;
 	kube-apiserver) build kube-apiserver kubernetes k8s.io/kubernetes/cmd/kube-apiserver & ;;
+	kube-proxy) build kube-proxy kubernetes k8s.io/kubernetes/cmd/kube-proxy & ;;
 	coredns) build coredns coredns github.com/coredns/coredns & ;;
+	kernel) "$here/kernel/install.sh" & ;;
 	esac
 	wait $! || failed+=("$name")
 done

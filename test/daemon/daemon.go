@@ -24,7 +24,13 @@ import (
 // detector if the test has it.
 func Build(t testing.TB, program string) string {
 	t.Helper()
-	path := filepath.Join(t.TempDir(), program)
+	return BuildIn(t, t.TempDir(), program)
+}
+
+// BuildIn is Build into a folder, for a program that several tests run.
+func BuildIn(t testing.TB, folder, program string) string {
+	t.Helper()
+	path := filepath.Join(folder, program)
 	args := []string{"build", "-o", path}
 	if raceDetector {
 		args = append(args, "-race")

@@ -1,0 +1,137 @@
+//go:build linux
+
+package netns
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+)
+
+// namePrefix is what the names of all namespaces here begin with; the process id of the test follows.
+const namePrefix = "nearside-test-"
+
+// pinned is the folder in which ip keeps the namespaces that have a name.
+const pinned = "/run/netns"
+
+// Pods is the number of pods in a bed.
+const Pods = 2
+
+// PodCIDRs are the ranges that all pods have their addresses from, as kube-proxy's --cluster-cidr
+// takes them.
+const PodCIDRs = "10.1.0.0/16,fd01::/32"
+
+// count numbers the beds of this process.
+var count atomic.Int64
+
+// Bed is the network of one node.
+type Bed struct {
+	// Node forwards between all others; its host network is where nodecache and kube-proxy run. Its
+	// addresses are those on the link to Upstream.
+	Node *Namespace
+	// Pod are the pods of the node, each with a link of its own to it.
+	Pod [Pods]*Namespace
+	// Upstream is the host behind the node, to which the node's default route goes: cluster DNS runs
+	// there.
+	Upstream *Namespace
+
+	number int64
+}
+
+// New makes a bed that is removed at the end of the test. It skips the test without root or ip, with
+// Require.
+func New(t testing.TB) *Bed {
+	t.Helper()
+	Require(t, "ip")
+	removeLeftovers(t)
+	b := &Bed{number: count.Add(1)}
+	b.Node = b.add(t, "node", "10.2.0.1", "fd02::1")
+	b.Upstream = b.add(t, "upstream", "10.2.0.2", "fd02::2")
+	for i := range b.Pod {
+		b.Pod[i] = b.add(t, fmt.Sprintf("pod%d", i), fmt.Sprintf("10.1.%d.2", i), fmt.Sprintf("fd01:0:0:%d::2", i))
+		b.join(t, b.Pod[i], netip.MustParseAddr(fmt.Sprintf("10.1.%d.1", i)), netip.MustParseAddr(fmt.Sprintf("fd01:0:0:%d::1", i)))
+	}
+	b.join(t, b.Upstream, b.Node.IPv4, b.Node.IPv6)
+	b.Node.ip(t, "route add default via "+b.Upstream.IPv4.String()+"\nroute add ::/0 via "+b.Upstream.IPv6.String())
+	b.Node.Sysctl(t, "net/ipv4/ip_forward", "1")
+	b.Node.Sysctl(t, "net/ipv6/conf/all/forwarding", "1")
+	return b
+}
+
+// add makes a namespace with only a loopback interface. Its addresses come with join.
+func (b *Bed) add(t testing.TB, role, v4, v6 string) *Namespace {
+	t.Helper()
+	n := &Namespace{
+		Name: fmt.Sprintf("%s%d-%d-%s", namePrefix, os.Getpid(), b.number, role),
+		IPv4: netip.MustParseAddr(v4), IPv6: netip.MustParseAddr(v6),
+	}
+	if out, err := exec.Command("ip", "netns", "add", n.Name).CombinedOutput(); err != nil {
+		t.Fatalf("ip netns add %s: %v\n%s", n.Name, err, out)
+	}
+	t.Cleanup(func() {
+		if err := remove(n.Name); err != nil {
+			t.Error(err)
+		}
+	})
+	// Addresses are to be usable at once: nobody else is on these links.
+	n.Sysctl(t, "net/ipv6/conf/default/accept_dad", "0")
+	n.ip(t, "link set lo up")
+	return n
+}
+
+// join links a namespace with the node, whose addresses on that link are given. The interface is
+// eth0 in the namespace, and is called as its role is in the node.
+func (b *Bed) join(t testing.TB, n *Namespace, v4, v6 netip.Addr) {
+	t.Helper()
+	role := n.Name[strings.LastIndexByte(n.Name, '-')+1:]
+	b.Node.ip(t, fmt.Sprintf("link add %s type veth peer name eth0 netns %s", role, n.Name),
+		fmt.Sprintf("addr add %v/24 dev %s", v4, role),
+		fmt.Sprintf("addr add %v/64 dev %s nodad", v6, role),
+		fmt.Sprintf("link set %s up", role))
+	n.ip(t, fmt.Sprintf("addr add %v/24 dev eth0", n.IPv4),
+		fmt.Sprintf("addr add %v/64 dev eth0 nodad", n.IPv6),
+		"link set eth0 up",
+		fmt.Sprintf("route add default via %v", v4),
+		fmt.Sprintf("route add ::/0 via %v", v6))
+}
+
+// removeLeftovers removes the namespaces of test processes that are gone.
+func removeLeftovers(t testing.TB) {
+	t.Helper()
+	all, err := filepath.Glob(filepath.Join(pinned, namePrefix+"*"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range all {
+		name := filepath.Base(path)
+		text, _, _ := strings.Cut(strings.TrimPrefix(name, namePrefix), "-")
+		pid, err := strconv.Atoi(text)
+		if err != nil || !errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) {
+			continue
+		}
+		if err := remove(name); err != nil {
+			t.Logf("what an earlier run left: %v", err)
+		}
+	}
+}
+
+// remove removes a namespace and the files that only its programs saw.
+func remove(name string) error {
+	var problem error
+	if out, err := exec.Command("ip", "netns", "del", name).CombinedOutput(); err != nil {
+		// Another test process may have removed the same leftover.
+		if _, statErr := os.Stat(filepath.Join(pinned, name)); !errors.Is(statErr, fs.ErrNotExist) {
+			problem = fmt.Errorf("ip netns del %s: %w\n%s", name, err, out)
+		}
+	}
+	return errors.Join(problem, os.RemoveAll(filepath.Join(ownFiles, name)))
+}

@@ -1,0 +1,128 @@
+//go:build linux
+
+package netns
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// ownFiles is the folder below which "ip netns exec" finds what a namespace has in the place of
+// files of /etc.
+const ownFiles = "/etc/netns"
+
+// runTimeout is how long a program that Run or Try starts may take.
+const runTimeout = 20 * time.Second
+
+// Namespace is a network namespace with a name.
+type Namespace struct {
+	// Name is what "ip netns" calls it.
+	Name string
+	// IPv4 and IPv6 are the addresses of its interface eth0; those of the node are on the link to
+	// Upstream.
+	IPv4, IPv6 netip.Addr
+}
+
+// Run runs a program in the namespace and returns what it printed. The test fails when the program
+// does.
+func (n *Namespace) Run(t testing.TB, program string, args ...string) string {
+	t.Helper()
+	out, err := n.Try(program, args...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+// Try is Run for a program that may fail.
+func (n *Namespace) Try(program string, args ...string) (string, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), runTimeout)
+	defer cancel()
+	out, err := exec.CommandContext(ctx, "ip", append([]string{"netns", "exec", n.Name, program}, args...)...).CombinedOutput()
+	if err != nil {
+		return string(out), fmt.Errorf("%s %s in %s: %w\n%s", program, strings.Join(args, " "), n.Name, err, out)
+	}
+	return string(out), nil
+}
+
+// ip runs lines as "ip -batch" takes them.
+func (n *Namespace) ip(t testing.TB, lines ...string) {
+	t.Helper()
+	command := exec.Command("ip", "-n", n.Name, "-batch", "-")
+	command.Stdin = strings.NewReader(strings.Join(lines, "\n") + "\n")
+	if out, err := command.CombinedOutput(); err != nil {
+		t.Fatalf("ip in %s: %v\n%s\n%s", n.Name, err, out, strings.Join(lines, "\n"))
+	}
+}
+
+// Do calls f on a thread that is in the namespace: sockets that f opens belong to the namespace, for
+// good. f must not start goroutines that are to be in it as well.
+func (n *Namespace) Do(f func() error) (err error) {
+	runtime.LockOSThread()
+	own, err := os.Open("/proc/thread-self/ns/net")
+	if err != nil {
+		runtime.UnlockOSThread()
+		return fmt.Errorf("enter %s: %w", n.Name, err)
+	}
+	defer func() {
+		// A thread that does not find its way back must end, so it stays locked to this goroutine.
+		back := unix.Setns(int(own.Fd()), unix.CLONE_NEWNET)
+		if back == nil {
+			runtime.UnlockOSThread()
+		}
+		err = errors.Join(err, back, own.Close())
+	}()
+	other, err := os.Open(filepath.Join(pinned, n.Name))
+	if err != nil {
+		return fmt.Errorf("enter %s: %w", n.Name, err)
+	}
+	err = unix.Setns(int(other.Fd()), unix.CLONE_NEWNET)
+	if err := errors.Join(err, other.Close()); err != nil {
+		return fmt.Errorf("enter %s: %w", n.Name, err)
+	}
+	return f()
+}
+
+// Sysctl sets a kernel parameter of the namespace, such as "net/ipv4/ip_forward".
+func (n *Namespace) Sysctl(t testing.TB, name, value string) {
+	t.Helper()
+	// The kernel shows each thread the parameters of its own namespace.
+	err := n.Do(func() error { return os.WriteFile("/proc/sys/"+name, []byte(value), 0o600) })
+	if err != nil {
+		t.Fatalf("set %s of %s: %v", name, n.Name, err)
+	}
+}
+
+// Etc writes a file that the programs of the namespace see as /etc/NAME, such as "resolv.conf". It
+// is there for programs that are started afterwards; to call it again replaces the file.
+func (n *Namespace) Etc(t testing.TB, name, text string) {
+	t.Helper()
+	folder := filepath.Join(ownFiles, n.Name)
+	if err := os.MkdirAll(folder, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(folder, name), []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Dig runs dig in the namespace, without retries, and returns what it printed.
+func (n *Namespace) Dig(t testing.TB, args ...string) string {
+	t.Helper()
+	out, err := n.Try("dig", append([]string{"+tries=1", "+time=3"}, args...)...)
+	if err != nil {
+		t.Error(err)
+	}
+	return out
+}

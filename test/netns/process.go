@@ -1,0 +1,153 @@
+//go:build linux
+
+package netns
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// stopTimeout is how long a program may take to end after a signal.
+const stopTimeout = 15 * time.Second
+
+// Process is a program that runs in a namespace. Its methods wait for nothing but what they say.
+type Process struct {
+	name   string
+	cmd    *exec.Cmd
+	output output
+	ended  chan struct{} // closed once the process is gone and reaped
+}
+
+// output collects what a program prints.
+type output struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (o *output) Write(p []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.text.Write(p)
+}
+
+func (o *output) String() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.text.String()
+}
+
+// Start starts a program in the namespace. It is killed at the end of the test; its output is shown
+// if the test failed.
+func (n *Namespace) Start(t testing.TB, program string, args ...string) *Process {
+	t.Helper()
+	return n.StartWith(t, nil, program, args...)
+}
+
+// StartWith is Start, with variables ("NAME=value") added to the environment.
+func (n *Namespace) StartWith(t testing.TB, environment []string, program string, args ...string) *Process {
+	t.Helper()
+	// ip becomes the program, so signals and the process id are the program's.
+	cmd := exec.Command("ip", append([]string{"netns", "exec", n.Name, program}, args...)...)
+	cmd.Env = append(os.Environ(), environment...)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true}
+	p := &Process{name: filepath.Base(program), cmd: cmd, ended: make(chan struct{})}
+	cmd.Stdout, cmd.Stderr = &p.output, &p.output
+	if err := p.start(); err != nil {
+		t.Fatalf("start %s in %s: %v", p.name, n.Name, err)
+	}
+	t.Cleanup(func() {
+		p.Kill(t)
+		if t.Failed() {
+			t.Logf("output of %s (process %d) in %s:\n%s", p.name, p.Pid(), n.Name, p.Output())
+		}
+	})
+	return p
+}
+
+// start starts the process on a thread that lives as long: Linux ends a child along with the thread
+// that started it.
+func (p *Process) start() error {
+	started := make(chan error, 1)
+	go func() {
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		err := p.cmd.Start()
+		started <- err
+		if err != nil {
+			return
+		}
+		_ = p.cmd.Wait() // how it ended stays in ProcessState
+		close(p.ended)
+	}()
+	return <-started
+}
+
+// Pid returns the process id.
+func (p *Process) Pid() int { return p.cmd.Process.Pid }
+
+// Output returns what the program has printed.
+func (p *Process) Output() string { return p.output.String() }
+
+// Ended is closed when the process is gone.
+func (p *Process) Ended() <-chan struct{} { return p.ended }
+
+// Signal sends a signal to the program.
+func (p *Process) Signal(t testing.TB, s syscall.Signal) {
+	t.Helper()
+	if err := p.cmd.Process.Signal(s); err != nil {
+		t.Fatalf("%v to %s: %v", s, p.name, err)
+	}
+}
+
+// Freeze stops the program in its tracks.
+func (p *Process) Freeze(t testing.TB) { t.Helper(); p.Signal(t, syscall.SIGSTOP) }
+
+// Thaw lets a frozen program go on.
+func (p *Process) Thaw(t testing.TB) { t.Helper(); p.Signal(t, syscall.SIGCONT) }
+
+// Stop ends the program with SIGTERM and returns its exit code.
+func (p *Process) Stop(t testing.TB) int {
+	t.Helper()
+	p.Signal(t, syscall.SIGTERM)
+	return p.Wait(t)
+}
+
+// Wait waits until the program ends by itself and returns its exit code, which is -1 after a signal
+// that it did not handle.
+func (p *Process) Wait(t testing.TB) int {
+	t.Helper()
+	if err := p.wait(); err != nil {
+		t.Fatal(err)
+	}
+	return p.cmd.ProcessState.ExitCode()
+}
+
+// Kill ends the program with SIGKILL, frozen or not, and waits until it is gone. It does nothing if
+// it is gone already.
+func (p *Process) Kill(t testing.TB) {
+	t.Helper()
+	if err := p.cmd.Process.Kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		t.Errorf("kill %s: %v", p.name, err)
+	}
+	if err := p.wait(); err != nil {
+		t.Error(err)
+	}
+}
+
+func (p *Process) wait() error {
+	select {
+	case <-p.ended:
+		return nil
+	case <-time.After(stopTimeout):
+		return fmt.Errorf("%s (process %d) is still there after %v", p.name, p.Pid(), stopTimeout)
+	}
+}
