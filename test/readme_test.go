@@ -12,9 +12,11 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/nearside-dns/nearside/test/daemon"
 	"github.com/nearside-dns/nearside/test/fakeapi"
+	"github.com/nearside-dns/nearside/test/netns"
 )
 
 const root = ".."
@@ -88,10 +90,43 @@ func TestCorefilesOfDocuments(t *testing.T) {
 	if len(shown) < 5 {
 		t.Fatalf("only %d Corefiles were found", len(shown))
 	}
+	node := daemon.Build(t, "nodecache")
 	for name, corefile := range shown {
 		t.Run(name, func(t *testing.T) {
+			if strings.HasPrefix(name, "plugin/nodelocal/") {
+				startOnNode(t, node, corefile)
+				return
+			}
 			daemon.Start(t, program, here(t, corefile, api.URL()))
 		})
+	}
+}
+
+// startOnNode starts nodecache on a node of its own, with a Corefile as it is, and asks it.
+func startOnNode(t *testing.T, program, corefile string) {
+	t.Helper()
+	node := netns.New(t).Node
+	node.Etc(t, "resolv.conf", "nameserver 192.0.2.53\n")
+	path := filepath.Join(t.TempDir(), "Corefile")
+	if err := os.WriteFile(path, []byte(corefile), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	p := node.Start(t, program, "-conf", path)
+	server := regexp.MustCompile(`(?m)^    bind (\S+)`).FindStringSubmatch(corefile)[1]
+	for end := time.Now().Add(daemonEnds); ; time.Sleep(50 * time.Millisecond) {
+		// What it asks itself needs no upstream.
+		out, _ := node.Try("dig", "+tries=1", "+time=1", "+noall", "+answer", "-b", "127.0.0.1", "@"+server, "-q", "1.nodelocal-health.", "TXT", "-q", "1.nodelocal-health.cluster.local.", "TXT")
+		if strings.Contains(out, "nearside") {
+			return
+		}
+		select {
+		case <-p.Ended():
+			t.Fatal("nodecache has ended")
+		default:
+		}
+		if time.Now().After(end) {
+			t.Fatalf("no answer from %s:\n%s", server, out)
+		}
 	}
 }
 

@@ -4,7 +4,11 @@ package main
 import (
 	"os"
 
+	"github.com/nearside-dns/nearside/cmd/internal/cleanup"
 	"github.com/nearside-dns/nearside/cmd/internal/daemon"
+	"github.com/nearside-dns/nearside/cmd/internal/doctor"
+	"github.com/nearside-dns/nearside/cmd/internal/nodelocaldns"
+	_ "github.com/nearside-dns/nearside/plugin/nodelocal"
 )
 
 // directives are what a Corefile may use, in the order in which plugins see a query: that of CoreDNS.
@@ -12,6 +16,7 @@ var directives = []string{
 	"reload",
 	"bind",
 	"debug",
+	"nodelocal",
 	"ready",
 	"health",
 	"pprof",
@@ -28,6 +33,15 @@ var directives = []string{
 }
 
 func main() {
-	d := daemon.Daemon{Name: "nodecache", Directives: directives}
+	node := nodelocaldns.New()
+	d := daemon.Daemon{
+		Name:       "nodecache",
+		Directives: directives,
+		Commands:   map[string]func([]string) int{"doctor": doctor.Command, "cleanup": cleanup.Command},
+		Flags:      node.Flags,
+		Source:     node.Source,
+		Started:    node.Started,
+		Stopped:    node.Stopped,
+	}
 	os.Exit(d.Run(os.Args[1:]))
 }

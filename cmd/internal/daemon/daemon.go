@@ -1,20 +1,19 @@
 // Package daemon is what both programs have in common: the flags that CoreDNS has, the way from a
-// Corefile to a running server, and the end of it. In go the name of the program and its directives;
-// it returns the exit code.
+// Corefile to a running server, its reload, and the end of it. In go the name of the program, its
+// directives and what is its own; it returns the exit code.
 package daemon
 
 import (
-	"bytes"
 	"errors"
 	"flag"
 	"fmt"
 	"io"
-	"log"
 	"os"
-	"path/filepath"
 	"runtime"
 	"runtime/debug"
 	"strings"
+	"sync"
+	"sync/atomic"
 
 	"github.com/coredns/caddy"
 	"github.com/coredns/coredns/core/dnsserver"
@@ -26,28 +25,54 @@ var Version = "(untracked build)"
 
 const serverType = "dns"
 
-// Daemon is one program.
+// Daemon is one program. Everything but Name and Directives may be left out.
 type Daemon struct {
 	// Name is what the program calls itself.
 	Name string
 	// Directives are the names that a Corefile may use, in the order in which plugins see a query.
 	Directives []string
+	// Commands are what the program does instead of serving if its first argument is their name. They
+	// get the arguments after it and return the exit code.
+	Commands map[string]func(args []string) int
+	// Flags adds the program's own flags. A value that is wrong is refused by the flag itself.
+	Flags func(*flag.FlagSet)
+	// Source returns the configuration, at the start and whenever it is asked for again. It takes the
+	// place of reading the file that -conf names; read does that, for it to use.
+	Source func(conf string, read Reader) (Corefile, error)
+	// Started is called once the server answers. It may keep refresh and call it whenever the
+	// configuration may have changed, from any goroutine: one that says the same is left alone.
+	Started func(refresh func())
+	// Stopped is called at the end of the process, after the last query was answered, or if the server
+	// did not start.
+	Stopped func()
 
 	conf, logFormat  string
 	version, plugins bool
+	stdin            []byte // what standard input held; it can be read once only
 
-	unread error  // why the Corefile could not be read the last time
-	stdin  []byte // what standard input held; it can be read once only
+	instance  atomic.Pointer[caddy.Instance] // the one that answers; nil before the first
+	running   atomic.Pointer[Corefile]       // what it was started with
+	restart   turn                           // of reloading and ending
+	refused   []byte                         // the text that could not be started; guarded by restart
+	complaint string                         // the last reason for not reloading; guarded by restart
+	finished  sync.Once
+	ended     chan struct{} // closed when the end has come
 }
 
 // Run starts the server and returns when it has ended, with the exit code of the process.
 func (d *Daemon) Run(args []string) int {
+	if len(args) > 0 && d.Commands[args[0]] != nil {
+		return d.Commands[args[0]](args[1:])
+	}
 	flags := d.flags()
 	switch err := flags.Parse(args); {
 	case errors.Is(err, flag.ErrHelp):
+		flags.SetOutput(os.Stderr)
+		flags.Usage()
 		return 0
 	case err != nil:
-		return 2 // the flag set has printed what is wrong
+		fmt.Fprintf(os.Stderr, "%s: %v; see -help\n", d.Name, oneLine(err))
+		return 2
 	}
 	if err := d.run(flags); err != nil {
 		fmt.Fprintf(os.Stderr, "%s: %v\n", d.Name, oneLine(err))
@@ -56,9 +81,11 @@ func (d *Daemon) Run(args []string) int {
 	return 0
 }
 
-// flags are those of CoreDNS.
+// flags are those of CoreDNS and the program's own. The set is silent: a wrong flag is worth one line,
+// not the whole list.
 func (d *Daemon) flags() *flag.FlagSet {
 	f := flag.NewFlagSet(d.Name, flag.ContinueOnError)
+	f.SetOutput(io.Discard)
 	f.StringVar(&d.conf, "conf", "", `Corefile to load, "stdin" to read it from there (default "Corefile")`)
 	f.StringVar(&dnsserver.Port, "dns.port", dnsserver.DefaultPort, "port of server blocks that name none")
 	f.StringVar(&dnsserver.Port, "p", dnsserver.DefaultPort, "short for dns.port")
@@ -67,6 +94,9 @@ func (d *Daemon) flags() *flag.FlagSet {
 	f.BoolVar(&d.version, "version", false, "show the version and exit")
 	f.BoolVar(&dnsserver.Quiet, "quiet", false, "do not print which zones are served")
 	f.StringVar(&d.logFormat, "log-format", "text", "log format, text or json")
+	if d.Flags != nil {
+		d.Flags(f)
+	}
 	return f
 }
 
@@ -78,7 +108,6 @@ func (d *Daemon) run(flags *flag.FlagSet) error {
 		return fmt.Errorf("directives: %w", err)
 	}
 	caddy.AppName, caddy.AppVersion = d.Name, Version
-	caddy.DefaultConfigFile = "Corefile"
 	caddy.Quiet = true
 	switch {
 	case d.version:
@@ -88,68 +117,49 @@ func (d *Daemon) run(flags *flag.FlagSet) error {
 		fmt.Println(strings.Join(d.Directives, "\n"))
 		return nil
 	}
-	if err := d.configureLog(); err != nil {
+	if err := configureLog(d.logFormat); err != nil {
 		return err
 	}
-	// A reload reads with the loader that read at the start.
-	caddy.RegisterCaddyfileLoader("corefile", caddy.LoaderFunc(d.corefile))
-	corefile, err := caddy.LoadCaddyfile(serverType)
-	if d.unread != nil {
-		return d.unread
-	}
+	return d.serve()
+}
+
+// serve returns when the server has ended. If a signal ends it, the process ends here.
+func (d *Daemon) serve() error {
+	d.ended, d.restart = make(chan struct{}), newTurn()
+	// The reload plugin reads with it.
+	caddy.RegisterCaddyfileLoader("corefile", caddy.LoaderFunc(d.loader))
+	caddy.RegisterEventHook("instance", d.hook)
+	corefile, err := d.load()
 	if err != nil {
 		return err
 	}
-	caddy.TrapSignals()
-	instance, err := caddy.Start(corefile)
+	d.trapSignals()
+	instance, err := caddy.Start(corefile.input())
 	if err != nil {
-		return err
+		d.finish()
+		return corefile.explain(err)
 	}
+	d.running.CompareAndSwap(nil, &corefile)
 	if !dnsserver.Quiet {
 		clog.Info(d.versionLine())
 	}
+	if d.Started != nil {
+		d.Started(func() { d.reload(false) })
+	}
 	instance.Wait()
+	if d.restart.over() {
+		<-d.ended
+	}
+	d.finish()
 	return nil
 }
 
-func (d *Daemon) configureLog() error {
-	clog.SetOutput(os.Stdout)
-	if d.logFormat != "text" {
-		if err := clog.Configure(d.logFormat, os.Stdout); err != nil {
-			return fmt.Errorf("log-format: %w", err)
-		}
-		return nil
+// hook learns which instance answers, whoever restarted it.
+func (d *Daemon) hook(event caddy.EventName, info any) error {
+	if instance, ok := info.(*caddy.Instance); ok && event == caddy.InstanceStartupEvent {
+		d.instance.Store(instance)
 	}
-	log.SetFlags(0)
 	return nil
-}
-
-// corefile reads the configuration, at the start and at each reload.
-func (d *Daemon) corefile(serverType string) (caddy.Input, error) {
-	name, contents, err := d.read()
-	if err == nil && len(bytes.TrimSpace(contents)) == 0 {
-		err = fmt.Errorf("%s is empty", name)
-	}
-	if d.unread = err; err != nil {
-		d.unread = fmt.Errorf("no configuration: %w; name a Corefile with -conf", err)
-		return nil, d.unread
-	}
-	return caddy.CaddyfileInput{Contents: contents, Filepath: name, ServerTypeName: serverType}, nil
-}
-
-func (d *Daemon) read() (name string, contents []byte, err error) {
-	switch d.conf {
-	case "":
-		contents, err = os.ReadFile(caddy.DefaultConfigFile)
-		return caddy.DefaultConfigFile, contents, err
-	case "stdin":
-		if d.stdin == nil {
-			d.stdin, err = io.ReadAll(os.Stdin)
-		}
-		return "stdin", d.stdin, err
-	}
-	contents, err = os.ReadFile(filepath.Clean(d.conf))
-	return d.conf, contents, err
 }
 
 func (d *Daemon) versionLine() string {

@@ -1,0 +1,326 @@
+//go:build linux
+
+package cleanup
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nearside-dns/nearside/cmd/internal/doctor/kernel"
+	"github.com/nearside-dns/nearside/cmd/internal/doctor/netnstest"
+	"github.com/nearside-dns/nearside/cmd/internal/doctor/proc"
+	"github.com/nearside-dns/nearside/plugin/nodelocal/link"
+	"github.com/nearside-dns/nearside/plugin/nodelocal/rules"
+)
+
+var (
+	four = netip.MustParseAddr("169.254.20.10")
+	six  = netip.MustParseAddr("fd00::a")
+)
+
+func TestWrongFlags(t *testing.T) {
+	for _, args := range [][]string{
+		{"-nothing"}, {"argument"}, {"-only", "nftables"}, {"-localip", "x"}, {"-interfacename", "lo"}, {"-interfacename", ""}, {"-timeout", "0s"}, {"-dry-run", "now"},
+	} {
+		t.Run(strings.Join(args, " "), func(t *testing.T) {
+			var out, complaints bytes.Buffer
+			if code := command(args, newNode(proc.Host()), &out, &complaints); code != 2 {
+				t.Errorf("exit code %d, want 2", code)
+			}
+			if said := complaints.String(); strings.Count(said, "\n") != 1 || !strings.HasPrefix(said, "nodecache cleanup: ") || out.Len() > 0 {
+				t.Errorf("said %q, printed %q; want one line said", said, out.String())
+			}
+		})
+	}
+}
+
+func TestHelp(t *testing.T) {
+	var out, complaints bytes.Buffer
+	if code := command([]string{"-help"}, newNode(proc.Host()), &out, &complaints); code != 0 || complaints.Len() > 0 || !strings.Contains(out.String(), "-dry-run") {
+		t.Errorf("exit code %d, said %q, printed %q", code, complaints.String(), out.String())
+	}
+}
+
+// TestGoesOn: after an error the rest is removed, and each error is a line.
+func TestGoesOn(t *testing.T) {
+	err := errors.Join(errors.New("a\nb"), errors.Join(errors.New("c")))
+	var said []string
+	for _, e := range split(err) {
+		var b bytes.Buffer
+		complain(&b, e)
+		said = append(said, b.String())
+	}
+	if got := strings.Join(said, ""); got != "nodecache cleanup: a b\nnodecache cleanup: c\n" {
+		t.Errorf("got %q", got)
+	}
+}
+
+// TestRefuse says what counts as in use.
+func TestRefuse(t *testing.T) {
+	const udp = "  1: 0A14FEA9:0035 00000000:0000 07 00000000:00000000 00:00000000 00000000     0        0 101 2 0 0\n"
+	own := kernel.OwnTable("nodelocaldns")
+	for _, c := range []struct {
+		name      string
+		options   options
+		leftovers leftovers
+		instances map[string]int
+		sockets   string
+		want      string // part of the error
+	}{
+		{"nothing runs", options{}, leftovers{interfaces: []string{"nodelocaldns"}}, nil, "", ""},
+		{"an instance", options{}, leftovers{interfaces: []string{"nodelocaldns"}}, map[string]int{"nodelocaldns": 1}, "", "keeps interface nodelocaldns"},
+		{"an instance of another interface", options{}, leftovers{interfaces: []string{"x"}}, map[string]int{"nodelocaldns": 1}, "", ""},
+		{"an instance whose rules these may be", options{}, leftovers{interfaces: []string{"x"}, rules: make([]kernel.IPTablesRule, 1)}, map[string]int{"nodelocaldns": 1}, "", "keeps interface nodelocaldns"},
+		{"only iptables, the instance has a table", options{only: "iptables"}, leftovers{interfaces: []string{"nodelocaldns"}, tables: []kernel.Table{own}, served: []netip.Addr{four}}, map[string]int{"nodelocaldns": 1}, udp, ""},
+		{"only iptables, the instance has none", options{only: "iptables"}, leftovers{interfaces: []string{"nodelocaldns"}}, map[string]int{"nodelocaldns": 1}, "", "keeps interface"},
+		{"node-local-dns", options{}, leftovers{served: []netip.Addr{four}}, nil, udp, "node-cache (pid 7) listens on 169.254.20.10:53"},
+		{"a server on another address", options{}, leftovers{served: []netip.Addr{six}}, nil, udp, ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			root := t.TempDir()
+			for name, text := range map[string]string{"net/udp": c.sockets, "net/tcp": "", "7/comm": "node-cache\n"} {
+				if err := os.MkdirAll(filepath.Dir(filepath.Join(root, name)), 0o755); err != nil {
+					t.Fatal(err)
+				}
+				if err := os.WriteFile(filepath.Join(root, name), []byte(text), 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if err := os.Mkdir(filepath.Join(root, "7/fd"), 0o755); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.Symlink("socket:[101]", filepath.Join(root, "7/fd/3")); err != nil {
+				t.Fatal(err)
+			}
+			n := &node{root: proc.Root{Proc: root}, instances: func(iface string) (int, error) { return c.instances[iface], nil }}
+			err := n.refuse(c.options, c.leftovers)
+			if (err != nil) != (c.want != "") || err != nil && !strings.Contains(err.Error(), c.want) {
+				t.Errorf("got %v, want %q", err, c.want)
+			}
+		})
+	}
+}
+
+// cleanup runs the command and returns what it printed and said.
+func cleanup(t *testing.T, code int, args ...string) (printed, said string) {
+	t.Helper()
+	var out, complaints bytes.Buffer
+	if got := command(args, newNode(proc.Host()), &out, &complaints); got != code {
+		t.Errorf("%q: exit code %d, want %d; printed %q, said %q", args, got, code, out.String(), complaints.String())
+	}
+	return out.String(), complaints.String()
+}
+
+// ruleset is what nftables, iptables and the interfaces hold.
+func ruleset(t *testing.T) string {
+	t.Helper()
+	return netnstest.Run(t, "nft", "-s", "list", "ruleset") + netnstest.Run(t, "ip", "address") +
+		netnstest.Run(t, "iptables-legacy", "-t", "raw", "-S") + netnstest.Run(t, "ip6tables-legacy", "-t", "filter", "-S")
+}
+
+// leave makes what nodecache and node-local-dns leave when they are killed.
+func leave(t *testing.T) {
+	t.Helper()
+	addresses := []netip.Addr{four, six}
+	if _, err := link.New("nodelocaldns").Ensure(addresses, true); err != nil {
+		t.Fatal(err)
+	}
+	config := rules.Config{Interface: "nodelocaldns", Addresses: addresses, Port: 53, Health: 8080}
+	if err := rules.NewNFTables(config).Apply(); err != nil {
+		t.Fatal(err)
+	}
+	iptables, err := rules.NewIPTables(config)
+	if err != nil {
+		netnstest.Lacking(t, "iptables: "+err.Error())
+	}
+	if err := iptables.Apply(); err != nil {
+		t.Fatal(err)
+	}
+	old := func(program, table, chain string, address netip.Addr, target, comment string) {
+		netnstest.Run(t, program, "-t", table, "-A", chain, "-p", "tcp", "-d", address.String(), "--dport", "53", "-j", target, "-m", "comment", "--comment", "NodeLocal DNS Cache: "+comment)
+	}
+	old("iptables-legacy", "raw", "PREROUTING", four, "NOTRACK", "skip conntrack")
+	old("ip6tables-legacy", "filter", "INPUT", six, "ACCEPT", "allow DNS traffic")
+}
+
+func TestNamespaceLeftovers(t *testing.T) {
+	if !netnstest.Inside(t) {
+		return
+	}
+	// What others have stays.
+	netnstest.Run(t, "iptables-nft", "-t", "raw", "-A", "PREROUTING", "-d", "192.0.2.1", "-j", "NOTRACK")
+	netnstest.Run(t, "iptables-legacy", "-t", "raw", "-A", "PREROUTING", "-d", "192.0.2.1", "-j", "NOTRACK")
+	netnstest.Run(t, "nft", "add table inet nearside; add table ip nearside-nodelocaldns")
+	for _, program := range []string{"iptables-nft", "ip6tables-nft"} { // empty chains, as they are afterwards
+		for _, place := range [][2]string{{"raw", "PREROUTING"}, {"raw", "OUTPUT"}, {"filter", "INPUT"}, {"filter", "OUTPUT"}} {
+			netnstest.Run(t, program, "-t", place[0], "-P", place[1], "ACCEPT")
+		}
+	}
+	if out, _ := cleanup(t, 0); out != "nothing to remove\n" {
+		t.Errorf("before: got %q", out)
+	}
+	clean := ruleset(t)
+	leave(t)
+	left := ruleset(t)
+
+	planned, _ := cleanup(t, 0, "-dry-run")
+	if ruleset(t) != left {
+		t.Error("-dry-run has changed something")
+	}
+	done, _ := cleanup(t, 0)
+	if want := strings.ReplaceAll(planned, "would remove ", "removed "); done != want {
+		t.Errorf("got\n%s\nwant as planned\n%s", done, want)
+	}
+	for _, want := range []string{
+		"removed table inet nearside-nodelocaldns\n",
+		`removed rule iptables -t raw PREROUTING "NodeLocal DNS Cache: skip conntrack" 169.254.20.10` + "\n",
+		`removed rule ip6tables -t filter INPUT "NodeLocal DNS Cache: allow DNS traffic" fd00::a` + "\n",
+		`removed rule iptables-legacy -t raw PREROUTING "NodeLocal DNS Cache: skip conntrack" 169.254.20.10` + "\n",
+		`removed rule ip6tables-legacy -t filter INPUT "NodeLocal DNS Cache: allow DNS traffic" fd00::a` + "\n",
+		" with 169.254.20.10, fd00::a\n",
+	} {
+		if !strings.Contains(done, want) {
+			t.Errorf("no %q in\n%s", want, done)
+		}
+	}
+	if n := strings.Count(done, "removed rule"); n != 2*12+2 {
+		t.Errorf("%d rules, want 12 for each address and 2 of the old iptables", n)
+	}
+	if after := ruleset(t); after != clean {
+		t.Errorf("after\n%s\nwant\n%s", after, clean)
+	}
+	if out, _ := cleanup(t, 0); out != "nothing to remove\n" {
+		t.Errorf("a second time: got %q", out)
+	}
+}
+
+func TestNamespaceInUse(t *testing.T) {
+	if !netnstest.Inside(t) {
+		return
+	}
+	leave(t)
+	left := ruleset(t)
+	refused := func(want string, args ...string) {
+		t.Helper()
+		out, said := cleanup(t, 1, args...)
+		if out != "" || strings.Count(said, "\n") != 1 || !strings.Contains(said, want) {
+			t.Errorf("printed %q, said %q; want one line with %q", out, said, want)
+		}
+		if ruleset(t) != left {
+			t.Error("it has changed something")
+		}
+	}
+	announce := func(name string) (end func()) {
+		s, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Net: "unixgram", Name: "@nearside-nodelocal/nodelocaldns/" + name})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return func() {
+			if err := s.Close(); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	end := announce("00000000000000000001")
+	refused("nodecache runs and keeps interface nodelocaldns: stop it first, or give -force")
+	if out, _ := cleanup(t, 0, "-only", "iptables"); strings.Count(out, "\n") != 26 || strings.Count(out, "removed rule") != 26 {
+		t.Errorf("-only iptables: got\n%s", out)
+	}
+	left = ruleset(t)
+	end()
+
+	end = announce("removal")
+	refused("being removed by somebody else")
+	end()
+
+	p, err := net.ListenPacket("udp", "169.254.20.10:53")
+	if err != nil {
+		t.Fatal(err)
+	}
+	refused(fmt.Sprintf("(pid %d) listens on 169.254.20.10:53", os.Getpid()))
+	if err := p.Close(); err != nil {
+		t.Fatal(err)
+	}
+
+	defer announce("00000000000000000002")()
+	if out, _ := cleanup(t, 0, "-force"); strings.Count(out, "removed ") != 2 {
+		t.Errorf("-force: got\n%s", out)
+	}
+}
+
+func TestNamespaceForeign(t *testing.T) {
+	if !netnstest.Inside(t) {
+		return
+	}
+	netnstest.Run(t, "ip", "link", "add", "nodelocaldns", "type", "veth", "peer", "name", "x")
+	out, said := cleanup(t, 1)
+	if out != "" || said != "nodecache cleanup: interface nodelocaldns is a veth, which nodecache does not make: left as it is\n" {
+		t.Errorf("a veth: printed %q, said %q", out, said)
+	}
+	netnstest.Run(t, "ip", "link", "del", "nodelocaldns")
+	netnstest.Run(t, "ip", "link", "add", "nodelocaldns", "type", "bridge")
+	netnstest.Run(t, "ip", "link", "add", "port0", "type", "veth", "peer", "name", "port1")
+	netnstest.Run(t, "ip", "link", "set", "port0", "master", "nodelocaldns")
+	// The rest is removed all the same.
+	netnstest.Run(t, "nft", "add table inet nearside-nodelocaldns")
+	out, said = cleanup(t, 1)
+	if out != "removed table inet nearside-nodelocaldns\n" || !strings.Contains(said, "bridge with the port port0") {
+		t.Errorf("a bridge in use: printed %q, said %q", out, said)
+	}
+}
+
+func TestNamespaceLoopback(t *testing.T) {
+	if !netnstest.Inside(t) {
+		return
+	}
+	add := func(args ...string) {
+		netnstest.Run(t, "ip", append([]string{"address", "add", "dev", "lo"}, args...)...)
+	}
+	add("169.254.20.10/32", "label", "lo:dns0")
+	add("169.254.20.11/32")
+	add("fd00::a/128", "nodad")
+	add("192.0.2.1/32")
+	netnstest.Run(t, "nft", "add table inet nearside-dns0; add chain inet nearside-dns0 output; add rule inet nearside-dns0 output ip6 daddr fd00::a accept")
+	if out, _ := cleanup(t, 0, "-dry-run"); out != "would remove table inet nearside-dns0\nwould remove addresses on lo: fd00::a\nwould remove addresses on lo: 169.254.20.10\n" {
+		t.Errorf("planned: got\n%s", out)
+	}
+	// An interface that is named is the only one.
+	if out, _ := cleanup(t, 0, "-interfacename", "other"); out != "nothing to remove\n" {
+		t.Errorf("another interface: got\n%s", out)
+	}
+	if out, _ := cleanup(t, 0, "-localip", "169.254.20.11"); strings.Count(out, "\n") != 3 {
+		t.Errorf("got\n%s", out)
+	}
+	got := netnstest.Run(t, "ip", "-br", "address", "show", "dev", "lo")
+	if want := "127.0.0.1/8 192.0.2.1/32 ::1/128"; strings.Join(strings.Fields(got)[2:], " ") != want {
+		t.Errorf("lo has %s, want %s", got, want)
+	}
+}
+
+// Nothing waits for longer than the steps' bound.
+func TestNamespaceBounded(t *testing.T) {
+	if !netnstest.Inside(t) {
+		return
+	}
+	bin := t.TempDir()
+	if err := os.WriteFile(filepath.Join(bin, "iptables-legacy"), []byte("#!/bin/sh\nexec sleep 60\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	netnstest.Run(t, "iptables-legacy", "-t", "raw", "-S") // makes the table
+	t.Setenv("PATH", bin+":"+os.Getenv("PATH"))
+	start := time.Now()
+	if _, said := cleanup(t, 1, "-timeout", "300ms"); !strings.Contains(said, "iptables-legacy -w -t raw -S") {
+		t.Errorf("said %q", said)
+	}
+	if took := time.Since(start); took > 30*time.Second {
+		t.Errorf("it took %s", took)
+	}
+}

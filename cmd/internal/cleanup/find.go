@@ -1,0 +1,190 @@
+//go:build linux
+
+package cleanup
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/nearside-dns/nearside/cmd/internal/doctor/kernel"
+	"github.com/nearside-dns/nearside/cmd/internal/doctor/proc"
+	"github.com/nearside-dns/nearside/plugin/nodelocal"
+)
+
+// node is the machine.
+type node struct {
+	root proc.Root
+	// instances returns how many instances of nodecache keep an interface.
+	instances func(iface string) (int, error)
+}
+
+func newNode(root proc.Root) *node { return &node{root: root, instances: nodelocal.Instances} }
+
+// leftovers are what was found.
+type leftovers struct {
+	interfaces []string // that nodecache has, or had; also those that are gone
+	tables     []kernel.Table
+	rules      []kernel.IPTablesRule
+	links      []kernel.Link
+	loopback   map[string][]netip.Addr // addresses on lo, by the interface that they stand in for
+	served     []netip.Addr            // addresses of all this
+}
+
+// find looks for everything that nodecache or node-local-dns leaves. With an error it has found the
+// rest.
+func (n *node) find(o options) (leftovers, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), o.timeout)
+	defer cancel()
+	l := leftovers{interfaces: []string{o.iface}, served: slices.Clone(o.addresses), loopback: map[string][]netip.Addr{}}
+	err := n.findRules(ctx, o, &l)
+	if o.only == "" {
+		err = errors.Join(err, n.findLinks(ctx, &l))
+	}
+	return l, err
+}
+
+func (n *node) findRules(ctx context.Context, o options, l *leftovers) error {
+	legacy, problem := kernel.LegacyRules(ctx, filepath.Join(n.root.Proc, "net"))
+	var ruleset kernel.Ruleset
+	if n.hasTables() {
+		var err error
+		if ruleset, err = kernel.Rules(ctx); err != nil {
+			return errors.Join(problem, err)
+		}
+	}
+	for _, t := range ruleset.Tables {
+		iface, ours := t.Own()
+		if !ours || o.named && iface != o.iface {
+			continue
+		}
+		l.tables = append(l.tables, t)
+		if !slices.Contains(l.interfaces, iface) {
+			l.interfaces = append(l.interfaces, iface)
+		}
+		addresses, err := kernel.Addresses(ctx, ruleset, t)
+		problem = errors.Join(problem, err)
+		l.served = append(l.served, addresses...)
+	}
+	rules, err := kernel.NFTRules(ctx, ruleset)
+	l.rules = append(rules, legacy.Rules...)
+	for _, r := range l.rules {
+		l.served = append(l.served, r.Addresses...)
+	}
+	return errors.Join(problem, err)
+}
+
+// hasTables says whether nftables can hold anything: asked without its module, the kernel would load
+// it for nothing.
+func (n *node) hasTables() bool {
+	p := n.root.Features([]proc.Feature{{Option: "NF_TABLES", Module: "nf_tables", Symbol: "nft_do_chain"}})
+	return p[0] == proc.Present || p[0] == proc.Unknown
+}
+
+func (n *node) findLinks(ctx context.Context, l *leftovers) error {
+	links, err := kernel.Links(ctx)
+	if err != nil {
+		return err
+	}
+	for _, link := range links {
+		switch {
+		case link.Loopback():
+			l.findLoopback(link)
+		case !slices.Contains(l.interfaces, link.Name):
+		default:
+			err = errors.Join(err, l.findLink(link, links))
+		}
+	}
+	return err
+}
+
+// findLink takes an interface that has the name of nodecache's, and refuses one that is not.
+func (l *leftovers) findLink(link kernel.Link, links []kernel.Link) error {
+	if link.Kind != "dummy" && link.Kind != "bridge" {
+		return fmt.Errorf("interface %s is a %s, which nodecache does not make: left as it is", link.Name, link.Kind)
+	}
+	for _, port := range links {
+		if link.Kind == "bridge" && port.Master == link.Index {
+			return fmt.Errorf("interface %s is a bridge with the port %s, which nodecache does not make: left as it is", link.Name, port.Name)
+		}
+	}
+	l.links = append(l.links, link)
+	for _, a := range link.Addresses {
+		l.served = append(l.served, a.Prefix.Addr())
+	}
+	return nil
+}
+
+// findLoopback takes the addresses of lo that are nodecache's: those with its label, and those that
+// its rules or the flags name. IPv6 addresses have no label.
+func (l *leftovers) findLoopback(lo kernel.Link) {
+	for _, a := range lo.Addresses {
+		address := a.Prefix.Addr()
+		if address.IsLoopback() || !a.Prefix.IsSingleIP() {
+			continue
+		}
+		iface := l.interfaces[0]
+		label, labelled := strings.CutPrefix(a.Label, "lo:")
+		if labelled && slices.Contains(l.interfaces, label) {
+			iface = label
+		} else if !slices.Contains(l.served, address) {
+			continue
+		}
+		l.loopback[iface] = append(l.loopback[iface], address)
+		l.served = append(l.served, address)
+	}
+}
+
+// items are the things to remove, in the order in which that is safe.
+func (l leftovers) items(o options) []item {
+	var all []item
+	if o.only == "" {
+		for _, t := range l.tables {
+			all = append(all, item{"table " + t.String(), func(ctx context.Context) error { return kernel.RemoveTable(ctx, t) }})
+		}
+	}
+	for _, r := range l.rules {
+		all = append(all, item{"rule " + r.String(), func(ctx context.Context) error { return kernel.RemoveRule(ctx, r) }})
+	}
+	for _, link := range l.links {
+		name := link.Name
+		what := fmt.Sprintf("interface %s (%s)%s", name, link.Kind, held(link))
+		if len(l.loopback[name]) > 0 {
+			what += ", addresses on lo: " + list(l.loopback[name])
+		}
+		all = append(all, item{what, func(ctx context.Context) error { return kernel.RemoveInterface(ctx, name, l.loopback[name]) }})
+	}
+	for _, name := range l.interfaces {
+		gone := slices.ContainsFunc(l.links, func(link kernel.Link) bool { return link.Name == name })
+		if addresses := l.loopback[name]; len(addresses) > 0 && !gone {
+			all = append(all, item{"addresses on lo: " + list(addresses), func(ctx context.Context) error {
+				return kernel.RemoveInterface(ctx, name, addresses)
+			}})
+		}
+	}
+	return all
+}
+
+// held names the addresses of an interface.
+func held(link kernel.Link) string {
+	var addresses []netip.Addr
+	for _, a := range link.Addresses {
+		addresses = append(addresses, a.Prefix.Addr())
+	}
+	if len(addresses) == 0 {
+		return ""
+	}
+	return " with " + list(addresses)
+}
+
+func list(addresses []netip.Addr) string {
+	texts := make([]string, len(addresses))
+	for i, a := range addresses {
+		texts[i] = a.String()
+	}
+	return strings.Join(texts, ", ")
+}

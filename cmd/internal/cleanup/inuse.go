@@ -1,0 +1,85 @@
+//go:build linux
+
+package cleanup
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"slices"
+
+	"github.com/nearside-dns/nearside/cmd/internal/doctor/kernel"
+	"github.com/nearside-dns/nearside/cmd/internal/doctor/proc"
+	"github.com/nearside-dns/nearside/plugin/nodelocal"
+)
+
+// refuse returns an error while what was found is in use: by an instance of nodecache, or by a server
+// that listens on one of the addresses, such as node-local-dns.
+func (n *node) refuse(o options, l leftovers) error {
+	instances := 0
+	interfaces := l.interfaces
+	if len(l.rules) > 0 && !slices.Contains(interfaces, defaultInterface) {
+		// The rules of iptables do not say whose they are.
+		interfaces = append(slices.Clone(interfaces), defaultInterface)
+	}
+	for _, iface := range interfaces {
+		count, err := n.instances(iface)
+		if err != nil {
+			return err
+		}
+		if count == 0 {
+			continue
+		}
+		// An instance that has its table does not use iptables.
+		if o.only == "iptables" && slices.Contains(l.tables, kernel.OwnTable(iface)) {
+			instances += count
+			continue
+		}
+		return fmt.Errorf("nodecache runs and keeps interface %s: stop it first, or give -force", iface)
+	}
+	if instances > 0 {
+		return nil // those are who listens
+	}
+	return n.refuseServed(l)
+}
+
+// dnsPort is where a server listens that is still in use.
+const dnsPort = 53
+
+func (n *node) refuseServed(l leftovers) error {
+	sockets, err := n.root.Listeners(dnsPort)
+	if err != nil {
+		return err
+	}
+	for _, s := range sockets {
+		address := s.Local.Addr().Unmap()
+		if !slices.Contains(l.served, address) || address.IsLoopback() {
+			continue
+		}
+		who := "a process not seen from here"
+		if p, ok := n.root.Owners(context.Background(), []proc.Socket{s})[s.Inode]; ok {
+			who = fmt.Sprintf("%s (pid %d)", p.Name, p.PID)
+		}
+		return fmt.Errorf("%s listens on %s: stop it first, or give -force", who, s.Local)
+	}
+	return nil
+}
+
+// claim keeps instances that start now from setting up what is being removed.
+func (n *node) claim(interfaces []string) (release func(), err error) {
+	var claims []io.Closer
+	release = func() {
+		for _, c := range claims {
+			_ = c.Close() // the process ends soon, and with it the claim
+		}
+	}
+	for _, iface := range interfaces {
+		c, err := nodelocal.Claim(iface)
+		if err != nil {
+			release()
+			return nil, err
+		}
+		claims = append(claims, c)
+	}
+	return release, nil
+}

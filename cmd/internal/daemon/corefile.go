@@ -1,0 +1,100 @@
+package daemon
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+
+	"github.com/coredns/caddy"
+)
+
+// Corefile is a configuration as it is served.
+type Corefile struct {
+	// Name is that of the file, for messages.
+	Name string
+	// Text is what is parsed.
+	Text []byte
+	// Lines says for each line of Text which line of the file it stands for, counted from 1, and 0 if
+	// it stands for none. Nil: the text is the file's.
+	Lines []int
+}
+
+// Reader reads a Corefile as CoreDNS's -conf does: a path, "stdin", or "" for Corefile in the working
+// directory. One without text is an error. The name is returned with an error too.
+type Reader func(conf string) (Corefile, error)
+
+func (c Corefile) input() caddy.Input {
+	return caddy.CaddyfileInput{Contents: c.Text, Filepath: c.Name, ServerTypeName: serverType}
+}
+
+// explain returns an error about the text as one about the file: it has the file's line numbers.
+func (c Corefile) explain(err error) error {
+	if err == nil || c.Lines == nil {
+		return err
+	}
+	place := regexp.MustCompile(regexp.QuoteMeta(c.Name) + `:(\d+)`)
+	text := place.ReplaceAllStringFunc(err.Error(), func(found string) string {
+		line, convErr := strconv.Atoi(place.FindStringSubmatch(found)[1])
+		if convErr != nil || line < 1 || line > len(c.Lines) {
+			return found
+		}
+		if c.Lines[line-1] == 0 {
+			return fmt.Sprintf("%s (line %d as rendered)", c.Name, line)
+		}
+		return fmt.Sprintf("%s:%d", c.Name, c.Lines[line-1])
+	})
+	return errors.New(text)
+}
+
+// load returns the configuration as it is now.
+func (d *Daemon) load() (Corefile, error) {
+	if d.Source != nil {
+		return d.Source(d.conf, d.read)
+	}
+	return d.read(d.conf)
+}
+
+// loader is what the reload plugin reads with. A program that has a source of its own watches it
+// itself, so the plugin sees what runs, and only finds that an imported file has changed: two that
+// reload the same change at once would start two servers.
+func (d *Daemon) loader(string) (caddy.Input, error) {
+	if c := d.running.Load(); c != nil && d.Source != nil {
+		return c.input(), nil
+	}
+	c, err := d.load()
+	if err != nil {
+		return nil, err
+	}
+	return c.input(), nil
+}
+
+func (d *Daemon) read(conf string) (Corefile, error) {
+	name, text, err := d.contents(conf)
+	if err == nil && len(bytes.TrimSpace(text)) == 0 {
+		err = fmt.Errorf("%s is empty", name)
+	}
+	if err != nil {
+		return Corefile{Name: name}, fmt.Errorf("no configuration: %w; name a Corefile with -conf", err)
+	}
+	return Corefile{Name: name, Text: text}, nil
+}
+
+func (d *Daemon) contents(conf string) (name string, text []byte, err error) {
+	switch conf {
+	case "":
+		text, err = os.ReadFile("Corefile")
+		return "Corefile", text, err
+	case "stdin":
+		if d.stdin == nil {
+			d.stdin, err = io.ReadAll(os.Stdin)
+		}
+		return "stdin", d.stdin, err
+	}
+	text, err = os.ReadFile(filepath.Clean(conf))
+	return conf, text, err
+}

@@ -1,0 +1,113 @@
+package daemon
+
+import (
+	"bytes"
+	"errors"
+	"time"
+
+	clog "github.com/coredns/coredns/plugin/pkg/log"
+)
+
+// turn is a lock for which one can wait a bounded time. Once taken for the end it is never given back.
+type turn struct {
+	token chan struct{}
+	end   chan struct{}
+}
+
+func newTurn() turn { return turn{token: make(chan struct{}, 1), end: make(chan struct{})} }
+
+// take waits for its turn, and tells if it was had before the end began.
+func (t turn) take() bool {
+	select {
+	case <-t.end:
+		return false
+	case t.token <- struct{}{}:
+	}
+	if t.over() {
+		<-t.token
+		return false
+	}
+	return true
+}
+
+func (t turn) give() { <-t.token }
+
+// takeLast begins the end and waits for who is at it, at most so long.
+func (t turn) takeLast(longest time.Duration) {
+	close(t.end)
+	select {
+	case t.token <- struct{}{}:
+	case <-time.After(longest):
+	}
+}
+
+// over tells if the end has begun.
+func (t turn) over() bool {
+	select {
+	case <-t.end:
+		return true
+	default:
+		return false
+	}
+}
+
+// reload reads the configuration and restarts the server with it, one reload at a time. If that is not
+// possible the server goes on with what it had, and one line says why. Unless told always, it leaves
+// alone what runs and what was refused before, and complains of one thing once.
+//
+// The event hooks stay, where caddy's own SIGUSR1 purges them: the reload plugin registers its hook once
+// in the life of a process, and would never see a change again.
+func (d *Daemon) reload(always bool) {
+	if !d.restart.take() {
+		return
+	}
+	defer d.restart.give()
+	corefile, err := d.load()
+	if err != nil {
+		d.complain(err, always)
+		return
+	}
+	if !always && d.known(corefile.Text) {
+		return
+	}
+	if err := d.start(corefile); err != nil {
+		d.refused = corefile.Text
+		d.complain(corefile.explain(err), true)
+		return
+	}
+	d.refused, d.complaint = nil, ""
+}
+
+// known tells if a text is what runs or what was refused the last time.
+func (d *Daemon) known(text []byte) bool {
+	if running := d.running.Load(); running != nil && bytes.Equal(text, running.Text) {
+		d.refused, d.complaint = nil, ""
+		return true
+	}
+	return d.refused != nil && bytes.Equal(text, d.refused)
+}
+
+func (d *Daemon) start(corefile Corefile) error {
+	instance := d.instance.Load()
+	if instance == nil {
+		return errors.New("the server has not started")
+	}
+	before := d.running.Swap(&corefile)
+	started, err := instance.Restart(corefile.input())
+	if err == nil && started == nil {
+		err = errors.New("a plugin panicked, see the line before") // caddy recovers and returns nothing
+	}
+	if err != nil {
+		d.running.Store(before)
+	}
+	return err
+}
+
+func (d *Daemon) complain(err error, always bool) {
+	reason := oneLine(err)
+	if always || reason != d.complaint {
+		notReloaded.Inc()
+		clog.Errorf("Not reloaded, the configuration before goes on: %s", reason)
+	}
+	d.complaint = reason
+}

@@ -1,0 +1,410 @@
+//go:build linux
+
+package doctor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nearside-dns/nearside/cmd/internal/doctor/kernel"
+	"github.com/nearside-dns/nearside/cmd/internal/doctor/proc"
+)
+
+var (
+	four    = netip.MustParseAddr("169.254.20.10")
+	six     = netip.MustParseAddr("fd00::a")
+	service = netip.MustParseAddr("10.96.0.10")
+)
+
+// machine is what a test says of a node.
+type machine struct {
+	files     map[string]string // below /proc
+	setup     setup
+	links     []kernel.Link
+	rules     kernel.Ruleset
+	rulesErr  error
+	iptables  []kernel.IPTablesRule
+	legacy    kernel.Legacy
+	legacyErr error
+	features  map[string]proc.Presence
+	instances int
+	leases    map[netip.Addr]time.Duration
+	accepted  kernel.Acceptance
+	compared  map[string][]netip.Addr // by chain
+}
+
+func (m machine) node(t *testing.T) *node {
+	t.Helper()
+	if m.files == nil {
+		m.files = map[string]string{}
+	}
+	n := newNode(options{port: 53, timeout: time.Second, domain: "cluster.local."}, proc.Root{Proc: tree(t, m.files)}, nil)
+	if m.setup.iface == "" {
+		m.setup.iface = "nodelocaldns"
+	}
+	if m.setup.file == nil {
+		m.setup.file = func(path string) string { return path }
+	}
+	n.setup = func() setup { return m.setup }
+	n.links = func() ([]kernel.Link, error) { return m.links, nil }
+	n.rules = func() (kernel.Ruleset, error) { return m.rules, m.rulesErr }
+	n.legacy = func() (kernel.Legacy, error) { return m.legacy, m.legacyErr }
+	n.features = func() map[string]proc.Presence { return m.features }
+	n.instances = func(string) (int, error) { return m.instances, nil }
+	n.leases = func(context.Context, string) (map[netip.Addr]time.Duration, error) { return m.leases, nil }
+	n.accepted = func(context.Context, kernel.Chain) (kernel.Acceptance, error) { return m.accepted, nil }
+	n.compared = func(_ context.Context, c kernel.Chain) ([]netip.Addr, error) { return m.compared[c.Name], nil }
+	n.nftRules = func(context.Context, kernel.Ruleset) ([]kernel.IPTablesRule, error) { return m.iptables, nil }
+	return n
+}
+
+// brief is a line as the tests below write it.
+func brief(l Line) string { return fmt.Sprintf("%s | %s | %s", l.Verdict, l.Check, l.Value) }
+
+// link of a kind, up, with addresses.
+func device(name, kind string, addresses ...string) kernel.Link {
+	l := kernel.Link{Name: name, Kind: kind, Index: len(name), Up: true}
+	for _, a := range addresses {
+		l.Addresses = append(l.Addresses, kernel.Address{Prefix: netip.MustParsePrefix(a)})
+	}
+	return l
+}
+
+// table is nodecache's, with chains.
+func table(chains ...string) kernel.Ruleset {
+	own := kernel.OwnTable("nodelocaldns")
+	r := kernel.Ruleset{Tables: []kernel.Table{own}}
+	for _, c := range chains {
+		r.Chains = append(r.Chains, kernel.Chain{Table: own, Name: c})
+	}
+	return r
+}
+
+func TestChecks(t *testing.T) {
+	addresses := setup{addresses: []netip.Addr{four, six}}
+	linkLocal := setup{addresses: []netip.Addr{four}}
+	nodecache := proc.Command{Process: proc.Process{PID: 7, Name: "nodecache"}}
+	predecessor := proc.Command{Process: proc.Process{PID: 7, Name: "node-cache"}}
+	oldRule := kernel.IPTablesRule{Table: kernel.Table{Family: "ip", Name: "raw"}, Chain: "PREROUTING", Addresses: []netip.Addr{four}}
+	hook := func(family, name, chain, hook string) kernel.Ruleset {
+		own := kernel.Table{Family: family, Name: name}
+		return kernel.Ruleset{Tables: []kernel.Table{own}, Chains: []kernel.Chain{{Table: own, Name: chain, Hook: hook, Drops: true}}}
+	}
+	udp := func(rows ...string) map[string]string {
+		return map[string]string{"net/udp": strings.Join(rows, ""), "net/tcp": ""}
+	}
+	row := func(address string, inode, drops int) string {
+		return fmt.Sprintf("  1: %s:0035 00000000:0000 07 00000000:00000000 00:00000000 00000000     0        0 %d 2 0 %d\n", address, inode, drops)
+	}
+	for _, c := range []struct {
+		name    string
+		machine machine
+		look    func(*node, context.Context) []Line
+		want    []string
+		advice  string // part of the first line's
+	}{
+		{"no instance", machine{}, (*node).checkInstances, []string{"fail | nodecache | not running here"}, "kubectl"},
+		{"one instance", machine{instances: 1, setup: setup{running: []proc.Command{nodecache}}}, (*node).checkInstances,
+			[]string{"ok | nodecache | one instance: nodecache (pid 7)"}, ""},
+		{"an instance of another process namespace", machine{instances: 1}, (*node).checkInstances, []string{"ok | nodecache | one instance"}, ""},
+		{"two instances", machine{instances: 2}, (*node).checkInstances, []string{"warn | nodecache | 2 instances"}, "upgrade"},
+		{"node-local-dns", machine{setup: setup{running: []proc.Command{predecessor}}}, (*node).checkInstances,
+			[]string{"warn | nodecache | node-local-dns: node-cache (pid 7)"}, "nodecache cleanup"},
+		{"without the plugin", machine{setup: setup{running: []proc.Command{nodecache}}}, (*node).checkInstances,
+			[]string{"warn | nodecache | nodecache (pid 7), without the plugin nodelocal"}, "-localip"},
+		{"unreadable configuration", machine{instances: 1, setup: setup{problem: fs.ErrNotExist}}, (*node).checkInstances,
+			[]string{"ok | nodecache | one instance", "skip | configuration | file does not exist"}, ""},
+
+		{"kernel 5.1", machine{files: map[string]string{"sys/kernel/osrelease": "5.1.21-x\n"}}, (*node).checkKernel,
+			[]string{"warn | kernel release | 5.1.21-x"}, "5.2"},
+		{"kernel 5.2", machine{files: map[string]string{"sys/kernel/osrelease": "5.2.0\n"}}, (*node).checkKernel, []string{"ok | kernel release | 5.2.0"}, ""},
+		{"kernel 6.1", machine{files: map[string]string{"sys/kernel/osrelease": "6.1\n"}}, (*node).checkKernel, []string{"ok | kernel release | 6.1"}, ""},
+		{"kernel without a number", machine{files: map[string]string{"sys/kernel/osrelease": "next\n"}}, (*node).checkKernel, []string{"skip | kernel release | next"}, ""},
+
+		{"no CAP_NET_ADMIN", machine{files: map[string]string{"self/status": "CapEff:\t0000000000000400\n"}}, func(n *node, ctx context.Context) []Line {
+			lines := n.checkPrivileges(ctx)
+			lines[0].Value = lines[0].Value[strings.Index(lines[0].Value, "without"):] // the user before it differs
+			return lines
+		}, []string{"warn | privileges | without CAP_NET_ADMIN"}, "as root"},
+
+		{"no interface", machine{setup: addresses}, (*node).checkInterface, []string{"fail | interface nodelocaldns | missing"}, "start nodecache"},
+		{"no interface wanted", machine{setup: setup{noIface: true}}, (*node).checkInterface, []string{"ok | interface nodelocaldns | none, as the configuration says"}, ""},
+		{"on lo", machine{setup: addresses, links: []kernel.Link{device("lo", "device", "127.0.0.1/8", "169.254.20.10/32", "fd00::a/128")}}, (*node).checkInterface,
+			[]string{"ok | interface nodelocaldns | none; the addresses are on lo"}, ""},
+		{"one of two on lo", machine{setup: addresses, links: []kernel.Link{device("lo", "device", "169.254.20.10/32")}}, (*node).checkInterface,
+			[]string{"fail | interface nodelocaldns | missing"}, ""},
+		{"dummy", machine{links: []kernel.Link{device("nodelocaldns", "dummy")}}, (*node).checkInterface, []string{"ok | interface nodelocaldns | dummy, up"}, ""},
+		{"veth", machine{links: []kernel.Link{device("nodelocaldns", "veth")}}, (*node).checkInterface,
+			[]string{"fail | interface nodelocaldns | a veth, not a dummy or bridge"}, "-interfacename"},
+		{"down", machine{links: []kernel.Link{{Name: "nodelocaldns", Kind: "dummy"}}}, (*node).checkInterface, []string{"fail | interface nodelocaldns | dummy, down"}, "ip link set"},
+		{"bridge with a port", machine{links: []kernel.Link{device("nodelocaldns", "bridge"), {Name: "eth1", Index: 99, Master: len("nodelocaldns")}}}, (*node).checkInterface,
+			[]string{"fail | interface nodelocaldns | a bridge with the port eth1"}, ""},
+
+		{"no address", machine{}, (*node).checkAddresses, []string{"skip | addresses | none known"}, "-localip"},
+		{"addresses", machine{setup: addresses, links: []kernel.Link{device("nodelocaldns", "dummy", "169.254.20.10/32", "fd00::a/128", "fe80::1/64")}}, (*node).checkAddresses,
+			[]string{"ok | address 169.254.20.10 | on nodelocaldns", "ok | address fd00::a | on nodelocaldns"}, ""},
+		{"address missing", machine{setup: linkLocal}, (*node).checkAddresses, []string{"fail | address 169.254.20.10 | on no interface"}, ""},
+		{"address of eth0", machine{setup: linkLocal, links: []kernel.Link{device("eth0", "device", "169.254.20.10/16")}}, (*node).checkAddresses,
+			[]string{"fail | address 169.254.20.10 | on eth0"}, "another interface"},
+		{"address of eth0, wanted so", machine{setup: setup{addresses: []netip.Addr{four}, noIface: true}, links: []kernel.Link{device("eth0", "device", "169.254.20.10/16")}}, (*node).checkAddresses,
+			[]string{"ok | address 169.254.20.10 | on eth0"}, ""},
+		{"address of IPVS", machine{setup: setup{addresses: []netip.Addr{service}}, links: []kernel.Link{device("nodelocaldns", "dummy", "10.96.0.10/32"), device("kube-ipvs0", "dummy", "10.96.0.10/32")}}, (*node).checkAddresses,
+			[]string{"fail | address 10.96.0.10 | on nodelocaldns and kube-ipvs0"}, "link-local address only"},
+		{"address twice", machine{setup: linkLocal, links: []kernel.Link{device("nodelocaldns", "dummy", "169.254.20.10/32"), device("eth0", "device", "169.254.20.10/32")}}, (*node).checkAddresses,
+			[]string{"warn | address 169.254.20.10 | on nodelocaldns and eth0"}, ""},
+		{"address with a prefix", machine{setup: linkLocal, links: []kernel.Link{device("nodelocaldns", "dummy", "169.254.20.10/24")}}, (*node).checkAddresses,
+			[]string{"warn | address 169.254.20.10 | on nodelocaldns, with a prefix of 24"}, "/32"},
+		{"address too many", machine{setup: linkLocal, links: []kernel.Link{device("nodelocaldns", "dummy", "169.254.20.10/32", "10.96.0.10/32")}}, (*node).checkAddresses,
+			[]string{"ok | address 169.254.20.10 | on nodelocaldns", "warn | address 10.96.0.10 | on nodelocaldns, not configured"}, ""},
+		{"tentative", machine{setup: setup{addresses: []netip.Addr{six}}, links: []kernel.Link{{Name: "nodelocaldns", Addresses: []kernel.Address{{Prefix: netip.MustParsePrefix("fd00::a/128"), Tentative: true}}}}}, (*node).checkAddresses,
+			[]string{"fail | address fd00::a | on nodelocaldns, tentative"}, ""},
+		{"IPv6 is off", machine{setup: setup{addresses: []netip.Addr{six}}, files: map[string]string{"sys/net/ipv6/conf/all/disable_ipv6": "1\n"}}, (*node).checkAddresses,
+			[]string{"fail | address fd00::a | IPv6 is switched off"}, "disable_ipv6=0"},
+
+		{"rules not readable", machine{rulesErr: fs.ErrPermission}, (*node).checkRules, []string{"skip | rules | permission denied"}, "as root"},
+		{"no rules", machine{}, (*node).checkRules, []string{"fail | rules | none: no table inet nearside-nodelocaldns"}, ""},
+		{"nf_tables not loaded", machine{rulesErr: errNoTables}, (*node).checkRules, []string{"fail | rules | none: no table inet nearside-nodelocaldns"}, ""},
+		{"no rules wanted", machine{setup: setup{noRules: true}}, (*node).checkRules, []string{"ok | rules | none, as the configuration says"}, ""},
+		{"iptables", machine{iptables: []kernel.IPTablesRule{oldRule, oldRule}}, (*node).checkRules, []string{"warn | rules | 2 of iptables; no lease"}, "backend nftables"},
+		{"iptables cannot be read", machine{legacyErr: errors.New("no\nprogram")}, (*node).checkRules, []string{"skip | rules | no program"}, ""},
+		{"rules, with and without lease", machine{
+			setup: addresses, rules: table("prerouting", "output", "fallback-prerouting"), leases: map[netip.Addr]time.Duration{four: 701 * time.Millisecond},
+			compared: map[string][]netip.Addr{"output": {four, six}, "fallback-prerouting": {four}},
+		}, (*node).checkRules, []string{
+			"ok | rules | nftables, table inet nearside-nodelocaldns", "ok | lease 169.254.20.10 | in, 700ms left",
+			"fail | lease fd00::a | out", "ok | fallback 169.254.20.10 | cluster DNS, while the lease is out",
+		}, ""},
+		{"no fallback", machine{setup: linkLocal, rules: table("prerouting", "output"), leases: map[netip.Addr]time.Duration{four: time.Second}, compared: map[string][]netip.Addr{"output": {four}}}, (*node).checkRules,
+			[]string{"ok | rules | nftables, table inet nearside-nodelocaldns", "ok | lease 169.254.20.10 | in, 1s left", "warn | fallback 169.254.20.10 | none"}, ""},
+		{"a chain is missing", machine{rules: table("output")}, (*node).checkRules, []string{"fail | rules | nftables, table inet nearside-nodelocaldns without chain prerouting"}, "restart it"},
+		{"an address is missing", machine{setup: setup{addresses: []netip.Addr{six}}, rules: table("prerouting", "output"), leases: map[netip.Addr]time.Duration{six: time.Second}, compared: map[string][]netip.Addr{"output": {four}}}, (*node).checkRules,
+			[]string{"fail | rules | nftables, table inet nearside-nodelocaldns without fd00::a", "ok | lease fd00::a | in, 1s left"}, ""},
+		{"rules, none wanted", machine{setup: setup{noRules: true}, rules: table("prerouting", "output")}, (*node).checkRules, []string{"warn | rules | nftables, table inet nearside-nodelocaldns"}, "cleanup"},
+
+		{"no leftovers", machine{}, (*node).checkLeftovers, []string{"ok | rules of node-local-dns | none"}, ""},
+		{"leftovers beside our table", machine{rules: table(), iptables: []kernel.IPTablesRule{oldRule}}, (*node).checkLeftovers,
+			[]string{"warn | rules of node-local-dns | 1, beside the table of nodecache"}, "cleanup -only iptables"},
+		{"leftovers of nobody", machine{legacy: kernel.Legacy{Rules: []kernel.IPTablesRule{oldRule}}}, (*node).checkLeftovers, []string{"warn | rules of node-local-dns | 1"}, "nodecache cleanup"},
+		{"iptables in use", machine{iptables: []kernel.IPTablesRule{oldRule}, setup: setup{running: []proc.Command{predecessor}}}, (*node).checkLeftovers, []string{"ok | rules of node-local-dns | 1, in use"}, ""},
+
+		{"nobody drops", machine{setup: addresses}, (*node).checkPolicies, []string{"ok | rules of others | none drops by policy"}, ""},
+		{"whose addresses", machine{}, (*node).checkPolicies, []string{"skip | rules of others | the addresses are not known"}, "-localip"},
+		{"a firewall", machine{setup: addresses, rules: hook("inet", "fw", "in", "input")}, (*node).checkPolicies,
+			[]string{"warn | rules of others | chain inet fw in drops by policy"}, "nft insert rule inet fw in ip daddr { 169.254.20.10 } meta l4proto { tcp, udp } th dport 53 accept; nft insert rule inet fw in ip6 daddr { fd00::a }"},
+		{"a firewall of outgoing packets", machine{setup: linkLocal, rules: hook("inet", "fw", "out", "output")}, (*node).checkPolicies,
+			[]string{"warn | rules of others | chain inet fw out drops by policy"}, "ip saddr { 169.254.20.10 } meta l4proto { tcp, udp } th sport 53 accept"},
+		{"a firewall of iptables", machine{setup: addresses, rules: hook("ip", "filter", "INPUT", "input")}, (*node).checkPolicies,
+			[]string{"warn | rules of others | chain ip filter INPUT drops by policy"}, "iptables -I INPUT -d 169.254.20.10 -p udp --dport 53 -j ACCEPT; iptables -I INPUT -d 169.254.20.10 -p tcp"},
+		{"a firewall that accepts it", machine{setup: linkLocal, rules: hook("inet", "fw", "in", "input"), accepted: kernel.Acceptance{Addresses: []netip.Addr{four}}}, (*node).checkPolicies,
+			[]string{"ok | rules of others | chain inet fw in drops by policy, and accepts the addresses"}, ""},
+		{"a firewall that accepts everything", machine{setup: linkLocal, rules: hook("inet", "fw", "in", "input"), accepted: kernel.Acceptance{Everything: true}}, (*node).checkPolicies,
+			[]string{"ok | rules of others | chain inet fw in drops by policy, and has a rule that accepts everything"}, ""},
+		{"a firewall of the other family", machine{setup: linkLocal, rules: hook("ip6", "fw", "in", "input")}, (*node).checkPolicies, []string{"ok | rules of others | none drops by policy"}, ""},
+		{"a firewall of forwarded packets", machine{setup: linkLocal, rules: hook("inet", "fw", "f", "forward")}, (*node).checkPolicies, []string{"ok | rules of others | none drops by policy"}, ""},
+		{"a firewall of the old iptables", machine{setup: linkLocal, legacy: kernel.Legacy{Drops: []string{"ip filter INPUT", "ip filter FORWARD", "ip6 filter INPUT"}}}, (*node).checkPolicies,
+			[]string{"warn | rules of others | iptables-legacy, ip filter INPUT drops by policy"}, "iptables-legacy -I INPUT -d 169.254.20.10"},
+
+		{"nobody on the port", machine{setup: linkLocal, files: udp()}, (*node).checkPort, []string{"fail | port 53 on 169.254.20.10 | nobody"}, ""},
+		{"nodecache with UDP alone", machine{setup: setup{addresses: []netip.Addr{four}, running: []proc.Command{nodecache}}, files: map[string]string{
+			"net/udp": row("0A14FEA9", 101, 0), "net/tcp": "", "7/fd/3": "-> socket:[101]", "7/comm": "nodecache\n",
+		}}, (*node).checkPort, []string{"fail | port 53 on 169.254.20.10 | nodecache (pid 7), udp", "ok | port 53 lost datagrams | 0"}, "only udp"},
+		{"another on our address", machine{setup: linkLocal, files: map[string]string{
+			"net/udp": row("0A14FEA9", 101, 3), "net/tcp": "", "9/fd/3": "-> socket:[101]", "9/comm": "dnsmasq\n",
+		}}, (*node).checkPort, []string{"fail | port 53 on 169.254.20.10 | dnsmasq (pid 9), udp", "warn | port 53 lost datagrams | 3"}, "instead of nodecache"},
+		{"dnsmasq everywhere", machine{setup: linkLocal, files: map[string]string{
+			"net/udp": row("00000000", 101, 0), "net/tcp": "", "9/fd/3": "-> socket:[101]", "9/comm": "dnsmasq\n",
+		}}, (*node).checkPort, []string{"warn | port 53 on 0.0.0.0 | dnsmasq (pid 9), udp", "ok | port 53 lost datagrams | 0"}, "bind-interfaces"},
+		{"systemd-resolved on its own address", machine{files: map[string]string{
+			"net/udp": row("3500007F", 101, 9), "net/tcp": "", "9/fd/3": "-> socket:[101]", "9/comm": "systemd-resolve\n",
+		}}, (*node).checkPort, []string{"ok | port 53 on 127.0.0.53 | systemd-resolve (pid 9), udp"}, ""},
+		{"a process of another namespace", machine{setup: linkLocal, files: udp(row("0A14FEA9", 101, 0), row("00000000", 102, 0))}, (*node).checkPort, []string{
+			"warn | port 53 on 0.0.0.0 | a process not seen from here, udp", "fail | port 53 on 169.254.20.10 | a process not seen from here, udp", "ok | port 53 lost datagrams | 0",
+		}, ""},
+
+		{"no proxy", machine{}, (*node).checkProxy, []string{"warn | kube-proxy | no rules of it: none here, or another proxy (eBPF)"}, ""},
+		{"Cilium", machine{links: []kernel.Link{device("cilium_host", "veth")}}, (*node).checkProxy, []string{"warn | kube-proxy | none; Cilium is here (eBPF)"}, "local redirect"},
+		{"nftables mode", machine{rules: kernel.Ruleset{Tables: []kernel.Table{{Family: "ip", Name: "kube-proxy"}}}}, (*node).checkProxy, []string{"ok | kube-proxy | nftables"}, ""},
+		{"iptables mode", machine{legacy: kernel.Legacy{Services: true}}, (*node).checkProxy, []string{"ok | kube-proxy | iptables"}, ""},
+		{"two modes", machine{legacy: kernel.Legacy{Services: true}, rules: kernel.Ruleset{Tables: []kernel.Table{{Family: "ip", Name: "kube-proxy"}}}}, (*node).checkProxy,
+			[]string{"warn | kube-proxy | rules of several modes: nftables, iptables"}, "--cleanup"},
+		{"IPVS mode and a Service's address", machine{setup: setup{addresses: []netip.Addr{four, service}}, legacy: kernel.Legacy{Services: true}, links: []kernel.Link{device("kube-ipvs0", "dummy")}}, (*node).checkProxy,
+			[]string{"fail | kube-proxy | ipvs"}, "not 10.96.0.10"},
+		{"IPVS mode", machine{setup: linkLocal, files: map[string]string{"net/ip_vs": "IP Virtual Server version 1.2.1 (size=4096)\nProt LocalAddress:Port Scheduler Flags\n  -> RemoteAddress:Port\nTCP  0A600001:01BB rr\n"}}, (*node).checkProxy,
+			[]string{"ok | kube-proxy | ipvs"}, ""},
+		{"rules cannot be read", machine{rulesErr: fs.ErrPermission}, (*node).checkProxy, []string{"skip | kube-proxy | permission denied"}, "as root"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			lines := c.look(c.machine.node(t), context.Background())
+			var got []string
+			for _, l := range lines {
+				got = append(got, brief(l))
+				if wants := l.Verdict == Warn || l.Verdict == Fail; wants && l.Advice == "" || l.Verdict == OK && l.Advice != "" {
+					t.Errorf("%s: advice %q", brief(l), l.Advice)
+				}
+			}
+			if strings.Join(got, "\n") != strings.Join(c.want, "\n") {
+				t.Fatalf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(c.want, "\n"))
+			}
+			if !strings.Contains(lines[0].Advice, c.advice) {
+				t.Errorf("advice %q has no %q", lines[0].Advice, c.advice)
+			}
+		})
+	}
+}
+
+func TestSysctls(t *testing.T) {
+	files := map[string]string{
+		"sys/net/netfilter/nf_conntrack_max": "100\n", "sys/net/netfilter/nf_conntrack_count": "79\n",
+		"sys/net/core/rmem_default": "212992\n", "sys/net/core/rmem_max": "212992\n",
+		"sys/net/ipv4/udp_mem": "100 200 300\n", "net/sockstat": "UDP: inuse 3 mem 7\n",
+		"sys/net/ipv4/conf/all/rp_filter": "2\n", "sys/net/ipv4/conf/default/rp_filter": "0\n",
+		"sys/net/ipv4/ip_nonlocal_bind": "0\n", "sys/net/ipv6/ip_nonlocal_bind": "0\n",
+	}
+	for _, c := range []struct {
+		name, file, text string
+		want             string // the line that differs from the good ones
+	}{
+		{"good", "net/sockstat", files["net/sockstat"], ""},
+		{"connection tracking at 80 %", "sys/net/netfilter/nf_conntrack_count", "80\n", "warn | net.netfilter.nf_conntrack_max | 100, 80 in use (80 %)"},
+		{"connection tracking is full", "sys/net/netfilter/nf_conntrack_count", "100\n", "fail | net.netfilter.nf_conntrack_max | 100, 100 in use (100 %)"},
+		{"connection tracking without a limit", "sys/net/netfilter/nf_conntrack_max", "0\n", ""},
+		{"no connection tracking", "sys/net/netfilter/nf_conntrack_max", "", ""},
+		{"small buffer", "sys/net/core/rmem_default", "65536\n", "warn | net.core.rmem_default | 65536 bytes"},
+		{"buffer not shown", "sys/net/core/rmem_max", "", "skip | net.core.rmem_max | not seen in this network namespace"},
+		{"UDP memory nearly used", "net/sockstat", "UDP: inuse 3 mem 240\n", "warn | net.ipv4.udp_mem | 300 pages, 240 in use"},
+		{"two numbers", "sys/net/ipv4/udp_mem", "1 2\n", "skip | net.ipv4.udp_mem | 2 numbers, not 3"},
+		{"strict, nothing dropped", "sys/net/ipv4/conf/all/rp_filter", "1\n", ""},
+		{"bind without the address", "sys/net/ipv4/ip_nonlocal_bind", "1\n", ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			changed := map[string]string{}
+			for name, text := range files {
+				changed[name] = text
+			}
+			if changed[c.file] = c.text; c.text == "" {
+				delete(changed, c.file)
+			}
+			lines := machine{files: changed, setup: setup{addresses: []netip.Addr{six}}}.node(t).checkSysctls(context.Background())
+			var bad []string
+			for _, l := range lines {
+				if l.Verdict != OK {
+					bad = append(bad, brief(l))
+				}
+			}
+			if len(lines) != 8 || strings.Join(bad, "\n") != c.want {
+				t.Errorf("%d lines, got %q, want %q", len(lines), bad, c.want)
+			}
+		})
+	}
+	t.Run("strict, and packets dropped", func(t *testing.T) {
+		n := machine{files: map[string]string{"sys/net/ipv4/conf/all/rp_filter": "1\n", "net/netstat": "TcpExt: IPReversePathFilter\nTcpExt: 5\n"}}.node(t)
+		if l := n.checkReversePath("net.ipv4.conf.all.rp_filter"); l.Verdict != Warn || l.Value != "1 (strict), 5 packets dropped" {
+			t.Errorf("got %+v", l)
+		}
+	})
+}
+
+func TestKernelFeatures(t *testing.T) {
+	all := func(p proc.Presence) map[string]proc.Presence {
+		m := map[string]proc.Presence{}
+		for _, f := range kernelFeatures {
+			m[f.name] = p
+		}
+		return m
+	}
+	with := func(m map[string]proc.Presence, name string, p proc.Presence) map[string]proc.Presence {
+		m[name] = p
+		return m
+	}
+	for _, c := range []struct {
+		name     string
+		features map[string]proc.Presence
+		links    []kernel.Link
+		check    string
+		want     Verdict
+	}{
+		{"present", all(proc.Present), nil, "kernel dummy", OK},
+		{"loadable", all(proc.Loadable), nil, "kernel nf_tables", OK},
+		{"no dummy, a bridge", with(all(proc.Present), featureDummy, proc.Absent), nil, "kernel dummy", OK},
+		{"no dummy, no bridge", all(proc.Absent), nil, "kernel dummy", Warn},
+		{"no bridge, a dummy", with(all(proc.Present), featureBridge, proc.Absent), nil, "kernel bridge", OK},
+		{"no nf_tables", all(proc.Absent), nil, "kernel nf_tables", Warn},
+		{"unknown", all(proc.Unknown), nil, "kernel dummy", Skip},
+		{"unknown, but there is a dummy", all(proc.Unknown), []kernel.Link{device("x", "dummy")}, "kernel dummy", OK},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			for _, l := range (machine{features: c.features, links: c.links}).node(t).checkFeatures(context.Background()) {
+				if l.Check == c.check && l.Verdict != c.want {
+					t.Errorf("got %+v, want %s", l, c.want)
+				}
+			}
+		})
+	}
+}
+
+// No question is asked that would load a module.
+func TestMayAskTables(t *testing.T) {
+	for _, c := range []struct {
+		name      string
+		presence  proc.Presence
+		instances int
+		want      error
+	}{
+		{"present", proc.Present, 0, nil},
+		{"loadable", proc.Loadable, 1, errNoTables},
+		{"absent", proc.Absent, 0, errNoTables},
+		{"unknown, nothing runs", proc.Unknown, 0, errUnknownTables},
+		{"unknown, nodecache has asked", proc.Unknown, 1, nil},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			n := machine{features: map[string]proc.Presence{featureTables: c.presence}, instances: c.instances}.node(t)
+			if got := n.mayAskTables(); !errors.Is(got, c.want) {
+				t.Errorf("got %v, want %v", got, c.want)
+			}
+		})
+	}
+}
+
+func TestResolvers(t *testing.T) {
+	for _, c := range []struct{ name, conf, want string }{
+		{"two", "nameserver 192.0.2.1\nnameserver 192.0.2.2\n", "ok | resolvers | FILE: 192.0.2.1, 192.0.2.2"},
+		{"a loopback one", "nameserver 127.0.0.53\nnameserver 192.0.2.2\n", "warn | resolvers | FILE: 127.0.0.53, 192.0.2.2"},
+		{"nodecache itself", "nameserver 169.254.20.10\n", "fail | resolvers | FILE: 169.254.20.10"},
+		{"none", "search example.com\n", "fail | resolvers | FILE names none"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			path := tree(t, map[string]string{"resolv.conf": c.conf}) + "/resolv.conf"
+			n := machine{setup: setup{addresses: []netip.Addr{four}, resolvConf: path}}.node(t)
+			if got := brief(n.checkResolvers(context.Background())[0]); got != strings.ReplaceAll(c.want, "FILE", path) {
+				t.Errorf("got %s", got)
+			}
+		})
+	}
+	t.Run("no file", func(t *testing.T) {
+		n := machine{setup: setup{resolvConf: t.TempDir() + "/none"}}.node(t)
+		if l := n.checkResolvers(context.Background())[0]; l.Verdict != Fail || l.Advice == "" {
+			t.Errorf("got %+v", l)
+		}
+	})
+}
+
+// A check that never returns is given up.
+func TestBounded(t *testing.T) {
+	never := make(chan struct{})
+	defer close(never)
+	n := machine{}.node(t)
+	n.options.timeout = time.Millisecond
+	lines := n.all([]check{
+		{"hangs", func(*node, context.Context) []Line { <-never; return nil }},
+		{"works", func(*node, context.Context) []Line { return one("works", "1", OK, "") }},
+	})
+	if len(lines) != 2 || lines[0].Check != "hangs" || lines[0].Verdict != Skip || lines[1].Check != "works" {
+		t.Errorf("got %v", lines)
+	}
+}

@@ -1,0 +1,180 @@
+//go:build linux
+
+package doctor
+
+import (
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/nearside-dns/nearside/cmd/internal/doctor/proc"
+)
+
+// tree writes files and links below a temporary folder and returns it. A value that begins with
+// "-> " is the target of a link.
+func tree(t *testing.T, files map[string]string) string {
+	t.Helper()
+	root := t.TempDir()
+	for name, text := range files {
+		path := filepath.Join(root, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		write := func() error { return os.WriteFile(path, []byte(text), 0o644) }
+		if target, ok := strings.CutPrefix(text, "-> "); ok {
+			write = func() error { return os.Symlink(target, path) }
+		}
+		if err := write(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return root
+}
+
+// text is what was discovered, for comparison.
+func (s setup) text() string {
+	return fmt.Sprintf("addresses %v interface %s resolvers %s cluster %v upstreams %v health %v zone %s noInterface %t noRules %t",
+		s.addresses, s.iface, s.resolvConf, s.clusterDNS, s.upstreams, s.health, s.zone, s.noIface, s.noRules)
+}
+
+const stockCorefile = `cluster.local:53 {
+    errors
+    cache {
+        success 9984 30
+        denial 9984 5
+    }
+    reload
+    loop
+    bind 169.254.20.10 10.96.0.10
+    forward . 10.96.5.5 {
+        force_tcp
+    }
+    prometheus :9253
+    health 169.254.20.10:8080
+}
+in-addr.arpa:53 {
+    bind 169.254.20.10 10.96.0.10
+    forward . 10.96.5.5 {
+        force_tcp
+    }
+}
+example.com:53 {
+    bind 169.254.20.10 10.96.0.10
+    forward . 192.0.2.7:5353
+}
+.:53 {
+    bind 169.254.20.10 10.96.0.10
+    forward . /etc/other.conf
+}
+`
+
+const ownCorefile = `.:53 {
+    nodelocal 169.254.20.10 fd00::a {
+        interface dns0
+        setup rules
+        health 8181
+        fallback 10.96.5.5 except fd00::a
+    }
+    forward . __PILLAR__UPSTREAM__SERVERS__
+    health :8181 {
+        lameduck 5s
+    }
+}
+`
+
+func TestDiscover(t *testing.T) {
+	running := map[string]string{
+		"self/ns/net": "-> net:[1]", "7/ns/net": "-> net:[1]",
+		"7/cmdline":           "/nodecache\x00-localip\x00169.254.20.10,10.96.0.10\x00-conf\x00/etc/Corefile\x00-upstreamsvc=upstream-dns\x00-health-port\x008088\x00",
+		"7/environ":           "UPSTREAM_DNS_SERVICE_HOST=10.96.9.9\x00KUBE_DNS_SERVICE_HOST=10.96.0.10\x00",
+		"7/comm":              "nodecache\n",
+		"7/root/etc/Corefile": ".:53 {\n forward . /etc/node.conf\n}\n",
+		"8/ns/net":            "-> net:[1]",
+		"8/cmdline":           "/nodecache\x00doctor\x00-localip\x00169.254.99.99\x00",
+	}
+	none := map[string]string{"self/ns/net": "-> net:[1]"}
+	for _, c := range []struct {
+		name        string
+		options     options
+		corefile    string
+		proc        map[string]string
+		environment []string
+		want        string
+	}{
+		{
+			name: "nothing is known", proc: none,
+			want: "addresses [] interface nodelocaldns resolvers /etc/resolv.conf cluster [] upstreams [] health [] zone  noInterface false noRules false",
+		},
+		{
+			name: "the pod's environment", proc: none, environment: []string{"KUBE_DNS_SERVICE_HOST=10.96.0.10", "KUBE_DNS_UPSTREAM_SERVICE_HOST=10.96.0.11"},
+			want: "addresses [] interface nodelocaldns resolvers /etc/resolv.conf cluster [10.96.0.11:53] upstreams [] health [] zone  noInterface false noRules false",
+		},
+		{
+			name: "Corefile of node-local-dns", proc: none, corefile: stockCorefile,
+			want: "addresses [169.254.20.10 10.96.0.10] interface nodelocaldns resolvers /etc/other.conf cluster [10.96.5.5:53] upstreams [192.0.2.7:5353] health [169.254.20.10:8080] zone  noInterface false noRules false",
+		},
+		{
+			name: "Corefile with nodelocal", proc: none, corefile: ownCorefile,
+			want: "addresses [169.254.20.10 fd00::a] interface dns0 resolvers /etc/resolv.conf cluster [10.96.5.5:53] upstreams [] health [169.254.20.10:8181 [fd00::a]:8181] zone . noInterface true noRules false",
+		},
+		{
+			name: "one block for all zones", proc: none, corefile: ".:53 {\n forward cluster.local 10.96.5.5\n forward in-addr.arpa 10.96.5.5\n forward . dns://192.0.2.7 tls://192.0.2.8 /etc/r.conf\n health\n}\n",
+			want: "addresses [] interface nodelocaldns resolvers /etc/r.conf cluster [10.96.5.5:53] upstreams [192.0.2.7:53] health [] zone  noInterface false noRules false",
+		},
+		{
+			name: "flags win over the Corefile", proc: none, corefile: stockCorefile,
+			options: options{
+				addresses: []netip.Addr{netip.MustParseAddr("169.254.1.1")}, iface: "x", resolvConf: "/r",
+				clusterDNS: []netip.AddrPort{netip.MustParseAddrPort("10.0.0.1:53")},
+			},
+			want: "addresses [169.254.1.1] interface x resolvers /r cluster [10.0.0.1:53] upstreams [192.0.2.7:5353] health [169.254.20.10:8080] zone  noInterface false noRules false",
+		},
+		{
+			name: "the running nodecache", proc: running,
+			want: "addresses [169.254.20.10 10.96.0.10] interface nodelocaldns resolvers /etc/node.conf cluster [10.96.9.9:53] upstreams [] health [] zone  noInterface false noRules false",
+		},
+		{
+			name: "flags win over the running nodecache", proc: running, options: options{service: "kube-dns", iface: "y"},
+			want: "addresses [169.254.20.10 10.96.0.10] interface y resolvers /etc/node.conf cluster [10.96.0.10:53] upstreams [] health [] zone  noInterface false noRules false",
+		},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			c.options.domain = "cluster.local."
+			if c.corefile != "" {
+				c.options.conf = filepath.Join(tree(t, map[string]string{"Corefile": c.corefile}), "Corefile")
+			}
+			got := discover(c.options, proc.Root{Proc: tree(t, c.proc)}, c.environment)
+			if got.text() != c.want || got.problem != nil {
+				t.Errorf("got  %s, problem %v\nwant %s", got.text(), got.problem, c.want)
+			}
+		})
+	}
+}
+
+func TestDiscoverUnreadable(t *testing.T) {
+	for name, corefile := range map[string]string{"missing": "", "broken": ".:53 {\n nodelocal {\n"} {
+		t.Run(name, func(t *testing.T) {
+			o := options{conf: filepath.Join(t.TempDir(), "Corefile")}
+			if corefile != "" {
+				if err := os.WriteFile(o.conf, []byte(corefile), 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if s := discover(o, proc.Root{Proc: t.TempDir()}, nil); s.problem == nil {
+				t.Error("want a problem")
+			}
+		})
+	}
+}
+
+func TestFlagValues(t *testing.T) {
+	got := flagValues(strings.Fields("-a 1 --b=2 -c -d x y -e= -f"))
+	want := map[string]string{"a": "1", "b": "2", "c": "true", "d": "x", "e": "", "f": "true"}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+}

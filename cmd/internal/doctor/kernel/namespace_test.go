@@ -1,0 +1,151 @@
+//go:build linux
+
+package kernel
+
+import (
+	"context"
+	"net/netip"
+	"slices"
+	"testing"
+
+	"github.com/nearside-dns/nearside/cmd/internal/doctor/netnstest"
+	"github.com/nearside-dns/nearside/plugin/nodelocal/link"
+	"github.com/nearside-dns/nearside/plugin/nodelocal/rules"
+)
+
+var (
+	four = netip.MustParseAddr("169.254.20.10")
+	six  = netip.MustParseAddr("fd00::a")
+)
+
+func TestNamespaceLinks(t *testing.T) {
+	if !netnstest.Inside(t) {
+		return
+	}
+	ctx := context.Background()
+	if _, err := link.New("nodelocaldns").Ensure([]netip.Addr{four, six}, true); err != nil {
+		t.Fatal(err)
+	}
+	links, err := Links(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	i := slices.IndexFunc(links, func(l Link) bool { return l.Name == "nodelocaldns" })
+	if i < 0 {
+		t.Fatalf("no interface among %v", links)
+	}
+	l := links[i]
+	if l.Kind != "dummy" && l.Kind != "bridge" || !l.Up {
+		t.Errorf("got %+v, want a dummy or bridge that is up", l)
+	}
+	for _, a := range []netip.Addr{four, six} {
+		if held, ok := l.Holds(a); !ok || !held.Prefix.IsSingleIP() || held.Tentative {
+			t.Errorf("%s: got %+v, %t", a, held, ok)
+		}
+	}
+	for range 2 { // the second time there is nothing
+		if err := RemoveInterface(ctx, "nodelocaldns", nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestNamespaceTables(t *testing.T) {
+	if !netnstest.Inside(t) {
+		return
+	}
+	ctx := context.Background()
+	table := rules.NewNFTables(rules.Config{Interface: "nodelocaldns", Addresses: []netip.Addr{four, six}, Port: 53})
+	if err := table.Apply(); err != nil {
+		t.Fatal(err)
+	}
+	netnstest.Run(t, "nft", "add element inet nearside-nodelocaldns lease4 { 169.254.20.10 timeout 60s }")
+	netnstest.Run(t, "nft", "add table ip6 fw; add chain ip6 fw in { type filter hook input priority 0; policy drop; }; add rule ip6 fw in ip6 daddr fd00::a udp dport 53 accept")
+	netnstest.Run(t, "nft", "add chain ip6 fw out { type filter hook output priority 0; policy drop; }; add rule ip6 fw out counter accept")
+	r, err := Rules(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !r.Has("inet", "nearside-nodelocaldns") || !r.HasChain("inet", "nearside-nodelocaldns", "prerouting") || r.Has("ip", "fw") {
+		t.Errorf("got %v", r)
+	}
+	in := Chain{Table: Table{"ip6", "fw"}, Name: "in", Hook: "input", Drops: true}
+	if !slices.Contains(r.Chains, in) {
+		t.Errorf("got %v, want %v among them", r.Chains, in)
+	}
+	if got, err := Accepted(ctx, in); err != nil || got.Everything || !slices.Equal(got.Addresses, []netip.Addr{six}) {
+		t.Errorf("accepted: got %v, %v", got, err)
+	}
+	if got, err := Accepted(ctx, Chain{Table: in.Table, Name: "out"}); err != nil || !got.Everything {
+		t.Errorf("accepted: got %v, %v; want everything", got, err)
+	}
+	if got, err := Addresses(ctx, r, OwnTable("nodelocaldns")); err != nil || !slices.Contains(got, four) || !slices.Contains(got, six) {
+		t.Errorf("addresses: got %v, %v", got, err)
+	}
+	if got, err := Leases(ctx, "nodelocaldns"); err != nil || got[four] <= 0 || len(got) != 1 {
+		t.Errorf("leases: got %v, %v; want one of %s", got, err, four)
+	}
+	for range 2 {
+		if err := RemoveTable(ctx, OwnTable("nodelocaldns")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if r, err = Rules(ctx); err != nil || r.Has("inet", "nearside-nodelocaldns") {
+		t.Errorf("after the removal: got %v, %v", r, err)
+	}
+}
+
+func TestNamespaceIPTables(t *testing.T) {
+	if !netnstest.Inside(t) {
+		return
+	}
+	ctx := context.Background()
+	const comment = "NodeLocal DNS Cache: skip conntrack"
+	add := func(program string, args ...string) {
+		netnstest.Run(t, program, append(args, "-p", "udp", "--dport", "53", "-j", "NOTRACK", "-m", "comment", "--comment", comment)...)
+	}
+	for _, program := range []string{"iptables-nft", "iptables-legacy"} {
+		add(program, "-t", "raw", "-A", "PREROUTING", "-d", four.String())
+		add(program, "-t", "raw", "-A", "OUTPUT", "-d", four.String())
+		netnstest.Run(t, program, "-t", "raw", "-A", "OUTPUT", "-d", "192.0.2.1", "-j", "NOTRACK")
+	}
+	for _, program := range []string{"ip6tables-nft", "ip6tables-legacy"} {
+		add(program, "-t", "raw", "-A", "PREROUTING", "-d", six.String())
+	}
+	find := func() []IPTablesRule {
+		r, err := Rules(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		found, err := NFTRules(ctx, r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		legacy, err := LegacyRules(ctx, "/proc/self/net")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return append(found, legacy.Rules...)
+	}
+	found := find()
+	if len(found) != 6 {
+		t.Fatalf("got %v, want 6 rules", found)
+	}
+	for _, r := range found {
+		if len(r.Addresses) != 1 || r.Addresses[0] != four && r.Addresses[0] != six || r.Comment != comment {
+			t.Errorf("got %s", r)
+		}
+		if err := RemoveRule(ctx, r); err != nil {
+			t.Error(err)
+		}
+		if err := RemoveRule(ctx, r); err != nil {
+			t.Errorf("a second time: %v", err)
+		}
+	}
+	if found = find(); len(found) != 0 {
+		t.Errorf("after the removal: got %v", found)
+	}
+	for _, program := range []string{"iptables-nft", "iptables-legacy"} {
+		netnstest.Run(t, program, "-t", "raw", "-C", "OUTPUT", "-d", "192.0.2.1", "-j", "NOTRACK")
+	}
+}

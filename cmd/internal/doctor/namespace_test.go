@@ -1,0 +1,237 @@
+//go:build linux
+
+package doctor
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/miekg/dns"
+
+	"github.com/nearside-dns/nearside/cmd/internal/doctor/netnstest"
+	"github.com/nearside-dns/nearside/cmd/internal/doctor/proc"
+	"github.com/nearside-dns/nearside/plugin/nodelocal/link"
+	"github.com/nearside-dns/nearside/plugin/nodelocal/rules"
+)
+
+// actAsNodecache makes the test's program a stand-in for nodecache: it answers on the addresses of
+// -localip, and announces itself as an instance. It ends when its input does.
+const actAsNodecache = "NEARSIDE_TEST_NODECACHE"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(actAsNodecache) != "" {
+		if err := standIn(flagValues(os.Args[1:])["localip"]); err != nil {
+			fmt.Println(err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	os.Exit(m.Run())
+}
+
+func standIn(localip string) error {
+	addresses, err := parseAddresses(localip)
+	if err != nil {
+		return err
+	}
+	instance, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Net: "unixgram", Name: "@nearside-nodelocal/nodelocaldns/1"})
+	if err != nil {
+		return err
+	}
+	handler := dns.HandlerFunc(func(w dns.ResponseWriter, r *dns.Msg) {
+		if r.Question[0].Name == selfName {
+			answer(dns.RcodeSuccess, selfName+" 0 IN TXT nearside")(w, r)
+			return
+		}
+		found(w, r)
+	})
+	for _, a := range addresses {
+		for _, network := range []string{"udp", "tcp"} {
+			started := make(chan error, 1)
+			s := &dns.Server{Addr: netip.AddrPortFrom(a, 53).String(), Net: network, Handler: handler, NotifyStartedFunc: func() { started <- nil }}
+			go func() { started <- s.ListenAndServe() }()
+			if err := <-started; err != nil {
+				return err
+			}
+		}
+	}
+	fmt.Println("ready")
+	_, err = io.Copy(io.Discard, os.Stdin)
+	return errors.Join(err, instance.Close())
+}
+
+// startStandIn runs the stand-in as a process that is called nodecache.
+func startStandIn(t *testing.T, args ...string) {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "nodecache")
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(self, path); err != nil {
+		t.Fatal(err)
+	}
+	c := exec.Command(path, args...)
+	c.Env = append(os.Environ(), actAsNodecache+"=1")
+	in, err := c.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := c.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	said := make([]byte, 200)
+	n, err := out.Read(said)
+	if err != nil || string(said[:n]) != "ready\n" {
+		t.Fatalf("the stand-in said %q, %v", said[:n], err)
+	}
+	t.Cleanup(func() {
+		if err := errors.Join(in.Close(), c.Wait()); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// TestNamespaceNode runs doctor on a node with everything in place, and with things wrong, and sees
+// that it changes nothing.
+func TestNamespaceNode(t *testing.T) {
+	if !netnstest.Inside(t) {
+		return
+	}
+	addresses := []netip.Addr{four, six}
+	if _, err := link.New("nodelocaldns").Ensure(addresses, true); err != nil {
+		t.Fatal(err)
+	}
+	config := rules.Config{Interface: "nodelocaldns", Addresses: addresses, Port: 53, Fallback: []netip.Addr{netip.MustParseAddr("10.96.0.11")}}
+	if err := rules.NewNFTables(config).Apply(); err != nil {
+		t.Fatal(err)
+	}
+	netnstest.Run(t, "nft", "add element inet nearside-nodelocaldns lease4 { 169.254.20.10 timeout 60s }; add element inet nearside-nodelocaldns lease6 { fd00::a timeout 60s }")
+	folder := tree(t, map[string]string{"resolv.conf": "nameserver fd00::a\nnameserver 127.0.0.1\n"})
+	conf := filepath.Join(folder, "Corefile")
+	if err := os.WriteFile(conf, []byte(".:53 {\n forward . "+folder+"/resolv.conf\n}\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	startStandIn(t, "-localip", "169.254.20.10,fd00::a", "-conf", conf)
+
+	t.Run("good", func(t *testing.T) {
+		lines := doctor(t, 1)
+		expect(t, lines,
+			"ok | nodecache | one instance: nodecache (pid N)",
+			"ok | address 169.254.20.10 | on nodelocaldns",
+			"ok | address fd00::a | on nodelocaldns",
+			"ok | rules | nftables, table inet nearside-nodelocaldns",
+			"ok | fallback 169.254.20.10 | cluster DNS, while the lease is out",
+			"ok | rules of node-local-dns | none",
+			"ok | rules of others | none drops by policy",
+			"ok | port 53 on 169.254.20.10 | nodecache (pid N), udp and tcp",
+			"ok | port 53 on fd00::a | nodecache (pid N), udp and tcp",
+			"ok | port 53 lost datagrams | 0",
+			"fail | resolvers | "+folder+"/resolv.conf: fd00::a, 127.0.0.1", // its own address and a loopback one
+			"ok | nodecache itself on 169.254.20.10 | answers in N ms",
+			"ok | query 169.254.20.10 udp | 10.96.0.1 in N ms from nodecache",
+			"ok | query fd00::a tcp | 10.96.0.1 in N ms from nodecache",
+		)
+		for _, l := range lines {
+			if l.Verdict == Fail && l.Check != "resolvers" {
+				t.Errorf("got %s", brief(l))
+			}
+		}
+	})
+	t.Run("wrong", func(t *testing.T) {
+		netnstest.Run(t, "ip", "address", "del", "fd00::a/128", "dev", "nodelocaldns")
+		netnstest.Run(t, "ip", "link", "add", "kube-ipvs0", "type", "bridge")
+		netnstest.Run(t, "ip", "address", "add", "10.96.0.10/32", "dev", "kube-ipvs0")
+		netnstest.Run(t, "nft", "flush set inet nearside-nodelocaldns lease4; flush chain inet nearside-nodelocaldns output")
+		netnstest.Run(t, "nft", "add table inet fw; add chain inet fw in { type filter hook input priority 10; policy drop; }; add rule inet fw in iif lo accept")
+		netnstest.Run(t, "iptables-nft", "-t", "raw", "-A", "PREROUTING", "-d", "169.254.20.10", "-j", "NOTRACK", "-m", "comment", "--comment", "NodeLocal DNS Cache: skip conntrack")
+		p, err := net.ListenPacket("udp", "10.96.0.10:53")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() {
+			if err := p.Close(); err != nil {
+				t.Error(err)
+			}
+		}()
+		expect(t, doctor(t, 1, "-localip", "169.254.20.10,fd00::a,10.96.0.10"),
+			"fail | address fd00::a | on no interface",
+			"fail | address 10.96.0.10 | on kube-ipvs0",
+			"fail | rules | nftables, table inet nearside-nodelocaldns without 169.254.20.10, fd00::a, 10.96.0.10",
+			"fail | lease 169.254.20.10 | out",
+			"warn | rules of node-local-dns | 1, beside the table of nodecache",
+			"warn | rules of others | chain inet fw in drops by policy",
+			"fail | port 53 on 10.96.0.10 | doctor.test (pid N), udp",
+			"fail | kube-proxy | ipvs",
+		)
+	})
+	t.Run("nothing is changed", func(t *testing.T) {
+		before := everything(t)
+		doctor(t, 1)
+		if after := everything(t); before != after {
+			t.Errorf("before\n%s\nafter\n%s", before, after)
+		}
+	})
+}
+
+// doctor runs the command and returns its lines.
+func doctor(t *testing.T, code int, args ...string) []Line {
+	t.Helper()
+	var out, complaints bytes.Buffer
+	if got := command(append([]string{"-o", "json"}, args...), proc.Host(), &out, &complaints); got != code || complaints.Len() > 0 {
+		t.Errorf("exit code %d, want %d; said %q", got, code, complaints.String())
+	}
+	var lines []Line
+	if err := json.Unmarshal(out.Bytes(), &lines); err != nil {
+		t.Fatal(err)
+	}
+	return lines
+}
+
+// expect looks for lines, in any order, with numbers that differ from run to run taken out.
+func expect(t *testing.T, lines []Line, wanted ...string) {
+	t.Helper()
+	var got []string
+	for _, l := range lines {
+		text := times.ReplaceAllString(brief(l), "N ms")
+		if before, after, ok := strings.Cut(text, "(pid "); ok {
+			_, rest, _ := strings.Cut(after, ")")
+			text = before + "(pid N)" + rest
+		}
+		got = append(got, text)
+	}
+	all := "\n" + strings.Join(got, "\n") + "\n"
+	for _, w := range wanted {
+		if !strings.Contains(all, "\n"+w+"\n") {
+			t.Errorf("no line %q in%s", w, all)
+		}
+	}
+}
+
+// everything is the state of the network that doctor might change.
+func everything(t *testing.T) string {
+	t.Helper()
+	text := netnstest.Run(t, "nft", "-s", "list", "ruleset") + netnstest.Run(t, "ip", "address")
+	for _, path := range []string{"/proc/modules", "/proc/net/ip_tables_names", "/proc/net/ip6_tables_names"} {
+		content, err := os.ReadFile(path)
+		if err != nil && !errors.Is(err, os.ErrNotExist) {
+			t.Fatal(err)
+		}
+		text += path + ":\n" + string(content)
+	}
+	return text
+}

@@ -1,0 +1,249 @@
+package nodelocaldns
+
+import (
+	"fmt"
+	"maps"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/coredns/caddy/caddyfile"
+	"github.com/coredns/coredns/plugin"
+	"github.com/coredns/coredns/plugin/pkg/parse"
+	"github.com/coredns/coredns/plugin/pkg/transport"
+)
+
+// nodelocal is what the nodelocal directive says if the flags ask for it.
+type nodelocal struct {
+	interfaceName string
+	device, rules bool // which of them to set up
+	keep          bool
+	healthPort    string
+	interval      string
+	fallback      []string // addresses of cluster DNS, at most one per family
+	services      []string // those of the node-local addresses that kube-proxy knows
+}
+
+// Zone is the name of the block that holds the directive. It ends in invalid (RFC 6761), so nobody asks
+// for it but the directive itself.
+const Zone = "nodelocal.nearside.invalid."
+
+// added returns the server blocks that the Corefile does not have: those of stub domains, and that of
+// the nodelocal directive.
+func (v values) added(blocks []caddyfile.ServerBlock, file string) ([]string, error) {
+	for _, b := range blocks {
+		if tokens := b.Tokens["nodelocal"]; len(tokens) > 0 && len(v.local) > 0 {
+			return nil, fmt.Errorf("%s:%d - the nodelocal directive and the flag -localip both say what the addresses of this node are: choose one", file, tokens[0].Line)
+		}
+	}
+	bind, err := v.bind(blocks, file)
+	if err != nil {
+		return nil, err
+	}
+	var all []string
+	for _, domain := range slices.Sorted(maps.Keys(v.kubeDNS.stubDomains)) {
+		if line, ok := v.serves(blocks, domain); ok {
+			return nil, configMapError{fmt.Errorf("stub domain %s is a zone of %s:%d already", domain, file, line)}
+		}
+		all = append(all, v.stubBlock(domain, bind))
+	}
+	if len(v.local) > 0 {
+		all = append(all, v.nodelocalBlock(bind))
+	}
+	return all, nil
+}
+
+// stubBlock is the block that node-local-dns makes of a stub domain.
+func (v values) stubBlock(domain string, bind []string) string {
+	lines := []string{net.JoinHostPort(domain, v.port) + " {", "    errors", "    cache 30"}
+	if len(bind) > 0 {
+		lines = append(lines, "    bind "+strings.Join(bind, " "))
+	}
+	servers := strings.Join(v.kubeDNS.stubDomains[domain], " ")
+	return strings.Join(append(lines, "    forward . "+servers, "}", ""), "\n")
+}
+
+func (v values) nodelocalBlock(bind []string) string {
+	d, ips := v.directive, strings.Join(v.local.texts(), " ")
+	lines := []string{Zone + ":" + v.port + " {"}
+	if len(bind) > 0 {
+		lines = append(lines, "    bind "+strings.Join(bind, " "))
+	}
+	setup := []string{"setup"}
+	if d.device {
+		setup = append(setup, "interface")
+	}
+	if d.rules {
+		setup = append(setup, "rules")
+	}
+	if len(setup) == 1 {
+		setup = append(setup, "none")
+	}
+	lines = append(lines, "    nodelocal "+ips+" {",
+		"        interface "+d.interfaceName,
+		"        "+strings.Join(setup, " "),
+		"        health "+d.healthPort,
+		"        interval "+d.interval)
+	if d.keep {
+		lines = append(lines, "        keep")
+	}
+	if len(d.fallback) > 0 {
+		words := append([]string{"        fallback"}, d.fallback...)
+		if len(d.services) > 0 {
+			words = append(append(words, "except"), d.services...)
+		}
+		lines = append(lines, strings.Join(words, " "))
+	}
+	return strings.Join(append(lines, "    }", "}", ""), "\n")
+}
+
+// key is one name of a server block.
+type key struct {
+	zones []string
+	port  string
+	dns   bool // over UDP and TCP, and not over TLS or the like
+}
+
+func (v values) key(text string) (key, bool) {
+	scheme, rest := parse.Transport(text)
+	_, number, err := plugin.SplitHostPort(rest)
+	if err != nil {
+		return key{}, false // CoreDNS will say what is wrong with it
+	}
+	if number == "" {
+		number = v.port
+	}
+	return key{zones: plugin.Host(text).NormalizeExact(), port: number, dns: scheme == transport.DNS}, true
+}
+
+// answers tells if a block answers on the port of DNS.
+func (v values) answers(b caddyfile.ServerBlock) bool {
+	return slices.ContainsFunc(b.Keys, func(text string) bool {
+		k, ok := v.key(text)
+		return ok && k.dns && k.port == v.port
+	})
+}
+
+// serves tells if a block is responsible for exactly this zone on the port of DNS, and in which line of
+// the file one of its directives is.
+func (v values) serves(blocks []caddyfile.ServerBlock, domain string) (line int, found bool) {
+	for _, b := range blocks {
+		for _, text := range b.Keys {
+			k, ok := v.key(text)
+			if ok && k.dns && k.port == v.port && slices.Contains(k.zones, plugin.Name(domain).Normalize()) {
+				return firstLine(b), true
+			}
+		}
+	}
+	return 0, false
+}
+
+func firstLine(b caddyfile.ServerBlock) int {
+	first := 0
+	for _, tokens := range b.Tokens {
+		for _, t := range tokens {
+			if first == 0 || t.Line < first {
+				first = t.Line
+			}
+		}
+	}
+	return first
+}
+
+// listening is where the server blocks on the port of DNS listen.
+type listening struct {
+	blocks int
+	open   string // a block without bind, which listens everywhere
+	names  []string
+	ips    map[netip.Addr]bool
+	device bool // a name of an interface, whose addresses are not known here
+}
+
+func (v values) listening(blocks []caddyfile.ServerBlock, file string) (listening, error) {
+	l := listening{ips: map[netip.Addr]bool{}}
+	for _, b := range blocks {
+		if !v.answers(b) {
+			continue
+		}
+		l.blocks++
+		names := boundTo(b)
+		if len(names) == 0 {
+			l.open = b.Keys[0]
+		}
+		for _, n := range names {
+			if !slices.Contains(l.names, n) {
+				l.names = append(l.names, n)
+			}
+			ip, err := netip.ParseAddr(n)
+			if err == nil && ip.IsUnspecified() && len(v.local) > 0 {
+				return l, fmt.Errorf("%s: bind %s takes what comes to every address, and -localip needs servers of its own addresses: leave bind out, or bind to them", file, n)
+			}
+			l.ips[ip.Unmap()] = true
+			l.device = l.device || err != nil
+		}
+	}
+	return l, nil
+}
+
+// bind returns what the added blocks are bound to, nothing if the blocks of the Corefile are bound to
+// nothing. An added block has to listen where they do: a server of an address of its own would take all
+// that comes to the address, know only the added block, and refuse what pods ask. So each address of
+// -localip has to be bound by a block of the Corefile, or none.
+func (v values) bind(blocks []caddyfile.ServerBlock, file string) ([]string, error) {
+	l, err := v.listening(blocks, file)
+	switch {
+	case err != nil:
+		return nil, err
+	case len(v.local) == 0 && l.open != "":
+		return nil, nil
+	case len(v.local) == 0:
+		return l.names, nil
+	case l.blocks == 0:
+		return nil, fmt.Errorf("%s has no server block on port %s, so nothing would answer on -localip %s", file, v.port, &v.local)
+	case len(l.names) == 0:
+		return nil, nil
+	}
+	for _, ip := range v.local {
+		switch {
+		case l.ips[ip] || l.device:
+		case l.open != "":
+			return nil, fmt.Errorf("%s: block %s has no bind and others have, none of them %s of -localip: write bind in each block", file, l.open, ip)
+		default:
+			return nil, fmt.Errorf("%s: no server block on port %s is bound to %s of -localip, so nothing would answer there: add it to bind, or leave it out", file, v.port, ip)
+		}
+	}
+	return v.local.texts(), nil
+}
+
+// boundTo returns what bind names in a block.
+func boundTo(b caddyfile.ServerBlock) (names []string) {
+	for _, tokens := range directives(b.Tokens["bind"]) {
+		for _, t := range tokens[1:] {
+			if t.Text == "{" {
+				break // except takes away addresses of interfaces
+			}
+			names = append(names, t.Text)
+		}
+	}
+	return names
+}
+
+// ownAddresses are those on which the Corefile and the flags let this process answer.
+func ownAddresses(local addresses, blocks []caddyfile.ServerBlock) addresses {
+	own := slices.Clone(local)
+	for _, b := range blocks {
+		names := boundTo(b)
+		for _, tokens := range directives(b.Tokens["nodelocal"]) {
+			for _, t := range tokens {
+				names = append(names, t.Text)
+			}
+		}
+		for _, n := range names {
+			if ip, err := netip.ParseAddr(n); err == nil {
+				own = append(own, ip.Unmap())
+			}
+		}
+	}
+	return own
+}

@@ -1,0 +1,126 @@
+package nodelocaldns
+
+import (
+	"flag"
+	"io"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+func parseFlags(t *testing.T, args ...string) (*Node, error) {
+	t.Helper()
+	n := New()
+	f := flag.NewFlagSet("nodecache", flag.ContinueOnError)
+	f.SetOutput(io.Discard)
+	n.Flags(f)
+	return n, f.Parse(args)
+}
+
+// TestDefaults has those of node-local-dns.
+func TestDefaults(t *testing.T) {
+	n, err := parseFlags(t)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := map[string]string{
+		"localip": "", "setupinterface": "true", "interfacename": "nodelocaldns", "setupiptables": "true",
+		"skipteardown": "false", "metrics-listen-address": "0.0.0.0:9353", "prometheus-listen-address": ":9253",
+		"health-port": "8080", "basecorefile": "/etc/coredns/Corefile.base", "corefile": "/etc/Corefile",
+		"kubednscm": "", "upstreamsvc": "kube-dns", "reloadwithsignal": "false", "syncinterval": "1m0s",
+	}
+	n.flags.VisitAll(func(f *flag.Flag) {
+		if f.DefValue != want[f.Name] {
+			t.Errorf("default of -%s is %q, want %q", f.Name, f.DefValue, want[f.Name])
+		}
+		delete(want, f.Name)
+	})
+	for name := range want {
+		t.Errorf("no flag -%s", name)
+	}
+}
+
+func TestFlags(t *testing.T) {
+	n, err := parseFlags(t, "-localip", "169.254.20.10, 10.96.0.10,fd00::10,::ffff:10.96.0.11", "-setupinterface=false", "-interfacename", "dns0",
+		"-setupiptables=false", "-skipteardown", "-metrics-listen-address", "[::1]:9353", "-prometheus-listen-address", "127.0.0.1:9253",
+		"-health-port", "8081", "-basecorefile", "b", "-corefile", "c", "-kubednscm", "k", "-upstreamsvc", "kube-dns-upstream",
+		"-reloadwithsignal", "-syncinterval", "90")
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := n.options
+	if got, want := o.localIPs.String(), "169.254.20.10,10.96.0.10,fd00::10,10.96.0.11"; got != want {
+		t.Errorf("addresses %s, want %s", got, want)
+	}
+	o.localIPs = nil
+	want := options{interfaceName: "dns0", skipTeardown: true, metrics: "[::1]:9353", prometheus: "127.0.0.1:9253", healthPort: 8081,
+		base: "b", corefile: "c", kubeDNS: "k", upstreamSvc: "kube-dns-upstream", interval: seconds(90 * time.Second)}
+	if got := o; !slices.Equal(got.localIPs, want.localIPs) || got.interfaceName != want.interfaceName || got.setupInterface || got.setupIptables ||
+		!got.skipTeardown || got.metrics != want.metrics || got.prometheus != want.prometheus || got.healthPort != want.healthPort ||
+		got.base != want.base || got.corefile != want.corefile || got.kubeDNS != want.kubeDNS || got.upstreamSvc != want.upstreamSvc || got.interval != want.interval {
+		t.Errorf("options %+v, want %+v", got, want)
+	}
+}
+
+// TestWrongFlags has the values that a flag refuses, with a reason.
+func TestWrongFlags(t *testing.T) {
+	for _, tc := range []struct{ flag, value, want string }{
+		{"localip", "x", `"x" is not an IP address`},
+		{"localip", "169.254.20.10,", `"" is not an IP address`},
+		{"localip", "169.254.20.10,169.254.20.10", "169.254.20.10 stands there twice"},
+		{"localip", "10.0.0.1,::ffff:10.0.0.1", "10.0.0.1 stands there twice"},
+		{"localip", "0.0.0.0", "stands for every address"},
+		{"localip", "::", "stands for every address"},
+		{"localip", "224.0.0.1", "multicast"},
+		{"localip", "ff02::fb", "multicast"},
+		{"localip", "127.0.0.53", "loopback"},
+		{"localip", "::1", "loopback"},
+		{"localip", "fe80::1%eth0", "is not an IP address"},
+		{"localip", "169.254.20.10/32", "is not an IP address"},
+		{"interfacename", "", "1 to 15"},
+		{"interfacename", "sixteencharacter", "1 to 15"},
+		{"interfacename", "a b", "1 to 15"},
+		{"interfacename", "a/b", "1 to 15"},
+		{"setupinterface", "perhaps", "invalid"},
+		{"setupiptables", "perhaps", "invalid"},
+		{"skipteardown", "perhaps", "invalid"},
+		{"reloadwithsignal", "perhaps", "invalid"},
+		{"metrics-listen-address", "9353", "want an address and a port"},
+		{"metrics-listen-address", "0.0.0.0:0", "not a port"},
+		{"prometheus-listen-address", ":http", "not a port"},
+		{"prometheus-listen-address", "a b:1", "want an address and a port"},
+		{"health-port", "0", "not a port"},
+		{"health-port", "65536", "not a port"},
+		{"health-port", "http", "not a port"},
+		{"upstreamsvc", "", "1 to 63"},
+		{"upstreamsvc", "Kube_DNS", "1 to 63"},
+		{"syncinterval", "0", "from 1s to 24h"},
+		{"syncinterval", "-1", "from 1s to 24h"},
+		{"syncinterval", "1ms", "from 1s to 24h"},
+		{"syncinterval", "60x", "from 1s to 24h"},
+		{"syncinterval", "999999999999999999999", "from 1s to 24h"},
+	} {
+		t.Run(tc.flag+"="+tc.value, func(t *testing.T) {
+			_, err := parseFlags(t, "-"+tc.flag+"="+tc.value)
+			if err == nil || !strings.Contains(err.Error(), tc.want) || !strings.Contains(err.Error(), "-"+tc.flag) || strings.Contains(err.Error(), "\n") {
+				t.Errorf("error %v, want %q", err, tc.want)
+			}
+		})
+	}
+}
+
+func TestSyncInterval(t *testing.T) {
+	for text, want := range map[string]time.Duration{"60": time.Minute, "60s": time.Minute, "1": time.Second, "1m30s": 90 * time.Second, "24h": 24 * time.Hour} {
+		n, err := parseFlags(t, "-syncinterval", text)
+		if err != nil || time.Duration(n.options.interval) != want {
+			t.Errorf("%s is %s, error %v, want %s", text, &n.options.interval, err, want)
+		}
+	}
+}
+
+func TestServiceVariable(t *testing.T) {
+	if got, want := serviceName("kube-dns-upstream").variable(), "KUBE_DNS_UPSTREAM_SERVICE_HOST"; got != want {
+		t.Errorf("variable %s, want %s", got, want)
+	}
+}

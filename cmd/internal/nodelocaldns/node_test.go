@@ -1,0 +1,232 @@
+package nodelocaldns
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/nearside-dns/nearside/cmd/internal/daemon"
+)
+
+// reader is the daemon's, without standard input.
+func reader(conf string) (daemon.Corefile, error) {
+	if conf == "stdin" {
+		return daemon.Corefile{Name: conf, Text: []byte(". {\n    erratic\n}\n")}, nil
+	}
+	if conf == "" {
+		return daemon.Corefile{Name: "Corefile"}, fmt.Errorf("no configuration: %w", fs.ErrNotExist)
+	}
+	text, err := os.ReadFile(conf)
+	return daemon.Corefile{Name: conf, Text: text}, err
+}
+
+// node is a Node with an environment and files of its own.
+func node(t *testing.T, environ map[string]string, args ...string) *Node {
+	t.Helper()
+	n, err := parseFlags(t, args...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.environ = func(name string) string { return environ[name] }
+	n.variables = func() (all []string) {
+		for name, value := range environ {
+			all = append(all, name+"="+value)
+		}
+		return all
+	}
+	n.prober.exchange = func(string, string) error { return nil }
+	if !n.set("basecorefile") {
+		n.options.base = filepath.Join(t.TempDir(), "Corefile.base")
+	}
+	if !n.set("corefile") {
+		n.options.corefile = filepath.Join(t.TempDir(), "Corefile")
+	}
+	n.resolvConf = filepath.Join(t.TempDir(), "resolv.conf")
+	file(t, n.resolvConf, "nameserver 10.0.0.2\n")
+	return n
+}
+
+func file(t *testing.T, path, text string) {
+	t.Helper()
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestChoose tells which file is read and which is written.
+func TestChoose(t *testing.T) {
+	const base, other = ". {\n    cache\n}\n", ". {\n    log\n}\n"
+	directory := t.TempDir()
+	at := func(name string) string { return filepath.Join(directory, name) }
+	file(t, at("base"), base)
+	file(t, at("conf"), other)
+	file(t, at("leftover"), renderedHeader+"/etc/coredns/Corefile.base\n"+base)
+	for _, tc := range []struct {
+		name          string
+		args          []string
+		conf          string
+		with          func(*Node)
+		read, written string
+		error         string
+	}{
+		{"template", []string{"-basecorefile", at("base")}, at("out"), nil, at("base"), at("out"), ""},
+		{"template and corefile", []string{"-basecorefile", at("base"), "-corefile", at("out2")}, "", nil, at("base"), at("out2"), ""},
+		{"conf goes before corefile", []string{"-basecorefile", at("base"), "-corefile", at("out3")}, at("out4"), nil, at("base"), at("out4"), ""},
+		{"template is the conf", []string{"-basecorefile", at("base")}, at("base"), nil, at("base"), "", ""},
+		{"standard input", []string{"-basecorefile", at("base")}, "stdin", nil, "stdin", "", ""},
+		{"template by default", nil, at("out5"), func(n *Node) { n.options.base = at("base") }, at("base"), at("out5"), ""},
+		{"template named and missing", []string{"-basecorefile", at("none")}, at("conf"), nil, "", "", at("none")},
+		{"no template", nil, at("conf"), nil, at("conf"), "", ""},
+		{"no template, corefile", []string{"-corefile", at("conf")}, "", nil, at("conf"), "", ""},
+		{"no template, corefile missing", []string{"-corefile", at("none")}, "", nil, "", "", at("none")},
+		{"no template, corefile by default", nil, "", func(n *Node) { n.options.corefile = at("conf") }, at("conf"), "", ""},
+		{"nothing", nil, "", nil, "", "", "no configuration"},
+		{"what was rendered before", nil, at("leftover"), nil, "", "", "nodecache rendered " + at("leftover")},
+		{"written nowhere", []string{"-basecorefile", at("base")}, "/none/out", nil, at("base"), "", ""},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			n := node(t, nil, tc.args...)
+			if tc.with != nil {
+				tc.with(n)
+			}
+			got, err := n.Source(tc.conf, reader)
+			if tc.error != "" {
+				if err == nil || !strings.Contains(err.Error(), tc.error) {
+					t.Errorf("error %v, want %q", err, tc.error)
+				}
+				return
+			}
+			if err != nil || got.Name != tc.read {
+				t.Fatalf("read %s, error %v, want %s", got.Name, err, tc.read)
+			}
+			if tc.written == "" {
+				return
+			}
+			text, err := os.ReadFile(tc.written)
+			if want := renderedHeader + tc.read + "\n" + string(got.Text); err != nil || string(text) != want {
+				t.Errorf("written was %q, error %v, want %q", text, err, want)
+			}
+		})
+	}
+	t.Run("template goes away", func(t *testing.T) {
+		n := node(t, nil)
+		n.options.base = at("goes")
+		file(t, at("goes"), base)
+		if _, err := n.Source(at("out6"), reader); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Remove(at("goes")); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := n.Source(at("out6"), reader); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("error %v", err)
+		}
+	})
+}
+
+// TestConfigMap changes the ConfigMap while the node runs.
+func TestConfigMap(t *testing.T) {
+	m := newMount(t, map[string]string{"stubDomains": `{"a.example": ["10.1.2.3"]}`})
+	n := node(t, nil, "-kubednscm", m.path)
+	counted := 0
+	n.setupError = func(errortype string) {
+		if errortype != "configmap" {
+			t.Errorf("counted %q", errortype)
+		}
+		counted++
+	}
+	conf := filepath.Join(t.TempDir(), "Corefile")
+	file(t, conf, "b.example {\n    forward . __PILLAR__UPSTREAM__SERVERS__\n}\n")
+	step := func(name string, count int, want ...string) {
+		t.Helper()
+		got, err := n.Source(conf, reader)
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		for _, w := range want {
+			if no, ok := strings.CutPrefix(w, "not "); strings.Contains(string(got.Text), no) == ok {
+				t.Errorf("%s: %q is not as wanted in\n%s", name, w, got.Text)
+			}
+		}
+		if counted != count {
+			t.Errorf("%s: %d errors counted, want %d", name, counted, count)
+		}
+	}
+	step("at the start", 0, "a.example:53 {", "forward . 10.0.0.2 {")
+	m.swap(t, map[string]string{"stubDomains": `{"a.example": ["name"]}`})
+	step("invalid", 1, "a.example:53 {")
+	step("still invalid", 1, "a.example:53 {")
+	m.swap(t, map[string]string{"stubDomains": `{"b.example": ["10.1.2.3"]}`})
+	step("a zone of the Corefile", 2, "a.example:53 {", "not b.example:53")
+	m.swap(t, map[string]string{"stubDomains": `{"c.example": ["10.1.2.3"]}`, "upstreamNameservers": `["10.1.2.4"]`})
+	step("valid", 2, "not a.example", "c.example:53 {", "forward . 10.1.2.4")
+	file(t, conf, "c.example {\n    log\n}\n")
+	step("the Corefile takes the zone", 3, "not c.example:53")
+	if err := os.RemoveAll(m.path); err != nil {
+		t.Fatal(err)
+	}
+	step("missing", 4)
+	if !slices.Contains(n.watched(), m.path) {
+		t.Errorf("watched are %q", n.watched())
+	}
+}
+
+func TestConfigMapMissingAtTheStart(t *testing.T) {
+	directory := filepath.Join(t.TempDir(), "kube-dns")
+	n := node(t, nil, "-kubednscm", directory)
+	counted := 0
+	n.setupError = func(string) { counted++ }
+	conf := filepath.Join(t.TempDir(), "Corefile")
+	file(t, conf, ". {\n    log\n}\n")
+	if _, err := n.Source(conf, reader); err != nil || counted != 1 {
+		t.Fatalf("error %v, counted %d", err, counted)
+	}
+	if err := os.Mkdir(directory, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	file(t, filepath.Join(directory, "stubDomains"), `{"a.example": ["10.1.2.3"]}`)
+	if got, err := n.Source(conf, reader); err != nil || !strings.Contains(string(got.Text), "a.example:53 {") {
+		t.Errorf("error %v, text\n%s", err, got.Text)
+	}
+}
+
+// TestFlagsToDirective has what the flags and the environment say to the nodelocal directive.
+func TestFlagsToDirective(t *testing.T) {
+	service := map[string]string{"KUBE_DNS_SERVICE_HOST": "10.96.0.10", "UP_SERVICE_HOST": "fd00:0::11", "BAD_SERVICE_HOST": "x"}
+	for _, tc := range []struct {
+		name string
+		args []string
+		want []string
+	}{
+		{"defaults", nil, []string{"interface nodelocaldns\n", "setup interface rules\n", "health 8080\n", "interval 1m0s\n", "fallback 10.96.0.10\n", "not keep", "not bind"}},
+		{"all else", []string{"-setupinterface=false", "-setupiptables=false", "-interfacename", "d0", "-health-port", "1", "-syncinterval", "5", "-skipteardown", "-upstreamsvc", "up"},
+			[]string{"interface d0\n", "setup none\n", "health 1\n", "interval 5s\n", "keep\n", "fallback fd00::11\n"}},
+		{"rules only", []string{"-setupinterface=false"}, []string{"setup rules\n"}},
+		{"interface only", []string{"-setupiptables=false"}, []string{"setup interface\n"}},
+		{"a Service's address", []string{"-localip", "169.254.20.10,10.96.0.10", "-upstreamsvc", "up"}, []string{"fallback fd00::11 except 10.96.0.10\n"}},
+		{"fallback of both families", []string{"-fallback", "10.96.0.11,fd00::12", "-upstreamsvc", "up"}, []string{"fallback 10.96.0.11 fd00::12\n"}},
+		{"cluster DNS here", []string{"-localip", "10.96.0.10"}, []string{"nodelocal 10.96.0.10 {", "not fallback"}},
+		{"no cluster DNS", []string{"-upstreamsvc", "none"}, []string{"not fallback"}},
+		{"nonsense", []string{"-upstreamsvc", "bad"}, []string{"not fallback"}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			n := node(t, service, append([]string{"-localip", "169.254.20.10"}, tc.args...)...)
+			conf := filepath.Join(t.TempDir(), "Corefile")
+			file(t, conf, ".:53 {\n    log\n}\n")
+			got, err := n.Source(conf, reader)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, w := range tc.want {
+				if no, ok := strings.CutPrefix(w, "not "); strings.Contains(string(got.Text), no) == ok {
+					t.Errorf("%q is not as wanted in\n%s", w, got.Text)
+				}
+			}
+		})
+	}
+}

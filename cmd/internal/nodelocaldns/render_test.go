@@ -1,0 +1,234 @@
+package nodelocaldns
+
+import (
+	"bytes"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/coredns/caddy/caddyfile"
+
+	"github.com/nearside-dns/nearside/cmd/internal/daemon"
+)
+
+var update = flag.Bool("update", false, "write the golden files")
+
+// example returns values of a node: two resolvers, of which those named take no TCP.
+func example(t testing.TB, localIPs string, withoutTCP ...string) values {
+	t.Helper()
+	v := values{
+		port:       "53",
+		clusterDNS: "10.96.0.11",
+		service:    "kube-dns-upstream",
+		prometheus: ":9253",
+		resolvConf: nodeResolvConf,
+		directive: nodelocal{
+			interfaceName: "nodelocaldns", device: true, rules: true,
+			healthPort: "8080", interval: "1m0s", fallback: []string{"10.96.0.11"},
+		},
+		nameservers: func(file string, _ addresses) ([]string, error) {
+			if file != nodeResolvConf {
+				return nil, fmt.Errorf("open %s: no such file", file)
+			}
+			return []string{"10.0.0.2", "fd00::2"}, nil
+		},
+		transport: func(servers []string) string {
+			for _, s := range servers {
+				if slices.Contains(withoutTCP, s) {
+					return overUDP
+				}
+			}
+			return overTCP
+		},
+	}
+	if err := v.local.Set(localIPs); err != nil {
+		t.Fatal(err)
+	}
+	return v
+}
+
+// TestRenderGolden renders the templates of testdata. Run it with -update to write what comes out.
+func TestRenderGolden(t *testing.T) {
+	stubs := kubeDNS{stubDomains: map[string][]string{
+		"corp.example": {"10.1.2.3", "10.1.2.4:5353"},
+		"b.example":    {"fd00::3"},
+	}}
+	for _, tc := range []struct {
+		name, base string
+		values     values
+		with       func(*values)
+	}{
+		{"stock", "stock", example(t, "169.254.20.10"), nil},
+		{"stock-two-addresses", "stock", example(t, "169.254.20.10,10.96.0.10"), nil},
+		{"stock-both-families", "stock", example(t, "169.254.20.10,fd00::10"), nil},
+		{"stock-stub-domains", "stock", example(t, "169.254.20.10"), func(v *values) { v.kubeDNS = stubs }},
+		{"stock-custom-upstreams", "stock", example(t, "169.254.20.10"), func(v *values) { v.kubeDNS.upstreams = []string{"10.1.2.3", "10.1.2.4"} }},
+		{"stock-without-tcp", "stock", example(t, "169.254.20.10", "10.0.0.2:53"), nil},
+		{"custom", "custom", example(t, "169.254.20.10"), nil},
+		{"custom-upstreams", "custom", example(t, "169.254.20.10"), func(v *values) { v.kubeDNS.upstreams = []string{"10.1.2.3"} }},
+		{"custom-setup-none", "custom", example(t, "169.254.20.10"), func(v *values) {
+			v.directive = nodelocal{interfaceName: "dns0", keep: true, healthPort: "8081", interval: "5s"}
+		}},
+		{"stanzas", "stanzas", example(t, ""), nil},
+		{"stanzas-without-tcp", "stanzas", example(t, "", "[fd00::2]:53"), nil},
+		{"stanzas-addresses", "stanzas", example(t, "169.254.20.10"), func(v *values) { v.directive.device = false }},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			text, err := os.ReadFile(filepath.Join("testdata/render", tc.base+".base"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if tc.with != nil {
+				tc.with(&tc.values)
+			}
+			got, err := tc.values.render(daemon.Corefile{Name: "Corefile.base", Text: text})
+			if err != nil {
+				t.Fatal(err)
+			}
+			golden(t, filepath.Join("testdata/render", tc.name+".golden"), got.Text)
+			checkOrigin(t, string(text), got)
+		})
+	}
+}
+
+func golden(t *testing.T, path string, got []byte) {
+	t.Helper()
+	if *update {
+		if err := os.WriteFile(path, got, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(got, want) {
+		t.Errorf("%s says\n%s\nand rendered was\n%s", path, want, got)
+	}
+}
+
+// checkOrigin checks that every line without forward or a variable is where its number says.
+func checkOrigin(t *testing.T, template string, got daemon.Corefile) {
+	t.Helper()
+	from, lines := strings.Split(template, "\n"), strings.Split(string(got.Text), "\n")
+	if len(got.Lines) != len(lines) {
+		t.Fatalf("%d line numbers for %d lines", len(got.Lines), len(lines))
+	}
+	seen := 0
+	for i, line := range lines {
+		origin := got.Lines[i]
+		if origin == 0 || strings.Contains(from[origin-1], "forward") || strings.Contains(from[origin-1], "__") || strings.Contains(from[origin-1], overTCP) {
+			continue
+		}
+		seen++
+		if line != from[origin-1] {
+			t.Errorf("line %d is %q and is said to be line %d, %q", i+1, line, origin, from[origin-1])
+		}
+	}
+	if seen == 0 {
+		t.Error("no line is the template's")
+	}
+}
+
+// TestRenderErrors has one line of text for each, with the place in the file where there is one.
+func TestRenderErrors(t *testing.T) {
+	for _, tc := range []struct {
+		name   string
+		text   string
+		values values
+		with   func(*values)
+		want   string
+	}{
+		{"variable of the installer", "a:53 {\n  log\n}\n__PILLAR__DNS__DOMAIN__ {\n}\n", example(t, ""), nil, "f:4 - __PILLAR__DNS__DOMAIN__ is not a variable"},
+		{"variable unknown", ". {\n  forward . __PILLAR__NOTHING__\n}\n", example(t, ""), nil, "f:2 - __PILLAR__NOTHING__ is not a variable"},
+		{"address of cluster DNS", ". {\n  errors\n  forward . __PILLAR__CLUSTER__DNS__\n}\n", example(t, ""), func(v *values) { v.clusterDNS = "" }, `f:3 - __PILLAR__CLUSTER__DNS__ is the address of cluster DNS, which the variable KUBE_DNS_UPSTREAM_SERVICE_HOST of the environment has if there is a Service "kube-dns-upstream"`},
+		{"cluster DNS here", ". {\n  forward . __PILLAR__CLUSTER__DNS__\n}\n", example(t, "10.96.0.11"), nil, `f:2 - __PILLAR__CLUSTER__DNS__ would be 10.96.0.11, the address of Service "kube-dns-upstream", and -localip has it too`},
+		{"no address", ". {\n  bind __PILLAR__LOCAL__DNS__\n}\n", example(t, ""), nil, "f:2 - __PILLAR__LOCAL__DNS__ is what -localip says"},
+		{"no endpoint", ". {\n  prometheus __PROMETHEUS__ENDPOINT__\n}\n", example(t, ""), func(v *values) { v.prometheus = "" }, "f:2 - __PROMETHEUS__ENDPOINT__ is what -prometheus-listen-address says"},
+		{"brace missing", ". {\n  log\n", example(t, ""), nil, "f:2 - Syntax error: Unexpected token 'log', expecting '}'"},
+		{"directive and flag", ". {\n  log\n  nodelocal 169.254.20.10\n}\n", example(t, "169.254.20.10"), nil, "f:3 - the nodelocal directive and the flag -localip"},
+		{"address that nothing is bound to", ". {\n  bind 169.254.20.10\n}\n", example(t, "169.254.20.10,10.96.0.10"), nil, "f: no server block on port 53 is bound to 10.96.0.10 of -localip"},
+		{"address that only an open block has", "a {\n  bind 169.254.20.10\n}\n. {\n  log\n}\n", example(t, "169.254.20.10,10.96.0.10"), nil, "f: block . has no bind and others have, none of them 10.96.0.10"},
+		{"bound to everything", ". {\n  bind 0.0.0.0\n}\n", example(t, "169.254.20.10"), nil, "f: bind 0.0.0.0 takes what comes to every address"},
+		{"no block on the port", ".:5353 {\n  log\n}\n", example(t, "169.254.20.10"), nil, "f has no server block on port 53"},
+		{"no braces", ".:53\nlog\n", example(t, "169.254.20.10"), nil, "f:1 - a server block without braces"},
+		{"resolv.conf", ". {\n  forward . /none\n}\n", example(t, ""), nil, "f:2 - open /none: no such file"},
+		{"stub domain served", "corp.example {\n  log\n}\n", example(t, ""), func(v *values) {
+			v.kubeDNS.stubDomains = map[string][]string{"corp.example": {"10.1.2.3"}}
+		}, "stub domain corp.example is a zone of f:2 already"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			if tc.with != nil {
+				tc.with(&tc.values)
+			}
+			_, err := tc.values.render(daemon.Corefile{Name: "f", Text: []byte(tc.text)})
+			if err == nil || !strings.Contains(err.Error(), tc.want) || strings.Contains(err.Error(), "\n") || strings.Contains(err.Error(), "<nil>") {
+				t.Errorf("error %v, want %q", err, tc.want)
+			}
+		})
+	}
+}
+
+// TestRenderKeeps has texts that say nothing which is to be replaced.
+func TestRenderKeeps(t *testing.T) {
+	for name, text := range map[string]string{
+		"plain":            ". {\n    forward . 192.0.2.1 192.0.2.2:5353\n    cache\n}\n",
+		"no braces":        ".:53\nforward . 192.0.2.1\n",
+		"no last newline":  ". {\n    log\n}",
+		"windows newlines": ". {\r\n    log\r\n}\r\n",
+		"comment":          "# __PILLAR__CLUSTER__DNS__x __PILLAR__WHATEVER__\n. {\n}\n",
+		"directive":        ". {\n    nodelocal 169.254.20.10 {\n        setup none\n    }\n}\n",
+		"names":            ". {\n    forward . dns.example tls://192.0.2.1\n}\n",
+	} {
+		t.Run(name, func(t *testing.T) {
+			v := example(t, "")
+			v.clusterDNS = ""
+			got, err := v.render(daemon.Corefile{Name: "f", Text: []byte(text)})
+			if err != nil || string(got.Text) != text {
+				t.Errorf("%q became %q, error %v", text, got.Text, err)
+			}
+		})
+	}
+}
+
+// FuzzRender renders any text: it is an error, or a text that parses.
+func FuzzRender(f *testing.F) {
+	for _, name := range []string{"stock", "custom", "stanzas"} {
+		text, err := os.ReadFile(filepath.Join("testdata/render", name+".base"))
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(string(text), "169.254.20.10", true)
+		f.Add(string(text), "", false)
+	}
+	f.Add(". {\n forward . /etc/resolv.conf {\n force_tcp }\n}", "fd00::1", true)
+	f.Add("a b, {\n forward \"x\ny\" /etc/resolv.conf\n}", "", true)
+	f.Fuzz(func(t *testing.T, text, localIPs string, stubs bool) {
+		if strings.Contains(text, "import") || strings.Contains(text, "{$") || strings.Contains(text, "{%") {
+			t.Skip("files and the environment of this machine")
+		}
+		var local addresses
+		if local.Set(localIPs) != nil {
+			t.Skip("not addresses")
+		}
+		v := example(t, "")
+		v.local = local
+		if stubs {
+			v.kubeDNS = kubeDNS{stubDomains: map[string][]string{"corp.example": {"10.1.2.3"}}, upstreams: []string{"10.1.2.3"}}
+		}
+		got, err := v.render(daemon.Corefile{Name: "f", Text: []byte(text)})
+		if err != nil {
+			return
+		}
+		if _, err := caddyfile.Parse("f", bytes.NewReader(got.Text), nil); err != nil {
+			t.Errorf("%q became %q, which does not parse: %v", text, got.Text, err)
+		}
+		if lines := bytes.Count(got.Text, []byte("\n")) + 1; lines != len(got.Lines) {
+			t.Errorf("%d lines, %d numbers", lines, len(got.Lines))
+		}
+	})
+}

@@ -1,0 +1,96 @@
+package nodelocaldns
+
+import (
+	"fmt"
+	"net"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/coredns/caddy/caddyfile"
+)
+
+// The variables of a template. The node's resolv.conf is what upstreamServers means unless the ConfigMap
+// says otherwise.
+const (
+	clusterDNS      = "__PILLAR__CLUSTER__DNS__"
+	localDNS        = "__PILLAR__LOCAL__DNS__"
+	dnsServer       = "__PILLAR__DNS__SERVER__"
+	upstreamServers = "__PILLAR__UPSTREAM__SERVERS__"
+	prometheusAddr  = "__PROMETHEUS__ENDPOINT__"
+	nodeResolvConf  = "/etc/resolv.conf"
+)
+
+var (
+	variable     = regexp.MustCompile(`__(PILLAR|PROMETHEUS)__[A-Z]+(__?[A-Z]+)*__`)
+	localDNSPort = regexp.MustCompile(localDNS + `:([0-9]+)`)
+)
+
+// substitute puts values in the place of variables, line by line, so that no line moves. One that has no
+// value stays if it stands in a comment and is an error elsewhere.
+func (v values) substitute(name, text string) (string, error) {
+	for d := caddyfile.NewDispenser(name, strings.NewReader(text)); d.Next(); {
+		for _, found := range variable.FindAllString(d.Val(), -1) {
+			if err := v.usable(found); err != nil {
+				return "", fmt.Errorf("%s:%d - %w", name, d.Line(), err)
+			}
+		}
+	}
+	if len(v.local) > 0 {
+		// One address with a port, as in the stock health directive, is the first of several.
+		first := v.local[0].String()
+		text = localDNSPort.ReplaceAllStringFunc(text, func(found string) string {
+			return net.JoinHostPort(first, found[len(localDNS)+1:])
+		})
+	}
+	return variable.ReplaceAllStringFunc(text, func(found string) string {
+		if v.usable(found) != nil {
+			return found
+		}
+		return v.value(found)
+	}), nil
+}
+
+func (v values) value(variable string) string {
+	switch variable {
+	case clusterDNS:
+		return v.clusterDNS
+	case localDNS:
+		return strings.Join(v.local.texts(), " ")
+	case upstreamServers:
+		if len(v.kubeDNS.upstreams) > 0 {
+			return strings.Join(v.kubeDNS.upstreams, " ")
+		}
+		return v.resolvConf
+	case prometheusAddr:
+		return v.prometheus
+	}
+	return "" // dnsServer: localDNS has all addresses
+}
+
+// usable returns why a variable has no value.
+func (v values) usable(variable string) error {
+	switch variable {
+	case clusterDNS:
+		if slices.Contains(v.local.texts(), v.clusterDNS) {
+			return fmt.Errorf("%s would be %s, the address of Service %q, and -localip has it too, so nodecache would ask itself: create a second Service of cluster DNS, such as kube-dns-upstream, and name it with -upstreamsvc",
+				variable, v.clusterDNS, v.service)
+		}
+		if v.clusterDNS == "" {
+			return fmt.Errorf("%s is the address of cluster DNS, which the variable %s of the environment has if there is a Service %q in the namespace of this pod when it starts: create it with port 53 and the selector of cluster DNS, or name another with -upstreamsvc",
+				variable, v.service.variable(), v.service)
+		}
+	case localDNS:
+		if len(v.local) == 0 {
+			return fmt.Errorf("%s is what -localip says, which is not given", variable)
+		}
+	case prometheusAddr:
+		if v.prometheus == "" {
+			return fmt.Errorf("%s is what -prometheus-listen-address says, which is empty", variable)
+		}
+	case dnsServer, upstreamServers:
+	default:
+		return fmt.Errorf("%s is not a variable that nodecache knows; what installs node-local-dns replaces it", variable)
+	}
+	return nil
+}

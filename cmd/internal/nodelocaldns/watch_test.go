@@ -1,0 +1,193 @@
+package nodelocaldns
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"strconv"
+	"testing"
+	"time"
+)
+
+// mount is a directory as the kubelet mounts a ConfigMap: the files are symbolic links through ..data
+// to a directory that is another at each change.
+type mount struct {
+	path    string
+	version int
+}
+
+func newMount(t testing.TB, files map[string]string) *mount {
+	t.Helper()
+	m := &mount{path: filepath.Join(t.TempDir(), "mount")}
+	if err := os.Mkdir(m.path, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	m.swap(t, files)
+	return m
+}
+
+// swap changes all files at once.
+func (m *mount) swap(t testing.TB, files map[string]string) {
+	t.Helper()
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	m.version++
+	before, now := ".."+strconv.Itoa(m.version-1), ".."+strconv.Itoa(m.version)
+	must(os.Mkdir(filepath.Join(m.path, now), 0o700))
+	for name, text := range files {
+		must(os.WriteFile(filepath.Join(m.path, now, name), []byte(text), 0o600))
+	}
+	must(os.Symlink(now, filepath.Join(m.path, "..data_tmp")))
+	must(os.Rename(filepath.Join(m.path, "..data_tmp"), filepath.Join(m.path, "..data")))
+	for name := range files {
+		if _, err := os.Lstat(filepath.Join(m.path, name)); err != nil {
+			must(os.Symlink(filepath.Join("..data", name), filepath.Join(m.path, name)))
+		}
+	}
+	must(os.RemoveAll(filepath.Join(m.path, before)))
+}
+
+// startWatch watches paths and returns a channel of looks. The first look has been had.
+func startWatch(t *testing.T, every time.Duration, paths ...string) <-chan struct{} {
+	t.Helper()
+	looks := make(chan struct{}, 100)
+	ctx, stop := context.WithCancel(context.Background())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		w := watcher{paths: func() []string { return paths }, every: every, settle: 20 * time.Millisecond, changed: func() { looks <- struct{}{} }}
+		w.run(ctx)
+	}()
+	t.Cleanup(func() {
+		stop()
+		<-ended
+	})
+	awaitLook(t, looks)
+	return looks
+}
+
+func awaitLook(t *testing.T, looks <-chan struct{}) {
+	t.Helper()
+	select {
+	case <-looks:
+	case <-time.After(patience):
+		t.Fatal("no look")
+	}
+}
+
+// drain waits until no look has come for a while.
+func drain(looks <-chan struct{}) {
+	for {
+		select {
+		case <-looks:
+		case <-time.After(200 * time.Millisecond):
+			return
+		}
+	}
+}
+
+// TestWatch changes files in the ways in which they change on nodes. The poll is too slow to help.
+func TestWatch(t *testing.T) {
+	write := func(t *testing.T, path, text string) {
+		t.Helper()
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Run("written", func(t *testing.T) {
+		file := filepath.Join(t.TempDir(), "f")
+		write(t, file, "a")
+		looks := startWatch(t, time.Hour, file)
+		for i := range 3 {
+			write(t, file, strconv.Itoa(i))
+			awaitLook(t, looks)
+			drain(looks)
+		}
+	})
+	t.Run("replaced", func(t *testing.T) {
+		file := filepath.Join(t.TempDir(), "f")
+		write(t, file, "a")
+		looks := startWatch(t, time.Hour, file)
+		for range 3 {
+			write(t, file+".new", "b")
+			if err := os.Rename(file+".new", file); err != nil {
+				t.Fatal(err)
+			}
+			awaitLook(t, looks)
+			drain(looks)
+		}
+	})
+	t.Run("made, removed and made", func(t *testing.T) {
+		file := filepath.Join(t.TempDir(), "f")
+		looks := startWatch(t, time.Hour, file)
+		write(t, file, "a")
+		awaitLook(t, looks)
+		drain(looks)
+		if err := os.Remove(file); err != nil {
+			t.Fatal(err)
+		}
+		awaitLook(t, looks)
+		drain(looks)
+		write(t, file, "b")
+		awaitLook(t, looks)
+	})
+	t.Run("ConfigMap swapped", func(t *testing.T) {
+		m := newMount(t, map[string]string{"Corefile.base": "a"})
+		looks := startWatch(t, time.Hour, filepath.Join(m.path, "Corefile.base"))
+		for range 3 {
+			m.swap(t, map[string]string{"Corefile.base": "b"})
+			awaitLook(t, looks)
+			drain(looks)
+		}
+	})
+	t.Run("ConfigMap directory, empty at first", func(t *testing.T) {
+		m := newMount(t, nil)
+		looks := startWatch(t, time.Hour, m.path)
+		m.swap(t, map[string]string{"stubDomains": "{}"})
+		awaitLook(t, looks)
+	})
+	t.Run("directory made", func(t *testing.T) {
+		directory := filepath.Join(t.TempDir(), "kube-dns")
+		looks := startWatch(t, time.Hour, directory)
+		if err := os.Mkdir(directory, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		awaitLook(t, looks)
+		drain(looks)
+		write(t, filepath.Join(directory, "stubDomains"), "{}")
+		awaitLook(t, looks)
+	})
+	t.Run("behind a link elsewhere", func(t *testing.T) {
+		target, link := filepath.Join(t.TempDir(), "stub.conf"), filepath.Join(t.TempDir(), "resolv.conf")
+		write(t, target, "a")
+		if err := os.Symlink(target, link); err != nil {
+			t.Fatal(err)
+		}
+		looks := startWatch(t, time.Hour, link)
+		write(t, target+".new", "b")
+		if err := os.Rename(target+".new", target); err != nil {
+			t.Fatal(err)
+		}
+		awaitLook(t, looks)
+	})
+	t.Run("another file", func(t *testing.T) {
+		directory := t.TempDir()
+		looks := startWatch(t, time.Hour, filepath.Join(directory, "f"))
+		write(t, filepath.Join(directory, "g"), "a")
+		select {
+		case <-looks:
+			t.Error("looked for a file that is not watched")
+		case <-time.After(300 * time.Millisecond):
+		}
+	})
+	t.Run("poll", func(t *testing.T) {
+		looks := startWatch(t, 20*time.Millisecond, "/none/such")
+		for range 3 {
+			awaitLook(t, looks)
+		}
+	})
+}

@@ -1,0 +1,106 @@
+package nodelocal
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/coredns/coredns/plugin/pkg/reuseport"
+)
+
+// listen opens one more socket on an address, as CoreDNS does.
+func listen(t *testing.T, addr string) net.PacketConn {
+	t.Helper()
+	p, err := reuseport.ListenPacket("udp", addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = p.Close() }) // closed by some tests
+	return p
+}
+
+// ask sends n datagrams from as many ports.
+func ask(t *testing.T, to net.Addr, n int) {
+	t.Helper()
+	for i := range n {
+		c, err := net.Dial("udp", to.String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := fmt.Fprint(c, i); err != nil {
+			t.Fatal(err)
+		}
+		if err := c.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// count reads until nothing comes any more.
+func count(t *testing.T, p net.PacketConn) (n int) {
+	t.Helper()
+	for b := make([]byte, 100); ; n++ {
+		if err := p.SetReadDeadline(time.Now().Add(200 * time.Millisecond)); err != nil {
+			t.Fatal(err)
+		}
+		if _, _, err := p.ReadFrom(b); err != nil {
+			return n
+		}
+	}
+}
+
+// TestDrainShared takes a socket out of the kernel's choice: what it has got is read and answered, what
+// comes goes to the other one.
+func TestDrainShared(t *testing.T) {
+	for _, network := range []struct{ name, addr string }{{"IPv4", "127.0.0.1"}, {"IPv6", "::1"}} {
+		t.Run(network.name, func(t *testing.T) {
+			addr := netip.MustParseAddr(network.addr)
+			leaving := listen(t, net.JoinHostPort(network.addr, "0"))
+			to := leaving.LocalAddr()
+			port := to.(*net.UDPAddr).AddrPort().Port()
+			ask(t, to, 10)
+			start := time.Now()
+			drain([]netip.Addr{addr}, port, true, 500*time.Millisecond)
+			if d := time.Since(start); d < 400*time.Millisecond {
+				t.Errorf("did not wait for what is unread, only %s", d)
+			}
+			staying := listen(t, to.String())
+			ask(t, to, 50)
+			if n := count(t, leaving); n != 10 {
+				t.Errorf("the leaving socket has got %d datagrams, want the 10 from before", n)
+			}
+			client, err := net.ListenPacket("udp", net.JoinHostPort(network.addr, "0"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := leaving.WriteTo([]byte("answer"), client.LocalAddr()); err != nil {
+				t.Errorf("answering from the leaving socket: %v", err)
+			}
+			if n := count(t, client); n != 1 {
+				t.Errorf("%d answers came", n)
+			}
+			if err := client.Close(); err != nil {
+				t.Error(err)
+			}
+			if n := count(t, staying); n == 0 {
+				t.Error("the staying socket has got nothing")
+			}
+		})
+	}
+}
+
+// TestDrainAlone leaves the only socket as it is, and other sockets of the process as well.
+func TestDrainAlone(t *testing.T) {
+	leaving, other := listen(t, "127.0.0.1:0"), listen(t, "127.0.0.1:0")
+	port := leaving.LocalAddr().(*net.UDPAddr).AddrPort().Port()
+	drain([]netip.Addr{netip.MustParseAddr("127.0.0.1")}, port, false, time.Minute) // nothing is unread
+	drain([]netip.Addr{netip.MustParseAddr("127.0.0.1")}, port, true, time.Minute)
+	for name, p := range map[string]net.PacketConn{"another port": other} {
+		ask(t, p.LocalAddr(), 5)
+		if n := count(t, p); n != 5 {
+			t.Errorf("%s: %d datagrams, want 5", name, n)
+		}
+	}
+}

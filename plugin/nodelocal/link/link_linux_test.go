@@ -1,0 +1,218 @@
+package link
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/nearside-dns/nearside/plugin/nodelocal/internal/namespace"
+)
+
+func addresses(text ...string) (all []netip.Addr) {
+	for _, a := range text {
+		all = append(all, netip.MustParseAddr(a))
+	}
+	return all
+}
+
+var both = addresses("169.254.20.10", "10.96.0.10", "fd00::a", "fe80::53")
+
+func ensure(t *testing.T, i *Interface, addrs []netip.Addr, exact bool) Repair {
+	t.Helper()
+	r, err := i.Ensure(addrs, exact)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+func read(t *testing.T, name string) State {
+	t.Helper()
+	s, err := Read(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	slices.SortFunc(s.Addresses, netip.Addr.Compare)
+	return s
+}
+
+func sorted(addrs []netip.Addr) []netip.Addr {
+	return slices.SortedFunc(slices.Values(addrs), netip.Addr.Compare)
+}
+
+func TestKernelEnsure(t *testing.T) {
+	namespace.Enter(t)
+	i := New("nodelocaldns")
+	r := ensure(t, i, both, true)
+	if !r.Created || r.Up || !slices.Equal(r.Added, both) || len(r.Removed) > 0 {
+		t.Errorf("the first time: %+v", r)
+	}
+	s := read(t, "nodelocaldns")
+	if i.Kind() != Dummy && i.Kind() != Bridge || s.Kind != string(i.Kind()) || !s.Up {
+		t.Errorf("interface %+v, kind %q", s, i.Kind())
+	}
+	if !slices.Equal(s.Addresses, sorted(both)) {
+		t.Errorf("addresses %v, want %v and no other", s.Addresses, both)
+	}
+	if r := ensure(t, i, both, true); r.Any() {
+		t.Errorf("the second time: %+v", r)
+	}
+	if r := ensure(t, New("nodelocaldns"), both, true); r.Any() {
+		t.Errorf("at the next start: %+v", r)
+	}
+	// An IPv6 address is usable at once.
+	if out := namespace.Run(t, "ip", "-6", "addr", "show", "dev", "nodelocaldns"); strings.Contains(out, "tentative") {
+		t.Errorf("an address is tentative:\n%s", out)
+	}
+}
+
+func TestKernelRepair(t *testing.T) {
+	for _, tc := range []struct {
+		name, damage string
+		want         Repair
+	}{
+		{"address removed", "addr del 10.96.0.10/32 dev nodelocaldns", Repair{Added: addresses("10.96.0.10")}},
+		{"IPv6 address removed", "addr del fd00::a/128 dev nodelocaldns", Repair{Added: addresses("fd00::a")}},
+		{"address added", "addr add 192.0.2.1/24 dev nodelocaldns", Repair{Removed: addresses("192.0.2.1")}},
+		{"interface down", "link set nodelocaldns down", Repair{Up: true, Added: addresses("fd00::a", "fe80::53")}},
+		{"interface removed", "link del nodelocaldns", Repair{Created: true, Added: both}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			namespace.Enter(t)
+			i := New("nodelocaldns")
+			ensure(t, i, both, true)
+			namespace.Run(t, "ip", strings.Fields(tc.damage)...)
+			if r := ensure(t, i, both, true); fmt.Sprint(r) != fmt.Sprint(tc.want) {
+				t.Errorf("repaired %+v, want %+v", r, tc.want)
+			}
+			if s := read(t, "nodelocaldns"); !s.Up || !slices.Equal(s.Addresses, sorted(both)) {
+				t.Errorf("after repair: %+v", s)
+			}
+		})
+	}
+	t.Run("another instance's address stays", func(t *testing.T) {
+		namespace.Enter(t)
+		ensure(t, New("nodelocaldns"), both, true)
+		if r := ensure(t, New("nodelocaldns"), both[:1], false); r.Any() {
+			t.Errorf("not exact, and yet: %+v", r)
+		}
+		if r := ensure(t, New("nodelocaldns"), both[:1], true); len(r.Removed) != 3 {
+			t.Errorf("exact: %+v", r)
+		}
+	})
+}
+
+func TestKernelHeld(t *testing.T) {
+	for _, tc := range []struct{ name, iface, address, want string }{
+		{"IPv4", "eth7", "10.96.0.10/32", "address 10.96.0.10 is held by interface eth7"},
+		{"IPv6", "eth7", "fd00::a/64", "address fd00::a is held by interface eth7"},
+		{"IPVS", "kube-ipvs0", "10.96.0.10/32", "address 10.96.0.10 is held by interface kube-ipvs0: with kube-proxy in IPVS mode use a link-local address only, and give it to the kubelet as --cluster-dns"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			namespace.Enter(t)
+			namespace.Run(t, "ip", "link", "add", tc.iface, "type", "bridge")
+			namespace.Run(t, "ip", "addr", "add", tc.address, "dev", tc.iface)
+			_, err := New("nodelocaldns").Ensure(both, true)
+			if held := (*HeldError)(nil); !errors.As(err, &held) || err.Error() != tc.want {
+				t.Errorf("error %v, want %s", err, tc.want)
+			}
+			if s := read(t, "nodelocaldns"); s.Kind != "" {
+				t.Errorf("the interface was made all the same: %+v", s)
+			}
+		})
+	}
+}
+
+func TestKernelOtherKind(t *testing.T) {
+	namespace.Enter(t)
+	namespace.Run(t, "ip", "link", "add", "nodelocaldns", "type", "veth", "peer", "name", "peer")
+	const want = "interface nodelocaldns: interface nodelocaldns is there and is a veth, not a dummy or a bridge: choose another name"
+	if _, err := New("nodelocaldns").Ensure(both, true); err == nil || err.Error() != want {
+		t.Errorf("error %v, want %s", err, want)
+	}
+	if _, err := Remove("nodelocaldns", both); !errors.As(err, new(*KindError)) {
+		t.Errorf("removing it: %v", err)
+	}
+	if s := read(t, "nodelocaldns"); s.Kind != "veth" {
+		t.Errorf("after removing: %+v", s)
+	}
+}
+
+// TestKernelLoopback puts the addresses on lo, as on a kernel that has neither dummy nor bridge.
+func TestKernelLoopback(t *testing.T) {
+	namespace.Enter(t)
+	namespace.Run(t, "ip", "addr", "add", "192.0.2.7/32", "dev", "lo")
+	i := &Interface{name: "nodelocaldns", kind: Loopback}
+	if r := ensure(t, i, both, true); !slices.Equal(r.Added, both) {
+		t.Errorf("the first time: %+v", r)
+	}
+	if r := ensure(t, &Interface{name: "nodelocaldns", kind: Loopback}, both, true); r.Any() {
+		t.Errorf("the second time: %+v", r)
+	}
+	if r := ensure(t, i, append(addresses("169.254.20.10"), both[2:]...), true); fmt.Sprint(r.Removed) != "[10.96.0.10]" {
+		t.Errorf("with one less: %+v", r)
+	}
+	if gone, err := Remove("nodelocaldns", both[2:]); !gone || err != nil {
+		t.Errorf("removed: %t, %v", gone, err)
+	}
+	if s := read(t, "lo"); !slices.Equal(s.Addresses, addresses("127.0.0.1", "192.0.2.7", "::1")) {
+		t.Errorf("left on lo: %v", s.Addresses)
+	}
+}
+
+func TestKernelRemove(t *testing.T) {
+	namespace.Enter(t)
+	if gone, err := Remove("nodelocaldns", both); gone || err != nil {
+		t.Errorf("nothing there: %t, %v", gone, err)
+	}
+	ensure(t, New("nodelocaldns"), both, true)
+	if gone, err := Remove("nodelocaldns", both); !gone || err != nil {
+		t.Errorf("removed: %t, %v", gone, err)
+	}
+	if s := read(t, "nodelocaldns"); s.Kind != "" {
+		t.Errorf("left: %+v", s)
+	}
+}
+
+func TestKernelWatch(t *testing.T) {
+	namespace.Enter(t)
+	i := New("nodelocaldns")
+	ensure(t, i, both, true)
+	done, changed := make(chan struct{}), make(chan struct{}, 100)
+	if err := i.Watch(done, func() { changed <- struct{}{} }, func(error) {}); err != nil {
+		t.Fatal(err)
+	}
+	defer close(done)
+	lo, err := netlink.LinkByName("nodelocaldns")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, damage := range map[string]func() error{
+		"address removed":   func() error { return netlink.AddrDel(lo, i.netlinkAddress(both[0])) },
+		"interface down":    func() error { return netlink.LinkSetDown(lo) },
+		"interface removed": func() error { return netlink.LinkDel(lo) },
+	} {
+		ensure(t, i, both, true)
+		time.Sleep(100 * time.Millisecond) // what Ensure did is noticed as well
+		for len(changed) > 0 {
+			<-changed
+		}
+		if lo, err = netlink.LinkByName("nodelocaldns"); err != nil {
+			t.Fatal(err)
+		}
+		if err := damage(); err != nil {
+			t.Fatal(err)
+		}
+		select {
+		case <-changed:
+		case <-time.After(5 * time.Second):
+			t.Errorf("%s: not noticed", name)
+		}
+	}
+}

@@ -1,0 +1,78 @@
+package link
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// Watch calls changed after the interface or an address of the node was removed or changed, until
+// done is closed. It calls failed when the kernel's notifications were lost, and then ends: the caller
+// looks for itself and watches again.
+func (i *Interface) Watch(done <-chan struct{}, changed func(), failed func(error)) error {
+	links, addrs := make(chan netlink.LinkUpdate), make(chan netlink.AddrUpdate)
+	options := netlink.LinkSubscribeOptions{ErrorCallback: failed}
+	if err := netlink.LinkSubscribeWithOptions(links, done, options); err != nil {
+		return fmt.Errorf("watch interfaces: %w", err)
+	}
+	if err := netlink.AddrSubscribeWithOptions(addrs, done, netlink.AddrSubscribeOptions{ErrorCallback: failed}); err != nil {
+		return fmt.Errorf("watch addresses: %w", err)
+	}
+	go func() {
+		for links != nil || addrs != nil {
+			select {
+			case l, ok := <-links:
+				if !ok {
+					links = nil
+				} else if l.Attrs().Name == i.name {
+					changed()
+				}
+			case a, ok := <-addrs:
+				if !ok {
+					addrs = nil
+				} else if !a.NewAddr {
+					changed()
+				}
+			}
+		}
+	}()
+	return nil
+}
+
+// State is the interface as the kernel has it.
+type State struct {
+	// Kind is "" if there is none of the name.
+	Kind string
+	// Up is whether it is set up.
+	Up bool
+	// Addresses are those on it.
+	Addresses []netip.Addr
+}
+
+// Read returns the state of an interface.
+func Read(name string) (s State, err error) {
+	h, err := handle()
+	if err != nil {
+		return s, err
+	}
+	defer h.Close()
+	dev, err := h.LinkByName(name)
+	if errors.As(err, &netlink.LinkNotFoundError{}) {
+		return s, nil
+	}
+	if err != nil {
+		return s, fmt.Errorf("interface %s: %w", name, err)
+	}
+	s.Kind, s.Up = dev.Type(), dev.Attrs().Flags&unix.IFF_UP != 0
+	there, err := addressesOf(h, dev)
+	if err != nil {
+		return s, fmt.Errorf("interface %s: %w", name, err)
+	}
+	for _, a := range there {
+		s.Addresses = append(s.Addresses, address(a))
+	}
+	return s, nil
+}

@@ -1,0 +1,7 @@
+//go:build !linux
+
+package nodelocal
+
+import "errors"
+
+func setMark(int, int) error { return errors.ErrUnsupported }

@@ -1,0 +1,260 @@
+package nodelocal
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/coredns/caddy"
+	"github.com/coredns/coredns/core/dnsserver"
+	"github.com/coredns/coredns/plugin"
+	"github.com/coredns/coredns/plugin/pkg/parse"
+	"github.com/coredns/coredns/plugin/pkg/transport"
+
+	"github.com/nearside-dns/nearside/plugin/nodelocal/rules"
+)
+
+const (
+	defaultInterface = "nodelocaldns"
+	defaultInterval  = time.Minute
+	minInterval      = time.Second
+
+	// maxInterface is the longest name of an interface, in bytes.
+	maxInterface = 15
+	// maxAddresses bounds the addresses: each has rules and a query of its own.
+	maxAddresses = 16
+)
+
+// backend is what puts rules into the kernel.
+type backend string
+
+const (
+	backendAuto     backend = "auto"
+	backendNFTables backend = "nftables"
+	backendIPTables backend = "iptables"
+	backendNone     backend = "none"
+)
+
+// config is what the directive says.
+type config struct {
+	rules.Config
+	setupInterface, setupRules bool
+	backend                    backend
+	interval                   time.Duration
+	keep                       bool
+	zone                       string // of the server block
+}
+
+func newConfig() config {
+	return config{
+		Config:         rules.Config{Interface: defaultInterface},
+		setupInterface: true,
+		setupRules:     true,
+		backend:        backendAuto,
+		interval:       defaultInterval,
+	}
+}
+
+// option is one option of the block.
+type option struct {
+	min, max int    // how many arguments, -1 is any
+	form     string // what the arguments are
+	parse    func(*config, []string) error
+}
+
+var options = map[string]option{
+	"interface": {1, 1, "the name of the interface", parseInterface},
+	"setup":     {1, 2, "interface and rules, one of them, or none", parseSetup},
+	"backend":   {1, 1, "nftables, iptables, none or auto", parseBackend},
+	"interval":  {1, 1, "a duration of at least 1s", parseInterval},
+	"keep":      {0, 0, "nothing", func(c *config, _ []string) error { c.keep = true; return nil }},
+	"health":    {1, 1, "a port", parseHealth},
+	"fallback":  {1, -1, "addresses, at most one per family, and after except those that kube-proxy knows", parseFallback},
+}
+
+// parseConfig reads the directive of a server block; there may be one.
+func parseConfig(c *caddy.Controller) (cfg config, err error) {
+	for n := 0; c.Next(); n++ {
+		if n > 0 {
+			return cfg, errorf(c, "%v", plugin.ErrOnce)
+		}
+		if cfg, err = parseBlock(c); err != nil {
+			return cfg, err
+		}
+	}
+	return cfg, nil
+}
+
+func parseBlock(c *caddy.Controller) (cfg config, err error) {
+	cfg = newConfig()
+	if cfg.Addresses, err = parseAddresses(c.RemainingArgs()); err != nil {
+		return cfg, errorf(c, "%v", err)
+	}
+	for c.NextBlock() {
+		name := c.Val()
+		o, ok := options[name]
+		if !ok {
+			known := slices.Sorted(maps.Keys(options))
+			return cfg, errorf(c, "unknown option %q, known are %s", name, strings.Join(known, ", "))
+		}
+		args := c.RemainingArgs()
+		if len(args) < o.min || o.max >= 0 && len(args) > o.max {
+			return cfg, errorf(c, "%s takes %s, got %q", name, o.form, args)
+		}
+		if err := o.parse(&cfg, args); err != nil {
+			return cfg, errorf(c, "%s: %v; it takes %s", name, err, o.form)
+		}
+	}
+	if cfg.Port, err = port(c); err != nil {
+		return cfg, errorf(c, "%v", err)
+	}
+	cfg.zone = plugin.OriginsFromArgsOrServerBlock(nil, c.ServerBlockKeys)[0]
+	return cfg, nil
+}
+
+// errorf returns an error with the position in the Corefile.
+func errorf(c *caddy.Controller, format string, args ...any) error {
+	return fmt.Errorf("%s:%d - Error during parsing: %w", c.File(), c.Line(), fmt.Errorf(format, args...))
+}
+
+// port returns the port that the server block answers plain DNS on.
+func port(c *caddy.Controller) (uint16, error) {
+	protocol, key := parse.Transport(c.ServerBlockKeys[0])
+	if protocol != transport.DNS {
+		return 0, fmt.Errorf("the server block %q is not plain DNS, which pods ask", key)
+	}
+	text := dnsserver.GetConfig(c).Port
+	n, err := strconv.ParseUint(text, 10, 16)
+	if err != nil || n == 0 {
+		return 0, fmt.Errorf("the server block %q has the port %q: rules need a number of 1 to 65535", key, text)
+	}
+	return uint16(n), nil
+}
+
+func parseAddresses(args []string) (all []netip.Addr, err error) {
+	if len(args) == 0 {
+		return nil, errors.New("no address: give those that pods ask, such as 169.254.20.10")
+	}
+	if len(args) > maxAddresses {
+		return nil, fmt.Errorf("%d addresses, at most %d are possible", len(args), maxAddresses)
+	}
+	for _, text := range args {
+		a, err := parseAddress(text)
+		if err != nil {
+			return nil, err
+		}
+		if slices.Contains(all, a) {
+			return nil, fmt.Errorf("address %s is given twice", a)
+		}
+		all = append(all, a)
+	}
+	return all, nil
+}
+
+// parseAddress refuses what an interface of a node can't have for pods to ask.
+func parseAddress(text string) (netip.Addr, error) {
+	a, err := netip.ParseAddr(text)
+	switch {
+	case err != nil:
+		return a, fmt.Errorf("%q is not an IP address", text)
+	case a.Zone() != "":
+		return a, fmt.Errorf("address %s has a zone", a)
+	case a.Is4In6(), a.IsUnspecified(), a.IsMulticast(), a.IsLoopback(), a == netip.AddrFrom4([4]byte{255, 255, 255, 255}):
+		return a, fmt.Errorf("%s is no address that pods can ask", a)
+	}
+	return a, nil
+}
+
+func parseInterface(c *config, args []string) error {
+	name := args[0]
+	if len(name) > maxInterface || name == "" || name == "." || name == ".." || strings.ContainsAny(name, "/: \t") || name == "lo" {
+		return fmt.Errorf("%q can't be the name of an interface of at most %d bytes", name, maxInterface)
+	}
+	c.Interface = name
+	return nil
+}
+
+func parseSetup(c *config, args []string) error {
+	c.setupInterface, c.setupRules = false, false
+	if len(args) == 1 && args[0] == "none" {
+		return nil
+	}
+	for _, what := range args {
+		var to *bool
+		switch what {
+		case "interface":
+			to = &c.setupInterface
+		case "rules":
+			to = &c.setupRules
+		default:
+			return fmt.Errorf("can't set up %q", what)
+		}
+		if *to {
+			return fmt.Errorf("%s is given twice", what)
+		}
+		*to = true
+	}
+	return nil
+}
+
+func parseBackend(c *config, args []string) error {
+	switch b := backend(args[0]); b {
+	case backendAuto, backendNFTables, backendIPTables, backendNone:
+		c.backend = b
+		return nil
+	}
+	return fmt.Errorf("unknown backend %q", args[0])
+}
+
+func parseInterval(c *config, args []string) (err error) {
+	c.interval, err = time.ParseDuration(args[0])
+	if err == nil && c.interval < minInterval {
+		err = fmt.Errorf("%s is too short", c.interval)
+	}
+	return err
+}
+
+func parseHealth(c *config, args []string) error {
+	n, err := strconv.ParseUint(args[0], 10, 16)
+	if err != nil || n == 0 {
+		return fmt.Errorf("%q is not a port", args[0])
+	}
+	c.Health = uint16(n)
+	return nil
+}
+
+func parseFallback(c *config, args []string) error {
+	to := args
+	if i := slices.Index(args, "except"); i >= 0 {
+		to = args[:i]
+		if i == 0 || i == len(args)-1 {
+			return errors.New("except stands between addresses")
+		}
+		for _, text := range args[i+1:] {
+			a, err := parseAddress(text)
+			if err == nil && !slices.Contains(c.Addresses, a) {
+				err = fmt.Errorf("%s after except is not one of the node-local addresses", a)
+			}
+			if err != nil {
+				return err
+			}
+			c.Services = append(c.Services, a)
+		}
+	}
+	for _, text := range to {
+		a, err := parseAddress(text)
+		if err != nil {
+			return err
+		}
+		if slices.ContainsFunc(c.Fallback, func(b netip.Addr) bool { return b.Is4() == a.Is4() }) {
+			return fmt.Errorf("%s is the second address of its family", a)
+		}
+		c.Fallback = append(c.Fallback, a)
+	}
+	return nil
+}

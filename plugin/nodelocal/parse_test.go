@@ -1,0 +1,142 @@
+package nodelocal
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/coredns/caddy"
+	"github.com/coredns/coredns/core/dnsserver"
+)
+
+// controller returns one for a server block with the directive's text.
+func controller(text string, keys ...string) *caddy.Controller {
+	if len(keys) == 0 {
+		keys = []string{"dns://.:53"}
+	}
+	c := caddy.NewTestController("dns", text)
+	c.ServerBlockKeys = keys
+	dnsserver.GetConfig(c).Port = "53"
+	return c
+}
+
+func TestParse(t *testing.T) {
+	want := func(change func(*config)) config {
+		c := newConfig()
+		var err error
+		if c.Addresses, err = parseAddresses([]string{"169.254.20.10"}); err != nil {
+			t.Fatal(err)
+		}
+		c.Port, c.zone = 53, "."
+		change(&c)
+		return c
+	}
+	for _, tc := range []struct {
+		name, text string
+		want       config
+	}{
+		{"defaults", `nodelocal 169.254.20.10`, want(func(*config) {})},
+		{"all", `nodelocal 169.254.20.10 {
+			interface dns0
+			setup interface
+			backend nftables
+			interval 10s
+			keep
+			health 8080
+			fallback 10.96.0.11 fd96::b except 169.254.20.10
+		}`, want(func(c *config) {
+			c.Interface, c.setupRules, c.backend, c.interval, c.keep, c.Health = "dns0", false, backendNFTables, 10*time.Second, true, 8080
+			c.Fallback, _ = parseAddresses([]string{"10.96.0.11", "fd96::b"})
+			c.Services = c.Addresses
+		})},
+		{"nothing to set up", "nodelocal 169.254.20.10 {\nsetup none\n}", want(func(c *config) { c.setupInterface, c.setupRules = false, false })},
+		{"both to set up", "nodelocal 169.254.20.10 {\nsetup rules interface\n}", want(func(*config) {})},
+		{"only rules", "nodelocal 169.254.20.10 {\nsetup rules\n}", want(func(c *config) { c.setupInterface = false })},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			got, err := parseConfig(controller(tc.text))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if fmt.Sprintf("%+v", got) != fmt.Sprintf("%+v", tc.want) {
+				t.Errorf("got  %+v\nwant %+v", got, tc.want)
+			}
+		})
+	}
+}
+
+func TestParseErrors(t *testing.T) {
+	inBlock := func(line string) string { return "nodelocal 169.254.20.10 {\n" + line + "\n}" }
+	for _, tc := range []struct{ name, text, want string }{
+		{"no address", "nodelocal", ":1 - Error during parsing: no address: give those that pods ask, such as 169.254.20.10"},
+		{"not an address", "nodelocal kube-dns", `"kube-dns" is not an IP address`},
+		{"prefix", "nodelocal 169.254.20.10/32", `"169.254.20.10/32" is not an IP address`},
+		{"twice", "nodelocal fd00::a 10.0.0.1 fd00:0::a", "address fd00::a is given twice"},
+		{"loopback", "nodelocal 127.0.0.1", "127.0.0.1 is no address that pods can ask"},
+		{"IPv6 loopback", "nodelocal ::1", "::1 is no address that pods can ask"},
+		{"mapped", "nodelocal ::ffff:10.0.0.1", "is no address that pods can ask"},
+		{"multicast", "nodelocal 224.0.0.251", "is no address that pods can ask"},
+		{"broadcast", "nodelocal 255.255.255.255", "is no address that pods can ask"},
+		{"unspecified", "nodelocal 0.0.0.0", "is no address that pods can ask"},
+		{"zone", "nodelocal fe80::1%eth0", "address fe80::1%eth0 has a zone"},
+		{"too many", "nodelocal" + strings.Repeat(" 10.0.0.1", 17), "17 addresses, at most 16 are possible"},
+		{"directive twice", "nodelocal 10.0.0.1\nnodelocal 10.0.0.2", ":2 - Error during parsing: this plugin can only be used once per Server Block"},
+		{"unknown option", inBlock("iface x"), `:2 - Error during parsing: unknown option "iface", known are backend, fallback, health, interface, interval, keep, setup`},
+		{"interface", inBlock("interface"), "interface takes the name of the interface, got []"},
+		{"long interface", inBlock("interface nodelocaldns-long"), `interface: "nodelocaldns-long" can't be the name of an interface of at most 15 bytes`},
+		{"lo", inBlock("interface lo"), `"lo" can't be the name`},
+		{"path", inBlock("interface a/b"), `"a/b" can't be the name`},
+		{"setup", inBlock("setup everything"), `setup: can't set up "everything"; it takes interface and rules, one of them, or none`},
+		{"setup twice", inBlock("setup rules rules"), "setup: rules is given twice"},
+		{"setup none and more", inBlock("setup none rules"), `setup: can't set up "none"`},
+		{"backend", inBlock("backend ipvs"), `backend: unknown backend "ipvs"; it takes nftables, iptables, none or auto`},
+		{"interval", inBlock("interval often"), `interval: time: invalid duration "often"; it takes a duration of at least 1s`},
+		{"short interval", inBlock("interval 10ms"), "interval: 10ms is too short"},
+		{"keep", inBlock("keep it"), `keep takes nothing, got ["it"]`},
+		{"health", inBlock("health 0"), `health: "0" is not a port`},
+		{"health too large", inBlock("health 65536"), `health: "65536" is not a port`},
+		{"fallback", inBlock("fallback"), "fallback takes addresses"},
+		{"fallback name", inBlock("fallback kube-dns"), `fallback: "kube-dns" is not an IP address`},
+		{"fallback family", inBlock("fallback 10.0.0.1 10.0.0.2"), "fallback: 10.0.0.2 is the second address of its family"},
+		{"fallback except nothing", inBlock("fallback 10.0.0.1 except"), "fallback: except stands between addresses"},
+		{"fallback except first", inBlock("fallback except 10.0.0.1"), "fallback: except stands between addresses"},
+		{"fallback except another", inBlock("fallback 10.0.0.1 except 10.0.0.2"), "fallback: 10.0.0.2 after except is not one of the node-local addresses"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			_, err := parseConfig(controller(tc.text))
+			if err == nil || !strings.Contains(err.Error(), tc.want) {
+				t.Errorf("error %v, want %s", err, tc.want)
+			}
+		})
+	}
+	t.Run("not plain DNS", func(t *testing.T) {
+		_, err := parseConfig(controller("nodelocal 10.0.0.1", "tls://.:853"))
+		if err == nil || !strings.Contains(err.Error(), "is not plain DNS, which pods ask") {
+			t.Errorf("error %v", err)
+		}
+	})
+	t.Run("no port", func(t *testing.T) {
+		c := controller("nodelocal 10.0.0.1")
+		dnsserver.GetConfig(c).Port = "0"
+		_, err := parseConfig(c)
+		if err == nil || !strings.Contains(err.Error(), `has the port "0": rules need a number of 1 to 65535`) {
+			t.Errorf("error %v", err)
+		}
+	})
+}
+
+// FuzzParse parses anything without a panic; what it accepts renders to rules.
+func FuzzParse(f *testing.F) {
+	f.Add("nodelocal 169.254.20.10 fd00::a {\n fallback 10.0.0.1\n health 8080\n}")
+	f.Add("nodelocal 10.96.0.10 {\n setup none\n backend iptables\n}")
+	f.Fuzz(func(t *testing.T, text string) {
+		cfg, err := parseConfig(controller(text))
+		if err != nil || len(cfg.Addresses) == 0 {
+			return
+		}
+		if cfg.TableText() == "" || cfg.IPTablesText() == "" {
+			t.Error("no rules")
+		}
+	})
+}

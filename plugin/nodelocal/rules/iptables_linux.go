@@ -1,0 +1,115 @@
+package rules
+
+import (
+	"errors"
+	"fmt"
+	"os/exec"
+
+	"github.com/coreos/go-iptables/iptables"
+)
+
+// lockWait bounds the wait for the lock that all users of iptables share, in seconds.
+const lockWait = 5
+
+// exitResource is the exit code of iptables when it did not get the lock.
+const exitResource = 4
+
+// IPTables are the rules of the iptables backend.
+type IPTables struct {
+	config Config
+	four   *iptables.IPTables // nil without IPv4 addresses
+	six    *iptables.IPTables
+}
+
+// ErrLocked says that somebody else held the lock of iptables for too long.
+var ErrLocked = errors.New("the lock of iptables is held by somebody else")
+
+// NewIPTables returns the rules that the configuration describes. It fails if iptables, or ip6tables
+// with IPv6 addresses, is not installed. It changes nothing.
+func NewIPTables(c Config) (*IPTables, error) {
+	t := &IPTables{config: c}
+	for _, a := range families(c.Addresses) {
+		protocol, program := iptables.ProtocolIPv4, &t.four
+		if a.Is6() {
+			protocol, program = iptables.ProtocolIPv6, &t.six
+		}
+		var err error
+		if *program, err = iptables.New(iptables.IPFamily(protocol), iptables.Timeout(lockWait)); err != nil {
+			if errors.Is(err, exec.ErrNotFound) {
+				return nil, fmt.Errorf("iptables: %w", err)
+			}
+			return nil, fmt.Errorf("iptables: %w", locked(err))
+		}
+	}
+	return t, nil
+}
+
+func (t *IPTables) program(r ipRule) *iptables.IPTables {
+	if r.address.Is4() {
+		return t.four
+	}
+	return t.six
+}
+
+// Apply inserts the rules that are not there.
+func (t *IPTables) Apply() error {
+	for _, r := range t.config.ipRules() {
+		there, err := t.program(r).Exists(r.table, r.chain, r.spec...)
+		if err == nil && !there {
+			err = t.program(r).Insert(r.table, r.chain, 1, r.spec...)
+		}
+		if err != nil {
+			return fmt.Errorf("iptables: insert %s: %w", r, locked(err))
+		}
+	}
+	return nil
+}
+
+// Intact returns whether all rules are there.
+func (t *IPTables) Intact() (bool, error) {
+	for _, r := range t.config.ipRules() {
+		there, err := t.program(r).Exists(r.table, r.chain, r.spec...)
+		if err != nil {
+			return false, fmt.Errorf("iptables: look for %s: %w", r, locked(err))
+		}
+		if !there {
+			return false, nil
+		}
+	}
+	return true, nil
+}
+
+// Rules returns how many rules there are.
+func (t *IPTables) Rules() int { return len(t.config.ipRules()) }
+
+// Withdraw removes the rules: without a lease there is no other way to give the traffic back.
+func (t *IPTables) Withdraw() error { return t.Remove() }
+
+// Remove removes the rules, also those that are there more than once. It goes on after an error.
+func (t *IPTables) Remove() (err error) {
+	const mostCopies = 100
+	for _, r := range t.config.ipRules() {
+		for range mostCopies {
+			there, e := t.program(r).Exists(r.table, r.chain, r.spec...)
+			if e == nil && !there {
+				break
+			}
+			if e == nil {
+				e = t.program(r).Delete(r.table, r.chain, r.spec...)
+			}
+			if e != nil {
+				err = errors.Join(err, fmt.Errorf("iptables: remove %s: %w", r, locked(e)))
+				break
+			}
+		}
+	}
+	return err
+}
+
+// locked returns the error, and ErrLocked with it if that was the cause.
+func locked(err error) error {
+	if e := (*iptables.Error)(nil); errors.As(err, &e) && e.ExitStatus() == exitResource {
+		return fmt.Errorf("%w: %w", ErrLocked, err)
+	}
+	return err
+}

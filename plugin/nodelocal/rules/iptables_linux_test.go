@@ -1,0 +1,96 @@
+package rules
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/nearside-dns/nearside/plugin/nodelocal/internal/namespace"
+)
+
+func TestIPTablesText(t *testing.T) {
+	for _, name := range []string{"one-address", "dual-stack", "other-port"} {
+		t.Run(name, func(t *testing.T) {
+			got, file := configs[name].IPTablesText(), filepath.Join("testdata", name+".iptables")
+			if *update {
+				if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+			want, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got != string(want) {
+				t.Errorf("got\n%s\nwant\n%s", got, want)
+			}
+		})
+	}
+	t.Run("twelve rules per address", func(t *testing.T) {
+		if n := len(configs["health"].ipRules()); n != 12 {
+			t.Errorf("%d rules", n)
+		}
+	})
+}
+
+// saved returns the rules of iptables, sorted.
+func saved(t *testing.T) (all []string) {
+	t.Helper()
+	for _, program := range []string{"iptables-save", "ip6tables-save"} {
+		for line := range strings.Lines(namespace.Run(t, program)) {
+			if strings.HasPrefix(line, "-A") {
+				all = append(all, program+" "+strings.TrimSpace(line))
+			}
+		}
+	}
+	slices.Sort(all)
+	return all
+}
+
+func TestKernelIPTables(t *testing.T) {
+	namespace.Enter(t)
+	namespace.Run(t, "iptables", "-A", "INPUT", "-p", "udp", "--dport", "53", "-j", "DROP")
+	others := saved(t)
+	c := configs["dual-stack"]
+	rules, err := NewIPTables(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if ok, err := rules.Intact(); ok || err != nil {
+		t.Errorf("intact before they were applied: %t, %v", ok, err)
+	}
+	for range 2 { // the second time they are there
+		if err := rules.Apply(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got, want := len(saved(t)), len(others)+rules.Rules(); got != want {
+		t.Errorf("%d rules, want %d:\n%s", got, want, strings.Join(saved(t), "\n"))
+	}
+	if first := namespace.Run(t, "iptables", "-S", "INPUT"); !strings.Contains(strings.Split(first, "\n")[1], "ACCEPT") {
+		t.Errorf("somebody's DROP comes first:\n%s", first)
+	}
+	if ok, err := rules.Intact(); !ok || err != nil {
+		t.Errorf("intact: %t, %v", ok, err)
+	}
+	namespace.Run(t, "iptables", "-t", "raw", "-F", "OUTPUT")
+	if ok, err := rules.Intact(); ok || err != nil {
+		t.Errorf("intact after damage: %t, %v", ok, err)
+	}
+	if err := rules.Apply(); err != nil {
+		t.Fatal(err)
+	}
+	// A rule that is there twice, as node-local-dns leaves them, goes twice.
+	r := c.ipRules()[0]
+	namespace.Run(t, "iptables", append([]string{"-t", r.table, "-I", r.chain}, r.spec...)...)
+	for range 2 {
+		if err := rules.Remove(); err != nil {
+			t.Fatal(err)
+		}
+		if got := saved(t); !slices.Equal(got, others) {
+			t.Errorf("left:\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(others, "\n"))
+		}
+	}
+}

@@ -1,0 +1,273 @@
+package rules
+
+import (
+	"net"
+	"net/netip"
+	"os"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/nearside-dns/nearside/plugin/nodelocal/internal/namespace"
+)
+
+// TestKernelTable applies each table and compares what nft says the kernel has with the golden file.
+func TestKernelTable(t *testing.T) {
+	for name, c := range configs {
+		t.Run(name, func(t *testing.T) {
+			namespace.Enter(t)
+			table := NewNFTables(c)
+			if err := table.Apply(); err != nil {
+				t.Fatal(err)
+			}
+			want, err := os.ReadFile(golden(name))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := list(t); got != string(want) {
+				t.Errorf("the kernel has\n%s\nwant\n%s", got, want)
+			}
+		})
+	}
+}
+
+// TestGoldenFilesLoad loads each golden file with nft, and lists the same again.
+func TestGoldenFilesLoad(t *testing.T) {
+	for name := range configs {
+		t.Run(name, func(t *testing.T) {
+			namespace.Enter(t)
+			want, err := os.ReadFile(golden(name))
+			if err != nil {
+				t.Fatal(err)
+			}
+			namespace.Run(t, "nft", "-f", golden(name))
+			if got := list(t); got != string(want) {
+				t.Errorf("nft lists\n%s\nwant\n%s", got, want)
+			}
+		})
+	}
+}
+
+func list(t *testing.T) string { return namespace.Run(t, "nft", "list", "ruleset") }
+
+// node returns a table in a namespace where its addresses are on lo.
+func node(t *testing.T, name string) *NFTables {
+	t.Helper()
+	namespace.Enter(t)
+	c := configs[name]
+	lo, err := netlink.LinkByName("lo")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, a := range c.Addresses {
+		n := &net.IPNet{IP: a.AsSlice(), Mask: net.CIDRMask(a.BitLen(), a.BitLen())}
+		if err := netlink.AddrAdd(lo, &netlink.Addr{IPNet: n, Flags: unix.IFA_F_NODAD}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	table := NewNFTables(c)
+	if err := table.Apply(); err != nil {
+		t.Fatal(err)
+	}
+	return table
+}
+
+// send sends a datagram from the loopback address to port 53 of an address.
+func send(t *testing.T, to netip.Addr, mark int) {
+	t.Helper()
+	family := unix.AF_INET
+	if to.Is6() {
+		family = unix.AF_INET6
+	}
+	fd, err := unix.Socket(family, unix.SOCK_DGRAM, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := unix.Close(fd); err != nil {
+			t.Error(err)
+		}
+	}()
+	if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_MARK, mark); err != nil {
+		t.Fatal(err)
+	}
+	from, target := sockaddr(loopback(to), 0), sockaddr(to, 53)
+	if err := unix.Bind(fd, from); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Sendto(fd, []byte("?"), 0, target); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func sockaddr(a netip.Addr, port int) unix.Sockaddr {
+	if a.Is4() {
+		return &unix.SockaddrInet4{Port: port, Addr: a.As4()}
+	}
+	return &unix.SockaddrInet6{Port: port, Addr: a.As16()}
+}
+
+func leased(t *testing.T, table *NFTables) (all []netip.Addr) {
+	t.Helper()
+	left, err := Leased(table.config.Interface)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for a, d := range left {
+		if d <= 0 || d > Lease {
+			t.Errorf("the lease of %s has %s left", a, d)
+		}
+		all = append(all, a)
+	}
+	slices.SortFunc(all, netip.Addr.Compare)
+	return all
+}
+
+func TestKernelLease(t *testing.T) {
+	table := node(t, "dual-stack")
+	four, six := netip.MustParseAddr("169.254.20.10"), netip.MustParseAddr("fd00::a")
+	if got := leased(t, table); len(got) != 0 {
+		t.Fatalf("leases at the start: %v", got)
+	}
+	send(t, four, 0)
+	send(t, six, 7)
+	if got := leased(t, table); len(got) != 0 {
+		t.Errorf("a datagram without the mark gave leases: %v", got)
+	}
+	send(t, four, RenewalMark)
+	if got := leased(t, table); !slices.Equal(got, []netip.Addr{four}) {
+		t.Errorf("leases %v, want %v", got, four)
+	}
+	send(t, six, RenewalMark)
+	if got := leased(t, table); !slices.Equal(got, []netip.Addr{four, six}) {
+		t.Errorf("leases %v, want both", got)
+	}
+	if err := table.Withdraw(); err != nil {
+		t.Fatal(err)
+	}
+	if got := leased(t, table); len(got) != 0 {
+		t.Errorf("leases after they were withdrawn: %v", got)
+	}
+	send(t, four, RenewalMark)
+	for end := time.Now().Add(5 * time.Second); len(leased(t, table)) > 0; time.Sleep(50 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("the lease does not run out")
+		}
+	}
+}
+
+// TestKernelTakeOver applies a table where another is: rules are replaced, leases stay.
+func TestKernelTakeOver(t *testing.T) {
+	old := node(t, "dual-stack")
+	four := netip.MustParseAddr("169.254.20.10")
+	send(t, four, RenewalMark)
+	table := NewNFTables(configs["health"])
+	if err := table.Apply(); err != nil {
+		t.Fatal(err)
+	}
+	if got := leased(t, table); !slices.Equal(got, []netip.Addr{four}) {
+		t.Errorf("leases %v, want %v", got, four)
+	}
+	for _, s := range leaseSetNames {
+		namespace.Run(t, "nft", "flush", "set", "inet", "nearside-nodelocaldns", s)
+	}
+	want, err := os.ReadFile(golden("health"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := list(t); got != string(want) {
+		t.Errorf("the kernel has\n%s\nwant\n%s", got, want)
+	}
+	if ok, err := old.Intact(); ok || err != nil {
+		t.Errorf("the old table is intact: %t, %v", ok, err)
+	}
+}
+
+var leaseSetNames = []string{lease4, lease6}
+
+// TestKernelOtherShape applies a table where one of the same name and another shape is.
+func TestKernelOtherShape(t *testing.T) {
+	namespace.Enter(t)
+	namespace.Run(t, "nft", "add table inet nearside-nodelocaldns; add set inet nearside-nodelocaldns lease4 { type ipv6_addr; }; add chain inet nearside-nodelocaldns output { type filter hook input priority 7; }")
+	if err := NewNFTables(configs["one-address"]).Apply(); err != nil {
+		t.Fatal(err)
+	}
+	want, err := os.ReadFile(golden("one-address"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := list(t); got != string(want) {
+		t.Errorf("the kernel has\n%s\nwant\n%s", got, want)
+	}
+}
+
+func TestKernelIntact(t *testing.T) {
+	for name, damage := range map[string][]string{
+		"ruleset flushed": {"flush", "ruleset"},
+		"table deleted":   {"delete", "table", "inet", "nearside-nodelocaldns"},
+		"chain flushed":   {"flush", "chain", "inet", "nearside-nodelocaldns", "prerouting"},
+		"rule added":      {"insert", "rule", "inet", "nearside-nodelocaldns", "output", "drop"},
+		"chain added":     {"add", "chain", "inet", "nearside-nodelocaldns", "another"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			namespace.Enter(t)
+			table := NewNFTables(configs["dual-stack"])
+			if ok, err := table.Intact(); ok || err != nil {
+				t.Errorf("intact before it was applied: %t, %v", ok, err)
+			}
+			if err := table.Apply(); err != nil {
+				t.Fatal(err)
+			}
+			before := list(t)
+			if ok, err := table.Intact(); !ok || err != nil {
+				t.Errorf("intact: %t, %v", ok, err)
+			}
+			was, err := Generation()
+			if err != nil {
+				t.Fatal(err)
+			}
+			namespace.Run(t, "nft", damage...)
+			if ok, err := table.Intact(); ok || err != nil {
+				t.Errorf("intact after damage: %t, %v", ok, err)
+			}
+			if now, err := Generation(); err != nil || now == was {
+				t.Errorf("generation %d after damage, was %d: %v", now, was, err)
+			}
+			if err := table.Apply(); err != nil {
+				t.Fatal(err)
+			}
+			if got := list(t); got != before {
+				t.Errorf("after repair the kernel has\n%s\nwant\n%s", got, before)
+			}
+			if ok, err := table.Intact(); !ok || err != nil {
+				t.Errorf("intact after repair: %t, %v", ok, err)
+			}
+		})
+	}
+}
+
+func TestKernelRemove(t *testing.T) {
+	namespace.Enter(t)
+	namespace.Run(t, "nft", "add", "table", "inet", "somebody")
+	table := NewNFTables(configs["dual-stack"])
+	for range 2 { // the second time it is not there
+		if err := table.Apply(); err != nil {
+			t.Fatal(err)
+		}
+		names, err := Tables()
+		if err != nil || !slices.Equal(names, []string{"nearside-nodelocaldns"}) {
+			t.Errorf("tables %q, %v", names, err)
+		}
+		for range 2 {
+			if err := table.Remove(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if got, want := list(t), "table inet somebody {\n}\n"; got != want {
+			t.Errorf("left: %q, want %q", got, want)
+		}
+	}
+}

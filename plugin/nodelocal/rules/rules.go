@@ -1,0 +1,261 @@
+// Package rules keeps packets to the node-local addresses out of connection tracking while the server
+// answers, and sends them the way that they went before when it does not. In go the addresses; out
+// come a table of nftables, as text or in the kernel, or the rules of iptables. It knows nothing of
+// DNS but the port, and may not import CoreDNS.
+//
+// # The lease
+//
+// The rules that take traffic match only addresses in a set whose elements expire. The process that
+// answers renews them by sending a datagram with [RenewalMark] from the loopback address to the
+// address: a rule of the table turns that into an update of the set, in the packet's path. So a
+// renewal is no netlink transaction, which would interrupt whoever lists rules at that moment, and a
+// process that hangs, starves or is dead renews nothing.
+//
+// # The fallback
+//
+// While the lease is out, an address that kube-proxy knows is treated by kube-proxy as ever. Any other
+// is rewritten to the address of cluster DNS after connection tracking has seen the packet and before
+// NAT has: kube-proxy then chooses an endpoint, and connection tracking turns the replies back by
+// itself, since it knows the packet under its first address. Nothing of this has to be kept current by
+// a process.
+package rules
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+	"time"
+)
+
+// Lease is how long an address takes traffic after a renewal.
+const Lease = time.Second
+
+// RenewalMark is the mark (SO_MARK) of a datagram that renews the lease of the address it goes to.
+const RenewalMark = 0x6e656172
+
+// Priorities of chains. Those of the kernel: raw -300, connection tracking -200, mangle -150,
+// destination NAT -100, source NAT 100.
+const (
+	priorityRaw       = -300
+	priorityMangle    = -150
+	priorityAfterDNAT = -90
+	prioritySNAT      = 100
+)
+
+// The names of the sets of leased addresses, by family.
+const (
+	lease4 = "lease4"
+	lease6 = "lease6"
+)
+
+// The chains that have a rule for each address: one takes the packets that pods send, one those of the
+// node itself, and one, which is there if anything is, sends them to the fallback.
+const (
+	ChainPods     = "prerouting"
+	ChainNode     = "output"
+	ChainFallback = "fallback-prerouting"
+)
+
+// leaseSize bounds each lease set, in addresses. A set that packets may add to needs a bound.
+const leaseSize = 64
+
+// Config is what the rules depend on.
+type Config struct {
+	// Interface is the name of the node-local interface; the table is named after it.
+	Interface string
+	// Addresses are the node-local addresses, of both families.
+	Addresses []netip.Addr
+	// Port is that of DNS.
+	Port uint16
+	// Health is the TCP port of the health endpoint on the addresses; 0 is none.
+	Health uint16
+	// Fallback is where packets to the addresses go while the lease is out, at most one per family:
+	// the address of cluster DNS as a Service, or of one server.
+	Fallback []netip.Addr
+	// Services are those of the addresses that kube-proxy knows: they need no fallback.
+	Services []netip.Addr
+
+	withoutSocket bool // the kernel can't match sockets
+}
+
+// tablePrefix begins the name of each of our tables.
+const tablePrefix = "nearside-"
+
+// TableName returns the name of the nftables table, of family inet, for an interface.
+func TableName(iface string) string { return tablePrefix + iface }
+
+// TableText returns the nftables table as nft prints and reads it. Golden files hold it.
+func (c Config) TableText() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "table inet %s {\n", TableName(c.Interface))
+	for _, set := range []struct{ name, kind string }{{lease4, "ipv4_addr"}, {lease6, "ipv6_addr"}} {
+		fmt.Fprintf(&b, "\tset %s {\n\t\ttype %s\n\t\tsize %d\n\t\tflags dynamic,timeout\n\t}\n\n", set.name, set.kind, leaseSize)
+	}
+	for i, chain := range c.chains() {
+		if i > 0 {
+			b.WriteString("\n")
+		}
+		fmt.Fprintf(&b, "\tchain %s {\n\t\ttype %s hook %s priority %s; policy accept;\n", chain.name, chain.kind, chain.hook, chain.priorityName())
+		for _, r := range chain.rules {
+			fmt.Fprintf(&b, "\t\t%s\n", r.text())
+		}
+		b.WriteString("\t}\n")
+	}
+	b.WriteString("}\n")
+	return b.String()
+}
+
+// chain is a base chain of the table; its policy is accept.
+type chain struct {
+	name, kind, hook string
+	priority         int
+	rules            []rule
+}
+
+// priorityName is the priority as nft prints it, which differs by hook.
+func (c chain) priorityName() string {
+	names := map[int]string{priorityRaw: "raw", priorityMangle: "mangle"}
+	switch c.hook {
+	case "prerouting":
+		names[priorityAfterDNAT] = "dstnat + 10"
+	case "postrouting":
+		names[prioritySNAT] = "srcnat"
+	}
+	if name, ok := names[c.priority]; ok {
+		return name
+	}
+	return fmt.Sprint(c.priority)
+}
+
+// chains are the chains of the table with their rules.
+func (c Config) chains() []chain {
+	all := []chain{
+		{ChainPods, "filter", "prerouting", priorityRaw, c.leased(!c.withoutSocket)},
+		{ChainNode, "filter", "output", priorityRaw, append(c.ownPackets(), c.leased(false)...)},
+	}
+	if rewrites := c.rewrites(); len(rewrites) > 0 {
+		all = append(all,
+			chain{ChainFallback, "filter", "prerouting", priorityMangle, rewrites},
+			chain{"fallback-output", "route", "output", priorityMangle, rewrites},
+			chain{"nat-prerouting", "nat", "prerouting", priorityAfterDNAT, c.fallbackNAT()},
+			chain{"nat-output", "nat", "output", priorityAfterDNAT, c.fallbackNAT()},
+		)
+	}
+	return append(all, chain{"nat-postrouting", "nat", "postrouting", prioritySNAT, c.masquerade()})
+}
+
+// leased takes packets to leased addresses out of connection tracking, and so out of NAT: they are
+// for the node itself. If asked to, only while somebody has a socket for them: a process that is killed
+// loses its sockets at once, and its lease a second later. Packets of the node itself come with the
+// client's socket, so that there the question makes no sense.
+func (c Config) leased(withSocket bool) (all []rule) {
+	for _, f := range families(c.Addresses) {
+		for _, p := range protocols {
+			r := rule{inLease(f), p.destination(c.Port)}
+			if withSocket {
+				r = append(r, hasSocket)
+			}
+			all = append(all, append(r, notrack, accept))
+		}
+	}
+	return all
+}
+
+// ownPackets are those of the node-local server: its queries to itself, which renew the lease and
+// have to reach it without one, its replies, and the health endpoint, which the kubelet of this node
+// asks. A reply is never tracked: tracked, it would make an entry that hides the client's next query
+// from kube-proxy.
+func (c Config) ownPackets() (all []rule) {
+	for _, a := range c.Addresses {
+		all = append(all,
+			rule{source(loopback(a)), destination(a), udp.destination(c.Port), marked(RenewalMark), renew(a)},
+		)
+		for _, p := range protocols {
+			all = append(all,
+				rule{source(loopback(a)), destination(a), p.destination(c.Port), notrack, accept},
+				rule{source(a), p.source(c.Port), notrack, accept},
+			)
+		}
+		if c.Health != 0 {
+			all = append(all,
+				rule{destination(a), tcp.destination(c.Health), notrack, accept},
+				rule{source(a), tcp.source(c.Health), notrack, accept},
+			)
+		}
+	}
+	return all
+}
+
+// rewrites send packets to cluster DNS that the lease did not take. Each packet is rewritten, and NAT,
+// which looks at the first one only, sees the Service's address.
+func (c Config) rewrites() (all []rule) {
+	for _, a := range c.Addresses {
+		to, ok := c.fallbackOf(a)
+		if !ok {
+			continue
+		}
+		for _, p := range protocols {
+			all = append(all, rule{destination(a), p.destination(c.Port), rewriteDestination(to)})
+		}
+	}
+	if len(all) > 0 {
+		all = append([]rule{{untracked, accept}}, all...)
+	}
+	return all
+}
+
+// fallbackNAT translates what kube-proxy did not: a fallback that is no Service needs connection
+// tracking to turn its replies back, and gets it by NAT to the address that the packet has.
+func (c Config) fallbackNAT() (all []rule) {
+	for _, to := range c.Fallback {
+		for _, p := range protocols {
+			all = append(all, rule{destination(to), p.destination(c.Port), dnat(to)})
+		}
+	}
+	return all
+}
+
+// masquerade gives packets of the node itself a source that can be answered: the kernel had chosen the
+// node-local address as their source before they were sent elsewhere.
+func (c Config) masquerade() (all []rule) {
+	for _, a := range c.Addresses {
+		all = append(all, rule{source(a), notLoopback, masquerade})
+	}
+	return all
+}
+
+// fallbackOf returns where packets to an address go while the lease is out.
+func (c Config) fallbackOf(a netip.Addr) (netip.Addr, bool) {
+	for _, s := range c.Services {
+		if s == a {
+			return netip.Addr{}, false
+		}
+	}
+	for _, to := range c.Fallback {
+		if to.Is4() == a.Is4() && to != a {
+			return to, true
+		}
+	}
+	return netip.Addr{}, false
+}
+
+// families returns for each family one of its addresses.
+func families(addrs []netip.Addr) (all []netip.Addr) {
+	for _, four := range []bool{true, false} {
+		for _, a := range addrs {
+			if a.Is4() == four {
+				all = append(all, a)
+				break
+			}
+		}
+	}
+	return all
+}
+
+// loopback is the address that the server asks itself from, of a's family.
+func loopback(a netip.Addr) netip.Addr {
+	if a.Is4() {
+		return netip.AddrFrom4([4]byte{127, 0, 0, 1})
+	}
+	return netip.IPv6Loopback()
+}

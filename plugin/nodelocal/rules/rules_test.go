@@ -1,0 +1,53 @@
+package rules
+
+import (
+	"flag"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+var update = flag.Bool("update", false, "write the golden files")
+
+func addresses(text ...string) (all []netip.Addr) {
+	for _, a := range text {
+		all = append(all, netip.MustParseAddr(a))
+	}
+	return all
+}
+
+// configs are the cases of the golden files.
+var configs = map[string]Config{
+	"one-address":    {Interface: "nodelocaldns", Addresses: addresses("169.254.20.10"), Port: 53},
+	"health":         {Interface: "nodelocaldns", Addresses: addresses("169.254.20.10"), Port: 53, Health: 8080},
+	"other-port":     {Interface: "dns0", Addresses: addresses("169.254.20.10"), Port: 1053},
+	"ipv6":           {Interface: "nodelocaldns", Addresses: addresses("fd00::a"), Port: 53, Health: 8080, Fallback: addresses("fd96::b")},
+	"dual-stack":     {Interface: "nodelocaldns", Addresses: addresses("169.254.20.10", "10.96.0.10", "fd00::a"), Port: 53, Health: 8080, Fallback: addresses("10.96.0.11", "fd96::b")},
+	"service":        {Interface: "nodelocaldns", Addresses: addresses("169.254.20.10", "10.96.0.10"), Port: 53, Fallback: addresses("10.96.0.11"), Services: addresses("10.96.0.10")},
+	"only-a-service": {Interface: "nodelocaldns", Addresses: addresses("10.96.0.10"), Port: 53, Fallback: addresses("10.96.0.11"), Services: addresses("10.96.0.10")},
+	"without-socket": {Interface: "nodelocaldns", Addresses: addresses("169.254.20.10"), Port: 53, withoutSocket: true},
+	"itself":         {Interface: "nodelocaldns", Addresses: addresses("169.254.20.10", "10.96.0.10"), Port: 53, Fallback: addresses("10.96.0.10")},
+}
+
+func golden(name string) string { return filepath.Join("testdata", name+".nft") }
+
+func TestTableText(t *testing.T) {
+	for name, c := range configs {
+		t.Run(name, func(t *testing.T) {
+			got := c.TableText()
+			if *update {
+				if err := os.WriteFile(golden(name), []byte(got), 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+			want, err := os.ReadFile(golden(name))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got != string(want) {
+				t.Errorf("got\n%s\nwant\n%s", got, want)
+			}
+		})
+	}
+}

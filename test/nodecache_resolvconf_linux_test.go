@@ -1,0 +1,220 @@
+package test
+
+import (
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/miekg/dns"
+
+	"github.com/nearside-dns/nearside/test/daemon"
+)
+
+// namespaceVariable holds the folder of the programs in a test that runs in a network namespace of its
+// own.
+const namespaceVariable = "NEARSIDE_TEST_NAMESPACE"
+
+// inNamespace runs the test once more, in a process with a network namespace of its own, whose loopback
+// interface has these addresses, and with mounts of its own. It returns the path of nodecache there and
+// "" here.
+func inNamespace(t *testing.T, addresses ...string) (nodecache string) {
+	t.Helper()
+	if folder := os.Getenv(namespaceVariable); folder != "" {
+		for _, args := range append([]string{"link set lo up"}, addresses...) {
+			if !strings.HasPrefix(args, "link") {
+				args = "address add " + args + " dev lo"
+			}
+			if out, err := exec.Command("ip", strings.Fields(args)...).CombinedOutput(); err != nil {
+				t.Fatalf("ip %s: %v %s", args, err, out)
+			}
+		}
+		return filepath.Join(folder, "nodecache")
+	}
+	if lacks := namespaceLacks(); lacks != "" {
+		if os.Getenv("NEARSIDE_REQUIRE_ALL") == "1" {
+			t.Fatal(lacks)
+		}
+		t.Skip(lacks)
+	}
+	folder := filepath.Dir(daemon.Build(t, "nodecache"))
+	cmd := exec.Command(os.Args[0], "-test.run=^"+t.Name()+"$", "-test.v")
+	cmd.Env = append(os.Environ(), namespaceVariable+"="+folder)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET | syscall.CLONE_NEWNS, Pdeathsig: syscall.SIGKILL}
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Errorf("in the namespace: %v\n%s", err, out)
+	}
+	return ""
+}
+
+// namespaceLacks returns what a namespace needs and is not there.
+func namespaceLacks() string {
+	if os.Geteuid() != 0 {
+		return "a network namespace needs root"
+	}
+	if _, err := exec.LookPath("ip"); err != nil {
+		return "a network namespace needs the program ip of iproute2; run test/install.sh"
+	}
+	return ""
+}
+
+// resolver answers on port 53 of an address with the name of the transport it was asked over, as a TXT
+// record: "udp" or "tcp".
+func resolver(t *testing.T, address string, transports ...string) {
+	t.Helper()
+	for _, network := range transports {
+		server := &dns.Server{Addr: net.JoinHostPort(address, "53"), Net: network}
+		server.Handler = dns.HandlerFunc(func(w dns.ResponseWriter, m *dns.Msg) {
+			r := new(dns.Msg).SetReply(m)
+			r.Answer = []dns.RR{&dns.TXT{
+				Hdr: dns.RR_Header{Name: m.Question[0].Name, Rrtype: dns.TypeTXT, Class: dns.ClassINET},
+				Txt: []string{address + "/" + network},
+			}}
+			if err := w.WriteMsg(r); err != nil {
+				t.Logf("answer: %v", err)
+			}
+		})
+		started := make(chan struct{})
+		server.NotifyStartedFunc = func() { close(started) }
+		go func() {
+			if err := server.ListenAndServe(); err != nil {
+				t.Errorf("resolver: %v", err)
+				close(started)
+			}
+		}()
+		<-started
+		t.Cleanup(func() {
+			if err := server.Shutdown(); err != nil {
+				t.Errorf("shutdown: %v", err)
+			}
+		})
+	}
+}
+
+// textOf asks for a TXT record and returns it.
+func textOf(addr, name string) string {
+	r, err := dns.Exchange(new(dns.Msg).SetQuestion(name, dns.TypeTXT), addr)
+	if err != nil {
+		return err.Error()
+	}
+	if len(r.Answer) == 1 {
+		return strings.Join(r.Answer[0].(*dns.TXT).Txt, "")
+	}
+	return dns.RcodeToString[r.Rcode]
+}
+
+// TestNodecacheResolvConf changes the node's resolv.conf under a running nodecache: it goes over TCP to
+// servers that take it. It also has errors behind a line that rendering has moved.
+func TestNodecacheResolvConf(t *testing.T) {
+	path := inNamespace(t, "10.99.0.1/32", "10.99.0.2/32", "fd99::1/128")
+	if path == "" {
+		return
+	}
+	resolver(t, "10.99.0.1", "udp", "tcp")
+	resolver(t, "10.99.0.2", "udp")
+	resolver(t, "fd99::1", "udp", "tcp")
+	conf := filepath.Join(t.TempDir(), "resolv.conf")
+	change := func(servers ...string) {
+		t.Helper()
+		text := "search example\n"
+		for _, s := range servers {
+			text += "nameserver " + s + "\n"
+		}
+		write(t, conf+".new", text)
+		if err := os.Rename(conf+".new", conf); err != nil {
+			t.Fatal(err)
+		}
+	}
+	gives := func(p *daemon.Process, want string) func() bool {
+		return func() bool { return textOf(p.Addr, "a.example.") == want }
+	}
+	change("127.0.0.1", "10.99.0.1")
+	corefile := ".:PORT {\n    bind 127.0.0.1\n    forward . " + conf + "\n    errors\n}\n"
+	p := daemon.Start(t, path, corefile, "-syncinterval", "1h")
+	within(t, "over TCP", gives(p, "10.99.0.1/tcp"))
+	change("10.99.0.2")
+	within(t, "to another server, which takes UDP only", gives(p, "10.99.0.2/udp"))
+	change("fd99::1")
+	within(t, "to one of the other family", gives(p, "fd99::1/tcp"))
+	change("127.0.0.53")
+	within(t, "only the node itself is refused", func() bool { return lines(p, "names only 127.0.0.53, which would come back to this node") == 1 })
+	if got := textOf(p.Addr, "a.example."); got != "fd99::1/tcp" {
+		t.Errorf("with a useless resolv.conf the answer is %s", got)
+	}
+	change("10.99.0.1")
+	within(t, "mended", gives(p, "10.99.0.1/tcp"))
+
+	p.Configure(t, strings.Replace(corefile, "errors", "errors nonsense", 1))
+	within(t, "the line is that of the file, not the one after two more", func() bool { return lines(p, p.Corefile+":4 - ") == 1 })
+	if got := lines(p, "Restart failed"); got != 0 {
+		t.Errorf("%d lines of caddy beside", got)
+	}
+}
+
+// TestNodecacheStock runs the stock template of node-local-dns, with stub domains and an address of each
+// family, with the command line of its DaemonSet. The addresses are there and no rules are made.
+func TestNodecacheStock(t *testing.T) {
+	path := inNamespace(t, "169.254.20.10/32", "fd00::10/128", "10.96.0.11/32", "10.99.0.1/32", "10.99.0.2/32")
+	if path == "" {
+		return
+	}
+	resolver(t, "10.96.0.11", "udp", "tcp")
+	resolver(t, "10.99.0.1", "udp", "tcp")
+	resolver(t, "10.99.0.2", "udp")
+	conf := filepath.Join(t.TempDir(), "resolv.conf")
+	write(t, conf, "nameserver 169.254.20.10\nnameserver 10.99.0.1\n")
+	mount(t, conf, "/etc/resolv.conf")
+	coredns := &configMapMount{path: filepath.Join(t.TempDir(), "coredns")}
+	coredns.swap(t, map[string]string{"Corefile.base": read(t, filepath.Join(root, "cmd/internal/nodelocaldns/testdata/render/stock.base"))})
+	kubeDNS := &configMapMount{path: filepath.Join(t.TempDir(), "kube-dns")}
+	kubeDNS.swap(t, map[string]string{"stubDomains": `{"corp.example": ["10.99.0.2"]}`})
+	t.Setenv("KUBE_DNS_UPSTREAM_SERVICE_HOST", "10.96.0.11")
+	p := daemon.Launch(t, path, "", "-localip", "169.254.20.10,fd00::10", "-upstreamsvc", "kube-dns-upstream",
+		"-basecorefile", filepath.Join(coredns.path, "Corefile.base"), "-kubednscm", kubeDNS.path,
+		"-setupinterface=false", "-setupiptables=false", "-pidfile", filepath.Join(t.TempDir(), "pid"))
+	for _, local := range []string{"169.254.20.10:53", "[fd00::10]:53"} {
+		for name, want := range map[string]string{
+			"a.default.svc.cluster.local.": "10.96.0.11/tcp",
+			"1.0.96.10.in-addr.arpa.":      "10.96.0.11/tcp",
+			"8.b.d.0.1.0.0.2.ip6.arpa.":    "10.96.0.11/tcp",
+			"a.example.":                   "10.99.0.1/tcp",
+			"a.corp.example.":              "10.99.0.2/udp",
+		} {
+			within(t, name+" at "+local, func() bool { return textOf(local, name) == want })
+		}
+	}
+	for url, want := range map[string]string{
+		"http://169.254.20.10:8080/health": "OK",
+		"http://127.0.0.1:9253/metrics":    "coredns_dns_requests_total",
+		"http://127.0.0.1:9353/metrics":    "coredns_nodecache_setup_errors_total",
+	} {
+		if got := get(t, url); !strings.Contains(got, want) {
+			t.Errorf("%s: %q is not in %d bytes", url, want, len(got))
+		}
+	}
+	kubeDNS.swap(t, map[string]string{"upstreamNameservers": `["10.99.0.2"]`})
+	within(t, "the ConfigMap's upstream", func() bool { return textOf("169.254.20.10:53", "b.example.") == "10.99.0.2/udp" })
+	if got := lines(p, "ERROR"); got != 0 {
+		t.Errorf("%d errors in the log", got)
+	}
+	p.Signal(t, syscall.SIGTERM)
+	if code, err := p.Wait(20 * time.Second); code != 0 || err != nil {
+		t.Errorf("exit code %d, error %v", code, err)
+	}
+}
+
+// mount puts a file over another, in this process's mounts.
+func mount(t *testing.T, file, over string) {
+	t.Helper()
+	if err := syscall.Mount("", "/", "", syscall.MS_REC|syscall.MS_PRIVATE, ""); err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Mount(file, over, "", syscall.MS_BIND, ""); err != nil {
+		t.Fatalf("mount over %s: %v", over, err)
+	}
+}
