@@ -1,0 +1,33 @@
+package kernel
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+)
+
+// BuildTest builds the tests of a package of this module, such as "plugin/nodelocal/link", into a
+// static binary for the machine and returns its path. The race detector is left out: it needs C.
+func BuildTest(t testing.TB, pkg string) string {
+	t.Helper()
+	return build(t, pkg, "test", "-c")
+}
+
+// BuildProgram builds a program of this module, such as "cmd/nodecache", as BuildTest does.
+func BuildProgram(t testing.TB, pkg string) string {
+	t.Helper()
+	return build(t, pkg, "build")
+}
+
+func build(t testing.TB, pkg string, command ...string) string {
+	t.Helper()
+	to := filepath.Join(t.TempDir(), filepath.Base(pkg))
+	args := append(command, "-trimpath", "-ldflags", "-s -w", "-o", to, "github.com/nearside-dns/nearside/"+pkg)
+	cmd := exec.Command("go", args...)
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux", "GOARCH=amd64")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("build %s: %v\n%s", pkg, err, out)
+	}
+	return to
+}

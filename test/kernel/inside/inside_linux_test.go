@@ -1,0 +1,95 @@
+// Package inside has tests that only the machine of test/kernel runs, where they are root, have the
+// kernel to themselves and find nodecache in their PATH. In come the kernel's state and a Corefile;
+// what they check is read from the kernel and asked of nodecache's sockets, not of its packages.
+package inside
+
+import (
+	"flag"
+	"net"
+	"net/netip"
+	"os"
+	"slices"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/nearside-dns/nearside/test/kernel"
+)
+
+// addresses are those of a node, of both families.
+var addresses = []netip.Addr{netip.MustParseAddr("169.254.20.10"), netip.MustParseAddr("fd00::a")}
+
+// carrier is what the machine's kernel lets nodecache put its addresses on.
+var carrier = flag.String("carrier", "dummy", "`kind` of the interface that is to have the addresses: dummy, bridge or lo")
+
+// needsMachine skips the test where it is not in a machine.
+func needsMachine(t *testing.T) {
+	t.Helper()
+	if os.Getenv(kernel.InsideVariable) != "1" {
+		t.Skip("runs in the machine that the tests of test/kernel boot")
+	}
+}
+
+// addressesOf returns the interface's addresses, without those that the kernel itself gives it: a
+// link-local IPv6 address, or the loopback addresses. It fails the test if one has a network around it or is not usable.
+func addressesOf(t *testing.T, link netlink.Link) (all []netip.Addr) {
+	t.Helper()
+	list, err := netlink.AddrList(link, netlink.FAMILY_ALL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, a := range list {
+		ip, ok := netip.AddrFromSlice(a.IP)
+		if !ok {
+			t.Fatalf("address %v", a)
+		}
+		ip = ip.Unmap()
+		if ip.IsLinkLocalUnicast() && ip.Is6() || ip.IsLoopback() {
+			continue
+		}
+		if ones, _ := a.Mask.Size(); ones != ip.BitLen() {
+			t.Errorf("%v has a network of %d bits", ip, ones)
+		}
+		if a.Flags&(unix.IFA_F_TENTATIVE|unix.IFA_F_DADFAILED) != 0 {
+			t.Errorf("%v is tentative", ip)
+		}
+		all = append(all, ip)
+	}
+	slices.SortFunc(all, netip.Addr.Compare)
+	return all
+}
+
+// TestDummy makes a dummy interface and reads back what it is.
+func TestDummy(t *testing.T) {
+	needsMachine(t)
+	const name = "here"
+	if err := netlink.LinkAdd(&netlink.Dummy{LinkAttrs: netlink.LinkAttrs{Name: name}}); err != nil {
+		t.Fatal(err)
+	}
+	link, err := netlink.LinkByName(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if link.Type() != "dummy" {
+		t.Errorf("the interface is a %s", link.Type())
+	}
+	if err := netlink.LinkSetUp(link); err != nil {
+		t.Fatal(err)
+	}
+	for _, a := range addresses {
+		n := &net.IPNet{IP: a.AsSlice(), Mask: net.CIDRMask(a.BitLen(), a.BitLen())}
+		if err := netlink.AddrAdd(link, &netlink.Addr{IPNet: n, Flags: unix.IFA_F_NODAD}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := addressesOf(t, link); !slices.Equal(got, addresses) {
+		t.Errorf("addresses %v, want %v", got, addresses)
+	}
+	if err := netlink.LinkDel(link); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := netlink.LinkByName(name); err == nil {
+		t.Error("the interface is there after it was deleted")
+	}
+}

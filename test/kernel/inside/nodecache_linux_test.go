@@ -1,0 +1,329 @@
+package inside
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/nftables"
+	"github.com/miekg/dns"
+	"github.com/vishvananda/netlink"
+)
+
+// What nodecache calls its interface and its table, unless told otherwise.
+const (
+	interfaceName = "nodelocaldns"
+	tableName     = "nearside-" + interfaceName
+)
+
+// corefile answers every name itself, so that no upstream is needed.
+const corefile = `.:53 {
+	nodelocal 169.254.20.10 fd00::a
+	bind 169.254.20.10 fd00::a
+	template IN A . {
+		answer "{{ .Name }} 5 IN A 192.0.2.1"
+	}
+}
+`
+
+// wait bounds what an emulated processor on a loaded host may need; step is the time between looks.
+const (
+	wait = 30 * time.Second
+	step = 100 * time.Millisecond
+)
+
+// eventually waits until a condition holds. The test fails with what is seen if it does not.
+func eventually(t *testing.T, seen func() string, holds func() bool) {
+	t.Helper()
+	for end := time.Now().Add(wait); !holds(); time.Sleep(step) {
+		if time.Now().After(end) {
+			t.Fatalf("after %v still %s", wait, seen())
+		}
+	}
+}
+
+// TestNodecache takes nodecache through a start, a kill, another start and a graceful end, and reads
+// after each what the kernel has.
+func TestNodecache(t *testing.T) {
+	needsMachine(t)
+	conf := filepath.Join(t.TempDir(), "Corefile")
+	if err := os.WriteFile(conf, []byte(corefile), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	first := start(t, conf)
+	leasesAre(t, addresses)
+	before := node(t)
+	answered(t)
+	untracked(t)
+
+	end(t, first, syscall.SIGKILL)
+	leasesAre(t, nil)
+	if after := node(t); after != before {
+		t.Errorf("after a kill the node has %+v, before it had %+v", after, before)
+	}
+
+	second := start(t, conf)
+	leasesAre(t, addresses)
+	if after := node(t); after != before {
+		t.Errorf("after a restart the node has %+v, before it had %+v", after, before)
+	}
+	answered(t)
+
+	if err := end(t, second, syscall.SIGTERM); err != nil {
+		t.Errorf("the end: %v", err)
+	}
+	nothingLeft(t)
+}
+
+// start starts nodecache. What it printed is shown if the test fails.
+func start(t *testing.T, conf string) *exec.Cmd {
+	t.Helper()
+	var out bytes.Buffer
+	cmd := exec.Command("nodecache", "-conf", conf)
+	cmd.Stdout, cmd.Stderr = &out, &out
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if cmd.ProcessState == nil {
+			_ = end(t, cmd, syscall.SIGKILL)
+		}
+		if t.Failed() {
+			t.Logf("nodecache printed:\n%s", out.Bytes())
+		}
+	})
+	return cmd
+}
+
+// end sends a signal and waits for the process. It returns how the process ended.
+func end(t *testing.T, cmd *exec.Cmd, signal os.Signal) error {
+	t.Helper()
+	if err := cmd.Process.Signal(signal); err != nil {
+		t.Errorf("%v: %v", signal, err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.Wait() }()
+	select {
+	case err := <-ended:
+		return err
+	case <-time.After(wait):
+		t.Fatalf("nodecache did not end within %v of %v", wait, signal)
+		return nil
+	}
+}
+
+// state is what nodecache has put into the kernel. It can be compared.
+type state struct {
+	index  int // of the interface: another one means that it was made anew
+	tables int
+	chains int
+	rules  int
+}
+
+// node reads the state, and fails the test if the interface is not of the kind that it should be, or
+// not up, or does not have just the addresses.
+func node(t *testing.T) state {
+	t.Helper()
+	name := interfaceName
+	if *carrier == "lo" {
+		name = "lo"
+	}
+	link, err := netlink.LinkByName(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if link.Type() != *carrier && name != "lo" {
+		t.Errorf("the interface is a %s", link.Type())
+	}
+	if link.Attrs().RawFlags&syscall.IFF_UP == 0 {
+		t.Error("the interface is down")
+	}
+	if got := addressesOf(t, link); !slices.Equal(got, addresses) {
+		t.Errorf("addresses %v, want %v", got, addresses)
+	}
+	s := state{index: link.Attrs().Index, tables: len(tables(t))}
+	c := connect(t)
+	chains, err := c.ListChainsOfTableFamily(nftables.TableFamilyINet)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, chain := range chains {
+		if chain.Table.Name != tableName {
+			continue
+		}
+		rules, err := c.GetRules(chain.Table, chain)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.chains++
+		s.rules += len(rules)
+	}
+	if s.tables != 1 || s.rules == 0 {
+		t.Errorf("the node has %+v, want one table with rules", s)
+	}
+	return s
+}
+
+func connect(t *testing.T) *nftables.Conn {
+	t.Helper()
+	c, err := nftables.New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// tables returns the names of all tables of nftables. Nobody but nodecache makes any here.
+func tables(t *testing.T) (names []string) {
+	t.Helper()
+	all, err := connect(t).ListTables()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, table := range all {
+		names = append(names, table.Name)
+	}
+	return names
+}
+
+// leased returns the addresses that take traffic: the elements of the table's sets that did not
+// expire.
+func leased(t *testing.T) (all []netip.Addr) {
+	t.Helper()
+	if !slices.Contains(tables(t), tableName) {
+		return nil
+	}
+	c := connect(t)
+	sets, err := c.GetSets(&nftables.Table{Name: tableName, Family: nftables.TableFamilyINet})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, set := range sets {
+		if !set.HasTimeout {
+			continue
+		}
+		elements, err := c.GetSetElements(set)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range elements {
+			a, ok := netip.AddrFromSlice(e.Key)
+			if !ok {
+				t.Fatalf("set %s has the element %x", set.Name, e.Key)
+			}
+			all = append(all, a)
+		}
+	}
+	slices.SortFunc(all, netip.Addr.Compare)
+	return all
+}
+
+// leasesAre waits until exactly these addresses take traffic.
+func leasesAre(t *testing.T, want []netip.Addr) {
+	t.Helper()
+	seen := func() string { return fmt.Sprintf("the leases of %v, not of %v", leased(t), want) }
+	eventually(t, seen, func() bool { return slices.Equal(leased(t), want) })
+}
+
+// ask asks an address one question and returns an error if the answer is not the template's.
+func ask(network string, to netip.Addr) error {
+	m := new(dns.Msg)
+	m.SetQuestion("host.example.", dns.TypeA)
+	client := dns.Client{Net: network, Timeout: 5 * time.Second}
+	r, _, err := client.Exchange(m, netip.AddrPortFrom(to, 53).String())
+	if err != nil {
+		return err
+	}
+	if len(r.Answer) == 1 {
+		if a, ok := r.Answer[0].(*dns.A); ok && a.A.String() == "192.0.2.1" {
+			return nil
+		}
+	}
+	return errors.New("not the answer of the Corefile: " + r.String())
+}
+
+// answered asks each address over UDP and over TCP.
+func answered(t *testing.T) {
+	t.Helper()
+	for _, a := range addresses {
+		for _, network := range []string{"udp", "tcp"} {
+			if err := ask(network, a); err != nil {
+				t.Errorf("%s over %s: %v", a, network, err)
+			}
+		}
+	}
+}
+
+// untracked checks that queries leave no entries in the table of connection tracking. One that comes
+// while a loaded host has starved the lease does, so it is tried more than once.
+func untracked(t *testing.T) {
+	t.Helper()
+	var left []string
+	for range 5 {
+		if err := netlink.ConntrackTableFlush(netlink.ConntrackTable); err != nil {
+			t.Fatal(err)
+		}
+		answered(t)
+		if left = tracked(t, addresses); len(left) == 0 {
+			break
+		}
+	}
+	if len(left) > 0 {
+		t.Errorf("connection tracking has %q", left)
+	}
+	// That connection tracking works here is to be seen by an address that no rule names.
+	other := netip.MustParseAddr("127.0.0.1")
+	if err := ask("udp", other); err == nil {
+		t.Errorf("something answers on %s", other)
+	}
+	if len(tracked(t, []netip.Addr{other})) == 0 {
+		t.Errorf("connection tracking has no entry for %s", other)
+	}
+}
+
+// tracked returns the entries of connection tracking whose first packet went to one of the addresses.
+func tracked(t *testing.T, to []netip.Addr) (all []string) {
+	t.Helper()
+	for _, family := range []netlink.InetFamily{syscall.AF_INET, syscall.AF_INET6} {
+		flows, err := netlink.ConntrackTableList(netlink.ConntrackTable, family)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range flows {
+			a, ok := netip.AddrFromSlice(f.Forward.DstIP)
+			if ok && slices.Contains(to, a.Unmap()) {
+				all = append(all, f.String())
+			}
+		}
+	}
+	return all
+}
+
+// nothingLeft checks that interface, addresses and table went.
+func nothingLeft(t *testing.T) {
+	t.Helper()
+	_, err := netlink.LinkByName(interfaceName)
+	if notFound := new(netlink.LinkNotFoundError); !errors.As(err, notFound) {
+		t.Errorf("looking for the interface: %v, want that it is not there", err)
+	}
+	if names := tables(t); len(names) > 0 {
+		t.Errorf("tables %q are left", names)
+	}
+	list, err := netlink.AddrList(nil, netlink.FAMILY_ALL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, a := range list {
+		if ip, ok := netip.AddrFromSlice(a.IP); ok && slices.Contains(addresses, ip.Unmap()) {
+			t.Errorf("address %v is left", a)
+		}
+	}
+}

@@ -1,0 +1,185 @@
+package kernel
+
+import (
+	"bytes"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// root is the module's folder.
+const root = "../.."
+
+// nodelocal has the packages that change the kernel's state, as a path in the module.
+const nodelocal = "plugin/nodelocal"
+
+// kernelTests begins the names of tests of what the kernel makes of something.
+const kernelTests = "TestKernel"
+
+// kernelTestPackages returns the packages below a folder of the module that have such tests.
+func kernelTestPackages(t *testing.T, folder string) (all []string) {
+	t.Helper()
+	err := fs.WalkDir(os.DirFS(root), folder, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || !strings.HasSuffix(path, "_test.go") {
+			return err
+		}
+		text, err := os.ReadFile(filepath.Join(root, path))
+		if err != nil {
+			return err
+		}
+		pkg := filepath.ToSlash(filepath.Dir(path))
+		if bytes.Contains(text, []byte("\nfunc "+kernelTests)) && !slices.Contains(all, pkg) {
+			all = append(all, pkg)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+// leftOut are those of the iptables backend: they start iptables hundreds of times, which takes more
+// than a minute where the processor is emulated, and show nothing of the kernel that nft's do not.
+const leftOut = kernelTests + "IPTables"
+
+// TestKernelTests runs the tests of the interface and the rules on Debian's kernel, which has the
+// dummy driver.
+func TestKernelTests(t *testing.T) {
+	Require(t)
+	packages := kernelTestPackages(t, nodelocal)
+	if len(packages) == 0 {
+		t.Fatalf("no package below %s has a test that begins with %s", nodelocal, kernelTests)
+	}
+	job := Job{Host: []string{"ip", "nft"}, Timeout: 5 * time.Minute}
+	for _, pkg := range packages {
+		testdata := filepath.Join(root, pkg, "testdata")
+		if _, err := os.Stat(testdata); err != nil {
+			testdata = ""
+		}
+		job.Programs = append(job.Programs, Program{
+			Name:   strings.ReplaceAll(pkg, "/", "-"),
+			Path:   BuildTest(t, pkg),
+			Args:   []string{"-test.v", "-test.run", "^" + kernelTests, "-test.skip", "^" + leftOut},
+			Folder: testdata,
+		})
+	}
+	console := Run(t, job)
+	for _, pkg := range packages {
+		t.Log(pkg)
+	}
+	if n := strings.Count(console, "--- PASS: "+kernelTests); n < len(packages) {
+		t.Errorf("%d tests ran in %d packages; the console:\n%s", n, len(packages), console)
+	}
+}
+
+// inside has the tests that are only run in a machine.
+const inside = "test/kernel/inside"
+
+// TestInside runs nodecache itself, through a kill, a restart and a graceful end, and with pods that
+// ask it and cluster DNS behind it: on a kernel that has all it uses, and on one that lacks all that
+// nodecache can do without.
+func TestInside(t *testing.T) {
+	Require(t)
+	test := BuildTest(t, inside)
+	nodecache := File{Path: "/bin/nodecache", From: BuildProgram(t, "cmd/nodecache"), Mode: 0o755}
+	for name, c := range map[string]struct {
+		carrier string
+		without []string
+		passes  []string
+	}{
+		"all that Debian has":  {"dummy", nil, []string{"TestDummy", "TestNodecache", "TestFallback"}},
+		"no more than it must": {"lo", []string{"dummy", "bridge", "nft_socket"}, []string{"TestNodecache", "TestFallback"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			args := []string{"-test.v", "-test.run", "^(" + strings.Join(c.passes, "|") + ")$", "-carrier", c.carrier}
+			console := Run(t, Job{
+				Programs: []Program{{Name: "inside", Path: test, Args: args}},
+				Files:    []File{nodecache},
+				Host:     []string{"ip"},
+				Without:  c.without,
+				Timeout:  5 * time.Minute,
+			})
+			for _, name := range c.passes {
+				if !strings.Contains(console, "--- PASS: "+name+" (") {
+					t.Errorf("%s did not pass; the console:\n%s", name, console)
+				}
+			}
+		})
+	}
+}
+
+// TestPrograms gives one machine programs that end in different ways.
+func TestPrograms(t *testing.T) {
+	parts := Require(t)
+	shell := func(name, script string) Program { // busybox is the program that its file's name tells
+		return Program{Name: name, Path: parts.Busybox, Args: []string{"-c", script}}
+	}
+	hello := filepath.Join(t.TempDir(), "hello")
+	if err := os.WriteFile(hello, []byte("from the host\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	console, err := run(parts, Job{
+		Programs: []Program{
+			shell("sh", "exit 3"),
+			shell("ash", `cat "/it's/hello" /it/is/given; uname -r`),
+			shell("busybox", ""),
+		},
+		Files: []File{{Path: "/it's/hello", From: hello}, {Path: "/it/is/given", Text: "from the job\n"}},
+	}, t.TempDir())
+	if err == nil || err.Error() != "in the machine sh ended with code 3, busybox ended with code 127" {
+		t.Errorf("error %v", err)
+	}
+	for _, want := range []string{"from the host\nfrom the job\n", "-cloud-amd64\n"} {
+		if !strings.Contains(console, want) {
+			t.Errorf("the console lacks %q:\n%s", want, console)
+		}
+	}
+}
+
+// TestEnds ends machines before their programs end.
+func TestEnds(t *testing.T) {
+	parts := Require(t)
+	for name, c := range map[string]struct {
+		script  string
+		timeout time.Duration
+		want    string
+	}{
+		"panic":   {"echo c > /proc/sysrq-trigger", defaultTimeout, "in the machine sh did not end"},
+		"timeout": {"while :; do :; done", time.Second, "the machine did not end within 1s"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			job := Job{Programs: []Program{{Name: "sh", Path: parts.Busybox, Args: []string{"-c", c.script}}}, Timeout: c.timeout}
+			console, err := run(parts, job, t.TempDir())
+			if err == nil || err.Error() != c.want {
+				t.Errorf("error %v, want %q; the console:\n%s", err, c.want, console)
+			}
+		})
+	}
+}
+
+func TestFailures(t *testing.T) {
+	programs := []Program{{Name: "one"}, {Name: "two"}}
+	for name, c := range map[string]struct{ console, want string }{
+		"both ended well":    {"x\nmachine: program 0 ended with code 0;\nmachine: program 1 ended with code 0;\n", ""},
+		"the first failed":   {"machine: program 0 ended with code 1;\nmachine: program 1 ended with code 0;\n", "in the machine one ended with code 1"},
+		"killed":             {"machine: program 0 ended with code 0;\nmachine: program 1 ended with code 137;\n", "in the machine two ended with code 137"},
+		"nothing":            {"", "in the machine one did not end, two did not end"},
+		"the line is cut":    {"machine: program 0 ended with code 0;\nmachine: program 1 ended with code ", "in the machine two ended with code "},
+		"the kernel between": {"machine: program 0 ended with code 0;[  1.0] x\nmachine: program 1 ended with code 0;[  1.1] y", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got := ""
+			if err := failures(c.console, programs); err != nil {
+				got = err.Error()
+			}
+			if got != c.want {
+				t.Errorf("error %q, want %q", got, c.want)
+			}
+		})
+	}
+}

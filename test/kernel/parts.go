@@ -1,0 +1,109 @@
+package kernel
+
+import (
+	"debug/elf"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+)
+
+// requireAllVariable is the environment variable that turns tests skipped for want of something into
+// failures when it is "1".
+const requireAllVariable = "NEARSIDE_REQUIRE_ALL"
+
+// Parts are the files on the host that a machine is made of.
+type Parts struct {
+	Qemu    string // qemu-system-x86_64
+	Busybox string // a static busybox
+	Kernel  string // the compressed kernel image
+	Modules string // the folder with the kernel's modules
+}
+
+// Require finds the parts, and the named programs of the host. Without one of them it skips the test,
+// or fails it if the environment variable NEARSIDE_REQUIRE_ALL is "1". It skips the test too if the
+// tests are to be short.
+func Require(t testing.TB, programs ...string) Parts {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("boots a virtual machine, which is not short")
+	}
+	return requireParts(t, programs...)
+}
+
+func requireParts(t testing.TB, programs ...string) Parts {
+	t.Helper()
+	parts, err := findParts()
+	for _, p := range programs {
+		if err == nil {
+			_, err = exec.LookPath(p)
+		}
+	}
+	if err == nil {
+		return parts
+	}
+	const advice = "run test/install.sh"
+	if os.Getenv(requireAllVariable) == "1" {
+		t.Fatalf("%v; %s", err, advice)
+	}
+	t.Skipf("%v; %s", err, advice)
+	return Parts{}
+}
+
+func findParts() (Parts, error) {
+	var p Parts
+	var err error
+	if p.Qemu, err = exec.LookPath("qemu-system-x86_64"); err != nil {
+		return p, fmt.Errorf("find qemu: %w", err)
+	}
+	if p.Busybox, err = exec.LookPath("busybox"); err != nil {
+		return p, fmt.Errorf("find busybox: %w", err)
+	}
+	if err := mustBeStatic(p.Busybox); err != nil {
+		return p, err
+	}
+	folder, err := cacheFolder()
+	if err != nil {
+		return p, err
+	}
+	p.Kernel = filepath.Join(folder, "vmlinuz")
+	p.Modules = filepath.Join(folder, "modules")
+	for _, path := range []string{p.Kernel, p.Modules} {
+		if _, err := os.Stat(path); err != nil {
+			return p, fmt.Errorf("find kernel: %w", err)
+		}
+	}
+	return p, nil
+}
+
+// cacheFolder returns the folder that install.sh puts the kernel into.
+func cacheFolder() (string, error) {
+	if folder := os.Getenv("NEARSIDE_TEST_BIN"); folder != "" {
+		return filepath.Join(folder, "kernel"), nil
+	}
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		return "", fmt.Errorf("find kernel: %w", err)
+	}
+	return filepath.Join(cache, "nearside", "bin", "kernel"), nil
+}
+
+// mustBeStatic returns an error if the file is not a program that the machine can run: it has no
+// dynamic linker and no libraries.
+func mustBeStatic(path string) error {
+	f, err := elf.Open(path)
+	if err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	defer func() { _ = f.Close() }()
+	if f.Machine != elf.EM_X86_64 {
+		return fmt.Errorf("%s is a program for %v, not for %v", path, f.Machine, elf.EM_X86_64)
+	}
+	for _, p := range f.Progs {
+		if p.Type == elf.PT_INTERP {
+			return fmt.Errorf("%s is not linked statically", path)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,272 @@
+//go:build linux
+
+package nodelocal
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// both is one address of each family.
+var both = []netip.Addr{local4, local6}
+
+// TestTeardown compares the kernel after a clean stop with what it was before.
+func TestTeardown(t *testing.T) {
+	for _, backend := range []string{"nftables", "iptables", "none"} {
+		t.Run(backend, func(t *testing.T) {
+			n := newNode(t)
+			if backend == "iptables" {
+				n.touchIPTables(t)
+			}
+			before := n.kernelState(t)
+			p := n.run(t, cache{who: "local", addresses: both, options: []string{"backend " + backend}})
+			if n.kernelState(t) == before {
+				t.Fatal("nodecache left no trace in the kernel while it ran")
+			}
+			if code := p.Stop(t); code != 0 {
+				t.Errorf("exit code %d", code)
+			}
+			if after := n.kernelState(t); after != before {
+				t.Errorf("after the end:\n%s\nbefore the start:\n%s", after, before)
+			}
+		})
+	}
+	t.Run("keep", func(t *testing.T) {
+		n := newNode(t)
+		p := n.run(t, cache{who: "local", addresses: both, options: []string{"keep"}})
+		before := n.kernelState(t)
+		p.Stop(t)
+		if after := n.kernelState(t); after != before {
+			t.Errorf("after the end:\n%s\nbefore:\n%s", after, before)
+		}
+	})
+}
+
+// touchIPTables makes the tables that iptables leaves behind, empty, once somebody has used them.
+func (n *node) touchIPTables(t *testing.T) {
+	t.Helper()
+	for _, program := range []string{"iptables", "ip6tables"} {
+		for table, chains := range map[string][]string{"raw": {"PREROUTING", "OUTPUT"}, "filter": {"INPUT", "OUTPUT"}} {
+			for _, chain := range chains {
+				for _, operation := range []string{"-A", "-D"} {
+					n.Node.Run(t, program, "-t", table, operation, chain, "-p", "udp", "-j", "ACCEPT")
+				}
+			}
+		}
+	}
+}
+
+// TestAdopt kills nodecache and starts it again: it takes over what is there.
+func TestAdopt(t *testing.T) {
+	n := newNode(t)
+	configured := cache{who: "local", addresses: both}
+	p := n.run(t, configured)
+	link, rules := n.links(t), n.rules()
+	p.Kill(t)
+	if got := n.links(t); len(got) != 1 {
+		t.Errorf("after SIGKILL: interfaces %v", got)
+	}
+	p = n.run(t, configured)
+	if got := n.links(t); len(got) != 1 || !slices.Equal(got[0].prefixes(), link[0].prefixes()) {
+		t.Errorf("interfaces %v, want %v", got, link)
+	}
+	if got := n.rules(); got != rules || got == "" {
+		t.Errorf("rules:\n%s\nwant\n%s", got, rules)
+	}
+	if got := strings.Count(n.Node.Run(t, "nft", "list", "tables"), "nearside"); got != 1 {
+		t.Errorf("%d tables", got)
+	}
+	p.Stop(t)
+	if got := n.links(t); len(got) != 0 || n.rules() != "" {
+		t.Errorf("after the end: interfaces %v, rules\n%s", got, n.rules())
+	}
+}
+
+// TestRepair takes away what nodecache has set up, and waits until it is back. The interval of the
+// full verification is a minute, so only the kernel's notifications can tell nodecache so soon.
+func TestRepair(t *testing.T) {
+	n := newNode(t)
+	n.run(t, cache{who: "local", addresses: both})
+	link, rules := n.links(t)[0], n.rules()
+	if rules == "" {
+		t.Fatal("no rules")
+	}
+	for _, damage := range []string{
+		"nft flush ruleset",
+		"nft delete table inet " + table,
+		"nft flush table inet " + table,
+		"ip link del " + device,
+		"ip link set " + device + " down",
+		fmt.Sprintf("ip addr del %v/32 dev %s", local4, device),
+		fmt.Sprintf("ip addr del %v/128 dev %s", local6, device),
+		fmt.Sprintf("ip addr flush dev %s", device),
+	} {
+		t.Run(damage, func(t *testing.T) {
+			words := strings.Fields(damage)
+			n.Node.Run(t, words[0], words[1:]...)
+			start := time.Now()
+			waitFor(t, bounded, "the repair", func() error {
+				all := n.links(t)
+				if len(all) != 1 || !slices.Equal(all[0].prefixes(), link.prefixes()) || !slices.Contains(all[0].Flags, "UP") {
+					return fmt.Errorf("interfaces %v", all)
+				}
+				if n.rules() != rules {
+					return errors.New("the rules are not there:\n" + n.rules())
+				}
+				return nil
+			})
+			for _, a := range both {
+				n.waitAnswer(t, bounded, a, "local")
+			}
+			t.Logf("repaired after %v", time.Since(start).Round(time.Millisecond))
+		})
+	}
+}
+
+// TestOverlap starts a second nodecache while the first one runs, stops the first, and wants every
+// query of a load answered. They share the ports of health, readiness and metrics too.
+func TestOverlap(t *testing.T) {
+	n := newNode(t)
+	// Else the kernel resets connections that a listener has not accepted when it is closed, although
+	// another one could (tcp_migrate_req in Linux' ip-sysctl).
+	n.Node.Sysctl(t, "net/ipv4/tcp_migrate_req", "1")
+	configured := cache{
+		who: "first", addresses: both, options: []string{"health 8080"},
+		more: []string{fmt.Sprintf("health %v", netip.AddrPortFrom(local4, 8080)), "ready", "prometheus :9253"},
+	}
+	first := n.run(t, configured)
+	for _, generation := range []string{"second", "third"} {
+		configured.who = generation
+		streams := n.startLoad(t, both...)
+		time.Sleep(before / 2)
+		next := n.start(t, configured)
+		waitAll(t, streams, generation)
+		first.Stop(t)
+		left := time.Now()
+		time.Sleep(before)
+		wantAll(t, streams, left, generation)
+		if len(n.links(t)) != 1 || n.rules() == "" {
+			t.Errorf("the leaving one took something along: %v\n%s", n.links(t), n.rules())
+		}
+		first = next
+	}
+	first.Stop(t)
+	if len(n.links(t)) != 0 || n.rules() != "" {
+		t.Errorf("the last one left something: %v\n%s", n.links(t), n.rules())
+	}
+}
+
+// waitAll waits until this server has answered a query of each stream.
+func waitAll(t *testing.T, streams load, who string) {
+	t.Helper()
+	for _, s := range streams {
+		waitFor(t, startTimeout, who+" to answer a query of the load", func() error {
+			if s.Report().By()[who] == 0 {
+				return errors.New(s.Report().String())
+			}
+			return nil
+		})
+	}
+}
+
+// wantAll ends a load of which no query may be lost, and which only this server may have answered
+// since start.
+func wantAll(t *testing.T, streams load, start time.Time, who string) {
+	t.Helper()
+	for g, r := range streams.stop() {
+		t.Logf("%v: %v", g, r)
+		if r.Lost() != 0 {
+			t.Errorf("%v: lost %d queries: %v", g, r.Lost(), r)
+		}
+		if by := r.Since(start).By(); by[who] == 0 || len(by) != 1 {
+			t.Errorf("%v: %s should be alone: %v", g, who, by)
+		}
+	}
+}
+
+// TestReload has nodecache read other configurations under load: one that is good, and one that is
+// not.
+func TestReload(t *testing.T) {
+	n := newNode(t)
+	path := filepath.Join(t.TempDir(), "Corefile")
+	configured := cache{who: "first", addresses: both}
+	write(t, path, server(configured.plugins()...))
+	p := n.Node.Start(t, program(t), "-conf", path)
+	for _, a := range both {
+		n.waitAnswer(t, startTimeout, a, "first")
+		waitFor(t, startTimeout, "the lease", func() error { return n.leased(a) })
+	}
+	link, rules := n.links(t), n.rules()
+	streams := n.startLoad(t, both...)
+	time.Sleep(before / 2)
+	configured.who = "second"
+	write(t, path, server(configured.plugins()...))
+	p.Signal(t, syscall.SIGUSR1)
+	waitAll(t, streams, "second")
+	reloaded := time.Now()
+	write(t, path, server("nodelocal nowhere"))
+	p.Signal(t, syscall.SIGUSR1)
+	waitFor(t, startTimeout, "the log to name the error", func() error {
+		if !strings.Contains(p.Output(), "nowhere") {
+			return errors.New(p.Output())
+		}
+		return nil
+	})
+	time.Sleep(2 * before) // longer than a lease
+	wantAll(t, streams, reloaded, "second")
+	if got := n.links(t); len(got) != 1 || !slices.Equal(got[0].prefixes(), link[0].prefixes()) || n.rules() != rules {
+		t.Errorf("interfaces %v, rules\n%s\nwant %v\n%s", got, n.rules(), link, rules)
+	}
+	for _, a := range both {
+		if err := n.leased(a); err != nil {
+			t.Error(err)
+		}
+	}
+	p.Stop(t)
+	if len(n.links(t)) != 0 || n.rules() != "" {
+		t.Errorf("left: %v\n%s", n.links(t), n.rules())
+	}
+}
+
+// TestIPTables uses the rules of node-local-dns: twelve for each address, of which two are for the
+// health port.
+func TestIPTables(t *testing.T) {
+	n := newNode(t)
+	configured := cache{who: "local", addresses: both, options: []string{"backend iptables", "health 8080"}}
+	p := n.run(t, configured)
+	rules := n.iptables(t)
+	if want := 12 * len(both); len(rules) != want {
+		t.Errorf("%d rules, want %d:\n%s", len(rules), want, strings.Join(rules, "\n"))
+	}
+	if !strings.Contains(p.Output(), "iptables") {
+		t.Errorf("nodecache does not say that it uses iptables:\n%s", p.Output())
+	}
+	for i, a := range both {
+		n.Node.Run(t, "conntrack", "-F")
+		ask(t, n.Pod[i], "udp", a, 10)
+		ask(t, n.Pod[i], "tcp", a, 10)
+		if got := n.tracked(t, a); got != 0 {
+			t.Errorf("%v: %d connections are tracked", a, got)
+		}
+	}
+	p.Kill(t)
+	p = n.run(t, configured)
+	t.Run("adopt", func(t *testing.T) {
+		if got := n.iptables(t); !slices.Equal(got, rules) {
+			t.Errorf("rules:\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(rules, "\n"))
+		}
+	})
+	t.Run("clean stop", func(t *testing.T) {
+		p.Stop(t)
+		if got := n.iptables(t); len(got) != 0 || len(n.links(t)) != 0 {
+			t.Errorf("left: %v, %q", n.links(t), got)
+		}
+	})
+}

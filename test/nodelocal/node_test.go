@@ -1,0 +1,205 @@
+//go:build linux
+
+package nodelocal
+
+import (
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nearside-dns/nearside/test/daemon"
+	"github.com/nearside-dns/nearside/test/netns"
+)
+
+// bounded is how long something may take that is to happen at once or within a second.
+const bounded = 3 * time.Second
+
+// startTimeout is how long a program may take to start on a busy machine.
+const startTimeout = 30 * time.Second
+
+// The addresses that nodecache listens on. The cluster IPs are those of the Service kube-dns.
+var (
+	local4   = netip.MustParseAddr("169.254.20.10")
+	local6   = netip.MustParseAddr("fd00:53::10")
+	kubeDNS4 = netip.MustParseAddr("10.96.0.10")
+	kubeDNS6 = netip.MustParseAddr("fd00:96::a")
+)
+
+// The cluster IPs of the Service kube-dns-upstream, which no nodecache listens on.
+var (
+	upstream4 = netip.MustParseAddr("10.96.0.11")
+	upstream6 = netip.MustParseAddr("fd00:96::b")
+)
+
+// The names of what nodecache makes.
+const (
+	device = "nodelocaldns"
+	table  = "nearside-nodelocaldns"
+)
+
+var programs struct {
+	once   sync.Once
+	folder string
+	path   string
+}
+
+// TestMain removes the program that the tests have built.
+func TestMain(m *testing.M) {
+	code := m.Run()
+	if programs.folder != "" {
+		if err := os.RemoveAll(programs.folder); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			code = 1
+		}
+	}
+	os.Exit(code)
+}
+
+// program returns the path of nodecache, which is built once.
+func program(t *testing.T) string {
+	t.Helper()
+	programs.once.Do(func() {
+		folder, err := os.MkdirTemp("", "nodelocal-test-")
+		if err != nil {
+			t.Fatal(err)
+		}
+		programs.folder = folder
+		programs.path = daemon.BuildIn(t, folder, "nodecache")
+	})
+	if programs.path == "" {
+		t.Fatal("nodecache could not be built")
+	}
+	return programs.path
+}
+
+// node is a node with pods and, behind it, cluster DNS. Every answer is a TXT record that says who
+// gives it and whom the query came from.
+type node struct {
+	*netns.Bed
+	dns *netns.Process // cluster DNS
+}
+
+// newNode makes a node with nothing on it, and starts cluster DNS.
+func newNode(t *testing.T) *node {
+	t.Helper()
+	netns.Require(t, "ip", "nft", "iptables", "conntrack", "dig")
+	n := &node{Bed: netns.New(t)}
+	n.dns = n.Upstream.Start(t, program(t), "-conf", corefile(t, answering("upstream")))
+	waitFor(t, startTimeout, "cluster DNS to answer", func() error {
+		_, err := n.Upstream.Ask("tcp", n.Upstream.IPv6, "up.test.", time.Second)
+		return err
+	})
+	// The kernel tracks connections only where rules ask for it.
+	n.Node.Run(t, "nft", "add table inet control; "+
+		"add chain inet control in { type filter hook prerouting priority 0; }; add rule inet control in ct state new counter; "+
+		"add chain inet control out { type filter hook output priority 0; }; add rule inet control out ct state new counter")
+	return n
+}
+
+// answering is the plugin that answers every query with who it is and whom it comes from.
+func answering(who string) string {
+	return fmt.Sprintf("template IN ANY . {\n        answer \"{{ .Name }} 5 IN TXT %s {{ .Remote }}\"\n    }", who)
+}
+
+// server is the configuration of one server for all names.
+func server(plugins ...string) string {
+	return ".:53 {\n    " + strings.Join(plugins, "\n    ") + "\n}\n"
+}
+
+// write writes a file and makes its folder.
+func write(t *testing.T, path, text string) {
+	t.Helper()
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// corefile writes the configuration of one server for all names to a new file and returns its path.
+func corefile(t *testing.T, plugins ...string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "Corefile")
+	write(t, path, server(plugins...))
+	return path
+}
+
+// cache is what nodecache is configured with.
+type cache struct {
+	// who is what it answers with.
+	who string
+	// addresses are those that it listens on.
+	addresses []netip.Addr
+	// options are the lines in the block of nodelocal.
+	options []string
+	// more are further plugins.
+	more []string
+}
+
+// plugins are the lines of the Corefile.
+func (c cache) plugins() []string {
+	list := addressList(c.addresses)
+	return append([]string{
+		"bind " + list, "errors",
+		"nodelocal " + list + " {\n        " + strings.Join(c.options, "\n        ") + "\n    }",
+		answering(c.who),
+	}, c.more...)
+}
+
+// start starts nodecache on the node and does not wait.
+func (n *node) start(t *testing.T, c cache) *netns.Process {
+	t.Helper()
+	return n.Node.Start(t, program(t), "-conf", corefile(t, c.plugins()...))
+}
+
+// run starts nodecache and waits until it answers a pod on each of its addresses and takes their
+// traffic.
+func (n *node) run(t *testing.T, c cache) *netns.Process {
+	t.Helper()
+	p := n.start(t, c)
+	for _, a := range c.addresses {
+		n.waitAnswer(t, startTimeout, a, c.who)
+		waitFor(t, startTimeout, "the lease", func() error { return n.leased(a) })
+	}
+	return p
+}
+
+// waitAnswer waits until this server answers the pods on an address.
+func (n *node) waitAnswer(t *testing.T, timeout time.Duration, address netip.Addr, who string) {
+	t.Helper()
+	waitFor(t, timeout, fmt.Sprintf("%s to answer on %v", who, address), func() error {
+		record, err := n.Pod[0].Ask("udp", address, "wait.test.", 500*time.Millisecond)
+		if err == nil && record[0] != who {
+			return fmt.Errorf("%q answers", record)
+		}
+		return err
+	})
+}
+
+func addressList(all []netip.Addr) string {
+	var text []string
+	for _, a := range all {
+		text = append(text, a.String())
+	}
+	return strings.Join(text, " ")
+}
+
+// waitFor waits until a check passes, and fails the test if it does not in time.
+func waitFor(t *testing.T, timeout time.Duration, what string, check func() error) {
+	t.Helper()
+	for end := time.Now().Add(timeout); ; time.Sleep(20 * time.Millisecond) {
+		err := check()
+		if err == nil {
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatalf("waited %v for %s: %v", timeout, what, err)
+		}
+	}
+}
