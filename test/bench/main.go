@@ -1,5 +1,5 @@
-// Command bench measures clusterdns beside CoreDNS: CPU time per query and memory, on the same
-// generated cluster, in one run. It prints a table in Markdown.
+// Command bench measures clusterdns and nodecache beside CoreDNS: CPU time per query and memory, on the
+// same generated cluster, in one run. It prints tables in Markdown.
 //
 // CPU time is that of the whole server process, user and system, divided by the number of queries
 // that it answered; wall clock time says nothing on a machine that others use. The server has one

@@ -51,6 +51,9 @@ func (b *bench) measure(ctx context.Context) error {
 		}
 		fmt.Fprintf(os.Stderr, "round %d of %d\n", round+1, b.rounds)
 	}
+	if err := b.measureCaches(ctx); err != nil {
+		return err
+	}
 	if err := b.relist(); err != nil {
 		return err
 	}
@@ -97,25 +100,27 @@ func (b *bench) report(w io.Writer) error {
 		runtime.GOOS, runtime.GOARCH, runtime.Version(), b.cluster.Services, b.cluster.Endpoints, b.cluster.Nodes, b.queries, b.rounds)
 	text.WriteString("| CPU per query, us | clusterdns | CoreDNS | ratio |\n|---|---|---|---|\n")
 	for _, k := range kinds {
-		b.row(&text, k.name, "%.1f")
+		b.row(&text, k.name, k.name, "clusterdns", "%.1f")
 	}
 	text.WriteString("\n| resident memory, MiB | clusterdns | CoreDNS | ratio |\n|---|---|---|---|\n")
 	for _, when := range []string{memorySync, memoryRelist, memoryPeak} {
-		b.row(&text, when, "%.0f")
+		b.row(&text, when, when, "clusterdns", "%.0f")
 	}
+	b.reportCaches(&text)
 	_, err := io.WriteString(w, text.String())
 	return err
 }
 
-func (b *bench) row(text *strings.Builder, what, format string) {
-	own, peer := sorted(b.results[what]["clusterdns"]), sorted(b.results[what]["CoreDNS"])
+// row writes a line of a table: what was measured of a server of ours, beside CoreDNS.
+func (b *bench) row(text *strings.Builder, title, what, server, format string) {
+	own, peer := sorted(b.results[what][server]), sorted(b.results[what]["CoreDNS"])
 	cell := func(v []float64) string {
 		if len(v) == 1 {
 			return fmt.Sprintf(format, v[0])
 		}
 		return fmt.Sprintf(format+" ("+format+" to "+format+")", v[len(v)/2], v[0], v[len(v)-1])
 	}
-	fmt.Fprintf(text, "| %s | %s | %s | %.2f |\n", what, cell(own), cell(peer), own[len(own)/2]/peer[len(peer)/2])
+	fmt.Fprintf(text, "| %s | %s | %s | %.2f |\n", title, cell(own), cell(peer), own[len(own)/2]/peer[len(peer)/2])
 }
 
 func sorted(v []float64) []float64 {

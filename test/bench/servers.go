@@ -25,7 +25,7 @@ const (
 	loadCore   = "1"
 )
 
-// server is one of the two that are measured.
+// server is one of those that are measured.
 type server struct {
 	name string
 	port int
@@ -115,7 +115,10 @@ type bench struct {
 	folder  string
 	api     *process
 	url     string
-	servers []*server
+	coredns string // the programs' paths
+	cache   string
+	servers []*server // cluster DNS
+	caches  []*server // node caches
 	results results
 }
 
@@ -133,12 +136,13 @@ const corefile = `.:%d {
 // start builds what is to be built and starts the API server.
 func start(ctx context.Context, s settings, folder string) (*bench, error) {
 	b := &bench{settings: s, folder: folder, results: results{}}
-	coredns, err := controlplane.Binary("coredns")
-	if err != nil {
+	var err error
+	if b.coredns, err = controlplane.Binary("coredns"); err != nil {
 		return nil, err
 	}
 	own, fake := filepath.Join(folder, "clusterdns"), filepath.Join(folder, "fakeapi")
-	for path, pkg := range map[string]string{own: "./cmd/clusterdns", fake: "./test/fakeapi/cmd/fakeapi"} {
+	b.cache = filepath.Join(folder, "nodecache")
+	for path, pkg := range map[string]string{own: "./cmd/clusterdns", b.cache: "./cmd/nodecache", fake: "./test/fakeapi/cmd/fakeapi"} {
 		build := exec.CommandContext(ctx, "go", "build", "-trimpath", "-ldflags", "-s -w", "-o", path, pkg)
 		build.Env = append(os.Environ(), "CGO_ENABLED=0")
 		if out, err := build.CombinedOutput(); err != nil {
@@ -159,7 +163,7 @@ func start(ctx context.Context, s settings, folder string) (*bench, error) {
 		b.stop()
 		return nil, err
 	}
-	for name, path := range map[string]string{"clusterdns": own, "CoreDNS": coredns} {
+	for name, path := range map[string]string{"clusterdns": own, "CoreDNS": b.coredns} {
 		if err := b.startServer(ctx, name, path); err != nil {
 			b.stop()
 			return nil, err
@@ -192,7 +196,7 @@ func answers(port int, name string) bool {
 }
 
 func (b *bench) stop() {
-	for _, s := range b.servers {
+	for _, s := range append(b.servers, b.caches...) {
 		s.stop()
 	}
 	b.api.stop()
