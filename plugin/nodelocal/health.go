@@ -22,28 +22,38 @@ const (
 	healthWait = 600 * time.Millisecond
 	// tcpEvery says that each so manieth query goes over TCP as well.
 	tcpEvery = 10
+	// steady is how many answers in a row it takes, catchUp apart, before the lease is taken, or renewed
+	// after a query that was not answered. Where another instance hangs on the same address, about every
+	// second query is its.
+	steady  = 5
+	catchUp = 50 * time.Millisecond
 )
 
 // asker asks the server on one address whether it answers.
 type asker struct {
+	from   netip.Addr
 	to     netip.AddrPort
 	suffix string // of the names asked for
 	asked  uint64
+	tcp    bool // the next query goes over TCP as well
 }
 
-// ask sends one query over UDP, and now and then one over TCP. The first is marked if renew is set:
-// then it renews the lease by passing the rules.
+// ask sends one query over UDP, and now and then one over TCP, always after one that failed. That over
+// UDP is marked if renew is set: then it renews the lease by passing the rules.
 func (a *asker) ask(ctx context.Context, renew bool) error {
 	ctx, cancel := context.WithTimeout(ctx, healthWait)
 	defer cancel()
+	tcp := a.tcp || a.asked%tcpEvery == 0
 	a.asked++
 	if err := a.exchange(ctx, "udp", renew); err != nil {
 		return err
 	}
-	if a.asked%tcpEvery == 1 {
-		return a.exchange(ctx, "tcp", false)
+	if !tcp {
+		return nil
 	}
-	return nil
+	err := a.exchange(ctx, "tcp", false)
+	a.tcp = err != nil
+	return err
 }
 
 func (a *asker) exchange(ctx context.Context, network string, renew bool) error {
@@ -76,12 +86,19 @@ func healthy(r *dns.Msg) bool {
 	return ok && len(txt.Txt) == 1 && txt.Txt[0] == HealthText
 }
 
-// local is where queries come from: the loopback address, by which the rules know them.
-func (a *asker) local(network string) net.Addr {
-	ip := netip.IPv6Loopback()
-	if a.to.Addr().Is4() {
-		ip = netip.AddrFrom4([4]byte{127, 0, 0, 1})
+// newAsker returns one for an address of the node. A link-local IPv6 address needs the interface.
+func newAsker(addr netip.Addr, iface string, port uint16, suffix string) *asker {
+	a := &asker{from: rules.AskedFrom(addr), suffix: suffix}
+	if addr.Is6() && addr.IsLinkLocalUnicast() {
+		addr, a.from = addr.WithZone(iface), a.from.WithZone(iface)
 	}
+	a.to = netip.AddrPortFrom(addr, port)
+	return a
+}
+
+// local is where queries come from, by which the rules know them.
+func (a *asker) local(network string) net.Addr {
+	ip := a.from
 	if network == "tcp" {
 		return net.TCPAddrFromAddrPort(netip.AddrPortFrom(ip, 0))
 	}
@@ -102,21 +119,41 @@ func mark(value int) func(network, address string, c syscall.RawConn) error {
 type lease struct {
 	renewed time.Time // when it was renewed the last time
 	held    bool
+	right   int // answers in a row
 }
 
-// after takes the outcome of a query that was sent at a time, marked or not, and returns whether the
-// next one is to renew the lease, and whether the lease was taken or lost by this one.
-func (l *lease) after(sent time.Time, marked bool, err error, now time.Time) (renew, taken, lost bool) {
+// event is what a query meant for the lease.
+type event int
+
+const (
+	nothing event = iota
+	taken
+	lost
+	lostAndTaken // it ran out before it was renewed
+)
+
+// renew returns whether the next query is to renew the lease.
+func (l *lease) renew() bool { return l.right >= steady }
+
+// after takes the outcome of a query that was sent at a time, marked or not.
+func (l *lease) after(sent time.Time, marked bool, err error, now time.Time) (e event) {
 	if marked {
-		l.renewed = sent
-		taken, l.held = !l.held, true
+		switch ranOut := sent.Sub(l.renewed) >= rules.Lease; {
+		case !l.held:
+			e = taken
+		case ranOut:
+			e = lostAndTaken
+		}
+		l.renewed, l.held = sent, true
 	}
 	if err == nil {
-		return true, taken, false
+		l.right++
+		return e
 	}
+	l.right = 0
 	if l.held && now.Sub(l.renewed) >= rules.Lease {
 		l.held = false
-		return false, taken, true
+		return lost
 	}
-	return false, taken, false
+	return e
 }

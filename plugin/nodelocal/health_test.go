@@ -5,6 +5,9 @@ import (
 	"errors"
 	"net"
 	"net/netip"
+	"slices"
+	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -33,6 +36,7 @@ func TestServeDNS(t *testing.T) {
 		{"health over IPv6", "cluster.local.", "7.nodelocal-health.cluster.local.", "::1", next, dns.RcodeSuccess, true, true},
 		{"health of the root", ".", "7.nodelocal-health.", "127.0.0.1", next, dns.RcodeSuccess, true, true},
 		{"health without a next plugin", ".", "7.nodelocal-health.", "127.0.0.1", nil, dns.RcodeSuccess, true, true},
+		{"health from itself", "cluster.local.", "7.nodelocal-health.cluster.local.", "fe80::53%nodelocaldns", next, dns.RcodeSuccess, true, true},
 		{"from a pod", "cluster.local.", "7.nodelocal-health.cluster.local.", "10.1.0.2", next, dns.RcodeNameError, true, false},
 		{"another name", "cluster.local.", "web.shop.svc.cluster.local.", "127.0.0.1", next, dns.RcodeNameError, true, false},
 		{"the suffix itself", "cluster.local.", "nodelocal-health.cluster.local.", "127.0.0.1", next, dns.RcodeNameError, true, false},
@@ -40,9 +44,10 @@ func TestServeDNS(t *testing.T) {
 		{"another name without a next plugin", ".", "example.com.", "127.0.0.1", nil, dns.RcodeRefused, false, false},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			n := &NodeLocal{Next: tc.next, suffix: healthSuffix(tc.zone)}
+			n := &NodeLocal{Next: tc.next, suffix: healthSuffix(tc.zone), addresses: []netip.Addr{netip.MustParseAddr("169.254.20.10"), netip.MustParseAddr("fe80::53")}}
 			m := new(dns.Msg).SetQuestion(tc.question, dns.TypeTXT)
-			w := dnstest.NewRecorder(&test.ResponseWriter{RemoteIP: tc.remote})
+			ip, zone, _ := strings.Cut(tc.remote, "%")
+			w := dnstest.NewRecorder(&test.ResponseWriter{RemoteIP: ip, Zone: zone})
 			rcode, err := n.ServeDNS(context.Background(), w, m)
 			if err != nil || rcode != tc.rcode {
 				t.Errorf("%s, %v; want %s", dns.RcodeToString[rcode], err, dns.RcodeToString[tc.rcode])
@@ -84,7 +89,8 @@ func TestAsk(t *testing.T) {
 		{"silence", func(dns.ResponseWriter, *dns.Msg) {}, []string{"udp", "tcp"}, nil, true},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			a := &asker{to: serve(t, tc.answer, tc.network), suffix: right.suffix}
+			to := serve(t, tc.answer, tc.network)
+			a := newAsker(to.Addr(), "lo", to.Port(), right.suffix)
 			err := a.ask(context.Background(), false)
 			if (err != nil) != tc.fails || tc.want != nil && !errors.Is(err, tc.want) {
 				t.Errorf("error %v, want %v", err, tc.want)
@@ -122,59 +128,105 @@ func serve(t *testing.T, answer dns.HandlerFunc, networks []string) netip.AddrPo
 	return to
 }
 
-// TestLease goes through what happens to the lease of an address, query by query.
+// TestLease goes through what happens to the lease of an address, query by query. Times are milliseconds.
 func TestLease(t *testing.T) {
 	failure := errors.New("no answer")
 	type step struct {
-		at, answered       time.Duration // sent, and when the answer came or the wait was over
-		err                error
-		renew, taken, lost bool
+		sent, over time.Duration // when the answer came or the wait was over
+		err        error
+		renew      bool // the next one is to
+		want       event
+	}
+	// start is what a healthy server does first.
+	start := []step{
+		{0, 1, nil, false, nothing},
+		{50, 51, nil, false, nothing},
+		{100, 101, nil, false, nothing},
+		{150, 151, nil, false, nothing},
+		{200, 201, nil, true, nothing},
+		{250, 251, nil, true, taken},
+		{550, 551, nil, true, nothing},
 	}
 	for _, tc := range []struct {
 		name  string
 		steps []step
 	}{
-		{"taken by the second answer", []step{
-			{0, 1, nil, true, false, false},
-			{300, 301, nil, true, true, false},
-			{600, 601, nil, true, false, false},
-		}},
+		{"taken after five answers", start},
 		{"never taken without an answer", []step{
-			{0, 600, failure, false, false, false},
-			{600, 1200, failure, false, false, false},
-			{1200, 1800, failure, false, false, false},
+			{0, 600, failure, false, nothing},
+			{600, 1200, failure, false, nothing},
+			{1200, 1800, failure, false, nothing},
 		}},
-		{"kept over one lost query", []step{
-			{0, 1, nil, true, false, false},
-			{300, 301, nil, true, true, false},
-			{600, 1200, failure, false, false, false},
-			{1200, 1201, nil, true, false, false},
-			{1250, 1251, nil, true, false, false},
+		{"not taken where every second query is lost", []step{
+			{0, 1, nil, false, nothing},
+			{50, 650, failure, false, nothing},
+			{650, 651, nil, false, nothing},
+			{700, 1300, failure, false, nothing},
+			{1300, 1301, nil, false, nothing},
 		}},
-		{"lost by silence, and taken again", []step{
-			{0, 1, nil, true, false, false},
-			{300, 301, nil, true, true, false},
-			{600, 1200, failure, false, false, false},
-			{1200, 1800, failure, false, false, true},
-			{1800, 2400, failure, false, false, false},
-			{2400, 2401, nil, true, false, false},
-			{2450, 2451, nil, true, true, false},
-		}},
+		{"kept over one lost query", append(slices.Clone(start), []step{
+			{850, 1450, failure, false, nothing},
+			{1450, 1451, nil, false, nothing},
+			{1500, 1501, nil, false, nothing},
+			{1550, 1551, nil, false, nothing},
+			{1600, 1601, nil, false, nothing},
+			{1650, 1651, nil, true, nothing},
+			{1700, 1701, nil, true, nothing},
+		}...)},
+		{"ran out, and taken again", append(slices.Clone(start), []step{
+			{850, 1450, failure, false, nothing},
+			{1500, 1501, nil, false, nothing},
+			{1550, 1551, nil, false, nothing},
+			{1600, 1601, nil, false, nothing},
+			{1650, 1651, nil, false, nothing},
+			{1700, 1701, nil, true, nothing},
+			{1900, 1901, nil, true, lostAndTaken},
+			{2200, 2201, nil, true, nothing},
+		}...)},
+		{"lost by silence", append(slices.Clone(start), []step{
+			{850, 1450, failure, false, nothing},
+			{1450, 2050, failure, false, lost},
+			{2050, 2650, failure, false, nothing},
+		}...)},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			start := time.Unix(1000, 0)
+			begin := time.Unix(1000, 0)
 			var l lease
-			renew := false
 			for i, s := range tc.steps {
-				var taken, lost bool
-				renew, taken, lost = l.after(start.Add(s.at*time.Millisecond), renew, s.err, start.Add(s.answered*time.Millisecond))
-				if renew != s.renew || taken != s.taken || lost != s.lost {
-					t.Errorf("step %d: renew %t, taken %t, lost %t; want %t, %t, %t", i, renew, taken, lost, s.renew, s.taken, s.lost)
+				got := l.after(begin.Add(s.sent*time.Millisecond), l.renew(), s.err, begin.Add(s.over*time.Millisecond))
+				if l.renew() != s.renew || got != s.want {
+					t.Errorf("step %d: renew %t, event %d; want %t, %d", i, l.renew(), got, s.renew, s.want)
 				}
 			}
 		})
 	}
-	if healthWait+renewal >= rules.Lease {
+	if healthWait+(steady+1)*catchUp >= rules.Lease {
 		t.Error("one lost query loses the lease")
+	}
+}
+
+// TestAskTCP has a server lose TCP and get it back.
+func TestAskTCP(t *testing.T) {
+	right := &NodeLocal{suffix: healthSuffix(".")}
+	var refuse atomic.Bool
+	to := serve(t, func(w dns.ResponseWriter, r *dns.Msg) {
+		if _, tcp := w.RemoteAddr().(*net.TCPAddr); tcp && refuse.Load() {
+			_ = w.Close()
+			return
+		}
+		_, _ = right.ServeDNS(context.Background(), w, r)
+	}, []string{"udp", "tcp"})
+	a := newAsker(to.Addr(), "lo", to.Port(), right.suffix)
+	refuse.Store(true)
+	for range 3 { // one of ten queries goes over TCP, but each after a failure
+		if err := a.ask(context.Background(), false); err == nil || !strings.HasPrefix(err.Error(), "tcp: ") {
+			t.Errorf("without TCP: %v", err)
+		}
+	}
+	refuse.Store(false)
+	for range 2 * tcpEvery {
+		if err := a.ask(context.Background(), false); err != nil {
+			t.Error(err)
+		}
 	}
 }

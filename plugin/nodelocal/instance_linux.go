@@ -6,8 +6,10 @@ import (
 	"io"
 	"net"
 	"os"
+	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -17,13 +19,20 @@ import (
 // Instances of nodecache on one node know each other by sockets with names in the network namespace,
 // which no file system has to be shared for and which end with their process, however it ends. The
 // name has the time of the start, so that all know who is the youngest: that one keeps the interface
-// and the rules. The last to leave removes them, under a name that no arriving one passes.
+// and the rules. The last to leave removes them, under a name that no arriving one passes. Since any
+// process of the network namespace may have such names, only those of root or the own user count.
 const (
 	instancePrefix = "@nearside-nodelocal/"
 	removalName    = "removal"
-	// removalWait bounds how long an arriving instance waits for a leaving one's removal.
+	// removalWait bounds how long an instance waits for another one's removal.
 	removalWait = 5 * time.Second
+	// ownerWait bounds the look at a socket's owner.
+	ownerWait = 100 * time.Millisecond
 )
+
+// instanceName is what names of instances look like: nanoseconds since the node's boot, the number of
+// the instance in its process, and the process.
+var instanceName = regexp.MustCompile(`^\d{20}-\d{6}-\d+$`)
 
 // socketList is where the kernel lists the sockets of the thread's network namespace.
 const socketList = "/proc/thread-self/net/unix"
@@ -31,12 +40,12 @@ const socketList = "/proc/thread-self/net/unix"
 // instance is the presence of one instance.
 type instance struct {
 	iface, name string
-	socket      *net.UnixConn
+	socket      io.Closer
 }
 
 var instanceNumber atomic.Uint64
 
-// announce makes a new instance known.
+// announce makes a new instance known, and waits until no leaving one removes the interface any more.
 func announce(iface string) (*instance, error) {
 	var now unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &now); err != nil {
@@ -48,14 +57,35 @@ func announce(iface string) (*instance, error) {
 		return nil, fmt.Errorf("announce this instance: %w", err)
 	}
 	i := &instance{iface: iface, name: name, socket: socket}
-	return i, i.awaitRemoval()
+	if err := i.awaitRemoval(); err != nil {
+		i.leave()
+		return nil, err
+	}
+	return i, nil
 }
 
-func bind(iface, name string) (*net.UnixConn, error) {
-	return net.ListenUnixgram("unixgram", &net.UnixAddr{Net: "unixgram", Name: instancePrefix + iface + "/" + name})
+// bind makes a socket with a name. Who connects to it learns whose it is, and nothing else.
+func bind(iface, name string) (io.Closer, error) {
+	l, err := net.ListenUnix("unix", address(iface, name))
+	if err != nil {
+		return nil, err
+	}
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return // closed
+			}
+			_ = c.Close()
+		}
+	}()
+	return l, nil
 }
 
-// awaitRemoval waits until no leaving instance removes the interface any more.
+func address(iface, name string) *net.UnixAddr {
+	return &net.UnixAddr{Net: "unix", Name: instancePrefix + iface + "/" + name}
+}
+
 func (i *instance) awaitRemoval() error {
 	for end := time.Now().Add(removalWait); ; time.Sleep(10 * time.Millisecond) {
 		names, err := sockets(i.iface)
@@ -92,6 +122,10 @@ func (i *instance) others() (n int, younger bool, err error) {
 func Claim(iface string) (io.Closer, error) {
 	socket, err := bind(iface, removalName)
 	if errors.Is(err, unix.EADDRINUSE) {
+		if !trusted(iface, removalName) {
+			log.Warningf("A process of another user has the name of removing interface %s: going on without it", iface)
+			return io.NopCloser(nil), nil
+		}
 		err = ErrClaimed
 	}
 	if err != nil {
@@ -103,9 +137,13 @@ func Claim(iface string) (io.Closer, error) {
 // ErrClaimed says that somebody else is removing the interface.
 var ErrClaimed = errors.New("it is being removed by somebody else")
 
-// ifLast calls remove if there is no instance that keeps the interface.
+// ifLast calls remove if there is no instance that keeps the interface. If another one is leaving as
+// well, it waits for that one: whoever comes last sees nobody.
 func ifLast(iface string, remove func()) error {
 	claim, err := Claim(iface)
+	for end := time.Now().Add(removalWait); errors.Is(err, ErrClaimed) && time.Now().Before(end); claim, err = Claim(iface) {
+		time.Sleep(10 * time.Millisecond)
+	}
 	if err != nil {
 		return err
 	}
@@ -116,19 +154,58 @@ func ifLast(iface string, remove func()) error {
 	return errors.Join(err, claim.Close())
 }
 
-// sockets returns the names of an interface's sockets.
+// sockets returns the names of an interface's sockets that count.
 func sockets(iface string) (names []string, err error) {
 	list, err := os.ReadFile(socketList)
 	if err != nil {
 		return nil, fmt.Errorf("list instances: %w", err)
 	}
 	for line := range strings.Lines(string(list)) {
-		fields := strings.Fields(line)
-		if name, ok := strings.CutPrefix(fields[len(fields)-1], instancePrefix+iface+"/"); ok {
+		// A name may hold anything: only the part that looks like ours is taken.
+		_, name, ok := strings.Cut(strings.TrimSuffix(line, "\n"), instancePrefix+iface+"/")
+		if !ok || name != removalName && !instanceName.MatchString(name) || slices.Contains(names, name) {
+			continue // a connection has the name of its listener
+		}
+		if trusted(iface, name) {
 			names = append(names, name)
 		}
 	}
 	return names, nil
+}
+
+// known are the names of instances whose owner has been looked at: such a name is never used again.
+var known sync.Map
+
+// trusted returns whether a socket belongs to root or the own user.
+func trusted(iface, name string) bool {
+	key := iface + "/" + name
+	if ok, found := known.Load(key); found {
+		return ok.(bool)
+	}
+	ok, err := ownerTrusted(address(iface, name))
+	if err == nil && name != removalName {
+		known.Store(key, ok)
+	}
+	return err == nil && ok
+}
+
+func ownerTrusted(a *net.UnixAddr) (ok bool, err error) {
+	c, err := net.DialTimeout("unix", a.Name, ownerWait)
+	if err != nil {
+		return false, err // gone
+	}
+	defer func() { _ = c.Close() }()
+	raw, err := c.(*net.UnixConn).SyscallConn()
+	if err != nil {
+		return false, err
+	}
+	var owner *unix.Ucred
+	if e := raw.Control(func(fd uintptr) {
+		owner, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
+	}); e != nil || err != nil {
+		return false, errors.Join(e, err)
+	}
+	return owner.Uid == 0 || int(owner.Uid) == os.Geteuid(), nil
 }
 
 // Instances returns how many instances of nodecache keep the interface on this node.

@@ -1,8 +1,16 @@
 package nodelocal
 
 import (
+	"fmt"
+	"net"
+	"os"
+	"runtime"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 func announced(t *testing.T, iface string) *instance {
@@ -82,5 +90,76 @@ func TestArrivalDuringRemoval(t *testing.T) {
 	case <-arrived:
 	case <-time.After(removalWait):
 		t.Error("the arriving instance still waits")
+	}
+}
+
+// TestLeavingAtOnce has pairs of instances leave at the same time: one of them removes everything.
+func TestLeavingAtOnce(t *testing.T) {
+	for n := range 50 {
+		iface := fmt.Sprintf("test-both%d", n)
+		var removed atomic.Int32
+		var both sync.WaitGroup
+		for range 2 {
+			i := announced(t, iface)
+			both.Go(func() {
+				i.leave()
+				if err := ifLast(iface, func() { removed.Add(1) }); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		both.Wait()
+		if removed.Load() == 0 {
+			t.Errorf("pair %d: nobody removed", n)
+		}
+	}
+}
+
+// TestForeignSockets has another user's process bind names of ours, and names that break the list.
+func TestForeignSockets(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root, to be somebody else")
+	}
+	const iface = "test-foreign"
+	own := announced(t, iface)
+	names := []string{
+		instancePrefix + iface + "/99999999999999999999-000001-1",
+		instancePrefix + iface + "/" + removalName,
+		instancePrefix + iface + "/anything",
+		"@x\n\ny", "@" + "\n" + instancePrefix + iface + "/99999999999999999999-000002-1",
+	}
+	bound := make(chan error)
+	ended := make(chan struct{})
+	go func() {
+		runtime.LockOSThread() // the thread ends with the goroutine, as the other user
+		if _, _, e := unix.RawSyscall(unix.SYS_SETRESUID, 65534, 65534, 65534); e != 0 {
+			bound <- e
+			return
+		}
+		for _, name := range names {
+			l, err := net.ListenUnix("unix", &net.UnixAddr{Net: "unix", Name: name})
+			if err != nil {
+				bound <- err
+				return
+			}
+			defer func() { _ = l.Close() }()
+		}
+		bound <- nil
+		<-ended
+	}()
+	defer close(ended)
+	if err := <-bound; err != nil {
+		t.Fatal(err)
+	}
+	expectOthers(t, own, 0, false)
+	own.leave()
+	start := time.Now()
+	removed := false
+	if err := ifLast(iface, func() { removed = true }); err != nil || !removed {
+		t.Errorf("removed %t, %v", removed, err)
+	}
+	announced(t, iface)
+	if d := time.Since(start); d >= removalWait {
+		t.Errorf("waited %s for somebody else's removal", d)
 	}
 }

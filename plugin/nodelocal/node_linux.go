@@ -14,9 +14,13 @@ import (
 	"github.com/nearside-dns/nearside/plugin/nodelocal/rules"
 )
 
-// stepWait bounds each step that changes the kernel's state. A step that takes longer goes on by
-// itself; nobody waits for it.
-const stepWait = 10 * time.Second
+const (
+	// stepWait bounds each step that changes the kernel's state. A step that takes longer goes on by
+	// itself; nobody waits for it.
+	stepWait = 10 * time.Second
+	// startWait bounds the rules at the start: the server answers without them, and has to be up soon.
+	startWait = 2 * time.Second
+)
 
 // keeper is what keeps rules in the kernel.
 type keeper interface {
@@ -36,39 +40,53 @@ type keeper interface {
 type node struct {
 	config   config
 	link     *link.Interface
-	instance *instance
+	instance *instance // nil if there is nothing to set up
 
 	cancel  context.CancelFunc // ends the goroutines
 	running sync.WaitGroup
 	look    chan struct{} // somebody changed the interface: look at once
+	confirm chan struct{} // an address has taken a lease: see whether the kernel has it
 
 	started time.Time
 	keeper  keeper  // nil without rules; set before the goroutines start
 	backend backend // of keeper; none without
 
-	mu      sync.Mutex // held while the kernel's state is looked at or changed, which may take long
-	leaving bool       // the kernel's state is no longer this node's to repair
+	mu      sync.Mutex                  // held while the kernel's state is looked at or changed, which may take long
+	leaving bool                        // the kernel's state is no longer this node's to repair
+	missing map[string]time.Time        // since when what a younger instance should have put back is missing
+	leases  map[netip.Addr]*atomic.Bool // which addresses have one, as far as this process knows
 
 	applied    atomic.Bool  // the rules have been applied once
 	unanswered atomic.Int32 // addresses whose last query to the server itself was not answered
 	failed     atomic.Value // the last error's text, so that it is logged once
+
+	legacyUnread sync.Once // said that old iptables can't be read
 }
 
 func newNode(c config) *node {
-	return &node{
-		config: c, link: link.New(c.Interface), look: make(chan struct{}, 1),
+	n := &node{
+		config: c, link: link.New(c.Interface), look: make(chan struct{}, 1), confirm: make(chan struct{}, 1),
 		started: time.Now(), backend: backendNone,
+		missing: map[string]time.Time{}, leases: map[netip.Addr]*atomic.Bool{},
 	}
+	for _, a := range c.Addresses {
+		n.leases[a] = new(atomic.Bool)
+	}
+	return n
 }
 
 // start makes the interface and the rules, and begins to look after them. An error is one that lets
 // the server not start: without addresses it can't listen.
 func (n *node) start() (err error) {
+	if !n.config.setupInterface && !n.config.setupRules {
+		n.showSetup()
+		return nil // the addresses may be nowhere on this node
+	}
 	if n.instance, err = announce(n.config.Interface); err != nil {
 		return err
 	}
 	if n.config.setupInterface {
-		if err := bounded(n.firstInterface); err != nil {
+		if err := bounded("making interface "+n.config.Interface, stepWait, n.firstInterface); err != nil {
 			n.instance.leave()
 			return err
 		}
@@ -79,9 +97,6 @@ func (n *node) start() (err error) {
 	n.showSetup()
 	ctx, cancel := context.WithCancel(context.Background())
 	n.cancel = cancel
-	if !n.config.setupInterface && !n.config.setupRules {
-		return nil // the addresses may be nowhere on this node
-	}
 	n.unanswered.Store(int32(len(n.config.Addresses)))
 	for _, a := range n.config.Addresses {
 		n.running.Go(func() { n.askAlways(ctx, a) })
@@ -90,19 +105,20 @@ func (n *node) start() (err error) {
 	return nil
 }
 
-// bounded runs a step and waits for it no longer than stepWait.
-func bounded(step func() error) error {
+// bounded runs a step and waits for it no longer than that.
+func bounded(what string, wait time.Duration, step func() error) error {
 	done := make(chan error, 1)
 	go func() { done <- step() }()
 	select {
 	case err := <-done:
 		return err
-	case <-time.After(stepWait):
-		return errStepWait
+	case <-time.After(wait):
+		return fmt.Errorf("%s: %w for %s", what, errNoAnswer, wait)
 	}
 }
 
-var errStepWait = fmt.Errorf("the kernel has not answered for %s", stepWait)
+// errNoAnswer says that the kernel takes long, or somebody else who keeps its locks.
+var errNoAnswer = errors.New("the kernel has not answered")
 
 func (n *node) firstInterface() error {
 	n.mu.Lock()
@@ -124,21 +140,24 @@ func (n *node) firstInterface() error {
 	return nil
 }
 
-// startRules finds what can keep the rules. Without any, DNS works all the same, and nftables is tried
+// startRules finds what can keep the rules. Without any, DNS works all the same, and they are tried
 // again.
 func (n *node) startRules() {
 	chosen := make(chan backendKeeper, 1)
-	err := bounded(func() error {
+	err := bounded("applying rules", startWait, func() error {
 		c, err := chooseBackend(n.config)
 		chosen <- c
 		return err
 	})
-	n.keeper, n.backend = rules.NewNFTables(n.config.Config), backendNFTables
 	select {
 	case c := <-chosen:
 		n.keeper, n.backend = c.keeper, c.backend
 		n.applied.Store(err == nil && c.backend == backendNFTables)
-	default:
+	default: // too slow to know; iptables is slow, so that it is not waited for
+		n.keeper, n.backend = rules.NewNFTables(n.config.Config), backendNFTables
+	}
+	if n.backend == backendIPTables {
+		log.Warning("iptables has no lease: if this process dies, its rules stay and DNS on this node fails until it runs again")
 	}
 	if err != nil {
 		SetupErrors.WithLabelValues(n.errorType(err)).Inc()
@@ -149,31 +168,25 @@ func (n *node) startRules() {
 // backendKeeper is what keeps rules, with its name.
 type backendKeeper struct {
 	backend backend
-	keeper  keeper
+	keeper  keeper // nil if it can't be had
 }
 
 // chooseBackend returns what can keep the rules. Those of nftables are applied, as they take no traffic
-// before the lease.
+// before the lease. Only where the kernel has no nftables is iptables the choice of auto: any other
+// trouble may pass, and would cost the lease for good.
 func chooseBackend(c config) (backendKeeper, error) {
-	table := rules.NewNFTables(c.Config)
-	chosen := backendKeeper{backendNFTables, table}
-	var err error
 	if c.backend != backendIPTables {
-		if err = table.Apply(); err == nil || c.backend == backendNFTables {
-			return chosen, err
+		table := rules.NewNFTables(c.Config)
+		err := table.Apply()
+		if err == nil || c.backend == backendNFTables || !rules.Unsupported(err) {
+			return backendKeeper{backendNFTables, table}, err
 		}
-	}
-	list, e := rules.NewIPTables(c.Config)
-	if e != nil && c.backend == backendAuto {
-		return chosen, errors.Join(err, e)
-	}
-	if e != nil {
-		return backendKeeper{backendIPTables, nil}, e
-	}
-	if err != nil {
 		log.Warningf("%v: using iptables instead", err)
 	}
-	log.Warning("iptables has no lease: if this process dies, its rules stay and DNS on this node fails until it runs again")
+	list, err := rules.NewIPTables(c.Config)
+	if err != nil {
+		return backendKeeper{backendIPTables, nil}, err
+	}
 	return backendKeeper{backendIPTables, list}, nil
 }
 
@@ -184,6 +197,11 @@ func (n *node) showSetup() {
 		kind = string(n.link.Kind())
 	}
 	setupInfo.DeletePartialMatch(map[string]string{"interface": n.config.Interface})
+	for _, a := range n.config.Addresses {
+		leaseHeld.WithLabelValues(a.String()) // 0 is worth seeing too
+		leasesLost.WithLabelValues(a.String())
+		healthFailure.WithLabelValues(a.String())
+	}
 	setupInfo.WithLabelValues(n.config.Interface, kind, string(n.backend)).Set(1)
 	var fallback []string
 	for _, a := range n.config.Fallback {
@@ -206,21 +224,23 @@ func join(addrs []netip.Addr) string {
 
 // askAlways asks the server on one address whether it answers, and renews the lease while it does.
 func (n *node) askAlways(ctx context.Context, addr netip.Addr) {
-	a := &asker{to: netip.AddrPortFrom(addr, n.config.Port), suffix: healthSuffix(n.config.zone)}
+	a := newAsker(addr, n.link.Device(), n.config.Port, healthSuffix(n.config.zone))
 	var l lease
-	renew, answered, label := false, false, addr.String()
-	for ctx.Err() == nil {
-		sent, marked := time.Now(), renew && n.leases()
+	for answered, label := false, addr.String(); ctx.Err() == nil; {
+		sent, marked := time.Now(), l.renew() && n.hasLease()
 		err := a.ask(ctx, marked)
 		if ctx.Err() != nil {
 			return
 		}
-		var taken, lost bool
-		renew, taken, lost = l.after(sent, marked, err, time.Now())
-		n.publish(label, &answered, err, taken, lost)
+		n.publish(label, l.after(sent, marked, err, time.Now()), err)
+		n.leases[addr].Store(l.held)
+		if ok := err == nil; ok != answered {
+			answered = ok
+			n.unanswered.Add(map[bool]int32{true: -1, false: 1}[ok])
+		}
 		pause := renewal
-		if err != nil || !marked && renew {
-			pause = renewal / 6 // make up for the lost time
+		if !l.renew() {
+			pause = catchUp // it is to be taken, or is about to run out
 		}
 		select {
 		case <-ctx.Done():
@@ -230,31 +250,26 @@ func (n *node) askAlways(ctx context.Context, addr netip.Addr) {
 }
 
 // publish counts and logs the outcome of a query of the server to itself.
-func (n *node) publish(label string, answered *bool, err error, taken, lost bool) {
-	if ok := err == nil; ok != *answered {
-		*answered = ok
-		if ok {
-			n.unanswered.Add(-1)
-		} else {
-			n.unanswered.Add(1)
-		}
-	}
+func (n *node) publish(label string, e event, err error) {
 	if err != nil {
 		healthFailure.WithLabelValues(label).Inc()
 	}
-	if taken {
+	if e == lost || e == lostAndTaken {
+		leasesLost.WithLabelValues(label).Inc()
+	}
+	switch e {
+	case taken:
 		leaseHeld.WithLabelValues(label).Set(1)
 		log.Infof("Address %s takes the node's queries", label)
-	}
-	if lost {
+		signal(n.confirm)
+	case lost:
 		leaseHeld.WithLabelValues(label).Set(0)
-		leasesLost.WithLabelValues(label).Inc()
 		log.Warningf("Address %s has left the node's queries to cluster DNS: the server does not answer itself: %v", label, err)
 	}
 }
 
-// leases returns whether rules with a lease are in the kernel.
-func (n *node) leases() bool { return n.backend == backendNFTables && n.applied.Load() }
+// hasLease returns whether rules with a lease are in the kernel.
+func (n *node) hasLease() bool { return n.backend == backendNFTables && n.applied.Load() }
 
 // ready returns whether the server answered itself on every address.
 func (n *node) ready() bool { return n.unanswered.Load() == 0 }

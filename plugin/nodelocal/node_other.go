@@ -13,7 +13,8 @@ func (n *node) start() error {
 	return errors.New("interface and rules need Linux")
 }
 
-func (n *node) ready() bool { return false }
-func (n *node) poke()       {}
-func (n *node) handOver()   {}
-func (n *node) leave()      {}
+func (n *node) ready() bool      { return false }
+func (n *node) poke()            {}
+func (n *node) handOver([]*node) {}
+func (n *node) leave()           {}
+func (n *node) finish()          {}

@@ -7,7 +7,8 @@ package nodelocal
 
 import (
 	"context"
-	"net"
+	"net/netip"
+	"slices"
 	"strings"
 
 	"github.com/coredns/coredns/plugin"
@@ -26,7 +27,8 @@ const HealthText = "nearside"
 type NodeLocal struct {
 	Next plugin.Handler
 
-	suffix string // of the names of those queries
+	suffix    string       // of the names of those queries
+	addresses []netip.Addr // node-local ones, which may be asked from as well
 }
 
 // healthSuffix returns what names of queries of the server to itself end in.
@@ -44,7 +46,7 @@ func (n *NodeLocal) Name() string { return pluginName }
 // nobody else; it proves that this server reads from its socket and has time to answer.
 func (n *NodeLocal) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.Msg) (int, error) {
 	state := request.Request{W: w, Req: r}
-	if !strings.HasSuffix(state.Name(), n.suffix) || !net.ParseIP(state.IP()).IsLoopback() {
+	if !strings.HasSuffix(state.Name(), n.suffix) || !n.isOwn(state.IP()) {
 		if n.Next == nil {
 			return dns.RcodeRefused, nil // in a block of its own it answers nothing else
 		}
@@ -60,4 +62,10 @@ func (n *NodeLocal) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.M
 		}}
 	}
 	return dns.RcodeSuccess, w.WriteMsg(m)
+}
+
+// isOwn returns whether a query is from this node: from the loopback address or a node-local one.
+func (n *NodeLocal) isOwn(remote string) bool {
+	a, err := netip.ParseAddr(remote)
+	return err == nil && (a.IsLoopback() || slices.Contains(n.addresses, a.WithZone("")))
 }

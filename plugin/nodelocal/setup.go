@@ -25,7 +25,7 @@ func setup(c *caddy.Controller) error {
 	if c.ServerBlockKeyIndex > 0 {
 		return nil // a block with several zones has one node
 	}
-	handler := &handler{NodeLocal: NodeLocal{suffix: healthSuffix(cfg.zone)}, node: newNode(cfg)}
+	handler := &handler{NodeLocal: NodeLocal{suffix: healthSuffix(cfg.zone), addresses: cfg.Addresses}, node: newNode(cfg)}
 	c.OnStartup(func() error { return nodes.start(handler.node) })
 	c.OnRestart(func() error { nodes.reloadBegins(); return nil })
 	c.OnRestartFailed(func() error { nodes.reloadFailed(handler.node); return nil })
@@ -90,7 +90,7 @@ func (r *registry) reloadFailed(stays *node) {
 	defer r.mu.Unlock()
 	for _, n := range r.running {
 		if r.reloading && !slices.Contains(r.old, n) {
-			n.handOver()
+			n.handOver(r.old)
 		}
 	}
 	if r.reloading {
@@ -108,8 +108,8 @@ func (r *registry) shutdown(n *node) {
 	if !r.reloading || i < 0 {
 		return
 	}
-	n.handOver()
 	r.running = slices.DeleteFunc(r.running, func(other *node) bool { return other == n })
+	n.handOver(r.running)
 	if r.old = slices.Delete(r.old, i, i+1); len(r.old) == 0 {
 		r.reloading = false
 	}
@@ -124,7 +124,7 @@ func Stopped() {
 	nodes.mu.Lock()
 	defer nodes.mu.Unlock()
 	for _, n := range nodes.running {
-		n.handOver()
+		n.finish()
 	}
 	nodes.running = nil
 }

@@ -58,11 +58,8 @@ func (n *node) rules() string {
 	return text
 }
 
-// leased tells whether nodecache's table, if there is one, takes the traffic of an address.
+// leased tells whether nodecache's table takes the traffic of an address.
 func (n *node) leased(address netip.Addr) error {
-	if n.rules() == "" {
-		return nil
-	}
 	set := "lease4"
 	if address.Is6() {
 		set = "lease6"

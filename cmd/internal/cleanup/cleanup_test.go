@@ -78,7 +78,7 @@ func TestRefuse(t *testing.T) {
 		{"nothing runs", options{}, leftovers{interfaces: []string{"nodelocaldns"}}, nil, "", ""},
 		{"an instance", options{}, leftovers{interfaces: []string{"nodelocaldns"}}, map[string]int{"nodelocaldns": 1}, "", "keeps interface nodelocaldns"},
 		{"an instance of another interface", options{}, leftovers{interfaces: []string{"x"}}, map[string]int{"nodelocaldns": 1}, "", ""},
-		{"an instance whose rules these may be", options{}, leftovers{interfaces: []string{"x"}, rules: make([]kernel.IPTablesRule, 1)}, map[string]int{"nodelocaldns": 1}, "", "keeps interface nodelocaldns"},
+		{"an instance whose rules these may be", options{}, leftovers{interfaces: []string{"x"}, rules: make([]rules.PredecessorRule, 1)}, map[string]int{"nodelocaldns": 1}, "", "keeps interface nodelocaldns"},
 		{"only iptables, the instance has a table", options{only: "iptables"}, leftovers{interfaces: []string{"nodelocaldns"}, tables: []kernel.Table{own}, served: []netip.Addr{four}}, map[string]int{"nodelocaldns": 1}, udp, ""},
 		{"only iptables, the instance has none", options{only: "iptables"}, leftovers{interfaces: []string{"nodelocaldns"}}, map[string]int{"nodelocaldns": 1}, "", "keeps interface"},
 		{"node-local-dns", options{}, leftovers{served: []netip.Addr{four}}, nil, udp, "node-cache (pid 7) listens on 169.254.20.10:53"},
@@ -219,7 +219,7 @@ func TestNamespaceInUse(t *testing.T) {
 		}
 	}
 	announce := func(name string) (end func()) {
-		s, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Net: "unixgram", Name: "@nearside-nodelocal/nodelocaldns/" + name})
+		s, err := net.ListenUnix("unix", &net.UnixAddr{Net: "unix", Name: "@nearside-nodelocal/nodelocaldns/" + name})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -229,7 +229,7 @@ func TestNamespaceInUse(t *testing.T) {
 			}
 		}
 	}
-	end := announce("00000000000000000001")
+	end := announce("00000000000000000001-000001-1")
 	refused("nodecache runs and keeps interface nodelocaldns: stop it first, or give -force")
 	if out, _ := cleanup(t, 0, "-only", "iptables"); strings.Count(out, "\n") != 26 || strings.Count(out, "removed rule") != 26 {
 		t.Errorf("-only iptables: got\n%s", out)
@@ -250,7 +250,7 @@ func TestNamespaceInUse(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	defer announce("00000000000000000002")()
+	defer announce("00000000000000000002-000001-1")()
 	if out, _ := cleanup(t, 0, "-force"); strings.Count(out, "removed ") != 2 {
 		t.Errorf("-force: got\n%s", out)
 	}
@@ -317,7 +317,7 @@ func TestNamespaceBounded(t *testing.T) {
 	netnstest.Run(t, "iptables-legacy", "-t", "raw", "-S") // makes the table
 	t.Setenv("PATH", bin+":"+os.Getenv("PATH"))
 	start := time.Now()
-	if _, said := cleanup(t, 1, "-timeout", "300ms"); !strings.Contains(said, "iptables-legacy -w -t raw -S") {
+	if _, said := cleanup(t, 1, "-timeout", "300ms"); !strings.Contains(said, "iptables-legacy -w 5 -t raw -S") {
 		t.Errorf("said %q", said)
 	}
 	if took := time.Since(start); took > 30*time.Second {

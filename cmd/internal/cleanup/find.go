@@ -7,13 +7,13 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"path/filepath"
 	"slices"
 	"strings"
 
 	"github.com/nearside-dns/nearside/cmd/internal/doctor/kernel"
 	"github.com/nearside-dns/nearside/cmd/internal/doctor/proc"
 	"github.com/nearside-dns/nearside/plugin/nodelocal"
+	"github.com/nearside-dns/nearside/plugin/nodelocal/rules"
 )
 
 // node is the machine.
@@ -29,7 +29,7 @@ func newNode(root proc.Root) *node { return &node{root: root, instances: nodeloc
 type leftovers struct {
 	interfaces []string // that nodecache has, or had; also those that are gone
 	tables     []kernel.Table
-	rules      []kernel.IPTablesRule
+	rules      []rules.PredecessorRule
 	links      []kernel.Link
 	loopback   map[string][]netip.Addr // addresses on lo, by the interface that they stand in for
 	served     []netip.Addr            // addresses of all this
@@ -49,13 +49,10 @@ func (n *node) find(o options) (leftovers, error) {
 }
 
 func (n *node) findRules(ctx context.Context, o options, l *leftovers) error {
-	legacy, problem := kernel.LegacyRules(ctx, filepath.Join(n.root.Proc, "net"))
+	var problem error
 	var ruleset kernel.Ruleset
 	if n.hasTables() {
-		var err error
-		if ruleset, err = kernel.Rules(ctx); err != nil {
-			return errors.Join(problem, err)
-		}
+		ruleset, problem = kernel.Rules(ctx)
 	}
 	for _, t := range ruleset.Tables {
 		iface, ours := t.Own()
@@ -70,8 +67,8 @@ func (n *node) findRules(ctx context.Context, o options, l *leftovers) error {
 		problem = errors.Join(problem, err)
 		l.served = append(l.served, addresses...)
 	}
-	rules, err := kernel.NFTRules(ctx, ruleset)
-	l.rules = append(rules, legacy.Rules...)
+	var err error
+	l.rules, err = kernel.Predecessors(ctx)
 	for _, r := range l.rules {
 		l.served = append(l.served, r.Addresses...)
 	}
@@ -148,7 +145,7 @@ func (l leftovers) items(o options) []item {
 		}
 	}
 	for _, r := range l.rules {
-		all = append(all, item{"rule " + r.String(), func(ctx context.Context) error { return kernel.RemoveRule(ctx, r) }})
+		all = append(all, item{"rule " + r.String(), func(ctx context.Context) error { return kernel.RemovePredecessor(ctx, r) }})
 	}
 	for _, link := range l.links {
 		name := link.Name

@@ -11,13 +11,14 @@ import (
 	"strings"
 
 	"github.com/nearside-dns/nearside/cmd/internal/doctor/kernel"
+	"github.com/nearside-dns/nearside/plugin/nodelocal/rules"
 )
 
 // checkPolicies looks for chains of others that drop what nodecache has accepted: a packet that one
 // table accepts can still be dropped by another.
 func (n *node) checkPolicies(ctx context.Context) []Line {
 	const name = "rules of others"
-	rules, err := n.rules()
+	there, err := n.rules()
 	if err != nil && !errors.Is(err, errNoTables) {
 		return skipped(name, err, adviceFor(err))
 	}
@@ -25,17 +26,18 @@ func (n *node) checkPolicies(ctx context.Context) []Line {
 		return one(name, "the addresses are not known", Skip, "name them with -localip")
 	}
 	var lines []Line
-	for _, chain := range rules.Chains {
+	for _, chain := range there.Chains {
 		_, ours := chain.Table.Own()
 		if chain.Drops && !ours && (chain.Hook == "input" || chain.Hook == "output") && n.concerns(chain.Table.Family) {
 			lines = append(lines, n.checkPolicy(ctx, chain))
 		}
 	}
 	legacy, err := n.legacy()
+	known, _ := n.predecessors() // what could not be read is said by checkLeftovers
 	for _, chain := range legacy.Drops {
 		family, _, _ := strings.Cut(chain, " ")
 		if n.concerns(family) && (strings.HasSuffix(chain, "INPUT") || strings.HasSuffix(chain, "OUTPUT")) {
-			lines = append(lines, n.legacyPolicy(chain, legacy.Rules))
+			lines = append(lines, n.legacyPolicy(chain, known))
 		}
 	}
 	if err != nil {
@@ -130,12 +132,12 @@ func (n *node) iptablesCommands(tool, chain string, missing []netip.Addr) []stri
 }
 
 // legacyPolicy is checkPolicy for a chain of the old iptables, such as "ip filter INPUT".
-func (n *node) legacyPolicy(chain string, rules []kernel.IPTablesRule) Line {
+func (n *node) legacyPolicy(chain string, known []rules.PredecessorRule) Line {
 	line := Line{Check: "rules of others", Value: "iptables-legacy, " + chain + " drops by policy"}
 	parts := strings.Fields(chain)
 	var accepted []netip.Addr
-	for _, r := range rules {
-		if r.Table.String()+" "+r.Chain == chain {
+	for _, r := range known {
+		if r.Legacy() && strings.Join([]string{r.Family, r.Table, r.Chain}, " ") == chain {
 			accepted = append(accepted, r.Addresses...)
 		}
 	}

@@ -25,7 +25,7 @@ func (n *node) checkRules(ctx context.Context) []Line {
 	}
 	table := kernel.OwnTable(s.iface)
 	if !there.Has(table.Family, table.Name) {
-		return n.withoutTable(ctx, s, there)
+		return n.withoutTable(s)
 	}
 	lines := []Line{n.checkTable(ctx, s, there)}
 	if s.noRules {
@@ -37,9 +37,9 @@ func (n *node) checkRules(ctx context.Context) []Line {
 }
 
 // withoutTable says what takes the traffic where nodecache's table is missing.
-func (n *node) withoutTable(ctx context.Context, s setup, there kernel.Ruleset) []Line {
+func (n *node) withoutTable(s setup) []Line {
 	const name = "rules"
-	found, err := n.iptablesRules(ctx, there)
+	found, err := n.predecessors()
 	switch {
 	case len(found) > 0:
 		return one(name, fmt.Sprintf("%d of iptables; no lease", len(found)), Warn,
@@ -127,27 +127,22 @@ func (n *node) checkFallback(ctx context.Context, s setup, there kernel.Ruleset)
 	return lines
 }
 
-// iptablesRules returns the rules of node-local-dns and of nodecache's iptables backend.
-func (n *node) iptablesRules(ctx context.Context, there kernel.Ruleset) ([]kernel.IPTablesRule, error) {
-	found, err := n.nftRules(ctx, there)
-	legacy, err2 := n.legacy()
-	return append(found, legacy.Rules...), errors.Join(err, err2)
-}
-
 // checkLeftovers looks for rules that node-local-dns left behind.
-func (n *node) checkLeftovers(ctx context.Context) []Line {
+func (n *node) checkLeftovers(context.Context) []Line {
 	const name = "rules of node-local-dns"
 	s := n.setup()
 	there, err := n.rules()
 	if err != nil && !errors.Is(err, errNoTables) {
 		return skipped(name, err, adviceFor(err))
 	}
-	found, err := n.iptablesRules(ctx, there)
+	found, err := n.predecessors()
 	table := kernel.OwnTable(s.iface)
 	switch own := there.Has(table.Family, table.Name); {
-	case len(found) > 0 && own:
+	case own && slices.ContainsFunc(found, rules.PredecessorRule.Untracks):
 		return one(name, fmt.Sprintf("%d, beside the table of nodecache", len(found)), Warn,
 			"they keep packets from cluster DNS while nodecache is down: nodecache cleanup -only iptables")
+	case len(found) > 0 && own:
+		return one(name, fmt.Sprintf("%d, which only accept DNS", len(found)), OK, "")
 	case len(found) > 0 && len(s.running) == 0:
 		return one(name, fmt.Sprintf("%d", len(found)), Warn, "left behind, if neither node-local-dns nor nodecache runs here: nodecache cleanup")
 	case len(found) > 0:

@@ -26,7 +26,7 @@ func (n *node) checkSysctls(context.Context) []Line {
 	for _, name := range []string{"net.ipv4.conf.all.rp_filter", "net.ipv4.conf.default.rp_filter"} {
 		lines = append(lines, n.checkReversePath(name))
 	}
-	lines = append(lines, n.checkNonlocalBind("net.ipv4.ip_nonlocal_bind"))
+	lines = append(lines, n.checkMigrate(), n.checkNonlocalBind("net.ipv4.ip_nonlocal_bind"))
 	for _, a := range n.setup().addresses {
 		if a.Is6() {
 			return append(lines, n.checkNonlocalBind("net.ipv6.ip_nonlocal_bind"))
@@ -141,4 +141,20 @@ func (n *node) checkNonlocalBind(name string) Line {
 		return Line{name, "0", OK, ""}
 	}
 	return Line{name, "1: a server can bind an address that is on no interface", OK, ""}
+}
+
+// checkMigrate tells what becomes of TCP connections that wait to be accepted when the instance that
+// they came to ends beside another one, as in an upgrade with surge (Linux, ip-sysctl.rst).
+func (n *node) checkMigrate() Line {
+	const name = "net.ipv4.tcp_migrate_req"
+	v, err := n.root.Sysctl(name)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return Line{name, "not in this kernel: an upgrade with surge may reset new TCP connections", OK, ""}
+	case err != nil:
+		return unread(name, err)
+	case v[0] == 0:
+		return Line{name, "0: an upgrade with surge may reset new TCP connections; 1 moves them to the new instance", OK, ""}
+	}
+	return Line{name, fmt.Sprintf("%d: in an upgrade with surge new TCP connections move to the new instance", v[0]), OK, ""}
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/nearside-dns/nearside/cmd/internal/doctor/kernel"
 	"github.com/nearside-dns/nearside/cmd/internal/doctor/proc"
+	"github.com/nearside-dns/nearside/plugin/nodelocal/rules"
 )
 
 var (
@@ -29,7 +30,7 @@ type machine struct {
 	links     []kernel.Link
 	rules     kernel.Ruleset
 	rulesErr  error
-	iptables  []kernel.IPTablesRule
+	iptables  []rules.PredecessorRule
 	legacy    kernel.Legacy
 	legacyErr error
 	features  map[string]proc.Presence
@@ -60,7 +61,7 @@ func (m machine) node(t *testing.T) *node {
 	n.leases = func(context.Context, string) (map[netip.Addr]time.Duration, error) { return m.leases, nil }
 	n.accepted = func(context.Context, kernel.Chain) (kernel.Acceptance, error) { return m.accepted, nil }
 	n.compared = func(_ context.Context, c kernel.Chain) ([]netip.Addr, error) { return m.compared[c.Name], nil }
-	n.nftRules = func(context.Context, kernel.Ruleset) ([]kernel.IPTablesRule, error) { return m.iptables, nil }
+	n.predecessors = func() ([]rules.PredecessorRule, error) { return m.iptables, m.legacyErr }
 	return n
 }
 
@@ -91,7 +92,7 @@ func TestChecks(t *testing.T) {
 	linkLocal := setup{addresses: []netip.Addr{four}}
 	nodecache := proc.Command{Process: proc.Process{PID: 7, Name: "nodecache"}}
 	predecessor := proc.Command{Process: proc.Process{PID: 7, Name: "node-cache"}}
-	oldRule := kernel.IPTablesRule{Table: kernel.Table{Family: "ip", Name: "raw"}, Chain: "PREROUTING", Addresses: []netip.Addr{four}}
+	oldRule := rules.PredecessorRule{Family: "ip", Table: "raw", Chain: "PREROUTING", Addresses: []netip.Addr{four}}
 	hook := func(family, name, chain, hook string) kernel.Ruleset {
 		own := kernel.Table{Family: family, Name: name}
 		return kernel.Ruleset{Tables: []kernel.Table{own}, Chains: []kernel.Chain{{Table: own, Name: chain, Hook: hook, Drops: true}}}
@@ -171,7 +172,7 @@ func TestChecks(t *testing.T) {
 		{"no rules", machine{}, (*node).checkRules, []string{"fail | rules | none: no table inet nearside-nodelocaldns"}, ""},
 		{"nf_tables not loaded", machine{rulesErr: errNoTables}, (*node).checkRules, []string{"fail | rules | none: no table inet nearside-nodelocaldns"}, ""},
 		{"no rules wanted", machine{setup: setup{noRules: true}}, (*node).checkRules, []string{"ok | rules | none, as the configuration says"}, ""},
-		{"iptables", machine{iptables: []kernel.IPTablesRule{oldRule, oldRule}}, (*node).checkRules, []string{"warn | rules | 2 of iptables; no lease"}, "backend nftables"},
+		{"iptables", machine{iptables: []rules.PredecessorRule{oldRule, oldRule}}, (*node).checkRules, []string{"warn | rules | 2 of iptables; no lease"}, "backend nftables"},
 		{"iptables cannot be read", machine{legacyErr: errors.New("no\nprogram")}, (*node).checkRules, []string{"skip | rules | no program"}, ""},
 		{"rules, with and without lease", machine{
 			setup: addresses, rules: table("prerouting", "output", "fallback-prerouting"), leases: map[netip.Addr]time.Duration{four: 701 * time.Millisecond},
@@ -188,10 +189,12 @@ func TestChecks(t *testing.T) {
 		{"rules, none wanted", machine{setup: setup{noRules: true}, rules: table("prerouting", "output")}, (*node).checkRules, []string{"warn | rules | nftables, table inet nearside-nodelocaldns"}, "cleanup"},
 
 		{"no leftovers", machine{}, (*node).checkLeftovers, []string{"ok | rules of node-local-dns | none"}, ""},
-		{"leftovers beside our table", machine{rules: table(), iptables: []kernel.IPTablesRule{oldRule}}, (*node).checkLeftovers,
+		{"leftovers beside our table", machine{rules: table(), iptables: []rules.PredecessorRule{oldRule}}, (*node).checkLeftovers,
 			[]string{"warn | rules of node-local-dns | 1, beside the table of nodecache"}, "cleanup -only iptables"},
-		{"leftovers of nobody", machine{legacy: kernel.Legacy{Rules: []kernel.IPTablesRule{oldRule}}}, (*node).checkLeftovers, []string{"warn | rules of node-local-dns | 1"}, "nodecache cleanup"},
-		{"iptables in use", machine{iptables: []kernel.IPTablesRule{oldRule}, setup: setup{running: []proc.Command{predecessor}}}, (*node).checkLeftovers, []string{"ok | rules of node-local-dns | 1, in use"}, ""},
+		{"leftovers that only accept", machine{rules: table(), iptables: []rules.PredecessorRule{{Family: "ip", Table: "filter", Chain: "INPUT"}}}, (*node).checkLeftovers,
+			[]string{"ok | rules of node-local-dns | 1, which only accept DNS"}, ""},
+		{"leftovers of nobody", machine{iptables: []rules.PredecessorRule{oldRule}}, (*node).checkLeftovers, []string{"warn | rules of node-local-dns | 1"}, "nodecache cleanup"},
+		{"iptables in use", machine{iptables: []rules.PredecessorRule{oldRule}, setup: setup{running: []proc.Command{predecessor}}}, (*node).checkLeftovers, []string{"ok | rules of node-local-dns | 1, in use"}, ""},
 
 		{"nobody drops", machine{setup: addresses}, (*node).checkPolicies, []string{"ok | rules of others | none drops by policy"}, ""},
 		{"whose addresses", machine{}, (*node).checkPolicies, []string{"skip | rules of others | the addresses are not known"}, "-localip"},
@@ -264,7 +267,7 @@ func TestSysctls(t *testing.T) {
 		"sys/net/core/rmem_default": "212992\n", "sys/net/core/rmem_max": "212992\n",
 		"sys/net/ipv4/udp_mem": "100 200 300\n", "net/sockstat": "UDP: inuse 3 mem 7\n",
 		"sys/net/ipv4/conf/all/rp_filter": "2\n", "sys/net/ipv4/conf/default/rp_filter": "0\n",
-		"sys/net/ipv4/ip_nonlocal_bind": "0\n", "sys/net/ipv6/ip_nonlocal_bind": "0\n",
+		"sys/net/ipv4/tcp_migrate_req": "0\n", "sys/net/ipv4/ip_nonlocal_bind": "0\n", "sys/net/ipv6/ip_nonlocal_bind": "0\n",
 	}
 	for _, c := range []struct {
 		name, file, text string
@@ -297,8 +300,25 @@ func TestSysctls(t *testing.T) {
 					bad = append(bad, brief(l))
 				}
 			}
-			if len(lines) != 8 || strings.Join(bad, "\n") != c.want {
+			if len(lines) != 9 || strings.Join(bad, "\n") != c.want {
 				t.Errorf("%d lines, got %q, want %q", len(lines), bad, c.want)
+			}
+		})
+	}
+	for _, c := range []struct{ text, verdict, value string }{
+		{"0\n", "ok", "0: an upgrade with surge may reset"},
+		{"1\n", "ok", "1: in an upgrade with surge new TCP connections move"},
+		{"", "ok", "not in this kernel"},
+		{"x\n", "skip", ""},
+	} {
+		t.Run("tcp_migrate_req "+strings.TrimSpace(c.text), func(t *testing.T) {
+			files := map[string]string{"sys/net/ipv4/tcp_migrate_req": c.text}
+			if c.text == "" {
+				files = nil
+			}
+			l := machine{files: files}.node(t).checkMigrate()
+			if string(l.Verdict) != c.verdict || !strings.HasPrefix(l.Value, c.value) {
+				t.Errorf("got %+v", l)
 			}
 		})
 	}

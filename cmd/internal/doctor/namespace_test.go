@@ -44,7 +44,7 @@ func standIn(localip string) error {
 	if err != nil {
 		return err
 	}
-	instance, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Net: "unixgram", Name: "@nearside-nodelocal/nodelocaldns/1"})
+	instance, err := net.ListenUnix("unix", &net.UnixAddr{Net: "unix", Name: "@nearside-nodelocal/nodelocaldns/00000000000000000001-000001-1"})
 	if err != nil {
 		return err
 	}

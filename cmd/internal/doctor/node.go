@@ -14,6 +14,7 @@ import (
 	"github.com/nearside-dns/nearside/cmd/internal/doctor/kernel"
 	"github.com/nearside-dns/nearside/cmd/internal/doctor/proc"
 	"github.com/nearside-dns/nearside/plugin/nodelocal"
+	"github.com/nearside-dns/nearside/plugin/nodelocal/rules"
 )
 
 // node is the machine as the checks see it. What several checks need is read once, by the first.
@@ -21,11 +22,13 @@ type node struct {
 	options options
 	root    proc.Root
 
-	setup    func() setup
-	links    func() ([]kernel.Link, error)
-	rules    func() (kernel.Ruleset, error)
-	legacy   func() (kernel.Legacy, error)
-	features func() map[string]proc.Presence
+	setup  func() setup
+	links  func() ([]kernel.Link, error)
+	rules  func() (kernel.Ruleset, error)
+	legacy func() (kernel.Legacy, error)
+	// predecessors are the rules of node-local-dns and of nodecache's iptables backend.
+	predecessors func() ([]rules.PredecessorRule, error)
+	features     func() map[string]proc.Presence
 
 	// instances returns how many instances of nodecache keep an interface.
 	instances func(iface string) (int, error)
@@ -34,7 +37,6 @@ type node struct {
 	leases   func(ctx context.Context, iface string) (map[netip.Addr]time.Duration, error)
 	accepted func(context.Context, kernel.Chain) (kernel.Acceptance, error)
 	compared func(context.Context, kernel.Chain) ([]netip.Addr, error)
-	nftRules func(context.Context, kernel.Ruleset) ([]kernel.IPTablesRule, error)
 }
 
 // These say that nftables was not asked, since the question alone would load its module: it is not
@@ -47,7 +49,7 @@ var (
 func newNode(o options, root proc.Root, environment []string) *node {
 	n := &node{
 		options: o, root: root,
-		instances: nodelocal.Instances, leases: kernel.Leases, accepted: kernel.Accepted, compared: kernel.Compared, nftRules: kernel.NFTRules,
+		instances: nodelocal.Instances, leases: kernel.Leases, accepted: kernel.Accepted, compared: kernel.Compared,
 	}
 	n.features = sync.OnceValue(n.readFeatures)
 	n.links = once(n, kernel.Links)
@@ -60,6 +62,7 @@ func newNode(o options, root proc.Root, environment []string) *node {
 	n.legacy = once(n, func(ctx context.Context) (kernel.Legacy, error) {
 		return kernel.LegacyRules(ctx, filepath.Join(root.Proc, "net"))
 	})
+	n.predecessors = once(n, kernel.Predecessors)
 	n.setup = sync.OnceValue(func() setup {
 		s := discover(o, root, environment)
 		if len(s.addresses) > 0 {

@@ -206,6 +206,8 @@ func (v values) bind(blocks []caddyfile.ServerBlock, file string) ([]string, err
 	}
 	for _, ip := range v.local {
 		switch {
+		case ip.Is6() && ip.IsLinkLocalUnicast():
+			return nil, fmt.Errorf("%s: CoreDNS can't bind to %s of -localip, a link-local IPv6 address: leave bind out of every block, or take another address", file, ip)
 		case l.ips[ip] || l.device:
 		case l.open != "":
 			return nil, fmt.Errorf("%s: block %s has no bind and others have, none of them %s of -localip: write bind in each block", file, l.open, ip)

@@ -154,6 +154,7 @@ func TestRenderErrors(t *testing.T) {
 		{"address that nothing is bound to", ". {\n  bind 169.254.20.10\n}\n", example(t, "169.254.20.10,10.96.0.10"), nil, "f: no server block on port 53 is bound to 10.96.0.10 of -localip"},
 		{"address that only an open block has", "a {\n  bind 169.254.20.10\n}\n. {\n  log\n}\n", example(t, "169.254.20.10,10.96.0.10"), nil, "f: block . has no bind and others have, none of them 10.96.0.10"},
 		{"bound to everything", ". {\n  bind 0.0.0.0\n}\n", example(t, "169.254.20.10"), nil, "f: bind 0.0.0.0 takes what comes to every address"},
+		{"link-local IPv6 address", ". {\n  bind fe80::53\n}\n", example(t, "fe80::53"), nil, "f: CoreDNS can't bind to fe80::53 of -localip, a link-local IPv6 address: leave bind out"},
 		{"no block on the port", ".:5353 {\n  log\n}\n", example(t, "169.254.20.10"), nil, "f has no server block on port 53"},
 		{"no braces", ".:53\nlog\n", example(t, "169.254.20.10"), nil, "f:1 - a server block without braces"},
 		{"resolv.conf", ". {\n  forward . /none\n}\n", example(t, ""), nil, "f:2 - open /none: no such file"},

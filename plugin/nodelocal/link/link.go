@@ -63,3 +63,6 @@ func (e *KindError) Error() string {
 
 // ErrNoPermission says that the process may not change interfaces.
 var ErrNoPermission = errors.New("changing interfaces needs the capability NET_ADMIN")
+
+// ErrNoIPv6 says that the node has IPv6 switched off.
+var ErrNoIPv6 = errors.New("IPv6 is switched off by the sysctl net.ipv6.conf.all.disable_ipv6 or that of the interface: leave out the IPv6 address or switch it on")

@@ -33,6 +33,14 @@ func New(name string) *Interface { return &Interface{name: name} }
 // Kind returns what carries the addresses, "" before Ensure.
 func (i *Interface) Kind() Kind { return i.kind }
 
+// Device returns the name of the device that has the addresses.
+func (i *Interface) Device() string {
+	if i.kind == Loopback {
+		return "lo"
+	}
+	return i.name
+}
+
 // Ensure brings the interface and its addresses to what they should be, and returns what it had to do.
 // Addresses that it should not have are removed if exact. An address that another interface has is a
 // *HeldError, and nothing is changed then.
@@ -46,6 +54,12 @@ func (i *Interface) Ensure(addrs []netip.Addr, exact bool) (r Repair, err error)
 		return r, err
 	}
 	dev, err := i.device(h, &r)
+	if err == nil {
+		err = i.refuseOnLoopback(h, dev, addrs, r.Created)
+	}
+	if held := (*HeldError)(nil); errors.As(err, &held) {
+		return Repair{}, err
+	}
 	if err != nil {
 		return r, fmt.Errorf("interface %s: %w", i.name, permission(err))
 	}
@@ -85,8 +99,11 @@ func addressesOf(h *netlink.Handle, dev netlink.Link) ([]netlink.Addr, error) {
 }
 
 func permission(err error) error {
-	if errors.Is(err, unix.EPERM) {
+	switch {
+	case errors.Is(err, unix.EPERM):
 		return fmt.Errorf("%w (%w)", ErrNoPermission, err)
+	case errors.Is(err, unix.EACCES):
+		return fmt.Errorf("%w (%w)", ErrNoIPv6, err)
 	}
 	return err
 }
@@ -207,17 +224,40 @@ func address(a netlink.Addr) netip.Addr {
 	return ip.Unmap()
 }
 
-// refuseHeld returns a *HeldError if another interface has one of the addresses. On lo, where addresses
-// go when the kernel has no better device, they may be there from an earlier run.
+// refuseHeld returns a *HeldError if another interface has one of the addresses.
 func (i *Interface) refuseHeld(h *netlink.Handle, addrs []netip.Addr) error {
 	held, err := holders(h)
 	if err != nil {
 		return err
 	}
 	for _, a := range addrs {
-		if name := held[a]; name != "" && name != i.name && (name != "lo" || a.IsLoopback()) {
+		if name := held[a]; name != "" && name != i.name && name != "lo" {
 			return &HeldError{a, name}
 		}
+	}
+	return nil
+}
+
+// refuseOnLoopback returns a *HeldError if lo has one of the addresses and the interface is another: only
+// then is it known that no earlier run has put it there. A device that was made for nothing is removed.
+func (i *Interface) refuseOnLoopback(h *netlink.Handle, dev netlink.Link, addrs []netip.Addr, created bool) error {
+	if i.kind == Loopback {
+		return nil
+	}
+	held, err := holders(h)
+	if err != nil {
+		return err
+	}
+	for _, a := range addrs {
+		if held[a] != "lo" {
+			continue
+		}
+		if created {
+			if err := h.LinkDel(dev); err != nil {
+				return fmt.Errorf("remove it again: %w", err)
+			}
+		}
+		return &HeldError{a, "lo"}
 	}
 	return nil
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -112,11 +113,14 @@ func TestKernelHeld(t *testing.T) {
 	for _, tc := range []struct{ name, iface, address, want string }{
 		{"IPv4", "eth7", "10.96.0.10/32", "address 10.96.0.10 is held by interface eth7"},
 		{"IPv6", "eth7", "fd00::a/64", "address fd00::a is held by interface eth7"},
+		{"lo", "lo", "10.96.0.10/32", "address 10.96.0.10 is held by interface lo"},
 		{"IPVS", "kube-ipvs0", "10.96.0.10/32", "address 10.96.0.10 is held by interface kube-ipvs0: with kube-proxy in IPVS mode use a link-local address only, and give it to the kubelet as --cluster-dns"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			namespace.Enter(t)
-			namespace.Run(t, "ip", "link", "add", tc.iface, "type", "bridge")
+			if tc.iface != "lo" {
+				namespace.Run(t, "ip", "link", "add", tc.iface, "type", "bridge")
+			}
 			namespace.Run(t, "ip", "addr", "add", tc.address, "dev", tc.iface)
 			_, err := New("nodelocaldns").Ensure(both, true)
 			if held := (*HeldError)(nil); !errors.As(err, &held) || err.Error() != tc.want {
@@ -127,6 +131,17 @@ func TestKernelHeld(t *testing.T) {
 			}
 		})
 	}
+}
+
+func TestKernelWithoutIPv6(t *testing.T) {
+	namespace.Enter(t)
+	if err := os.WriteFile("/proc/sys/net/ipv6/conf/default/disable_ipv6", []byte("1"), 0); err != nil {
+		namespace.Lacking(t, err.Error())
+	}
+	if _, err := New("nodelocaldns").Ensure(both, true); !errors.Is(err, ErrNoIPv6) {
+		t.Errorf("error %v, want %v", err, ErrNoIPv6)
+	}
+	ensure(t, New("nodelocaldns"), both[:2], true)
 }
 
 func TestKernelOtherKind(t *testing.T) {

@@ -14,28 +14,23 @@ import (
 // looks for itself and watches again.
 func (i *Interface) Watch(done <-chan struct{}, changed func(), failed func(error)) error {
 	links, addrs := make(chan netlink.LinkUpdate), make(chan netlink.AddrUpdate)
-	options := netlink.LinkSubscribeOptions{ErrorCallback: failed}
-	if err := netlink.LinkSubscribeWithOptions(links, done, options); err != nil {
+	if err := netlink.LinkSubscribeWithOptions(links, done, netlink.LinkSubscribeOptions{ErrorCallback: failed}); err != nil {
 		return fmt.Errorf("watch interfaces: %w", err)
 	}
+	go func() {
+		for l := range links {
+			if l.Attrs().Name == i.name {
+				changed()
+			}
+		}
+	}()
 	if err := netlink.AddrSubscribeWithOptions(addrs, done, netlink.AddrSubscribeOptions{ErrorCallback: failed}); err != nil {
 		return fmt.Errorf("watch addresses: %w", err)
 	}
 	go func() {
-		for links != nil || addrs != nil {
-			select {
-			case l, ok := <-links:
-				if !ok {
-					links = nil
-				} else if l.Attrs().Name == i.name {
-					changed()
-				}
-			case a, ok := <-addrs:
-				if !ok {
-					addrs = nil
-				} else if !a.NewAddr {
-					changed()
-				}
+		for a := range addrs {
+			if !a.NewAddr {
+				changed()
 			}
 		}
 	}()

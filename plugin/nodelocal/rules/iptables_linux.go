@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os/exec"
+	"strings"
 
 	"github.com/coreos/go-iptables/iptables"
 )
@@ -11,8 +12,12 @@ import (
 // lockWait bounds the wait for the lock that all users of iptables share, in seconds.
 const lockWait = 5
 
-// exitResource is the exit code of iptables when it did not get the lock.
-const exitResource = 4
+// exitResource is the exit code of iptables when it did not get the lock, or was not permitted to; only
+// its text tells which.
+const (
+	exitResource = 4
+	lockText     = "lock"
+)
 
 // IPTables are the rules of the iptables backend.
 type IPTables struct {
@@ -85,30 +90,42 @@ func (t *IPTables) Rules() int { return len(t.config.ipRules()) }
 // Withdraw removes the rules: without a lease there is no other way to give the traffic back.
 func (t *IPTables) Withdraw() error { return t.Remove() }
 
-// Remove removes the rules, also those that are there more than once. It goes on after an error.
-func (t *IPTables) Remove() (err error) {
-	const mostCopies = 100
+// Remove removes the rules, also those that are there more than once. It goes on after an error, and
+// returns the first.
+func (t *IPTables) Remove() error {
+	var first error
+	failed := 0
 	for _, r := range t.config.ipRules() {
-		for range mostCopies {
-			there, e := t.program(r).Exists(r.table, r.chain, r.spec...)
-			if e == nil && !there {
-				break
-			}
-			if e == nil {
-				e = t.program(r).Delete(r.table, r.chain, r.spec...)
-			}
-			if e != nil {
-				err = errors.Join(err, fmt.Errorf("iptables: remove %s: %w", r, locked(e)))
-				break
+		if err := t.removeAll(r); err != nil {
+			if failed++; failed == 1 {
+				first = fmt.Errorf("iptables: remove %s: %w", r, locked(err))
 			}
 		}
 	}
-	return err
+	if failed > 1 {
+		return fmt.Errorf("%w; and %d more rules", first, failed-1)
+	}
+	return first
+}
+
+// removeAll removes all copies of a rule.
+func (t *IPTables) removeAll(r ipRule) error {
+	const mostCopies = 100
+	for range mostCopies {
+		there, err := t.program(r).Exists(r.table, r.chain, r.spec...)
+		if err != nil || !there {
+			return err
+		}
+		if err := t.program(r).Delete(r.table, r.chain, r.spec...); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // locked returns the error, and ErrLocked with it if that was the cause.
 func locked(err error) error {
-	if e := (*iptables.Error)(nil); errors.As(err, &e) && e.ExitStatus() == exitResource {
+	if e := (*iptables.Error)(nil); errors.As(err, &e) && e.ExitStatus() == exitResource && strings.Contains(e.Error(), lockText) {
 		return fmt.Errorf("%w: %w", ErrLocked, err)
 	}
 	return err

@@ -135,13 +135,30 @@ func leaseSets(table *nftables.Table) []*nftables.Set {
 	return []*nftables.Set{set(lease4, nftables.TypeIPAddr), set(lease6, nftables.TypeIP6Addr)}
 }
 
-// Intact returns whether the table is in the kernel as Apply left it.
+// Intact returns whether the table is in the kernel as Apply left it: the same chains, still attached
+// with their policy, and the same rules.
 func (t *NFTables) Intact() (bool, error) {
 	there, err := t.read()
 	if err != nil {
 		return false, err
 	}
 	return t.handles != nil && equal(there, t.handles), nil
+}
+
+// Missing returns whether an interface has no table at all.
+func Missing(iface string) (bool, error) {
+	names, err := Tables()
+	return err == nil && !slices.Contains(names, TableName(iface)), err
+}
+
+// Unsupported returns whether an error says that the kernel has no nftables, or not enough of it.
+func Unsupported(err error) bool {
+	for _, e := range []error{unix.EOPNOTSUPP, unix.EPROTONOSUPPORT, unix.EAFNOSUPPORT, unix.EINVAL, unix.ENOENT} {
+		if errors.Is(err, e) {
+			return true
+		}
+	}
+	return false
 }
 
 func equal(a, b map[string][]uint64) bool {
@@ -175,6 +192,9 @@ func (t *NFTables) read() (map[string][]uint64, error) {
 	}
 	handles := make(map[string][]uint64, len(chains))
 	for _, ch := range chains {
+		if ch.Policy != nil && *ch.Policy != nftables.ChainPolicyAccept {
+			continue // somebody made it drop
+		}
 		c, err := open()
 		if err != nil {
 			return nil, &KernelError{"read table " + name, err}

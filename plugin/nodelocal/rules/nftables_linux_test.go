@@ -94,7 +94,7 @@ func send(t *testing.T, to netip.Addr, mark int) {
 	if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_MARK, mark); err != nil {
 		t.Fatal(err)
 	}
-	from, target := sockaddr(loopback(to), 0), sockaddr(to, 53)
+	from, target := sockaddr(AskedFrom(to), 0), sockaddr(to, 53)
 	if err := unix.Bind(fd, from); err != nil {
 		t.Fatal(err)
 	}
@@ -210,6 +210,7 @@ func TestKernelIntact(t *testing.T) {
 		"table deleted":   {"delete", "table", "inet", "nearside-nodelocaldns"},
 		"chain flushed":   {"flush", "chain", "inet", "nearside-nodelocaldns", "prerouting"},
 		"rule added":      {"insert", "rule", "inet", "nearside-nodelocaldns", "output", "drop"},
+		"policy changed":  {"add", "chain", "inet", "nearside-nodelocaldns", "prerouting", "{ policy drop; }"},
 		"chain added":     {"add", "chain", "inet", "nearside-nodelocaldns", "another"},
 	} {
 		t.Run(name, func(t *testing.T) {

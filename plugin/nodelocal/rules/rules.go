@@ -30,12 +30,16 @@ import (
 // Lease is how long an address takes traffic after a renewal.
 const Lease = time.Second
 
-// RenewalMark is the mark (SO_MARK) of a datagram that renews the lease of the address it goes to.
-const RenewalMark = 0x6e656172
+// RenewalMark is the mark (SO_MARK) of a datagram that renews the lease of the address it goes to, if it
+// comes from where [AskedFrom] says. Setting it needs the capability NET_ADMIN or, since Linux 5.17,
+// NET_RAW, in the network namespace of the node. Its bits are not among those that kube-proxy, Calico,
+// Cilium and other network plugins use.
+const RenewalMark = 0x35
 
 // Priorities of chains. Those of the kernel: raw -300, connection tracking -200, mangle -150,
 // destination NAT -100, source NAT 100.
 const (
+	priorityBeforeRaw = -310
 	priorityRaw       = -300
 	priorityMangle    = -150
 	priorityAfterDNAT = -90
@@ -114,7 +118,7 @@ type chain struct {
 
 // priorityName is the priority as nft prints it, which differs by hook.
 func (c chain) priorityName() string {
-	names := map[int]string{priorityRaw: "raw", priorityMangle: "mangle"}
+	names := map[int]string{priorityBeforeRaw: "raw - 10", priorityRaw: "raw", priorityMangle: "mangle"}
 	switch c.hook {
 	case "prerouting":
 		names[priorityAfterDNAT] = "dstnat + 10"
@@ -130,6 +134,7 @@ func (c chain) priorityName() string {
 // chains are the chains of the table with their rules.
 func (c Config) chains() []chain {
 	all := []chain{
+		{"renewal", "filter", "output", priorityBeforeRaw, c.renewals()},
 		{ChainPods, "filter", "prerouting", priorityRaw, c.leased(!c.withoutSocket)},
 		{ChainNode, "filter", "output", priorityRaw, append(c.ownPackets(), c.leased(false)...)},
 	}
@@ -161,18 +166,22 @@ func (c Config) leased(withSocket bool) (all []rule) {
 	return all
 }
 
-// ownPackets are those of the node-local server: its queries to itself, which renew the lease and
-// have to reach it without one, its replies, and the health endpoint, which the kubelet of this node
-// asks. A reply is never tracked: tracked, it would make an entry that hides the client's next query
-// from kube-proxy.
+// renewals renew the lease of an address. They come before raw, where network plugins clear marks.
+func (c Config) renewals() (all []rule) {
+	for _, a := range c.Addresses {
+		all = append(all, rule{source(AskedFrom(a)), destination(a), udp.destination(c.Port), marked(RenewalMark), renew(a)})
+	}
+	return all
+}
+
+// ownPackets are those of the node-local server: its queries to itself, which have to reach it without a
+// lease, its replies, and the health endpoint, which the kubelet of this node asks. A reply is never
+// tracked: tracked, it would make an entry that hides the client's next query from kube-proxy.
 func (c Config) ownPackets() (all []rule) {
 	for _, a := range c.Addresses {
-		all = append(all,
-			rule{source(loopback(a)), destination(a), udp.destination(c.Port), marked(RenewalMark), renew(a)},
-		)
 		for _, p := range protocols {
 			all = append(all,
-				rule{source(loopback(a)), destination(a), p.destination(c.Port), notrack, accept},
+				rule{source(AskedFrom(a)), destination(a), p.destination(c.Port), notrack, accept},
 				rule{source(a), p.source(c.Port), notrack, accept},
 			)
 		}
@@ -219,13 +228,19 @@ func (c Config) fallbackNAT() (all []rule) {
 // node-local address as their source before they were sent elsewhere.
 func (c Config) masquerade() (all []rule) {
 	for _, a := range c.Addresses {
-		all = append(all, rule{source(a), notLoopback, masquerade})
+		if !isLinkLocal6(a) {
+			all = append(all, rule{source(a), notLoopback, masquerade})
+		}
 	}
 	return all
 }
 
-// fallbackOf returns where packets to an address go while the lease is out.
+// fallbackOf returns where packets to an address go while the lease is out. Those to a link-local IPv6
+// address go nowhere: such packets are never forwarded.
 func (c Config) fallbackOf(a netip.Addr) (netip.Addr, bool) {
+	if isLinkLocal6(a) {
+		return netip.Addr{}, false
+	}
 	for _, s := range c.Services {
 		if s == a {
 			return netip.Addr{}, false
@@ -252,10 +267,17 @@ func families(addrs []netip.Addr) (all []netip.Addr) {
 	return all
 }
 
-// loopback is the address that the server asks itself from, of a's family.
-func loopback(a netip.Addr) netip.Addr {
-	if a.Is4() {
+// AskedFrom returns the address that the server asks itself from at a node-local address: the loopback
+// address, which a client has only if it insists, or the address itself if it is a link-local IPv6 one, which answers
+// nothing else (RFC 4007, section 6).
+func AskedFrom(a netip.Addr) netip.Addr {
+	switch {
+	case a.Is4():
 		return netip.AddrFrom4([4]byte{127, 0, 0, 1})
+	case isLinkLocal6(a):
+		return a
 	}
 	return netip.IPv6Loopback()
 }
+
+func isLinkLocal6(a netip.Addr) bool { return a.Is6() && a.IsLinkLocalUnicast() }

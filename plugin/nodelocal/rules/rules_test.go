@@ -26,6 +26,7 @@ var configs = map[string]Config{
 	"dual-stack":     {Interface: "nodelocaldns", Addresses: addresses("169.254.20.10", "10.96.0.10", "fd00::a"), Port: 53, Health: 8080, Fallback: addresses("10.96.0.11", "fd96::b")},
 	"service":        {Interface: "nodelocaldns", Addresses: addresses("169.254.20.10", "10.96.0.10"), Port: 53, Fallback: addresses("10.96.0.11"), Services: addresses("10.96.0.10")},
 	"only-a-service": {Interface: "nodelocaldns", Addresses: addresses("10.96.0.10"), Port: 53, Fallback: addresses("10.96.0.11"), Services: addresses("10.96.0.10")},
+	"link-local":     {Interface: "nodelocaldns", Addresses: addresses("169.254.20.10", "fe80::53"), Port: 53, Fallback: addresses("10.96.0.11", "fd96::b")},
 	"without-socket": {Interface: "nodelocaldns", Addresses: addresses("169.254.20.10"), Port: 53, withoutSocket: true},
 	"itself":         {Interface: "nodelocaldns", Addresses: addresses("169.254.20.10", "10.96.0.10"), Port: 53, Fallback: addresses("10.96.0.10")},
 }

@@ -57,6 +57,9 @@ func Links(ctx context.Context) ([]Link, error) {
 	return within(ctx, "list interfaces", links)
 }
 
+// attempts is how often a listing is repeated that somebody else's change has cut through.
+const attempts = 5
+
 // links lists interfaces and addresses, and again if somebody has changed them meanwhile.
 func links() (all []Link, err error) {
 	for range attempts {

@@ -4,6 +4,7 @@ package kernel
 
 import (
 	"context"
+	"errors"
 	"net/netip"
 	"slices"
 	"testing"
@@ -100,52 +101,33 @@ func TestNamespaceIPTables(t *testing.T) {
 		return
 	}
 	ctx := context.Background()
-	const comment = "NodeLocal DNS Cache: skip conntrack"
-	add := func(program string, args ...string) {
-		netnstest.Run(t, program, append(args, "-p", "udp", "--dport", "53", "-j", "NOTRACK", "-m", "comment", "--comment", comment)...)
+	programs := []string{"iptables-nft", "iptables-legacy"}
+	for _, program := range programs {
+		netnstest.Run(t, program, "-t", "raw", "-A", "PREROUTING", "-d", four.String(), "-p", "udp", "--dport", "53", "-j", "NOTRACK", "-m", "comment", "--comment", "NodeLocal DNS Cache: skip conntrack")
 	}
-	for _, program := range []string{"iptables-nft", "iptables-legacy"} {
-		add(program, "-t", "raw", "-A", "PREROUTING", "-d", four.String())
-		add(program, "-t", "raw", "-A", "OUTPUT", "-d", four.String())
-		netnstest.Run(t, program, "-t", "raw", "-A", "OUTPUT", "-d", "192.0.2.1", "-j", "NOTRACK")
+	netnstest.Run(t, "iptables-legacy", "-P", "OUTPUT", "DROP")
+	netnstest.Run(t, "iptables-legacy", "-t", "nat", "-N", "KUBE-SERVICES")
+	found, err := Predecessors(ctx)
+	if err != nil || len(found) != len(programs) {
+		t.Fatalf("got %v, %v; want %d rules", found, err, len(programs))
 	}
-	for _, program := range []string{"ip6tables-nft", "ip6tables-legacy"} {
-		add(program, "-t", "raw", "-A", "PREROUTING", "-d", six.String())
+	legacy, err := LegacyRules(ctx, "/proc/self/net")
+	if err != nil || !slices.Equal(legacy.Drops, []string{"ip filter OUTPUT"}) || !legacy.Services {
+		t.Errorf("got %+v, %v", legacy, err)
 	}
-	find := func() []IPTablesRule {
-		r, err := Rules(ctx)
-		if err != nil {
-			t.Fatal(err)
-		}
-		found, err := NFTRules(ctx, r)
-		if err != nil {
-			t.Fatal(err)
-		}
-		legacy, err := LegacyRules(ctx, "/proc/self/net")
-		if err != nil {
-			t.Fatal(err)
-		}
-		return append(found, legacy.Rules...)
-	}
-	found := find()
-	if len(found) != 6 {
-		t.Fatalf("got %v, want 6 rules", found)
-	}
-	for _, r := range found {
-		if len(r.Addresses) != 1 || r.Addresses[0] != four && r.Addresses[0] != six || r.Comment != comment {
-			t.Errorf("got %s", r)
-		}
-		if err := RemoveRule(ctx, r); err != nil {
-			t.Error(err)
-		}
-		if err := RemoveRule(ctx, r); err != nil {
-			t.Errorf("a second time: %v", err)
+	for range 2 { // the second time they are gone
+		for _, r := range found {
+			if err := RemovePredecessor(ctx, r); err != nil {
+				t.Error(err)
+			}
 		}
 	}
-	if found = find(); len(found) != 0 {
-		t.Errorf("after the removal: got %v", found)
+	if found, err = Predecessors(ctx); err != nil || len(found) > 0 {
+		t.Errorf("after the removal: got %v, %v", found, err)
 	}
-	for _, program := range []string{"iptables-nft", "iptables-legacy"} {
-		netnstest.Run(t, program, "-t", "raw", "-C", "OUTPUT", "-d", "192.0.2.1", "-j", "NOTRACK")
+	ended, cancel := context.WithCancel(ctx)
+	cancel()
+	if _, err := Predecessors(ended); !errors.Is(err, context.Canceled) {
+		t.Errorf("after the end: got %v", err)
 	}
 }

@@ -101,7 +101,7 @@ var hooks = map[nftables.ChainHook]string{
 // Rules returns the tables and chains of nftables. The kernel loads nf_tables when it is asked while
 // the module is not there: who must not change anything finds out first.
 func Rules(ctx context.Context) (Ruleset, error) {
-	return within(ctx, "list nftables", func() (Ruleset, error) { return again(ruleset) })
+	return within(ctx, "list nftables", func() (Ruleset, error) { return rules.Steady(ruleset) })
 }
 
 func ruleset() (Ruleset, error) {
@@ -137,7 +137,7 @@ func ruleset() (Ruleset, error) {
 // traffic for.
 func Leases(ctx context.Context, iface string) (map[netip.Addr]time.Duration, error) {
 	return within(ctx, "read leases", func() (map[netip.Addr]time.Duration, error) {
-		return again(func() (map[netip.Addr]time.Duration, error) { return rules.Leased(iface) })
+		return rules.Steady(func() (map[netip.Addr]time.Duration, error) { return rules.Leased(iface) })
 	})
 }
 
@@ -161,10 +161,10 @@ func Addresses(ctx context.Context, r Ruleset, t Table) ([]netip.Addr, error) {
 // Compared returns the addresses that the rules of a chain compare packets with.
 func Compared(ctx context.Context, chain Chain) ([]netip.Addr, error) {
 	return within(ctx, fmt.Sprintf("read chain %s %s", chain.Table, chain.Name), func() ([]netip.Addr, error) {
-		list, err := again(func() ([]*nftables.Rule, error) { return rulesOf(chain) })
+		list, err := rules.Steady(func() ([]*nftables.Rule, error) { return rulesOf(chain) })
 		var all []netip.Addr
 		for _, rule := range list {
-			all = append(all, compared(rule.Exprs)...)
+			all = append(all, rules.MatchedAddresses(rule.Exprs)...)
 		}
 		return all, err
 	})
@@ -182,11 +182,11 @@ type Acceptance struct {
 // Accepted returns what a chain accepts. Rules of chains that it jumps to are not looked at.
 func Accepted(ctx context.Context, chain Chain) (Acceptance, error) {
 	return within(ctx, fmt.Sprintf("read chain %s %s", chain.Table, chain.Name), func() (Acceptance, error) {
-		list, err := again(func() ([]*nftables.Rule, error) { return rulesOf(chain) })
+		list, err := rules.Steady(func() ([]*nftables.Rule, error) { return rulesOf(chain) })
 		var a Acceptance
 		for _, rule := range list {
 			if accepts(rule.Exprs) {
-				a.Addresses = append(a.Addresses, compared(rule.Exprs)...)
+				a.Addresses = append(a.Addresses, rules.MatchedAddresses(rule.Exprs)...)
 				a.Everything = a.Everything || unconditional(rule.Exprs)
 			}
 		}
@@ -219,24 +219,6 @@ func rulesOf(chain Chain) ([]*nftables.Rule, error) {
 	}
 	table := &nftables.Table{Family: familyOf(chain.Table.Family), Name: chain.Table.Name}
 	return c.GetRules(table, &nftables.Chain{Table: table, Name: chain.Name})
-}
-
-// compared returns the addresses that the expressions of a rule compare parts of the network header
-// with.
-func compared(expressions []expr.Any) []netip.Addr {
-	var found []netip.Addr
-	header := false
-	for _, e := range expressions {
-		switch e := e.(type) {
-		case *expr.Payload:
-			header = e.Base == expr.PayloadBaseNetworkHeader && (e.Len == 4 || e.Len == 16)
-		case *expr.Cmp:
-			if a, ok := netip.AddrFromSlice(e.Data); ok && header {
-				found = append(found, a)
-			}
-		}
-	}
-	return found
 }
 
 // RemoveTable removes a table of nodecache with everything in it. It is no error if it is gone.

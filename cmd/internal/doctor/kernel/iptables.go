@@ -1,0 +1,85 @@
+//go:build linux
+
+package kernel
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"time"
+
+	"github.com/nearside-dns/nearside/plugin/nodelocal/rules"
+)
+
+// patience is how much longer than a context its programs are waited for: they are ended with it, and
+// what they were is worth saying.
+const patience = time.Second
+
+// Predecessors returns the iptables rules of node-local-dns and of nodecache's iptables backend. With
+// an error it returns what it has found all the same. No module is loaded for it.
+func Predecessors(ctx context.Context) ([]rules.PredecessorRule, error) {
+	type result struct {
+		found []rules.PredecessorRule
+		err   error
+	}
+	r, err := withPatience(ctx, "read rules of iptables", func() (result, error) {
+		found, err := rules.Predecessors(ctx, nil)
+		return result{found, err}, nil
+	})
+	return r.found, errors.Join(err, r.err)
+}
+
+// RemovePredecessor removes one such rule. It is no error if it is gone.
+func RemovePredecessor(ctx context.Context, r rules.PredecessorRule) error {
+	_, err := withPatience(ctx, "remove "+r.String(), func() (int, error) {
+		return rules.RemovePredecessors(ctx, []rules.PredecessorRule{r})
+	})
+	return err
+}
+
+// withPatience is within for what ends with the context by itself, unless the kernel hangs.
+func withPatience[T any](ctx context.Context, what string, f func() (T, error)) (T, error) {
+	later := context.WithoutCancel(ctx)
+	if end, ok := ctx.Deadline(); ok {
+		var cancel context.CancelFunc
+		later, cancel = context.WithDeadline(later, end.Add(patience))
+		defer cancel()
+	}
+	return within(later, what, f)
+}
+
+// Legacy is what the old iptables holds.
+type Legacy struct {
+	// Drops are the chains, such as "ip filter INPUT", whose policy is drop.
+	Drops []string
+	// Services says that kube-proxy's chain KUBE-SERVICES is there.
+	Services bool
+}
+
+// LegacyRules reads the old iptables, as far as procNet says that it has tables. With an error it
+// returns the rest.
+func LegacyRules(ctx context.Context, procNet string) (Legacy, error) {
+	var l Legacy
+	all, problem := rules.OpenLegacy(ctx, procNet)
+	for _, old := range all {
+		for _, table := range old.Tables {
+			text, err := old.List(ctx, table)
+			problem = errors.Join(problem, err)
+			l.read(Table{old.Family, table}, text)
+		}
+	}
+	return l, problem
+}
+
+// read takes what "iptables -S" printed of a table.
+func (l *Legacy) read(table Table, text string) {
+	for line := range strings.Lines(text) {
+		words := strings.Fields(line)
+		switch {
+		case len(words) == 3 && words[0] == "-P" && words[2] == "DROP" && table.Name == "filter":
+			l.Drops = append(l.Drops, table.String()+" "+words[1])
+		case len(words) == 2 && words[0] == "-N" && words[1] == "KUBE-SERVICES":
+			l.Services = true
+		}
+	}
+}

@@ -1,0 +1,182 @@
+//go:build linux
+
+package nodelocal
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// withFallback is nodecache on the link-local address, with cluster DNS for the time without a lease.
+func (n *node) withFallback(who string) cache {
+	return cache{who: who, addresses: []netip.Addr{local4}, options: []string{"fallback " + n.Upstream.IPv4.String()}}
+}
+
+// who asks from a pod a number of times and counts the answers by server.
+func (n *node) who(t *testing.T, queries int) map[string]int {
+	t.Helper()
+	by := map[string]int{}
+	for i := range queries {
+		record, err := n.Pod[0].Ask("udp", local4, fmt.Sprintf("%d.test.", i), time.Second)
+		if err != nil {
+			record = []string{err.Error()}
+		}
+		by[record[0]]++
+	}
+	return by
+}
+
+// TestHungInstance freezes one of two instances. The kernel gives it every second query, so that the
+// other one's answers must not bring the lease back.
+func TestHungInstance(t *testing.T) {
+	n := newNode(t)
+	first := n.run(t, n.withFallback("first"))
+	n.start(t, n.withFallback("second"))
+	waitFor(t, startTimeout, "the second instance to answer", func() error {
+		if by := n.who(t, 20); by["second"] == 0 {
+			return fmt.Errorf("answers by %v", by)
+		}
+		return nil
+	})
+	first.Freeze(t)
+	n.waitAnswer(t, bounded, local4, "upstream")
+	const queries, most = 100, 5
+	if by := n.who(t, queries); by["upstream"]+by["second"] < queries-most {
+		t.Errorf("with one instance frozen: answers by %v", by)
+	}
+	first.Thaw(t)
+	waitFor(t, bounded, "the lease", func() error { return n.leased(local4) })
+}
+
+// TestPredecessor leaves the rules of node-local-dns that died: they would keep packets from cluster
+// DNS when nodecache dies as well.
+func TestPredecessor(t *testing.T) {
+	n := newNode(t)
+	for _, protocol := range []string{"udp", "tcp"} {
+		for _, rule := range []string{"PREROUTING -d %s -p %s --dport 53", "OUTPUT -s %s -p %s --sport 53", "OUTPUT -d %s -p %s --dport 53"} {
+			args := strings.Fields(fmt.Sprintf("-t raw -A "+rule+" -j NOTRACK", local4, protocol))
+			n.Node.Run(t, "iptables", append(args, "-m", "comment", "--comment", "NodeLocal DNS Cache: skip conntrack")...)
+		}
+	}
+	p := n.run(t, n.withFallback("local"))
+	waitFor(t, bounded, "the rules to be removed", func() error {
+		if rules := n.iptables(t); len(rules) > 0 {
+			return fmt.Errorf("%q", rules)
+		}
+		return nil
+	})
+	p.Kill(t)
+	n.waitAnswer(t, bounded, local4, "upstream")
+}
+
+// TestOtherBackend reloads from iptables, whose rules take traffic come what may, to nftables.
+func TestOtherBackend(t *testing.T) {
+	n := newNode(t)
+	path := filepath.Join(t.TempDir(), "Corefile")
+	configured := n.withFallback("local")
+	configured.options = append(configured.options, "backend iptables")
+	write(t, path, server(configured.plugins()...))
+	p := n.Node.Start(t, program(t), "-conf", path)
+	n.waitAnswer(t, startTimeout, local4, "local")
+	waitFor(t, startTimeout, "the rules", func() error {
+		if len(n.iptables(t)) == 0 {
+			return errors.New("none")
+		}
+		return nil
+	})
+	write(t, path, server(n.withFallback("local").plugins()...))
+	p.Signal(t, syscall.SIGUSR1)
+	waitFor(t, startTimeout, "the rules of iptables to go", func() error {
+		if rules := n.iptables(t); len(rules) > 0 {
+			return fmt.Errorf("%q", rules)
+		}
+		return nil
+	})
+	waitFor(t, bounded, "the lease", func() error { return n.leased(local4) })
+	p.Kill(t)
+	n.waitAnswer(t, bounded, local4, "upstream")
+}
+
+// TestMarksCleared has another table take marks away, as network plugins do: after ours, which does no
+// harm, and before it, which is reported.
+func TestMarksCleared(t *testing.T) {
+	n := newNode(t)
+	p := n.run(t, n.withFallback("local"))
+	clear := func(priority int) {
+		n.Node.Run(t, "nft", fmt.Sprintf("add table inet marks; add chain inet marks output { type filter hook output priority %d; }; add rule inet marks output meta mark set 0", priority))
+	}
+	clear(-300)
+	time.Sleep(2 * time.Second) // longer than a lease
+	if err := n.leased(local4); err != nil {
+		t.Errorf("with marks cleared at raw: %v", err)
+	}
+	n.Node.Run(t, "nft", "delete table inet marks")
+	clear(-320)
+	n.waitAnswer(t, bounded, local4, "upstream")
+	// The interval would report it; a new start looks at once.
+	p.Stop(t)
+	p = n.start(t, n.withFallback("local"))
+	waitFor(t, startTimeout, "the log to say so", func() error {
+		if !strings.Contains(p.Output(), "renewals of its lease do not reach the rules") {
+			return errors.New(p.Output())
+		}
+		return nil
+	})
+}
+
+// TestSetupNone starts an instance that sets up nothing beside one that does.
+func TestSetupNone(t *testing.T) {
+	n := newNode(t)
+	n.run(t, n.withFallback("local"))
+	bystander := cache{who: "bystander", addresses: []netip.Addr{kubeDNS4}, options: []string{"setup none"}}
+	n.Node.Run(t, "ip", "addr", "add", kubeDNS4.String()+"/32", "dev", "lo")
+	n.start(t, bystander)
+	n.waitAnswer(t, startTimeout, kubeDNS4, "bystander")
+	n.Node.Run(t, "ip", "link", "del", device)
+	n.Node.Run(t, "nft", "delete", "table", "inet", table)
+	n.waitAnswer(t, bounded, local4, "local")
+	waitFor(t, bounded, "the lease", func() error { return n.leased(local4) })
+}
+
+// TestForeignAddressOnLo keeps an address of the administrator's on lo.
+func TestForeignAddressOnLo(t *testing.T) {
+	n := newNode(t)
+	n.Node.Run(t, "ip", "addr", "add", kubeDNS4.String()+"/32", "dev", "lo")
+	p := n.start(t, cache{who: "local", addresses: []netip.Addr{local4, kubeDNS4}})
+	select {
+	case <-p.Ended():
+	case <-time.After(startTimeout):
+		t.Fatal("nodecache runs on an address that lo has")
+	}
+	if want := "address 10.96.0.10 is held by interface lo"; !strings.Contains(p.Output(), want) {
+		t.Errorf("output %q, want %q", p.Output(), want)
+	}
+	if out := n.Node.Run(t, "ip", "addr", "show", "dev", "lo"); !strings.Contains(out, kubeDNS4.String()) || len(n.links(t)) != 0 {
+		t.Errorf("afterwards: %v\n%s", n.links(t), out)
+	}
+}
+
+// TestOwnPort answers on another port than 53.
+func TestOwnPort(t *testing.T) {
+	n := newNode(t)
+	path := filepath.Join(t.TempDir(), "Corefile")
+	text := strings.Replace(server(n.withFallback("local").plugins()...), ".:53", ".:1053", 1)
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	n.Node.Start(t, program(t), "-conf", path)
+	waitFor(t, startTimeout, "the lease", func() error { return n.leased(local4) })
+	if out := n.Pod[0].Dig(t, "+short", "-p", "1053", "@"+local4.String(), "x.test", "TXT"); !strings.Contains(out, "local") {
+		t.Errorf("from a pod: %q", out)
+	}
+	if rules := n.rules(); strings.Contains(rules, "port 53 ") {
+		t.Errorf("rules for port 53:\n%s", rules)
+	}
+}
