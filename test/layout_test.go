@@ -25,6 +25,8 @@ var forbidden = map[string][]string{
 	"plugin/kubernetes/index":            {"k8s.io/", "github.com/miekg/dns", "github.com/coredns/"},
 	"plugin/kubernetes/source/manifests": {"k8s.io/client-go/kubernetes", "github.com/coredns/coredns/core"},
 	"plugin/kubernetes/source/apiserver": {"k8s.io/client-go/kubernetes", "github.com/coredns/coredns/core"},
+	"plugin/nodelocal/link":              {"k8s.io/", "github.com/miekg/dns", "github.com/coredns/coredns", "github.com/coredns/caddy"},
+	"plugin/nodelocal/rules":             {"k8s.io/", "github.com/miekg/dns", "github.com/coredns/coredns", "github.com/coredns/caddy"},
 	"cmd/clusterdns":                     {"k8s.io/client-go/kubernetes", "github.com/coredns/coredns/core/plugin", "github.com/coredns/coredns/plugin/kubernetes"},
 	"cmd/nodecache":                      {"k8s.io/", "github.com/coredns/coredns/core/plugin"},
 }

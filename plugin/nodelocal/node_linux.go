@@ -99,7 +99,8 @@ func (n *node) start() (err error) {
 	n.cancel = cancel
 	n.unanswered.Store(int32(len(n.config.Addresses)))
 	for _, a := range n.config.Addresses {
-		n.running.Go(func() { n.askAlways(ctx, a) })
+		asker := newAsker(a, n.link.Device(), n.config.Port, healthSuffix(n.config.zone))
+		n.running.Go(func() { n.askAlways(ctx, a, asker) })
 	}
 	n.running.Go(func() { n.keep(ctx) })
 	return nil
@@ -223,8 +224,7 @@ func join(addrs []netip.Addr) string {
 }
 
 // askAlways asks the server on one address whether it answers, and renews the lease while it does.
-func (n *node) askAlways(ctx context.Context, addr netip.Addr) {
-	a := newAsker(addr, n.link.Device(), n.config.Port, healthSuffix(n.config.zone))
+func (n *node) askAlways(ctx context.Context, addr netip.Addr, a *asker) {
 	var l lease
 	for answered, label := false, addr.String(); ctx.Err() == nil; {
 		sent, marked := time.Now(), l.renew() && n.hasLease()

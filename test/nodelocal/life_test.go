@@ -151,7 +151,7 @@ func TestOverlap(t *testing.T) {
 		first.Stop(t)
 		left := time.Now()
 		time.Sleep(before)
-		wantAll(t, streams, left, generation)
+		wantAll(t, streams, left, generation, 0)
 		if len(n.links(t)) != 1 || n.rules() == "" {
 			t.Errorf("the leaving one took something along: %v\n%s", n.links(t), n.rules())
 		}
@@ -176,13 +176,21 @@ func waitAll(t *testing.T, streams load, who string) {
 	}
 }
 
-// wantAll ends a load of which no query may be lost, and which only this server may have answered
-// since start.
-func wantAll(t *testing.T, streams load, start time.Time, who string) {
+// resetByReload is how many queries over TCP a reload may lose of each stream: CoreDNS closes connections
+// that the old server has accepted and not read from yet.
+const resetByReload = 2
+
+// wantAll ends a load of which no query may be lost, but so many over TCP, and which only this server
+// may have answered since start.
+func wantAll(t *testing.T, streams load, start time.Time, who string, lostTCP int) {
 	t.Helper()
 	for g, r := range streams.stop() {
 		t.Logf("%v: %v", g, r)
-		if r.Lost() != 0 {
+		most := 0
+		if strings.Contains(fmt.Sprint(g), "tcp") {
+			most = lostTCP
+		}
+		if r.Lost() > most {
 			t.Errorf("%v: lost %d queries: %v", g, r.Lost(), r)
 		}
 		if by := r.Since(start).By(); by[who] == 0 || len(by) != 1 {
@@ -220,7 +228,7 @@ func TestReload(t *testing.T) {
 		return nil
 	})
 	time.Sleep(2 * before) // longer than a lease
-	wantAll(t, streams, reloaded, "second")
+	wantAll(t, streams, reloaded, "second", resetByReload)
 	if got := n.links(t); len(got) != 1 || !slices.Equal(got[0].prefixes(), link[0].prefixes()) || n.rules() != rules {
 		t.Errorf("interfaces %v, rules\n%s\nwant %v\n%s", got, n.rules(), link, rules)
 	}

@@ -166,11 +166,21 @@ func (n *node) run(t *testing.T, c cache) *netns.Process {
 	p := n.start(t, c)
 	for _, a := range c.addresses {
 		n.waitAnswer(t, startTimeout, a, c.who)
-		if !slices.Contains(c.options, "backend iptables") { // which has none
+		if c.hasLease() {
 			waitFor(t, startTimeout, "the lease", func() error { return n.leased(a) })
 		}
 	}
 	return p
+}
+
+// hasLease tells whether the rules of this configuration have a lease.
+func (c cache) hasLease() bool {
+	for _, without := range []string{"backend iptables", "backend none", "setup none", "setup interface"} {
+		if slices.Contains(c.options, without) {
+			return false
+		}
+	}
+	return true
 }
 
 // waitAnswer waits until this server answers the pods on an address.
