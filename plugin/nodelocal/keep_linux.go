@@ -87,7 +87,7 @@ func (n *node) bounded(check func() (again time.Duration, err error)) (again tim
 func (n *node) due(generation *uint32) bool {
 	switch n.backend {
 	case backendIPTables:
-		return !n.applied.Load() && !n.rulesAwaitServer()
+		return !n.rulesAwaitServer() && !n.tried.Swap(true)
 	case backendNFTables:
 		now, err := rules.Generation()
 		changed := err == nil && now != *generation

@@ -56,6 +56,7 @@ type node struct {
 	missing map[string]time.Time        // since when what a younger instance should have put back is missing
 	leases  map[netip.Addr]*atomic.Bool // which addresses have one, as far as this process knows
 
+	tried      atomic.Bool  // to apply the rules of iptables for the first time
 	applied    atomic.Bool  // the rules have been applied once
 	unanswered atomic.Int32 // addresses whose last query to the server itself was not answered
 	failed     atomic.Value // the last error's text, so that it is logged once

@@ -79,7 +79,7 @@ func parse(args []string, help io.Writer) (options, error) {
 			usage(f, help)
 			return o, err
 		}
-		return o, fmt.Errorf("%w; see cleanup -help", err)
+		return o, fmt.Errorf("%w; see nodecache cleanup -help", err)
 	}
 	f.Visit(func(set *flag.Flag) { o.named = o.named || set.Name == "interfacename" })
 	for _, text := range strings.FieldsFunc(*addresses, func(r rune) bool { return r == ',' || r == ' ' }) {
@@ -91,7 +91,7 @@ func parse(args []string, help io.Writer) (options, error) {
 	}
 	switch {
 	case f.NArg() > 0:
-		return o, fmt.Errorf("unexpected argument %q; see cleanup -help", f.Arg(0))
+		return o, fmt.Errorf("unexpected argument %q; see nodecache cleanup -help", f.Arg(0))
 	case o.only != "" && o.only != "iptables":
 		return o, fmt.Errorf("-only: %q is not iptables", o.only)
 	case o.iface == "" || o.iface == "lo":

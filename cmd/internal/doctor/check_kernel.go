@@ -19,6 +19,7 @@ const (
 	featureDummy  = "dummy"
 	featureBridge = "bridge"
 	featureTables = "nf_tables"
+	featureSocket = "nft_socket"
 )
 
 // kernelFeatures are what nodecache uses of the kernel.
@@ -33,6 +34,7 @@ var kernelFeatures = []struct {
 	{"nft_ct", "notrack in the rules", proc.Feature{Option: "NFT_CT", Module: "nft_ct", Symbol: "nft_notrack_eval"}},
 	{"nft_nat", "the fallback to cluster DNS", proc.Feature{Option: "NFT_NAT", Module: "nft_nat", Symbol: "nft_nat_eval"}},
 	{"nft_masq", "the fallback to cluster DNS", proc.Feature{Option: "NFT_MASQ", Module: "nft_masq", Symbol: "nft_masq_eval"}},
+	{featureSocket, "a killed nodecache to lose its queries at once", proc.Feature{Option: "NFT_SOCKET", Module: "nft_socket"}},
 	{"nft_dynset", "leases renewed by packets", proc.Feature{Option: "NF_TABLES", Module: "nf_tables", Symbol: "nft_dynset_eval"}},
 }
 
@@ -89,6 +91,8 @@ func (n *node) withoutFeature(name, option string) (Verdict, string) {
 			return Warn, "nodecache puts its addresses on lo"
 		}
 		return OK, "" // not needed
+	case featureSocket:
+		return Warn, "a killed nodecache keeps its queries until its lease is out, up to a second; a kernel with CONFIG_" + option + " gives them back at once"
 	}
 	return Warn, "use a kernel with CONFIG_" + option + ", or \"backend iptables\", which has no lease"
 }

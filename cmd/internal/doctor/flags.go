@@ -55,10 +55,10 @@ func parse(args []string, help func(*flag.FlagSet)) (options, error) {
 			help(f)
 			return o, errHelp
 		}
-		return o, fmt.Errorf("%w; see doctor -help", err)
+		return o, fmt.Errorf("%w; see nodecache doctor -help", err)
 	}
 	if f.NArg() > 0 {
-		return o, fmt.Errorf("unexpected argument %q; see doctor -help", f.Arg(0))
+		return o, fmt.Errorf("unexpected argument %q; see nodecache doctor -help", f.Arg(0))
 	}
 	for _, p := range []struct {
 		flag string
