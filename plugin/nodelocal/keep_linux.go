@@ -147,7 +147,7 @@ func (n *node) verify() (again time.Duration, err error) {
 	first, err := n.verifyInterface()
 	second, e := n.verifyRules()
 	third, e2 := n.verifyLease()
-	if err = errors.Join(err, e, e2, n.removePredecessors()); err != nil {
+	if err = errors.Join(err, e, e2, n.removePredecessors(), n.verifyAccepts()); err != nil {
 		return retryAfter, err
 	}
 	n.failed.Store("")
@@ -287,6 +287,25 @@ func (n *node) removePredecessors() error {
 		log.Infof("%d rules of iptables are removed that node-local-dns or an earlier configuration had left, the first was %s", removed, found[0])
 	}
 	return named("remove rules of node-local-dns", errors.Join(unread, err))
+}
+
+// verifyAccepts accepts DNS in the filter tables of iptables, if the node has any and nftables keeps the
+// other rules: a firewall there would drop what pods ask, lease or not.
+func (n *node) verifyAccepts() error {
+	if n.backend != backendNFTables {
+		return nil
+	}
+	accepts, err := rules.NewAccepts(n.config.Config)
+	if errors.Is(err, exec.ErrNotFound) {
+		n.acceptsUnset.Do(func() {
+			log.Warningf("The node has a filter table of iptables, and no iptables is here to accept DNS in it: if it drops what it does not know, allow port %d to the addresses (%v)", n.config.Port, err)
+		})
+		return nil
+	}
+	if err == nil {
+		err = accepts.Apply()
+	}
+	return named("accept DNS in the filter table of iptables", err)
 }
 
 // named returns an error with what was tried, nil for none.

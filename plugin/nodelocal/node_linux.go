@@ -62,6 +62,7 @@ type node struct {
 	failed     atomic.Value // the last error's text, so that it is logged once
 
 	legacyUnread sync.Once // said that old iptables can't be read
+	acceptsUnset sync.Once // said that iptables is missing
 }
 
 func newNode(c config) *node {

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/nearside-dns/nearside/plugin/nodelocal/link"
+	"github.com/nearside-dns/nearside/plugin/nodelocal/rules"
 )
 
 // drainWait bounds how long a leaving server goes on reading what has arrived before it left.
@@ -102,6 +103,11 @@ func (n *node) removeAll() {
 		if err := n.keeper.Remove(); err != nil {
 			log.Errorf("%v; nodecache cleanup removes what is left", err)
 			return
+		}
+	}
+	if accepts, err := rules.NewAccepts(n.config.Config); err == nil && n.backend == backendNFTables {
+		if err := accepts.Remove(); err != nil {
+			log.Errorf("%v; nodecache cleanup removes what is left", err)
 		}
 	}
 	var onLoopback []netip.Addr

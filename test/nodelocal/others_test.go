@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -178,5 +179,28 @@ func TestOwnPort(t *testing.T) {
 	}
 	if rules := n.rules(); strings.Contains(rules, "port 53 ") {
 		t.Errorf("rules for port 53:\n%s", rules)
+	}
+}
+
+// TestFirewall has a firewall of iptables that drops what it does not know.
+func TestFirewall(t *testing.T) {
+	n := newNode(t)
+	n.Node.Run(t, "iptables", "-A", "INPUT", "-i", "lo", "-j", "ACCEPT")
+	n.Node.Run(t, "iptables", "-P", "INPUT", "DROP")
+	before := n.iptables(t)
+	p := n.run(t, n.withFallback("local"))
+	if by := n.who(t, 20); by["local"] != 20 {
+		t.Errorf("answers by %v", by)
+	}
+	n.Node.Run(t, "iptables", "-F", "INPUT")
+	p.Signal(t, syscall.SIGTERM)
+	select {
+	case <-p.Ended():
+	case <-time.After(startTimeout):
+		t.Fatal("nodecache does not end")
+	}
+	n.Node.Run(t, "iptables", "-A", "INPUT", "-i", "lo", "-j", "ACCEPT")
+	if after := n.iptables(t); !slices.Equal(after, before) {
+		t.Errorf("left: %q, before: %q", after, before)
 	}
 }

@@ -14,6 +14,9 @@ const (
 	commentAllow = "NodeLocal DNS Cache: allow DNS traffic"
 )
 
+// filterTable is the table of iptables that accepts and drops.
+const filterTable = "filter"
+
 // ipRule is one rule of iptables.
 type ipRule struct {
 	address      netip.Addr // it is for; its family says which iptables
@@ -53,7 +56,7 @@ func (c Config) ipRules() (all []ipRule) {
 	for _, a := range c.Addresses {
 		add := func(table, chain, direction, protocol, side, number string) {
 			target, comment := "NOTRACK", commentSkip
-			if table == "filter" {
+			if table == filterTable {
 				target, comment = "ACCEPT", commentAllow
 			}
 			all = append(all, ipRule{a, table, chain, []string{
@@ -62,9 +65,9 @@ func (c Config) ipRules() (all []ipRule) {
 		}
 		for _, p := range []string{"tcp", "udp"} {
 			add("raw", "PREROUTING", "-d", p, "--dport", port)
-			add("filter", "INPUT", "-d", p, "--dport", port)
+			add(filterTable, "INPUT", "-d", p, "--dport", port)
 			add("raw", "OUTPUT", "-s", p, "--sport", port)
-			add("filter", "OUTPUT", "-s", p, "--sport", port)
+			add(filterTable, "OUTPUT", "-s", p, "--sport", port)
 			add("raw", "OUTPUT", "-d", p, "--dport", port)
 		}
 		if c.Health != 0 {

@@ -3,10 +3,14 @@ package rules
 import (
 	"errors"
 	"fmt"
+	"os"
 	"os/exec"
+	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/coreos/go-iptables/iptables"
+	"github.com/google/nftables"
 )
 
 // lockWait bounds the wait for the lock that all users of iptables share, in seconds.
@@ -19,24 +23,43 @@ const (
 	lockText     = "lock"
 )
 
-// IPTables are the rules of the iptables backend.
+// IPTables are rules of iptables.
 type IPTables struct {
-	config Config
-	four   *iptables.IPTables // nil without IPv4 addresses
-	six    *iptables.IPTables
+	rules []ipRule
+	four  *iptables.IPTables // nil without rules for IPv4
+	six   *iptables.IPTables
 }
 
 // ErrLocked says that somebody else held the lock of iptables for too long.
 var ErrLocked = errors.New("the lock of iptables is held by somebody else")
 
-// NewIPTables returns the rules that the configuration describes. It fails if iptables, or ip6tables
-// with IPv6 addresses, is not installed. It changes nothing.
-func NewIPTables(c Config) (*IPTables, error) {
-	t := &IPTables{config: c}
-	for _, a := range families(c.Addresses) {
+// NewIPTables returns the rules of the iptables backend. It fails if iptables, or ip6tables with IPv6
+// addresses, is not installed. It changes nothing.
+func NewIPTables(c Config) (*IPTables, error) { return newIPTables(c.ipRules()) }
+
+// NewAccepts returns those of the rules that accept DNS in the filter tables of iptables that the node
+// has. They belong to the nftables backend as well: no table of nftables can overrule what another one
+// drops. Without a filter table there are none, and no error.
+func NewAccepts(c Config) (*IPTables, error) {
+	four, six, err := filterTables()
+	if err != nil {
+		return nil, err
+	}
+	accepts := slices.DeleteFunc(c.ipRules(), func(r ipRule) bool {
+		return r.table != filterTable || r.address.Is4() && !four || r.address.Is6() && !six
+	})
+	return newIPTables(accepts)
+}
+
+func newIPTables(all []ipRule) (*IPTables, error) {
+	t := &IPTables{rules: all}
+	for _, r := range all {
 		protocol, program := iptables.ProtocolIPv4, &t.four
-		if a.Is6() {
+		if r.address.Is6() {
 			protocol, program = iptables.ProtocolIPv6, &t.six
+		}
+		if *program != nil {
+			continue
 		}
 		var err error
 		if *program, err = iptables.New(iptables.IPFamily(protocol), iptables.Timeout(lockWait)); err != nil {
@@ -49,6 +72,30 @@ func NewIPTables(c Config) (*IPTables, error) {
 	return t, nil
 }
 
+// filterTables returns for which families the node has a filter table of iptables, of the new one, which
+// keeps it in nftables, or the old one.
+func filterTables() (four, six bool, err error) {
+	c, err := open()
+	if err != nil {
+		return false, false, &KernelError{"list tables", err}
+	}
+	tables, err := c.ListTables()
+	if err != nil {
+		return false, false, &KernelError{"list tables", err}
+	}
+	for _, t := range tables {
+		four = four || t.Name == filterTable && t.Family == nftables.TableFamilyIPv4
+		six = six || t.Name == filterTable && t.Family == nftables.TableFamilyIPv6
+	}
+	return four || legacyFilter("ip_tables_names"), six || legacyFilter("ip6_tables_names"), nil
+}
+
+// legacyFilter returns whether the old iptables has a filter table; only root may read the list.
+func legacyFilter(list string) bool {
+	text, err := os.ReadFile(filepath.Join("/proc/thread-self/net", list))
+	return err == nil && slices.Contains(strings.Fields(string(text)), filterTable)
+}
+
 func (t *IPTables) program(r ipRule) *iptables.IPTables {
 	if r.address.Is4() {
 		return t.four
@@ -58,7 +105,7 @@ func (t *IPTables) program(r ipRule) *iptables.IPTables {
 
 // Apply inserts the rules that are not there.
 func (t *IPTables) Apply() error {
-	for _, r := range t.config.ipRules() {
+	for _, r := range t.rules {
 		there, err := t.program(r).Exists(r.table, r.chain, r.spec...)
 		if err == nil && !there {
 			err = t.program(r).Insert(r.table, r.chain, 1, r.spec...)
@@ -72,7 +119,7 @@ func (t *IPTables) Apply() error {
 
 // Intact returns whether all rules are there.
 func (t *IPTables) Intact() (bool, error) {
-	for _, r := range t.config.ipRules() {
+	for _, r := range t.rules {
 		there, err := t.program(r).Exists(r.table, r.chain, r.spec...)
 		if err != nil {
 			return false, fmt.Errorf("iptables: look for %s: %w", r, locked(err))
@@ -85,7 +132,7 @@ func (t *IPTables) Intact() (bool, error) {
 }
 
 // Rules returns how many rules there are.
-func (t *IPTables) Rules() int { return len(t.config.ipRules()) }
+func (t *IPTables) Rules() int { return len(t.rules) }
 
 // Withdraw removes the rules: without a lease there is no other way to give the traffic back.
 func (t *IPTables) Withdraw() error { return t.Remove() }
@@ -95,7 +142,7 @@ func (t *IPTables) Withdraw() error { return t.Remove() }
 func (t *IPTables) Remove() error {
 	var first error
 	failed := 0
-	for _, r := range t.config.ipRules() {
+	for _, r := range t.rules {
 		if err := t.removeAll(r); err != nil {
 			if failed++; failed == 1 {
 				first = fmt.Errorf("iptables: remove %s: %w", r, locked(err))

@@ -94,3 +94,44 @@ func TestKernelIPTables(t *testing.T) {
 		}
 	}
 }
+
+// TestKernelIPTablesAccepts accepts DNS in the filter tables that there are.
+func TestKernelIPTablesAccepts(t *testing.T) {
+	namespace.Enter(t)
+	namespace.Run(t, "iptables", "--version")
+	c := configs["dual-stack"]
+	for _, step := range []struct {
+		name    string
+		command []string // makes a table
+		rules   int
+	}{
+		{"no table", nil, 0},
+		{"another table", []string{"iptables", "-t", "nat", "-A", "OUTPUT", "-j", "ACCEPT"}, 0},
+		{"IPv4", []string{"iptables", "-P", "INPUT", "DROP"}, 2 * 4},
+		{"IPv6 as well", []string{"ip6tables", "-A", "INPUT", "-j", "REJECT"}, 3 * 4},
+	} {
+		if len(step.command) > 0 {
+			namespace.Run(t, step.command[0], step.command[1:]...)
+		}
+		before := saved(t)
+		accepts, err := NewAccepts(c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if accepts.Rules() != step.rules {
+			t.Errorf("%s: %d rules, want %d", step.name, accepts.Rules(), step.rules)
+		}
+		if err := accepts.Apply(); err != nil {
+			t.Fatal(err)
+		}
+		if n := len(saved(t)) - len(before); n != step.rules {
+			t.Errorf("%s: %d rules more, want %d", step.name, n, step.rules)
+		}
+		if err := accepts.Remove(); err != nil {
+			t.Fatal(err)
+		}
+		if got := saved(t); !slices.Equal(got, before) {
+			t.Errorf("%s: left %q, want %q", step.name, got, before)
+		}
+	}
+}
