@@ -41,8 +41,7 @@ func (n *node) keep(ctx context.Context) {
 			return
 		case <-n.look:
 			check = n.verifyInterface
-		case <-n.confirm:
-			check = n.verifyLease
+		case <-n.lookAll:
 		case <-verify.C:
 		case <-tick.C:
 			if !n.due(&generation) {
@@ -109,7 +108,7 @@ func (n *node) watchInterface(ctx context.Context) {
 	n.running.Go(func() {
 		for ctx.Err() == nil {
 			done, broken := make(chan struct{}), make(chan error, 1)
-			err := n.link.Watch(done, n.poke, func(err error) {
+			err := n.link.Watch(done, func() { signal(n.look) }, func(err error) {
 				select {
 				case broken <- err:
 				default:
@@ -122,7 +121,7 @@ func (n *node) watchInterface(ctx context.Context) {
 				}
 			}
 			close(done)
-			n.poke()
+			signal(n.look)
 			select {
 			case <-ctx.Done():
 			case <-time.After(time.Second):
@@ -131,8 +130,8 @@ func (n *node) watchInterface(ctx context.Context) {
 	})
 }
 
-// poke has the interface looked at soon.
-func (n *node) poke() { signal(n.look) }
+// poke has everything looked at soon.
+func (n *node) poke() { signal(n.lookAll) }
 
 // signal wakes who waits for it, and is no more if it has not been heard yet.
 func signal(c chan struct{}) {

@@ -44,8 +44,8 @@ type node struct {
 
 	cancel  context.CancelFunc // ends the goroutines
 	running sync.WaitGroup
-	look    chan struct{} // somebody changed the interface: look at once
-	confirm chan struct{} // an address has taken a lease: see whether the kernel has it
+	look    chan struct{} // somebody changed the interface: look at it at once
+	lookAll chan struct{} // look at everything: an address has taken a lease, or another node has ended
 
 	started time.Time
 	keeper  keeper  // nil without rules; set before the goroutines start
@@ -67,7 +67,7 @@ type node struct {
 
 func newNode(c config) *node {
 	n := &node{
-		config: c, link: link.New(c.Interface), look: make(chan struct{}, 1), confirm: make(chan struct{}, 1),
+		config: c, link: link.New(c.Interface), look: make(chan struct{}, 1), lookAll: make(chan struct{}, 1),
 		started: time.Now(), backend: backendNone,
 		missing: map[string]time.Time{}, leases: map[netip.Addr]*atomic.Bool{},
 	}
@@ -263,7 +263,7 @@ func (n *node) publish(label string, e event, err error) {
 	case taken:
 		leaseHeld.WithLabelValues(label).Set(1)
 		log.Infof("Address %s takes the node's queries", label)
-		signal(n.confirm)
+		signal(n.lookAll)
 	case lost:
 		leaseHeld.WithLabelValues(label).Set(0)
 		log.Warningf("Address %s has left the node's queries to cluster DNS: the server does not answer itself: %v", label, err)
