@@ -36,6 +36,10 @@ func TestNodecacheFlags(t *testing.T) {
 		{"upstreamsvc", "kube_dns", "the name of a Service"},
 		{"reloadwithsignal", "perhaps", "parse error"},
 		{"syncinterval", "60minutes", "as 60 (seconds) or 60s"},
+		{"localip", "255.255.255.255", "is the broadcast address"},
+		{"fallback", "10.96.0.10,10.96.0.11", "are of one family"},
+		{"dns.port", "x", `"x" is not a port`},
+		{"log-format", "xml", "flag -log-format: want text or json"},
 		{"nope", "", "flag provided but not defined: -nope"},
 	} {
 		t.Run(tc.flag+"="+tc.value, func(t *testing.T) {
@@ -44,6 +48,16 @@ func TestNodecacheFlags(t *testing.T) {
 				t.Errorf("exit code %d and %q, want 2 and one line with %q", code, output, tc.want)
 			}
 		})
+	}
+}
+
+// TestNodecacheHelp names what the flags alone do not say.
+func TestNodecacheHelp(t *testing.T) {
+	code, output := run(t, "", daemon.Build(t, "nodecache"), "-help")
+	for _, want := range []string{"nodecache doctor [flags]", "nodecache cleanup [flags]", "if there is a template (-basecorefile), the file to write", "1s to 24h"} {
+		if code != 0 || !strings.Contains(output, want) {
+			t.Errorf("exit code %d, %q is not in\n%s", code, want, output)
+		}
 	}
 }
 
@@ -56,7 +70,6 @@ func TestNodecacheTemplate(t *testing.T) {
 		{"no address", ".:0 {\n    bind __PILLAR__LOCAL__DNS__\n}\n", "", "base:2 - __PILLAR__LOCAL__DNS__ is what -localip says"},
 		{"not installed", "__PILLAR__DNS__DOMAIN__:0 {\n}\n", "", "base:1 - __PILLAR__DNS__DOMAIN__ is not a variable"},
 		{"nothing answers", ".:0 {\n}\n", "-localip 169.254.20.10", "no server block on port 53"},
-		{"port", ".:0 {\n}\n", "-localip 169.254.20.10 -dns.port x", `-dns.port: "x" is not a port`},
 		{"unknown directive", ".:0 {\n    errors\n    nonsense\n}\n", "", "base:3 - Error during parsing: Unknown directive 'nonsense'"},
 		{"no template", "", "-basecorefile /none/base", "no configuration: open /none/base: no such file"},
 	} {
@@ -354,18 +367,26 @@ func TestReloadSignal(t *testing.T) {
 	}
 }
 
-// TestNodecacheImport has a file that the Corefile imports: only the reload plugin sees it change.
+// TestNodecacheImport changes a file that the Corefile imports, and adds one that a pattern matches. The
+// poll is too slow to help, and there is no reload plugin.
 func TestNodecacheImport(t *testing.T) {
 	imported := filepath.Join(t.TempDir(), "imported")
 	text := func(address string) string {
 		return "template IN A {\n    answer \"{{ .Name }} 1 IN A " + address + "\"\n}\n"
 	}
 	write(t, imported, text("192.0.2.1"))
-	p := daemon.Start(t, daemon.Build(t, "nodecache"), ".:PORT {\n    bind 127.0.0.1\n    reload 2s 0s\n    import "+imported+"\n}\n")
+	p := daemon.Start(t, daemon.Build(t, "nodecache"), ".:PORT {\n    bind 127.0.0.1\n    import "+imported+"\n}\nimport "+filepath.Dir(imported)+"/*.server\n", "-syncinterval", "1h")
 	for i := range 3 {
 		address := fmt.Sprintf("192.0.2.%d", 10+i)
 		write(t, imported, text(address))
 		within(t, "reloaded", answersWith(p.Addr, "a.example.", address))
+	}
+	write(t, filepath.Join(filepath.Dir(imported), "b.server"), fmt.Sprintf("b.example:%d {\n bind 127.0.0.1\n %s}\n", p.Port, text("192.0.2.99")))
+	within(t, "another file", answersWith(p.Addr, "a.b.example.", "192.0.2.99"))
+	write(t, imported, "forward . __PILLAR__CLUSTER__DNS__\n")
+	within(t, "a variable there is refused", func() bool { return lines(p, imported+":1 - __PILLAR__CLUSTER__DNS__ is in an imported file") == 1 })
+	if got := question(p.Addr, "c.example."); got != "192.0.2.12" {
+		t.Errorf("with a variable in the imported file the answer is %s", got)
 	}
 }
 

@@ -156,6 +156,44 @@ func TestNodecacheResolvConf(t *testing.T) {
 	}
 }
 
+// TestNodecacheUselessResolvConf starts where no server can be asked: the cluster's zones work, and the
+// others do when the file has one. It is also bound to every address, with an address of each family.
+func TestNodecacheUselessResolvConf(t *testing.T) {
+	path := inNamespace(t, "169.254.20.10/32", "fd00::10/128", "10.96.0.11/32", "10.99.0.1/32")
+	if path == "" {
+		return
+	}
+	resolver(t, "10.96.0.11", "udp", "tcp")
+	resolver(t, "10.99.0.1", "udp", "tcp")
+	conf := filepath.Join(t.TempDir(), "resolv.conf")
+	write(t, conf, "nameserver 127.0.0.53\n")
+	for _, all := range []string{"0.0.0.0", "::"} {
+		write(t, conf, "nameserver 127.0.0.53\n")
+		corefile := "cluster.local:1053 {\n    bind " + all + "\n    forward . 10.96.0.11\n}\n" +
+			".:1053 {\n    bind " + all + "\n    forward . " + conf + " {\n        max_fails 1\n    }\n}\n"
+		p := daemon.Launch(t, path, corefile, "-localip", "169.254.20.10,fd00::10", "-dns.port", "1053", "-setupinterface=false", "-setupiptables=false", "-syncinterval", "1h")
+		for _, local := range []string{"169.254.20.10:1053", "[fd00::10]:1053"} {
+			within(t, "the cluster's zone", func() bool { return textOf(local, "a.cluster.local.") == "10.96.0.11/udp" })
+			if got := textOf(local, "a.example."); got != "SERVFAIL" {
+				t.Errorf("without a server the answer is %s", got)
+			}
+		}
+		if got := lines(p, conf+" names only 127.0.0.53, which would come back to this node"); got != 1 {
+			t.Errorf("%d lines name file and reason", got)
+		}
+		write(t, conf, "nameserver 10.99.0.1\n")
+		for _, local := range []string{"169.254.20.10:1053", "[fd00::10]:1053"} {
+			within(t, "mended", func() bool { return textOf(local, "b.example.") == "10.99.0.1/tcp" })
+		}
+		write(t, conf, "nameserver 127.0.0.53\n")
+		within(t, "useless again", func() bool { return lines(p, "Not reloaded, the configuration before goes on: ") == 1 })
+		if got := textOf("169.254.20.10:1053", "c.example."); got != "10.99.0.1/tcp" {
+			t.Errorf("with a useless resolv.conf the answer is %s", got)
+		}
+		p.Stop(t)
+	}
+}
+
 // TestNodecacheStock runs the stock template of node-local-dns, with stub domains and an address of each
 // family, with the command line of its DaemonSet. The addresses are there and no rules are made.
 func TestNodecacheStock(t *testing.T) {

@@ -29,6 +29,7 @@ var directives = []string{
 	"kubernetes",
 	"loop",
 	"forward",
+	"whoami",
 }
 
 func main() {

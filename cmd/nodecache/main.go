@@ -30,6 +30,7 @@ var directives = []string{
 	"hosts",
 	"loop",
 	"forward",
+	"whoami",
 }
 
 func main() {

@@ -22,6 +22,9 @@ type Corefile struct {
 	// Lines says for each line of Text which line of the file it stands for, counted from 1, and 0 if
 	// it stands for none. Nil: the text is the file's.
 	Lines []int
+	// Beside is what else the configuration depends on, such as the contents of imported files or a
+	// digest of them: another one is another configuration.
+	Beside string
 }
 
 // Reader reads a Corefile as CoreDNS's -conf does: a path, "stdin", or "" for Corefile in the working
@@ -59,12 +62,14 @@ func (d *Daemon) load() (Corefile, error) {
 	return d.read(d.conf)
 }
 
-// loader is what the reload plugin reads with. A program that has a source of its own watches it
-// itself, so the plugin sees what runs, and only finds that an imported file has changed: two that
-// reload the same change at once would start two servers.
+// errWatched says that the program reloads by itself.
+var errWatched = errors.New("the program watches its configuration itself")
+
+// loader is what the reload plugin reads with. A program that has a source of its own watches it itself:
+// two that reload the same change would start two servers, of which one is never stopped.
 func (d *Daemon) loader(string) (caddy.Input, error) {
-	if c := d.running.Load(); c != nil && d.Source != nil {
-		return c.input(), nil
+	if d.Source != nil {
+		return nil, errWatched
 	}
 	c, err := d.load()
 	if err != nil {

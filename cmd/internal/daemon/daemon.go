@@ -8,9 +8,12 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"runtime"
 	"runtime/debug"
+	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -46,14 +49,15 @@ type Daemon struct {
 	// did not start.
 	Stopped func()
 
-	conf, logFormat  string
+	conf             string
+	logFormat        logFormat
 	version, plugins bool
 	stdin            []byte // what standard input held; it can be read once only
 
 	instance  atomic.Pointer[caddy.Instance] // the one that answers; nil before the first
-	running   atomic.Pointer[Corefile]       // what it was started with
 	restart   turn                           // of reloading and ending
-	refused   []byte                         // the text that could not be started; guarded by restart
+	running   *Corefile                      // what the instance was started with; guarded by restart
+	refused   *Corefile                      // what could not be started; guarded by restart
 	complaint string                         // the last reason for not reloading; guarded by restart
 	finished  sync.Once
 	ended     chan struct{} // closed when the end has come
@@ -65,16 +69,20 @@ func (d *Daemon) Run(args []string) int {
 		return d.Commands[args[0]](args[1:])
 	}
 	flags := d.flags()
-	switch err := flags.Parse(args); {
+	err := flags.Parse(args)
+	if err == nil {
+		err = checkArguments(flags, args)
+	}
+	switch {
 	case errors.Is(err, flag.ErrHelp):
 		flags.SetOutput(os.Stderr)
-		flags.Usage()
+		d.usage(flags)
 		return 0
 	case err != nil:
 		fmt.Fprintf(os.Stderr, "%s: %v; see -help\n", d.Name, oneLine(err))
 		return 2
 	}
-	if err := d.run(flags); err != nil {
+	if err := d.run(); err != nil {
 		fmt.Fprintf(os.Stderr, "%s: %v\n", d.Name, oneLine(err))
 		return 1
 	}
@@ -87,23 +95,65 @@ func (d *Daemon) flags() *flag.FlagSet {
 	f := flag.NewFlagSet(d.Name, flag.ContinueOnError)
 	f.SetOutput(io.Discard)
 	f.StringVar(&d.conf, "conf", "", `Corefile to load, "stdin" to read it from there (default "Corefile")`)
-	f.StringVar(&dnsserver.Port, "dns.port", dnsserver.DefaultPort, "port of server blocks that name none")
-	f.StringVar(&dnsserver.Port, "p", dnsserver.DefaultPort, "short for dns.port")
+	dnsserver.Port = dnsserver.DefaultPort
+	f.Var((*port)(&dnsserver.Port), "dns.port", "`port` of server blocks that name none")
+	f.Var((*port)(&dnsserver.Port), "p", "short for -dns.port")
 	f.StringVar(&caddy.PidFile, "pidfile", "", "file to write the process id to")
 	f.BoolVar(&d.plugins, "plugins", false, "list the plugins and exit")
 	f.BoolVar(&d.version, "version", false, "show the version and exit")
 	f.BoolVar(&dnsserver.Quiet, "quiet", false, "do not print which zones are served")
-	f.StringVar(&d.logFormat, "log-format", "text", "log format, text or json")
+	d.logFormat = "text"
+	f.Var(&d.logFormat, "log-format", "log `format`, text or json")
 	if d.Flags != nil {
 		d.Flags(f)
 	}
 	return f
 }
 
-func (d *Daemon) run(flags *flag.FlagSet) error {
-	if flags.NArg() > 0 {
-		return fmt.Errorf("unexpected argument %q: options begin with a dash, see -help", flags.Arg(0))
+// usage lists commands and flags.
+func (d *Daemon) usage(f *flag.FlagSet) {
+	out := f.Output()
+	fmt.Fprintf(out, "Usage: %s [flags]\n", d.Name)
+	for _, command := range slices.Sorted(maps.Keys(d.Commands)) {
+		fmt.Fprintf(out, "       %s %s [flags]; see %[1]s %[2]s -help\n", d.Name, command)
 	}
+	fmt.Fprintln(out, "Flags:")
+	f.PrintDefaults()
+}
+
+// checkArguments returns an error if something is left that is no flag.
+func checkArguments(f *flag.FlagSet, args []string) error {
+	if f.NArg() == 0 {
+		return nil
+	}
+	if begin := len(args) - f.NArg(); begin > 0 {
+		before := f.Lookup(strings.TrimLeft(args[begin-1], "-"))
+		if _, err := strconv.ParseBool(f.Arg(0)); err == nil && before != nil && isBool(before) {
+			return fmt.Errorf("unexpected argument %q: write -%s=%[1]s", f.Arg(0), before.Name)
+		}
+	}
+	return fmt.Errorf("unexpected argument %q: options begin with a dash", f.Arg(0))
+}
+
+func isBool(f *flag.Flag) bool {
+	b, ok := f.Value.(interface{ IsBoolFlag() bool })
+	return ok && b.IsBoolFlag()
+}
+
+// port is that of TCP and UDP, as a text.
+type port string
+
+func (p *port) String() string { return string(*p) }
+
+func (p *port) Set(text string) error {
+	if number, err := strconv.ParseUint(text, 10, 16); err != nil || number == 0 {
+		return fmt.Errorf("%q is not a port, 1 to 65535", text)
+	}
+	*p = port(text)
+	return nil
+}
+
+func (d *Daemon) run() error {
 	if err := dnsserver.SetDirectives(d.Directives); err != nil {
 		return fmt.Errorf("directives: %w", err)
 	}
@@ -129,17 +179,22 @@ func (d *Daemon) serve() error {
 	// The reload plugin reads with it.
 	caddy.RegisterCaddyfileLoader("corefile", caddy.LoaderFunc(d.loader))
 	caddy.RegisterEventHook("instance", d.hook)
+	d.trapSignals()
 	corefile, err := d.load()
 	if err != nil {
 		return err
 	}
-	d.trapSignals()
 	instance, err := caddy.Start(corefile.input())
 	if err != nil {
 		d.finish()
 		return corefile.explain(err)
 	}
-	d.running.CompareAndSwap(nil, &corefile)
+	if d.restart.take() {
+		if d.running == nil { // a signal may have reloaded it already
+			d.running = &corefile
+		}
+		d.restart.give()
+	}
 	if !dnsserver.Quiet {
 		clog.Info(d.versionLine())
 	}

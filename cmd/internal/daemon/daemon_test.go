@@ -112,7 +112,7 @@ func TestCommands(t *testing.T) {
 	if code := d.Run([]string{"doctor", "-o", "json"}); code != 3 || fmt.Sprint(got) != "[-o json]" {
 		t.Errorf("code %d, arguments %q", code, got)
 	}
-	if code := d.Run([]string{"surgeon"}); code != 1 {
+	if code := d.Run([]string{"surgeon"}); code != 2 {
 		t.Errorf("code %d of an unknown command", code)
 	}
 }

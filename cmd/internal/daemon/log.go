@@ -2,7 +2,7 @@ package daemon
 
 import (
 	"bytes"
-	"fmt"
+	"errors"
 	"io"
 	"log"
 	"os"
@@ -10,14 +10,24 @@ import (
 	clog "github.com/coredns/coredns/plugin/pkg/log"
 )
 
-func configureLog(format string) error {
+// logFormat is text or one that CoreDNS knows.
+type logFormat string
+
+func (l *logFormat) String() string { return string(*l) }
+
+func (l *logFormat) Set(text string) error {
+	if text != "text" && text != "json" {
+		return errors.New("want text or json")
+	}
+	*l = logFormat(text)
+	return nil
+}
+
+func configureLog(format logFormat) error {
 	output := withoutCaddy{os.Stdout}
 	clog.SetOutput(output)
 	if format != "text" {
-		if err := clog.Configure(format, output); err != nil {
-			return fmt.Errorf("log-format: %w", err)
-		}
-		return nil
+		return clog.Configure(string(format), output)
 	}
 	log.SetFlags(0)
 	return nil

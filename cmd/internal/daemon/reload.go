@@ -67,24 +67,28 @@ func (d *Daemon) reload(always bool) {
 		d.complain(err, always)
 		return
 	}
-	if !always && d.known(corefile.Text) {
+	if !always && d.known(corefile) {
 		return
 	}
 	if err := d.start(corefile); err != nil {
-		d.refused = corefile.Text
+		d.refused = &corefile
 		d.complain(corefile.explain(err), true)
 		return
 	}
 	d.refused, d.complaint = nil, ""
 }
 
-// known tells if a text is what runs or what was refused the last time.
-func (d *Daemon) known(text []byte) bool {
-	if running := d.running.Load(); running != nil && bytes.Equal(text, running.Text) {
+// known tells if a configuration is what runs or what was refused the last time.
+func (d *Daemon) known(c Corefile) bool {
+	if d.running != nil && d.running.equal(c) {
 		d.refused, d.complaint = nil, ""
 		return true
 	}
-	return d.refused != nil && bytes.Equal(text, d.refused)
+	return d.refused != nil && d.refused.equal(c)
+}
+
+func (c Corefile) equal(other Corefile) bool {
+	return bytes.Equal(c.Text, other.Text) && c.Beside == other.Beside
 }
 
 func (d *Daemon) start(corefile Corefile) error {
@@ -92,13 +96,12 @@ func (d *Daemon) start(corefile Corefile) error {
 	if instance == nil {
 		return errors.New("the server has not started")
 	}
-	before := d.running.Swap(&corefile)
 	started, err := instance.Restart(corefile.input())
 	if err == nil && started == nil {
 		err = errors.New("a plugin panicked, see the line before") // caddy recovers and returns nothing
 	}
-	if err != nil {
-		d.running.Store(before)
+	if err == nil {
+		d.running = &corefile
 	}
 	return err
 }

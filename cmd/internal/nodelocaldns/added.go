@@ -43,8 +43,11 @@ func (v values) added(blocks []caddyfile.ServerBlock, file string) ([]string, er
 	}
 	var all []string
 	for _, domain := range slices.Sorted(maps.Keys(v.kubeDNS.stubDomains)) {
-		if line, ok := v.serves(blocks, domain); ok {
-			return nil, configMapError{fmt.Errorf("stub domain %s is a zone of %s:%d already", domain, file, line)}
+		if domain+"." == Zone {
+			return nil, fmt.Errorf("stub domain %s is the name of a block that nodecache adds", domain)
+		}
+		if place, ok := v.serves(blocks, domain, file); ok {
+			return nil, fmt.Errorf("stub domain %s is a zone of %s already", domain, place)
 		}
 		all = append(all, v.stubBlock(domain, bind))
 	}
@@ -125,42 +128,50 @@ func (v values) answers(b caddyfile.ServerBlock) bool {
 	})
 }
 
-// serves tells if a block is responsible for exactly this zone on the port of DNS, and in which line of
-// the file one of its directives is.
-func (v values) serves(blocks []caddyfile.ServerBlock, domain string) (line int, found bool) {
+// serves tells if a block is responsible for exactly this zone on the port of DNS, and where its first
+// directive is.
+func (v values) serves(blocks []caddyfile.ServerBlock, domain, file string) (place string, found bool) {
 	for _, b := range blocks {
 		for _, text := range b.Keys {
 			k, ok := v.key(text)
 			if ok && k.dns && k.port == v.port && slices.Contains(k.zones, plugin.Name(domain).Normalize()) {
-				return firstLine(b), true
+				return begin(b, file), true
 			}
 		}
 	}
-	return 0, false
+	return "", false
 }
 
-func firstLine(b caddyfile.ServerBlock) int {
-	first := 0
+// begin is the first place of a block that is known, in the file if it has a directive there.
+func begin(b caddyfile.ServerBlock, file string) string {
+	var first *caddyfile.Token
 	for _, tokens := range b.Tokens {
 		for _, t := range tokens {
-			if first == 0 || t.Line < first {
-				first = t.Line
+			if first == nil || t.File < first.File || t.File == first.File && t.Line < first.Line {
+				first = &t
 			}
 		}
 	}
-	return first
+	switch {
+	case first == nil:
+		return file
+	case first.File != "":
+		file = first.File
+	}
+	return fmt.Sprintf("%s:%d", file, first.Line)
 }
 
 // listening is where the server blocks on the port of DNS listen.
 type listening struct {
 	blocks int
 	open   string // a block without bind, which listens everywhere
+	wild   string // the address that stands for every one, if a block is bound to it
 	names  []string
 	ips    map[netip.Addr]bool
 	device bool // a name of an interface, whose addresses are not known here
 }
 
-func (v values) listening(blocks []caddyfile.ServerBlock, file string) (listening, error) {
+func (v values) listening(blocks []caddyfile.ServerBlock) listening {
 	l := listening{ips: map[netip.Addr]bool{}}
 	for _, b := range blocks {
 		if !v.answers(b) {
@@ -176,25 +187,24 @@ func (v values) listening(blocks []caddyfile.ServerBlock, file string) (listenin
 				l.names = append(l.names, n)
 			}
 			ip, err := netip.ParseAddr(n)
-			if err == nil && ip.IsUnspecified() && len(v.local) > 0 {
-				return l, fmt.Errorf("%s: bind %s takes what comes to every address, and -localip needs servers of its own addresses: leave bind out, or bind to them", file, n)
+			if err == nil && ip.IsUnspecified() {
+				l.wild = n
 			}
 			l.ips[ip.Unmap()] = true
 			l.device = l.device || err != nil
 		}
 	}
-	return l, nil
+	return l
 }
 
 // bind returns what the added blocks are bound to, nothing if the blocks of the Corefile are bound to
 // nothing. An added block has to listen where they do: a server of an address of its own would take all
 // that comes to the address, know only the added block, and refuse what pods ask. So each address of
-// -localip has to be bound by a block of the Corefile, or none.
+// -localip has to be bound by a block of the Corefile, or none. A block that is bound to 0.0.0.0 or ::
+// takes what comes to every address without a server of its own, of both families.
 func (v values) bind(blocks []caddyfile.ServerBlock, file string) ([]string, error) {
-	l, err := v.listening(blocks, file)
+	l := v.listening(blocks)
 	switch {
-	case err != nil:
-		return nil, err
 	case len(v.local) == 0 && l.open != "":
 		return nil, nil
 	case len(v.local) == 0:
@@ -204,8 +214,14 @@ func (v values) bind(blocks []caddyfile.ServerBlock, file string) ([]string, err
 	case len(l.names) == 0:
 		return nil, nil
 	}
+	if l.wild != "" && l.open != "" {
+		return nil, fmt.Errorf("%s: block %s has no bind and another has bind %s, so two servers would take what comes to -localip: write the same in both", file, l.open, l.wild)
+	}
+	var bound []string
 	for _, ip := range v.local {
 		switch {
+		case l.wild != "" && !l.ips[ip]:
+			continue
 		case ip.Is6() && ip.IsLinkLocalUnicast():
 			return nil, fmt.Errorf("%s: CoreDNS can't bind to %s of -localip, a link-local IPv6 address: leave bind out of every block, or take another address", file, ip)
 		case l.ips[ip] || l.device:
@@ -214,16 +230,47 @@ func (v values) bind(blocks []caddyfile.ServerBlock, file string) ([]string, err
 		default:
 			return nil, fmt.Errorf("%s: no server block on port %s is bound to %s of -localip, so nothing would answer there: add it to bind, or leave it out", file, v.port, ip)
 		}
+		bound = append(bound, ip.String())
 	}
-	return v.local.texts(), nil
+	if l.wild != "" {
+		bound = append(bound, l.wild)
+	}
+	return bound, nil
+}
+
+// nameAddresses puts the addresses of -localip in the place of the interface's name after bind. The
+// interface is made when the servers start, and CoreDNS looks for it before. One that is there already,
+// without setup of it, is left to CoreDNS.
+func (v values) nameAddresses(d *document, blocks []caddyfile.ServerBlock) {
+	if len(v.local) == 0 || !v.directive.device {
+		return
+	}
+	for _, b := range blocks {
+		var tokens []caddyfile.Token
+		for _, t := range b.Tokens["bind"] {
+			if t.Text != v.directive.interfaceName || t.File != "" {
+				tokens = append(tokens, t)
+				continue
+			}
+			d.put(t.Line, t.Text, strings.Join(v.local.texts(), " "))
+			for _, t.Text = range v.local.texts() {
+				tokens = append(tokens, t)
+			}
+		}
+		b.Tokens["bind"] = tokens
+	}
 }
 
 // boundTo returns what bind names in a block.
-func boundTo(b caddyfile.ServerBlock) (names []string) {
-	for _, tokens := range directives(b.Tokens["bind"]) {
+func boundTo(b caddyfile.ServerBlock) []string { return named(b, "bind") }
+
+// named returns what stands after a directive, without its options: except of bind takes away addresses
+// of interfaces, and fallback of nodelocal names addresses of others.
+func named(b caddyfile.ServerBlock, directive string) (names []string) {
+	for _, tokens := range directives(b.Tokens[directive]) {
 		for _, t := range tokens[1:] {
 			if t.Text == "{" {
-				break // except takes away addresses of interfaces
+				break
 			}
 			names = append(names, t.Text)
 		}
@@ -235,12 +282,7 @@ func boundTo(b caddyfile.ServerBlock) (names []string) {
 func ownAddresses(local addresses, blocks []caddyfile.ServerBlock) addresses {
 	own := slices.Clone(local)
 	for _, b := range blocks {
-		names := boundTo(b)
-		for _, tokens := range directives(b.Tokens["nodelocal"]) {
-			for _, t := range tokens {
-				names = append(names, t.Text)
-			}
-		}
+		names := slices.Concat(boundTo(b), named(b, "nodelocal"))
 		for _, n := range names {
 			if ip, err := netip.ParseAddr(n); err == nil {
 				own = append(own, ip.Unmap())

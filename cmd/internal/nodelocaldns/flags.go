@@ -33,7 +33,7 @@ type options struct {
 	corefile       string
 	kubeDNS        string
 	upstreamSvc    serviceName
-	fallback       addresses
+	fallback       fallback
 	interval       seconds
 }
 
@@ -56,6 +56,9 @@ func defaults() options {
 func (n *Node) Flags(f *flag.FlagSet) {
 	n.flags = f
 	o := &n.options
+	if conf := f.Lookup("conf"); conf != nil {
+		conf.Usage += "; if there is a template (-basecorefile), the file to write the rendered one to, unless somebody else wrote it"
+	}
 	f.Var(&o.localIPs, "localip", "comma-separated addresses to answer on, of both families")
 	f.BoolVar(&o.setupInterface, "setupinterface", o.setupInterface, "make the interface that has the addresses")
 	f.Var(&o.interfaceName, "interfacename", "name of that interface")
@@ -70,7 +73,7 @@ func (n *Node) Flags(f *flag.FlagSet) {
 	f.Var(&o.fallback, "fallback", "comma-separated addresses of cluster DNS, one per family, that get the queries while nodecache does not answer (default that of -upstreamsvc)")
 	f.Var(&o.upstreamSvc, "upstreamsvc", "Service of cluster DNS, whose address is in the environment")
 	f.Bool("reloadwithsignal", false, "accepted; every change is applied at once")
-	f.Var(&o.interval, "syncinterval", "how often to look at rules, interface and files when nothing has told of a change, as 60 (seconds) or 60s")
+	f.Var(&o.interval, "syncinterval", "how often to look at rules, interface and files when nothing has told of a change, 1s to 24h, as 60 (seconds) or 60s")
 }
 
 // set tells if the flag stands on the command line.
@@ -110,6 +113,24 @@ func (a *addresses) Set(list string) error {
 	return nil
 }
 
+// fallback is the address of cluster DNS, at most one of each family.
+type fallback struct{ addresses }
+
+// Set replaces the addresses. Empty is none, as it is by default.
+func (f *fallback) Set(list string) error {
+	if err := f.addresses.Set(list); err != nil {
+		return err
+	}
+	for i, a := range f.addresses {
+		for _, b := range f.addresses[:i] {
+			if a.Is4() == b.Is4() {
+				return fmt.Errorf("%s and %s are of one family, want one address of each", b, a)
+			}
+		}
+	}
+	return nil
+}
+
 // localAddress parses an address that an interface of the node may get for pods to send to.
 func localAddress(text string) (netip.Addr, error) {
 	ip, err := netip.ParseAddr(text)
@@ -123,6 +144,7 @@ func localAddress(text string) (netip.Addr, error) {
 	}{
 		{ip.IsUnspecified(), "stands for every address"},
 		{ip.IsMulticast(), "is a multicast address"},
+		{ip == netip.AddrFrom4([4]byte{255, 255, 255, 255}), "is the broadcast address"},
 		{ip.IsLoopback(), "is a loopback address, which pods cannot reach"},
 	} {
 		if no.is {

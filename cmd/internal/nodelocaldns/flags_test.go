@@ -28,7 +28,7 @@ func TestDefaults(t *testing.T) {
 		"localip": "", "setupinterface": "true", "interfacename": "nodelocaldns", "setupiptables": "true",
 		"skipteardown": "false", "metrics-listen-address": "0.0.0.0:9353", "prometheus-listen-address": ":9253",
 		"health-port": "8080", "basecorefile": "/etc/coredns/Corefile.base", "corefile": "/etc/Corefile",
-		"kubednscm": "", "upstreamsvc": "kube-dns", "reloadwithsignal": "false", "syncinterval": "1m0s",
+		"kubednscm": "", "upstreamsvc": "kube-dns", "reloadwithsignal": "false", "syncinterval": "1m0s", "fallback": "",
 	}
 	n.flags.VisitAll(func(f *flag.Flag) {
 		if f.DefValue != want[f.Name] {
@@ -75,6 +75,9 @@ func TestWrongFlags(t *testing.T) {
 		{"localip", "224.0.0.1", "multicast"},
 		{"localip", "ff02::fb", "multicast"},
 		{"localip", "127.0.0.53", "loopback"},
+		{"localip", "255.255.255.255", "broadcast"},
+		{"fallback", "x", `"x" is not an IP address`},
+		{"fallback", "10.96.0.11,fd00::1,10.96.0.12", "10.96.0.11 and 10.96.0.12 are of one family"},
 		{"localip", "::1", "loopback"},
 		{"localip", "fe80::1%eth0", "is not an IP address"},
 		{"localip", "169.254.20.10/32", "is not an IP address"},

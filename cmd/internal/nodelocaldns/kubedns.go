@@ -5,15 +5,23 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/coredns/coredns/plugin/pkg/parse"
 	"github.com/coredns/coredns/plugin/pkg/transport"
 	"github.com/miekg/dns"
+)
+
+// The keys of the ConfigMap that are read.
+const (
+	stubDomains         = "stubDomains"
+	upstreamNameservers = "upstreamNameservers"
 )
 
 const (
@@ -31,12 +39,6 @@ type kubeDNS struct {
 	upstreams []string
 }
 
-// configMapError is about the ConfigMap and not about the Corefile, which can be served without.
-type configMapError struct{ err error }
-
-func (e configMapError) Error() string { return e.err.Error() }
-func (e configMapError) Unwrap() error { return e.err }
-
 // readKubeDNS reads the directory of the ConfigMap. Its rules are those of kube-dns and of
 // node-local-dns together, with one difference: dns:// and tls:// before an address, which the forward
 // plugin understands, are taken.
@@ -47,14 +49,14 @@ func readKubeDNS(directory string) (kubeDNS, error) {
 		err = fmt.Errorf("%s is not a directory", directory)
 	}
 	if err != nil {
-		return c, configMapError{err}
+		return c, err
 	}
 	for _, key := range []struct {
 		name  string
 		parse func([]byte) error
 	}{
-		{"stubDomains", c.parseStubDomains},
-		{"upstreamNameservers", c.parseUpstreams},
+		{stubDomains, c.parseStubDomains},
+		{upstreamNameservers, c.parseUpstreams},
 	} {
 		path := filepath.Join(directory, key.name)
 		text, err := os.ReadFile(path)
@@ -62,10 +64,10 @@ func readKubeDNS(directory string) (kubeDNS, error) {
 			continue
 		}
 		if err != nil {
-			return kubeDNS{}, configMapError{err} // has the path
+			return kubeDNS{}, err // has the path
 		}
 		if err := key.parse(text); err != nil {
-			return kubeDNS{}, configMapError{fmt.Errorf("%s: %w", path, err)}
+			return kubeDNS{}, fmt.Errorf("%s: %w", path, err)
 		}
 	}
 	return c, nil
@@ -77,7 +79,7 @@ func (c *kubeDNS) parseStubDomains(text []byte) error {
 		return nil
 	}
 	var domains map[string][]string
-	if err := json.Unmarshal(text, &domains); err != nil {
+	if err := parseJSON(text, &domains, `{"corp.example": ["10.1.2.3"]}`); err != nil {
 		return err
 	}
 	for domain, servers := range domains {
@@ -103,7 +105,7 @@ func (c *kubeDNS) parseUpstreams(text []byte) error {
 		return nil
 	}
 	var servers []string
-	if err := json.Unmarshal(text, &servers); err != nil {
+	if err := parseJSON(text, &servers, `["10.1.2.3", "10.1.2.4"]`); err != nil {
 		return err
 	}
 	if len(servers) > mostUpstreams {
@@ -116,6 +118,53 @@ func (c *kubeDNS) parseUpstreams(text []byte) error {
 	}
 	c.upstreams = servers
 	return nil
+}
+
+// parseJSON says what is wanted and where something else is.
+func parseJSON(text []byte, into any, example string) error {
+	err := json.Unmarshal(text, into)
+	var syntax *json.SyntaxError
+	var kind *json.UnmarshalTypeError
+	switch {
+	case errors.As(err, &kind):
+		return fmt.Errorf("want JSON such as %s, and before byte %d is something else, of type %s", example, kind.Offset, kind.Value)
+	case errors.As(err, &syntax) && syntax.Offset >= int64(len(text)):
+		return fmt.Errorf("want JSON such as %s, and the end is missing", example)
+	case errors.As(err, &syntax):
+		return fmt.Errorf("want JSON such as %s, and byte %d does not belong there", example, syntax.Offset)
+	}
+	return err
+}
+
+// checkKubeDNS returns an error if a server of the ConfigMap is this node's own: its queries would come
+// back, which the loop plugin ends the process for. Another port is somebody else's.
+func (v values) checkKubeDNS() error {
+	for _, server := range v.kubeDNS.upstreams {
+		if v.comesBack(server) {
+			return fmt.Errorf("upstreamNameservers: %s would come back to this node", server)
+		}
+	}
+	for _, domain := range slices.Sorted(maps.Keys(v.kubeDNS.stubDomains)) {
+		for _, server := range v.kubeDNS.stubDomains[domain] {
+			if v.comesBack(server) {
+				return fmt.Errorf("stubDomains: %s of %s would come back to this node", server, domain)
+			}
+		}
+	}
+	return nil
+}
+
+func (v values) comesBack(server string) bool {
+	scheme, host := parse.Transport(server)
+	number := transport.Port
+	if scheme == transport.TLS {
+		number = transport.TLSPort
+	}
+	if h, n, err := net.SplitHostPort(host); err == nil {
+		host, number = h, n
+	}
+	ip, err := netip.ParseAddr(host)
+	return err == nil && (isLocal(host) || slices.Contains(v.own, ip.Unmap())) && (number == v.port || number == transport.Port)
 }
 
 // isSubdomain is the rule of Kubernetes for names (RFC 1123), and that of DNS for their length.

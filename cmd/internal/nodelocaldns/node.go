@@ -6,12 +6,17 @@
 package nodelocaldns
 
 import (
+	"bytes"
+	"cmp"
 	"context"
+	"crypto/sha256"
 	"errors"
 	"flag"
 	"fmt"
 	"net/netip"
 	"os"
+	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -34,6 +39,7 @@ type Node struct {
 	variables  func() []string // all of the environment, NAME=value
 	resolvConf string          // nodeResolvConf, and another in tests
 	uplinks    string          // uplinks, and another in tests
+	mounted    string          // defaultKubeDNS, and another in tests
 	prober     *prober
 	refresh    func()
 	stop       context.CancelFunc
@@ -43,7 +49,10 @@ type Node struct {
 	kubeDNS   kubeDNS // what the ConfigMap said when it was last right
 	complaint string  // what was wrong with it the last time
 	written   []byte
-	unwritten string // why the rendered text is not written
+	unwritten string          // why the rendered text is not written
+	last      *rendering      // nil before the first
+	remarks   remarks         // of the last rendering that was right
+	unserved  map[string]bool // files that had no server to ask then; nil before there was one
 
 	mu    sync.Mutex
 	files []string // what was read the last time
@@ -58,63 +67,110 @@ func New() *Node {
 		variables:  os.Environ,
 		resolvConf: nodeResolvConf,
 		uplinks:    uplinks,
+		mounted:    defaultKubeDNS,
 	}
 	n.prober = newProber(func() { n.refresh() })
 	return n
 }
 
-// Source reads and renders the Corefile.
-func (n *Node) Source(conf string, read daemon.Reader) (daemon.Corefile, error) {
-	if len(n.options.localIPs) > 0 {
-		if err := new(port).Set(dnsserver.Port); err != nil {
-			return daemon.Corefile{}, fmt.Errorf("-dns.port: %w", err)
-		}
-	}
-	source, target, err := n.choose(conf, read)
-	files := []string{source.Name}
-	defer func() { n.setFiles(files) }()
-	if err != nil {
-		return source, err
-	}
-	rendered, err := n.render(source, func(file string) { files = append(files, file) })
-	if err != nil {
-		return rendered, err
-	}
-	n.write(target, rendered)
-	return rendered, nil
+// rendering is what became of the Corefile.
+type rendering struct {
+	inputs [sha256.Size]byte
+	out    daemon.Corefile
+	err    error
 }
 
-// render uses the ConfigMap if it is right, else what it said before, and nothing if even that does not
-// go with the Corefile.
-func (n *Node) render(source daemon.Corefile, reads func(file string)) (out daemon.Corefile, err error) {
+// Source reads and renders the Corefile, if anything that it depends on has changed: what is wrong with
+// it is then said once.
+func (n *Node) Source(conf string, read daemon.Reader) (daemon.Corefile, error) {
+	inputs := n.inputs()
+	source, target, err := n.choose(conf, read)
+	if err != nil {
+		n.last = nil
+		n.setFiles([]string{source.Name})
+		return source, err
+	}
+	if n.last == nil || n.last.inputs != inputs {
+		source.Text = bytes.TrimPrefix(source.Text, byteOrderMark)
+		files := []string{source.Name}
+		out, err := n.render(source, func(file string) { files = append(files, file) })
+		n.last = &rendering{inputs, out, err}
+		n.setFiles(files)
+	}
+	if n.last.err == nil {
+		n.write(target, n.last.out)
+	}
+	return n.last.out, n.last.err
+}
+
+// inputs is another digest if a file has other contents, a directory other names in it, or an upstream
+// another transport. The environment and the flags of a process do not change.
+func (n *Node) inputs() (sum [sha256.Size]byte) {
+	h := sha256.New()
+	for _, path := range n.watched() {
+		text, err := os.ReadFile(path)
+		entries, notDirectory := os.ReadDir(path)
+		if notDirectory == nil {
+			err = nil
+		}
+		fmt.Fprintf(h, "%s %d %s %s %v\n", path, len(text), text, entries, err)
+	}
+	fmt.Fprint(h, n.prober.changes.Load())
+	h.Sum(sum[:0])
+	return sum
+}
+
+// render uses the ConfigMap if that is possible, else what it said before, and nothing if even that does
+// not go with the Corefile.
+func (n *Node) render(source daemon.Corefile, reads func(file string)) (daemon.Corefile, error) {
+	candidates := []kubeDNS{n.kubeDNS, {}}
+	wanted, wrong := n.configMap()
+	if wrong == nil {
+		candidates = slices.Insert(candidates, 0, wanted)
+	}
+	candidates = slices.CompactFunc(candidates, func(a, b kubeDNS) bool { return reflect.DeepEqual(a, b) })
+	var first error
+	for i, c := range candidates {
+		out, err := n.renderWith(c, source, reads)
+		switch last := i == len(candidates)-1; {
+		case err == nil:
+			n.complain(cmp.Or(wrong, first))
+			return out, nil
+		case i == 0:
+			first = err
+		case last && err.Error() != first.Error():
+			n.complain(cmp.Or(wrong, first))
+			return out, err
+		}
+	}
+	n.complain(wrong)
+	return source, first
+}
+
+// renderWith renders with this in the ConfigMap, and remembers it if it goes.
+func (n *Node) renderWith(c kubeDNS, source daemon.Corefile, reads func(file string)) (daemon.Corefile, error) {
 	var used []string
+	var said remarks
+	unserved := map[string]bool{}
 	v := n.values()
+	v.kubeDNS, v.reads, v.remark = c, reads, said.add
 	v.nameservers = func(file string, own addresses) ([]string, error) {
-		return resolvConf{uplinks: n.uplinks, own: own, read: reads}.nameservers(file)
+		servers, err := resolvConf{uplinks: n.uplinks, own: own, read: reads, remark: said.add}.nameservers(file)
+		if useless := (uselessError{}); errors.As(err, &useless) && (n.unserved == nil || n.unserved[file]) {
+			said.add(remark{failure, err.Error() + "; until it changes, what would be asked there only gets SERVFAIL"})
+			unserved[file] = true
+			return nil, nil
+		}
+		return servers, err
 	}
 	v.transport = func(servers []string) string {
 		used = append(used, servers...)
 		return n.prober.transport(servers)
 	}
-	var wrong error
-	candidates := []kubeDNS{n.kubeDNS, {}}
-	if wanted, err := n.configMap(); err != nil {
-		wrong = err
-	} else {
-		candidates = slices.Insert(candidates, 0, wanted)
-	}
-	for _, v.kubeDNS = range candidates {
-		out, err = v.render(source)
-		if conflict := (configMapError{}); !errors.As(err, &conflict) {
-			break
-		}
-		if wrong == nil {
-			wrong = err
-		}
-	}
-	n.complain(wrong)
+	out, err := v.render(source)
 	if err == nil {
-		n.kubeDNS = v.kubeDNS
+		said.log(n.remarks)
+		n.kubeDNS, n.remarks, n.unserved = c, said, unserved
 		n.prober.keep(used)
 	}
 	return out, err
@@ -141,7 +197,7 @@ func (n *Node) values() values {
 	v.directive.services = n.services()
 	if ip, err := netip.ParseAddr(n.environ(o.upstreamSvc.variable())); err == nil {
 		v.clusterDNS = ip.String()
-		if len(o.fallback) == 0 && !slices.Contains(o.localIPs, ip.Unmap()) {
+		if len(o.fallback.addresses) == 0 && !slices.Contains(o.localIPs, ip.Unmap()) {
 			v.directive.fallback = []string{v.clusterDNS}
 		}
 	}
@@ -165,10 +221,11 @@ func (n *Node) services() (known []string) {
 // serviceHost ends the names of the variables that have the address of a Service.
 const serviceHost = "_SERVICE_HOST"
 
-// configMap reads the ConfigMap of kube-dns. Without the flag it need not be there.
+// configMap reads the ConfigMap of kube-dns. Without the flag it need not be there, unless it said
+// something before.
 func (n *Node) configMap() (kubeDNS, error) {
 	directory := n.kubeDNSDirectory()
-	if n.options.kubeDNS == "" {
+	if n.options.kubeDNS == "" && len(n.kubeDNS.stubDomains)+len(n.kubeDNS.upstreams) == 0 {
 		if _, err := os.Stat(directory); errors.Is(err, os.ErrNotExist) {
 			return kubeDNS{}, nil
 		}
@@ -180,7 +237,7 @@ func (n *Node) kubeDNSDirectory() string {
 	if n.options.kubeDNS != "" {
 		return n.options.kubeDNS
 	}
-	return defaultKubeDNS
+	return n.mounted
 }
 
 // complain says and counts once what is wrong with the ConfigMap.
@@ -206,7 +263,8 @@ func (n *Node) setFiles(files []string) {
 func (n *Node) watched() []string {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	return append([]string{n.options.base, n.kubeDNSDirectory()}, n.files...)
+	directory := n.kubeDNSDirectory()
+	return append([]string{n.options.base, directory, filepath.Join(directory, stubDomains), filepath.Join(directory, upstreamNameservers)}, n.files...)
 }
 
 // Started serves metrics and watches files and upstreams.

@@ -65,6 +65,8 @@ func TestChoose(t *testing.T) {
 	at := func(name string) string { return filepath.Join(directory, name) }
 	file(t, at("base"), base)
 	file(t, at("conf"), other)
+	file(t, at("somebody's"), other)
+	file(t, at("mark"), "\ufeff"+base)
 	file(t, at("leftover"), renderedHeader+"/etc/coredns/Corefile.base\n"+base)
 	for _, tc := range []struct {
 		name          string
@@ -87,6 +89,8 @@ func TestChoose(t *testing.T) {
 		{"no template, corefile by default", nil, "", func(n *Node) { n.options.corefile = at("conf") }, at("conf"), "", ""},
 		{"nothing", nil, "", nil, "", "", "no configuration"},
 		{"what was rendered before", nil, at("leftover"), nil, "", "", "nodecache rendered " + at("leftover")},
+		{"template with a byte order mark", []string{"-basecorefile", at("mark")}, at("out7"), nil, at("mark"), at("out7"), ""},
+		{"written before", []string{"-basecorefile", at("base")}, at("leftover"), nil, at("base"), at("leftover"), ""},
 		{"written nowhere", []string{"-basecorefile", at("base")}, "/none/out", nil, at("base"), "", ""},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -108,11 +112,20 @@ func TestChoose(t *testing.T) {
 				return
 			}
 			text, err := os.ReadFile(tc.written)
-			if want := renderedHeader + tc.read + "\n" + string(got.Text); err != nil || string(text) != want {
+			if want := renderedHeader + tc.read + "\n" + base; err != nil || string(text) != want {
 				t.Errorf("written was %q, error %v, want %q", text, err, want)
 			}
 		})
 	}
+	t.Run("somebody else's file", func(t *testing.T) {
+		n := node(t, nil, "-basecorefile", at("base"))
+		if _, err := n.Source(at("somebody's"), reader); err != nil || !strings.Contains(n.unwritten, "nodecache has not written it") {
+			t.Errorf("error %v, said %q", err, n.unwritten)
+		}
+		if text, err := os.ReadFile(at("somebody's")); err != nil || string(text) != other {
+			t.Errorf("%q, error %v", text, err)
+		}
+	})
 	t.Run("template goes away", func(t *testing.T) {
 		n := node(t, nil)
 		n.options.base = at("goes")
@@ -167,13 +180,77 @@ func TestConfigMap(t *testing.T) {
 	step("valid", 2, "not a.example", "c.example:53 {", "forward . 10.1.2.4")
 	file(t, conf, "c.example {\n    log\n}\n")
 	step("the Corefile takes the zone", 3, "not c.example:53")
+	m.swap(t, map[string]string{"upstreamNameservers": `["10.1.2.4"]`})
+	file(t, conf, "b.example {\n    bind 169.254.20.10\n    forward . __PILLAR__UPSTREAM__SERVERS__\n}\n")
+	step("valid again", 3, "forward . 10.1.2.4")
+	m.swap(t, map[string]string{"upstreamNameservers": `["169.254.20.10"]`})
+	step("an own address", 4, "forward . 10.1.2.4")
 	if err := os.RemoveAll(m.path); err != nil {
 		t.Fatal(err)
 	}
-	step("missing", 4)
+	step("missing", 5, "forward . 10.1.2.4")
 	if !slices.Contains(n.watched(), m.path) {
 		t.Errorf("watched are %q", n.watched())
 	}
+}
+
+// TestConfigMapUnnamed has the ConfigMap where it is without a flag: it need not be there, but it must not
+// go away.
+func TestConfigMapUnnamed(t *testing.T) {
+	n := node(t, nil)
+	n.mounted = filepath.Join(t.TempDir(), "kube-dns")
+	counted := 0
+	n.setupError = func(string) { counted++ }
+	conf := filepath.Join(t.TempDir(), "Corefile")
+	file(t, conf, ". {\n    log\n}\n")
+	step := func(name string, served bool, count int) {
+		t.Helper()
+		got, err := n.Source(conf, reader)
+		if err != nil || strings.Contains(string(got.Text), "a.example:53 {") != served || counted != count {
+			t.Errorf("%s: error %v, %d errors counted, text\n%s", name, err, counted, got.Text)
+		}
+	}
+	step("at the start", false, 0)
+	if err := os.Mkdir(n.mounted, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	file(t, filepath.Join(n.mounted, stubDomains), `{"a.example": ["10.1.2.3"]}`)
+	step("there", true, 0)
+	if err := os.RemoveAll(n.mounted); err != nil {
+		t.Fatal(err)
+	}
+	step("gone", true, 1)
+	step("still gone", true, 1)
+}
+
+// TestUselessResolvConf has a resolv.conf without a server to ask, at the start and later.
+func TestUselessResolvConf(t *testing.T) {
+	n := node(t, nil)
+	conf := filepath.Join(t.TempDir(), "Corefile")
+	file(t, conf, ". {\n    forward . "+n.resolvConf+" {\n        max_fails 3\n    }\n}\nb {\n    forward . 10.9.9.9 "+n.resolvConf+"\n}\n")
+	step := func(name, text, want, said, refused string) {
+		t.Helper()
+		file(t, n.resolvConf, text)
+		got, err := n.Source(conf, reader)
+		if refused != "" {
+			if err == nil || !strings.Contains(err.Error(), refused) {
+				t.Errorf("%s: error %v, want %q", name, err, refused)
+			}
+			return
+		}
+		if err != nil || !strings.Contains(string(got.Text), want) {
+			t.Errorf("%s: error %v, %q is not in\n%s", name, err, want, got.Text)
+		}
+		if (len(n.remarks) == 0) != (said == "") || said != "" && !strings.Contains(n.remarks[0].text, said) {
+			t.Errorf("%s: said %v, want %q", name, n.remarks, said)
+		}
+	}
+	step("at the start", "nameserver 127.0.0.1\n", "forward . 127.0.0.1:0 {\n        max_fails 3\n    }", n.resolvConf+" names only 127.0.0.1", "")
+	step("beside a server", "nameserver 127.0.0.1\n", "forward . 10.9.9.9 {\n", n.resolvConf+" names only 127.0.0.1", "")
+	step("still", "nameserver dns.example\n", "forward . 127.0.0.1:0 {", `nameserver "dns.example" is not an IP address`, "")
+	step("mended", "nameserver 10.0.0.2\n", "forward . 10.0.0.2 {", "", "")
+	step("broken", "nameserver 127.0.0.1\n", "", "", conf+":7 - "+n.resolvConf+" names only 127.0.0.1")
+	step("mended again", "nameserver 10.0.0.3\n", "forward . 10.0.0.3 {", "", "")
 }
 
 func TestConfigMapMissingAtTheStart(t *testing.T) {

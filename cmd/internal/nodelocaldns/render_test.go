@@ -44,6 +44,8 @@ func example(t testing.TB, localIPs string, withoutTCP ...string) values {
 			}
 			return overTCP
 		},
+		reads:  func(string) {},
+		remark: func(remark) {},
 	}
 	if err := v.local.Set(localIPs); err != nil {
 		t.Fatal(err)
@@ -146,14 +148,16 @@ func TestRenderErrors(t *testing.T) {
 		{"variable of the installer", "a:53 {\n  log\n}\n__PILLAR__DNS__DOMAIN__ {\n}\n", example(t, ""), nil, "f:4 - __PILLAR__DNS__DOMAIN__ is not a variable"},
 		{"variable unknown", ". {\n  forward . __PILLAR__NOTHING__\n}\n", example(t, ""), nil, "f:2 - __PILLAR__NOTHING__ is not a variable"},
 		{"address of cluster DNS", ". {\n  errors\n  forward . __PILLAR__CLUSTER__DNS__\n}\n", example(t, ""), func(v *values) { v.clusterDNS = "" }, `f:3 - __PILLAR__CLUSTER__DNS__ is the address of cluster DNS, which the variable KUBE_DNS_UPSTREAM_SERVICE_HOST of the environment has if there is a Service "kube-dns-upstream"`},
-		{"cluster DNS here", ". {\n  forward . __PILLAR__CLUSTER__DNS__\n}\n", example(t, "10.96.0.11"), nil, `f:2 - __PILLAR__CLUSTER__DNS__ would be 10.96.0.11, the address of Service "kube-dns-upstream", and -localip has it too`},
+		{"cluster DNS here", ". {\n  forward . __PILLAR__CLUSTER__DNS__\n}\n", example(t, "10.96.0.11"), nil, `f:2 - __PILLAR__CLUSTER__DNS__ would be 10.96.0.11, the address of Service "kube-dns-upstream", on which nodecache answers itself`},
+		{"cluster DNS bound here", ". {\n  bind 10.96.0.11\n  forward . __PILLAR__CLUSTER__DNS__\n}\n", example(t, ""), nil, `f:3 - __PILLAR__CLUSTER__DNS__ would be 10.96.0.11`},
+		{"cluster DNS of the directive", ". {\n  nodelocal 10.96.0.11\n  forward . __PILLAR__CLUSTER__DNS__\n}\n", example(t, ""), nil, `f:3 - __PILLAR__CLUSTER__DNS__ would be 10.96.0.11`},
 		{"no address", ". {\n  bind __PILLAR__LOCAL__DNS__\n}\n", example(t, ""), nil, "f:2 - __PILLAR__LOCAL__DNS__ is what -localip says"},
 		{"no endpoint", ". {\n  prometheus __PROMETHEUS__ENDPOINT__\n}\n", example(t, ""), func(v *values) { v.prometheus = "" }, "f:2 - __PROMETHEUS__ENDPOINT__ is what -prometheus-listen-address says"},
 		{"brace missing", ". {\n  log\n", example(t, ""), nil, "f:2 - Syntax error: Unexpected token 'log', expecting '}'"},
 		{"directive and flag", ". {\n  log\n  nodelocal 169.254.20.10\n}\n", example(t, "169.254.20.10"), nil, "f:3 - the nodelocal directive and the flag -localip"},
 		{"address that nothing is bound to", ". {\n  bind 169.254.20.10\n}\n", example(t, "169.254.20.10,10.96.0.10"), nil, "f: no server block on port 53 is bound to 10.96.0.10 of -localip"},
 		{"address that only an open block has", "a {\n  bind 169.254.20.10\n}\n. {\n  log\n}\n", example(t, "169.254.20.10,10.96.0.10"), nil, "f: block . has no bind and others have, none of them 10.96.0.10"},
-		{"bound to everything", ". {\n  bind 0.0.0.0\n}\n", example(t, "169.254.20.10"), nil, "f: bind 0.0.0.0 takes what comes to every address"},
+		{"bound to everything and not bound", "a {\n  bind 0.0.0.0\n}\n. {\n}\n", example(t, "169.254.20.10"), nil, "f: block . has no bind and another has bind 0.0.0.0"},
 		{"link-local IPv6 address", ". {\n  bind fe80::53\n}\n", example(t, "fe80::53"), nil, "f: CoreDNS can't bind to fe80::53 of -localip, a link-local IPv6 address: leave bind out"},
 		{"no block on the port", ".:5353 {\n  log\n}\n", example(t, "169.254.20.10"), nil, "f has no server block on port 53"},
 		{"no braces", ".:53\nlog\n", example(t, "169.254.20.10"), nil, "f:1 - a server block without braces"},
@@ -161,6 +165,9 @@ func TestRenderErrors(t *testing.T) {
 		{"stub domain served", "corp.example {\n  log\n}\n", example(t, ""), func(v *values) {
 			v.kubeDNS.stubDomains = map[string][]string{"corp.example": {"10.1.2.3"}}
 		}, "stub domain corp.example is a zone of f:2 already"},
+		{"stub domain of this program", ". {\n}\n", example(t, "169.254.20.10"), func(v *values) {
+			v.kubeDNS.stubDomains = map[string][]string{"nodelocal.nearside.invalid": {"10.1.2.3"}}
+		}, "stub domain nodelocal.nearside.invalid is the name of a block that nodecache adds"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			if tc.with != nil {
@@ -169,6 +176,37 @@ func TestRenderErrors(t *testing.T) {
 			_, err := tc.values.render(daemon.Corefile{Name: "f", Text: []byte(tc.text)})
 			if err == nil || !strings.Contains(err.Error(), tc.want) || strings.Contains(err.Error(), "\n") || strings.Contains(err.Error(), "<nil>") {
 				t.Errorf("error %v, want %q", err, tc.want)
+			}
+		})
+	}
+}
+
+// TestBind has what the added blocks are bound to, and the interface by its name.
+func TestBind(t *testing.T) {
+	for _, tc := range []struct {
+		name, text, localIPs string
+		with                 func(*values)
+		want                 string // in the text
+	}{
+		{"addresses", "a {\n  bind 169.254.20.10\n}\n", "169.254.20.10", nil, ".invalid.:53 {\n    bind 169.254.20.10\n"},
+		{"nothing", "a {\n}\n", "169.254.20.10", nil, ".invalid.:53 {\n    nodelocal"},
+		{"all of IPv4", "a {\n  bind 0.0.0.0\n}\n", "169.254.20.10,fd00::10", nil, ".invalid.:53 {\n    bind 0.0.0.0\n"},
+		{"all of IPv6", "a {\n  bind ::\n}\n", "169.254.20.10", nil, ".invalid.:53 {\n    bind ::\n"},
+		{"one and all", "a {\n  bind 169.254.20.10\n}\nb {\n  bind ::\n}\n", "169.254.20.10,fd00::10", nil, ".invalid.:53 {\n    bind 169.254.20.10 ::\n"},
+		{"interface", "a {\n  bind nodelocaldns # here\n}\n", "169.254.20.10,fd00::10", nil, "  bind 169.254.20.10 fd00::10 # here\n"},
+		{"interface and the block", "a {\n  bind nodelocaldns\n}\n", "169.254.20.10,fd00::10", nil, ".invalid.:53 {\n    bind 169.254.20.10 fd00::10\n"},
+		{"interface in quotes", "a {\n  bind \"nodelocaldns\"\n}\n", "169.254.20.10", nil, "a {\n  bind 169.254.20.10\n}"},
+		{"interface in a snippet", "(s) {\n  bind nodelocaldns\n}\na {\n  import s\n}\nb {\n  import s\n}\n", "169.254.20.10", nil, "(s) {\n  bind 169.254.20.10\n}"},
+		{"interface of another", "a {\n  bind nodelocaldns\n}\n", "169.254.20.10", func(v *values) { v.directive.device = false }, "a {\n  bind nodelocaldns\n}"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			v := example(t, tc.localIPs)
+			if tc.with != nil {
+				tc.with(&v)
+			}
+			got, err := v.render(daemon.Corefile{Name: "f", Text: []byte(tc.text)})
+			if err != nil || !strings.Contains(string(got.Text), tc.want) {
+				t.Errorf("error %v, %q is not in\n%s", err, tc.want, got.Text)
 			}
 		})
 	}
@@ -184,6 +222,7 @@ func TestRenderKeeps(t *testing.T) {
 		"comment":          "# __PILLAR__CLUSTER__DNS__x __PILLAR__WHATEVER__\n. {\n}\n",
 		"directive":        ". {\n    nodelocal 169.254.20.10 {\n        setup none\n    }\n}\n",
 		"names":            ". {\n    forward . dns.example tls://192.0.2.1\n}\n",
+		"fallback":         ". {\n    nodelocal 169.254.20.10 {\n        fallback 10.96.0.11\n    }\n    forward . 10.96.0.11\n}\n",
 	} {
 		t.Run(name, func(t *testing.T) {
 			v := example(t, "")

@@ -1,10 +1,12 @@
 package nodelocaldns
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io/fs"
 	"net/netip"
+	"os"
 	"slices"
 	"strings"
 
@@ -15,12 +17,21 @@ import (
 // systemd-resolved itself.
 const uplinks = "/run/systemd/resolve/resolv.conf"
 
+// byteOrderMark begins a text file that some editors wrote.
+var byteOrderMark = []byte("\ufeff")
+
 // resolvConf finds the nameservers of a node.
 type resolvConf struct {
 	uplinks string       // the file to read where only a resolver on this node is named
 	own     addresses    // what this cache answers on
 	read    func(string) // told of every file that was looked at
+	remark  func(remark) // told of lines that say nothing
 }
+
+// uselessError says why no server of a file can be asked.
+type uselessError struct{ reason string }
+
+func (e uselessError) Error() string { return e.reason }
 
 // nameservers returns those of a resolv.conf, without those that would come back to this node: a query
 // sent to a loopback address is answered by a resolver that may ask this cache, and one sent to an own
@@ -42,24 +53,27 @@ func (r resolvConf) nameservers(file string) ([]string, error) {
 	case len(servers) > 0:
 		return servers, nil
 	case len(skipped) == 0:
-		return nil, fmt.Errorf("%s names no nameserver", file)
+		return nil, uselessError{file + " names no nameserver"}
 	}
-	return nil, fmt.Errorf("%s names only %s, which would come back to this node; name the servers behind it, in upstreamNameservers of the kube-dns ConfigMap or after forward",
-		file, strings.Join(skipped, " and "))
+	return nil, uselessError{fmt.Sprintf("%s names only %s, which would come back to this node; name the servers behind it, in upstreamNameservers of the kube-dns ConfigMap or after forward",
+		file, strings.Join(skipped, " and "))}
 }
 
 func (r resolvConf) parse(file string) (servers, skipped []string, err error) {
 	r.read(file)
-	config, err := dns.ClientConfigFromFile(file)
+	text, err := os.ReadFile(file)
 	if err != nil {
 		return nil, nil, err
 	}
+	config, err := dns.ClientConfigFromReader(bytes.NewReader(bytes.TrimPrefix(text, byteOrderMark)))
+	if err != nil {
+		return nil, nil, fmt.Errorf("%s: %w", file, err)
+	}
 	for _, s := range config.Servers {
 		ip, err := netip.ParseAddr(s)
-		if err != nil {
-			return nil, nil, fmt.Errorf("%s: nameserver %q is not an IP address", file, s)
-		}
 		switch {
+		case err != nil: // resolv.conf(5) does not say so, but the C library ignores it
+			r.remark(remark{warning, fmt.Sprintf("%s: nameserver %q is not an IP address, so it is left out", file, s)})
 		case isLocal(s) || slices.Contains(r.own, ip.Unmap()):
 			skipped = append(skipped, s)
 		case !slices.Contains(servers, s):

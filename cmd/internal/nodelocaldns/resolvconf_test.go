@@ -25,7 +25,9 @@ func TestNameservers(t *testing.T) {
 		{"loopback only", "nameserver 127.0.0.1\nnameserver ::1\n", "", "", nil, "names only 127.0.0.1 and ::1, which would come back to this node"},
 		{"own address only", "nameserver 169.254.20.10\n", "nameserver 10.0.0.3\n", "169.254.20.10", nil, "names only 169.254.20.10"},
 		{"none", "search a.example\n", "nameserver 10.0.0.3\n", "", nil, "names no nameserver"},
-		{"name", "nameserver dns.example\n", "", "", nil, `nameserver "dns.example" is not an IP address`},
+		{"name only", "nameserver dns.example\n", "", "", nil, "names no nameserver"},
+		{"name and address", "nameserver dns.example\nnameserver 10.0.0.2\n", "", "", []string{"10.0.0.2"}, ""},
+		{"byte order mark", "\ufeffnameserver 10.0.0.2\n", "", "", []string{"10.0.0.2"}, ""},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			directory := t.TempDir()
@@ -43,7 +45,8 @@ func TestNameservers(t *testing.T) {
 				t.Fatal(err)
 			}
 			var read []string
-			r := resolvConf{uplinks: uplinks, own: own, read: func(f string) { read = append(read, f) }}
+			var said remarks
+			r := resolvConf{uplinks: uplinks, own: own, read: func(f string) { read = append(read, f) }, remark: said.add}
 			got, err := r.nameservers(file)
 			if tc.error == "" && err != nil || tc.error != "" && (err == nil || !strings.Contains(err.Error(), tc.error)) {
 				t.Fatalf("error %v, want %q", err, tc.error)
@@ -53,6 +56,9 @@ func TestNameservers(t *testing.T) {
 			}
 			if !slices.Contains(read, file) {
 				t.Errorf("read %q", read)
+			}
+			if warned := len(said) == 1 && strings.Contains(said[0].text, `nameserver "dns.example" is not an IP address`); warned != strings.Contains(tc.file, "dns.example") {
+				t.Errorf("said %v", said)
 			}
 		})
 	}

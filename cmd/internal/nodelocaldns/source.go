@@ -51,6 +51,18 @@ func exists(path string) bool {
 	return err == nil
 }
 
+// notOurs returns an error if there is a file that somebody else wrote.
+func notOurs(path string) error {
+	text, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err == nil && len(bytes.TrimSpace(text)) > 0 && !bytes.HasPrefix(text, []byte(renderedHeader)) {
+		err = fmt.Errorf("%s is there and nodecache has not written it", path)
+	}
+	return err
+}
+
 // write writes the rendered text for people to read, if it changed. Nothing depends on it, so a
 // read-only file system is worth one line.
 func (n *Node) write(target string, c daemon.Corefile) {
@@ -58,7 +70,11 @@ func (n *Node) write(target string, c daemon.Corefile) {
 		return
 	}
 	text := append([]byte(renderedHeader+c.Name+"\n"), c.Text...)
-	if err := os.WriteFile(target, text, 0o644); err != nil {
+	err := notOurs(target)
+	if err == nil {
+		err = os.WriteFile(target, text, 0o644)
+	}
+	if err != nil {
 		if n.unwritten != err.Error() {
 			clog.Infof("The rendered Corefile is not written, which changes nothing: %s", err)
 		}

@@ -74,6 +74,26 @@ func (s stanza) option(name string) int {
 	return 0
 }
 
+// nobody is a server that refuses each query at once, since nothing can listen on port 0: the clients get
+// SERVFAIL. Without the directive they might get REFUSED, or what another stanza of the block says.
+const nobody = "127.0.0.1:0"
+
+// remarkImported tells of stanzas in imported files that name a file, which are CoreDNS's to read.
+func (v values) remarkImported(blocks []caddyfile.ServerBlock) {
+	for _, b := range blocks {
+		for _, tokens := range directives(b.Tokens["forward"]) {
+			for _, t := range tokens {
+				if t.Text == "{" {
+					break
+				}
+				if t.File != "" && isFile(t.Text) {
+					v.remark(remark{info, fmt.Sprintf("%s:%d - forward stands in an imported file: %s is read once, not watched, and its servers are asked as CoreDNS does", t.File, t.Line, t.Text)})
+				}
+			}
+		}
+	}
+}
+
 // isFile tells if a name after forward is a file and not a server.
 func isFile(to string) bool {
 	scheme, host := parse.Transport(to)

@@ -25,6 +25,8 @@ type values struct {
 
 	nameservers func(file string, own addresses) ([]string, error)
 	transport   func(servers []string) string // overTCP or overUDP
+	reads       func(path string)             // told of imported files, and of directories where more may come
+	remark      func(remark)                  // what is worth a line in the log
 }
 
 // document is a Corefile being rendered. Line i+1 of the text is lines[i]; it came from line origin[i]
@@ -45,8 +47,13 @@ type document struct {
 // What the user wrote stays on its line, but for one or two lines that an option of forward may need;
 // the result says where each line came from.
 func (v values) render(source daemon.Corefile) (daemon.Corefile, error) {
+	v.own = v.local
 	text, err := v.substitute(source.Name, string(source.Text))
 	if err != nil {
+		return source, err
+	}
+	imported := newImports(v.reads)
+	if err := imported.follow(source.Name, text); err != nil {
 		return source, err
 	}
 	blocks, err := caddyfile.Parse(source.Name, strings.NewReader(text), nil)
@@ -54,7 +61,15 @@ func (v values) render(source daemon.Corefile) (daemon.Corefile, error) {
 		return source, err
 	}
 	v.own = ownAddresses(v.local, blocks)
+	if err := v.check(source.Name, string(source.Text)); err != nil {
+		return source, err
+	}
+	if err := v.checkKubeDNS(); err != nil {
+		return source, err
+	}
 	d := newDocument(source.Name, text)
+	v.nameAddresses(d, blocks)
+	v.remarkImported(blocks)
 	if err := v.forward(d, strings.Split(string(source.Text), "\n"), stanzas(blocks)); err != nil {
 		return source, err
 	}
@@ -65,7 +80,9 @@ func (v values) render(source daemon.Corefile) (daemon.Corefile, error) {
 	for _, block := range added {
 		d.append(block)
 	}
-	return d.corefile(), d.check(len(blocks) + len(added))
+	out := d.corefile()
+	out.Beside = imported.sum()
+	return out, d.check(len(blocks) + len(added))
 }
 
 func newDocument(name, text string) *document {
@@ -106,7 +123,9 @@ func (v values) forwardToFile(d *document, s stanza) error {
 		return err
 	}
 	option := ""
-	if s.option(overTCP) == 0 && s.option(overUDP) == 0 && s.option("tls") == 0 {
+	if len(servers) == 0 {
+		servers = []string{nobody}
+	} else if s.option(overTCP) == 0 && s.option(overUDP) == 0 && s.option("tls") == 0 {
 		option = v.transportOf(servers)
 	}
 	lines, err := s.rewrite(d.lines[s.line-1], servers, option)
@@ -127,6 +146,18 @@ func (d *document) replace(line int, by []string) {
 // remove takes a word out of a line, and leaves the line.
 func (d *document) remove(line int, word string) {
 	d.lines[line-1] = strings.TrimRight(strings.Replace(d.lines[line-1], word, "", 1), " \t\r")
+}
+
+// put puts other words in the place of a word of a line.
+func (d *document) put(line int, word, by string) {
+	text := d.lines[line-1]
+	words, _ := fields(text)
+	for _, w := range slices.Backward(words) {
+		if strings.Trim(text[w.start:w.end], `"`) == word {
+			text = text[:w.start] + by + text[w.end:]
+		}
+	}
+	d.lines[line-1] = text
 }
 
 // append adds the lines of a block.

@@ -231,7 +231,7 @@ func TestProbeAgain(t *testing.T) {
 	round(1)
 	expect("away", overUDP, 0)
 	net.set(false, "tcp", "udp")
-	round(3)
+	round(probeUDP + 2) // one that is asked over UDP is not asked in each round
 	expect("mended", overTCP, 1)
 	net.set(true, "tcp", "udp")
 	round(2)
@@ -247,6 +247,42 @@ func TestProbeAgain(t *testing.T) {
 	}
 }
 
+// TestProbeRounds counts how often servers are asked: one that is asked over TCP in each round.
+func TestProbeRounds(t *testing.T) {
+	c, asked := clock{make(chan chan time.Time)}, map[string]int{}
+	var mu sync.Mutex
+	p := newProber(nil)
+	p.after = c.after
+	p.exchange = func(network, server string) error {
+		mu.Lock()
+		defer mu.Unlock()
+		asked[network+" "+server]++
+		if network == "tcp" && server == "slow:53" {
+			return errors.New("no answer")
+		}
+		return nil
+	}
+	p.transport([]string{"good:53", "slow:53"})
+	ctx, stop := context.WithCancel(context.Background())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		p.run(ctx)
+	}()
+	for range 2 * probeUDP {
+		c.pass(t)
+	}
+	w := <-c.waits // the last round is over
+	stop()
+	close(w)
+	<-ended
+	for name, want := range map[string]int{"tcp good:53": 1 + 2*probeUDP, "udp good:53": 0, "tcp slow:53": 3, "udp slow:53": 3} {
+		if got := asked[name]; got != want {
+			t.Errorf("%s was asked %d times, want %d", name, got, want)
+		}
+	}
+}
+
 // TestProbeUnknown has a server that is away at the start: UDP until it is known.
 func TestProbeUnknown(t *testing.T) {
 	net := &network{down: map[string]bool{"tcp 10.0.0.1:53": true, "udp 10.0.0.1:53": true}}
@@ -257,14 +293,15 @@ func TestProbeUnknown(t *testing.T) {
 		t.Errorf("option %s", got)
 	}
 	net.set(false, "udp")
-	if p.accept(p.different(nil)) {
+	all := func(string, finding) bool { return true }
+	if p.accept(p.different(all)) {
 		t.Error("to be reloaded for what is in use already")
 	}
 	if f := p.found["10.0.0.1:53"]; !f.known || !strings.Contains(f.reason, "no answer") {
 		t.Errorf("found %+v", f)
 	}
 	net.set(false, "tcp")
-	if !p.accept(p.different(nil)) {
+	if !p.accept(p.different(all)) {
 		t.Error("not to be reloaded")
 	}
 	if got := p.transport(servers); got != overTCP {

@@ -26,15 +26,23 @@ var (
 	localDNSPort = regexp.MustCompile(localDNS + `:([0-9]+)`)
 )
 
-// substitute puts values in the place of variables, line by line, so that no line moves. One that has no
-// value stays if it stands in a comment and is an error elsewhere.
-func (v values) substitute(name, text string) (string, error) {
+// check returns why a variable of a text has no value.
+func (v values) check(name, text string) error {
 	for d := caddyfile.NewDispenser(name, strings.NewReader(text)); d.Next(); {
 		for _, found := range variable.FindAllString(d.Val(), -1) {
 			if err := v.usable(found); err != nil {
-				return "", fmt.Errorf("%s:%d - %w", name, d.Line(), err)
+				return fmt.Errorf("%s:%d - %w", name, d.Line(), err)
 			}
 		}
+	}
+	return nil
+}
+
+// substitute puts values in the place of variables, line by line, so that no line moves. One that has no
+// value stays if it stands in a comment and is an error elsewhere.
+func (v values) substitute(name, text string) (string, error) {
+	if err := v.check(name, text); err != nil {
+		return "", err
 	}
 	if len(v.local) > 0 {
 		// One address with a port, as in the stock health directive, is the first of several.
@@ -72,8 +80,8 @@ func (v values) value(variable string) string {
 func (v values) usable(variable string) error {
 	switch variable {
 	case clusterDNS:
-		if slices.Contains(v.local.texts(), v.clusterDNS) {
-			return fmt.Errorf("%s would be %s, the address of Service %q, and -localip has it too, so nodecache would ask itself: create a second Service of cluster DNS, such as kube-dns-upstream, and name it with -upstreamsvc",
+		if slices.Contains(v.own.texts(), v.clusterDNS) {
+			return fmt.Errorf("%s would be %s, the address of Service %q, on which nodecache answers itself (see -localip, bind and nodelocal), so it would ask itself: create a second Service of cluster DNS, such as kube-dns-upstream, and name it with -upstreamsvc",
 				variable, v.clusterDNS, v.service)
 		}
 		if v.clusterDNS == "" {

@@ -1,0 +1,93 @@
+package nodelocaldns
+
+import (
+	"bytes"
+	"log"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// TestImports changes what a Corefile imports: each change is another configuration, and all places are
+// watched.
+func TestImports(t *testing.T) {
+	directory := t.TempDir()
+	at := func(name string) string { return filepath.Join(directory, name) }
+	if err := os.MkdirAll(at("custom"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("NEARSIDE_TEST_IMPORT", "env")
+	file(t, at("Corefile"), "(snippet) {\n  log\n}\n. {\n  import one\n  import snippet\n  import {$NEARSIDE_TEST_IMPORT}\n}\nimport custom/*.server\n")
+	file(t, at("one"), "import two\n")
+	file(t, at("two"), "# nothing\n")
+	file(t, at("env"), "log\n")
+	file(t, at("snippet"), "__PILLAR__LOCAL__DNS__ is not looked at, since a snippet has this name\n")
+	n := node(t, nil)
+	beside := []string{""}
+	step := func(name string, same bool) {
+		t.Helper()
+		got, err := n.Source(at("Corefile"), reader)
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		if last := beside[len(beside)-1]; (got.Beside == last) != same || !same && slices.Contains(beside, got.Beside) {
+			t.Errorf("%s: %q after %q", name, got.Beside, beside)
+		}
+		beside = append(beside, got.Beside)
+	}
+	step("at the start", false)
+	step("the same", true)
+	for _, path := range []string{at("one"), at("two"), at("env"), at("custom")} {
+		if !slices.Contains(n.watched(), path) {
+			t.Errorf("%s is not among %q", path, n.watched())
+		}
+	}
+	file(t, at("two"), "errors\n")
+	step("a file that a file imports", false)
+	file(t, at("env"), "errors\n")
+	step("a file that a variable names", false)
+	file(t, at("custom/a.server"), "# nothing\n")
+	step("a new file", false)
+	file(t, at("custom/a.server"), "a.example {\n  log\n}\n")
+	step("a changed file", false)
+	file(t, at("custom/b.other"), "a.example {\n  log\n}\n")
+	step("another file", true)
+
+	file(t, at("custom/a.server"), "a.example {\n  bind __PILLAR__LOCAL__DNS__\n}\n")
+	if _, err := n.Source(at("Corefile"), reader); err == nil || !strings.HasPrefix(err.Error(), at("custom/a.server")+":2 - __PILLAR__LOCAL__DNS__ is in an imported file") {
+		t.Errorf("variable in an imported file: %v", err)
+	}
+	file(t, at("custom/a.server"), "a.example {\n  forward . /etc/resolv.conf {\n    tls /etc/ca.pem\n  }\n}\n")
+	step("forward", false)
+	if !strings.Contains(n.remarks[0].text, at("custom/a.server")+":2 - forward stands in an imported file") || len(n.remarks) != 1 {
+		t.Errorf("said %v", n.remarks)
+	}
+	if err := os.Remove(at("one")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := n.Source(at("Corefile"), reader); err == nil || !slices.Contains(n.watched(), at("one")) {
+		t.Errorf("error %v of a missing file, watched are %q", err, n.watched())
+	}
+}
+
+// TestUnchanged looks again and again at a Corefile that the parser warns of.
+func TestUnchanged(t *testing.T) {
+	var output bytes.Buffer
+	log.SetOutput(&output)
+	defer log.SetOutput(os.Stderr)
+	conf := filepath.Join(t.TempDir(), "Corefile")
+	file(t, conf, ". {\n  import none*\n}\n")
+	n := node(t, nil)
+	var warnings []int
+	for range 4 {
+		if _, err := n.Source(conf, reader); err != nil {
+			t.Fatal(err)
+		}
+		warnings = append(warnings, strings.Count(output.String(), "No files matching"))
+	}
+	if warnings[0] == 0 || warnings[1] != warnings[3] {
+		t.Errorf("warnings after each look: %d", warnings)
+	}
+}
