@@ -115,7 +115,7 @@ func startOnNode(t *testing.T, program, corefile string) {
 	server := regexp.MustCompile(`(?m)^    bind (\S+)`).FindStringSubmatch(corefile)[1]
 	for end := time.Now().Add(daemonEnds); ; time.Sleep(50 * time.Millisecond) {
 		// What it asks itself needs no upstream.
-		out, _ := node.Try("dig", "+tries=1", "+time=1", "+noall", "+answer", "-b", "127.0.0.1", "@"+server, "-q", "1.nodelocal-health.", "TXT", "-q", "1.nodelocal-health.cluster.local.", "TXT")
+		out, _ := node.Try("dig", "+tries=1", "+time=1", "+noall", "+answer", "@"+server, "-q", "1.nodelocal-health.", "TXT", "-q", "1.nodelocal-health.cluster.local.", "TXT")
 		if strings.Contains(out, "nearside") {
 			return
 		}

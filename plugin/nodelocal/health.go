@@ -31,7 +31,6 @@ const (
 
 // asker asks the server on one address whether it answers.
 type asker struct {
-	from   netip.Addr
 	to     netip.AddrPort
 	suffix string // of the names asked for
 	asked  uint64
@@ -57,7 +56,7 @@ func (a *asker) ask(ctx context.Context, renew bool) error {
 }
 
 func (a *asker) exchange(ctx context.Context, network string, renew bool) error {
-	d := net.Dialer{LocalAddr: a.local(network)}
+	d := net.Dialer{LocalAddr: a.local(network), Control: Ask}
 	if renew {
 		d.Control = mark(rules.RenewalMark)
 	}
@@ -88,25 +87,29 @@ func healthy(r *dns.Msg) bool {
 
 // newAsker returns one for an address of the node. A link-local IPv6 address needs the interface.
 func newAsker(addr netip.Addr, iface string, port uint16, suffix string) *asker {
-	a := &asker{from: rules.AskedFrom(addr), suffix: suffix}
 	if addr.Is6() && addr.IsLinkLocalUnicast() {
-		addr, a.from = addr.WithZone(iface), a.from.WithZone(iface)
+		addr = addr.WithZone(iface)
 	}
-	a.to = netip.AddrPortFrom(addr, port)
-	return a
+	return &asker{to: netip.AddrPortFrom(addr, port), suffix: suffix}
 }
 
-// local is where queries come from, by which the rules know them.
+// local is where queries come from: the address that is asked.
 func (a *asker) local(network string) net.Addr {
-	ip := a.from
+	ip := a.to.Addr()
 	if network == "tcp" {
 		return net.TCPAddrFromAddrPort(netip.AddrPortFrom(ip, 0))
 	}
 	return net.UDPAddrFromAddrPort(netip.AddrPortFrom(ip, 0))
 }
 
+// Ask is a Control function for a net.Dialer whose query from a node-local address to itself is to reach
+// the server whatever the lease. Without the capability it goes where other queries go.
+func Ask(network, address string, c syscall.RawConn) error {
+	return mark(rules.AskMark)(network, address, c)
+}
+
 // mark returns what sets the mark of a socket's packets. Without the capability the query goes out
-// unmarked, and renews nothing.
+// unmarked.
 func mark(value int) func(network, address string, c syscall.RawConn) error {
 	return func(_, _ string, c syscall.RawConn) error {
 		return c.Control(func(fd uintptr) {

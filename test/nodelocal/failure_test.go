@@ -77,9 +77,15 @@ func (l load) stop() map[target]netns.Report {
 }
 
 // TestKubeProxy takes nodecache away from a node in the ways in which it can go, with a real
-// kube-proxy behind it, and counts what the pods lose.
+// kube-proxy behind it, and counts what the pods lose. In iptables mode kube-proxy drops untracked
+// packets to the loopback address, as the kubelet does on every node.
 func TestKubeProxy(t *testing.T) {
-	n := newKubernetesNode(t)
+	for _, mode := range []string{"nftables", "iptables"} {
+		t.Run(mode, func(t *testing.T) { takeAway(t, newKubernetesNode(t, mode)) })
+	}
+}
+
+func takeAway(t *testing.T, n *node) {
 	keep := []string{fallback, "keep"}
 	for _, c := range []struct {
 		name    string

@@ -20,9 +20,9 @@ import (
 // nodeName is the name of the Node that kube-proxy looks for.
 const nodeName = "node"
 
-// newKubernetesNode makes a node with a real kube-proxy in nftables mode, and waits until the pods
-// reach cluster DNS by the cluster IPs of kube-dns and of kube-dns-upstream.
-func newKubernetesNode(t *testing.T) *node {
+// newKubernetesNode makes a node with a real kube-proxy in a mode, and waits until the pods reach
+// cluster DNS by the cluster IPs of kube-dns and of kube-dns-upstream.
+func newKubernetesNode(t *testing.T, mode string) *node {
 	t.Helper()
 	proxy := controlplane.RequireBinary(t, "kube-proxy")
 	n := newNode(t)
@@ -32,7 +32,7 @@ func newKubernetesNode(t *testing.T) *node {
 	n.Node.Start(t, proxy,
 		"--kubeconfig="+plane.Kubeconfig(),
 		"--hostname-override="+nodeName,
-		"--proxy-mode=nftables",
+		"--proxy-mode="+mode,
 		"--cluster-cidr="+netns.PodCIDRs,
 		// These parameters of the kernel cannot be set in a network namespace.
 		"--conntrack-max-per-core=0", "--conntrack-min=0",

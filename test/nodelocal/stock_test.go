@@ -82,7 +82,7 @@ type stock struct {
 
 // TestStock runs the manifest's configuration with its command line and a real kube-proxy.
 func TestStock(t *testing.T) {
-	n := newKubernetesNode(t)
+	n := newKubernetesNode(t, "iptables")
 	n.startResolvers(t)
 	before := n.kernelState(t)
 	for name, s := range map[string]stock{

@@ -51,16 +51,16 @@ func (n *node) ask(ctx context.Context, network string, server netip.AddrPort, n
 	return r
 }
 
-// exchange sends one query, from an address if one is given.
-func (n *node) exchange(ctx context.Context, network string, server netip.AddrPort, from net.IP, name string, qtype uint16) (*dns.Msg, time.Duration, error) {
+// control prepares a socket, as in net.Dialer.
+type control func(network, address string, c syscall.RawConn) error
+
+// exchange sends one query, from a socket that is prepared if need be.
+func (n *node) exchange(ctx context.Context, network string, server netip.AddrPort, prepare control, name string, qtype uint16) (*dns.Msg, time.Duration, error) {
 	ctx, cancel := context.WithTimeout(ctx, n.options.timeout)
 	defer cancel()
 	m := new(dns.Msg)
 	m.SetQuestion(name, qtype)
-	c := dns.Client{Net: network, Timeout: n.options.timeout, Dialer: &net.Dialer{Timeout: n.options.timeout}}
-	if from != nil {
-		c.Dialer.LocalAddr = &net.UDPAddr{IP: from}
-	}
+	c := dns.Client{Net: network, Timeout: n.options.timeout, Dialer: &net.Dialer{Timeout: n.options.timeout, Control: prepare}}
 	return c.ExchangeContext(ctx, m, server.String())
 }
 
@@ -202,7 +202,7 @@ const (
 	flagsZone = nodelocaldns.Zone
 )
 
-// probeSelf asks nodecache itself, past the lease: from the loopback address, as it asks itself.
+// probeSelf asks nodecache itself, past the lease: with the mark by which it asks itself.
 func (n *node) probeSelf(ctx context.Context) []Line {
 	s := n.setup()
 	lines := make([]Line, len(s.addresses))
@@ -232,7 +232,7 @@ func (n *node) askSelf(ctx context.Context, a netip.Addr) Line {
 		wait.Go(func() {
 			r := &replies[i]
 			name := selfName + strings.TrimPrefix(zone, ".")
-			r.answer, r.took, r.err = n.exchange(ctx, "udp", netip.AddrPortFrom(a, n.options.port), loopbackFor(a), name, dns.TypeTXT)
+			r.answer, r.took, r.err = n.exchange(ctx, "udp", netip.AddrPortFrom(a, n.options.port), nodelocal.Ask, name, dns.TypeTXT)
 		})
 	}
 	wait.Wait()
@@ -262,14 +262,6 @@ func isSelf(answer *dns.Msg) bool {
 	}
 	txt, ok := answer.Answer[0].(*dns.TXT)
 	return ok && slices.Equal(txt.Txt, []string{nodelocal.HealthText})
-}
-
-// loopbackFor is the loopback address of an address's family.
-func loopbackFor(a netip.Addr) net.IP {
-	if a.Is4() {
-		return net.IPv4(127, 0, 0, 1)
-	}
-	return net.IPv6loopback
 }
 
 // probeHealth asks the health endpoint as the kubelet does: one address that answers is enough.

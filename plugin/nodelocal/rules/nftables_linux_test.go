@@ -75,7 +75,7 @@ func node(t *testing.T, name string) *NFTables {
 	return table
 }
 
-// send sends a datagram from the loopback address to port 53 of an address.
+// send sends a datagram from an address to its own port 53.
 func send(t *testing.T, to netip.Addr, mark int) {
 	t.Helper()
 	family := unix.AF_INET
@@ -94,7 +94,7 @@ func send(t *testing.T, to netip.Addr, mark int) {
 	if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_MARK, mark); err != nil {
 		t.Fatal(err)
 	}
-	from, target := sockaddr(AskedFrom(to), 0), sockaddr(to, 53)
+	from, target := sockaddr(to, 0), sockaddr(to, 53)
 	if err := unix.Bind(fd, from); err != nil {
 		t.Fatal(err)
 	}
@@ -132,10 +132,10 @@ func TestKernelLease(t *testing.T) {
 	if got := leased(t, table); len(got) != 0 {
 		t.Fatalf("leases at the start: %v", got)
 	}
-	send(t, four, 0)
-	send(t, six, 7)
+	send(t, four, AskMark)
+	send(t, six, AskMark)
 	if got := leased(t, table); len(got) != 0 {
-		t.Errorf("a datagram without the mark gave leases: %v", got)
+		t.Errorf("a datagram with another mark gave leases: %v", got)
 	}
 	send(t, four, RenewalMark)
 	if got := leased(t, table); !slices.Equal(got, []netip.Addr{four}) {

@@ -6,8 +6,7 @@
 // # The lease
 //
 // The rules that take traffic match only addresses in a set whose elements expire. The process that
-// answers renews them by sending a datagram with [RenewalMark] from the loopback address to the
-// address: a rule of the table turns that into an update of the set, in the packet's path. So a
+// answers renews them by sending a datagram with [RenewalMark] from the address to itself: a rule of the table turns that into an update of the set, in the packet's path. So a
 // renewal is no netlink transaction, which would interrupt whoever lists rules at that moment, and a
 // process that hangs, starves or is dead renews nothing.
 //
@@ -30,11 +29,16 @@ import (
 // Lease is how long an address takes traffic after a renewal.
 const Lease = time.Second
 
-// RenewalMark is the mark (SO_MARK) of a datagram that renews the lease of the address it goes to, if it
-// comes from where [AskedFrom] says. Setting it needs the capability NET_ADMIN or, since Linux 5.17,
-// NET_RAW, in the network namespace of the node. Its bits are not among those that kube-proxy, Calico,
-// Cilium and other network plugins use.
-const RenewalMark = 0x35
+// Marks (SO_MARK) of packets that the server sends to itself, from the address that it asks to the same.
+// Those with AskMark reach it whatever the lease; those with RenewalMark, of UDP, renew the lease of the
+// address as well. Setting a mark needs the capability NET_ADMIN or, since Linux 5.17, NET_RAW, in the
+// network namespace of the node. The bits are not among those that kube-proxy, Calico, Cilium and other
+// network plugins use. The loopback address would not do as a source: the kubelet and kube-proxy have a
+// firewall rule that drops untracked packets to it.
+const (
+	AskMark     = 0x34
+	RenewalMark = 0x35
+)
 
 // Priorities of chains. Those of the kernel: raw -300, connection tracking -200, mangle -150,
 // destination NAT -100, source NAT 100.
@@ -134,9 +138,9 @@ func (c chain) priorityName() string {
 // chains are the chains of the table with their rules.
 func (c Config) chains() []chain {
 	all := []chain{
-		{"renewal", "filter", "output", priorityBeforeRaw, c.renewals()},
+		{"self", "filter", "output", priorityBeforeRaw, c.ownQueries()},
 		{ChainPods, "filter", "prerouting", priorityRaw, c.leased(!c.withoutSocket)},
-		{ChainNode, "filter", "output", priorityRaw, append(c.ownPackets(), c.leased(false)...)},
+		{ChainNode, "filter", "output", priorityRaw, append(c.ownReplies(), c.leased(false)...)},
 	}
 	if rewrites := c.rewrites(); len(rewrites) > 0 {
 		all = append(all,
@@ -166,24 +170,26 @@ func (c Config) leased(withSocket bool) (all []rule) {
 	return all
 }
 
-// renewals renew the lease of an address. They come before raw, where network plugins clear marks.
-func (c Config) renewals() (all []rule) {
+// ownQueries are those of the server to itself. They have to reach it without a lease, and some renew the
+// lease. They come before raw, where network plugins clear marks.
+func (c Config) ownQueries() (all []rule) {
 	for _, a := range c.Addresses {
-		all = append(all, rule{source(AskedFrom(a)), destination(a), udp.destination(c.Port), marked(RenewalMark), renew(a)})
+		all = append(all,
+			rule{source(a), destination(a), udp.destination(c.Port), marked(RenewalMark), renew(a), notrack, accept},
+			rule{source(a), destination(a), udp.destination(c.Port), marked(AskMark), notrack, accept},
+			rule{source(a), destination(a), tcp.destination(c.Port), marked(AskMark), notrack, accept},
+		)
 	}
 	return all
 }
 
-// ownPackets are those of the node-local server: its queries to itself, which have to reach it without a
-// lease, its replies, and the health endpoint, which the kubelet of this node asks. A reply is never
-// tracked: tracked, it would make an entry that hides the client's next query from kube-proxy.
-func (c Config) ownPackets() (all []rule) {
+// ownReplies are what the node-local server sends, and the health endpoint, which the kubelet of this
+// node asks. A reply is never tracked: tracked, it would make an entry that hides the client's next
+// query from kube-proxy.
+func (c Config) ownReplies() (all []rule) {
 	for _, a := range c.Addresses {
 		for _, p := range protocols {
-			all = append(all,
-				rule{source(AskedFrom(a)), destination(a), p.destination(c.Port), notrack, accept},
-				rule{source(a), p.source(c.Port), notrack, accept},
-			)
+			all = append(all, rule{source(a), p.source(c.Port), notrack, accept})
 		}
 		if c.Health != 0 {
 			all = append(all,
@@ -267,17 +273,5 @@ func families(addrs []netip.Addr) (all []netip.Addr) {
 	return all
 }
 
-// AskedFrom returns the address that the server asks itself from at a node-local address: the loopback
-// address, which a client has only if it insists, or the address itself if it is a link-local IPv6 one, which answers
-// nothing else (RFC 4007, section 6).
-func AskedFrom(a netip.Addr) netip.Addr {
-	switch {
-	case a.Is4():
-		return netip.AddrFrom4([4]byte{127, 0, 0, 1})
-	case isLinkLocal6(a):
-		return a
-	}
-	return netip.IPv6Loopback()
-}
-
+// isLinkLocal6 returns whether packets to an address are never forwarded.
 func isLinkLocal6(a netip.Addr) bool { return a.Is6() && a.IsLinkLocalUnicast() }
