@@ -74,8 +74,8 @@ func (a *asker) exchange(ctx context.Context, network string, renew bool) error 
 	return nil
 }
 
-// errOther says that what answers on the address is not nodecache.
-var errOther = errors.New("another DNS server answers on the address")
+// errOther says that what answers on the address is not nodecache, or that the query got elsewhere.
+var errOther = errors.New("another DNS server answers: one on the address, or cluster DNS because another table of nftables takes away the mark of the query before priority raw - 10")
 
 func healthy(r *dns.Msg) bool {
 	if r.Rcode != dns.RcodeSuccess || len(r.Answer) != 1 {
@@ -159,4 +159,26 @@ func (l *lease) after(sent time.Time, marked bool, err error, now time.Time) (e 
 		return lost
 	}
 	return e
+}
+
+// silenceWait is how long an address may be without the lease and without an answer before that is said.
+const silenceWait = 5 * time.Second
+
+// silence is the time in which the server has not answered itself.
+type silence struct {
+	since time.Time
+	said  bool
+}
+
+// after takes the outcome of a query, and returns whether the silence is to be said now, once.
+func (s *silence) after(err error, held bool, now time.Time) bool {
+	if err == nil || held {
+		*s = silence{since: now, said: held} // the loss of a lease is said as such
+		return false
+	}
+	if s.said || now.Sub(s.since) < silenceWait {
+		return false
+	}
+	s.said = true
+	return true
 }

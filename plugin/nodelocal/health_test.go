@@ -230,3 +230,36 @@ func TestAskTCP(t *testing.T) {
 		}
 	}
 }
+
+func TestSilence(t *testing.T) {
+	failure := errors.New("no answer")
+	begin := time.Unix(1000, 0)
+	for _, tc := range []struct {
+		name  string
+		after []time.Duration // the queries, all without an answer but those below 0
+		held  bool
+		want  int // how often it is said
+	}{
+		{"from the start", []time.Duration{time.Second, 4 * time.Second, 6 * time.Second, 60 * time.Second}, false, 1},
+		{"not long enough", []time.Duration{time.Second, 4 * time.Second}, false, 0},
+		{"an answer between", []time.Duration{4 * time.Second, -5 * time.Second, 8 * time.Second}, false, 0},
+		{"after an answer", []time.Duration{6 * time.Second, -7 * time.Second, 8 * time.Second, 13 * time.Second}, false, 2},
+		{"while the lease is held", []time.Duration{6 * time.Second, 20 * time.Second}, true, 0},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			s, said := silence{since: begin}, 0
+			for _, d := range tc.after {
+				err := failure
+				if d < 0 {
+					err, d = nil, -d
+				}
+				if s.after(err, tc.held, begin.Add(d)) {
+					said++
+				}
+			}
+			if said != tc.want {
+				t.Errorf("said %d times, want %d", said, tc.want)
+			}
+		})
+	}
+}

@@ -228,6 +228,7 @@ func join(addrs []netip.Addr) string {
 // askAlways asks the server on one address whether it answers, and renews the lease while it does.
 func (n *node) askAlways(ctx context.Context, addr netip.Addr, a *asker) {
 	var l lease
+	silent := silence{since: time.Now()}
 	for answered, label := false, addr.String(); ctx.Err() == nil; {
 		sent, marked := time.Now(), l.renew() && n.hasLease()
 		err := a.ask(ctx, marked)
@@ -236,6 +237,9 @@ func (n *node) askAlways(ctx context.Context, addr netip.Addr, a *asker) {
 		}
 		n.publish(label, l.after(sent, marked, err, time.Now()), err)
 		n.leases[addr].Store(l.held)
+		if silent.after(err, l.held, time.Now()) {
+			log.Warningf("Address %s does not take the node's queries: the server has not answered itself for %s: %v", label, silenceWait, err)
+		}
 		if ok := err == nil; ok != answered {
 			answered = ok
 			n.unanswered.Add(map[bool]int32{true: -1, false: 1}[ok])

@@ -13,6 +13,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/nearside-dns/nearside/test/netns"
 )
 
 // withFallback is nodecache on the link-local address, with cluster DNS for the time without a lease.
@@ -117,26 +119,34 @@ func TestOtherBackend(t *testing.T) {
 func TestMarksCleared(t *testing.T) {
 	n := newNode(t)
 	p := n.run(t, n.withFallback("local"))
-	clear := func(priority int) {
-		n.Node.Run(t, "nft", fmt.Sprintf("add table inet marks; add chain inet marks output { type filter hook output priority %d; }; add rule inet marks output meta mark set 0", priority))
+	marks := func(priority int, rule string) {
+		n.Node.Run(t, "nft", fmt.Sprintf("add table inet marks; delete table inet marks; add table inet marks; "+
+			"add chain inet marks output { type filter hook output priority %d; }; add rule inet marks output %s", priority, rule))
 	}
-	clear(-300)
+	logged := func(p *netns.Process, text string) {
+		t.Helper()
+		waitFor(t, startTimeout, "the log to say so", func() error {
+			if !strings.Contains(p.Output(), text) {
+				return errors.New(p.Output())
+			}
+			return nil
+		})
+	}
+	marks(-300, "meta mark set 0")
 	time.Sleep(2 * time.Second) // longer than a lease
 	if err := n.leased(local4); err != nil {
 		t.Errorf("with marks cleared at raw: %v", err)
 	}
-	n.Node.Run(t, "nft", "delete table inet marks")
-	clear(-320)
+	marks(-320, "meta mark set 0")
 	n.waitAnswer(t, bounded, local4, "upstream")
-	// The interval would report it; a new start looks at once.
+	logged(p, "takes away the mark")
+	// Another mark on renewals alone: they are answered and renew nothing. A lease is looked at when it
+	// has been taken.
 	p.Stop(t)
+	marks(-320, "meta mark 0x35 meta mark set 0x34")
 	p = n.start(t, n.withFallback("local"))
-	waitFor(t, startTimeout, "the log to say so", func() error {
-		if !strings.Contains(p.Output(), "renewals of its lease do not reach the rules") {
-			return errors.New(p.Output())
-		}
-		return nil
-	})
+	logged(p, "renewals of its lease do not reach the rules")
+	n.waitAnswer(t, bounded, local4, "upstream")
 }
 
 // TestSetupNone starts an instance that sets up nothing beside one that does.
