@@ -137,7 +137,7 @@ func (n *node) firstInterface() error {
 	case kind == link.Loopback:
 		log.Warningf("The kernel has neither a dummy nor a bridge driver: the addresses are on lo")
 	}
-	if !r.Created && !r.Any() {
+	if !r.Any() {
 		log.Infof("Interface %s is there already: taken over", n.config.Interface)
 	}
 	return nil
@@ -206,15 +206,12 @@ func (n *node) showSetup() {
 		healthFailure.WithLabelValues(a.String())
 	}
 	setupInfo.WithLabelValues(n.config.Interface, kind, string(n.backend)).Set(1)
-	var fallback []string
-	for _, a := range n.config.Fallback {
-		fallback = append(fallback, a.String())
-	}
-	if len(fallback) == 0 {
-		fallback = []string{"none"}
+	fallback := "none"
+	if len(n.config.Fallback) > 0 {
+		fallback = join(n.config.Fallback)
 	}
 	log.Infof("Addresses %s on interface %s (%s), rules by %s, fallback %s",
-		join(n.config.Addresses), n.config.Interface, kind, n.backend, strings.Join(fallback, " "))
+		join(n.config.Addresses), n.config.Interface, kind, n.backend, fallback)
 }
 
 func join(addrs []netip.Addr) string {
@@ -242,7 +239,7 @@ func (n *node) askAlways(ctx context.Context, addr netip.Addr, a *asker) {
 		}
 		if ok := err == nil; ok != answered {
 			answered = ok
-			n.unanswered.Add(map[bool]int32{true: -1, false: 1}[ok])
+			n.countAnswered(ok)
 		}
 		pause := renewal
 		if !l.renew() {
@@ -252,6 +249,15 @@ func (n *node) askAlways(ctx context.Context, addr netip.Addr, a *asker) {
 		case <-ctx.Done():
 		case <-time.After(time.Until(sent.Add(pause))):
 		}
+	}
+}
+
+// countAnswered notes that an address has begun to answer, or ceased.
+func (n *node) countAnswered(ok bool) {
+	if ok {
+		n.unanswered.Add(-1)
+	} else {
+		n.unanswered.Add(1)
 	}
 }
 

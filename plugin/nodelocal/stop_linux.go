@@ -105,10 +105,8 @@ func (n *node) removeAll() {
 			return
 		}
 	}
-	if accepts, err := rules.NewAccepts(n.config.Config); err == nil && n.backend == backendNFTables {
-		if err := accepts.Remove(); err != nil {
-			log.Errorf("%v; nodecache cleanup removes what is left", err)
-		}
+	if n.backend == backendNFTables {
+		n.removeAccepts()
 	}
 	var onLoopback []netip.Addr
 	if n.link.Kind() == link.Loopback {
@@ -121,4 +119,15 @@ func (n *node) removeAll() {
 		}
 	}
 	log.Infof("Interface %s and its rules are removed", n.config.Interface)
+}
+
+// removeAccepts removes what verifyAccepts has put there.
+func (n *node) removeAccepts() {
+	accepts, err := rules.NewAccepts(n.config.Config)
+	if err != nil {
+		return // without iptables there are none
+	}
+	if err := accepts.Remove(); err != nil {
+		log.Errorf("%v; nodecache cleanup removes what is left", err)
+	}
 }
