@@ -77,24 +77,25 @@ type Process struct {
 	Corefile string
 
 	cmd    *exec.Cmd
-	output output
+	output Output
 	ended  chan struct{}
 	err    error // why it ended; read after ended is closed
 }
 
-// output collects what a program prints.
-type output struct {
+// Output collects what a program prints; it may be read while the program runs.
+type Output struct {
 	mu   sync.Mutex
 	text bytes.Buffer
 }
 
-func (o *output) Write(p []byte) (int, error) {
+// Write implements io.Writer.
+func (o *Output) Write(p []byte) (int, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.text.Write(p)
 }
 
-func (o *output) String() string {
+func (o *Output) String() string {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.text.String()

@@ -1,8 +1,4 @@
-//go:build linux
-
-// Package netnstest runs a test again in a process that has a network namespace of its own: what such
-// a test does to interfaces and rules is gone with the process, and what it tests may use any thread.
-package netnstest
+package namespace
 
 import (
 	"bytes"
@@ -14,7 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 )
 
@@ -24,19 +19,14 @@ const inside = "NEARSIDE_TEST_NAMESPACE"
 // limit bounds the second process.
 const limit = 2 * time.Minute
 
-// Inside returns true in the second process, where lo is up and nothing else is there. In the first it
+// Inside runs the test again in a process that has a network namespace of its own, so that what it tests
+// may use any thread. It returns true in that second process, where lo is up and nothing else is there. In the first it
 // runs the second, passes its outcome on, and returns false: the test is to return then. The test is
 // skipped without root.
 func Inside(t *testing.T) bool {
 	t.Helper()
 	if os.Getenv(inside) == t.Name() {
-		lo, err := netlink.LinkByName("lo")
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := netlink.LinkSetUp(lo); err != nil {
-			t.Fatal(err)
-		}
+		loopbackUp(t)
 		return true
 	}
 	if os.Geteuid() != 0 {
@@ -57,27 +47,4 @@ func Inside(t *testing.T) bool {
 		t.Skipf("in a network namespace of its own:\n%s", out)
 	}
 	return false
-}
-
-// Lacking skips the test, or fails it where NEARSIDE_REQUIRE_ALL says that everything is to be there.
-func Lacking(t *testing.T, what string) {
-	t.Helper()
-	if os.Getenv("NEARSIDE_REQUIRE_ALL") == "1" {
-		t.Fatal("needs " + what)
-	}
-	t.Skip("needs " + what)
-}
-
-// Run runs a program and returns what it printed. The test is skipped if it is not installed.
-func Run(t *testing.T, program string, args ...string) string {
-	t.Helper()
-	path, err := exec.LookPath(program)
-	if err != nil {
-		Lacking(t, program)
-	}
-	out, err := exec.Command(path, args...).CombinedOutput()
-	if err != nil {
-		t.Fatalf("%s %q: %v\n%s", program, args, err, out)
-	}
-	return string(out)
 }

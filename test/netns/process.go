@@ -3,17 +3,17 @@
 package netns
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/nearside-dns/nearside/test/daemon"
 )
 
 // stopTimeout is how long a program may take to end after a signal.
@@ -23,26 +23,8 @@ const stopTimeout = 15 * time.Second
 type Process struct {
 	name   string
 	cmd    *exec.Cmd
-	output output
+	output daemon.Output
 	ended  chan struct{} // closed once the process is gone and reaped
-}
-
-// output collects what a program prints.
-type output struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (o *output) Write(p []byte) (int, error) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.text.Write(p)
-}
-
-func (o *output) String() string {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.text.String()
 }
 
 // Start starts a program in the namespace. It is killed at the end of the test; its output is shown

@@ -15,10 +15,10 @@ import (
 	"time"
 
 	"github.com/nearside-dns/nearside/cmd/internal/doctor/kernel"
-	"github.com/nearside-dns/nearside/cmd/internal/doctor/netnstest"
 	"github.com/nearside-dns/nearside/cmd/internal/doctor/proc"
 	"github.com/nearside-dns/nearside/plugin/nodelocal/link"
 	"github.com/nearside-dns/nearside/plugin/nodelocal/rules"
+	"github.com/nearside-dns/nearside/test/namespace"
 )
 
 var (
@@ -122,8 +122,8 @@ func cleanup(t *testing.T, code int, args ...string) (printed, said string) {
 // ruleset is what nftables, iptables and the interfaces hold.
 func ruleset(t *testing.T) string {
 	t.Helper()
-	return netnstest.Run(t, "nft", "-s", "list", "ruleset") + netnstest.Run(t, "ip", "address") +
-		netnstest.Run(t, "iptables-legacy", "-t", "raw", "-S") + netnstest.Run(t, "ip6tables-legacy", "-t", "filter", "-S")
+	return namespace.Run(t, "nft", "-s", "list", "ruleset") + namespace.Run(t, "ip", "address") +
+		namespace.Run(t, "iptables-legacy", "-t", "raw", "-S") + namespace.Run(t, "ip6tables-legacy", "-t", "filter", "-S")
 }
 
 // leave makes what nodecache and node-local-dns leave when they are killed.
@@ -139,29 +139,29 @@ func leave(t *testing.T) {
 	}
 	iptables, err := rules.NewIPTables(config)
 	if err != nil {
-		netnstest.Lacking(t, "iptables: "+err.Error())
+		namespace.Lacking(t, "iptables: "+err.Error())
 	}
 	if err := iptables.Apply(); err != nil {
 		t.Fatal(err)
 	}
 	old := func(program, table, chain string, address netip.Addr, target, comment string) {
-		netnstest.Run(t, program, "-t", table, "-A", chain, "-p", "tcp", "-d", address.String(), "--dport", "53", "-j", target, "-m", "comment", "--comment", "NodeLocal DNS Cache: "+comment)
+		namespace.Run(t, program, "-t", table, "-A", chain, "-p", "tcp", "-d", address.String(), "--dport", "53", "-j", target, "-m", "comment", "--comment", "NodeLocal DNS Cache: "+comment)
 	}
 	old("iptables-legacy", "raw", "PREROUTING", four, "NOTRACK", "skip conntrack")
 	old("ip6tables-legacy", "filter", "INPUT", six, "ACCEPT", "allow DNS traffic")
 }
 
 func TestNamespaceLeftovers(t *testing.T) {
-	if !netnstest.Inside(t) {
+	if !namespace.Inside(t) {
 		return
 	}
 	// What others have stays.
-	netnstest.Run(t, "iptables-nft", "-t", "raw", "-A", "PREROUTING", "-d", "192.0.2.1", "-j", "NOTRACK")
-	netnstest.Run(t, "iptables-legacy", "-t", "raw", "-A", "PREROUTING", "-d", "192.0.2.1", "-j", "NOTRACK")
-	netnstest.Run(t, "nft", "add table inet nearside; add table ip nearside-nodelocaldns")
+	namespace.Run(t, "iptables-nft", "-t", "raw", "-A", "PREROUTING", "-d", "192.0.2.1", "-j", "NOTRACK")
+	namespace.Run(t, "iptables-legacy", "-t", "raw", "-A", "PREROUTING", "-d", "192.0.2.1", "-j", "NOTRACK")
+	namespace.Run(t, "nft", "add table inet nearside; add table ip nearside-nodelocaldns")
 	for _, program := range []string{"iptables-nft", "ip6tables-nft"} { // empty chains, as they are afterwards
 		for _, place := range [][2]string{{"raw", "PREROUTING"}, {"raw", "OUTPUT"}, {"filter", "INPUT"}, {"filter", "OUTPUT"}} {
-			netnstest.Run(t, program, "-t", place[0], "-P", place[1], "ACCEPT")
+			namespace.Run(t, program, "-t", place[0], "-P", place[1], "ACCEPT")
 		}
 	}
 	if out, _ := cleanup(t, 0); out != "nothing to remove\n" {
@@ -203,7 +203,7 @@ func TestNamespaceLeftovers(t *testing.T) {
 }
 
 func TestNamespaceInUse(t *testing.T) {
-	if !netnstest.Inside(t) {
+	if !namespace.Inside(t) {
 		return
 	}
 	leave(t)
@@ -257,20 +257,20 @@ func TestNamespaceInUse(t *testing.T) {
 }
 
 func TestNamespaceForeign(t *testing.T) {
-	if !netnstest.Inside(t) {
+	if !namespace.Inside(t) {
 		return
 	}
-	netnstest.Run(t, "ip", "link", "add", "nodelocaldns", "type", "veth", "peer", "name", "x")
+	namespace.Run(t, "ip", "link", "add", "nodelocaldns", "type", "veth", "peer", "name", "x")
 	out, said := cleanup(t, 1)
 	if out != "" || said != "nodecache cleanup: interface nodelocaldns is a veth, which nodecache does not make: left as it is\n" {
 		t.Errorf("a veth: printed %q, said %q", out, said)
 	}
-	netnstest.Run(t, "ip", "link", "del", "nodelocaldns")
-	netnstest.Run(t, "ip", "link", "add", "nodelocaldns", "type", "bridge")
-	netnstest.Run(t, "ip", "link", "add", "port0", "type", "veth", "peer", "name", "port1")
-	netnstest.Run(t, "ip", "link", "set", "port0", "master", "nodelocaldns")
+	namespace.Run(t, "ip", "link", "del", "nodelocaldns")
+	namespace.Run(t, "ip", "link", "add", "nodelocaldns", "type", "bridge")
+	namespace.Run(t, "ip", "link", "add", "port0", "type", "veth", "peer", "name", "port1")
+	namespace.Run(t, "ip", "link", "set", "port0", "master", "nodelocaldns")
 	// The rest is removed all the same.
-	netnstest.Run(t, "nft", "add table inet nearside-nodelocaldns")
+	namespace.Run(t, "nft", "add table inet nearside-nodelocaldns")
 	out, said = cleanup(t, 1)
 	if out != "removed table inet nearside-nodelocaldns\n" || !strings.Contains(said, "bridge with the port port0") {
 		t.Errorf("a bridge in use: printed %q, said %q", out, said)
@@ -278,17 +278,17 @@ func TestNamespaceForeign(t *testing.T) {
 }
 
 func TestNamespaceLoopback(t *testing.T) {
-	if !netnstest.Inside(t) {
+	if !namespace.Inside(t) {
 		return
 	}
 	add := func(args ...string) {
-		netnstest.Run(t, "ip", append([]string{"address", "add", "dev", "lo"}, args...)...)
+		namespace.Run(t, "ip", append([]string{"address", "add", "dev", "lo"}, args...)...)
 	}
 	add("169.254.20.10/32", "label", "lo:dns0")
 	add("169.254.20.11/32")
 	add("fd00::a/128", "nodad")
 	add("192.0.2.1/32")
-	netnstest.Run(t, "nft", "add table inet nearside-dns0; add chain inet nearside-dns0 output; add rule inet nearside-dns0 output ip6 daddr fd00::a accept")
+	namespace.Run(t, "nft", "add table inet nearside-dns0; add chain inet nearside-dns0 output; add rule inet nearside-dns0 output ip6 daddr fd00::a accept")
 	if out, _ := cleanup(t, 0, "-dry-run"); out != "would remove table inet nearside-dns0\nwould remove addresses on lo: fd00::a\nwould remove addresses on lo: 169.254.20.10\n" {
 		t.Errorf("planned: got\n%s", out)
 	}
@@ -299,7 +299,7 @@ func TestNamespaceLoopback(t *testing.T) {
 	if out, _ := cleanup(t, 0, "-localip", "169.254.20.11"); strings.Count(out, "\n") != 3 {
 		t.Errorf("got\n%s", out)
 	}
-	got := netnstest.Run(t, "ip", "-br", "address", "show", "dev", "lo")
+	got := namespace.Run(t, "ip", "-br", "address", "show", "dev", "lo")
 	if want := "127.0.0.1/8 192.0.2.1/32 ::1/128"; strings.Join(strings.Fields(got)[2:], " ") != want {
 		t.Errorf("lo has %s, want %s", got, want)
 	}
@@ -307,14 +307,14 @@ func TestNamespaceLoopback(t *testing.T) {
 
 // Nothing waits for longer than the steps' bound.
 func TestNamespaceBounded(t *testing.T) {
-	if !netnstest.Inside(t) {
+	if !namespace.Inside(t) {
 		return
 	}
 	bin := t.TempDir()
 	if err := os.WriteFile(filepath.Join(bin, "iptables-legacy"), []byte("#!/bin/sh\nexec sleep 60\n"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	netnstest.Run(t, "iptables-legacy", "-t", "raw", "-S") // makes the table
+	namespace.Run(t, "iptables-legacy", "-t", "raw", "-S") // makes the table
 	t.Setenv("PATH", bin+":"+os.Getenv("PATH"))
 	start := time.Now()
 	if _, said := cleanup(t, 1, "-timeout", "300ms"); !strings.Contains(said, "iptables-legacy -w 5 -t raw -S") {

@@ -18,10 +18,10 @@ import (
 
 	"github.com/miekg/dns"
 
-	"github.com/nearside-dns/nearside/cmd/internal/doctor/netnstest"
 	"github.com/nearside-dns/nearside/cmd/internal/doctor/proc"
 	"github.com/nearside-dns/nearside/plugin/nodelocal/link"
 	"github.com/nearside-dns/nearside/plugin/nodelocal/rules"
+	"github.com/nearside-dns/nearside/test/namespace"
 )
 
 // actAsNodecache makes the test's program a stand-in for nodecache: it answers on the addresses of
@@ -109,7 +109,7 @@ func startStandIn(t *testing.T, args ...string) {
 // TestNamespaceNode runs doctor on a node with everything in place, and with things wrong, and sees
 // that it changes nothing.
 func TestNamespaceNode(t *testing.T) {
-	if !netnstest.Inside(t) {
+	if !namespace.Inside(t) {
 		return
 	}
 	addresses := []netip.Addr{four, six}
@@ -120,7 +120,7 @@ func TestNamespaceNode(t *testing.T) {
 	if err := rules.NewNFTables(config).Apply(); err != nil {
 		t.Fatal(err)
 	}
-	netnstest.Run(t, "nft", "add element inet nearside-nodelocaldns lease4 { 169.254.20.10 timeout 60s }; add element inet nearside-nodelocaldns lease6 { fd00::a timeout 60s }")
+	namespace.Run(t, "nft", "add element inet nearside-nodelocaldns lease4 { 169.254.20.10 timeout 60s }; add element inet nearside-nodelocaldns lease6 { fd00::a timeout 60s }")
 	folder := tree(t, map[string]string{"resolv.conf": "nameserver fd00::a\nnameserver 127.0.0.1\n"})
 	conf := filepath.Join(folder, "Corefile")
 	if err := os.WriteFile(conf, []byte(".:53 {\n forward . "+folder+"/resolv.conf\n}\n"), 0o644); err != nil {
@@ -153,12 +153,12 @@ func TestNamespaceNode(t *testing.T) {
 		}
 	})
 	t.Run("wrong", func(t *testing.T) {
-		netnstest.Run(t, "ip", "address", "del", "fd00::a/128", "dev", "nodelocaldns")
-		netnstest.Run(t, "ip", "link", "add", "kube-ipvs0", "type", "bridge")
-		netnstest.Run(t, "ip", "address", "add", "10.96.0.10/32", "dev", "kube-ipvs0")
-		netnstest.Run(t, "nft", "flush set inet nearside-nodelocaldns lease4; flush chain inet nearside-nodelocaldns output")
-		netnstest.Run(t, "nft", "add table inet fw; add chain inet fw in { type filter hook input priority 10; policy drop; }; add rule inet fw in iif lo accept")
-		netnstest.Run(t, "iptables-nft", "-t", "raw", "-A", "PREROUTING", "-d", "169.254.20.10", "-j", "NOTRACK", "-m", "comment", "--comment", "NodeLocal DNS Cache: skip conntrack")
+		namespace.Run(t, "ip", "address", "del", "fd00::a/128", "dev", "nodelocaldns")
+		namespace.Run(t, "ip", "link", "add", "kube-ipvs0", "type", "bridge")
+		namespace.Run(t, "ip", "address", "add", "10.96.0.10/32", "dev", "kube-ipvs0")
+		namespace.Run(t, "nft", "flush set inet nearside-nodelocaldns lease4; flush chain inet nearside-nodelocaldns output")
+		namespace.Run(t, "nft", "add table inet fw; add chain inet fw in { type filter hook input priority 10; policy drop; }; add rule inet fw in iif lo accept")
+		namespace.Run(t, "iptables-nft", "-t", "raw", "-A", "PREROUTING", "-d", "169.254.20.10", "-j", "NOTRACK", "-m", "comment", "--comment", "NodeLocal DNS Cache: skip conntrack")
 		p, err := net.ListenPacket("udp", "10.96.0.10:53")
 		if err != nil {
 			t.Fatal(err)
@@ -225,7 +225,7 @@ func expect(t *testing.T, lines []Line, wanted ...string) {
 // everything is the state of the network that doctor might change.
 func everything(t *testing.T) string {
 	t.Helper()
-	text := netnstest.Run(t, "nft", "-s", "list", "ruleset") + netnstest.Run(t, "ip", "address")
+	text := namespace.Run(t, "nft", "-s", "list", "ruleset") + namespace.Run(t, "ip", "address")
 	for _, path := range []string{"/proc/modules", "/proc/net/ip_tables_names", "/proc/net/ip6_tables_names"} {
 		content, err := os.ReadFile(path)
 		if err != nil && !errors.Is(err, os.ErrNotExist) {

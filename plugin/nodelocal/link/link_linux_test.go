@@ -12,7 +12,7 @@ import (
 
 	"github.com/vishvananda/netlink"
 
-	"github.com/nearside-dns/nearside/plugin/nodelocal/internal/namespace"
+	"github.com/nearside-dns/nearside/test/namespace"
 )
 
 func addresses(text ...string) (all []netip.Addr) {

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/nearside-dns/nearside/plugin/nodelocal/internal/namespace"
+	"github.com/nearside-dns/nearside/test/namespace"
 )
 
 func TestIPTablesText(t *testing.T) {

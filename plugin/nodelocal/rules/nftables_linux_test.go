@@ -11,7 +11,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	"github.com/nearside-dns/nearside/plugin/nodelocal/internal/namespace"
+	"github.com/nearside-dns/nearside/test/namespace"
 )
 
 // TestKernelTable applies each table and compares what nft says the kernel has with the golden file.

@@ -14,7 +14,7 @@ import (
 
 	"github.com/google/nftables/expr"
 
-	"github.com/nearside-dns/nearside/plugin/nodelocal/internal/namespace"
+	"github.com/nearside-dns/nearside/test/namespace"
 )
 
 func TestSplitWords(t *testing.T) {

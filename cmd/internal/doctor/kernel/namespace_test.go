@@ -9,9 +9,9 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/nearside-dns/nearside/cmd/internal/doctor/netnstest"
 	"github.com/nearside-dns/nearside/plugin/nodelocal/link"
 	"github.com/nearside-dns/nearside/plugin/nodelocal/rules"
+	"github.com/nearside-dns/nearside/test/namespace"
 )
 
 var (
@@ -20,7 +20,7 @@ var (
 )
 
 func TestNamespaceLinks(t *testing.T) {
-	if !netnstest.Inside(t) {
+	if !namespace.Inside(t) {
 		return
 	}
 	ctx := context.Background()
@@ -52,7 +52,7 @@ func TestNamespaceLinks(t *testing.T) {
 }
 
 func TestNamespaceTables(t *testing.T) {
-	if !netnstest.Inside(t) {
+	if !namespace.Inside(t) {
 		return
 	}
 	ctx := context.Background()
@@ -60,9 +60,9 @@ func TestNamespaceTables(t *testing.T) {
 	if err := table.Apply(); err != nil {
 		t.Fatal(err)
 	}
-	netnstest.Run(t, "nft", "add element inet nearside-nodelocaldns lease4 { 169.254.20.10 timeout 60s }")
-	netnstest.Run(t, "nft", "add table ip6 fw; add chain ip6 fw in { type filter hook input priority 0; policy drop; }; add rule ip6 fw in ip6 daddr fd00::a udp dport 53 accept")
-	netnstest.Run(t, "nft", "add chain ip6 fw out { type filter hook output priority 0; policy drop; }; add rule ip6 fw out counter accept")
+	namespace.Run(t, "nft", "add element inet nearside-nodelocaldns lease4 { 169.254.20.10 timeout 60s }")
+	namespace.Run(t, "nft", "add table ip6 fw; add chain ip6 fw in { type filter hook input priority 0; policy drop; }; add rule ip6 fw in ip6 daddr fd00::a udp dport 53 accept")
+	namespace.Run(t, "nft", "add chain ip6 fw out { type filter hook output priority 0; policy drop; }; add rule ip6 fw out counter accept")
 	r, err := Rules(ctx)
 	if err != nil {
 		t.Fatal(err)
@@ -97,16 +97,16 @@ func TestNamespaceTables(t *testing.T) {
 }
 
 func TestNamespaceIPTables(t *testing.T) {
-	if !netnstest.Inside(t) {
+	if !namespace.Inside(t) {
 		return
 	}
 	ctx := context.Background()
 	programs := []string{"iptables-nft", "iptables-legacy"}
 	for _, program := range programs {
-		netnstest.Run(t, program, "-t", "raw", "-A", "PREROUTING", "-d", four.String(), "-p", "udp", "--dport", "53", "-j", "NOTRACK", "-m", "comment", "--comment", "NodeLocal DNS Cache: skip conntrack")
+		namespace.Run(t, program, "-t", "raw", "-A", "PREROUTING", "-d", four.String(), "-p", "udp", "--dport", "53", "-j", "NOTRACK", "-m", "comment", "--comment", "NodeLocal DNS Cache: skip conntrack")
 	}
-	netnstest.Run(t, "iptables-legacy", "-P", "OUTPUT", "DROP")
-	netnstest.Run(t, "iptables-legacy", "-t", "nat", "-N", "KUBE-SERVICES")
+	namespace.Run(t, "iptables-legacy", "-P", "OUTPUT", "DROP")
+	namespace.Run(t, "iptables-legacy", "-t", "nat", "-N", "KUBE-SERVICES")
 	found, err := Predecessors(ctx)
 	if err != nil || len(found) != len(programs) {
 		t.Fatalf("got %v, %v; want %d rules", found, err, len(programs))
