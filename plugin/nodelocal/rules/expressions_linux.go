@@ -48,10 +48,10 @@ func (b *builder) add(s statement) {
 		b.equal(s.addr.AsSlice())
 	case kindInLease:
 		b.load(s.addr, ip4Destination, ip6Destination)
-		b.append(&expr.Lookup{SourceRegister: register, SetName: s.set})
+		b.append(&expr.Lookup{SourceRegister: register, SetName: leaseSet(s.addr)})
 	case kindRenew:
 		b.load(s.addr, ip4Destination, ip6Destination)
-		b.append(&expr.Dynset{SrcRegKey: register, SetName: s.set, Operation: unix.NFT_DYNSET_OP_UPDATE, Timeout: Lease})
+		b.append(&expr.Dynset{SrcRegKey: register, SetName: leaseSet(s.addr), Operation: unix.NFT_DYNSET_OP_UPDATE, Timeout: Lease})
 	case kindUDPTCPSource:
 		b.port(s, portSource)
 	case kindUDPTCPDestination:

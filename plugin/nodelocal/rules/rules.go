@@ -56,8 +56,8 @@ const (
 	lease6 = "lease6"
 )
 
-// The chains that have a rule for each address: one takes the packets that pods send, one those of the
-// node itself, and one, which is there if anything is, sends them to the fallback.
+// The chains that others look at: one takes the packets that pods send, one those of the node itself, and
+// one, which is there if anything has a fallback, sends them to it. The last two name each address.
 const (
 	ChainPods     = "prerouting"
 	ChainNode     = "output"

@@ -24,7 +24,6 @@ type statement struct {
 	text string
 	kind kind
 	addr netip.Addr
-	set  string
 	port uint16
 	mark uint32
 	l4   uint8 // protocol number
@@ -71,7 +70,7 @@ func destination(a netip.Addr) statement {
 
 // inLease matches packets to leased addresses of a's family.
 func inLease(a netip.Addr) statement {
-	return statement{text: fmt.Sprintf("%s daddr @%s", family(a), leaseSet(a)), kind: kindInLease, addr: a, set: leaseSet(a)}
+	return statement{text: fmt.Sprintf("%s daddr @%s", family(a), leaseSet(a)), kind: kindInLease, addr: a}
 }
 
 func marked(mark uint32) statement {
@@ -81,7 +80,7 @@ func marked(mark uint32) statement {
 // renew puts the packet's destination, of a's family, into the lease set for another [Lease].
 func renew(a netip.Addr) statement {
 	text := fmt.Sprintf("update @%s { %s daddr timeout %s }", leaseSet(a), family(a), Lease)
-	return statement{text: text, kind: kindRenew, addr: a, set: leaseSet(a)}
+	return statement{text: text, kind: kindRenew, addr: a}
 }
 
 func rewriteDestination(to netip.Addr) statement {
