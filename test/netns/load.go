@@ -170,6 +170,12 @@ func (r Report) Since(start time.Time) Report {
 	return r[first:]
 }
 
+// DoneBefore returns the queries that were answered or given up before a time. What was under way
+// at that time is neither here nor in Since.
+func (r Report) DoneBefore(end time.Time) Report {
+	return slices.DeleteFunc(slices.Clone(r), func(q Query) bool { return !q.Done.Before(end) })
+}
+
 // Lost returns the number of queries without an answer.
 func (r Report) Lost() (n int) {
 	for _, q := range r {

@@ -132,7 +132,7 @@ func judge(t *testing.T, g target, r netns.Report, start, settled time.Time) {
 	away := r.Since(start)
 	away = away[:len(away)-len(r.Since(settled))]
 	t.Logf("%v: away: %v; in all: %v", g, away, r)
-	if first := r[:len(r)-len(r.Since(start))]; first.By()["local"] == 0 || len(first.By()) != 1 {
+	if first := r.DoneBefore(start); first.By()["local"] == 0 || len(first.By()) != 1 {
 		t.Errorf("%v: with nodecache: %v", g, first)
 	}
 	if last := r.Since(settled); last.By()["local"] == 0 || len(last.By()) != 1 {
