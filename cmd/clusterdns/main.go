@@ -22,6 +22,7 @@ var directives = []string{
 	"log",
 	"loadbalance",
 	"rewrite",
+	"fastpath",
 	"cache",
 	"template",
 	"transfer",

@@ -25,6 +25,7 @@ var directives = []string{
 	"log",
 	"loadbalance",
 	"rewrite",
+	"fastpath",
 	"cache",
 	"template",
 	"hosts",

@@ -88,7 +88,7 @@ func address(iface, name string) *net.UnixAddr {
 
 func (i *instance) awaitRemoval() error {
 	for end := time.Now().Add(removalWait); ; time.Sleep(10 * time.Millisecond) {
-		names, err := sockets(i.iface)
+		names, err := instanceSockets(i.iface)
 		if err != nil || !slices.Contains(names, removalName) {
 			return err
 		}
@@ -106,7 +106,7 @@ func (i *instance) leave() {
 
 // others returns how many other instances there are, and whether one of them is younger.
 func (i *instance) others() (n int, younger bool, err error) {
-	names, err := sockets(i.iface)
+	names, err := instanceSockets(i.iface)
 	for _, name := range names {
 		if name == removalName || name == i.name {
 			continue
@@ -154,8 +154,8 @@ func ifLast(iface string, remove func()) error {
 	return errors.Join(err, claim.Close())
 }
 
-// sockets returns the names of an interface's sockets that count.
-func sockets(iface string) (names []string, err error) {
+// instanceSockets returns the names of an interface's sockets that count.
+func instanceSockets(iface string) (names []string, err error) {
 	list, err := os.ReadFile(socketList)
 	if err != nil {
 		return nil, fmt.Errorf("list instances: %w", err)
@@ -210,6 +210,6 @@ func ownerTrusted(a *net.UnixAddr) (ok bool, err error) {
 
 // Instances returns how many instances of nodecache keep the interface on this node.
 func Instances(iface string) (int, error) {
-	names, err := sockets(iface)
+	names, err := instanceSockets(iface)
 	return len(slices.DeleteFunc(names, func(name string) bool { return name == removalName })), err
 }

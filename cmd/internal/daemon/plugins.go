@@ -22,4 +22,6 @@ import (
 	_ "github.com/coredns/coredns/plugin/template"
 	_ "github.com/coredns/coredns/plugin/transfer"
 	_ "github.com/coredns/coredns/plugin/whoami"
+
+	_ "github.com/nearside-dns/nearside/plugin/fastpath"
 )

@@ -1,0 +1,162 @@
+package fastpath
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/coredns/coredns/core/dnsserver"
+	"github.com/coredns/coredns/plugin"
+	"github.com/miekg/dns"
+	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
+)
+
+// patience bounds the wait for what is to happen at once.
+const patience = 10 * time.Second
+
+// newService returns a service whose chain is one handler.
+func newService(t *testing.T, handle func(w dns.ResponseWriter, m *dns.Msg)) *service {
+	t.Helper()
+	config := &dnsserver.Config{Zone: ".", Transport: "dns", ListenHosts: []string{"127.0.0.1"}, Port: "53"}
+	config.AddPlugin(func(plugin.Handler) plugin.Handler {
+		return plugin.HandlerFunc(func(_ context.Context, w dns.ResponseWriter, m *dns.Msg) (int, error) {
+			handle(w, m)
+			return dns.RcodeSuccess, nil
+		})
+	})
+	server, err := dnsserver.NewServer("dns://"+t.Name(), []*dnsserver.Config{config})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &service{server: server, metrics: newListenerMetrics(server.Addr)}
+}
+
+// newSocket returns a socket of the fast path beside one of the test.
+func newSocket(t *testing.T) *socket {
+	t.Helper()
+	config := net.ListenConfig{Control: reusePort}
+	beside, err := config.ListenPacket(t.Context(), "udp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = beside.Close() })
+	raw, err := beside.(*net.UDPConn).SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var s *socket
+	if cerr := raw.Control(func(fd uintptr) { s, err = open(int(fd)) }); cerr != nil || err != nil { // #nosec G115
+		t.Fatal(cerr, err)
+	}
+	t.Cleanup(func() { _ = s.file.Close() })
+	return s
+}
+
+// query returns a datagram that asks for a name.
+func query(t *testing.T, s *service, from *socket, name string) *datagram {
+	t.Helper()
+	m := new(dns.Msg).SetQuestion(name, dns.TypeA)
+	b, err := m.Pack()
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := &datagram{service: s, socket: from}
+	d.n = copy(d.bytes[:], b)
+	s.held.Add(1)
+	s.metrics.inFlight.Inc()
+	return d
+}
+
+// valueOf returns the value of a counter or a gauge.
+func valueOf(t *testing.T, metric prometheus.Metric) float64 {
+	t.Helper()
+	var m dto.Metric
+	if err := metric.Write(&m); err != nil {
+		t.Fatal(err)
+	}
+	return m.GetCounter().GetValue() + m.GetGauge().GetValue()
+}
+
+func TestChainIsBounded(t *testing.T) {
+	for name, c := range map[string]struct {
+		change int      // of the bound, while queries wait
+		want   []string // what is answered
+		drops  float64
+	}{
+		"bound stays":    {0, []string{"q0.", "q1.", "q2.", "q7.", "q8.", "q9."}, 4},
+		"bound shrinks":  {1, []string{"q0.", "q1.", "q2.", "q9."}, 6},
+		"bound grows":    {20, []string{"q0.", "q1.", "q2.", "q7.", "q8.", "q9."}, 4},
+		"bound explodes": {highestMost, []string{"q0.", "q1.", "q2.", "q7.", "q8.", "q9."}, 4},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var mu sync.Mutex
+			var answered []string
+			blocked := make(chan struct{})
+			started := make(chan struct{}, 20)
+			s := newService(t, func(_ dns.ResponseWriter, m *dns.Msg) {
+				started <- struct{}{}
+				<-blocked
+				mu.Lock()
+				defer mu.Unlock()
+				answered = append(answered, m.Question[0].Name)
+			})
+			socket, bounded := newSocket(t), newChain(3)
+			before := valueOf(t, s.metrics.droppedOverload) // of the process
+			for i := range 10 {
+				bounded.put(query(t, s, socket, fmt.Sprintf("q%d.", i)))
+				if i < 3 {
+					<-started
+				}
+			}
+			if got := valueOf(t, s.metrics.inFlight); got != 6 {
+				t.Errorf("%v queries in flight, want 3 that are worked on and 3 that wait", got)
+			}
+			if c.change != 0 {
+				bounded.setMost(c.change)
+			}
+			close(blocked)
+			awaitIdle(t, bounded, s)
+			slices.Sort(answered)
+			if !slices.Equal(answered, c.want) {
+				t.Errorf("answered %q, want %q", answered, c.want)
+			}
+			if got := valueOf(t, s.metrics.droppedOverload) - before; got != c.drops {
+				t.Errorf("%v dropped, want %v", got, c.drops)
+			}
+			if got := valueOf(t, s.metrics.inFlight); got != 0 {
+				t.Errorf("%v in flight at the end", got)
+			}
+		})
+	}
+}
+
+// TestPanicLeavesNothing has a plugin panic that nobody catches but CoreDNS.
+func TestPanicLeavesNothing(t *testing.T) {
+	s := newService(t, func(dns.ResponseWriter, *dns.Msg) { panic("in a plugin") })
+	c := newChain(1)
+	for range 3 {
+		c.put(query(t, s, newSocket(t), "panic."))
+	}
+	awaitIdle(t, c, s)
+}
+
+// awaitIdle waits until a chain has nothing to do and nobody holds the service.
+func awaitIdle(t *testing.T, c *chain, s *service) {
+	t.Helper()
+	for end := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
+		c.mu.Lock()
+		idle := c.running == 0 && c.length == 0 && s.held.Load() == 0
+		c.mu.Unlock()
+		if idle {
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatalf("%d queries are still held", s.held.Load())
+		}
+	}
+}

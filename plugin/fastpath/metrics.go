@@ -1,0 +1,54 @@
+package fastpath
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
+)
+
+const (
+	namespace = "nearside"
+	subsystem = "fastpath"
+)
+
+var (
+	answered = promauto.NewCounterVec(prometheus.CounterOpts{
+		Namespace: namespace, Subsystem: subsystem, Name: "answered_total",
+		Help: "Queries that were answered from packed answers.",
+	}, []string{"server"})
+	handedOver = promauto.NewCounterVec(prometheus.CounterOpts{
+		Namespace: namespace, Subsystem: subsystem, Name: "handed_over_total",
+		Help: "Queries that were handed to the chain of plugins.",
+	}, []string{"server"})
+	dropped = promauto.NewCounterVec(prometheus.CounterOpts{
+		Namespace: namespace, Subsystem: subsystem, Name: "dropped_total",
+		Help: "Queries without an answer: the chain had too many (overload), or the answer could not be sent (send).",
+	}, []string{"server", "reason"})
+	inFlight = promauto.NewGaugeVec(prometheus.GaugeOpts{
+		Namespace: namespace, Subsystem: subsystem, Name: "in_flight",
+		Help: "Queries that are with the chain of plugins or wait for it.",
+	}, []string{"server"})
+	socketsOpen = promauto.NewGaugeVec(prometheus.GaugeOpts{
+		Namespace: namespace, Subsystem: subsystem, Name: "sockets",
+		Help: "Sockets that are read by the fast path; 0 where the server answers through the chain alone.",
+	}, []string{"server"})
+	steered = promauto.NewGaugeVec(prometheus.GaugeOpts{
+		Namespace: namespace, Subsystem: subsystem, Name: "steered",
+		Help: "Whether the kernel gives all datagrams to the fast path (1), or a share to CoreDNS's own socket (0).",
+	}, []string{"server"})
+)
+
+// listenerMetrics are those of one listener.
+type listenerMetrics struct {
+	answered, handedOver, droppedOverload, droppedSend prometheus.Counter
+	inFlight                                           prometheus.Gauge
+}
+
+func newListenerMetrics(server string) *listenerMetrics {
+	return &listenerMetrics{
+		answered:        answered.WithLabelValues(server),
+		handedOver:      handedOver.WithLabelValues(server),
+		droppedOverload: dropped.WithLabelValues(server, "overload"),
+		droppedSend:     dropped.WithLabelValues(server, "send"),
+		inFlight:        inFlight.WithLabelValues(server),
+	}
+}

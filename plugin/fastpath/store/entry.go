@@ -1,0 +1,210 @@
+// Package store holds packed answers of the whole process in one budget of bytes. In go answers with the
+// conditions under which they hold; they are read without a lock and without allocating. It knows
+// neither plugins nor the cluster: whoever puts an answer in says what it hangs on.
+package store
+
+import (
+	"errors"
+	"sync/atomic"
+	"time"
+
+	"github.com/miekg/dns"
+
+	"github.com/nearside-dns/nearside/plugin/internal/wire"
+)
+
+// Kind is the class of an answer as metrics of caches have it.
+type Kind uint8
+
+// The kinds of answers.
+const (
+	Success Kind = iota // data, or a reply without any that says nothing of denial
+	Denial              // NXDOMAIN, NODATA, and failures that are kept
+	kinds
+)
+
+// String returns the name that metrics use.
+func (k Kind) String() string {
+	if k == Denial {
+		return "denial"
+	}
+	return "success"
+}
+
+// Generation counts the changes of something that answers are made from.
+type Generation interface{ Load() uint64 }
+
+// Bound is a Generation and the number that it had before an answer was made.
+type Bound struct {
+	Generation Generation
+	Number     uint64
+}
+
+// MaxBounds is the greatest number of Generations that an answer may hang on.
+const MaxBounds = 4
+
+// Serial tells the present serial number of a zone.
+type Serial interface{ Modified() int64 }
+
+// Entry is an answer and until when it holds. All but what is atomic is set before Put and never
+// changes after it.
+type Entry struct {
+	// Plain is the answer without compression of names, as CoreDNS gives it to a client that has room.
+	Plain wire.Answer
+	// Compressed is the other form. It is there if Plain is too long for a client without EDNS.
+	Compressed *wire.Answer
+	// Options are those of the OPT record in wire form, such as an extended error (RFC 8914).
+	Options []byte
+	// AnyCase tells that Plain holds for a question in other case as well, since names in it that are not
+	// the question's do not follow its case.
+	AnyCase bool
+	// Kind is what metrics count it as.
+	Kind Kind
+	// Stored is when the answer was made, Expires until when it holds; both in time since Epoch. An
+	// entry whose Expires is 0 holds as long as its bounds do, and its TTLs do not go down.
+	Stored, Expires time.Duration
+	// Gone is when an expired entry is of no use any more, not before Expires.
+	Gone time.Duration
+	// KeepTTL tells that TTLs do not go down while the answer holds.
+	KeepTTL bool
+	// Bounds are the Generations that must not have advanced; the unused ones are empty.
+	Bounds [MaxBounds]Bound
+	// Serial is the present serial number for the SOA record in the authority section, or nil.
+	Serial Serial
+	// Cached tells that a cache keeps it and counts its hits; if not, it is kept by its Bounds alone.
+	Cached bool
+	// Popularity is there if the entry is to be fetched again before it expires.
+	Popularity *Popularity
+	// Costly tells that the answer came from another server, so that it is evicted later.
+	Costly bool
+	// State is for who has made the entry; StateSize is the memory that it takes in bytes.
+	State     any
+	StateSize int
+
+	// plainExcess and compressedExcess are by how many bytes package dns takes the two forms for longer
+	// than they are (text with escapes, signatures): CoreDNS shortens by what it takes them for.
+	plainExcess, compressedExcess int
+
+	space  *Space
+	key    string
+	hash   uint64
+	size   int64
+	credit atomic.Int32
+	next   atomic.Pointer[Entry] // in the bucket
+	// newer and older are the neighbours in the ring of the hand, guarded by the store's mutex.
+	newer, older *Entry
+}
+
+// Popularity counts hits, as CoreDNS does for its prefetch: those without a gap.
+type Popularity struct {
+	// Amount is the number of hits that make an entry popular, Gap the time without one that ends the
+	// count, From the time since Epoch from which a popular entry is to be fetched again.
+	Amount int64
+	Gap    time.Duration
+	From   time.Duration
+	// Refreshing is set while it is fetched.
+	Refreshing atomic.Bool
+
+	hits, last atomic.Int64
+}
+
+// Count takes in a hit and reports whether the entry is to be fetched again now.
+func (p *Popularity) Count(now time.Duration) bool {
+	last := time.Duration(p.last.Swap(int64(now)))
+	if now-last > p.Gap {
+		p.hits.Store(1)
+	} else {
+		p.hits.Add(1)
+	}
+	return now >= p.From && p.hits.Load() >= p.Amount
+}
+
+// Inherit takes over the hits of the entry that this one replaces.
+func (p *Popularity) Inherit(old *Popularity) {
+	p.hits.Store(old.hits.Load())
+	p.last.Store(old.last.Load())
+}
+
+// errUnpackable is what Fill says of a message that has no packed form that is kept.
+var errUnpackable = errors.New("the answer has a code that needs an OPT record")
+
+// plainLimit is the longest answer that every client has room for, RFC 1035 section 4.2.1.
+const plainLimit = dns.MinMsgSize - wire.OptLen
+
+// Fill packs a reply into the entry. The reply has no OPT record; its question is in lower case. The
+// message is as before in the end.
+func (e *Entry) Fill(m *dns.Msg) error {
+	if m.Rcode > 0xf {
+		return errUnpackable
+	}
+	compress := m.Compress
+	defer func() { m.Compress = compress }()
+	m.Compress = false
+	plain, err := pack(m)
+	if err != nil {
+		return err
+	}
+	e.Plain, e.plainExcess = plain, m.Len()-plain.Len()
+	if m.Len()+len(e.Options) <= plainLimit {
+		return nil
+	}
+	m.Compress = true
+	compressed, err := pack(m)
+	if err != nil {
+		return err
+	}
+	e.Compressed, e.compressedExcess = &compressed, m.Len()-compressed.Len()
+	return nil
+}
+
+func pack(m *dns.Msg) (wire.Answer, error) {
+	b, err := m.Pack()
+	if err != nil {
+		return wire.Answer{}, err
+	}
+	// Packing reserves more than it fills.
+	return wire.NewAnswer(append(make([]byte, 0, len(b)), b...))
+}
+
+// Current reports whether no Generation has advanced that the answer hangs on.
+func (e *Entry) Current() bool {
+	for i := range e.Bounds {
+		b := &e.Bounds[i]
+		if b.Generation == nil {
+			return true
+		}
+		if b.Generation.Load() != b.Number {
+			return false
+		}
+	}
+	return true
+}
+
+// Fresh reports whether the answer holds at a time since Epoch.
+func (e *Entry) Fresh(now time.Duration) bool {
+	return (e.Expires == 0 || now < e.Expires) && e.Current()
+}
+
+// Patch returns how the answer is to be given at a time at which it holds.
+func (e *Entry) Patch(now time.Duration) wire.Patch {
+	p := wire.Patch{Options: e.Options}
+	if e.Expires != 0 && !e.KeepTTL && now > e.Stored {
+		p.Age = uint32((now - e.Stored) / time.Second) // #nosec G115 -- it has not expired
+	}
+	if e.Serial != nil {
+		p.Serial, p.SetSerial = uint32(e.Serial.Modified()), true // #nosec G115 -- serials wrap, RFC 1982
+	}
+	return p
+}
+
+// Form returns the form of the answer that the server gives to a query, given the length that it may
+// have in bytes, or nil if it has to be shortened. Plain is not asked for by those it does not fit.
+func (e *Entry) Form(q *wire.Query, p *wire.Patch, limit, fragments int) *wire.Answer {
+	if n := e.Plain.ReplyLen(q, p) + e.plainExcess; n <= limit && n <= fragments {
+		return &e.Plain
+	}
+	if e.Compressed == nil || q.Upper || e.Compressed.ReplyLen(q, p)+e.compressedExcess > limit {
+		return nil
+	}
+	return e.Compressed
+}

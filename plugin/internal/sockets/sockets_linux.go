@@ -1,0 +1,100 @@
+// Package sockets finds the sockets that this process listens on, whoever has opened them, and tells the
+// kernel to give them no more. CoreDNS opens its sockets itself and shows them to nobody. In go
+// addresses; out come duplicates of descriptors.
+package sockets
+
+import (
+	"net/netip"
+	"os"
+	"strconv"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// Socket is a duplicate of the descriptor of a socket that listens.
+type Socket struct {
+	FD int
+	// Listener tells that it is one of TCP; else it is one of UDP.
+	Listener bool
+	// Local is the address that it is bound to.
+	Local netip.AddrPort
+}
+
+// Own returns the sockets of this process that listen on an address that is asked for. Each has to be
+// closed.
+func Own(wanted func(netip.AddrPort) bool) (all []Socket) {
+	entries, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		return nil
+	}
+	for _, e := range entries {
+		number, err := strconv.Atoi(e.Name())
+		if err != nil {
+			continue
+		}
+		fd, err := unix.FcntlInt(uintptr(number), unix.F_DUPFD_CLOEXEC, 0)
+		if err != nil {
+			continue // closed meanwhile
+		}
+		s := Socket{FD: fd}
+		kind, _ := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_TYPE)
+		listens, _ := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_ACCEPTCONN)
+		s.Listener = listens == 1
+		if kind == unix.SOCK_DGRAM || s.Listener {
+			s.Local = local(fd)
+		}
+		if s.Local.IsValid() && s.Local.Port() != 0 && wanted(s.Local) {
+			all = append(all, s)
+		} else {
+			s.Close()
+		}
+	}
+	return all
+}
+
+func local(fd int) netip.AddrPort {
+	switch self, _ := unix.Getsockname(fd); s := self.(type) {
+	case *unix.SockaddrInet4:
+		return netip.AddrPortFrom(netip.AddrFrom4(s.Addr), uint16(s.Port)) // #nosec G115 -- a port
+	case *unix.SockaddrInet6:
+		return netip.AddrPortFrom(netip.AddrFrom16(s.Addr), uint16(s.Port)) // #nosec G115
+	default:
+		return netip.AddrPort{}
+	}
+}
+
+// Detach has the kernel give what arrives to other sockets on the address. A UDP socket is connected to
+// itself, which keeps it from new datagrams but not from answering (Linux 5.4 and later). A listener
+// stops listening; connections that it has not accepted move on where net.ipv4.tcp_migrate_req is set,
+// and are reset else.
+func (s Socket) Detach() error {
+	if s.Listener {
+		return unix.Shutdown(s.FD, unix.SHUT_RD)
+	}
+	self, err := unix.Getsockname(s.FD)
+	if err != nil {
+		return err
+	}
+	return unix.Connect(s.FD, self)
+}
+
+// Attach has the kernel give datagrams to a UDP socket again that Detach was called for.
+func (s Socket) Attach() error {
+	// A connection to no family ends a connection; package unix has no such address.
+	none := unix.RawSockaddr{Family: unix.AF_UNSPEC}
+	_, _, errno := unix.Syscall(unix.SYS_CONNECT, uintptr(s.FD), uintptr(unsafe.Pointer(&none)), unsafe.Sizeof(none))
+	if errno != 0 {
+		return errno
+	}
+	return nil
+}
+
+// Unread reports whether a datagram waits to be read.
+func (s Socket) Unread() bool {
+	n, err := unix.IoctlGetInt(s.FD, unix.SIOCINQ)
+	return err == nil && n > 0 && !s.Listener
+}
+
+// Close closes the duplicate.
+func (s Socket) Close() { _ = unix.Close(s.FD) }

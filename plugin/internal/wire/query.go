@@ -1,0 +1,194 @@
+// Package wire reads queries and patches answers as bytes. In go datagrams and packed answers; out come
+// facts about a query and an answer fitted to it. It is a leaf: it knows no sockets, no plugins and no
+// cluster, it does not log, and what it does for one query allocates nothing.
+package wire
+
+import (
+	"encoding/binary"
+
+	"github.com/miekg/dns"
+)
+
+// Sizes of the parts of a message in bytes, RFC 1035 section 4.1 and RFC 6891 section 6.1.2.
+const (
+	HeaderLen  = 12
+	OptLen     = 11  // an OPT record without options
+	MaxNameLen = 255 // of a name, with its root label
+	MaxQuery   = HeaderLen + MaxNameLen + 4 + OptLen
+)
+
+const maxLabelLen = 63
+
+// Bits of the third and the fourth byte of a header, RFC 1035 section 4.1.1 and RFC 4035 section 3.
+const (
+	bitQR, bitAA, bitTC, bitRD = 0x80, 0x04, 0x02, 0x01
+	bitRA, bitZ, bitAD, bitCD  = 0x80, 0x40, 0x20, 0x10
+	opcodeMask, rcodeMask      = 0x78, 0x0f
+)
+
+// doFlag is the DNSSEC OK flag in the TTL of an OPT record, RFC 3225.
+const doFlag = 0x8000
+
+// Query is what is known of a query. Its name stands at HeaderLen, in wire form.
+type Query struct {
+	NameLen int // of the question's name in bytes, with the root label
+	Type    uint16
+	Class   uint16
+	UDPSize uint16 // of the OPT record, as it was sent; 0 without one
+	EDNS    bool   // there is an OPT record
+	DO      bool   // DNSSEC OK
+	RD      bool   // recursion desired
+	CD      bool   // checking disabled
+	AD      bool   // authenticated data is understood, RFC 6840 section 5.7
+	Upper   bool   // the name has upper-case letters
+}
+
+// Parse reads a query and reports whether it is an ordinary one: opcode QUERY, no flags but RD, AD and
+// CD, one question of class IN, at most an OPT record without options, and no byte more. Everything else
+// is refused, be it right or wrong; nothing is accepted that package dns rejects.
+func (q *Query) Parse(b []byte) bool {
+	if len(b) < HeaderLen+1+4 || len(b) > MaxQuery {
+		return false
+	}
+	if b[2]&^bitRD != 0 || b[3]&^(bitAD|bitCD) != 0 {
+		return false
+	}
+	// One question, no answer, no authority, at most one additional record.
+	if b[4] != 0 || b[5] != 1 || b[6] != 0 || b[7] != 0 || b[8] != 0 || b[9] != 0 || b[10] != 0 || b[11] > 1 {
+		return false
+	}
+	*q = Query{RD: b[2]&bitRD != 0, AD: b[3]&bitAD != 0, CD: b[3]&bitCD != 0}
+	if !q.parseName(b) {
+		return false
+	}
+	end := HeaderLen + q.NameLen + 4
+	if len(b) < end {
+		return false
+	}
+	q.Type, q.Class = binary.BigEndian.Uint16(b[end-4:]), binary.BigEndian.Uint16(b[end-2:])
+	if q.Class != dns.ClassINET {
+		return false
+	}
+	if b[11] == 0 {
+		return len(b) == end
+	}
+	return q.parseOpt(b[end:])
+}
+
+// parseName measures the name of the question, in which no pointer may be.
+func (q *Query) parseName(b []byte) bool {
+	for at := HeaderLen; ; {
+		if at >= len(b) || at-HeaderLen >= MaxNameLen {
+			return false
+		}
+		n := int(b[at])
+		if n == 0 {
+			q.NameLen = at + 1 - HeaderLen
+			return true
+		}
+		next := at + 1 + n
+		if n > maxLabelLen || next > len(b) {
+			return false
+		}
+		for _, c := range b[at+1 : next] {
+			if c-'A' < 26 {
+				q.Upper = true
+			}
+		}
+		at = next
+	}
+}
+
+// parseOpt reads the OPT record, which has to be all that is left: version 0, no flag but DO, no options.
+func (q *Query) parseOpt(b []byte) bool {
+	if len(b) != OptLen || b[0] != 0 || binary.BigEndian.Uint16(b[1:]) != dns.TypeOPT {
+		return false
+	}
+	flags := binary.BigEndian.Uint32(b[5:])
+	if flags&^doFlag != 0 || b[9] != 0 || b[10] != 0 {
+		return false
+	}
+	q.EDNS, q.UDPSize, q.DO = true, binary.BigEndian.Uint16(b[3:]), flags != 0
+	return true
+}
+
+// Limit returns how long an answer over UDP may be in bytes, RFC 6891 section 6.2.5.
+func (q *Query) Limit() int {
+	return max(int(q.UDPSize), dns.MinMsgSize)
+}
+
+// FromMsg appends to buf, which is empty, a query as Parse reads it, with the header flags, the question
+// and the EDNS facts of a message; options are left out, and any class is taken. It fails if the message
+// has not one question, or one whose name can't be packed.
+func (q *Query) FromMsg(buf []byte, m *dns.Msg) ([]byte, bool) {
+	if len(m.Question) != 1 || cap(buf) < MaxQuery {
+		return nil, false
+	}
+	question := m.Question[0]
+	b := buf[:MaxQuery]
+	clear(b[:HeaderLen])
+	end, err := dns.PackDomainName(question.Name, b, HeaderLen, nil, false)
+	if err != nil {
+		return nil, false
+	}
+	binary.BigEndian.PutUint16(b, m.Id)
+	b[5] = 1
+	*q = Query{
+		Type: question.Qtype, Class: question.Qclass,
+		RD: m.RecursionDesired, CD: m.CheckingDisabled, AD: m.AuthenticatedData,
+	}
+	if !q.parseName(b[:end]) {
+		return nil, false
+	}
+	binary.BigEndian.PutUint16(b[end:], q.Type)
+	binary.BigEndian.PutUint16(b[end+2:], q.Class)
+	if opt := m.IsEdns0(); opt != nil {
+		q.EDNS, q.UDPSize, q.DO = true, opt.UDPSize(), opt.Do()
+	}
+	b[2], b[3] = flag(q.RD, bitRD), flag(q.AD, bitAD)|flag(q.CD, bitCD)
+	return b[:end+4], true
+}
+
+func flag(set bool, bit byte) byte {
+	if set {
+		return bit
+	}
+	return 0
+}
+
+// keyHead is the length of a key before the name: the space, the type, the class, the flags.
+const keyHead = 4 + 2 + 2 + 1
+
+// MaxKey is the greatest length of a key in bytes.
+const MaxKey = keyHead + MaxNameLen
+
+// AppendKey appends to dst what an answer is kept under: a space of answers, the name in lower case, the
+// type, the class, and the flags DO and CD, on which answers differ.
+func (q *Query) AppendKey(dst []byte, space uint32, query []byte) []byte {
+	dst = binary.BigEndian.AppendUint32(dst, space)
+	dst = binary.BigEndian.AppendUint16(dst, q.Type)
+	dst = binary.BigEndian.AppendUint16(dst, q.Class)
+	dst = append(dst, flag(q.DO, 1)|flag(q.CD, 2))
+	name := query[HeaderLen : HeaderLen+q.NameLen]
+	if !q.Upper {
+		return append(dst, name...)
+	}
+	for _, c := range name {
+		dst = append(dst, lower(c))
+	}
+	return dst
+}
+
+// KeyName returns the name in a key, in wire form and lower case.
+func KeyName(key []byte) []byte { return key[keyHead:] }
+
+// SetKeySpace puts another space into a key.
+func SetKeySpace(key []byte, space uint32) { binary.BigEndian.PutUint32(key, space) }
+
+// lower returns a letter in lower case. The length of a label is no letter: it is below 'A'.
+func lower(c byte) byte {
+	if c-'A' < 26 {
+		return c + ('a' - 'A')
+	}
+	return c
+}
