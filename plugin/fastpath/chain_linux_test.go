@@ -44,7 +44,7 @@ func newSocket(t *testing.T) *socket {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = beside.Close() })
+	defer func() { _ = beside.Close() }() // the kernel would give it a share
 	raw, err := beside.(*net.UDPConn).SyscallConn()
 	if err != nil {
 		t.Fatal(err)

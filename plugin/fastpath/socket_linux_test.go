@@ -2,6 +2,7 @@ package fastpath
 
 import (
 	"syscall"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -14,4 +15,9 @@ func reusePort(_, _ string, c syscall.RawConn) (err error) {
 		return cerr
 	}
 	return err
+}
+
+// unsafeIPv4 returns where an IPv4 address stands in a name.
+func unsafeIPv4(name *unix.RawSockaddrInet6) []byte {
+	return (*unix.RawSockaddrInet4)(unsafe.Pointer(name)).Addr[:]
 }

@@ -1,0 +1,318 @@
+package fastpath
+
+import (
+	"fmt"
+	"net"
+	"testing"
+	"time"
+
+	"github.com/coredns/coredns/plugin/metrics"
+	"github.com/miekg/dns"
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sys/unix"
+
+	"github.com/nearside-dns/nearside/plugin/fastpath/store"
+	"github.com/nearside-dns/nearside/plugin/internal/wire"
+)
+
+// countedCache stands for the plugin cache.
+type countedCache struct {
+	requests prometheus.Counter
+	hits     [2]prometheus.Counter
+}
+
+func newCountedCache() *countedCache {
+	c := &countedCache{requests: prometheus.NewCounter(prometheus.CounterOpts{Name: "requests"})}
+	for i := range c.hits {
+		c.hits[i] = prometheus.NewCounter(prometheus.CounterOpts{Name: "hits"})
+	}
+	return c
+}
+
+func (c *countedCache) HitCounters(string, string) (prometheus.Counter, [2]prometheus.Counter) {
+	return c.requests, c.hits
+}
+
+// bed is a reader with one client.
+type bed struct {
+	*reader
+	client *net.UDPConn
+	space  *store.Space
+	cache  *countedCache
+}
+
+// newBed returns a reader whose socket is read by nobody else, and a block of all names that is counted.
+func newBed(t *testing.T, shuffle bool) *bed {
+	t.Helper()
+	b := &bed{space: store.Shared.NewSpace(), cache: newCountedCache()}
+	t.Cleanup(func() { store.Shared.Drop(b.space) })
+	s := newService(t, func(w dns.ResponseWriter, m *dns.Msg) {
+		if err := w.WriteMsg(new(dns.Msg).SetRcode(m, dns.RcodeRefused)); err != nil {
+			t.Error(err)
+		}
+	})
+	s.routes = routes{byZone: map[string]*route{}}
+	counting := &counters{server: s.server.Addr, zone: ".", plugin: "next", dns: true, cache: b.cache}
+	s.routes.add(".", &route{space: b.space.ID(), shuffle: shuffle, counters: counting})
+	l := &listener{address: s.server.Addr, chain: newChain(1)}
+	l.service.Store(s)
+	b.reader = newReader(l, newSocket(t))
+	var err error
+	if b.client, err = net.DialUDP("udp", nil, b.socket.local); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = b.client.Close() })
+	return b
+}
+
+// keep puts an answer to a question into the store.
+func (b *bed) keep(t *testing.T, e *store.Entry, reply *dns.Msg) {
+	t.Helper()
+	if err := e.Fill(reply); err != nil {
+		t.Fatal(err)
+	}
+	var q wire.Query
+	packed, ok := q.FromMsg(make([]byte, 0, wire.MaxQuery), reply)
+	if !ok {
+		t.Fatal("no key")
+	}
+	store.Shared.Put(b.space, b.space.Key(nil, packed, &q), e)
+}
+
+// ask sends a query and has the reader look at it once.
+func (b *bed) ask(t *testing.T, m *dns.Msg) {
+	t.Helper()
+	packed, err := m.Pack()
+	if err == nil {
+		_, err = b.client.Write(packed)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.read(t)
+}
+
+// read has the reader look once.
+func (b *bed) read(t *testing.T) {
+	t.Helper()
+	if err := b.socket.raw.Control(func(fd uintptr) { b.step(fd) }); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// answerOf returns the answer that the client gets.
+func (b *bed) answerOf(t *testing.T) *dns.Msg {
+	t.Helper()
+	buf := make([]byte, dns.MaxMsgSize)
+	if err := b.client.SetReadDeadline(time.Now().Add(patience)); err != nil {
+		t.Fatal(err)
+	}
+	n, err := b.client.Read(buf)
+	m := new(dns.Msg)
+	if err == nil {
+		err = m.Unpack(buf[:n])
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+// addresses returns a reply with so many addresses.
+func addressReply(name string, count int) *dns.Msg {
+	m := new(dns.Msg).SetQuestion(name, dns.TypeA)
+	m.Response, m.Authoritative = true, true
+	for i := range count {
+		m.Answer = append(m.Answer, &dns.A{
+			Hdr: dns.RR_Header{Name: name, Rrtype: dns.TypeA, Class: dns.ClassINET, Ttl: 30},
+			A:   net.IPv4(10, 0, byte(i>>8), byte(i)), // #nosec G115
+		})
+	}
+	return m
+}
+
+func TestHitAllocatesNothing(t *testing.T) {
+	for name, c := range map[string]struct {
+		records int
+		shuffle bool
+		entry   *store.Entry
+	}{
+		"by generation":    {1, false, &store.Entry{}},
+		"of a cache":       {1, false, &store.Entry{Cached: true, Stored: store.Now(), Expires: store.Now() + time.Hour}},
+		"many addresses":   {20, true, &store.Entry{}},
+		"with popularity":  {1, false, &store.Entry{Expires: store.Now() + time.Hour, Popularity: &store.Popularity{Amount: 5, Gap: time.Minute, From: store.Now() + time.Hour}}},
+		"with error codes": {1, false, &store.Entry{Options: []byte{0, 15, 0, 2, 0, 3}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBed(t, c.shuffle)
+			b.keep(t, c.entry, addressReply("hit.test.", c.records))
+			query := new(dns.Msg).SetQuestion("hit.test.", dns.TypeA).SetEdns0(1232, false)
+			packed, err := query.Pack()
+			if err != nil {
+				t.Fatal(err)
+			}
+			before := valueOf(t, b.listener.service.Load().metrics.answered)
+			drain := make([]byte, dns.MaxMsgSize)
+			if err := b.client.SetReadDeadline(time.Now().Add(patience)); err != nil {
+				t.Fatal(err)
+			}
+			look := func(fd uintptr) { b.step(fd) }
+			hit := func() {
+				if _, err := b.client.Write(packed); err != nil {
+					t.Fatal(err)
+				}
+				if err := b.socket.raw.Control(look); err != nil {
+					t.Fatal(err)
+				}
+				if _, err := b.client.Read(drain); err != nil {
+					t.Fatal(err)
+				}
+			}
+			hit() // counters are looked up
+			if got := testing.AllocsPerRun(200, hit); got != 0 {
+				t.Errorf("%v allocations per hit", got)
+			}
+			if got := valueOf(t, b.listener.service.Load().metrics.answered) - before; got != 202 {
+				t.Errorf("%v were hits, want 202", got)
+			}
+		})
+	}
+}
+
+func TestBatchesAreAnswered(t *testing.T) {
+	b := newBed(t, false)
+	b.keep(t, &store.Entry{}, addressReply("hit.test.", 1))
+	const rounds = 3*batch + 1
+	for range rounds {
+		packed, err := new(dns.Msg).SetQuestion("hit.test.", dns.TypeA).Pack()
+		if err == nil {
+			_, err = b.client.Write(packed)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	b.read(t)
+	for i := range rounds {
+		if m := b.answerOf(t); len(m.Answer) != 1 {
+			t.Fatalf("answer %d: %v", i, m)
+		}
+	}
+}
+
+// TestLongAnswers has more answers in a batch than are sent at a time.
+func TestLongAnswers(t *testing.T) {
+	b := newBed(t, false)
+	b.keep(t, &store.Entry{}, addressReply("long.test.", 500))
+	if err := b.client.SetReadBuffer(4 << 20); err != nil {
+		t.Fatal(err)
+	}
+	query := new(dns.Msg).SetQuestion("long.test.", dns.TypeA).SetEdns0(16<<10, false)
+	packed, err := query.Pack()
+	if err != nil {
+		t.Fatal(err)
+	}
+	const rounds = 20 // of some 8 KB each
+	for range rounds {
+		if _, err := b.client.Write(packed); err != nil {
+			t.Fatal(err)
+		}
+	}
+	before := valueOf(t, b.listener.service.Load().metrics.handedOver)
+	b.read(t)
+	for i := range rounds {
+		if m := b.answerOf(t); len(m.Answer) != 500 {
+			t.Fatalf("answer %d has %d records", i, len(m.Answer))
+		}
+	}
+	if got := valueOf(t, b.listener.service.Load().metrics.handedOver) - before; got != 0 {
+		t.Errorf("%v were handed over", got)
+	}
+}
+
+func TestHandedOver(t *testing.T) {
+	now := store.Now()
+	for name, c := range map[string]struct {
+		entry *store.Entry
+		query func() *dns.Msg
+		hit   bool
+	}{
+		"kept":        {&store.Entry{}, ask("hit.test."), true},
+		"not kept":    {&store.Entry{}, ask("miss.test."), false},
+		"other type":  {&store.Entry{}, func() *dns.Msg { return new(dns.Msg).SetQuestion("hit.test.", dns.TypeAAAA) }, false},
+		"expired":     {&store.Entry{Expires: now, Gone: now + time.Hour}, ask("hit.test."), false},
+		"upper case":  {&store.Entry{}, ask("HIT.test."), false},
+		"any case":    {&store.Entry{AnyCase: true}, ask("HIT.test."), true},
+		"DO":          {&store.Entry{}, func() *dns.Msg { return ask("hit.test.")().SetEdns0(1232, true) }, false},
+		"EDNS option": {&store.Entry{}, withOption, false},
+		"popular":     {&store.Entry{Expires: now + time.Hour, Popularity: &store.Popularity{Amount: 1}}, ask("hit.test."), false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBed(t, false)
+			b.keep(t, c.entry, addressReply("hit.test.", 1))
+			b.ask(t, c.query())
+			if m := b.answerOf(t); (m.Rcode == dns.RcodeSuccess) != c.hit {
+				t.Errorf("hit %t, want %t: %v", !c.hit, c.hit, m)
+			}
+		})
+	}
+}
+
+func ask(name string) func() *dns.Msg {
+	return func() *dns.Msg { return new(dns.Msg).SetQuestion(name, dns.TypeA) }
+}
+
+func withOption() *dns.Msg {
+	m := ask("hit.test.")().SetEdns0(1232, false)
+	m.IsEdns0().Option = append(m.IsEdns0().Option, &dns.EDNS0_COOKIE{Code: dns.EDNS0COOKIE, Cookie: "24a5ac1223344556"})
+	return m
+}
+
+// TestUnsendable has an answer among others whose client cannot be reached.
+func TestUnsendable(t *testing.T) {
+	b := newBed(t, false)
+	b.keep(t, &store.Entry{}, addressReply("hit.test.", 1))
+	packed, err := ask("hit.test.")().Pack()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := b.listener.service.Load()
+	before := valueOf(t, s.metrics.droppedSend)
+	client, _ := b.client.LocalAddr().(*net.UDPAddr)
+	for i := range 3 {
+		b.received[i].length = uint32(copy(b.queries[i][:], packed)) // #nosec G115
+		b.received[i].header.Namelen = unix.SizeofSockaddrInet4
+		b.names[i].Family = unix.AF_INET
+		b.names[i].Port = uint16(client.Port)>>8 | uint16(client.Port)<<8 // #nosec G115
+		copy(unsafeIPv4(&b.names[i]), client.IP.To4())
+	}
+	b.names[1].Port = 0 // nobody's
+	if err := b.socket.raw.Control(func(fd uintptr) { b.serve(fd, 3) }); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		b.answerOf(t)
+	}
+	if got := valueOf(t, s.metrics.droppedSend) - before; got != 1 {
+		t.Errorf("%v could not be sent, want 1", got)
+	}
+}
+
+// TestCounted compares what a hit counts with what the plugin prometheus counts.
+func TestCounted(t *testing.T) {
+	if m := metrics.New("127.0.0.1:0"); m.Name() != "prometheus" {
+		t.Fatalf("plugin %q", m.Name()) // its name decides whether anything is counted
+	}
+	b := newBed(t, false)
+	b.keep(t, &store.Entry{Cached: true, Kind: store.Denial, Expires: store.Now() + time.Hour}, addressReply("hit.test.", 1))
+	for i := range 3 {
+		b.ask(t, ask("hit.test.")())
+		b.answerOf(t)
+		if got := valueOf(t, b.cache.hits[store.Denial]); got != float64(i+1) {
+			t.Errorf("%v hits, want %d", got, i+1)
+		}
+	}
+	if got := fmt.Sprint(valueOf(t, b.cache.requests), valueOf(t, b.cache.hits[store.Success])); got != "3 0" {
+		t.Errorf("requests and hits of the other kind: %s", got)
+	}
+}
