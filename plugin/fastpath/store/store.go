@@ -179,8 +179,8 @@ const (
 	popularityOverhead = 64
 )
 
-// memory returns how many bytes the entry takes. The allocator rounds each part up, by a sixteenth in the
-// mean.
+// memory returns how many bytes the entry takes. The allocator rounds each part up, by a twelfth or
+// less.
 func (e *Entry) memory() int64 {
 	n := len(e.key) + cap(e.Options) + e.StateSize + e.Plain.Size()
 	if e.Compressed != nil {
@@ -189,7 +189,7 @@ func (e *Entry) memory() int64 {
 	if e.Popularity != nil {
 		n += popularityOverhead
 	}
-	return int64(entryOverhead + n + n/16)
+	return int64(entryOverhead + n + n/12)
 }
 
 // Put puts an entry under a key of its space, in the place of what is there. It is not kept if it is
@@ -199,17 +199,21 @@ func (s *Store) Put(space *Space, key []byte, e *Entry) {
 	e.size = e.memory()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if old := s.find(e.hash, key); old != nil {
+	old := s.find(e.hash, key)
+	kept := !space.dropped && e.size <= s.budget.Load()
+	if kept {
+		s.link(e) // before the old one goes, so that readers find one of them
+	}
+	if old != nil {
 		s.unlink(old)
 	}
-	if space.dropped || e.size > s.budget.Load() {
+	if !kept {
 		return
 	}
 	if most := space.capacity[e.Kind]; most > 0 {
-		for space.entries[e.Kind].Load() >= most && s.evict(func(o *Entry) bool { return o.space == space && o.Kind == e.Kind }) {
+		for space.entries[e.Kind].Load() > most && s.evict(func(o *Entry) bool { return o != e && o.space == space && o.Kind == e.Kind }) {
 		}
 	}
-	s.link(e)
 	s.shrink(e)
 }
 
