@@ -13,10 +13,20 @@ import (
 	"github.com/nearside-dns/nearside/plugin/fastpath/store"
 )
 
-// Counted is a cache that counts the answers which are given from what it keeps.
-type Counted interface {
-	// HitCounters returns what a lookup and a hit of each kind count in, for a server and a view.
-	HitCounters(server, view string) (requests prometheus.Counter, hits [2]prometheus.Counter)
+// Cache is the plugin of that name. It counts the queries that it would have been asked.
+type Cache interface {
+	// Borders returns the zones at which what the cache covers begins or ends.
+	Borders() []string
+	// Covers reports whether the cache is asked for a name.
+	Covers(name string) bool
+	// Counters returns what it counts with at a server.
+	Counters(server string) CacheCounters
+}
+
+// CacheCounters count queries that a cache is asked: hits by store.Kind.
+type CacheCounters struct {
+	Requests, Misses prometheus.Counter
+	Hits             [2]prometheus.Counter
 }
 
 // counters count the answers of a zone as the plugins prometheus and cache do. They are looked up when
@@ -25,21 +35,16 @@ type counters struct {
 	server, zone string
 	plugin       string // the one behind prometheus
 	dns          bool   // there is prometheus
-	cache        Counted
+	cache        Cache  // the one that is asked for names of the zone, or nil
 
 	requests  [families][monitoredTypes]lazy[prometheus.Counter]
 	responses [16]lazy[prometheus.Counter]
 	do        lazy[prometheus.Counter]
 	observers lazy[observers]
-	lookups   lazy[lookups]
+	lookups   lazy[CacheCounters]
 }
 
 type observers struct{ duration, requestSize, responseSize prometheus.Observer }
-
-type lookups struct {
-	requests prometheus.Counter
-	hits     [2]prometheus.Counter
-}
 
 // lazy is a value that is made when it is first asked for. Made twice it is the same.
 type lazy[T any] struct{ p atomic.Pointer[T] }
@@ -91,13 +96,14 @@ type given struct {
 // count counts an answer, which took a time from its arrival.
 func (g *given) count(took time.Duration) {
 	c := g.counters
-	if g.cached && c.cache != nil {
-		l := c.lookups.get(func() (l lookups) {
-			l.requests, l.hits = c.cache.HitCounters(c.server, "")
-			return l
-		})
-		l.requests.Inc()
-		l.hits[g.kind].Inc()
+	if c.cache != nil {
+		l := c.lookups.get(func() CacheCounters { return c.cache.Counters(c.server) })
+		l.Requests.Inc()
+		if g.cached {
+			l.Hits[g.kind].Inc()
+		} else {
+			l.Misses.Inc() // the plugin behind it has answered
+		}
 	}
 	if !c.dns {
 		return

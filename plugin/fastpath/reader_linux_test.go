@@ -17,21 +17,20 @@ import (
 
 // countedCache stands for the plugin cache.
 type countedCache struct {
-	requests prometheus.Counter
-	hits     [2]prometheus.Counter
+	CacheCounters
 }
 
 func newCountedCache() *countedCache {
-	c := &countedCache{requests: prometheus.NewCounter(prometheus.CounterOpts{Name: "requests"})}
-	for i := range c.hits {
-		c.hits[i] = prometheus.NewCounter(prometheus.CounterOpts{Name: "hits"})
+	c := &countedCache{}
+	for _, counter := range []*prometheus.Counter{&c.Requests, &c.Misses, &c.Hits[0], &c.Hits[1]} {
+		*counter = prometheus.NewCounter(prometheus.CounterOpts{Name: "counter"})
 	}
 	return c
 }
 
-func (c *countedCache) HitCounters(string, string) (prometheus.Counter, [2]prometheus.Counter) {
-	return c.requests, c.hits
-}
+func (c *countedCache) Counters(string) CacheCounters { return c.CacheCounters }
+func (c *countedCache) Borders() []string             { return nil }
+func (c *countedCache) Covers(string) bool            { return true }
 
 // bed is a reader with one client.
 type bed struct {
@@ -308,11 +307,11 @@ func TestCounted(t *testing.T) {
 	for i := range 3 {
 		b.ask(t, ask("hit.test.")())
 		b.answerOf(t)
-		if got := valueOf(t, b.cache.hits[store.Denial]); got != float64(i+1) {
+		if got := valueOf(t, b.cache.Hits[store.Denial]); got != float64(i+1) {
 			t.Errorf("%v hits, want %d", got, i+1)
 		}
 	}
-	if got := fmt.Sprint(valueOf(t, b.cache.requests), valueOf(t, b.cache.hits[store.Success])); got != "3 0" {
+	if got := fmt.Sprint(valueOf(t, b.cache.Requests), valueOf(t, b.cache.Hits[store.Success])); got != "3 0" {
 		t.Errorf("requests and hits of the other kind: %s", got)
 	}
 }

@@ -65,22 +65,18 @@ type blockUse struct {
 	use
 	counting *metrics.Metrics // nil without prometheus
 	next     string           // the plugin behind prometheus, which metrics name
-	cache    Counted          // nil without a cache
+	cache    Cache            // nil without one
 }
 
-// newRoutes returns the routes of a server: a zone of metrics below that of a block is counted by its
-// own name.
+// newRoutes returns the routes of a server. What is counted differently has a way of its own.
 func newRoutes(server *dnsserver.Server, blocks map[string]*blockUse) routes {
 	r := routes{byZone: map[string]*route{}}
 	zones := slices.Collect(maps.Keys(blocks))
 	for zone, b := range blocks {
 		r.add(zone, b.route(server, zone))
-		if b.counting == nil {
-			continue
-		}
-		for _, counted := range b.counting.ZoneNames() {
-			if plugin.Zones(zones).Matches(counted) == zone && counted != zone {
-				r.add(counted, b.route(server, counted))
+		for _, below := range b.borders() {
+			if plugin.Zones(zones).Matches(below) == zone && below != zone {
+				r.add(below, b.route(server, below))
 			}
 		}
 	}
@@ -89,7 +85,10 @@ func newRoutes(server *dnsserver.Server, blocks map[string]*blockUse) routes {
 
 // route returns where names in a zone lead that belong to the block.
 func (b *blockUse) route(server *dnsserver.Server, zone string) *route {
-	to := &route{shuffle: b.shuffle, counters: &counters{server: server.Addr, plugin: b.next, cache: b.cache}}
+	to := &route{shuffle: b.shuffle, counters: &counters{server: server.Addr, plugin: b.next}}
+	if b.cache != nil && b.cache.Covers(zone) {
+		to.counters.cache = b.cache
+	}
 	if b.prevented == "" {
 		to.space = b.Space.ID()
 	}
@@ -160,6 +159,17 @@ func describe(address string, uses map[string]*blockUse) bool {
 	return len(with) > 0
 }
 
+// borders returns the zones at which it changes how names are counted.
+func (b *blockUse) borders() (zones []string) {
+	if b.counting != nil {
+		zones = b.counting.ZoneNames()
+	}
+	if b.cache != nil {
+		zones = slices.Concat(zones, b.cache.Borders())
+	}
+	return zones
+}
+
 // newBlockUse looks at a block on a server.
 func newBlockUse(b *Block) *blockUse {
 	u := &blockUse{Block: b, use: b.look()}
@@ -170,7 +180,7 @@ func newBlockUse(b *Block) *blockUse {
 			if h.Next != nil {
 				u.next = h.Next.Name()
 			}
-		case Counted:
+		case Cache:
 			u.cache = h
 		}
 	}

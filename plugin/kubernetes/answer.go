@@ -177,7 +177,7 @@ func (k *Kubernetes) chase(q *query, target string, chain []dns.RR) (records []d
 	}
 	next := *q
 	next.owner = target
-	rest, truncated := k.addressRecords(&next, k.find(strings.ToLower(target), q.zone), append(chain, link))
+	rest, truncated := k.addressRecords(&next, k.find(strings.ToLower(target), q.zone, nil), append(chain, link))
 	if len(rest) == 0 {
 		return nil, truncated
 	}

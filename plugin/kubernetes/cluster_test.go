@@ -36,26 +36,36 @@ func answering(t testing.TB, block string, objects ...runtime.Object) *Kubernete
 	return k
 }
 
+// indexOf returns the index of a handler, to change it.
+func indexOf(k *Kubernetes) *index.Index {
+	ix, ok := k.index.(*index.Index)
+	if !ok {
+		panic("the handler has no index of its own")
+	}
+	return ix
+}
+
 func put(k *Kubernetes, strip source.Stripper, o runtime.Object) {
+	ix := indexOf(k)
 	selects := func(s labels.Selector, of map[string]string) bool {
 		return s == nil || s.Matches(labels.Set(of))
 	}
 	switch o := o.(type) {
 	case *corev1.Service:
 		if s := strip.Service(o); s != nil && selects(k.source.Labels, o.Labels) {
-			k.index.PutService(s)
+			ix.PutService(s)
 		}
 	case *discoveryv1.EndpointSlice:
 		if s := strip.Slice(o); s != nil && k.source.Endpoints && selects(k.source.Labels, o.Labels) {
-			k.index.PutSlice(s)
+			ix.PutSlice(s)
 		}
 	case *corev1.Namespace:
 		if name := strip.Namespace(o); name != "" && selects(k.source.NamespaceLabels, o.Labels) {
-			k.index.PutNamespace(name)
+			ix.PutNamespace(name)
 		}
 	case *corev1.Pod:
 		if p := strip.Pod(o); p != nil && k.source.Pods && selects(k.source.Labels, o.Labels) {
-			k.index.PutPod(p)
+			ix.PutPod(p)
 		}
 	}
 }

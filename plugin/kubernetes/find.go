@@ -41,8 +41,9 @@ func (f *found) known(qtype uint16) bool {
 	return f.kind == schemaVersion || f.kind == fixed && qtype != dns.TypeNS
 }
 
-// find returns what a name in a zone stands for; the name is in lower case.
-func (k *Kubernetes) find(name, zone string) found {
+// find returns what a name in a zone stands for; the name is in lower case. The basis takes in what that
+// follows from.
+func (k *Kubernetes) find(name, zone string, b *basis) found {
 	base, reverse := below(name, zone), dnsutil.IsReverse(name) > 0
 	switch {
 	case base == "ns.dns":
@@ -52,7 +53,7 @@ func (k *Kubernetes) find(name, zone string) found {
 	case base == "dns-version":
 		return found{kind: schemaVersion}
 	case reverse:
-		if f := k.findAddress(name); f.kind != nothing || base != "" {
+		if f := k.findAddress(name, b); f.kind != nothing || base != "" {
 			return f
 		}
 		return found{kind: fixed}
@@ -69,19 +70,20 @@ func (k *Kubernetes) find(name, zone string) found {
 	case n.object == "":
 		return found{kind: node}
 	case n.kind == labelPod:
-		return k.findPod(n)
+		return k.findPod(n, b)
 	default:
-		return k.findService(n)
+		return k.findService(n, b)
 	}
 }
 
 // findPod returns the pod that a name like 1-2-3-4.ns.pod.zone stands for.
-func (k *Kubernetes) findPod(n objectName) found {
+func (k *Kubernetes) findPod(n objectName, b *basis) found {
 	a, ok := undashed(n.object)
 	if !ok {
 		return found{}
 	}
 	if k.pods == podsVerified {
+		b.address(a)
 		known := false
 		for _, p := range k.index.PodsByIP(a) {
 			known = known || p.Namespace == n.namespace
@@ -94,8 +96,8 @@ func (k *Kubernetes) findPod(n objectName) found {
 }
 
 // findService returns what is at a Service or below it.
-func (k *Kubernetes) findService(n objectName) found {
-	e := k.index.Service(n.namespace, n.object)
+func (k *Kubernetes) findService(n objectName, b *basis) found {
+	e := b.service(k.index, n.namespace, n.object)
 	if e == nil || k.ignoreEmpty && e.Service.Kind == index.ClusterIP && e.Ready() == 0 {
 		return found{}
 	}
@@ -230,7 +232,7 @@ func undashed(label string) (netip.Addr, bool) {
 }
 
 // findAddress returns the names of an address in a reverse zone.
-func (k *Kubernetes) findAddress(name string) found {
+func (k *Kubernetes) findAddress(name string, b *basis) found {
 	a, err := netip.ParseAddr(dnsutil.ExtractAddressFromReverse(name))
 	if err != nil {
 		return found{}
@@ -239,6 +241,7 @@ func (k *Kubernetes) findAddress(name string) found {
 	if again, err := dns.ReverseAddr(a.String()); err != nil || again != name {
 		return found{}
 	}
+	b.address(a)
 	targets := k.pointers(a)
 	if len(targets) == 0 {
 		return found{}

@@ -5,6 +5,7 @@ package kubernetes
 
 import (
 	"context"
+	"iter"
 	"net/netip"
 	"strings"
 	"sync/atomic"
@@ -15,6 +16,7 @@ import (
 	"github.com/coredns/coredns/request"
 	"github.com/miekg/dns"
 
+	"github.com/nearside-dns/nearside/plugin/fastpath/store"
 	"github.com/nearside-dns/nearside/plugin/kubernetes/index"
 	"github.com/nearside-dns/nearside/plugin/kubernetes/source"
 	"github.com/nearside-dns/nearside/plugin/kubernetes/source/apiserver"
@@ -34,16 +36,33 @@ type Kubernetes struct {
 	primaryZone string // the first zone that is not a reverse zone; PTR names are in it
 	upstream    upstreamer
 	localIPs    []netip.Addr // addresses that the server listens on, without loopback
+	space       *store.Space // where answers are kept for the fast path
 
 	// index and status are those of the source; set by attach, before the server answers.
-	index    *index.Index
+	index    records
 	status   func() []source.Status
 	attached atomic.Bool
 	synced   atomic.Bool // set once every resource has been read
 }
 
+// records are what answers are made from: those of an index.Index, which describes the methods. Tests put
+// something between, since an answer that is kept depends on the order in which they are called.
+type records interface {
+	Service(namespace, name string) *index.Entry
+	Services() []*index.Entry
+	HasNamespace(name string) bool
+	ServicesByIP(a netip.Addr) []*index.Service
+	SlicesByIP(a netip.Addr) []*index.Slice
+	PodsByIP(a netip.Addr) []*index.Pod
+	Addresses() iter.Seq[netip.Addr]
+	NamespaceGeneration(name string) *index.Generation
+	NamespacesGeneration() *index.Generation
+	AddressGeneration(a netip.Addr) *index.Generation
+	Modified() int64
+}
+
 // attach connects the handler to its source.
-func (k *Kubernetes) attach(ix *index.Index, status func() []source.Status) {
+func (k *Kubernetes) attach(ix records, status func() []source.Status) {
 	k.index, k.status = ix, status
 	k.attached.Store(true) // from here on Ready may look at them: it is asked during the start, too
 }
@@ -121,6 +140,7 @@ func (k *Kubernetes) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.
 	if len(r.Question) == 0 {
 		return dns.RcodeFormatError, nil
 	}
+	inFront := store.ConditionsFrom(ctx, r)
 	state := request.Request{W: w, Req: r}
 	qname := r.Question[0].Name // as unpacked it is in the form that state.QName takes time to make
 	name := strings.ToLower(qname)
@@ -134,14 +154,19 @@ func (k *Kubernetes) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.
 		return dns.RcodeRefused, nil // the transfer plugin comes first, where there is one
 	}
 
-	f := k.find(name, zone)
+	synced := k.hasSynced() // before the look, which may find a part of the cluster until then
+	var b *basis
+	if synced && k.keeps(r, name, inFront) {
+		b = newBasis(k.index)
+	}
+	f := k.find(name, zone, b)
 	m := new(dns.Msg)
 	m.SetReply(r)
 	m.Authoritative = true
 	switch {
 	case f.kind == nothing && k.Fall.Through(name):
 		return plugin.NextOrFailure(k.Name(), k.Next, ctx, w, r)
-	case !f.known(state.QType()) && !k.hasSynced():
+	case !f.known(state.QType()) && !synced:
 		m.Rcode = dns.RcodeServerFailure
 	case f.kind == nothing:
 		m.Rcode = dns.RcodeNameError
@@ -151,6 +176,7 @@ func (k *Kubernetes) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.
 	if len(m.Answer) == 0 {
 		m.Ns = []dns.RR{k.soa(zone)}
 	}
+	k.keep(r, m, &f, b, inFront) // before others on the way to the client change it
 	if err := w.WriteMsg(m); err != nil {
 		return dns.RcodeServerFailure, err
 	}

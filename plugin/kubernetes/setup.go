@@ -11,6 +11,7 @@ import (
 	clog "github.com/coredns/coredns/plugin/pkg/log"
 	"github.com/coredns/coredns/plugin/pkg/upstream"
 
+	"github.com/nearside-dns/nearside/plugin/fastpath"
 	"github.com/nearside-dns/nearside/plugin/kubernetes/source"
 	"github.com/nearside-dns/nearside/plugin/kubernetes/source/apiserver"
 	"github.com/nearside-dns/nearside/plugin/kubernetes/source/manifests"
@@ -32,6 +33,7 @@ func setup(c *caddy.Controller) error {
 	if err != nil {
 		return plugin.Error(pluginName, k.sourceAt.errorf("%v", err))
 	}
+	k.space = fastpath.BlockOf(c).Space
 	use := &use{}
 	c.OnStartup(func() error {
 		k.localIPs = boundIPs(c)

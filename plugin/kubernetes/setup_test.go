@@ -10,6 +10,8 @@ import (
 	"github.com/coredns/caddy"
 	"github.com/coredns/coredns/core/dnsserver"
 	"github.com/coredns/coredns/plugin"
+
+	"github.com/nearside-dns/nearside/plugin/fastpath"
 )
 
 // notInACluster takes away what tells a pod of its API server.
@@ -64,6 +66,18 @@ func TestSetup_Endpoint(t *testing.T) {
 		if k, ok := plugins[0](next).(*Kubernetes); !ok || k.Next == nil {
 			t.Errorf("%s: the handler is not in the chain", block)
 		}
+	}
+}
+
+// Answers are kept in the space of the server block.
+func TestSetup_Space(t *testing.T) {
+	controller := caddy.NewTestController("dns", "kubernetes cluster.local {\nendpoint http://127.0.0.1:1\n}")
+	if err := setup(controller); err != nil {
+		t.Fatal(err)
+	}
+	k, ok := dnsserver.GetConfig(controller).Plugin[0](nil).(*Kubernetes)
+	if !ok || k.space == nil || k.space != fastpath.BlockOf(controller).Space {
+		t.Errorf("the handler is %+v, want one with the space of the block", k)
 	}
 }
 

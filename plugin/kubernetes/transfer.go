@@ -65,7 +65,7 @@ func (k *Kubernetes) transferServices(zone string, out chan<- []dns.RR) {
 			continue
 		}
 		n := objectName{kind: labelService, namespace: s.Namespace, object: s.Name}
-		f := k.findService(n)
+		f := k.findService(n, nil)
 		if f.kind == nothing {
 			continue
 		}
@@ -78,7 +78,7 @@ func (k *Kubernetes) transferServices(zone string, out chan<- []dns.RR) {
 		for _, p := range namedPorts(e) {
 			n.port, n.protocol = p.Name.String(), p.Protocol.String()
 			owner := dnsutil.Join("_"+n.port, "_"+n.protocol, name)
-			out <- k.transferName(zone, owner, k.findService(n), dns.TypeSRV)
+			out <- k.transferName(zone, owner, k.findService(n, nil), dns.TypeSRV)
 		}
 		if f.kind == endpoints {
 			k.transferEndpoints(zone, name, f, out)
@@ -96,7 +96,7 @@ func (k *Kubernetes) transferEndpoints(zone, service string, f found, out chan<-
 		seen[l] = struct{}{}
 		n := f.name
 		n.endpoint = l
-		out <- k.transferName(zone, l+"."+service, k.findService(n), dns.TypeA, dns.TypeAAAA)
+		out <- k.transferName(zone, l+"."+service, k.findService(n, nil), dns.TypeA, dns.TypeAAAA)
 	}
 }
 

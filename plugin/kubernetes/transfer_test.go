@@ -220,7 +220,7 @@ func TestTransfer_WhileTheClusterChanges(t *testing.T) {
 	var all []dns.RR
 	for batch := range in {
 		all = append(all, batch...)
-		k.index.DeleteService("shop", fmt.Sprint("s", len(all)%50))
+		indexOf(k).DeleteService("shop", fmt.Sprint("s", len(all)%50))
 	}
 	if len(all) < 2 || text(all[0]) != text(all[len(all)-1]) {
 		t.Errorf("the first and the last record differ: %v, %v", all[0], all[len(all)-1])

@@ -4,7 +4,6 @@ package daemon
 // use. Which of them a program offers is said by its directives.
 import (
 	_ "github.com/coredns/coredns/plugin/bind"
-	_ "github.com/coredns/coredns/plugin/cache"
 	_ "github.com/coredns/coredns/plugin/debug"
 	_ "github.com/coredns/coredns/plugin/errors"
 	_ "github.com/coredns/coredns/plugin/forward"
@@ -23,5 +22,6 @@ import (
 	_ "github.com/coredns/coredns/plugin/transfer"
 	_ "github.com/coredns/coredns/plugin/whoami"
 
+	_ "github.com/nearside-dns/nearside/plugin/cache"
 	_ "github.com/nearside-dns/nearside/plugin/fastpath"
 )

@@ -23,31 +23,46 @@ func (c *Conditions) Known() bool { return c.Bounds[0].Generation != nil }
 
 type conditionsKey struct{}
 
-// WithConditions is for a cache: the plugin that answers behind it fills in the conditions, instead of
-// keeping the answer itself.
-func WithConditions(ctx context.Context) (context.Context, *Conditions) {
-	c := new(Conditions)
-	return context.WithValue(ctx, conditionsKey{}, c), c
+// wanted are the conditions of the reply to a query.
+type wanted struct {
+	query      *dns.Msg
+	conditions Conditions
 }
 
-// ConditionsFrom returns what a cache wants to have filled in, or nil if there is no cache in front.
-func ConditionsFrom(ctx context.Context) *Conditions {
-	c, _ := ctx.Value(conditionsKey{}).(*Conditions)
-	return c
+// WithConditions is for a cache: the plugin that answers this query behind it fills in the conditions,
+// instead of keeping the answer itself.
+func WithConditions(ctx context.Context, query *dns.Msg) (context.Context, *Conditions) {
+	w := &wanted{query: query}
+	return context.WithValue(ctx, conditionsKey{}, w), &w.conditions
 }
 
-// Keep keeps a reply for as long as its conditions hold, if there is somebody who gives it from here.
-// The reply has no OPT record; the message may be changed afterwards. Replies to questions in upper case
-// are not kept, since others would get their case.
-func (s *Space) Keep(m *dns.Msg, c *Conditions) {
-	if !s.ByGeneration.Load() || !c.Known() || m.Truncated || len(m.Question) != 1 {
+// ConditionsFrom returns what a cache wants to have filled in about a query, or nil if there is no cache
+// in front that has asked it: a plugin between may ask others of its own.
+func ConditionsFrom(ctx context.Context, query *dns.Msg) *Conditions {
+	w, _ := ctx.Value(conditionsKey{}).(*wanted)
+	if w == nil || w.query != query {
+		return nil
+	}
+	return &w.conditions
+}
+
+// Keep keeps the reply to a query for as long as its conditions hold, if there is somebody who gives it
+// from here. The reply has no OPT record; the message may be changed afterwards. Replies to questions in
+// upper case are not kept, since others would get their case.
+func (s *Space) Keep(r, m *dns.Msg, c *Conditions) {
+	if !s.ByGeneration.Load() || !c.Known() || m.Truncated {
 		return
 	}
 	var space [wire.MaxQuery]byte
 	var q wire.Query
-	query, ok := q.FromMsg(space[:0], m)
+	query, ok := q.FromMsg(space[:0], r)
 	if !ok || q.Upper {
 		return
+	}
+	var buf [wire.MaxKey]byte
+	key := s.Key(buf[:0], query, &q)
+	if e := s.store.find(s.store.Hash(key), key); e != nil && e.Fresh(s.store.now()) {
+		return // this is what it says
 	}
 	e := &Entry{
 		Kind: Success, Stored: s.store.now(),
@@ -59,6 +74,5 @@ func (s *Space) Keep(m *dns.Msg, c *Conditions) {
 	if e.Fill(m) != nil {
 		return
 	}
-	var key [wire.MaxKey]byte
-	s.store.Put(s, s.Key(key[:0], query, &q), e)
+	s.store.Put(s, key, e)
 }

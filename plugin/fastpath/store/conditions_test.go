@@ -10,19 +10,23 @@ import (
 )
 
 func TestConditionsInContext(t *testing.T) {
-	if c := ConditionsFrom(context.Background()); c != nil {
+	if c := ConditionsFrom(context.Background(), new(dns.Msg)); c != nil {
 		t.Error("conditions out of nothing")
 	}
-	ctx, c := WithConditions(context.Background())
-	if c == nil || ConditionsFrom(ctx) != c || c.Known() {
+	query := new(dns.Msg)
+	ctx, c := WithConditions(context.Background(), query)
+	if c == nil || ConditionsFrom(ctx, query) != c || c.Known() {
 		t.Error("not the empty conditions that were put there")
 	}
-	inner, other := WithConditions(ctx)
-	if ConditionsFrom(inner) != other || other == c {
+	if ConditionsFrom(ctx, query.Copy()) != nil {
+		t.Error("the conditions of another query")
+	}
+	inner, other := WithConditions(ctx, query)
+	if ConditionsFrom(inner, query) != other || other == c {
 		t.Error("not the conditions of the nearer cache")
 	}
 	c.Bounds[0].Generation = new(generation)
-	if !ConditionsFrom(ctx).Known() {
+	if !ConditionsFrom(ctx, query).Known() {
 		t.Error("not known")
 	}
 }
@@ -69,7 +73,7 @@ func TestKeep(t *testing.T) {
 				sp := s.NewSpace()
 				sp.ByGeneration.Store(!tt.off)
 				before, compress := tt.message.Copy().String(), tt.message.Compress
-				sp.Keep(tt.message, &tt.conditions)
+				sp.Keep(tt.message, tt.message, &tt.conditions)
 				if tt.message.String() != before || tt.message.Compress != compress {
 					t.Errorf("the message was changed: %v, was %s", tt.message, before)
 				}
@@ -120,7 +124,7 @@ func TestKeepByFlags(t *testing.T) {
 	g := new(generation)
 	m := message(t, "a.org.", dns.TypeA, "a.org. 5 IN A 10.0.0.1")
 	for _, m.CheckingDisabled = range []bool{false, true} {
-		sp.Keep(m, &Conditions{Bounds: [MaxBounds]Bound{{g, 0}}})
+		sp.Keep(m, m, &Conditions{Bounds: [MaxBounds]Bound{{g, 0}}})
 	}
 	if sp.Len(Success) != 2 {
 		t.Errorf("%d entries, want one with CD and one without", sp.Len(Success))

@@ -1,0 +1,119 @@
+package cache
+
+import (
+	"strings"
+
+	"github.com/coredns/coredns/plugin/pkg/response"
+	"github.com/miekg/dns"
+
+	"github.com/nearside-dns/nearside/plugin/fastpath/store"
+)
+
+// maxAliases is how many aliases may follow each other. Resolvers follow fewer.
+const maxAliases = 64
+
+// classify returns what a reply to one question is. Data that does not answer the question, beside a SOA
+// record, is a chain of aliases that ends in a name without the type: NODATA, RFC 2308 section 2.2.
+func (c *Cache) classify(m *dns.Msg) response.Type {
+	class, _ := response.Typify(m, c.wall().UTC())
+	if class == response.NoError && len(m.Answer) > 0 && soaOf(m) != nil && !answers(m) {
+		return response.NoData
+	}
+	return class
+}
+
+// keepable reports whether a reply of a class may be kept at all.
+func keepable(m *dns.Msg, class response.Type) bool {
+	if m.Truncated {
+		return false
+	}
+	switch class {
+	case response.NameError:
+		return soaOf(m) != nil // RFC 2308 section 5
+	case response.NoError:
+		return len(m.Answer) == 0 || answers(m)
+	case response.NoData, response.Delegation, response.ServerError:
+		return true
+	}
+	return false
+}
+
+// kindOf returns what a class counts as.
+func kindOf(class response.Type) store.Kind {
+	switch class {
+	case response.NameError, response.NoData, response.ServerError:
+		return store.Denial
+	}
+	return store.Success
+}
+
+func soaOf(m *dns.Msg) *dns.SOA {
+	for _, rr := range m.Ns {
+		if soa, ok := rr.(*dns.SOA); ok {
+			return soa
+		}
+	}
+	return nil
+}
+
+// answers reports whether a reply has data for its question: for a type, where the chain of aliases
+// ends.
+func answers(m *dns.Msg) bool {
+	if m.Rcode != dns.RcodeSuccess || len(m.Question) != 1 {
+		return false
+	}
+	q := m.Question[0]
+	switch q.Qtype {
+	case dns.TypeANY:
+		return hasData(m.Answer, q.Name, q.Qtype, q.Qclass)
+	case dns.TypeCNAME:
+		target, ok := aliasOf(m.Answer, q.Name, q.Qclass)
+		return ok && target != ""
+	}
+	name := q.Name
+	for range maxAliases {
+		target, ok := aliasOf(m.Answer, name, q.Qclass)
+		if !ok {
+			return false
+		}
+		if target == "" {
+			return hasData(m.Answer, name, q.Qtype, q.Qclass)
+		}
+		name = target
+	}
+	return false // a loop, RFC 1034 section 3.6.2
+}
+
+// aliasOf returns what a name is an alias of, "" if it is none. It fails if there are several.
+func aliasOf(answer []dns.RR, name string, class uint16) (target string, ok bool) {
+	for _, rr := range answer {
+		cname, is := rr.(*dns.CNAME)
+		if !is || !inClass(rr, class) || !equalNames(cname.Hdr.Name, name) {
+			continue
+		}
+		if target != "" && !equalNames(target, cname.Target) {
+			return "", false // RFC 2181 section 10.1
+		}
+		target = cname.Target
+	}
+	return target, true
+}
+
+func hasData(answer []dns.RR, name string, qtype, class uint16) bool {
+	for _, rr := range answer {
+		h := rr.Header()
+		if (qtype == dns.TypeANY || h.Rrtype == qtype) && inClass(rr, class) && equalNames(h.Name, name) {
+			return true
+		}
+	}
+	return false
+}
+
+func inClass(rr dns.RR, class uint16) bool {
+	return class == dns.ClassANY || rr.Header().Class == class
+}
+
+// equalNames compares names as they are unpacked: all but ASCII is escaped.
+func equalNames(a, b string) bool {
+	return len(a) == len(b) && strings.EqualFold(a, b)
+}

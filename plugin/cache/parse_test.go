@@ -1,0 +1,182 @@
+package cache
+
+import (
+	"math"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/coredns/caddy"
+	"github.com/coredns/coredns/plugin"
+
+	"github.com/nearside-dns/nearside/plugin/fastpath/store"
+)
+
+func parsed(t *testing.T, corefile string) (*Cache, error) {
+	t.Helper()
+	c := caddy.NewTestController("dns", corefile)
+	c.ServerBlockKeys = []string{"dns://Example.org:53", "dns://example.net:53"}
+	h, _, err := parse(c)
+	return h, err
+}
+
+func TestParse(t *testing.T) {
+	for _, c := range []struct {
+		corefile string
+		change   func(o *options)
+	}{
+		{"cache", func(*options) {}},
+		{"cache {\n}", func(*options) {}},
+		{"cache 30", func(o *options) { o.kinds[0].max, o.kinds[1].max = 30, 30 }},
+		{"cache 30 {\nsuccess 9984 60\n}", func(o *options) { o.kinds[0].max, o.kinds[0].capacity, o.kinds[1].max = 60, 9984, 30 }},
+		{"cache {\nsuccess 5000\n}", func(o *options) { o.kinds[0].capacity = 5000 }},
+		{"cache {\nsuccess 5\n}", func(o *options) { o.kinds[0].capacity = 1024 }},
+		{"cache {\nsuccess -1\n}", func(o *options) { o.kinds[0].capacity = 1024 }},
+		{"cache {\nsuccess 9984 30 0\n}", func(o *options) { o.kinds[0] = kind{capacity: 9984, max: 30, minGiven: true} }},
+		{"cache {\nsuccess 9984 30 5 7\n}", func(o *options) { o.kinds[0] = kind{capacity: 9984, max: 30, min: 5, minGiven: true} }},
+		{"cache {\ndenial 2500 10 3\n}", func(o *options) { o.kinds[1] = kind{capacity: 2500, max: 10, min: 3, minGiven: true} }},
+		{"cache {\ndenial 2500 2147483647\n}", func(o *options) { o.kinds[1].capacity, o.kinds[1].max = 2500, math.MaxInt32 }},
+		{"cache {\nprefetch 10\n}", func(o *options) { o.prefetch.amount = 10 }},
+		{"cache {\nprefetch 0\n}", func(*options) {}},
+		{"cache {\nprefetch 10 10s\n}", func(o *options) { o.prefetch = prefetch{10, 10 * time.Second, 10} }},
+		{"cache {\nprefetch 10 10s 90%\n}", func(o *options) { o.prefetch = prefetch{10, 10 * time.Second, 90} }},
+		{"cache {\nserve_stale\n}", func(o *options) { o.stale = stale{upTo: time.Hour} }},
+		{"cache {\nserve_stale off\n}", func(o *options) { o.stale = stale{failure: true} }},
+		{"cache {\nserve_stale 0\n}", func(o *options) { o.stale = stale{} }},
+		{"cache {\nserve_stale 1h20m\n}", func(o *options) { o.stale = stale{upTo: 80 * time.Minute} }},
+		{"cache {\nserve_stale 1h IMMEDIATE 30s\n}", func(o *options) { o.stale = stale{upTo: time.Hour, ttl: 30} }},
+		{"cache {\nserve_stale 1h immediate 4294967295s 5m\n}", func(o *options) { o.stale = stale{upTo: time.Hour, ttl: math.MaxUint32, recheck: 5 * time.Minute} }},
+		{"cache {\nserve_stale 1h verify\n}", func(o *options) { o.stale = stale{upTo: time.Hour, verify: true} }},
+		{"cache {\nserve_stale 1h Verify 100ms\n}", func(o *options) {
+			o.stale = stale{upTo: time.Hour, verify: true, timeout: 100 * time.Millisecond}
+		}},
+		{"cache {\nserve_stale 1h verify 0 30s 250ms\n}", func(o *options) {
+			o.stale = stale{upTo: time.Hour, verify: true, ttl: 30, recheck: 250 * time.Millisecond}
+		}},
+		{"cache {\nserve_stale_policy PREFER_positive\nserve_stale\n}", func(o *options) { o.stale, o.preferPositive = stale{upTo: time.Hour}, true }},
+		{"cache {\nservfail 0\n}", func(o *options) { o.servfail = 0 }},
+		{"cache {\nservfail 5m\n}", func(o *options) { o.servfail = 5 * time.Minute }},
+		{"cache {\ndisable success\n}", func(o *options) { o.kinds[0].except = plugin.Zones{"."} }},
+		{"cache {\ndisable denial Example.com b.org\n}", func(o *options) { o.kinds[1].except = plugin.Zones{"example.com.", "b.org."} }},
+		{"cache {\ndisable denial a.org\ndisable success b.org\n}", func(o *options) {
+			o.kinds[1].except, o.kinds[0].except = plugin.Zones{"a.org."}, plugin.Zones{"b.org."}
+		}},
+		{"cache {\nkeepttl\n}", func(o *options) { o.keepTTL = true }},
+		{"cache {\nbudget 32MiB\n}", func(o *options) { o.budget = 32 << 20 }},
+		{"cache {\nbudget 64MB\n}", func(o *options) { o.budget = 64e6 }},
+		{"cache {\nbudget 1048576\n}", func(o *options) { o.budget = 1 << 20 }},
+		{"cache {\nbudget 1048576B\n}", func(o *options) { o.budget = 1 << 20 }},
+		{"cache {\nbudget 1024KiB\n}", func(o *options) { o.budget = 1 << 20 }},
+		{"cache {\nbudget 2GiB\n}", func(o *options) { o.budget = 2 << 30 }},
+		{"cache {\nbudget 2GB\n}", func(o *options) { o.budget = 2e9 }},
+		{"cache {\nbudget 9999KB\n}", func(o *options) { o.budget = 9999e3 }},
+	} {
+		t.Run(c.corefile, func(t *testing.T) {
+			h, err := parsed(t, c.corefile)
+			if err != nil {
+				t.Fatal(err)
+			}
+			want := newCache(nil).options
+			c.change(&want)
+			if !reflect.DeepEqual(h.options, want) {
+				t.Errorf("options\n got %+v\nwant %+v", h.options, want)
+			}
+			if zones := []string{"example.org.", "example.net."}; !slices.Equal(h.Zones, zones) {
+				t.Errorf("zones %q, want those of the block", h.Zones)
+			}
+		})
+	}
+}
+
+func TestParseZones(t *testing.T) {
+	for corefile, want := range map[string][]string{
+		"cache Example.com":       {"example.com."},
+		"cache 30 a.org b.org":    {"a.org.", "b.org."},
+		"cache a.org 30":          {"a.org.", "30."},
+		"cache 10.0.0.0/24":       {"0.0.10.in-addr.arpa."},
+		"cache 30s {\nkeepttl\n}": {"30s."},
+	} {
+		h, err := parsed(t, corefile)
+		if err != nil || !slices.Equal(h.Zones, want) {
+			t.Errorf("%s: zones %q, %v; want %q", corefile, h.Zones, err, want)
+			continue
+		}
+		if h.zonesLabel != strings.Join(want, ",") {
+			t.Errorf("%s: label %q", corefile, h.zonesLabel)
+		}
+	}
+}
+
+func TestParseErrors(t *testing.T) {
+	for _, c := range []struct{ corefile, want string }{
+		{"cache 0", "1 - Error during parsing: cache: a TTL of 0 is out of range, 1 to 2147483647; it takes a TTL in seconds and zones"},
+		{"cache -1 example.org", "a TTL of -1 is out of range"},
+		{"cache 2147483648", "a TTL of 2147483648 is out of range"},
+		{"cache\ncache", "2 - Error during parsing: this plugin can only be used once per Server Block"},
+		{"cache {\n\npositive 15\n}", `3 - Error during parsing: unknown option "positive", known are budget, denial, disable`},
+		{"cache {\nsuccess\n}", `2 - Error during parsing: success takes a number of entries, and optionally TTLs in seconds: CAPACITY [TTL] [MINTTL], got []`},
+		{"cache {\ndenial aaa\n}", `denial: "aaa" is no number; it takes a number of entries`},
+		{"cache {\nsuccess 10 0\n}", "success: a TTL of 0 is out of range, 1 to"},
+		{"cache {\nsuccess 10 x\n}", `"x" is no number`},
+		{"cache {\nsuccess 10 10 -1\n}", "a TTL of -1 is out of range, 0 to"},
+		{"cache {\nprefetch\n}", "prefetch takes a number of queries"},
+		{"cache {\nprefetch -1\n}", `"-1" is no number of queries`},
+		{"cache {\nprefetch 1 blurp\n}", `"blurp" is no duration`},
+		{"cache {\nprefetch 1 1m 9%\n}", `"9%" is not 10% to 90%`},
+		{"cache {\nprefetch 1 1m 91%\n}", `"91%" is not 10% to 90%`},
+		{"cache {\nprefetch 1 1m 20\n}", `"20" is not 10% to 90%`},
+		{"cache {\nprefetch 1 1m \"\"\n}", `"" is not 10% to 90%`},
+		{"cache {\nprefetch 1 1m 10% 1\n}", "prefetch takes a number of queries"},
+		{"cache {\nserve_stale 20\n}", `serve_stale: "20" is no duration such as 30s; it takes off, or`},
+		{"cache {\nserve_stale -20m\n}", `"-20m" is negative`},
+		{"cache {\nserve_stale off 1h\n}", `["1h"] has no meaning after off`},
+		{"cache {\nserve_stale 1m nono\n}", `"nono" is not immediate or verify`},
+		{"cache {\nserve_stale 1h immediate 100ms\n}", `a TTL of "100ms" has parts of a second`},
+		{"cache {\nserve_stale 1h immediate 4294967296s\n}", `"4294967296s" is more than`},
+		{"cache {\nserve_stale 1h immediate -1s\n}", `"-1s" is negative`},
+		{"cache {\nserve_stale 1h immediate 30s 30s extra\n}", `["extra"] is too much`},
+		{"cache {\nserve_stale 1h immediate 30s 5m1s\n}", `"5m1s" is more than 5m0s`},
+		{"cache {\nserve_stale 1h verify -1ms\n}", `"-1ms" is negative`},
+		{"cache {\nserve_stale 1h verify garbage\n}", `"garbage" is no duration`},
+		{"cache {\nserve_stale 1h verify 100ms 500ms\n}", "has parts of a second"},
+		{"cache {\nserve_stale 1h verify 100ms 30s extra\n}", `"extra" is no duration`},
+		{"cache {\nserve_stale 1h verify 100ms 30s 30s extra\n}", "serve_stale takes off, or"},
+		{"cache {\nserve_stale_policy prefer_positive\n}", "2 - Error during parsing: serve_stale_policy requires serve_stale"},
+		{"cache {\nserve_stale off\nserve_stale_policy prefer_positive\n}", "serve_stale_policy requires serve_stale"},
+		{"cache {\nserve_stale\nserve_stale_policy\n}", "serve_stale_policy takes prefer_positive, got []"},
+		{"cache {\nserve_stale\nserve_stale_policy none\n}", `"none" is no policy; it takes prefer_positive`},
+		{"cache {\nserve_stale\nserve_stale_policy prefer_positive\nserve_stale_policy prefer_positive\n}", "4 - Error during parsing: serve_stale_policy is given twice"},
+		{"cache {\nservfail\n}", "servfail takes a duration of 0s to 5m"},
+		{"cache {\nservfail 6m\n}", `"6m" is more than 5m0s`},
+		{"cache {\nservfail 20\n}", `"20" is no duration`},
+		{"cache {\nservfail -1s\n}", `"-1s" is negative`},
+		{"cache {\nservfail 1m invalid\n}", "servfail takes a duration"},
+		{"cache {\ndisable\n}", "disable takes success or denial"},
+		{"cache {\ndisable invalid example.org\n}", `"invalid" is neither; it takes success or denial`},
+		{"cache {\nkeepttl 1\n}", "keepttl takes no argument"},
+		{"cache {\nbudget\n}", "budget takes a size of 1MiB or more, such as 32MiB"},
+		{"cache {\nbudget 1023KiB\n}", `budget: "1023KiB" is too little; it takes a size of 1MiB or more`},
+		{"cache {\nbudget 32\n}", `"32" is too little`},
+		{"cache {\nbudget 32mib\n}", `"32mib": it is no such size`},
+		{"cache {\nbudget 1.5MiB\n}", `"1.5MiB": it is no such size`},
+		{"cache {\nbudget -32MiB\n}", `it is no such size`},
+		{"cache {\nbudget 9999999999GiB\n}", `it is no such size`},
+		{"cache {\nbudget 32MiB\nbudget 32MiB\n}", "budget is given twice"},
+	} {
+		t.Run(c.corefile, func(t *testing.T) {
+			_, err := parsed(t, c.corefile)
+			if err == nil || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("error\n got %v\nwant %s", err, c.want)
+			}
+		})
+	}
+}
+
+func TestDefaults(t *testing.T) {
+	h := newCache([]string{"."})
+	if h.store != store.Shared || h.kinds[store.Success].max != 3600 || h.kinds[store.Denial].max != 1800 {
+		t.Errorf("defaults: %+v", h.options)
+	}
+}

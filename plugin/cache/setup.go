@@ -1,0 +1,66 @@
+package cache
+
+import (
+	"github.com/coredns/caddy"
+	"github.com/coredns/coredns/core/dnsserver"
+	"github.com/coredns/coredns/plugin"
+	clog "github.com/coredns/coredns/plugin/pkg/log"
+
+	"github.com/nearside-dns/nearside/plugin/fastpath"
+	"github.com/nearside-dns/nearside/plugin/fastpath/store"
+)
+
+const pluginName = "cache"
+
+var log = clog.NewWithPlugin(pluginName)
+
+func init() { plugin.Register(pluginName, setup) }
+
+func setup(c *caddy.Controller) error {
+	h, budgetAt, err := parse(c)
+	if err != nil {
+		return plugin.Error(pluginName, err)
+	}
+	block := fastpath.BlockOf(c)
+	if c.ServerBlockKeyIndex > 0 {
+		return nil // a block with several zones has one cache
+	}
+	budget := budgetOf(c)
+	if err := budget.set(h.budget, budgetAt); err != nil {
+		return plugin.Error(pluginName, err)
+	}
+	h.space = block.Space
+	c.OnStartup(func() error { budget.take(); h.start(dnsserver.GetConfig(c)); return nil })
+	c.OnRestartFailed(func() error { budget.take(); return nil })
+	c.OnShutdown(func() error { budget.leave(); return nil })
+	dnsserver.GetConfig(c).AddPlugin(func(next plugin.Handler) plugin.Handler {
+		h.Next = next
+		return h
+	})
+	return nil
+}
+
+// ZoneBypasser is a plugin that has zones of which nothing may be kept, because they change without
+// notice. It is looked for in the server block at start.
+type ZoneBypasser interface {
+	// CacheBypassZones returns the zones, normalized.
+	CacheBypassZones() []string
+}
+
+// start finds out about the other plugins of the block, and limits what is kept.
+func (c *Cache) start(config *dnsserver.Config) {
+	c.view = config.ViewName
+	for _, h := range config.Handlers() {
+		if b, ok := h.(ZoneBypasser); ok {
+			c.bypass = append(c.bypass, b.CacheBypassZones()...)
+		}
+	}
+	c.limit()
+}
+
+// limit tells the store how many entries there may be.
+func (c *Cache) limit() {
+	for _, k := range []store.Kind{store.Success, store.Denial} {
+		c.space.Limit(k, c.kinds[k].capacity, func() { c.evicted(k) })
+	}
+}

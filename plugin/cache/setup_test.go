@@ -1,0 +1,116 @@
+package cache
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/coredns/caddy"
+	"github.com/coredns/coredns/core/dnsserver"
+	"github.com/coredns/coredns/plugin"
+
+	"github.com/nearside-dns/nearside/plugin/fastpath/store"
+)
+
+// setUp reads server blocks of one Corefile, as the server does, and returns their controllers.
+func setUp(t *testing.T, blocks ...string) (all []*caddy.Controller, err error) {
+	t.Helper()
+	first := caddy.NewTestController("dns", "")
+	for i, text := range blocks {
+		c := caddy.NewTestController("dns", text)
+		one := *first
+		one.Dispenser, one.ServerBlockIndex, one.ServerBlockKeys, one.Key = c.Dispenser, i, []string{"."}, text
+		if err := setup(&one); err != nil {
+			return nil, err
+		}
+		all = append(all, &one)
+	}
+	return all, nil
+}
+
+func TestBudget(t *testing.T) {
+	t.Cleanup(func() { current.Store(nil); store.Shared.SetBudget(store.DefaultBudget) })
+	of := func(c *caddy.Controller) *budget { return budgetOf(c) }
+	none, err := setUp(t, "cache")
+	if err != nil {
+		t.Fatal(err)
+	}
+	some, err := setUp(t, "cache", "cache {\nbudget 4MiB\n}", "cache {\nbudget 4194304\n}")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := func(step string, bytes int64) {
+		t.Helper()
+		if got := store.Shared.Budget(); got != bytes {
+			t.Errorf("%s: a budget of %d bytes, want %d", step, got, bytes)
+		}
+	}
+	of(none[0]).take()
+	want("nothing is said", store.DefaultBudget)
+	for _, c := range some {
+		of(c).take()
+	}
+	of(none[0]).leave()
+	want("after a reload", 4<<20)
+	of(none[0]).take()
+	of(some[0]).leave()
+	want("after a reload without it", store.DefaultBudget)
+	of(some[0]).take()
+	of(some[0]).leave()
+	want("without any cache", store.DefaultBudget)
+}
+
+func TestBudgetTwice(t *testing.T) {
+	_, err := setUp(t, "cache {\nbudget 4MiB\n}", "cache", "cache {\n\nbudget 8MiB\n}")
+	const want = "plugin/cache: Testfile:3 - Error during parsing: budget: it is one for the whole process; 8388608 bytes here, and 4194304 in line 2 of Testfile"
+	if err == nil || err.Error() != want {
+		t.Errorf("error\n got %v\nwant %s", err, want)
+	}
+}
+
+// bypasser is a plugin of which nothing may be kept.
+type bypasser struct{ plugin.Handler }
+
+func (bypasser) CacheBypassZones() []string { return []string{"update.example."} }
+func (bypasser) Name() string               { return "file" } // the server finds those that it has directives for
+
+func TestStart(t *testing.T) {
+	c := caddy.NewTestController("dns", "cache {\nsuccess 2000\n}")
+	c.ServerBlockKeys = []string{"."}
+	if err := setup(c); err != nil {
+		t.Fatal(err)
+	}
+	config := dnsserver.GetConfig(c)
+	config.ViewName = "inside"
+	if len(config.Plugin) != 1 {
+		t.Fatalf("%d plugins, want 1", len(config.Plugin))
+	}
+	h := config.Plugin[0](nil).(*Cache)
+	config.Plugin = append(config.Plugin, func(plugin.Handler) plugin.Handler { return bypasser{} })
+	made, err := dnsserver.NewServer("dns://:53", []*dnsserver.Config{config}) // it makes the handlers
+	if err != nil || made == nil {
+		t.Fatalf("server %v, %v", made, err)
+	}
+	h.start(config)
+	if h.Name() != "cache" || h.space == nil || h.view != "inside" || !slices.Equal(h.bypass, plugin.Zones{"update.example."}) {
+		t.Errorf("the handler is %+v", h)
+	}
+}
+
+// A block with several zones has one cache, though it is set up for each of them.
+func TestSeveralZones(t *testing.T) {
+	c := caddy.NewTestController("dns", "cache")
+	c.ServerBlockKeys, c.ServerBlockKeyIndex = []string{"a.", "b."}, 1
+	if err := setup(c); err != nil {
+		t.Fatal(err)
+	}
+	if n := len(dnsserver.GetConfig(c).Plugin); n != 0 {
+		t.Errorf("%d plugins for the second zone, want none", n)
+	}
+}
+
+func TestSetupError(t *testing.T) {
+	if _, err := setUp(t, "cache 0"); err == nil || !strings.HasPrefix(err.Error(), "plugin/cache: Testfile:1") {
+		t.Errorf("error %v", err)
+	}
+}

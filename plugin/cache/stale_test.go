@@ -1,0 +1,324 @@
+package cache
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/coredns/coredns/plugin"
+	"github.com/miekg/dns"
+)
+
+// slowly lets the upstream reply after a while.
+func (b *bed) slowly(d time.Duration, text string) {
+	b.upstream(func(_ context.Context, w dns.ResponseWriter, r *dns.Msg) (int, error) {
+		time.Sleep(d)
+		m := replyTo(b.t, r, text)
+		return m.Rcode, w.WriteMsg(m)
+	})
+}
+
+const staleA = "NOERROR; w. 30 IN A 192.0.2.1"
+
+// What is done without a word about it in the configuration.
+func TestStaleOnFailure(t *testing.T) {
+	const sec = time.Second
+	first := step{"NOERROR; " + a("w.", 60), 0, "w. A", "NOERROR; " + a("w.", 60), 1}
+	for _, c := range []struct {
+		name  string
+		steps []step
+	}{
+		{"the upstream answers", []step{
+			first,
+			{"NOERROR; w. 60 IN A 192.0.2.2", 61 * sec, "w. A", "NOERROR; w. 60 IN A 192.0.2.2", 2},
+			{"", sec, "w. A", "NOERROR; w. 59 IN A 192.0.2.2", 2},
+		}},
+		{"the upstream fails", []step{
+			first,
+			{"fail", 60 * sec, "w. A", staleA, 2},
+			{"", 29 * sec, "w. A", staleA, 2},
+			{"", sec, "w. A", staleA, 3},
+			{"NOERROR; w. 60 IN A 192.0.2.2", 30 * sec, "w. A", "NOERROR; w. 60 IN A 192.0.2.2", 4},
+		}},
+		{"the upstream says SERVFAIL", []step{first, {"SERVFAIL", 60 * sec, "w. A", staleA, 2}, {"", 6 * sec, "w. A", staleA, 2}}},
+		{"the upstream says REFUSED", []step{first, {"REFUSED", 60 * sec, "w. A", staleA, 2}, {"", sec, "w. A", staleA, 2}}},
+		{"the name is gone", []step{
+			first,
+			{denial("NXDOMAIN", 60, 60), 60 * sec, "w. A", "NXDOMAIN; authority; example. 60 IN SOA ns.example. root.example. 1 2 3 4 60", 2},
+			{"fail", sec, "w. A", "NXDOMAIN; authority; example. 59 IN SOA ns.example. root.example. 1 2 3 4 60", 2},
+			{"", 60 * sec, "w. A", "NXDOMAIN; authority; example. 30 IN SOA ns.example. root.example. 1 2 3 4 60", 3},
+		}},
+		{"the answer is too old", []step{
+			first,
+			{"fail", time.Hour + 60*sec - 1, "w. A", staleA, 2},
+			{"", 1, "w. A", "nothing", 3},
+		}},
+		{"a failure is not given after its time", []step{
+			{"SERVFAIL", 0, "w. A", "SERVFAIL", 1},
+			{"fail", 5 * sec, "w. A", "nothing", 2},
+		}},
+		{"the reply is truncated", []step{
+			first,
+			{"NOERROR TC", 60 * sec, "w. A", "NOERROR TC", 2},
+			{"fail", sec, "w. A", staleA, 3},
+		}},
+		{"clients with EDNS are told", []step{
+			first,
+			{"fail", 60 * sec, "w. A +edns", staleA + "; additional; OPT 3 (Stale Answer): ()", 2},
+			{denial("NXDOMAIN", 60, 60), 0, "v. A", "NXDOMAIN; authority; example. 60 IN SOA ns.example. root.example. 1 2 3 4 60", 3},
+			{"fail", 60 * sec, "v. A +edns", "NXDOMAIN; authority; example. 30 IN SOA ns.example. root.example. 1 2 3 4 60; additional; OPT 19 (Stale NXDOMAIN Answer): ()", 4},
+		}},
+		{"a reply that is not kept is given", []step{
+			first,
+			{"NOERROR; " + a("w.", 0), 60 * sec, "w. A", "NOERROR; " + a("w.", 0), 2},
+		}},
+	} {
+		beds(t, c.name, func(t *testing.T) { newBed(t, "cache").steps(c.steps) })
+	}
+}
+
+// A client does not wait longer than 1.8 seconds if there is an answer that has expired.
+func TestStaleOnDelay(t *testing.T) {
+	beds(t, "slow", func(t *testing.T) {
+		b := newBed(t, "cache")
+		b.replies("NOERROR; " + a("w.", 60))
+		b.ask("w. A")
+		time.Sleep(60 * time.Second)
+		b.slowly(3*time.Second, "NOERROR; w. 60 IN A 192.0.2.2")
+		waits := func(want time.Duration, reply string) {
+			t.Helper()
+			start := time.Now()
+			b.want("w. A", reply)
+			if got := time.Since(start); got != want {
+				t.Errorf("the client has waited for %s, want %s", got, want)
+			}
+		}
+		waits(1800*time.Millisecond, staleA)
+		waits(0, staleA) // the time is that of the question, not of each who asks
+		b.wantQueries(2)
+		time.Sleep(1300 * time.Millisecond)
+		b.want("w. A", "NOERROR; w. 60 IN A 192.0.2.2")
+		b.wantQueries(2)
+
+		time.Sleep(60 * time.Second)
+		b.slowly(time.Second, "NOERROR; w. 60 IN A 192.0.2.3")
+		waits(time.Second, "NOERROR; w. 60 IN A 192.0.2.3")
+	})
+}
+
+// What an explicit serve_stale does is what CoreDNS does.
+func TestServeStale(t *testing.T) {
+	const (
+		sec   = time.Second
+		first = "NOERROR; w. 60 IN A 192.0.2.1"
+		old   = "NOERROR; w. 0 IN A 192.0.2.1"
+		fresh = "NOERROR; w. 60 IN A 192.0.2.2"
+		gone  = "NXDOMAIN; authority; example. 60 IN SOA ns.example. root.example. 1 2 3 4 60"
+	)
+	for _, c := range []struct {
+		name, option string
+		steps        []step
+	}{
+		{"immediate gives at once, and asks", "serve_stale", []step{
+			{first, 0, "w. A", first, 1},
+			{fresh, 60 * sec, "w. A", old, 2},
+			{"", sec, "w. A", "NOERROR; w. 59 IN A 192.0.2.2", 2},
+		}},
+		{"immediate asks for each client after a failure", "serve_stale", []step{
+			{first, 0, "w. A", first, 1},
+			{"fail", 60 * sec, "w. A", old, 2},
+			{"", sec, "w. A", old, 3},
+			{"SERVFAIL", sec, "w. A", old, 4},
+			{fresh, sec, "w. A", old, 5},
+			{"", sec, "w. A", "NOERROR; w. 59 IN A 192.0.2.2", 5},
+		}},
+		{"immediate has a TTL and waits after a failure", "serve_stale 1h immediate 10s 20s", []step{
+			{first, 0, "w. A", first, 1},
+			{"fail", 60 * sec, "w. A", "NOERROR; w. 10 IN A 192.0.2.1", 2},
+			{"", sec, "w. A", "NOERROR; w. 10 IN A 192.0.2.1", 2},
+			{"", 18 * sec, "w. A", "NOERROR; w. 10 IN A 192.0.2.1", 2},
+			{"", sec, "w. A", "NOERROR; w. 10 IN A 192.0.2.1", 3},
+		}},
+		{"not for longer than it is said", "serve_stale 10s", []step{
+			{first, 0, "w. A", first, 1},
+			{"fail", 70*sec - 1, "w. A", old, 2},
+			{"", 1, "w. A", "nothing", 3},
+		}},
+		{"never for 0", "serve_stale 0", []step{
+			{first, 0, "w. A", first, 1},
+			{"fail", 60 * sec, "w. A", "nothing", 2},
+		}},
+		{"never with off", "serve_stale off", []step{
+			{first, 0, "w. A", first, 1},
+			{"fail", 60 * sec, "w. A", "nothing", 2},
+			{"", sec, "w. A", "SERVFAIL", 2},
+		}},
+		{"verify asks first", "serve_stale 1h verify", []step{
+			{first, 0, "w. A", first, 1},
+			{"fail", 60 * sec, "w. A", old, 2},
+			{"SERVFAIL", sec, "w. A", old, 3},
+			{"REFUSED", sec, "w. A", old, 4},
+			{"NOERROR TC", sec, "w. A", old, 5},
+			{fresh, sec, "w. A", fresh, 6},
+			{gone, 60 * sec, "w. A", gone, 7},
+			{"", sec, "w. A", "NXDOMAIN; authority; example. 59 IN SOA ns.example. root.example. 1 2 3 4 60", 7},
+		}},
+		{"verify waits after a failure", "serve_stale 1h verify 0 30s 20s", []step{
+			{first, 0, "w. A", first, 1},
+			{"fail", 60 * sec, "w. A", staleA, 2},
+			{fresh, 19 * sec, "w. A", staleA, 2},
+			{"", sec, "w. A", fresh, 3},
+		}},
+		{"keepttl keeps the TTL of what has expired", "serve_stale\nkeepttl", []step{
+			{first, 0, "w. A", first, 1},
+			{"fail", 60 * sec, "w. A", first, 2},
+		}},
+		{"keepttl does not where a TTL is given", "serve_stale 1h immediate 30s\nkeepttl", []step{
+			{first, 0, "w. A", first, 1},
+			{"fail", 60 * sec, "w. A", staleA, 2},
+		}},
+		{"prefer_positive keeps the answer beside a denial", "serve_stale\nserve_stale_policy prefer_positive", []step{
+			{first, 0, "w. A", first, 1},
+			{gone, 60 * sec, "w. A", old, 2},
+			{"NOERROR", sec, "w. A", old, 3},
+			{"NOERROR; authority; x. 300 IN NS y.", sec, "w. A", old, 4},
+			{"SERVFAIL", sec, "w. A", old, 5},
+			{fresh, sec, "w. A", old, 6},
+			{"", sec, "w. A", "NOERROR; w. 59 IN A 192.0.2.2", 6},
+			{gone, time.Hour + 60*sec, "w. A", gone, 7},
+			{"", sec, "w. A", "NXDOMAIN; authority; example. 59 IN SOA ns.example. root.example. 1 2 3 4 60", 7},
+			{fresh, 60 * sec, "w. A", "NXDOMAIN; authority; example. 0 IN SOA ns.example. root.example. 1 2 3 4 60", 8},
+			{"", sec, "w. A", "NOERROR; w. 59 IN A 192.0.2.2", 8},
+		}},
+		{"prefer_positive with verify", "serve_stale 1h verify\nserve_stale_policy prefer_positive", []step{
+			{first, 0, "w. A", first, 1},
+			{gone, 60 * sec, "w. A", old, 2},
+			{"NOERROR", sec, "w. A", old, 3},
+			{fresh, sec, "w. A", fresh, 4},
+		}},
+	} {
+		beds(t, c.name, func(t *testing.T) {
+			newBed(t, "cache {\n"+c.option+"\n}").steps(c.steps)
+		})
+	}
+}
+
+// With a time to wait, verify gives what has expired when it is over, and what comes later is kept.
+func TestVerifyTimeout(t *testing.T) {
+	beds(t, "slow", func(t *testing.T) {
+		b := newBed(t, "cache {\nserve_stale 1h verify 100ms\n}")
+		b.replies("NOERROR; " + a("w.", 60))
+		b.ask("w. A")
+		time.Sleep(60 * time.Second)
+		b.slowly(time.Second, "NOERROR; w. 60 IN A 192.0.2.2")
+		start := time.Now()
+		b.want("w. A", "NOERROR; w. 0 IN A 192.0.2.1")
+		if got := time.Since(start); got != 100*time.Millisecond {
+			t.Errorf("the client has waited for %s", got)
+		}
+		b.want("w. A", "NOERROR; w. 0 IN A 192.0.2.1") // one asks at a time
+		if got := time.Since(start); got != 100*time.Millisecond {
+			t.Errorf("the second client has waited for %s", got)
+		}
+		time.Sleep(time.Second)
+		b.want("w. A", "NOERROR; w. 60 IN A 192.0.2.2")
+		b.wantQueries(2)
+		time.Sleep(60 * time.Second)
+		b.slowly(50*time.Millisecond, "NOERROR; w. 60 IN A 192.0.2.3")
+		b.want("w. A", "NOERROR; w. 60 IN A 192.0.2.3")
+	})
+}
+
+// A panic of the next plugin ends nothing but what it was asked for.
+func TestPanicInBackground(t *testing.T) {
+	for _, c := range []struct{ name, option, want string }{
+		{"immediate", "serve_stale", "NOERROR; w. 0 IN A 192.0.2.1"},
+		{"verify", "serve_stale 1h verify 1s", "NOERROR; w. 0 IN A 192.0.2.1"},
+		{"on failure", "", staleA},
+	} {
+		beds(t, c.name, func(t *testing.T) {
+			b := newBed(t, "cache {\n"+c.option+"\n}")
+			b.replies("NOERROR; " + a("w.", 60))
+			b.ask("w. A")
+			time.Sleep(60 * time.Second)
+			b.upstream(func(context.Context, dns.ResponseWriter, *dns.Msg) (int, error) { panic("on purpose") })
+			b.want("w. A", c.want)
+			synctest.Wait()
+			time.Sleep(time.Minute)
+			b.replies("NOERROR; w. 60 IN A 192.0.2.2")
+			b.ask("w. A")
+			synctest.Wait()
+			b.want("w. A", "NOERROR; w. 60 IN A 192.0.2.2")
+			if len(background) != 0 {
+				t.Errorf("%d places in the background are taken", len(background))
+			}
+		})
+	}
+}
+
+// Over the limit nothing is asked in the background, and the client has its answer all the same.
+func TestBackgroundLimit(t *testing.T) {
+	for _, c := range []struct{ name, option, want string }{
+		{"immediate", "serve_stale", "NOERROR; w. 0 IN A 192.0.2.1"},
+		{"verify", "serve_stale 1h verify 1s", "NOERROR; w. 0 IN A 192.0.2.1"},
+		{"on failure", "", staleA},
+	} {
+		beds(t, c.name, func(t *testing.T) {
+			b := newBed(t, "cache {\n"+c.option+"\n}")
+			b.replies("NOERROR; " + a("w.", 60))
+			b.ask("w. A")
+			time.Sleep(60 * time.Second)
+			for range maxBackground {
+				background <- struct{}{}
+			}
+			for range 2 {
+				b.want("w. A", c.want)
+			}
+			b.wantQueries(1)
+			if got := value(t, b.counters("").skipped); got != 2 {
+				t.Errorf("%v were counted as skipped, want 2", got)
+			}
+			for range maxBackground {
+				<-background
+			}
+			b.ask("w. A")
+			synctest.Wait()
+			b.wantQueries(2)
+		})
+	}
+}
+
+// A refresh in the background goes on when the client is gone, has no client, and asks as one over TCP.
+func TestRefreshWithoutClient(t *testing.T) {
+	beds(t, "context", func(t *testing.T) {
+		b := newBed(t, "cache {\nserve_stale\n}")
+		b.replies("NOERROR; " + a("w.", 60))
+		b.ask("w. A")
+		time.Sleep(60 * time.Second)
+		asked := make(chan string, 1)
+		b.Next = plugin.HandlerFunc(func(ctx context.Context, w dns.ResponseWriter, r *dns.Msg) (int, error) {
+			time.Sleep(time.Second)
+			asked <- w.RemoteAddr().Network() + " " + w.LocalAddr().Network()
+			if ctx.Err() != nil {
+				t.Error("the context has ended with that of the client")
+			}
+			w.Hijack()
+			w.TsigTimersOnly(true)
+			if w.TsigStatus() != nil || w.Close() != nil {
+				t.Error("there is something to close")
+			}
+			return 0, w.WriteMsg(replyTo(t, r, "NOERROR; "+a("w.", 60)))
+		})
+		ctx, cancel := context.WithCancel(context.Background())
+		if _, err := b.ServeDNS(ctx, new(client), query("w. A")); err != nil {
+			t.Error(err)
+		}
+		cancel()
+		if got := <-asked; got != "tcp tcp" {
+			t.Errorf("the query came from %s", got)
+		}
+		synctest.Wait()
+		b.want("w. A", "NOERROR; "+a("w.", 60))
+	})
+}

@@ -1,0 +1,105 @@
+package kubernetes
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// TestKept_WhileTheClusterChanges has readers ask, and so have answers kept, while the cluster changes. An
+// answer may be put into the store long after the change that made it wrong: it must not count as valid
+// then. Between two changes a kept answer has to be what one gets without keeping.
+func TestKept_WhileTheClusterChanges(t *testing.T) {
+	for seed, block := range keptBlocks {
+		if !block.order {
+			continue
+		}
+		t.Run(block.name, func(t *testing.T) {
+			s, _ := newKeeping(t, allZones+" {\n"+block.options+"\n}")
+			if block.inFront {
+				s.withCache()
+			}
+			c := newChanges(uint64(seed), s.k)
+			var queries [][]byte
+			for _, q := range c.questions(60) {
+				query, err := queryOf(c.Rand, q.Name, q.Qtype)
+				if err != nil {
+					t.Fatal(err)
+				}
+				queries = append(queries, query)
+			}
+			compared := seen{}
+			err := s.whileAsked(queries, func() error {
+				text := c.change()
+				for range 2 {
+					for range 10 {
+						if err := s.compare(pick(c.Rand, queries), compared); err != nil {
+							return fmt.Errorf("after %s: %w", text, err)
+						}
+					}
+					runtime.Gosched() // a reader that has looked before the change may keep what it has made now
+				}
+				return nil
+			})
+			if err != nil {
+				t.Error(err)
+			}
+			compared.require(t, "A", "PTR", "NODATA", "NXDOMAIN")
+		})
+	}
+}
+
+// Readers ask for as long as this, and for as many changes, while the cluster changes.
+const (
+	whileAskedFor     = time.Second
+	whileAskedChanges = 400
+)
+
+// whileAsked calls change again and again while readers ask, until there is an error.
+func (s *keeping) whileAsked(queries [][]byte, change func() error) error {
+	var readers sync.WaitGroup
+	var stop atomic.Bool
+	failed := make(chan error, 2)
+	for i := range cap(failed) {
+		readers.Go(func() {
+			r := rand.New(rand.NewPCG(uint64(i), 1))
+			for !stop.Load() {
+				if _, err := reply(s.front, pick(r, queries), pick(r, clients)); err != nil {
+					failed <- err
+					return
+				}
+			}
+		})
+	}
+	var err error
+	deadline := time.Now().Add(whileAskedFor)
+	for n := 0; err == nil && len(failed) == 0 && (n < whileAskedChanges || time.Now().Before(deadline)); n++ {
+		err = change()
+	}
+	stop.Store(true)
+	readers.Wait()
+	if err == nil && len(failed) > 0 {
+		err = <-failed
+	}
+	return err
+}
+
+// compare compares what is kept for a query, if there is something, with what one gets without keeping.
+func (s *keeping) compare(query []byte, counts seen) error {
+	got := s.kept(query, clients[0])
+	if got == nil {
+		return nil
+	}
+	want, err := reply(s.plain, query, clients[0])
+	if err != nil {
+		return err
+	}
+	if err := same(got, want); err != nil {
+		return err
+	}
+	return counts.count(query, got)
+}

@@ -1,0 +1,388 @@
+package kubernetes
+
+import (
+	"context"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/coredns/coredns/plugin"
+	"github.com/coredns/coredns/plugin/pkg/dnstest"
+	"github.com/coredns/coredns/plugin/test"
+	"github.com/coredns/coredns/request"
+	"github.com/miekg/dns"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/nearside-dns/nearside/plugin/fastpath/store"
+	"github.com/nearside-dns/nearside/plugin/kubernetes/index"
+	"github.com/nearside-dns/nearside/plugin/kubernetes/source"
+)
+
+// keepingObjects are a cluster with something of everything.
+func keepingObjects() []runtime.Object {
+	web := service("shop", "web", []string{"10.0.0.1"}, tcp("http", 80))
+	db := service("shop", "db", headless, tcp("sql", 5432))
+	return []runtime.Object{
+		namespace("shop"), namespace("team"), web, db,
+		service("shop", "idle", []string{"10.0.0.2"}),
+		slice(web, "a", endpoint("10.1.0.1")), slice(db, "a", endpoint("10.1.0.2", hostname("db-0"), inZone("east"))),
+		externalName("shop", "out", "www.example.org"), externalName("shop", "in", "web.shop.svc.cluster.local"),
+		podIn("shop", "p", corev1.PodRunning, "10.1.0.7"),
+	}
+}
+
+// questionFor returns a query for "owner TYPE" as it is read from the wire.
+func questionFor(t testing.TB, question string) *dns.Msg {
+	t.Helper()
+	owner, qtype, _ := strings.Cut(question, " ")
+	if _, ok := dns.StringToType[qtype]; !ok {
+		t.Fatalf("%q has no type", question)
+	}
+	return new(dns.Msg).SetQuestion(dns.Fqdn(owner), dns.StringToType[qtype])
+}
+
+// keptFor asks and returns the entry that is kept then, or nil.
+func (s *keeping) keptFor(t testing.TB, r *dns.Msg) *store.Entry {
+	t.Helper()
+	query, err := r.Pack()
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := dnstest.NewRecorder(&test.ResponseWriter{})
+	if _, err := s.front.ServeDNS(context.Background(), request.NewScrubWriter(r, w), r); err != nil {
+		t.Fatal(err)
+	}
+	e, _ := s.entry(query)
+	return e
+}
+
+func (s *keeping) len() int { return s.space.Len(store.Success) + s.space.Len(store.Denial) }
+
+// TestKept_What says what is kept and what is not.
+func TestKept_What(t *testing.T) {
+	const options = "pods verified\nzonal\nfallthrough ip6.arpa"
+	for _, c := range []struct {
+		name, ask string
+		kept      bool
+		alter     func(*dns.Msg)
+	}{
+		{name: "ClusterIP", ask: "web.shop.svc.cluster.local A", kept: true},
+		{name: "ClusterIP of the other family", ask: "web.shop.svc.cluster.local AAAA", kept: true},
+		{name: "SRV", ask: "_http._tcp.web.shop.svc.cluster.local SRV", kept: true},
+		{name: "headless", ask: "db.shop.svc.cluster.local A", kept: true},
+		{name: "endpoint", ask: "db-0.db.shop.svc.cluster.local A", kept: true},
+		{name: "zonal", ask: "east.pin._zone.db.shop.svc.cluster.local A", kept: true},
+		{name: "type that nobody has", ask: "web.shop.svc.cluster.local MX", kept: true},
+		{name: "no Service", ask: "none.shop.svc.cluster.local A", kept: true},
+		{name: "no namespace", ask: "web.none.svc.cluster.local A", kept: true},
+		{name: "outside of the schema", ask: "www.example.org.shop.svc.cluster.local A", kept: true},
+		{name: "pod", ask: "10-1-0-7.shop.pod.cluster.local A", kept: true},
+		{name: "PTR", ask: "2.0.1.10.in-addr.arpa PTR", kept: true},
+		{name: "no PTR", ask: "99.0.1.10.in-addr.arpa PTR", kept: true},
+		{name: "namespace", ask: "shop.svc.cluster.local A", kept: true},
+		{name: "apex, NODATA", ask: "cluster.local A", kept: true},
+		{name: "schema version", ask: "dns-version.cluster.local TXT", kept: true},
+		{name: "CNAME", ask: "out.shop.svc.cluster.local CNAME", kept: true},
+		{name: "alias, NODATA", ask: "out.shop.svc.cluster.local TXT", kept: true},
+		{name: "EDNS", ask: "web.shop.svc.cluster.local A", kept: true, alter: func(m *dns.Msg) { m.SetEdns0(1232, false) }},
+
+		{name: "alias of a name elsewhere", ask: "out.shop.svc.cluster.local A"},
+		{name: "alias of a name in the cluster", ask: "in.shop.svc.cluster.local A"},
+		{name: "SOA, with the serial as data", ask: "cluster.local SOA"},
+		{name: "NS", ask: "cluster.local NS"},
+		{name: "name of the server", ask: "ns.dns.cluster.local A"},
+		{name: "fallthrough", ask: "9.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.8.b.d.0.1.0.0.2.ip6.arpa PTR"},
+		{name: "another zone", ask: "www.example.org A"},
+		{name: "DS", ask: "web.shop.svc.cluster.local DS"},
+		{name: "upper case", ask: "Web.shop.svc.cluster.local A"},
+		{name: "another class", ask: "web.shop.svc.cluster.local A", alter: func(m *dns.Msg) { m.Question[0].Qclass = dns.ClassCHAOS }},
+		{name: "another opcode", ask: "web.shop.svc.cluster.local A", alter: func(m *dns.Msg) { m.Opcode = dns.OpcodeNotify }},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			s, _ := newKeeping(t, allZones+" {\n"+options+"\n}", keepingObjects()...)
+			r := questionFor(t, c.ask)
+			if c.alter != nil {
+				c.alter(r)
+			}
+			e := s.keptFor(t, r)
+			if got := s.len() > 0; got != c.kept {
+				t.Errorf("kept is %v, want %v", got, c.kept)
+			}
+			if c.kept && (e == nil || !e.Fresh(store.Now())) {
+				t.Errorf("the entry %v is not valid under the key of the query", e)
+			}
+		})
+	}
+}
+
+// Nothing is kept before everything has been read, not even what is the same in every cluster, and nothing
+// while there is nobody to give it.
+func TestKept_WhenNot(t *testing.T) {
+	for _, question := range []string{"web.shop.svc.cluster.local A", "none.shop.svc.cluster.local A", "cluster.local A", "dns-version.cluster.local TXT"} {
+		t.Run(question, func(t *testing.T) {
+			s, _ := newKeeping(t, allZones, keepingObjects()...)
+			unsynced(s.k)
+			if s.keptFor(t, questionFor(t, question)); s.len() > 0 {
+				t.Error("kept before the first reading")
+			}
+			s, _ = newKeeping(t, allZones, keepingObjects()...)
+			s.space.ByGeneration.Store(false)
+			if s.keptFor(t, questionFor(t, question)); s.len() > 0 {
+				t.Error("kept though there is no fast path")
+			}
+		})
+	}
+}
+
+// A source may end its first reading while a query looks at the index. What was found in a part of the
+// cluster is no answer.
+func TestServeDNS_SyncedDuringTheLook(t *testing.T) {
+	s, _ := newKeeping(t, allZones, keepingObjects()...)
+	ready := s.k.status
+	unsynced(s.k)
+	not := s.k.status
+	asked := 0
+	s.k.status = func() []source.Status {
+		if asked++; asked == 1 {
+			return not()
+		}
+		return ready()
+	}
+	if m := ask(t, s.k, "none.shop.svc.cluster.local A"); m.Rcode != dns.RcodeServerFailure || s.len() > 0 {
+		t.Errorf("rcode is %s and %d answers are kept", dns.RcodeToString[m.Rcode], s.len())
+	}
+}
+
+// TestKept_Until says which changes an answer outlives and which not.
+func TestKept_Until(t *testing.T) {
+	ip := func(s string) []netip.Addr { return []netip.Addr{netip.MustParseAddr(s)} }
+	const (
+		web  = "web.shop.svc.cluster.local A"
+		none = "none.shop.svc.cluster.local A"
+		ptr  = "2.0.1.10.in-addr.arpa PTR"
+		pod  = "10-1-0-7.shop.pod.cluster.local A"
+		idle = "idle.shop.svc.cluster.local A"
+	)
+	for _, c := range []struct {
+		name, ask string
+		change    func(*index.Index)
+		outlives  bool
+	}{
+		{"another Service changes", web, func(ix *index.Index) { ix.PutService(&index.Service{Namespace: "shop", Name: "db"}) }, true},
+		{"another Service comes", web, func(ix *index.Index) { ix.PutService(&index.Service{Namespace: "shop", Name: "new"}) }, true},
+		{"another Service goes", web, func(ix *index.Index) { ix.DeleteService("shop", "db") }, true},
+		{"the Service changes", web, func(ix *index.Index) {
+			ix.PutService(&index.Service{Namespace: "shop", Name: "web", IPs: ip("10.0.0.9")})
+		}, false},
+		{"the Service goes", web, func(ix *index.Index) { ix.DeleteService("shop", "web") }, false},
+		{"the namespace goes", web, func(ix *index.Index) { ix.DeleteNamespace("shop") }, false},
+		{"NXDOMAIN, another Service changes", none, func(ix *index.Index) {
+			ix.PutService(&index.Service{Namespace: "shop", Name: "web", IPs: ip("10.0.0.9")})
+		}, true},
+		{"NXDOMAIN, a Service of another namespace comes", none, func(ix *index.Index) {
+			ix.PutService(&index.Service{Namespace: "team", Name: "none"})
+		}, true},
+		{"NXDOMAIN, the Service comes", none, func(ix *index.Index) { ix.PutService(&index.Service{Namespace: "shop", Name: "none"}) }, false},
+		{"NXDOMAIN, an EndpointSlice comes before its Service", none, func(ix *index.Index) {
+			ix.PutSlice(&index.Slice{Namespace: "shop", Name: "none-1", Service: "none", Endpoints: []index.Endpoint{{Addr: ip("10.1.0.9")[0]}}})
+		}, true},
+		{"ignore empty_service, an endpoint becomes ready", idle, func(ix *index.Index) {
+			ix.PutSlice(&index.Slice{Namespace: "shop", Name: "idle-1", Service: "idle", Endpoints: []index.Endpoint{{Addr: ip("10.1.0.9")[0]}}})
+		}, false},
+		{"PTR, the endpoint goes", ptr, func(ix *index.Index) { ix.DeleteSlice("shop", "db-a") }, false},
+		{"PTR, its Service goes", ptr, func(ix *index.Index) { ix.DeleteService("shop", "db") }, false},
+		{"PTR, another address", ptr, func(ix *index.Index) { ix.DeleteSlice("shop", "web-a") }, true},
+		{"pod goes", pod, func(ix *index.Index) { ix.DeletePod("shop", "p") }, false},
+		{"another pod comes", pod, func(ix *index.Index) { ix.PutPod(&index.Pod{Namespace: "shop", Name: "q", IPs: ip("10.1.0.8")}) }, true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			s, _ := newKeeping(t, allZones+" {\npods verified\nignore empty_service\n}", keepingObjects()...)
+			e := s.keptFor(t, questionFor(t, c.ask))
+			if e == nil || !e.Fresh(store.Now()) {
+				t.Fatal("the answer is not kept")
+			}
+			c.change(indexOf(s.k))
+			if got := e.Fresh(store.Now()); got != c.outlives {
+				t.Errorf("the answer is valid afterwards: %v, want %v", got, c.outlives)
+			}
+		})
+	}
+}
+
+// A kept negative answer has the serial of now, though its other parts are from before.
+func TestKept_Serial(t *testing.T) {
+	s, _ := newKeeping(t, allZones, keepingObjects()...)
+	query, err := questionFor(t, "none.shop.svc.cluster.local A").Pack()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := reply(s.front, query, clients[0]); err != nil {
+		t.Fatal(err)
+	}
+	before := s.kept(query, clients[0])
+	if before == nil {
+		t.Fatal("the answer is not kept")
+	}
+	// The serial is in seconds.
+	for port, was := int32(1), s.k.index.Modified(); s.k.index.Modified() == was; port++ {
+		if port > 500 {
+			t.Fatal("the serial does not change with changes")
+		}
+		time.Sleep(10 * time.Millisecond)
+		indexOf(s.k).PutService(&index.Service{Namespace: "shop", Name: "web", Ports: []index.Port{{Number: port}}})
+	}
+	got := s.kept(query, clients[0])
+	if string(got) == string(before) {
+		t.Error("the serial is the one of before")
+	}
+	want, err := reply(s.plain, query, clients[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := same(got, want); err != nil {
+		t.Error(err)
+	}
+}
+
+// afterwards is a client that the cluster changes for between its answer and the moment in which the cache
+// in front keeps it.
+type afterwards struct {
+	dns.ResponseWriter
+	change func()
+}
+
+func (w *afterwards) WriteMsg(m *dns.Msg) error {
+	w.change()
+	return w.ResponseWriter.WriteMsg(m)
+}
+
+// An answer that is put into the store after the change that made it wrong is not valid there.
+func TestKept_PutTooLate(t *testing.T) {
+	for _, question := range []string{"web.shop.svc.cluster.local A", "none.shop.svc.cluster.local A", "1.0.0.10.in-addr.arpa PTR"} {
+		t.Run(question, func(t *testing.T) {
+			s, _ := newKeeping(t, allZones, keepingObjects()...)
+			s.withCache()
+			r := questionFor(t, question)
+			ctx, conditions := store.WithConditions(context.Background(), r)
+			w := dnstest.NewRecorder(&test.ResponseWriter{})
+			late := &afterwards{w, func() {
+				indexOf(s.k).DeleteService("shop", "web")
+				indexOf(s.k).PutService(&index.Service{Namespace: "shop", Name: "none"})
+			}}
+			query, err := r.Pack()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := s.k.ServeDNS(ctx, late, r); err != nil {
+				t.Fatal(err)
+			}
+			s.space.Keep(r, w.Msg, conditions)
+			if e, _ := s.entry(query); e == nil || e.Fresh(store.Now()) {
+				t.Errorf("the entry is %v, want one that is not valid", e)
+			}
+		})
+	}
+}
+
+// again is a plugin between a cache and kubernetes that asks for other names first, such as autopath.
+type again struct {
+	next  plugin.Handler
+	first string
+}
+
+func (a *again) Name() string { return "again" }
+
+func (a *again) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.Msg) (int, error) {
+	first := r.Copy()
+	first.Question[0].Name = a.first
+	if _, err := a.next.ServeDNS(ctx, dnstest.NewRecorder(&test.ResponseWriter{}), first); err != nil {
+		return dns.RcodeServerFailure, err
+	}
+	return a.next.ServeDNS(ctx, w, r)
+}
+
+// nested is a server whose lookups of targets go through the chain again.
+type nested struct{ h plugin.Handler }
+
+func (n *nested) Lookup(ctx context.Context, _ request.Request, name string, qtype uint16) (*dns.Msg, error) {
+	w := dnstest.NewRecorder(&test.ResponseWriter{})
+	_, err := n.h.ServeDNS(ctx, w, new(dns.Msg).SetQuestion(name, qtype))
+	return w.Msg, err
+}
+
+// A cache in front is told the conditions of the answer that it gets, and of no other one.
+func TestConditions(t *testing.T) {
+	for _, c := range []struct {
+		name, ask string
+		first     string // asked by a plugin between, before
+		known     bool
+	}{
+		{name: "a Service", ask: "web.shop.svc.cluster.local A", known: true},
+		{name: "upper case", ask: "Web.SHOP.svc.cluster.local A", known: true},
+		{name: "NXDOMAIN", ask: "none.shop.svc.cluster.local A", known: true},
+		{name: "alias of a name elsewhere", ask: "out.shop.svc.cluster.local A"},
+		{name: "alias of a name in another zone of the server", ask: "other.shop.svc.cluster.local A"},
+		{name: "another zone", ask: "www.example.org A"},
+		{name: "another zone, after a name of the cluster", ask: "www.example.org A", first: "none.shop.svc.cluster.local."},
+		{name: "fallthrough, after a name of the cluster", ask: "99.0.1.10.in-addr.arpa PTR", first: "none.shop.svc.cluster.local."},
+		{name: "NS, after a name of the cluster", ask: "cluster.local NS", first: "none.shop.svc.cluster.local."},
+		{name: "DS, after a name of the cluster", ask: "web.shop.svc.cluster.local DS", first: "none.shop.svc.cluster.local."},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			objects := append(keepingObjects(), externalName("shop", "other", "web.shop.svc.other.local"))
+			s, _ := newKeeping(t, allZones+" {\nfallthrough in-addr.arpa\n}", objects...)
+			other := answering(t, "kubernetes other.local", keepingObjects()...)
+			other.Next = s.k.Next
+			s.k.upstream = &nested{other}
+			s.front = s.k
+			if c.first != "" {
+				s.front = &again{s.k, c.first}
+			}
+			r := questionFor(t, c.ask)
+			ctx, conditions := store.WithConditions(context.Background(), r)
+			w := dnstest.NewRecorder(&test.ResponseWriter{})
+			if _, err := s.front.ServeDNS(ctx, w, r); err != nil || w.Msg == nil {
+				t.Fatalf("error %v, reply %v", err, w.Msg)
+			}
+			if got := conditions.Known(); got != c.known {
+				t.Errorf("there are conditions: %v, want %v", got, c.known)
+			}
+			if c.first == "" && s.len() > 0 {
+				t.Error("the handler keeps the answer itself")
+			}
+			if negative := len(w.Msg.Answer) == 0; c.known && negative != (conditions.Serial != nil) {
+				t.Errorf("the present serial is %v", conditions.Serial)
+			}
+		})
+	}
+}
+
+// An answer is right for a question in other case if no name in it but the question's follows it.
+func TestConditions_AnyCase(t *testing.T) {
+	for _, c := range []struct {
+		ask string
+		any bool
+	}{
+		{"web.shop.svc.cluster.local A", true},
+		{"db.shop.svc.cluster.local A", true},
+		{"out.shop.svc.cluster.local CNAME", true},
+		{"1.0.0.10.in-addr.arpa PTR", true},
+		{"dns-version.cluster.local TXT", true},
+		{"web.shop.svc.cluster.local SRV", false},
+		{"web.shop.svc.cluster.local TXT", false},
+		{"none.shop.svc.cluster.local A", false},
+	} {
+		t.Run(c.ask, func(t *testing.T) {
+			s, _ := newKeeping(t, allZones, keepingObjects()...)
+			e := s.keptFor(t, questionFor(t, c.ask))
+			if e == nil {
+				t.Fatal("the answer is not kept")
+			}
+			if e.AnyCase != c.any {
+				t.Errorf("it is right in any case: %v, want %v", e.AnyCase, c.any)
+			}
+		})
+	}
+}

@@ -1,0 +1,334 @@
+package kubernetes
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/coredns/caddy"
+	"github.com/coredns/coredns/plugin"
+	"github.com/coredns/coredns/plugin/pkg/dnstest"
+	"github.com/coredns/coredns/plugin/pkg/nonwriter"
+	"github.com/coredns/coredns/plugin/test"
+	"github.com/coredns/coredns/request"
+	"github.com/miekg/dns"
+	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/nearside-dns/nearside/plugin/fastpath/store"
+	"github.com/nearside-dns/nearside/plugin/internal/wire"
+)
+
+// keeping is a handler whose answers are kept, and one of the same configuration and index whose are not.
+type keeping struct {
+	k, plain *Kubernetes
+	// front is what is asked: the handler, or a cache in front of it that keeps its answers.
+	front plugin.Handler
+	store *store.Store
+	space *store.Space
+}
+
+// elsewhere stands for everything outside of the cluster, which has another opinion after each change.
+type elsewhere struct{ address netip.Addr }
+
+func (e *elsewhere) records(name string, qtype uint16) []dns.RR {
+	if qtype != dns.TypeA {
+		return nil
+	}
+	h := dns.RR_Header{Name: name, Rrtype: dns.TypeA, Class: dns.ClassINET, Ttl: 7}
+	return []dns.RR{addressRecord(h, e.address)}
+}
+
+// Lookup implements upstreamer.
+func (e *elsewhere) Lookup(_ context.Context, _ request.Request, name string, qtype uint16) (*dns.Msg, error) {
+	return &dns.Msg{Answer: e.records(name, qtype)}, nil
+}
+
+// ServeDNS implements plugin.Handler.
+func (e *elsewhere) ServeDNS(_ context.Context, w dns.ResponseWriter, r *dns.Msg) (int, error) {
+	m := new(dns.Msg).SetReply(r)
+	m.Answer = e.records(r.Question[0].Name, r.Question[0].Qtype)
+	return dns.RcodeSuccess, w.WriteMsg(m)
+}
+
+func (e *elsewhere) Name() string { return "elsewhere" }
+
+// newKeeping returns a handler of a block whose answers are kept, and the rest of the world.
+func newKeeping(t testing.TB, block string, objects ...runtime.Object) (*keeping, *elsewhere) {
+	t.Helper()
+	s := &keeping{k: answering(t, block, objects...), store: store.New(1 << 20)}
+	s.space = s.store.NewSpace()
+	s.space.ByGeneration.Store(true)
+	plain, err := parse(caddy.NewTestController("dns", block))
+	if err != nil {
+		t.Fatal(err)
+	}
+	plain.attach(s.k.index, s.k.status)
+	s.plain, s.front, s.k.space = plain, s.k, s.space
+	world := &elsewhere{netip.MustParseAddr("192.0.2.1")}
+	for _, k := range []*Kubernetes{s.k, s.plain} {
+		k.Next, k.upstream = world, world
+		k.localIPs = []netip.Addr{netip.MustParseAddr("10.1.0.1")} // which may be an endpoint, too
+	}
+	return s, world
+}
+
+// cacheInFront keeps what it is told the conditions of, as the cache plugin does.
+type cacheInFront struct {
+	next  plugin.Handler
+	space *store.Space
+}
+
+func (c *cacheInFront) Name() string { return "cache" }
+
+func (c *cacheInFront) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.Msg) (int, error) {
+	ctx, conditions := store.WithConditions(ctx, r)
+	nw := nonwriter.New(w)
+	if rcode, err := c.next.ServeDNS(ctx, nw, r); err != nil || nw.Msg == nil {
+		return rcode, err
+	}
+	c.space.Keep(r, nw.Msg, conditions)
+	return dns.RcodeSuccess, w.WriteMsg(nw.Msg)
+}
+
+// withCache puts a cache in front, which is the one that keeps the answers then.
+func (s *keeping) withCache() {
+	s.front = &cacheInFront{s.k, s.space}
+	s.k.space = s.store.NewSpace() // the handler has to leave it empty
+	s.k.space.ByGeneration.Store(true)
+}
+
+// client is where a query comes from: IPv6 has less room before answers are compressed.
+type client struct {
+	address   string
+	fragments int // the longest answer without compression in bytes, as in CoreDNS
+}
+
+var clients = []client{{"10.240.0.1", 1480}, {"2001:db8::240:1", 1220}}
+
+// reply returns what a handler answers to a query in wire form, as the server sends it.
+func reply(h plugin.Handler, query []byte, from client) ([]byte, error) {
+	r := new(dns.Msg)
+	if err := r.Unpack(query); err != nil {
+		return nil, err
+	}
+	w := dnstest.NewRecorder(&test.ResponseWriter{RemoteIP: from.address})
+	rcode, err := h.ServeDNS(context.Background(), request.NewScrubWriter(r, w), r)
+	if err != nil || w.Msg == nil {
+		return nil, fmt.Errorf("%v: ServeDNS returned %s and error %w", r.Question, dns.RcodeToString[rcode], err)
+	}
+	return w.Msg.Pack()
+}
+
+// entry returns what is kept for a query, or nil. Answers of a cluster are the same with and without DO.
+func (s *keeping) entry(query []byte) (*store.Entry, *wire.Query) {
+	var q wire.Query
+	if !q.Parse(query) {
+		return nil, nil
+	}
+	key := q
+	key.DO = false
+	if e := s.store.Get(s.space.Key(nil, query, &key)); e != nil {
+		return e, &q
+	}
+	return s.store.Get(s.space.Key(nil, query, &q)), &q
+}
+
+// kept returns the reply that a fast path would give to a query, or nil.
+func (s *keeping) kept(query []byte, from client) []byte {
+	e, q := s.entry(query)
+	if e == nil || !e.Fresh(store.Now()) || q.Upper && !e.AnyCase {
+		return nil
+	}
+	p := e.Patch(store.Now())
+	form := e.Form(q, &p, q.Limit(), from.fragments)
+	if form == nil {
+		return nil
+	}
+	return form.AppendReply(nil, query, q, &p)
+}
+
+// same returns an error if two replies differ.
+func same(got, want []byte) error {
+	if string(got) == string(want) {
+		return nil
+	}
+	g, w := new(dns.Msg), new(dns.Msg)
+	return fmt.Errorf("the reply is (%v, %d bytes)\n%v\nwant (%v, %d bytes)\n%v\n% x\n% x",
+		g.Unpack(got), len(got), g, w.Unpack(want), len(want), w, got, want)
+}
+
+// queryOf draws a query in wire form for a name and a type.
+func queryOf(r *rand.Rand, name string, qtype uint16) ([]byte, error) {
+	m := new(dns.Msg).SetQuestion(name, qtype)
+	m.Id = uint16(r.Uint32())
+	m.RecursionDesired, m.CheckingDisabled, m.AuthenticatedData = r.IntN(4) > 0, r.IntN(4) == 0, r.IntN(4) == 0
+	if r.IntN(4) == 0 {
+		m.Question[0].Name = mixedCase(r, name)
+	}
+	if r.IntN(2) == 0 {
+		m.SetEdns0(pick(r, []uint16{0, 100, 512, 1232, 1400, 4096, 65535}), r.IntN(3) == 0)
+	}
+	return m.Pack()
+}
+
+func mixedCase(r *rand.Rand, name string) string {
+	b := []byte(name)
+	for i := range b {
+		if r.IntN(2) == 0 {
+			b[i] = strings.ToUpper(name[i : i+1])[0]
+		}
+	}
+	return string(b)
+}
+
+// keptBlocks are configurations whose options answers hang on in different ways.
+var keptBlocks = []struct {
+	name, options string
+	inFront       bool
+	order         bool // it is for the tests of the order of reading, too
+}{
+	{name: "plain"},
+	{name: "pods insecure, ttl 0", options: "pods insecure\nttl 0"},
+	{name: "pods verified, zonal", options: "pods verified\nzonal\nendpoint_pod_names", order: true},
+	{name: "ignore empty_service", options: "ignore empty_service"},
+	{name: "fallthrough", options: "pods verified\nfallthrough\nttl 30"},
+	{name: "fallthrough in-addr.arpa", options: "fallthrough in-addr.arpa\nignore empty_service\nzonal"},
+	{name: "namespaces", options: "namespaces shop\npods insecure"},
+	{name: "noendpoints", options: "noendpoints"},
+	{name: "a cache in front", options: "pods verified\nzonal\nfallthrough ip6.arpa", inFront: true, order: true},
+}
+
+// seen counts what was compared, by kind: a test that compares nothing finds nothing.
+type seen map[string]int
+
+func (s seen) count(query, answer []byte) error {
+	q, m := new(dns.Msg), new(dns.Msg)
+	if err := errors.Join(q.Unpack(query), m.Unpack(answer)); err != nil {
+		return err
+	}
+	kind := dns.TypeToString[m.Question[0].Qtype]
+	if len(m.Answer) == 0 {
+		kind = "NODATA"
+	}
+	if m.Rcode != dns.RcodeSuccess {
+		kind = dns.RcodeToString[m.Rcode]
+	}
+	s[kind]++
+	if name := m.Question[0].Name; name != strings.ToLower(name) {
+		s["mixed case"]++
+	}
+	if len(answer) > dns.MinMsgSize {
+		s["long"]++
+	}
+	if uncompressed, err := m.Pack(); err != nil || len(uncompressed) > len(answer) {
+		s["compressed"]++
+	}
+	if q.IsEdns0() != nil {
+		s["EDNS"]++
+	}
+	return nil
+}
+
+// require fails the test unless each of these was compared.
+func (s seen) require(t *testing.T, kinds ...string) {
+	t.Helper()
+	t.Logf("compared: %v", s)
+	for _, kind := range kinds {
+		if s[kind] == 0 {
+			t.Errorf("nothing was compared that is %s", kind)
+		}
+	}
+}
+
+// TestKept asks between random changes of the cluster. What is kept and counts as valid has to be what one
+// gets without keeping, byte for byte, whatever the query looks like.
+func TestKept(t *testing.T) {
+	compared := seen{}
+	for i, block := range keptBlocks {
+		t.Run(block.name, func(t *testing.T) {
+			mine := seen{}
+			for seed := uint64(2 * i); seed < uint64(2*i+2); seed++ {
+				s, world := newKeeping(t, allZones+" {\n"+block.options+"\n}")
+				if block.inFront {
+					s.withCache()
+				}
+				if err := s.askBetweenChanges(newChanges(seed, s.k), world, mine); err != nil {
+					t.Fatalf("seed %d: %v", seed, err)
+				}
+				if block.inFront && s.k.space.Len(store.Success)+s.k.space.Len(store.Denial) > 0 {
+					t.Error("the handler keeps what the cache in front of it keeps")
+				}
+			}
+			mine.require(t, "A", "PTR", "NODATA", "mixed case", "EDNS", "not valid any more")
+			for kind, n := range mine {
+				compared[kind] += n
+			}
+		})
+	}
+	compared.require(t, "A", "AAAA", "SRV", "PTR", "CNAME", "NODATA", "NXDOMAIN", "mixed case", "long", "compressed", "EDNS")
+}
+
+// Changes for each seed, and questions after each of them. They come from some of all, so that a kept
+// answer is asked for again.
+const (
+	keptChanges   = 100
+	keptQuestions = 80
+	keptAsked     = 30
+)
+
+func (s *keeping) askBetweenChanges(c *changes, world *elsewhere, counts seen) error {
+	questions := c.questions(keptQuestions)
+	for step := range keptChanges {
+		text := c.change()
+		world.address = world.address.Next()
+		for range keptAsked {
+			q := pick(c.Rand, questions)
+			if err := s.askAndCompare(c.Rand, q, counts); err != nil {
+				return fmt.Errorf("step %d, after %s: %w", step, text, err)
+			}
+		}
+	}
+	return nil
+}
+
+// askAndCompare compares what is kept for a question, if there is something. Then it asks for it, which has
+// to change nothing of the answer, and looks at what is kept now.
+func (s *keeping) askAndCompare(r *rand.Rand, asked dns.Question, counts seen) error {
+	query, err := queryOf(r, asked.Name, asked.Qtype)
+	if err != nil {
+		return err
+	}
+	from := pick(r, clients)
+	if e, _ := s.entry(query); e != nil && !e.Current() {
+		counts["not valid any more"]++
+	}
+	want, err := reply(s.plain, query, from)
+	if err != nil {
+		return err
+	}
+	if got := s.kept(query, from); got != nil {
+		if err := same(got, want); err != nil {
+			return fmt.Errorf("kept: %w", err)
+		}
+		if err := counts.count(query, got); err != nil {
+			return err
+		}
+	}
+	answer, err := reply(s.front, query, from)
+	if err != nil {
+		return err
+	}
+	if err := same(answer, want); err != nil {
+		return fmt.Errorf("asked, with keeping: %w", err)
+	}
+	if got := s.kept(query, from); got != nil {
+		if err := same(got, want); err != nil {
+			return fmt.Errorf("just kept: %w", err)
+		}
+	}
+	return nil
+}
