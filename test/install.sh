@@ -8,12 +8,16 @@
 #   test/install.sh dig coredns   only these
 #   test/install.sh --print-bin   print the folder that the binaries go to
 #
+# dnsperf, unbound and dnsdist, which only the benchmark uses, are installed when
+# they are named. The servers among them are not left running as services.
+#
 # The binaries go to $NEARSIDE_TEST_BIN, else $XDG_CACHE_HOME/nearside/bin, else
 # ~/.cache/nearside/bin. A binary is rebuilt only when its module files, its
 # build flags or the Go toolchain changed since it was built.
 set -euo pipefail
 
 everything=(dig gcc nft iptables conntrack ip etcd kube-apiserver kube-proxy coredns kernel)
+benchmark=(dnsperf unbound dnsdist)
 
 # A user's PATH may lack the folders of the system's tools.
 PATH=$PATH:/usr/local/sbin:/usr/sbin:/sbin
@@ -73,6 +77,27 @@ package() {
 		return 1
 	fi
 	rm -f "$log"
+}
+
+# server PROGRAM DEBIAN_PACKAGE gets a server from Debian's packages, and keeps the package from
+# starting it: only the benchmark runs it, on a port of its own.
+server() {
+	local program=$1 name=$2 policy=/usr/sbin/policy-rc.d
+	if command -v "$program" >/dev/null; then
+		package "$@"
+		return
+	fi
+	if [[ $(id -u) -eq 0 && ! -e $policy ]]; then
+		# Each part has a shell of its own, which takes the file away however it ends.
+		# shellcheck disable=SC2064
+		trap "rm -f -- '$policy'" EXIT
+		printf '#!/bin/sh\nexit 101\n' >"$policy"
+		chmod 755 "$policy"
+	fi
+	package "$@"
+	if command -v systemctl >/dev/null && ! systemctl --quiet disable "$name" >/dev/null 2>&1; then
+		complain "$name: could not be disabled as a service; it may be started at the next boot"
+	fi
 }
 
 # flags NAME prints, one per line, the build flags that NAME has of its own.
@@ -140,11 +165,11 @@ for argument in "$@"; do
 		exit
 		;;
 	*)
-		if [[ " ${everything[*]} " == *" $argument "* ]]; then
+		if [[ " ${everything[*]} ${benchmark[*]} " == *" $argument "* ]]; then
 			chosen+=("$argument")
 			continue
 		fi
-		complain "unknown argument '$argument'; choose from: ${everything[*]}"
+		complain "unknown argument '$argument'; choose from: ${everything[*]} ${benchmark[*]}"
 		exit 2
 		;;
 	esac
@@ -164,6 +189,9 @@ for name in "${chosen[@]}"; do
 	iptables) package iptables iptables & ;;
 	conntrack) package conntrack conntrack & ;;
 	ip) package ip iproute2 & ;;
+	dnsperf) package dnsperf dnsperf & ;;
+	unbound) server unbound unbound & ;;
+	dnsdist) server dnsdist dnsdist & ;;
 	etcd) build etcd kubernetes go.etcd.io/etcd/server/v3 & ;;
 	kube-apiserver) build kube-apiserver kubernetes k8s.io/kubernetes/cmd/kube-apiserver & ;;
 	kube-proxy) build kube-proxy kubernetes k8s.io/kubernetes/cmd/kube-proxy & ;;

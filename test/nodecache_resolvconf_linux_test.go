@@ -33,6 +33,11 @@ func inNamespace(t *testing.T, addresses ...string) (nodecache string) {
 				t.Fatalf("ip %s: %v %s", args, err, out)
 			}
 		}
+		// An IPv6 address cannot be bound to for a moment after it was added.
+		within(t, "no tentative address", func() bool {
+			out, err := exec.Command("ip", "-6", "-o", "address", "show", "dev", "lo", "tentative").Output()
+			return err == nil && len(out) == 0
+		})
 		return filepath.Join(folder, "nodecache")
 	}
 	if lacks := namespaceLacks(); lacks != "" {

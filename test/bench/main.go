@@ -1,9 +1,12 @@
-// Command bench measures clusterdns and nodecache beside CoreDNS: CPU time per query and memory, on the
-// same generated cluster, in one run. It prints tables in Markdown.
+// Command bench measures clusterdns and nodecache beside other servers: CPU time per query and memory,
+// on the same generated cluster, in one run. It prints tables in Markdown. It needs Linux, dnsperf and
+// two cores; a server to compare with that is missing is named in the report.
 //
 // CPU time is that of the whole server process, user and system, divided by the number of queries
 // that it answered; wall clock time says nothing on a machine that others use. The server has one
-// core and the load the other. Every answer is checked for its response code and number of records.
+// core, the load the other. Before each measurement every question is asked once by a client that
+// checks the response code and the number of records of the answer; dnsperf, which makes the load,
+// counts response codes and lost queries only.
 package main
 
 import (
@@ -13,6 +16,8 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"slices"
+	"strings"
 
 	"github.com/nearside-dns/nearside/test/fakeapi"
 )
@@ -26,41 +31,79 @@ func main() {
 	}
 }
 
+// The parts of a run.
+const (
+	partHits    = "hits"
+	partCluster = "cluster"
+	partMemory  = "memory"
+)
+
+var everyPart = []string{partHits, partCluster, partMemory}
+
 // settings are what a run is made of.
 type settings struct {
 	cluster fakeapi.Generated
-	queries int // of a kind, for each server and round
-	rounds  int // both servers are measured in each, in turn
+	parts   []string
+	queries int    // of a kind of cluster names, for each server and round
+	hits    int    // queries of a kind of cache hits, for each server and round
+	rounds  int    // all servers are measured in each, in turn
+	profile string // folder for CPU profiles, if any
 }
 
-func run(ctx context.Context, args []string) error {
-	var s settings
-	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
-	flags.IntVar(&s.cluster.Services, "services", 10000, "`number` of Services")
-	flags.IntVar(&s.cluster.Endpoints, "endpoints", 110000, "`number` of endpoints")
-	flags.IntVar(&s.cluster.Nodes, "nodes", 5000, "`number` of nodes")
-	flags.IntVar(&s.queries, "queries", 40000, "`number` of queries of each kind, for each server and round")
-	flags.IntVar(&s.rounds, "rounds", 5, "`number` of rounds; the median is reported")
-	if err := flags.Parse(args); err != nil {
-		return err
-	}
-	s.cluster.Namespaces, s.cluster.Headless, s.cluster.Seed = 100, 0.1, 1
-	if err := s.cluster.Validate(); err != nil {
-		return err
-	}
+func (s settings) has(part string) bool { return slices.Contains(s.parts, part) }
 
+func run(ctx context.Context, args []string) error {
+	if len(args) == 2 && args[0] == echoMode {
+		return echo(args[1])
+	}
+	s, err := parse(args)
+	if err != nil {
+		return err
+	}
 	folder, err := os.MkdirTemp("", "nearside-bench")
 	if err != nil {
 		return err
 	}
 	defer func() { _ = os.RemoveAll(folder) }()
-	b, err := start(ctx, s, folder)
-	if err != nil {
+	b := &bench{settings: s, folder: folder, results: results{}}
+	defer b.stop()
+	if err := b.start(ctx); err != nil {
 		return err
 	}
-	defer b.stop()
 	if err := b.measure(ctx); err != nil {
 		return err
 	}
 	return b.report(os.Stdout)
+}
+
+func parse(args []string) (settings, error) {
+	s := settings{parts: everyPart}
+	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
+	flags.IntVar(&s.cluster.Services, "services", 10000, "`number` of Services")
+	flags.IntVar(&s.cluster.Endpoints, "endpoints", 110000, "`number` of endpoints")
+	flags.IntVar(&s.cluster.Nodes, "nodes", 5000, "`number` of nodes")
+	flags.IntVar(&s.queries, "queries", 40000, "`number` of queries of each kind of cluster names, for each server and round")
+	flags.IntVar(&s.hits, "hits", 200000, "`number` of queries of each kind of cache hits, for each server and round")
+	flags.IntVar(&s.rounds, "rounds", 5, "`number` of rounds; the median is reported")
+	flags.StringVar(&s.profile, "profile", "", "`folder` for CPU profiles of nodecache and clusterdns, taken after the rounds")
+	flags.Func("only", "the `parts` to run, of "+strings.Join(everyPart, ",")+", with commas between them", func(v string) error {
+		s.parts = strings.Split(v, ",")
+		for _, p := range s.parts {
+			if !slices.Contains(everyPart, p) {
+				return fmt.Errorf("%q is none of %s", p, strings.Join(everyPart, ", "))
+			}
+		}
+		return nil
+	})
+	if err := flags.Parse(args); err != nil {
+		return s, err
+	}
+	if flags.NArg() > 0 {
+		return s, fmt.Errorf("unknown argument %q", flags.Arg(0))
+	}
+	if s.rounds < 1 || s.queries < 1 || s.hits < 1 {
+		return s, errors.New("rounds, queries and hits: at least 1")
+	}
+	s.cluster.Namespaces, s.cluster.Headless, s.cluster.Seed = 100, 0.1, 1
+	return s, s.cluster.Validate()
 }

@@ -1,130 +1,103 @@
 package main
 
 import (
-	"context"
 	"fmt"
 	"io"
-	"os"
-	"runtime"
 	"slices"
 	"strings"
 	"time"
 )
 
-// results are the figures: by what was measured, then by server, one for each round.
-type results map[string]map[string][]float64
-
-func (r results) add(what, server string, v float64) {
-	if r[what] == nil {
-		r[what] = map[string][]float64{}
-	}
-	r[what][server] = append(r[what][server], v)
-}
-
-const (
-	memorySync   = "after the first reading"
-	memoryRelist = "after one full relist"
-	memoryPeak   = "highest, relist included"
-)
-
-// settle is how long the servers have to finish a relist and to give memory back.
-const settle = 20 * time.Second
-
-// measure fills in the results.
-func (b *bench) measure(ctx context.Context) error {
-	time.Sleep(settle / 4)
-	if err := b.measureMemory(memorySync); err != nil {
-		return err
-	}
-	for round := range b.rounds {
-		for _, k := range kinds {
-			questions, err := packets(b.cluster, k)
-			if err != nil {
-				return err
-			}
-			for i := range b.servers {
-				s := b.servers[(i+round)%len(b.servers)] // neither is always the first
-				if err := b.measureCPU(ctx, k, s, questions); err != nil {
-					return fmt.Errorf("%s, %s: %w", s.name, k.name, err)
-				}
-			}
-		}
-		fmt.Fprintf(os.Stderr, "round %d of %d\n", round+1, b.rounds)
-	}
-	if err := b.measureCaches(ctx); err != nil {
-		return err
-	}
-	if err := b.relist(); err != nil {
-		return err
-	}
-	time.Sleep(settle)
-	return b.measureMemory(memoryRelist)
-}
-
-func (b *bench) measureMemory(when string) error {
-	for _, s := range b.servers {
-		now, peak, err := s.memory()
-		if err != nil {
-			return err
-		}
-		b.results.add(when, s.name, now)
-		if when == memoryRelist {
-			b.results.add(memoryPeak, s.name, peak)
-		}
-	}
-	return nil
-}
-
-func (b *bench) measureCPU(ctx context.Context, k kind, s *server, questions []packet) error {
-	if err := ask(ctx, s.port, questions, b.queries/10); err != nil { // warm up
-		return err
-	}
-	before, err := s.cpu()
-	if err != nil {
-		return err
-	}
-	if err := ask(ctx, s.port, questions, b.queries); err != nil {
-		return err
-	}
-	after, err := s.cpu()
-	if err != nil {
-		return err
-	}
-	b.results.add(k.name, s.name, float64((after-before).Nanoseconds())/1000/float64(b.queries))
-	return nil
-}
-
 func (b *bench) report(w io.Writer) error {
 	var text strings.Builder
-	fmt.Fprintf(&text, "%s/%s, %s, %d services, %d endpoints, %d nodes; %d queries a kind and round, %d rounds: median (min to max)\n\n",
-		runtime.GOOS, runtime.GOARCH, runtime.Version(), b.cluster.Services, b.cluster.Endpoints, b.cluster.Nodes, b.queries, b.rounds)
-	text.WriteString("| CPU per query, us | clusterdns | CoreDNS | ratio |\n|---|---|---|---|\n")
-	for _, k := range kinds {
-		b.row(&text, k.name, k.name, "clusterdns", "%.1f")
+	fmt.Fprintf(&text, "%s. %s.\n\n", time.Now().UTC().Format("2006-01-02"), machine())
+	fmt.Fprintf(&text, "%s.\n\n", strings.Join(b.versions, "; "))
+	fmt.Fprintf(&text, "%d services, %d endpoints, %d nodes. %d rounds: median (lowest to highest).\n",
+		b.cluster.Services, b.cluster.Endpoints, b.cluster.Nodes, b.rounds)
+	for _, m := range b.missing {
+		fmt.Fprintf(&text, "\n%s.\n", m)
 	}
-	text.WriteString("\n| resident memory, MiB | clusterdns | CoreDNS | ratio |\n|---|---|---|---|\n")
-	for _, when := range []string{memorySync, memoryRelist, memoryPeak} {
-		b.row(&text, when, when, "clusterdns", "%.0f")
+	if b.has(partHits) {
+		b.reportHits(&text)
 	}
-	b.reportCaches(&text)
+	if b.has(partCluster) {
+		kinds := names(clusterKinds)
+		b.table(&text, "cluster names, *kubernetes* alone: CPU per query, us", nameClusterDNS, "%.2f", "", kinds)
+		b.table(&text, "cluster names, kubeadm's Corefile: CPU per query, us", nameClusterDNS, "%.2f", stockPrefix, kinds)
+	}
+	if b.has(partMemory) {
+		b.table(&text, "resident memory, MiB", nameClusterDNS, "%.0f", "", []string{memorySync, memoryRelist, memoryPeak})
+		b.table(&text, "resident memory, MiB", nameNodeCache, "%.1f", "", []string{memoryRest, memoryHits})
+	}
+	b.reportBudgets(&text)
+	if b.has(partHits) || b.has(partCluster) {
+		text.WriteString("\nQueries lost: ")
+		if len(b.lost) == 0 {
+			text.WriteString("none")
+		}
+		text.WriteString(strings.Join(b.lost, "; ") + ".\n")
+	}
 	_, err := io.WriteString(w, text.String())
 	return err
 }
 
-// row writes a line of a table: what was measured of a server of ours, beside CoreDNS.
-func (b *bench) row(text *strings.Builder, title, what, server, format string) {
-	own, peer := sorted(b.results[what][server]), sorted(b.results[what]["CoreDNS"])
-	cell := func(v []float64) string {
-		if len(v) == 1 {
-			return fmt.Sprintf(format, v[0])
-		}
-		return fmt.Sprintf(format+" ("+format+" to "+format+")", v[len(v)/2], v[0], v[len(v)-1])
+func names(kinds []kind) (all []string) {
+	for _, k := range kinds {
+		all = append(all, k.name)
 	}
-	fmt.Fprintf(text, "| %s | %s | %s | %.2f |\n", title, cell(own), cell(peer), own[len(own)/2]/peer[len(peer)/2])
+	return all
 }
 
-func sorted(v []float64) []float64 {
+// reportHits writes a line for each server: its figures, and how many times those of nodecache they are.
+func (b *bench) reportHits(text *strings.Builder) {
+	text.WriteString("\n| cache hits: CPU per query, us |")
+	for _, k := range hitKinds {
+		fmt.Fprintf(text, " %s | to %s |", k.name, nameNodeCache)
+	}
+	text.WriteString("\n|---|" + strings.Repeat("---|---|", len(hitKinds)) + "\n")
+	for _, c := range caches {
+		fmt.Fprintf(text, "| %s |", c.name)
+		for _, k := range hitKinds {
+			own, v := b.results[k.name][nameNodeCache], b.results[k.name][c.name]
+			fmt.Fprintf(text, " %s | %s |", cell("%.2f", v), times(v, own))
+		}
+		text.WriteString("\n")
+	}
+}
+
+// table writes a line for each thing measured: of a server of ours, and of CoreDNS. The results are under
+// the prefix and the row.
+func (b *bench) table(text *strings.Builder, title, server, format, prefix string, rows []string) {
+	fmt.Fprintf(text, "\n| %s | %s | CoreDNS | CoreDNS to %s |\n|---|---|---|---|\n", title, server, server)
+	for _, what := range rows {
+		own, peer := b.results[prefix+what][server], b.results[prefix+what][nameCoreDNS]
+		if len(own) > 0 {
+			fmt.Fprintf(text, "| %s | %s | %s | %s |\n", what, cell(format, own), cell(format, peer), times(peer, own))
+		}
+	}
+}
+
+// cell is the figures of the rounds.
+func cell(format string, v []float64) string {
+	switch len(v) {
+	case 0:
+		return "missing"
+	case 1:
+		return fmt.Sprintf(format, v[0])
+	}
+	return fmt.Sprintf(format+" ("+format+" to "+format+")", median(v), slices.Min(v), slices.Max(v))
+}
+
+func times(v, own []float64) string {
+	if len(v) == 0 || len(own) == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%.2f", median(v)/median(own))
+}
+
+// median returns the middle of at least one figure; of two in the middle, the higher.
+func median(v []float64) float64 {
 	v = slices.Clone(v)
 	slices.Sort(v)
-	return v
+	return v[len(v)/2]
 }

@@ -1,14 +1,13 @@
 package main
 
 import (
-	"bufio"
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -19,109 +18,48 @@ import (
 	"github.com/nearside-dns/nearside/test/controlplane"
 )
 
-// The cores of the machine: one for the server that is measured, one for everything else.
+// The names of the servers in the report.
 const (
-	serverCore = "0"
-	loadCore   = "1"
+	nameClusterDNS = "clusterdns"
+	nameNodeCache  = "nodecache"
+	nameCoreDNS    = "CoreDNS"
+	nameUnbound    = "Unbound"
+	nameDNSdist    = "dnsdist"
+	nameEcho       = "echo"
 )
 
 // server is one of those that are measured.
 type server struct {
-	name string
-	port int
+	name  string
+	port  int
+	pprof int // port of the profiles, if any
 	*process
 }
 
-// process is a child process, pinned to a core.
-type process struct {
-	cmd  *exec.Cmd
-	pid  int
-	logs string
-}
-
-// launch starts a program on a core. Its output goes to a file.
-func launch(ctx context.Context, core, folder, path string, args ...string) (*process, error) {
-	logs := filepath.Join(folder, filepath.Base(path)+".log")
-	out, err := os.Create(logs)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = out.Close() }()
-	cmd := exec.CommandContext(ctx, "taskset", append([]string{"-c", core, path}, args...)...)
-	cmd.Stdout, cmd.Stderr = out, out
-	if err := cmd.Start(); err != nil {
-		return nil, fmt.Errorf("start %s: %w", path, err)
-	}
-	return &process{cmd: cmd, pid: cmd.Process.Pid, logs: logs}, nil // taskset becomes the program
-}
-
-func (p *process) stop() {
-	if err := p.cmd.Process.Kill(); err == nil || errors.Is(err, os.ErrProcessDone) {
-		_ = p.cmd.Wait() // killed
-	}
-}
-
-// cpu returns the time that the process has used, user and system: the sum of what the scheduler notes
-// for its threads, in nanoseconds, since the ticks of /proc/PID/stat are too coarse for a short run.
-func (p *process) cpu() (sum time.Duration, err error) {
-	files, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/schedstat", p.pid))
-	if err != nil {
-		return 0, err
-	}
-	for _, f := range files {
-		text, err := os.ReadFile(f)
-		if err != nil {
-			return 0, err
-		}
-		var ns int64
-		if _, err := fmt.Sscan(string(text), &ns); err != nil {
-			return 0, fmt.Errorf("%s: %w", f, err)
-		}
-		sum += time.Duration(ns)
-	}
-	return sum, nil
-}
-
-// memory returns resident memory in MiB, now and at its highest.
-func (p *process) memory() (now, peak float64, err error) {
-	f, err := os.Open(fmt.Sprintf("/proc/%d/status", p.pid))
-	if err != nil {
-		return 0, 0, err
-	}
-	defer func() { _ = f.Close() }()
-	for lines := bufio.NewScanner(f); lines.Scan(); {
-		var kib float64
-		switch {
-		case scan(lines.Text(), "VmRSS:", &kib):
-			now = kib / 1024
-		case scan(lines.Text(), "VmHWM:", &kib):
-			peak = kib / 1024
-		}
-	}
-	return now, peak, nil
-}
-
-func scan(line, key string, kib *float64) bool {
-	if !strings.HasPrefix(line, key) {
-		return false
-	}
-	_, err := fmt.Sscanf(strings.TrimPrefix(line, key), "%f", kib)
-	return err == nil
-}
-
-// bench is a run: an API server, and the two servers that read it.
+// bench is a run: an API server, and the servers.
 type bench struct {
 	settings
 	folder  string
+	dnsperf generator
+
+	// The programs' paths. CoreDNS's is empty when it is missing.
+	clusterdns, nodecache, coredns string
+
 	api     *process
 	url     string
-	coredns string // the programs' paths
-	cache   string
-	servers []*server // cluster DNS
-	caches  []*server // node caches
-	results results
+	servers []*server // cluster DNS with *kubernetes* alone, clusterdns first
+	stock   []*server // cluster DNS with kubeadm's Corefile
+	outside *process  // what those forward to
+	caches  []*server // node caches and what they are compared with
+
+	results  results
+	lost     []string // what was lost in a measurement
+	missing  []string // servers that could not be had, and why
+	versions []string // of the programs of others
 }
 
+// corefile is *kubernetes* with what is measured and logged of it. Arguments: the DNS port, the metrics
+// port, the API server, what else is wanted.
 const corefile = `.:%d {
     bind 127.0.0.1
     errors
@@ -129,64 +67,112 @@ const corefile = `.:%d {
     kubernetes cluster.local in-addr.arpa ip6.arpa {
         endpoint %s
         ttl 30
-    }
+    }%s
 }
 `
 
-// start builds what is to be built and starts the API server.
-func start(ctx context.Context, s settings, folder string) (*bench, error) {
-	b := &bench{settings: s, folder: folder, results: results{}}
-	var err error
-	if b.coredns, err = controlplane.Binary("coredns"); err != nil {
-		return nil, err
+// start builds what is to be built and starts the API server and cluster DNS.
+func (b *bench) start(ctx context.Context) error {
+	if err := b.find(); err != nil {
+		return err
 	}
-	own, fake := filepath.Join(folder, "clusterdns"), filepath.Join(folder, "fakeapi")
-	b.cache = filepath.Join(folder, "nodecache")
-	for path, pkg := range map[string]string{own: "./cmd/clusterdns", b.cache: "./cmd/nodecache", fake: "./test/fakeapi/cmd/fakeapi"} {
+	fake, err := b.build(ctx)
+	if err != nil {
+		return err
+	}
+	if err := b.startAPI(ctx, fake); err != nil {
+		return err
+	}
+	if err := b.startCluster(ctx, nameClusterDNS, b.clusterdns); err != nil {
+		return err
+	}
+	if b.coredns == "" || !b.has(partCluster) && !b.has(partMemory) {
+		return nil
+	}
+	return b.startCluster(ctx, nameCoreDNS, b.coredns)
+}
+
+// find finds the programs of others.
+func (b *bench) find() (err error) {
+	if b.dnsperf.path, err = exec.LookPath("dnsperf"); err != nil {
+		return fmt.Errorf("%w; run test/install.sh dnsperf", err)
+	}
+	b.note(version(b.dnsperf.path, "-h"))
+	if b.coredns, err = controlplane.Binary("coredns"); err != nil {
+		b.miss(nameCoreDNS, fmt.Errorf("%w; run test/install.sh coredns", err))
+		return nil
+	}
+	b.note(version(b.coredns, "-version"))
+	return nil
+}
+
+// note keeps a program's version for the report.
+func (b *bench) note(version string) {
+	if version != "" {
+		b.versions = append(b.versions, version)
+	}
+}
+
+// miss notes that a server can't be had.
+func (b *bench) miss(name string, err error) {
+	b.missing = append(b.missing, fmt.Sprintf("%s is missing: %v", name, err))
+	fmt.Fprintln(os.Stderr, b.missing[len(b.missing)-1])
+}
+
+// build builds our programs, and the API server.
+func (b *bench) build(ctx context.Context) (fake string, err error) {
+	b.clusterdns, b.nodecache = filepath.Join(b.folder, "clusterdns"), filepath.Join(b.folder, "nodecache")
+	fake = filepath.Join(b.folder, "fakeapi")
+	for path, pkg := range map[string]string{b.clusterdns: "./cmd/clusterdns", b.nodecache: "./cmd/nodecache", fake: "./test/fakeapi/cmd/fakeapi"} {
 		build := exec.CommandContext(ctx, "go", "build", "-trimpath", "-ldflags", "-s -w", "-o", path, pkg)
 		build.Env = append(os.Environ(), "CGO_ENABLED=0")
 		if out, err := build.CombinedOutput(); err != nil {
-			return nil, fmt.Errorf("build %s: %w\n%s", pkg, err, out)
+			return "", fmt.Errorf("build %s: %w\n%s", pkg, err, out)
 		}
 	}
-	address := net.JoinHostPort("127.0.0.1", strconv.Itoa(freePort()))
-	b.url = "http://" + address
-	b.api, err = launch(ctx, loadCore, folder, fake, "-listen", address,
-		"-services", strconv.Itoa(s.cluster.Services), "-endpoints", strconv.Itoa(s.cluster.Endpoints), "-nodes", strconv.Itoa(s.cluster.Nodes))
-	if err != nil {
-		return nil, err
-	}
-	if err := await(ctx, time.Minute, "the API server", func() bool {
-		text, err := os.ReadFile(b.api.logs)
-		return err == nil && strings.Contains(string(text), "serving")
-	}); err != nil {
-		b.stop()
-		return nil, err
-	}
-	for name, path := range map[string]string{"clusterdns": own, "CoreDNS": b.coredns} {
-		if err := b.startServer(ctx, name, path); err != nil {
-			b.stop()
-			return nil, err
-		}
-	}
-	return b, nil
+	return fake, nil
 }
 
-func (b *bench) startServer(ctx context.Context, name, path string) error {
-	port := freePort()
-	conf := filepath.Join(b.folder, name+".Corefile")
-	if err := os.WriteFile(conf, fmt.Appendf(nil, corefile, port, freePort(), b.url), 0o600); err != nil {
-		return err
-	}
-	p, err := launch(ctx, serverCore, b.folder, path, "-conf", conf)
+func (b *bench) startAPI(ctx context.Context, path string) (err error) {
+	address := net.JoinHostPort("127.0.0.1", strconv.Itoa(freePort()))
+	b.url = "http://" + address
+	b.api, err = launch(ctx, loadCore, b.folder, "fakeapi", path, "-listen", address,
+		"-services", strconv.Itoa(b.cluster.Services), "-endpoints", strconv.Itoa(b.cluster.Endpoints), "-nodes", strconv.Itoa(b.cluster.Nodes))
 	if err != nil {
 		return err
 	}
-	b.servers = append(b.servers, &server{name, port, p})
-	last := b.cluster.Service(b.cluster.Services - 1)
-	return await(ctx, time.Minute, name, func() bool {
-		return answers(port, fmt.Sprintf("%s.%s.svc.cluster.local.", last.Name, last.Namespace))
+	return await(ctx, time.Minute, "the API server", func() bool {
+		text, err := os.ReadFile(b.api.logs)
+		return err == nil && strings.Contains(string(text), "serving")
 	})
+}
+
+// startCluster starts a cluster DNS server, and waits until it has read the whole cluster.
+func (b *bench) startCluster(ctx context.Context, name, path string) error {
+	s := &server{name: name, port: freePort()}
+	conf := fmt.Sprintf(corefile, s.port, freePort(), b.url, b.profiled(s))
+	if err := b.run(ctx, s, path, conf, "-conf"); err != nil {
+		return err
+	}
+	b.servers = append(b.servers, s)
+	return b.synced(ctx, s)
+}
+
+// synced waits until a cluster DNS server knows the last Service.
+func (b *bench) synced(ctx context.Context, s *server) error {
+	last := b.cluster.Service(b.cluster.Services - 1)
+	return await(ctx, time.Minute, s.name, func() bool { return answers(s.port, serviceName(last)) })
+}
+
+// run starts a server with a configuration, whose file is its last argument.
+func (b *bench) run(ctx context.Context, s *server, path, conf string, args ...string) (err error) {
+	name := fmt.Sprintf("%s-%d", s.name, s.port)
+	file := filepath.Join(b.folder, name+".conf")
+	if err := os.WriteFile(file, []byte(conf), 0o600); err != nil {
+		return err
+	}
+	s.process, err = launch(ctx, serverCore, b.folder, name, path, append(args, file)...)
+	return err
 }
 
 func answers(port int, name string) bool {
@@ -196,38 +182,19 @@ func answers(port int, name string) bool {
 }
 
 func (b *bench) stop() {
-	for _, s := range append(b.servers, b.caches...) {
+	for _, s := range slices.Concat(b.servers, b.caches) {
 		s.stop()
 	}
-	b.api.stop()
+	b.stopStock()
+	if b.api != nil {
+		b.api.stop()
+	}
 }
 
-// relist makes both servers list everything again.
+// relist makes the servers list everything again.
 func (b *bench) relist() error {
 	if err := b.api.cmd.Process.Signal(syscall.SIGUSR1); err != nil {
 		return fmt.Errorf("relist: %w", err)
 	}
 	return nil
-}
-
-func await(ctx context.Context, within time.Duration, what string, condition func() bool) error {
-	ctx, cancel := context.WithTimeout(ctx, within)
-	defer cancel()
-	for !condition() {
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("%s: not within %s", what, within)
-		case <-time.After(50 * time.Millisecond):
-		}
-	}
-	return nil
-}
-
-func freePort() int {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return 0 // the server that gets it says what is wrong
-	}
-	defer func() { _ = l.Close() }()
-	return l.Addr().(*net.TCPAddr).Port
 }

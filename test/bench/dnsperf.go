@@ -1,0 +1,124 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os/exec"
+	"strconv"
+	"strings"
+)
+
+// How dnsperf asks.
+const (
+	outstanding = "100" // queries on their way at most
+	clients     = "10"  // sockets
+	timeout     = "15"  // seconds after which a query is lost; a busy machine may stop a server for long
+	longest     = "120" // seconds that one measurement may take
+)
+
+// perMille of the queries may be lost before a measurement does not count; up to that they are reported.
+const perMille = 1
+
+// errLost says that too many were.
+var errLost = errors.New("too many queries lost")
+
+// generator is dnsperf.
+type generator struct{ path string }
+
+// ask has every question of a load asked a number of times over.
+func (d generator) ask(ctx context.Context, port int, l *load, times int) (statistics, error) {
+	s, err := d.run(ctx, port, l, "-n", strconv.Itoa(times), "-l", longest)
+	if err != nil {
+		return s, err
+	}
+	return s, s.judge(l.rcode, times*len(l.packets))
+}
+
+// askFor has the questions of a load asked over and over for a number of seconds.
+func (d generator) askFor(ctx context.Context, port int, l *load, seconds int) error {
+	_, err := d.run(ctx, port, l, "-l", strconv.Itoa(seconds))
+	return err
+}
+
+func (d generator) run(ctx context.Context, port int, l *load, bounds ...string) (statistics, error) {
+	args := []string{"-c", loadCore, d.path, "-s", "127.0.0.1", "-p", strconv.Itoa(port), "-d", l.file,
+		"-T", "1", "-c", clients, "-q", outstanding, "-t", timeout}
+	if l.edns {
+		args = append(args, "-e")
+	}
+	cmd := exec.CommandContext(ctx, "taskset", append(args, bounds...)...)
+	out, err := cmd.Output()
+	if exit := (*exec.ExitError)(nil); errors.As(err, &exit) {
+		return statistics{}, fmt.Errorf("dnsperf: %w: %s", err, exit.Stderr)
+	}
+	if err != nil {
+		return statistics{}, fmt.Errorf("dnsperf: %w", err)
+	}
+	return parseStatistics(string(out))
+}
+
+// statistics are what dnsperf counts.
+type statistics struct {
+	sent, completed, lost int
+	rate                  float64        // queries per second, by wall clock
+	rcodes                map[string]int // answers by response code
+}
+
+// parseStatistics reads dnsperf's output.
+func parseStatistics(text string) (statistics, error) {
+	s := statistics{sent: -1, completed: -1, lost: -1, rcodes: map[string]int{}}
+	for line := range strings.Lines(text) {
+		key, value, _ := strings.Cut(strings.TrimSpace(line), ":")
+		var err error
+		switch key {
+		case "Queries sent":
+			_, err = fmt.Sscan(value, &s.sent)
+		case "Queries completed":
+			_, err = fmt.Sscan(value, &s.completed)
+		case "Queries lost":
+			_, err = fmt.Sscan(value, &s.lost)
+		case "Queries per second":
+			_, err = fmt.Sscan(value, &s.rate)
+		case "Response codes":
+			err = s.readCodes(value)
+		}
+		if err != nil {
+			return s, fmt.Errorf("dnsperf: %q: %w", strings.TrimSpace(line), err)
+		}
+	}
+	if s.sent < 0 || s.completed < 0 || s.lost < 0 {
+		return s, fmt.Errorf("dnsperf: no statistics in its output:\n%s", text)
+	}
+	return s, nil
+}
+
+// readCodes reads a list like "NOERROR 998 (99.80%), SERVFAIL 2 (0.20%)".
+func (s *statistics) readCodes(list string) error {
+	if strings.TrimSpace(list) == "" {
+		return nil // nothing was answered
+	}
+	for one := range strings.SplitSeq(list, ",") {
+		var code string
+		var n int
+		if _, err := fmt.Sscan(one, &code, &n); err != nil {
+			return err
+		}
+		s.rcodes[code] = n
+	}
+	return nil
+}
+
+// judge says what is wrong with a measurement in which each answer was to have one response code.
+func (s *statistics) judge(rcode string, queries int) error {
+	if s.sent != queries {
+		return fmt.Errorf("dnsperf: %d queries sent, want %d", s.sent, queries)
+	}
+	if s.lost*1000 > s.sent*perMille || s.completed+s.lost != s.sent {
+		return fmt.Errorf("dnsperf: of %d queries, %d were answered and %d lost: %w", s.sent, s.completed, s.lost, errLost)
+	}
+	if s.rcodes[rcode] != s.completed {
+		return fmt.Errorf("dnsperf: response codes %v, want %s alone", s.rcodes, rcode)
+	}
+	return nil
+}

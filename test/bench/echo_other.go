@@ -1,0 +1,7 @@
+//go:build !linux
+
+package main
+
+import "errors"
+
+func echo(string) error { return errors.New("echo: recvmmsg is there on Linux only") }

@@ -1,0 +1,221 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+)
+
+// results are the figures: by what was measured, then by server, one for each round.
+type results map[string]map[string][]float64
+
+func (r results) add(what, server string, v float64) {
+	if r[what] == nil {
+		r[what] = map[string][]float64{}
+	}
+	r[what][server] = append(r[what][server], v)
+}
+
+const (
+	memorySync   = "after the first reading"
+	memoryRelist = "after one full relist"
+	memoryPeak   = "highest, relist included"
+	memoryRest   = "node cache at rest"
+	memoryHits   = "node cache after the queries"
+)
+
+// settle is how long the servers have to finish a relist and to give memory back.
+const settle = 20 * time.Second
+
+// measure fills in the results.
+func (b *bench) measure(ctx context.Context) error {
+	if b.has(partMemory) {
+		if err := pause(ctx, settle/4); err != nil {
+			return err
+		}
+		if err := b.memoryOf(b.servers, memorySync); err != nil {
+			return err
+		}
+	}
+	if b.has(partCluster) {
+		if err := b.measureCluster(ctx); err != nil {
+			return err
+		}
+	}
+	if b.has(partHits) || b.has(partMemory) {
+		if err := b.measureCaches(ctx); err != nil {
+			return err
+		}
+	}
+	if b.has(partMemory) {
+		return b.measureRelist(ctx)
+	}
+	return nil
+}
+
+func (b *bench) measureCluster(ctx context.Context) error {
+	var loads []*load
+	for _, k := range clusterKinds {
+		l, err := drawn(b.cluster, k, b.folder)
+		if err != nil {
+			return err
+		}
+		loads = append(loads, l)
+	}
+	if err := b.measureRounds(ctx, b.servers, loads, b.queries); err != nil {
+		return err
+	}
+	defer b.stopStock()
+	if err := b.startStock(ctx); err != nil {
+		return err
+	}
+	for _, l := range loads {
+		l.what = stockPrefix + l.what
+	}
+	return b.measureRounds(ctx, b.stock, loads, b.queries)
+}
+
+// stockPrefix is before the name of what is measured with kubeadm's Corefile.
+const stockPrefix = "kubeadm: "
+
+func (b *bench) measureCaches(ctx context.Context) error {
+	if err := b.startCaches(ctx); err != nil {
+		return err
+	}
+	if b.has(partMemory) {
+		if err := pause(ctx, settle/4); err != nil {
+			return err
+		}
+		if err := b.memoryOf(b.caches, memoryRest); err != nil {
+			return err
+		}
+	}
+	if !b.has(partHits) {
+		return nil
+	}
+	var loads []*load
+	for _, k := range hitKinds {
+		l, err := firstOnes(b.cluster, k, b.folder)
+		if err != nil {
+			return err
+		}
+		loads = append(loads, l)
+	}
+	if err := b.measureRounds(ctx, b.caches, loads, b.hits); err != nil {
+		return err
+	}
+	return b.memoryOf(b.caches, memoryHits)
+}
+
+// measureRounds measures servers in turn; none is always the first. Then come the profiles.
+func (b *bench) measureRounds(ctx context.Context, servers []*server, loads []*load, queries int) error {
+	for round := range b.rounds {
+		fmt.Fprintf(os.Stderr, "round %d of %d\n", round+1, b.rounds)
+		for i := range servers {
+			s := servers[(i+round)%len(servers)]
+			for _, l := range loads {
+				if err := b.measureCPU(ctx, s, l, queries); err != nil {
+					return fmt.Errorf("%s, %s: %w", s.name, l.what, err)
+				}
+			}
+		}
+	}
+	return b.profileAll(ctx, servers, loads)
+}
+
+// errSlow says that cached answers came to their end in a measurement.
+var errSlow = errors.New("it took longer than the answers live")
+
+// tries is how often a measurement is begun.
+const tries = 5
+
+// measureCPU measures one server with one kind of question. It measures again when queries were lost,
+// and hits that took longer than the cache's entries lived: some were no hits.
+func (b *bench) measureCPU(ctx context.Context, s *server, l *load, queries int) error {
+	for range tries {
+		ttl, err := b.warm(ctx, s, l)
+		if err != nil {
+			return err
+		}
+		began := time.Now()
+		each, counted, err := b.timeOne(ctx, s, l, queries)
+		if l.cached && err == nil && time.Since(began) >= ttl {
+			err = errSlow
+		}
+		if errors.Is(err, errLost) || errors.Is(err, errSlow) {
+			fmt.Fprintf(os.Stderr, "%s, %s: again: %v\n", s.name, l.what, err)
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		b.results.add(l.what, s.name, each)
+		fmt.Fprintf(os.Stderr, "%s, %s: %.2f us, %.0f/s\n", s.name, l.what, each, counted.rate)
+		if counted.lost > 0 {
+			b.lost = append(b.lost, fmt.Sprintf("%s, %s: %d of %d", s.name, l.what, counted.lost, counted.sent))
+		}
+		return nil
+	}
+	return fmt.Errorf("no measurement of %d that counts: queries lost, or answers older than their TTL", tries)
+}
+
+// timeOne returns the CPU time of each query, in microseconds.
+func (b *bench) timeOne(ctx context.Context, s *server, l *load, queries int) (each float64, counted statistics, err error) {
+	before, err := s.cpu()
+	if err != nil {
+		return 0, counted, err
+	}
+	if counted, err = b.dnsperf.ask(ctx, s.port, l, (queries+len(l.packets)-1)/len(l.packets)); err != nil {
+		return 0, counted, err
+	}
+	after, err := s.cpu()
+	return float64((after - before).Nanoseconds()) / 1000 / float64(counted.completed), counted, err
+}
+
+// enough is how long cached answers are to live from the start of a measurement.
+const enough = 8 * time.Second
+
+// warm asks every question once, and checks the answers. It returns the lowest TTL among them, which is
+// no less than enough if they are cached.
+func (b *bench) warm(ctx context.Context, s *server, l *load) (time.Duration, error) {
+	for range tries {
+		if _, err := b.dnsperf.ask(ctx, s.port, l, 1); err != nil && !errors.Is(err, errLost) {
+			return 0, err
+		}
+		seconds, err := check(ctx, s, l)
+		ttl := time.Duration(seconds) * time.Second
+		if err != nil || !l.cached || ttl >= enough {
+			return ttl, err
+		}
+		if err := pause(ctx, ttl+2*time.Second); err != nil {
+			return 0, err
+		}
+	}
+	return 0, fmt.Errorf("answers never have a TTL of %s", enough)
+}
+
+func (b *bench) memoryOf(servers []*server, when string) error {
+	for _, s := range servers {
+		now, peak, err := s.memory()
+		if err != nil {
+			return err
+		}
+		b.results.add(when, s.name, now)
+		if when == memoryRelist {
+			b.results.add(memoryPeak, s.name, peak)
+		}
+	}
+	return nil
+}
+
+func (b *bench) measureRelist(ctx context.Context) error {
+	if err := b.relist(); err != nil {
+		return err
+	}
+	if err := pause(ctx, settle); err != nil {
+		return err
+	}
+	return b.memoryOf(b.servers, memoryRelist)
+}

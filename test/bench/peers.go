@@ -1,0 +1,209 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/miekg/dns"
+)
+
+// stockCorefile is that of node-local-dns, without health: the two programs that have it would share
+// the port. Arguments: the DNS port, the metrics port, the port of cluster DNS, what else is wanted.
+const stockCorefile = `cluster.local:%[1]d {
+    errors
+    cache {
+        success 9984 30
+        denial 9984 5
+    }
+    reload
+    loop
+    bind 127.0.0.1
+    forward . 127.0.0.1:%[3]d {
+        force_tcp
+    }
+    prometheus 127.0.0.1:%[2]d%[4]s
+}
+in-addr.arpa:%[1]d ip6.arpa:%[1]d .:%[1]d {
+    errors
+    cache 30
+    reload
+    loop
+    bind 127.0.0.1
+    forward . 127.0.0.1:%[3]d {
+        force_tcp
+    }
+    prometheus 127.0.0.1:%[2]d
+}
+`
+
+// unboundConf is Unbound with one thread. Everything goes to cluster DNS, so that nothing leaves the
+// machine. Arguments: the port, the folder, the port of cluster DNS.
+const unboundConf = `server:
+    interface: 127.0.0.1
+    port: %d
+    access-control: 127.0.0.0/8 allow
+    num-threads: 1
+    msg-cache-size: 64m
+    rrset-cache-size: 64m
+    module-config: "iterator"
+    do-not-query-localhost: no
+    do-daemonize: no
+    use-syslog: no
+    verbosity: 0
+    username: ""
+    chroot: ""
+    pidfile: ""
+    directory: "%s"
+remote-control:
+    control-enable: no
+forward-zone:
+    name: "."
+    forward-addr: 127.0.0.1@%d
+`
+
+// dnsdistConf is dnsdist with its packet cache; a thread takes queries, another takes what cluster DNS
+// answers. The name that it asks cluster DNS for, to see whether it lives, is one that exists there.
+// Arguments: the port, the port of cluster DNS, the name.
+const dnsdistConf = `setLocal("127.0.0.1:%d")
+setACL({"127.0.0.0/8"})
+setSecurityPollSuffix("")
+newServer({address="127.0.0.1:%d", checkName="%s"})
+getPool(""):setCache(newPacketCache(100000))
+`
+
+// cache is a way to start one of the servers that cache hits are measured with.
+type cache struct {
+	name  string
+	start func(b *bench, ctx context.Context, s *server) error
+	// own says that without it there is nothing to measure.
+	own bool
+}
+
+var caches = []cache{
+	{nameNodeCache, (*bench).startNodeCache, true},
+	{nameUnbound, (*bench).startUnbound, false},
+	{nameDNSdist, (*bench).startDNSdist, false},
+	{nameCoreDNS, (*bench).startCoreDNSCache, false},
+	{nameEcho, (*bench).startEcho, true},
+}
+
+// startCaches starts those, with clusterdns behind them.
+func (b *bench) startCaches(ctx context.Context) error {
+	for _, c := range caches {
+		if c.name == nameCoreDNS && b.coredns == "" {
+			continue // which find has noted
+		}
+		if !b.has(partHits) && c.name != nameNodeCache && c.name != nameCoreDNS {
+			continue // whose memory is not compared
+		}
+		s := &server{name: c.name, port: freePort()}
+		err := c.start(b, ctx, s)
+		if err == nil {
+			b.caches = append(b.caches, s)
+			err = await(ctx, 10*time.Second, "an answer", func() bool { return b.alive(s) })
+		}
+		switch {
+		case err != nil && c.own:
+			return err
+		case err != nil:
+			b.drop(s, err)
+		}
+	}
+	return nil
+}
+
+// drop goes on without a server.
+func (b *bench) drop(s *server, err error) {
+	if s.process != nil {
+		s.stop()
+		b.caches = b.caches[:len(b.caches)-1]
+		if text, readErr := os.ReadFile(s.logs); readErr == nil && len(text) > 0 {
+			first, _, _ := strings.Cut(string(text), "\n")
+			err = fmt.Errorf("%w: %s", err, first)
+		}
+	}
+	b.miss(s.name, err)
+}
+
+func (b *bench) alive(s *server) bool {
+	if s.name != nameEcho {
+		return answers(s.port, serviceName(b.cluster.Service(0)))
+	}
+	c := dns.Client{Timeout: time.Second}
+	_, _, err := c.Exchange(new(dns.Msg).SetQuestion(".", dns.TypeA), net.JoinHostPort("127.0.0.1", strconv.Itoa(s.port)))
+	return err == nil
+}
+
+// upstream is the port of clusterdns.
+func (b *bench) upstream() int { return b.servers[0].port }
+
+func (b *bench) startNodeCache(ctx context.Context, s *server) error {
+	return b.run(ctx, s, b.nodecache, fmt.Sprintf(stockCorefile, s.port, freePort(), b.upstream(), b.profiled(s)), "-conf")
+}
+
+func (b *bench) startCoreDNSCache(ctx context.Context, s *server) error {
+	return b.run(ctx, s, b.coredns, fmt.Sprintf(stockCorefile, s.port, freePort(), b.upstream(), ""), "-conf")
+}
+
+func (b *bench) startUnbound(ctx context.Context, s *server) error {
+	installed, err := program("unbound")
+	if err != nil {
+		return err
+	}
+	// Debian's AppArmor profile lets the program of that path read /etc/unbound alone: run a copy.
+	text, err := os.ReadFile(installed)
+	if err != nil {
+		return err
+	}
+	path := filepath.Join(b.folder, "unbound")
+	if err := os.WriteFile(path, text, 0o700); err != nil {
+		return err
+	}
+	b.note(version(path, "-V"))
+	return b.run(ctx, s, path, fmt.Sprintf(unboundConf, s.port, b.folder, b.upstream()), "-d", "-c")
+}
+
+func (b *bench) startDNSdist(ctx context.Context, s *server) error {
+	path, err := program("dnsdist")
+	if err != nil {
+		return err
+	}
+	b.note(version(path, "--version"))
+	conf := fmt.Sprintf(dnsdistConf, s.port, b.upstream(), serviceName(b.cluster.Service(0)))
+	return b.run(ctx, s, path, conf, "--supervised", "--disable-syslog", "-C")
+}
+
+func (b *bench) startEcho(ctx context.Context, s *server) (err error) {
+	s.process, err = b.launchEcho(ctx, serverCore, s.port)
+	return err
+}
+
+func (b *bench) launchEcho(ctx context.Context, core string, port int) (*process, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	return launch(ctx, core, b.folder, fmt.Sprintf("%s-%d", nameEcho, port), self, echoMode, net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
+}
+
+// echoMode is the argument that makes this program the echo server.
+const echoMode = "echo"
+
+// program finds a server, whose folder a user's PATH may lack.
+func program(name string) (string, error) {
+	path, err := exec.LookPath(name)
+	if err == nil {
+		return path, nil
+	}
+	if path, sbinErr := exec.LookPath(filepath.Join("/usr/sbin", name)); sbinErr == nil {
+		return path, nil
+	}
+	return "", fmt.Errorf("%w; run test/install.sh %s", err, name)
+}

@@ -1,0 +1,129 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+)
+
+// The cores of the machine: one for the server that is measured, one for everything else.
+const (
+	serverCore = "0"
+	loadCore   = "1"
+)
+
+// process is a child process, pinned to a core.
+type process struct {
+	cmd  *exec.Cmd
+	pid  int
+	logs string
+}
+
+// launch starts a program on a core. Its output goes to a file that has the given name.
+func launch(ctx context.Context, core, folder, name, path string, args ...string) (*process, error) {
+	logs := filepath.Join(folder, name+".log")
+	out, err := os.Create(logs)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = out.Close() }()
+	cmd := exec.CommandContext(ctx, "taskset", append([]string{"-c", core, path}, args...)...)
+	cmd.Stdout, cmd.Stderr = out, out
+	if err := cmd.Start(); err != nil {
+		return nil, fmt.Errorf("start %s: %w", path, err)
+	}
+	return &process{cmd: cmd, pid: cmd.Process.Pid, logs: logs}, nil // taskset becomes the program
+}
+
+func (p *process) stop() {
+	if err := p.cmd.Process.Kill(); err == nil || errors.Is(err, os.ErrProcessDone) {
+		_ = p.cmd.Wait() // killed
+	}
+}
+
+// cpu returns the time that the process has used, user and system: the sum of what the scheduler notes
+// for its threads, in nanoseconds, since the ticks of /proc/PID/stat are too coarse for a short run.
+func (p *process) cpu() (sum time.Duration, err error) {
+	files, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/schedstat", p.pid))
+	if err != nil {
+		return 0, err
+	}
+	for _, f := range files {
+		text, err := os.ReadFile(f)
+		if err != nil {
+			return 0, err
+		}
+		var ns int64
+		if _, err := fmt.Sscan(string(text), &ns); err != nil {
+			return 0, fmt.Errorf("%s: %w", f, err)
+		}
+		sum += time.Duration(ns)
+	}
+	return sum, nil
+}
+
+// memory returns resident memory in MiB, now and at its highest.
+func (p *process) memory() (now, peak float64, err error) {
+	f, err := os.Open(fmt.Sprintf("/proc/%d/status", p.pid))
+	if err != nil {
+		return 0, 0, err
+	}
+	defer func() { _ = f.Close() }()
+	for lines := bufio.NewScanner(f); lines.Scan(); {
+		var kib float64
+		switch {
+		case scan(lines.Text(), "VmRSS:", &kib):
+			now = kib / 1024
+		case scan(lines.Text(), "VmHWM:", &kib):
+			peak = kib / 1024
+		}
+	}
+	return now, peak, nil
+}
+
+func scan(line, key string, kib *float64) bool {
+	if !strings.HasPrefix(line, key) {
+		return false
+	}
+	_, err := fmt.Sscanf(strings.TrimPrefix(line, key), "%f", kib)
+	return err == nil
+}
+
+func await(ctx context.Context, within time.Duration, what string, condition func() bool) error {
+	ctx, cancel := context.WithTimeout(ctx, within)
+	defer cancel()
+	for !condition() {
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("%s: not within %s", what, within)
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+	return nil
+}
+
+// pause waits, unless the run is ended before.
+func pause(ctx context.Context, d time.Duration) error {
+	select {
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-time.After(d):
+		return nil
+	}
+}
+
+func freePort() int {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return 0 // the server that gets it says what is wrong
+	}
+	defer func() { _ = l.Close() }()
+	return l.Addr().(*net.TCPAddr).Port
+}

@@ -1,0 +1,84 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"unicode"
+)
+
+// profileSeconds is the length of a CPU profile.
+const profileSeconds = 5
+
+// profiled gives a server a port for profiles, if they are wanted, and returns the lines for its
+// Corefile. It is for our programs alone.
+func (b *bench) profiled(s *server) string {
+	if b.profile == "" || s.name == nameCoreDNS {
+		return ""
+	}
+	s.pprof = freePort()
+	return fmt.Sprintf("\n    pprof 127.0.0.1:%d", s.pprof)
+}
+
+// profileAll writes a CPU profile of each server and kind of question.
+func (b *bench) profileAll(ctx context.Context, servers []*server, loads []*load) error {
+	for _, s := range servers {
+		for _, l := range loads {
+			if s.pprof == 0 {
+				continue
+			}
+			if err := b.profileOne(ctx, s, l); err != nil {
+				return fmt.Errorf("profile of %s, %s: %w", s.name, l.what, err)
+			}
+		}
+	}
+	return nil
+}
+
+func (b *bench) profileOne(ctx context.Context, s *server, l *load) error {
+	if err := os.MkdirAll(b.profile, 0o755); err != nil {
+		return err
+	}
+	if _, err := b.warm(ctx, s, l); err != nil {
+		return err
+	}
+	path := filepath.Join(b.profile, s.name+"-"+fileName(l.what)+".pprof")
+	written := make(chan error, 1)
+	go func() { written <- fetchProfile(ctx, s.pprof, path) }()
+	asked := b.dnsperf.askFor(ctx, s.port, l, profileSeconds+1)
+	if err := <-written; err != nil {
+		return err
+	}
+	fmt.Fprintln(os.Stderr, "wrote", path)
+	return asked
+}
+
+// fileName makes a name without spaces and punctuation.
+func fileName(what string) string {
+	return strings.Join(strings.FieldsFunc(what, func(r rune) bool { return !unicode.IsLetter(r) && !unicode.IsDigit(r) }), "-")
+}
+
+func fetchProfile(ctx context.Context, port int, path string) error {
+	url := fmt.Sprintf("http://127.0.0.1:%d/debug/pprof/profile?seconds=%d", port, profileSeconds)
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return err
+	}
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = response.Body.Close() }()
+	text, err := io.ReadAll(response.Body)
+	if err != nil {
+		return err
+	}
+	if response.StatusCode != http.StatusOK {
+		return fmt.Errorf("%s: %s: %s", url, response.Status, text)
+	}
+	return os.WriteFile(path, text, 0o600)
+}

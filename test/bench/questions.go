@@ -1,0 +1,167 @@
+package main
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/miekg/dns"
+
+	"github.com/nearside-dns/nearside/test/fakeapi"
+)
+
+// kind is one kind of question.
+type kind struct {
+	name string
+	// edns says that questions have an OPT record, for answers of up to 4096 bytes.
+	edns bool
+	// question returns the n-th question; what is expected of the answer is its response code and
+	// number of records.
+	question func(g fakeapi.Generated, n int) (name string, qtype uint16, rcode, records int)
+}
+
+// The kinds that a budget names.
+const (
+	kindClusterIP = "ClusterIP A"
+	kindHeadless  = "headless A, 10 endpoints"
+	kindNXDOMAIN  = "NXDOMAIN of a search path"
+	kindHit       = "A"
+	kindHitEDNS   = "A with EDNS"
+)
+
+// clusterKinds are asked of the cluster DNS servers.
+var clusterKinds = []kind{
+	{kindClusterIP, true, func(g fakeapi.Generated, n int) (string, uint16, int, int) {
+		return serviceName(clusterIP(g, n)), dns.TypeA, dns.RcodeSuccess, 1
+	}},
+	{kindHeadless, true, func(g fakeapi.Generated, n int) (string, uint16, int, int) {
+		return serviceName(headless(g, n)), dns.TypeA, dns.RcodeSuccess, 10
+	}},
+	{kindNXDOMAIN, true, func(g fakeapi.Generated, n int) (string, uint16, int, int) {
+		return fmt.Sprintf("www%d.example.com.%s.svc.cluster.local.", n%97, g.Namespace(n%g.Namespaces)), dns.TypeA, dns.RcodeNameError, 0
+	}},
+	{"ClusterIP SRV", true, func(g fakeapi.Generated, n int) (string, uint16, int, int) {
+		return "_http._tcp." + serviceName(clusterIP(g, n)), dns.TypeSRV, dns.RcodeSuccess, 1
+	}},
+	{"headless SRV, 10 endpoints", true, func(g fakeapi.Generated, n int) (string, uint16, int, int) {
+		return "_http._tcp." + serviceName(headless(g, n)), dns.TypeSRV, dns.RcodeSuccess, 10
+	}},
+	{"ClusterIP PTR", true, func(g fakeapi.Generated, n int) (string, uint16, int, int) {
+		return reverse(clusterIP(g, n).ClusterIP), dns.TypePTR, dns.RcodeSuccess, 1
+	}},
+	{"endpoint PTR", true, func(g fakeapi.Generated, n int) (string, uint16, int, int) {
+		return reverse(g.PodIP(n % g.Endpoints)), dns.TypePTR, dns.RcodeSuccess, 1
+	}},
+}
+
+// hitKinds are asked of the caches: few enough names that the caches have them all. The resolvers of
+// glibc and musl send no EDNS, that of Go does.
+var hitKinds = []kind{{kindHit, false, hit}, {kindHitEDNS, true, hit}}
+
+func hit(g fakeapi.Generated, n int) (string, uint16, int, int) {
+	return serviceName(clusterIP(g, n)), dns.TypeA, dns.RcodeSuccess, 1
+}
+
+// How many questions of a kind there are. They are drawn at random from the whole cluster; those of
+// the caches are the first of it, each once.
+const (
+	clusterQuestions = 4096
+	hitQuestions     = 1000
+)
+
+func serviceName(s fakeapi.GeneratedService) string {
+	return s.Name + "." + s.Namespace + ".svc.cluster.local."
+}
+
+func clusterIP(g fakeapi.Generated, n int) fakeapi.GeneratedService {
+	for ; ; n++ {
+		if s := g.Service(n % g.Services); !s.Headless {
+			return s
+		}
+	}
+}
+
+func headless(g fakeapi.Generated, n int) fakeapi.GeneratedService {
+	for ; ; n++ {
+		if s := g.Service(n % g.Services); s.Headless && s.Endpoints == 10 {
+			return s
+		}
+	}
+}
+
+func reverse(address string) string {
+	name, err := dns.ReverseAddr(address)
+	if err != nil {
+		panic(err) // the generated addresses are valid
+	}
+	return name
+}
+
+// packet is a question ready to be sent, and what is expected.
+type packet struct {
+	bytes          []byte
+	rcode, records int
+}
+
+// load is all questions of a kind.
+type load struct {
+	kind
+	what    string // it is called in the results
+	cached  bool   // the answers have a TTL that runs
+	rcode   string // of every answer, in dnsperf's words
+	packets []packet
+	file    string // for dnsperf
+}
+
+// drawn makes questions that are spread over the cluster, the same ones in each run.
+func drawn(g fakeapi.Generated, k kind, folder string) (*load, error) {
+	r := rand.New(rand.NewPCG(1, 2))
+	l := &load{kind: k, what: k.name}
+	var file strings.Builder
+	for range clusterQuestions {
+		if err := l.add(g, r.IntN(1<<30), &file); err != nil {
+			return nil, err
+		}
+	}
+	return l, l.write(folder, file.String())
+}
+
+// firstOnes makes questions for the first names of the cluster.
+func firstOnes(g fakeapi.Generated, k kind, folder string) (*load, error) {
+	l := &load{kind: k, what: k.name, cached: true}
+	var file strings.Builder
+	for n := 0; len(l.packets) < min(hitQuestions, g.Services/2); n++ {
+		if g.Service(n % g.Services).Headless {
+			continue
+		}
+		if err := l.add(g, n, &file); err != nil {
+			return nil, err
+		}
+	}
+	return l, l.write(folder, file.String())
+}
+
+// add makes the n-th question. Its packet is the one that dnsperf makes of the line in the file, so
+// that a cache which takes whole packets for keys knows both as one.
+func (l *load) add(g fakeapi.Generated, n int, file *strings.Builder) error {
+	name, qtype, rcode, records := l.question(g, n)
+	m := new(dns.Msg).SetQuestion(name, qtype)
+	if l.edns {
+		m.SetEdns0(4096, false)
+	}
+	b, err := m.Pack()
+	if err != nil {
+		return fmt.Errorf("%s: %w", name, err)
+	}
+	l.packets = append(l.packets, packet{b, rcode, records})
+	l.rcode = dns.RcodeToString[rcode]
+	fmt.Fprintf(file, "%s %s\n", name, dns.TypeToString[qtype])
+	return nil
+}
+
+func (l *load) write(folder, text string) error {
+	l.file = filepath.Join(folder, fileName(l.what)+".questions")
+	return os.WriteFile(l.file, []byte(text), 0o600)
+}
