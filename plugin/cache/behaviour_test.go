@@ -78,7 +78,7 @@ func TestBehaviour(t *testing.T) {
 			{"", 0, "w.x. A", "NOERROR; w.x. 300 IN A 192.0.2.1", 1},
 		}},
 		{"each RRset has its TTL, and the least ends all", "", []step{
-			{"NOERROR; w. 300 IN CNAME v.; v. 20 IN A 192.0.2.1; v. 30 IN A 192.0.2.2; authority; x. 7200 IN NS w.", 0, "w. A",
+			{"NOERROR; w. 300 IN CNAME v.; v. 30 IN A 192.0.2.1; v. 20 IN A 192.0.2.2; authority; x. 7200 IN NS w.", 0, "w. A",
 				"NOERROR; w. 300 IN CNAME v.; v. 20 IN A 192.0.2.1; v. 20 IN A 192.0.2.2; authority; x. 3600 IN NS w.", 1},
 			{"", 15 * sec, "w. A", "NOERROR; w. 285 IN CNAME v.; v. 5 IN A 192.0.2.1; v. 5 IN A 192.0.2.2; authority; x. 3585 IN NS w.", 1},
 			{"NOERROR; " + a("w.", 5), 5 * sec, "w. A", "NOERROR; " + a("w.", 5), 2},
@@ -145,7 +145,7 @@ func TestBehaviour(t *testing.T) {
 			{"NXDOMAIN", 0, "w. A", "NXDOMAIN", 2},
 			{"REFUSED", 0, "w. A", "REFUSED", 3},
 			{"NOERROR; w. 300 IN CNAME v.", 0, "w. A", "NOERROR; w. 300 IN CNAME v.", 4},
-			{"NOERROR; w. 300 IN CNAME v.; w. 300 IN CNAME u.; v. 300 IN A 192.0.2.1", 0, "w. A", "NOERROR; w. 300 IN CNAME v.; w. 300 IN CNAME u.; v. 300 IN A 192.0.2.1", 5},
+			{"NOERROR; w. 300 IN CNAME u.; w. 300 IN CNAME v.; v. 300 IN A 192.0.2.1", 0, "w. A", "NOERROR; w. 300 IN CNAME u.; w. 300 IN CNAME v.; v. 300 IN A 192.0.2.1", 5},
 			{"NOERROR; w. 300 IN CNAME v.; v. 300 IN CNAME w.", 0, "w. A", "NOERROR; w. 300 IN CNAME v.; v. 300 IN CNAME w.", 6},
 			{"NXDOMAIN; " + a("w.", 300), 0, "w. A", "NXDOMAIN; " + a("w.", 300), 7},
 			{"NOERROR; " + a("v.", 300), 0, "w. A", "NOERROR; " + a("v.", 300), 8},
@@ -171,6 +171,17 @@ func TestBehaviour(t *testing.T) {
 			{"fail", 0, "w. A", "nothing", 1},
 			{"NOERROR; " + a("w.", 300), 59 * sec, "w. A", "SERVFAIL", 1},
 			{"", sec, "w. A", "NOERROR; " + a("w.", 300), 2},
+		}},
+		{"failures are kept for less than a second", "servfail 500ms", []step{
+			{"SERVFAIL", 0, "w. A", "SERVFAIL", 1},
+			{"", 499 * time.Millisecond, "w. A", "SERVFAIL", 1},
+			{"", time.Millisecond, "w. A", "SERVFAIL", 2},
+		}},
+		{"an alias of a name that does not exist is a denial", "", []step{
+			{"NXDOMAIN; w. 300 IN CNAME v.; authority; " + fmt.Sprintf(soa, 60, 60), 0, "w. A", "NXDOMAIN; w. 300 IN CNAME v.; authority; " + fmt.Sprintf(soa, 60, 60), 1},
+			{"", 59 * sec, "w. A", "NXDOMAIN; w. 241 IN CNAME v.; authority; " + fmt.Sprintf(soa, 1, 60), 1},
+			{"NXDOMAIN; w. 300 IN CNAME v.", sec, "w. A", "NXDOMAIN; w. 300 IN CNAME v.", 2},
+			{"", 0, "w. A", "NXDOMAIN; w. 300 IN CNAME v.", 3},
 		}},
 		{"failures are not kept with 0", "servfail 0", []step{
 			{"fail", 0, "w. A", "nothing", 1},

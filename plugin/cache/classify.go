@@ -16,6 +16,12 @@ const maxAliases = 64
 // record, is a chain of aliases that ends in a name without the type: NODATA, RFC 2308 section 2.2.
 func (c *Cache) classify(m *dns.Msg) response.Type {
 	class, _ := response.Typify(m, c.wall().UTC())
+	if class == response.OtherError && m.Rcode == dns.RcodeNameError && len(m.Question) == 1 {
+		// An alias of a name that does not exist, RFC 2308 section 2.1.
+		if target, ok := aliasOf(m.Answer, m.Question[0].Name, m.Question[0].Qclass); ok && target != "" {
+			return response.NameError
+		}
+	}
 	if class == response.NoError && len(m.Answer) > 0 && soaOf(m) != nil && !answers(m) {
 		return response.NoData
 	}

@@ -132,5 +132,11 @@ func (c *Cache) renews(a *asked, m *dns.Msg, class response.Type) bool {
 	if m.Truncated {
 		return c.stale.failure // the client asks again over TCP
 	}
-	return (m.Rcode == dns.RcodeSuccess || m.Rcode == dns.RcodeNameError) && class != response.OtherError
+	switch m.Rcode {
+	case dns.RcodeSuccess: // signatures that have expired make it class OtherError
+		return c.stale.failure || class != response.OtherError
+	case dns.RcodeNameError:
+		return true
+	}
+	return false
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nearside-dns/nearside/plugin/fastpath/store"
+	"github.com/nearside-dns/nearside/plugin/internal/wire"
 )
 
 // asker is a client that asks at a time of its own.
@@ -180,6 +181,29 @@ func TestSingleFlight(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A query that finds nothing, and then no flight since it has just landed, takes what that has brought.
+func TestJustLanded(t *testing.T) {
+	beds(t, "landed", func(t *testing.T) {
+		b := newBed(t, "cache")
+		b.replies("NOERROR; " + a("w.", 300))
+		b.ask("w. A")
+		r, w := query("w. A"), new(client)
+		var q wire.Query
+		packed, ok := q.FromMsg(make([]byte, 0, wire.MaxQuery), r)
+		if !ok {
+			t.Fatal("no query")
+		}
+		asked := newAsked(r, packed, b.space.Key(nil, packed, &q), q, b.counters(""), w)
+		if _, err := b.fetch(context.Background(), w, asked); err != nil {
+			t.Fatal(err)
+		}
+		if got := brief(w.reply); got != "NOERROR; "+a("w.", 300) {
+			t.Errorf("got %s", got)
+		}
+		b.wantQueries(1)
+	})
 }
 
 // Those who wait for one that is gone do not all ask.

@@ -1,6 +1,8 @@
 package cache
 
 import (
+	"context"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -8,6 +10,7 @@ import (
 	"github.com/coredns/caddy"
 	"github.com/coredns/coredns/core/dnsserver"
 	"github.com/coredns/coredns/plugin"
+	"github.com/miekg/dns"
 
 	"github.com/nearside-dns/nearside/plugin/fastpath/store"
 )
@@ -75,7 +78,7 @@ func (bypasser) CacheBypassZones() []string { return []string{"update.example."}
 func (bypasser) Name() string               { return "file" } // the server finds those that it has directives for
 
 func TestStart(t *testing.T) {
-	c := caddy.NewTestController("dns", "cache {\nsuccess 2000\n}")
+	c := caddy.NewTestController("dns", "cache {\nsuccess 1024\n}")
 	c.ServerBlockKeys = []string{"."}
 	if err := setup(c); err != nil {
 		t.Fatal(err)
@@ -94,6 +97,17 @@ func TestStart(t *testing.T) {
 	h.start(config)
 	if h.Name() != "cache" || h.space == nil || h.view != "inside" || !slices.Equal(h.bypass, plugin.Zones{"update.example."}) {
 		t.Errorf("the handler is %+v", h)
+	}
+	h.Next = plugin.HandlerFunc(func(_ context.Context, w dns.ResponseWriter, r *dns.Msg) (int, error) {
+		return 0, w.WriteMsg(replyTo(t, r, "NOERROR; "+a(r.Question[0].Name, 300)))
+	})
+	for i := range 1030 {
+		if _, err := h.ServeDNS(context.Background(), new(client), query(fmt.Sprintf("w%d. A", i))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := h.space.Len(store.Success); n != 1024 {
+		t.Errorf("%d entries, want the capacity", n)
 	}
 }
 

@@ -2,6 +2,7 @@ package cache
 
 import (
 	"context"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -68,6 +69,10 @@ func TestStaleOnFailure(t *testing.T) {
 			{"fail", 60 * sec, "w. A +edns", staleA + "; additional; OPT 3 (Stale Answer): ()", 2},
 			{denial("NXDOMAIN", 60, 60), 0, "v. A", "NXDOMAIN; authority; example. 60 IN SOA ns.example. root.example. 1 2 3 4 60", 3},
 			{"fail", 60 * sec, "v. A +edns", "NXDOMAIN; authority; example. 30 IN SOA ns.example. root.example. 1 2 3 4 60; additional; OPT 19 (Stale NXDOMAIN Answer): ()", 4},
+		}},
+		{"the name is an alias of one that is gone", []step{
+			first,
+			{"NXDOMAIN; w. 60 IN CNAME v.", 60 * sec, "w. A", "NXDOMAIN; w. 60 IN CNAME v.", 2},
 		}},
 		{"a reply that is not kept is given", []step{
 			first,
@@ -191,11 +196,17 @@ func TestServeStale(t *testing.T) {
 			{fresh, 60 * sec, "w. A", "NXDOMAIN; authority; example. 0 IN SOA ns.example. root.example. 1 2 3 4 60", 8},
 			{"", sec, "w. A", "NOERROR; w. 59 IN A 192.0.2.2", 8},
 		}},
+		{"prefer_positive keeps no denial beside another", "serve_stale\nserve_stale_policy prefer_positive", []step{
+			{denial("NXDOMAIN", 30, 60), 0, "w. A", denied("30"), 1},
+			{gone, 30 * sec, "w. A", denied("0"), 2},
+			{"", sec, "w. A", denied("59"), 2},
+		}},
 		{"prefer_positive with verify", "serve_stale 1h verify\nserve_stale_policy prefer_positive", []step{
 			{first, 0, "w. A", first, 1},
 			{gone, 60 * sec, "w. A", old, 2},
 			{"NOERROR", sec, "w. A", old, 3},
-			{fresh, sec, "w. A", fresh, 4},
+			{"NOERROR TC; w. 60 IN A 192.0.2.3", sec, "w. A", old, 4},
+			{fresh, sec, "w. A", fresh, 5},
 		}},
 	} {
 		beds(t, c.name, func(t *testing.T) {
@@ -321,4 +332,76 @@ func TestRefreshWithoutClient(t *testing.T) {
 		synctest.Wait()
 		b.want("w. A", "NOERROR; "+a("w.", 60))
 	})
+}
+
+// A reply with signatures that have expired replaces nothing with verify; what is done on failure gives it,
+// as it is none.
+func TestStaleOrExpiredSignature(t *testing.T) {
+	const reply = "NOERROR; w. 60 IN A 192.0.2.2; w. 60 IN RRSIG A 8 1 60 19990101000000 19980101000000 1 . AA=="
+	for option, want := range map[string]string{"serve_stale 1h verify": "NOERROR; w. 0 IN A 192.0.2.1", "": reply} {
+		beds(t, option, func(t *testing.T) {
+			b := newBed(t, "cache {\n"+option+"\n}")
+			b.replies("NOERROR; " + a("w.", 60))
+			b.ask("w. A +do")
+			time.Sleep(60 * time.Second)
+			b.upstream(func(_ context.Context, w dns.ResponseWriter, r *dns.Msg) (int, error) {
+				m := replyTo(t, r, reply)
+				m.SetEdns0(1232, true)
+				return 0, w.WriteMsg(m)
+			})
+			b.want("w. A +do", want)
+		})
+	}
+}
+
+// denied is the reply that comes of a denial, with a TTL.
+func denied(ttl string) string {
+	return "NXDOMAIN; authority; example. " + ttl + " IN SOA ns.example. root.example. 1 2 3 4 60"
+}
+
+// While one asks, others do not wait if there is a time between failures.
+func TestVerifyOneAtATime(t *testing.T) {
+	beds(t, "recheck", func(t *testing.T) {
+		b := newBed(t, "cache {\nserve_stale 1h verify 0 30s 20s\n}")
+		b.replies("NOERROR; " + a("w.", 60))
+		b.ask("w. A")
+		time.Sleep(60 * time.Second)
+		b.slowly(time.Second, "NOERROR; w. 60 IN A 192.0.2.2")
+		b.together([]asker{
+			{0, "w. A", 0, "NOERROR; w. 60 IN A 192.0.2.2", nil},
+			{time.Millisecond, "w. A", 0, staleA, nil},
+		})
+		b.wantQueries(2)
+	})
+}
+
+// What was begun for a client goes on when the client is gone, and keeps the reply.
+func TestVerifyWithoutClient(t *testing.T) {
+	for _, option := range []string{"serve_stale 1h verify 1s", ""} {
+		beds(t, option, func(t *testing.T) {
+			b := newBed(t, "cache {\n"+option+"\n}")
+			b.replies("NOERROR; " + a("w.", 60))
+			b.ask("w. A")
+			time.Sleep(60 * time.Second)
+			b.upstream(func(ctx context.Context, w dns.ResponseWriter, r *dns.Msg) (int, error) {
+				select {
+				case <-ctx.Done():
+					return dns.RcodeServerFailure, ctx.Err()
+				case <-time.After(3 * time.Second):
+				}
+				return 0, w.WriteMsg(replyTo(t, r, "NOERROR; w. 60 IN A 192.0.2.2"))
+			})
+			ctx, cancel := context.WithCancel(context.Background())
+			if _, err := b.ServeDNS(ctx, new(client), query("w. A")); err != nil {
+				t.Error(err)
+			}
+			cancel()
+			time.Sleep(4 * time.Second)
+			b.wantQueries(2)
+			if got := brief(b.ask("w. A")); !strings.HasSuffix(got, "192.0.2.2") {
+				t.Errorf("got %s", got)
+			}
+			b.wantQueries(2)
+		})
+	}
 }

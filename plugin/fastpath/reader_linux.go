@@ -68,11 +68,24 @@ func newReader(l *listener, s *socket) *reader {
 		h := &r.received[i].header
 		h.Name, h.Iov = (*byte)(unsafe.Pointer(&r.names[i])), &r.vectors[i]
 		h.SetIovlen(1)
+		if s.wildcard {
+			h.Control = &r.controls[i][0]
+		}
+		r.makeRoom(i)
 		a := &r.answers[i].header
 		a.Iov = &r.answerVectors[i]
 		a.SetIovlen(1)
 	}
 	return r
+}
+
+// makeRoom says how long the addresses of a datagram may be, where the kernel says how long they are.
+func (r *reader) makeRoom(i int) {
+	h := &r.received[i].header
+	h.Namelen = unix.SizeofSockaddrInet6
+	if r.socket.wildcard {
+		h.SetControllen(controlLen)
+	}
 }
 
 // run reads until the deadline of the socket has come.
@@ -107,19 +120,14 @@ func (r *reader) step(fd uintptr) bool {
 
 // batch receives once, and reports whether there may be more.
 func (r *reader) batch(fd uintptr) bool {
-	for i := range r.received {
-		h := &r.received[i].header
-		h.Namelen = unix.SizeofSockaddrInet6
-		if r.socket.wildcard {
-			h.Control = &r.controls[i][0]
-			h.SetControllen(controlLen)
-		}
-	}
 	n, _, errno := unix.Syscall6(unix.SYS_RECVMMSG, fd, uintptr(unsafe.Pointer(&r.received[0])), batch, unix.MSG_DONTWAIT, 0, 0)
 	switch errno {
 	case 0:
-		r.serve(fd, int(n)) // #nosec G115 -- at most batch
-		return n == batch
+		r.serve(fd, int(n))     // #nosec G115 -- at most batch
+		for i := range int(n) { // #nosec G115
+			r.makeRoom(i)
+		}
+		return n > 1 // where there were several, more have come meanwhile: waiting for them costs more than a look
 	case unix.EINTR:
 		return true
 	case unix.EAGAIN:
