@@ -147,7 +147,17 @@ func TestOverlap(t *testing.T) {
 		streams := n.startLoad(t, both...)
 		time.Sleep(before / 2)
 		next := n.start(t, configured)
-		waitAll(t, streams, generation)
+		// With IPv6 the kernel gives the next one no datagram while the first has sockets: those of the fast
+		// path are another group, behind that of the first.
+		waitFor(t, startTimeout, generation+" to serve", func() error {
+			for _, a := range both {
+				if !strings.Contains(next.Output(), fmt.Sprintf("Address %v takes", a)) {
+					return errors.New(next.Output())
+				}
+			}
+			return nil
+		})
+		time.Sleep(before / 2)
 		first.Stop(t)
 		left := time.Now()
 		time.Sleep(before)
@@ -205,7 +215,7 @@ func TestReload(t *testing.T) {
 	n := newNode(t)
 	path := filepath.Join(t.TempDir(), "Corefile")
 	configured := cache{who: "first", addresses: both}
-	write(t, path, server(configured.plugins()...))
+	write(t, path, configured.text())
 	p := n.Node.Start(t, program(t), "-conf", path)
 	for _, a := range both {
 		n.waitAnswer(t, startTimeout, a, "first")
@@ -215,7 +225,7 @@ func TestReload(t *testing.T) {
 	streams := n.startLoad(t, both...)
 	time.Sleep(before / 2)
 	configured.who = "second"
-	write(t, path, server(configured.plugins()...))
+	write(t, path, configured.text())
 	p.Signal(t, syscall.SIGUSR1)
 	waitAll(t, streams, "second")
 	reloaded := time.Now()

@@ -143,20 +143,27 @@ type cache struct {
 	more []string
 }
 
-// plugins are the lines of the Corefile.
-func (c cache) plugins() []string {
+// whos are those that answer as themselves; each has a port of its own behind its cache.
+var whos = []string{"local", "first", "second", "third", "bystander"}
+
+// text is the Corefile. The answers come out of a cache, so that the fast path has the addresses, and
+// from a server block of the same process behind it.
+func (c cache) text() string {
 	list := addressList(c.addresses)
-	return append([]string{
+	behind := fmt.Sprintf("127.0.0.1:%d", 5300+slices.Index(whos, c.who))
+	return server(append([]string{
 		"bind " + list, "errors",
 		"nodelocal " + list + " {\n        " + strings.Join(c.options, "\n        ") + "\n    }",
-		answering(c.who),
-	}, c.more...)
+		"cache", "forward . " + behind,
+	}, c.more...)...) + strings.Replace(server("bind 127.0.0.1", answering(c.who)), ":53", behind[strings.IndexByte(behind, ':'):], 1)
 }
 
 // start starts nodecache on the node and does not wait.
 func (n *node) start(t *testing.T, c cache) *netns.Process {
 	t.Helper()
-	return n.Node.Start(t, program(t), "-conf", corefile(t, c.plugins()...))
+	path := filepath.Join(t.TempDir(), "Corefile")
+	write(t, path, c.text())
+	return n.Node.Start(t, program(t), "-conf", path)
 }
 
 // run starts nodecache and waits until it answers a pod on each of its addresses and takes their

@@ -85,7 +85,7 @@ func TestOtherBackend(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "Corefile")
 	configured := n.withFallback("local")
 	configured.options = append(configured.options, "backend iptables")
-	write(t, path, server(configured.plugins()...))
+	write(t, path, configured.text())
 	p := n.Node.Start(t, program(t), "-conf", path)
 	n.waitAnswer(t, startTimeout, local4, "local")
 	waitFor(t, startTimeout, "the rules", func() error {
@@ -94,7 +94,7 @@ func TestOtherBackend(t *testing.T) {
 		}
 		return nil
 	})
-	write(t, path, server(n.withFallback("local").plugins()...))
+	write(t, path, n.withFallback("local").text())
 	p.Signal(t, syscall.SIGUSR1)
 	waitFor(t, startTimeout, "the rules of iptables to go, but those that accept", func() error {
 		accepts := 0
@@ -185,7 +185,7 @@ func TestForeignAddressOnLo(t *testing.T) {
 func TestOwnPort(t *testing.T) {
 	n := newNode(t)
 	path := filepath.Join(t.TempDir(), "Corefile")
-	text := strings.Replace(server(n.withFallback("local").plugins()...), ".:53", ".:1053", 1)
+	text := strings.Replace(n.withFallback("local").text(), ".:53", ".:1053", 1)
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
