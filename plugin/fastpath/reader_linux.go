@@ -120,7 +120,9 @@ func (r *reader) step(fd uintptr) bool {
 
 // batch receives once, and reports whether there may be more.
 func (r *reader) batch(fd uintptr) bool {
-	n, _, errno := unix.Syscall6(unix.SYS_RECVMMSG, fd, uintptr(unsafe.Pointer(&r.received[0])), batch, unix.MSG_DONTWAIT, 0, 0)
+	// Neither call waits, and a batch takes microseconds. Told of them, the scheduler would give this
+	// goroutine's processor away meanwhile, and take it back.
+	n, _, errno := unix.RawSyscall6(unix.SYS_RECVMMSG, fd, uintptr(unsafe.Pointer(&r.received[0])), batch, unix.MSG_DONTWAIT, 0, 0)
 	switch errno {
 	case 0:
 		r.serve(fd, int(n))     // #nosec G115 -- at most batch
@@ -244,7 +246,7 @@ func (r *reader) flush(fd uintptr, s *service, start time.Duration) {
 		return
 	}
 	for sent := 0; sent < r.pending; {
-		n, _, errno := unix.Syscall6(unix.SYS_SENDMMSG, fd, uintptr(unsafe.Pointer(&r.answers[sent])), uintptr(r.pending-sent), unix.MSG_DONTWAIT, 0, 0) // #nosec G115
+		n, _, errno := unix.RawSyscall6(unix.SYS_SENDMMSG, fd, uintptr(unsafe.Pointer(&r.answers[sent])), uintptr(r.pending-sent), unix.MSG_DONTWAIT, 0, 0) // #nosec G115
 		switch {
 		case errno == 0:
 			sent += int(n) // #nosec G115 -- at most batch
