@@ -138,8 +138,8 @@ func serverSockets(address string) []sockets.Socket {
 	}
 	wanted = netip.AddrPortFrom(wanted.Addr().WithZone(""), wanted.Port())
 	own := sockets.Own(func(a netip.AddrPort) bool {
-		// An address that is not specified may be that of either family.
-		return a == wanted || a.Port() == wanted.Port() && a.Addr().IsUnspecified() && wanted.Addr() == netip.IPv6Unspecified()
+		// Go takes a socket of both families for an address that is not specified, where there is IPv6.
+		return a == wanted || a.Port() == wanted.Port() && a.Addr().IsUnspecified() && wanted.Addr().IsUnspecified()
 	})
 	var datagrams []sockets.Socket
 	for _, s := range own {
