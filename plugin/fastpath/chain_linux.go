@@ -138,6 +138,10 @@ func (d *datagram) serve() {
 	if action == dns.MsgIgnore {
 		return
 	}
+	if action != dns.MsgAccept { // nothing but the header is looked at
+		b = b[:wire.HeaderLen]
+		clear(b[4:])
+	}
 	err := m.Unpack(b)
 	if action != dns.MsgAccept || err != nil {
 		refuse(w, m, action)

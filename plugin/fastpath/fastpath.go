@@ -34,7 +34,7 @@ type configuration struct {
 type storageKey struct{}
 
 // BlockOf returns the Block of the server block that a plugin is being set up for, and gives the block a
-// fast path if it can have one. It is called in setup, for each key of the block.
+// fast path if it can have one. It is called in setup.
 func BlockOf(c *caddy.Controller) *Block {
 	conf, ok := c.Get(storageKey{}).(*configuration)
 	if !ok {
@@ -49,16 +49,25 @@ func BlockOf(c *caddy.Controller) *Block {
 		// CoreDNS calls it when it begins to serve datagrams, and decorates nothing if it returns nil.
 		config.UDPDecorateWriterFunc = conf.serve
 	}
-	if !slices.Contains(b.configs, config) {
-		b.configs = append(b.configs, config)
+	for i := range c.ServerBlockKeys { // caddy calls setup for the first of them only
+		key := *c
+		key.ServerBlockKeyIndex = i
+		if config := dnsserver.GetConfig(&key); !slices.Contains(b.configs, config) {
+			b.configs = append(b.configs, config)
+		}
 	}
 	return b
 }
 
 func newConfiguration(c *caddy.Controller) *configuration {
 	conf := &configuration{blocks: map[int]*Block{}}
+	c.OnStartup(func() error { conf.announce(); return nil })
 	c.OnRestart(func() error { conf.reloading.Store(true); return nil })
-	c.OnRestartFailed(func() error { conf.reloading.Store(false); return nil })
+	c.OnRestartFailed(func() error {
+		conf.reloading.Store(false)
+		listeners.forget(conf)
+		return nil
+	})
 	c.OnShutdown(func() error {
 		// At the end of the process there is one more call, after the time in which health is lame.
 		if conf.reloading.Load() {

@@ -56,10 +56,12 @@ func (l *listener) acquire() *service {
 type registry struct {
 	mu      sync.Mutex
 	all     map[string]*listener
-	dropped map[string]uint64 // by the kernel, on sockets that are closed
+	coming  map[string]*configuration // that will have a listener on an address
+	dropped map[string]uint64         // by the kernel, on sockets that are closed
+	own     map[uint64]bool           // the inodes of the readers' sockets
 }
 
-var listeners = &registry{all: map[string]*listener{}, dropped: map[string]uint64{}}
+var listeners = &registry{all: map[string]*listener{}, coming: map[string]*configuration{}, dropped: map[string]uint64{}, own: map[uint64]bool{}}
 
 // serve is called when a server of the configuration begins to serve datagrams. It decorates nothing.
 func (conf *configuration) serve(server *dnsserver.Server) dns.DecorateWriter {
@@ -84,6 +86,9 @@ func (conf *configuration) serve(server *dnsserver.Server) dns.DecorateWriter {
 func (r *registry) enter(address string, s *service, most int) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if r.coming[address] == s.conf {
+		delete(r.coming, address)
+	}
 	l := r.all[address]
 	if l != nil {
 		l.chain.setMost(most)
@@ -91,8 +96,12 @@ func (r *registry) enter(address string, s *service, most int) error {
 		return nil
 	}
 	l = &listener{address: address, chain: newChain(most)}
-	if err := l.open(); err != nil {
-		l.release()
+	err := l.open(r.own)
+	for _, reader := range l.readers {
+		r.own[reader.socket.inode] = true
+	}
+	if err != nil {
+		r.release(l)
 		return err
 	}
 	l.service.Store(s)
@@ -103,9 +112,10 @@ func (r *registry) enter(address string, s *service, most int) error {
 	return nil
 }
 
-// open opens the sockets, one for each CPU that the process may use, and takes CoreDNS's out.
-func (l *listener) open() error {
-	if l.servers = serverSockets(l.address); len(l.servers) == 0 {
+// open opens the sockets, one for each CPU that the process may use, and takes CoreDNS's out: those on
+// the address that are not readers'.
+func (l *listener) open(readers map[uint64]bool) error {
+	if l.servers = serverSockets(l.address, readers); len(l.servers) == 0 {
 		return errors.New("the server's own socket is not found")
 	}
 	for range runtime.GOMAXPROCS(0) {
@@ -126,8 +136,8 @@ func (l *listener) open() error {
 	return nil
 }
 
-// serverSockets returns CoreDNS's own sockets of an address.
-func serverSockets(address string) []sockets.Socket {
+// serverSockets returns CoreDNS's own sockets of an address, given the inodes of the readers'.
+func serverSockets(address string, readers map[uint64]bool) []sockets.Socket {
 	text := strings.TrimPrefix(address, transport.DNS+"://")
 	if strings.HasPrefix(text, ":") {
 		text = "[::]" + text
@@ -143,7 +153,7 @@ func serverSockets(address string) []sockets.Socket {
 	})
 	var datagrams []sockets.Socket
 	for _, s := range own {
-		if s.Listener {
+		if s.Listener || readers[s.Inode()] {
 			s.Close()
 			continue
 		}
@@ -152,9 +162,57 @@ func serverSockets(address string) []sockets.Socket {
 	return datagrams
 }
 
+// announce says which addresses the configuration will have a listener on. CoreDNS begins to serve some
+// time after that, maybe after the configuration before it has ended.
+func (conf *configuration) announce() {
+	listeners.mu.Lock()
+	defer listeners.mu.Unlock()
+	for _, b := range conf.blocks {
+		if b.look().prevented != "" || b.configs[0].Transport != transport.DNS {
+			continue
+		}
+		for _, config := range b.configs {
+			for _, host := range b.configs[0].ListenHosts {
+				listeners.coming[addressOf(config, host)] = conf
+			}
+		}
+	}
+}
+
+// forget is called when the configuration stays because the next one could not start.
+func (r *registry) forget(stays *configuration) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for address, conf := range r.coming {
+		if conf != stays {
+			delete(r.coming, address)
+		}
+	}
+}
+
+// awaitSuccessors waits until the next configuration has taken over the listeners that it will have.
+func (r *registry) awaitSuccessors(conf *configuration) {
+	awaited := func() bool {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		for address, l := range r.all {
+			if next := r.coming[address]; l.service.Load().conf == conf && next != nil && next != conf {
+				return true
+			}
+		}
+		return false
+	}
+	for end := time.Now().Add(longest); awaited() && time.Now().Before(end); {
+		time.Sleep(time.Millisecond)
+	}
+}
+
 // leave ends the listeners that a configuration has and no other has taken over, and waits for the
 // queries that it has received. In a reload CoreDNS's own sockets take over what is left.
 func (r *registry) leave(conf *configuration, reloading bool) {
+	if reloading {
+		r.awaitSuccessors(conf)
+	}
 	r.mu.Lock()
 	var left []*listener
 	var services []*service
@@ -182,6 +240,11 @@ func (r *registry) leave(conf *configuration, reloading bool) {
 		leaving.Go(s.await)
 	}
 	leaving.Wait()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, l := range left {
+		r.release(l)
+	}
 }
 
 // Times of the end.
@@ -212,16 +275,18 @@ func (l *listener) close(reloading bool) {
 		r.finish()
 	}
 	l.service.Load().await()
-	l.release()
 }
 
-// release closes what open has opened.
-func (l *listener) release() {
-	for _, r := range l.readers {
-		_ = r.socket.file.Close()
+// release closes what open has opened. The mutex is held.
+func (r *registry) release(l *listener) {
+	for _, reader := range l.readers {
+		delete(r.own, reader.socket.inode)
+		_ = reader.socket.file.Close()
 	}
 	for _, s := range l.servers {
 		s.Close()
 	}
-	socketsOpen.WithLabelValues(l.address).Set(0)
+	if r.all[l.address] == nil {
+		socketsOpen.WithLabelValues(l.address).Set(0)
+	}
 }

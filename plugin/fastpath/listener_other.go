@@ -20,3 +20,6 @@ type registry struct{}
 var listeners registry
 
 func (registry) leave(*configuration, bool) {}
+func (registry) forget(*configuration)      {}
+
+func (conf *configuration) announce() {}

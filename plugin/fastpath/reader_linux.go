@@ -200,7 +200,7 @@ func (r *reader) answer(fd uintptr, s *service, i int, now time.Duration) bool {
 	*g = given{
 		counters: to.counters, family: family, do: q.DO, cached: e.Cached, kind: e.Kind,
 		rcode: uint8(form.Rcode()), qtype: q.Type, // #nosec G115 -- a code of four bits
-		requestSize: uint16(len(in)), responseSize: uint16(e.Plain.Len()), // #nosec G115 -- at most 64 KiB
+		requestSize: uint16(len(in)), responseSize: uint16(e.CountedLen()), // #nosec G115 -- at most 64 KiB
 	}
 	if q.EDNS && len(e.Options) > 0 {
 		g.responseSize += wire.OptLen + uint16(len(e.Options)) // #nosec G115

@@ -1,6 +1,7 @@
 package fastpath
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -56,6 +57,7 @@ type socket struct {
 	file     *os.File
 	raw      syscall.RawConn
 	local    *net.UDPAddr
+	inode    uint64
 	wildcard bool // every query has an address of its own that the answer has to come from
 }
 
@@ -86,18 +88,21 @@ func open(beside int) (s *socket, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("open a socket: %w", err)
 	}
-	if err := s.configure(fd, family, beside); err == nil {
-		err = unix.Bind(fd, self)
-		if err == nil {
-			s.file = os.NewFile(uintptr(fd), "udp "+s.local.String()) // #nosec G115 -- a descriptor
-			s.raw, err = s.file.SyscallConn()
-			return s, err
-		}
-		_ = unix.Close(fd)
-		return nil, fmt.Errorf("bind a socket to %v: %w", s.local, err)
+	if err = s.configure(fd, family, beside); err != nil {
+		err = fmt.Errorf("configure a socket: %w", err)
+	} else if err = unix.Bind(fd, self); err != nil {
+		err = fmt.Errorf("bind a socket to %v: %w", s.local, err)
 	}
-	_ = unix.Close(fd)
-	return nil, fmt.Errorf("configure a socket: %w", err)
+	if err != nil {
+		_ = unix.Close(fd)
+		return nil, err
+	}
+	s.inode = sockets.Socket{FD: fd}.Inode()
+	s.file = os.NewFile(uintptr(fd), "udp "+s.local.String()) // #nosec G115 -- a descriptor
+	if s.raw, err = s.file.SyscallConn(); err != nil {
+		return nil, errors.Join(err, s.file.Close())
+	}
+	return s, nil
 }
 
 // configure makes the socket like the one beside which it is opened.

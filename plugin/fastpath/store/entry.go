@@ -197,6 +197,9 @@ func (e *Entry) Patch(now time.Duration) wire.Patch {
 	return p
 }
 
+// CountedLen returns the length of the answer in bytes as package dns takes it, which CoreDNS counts.
+func (e *Entry) CountedLen() int { return e.Plain.Len() + e.plainExcess }
+
 // Form returns the form of the answer that the server gives to a query, given the length that it may
 // have in bytes, or nil if it has to be shortened. Plain is not asked for by those it does not fit.
 func (e *Entry) Form(q *wire.Query, p *wire.Patch, limit, fragments int) *wire.Answer {

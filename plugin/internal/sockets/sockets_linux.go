@@ -90,6 +90,15 @@ func (s Socket) Attach() error {
 	return nil
 }
 
+// Inode returns the number that the socket has among all open ones, 0 if it is not known.
+func (s Socket) Inode() uint64 {
+	var stat unix.Stat_t
+	if unix.Fstat(s.FD, &stat) != nil {
+		return 0
+	}
+	return stat.Ino
+}
+
 // Unread reports whether a datagram waits to be read.
 func (s Socket) Unread() bool {
 	n, err := unix.IoctlGetInt(s.FD, unix.SIOCINQ)

@@ -1,0 +1,163 @@
+//go:build linux
+
+package fastpath
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/miekg/dns"
+
+	"github.com/nearside-dns/nearside/test/daemon"
+)
+
+const (
+	plain4  = "cluster.local:PORT" // the key of a block
+	address = "dns://127.0.0.1:PORT"
+)
+
+// TestEligible starts programs and looks for the lines that tell who has the fast path.
+func TestEligible(t *testing.T) {
+	folder := newCluster(t)
+	weights := filepath.Join(folder, "weights")
+	if err := os.WriteFile(weights, []byte("web.shop.svc.cluster.local\n10.96.12.34 1\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	// block returns a server block with a plugin that answers, and others.
+	block := func(key, answers string, others ...string) string {
+		bind := "bind 127.0.0.1"
+		if len(others) > 0 && strings.HasPrefix(others[0], "bind ") {
+			bind = ""
+		}
+		return fmt.Sprintf("%s {\n%s\n%s\n%s\n}\n", key, bind, answers, strings.Join(others, "\n"))
+	}
+	kubernetes := fmt.Sprintf("kubernetes cluster.local {\nmanifests %s\n}", folder)
+	const (
+		cache   = "cache 30"
+		forward = "forward . 127.0.0.1:1"
+		with    = address + ": fast path for "
+		none    = address + ": no fast path for "
+	)
+	for _, tc := range []struct {
+		name, program, corefile string
+		want                    []string // lines
+		not                     string   // none of these
+	}{
+		{"kubernetes", "clusterdns", block(plain4, kubernetes), []string{with + "cluster.local."}, none},
+		{"kubernetes with what is transparent", "clusterdns",
+			block(".:PORT", kubernetes, "errors", "loop", "metadata", "prometheus 127.0.0.1:0", "transfer {\nto *\n}", "loadbalance", forward), []string{with + "."}, none},
+		{"cache", "nodecache", block(".:PORT", cache, forward), []string{with + "."}, none},
+		{"off", "clusterdns", block(plain4, kubernetes, "fastpath off"), []string{none + "cluster.local.: the Corefile says off"}, with},
+		{"on", "clusterdns", block(plain4, kubernetes, "fastpath on"), []string{with + "cluster.local."}, none},
+		{"limit", "clusterdns", block(plain4, kubernetes, "fastpath {\nmax_concurrent 5\n}"), []string{with + "cluster.local."}, none},
+		{"nothing that keeps answers", "nodecache", block(".:PORT", forward, "fastpath"),
+			[]string{none + ".: neither cache nor kubernetes is configured"}, with},
+		{"log", "clusterdns", block(plain4, kubernetes, "log"), []string{none + "cluster.local.: plugin log has to see every query"}, with},
+		{"rewrite", "clusterdns", block(plain4, kubernetes, "rewrite name a.example b.example"),
+			[]string{none + "cluster.local.: plugin rewrite has to see every query"}, with},
+		{"template", "clusterdns", block(plain4, kubernetes, "template IN A x.cluster.local {\nrcode NXDOMAIN\n}"),
+			[]string{none + "cluster.local.: plugin template has to see every query"}, with},
+		{"whoami", "clusterdns", block(plain4, kubernetes, "whoami"), []string{none + "cluster.local.: plugin whoami has to see every query"}, with},
+		{"loadbalance", "clusterdns", block(plain4, kubernetes, "loadbalance"), []string{with + "cluster.local."}, none},
+		{"loadbalance round_robin", "clusterdns", block(plain4, kubernetes, "loadbalance round_robin"), []string{with + "cluster.local."}, none},
+		{"loadbalance weighted", "clusterdns", block(plain4, kubernetes, "loadbalance weighted "+weights),
+			[]string{none + "cluster.local.: plugin loadbalance has another policy than round_robin"}, with},
+		{"loadbalance with prefer", "clusterdns", block(plain4, kubernetes, "loadbalance round_robin {\nprefer 10.0.0.0/8\n}"),
+			[]string{none + "cluster.local.: plugin loadbalance has another policy than round_robin"}, with},
+		{"hosts without cache", "clusterdns", block(plain4, kubernetes, "hosts {\n192.0.2.1 a.cluster.local\nfallthrough\n}"),
+			[]string{none + "cluster.local.: plugin hosts may answer before kubernetes, and there is no cache"}, with},
+		{"hosts with cache", "clusterdns", block(plain4, kubernetes, "hosts {\n192.0.2.1 a.cluster.local\nfallthrough\n}", cache),
+			[]string{with + "cluster.local."}, none},
+		{"one block of several is prevented", "clusterdns",
+			block(plain4, kubernetes) + block("example.org:PORT", cache, forward, "log") + block("example.net:PORT example.com:PORT", cache, forward, "fastpath off"),
+			[]string{
+				with + "cluster.local.",
+				none + "example.org.: plugin log has to see every query",
+				none + "example.com. example.net.: the Corefile says off",
+			}, ""},
+		{"several blocks", "clusterdns", block(plain4, kubernetes) + block(".:PORT", cache, forward), []string{with + ". cluster.local."}, none},
+		{"two addresses", "clusterdns", block(plain4, kubernetes, "bind 127.0.0.1 ::1"),
+			[]string{with + "cluster.local.", "dns://[::1]:PORT: fast path for cluster.local."}, none},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			p := daemon.Start(t, program(t, tc.program), tc.corefile)
+			fill := func(s string) string { return strings.ReplaceAll(s, "PORT", fmt.Sprint(p.Port)) }
+			for _, want := range tc.want {
+				within(t, fill(want), func() bool { return strings.Count(p.Output(), "plugin/fastpath: "+fill(want)+"\n") == 1 })
+			}
+			if tc.not != "" && strings.Contains(p.Output(), fill(tc.not)) {
+				t.Errorf("%q in\n%s", fill(tc.not), p.Output())
+			}
+		})
+	}
+}
+
+// TestOneBlockPrevented asks names of a block with the fast path and of one without it, on one listener.
+func TestOneBlockPrevented(t *testing.T) {
+	folder := newCluster(t)
+	logging := strings.Replace(clusterBlock(folder, "log . {\nclass error\n}"), ".:PORT", "svc.cluster.local:PORT", 1)
+	s := start(t, "clusterdns", strings.ReplaceAll(clusterBlock(folder)+logging, "FASTPATH", ""))
+	for _, tc := range []struct {
+		name  string
+		qtype uint16
+		hits  int
+	}{
+		{"10-244-1-20.shop.pod.cluster.local.", dns.TypeA, 2},
+		{"34.12.96.10.in-addr.arpa.", dns.TypePTR, 2},
+		{"web.shop.svc.cluster.local.", dns.TypeA, 0},
+		{"db.shop.SVC.cluster.local.", dns.TypeA, 0},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			before := s.scrape(t)
+			udp := dial(t, "udp", "127.0.0.1", s)
+			for range 3 {
+				udp.ask(t, pack(t, newQuery(tc.name, tc.qtype)))
+			}
+			var now samples
+			within(t, "the queries are counted", func() bool {
+				now = s.scrape(t).since(before)
+				return now.sum(answeredTotal)+now.sum(handedOverTotal) == 3
+			})
+			if hits := int(now.sum(answeredTotal)); hits != tc.hits {
+				t.Errorf("%d of 3 queries were answered by the fast path, want %d", hits, tc.hits)
+			}
+		})
+	}
+}
+
+// TestWrongArguments starts programs with directives that can't be read.
+func TestWrongArguments(t *testing.T) {
+	for _, tc := range []struct {
+		name, directive string
+		line            int    // that the error is about
+		want            string // in the error
+	}{
+		{"unknown argument", "fastpath maybe", 2, `["maybe"]: say on, off, or nothing`},
+		{"two arguments", "fastpath on off", 2, `["on" "off"]: say on, off, or nothing`},
+		{"twice", "fastpath on\nfastpath off", 3, "fastpath is given twice in a server block"},
+		{"unknown option", "fastpath {\nfaster\n}", 3, `unknown option "faster": max_concurrent is the only one`},
+		{"no number", "fastpath {\nmax_concurrent\n}", 3, "max_concurrent takes one number, not []"},
+		{"two numbers", "fastpath {\nmax_concurrent 1 2\n}", 3, `max_concurrent takes one number, not ["1" "2"]`},
+		{"zero", "fastpath {\nmax_concurrent 0\n}", 3, `max_concurrent "0": say a number from 1 to 1048576`},
+		{"negative", "fastpath {\nmax_concurrent -1\n}", 3, `max_concurrent "-1": say a number`},
+		{"too many", "fastpath {\nmax_concurrent 1048577\n}", 3, `max_concurrent "1048577": say a number`},
+		{"text", "fastpath {\nmax_concurrent many\n}", 3, `max_concurrent "many": say a number`},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			p := daemon.Launch(t, program(t, "clusterdns"), ".:PORT {\n"+tc.directive+"\n}\n")
+			code, err := p.Wait(2 * bounded)
+			if err != nil {
+				t.Fatal(err)
+			}
+			where := fmt.Sprintf("%s:%d - ", p.Corefile, tc.line)
+			if output := p.Output(); code != 1 || strings.Count(output, "\n") != 1 || !strings.Contains(output, tc.want) || !strings.Contains(output, where) {
+				t.Errorf("exit code %d and %q, want 1 and one line with %q and %q", code, output, where, tc.want)
+			}
+		})
+	}
+}

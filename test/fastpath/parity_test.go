@@ -1,0 +1,103 @@
+//go:build linux
+
+package fastpath
+
+import (
+	"bytes"
+	"testing"
+
+	"github.com/miekg/dns"
+)
+
+// comparison says what may differ between the replies of two programs.
+type comparison struct {
+	ttl uint32 // by which TTLs may differ in seconds
+}
+
+// check sends a packet to both programs and compares the replies.
+func (c comparison) check(t *testing.T, w wires, q query) {
+	t.Helper()
+	on, off := w.ask(t, q.packet)
+	if bytes.Equal(on, off) {
+		return
+	}
+	maskSerials(on)
+	maskSerials(off)
+	if c.ttl > 0 {
+		matchTTLs(off, on, c.ttl)
+	}
+	if !bytes.Equal(on, off) {
+		t.Errorf("%s over %s %s: with the fast path\n%s\n% x\nwithout\n%s\n% x", q.name, w.on.network, w.on.address,
+			describe(on), on, describe(off), off)
+	}
+}
+
+// checkAll sends every packet so many times over UDP in both families, so that the later ones find what
+// is kept, and once over TCP. It returns how many datagrams that makes.
+func (c comparison) checkAll(t *testing.T, p pair, queries []query, again int) (datagrams int) {
+	t.Helper()
+	for _, host := range []string{"127.0.0.1", "::1"} {
+		udp := p.dial(t, "udp", host)
+		for _, q := range queries {
+			for range again {
+				c.check(t, udp, q)
+				datagrams++
+			}
+		}
+	}
+	tcp := p.dial(t, "tcp", "127.0.0.1")
+	for _, q := range queries {
+		c.check(t, tcp, q)
+	}
+	return datagrams
+}
+
+// counted returns by how much the fast path has gone on since, once it has taken in so many datagrams.
+func (p pair) counted(t *testing.T, before samples, datagrams int) (answered, handedOver int) {
+	t.Helper()
+	within(t, "all datagrams are counted", func() bool {
+		now := p.on.scrape(t).since(before)
+		answered, handedOver = int(now.sum(answeredTotal)), int(now.sum(handedOverTotal))
+		return answered+handedOver >= datagrams
+	})
+	if answered+handedOver != datagrams {
+		t.Errorf("%d queries answered and %d handed over, that is more than the %d that were sent", answered, handedOver, datagrams)
+	}
+	return answered, handedOver
+}
+
+func TestParityOfClusterNames(t *testing.T) {
+	p := startPair(t, "clusterdns", clusterBlock(newCluster(t)))
+	for _, tc := range []struct {
+		name    string
+		queries []query
+		again   int
+		least   int // percentage that is answered by the fast path
+		most    int
+	}{
+		// Handed over are the first query of each, those for something that is not kept (SOA, NS, DS, aliases
+		// with addresses), what is too long for the client, and denials in upper case.
+		{"all names and types", plain(t, clusterNames), 3, 40, 83},
+		{"ClusterIP as asked by different clients", variants(t, "web.shop.svc.cluster.local.", dns.TypeA), 2, 40, 100},
+		{"headless as asked by different clients", variants(t, "db.shop.svc.cluster.local.", dns.TypeAAAA), 2, 50, 100},
+		{"compressed as asked by different clients", variants(t, "many12.shop.svc.cluster.local.", dns.TypeA), 2, 40, 100},
+		{"too long for some clients", variants(t, "many60.shop.svc.cluster.local.", dns.TypeA), 2, 10, 90},
+		{"too long for most clients", variants(t, "many120.shop.svc.cluster.local.", dns.TypeA), 2, 5, 60},
+		{"SRV as asked by different clients", variants(t, "_http._tcp.many12.shop.svc.cluster.local.", dns.TypeSRV), 2, 10, 90},
+		{"PTR as asked by different clients", variants(t, "34.12.96.10.in-addr.arpa.", dns.TypePTR), 2, 50, 100},
+		{"NXDOMAIN as asked by different clients", variants(t, "www.example.org.shop.svc.cluster.local.", dns.TypeA), 2, 25, 90},
+		{"NODATA as asked by different clients", variants(t, "kubernetes.default.svc.cluster.local.", dns.TypeAAAA), 2, 25, 90},
+		{"odd queries", odd(t, "web.shop.svc.cluster.local."), 1, 0, 0},
+		{"malformed packets", malformed(t), 1, 0, 0},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			before := p.on.scrape(t)
+			datagrams := comparison{}.checkAll(t, p, tc.queries, tc.again)
+			answered, _ := p.counted(t, before, datagrams)
+			if percent := 100 * answered / datagrams; percent < tc.least || percent > tc.most {
+				t.Errorf("%d of %d queries were answered by the fast path, want %d%% to %d%%", answered, datagrams, tc.least, tc.most)
+			}
+			t.Logf("%d of %d", answered, datagrams)
+		})
+	}
+}

@@ -1,0 +1,127 @@
+//go:build linux
+
+package fastpath
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/nearside-dns/nearside/test/daemon"
+)
+
+// bounded is how long something may take that is to happen at once, on a busy machine.
+const bounded = 10 * time.Second
+
+var programs struct {
+	mu     sync.Mutex
+	folder string
+	paths  map[string]string
+}
+
+// TestMain removes the programs that the tests have built.
+func TestMain(m *testing.M) {
+	flag.Parse()
+	code := m.Run()
+	if programs.folder != "" {
+		if err := os.RemoveAll(programs.folder); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			code = 1
+		}
+	}
+	os.Exit(code)
+}
+
+// program returns the path of a program, which is built once.
+func program(t *testing.T, name string) string {
+	t.Helper()
+	programs.mu.Lock()
+	defer programs.mu.Unlock()
+	if path := programs.paths[name]; path != "" {
+		return path
+	}
+	if programs.folder == "" {
+		folder, err := os.MkdirTemp("", "fastpath-test-")
+		if err != nil {
+			t.Fatal(err)
+		}
+		programs.folder, programs.paths = folder, map[string]string{}
+	}
+	programs.paths[name] = daemon.BuildIn(t, programs.folder, name)
+	return programs.paths[name]
+}
+
+// server is a running program whose metrics can be read.
+type server struct {
+	*daemon.Process
+	metrics string // address
+}
+
+// start starts a program with a Corefile, in which PORT stands for the port of DNS and METRICS for the
+// address of metrics, and waits until it answers.
+func start(t *testing.T, name, corefile string) *server {
+	t.Helper()
+	s := &server{metrics: "127.0.0.1:" + strconv.Itoa(daemon.FreePort(t))}
+	s.Process = daemon.Start(t, program(t, name), s.fill(corefile))
+	return s
+}
+
+func (s *server) fill(corefile string) string {
+	return strings.ReplaceAll(corefile, "METRICS", s.metrics)
+}
+
+// reload has the program read another Corefile, and waits until it has.
+func (s *server) reload(t *testing.T, corefile string) {
+	t.Helper()
+	s.reloadUntil(t, corefile, "[INFO] Reloading complete")
+}
+
+// reloadUntil is reload with the line that tells how it ended.
+func (s *server) reloadUntil(t *testing.T, corefile, line string) {
+	t.Helper()
+	s.Configure(t, s.fill(corefile))
+	before := strings.Count(s.Output(), line)
+	s.Signal(t, syscall.SIGUSR1)
+	within(t, "a line with "+line, func() bool { return strings.Count(s.Output(), line) > before })
+}
+
+// within waits until something is so.
+func within(t *testing.T, what string, so func() bool) {
+	t.Helper()
+	if !soon(so) {
+		t.Fatalf("not within %s: %s", bounded, what)
+	}
+}
+
+// pair is the same program twice with the same configuration, but for the fast path.
+type pair struct{ on, off *server }
+
+// startPair starts a program with a Corefile in which FASTPATH is where the directive may be.
+func startPair(t *testing.T, name, corefile string) pair {
+	t.Helper()
+	p := pair{
+		on:  start(t, name, strings.ReplaceAll(corefile, "FASTPATH", "")),
+		off: start(t, name, strings.ReplaceAll(corefile, "FASTPATH", "fastpath off")),
+	}
+	within(t, "the start line of the fast path", func() bool { return strings.Contains(p.on.Output(), ": fast path for ") })
+	if strings.Contains(p.off.Output(), ": fast path for ") {
+		t.Fatal("fastpath off is not obeyed")
+	}
+	return p
+}
+
+// soon waits until something is so, and reports whether it came.
+func soon(so func() bool) bool {
+	for end := time.Now().Add(bounded); !so(); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(end) {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,266 @@
+//go:build linux
+
+package fastpath
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/miekg/dns"
+)
+
+// life is a program under load whose configuration is changed.
+type life struct {
+	*server
+	corefile string // with FASTPATH and OTHER, for something of a broken one
+	next     func(worker, i int) question
+}
+
+func startClusterdns(t *testing.T) life {
+	t.Helper()
+	corefile := clusterBlock(newCluster(t), "OTHER")
+	next := func(worker, i int) question {
+		switch i % 4 {
+		case 0: // nobody has asked for it
+			return question{fmt.Sprintf("x%d-%d.shop.svc.cluster.local.", worker, i), dns.TypeA, isRcode(dns.RcodeNameError)}
+		case 1:
+			return question{"web.shop.svc.cluster.local.", dns.TypeA, isAddress("10.96.12.34")}
+		case 2:
+			return question{"db-0.db.shop.svc.cluster.local.", dns.TypeA, isAddress("10.244.1.20")}
+		default:
+			return question{"gone.shop.svc.cluster.local.", dns.TypeAAAA, isRcode(dns.RcodeNameError)}
+		}
+	}
+	return life{start(t, "clusterdns", without(corefile)), corefile, next}
+}
+
+func startNodecache(t *testing.T) life {
+	t.Helper()
+	u := startUpstream(t, answerAddress)
+	corefile := fmt.Sprintf(`.:PORT {
+    bind 127.0.0.1
+    errors
+    prometheus METRICS
+    FASTPATH
+    OTHER
+    cache 30
+    forward . %s
+}
+`, u.address)
+	next := func(worker, i int) question {
+		if i%2 == 0 {
+			return question{fmt.Sprintf("x%d-%d.example.org.", worker, i), dns.TypeA, isAddress("192.0.2.1")}
+		}
+		return question{"www.example.org.", dns.TypeA, isAddress("192.0.2.1")}
+	}
+	return life{start(t, "nodecache", without(corefile)), corefile, next}
+}
+
+// without leaves the places in a Corefile empty.
+func without(corefile string) string { return with(corefile, "", "") }
+
+// with fills the places in a Corefile.
+func with(corefile, fastpath, other string) string {
+	return strings.NewReplacer("FASTPATH", fastpath, "OTHER", other).Replace(corefile)
+}
+
+// TestReload changes the configuration under load again and again.
+func TestReload(t *testing.T) {
+	for name, begin := range map[string]func(*testing.T) life{"clusterdns": startClusterdns, "nodecache": startNodecache} {
+		t.Run(name, func(t *testing.T) {
+			s := begin(t)
+			l := startLoad(t, s.Addr, 16, s.next)
+			for _, step := range []struct {
+				name            string
+				fastpath, other string
+				ended           string // the line that tells that the reload has ended
+				hits            bool   // whether there is a fast path then
+			}{
+				{"the same", "", "", "[INFO] Reloading complete", true},
+				{"another limit", "fastpath {\nmax_concurrent 100\n}", "", "[INFO] Reloading complete", true},
+				{"off", "fastpath off", "", "[INFO] Reloading complete", false},
+				{"off again", "fastpath off", "", "[INFO] Reloading complete", false},
+				{"broken while off", "", "nonsense", "Not reloaded", false},
+				{"on", "fastpath on", "", "[INFO] Reloading complete", true},
+				{"broken", "", "nonsense", "Not reloaded", true},
+				{"broken at the start", "", "forward . /none/resolv.conf", "Not reloaded", true},
+				{"broken off", "fastpath off", "health 127.0.0.1:1:1", "Not reloaded", true},
+				{"off with a plugin", "", "log . {\nclass error\n}", "[INFO] Reloading complete", false},
+				{"on again", "", "", "[INFO] Reloading complete", true},
+				{"the same again", "", "", "[INFO] Reloading complete", true},
+			} {
+				s.reloadUntil(t, with(s.corefile, step.fastpath, step.other), step.ended)
+				asked := l.asked.Load()
+				before := s.scrape(t).sum(answeredTotal)
+				within(t, "the load goes on", func() bool { return l.asked.Load() > asked+200 })
+				if grown := s.scrape(t).sum(answeredTotal) - before; (grown > 0) != step.hits {
+					t.Errorf("%s: the fast path has answered %v queries", step.name, grown)
+				}
+			}
+			t.Logf("%d queries", l.end(t))
+		})
+	}
+}
+
+// TestReloadInARow reloads without waiting for anything but the end of each.
+func TestReloadInARow(t *testing.T) {
+	for name, begin := range map[string]func(*testing.T) life{"clusterdns": startClusterdns, "nodecache": startNodecache} {
+		t.Run(name, func(t *testing.T) {
+			s := begin(t)
+			l := startLoad(t, s.Addr, 16, s.next)
+			for i := range 10 {
+				s.reload(t, with(s.corefile, []string{"", "fastpath off"}[i%2], ""))
+			}
+			for range 10 {
+				s.reload(t, without(s.corefile))
+			}
+			t.Logf("%d queries", l.end(t))
+		})
+	}
+}
+
+// heldZone has the names whose answers are held.
+const heldZone = ".example.org."
+
+// slow is a program that forwards to a server which holds its answers.
+func slow(t *testing.T, fastpath string) (*server, *gate) {
+	t.Helper()
+	g := newGate(t)
+	u := startUpstream(t, func(w dns.ResponseWriter, r *dns.Msg) {
+		if strings.HasSuffix(r.Question[0].Name, heldZone) {
+			g.pass(r.Question[0].Name)
+		}
+		answerAddress(w, r)
+	})
+	corefile := clusterBlock(newCluster(t), "forward . "+u.address)
+	return start(t, "clusterdns", strings.ReplaceAll(corefile, "FASTPATH", fastpath)), g
+}
+
+// burst sends queries for different names from one socket, and returns the socket.
+func burst(t *testing.T, address string, names []string) net.Conn {
+	t.Helper()
+	conn, err := net.Dial("udp", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	for _, name := range names {
+		if _, err := conn.Write(pack(t, newQuery(name, dns.TypeA))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return conn
+}
+
+// answered reads answers until there are so many, and returns their names.
+func answered(t *testing.T, conn net.Conn, count int) (names map[string]bool) {
+	t.Helper()
+	names = map[string]bool{}
+	b := make([]byte, 4096)
+	for len(names) < count {
+		if err := conn.SetReadDeadline(time.Now().Add(bounded)); err != nil {
+			t.Fatal(err)
+		}
+		n, err := conn.Read(b)
+		if err != nil {
+			t.Errorf("after %d of %d answers: %v", len(names), count, err)
+			return names
+		}
+		m := new(dns.Msg)
+		if err := m.Unpack(b[:n]); err != nil || len(m.Question) != 1 {
+			t.Fatalf("%v: %v", m, err)
+		}
+		if wrong := isAddress("192.0.2.1")(m); wrong != "" {
+			t.Error(wrong)
+		}
+		names[m.Question[0].Name] = true
+	}
+	return names
+}
+
+// unique returns so many names that nobody has asked for.
+func unique(count int) (names []string) {
+	mark := rand.Uint32()
+	for i := range count {
+		names = append(names, fmt.Sprintf("x%d-%d%s", i, mark, heldZone))
+	}
+	return names
+}
+
+// TestHeldQueriesAreAnswered ends what answers while queries are with a slow server.
+func TestHeldQueriesAreAnswered(t *testing.T) {
+	const queries = 300
+	for _, tc := range []struct {
+		name string
+		end  func(t *testing.T, s *server, begun func())
+	}{
+		{"stop", func(t *testing.T, s *server, begun func()) {
+			s.Signal(t, syscall.SIGTERM)
+			within(t, "the stop begins", func() bool { return strings.Contains(s.Output(), "SIGTERM: Shutting down") })
+			begun()
+			if code, err := s.Wait(2 * bounded); code != 0 || err != nil {
+				t.Errorf("exit code %d: %v", code, err)
+			}
+		}},
+		{"reload", func(t *testing.T, s *server, begun func()) {
+			before := strings.Count(s.Output(), "[INFO] Reloading complete")
+			s.Signal(t, syscall.SIGUSR1)
+			within(t, "the reload begins", func() bool { return strings.Contains(s.Output(), "SIGUSR1: Reloading") })
+			begun()
+			within(t, "the reload ends", func() bool { return strings.Count(s.Output(), "[INFO] Reloading complete") > before })
+		}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			s, g := slow(t, "")
+			// A socket's buffer has room for so many answers that are not read yet.
+			var conns []net.Conn
+			for range 6 {
+				conns = append(conns, burst(t, s.Addr, unique(queries/6)))
+			}
+			within(t, "all queries come to the slow server", func() bool { return g.count() == queries })
+			tc.end(t, s, func() {
+				time.AfterFunc(200*time.Millisecond, g.open) // the end is under way
+			})
+			for _, conn := range conns {
+				answered(t, conn, queries/6)
+			}
+		})
+	}
+}
+
+// TestReceivedQueriesAreAnswered ends a program that has not read its queries yet.
+func TestReceivedQueriesAreAnswered(t *testing.T) {
+	const queries = 200
+	for _, tc := range []struct {
+		name   string
+		signal syscall.Signal
+	}{
+		{"stop", syscall.SIGTERM},
+		{"reload", syscall.SIGUSR1},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			s, g := slow(t, "")
+			g.open()
+			s.Signal(t, syscall.SIGSTOP)
+			var conns []net.Conn // several, so that every socket of the program has some
+			for range 10 {
+				conns = append(conns, burst(t, s.Addr, unique(queries/10)))
+			}
+			s.Signal(t, tc.signal)
+			s.Signal(t, syscall.SIGCONT)
+			for _, conn := range conns {
+				answered(t, conn, queries/10)
+			}
+			if tc.signal == syscall.SIGTERM {
+				if code, err := s.Wait(2 * bounded); code != 0 || err != nil {
+					t.Errorf("exit code %d: %v", code, err)
+				}
+			}
+		})
+	}
+}

@@ -1,0 +1,220 @@
+//go:build linux
+
+package fastpath
+
+import (
+	"bufio"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/miekg/dns"
+)
+
+var soak = flag.Duration("soak", 10*time.Second, "how long TestSoak lasts")
+
+// Bounds of what a program may take more at the end of the soak than after warming up.
+const (
+	moreMemory     = 16 << 20 // bytes; the budget for answers is not used up by the names that are asked
+	morePart       = 4        // and this part of what there was, since the race detector takes several times as much
+	moreGoroutines = 10
+)
+
+// versions are the addresses that a Service has one after the other. Who has seen one must not be given
+// an older one.
+type versions struct{ seen atomic.Int64 }
+
+const versionsNet = "10.97."
+
+func versionAddress(v int64) string { return fmt.Sprintf("%s%d.%d", versionsNet, v/250, v%250+1) }
+
+// question returns one for the address of a Service.
+func (v *versions) question(name string) question {
+	least := v.seen.Load()
+	return question{name + ".shop.svc.cluster.local.", dns.TypeA, func(m *dns.Msg) string {
+		if m.Rcode != dns.RcodeSuccess || len(m.Answer) != 1 {
+			return fmt.Sprintf("want one address and got\n%v", m)
+		}
+		a, ok := m.Answer[0].(*dns.A)
+		if !ok {
+			return fmt.Sprintf("want one address and got\n%v", m)
+		}
+		four := a.A.To4()
+		got := int64(four[2])*250 + int64(four[3]) - 1
+		if got < least {
+			return fmt.Sprintf("%v, when %s was seen before", a.A, versionAddress(least))
+		}
+		for seen := v.seen.Load(); seen < got && !v.seen.CompareAndSwap(seen, got); seen = v.seen.Load() {
+		}
+		return ""
+	}}
+}
+
+// residentMemory returns the resident memory of a process in bytes.
+func residentMemory(t *testing.T, pid int) int64 {
+	t.Helper()
+	f, err := os.Open(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := f.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	for lines := bufio.NewScanner(f); lines.Scan(); {
+		if rest, ok := strings.CutPrefix(lines.Text(), "VmRSS:"); ok {
+			kb, err := strconv.ParseInt(strings.TrimSpace(strings.TrimSuffix(rest, "kB")), 10, 64)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return kb << 10
+		}
+	}
+	t.Fatal("no VmRSS")
+	return 0
+}
+
+// garbage sends what nobody has to answer: random bytes, queries with a byte changed, packets from the
+// files, datagrams that are larger than any query.
+func garbage(t *testing.T, address string, files []query, valid []byte, stop chan struct{}) {
+	for {
+		conn, err := net.Dial("udp", address)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		for j := range 20 {
+			var b []byte
+			switch j % 4 {
+			case 0:
+				b = make([]byte, rand.IntN(600))
+				for k := range b {
+					b[k] = byte(rand.Uint32())
+				}
+			case 1:
+				b = append(b, valid...)
+				b[rand.IntN(len(b))] = byte(rand.Uint32())
+			case 2:
+				b = files[rand.IntN(len(files))].packet
+			default:
+				b = append(append(b, valid...), make([]byte, 1500+rand.IntN(60000))...)
+			}
+			if _, err := conn.Write(b); err != nil {
+				continue // an answer to an earlier one that nobody waited for
+			}
+		}
+		if err := conn.Close(); err != nil {
+			t.Error(err)
+		}
+		select {
+		case <-stop:
+			return
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+}
+
+// TestSoak asks what is kept and what is not, while the cluster changes and garbage comes in.
+func TestSoak(t *testing.T) {
+	const (
+		workers  = 24
+		services = 4
+		absent   = 2000 // names that don't exist
+		outside  = 2000 // names of the forwarded zone
+	)
+	folder := newCluster(t)
+	u := startUpstream(t, answerAddress)
+	var changing [services]versions
+	change := func(i int, version int64) {
+		name := fmt.Sprintf("changing%d", i)
+		if err := writeManifest(folder, name+".yaml", clusterIP(name, versionAddress(version*services+int64(i)))); err != nil {
+			t.Error(err)
+		}
+	}
+	for i := range changing {
+		change(i, 0)
+	}
+	corefile := clusterBlock(folder) + fmt.Sprintf("example.org:PORT {\nbind 127.0.0.1 ::1\nerrors\ncache 5\nforward . %s\n}\n", u.address)
+	s := start(t, "clusterdns", strings.ReplaceAll(corefile, "FASTPATH", ""))
+
+	next := func(worker, i int) question {
+		switch rand.IntN(8) {
+		case 0:
+			return question{fmt.Sprintf("no%d.shop.svc.cluster.local.", rand.IntN(absent)), dns.TypeA, isRcode(dns.RcodeNameError)}
+		case 1:
+			return question{fmt.Sprintf("x%d.example.org.", rand.IntN(outside)), dns.TypeA, isAddress("192.0.2.1")}
+		case 2:
+			return question{mixCase("db-0.db.shop.svc.cluster.local."), dns.TypeA, isAddress("10.244.1.20")}
+		case 3:
+			return question{"web.shop.svc.cluster.local.", dns.TypeA, isAddress("10.96.12.34")}
+		case 4:
+			return question{"web.shop.svc.cluster.local.", dns.TypeTXT, isRcode(dns.RcodeSuccess)}
+		default:
+			n := (worker + i) % services
+			return changing[n].question(fmt.Sprintf("changing%d", n))
+		}
+	}
+	stop := make(chan struct{})
+	var others sync.WaitGroup
+	files, valid := malformed(t), pack(t, newQuery("web.shop.svc.cluster.local.", dns.TypeA))
+	others.Go(func() { garbage(t, s.Addr, files, valid, stop) })
+	var version atomic.Int64
+	others.Go(func() {
+		for {
+			select {
+			case <-stop:
+				return
+			case <-time.After(200 * time.Millisecond):
+				n := version.Add(1)
+				change(int(n)%services, n)
+			}
+		}
+	})
+
+	before := s.scrape(t)
+	warm := startLoad(t, s.Addr, workers, next)
+	time.Sleep(max(*soak/4, 3*time.Second))
+	warm.end(t)
+	memory := residentMemory(t, s.Pid())
+	l4 := startLoad(t, s.Addr, workers/2, next)
+	l6 := startLoad(t, net.JoinHostPort("::1", strconv.Itoa(s.Port)), workers/2, next)
+	time.Sleep(*soak)
+	asked := l4.end(t) + l6.end(t)
+	close(stop)
+	others.Wait()
+
+	after := s.scrape(t).since(before)
+	t.Logf("%d queries, %d changes; the fast path answered %v queries and handed over %v", asked, version.Load(), after.sum(answeredTotal), after.sum(handedOverTotal))
+	if after.sum(answeredTotal) == 0 || after.sum(handedOverTotal) == 0 {
+		t.Error("want some of both")
+	}
+	if n := after.sum(droppedTotal, `reason="overload"`) + after.sum(receiveDrops); n != 0 {
+		t.Errorf("%v queries were dropped", n)
+	}
+	for i := range changing {
+		if changing[i].seen.Load() < int64(services) {
+			t.Errorf("Service %d was never seen to change", i)
+		}
+	}
+	if now := residentMemory(t, s.Pid()); now-memory > moreMemory+memory/morePart {
+		t.Errorf("%d bytes of memory, %d after warming up", now, memory)
+	} else {
+		t.Logf("%d KiB of memory, %d after warming up", now>>10, memory>>10)
+	}
+	within(t, "nothing is in flight", func() bool { return s.scrape(t).sum(inFlight) == 0 })
+	within(t, "the goroutines are gone", func() bool {
+		return s.scrape(t).sum(goroutines) <= before.sum(goroutines)+moreGoroutines
+	})
+	if panics := s.scrape(t).sum("coredns_panics_total"); panics != 0 {
+		t.Errorf("%v panics", panics)
+	}
+}

@@ -1,0 +1,172 @@
+//go:build linux
+
+package fastpath
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/miekg/dns"
+
+	"github.com/nearside-dns/nearside/test/netns"
+)
+
+// added are addresses that the server's host has besides its own, in families in turn.
+var added = []string{"10.2.0.77", "fd02::77", "10.2.0.78", "fd02::78"}
+
+// startIn starts clusterdns in a namespace, and waits until it answers there.
+func startIn(t *testing.T, n *netns.Namespace, corefile string) *netns.Process {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "Corefile")
+	if err := os.WriteFile(path, []byte(corefile), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	p := n.Start(t, program(t, "clusterdns"), "-conf", path)
+	within(t, "the start line of the fast path", func() bool { return strings.Contains(p.Output(), ": fast path for ") })
+	return p
+}
+
+// askFrom asks an address from a namespace with a socket that takes answers from anywhere, and returns
+// where the answer came from.
+func askFrom(t *testing.T, n *netns.Namespace, server netip.AddrPort, name string) netip.AddrPort {
+	t.Helper()
+	var conn *net.UDPConn
+	err := n.Do(func() (err error) {
+		conn, err = net.ListenUDP("udp", nil)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := conn.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	query := pack(t, newQuery(name, dns.TypeA))
+	for range 20 { // the server's start line comes a moment before it answers
+		if _, err := conn.WriteToUDPAddrPort(query, server); err != nil {
+			t.Fatal(err)
+		}
+		if err := conn.SetReadDeadline(time.Now().Add(bounded / 20)); err != nil {
+			t.Fatal(err)
+		}
+		b := make([]byte, 4096)
+		count, from, err := conn.ReadFromUDPAddrPort(b)
+		if errors.Is(err, os.ErrDeadlineExceeded) {
+			continue
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		m := new(dns.Msg)
+		if err := m.Unpack(b[:count]); err != nil || m.Id != uint16(query[0])<<8|uint16(query[1]) {
+			t.Fatalf("answer with id %d: %v", m.Id, err)
+		}
+		return netip.AddrPortFrom(from.Addr().Unmap(), from.Port())
+	}
+	return netip.AddrPort{}
+}
+
+// linkLocal returns the link-local address of a host's interface as another host of the link has to write
+// it, which sees the link as a device of its own.
+func linkLocal(t *testing.T, host, other *netns.Namespace, device string) netip.Addr {
+	t.Helper()
+	// Names of interfaces are looked up in the test's own namespace, so the zone is a number.
+	index, _, _ := strings.Cut(other.Run(t, "ip", "-o", "link", "show", "dev", device), ":")
+	fields := strings.Fields(host.Run(t, "ip", "-6", "-o", "addr", "show", "dev", "eth0", "scope", "link"))
+	for _, f := range fields {
+		if prefix, err := netip.ParsePrefix(f); err == nil {
+			return prefix.Addr().WithZone(index)
+		}
+	}
+	t.Fatalf("no link-local address in %q", fields)
+	return netip.Addr{}
+}
+
+// scrapeIn reads the metrics of a program in a namespace.
+func scrapeIn(t *testing.T, n *netns.Namespace) samples {
+	t.Helper()
+	dial := func(_ context.Context, network, address string) (conn net.Conn, err error) {
+		doErr := n.Do(func() error {
+			conn, err = net.Dial(network, address)
+			return err
+		})
+		return conn, doErr
+	}
+	client := &http.Client{Transport: &http.Transport{DialContext: dial, DisableKeepAlives: true}}
+	return scrape(t, client, "127.0.0.1:9153", 53)
+}
+
+func TestSourceAddress(t *testing.T) {
+	bed := netns.New(t)
+	host := bed.Upstream
+	for _, a := range added {
+		bits := "/24"
+		if strings.Contains(a, ":") {
+			bits = "/64"
+		}
+		// Without duplicate address detection, which takes a second.
+		args := []string{"addr", "add", a + bits, "dev", "eth0"}
+		if bits == "/64" {
+			args = append(args, "nodad")
+		}
+		host.Run(t, "ip", args...)
+	}
+	folder := newCluster(t)
+	for _, tc := range []struct {
+		name      string
+		bind      string
+		addresses []string // that are asked
+	}{
+		{"wildcard", "", append([]string{host.IPv4.String(), host.IPv6.String()}, added...)},
+		{"one address of several", "bind " + added[0], added[:1]},
+		{"one IPv6 address of several", "bind " + added[1], added[1:2]},
+		{"IPv4 wildcard", "bind 0.0.0.0", []string{host.IPv4.String(), added[0], added[2]}},
+		{"interface", "bind eth0", append([]string{host.IPv4.String(), host.IPv6.String()}, added...)},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			p := startIn(t, host, fmt.Sprintf(".:53 {\n%s\nprometheus 127.0.0.1:9153\nkubernetes cluster.local {\nmanifests %s\n}\n}\n", tc.bind, folder))
+			for _, text := range tc.addresses {
+				t.Run(text, func(t *testing.T) {
+					server := netip.AddrPortFrom(netip.MustParseAddr(text), 53)
+					for _, name := range []string{
+						"web.shop.svc.cluster.local.", "web.shop.svc.cluster.local.", // the second is kept
+						"WEB.shop.svc.cluster.local.", "example.org.", // the last never is
+					} {
+						if from := askFrom(t, bed.Pod[0], server, name); from != server {
+							t.Errorf("asked for %s, %v answers as %v", name, server, from)
+						}
+					}
+				})
+			}
+			if tc.name == "wildcard" {
+				t.Run("link-local", func(t *testing.T) {
+					server := netip.AddrPortFrom(linkLocal(t, host, bed.Node, "upstream"), 53)
+					for range 2 {
+						from := askFrom(t, bed.Node, server, "web.shop.svc.cluster.local.")
+						if from.Addr().WithZone("") != server.Addr().WithZone("") {
+							t.Errorf("%v answers as %v", server, from)
+						}
+					}
+				})
+			}
+			all := scrapeIn(t, host)
+			if hits, rest := all.sum(answeredTotal), all.sum(handedOverTotal); hits == 0 || rest == 0 {
+				t.Errorf("%v queries answered by the fast path and %v handed over, want some of both", hits, rest)
+			}
+			if code := p.Stop(t); code != 0 {
+				t.Errorf("exit code %d", code)
+			}
+		})
+	}
+}

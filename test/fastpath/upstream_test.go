@@ -1,0 +1,115 @@
+//go:build linux
+
+package fastpath
+
+import (
+	"errors"
+	"net"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/miekg/dns"
+)
+
+// upstream is a server that the programs under test forward to. It answers over UDP and TCP.
+type upstream struct {
+	address string
+	queries atomic.Int64
+	handler dns.HandlerFunc
+}
+
+// startUpstream starts a server on a port of its own.
+func startUpstream(t *testing.T, handler dns.HandlerFunc) *upstream {
+	t.Helper()
+	u := &upstream{handler: handler}
+	var listener net.Listener
+	var conn net.PacketConn
+	for range 50 { // until a port is free for both
+		var err error
+		if conn, err = net.ListenPacket("udp", "127.0.0.1:0"); err != nil {
+			t.Fatal(err)
+		}
+		u.address = conn.LocalAddr().String()
+		if listener, err = net.Listen("tcp", u.address); err == nil {
+			break
+		}
+		if err := conn.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if listener == nil {
+		t.Fatal("no port is free for both TCP and UDP")
+	}
+	both := []*dns.Server{{PacketConn: conn, Handler: u}, {Listener: listener, Handler: u}}
+	var serving sync.WaitGroup
+	for _, s := range both {
+		started := make(chan struct{})
+		s.NotifyStartedFunc = func() { close(started) }
+		serving.Go(func() {
+			if err := s.ActivateAndServe(); err != nil && !errors.Is(err, net.ErrClosed) {
+				t.Error(err)
+			}
+		})
+		<-started
+	}
+	t.Cleanup(func() {
+		for _, s := range both {
+			if err := s.Shutdown(); err != nil {
+				t.Error(err)
+			}
+		}
+		serving.Wait()
+	})
+	return u
+}
+
+// ServeDNS implements dns.Handler.
+func (u *upstream) ServeDNS(w dns.ResponseWriter, r *dns.Msg) {
+	u.queries.Add(1)
+	u.handler(w, r)
+}
+
+// gate holds the answers of a server until it is opened.
+type gate struct {
+	once   sync.Once
+	opened chan struct{}
+	held   atomic.Int64 // queries that have come to it
+
+	mu    sync.Mutex
+	names map[string]bool // that have come to it
+}
+
+func newGate(t *testing.T) *gate {
+	g := &gate{opened: make(chan struct{}), names: map[string]bool{}}
+	t.Cleanup(g.open) // a server ends when its last query has
+	return g
+}
+
+func (g *gate) open() { g.once.Do(func() { close(g.opened) }) }
+
+// pass returns when the gate is open.
+func (g *gate) pass(name string) {
+	g.held.Add(1)
+	g.mu.Lock()
+	g.names[name] = true
+	g.mu.Unlock()
+	<-g.opened
+}
+
+// count returns how many different names have come.
+func (g *gate) count() int {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return len(g.names)
+}
+
+// answerAddress answers with 192.0.2.1, whatever is asked.
+func answerAddress(w dns.ResponseWriter, r *dns.Msg) {
+	m := new(dns.Msg).SetReply(r)
+	m.Answer = []dns.RR{&dns.A{
+		Hdr: dns.RR_Header{Name: r.Question[0].Name, Rrtype: dns.TypeA, Class: dns.ClassINET, Ttl: 300},
+		A:   net.IPv4(192, 0, 2, 1).To4(),
+	}}
+	_ = w.WriteMsg(m) // whoever asked may be gone
+}
