@@ -22,9 +22,6 @@ func setup(c *caddy.Controller) error {
 		return plugin.Error(pluginName, err)
 	}
 	block := fastpath.BlockOf(c)
-	if c.ServerBlockKeyIndex > 0 {
-		return nil // a block with several zones has one cache
-	}
 	budget := budgetOf(c)
 	if err := budget.set(h.budget, budgetAt); err != nil {
 		return plugin.Error(pluginName, err)

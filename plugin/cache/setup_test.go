@@ -111,18 +111,6 @@ func TestStart(t *testing.T) {
 	}
 }
 
-// A block with several zones has one cache, though it is set up for each of them.
-func TestSeveralZones(t *testing.T) {
-	c := caddy.NewTestController("dns", "cache")
-	c.ServerBlockKeys, c.ServerBlockKeyIndex = []string{"a.", "b."}, 1
-	if err := setup(c); err != nil {
-		t.Fatal(err)
-	}
-	if n := len(dnsserver.GetConfig(c).Plugin); n != 0 {
-		t.Errorf("%d plugins for the second zone, want none", n)
-	}
-}
-
 func TestSetupError(t *testing.T) {
 	if _, err := setUp(t, "cache 0"); err == nil || !strings.HasPrefix(err.Error(), "plugin/cache: Testfile:1") {
 		t.Errorf("error %v", err)

@@ -38,24 +38,6 @@ type chain struct {
 
 func newChain(most int) *chain { return &chain{most: most} }
 
-// setMost sets how many queries are worked on at a time; as many may wait.
-func (c *chain) setMost(most int) {
-	c.mu.Lock()
-	if most == c.most {
-		c.mu.Unlock()
-		return
-	}
-	var kept []*datagram
-	for d := c.pop(); d != nil; d = c.pop() {
-		kept = append(kept, d)
-	}
-	c.most, c.waiting, c.first = most, nil, 0
-	c.mu.Unlock()
-	for _, d := range kept {
-		c.put(d)
-	}
-}
-
 // put hands a query over. If too many wait, it takes the place of the oldest, whose client has waited
 // long enough to have asked again.
 func (c *chain) put(d *datagram) {
@@ -190,7 +172,7 @@ func (w *writer) WriteMsg(m *dns.Msg) error {
 
 // Write implements dns.ResponseWriter.
 func (w *writer) Write(b []byte) (int, error) {
-	if w.closed {
+	if w.closed || len(b) == 0 {
 		return 0, net.ErrClosed
 	}
 	if err := w.socket.send(&w.peer, b); err != nil {

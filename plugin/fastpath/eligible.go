@@ -38,7 +38,7 @@ var uncached = map[string]bool{"hosts": true}
 
 // look returns what the plugins of a server block allow. CoreDNS has to have made its handlers.
 func (b *Block) look() use {
-	config := b.configs[0]
+	config := b.config
 	u := use{byGeneration: true}
 	cached, generated := false, false
 	switch {
@@ -46,6 +46,8 @@ func (b *Block) look() use {
 		u.prevented = "the Corefile says off"
 	case len(config.FilterFuncs) > 0 || config.ViewName != "":
 		u.prevented = "plugin view has to see every query"
+	case len(config.TsigSecret) > 0:
+		u.prevented = "plugin tsig has to see every query"
 	}
 	for _, h := range config.Handlers() {
 		name := h.Name()

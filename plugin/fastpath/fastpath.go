@@ -19,53 +19,44 @@ type Block struct {
 	// Space is where its answers are.
 	Space *store.Space
 
-	configs []*dnsserver.Config // one for each of its zones
-	off     bool                // by the directive
-	most    int                 // by the directive; 0 if it says nothing
+	config *dnsserver.Config // of its first zone, which has its plugins
+	off    bool              // by the directive
+	most   int               // by the directive; 0 if it says nothing
 }
-
-// configuration is what one reading of a Corefile has made. It lives as long as caddy's instance.
-type configuration struct {
-	blocks    map[int]*Block // by their place in the Corefile
-	reloading atomic.Bool
-}
-
-// storageKey is where an instance of caddy has its configuration.
-type storageKey struct{}
 
 // BlockOf returns the Block of the server block that a plugin is being set up for, and gives the block a
 // fast path if it can have one. It is called in setup.
 func BlockOf(c *caddy.Controller) *Block {
-	conf, ok := c.Get(storageKey{}).(*configuration)
-	if !ok {
-		conf = newConfiguration(c)
-		c.Set(storageKey{}, conf)
-	}
 	config := dnsserver.GetConfig(c)
-	b := conf.blocks[c.ServerBlockIndex]
-	if b == nil {
-		b = &Block{Space: store.Shared.NewSpace()}
-		conf.blocks[c.ServerBlockIndex] = b
-		// CoreDNS calls it when it begins to serve datagrams, and decorates nothing if it returns nil.
-		config.UDPDecorateWriterFunc = conf.serve
+	conf := configurations.of(c.Context())
+	if !conf.ends {
+		conf.ends = true
+		conf.callBack(c)
 	}
-	for i := range c.ServerBlockKeys { // caddy calls setup for the first of them only
-		key := *c
-		key.ServerBlockKeyIndex = i
-		if config := dnsserver.GetConfig(&key); !slices.Contains(b.configs, config) {
-			b.configs = append(b.configs, config)
+	for _, b := range conf.blocks {
+		if b.config == config {
+			return b
 		}
 	}
+	b := &Block{Space: store.Shared.NewSpace(), config: config}
+	conf.blocks = append(conf.blocks, b)
 	return b
 }
 
-func newConfiguration(c *caddy.Controller) *configuration {
-	conf := &configuration{blocks: map[int]*Block{}}
-	c.OnStartup(func() error { conf.announce(); return nil })
+// configuration is what one reading of a Corefile has made.
+type configuration struct {
+	context   caddy.Context
+	blocks    []*Block
+	ends      bool // it is told when it ends
+	reloading atomic.Bool
+}
+
+// callBack has the configuration told what happens to it.
+func (conf *configuration) callBack(c *caddy.Controller) {
 	c.OnRestart(func() error { conf.reloading.Store(true); return nil })
 	c.OnRestartFailed(func() error {
 		conf.reloading.Store(false)
-		listeners.forget(conf)
+		configurations.stays(conf)
 		return nil
 	})
 	c.OnShutdown(func() error {
@@ -76,14 +67,44 @@ func newConfiguration(c *caddy.Controller) *configuration {
 		return nil
 	})
 	c.OnFinalShutdown(func() error { conf.end(false); return nil })
-	return conf
 }
 
 // end ends what only this configuration has: listeners that no other has taken over, and what it keeps.
 func (conf *configuration) end(reloading bool) {
-	listeners.leave(conf, reloading)
+	listeners.leave(func(other *configuration) bool { return other == conf }, reloading)
 	for _, b := range conf.blocks {
 		b.Space.ByGeneration.Store(false)
 		store.Shared.Drop(b.Space)
 	}
+	configurations.remove(conf)
+}
+
+// Stop answers what the listeners have received, and closes them. A program calls it before it stops its
+// servers; where plugins have been told of the end, nothing is left to do.
+func Stop() {
+	listeners.leave(func(*configuration) bool { return true }, false)
+}
+
+// zonesOn returns the zones of a server, with the server block that each belongs to.
+func (conf *configuration) zonesOn(address string) (zones []zone) {
+	for _, config := range configsOf(conf.context) {
+		first := firstOf(config)
+		if !slices.ContainsFunc(first.ListenHosts, func(host string) bool { return addressOf(config, host) == address }) {
+			continue
+		}
+		z := zone{name: config.Zone, block: &Block{config: first}}
+		for _, b := range conf.blocks {
+			if b.config == first {
+				z.block = b
+			}
+		}
+		zones = append(zones, z)
+	}
+	return zones
+}
+
+// zone is a zone of a server.
+type zone struct {
+	name  string
+	block *Block // without a Space if no plugin keeps answers
 }

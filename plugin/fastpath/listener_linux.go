@@ -2,9 +2,11 @@ package fastpath
 
 import (
 	"errors"
+	"net"
 	"net/netip"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -22,6 +24,7 @@ type service struct {
 	conf    *configuration
 	server  *dnsserver.Server
 	routes  routes
+	chain   *chain // for queries whose name leads nowhere
 	metrics *listenerMetrics
 	held    atomic.Int64 // readers and queries that are not done with it
 }
@@ -33,7 +36,6 @@ func (s *service) release() { s.held.Add(-1) }
 type listener struct {
 	address string // as CoreDNS writes it
 	service atomic.Pointer[service]
-	chain   *chain
 	readers []*reader
 	servers []sockets.Socket // CoreDNS's own
 
@@ -66,24 +68,28 @@ var listeners = &registry{all: map[string]*listener{}, coming: map[string]*confi
 // serve is called when a server of the configuration begins to serve datagrams. It decorates nothing.
 func (conf *configuration) serve(server *dnsserver.Server) dns.DecorateWriter {
 	uses := conf.usesOn(server)
-	if !describe(server.Addr, uses) {
-		return nil
+	s := &service{
+		conf: conf, server: server, routes: newRoutes(server, uses),
+		chain: newChain(defaultMost), metrics: newListenerMetrics(server.Addr),
 	}
-	s := &service{conf: conf, server: server, routes: newRoutes(server, uses), metrics: newListenerMetrics(server.Addr)}
-	if err := listeners.enter(server.Addr, s, mostOf(uses)); err != nil {
+	wanted := describe(server.Addr, uses)
+	switch has, err := listeners.enter(server.Addr, s, wanted); {
+	case err != nil:
 		log.Warningf("No fast path on %s, the server answers alone: %v", server.Addr, err)
-		return nil
-	}
-	for _, u := range uses {
-		if u.byGeneration {
-			u.Space.ByGeneration.Store(true)
+	case has && wanted:
+		for _, u := range uses {
+			if u.byGeneration {
+				u.Space.ByGeneration.Store(true)
+			}
 		}
 	}
 	return nil
 }
 
-// enter has a service answer on its address.
-func (r *registry) enter(address string, s *service, most int) error {
+// enter has a service answer on its address, and reports whether it does. Without a fast path it only
+// takes over a listener that is there: once CoreDNS's own socket is taken out of the kernel's choice, it
+// can't be brought back (Linux keeps the peer of an IPv6 socket).
+func (r *registry) enter(address string, s *service, wanted bool) (bool, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.coming[address] == s.conf {
@@ -91,25 +97,27 @@ func (r *registry) enter(address string, s *service, most int) error {
 	}
 	l := r.all[address]
 	if l != nil {
-		l.chain.setMost(most)
 		l.previous = append(l.previous, l.service.Swap(s))
-		return nil
+		return true, nil
 	}
-	l = &listener{address: address, chain: newChain(most)}
+	if !wanted {
+		return false, nil
+	}
+	l = &listener{address: address}
 	err := l.open(r.own)
 	for _, reader := range l.readers {
 		r.own[reader.socket.inode] = true
 	}
 	if err != nil {
 		r.release(l)
-		return err
+		return false, err
 	}
 	l.service.Store(s)
 	r.all[address] = l
 	for _, r := range l.readers {
 		go r.run()
 	}
-	return nil
+	return true, nil
 }
 
 // open opens the sockets, one for each CPU that the process may use, and takes CoreDNS's out: those on
@@ -118,12 +126,16 @@ func (l *listener) open(readers map[uint64]bool) error {
 	if l.servers = serverSockets(l.address, readers); len(l.servers) == 0 {
 		return errors.New("the server's own socket is not found")
 	}
-	for range runtime.GOMAXPROCS(0) {
+	for range min(runtime.GOMAXPROCS(0), maxReaders) {
 		s, err := open(l.servers[0].FD)
 		if err != nil {
 			return err
 		}
 		l.readers = append(l.readers, newReader(l, s))
+	}
+	// Where the kernel or a filter of system calls refuses, CoreDNS's socket has to stay.
+	if err := l.readers[0].try(); err != nil {
+		return err
 	}
 	socketsOpen.WithLabelValues(l.address).Set(float64(len(l.readers)))
 	steered.WithLabelValues(l.address).Set(1)
@@ -136,6 +148,10 @@ func (l *listener) open(readers map[uint64]bool) error {
 	return nil
 }
 
+// maxReaders bounds the memory of a listener on a machine with many CPUs: each reader has 200 KB, and its
+// socket a buffer. A reader answers some 200,000 queries a second.
+const maxReaders = 16
+
 // serverSockets returns CoreDNS's own sockets of an address, given the inodes of the readers'.
 func serverSockets(address string, readers map[uint64]bool) []sockets.Socket {
 	text := strings.TrimPrefix(address, transport.DNS+"://")
@@ -146,7 +162,13 @@ func serverSockets(address string, readers map[uint64]bool) []sockets.Socket {
 	if err != nil {
 		return nil
 	}
-	wanted = netip.AddrPortFrom(wanted.Addr().WithZone(""), wanted.Port())
+	if zone := wanted.Addr().Zone(); zone != "" {
+		i, err := net.InterfaceByName(zone)
+		if err != nil {
+			return nil
+		}
+		wanted = netip.AddrPortFrom(wanted.Addr().WithZone(strconv.Itoa(i.Index)), wanted.Port())
+	}
 	own := sockets.Own(func(a netip.AddrPort) bool {
 		// Go takes a socket of both families for an address that is not specified, where there is IPv6.
 		return a == wanted || a.Port() == wanted.Port() && a.Addr().IsUnspecified() && wanted.Addr().IsUnspecified()
@@ -162,18 +184,18 @@ func serverSockets(address string, readers map[uint64]bool) []sockets.Socket {
 	return datagrams
 }
 
-// announce says which addresses the configuration will have a listener on. CoreDNS begins to serve some
+// announce says which addresses the configuration will serve datagrams on. CoreDNS begins to do so some
 // time after that, maybe after the configuration before it has ended.
 func (conf *configuration) announce() {
 	listeners.mu.Lock()
 	defer listeners.mu.Unlock()
-	for _, b := range conf.blocks {
-		if b.look().prevented != "" || b.configs[0].Transport != transport.DNS {
+	for _, config := range configsOf(conf.context) {
+		if config.Transport != transport.DNS {
 			continue
 		}
-		for _, config := range b.configs {
-			for _, host := range b.configs[0].ListenHosts {
-				listeners.coming[addressOf(config, host)] = conf
+		for _, host := range firstOf(config).ListenHosts {
+			if address := addressOf(config, host); address != "" {
+				listeners.coming[address] = conf
 			}
 		}
 	}
@@ -191,12 +213,12 @@ func (r *registry) forget(stays *configuration) {
 }
 
 // awaitSuccessors waits until the next configuration has taken over the listeners that it will have.
-func (r *registry) awaitSuccessors(conf *configuration) {
+func (r *registry) awaitSuccessors(ends func(*configuration) bool) {
 	awaited := func() bool {
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		for address, l := range r.all {
-			if next := r.coming[address]; l.service.Load().conf == conf && next != nil && next != conf {
+			if next := r.coming[address]; ends(l.service.Load().conf) && next != nil && !ends(next) {
 				return true
 			}
 		}
@@ -207,17 +229,17 @@ func (r *registry) awaitSuccessors(conf *configuration) {
 	}
 }
 
-// leave ends the listeners that a configuration has and no other has taken over, and waits for the
-// queries that it has received. In a reload CoreDNS's own sockets take over what is left.
-func (r *registry) leave(conf *configuration, reloading bool) {
+// leave ends the listeners that configurations have which end, and no other has taken over, and waits
+// for the queries that they have received.
+func (r *registry) leave(ends func(*configuration) bool, reloading bool) {
 	if reloading {
-		r.awaitSuccessors(conf)
+		r.awaitSuccessors(ends)
 	}
 	r.mu.Lock()
 	var left []*listener
 	var services []*service
 	for address, l := range r.all {
-		if l.service.Load().conf == conf {
+		if ends(l.service.Load().conf) {
 			left = append(left, l)
 			delete(r.all, address)
 			for _, reader := range l.readers {
@@ -225,16 +247,16 @@ func (r *registry) leave(conf *configuration, reloading bool) {
 			}
 		}
 		l.previous = slices.DeleteFunc(l.previous, func(s *service) bool {
-			if s.conf == conf {
+			if ends(s.conf) {
 				services = append(services, s)
 			}
-			return s.conf == conf
+			return ends(s.conf)
 		})
 	}
 	r.mu.Unlock()
 	var leaving sync.WaitGroup
 	for _, l := range left {
-		leaving.Go(func() { l.close(reloading) })
+		leaving.Go(l.close)
 	}
 	for _, s := range services {
 		leaving.Go(s.await)
@@ -261,12 +283,7 @@ func (s *service) await() {
 }
 
 // close ends a listener: what has arrived is answered.
-func (l *listener) close(reloading bool) {
-	if reloading {
-		for _, s := range l.servers {
-			_ = s.Attach() // where it was not detached, there is nothing to undo
-		}
-	}
+func (l *listener) close() {
 	for _, r := range l.readers {
 		r.socket.detach()
 	}

@@ -2,12 +2,14 @@ package fastpath
 
 import (
 	"errors"
+	"fmt"
 	"hash/maphash"
 	"os"
 	"syscall"
 	"time"
 	"unsafe"
 
+	"github.com/miekg/dns"
 	"golang.org/x/sys/unix"
 
 	"github.com/nearside-dns/nearside/plugin/fastpath/store"
@@ -54,6 +56,8 @@ type reader struct {
 	patch  wire.Patch
 	key    [wire.MaxKey]byte
 	random uint64
+
+	failures int // of receiving, one after the other
 }
 
 func newReader(l *listener, s *socket) *reader {
@@ -125,6 +129,7 @@ func (r *reader) batch(fd uintptr) bool {
 	n, _, errno := unix.RawSyscall6(unix.SYS_RECVMMSG, fd, uintptr(unsafe.Pointer(&r.received[0])), batch, unix.MSG_DONTWAIT, 0, 0)
 	switch errno {
 	case 0:
+		r.failures = 0
 		r.serve(fd, int(n))     // #nosec G115 -- at most batch
 		for i := range int(n) { // #nosec G115
 			r.makeRoom(i)
@@ -135,9 +140,33 @@ func (r *reader) batch(fd uintptr) bool {
 	case unix.EAGAIN:
 		return false
 	default: // it belongs to an answer, such as ECONNREFUSED, or the kernel lacks memory
+		r.failures++
 		time.Sleep(time.Millisecond)
-		return true
+		return r.failures < mostFailures
 	}
+}
+
+// mostFailures is after how many failures the next datagram is waited for.
+const mostFailures = 10
+
+// try receives and sends nothing, to see whether the process may.
+func (r *reader) try() error {
+	var receive, send unix.Errno
+	if err := r.socket.raw.Control(func(fd uintptr) {
+		_, _, receive = unix.RawSyscall6(unix.SYS_RECVMMSG, fd, uintptr(unsafe.Pointer(&r.received[0])), 0, unix.MSG_DONTWAIT, 0, 0)
+		_, _, send = unix.RawSyscall6(unix.SYS_SENDMMSG, fd, uintptr(unsafe.Pointer(&r.answers[0])), 0, unix.MSG_DONTWAIT, 0, 0)
+	}); err != nil {
+		return err
+	}
+	for _, tried := range []struct {
+		call  string
+		errno unix.Errno
+	}{{"recvmmsg", receive}, {"sendmmsg", send}} {
+		if tried.errno != 0 && tried.errno != unix.EAGAIN && tried.errno != unix.EINTR {
+			return fmt.Errorf("%s: %w", tried.call, tried.errno)
+		}
+	}
+	return nil
 }
 
 // serve answers the first datagrams of a batch, or hands them over.
@@ -158,7 +187,8 @@ func (r *reader) serve(fd uintptr, n int) {
 func (r *reader) answer(fd uintptr, s *service, i int, now time.Duration) bool {
 	q := &r.query
 	in := r.queries[i][:min(int(r.received[i].length), datagramLen)]
-	if !q.Parse(in) {
+	// A question for DS goes to the block of a parent zone, where there is one.
+	if !q.Parse(in) || q.Type == dns.TypeDS {
 		return false
 	}
 	key := q.AppendKey(r.key[:0], 0, in)
@@ -245,12 +275,14 @@ func (r *reader) flush(fd uintptr, s *service, start time.Duration) {
 	if r.pending == 0 {
 		return
 	}
-	for sent := 0; sent < r.pending; {
+	for sent, waits := 0, true; sent < r.pending; {
 		n, _, errno := unix.RawSyscall6(unix.SYS_SENDMMSG, fd, uintptr(unsafe.Pointer(&r.answers[sent])), uintptr(r.pending-sent), unix.MSG_DONTWAIT, 0, 0) // #nosec G115
 		switch {
 		case errno == 0:
 			sent += int(n) // #nosec G115 -- at most batch
-		case errno == unix.EINTR || errno == unix.EAGAIN && waitWritable(int(fd)): // #nosec G115
+		case errno == unix.EINTR:
+		case errno == unix.EAGAIN && waits:
+			waits = waitWritable(int(fd)) // #nosec G115 -- a descriptor
 		default: // the first of them can't be sent
 			s.metrics.droppedSend.Inc()
 			sent++
@@ -287,5 +319,16 @@ func (r *reader) handOver(s *service, i int) {
 		d.peer.controlLen = copy(d.peer.control[:], control)
 	}
 	s.metrics.handedOver.Inc()
-	r.listener.chain.put(d)
+	s.chainOf(r.key[:0], d.bytes[:d.n]).put(d)
+}
+
+// chainOf returns the chain of the server block that a query is for, so that none has to wait for what
+// another one waits for. There is room for a name in buf.
+func (s *service) chainOf(buf, query []byte) *chain {
+	if name, ok := wire.AppendName(buf, query); ok {
+		if to := s.routes.find(name); to != nil {
+			return to.chain
+		}
+	}
+	return s.chain
 }

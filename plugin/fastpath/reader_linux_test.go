@@ -52,8 +52,9 @@ func newBed(t *testing.T, shuffle bool) *bed {
 	})
 	s.routes = routes{byZone: map[string]*route{}}
 	counting := &counters{server: s.server.Addr, zone: ".", plugin: "next", dns: true, cache: b.cache}
-	s.routes.add(".", &route{space: b.space.ID(), shuffle: shuffle, counters: counting})
-	l := &listener{address: s.server.Addr, chain: newChain(1)}
+	s.routes.add(".", &route{space: b.space.ID(), shuffle: shuffle, counters: counting, chain: newChain(1)})
+	s.chain = newChain(1)
+	l := &listener{address: s.server.Addr}
 	l.service.Store(s)
 	b.reader = newReader(l, newSocket(t))
 	var err error
@@ -238,6 +239,7 @@ func TestHandedOver(t *testing.T) {
 	}{
 		"kept":        {&store.Entry{}, ask("hit.test."), true},
 		"not kept":    {&store.Entry{}, ask("miss.test."), false},
+		"DS":          {&store.Entry{}, func() *dns.Msg { return new(dns.Msg).SetQuestion("hit.test.", dns.TypeDS) }, false},
 		"other type":  {&store.Entry{}, func() *dns.Msg { return new(dns.Msg).SetQuestion("hit.test.", dns.TypeAAAA) }, false},
 		"expired":     {&store.Entry{Expires: now, Gone: now + time.Hour}, ask("hit.test."), false},
 		"upper case":  {&store.Entry{}, ask("HIT.test."), false},

@@ -17,6 +17,7 @@ type route struct {
 	space    uint32 // 0 if the block has no fast path
 	shuffle  bool
 	counters *counters
+	chain    *chain
 }
 
 // routes lead from a name to the server block that CoreDNS chooses for it.
@@ -66,6 +67,7 @@ type blockUse struct {
 	counting *metrics.Metrics // nil without prometheus
 	next     string           // the plugin behind prometheus, which metrics name
 	cache    Cache            // nil without one
+	chain    *chain
 }
 
 // newRoutes returns the routes of a server. What is counted differently has a way of its own.
@@ -85,7 +87,7 @@ func newRoutes(server *dnsserver.Server, blocks map[string]*blockUse) routes {
 
 // route returns where names in a zone lead that belong to the block.
 func (b *blockUse) route(server *dnsserver.Server, zone string) *route {
-	to := &route{shuffle: b.shuffle, counters: &counters{server: server.Addr, plugin: b.next}}
+	to := &route{shuffle: b.shuffle, chain: b.chain, counters: &counters{server: server.Addr, plugin: b.next}}
 	if b.cache != nil && b.cache.Covers(zone) {
 		to.counters.cache = b.cache
 	}
@@ -101,44 +103,44 @@ func (b *blockUse) route(server *dnsserver.Server, zone string) *route {
 	return to
 }
 
-// usesOn returns the blocks on a server by zone. Blocks that no plugin has asked a Block for are not
-// among them; nothing is kept of what they answer.
+// usesOn returns the server blocks on a server by zone.
 func (conf *configuration) usesOn(server *dnsserver.Server) map[string]*blockUse {
-	uses := map[string]*blockUse{}
-	for _, b := range conf.blocks {
-		var u *blockUse
-		for _, config := range b.configs {
-			for _, host := range b.configs[0].ListenHosts {
-				if addressOf(config, host) != server.Addr {
-					continue
-				}
-				if u == nil {
-					u = newBlockUse(b)
-				}
-				uses[config.Zone] = u
-			}
+	uses, byBlock := map[string]*blockUse{}, map[*dnsserver.Config]*blockUse{}
+	for _, z := range conf.zonesOn(server.Addr) {
+		u := byBlock[z.block.config]
+		if u == nil {
+			u = newBlockUse(z.block)
+			byBlock[z.block.config] = u
 		}
+		if other := uses[z.name]; other != nil { // with plugin view, whose blocks have filters
+			u.prevented = "plugin view has to see every query"
+			other.prevented = u.prevented
+		}
+		uses[z.name] = u
 	}
 	return uses
 }
 
-// defaultMost is how many queries the chain works on at a time, for each listener; as many wait.
+// defaultMost is how many queries the chain works on at a time, for each server block of a listener; as
+// many wait.
 const defaultMost = 4096
 
-// mostOf returns how many queries the chain works on at a time for a server.
-func mostOf(uses map[string]*blockUse) (most int) {
+// keeps reports whether some server block has a plugin whose answers can be kept.
+func keeps(uses map[string]*blockUse) bool {
 	for _, u := range uses {
-		most = max(most, u.most)
+		if u.Space != nil {
+			return true
+		}
 	}
-	if most == 0 {
-		return defaultMost
-	}
-	return most
+	return false
 }
 
 // describe says once which zones of a server have a fast path, and what prevents it for the others. It
-// reports whether any has it.
+// reports whether any has it. Where nothing could be kept, there is nothing to say.
 func describe(address string, uses map[string]*blockUse) bool {
+	if !keeps(uses) {
+		return false
+	}
 	var with []string
 	without := map[string][]string{}
 	for zone, u := range uses {
@@ -172,8 +174,12 @@ func (b *blockUse) borders() (zones []string) {
 
 // newBlockUse looks at a block on a server.
 func newBlockUse(b *Block) *blockUse {
-	u := &blockUse{Block: b, use: b.look()}
-	for _, h := range b.configs[0].Handlers() {
+	most := b.most
+	if most == 0 {
+		most = defaultMost
+	}
+	u := &blockUse{Block: b, use: b.look(), chain: newChain(most)}
+	for _, h := range b.config.Handlers() {
 		switch h := h.(type) {
 		case *metrics.Metrics:
 			u.counting = h

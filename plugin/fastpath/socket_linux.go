@@ -144,7 +144,7 @@ func clearInterface(control []byte) {
 		(*unix.Inet4Pktinfo)(unsafe.Pointer(&data[0])).Ifindex = 0
 	case h.Level == unix.IPPROTO_IPV6 && h.Type == unix.IPV6_PKTINFO && len(data) >= unix.SizeofInet6Pktinfo:
 		info := (*unix.Inet6Pktinfo)(unsafe.Pointer(&data[0]))
-		if !netip.AddrFrom16(info.Addr).IsLinkLocalUnicast() { // one without its interface is nowhere
+		if a := netip.AddrFrom16(info.Addr); a.Is4In6() || !a.IsLinkLocalUnicast() { // one without its interface is nowhere
 			info.Ifindex = 0
 		}
 	}

@@ -95,6 +95,9 @@ func (f *found) lasts(qtype uint16) bool {
 // keep has an answer kept until its basis changes: by the cache in front, or else for the fast path.
 func (k *Kubernetes) keep(r, m *dns.Msg, f *found, b *basis, inFront *store.Conditions) {
 	qtype := m.Question[0].Qtype
+	if b != nil && b.changing && inFront != nil {
+		*inFront = store.Outdated() // a cache would keep it for its TTL
+	}
 	if b == nil || b.changing || m.Truncated || !f.lasts(qtype) {
 		return
 	}

@@ -14,7 +14,7 @@ import (
 // What fails there is lost at the end: nothing can be done about it.
 func drain(addrs []netip.Addr, port uint16, shared bool, most time.Duration) {
 	own := sockets.Own(func(local netip.AddrPort) bool {
-		return local.Port() == port && slices.Contains(addrs, local.Addr())
+		return local.Port() == port && slices.Contains(addrs, local.Addr().WithZone(""))
 	})
 	defer func() {
 		for _, s := range own {

@@ -13,6 +13,8 @@ import (
 
 	"github.com/coredns/caddy"
 	clog "github.com/coredns/coredns/plugin/pkg/log"
+
+	"github.com/nearside-dns/nearside/plugin/fastpath"
 )
 
 // reloadEnds bounds the wait of a signal that ends the process for a reload that is under way.
@@ -73,6 +75,7 @@ func (d *Daemon) end() {
 		for _, err := range instance.ShutdownCallbacks() {
 			clog.Errorf("Shutdown: %s", oneLine(err))
 		}
+		fastpath.Stop()
 		if err := caddy.Stop(); err != nil {
 			clog.Errorf("Stop: %s", oneLine(err))
 		}

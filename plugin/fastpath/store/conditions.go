@@ -21,6 +21,15 @@ type Conditions struct {
 // Known reports whether there are conditions.
 func (c *Conditions) Known() bool { return c.Bounds[0].Generation != nil }
 
+// never is a Generation that has advanced already.
+type never struct{}
+
+// Load implements Generation.
+func (never) Load() uint64 { return 1 }
+
+// Outdated returns conditions that do not hold: what hangs on them was wrong before it was given.
+func Outdated() Conditions { return Conditions{Bounds: [MaxBounds]Bound{{Generation: never{}}}} }
+
 type conditionsKey struct{}
 
 // wanted are the conditions of the reply to a query.

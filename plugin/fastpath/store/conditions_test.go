@@ -31,6 +31,13 @@ func TestConditionsInContext(t *testing.T) {
 	}
 }
 
+func TestOutdated(t *testing.T) {
+	c := Outdated()
+	if e := (&Entry{Bounds: c.Bounds}); !c.Known() || e.Fresh(0) {
+		t.Errorf("conditions that hold: known %t, %+v", c.Known(), c)
+	}
+}
+
 func TestKeep(t *testing.T) {
 	const name = "web.default.svc.cluster.local."
 	g := new(generation)

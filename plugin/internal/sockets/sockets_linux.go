@@ -7,7 +7,6 @@ import (
 	"net/netip"
 	"os"
 	"strconv"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -17,7 +16,7 @@ type Socket struct {
 	FD int
 	// Listener tells that it is one of TCP; else it is one of UDP.
 	Listener bool
-	// Local is the address that it is bound to.
+	// Local is the address that it is bound to; a zone is the number of the interface.
 	Local netip.AddrPort
 }
 
@@ -58,7 +57,11 @@ func local(fd int) netip.AddrPort {
 	case *unix.SockaddrInet4:
 		return netip.AddrPortFrom(netip.AddrFrom4(s.Addr), uint16(s.Port)) // #nosec G115 -- a port
 	case *unix.SockaddrInet6:
-		return netip.AddrPortFrom(netip.AddrFrom16(s.Addr), uint16(s.Port)) // #nosec G115
+		a := netip.AddrFrom16(s.Addr)
+		if s.ZoneId != 0 {
+			a = a.WithZone(strconv.Itoa(int(s.ZoneId)))
+		}
+		return netip.AddrPortFrom(a, uint16(s.Port)) // #nosec G115
 	default:
 		return netip.AddrPort{}
 	}
@@ -67,7 +70,7 @@ func local(fd int) netip.AddrPort {
 // Detach has the kernel give what arrives to other sockets on the address. A UDP socket is connected to
 // itself, which keeps it from new datagrams but not from answering (Linux 5.4 and later). A listener
 // stops listening; connections that it has not accepted move on where net.ipv4.tcp_migrate_req is set,
-// and are reset else.
+// and are reset else. There is no way back: Linux keeps the peer of an IPv6 socket.
 func (s Socket) Detach() error {
 	if s.Listener {
 		return unix.Shutdown(s.FD, unix.SHUT_RD)
@@ -77,17 +80,6 @@ func (s Socket) Detach() error {
 		return err
 	}
 	return unix.Connect(s.FD, self)
-}
-
-// Attach has the kernel give datagrams to a UDP socket again that Detach was called for.
-func (s Socket) Attach() error {
-	// A connection to no family ends a connection; package unix has no such address.
-	none := unix.RawSockaddr{Family: unix.AF_UNSPEC}
-	_, _, errno := unix.Syscall(unix.SYS_CONNECT, uintptr(s.FD), uintptr(unsafe.Pointer(&none)), unsafe.Sizeof(none))
-	if errno != 0 {
-		return errno
-	}
-	return nil
 }
 
 // Inode returns the number that the socket has among all open ones, 0 if it is not known.

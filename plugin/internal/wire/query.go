@@ -179,6 +179,19 @@ func (q *Query) AppendKey(dst []byte, space uint32, query []byte) []byte {
 	return dst
 }
 
+// AppendName appends to dst the name of the first question of a message in lower case. The message may be
+// an unusual one, or malformed behind the name.
+func AppendName(dst, b []byte) ([]byte, bool) {
+	var q Query
+	if len(b) < HeaderLen || b[4] == 0 && b[5] == 0 || !q.parseName(b) {
+		return dst, false
+	}
+	for _, c := range b[HeaderLen : HeaderLen+q.NameLen] {
+		dst = append(dst, lower(c))
+	}
+	return dst, true
+}
+
 // KeyName returns the name in a key, in wire form and lower case.
 func KeyName(key []byte) []byte { return key[keyHead:] }
 
