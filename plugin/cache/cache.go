@@ -8,6 +8,7 @@ import (
 	"context"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/coredns/coredns/plugin"
@@ -35,6 +36,8 @@ type Cache struct {
 	keeping sync.Mutex // between looking at what is kept and putting something in its place
 	flights flights
 	metrics byServer
+
+	saidStale atomic.Int64 // when a line was last written about expired answers, since store's epoch
 
 	now  func() time.Duration // since store's epoch; TTLs go by it
 	wall func() time.Time     // signatures go by it, RFC 4035 section 5.3.1

@@ -214,9 +214,26 @@ var (
 	staleNXDOMAIN = packErrors([]dns.EDNS0{&dns.EDNS0_EDE{InfoCode: dns.ExtendedErrorCodeStaleNXDOMAINAnswer}})
 )
 
+// stalePause is how often it is said that expired answers are given, at most.
+const stalePause = time.Minute
+
+// tellStale says that expired answers are given since the upstream fails, and not how often: a metric
+// tells that.
+func (c *Cache) tellStale(a *asked) {
+	if !c.stale.failure {
+		return // the configuration wants them
+	}
+	now, last := int64(c.now()), c.saidStale.Load()
+	if (last == 0 || now-last >= int64(stalePause)) && c.saidStale.CompareAndSwap(last, max(now, 1)) {
+		log.Warningf("The upstream of %s fails or is slow: answers that have expired are given, for %v at most (this is said once a minute)",
+			a.msg.Question[0].Name, c.stale.upTo)
+	}
+}
+
 // giveStale answers with an entry that has expired.
 func (c *Cache) giveStale(ctx context.Context, w dns.ResponseWriter, a *asked, e *store.Entry) (int, error) {
 	a.n.stale.Inc()
+	c.tellStale(a)
 	p := wire.Patch{Options: e.Options, FixedTTL: true, TTL: c.stale.ttl}
 	if c.keepTTL && p.TTL == 0 {
 		p.FixedTTL = false

@@ -68,9 +68,17 @@ type blockUse struct {
 	next     string           // the plugin behind prometheus, which metrics name
 	cache    Cache            // nil without one
 	chain    *chain
+	own      map[string]*chain // for the zones that a plugin answers by itself
 }
 
-// newRoutes returns the routes of a server. What is counted differently has a way of its own.
+// Own is a plugin that answers names in its zones by itself. They have a place of their own in the chain,
+// so that they need not wait while an upstream is waited for.
+type Own interface {
+	// OwnZones returns the zones, normalized.
+	OwnZones() []string
+}
+
+// newRoutes returns the routes of a server. What differs inside of a block has a way of its own.
 func newRoutes(server *dnsserver.Server, blocks map[string]*blockUse) routes {
 	r := routes{byZone: map[string]*route{}}
 	zones := slices.Collect(maps.Keys(blocks))
@@ -88,6 +96,9 @@ func newRoutes(server *dnsserver.Server, blocks map[string]*blockUse) routes {
 // route returns where names in a zone lead that belong to the block.
 func (b *blockUse) route(server *dnsserver.Server, zone string) *route {
 	to := &route{shuffle: b.shuffle, chain: b.chain, counters: &counters{server: server.Addr, plugin: b.next}}
+	if own := b.own[plugin.Zones(slices.Collect(maps.Keys(b.own))).Matches(zone)]; own != nil {
+		to.chain = own
+	}
 	if b.cache != nil && b.cache.Covers(zone) {
 		to.counters.cache = b.cache
 	}
@@ -161,13 +172,16 @@ func describe(address string, uses map[string]*blockUse) bool {
 	return len(with) > 0
 }
 
-// borders returns the zones at which it changes how names are counted.
+// borders returns the zones at which it changes how names are counted, or what they wait for.
 func (b *blockUse) borders() (zones []string) {
 	if b.counting != nil {
 		zones = b.counting.ZoneNames()
 	}
 	if b.cache != nil {
 		zones = slices.Concat(zones, b.cache.Borders())
+	}
+	for zone := range b.own {
+		zones = append(zones, zone)
 	}
 	return zones
 }
@@ -178,7 +192,7 @@ func newBlockUse(b *Block) *blockUse {
 	if most == 0 {
 		most = defaultMost
 	}
-	u := &blockUse{Block: b, use: b.look(), chain: newChain(most)}
+	u := &blockUse{Block: b, use: b.look(), chain: newChain(most), own: map[string]*chain{}}
 	for _, h := range b.config.Handlers() {
 		switch h := h.(type) {
 		case *metrics.Metrics:
@@ -188,6 +202,10 @@ func newBlockUse(b *Block) *blockUse {
 			}
 		case Cache:
 			u.cache = h
+		case Own:
+			for _, zone := range h.OwnZones() {
+				u.own[zone] = newChain(most)
+			}
 		}
 	}
 	return u

@@ -97,6 +97,9 @@ type upstreamer interface {
 // Name implements plugin.Handler.
 func (k *Kubernetes) Name() string { return pluginName }
 
+// OwnZones implements fastpath.Own.
+func (k *Kubernetes) OwnZones() []string { return k.Zones }
+
 // Ready implements ready.Readiness: once every resource has been read, until a watch is frozen. A
 // server that has lost its API server stays ready: it answers from what it knows, like all others.
 func (k *Kubernetes) Ready() bool {

@@ -79,7 +79,13 @@ func (s Socket) Detach() error {
 	if err != nil {
 		return err
 	}
-	return unix.Connect(s.FD, self)
+	err = unix.Connect(s.FD, self)
+	if a, ok := self.(*unix.SockaddrInet6); ok && err == unix.EADDRNOTAVAIL && a.Addr == [16]byte{} {
+		// Where IPv6 is disabled, all addresses are those of IPv4.
+		a.Addr = netip.MustParseAddr("::ffff:127.0.0.1").As16()
+		err = unix.Connect(s.FD, a)
+	}
+	return err
 }
 
 // Inode returns the number that the socket has among all open ones, 0 if it is not known.
