@@ -27,15 +27,17 @@ func Own(wanted func(netip.AddrPort) bool) (all []Socket) {
 	if err != nil {
 		return nil
 	}
+	duplicates := map[int]bool{} // one may have the number of the folder, which was in the list
 	for _, e := range entries {
 		number, err := strconv.Atoi(e.Name())
-		if err != nil {
+		if err != nil || duplicates[number] {
 			continue
 		}
 		fd, err := unix.FcntlInt(uintptr(number), unix.F_DUPFD_CLOEXEC, 0)
 		if err != nil {
 			continue // closed meanwhile
 		}
+		duplicates[fd] = true
 		s := Socket{FD: fd}
 		kind, _ := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_TYPE)
 		listens, _ := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_ACCEPTCONN)
@@ -47,6 +49,7 @@ func Own(wanted func(netip.AddrPort) bool) (all []Socket) {
 			all = append(all, s)
 		} else {
 			s.Close()
+			delete(duplicates, fd)
 		}
 	}
 	return all

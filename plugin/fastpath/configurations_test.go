@@ -1,0 +1,48 @@
+package fastpath
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/coredns/caddy"
+	"github.com/coredns/coredns/core/dnsserver"
+	_ "github.com/coredns/coredns/plugin/bind"
+)
+
+// What CoreDNS shows to nobody is looked up by name, so an update of CoreDNS could hide it.
+func TestConfigsAreFound(t *testing.T) {
+	c := caddy.NewTestController("dns", "fastpath")
+	config := dnsserver.GetConfig(c)
+	if found := configsOf(c.Context()); !slices.Contains(found, config) {
+		t.Errorf("configs %v, want %p among them", found, config)
+	}
+	if configsOf(nil) != nil {
+		t.Error("configs out of nothing")
+	}
+	if err := dnsserver.SetDirectives([]string{"bind", pluginName}); err != nil {
+		t.Fatal(err)
+	}
+	inst, err := caddy.Start(caddy.CaddyfileInput{
+		Contents: []byte("a.test:0 b.test:0 {\n    bind 127.0.0.1\n    fastpath off\n}\n"), ServerTypeName: serverType,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := inst.Stop(); err != nil {
+			t.Error(err)
+		}
+	}()
+	configurations.mu.Lock()
+	defer configurations.mu.Unlock()
+	for _, conf := range configurations.all {
+		configs := configsOf(conf.context)
+		if len(configs) == 2 && len(conf.blocks) == 1 {
+			if firstOf(configs[1]) != configs[0] || conf.blocks[0].config != configs[0] || configs[1].UDPDecorateWriterFunc == nil {
+				t.Errorf("zones %q and %q are not one block", configs[0].Zone, configs[1].Zone)
+			}
+			return
+		}
+	}
+	t.Error("the block with two zones is not found")
+}
