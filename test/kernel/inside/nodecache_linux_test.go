@@ -195,7 +195,7 @@ func tables(t *testing.T) (names []string) {
 }
 
 // leased returns the addresses that take traffic: the elements of the table's sets that did not
-// expire.
+// expire. There are none while nodecache puts another table in the place of this one.
 func leased(t *testing.T) (all []netip.Addr) {
 	t.Helper()
 	if !slices.Contains(tables(t), tableName) {
@@ -203,6 +203,9 @@ func leased(t *testing.T) (all []netip.Addr) {
 	}
 	c := connect(t)
 	sets, err := c.GetSets(&nftables.Table{Name: tableName, Family: nftables.TableFamilyINet})
+	if errors.Is(err, syscall.ENOENT) {
+		return nil
+	}
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -211,6 +214,9 @@ func leased(t *testing.T) (all []netip.Addr) {
 			continue
 		}
 		elements, err := c.GetSetElements(set)
+		if errors.Is(err, syscall.ENOENT) {
+			return nil
+		}
 		if err != nil {
 			t.Fatal(err)
 		}
