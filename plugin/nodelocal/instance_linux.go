@@ -117,21 +117,26 @@ func (i *instance) others() (n int, younger bool, err error) {
 	return n, younger, err
 }
 
+// claimTries is how often a name is asked for that a stranger seems to have.
+const claimTries = 5
+
 // Claim lets the caller remove what belongs to the interface: instances that start wait until it is
 // closed, for a few seconds at most. ErrClaimed says that somebody else is removing it.
 func Claim(iface string) (io.Closer, error) {
-	socket, err := bind(iface, removalName)
-	if errors.Is(err, unix.EADDRINUSE) {
-		if !trusted(iface, removalName) {
-			log.Warningf("A process of another user has the name of removing interface %s: going on without it", iface)
-			return io.NopCloser(nil), nil
+	for range claimTries { // who has the name may be about to leave it, which looks like a stranger
+		socket, err := bind(iface, removalName)
+		switch {
+		case err == nil:
+			return socket, nil
+		case !errors.Is(err, unix.EADDRINUSE):
+			return nil, fmt.Errorf("claim interface %s: %w", iface, err)
+		case trusted(iface, removalName):
+			return nil, fmt.Errorf("claim interface %s: %w", iface, ErrClaimed)
 		}
-		err = ErrClaimed
+		time.Sleep(10 * time.Millisecond)
 	}
-	if err != nil {
-		return nil, fmt.Errorf("claim interface %s: %w", iface, err)
-	}
-	return socket, nil
+	log.Warningf("A process of another user has the name of removing interface %s: going on without it", iface)
+	return io.NopCloser(nil), nil
 }
 
 // ErrClaimed says that somebody else is removing the interface.
@@ -154,6 +159,12 @@ func ifLast(iface string, remove func()) error {
 	return errors.Join(err, claim.Close())
 }
 
+// What /proc/net/unix says of a socket that listens, and where (__SO_ACCEPTCON of Linux' net.h).
+const (
+	flagsField = 3
+	listens    = "00010000"
+)
+
 // instanceSockets returns the names of an interface's sockets that count.
 func instanceSockets(iface string) (names []string, err error) {
 	list, err := os.ReadFile(socketList)
@@ -162,9 +173,13 @@ func instanceSockets(iface string) (names []string, err error) {
 	}
 	for line := range strings.Lines(string(list)) {
 		// A name may hold anything: only the part that looks like ours is taken.
-		_, name, ok := strings.Cut(strings.TrimSuffix(line, "\n"), instancePrefix+iface+"/")
+		facts, name, ok := strings.Cut(strings.TrimSuffix(line, "\n"), instancePrefix+iface+"/")
 		if !ok || name != removalName && !instanceName.MatchString(name) || slices.Contains(names, name) {
-			continue // a connection has the name of its listener
+			continue
+		}
+		// A connection has the name of its listener, and may be there when that is gone.
+		if fields := strings.Fields(facts); len(fields) <= flagsField || fields[flagsField] != listens {
+			continue
 		}
 		if trusted(iface, name) {
 			names = append(names, name)
