@@ -53,7 +53,7 @@ func newSocket(t *testing.T) *socket {
 	if cerr := raw.Control(func(fd uintptr) { s, err = open(int(fd)) }); cerr != nil || err != nil { // #nosec G115
 		t.Fatal(cerr, err)
 	}
-	t.Cleanup(s.close)
+	t.Cleanup(func() { _ = s.file.Close() })
 	return s
 }
 

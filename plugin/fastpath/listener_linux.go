@@ -106,7 +106,7 @@ func (r *registry) enter(address string, s *service, wanted bool) (bool, error) 
 	l = &listener{address: address}
 	err := l.open(r.own)
 	for _, reader := range l.readers {
-		r.own[reader.socket.inode], r.own[reader.socket.outInode] = true, true
+		r.own[reader.socket.inode] = true
 	}
 	if err != nil {
 		r.release(l)
@@ -298,8 +298,7 @@ func (l *listener) close() {
 func (r *registry) release(l *listener) {
 	for _, reader := range l.readers {
 		delete(r.own, reader.socket.inode)
-		delete(r.own, reader.socket.outInode)
-		reader.socket.close()
+		_ = reader.socket.file.Close()
 	}
 	for _, s := range l.servers {
 		s.Close()

@@ -275,9 +275,6 @@ func (r *reader) flush(fd uintptr, s *service, start time.Duration) {
 	if r.pending == 0 {
 		return
 	}
-	if r.socket.out >= 0 {
-		fd = uintptr(r.socket.out) // #nosec G115 -- a descriptor
-	}
 	for sent, waits := 0, true; sent < r.pending; {
 		n, _, errno := unix.RawSyscall6(unix.SYS_SENDMMSG, fd, uintptr(unsafe.Pointer(&r.answers[sent])), uintptr(r.pending-sent), unix.MSG_DONTWAIT, 0, 0) // #nosec G115
 		switch {

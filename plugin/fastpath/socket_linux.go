@@ -1,6 +1,7 @@
 package fastpath
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -53,12 +54,8 @@ func isIPv4(name *unix.RawSockaddrInet6) bool {
 
 // socket is one of the sockets of a listener.
 type socket struct {
-	file *os.File
-	raw  syscall.RawConn
-	// out is a socket that batches are sent on, or -1. The runtime's poller waits for every other one to
-	// have room, so that the kernel tells it about each answer that has left.
-	out      int
-	outInode uint64
+	file     *os.File
+	raw      syscall.RawConn
 	local    *net.UDPAddr
 	inode    uint64
 	wildcard bool // every query has an address of its own that the answer has to come from
@@ -71,7 +68,7 @@ func open(beside int) (s *socket, err error) {
 		return nil, fmt.Errorf("ask for the address of the server's socket: %w", err)
 	}
 	family := unix.AF_INET
-	s = &socket{out: -1}
+	s = &socket{}
 	switch a := self.(type) {
 	case *unix.SockaddrInet4:
 		s.local = &net.UDPAddr{IP: append(net.IP(nil), a.Addr[:]...), Port: a.Port}
@@ -87,54 +84,25 @@ func open(beside int) (s *socket, err error) {
 		return nil, fmt.Errorf("the server's socket has an address of an unknown family: %T", self)
 	}
 	s.wildcard = s.local.IP.IsUnspecified()
-	fd, err := s.bind(self, family, beside)
-	if err != nil {
-		return nil, err
-	}
-	if out, err := s.bind(self, family, beside); err == nil {
-		if s.out = out; (sockets.Socket{FD: out}).Detach() != nil {
-			s.closeOut() // it would get datagrams
-		}
-	}
-	s.outInode = sockets.Socket{FD: s.out}.Inode()
-	s.inode = sockets.Socket{FD: fd}.Inode()
-	s.file = os.NewFile(uintptr(fd), "udp "+s.local.String()) // #nosec G115 -- a descriptor
-	if s.raw, err = s.file.SyscallConn(); err != nil {
-		s.close()
-		return nil, err
-	}
-	return s, nil
-}
-
-// bind returns a socket at an address that others have as well.
-func (s *socket) bind(to unix.Sockaddr, family, beside int) (int, error) {
 	fd, err := unix.Socket(family, unix.SOCK_DGRAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
-		return -1, fmt.Errorf("open a socket: %w", err)
+		return nil, fmt.Errorf("open a socket: %w", err)
 	}
 	if err = s.configure(fd, family, beside); err != nil {
 		err = fmt.Errorf("configure a socket: %w", err)
-	} else if err = unix.Bind(fd, to); err != nil {
+	} else if err = unix.Bind(fd, self); err != nil {
 		err = fmt.Errorf("bind a socket to %v: %w", s.local, err)
 	}
 	if err != nil {
 		_ = unix.Close(fd)
-		return -1, err
+		return nil, err
 	}
-	return fd, nil
-}
-
-// close closes the socket. No reader sends any more.
-func (s *socket) close() {
-	s.closeOut()
-	_ = s.file.Close()
-}
-
-func (s *socket) closeOut() {
-	if s.out >= 0 {
-		_ = unix.Close(s.out)
-		s.out = -1
+	s.inode = sockets.Socket{FD: fd}.Inode()
+	s.file = os.NewFile(uintptr(fd), "udp "+s.local.String()) // #nosec G115 -- a descriptor
+	if s.raw, err = s.file.SyscallConn(); err != nil {
+		return nil, errors.Join(err, s.file.Close())
 	}
+	return s, nil
 }
 
 // configure makes the socket like the one beside which it is opened.
