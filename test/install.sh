@@ -1,23 +1,24 @@
 #!/usr/bin/env bash
-# Gets the real programs that the tests run against: dig, nft, iptables, conntrack
-# and ip from Debian packages, etcd, kube-apiserver, kube-proxy and coredns built
-# from the Go module proxy, and a kernel to boot (kernel/install.sh). gcc is for
-# the race detector.
+# Gets the real programs that the tests run against: dig, nft, iptables, conntrack,
+# ip and the DNS servers unbound, nsd, dnsmasq and named from Debian packages, etcd,
+# kube-apiserver, kube-proxy, the kubelet's search lists (kubelet-dns) and coredns built
+# from the Go module proxy, and a kernel to boot (kernel/install.sh). gcc is for the race
+# detector, and with musl-gcc for programs that resolve names by glibc and by musl.
 #
 #   test/install.sh               everything
 #   test/install.sh dig coredns   only these
 #   test/install.sh --print-bin   print the folder that the binaries go to
 #
-# dnsperf, unbound and dnsdist, which only the benchmark uses, are installed when
-# they are named. The servers among them are not left running as services.
+# dnsperf and dnsdist, which only the benchmark uses, are installed when they are
+# named. The servers are not left running as services.
 #
 # The binaries go to $NEARSIDE_TEST_BIN, else $XDG_CACHE_HOME/nearside/bin, else
 # ~/.cache/nearside/bin. A binary is rebuilt only when its module files, its
 # build flags or the Go toolchain changed since it was built.
 set -euo pipefail
 
-everything=(dig gcc nft iptables conntrack ip etcd kube-apiserver kube-proxy coredns kernel)
-benchmark=(dnsperf unbound dnsdist)
+everything=(dig gcc musl-gcc nft iptables conntrack ip unbound nsd dnsmasq named etcd kube-apiserver kube-proxy kubelet-dns coredns kernel)
+benchmark=(dnsperf dnsdist)
 
 # A user's PATH may lack the folders of the system's tools.
 PATH=$PATH:/usr/local/sbin:/usr/sbin:/sbin
@@ -79,10 +80,11 @@ package() {
 	rm -f "$log"
 }
 
-# server PROGRAM DEBIAN_PACKAGE gets a server from Debian's packages, and keeps the package from
-# starting it: only the benchmark runs it, on a port of its own.
+# server PROGRAM DEBIAN_PACKAGE gets a server from Debian's packages, whose service has the name of
+# the program, and keeps the package from starting it: only the tests and the benchmark run it, on
+# ports of their own.
 server() {
-	local program=$1 name=$2 policy=/usr/sbin/policy-rc.d
+	local program=$1 policy=/usr/sbin/policy-rc.d
 	if command -v "$program" >/dev/null; then
 		package "$@"
 		return
@@ -95,8 +97,8 @@ server() {
 		chmod 755 "$policy"
 	fi
 	package "$@"
-	if command -v systemctl >/dev/null && ! systemctl --quiet disable "$name" >/dev/null 2>&1; then
-		complain "$name: could not be disabled as a service; it may be started at the next boot"
+	if command -v systemctl >/dev/null && ! systemctl --quiet disable "$program" >/dev/null 2>&1; then
+		complain "$program: could not be disabled as a service; it may be started at the next boot"
 	fi
 }
 
@@ -104,7 +106,7 @@ server() {
 flags() {
 	local version rest v
 	case $1 in
-	etcd) printf '%s\n' -ldflags '-s -w' ;;
+	etcd | kubelet-dns) printf '%s\n' -ldflags '-s -w' ;;
 	coredns) printf '%s\n' -tags grpcnotrace -ldflags '-s -w' ;;
 	kube-apiserver | kube-proxy)
 		version=$(awk '$1 == "k8s.io/kubernetes" { print $2 }' go.mod)
@@ -113,6 +115,14 @@ flags() {
 		printf '%s\n' -ldflags "-s -w -X $v.gitVersion=$version -X $v.gitMajor=1 -X $v.gitMinor=${rest%%.*} -X k8s.io/client-go/pkg/version.gitVersion=$version"
 		;;
 	esac
+}
+
+# sources PACKAGE prints what the module's own folder has of a package, which the module
+# files do not tell the version of.
+sources() {
+	if [[ $1 == ./* ]]; then
+		cat -- "$1"/*.go
+	fi
 }
 
 # build NAME MODULE_FOLDER PACKAGE
@@ -126,7 +136,7 @@ build() {
 	export CGO_ENABLED=0 GOWORK=off
 	local own=() stamp=$bin/.$name.stamp want start
 	mapfile -t own < <(flags "$name")
-	want=$( (go env GOVERSION GOOS GOARCH && printf '%s\n' "$package" "${own[@]}" && cat go.mod go.sum) | sha256sum | cut -d ' ' -f 1)
+	want=$( (go env GOVERSION GOOS GOARCH && printf '%s\n' "$package" "${own[@]}" && cat go.mod go.sum && sources "$package") | sha256sum | cut -d ' ' -f 1)
 	is_built() { [[ -x $bin/$name && -f $stamp && $(<"$stamp") == "$want" ]]; }
 	if is_built; then
 		say "$name: up to date"
@@ -185,16 +195,21 @@ for name in "${chosen[@]}"; do
 	case $name in
 	dig) package dig bind9-dnsutils & ;;
 	gcc) package gcc gcc libc6-dev & ;;
+	musl-gcc) package musl-gcc musl-tools & ;;
 	nft) package nft nftables & ;;
 	iptables) package iptables iptables & ;;
 	conntrack) package conntrack conntrack & ;;
 	ip) package ip iproute2 & ;;
-	dnsperf) package dnsperf dnsperf & ;;
 	unbound) server unbound unbound & ;;
+	nsd) server nsd nsd & ;;
+	dnsmasq) package dnsmasq dnsmasq-base & ;; # which has no service
+	named) server named bind9 & ;;
+	dnsperf) package dnsperf dnsperf & ;;
 	dnsdist) server dnsdist dnsdist & ;;
 	etcd) build etcd kubernetes go.etcd.io/etcd/server/v3 & ;;
 	kube-apiserver) build kube-apiserver kubernetes k8s.io/kubernetes/cmd/kube-apiserver & ;;
 	kube-proxy) build kube-proxy kubernetes k8s.io/kubernetes/cmd/kube-proxy & ;;
+	kubelet-dns) build kubelet-dns kubernetes ./kubelet-dns & ;;
 	coredns) build coredns coredns github.com/coredns/coredns & ;;
 	kernel) "$here/kernel/install.sh" & ;;
 	esac

@@ -23,15 +23,24 @@ const daemonEnds = 30 * time.Second
 // comment.
 var forbidden = map[string][]string{
 	"plugin/kubernetes/index":            {"k8s.io/", "github.com/miekg/dns", "github.com/coredns/"},
+	"plugin/kubernetes/topology":         {"k8s.io/client-go", "k8s.io/api/", "github.com/miekg/dns", "github.com/coredns/", "github.com/prometheus/"},
+	"plugin/internal/caller":             {"k8s.io/", "github.com/miekg/dns", "github.com/coredns/", "net"},
+	"plugin/internal/search":             {"k8s.io/", "github.com/coredns/", "github.com/prometheus/", "net/http"},
+	"plugin/internal/expand":             {"k8s.io/", "github.com/nearside-dns/nearside/plugin/kubernetes", "github.com/nearside-dns/nearside/plugin/autopath"},
+	"plugin/autopath/path":               {"k8s.io/client-go", "github.com/coredns/coredns/core"},
+	"plugin/nodelocal/pods":              {"k8s.io/client-go/kubernetes", "github.com/coredns/coredns/core", "github.com/nearside-dns/nearside/plugin/fastpath"},
 	"plugin/kubernetes/source/manifests": {"k8s.io/client-go/kubernetes", "github.com/coredns/coredns/core"},
 	"plugin/kubernetes/source/apiserver": {"k8s.io/client-go/kubernetes", "github.com/coredns/coredns/core"},
 	"plugin/internal/wire":               {"k8s.io/", "github.com/coredns/", "github.com/prometheus/"},
+	"plugin/internal/corefile":           {"k8s.io/", "github.com/miekg/dns", "github.com/nearside-dns/nearside/plugin/fastpath"},
 	"plugin/internal/sockets":            {"k8s.io/", "github.com/miekg/dns", "github.com/coredns/", "github.com/nearside-dns/nearside/plugin/fastpath"},
+	"plugin/forward/transport":           {"k8s.io/", "github.com/miekg/dns", "github.com/coredns/", "github.com/nearside-dns/nearside/plugin/fastpath", "github.com/nearside-dns/nearside/plugin/internal"},
 	"plugin/fastpath/store":              {"k8s.io/", "github.com/coredns/", "github.com/prometheus/", "github.com/nearside-dns/nearside/plugin/kubernetes"},
 	"plugin/nodelocal/link":              {"k8s.io/", "github.com/miekg/dns", "github.com/coredns/coredns", "github.com/coredns/caddy"},
 	"plugin/nodelocal/rules":             {"k8s.io/", "github.com/miekg/dns", "github.com/coredns/coredns", "github.com/coredns/caddy"},
 	"cmd/clusterdns":                     {"k8s.io/client-go/kubernetes", "github.com/coredns/coredns/core/plugin", "github.com/coredns/coredns/plugin/kubernetes"},
-	"cmd/nodecache":                      {"k8s.io/", "github.com/coredns/coredns/core/plugin"},
+	"cmd/nodecache":                      {"k8s.io/client-go/kubernetes", "github.com/coredns/coredns/core/plugin", "github.com/coredns/coredns/plugin/kubernetes"},
+	"cmd/internal/nodelocaldns":          {"k8s.io/"},
 }
 
 func dependencies(t *testing.T, pkg string) []string {

@@ -349,6 +349,8 @@ func TestReloadSignal(t *testing.T) {
 			if got := question(p.Addr, "a.example."); got != "192.0.2.1" {
 				t.Fatalf("answer %s", got)
 			}
+			// The first server answers a moment before the program has started.
+			within(t, "started", func() bool { return lines(p, "CoreDNS-") > 0 })
 			p.Configure(t, text("192.0.2.2"))
 			p.Signal(t, syscall.SIGUSR1)
 			within(t, "reloaded by the signal", answersWith(p.Addr, "a.example.", "192.0.2.2"))

@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -28,19 +29,22 @@ type block struct {
 	text     string
 }
 
-// blocks returns the fenced blocks of a Markdown text.
+// blocks returns the fenced blocks of a Markdown text, also those of lists, which are indented.
 func blocks(markdown string) (all []block) {
 	var current *block
+	indent := ""
 	for i, line := range strings.Split(markdown, "\n") {
-		fence := strings.HasPrefix(line, "```") || strings.HasPrefix(line, "~~~")
+		text := strings.TrimLeft(line, " ")
+		fence := strings.HasPrefix(text, "```") || strings.HasPrefix(text, "~~~")
 		switch {
 		case fence && current == nil:
-			current = &block{language: strings.TrimSpace(line[3:]), line: i + 2}
+			indent = line[:len(line)-len(text)]
+			current = &block{language: strings.TrimSpace(text[3:]), line: i + 2}
 		case fence:
 			all = append(all, *current)
 			current = nil
 		case current != nil:
-			current.text += line + "\n"
+			current.text += strings.TrimPrefix(line, indent) + "\n"
 		}
 	}
 	return all
@@ -93,11 +97,14 @@ func TestCorefilesOfDocuments(t *testing.T) {
 	node := daemon.Build(t, "nodecache")
 	for name, corefile := range shown {
 		t.Run(name, func(t *testing.T) {
-			if strings.HasPrefix(name, "plugin/nodelocal/") {
+			switch {
+			case strings.HasPrefix(name, "plugin/nodelocal/"):
 				startOnNode(t, node, corefile)
-				return
+			case strings.Contains(corefile, "__PILLAR__"):
+				startInTemplate(t, node, corefile)
+			default:
+				daemon.Start(t, program, here(t, corefile, api.URL()))
 			}
-			daemon.Start(t, program, here(t, corefile, api.URL()))
 		})
 	}
 }
@@ -130,10 +137,18 @@ func startOnNode(t *testing.T, program, corefile string) {
 	}
 }
 
+// startInTemplate starts nodecache on a node, with the stock template of node-local-dns and a block for another zone
+// that is added to it, and asks for a name of the zone. Cluster DNS has to be asked for it as for names of the cluster.
+func startInTemplate(t *testing.T, program, added string) {
+	t.Helper()
+	zone, _, _ := strings.Cut(added, ":")
+	startStock(t, program, stockTemplate(t)+added).await(t, zone+".", ofCluster)
+}
+
 // TestBrokenCorefileOfDocument shows that the test above can fail.
 func TestBrokenCorefileOfDocument(t *testing.T) {
-	b := blocks("text\n~~~ corefile\n.:53 {\n    kubernetes {\n        manifests\n    }\n}\n~~~\n")
-	if len(b) != 1 || b[0].language != "corefile" || b[0].line != 3 {
+	b := blocks("text\n~~~ corefile\n.:53 {\n    kubernetes {\n        manifests\n    }\n}\n~~~\n1. text\n\n   ```corefile\n   .:53 {\n       log\n   }\n   ```\n")
+	if len(b) != 2 || b[0].language != "corefile" || b[0].line != 3 || b[1] != (block{"corefile", 12, ".:53 {\n    log\n}\n"}) {
 		t.Fatalf("blocks: %+v", b)
 	}
 	p := daemon.Launch(t, daemon.Build(t, "clusterdns"), here(t, b[0].text, "http://127.0.0.1:1"))
@@ -178,8 +193,10 @@ func here(t *testing.T, corefile, apiURL string) string {
 		"https://k8s.example.com:6443", strings.Replace(apiURL, "http:", "https:", 1),
 		"/etc/resolv.conf", filepath.Join(folder, "resolv.conf"),
 	).Replace(corefile)
+	corefile = strings.ReplaceAll(corefile, "autopath @nodelocal\n", "autopath @nodelocal {\n        node node-1\n        endpoint "+apiURL+"\n    }\n")
 	if !strings.Contains(corefile, "manifests") && !strings.Contains(corefile, "kubeconfig") && !strings.Contains(corefile, "endpoint") {
-		corefile = regexp.MustCompile(`(?m)^(    kubernetes .*\{)$`).ReplaceAllString(corefile, "$1\n        endpoint "+apiURL)
+		corefile = regexp.MustCompile(`(?m)^(    (kubernetes|multicluster) .*\{)$`).ReplaceAllString(corefile, "$1\n        endpoint "+apiURL)
+		corefile = regexp.MustCompile(`(?m)^(    multicluster\b[^{\n]*)$`).ReplaceAllString(corefile, "$1 {\n        endpoint "+apiURL+"\n    }")
 	}
 	return strings.ReplaceAll(corefile, "    loop\n", "") // it would ask the server of resolv.conf, which is not there
 }
@@ -194,14 +211,17 @@ current-context: x
 `
 }
 
-// TestCommandsOfReadme runs the dig commands that README.md shows, and compares what they print.
+// TestCommandsOfReadme runs the dig commands that README.md and the one of kubernetes show, and compares what
+// they print.
 func TestCommandsOfReadme(t *testing.T) {
 	if _, err := exec.LookPath("dig"); err != nil && os.Getenv("NEARSIDE_REQUIRE_ALL") != "1" {
 		t.Skipf("%v: run test/install.sh", err)
 	}
 	server := daemon.Start(t, daemon.Build(t, "clusterdns"), here(t, read(t, filepath.Join(root, "Corefile.example")), ""))
 	ran := 0
-	for _, b := range blocks(read(t, filepath.Join(root, "README.md"))) {
+	for _, b := range slices.Concat(
+		blocks(read(t, filepath.Join(root, "README.md"))), blocks(read(t, filepath.Join(root, "plugin", "kubernetes", "README.md"))),
+	) {
 		if b.language != "console" {
 			continue
 		}
@@ -217,11 +237,11 @@ func TestCommandsOfReadme(t *testing.T) {
 				t.Fatalf("%s: %v\n%s", command, err, got)
 			}
 			if strings.TrimSpace(string(got)) != strings.TrimSpace(want) {
-				t.Errorf("%s printed\n%s\nREADME.md shows\n%s", command, got, want)
+				t.Errorf("%s printed\n%s\nthe README shows\n%s", command, got, want)
 			}
 		}
 	}
-	if ran < 3 {
-		t.Errorf("README.md shows %d dig commands, want at least 3", ran)
+	if ran < 9 {
+		t.Errorf("%d dig commands, want at least 9", ran)
 	}
 }

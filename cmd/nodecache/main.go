@@ -8,7 +8,9 @@ import (
 	"github.com/nearside-dns/nearside/cmd/internal/daemon"
 	"github.com/nearside-dns/nearside/cmd/internal/doctor"
 	"github.com/nearside-dns/nearside/cmd/internal/nodelocaldns"
+	_ "github.com/nearside-dns/nearside/plugin/autopath"
 	_ "github.com/nearside-dns/nearside/plugin/nodelocal"
+	_ "github.com/nearside-dns/nearside/plugin/searchpath"
 )
 
 // directives are what a Corefile may use, in the order in which plugins see a query: that of CoreDNS.
@@ -26,6 +28,8 @@ var directives = []string{
 	"loadbalance",
 	"rewrite",
 	"fastpath",
+	"searchpath",
+	"autopath",
 	"cache",
 	"template",
 	"hosts",

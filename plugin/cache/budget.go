@@ -6,12 +6,13 @@ import (
 	"github.com/coredns/caddy"
 
 	"github.com/nearside-dns/nearside/plugin/fastpath/store"
+	"github.com/nearside-dns/nearside/plugin/internal/corefile"
 )
 
 // budget is what one reading of a Corefile says about the budget of the process.
 type budget struct {
 	bytes int64 // 0 if nothing is said
-	at    position
+	at    corefile.Position
 }
 
 // budgetKey is where an instance of caddy has its budget.
@@ -27,13 +28,13 @@ func budgetOf(c *caddy.Controller) *budget {
 }
 
 // set takes in what a block says. Another block may say nothing, or the same.
-func (b *budget) set(bytes int64, at position) error {
+func (b *budget) set(bytes int64, at corefile.Position) error {
 	if bytes == 0 {
 		return nil
 	}
 	if b.bytes != 0 && b.bytes != bytes {
-		return at.errorf("budget: it is one for the whole process; %d bytes here, and %d in line %d of %s",
-			bytes, b.bytes, b.at.line, b.at.file)
+		return at.Errorf("budget: it is one for the whole process; %d bytes here, and %d in line %d of %s",
+			bytes, b.bytes, b.at.Line, b.at.File)
 	}
 	b.bytes, b.at = bytes, at
 	return nil

@@ -80,9 +80,8 @@ func (c *Cache) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.Msg) 
 		n.misses.Inc()
 		return plugin.NextOrFailure(c.Name(), c.Next, ctx, w, r)
 	}
-	k := c.space.Key(key[:0], packed, &q)
-	e, now := c.store.Get(k), c.now()
-	state := stateOf(e, now)
+	k, now := c.space.Key(key[:0], packed, &q), c.now()
+	e, state := c.find(k, packed, &q, now)
 	if state == fresh {
 		n.hits[e.Kind].Inc()
 		if p := e.Popularity; p != nil && p.Count(now) && !p.Refreshing.Load() {
@@ -95,6 +94,9 @@ func (c *Cache) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.Msg) 
 		return c.serveExpired(ctx, w, a, e)
 	}
 	n.misses.Inc()
+	if e != nil && e.Views != nil { // nobody can wait for the reply to another
+		return c.fetchAlone(ctx, w, a)
+	}
 	return c.fetch(ctx, w, a)
 }
 

@@ -18,6 +18,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nearside-dns/nearside/plugin/fastpath/store"
+	"github.com/nearside-dns/nearside/plugin/internal/search"
 )
 
 // bed is a cache with a clock and an upstream of its own.
@@ -134,6 +135,10 @@ func setFlag(t testing.TB, m *dns.Msg, word string) {
 	case "AA":
 		m.Authoritative = true
 	default:
+		if suffixes, ok := strings.CutPrefix(word, "tried"); ok {
+			addOption(m, searchData(t, strings.TrimPrefix(suffixes, ":")))
+			return
+		}
 		code, ok := dns.StringToRcode[word]
 		if !ok {
 			t.Fatalf("%q is no flag and no code", word)
@@ -158,7 +163,30 @@ func (c *client) RemoteAddr() net.Addr {
 	return &net.UDPAddr{IP: net.IPv4(192, 0, 2, 1), Port: 40000}
 }
 
-// query returns a query for a name and type, with words as dig has them: +do, +cd, +ad, +edns, +norec.
+// addOption adds the option of package search to a message; there may be more than one.
+func addOption(m *dns.Msg, data []byte) {
+	if m.IsEdns0() == nil {
+		m.SetEdns0(1232, false)
+	}
+	opt := m.IsEdns0()
+	opt.Option = append(opt.Option, &dns.EDNS0_LOCAL{Code: search.Code, Data: data})
+}
+
+// searchData returns the option's data for suffixes with commas between them, none for "".
+func searchData(t testing.TB, suffixes string) []byte {
+	t.Helper()
+	if suffixes == "" {
+		return nil
+	}
+	data, ok := search.Append(nil, strings.Split(suffixes, ","))
+	if !ok {
+		t.Fatalf("%q is no search list", suffixes)
+	}
+	return data
+}
+
+// query returns a query for a name and type, with words as dig has them: +do, +cd, +ad, +edns, +norec; and
+// +search:a.,b. for a search list.
 func query(text string) *dns.Msg {
 	words := strings.Fields(text)
 	r := new(dns.Msg)
@@ -175,6 +203,11 @@ func query(text string) *dns.Msg {
 			r.AuthenticatedData = true
 		case "+norec":
 			r.RecursionDesired = false
+		default:
+			if suffixes, ok := strings.CutPrefix(word, "+search:"); ok {
+				data, _ := search.Append(nil, strings.Split(suffixes, ",")) // none if it is no list
+				addOption(r, data)
+			}
 		}
 	}
 	return r
@@ -232,6 +265,11 @@ func brief(m *dns.Msg) string {
 			if opt, ok := rr.(*dns.OPT); ok {
 				text := "OPT"
 				for _, o := range opt.Option {
+					if local, ok := o.(*dns.EDNS0_LOCAL); ok && local.Code == search.Code {
+						suffixes, _ := search.Parse(local.Data)
+						text += " tried:" + strings.Join(suffixes, ",")
+						continue
+					}
 					text += " " + o.String()
 				}
 				parts = append(parts, text)

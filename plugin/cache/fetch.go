@@ -66,7 +66,8 @@ func (c *Cache) deliver(ctx context.Context, w dns.ResponseWriter, a *asked, out
 		}
 		return out.code, out.err
 	}
-	a.adapt(out.reply, out.errors)
+	out.tell(ctx, a.msg)
+	a.adapt(out.reply, out.options)
 	if _, err := write(w, out.reply); err != nil {
 		return dns.RcodeServerFailure, err
 	}
@@ -76,8 +77,8 @@ func (c *Cache) deliver(ctx context.Context, w dns.ResponseWriter, a *asked, out
 // fly asks for everyone who waits. Whatever happens, they are not left waiting.
 func (c *Cache) fly(ctx context.Context, w *recorder, a *asked, flying *flight, refreshing bool) (out outcome) {
 	out = outcome{code: dns.RcodeServerFailure, err: fmt.Errorf("plugin/%s: %w", pluginName, errPanicked)}
-	defer func() { c.flights.land(flying, a, out) }()
-	if e := c.store.Get(a.key); !refreshing && stateOf(e, c.now()) == fresh {
+	defer func() { c.flights.land(flying, out) }()
+	if e, state := c.find(a.key, a.query, &a.q, c.now()); !refreshing && state == fresh {
 		out = outcome{entry: e, renews: true} // another flight has landed since this query looked
 		return out
 	}
@@ -88,7 +89,7 @@ func (c *Cache) fly(ctx context.Context, w *recorder, a *asked, flying *flight, 
 // ask asks the next plugin, and keeps what it says.
 func (c *Cache) ask(ctx context.Context, w *recorder, a *asked, refreshing bool) outcome {
 	r := a.forNext()
-	ctx, conditions := store.WithConditions(context.WithValue(ctx, askedKey{}, true), r)
+	ctx, wanted := store.WithConditions(context.WithValue(ctx, askedKey{}, true), r)
 	code, err := plugin.NextOrFailure(c.Name(), c.Next, ctx, w, r)
 	out := outcome{reply: w.reply, code: code, err: err}
 	if out.reply == nil {
@@ -99,15 +100,28 @@ func (c *Cache) ask(ctx context.Context, w *recorder, a *asked, refreshing bool)
 		return out
 	}
 	class := c.classify(out.reply)
-	out.errors = takeOpt(out.reply)
+	out.options = a.takeOpt(out.reply)
+	answered, sound := c.answered(a, out.options)
+	if !sound {
+		class = response.OtherError
+	}
 	lifetime := c.setTTLs(out.reply, class)
 	out.renews = c.renews(a, out.reply, class)
-	k := keeping{asked: a, class: class, lifetime: lifetime, conditions: conditions, errors: out.errors, refreshing: refreshing}
+	k := keeping{
+		asked: answered, class: class, lifetime: lifetime, conditions: &wanted.Conditions, forAll: wanted.ForAll(),
+		options: out.options, refreshing: refreshing,
+	}
 	if f := metadata.ValueFunc(ctx, wildcardLabel); f != nil {
 		k.wildcard = f()
 	}
-	out.entry = c.keep(out.reply, &k)
-	out.private = out.entry == nil && conditions.Known()
+	out.entry, out.conditions = c.keep(out.reply, &k), k.conditions
+	if out.entry != nil {
+		c.keepDenials(out.reply, &k)
+	}
+	if !k.forAll {
+		store.ForOne(ctx) // and so is what comes of it, in front of this cache
+	}
+	out.private = out.entry == nil && (wanted.Known() || !k.forAll)
 	return out
 }
 
@@ -115,8 +129,9 @@ func (c *Cache) ask(ctx context.Context, w *recorder, a *asked, refreshing bool)
 func (c *Cache) keepFailure(a *asked) *store.Entry {
 	m := new(dns.Msg)
 	m.SetRcode(a.msg, dns.RcodeServerFailure)
+	alone, _ := c.answered(a, nil)
 	return c.keep(m, &keeping{
-		asked: a, class: response.ServerError, lifetime: c.servfail, conditions: new(store.Conditions),
+		asked: alone, class: response.ServerError, lifetime: c.servfail, conditions: new(store.Conditions), forAll: true,
 	})
 }
 

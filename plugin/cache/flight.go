@@ -9,15 +9,17 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nearside-dns/nearside/plugin/fastpath/store"
+	"github.com/nearside-dns/nearside/plugin/internal/wire"
 )
 
 // outcome is what has come of asking the next plugin.
 type outcome struct {
-	reply  *dns.Msg     // as clients see it but for what is theirs, without an OPT record; nil if nothing was written
-	errors []dns.EDNS0  // the extended errors of the reply
-	entry  *store.Entry // what is kept of it, nil if nothing
-	code   int          // what the next plugin returned
-	err    error
+	reply      *dns.Msg          // as clients see it but for what is theirs, without an OPT record; nil if nothing was written
+	options    []dns.EDNS0       // of the reply, that clients get
+	entry      *store.Entry      // what is kept of it, nil if nothing
+	conditions *store.Conditions // what the next plugin said that the reply hangs on; nil if nothing
+	code       int               // what the next plugin returned
+	err        error
 	// private tells that the reply holds only for who asked: it hangs on something besides its TTL, and is
 	// not kept.
 	private bool
@@ -29,11 +31,12 @@ type outcome struct {
 
 // flight is a question on its way to the next plugin, and who waits for the reply.
 type flight struct {
+	key     string
 	started time.Duration
-	limit   int // of a reply over UDP, in bytes
-	waiting int // guarded by flights.mu
-	done    chan struct{}
-	out     outcome // once done is closed; nobody changes it then
+	limit   int           // of a reply over UDP, in bytes
+	waiting int           // guarded by flights.mu
+	done    chan struct{} // made for the first who waits; guarded by flights.mu, and for them without it
+	out     outcome       // once done is closed; nobody changes it then
 }
 
 // flights are those of a block. A question has two at most: one over UDP, and one for clients of TCP,
@@ -43,9 +46,12 @@ type flights struct {
 	all map[string]*flight
 }
 
-// flightKey is what queries have in common that share a reply. The RD flag is not in what answers are kept
-// under, but a resolver may refuse one and answer the other.
-func (a *asked) flightKey(udp bool) string {
+// maxFlightKey is the greatest length of a flight's key in bytes.
+const maxFlightKey = wire.MaxKey + 1
+
+// flightKey appends to dst what queries have in common that share a reply. The RD flag is not in what
+// answers are kept under, but a resolver may refuse one and answer the other.
+func (a *asked) flightKey(dst []byte, udp bool) []byte {
 	transport := byte('t')
 	if udp {
 		transport = 'u'
@@ -53,53 +59,64 @@ func (a *asked) flightKey(udp bool) string {
 	if a.q.RD {
 		transport -= 'a' - 'A'
 	}
-	return string(append(a.key[:len(a.key):len(a.key)], transport))
+	return append(append(dst, a.key...), transport)
 }
 
 // join returns the flight for a query, and whether the caller has to fly it. Those who only wait are
 // counted.
 func (f *flights) join(a *asked, now time.Duration) (*flight, bool) {
+	var buf [maxFlightKey]byte
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	whole := a.flightKey(false)
-	if flying := f.all[whole]; flying != nil {
-		flying.waiting++
+	key := a.flightKey(buf[:0], false)
+	if flying := f.all[string(key)]; flying != nil {
+		flying.wait()
 		return flying, false
 	}
-	key := whole
 	if a.udp {
-		key = a.flightKey(true)
-		if flying := f.all[key]; flying != nil {
-			flying.waiting++
+		key = a.flightKey(buf[:0], true)
+		if flying := f.all[string(key)]; flying != nil {
+			flying.wait()
 			return flying, false
 		}
 	}
 	if f.all == nil {
 		f.all = map[string]*flight{}
 	}
-	flying := &flight{started: now, limit: a.q.Limit(), done: make(chan struct{})}
-	f.all[key] = flying
+	flying := &flight{key: string(key), started: now, limit: a.q.Limit()}
+	f.all[flying.key] = flying
 	return flying, true
 }
 
 // land gives an outcome to those who wait. The reply stays the caller's: the others get a copy.
-func (f *flights) land(flying *flight, a *asked, out outcome) {
+func (f *flights) land(flying *flight, out outcome) {
 	f.mu.Lock()
-	delete(f.all, a.flightKey(a.udp))
+	delete(f.all, flying.key)
 	waiting := flying.waiting
+	done := flying.done
 	f.mu.Unlock()
 	if waiting > 0 && out.entry == nil && out.reply != nil {
 		out.reply = out.reply.Copy()
 	}
 	flying.out = out
-	close(flying.done)
+	if done != nil {
+		close(done)
+	}
+}
+
+// wait counts one who waits. flights.mu is held.
+func (f *flight) wait() {
+	f.waiting++
+	if f.done == nil {
+		f.done = make(chan struct{})
+	}
 }
 
 // attend lets the caller of join wait for its own flight as well.
 func (f *flights) attend(flying *flight) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	flying.waiting++
+	flying.wait()
 }
 
 // errPanicked is what those get who wait for a flight that has ended in a panic.
@@ -127,7 +144,7 @@ func (c *Cache) share(ctx context.Context, w dns.ResponseWriter, a *asked, flyin
 	}
 	m := out.reply.Copy()
 	a.tailor(m)
-	a.adapt(m, out.errors)
+	a.adapt(m, out.options)
 	if _, err := write(w, m); err != nil {
 		return dns.RcodeServerFailure, err
 	}

@@ -18,7 +18,8 @@ type keeping struct {
 	class      response.Type
 	lifetime   time.Duration
 	conditions *store.Conditions
-	errors     []dns.EDNS0
+	forAll     bool // whoever asks
+	options    []dns.EDNS0
 	wildcard   string // record that it was made from
 	refreshing bool   // it takes the place of an answer that is still given
 }
@@ -41,8 +42,11 @@ func (c *Cache) keep(m *dns.Msg, k *keeping) *store.Entry {
 		return nil
 	}
 	kind := kindOf(k.class)
-	if !keepable(m, k.class) || k.lifetime <= 0 || c.kinds[kind].except.Contains(m.Question[0].Name) {
-		if k.conditions.Known() && k.matches(m) {
+	if !k.forAll {
+		c.forget(k.key)
+	}
+	if !k.forAll || !keepable(m, k.class) || k.lifetime <= 0 || c.kinds[kind].except.Contains(m.Question[0].Name) {
+		if k.conditions.Known() && k.matches(m) && (k.forAll || k.conditions.Views != nil) {
 			c.space.Keep(k.msg, m, k.conditions) // for as long as they hold: that is no matter of TTLs
 		}
 		return nil
@@ -54,12 +58,19 @@ func (c *Cache) keep(m *dns.Msg, k *keeping) *store.Entry {
 	return e
 }
 
+// forget removes what is kept for all, where the answer depends on who asks now.
+func (c *Cache) forget(key []byte) {
+	if old := c.store.Get(key); old != nil && old.Cached {
+		c.store.Remove(old)
+	}
+}
+
 // entryOf returns the entry for a reply, but for the reply.
 func (c *Cache) entryOf(m *dns.Msg, k *keeping) *store.Entry {
 	now := c.now()
 	state := &kept{wildcard: k.wildcard, failure: k.class == response.ServerError, answering: k.class == response.NoError && answers(m)}
 	e := &store.Entry{
-		Options: packErrors(k.errors),
+		Options: packOptions(k.options),
 		Kind:    kindOf(k.class),
 		Stored:  now, Expires: now + k.lifetime, Gone: now + k.lifetime + c.stale.upTo,
 		KeepTTL: c.keepTTL,

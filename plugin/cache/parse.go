@@ -14,6 +14,7 @@ import (
 	"github.com/coredns/coredns/plugin"
 
 	"github.com/nearside-dns/nearside/plugin/fastpath/store"
+	"github.com/nearside-dns/nearside/plugin/internal/corefile"
 )
 
 // Defaults and limits, in seconds where they are numbers.
@@ -94,49 +95,49 @@ func newCache(zones []string) *Cache {
 
 // parse reads the cache block of a server block; there may be one. It returns where the budget is given
 // as well.
-func parse(c *caddy.Controller) (h *Cache, budgetAt position, err error) {
+func parse(c *caddy.Controller) (h *Cache, budgetAt corefile.Position, err error) {
 	for c.Next() {
 		if h != nil {
-			return nil, position{}, at(c).errorf("%v", plugin.ErrOnce)
+			return nil, corefile.Position{}, corefile.At(c).Errorf("%v", plugin.ErrOnce)
 		}
 		if h, budgetAt, err = parseBlock(c); err != nil {
-			return nil, position{}, err
+			return nil, corefile.Position{}, err
 		}
 	}
 	return h, budgetAt, nil
 }
 
-func parseBlock(c *caddy.Controller) (*Cache, position, error) {
-	start, args := at(c), c.RemainingArgs()
+func parseBlock(c *caddy.Controller) (*Cache, corefile.Position, error) {
+	start, args := corefile.At(c), c.RemainingArgs()
 	ttl, zones, err := parseTTL(args)
 	if err != nil {
-		return nil, position{}, start.errorf("cache: %v; it takes a TTL in seconds and zones: [TTL] [ZONES...]", err)
+		return nil, corefile.Position{}, start.Errorf("cache: %v; it takes a TTL in seconds and zones: [TTL] [ZONES...]", err)
 	}
 	h := newCache(plugin.OriginsFromArgsOrServerBlock(zones, c.ServerBlockKeys))
 	if ttl > 0 {
 		h.kinds[store.Success].max, h.kinds[store.Denial].max = ttl, ttl
 	}
-	seen := map[string]position{}
+	seen := map[string]corefile.Position{}
 	for c.NextBlock() {
-		name, here := c.Val(), at(c)
+		name, here := c.Val(), corefile.At(c)
 		option, ok := parsers[name]
 		if !ok {
-			return nil, here, here.errorf("unknown option %q, known are %s", name, knownOptions())
+			return nil, here, here.Errorf("unknown option %q, known are %s", name, knownOptions())
 		}
 		args := c.RemainingArgs()
 		if len(args) < option.min || option.max >= 0 && len(args) > option.max {
-			return nil, here, here.errorf("%s takes %s, got %q", name, option.form, args)
+			return nil, here, here.Errorf("%s takes %s, got %q", name, option.form, args)
 		}
 		if _, twice := seen[name]; twice && option.once {
-			return nil, here, here.errorf("%s is given twice", name)
+			return nil, here, here.Errorf("%s is given twice", name)
 		}
 		if err := option.parse(h, args); err != nil {
-			return nil, here, here.errorf("%s: %v; it takes %s", name, err, option.form)
+			return nil, here, here.Errorf("%s: %v; it takes %s", name, err, option.form)
 		}
 		seen[name] = here
 	}
-	if here, ok := seen["serve_stale_policy"]; ok && (seen["serve_stale"] == position{} || h.stale.failure) {
-		return nil, here, here.errorf("serve_stale_policy requires serve_stale")
+	if here, ok := seen["serve_stale_policy"]; ok && (seen["serve_stale"] == corefile.Position{} || h.stale.failure) {
+		return nil, here, here.Errorf("serve_stale_policy requires serve_stale")
 	}
 	return h, seen["budget"], nil
 }
@@ -151,19 +152,6 @@ func parseTTL(args []string) (ttl uint32, zones []string, err error) {
 	}
 	ttl, err = seconds(args[0], 1)
 	return ttl, args[1:], err
-}
-
-// position is a line of a Corefile.
-type position struct {
-	file string
-	line int
-}
-
-func at(c *caddy.Controller) position { return position{c.File(), c.Line()} }
-
-// errorf returns an error in the form that those of the Corefile's parser have.
-func (p position) errorf(format string, args ...any) error {
-	return fmt.Errorf("%s:%d - Error during parsing: %s", p.file, p.line, fmt.Sprintf(format, args...))
 }
 
 // option is how one line of the block is read. form says what it takes, for error messages.

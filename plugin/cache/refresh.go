@@ -177,7 +177,7 @@ func (c *Cache) depart(ctx context.Context, w dns.ResponseWriter, a *asked, e *s
 		return true
 	}
 	state.end(e, c.now(), 0, false)
-	c.flights.land(flying, a, outcome{abandoned: true})
+	c.flights.land(flying, outcome{abandoned: true})
 	return false
 }
 
@@ -210,8 +210,8 @@ func detached(ctx context.Context) context.Context {
 
 // Extended errors that tell of an answer that has expired, RFC 8914 sections 4.4 and 4.20, in wire form.
 var (
-	staleAnswer   = packErrors([]dns.EDNS0{&dns.EDNS0_EDE{InfoCode: dns.ExtendedErrorCodeStaleAnswer}})
-	staleNXDOMAIN = packErrors([]dns.EDNS0{&dns.EDNS0_EDE{InfoCode: dns.ExtendedErrorCodeStaleNXDOMAINAnswer}})
+	staleAnswer   = packOptions([]dns.EDNS0{&dns.EDNS0_EDE{InfoCode: dns.ExtendedErrorCodeStaleAnswer}})
+	staleNXDOMAIN = packOptions([]dns.EDNS0{&dns.EDNS0_EDE{InfoCode: dns.ExtendedErrorCodeStaleNXDOMAINAnswer}})
 )
 
 // stalePause is how often it is said that expired answers are given, at most.

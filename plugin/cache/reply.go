@@ -4,46 +4,35 @@ import (
 	"context"
 	"encoding/binary"
 	"fmt"
-	"sync"
+	"slices"
 
 	"github.com/coredns/coredns/plugin/metadata"
 	"github.com/miekg/dns"
 
 	"github.com/nearside-dns/nearside/plugin/fastpath/store"
+	"github.com/nearside-dns/nearside/plugin/internal/search"
 	"github.com/nearside-dns/nearside/plugin/internal/wire"
 )
 
 // wildcardLabel is the metadata that says which wildcard record an answer was made from.
 const wildcardLabel = "zone/wildcard"
 
-// buffers are for answers between their packed form and a message.
-var buffers = sync.Pool{New: func() any { b := make([]byte, 0, 1<<10); return &b }}
-
-// give answers a query with an entry. The message is made from the bytes that the fast path gives, so
+// give answers a query with an entry, and tells who has asked for it in front what the answer hangs on. The message is made from the bytes that the fast path gives, so
 // that it does not matter which way a query takes.
 func (c *Cache) give(ctx context.Context, w dns.ResponseWriter, r *dns.Msg, query []byte, q wire.Query, e *store.Entry, p wire.Patch) (int, error) {
 	if kept, ok := e.State.(*kept); ok && kept.wildcard != "" {
 		metadata.SetValueFunc(ctx, wildcardLabel, func() string { return kept.wildcard })
 	}
-	m, err := unpack(query, q, e, &p)
+	m, err := e.Message(query, q, &p)
 	if err != nil {
 		c.store.Remove(e)
 		return dns.RcodeServerFailure, fmt.Errorf("plugin/%s: what is kept for %s: %w", pluginName, r.Question[0].Name, err)
 	}
+	tell(ctx, r, e)
 	if q.EDNS && len(p.Options) > 0 {
-		m.Extra = append(m.Extra, optWith(unpackErrors(p.Options)))
+		m.Extra = append(m.Extra, optWith(unpackOptions(p.Options)))
 	}
 	return write(w, m)
-}
-
-// unpack returns the message that a patched answer is, without an OPT record: who writes it adds that.
-func unpack(query []byte, q wire.Query, e *store.Entry, p *wire.Patch) (*dns.Msg, error) {
-	b := buffers.Get().(*[]byte)
-	defer buffers.Put(b)
-	q.EDNS = false
-	*b = e.Plain.AppendReply((*b)[:0], query, &q, p)
-	m := new(dns.Msg)
-	return m, m.Unpack(*b)
 }
 
 // write gives a client its answer.
@@ -61,12 +50,12 @@ func (a *asked) tailor(m *dns.Msg) {
 }
 
 // adapt leaves what the client understands of a reply without an OPT record.
-func (a *asked) adapt(m *dns.Msg, errors []dns.EDNS0) {
+func (a *asked) adapt(m *dns.Msg, options []dns.EDNS0) {
 	if !a.q.DO && !a.q.AD { // RFC 6840 section 5.8
 		m.AuthenticatedData = false
 	}
-	if a.q.EDNS && len(errors) > 0 {
-		m.Extra = append(m.Extra, optWith(errors))
+	if a.q.EDNS && len(options) > 0 {
+		m.Extra = append(m.Extra, optWith(options))
 	}
 }
 
@@ -82,8 +71,8 @@ const (
 )
 
 // takeOpt takes the OPT record out of a reply: it is between two servers, RFC 6891 section 6.2.1. Only
-// the extended errors in it are about the answer.
-func takeOpt(m *dns.Msg) (errors []dns.EDNS0) {
+// the extended errors in it are about the answer, and the option of package search in a reply to a search list.
+func (a *asked) takeOpt(m *dns.Msg) (options []dns.EDNS0) {
 	rest := m.Extra[:0]
 	for _, rr := range m.Extra {
 		opt, ok := rr.(*dns.OPT)
@@ -91,38 +80,54 @@ func takeOpt(m *dns.Msg) (errors []dns.EDNS0) {
 			rest = append(rest, rr)
 			continue
 		}
+		errors := 0
 		for _, option := range opt.Option {
-			if e, ok := option.(*dns.EDNS0_EDE); ok && len(errors) < maxErrors {
-				if len(e.ExtraText) > maxErrorText {
-					e.ExtraText = ""
+			switch o := option.(type) {
+			case *dns.EDNS0_EDE:
+				if errors++; errors > maxErrors {
+					continue
 				}
-				errors = append(errors, e)
+				if len(o.ExtraText) > maxErrorText {
+					o.ExtraText = ""
+				}
+				options = append(options, o)
+			case *dns.EDNS0_LOCAL:
+				if o.Code == search.Code && a.q.Search != nil {
+					options = append(options, o)
+				}
 			}
 		}
 	}
 	m.Extra = rest
-	return errors
+	return options
 }
 
-// packErrors returns extended errors in wire form.
-func packErrors(errors []dns.EDNS0) (b []byte) {
-	for _, option := range errors {
-		if e, ok := option.(*dns.EDNS0_EDE); ok {
+// packOptions returns options that takeOpt leaves in wire form.
+func packOptions(options []dns.EDNS0) (b []byte) {
+	for _, option := range options {
+		switch o := option.(type) {
+		case *dns.EDNS0_EDE:
 			b = binary.BigEndian.AppendUint16(b, dns.EDNS0EDE)
-			b = binary.BigEndian.AppendUint16(b, uint16(2+len(e.ExtraText))) // #nosec G115 -- it is short
-			b = binary.BigEndian.AppendUint16(b, e.InfoCode)
-			b = append(b, e.ExtraText...)
+			b = binary.BigEndian.AppendUint16(b, uint16(2+len(o.ExtraText))) // #nosec G115 -- it is short
+			b = binary.BigEndian.AppendUint16(b, o.InfoCode)
+			b = append(b, o.ExtraText...)
+		case *dns.EDNS0_LOCAL:
+			b = search.AppendOption(b, o.Data)
 		}
 	}
 	return b
 }
 
-// unpackErrors is the inverse of packErrors.
-func unpackErrors(b []byte) (errors []dns.EDNS0) {
-	for len(b) >= 6 {
+// unpackOptions is the inverse of packOptions.
+func unpackOptions(b []byte) (options []dns.EDNS0) {
+	for len(b) >= 4 {
 		end := 4 + int(binary.BigEndian.Uint16(b[2:]))
-		errors = append(errors, &dns.EDNS0_EDE{InfoCode: binary.BigEndian.Uint16(b[4:]), ExtraText: string(b[6:end])})
+		if code := binary.BigEndian.Uint16(b); code == search.Code {
+			options = append(options, &dns.EDNS0_LOCAL{Code: code, Data: slices.Clone(b[4:end])})
+		} else {
+			options = append(options, &dns.EDNS0_EDE{InfoCode: binary.BigEndian.Uint16(b[4:]), ExtraText: string(b[6:end])})
+		}
 		b = b[end:]
 	}
-	return errors
+	return options
 }

@@ -52,6 +52,15 @@ func (r *recorder) WriteMsg(m *dns.Msg) error {
 	return nil
 }
 
+// TakeMsg is WriteMsg for a message that the plugin gives away: no other plugin has it or any of its
+// records.
+func (r *recorder) TakeMsg(m *dns.Msg) error {
+	if r.reply == nil {
+		r.reply = m
+	}
+	return nil
+}
+
 // Write implements dns.ResponseWriter.
 func (r *recorder) Write(b []byte) (int, error) {
 	m := new(dns.Msg)

@@ -45,7 +45,7 @@ func (c *chain) put(d *datagram) {
 	if c.running < c.most {
 		c.running++
 		c.mu.Unlock()
-		go c.work(d)
+		pool.do(task{c, d})
 		return
 	}
 	if c.waiting == nil {

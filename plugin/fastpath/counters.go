@@ -86,6 +86,7 @@ type given struct {
 	family       uint8
 	do           bool
 	cached       bool
+	ahead        bool // a plugin in front of the cache keeps it
 	kind         store.Kind
 	rcode        uint8
 	qtype        uint16
@@ -96,7 +97,7 @@ type given struct {
 // count counts an answer, which took a time from its arrival.
 func (g *given) count(took time.Duration) {
 	c := g.counters
-	if c.cache != nil {
+	if c.cache != nil && !g.ahead {
 		l := c.lookups.get(func() CacheCounters { return c.cache.Counters(c.server) })
 		l.Requests.Inc()
 		if g.cached {

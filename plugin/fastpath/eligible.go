@@ -19,18 +19,24 @@ type use struct {
 // transparent are the plugins that need not see a query that another one has answered before, or that
 // the fast path does the work of. What is not here prevents the fast path.
 var transparent = map[string]bool{
-	"cache":       true,
-	"errors":      true, // sees errors, which are not kept
-	"forward":     true,
-	"hosts":       true, // behind cache; see below
-	"kubernetes":  true,
-	"loadbalance": true, // see below
-	"loop":        true, // looks for questions of its own, which are not kept
-	"metadata":    true, // for plugins that are not here
-	"nodelocal":   true, // answers questions of its own
-	"prometheus":  true, // what it counts is counted here
-	"transfer":    true, // zone transfers are not kept
+	"autopath":     true, // tells which names it answers
+	"cache":        true,
+	"errors":       true, // sees errors, which are not kept
+	"forward":      true,
+	"hosts":        true, // behind cache; see below
+	"kubernetes":   true,
+	"loadbalance":  true, // see below
+	"loop":         true, // looks for questions of its own, which are not kept
+	"metadata":     true, // for plugins that are not here
+	"multicluster": true, // is kubernetes, for other zones
+	"nodelocal":    true, // answers questions of its own
+	"prometheus":   true, // what it counts is counted here
+	"searchpath":   true, // keeps what it answers
+	"transfer":     true, // zone transfers are not kept
 }
+
+// keepsByGeneration are the plugins whose answers are kept without a cache.
+var keepsByGeneration = map[string]bool{"autopath": true, "kubernetes": true, "multicluster": true, "searchpath": true}
 
 // uncached are the plugins that may answer in front of kubernetes, and change their mind without an
 // advance of its Generations. With a cache, its TTLs bound what they say.
@@ -51,7 +57,8 @@ func (b *Block) look() use {
 	}
 	for _, h := range config.Handlers() {
 		name := h.Name()
-		cached, generated = cached || name == "cache", generated || name == "kubernetes"
+		cached = cached || name == "cache"
+		generated = generated || keepsByGeneration[name]
 		if u.prevented != "" {
 			continue
 		}

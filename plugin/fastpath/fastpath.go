@@ -5,11 +5,14 @@
 package fastpath
 
 import (
+	"context"
 	"slices"
+	"sync"
 	"sync/atomic"
 
 	"github.com/coredns/caddy"
 	"github.com/coredns/coredns/core/dnsserver"
+	"github.com/coredns/coredns/plugin"
 
 	"github.com/nearside-dns/nearside/plugin/fastpath/store"
 )
@@ -19,7 +22,9 @@ type Block struct {
 	// Space is where its answers are.
 	Space *store.Space
 
+	conf   *configuration
 	config *dnsserver.Config // of its first zone, which has its plugins
+	zones  sync.Map          // of servers: from the address to the zones, and whether each is the block's
 	off    bool              // by the directive
 	most   int               // by the directive; 0 if it says nothing
 }
@@ -38,9 +43,53 @@ func BlockOf(c *caddy.Controller) *Block {
 			return b
 		}
 	}
-	b := &Block{Space: store.Shared.NewSpace(), config: config}
+	b := &Block{Space: store.Shared.NewSpace(), conf: conf, config: config}
 	conf.blocks = append(conf.blocks, b)
 	return b
+}
+
+// Serves reports whether the server that has a query would give one for a name to this block.
+func (b *Block) Serves(ctx context.Context, name string) bool {
+	zones := b.zonesOf(ctx)
+	return zones == nil || zones.own[zones.all.Matches(name)]
+}
+
+// ZoneOf returns the zone of the server that has a query to which one for a name belongs, "" if there is none. What
+// is in one zone is answered by one block.
+func (b *Block) ZoneOf(ctx context.Context, name string) string {
+	if zones := b.zonesOf(ctx); zones != nil {
+		return zones.all.Matches(name)
+	}
+	return ""
+}
+
+// blockZones are the zones of a server, and which of them are a block's.
+type blockZones struct {
+	all plugin.Zones
+	own map[string]bool
+}
+
+// zonesOf returns the zones of the server that has a query, nil if there is no server: then there is no other block.
+func (b *Block) zonesOf(ctx context.Context) *blockZones {
+	server, ok := ctx.Value(dnsserver.Key{}).(*dnsserver.Server)
+	if !ok || b.conf == nil {
+		return nil
+	}
+	zones, ok := b.zones.Load(server.Addr)
+	if !ok {
+		zones, _ = b.zones.LoadOrStore(server.Addr, b.zonesOn(server.Addr))
+	}
+	known, _ := zones.(*blockZones)
+	return known
+}
+
+func (b *Block) zonesOn(address string) *blockZones {
+	z := &blockZones{own: map[string]bool{}}
+	for _, zone := range b.conf.zonesOn(address) {
+		z.all = append(z.all, zone.name)
+		z.own[zone.name] = z.own[zone.name] || zone.block == b
+	}
+	return z
 }
 
 // configuration is what one reading of a Corefile has made.

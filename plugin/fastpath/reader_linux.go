@@ -52,10 +52,11 @@ type reader struct {
 	pending       int // answers that are not sent yet
 	arena         []byte
 
-	query  wire.Query
-	patch  wire.Patch
-	key    [wire.MaxKey]byte
-	random uint64
+	query   wire.Query
+	patch   wire.Patch
+	key     [wire.MaxKey]byte
+	pathKey [wire.MaxKey]byte
+	random  uint64
 
 	failures int // of receiving, one after the other
 }
@@ -197,7 +198,11 @@ func (r *reader) answer(fd uintptr, s *service, i int, now time.Duration) bool {
 		return false
 	}
 	wire.SetKeySpace(key, to.space)
-	e := store.Shared.Get(key)
+	var search Search
+	if to.search != nil && q.Search == nil {
+		search = to.search.Search(clientOf(&r.names[i]), wire.KeyName(key))
+	}
+	e, view, count := r.find(to, key, &search, i, in, now)
 	if e == nil || q.Upper && !e.AnyCase || !e.Fresh(now) {
 		return false
 	}
@@ -223,12 +228,18 @@ func (r *reader) answer(fd uintptr, s *service, i int, now time.Duration) bool {
 	if len(r.arena)+form.ReplyLen(q, &r.patch) > arenaLen {
 		r.flush(fd, s, now)
 	}
+	if view.Callers != nil {
+		view.Callers.Inc()
+	}
+	if count != nil {
+		count.Inc()
+	}
 	start := len(r.arena)
 	r.arena = form.AppendReply(r.arena, in, q, &r.patch)
 	r.enqueue(i, r.arena[start:])
 	g := &r.given[r.pending-1]
 	*g = given{
-		counters: to.counters, family: family, do: q.DO, cached: e.Cached, kind: e.Kind,
+		counters: to.counters, family: family, do: q.DO, cached: e.Cached, ahead: e.Count != nil, kind: e.Kind,
 		rcode: uint8(form.Rcode()), qtype: q.Type, // #nosec G115 -- a code of four bits
 		requestSize: uint16(len(in)), responseSize: uint16(e.CountedLen()), // #nosec G115 -- at most 64 KiB
 	}
@@ -236,6 +247,30 @@ func (r *reader) answer(fd uintptr, s *service, i int, now time.Duration) bool {
 		g.responseSize += wire.OptLen + uint16(len(e.Options)) // #nosec G115
 	}
 	return true
+}
+
+// find returns the entry for a query, nil if there is none, and what counts that it is given. There is room for a
+// view behind the key.
+func (r *reader) find(to *route, key []byte, search *Search, i int, in []byte, now time.Duration) (e *store.Entry, view store.View, count store.Counter) {
+	if search.Path != 0 {
+		path := wire.AppendKeyPath(append(r.pathKey[:0], key...), search.Path)
+		if e = store.Shared.Get(path); e != nil && e.Fresh(now) {
+			return e, view, e.Count.On(to.counters.server)
+		}
+	}
+	e = store.Shared.Get(key)
+	if e != nil && e.Views != nil {
+		e, view = store.Shared.GetView(e, key, now, clientOf(&r.names[i]), r.query.CallerData(in))
+	}
+	switch {
+	case e == nil:
+		return nil, view, nil
+	case search.Path != 0 && !e.Plain.HasData():
+		return nil, view, nil
+	case e.Count != nil: // who keeps it comes before who knows search lists
+		return e, view, e.Count.On(to.counters.server)
+	}
+	return e, view, search.Count
 }
 
 // Lengths in bytes from which CoreDNS compresses names to avoid fragments, as NSD does.

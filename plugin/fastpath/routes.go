@@ -18,6 +18,7 @@ type route struct {
 	shuffle  bool
 	counters *counters
 	chain    *chain
+	search   Searches // nil if names are not expanded
 }
 
 // routes lead from a name to the server block that CoreDNS chooses for it.
@@ -67,6 +68,7 @@ type blockUse struct {
 	counting *metrics.Metrics // nil without prometheus
 	next     string           // the plugin behind prometheus, which metrics name
 	cache    Cache            // nil without one
+	search   Searcher         // nil without one
 	chain    *chain
 	own      map[string]*chain // for the zones that a plugin answers by itself
 }
@@ -104,6 +106,9 @@ func (b *blockUse) route(server *dnsserver.Server, zone string) *route {
 	}
 	if b.prevented == "" {
 		to.space = b.Space.ID()
+		if b.search != nil && plugin.Zones(b.search.SearchZones()).Matches(zone) != "" {
+			to.search = b.search.SearchesOn(server.Addr)
+		}
 	}
 	if b.counting != nil {
 		to.counters.dns = true
@@ -180,6 +185,9 @@ func (b *blockUse) borders() (zones []string) {
 	if b.cache != nil {
 		zones = slices.Concat(zones, b.cache.Borders())
 	}
+	if b.search != nil {
+		zones = slices.Concat(zones, b.search.SearchZones())
+	}
 	for zone := range b.own {
 		zones = append(zones, zone)
 	}
@@ -202,6 +210,8 @@ func newBlockUse(b *Block) *blockUse {
 			}
 		case Cache:
 			u.cache = h
+		case Searcher:
+			u.search = h
 		case Own:
 			for _, zone := range h.OwnZones() {
 				u.own[zone] = newChain(most)

@@ -52,6 +52,15 @@ func isIPv4(name *unix.RawSockaddrInet6) bool {
 	return name.Family == unix.AF_INET || netip.AddrFrom16(name.Addr).Is4In6()
 }
 
+// clientOf returns the address that a query came from, one of IPv4 as such.
+func clientOf(name *unix.RawSockaddrInet6) netip.Addr {
+	if name.Family == unix.AF_INET {
+		four := (*unix.RawSockaddrInet4)(unsafe.Pointer(name))
+		return netip.AddrFrom4(four.Addr)
+	}
+	return netip.AddrFrom16(name.Addr).Unmap()
+}
+
 // socket is one of the sockets of a listener.
 type socket struct {
 	file     *os.File

@@ -10,24 +10,32 @@ import (
 	"github.com/nearside-dns/nearside/plugin/fastpath/store"
 )
 
-// What a query may allocate, as measured: the records, the reply and the names that are cut from it. That
-// answers can be kept costs nothing as long as nobody keeps them; keeping costs the packed form.
+// What a query may allocate, as measured: the records, the reply and the names that are cut from it, with a search
+// list those of each candidate. That answers can be kept costs nothing as long as nobody keeps them; keeping costs
+// the packed form.
 func TestAllocations(t *testing.T) {
 	for _, c := range []struct {
 		name, owner string
+		list        []string
 		kept        bool
 		limit       float64
 	}{
-		{"ClusterIP A", "web.shop.svc.cluster.local.", false, 14},
-		{"NXDOMAIN", "none.shop.svc.cluster.local.", false, 13},
-		{"ClusterIP A, kept", "web.shop.svc.cluster.local.", true, 22},
-		{"NXDOMAIN, kept", "none.shop.svc.cluster.local.", true, 20},
+		{"ClusterIP A", "web.shop.svc.cluster.local.", nil, false, 14},
+		{"NXDOMAIN", "none.shop.svc.cluster.local.", nil, false, 13},
+		{"ClusterIP A, kept", "web.shop.svc.cluster.local.", nil, true, 22},
+		{"NXDOMAIN, kept", "none.shop.svc.cluster.local.", nil, true, 20},
+		{"search list, the first", "web.shop.svc.cluster.local.", listShop, false, 46},
+		{"search list, none", "www.example.org.shop.svc.cluster.local.", listShop, false, 58},
+		{"search list, none, kept", "www.example.org.shop.svc.cluster.local.", listShop, true, 62},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			k := smallCluster(t, "kubernetes cluster.local")
 			k.space = store.New(1 << 20).NewSpace()
 			k.space.ByGeneration.Store(c.kept)
 			r := test.Case{Qname: c.owner, Qtype: dns.TypeA}.Msg()
+			if c.list != nil {
+				r = withList(t, r, c.list...)
+			}
 			w := &test.ResponseWriter{}
 			ctx := context.Background()
 			n := testing.AllocsPerRun(1000, func() {

@@ -10,6 +10,7 @@ import (
 	"github.com/coredns/coredns/request"
 	"github.com/miekg/dns"
 
+	"github.com/nearside-dns/nearside/plugin/internal/search"
 	"github.com/nearside-dns/nearside/plugin/kubernetes/index"
 )
 
@@ -20,13 +21,15 @@ type query struct {
 	zone  string // the zone, as it was asked
 	owner string // the name that records are made for, as it was asked
 	qtype uint16
+	asker *asker // nil where the answer is for all
 }
 
-// specVersion is the version of the DNS specification that the answers follow, specVersionTTL the time to live
-// of that statement in seconds: both as in CoreDNS.
+// The versions of the specifications that the answers follow, that of Kubernetes and that of KEP-1645 for zones of a
+// clusterset, and the time to live of that statement in seconds.
 const (
-	specVersion    = "1.1.0"
-	specVersionTTL = 28800
+	specVersion           = "1.1.0"
+	clustersetSpecVersion = "1.0.0"
+	specVersionTTL        = 28800
 )
 
 // maxChain is the number of CNAMEs that are followed inside of the zone.
@@ -51,7 +54,11 @@ func (k *Kubernetes) answer(q *query, f found, m *dns.Msg) {
 		if f.kind == schemaVersion {
 			h := k.header(q.owner, dns.TypeTXT)
 			h.Ttl = specVersionTTL
-			m.Answer = []dns.RR{&dns.TXT{Hdr: h, Txt: []string{specVersion}}}
+			version := specVersion
+			if k.isClusterset(q.zone) {
+				version = clustersetSpecVersion
+			}
+			m.Answer = []dns.RR{&dns.TXT{Hdr: h, Txt: []string{version}}}
 		}
 	case dns.TypeSOA:
 		if q.owner == q.zone {
@@ -91,6 +98,12 @@ func (k *Kubernetes) addresses(q *query, f found) (addrs []netip.Addr) {
 		}
 	case endpoints:
 		addrs = make([]netip.Addr, 0, f.entry.Ready())
+		if f.policy.Filters() {
+			for _, c := range k.chosen(q, &f) {
+				addrs = append(addrs, c.Endpoint.Addr)
+			}
+			return addrs
+		}
 		for e := range f.endpoints() {
 			addrs = append(addrs, e.Addr)
 		}
@@ -168,8 +181,10 @@ func (k *Kubernetes) chase(q *query, target string, chain []dns.RR) (records []d
 	if plugin.Name(q.owner).Matches(target) || len(chain) > maxChain || dnsutil.DuplicateCNAME(link, chain) {
 		return nil, false
 	}
-	if !dns.IsSubDomain(q.zone, target) {
-		reply, err := k.upstream.Lookup(q.ctx, q.state, target, q.qtype)
+	if !dns.IsSubDomain(q.zone, target) || k.isClusterset(plugin.Zones(k.Zones).Matches(strings.ToLower(target))) {
+		state := q.state
+		state.Req = search.Without(state.Req) // the list is not of the target
+		reply, err := k.upstream.Lookup(q.ctx, state, target, q.qtype)
 		if err != nil || reply == nil {
 			return nil, false
 		}
@@ -238,6 +253,9 @@ var noPorts = []index.Port{{Number: index.NoPort}}
 
 func (k *Kubernetes) srvTargets(q *query, f found) (targets []srvTarget) {
 	add := func(name string, addr netip.Addr, ports []index.Port) {
+		if name == "" {
+			return
+		}
 		if len(ports) == 0 {
 			ports = noPorts
 		}
@@ -255,8 +273,14 @@ func (k *Kubernetes) srvTargets(q *query, f found) (targets []srvTarget) {
 		}
 	case endpoints:
 		base := serviceName(f.entry.Service, q.zone)
-		for e, ports := range f.endpoints() {
-			add(label(e)+"."+base, e.Addr, ports)
+		if f.policy.Filters() {
+			for _, c := range k.chosen(q, &f) {
+				add(f.name.endpointName(c.Endpoint, c.Slice, base), c.Endpoint.Addr, c.Slice.Ports)
+			}
+			return targets
+		}
+		for e, slice := range f.endpoints() {
+			add(f.name.endpointName(e, slice, base), e.Addr, slice.Ports)
 		}
 	case pod:
 		// A pod has no ports that DNS knows of; CoreDNS answers port 0, and so do we.

@@ -43,11 +43,11 @@ type nameServerAddr struct {
 }
 
 // nameServers returns the server's names in a zone: those of the Services that its own address is
-// an endpoint of, or ns.dns with its own addresses where there is no such Service. A reverse zone has
-// no Services; its server has the name that it has in the first zone that is none.
+// an endpoint of, or ns.dns with its own addresses where there is no such Service. A reverse zone and one of a
+// clusterset have no Services; their server has the name that it has in the first zone that has some.
 func (k *Kubernetes) nameServers(zone string) (all []nameServerAddr) {
 	servicesIn := zone
-	if isReverse(zone) {
+	if isReverse(zone) || k.isClusterset(zone) {
 		servicesIn = k.primaryZone
 	}
 	seen := map[nameServerAddr]struct{}{}
@@ -59,6 +59,9 @@ func (k *Kubernetes) nameServers(zone string) (all []nameServerAddr) {
 		}
 	}
 	for _, ip := range k.localIPs {
+		if servicesIn == "" {
+			break
+		}
 		for _, sl := range k.index.SlicesByIP(ip) {
 			e := k.index.Service(sl.Namespace, sl.Service)
 			if e == nil || !k.exposes(sl.Namespace) {

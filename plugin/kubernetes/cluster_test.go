@@ -19,7 +19,7 @@ import (
 // differs from what setup makes in the source only: the selectors are applied here.
 func answering(t testing.TB, block string, objects ...runtime.Object) *Kubernetes {
 	t.Helper()
-	k, err := parse(caddy.NewTestController("dns", block))
+	k, err := kubernetesDirective.parse(caddy.NewTestController("dns", block))
 	if err != nil {
 		t.Fatalf("%s: %v", block, err)
 	}

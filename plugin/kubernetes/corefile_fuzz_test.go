@@ -1,6 +1,7 @@
 package kubernetes
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
@@ -17,7 +18,9 @@ func FuzzCorefile(f *testing.F) {
 	}
 	f.Add("cluster.local {\nnamespaces a\nnamespace_labels b\n}\nkubernetes c.local")
 	f.Add("cluster.local {\n{\n}\nttl 5")
-	t0, err := parse(caddy.NewTestController("dns", ""))
+	f.Add("cluster.local set.local {\nmulticluster set.local\nprefer-local-cluster a.b\n}")
+	f.Add("set.local in-addr.arpa {\nmulticluster set.local in-addr.arpa\n}")
+	t0, err := kubernetesDirective.parse(caddy.NewTestController("dns", ""))
 	if t0 != nil || err != nil {
 		f.Fatalf("nothing gives %v and %v", t0, err)
 	}
@@ -25,7 +28,7 @@ func FuzzCorefile(f *testing.F) {
 		if strings.Contains(text, "/") && (strings.Contains(text, "kubeconfig") || strings.Contains(text, "tls")) {
 			t.Skip("files that are none of this test's, and may block")
 		}
-		k, err := parse(caddy.NewTestController("dns", "kubernetes "+text))
+		k, err := kubernetesDirective.parse(caddy.NewTestController("dns", "kubernetes "+text))
 		switch {
 		case err != nil && k != nil:
 			t.Errorf("error %v and a handler", err)
@@ -34,7 +37,8 @@ func FuzzCorefile(f *testing.F) {
 		case err == nil && k == nil:
 			t.Error("neither an error nor a handler")
 		case err == nil:
-			if k.primaryZone == "" || k.ttl > maxTTL || k.startupTimeout < 0 || k.connection.QPS < 0 || k.connection.Burst < 0 ||
+			ofCluster := slices.ContainsFunc(k.Zones, func(z string) bool { return !isReverse(z) && !slices.Contains(k.clustersets, z) })
+			if (k.primaryZone != "") != ofCluster || !ofCluster && len(k.clustersets) == 0 || k.source.Imports != (len(k.clustersets) > 0) || k.preferCluster && !k.source.Imports || k.ttl > maxTTL || k.startupTimeout < 0 || k.connection.QPS < 0 || k.connection.Burst < 0 ||
 				k.connection.MaxInflight < 0 || k.source.Zones && !k.source.Endpoints || k.source.Pods != (k.pods == podsVerified) {
 				t.Errorf("accepted: %+v", k.options)
 			}

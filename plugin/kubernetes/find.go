@@ -3,12 +3,14 @@ package kubernetes
 import (
 	"iter"
 	"net/netip"
+	"slices"
 	"strings"
 
 	"github.com/coredns/coredns/plugin/pkg/dnsutil"
 	"github.com/miekg/dns"
 
 	"github.com/nearside-dns/nearside/plugin/kubernetes/index"
+	"github.com/nearside-dns/nearside/plugin/kubernetes/topology"
 )
 
 // found is what a name stands for.
@@ -18,6 +20,8 @@ type found struct {
 	entry *index.Entry // of endpoints, clusterIPs and alias
 	addr  netip.Addr   // of a pod
 	ptr   []string     // of an address
+
+	policy topology.Policy // of endpoints: which of them a caller sees
 }
 
 type foundKind uint8
@@ -41,10 +45,21 @@ func (f *found) known(qtype uint16) bool {
 	return f.kind == schemaVersion || f.kind == fixed && qtype != dns.TypeNS
 }
 
+// isClusterset reports whether the names of a zone are those of ServiceImports.
+func (k *Kubernetes) isClusterset(zone string) bool {
+	return slices.ContainsFunc(k.clustersets, func(z string) bool { return strings.EqualFold(z, zone) })
+}
+
+// grammar returns that of the names of a zone, given whether it is one of a clusterset.
+func (k *Kubernetes) grammar(imported bool) grammar {
+	return grammar{zonal: k.source.Zones && !imported, imported: imported}
+}
+
 // find returns what a name in a zone stands for; the name is in lower case. The basis takes in what that
 // follows from.
 func (k *Kubernetes) find(name, zone string, b *basis) found {
 	base, reverse := below(name, zone), dnsutil.IsReverse(name) > 0
+	imported := k.isClusterset(zone)
 	switch {
 	case base == "ns.dns":
 		return found{kind: nameServer}
@@ -57,15 +72,15 @@ func (k *Kubernetes) find(name, zone string, b *basis) found {
 			return f
 		}
 		return found{kind: fixed}
-	case base == "" || base == labelService || base == labelPod:
+	case base == "" || base == labelService || base == labelPod && !imported:
 		return found{kind: fixed}
 	}
-	n, err := parseName(name, zone, k.source.Zones)
+	n, err := parseName(name, zone, k.grammar(imported))
 	if err != nil || !k.exposes(n.namespace) {
 		return found{}
 	}
 	switch {
-	case n.kind == labelPod && k.pods == podsDisabled:
+	case n.kind == labelPod && (k.pods == podsDisabled || imported):
 		return found{}
 	case n.object == "":
 		return found{kind: node}
@@ -95,9 +110,9 @@ func (k *Kubernetes) findPod(n objectName, b *basis) found {
 	return found{kind: pod, name: n, addr: a}
 }
 
-// findService returns what is at a Service or below it.
+// findService returns what is at a Service or ServiceImport, or below it.
 func (k *Kubernetes) findService(n objectName, b *basis) found {
-	e := b.service(k.index, n.namespace, n.object)
+	e := b.object(k.index, &n)
 	if e == nil || k.ignoreEmpty && e.Service.Kind == index.ClusterIP && e.Ready() == 0 {
 		return found{}
 	}
@@ -112,7 +127,7 @@ func (k *Kubernetes) findService(n objectName, b *basis) found {
 		}
 		return found{kind: alias, entry: e, name: n}
 	case kind == index.Headless || n.endpoint != "":
-		f := found{kind: endpoints, entry: e, name: n}
+		f := found{kind: endpoints, entry: e, name: n, policy: k.policyOf(e.Service, &n)}
 		for range f.endpoints() {
 			return f
 		}
@@ -127,6 +142,14 @@ func (k *Kubernetes) findService(n objectName, b *basis) found {
 		}
 		return found{kind: clusterIPs, entry: e, name: n}
 	}
+}
+
+// in returns the Service or ServiceImport of the name, or nil.
+func (n *objectName) in(ix records) *index.Entry {
+	if n.imported {
+		return ix.Import(n.namespace, n.object)
+	}
+	return ix.Service(n.namespace, n.object)
 }
 
 // matches reports whether the name means a port.
@@ -148,20 +171,20 @@ func (n *objectName) hasPort(ports []index.Port) bool {
 	return false
 }
 
-// endpoints yields the endpoints that the name means, with the ports of each that it may mean: of an
+// endpoints yields the endpoints that the name means, with the slice of each, whose ports it may mean: of an
 // endpoint name the one, of a zonal name those of the zone.
-func (f *found) endpoints() iter.Seq2[*index.Endpoint, []index.Port] {
-	return func(yield func(*index.Endpoint, []index.Port) bool) {
+func (f *found) endpoints() iter.Seq2[*index.Endpoint, *index.Slice] {
+	return func(yield func(*index.Endpoint, *index.Slice) bool) {
 		any := false
 		all := func(in func(*index.Endpoint) bool) bool {
 			for _, s := range f.entry.Slices {
-				if !f.name.hasPort(s.Ports) {
+				if !f.name.hasPort(s.Ports) || !f.name.inCluster(s) {
 					continue
 				}
 				for i := range s.Endpoints {
 					if e := &s.Endpoints[i]; in(e) {
 						any = true
-						if !yield(e, s.Ports) {
+						if !yield(e, s) {
 							return false
 						}
 					}
@@ -176,11 +199,17 @@ func (f *found) endpoints() iter.Seq2[*index.Endpoint, []index.Port] {
 	}
 }
 
+// inCluster reports whether the name of an endpoint is of the cluster that the endpoints of a slice are in. Other names
+// are of all clusters.
+func (n *objectName) inCluster(s *index.Slice) bool {
+	return !n.imported || n.endpoint == "" || n.cluster == s.Cluster.String()
+}
+
 // selector returns the test of whether the name means an endpoint.
 func (n *objectName) selector() func(*index.Endpoint) bool {
 	switch {
 	case n.zone != "":
-		return func(e *index.Endpoint) bool { return e.Zone.String() == n.zone }
+		return func(e *index.Endpoint) bool { return strings.EqualFold(e.Zone.String(), n.zone) }
 	case n.endpoint != "":
 		byAddress, _ := undashed(n.endpoint)
 		if byAddress.IsValid() && dashed(byAddress) != n.endpoint {
@@ -195,6 +224,23 @@ func (n *objectName) selector() func(*index.Endpoint) bool {
 	default:
 		return func(*index.Endpoint) bool { return true }
 	}
+}
+
+// maxName is the greatest length of a fully qualified name in characters: 255 octets in wire form (RFC 1035, section
+// 3.1), which has one more.
+const maxName = 254
+
+// endpointName returns the name of an endpoint, given that of its Service or ServiceImport; empty if it is too long to
+// be a name, as the ID of a cluster may make it.
+func (n *objectName) endpointName(e *index.Endpoint, s *index.Slice, of string) string {
+	if id := s.Cluster.String(); n.imported && id != "" {
+		of = id + "." + of
+	}
+	name := label(e) + "." + of
+	if len(name) > maxName {
+		return ""
+	}
+	return name
 }
 
 // label returns the name of an endpoint below its Service.
@@ -252,6 +298,9 @@ func (k *Kubernetes) findAddress(name string, b *basis) found {
 // pointers returns what PTR records of an address point at: the Service that has it as ClusterIP,
 // or else each endpoint of a Service that has it, ClusterIP Services included.
 func (k *Kubernetes) pointers(a netip.Addr) (targets []string) {
+	if k.primaryZone == "" {
+		return nil
+	}
 	for _, s := range k.index.ServicesByIP(a) {
 		if k.exposes(s.Namespace) {
 			return []string{serviceName(s, k.primaryZone)}

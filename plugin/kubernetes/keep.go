@@ -1,11 +1,13 @@
 package kubernetes
 
 import (
+	"context"
 	"net/netip"
 
 	"github.com/miekg/dns"
 
 	"github.com/nearside-dns/nearside/plugin/fastpath/store"
+	"github.com/nearside-dns/nearside/plugin/internal/search"
 	"github.com/nearside-dns/nearside/plugin/kubernetes/index"
 )
 
@@ -27,8 +29,14 @@ func newBasis(ix records) *basis {
 	return b
 }
 
-// hold makes the answer hang on a Generation, as of now. What it counts must be read after this.
+// hold makes the answer hang on a Generation, as of now or, if it does already, as of before. What it counts must
+// be read after this.
 func (b *basis) hold(g *index.Generation) {
+	for _, bound := range b.conditions.Bounds[:b.held] {
+		if bound.Generation == g {
+			return
+		}
+	}
 	if g == nil || b.held == len(b.conditions.Bounds) {
 		b.changing = true
 		return
@@ -44,19 +52,27 @@ func (b *basis) address(a netip.Addr) {
 	}
 }
 
-// service looks up a Service in a namespace that exists, and makes the answer hang on it. What the first
-// look finds may be older than the number that is loaded then; the answer is made from the second.
-func (b *basis) service(ix records, namespace, name string) *index.Entry {
-	first := ix.Service(namespace, name)
+// nodes makes the answer hang on the Nodes and on the cluster's ID, if it depends on where the endpoints and the caller
+// are. They are read after this.
+func (b *basis) nodes(f *found) {
+	if b != nil && f.policy.Filters() {
+		b.hold(b.index.NodesGeneration())
+	}
+}
+
+// object looks up a Service or ServiceImport in a namespace that exists, and makes the answer hang on it. What the
+// first look finds may be older than the number that is loaded then; the answer is made from the second.
+func (b *basis) object(ix records, n *objectName) *index.Entry {
+	first := n.in(ix)
 	if b == nil {
 		return first
 	}
 	if first == nil {
-		b.hold(ix.NamespaceGeneration(namespace))
+		b.hold(ix.NamespaceGeneration(n.namespace))
 	} else {
 		b.hold(first.Generation())
 	}
-	second := ix.Service(namespace, name)
+	second := n.in(ix)
 	if (first == nil) != (second == nil) || first != nil && first.Generation() != second.Generation() {
 		b.changing = true
 	}
@@ -66,15 +82,27 @@ func (b *basis) service(ix records, namespace, name string) *index.Entry {
 // keeps reports whether somebody may keep the answer to a query, given its name in lower case. inFront is
 // what a cache in front wants to know, or nil.
 func (k *Kubernetes) keeps(r *dns.Msg, lower string, inFront *store.Conditions) bool {
-	q := &r.Question[0]
-	if r.Opcode != dns.OpcodeQuery || q.Qclass != dns.ClassINET {
+	if !ordinary(r) {
 		return false
 	}
-	if q.Qtype == dns.TypeDS {
-		return false // the server may ask the block of a parent zone, so this one does not know what is answered
-	}
 	// What the fast path is given in upper case it would give to all.
-	return inFront != nil || k.space != nil && k.space.ByGeneration.Load() && q.Name == lower
+	return inFront != nil || k.space != nil && k.space.ByGeneration.Load() && r.Question[0].Name == lower
+}
+
+// passed is the key of a context under which a query has been passed on.
+type passed struct{}
+
+// passOn returns the context of a query of which this plugin knows nothing, for the next one. That may be another of
+// this package, whose answer does not follow from what this one knows.
+func passOn(ctx context.Context) context.Context { return context.WithValue(ctx, passed{}, true) }
+
+func isPassed(ctx context.Context) bool { return ctx.Value(passed{}) != nil }
+
+// ordinary reports whether a query is one whose answer is known here. For DS the server may ask the block of a
+// parent zone.
+func ordinary(r *dns.Msg) bool {
+	q := &r.Question[0]
+	return r.Opcode == dns.OpcodeQuery && q.Qclass == dns.ClassINET && q.Qtype != dns.TypeDS
 }
 
 // lasts reports whether the answer for a type follows from what the basis holds alone. Else there is
@@ -92,23 +120,48 @@ func (f *found) lasts(qtype uint16) bool {
 	}
 }
 
-// keep has an answer kept until its basis changes: by the cache in front, or else for the fast path.
-func (k *Kubernetes) keep(r, m *dns.Msg, f *found, b *basis, inFront *store.Conditions) {
-	qtype := m.Question[0].Qtype
+// stillSynced reports whether what an answer is made from has been read, now that the basis holds Generations: they
+// advance when ServiceImports are no longer read, after this says so.
+func (k *Kubernetes) stillSynced(q *query, a *made) bool {
+	if a.search != nil && len(k.clustersets) > 0 { // candidates may be in any zone
+		return k.hasImports()
+	}
+	return k.syncedIn(q.zone)
+}
+
+// keep has a reply kept until its basis changes: by the cache in front, or else for the fast path.
+func (k *Kubernetes) keep(q *query, a *made, inFront *store.Conditions) {
+	forOne := q.asker.asked()
+	if forOne {
+		store.ForOne(q.ctx)
+	}
+	b := a.basis
+	if b != nil && !k.stillSynced(q, a) {
+		b.changing = true
+	}
 	if b != nil && b.changing && inFront != nil {
 		*inFront = store.Outdated() // a cache would keep it for its TTL
 	}
-	if b == nil || b.changing || m.Truncated || !f.lasts(qtype) {
+	if b == nil || b.changing || a.m.Truncated || !a.lasts || q.asker.early() {
 		return
 	}
-	if len(m.Answer) == 0 {
+	if len(a.m.Answer) == 0 {
 		b.conditions.Serial = k.index
 	}
 	// The SOA record and the targets of SRV have the zone in the case in which it was asked.
-	b.conditions.AnyCase = len(m.Answer) > 0 && qtype != dns.TypeSRV
+	b.conditions.AnyCase = len(a.m.Answer) > 0 && q.qtype != dns.TypeSRV
+	if a.search != nil {
+		b.conditions.Options = search.AppendOption(nil, a.search)
+	}
+	if forOne {
+		if q.state.Proto() != "udp" {
+			return // the fast path, which is over UDP, is the only one to give it
+		}
+		b.conditions.Views, b.conditions.View = k.callers, q.asker.view()
+	}
 	if inFront != nil {
 		*inFront = b.conditions
 		return
 	}
-	k.space.Keep(r, m, &b.conditions)
+	k.space.Keep(q.state.Req, a.m, &b.conditions)
 }

@@ -16,7 +16,7 @@ import (
 // thing of what is there, so that nothing else can bring it to light.
 type changes struct {
 	*rand.Rand
-	ix         *index.Index
+	ix         *recorded
 	reads      source.Options // what a source of the configuration reads
 	focus      index.Name     // of a Service that changes more than others, if there is one
 	namespaces []string
@@ -30,7 +30,7 @@ type changes struct {
 func newChanges(seed uint64, k *Kubernetes) *changes {
 	c := &changes{
 		Rand:       rand.New(rand.NewPCG(seed, 0)),
-		ix:         indexOf(k),
+		ix:         &recorded{Index: indexOf(k), model: newModel()},
 		reads:      k.source,
 		namespaces: []string{"shop", "team"},
 		services:   []string{"web", "db", "mail"},
@@ -50,6 +50,10 @@ func newChanges(seed uint64, k *Kubernetes) *changes {
 				c.ix.PutSlice(c.slice(ns, name))
 			}
 		}
+	}
+	if c.reads.Topology {
+		c.ix.PutNode(c.node("n1"))
+		c.ix.PutNode(c.node("n2"))
 	}
 	return c
 }
@@ -80,6 +84,9 @@ func (c *changes) change() string {
 	if c.focus != (index.Name{}) && c.IntN(2) == 0 {
 		ns, service = c.focus.Namespace, c.focus.Name
 	}
+	if c.reads.Topology && c.IntN(3) == 0 {
+		return c.changeTopology(ns, service)
+	}
 	n := c.IntN(100)
 	if !ix.HasNamespace(ns) && n < 50 {
 		n = namespaceComes // nothing else is seen until then
@@ -109,6 +116,9 @@ func (c *changes) change() string {
 		return fmt.Sprint("DeleteSlice ", ns, " ", slice)
 	case n < 88:
 		p := &index.Pod{Namespace: ns, Name: pod, IPs: []netip.Addr{pick(c.Rand, c.v4), pick(c.Rand, c.v6)}}
+		if c.reads.Topology {
+			c.place(p)
+		}
 		ix.PutPod(p)
 		return fmt.Sprintf("PutPod %+v", *p)
 	case n < 91:
@@ -188,6 +198,9 @@ func (c *changes) ports() []index.Port {
 }
 
 func (c *changes) kind() index.Kind {
+	if c.reads.Topology && c.IntN(2) == 0 {
+		return index.Headless
+	}
 	return pick(c.Rand, []index.Kind{index.ClusterIP, index.ClusterIP, index.Headless, index.Headless, index.ExternalName})
 }
 
@@ -197,7 +210,9 @@ func (c *changes) service(ns, name string) *index.Service {
 	old := c.ix.ServiceRecord(ns, name)
 	alter := old != nil && c.IntN(4) > 0
 	if alter {
-		s.Kind, s.IPs, s.Target, s.Ports = old.Kind, old.IPs, old.Target, old.Ports
+		s.Kind, s.IPs, s.Target, s.Ports, s.Topology = old.Kind, old.IPs, old.Target, old.Ports, old.Topology
+	} else if c.reads.Topology {
+		s.Topology = c.topology()
 	}
 	switch what := c.IntN(3); {
 	case alter && what == 0:
@@ -224,7 +239,11 @@ func (c *changes) slice(ns, name string) *index.Slice {
 		return s
 	}
 	s.Service, s.Ports, s.Endpoints = old.Service, old.Ports, slices.Clone(old.Endpoints)
-	what := c.IntN(6)
+	kinds := 6
+	if c.reads.Topology {
+		kinds++
+	}
+	what := c.IntN(kinds)
 	if len(s.Endpoints) == 0 {
 		what = c.IntN(3)
 	}
@@ -242,6 +261,8 @@ func (c *changes) slice(ns, name string) *index.Slice {
 		s.Endpoints[c.IntN(len(s.Endpoints))].Name = c.endpoint().Name
 	case 5:
 		s.Endpoints[c.IntN(len(s.Endpoints))].Zone = c.endpoint().Zone
+	case 6:
+		s.Endpoints[c.IntN(len(s.Endpoints))].Node = c.endpoint().Node
 	}
 	return s
 }
@@ -251,20 +272,31 @@ func (c *changes) endpoints() (all []index.Endpoint) {
 		for _, a := range c.many[:c.IntN(len(c.many))] {
 			all = append(all, index.Endpoint{Addr: a})
 		}
+		if c.reads.Topology {
+			c.spread(all)
+		}
 		return all
 	}
-	for range c.IntN(4) {
+	n := c.IntN(4)
+	if c.reads.Topology {
+		n += 2
+	}
+	for range n {
 		all = append(all, c.endpoint())
 	}
 	return all
 }
 
 func (c *changes) endpoint() index.Endpoint {
-	return index.Endpoint{
+	e := index.Endpoint{
 		Addr: pick(c.Rand, pick(c.Rand, [][]netip.Addr{c.v4, c.v4, c.v6})),
 		Name: pick(c.Rand, []string{"", "", "db-0", "db-1"}),
 		Zone: index.NewSymbol(pick(c.Rand, []string{"", "east", "west.example"})),
 	}
+	if c.reads.Topology {
+		e.Node = index.NewSymbol(pick(c.Rand, endpointNodes))
+	}
+	return e
 }
 
 // questions draws n questions, most of them for names of Services, pods and addresses that may be there.
@@ -272,6 +304,10 @@ func (c *changes) questions(n int) (all []dns.Question) {
 	names := c.names()
 	for len(all) < n {
 		q := dns.Question{Name: pick(c.Rand, names), Qtype: pick(c.Rand, types)}
+		if c.reads.Topology && c.IntN(4) > 0 {
+			all = append(all, c.filtered())
+			continue
+		}
 		switch c.IntN(7) {
 		case 0, 1, 2:
 			q.Name = pick(c.Rand, c.services) + "." + pick(c.Rand, c.namespaces) + ".svc.cluster.local."

@@ -23,10 +23,10 @@ func TestKept_WhileTheClusterChanges(t *testing.T) {
 			if block.inFront {
 				s.withCache()
 			}
-			c := newChanges(uint64(seed), s.k)
+			c := s.changes(uint64(seed))
 			var queries [][]byte
 			for _, q := range c.questions(60) {
-				query, err := queryOf(c.Rand, q.Name, q.Qtype)
+				query, err := s.queryOf(c.Rand, q.Name, q.Qtype)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -37,7 +37,7 @@ func TestKept_WhileTheClusterChanges(t *testing.T) {
 				text := c.change()
 				for range 2 {
 					for range 10 {
-						if err := s.compare(pick(c.Rand, queries), compared); err != nil {
+						if err := s.compare(pick(c.Rand, queries), s.client(c.Rand), compared); err != nil {
 							return fmt.Errorf("after %s: %w", text, err)
 						}
 					}
@@ -68,7 +68,7 @@ func (s *keeping) whileAsked(queries [][]byte, change func() error) error {
 		readers.Go(func() {
 			r := rand.New(rand.NewPCG(uint64(i), 1))
 			for !stop.Load() {
-				if _, err := reply(s.front, pick(r, queries), pick(r, clients)); err != nil {
+				if _, err := reply(s.front, pick(r, queries), pick(r, s.clients)); err != nil {
 					failed <- err
 					return
 				}
@@ -77,6 +77,9 @@ func (s *keeping) whileAsked(queries [][]byte, change func() error) error {
 	}
 	var err error
 	deadline := time.Now().Add(whileAskedFor)
+	if s.model != nil {
+		deadline = time.Now() // there are enough changes, and more blocks
+	}
 	for n := 0; err == nil && len(failed) == 0 && (n < whileAskedChanges || time.Now().Before(deadline)); n++ {
 		err = change()
 	}
@@ -89,12 +92,12 @@ func (s *keeping) whileAsked(queries [][]byte, change func() error) error {
 }
 
 // compare compares what is kept for a query, if there is something, with what one gets without keeping.
-func (s *keeping) compare(query []byte, counts seen) error {
-	got := s.kept(query, clients[0])
+func (s *keeping) compare(query []byte, from client, counts seen) error {
+	got := s.kept(query, from)
 	if got == nil {
 		return nil
 	}
-	want, err := reply(s.plain, query, clients[0])
+	want, err := reply(s.plain, query, from)
 	if err != nil {
 		return err
 	}
@@ -102,4 +105,12 @@ func (s *keeping) compare(query []byte, counts seen) error {
 		return err
 	}
 	return counts.count(query, got)
+}
+
+// client draws where a query comes from; where that does not matter it is the first.
+func (s *keeping) client(r *rand.Rand) client {
+	if s.model == nil {
+		return s.clients[0]
+	}
+	return pick(r, s.clients)
 }

@@ -278,7 +278,7 @@ func TestKept_PutTooLate(t *testing.T) {
 			if _, err := s.k.ServeDNS(ctx, late, r); err != nil {
 				t.Fatal(err)
 			}
-			s.space.Keep(r, w.Msg, conditions)
+			s.space.Keep(r, w.Msg, &conditions.Conditions)
 			if e, _ := s.entry(query); e == nil || e.Fresh(store.Now()) {
 				t.Errorf("the entry is %v, want one that is not valid", e)
 			}

@@ -74,6 +74,54 @@ func (a *amid) AddressGeneration(ip netip.Addr) *index.Generation {
 	return a.Index.AddressGeneration(ip)
 }
 
+func (a *amid) NodesGeneration() *index.Generation {
+	a.moment()
+	defer a.moment()
+	return a.Index.NodesGeneration()
+}
+
+func (a *amid) EndpointNode(ip netip.Addr) index.Symbol {
+	a.moment()
+	defer a.moment()
+	return a.Index.EndpointNode(ip)
+}
+
+func (a *amid) PodNode(ip netip.Addr) index.Symbol {
+	a.moment()
+	defer a.moment()
+	return a.Index.PodNode(ip)
+}
+
+func (a *amid) Import(namespace, name string) *index.Entry {
+	a.moment()
+	defer a.moment()
+	return a.Index.Import(namespace, name)
+}
+
+func (a *amid) ClusterID() index.Symbol {
+	a.moment()
+	defer a.moment()
+	return a.Index.ClusterID()
+}
+
+func (a *amid) Node(name index.Symbol) *index.Node {
+	a.moment()
+	defer a.moment()
+	return a.Index.Node(name)
+}
+
+func (a *amid) NodeNamed(name string) *index.Node {
+	a.moment()
+	defer a.moment()
+	return a.Index.NodeNamed(name)
+}
+
+func (a *amid) NodeByIP(ip netip.Addr) *index.Node {
+	a.moment()
+	defer a.moment()
+	return a.Index.NodeByIP(ip)
+}
+
 func (a *amid) Modified() int64 {
 	a.moment()
 	defer a.moment()
@@ -92,45 +140,74 @@ func TestKept_ChangeAmidTheLook(t *testing.T) {
 			if block.inFront {
 				s.withCache()
 			}
-			c := newChanges(uint64(seed), s.k)
-			a := &amid{Index: c.ix}
-			s.k.index = a
-			compared := seen{}
-			for step := range 3000 {
+			c := s.changes(uint64(seed))
+			a := &amid{Index: c.ix.Index}
+			s.k.attach(a, s.k.status)
+			compared, steps := seen{}, 3000
+			if s.model != nil {
+				steps = 1500 // of which each does more
+			}
+			for step := range steps {
 				if text, err := s.changeAmid(c, a, compared); err != nil {
 					t.Fatalf("step %d, %s: %v", step, text, err)
 				}
 			}
-			compared.require(t, "A", "PTR", "NODATA")
+			compared.require(t, "A", "PTR", "NODATA", "search: kept")
 		})
 	}
 }
 
+// moments is within how many of them something happens: a query with a search list has more of them.
+const moments = 28
+
 // changeAmid asks a question while something changes, and looks at what is kept of it then.
 func (s *keeping) changeAmid(c *changes, a *amid, compared seen) (text string, err error) {
 	q := c.questions(1)[0]
-	query, err := new(dns.Msg).SetQuestion(q.Name, q.Qtype).Pack()
+	m := new(dns.Msg).SetQuestion(q.Name, q.Qtype)
+	from := clients[0]
+	if s.model != nil {
+		from = pick(c.Rand, s.clients)
+		nameCaller(c.Rand, m)
+	}
+	m = addList(c.Rand, m)
+	query, err := m.Pack()
 	if err != nil {
 		return q.String(), err
 	}
 	if labels := dns.SplitDomainName(q.Name); len(labels) > 2 && strings.HasSuffix(q.Name, ".svc.cluster.local.") {
 		c.focus = index.Name{Namespace: labels[1], Name: labels[0]}
 	}
-	text = fmt.Sprintf("asked for %s", q.String())
-	a.left, a.happens = 1+c.IntN(20), func() {
+	text = fmt.Sprintf("asked for %v", m)
+	a.left, a.happens = 1+c.IntN(moments), func() {
 		for range 1 + c.IntN(2) {
 			text += "\nmeanwhile " + c.change()
 		}
 	}
-	if _, err := reply(s.front, query, clients[0]); err != nil {
+	if _, err := reply(s.front, query, from); err != nil {
 		return text, err
 	}
 	a.left = 0
 	for range 3 {
-		if err := s.compare(query, compared); err != nil {
+		if err := s.compareAll(query, from, compared); err != nil {
 			return text, err
 		}
 		text += "\nthen " + c.change()
 	}
-	return text, s.compare(query, compared)
+	return text, s.compareAll(query, from, compared)
+}
+
+// otherCallers are on two nodes and nowhere.
+var otherCallers = []client{{"10.240.1.5", 1480}, {"10.240.1.200", 1480}, {"203.0.113.5", 1480}}
+
+// compareAll compares what is kept for the one who asked, and for others.
+func (s *keeping) compareAll(query []byte, from client, compared seen) error {
+	if err := s.compare(query, from, compared); err != nil || s.model == nil {
+		return err
+	}
+	for _, other := range otherCallers {
+		if err := s.compare(query, other, compared); err != nil {
+			return fmt.Errorf("for %s: %w", other.address, err)
+		}
+	}
+	return nil
 }

@@ -19,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/nearside-dns/nearside/plugin/fastpath/store"
+	"github.com/nearside-dns/nearside/plugin/internal/search"
 	"github.com/nearside-dns/nearside/plugin/internal/wire"
 )
 
@@ -29,6 +30,11 @@ type keeping struct {
 	front plugin.Handler
 	store *store.Store
 	space *store.Space
+	// clients are where queries come from.
+	clients []client
+	// unfiltered is the same without topology, model what is to be seen with it; both nil without it.
+	unfiltered *Kubernetes
+	model      *model
 }
 
 // elsewhere stands for everything outside of the cluster, which has another opinion after each change.
@@ -59,21 +65,33 @@ func (e *elsewhere) Name() string { return "elsewhere" }
 // newKeeping returns a handler of a block whose answers are kept, and the rest of the world.
 func newKeeping(t testing.TB, block string, objects ...runtime.Object) (*keeping, *elsewhere) {
 	t.Helper()
-	s := &keeping{k: answering(t, block, objects...), store: store.New(1 << 20)}
+	s := &keeping{k: answering(t, block, objects...), store: store.New(1 << 20), clients: clients}
 	s.space = s.store.NewSpace()
 	s.space.ByGeneration.Store(true)
-	plain, err := parse(caddy.NewTestController("dns", block))
-	if err != nil {
-		t.Fatal(err)
+	s.plain = s.beside(t, block)
+	s.front, s.k.space = s.k, s.space
+	all := []*Kubernetes{s.k, s.plain}
+	if s.k.source.Topology {
+		s.clients, s.unfiltered = topologyClients, s.beside(t, withoutTopology(block))
+		all = append(all, s.unfiltered)
 	}
-	plain.attach(s.k.index, s.k.status)
-	s.plain, s.front, s.k.space = plain, s.k, s.space
 	world := &elsewhere{netip.MustParseAddr("192.0.2.1")}
-	for _, k := range []*Kubernetes{s.k, s.plain} {
+	for _, k := range all {
 		k.Next, k.upstream = world, world
 		k.localIPs = []netip.Addr{netip.MustParseAddr("10.1.0.1")} // which may be an endpoint, too
 	}
 	return s, world
+}
+
+// beside returns a handler of a block that keeps nothing, with the same index.
+func (s *keeping) beside(t testing.TB, block string) *Kubernetes {
+	t.Helper()
+	k, err := kubernetesDirective.parse(caddy.NewTestController("dns", block))
+	if err != nil {
+		t.Fatal(err)
+	}
+	k.attach(s.k.index, s.k.status)
+	return k
 }
 
 // cacheInFront keeps what it is told the conditions of, as the cache plugin does.
@@ -90,7 +108,9 @@ func (c *cacheInFront) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dn
 	if rcode, err := c.next.ServeDNS(ctx, nw, r); err != nil || nw.Msg == nil {
 		return rcode, err
 	}
-	c.space.Keep(r, nw.Msg, conditions)
+	bare := *nw.Msg
+	bare.Extra = withoutOPT(bare.Extra) // of its options there is word in the conditions
+	c.space.Keep(r, &bare, &conditions.Conditions)
 	return dns.RcodeSuccess, w.WriteMsg(nw.Msg)
 }
 
@@ -125,21 +145,32 @@ func reply(h plugin.Handler, query []byte, from client) ([]byte, error) {
 
 // entry returns what is kept for a query, or nil. Answers of a cluster are the same with and without DO.
 func (s *keeping) entry(query []byte) (*store.Entry, *wire.Query) {
+	e, q, _ := s.entryAndKey(query)
+	return e, q
+}
+
+// entryAndKey is entry with the key under which it is, behind which there is room for a view.
+func (s *keeping) entryAndKey(query []byte) (*store.Entry, *wire.Query, []byte) {
 	var q wire.Query
 	if !q.Parse(query) {
-		return nil, nil
+		return nil, nil, nil
 	}
-	key := q
-	key.DO = false
-	if e := s.store.Get(s.space.Key(nil, query, &key)); e != nil {
-		return e, &q
+	without := q
+	without.DO = false
+	key := s.space.Key(make([]byte, 0, wire.MaxKey), query, &without)
+	if e := s.store.Get(key); e != nil {
+		return e, &q, key
 	}
-	return s.store.Get(s.space.Key(nil, query, &q)), &q
+	key = s.space.Key(key[:0], query, &q)
+	return s.store.Get(key), &q, key
 }
 
 // kept returns the reply that a fast path would give to a query, or nil.
 func (s *keeping) kept(query []byte, from client) []byte {
-	e, q := s.entry(query)
+	e, q, key := s.entryAndKey(query)
+	if e != nil && e.Views != nil {
+		e, _ = s.store.GetView(e, key, store.Now(), netip.MustParseAddr(from.address), q.CallerData(query))
+	}
 	if e == nil || !e.Fresh(store.Now()) || q.Upper && !e.AnyCase {
 		return nil
 	}
@@ -162,7 +193,7 @@ func same(got, want []byte) error {
 }
 
 // queryOf draws a query in wire form for a name and a type.
-func queryOf(r *rand.Rand, name string, qtype uint16) ([]byte, error) {
+func (s *keeping) queryOf(r *rand.Rand, name string, qtype uint16) ([]byte, error) {
 	m := new(dns.Msg).SetQuestion(name, qtype)
 	m.Id = uint16(r.Uint32())
 	m.RecursionDesired, m.CheckingDisabled, m.AuthenticatedData = r.IntN(4) > 0, r.IntN(4) == 0, r.IntN(4) == 0
@@ -172,7 +203,10 @@ func queryOf(r *rand.Rand, name string, qtype uint16) ([]byte, error) {
 	if r.IntN(2) == 0 {
 		m.SetEdns0(pick(r, []uint16{0, 100, 512, 1232, 1400, 4096, 65535}), r.IntN(3) == 0)
 	}
-	return m.Pack()
+	if s.k.source.Topology {
+		nameCaller(r, m)
+	}
+	return addList(r, m).Pack()
 }
 
 func mixedCase(r *rand.Rand, name string) string {
@@ -200,6 +234,11 @@ var keptBlocks = []struct {
 	{name: "namespaces", options: "namespaces shop\npods insecure"},
 	{name: "noendpoints", options: "noendpoints"},
 	{name: "a cache in front", options: "pods verified\nzonal\nfallthrough ip6.arpa", inFront: true, order: true},
+	{name: "topology", options: "topology\nzonal", order: true},
+	{name: "topology, zone or any", options: "topology keys topology.kubernetes.io/zone *\npods verified"},
+	{name: "topology, same host", options: "topology keys kubernetes.io/hostname"},
+	{name: "topology, one range trusted", options: "topology\ntrust 192.0.2.0/24"},
+	{name: "topology, a cache in front", options: "topology keys example.org/rack\npods verified", inFront: true, order: true},
 }
 
 // seen counts what was compared, by kind: a test that compares nothing finds nothing.
@@ -230,6 +269,9 @@ func (s seen) count(query, answer []byte) error {
 	if q.IsEdns0() != nil {
 		s["EDNS"]++
 	}
+	if search.Has(m) {
+		s["search: kept"]++
+	}
 	return nil
 }
 
@@ -245,7 +287,8 @@ func (s seen) require(t *testing.T, kinds ...string) {
 }
 
 // TestKept asks between random changes of the cluster. What is kept and counts as valid has to be what one
-// gets without keeping, byte for byte, whatever the query looks like.
+// gets without keeping, byte for byte, whatever the query looks like. With topology that has to be what a model
+// says, for every caller.
 func TestKept(t *testing.T) {
 	compared := seen{}
 	for i, block := range keptBlocks {
@@ -256,7 +299,7 @@ func TestKept(t *testing.T) {
 				if block.inFront {
 					s.withCache()
 				}
-				if err := s.askBetweenChanges(newChanges(seed, s.k), world, mine); err != nil {
+				if err := s.askBetweenChanges(s.changes(seed), world, mine); err != nil {
 					t.Fatalf("seed %d: %v", seed, err)
 				}
 				if block.inFront && s.k.space.Len(store.Success)+s.k.space.Len(store.Denial) > 0 {
@@ -264,12 +307,20 @@ func TestKept(t *testing.T) {
 				}
 			}
 			mine.require(t, "A", "PTR", "NODATA", "mixed case", "EDNS", "not valid any more")
+			if block.name != "fallthrough" { // of every name another may know more
+				mine.require(t, "search: kept")
+			}
+			if strings.Contains(block.options, "topology") {
+				mine.require(t, topologyKinds...)
+			}
 			for kind, n := range mine {
 				compared[kind] += n
 			}
 		})
 	}
-	compared.require(t, "A", "AAAA", "SRV", "PTR", "CNAME", "NODATA", "NXDOMAIN", "mixed case", "long", "compressed", "EDNS")
+	compared.require(t, "A", "AAAA", "SRV", "PTR", "CNAME", "NODATA", "NXDOMAIN", "mixed case", "long", "compressed", "EDNS",
+		"model: an alias")
+	compared.require(t, searchKinds...)
 }
 
 // Changes for each seed, and questions after each of them. They come from some of all, so that a kept
@@ -281,11 +332,14 @@ const (
 )
 
 func (s *keeping) askBetweenChanges(c *changes, world *elsewhere, counts seen) error {
-	questions := c.questions(keptQuestions)
-	for step := range keptChanges {
+	questions, steps, times := c.questions(keptQuestions), keptChanges, keptAsked
+	if s.model != nil {
+		steps, times = 70, 15 // each time asks for more callers than one
+	}
+	for step := range steps {
 		text := c.change()
 		world.address = world.address.Next()
-		for range keptAsked {
+		for range times {
 			q := pick(c.Rand, questions)
 			if err := s.askAndCompare(c.Rand, q, counts); err != nil {
 				return fmt.Errorf("step %d, after %s: %w", step, text, err)
@@ -298,11 +352,11 @@ func (s *keeping) askBetweenChanges(c *changes, world *elsewhere, counts seen) e
 // askAndCompare compares what is kept for a question, if there is something. Then it asks for it, which has
 // to change nothing of the answer, and looks at what is kept now.
 func (s *keeping) askAndCompare(r *rand.Rand, asked dns.Question, counts seen) error {
-	query, err := queryOf(r, asked.Name, asked.Qtype)
+	query, err := s.queryOf(r, asked.Name, asked.Qtype)
 	if err != nil {
 		return err
 	}
-	from := pick(r, clients)
+	from := pick(r, s.clients)
 	if e, _ := s.entry(query); e != nil && !e.Current() {
 		counts["not valid any more"]++
 	}
@@ -330,5 +384,14 @@ func (s *keeping) askAndCompare(r *rand.Rand, asked dns.Question, counts seen) e
 			return fmt.Errorf("just kept: %w", err)
 		}
 	}
-	return nil
+	if m := new(dns.Msg); m.Unpack(query) == nil && search.Has(m) {
+		return s.checkWalk(query, from, counts)
+	}
+	if s.model == nil {
+		return nil
+	}
+	if err := s.checkModel(query, want, from, counts); err != nil {
+		return err
+	}
+	return s.compareOthers(r, asked, counts)
 }

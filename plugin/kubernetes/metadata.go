@@ -3,12 +3,14 @@ package kubernetes
 import (
 	"context"
 	"net/netip"
+	"sync"
 
 	"github.com/coredns/coredns/plugin"
 	"github.com/coredns/coredns/plugin/metadata"
 	"github.com/coredns/coredns/request"
 
 	"github.com/nearside-dns/nearside/plugin/kubernetes/index"
+	"github.com/nearside-dns/nearside/plugin/kubernetes/topology"
 )
 
 // Metadata implements metadata.Provider.
@@ -24,10 +26,17 @@ func (k *Kubernetes) Metadata(ctx context.Context, state request.Request) contex
 		}
 	}
 	zone := plugin.Zones(k.Zones).Matches(state.Name())
+	if k.callers != nil && (zone != "" || k.primaryZone != "") { // of others a kubernetes beside it knows more
+		from, option := state.IP(), optionOf(state.Req) // the server takes the option out for the reply
+		caller := sync.OnceValue(func() topology.Caller { who, _ := k.callerOf(from, option); return who })
+		metadata.SetValueFunc(ctx, "nearside/caller-node", func() string { return caller().Name.String() })
+		metadata.SetValueFunc(ctx, "nearside/caller-zone", func() string { return caller().Zone.String() })
+	}
 	if zone == "" {
 		return ctx
 	}
-	n, err := parseName(state.Name(), zone, k.source.Zones)
+	imported := k.isClusterset(zone)
+	n, err := parseName(state.Name(), zone, k.grammar(imported))
 	if err != nil {
 		set("parse-error", err.Error())
 		return ctx
@@ -35,6 +44,9 @@ func (k *Kubernetes) Metadata(ctx context.Context, state request.Request) contex
 	set("port-name", n.port)
 	set("protocol", n.protocol)
 	set("endpoint", n.endpoint)
+	if imported {
+		set("cluster", n.cluster)
+	}
 	set("service", n.object)
 	set("namespace", n.namespace)
 	set("kind", n.kind)

@@ -2,6 +2,7 @@ package kubernetes
 
 import (
 	"errors"
+	"slices"
 	"strings"
 
 	"github.com/coredns/coredns/plugin/pkg/dnsutil"
@@ -25,8 +26,11 @@ type objectName struct {
 	namespace string
 	object    string // the Service, or the pod's address with dashes
 
+	imported bool // the object is a ServiceImport, since the zone is one of a clusterset
+
 	// At most one of these three groups is set.
 	endpoint       string
+	cluster        string // of the endpoint of a ServiceImport: the ID of its cluster; it may hold dots
 	port, protocol string // without their underscore; empty matches any
 	zone           string // of a zonal name; it may hold dots
 	prefer         bool   // a zonal name that falls back to all zones
@@ -45,16 +49,23 @@ func below(name, zone string) string {
 	return base
 }
 
-// parseName takes a name in zone apart; both are fully qualified, the name in lower case. Zonal names
-// are outside of the schema unless zonal is set.
+// grammar says what names a zone has besides those of every zone.
+type grammar struct {
+	zonal    bool // zonal names
+	imported bool // names of ServiceImports, instead of Services and pods
+}
+
+// parseName takes a name in zone apart; both are fully qualified, the name in lower case.
 //
 // Underscores of ports and protocols are not required, as in CoreDNS: two labels left of the Service
-// are a port and a protocol, one is an endpoint.
-func parseName(name, zone string, zonal bool) (n objectName, err error) {
+// are a port and a protocol, one is an endpoint. Left of a ServiceImport one of the two has to have its
+// underscore: labels without are an endpoint and the ID of its cluster.
+func parseName(name, zone string, g grammar) (n objectName, err error) {
 	base := below(name, zone)
 	if base == "" || base == labelService || base == labelPod {
 		return n, nil
 	}
+	n.imported = g.imported
 	labels := dns.SplitDomainName(base)
 	take := func() (label string) {
 		if len(labels) > 0 {
@@ -69,15 +80,20 @@ func parseName(name, zone string, zonal bool) (n objectName, err error) {
 	}
 	n.namespace = take()
 	n.object = take()
-	switch len(labels) {
-	case 0:
-	case 1:
+	switch {
+	case len(labels) == 0:
+	case len(labels) == 1:
 		n.endpoint = take()
-	case 2:
+	case len(labels) == 2 && (!g.imported || slices.ContainsFunc(labels, hasUnderscore)):
 		n.protocol = strings.TrimPrefix(take(), "_")
 		n.port = strings.TrimPrefix(take(), "_")
+	case g.imported:
+		if slices.ContainsFunc(labels, hasUnderscore) {
+			return objectName{}, errName
+		}
+		n.endpoint, n.cluster = labels[0], strings.Join(labels[1:], ".")
 	default:
-		if !zonal || n.kind != labelService || take() != labelZone {
+		if !g.zonal || n.kind != labelService || take() != labelZone {
 			return objectName{}, errName
 		}
 		switch take() {
@@ -91,3 +107,5 @@ func parseName(name, zone string, zonal bool) (n objectName, err error) {
 	}
 	return n, nil
 }
+
+func hasUnderscore(label string) bool { return strings.HasPrefix(label, "_") }

@@ -76,7 +76,7 @@ func withoutUnderscores(name, zone string) string {
 func agrees(t *testing.T, name, zone string, zonal bool) {
 	t.Helper()
 	want, ok := slowName(name, zone, zonal)
-	got, err := parseName(name, zone, zonal)
+	got, err := parseName(name, zone, grammar{zonal: zonal})
 	if (err == nil) != ok || ok && got != want {
 		t.Fatalf("%s in %s, zonal %v: got %+v, error %v, want %+v, %v", name, zone, zonal, got, err, want, ok)
 	}

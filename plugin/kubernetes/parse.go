@@ -1,8 +1,10 @@
 package kubernetes
 
 import (
+	"errors"
 	"fmt"
 	"maps"
+	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
@@ -13,8 +15,12 @@ import (
 	"github.com/coredns/coredns/plugin/pkg/dnsutil"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/client-go/rest"
+
+	"github.com/nearside-dns/nearside/plugin/internal/corefile"
+	"github.com/nearside-dns/nearside/plugin/kubernetes/index"
+	"github.com/nearside-dns/nearside/plugin/kubernetes/source"
+	"github.com/nearside-dns/nearside/plugin/kubernetes/source/apiserver"
+	"github.com/nearside-dns/nearside/plugin/kubernetes/topology"
 )
 
 const (
@@ -23,86 +29,101 @@ const (
 	defaultStartupTimeout = 5 * time.Second
 )
 
-// parse reads the kubernetes block of a server block; there may be one.
-func parse(c *caddy.Controller) (k *Kubernetes, err error) {
+// directive is one of those that make a Kubernetes.
+type directive struct {
+	name    string
+	without []string // options that it does not have
+	example string   // of a zone
+}
+
+var (
+	kubernetesDirective = directive{name: "kubernetes", example: "cluster.local"}
+	// multiclusterDirective is that of the external plugin multicluster: all its zones are of the clusterset.
+	multiclusterDirective = directive{name: "multicluster", without: []string{"multicluster", "pods", "zonal"}, example: "clusterset.local"}
+)
+
+// parse reads the block of a directive in a server block; there may be one.
+func (d directive) parse(c *caddy.Controller) (k *Kubernetes, err error) {
 	for c.Next() {
 		if k != nil {
-			return nil, at(c).errorf("%v", plugin.ErrOnce)
+			return nil, corefile.At(c).Errorf("%v", plugin.ErrOnce)
 		}
-		if k, err = parseBlock(c); err != nil {
+		if k, err = d.parseBlock(c); err != nil {
 			return nil, err
 		}
 	}
 	return k, nil
 }
 
-func parseBlock(c *caddy.Controller) (*Kubernetes, error) {
-	start := at(c)
+func (d directive) parseBlock(c *caddy.Controller) (*Kubernetes, error) {
+	start := corefile.At(c)
 	args := c.RemainingArgs()
 	k := newKubernetes(plugin.OriginsFromArgsOrServerBlock(args, c.ServerBlockKeys))
-	for _, z := range k.Zones {
-		if !isReverse(z) {
-			k.primaryZone = z
-			break
-		}
-	}
-	if k.primaryZone == "" {
+	k.name = d.name
+	if !slices.ContainsFunc(k.Zones, isForward) {
 		if len(args) == 0 {
 			args = c.ServerBlockKeys
 		}
-		return nil, start.errorf("no zone of the cluster in %q: name one that is not a reverse zone, such as cluster.local", args)
+		return nil, start.Errorf("no zone of the cluster in %q: name one that is not a reverse zone, such as %s", args, d.example)
 	}
-	seen := map[string]position{}
+	for _, zone := range args {
+		switch all := plugin.Host(zone).NormalizeExact(); {
+		case len(all) == 0: // as in CoreDNS
+			log.Warningf("%s: %q is no zone, and is left out", d.name, zone)
+		case d.name == multiclusterDirective.name && isReverse(all[0]):
+			log.Warningf("%s: %s is a reverse zone, in which ServiceImports have no names: none exists then", d.name, all[0])
+		}
+	}
+	seen := map[string]corefile.Position{}
 	for c.NextBlock() {
-		name, here := c.Val(), at(c)
+		name, here := c.Val(), corefile.At(c)
 		option, ok := parsers[name]
-		if !ok {
-			return nil, here.errorf("unknown option %q, known are %s", name, knownOptions())
+		if !ok || slices.Contains(d.without, name) {
+			return nil, here.Errorf("unknown option %q, known are %s", name, d.knownOptions())
 		}
 		args := c.RemainingArgs()
 		if len(args) < option.min || option.max >= 0 && len(args) > option.max {
-			return nil, here.errorf("%s takes %s, got %q", name, option.form, args)
+			return nil, here.Errorf("%s takes %s, got %q", name, option.form, args)
 		}
 		if err := option.parse(k, args); err != nil {
-			return nil, here.errorf("%s: %v; it takes %s", name, err, option.form)
+			return nil, here.Errorf("%s: %v; it takes %s", name, err, option.form)
 		}
 		seen[name] = here
 	}
 	if err := conflicts(seen); err != nil {
 		return nil, err
 	}
+	if here, ok := seen["trust"]; ok && !k.source.Topology {
+		return nil, here.Errorf("trust requires topology: nobody else asks who the caller is")
+	}
+	if d.name == multiclusterDirective.name {
+		k.clustersets = slices.DeleteFunc(slices.Clone(k.Zones), isReverse)
+	}
+	if err := k.completeClustersets(seen); err != nil {
+		return nil, err
+	}
 	k.source.Pods = k.pods == podsVerified
+	k.source.SearchPaths = k.source.Pods
 	k.sourceAt = start
 	for _, name := range []string{"endpoint", "kubeconfig", "manifests"} {
 		if here, ok := seen[name]; ok {
 			k.sourceAt = here
 		}
 	}
-	if here, ok := seen["tls"]; ok && k.connection.Endpoint != "" && k.connection.Kubeconfig == "" {
-		if _, err := k.connection.RESTConfig(); err != nil {
-			return nil, here.errorf("tls: %v; it takes %s", err, parsers["tls"].form)
+	if here, ok := seen["tls"]; ok {
+		if err := k.connection.CheckTLS(); err != nil {
+			return nil, here.Errorf("tls: %v; it takes %s", err, parsers["tls"].form)
 		}
 	}
 	return k, nil
-}
-
-// position is a line of a Corefile.
-type position struct {
-	file string
-	line int
-}
-
-func at(c *caddy.Controller) position { return position{c.File(), c.Line()} }
-
-// errorf returns an error in the form that those of the Corefile's parser have.
-func (p position) errorf(format string, args ...any) error {
-	return fmt.Errorf("%s:%d - Error during parsing: %s", p.file, p.line, fmt.Sprintf(format, args...))
 }
 
 // contradictions are the options that cannot both be set, and why.
 var contradictions = []struct{ one, other, why string }{
 	{"namespaces", "namespace_labels", "both say which namespaces are answered for"},
 	{"zonal", "noendpoints", "zonal names are those of endpoints"},
+	{"topology", "noendpoints", "topology is about endpoints"},
+	{preferLocalCluster, "noendpoints", "it says which endpoints come first"},
 	{"manifests", "endpoint", fromDirectory},
 	{"manifests", "kubeconfig", fromDirectory},
 	{"manifests", "tls", fromDirectory},
@@ -114,19 +135,46 @@ var contradictions = []struct{ one, other, why string }{
 const fromDirectory = "the records come from a directory or from an API server"
 
 // conflicts returns an error, at the later line, where options contradict each other.
-func conflicts(seen map[string]position) error {
+func conflicts(seen map[string]corefile.Position) error {
 	for _, c := range contradictions {
 		one, ok := seen[c.one]
 		other, both := seen[c.other]
 		if ok && both {
-			if other.line > one.line {
+			if other.Line > one.Line {
 				one = other
 			}
-			return one.errorf("%s and %s cannot both be set: %s", c.one, c.other, c.why)
+			return one.Errorf("%s and %s cannot both be set: %s", c.one, c.other, c.why)
 		}
 	}
 	return nil
 }
+
+// completeClustersets checks the zones of a clusterset and sets what follows from them.
+func (k *Kubernetes) completeClustersets(seen map[string]corefile.Position) error {
+	for _, z := range k.clustersets {
+		if !slices.Contains(k.Zones, z) {
+			return seen["multicluster"].Errorf("multicluster: %s is not a zone of this block, which has %s: name it there, too", z, strings.Join(k.Zones, ", "))
+		}
+		if isReverse(z) {
+			return seen["multicluster"].Errorf("multicluster: %s is a reverse zone, in which ServiceImports have no names", z)
+		}
+	}
+	k.source.Imports = len(k.clustersets) > 0
+	if here, ok := seen[preferLocalCluster]; ok && !k.source.Imports {
+		return here.Errorf("%s requires a zone of multicluster: it is about endpoints of ServiceImports", preferLocalCluster)
+	}
+	k.source.ClusterID = k.source.Imports && (k.preferCluster || k.source.Topology) && k.clusterID == index.Symbol{}
+	for _, z := range k.Zones {
+		if isForward(z) && !k.isClusterset(z) {
+			k.primaryZone = z
+			break
+		}
+	}
+	k.source.ImportsOnly = k.primaryZone == "" && k.pods != podsVerified
+	return nil
+}
+
+func isForward(zone string) bool { return !isReverse(zone) }
 
 // isReverse reports whether a zone is one of addresses. The zones above all of them count as well.
 func isReverse(zone string) bool {
@@ -142,13 +190,13 @@ type option struct {
 }
 
 var parsers = map[string]option{
-	"endpoint":               {1, -1, "the URL of an API server, such as https://10.0.0.1:6443", parseEndpoint},
-	"tls":                    {3, 3, "three files: CERT KEY CACERT", parseTLS},
-	"kubeconfig":             {1, 2, "a file and optionally a context: FILE [CONTEXT]", parseKubeconfig},
+	"endpoint":               connection("endpoint"),
+	"tls":                    connection("tls"),
+	"kubeconfig":             connection("kubeconfig"),
 	"manifests":              {1, 1, "a directory", parseManifests},
-	"apiserver_qps":          {1, 1, "a number of requests a second, 0 or more", parseQPS},
-	"apiserver_burst":        {1, 1, "a number of requests, 0 or more", parseBurst},
-	"apiserver_max_inflight": {1, 1, "a number of requests, 0 or more", parseMaxInflight},
+	"apiserver_qps":          connection("apiserver_qps"),
+	"apiserver_burst":        connection("apiserver_burst"),
+	"apiserver_max_inflight": connection("apiserver_max_inflight"),
 	"namespaces":             {1, -1, "names of namespaces", parseNamespaces},
 	"namespace_labels":       {1, -1, "a label selector", parseNamespaceLabels},
 	"labels":                 {1, -1, "a label selector", parseLabels},
@@ -159,69 +207,29 @@ var parsers = map[string]option{
 	"zonal":                  {0, 0, "no argument", func(k *Kubernetes, _ []string) error { k.source.Zones = true; return nil }},
 	"ignore":                 {1, 1, "empty_service", parseIgnore},
 	"fallthrough":            {0, -1, "zones, or none for all", func(k *Kubernetes, args []string) error { k.Fall.SetZonesFromArgs(args); return nil }},
+	"topology":               {0, -1, "nothing, or what headless Services have by default: keys KEY...", parseTopology},
+	"trust":                  {1, -1, "ranges of addresses such as 10.0.0.0/8", parseTrust},
+	"multicluster":           {0, -1, "zones of a clusterset, such as clusterset.local", parseMulticluster},
+	preferLocalCluster:       {0, 1, "nothing, or the ID of this cluster", parsePreferLocalCluster},
 	"startup_timeout":        {1, 1, "a duration such as 5s, 0s or more", parseStartupTimeout},
 }
 
-func knownOptions() string {
-	return strings.Join(slices.Sorted(maps.Keys(parsers)), ", ")
+// connection returns one of the options that say how to read the API server.
+func connection(name string) option {
+	o := apiserver.Options[name]
+	return option{o.Min, o.Max, o.Form, func(k *Kubernetes, args []string) error { return o.Parse(&k.connection, args) }}
 }
 
-func parseEndpoint(k *Kubernetes, args []string) error {
-	u, _, err := rest.DefaultServerURL(args[0], "", schema.GroupVersion{}, false)
-	if err != nil || u.Scheme != "http" && u.Scheme != "https" {
-		return fmt.Errorf("%q is no such URL", args[0])
-	}
-	if len(args) > 1 {
-		log.Warningf("endpoint: only the first of %q is used", args)
-	}
-	k.connection.Endpoint = args[0]
-	return nil
-}
+const preferLocalCluster = "prefer-local-cluster"
 
-func parseTLS(k *Kubernetes, args []string) error {
-	k.connection.Cert, k.connection.Key, k.connection.CA = args[0], args[1], args[2]
-	return nil // checked with the endpoint; without one they are not used
-}
-
-func parseKubeconfig(k *Kubernetes, args []string) error {
-	k.connection.Kubeconfig = args[0]
-	if len(args) == 2 {
-		k.connection.Context = args[1]
-	}
-	_, err := k.connection.RESTConfig()
-	return err
+func (d directive) knownOptions() string {
+	all := slices.Sorted(maps.Keys(parsers))
+	return strings.Join(slices.DeleteFunc(all, func(o string) bool { return slices.Contains(d.without, o) }), ", ")
 }
 
 func parseManifests(k *Kubernetes, args []string) error {
 	k.manifests = args[0]
 	return nil
-}
-
-func parseQPS(k *Kubernetes, args []string) error {
-	qps, err := strconv.ParseFloat(args[0], 32)
-	if err != nil || !(qps >= 0) {
-		return fmt.Errorf("%q is not such a number", args[0])
-	}
-	k.connection.QPS = float32(qps)
-	return nil
-}
-
-func parseBurst(k *Kubernetes, args []string) (err error) {
-	k.connection.Burst, err = count(args[0])
-	return err
-}
-
-func parseMaxInflight(k *Kubernetes, args []string) (err error) {
-	k.connection.MaxInflight, err = count(args[0])
-	return err
-}
-
-func count(arg string) (int, error) {
-	n, err := strconv.Atoi(arg)
-	if err != nil || n < 0 {
-		return 0, fmt.Errorf("%q is not such a number", arg)
-	}
-	return n, nil
 }
 
 func parseNamespaces(k *Kubernetes, args []string) error {
@@ -284,5 +292,59 @@ func parseStartupTimeout(k *Kubernetes, args []string) error {
 		return fmt.Errorf("%q is no such duration", args[0])
 	}
 	k.startupTimeout = d
+	return nil
+}
+
+func parseTopology(k *Kubernetes, args []string) (err error) {
+	if k.source.Topology {
+		return errors.New("it is there twice")
+	}
+	k.source.Topology = true
+	if len(args) == 0 {
+		return nil
+	}
+	if args[0] != "keys" || len(args) == 1 {
+		return fmt.Errorf("got %q", args)
+	}
+	k.topologyKeys, err = topology.Keys(args[1:])
+	return err
+}
+
+func parseTrust(k *Kubernetes, args []string) error {
+	for _, arg := range args {
+		p, err := netip.ParsePrefix(arg)
+		if a, aerr := netip.ParseAddr(arg); aerr == nil && a.Zone() == "" {
+			p, err = netip.PrefixFrom(a, a.BitLen()), nil
+		}
+		if err != nil || p.Addr().Is4In6() {
+			return fmt.Errorf("%q is no such range", arg)
+		}
+		k.trust = append(k.trust, p.Masked())
+	}
+	return nil
+}
+
+func parseMulticluster(k *Kubernetes, args []string) error {
+	for _, zone := range args {
+		if len(plugin.Host(zone).NormalizeExact()) == 0 {
+			return fmt.Errorf("%q is no zone", zone)
+		}
+	}
+	k.clustersets = append(k.clustersets, plugin.OriginsFromArgsOrServerBlock(args, nil)...)
+	if len(args) == 0 { // as in CoreDNS
+		log.Warning("multicluster names no zone, and so does nothing")
+	}
+	return nil
+}
+
+func parsePreferLocalCluster(k *Kubernetes, args []string) error {
+	k.preferCluster = true
+	if len(args) == 0 {
+		return nil
+	}
+	if !source.IsClusterID(args[0]) {
+		return fmt.Errorf("%q is no name of a cluster, which has labels of letters, digits and dashes", args[0])
+	}
+	k.clusterID = index.NewSymbol(strings.ToLower(args[0]))
 	return nil
 }

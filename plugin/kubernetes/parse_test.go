@@ -32,7 +32,7 @@ func written(t *testing.T, name, content string) string {
 }
 
 func TestParse_Defaults(t *testing.T) {
-	k, err := parse(caddy.NewTestController("dns", "kubernetes cluster.local"))
+	k, err := kubernetesDirective.parse(caddy.NewTestController("dns", "kubernetes cluster.local"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -56,7 +56,7 @@ func TestParse_Zones(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			controller := caddy.NewTestController("dns", c.line)
 			controller.ServerBlockKeys = strings.Fields(c.keys)
-			k, err := parse(controller)
+			k, err := kubernetesDirective.parse(controller)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -103,6 +103,13 @@ func TestParse_Accepted(t *testing.T) {
 		{"noendpoints", func(k *Kubernetes) bool { return !k.source.Endpoints }},
 		{"zonal", func(k *Kubernetes) bool { return k.source.Zones }},
 		{"ignore empty_service", func(k *Kubernetes) bool { return k.ignoreEmpty }},
+		{"topology", func(k *Kubernetes) bool { return k.source.Topology && k.topologyKeys == nil && k.trust == nil }},
+		{"topology keys kubernetes.io/hostname *", func(k *Kubernetes) bool {
+			return k.source.Topology && fmt.Sprint(k.topologyKeys) == "[kubernetes.io/hostname *]"
+		}},
+		{"trust 10.1.2.3/8 fd00::1\ntopology\ntrust 192.0.2.1", func(k *Kubernetes) bool {
+			return fmt.Sprint(k.trust) == "[10.0.0.0/8 fd00::1/128 192.0.2.1/32]"
+		}},
 		{"fallthrough", func(k *Kubernetes) bool { return slices.Equal(k.Fall.Zones, []string{"."}) }},
 		{"fallthrough in-addr.arpa ip6.arpa", func(k *Kubernetes) bool {
 			return slices.Equal(k.Fall.Zones, []string{"in-addr.arpa.", "ip6.arpa."})
@@ -111,7 +118,7 @@ func TestParse_Accepted(t *testing.T) {
 		{"startup_timeout 1m30s", func(k *Kubernetes) bool { return k.startupTimeout == 90*time.Second }},
 	} {
 		t.Run(c.block, func(t *testing.T) {
-			k, err := parse(caddy.NewTestController("dns", "kubernetes cluster.local {\n"+c.block+"\n}"))
+			k, err := kubernetesDirective.parse(caddy.NewTestController("dns", "kubernetes cluster.local {\n"+c.block+"\n}"))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -127,12 +134,13 @@ func TestParse_Rejected(t *testing.T) {
 	notInACluster(t) // an empty kubeconfig means the cluster, where there is one
 	config, bad, empty := written(t, "kubeconfig", kubeconfig), written(t, "bad", "{{{"), written(t, "empty", "")
 	const (
-		requests = "; it takes a number of requests, 0 or more"
-		rate     = "; it takes a number of requests a second, 0 or more"
-		file     = "; it takes a file and optionally a context: FILE [CONTEXT]"
-		url      = "; it takes the URL of an API server, such as https://10.0.0.1:6443"
-		duration = "; it takes a duration such as 5s, 0s or more"
-		known    = "known are apiserver_burst, apiserver_max_inflight, apiserver_qps, endpoint, endpoint_pod_names, fallthrough, ignore, kubeconfig, labels, manifests, namespace_labels, namespaces, noendpoints, pods, startup_timeout, tls, ttl, zonal"
+		requests   = "; it takes a number of requests, 0 or more"
+		rate       = "; it takes a number of requests a second, 0 or more"
+		file       = "; it takes a file and optionally a context: FILE [CONTEXT]"
+		url        = "; it takes the URL of an API server, such as https://10.0.0.1:6443"
+		topologies = "; it takes nothing, or what headless Services have by default: keys KEY..."
+		duration   = "; it takes a duration such as 5s, 0s or more"
+		known      = "known are apiserver_burst, apiserver_max_inflight, apiserver_qps, endpoint, endpoint_pod_names, fallthrough, ignore, kubeconfig, labels, manifests, multicluster, namespace_labels, namespaces, noendpoints, pods, prefer-local-cluster, startup_timeout, tls, topology, trust, ttl, zonal"
 	)
 	for _, c := range []struct {
 		block string
@@ -186,6 +194,17 @@ func TestParse_Rejected(t *testing.T) {
 		{"ttl 5s", 2, `ttl: "5s" is out of range; it takes seconds, 0 to 3600`},
 		{"noendpoints true", 2, `noendpoints takes no argument, got ["true"]`},
 		{"zonal on", 2, `zonal takes no argument, got ["on"]`},
+		{"topology on", 2, `topology: got ["on"]` + topologies},
+		{"topology\ntopology keys a", 3, `topology: it is there twice` + topologies},
+		{"topology\ntrust ::ffff:10.0.0.0/104", 3, `trust: "::ffff:10.0.0.0/104" is no such range; it takes ranges of addresses such as 10.0.0.0/8`},
+		{"topology keys", 2, `topology: got ["keys"]` + topologies},
+		{"topology keys * a", 2, `topology: "*" has to be the last key` + topologies},
+		{"topology keys a/b/c", 2, `topology: "a/b/c" is not a label key: a valid label key must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character (e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for validation is '([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]') with an optional DNS subdomain prefix and '/' (e.g. 'example.com/MyName')` + topologies},
+		{"topology\nnoendpoints", 3, `topology and noendpoints cannot both be set: topology is about endpoints`},
+		{"ttl 5\ntrust 10.0.0.0/8", 3, `trust requires topology: nobody else asks who the caller is`},
+		{"topology\ntrust", 3, `trust takes ranges of addresses such as 10.0.0.0/8, got []`},
+		{"topology\ntrust everyone", 3, `trust: "everyone" is no such range; it takes ranges of addresses such as 10.0.0.0/8`},
+		{"topology\ntrust fe80::1%eth0", 3, `trust: "fe80::1%eth0" is no such range; it takes ranges of addresses such as 10.0.0.0/8`},
 		{"ignore", 2, `ignore takes empty_service, got []`},
 		{"ignore everything", 2, `ignore: "everything" cannot be ignored; it takes empty_service`},
 		{"startup_timeout", 2, `startup_timeout takes a duration such as 5s, 0s or more, got []`},
@@ -198,7 +217,7 @@ func TestParse_Rejected(t *testing.T) {
 		{"apiserver_qps 1\nmanifests a", 3, `manifests and apiserver_qps cannot both be set: the records come from a directory or from an API server`},
 	} {
 		t.Run(c.block, func(t *testing.T) {
-			_, err := parse(caddy.NewTestController("dns", "kubernetes cluster.local {\n"+c.block+"\n}"))
+			_, err := kubernetesDirective.parse(caddy.NewTestController("dns", "kubernetes cluster.local {\n"+c.block+"\n}"))
 			if want := fmt.Sprintf("Testfile:%d - Error during parsing: %s", c.line, c.want); err == nil || err.Error() != want {
 				t.Errorf("error is\n\t%v\nwant\n\t%s", err, want)
 			}
@@ -217,7 +236,7 @@ func TestParse_RejectedZones(t *testing.T) {
 		{"twice", "kubernetes a.local\nkubernetes b.local", "Testfile:2 - Error during parsing: this plugin can only be used once per Server Block"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			if _, err := parse(caddy.NewTestController("dns", c.corefile)); err == nil || err.Error() != c.want {
+			if _, err := kubernetesDirective.parse(caddy.NewTestController("dns", c.corefile)); err == nil || err.Error() != c.want {
 				t.Errorf("error is\n\t%v\nwant\n\t%s", err, c.want)
 			}
 		})
@@ -228,7 +247,7 @@ func TestParse_RejectedZones(t *testing.T) {
 func TestParse_KubeconfigBeatsEndpoint(t *testing.T) {
 	config := written(t, "kubeconfig", kubeconfig)
 	for _, block := range []string{"endpoint http://10.0.0.1\nkubeconfig " + config, "kubeconfig " + config + "\nendpoint http://10.0.0.1"} {
-		k, err := parse(caddy.NewTestController("dns", "kubernetes cluster.local {\n"+block+"\n}"))
+		k, err := kubernetesDirective.parse(caddy.NewTestController("dns", "kubernetes cluster.local {\n"+block+"\n}"))
 		if err != nil {
 			t.Error(err)
 			continue
@@ -241,7 +260,7 @@ func TestParse_KubeconfigBeatsEndpoint(t *testing.T) {
 
 // In CoreDNS these options change nothing: they are set after the clients are made.
 func TestBug_LimitsTakeEffect(t *testing.T) {
-	k, err := parse(caddy.NewTestController("dns", "kubernetes cluster.local {\nendpoint http://127.0.0.1:1\napiserver_qps 77\napiserver_burst 3\napiserver_max_inflight 1\n}"))
+	k, err := kubernetesDirective.parse(caddy.NewTestController("dns", "kubernetes cluster.local {\nendpoint http://127.0.0.1:1\napiserver_qps 77\napiserver_burst 3\napiserver_max_inflight 1\n}"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -266,7 +285,7 @@ func TestParse_RejectedServerBlock(t *testing.T) {
 	controller := caddy.NewTestController("dns", "kubernetes")
 	controller.ServerBlockKeys = []string{"10.in-addr.arpa.", "ip6.arpa."}
 	const want = `Testfile:1 - Error during parsing: no zone of the cluster in ["10.in-addr.arpa." "ip6.arpa."]: name one that is not a reverse zone, such as cluster.local`
-	if _, err := parse(controller); err == nil || err.Error() != want {
+	if _, err := kubernetesDirective.parse(controller); err == nil || err.Error() != want {
 		t.Errorf("error is\n\t%v\nwant\n\t%s", err, want)
 	}
 }

@@ -41,7 +41,7 @@ func TestReady(t *testing.T) {
 
 // The ready plugin asks before the kubernetes plugin has started, too.
 func TestReady_BeforeTheStart(t *testing.T) {
-	k, err := parse(caddy.NewTestController("dns", "kubernetes cluster.local"))
+	k, err := kubernetesDirective.parse(caddy.NewTestController("dns", "kubernetes cluster.local"))
 	if err != nil {
 		t.Fatal(err)
 	}

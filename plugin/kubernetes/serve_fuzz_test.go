@@ -7,10 +7,13 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/coredns/coredns/plugin"
 	"github.com/coredns/coredns/plugin/pkg/dnstest"
 	"github.com/coredns/coredns/plugin/test"
 	"github.com/miekg/dns"
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/nearside-dns/nearside/plugin/internal/search"
 )
 
 // smallCluster has something of everything.
@@ -137,4 +140,48 @@ func served(t *testing.T, k *Kubernetes, r *dns.Msg) *dns.Msg {
 		}
 	}
 	return m
+}
+
+// FuzzSearch compares the reply to a query with any search list with what comes of asking for its candidates one by
+// one, or for the name alone where the reply says that they were not tried.
+func FuzzSearch(f *testing.F) {
+	for i, list := range append(searchLists, []string{"shop.svc.cluster.local."}, []string{`a\.b.cluster.local.`, "cluster.local."}) {
+		data, ok := search.Append(nil, list)
+		if !ok {
+			f.Fatalf("%v is no search list", list)
+		}
+		for _, base := range []string{"web", "out.shop", "10-1-0-7.shop", `w\.b`, "Web.SHOP.svc"} {
+			wire := make([]byte, 256)
+			n, err := dns.PackDomainName(base+"."+list[0], wire, 0, nil, false)
+			if err != nil {
+				f.Fatal(err)
+			}
+			f.Add(wire[:n], []uint16{dns.TypeA, dns.TypeAAAA, dns.TypeSRV, dns.TypeCNAME}[i%4], data)
+		}
+	}
+	f.Add([]byte("\x03web\x04shop\x00"), dns.TypeA, []byte("\x04shop\x00"))
+	k := smallCluster(f, allZones+" {\npods verified\nzonal\n}")
+	k.Next = plugin.HandlerFunc(func(_ context.Context, w dns.ResponseWriter, r *dns.Msg) (int, error) {
+		return dns.RcodeRefused, w.WriteMsg(new(dns.Msg).SetRcode(r, dns.RcodeRefused))
+	})
+	f.Fuzz(func(t *testing.T, name []byte, qtype uint16, data []byte) {
+		r := question(name, qtype)
+		if r == nil || qtype == dns.TypeAXFR || qtype == dns.TypeIXFR {
+			t.Skip()
+		}
+		m := direct(t, k, search.With(r, data), "10.240.0.1")
+		onWire(t, m)
+		suffixes, ok := search.Parse(data)
+		if tried := saysOf(m) != saysNothing; tried && (!ok || len(suffixes) == 0) {
+			t.Fatalf("tried what can't be read: %q", data)
+		} else if !tried {
+			suffixes = nil
+		}
+		want, got := walk(func(name string, qtype uint16) *dns.Msg {
+			return direct(t, k, new(dns.Msg).SetQuestion(name, qtype), "10.240.0.1")
+		}, r.Question[0], suffixes), walkedOf(m)
+		if !got.same(want) {
+			t.Errorf("%v with %v:\n%+v\nwant\n%+v", r.Question[0], suffixes, got, want)
+		}
+	})
 }

@@ -2,7 +2,7 @@ package kubernetes
 
 import (
 	"fmt"
-	"sync/atomic"
+	"slices"
 	"time"
 
 	"github.com/coredns/caddy"
@@ -12,6 +12,7 @@ import (
 	"github.com/coredns/coredns/plugin/pkg/upstream"
 
 	"github.com/nearside-dns/nearside/plugin/fastpath"
+	"github.com/nearside-dns/nearside/plugin/internal/serverblock"
 	"github.com/nearside-dns/nearside/plugin/kubernetes/source"
 	"github.com/nearside-dns/nearside/plugin/kubernetes/source/apiserver"
 	"github.com/nearside-dns/nearside/plugin/kubernetes/source/manifests"
@@ -23,30 +24,35 @@ var log = clog.NewWithPlugin(pluginName)
 
 func init() { plugin.Register(pluginName, setup) }
 
-func setup(c *caddy.Controller) error {
-	redirectKlog()
-	k, err := parse(c)
+func setup(c *caddy.Controller) error { return kubernetesDirective.setup(c) }
+
+// SetupMulticluster is the setup function of the directive multicluster, which is a kubernetes block with zones of a
+// clusterset alone.
+func SetupMulticluster(c *caddy.Controller) error { return multiclusterDirective.setup(c) }
+
+func (d directive) setup(c *caddy.Controller) error {
+	apiserver.RedirectKlog()
+	k, err := d.parse(c)
 	if err != nil {
-		return plugin.Error(pluginName, err)
+		return plugin.Error(d.name, err)
 	}
 	src, err := k.newSource()
 	if err != nil {
-		return plugin.Error(pluginName, k.sourceAt.errorf("%v", err))
+		return plugin.Error(d.name, k.sourceAt.Errorf("%v", err))
 	}
-	k.space = fastpath.BlockOf(c).Space
-	use := &use{}
+	block := fastpath.BlockOf(c)
+	k.space, k.serves = block.Space, block.Serves
+	use := new(source.Use)
+	use.Follow(c)
 	c.OnStartup(func() error {
 		k.localIPs = boundIPs(c)
-		lease := source.Acquire(k.sourceIdentity(), src)
-		use.lease.Store(lease)
+		k.warnShadowed(dnsserver.GetConfig(c).Handler(pluginName))
+		k.shared = serverblock.IsShared(dnsserver.GetConfig(c), d.besides()...)
+		lease := use.Begin(k.sourceIdentity(), src)
 		k.attach(lease.Index(), lease.Status)
 		k.awaitSync(k.startupTimeout)
 		return nil
 	})
-	c.OnRestart(use.reloadBegins)
-	c.OnRestartFailed(use.reloadFailed)
-	c.OnShutdown(use.shutdown)
-	c.OnFinalShutdown(use.end)
 	dnsserver.GetConfig(c).AddPlugin(func(next plugin.Handler) plugin.Handler {
 		k.Next = next
 		return k
@@ -54,43 +60,33 @@ func setup(c *caddy.Controller) error {
 	return nil
 }
 
-// use is the use of a source from the start of a configuration to its end. At the end of a reload
-// that is its shutdown; at the end of the process it is the final shutdown, after the lameduck time of
-// the health plugin, in which answers are to be right as well.
-type use struct {
-	lease     atomic.Pointer[source.Lease] // a signal may end the server while it starts
-	reloading atomic.Bool
-}
-
-func (u *use) reloadBegins() error {
-	u.reloading.Store(true)
-	source.ReloadBegins()
-	return nil
-}
-
-func (u *use) reloadFailed() error {
-	u.reloading.Store(false)
-	source.ReloadFailed()
-	return nil
-}
-
-func (u *use) shutdown() error {
-	if u.reloading.Load() {
-		return u.end()
+// warnShadowed warns of zones that a kubernetes block of the same server block has for names of the cluster: it answers
+// them.
+func (k *Kubernetes) warnShadowed(by plugin.Handler) {
+	first, ok := by.(*Kubernetes)
+	if !ok || first == k {
+		return
 	}
-	return nil
+	for _, zone := range k.Zones {
+		if slices.Contains(first.Zones, zone) && !first.isClusterset(zone) {
+			log.Warningf("%s is a zone of %s and of %s in one server block: it has the names of the cluster, and not of the clusterset", zone, first.name, k.name)
+		}
+	}
 }
 
-func (u *use) end() error {
-	if lease := u.lease.Load(); lease != nil {
-		lease.Release()
+// besides returns the plugins that don't answer names of the directive's zones. Its own come before those of
+// multicluster.
+func (d directive) besides() []string {
+	if d.name == multiclusterDirective.name {
+		return []string{d.name, "transfer"}
 	}
-	return nil
+	return []string{d.name, multiclusterDirective.name, "transfer"}
 }
 
 // newKubernetes returns a handler with every option at its default.
 func newKubernetes(zones []string) *Kubernetes {
 	return &Kubernetes{
+		name:  pluginName,
 		Zones: zones,
 		options: options{
 			source:         source.Options{Endpoints: true},
@@ -98,7 +94,8 @@ func newKubernetes(zones []string) *Kubernetes {
 			ttl:            defaultTTL,
 			startupTimeout: defaultStartupTimeout,
 		},
-		upstream: upstream.New(),
+		upstream:   upstream.New(),
+		resolvConf: "/etc/resolv.conf",
 	}
 }
 
@@ -134,25 +131,47 @@ func (k *Kubernetes) sourceIdentity() string {
 	return fmt.Sprintf("%s|%s|%s|%+v", k.manifests, k.connection.Identity(), selectors, o)
 }
 
+// nodesWait is how long the start waits for Nodes when all else has been read. The server may not be allowed to
+// read them.
+const nodesWait = time.Second
+
 // awaitSync waits until everything has been read, but not for longer than the timeout: the server
 // answers SERVFAIL then, until it has.
 func (k *Kubernetes) awaitSync(timeout time.Duration) {
-	deadline := time.NewTimer(timeout)
+	end := time.Now().Add(timeout)
+	said := time.AfterFunc(500*time.Millisecond, func() {
+		log.Infof("waiting up to %s for the first reading of the cluster", timeout)
+	})
+	defer said.Stop()
+	switch {
+	case !soon(timeout, k.hasSynced):
+		log.Warningf("starting before the first reading of the cluster: names are answered with SERVFAIL until it is done (%s)", k.unsynced())
+	case !soon(time.Until(end), k.importsSettled):
+		log.Warningf("starting before ServiceImports have been read: their names are answered with SERVFAIL until it is done")
+	case !soon(min(time.Until(end), nodesWait), k.hasNodes):
+		log.Warningf("starting before Nodes have been read (list and watch on nodes): until then callers are known by little, and where nothing is left to see the answer is SERVFAIL")
+	}
+}
+
+// importsSettled reports whether ServiceImports have been read, or will not be: the server may not be allowed to.
+func (k *Kubernetes) importsSettled() bool {
+	return k.hasImports() || slices.ContainsFunc(k.status(), func(s source.Status) bool { return imports(s) && s.Denied })
+}
+
+// soon waits until something is so, and reports whether it came in time.
+func soon(within time.Duration, so func() bool) bool {
+	deadline := time.NewTimer(within)
 	defer deadline.Stop()
 	look := time.NewTicker(20 * time.Millisecond)
 	defer look.Stop()
-	said := time.NewTimer(500 * time.Millisecond)
-	defer said.Stop()
-	for !k.hasSynced() {
+	for !so() {
 		select {
 		case <-look.C:
-		case <-said.C:
-			log.Infof("waiting up to %s for the first reading of the cluster", timeout)
 		case <-deadline.C:
-			log.Warningf("starting before the first reading of the cluster: names are answered with SERVFAIL until it is done (%s)", k.unsynced())
-			return
+			return so()
 		}
 	}
+	return true
 }
 
 // unsynced names the resources that have not been read yet.

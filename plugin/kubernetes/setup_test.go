@@ -160,7 +160,7 @@ func TestShutdownBeforeStart(t *testing.T) {
 func TestSourceIdentity(t *testing.T) {
 	config := written(t, "kubeconfig", kubeconfig)
 	identity := func(block string) string {
-		k, err := parse(caddy.NewTestController("dns", "kubernetes cluster.local {\n"+block+"\n}"))
+		k, err := kubernetesDirective.parse(caddy.NewTestController("dns", "kubernetes cluster.local {\n"+block+"\n}"))
 		if err != nil {
 			t.Fatal(err)
 		}

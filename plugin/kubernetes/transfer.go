@@ -10,6 +10,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nearside-dns/nearside/plugin/kubernetes/index"
+	"github.com/nearside-dns/nearside/plugin/kubernetes/topology"
 )
 
 var errNotSynced = errors.New("not in step with the cluster yet")
@@ -21,7 +22,7 @@ func (k *Kubernetes) Transfer(zone string, serial uint32) (<-chan []dns.RR, erro
 	if !slices.Contains(k.Zones, zone) {
 		return nil, transfer.ErrNotAuthoritative
 	}
-	if !k.hasSynced() {
+	if !k.syncedIn(zone) {
 		return nil, errNotSynced
 	}
 	soa := k.soa(zone)
@@ -59,12 +60,16 @@ func (k *Kubernetes) transferAddresses(zone string, out chan<- []dns.RR) {
 }
 
 func (k *Kubernetes) transferServices(zone string, out chan<- []dns.RR) {
-	for _, e := range k.index.Services() {
+	all, imported := k.index.Services, k.isClusterset(zone)
+	if imported {
+		all = k.index.Imports
+	}
+	for _, e := range all() {
 		s := e.Service
 		if !k.exposes(s.Namespace) {
 			continue
 		}
-		n := objectName{kind: labelService, namespace: s.Namespace, object: s.Name}
+		n := objectName{kind: labelService, namespace: s.Namespace, object: s.Name, imported: imported}
 		f := k.findService(n, nil)
 		if f.kind == nothing {
 			continue
@@ -88,20 +93,21 @@ func (k *Kubernetes) transferServices(zone string, out chan<- []dns.RR) {
 
 func (k *Kubernetes) transferEndpoints(zone, service string, f found, out chan<- []dns.RR) {
 	seen := map[string]struct{}{}
-	for e := range f.endpoints() {
-		l := label(e)
-		if _, ok := seen[l]; ok {
+	for e, slice := range f.endpoints() {
+		n := f.name
+		n.endpoint, n.cluster = label(e), slice.Cluster.String()
+		owner := n.endpointName(e, slice, service)
+		if _, ok := seen[owner]; ok || owner == "" {
 			continue
 		}
-		seen[l] = struct{}{}
-		n := f.name
-		n.endpoint = l
-		out <- k.transferName(zone, l+"."+service, k.findService(n, nil), dns.TypeA, dns.TypeAAAA)
+		seen[owner] = struct{}{}
+		out <- k.transferName(zone, owner, k.findService(n, nil), dns.TypeA, dns.TypeAAAA)
 	}
 }
 
-// transferName returns the records of some types that a name has.
+// transferName returns the records of some types that a name has, whoever asks.
 func (k *Kubernetes) transferName(zone, owner string, f found, types ...uint16) (records []dns.RR) {
+	f.policy = topology.Policy{}
 	for _, t := range types {
 		m := new(dns.Msg)
 		k.answer(&query{ctx: context.Background(), zone: zone, owner: owner, qtype: t}, f, m)

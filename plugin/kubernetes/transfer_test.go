@@ -226,3 +226,16 @@ func TestTransfer_WhileTheClusterChanges(t *testing.T) {
 		t.Errorf("the first and the last record differ: %v, %v", all[0], all[len(all)-1])
 	}
 }
+
+// TestTransfer_Topology checks that a transfer has every endpoint: a secondary is not the caller of what it answers.
+func TestTransfer_Topology(t *testing.T) {
+	for _, zone := range []string{"cluster.local.", "10.in-addr.arpa."} {
+		all := transferred(t, placed(t, allZones), zone)
+		if len(all) == 0 {
+			t.Fatalf("%s: no records", zone)
+		}
+		for _, block := range []string{"topology", "topology keys kubernetes.io/hostname"} {
+			sameRecords(t, zone+" with "+block, transferred(t, placed(t, allZones+" {\n"+block+"\n}"), zone), texts(all))
+		}
+	}
+}

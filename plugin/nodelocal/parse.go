@@ -16,6 +16,7 @@ import (
 	"github.com/coredns/coredns/plugin/pkg/parse"
 	"github.com/coredns/coredns/plugin/pkg/transport"
 
+	"github.com/nearside-dns/nearside/plugin/internal/corefile"
 	"github.com/nearside-dns/nearside/plugin/nodelocal/rules"
 )
 
@@ -81,7 +82,7 @@ var options = map[string]option{
 func parseConfig(c *caddy.Controller) (cfg config, err error) {
 	for n := 0; c.Next(); n++ {
 		if n > 0 {
-			return cfg, errorf(c, "%v", plugin.ErrOnce)
+			return cfg, corefile.At(c).Errorf("%v", plugin.ErrOnce)
 		}
 		if cfg, err = parseBlock(c); err != nil {
 			return cfg, err
@@ -93,33 +94,28 @@ func parseConfig(c *caddy.Controller) (cfg config, err error) {
 func parseBlock(c *caddy.Controller) (cfg config, err error) {
 	cfg = newConfig()
 	if cfg.Addresses, err = parseAddresses(c.RemainingArgs()); err != nil {
-		return cfg, errorf(c, "%v", err)
+		return cfg, corefile.At(c).Errorf("%v", err)
 	}
 	for c.NextBlock() {
 		name := c.Val()
 		o, ok := options[name]
 		if !ok {
 			known := slices.Sorted(maps.Keys(options))
-			return cfg, errorf(c, "unknown option %q, known are %s", name, strings.Join(known, ", "))
+			return cfg, corefile.At(c).Errorf("unknown option %q, known are %s", name, strings.Join(known, ", "))
 		}
 		args := c.RemainingArgs()
 		if len(args) < o.min || o.max >= 0 && len(args) > o.max {
-			return cfg, errorf(c, "%s takes %s, got %q", name, o.form, args)
+			return cfg, corefile.At(c).Errorf("%s takes %s, got %q", name, o.form, args)
 		}
 		if err := o.parse(&cfg, args); err != nil {
-			return cfg, errorf(c, "%s: %v; it takes %s", name, err, o.form)
+			return cfg, corefile.At(c).Errorf("%s: %v; it takes %s", name, err, o.form)
 		}
 	}
 	if cfg.Port, err = port(c); err != nil {
-		return cfg, errorf(c, "%v", err)
+		return cfg, corefile.At(c).Errorf("%v", err)
 	}
 	cfg.zone = plugin.OriginsFromArgsOrServerBlock(nil, c.ServerBlockKeys)[0]
 	return cfg, nil
-}
-
-// errorf returns an error with the position in the Corefile.
-func errorf(c *caddy.Controller, format string, args ...any) error {
-	return fmt.Errorf("%s:%d - Error during parsing: %w", c.File(), c.Line(), fmt.Errorf(format, args...))
 }
 
 // port returns the port that the server block answers plain DNS on.

@@ -22,9 +22,6 @@ func setup(c *caddy.Controller) error {
 	if err != nil {
 		return plugin.Error(pluginName, err)
 	}
-	if c.ServerBlockKeyIndex > 0 {
-		return nil // a block with several zones has one node
-	}
 	handler := &handler{NodeLocal: NodeLocal{suffix: healthSuffix(cfg.zone), addresses: cfg.Addresses}, node: newNode(cfg)}
 	c.OnStartup(func() error { return nodes.start(handler.node) })
 	c.OnRestart(func() error { nodes.reloadBegins(); return nil })

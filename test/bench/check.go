@@ -85,6 +85,11 @@ func (c *checker) judge(q packet, answer []byte) error {
 	if m.Rcode != q.rcode || len(m.Answer) != q.records {
 		return fmt.Errorf("%q: response code %d and %d records, want %d and %d", m.Question[0].Name, m.Rcode, len(m.Answer), q.rcode, q.records)
 	}
+	if q.address != nil {
+		if a, ok := m.Answer[0].(*dns.A); !ok || !a.A.Equal(q.address) {
+			return fmt.Errorf("%q: answer %q, want the address %s", m.Question[0].Name, m.Answer[0], q.address)
+		}
+	}
 	for _, r := range m.Answer {
 		for ttl := r.Header().Ttl; ; {
 			if old := c.lowest.Load(); old <= ttl || c.lowest.CompareAndSwap(old, ttl) {

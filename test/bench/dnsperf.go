@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"os/exec"
 	"strconv"
 	"strings"
+	"time"
 )
 
 // How dnsperf asks.
@@ -15,6 +17,12 @@ const (
 	clients     = "10"  // sockets
 	timeout     = "15"  // seconds after which a query is lost; a busy machine may stop a server for long
 	longest     = "120" // seconds that one measurement may take
+
+	// With a rate, the queries on their way are not what limits it: 8,000 each second make 1,000 in an
+	// eighth of a second. More would be no load but a flood, when dnsperf itself had to wait for its core
+	// and makes up for it. A query is lost after the time that resolvers wait.
+	outstandingAtRate = "1000"
+	timeoutAtRate     = "5"
 )
 
 // perMille of the queries may be lost before a measurement does not count; up to that they are reported.
@@ -22,6 +30,9 @@ const perMille = 1
 
 // errLost says that too many were.
 var errLost = errors.New("too many queries lost")
+
+// errCode says that a query was answered with another response code than the expected one.
+var errCode = errors.New("another response code")
 
 // generator is dnsperf.
 type generator struct{ path string }
@@ -41,14 +52,39 @@ func (d generator) askFor(ctx context.Context, port int, l *load, seconds int) e
 	return err
 }
 
-func (d generator) run(ctx context.Context, port int, l *load, bounds ...string) (statistics, error) {
-	args := []string{"-c", loadCore, d.path, "-s", "127.0.0.1", "-p", strconv.Itoa(port), "-d", l.file,
-		"-T", "1", "-c", clients, "-q", outstanding, "-t", timeout}
-	if l.edns {
-		args = append(args, "-e")
+// askAtRate has every question of a load asked once, so many each second. It returns how long the client
+// waited for each answer as well, the shortest first.
+func (d generator) askAtRate(ctx context.Context, port int, l *load, rate int) (statistics, []time.Duration, error) {
+	// dnsperf writes a line for each answer: into a file, for a pipe's reader would need time of a core.
+	path := l.file + ".answers"
+	out, err := os.Create(path)
+	if err != nil {
+		return statistics{}, nil, err
 	}
-	cmd := exec.CommandContext(ctx, "taskset", append(args, bounds...)...)
-	out, err := cmd.Output()
+	defer func() { _ = os.Remove(path) }()
+	var complaints strings.Builder
+	cmd := d.command(ctx, port, l, outstandingAtRate, timeoutAtRate, "-n", "1", "-Q", strconv.Itoa(rate), "-l", longest, "-v")
+	cmd.Stdout, cmd.Stderr = out, &complaints
+	if err := errors.Join(cmd.Run(), out.Close()); err != nil {
+		return statistics{}, nil, fmt.Errorf("dnsperf: %w: %s", err, &complaints)
+	}
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return statistics{}, nil, err
+	}
+	s, err := parseStatistics(string(text))
+	if err != nil {
+		return s, nil, err
+	}
+	latencies, err := parseLatencies(string(text))
+	if err == nil && len(latencies) != s.completed {
+		err = fmt.Errorf("dnsperf: %d answers, and %d lines about answers", s.completed, len(latencies))
+	}
+	return s, latencies, err
+}
+
+func (d generator) run(ctx context.Context, port int, l *load, bounds ...string) (statistics, error) {
+	out, err := d.command(ctx, port, l, outstanding, timeout, bounds...).Output()
 	if exit := (*exec.ExitError)(nil); errors.As(err, &exit) {
 		return statistics{}, fmt.Errorf("dnsperf: %w: %s", err, exit.Stderr)
 	}
@@ -56,6 +92,21 @@ func (d generator) run(ctx context.Context, port int, l *load, bounds ...string)
 		return statistics{}, fmt.Errorf("dnsperf: %w", err)
 	}
 	return parseStatistics(string(out))
+}
+
+func (d generator) command(ctx context.Context, port int, l *load, outstanding, timeout string, bounds ...string) *exec.Cmd {
+	args := []string{"-c", loadCore, d.path, "-s", "127.0.0.1", "-p", strconv.Itoa(port), "-d", l.file,
+		"-T", "1", "-c", clients, "-q", outstanding, "-t", timeout}
+	if l.edns {
+		args = append(args, "-e")
+	}
+	if l.tcp {
+		args = append(args, "-m", "tcp")
+	}
+	if l.option != nil {
+		args = append(args, "-E", optionArgument(l.option))
+	}
+	return exec.CommandContext(ctx, "taskset", append(args, bounds...)...)
 }
 
 // statistics are what dnsperf counts.
@@ -111,14 +162,25 @@ func (s *statistics) readCodes(list string) error {
 
 // judge says what is wrong with a measurement in which each answer was to have one response code.
 func (s *statistics) judge(rcode string, queries int) error {
+	if err := s.judgeAnswered(rcode, queries); err != nil {
+		return err
+	}
+	if s.lost*1000 > s.sent*perMille {
+		return fmt.Errorf("dnsperf: of %d queries, %d were answered and %d lost: %w", s.sent, s.completed, s.lost, errLost)
+	}
+	return nil
+}
+
+// judgeAnswered says what is wrong if it does not matter how many queries were lost.
+func (s *statistics) judgeAnswered(rcode string, queries int) error {
 	if s.sent != queries {
 		return fmt.Errorf("dnsperf: %d queries sent, want %d", s.sent, queries)
 	}
-	if s.lost*1000 > s.sent*perMille || s.completed+s.lost != s.sent {
+	if s.completed == 0 || s.completed+s.lost != s.sent {
 		return fmt.Errorf("dnsperf: of %d queries, %d were answered and %d lost: %w", s.sent, s.completed, s.lost, errLost)
 	}
 	if s.rcodes[rcode] != s.completed {
-		return fmt.Errorf("dnsperf: response codes %v, want %s alone", s.rcodes, rcode)
+		return fmt.Errorf("dnsperf: response codes %v, want %s alone: %w", s.rcodes, rcode, errCode)
 	}
 	return nil
 }

@@ -6,7 +6,9 @@
 // that it answered; wall clock time says nothing on a machine that others use. The server has one
 // core, the load the other. Before each measurement every question is asked once by a client that
 // checks the response code and the number of records of the answer; dnsperf, which makes the load,
-// counts response codes and lost queries only.
+// counts response codes and lost queries only. Of misses, which go to an upstream server that takes its
+// time, the latency and the connections to that server are measured as well. Names that are searched for are looked
+// up by clients of our own, which walk through the search path as glibc does.
 package main
 
 import (
@@ -33,12 +35,16 @@ func main() {
 
 // The parts of a run.
 const (
-	partHits    = "hits"
-	partCluster = "cluster"
-	partMemory  = "memory"
+	partHits     = "hits"
+	partCluster  = "cluster"
+	partTopology = "topology"
+	partImports  = "imports"
+	partMemory   = "memory"
+	partMisses   = "misses"
+	partSearch   = "search"
 )
 
-var everyPart = []string{partHits, partCluster, partMemory}
+var everyPart = []string{partHits, partCluster, partTopology, partImports, partMemory, partMisses, partSearch}
 
 // settings are what a run is made of.
 type settings struct {
@@ -46,15 +52,37 @@ type settings struct {
 	parts   []string
 	queries int    // of a kind of cluster names, for each server and round
 	hits    int    // queries of a kind of cache hits, for each server and round
+	misses  int    // queries, for each server and round
+	lookups int    // of pods, for each setup and round
+	near    bool   // the upstream server of misses is near, and takes its time
 	rounds  int    // all servers are measured in each, in turn
 	profile string // folder for CPU profiles, if any
 }
 
 func (s settings) has(part string) bool { return slices.Contains(s.parts, part) }
 
+// needsCluster says that a part has the large cluster in it.
+func (s settings) needsCluster() bool {
+	return s.has(partHits) || s.has(partCluster) || s.has(partTopology) || s.has(partImports) || s.has(partMemory)
+}
+
+// needsDNSPerf says that a part has dnsperf for its load.
+func (s settings) needsDNSPerf() bool {
+	return s.has(partHits) || s.has(partCluster) || s.has(partTopology) || s.has(partImports) || s.has(partMisses)
+}
+
 func run(ctx context.Context, args []string) error {
 	if len(args) == 2 && args[0] == echoMode {
 		return echo(args[1])
+	}
+	if len(args) == 2 && (args[0] == upstreamMode || args[0] == nearMode) {
+		return serveUpstream(args[1], args[0] == nearMode)
+	}
+	if len(args) == 2 && args[0] == searchAPIMode {
+		return serveSearchAPI(args[1])
+	}
+	if len(args) == 2 && args[0] == podsMode {
+		return servePods(ctx, args[1], os.Stdout)
 	}
 	s, err := parse(args)
 	if err != nil {
@@ -82,8 +110,12 @@ func parse(args []string) (settings, error) {
 	flags.IntVar(&s.cluster.Services, "services", 10000, "`number` of Services")
 	flags.IntVar(&s.cluster.Endpoints, "endpoints", 110000, "`number` of endpoints")
 	flags.IntVar(&s.cluster.Nodes, "nodes", 5000, "`number` of nodes")
+	flags.IntVar(&s.cluster.Imports, "imports", 2000, "`number` of ServiceImports, in the part that is about them")
 	flags.IntVar(&s.queries, "queries", 40000, "`number` of queries of each kind of cluster names, for each server and round")
 	flags.IntVar(&s.hits, "hits", 200000, "`number` of queries of each kind of cache hits, for each server and round")
+	flags.IntVar(&s.misses, "misses", 20000, "`number` of queries that no cache can answer, for each server and round")
+	flags.IntVar(&s.lookups, "lookups", 2000, "`number` of look-ups of pods that have a search path, for each setup and round")
+	flags.BoolVar(&s.near, "near", false, "misses: the upstream server acknowledges at once, as one that is near but takes 20 ms to answer")
 	flags.IntVar(&s.rounds, "rounds", 5, "`number` of rounds; the median is reported")
 	flags.StringVar(&s.profile, "profile", "", "`folder` for CPU profiles of nodecache and clusterdns, taken after the rounds")
 	flags.Func("only", "the `parts` to run, of "+strings.Join(everyPart, ",")+", with commas between them", func(v string) error {
@@ -101,8 +133,11 @@ func parse(args []string) (settings, error) {
 	if flags.NArg() > 0 {
 		return s, fmt.Errorf("unknown argument %q", flags.Arg(0))
 	}
-	if s.rounds < 1 || s.queries < 1 || s.hits < 1 {
-		return s, errors.New("rounds, queries and hits: at least 1")
+	if s.rounds < 1 || s.queries < 1 || s.hits < 1 || s.misses < 1 || s.lookups < 1 {
+		return s, errors.New("rounds, queries, hits, misses and lookups: at least 1")
+	}
+	if s.cluster.Imports < fewestImports {
+		return s, fmt.Errorf("imports: at least %d", fewestImports)
 	}
 	s.cluster.Namespaces, s.cluster.Headless, s.cluster.Seed = 100, 0.1, 1
 	return s, s.cluster.Validate()

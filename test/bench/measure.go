@@ -31,64 +31,62 @@ const settle = 20 * time.Second
 
 // measure fills in the results.
 func (b *bench) measure(ctx context.Context) error {
-	if b.has(partMemory) {
-		if err := pause(ctx, settle/4); err != nil {
+	for _, step := range []struct {
+		wanted  bool
+		measure func(context.Context) error
+	}{
+		{b.has(partMemory) || b.has(partImports), b.measureRead},
+		{b.has(partCluster), b.measureCluster},
+		{b.has(partTopology), b.measureTopology},
+		{b.has(partImports), b.measureImports},
+		{b.has(partHits) || b.has(partMemory), b.measureCaches},
+		{b.has(partMemory), b.measureRelist},
+		{b.has(partMisses), b.measureMisses},
+		{b.has(partSearch), b.measureSearch},
+	} {
+		if !step.wanted {
+			continue
+		}
+		if err := step.measure(ctx); err != nil {
 			return err
 		}
-		if err := b.memoryOf(b.servers, memorySync); err != nil {
-			return err
-		}
-	}
-	if b.has(partCluster) {
-		if err := b.measureCluster(ctx); err != nil {
-			return err
-		}
-	}
-	if b.has(partHits) || b.has(partMemory) {
-		if err := b.measureCaches(ctx); err != nil {
-			return err
-		}
-	}
-	if b.has(partMemory) {
-		return b.measureRelist(ctx)
 	}
 	return nil
 }
 
+// measureRead measures the memory of servers that have read the cluster and did nothing else.
+func (b *bench) measureRead(ctx context.Context) error {
+	return b.memoryAtRest(ctx, b.servers, memorySync)
+}
+
 func (b *bench) measureCluster(ctx context.Context) error {
-	var loads []*load
-	for _, k := range clusterKinds {
-		l, err := drawn(b.cluster, k, b.folder)
-		if err != nil {
-			return err
-		}
-		loads = append(loads, l)
+	loads, err := b.drawAll(clusterKinds)
+	if err != nil {
+		return err
 	}
 	if err := b.measureRounds(ctx, b.servers, loads, b.queries); err != nil {
 		return err
 	}
-	defer b.stopStock()
-	if err := b.startStock(ctx); err != nil {
-		return err
-	}
-	for _, l := range loads {
-		l.what = stockPrefix + l.what
-	}
-	return b.measureRounds(ctx, b.stock, loads, b.queries)
+	return b.measureStock(ctx, b.plain, loads)
 }
 
-// stockPrefix is before the name of what is measured with kubeadm's Corefile.
-const stockPrefix = "kubeadm: "
+func (b *bench) drawAll(kinds []kind) (loads []*load, err error) {
+	for _, k := range kinds {
+		l, err := drawn(b.cluster, k, b.folder)
+		if err != nil {
+			return nil, err
+		}
+		loads = append(loads, l)
+	}
+	return loads, nil
+}
 
 func (b *bench) measureCaches(ctx context.Context) error {
 	if err := b.startCaches(ctx); err != nil {
 		return err
 	}
 	if b.has(partMemory) {
-		if err := pause(ctx, settle/4); err != nil {
-			return err
-		}
-		if err := b.memoryOf(b.caches, memoryRest); err != nil {
+		if err := b.memoryAtRest(ctx, b.caches, memoryRest); err != nil {
 			return err
 		}
 	}
@@ -194,6 +192,14 @@ func (b *bench) warm(ctx context.Context, s *server, l *load) (time.Duration, er
 		}
 	}
 	return 0, fmt.Errorf("answers never have a TTL of %s", enough)
+}
+
+// memoryAtRest is memoryOf for servers that have just been started.
+func (b *bench) memoryAtRest(ctx context.Context, servers []*server, when string) error {
+	if err := pause(ctx, settle/4); err != nil {
+		return err
+	}
+	return b.memoryOf(servers, when)
 }
 
 func (b *bench) memoryOf(servers []*server, when string) error {

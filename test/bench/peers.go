@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -43,14 +44,14 @@ in-addr.arpa:%[1]d ip6.arpa:%[1]d .:%[1]d {
 }
 `
 
-// unboundConf is Unbound with one thread. Everything goes to cluster DNS, so that nothing leaves the
-// machine. Arguments: the port, the folder, the port of cluster DNS.
+// unboundConf is Unbound with one thread. Everything goes to one upstream server, so that nothing leaves the
+// machine. Arguments: the port, more lines for the server, the folder, the port of the upstream server.
 const unboundConf = `server:
     interface: 127.0.0.1
     port: %d
     access-control: 127.0.0.0/8 allow
     num-threads: 1
-    msg-cache-size: 64m
+%s    msg-cache-size: 64m
     rrset-cache-size: 64m
     module-config: "iterator"
     do-not-query-localhost: no
@@ -113,6 +114,7 @@ func (b *bench) startCaches(ctx context.Context) error {
 		case err != nil && c.own:
 			return err
 		case err != nil:
+			b.caches = slices.DeleteFunc(b.caches, func(other *server) bool { return other == s })
 			b.drop(s, err)
 		}
 	}
@@ -123,7 +125,6 @@ func (b *bench) startCaches(ctx context.Context) error {
 func (b *bench) drop(s *server, err error) {
 	if s.process != nil {
 		s.stop()
-		b.caches = b.caches[:len(b.caches)-1]
 		if text, readErr := os.ReadFile(s.logs); readErr == nil && len(text) > 0 {
 			first, _, _ := strings.Cut(string(text), "\n")
 			err = fmt.Errorf("%w: %s", err, first)
@@ -152,22 +153,34 @@ func (b *bench) startCoreDNSCache(ctx context.Context, s *server) error {
 	return b.run(ctx, s, b.coredns, fmt.Sprintf(stockCorefile, s.port, freePort(), b.upstream(), ""), "-conf")
 }
 
-func (b *bench) startUnbound(ctx context.Context, s *server) error {
+// unbound returns the path of Unbound. Debian's AppArmor profile lets the program of the installed path read
+// /etc/unbound alone, so that it is a copy.
+func (b *bench) unbound() (string, error) {
+	path := filepath.Join(b.folder, "unbound")
+	if _, err := os.Stat(path); err == nil {
+		return path, nil // which may be running, and can't be written
+	}
 	installed, err := program("unbound")
 	if err != nil {
-		return err
+		return "", err
 	}
-	// Debian's AppArmor profile lets the program of that path read /etc/unbound alone: run a copy.
 	text, err := os.ReadFile(installed)
+	if err != nil {
+		return "", err
+	}
+	if err := os.WriteFile(path, text, 0o700); err != nil {
+		return "", err
+	}
+	b.note(version(path, "-V"))
+	return path, nil
+}
+
+func (b *bench) startUnbound(ctx context.Context, s *server) error {
+	path, err := b.unbound()
 	if err != nil {
 		return err
 	}
-	path := filepath.Join(b.folder, "unbound")
-	if err := os.WriteFile(path, text, 0o700); err != nil {
-		return err
-	}
-	b.note(version(path, "-V"))
-	return b.run(ctx, s, path, fmt.Sprintf(unboundConf, s.port, b.folder, b.upstream()), "-d", "-c")
+	return b.run(ctx, s, path, fmt.Sprintf(unboundConf, s.port, "", b.folder, b.upstream()), "-d", "-c")
 }
 
 func (b *bench) startDNSdist(ctx context.Context, s *server) error {

@@ -40,16 +40,23 @@ func (b *bench) profileAll(ctx context.Context, servers []*server, loads []*load
 }
 
 func (b *bench) profileOne(ctx context.Context, s *server, l *load) error {
-	if err := os.MkdirAll(b.profile, 0o755); err != nil {
-		return err
-	}
 	if _, err := b.warm(ctx, s, l); err != nil {
 		return err
 	}
-	path := filepath.Join(b.profile, s.name+"-"+fileName(l.what)+".pprof")
+	return b.profileDuring(ctx, s, l.what, func() error {
+		return b.dnsperf.askFor(ctx, s.port, l, profileSeconds+1)
+	})
+}
+
+// profileDuring writes a CPU profile of a server while it is asked.
+func (b *bench) profileDuring(ctx context.Context, s *server, what string, ask func() error) error {
+	if err := os.MkdirAll(b.profile, 0o755); err != nil {
+		return err
+	}
+	path := filepath.Join(b.profile, s.name+"-"+fileName(what)+".pprof")
 	written := make(chan error, 1)
 	go func() { written <- fetchProfile(ctx, s.pprof, path) }()
-	asked := b.dnsperf.askFor(ctx, s.port, l, profileSeconds+1)
+	asked := ask()
 	if err := <-written; err != nil {
 		return err
 	}

@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"math/rand/v2"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -17,6 +18,10 @@ type kind struct {
 	name string
 	// edns says that questions have an OPT record, for answers of up to 4096 bytes.
 	edns bool
+	// option is the data of the option that names the caller, if there is one.
+	option []byte
+	// tcp says that dnsperf asks over TCP, as nodecache does.
+	tcp bool
 	// question returns the n-th question; what is expected of the answer is its response code and
 	// number of records.
 	question func(g fakeapi.Generated, n int) (name string, qtype uint16, rcode, records int)
@@ -24,41 +29,42 @@ type kind struct {
 
 // The kinds that a budget names.
 const (
-	kindClusterIP = "ClusterIP A"
-	kindHeadless  = "headless A, 10 endpoints"
-	kindNXDOMAIN  = "NXDOMAIN of a search path"
-	kindHit       = "A"
-	kindHitEDNS   = "A with EDNS"
+	kindClusterIP   = "ClusterIP A"
+	kindHeadless    = "headless A, 10 endpoints"
+	kindHeadlessSRV = "headless SRV, 10 endpoints"
+	kindNXDOMAIN    = "NXDOMAIN of a search path"
+	kindHit         = "A"
+	kindHitEDNS     = "A with EDNS"
 )
 
 // clusterKinds are asked of the cluster DNS servers.
 var clusterKinds = []kind{
-	{kindClusterIP, true, func(g fakeapi.Generated, n int) (string, uint16, int, int) {
+	{kindClusterIP, true, nil, false, func(g fakeapi.Generated, n int) (string, uint16, int, int) {
 		return serviceName(clusterIP(g, n)), dns.TypeA, dns.RcodeSuccess, 1
 	}},
-	{kindHeadless, true, func(g fakeapi.Generated, n int) (string, uint16, int, int) {
+	{kindHeadless, true, nil, false, func(g fakeapi.Generated, n int) (string, uint16, int, int) {
 		return serviceName(headless(g, n)), dns.TypeA, dns.RcodeSuccess, 10
 	}},
-	{kindNXDOMAIN, true, func(g fakeapi.Generated, n int) (string, uint16, int, int) {
+	{kindNXDOMAIN, true, nil, false, func(g fakeapi.Generated, n int) (string, uint16, int, int) {
 		return fmt.Sprintf("www%d.example.com.%s.svc.cluster.local.", n%97, g.Namespace(n%g.Namespaces)), dns.TypeA, dns.RcodeNameError, 0
 	}},
-	{"ClusterIP SRV", true, func(g fakeapi.Generated, n int) (string, uint16, int, int) {
+	{"ClusterIP SRV", true, nil, false, func(g fakeapi.Generated, n int) (string, uint16, int, int) {
 		return "_http._tcp." + serviceName(clusterIP(g, n)), dns.TypeSRV, dns.RcodeSuccess, 1
 	}},
-	{"headless SRV, 10 endpoints", true, func(g fakeapi.Generated, n int) (string, uint16, int, int) {
+	{kindHeadlessSRV, true, nil, false, func(g fakeapi.Generated, n int) (string, uint16, int, int) {
 		return "_http._tcp." + serviceName(headless(g, n)), dns.TypeSRV, dns.RcodeSuccess, 10
 	}},
-	{"ClusterIP PTR", true, func(g fakeapi.Generated, n int) (string, uint16, int, int) {
+	{"ClusterIP PTR", true, nil, false, func(g fakeapi.Generated, n int) (string, uint16, int, int) {
 		return reverse(clusterIP(g, n).ClusterIP), dns.TypePTR, dns.RcodeSuccess, 1
 	}},
-	{"endpoint PTR", true, func(g fakeapi.Generated, n int) (string, uint16, int, int) {
+	{"endpoint PTR", true, nil, false, func(g fakeapi.Generated, n int) (string, uint16, int, int) {
 		return reverse(g.PodIP(n % g.Endpoints)), dns.TypePTR, dns.RcodeSuccess, 1
 	}},
 }
 
 // hitKinds are asked of the caches: few enough names that the caches have them all. The resolvers of
 // glibc and musl send no EDNS, that of Go does.
-var hitKinds = []kind{{kindHit, false, hit}, {kindHitEDNS, true, hit}}
+var hitKinds = []kind{{kindHit, false, nil, false, hit}, {kindHitEDNS, true, nil, false, hit}}
 
 func hit(g fakeapi.Generated, n int) (string, uint16, int, int) {
 	return serviceName(clusterIP(g, n)), dns.TypeA, dns.RcodeSuccess, 1
@@ -103,6 +109,7 @@ func reverse(address string) string {
 type packet struct {
 	bytes          []byte
 	rcode, records int
+	address        net.IP // of the one record, if that is known
 }
 
 // load is all questions of a kind.
@@ -151,11 +158,14 @@ func (l *load) add(g fakeapi.Generated, n int, file *strings.Builder) error {
 	if l.edns {
 		m.SetEdns0(4096, false)
 	}
+	if l.option != nil {
+		m.IsEdns0().Option = append(m.IsEdns0().Option, &dns.EDNS0_LOCAL{Code: optionCode, Data: l.option})
+	}
 	b, err := m.Pack()
 	if err != nil {
 		return fmt.Errorf("%s: %w", name, err)
 	}
-	l.packets = append(l.packets, packet{b, rcode, records})
+	l.packets = append(l.packets, packet{bytes: b, rcode: rcode, records: records})
 	l.rcode = dns.RcodeToString[rcode]
 	fmt.Fprintf(file, "%s %s\n", name, dns.TypeToString[qtype])
 	return nil

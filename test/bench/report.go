@@ -12,8 +12,10 @@ func (b *bench) report(w io.Writer) error {
 	var text strings.Builder
 	fmt.Fprintf(&text, "%s. %s.\n\n", time.Now().UTC().Format("2006-01-02"), machine())
 	fmt.Fprintf(&text, "%s.\n\n", strings.Join(b.versions, "; "))
-	fmt.Fprintf(&text, "%d services, %d endpoints, %d nodes. %d rounds: median (lowest to highest).\n",
-		b.cluster.Services, b.cluster.Endpoints, b.cluster.Nodes, b.rounds)
+	if b.needsCluster() {
+		fmt.Fprintf(&text, "%d services, %d endpoints, %d nodes. ", b.cluster.Services, b.cluster.Endpoints, b.cluster.Nodes)
+	}
+	fmt.Fprintf(&text, "%d rounds: median (lowest to highest).\n", b.rounds)
 	for _, m := range b.missing {
 		fmt.Fprintf(&text, "\n%s.\n", m)
 	}
@@ -25,12 +27,24 @@ func (b *bench) report(w io.Writer) error {
 		b.table(&text, "cluster names, *kubernetes* alone: CPU per query, us", nameClusterDNS, "%.2f", "", kinds)
 		b.table(&text, "cluster names, kubeadm's Corefile: CPU per query, us", nameClusterDNS, "%.2f", stockPrefix, kinds)
 	}
+	if b.has(partTopology) {
+		b.reportTopology(&text)
+	}
+	if b.has(partImports) {
+		b.reportImports(&text)
+	}
 	if b.has(partMemory) {
 		b.table(&text, "resident memory, MiB", nameClusterDNS, "%.0f", "", []string{memorySync, memoryRelist, memoryPeak})
 		b.table(&text, "resident memory, MiB", nameNodeCache, "%.1f", "", []string{memoryRest, memoryHits})
 	}
+	if b.has(partMisses) {
+		b.reportMisses(&text)
+	}
+	if b.has(partSearch) {
+		b.reportSearch(&text)
+	}
 	b.reportBudgets(&text)
-	if b.has(partHits) || b.has(partCluster) {
+	if b.needsDNSPerf() || b.has(partSearch) {
 		text.WriteString("\nQueries lost: ")
 		if len(b.lost) == 0 {
 			text.WriteString("none")
@@ -63,6 +77,47 @@ func (b *bench) reportHits(text *strings.Builder) {
 		}
 		text.WriteString("\n")
 	}
+}
+
+// reportMisses writes a line for each server. What was lost is the sum of the rounds that count.
+func (b *bench) reportMisses(text *strings.Builder) {
+	columns := []struct{ title, what, format string }{
+		{"p50, ms", missP50, "%.2f"},
+		{"p99, ms", missP99, "%.2f"},
+		{"connections at most", missMost, "%.0f"},
+		{"at the end", missEnd, "%.0f"},
+		{"queries/s", missReached, "%.0f"},
+	}
+	away := "away"
+	if b.near {
+		away = "slow, but near"
+	}
+	fmt.Fprintf(text, "\n| misses, %d/s over TCP, upstream %d ms %s | CPU per query, us | to %s |", missRate, upstreamDelay.Milliseconds(), away, nameNodeCache)
+	for _, c := range columns {
+		fmt.Fprintf(text, " %s |", c.title)
+	}
+	text.WriteString(" lost |\n|---|---|---|" + strings.Repeat("---|", len(columns)) + "---|\n")
+	own := b.results[missCPU][nameNodeCache]
+	for _, s := range missServers {
+		v := b.results[missCPU][s.name]
+		fmt.Fprintf(text, "| %s | %s | %s |", s.name, cell("%.2f", v), times(v, own))
+		for _, c := range columns {
+			fmt.Fprintf(text, " %s |", cell(c.format, b.results[c.what][s.name]))
+		}
+		fmt.Fprintf(text, " %s |\n", share(b.results[missLost][s.name], b.results[missSent][s.name]))
+	}
+}
+
+// share is a number out of another, of all rounds together.
+func share(some, of []float64) string {
+	if len(of) == 0 {
+		return "missing"
+	}
+	var n, all float64
+	for i := range of {
+		n, all = n+some[i], all+of[i]
+	}
+	return fmt.Sprintf("%.0f of %.0f", n, all)
 }
 
 // table writes a line for each thing measured: of a server of ours, and of CoreDNS. The results are under

@@ -33,6 +33,8 @@ type server struct {
 	name  string
 	port  int
 	pprof int // port of the profiles, if any
+	// upstream is the port of the upstream server that it has for itself, if any.
+	upstream int
 	*process
 }
 
@@ -43,19 +45,33 @@ type bench struct {
 	dnsperf generator
 
 	// The programs' paths. CoreDNS's is empty when it is missing.
-	clusterdns, nodecache, coredns string
+	clusterdns, nodecache, coredns, fakeapi string
 
-	api     *process
-	url     string
-	servers []*server // cluster DNS with *kubernetes* alone, clusterdns first
-	stock   []*server // cluster DNS with kubeadm's Corefile
-	outside *process  // what those forward to
-	caches  []*server // node caches and what they are compared with
+	plain    world     // without imports
+	imported world     // with them
+	servers  []*server // cluster DNS with *kubernetes* alone, clusterdns first
+	beside   []*server // the same programs once more, with kubeadm's Corefile or with imports
+	outside  *process  // what those forward to, if they do
+	topology []*server // cluster DNS with and without topology
+	caches   []*server // node caches and what they are compared with
+
+	forwarders []*server  // those that misses are measured with
+	upstreams  []*process // the upstream servers of those, or of the setups
+
+	searchAPI *process         // an API server that knows the pods
+	search    []*searchServers // the setups that search paths are measured with
 
 	results  results
 	lost     []string // what was lost in a measurement
 	missing  []string // servers that could not be had, and why
 	versions []string // of the programs of others
+}
+
+// world is a cluster that servers read from an API server.
+type world struct {
+	api     *process
+	url     string
+	imports bool // it has imports, for which the servers answer as well
 }
 
 // corefile is *kubernetes* with what is measured and logged of it. Arguments: the DNS port, the metrics
@@ -76,28 +92,29 @@ func (b *bench) start(ctx context.Context) error {
 	if err := b.find(); err != nil {
 		return err
 	}
-	fake, err := b.build(ctx)
-	if err != nil {
+	if err := b.build(ctx); err != nil || !b.needsCluster() {
 		return err
 	}
-	if err := b.startAPI(ctx, fake); err != nil {
+	if err := b.startAPI(ctx, &b.plain); err != nil {
 		return err
 	}
-	if err := b.startCluster(ctx, nameClusterDNS, b.clusterdns); err != nil {
+	if err := b.startCluster(ctx, nameClusterDNS); err != nil {
 		return err
 	}
-	if b.coredns == "" || !b.has(partCluster) && !b.has(partMemory) {
+	if b.coredns == "" || !b.has(partCluster) && !b.has(partImports) && !b.has(partMemory) {
 		return nil
 	}
-	return b.startCluster(ctx, nameCoreDNS, b.coredns)
+	return b.startCluster(ctx, nameCoreDNS)
 }
 
 // find finds the programs of others.
 func (b *bench) find() (err error) {
-	if b.dnsperf.path, err = exec.LookPath("dnsperf"); err != nil {
-		return fmt.Errorf("%w; run test/install.sh dnsperf", err)
+	if b.needsDNSPerf() {
+		if b.dnsperf.path, err = exec.LookPath("dnsperf"); err != nil {
+			return fmt.Errorf("%w; run test/install.sh dnsperf", err)
+		}
+		b.note(version(b.dnsperf.path, "-h"))
 	}
-	b.note(version(b.dnsperf.path, "-h"))
 	if b.coredns, err = controlplane.Binary("coredns"); err != nil {
 		b.miss(nameCoreDNS, fmt.Errorf("%w; run test/install.sh coredns", err))
 		return nil
@@ -108,60 +125,127 @@ func (b *bench) find() (err error) {
 
 // note keeps a program's version for the report.
 func (b *bench) note(version string) {
-	if version != "" {
+	if version != "" && !slices.Contains(b.versions, version) {
 		b.versions = append(b.versions, version)
 	}
 }
 
 // miss notes that a server can't be had.
 func (b *bench) miss(name string, err error) {
-	b.missing = append(b.missing, fmt.Sprintf("%s is missing: %v", name, err))
-	fmt.Fprintln(os.Stderr, b.missing[len(b.missing)-1])
+	text := fmt.Sprintf("%s is missing: %v", name, err)
+	fmt.Fprintln(os.Stderr, text)
+	if !slices.Contains(b.missing, text) {
+		b.missing = append(b.missing, text)
+	}
 }
 
 // build builds our programs, and the API server.
-func (b *bench) build(ctx context.Context) (fake string, err error) {
+func (b *bench) build(ctx context.Context) error {
 	b.clusterdns, b.nodecache = filepath.Join(b.folder, "clusterdns"), filepath.Join(b.folder, "nodecache")
-	fake = filepath.Join(b.folder, "fakeapi")
-	for path, pkg := range map[string]string{b.clusterdns: "./cmd/clusterdns", b.nodecache: "./cmd/nodecache", fake: "./test/fakeapi/cmd/fakeapi"} {
+	b.fakeapi = filepath.Join(b.folder, "fakeapi")
+	packages := map[string]string{b.nodecache: "./cmd/nodecache"}
+	if b.needsCluster() || b.has(partSearch) {
+		packages[b.clusterdns] = "./cmd/clusterdns"
+	}
+	if b.needsCluster() {
+		packages[b.fakeapi] = "./test/fakeapi/cmd/fakeapi"
+	}
+	for path, pkg := range packages {
 		build := exec.CommandContext(ctx, "go", "build", "-trimpath", "-ldflags", "-s -w", "-o", path, pkg)
 		build.Env = append(os.Environ(), "CGO_ENABLED=0")
 		if out, err := build.CombinedOutput(); err != nil {
-			return "", fmt.Errorf("build %s: %w\n%s", pkg, err, out)
+			return fmt.Errorf("build %s: %w\n%s", pkg, err, out)
 		}
 	}
-	return fake, nil
+	return nil
 }
 
-func (b *bench) startAPI(ctx context.Context, path string) (err error) {
-	address := net.JoinHostPort("127.0.0.1", strconv.Itoa(freePort()))
-	b.url = "http://" + address
-	b.api, err = launch(ctx, loadCore, b.folder, "fakeapi", path, "-listen", address,
-		"-services", strconv.Itoa(b.cluster.Services), "-endpoints", strconv.Itoa(b.cluster.Endpoints), "-nodes", strconv.Itoa(b.cluster.Nodes))
-	if err != nil {
+// startAPI starts an API server that has the whole cluster.
+func (b *bench) startAPI(ctx context.Context, w *world) (err error) {
+	port := strconv.Itoa(freePort())
+	address := net.JoinHostPort("127.0.0.1", port)
+	w.url = "http://" + address
+	args := []string{"-listen", address, "-services", strconv.Itoa(b.cluster.Services),
+		"-endpoints", strconv.Itoa(b.cluster.Endpoints), "-nodes", strconv.Itoa(b.cluster.Nodes)}
+	if w.imports {
+		args = append(args, "-imports", strconv.Itoa(b.cluster.Imports))
+	}
+	if w.api, err = launch(ctx, loadCore, b.folder, "fakeapi-"+port, b.fakeapi, args...); err != nil {
 		return err
 	}
+	return w.api.serving(ctx)
+}
+
+func (w *world) stop() {
+	if w.api != nil {
+		w.api.stop()
+		w.api = nil
+	}
+}
+
+// serving waits until an API server says that it has everything.
+func (p *process) serving(ctx context.Context) error {
 	return await(ctx, time.Minute, "the API server", func() bool {
-		text, err := os.ReadFile(b.api.logs)
+		text, err := os.ReadFile(p.logs)
 		return err == nil && strings.Contains(string(text), "serving")
 	})
 }
 
-// startCluster starts a cluster DNS server, and waits until it has read the whole cluster.
-func (b *bench) startCluster(ctx context.Context, name, path string) error {
+// startCluster starts one of the first cluster DNS servers.
+func (b *bench) startCluster(ctx context.Context, name string) error {
 	s := &server{name: name, port: freePort()}
-	conf := fmt.Sprintf(corefile, s.port, freePort(), b.url, b.profiled(s))
-	if err := b.run(ctx, s, path, conf, "-conf"); err != nil {
-		return err
-	}
-	b.servers = append(b.servers, s)
-	return b.synced(ctx, s)
+	return b.startOne(ctx, b.plain, s, b.alone(s, b.plain), &b.servers)
 }
 
-// synced waits until a cluster DNS server knows the last Service.
-func (b *bench) synced(ctx context.Context, s *server) error {
-	last := b.cluster.Service(b.cluster.Services - 1)
-	return await(ctx, time.Minute, s.name, func() bool { return answers(s.port, serviceName(last)) })
+// startBeside starts each of their programs once more, with the Corefile that conf makes.
+func (b *bench) startBeside(ctx context.Context, w world, conf func(s *server) string) error {
+	for _, first := range b.servers {
+		s := &server{name: first.name, port: freePort()}
+		if err := b.startOne(ctx, w, s, conf(s), &b.beside); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// startOne starts a cluster DNS server, which is one of those in all from then on, and waits until it has read
+// the whole cluster.
+func (b *bench) startOne(ctx context.Context, w world, s *server, conf string, all *[]*server) error {
+	if err := b.run(ctx, s, b.binary(s.name), conf, "-conf"); err != nil {
+		return err
+	}
+	*all = append(*all, s)
+	return b.synced(ctx, s, w)
+}
+
+func (b *bench) stopBeside() {
+	for _, s := range b.beside {
+		s.stop()
+	}
+	b.beside = nil
+	if b.outside != nil {
+		b.outside.stop()
+		b.outside = nil
+	}
+}
+
+// alone is the Corefile with *kubernetes* alone.
+func (b *bench) alone(s *server, w world) string {
+	return w.corefile(fmt.Sprintf(corefile, s.port, freePort(), w.url, b.profiled(s)))
+}
+
+// synced waits until a cluster DNS server knows the last Service, and the last import if it reads them.
+func (b *bench) synced(ctx context.Context, s *server, w world) error {
+	last := []string{serviceName(b.cluster.Service(b.cluster.Services - 1))}
+	if w.imports {
+		last = append(last, importName(b.cluster.Import(b.cluster.Imports-1)))
+	}
+	for _, name := range last {
+		if err := await(ctx, time.Minute, s.name, func() bool { return answers(s.port, name) }); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // run starts a server with a configuration, whose file is its last argument.
@@ -185,15 +269,17 @@ func (b *bench) stop() {
 	for _, s := range slices.Concat(b.servers, b.caches) {
 		s.stop()
 	}
-	b.stopStock()
-	if b.api != nil {
-		b.api.stop()
-	}
+	b.stopBeside()
+	b.stopTopology()
+	b.stopMisses()
+	b.stopSearch()
+	b.plain.stop()
+	b.imported.stop()
 }
 
 // relist makes the servers list everything again.
 func (b *bench) relist() error {
-	if err := b.api.cmd.Process.Signal(syscall.SIGUSR1); err != nil {
+	if err := b.plain.api.cmd.Process.Signal(syscall.SIGUSR1); err != nil {
 		return fmt.Errorf("relist: %w", err)
 	}
 	return nil

@@ -36,36 +36,27 @@ const kubeadmCorefile = `.:%d {
 
 // startStock starts the cluster DNS servers with kubeadm's Corefile. Nothing of what is asked is for
 // the world outside, which echoes.
-func (b *bench) startStock(ctx context.Context) (err error) {
+func (b *bench) startStock(ctx context.Context, w world) (err error) {
 	outside := freePort()
 	if b.outside, err = b.launchEcho(ctx, loadCore, outside); err != nil {
 		return err
 	}
-	for _, beside := range b.servers {
-		s := &server{name: beside.name, port: freePort()}
-		path := b.clusterdns
-		if s.name == nameCoreDNS {
-			path = b.coredns
-		}
-		conf := fmt.Sprintf(kubeadmCorefile, s.port, freePort(), freePort(), freePort(), b.url, outside, b.profiled(s))
-		if err := b.run(ctx, s, path, conf, "-conf"); err != nil {
-			return err
-		}
-		b.stock = append(b.stock, s)
-		if err := b.synced(ctx, s); err != nil {
-			return err
-		}
-	}
-	return nil
+	return b.startBeside(ctx, w, func(s *server) string {
+		return w.corefile(fmt.Sprintf(kubeadmCorefile, s.port, freePort(), freePort(), freePort(), w.url, outside, b.profiled(s)))
+	})
 }
 
-func (b *bench) stopStock() {
-	for _, s := range b.stock {
-		s.stop()
+// stockPrefix is before the name of what is measured with kubeadm's Corefile.
+const stockPrefix = "kubeadm: "
+
+// measureStock measures the servers with that Corefile.
+func (b *bench) measureStock(ctx context.Context, w world, loads []*load) error {
+	defer b.stopBeside()
+	if err := b.startStock(ctx, w); err != nil {
+		return err
 	}
-	b.stock = nil
-	if b.outside != nil {
-		b.outside.stop()
-		b.outside = nil
+	for _, l := range loads {
+		l.what = stockPrefix + l.what
 	}
+	return b.measureRounds(ctx, b.beside, loads, b.queries)
 }

@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
@@ -42,16 +43,26 @@ func BuildIn(t testing.TB, folder, program string) string {
 	return path
 }
 
-// FreePort returns a port of 127.0.0.1 that was free for TCP and UDP a moment ago.
+// Ports that FreePort gives: below those that systems give to sockets that ask for none, so that no
+// client's socket has one when a program comes to listen.
+const (
+	firstPort = 12000
+	lastPort  = 32000
+)
+
+var givenPorts sync.Map // by FreePort, each once
+
+// FreePort returns a port that nobody had, on any address, for TCP and UDP a moment ago.
 func FreePort(t testing.TB) int {
 	t.Helper()
-	for range 50 {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
+	for range 100 {
+		port := firstPort + rand.IntN(lastPort-firstPort)
+		address := ":" + strconv.Itoa(port)
+		l, err := net.Listen("tcp", address)
 		if err != nil {
-			t.Fatal(err)
+			continue
 		}
-		port := l.Addr().(*net.TCPAddr).Port
-		p, perr := net.ListenPacket("udp", "127.0.0.1:"+strconv.Itoa(port))
+		p, perr := net.ListenPacket("udp", address)
 		if err := l.Close(); err != nil {
 			t.Fatal(err)
 		}
@@ -61,7 +72,9 @@ func FreePort(t testing.TB) int {
 		if err := p.Close(); err != nil {
 			t.Fatal(err)
 		}
-		return port
+		if _, given := givenPorts.LoadOrStore(port, true); !given {
+			return port
+		}
 	}
 	t.Fatal("no port is free for both TCP and UDP")
 	return 0
@@ -134,7 +147,7 @@ func Start(t testing.TB, path, corefile string, args ...string) *Process {
 	p := Launch(t, path, corefile, args...)
 	m := new(dns.Msg).SetQuestion(".", dns.TypeNS)
 	for end := time.Now().Add(30 * time.Second); ; time.Sleep(20 * time.Millisecond) {
-		c := dns.Client{Timeout: time.Second}
+		c := dns.Client{Timeout: 3 * time.Second} // an upstream that says nothing is left after two
 		if _, _, err := c.Exchange(m, p.Addr); err == nil {
 			return p
 		}

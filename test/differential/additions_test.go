@@ -4,11 +4,13 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 
 	"github.com/nearside-dns/nearside/test/fakeapi/randomcluster"
 )
@@ -54,6 +56,7 @@ func additions(r *rand.Rand, own []netip.Addr) []runtime.Object {
 		"_http._tcp.crowd.edge.svc.cluster.local", "10-9-0-0.crowd.edge.svc.cluster.local", "crowd.edge.svc.k8s.example.net",
 		"svc", "cluster", "big.example.org", "refused.example.org", "x.y", "edge.svc.cluster.local",
 		"zone-a.prefer._zone.zones.edge.svc.cluster.local", "fd00::7", "web.default.svc.cluster.local", "web.edge",
+		"crowd.edge.svc.clusterset.local", "vip.Edge.svc.ClusterSet.local.", "10-9-0-0.eu.west.crowd.edge.svc.clusterset.local",
 	} {
 		objs = append(objs, alias(fmt.Sprintf("alias-%d", i), target))
 	}
@@ -68,6 +71,62 @@ func additions(r *rand.Rand, own []netip.Addr) []runtime.Object {
 		objs = append(objs, pod)
 	}
 	return append(objs, ownObjects(r, own)...)
+}
+
+// importAdditions returns imports that random clusters lack: one of many endpoints in clusters with the same
+// addresses, one that has a port without a protocol, one without ports, one whose endpoints are a Service's as well, one of no
+// cluster that has a name, and ones with slices of names.
+func importAdditions() []runtime.Object {
+	plain := serviceImport("plain", mcsv1beta1.ClusterSetIP, "10.3.0.201")
+	plain.Spec.Ports[0].Protocol = ""
+	portless := serviceImport("portless", mcsv1beta1.ClusterSetIP, "10.3.0.202", "fd00:30::202")
+	portless.Spec.Ports = []mcsv1beta1.ServicePort{}
+	ofBoth := importedSlice("both", "west", "10.2.0.95", "10.2.0.96")
+	ofBoth.Labels[discoveryv1.LabelServiceName] = "both"
+	nobodys := importedSlice("adrift", "", "10.2.0.93", "10.2.0.94")
+	delete(nobodys.Labels, mcsv1beta1.LabelSourceCluster)
+	objs := []runtime.Object{
+		serviceImport("crowd", mcsv1beta1.Headless),
+		serviceImport("names", mcsv1beta1.Headless),
+		serviceImport("vip", mcsv1beta1.ClusterSetIP, "10.3.0.200", "fd00:30::200"),
+		plain, portless,
+		service("both", corev1.ClusterIPNone), serviceImport("both", mcsv1beta1.Headless), ofBoth,
+		serviceImport("adrift", mcsv1beta1.Headless),
+		importedSlice("adrift", "under_score", "10.2.0.92"), nobodys,
+		importedSlice("names", "west", "10.2.0.90"),
+		importedSlice("vip", "East-1", "10.2.0.91"),
+	}
+	for i, cluster := range []string{"east", "eu.west", "0b1c7a3e-5d2f-4e6a-9b8c-1d2e3f4a5b6c"} {
+		var ips []string
+		for j := range 15 {
+			ips = append(ips, fmt.Sprintf("10.9.%d.%d", j%(i+1), j))
+		}
+		objs = append(objs, importedSlice("crowd", cluster, ips...))
+	}
+	for _, of := range []string{"names", "vip"} {
+		s := importedSlice(of, "west", "www.example.org", "crowd.edge.svc.clusterset.local")
+		s.Name, s.AddressType = "imported-"+of+"-fqdn", discoveryv1.AddressTypeFQDN
+		objs = append(objs, s)
+	}
+	return objs
+}
+
+func serviceImport(name string, kind mcsv1beta1.ServiceImportType, ips ...string) *mcsv1beta1.ServiceImport {
+	return &mcsv1beta1.ServiceImport{
+		ObjectMeta: metav1.ObjectMeta{Namespace: edge, Name: name},
+		Spec: mcsv1beta1.ServiceImportSpec{Type: kind, IPs: ips, Ports: []mcsv1beta1.ServicePort{
+			{Name: "http", Port: 80, Protocol: corev1.ProtocolTCP},
+			{Name: "dns", Port: 53, Protocol: corev1.ProtocolUDP},
+		}},
+	}
+}
+
+// importedSlice returns a slice of an import's endpoints in a cluster.
+func importedSlice(of, cluster string, ips ...string) *discoveryv1.EndpointSlice {
+	s := slice(of, ips...)
+	s.Name = strings.ToLower("imported-" + of + "-" + cluster)
+	s.Labels = map[string]string{mcsv1beta1.LabelServiceName: of, mcsv1beta1.LabelSourceCluster: cluster}
+	return s
 }
 
 // ownObjects returns, at times, a Service of which the servers under test are an endpoint, or a slice

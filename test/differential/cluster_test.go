@@ -10,6 +10,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
+	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 
 	"github.com/nearside-dns/nearside/test/fakeapi/randomcluster"
 )
@@ -21,6 +22,8 @@ type cluster struct {
 	namespaces map[string]bool // of those that exist, the ones that are answered for
 	services   []*corev1.Service
 	slices     []*discoveryv1.EndpointSlice
+	imports    []*mcsv1beta1.ServiceImport  // all: what selects them is one of the differences
+	imported   []*discoveryv1.EndpointSlice // those of imports, with noendpoints too
 	pods       []*corev1.Pod
 	own        []netip.Addr // addresses that the servers take for their own
 
@@ -48,9 +51,17 @@ func newCluster(v *variant, objs []runtime.Object, own []netip.Addr) *cluster {
 				c.services = append(c.services, o)
 			}
 		case *discoveryv1.EndpointSlice:
-			if ofObjects.Matches(labels.Set(o.Labels)) && !v.noEndpoints {
+			if !ofObjects.Matches(labels.Set(o.Labels)) {
+				break
+			}
+			if !v.noEndpoints {
 				c.slices = append(c.slices, o)
 			}
+			if importOf(o) != "" {
+				c.imported = append(c.imported, o)
+			}
+		case *mcsv1beta1.ServiceImport:
+			c.imports = append(c.imports, o)
 		case *corev1.Pod:
 			c.pods = append(c.pods, o)
 		}
@@ -81,6 +92,32 @@ func (c *cluster) slicesOf(namespace, service string) (found []*discoveryv1.Endp
 
 // serviceOf returns the name of the Service that a slice belongs to, or "".
 func serviceOf(s *discoveryv1.EndpointSlice) string { return s.Labels[discoveryv1.LabelServiceName] }
+
+// importOf returns the name of the ServiceImport that a slice belongs to, or "".
+func importOf(s *discoveryv1.EndpointSlice) string { return s.Labels[mcsv1beta1.LabelServiceName] }
+
+// sourceOf returns the ID of the cluster that a slice's endpoints are in, as it is written, or "".
+func sourceOf(s *discoveryv1.EndpointSlice) string { return s.Labels[mcsv1beta1.LabelSourceCluster] }
+
+// serviceImport returns the ServiceImport of that name, or nil.
+func (c *cluster) serviceImport(namespace, name string) *mcsv1beta1.ServiceImport {
+	for _, s := range c.imports {
+		if s.Namespace == namespace && s.Name == name {
+			return s
+		}
+	}
+	return nil
+}
+
+// importedOf returns the EndpointSlices of the ServiceImport of that name.
+func (c *cluster) importedOf(namespace, name string) (found []*discoveryv1.EndpointSlice) {
+	for _, s := range c.imported {
+		if s.Namespace == namespace && importOf(s) == name {
+			found = append(found, s)
+		}
+	}
+	return found
+}
 
 // isReady tells whether an endpoint is served. That nil means ready is said by the EndpointSlice API.
 func isReady(e *discoveryv1.Endpoint) bool {
@@ -165,14 +202,16 @@ func fullName(zone string, labels ...string) string {
 	return strings.Join(labels, ".") + "." + zone
 }
 
-// newObjects makes the random cluster of a seed.
-func newObjects(r *rand.Rand, own []netip.Addr) []runtime.Object {
+// newObjects makes the random cluster of a seed. What is imported into it is made by a source of its own.
+func newObjects(r, imports *rand.Rand, own []netip.Addr) []runtime.Object {
 	size := 6 + r.IntN(30)
 	if r.IntN(4) == 0 {
 		size = 80
 	}
 	objs := randomcluster.Random(r, size)
-	return asStored(randomcluster.Apply(objs, additions(r, own), nil))
+	objs = randomcluster.Apply(objs, additions(r, own), nil)
+	objs = append(objs, randomcluster.Imports(imports, 3+imports.IntN(12))...)
+	return asStored(randomcluster.Apply(objs, importAdditions(), nil))
 }
 
 // mutated makes some updates and returns them and the objects that are there then.

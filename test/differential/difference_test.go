@@ -26,8 +26,17 @@ func (p *pair) ask(c *cluster, q question) *difference {
 	if p.unpackable(c, q) {
 		wait = hopeless
 	}
-	d.stock, d.ours = newAnswer(p.stock.ask(q, wait)), newAnswer(p.ours.ask(q, patient))
+	d.stock, d.ours = newAnswer(p.stock.ask(q, wait)), p.askOurs(c, q)
 	return d
+}
+
+// askOurs asks our server alone.
+func (p *pair) askOurs(c *cluster, q question) answer {
+	wait := patient
+	if p.twins && p.unpackable(c, q) {
+		wait = hopeless
+	}
+	return newAnswer(p.ours.ask(q, wait))
 }
 
 // again asks another question for the explanation of this difference.

@@ -81,6 +81,7 @@ type run struct {
 type pair struct {
 	*variant
 	stock, ours *server
+	twins       bool // both are CoreDNS, as where the test itself is tested
 }
 
 // program is what serves a variant.
@@ -117,13 +118,13 @@ func (r *run) serve(t *testing.T, v *variant, stock, ours program) {
 			return write(p.corefile, r.api.URL(), r.outside, port, r.own)
 		})
 	}
-	r.pairs = append(r.pairs, &pair{v, one(stock), one(ours)})
+	r.pairs = append(r.pairs, &pair{v, one(stock), one(ours), stock.binary == ours.binary})
 }
 
 // seed takes the servers through one cluster and its updates. An error is of the test itself.
 func (r *run) seed(seed uint64) error {
 	random := rand.New(rand.NewPCG(seed, 0))
-	objs := newObjects(random, r.own)
+	objs := newObjects(random, rand.New(rand.NewPCG(seed, 1)), r.own)
 	// One cluster takes the other's place at once, or there is a moment without any.
 	if random.IntN(2) == 0 {
 		if err := r.api.Clear(); err != nil {
@@ -196,8 +197,11 @@ func (r *run) comparePair(p *pair, random rand.Source, objs []runtime.Object, wh
 	}
 	c := newCluster(p.variant, objs, r.own)
 	a := asker{Rand: rand.New(random), c: c, p: &c.pools}
-	asked := 0
-	for asked < *questions {
+	asked, want := 0, *questions
+	if p.share > 0 {
+		want = want * p.share / 100
+	}
+	for asked < want {
 		q := a.next()
 		if p.unpackable(c, q) && a.chance(95) {
 			continue // waiting for no reply takes its time

@@ -1,6 +1,7 @@
 package differential
 
 import (
+	"math/bits"
 	"net/netip"
 	"slices"
 	"strings"
@@ -16,6 +17,8 @@ func (d *difference) explain() (names []string) {
 		names = d.explainPointers()
 	case d.aboutServers():
 		names = d.explainServers()
+	case d.aboutImport():
+		names = d.explainImport()
 	}
 	if names != nil {
 		return names
@@ -48,15 +51,15 @@ func (d *difference) explainAlias() []string {
 	}
 	o := d.again(asked, d.q.qtype)
 	o.depth, o.nested = d.depth+1, d.nested
-	if o.same() || !d.leads(d.stock, target, o.stock) || !d.leads(d.ours, target, o.ours) {
+	if o.same() || !d.leads(d.stock, target, o, o.stock) || !d.leads(d.ours, target, o, o.ours) {
 		return nil
 	}
 	return o.explain()
 }
 
 // leads tells whether an answer is that for the target of an alias, behind the CNAME and but for case. Where
-// the target has no records, either may have nothing.
-func (d *difference) leads(a answer, target string, to answer) bool {
+// the target has no records, either may have nothing; an alias of a name that does not exist is not handed on.
+func (d *difference) leads(a answer, target string, o *difference, to answer) bool {
 	if a.reply == nil || to.reply == nil {
 		return false
 	}
@@ -66,7 +69,7 @@ func (d *difference) leads(a answer, target string, to answer) bool {
 			rest = append(rest, rr)
 		}
 	}
-	return strings.EqualFold(strings.Join(recordSet(rest), "\n"), to.sections[0]) || !to.has(d.q.qtype) && !a.has(d.q.qtype)
+	return strings.EqualFold(strings.Join(recordSet(rest), "\n"), to.sections[0]) || (!to.has(d.q.qtype) || o.denied(to)) && !a.has(d.q.qtype)
 }
 
 // explainPointers finds the rules that make our answer of CoreDNS's, as few as are needed.
@@ -92,6 +95,14 @@ func (d *difference) explainServers() []string {
 	return fewest(func(a allowed) func(*serverRules) { return a.servers }, func(r serverRules) bool { return d.answered(d.ours, d.servers(r)) })
 }
 
+// explainImport does the same for names of ServiceImports.
+func (d *difference) explainImport() []string {
+	if !d.imports(importRules{}).is(d, d.stock) {
+		return nil
+	}
+	return fewest(func(a allowed) func(*importRules) { return a.imports }, func(r importRules) bool { return d.imports(r).is(d, d.ours) })
+}
+
 // fewest returns the names of the fewest lines of the table whose rules together do.
 func fewest[R any](ruleOf func(allowed) func(*R), do func(R) bool) (names []string) {
 	var with []allowed
@@ -100,26 +111,31 @@ func fewest[R any](ruleOf func(allowed) func(*R), do func(R) bool) (names []stri
 			with = append(with, a)
 		}
 	}
-	for chosen := 1; chosen < 1<<len(with); chosen++ {
-		var rules R
-		var needed []string
-		for i, a := range with {
-			if chosen>>i&1 == 1 {
-				ruleOf(a)(&rules)
-				needed = append(needed, a.name)
+	for count := 1; count <= len(with); count++ {
+		for chosen := 1; chosen < 1<<len(with); chosen++ {
+			if bits.OnesCount(uint(chosen)) != count {
+				continue
+			}
+			var rules R
+			names = nil
+			for i, a := range with {
+				if chosen>>i&1 == 1 {
+					ruleOf(a)(&rules)
+					names = append(names, a.name)
+				}
+			}
+			if do(rules) {
+				return names
 			}
 		}
-		if (names == nil || len(needed) < len(names)) && do(rules) {
-			names = needed
-		}
 	}
-	return names
+	return nil
 }
 
 // pointsTo tells whether an answer has exactly these PTR records, or is right for a name without any.
 func (d *difference) pointsTo(a answer, targets []string) bool {
 	if len(targets) == 0 {
-		return d.denied(a)
+		return d.denied(a) || d.is() && a.nodata() // a zone can be that of an address
 	}
 	var got []string
 	for _, rr := range a.reply.Answer {
@@ -133,7 +149,14 @@ func (d *difference) pointsTo(a answer, targets []string) bool {
 
 // unpackable tells whether CoreDNS cannot write its answer.
 func (p *pair) unpackable(c *cluster, q question) bool {
-	return q.qtype == dns.TypePTR && addressOf(q.name).IsValid() && p.zoneOf(q.name) != "" && unpackable(c.pointerSets(q.name, pointerRules{}))
+	switch q.qtype {
+	case dns.TypePTR:
+		return addressOf(q.name).IsValid() && p.zoneOf(q.name) != "" && unpackable(c.pointerSets(q.name, pointerRules{}))
+	case dns.TypeSRV:
+		d := &difference{pair: p, c: c, q: q}
+		return d.aboutImport() && d.imports(importRules{}).broken
+	}
+	return false
 }
 
 // changed returns the set of records after a change to a copy of each.
@@ -156,7 +179,7 @@ func (d *difference) namedAs(ours naming) bool {
 	labels := d.labels()
 	same := sameNames{}
 	asked := false
-	for _, a := range addresses(d.c.slices) {
+	for _, a := range d.c.pools.endpoints {
 		was, is := naming{}.label(a, d.podNames), ours.label(a, d.podNames)
 		if was == is {
 			continue
@@ -276,10 +299,16 @@ func (d *difference) ofNames() bool {
 	if d.stock.reply == nil || d.ours.reply == nil || len(labels) < 3 || labels[0] != "svc" {
 		return false
 	}
-	switch ready := addresses(d.c.slicesOf(labels[1], labels[2])); {
+	in, imported := d.c.slicesOf, d.isClusterset(d.zoneOf(d.q.name))
+	if imported {
+		in = d.c.importedOf
+	}
+	switch ready := addresses(in(labels[1], labels[2])); {
 	case !slices.ContainsFunc(ready, address.isName):
 		return false
 	case d.ignoreEmpty && d.denied(d.ours) && !slices.ContainsFunc(ready, address.isIP):
+		return true
+	case imported && d.noEndpoints && d.denied(d.ours): // as if there were no names: see import: noendpoints
 		return true
 	}
 	more, had := slices.Clone(d.stock.reply.Answer), d.ours.reply.Answer

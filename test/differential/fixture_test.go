@@ -26,6 +26,8 @@ func TestFindsOtherConfigurations(t *testing.T) {
 		{"empty Services", "namespaces", "ignore empty_service", ""},
 		{"namespaces", "namespaces", "edge", "edge kube-system"},
 		{"labels", "labels", "labels colour notin (blue)\n        namespace", "namespace"},
+		{"clusterset", "clusterset", "multicluster clusterset.local", ""},
+		{"clusterset's zones", "two clustersets", "multicluster MCS.example.net", "multicluster"},
 		{"first zone", "mixed zones", "K8s.Example.net ns-a.svc.cluster.local cluster.local", "cluster.local ns-a.svc.cluster.local k8s.example.net"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

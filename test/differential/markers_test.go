@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 
 	"github.com/nearside-dns/nearside/test/fakeapi"
 )
@@ -38,10 +39,16 @@ func mark(api *fakeapi.Server, round int) ([]runtime.Object, error) {
 	pod := &corev1.Pod{ObjectMeta: meta("pod")}
 	pod.Status.Phase = corev1.PodRunning
 	pod.Status.PodIPs = []corev1.PodIP{{IP: markerIP(round)}}
+	imported := serviceImport("vip", mcsv1beta1.ClusterSetIP, markerIP(round))
+	imported.ObjectMeta = meta("vip")
+	headlessImport := serviceImport("headless", mcsv1beta1.Headless)
+	headlessImport.ObjectMeta = meta("headless")
+	ofVIPImport, ofImport := importedSlice("vip", "c1", "10.255.255.1"), importedSlice("headless", "c1", markerIP(round))
+	ofVIPImport.Namespace, ofImport.Namespace = markerNamespace, markerNamespace
 	objs := []runtime.Object{
 		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: markerNamespace}},
-		headless, ofVIP, // the last of each resource are:
-		vip, ofHeadless, pod,
+		headless, ofVIP, headlessImport, ofVIPImport, // the last of each resource are:
+		vip, ofHeadless, ofImport, pod, imported,
 		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: markerToggle(round)}},
 	}
 	if err := api.Delete(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: markerToggle(round + 1)}}); err != nil {
@@ -51,8 +58,8 @@ func mark(api *fakeapi.Server, round int) ([]runtime.Object, error) {
 }
 
 // awaitMarkers waits until a server shows all markers of a round.
-func (v *variant) awaitMarkers(s *server, round int, limit time.Duration) error {
-	zone := v.primary()
+func (p *pair) awaitMarkers(s *server, round int, limit time.Duration) error {
+	zone := p.primary()
 	has := func(m *dns.Msg) bool {
 		for _, rr := range m.Answer {
 			if a, ok := rr.(*dns.A); ok && a.A.Equal(net.ParseIP(markerIP(round))) {
@@ -69,11 +76,17 @@ func (v *variant) awaitMarkers(s *server, round int, limit time.Duration) error 
 		{fullName(zone, "vip", markerNamespace, "svc"), has},
 		{fullName(zone, markerToggle(round), "svc"), func(m *dns.Msg) bool { return m.Rcode == dns.RcodeSuccess }},
 	}
-	if !v.noEndpoints {
+	if !p.noEndpoints {
 		all = append(all, marker{fullName(zone, "headless", markerNamespace, "svc"), has})
 	}
-	if v.verified {
+	if p.verified {
 		all = append(all, marker{fullName(zone, dashed(markerIP(round)), markerNamespace, "pod"), has})
+	}
+	for _, zone := range p.clustersets {
+		all = append(all, marker{fullName(zone, "vip", markerNamespace, "svc"), has})
+		if !p.noEndpoints || s == p.stock { // which serves endpoints of imports all the same
+			all = append(all, marker{fullName(zone, "headless", markerNamespace, "svc"), has})
+		}
 	}
 	deadline := time.Now().Add(limit)
 	for _, m := range all {

@@ -13,6 +13,7 @@ type serverRules struct {
 	existing bool // only Services that exist and have addresses
 	exposed  bool // only Services in namespaces that are answered for
 	forward  bool // the servers of a reverse zone have their names in the first other zone
+	services bool // the servers of a clusterset's zone have their names in the first zone that has Services
 	anyCase  bool // in whatever case the zone is asked for
 	root     bool // of the root zone, too
 	naming
@@ -50,7 +51,7 @@ func (d *difference) servers(rules serverRules) (s servers) {
 		}
 	}
 	in := zone
-	if isReverse(zone) && rules.forward {
+	if isReverse(zone) && rules.forward || d.isClusterset(strings.ToLower(zone)) && rules.services {
 		in = d.primary()
 	}
 	found := false

@@ -51,6 +51,18 @@ func (d *difference) objects() string {
 			write("EndpointSlice", s)
 		}
 	}
+	if d.isClusterset(d.zoneOf(d.q.name)) {
+		for _, s := range d.c.imports {
+			if slices.Contains(labels, s.Name) && slices.Contains(labels, s.Namespace) {
+				write("ServiceImport", s)
+			}
+		}
+		for _, s := range d.c.imported {
+			if slices.Contains(labels, importOf(s)) && slices.Contains(labels, s.Namespace) {
+				write("EndpointSlice, imported", s)
+			}
+		}
+	}
 	for _, p := range d.c.pods {
 		var ips []string
 		for _, ip := range p.Status.PodIPs {

@@ -4,10 +4,13 @@ import (
 	"fmt"
 	"hash/fnv"
 	"net"
+	"strconv"
 	"strings"
 	"testing"
 
 	"github.com/miekg/dns"
+
+	"github.com/nearside-dns/nearside/test/daemon"
 )
 
 // outsideNames are targets outside of the cluster, in every state that a lookup can end in. Another
@@ -87,11 +90,7 @@ func outsideReply(r *dns.Msg) *dns.Msg {
 // startOutside starts the resolver for what is outside of the cluster and returns its address.
 func startOutside(t *testing.T) string {
 	t.Helper()
-	port, err := freePort()
-	if err != nil {
-		t.Fatal(err)
-	}
-	address := net.JoinHostPort("127.0.0.1", port)
+	address := net.JoinHostPort("127.0.0.1", strconv.Itoa(daemon.FreePort(t)))
 	packets, err := net.ListenPacket("udp", address)
 	if err != nil {
 		t.Fatal(err)

@@ -11,6 +11,7 @@ type pointerRules struct {
 	existing bool // endpoints only of a Service that exists and has endpoints
 	root     bool // into the root zone, too
 	exact    bool // only of names that are an address
+	services bool // into the first zone that has Services
 	naming
 }
 
@@ -24,7 +25,10 @@ func (c *cluster) pointerSets(name string, rules pointerRules) (possible [][]str
 	hidden := func(namespace string) bool {
 		return (rules.exposed || len(c.variant.namespaces) > 0) && !c.namespaces[namespace]
 	}
-	zone := c.variant.primary()
+	zone := c.variant.forward()
+	if rules.services {
+		zone = c.variant.primary()
+	}
 	if zone == "." && !rules.root {
 		zone = ".." // CoreDNS adds a dot to the dot
 	}

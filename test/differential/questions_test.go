@@ -37,7 +37,8 @@ func (q question) message() *dns.Msg {
 // pools are what names are made of: what there is in a cluster.
 type pools struct {
 	services   []*corev1.Service
-	endpoints  []address
+	endpoints  []address // but for those of imports alone
+	imported   []address
 	byIP       map[netip.Addr][]address
 	bySlice    map[*discoveryv1.EndpointSlice][]address
 	ips        []string // of anything
@@ -51,9 +52,12 @@ type podIP struct{ namespace, ip string }
 
 func (c *cluster) makePools() (p pools) {
 	p.services = c.services
-	p.endpoints = addresses(c.slices)
+	p.imported = addresses(c.imported)
 	p.byIP, p.bySlice = map[netip.Addr][]address{}, map[*discoveryv1.EndpointSlice][]address{}
-	for _, e := range p.endpoints {
+	for _, e := range addresses(c.slices) {
+		if ofService(e.slice) {
+			p.endpoints = append(p.endpoints, e)
+		}
 		p.bySlice[e.slice] = append(p.bySlice[e.slice], e)
 		if ip, err := netip.ParseAddr(e.text); err == nil {
 			p.byIP[ip] = append(p.byIP[ip], e)
@@ -63,7 +67,17 @@ func (c *cluster) makePools() (p pools) {
 	for _, s := range c.services {
 		p.ips = append(append(p.ips, clusterIPs(s)...), s.Spec.ExternalIPs...)
 	}
-	for _, s := range c.slices {
+	seen := c.slices
+	if len(c.variant.clustersets) > 0 {
+		seen = append(slices.Clone(seen), c.imported...)
+		for _, s := range c.imports {
+			p.ips = append(p.ips, s.Spec.IPs...)
+		}
+	}
+	for _, s := range seen {
+		if !ofService(s) && len(c.variant.clustersets) == 0 {
+			continue
+		}
 		for i := range s.Endpoints { // the unready as well
 			p.ips = append(p.ips, s.Endpoints[i].Addresses...)
 			if z := s.Endpoints[i].Zone; z != nil {
@@ -149,6 +163,8 @@ func (a asker) qtype(name string) uint16 {
 		return dns.TypeNS
 	case isReverse(name) && a.chance(65):
 		return dns.TypePTR
+	case len(a.c.variant.clustersets) > 0 && strings.HasPrefix(name, "dns-version.") && a.chance(50):
+		return dns.TypeTXT
 	}
 	switch n := a.IntN(100); {
 	case n < 26:
@@ -184,6 +200,9 @@ func (a asker) qtype(name string) uint16 {
 
 // name returns a name that there may be.
 func (a asker) name() string {
+	if len(a.c.variant.clustersets) > 0 && a.chance(60) {
+		return a.ofClusterset()
+	}
 	switch n := a.IntN(100); {
 	case n < 22:
 		return a.ofService(pick(a.Rand, a.p.services))

@@ -3,7 +3,6 @@ package differential
 import (
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"net"
 	"net/netip"
 	"os"
@@ -15,6 +14,8 @@ import (
 	"time"
 
 	"github.com/miekg/dns"
+
+	"github.com/nearside-dns/nearside/test/daemon"
 )
 
 // server is one running DNS server.
@@ -43,10 +44,7 @@ func build(t *testing.T) string {
 func start(t *testing.T, name, binary, host string, corefile func(port string) string) *server {
 	t.Helper()
 	dir := t.TempDir()
-	port, err := freePort()
-	if err != nil {
-		t.Fatal(err)
-	}
+	port := strconv.Itoa(daemon.FreePort(t))
 	conf := filepath.Join(dir, "Corefile")
 	if err := os.WriteFile(conf, []byte(corefile(port)), 0o600); err != nil {
 		t.Fatal(err)
@@ -85,26 +83,6 @@ func start(t *testing.T, name, binary, host string, corefile func(port string) s
 		<-s.exited
 	})
 	return s
-}
-
-// freePort returns a port that nobody uses on either transport. It is below those that systems give to
-// sockets that ask for any port, so that nobody gets it before the server does.
-func freePort() (string, error) {
-	var err error
-	for range 50 {
-		address := ":" + strconv.Itoa(20000+rand.IntN(12000))
-		var packets net.PacketConn
-		if packets, err = net.ListenPacket("udp", address); err != nil {
-			continue
-		}
-		var listener net.Listener
-		if listener, err = net.Listen("tcp", address); err != nil {
-			err = errors.Join(err, packets.Close())
-			continue
-		}
-		return address[1:], errors.Join(packets.Close(), listener.Close())
-	}
-	return "", err
 }
 
 // ended returns an error where the process is gone.

@@ -10,6 +10,7 @@ import (
 	"github.com/miekg/dns"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 )
 
 // transferred is a record that only one of the servers has in its copy of a zone.
@@ -33,7 +34,7 @@ type allowedInTransfer struct {
 
 // transferTable returns all differences of zone transfers that are meant.
 func transferTable() []allowedInTransfer {
-	return []allowedInTransfer{
+	return append(importTransfers(), []allowedInTransfer{
 		{
 			name:   "AXFR of a reverse zone",
 			reason: "a reverse zone has PTR records. CoreDNS transfers names of Services below it, which it does not answer",
@@ -68,7 +69,9 @@ func transferTable() []allowedInTransfer {
 			reason: "SRV records are those that a query is answered with: also at the Service's own name",
 			explains: func(d *transferred) bool {
 				s, below := d.service()
-				return !d.fromStock && d.rr.Header().Rrtype == dns.TypeSRV && s != nil && isHeadless(s) && len(below) == 0
+				imp, _ := d.serviceImport()
+				return !d.fromStock && d.rr.Header().Rrtype == dns.TypeSRV && len(below) == 0 &&
+					(s != nil && isHeadless(s) || imp != nil && imp.Spec.Type == mcsv1beta1.Headless)
 			},
 		},
 		{
@@ -76,8 +79,11 @@ func transferTable() []allowedInTransfer {
 			reason: "a Service without ports has no SRV records. CoreDNS makes one of port -1, which is 65535",
 			explains: func(d *transferred) bool {
 				s, _ := d.service()
+				imp, _ := d.serviceImport()
 				srv, ok := d.rr.(*dns.SRV)
-				return ok && d.fromStock && srv.Port == 65535 && s != nil && d.c.portless(s)
+				return ok && d.fromStock && srv.Port == 65535 &&
+					(s != nil && (len(s.Spec.Ports) == 0 || numberless(d.c.slicesOf(s.Namespace, s.Name))) ||
+						imp != nil && numberless(d.c.importedOf(imp.Namespace, imp.Name)))
 			},
 		},
 		{
@@ -85,8 +91,11 @@ func transferTable() []allowedInTransfer {
 			reason: "see EndpointSlices of names: CoreDNS transfers SRV records without a target",
 			explains: func(d *transferred) bool {
 				s, _ := d.service()
+				imp, _ := d.serviceImport()
 				srv, ok := d.rr.(*dns.SRV)
-				return ok && d.fromStock && srv.Target == "." && s != nil && slices.ContainsFunc(addresses(d.c.slicesOf(s.Namespace, s.Name)), address.isName)
+				names := func(of []*discoveryv1.EndpointSlice) bool { return slices.ContainsFunc(addresses(of), address.isName) }
+				return ok && d.fromStock && srv.Target == "." &&
+					(s != nil && names(d.c.slicesOf(s.Namespace, s.Name)) || imp != nil && names(d.c.importedOf(imp.Namespace, imp.Name)))
 			},
 		},
 		{
@@ -94,8 +103,11 @@ func transferTable() []allowedInTransfer {
 			reason: "a name that is not answered is not transferred",
 			explains: func(d *transferred) bool {
 				s, _ := d.service()
-				return d.fromStock && d.ignoreEmpty && s != nil && len(clusterIPs(s)) > 0 &&
-					!slices.ContainsFunc(addresses(d.c.slicesOf(s.Namespace, s.Name)), address.isIP)
+				imp, _ := d.serviceImport()
+				empty := func(of []*discoveryv1.EndpointSlice) bool { return !slices.ContainsFunc(addresses(of), address.isIP) }
+				return d.fromStock && d.ignoreEmpty &&
+					(s != nil && len(clusterIPs(s)) > 0 && empty(d.c.slicesOf(s.Namespace, s.Name)) ||
+						imp != nil && len(imp.Spec.IPs) > 0 && empty(d.c.importedOf(imp.Namespace, imp.Name)))
 			},
 		},
 		{
@@ -106,7 +118,7 @@ func transferTable() []allowedInTransfer {
 				if srv, ok := d.rr.(*dns.SRV); ok {
 					names = append(names, srv.Target)
 				}
-				for _, a := range addresses(d.c.slices) {
+				for _, a := range d.c.pools.endpoints {
 					was, is := naming{}.label(a, d.podNames), naming{canonical: true, oneLabel: true}.label(a, d.podNames)
 					if d.fromStock {
 						was, is = is, was
@@ -118,7 +130,7 @@ func transferTable() []allowedInTransfer {
 				return false
 			},
 		},
-	}
+	}...)
 }
 
 // below tells whether the record's name is below a label that is below the zone.
@@ -132,7 +144,19 @@ func (d *transferred) service() (*corev1.Service, []string) {
 	if len(labels) < 3 || labels[0] != "svc" {
 		return nil, nil
 	}
+	if d.isClusterset(d.zone) {
+		return nil, labels[3:]
+	}
 	return d.c.service(labels[1], labels[2]), labels[3:]
+}
+
+// serviceImport returns the same of a ServiceImport, in a zone of a clusterset.
+func (d *transferred) serviceImport() (*mcsv1beta1.ServiceImport, []string) {
+	labels := labelsBelow(d.zone, d.rr.Header().Name)
+	if len(labels) < 3 || labels[0] != "svc" || !d.isClusterset(d.zone) {
+		return nil, nil
+	}
+	return d.c.serviceImport(labels[1], labels[2]), labels[3:]
 }
 
 // isServer tells whether the record's name is a name server's.
@@ -155,9 +179,9 @@ func (d *transferred) otherHas(change func(dns.RR)) bool {
 	})
 }
 
-// portless tells whether a Service has no ports, or endpoints with ports without numbers.
-func (c *cluster) portless(s *corev1.Service) bool {
-	return len(s.Spec.Ports) == 0 || slices.ContainsFunc(c.slicesOf(s.Namespace, s.Name), func(s *discoveryv1.EndpointSlice) bool {
+// numberless tells whether endpoints have ports without numbers.
+func numberless(in []*discoveryv1.EndpointSlice) bool {
+	return slices.ContainsFunc(in, func(s *discoveryv1.EndpointSlice) bool {
 		return slices.ContainsFunc(s.Ports, func(p discoveryv1.EndpointPort) bool { return p.Port == nil })
 	})
 }
@@ -228,6 +252,9 @@ func (s *server) transfer(zone string, serial uint32) (rcode int, records []dns.
 // compareTransfers compares what zones look like as a whole, and whether ours is what its queries say.
 func (r *run) compareTransfers(p *pair, c *cluster, a asker, where string) error {
 	zones := []string{p.primary(), pick(a.Rand, p.zones)}
+	if len(p.clustersets) > 0 {
+		zones[0] = pick(a.Rand, p.clustersets)
+	}
 	for _, zone := range zones {
 		stockCode, stock, err := p.stock.transfer(zone, 0)
 		if err != nil {
@@ -290,7 +317,7 @@ func (p *pair) checkRecords(a asker, zone string, records []dns.RR) (wrong []str
 		some = append(some, pick(a.Rand, keys))
 	}
 	for _, k := range some {
-		reply := newAnswer(p.ours.ask(question{name: k.name, qtype: k.qtype, tcp: true}, patient))
+		reply := p.askOurs(a.c, question{name: k.name, qtype: k.qtype, tcp: true})
 		if want := asText(sets[k]); reply.sections[0] != want {
 			wrong = append(wrong, fmt.Sprintf("transferred:\n%s\nasked for:\n%s", want, reply.dig()))
 		}
@@ -304,8 +331,8 @@ func (p *pair) checkRecords(a asker, zone string, records []dns.RR) (wrong []str
 		if err != nil || p.zoneOf(name) != zone {
 			continue
 		}
-		reply := newAnswer(p.ours.ask(question{name: name, qtype: dns.TypePTR, tcp: true}, patient))
-		if got := asText(sets[key{name, dns.TypePTR}]); reply.has(dns.TypePTR) && got != reply.sections[0] {
+		reply := p.askOurs(a.c, question{name: name, qtype: dns.TypePTR, tcp: true})
+		if got := asText(sets[key{name, dns.TypePTR}]); reply.has(dns.TypePTR) && reply.reply.Authoritative && got != reply.sections[0] {
 			wrong = append(wrong, fmt.Sprintf("asked for:\n%s\ntransferred:\n%s", reply.dig(), got))
 		}
 	}

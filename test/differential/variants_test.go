@@ -16,6 +16,10 @@ type variant struct {
 	name     string
 	corefile string
 	zones    []string // those of the kubernetes block, as it normalizes them
+	// clustersets are those of them that are zones of a clusterset.
+	clustersets []string
+	// share is how many of a hundred questions that others get this variant gets; 0 is all of them.
+	share int
 
 	noEndpoints   bool
 	podNames      bool // endpoint_pod_names
@@ -196,6 +200,70 @@ var variants = []*variant{
 }`,
 		bind: true, transfers: true, ttl: 5, needsOwnAddrs: true,
 	},
+	{
+		name:  "clusterset",
+		zones: []string{"cluster.local.", "clusterset.local.", "in-addr.arpa.", "ip6.arpa."},
+		corefile: `.:PORT {
+    kubernetes cluster.local clusterset.local in-addr.arpa ip6.arpa {
+        endpoint API
+        pods insecure
+        multicluster clusterset.local
+    }
+    transfer {
+        to *
+    }
+    forward . OUTSIDE {
+        max_fails 0
+    }
+}`,
+		clustersets: []string{"clusterset.local."}, share: 60,
+		transfers: true, ttl: 5,
+	},
+	{
+		// The clusterset comes first, which is not where PTR records point.
+		name:  "two clustersets",
+		zones: []string{"clusterset.local.", "mcs.example.net.", "cluster.local.", "in-addr.arpa."},
+		corefile: `.:PORT {
+    kubernetes Clusterset.local mcs.example.net cluster.local in-addr.arpa {
+        endpoint API
+        multicluster MCS.example.net clusterset.local
+        endpoint_pod_names
+        ignore empty_service
+        namespaces default ns-a svc edge NAMESPACES
+        labels colour notin (blue)
+        fallthrough
+        ttl 30
+    }
+    transfer {
+        to *
+    }
+    forward . OUTSIDE {
+        max_fails 0
+    }
+}`,
+		clustersets: []string{"clusterset.local.", "mcs.example.net."}, share: 60,
+		podNames: true, ignoreEmpty: true, transfers: true, ttl: 30, fall: []string{"."},
+		namespaces: []string{"default", "ns-a", "svc", "edge", markerNamespace, markerToggle(0), markerToggle(1)},
+		labels:     "colour notin (blue)",
+	},
+	{
+		name:  "clusterset without endpoints",
+		zones: []string{"cluster.local.", "clusterset.local."},
+		corefile: `.:PORT {
+    kubernetes cluster.local clusterset.local {
+        endpoint API
+        multicluster clusterset.local
+        noendpoints
+        namespace_labels colour notin (green)
+    }
+    transfer {
+        to *
+    }
+}`,
+		clustersets: []string{"clusterset.local."}, share: 40,
+		noEndpoints: true, transfers: true, ttl: 5,
+		nsLabels: "colour notin (green)",
+	},
 }
 
 // write fills in the addresses of a Corefile.
@@ -208,10 +276,18 @@ func write(corefile, api, outside, port string, own []netip.Addr) string {
 		"NAMESPACES", fmt.Sprintf("%s %s %s", markerNamespace, markerToggle(0), markerToggle(1))).Replace(corefile)
 }
 
-// primary is the zone that PTR records point into.
+// primary is the zone that PTR records point into: the first with names of Services.
 func (v *variant) primary() string {
+	return v.zones[slices.IndexFunc(v.zones, func(z string) bool { return !isReverse(z) && !v.isClusterset(z) })]
+}
+
+// forward is the first zone that is no reverse zone.
+func (v *variant) forward() string {
 	return v.zones[slices.IndexFunc(v.zones, func(z string) bool { return !isReverse(z) })]
 }
+
+// isClusterset tells whether the names of a zone are those of ServiceImports.
+func (v *variant) isClusterset(zone string) bool { return slices.Contains(v.clustersets, zone) }
 
 // zoneOf returns the most specific zone that a name is in, or "".
 func (v *variant) zoneOf(name string) (zone string) {

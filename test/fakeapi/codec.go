@@ -71,10 +71,11 @@ func newCodecs() (*codecs, error) {
 }
 
 // representation is the form of objects which a client asked for: an encoding,
-// and whole objects or only their metadata.
+// a version of their API, and whole objects or only their metadata.
 type representation struct {
 	codecs       *codecs
 	encoding     *encoding
+	version      string
 	metadataOnly bool
 	metadataList bool // the client named the kind for lists
 }
@@ -90,28 +91,37 @@ func (r representation) contentType() string {
 // fits tells whether metadata was asked for by the kind which goes with the
 // object at hand, one or a list of a resource.
 func (r representation) fits(res *resource, list bool) error {
-	group := "core"
-	if res.gv.Group != "" {
-		group, _, _ = strings.Cut(res.gv.Group, ".")
+	goType := "core." + res.kind
+	if res.group != "" {
+		group, _, _ := strings.Cut(res.group, ".")
+		goType = group + "." + res.kind
+	}
+	if res.custom != nil {
+		goType = "unstructured.Unstructured"
 	}
 	switch {
 	case !r.metadataOnly || r.metadataList == list:
 		return nil
 	case list:
-		return errNotAcceptable(fmt.Sprintf("you requested %s, but the requested object is a list (*%s.%sList)", partialKind, group, res.kind))
+		return errNotAcceptable(fmt.Sprintf("you requested %s, but the requested object is a list (*%sList)", partialKind, goType))
+	case res.custom != nil:
+		return errNoList()
 	default:
-		return errNotAcceptable(fmt.Sprintf("you requested %s, but the requested object is not a list (*%s.%s)", partialListKind, group, res.kind))
+		return errNotAcceptable(fmt.Sprintf("you requested %s, but the requested object is not a list (*%s)", partialListKind, goType))
 	}
 }
 
 // single gives an object which the encoding's serializer writes as v. Whole
-// protobuf objects are not encoded anew, only wrapped.
+// protobuf objects are not encoded anew, only wrapped, and so are those of
+// custom resources.
 func (r representation) single(v *version) (runtime.Object, error) {
 	switch {
 	case r.metadataOnly:
-		return partial(v)
+		return v.partial()
+	case v.res.custom != nil:
+		return &runtime.Unknown{Raw: customJSON(v.res.gvk(r.version), v.raw), ContentType: runtime.ContentTypeJSON}, nil
 	case r.encoding == r.codecs.protobuf:
-		apiVersion, kind := v.res.gvk().ToAPIVersionAndKind()
+		apiVersion, kind := v.res.gvk(r.version).ToAPIVersionAndKind()
 		return &runtime.Unknown{TypeMeta: runtime.TypeMeta{APIVersion: apiVersion, Kind: kind}, Raw: v.raw}, nil
 	default:
 		return v.decode(r.codecs)
@@ -123,12 +133,15 @@ func (r representation) single(v *version) (runtime.Object, error) {
 // annotation that says so.
 func (r representation) bookmark(res *resource, rv uint64, initialEventsEnd bool) runtime.Object {
 	var obj object
-	if r.metadataOnly {
+	switch {
+	case r.metadataOnly:
 		obj = &metav1.PartialObjectMetadata{}
 		obj.GetObjectKind().SetGroupVersionKind(metav1.SchemeGroupVersion.WithKind(partialKind))
-	} else {
+	case res.custom != nil:
+		obj = customBookmark(res.gvk(r.version))
+	default:
 		obj = res.newObject()
-		obj.GetObjectKind().SetGroupVersionKind(res.gvk())
+		obj.GetObjectKind().SetGroupVersionKind(res.gvk(r.version))
 	}
 	obj.SetResourceVersion(strconv.FormatUint(rv, 10))
 	if initialEventsEnd {
@@ -139,9 +152,13 @@ func (r representation) bookmark(res *resource, rv uint64, initialEventsEnd bool
 
 // list gives an object which the encoding's serializer writes as the typed
 // list of versions.
-func (r representation) list(res *resource, meta metav1.ListMeta, versions []*version) (*list, error) {
+func (r representation) list(res *resource, meta metav1.ListMeta, versions []*version) (runtime.Object, error) {
+	gvk := res.gvk(r.version)
+	if res.custom != nil && !r.metadataOnly {
+		return customList(gvk, meta, versions)
+	}
 	l := &list{ListMeta: meta, Items: make([]listItem, len(versions))}
-	gvk := res.gv.WithKind(res.kind + "List")
+	gvk.Kind += "List"
 	if r.metadataOnly {
 		gvk = metav1.SchemeGroupVersion.WithKind(partialListKind)
 	}
@@ -177,18 +194,6 @@ func (r representation) listItem(v *version) ([]byte, error) {
 		return nil, fmt.Errorf("encode list element: %w", err)
 	}
 	return buf.Bytes(), nil
-}
-
-// partial gives the metadata of v alone. Metadata is the first field of every
-// API object, so that its bytes can be read as those of a
-// PartialObjectMetadata, which ignores the other fields.
-func partial(v *version) (*metav1.PartialObjectMetadata, error) {
-	p := &metav1.PartialObjectMetadata{}
-	if err := p.Unmarshal(v.raw); err != nil {
-		return nil, fmt.Errorf("decode metadata of %s %s/%s: %w", v.res.name, v.key.namespace, v.key.name, err)
-	}
-	p.SetGroupVersionKind(metav1.SchemeGroupVersion.WithKind(partialKind))
-	return p, nil
 }
 
 // list has the fields, JSON names and protobuf tags of every typed list, with

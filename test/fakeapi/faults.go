@@ -23,6 +23,13 @@ func (s *Server) Hang(resource string, hung bool) {
 // see DropWatches. To have connections refused, use Close and Listen.
 func (s *Server) Refuse(refuse bool) { s.refuse.Store(refuse) }
 
+// Forbid makes the server answer every request about a resource, or about all
+// when it is "", with 403, as it does where RBAC allows nothing. Open watches
+// stay; see DropWatches.
+func (s *Server) Forbid(resource string, forbid bool) {
+	s.setCollections(resource, func(c *collection) { c.forbidden = forbid })
+}
+
 // Expire forgets the history, so that a watch from any resource version handed
 // out so far, the present one too, gets "410 Expired". Open watches go on.
 func (s *Server) Expire() {

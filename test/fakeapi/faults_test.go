@@ -134,6 +134,32 @@ func TestRefuse(t *testing.T) {
 	}
 }
 
+// TestForbid checks for 403 about one resource, in the words of a real server,
+// while others and open watches go on.
+func TestForbid(t *testing.T) {
+	srv := start(t)
+	c := client(t, srv, protobufType).CoreV1()
+	before := opened(t, c.Services(""), metav1.ListOptions{ResourceVersion: text(srv.ResourceVersion())})
+	srv.Forbid(Services, true)
+	_, err := c.Services("").List(context.Background(), metav1.ListOptions{})
+	const want = `services is forbidden: User "test" cannot list resource "services" in API group "" at the cluster scope`
+	if !apierrors.IsForbidden(err) || err.Error() != want {
+		t.Errorf("list: got %v, want %s", err, want)
+	}
+	if _, err := c.Services("").Watch(context.Background(), metav1.ListOptions{}); !apierrors.IsForbidden(err) {
+		t.Errorf("watch: got %v, want it to be forbidden", err)
+	}
+	if _, err := c.Pods("").List(context.Background(), metav1.ListOptions{}); err != nil {
+		t.Errorf("list of another resource: %v", err)
+	}
+	put(t, srv, service("a", "one", ""))
+	expect(t, before, "ADDED one@"+text(srv.ResourceVersion())+" ")
+	srv.Forbid(Services, false)
+	if _, err := c.Services("").List(context.Background(), metav1.ListOptions{}); err != nil {
+		t.Errorf("list: %v", err)
+	}
+}
+
 // TestCloseAndListen checks that a closed server refuses connections and comes
 // back at the same address with what it had.
 func TestCloseAndListen(t *testing.T) {

@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"net/netip"
 
+	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
@@ -26,18 +27,27 @@ import (
 //   - Every Service has the TCP port "http", 80, which leads to 8080.
 //   - Node n is "node-NNNN", n in four digits, in zone n modulo 3 of "zone-a",
 //     "zone-b" and "zone-c".
+//   - ServiceImport n is "imp-NNNNN", n in five digits, in namespace n modulo
+//     Namespaces. Imports with n from 0 to Imports-1 exist, and the share
+//     Headless of them is headless, spread as with Services. The address of the
+//     others is 10.112.0.0 + 1 + n.
+//   - An import has ten endpoints, five each of "cluster-a" and "cluster-b",
+//     and the port of a Service. The addresses are 100.64.0.0 + 1 + 10n and the
+//     next nine. When it is headless, the hostnames are "imp-NNNNN-0" to
+//     "imp-NNNNN-4" in either cluster.
 //
-// The number of endpoints is exactly Endpoints. Slices hold at most 100
-// endpoints and, like everything else, carry the labels, owners and managed
-// fields which the real controllers write, so that objects weigh what they
-// weigh in a cluster. Seed chooses what need not be computed: the nodes pods
-// are on and the random parts of pod, slice and UIDs' names.
+// The number of endpoints is exactly Endpoints, those of imports not counted.
+// Slices hold at most 100 endpoints and, like everything else, carry the labels,
+// owners and managed fields which the real controllers write, so that objects
+// weigh what they weigh in a cluster. Seed chooses what need not be computed: the
+// nodes pods are on and the random parts of pod, slice and UIDs' names.
 type Generated struct {
 	Services   int
 	Endpoints  int
 	Nodes      int
 	Namespaces int
-	Headless   float64 // share of the Services, from 0 to 1
+	Imports    int
+	Headless   float64 // share of the Services and of the imports, from 0 to 1
 	Seed       uint64
 }
 
@@ -71,18 +81,24 @@ func (g Generated) Validate() error {
 		return fmt.Errorf("nodes: %d is not from 1 to 10000", g.Nodes)
 	case g.Namespaces < 1 || g.Namespaces > 1000:
 		return fmt.Errorf("namespaces: %d is not from 1 to 1000", g.Namespaces)
+	case g.Imports < 0 || g.Imports > 100_000:
+		return fmt.Errorf("imports: %d is not from 0 to 100000", g.Imports)
 	case g.Headless < 0 || g.Headless > 1:
 		return fmt.Errorf("headless: %g is not from 0 to 1", g.Headless)
 	}
 	return nil
 }
 
-// headlessBefore gives how many of the Services before n are headless.
+// headlessBefore gives how many of the Services before n are headless, and how
+// many of the imports.
 func (g Generated) headlessBefore(n int) int {
 	// The small addition keeps shares like 0.1, which floats can't hold, from
 	// falling below whole numbers.
 	return int(float64(n)*g.Headless + 1e-9)
 }
+
+// headless tells whether the n-th Service is headless, and the n-th import.
+func (g Generated) headless(n int) bool { return g.headlessBefore(n+1) > g.headlessBefore(n) }
 
 // headlessNeed gives the endpoints of the first k headless Services.
 func (g Generated) headlessNeed(k int) int {
@@ -116,7 +132,7 @@ func (g Generated) Service(n int) GeneratedService {
 	s := GeneratedService{
 		Namespace: g.Namespace(n % g.Namespaces),
 		Name:      fmt.Sprintf("svc-%05d", n),
-		Headless:  g.headlessBefore(n+1) > g.headlessBefore(n),
+		Headless:  g.headless(n),
 		FirstPod:  g.podsBefore(n),
 	}
 	s.Endpoints = g.podsBefore(n+1) - s.FirstPod
@@ -151,8 +167,8 @@ func addressAfter(first string, n int) string {
 }
 
 // Each gives every object of the cluster to use, namespaces first, then nodes,
-// and each Service before its slices. It stops at the first error. Objects may
-// be kept, or changed.
+// then each Service before its slices, and each import before its own. It stops
+// at the first error. Objects may be kept, or changed.
 func (g Generated) Each(use func(runtime.Object) error) error {
 	if err := g.Validate(); err != nil {
 		return fmt.Errorf("generate: %w", err)
@@ -168,13 +184,25 @@ func (g Generated) Each(use func(runtime.Object) error) error {
 		}
 	}
 	for n := range g.Services {
-		if err := use(g.ServiceObject(n)); err != nil {
+		if err := useWithSlices(use, g.ServiceObject(n), g.SliceObjects(n)); err != nil {
 			return err
 		}
-		for _, slice := range g.SliceObjects(n) {
-			if err := use(slice); err != nil {
-				return err
-			}
+	}
+	for n := range g.Imports {
+		if err := useWithSlices(use, g.ImportObject(n), g.ImportSliceObjects(n)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func useWithSlices(use func(runtime.Object) error, owner runtime.Object, slices []*discoveryv1.EndpointSlice) error {
+	if err := use(owner); err != nil {
+		return err
+	}
+	for _, slice := range slices {
+		if err := use(slice); err != nil {
+			return err
 		}
 	}
 	return nil

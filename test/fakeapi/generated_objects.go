@@ -3,6 +3,7 @@ package fakeapi
 import (
 	"fmt"
 	"maps"
+	"math/rand/v2"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -19,6 +20,8 @@ const (
 	randomNode
 	randomService
 	randomSlices
+	randomImport
+	randomImportSlices
 )
 
 // generatedImages is how many container images a node reports.
@@ -157,43 +160,61 @@ func (g Generated) SliceObjects(n int) []*discoveryv1.EndpointSlice {
 	if s.Headless {
 		labels[corev1.IsHeadlessService] = ""
 	}
-	replicaSet := suffix(r, 10)
-	name, protocol, port := "http", corev1.ProtocolTCP, int32(8080)
+	replicaSet := s.Name + "-" + suffix(r, 10)
 	var slices []*discoveryv1.EndpointSlice
 	for first := 0; first < s.Endpoints; first += maxSliceEndpoints {
-		slice := &discoveryv1.EndpointSlice{
-			ObjectMeta: metav1.ObjectMeta{
-				Namespace: s.Namespace, Name: s.Name + "-" + suffix(r, 5), GenerateName: s.Name + "-",
-				UID: types.UID(uid(r)), Generation: 1, CreationTimestamp: generatedTime(), Labels: maps.Clone(labels),
-				Annotations: map[string]string{corev1.EndpointsLastChangeTriggerTime: "2026-01-01T00:00:00Z"},
-				OwnerReferences: []metav1.OwnerReference{
-					*metav1.NewControllerRef(&metav1.ObjectMeta{Name: s.Name, UID: owner}, corev1.SchemeGroupVersion.WithKind("Service")),
-				},
-				ManagedFields: []metav1.ManagedFieldsEntry{managed("kube-controller-manager", "discovery.k8s.io/v1", "",
-					`{"f:addressType":{},"f:endpoints":{},"f:metadata":{"f:annotations":{".":{},"f:endpoints.kubernetes.io/last-change-trigger-time":{}},"f:generateName":{},"f:labels":{".":{},"f:app.kubernetes.io/instance":{},"f:app.kubernetes.io/managed-by":{},"f:app.kubernetes.io/name":{},"f:app.kubernetes.io/version":{},"f:endpointslice.kubernetes.io/managed-by":{},"f:helm.sh/chart":{},"f:kubernetes.io/service-name":{}},"f:ownerReferences":{".":{},"k:{\"uid\":\"`+string(owner)+`\"}":{}}},"f:ports":{}}`)},
-			},
-			AddressType: discoveryv1.AddressTypeIPv4,
-			Ports:       []discoveryv1.EndpointPort{{Name: &name, Protocol: &protocol, Port: &port}},
-		}
+		slice := emptySlice(r, s.Namespace, s.Name,
+			metav1.NewControllerRef(&metav1.ObjectMeta{Name: s.Name, UID: owner}, corev1.SchemeGroupVersion.WithKind("Service")))
+		slice.Labels = maps.Clone(labels)
+		slice.Annotations = map[string]string{corev1.EndpointsLastChangeTriggerTime: "2026-01-01T00:00:00Z"}
+		slice.ManagedFields = []metav1.ManagedFieldsEntry{managed("kube-controller-manager", "discovery.k8s.io/v1", "",
+			`{"f:addressType":{},"f:endpoints":{},"f:metadata":{"f:annotations":{".":{},"f:endpoints.kubernetes.io/last-change-trigger-time":{}},"f:generateName":{},"f:labels":{".":{},"f:app.kubernetes.io/instance":{},"f:app.kubernetes.io/managed-by":{},"f:app.kubernetes.io/name":{},"f:app.kubernetes.io/version":{},"f:endpointslice.kubernetes.io/managed-by":{},"f:helm.sh/chart":{},"f:kubernetes.io/service-name":{}},"f:ownerReferences":{".":{},"k:{\"uid\":\"`+string(owner)+`\"}":{}}},"f:ports":{}}`)}
 		for i := first; i < min(first+maxSliceEndpoints, s.Endpoints); i++ {
-			node, zone := g.Node(r.IntN(g.Nodes))
-			ready, serving, terminating := true, true, false
-			e := discoveryv1.Endpoint{
-				Addresses:  []string{g.PodIP(s.FirstPod + i)},
-				Conditions: discoveryv1.EndpointConditions{Ready: &ready, Serving: &serving, Terminating: &terminating},
-				NodeName:   &node,
-				Zone:       &zone,
-				TargetRef:  &corev1.ObjectReference{Kind: "Pod", Namespace: s.Namespace, UID: types.UID(uid(r))},
-			}
+			e := g.readyEndpoint(r, s.Namespace, g.PodIP(s.FirstPod+i))
 			if s.Headless {
-				hostname := s.Hostname(i)
-				e.Hostname, e.TargetRef.Name = &hostname, hostname
-			} else {
-				e.TargetRef.Name = s.Name + "-" + replicaSet + "-" + suffix(r, 5)
+				e.Hostname = new(s.Hostname(i))
 			}
+			e.TargetRef.Name = podName(r, e.Hostname, replicaSet)
 			slice.Endpoints = append(slice.Endpoints, e)
 		}
 		slices = append(slices, slice)
 	}
 	return slices
+}
+
+// emptySlice gives a slice without labels and endpoints, of an owner in a
+// namespace.
+func emptySlice(r *rand.Rand, namespace, service string, owner *metav1.OwnerReference) *discoveryv1.EndpointSlice {
+	name, protocol, port := "http", corev1.ProtocolTCP, int32(8080)
+	return &discoveryv1.EndpointSlice{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: namespace, Name: service + "-" + suffix(r, 5), GenerateName: service + "-",
+			UID: types.UID(uid(r)), Generation: 1, CreationTimestamp: generatedTime(),
+			OwnerReferences: []metav1.OwnerReference{*owner},
+		},
+		AddressType: discoveryv1.AddressTypeIPv4,
+		Ports:       []discoveryv1.EndpointPort{{Name: &name, Protocol: &protocol, Port: &port}},
+	}
+}
+
+// readyEndpoint gives an endpoint on a random node, whose pod has no name yet.
+func (g Generated) readyEndpoint(r *rand.Rand, namespace, address string) discoveryv1.Endpoint {
+	node, zone := g.Node(r.IntN(g.Nodes))
+	ready, serving, terminating := true, true, false
+	return discoveryv1.Endpoint{
+		Addresses:  []string{address},
+		Conditions: discoveryv1.EndpointConditions{Ready: &ready, Serving: &serving, Terminating: &terminating},
+		NodeName:   &node,
+		Zone:       &zone,
+		TargetRef:  &corev1.ObjectReference{Kind: "Pod", Namespace: namespace, UID: types.UID(uid(r))},
+	}
+}
+
+// podName gives the name of a pod: its hostname, or a random one of a replica
+// set.
+func podName(r *rand.Rand, hostname *string, replicaSet string) string {
+	if hostname != nil {
+		return *hostname
+	}
+	return replicaSet + "-" + suffix(r, 5)
 }

@@ -17,8 +17,9 @@ const (
 // negotiate picks the representation for a request from its Accept header:
 // the first acceptable clause of the highest quality. It reports false when the
 // client accepts nothing the server has. Errors have no metadata to show, so
-// that for them only clauses about whole objects count.
-func (c *codecs) negotiate(req *http.Request, forError bool) (representation, bool) {
+// that for them only clauses about whole objects count. Whole custom objects
+// are JSON only.
+func (c *codecs) negotiate(req *http.Request, forError, forCustom bool) (representation, bool) {
 	header := strings.Join(req.Header.Values("Accept"), ",")
 	if strings.TrimSpace(header) == "" {
 		return representation{codecs: c, encoding: c.json}, true
@@ -51,6 +52,9 @@ func (c *codecs) negotiate(req *http.Request, forError bool) (representation, bo
 			}
 			r.metadataOnly, r.metadataList = true, as == partialListKind
 		}
+		if forCustom && r.encoding == c.protobuf && !r.metadataOnly {
+			continue
+		}
 		quality := 1.0
 		if q, err := strconv.ParseFloat(params["q"], 64); err == nil {
 			quality = q
@@ -67,6 +71,6 @@ func (c *codecs) negotiate(req *http.Request, forError bool) (representation, bo
 // negotiateError picks the encoding for an error: one which the client accepts
 // for whole objects, or else JSON.
 func (c *codecs) negotiateError(req *http.Request) *encoding {
-	r, _ := c.negotiate(req, true)
+	r, _ := c.negotiate(req, true, false)
 	return r.encoding
 }

@@ -25,7 +25,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
+	"sigs.k8s.io/mcs-api/config/crd"
 
 	"github.com/nearside-dns/nearside/test/controlplane"
 	"github.com/nearside-dns/nearside/test/fakeapi"
@@ -108,6 +108,7 @@ func questions() []question {
 // TestAsRealServer compares the fake server to a real kube-apiserver.
 func TestAsRealServer(t *testing.T) {
 	plane := controlplane.Start(t)
+	t.Run("definitions", func(t *testing.T) { testDefinitions(t, plane) })
 	t.Run("answers", func(t *testing.T) { testAnswers(t, plane) })
 	t.Run("changes", func(t *testing.T) { testChanges(t, plane) })
 }
@@ -117,25 +118,23 @@ func TestAsRealServer(t *testing.T) {
 // differ.
 func testAnswers(t *testing.T, plane *controlplane.ControlPlane) {
 	fill(t, plane.Client())
-	srv := fakeapi.New()
-	if err := srv.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := srv.Close(); err != nil {
-			t.Error(err)
-		}
-	})
+	srv := startFake(t)
 	copyAll(t, plane.Client(), srv)
-	config, err := clientcmd.BuildConfigFromFlags("", plane.Kubeconfig())
-	if err != nil {
+	r := newReal(t, plane)
+	if err := srv.ServeVersions(fakeapi.ClusterProperties); err != nil {
 		t.Fatal(err)
 	}
-	client, err := rest.HTTPClientFor(config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	// All at once, as watches take a second each.
+	r.define(t, crd.ServiceImportCRD)
+	agree(t, r, srv, discoveryQuestions())
+	fillCustom(t, r, srv)
+	compareAnswers(t, r, srv, questions())
+	compareAnswers(t, r, srv, customQuestions())
+}
+
+// compareAnswers asks both servers all questions at once, as watches take a
+// second each.
+func compareAnswers(t *testing.T, r real, srv *fakeapi.Server, questions []question) {
+	t.Helper()
 	type answers struct {
 		question
 		real, fake       string
@@ -143,10 +142,10 @@ func testAnswers(t *testing.T, plane *controlplane.ControlPlane) {
 	}
 	var wait sync.WaitGroup
 	var all []*answers
-	for _, q := range questions() {
+	for _, q := range questions {
 		a := &answers{question: q}
 		all = append(all, a)
-		wait.Go(func() { a.real, a.realErr = ask(client, config.Host, q) })
+		wait.Go(func() { a.real, a.realErr = ask(r.client, r.config.Host, q) })
 		wait.Go(func() { a.fake, a.fakeErr = ask(http.DefaultClient, srv.URL(), q) })
 	}
 	wait.Wait()
@@ -250,8 +249,20 @@ func compact(body []byte) (string, error) {
 }
 
 // unequal is what two servers with the same objects may differ in: resource
-// versions, and tokens made of them.
-var unequal = regexp.MustCompile(`("resourceVersion":|"continue":)"[^"]+"|resource version: \d+(, current: \d+| \(\d+\))?|"message":"[^"]*(Available representations|media types)[^"]*"`)
+// versions, tokens made of them, and the hash of a version of the API.
+var unequal = regexp.MustCompile(`("resourceVersion":|"continue":)"[^"]+"|resource version: \d+(, current: \d+| \(\d+\))?|,"storageVersionHash":"[^"]*"|"message":"[^"]*(Available representations|media types)[^"]*"`)
+
+// withoutBookmarks leaves out the bookmarks of a watch, which a server may send
+// at any time, but not the one at the end of the initial events.
+func withoutBookmarks(documents string) string {
+	var rest strings.Builder
+	for line := range strings.Lines(documents) {
+		if !strings.HasPrefix(line, `{"type":"BOOKMARK"`) || strings.Contains(line, metav1.InitialEventsAnnotationKey) {
+			rest.WriteString(line)
+		}
+	}
+	return rest.String()
+}
 
 // ask gives status, content type and body of an answer. Protobuf bodies are
 // shown as JSON; those of watches only by whether they have content.
@@ -279,6 +290,7 @@ func ask(client *http.Client, url string, q question) (string, error) {
 		if err := errors.Join(scheme.AddToScheme(known), metav1.AddMetaToScheme(known)); err != nil {
 			return "", err
 		}
+		metav1.AddToGroupVersion(known, metav1.Unversioned)
 		obj, gvk, err := serializer.NewCodecFactory(known).UniversalDeserializer().Decode(body, nil, nil)
 		if err != nil {
 			return "", fmt.Errorf("show protobuf: %w", err)
@@ -292,6 +304,7 @@ func ask(client *http.Client, url string, q question) (string, error) {
 		if text, err = compact(body); err != nil {
 			return "", err
 		}
+		text = withoutBookmarks(text)
 	case strings.HasPrefix(contentType, asProtobuf):
 		text = fmt.Sprintf("content: %t", len(body) > 0)
 	}
@@ -302,15 +315,7 @@ func ask(client *http.Client, url string, q question) (string, error) {
 // with selectors are told: types of events, objects, and the order of resource
 // versions.
 func testChanges(t *testing.T, plane *controlplane.ControlPlane) {
-	srv := fakeapi.New()
-	if err := srv.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := srv.Close(); err != nil {
-			t.Error(err)
-		}
-	})
+	srv := startFake(t)
 	fake, err := kubernetes.NewForConfig(&rest.Config{Host: srv.URL()})
 	if err != nil {
 		t.Fatal(err)

@@ -1,6 +1,7 @@
 package fakeapi
 
 import (
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"testing"
@@ -11,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/tools/cache"
+	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 )
 
 // TestReflectorsFollow has client-go's reflectors follow all resources through
@@ -35,6 +37,7 @@ func TestReflectorsFollow(t *testing.T) {
 					Nodes:          follow(t, c.CoreV1().Nodes(), &corev1.Node{}, metav1.ListOptions{}),
 					Namespaces:     follow(t, c.CoreV1().Namespaces(), &corev1.Namespace{}, metav1.ListOptions{}),
 					EndpointSlices: follow(t, c.DiscoveryV1().EndpointSlices(""), &discoveryv1.EndpointSlice{}, metav1.ListOptions{}),
+					ServiceImports: follow(t, betaClient(t, srv, contentType).ServiceImports(""), &mcsv1beta1.ServiceImport{}, metav1.ListOptions{}),
 				}
 				same := func() {
 					t.Helper()
@@ -44,7 +47,7 @@ func TestReflectorsFollow(t *testing.T) {
 				}
 				same()
 				for range 60 {
-					switch r.IntN(10) {
+					switch r.IntN(11) {
 					case 0:
 						srv.DropWatches("")
 					case 1:
@@ -67,6 +70,13 @@ func TestReflectorsFollow(t *testing.T) {
 						}
 					case 6:
 						remove(t, srv, someObjects(r, 20)...)
+					case 7:
+						err1 := srv.ServeVersions(ServiceImports)
+						put(t, srv, someObjects(r, 3)...)
+						err2 := srv.ServeVersions(ServiceImports, "v1beta1")
+						if err := errors.Join(err1, err2); err != nil {
+							t.Fatal(err)
+						}
 					default:
 						put(t, srv, someObjects(r, 5)...)
 					}
@@ -96,7 +106,7 @@ func someObjects(r *rand.Rand, n int) []runtime.Object {
 			Name:      fmt.Sprintf("name%d", r.IntN(12)),
 			Labels:    map[string]string{"colour": []string{"red", "green", "blue"}[r.IntN(3)]},
 		}
-		switch r.IntN(5) {
+		switch r.IntN(6) {
 		case 0:
 			objs[i] = &corev1.Service{ObjectMeta: om, Spec: corev1.ServiceSpec{ClusterIP: fmt.Sprintf("10.0.0.%d", r.IntN(200))}}
 		case 1:
@@ -110,6 +120,9 @@ func someObjects(r *rand.Rand, n int) []runtime.Object {
 		case 4:
 			objs[i] = &discoveryv1.EndpointSlice{ObjectMeta: om, AddressType: discoveryv1.AddressTypeIPv4,
 				Endpoints: []discoveryv1.Endpoint{{Addresses: []string{fmt.Sprintf("10.1.0.%d", r.IntN(200))}}}}
+		case 5:
+			objs[i] = &mcsv1beta1.ServiceImport{ObjectMeta: om, Spec: mcsv1beta1.ServiceImportSpec{
+				Type: mcsv1beta1.ClusterSetIP, IPs: []string{fmt.Sprintf("10.2.0.%d", r.IntN(200))}, Ports: []mcsv1beta1.ServicePort{}}}
 		}
 	}
 	return objs

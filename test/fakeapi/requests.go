@@ -6,18 +6,20 @@ import (
 )
 
 // The verbs of requests. A watch which begins with the present state
-// (sendInitialEvents=true) counts as a verb of its own.
+// (sendInitialEvents=true) counts as a verb of its own, and so does a question
+// for the resources of an API group, of a version or of all.
 const (
 	VerbGet       = "get"
 	VerbList      = "list"
 	VerbWatch     = "watch"
 	VerbWatchList = "watchlist"
+	VerbDiscover  = "discover"
 )
 
 // Request is a kind of request, as Requests counts them.
 type Request struct {
-	Verb     string // VerbGet, VerbList, VerbWatch or VerbWatchList
-	Resource string // such as Services
+	Verb     string // VerbGet and so on
+	Resource string // such as Services; of VerbDiscover a group, or a group and version such as "about.k8s.io/v1"
 	// ContentType is that of the answer's objects, such as
 	// "application/vnd.kubernetes.protobuf" or
 	// "application/json;as=PartialObjectMetadata".

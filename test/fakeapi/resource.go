@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 )
 
 // The names of the served resources, as they stand in paths and as the fault
@@ -20,7 +21,14 @@ const (
 	Nodes          = "nodes"
 	Namespaces     = "namespaces"
 	EndpointSlices = "endpointslices"
+
+	ServiceImports    = "serviceimports"
+	ServiceExports    = "serviceexports"
+	ClusterProperties = "clusterproperties"
 )
+
+// aboutGroup is the API group of ClusterProperties.
+const aboutGroup = "about.k8s.io"
 
 // object is what every served object is: typed and with metadata.
 type object interface {
@@ -31,10 +39,12 @@ type object interface {
 // resource describes one served resource.
 type resource struct {
 	name       string
-	gv         schema.GroupVersion
+	group      string
+	versions   []string // that there are, the preferred one first
 	kind       string
 	namespaced bool
 	newObject  func() object
+	custom     *custom // nil for what is built in
 
 	// fieldLabels are the labels which a field selector may use, apart from
 	// metadata.name (and metadata.namespace where there are namespaces).
@@ -44,10 +54,12 @@ type resource struct {
 }
 
 func (r *resource) groupResource() schema.GroupResource {
-	return schema.GroupResource{Group: r.gv.Group, Resource: r.name}
+	return schema.GroupResource{Group: r.group, Resource: r.name}
 }
 
-func (r *resource) gvk() schema.GroupVersionKind { return r.gv.WithKind(r.kind) }
+func (r *resource) gvk(version string) schema.GroupVersionKind {
+	return schema.GroupVersionKind{Group: r.group, Version: version, Kind: r.kind}
+}
 
 // convertFieldLabel refuses the labels which field selectors can't use, in the
 // words of a real server.
@@ -60,23 +72,27 @@ func (r *resource) convertFieldLabel(label, value string) (string, string, error
 			return label, value, nil
 		}
 	}
-	if len(r.fieldLabels) == 0 {
+	if len(r.fieldLabels) == 0 && r.custom == nil {
 		return "", "", fmt.Errorf("%q is not a known field selector: only %q, %q", label, "metadata.name", "metadata.namespace")
 	}
 	return "", "", fmt.Errorf("field label not supported: %s", label)
 }
 
+// noFields is for resources without fields for field selectors.
+func noFields(runtime.Object) fields.Set { return nil }
+
 // servedResources lists everything the server knows.
 func servedResources() []*resource {
+	v1 := []string{"v1"}
 	return []*resource{
 		{
-			name: Services, gv: corev1.SchemeGroupVersion, kind: "Service", namespaced: true,
+			name: Services, versions: v1, kind: "Service", namespaced: true,
 			newObject:   func() object { return &corev1.Service{} },
 			fieldLabels: []string{"spec.clusterIP", "spec.type"},
 			fields:      serviceFields,
 		},
 		{
-			name: Pods, gv: corev1.SchemeGroupVersion, kind: "Pod", namespaced: true,
+			name: Pods, versions: v1, kind: "Pod", namespaced: true,
 			newObject: func() object { return &corev1.Pod{} },
 			fieldLabels: []string{
 				"spec.nodeName", "spec.restartPolicy", "spec.schedulerName",
@@ -86,21 +102,39 @@ func servedResources() []*resource {
 			fields: podFields,
 		},
 		{
-			name: Nodes, gv: corev1.SchemeGroupVersion, kind: "Node",
+			name: Nodes, versions: v1, kind: "Node",
 			newObject:   func() object { return &corev1.Node{} },
 			fieldLabels: []string{"spec.unschedulable"},
 			fields:      nodeFields,
 		},
 		{
-			name: Namespaces, gv: corev1.SchemeGroupVersion, kind: "Namespace",
+			name: Namespaces, versions: v1, kind: "Namespace",
 			newObject:   func() object { return &corev1.Namespace{} },
 			fieldLabels: []string{"status.phase"},
 			fields:      namespaceFields,
 		},
 		{
-			name: EndpointSlices, gv: discoveryv1.SchemeGroupVersion, kind: "EndpointSlice", namespaced: true,
+			name: EndpointSlices, group: discoveryv1.GroupName, versions: v1, kind: "EndpointSlice", namespaced: true,
 			newObject: func() object { return &discoveryv1.EndpointSlice{} },
-			fields:    func(runtime.Object) fields.Set { return nil },
+			fields:    noFields,
+		},
+		{
+			name: ServiceImports, group: mcsv1beta1.GroupName, versions: []string{"v1beta1", "v1alpha1"}, kind: "ServiceImport", namespaced: true,
+			newObject: func() object { return &mcsv1beta1.ServiceImport{} },
+			fields:    noFields,
+			custom:    &custom{singular: "serviceimport", shortNames: []string{"svcim", "svcimport"}, status: true},
+		},
+		{
+			name: ServiceExports, group: mcsv1beta1.GroupName, versions: []string{"v1beta1", "v1alpha1"}, kind: "ServiceExport", namespaced: true,
+			newObject: func() object { return &mcsv1beta1.ServiceExport{} },
+			fields:    noFields,
+			custom:    &custom{singular: "serviceexport", shortNames: []string{"svcex", "svcexport"}, status: true, absent: true},
+		},
+		{
+			name: ClusterProperties, group: aboutGroup, versions: []string{"v1", "v1beta1", "v1alpha1"}, kind: "ClusterProperty",
+			newObject: func() object { return &ClusterProperty{} },
+			fields:    noFields,
+			custom:    &custom{singular: "clusterproperty"},
 		},
 	}
 }
@@ -118,6 +152,12 @@ func resourceName(obj runtime.Object) (string, error) {
 		return Namespaces, nil
 	case *discoveryv1.EndpointSlice:
 		return EndpointSlices, nil
+	case *mcsv1beta1.ServiceImport:
+		return ServiceImports, nil
+	case *mcsv1beta1.ServiceExport:
+		return ServiceExports, nil
+	case *ClusterProperty:
+		return ClusterProperties, nil
 	}
 	return "", fmt.Errorf("objects of type %T are not served", obj)
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -109,8 +110,9 @@ func (s *Server) Close() error {
 	return nil
 }
 
-// Put creates or updates objects: Services, Pods, Nodes, Namespaces and
-// EndpointSlices, by namespace and name. Each gets the next resource version
+// Put creates or updates objects: Services, Pods, Nodes, Namespaces,
+// EndpointSlices, and ServiceImports and ServiceExports of v1beta1 and
+// ClusterProperties, by namespace and name. Each gets the next resource version
 // and makes an event, even when nothing else of it changed. UID and creation
 // time are filled in when empty. The given objects are copied and not changed.
 // It fails, at the first, on objects of other types.
@@ -205,24 +207,25 @@ func (s *Server) SetHistory(events int) {
 // target is what a path names.
 type target struct {
 	collection *collection
+	version    string // of the API
 	namespace  string // "" is all
 	name       string // "" is a list
 }
 
 // find reads a path: /api/v1/services, /api/v1/namespaces/ns/services/name and
-// so on.
+// so on. Whether the version is served at present does not matter.
 func (s *state) find(path string) (target, bool) {
 	parts := strings.Split(strings.Trim(path, "/"), "/")
+	var t target
 	var group string
 	switch {
 	case len(parts) >= 3 && parts[0] == "api":
-		group, parts = parts[1], parts[2:]
-	case len(parts) >= 4 && parts[0] == "apis":
-		group, parts = parts[1]+"/"+parts[2], parts[3:]
+		t.version, parts = parts[1], parts[2:]
+	case len(parts) >= 4 && parts[0] == "apis" && parts[1] != "":
+		group, t.version, parts = parts[1], parts[2], parts[3:]
 	default:
 		return target{}, false
 	}
-	var t target
 	if len(parts) >= 3 && parts[0] == Namespaces {
 		t.namespace, parts = parts[1], parts[2:]
 	}
@@ -233,7 +236,7 @@ func (s *state) find(path string) (target, bool) {
 	if len(parts) == 2 {
 		t.name = parts[1]
 	}
-	if t.collection == nil || t.collection.res.gv.String() != group {
+	if t.collection == nil || t.collection.res.group != group || !slices.Contains(t.collection.res.versions, t.version) {
 		return target{}, false
 	}
 	namespaced := t.collection.res.namespaced
@@ -247,7 +250,7 @@ func (s *state) find(path string) (target, bool) {
 func (s *Server) serve(w http.ResponseWriter, req *http.Request) {
 	t, ok := s.state.find(req.URL.Path)
 	if !ok {
-		s.servePlain(w, req)
+		s.serveOther(w, req)
 		return
 	}
 	verb, err := requestVerb(req, t)
@@ -255,13 +258,18 @@ func (s *Server) serve(w http.ResponseWriter, req *http.Request) {
 		writeError(w, s.state.codecs.negotiateError(req), err)
 		return
 	}
-	rep, acceptable := s.state.codecs.negotiate(req, false)
+	rep, acceptable := s.state.codecs.negotiate(req, false, t.collection.res.custom != nil)
+	rep.version = t.version
 	s.requests.add(Request{Verb: verb, Resource: t.collection.res.name, ContentType: rep.contentType()})
 	switch {
 	case s.refuse.Load():
 		err = apierrors.NewServiceUnavailable("the server is refusing requests")
+	case s.forbids(t.collection):
+		err = errForbidden(verb, t)
+	case !s.serves(t):
+		answerNoPage(w)
 	case !acceptable:
-		err = errMediaType()
+		err = errMediaType(t.collection.res)
 	case verb == VerbGet:
 		err = s.get(w, req, t, rep)
 	case verb == VerbList:
@@ -274,8 +282,23 @@ func (s *Server) serve(w http.ResponseWriter, req *http.Request) {
 	}
 }
 
-// servePlain answers what is not about a resource: health and version.
-func (s *Server) servePlain(w http.ResponseWriter, req *http.Request) {
+// forbids tells whether requests about a collection are refused with 403.
+func (s *Server) forbids(c *collection) bool {
+	s.state.mu.Lock()
+	defer s.state.mu.Unlock()
+	return c.forbidden
+}
+
+// serves tells whether the version of its API that a path names is served.
+func (s *Server) serves(t target) bool {
+	s.state.mu.Lock()
+	defer s.state.mu.Unlock()
+	return slices.Contains(t.collection.served, t.version)
+}
+
+// serveOther answers what is not about a resource: health, version and
+// discovery.
+func (s *Server) serveOther(w http.ResponseWriter, req *http.Request) {
 	if s.refuse.Load() {
 		writeError(w, s.state.codecs.negotiateError(req), apierrors.NewServiceUnavailable("the server is refusing requests"))
 		return
@@ -288,7 +311,7 @@ func (s *Server) servePlain(w http.ResponseWriter, req *http.Request) {
 		body = `{"major":"1","minor":"37","gitVersion":"v1.37.1","platform":"linux/amd64"}`
 		contentType = "application/json"
 	default:
-		writeError(w, s.state.codecs.negotiateError(req), errNoSuchPath())
+		s.discover(w, req)
 		return
 	}
 	w.Header().Set("Content-Type", contentType)

@@ -42,8 +42,12 @@ type collection struct {
 	firstSeq uint64   // number of events[0], counted from the beginning of time
 	oldest   uint64   // watches from a resource version below this are refused
 
+	served []string // versions of the API
+
 	frozen bool // watches deliver nothing
 	hung   bool // lists and gets don't answer
+
+	forbidden bool // requests are answered with 403
 
 	changed chan struct{} // closed and replaced at every change of the above
 }
@@ -69,12 +73,16 @@ func (e *event) last(c *codecs) (*version, error) {
 func newState(c *codecs) *state {
 	s := &state{codecs: c, rv: firstRV, history: defaultHistory, collections: map[string]*collection{}}
 	for _, res := range servedResources() {
-		s.collections[res.name] = &collection{
+		c := &collection{
 			res:     res,
 			objects: map[key]*version{},
 			oldest:  firstRV,
 			changed: make(chan struct{}),
 		}
+		if res.custom == nil || !res.custom.absent {
+			c.served = res.versions
+		}
+		s.collections[res.name] = c
 	}
 	return s
 }
@@ -134,7 +142,7 @@ func (s *state) fill(obj object, prev *version) error {
 	uid := types.UID(fmt.Sprintf("00000000-0000-4000-8000-%012x", s.rv+1))
 	when := metav1.NewTime(time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC))
 	if prev != nil {
-		meta, err := partial(prev)
+		meta, err := prev.partial()
 		if err != nil {
 			return err
 		}

@@ -64,7 +64,20 @@ func errNotAcceptable(message string) error {
 	}}
 }
 
-func errMediaType() error {
+// errForbidden is what a real server says to a user whom RBAC allows nothing.
+func errForbidden(verb string, t target) error {
+	if verb == VerbWatchList {
+		verb = VerbWatch
+	}
+	res := t.collection.res
+	return apierrors.NewForbidden(res.groupResource(), t.name, fmt.Errorf(
+		"User %q cannot %s resource %q in API group %q at the cluster scope", "test", verb, res.name, res.group))
+}
+
+func errMediaType(res *resource) error {
+	if res.custom != nil {
+		return errNotAcceptable("only the following media types are accepted: application/json")
+	}
 	return &apierrors.StatusError{ErrStatus: metav1.Status{
 		Status:  metav1.StatusFailure,
 		Code:    http.StatusNotAcceptable,
@@ -74,6 +87,24 @@ func errMediaType() error {
 	}}
 }
 
+// errNoList is what a real server says of a custom object whose metadata was
+// asked for as those of a list.
+func errNoList() error {
+	return &apierrors.StatusError{ErrStatus: metav1.Status{
+		Status:  metav1.StatusFailure,
+		Code:    http.StatusInternalServerError,
+		Message: "content is not a list",
+	}}
+}
+
+// answerNoPage writes what a real server says of a path in no API group that it
+// has, and of one of a custom resource that it doesn't serve.
+func answerNoPage(w http.ResponseWriter) {
+	http.Error(w, "404 page not found", http.StatusNotFound)
+}
+
+// errNoSuchPath is what a real server says of a path in an API group that is
+// built in.
 func errNoSuchPath() error {
 	return &apierrors.StatusError{ErrStatus: metav1.Status{
 		Status:  metav1.StatusFailure,

@@ -1,10 +1,10 @@
 package fakeapi
 
 import (
-	"bytes"
+	"encoding/json"
 	"fmt"
-	"strconv"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
 )
@@ -21,13 +21,14 @@ func (k key) less(o key) bool {
 
 // version is one state of one object. It never changes once made. The object
 // is kept as its protobuf bytes, which lists and watches send as they are;
-// other forms are decoded from them when asked for.
+// other forms are decoded from them when asked for. That of a custom resource
+// is kept as JSON.
 type version struct {
 	res    *resource
 	key    key
 	rv     uint64 // resource version
 	uid    string
-	raw    []byte // protobuf message, without the "k8s\x00" envelope
+	raw    []byte // protobuf message, without the "k8s\x00" envelope; or see customRaw
 	labels labels.Set
 	fields fields.Set
 }
@@ -35,9 +36,8 @@ type version struct {
 // newVersion encodes obj, which the caller no longer uses afterwards, at the
 // resource version rv.
 func newVersion(c *codecs, res *resource, obj object, rv uint64) (*version, error) {
-	obj.SetResourceVersion(strconv.FormatUint(rv, 10))
-	var buf bytes.Buffer
-	if err := c.protobuf.stream.Encode(obj, &buf); err != nil {
+	raw, err := encodeRaw(c, res, obj, rv)
+	if err != nil {
 		return nil, fmt.Errorf("encode %s %s/%s: %w", res.name, obj.GetNamespace(), obj.GetName(), err)
 	}
 	return &version{
@@ -45,21 +45,38 @@ func newVersion(c *codecs, res *resource, obj object, rv uint64) (*version, erro
 		key:    key{obj.GetNamespace(), obj.GetName()},
 		rv:     rv,
 		uid:    string(obj.GetUID()),
-		raw:    bytes.Clone(buf.Bytes()),
+		raw:    raw,
 		labels: obj.GetLabels(),
 		fields: res.fields(obj),
 	}, nil
 }
 
-// decode gives the object back, with kind and apiVersion set.
+// decode gives the object back, with kind and apiVersion set: those of the
+// resource's preferred version.
 func (v *version) decode(c *codecs) (object, error) {
 	obj := v.res.newObject()
-	gvk := v.res.gvk()
-	if _, _, err := c.protobuf.stream.Decode(v.raw, &gvk, obj); err != nil {
+	if err := decodeRaw(c, v.res, v.raw, obj); err != nil {
 		return nil, fmt.Errorf("decode %s %s/%s: %w", v.res.name, v.key.namespace, v.key.name, err)
 	}
-	obj.GetObjectKind().SetGroupVersionKind(gvk)
+	obj.GetObjectKind().SetGroupVersionKind(v.res.gvk(v.res.versions[0]))
 	return obj, nil
+}
+
+// partial gives the metadata of the object alone. Metadata is the first field
+// of every API object, so that its bytes can be read as those of a
+// PartialObjectMetadata, which ignores the other fields.
+func (v *version) partial() (p *metav1.PartialObjectMetadata, err error) {
+	p = &metav1.PartialObjectMetadata{}
+	if v.res.custom != nil {
+		err = json.Unmarshal(v.raw, p)
+	} else {
+		err = p.Unmarshal(v.raw)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("decode metadata of %s %s/%s: %w", v.res.name, v.key.namespace, v.key.name, err)
+	}
+	p.SetGroupVersionKind(metav1.SchemeGroupVersion.WithKind(partialKind))
+	return p, nil
 }
 
 // at gives the same state under another resource version, as the last state of

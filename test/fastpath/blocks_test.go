@@ -14,6 +14,7 @@ import (
 
 	"github.com/miekg/dns"
 
+	"github.com/nearside-dns/nearside/test/daemon"
 	"github.com/nearside-dns/nearside/test/netns"
 )
 
@@ -59,7 +60,7 @@ func TestBlocksApart(t *testing.T) {
 			t.Errorf("%s answers %v, want %s", host, m.Answer, want)
 		}
 	}
-	if s.scrape(t).sum(answeredTotal) == 0 {
+	if s.scrape(t).Sum(answeredTotal) == 0 {
 		t.Error("nothing was answered from what is kept")
 	}
 }
@@ -100,7 +101,7 @@ func TestNamesDoNotWait(t *testing.T) {
 		conn.send(t, cookie(fmt.Sprintf("c%d.test.", i)))
 	}
 	within(t, "the chain of the one block is full", func() bool {
-		return s.scrape(t).sum(droppedTotal, `reason="overload"`) == 90
+		return s.scrape(t).Sum(droppedTotal, "reason", "overload") == 90
 	})
 	other := dial(t, "udp", "127.0.0.1", s)
 	for i := range 20 {
@@ -125,7 +126,7 @@ func TestReloadOverIPv6(t *testing.T) {
 		}
 	}
 	configure("cache")
-	p := bed.Upstream.Start(t, program(t, "clusterdns"), "-conf", path)
+	p := bed.Upstream.Start(t, daemon.Program(t, "clusterdns"), "-conf", path)
 	within(t, "the start line", func() bool { return strings.Contains(p.Output(), "fast path for .") })
 	check := func(when string) {
 		t.Helper()

@@ -84,7 +84,7 @@ func TestEligible(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
-			p := daemon.Start(t, program(t, tc.program), tc.corefile)
+			p := daemon.Start(t, daemon.Program(t, tc.program), tc.corefile)
 			fill := func(s string) string { return strings.ReplaceAll(s, "PORT", fmt.Sprint(p.Port)) }
 			for _, want := range tc.want {
 				within(t, fill(want), func() bool { return strings.Count(p.Output(), "plugin/fastpath: "+fill(want)+"\n") == 1 })
@@ -117,12 +117,12 @@ func TestOneBlockPrevented(t *testing.T) {
 			for range 3 {
 				udp.ask(t, pack(t, newQuery(tc.name, tc.qtype)))
 			}
-			var now samples
+			var now daemon.Samples
 			within(t, "the queries are counted", func() bool {
-				now = s.scrape(t).since(before)
-				return now.sum(answeredTotal)+now.sum(handedOverTotal) == 3
+				now = s.scrape(t).Since(before)
+				return now.Sum(answeredTotal)+now.Sum(handedOverTotal) == 3
 			})
-			if hits := int(now.sum(answeredTotal)); hits != tc.hits {
+			if hits := int(now.Sum(answeredTotal)); hits != tc.hits {
 				t.Errorf("%d of 3 queries were answered by the fast path, want %d", hits, tc.hits)
 			}
 		})
@@ -149,7 +149,7 @@ func TestWrongArguments(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
-			p := daemon.Launch(t, program(t, "clusterdns"), ".:PORT {\n"+tc.directive+"\n}\n")
+			p := daemon.Launch(t, daemon.Program(t, "clusterdns"), ".:PORT {\n"+tc.directive+"\n}\n")
 			code, err := p.Wait(2 * bounded)
 			if err != nil {
 				t.Fatal(err)

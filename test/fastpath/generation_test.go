@@ -60,7 +60,7 @@ func TestChangeIsSeen(t *testing.T) {
 			s := start(t, "clusterdns", strings.ReplaceAll(clusterBlock(folder, more), "FASTPATH", ""))
 			udp := []*wire{dial(t, "udp", "127.0.0.1", s), dial(t, "udp", "::1", s)}
 			tcp := dial(t, "tcp", "127.0.0.1", s)
-			hits := s.scrape(t).sum(answeredTotal)
+			hits := s.scrape(t).Sum(answeredTotal)
 			for _, step := range []struct {
 				what, file, text string // an empty text removes the file
 				name             string
@@ -122,7 +122,7 @@ func TestChangeIsSeen(t *testing.T) {
 					}
 				}
 			}
-			if s.scrape(t).sum(answeredTotal)-hits < 100 {
+			if s.scrape(t).Sum(answeredTotal)-hits < 100 {
 				t.Error("the fast path has answered next to nothing")
 			}
 		})

@@ -60,8 +60,8 @@ func TestHits(t *testing.T) {
 				}
 				var hits, rest float64
 				within(t, "the queries are counted", func() bool {
-					now := s.scrape(t).since(before)
-					hits, rest = now.sum(answeredTotal), now.sum(handedOverTotal)
+					now := s.scrape(t).Since(before)
+					hits, rest = now.Sum(answeredTotal), now.Sum(handedOverTotal)
 					return hits+rest >= times
 				})
 				if want := map[bool]float64{true: times}[tc.hit]; hits != want {
@@ -134,7 +134,7 @@ func TestLoadbalance(t *testing.T) {
 		for _, question := range kind.questions {
 			t.Run(question.Name+dns.Type(question.Qtype).String(), func(t *testing.T) {
 				packet := pack(t, newQuery(question.Name, question.Qtype))
-				before := p.on.scrape(t).sum(answeredTotal)
+				before := p.on.scrape(t).Sum(answeredTotal)
 				lasts := map[string]bool{}
 				for range 100 { // two records in one order all the time: once in 2^99
 					on, off := w.ask(t, packet)
@@ -149,7 +149,7 @@ func TestLoadbalance(t *testing.T) {
 				if len(lasts) < 2 {
 					t.Error("no record changes its place")
 				}
-				if hits := p.on.scrape(t).sum(answeredTotal) - before; hits == 0 && question.Qtype != dns.TypeMX {
+				if hits := p.on.scrape(t).Sum(answeredTotal) - before; hits == 0 && question.Qtype != dns.TypeMX {
 					t.Error("no query was answered by the fast path")
 				}
 			})

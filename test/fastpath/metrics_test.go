@@ -8,12 +8,14 @@ import (
 	"testing"
 
 	"github.com/miekg/dns"
+
+	"github.com/nearside-dns/nearside/test/daemon"
 )
 
 // exact returns the samples that have to be the same with the fast path and without: what CoreDNS counts
 // of queries, but for how long they took.
-func exact(all samples) samples {
-	kept := samples{}
+func exact(all daemon.Samples) daemon.Samples {
+	kept := daemon.Samples{}
 	for key, value := range all {
 		name, _, _ := strings.Cut(key, "{")
 		counts := strings.HasPrefix(name, "coredns_dns_") || strings.HasPrefix(name, "coredns_cache_") || name == "coredns_panics_total"
@@ -43,19 +45,19 @@ func sameMetrics(t *testing.T, p pair, queries []query) {
 			}
 		}
 	}
-	var on, off samples
+	var on, off daemon.Samples
 	counted := func() bool { // a reply is counted when it is on its way
-		on, off = p.on.scrape(t).since(beforeOn), p.off.scrape(t).since(beforeOff)
+		on, off = p.on.scrape(t).Since(beforeOn), p.off.scrape(t).Since(beforeOff)
 		return len(differences(exact(on), exact(off))) == 0
 	}
 	if !soon(counted) {
 		t.Errorf("with the fast path and without:\n%s", strings.Join(differences(exact(on), exact(off)), "\n"))
 	}
-	if on.sum(answeredTotal) == 0 || off.sum(answeredTotal) != 0 {
-		t.Errorf("the fast path answered %v queries, and %v where it is off", on.sum(answeredTotal), off.sum(answeredTotal))
+	if on.Sum(answeredTotal) == 0 || off.Sum(answeredTotal) != 0 {
+		t.Errorf("the fast path answered %v queries, and %v where it is off", on.Sum(answeredTotal), off.Sum(answeredTotal))
 	}
 	// Lookups of the plugins themselves are counted as well.
-	if n := on.sum("coredns_dns_requests_total"); int(n) < replies {
+	if n := on.Sum("coredns_dns_requests_total"); int(n) < replies {
 		t.Errorf("%v queries are counted, and there were %d replies", n, replies)
 	}
 }

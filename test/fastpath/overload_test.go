@@ -36,22 +36,22 @@ func TestOverload(t *testing.T) {
 			sent++
 		}
 		within(t, "the queries are read", func() bool {
-			return int(s.scrape(t).since(before).sum(handedOverTotal)) == sent
+			return int(s.scrape(t).Since(before).Sum(handedOverTotal)) == sent
 		})
 		now := s.scrape(t)
-		if n := now.sum(inFlight); n > 2*most {
+		if n := now.Sum(inFlight); n > 2*most {
 			t.Fatalf("%v queries are in flight, want at most %d", n, 2*most)
 		}
-		if n := now.sum(goroutines) - before.sum(goroutines); n > 2*most+spare {
+		if n := now.Sum(goroutines) - before.Sum(goroutines); n > 2*most+spare {
 			t.Fatalf("there are %v goroutines more than without load", n)
 		}
 		udp.ask(t, kept) // what is kept is answered meanwhile
 	}
-	now := s.scrape(t).since(before)
-	if n := now.sum(droppedTotal, `reason="overload"`); n != queries-2*most {
+	now := s.scrape(t).Since(before)
+	if n := now.Sum(droppedTotal, "reason", "overload"); n != queries-2*most {
 		t.Errorf("%v queries are counted as dropped, want %d", n, queries-2*most)
 	}
-	if n := now.sum(answeredTotal); n != queries/chunk {
+	if n := now.Sum(answeredTotal); n != queries/chunk {
 		t.Errorf("%v queries were answered by the fast path, want %d", n, queries/chunk)
 	}
 
@@ -64,8 +64,8 @@ func TestOverload(t *testing.T) {
 			t.Errorf("no answer for %s, but for %q", name, slices.Sorted(maps.Keys(got)))
 		}
 	}
-	within(t, "nothing is in flight", func() bool { return s.scrape(t).sum(inFlight) == 0 })
+	within(t, "nothing is in flight", func() bool { return s.scrape(t).Sum(inFlight) == 0 })
 	within(t, "the goroutines are gone", func() bool {
-		return s.scrape(t).sum(goroutines) <= before.sum(goroutines)+spare
+		return s.scrape(t).Sum(goroutines) <= before.Sum(goroutines)+spare
 	})
 }

@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/miekg/dns"
+
+	"github.com/nearside-dns/nearside/test/daemon"
 )
 
 // comparison says what may differ between the replies of two programs.
@@ -53,11 +55,11 @@ func (c comparison) checkAll(t *testing.T, p pair, queries []query, again int) (
 }
 
 // counted returns by how much the fast path has gone on since, once it has taken in so many datagrams.
-func (p pair) counted(t *testing.T, before samples, datagrams int) (answered, handedOver int) {
+func (p pair) counted(t *testing.T, before daemon.Samples, datagrams int) (answered, handedOver int) {
 	t.Helper()
 	within(t, "all datagrams are counted", func() bool {
-		now := p.on.scrape(t).since(before)
-		answered, handedOver = int(now.sum(answeredTotal)), int(now.sum(handedOverTotal))
+		now := p.on.scrape(t).Since(before)
+		answered, handedOver = int(now.Sum(answeredTotal)), int(now.Sum(handedOverTotal))
 		return answered+handedOver >= datagrams
 	})
 	if answered+handedOver != datagrams {

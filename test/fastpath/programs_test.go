@@ -4,11 +4,9 @@ package fastpath
 
 import (
 	"flag"
-	"fmt"
 	"os"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -19,42 +17,10 @@ import (
 // bounded is how long something may take that is to happen at once, on a busy machine.
 const bounded = 10 * time.Second
 
-var programs struct {
-	mu     sync.Mutex
-	folder string
-	paths  map[string]string
-}
-
 // TestMain removes the programs that the tests have built.
 func TestMain(m *testing.M) {
 	flag.Parse()
-	code := m.Run()
-	if programs.folder != "" {
-		if err := os.RemoveAll(programs.folder); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			code = 1
-		}
-	}
-	os.Exit(code)
-}
-
-// program returns the path of a program, which is built once.
-func program(t *testing.T, name string) string {
-	t.Helper()
-	programs.mu.Lock()
-	defer programs.mu.Unlock()
-	if path := programs.paths[name]; path != "" {
-		return path
-	}
-	if programs.folder == "" {
-		folder, err := os.MkdirTemp("", "fastpath-test-")
-		if err != nil {
-			t.Fatal(err)
-		}
-		programs.folder, programs.paths = folder, map[string]string{}
-	}
-	programs.paths[name] = daemon.BuildIn(t, programs.folder, name)
-	return programs.paths[name]
+	os.Exit(daemon.Main(m))
 }
 
 // server is a running program whose metrics can be read.
@@ -68,7 +34,7 @@ type server struct {
 func start(t *testing.T, name, corefile string) *server {
 	t.Helper()
 	s := &server{metrics: "127.0.0.1:" + strconv.Itoa(daemon.FreePort(t))}
-	s.Process = daemon.Start(t, program(t, name), s.fill(corefile))
+	s.Process = daemon.Start(t, daemon.Program(t, name), s.fill(corefile))
 	return s
 }
 

@@ -96,9 +96,9 @@ func TestReload(t *testing.T) {
 			} {
 				s.reloadUntil(t, with(s.corefile, step.fastpath, step.other), step.ended)
 				asked := l.asked.Load()
-				before := s.scrape(t).sum(answeredTotal)
+				before := s.scrape(t).Sum(answeredTotal)
 				within(t, "the load goes on", func() bool { return l.asked.Load() > asked+200 })
-				if grown := s.scrape(t).sum(answeredTotal) - before; (grown > 0) != step.hits {
+				if grown := s.scrape(t).Sum(answeredTotal) - before; (grown > 0) != step.hits {
 					t.Errorf("%s: the fast path has answered %v queries", step.name, grown)
 				}
 			}

@@ -3,80 +3,34 @@
 package fastpath
 
 import (
-	"io"
 	"maps"
 	"net/http"
 	"slices"
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/nearside-dns/nearside/test/daemon"
 )
 
-// samples are the values of metrics by name and labels, as they are written in the text format of
-// Prometheus.
-type samples map[string]float64
-
 // scrape reads the metrics of a program. The server label says PORT instead of the port.
-func (s *server) scrape(t *testing.T) samples {
+func (s *server) scrape(t *testing.T) daemon.Samples {
 	t.Helper()
 	return scrape(t, http.DefaultClient, s.metrics, s.Port)
 }
 
 // scrape reads the metrics at an address of a program that answers on a port.
-func scrape(t *testing.T, client *http.Client, address string, dnsPort int) samples {
+func scrape(t *testing.T, client *http.Client, address string, dnsPort int) daemon.Samples {
 	t.Helper()
-	response, err := client.Get("http://" + address + "/metrics")
-	if err != nil {
-		t.Fatal(err)
-	}
-	text, err := io.ReadAll(response.Body)
-	if cerr := response.Body.Close(); err == nil {
-		err = cerr
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	all := samples{}
-	port := ":" + strconv.Itoa(dnsPort) + `"`
-	for line := range strings.Lines(string(text)) {
-		line = strings.TrimSpace(line)
-		space := strings.LastIndexByte(line, ' ')
-		if line == "" || line[0] == '#' || space < 0 {
-			continue
-		}
-		value, err := strconv.ParseFloat(line[space+1:], 64)
-		if err != nil {
-			t.Fatalf("metric %q: %v", line, err)
-		}
-		all[strings.ReplaceAll(line[:space], port, `:PORT"`)] = value
+	all, port := daemon.Samples{}, ":"+strconv.Itoa(dnsPort)+`"`
+	for key, value := range daemon.Scrape(t, client, address) {
+		all[strings.ReplaceAll(key, port, `:PORT"`)] = value
 	}
 	return all
 }
 
-// sum adds up the samples of a metric that have all of these labels, each written as name="value".
-func (all samples) sum(name string, labels ...string) (sum float64) {
-	for key, value := range all {
-		metric, rest, _ := strings.Cut(key, "{")
-		if metric == name && !slices.ContainsFunc(labels, func(l string) bool { return !strings.Contains(rest, l) }) {
-			sum += value
-		}
-	}
-	return sum
-}
-
-// since returns by how much the samples have grown. What has not is left out.
-func (all samples) since(before samples) samples {
-	grown := samples{}
-	for key, value := range all {
-		if d := value - before[key]; d != 0 {
-			grown[key] = d
-		}
-	}
-	return grown
-}
-
 // differences returns the samples that are not the same in both, one line for each.
-func differences(a, b samples) (lines []string) {
+func differences(a, b daemon.Samples) (lines []string) {
 	both := maps.Clone(a)
 	maps.Copy(both, b)
 	for _, key := range slices.Sorted(maps.Keys(both)) {

@@ -17,6 +17,7 @@ import (
 
 	"github.com/miekg/dns"
 
+	"github.com/nearside-dns/nearside/test/daemon"
 	"github.com/nearside-dns/nearside/test/netns"
 )
 
@@ -30,7 +31,7 @@ func startIn(t *testing.T, n *netns.Namespace, corefile string) *netns.Process {
 	if err := os.WriteFile(path, []byte(corefile), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	p := n.Start(t, program(t, "clusterdns"), "-conf", path)
+	p := n.Start(t, daemon.Program(t, "clusterdns"), "-conf", path)
 	within(t, "the start line of the fast path", func() bool { return strings.Contains(p.Output(), ": fast path for ") })
 	return p
 }
@@ -94,7 +95,7 @@ func linkLocal(t *testing.T, host, other *netns.Namespace, device string) netip.
 }
 
 // scrapeIn reads the metrics of a program in a namespace.
-func scrapeIn(t *testing.T, n *netns.Namespace) samples {
+func scrapeIn(t *testing.T, n *netns.Namespace) daemon.Samples {
 	t.Helper()
 	dial := func(_ context.Context, network, address string) (conn net.Conn, err error) {
 		doErr := n.Do(func() error {
@@ -161,7 +162,7 @@ func TestSourceAddress(t *testing.T) {
 				})
 			}
 			all := scrapeIn(t, host)
-			if hits, rest := all.sum(answeredTotal), all.sum(handedOverTotal); hits == 0 || rest == 0 {
+			if hits, rest := all.Sum(answeredTotal), all.Sum(handedOverTotal); hits == 0 || rest == 0 {
 				t.Errorf("%v queries answered by the fast path and %v handed over, want some of both", hits, rest)
 			}
 			if code := p.Stop(t); code != 0 {

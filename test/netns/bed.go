@@ -70,21 +70,8 @@ func New(t testing.TB) *Bed {
 // add makes a namespace with only a loopback interface. Its addresses come with join.
 func (b *Bed) add(t testing.TB, role, v4, v6 string) *Namespace {
 	t.Helper()
-	n := &Namespace{
-		Name: fmt.Sprintf("%s%d-%d-%s", namePrefix, os.Getpid(), b.number, role),
-		IPv4: netip.MustParseAddr(v4), IPv6: netip.MustParseAddr(v6),
-	}
-	if out, err := exec.Command("ip", "netns", "add", n.Name).CombinedOutput(); err != nil {
-		t.Fatalf("ip netns add %s: %v\n%s", n.Name, err, out)
-	}
-	t.Cleanup(func() {
-		if err := remove(n.Name); err != nil {
-			t.Error(err)
-		}
-	})
-	// Addresses are to be usable at once: nobody else is on these links.
-	n.Sysctl(t, "net/ipv6/conf/default/accept_dad", "0")
-	n.ip(t, "link set lo up")
+	n := add(t, fmt.Sprintf("%s%d-%d-%s", namePrefix, os.Getpid(), b.number, role))
+	n.IPv4, n.IPv6 = netip.MustParseAddr(v4), netip.MustParseAddr(v6)
 	return n
 }
 

@@ -66,9 +66,15 @@ func (n *Namespace) ip(t testing.TB, lines ...string) {
 	}
 }
 
+// threads has a place for each thread that is in a namespace: after a pause of the machine thousands of queries
+// are due at once, and the runtime allows 10,000 threads.
+var threads = make(chan struct{}, 1000)
+
 // Do calls f on a thread that is in the namespace: sockets that f opens belong to the namespace, for
-// good. f must not start goroutines that are to be in it as well.
+// good. f must not start goroutines that are to be in it as well, nor call Do.
 func (n *Namespace) Do(f func() error) (err error) {
+	threads <- struct{}{}
+	defer func() { <-threads }()
 	runtime.LockOSThread()
 	own, err := os.Open("/proc/thread-self/ns/net")
 	if err != nil {

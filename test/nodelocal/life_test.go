@@ -259,10 +259,14 @@ func TestIPTables(t *testing.T) {
 	n := newNode(t)
 	configured := cache{who: "local", addresses: both, options: []string{"backend iptables", "health 8080"}}
 	p := n.run(t, configured)
-	rules := n.iptables(t)
-	if want := 12 * len(both); len(rules) != want {
-		t.Errorf("%d rules, want %d:\n%s", len(rules), want, strings.Join(rules, "\n"))
-	}
+	var rules []string
+	waitFor(t, startTimeout, "the rules", func() error { // it answers while they are set
+		rules = n.iptables(t)
+		if want := 12 * len(both); len(rules) != want {
+			return fmt.Errorf("%d rules, want %d:\n%s", len(rules), want, strings.Join(rules, "\n"))
+		}
+		return nil
+	})
 	if !strings.Contains(p.Output(), "iptables") {
 		t.Errorf("nodecache does not say that it uses iptables:\n%s", p.Output())
 	}

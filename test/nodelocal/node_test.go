@@ -9,7 +9,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -43,39 +42,13 @@ const (
 	table  = "nearside-nodelocaldns"
 )
 
-var programs struct {
-	once   sync.Once
-	folder string
-	path   string
-}
-
 // TestMain removes the program that the tests have built.
-func TestMain(m *testing.M) {
-	code := m.Run()
-	if programs.folder != "" {
-		if err := os.RemoveAll(programs.folder); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			code = 1
-		}
-	}
-	os.Exit(code)
-}
+func TestMain(m *testing.M) { os.Exit(daemon.Main(m)) }
 
-// program returns the path of nodecache, which is built once.
+// program returns the path of nodecache.
 func program(t *testing.T) string {
 	t.Helper()
-	programs.once.Do(func() {
-		folder, err := os.MkdirTemp("", "nodelocal-test-")
-		if err != nil {
-			t.Fatal(err)
-		}
-		programs.folder = folder
-		programs.path = daemon.BuildIn(t, folder, "nodecache")
-	})
-	if programs.path == "" {
-		t.Fatal("nodecache could not be built")
-	}
-	return programs.path
+	return daemon.Program(t, "nodecache")
 }
 
 // node is a node with pods and, behind it, cluster DNS. Every answer is a TXT record that says who

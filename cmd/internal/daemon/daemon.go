@@ -34,6 +34,8 @@ type Daemon struct {
 	Name string
 	// Directives are the names that a Corefile may use, in the order in which plugins see a query.
 	Directives []string
+	// GCPercent is how much garbage there may be, in percent of what is alive; 0 is as much as Go allows.
+	GCPercent int
 	// Commands are what the program does instead of serving if its first argument is their name. They
 	// get the arguments after it and return the exit code.
 	Commands map[string]func(args []string) int
@@ -176,7 +178,7 @@ func (d *Daemon) run() error {
 // serve returns when the server has ended. If a signal ends it, the process ends here.
 func (d *Daemon) serve() error {
 	d.ended, d.restart = make(chan struct{}), newTurn()
-	boundGarbage()
+	d.boundGarbage()
 	// The reload plugin reads with it.
 	caddy.RegisterCaddyfileLoader("corefile", caddy.LoaderFunc(d.loader))
 	caddy.RegisterEventHook("instance", d.hook)
@@ -210,14 +212,10 @@ func (d *Daemon) serve() error {
 	return nil
 }
 
-// gcPercent is how much garbage there may be, in percent of what is alive. Most of what the programs keep
-// stays, and what they do most makes no garbage, so that memory is worth more than the collector's time.
-const gcPercent = 50
-
-// boundGarbage sets it, unless the environment says something, as every program in Go allows.
-func boundGarbage() {
-	if os.Getenv("GOGC") == "" {
-		debug.SetGCPercent(gcPercent)
+// boundGarbage does so unless the environment says something, as every program in Go allows.
+func (d *Daemon) boundGarbage() {
+	if d.GCPercent > 0 && os.Getenv("GOGC") == "" {
+		debug.SetGCPercent(d.GCPercent)
 	}
 }
 

@@ -6,7 +6,6 @@ import (
 	_ "github.com/coredns/coredns/plugin/bind"
 	_ "github.com/coredns/coredns/plugin/debug"
 	_ "github.com/coredns/coredns/plugin/errors"
-	_ "github.com/coredns/coredns/plugin/forward"
 	_ "github.com/coredns/coredns/plugin/health"
 	_ "github.com/coredns/coredns/plugin/hosts"
 	_ "github.com/coredns/coredns/plugin/loadbalance"
@@ -24,4 +23,5 @@ import (
 
 	_ "github.com/nearside-dns/nearside/plugin/cache"
 	_ "github.com/nearside-dns/nearside/plugin/fastpath"
+	_ "github.com/nearside-dns/nearside/plugin/forward"
 )

@@ -183,7 +183,8 @@ func (s *setup) takeCorefile(path string, o options) error {
 	}
 	s.takeHealth(health)
 	for _, u := range upstreams {
-		if !slices.Contains(s.upstreams, u) {
+		// Cluster DNS may have other zones than the cluster's, such as that of a clusterset.
+		if !slices.Contains(s.upstreams, u) && !slices.Contains(s.clusterDNS, u) {
 			s.upstreams = append(s.upstreams, u)
 		}
 	}

@@ -122,7 +122,7 @@ func TestDiscover(t *testing.T) {
 			want: "addresses [169.254.20.10 fd00::a] interface dns0 resolvers /etc/resolv.conf cluster [10.96.5.5:53] upstreams [] health [169.254.20.10:8181 [fd00::a]:8181] zone . noInterface true noRules false",
 		},
 		{
-			name: "one block for all zones", proc: none, corefile: ".:53 {\n forward cluster.local 10.96.5.5\n forward in-addr.arpa 10.96.5.5\n forward . dns://192.0.2.7 tls://192.0.2.8 /etc/r.conf\n health\n}\n",
+			name: "one block for all zones", proc: none, corefile: ".:53 {\n forward cluster.local 10.96.5.5\n forward in-addr.arpa 10.96.5.5\n forward clusterset.local 10.96.5.5\n forward . dns://192.0.2.7 tls://192.0.2.8 /etc/r.conf\n health\n}\n",
 			want: "addresses [] interface nodelocaldns resolvers /etc/r.conf cluster [10.96.5.5:53] upstreams [192.0.2.7:53] health [] zone  noInterface false noRules false",
 		},
 		{

@@ -49,6 +49,9 @@ func (v values) added(blocks []caddyfile.ServerBlock, file string) ([]string, er
 		if place, ok := v.serves(blocks, domain, file); ok {
 			return nil, fmt.Errorf("stub domain %s is a zone of %s already", domain, place)
 		}
+		if slices.Contains(v.clusterset, domain) {
+			return nil, fmt.Errorf("stub domain %s is a zone of -clusterset-zone already", domain)
+		}
 		all = append(all, v.stubBlock(domain, bind))
 	}
 	if len(v.local) > 0 {

@@ -35,6 +35,9 @@ type options struct {
 	upstreamSvc    serviceName
 	fallback       fallback
 	interval       seconds
+	nodeName       nodeName
+	nodeZone       nodeZone
+	clusterset     zoneNames
 }
 
 func defaults() options {
@@ -72,6 +75,9 @@ func (n *Node) Flags(f *flag.FlagSet) {
 	f.StringVar(&o.kubeDNS, "kubednscm", o.kubeDNS, "directory of the kube-dns ConfigMap (default "+defaultKubeDNS+" if it is there)")
 	f.Var(&o.fallback, "fallback", "comma-separated addresses of cluster DNS, one per family, that get the queries while nodecache does not answer (default that of -upstreamsvc)")
 	f.Var(&o.upstreamSvc, "upstreamsvc", "Service of cluster DNS, whose address is in the environment")
+	f.Var(&o.nodeName, "node-name", "name of this node, which cluster DNS is told with what it is asked of cluster zones, and whose pods autopath @nodelocal knows; empty is nothing (default $"+nodeNameVariable+")")
+	f.Var(&o.nodeZone, "node-zone", "zone of this node, the value of its label topology.kubernetes.io/zone, which is told with its name (default $"+nodeZoneVariable+")")
+	f.Var(&o.clusterset, "clusterset-zone", "comma-separated zones whose names are those of ServiceImports, such as clusterset.local; each is forwarded as the zone of the cluster is, unless the Corefile has a server block for it")
 	f.Bool("reloadwithsignal", false, "accepted; every change is applied at once")
 	f.Var(&o.interval, "syncinterval", "how often to look at rules, interface and files when nothing has told of a change, 1s to 24h, as 60 (seconds) or 60s")
 }

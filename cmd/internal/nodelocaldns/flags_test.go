@@ -29,6 +29,7 @@ func TestDefaults(t *testing.T) {
 		"skipteardown": "false", "metrics-listen-address": "0.0.0.0:9353", "prometheus-listen-address": ":9253",
 		"health-port": "8080", "basecorefile": "/etc/coredns/Corefile.base", "corefile": "/etc/Corefile",
 		"kubednscm": "", "upstreamsvc": "kube-dns", "reloadwithsignal": "false", "syncinterval": "1m0s", "fallback": "",
+		"node-name": "", "node-zone": "", "clusterset-zone": "",
 	}
 	n.flags.VisitAll(func(f *flag.Flag) {
 		if f.DefValue != want[f.Name] {
@@ -45,7 +46,7 @@ func TestFlags(t *testing.T) {
 	n, err := parseFlags(t, "-localip", "169.254.20.10, 10.96.0.10,fd00::10,::ffff:10.96.0.11", "-setupinterface=false", "-interfacename", "dns0",
 		"-setupiptables=false", "-skipteardown", "-metrics-listen-address", "[::1]:9353", "-prometheus-listen-address", "127.0.0.1:9253",
 		"-health-port", "8081", "-basecorefile", "b", "-corefile", "c", "-kubednscm", "k", "-upstreamsvc", "kube-dns-upstream",
-		"-reloadwithsignal", "-syncinterval", "90")
+		"-reloadwithsignal", "-syncinterval", "90", "-clusterset-zone", "ClusterSet.local.,mesh.example")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -54,6 +55,9 @@ func TestFlags(t *testing.T) {
 		t.Errorf("addresses %s, want %s", got, want)
 	}
 	o.localIPs = nil
+	if got, want := o.clusterset.String(), "clusterset.local,mesh.example"; got != want {
+		t.Errorf("zones %s, want %s", got, want)
+	}
 	want := options{interfaceName: "dns0", skipTeardown: true, metrics: "[::1]:9353", prometheus: "127.0.0.1:9253", healthPort: 8081,
 		base: "b", corefile: "c", kubeDNS: "k", upstreamSvc: "kube-dns-upstream", interval: seconds(90 * time.Second)}
 	if got := o; !slices.Equal(got.localIPs, want.localIPs) || got.interfaceName != want.interfaceName || got.setupInterface || got.setupIptables ||
@@ -98,6 +102,32 @@ func TestWrongFlags(t *testing.T) {
 		{"health-port", "http", "not a port"},
 		{"upstreamsvc", "", "1 to 63"},
 		{"upstreamsvc", "Kube_DNS", "1 to 63"},
+		{"node-name", "Node-A", `"Node-A" is not the name of a node, which has 1 to 253 characters a-z, 0-9, - and .`},
+		{"node-name", "a b", "is not the name of a node"},
+		{"node-name", "-a", "is not the name of a node"},
+		{"node-name", "a.", "is not the name of a node"},
+		{"node-name", "a..b", "is not the name of a node"},
+		{"node-name", "a\nb", "is not the name of a node"},
+		{"node-name", strings.Repeat("a", 254), "is not the name of a node"},
+		{"node-zone", "zone 1", `"zone 1" is not the value of a label, which has 1 to 63 letters, digits`},
+		{"node-zone", "_", "is not the value of a label"},
+		{"node-zone", strings.Repeat("a", 64), "is not the value of a label"},
+		{"clusterset-zone", "clusterset.local,", `"" is not a domain name`},
+		{"clusterset-zone", "clusterset.local:53", `"clusterset.local:53" is not a domain name of letters, digits, - and ., such as clusterset.local`},
+		{"clusterset-zone", "cluster set.local", "is not a domain name"},
+		{"clusterset-zone", "dns://clusterset.local", "is not a domain name"},
+		{"clusterset-zone", "clusterset..local", "is not a domain name"},
+		{"clusterset-zone", "-clusterset.local", "is not a domain name"},
+		{"clusterset-zone", "clusterset.local..", "is not a domain name"},
+		{"clusterset-zone", "\u212aube.local", "is not a domain name"}, // a Kelvin sign
+		{"clusterset-zone", strings.Repeat("a.", 200) + "a", "is not a domain name"},
+		{"clusterset-zone", strings.Repeat("a", 64), "is not a domain name"},
+		{"clusterset-zone", "10.0.0.0/8", "is not a domain name"},
+		{"clusterset-zone", ".", `"." is the root or a zone of addresses, want the zone of a clusterset`},
+		{"clusterset-zone", "10.in-addr.arpa", "is the root or a zone of addresses"},
+		{"clusterset-zone", "a.example,IP6.Arpa.", "is the root or a zone of addresses"},
+		{"clusterset-zone", "a.example,B.example.,b.example", "b.example stands there twice"},
+		{"clusterset-zone", "nodelocal.nearside.invalid", "nodelocal.nearside.invalid is the name of a block that nodecache adds"},
 		{"syncinterval", "0", "from 1s to 24h"},
 		{"syncinterval", "-1", "from 1s to 24h"},
 		{"syncinterval", "1ms", "from 1s to 24h"},

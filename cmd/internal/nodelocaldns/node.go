@@ -40,8 +40,6 @@ type Node struct {
 	resolvConf string          // nodeResolvConf, and another in tests
 	uplinks    string          // uplinks, and another in tests
 	mounted    string          // defaultKubeDNS, and another in tests
-	prober     *prober
-	refresh    func()
 	stop       context.CancelFunc
 
 	// These are used by Source only, which is called once at a time.
@@ -60,7 +58,7 @@ type Node struct {
 
 // New returns a Node with node-local-dns's defaults.
 func New() *Node {
-	n := &Node{
+	return &Node{
 		options:    defaults(),
 		setupError: func(errortype string) { plugin.SetupErrors.WithLabelValues(errortype).Inc() },
 		environ:    os.Getenv,
@@ -69,8 +67,6 @@ func New() *Node {
 		uplinks:    uplinks,
 		mounted:    defaultKubeDNS,
 	}
-	n.prober = newProber(func() { n.refresh() })
-	return n
 }
 
 // rendering is what became of the Corefile.
@@ -103,8 +99,7 @@ func (n *Node) Source(conf string, read daemon.Reader) (daemon.Corefile, error) 
 	return n.last.out, n.last.err
 }
 
-// inputs is another digest if a file has other contents, a directory other names in it, or an upstream
-// another transport. The environment and the flags of a process do not change.
+// inputs is another digest if a file has other contents, or a directory other names in it. The environment and the flags of a process do not change.
 func (n *Node) inputs() (sum [sha256.Size]byte) {
 	h := sha256.New()
 	for _, path := range n.watched() {
@@ -115,7 +110,6 @@ func (n *Node) inputs() (sum [sha256.Size]byte) {
 		}
 		fmt.Fprintf(h, "%s %d %s %s %v\n", path, len(text), text, entries, err)
 	}
-	fmt.Fprint(h, n.prober.changes.Load())
 	h.Sum(sum[:0])
 	return sum
 }
@@ -149,11 +143,15 @@ func (n *Node) render(source daemon.Corefile, reads func(file string)) (daemon.C
 
 // renderWith renders with this in the ConfigMap, and remembers it if it goes.
 func (n *Node) renderWith(c kubeDNS, source daemon.Corefile, reads func(file string)) (daemon.Corefile, error) {
-	var used []string
 	var said remarks
 	unserved := map[string]bool{}
 	v := n.values()
 	v.kubeDNS, v.reads, v.remark = c, reads, said.add
+	name, zone, err := n.itself()
+	if err != nil {
+		said.add(remark{failure, err.Error()})
+	}
+	v.node, v.caller = name, callerOption(name, zone)
 	v.nameservers = func(file string, own addresses) ([]string, error) {
 		servers, err := resolvConf{uplinks: n.uplinks, own: own, read: reads, remark: said.add}.nameservers(file)
 		if useless := (uselessError{}); errors.As(err, &useless) && (n.unserved == nil || n.unserved[file]) {
@@ -163,15 +161,11 @@ func (n *Node) renderWith(c kubeDNS, source daemon.Corefile, reads func(file str
 		}
 		return servers, err
 	}
-	v.transport = func(servers []string) string {
-		used = append(used, servers...)
-		return n.prober.transport(servers)
-	}
 	out, err := v.render(source)
 	if err == nil {
+		said.tell(v.caller, string(out.Text))
 		said.log(n.remarks)
 		n.kubeDNS, n.remarks, n.unserved = c, said, unserved
-		n.prober.keep(used)
 	}
 	return out, err
 }
@@ -184,6 +178,7 @@ func (n *Node) values() values {
 		service:    o.upstreamSvc,
 		prometheus: o.prometheus.String(),
 		resolvConf: n.resolvConf,
+		clusterset: o.clusterset,
 		directive: nodelocal{
 			interfaceName: o.interfaceName.String(),
 			device:        o.setupInterface,
@@ -267,16 +262,16 @@ func (n *Node) watched() []string {
 	return append([]string{n.options.base, directory, filepath.Join(directory, stubDomains), filepath.Join(directory, upstreamNameservers)}, n.files...)
 }
 
-// Started serves metrics and watches files and upstreams.
+// Started serves metrics and watches files.
 func (n *Node) Started(refresh func()) {
 	ctx, stop := context.WithCancel(context.Background())
-	n.refresh, n.stop = refresh, stop
+	n.stop = stop
 	every := time.Duration(n.options.interval)
 	if len(n.options.localIPs) > 0 || n.set("metrics-listen-address") {
 		go n.serveMetrics(ctx, every)
 	}
-	go n.prober.run(ctx)
-	go watcher{paths: n.watched, every: every, settle: settle, changed: refresh}.run(ctx)
+	w := &watcher{paths: n.watched, every: every, settle: settle, changed: refresh}
+	go w.run(ctx)
 }
 
 // Stopped ends what Started began, and has the plugin take away interface and rules.

@@ -39,7 +39,6 @@ func node(t *testing.T, environ map[string]string, args ...string) *Node {
 		}
 		return all
 	}
-	n.prober.exchange = func(string, string) error { return nil }
 	if !n.set("basecorefile") {
 		n.options.base = filepath.Join(t.TempDir(), "Corefile.base")
 	}

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 
@@ -18,7 +17,7 @@ import (
 var update = flag.Bool("update", false, "write the golden files")
 
 // example returns values of a node: two resolvers, of which those named take no TCP.
-func example(t testing.TB, localIPs string, withoutTCP ...string) values {
+func example(t testing.TB, localIPs string) values {
 	t.Helper()
 	v := values{
 		port:       "53",
@@ -36,14 +35,6 @@ func example(t testing.TB, localIPs string, withoutTCP ...string) values {
 			}
 			return []string{"10.0.0.2", "fd00::2"}, nil
 		},
-		transport: func(servers []string) string {
-			for _, s := range servers {
-				if slices.Contains(withoutTCP, s) {
-					return overUDP
-				}
-			}
-			return overTCP
-		},
 		reads:  func(string) {},
 		remark: func(remark) {},
 	}
@@ -59,6 +50,7 @@ func TestRenderGolden(t *testing.T) {
 		"corp.example": {"10.1.2.3", "10.1.2.4:5353"},
 		"b.example":    {"fd00::3"},
 	}}
+	stubsAtClusterDNS := kubeDNS{stubDomains: map[string][]string{"corp.example": {"10.96.0.11"}}}
 	for _, tc := range []struct {
 		name, base string
 		values     values
@@ -69,14 +61,28 @@ func TestRenderGolden(t *testing.T) {
 		{"stock-both-families", "stock", example(t, "169.254.20.10,fd00::10"), nil},
 		{"stock-stub-domains", "stock", example(t, "169.254.20.10"), func(v *values) { v.kubeDNS = stubs }},
 		{"stock-custom-upstreams", "stock", example(t, "169.254.20.10"), func(v *values) { v.kubeDNS.upstreams = []string{"10.1.2.3", "10.1.2.4"} }},
-		{"stock-without-tcp", "stock", example(t, "169.254.20.10", "10.0.0.2:53"), nil},
 		{"custom", "custom", example(t, "169.254.20.10"), nil},
 		{"custom-upstreams", "custom", example(t, "169.254.20.10"), func(v *values) { v.kubeDNS.upstreams = []string{"10.1.2.3"} }},
 		{"custom-setup-none", "custom", example(t, "169.254.20.10"), func(v *values) {
 			v.directive = nodelocal{interfaceName: "dns0", keep: true, healthPort: "8081", interval: "5s"}
 		}},
+		{"cluster", "cluster", example(t, ""), nil},
+		{"stock-node", "stock", example(t, "169.254.20.10"), func(v *values) { v.caller = "caller node-a" }},
+		{"stock-node-zone-stub-domains", "stock", example(t, "169.254.20.10"), func(v *values) { v.caller, v.kubeDNS = "caller node-a zone-1", stubsAtClusterDNS }},
+		{"cluster-node", "cluster", example(t, ""), func(v *values) { v.caller = "caller node-a" }},
+		{"custom-node", "custom", example(t, "169.254.20.10"), func(v *values) { v.caller = "caller node-a" }},
+		{"caller", "caller", example(t, ""), func(v *values) { v.caller = "caller node-a zone-1" }},
+		{"pods", "pods", example(t, ""), func(v *values) { v.node, v.caller = "node-a", "caller node-a" }},
+		{"pods-no-node", "pods", example(t, ""), nil},
+		{"clusterset", "clusterset", example(t, ""), func(v *values) {
+			v.node, v.caller, v.clusterset = "node-a", "caller node-a", zoneNames{"clusterset.local", "served.local", "mesh.example"}
+		}},
+		{"stock-clusterset", "stock", example(t, "169.254.20.10,fd00::10"), func(v *values) {
+			v.kubeDNS, v.caller, v.clusterset = stubs, "caller node-a zone-1", zoneNames{"clusterset.local", "mesh.example"}
+		}},
+		{"cluster-clusterset", "cluster", example(t, ""), func(v *values) { v.clusterset = zoneNames{"clusterset.local"} }},
+		{"custom-clusterset", "custom", example(t, "169.254.20.10"), func(v *values) { v.clusterset = zoneNames{"clusterset.local"} }},
 		{"stanzas", "stanzas", example(t, ""), nil},
-		{"stanzas-without-tcp", "stanzas", example(t, "", "[fd00::2]:53"), nil},
 		{"stanzas-addresses", "stanzas", example(t, "169.254.20.10"), func(v *values) { v.directive.device = false }},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -113,7 +119,7 @@ func golden(t *testing.T, path string, got []byte) {
 	}
 }
 
-// checkOrigin checks that every line without forward or a variable is where its number says.
+// checkOrigin checks that every line without a variable or a directive that is rewritten is where its number says.
 func checkOrigin(t *testing.T, template string, got daemon.Corefile) {
 	t.Helper()
 	from, lines := strings.Split(template, "\n"), strings.Split(string(got.Text), "\n")
@@ -123,7 +129,7 @@ func checkOrigin(t *testing.T, template string, got daemon.Corefile) {
 	seen := 0
 	for i, line := range lines {
 		origin := got.Lines[i]
-		if origin == 0 || strings.Contains(from[origin-1], "forward") || strings.Contains(from[origin-1], "__") || strings.Contains(from[origin-1], overTCP) {
+		if origin == 0 || strings.Contains(from[origin-1], "forward") || strings.Contains(from[origin-1], ofThisNode) || strings.Contains(from[origin-1], "__") || strings.Contains(from[origin-1], overTCP) {
 			continue
 		}
 		seen++
@@ -165,6 +171,21 @@ func TestRenderErrors(t *testing.T) {
 		{"stub domain served", "corp.example {\n  log\n}\n", example(t, ""), func(v *values) {
 			v.kubeDNS.stubDomains = map[string][]string{"corp.example": {"10.1.2.3"}}
 		}, "stub domain corp.example is a zone of f:2 already"},
+		{"stub domain of the clusterset", "cluster.local {\n  forward . 10.96.0.11\n}\n", example(t, ""), func(v *values) {
+			v.clusterset = zoneNames{"mesh.example", "clusterset.local"}
+			v.kubeDNS.stubDomains = map[string][]string{"clusterset.local": {"10.1.2.3"}}
+		}, "stub domain clusterset.local is a zone of -clusterset-zone already"},
+		{"clusterset, no address", ". {\n}\n", example(t, ""), func(v *values) { v.clusterDNS, v.clusterset = "", zoneNames{"clusterset.local"} }, `-clusterset-zone clusterset.local: __PILLAR__CLUSTER__DNS__ is the address of cluster DNS, which the variable KUBE_DNS_UPSTREAM_SERVICE_HOST`},
+		{"clusterset, cluster DNS here", ". {\n}\n", example(t, "10.96.0.11"), func(v *values) { v.clusterset = zoneNames{"clusterset.local"} }, "-clusterset-zone clusterset.local: __PILLAR__CLUSTER__DNS__ would be 10.96.0.11"},
+		{"clusterset, nothing forwards", ". {\n  forward cluster.local 10.96.0.11\n  forward . 192.0.2.1\n}\n", example(t, ""), func(v *values) { v.clusterset = zoneNames{"clusterset.local", "mesh.example"} }, "f: no server block on port 53 forwards a zone of the cluster to cluster DNS, 10.96.0.11, alone, so -clusterset-zone has no model for clusterset.local,mesh.example: write such a block, or one for each of these zones"},
+		{"clusterset, addresses only", "10.in-addr.arpa . {\n  forward . 10.96.0.11\n}\n", example(t, ""), func(v *values) { v.clusterset = zoneNames{"clusterset.local"} }, "f: no server block on port 53 forwards a zone of the cluster"},
+		{"clusterset, another server as well", "cluster.local {\n  forward . 10.96.0.11 192.0.2.1\n}\n", example(t, ""), func(v *values) { v.clusterset = zoneNames{"clusterset.local"} }, "f: no server block on port 53 forwards a zone of the cluster"},
+		{"clusterset, another server first", "cluster.local {\n  forward . 192.0.2.1\n  forward . 10.96.0.11\n}\n", example(t, ""), func(v *values) { v.clusterset = zoneNames{"clusterset.local"} }, "f: no server block on port 53 forwards a zone of the cluster"},
+		{"clusterset, to nobody", "cluster.local {\n  forward .\n  {\n  }\n}\n", example(t, ""), func(v *values) { v.caller, v.clusterset = "caller node-a", zoneNames{"clusterset.local"} }, "f: no server block on port 53 forwards a zone of the cluster"},
+		{"clusterset, a part of the zone", "cluster.local {\n  forward a.cluster.local 10.96.0.11\n}\n", example(t, ""), func(v *values) { v.clusterset = zoneNames{"clusterset.local"} }, "f: no server block on port 53 forwards a zone of the cluster"},
+		{"clusterset, another port", "cluster.local:5353 {\n  forward . 10.96.0.11\n}\n", example(t, ""), func(v *values) { v.clusterset = zoneNames{"clusterset.local"} }, "f: no server block on port 53 forwards a zone of the cluster"},
+		{"clusterset, over TLS", "tls://cluster.local:53 {\n  forward . 10.96.0.11\n}\n", example(t, ""), func(v *values) { v.clusterset = zoneNames{"clusterset.local"} }, "f: no server block on port 53 forwards a zone of the cluster"},
+		{"clusterset, no braces", "cluster.local\nforward . 10.96.0.11\n", example(t, ""), func(v *values) { v.clusterset = zoneNames{"clusterset.local"} }, "f:1 - a server block without braces"},
 		{"stub domain of this program", ". {\n}\n", example(t, "169.254.20.10"), func(v *values) {
 			v.kubeDNS.stubDomains = map[string][]string{"nodelocal.nearside.invalid": {"10.1.2.3"}}
 		}, "stub domain nodelocal.nearside.invalid is the name of a block that nodecache adds"},
@@ -237,7 +258,7 @@ func TestRenderKeeps(t *testing.T) {
 
 // FuzzRender renders any text: it is an error, or a text that parses.
 func FuzzRender(f *testing.F) {
-	for _, name := range []string{"stock", "custom", "stanzas"} {
+	for _, name := range []string{"stock", "custom", "stanzas", "caller"} {
 		text, err := os.ReadFile(filepath.Join("testdata/render", name+".base"))
 		if err != nil {
 			f.Fatal(err)
@@ -259,6 +280,7 @@ func FuzzRender(f *testing.F) {
 		v.local = local
 		if stubs {
 			v.kubeDNS = kubeDNS{stubDomains: map[string][]string{"corp.example": {"10.1.2.3"}}, upstreams: []string{"10.1.2.3"}}
+			v.caller = "caller node-a zone-1"
 		}
 		got, err := v.render(daemon.Corefile{Name: "f", Text: []byte(text)})
 		if err != nil {

@@ -16,6 +16,7 @@ import (
 // stanza is one forward directive.
 type stanza struct {
 	line    int      // where it begins
+	zones   []string // whose queries it forwards, in all blocks that it stands in
 	to      []string // the servers and files
 	options []caddyfile.Token
 }
@@ -23,26 +24,36 @@ type stanza struct {
 // stanzas finds the forward directives that stand in the file itself, each once: a snippet is used in
 // many places. Those of an imported file are left as they are.
 func stanzas(blocks []caddyfile.ServerBlock) (all []stanza) {
-	seen := map[int]bool{}
+	seen := map[int]int{} // where a line is in all
 	for _, b := range blocks {
 		for _, tokens := range directives(b.Tokens["forward"]) {
-			if tokens[0].File != "" || seen[tokens[0].Line] || len(tokens) < 3 {
+			if tokens[0].File != "" || len(tokens) < 3 {
 				continue
 			}
-			s := stanza{line: tokens[0].Line}
-			seen[s.line] = true
-			open := slices.IndexFunc(tokens, func(t caddyfile.Token) bool { return t.Text == "{" })
-			if open >= 0 {
-				s.options = tokens[open+1:]
-				tokens = tokens[:open]
+			zones := forwarded(b, tokens[1].Text)
+			if i, twice := seen[tokens[0].Line]; twice {
+				all[i].zones = append(all[i].zones, zones...)
+				continue
 			}
-			for _, t := range tokens[min(2, len(tokens)):] {
-				s.to = append(s.to, t.Text)
-			}
+			s := stanzaOf(tokens)
+			s.zones = zones
+			seen[s.line] = len(all)
 			all = append(all, s)
 		}
 	}
 	return all
+}
+
+// stanzaOf returns what a forward directive says, without the zones.
+func stanzaOf(tokens []caddyfile.Token) stanza {
+	s := stanza{line: tokens[0].Line}
+	if open := slices.IndexFunc(tokens, func(t caddyfile.Token) bool { return t.Text == "{" }); open >= 0 {
+		s.options, tokens = tokens[open+1:], tokens[:open]
+	}
+	for _, t := range tokens[min(2, len(tokens)):] {
+		s.to = append(s.to, t.Text)
+	}
+	return s
 }
 
 // directives splits the tokens that a server block has for one name into single directives.
@@ -78,7 +89,7 @@ func (s stanza) option(name string) int {
 // SERVFAIL. Without the directive they might get REFUSED, or what another stanza of the block says.
 const nobody = "127.0.0.1:0"
 
-// remarkImported tells of stanzas in imported files that name a file, which are CoreDNS's to read.
+// remarkImported tells of stanzas in imported files that name a file, which are the plugin's to read.
 func (v values) remarkImported(blocks []caddyfile.ServerBlock) {
 	for _, b := range blocks {
 		for _, tokens := range directives(b.Tokens["forward"]) {
@@ -87,7 +98,7 @@ func (v values) remarkImported(blocks []caddyfile.ServerBlock) {
 					break
 				}
 				if t.File != "" && isFile(t.Text) {
-					v.remark(remark{info, fmt.Sprintf("%s:%d - forward stands in an imported file: %s is read once, not watched, and its servers are asked as CoreDNS does", t.File, t.Line, t.Text)})
+					v.remark(remark{info, fmt.Sprintf("%s:%d - forward stands in an imported file: all servers of %s are asked, also such as would come back to this node, and over UDP when a client asks over UDP", t.File, t.Line, t.Text)})
 				}
 			}
 		}
@@ -117,28 +128,32 @@ func (v values) expand(to []string) ([]string, error) {
 	return servers, nil
 }
 
-// transportOf returns the option that servers want, or none if it does not depend on them: a server
-// that is asked over TLS, or one that is a name.
-func (v values) transportOf(servers []string) string {
-	var plain []string
-	for _, s := range servers {
-		scheme, host := parse.Transport(s)
-		if scheme != transport.DNS {
-			return ""
-		}
-		address := host
-		if h, _, err := net.SplitHostPort(host); err == nil {
-			address = h
-		} else {
-			host = net.JoinHostPort(strings.Trim(host, "[]"), transport.Port)
-			address = strings.Trim(address, "[]")
-		}
-		if _, err := netip.ParseAddr(address); err != nil {
-			return ""
-		}
-		plain = append(plain, host)
+// The options of forward that say how servers are asked.
+const (
+	overTCP = "force_tcp"
+	overUDP = "prefer_udp"
+	orUDP   = "fallback udp" // where TCP does not work
+)
+
+// saysTransport reports whether the user has chosen how servers are asked.
+func (s stanza) saysTransport() bool {
+	return s.option(overTCP)+s.option(overUDP)+s.option("fallback")+s.option("tls") > 0
+}
+
+// isEncrypted tells if a server has a transport of its own.
+func isEncrypted(server string) bool {
+	scheme, _ := parse.Transport(server)
+	return scheme != transport.DNS
+}
+
+// isClusterDNS tells if a server is cluster DNS, which takes TCP.
+func (v values) isClusterDNS(server string) bool {
+	_, host := parse.Transport(server)
+	if h, _, err := net.SplitHostPort(host); err == nil {
+		host = h
 	}
-	return v.transport(plain)
+	ip, err := netip.ParseAddr(strings.Trim(host, "[]"))
+	return err == nil && v.clusterDNS != "" && ip.Unmap().String() == v.clusterDNS
 }
 
 // field is a word of a line, as the parser of Corefiles takes it.
@@ -179,9 +194,9 @@ func fields(line string) (all []field, ok bool) {
 	return all, !quoted
 }
 
-// rewrite returns the first line of a stanza with other servers and with one more option, which makes
-// up to two more lines. An empty option adds none.
-func (s stanza) rewrite(line string, servers []string, option string) ([]string, error) {
+// rewrite returns the first line of a stanza with other servers and with more options, each of which makes
+// a line, and the braces another.
+func (s stanza) rewrite(line string, servers, options []string) ([]string, error) {
 	words, ok := fields(line)
 	at := slices.IndexFunc(words, func(w field) bool { return line[w.start:w.end] == "forward" })
 	opened := s.options != nil
@@ -190,21 +205,31 @@ func (s stanza) rewrite(line string, servers []string, option string) ([]string,
 		return nil, fmt.Errorf("forward stands on a line together with something that nodecache cannot tell from it; write it on lines of its own")
 	}
 	head := line[:words[at+2].start] + strings.Join(servers, " ")
-	rest := line[words[last].end:]
-	indent := line[:len(line)-len(strings.TrimLeft(line, " \t"))]
+	return withOptions("forward", head, line[words[last].end:], opened, options)
+}
+
+// withOptions returns the lines of a directive that gets more options: head is what its first line says up to the
+// last argument, rest what comes after, which has the brace if a block is open.
+func withOptions(directive, head, rest string, opened bool, options []string) ([]string, error) {
+	indent := head[:len(head)-len(strings.TrimLeft(head, " \t"))]
+	var more []string
+	for _, o := range options {
+		more = append(more, indent+"    "+o)
+	}
+	words, _ := fields(rest)
 	switch {
-	case option == "":
+	case len(options) == 0:
 		return []string{head + rest}, nil
 	case !opened:
-		return []string{head + " {" + rest, indent + "    " + option, indent + "}"}, nil
-	case len(words) <= last+1:
-		return nil, fmt.Errorf("forward has its brace on another line")
+		return append(append([]string{head + " {" + rest}, more...), indent+"}"), nil
+	case len(words) == 0:
+		return nil, fmt.Errorf("%s has its brace on another line", directive)
 	}
-	brace := words[last+1].end
-	lines := []string{head + line[words[last].end:brace], indent + "    " + option}
-	switch after := strings.TrimSpace(line[brace:]); {
+	brace := words[0].end
+	lines := append([]string{head + rest[:brace]}, more...)
+	switch after := strings.TrimSpace(rest[brace:]); {
 	case strings.HasPrefix(after, "#"):
-		lines[0] += line[brace:]
+		lines[0] += rest[brace:]
 	case after != "":
 		lines = append(lines, indent+after)
 	}

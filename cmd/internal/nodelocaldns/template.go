@@ -21,12 +21,14 @@ type values struct {
 	resolvConf string // what upstreamServers means without a ConfigMap
 	kubeDNS    kubeDNS
 	directive  nodelocal
+	node       nodeName  // which node this is, "" if it is not known
+	caller     string    // option of forward for what goes to cluster DNS, "" for none
 	own        addresses // what this process answers on; render finds it
+	clusterset zoneNames // zones whose names are those of ServiceImports
 
 	nameservers func(file string, own addresses) ([]string, error)
-	transport   func(servers []string) string // overTCP or overUDP
-	reads       func(path string)             // told of imported files, and of directories where more may come
-	remark      func(remark)                  // what is worth a line in the log
+	reads       func(path string) // told of imported files, and of directories where more may come
+	remark      func(remark)      // what is worth a line in the log
 }
 
 // document is a Corefile being rendered. Line i+1 of the text is lines[i]; it came from line origin[i]
@@ -40,11 +42,15 @@ type document struct {
 // render turns a Corefile or the template of one into what is served:
 //
 //   - variables have their values,
-//   - the forward stanzas name servers and not files, and go over TCP if all these servers take it,
+//   - the forward stanzas name servers and not files; these and cluster DNS are asked over TCP, and over UDP
+//     where that does not work,
+//   - cluster DNS is told which node asks for names of the cluster,
+//   - autopath is told whose pods are meant,
 //   - the stub domains of the ConfigMap have server blocks,
+//   - the zones of the clusterset have server blocks,
 //   - the directive that makes interface, rules and lease stands in a block of its own.
 //
-// What the user wrote stays on its line, but for one or two lines that an option of forward may need;
+// What the user wrote stays on its line, but for up to four lines that options of forward may need;
 // the result says where each line came from.
 func (v values) render(source daemon.Corefile) (daemon.Corefile, error) {
 	v.own = v.local
@@ -73,10 +79,18 @@ func (v values) render(source daemon.Corefile) (daemon.Corefile, error) {
 	if err := v.forward(d, strings.Split(string(source.Text), "\n"), stanzas(blocks)); err != nil {
 		return source, err
 	}
+	if err := v.namePods(d, blocks); err != nil {
+		return source, err
+	}
 	added, err := v.added(blocks, source.Name)
 	if err != nil {
 		return source, err
 	}
+	ofClusterset, err := v.clustersetBlocks(d, blocks)
+	if err != nil {
+		return source, err
+	}
+	added = append(ofClusterset, added...)
 	for _, block := range added {
 		d.append(block)
 	}
@@ -107,34 +121,50 @@ func (v values) forward(d *document, template []string, all []stanza) error {
 			}
 			continue
 		}
-		if !slices.ContainsFunc(s.to, isFile) {
+		if !slices.ContainsFunc(s.to, isFile) && !slices.ContainsFunc(s.to, v.isClusterDNS) {
 			continue
 		}
-		if err := v.forwardToFile(d, s); err != nil {
+		if err := v.rewrite(d, s); err != nil {
 			return fmt.Errorf("%s:%d - %w", d.name, s.line, err)
 		}
 	}
 	return nil
 }
 
-func (v values) forwardToFile(d *document, s stanza) error {
+// rewrite puts servers in the place of files, and adds the transport where the stanza says none.
+func (v values) rewrite(d *document, s stanza) error {
 	servers, err := v.expand(s.to)
 	if err != nil {
 		return err
 	}
-	option := ""
+	var options []string
 	if len(servers) == 0 {
 		servers = []string{nobody}
-	} else if s.option(overTCP) == 0 && s.option(overUDP) == 0 && s.option("tls") == 0 {
-		option = v.transportOf(servers)
+	} else if !s.saysTransport() && !slices.ContainsFunc(servers, isEncrypted) {
+		options = []string{overTCP, orUDP}
 	}
-	lines, err := s.rewrite(d.lines[s.line-1], servers, option)
+	if v.tellsCaller(d, s, servers) {
+		options = append(options, v.caller)
+	}
+	if options == nil && slices.Equal(servers, s.to) {
+		return nil
+	}
+	lines, err := s.rewrite(d.lines[s.line-1], servers, options)
+	if err != nil && slices.Equal(servers, s.to) {
+		if slices.Contains(options, v.caller) {
+			v.remark(remark{warning, fmt.Sprintf("%s:%d - cluster DNS is not told which node asks: %s", d.name, s.line, err)})
+		}
+		return nil // it works as it is, over UDP when a client asks over UDP
+	}
 	if err != nil {
 		return err
 	}
 	d.replace(s.line, lines)
 	return nil
 }
+
+// at returns where a line of the file is now, or begins.
+func (d *document) at(line int) int { return slices.Index(d.origin, line) + 1 }
 
 // replace puts lines in the place of one.
 func (d *document) replace(line int, by []string) {
@@ -177,12 +207,21 @@ func (d *document) corefile() daemon.Corefile {
 // check parses the result. It has to have the blocks of the file and those that were added: a file may
 // have one server block without braces, which would swallow them.
 func (d *document) check(want int) error {
-	blocks, err := caddyfile.Parse(d.name, strings.NewReader(strings.Join(d.lines, "\n")), nil)
+	blocks, err := d.parse()
 	if err != nil {
-		return fmt.Errorf("as rendered: %w", err)
+		return err
 	}
 	if len(blocks) != want {
 		return errors.New(d.name + ":1 - a server block without braces cannot stand beside the blocks that nodecache adds: put its directives in braces")
 	}
 	return nil
+}
+
+// parse parses the document as it is now.
+func (d *document) parse() ([]caddyfile.ServerBlock, error) {
+	blocks, err := caddyfile.Parse(d.name, strings.NewReader(strings.Join(d.lines, "\n")), nil)
+	if err != nil {
+		return nil, fmt.Errorf("as rendered: %w", err)
+	}
+	return blocks, nil
 }

@@ -24,9 +24,11 @@ type watcher struct {
 	paths         func() []string // asked again after each change
 	every, settle time.Duration
 	changed       func()
+
+	resolved map[string]bool // where the paths led when they were last looked at
 }
 
-func (w watcher) run(ctx context.Context) {
+func (w *watcher) run(ctx context.Context) {
 	notify, err := fsnotify.NewWatcher()
 	if err != nil {
 		clog.Warningf("No notification of changed files (%s), they are read every %s", err, w.every)
@@ -39,6 +41,7 @@ func (w watcher) run(ctx context.Context) {
 		}()
 	}
 	look := func() {
+		w.resolve()
 		if err == nil {
 			w.add(notify)
 		}
@@ -49,7 +52,7 @@ func (w watcher) run(ctx context.Context) {
 }
 
 // await looks some time after each event, and from time to time.
-func (w watcher) await(ctx context.Context, events <-chan fsnotify.Event, errs <-chan error, look func()) {
+func (w *watcher) await(ctx context.Context, events <-chan fsnotify.Event, errs <-chan error, look func()) {
 	tick := time.NewTicker(w.every)
 	defer tick.Stop()
 	var settled <-chan time.Time
@@ -77,7 +80,7 @@ func (w watcher) await(ctx context.Context, events <-chan fsnotify.Event, errs <
 
 // add watches the paths and their directories, and where symbolic links lead. A name that cannot be
 // watched, mostly because it is not there, is seen by its directory or by the next look.
-func (w watcher) add(notify *fsnotify.Watcher) {
+func (w *watcher) add(notify *fsnotify.Watcher) {
 	seen := notify.WatchList()
 	for _, path := range w.paths() {
 		for _, p := range []string{filepath.Dir(path), filepath.Dir(resolved(path)), path} {
@@ -91,7 +94,7 @@ func (w watcher) add(notify *fsnotify.Watcher) {
 }
 
 // concerns tells if an event is about one of the paths.
-func (w watcher) concerns(e fsnotify.Event) bool {
+func (w *watcher) concerns(e fsnotify.Event) bool {
 	if e.Op == fsnotify.Chmod {
 		return false
 	}
@@ -99,8 +102,16 @@ func (w watcher) concerns(e fsnotify.Event) bool {
 		return true // the kubelet's
 	}
 	return slices.ContainsFunc(w.paths(), func(path string) bool {
-		return e.Name == filepath.Clean(path) || filepath.Dir(e.Name) == filepath.Clean(path) || e.Name == resolved(path)
-	})
+		return e.Name == filepath.Clean(path) || filepath.Dir(e.Name) == filepath.Clean(path)
+	}) || w.resolved[e.Name]
+}
+
+// resolve follows the paths. Not at each event: in a directory where others write there are many.
+func (w *watcher) resolve() {
+	w.resolved = map[string]bool{}
+	for _, path := range w.paths() {
+		w.resolved[resolved(path)] = true
+	}
 }
 
 // resolved is the path without symbolic links, or as it is if it leads nowhere.

@@ -9,6 +9,9 @@ import (
 	"time"
 )
 
+// patience bounds every wait.
+const patience = 10 * time.Second
+
 // mount is a directory as the kubelet mounts a ConfigMap: the files are symbolic links through ..data
 // to a directory that is another at each change.
 type mount struct {
@@ -59,7 +62,7 @@ func startWatch(t *testing.T, every time.Duration, paths ...string) <-chan struc
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		w := watcher{paths: func() []string { return paths }, every: every, settle: 20 * time.Millisecond, changed: func() { looks <- struct{}{} }}
+		w := &watcher{paths: func() []string { return paths }, every: every, settle: 20 * time.Millisecond, changed: func() { looks <- struct{}{} }}
 		w.run(ctx)
 	}()
 	t.Cleanup(func() {

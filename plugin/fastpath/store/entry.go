@@ -5,6 +5,8 @@ package store
 
 import (
 	"errors"
+	"net/netip"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -40,6 +42,31 @@ type Bound struct {
 	Number     uint64
 }
 
+// Views tells callers apart to whom the answer is not the same.
+type Views interface {
+	// View returns the view that a caller has, given the address and the data of the EDNS option that names
+	// it, or nil. The answer for it is the one that the plugins would give now.
+	View(from netip.Addr, option []byte) View
+}
+
+// View is what a caller sees.
+type View struct {
+	// Number is what answers for the view are kept under; Private is set if none are.
+	Number  uint32
+	Private bool
+	// Callers counts an answer.
+	Callers Counter
+}
+
+// Counter counts what it is asked to.
+type Counter interface{ Inc() }
+
+// ServerCounter counts what it is asked to for each server apart.
+type ServerCounter interface {
+	// On returns what counts for a server, given its address.
+	On(server string) Counter
+}
+
 // MaxBounds is the greatest number of Generations that an answer may hang on.
 const MaxBounds = 4
 
@@ -69,6 +96,14 @@ type Entry struct {
 	KeepTTL bool
 	// Bounds are the Generations that must not have advanced; the unused ones are empty.
 	Bounds [MaxBounds]Bound
+	// Views is there if the answer depends on who asks: there is none in this entry, but one for each view
+	// under a key of its own.
+	Views Views
+	// ForCaller tells that it is such an entry, the answer of a view, or that of a search list. They don't count
+	// against the capacity of their space, which is for the answers of others: there may be one for each node.
+	ForCaller bool
+	// Count is there if somebody counts how often the answer is given.
+	Count ServerCounter
 	// Serial is the present serial number for the SOA record in the authority section, or nil.
 	Serial Serial
 	// Cached tells that a cache keeps it and counts its hits; if not, it is kept by its Bounds alone.
@@ -195,6 +230,19 @@ func (e *Entry) Patch(now time.Duration) wire.Patch {
 		p.Serial, p.SetSerial = uint32(e.Serial.Modified()), true // #nosec G115 -- serials wrap, RFC 1982
 	}
 	return p
+}
+
+// buffers are for answers between their packed form and a message.
+var buffers = sync.Pool{New: func() any { b := make([]byte, 0, 1<<10); return &b }}
+
+// Message returns the answer to a query as a message, without an OPT record: who writes it adds that.
+func (e *Entry) Message(query []byte, q wire.Query, p *wire.Patch) (*dns.Msg, error) {
+	b, _ := buffers.Get().(*[]byte)
+	defer buffers.Put(b)
+	q.EDNS = false
+	*b = e.Plain.AppendReply((*b)[:0], query, &q, p)
+	m := new(dns.Msg)
+	return m, m.Unpack(*b)
 }
 
 // CountedLen returns the length of the answer in bytes as package dns takes it, which CoreDNS counts.

@@ -3,6 +3,7 @@ package store
 import (
 	"hash/maphash"
 	"math/bits"
+	"net/netip"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -132,6 +133,20 @@ func (s *Store) Get(key []byte) *Entry {
 	return e
 }
 
+// GetView returns the entry of a caller's view, given the entry of the key, which tells that the answer
+// depends on who asks: nil if there is none, or if that one does not hold. There is room for a view behind the
+// key.
+func (s *Store) GetView(e *Entry, key []byte, now time.Duration, from netip.Addr, option []byte) (*Entry, View) {
+	if !e.Fresh(now) {
+		return nil, View{}
+	}
+	v := e.Views.View(from, option)
+	if v.Private {
+		return nil, v
+	}
+	return s.Get(wire.AppendKeyView(key, v.Number)), v
+}
+
 func (s *Store) find(hash uint64, key []byte) *Entry {
 	for e := s.bucket(hash).Load(); e != nil; e = e.next.Load() {
 		if e.hash == hash && e.key == string(key) {
@@ -210,8 +225,10 @@ func (s *Store) Put(space *Space, key []byte, e *Entry) {
 	if !kept {
 		return
 	}
-	if most := space.capacity[e.Kind]; most > 0 {
-		for space.entries[e.Kind].Load() > most && s.evict(func(o *Entry) bool { return o != e && o.space == space && o.Kind == e.Kind }) {
+	if most := space.capacity[e.Kind]; most > 0 && !e.ForCaller {
+		for space.entries[e.Kind].Load() > most && s.evict(func(o *Entry) bool {
+			return o != e && o.space == space && o.Kind == e.Kind && !o.ForCaller
+		}) {
 		}
 	}
 	s.shrink(e)
@@ -247,7 +264,7 @@ func (s *Store) evict(may func(*Entry) bool) bool {
 			if e.credit.Load() <= 0 || rounds == creditCostly || e.useless(now) {
 				s.hand = next
 				s.unlink(e)
-				if evicted := e.space.evicted[e.Kind]; evicted != nil && !e.useless(now) {
+				if evicted := e.space.evicted[e.Kind]; evicted != nil && !e.ForCaller && !e.useless(now) {
 					evicted()
 				}
 				return true
@@ -278,7 +295,7 @@ func (s *Store) link(e *Entry) {
 		e.older.newer, e.newer.older = e, e
 	}
 	s.bytes.Add(e.size)
-	e.space.entries[e.Kind].Add(1)
+	e.count(1)
 }
 
 // unlink takes an entry out. A reader that stands on it finds the rest of the bucket.
@@ -298,7 +315,14 @@ func (s *Store) unlink(e *Entry) {
 	}
 	e.newer, e.older = nil, nil
 	s.bytes.Add(-e.size)
-	e.space.entries[e.Kind].Add(-1)
+	e.count(-1)
+}
+
+// count counts an entry that has come or gone.
+func (e *Entry) count(n int64) {
+	if !e.ForCaller {
+		e.space.entries[e.Kind].Add(n)
+	}
 }
 
 // ring yields every entry. The one that is yielded may be unlinked.

@@ -35,14 +35,28 @@ func listen(t *testing.T, address string) *net.UDPConn {
 	return conn.(*net.UDPConn)
 }
 
-func TestOwn(t *testing.T) {
-	udp := listen(t, "127.0.0.1:0")
-	port := udp.LocalAddr().(*net.UDPAddr).AddrPort().Port()
-	tcp, err := net.Listen("tcp", udp.LocalAddr().String())
-	if err != nil {
-		t.Fatal(err)
+// listenBoth opens a socket of UDP and one of TCP on a port that was free for both, and returns the port.
+func listenBoth(t *testing.T) (port uint16) {
+	t.Helper()
+	var err error
+	for range 20 {
+		var tcp net.Listener
+		if tcp, err = net.Listen("tcp", "127.0.0.1:0"); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = tcp.Close() })
+		var udp net.PacketConn
+		if udp, err = net.ListenPacket("udp", tcp.Addr().String()); err == nil {
+			t.Cleanup(func() { _ = udp.Close() })
+			return tcp.Addr().(*net.TCPAddr).AddrPort().Port()
+		}
 	}
-	defer func() { _ = tcp.Close() }()
+	t.Fatalf("no port is free for both: %v", err)
+	return 0
+}
+
+func TestOwn(t *testing.T) {
+	port := listenBoth(t)
 	own := Own(func(a netip.AddrPort) bool { return a.Port() == port })
 	kinds := map[bool]int{}
 	for _, s := range own {

@@ -161,6 +161,11 @@ func (a *Answer) Len() int { return len(a.packed) }
 // Rcode returns the response code, RFC 1035 section 4.1.1.
 func (a *Answer) Rcode() int { return int(a.packed[3] & rcodeMask) }
 
+// HasData reports whether it has what was asked for: an alias to a name that does not exist has not.
+func (a *Answer) HasData() bool {
+	return a.Rcode() == dns.RcodeSuccess && (a.packed[6] != 0 || a.packed[7] != 0)
+}
+
 // Ordered reports whether records change places in CoreDNS's loadbalance that Shuffle leaves.
 func (a *Answer) Ordered() bool { return a.orders > 1 && a.orders != a.rotates.count }
 

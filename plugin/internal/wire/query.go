@@ -7,15 +7,24 @@ import (
 	"encoding/binary"
 
 	"github.com/miekg/dns"
+
+	"github.com/nearside-dns/nearside/plugin/internal/caller"
+	"github.com/nearside-dns/nearside/plugin/internal/search"
 )
 
 // Sizes of the parts of a message in bytes, RFC 1035 section 4.1 and RFC 6891 section 6.1.2.
 const (
 	HeaderLen  = 12
-	OptLen     = 11  // an OPT record without options
-	MaxNameLen = 255 // of a name, with its root label
-	MaxQuery   = HeaderLen + MaxNameLen + 4 + OptLen
+	OptLen     = 11                                  // an OPT record without options
+	MaxNameLen = 255                                 // of a name, with its root label
+	MaxQuery   = HeaderLen + MaxNameLen + 4 + OptLen // without options
 )
+
+// optionHead is the length of the code and the length of an EDNS option, RFC 6891 section 6.1.2.
+const optionHead = 4
+
+// maxOptions is the greatest length of the options that Parse takes, in bytes.
+const maxOptions = optionHead + caller.MaxData + optionHead + search.MaxData
 
 const maxLabelLen = 63
 
@@ -41,13 +50,15 @@ type Query struct {
 	CD      bool   // checking disabled
 	AD      bool   // authenticated data is understood, RFC 6840 section 5.7
 	Upper   bool   // the name has upper-case letters
+	Caller  int    // where in the query the data of option caller.Code begin; 0 without one
+	Search  []byte // the data of option search.Code, a part of what was read; nil without one
 }
 
 // Parse reads a query and reports whether it is an ordinary one: opcode QUERY, no flags but RD, AD and
-// CD, one question of class IN, at most an OPT record without options, and no byte more. Everything else
-// is refused, be it right or wrong; nothing is accepted that package dns rejects.
+// CD, one question of class IN, at most an OPT record without options but one that names the caller and one of a
+// search list, and no byte more. Everything else is refused, be it right or wrong; nothing is accepted that package dns rejects.
 func (q *Query) Parse(b []byte) bool {
-	if len(b) < HeaderLen+1+4 || len(b) > MaxQuery {
+	if len(b) < HeaderLen+1+4 || len(b) > MaxQuery+maxOptions {
 		return false
 	}
 	if b[2]&^bitRD != 0 || b[3]&^(bitAD|bitCD) != 0 {
@@ -99,17 +110,53 @@ func (q *Query) parseName(b []byte) bool {
 	}
 }
 
-// parseOpt reads the OPT record, which has to be all that is left: version 0, no flag but DO, no options.
+// parseOpt reads the OPT record, which has to be all that is left: version 0, no flag but DO.
 func (q *Query) parseOpt(b []byte) bool {
-	if len(b) != OptLen || b[0] != 0 || binary.BigEndian.Uint16(b[1:]) != dns.TypeOPT {
+	if len(b) < OptLen || b[0] != 0 || binary.BigEndian.Uint16(b[1:]) != dns.TypeOPT {
 		return false
 	}
 	flags := binary.BigEndian.Uint32(b[5:])
-	if flags&^doFlag != 0 || b[9] != 0 || b[10] != 0 {
+	if flags&^doFlag != 0 || int(binary.BigEndian.Uint16(b[9:])) != len(b)-OptLen {
+		return false
+	}
+	if !q.parseOptions(b) {
 		return false
 	}
 	q.EDNS, q.UDPSize, q.DO = true, binary.BigEndian.Uint16(b[3:]), flags != 0
 	return true
+}
+
+// parseOptions reads the options of an OPT record: one that names the caller and one of a search list, each at
+// most once and in either order.
+func (q *Query) parseOptions(opt []byte) bool {
+	for at := OptLen; at < len(opt); {
+		if at+optionHead > len(opt) {
+			return false
+		}
+		data := at + optionHead
+		end := data + int(binary.BigEndian.Uint16(opt[at+2:]))
+		if end > len(opt) {
+			return false
+		}
+		switch code := binary.BigEndian.Uint16(opt[at:]); {
+		case code == caller.Code && q.Caller == 0:
+			q.Caller = HeaderLen + q.NameLen + 4 + data
+		case code == search.Code && q.Search == nil && end-data <= search.MaxData:
+			q.Search = opt[data:end:end]
+		default:
+			return false
+		}
+		at = end
+	}
+	return true
+}
+
+// CallerData returns the data of the option that names the caller, nil without one.
+func (q *Query) CallerData(query []byte) []byte {
+	if q.Caller == 0 {
+		return nil
+	}
+	return query[q.Caller:][:binary.BigEndian.Uint16(query[q.Caller-2:])]
 }
 
 // Limit returns how long an answer over UDP may be in bytes, RFC 6891 section 6.2.5.
@@ -118,8 +165,9 @@ func (q *Query) Limit() int {
 }
 
 // FromMsg appends to buf, which is empty, a query as Parse reads it, with the header flags, the question
-// and the EDNS facts of a message; options are left out, and any class is taken. It fails if the message
-// has not one question, or one whose name can't be packed.
+// and the EDNS facts of a message; of its options, only Search is read, and any class is taken. It fails if the
+// message has not one question, one whose name can't be packed, or more than one search list or one that is too
+// long.
 func (q *Query) FromMsg(buf []byte, m *dns.Msg) ([]byte, bool) {
 	if len(m.Question) != 1 || cap(buf) < MaxQuery {
 		return nil, false
@@ -145,6 +193,12 @@ func (q *Query) FromMsg(buf []byte, m *dns.Msg) ([]byte, bool) {
 	if opt := m.IsEdns0(); opt != nil {
 		q.EDNS, q.UDPSize, q.DO = true, opt.UDPSize(), opt.Do()
 	}
+	if search.Has(m) {
+		var one bool
+		if q.Search, one = search.Of(m); !one || len(q.Search) > search.MaxData {
+			return nil, false
+		}
+	}
 	b[2], b[3] = flag(q.RD, bitRD), flag(q.AD, bitAD)|flag(q.CD, bitCD)
 	return b[:end+4], true
 }
@@ -159,24 +213,42 @@ func flag(set bool, bit byte) byte {
 // keyHead is the length of a key before the name: the space, the type, the class, the flags.
 const keyHead = 4 + 2 + 2 + 1
 
+// keyFlags is where in a key the flags stand.
+const keyFlags = keyHead - 1
+
+// Flags in a key: those of the query on which answers differ, and what follows the name.
+const (
+	keyDO     = 1
+	keyCD     = 2
+	keySearch = 4 // the data of a search list, and their length in one byte before them
+	keyPath   = 8 // the number of a search path
+)
+
+// numberLen is the length of a view, and of a search path, in a key.
+const numberLen = 4
+
 // MaxKey is the greatest length of a key in bytes.
-const MaxKey = keyHead + MaxNameLen
+const MaxKey = keyHead + MaxNameLen + 1 + search.MaxData + numberLen + numberLen
 
 // AppendKey appends to dst what an answer is kept under: a space of answers, the name in lower case, the
-// type, the class, and the flags DO and CD, on which answers differ.
+// type, the class, the flags DO and CD, on which answers differ, and the search list.
 func (q *Query) AppendKey(dst []byte, space uint32, query []byte) []byte {
 	dst = binary.BigEndian.AppendUint32(dst, space)
 	dst = binary.BigEndian.AppendUint16(dst, q.Type)
 	dst = binary.BigEndian.AppendUint16(dst, q.Class)
-	dst = append(dst, flag(q.DO, 1)|flag(q.CD, 2))
+	dst = append(dst, flag(q.DO, keyDO)|flag(q.CD, keyCD)|flag(q.Search != nil, keySearch))
 	name := query[HeaderLen : HeaderLen+q.NameLen]
-	if !q.Upper {
-		return append(dst, name...)
+	if q.Upper {
+		for _, c := range name {
+			dst = append(dst, lower(c))
+		}
+	} else {
+		dst = append(dst, name...)
 	}
-	for _, c := range name {
-		dst = append(dst, lower(c))
+	if q.Search == nil {
+		return dst
 	}
-	return dst
+	return append(append(dst, byte(len(q.Search))), q.Search...)
 }
 
 // AppendName appends to dst the name of the first question of a message in lower case. The message may be
@@ -193,7 +265,23 @@ func AppendName(dst, b []byte) ([]byte, bool) {
 }
 
 // KeyName returns the name in a key, in wire form and lower case.
-func KeyName(key []byte) []byte { return key[keyHead:] }
+func KeyName(key []byte) []byte {
+	end := keyHead
+	for key[end] != 0 {
+		end += 1 + int(key[end])
+	}
+	return key[keyHead : end+1]
+}
+
+// AppendKeyView makes of a key the one of the answer in one view, where answers depend on who asks.
+func AppendKeyView(key []byte, view uint32) []byte { return binary.BigEndian.AppendUint32(key, view) }
+
+// AppendKeyPath makes of a key that has no view the one of the answer that was found along a search path. No
+// other key is equal to it.
+func AppendKeyPath(key []byte, path uint32) []byte {
+	key[keyFlags] |= keyPath
+	return binary.BigEndian.AppendUint32(key, path)
+}
 
 // SetKeySpace puts another space into a key.
 func SetKeySpace(key []byte, space uint32) { binary.BigEndian.PutUint32(key, space) }

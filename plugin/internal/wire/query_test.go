@@ -3,13 +3,19 @@ package wire
 import (
 	"bytes"
 	"encoding/binary"
+	"fmt"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"testing"
 
 	"github.com/miekg/dns"
+
+	"github.com/nearside-dns/nearside/plugin/internal/caller"
+	"github.com/nearside-dns/nearside/plugin/internal/search"
 )
 
 // newQuery returns a packed query, changed by the caller first.
@@ -30,6 +36,49 @@ func newQuery(t testing.TB, name string, rrtype uint16, change func(*dns.Msg)) [
 func edns(size uint16, do bool) func(*dns.Msg) {
 	return func(m *dns.Msg) { m.SetEdns0(size, do) }
 }
+
+// naming adds an OPT record with options: of the data of each, which name the caller.
+func naming(data ...[]byte) func(*dns.Msg) {
+	options := make([]dns.EDNS0, len(data))
+	for i, d := range data {
+		options[i] = &dns.EDNS0_LOCAL{Code: caller.Code, Data: d}
+	}
+	return with(options...)
+}
+
+// searching adds an OPT record with options: of the data of each, which are search lists.
+func searching(data ...string) func(*dns.Msg) {
+	options := make([]dns.EDNS0, len(data))
+	for i, d := range data {
+		options[i] = searchList(d)
+	}
+	return with(options...)
+}
+
+func searchList(data string) dns.EDNS0 {
+	return &dns.EDNS0_LOCAL{Code: search.Code, Data: []byte(data)}
+}
+
+// with adds an OPT record with options.
+func with(options ...dns.EDNS0) func(*dns.Msg) {
+	return func(m *dns.Msg) {
+		m.SetEdns0(1232, false)
+		m.IsEdns0().Option = options
+	}
+}
+
+// longestData names a caller in as many bytes as there can be.
+func longestData(t testing.TB) []byte {
+	t.Helper()
+	data, ok := caller.Append(nil, strings.Repeat("n", caller.MaxNode), strings.Repeat("z", caller.MaxZone))
+	if !ok {
+		t.Fatal("no such caller")
+	}
+	return data
+}
+
+// longestList is as much as a search list can be. It is for package search to say whether it is one.
+var longestList = strings.Repeat("s", search.MaxData)
 
 // longest is a name of 255 bytes in wire form, tooLong one of 256.
 var (
@@ -58,18 +107,52 @@ func TestParse(t *testing.T) {
 			newQuery(t, "a.", dns.TypeA, func(m *dns.Msg) { m.CheckingDisabled, m.AuthenticatedData = true, true }),
 			Query{NameLen: 3, Type: 1, Class: 1, RD: true, CD: true, AD: true},
 		},
-		"EDNS":      {newQuery(t, "a.", 1, edns(1232, false)), Query{NameLen: 3, Type: 1, Class: 1, RD: true, EDNS: true, UDPSize: 1232}},
-		"DO":        {newQuery(t, "a.", 1, edns(4096, true)), Query{NameLen: 3, Type: 1, Class: 1, RD: true, EDNS: true, UDPSize: 4096, DO: true}},
-		"size 0":    {newQuery(t, "a.", 1, edns(0, false)), Query{NameLen: 3, Type: 1, Class: 1, RD: true, EDNS: true}},
+		"EDNS":   {newQuery(t, "a.", 1, edns(1232, false)), Query{NameLen: 3, Type: 1, Class: 1, RD: true, EDNS: true, UDPSize: 1232}},
+		"DO":     {newQuery(t, "a.", 1, edns(4096, true)), Query{NameLen: 3, Type: 1, Class: 1, RD: true, EDNS: true, UDPSize: 4096, DO: true}},
+		"size 0": {newQuery(t, "a.", 1, edns(0, false)), Query{NameLen: 3, Type: 1, Class: 1, RD: true, EDNS: true}},
+		"caller": {
+			newQuery(t, "a.", 1, naming([]byte{1, 2, 'n', '1'})),
+			Query{NameLen: 3, Type: 1, Class: 1, RD: true, EDNS: true, UDPSize: 1232, Caller: 34},
+		},
+		"caller without data": {
+			newQuery(t, "a.", 1, naming([]byte{})),
+			Query{NameLen: 3, Type: 1, Class: 1, RD: true, EDNS: true, UDPSize: 1232, Caller: 34},
+		},
+		"longest caller": {
+			newQuery(t, longest, 1, naming(longestData(t))),
+			Query{NameLen: 255, Type: 1, Class: 1, RD: true, EDNS: true, UDPSize: 1232, Caller: 286},
+		},
+		"search list": {
+			newQuery(t, "a.", 1, searching("\x01b\x00\x01c\x00")),
+			Query{NameLen: 3, Type: 1, Class: 1, RD: true, EDNS: true, UDPSize: 1232, Search: []byte("\x01b\x00\x01c\x00")},
+		},
+		"search list without data": {
+			newQuery(t, "a.", 1, searching("")),
+			Query{NameLen: 3, Type: 1, Class: 1, RD: true, EDNS: true, UDPSize: 1232, Search: []byte{}},
+		},
+		"caller and search list": {
+			newQuery(t, "a.", 1, with(&dns.EDNS0_LOCAL{Code: caller.Code, Data: []byte{1, 1, 'n'}}, searchList("\x01b\x00"))),
+			Query{NameLen: 3, Type: 1, Class: 1, RD: true, EDNS: true, UDPSize: 1232, Caller: 34, Search: []byte("\x01b\x00")},
+		},
+		"search list and caller": {
+			newQuery(t, "a.", 1, with(searchList("\x01b\x00"), &dns.EDNS0_LOCAL{Code: caller.Code, Data: []byte{1, 1, 'n'}})),
+			Query{NameLen: 3, Type: 1, Class: 1, RD: true, EDNS: true, UDPSize: 1232, Caller: 41, Search: []byte("\x01b\x00")},
+		},
+		"longest of both": {
+			newQuery(t, longest, 1, with(searchList(longestList), &dns.EDNS0_LOCAL{Code: caller.Code, Data: longestData(t)})),
+			Query{NameLen: 255, Type: 1, Class: 1, RD: true, EDNS: true, UDPSize: 1232, Caller: 545, Search: []byte(longestList)},
+		},
 		"all there": {newQuery(t, longest, 1, edns(65535, true)), Query{NameLen: 255, Type: 1, Class: 1, RD: true, EDNS: true, UDPSize: 65535, DO: true}},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
-			q := Query{NameLen: 77, Type: 77, UDPSize: 77, EDNS: true, DO: true, RD: true, CD: true, AD: true, Upper: true} // of the query before
+			q := Query{ // of the query before
+				NameLen: 77, Type: 77, UDPSize: 77, EDNS: true, DO: true, RD: true, CD: true, AD: true, Upper: true, Caller: 77, Search: []byte{77},
+			}
 			if !q.Parse(tt.query) {
 				t.Fatal("refused")
 			}
-			if q != tt.want {
+			if !reflect.DeepEqual(q, tt.want) {
 				t.Errorf("got %+v, want %+v", q, tt.want)
 			}
 			checkParse(t, tt.query)
@@ -98,7 +181,7 @@ func checkParse(t *testing.T, b []byte) (accepted bool) {
 	accepted = q.Parse(append(make([]byte, 0, len(b)), b...))
 	for _, garbage := range [][]byte{make([]byte, 300), bytes.Repeat([]byte{0xff}, 300), b} {
 		var other Query
-		if got := other.Parse(append(b[:len(b):len(b)], garbage...)[:len(b)]); got != accepted || accepted && other != q {
+		if got := other.Parse(append(b[:len(b):len(b)], garbage...)[:len(b)]); got != accepted || accepted && !reflect.DeepEqual(other, q) {
 			t.Fatalf("%x with other bytes behind it: %v %+v, without: %v %+v", b, got, other, accepted, q)
 		}
 	}
@@ -109,8 +192,12 @@ func checkParse(t *testing.T, b []byte) (accepted bool) {
 	if err := m.Unpack(b); err != nil {
 		t.Fatalf("accepted %x, which package dns rejects: %v", b, err)
 	}
-	if want := facts(t, m); q != want {
+	want, who := facts(t, m)
+	if !reflect.DeepEqual(q, want) {
 		t.Fatalf("%x: got %+v, want %+v", b, q, want)
+	}
+	if data := q.CallerData(b); (data != nil) != (q.Caller != 0) || !bytes.Equal(data, who) {
+		t.Fatalf("%x: the caller's data are %x, want %x", b, data, who)
 	}
 	packed, err := m.Pack()
 	if err != nil || !bytes.Equal(packed, b) {
@@ -125,8 +212,8 @@ func checkParse(t *testing.T, b []byte) (accepted bool) {
 	return true
 }
 
-// facts is the slow reading of a query, of which Parse is the fast one.
-func facts(t *testing.T, m *dns.Msg) Query {
+// facts is the slow reading of a query, of which Parse is the fast one, and of the data that name the caller.
+func facts(t *testing.T, m *dns.Msg) (q Query, who []byte) {
 	t.Helper()
 	if m.Response || m.Opcode != dns.OpcodeQuery || m.Authoritative || m.Truncated || m.RecursionAvailable || m.Zero || m.Rcode != 0 ||
 		len(m.Question) != 1 || len(m.Answer) != 0 || len(m.Ns) != 0 || len(m.Extra) > 1 {
@@ -141,20 +228,33 @@ func facts(t *testing.T, m *dns.Msg) Query {
 	if err != nil {
 		t.Fatal(err)
 	}
-	q := Query{
+	q = Query{
 		NameLen: n, Type: question.Qtype, Class: question.Qclass,
 		RD: m.RecursionDesired, CD: m.CheckingDisabled, AD: m.AuthenticatedData,
 		Upper: strings.ContainsAny(question.Name, "ABCDEFGHIJKLMNOPQRSTUVWXYZ"),
 	}
 	if len(m.Extra) == 0 {
-		return q
+		return q, nil
 	}
 	opt := m.IsEdns0()
-	if opt == nil || opt.Hdr.Name != "." || opt.Version() != 0 || opt.ExtendedRcode() != 0 || opt.Hdr.Ttl&^0x8000 != 0 || len(opt.Option) != 0 {
+	if opt == nil || opt.Hdr.Name != "." || opt.Version() != 0 || opt.ExtendedRcode() != 0 || opt.Hdr.Ttl&^0x8000 != 0 || len(opt.Option) > 2 {
 		t.Fatalf("accepted the additional record %v", m.Extra[0])
 	}
 	q.EDNS, q.UDPSize, q.DO = true, opt.UDPSize(), opt.Do()
-	return q
+	at := HeaderLen + n + 4 + OptLen
+	for _, option := range opt.Option {
+		local, ok := option.(*dns.EDNS0_LOCAL)
+		switch {
+		case ok && local.Code == caller.Code && q.Caller == 0:
+			q.Caller, who = at+4, local.Data
+		case ok && local.Code == search.Code && q.Search == nil && len(local.Data) <= search.MaxData:
+			q.Search = append([]byte{}, local.Data...)
+		default:
+			t.Fatalf("accepted the options %v", opt.Option)
+		}
+		at += 4 + len(local.Data)
+	}
+	return q, who
 }
 
 // malformed says of each file whether package dns rejects it as well; what it takes is for the chain to
@@ -168,6 +268,8 @@ var malformed = map[string]bool{
 	"no-question": false, "question-not-counted": false, "two-questions": false, "257-questions-counted": true,
 	"answer-in-query": false, "authority-in-query": false, "additional-not-opt": false, "additional-missing": false,
 	"opt-not-counted": false, "opt-version-1": false, "opt-extended-rcode": false, "opt-unknown-flag": false,
+	"opt-caller-twice": false, "opt-caller-past-the-end": true, "opt-caller-and-another": false, "opt-caller-head-cut-off": true, "opt-caller-and-a-byte": false,
+	"opt-search-twice": false, "opt-search-past-the-end": true, "opt-search-and-another": false, "opt-search-too-long": false, "opt-search-past-the-caller": true,
 	"opt-with-option": false, "opt-option-past-the-end": true, "opt-data-missing": true, "opt-cut-off": true,
 	"opt-not-root": false, "opt-owner-pointer": false, "opt-owner-a-label": true, "opt-twice": false, "opt-and-a-byte": false,
 	"qr-set": false, "opcode-status": false, "opcode-update": false, "aa-set": false, "tc-set": false,
@@ -221,6 +323,11 @@ func FuzzParse(f *testing.F) {
 	}
 	f.Add(newQuery(f, "svc.Example.", dns.TypeA, nil))
 	f.Add(newQuery(f, longest, dns.TypeSRV, edns(1232, true)))
+	f.Add(newQuery(f, longest, dns.TypeSRV, naming(longestData(f))))
+	f.Add(newQuery(f, "a.", dns.TypeSRV, naming(longestData(f), []byte{1, 1, 'n'})))
+	f.Add(newQuery(f, longest, dns.TypeSRV, searching(longestList)))
+	f.Add(newQuery(f, "a.", dns.TypeSRV, with(searchList("\x01b\x00"), &dns.EDNS0_LOCAL{Code: caller.Code, Data: []byte{1, 1, 'n'}})))
+	f.Add(newQuery(f, "a.", dns.TypeSRV, with(&dns.EDNS0_LOCAL{Code: caller.Code}, searchList(""))))
 	f.Fuzz(func(t *testing.T, b []byte) { checkParse(t, b) })
 }
 
@@ -231,6 +338,11 @@ func FuzzFromMsg(f *testing.F) {
 	}
 	f.Add(newQuery(f, "svc.Example.", dns.TypeA, nil))
 	f.Add(newQuery(f, longest, dns.TypeSRV, edns(1232, true)))
+	f.Add(newQuery(f, longest, dns.TypeSRV, naming(longestData(f))))
+	f.Add(newQuery(f, "a.", dns.TypeSRV, naming(longestData(f), []byte{1, 1, 'n'})))
+	f.Add(newQuery(f, longest, dns.TypeSRV, searching(longestList)))
+	f.Add(newQuery(f, "a.", dns.TypeSRV, with(searchList("\x01b\x00"), &dns.EDNS0_LOCAL{Code: caller.Code, Data: []byte{1, 1, 'n'}})))
+	f.Add(newQuery(f, "a.", dns.TypeSRV, with(&dns.EDNS0_LOCAL{Code: caller.Code}, searchList(""))))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		m := new(dns.Msg)
 		if m.Unpack(b) != nil {
@@ -242,7 +354,8 @@ func FuzzFromMsg(f *testing.F) {
 			return
 		}
 		query, ok := made.FromMsg(make([]byte, 0, MaxQuery), m)
-		if !ok || made != parsed {
+		parsed.Caller = 0 // options are left out, but for the search list
+		if !ok || !reflect.DeepEqual(made, parsed) {
 			t.Fatalf("%x: from the message %v %+v, parsed %+v", b, ok, made, parsed)
 		}
 		want := bytes.Clone(b[:HeaderLen+parsed.NameLen+4])
@@ -257,19 +370,23 @@ func checkFromMsg(t *testing.T, m *dns.Msg) {
 	t.Helper()
 	var made, parsed Query
 	query, ok := made.FromMsg(bytes.Repeat([]byte{0xff}, MaxQuery)[:0], m)
+	list, one := search.Of(m)
 	if !ok {
-		if len(m.Question) == 1 {
+		if len(m.Question) == 1 && len(list) <= search.MaxData && one == search.Has(m) {
 			t.Fatalf("no query from %v", m)
 		}
 		return
+	}
+	if !reflect.DeepEqual(made.Search, list) || one != search.Has(m) {
+		t.Fatalf("from %v: the search list %x", m, made.Search)
 	}
 	if made.Class != dns.ClassINET {
 		query[len(query)-1], query[len(query)-2] = dns.ClassINET, 0
 		made.Class = dns.ClassINET
 	}
 	without := made
-	without.EDNS, without.UDPSize, without.DO = false, 0, false
-	if !parsed.Parse(query) || parsed != without {
+	without.EDNS, without.UDPSize, without.DO, without.Search = false, 0, false, nil
+	if !parsed.Parse(query) || !reflect.DeepEqual(parsed, without) {
 		t.Fatalf("from %v: %+v, parsed %+v", m, without, parsed)
 	}
 	if opt := m.IsEdns0(); made.EDNS != (opt != nil) || opt != nil && (made.DO != opt.Do() || made.UDPSize != opt.UDPSize()) {
@@ -289,17 +406,19 @@ func TestFromMsgRefuses(t *testing.T) {
 		return m
 	}
 	for name, m := range map[string]*dns.Msg{
-		"no question":     question(),
-		"two questions":   question("a.", "b."),
-		"empty name":      question(""),
-		"no final dot":    question("a.b"),
-		"two dots":        question("a..b."),
-		"label too long":  question(strings.Repeat("a", 64) + "."),
-		"name too long":   question(tooLong),
-		"far too long":    question(longest + longest + longest),
-		"a dot in front":  question(".a."),
-		"escape cut off":  question(`a\`),
-		"escape and less": question(`a\.`),
+		"no question":              question(),
+		"two questions":            question("a.", "b."),
+		"empty name":               question(""),
+		"no final dot":             question("a.b"),
+		"two dots":                 question("a..b."),
+		"label too long":           question(strings.Repeat("a", 64) + "."),
+		"name too long":            question(tooLong),
+		"far too long":             question(longest + longest + longest),
+		"a dot in front":           question(".a."),
+		"escape cut off":           question(`a\`),
+		"escape and less":          question(`a\.`),
+		"two search lists":         optioned(question("a."), searching("\x01b\x00", "\x01b\x00")),
+		"search list of 256 bytes": optioned(question("a."), searching(longestList+"s")),
 	} {
 		t.Run(name, func(t *testing.T) {
 			var q Query
@@ -322,6 +441,11 @@ func TestFromMsgRefuses(t *testing.T) {
 	})
 }
 
+func optioned(m *dns.Msg, change func(*dns.Msg)) *dns.Msg {
+	change(m)
+	return m
+}
+
 // randomQuery returns a message of few names, types, classes and flags, so that many are alike.
 func randomQuery(r *rand.Rand) *dns.Msg {
 	names := []string{".", "a.", "A.", "b.a.", "B.a.", "b.A.", `b\.a.`, "ba.", `\001a.`, `\@.`, "`.", "[.", "{."}
@@ -335,6 +459,11 @@ func randomQuery(r *rand.Rand) *dns.Msg {
 	m.RecursionDesired, m.AuthenticatedData, m.CheckingDisabled = r.IntN(2) == 0, r.IntN(2) == 0, r.IntN(2) == 0
 	if r.IntN(2) == 0 {
 		m.SetEdns0(uint16(r.Uint32()), r.IntN(2) == 0)
+		// What could be taken for the number of a view or of a path behind another list is among them.
+		lists := []string{"", "\x01b\x00", "\x01b\x00\x01c\x00", "\x01b\x00\x02ab\x00", "\x00\x00\x00\x00", "\x02ab\x00"}
+		if n := r.IntN(2 * len(lists)); n < len(lists) {
+			m.IsEdns0().Option = []dns.EDNS0{searchList(lists[n])}
+		}
 	}
 	return m
 }
@@ -346,6 +475,8 @@ func TestAppendKey(t *testing.T) {
 		name          string
 		rrtype, class uint16
 		do, cd        bool
+		searches      bool
+		list          string
 	}
 	known, back := map[string]slowKey{}, map[slowKey]string{}
 	for range 20000 {
@@ -363,7 +494,7 @@ func TestAppendKey(t *testing.T) {
 		}
 		key = key[len("in front"):]
 		question := m.Question[0]
-		slow := slowKey{space, strings.ToLower(question.Name), question.Qtype, question.Qclass, q.DO, m.CheckingDisabled}
+		slow := slowKey{space, strings.ToLower(question.Name), question.Qtype, question.Qclass, q.DO, m.CheckingDisabled, q.Search != nil, string(q.Search)}
 		if before, there := known[string(key)]; there && before != slow {
 			t.Fatalf("one key for %+v and %+v", before, slow)
 		}
@@ -380,14 +511,41 @@ func TestAppendKey(t *testing.T) {
 			t.Fatalf("moved to another space %x, want %x", other, want)
 		}
 	}
-	if len(known) < 900 {
+	if len(known) < 3000 {
 		t.Errorf("only %d keys", len(known))
 	}
 	t.Run("longest", func(t *testing.T) {
 		var q Query
-		b := newQuery(t, longest, dns.TypeA, nil)
-		if !q.Parse(b) || len(q.AppendKey(nil, 1, b)) != MaxKey {
-			t.Errorf("length %d", len(q.AppendKey(nil, 1, b)))
+		b := newQuery(t, longest, dns.TypeA, searching(longestList))
+		if !q.Parse(b) {
+			t.Fatal("refused")
+		}
+		if n := len(AppendKeyView(AppendKeyPath(q.AppendKey(nil, 1, b), 1), 1)); n != MaxKey {
+			t.Errorf("length %d", n)
+		}
+	})
+	t.Run("views and paths", func(t *testing.T) {
+		numbers := []uint32{0, 1, 1 << 24, 0x01620000, 0x02616200, 0x03016200, 1<<32 - 1}
+		for base := range maps.Clone(known) {
+			if base[keyHead-1]&3 != 0 { // that is DO and CD, of which there are enough
+				continue
+			}
+			for _, number := range numbers {
+				path := string(AppendKeyPath([]byte(base), number))
+				more := []string{string(AppendKeyView([]byte(base), number)), path}
+				for _, view := range numbers {
+					more = append(more, string(AppendKeyView([]byte(path), view)))
+				}
+				for _, key := range more {
+					if was, twice := known[key]; twice {
+						t.Fatalf("the key %x, made of %x with number %x, is that of %+v", key, base, number, was)
+					}
+					if name := KeyName([]byte(key)); !bytes.Equal(name, KeyName([]byte(base))) {
+						t.Fatalf("name %x in the key %x, made of %x", name, key, base)
+					}
+					known[key] = slowKey{name: fmt.Sprintf("%x with %d", base, number)}
+				}
+			}
 		}
 	})
 }
@@ -396,9 +554,10 @@ func TestParseAllocatesNothing(t *testing.T) {
 	var key [MaxKey]byte
 	buf := make([]byte, 0, MaxQuery)
 	for name, b := range map[string][]byte{
-		"plain": newQuery(t, "svc.example.", dns.TypeA, nil),
-		"upper": newQuery(t, "Svc.Example.", dns.TypeA, edns(1232, true)),
-		"long":  newQuery(t, longest, dns.TypeA, edns(1232, true)),
+		"plain":   newQuery(t, "svc.example.", dns.TypeA, nil),
+		"upper":   newQuery(t, "Svc.Example.", dns.TypeA, edns(1232, true)),
+		"long":    newQuery(t, longest, dns.TypeA, edns(1232, true)),
+		"options": newQuery(t, longest, dns.TypeA, with(searchList(longestList), &dns.EDNS0_LOCAL{Code: caller.Code, Data: longestData(t)})),
 	} {
 		t.Run(name, func(t *testing.T) {
 			var q Query
@@ -406,7 +565,7 @@ func TestParseAllocatesNothing(t *testing.T) {
 				if !q.Parse(b) {
 					t.Error("refused")
 				}
-				q.AppendKey(key[:0], 7, b)
+				AppendKeyPath(q.AppendKey(key[:0], 7, b), 8)
 			}); n != 0 {
 				t.Errorf("%v allocations", n)
 			}

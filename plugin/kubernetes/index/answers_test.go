@@ -46,11 +46,11 @@ type question interface{ ask(*Index) kept }
 
 // questions returns every question about what is in the alphabet.
 func (a *alphabet) questions() []question {
-	var all []question
+	all := []question{clusterQuestion{}}
 	for _, ns := range a.namespaces {
 		all = append(all, namesQuestion(ns))
 		for _, name := range a.services {
-			all = append(all, serviceQuestion{ns, name})
+			all = append(all, serviceQuestion{ns, name}, importQuestion{ns, name})
 		}
 	}
 	for _, ips := range [][]netip.Addr{a.v4, a.v6} {
@@ -65,29 +65,42 @@ func (a *alphabet) questions() []question {
 type serviceQuestion Name
 
 func (q serviceQuestion) ask(ix *Index) kept {
+	return askEntry(ix, q, Name(q), ix.Service, appendSlice)
+}
+
+// importQuestion is serviceQuestion for a ServiceImport, below which names have the cluster in them, too.
+type importQuestion Name
+
+func (q importQuestion) ask(ix *Index) kept {
+	return askEntry(ix, q, Name(q), ix.Import, func(b []byte, s *Slice) []byte {
+		return appendSlice(appendStrings(b, "cluster", s.Cluster.String()), s)
+	})
+}
+
+func askEntry(ix *Index, q question, name Name, find func(namespace, name string) *Entry, show func([]byte, *Slice) []byte) kept {
 	for {
 		namespaces := load(ix.NamespacesGeneration())
-		g := ix.NamespaceGeneration(q.Namespace)
+		g := ix.NamespaceGeneration(name.Namespace)
 		if g == nil {
 			return kept{q, "no such namespace", []hold{namespaces}}
 		}
 		names := load(g)
-		if ix.NamespaceGeneration(q.Namespace) != g {
+		if ix.NamespaceGeneration(name.Namespace) != g {
 			continue
 		}
-		e := ix.Service(q.Namespace, q.Name)
+		e := find(name.Namespace, name.Name)
 		if e == nil {
 			return kept{q, "no such name", []hold{names}}
 		}
 		own := load(e.Generation())
-		if e = ix.Service(q.Namespace, q.Name); e == nil || e.Generation() != own.generation {
+		if e = find(name.Namespace, name.Name); e == nil || e.Generation() != own.generation {
 			continue
 		}
-		return kept{q, string(appendEntry(nil, e)), []hold{namespaces, own}}
+		return kept{q, string(appendEntry(nil, e, show)), []hold{namespaces, own}}
 	}
 }
 
-// namesQuestion asks which Services a namespace has. No answer lists them, but each that says of one
+// namesQuestion asks which Services and ServiceImports a namespace has. No answer lists them, but each that says of one
 // name that it is missing hangs on the same generation.
 type namesQuestion string
 
@@ -108,8 +121,22 @@ func (q namesQuestion) ask(ix *Index) kept {
 				b = appendStrings(b, e.Service.Name)
 			}
 		}
+		b = appendStrings(b, "imports")
+		for _, e := range ix.Imports() {
+			if e.Service.Namespace == string(q) {
+				b = appendStrings(b, e.Service.Name)
+			}
+		}
 		return kept{q, string(b), []hold{names}}
 	}
+}
+
+// clusterQuestion asks for the ID of the cluster, on which it depends who gets which endpoints, as it does on Nodes.
+type clusterQuestion struct{}
+
+func (q clusterQuestion) ask(ix *Index) kept {
+	nodes := load(ix.NodesGeneration())
+	return kept{q, ix.ClusterID().String(), []hold{nodes}}
 }
 
 // pointerQuestion asks for the PTR records of an address. An endpoint has one under each Service that
@@ -149,10 +176,10 @@ func (q podQuestion) ask(ix *Index) kept {
 
 // The text of records: everything that an answer may show.
 
-func appendEntry(b []byte, e *Entry) []byte {
+func appendEntry(b []byte, e *Entry, show func([]byte, *Slice) []byte) []byte {
 	b = appendService(b, e.Service)
 	for _, s := range e.Slices {
-		b = appendSlice(b, s)
+		b = show(b, s)
 	}
 	return b
 }
@@ -162,6 +189,9 @@ func appendService(b []byte, s *Service) []byte {
 	for _, a := range s.IPs {
 		b = append(a.AppendTo(b), ' ')
 	}
+	if s.Topology != nil {
+		b = fmt.Append(b, *s.Topology)
+	}
 	return appendPorts(b, s.Ports)
 }
 
@@ -169,7 +199,10 @@ func appendSlice(b []byte, s *Slice) []byte {
 	b = appendPorts(appendStrings(b, "slice", s.Name), s.Ports)
 	for _, e := range s.Endpoints {
 		b = append(e.Addr.AppendTo(b), ' ')
-		b = appendStrings(b, e.Name, e.Zone.String())
+		b = appendStrings(b, e.Name, e.Zone.String(), e.Node.String())
+		if e.Hints != nil {
+			b = fmt.Append(b, *e.Hints)
+		}
 	}
 	return b
 }

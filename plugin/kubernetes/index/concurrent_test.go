@@ -48,9 +48,10 @@ func readWhile(t *testing.T, readers int, read func() error, write func(failed f
 // steady is a writer that never takes away its own records, whatever is replaced.
 type steady struct {
 	*Index
-	service *Service
-	slice   *Slice
-	pod     *Pod
+	service  *Service
+	imported *Service
+	slice    *Slice
+	pod      *Pod
 }
 
 const steadyNamespace = "steady"
@@ -74,18 +75,26 @@ func (w *steady) update(r *rand.Rand) {
 		Namespace: steadyNamespace, Name: "service", IPs: []netip.Addr{steadyIP},
 		Ports: []Port{{Number: 1 + r.Int32N(2)}},
 	}
+	w.imported = &Service{
+		Namespace: steadyNamespace, Name: "import", Kind: Headless, Ports: []Port{{Number: 1 + r.Int32N(2)}},
+	}
 	w.slice = &Slice{
-		Namespace: steadyNamespace, Name: "slice", Service: "service",
+		Namespace: steadyNamespace, Name: "slice", Service: "service", Import: "import",
 		Endpoints: []Endpoint{{Addr: steadyEndpoint, Name: strconv.Itoa(r.IntN(2))}},
 	}
 	w.pod = &Pod{Namespace: steadyNamespace, Name: "pod", IPs: []netip.Addr{steadyPodIP}}
 	w.PutService(w.service)
+	w.PutImport(w.imported)
 	w.PutSlice(w.slice)
 	w.PutPod(w.pod)
 }
 
 func (w *steady) ReplaceServices(all []*Service) {
 	w.Index.ReplaceServices(append(slices.Clip(all), w.service))
+}
+
+func (w *steady) ReplaceImports(all []*Service) {
+	w.Index.ReplaceImports(append(slices.Clip(all), w.imported))
 }
 
 func (w *steady) ReplaceSlices(all []*Slice) {
@@ -105,7 +114,8 @@ func (w *steady) grow(n int) {
 		name := strconv.Itoa(i)
 		w.PutNamespace("bulk" + name)
 		w.PutService(&Service{Namespace: "bulk", Name: name, IPs: []netip.Addr{ip}})
-		w.PutSlice(&Slice{Namespace: "bulk", Name: name, Service: name, Endpoints: []Endpoint{{Addr: ip}}})
+		w.PutImport(&Service{Namespace: "bulk", Name: name, IPs: []netip.Addr{ip}})
+		w.PutSlice(&Slice{Namespace: "bulk", Name: name, Service: name, Import: name, Endpoints: []Endpoint{{Addr: ip}}})
 		w.PutPod(&Pod{Namespace: "bulk", Name: name, IPs: []netip.Addr{ip}})
 		ip = ip.Next()
 	}
@@ -116,6 +126,7 @@ func (w *steady) shrink(n int) {
 		name := strconv.Itoa(i)
 		w.DeleteNamespace("bulk" + name)
 		w.DeleteService("bulk", name)
+		w.DeleteImport("bulk", name)
 		w.DeleteSlice("bulk", name)
 		w.DeletePod("bulk", name)
 	}
@@ -147,18 +158,20 @@ func checkSteady(ix *Index) error {
 		return errors.New("the steady namespace was not found")
 	}
 	is := func(namespace string) bool { return namespace == steadyNamespace }
-	e := ix.Service(steadyNamespace, "service")
+	e, i := ix.Service(steadyNamespace, "service"), ix.Import(steadyNamespace, "import")
 	switch {
-	case e == nil:
-		return errors.New("the steady Service was not found")
-	case e.Ready() != 1:
-		return fmt.Errorf("the steady Service has %d ready endpoints", e.Ready())
+	case e == nil || i == nil:
+		return fmt.Errorf("the steady Service was found: %t, the steady ServiceImport: %t", e != nil, i != nil)
+	case e.Ready() != 1 || i.Ready() != 1:
+		return fmt.Errorf("the steady Service has %d ready endpoints, the steady ServiceImport %d", e.Ready(), i.Ready())
 	case ix.SliceRecord(steadyNamespace, "slice") == nil:
 		return errors.New("the steady EndpointSlice was not found")
 	case ix.PodRecord(steadyNamespace, "pod") == nil:
 		return errors.New("the steady pod was not found")
 	case !slices.ContainsFunc(ix.Services(), func(e *Entry) bool { return is(e.Service.Namespace) }):
 		return errors.New("Services() is without the steady Service")
+	case !slices.ContainsFunc(ix.Imports(), func(e *Entry) bool { return is(e.Service.Namespace) }):
+		return errors.New("Imports() is without the steady ServiceImport")
 	case !slices.ContainsFunc(ix.ServicesByIP(steadyIP), func(s *Service) bool { return is(s.Namespace) }):
 		return errors.New("the ClusterIP of the steady Service was not found")
 	case !slices.ContainsFunc(ix.SlicesByIP(steadyEndpoint), func(s *Slice) bool { return is(s.Namespace) }):
@@ -176,20 +189,16 @@ func checkSteady(ix *Index) error {
 // checkViews looks into every view that a reader can get.
 func checkViews(ix *Index, a *alphabet) error {
 	var errs []error
-	all := ix.Services()
-	for _, e := range all {
-		if e == nil || e.Service == nil {
-			return errors.New("Services() has an entry without a Service")
-		}
-		errs = append(errs, checkEntry(e, e.Service.key()))
-	}
-	if !slices.IsSortedFunc(all, func(a, b *Entry) int { return a.Service.key().compare(b.Service.key()) }) {
-		errs = append(errs, errors.New("Services() is out of order"))
-	}
+	ofService := func(s *Slice) string { return s.Service }
+	ofImport := func(s *Slice) string { return s.Import }
+	errs = append(errs, checkList("Services", ix.Services(), ofService), checkList("Imports", ix.Imports(), ofImport))
 	for _, ns := range a.namespaces {
 		for _, name := range a.services {
 			if e := ix.Service(ns, name); e != nil {
-				errs = append(errs, checkEntry(e, Name{ns, name}))
+				errs = append(errs, checkEntry(e, Name{ns, name}, ofService))
+			}
+			if e := ix.Import(ns, name); e != nil {
+				errs = append(errs, checkEntry(e, Name{ns, name}, ofImport))
 			}
 		}
 	}
@@ -203,7 +212,22 @@ func checkViews(ix *Index, a *alphabet) error {
 	return errors.Join(errs...)
 }
 
-func checkEntry(e *Entry, k Name) error {
+// checkList looks at all Services or ServiceImports; owner returns what an EndpointSlice says of which it is of.
+func checkList(reader string, all []*Entry, owner func(*Slice) string) error {
+	var errs []error
+	for _, e := range all {
+		if e == nil || e.Service == nil {
+			return fmt.Errorf("%s() has an entry without a record", reader)
+		}
+		errs = append(errs, checkEntry(e, e.Service.key(), owner))
+	}
+	if !slices.IsSortedFunc(all, func(a, b *Entry) int { return a.Service.key().compare(b.Service.key()) }) {
+		errs = append(errs, fmt.Errorf("%s() is out of order", reader))
+	}
+	return errors.Join(errs...)
+}
+
+func checkEntry(e *Entry, k Name, owner func(*Slice) string) error {
 	if e.Service == nil || e.Service.key() != k {
 		return fmt.Errorf("the entry of %v has the Service %+v", k, e.Service)
 	}
@@ -211,7 +235,7 @@ func checkEntry(e *Entry, k Name) error {
 		return fmt.Errorf("the entry of %v has no generation", k)
 	}
 	for i, s := range e.Slices {
-		if s == nil || s.owner() != k {
+		if s == nil || s.Namespace != k.Namespace || owner(s) != k.Name {
 			return fmt.Errorf("the entry of %v has the EndpointSlice %+v", k, s)
 		}
 		if i > 0 && e.Slices[i-1].Name >= s.Name {
@@ -315,7 +339,7 @@ func newLargeRecords() *largeRecords {
 	l.ix.PutNamespace(largeNamespace)
 	for _, service := range largeServices {
 		for i := range 300 {
-			l.ix.PutSlice(&Slice{Namespace: largeNamespace, Name: service + strconv.Itoa(i), Service: service})
+			l.ix.PutSlice(&Slice{Namespace: largeNamespace, Name: service + strconv.Itoa(i), Service: service, Import: service})
 		}
 	}
 	return l
@@ -324,7 +348,7 @@ func newLargeRecords() *largeRecords {
 func (l *largeRecords) questions() []question {
 	all := []question{namesQuestion(largeNamespace)}
 	for _, service := range largeServices {
-		all = append(all, serviceQuestion{largeNamespace, service})
+		all = append(all, serviceQuestion{largeNamespace, service}, importQuestion{largeNamespace, service})
 	}
 	for i := 0; i < len(l.addresses); i += 99 {
 		all = append(all, pointerQuestion{l.addresses[i]}, podQuestion{l.addresses[i]})
@@ -337,7 +361,13 @@ func (l *largeRecords) write() string {
 	from := l.IntN(3) * 100
 	addresses := l.addresses[from : from+400]
 	service := pick(l.Rand, largeServices)
-	switch l.IntN(6) {
+	switch l.IntN(8) {
+	case 6:
+		l.ix.DeleteImport(largeNamespace, service)
+		return "DeleteImport " + service
+	case 7:
+		l.ix.PutImport(&Service{Namespace: largeNamespace, Name: service, IPs: addresses})
+		return fmt.Sprint("PutImport ", service, " from ", from)
 	case 0:
 		l.ix.DeleteService(largeNamespace, service)
 		return "DeleteService " + service
@@ -354,7 +384,7 @@ func (l *largeRecords) write() string {
 		l.ix.PutService(&Service{Namespace: largeNamespace, Name: service, IPs: addresses})
 		return fmt.Sprint("PutService ", service, " from ", from)
 	default:
-		s := &Slice{Namespace: largeNamespace, Name: "large", Service: service}
+		s := &Slice{Namespace: largeNamespace, Name: "large", Service: service, Import: pick(l.Rand, largeServices)}
 		for _, a := range addresses {
 			s.Endpoints = append(s.Endpoints, Endpoint{Addr: a})
 		}

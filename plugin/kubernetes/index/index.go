@@ -1,5 +1,5 @@
 // Package index holds what is known of the cluster in the form that answers are made from: names to
-// Services with their endpoints, addresses to names. In go stripped records from a source, out come
+// Services and ServiceImports with their endpoints, addresses to names. In go stripped records from a source, out come
 // entries that never change and are read without a lock.
 //
 // It is pure Go data: it imports neither client-go nor dns packages.
@@ -23,12 +23,12 @@ func (n Name) compare(o Name) int {
 	return cmp.Or(strings.Compare(n.Namespace, o.Namespace), strings.Compare(n.Name, o.Name))
 }
 
-// Entry is all that is known under the name of one Service at one moment. It never changes; an
-// update puts another Entry in its place.
+// Entry is all that is known under the name of one Service, or one ServiceImport, at one moment. It never
+// changes; an update puts another Entry in its place.
 type Entry struct {
 	// Service is nil while only its EndpointSlices have arrived.
 	Service *Service
-	// Slices are the EndpointSlices of the Service, ordered by name.
+	// Slices are the EndpointSlices that belong to it, ordered by name.
 	Slices []*Slice
 
 	generation *Generation
@@ -45,6 +45,12 @@ func (e *Entry) Ready() (n int) {
 	return n
 }
 
+// place is where an endpoint is.
+type place struct {
+	slice *Slice
+	at    int
+}
+
 // namespace is what is known of a namespace that exists.
 type namespace struct {
 	name       string
@@ -54,12 +60,16 @@ type namespace struct {
 // Index is the state of the cluster. Any number of goroutines may read it while others write;
 // writes follow each other.
 type Index struct {
-	services   *table[Name, *Entry]
+	services   objects
+	imports    objects
 	namespaces *table[string, *namespace]
-	// clusterIPs and endpoints lead from an address to what has it, so that PTR needs no search.
+	// clusterIPs and endpoints lead from an address to what has it, so that PTR needs no search. What only
+	// ServiceImports have is not in them: it has no PTR, and the nodes of its endpoints may be another cluster's.
 	clusterIPs *table[netip.Addr, *Service]
-	endpoints  *table[netip.Addr, *Slice]
+	endpoints  *table[netip.Addr, place]
 	podIPs     *table[netip.Addr, *Pod]
+	nodes      nodes
+	clusterID  atomic.Pointer[Symbol]
 
 	namespacesGeneration Generation
 	addressGenerations   [addressGenerations]Generation
@@ -71,6 +81,7 @@ type Index struct {
 	// slicesByName and podsByName lead to the record that an event replaces. Guarded by mu.
 	slicesByName map[Name]*Slice
 	podsByName   map[Name]*Pod
+	podDNS       map[string]*PodDNS // what pods say of their resolvers, by that
 }
 
 // addressGenerations is the number of Generations that all addresses share by hash, a power of two.
@@ -79,38 +90,32 @@ const addressGenerations = 256
 // New returns an empty Index.
 func New() *Index {
 	return &Index{
-		services:     newTable[Name, *Entry](),
+		services:     newObjects(func(s *Slice) *string { return &s.Service }),
+		imports:      newObjects(func(s *Slice) *string { return &s.Import }),
 		namespaces:   newTable[string, *namespace](),
 		clusterIPs:   newTable[netip.Addr, *Service](),
-		endpoints:    newTable[netip.Addr, *Slice](),
+		endpoints:    newTable[netip.Addr, place](),
 		podIPs:       newTable[netip.Addr, *Pod](),
+		nodes:        newNodes(),
 		now:          time.Now,
 		slicesByName: map[Name]*Slice{},
 		podsByName:   map[Name]*Pod{},
+		podDNS:       map[string]*PodDNS{},
 	}
 }
 
 // Service returns what is known of a Service, or nil where there is none. Both names are in lower
 // case.
-func (ix *Index) Service(namespace, name string) *Entry {
-	e, _ := ix.services.get(Name{namespace, name})
-	if e == nil || e.Service == nil {
-		return nil
-	}
-	return e
-}
+func (ix *Index) Service(namespace, name string) *Entry { return ix.services.find(namespace, name) }
+
+// Import is Service for ServiceImports.
+func (ix *Index) Import(namespace, name string) *Entry { return ix.imports.find(namespace, name) }
 
 // Services returns every Service with its endpoints, ordered by namespace and name.
-func (ix *Index) Services() []*Entry {
-	var all []*Entry
-	for _, e := range ix.services.each() {
-		if e.Service != nil {
-			all = append(all, e)
-		}
-	}
-	slices.SortFunc(all, func(a, b *Entry) int { return a.Service.key().compare(b.Service.key()) })
-	return all
-}
+func (ix *Index) Services() []*Entry { return ix.services.every() }
+
+// Imports is Services for ServiceImports.
+func (ix *Index) Imports() []*Entry { return ix.imports.every() }
 
 // HasNamespace reports whether a namespace exists.
 func (ix *Index) HasNamespace(name string) bool {
@@ -118,7 +123,7 @@ func (ix *Index) HasNamespace(name string) bool {
 	return ok
 }
 
-// NamespaceGeneration advances with every Service that is created or deleted in the namespace, and
+// NamespaceGeneration advances with every Service or ServiceImport that is created or deleted in the namespace, and
 // when the namespace goes. It is nil where the namespace does not exist.
 func (ix *Index) NamespaceGeneration(name string) *Generation {
 	ns, ok := ix.namespaces.get(name)
@@ -128,7 +133,7 @@ func (ix *Index) NamespaceGeneration(name string) *Generation {
 	return ns.generation
 }
 
-// NamespacesGeneration advances with every namespace that is created or deleted.
+// NamespacesGeneration advances with every namespace that is created or deleted, and with Outdate.
 func (ix *Index) NamespacesGeneration() *Generation { return &ix.namespacesGeneration }
 
 // ServicesByIP returns the Services with a ClusterIP, ordered by namespace and name. It is one at
@@ -137,10 +142,16 @@ func (ix *Index) ServicesByIP(a netip.Addr) []*Service {
 	return inOrder(ix.clusterIPs.all(a))
 }
 
-// SlicesByIP returns the EndpointSlices with a ready endpoint of that address, ordered by namespace
-// and name.
+// SlicesByIP returns the EndpointSlices of Services with a ready endpoint of that address, ordered by
+// namespace and name.
 func (ix *Index) SlicesByIP(a netip.Addr) []*Slice {
-	return inOrder(ix.endpoints.all(a))
+	return inOrder(func(yield func(*Slice) bool) {
+		for at := range ix.endpoints.all(a) {
+			if !yield(at.slice) {
+				return
+			}
+		}
+	})
 }
 
 // Addresses yields each address that a Service or a ready endpoint has, some more than once.
@@ -190,6 +201,3 @@ func (ix *Index) Modified() int64 { return ix.modified.Load() }
 func (s *Service) key() Name { return Name{s.Namespace, s.Name} }
 func (s *Slice) key() Name   { return Name{s.Namespace, s.Name} }
 func (p *Pod) key() Name     { return Name{p.Namespace, p.Name} }
-
-// owner is the key of the Service that the endpoints belong to.
-func (s *Slice) owner() Name { return Name{s.Namespace, s.Service} }

@@ -80,7 +80,9 @@ func TestModelCanFail(t *testing.T) {
 		{"EndpointSlice", func(ix *Index) {
 			ix.PutSlice(&Slice{Namespace: k.Namespace, Name: a.slices[0], Service: k.Name})
 		}},
-		{"endpoint", func(ix *Index) { ix.endpoints.add(a.v6[0], &Slice{Namespace: k.Namespace, Name: a.slices[0]}) }},
+		{"endpoint", func(ix *Index) {
+			ix.endpoints.add(a.v6[0], place{slice: &Slice{Namespace: k.Namespace, Name: a.slices[0]}})
+		}},
 		{"namespace", func(ix *Index) { ix.PutNamespace(k.Namespace) }},
 		{"pod", func(ix *Index) { ix.PutPod(&Pod{Namespace: k.Namespace, Name: a.pods[0]}) }},
 		{"entry left behind", func(ix *Index) { ix.services.set(k, &Entry{}) }},
@@ -96,5 +98,28 @@ func TestModelCanFail(t *testing.T) {
 				t.Error("no difference was found")
 			}
 		})
+	}
+}
+
+// TestPodDNSStays: what a pod says of its resolver is the same memory as long as it says the same, so that what
+// follows from it can be remembered by it.
+func TestPodDNSStays(t *testing.T) {
+	ix := New()
+	said := func(policy string, ending bool) *PodDNS {
+		p := webPod()
+		p.DNS, p.Ending = &PodDNS{Policy: policy}, ending
+		ix.PutPod(p)
+		at := ix.PodsByIP(p.IPs[0])
+		if len(at) != 1 || at[0].DNS == nil || at[0].DNS.Policy != policy || at[0].Ending != ending {
+			t.Fatalf("pods %+v", at)
+		}
+		return at[0].DNS
+	}
+	first := said("None", false)
+	if said("None", true) != first {
+		t.Error("a pod that says the same of its resolver has another copy of it")
+	}
+	if said("Default", true) == first {
+		t.Error("a pod that says something else has the same memory")
 	}
 }

@@ -14,9 +14,11 @@ import (
 // what was put, and readers that search through all of it. It is the oracle of the tests here.
 type model struct {
 	services   map[Name]record[Service]
+	imports    map[Name]record[Service]
 	slices     map[Name]record[Slice]
 	pods       map[Name]record[Pod]
 	namespaces map[string]bool
+	clusterID  Symbol
 }
 
 // record is a record as it was put: the very pointer, and a copy of the content it had, since the
@@ -31,6 +33,9 @@ type writer interface {
 	PutService(*Service)
 	DeleteService(namespace, name string)
 	ReplaceServices([]*Service)
+	PutImport(*Service)
+	DeleteImport(namespace, name string)
+	ReplaceImports([]*Service)
 	PutSlice(*Slice)
 	DeleteSlice(namespace, name string)
 	ReplaceSlices([]*Slice)
@@ -40,6 +45,7 @@ type writer interface {
 	PutNamespace(name string)
 	DeleteNamespace(name string)
 	ReplaceNamespaces([]string)
+	SetClusterID(Symbol)
 }
 
 var _, _ writer = (*Index)(nil), (*model)(nil)
@@ -47,6 +53,7 @@ var _, _ writer = (*Index)(nil), (*model)(nil)
 func newModel() *model {
 	return &model{
 		services:   map[Name]record[Service]{},
+		imports:    map[Name]record[Service]{},
 		slices:     map[Name]record[Slice]{},
 		pods:       map[Name]record[Pod]{},
 		namespaces: map[string]bool{},
@@ -56,12 +63,22 @@ func newModel() *model {
 func copyService(s *Service) *Service {
 	c := *s
 	c.IPs, c.Ports = slices.Clone(s.IPs), slices.Clone(s.Ports)
+	if s.Topology != nil {
+		t := *s.Topology
+		t.Keys = slices.Clone(t.Keys)
+		c.Topology = &t
+	}
 	return &c
 }
 
 func copySlice(s *Slice) *Slice {
 	c := *s
 	c.Ports, c.Endpoints = slices.Clone(s.Ports), slices.Clone(s.Endpoints)
+	for i := range c.Endpoints {
+		if h := c.Endpoints[i].Hints; h != nil {
+			c.Endpoints[i].Hints = &Hints{Nodes: slices.Clone(h.Nodes), Zones: slices.Clone(h.Zones)}
+		}
+	}
 	return &c
 }
 
@@ -71,10 +88,12 @@ func copyPod(p *Pod) *Pod {
 	return &c
 }
 
-func (m *model) PutService(s *Service) { put(m.services, s.key(), s, copyService(s)) }
-func (m *model) PutSlice(s *Slice)     { put(m.slices, s.key(), s, copySlice(s)) }
-func (m *model) PutPod(p *Pod)         { put(m.pods, p.key(), p, copyPod(p)) }
-func (m *model) PutNamespace(n string) { m.namespaces[n] = true }
+func (m *model) PutService(s *Service)  { put(m.services, s.key(), s, copyService(s)) }
+func (m *model) PutImport(s *Service)   { put(m.imports, s.key(), s, copyService(s)) }
+func (m *model) PutSlice(s *Slice)      { put(m.slices, s.key(), s, copySlice(s)) }
+func (m *model) PutPod(p *Pod)          { put(m.pods, p.key(), p, copyPod(p)) }
+func (m *model) PutNamespace(n string)  { m.namespaces[n] = true }
+func (m *model) SetClusterID(id Symbol) { m.clusterID = id }
 
 // put makes s the record of k, unless the one that is there says the same.
 func put[R any](all map[Name]record[R], k Name, s, was *R) {
@@ -85,6 +104,7 @@ func put[R any](all map[Name]record[R], k Name, s, was *R) {
 }
 
 func (m *model) DeleteService(namespace, name string) { delete(m.services, Name{namespace, name}) }
+func (m *model) DeleteImport(namespace, name string)  { delete(m.imports, Name{namespace, name}) }
 func (m *model) DeleteSlice(namespace, name string)   { delete(m.slices, Name{namespace, name}) }
 func (m *model) DeletePod(namespace, name string)     { delete(m.pods, Name{namespace, name}) }
 func (m *model) DeleteNamespace(name string)          { delete(m.namespaces, name) }
@@ -93,6 +113,13 @@ func (m *model) ReplaceServices(all []*Service) {
 	keep(m.services, all)
 	for _, s := range all {
 		m.PutService(s)
+	}
+}
+
+func (m *model) ReplaceImports(all []*Service) {
+	keep(m.imports, all)
+	for _, s := range all {
+		m.PutImport(s)
 	}
 }
 
@@ -146,12 +173,16 @@ func (m *model) slicesOf(service Name) []*Slice {
 	return sorted(m.slices, func(s *Slice) bool { return Name{s.Namespace, s.Service} == service })
 }
 
+func (m *model) slicesOfImport(name Name) []*Slice {
+	return sorted(m.slices, func(s *Slice) bool { return Name{s.Namespace, s.Import} == name })
+}
+
 func (m *model) servicesByIP(a netip.Addr) []*Service {
 	return sorted(m.services, func(s *Service) bool { return slices.Contains(s.IPs, a) })
 }
 
 func (m *model) slicesByIP(a netip.Addr) []*Slice {
-	return sorted(m.slices, func(s *Slice) bool { return slices.Contains(s.addresses(), a) })
+	return sorted(m.slices, func(s *Slice) bool { return slices.Contains(s.pointedAt(), a) })
 }
 
 func (m *model) podsByIP(a netip.Addr) []*Pod {
@@ -165,7 +196,7 @@ func (m *model) addresses() []netip.Addr {
 		all = append(all, s.was.IPs...)
 	}
 	for _, s := range m.slices {
-		all = append(all, s.was.addresses()...)
+		all = append(all, s.was.pointedAt()...)
 	}
 	return distinct(all)
 }
@@ -176,6 +207,14 @@ func (s *Slice) addresses() []netip.Addr {
 		all = append(all, e.Addr)
 	}
 	return all
+}
+
+// pointedAt returns the addresses that lead to the EndpointSlice: none if it is of no Service.
+func (s *Slice) pointedAt() []netip.Addr {
+	if s.Service == "" {
+		return nil
+	}
+	return s.addresses()
 }
 
 func distinct(all []netip.Addr) []netip.Addr {
@@ -190,7 +229,23 @@ func (m *model) names() map[Name]bool {
 		all[k] = true
 	}
 	for _, s := range m.slices {
-		all[Name{s.was.Namespace, s.was.Service}] = true
+		if s.was.Service != "" {
+			all[Name{s.was.Namespace, s.was.Service}] = true
+		}
+	}
+	return all
+}
+
+// importNames is names for ServiceImports.
+func (m *model) importNames() map[Name]bool {
+	all := map[Name]bool{}
+	for k := range m.imports {
+		all[k] = true
+	}
+	for _, s := range m.slices {
+		if s.was.Import != "" {
+			all[Name{s.was.Namespace, s.was.Import}] = true
+		}
 	}
 	return all
 }
@@ -208,7 +263,7 @@ func (m *model) compare(ix *Index, a *alphabet) error {
 		check(ix.HasNamespace(ns) == m.namespaces[ns], "HasNamespace(%q) = %t", ns, ix.HasNamespace(ns))
 		check((ix.NamespaceGeneration(ns) != nil) == m.namespaces[ns], "NamespaceGeneration(%q) = %p", ns, ix.NamespaceGeneration(ns))
 		for _, name := range a.services {
-			errs = append(errs, m.compareService(ix, Name{ns, name}))
+			errs = append(errs, m.compareService(ix, Name{ns, name}), m.compareImport(ix, Name{ns, name}))
 		}
 		for _, name := range a.slices {
 			got, want := ix.SliceRecord(ns, name), m.slices[Name{ns, name}]
@@ -226,41 +281,62 @@ func (m *model) compare(ix *Index, a *alphabet) error {
 			sameRecords("PodsByIP", ip, ix.PodsByIP(ip), m.podsByIP(ip)),
 		)
 	}
-	var services []*Service
-	for _, e := range ix.Services() {
-		services = append(services, e.Service)
-	}
-	errs = append(errs, sameRecords("Services", "", services, sorted(m.services, func(*Service) bool { return true })))
+	errs = append(errs,
+		sameRecords("Services", "", recordsOf(ix.Services()), sorted(m.services, func(*Service) bool { return true })),
+		sameRecords("Imports", "", recordsOf(ix.Imports()), sorted(m.imports, func(*Service) bool { return true })))
+	check(ix.ClusterID() == m.clusterID, "ClusterID() = %q, want %q", ix.ClusterID(), m.clusterID)
 	addresses := distinct(slices.Collect(ix.Addresses()))
 	check(slices.Equal(addresses, m.addresses()), "Addresses() = %v, not those of the model", addresses)
 	errs = append(errs, m.compareContent(), m.compareSizes(ix))
 	return errors.Join(errs...)
 }
 
+func recordsOf(entries []*Entry) []*Service {
+	var all []*Service
+	for _, e := range entries {
+		all = append(all, e.Service)
+	}
+	return all
+}
+
 func (m *model) compareService(ix *Index, k Name) error {
-	e, want := ix.Service(k.Namespace, k.Name), m.services[k].put
+	want := m.services[k].put
 	if got := ix.ServiceRecord(k.Namespace, k.Name); got != want {
 		return fmt.Errorf("ServiceRecord(%v) = %p, want %p", k, got, want)
 	}
+	return compareEntry("Service", k, ix.Service(k.Namespace, k.Name), want, m.slicesOf(k))
+}
+
+func (m *model) compareImport(ix *Index, k Name) error {
+	want := m.imports[k].put
+	if got := ix.ImportRecord(k.Namespace, k.Name); got != want {
+		return fmt.Errorf("ImportRecord(%v) = %p, want %p", k, got, want)
+	}
+	return compareEntry("Import", k, ix.Import(k.Namespace, k.Name), want, m.slicesOfImport(k))
+}
+
+// compareEntry compares what a reader returned for a name: an entry of the record and of the EndpointSlices under
+// it, or none where there is no record.
+func compareEntry(reader string, k Name, e *Entry, want *Service, under []*Slice) error {
 	if e == nil || want == nil {
 		if e != nil || want != nil {
-			return fmt.Errorf("Service(%v) = %v, want one: %t", k, e, want != nil)
+			return fmt.Errorf("%s(%v) = %v, want one: %t", reader, k, e, want != nil)
 		}
 		return nil
 	}
-	under, ready := m.slicesOf(k), 0
+	ready := 0
 	for _, s := range under {
 		ready += len(s.Endpoints)
 	}
 	switch {
 	case e.Service != want:
-		return fmt.Errorf("Service(%v).Service = %p, want %p", k, e.Service, want)
+		return fmt.Errorf("%s(%v).Service = %p, want %p", reader, k, e.Service, want)
 	case e.Ready() != ready:
-		return fmt.Errorf("Service(%v).Ready() = %d, want %d", k, e.Ready(), ready)
+		return fmt.Errorf("%s(%v).Ready() = %d, want %d", reader, k, e.Ready(), ready)
 	case e.Generation() == nil:
-		return fmt.Errorf("Service(%v).Generation() = nil", k)
+		return fmt.Errorf("%s(%v).Generation() = nil", reader, k)
 	}
-	return sameRecords("Slices of Service", k, e.Slices, under)
+	return sameRecords("Slices of "+reader, k, e.Slices, under)
 }
 
 // sameRecords compares what a reader returned for an argument: it has to be the very records.
@@ -276,7 +352,7 @@ func sameRecords[R interface {
 
 // compareContent tells whether each record still holds what it held when it was put.
 func (m *model) compareContent() error {
-	return errors.Join(changed(m.services), changed(m.slices), changed(m.pods))
+	return errors.Join(changed(m.services), changed(m.imports), changed(m.slices), changed(m.pods))
 }
 
 func changed[R any](all map[Name]record[R]) error {
@@ -295,20 +371,20 @@ func (m *model) compareSizes(ix *Index) error {
 		clusterIPs += len(s.was.IPs)
 	}
 	for _, s := range m.slices {
-		endpoints += len(s.was.Endpoints)
+		endpoints += len(s.was.pointedAt())
 	}
 	for _, p := range m.pods {
 		podIPs += len(p.was.IPs)
 	}
 	got := [...]int{
-		ix.services.size, ix.namespaces.size, ix.clusterIPs.size, ix.endpoints.size, ix.podIPs.size,
+		ix.services.size, ix.imports.size, ix.namespaces.size, ix.clusterIPs.size, ix.endpoints.size, ix.podIPs.size,
 		len(ix.slicesByName), len(ix.podsByName),
 	}
 	want := [...]int{
-		len(m.names()), len(m.namespaces), clusterIPs, endpoints, podIPs, len(m.slices), len(m.pods),
+		len(m.names()), len(m.importNames()), len(m.namespaces), clusterIPs, endpoints, podIPs, len(m.slices), len(m.pods),
 	}
 	if got != want {
-		return fmt.Errorf("sizes of services, namespaces, clusterIPs, endpoints, podIPs, slicesByName, podsByName = %v, want %v", got, want)
+		return fmt.Errorf("sizes of services, imports, namespaces, clusterIPs, endpoints, podIPs, slicesByName, podsByName = %v, want %v", got, want)
 	}
 	return nil
 }
@@ -320,4 +396,20 @@ func keys[R interface{ key() Name }](all []R) string {
 		fmt.Fprintf(&b, "%s/%s(%p) ", r.key().Namespace, r.key().Name, any(r))
 	}
 	return "[" + strings.TrimSpace(b.String()) + "]"
+}
+
+// String shows what hints say in the text of a record, and not where they are.
+func (h *Hints) String() string {
+	if h == nil {
+		return "none"
+	}
+	return fmt.Sprintf("%+v", *h)
+}
+
+// String is for Topology what it is for Hints.
+func (t *Topology) String() string {
+	if t == nil {
+		return "none"
+	}
+	return fmt.Sprintf("%+v", *t)
 }

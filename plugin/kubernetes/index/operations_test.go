@@ -67,18 +67,24 @@ func (o *operations) next() operation {
 
 func (o *operations) draw() operation {
 	switch n := o.IntN(100); {
-	case n < 25:
-		s := o.service(o.name(o.services))
+	case n < 15:
+		s := o.service(o.m.services, o.name(o.services))
 		return operation{fmt.Sprintf("PutService %+v", *s), func(w writer) { w.PutService(s) }}
+	case n < 25:
+		s := o.service(o.m.imports, o.name(o.services))
+		return operation{fmt.Sprintf("PutImport %+v", *s), func(w writer) { w.PutImport(s) }}
 	case n < 50:
 		s := o.slice(o.name(o.slices))
 		return operation{fmt.Sprintf("PutSlice %+v", *s), func(w writer) { w.PutSlice(s) }}
 	case n < 60:
 		p := o.pod(o.name(o.pods))
 		return operation{fmt.Sprintf("PutPod %+v", *p), func(w writer) { w.PutPod(p) }}
-	case n < 66:
+	case n < 65:
 		ns := pick(o.Rand, o.namespaces)
 		return operation{"PutNamespace " + ns, func(w writer) { w.PutNamespace(ns) }}
+	case n < 66:
+		id := o.symbol("", "east", "west", "a.b")
+		return operation{"SetClusterID " + id.String(), func(w writer) { w.SetClusterID(id) }}
 	case n < 90:
 		return o.delete()
 	default:
@@ -88,9 +94,12 @@ func (o *operations) draw() operation {
 
 func (o *operations) delete() operation {
 	switch n := o.IntN(24); {
-	case n < 8:
+	case n < 5:
 		k := o.name(o.services)
 		return operation{fmt.Sprint("DeleteService ", k), func(w writer) { w.DeleteService(k.Namespace, k.Name) }}
+	case n < 8:
+		k := o.name(o.services)
+		return operation{fmt.Sprint("DeleteImport ", k), func(w writer) { w.DeleteImport(k.Namespace, k.Name) }}
 	case n < 16:
 		k := o.name(o.slices)
 		return operation{fmt.Sprint("DeleteSlice ", k), func(w writer) { w.DeleteSlice(k.Namespace, k.Name) }}
@@ -106,10 +115,13 @@ func (o *operations) delete() operation {
 // replace draws a relist: most of it is known, some is not in it any more, and now and then nothing is.
 func (o *operations) replace() operation {
 	keep := pick(o.Rand, []float64{0, 0.5, 1, 1})
-	switch o.IntN(4) {
+	switch o.IntN(5) {
 	case 0:
-		all := relist(o, o.m.services, o.services, keep, o.service)
+		all := relist(o, o.m.services, o.services, keep, func(k Name) *Service { return o.service(o.m.services, k) })
 		return operation{fmt.Sprint("ReplaceServices ", keys(all)), func(w writer) { w.ReplaceServices(all) }}
+	case 4:
+		all := relist(o, o.m.imports, o.services, keep, func(k Name) *Service { return o.service(o.m.imports, k) })
+		return operation{fmt.Sprint("ReplaceImports ", keys(all)), func(w writer) { w.ReplaceImports(all) }}
 	case 1:
 		all := relist(o, o.m.slices, o.slices, keep, o.slice)
 		return operation{fmt.Sprint("ReplaceSlices ", keys(all)), func(w writer) { w.ReplaceSlices(all) }}
@@ -163,9 +175,10 @@ func (o *operations) version() string {
 	return strconv.Itoa(o.versions)
 }
 
-// service draws a record for a name: the one that it has, an equal one, an altered one or a new one.
-func (o *operations) service(k Name) *Service {
-	if old, ok := o.m.services[k]; ok {
+// service draws a record of a Service, or of a ServiceImport, for a name: the one that it has, an equal one, an altered
+// one or a new one.
+func (o *operations) service(known map[Name]record[Service], k Name) *Service {
+	if old, ok := known[k]; ok {
 		switch o.IntN(8) {
 		case 0:
 			return old.put
@@ -190,7 +203,9 @@ func (o *operations) service(k Name) *Service {
 // Services that no API server has; the index takes a record as it is.
 func (o *operations) alteredService(old *Service) *Service {
 	s := copyService(old)
-	switch o.IntN(4) {
+	switch o.IntN(5) {
+	case 4:
+		s.Topology = o.topology()
 	case 0:
 		s.Kind = Kind(o.IntN(3))
 	case 1:
@@ -215,10 +230,8 @@ func (o *operations) slice(k Name) *Slice {
 			return o.alteredSlice(old.was)
 		}
 	}
-	s := &Slice{
-		Namespace: k.Namespace, Name: k.Name,
-		Service: pick(o.Rand, o.services), Ports: o.ports(),
-	}
+	s := &Slice{Namespace: k.Namespace, Name: k.Name, Cluster: o.cluster(), Ports: o.ports()}
+	s.Service, s.Import = o.owners()
 	family := pick(o.Rand, [][]netip.Addr{o.v4, o.v6})
 	for range o.IntN(5) {
 		s.Endpoints = append(s.Endpoints, o.endpoint(family))
@@ -232,9 +245,9 @@ func (o *operations) alteredSlice(old *Slice) *Slice {
 	if len(s.Endpoints) > 0 && s.Endpoints[0].Addr.Is6() {
 		family = o.v6
 	}
-	what := o.IntN(7)
+	what := o.IntN(12)
 	if len(s.Endpoints) == 0 {
-		what = o.IntN(3)
+		what = o.IntN(6)
 	}
 	switch what {
 	case 0:
@@ -244,24 +257,64 @@ func (o *operations) alteredSlice(old *Slice) *Slice {
 	case 2:
 		s.Endpoints = append(s.Endpoints, o.endpoint(family))
 	case 3:
+		s.Import = pick(o.Rand, o.services)
+	case 4:
+		s.Cluster = o.cluster()
+	case 5:
+		s.Service, s.Import = o.owners()
+	case 9:
 		at := o.IntN(len(s.Endpoints))
 		s.Endpoints = slices.Delete(s.Endpoints, at, at+1)
-	case 4:
+	case 10:
 		s.Endpoints[o.IntN(len(s.Endpoints))].Name = o.endpoint(family).Name
-	case 5:
+	case 11:
 		s.Endpoints[o.IntN(len(s.Endpoints))].Zone = o.endpoint(family).Zone
 	case 6:
 		slices.Reverse(s.Endpoints)
+	case 7:
+		s.Endpoints[o.IntN(len(s.Endpoints))].Node = o.endpoint(family).Node
+	case 8:
+		s.Endpoints[o.IntN(len(s.Endpoints))].Hints = o.endpoint(family).Hints
 	}
 	return s
 }
+
+// owners draws the names of what an EndpointSlice is of: of a Service, of a ServiceImport, or of both, whose names are
+// most often the same then.
+func (o *operations) owners() (service, imported string) {
+	service = pick(o.Rand, o.services)
+	imported = service
+	switch o.IntN(10) {
+	case 0, 1, 2, 3:
+		imported = ""
+	case 4, 5, 6:
+		service = ""
+	case 7:
+		imported = pick(o.Rand, o.services)
+	}
+	return service, imported
+}
+
+func (o *operations) cluster() Symbol { return o.symbol("", "east", "west", "a.b") }
 
 func (o *operations) endpoint(family []netip.Addr) Endpoint {
 	return Endpoint{
 		Addr: pick(o.Rand, family),
 		Name: pick(o.Rand, []string{"", "", "host0", "host1"}),
-		Zone: NewSymbol(pick(o.Rand, []string{"", "zone0", "zone1"})),
+		Zone: o.symbol("", "zone0", "zone1"),
+		Node: o.symbol("", "node0", "node1"),
+		Hints: pick(o.Rand, []*Hints{
+			nil, {}, {Nodes: []Symbol{o.symbol("node0", "node1")}}, {Zones: []Symbol{o.symbol("zone0", "zone1")}},
+		}),
 	}
+}
+
+func (o *operations) symbol(of ...string) Symbol { return NewSymbol(pick(o.Rand, of)) }
+
+func (o *operations) topology() *Topology {
+	return pick(o.Rand, []*Topology{
+		nil, {Keys: []Symbol{o.symbol("a", "b"), o.symbol("c", "*")}}, {Local: true}, {Auto: true}, {Distribution: PreferSameNode},
+	})
 }
 
 func (o *operations) pod(k Name) *Pod {
@@ -271,6 +324,10 @@ func (o *operations) pod(k Name) *Pod {
 			return old.put
 		case 1:
 			p := copyPod(old.was)
+			return p
+		case 3:
+			p := copyPod(old.was)
+			p.Node = o.symbol("", "node0", "node1")
 			return p
 		case 2:
 			p := copyPod(old.was)

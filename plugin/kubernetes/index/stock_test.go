@@ -14,8 +14,9 @@ type stock struct {
 	ix *Index
 
 	names      map[Name]item   // a Service, its EndpointSlices or both; with the Service's generation
+	imports    map[Name]item   // the same for a ServiceImport, whose addresses lead to nothing
 	pods       map[Name]item   // without a generation
-	namespaces map[string]item // the names of the Services in it; with the namespace's generation
+	namespaces map[string]item // the names of the Services and ServiceImports in it; with the namespace's generation
 
 	modified             int64
 	namespacesGeneration uint64
@@ -32,6 +33,7 @@ func takeStock(ix *Index, m *model) *stock {
 	s := &stock{
 		ix:                   ix,
 		names:                map[Name]item{},
+		imports:              map[Name]item{},
 		pods:                 map[Name]item{},
 		namespaces:           map[string]item{},
 		modified:             ix.Modified(),
@@ -40,12 +42,18 @@ func takeStock(ix *Index, m *model) *stock {
 	for i := range s.addressGenerations {
 		s.addressGenerations[i] = ix.addressGenerations[i].Load()
 	}
-	under := map[Name][]*Slice{}
+	under, imported := map[Name][]*Slice{}, map[Name][]*Slice{}
 	for _, sl := range sorted(m.slices, func(*Slice) bool { return true }) {
-		under[sl.owner()] = append(under[sl.owner()], sl)
+		under[Name{sl.Namespace, sl.Service}] = append(under[Name{sl.Namespace, sl.Service}], sl)
+		imported[Name{sl.Namespace, sl.Import}] = append(imported[Name{sl.Namespace, sl.Import}], sl)
 	}
 	for k := range m.names() {
-		s.names[k] = takeName(ix, k, m.services[k].was, under[k])
+		s.names[k] = takeName(ix.services, k, m.services[k].was, under[k])
+	}
+	for k := range m.importNames() {
+		it := takeName(ix.imports, k, m.imports[k].was, imported[k])
+		it.addresses = nil
+		s.imports[k] = it
 	}
 	for k, p := range m.pods {
 		b := []byte("pod")
@@ -58,15 +66,18 @@ func takeStock(ix *Index, m *model) *stock {
 	for _, k := range slices.SortedFunc(maps.Keys(m.services), Name.compare) {
 		inNamespace[k.Namespace] = appendStrings(inNamespace[k.Namespace], k.Name)
 	}
+	for _, k := range slices.SortedFunc(maps.Keys(m.imports), Name.compare) {
+		inNamespace[k.Namespace] = appendStrings(inNamespace[k.Namespace], "import", k.Name)
+	}
 	for ns := range m.namespaces {
 		s.namespaces[ns] = item{content: string(inNamespace[ns]), generation: load(ix.NamespaceGeneration(ns))}
 	}
 	return s
 }
 
-func takeName(ix *Index, k Name, service *Service, under []*Slice) item {
+func takeName(in objects, k Name, service *Service, under []*Slice) item {
 	var it item
-	if e, ok := ix.services.get(k); ok { // also where Service tells nothing, as only slices are there
+	if e, ok := in.get(k); ok { // also where Service tells nothing, as only slices are there
 		it.generation = load(e.generation)
 	}
 	var b []byte
@@ -75,7 +86,7 @@ func takeName(ix *Index, k Name, service *Service, under []*Slice) item {
 		it.addresses = append(it.addresses, service.IPs...)
 	}
 	for _, s := range under {
-		b = appendSlice(b, s)
+		b = appendSlice(appendStrings(b, s.Service, s.Import, s.Cluster.String()), s)
 		it.addresses = append(it.addresses, s.addresses()...)
 	}
 	it.content = string(b)
@@ -88,13 +99,14 @@ func (s *stock) precise(after *stock, now int64) error {
 	var errs []error
 	may := map[*Generation]bool{}
 	moved := false
-	for _, c := range slices.Concat(differences(s.names, after.names), differences(s.pods, after.pods)) {
+	for _, c := range slices.Concat(differences(s.names, after.names), differences(s.imports, after.imports), differences(s.pods, after.pods)) {
 		moved = true
 		for _, a := range c.addresses {
 			may[s.ix.AddressGeneration(a)] = true
 		}
 	}
-	errs = append(errs, unmoved("Service", s.names, after.names), unmoved("namespace", s.namespaces, after.namespaces))
+	errs = append(errs, unmoved("Service", s.names, after.names), unmoved("ServiceImport", s.imports, after.imports),
+		unmoved("namespace", s.namespaces, after.namespaces))
 	if !maps.EqualFunc(s.namespaces, after.namespaces, func(item, item) bool { return true }) {
 		moved = true
 	} else if s.namespacesGeneration != after.namespacesGeneration {

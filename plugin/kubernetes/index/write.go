@@ -1,9 +1,6 @@
 package index
 
-import (
-	"slices"
-	"strings"
-)
+import "slices"
 
 // Every writer publishes the new records first and advances the generations then; see Generation. A
 // record that says what the present one says changes nothing: the present one stays.
@@ -28,67 +25,71 @@ func (ix *Index) DeleteService(namespace, name string) {
 func (ix *Index) ReplaceServices(all []*Service) {
 	ix.mu.Lock()
 	defer ix.mu.Unlock()
-	keep := make(map[Name]struct{}, len(all))
-	for _, s := range all {
-		keep[s.key()] = struct{}{}
-		ix.putService(s)
-	}
-	for k, e := range ix.services.each() {
-		if _, ok := keep[k]; !ok && e.Service != nil {
-			ix.deleteService(k)
-		}
-	}
+	ix.services.replace(all, ix.putService, ix.deleteService)
 }
 
 // ServiceRecord returns the Service as it was put, or nil.
 func (ix *Index) ServiceRecord(namespace, name string) *Service {
-	if e := ix.Service(namespace, name); e != nil {
-		return e.Service
-	}
-	return nil
+	return ix.Service(namespace, name).record()
+}
+
+// PutImport adds a ServiceImport or replaces the one of that name.
+func (ix *Index) PutImport(s *Service) {
+	ix.mu.Lock()
+	defer ix.mu.Unlock()
+	ix.putImport(s)
+}
+
+// DeleteImport removes a ServiceImport, if it is there.
+func (ix *Index) DeleteImport(namespace, name string) {
+	ix.mu.Lock()
+	defer ix.mu.Unlock()
+	ix.deleteImport(Name{namespace, name})
+}
+
+// ReplaceImports makes the ServiceImports of the index those of all, and no others.
+func (ix *Index) ReplaceImports(all []*Service) {
+	ix.mu.Lock()
+	defer ix.mu.Unlock()
+	ix.imports.replace(all, ix.putImport, ix.deleteImport)
+}
+
+// ImportRecord returns the ServiceImport as it was put, or nil.
+func (ix *Index) ImportRecord(namespace, name string) *Service {
+	return ix.Import(namespace, name).record()
 }
 
 func (ix *Index) putService(s *Service) {
-	k := s.key()
-	e, _ := ix.services.get(k)
-	switch {
-	case e == nil:
-		e = &Entry{generation: new(Generation)}
-	case e.Service != nil && e.Service.Equal(s):
+	e := ix.services.put(s)
+	if e == nil {
 		return
-	default:
-		k = e.name()
 	}
-	s.Namespace, s.Name = k.Namespace, k.Name
 	old := e.Service
-	ix.services.set(k, &Entry{Service: s, Slices: e.Slices, generation: e.generation})
 	ix.moveClusterIPs(old, s)
-	ix.serviceChanged(k.Namespace, e, old == nil)
+	ix.serviceChanged(s.Namespace, e, old == nil)
 	ix.addressesChanged(old, s, e.Slices)
 }
 
 func (ix *Index) deleteService(k Name) {
-	e, _ := ix.services.get(k)
-	if e == nil || e.Service == nil {
+	e := ix.services.delete(k)
+	if e == nil {
 		return
-	}
-	if len(e.Slices) == 0 {
-		ix.services.remove(k, func(*Entry) bool { return true })
-	} else {
-		ix.services.set(k, &Entry{Slices: e.Slices, generation: e.generation})
 	}
 	ix.moveClusterIPs(e.Service, nil)
 	ix.serviceChanged(k.Namespace, e, true)
 	ix.addressesChanged(e.Service, nil, e.Slices)
 }
 
-// name returns the name of an entry that is in the table. New records take their key from it, so that
-// its strings are kept once.
-func (e *Entry) name() Name {
-	if e.Service != nil {
-		return e.Service.key()
+func (ix *Index) putImport(s *Service) {
+	if e := ix.imports.put(s); e != nil {
+		ix.serviceChanged(s.Namespace, e, e.Service == nil)
 	}
-	return e.Slices[0].owner()
+}
+
+func (ix *Index) deleteImport(k Name) {
+	if e := ix.imports.delete(k); e != nil {
+		ix.serviceChanged(k.Namespace, e, true)
+	}
 }
 
 // moveClusterIPs makes the addresses of a Service lead to its new record.
@@ -105,7 +106,7 @@ func (ix *Index) moveClusterIPs(old, s *Service) {
 	}
 }
 
-// serviceChanged advances the generations that answers about a Service hang on; nameChanged tells
+// serviceChanged advances the generations that answers about a Service or ServiceImport hang on; nameChanged tells
 // that its name came or went.
 func (ix *Index) serviceChanged(in string, e *Entry, nameChanged bool) {
 	ix.touch()
@@ -135,12 +136,15 @@ func (ix *Index) addressesChanged(old, s *Service, under []*Slice) {
 }
 
 func (ix *Index) endpointsChanged(s *Slice) {
-	if s != nil {
+	if s.named() {
 		for i := range s.Endpoints {
 			ix.AddressGeneration(s.Endpoints[i].Addr).advance()
 		}
 	}
 }
+
+// named reports whether a slice is of a Service, by which its addresses have names.
+func (s *Slice) named() bool { return s != nil && s.Service != "" }
 
 // touch notes that an answer may be another now. The time never goes back: zones whose serial does are
 // not transferred. It is part of answers, so it is set before their generations advance.
@@ -188,24 +192,25 @@ func (ix *Index) putSlice(s *Slice) {
 	if old != nil && old.Equal(s) {
 		return
 	}
-	k := s.owner()
-	e, _ := ix.services.get(k)
-	if e == nil {
-		e = &Entry{generation: new(Generation)}
-	} else {
-		k = e.name()
-		s.Namespace, s.Service = k.Namespace, k.Name
-	}
 	if old != nil {
 		s.Name = old.Name
 	}
-	ix.slicesByName[s.key()] = s
-	ix.services.set(k, &Entry{Service: e.Service, Slices: withSlice(e.Slices, s), generation: e.generation})
-	ix.moveEndpoints(old, s)
-	if old != nil && old.Service != s.Service {
-		ix.unlink(old).generation.advance()
+	both := [...]objects{ix.services, ix.imports}
+	for _, o := range both {
+		o.adopt(s) // before readers have it
 	}
-	ix.slicesChanged(e, old, s)
+	ix.slicesByName[s.key()] = s
+	var changed []*Entry
+	for _, o := range both {
+		changed = append(changed, o.link(s))
+	}
+	ix.moveEndpoints(old, s)
+	for _, o := range both {
+		if old != nil && o.owner(old) != o.owner(s) {
+			changed = append(changed, o.unlink(old))
+		}
+	}
+	ix.slicesChanged(changed, old, s)
 }
 
 func (ix *Index) deleteSlice(k Name) {
@@ -214,53 +219,34 @@ func (ix *Index) deleteSlice(k Name) {
 		return
 	}
 	delete(ix.slicesByName, k)
-	e := ix.unlink(old)
+	changed := []*Entry{ix.services.unlink(old), ix.imports.unlink(old)}
 	ix.moveEndpoints(old, nil)
-	ix.slicesChanged(e, old, nil)
+	ix.slicesChanged(changed, old, nil)
 }
 
-// unlink takes an EndpointSlice out of the entry of its Service, and returns that entry as it was.
-func (ix *Index) unlink(s *Slice) *Entry {
-	k := s.owner()
-	e, _ := ix.services.get(k)
-	rest := slices.DeleteFunc(slices.Clone(e.Slices), func(v *Slice) bool { return v == s })
-	if e.Service == nil && len(rest) == 0 {
-		ix.services.remove(k, func(*Entry) bool { return true })
-	} else {
-		ix.services.set(k, &Entry{Service: e.Service, Slices: rest, generation: e.generation})
-	}
-	return e
-}
-
-// withSlice returns all with s in the place of the slice of its name, or added in order.
-func withSlice(all []*Slice, s *Slice) []*Slice {
-	at, found := slices.BinarySearchFunc(all, s, func(a, b *Slice) int { return strings.Compare(a.Name, b.Name) })
-	if found {
-		all = slices.Clone(all)
-		all[at] = s
-		return all
-	}
-	with := make([]*Slice, 0, len(all)+1)
-	return append(append(append(with, all[:at]...), s), all[at:]...)
-}
-
-// moveEndpoints makes the addresses of an EndpointSlice lead to its new record.
+// moveEndpoints makes the addresses of an EndpointSlice of a Service lead to its new record.
 func (ix *Index) moveEndpoints(old, s *Slice) {
-	if s != nil {
+	if s.named() {
 		for i := range s.Endpoints {
-			ix.endpoints.add(s.Endpoints[i].Addr, s)
+			ix.endpoints.add(s.Endpoints[i].Addr, place{s, i})
 		}
 	}
-	if old != nil {
+	if old.named() {
 		for i := range old.Endpoints {
-			ix.endpoints.remove(old.Endpoints[i].Addr, func(v *Slice) bool { return v == old })
+			ix.endpoints.remove(old.Endpoints[i].Addr, func(v place) bool { return v.slice == old })
 		}
 	}
 }
 
-func (ix *Index) slicesChanged(e *Entry, old, s *Slice) {
+// slicesChanged advances the generations that answers hang on from entries and from the records of a slice; any of
+// them may be nil.
+func (ix *Index) slicesChanged(entries []*Entry, old, s *Slice) {
 	ix.touch()
-	e.generation.advance()
+	for _, e := range entries {
+		if e != nil {
+			e.generation.advance()
+		}
+	}
 	ix.endpointsChanged(old)
 	ix.endpointsChanged(s)
 }
@@ -294,6 +280,13 @@ func (ix *Index) ReplaceNamespaces(all []string) {
 			ix.deleteNamespace(name)
 		}
 	}
+}
+
+// Outdate has every answer made anew: the source knows less than before.
+func (ix *Index) Outdate() {
+	ix.mu.Lock()
+	defer ix.mu.Unlock()
+	ix.namespacesGeneration.advance()
 }
 
 func (ix *Index) putNamespace(name string) {
@@ -358,6 +351,7 @@ func (ix *Index) putPod(p *Pod) {
 	if old != nil && old.Equal(p) {
 		return
 	}
+	p.DNS = ix.sharedDNS(p.DNS)
 	ix.podsByName[p.key()] = p
 	ix.movePod(old, p)
 	if old == nil || !slices.Equal(old.IPs, p.IPs) { // labels are in no answer

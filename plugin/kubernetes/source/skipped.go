@@ -1,6 +1,7 @@
 package source
 
 import (
+	"strings"
 	"sync"
 
 	clog "github.com/coredns/coredns/plugin/pkg/log"
@@ -25,7 +26,7 @@ type Skipped struct {
 	logged map[skippedPart]struct{}
 }
 
-type skippedPart struct{ resource, object, reason string }
+type skippedPart struct{ resource, object, reason, problem string }
 
 // maxLogged bounds the memory for what has been logged; what comes beyond it is counted only.
 const maxLogged = 1000
@@ -61,7 +62,7 @@ func (o skippedObject) report(reason, problem string) {
 	skippedObjects.WithLabelValues(o.resource, reason).Inc()
 	o.to.mu.Lock()
 	defer o.to.mu.Unlock()
-	k := skippedPart{o.resource, o.namespace + "/" + o.name, reason}
+	k := skippedPart{o.resource, o.namespace + "/" + o.name, reason, problem}
 	if _, ok := o.to.logged[k]; ok || len(o.to.logged) > maxLogged {
 		return
 	}
@@ -73,5 +74,5 @@ func (o skippedObject) report(reason, problem string) {
 		log.Warning("more objects that DNS cannot carry are counted in nearside_kubernetes_skipped_objects_total and not logged")
 		return
 	}
-	log.Warningf("%s %s/%s: %s left out: %s", o.resource, o.namespace, o.name, reason, problem)
+	log.Warningf("%s %s: %s left out: %s", o.resource, strings.TrimPrefix(o.namespace+"/"+o.name, "/"), reason, problem)
 }

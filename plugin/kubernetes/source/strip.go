@@ -38,6 +38,7 @@ func (s Stripper) Service(o *corev1.Service) *index.Service {
 		return r
 	case o.Spec.ClusterIP == corev1.ClusterIPNone || len(o.Spec.ClusterIPs) > 0 && o.Spec.ClusterIPs[0] == corev1.ClusterIPNone:
 		r.Kind = index.Headless
+		r.Topology = s.topology(o.Annotations, o.Spec.InternalTrafficPolicy, o.Spec.TrafficDistribution, skip)
 	default:
 		r.IPs = clusterIPs(o, skip)
 	}
@@ -53,13 +54,17 @@ func clusterIPs(o *corev1.Service, skip skippedObject) []netip.Addr {
 	if len(all) == 0 && o.Spec.ClusterIP != "" {
 		all = []string{o.Spec.ClusterIP}
 	}
-	ips := make([]netip.Addr, 0, len(all))
+	return ips(all, skip)
+}
+
+func ips(all []string, skip skippedObject) []netip.Addr {
+	parsed := make([]netip.Addr, 0, len(all))
 	for _, text := range all {
 		if a, ok := address(text, skip); ok {
-			ips = append(ips, a)
+			parsed = append(parsed, a)
 		}
 	}
-	return ips
+	return parsed
 }
 
 // externalName returns the fully qualified target of an ExternalName Service, or "" where no CNAME
@@ -98,17 +103,23 @@ func address(text string, skip skippedObject) (netip.Addr, bool) {
 }
 
 // Slice returns the record of an EndpointSlice with its ready endpoints, or nil where it belongs to
-// no Service or has no IP addresses.
+// nothing that is read or has no IP addresses.
 func (s Stripper) Slice(o *discoveryv1.EndpointSlice) *index.Slice {
-	service := o.Labels[discoveryv1.LabelServiceName]
-	if service == "" || o.AddressType == discoveryv1.AddressTypeFQDN {
+	if o.AddressType == discoveryv1.AddressTypeFQDN {
 		return nil
 	}
 	skip := s.Skipped.object(EndpointSlices, o.Namespace, o.Name)
+	service := s.serviceOf(o)
+	imported, cluster := s.importOf(o, skip)
+	if service == "" && imported == "" {
+		return nil
+	}
 	r := &index.Slice{
 		Namespace: strings.Clone(o.Namespace),
 		Name:      strings.Clone(o.Name),
 		Service:   strings.Clone(service),
+		Import:    imported,
+		Cluster:   cluster,
 	}
 	for i := range o.Ports {
 		r.Ports = append(r.Ports, slicePort(&o.Ports[i]))
@@ -121,6 +132,14 @@ func (s Stripper) Slice(o *discoveryv1.EndpointSlice) *index.Slice {
 	// Growing doubles: give back what stays unused, there may be tens of thousands of slices.
 	r.Endpoints = append(make([]index.Endpoint, 0, len(r.Endpoints)), r.Endpoints...)
 	return r
+}
+
+// serviceOf returns the name of the Service that an EndpointSlice belongs to, or "".
+func (s Stripper) serviceOf(o *discoveryv1.EndpointSlice) string {
+	if s.ImportsOnly {
+		return ""
+	}
+	return o.Labels[discoveryv1.LabelServiceName]
 }
 
 func slicePort(p *discoveryv1.EndpointPort) index.Port {
@@ -149,13 +168,17 @@ func ready(e *discoveryv1.Endpoint) bool {
 
 func (s Stripper) endpoints(to []index.Endpoint, e *discoveryv1.Endpoint, skip skippedObject) []index.Endpoint {
 	name := s.endpointName(e, skip)
-	var zone index.Symbol
-	if s.Zones && e.Zone != nil {
-		zone = index.NewSymbol(strings.ToLower(*e.Zone))
+	var zone, node index.Symbol
+	if (s.Zones || s.Topology) && e.Zone != nil {
+		zone = index.NewSymbol(*e.Zone)
 	}
+	if s.Topology && e.NodeName != nil {
+		node = index.NewSymbol(*e.NodeName)
+	}
+	hints := s.hints(e, to)
 	for _, text := range e.Addresses {
 		if a, ok := address(text, skip); ok {
-			to = append(to, index.Endpoint{Addr: a, Name: name, Zone: zone})
+			to = append(to, index.Endpoint{Addr: a, Name: name, Zone: zone, Node: node, Hints: hints})
 		}
 	}
 	return to
@@ -197,12 +220,22 @@ func (s Stripper) Pod(o *corev1.Pod) *index.Pod {
 	r := &index.Pod{
 		Namespace: strings.Clone(o.Namespace),
 		Name:      strings.Clone(o.Name),
-		Labels:    o.Labels,
+	}
+	if !s.PodsOnly {
+		r.Labels = o.Labels
 	}
 	for _, ip := range o.Status.PodIPs {
 		if a, ok := address(ip.IP, skip); ok {
 			r.IPs = append(r.IPs, a)
 		}
+	}
+	if s.Topology {
+		r.Node = index.NewSymbol(o.Spec.NodeName)
+	}
+	if s.SearchPaths {
+		r.HostNetwork = o.Spec.HostNetwork
+		r.Ending = o.DeletionTimestamp != nil || !holdsAddresses(o, s.Booted)
+		r.DNS = podDNS(o)
 	}
 	return r
 }

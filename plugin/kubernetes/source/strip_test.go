@@ -85,7 +85,7 @@ func TestStripSlice(t *testing.T) {
 	}{
 		{"as it is", Options{}, []string{endpoint("10.1.0.1", "db-0", ""), endpoint("10.1.0.3", "", ""), endpoint("10.1.0.4", "", ""), endpoint("10.1.0.5", "", ""), endpoint("10.1.0.6", "", "")}},
 		{"with names of pods and zones", Options{EndpointPodNames: true, Zones: true},
-			[]string{endpoint("10.1.0.1", "db-0", "zone-a"), endpoint("10.1.0.3", "pod-3", ""), endpoint("10.1.0.4", "", ""), endpoint("10.1.0.5", "", ""), endpoint("10.1.0.6", "", "")}},
+			[]string{endpoint("10.1.0.1", "db-0", "Zone-A"), endpoint("10.1.0.3", "pod-3", ""), endpoint("10.1.0.4", "", ""), endpoint("10.1.0.5", "", ""), endpoint("10.1.0.6", "", "")}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			r := Stripper{Options: tc.options, Skipped: new(Skipped)}.Slice(object)

@@ -9,6 +9,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime"
+	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 )
 
 // Mutate gives a few random updates of a cluster: objects which are new or
@@ -88,6 +89,9 @@ func countServices(objs []runtime.Object) int {
 // addition gives an object which may be new, or a quite different one in the
 // place of one there is.
 func (m maker) addition(objs []runtime.Object) runtime.Object {
+	if hasImports(objs) && m.chance(25) {
+		return m.importAddition(objs)
+	}
 	switch m.IntN(8) {
 	case 0:
 		return m.namespace(m.pick(namespaceNames))
@@ -127,7 +131,12 @@ func (m maker) changed(old runtime.Object) runtime.Object {
 	case *corev1.Service:
 		return m.changedService(old)
 	case *discoveryv1.EndpointSlice:
+		if isImported(old) && m.chance(30) {
+			return m.changedImported(old)
+		}
 		return m.changedSlice(old)
+	case *mcsv1beta1.ServiceImport:
+		return m.changedImport(old)
 	}
 	return old.DeepCopyObject()
 }

@@ -1,13 +1,13 @@
 // Package randomcluster makes random Kubernetes clusters for tests which
 // compare two DNS servers: Namespaces, Services, EndpointSlices, Pods and
-// Nodes.
+// Nodes, and where they are asked for ServiceImports.
 //
 // In goes a source of randomness, out come objects; the same source gives the
 // same objects. Names, addresses, ports and zones come from small sets, so that
 // Services share addresses, slices repeat endpoints, and names point at each
-// other. Random keeps to what an API server stores; Odd makes what it would
-// refuse. Mutate makes updates, and Apply carries them out on a list of
-// objects.
+// other. Random and Imports keep to what an API server stores; Odd makes what
+// it would refuse. Mutate makes updates, and Apply carries them out on a list
+// of objects.
 package randomcluster
 
 import (

@@ -17,6 +17,9 @@ func TestRepeatable(t *testing.T) {
 	for seed := range uint64(20) {
 		a, b := rand.New(rand.NewPCG(seed, 0)), rand.New(rand.NewPCG(seed, 0))
 		one, two := Random(a, int(seed)), Random(b, int(seed))
+		if seed%2 == 1 {
+			one, two = Apply(one, Imports(a, int(seed)), nil), Apply(two, Imports(b, int(seed)), nil)
+		}
 		if !reflect.DeepEqual(one, two) {
 			t.Fatalf("seed %d: clusters differ", seed)
 		}
@@ -46,12 +49,12 @@ func TestRepeatable(t *testing.T) {
 func TestServable(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	srv := fakeapi.New()
-	objs := Random(r, 100)
+	objs := Apply(Random(r, 100), Imports(r, 50), nil)
 	if err := srv.Put(objs...); err != nil {
 		t.Fatal(err)
 	}
 	stored := 0
-	for _, resource := range []string{fakeapi.Services, fakeapi.Pods, fakeapi.Nodes, fakeapi.Namespaces, fakeapi.EndpointSlices} {
+	for _, resource := range []string{fakeapi.Services, fakeapi.Pods, fakeapi.Nodes, fakeapi.Namespaces, fakeapi.EndpointSlices, fakeapi.ServiceImports} {
 		got, err := srv.Objects(resource)
 		if err != nil {
 			t.Fatal(err)
@@ -66,17 +69,32 @@ func TestServable(t *testing.T) {
 	}
 }
 
+// seen counts what came up in random clusters.
+type seen map[string]int
+
+func (s seen) note(what string, is bool) {
+	if is {
+		s[what]++
+	} else {
+		s[what] += 0
+	}
+}
+
+// check fails the test where something was looked for and never came up.
+func (s seen) check(t *testing.T) {
+	t.Helper()
+	for what, n := range s {
+		if n == 0 {
+			t.Errorf("never: %s", what)
+		}
+	}
+}
+
 // TestVariety checks that the things worth comparing come up in a few small
 // clusters.
 func TestVariety(t *testing.T) {
-	seen := map[string]int{}
-	note := func(what string, is bool) {
-		if is {
-			seen[what]++
-		} else {
-			seen[what] += 0
-		}
-	}
+	seen := seen{}
+	note := seen.note
 	r := rand.New(rand.NewPCG(3, 4))
 	for range 30 {
 		addresses := map[string]int{}
@@ -129,11 +147,7 @@ func TestVariety(t *testing.T) {
 			note("cluster address used twice", n > 1 && ip != corev1.ClusterIPNone)
 		}
 	}
-	for what, n := range seen {
-		if n == 0 {
-			t.Errorf("never: %s", what)
-		}
-	}
+	seen.check(t)
 	for _, name := range podNames[6:7] {
 		if len(name) != 63 {
 			t.Errorf("%q has %d characters", name, len(name))

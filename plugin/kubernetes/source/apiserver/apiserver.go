@@ -1,5 +1,6 @@
 // Package apiserver is the source that reads an API server: client-go reflectors over protobuf and
-// streamed lists, whose store is the index itself. No object is kept besides its record.
+// streamed lists, whose store is the index itself. No object is kept besides its record. Custom resources
+// are JSON, and may be missing; see custom.
 //
 // A watch that stays open and tells nothing any more is found and replaced; see watchdog.
 package apiserver
@@ -7,10 +8,17 @@ package apiserver
 import (
 	"context"
 	"sync"
+	"sync/atomic"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/selection"
 	"k8s.io/client-go/tools/cache"
+	"k8s.io/klog/v2"
+	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 
 	clog "github.com/coredns/coredns/plugin/pkg/log"
 
@@ -20,6 +28,14 @@ import (
 
 var log = clog.NewWithPlugin("kubernetes")
 
+// logOf returns the log of the plugin that a source is for.
+func logOf(o source.Options) clog.P {
+	if o.PodsOnly {
+		return clog.NewWithPlugin("autopath")
+	}
+	return log
+}
+
 // Source reads one API server. It implements source.Source.
 type Source struct {
 	options   source.Options
@@ -27,6 +43,8 @@ type Source struct {
 	clients   clients
 	host      string
 	resources []*resource
+	nodesRead atomic.Bool // whole, which tells more than the metadata that are watched
+	pace      pace
 }
 
 // New returns the source for a connection. It opens no connection yet; it fails where the
@@ -36,8 +54,8 @@ func New(c Connection, o source.Options, skipped *source.Skipped) (*Source, erro
 	if err != nil {
 		return nil, err
 	}
-	s := &Source{options: o, stripper: source.Stripper{Options: o, Skipped: skipped}, host: config.Host}
-	if s.clients, err = newClients(config); err != nil {
+	s := &Source{options: o, stripper: source.Stripper{Options: o, Skipped: skipped}, host: config.Host, pace: defaultPace()}
+	if s.clients, err = newClients(config, o); err != nil {
 		return nil, err
 	}
 	for _, name := range o.Resources() {
@@ -50,7 +68,7 @@ func New(c Connection, o source.Options, skipped *source.Skipped) (*Source, erro
 const finished = "status.phase!=Succeeded,status.phase!=Failed,status.phase!=Unknown"
 
 func (s *Source) resource(name string) *resource {
-	r := &resource{name: name, host: s.host, client: s.clients.core, health: newHealth()}
+	r := &resource{name: name, host: s.host, client: s.clients.core, health: newHealth(), meanwhile: meanwhileFor(name, s.options), log: logOf(s.options)}
 	selector := s.options.Labels
 	switch name {
 	case source.Services:
@@ -58,12 +76,27 @@ func (s *Source) resource(name string) *resource {
 	case source.EndpointSlices:
 		r.client = s.clients.discovery
 		r.example, r.list = &discoveryv1.EndpointSlice{}, &discoveryv1.EndpointSliceList{}
+		if s.options.ImportsOnly {
+			selector = imported(selector)
+		}
 	case source.Namespaces:
 		r.example, r.list = &corev1.Namespace{}, &corev1.NamespaceList{}
 		selector = s.options.NamespaceLabels
 	case source.Pods:
 		r.example, r.list = &corev1.Pod{}, &corev1.PodList{}
-		r.fields = finished
+		r.fields = s.podFields()
+	case source.ServiceImports:
+		r.client = s.clients.imports
+		r.define(&serviceImports)
+	case source.ClusterProperties: // one of them
+		r.client = s.clients.properties
+		r.define(&clusterProperties)
+		r.fields = fields.OneTermEqualSelector(metav1.ObjectNameField, source.ClusterPropertyName).String()
+		selector = nil
+	case source.Nodes: // their metadata alone: status, which changes all the time, is most of a Node
+		r.example, r.list = &metav1.PartialObjectMetadata{}, &metav1.PartialObjectMetadataList{}
+		r.accept, r.acceptList = metadataAs("PartialObjectMetadata"), metadataAs("PartialObjectMetadataList")
+		selector = nil
 	}
 	if selector != nil {
 		r.labels = selector.String()
@@ -71,24 +104,60 @@ func (s *Source) resource(name string) *resource {
 	return r
 }
 
+// imported returns a selector with which EndpointSlices are selected only if they belong to a ServiceImport.
+func imported(selector labels.Selector) labels.Selector {
+	if selector == nil {
+		selector = labels.Everything()
+	}
+	exists, err := labels.NewRequirement(mcsv1beta1.LabelServiceName, selection.Exists, nil)
+	if err != nil {
+		panic(err) // the label is a constant
+	}
+	return selector.Add(*exists)
+}
+
+// podFields selects the pods that run, or will.
+func (s *Source) podFields() string {
+	if s.options.Node == "" {
+		return finished
+	}
+	return finished + "," + fields.OneTermEqualSelector("spec.nodeName", s.options.Node).String()
+}
+
 // Run implements source.Source.
 func (s *Source) Run(ctx context.Context, ix *index.Index) {
+	if s.options.PodsOnly { // of many nodes, which may not be allowed to: the watchdog says what that means
+		ctx = klog.NewContext(ctx, withoutRepeats(logOf(s.options)))
+	}
 	var wg sync.WaitGroup
 	for _, r := range s.resources {
 		r.records = s.records(r.name, ix)
 		r.health.begins()
-		reflector := cache.NewReflectorWithOptions(r.listWatch(), r.example, r, cache.ReflectorOptions{Name: r.name})
-		wg.Go(func() { reflector.RunWithContext(ctx) })
+		wg.Go(func() { s.follow(ctx, r, ix) })
 		wg.Go(func() { r.watchdog(ctx) })
+		wg.Go(func() { r.records.run(ctx) })
 	}
 	wg.Wait()
+}
+
+// follow keeps the records of a resource in step until ctx ends.
+func (s *Source) follow(ctx context.Context, r *resource, ix *index.Index) {
+	if r.definition != nil {
+		r.custom(s.clients.core, s.pace, ix.Outdate).run(ctx)
+		return
+	}
+	cache.NewReflectorWithOptions(r.listWatch(), r.example, r, cache.ReflectorOptions{Name: r.name}).RunWithContext(ctx)
 }
 
 // Status implements source.Source.
 func (s *Source) Status() []source.Status {
 	all := make([]source.Status, 0, len(s.resources))
 	for _, r := range s.resources {
-		all = append(all, r.health.status(r.name))
+		st := r.health.status(r.name)
+		if r.name == source.Nodes {
+			st.Synced = st.Synced && s.nodesRead.Load()
+		}
+		all = append(all, st)
 	}
 	return all
 }

@@ -205,6 +205,9 @@ func TestPods(t *testing.T) {
 	if at("10.1.0.1") != 1 || at("10.1.0.9") != 0 {
 		t.Error("a pod that is being deleted does not keep its record")
 	}
+	if ix.PodRecord("shop", "runs").Ending {
+		t.Error("a pod is ending without search paths")
+	}
 	if at("10.1.0.3") != 0 {
 		t.Error("a pod that is being deleted was taken up")
 	}

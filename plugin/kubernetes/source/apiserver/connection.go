@@ -21,6 +21,8 @@ import (
 	"k8s.io/client-go/util/flowcontrol"
 
 	"github.com/coredns/caddy"
+
+	"github.com/nearside-dns/nearside/plugin/kubernetes/source"
 )
 
 // Connection says which API server to read and how hard it may be asked. The zero Connection is the
@@ -124,22 +126,27 @@ func (t inflight) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 }
 
+// metadataAs returns what to accept to get objects in one of the forms that have their metadata alone.
+func metadataAs(kind string) string {
+	form := ";as=" + kind + ";g=" + metav1.GroupName + ";v=v1"
+	return apiruntime.ContentTypeProtobuf + form + "," + apiruntime.ContentTypeJSON + form
+}
+
 // clients are the REST clients of the groups that are read. They know the types of those groups
 // only: the scheme of all of Kubernetes takes several MiB.
-type clients struct{ core, discovery rest.Interface }
+type clients struct {
+	core, discovery     rest.Interface
+	imports, properties rest.Interface // of custom resources; nil where they are not read
+}
 
-func newClients(config *rest.Config) (c clients, err error) {
-	scheme := apiruntime.NewScheme()
-	for _, add := range []func(*apiruntime.Scheme) error{corev1.AddToScheme, discoveryv1.AddToScheme} {
-		if err := add(scheme); err != nil {
-			return c, fmt.Errorf("scheme: %w", err)
-		}
-	}
-	metav1.AddToGroupVersion(scheme, schema.GroupVersion{Version: "v1"})
-	codecs := serializer.NewCodecFactory(scheme).WithoutConversion()
+func newClients(config *rest.Config, o source.Options) (c clients, err error) {
 	httpClient, err := rest.HTTPClientFor(config)
 	if err != nil {
 		return c, fmt.Errorf("credentials: %w", err)
+	}
+	codecs, err := codecsFor(corev1.AddToScheme, discoveryv1.AddToScheme, metav1.AddMetaToScheme)
+	if err != nil {
+		return c, err
 	}
 	client := func(group *schema.GroupVersion, path string) (rest.Interface, error) {
 		one := rest.CopyConfig(config)
@@ -149,6 +156,28 @@ func newClients(config *rest.Config) (c clients, err error) {
 	if c.core, err = client(&corev1.SchemeGroupVersion, "/api"); err != nil {
 		return c, err
 	}
-	c.discovery, err = client(&discoveryv1.SchemeGroupVersion, "/apis")
+	if c.discovery, err = client(&discoveryv1.SchemeGroupVersion, "/apis"); err != nil {
+		return c, err
+	}
+	if o.Imports {
+		if c.imports, err = serviceImports.client(config, httpClient); err != nil {
+			return c, err
+		}
+	}
+	if o.ClusterID {
+		c.properties, err = clusterProperties.client(config, httpClient)
+	}
 	return c, err
+}
+
+// codecsFor returns the codecs of these types and of what comes with each group.
+func codecsFor(types ...func(*apiruntime.Scheme) error) (apiruntime.NegotiatedSerializer, error) {
+	scheme := apiruntime.NewScheme()
+	for _, add := range types {
+		if err := add(scheme); err != nil {
+			return nil, fmt.Errorf("scheme: %w", err)
+		}
+	}
+	metav1.AddToGroupVersion(scheme, schema.GroupVersion{Version: "v1"})
+	return serializer.NewCodecFactory(scheme).WithoutConversion(), nil
 }

@@ -1,11 +1,13 @@
 package apiserver
 
 import (
+	"context"
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 
 	"github.com/nearside-dns/nearside/plugin/kubernetes/index"
 	"github.com/nearside-dns/nearside/plugin/kubernetes/source"
@@ -21,6 +23,8 @@ type records interface {
 	remove(obj any) error
 	// replace makes stripped records, and no others, the content of the index.
 	replace(stripped []any)
+	// run does what goes on beside that, until ctx ends.
+	run(ctx context.Context)
 }
 
 // typed implements records for objects O with records of type R.
@@ -31,7 +35,8 @@ type typed[O metav1.Object, R any] struct {
 	putRecord func(*R)
 	delete    func(namespace, name string)
 	replaceBy func([]*R)
-	after     func(O) // called when an event has been processed; may be nil
+	after     func(O)               // called when an event has been processed; may be nil
+	beside    func(context.Context) // what goes on beside events; may be nil
 }
 
 func (t *typed[O, R]) object(obj any) (o O, err error) {
@@ -97,6 +102,12 @@ func (t *typed[O, R]) replace(stripped []any) {
 	t.replaceBy(all)
 }
 
+func (t *typed[O, R]) run(ctx context.Context) {
+	if t.beside != nil {
+		t.beside(ctx)
+	}
+}
+
 func (s *Source) records(resource string, ix *index.Index) records {
 	switch resource {
 	case source.Services:
@@ -118,6 +129,16 @@ func (s *Source) records(resource string, ix *index.Index) records {
 			same:      (*index.Pod).Equal,
 			putRecord: ix.PutPod, delete: ix.DeletePod, replaceBy: ix.ReplacePods,
 		}
+	case source.ServiceImports:
+		return &typed[*mcsv1beta1.ServiceImport, index.Service]{
+			toRecord: s.stripper.Import, known: ix.ImportRecord,
+			same:      (*index.Service).Equal,
+			putRecord: ix.PutImport, delete: ix.DeleteImport, replaceBy: ix.ReplaceImports,
+		}
+	case source.ClusterProperties:
+		return s.clusterProperties(ix)
+	case source.Nodes:
+		return s.nodes(ix)
 	default:
 		return s.namespaces(ix)
 	}
@@ -127,10 +148,16 @@ func (s *Source) records(resource string, ix *index.Index) records {
 // as long as it runs, and its last updates may have lost its address. One that was not known before
 // is not taken up.
 func (s *Source) pod(o *corev1.Pod, ix *index.Index) *index.Pod {
-	if o.DeletionTimestamp != nil {
-		return ix.PodRecord(o.Namespace, o.Name)
+	if o.DeletionTimestamp == nil {
+		return s.stripper.Pod(o)
 	}
-	return s.stripper.Pod(o)
+	known := ix.PodRecord(o.Namespace, o.Name)
+	if known == nil || known.Ending || !s.options.SearchPaths {
+		return known
+	}
+	ending := *known
+	ending.Ending = true
+	return &ending
 }
 
 func (s *Source) namespaces(ix *index.Index) records {
@@ -151,5 +178,51 @@ func (s *Source) namespaces(ix *index.Index) records {
 			}
 			ix.ReplaceNamespaces(all)
 		},
+	}
+}
+
+// clusterProperties takes the ID of the cluster from its ClusterProperty.
+func (s *Source) clusterProperties(ix *index.Index) records {
+	return &typed[*source.ClusterProperty, index.Symbol]{
+		toRecord: func(o *source.ClusterProperty) *index.Symbol {
+			if id := s.stripper.ClusterIDOf(o); id != (index.Symbol{}) {
+				return &id
+			}
+			return nil
+		},
+		known:     func(string, string) *index.Symbol { return nil }, // an ID is all there is to keep
+		putRecord: func(id *index.Symbol) { ix.SetClusterID(*id) },
+		delete: func(_, name string) {
+			if name == source.ClusterPropertyName {
+				ix.SetClusterID(index.Symbol{})
+			}
+		},
+		replaceBy: func(ids []*index.Symbol) {
+			if len(ids) == 0 {
+				ix.SetClusterID(index.Symbol{})
+				return
+			}
+			ix.SetClusterID(*ids[0])
+		},
+	}
+}
+
+// nodes takes the metadata of Nodes from the watch; the ranges of their pods' addresses come beside it.
+func (s *Source) nodes(ix *index.Index) records {
+	ranges := s.podCIDRs(ix)
+	return &typed[*metav1.PartialObjectMetadata, index.Node]{
+		toRecord: func(o *metav1.PartialObjectMetadata) *index.Node {
+			return s.stripper.Node(o.Labels, o.Name, string(o.UID))
+		},
+		known:     func(_, name string) *index.Node { return ix.NodeNamed(name) },
+		same:      (*index.Node).Covers,
+		putRecord: ix.PutNode,
+		delete:    func(_, name string) { ix.DeleteNode(index.NewSymbol(name)) },
+		replaceBy: func(all []*index.Node) {
+			ix.ReplaceNodes(all)
+			ranges.listed(all)
+		},
+		after:  ranges.observe,
+		beside: ranges.run,
 	}
 }

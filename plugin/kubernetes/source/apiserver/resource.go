@@ -4,7 +4,9 @@ import (
 	"context"
 	"fmt"
 	"reflect"
+	"sync/atomic"
 
+	clog "github.com/coredns/coredns/plugin/pkg/log"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metainternalversion "k8s.io/apimachinery/pkg/apis/meta/internalversion"
@@ -23,8 +25,16 @@ type resource struct {
 	client         rest.Interface
 	example, list  runtime.Object
 	labels, fields string
-	records        records
-	health         *health
+	// accept and acceptList ask for single objects and for lists in another form than that of the client.
+	accept, acceptList string
+	// definition is that of a custom resource, nil for one that every API server has; version is the one of its
+	// versions that is asked for.
+	definition *definition
+	version    atomic.Pointer[string]
+	records    records
+	health     *health
+	meanwhile  meanwhile
+	log        clog.P
 }
 
 var (
@@ -70,8 +80,20 @@ func (r *resource) listObjects(ctx context.Context, o metav1.ListOptions) (runti
 
 func (r *resource) get(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 	page := reflect.New(reflect.TypeOf(r.list).Elem()).Interface().(runtime.Object)
-	err := r.client.Get().Resource(r.name).VersionedParams(r.selected(o), metav1.ParameterCodec).Do(ctx).Into(page)
+	err := r.request(o, r.acceptList).Do(ctx).Into(page)
 	return page, err
+}
+
+func (r *resource) request(o metav1.ListOptions, accept string) *rest.Request {
+	q := r.client.Get()
+	if d := r.definition; d != nil {
+		q.AbsPath("/apis", d.group, *r.version.Load())
+	}
+	q.Resource(r.name).VersionedParams(r.selected(o), metav1.ParameterCodec)
+	if accept != "" {
+		q.SetHeader("Accept", accept)
+	}
+	return q
 }
 
 // stripped carries a record through client-go's lists, which are of objects.
@@ -91,7 +113,7 @@ func (r *resource) watchObjects(ctx context.Context, o metav1.ListOptions) (watc
 		return nil, apierrors.NewResourceExpired("the watch told nothing any more")
 	}
 	o.Watch = true
-	w, err := r.client.Get().Resource(r.name).VersionedParams(r.selected(o), metav1.ParameterCodec).Watch(ctx)
+	w, err := r.request(o, r.accept).Watch(ctx)
 	if err != nil {
 		r.health.failed(err)
 		return nil, err

@@ -36,7 +36,9 @@ type health struct {
 	moved   time.Time // of the last sign of life, which is more than the last word
 	closed  time.Time // when the last watch ended, or the source began, while there is no watch
 	failure error     // of the last request that failed
-	inStep  bool      // a list was taken over once
+	denied  bool      // it failed for want of the right to make it
+	absent  bool      // the server has no such resource: nothing is to be read
+	inStep  bool      // a list was taken over once, since the server has the resource
 	frozen  bool
 	relist  bool // watches are refused until a list has been taken over
 }
@@ -54,6 +56,7 @@ func (h *health) opened(w watch.Interface) watch.Interface {
 	defer h.mu.Unlock()
 	h.current = &tracked{w, h}
 	h.moved = h.now()
+	h.denied = false
 	return h.current
 }
 
@@ -90,7 +93,44 @@ func (h *health) synced() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.inStep = true
+	h.absent = false
 	h.relist = false
+}
+
+// missing notes word that the server has no such resource.
+func (h *health) missing() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.last = h.now()
+	h.absent = true
+	h.inStep, h.denied, h.frozen, h.relist = false, false, false, false
+	h.closed = time.Time{} // there is no watch to be missed
+}
+
+// appears notes that the server has the resource, which is to be read, and reports whether that is news after word that
+// it has not.
+func (h *health) appears() (news bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	news, h.absent = h.absent, false
+	if news {
+		h.closed = h.now()
+	}
+	return news
+}
+
+// isMissing reports whether the last word is that the server has no such resource.
+func (h *health) isMissing() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.absent
+}
+
+// hasRead reports whether a list was taken over once, since the server has the resource.
+func (h *health) hasRead() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.inStep
 }
 
 // status tells of a frozen watch as long as the server answers: when it is away, all servers of names
@@ -98,7 +138,13 @@ func (h *health) synced() {
 func (h *health) status(resource string) source.Status {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return source.Status{Resource: resource, Synced: h.inStep, Heard: h.last, Frozen: h.frozen && h.awayFor() < lostAfter}
+	return source.Status{
+		Resource: resource,
+		Synced:   h.inStep || h.absent,
+		Heard:    h.last,
+		Frozen:   h.frozen && h.awayFor() < lostAfter,
+		Denied:   h.denied,
+	}
 }
 
 // begins notes that the source runs, and has no watch yet.
@@ -108,11 +154,17 @@ func (h *health) begins() {
 	h.closed = h.now()
 }
 
-// failed notes why a request failed.
+// failed notes why a request failed. If it was for want of the right to make it, the resource can be there, whatever
+// was known before.
 func (h *health) failed(err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.failure = err
+	h.denied = h.denied || isDenied(err) // until it is answered
+	h.absent = h.absent && !h.denied
+	if h.current == nil && h.closed.IsZero() {
+		h.closed = h.now()
+	}
 }
 
 // listsAnew reports whether the next list is to come from what the server itself has to read from its
@@ -179,6 +231,24 @@ func (r *resource) watchdog(ctx context.Context) {
 	}
 }
 
+// meanwhile says what is done without a watch, after everything has been read once and before.
+type meanwhile struct{ known, unread string }
+
+func meanwhileFor(name string, o source.Options) meanwhile {
+	m := meanwhile{"answering from what is known", "answering SERVFAIL until it has been read"}
+	switch {
+	case name == source.Nodes:
+		m.unread = "answering without them until they have been read, with SERVFAIL where a policy leaves nothing to see"
+	case name == source.ServiceImports:
+		m.unread = "answering names of clusterset zones with SERVFAIL until they have been read"
+	case name == source.ClusterProperties:
+		m = meanwhile{"taking the ID of this cluster for what it was", "the ID of this cluster is not known until they have been read"}
+	case o.PodsOnly:
+		m = meanwhile{"what is known of them is used for a few minutes", "no search path is expanded until they have been read"}
+	}
+	return m
+}
+
 // watching is what the watchdog remembers from look to look.
 type watching struct {
 	answered time.Duration // the silence at which the server answered; 0 if it was not asked
@@ -199,12 +269,12 @@ func (r *resource) look(ctx context.Context, state *watching) {
 			return
 		}
 		if !state.mute {
-			log.Warningf("%s: the watch has said nothing for %s, and the API server %s does not answer: %v; answering from what is known",
-				r.name, silent.Round(time.Second), r.host, err)
+			r.log.Warningf("%s: the watch has said nothing for %s, and the API server %s does not answer: %v; %s",
+				r.name, silent.Round(time.Second), r.host, err, r.meanwhile.known)
 		}
 		state.mute = true
 	case silent > state.answered+frozenAfter:
-		log.Errorf("%s: the watch is frozen: nothing for %s, though the API server %s answers; listing anew", r.name, silent.Round(time.Second), r.host)
+		r.log.Errorf("%s: the watch is frozen: nothing for %s, though the API server %s answers; listing anew", r.name, silent.Round(time.Second), r.host)
 		watchesFrozen.WithLabelValues(r.name).Inc()
 		state.answered = 0
 		r.health.freeze(w)
@@ -225,13 +295,17 @@ func (r *resource) reportLoss(state *watching) {
 	switch {
 	case away > lostAfter && !state.lost:
 		state.lost = true
-		answering := "answering from what is known"
+		meanwhile := r.meanwhile.known
 		if !r.health.status(r.name).Synced {
-			answering = "answering SERVFAIL until it has been read"
+			meanwhile = r.meanwhile.unread
 		}
-		log.Warningf("%s: no watch on the API server %s for %s; %s; last error: %v", r.name, r.host, away.Round(time.Second), answering, failure)
+		r.log.Warningf("%s: no watch on the API server %s for %s; %s; last error: %v", r.name, r.host, away.Round(time.Second), meanwhile, failure)
 	case away == 0 && state.lost:
 		state.lost = false
-		log.Infof("%s: watching the API server %s again", r.name, r.host)
+		if r.health.isMissing() {
+			r.log.Infof("%s: the API server %s answers again", r.name, r.host)
+			return
+		}
+		r.log.Infof("%s: watching the API server %s again", r.name, r.host)
 	}
 }

@@ -9,6 +9,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
+	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
+
+	"github.com/nearside-dns/nearside/plugin/kubernetes/source"
 )
 
 // check refuses what an API server would refuse, as far as DNS reads it: a wrong address is an error
@@ -19,8 +22,14 @@ func check(n *yaml.Node, o apiObject) *problem {
 		return checkService(n, o)
 	case *discoveryv1.EndpointSlice:
 		return checkSlice(n, o)
+	case *mcsv1beta1.ServiceImport:
+		return checkImport(n, o)
 	case *corev1.Pod:
 		return checkPod(n, o)
+	case *corev1.Node:
+		return checkNode(n, o)
+	case *clusterProperty:
+		return checkProperty(n, o)
 	}
 	return nil
 }
@@ -35,6 +44,37 @@ func checkService(n *yaml.Node, o *corev1.Service) *problem {
 	}
 	if p := checkClusterIPs(n, o.Spec.ClusterIP, o.Spec.ClusterIPs); p != nil {
 		return p
+	}
+	if p := checkTraffic(n, o.Spec.InternalTrafficPolicy, o.Spec.TrafficDistribution); p != nil {
+		return p
+	}
+	names := map[string]int{}
+	for i := range o.Spec.Ports {
+		port := &o.Spec.Ports[i]
+		at := []any{"spec", "ports", i}
+		if p := checkPort(n, at, port.Name, &port.Protocol, &port.Port, names, len(o.Spec.Ports)); p != nil {
+			return p
+		}
+	}
+	return nil
+}
+
+func checkImport(n *yaml.Node, o *mcsv1beta1.ServiceImport) *problem {
+	switch o.Spec.Type {
+	case mcsv1beta1.ClusterSetIP, mcsv1beta1.Headless:
+	case "":
+		return wrong(n, "is missing; want ClusterSetIP or Headless", "spec", "type")
+	default:
+		return wrong(n, fmt.Sprintf("%q; want ClusterSetIP or Headless", clip(string(o.Spec.Type))), "spec", "type")
+	}
+	if p := checkAddresses(n, o.Spec.IPs, "ips"); p != nil {
+		return p
+	}
+	if p := checkTraffic(n, o.Spec.InternalTrafficPolicy, o.Spec.TrafficDistribution); p != nil {
+		return p
+	}
+	if o.Spec.Ports == nil {
+		return wrong(n, "is missing; want the ports of the Service, or [] for none", "spec", "ports")
 	}
 	names := map[string]int{}
 	for i := range o.Spec.Ports {
@@ -75,19 +115,43 @@ func checkClusterIPs(n *yaml.Node, one string, all []string) *problem {
 	if len(all) == 1 && all[0] == corev1.ClusterIPNone {
 		return nil
 	}
+	return checkAddresses(n, all, "clusterIPs")
+}
+
+// checkAddresses checks a field of the spec with at most one address of each family.
+func checkAddresses(n *yaml.Node, all []string, field string) *problem {
+	const want = "want one address, or one of IPv4 and one of IPv6"
 	if len(all) > 2 {
-		return wrong(n, "want one address, or one of IPv4 and one of IPv6", "spec", "clusterIPs", 2)
+		return wrong(n, want, "spec", field, 2)
 	}
 	var first netip.Addr
 	for i, text := range all {
-		a, p := checkAddress(n, text, "spec", "clusterIPs", i)
+		a, p := checkAddress(n, text, "spec", field, i)
 		if p != nil {
 			return p
 		}
 		if i > 0 && a.Is4() == first.Is4() {
-			return wrong(n, "want one address, or one of IPv4 and one of IPv6", "spec", "clusterIPs", i)
+			return wrong(n, want, "spec", field, i)
 		}
 		first = a
+	}
+	return nil
+}
+
+func checkTraffic(n *yaml.Node, policy *corev1.ServiceInternalTrafficPolicy, distribution *string) *problem {
+	if policy != nil {
+		switch *policy {
+		case corev1.ServiceInternalTrafficPolicyCluster, corev1.ServiceInternalTrafficPolicyLocal:
+		default:
+			return wrong(n, fmt.Sprintf("%q; want Cluster or Local", clip(string(*policy))), "spec", "internalTrafficPolicy")
+		}
+	}
+	if distribution != nil {
+		switch *distribution {
+		case corev1.ServiceTrafficDistributionPreferClose, corev1.ServiceTrafficDistributionPreferSameZone, corev1.ServiceTrafficDistributionPreferSameNode:
+		default:
+			return wrong(n, fmt.Sprintf("%q; want PreferSameZone, PreferSameNode or PreferClose", clip(*distribution)), "spec", "trafficDistribution")
+		}
 	}
 	return nil
 }
@@ -198,16 +262,67 @@ func checkPod(n *yaml.Node, o *corev1.Pod) *problem {
 	return nil
 }
 
-// doubt returns what is right for Kubernetes and still leads to no answer here, or "".
-func doubt(o apiObject) string {
+func checkNode(n *yaml.Node, o *corev1.Node) *problem {
+	one, all := o.Spec.PodCIDR, o.Spec.PodCIDRs
+	if one != "" {
+		if _, p := checkRange(n, one, "spec", "podCIDR"); p != nil {
+			return p
+		}
+	}
+	if one != "" && len(all) > 0 && all[0] != one {
+		return wrong(n, fmt.Sprintf("%q; want %q first, as in podCIDR", clip(all[0]), clip(one)), "spec", "podCIDRs", 0)
+	}
+	var first netip.Addr
+	for i, text := range all {
+		r, p := checkRange(n, text, "spec", "podCIDRs", i)
+		if p != nil {
+			return p
+		}
+		if i > 1 || i == 1 && r.Addr().Is4() == first.Is4() {
+			return wrong(n, "want one range, or one of IPv4 and one of IPv6", "spec", "podCIDRs", i)
+		}
+		first = r.Addr()
+	}
+	return nil
+}
+
+func checkRange(n *yaml.Node, text string, path ...any) (netip.Prefix, *problem) {
+	r, err := netip.ParsePrefix(text)
+	if err != nil || r.Addr().Is4In6() {
+		return r, wrong(n, fmt.Sprintf("%q is not a range of IP addresses such as 10.244.1.0/24 or fd00:10:244:1::/64", clip(text)), path...)
+	}
+	return r, nil
+}
+
+func checkProperty(n *yaml.Node, o *clusterProperty) *problem {
+	switch {
+	case o.Spec.Value == "":
+		return wrong(n, "is missing; want the value of this property", "spec", "value")
+	case o.Name == source.ClusterPropertyName && !source.IsClusterID(o.Spec.Value):
+		return wrong(n, fmt.Sprintf("%q is not the ID of a cluster; want a DNS name, such as east or a.east", clip(o.Spec.Value)), "spec", "value")
+	}
+	return nil
+}
+
+// doubt returns what is right for Kubernetes and still leads to no answer here, or to another one than was
+// perhaps meant, or "".
+func (p parser) doubt(o apiObject) string {
 	switch o := o.(type) {
 	case *corev1.Service:
 		if o.Spec.Type != corev1.ServiceTypeExternalName && o.Spec.ClusterIP == "" && len(o.Spec.ClusterIPs) == 0 {
 			return "has no address: a cluster would choose one, here spec.clusterIP must give it"
 		}
+	case *mcsv1beta1.ServiceImport:
+		if p.opts.Imports && o.Spec.Type == mcsv1beta1.ClusterSetIP && len(o.Spec.IPs) == 0 {
+			return "has no address: in a cluster its controller would set one, here spec.ips must give it"
+		}
 	case *discoveryv1.EndpointSlice:
-		if o.Labels[discoveryv1.LabelServiceName] == "" {
-			return "belongs to no Service: its label " + discoveryv1.LabelServiceName + " must name one"
+		imports := o.Labels[mcsv1beta1.LabelServiceName]
+		switch {
+		case o.Labels[discoveryv1.LabelServiceName] == "" && imports == "":
+			return "belongs to no Service: its label " + discoveryv1.LabelServiceName + " must name one, or " + mcsv1beta1.LabelServiceName + " a ServiceImport"
+		case p.opts.Imports && imports != "" && o.Labels[mcsv1beta1.LabelSourceCluster] == "":
+			return "is of no cluster: the names of its endpoints have none, unless its label " + mcsv1beta1.LabelSourceCluster + " names one"
 		}
 	}
 	return ""

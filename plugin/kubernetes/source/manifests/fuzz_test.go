@@ -5,6 +5,8 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
+	"strings"
 	"testing"
 
 	"go.yaml.in/yaml/v3"
@@ -30,12 +32,15 @@ func FuzzParse(f *testing.F) {
 		}
 	}
 	f.Add([]byte(endpoints+node), false)
+	f.Add([]byte(imports), false)
+	opts := everything
+	opts.Imports, opts.ClusterID = true, true
 	f.Fuzz(func(t *testing.T, content []byte, isJSON bool) {
 		name := "f.yaml"
 		if isJSON {
 			name = "f.json"
 		}
-		p := parser{opts: everything, strip: source.Stripper{Options: everything, Skipped: new(source.Skipped)}}
+		p := parser{opts: opts, strip: source.Stripper{Options: opts, Skipped: new(source.Skipped)}}
 		c, bad := p.parse(name, content)
 		if bad != nil {
 			// YAML has more line breaks than a line feed; no problem is behind the last byte.
@@ -84,7 +89,7 @@ func encode(t *testing.T, name string, content []byte) (out []byte) {
 			t.Fatal(bad)
 		}
 		k, ok := kinds[h.kind]
-		if !ok || k.apiVersion != h.apiVersion {
+		if !ok || !slices.Contains(k.apiVersions, h.apiVersion) {
 			continue
 		}
 		o := k.new()
@@ -116,14 +121,15 @@ func flatten(t *testing.T, r *reading, roots []*yaml.Node) (all []item) {
 			t.Fatal(bad)
 		}
 		of := metav1.TypeMeta{}
-		switch h.kind {
-		case "ServiceList", "EndpointSliceList", "NamespaceList", "NodeList", "PodList":
-			of.Kind = h.kind[:len(h.kind)-len("List")]
-			of.APIVersion = kinds[of.Kind].apiVersion
-			if h.apiVersion != of.APIVersion {
+		kind, isList := strings.CutSuffix(h.kind, "List")
+		k, known := kinds[kind]
+		switch {
+		case isList && known:
+			of.Kind, of.APIVersion = kind, h.apiVersion
+			if !slices.Contains(k.apiVersions, h.apiVersion) {
 				continue // of custom resources
 			}
-		case "List":
+		case h.kind == "List":
 			if h.apiVersion != "v1" {
 				continue
 			}

@@ -68,10 +68,17 @@ func load(t *testing.T, opts source.Options, files map[string]string) (*Source, 
 
 // dump writes what an index has as text, a line for each record, ordered.
 func dump(ix *index.Index) string {
-	var all []string
-	for _, e := range ix.Services() {
+	all := append(entries(ix, "service", ix.Services()), entries(ix, "import", ix.Imports())...)
+	if id := ix.ClusterID(); id != (index.Symbol{}) {
+		all = append(all, "cluster "+id.String())
+	}
+	return strings.Join(all, "\n")
+}
+
+func entries(ix *index.Index, of string, entries []*index.Entry) (all []string) {
+	for _, e := range entries {
 		s := e.Service
-		line := fmt.Sprintf("service %s/%s", s.Namespace, s.Name)
+		line := fmt.Sprintf("%s %s/%s", of, s.Namespace, s.Name)
 		switch s.Kind {
 		case index.Headless:
 			line += " headless"
@@ -85,14 +92,18 @@ func dump(ix *index.Index) string {
 		}
 		all = append(all, line+ports(s.Ports))
 		for _, l := range e.Slices {
-			line := fmt.Sprintf("  slice %s", l.Name) + ports(l.Ports) + ":"
+			line := "  slice " + l.Name
+			if l.Cluster != (index.Symbol{}) {
+				line += " of " + l.Cluster.String()
+			}
+			line += ports(l.Ports) + ":"
 			for _, p := range l.Endpoints {
 				line += " " + strings.Join(slices.DeleteFunc([]string{p.Addr.String(), p.Name, p.Zone.String()}, func(s string) bool { return s == "" }), ",")
 			}
 			all = append(all, line)
 		}
 	}
-	return strings.Join(all, "\n")
+	return all
 }
 
 func ports(all []index.Port) (text string) {
@@ -203,7 +214,12 @@ spec:
 			want: "service default/one [10.96.0.1] http/tcp/80\nservice default/two [10.96.0.2 fd00::2] dns/udp/53 dns-tcp/tcp/53",
 		},
 		"kinds of custom resources that are called alike": {
-			files: map[string]string{"a.yaml": "apiVersion: serving.knative.dev/v1\nkind: Service\nmetadata: {name: a}\nspec: {template: {}}\n"},
+			files: map[string]string{
+				"a.yaml": "apiVersion: serving.knative.dev/v1\nkind: Service\nmetadata: {name: a}\nspec: {template: {}}\n",
+				"b.yaml": "apiVersion: multicluster.x-k8s.io/v1alpha1\nkind: Service\nmetadata: {name: a}\nspec: {template: {}}\n",
+				"c.yaml": "apiVersion: net.gke.io/v1\nkind: ServiceImportList\nitems: [{metadata: {name: a}, spec: {dnsPolicy: None}}]\n",
+			},
+			opts: withImports,
 		},
 		"external names": {
 			files: map[string]string{"a.yaml": "apiVersion: v1\nkind: Service\nmetadata: {name: a}\nspec: {type: ExternalName, externalName: a.example.com}\n"},
@@ -212,7 +228,7 @@ spec:
 		"endpoints, with the zones of their nodes": {
 			opts:  everything,
 			files: map[string]string{"a.yaml": endpoints, "z.yaml": node},
-			want:  "service default/db headless\n  slice db-1 /tcp/5432 any/tcp/-1: 10.0.0.1,db-0,zone-a 10.0.0.2,elsewhere 10.0.0.4",
+			want:  "service default/db headless\n  slice db-1 /tcp/5432 any/tcp/-1: 10.0.0.1,db-0,Zone-A 10.0.0.2,elsewhere 10.0.0.4",
 		},
 		"endpoints without zones": {
 			opts:  source.Options{Endpoints: true},
@@ -315,13 +331,21 @@ func TestNotes(t *testing.T) {
 		"each kind":                 {[]string{"info ", "a.yaml:5: ConfigMap is not read"}, 1},
 		"not more":                  {[]string{"info "}, 2},
 		"a Service without address": {[]string{"warning ", "b.yaml:3: Service default/web has no address"}, 1},
-		"a slice without Service":   {[]string{"warning ", "b.yaml:5: EndpointSlice default/web-1 belongs to no Service"}, 1},
+		"a slice without Service":   {[]string{"warning ", "b.yaml:5: EndpointSlice default/web-1 belongs to no Service: its label kubernetes.io/service-name must name one"}, 1},
+		"what is read":              {[]string{"a.yaml:1: ", "DNS needs Service, EndpointSlice, ServiceImport, Namespace, Node, Pod and ClusterProperty"}, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if got := log.with(test.parts...); len(got) != test.lines {
 				t.Errorf("got %d lines, want %d: %q", len(got), test.lines, log.lines)
 			}
 		})
+	}
+}
+
+// TestKindNames: messages name every kind that is read.
+func TestKindNames(t *testing.T) {
+	if got, want := slices.Sorted(slices.Values(kindNames)), sorted(kinds); !slices.Equal(got, want) {
+		t.Errorf("messages name %q, and %q are read", got, want)
 	}
 }
 
@@ -398,7 +422,9 @@ func TestUnreadableDirectory(t *testing.T) {
 }
 
 func TestDemo(t *testing.T) {
-	s, err := newSource("../../../../deploy/demo", everything, nil)
+	opts := everything
+	opts.Imports, opts.ClusterID = true, true
+	s, err := newSource("../../../../deploy/demo", opts, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -421,7 +447,14 @@ service shop/db headless postgres/tcp/5432
 service shop/payments -> payments.example.com.
 service shop/web [10.96.12.34 fd00:96::1234] http/tcp/80
   slice web-ipv4-2hbkn http/tcp/8080: 10.244.1.11,zone-a 10.244.2.11,zone-a 10.244.3.11,zone-b
-  slice web-ipv6-9mzlc http/tcp/8080: fd00:244:0:1::11,zone-a fd00:244:0:2::11,zone-a fd00:244:0:3::11,zone-b`)
+  slice web-ipv6-9mzlc http/tcp/8080: fd00:244:0:1::11,zone-a fd00:244:0:2::11,zone-a fd00:244:0:3::11,zone-b
+import shop/db headless postgres/tcp/5432
+  slice imported-db-east-ipv4 of east postgres/tcp/5432: 10.244.1.20,db-0,zone-a 10.244.2.20,db-1,zone-a 10.244.3.20,db-2,zone-b
+  slice imported-db-east-ipv6 of east postgres/tcp/5432: fd00:244:0:1::20,db-0,zone-a fd00:244:0:2::20,db-1,zone-a fd00:244:0:3::20,db-2,zone-b
+  slice imported-db-west-prod-ipv4 of west.prod postgres/tcp/5432: 10.140.1.20,db-0,zone-b 10.140.2.20,db-1,zone-c
+  slice imported-db-west-prod-ipv6 of west.prod postgres/tcp/5432: fd00:140:0:1::20,db-0,zone-b fd00:140:0:2::20,db-1,zone-c
+import shop/web [10.112.12.34 fd00:112::1234] http/tcp/80 https/tcp/443
+cluster east`)
 	if got := dump(s.ix); got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}
@@ -429,7 +462,7 @@ service shop/web [10.96.12.34 fd00:96::1234] http/tcp/80
 	for k := range s.served.objects {
 		kinds[k.kind]++
 	}
-	for kind, n := range map[string]int{"Namespace": 3, "Node": 3, "Service": 6, "EndpointSlice": 6, "Pod": 4} {
+	for kind, n := range map[string]int{"Namespace": 3, "Node": 3, "Service": 6, "EndpointSlice": 10, "Pod": 4, "ServiceImport": 2, "ClusterProperty": 1} {
 		if kinds[kind] != n {
 			t.Errorf("%d of kind %s, want %d", kinds[kind], kind, n)
 		}

@@ -215,7 +215,7 @@ func (s *Source) settleFiles() {
 	}
 }
 
-// maxNotes bounds the warnings about one file, and maxKinds the lines about kinds that are not read.
+// maxNotes bounds the warnings about one file, and maxKinds the lines about kinds that are not served.
 const (
 	maxNotes = 5
 	maxKinds = 50
@@ -230,13 +230,28 @@ func (s *Source) notes(f *file) {
 		s.log.Warningf("%s:%s", f.show, note)
 	}
 	for _, o := range f.good.others {
-		if _, ok := s.served.kinds[o.kind]; ok || len(s.served.kinds) >= maxKinds {
-			continue
+		if s.firstOf(o.kind) {
+			s.log.Infof("%s:%d: %s is not read: DNS needs %s", f.show, o.line, o.kind, series(kindNames, "and"))
 		}
-		if s.served.kinds == nil {
-			s.served.kinds = map[string]struct{}{}
-		}
-		s.served.kinds[o.kind] = struct{}{}
-		s.log.Infof("%s:%d: %s is not read: DNS needs Service, EndpointSlice, Namespace, Node and Pod", f.show, o.line, o.kind)
 	}
+	if s.opts.Imports || s.opts.PodsOnly {
+		return
+	}
+	for _, o := range f.good.objects {
+		if o.key.kind == "ServiceImport" && s.firstOf(o.key.kind) {
+			s.log.Infof("%s:%d: a kubernetes block without zones of multicluster does not answer for ServiceImports", f.show, o.line)
+		}
+	}
+}
+
+// firstOf tells whether an object is the first of a kind about which there is a line to log.
+func (s *Source) firstOf(kind string) bool {
+	if _, ok := s.served.kinds[kind]; ok || len(s.served.kinds) >= maxKinds {
+		return false
+	}
+	if s.served.kinds == nil {
+		s.served.kinds = map[string]struct{}{}
+	}
+	s.served.kinds[kind] = struct{}{}
+	return true
 }

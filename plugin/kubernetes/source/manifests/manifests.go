@@ -1,6 +1,7 @@
 // Package manifests brings a directory of Kubernetes manifests into an index, as if they were in a
 // cluster. In go files of YAML and JSON, watched as long as the source runs; out come the records of
-// their Services, EndpointSlices, Namespaces and Pods, in the index.
+// their Services, ServiceImports, EndpointSlices, Namespaces, Nodes and Pods, in the index, and the ID of the
+// cluster.
 //
 // It stands in for an API server: it imports no client-go, and no dns package, and it knows nothing
 // of how names are answered.
@@ -80,6 +81,7 @@ type Source struct {
 	served   served
 
 	mu     sync.Mutex
+	inStep bool      // the index has what was read; guarded by mu
 	heard  time.Time // guarded by mu
 	frozen bool      // guarded by mu
 }
@@ -151,14 +153,13 @@ func (s *Source) begin() error {
 	return nil
 }
 
-// Status tells when the directory was last looked at with success. All resources are in step from
-// New on.
+// Status tells when the directory was last looked at with success. All resources are in step once Run has begun.
 func (s *Source) Status() []source.Status {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var all []source.Status
 	for _, r := range s.opts.Resources() {
-		all = append(all, source.Status{Resource: r, Synced: true, Heard: s.heard, Frozen: s.frozen})
+		all = append(all, source.Status{Resource: r, Synced: s.inStep, Heard: s.heard, Frozen: s.frozen})
 	}
 	return all
 }

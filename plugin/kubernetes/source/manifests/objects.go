@@ -11,6 +11,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
+	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 
 	"github.com/nearside-dns/nearside/plugin/kubernetes/index"
 	"github.com/nearside-dns/nearside/plugin/kubernetes/source"
@@ -51,11 +52,14 @@ type object struct {
 	key  key
 	line int
 
-	service *index.Service // nil unless selected, as slice and pod
-	slice   *index.Slice
-	pod     *index.Pod
-	labels  map[string]string // of a Namespace
-	zone    string            // of a Node
+	service   *index.Service // nil unless selected, as imported, slice and pod
+	imported  *index.Service // of a ServiceImport
+	slice     *index.Slice
+	pod       *index.Pod
+	node      *index.Node       // nil without topology
+	clusterID index.Symbol      // zero unless the object gives the cluster its ID
+	labels    map[string]string // of a Namespace
+	zone      string            // of a Node
 	// unplaced is an EndpointSlice with endpoints whose zone is that of their Node; its slice is made
 	// once the Nodes are known.
 	unplaced *discoveryv1.EndpointSlice
@@ -65,21 +69,47 @@ type object struct {
 // apiObject is what the API types have in common.
 type apiObject interface{ GetObjectMeta() metav1.Object }
 
+// clusterProperty is a ClusterProperty with the status that an API server gives it.
+type clusterProperty struct {
+	source.ClusterProperty `json:",inline"`
+	Status                 struct{} `json:"status"`
+}
+
 // kind is a kind of object that is read.
 type kind struct {
-	apiVersion string
-	namespaced bool
-	new        func() apiObject
+	apiVersions []string // one at least, of one group; the newest first
+	namespaced  bool
+	new         func() apiObject
 	// label tells that the name is one DNS label; other names are several.
 	label bool
 }
 
 var kinds = map[string]kind{
-	"Service":       {"v1", true, func() apiObject { return new(corev1.Service) }, true},
-	"EndpointSlice": {"discovery.k8s.io/v1", true, func() apiObject { return new(discoveryv1.EndpointSlice) }, false},
-	"Namespace":     {"v1", false, func() apiObject { return new(corev1.Namespace) }, true},
-	"Node":          {"v1", false, func() apiObject { return new(corev1.Node) }, false},
-	"Pod":           {"v1", true, func() apiObject { return new(corev1.Pod) }, false},
+	"Service":         {[]string{"v1"}, true, func() apiObject { return new(corev1.Service) }, true},
+	"EndpointSlice":   {[]string{"discovery.k8s.io/v1"}, true, func() apiObject { return new(discoveryv1.EndpointSlice) }, false},
+	"ServiceImport":   {inGroup(mcsv1beta1.GroupName, "v1beta1", "v1alpha1"), true, func() apiObject { return new(mcsv1beta1.ServiceImport) }, true},
+	"Namespace":       {[]string{"v1"}, false, func() apiObject { return new(corev1.Namespace) }, true},
+	"Node":            {[]string{"v1"}, false, func() apiObject { return new(corev1.Node) }, false},
+	"Pod":             {[]string{"v1"}, true, func() apiObject { return new(corev1.Pod) }, false},
+	"ClusterProperty": {inGroup("about.k8s.io", "v1", "v1beta1", "v1alpha1"), false, func() apiObject { return new(clusterProperty) }, false},
+}
+
+// kindNames are those of kinds, in the order of messages.
+var kindNames = []string{"Service", "EndpointSlice", "ServiceImport", "Namespace", "Node", "Pod", "ClusterProperty"}
+
+// inGroup returns the API versions of a group. All versions of a kind have the same fields, as far as they are read.
+func inGroup(group string, versions ...string) (all []string) {
+	for _, v := range versions {
+		all = append(all, group+"/"+v)
+	}
+	return all
+}
+
+// foreign tells a group of custom resources, which may have kinds of the same names: Knative has a
+// Service. Names in k8s.io are kept for Kubernetes.
+func (k kind) foreign(group string) bool {
+	own := func(apiVersion string) bool { return strings.HasPrefix(apiVersion, group+"/") }
+	return strings.Contains(group, ".") && !strings.HasSuffix(group, ".k8s.io") && !slices.ContainsFunc(k.apiVersions, own)
 }
 
 // collection is an object that holds others: a List, as kubectl get -o yaml writes, or a ServiceList.
@@ -127,14 +157,14 @@ func (r *reading) document(n *yaml.Node, at position, of metav1.TypeMeta, lists 
 	}
 	group, _, _ := strings.Cut(h.apiVersion, "/")
 	item, isList := strings.CutSuffix(h.kind, "List")
-	_, known := kinds[item]
+	k, known := kinds[item]
 	switch {
-	case isList && (known || item == "") && !foreign(group):
+	case isList && (known || item == "") && !k.foreign(group):
 		if !lists {
 			return at.problem("a %s inside of a list; put its items there", h.kind)
 		}
 		return r.list(n, at, h)
-	case known && !foreign(group):
+	case known && !k.foreign(group):
 		return r.object(n, at, h)
 	}
 	if known {
@@ -142,12 +172,6 @@ func (r *reading) document(n *yaml.Node, at position, of metav1.TypeMeta, lists 
 	}
 	r.skip(h)
 	return nil
-}
-
-// foreign tells a group of custom resources, which may have kinds of the same names: Knative has a
-// Service. Names in k8s.io are kept for Kubernetes.
-func foreign(group string) bool {
-	return strings.Contains(group, ".") && !strings.HasSuffix(group, ".k8s.io")
 }
 
 // header is what all objects begin with.
@@ -195,7 +219,7 @@ func (r *reading) header(n *yaml.Node, at position, of metav1.TypeMeta) (header,
 	}
 	switch {
 	case h.kind == "":
-		return h, at.problem("kind is missing; want Service, EndpointSlice, Namespace, Node, Pod or another kind of Kubernetes")
+		return h, at.problem("kind is missing; want %s or another kind of Kubernetes", strings.Join(kindNames, ", "))
 	case h.apiVersion == "":
 		return h, at.problem("%s: apiVersion is missing%s", h.kind, wantVersion(h.kind))
 	}
@@ -216,12 +240,24 @@ func scalarField(f pair, to *string) *problem {
 
 func wantVersion(of string) string {
 	if k, ok := kinds[of]; ok {
-		return "; want " + k.apiVersion
+		return "; want " + series(k.apiVersions, "or")
 	}
 	if of == "List" {
-		return "; want v1"
+		return "; want " + series(listVersions, "or")
 	}
 	return ""
+}
+
+// listVersions are those of a List, whatever it holds.
+var listVersions = []string{"v1"}
+
+// series writes one or more things for a message, with a word before the last of several.
+func series(all []string, word string) string {
+	last := len(all) - 1
+	if last == 0 {
+		return all[0]
+	}
+	return strings.Join(all[:last], ", ") + " " + word + " " + all[last]
 }
 
 // skip notes an object of a kind that is not read: its namespace exists nevertheless.
@@ -235,12 +271,12 @@ func (r *reading) skip(h header) {
 func (r *reading) list(n *yaml.Node, at position, h header) *problem {
 	item := strings.TrimSuffix(h.kind, "List")
 	of := metav1.TypeMeta{}
-	want := "v1"
+	want := listVersions
 	if item != "" {
-		of = metav1.TypeMeta{Kind: item, APIVersion: kinds[item].apiVersion}
-		want = of.APIVersion
+		of = metav1.TypeMeta{Kind: item, APIVersion: h.apiVersion}
+		want = kinds[item].apiVersions
 	}
-	if h.apiVersion != want {
+	if !slices.Contains(want, h.apiVersion) {
 		return version(n, h, want)
 	}
 	var c collection
@@ -268,18 +304,18 @@ func (at position) bare() position {
 	return at
 }
 
-func version(n *yaml.Node, h header, want string) *problem {
+func version(n *yaml.Node, h header, want []string) *problem {
 	return &problem{
 		line: lineAt(n, "apiVersion"), object: h.String(), path: "apiVersion",
-		text: fmt.Sprintf("%s is not read; want %s", clip(h.apiVersion), want),
+		text: fmt.Sprintf("%s is not read; want %s", clip(h.apiVersion), series(want, "or")),
 	}
 }
 
 // object reads an object of a kind that is read.
 func (r *reading) object(n *yaml.Node, at position, h header) *problem {
 	k := kinds[h.kind]
-	if h.apiVersion != k.apiVersion {
-		return version(n, h, k.apiVersion)
+	if !slices.Contains(k.apiVersions, h.apiVersion) {
+		return version(n, h, k.apiVersions)
 	}
 	o := k.new()
 	bad := r.decoder.decode(n, reflect.ValueOf(o).Elem(), at)
@@ -332,7 +368,7 @@ func (r *reading) add(n *yaml.Node, o apiObject, h header) *problem {
 	made := r.record(o)
 	made.key, made.line = k, h.line
 	r.out.objects = append(r.out.objects, made)
-	if note := doubt(o); note != "" {
+	if note := r.doubt(o); note != "" {
 		r.out.notes = append(r.out.notes, fmt.Sprintf("%d: %s %s", h.line, k, note))
 	}
 	return nil

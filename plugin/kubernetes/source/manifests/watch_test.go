@@ -226,7 +226,7 @@ func TestWatch(t *testing.T) {
 		}},
 		"a node's zone": {map[string]string{"one.yaml": endpoints, "node.yaml": node}, func(r *running) {
 			const want = "service default/db headless\n  slice db-1 /tcp/5432 any/tcp/-1: 10.0.0.1,db-0,%s 10.0.0.2,elsewhere 10.0.0.4"
-			r.serves(fmt.Sprintf(want, "zone-a"))
+			r.serves(fmt.Sprintf(want, "Zone-A"))
 			r.write("node.yaml", strings.ReplaceAll(node, "Zone-A", "zone-b"))
 			r.serves(fmt.Sprintf(want, "zone-b"))
 			r.must(os.Remove(r.path("node.yaml")))

@@ -37,7 +37,8 @@ func run(args []string) error {
 	flags.IntVar(&g.Endpoints, "endpoints", 110000, "`number` of endpoints of all Services together")
 	flags.IntVar(&g.Nodes, "nodes", 5000, "`number` of Nodes")
 	flags.IntVar(&g.Namespaces, "namespaces", 100, "`number` of Namespaces")
-	flags.Float64Var(&g.Headless, "headless", 0.1, "`share` of the Services which are headless, from 0 to 1")
+	flags.IntVar(&g.Imports, "imports", 0, "`number` of ServiceImports")
+	flags.Float64Var(&g.Headless, "headless", 0.1, "`share` of the Services, and of the imports, which are headless, from 0 to 1")
 	flags.Uint64Var(&g.Seed, "seed", 1, "`seed` of what is random")
 	bookmarks := flags.Duration("bookmarks", 0, "`interval` between bookmarks, 0 for a minute")
 	if err := flags.Parse(args); err != nil {

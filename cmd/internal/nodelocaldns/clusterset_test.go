@@ -1,0 +1,283 @@
+package nodelocaldns
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/coredns/caddy/caddyfile"
+	"github.com/miekg/dns"
+
+	"github.com/nearside-dns/nearside/cmd/internal/daemon"
+)
+
+// TestZoneNames has the value of -clusterset-zone as it is used.
+func TestZoneNames(t *testing.T) {
+	for text, want := range map[string]string{
+		"":                                  "",
+		"clusterset.local":                  "clusterset.local",
+		"ClusterSet.Local., mesh.example":   "clusterset.local,mesh.example",
+		"clusterset":                        "clusterset",
+		"in-addr.example,clusterset.1arpa.": "in-addr.example,clusterset.1arpa",
+	} {
+		z := zoneNames{"before"}
+		if err := z.Set(text); err != nil || z.String() != want {
+			t.Errorf("%q is %q, error %v, want %q", text, z.String(), err, want)
+		}
+	}
+}
+
+// FuzzZoneNames sets any value: it is an error of one line, or a list of names that is the same when it is set again.
+func FuzzZoneNames(f *testing.F) {
+	for _, text := range []string{"clusterset.local", "A.Example., b.example", ".", "x.arpa", "a..b", "\u212a8s.local", "a\\.b", Zone} {
+		f.Add(text)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		var once, twice zoneNames
+		if err := once.Set(text); err != nil {
+			if strings.Contains(err.Error(), "\n") {
+				t.Errorf("%q: error %q", text, err)
+			}
+			return
+		}
+		if err := twice.Set(once.String()); err != nil || !slices.Equal(once, twice) {
+			t.Errorf("%q is %q and then %q, error %v", text, once, twice, err)
+		}
+		for _, zone := range once {
+			_, ok := dns.IsDomainName(zone)
+			if !ok || zone+"." != dns.CanonicalName(zone) || dns.IsSubDomain("arpa.", zone+".") || zone+"." == Zone {
+				t.Errorf("%q has the zone %q", text, zone)
+			}
+		}
+	})
+}
+
+// rendered renders a Corefile and returns its text and what is remarked.
+func rendered(t *testing.T, v values, text string) (string, remarks) {
+	t.Helper()
+	var said remarks
+	v.remark = said.add
+	got, err := v.render(daemon.Corefile{Name: "f", Text: []byte(text)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(got.Text), said
+}
+
+// TestClustersetServed has Corefiles with a block for the zone: it is as it would be without the flag.
+func TestClustersetServed(t *testing.T) {
+	const model = "cluster.local {\n    forward . 10.96.0.11\n}\n"
+	for name, tc := range map[string]struct{ text, want string }{
+		"elsewhere":          {"clusterset.local {\n    forward . 192.0.2.1\n}\n" + model, "f:2"},
+		"after the model":    {model + "clusterset.local:53 {\n    forward . 10.96.0.11\n}\n", "f:5"},
+		"one of several":     {model + "dns://ClusterSet.Local. a.example {\n    log\n}\n", "f:5"},
+		"without a model":    {"clusterset.local {\n    log\n}\n", "f:2"},
+		"nothing in it":      {model + "clusterset.local {\n}\n", "f"},
+		"on another address": {model + "clusterset.local {\n    bind 192.0.2.1\n}\n", "f:5"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			v := example(t, "")
+			without, said := rendered(t, v, tc.text)
+			v.clusterset = zoneNames{"clusterset.local"}
+			with, saidWith := rendered(t, v, tc.text)
+			want := append(said, remark{info, "no block for clusterset.local of -clusterset-zone is added, it is a zone of " + tc.want + " already"})
+			if with != without || !slices.Equal(saidWith, want) {
+				t.Errorf("remarks %v, rendered was\n%s", saidWith, with)
+			}
+		})
+	}
+}
+
+// TestClustersetLike has what an added block is like, and what it leaves out.
+func TestClustersetLike(t *testing.T) {
+	imported := filepath.Join(t.TempDir(), "imported")
+	file(t, imported, "cache {\n    denial 9984 5\n}\nforward . 10.96.0.11\nlog a\n")
+	for name, tc := range map[string]struct{ text, want string }{
+		"imported file":               {"cluster.local {\n    errors\n    import " + imported + "\n}\n", "    errors\n    cache {\n        denial 9984 5\n    }\n    forward . 10.96.0.11\n    log a\n"},
+		"the same line of two files":  {"\ncluster.local {\n    import " + imported + "\n\n    log b\n    errors\n}\n", "    errors\n    cache {\n        denial 9984 5\n    }\n    forward . 10.96.0.11\n    log a\n    log b\n"},
+		"the word in another":         {"cluster.local {\n    hosts forward {\n        192.0.2.1 a\n    }\n    forward . 10.96.0.11 {\n        prefer_udp\n        caller another\n    }\n}\n", "    hosts forward {\n        192.0.2.1 a\n    }\n    forward . 10.96.0.11 {\n        prefer_udp\n        caller another\n    }\n"},
+		"import in a directive":       {"(s) {\n    denial 9984 5\n}\ncluster.local {\n    cache {\n        import s\n    }\n    forward . 10.96.0.11 {\n        prefer_udp\n    }\n}\n", "    cache {\n        denial 9984 5\n    }\n    forward . 10.96.0.11 {\n        caller node-a\n        prefer_udp\n    }\n"},
+		"of the process":              {"cluster.local {\n    health :8080\n    pprof\n    ready\n    reload\n    nodelocal 192.0.2.1 {\n        setup none\n    }\n    forward . 10.96.0.11 {\n        prefer_udp\n        caller another\n    }\n}\n", "    forward . 10.96.0.11 {\n        prefer_udp\n        caller another\n    }\n"},
+		"the stanza of the zone":      {"cluster.local {\n    forward a.cluster.local 192.0.2.1\n    forward local 10.96.0.11 {\n        prefer_udp\n        caller another\n    }\n    forward . 192.0.2.1\n}\n", "    forward . 10.96.0.11 {\n        prefer_udp\n        caller another\n    }\n"},
+		"with a zone of addresses":    {"10.in-addr.arpa cluster.local {\n    forward . 10.96.0.11 {\n        prefer_udp\n    }\n}\n", "    forward . 10.96.0.11 {\n        caller node-a\n        prefer_udp\n    }\n"},
+		"the first of several":        {"a.local {\n    forward . 10.96.0.11 192.0.2.1\n}\nb.local {\n    log\n    forward . 10.96.0.11 {\n        prefer_udp\n        caller another\n    }\n}\nc.local {\n    forward . 10.96.0.11\n}\n", "    log\n    forward . 10.96.0.11 {\n        prefer_udp\n        caller another\n    }\n"},
+		"a zone by its name":          {"cluster.local {\n    log cluster.local\n    log Cluster.Local. {\n        cluster.local\n    }\n    forward cluster.local 10.96.0.11 {\n        prefer_udp\n        caller another\n    }\n}\n", "    log clusterset.local\n    log clusterset.local {\n        cluster.local\n    }\n    forward . 10.96.0.11 {\n        prefer_udp\n        caller another\n    }\n"},
+		"a brace on the block's line": {"cluster.local { forward . 10.96.0.11 {\n        prefer_udp\n        caller another\n    }\n}\n", "    forward . 10.96.0.11 {\n        prefer_udp\n        caller another\n    }\n"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			v := example(t, "")
+			v.caller = "caller node-a"
+			without, _ := rendered(t, v, tc.text)
+			v.clusterset = zoneNames{"clusterset.local"}
+			with, _ := rendered(t, v, tc.text)
+			if want := without + "clusterset.local:53 {\n" + tc.want + "}\n"; with != want {
+				t.Errorf("rendered was\n%s\nwant\n%s", with, want)
+			}
+		})
+	}
+}
+
+// TestClustersetPort has DNS on another port, which a block that names none is on as well.
+func TestClustersetPort(t *testing.T) {
+	const stanza = " {\n    forward . 10.96.0.11 {\n        prefer_udp\n    }\n}\n"
+	v := example(t, "")
+	v.port, v.clusterset = "5353", zoneNames{"clusterset.local", "mesh.example"}
+	const text = "a.local:53" + stanza + "cluster.local" + stanza + "b.local:5353" + stanza + "clusterset.local:53" + stanza
+	if got, said := rendered(t, v, text); got != text+"clusterset.local:5353"+stanza+"mesh.example:5353"+stanza || len(said) != 2 {
+		t.Errorf("remarks %v, rendered was\n%s", said, got)
+	}
+}
+
+// TestClustersetReload adds the zone to the Corefile, and takes it out again. A stub domain of the ConfigMap may not
+// have it.
+func TestClustersetReload(t *testing.T) {
+	const model = "cluster.local {\n    forward . 10.96.0.11\n}\n"
+	base, directory := filepath.Join(t.TempDir(), "base"), t.TempDir()
+	n := node(t, map[string]string{"KUBE_DNS_SERVICE_HOST": "10.96.0.11"},
+		"-basecorefile", base, "-kubednscm", directory, "-clusterset-zone", "clusterset.local")
+	errors := 0
+	n.setupError = func(string) { errors++ }
+	check := func(what, want string, wantRemarks, wantErrors int) {
+		t.Helper()
+		got, err := n.Source(filepath.Join(directory, "out"), reader)
+		if err != nil || !strings.Contains(string(got.Text), want) || strings.Count(string(got.Text), "clusterset.local") != 1 {
+			t.Errorf("%s: error %v, rendered was\n%s", what, err, got.Text)
+		}
+		if len(n.remarks) != wantRemarks || errors != wantErrors {
+			t.Errorf("%s: remarks %v, %d errors", what, n.remarks, errors)
+		}
+	}
+	file(t, base, model)
+	check("at first", "clusterset.local:53 {\n    forward . 10.96.0.11 {\n", 1, 0)
+	file(t, base, model+"clusterset.local {\n    forward . 192.0.2.1\n}\n")
+	check("written", "clusterset.local {\n    forward . 192.0.2.1\n}\n", 1, 0)
+	file(t, base, model)
+	check("again", "clusterset.local:53 {\n    forward . 10.96.0.11 {\n", 1, 0)
+	file(t, filepath.Join(directory, stubDomains), `{"clusterset.local": ["192.0.2.1"]}`)
+	check("stub domain", "clusterset.local:53 {\n    forward . 10.96.0.11 {\n", 1, 1)
+	if want := "stub domain clusterset.local is a zone of -clusterset-zone already"; n.complaint != want {
+		t.Errorf("complaint %q, want %q", n.complaint, want)
+	}
+	file(t, base, "cluster.local {\n    forward . 192.0.2.1\n}\n")
+	if _, err := n.Source("", reader); err == nil || !strings.Contains(err.Error(), "-clusterset-zone") {
+		t.Errorf("error %v", err)
+	}
+}
+
+// shape returns the words of directives by lines, as plugins get them from the parser of Corefiles.
+func shape(tokens []caddyfile.Token) (lines [][]string) {
+	for d := caddyfile.NewDispenserTokens("", tokens); d.Next(); {
+		line := []string{d.Val()}
+		for d.NextArg() {
+			line = append(line, d.Val())
+		}
+		lines = append(lines, line)
+	}
+	return lines
+}
+
+// mayParse parses a Corefile of the fuzzer, which may not have files and variables of this machine.
+func mayParse(t *testing.T, text string) []caddyfile.ServerBlock {
+	t.Helper()
+	if strings.Contains(text, "import") || strings.Contains(text, "{$") || strings.Contains(text, "{%") {
+		t.Skip("files and the environment of this machine")
+	}
+	blocks, err := caddyfile.Parse("f", strings.NewReader(text), nil)
+	if err != nil {
+		t.Skip("not a Corefile")
+	}
+	return blocks
+}
+
+// FuzzWritten writes directives from their tokens: the parser makes the same of it.
+func FuzzWritten(f *testing.F) {
+	for _, text := range []string{"log . \"a b\" c", "cache {\n success 1 2\n}\nlog", "x \"\" \"#\" a#b \"\n\" \\\"a \"\\\"\"", "a \"\\\\\"\nb {\n {\n }\n}", "a\r\nb \"\r\" \u00a0c", "a { b }\na {\n} c"} {
+		f.Add(text)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		blocks := mayParse(t, ". {\n"+text+"\n}\n")
+		for name, tokens := range blocks[0].Tokens {
+			lines := strings.Join(written(tokens), "\n")
+			again, err := caddyfile.Parse("f", strings.NewReader(". {\n"+lines+"\n}\n"), nil)
+			if err != nil || len(again) != 1 || len(again[0].Tokens) != 1 {
+				t.Fatalf("%q is written %q, which is %+v, error %v", text, lines, again, err)
+			}
+			if got, want := shape(again[0].Tokens[name]), shape(tokens); !slices.EqualFunc(got, want, slices.Equal) {
+				t.Errorf("%q is written %q, which is %q, want %q", text, lines, got, want)
+			}
+		}
+	})
+}
+
+// FuzzClusterset renders any text with and without the flag: it has as many blocks more as the zone has none, each
+// with the directives of another.
+func FuzzClusterset(f *testing.F) {
+	for _, name := range []string{"stock", "custom", "clusterset", "caller", "cluster"} {
+		text, err := os.ReadFile(filepath.Join("testdata/render", name+".base"))
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(strings.ReplaceAll(strings.ReplaceAll(string(text), "(", "of"), "import", "log")) // blocks instead of snippets
+	}
+	f.Add("cluster.local {\n forward . 10.96.0.11\n}\nclusterset.local {\n}\n")
+	f.Add("cluster.local\nforward . 10.96.0.11\n")
+	f.Fuzz(func(t *testing.T, text string) {
+		mayParse(t, text)
+		v := example(t, "")
+		v.caller = "caller node-a"
+		before, err := v.render(daemon.Corefile{Name: "f", Text: []byte(text)})
+		if err != nil {
+			t.Skip("wrong without the flag")
+		}
+		v.clusterset = zoneNames{"clusterset.local"}
+		after, err := v.render(daemon.Corefile{Name: "f", Text: []byte(text)})
+		if err != nil {
+			if text := err.Error(); !strings.Contains(text, "-clusterset-zone") && !strings.Contains(text, "without braces") {
+				t.Errorf("%q: error %v", text, err)
+			}
+			return
+		}
+		have := mayParse(t, string(before.Text))
+		got, err := caddyfile.Parse("f", bytes.NewReader(after.Text), nil)
+		if err != nil {
+			t.Fatalf("%q became %q, which does not parse: %v", text, after.Text, err)
+		}
+		if !bytes.HasPrefix(after.Text, bytes.TrimSuffix(before.Text, []byte("\n"))) {
+			t.Errorf("%q became\n%s", text, after.Text)
+		}
+		if _, served := v.serves(have, "clusterset.local", "f"); served != (len(got) == len(have)) {
+			t.Fatalf("%q has the zone is %v, and became\n%s", text, served, after.Text)
+		}
+		for _, b := range got[len(have):] {
+			if !slices.Equal(b.Keys, []string{"clusterset.local:53"}) || !slices.ContainsFunc(have, func(m caddyfile.ServerBlock) bool { return isLike(b, m) }) {
+				t.Errorf("%q became\n%s", text, after.Text)
+			}
+		}
+	})
+}
+
+// isLike reports whether a block has what it should have of a model, and all goes to cluster DNS.
+func isLike(b, m caddyfile.ServerBlock) bool {
+	for name, tokens := range m.Tokens {
+		if name == "forward" || slices.Contains(leftOut, name) {
+			continue
+		}
+		same := func(got, want []string) bool {
+			return slices.EqualFunc(got, want, func(g, w string) bool { return g == w || g == "clusterset.local" })
+		}
+		if !slices.EqualFunc(shape(b.Tokens[name]), shape(tokens), same) {
+			return false
+		}
+	}
+	for name := range b.Tokens {
+		if m.Tokens[name] == nil || slices.Contains(leftOut, name) {
+			return false
+		}
+	}
+	stanza := shape(b.Tokens["forward"])[0]
+	to := slices.DeleteFunc(stanza[2:], func(word string) bool { return strings.Contains(word, "10.96.0.11") || word == "{" })
+	return stanza[1] == "." && len(to) == 0
+}

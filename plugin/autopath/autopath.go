@@ -1,0 +1,134 @@
+// Package autopath answers the first name that a client's resolver makes of a search list with what the whole list
+// leads to, so that the client need not ask for the rest. In go queries, and the search lists of clients, which
+// another part knows; out come replies with a CNAME to the name that was found. It is a drop-in for CoreDNS's
+// plugin of the same name.
+package autopath
+
+import (
+	"context"
+	"net/netip"
+
+	"github.com/coredns/coredns/plugin"
+	"github.com/coredns/coredns/plugin/metrics"
+	"github.com/coredns/coredns/request"
+	"github.com/miekg/dns"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
+
+	"github.com/nearside-dns/nearside/plugin/autopath/path"
+	"github.com/nearside-dns/nearside/plugin/fastpath"
+	"github.com/nearside-dns/nearside/plugin/fastpath/store"
+	"github.com/nearside-dns/nearside/plugin/internal/expand"
+)
+
+// Autopath is the plugin's handler for one server block.
+type Autopath struct {
+	expand.Expander
+
+	// Zones are those in which the first names of search lists are, normalized.
+	Zones []string
+	// Clients knows the search lists.
+	Clients path.Finder
+}
+
+// Name implements plugin.Handler.
+func (a *Autopath) Name() string { return pluginName }
+
+// ServeDNS implements plugin.Handler.
+func (a *Autopath) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.Msg) (int, error) {
+	if expand.Nested(ctx) || !expand.Expandable(r) || !plugin.Zones(a.Zones).Contains(r.Question[0].Name) {
+		return a.pass(ctx, w, r)
+	}
+	p, why := a.Clients.Find(addressOf(w))
+	if p == nil {
+		unknown[why].WithLabelValues(metrics.WithServer(ctx)).Inc()
+		return a.pass(ctx, w, r)
+	}
+	base := p.Base(r.Question[0].Name)
+	if base == "" {
+		return a.pass(ctx, w, r)
+	}
+	return a.Expander.ServeDNS(ctx, w, r, &expand.Question{Base: base, Suffixes: p.Suffixes, Path: p.ID})
+}
+
+// pass has a query answered as it is. What the plugins ask for on the way, such as where an alias leads, is no name
+// that the client's resolver has made: it is not expanded, and what comes of it is everybody's.
+func (a *Autopath) pass(ctx context.Context, w dns.ResponseWriter, r *dns.Msg) (int, error) {
+	return plugin.NextOrFailure(pluginName, a.Next, expand.Nest(ctx), w, r)
+}
+
+// addressOf returns the address of the client, the zero Addr if it has none.
+func addressOf(w dns.ResponseWriter) netip.Addr {
+	state := request.Request{W: w}
+	a, _ := netip.ParseAddr(state.IP())
+	return a.WithZone("").Unmap()
+}
+
+// SearchZones implements fastpath.Searcher.
+func (a *Autopath) SearchZones() []string { return a.Zones }
+
+// SearchesOn implements fastpath.Searcher.
+func (a *Autopath) SearchesOn(server string) fastpath.Searches {
+	s := &searches{clients: a.Clients, first: a.Results.First(server)}
+	for why := range s.unknown[1:] {
+		why++ // no reason is none
+		s.unknown[why] = unknown[why].WithLabelValues(server)
+	}
+	return s
+}
+
+// searches implements fastpath.Searches.
+type searches struct {
+	clients path.Finder
+	first   store.Counter
+	unknown [path.Reasons]prometheus.Counter
+}
+
+// Search implements fastpath.Searches.
+func (s *searches) Search(from netip.Addr, name []byte) fastpath.Search {
+	p, why := s.clients.Find(from)
+	switch {
+	case p == nil:
+		return fastpath.Search{Count: s.unknown[why]}
+	case !p.Expands(name):
+		return fastpath.Search{}
+	}
+	return fastpath.Search{Path: p.ID, Count: s.first}
+}
+
+// results counts expansions, under CoreDNS's name too.
+var results = func() *expand.Results {
+	r := expand.NewResults(pluginName)
+	r.Also = promauto.NewCounterVec(prometheus.CounterOpts{
+		Namespace: plugin.Namespace, Subsystem: pluginName, Name: "success_total",
+		Help: "Counter of requests that did autopath.",
+	}, []string{"server"})
+	return r
+}()
+
+// unknown counts queries in the zones from clients without a known search list.
+var unknown = func() (counters [path.Reasons]*prometheus.CounterVec) {
+	vec := promauto.NewCounterVec(prometheus.CounterOpts{
+		Namespace: "nearside", Subsystem: pluginName, Name: "unknown_clients_total",
+		Help: "Queries in the zones of autopath that were answered as they are since the client's search list is not known, by reason (no_pod, host_network, ambiguous, ending, no_search_list, outdated).",
+	}, []string{"server", "reason"})
+	for why := range counters[1:] {
+		why++ // no reason is none
+		counters[why] = vec.MustCurryWith(prometheus.Labels{"reason": path.Unknown(why).String()})
+	}
+	return counters
+}()
+
+// everyone is the Finder of a list that is everybody's.
+type everyone struct{ path *path.Path }
+
+// Find implements path.Finder.
+func (e everyone) Find(netip.Addr) (*path.Path, path.Unknown) {
+	if e.path == nil {
+		return nil, path.NoList
+	}
+	return e.path, path.Known
+}
+
+// Zone implements path.Finder.
+func (everyone) Zone() string { return "" }

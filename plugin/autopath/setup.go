@@ -1,0 +1,148 @@
+package autopath
+
+import (
+	"errors"
+	"os"
+	"strings"
+
+	"github.com/coredns/caddy"
+	"github.com/coredns/coredns/core/dnsserver"
+	"github.com/coredns/coredns/plugin"
+	"github.com/miekg/dns"
+
+	"github.com/nearside-dns/nearside/plugin/autopath/path"
+	"github.com/nearside-dns/nearside/plugin/fastpath"
+	"github.com/nearside-dns/nearside/plugin/internal/corefile"
+	"github.com/nearside-dns/nearside/plugin/internal/expand"
+	"github.com/nearside-dns/nearside/plugin/nodelocal/pods"
+)
+
+const pluginName = "autopath"
+
+// atNode is where the search lists are those of the node's own pods.
+const atNode = "@nodelocal"
+
+func init() { plugin.Register(pluginName, setup) }
+
+func setup(c *caddy.Controller) error {
+	p, err := parse(c)
+	if err != nil {
+		return plugin.Error(pluginName, err)
+	}
+	a := &Autopath{Zones: p.zones, Expander: expand.Expander{Plugin: pluginName, Block: fastpath.BlockOf(c), Results: results}}
+	config := dnsserver.GetConfig(c)
+	if p.pods != nil {
+		p.pods.Start(c)
+	}
+	c.OnStartup(func() error {
+		if a.Clients, err = p.clients(config); err != nil {
+			return plugin.Error(pluginName, err)
+		}
+		if zone := a.Clients.Zone(); zone != "" {
+			a.Expander.Zones = []string{zone}
+		}
+		a.KeepsPlain = config.Handler("cache") == nil
+		return nil
+	})
+	config.AddPlugin(func(next plugin.Handler) plugin.Handler {
+		a.Next = next
+		return a
+	})
+	return nil
+}
+
+// parsed is what the directive says.
+type parsed struct {
+	zones []string
+	at    corefile.Position
+	list  *path.Path   // everybody's, or nil
+	from  string       // the plugin that knows the lists, if it is another one
+	pods  *pods.Source // of the node, or nil
+	zone  string       // of the cluster, with pods
+}
+
+// parse reads the directive. As in CoreDNS, the last one of a block counts.
+func parse(c *caddy.Controller) (p *parsed, err error) {
+	for c.Next() {
+		p = &parsed{at: corefile.At(c)}
+		args := c.RemainingArgs()
+		if len(args) == 0 {
+			return nil, c.Errf("no resolv.conf is given: autopath [ZONE...] FILE, @kubernetes or @nodelocal")
+		}
+		from := args[len(args)-1]
+		p.zones = plugin.OriginsFromArgsOrServerBlock(args[:len(args)-1], c.ServerBlockKeys)
+		switch {
+		case from == atNode:
+			if err := p.parseNode(c); err != nil {
+				return nil, err
+			}
+			continue
+		case from == "@":
+			return nil, c.Errf("@ names no plugin: autopath [ZONE...] FILE, @kubernetes or @nodelocal")
+		case strings.HasPrefix(from, "@"):
+			p.from = from[1:]
+		default:
+			list, err := readList(from)
+			if err != nil {
+				return nil, c.Errf("%s is no resolv.conf: %v", from, err)
+			}
+			plugin.Zones(list.Search).Normalize()
+			p.list = path.New(list.Search)
+		}
+		if c.NextBlock() {
+			return nil, c.Errf("%q: only %s has options", c.Val(), atNode)
+		}
+	}
+	return p, nil
+}
+
+var errFolder = errors.New("it is a folder")
+
+// readList reads a resolv.conf.
+func readList(file string) (*dns.ClientConfig, error) {
+	if info, err := os.Stat(file); err == nil && info.IsDir() {
+		return nil, errFolder
+	}
+	return dns.ClientConfigFromFile(file)
+}
+
+// parseNode reads what comes after @nodelocal.
+func (p *parsed) parseNode(c *caddy.Controller) (err error) {
+	for _, zone := range p.zones {
+		if !dns.IsSubDomain("arpa.", zone) && p.zone == "" {
+			p.zone = zone
+		}
+	}
+	if p.zone == "" || p.zone == "." {
+		return c.Errf("the zone of the cluster is not known: autopath cluster.local %s", atNode)
+	}
+	if block := plugin.OriginsFromArgsOrServerBlock(nil, c.ServerBlockKeys); plugin.Zones(block).Matches(p.zone) == "" {
+		return c.Errf("the server block gets no query for names in %s: it is for %q", p.zone, block)
+	}
+	p.pods, err = pods.Parse(c)
+	return err
+}
+
+// searchPather is a plugin that knows the search lists of clients.
+type searchPather interface {
+	SearchPaths() (path.Finder, error)
+}
+
+// clients returns who knows the search lists.
+func (p *parsed) clients(config *dnsserver.Config) (path.Finder, error) {
+	switch {
+	case p.pods != nil:
+		return path.NewClients(p.pods, p.pods.Status, p.zone, p.pods.HostSearch), nil
+	case p.from == "":
+		return everyone{p.list}, nil
+	}
+	h, ok := config.Handler(p.from).(searchPather)
+	if !ok {
+		return nil, p.at.Errorf("@%s: there is no such plugin in this server block that knows the search lists of clients: kubernetes does, with pods verified", p.from)
+	}
+	clients, err := h.SearchPaths()
+	if err != nil {
+		return nil, p.at.Errorf("@%s: %v", p.from, err)
+	}
+	return clients, nil
+}

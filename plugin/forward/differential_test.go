@@ -1,0 +1,90 @@
+package forward
+
+import (
+	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/coredns/caddy"
+
+	"github.com/nearside-dns/nearside/plugin/forward/internal/stanzas"
+)
+
+// ours are the stanzas that CoreDNS's forward takes and this one refuses, and why.
+var ours = map[string]string{}
+
+func init() {
+	for reason, upstreams := range map[string][]string{
+		"a port that nothing can have":                      {"127.0.0.1:65536", "127.0.0.1:-1", "127.0.0.1:port"},
+		"a port that nothing can have, of a host":           {"dns.example:0x35"},
+		"an unknown protocol, which asks nobody":            {"https3://127.0.0.1"},
+		"a directory, which names no servers":               {"FOLDER 192.0.2.1"},
+		"a file with a server by name, which is no address": {"FOLDER/names.conf"},
+	} {
+		for _, to := range upstreams {
+			ours["forward . "+to+" {\nresolver RESOLVER\n}"] = reason
+		}
+	}
+}
+
+// accepts tells what a server with a stanza would say at start: in CoreDNS that looks up names while it
+// reads the stanza.
+func accepts(text string) error {
+	configs, err := parse(caddy.NewTestController("dns", text))
+	if err != nil {
+		return err
+	}
+	for _, c := range configs {
+		if _, err := newTargets(c).first(context.Background()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// TestDifferential_Stanzas compares what this plugin takes and refuses with CoreDNS's.
+func TestDifferential_Stanzas(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "refusals")
+	cmd := exec.Command("go", "test", "-count=1", "./internal/stock")
+	cmd.Env = append(os.Environ(), "NEARSIDE_STANZAS="+path)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%s: %v\n%s", cmd, err, out)
+	}
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	stock := strings.Split(string(text), stanzas.Separator)
+	names, texts := stanzas.Names(), stanzas.Texts(t)
+	if len(stock) != len(texts) || len(names) != len(texts) {
+		t.Fatalf("CoreDNS's read %d stanzas, there are %d", len(stock), len(texts))
+	}
+	taken := 0
+	for i, name := range names {
+		t.Run(name, func(t *testing.T) {
+			err := accepts(texts[i])
+			if err == nil {
+				taken++
+			}
+			if err != nil && !strings.HasPrefix(err.Error(), "Testfile:") {
+				t.Errorf("the error does not say where: %v", err)
+			}
+			got, want := err == nil, stock[i] == ""
+			if _, known := ours[name]; known {
+				if got || !want {
+					t.Errorf("taken: %t, by CoreDNS: %t; it is an exception no more", got, want)
+				}
+				return
+			}
+			if got != want {
+				t.Errorf("error\n     got %v\nCoreDNS: %s", err, stock[i])
+			}
+		})
+	}
+	if len(texts) < 150 || taken < 50 || len(texts)-taken < 50 {
+		t.Errorf("%d stanzas, %d of them taken: that compares too little", len(texts), taken)
+	}
+}

@@ -1,0 +1,607 @@
+package forward
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/coredns/coredns/plugin/test"
+	"github.com/coredns/coredns/request"
+	"github.com/miekg/dns"
+
+	"github.com/nearside-dns/nearside/test/forward/rogue"
+)
+
+// failing answers with a code.
+func failing(code int) rogue.Behaviour { return rogue.Behaviour{Rcode: code} }
+
+func TestFailover(t *testing.T) {
+	t.Parallel()
+	cases := atOnce(t)
+	defer cases.Wait()
+	servfail, refused := failing(dns.RcodeServerFailure), failing(dns.RcodeRefused)
+	for name, c := range map[string]struct {
+		options string
+		servers []rogue.Behaviour
+		rcode   int
+		asked   []int // how often at least; 0 is never
+	}{
+		"not said":              {"", []rogue.Behaviour{servfail, good}, dns.RcodeServerFailure, []int{1, 0}},
+		"the second is good":    {"failover SERVFAIL", []rogue.Behaviour{servfail, good}, dns.RcodeSuccess, []int{1, 1}},
+		"the third is good":     {"failover SERVFAIL REFUSED", []rogue.Behaviour{servfail, refused, good}, dns.RcodeSuccess, []int{1, 1, 1}},
+		"another code":          {"failover REFUSED", []rogue.Behaviour{servfail, good}, dns.RcodeServerFailure, []int{1, 0}},
+		"all bad":               {"failover SERVFAIL REFUSED", []rogue.Behaviour{servfail, refused}, dns.RcodeRefused, []int{1, 1}},
+		"one alone":             {"failover SERVFAIL", []rogue.Behaviour{servfail}, dns.RcodeServerFailure, []int{1}},
+		"the second refuses":    {"failover SERVFAIL", []rogue.Behaviour{servfail, refusing}, dns.RcodeServerFailure, []int{1, 0}},
+		"the second is silent":  {"failover SERVFAIL\nread_timeout 100ms", []rogue.Behaviour{servfail, silent}, dns.RcodeServerFailure, []int{1, 1}},
+		"two silent":            {"failover SERVFAIL\ntimeout 300ms", []rogue.Behaviour{servfail, silent, silent}, dns.RcodeServerFailure, []int{1, 1}},
+		"one attempt may fail":  {"failover SERVFAIL\nmax_connect_attempts 1", []rogue.Behaviour{servfail, good}, dns.RcodeSuccess, []int{1, 1}},
+		"a name does not exist": {"failover NXDOMAIN", []rogue.Behaviour{failing(dns.RcodeNameError), good}, dns.RcodeSuccess, []int{1, 1}},
+	} {
+		for _, tcp := range []bool{false, true} {
+			cases.Run(fmt.Sprintf("%s, TCP %t", name, tcp), func(t *testing.T) {
+				f, servers := forwardTo(t, "policy sequential\n"+c.options, c.servers...)
+				a := ask(f, question("a.example."), tcp)
+				if a.Msg == nil || a.code != c.rcode {
+					t.Errorf("message %v, code %d, error %v; want code %d", a.Msg, a.code, a.err, c.rcode)
+				}
+				for i, least := range c.asked {
+					if n := servers[i].Counts().Queries(); n < least || least == 0 && n > 0 {
+						t.Errorf("server %d was asked %d times, want %d", i, n, least)
+					}
+				}
+			})
+		}
+	}
+}
+
+func TestNext(t *testing.T) {
+	t.Parallel()
+	cases := atOnce(t)
+	defer cases.Wait()
+	nodata := rogue.Behaviour{NoData: true}
+	for name, c := range map[string]struct {
+		options string
+		first   rogue.Behaviour
+		last    bool // there is no other stanza
+		passed  bool
+	}{
+		"the code":                  {"next NXDOMAIN", failing(dns.RcodeNameError), false, true},
+		"another code":              {"next NXDOMAIN", failing(dns.RcodeServerFailure), false, false},
+		"a good answer":             {"next NXDOMAIN\nnext_on_nodata", good, false, false},
+		"no data":                   {"next_on_nodata", nodata, false, true},
+		"no data, not said":         {"next NXDOMAIN", nodata, false, false},
+		"no data is no other code":  {"next_on_nodata", failing(dns.RcodeNameError), false, false},
+		"not to another plugin":     {"next NXDOMAIN", failing(dns.RcodeNameError), true, false},
+		"no data, to no one":        {"next_on_nodata", nodata, true, false},
+		"not for want of an answer": {"next SERVFAIL\ntimeout 200ms", silent, false, false},
+	} {
+		cases.Run(name, func(t *testing.T) {
+			one, two := rogue.Start(t, c.first), rogue.Start(t, good)
+			text := stanzaOf(c.options, one.Addr)
+			if !c.last {
+				text += "\n" + stanzaOf("", two.Addr)
+			}
+			a := ask(chainOf(t, text), question("a.example."), false)
+			if passed := two.Counts().Queries() > 0; passed != c.passed || a.code == dns.RcodeYXDomain {
+				t.Errorf("passed on: %t, want %t; code %d", passed, c.passed, a.code)
+			}
+		})
+	}
+}
+
+func TestMatches(t *testing.T) {
+	s := rogue.Start(t, good)
+	f := chainOf(t, strings.Replace(stanzaOf("except b.a.example x.y", s.Addr), " . ", " a.example ", 1))
+	for name, mine := range map[string]bool{
+		"a.example.": true, "c.a.example.": true, "C.A.Example.": true, "aa.example.": false, "example.": false, ".": false,
+		"b.a.example.": false, "c.b.a.example.": false, "bb.a.example.": true, "x.y.": false,
+	} {
+		t.Run(name, func(t *testing.T) {
+			if a := ask(f, question(name), false); (a.Msg != nil) != mine || !mine && a.code != dns.RcodeYXDomain {
+				t.Errorf("code %d of a message %v", a.code, a.Msg)
+			}
+		})
+	}
+	whole := chainOf(t, strings.Replace(stanzaOf("except a.example", s.Addr), " . ", " a.example ", 1))
+	if a := ask(whole, question("a.example."), false); a.Msg == nil {
+		t.Errorf("the zone itself is left out: code %d", a.code)
+	}
+}
+
+func TestHedge(t *testing.T) {
+	t.Parallel()
+	cases := atOnce(t)
+	defer cases.Wait()
+	servfail := rogue.Behaviour{Rcode: dns.RcodeServerFailure, Delay: 300 * time.Millisecond}
+	late := rogue.Behaviour{Delay: time.Second}
+	for name, c := range map[string]struct {
+		options string
+		servers []rogue.Behaviour
+		rcode   int
+		asked   []int
+		soon    bool // before the first upstream has answered
+	}{
+		"the second answers first":        {"", []rogue.Behaviour{late, good}, dns.RcodeSuccess, []int{1, 1}, true},
+		"the first is silent":             {"", []rogue.Behaviour{silent, good}, dns.RcodeSuccess, []int{1, 1}, true},
+		"the first is in time":            {"", []rogue.Behaviour{good, good}, dns.RcodeSuccess, []int{1, 0}, true},
+		"SERVFAIL waits for the second":   {"", []rogue.Behaviour{servfail, {Delay: 500 * time.Millisecond}}, dns.RcodeSuccess, []int{1, 1}, false},
+		"SERVFAIL of the second waits":    {"", []rogue.Behaviour{{Delay: 500 * time.Millisecond}, failing(dns.RcodeServerFailure)}, dns.RcodeSuccess, []int{1, 1}, false},
+		"both bad":                        {"", []rogue.Behaviour{servfail, servfail}, dns.RcodeServerFailure, []int{1, 1}, false},
+		"SERVFAIL, and the second silent": {"timeout 1s", []rogue.Behaviour{servfail, silent}, dns.RcodeServerFailure, []int{1, 1}, false},
+		"the first refuses":               {"", []rogue.Behaviour{refusing, good, good}, dns.RcodeSuccess, []int{0, 1, 0}, true},
+		"the first refuses, then late":    {"", []rogue.Behaviour{refusing, late, good}, dns.RcodeSuccess, []int{0, 1, 1}, true},
+		"the second refuses":              {"", []rogue.Behaviour{{Delay: 300 * time.Millisecond}, refusing, good}, dns.RcodeSuccess, []int{1, 0, 1}, true},
+		"one hedge only":                  {"", []rogue.Behaviour{late, late, good}, dns.RcodeSuccess, []int{1, 1, 0}, false},
+		"one upstream alone":              {"", []rogue.Behaviour{{Delay: 300 * time.Millisecond}}, dns.RcodeSuccess, []int{1}, false},
+		"off":                             {"hedge 0", []rogue.Behaviour{{Delay: 300 * time.Millisecond}, good}, dns.RcodeSuccess, []int{1, 0}, false},
+	} {
+		for _, tcp := range []bool{false, true} {
+			cases.Run(fmt.Sprintf("%s, TCP %t", name, tcp), func(t *testing.T) {
+				options := "policy sequential\n" + c.options
+				if !strings.Contains(options, "hedge") {
+					options += "\nhedge 100ms"
+				}
+				f, servers := forwardTo(t, options, c.servers...)
+				a := ask(f, question("a.example."), tcp)
+				if a.Msg == nil || a.code != c.rcode {
+					t.Errorf("message %v, code %d, error %v; want code %d", a.Msg, a.code, a.err, c.rcode)
+				}
+				for i, n := range c.asked {
+					if got := servers[i].Counts().Queries(); got != n {
+						t.Errorf("server %d was asked %d times, want %d", i, got, n)
+					}
+				}
+				if c.soon && a.took > late.Delay-50*time.Millisecond {
+					t.Errorf("the answer took %v", a.took)
+				}
+			})
+		}
+	}
+}
+
+// TestInTime has servers that are silent, and looks at how long clients wait.
+func TestInTime(t *testing.T) {
+	t.Parallel()
+	cases := atOnce(t)
+	defer cases.Wait()
+	for name, c := range map[string]struct {
+		options string
+		silent  int // servers, before good ones
+		good    int
+		rcode   int
+		least   time.Duration
+		most    time.Duration
+	}{
+		"one of 2":                {"timeout 1s", 1, 1, dns.RcodeSuccess, 0, time.Second},
+		"one of 4":                {"timeout 1s", 1, 3, dns.RcodeSuccess, 0, time.Second},
+		"one of 15":               {"timeout 1s", 1, 14, dns.RcodeSuccess, 0, time.Second},
+		"14 of 15":                {"timeout 1s", 14, 1, dns.RcodeSuccess, 0, time.Second},
+		"3 of 4":                  {"timeout 1s", 3, 1, dns.RcodeSuccess, 0, time.Second},
+		"all of 2":                {"timeout 1s", 2, 0, dns.RcodeServerFailure, 0, time.Second},
+		"all of 15":               {"timeout 1s", 15, 0, dns.RcodeServerFailure, 0, time.Second},
+		"one alone":               {"timeout 500ms", 1, 0, dns.RcodeServerFailure, 500 * time.Millisecond, 500 * time.Millisecond},
+		"read_timeout":            {"read_timeout 100ms", 1, 1, dns.RcodeSuccess, 100 * time.Millisecond, 600 * time.Millisecond},
+		"read_timeout, twice":     {"read_timeout 100ms", 2, 1, dns.RcodeSuccess, 200 * time.Millisecond, 700 * time.Millisecond},
+		"attempts 1":              {"max_connect_attempts 1\nread_timeout 200ms", 1, 1, dns.RcodeServerFailure, 200 * time.Millisecond, 200 * time.Millisecond},
+		"attempts 2":              {"max_connect_attempts 2\nread_timeout 200ms", 2, 1, dns.RcodeServerFailure, 400 * time.Millisecond, 400 * time.Millisecond},
+		"attempts 0":              {"max_connect_attempts 0\nread_timeout 100ms\ntimeout 1s", 2, 0, dns.RcodeServerFailure, time.Second, time.Second},
+		"attempts unsaid":         {"read_timeout 100ms\ntimeout 3s", 2, 0, dns.RcodeServerFailure, 3 * time.Second, 3 * time.Second},
+		"read_timeout is too big": {"read_timeout 1m\ntimeout 500ms", 1, 1, dns.RcodeSuccess, 0, 500 * time.Millisecond},
+		"hedge":                   {"hedge 100ms\ntimeout 1s", 3, 1, dns.RcodeSuccess, 0, time.Second},
+	} {
+		for _, transport := range []string{"UDP", "TCP", "TCP with fallback"} {
+			cases.Run(name+" by "+transport, func(t *testing.T) {
+				var servers []rogue.Behaviour
+				for range c.silent {
+					servers = append(servers, silent)
+				}
+				for range c.good {
+					servers = append(servers, good)
+				}
+				options := "policy sequential\n" + c.options
+				if transport == "TCP with fallback" {
+					options += "\nfallback udp"
+				}
+				f, _ := forwardTo(t, options, servers...)
+				m := question("a.example.")
+				a := ask(f, m, transport != "UDP")
+				if a.took < c.least || a.took > c.most+margin {
+					t.Errorf("after %v, want after %v to %v", a.took, c.least, c.most)
+				}
+				if a.code != c.rcode {
+					t.Errorf("code %d and error %v, want code %d", a.code, a.err, c.rcode)
+				}
+				if a.code == dns.RcodeServerFailure && a.err == nil {
+					t.Error("SERVFAIL without an error")
+				}
+				if wrong := a.wrong(m); c.rcode == dns.RcodeSuccess && wrong != "" {
+					t.Error(wrong)
+				}
+			})
+		}
+	}
+}
+
+// TestLateAnswer: an upstream that is late is not given up when another is asked.
+func TestLateAnswer(t *testing.T) {
+	t.Parallel()
+	cases := atOnce(t)
+	defer cases.Wait()
+	slow := rogue.Behaviour{Delay: 400 * time.Millisecond}
+	for _, tcp := range []bool{false, true} {
+		for name, servers := range map[string][]rogue.Behaviour{"beside a silent one": {slow, silent}, "alone": {slow}, "beside one that refuses": {slow, refusing}} {
+			cases.Run(fmt.Sprintf("%s, TCP %t", name, tcp), func(t *testing.T) {
+				f, all := forwardTo(t, "policy sequential\nread_timeout 250ms", servers...)
+				m := question("a.example.")
+				a := ask(f, m, tcp)
+				if wrong := a.wrong(m); wrong != "" || a.took > slow.Delay+margin {
+					t.Errorf("after %v: %s", a.took, wrong)
+				}
+				if n := all[0].Counts().Queries(); n < 1 || n > 2 {
+					t.Errorf("it was asked %d times", n)
+				}
+			})
+		}
+	}
+}
+
+// TestEnd: the client's context ends the wait.
+func TestEnd(t *testing.T) {
+	t.Parallel()
+	cases := atOnce(t)
+	defer cases.Wait()
+	for _, tcp := range []bool{false, true} {
+		cases.Run(fmt.Sprintf("cancelled, TCP %t", tcp), func(t *testing.T) {
+			f, _ := forwardTo(t, "", silent)
+			ctx, cancel := context.WithCancel(context.Background())
+			time.AfterFunc(50*time.Millisecond, cancel)
+			if a := askWith(ctx, f, question("a.example."), tcp); a.code != dns.RcodeServerFailure || !errors.Is(a.err, context.Canceled) || a.took > 50*time.Millisecond+margin {
+				t.Errorf("code %d, error %v, after %v", a.code, a.err, a.took)
+			}
+		})
+		cases.Run(fmt.Sprintf("deadline, TCP %t", tcp), func(t *testing.T) {
+			f, _ := forwardTo(t, "", silent, silent)
+			ctx, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
+			defer cancel()
+			if a := askWith(ctx, f, question("a.example."), tcp); a.code != dns.RcodeServerFailure || a.err == nil || a.took > 100*time.Millisecond+margin {
+				t.Errorf("code %d, error %v, after %v", a.code, a.err, a.took)
+			}
+		})
+	}
+	cases.Run("deadline, the second is good", func(t *testing.T) {
+		f, _ := forwardTo(t, "policy sequential", silent, good)
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		m := question("a.example.")
+		if wrong := askWith(ctx, f, m, false).wrong(m); wrong != "" {
+			t.Error(wrong)
+		}
+	})
+	cases.Run("attempts that fail at once", func(t *testing.T) {
+		f, _ := forwardTo(t, "max_connect_attempts 2", refusing)
+		if a := ask(f, question("a.example."), true); a.code != dns.RcodeServerFailure || a.took > 100*time.Millisecond+margin {
+			t.Errorf("code %d, error %v, after %v", a.code, a.err, a.took)
+		}
+	})
+	// What there is when the time is over is better than nothing.
+	cases.Run("cancelled with an answer", func(t *testing.T) {
+		f, _ := forwardTo(t, "prefer_udp", rogue.Behaviour{Drop: 1, OverUDP: &rogue.Behaviour{Truncate: true}})
+		ctx, cancel := context.WithCancel(context.Background())
+		time.AfterFunc(200*time.Millisecond, cancel)
+		if a := askWith(ctx, f, question("a.example."), true); a.Msg == nil || !a.Truncated || a.took > 200*time.Millisecond+margin {
+			t.Errorf("message %v, error %v after %v, want the truncated answer", a.Msg, a.err, a.took)
+		}
+	})
+}
+
+// TestEnd_NoMore: when the time is over, nothing is sent any more.
+func TestEnd_NoMore(t *testing.T) {
+	f, _ := forwardTo(t, "max_connect_attempts 0", good, good)
+	for name, late := range map[string]time.Duration{"before the end": -time.Nanosecond, "at the end": 0} {
+		t.Run(name, func(t *testing.T) {
+			x, err := f.newExchange(&request.Request{Req: question("a.example."), W: &test.ResponseWriter{}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer x.release()
+			x.order = x.all
+			x.ask(x.started)
+			x.attempts[0].open = false
+			x.failed(x.deadline.Add(late), false)
+			if n := len(x.attempts); n != 1 != (late < 0) || x.last != (late == 0) {
+				t.Errorf("%d attempts, the last: %t", n, x.last)
+			}
+		})
+	}
+}
+
+// TestComesBack: a server that refuses is back soon, and clients wait for it.
+func TestComesBack(t *testing.T) {
+	t.Parallel()
+	cases := atOnce(t)
+	defer cases.Wait()
+	for name, c := range map[string]struct {
+		options string
+		tcp     bool
+		servers int
+	}{
+		"UDP": {"", false, 1}, "TCP": {"", true, 1}, "fallback": {"force_tcp\nfallback udp", false, 1}, "two": {"", true, 2},
+		"never checked": {"max_fails 0", true, 1},
+	} {
+		cases.Run(name, func(t *testing.T) {
+			behaviours := make([]rogue.Behaviour, c.servers)
+			for i := range behaviours {
+				behaviours[i] = refusing
+			}
+			f, servers := forwardTo(t, c.options, behaviours...)
+			time.AfterFunc(250*time.Millisecond, func() { servers[c.servers-1].Behave(good) })
+			var wait sync.WaitGroup
+			for i := range 200 {
+				wait.Go(func() { wantRight(t, f, c.tcp, fmt.Sprintf("q%d.example.", i)) })
+			}
+			wait.Wait()
+			if n := servers[c.servers-1].Counts().Queries(); n > 420 {
+				t.Errorf("%d queries were sent for 200 of clients", n)
+			}
+		})
+	}
+}
+
+// TestPauses: a server that fails at once is asked ever more rarely.
+func TestPauses(t *testing.T) {
+	t.Parallel()
+	certificate := rogue.NewCertificate(t, "127.0.0.1")
+	var asked atomic.Int64
+	w := startWeb(t, certificate.Config, func(r *dns.Msg) *dns.Msg {
+		if r.Question[0].Qtype != dns.TypeNS {
+			asked.Add(1)
+		}
+		return nil
+	})
+	f := chainOf(t, stanzaOf("timeout 1600ms\ntls "+certificate.CA, "https://"+w.at))
+	const queries = 100
+	var wait sync.WaitGroup
+	for i := range queries {
+		wait.Go(func() {
+			if a := ask(f, question(fmt.Sprintf("q%d.example.", i)), true); a.code != dns.RcodeServerFailure || a.took > 1600*time.Millisecond+margin {
+				t.Errorf("code %d after %v", a.code, a.took)
+			}
+		})
+	}
+	wait.Wait()
+	// After 0, 100, 300, 700 and 1500 ms, or not quite while it is down by the checks. The client of HTTP/2 may
+	// send one again by itself, and the
+	// machine may be so busy that there is time for few.
+	if n := asked.Load(); n <= queries || n > 6*queries {
+		t.Errorf("%d queries were sent for %d of clients, want up to 5 for each, and not all of them once", n, queries)
+	}
+}
+
+func TestMaxConcurrent(t *testing.T) {
+	t.Parallel()
+	f, servers := forwardTo(t, "max_concurrent 2\ntimeout 2s", rogue.Behaviour{Delay: 300 * time.Millisecond})
+	before := metric(t, "coredns_forward_max_concurrent_rejects_total")
+	var wait sync.WaitGroup
+	for i := range 2 {
+		wait.Go(func() { wantRight(t, f, false, fmt.Sprintf("q%d.example.", i)) })
+	}
+	within(t, "two queries", func() bool { return servers[0].Counts().Queries() == 2 })
+	if a := ask(f, question("a.example."), false); a.code != dns.RcodeRefused || a.err == nil {
+		t.Errorf("code %d, error %v", a.code, a.err)
+	}
+	if n := metric(t, "coredns_forward_max_concurrent_rejects_total") - before; n != 1 {
+		t.Errorf("%v are counted", n)
+	}
+	wait.Wait()
+	wantRight(t, f, false, "b.example.")
+}
+
+// TestNotOneQuestion: what no server can answer is not sent, and speaks against none.
+func TestNotOneQuestion(t *testing.T) {
+	t.Parallel()
+	cases := atOnce(t)
+	defer cases.Wait()
+	for _, n := range []int{0, 2} {
+		cases.Run(fmt.Sprint(n), func(t *testing.T) {
+			f, servers := forwardTo(t, "", good)
+			m := question("a.example.")
+			if m.Question = nil; n > 0 {
+				m.Question = []dns.Question{{Name: "a.", Qtype: 1, Qclass: 1}, {Name: "b.", Qtype: 1, Qclass: 1}}
+			}
+			if a := ask(f, m, false); a.code != dns.RcodeFormatError || a.err == nil || a.took > margin {
+				t.Errorf("code %d, error %v, after %v", a.code, a.err, a.took)
+			}
+			if c := servers[0].Counts(); c.Queries()+c.Probes()+c.Malformed > 0 || upstreamOf(f, 0).doubted() {
+				t.Errorf("the server was asked: %+v", c)
+			}
+		})
+	}
+}
+
+// TestUse changes upstreams while clients ask. What is kept keeps its connections, and no query is lost.
+func TestUse(t *testing.T) {
+	t.Parallel()
+	cases := atOnce(t)
+	defer cases.Wait()
+	for _, options := range []string{"force_tcp", ""} {
+		cases.Run(options, func(t *testing.T) {
+			slow := rogue.Behaviour{Delay: 20 * time.Millisecond}
+			f, servers := forwardTo(t, options+"\nexpire 1m", slow, slow, slow)
+			kept := upstreamOf(f, 1)
+			var ended atomic.Bool
+			var clients sync.WaitGroup
+			for c := range 10 {
+				clients.Go(func() {
+					for i := 0; !ended.Load(); i++ {
+						wantRight(t, f, false, fmt.Sprintf("q%d.c%d.example.", i, c))
+					}
+				})
+			}
+			for i := range 40 {
+				f.use([]endpoint{plain(servers[1].Addr), plain(servers[2*(i%2)].Addr)})
+				time.Sleep(10 * time.Millisecond)
+			}
+			ended.Store(true)
+			clients.Wait()
+			if upstreamOf(f, 0) != kept || len(*f.upstreams.Load()) != 2 {
+				t.Error("an upstream was not kept")
+			}
+			if n := servers[1].Counts().Connections; options != "" && n > 2 {
+				t.Errorf("%d connections to the one that was kept", n)
+			}
+			f.use(nil)
+			if a := ask(f, question("a.example."), false); a.code != dns.RcodeServerFailure || !errors.Is(a.err, errNone) {
+				t.Errorf("without upstreams: code %d, error %v", a.code, a.err)
+			}
+			within(t, "connections are closed", func() bool {
+				return servers[0].Counts().Open+servers[1].Counts().Open+servers[2].Counts().Open == 0
+			})
+			for _, s := range servers {
+				within(t, "sockets are closed", func() bool { return metric(t, "nearside_forward_connections", "to", s.Addr) == 0 })
+			}
+		})
+	}
+}
+
+// running returns the stacks of goroutines of this plugin's, without the tests'.
+func running() (stacks []string) {
+	buf := make([]byte, 1<<22)
+	for _, stack := range strings.Split(string(buf[:runtime.Stack(buf, true)]), "\n\n") {
+		for _, of := range []string{"forward/transport.", "forward.(*upstream)", "forward.(*Forward)", "net/http.(*Transport)", "net/http.(*persistConn)", "http2", "proxy.(*"} {
+			if strings.Contains(stack, of) && !strings.Contains(stack, "testing.(*T).Parallel") {
+				stacks = append(stacks, stack)
+				break
+			}
+		}
+	}
+	return stacks
+}
+
+// TestStop: queries on their way get their answers, and nothing is left then. It is not parallel: it looks
+// at all goroutines.
+func TestStop(t *testing.T) {
+	cases := atOnce(t)
+	for name, c := range map[string]struct {
+		options string
+		server  rogue.Behaviour
+		rcode   int
+	}{
+		"UDP":                {"", rogue.Behaviour{Delay: 200 * time.Millisecond}, dns.RcodeSuccess},
+		"TCP":                {"force_tcp", rogue.Behaviour{Delay: 200 * time.Millisecond}, dns.RcodeSuccess},
+		"silent, is checked": {"force_tcp\nfallback udp\ntimeout 300ms\nread_timeout 50ms", silent, dns.RcodeServerFailure},
+		"TCP does not work":  {"force_tcp\nfallback udp", rogue.Behaviour{Refuse: true, OverUDP: rogue.Well()}, dns.RcodeSuccess},
+	} {
+		cases.Run(name, func(t *testing.T) {
+			f, servers := forwardTo(t, c.options, c.server)
+			var wait sync.WaitGroup
+			for i := range 10 {
+				wait.Go(func() {
+					m := question(fmt.Sprintf("q%d.example.", i))
+					if a := ask(f, m, false); a.code != c.rcode {
+						t.Errorf("code %d, error %v", a.code, a.err)
+					}
+				})
+			}
+			within(t, "the server has queries", func() bool { return c.server.Refuse || servers[0].Counts().Queries() > 0 })
+			f.stop()
+			f.use([]endpoint{plain(servers[0].Addr), plain("127.0.0.1:9")})
+			wait.Wait()
+			if n := len(*f.upstreams.Load()); n != 1 {
+				t.Errorf("%d upstreams are used after the end", n)
+			}
+			f.stop()
+			within(t, "connections are closed", func() bool { return servers[0].Counts().Open == 0 })
+		})
+	}
+	cases.Wait()
+	within(t, "goroutines have ended", func() bool { return len(running()) == 0 })
+}
+
+// TestStory has servers that change what they do at random, of which one always answers: no client gets
+// anything but its answer, or anything after its time. Then that one misbehaves as well.
+func TestStory(t *testing.T) {
+	t.Parallel()
+	cases := atOnce(t)
+	defer cases.Wait()
+	for _, options := range []string{"", "force_tcp", "force_tcp\nfallback udp\nhedge 50ms", "prefer_udp\nfailover SERVFAIL", "policy sequential\nhedge 20ms"} {
+		for _, all := range []bool{false, true} {
+			cases.Run(fmt.Sprintf("%s, all misbehave: %t", options, all), func(t *testing.T) {
+				tellStory(t, options, all)
+			})
+		}
+	}
+}
+
+// moods are what servers of a story do. None has a wrong answer to a question that it answers.
+var moods = []rogue.Behaviour{
+	good, good, silent, refusing, {Delay: 100 * time.Millisecond}, {Shuffle: 50 * time.Millisecond}, {CloseAfter: 1}, {CloseAtOnce: true},
+	{InOrder: true, Delay: 2 * time.Millisecond}, {ResetShare: 0.3}, {Cut: 0.3}, {Drop: 0.3}, {Wrong: rogue.WrongID | rogue.WrongDirection},
+	{Wrong: rogue.WrongQuestion | rogue.WrongCase}, {Drop: 1, OverUDP: rogue.Well()}, {Refuse: true, OverUDP: rogue.Well()}, {OverUDP: &silent},
+}
+
+func tellStory(t *testing.T, options string, allMisbehave bool) {
+	seed := [2]uint64{rand.Uint64(), 1}
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("seed %v", seed)
+		}
+	})
+	dice := rand.New(rand.NewPCG(seed[0], seed[1])) // #nosec G404 -- a story
+	const timeout = 1500 * time.Millisecond
+	f, servers := forwardTo(t, options+"\nhealth_check 20ms\ntimeout "+timeout.String(), good, good, good)
+	var ended atomic.Bool
+	var right, failed atomic.Int64
+	var clients sync.WaitGroup
+	for c := range 6 {
+		clients.Go(func() {
+			for i := 0; !ended.Load(); i++ {
+				m := question(fmt.Sprintf("q%d.c%d.eXample.", i, c))
+				a := ask(f, m, i%3 == 0)
+				switch wrong := a.wrong(m); {
+				case a.took > timeout+margin:
+					t.Errorf("%s: after %v", m.Question[0].Name, a.took)
+				case wrong == "":
+					right.Add(1)
+				case allMisbehave && a.Msg == nil && a.code == dns.RcodeServerFailure:
+					failed.Add(1)
+				default:
+					t.Errorf("%s: %s", m.Question[0].Name, wrong)
+				}
+			}
+		})
+	}
+	const enough = 50
+	for i := 0; i < 30 || right.Load() < enough && i < 3000; i++ { // on a busy machine few are asked meanwhile
+		n := dice.IntN(len(servers))
+		if n > 0 || allMisbehave { // the first stays good otherwise
+			servers[n].Behave(moods[dice.IntN(len(moods))])
+		}
+		time.Sleep(time.Duration(dice.IntN(100)) * time.Millisecond)
+	}
+	for _, s := range servers {
+		s.Behave(good)
+	}
+	ended.Store(true)
+	clients.Wait()
+	if right.Load() < enough {
+		t.Errorf("%d right answers and %d failures", right.Load(), failed.Load())
+	}
+	// Once all are good again, all is well again.
+	within(t, "ten answers at once", func() bool {
+		for i := range 10 {
+			m := question(fmt.Sprintf("after%d.example.", i))
+			if a := ask(f, m, i%2 == 0); a.wrong(m) != "" || a.took > margin {
+				return false
+			}
+		}
+		return true
+	})
+}

@@ -1,0 +1,209 @@
+package forward
+
+import (
+	"errors"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/coredns/coredns/plugin"
+	"github.com/miekg/dns"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
+
+	"github.com/nearside-dns/nearside/plugin/forward/transport"
+)
+
+// What CoreDNS's forward counts.
+var (
+	healthcheckBroken = promauto.NewCounter(prometheus.CounterOpts{
+		Namespace: plugin.Namespace, Subsystem: "forward", Name: "healthcheck_broken_total",
+		Help: "Counter of the number of complete failures of the healthchecks.",
+	})
+	maxConcurrentRejects = promauto.NewCounter(prometheus.CounterOpts{
+		Namespace: plugin.Namespace, Subsystem: "forward", Name: "max_concurrent_rejects_total",
+		Help: "Counter of the number of queries rejected because the concurrent queries were at maximum.",
+	})
+)
+
+// What CoreDNS's package proxy counts, which is there for DNS over HTTPS and QUIC and has registered them.
+var (
+	requestDuration = existing(prometheus.NewHistogramVec(prometheus.HistogramOpts{
+		Namespace: plugin.Namespace, Subsystem: "proxy", Name: "request_duration_seconds",
+		Buckets: plugin.TimeBuckets, NativeHistogramBucketFactor: plugin.NativeHistogramBucketFactor,
+		Help: "Histogram of the time each request took.",
+	}, []string{"proxy_name", "to", "rcode"}))
+	healthcheckFailures = existing(prometheus.NewCounterVec(prometheus.CounterOpts{
+		Namespace: plugin.Namespace, Subsystem: "proxy", Name: "healthcheck_failures_total",
+		Help: "Counter of the number of failed healthchecks.",
+	}, []string{"proxy_name", "to"}))
+	connCacheHits = existing(prometheus.NewCounterVec(prometheus.CounterOpts{
+		Namespace: plugin.Namespace, Subsystem: "proxy", Name: "conn_cache_hits_total",
+		Help: "Counter of connection cache hits per upstream and protocol.",
+	}, []string{"proxy_name", "to", "proto"}))
+	connCacheMisses = existing(prometheus.NewCounterVec(prometheus.CounterOpts{
+		Namespace: plugin.Namespace, Subsystem: "proxy", Name: "conn_cache_misses_total",
+		Help: "Counter of connection cache misses per upstream and protocol.",
+	}, []string{"proxy_name", "to", "proto"}))
+)
+
+// existing registers a metric, or returns the one that is registered by its name.
+func existing[C prometheus.Collector](c C) C {
+	err := prometheus.Register(c)
+	if already := (prometheus.AlreadyRegisteredError{}); errors.As(err, &already) {
+		if there, ok := already.ExistingCollector.(C); ok {
+			return there
+		}
+	}
+	if err != nil {
+		panic(err) // another version of CoreDNS calls it something else
+	}
+	return c
+}
+
+// namespace begins the names of what only this plugin counts.
+const namespace = "nearside"
+
+var (
+	up = promauto.NewGaugeVec(prometheus.GaugeOpts{
+		Namespace: namespace, Subsystem: pluginName, Name: "up",
+		Help: "Gauge that is 0 while checks find an upstream down, and 1 else.",
+	}, []string{"to"})
+	connections = promauto.NewGaugeVec(prometheus.GaugeOpts{
+		Namespace: namespace, Subsystem: pluginName, Name: "connections",
+		Help: "Gauge of the connections, and sockets of UDP, that are open to an upstream.",
+	}, []string{"to", "proto"})
+	inFlight = promauto.NewGaugeVec(prometheus.GaugeOpts{
+		Namespace: namespace, Subsystem: pluginName, Name: "in_flight",
+		Help: "Gauge of the queries that an upstream has not answered.",
+	}, []string{"to", "proto"})
+	depth = promauto.NewHistogramVec(prometheus.HistogramOpts{
+		Namespace: namespace, Subsystem: pluginName, Name: "pipelining_depth",
+		Buckets: []float64{1, 2, 5, 10, 20, 50, 100, 200, 500, 1000},
+		Help:    "Histogram of the queries on their way on a connection when one is sent, with that one.",
+	}, []string{"to", "proto"})
+	fallbacks = promauto.NewCounterVec(prometheus.CounterOpts{
+		Namespace: namespace, Subsystem: pluginName, Name: "fallbacks_total",
+		Help: "Counter of changes to another transport: to UDP because TCP does not work, to TCP because an answer over UDP was truncated, and of an upstream to one query per connection.",
+	}, []string{"to", "reason"})
+	lateAnswers = promauto.NewCounterVec(prometheus.CounterOpts{
+		Namespace: namespace, Subsystem: pluginName, Name: "late_answers_total",
+		Help: "Counter of answers to queries that were given up or answered by another.",
+	}, []string{"to", "proto"})
+	droppedAnswers = promauto.NewCounterVec(prometheus.CounterOpts{
+		Namespace: namespace, Subsystem: pluginName, Name: "dropped_answers_total",
+		Help: "Counter of answers that were none to the query: of another id, to another question, to one in other letters, or malformed.",
+	}, []string{"to", "proto", "reason"})
+	packets = promauto.NewCounterVec(prometheus.CounterOpts{
+		Namespace: namespace, Subsystem: pluginName, Name: "packets_total",
+		Help: "Counter of datagrams and segments to and from an upstream.",
+	}, []string{"to", "proto", "direction"})
+)
+
+// The values of the label reason of fallbacks.
+const (
+	fallbackUDP       = "udp"
+	fallbackTruncated = "truncated"
+	fallbackSingle    = "one_query_per_connection"
+)
+
+// The values of the label reason of dropped answers.
+const (
+	droppedID        = "id"
+	droppedQuestion  = "question"
+	droppedCase      = "case"
+	droppedMalformed = "malformed"
+)
+
+// The values of the label proto.
+const (
+	protoUDP = "udp"
+	protoTCP = "tcp"
+	protoTLS = "tcp-tls"
+)
+
+// carrierMetrics returns what is counted of one way to an upstream.
+func carrierMetrics(to, proto string) *transport.Metrics {
+	dropped := func(reason string) prometheus.Counter { return droppedAnswers.WithLabelValues(to, proto, reason) }
+	return &transport.Metrics{
+		Connections: connections.WithLabelValues(to, proto), InFlight: inFlight.WithLabelValues(to, proto),
+		Depth: depth.WithLabelValues(to, proto),
+		Hits:  connCacheHits.WithLabelValues(pluginName, to, proto), Misses: connCacheMisses.WithLabelValues(pluginName, to, proto),
+		Late: lateAnswers.WithLabelValues(to, proto), Single: fallbacks.WithLabelValues(to, fallbackSingle),
+		Sent: packets.WithLabelValues(to, proto, "sent"), Received: packets.WithLabelValues(to, proto, "received"),
+		DroppedID: dropped(droppedID), DroppedQuestion: dropped(droppedQuestion), DroppedCase: dropped(droppedCase), DroppedMalformed: dropped(droppedMalformed),
+	}
+}
+
+// series are the metrics of addresses. They are those of all upstreams that have the address, and go some
+// time after the last: a host's address may be another again and again.
+type series struct {
+	mu    sync.Mutex
+	users map[string]int
+	after time.Duration
+}
+
+var used = &series{users: map[string]int{}, after: time.Minute}
+
+// begin notes that an upstream has an address.
+func (s *series) begin(to string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.users[to]++; s.users[to] == 1 {
+		up.WithLabelValues(to).Set(1)
+	}
+}
+
+// end notes that an upstream is not used any more.
+func (s *series) end(to string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.users[to]--
+	time.AfterFunc(s.after, func() { s.remove(to) })
+}
+
+func (s *series) remove(to string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.users[to] > 0 {
+		return
+	}
+	delete(s.users, to)
+	own := prometheus.Labels{"to": to}
+	for _, v := range []*prometheus.MetricVec{up.MetricVec, connections.MetricVec, inFlight.MetricVec, depth.MetricVec, fallbacks.MetricVec,
+		lateAnswers.MetricVec, droppedAnswers.MetricVec, packets.MetricVec} {
+		v.DeletePartialMatch(own)
+	}
+	own = prometheus.Labels{"to": to, "proxy_name": pluginName}
+	for _, v := range []*prometheus.MetricVec{requestDuration.MetricVec, healthcheckFailures.MetricVec, connCacheHits.MetricVec, connCacheMisses.MetricVec} {
+		v.DeletePartialMatch(own)
+	}
+}
+
+// durations are the histograms of one upstream, by response code, each made when it is first needed.
+type durations struct {
+	to     string
+	byCode [16]atomic.Pointer[prometheus.Observer]
+}
+
+// of returns the histogram for a response code.
+func (d *durations) of(rcode int) prometheus.Observer {
+	if rcode >= len(d.byCode) {
+		return d.find(rcode)
+	}
+	if known := d.byCode[rcode].Load(); known != nil {
+		return *known
+	}
+	found := d.find(rcode)
+	d.byCode[rcode].Store(&found)
+	return found
+}
+
+func (d *durations) find(rcode int) prometheus.Observer {
+	name, ok := dns.RcodeToString[rcode]
+	if !ok {
+		name = strconv.Itoa(rcode)
+	}
+	return requestDuration.WithLabelValues(pluginName, d.to, name)
+}

@@ -1,0 +1,28 @@
+package forward
+
+import "testing"
+
+// What is counted of an upstream goes when nobody asks it any more, and stays as long as another stanza does.
+func TestSeries(t *testing.T) {
+	f, servers := forwardTo(t, "force_tcp", good, good)
+	gone, stays := servers[0].Addr, servers[1].Addr
+	for range 20 { // at random
+		wantRight(t, f, false, "www.example.")
+	}
+	sum := func(to string) float64 {
+		return metric(t, "coredns_proxy_request_duration_seconds", "to", to) + metric(t, "nearside_forward_packets_total", "to", to)
+	}
+	other := newForward(f.config)
+	other.use([]endpoint{upstreamOf(f, 0).endpoint})
+	f.use([]endpoint{upstreamOf(f, 1).endpoint})
+	used.remove(gone)
+	if sum(gone) == 0 || sum(stays) == 0 {
+		t.Errorf("counted %v and %v while both are asked", sum(gone), sum(stays))
+	}
+	other.stop()
+	used.remove(gone)
+	used.remove(stays)
+	if sum(gone) > 0 || sum(stays) == 0 {
+		t.Errorf("counted %v of what is not asked any more, and %v", sum(gone), sum(stays))
+	}
+}

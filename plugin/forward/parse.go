@@ -1,0 +1,434 @@
+package forward
+
+import (
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"maps"
+	"math"
+	"net"
+	"net/http"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/coredns/caddy"
+	"github.com/coredns/coredns/core/dnsserver"
+	"github.com/coredns/coredns/plugin"
+	pkgtls "github.com/coredns/coredns/plugin/pkg/tls"
+	"github.com/coredns/coredns/plugin/pkg/transport"
+	"github.com/miekg/dns"
+
+	"github.com/nearside-dns/nearside/plugin/internal/caller"
+	"github.com/nearside-dns/nearside/plugin/internal/corefile"
+)
+
+// Defaults and limits of the options.
+const (
+	defaultTimeout        = 4800 * time.Millisecond // clients wait for 5 s (resolv.conf(5), timeout)
+	defaultReadTimeout    = 2 * time.Second
+	defaultExpire         = 10 * time.Second
+	defaultCheckEvery     = 500 * time.Millisecond
+	defaultMaxFails       = 2
+	defaultMaxInFlight    = 1000
+	defaultMaxConnections = 2
+	maxMaxInFlight        = 65000 // an id has 16 bits, and some are to stay free
+	maxMaxConnections     = 64
+	maxUpstreams          = 15
+)
+
+// defaults returns what a stanza means that says nothing.
+func defaults(at corefile.Position) config {
+	return config{
+		at:             at,
+		timeout:        defaultTimeout,
+		readTimeout:    defaultReadTimeout,
+		expire:         defaultExpire,
+		maxInFlight:    defaultMaxInFlight,
+		maxConnections: defaultMaxConnections,
+		maxFails:       defaultMaxFails,
+		attempts:       unsaid,
+		checkEvery:     defaultCheckEvery,
+		checkName:      ".",
+		checkRecursion: true,
+		policy:         random{},
+		tls:            &tls.Config{MinVersion: tls.VersionTLS12},
+		dohMethod:      http.MethodPost,
+	}
+}
+
+// parse reads the stanzas of a server block, in their order. It reads the files that they name, but
+// opens no socket and looks up no name.
+func parse(c *caddy.Controller) (all []config, err error) {
+	for c.Next() {
+		s := stanza{config: defaults(corefile.At(c)), root: dnsserver.GetConfig(c).Root, seen: map[string]corefile.Position{}}
+		if err := s.parse(c); err != nil {
+			return nil, err
+		}
+		all = append(all, s.config)
+	}
+	return all, nil
+}
+
+// stanza is one that is being read.
+type stanza struct {
+	config
+	root string // that files of certificates are relative to
+	seen map[string]corefile.Position
+	last corefile.Position // of the last option
+}
+
+const stanzaForm = "a zone and upstreams: FROM TO..."
+
+func (s *stanza) parse(c *caddy.Controller) error {
+	var from string
+	if !c.Args(&from) {
+		return s.at.Errorf("forward takes %s, got nothing", stanzaForm)
+	}
+	zones := plugin.Host(from).NormalizeExact()
+	if len(zones) == 0 {
+		return s.at.Errorf("forward: %q is no zone; it takes %s", from, stanzaForm)
+	}
+	s.from = zones[0]
+	if len(zones) > 1 {
+		log.Warningf("%s is several zones, of which only %s is forwarded: write a stanza for each", from, s.from)
+	}
+	to := c.RemainingArgs()
+	if len(to) == 0 {
+		return s.at.Errorf("forward takes %s, got no upstream for %s", stanzaForm, from)
+	}
+	if err := s.parseBlock(c); err != nil {
+		return err
+	}
+	if err := s.check(); err != nil {
+		return err
+	}
+	return s.parseTargets(to)
+}
+
+func (s *stanza) parseBlock(c *caddy.Controller) error {
+	before := ""
+	for c.NextBlock() {
+		name, here := c.Val(), corefile.At(c)
+		o, ok := options[name]
+		switch {
+		case !ok && here == s.last: // on one line with another option
+			return here.Errorf("%s takes %s and nothing else, got %q after it", before, options[before].form, name)
+		case !ok:
+			return here.Errorf("unknown option %q, known are %s", name, knownOptions())
+		}
+		if _, twice := s.seen[name]; twice && o.once {
+			return here.Errorf("%s is given twice", name)
+		}
+		args, ok := o.arguments(c)
+		if !ok {
+			return here.Errorf("%s takes %s, got %q", name, o.form, args)
+		}
+		if err := o.parse(s, args); err != nil {
+			return here.Errorf("%s: %v; it takes %s", name, err, o.form)
+		}
+		s.seen[name], s.last, before = here, here, name
+	}
+	return nil
+}
+
+// check looks for options that contradict each other.
+func (s *stanza) check() error {
+	if s.maxAge > 0 && s.maxAge < s.expire {
+		return s.seen["max_age"].Errorf("max_age: %s is less than expire, which is %s; it takes 0 or at least as much", s.maxAge, s.expire)
+	}
+	if s.hedge >= s.timeout {
+		return s.seen["hedge"].Errorf("hedge: %s is no time before timeout, which is %s; it takes less", s.hedge, s.timeout)
+	}
+	if s.tlsServerName != "" {
+		s.tls.ServerName = s.tlsServerName
+	}
+	return nil
+}
+
+// option is how one line of the block is read. form says what it takes, for error messages.
+type option struct {
+	min, max int  // number of arguments; max -1 is any number
+	once     bool // of ours; CoreDNS lets options be given again
+	form     string
+	parse    func(s *stanza, args []string) error
+}
+
+// arguments reads those of the option. Where one has to be given exactly, the next option may follow it
+// on the same line: CoreDNS has it so.
+func (o option) arguments(c *caddy.Controller) (args []string, ok bool) {
+	if o.min == 1 && o.max == 1 {
+		if !c.NextArg() {
+			return nil, false
+		}
+		return []string{c.Val()}, true
+	}
+	args = c.RemainingArgs()
+	if c.NextArg() { // an opening brace
+		return append(args, c.Val()), false
+	}
+	return args, len(args) >= o.min && (o.max < 0 || len(args) <= o.max)
+}
+
+const (
+	durationForm = "a duration such as 10s"
+	numberForm   = "a number, 0 or more"
+	rcodeForm    = "response codes such as SERVFAIL"
+	noForm       = "no argument"
+)
+
+var options = map[string]option{
+	"except":                           {1, -1, false, "zones", parseExcept},
+	"force_tcp":                        {0, 0, false, noForm, func(s *stanza, _ []string) error { s.forceTCP = true; return nil }},
+	"prefer_udp":                       {0, 0, false, noForm, func(s *stanza, _ []string) error { s.preferUDP = true; return nil }},
+	"fallback":                         {1, 1, true, "udp", parseFallback},
+	"caller":                           {1, 2, true, "the name of a node, and optionally its zone: NODE [ZONE]", parseCaller},
+	"timeout":                          {1, 1, true, "a duration of more than 0, such as 5s", positive(func(s *stanza) *time.Duration { return &s.timeout })},
+	"read_timeout":                     {1, 1, false, "a duration of more than 0, such as 2s", positive(func(s *stanza) *time.Duration { return &s.readTimeout })},
+	"hedge":                            {1, 1, true, "a duration less than timeout, such as 200ms, or 0 for never", duration(func(s *stanza) *time.Duration { return &s.hedge })},
+	"expire":                           {1, 1, false, durationForm, duration(func(s *stanza) *time.Duration { return &s.expire })},
+	"max_age":                          {1, 1, false, durationForm, duration(func(s *stanza) *time.Duration { return &s.maxAge })},
+	"max_idle_conns":                   {1, 1, false, numberForm, parseMaxIdle},
+	"max_in_flight":                    {1, 1, true, "a number of 1 to 65000", between(1, maxMaxInFlight, func(s *stanza) *int { return &s.maxInFlight })},
+	"max_connections":                  {1, 1, true, "a number of 1 to 64", between(1, maxMaxConnections, func(s *stanza) *int { return &s.maxConnections })},
+	"max_fails":                        {1, 1, false, numberForm, parseMaxFails},
+	"max_connect_attempts":             {1, 1, false, numberForm, parseAttempts},
+	"max_concurrent":                   {1, 1, false, numberForm, parseMaxConcurrent},
+	"health_check":                     {1, -1, false, "a duration, and optionally no_rec and a name: DURATION [no_rec] [domain FQDN]", parseHealthCheck},
+	"policy":                           {1, 1, false, "random, round_robin or sequential", parsePolicy},
+	"next":                             {1, -1, false, rcodeForm, parseNext},
+	"next_on_nodata":                   {0, 0, false, noForm, func(s *stanza, _ []string) error { s.nextOnNodata = true; return nil }},
+	"failover":                         {1, -1, false, rcodeForm + ", but not NOERROR", parseFailover},
+	"failfast_all_unhealthy_upstreams": {0, 0, false, noForm, func(s *stanza, _ []string) error { s.failfast = true; return nil }},
+	"tls":                              {0, 3, false, "files: [CA], or CERT KEY [CA]", parseTLS},
+	"tls_servername":                   {1, 1, false, "a name", func(s *stanza, args []string) error { s.tlsServerName = args[0]; return nil }},
+	"doh_method":                       {1, 1, false, "GET or POST", parseMethod},
+	"source_address":                   {1, 1, false, "an IP address", parseSource},
+	"resolver":                         {1, -1, false, "IP addresses, each optionally with a port", parseResolver},
+}
+
+func knownOptions() string { return strings.Join(slices.Sorted(maps.Keys(options)), ", ") }
+
+func parseExcept(s *stanza, args []string) error {
+	for _, arg := range args {
+		zones := plugin.Host(arg).NormalizeExact()
+		if len(zones) == 0 {
+			log.Warningf("%s:%d: except: %q is no zone, and has no effect", s.at.File, s.at.Line, arg)
+		}
+		s.except = append(s.except, zones...)
+	}
+	return nil
+}
+
+func parseFallback(s *stanza, args []string) error {
+	if args[0] != "udp" {
+		return fmt.Errorf("%q is nothing to fall back to", args[0])
+	}
+	s.fallbackUDP = true
+	return nil
+}
+
+func parseCaller(s *stanza, args []string) error {
+	zone := ""
+	if len(args) > 1 {
+		zone = args[1]
+	}
+	switch option, ok := newCaller(args[0], zone); {
+	case len(args[0]) == 0 || len(args[0]) > caller.MaxNode:
+		return fmt.Errorf("%q is no name of a node, 1 to %d bytes", args[0], caller.MaxNode)
+	case !ok:
+		return fmt.Errorf("%q is no zone, 1 to %d bytes", zone, caller.MaxZone)
+	default:
+		s.caller = option
+		return nil
+	}
+}
+
+// duration returns a parser for a duration of 0 or more.
+func duration(of func(*stanza) *time.Duration) func(*stanza, []string) error {
+	return func(s *stanza, args []string) error {
+		d, err := time.ParseDuration(args[0])
+		if err != nil {
+			return fmt.Errorf("%q is no duration", args[0])
+		}
+		if d < 0 {
+			return fmt.Errorf("%q is negative", args[0])
+		}
+		*of(s) = d
+		return nil
+	}
+}
+
+// positive returns a parser for a duration of more than 0.
+func positive(of func(*stanza) *time.Duration) func(*stanza, []string) error {
+	return func(s *stanza, args []string) error {
+		if err := duration(of)(s, args); err != nil {
+			return err
+		}
+		if *of(s) == 0 {
+			return errors.New("it can't be 0")
+		}
+		return nil
+	}
+}
+
+// between returns a parser for a number of least to most.
+func between(least, most int, of func(*stanza) *int) func(*stanza, []string) error {
+	return func(s *stanza, args []string) error {
+		n, err := strconv.Atoi(args[0])
+		if err != nil || n < least || n > most {
+			return fmt.Errorf("%q is out of range", args[0])
+		}
+		*of(s) = n
+		return nil
+	}
+}
+
+// number reads one of 0 or more.
+func number(arg string) (int, error) {
+	n, err := strconv.Atoi(arg)
+	if err != nil {
+		return 0, fmt.Errorf("%q is no number", arg)
+	}
+	if n < 0 {
+		return 0, fmt.Errorf("%q is negative", arg)
+	}
+	return n, nil
+}
+
+// number32 reads one of 32 bits. It may have no sign.
+func number32(arg string) (uint32, error) {
+	n, err := strconv.ParseUint(arg, 10, 32)
+	if err != nil {
+		return 0, fmt.Errorf("%q is no number of 0 to %d", arg, uint32(math.MaxUint32))
+	}
+	return uint32(n), nil
+}
+
+func parseMaxIdle(s *stanza, args []string) (err error) {
+	s.maxIdle, err = number(args[0])
+	return err
+}
+
+func parseMaxConcurrent(s *stanza, args []string) error {
+	n, err := number(args[0])
+	s.maxConcurrent = int64(n)
+	return err
+}
+
+func parseMaxFails(s *stanza, args []string) (err error) {
+	s.maxFails, err = number32(args[0])
+	return err
+}
+
+func parseAttempts(s *stanza, args []string) error {
+	n, err := number32(args[0])
+	s.attempts = int(min(n, math.MaxInt32))
+	return err
+}
+
+// parseHealthCheck reads DURATION [no_rec] [domain FQDN]. What is given again begins anew, but for no_rec.
+func parseHealthCheck(s *stanza, args []string) error {
+	if err := duration(func(s *stanza) *time.Duration { return &s.checkEvery })(s, args); err != nil {
+		return err
+	}
+	s.checkName = "."
+	for rest := args[1:]; len(rest) > 0; rest = rest[1:] {
+		switch rest[0] {
+		case "no_rec":
+			s.checkRecursion = false
+		case "domain":
+			if rest = rest[1:]; len(rest) == 0 {
+				return errors.New("no name after domain")
+			}
+			if _, ok := dns.IsDomainName(rest[0]); !ok {
+				return fmt.Errorf("%q is no domain name", rest[0])
+			}
+			s.checkName = plugin.Name(rest[0]).Normalize()
+		default:
+			return fmt.Errorf("%q is neither no_rec nor domain", rest[0])
+		}
+	}
+	return nil
+}
+
+func parsePolicy(s *stanza, args []string) error {
+	p, ok := newPolicy(args[0])
+	if !ok {
+		return fmt.Errorf("%q is no policy", args[0])
+	}
+	s.policy = p
+	return nil
+}
+
+func rcodes(args []string) (all []int, err error) {
+	for _, arg := range args {
+		code, ok := dns.StringToRcode[strings.ToUpper(arg)]
+		if !ok {
+			return nil, fmt.Errorf("%q is no response code", arg)
+		}
+		all = append(all, code)
+	}
+	return all, nil
+}
+
+func parseNext(s *stanza, args []string) error {
+	codes, err := rcodes(args)
+	s.next = append(s.next, codes...)
+	return err
+}
+
+func parseFailover(s *stanza, args []string) error {
+	codes, err := rcodes(args)
+	if err == nil && slices.Contains(codes, dns.RcodeSuccess) {
+		err = errors.New("NOERROR is no failure")
+	}
+	s.failover = append(s.failover, codes...)
+	return err
+}
+
+func parseTLS(s *stanza, args []string) (err error) {
+	for i := range args {
+		if !filepath.IsAbs(args[i]) && s.root != "" {
+			args[i] = filepath.Join(s.root, args[i])
+		}
+	}
+	s.tls, err = pkgtls.NewTLSConfigFromArgs(args...)
+	return err
+}
+
+func parseMethod(s *stanza, args []string) error {
+	if args[0] != http.MethodGet && args[0] != http.MethodPost {
+		return fmt.Errorf("%q is neither", args[0])
+	}
+	s.dohMethod = args[0]
+	return nil
+}
+
+func parseSource(s *stanza, args []string) error {
+	if s.source = net.ParseIP(args[0]); s.source == nil {
+		return fmt.Errorf("%q is none", args[0])
+	}
+	return nil
+}
+
+// parseResolver reads addresses. Given again, they take the place of those before.
+func parseResolver(s *stanza, args []string) error {
+	s.resolver = nil
+	for _, arg := range args {
+		host, port, err := net.SplitHostPort(arg)
+		if err != nil {
+			host, port = arg, transport.Port
+		}
+		if net.ParseIP(host) == nil {
+			return fmt.Errorf("%q is no address", arg)
+		}
+		if port, err = portNumber(port); err != nil {
+			return fmt.Errorf("%q: %w", arg, err)
+		}
+		s.resolver = append(s.resolver, net.JoinHostPort(host, port))
+	}
+	return nil
+}

@@ -1,0 +1,127 @@
+package forward
+
+import (
+	"slices"
+	"sync"
+	"testing"
+)
+
+func someUpstreams(n int) []*upstream {
+	all := make([]*upstream, n)
+	for i := range all {
+		all[i] = new(upstream)
+	}
+	return all
+}
+
+func policyNamed(t *testing.T, name string) policy {
+	t.Helper()
+	p, ok := newPolicy(name)
+	if !ok || p.String() != name {
+		t.Fatalf("policy %v for %s", p, name)
+	}
+	return p
+}
+
+// TestPolicies looks at what holds for any order: each upstream is in it once, and what is given stays.
+func TestPolicies(t *testing.T) {
+	for _, name := range []string{"random", "round_robin", "sequential"} {
+		t.Run(name, func(t *testing.T) {
+			p := policyNamed(t, name)
+			for n := range 16 {
+				all := someUpstreams(n)
+				before := slices.Clone(all)
+				for range 3 * n {
+					ordered := p.order(all)
+					if !slices.Equal(all, before) {
+						t.Fatal("the slice that was given is another")
+					}
+					if len(ordered) != n {
+						t.Fatalf("%d of %d upstreams", len(ordered), n)
+					}
+					for _, u := range all {
+						if !slices.Contains(ordered, u) {
+							t.Fatal("an upstream is missing")
+						}
+					}
+				}
+			}
+			one := someUpstreams(1)
+			if allocations := testing.AllocsPerRun(100, func() { p.order(one) }); allocations != 0 {
+				t.Errorf("%v allocations for one upstream", allocations)
+			}
+			four := someUpstreams(4)
+			if allocations := testing.AllocsPerRun(100, func() { p.order(four) }); allocations > 1 {
+				t.Errorf("%v allocations for four upstreams, want at most 1", allocations)
+			}
+		})
+	}
+	if p, ok := newPolicy("Random"); ok {
+		t.Errorf("policy %v", p)
+	}
+}
+
+func TestSequential(t *testing.T) {
+	all := someUpstreams(3)
+	for range 5 {
+		if got := policyNamed(t, "sequential").order(all); !slices.Equal(got, all) {
+			t.Fatal("another order")
+		}
+	}
+}
+
+// Only the first takes turns; the rest stay in order.
+func TestRoundRobin(t *testing.T) {
+	all := someUpstreams(3)
+	p := policyNamed(t, "round_robin")
+	for i, want := range [][]*upstream{{all[1], all[0], all[2]}, {all[2], all[0], all[1]}, {all[0], all[1], all[2]}, {all[1], all[0], all[2]}} {
+		if got := p.order(all); !slices.Equal(got, want) {
+			t.Errorf("turn %d: another order", i)
+		}
+	}
+}
+
+func TestRoundRobin_Concurrent(t *testing.T) {
+	const workers, turns = 8, 500
+	all := someUpstreams(5)
+	p := policyNamed(t, "round_robin")
+	var mu sync.Mutex
+	first := map[*upstream]int{}
+	var wait sync.WaitGroup
+	for range workers {
+		wait.Go(func() {
+			for range turns {
+				u := p.order(all)[0]
+				mu.Lock()
+				first[u]++
+				mu.Unlock()
+			}
+		})
+	}
+	wait.Wait()
+	for _, u := range all {
+		if first[u] != workers*turns/len(all) {
+			t.Errorf("first %d times, want %d", first[u], workers*turns/len(all))
+		}
+	}
+}
+
+func TestRandom(t *testing.T) {
+	for n := 2; n < 5; n++ {
+		all := someUpstreams(n)
+		places := map[[2]int]int{}
+		const draws = 6000
+		for range draws {
+			for place, u := range policyNamed(t, "random").order(all) {
+				places[[2]int{slices.Index(all, u), place}]++
+			}
+		}
+		for i := range n {
+			for place := range n {
+				if got := places[[2]int{i, place}]; got < draws/n*8/10 || got > draws/n*12/10 {
+					t.Errorf("upstream %d of %d was %d times at place %d, want about %d", i, n, got, place, draws/n)
+				}
+			}
+		}
+	}
+}

@@ -1,0 +1,31 @@
+package forward
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/miekg/dns"
+
+	"github.com/nearside-dns/nearside/plugin/internal/search"
+)
+
+// listOf returns the search list of a client's query, if it is one that an upstream may try: none of its names is
+// for anybody else in the server block.
+func (f *Forward) listOf(clients *dns.Msg) (list []byte, ok bool) {
+	if list, ok = search.Of(clients); !ok || f.shared {
+		return nil, false
+	}
+	suffixes, ok := search.Parse(list)
+	if !ok {
+		return nil, false
+	}
+	name := strings.ToLower(clients.Question[0].Name)
+	for _, suffix := range suffixes {
+		base, below := strings.CutSuffix(name, suffixes[0])
+		if candidate := base + suffix; !below || !f.matches(candidate) ||
+			slices.ContainsFunc(f.before, func(other *Forward) bool { return other.matches(candidate) }) {
+			return nil, false
+		}
+	}
+	return list, true
+}

@@ -1,0 +1,145 @@
+package forward
+
+import (
+	"context"
+	"sync"
+
+	"github.com/coredns/caddy"
+	"github.com/coredns/coredns/core/dnsserver"
+	"github.com/coredns/coredns/plugin"
+
+	"github.com/nearside-dns/nearside/plugin/internal/serverblock"
+)
+
+func init() { plugin.Register(pluginName, setup) }
+
+func setup(c *caddy.Controller) error {
+	configs, err := parse(c)
+	if err != nil {
+		return plugin.Error(pluginName, err)
+	}
+	b := newBlock(configs)
+	for _, f := range b.stanzas {
+		// The next of a stanza is the one after it, since they are added in their order.
+		dnsserver.GetConfig(c).AddPlugin(func(next plugin.Handler) plugin.Handler {
+			f.Next = next
+			return f
+		})
+	}
+	c.OnStartup(func() error {
+		b.shares(serverblock.IsShared(dnsserver.GetConfig(c)))
+		return b.start()
+	})
+	c.OnShutdown(b.stop)
+	c.OnRestart(reloads.begin)
+	c.OnRestartFailed(reloads.failed)
+	return nil
+}
+
+// block is the stanzas of one server block.
+type block struct {
+	stanzas []*Forward
+	targets []*targets
+
+	ctx    context.Context // ends with the block
+	cancel context.CancelFunc
+
+	mu      sync.Mutex // a signal may stop the server while it starts
+	stopped bool
+	watches sync.WaitGroup
+}
+
+func newBlock(configs []config) *block {
+	b := new(block)
+	b.ctx, b.cancel = context.WithCancel(context.Background())
+	for i, c := range configs {
+		f := newForward(c)
+		f.before = b.stanzas[:i:i]
+		b.stanzas = append(b.stanzas, f)
+		b.targets = append(b.targets, newTargets(c))
+	}
+	return b
+}
+
+// shares says whether other plugins of the server block may answer names of the cluster.
+func (b *block) shares(is bool) {
+	for _, f := range b.stanzas {
+		f.shared = is
+	}
+}
+
+// start finds the upstreams of all stanzas before it begins with any: an error leaves nothing behind.
+func (b *block) start() error {
+	endpoints := make([][]endpoint, len(b.targets))
+	failures := make([]error, len(b.targets))
+	var all sync.WaitGroup
+	for i, t := range b.targets {
+		all.Go(func() { endpoints[i], failures[i] = t.first(b.ctx) })
+	}
+	all.Wait()
+	for _, err := range failures {
+		if err != nil {
+			return plugin.Error(pluginName, err)
+		}
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.stopped {
+		return nil
+	}
+	for i, f := range b.stanzas {
+		f.use(endpoints[i])
+		b.watches.Go(func() { b.targets[i].watch(b.ctx, f.use) })
+	}
+	reloads.started(b)
+	return nil
+}
+
+// stop ends everything that start has begun. It may be called without it, and again.
+func (b *block) stop() error {
+	b.cancel()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.stopped {
+		return nil
+	}
+	b.stopped = true
+	b.watches.Wait()
+	for _, f := range b.stanzas {
+		f.stop()
+	}
+	return nil
+}
+
+// reloads knows what has started since a reload began. The server does not stop that when another part of
+// the new configuration fails to start.
+var reloads reload
+
+type reload struct {
+	mu     sync.Mutex
+	blocks []*block
+}
+
+func (r *reload) begin() error { r.take(); return nil }
+
+func (r *reload) started(b *block) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.blocks = append(r.blocks, b)
+}
+
+// failed stops the new configuration. It is called once per block of the old one, and has nothing left to
+// do from the second time on.
+func (r *reload) failed() error {
+	for _, b := range r.take() {
+		_ = b.stop() // it never fails
+	}
+	return nil
+}
+
+func (r *reload) take() (blocks []*block) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	blocks, r.blocks = r.blocks, nil
+	return blocks
+}

@@ -1,0 +1,469 @@
+package forward
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	stdlog "log"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/coredns/caddy"
+)
+
+// parsed returns the targets of one stanza.
+func parsed(t *testing.T, text string) *targets {
+	t.Helper()
+	all, err := parse(caddy.NewTestController("dns", text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return newTargets(all[0])
+}
+
+// watched is what watch has told.
+type watched struct {
+	mu  sync.Mutex
+	all []string
+}
+
+func (w *watched) changed(endpoints []endpoint) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.all = append(w.all, addressesOf(endpoints))
+}
+
+// take returns what has been told since it was last called.
+func (w *watched) take() (all []string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	all, w.all = w.all, nil
+	return all
+}
+
+// follow begins to watch, in a bubble of its own time, and ends with the test.
+func follow(t *testing.T, tg *targets) *watched {
+	t.Helper()
+	w := new(watched)
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() { defer close(ended); tg.watch(ctx, w.changed) }()
+	t.Cleanup(func() { cancel(); <-ended })
+	synctest.Wait()
+	return w
+}
+
+// after lets time pass, and compares what has been told meanwhile.
+func (w *watched) after(t *testing.T, d time.Duration, want ...string) {
+	t.Helper()
+	time.Sleep(d)
+	synctest.Wait()
+	if got := w.take(); !slices.Equal(got, want) {
+		t.Errorf("told %q, want %q", got, want)
+	}
+}
+
+func wantFirst(t *testing.T, tg *targets, want string) {
+	t.Helper()
+	got, err := tg.first(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if addressesOf(got) != want {
+		t.Errorf("first upstreams %s, want %s", addressesOf(got), want)
+	}
+}
+
+func TestTargets_Fixed(t *testing.T) {
+	file := resolvConf(t, "nameserver 192.0.2.1\nnameserver 192.0.2.2\nnameserver fe80::1%eth0\nnameserver 2001:db8::1%eth0\n")
+	for _, c := range []struct{ to, want string }{
+		{"192.0.2.1 192.0.2.1:53 dns://192.0.2.1", "192.0.2.1:53"},
+		{"192.0.2.2 192.0.2.1 192.0.2.2", "192.0.2.2:53, 192.0.2.1:53"},
+		{"192.0.2.1%a 192.0.2.1%b", "192.0.2.1:53"},
+		{"192.0.2.1 tls://192.0.2.1 quic://192.0.2.1 https://192.0.2.1", "192.0.2.1:53, 192.0.2.1:853, 192.0.2.1:853, 192.0.2.1:443"},
+		{"tls://192.0.2.1%a tls://192.0.2.1%A tls://192.0.2.1%b tls://192.0.2.1", "192.0.2.1:853, 192.0.2.1:853, 192.0.2.1:853"},
+		{"2001:db8::1 [2001:DB8:0:0::1]:53", "[2001:db8::1]:53"},
+		{"192.0.2.2 " + file, "192.0.2.2:53, 192.0.2.1:53, [fe80::1%eth0]:53, [2001:db8::1]:53"},
+		{"tls://" + file, "192.0.2.1:853, 192.0.2.2:853, [fe80::1%eth0]:853, [2001:db8::1]:853"},
+	} {
+		t.Run(c.to, func(t *testing.T) { wantFirst(t, parsed(t, "forward . "+c.to), c.want) })
+	}
+}
+
+// TestTargets_Nothing: where nothing can change, watching ends at once.
+func TestTargets_Nothing(t *testing.T) {
+	tg := parsed(t, "forward . 192.0.2.1")
+	wantFirst(t, tg, "192.0.2.1:53")
+	tg.watch(t.Context(), func([]endpoint) { t.Error("told of a change") })
+}
+
+func TestTargets_TooMany(t *testing.T) {
+	text := ""
+	for i := range 20 {
+		text += fmt.Sprintf("nameserver 192.0.2.%d\n", i+1)
+	}
+	got, err := parsed(t, "forward . 192.0.2.3 "+resolvConf(t, text)).first(t.Context())
+	if err != nil || len(got) != 15 || got[0].address != "192.0.2.3:53" || got[14].address != "192.0.2.15:53" {
+		t.Errorf("upstreams %s, %v", addressesOf(got), err)
+	}
+}
+
+// TestTargets_FileChanges: a file is read again whatever happens to it.
+func TestTargets_FileChanges(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		path := resolvConf(t, "nameserver 192.0.2.1\n")
+		write := func(name, text string) {
+			t.Helper()
+			if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		tg := parsed(t, "forward . "+path+" 192.0.2.9")
+		wantFirst(t, tg, "192.0.2.1:53, 192.0.2.9:53")
+		w := follow(t, tg)
+		w.after(t, time.Minute)
+
+		write(path, "nameserver 192.0.2.2\nnameserver 192.0.2.3\n") // in place
+		w.after(t, 6*time.Second, "192.0.2.2:53, 192.0.2.3:53, 192.0.2.9:53")
+
+		write(path+".new", "nameserver 192.0.2.4\n") // another file takes its place
+		if err := os.Rename(path+".new", path); err != nil {
+			t.Fatal(err)
+		}
+		w.after(t, 6*time.Second, "192.0.2.4:53, 192.0.2.9:53")
+
+		for _, broken := range []string{"", "# nothing\n", "nameserver dns.example\n"} {
+			write(path, broken)
+			w.after(t, time.Minute)
+		}
+		if err := os.Remove(path); err != nil {
+			t.Fatal(err)
+		}
+		w.after(t, time.Minute)
+		if err := os.Mkdir(path, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		w.after(t, time.Minute)
+		if err := os.Remove(path); err != nil {
+			t.Fatal(err)
+		}
+		write(path, "nameserver 192.0.2.4\n") // what it was
+		w.after(t, time.Minute)
+		write(path, "nameserver 192.0.2.9\n") // one that is there already
+		w.after(t, time.Minute, "192.0.2.9:53")
+	})
+}
+
+// TestTargets_LinkChanges: a file is reached through links, as in a mounted ConfigMap.
+func TestTargets_LinkChanges(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		dir := t.TempDir()
+		for version, server := range map[string]string{"v1": "192.0.2.1", "v2": "192.0.2.2"} {
+			if err := os.Mkdir(filepath.Join(dir, version), 0o700); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(filepath.Join(dir, version, "resolv.conf"), []byte("nameserver "+server+"\n"), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		link := func(to, name string) {
+			t.Helper()
+			if err := os.Symlink(to, filepath.Join(dir, "new")); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.Rename(filepath.Join(dir, "new"), filepath.Join(dir, name)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		link("v1", "..data")
+		link("..data/resolv.conf", "resolv.conf")
+		tg := parsed(t, "forward . "+filepath.Join(dir, "resolv.conf"))
+		wantFirst(t, tg, "192.0.2.1:53")
+		w := follow(t, tg)
+		w.after(t, 6*time.Second)
+		link("v2", "..data")
+		w.after(t, 6*time.Second, "192.0.2.2:53")
+		link("nowhere", "..data")
+		w.after(t, time.Minute)
+		link("v1", "..data")
+		w.after(t, 6*time.Second, "192.0.2.1:53")
+	})
+}
+
+// TestTargets_HalfWritten: what a file says for a moment only is not taken.
+func TestTargets_HalfWritten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		path := resolvConf(t, "nameserver 192.0.2.1\n")
+		tg := parsed(t, "forward . "+path)
+		wantFirst(t, tg, "192.0.2.1:53")
+		w := follow(t, tg)
+		if err := os.WriteFile(path, []byte("nameserver 192.0.2.1"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		w.after(t, time.Second)
+		if err := os.WriteFile(path, []byte("nameserver 192.0.2.12\nnameserver 192.0."), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		w.after(t, 4*time.Second+100*time.Millisecond) // it has been read once
+		if err := os.WriteFile(path, []byte("nameserver 192.0.2.12\nnameserver 192.0.2.13\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		w.after(t, time.Second, "192.0.2.12:53, 192.0.2.13:53")
+	})
+}
+
+// TestTargets_EmptyAtFirst: a file without servers is no error beside others, and counts once it has some.
+func TestTargets_EmptyAtFirst(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		path := resolvConf(t, "")
+		tg := parsed(t, "forward . "+path+" 192.0.2.9")
+		wantFirst(t, tg, "192.0.2.9:53")
+		w := follow(t, tg)
+		if err := os.WriteFile(path, []byte("nameserver 192.0.2.1\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		w.after(t, 6*time.Second, "192.0.2.1:53, 192.0.2.9:53")
+	})
+}
+
+// hosts answers lookups in a test.
+type hosts struct {
+	mu      sync.Mutex
+	answers map[string]addresses
+	errs    map[string]error
+	asked   []time.Time
+}
+
+var errTemporary = errors.New("SERVFAIL")
+
+// set makes name have addresses, or an error where there are none.
+func (h *hosts) set(name string, err error, list ...string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	var a addresses
+	for _, text := range list {
+		a.found = append(a.found, netip.MustParseAddr(text))
+	}
+	if h.answers == nil {
+		h.answers, h.errs = map[string]addresses{}, map[string]error{}
+	}
+	h.answers[name], h.errs[name] = a, err
+}
+
+func (h *hosts) lookup(_ context.Context, name string) (addresses, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.asked = append(h.asked, time.Now())
+	a, ok := h.answers[name]
+	if !ok {
+		return a, errNoHost
+	}
+	return a, h.errs[name]
+}
+
+func TestTargets_HostChanges(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := new(hosts)
+		h.set("a.example.", nil, "192.0.2.1", "192.0.2.2", "2001:db8::1")
+		tg := parsed(t, "forward . a.example:5353 192.0.2.9")
+		tg.lookup = h.lookup
+		wantFirst(t, tg, "192.0.2.1:5353, 192.0.2.2:5353, [2001:db8::1]:5353, 192.0.2.9:53")
+		w := follow(t, tg)
+		h.set("a.example.", nil, "2001:db8::1", "192.0.2.2", "192.0.2.1") // in another order
+		w.after(t, 2*time.Minute)
+		h.set("a.example.", nil, "192.0.2.3", "192.0.2.2")
+		w.after(t, 34*time.Second, "192.0.2.2:5353, 192.0.2.3:5353, 192.0.2.9:53")
+		for _, err := range []error{errTemporary, errNoHost} {
+			h.set("a.example.", err)
+			w.after(t, 2*time.Minute)
+		}
+		h.set("a.example.", nil, "192.0.2.4")
+		w.after(t, 34*time.Second, "192.0.2.4:5353, 192.0.2.9:53")
+	})
+}
+
+// TestTargets_Interval: lookups are 30 s apart, and a little more.
+func TestTargets_Interval(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := new(hosts)
+		h.set("a.example.", nil, "192.0.2.1")
+		tg := parsed(t, "forward . a.example")
+		tg.lookup = h.lookup
+		wantFirst(t, tg, "192.0.2.1:53")
+		follow(t, tg).after(t, 20*time.Minute)
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		if len(h.asked) < 36 || len(h.asked) > 41 {
+			t.Errorf("%d lookups in 20 minutes", len(h.asked))
+		}
+		different := map[time.Duration]bool{}
+		for i, at := range h.asked[1:] {
+			apart := at.Sub(h.asked[i])
+			different[apart] = true
+			if apart < 30*time.Second || apart > 33*time.Second {
+				t.Errorf("lookup %d came %s after the one before", i+1, apart)
+			}
+		}
+		if len(different) < 5 {
+			t.Errorf("the times between are %v", different)
+		}
+	})
+}
+
+// TestTargets_HostLater: a host that can't be looked up at start is asked for again, more and more slowly,
+// and the others work meanwhile.
+func TestTargets_HostLater(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := new(hosts)
+		h.set("a.example.", errTemporary)
+		tg := parsed(t, "forward . a.example 192.0.2.9")
+		tg.lookup = h.lookup
+		wantFirst(t, tg, "192.0.2.9:53")
+		begin := time.Now()
+		w := follow(t, tg)
+		w.after(t, 121*time.Second)
+		h.mu.Lock()
+		var times []time.Duration
+		for _, at := range h.asked {
+			times = append(times, at.Sub(begin))
+		}
+		h.mu.Unlock()
+		s := time.Second
+		if want := []time.Duration{0, s, 3 * s, 7 * s, 15 * s, 31 * s, 61 * s, 91 * s, 121 * s}; !slices.Equal(times, want) {
+			t.Errorf("lookups at %v, want %v", times, want)
+		}
+		h.set("a.example.", errNoHost) // it can't end the start any more
+		w.after(t, time.Minute)
+		h.set("a.example.", nil, "192.0.2.1")
+		w.after(t, 30*time.Second, "192.0.2.1:53, 192.0.2.9:53")
+	})
+}
+
+// TestTargets_NoneAtFirst: there may be no upstream at all for a while.
+func TestTargets_NoneAtFirst(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := new(hosts)
+		h.set("a.example.", errTemporary)
+		tg := parsed(t, "forward . a.example")
+		tg.lookup = h.lookup
+		wantFirst(t, tg, "")
+		w := follow(t, tg)
+		h.set("a.example.", nil, "192.0.2.1")
+		w.after(t, time.Second, "192.0.2.1:53")
+	})
+}
+
+func TestTargets_NoSuchHost(t *testing.T) {
+	h := new(hosts)
+	h.set("a.example.", nil, "192.0.2.1")
+	tg := parsed(t, "\n\nforward . a.example 192.0.2.9 b.example")
+	tg.lookup = h.lookup
+	_, err := tg.first(t.Context())
+	const want = `Testfile:3 - Error during parsing: forward: "b.example" is no file, and as a host's name: there is no address of it`
+	if err == nil || err.Error() != want {
+		t.Errorf("error\n got %v\nwant %s", err, want)
+	}
+}
+
+// TestTargets_FirstIsBounded: the start waits five seconds at most, for all hosts together.
+func TestTargets_FirstIsBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		tg := parsed(t, "forward . a.example b.example c.example 192.0.2.9")
+		tg.lookup = func(ctx context.Context, _ string) (addresses, error) {
+			<-ctx.Done()
+			return addresses{}, ctx.Err()
+		}
+		begin := time.Now()
+		wantFirst(t, tg, "192.0.2.9:53")
+		if took := time.Since(begin); took != 5*time.Second {
+			t.Errorf("it took %s", took)
+		}
+	})
+}
+
+// TestTargets_Stop: a lookup that hangs does not hold up the end.
+func TestTargets_Stop(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := new(hosts)
+		h.set("a.example.", nil, "192.0.2.1")
+		tg := parsed(t, "forward . a.example "+resolvConf(t, "nameserver 192.0.2.2\n"))
+		tg.lookup = h.lookup
+		wantFirst(t, tg, "192.0.2.1:53, 192.0.2.2:53")
+		tg.lookup = func(ctx context.Context, _ string) (addresses, error) {
+			<-ctx.Done()
+			return addresses{}, ctx.Err()
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan struct{})
+		go func() { defer close(ended); tg.watch(ctx, func([]endpoint) { t.Error("told of a change") }) }()
+		time.Sleep(time.Minute)
+		begin := time.Now()
+		cancel()
+		<-ended
+		if took := time.Since(begin); took != 0 {
+			t.Errorf("it took %s to end", took)
+		}
+	})
+}
+
+// logged returns what is logged meanwhile.
+func logged(t *testing.T, do func()) string {
+	t.Helper()
+	var text bytes.Buffer
+	stdlog.SetOutput(&text)
+	defer stdlog.SetOutput(os.Stderr)
+	do()
+	return text.String()
+}
+
+// TestTargets_SaidOnce: trouble is in the log once, and when it is over.
+func TestTargets_SaidOnce(t *testing.T) {
+	n := &named{target: target{text: "a.example"}, endpoints: []endpoint{plain("192.0.2.1:53")}}
+	said := logged(t, func() {
+		n.recovered()
+		n.failed(errTemporary)
+		n.failed(errNoHost)
+		n.recovered()
+		n.recovered()
+	})
+	if strings.Count(said, "\n") != 2 || !strings.Contains(said, "upstreams of a.example: SERVFAIL; still asked are 192.0.2.1:53 until that is better\n") ||
+		!strings.Contains(said, "upstreams of a.example are found again\n") {
+		t.Errorf("logged:\n%s", said)
+	}
+}
+
+func TestAddresses_After(t *testing.T) {
+	list := func(texts ...string) (all []netip.Addr) {
+		for _, text := range texts {
+			all = append(all, netip.MustParseAddr(text))
+		}
+		return all
+	}
+	for _, c := range []struct {
+		name                string
+		before, found, want []netip.Addr
+		unknown             [2]bool
+	}{
+		{"first", nil, list("192.0.2.1", "::1"), list("192.0.2.1", "::1"), [2]bool{}},
+		{"the order stays", list("192.0.2.1", "192.0.2.2"), list("192.0.2.2", "192.0.2.1"), list("192.0.2.1", "192.0.2.2"), [2]bool{}},
+		{"one goes, one comes", list("192.0.2.1", "192.0.2.2"), list("192.0.2.3", "192.0.2.2"), list("192.0.2.2", "192.0.2.3"), [2]bool{}},
+		{"a family that is gone", list("192.0.2.1", "::1"), list("192.0.2.1"), list("192.0.2.1"), [2]bool{}},
+		{"IPv6 is not known", list("192.0.2.1", "::1"), list("192.0.2.2"), list("::1", "192.0.2.2"), [2]bool{false, true}},
+		{"IPv4 is not known", list("192.0.2.1", "::1"), list("::2"), list("192.0.2.1", "::2"), [2]bool{true, false}},
+		{"twice", nil, list("192.0.2.1", "192.0.2.1"), list("192.0.2.1"), [2]bool{}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			if got := (addresses{found: c.found, unknown: c.unknown}).after(c.before); !slices.Equal(got, c.want) {
+				t.Errorf("addresses %v, want %v", got, c.want)
+			}
+		})
+	}
+}

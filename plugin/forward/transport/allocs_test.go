@@ -1,0 +1,70 @@
+package transport
+
+import (
+	"testing"
+	"time"
+)
+
+// What a round trip over a warm connection may allocate, as measured: the call and its answer, its place on
+// the connection, and for UDP the goroutine's query. The server of the test allocates nothing then.
+const (
+	roundTripTCP = 4
+	roundTripUDP = 8
+)
+
+func TestAllocations(t *testing.T) {
+	tcp := newBed(t, serving(t, func(c *session) {
+		buf := make([]byte, 512)
+		for {
+			n, err := c.Read(buf)
+			if err != nil {
+				return
+			}
+			buf[4] |= 0x80 // behind the length
+			if _, err := c.Write(buf[:n]); err != nil {
+				return
+			}
+		}
+	}), 100, 2)
+	tcp.tick = time.Hour // looking after connections is no part of a round trip
+	s := newUDPServer(t)
+	udp := newDatagrams(t, s)
+	stop := make(chan struct{})
+	defer close(stop)
+	go func() {
+		for {
+			select {
+			case p := <-s.packets:
+				p.query[2] |= 0x80
+				if _, err := s.WriteToUDP(p.query, p.from); err != nil {
+					return
+				}
+			case <-stop:
+				return
+			}
+		}
+	}()
+	for _, c := range []struct {
+		name  string
+		by    Carrier
+		limit float64
+	}{
+		{"TCP", tcp.Pool, roundTripTCP},
+		{"UDP", udp, roundTripUDP + 4}, // of the test's server
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			query := question(t, "www.example.")
+			done := make(chan *Call, 1)
+			if n := testing.AllocsPerRun(500, func() {
+				c.by.Send(&Call{Query: query, Deadline: time.Now().Add(soon), Done: done})
+				if call := <-done; call.Err != nil {
+					t.Error(call.Err)
+				}
+			}); n > c.limit {
+				t.Errorf("%v allocations, the limit is %v", n, c.limit)
+			} else {
+				t.Logf("%v allocations", n)
+			}
+		})
+	}
+}

@@ -1,0 +1,52 @@
+package transport
+
+import (
+	"context"
+	"sync"
+)
+
+// Func carries queries by a function that waits for the answer, which it has checked.
+type Func struct {
+	// Exchange returns the answer to a packed query.
+	Exchange func(ctx context.Context, query []byte) ([]byte, error)
+	// Closed is called by Close.
+	Closed func()
+
+	mu      sync.Mutex
+	cancels map[*Call]context.CancelFunc
+}
+
+// Send implements Carrier.
+func (f *Func) Send(call *Call) {
+	ctx, cancel := context.WithDeadline(context.Background(), call.Deadline)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.cancels == nil {
+		f.cancels = map[*Call]context.CancelFunc{}
+	}
+	f.cancels[call] = cancel
+	go func() {
+		defer cancel()
+		reply, err := f.Exchange(ctx, call.Query)
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		delete(f.cancels, call)
+		call.finish(reply, err)
+	}()
+}
+
+// Cancel implements Carrier.
+func (f *Func) Cancel(call *Call) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	call.ended = true
+	if cancel := f.cancels[call]; cancel != nil {
+		cancel()
+	}
+}
+
+// Late implements Carrier. Nothing follows for others.
+func (f *Func) Late(*Call) {}
+
+// Close implements Carrier.
+func (f *Func) Close() { f.Closed() }

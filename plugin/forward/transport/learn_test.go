@@ -1,0 +1,689 @@
+package transport
+
+import (
+	"errors"
+	"net"
+	"os"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// closing serves connections that end after some answers.
+func closing(answers int, how func(*session)) func(*session) {
+	return func(c *session) {
+		for range answers {
+			q := c.next()
+			if q == nil || !c.say(answer(q)) {
+				return
+			}
+		}
+		how(c)
+	}
+}
+
+// halfway writes the beginning of a frame.
+func halfway(c *session) {
+	_, _ = c.Write([]byte{0, 50, 1, 2, 3})
+	c.close()
+}
+
+// Every call is answered by servers that close their connections, however they do it.
+func TestServersThatClose(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		answers int
+		how     func(*session)
+		most    int32 // connections at once
+		says    string
+	}{
+		{"after each answer", 1, (*session).close, 300, "closes connections after one answer"},
+		{"after each answer with a reset", 1, (*session).reset, 300, "closes connections after one answer"},
+		{"after each answer in a frame", 1, halfway, 300, "closes connections after one answer"},
+		{"after 2 answers", 2, (*session).close, 300, "closes connections after 2 answers"},
+		{"after 20 answers", 20, (*session).close, 2 * 1000 / 20, "closes connections after 20 answers"},
+		{"after 20 answers with a reset", 20, (*session).reset, 2 * 1000 / 20, "closes connections after 20 answers"},
+		{"after 20 answers in a frame", 20, halfway, 2 * 1000 / 20, "closes connections after 20 answers"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			b := newBed(t, serving(t, closing(c.answers, c.how)), 1000, 2)
+			for round := range 3 {
+				allAnswered(b.sendAll(300, letters(round)))
+			}
+			b.heardThat(c.says)
+			// What a server has closed and what this side has not yet seen closed may be counted for a moment.
+			if n := b.most.Load(); n > c.most+8 {
+				t.Errorf("%d connections at once", n)
+			}
+		})
+	}
+}
+
+// An answer that came before a reset is taken, though nothing can be written any more.
+func TestAnswerBeforeReset(t *testing.T) {
+	t.Parallel()
+	var firsts atomic.Int32
+	s := serving(t, func(c *session) {
+		q := c.next()
+		if q == nil {
+			return
+		}
+		if nameOf(q) == "first.example." {
+			firsts.Add(1)
+		}
+		c.say(answer(q))
+		c.reset()
+	})
+	const rounds = 200
+	for range rounds {
+		b := newBed(t, s, 1000, 1)
+		first := b.send("first.example.")
+		var others []*sent
+		for len(first.done) == 0 && len(others) < 100 {
+			others = append(others, b.send("other.example."))
+			time.Sleep(10 * time.Microsecond)
+		}
+		first.answered()
+		for _, o := range others {
+			b.Cancel(o.Call)
+		}
+		b.Pool.Close()
+		b.gone()
+	}
+	if n := firsts.Load(); n != rounds {
+		t.Errorf("%d of %d queries were sent again though their answers had come", n-rounds, rounds)
+	}
+}
+
+// From servers that never answer, calls come back with an error, after few connections.
+func TestServersThatCloseAtOnce(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		serve func(*session)
+	}{
+		{"at once", func(*session) {}},
+		{"at once with a reset", (*session).reset},
+		{"after a query", func(c *session) { c.next() }},
+		{"after a query with a reset", func(c *session) {
+			c.next()
+			c.reset()
+		}},
+		{"in the middle of a frame", func(c *session) {
+			c.next()
+			halfway(c)
+		}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			b := newBed(t, serving(t, c.serve), 1000, 2)
+			all := b.sendAll(500, "n")
+			for _, s := range all {
+				if err := s.fails(); !errors.Is(err, errClosed) && !refused(err) {
+					t.Fatalf("error %v", err)
+				}
+			}
+			// When the last of many fails, some may be under way: those that are shared, and those for one query.
+			if n := b.dials.Load(); n > manyFruitless+someConnections+maxEscapes {
+				t.Errorf("%d connections for 500 calls", n)
+			}
+			if n := number(b.Metrics.Single); n > 1 {
+				t.Errorf("%d changes to one query per connection", n)
+			}
+		})
+	}
+}
+
+// A call is lost with few connections that have brought answers to others, and not before.
+func TestMoves(t *testing.T) {
+	t.Parallel()
+	b := newBed(t, newServer(t), 1000, 1)
+	unlucky := b.send("unlucky.example.")
+	for i := range 2 {
+		unlucky.notBack()
+		one := b.accept()
+		one.query()
+		for range 3 + i { // never the same number, so that nothing is learnt
+			s := b.send("lucky.example.")
+			one.say(answer(one.query()))
+			s.answered()
+		}
+		one.close()
+	}
+	own := b.accept() // which no other shares, since it may be this query that the server minds
+	own.query()
+	s := b.send("lucky.example.")
+	one := b.accept()
+	one.say(answer(one.query()))
+	s.answered()
+	own.close()
+	if err := unlucky.fails(); !errors.Is(err, errClosed) {
+		t.Errorf("error %v", err)
+	}
+}
+
+// singleUntil is how long there is one query per connection from now on, in whole minutes.
+func (b *bed) minutes() int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return int(b.singleUntil.Sub(b.now()).Round(time.Minute) / time.Minute)
+}
+
+func TestOneQueryPerConnection(t *testing.T) {
+	t.Parallel()
+	b := newBed(t, newServer(t), 100, 2)
+	b.single, b.maxSingle = 10*time.Minute, 60*time.Minute
+	b.hold = b.single
+	closes := func() {
+		t.Helper()
+		first, second := b.send("first.example."), b.send("second.example.")
+		one := b.accept()
+		q := one.query()
+		if next := one.query(); nameOf(q) != first.name || nameOf(next) != second.name {
+			t.Fatalf("%s and %s came on one connection", nameOf(q), nameOf(next))
+		}
+		one.say(answer(q))
+		one.close()
+		first.answered()
+		two := b.accept()
+		two.say(answer(two.query()))
+		two.close()
+		second.answered()
+		eventually(t, "no connection is left", func() bool { return b.connsNow() == 0 })
+	}
+	for i, want := range []int{10, 20, 40, 60, 60} {
+		closes()
+		if got := b.minutes(); got != want {
+			t.Fatalf("time %d: for %d minutes, want %d", i, got, want)
+		}
+		if got := number(b.Metrics.Single); got != i+1 {
+			t.Errorf("time %d: %d changes counted", i, got)
+		}
+		// Meanwhile each has a connection of its own, which takes no second query.
+		all := b.sendAll(5, "single")
+		for range all {
+			one := b.accept()
+			one.say(answer(one.query()))
+			one.close()
+		}
+		allAnswered(all)
+		b.clock.skip(time.Duration(want)*time.Minute - 10*time.Second)
+		early := b.sendAll(2, "early")
+		for range early {
+			one := b.accept()
+			one.say(answer(one.query()))
+			one.close()
+		}
+		allAnswered(early)
+		eventually(t, "no connection is left", func() bool { return b.connsNow() == 0 })
+		b.clock.skip(20 * time.Second)
+	}
+	// After a long time without, it begins with the shortest again.
+	b.clock.skip(2 * time.Hour)
+	closes()
+	if got := b.minutes(); got != 10 {
+		t.Errorf("after a long time: for %d minutes, want 10", got)
+	}
+}
+
+// While there is one query per connection, the connections are bounded, and used again if the server lets
+// them be.
+func TestOneQueryPerConnectionIsBounded(t *testing.T) {
+	t.Parallel()
+	b := newBed(t, newServer(t), 100, 2)
+	b.mu.Lock()
+	b.oneQuery(0, "is told to")
+	b.mu.Unlock()
+	const most = maxSingleConnections
+	all := b.sendAll(most+100, "n")
+	if n := b.waitingNow(); n != 100 {
+		t.Errorf("%d calls wait, want 100", n)
+	}
+	var end sync.WaitGroup
+	for range most {
+		one := b.accept()
+		end.Go(func() { echo(one) })
+	}
+	allAnswered(all)
+	if n := b.accepted.Load(); n != most {
+		t.Errorf("%d connections, want %d", n, most)
+	}
+	b.clock.skip(31 * time.Second) // it is over, and the rest not wanted
+	becomes(t, "connections", b.Metrics.Connections, 2)
+	b.Pool.Close()
+	end.Wait()
+}
+
+func TestLimit(t *testing.T) {
+	t.Parallel()
+	b := newBed(t, newServer(t), 100, 2)
+	for range 2 {
+		all := b.sendAll(5, "n")
+		one := b.accept()
+		asked := one.queries(5)
+		for _, s := range all[:3] {
+			one.say(answer(asked[s.name]))
+		}
+		allAnswered(all[:3])
+		one.close()
+		two := b.accept()
+		asked = two.queries(2)
+		two.say(answer(asked[all[3].name]), answer(asked[all[4].name]))
+		allAnswered(all[3:])
+		b.mu.Lock()
+		for _, c := range b.conns {
+			b.leave(c) // so that how it ends says nothing
+		}
+		b.mu.Unlock()
+		two.end()
+	}
+	b.heardThat("closes connections after 3 answers")
+	// Connections get no more than that, also if the server does not close them.
+	var asked, open atomic.Int32
+	stop := make(chan struct{})
+	b.ended.Go(func() {
+		for {
+			select {
+			case <-stop:
+				return
+			case one := <-b.sessions:
+				b.ended.Go(func() {
+					n := int32(0)
+					for q := one.next(); q != nil; q = one.next() {
+						n++
+						asked.Store(max(asked.Load(), n))
+						open.Store(max(open.Load(), int32(number(b.Metrics.Connections))))
+						one.say(answer(q))
+					}
+				})
+			}
+		}
+	})
+	allAnswered(b.sendAll(100, "m"))
+	for i := range 10 {
+		b.send("o" + letters(i) + ".example.").answered()
+	}
+	close(stop)
+	if n := asked.Load(); n != 3 {
+		t.Errorf("%d queries on a connection, want 3", n)
+	}
+	if n := open.Load(); n > 2*100/3+2 { // some of which are being closed
+		t.Errorf("%d connections at once", n)
+	}
+	// It is tried again in the end.
+	b.clock.skip(b.maxSingle + time.Second)
+	eventually(t, "no connection is left", func() bool { return b.connsNow() == 0 })
+	all := b.sendAll(10, "p")
+	one := b.accept()
+	for range all {
+		one.say(answer(one.query()))
+	}
+	allAnswered(all)
+}
+
+// What a connection's end says of the server.
+func TestLearnFromClose(t *testing.T) {
+	reset := &net.OpError{Op: "read", Err: os.NewSyscallError("read", syscall.ECONNRESET)}
+	for _, c := range []struct {
+		name     string
+		answered []int // by the connections that end one after the other
+		waits    bool  // that others wait on them for answers
+		after    time.Duration
+		err      error
+		limit    int
+		single   bool
+	}{
+		{"one answer, others wait, once", []int{1}, true, 0, reset, 0, false},
+		{"one answer, others wait, twice", []int{1, 1}, true, 0, reset, 1, true},
+		{"one answer, others wait, twice, long after", []int{1, 1}, true, time.Second, reset, 0, false},
+		{"one answer, once", []int{1}, false, 0, reset, 0, false},
+		{"one answer, twice", []int{1, 1}, false, 0, reset, 1, true},
+		{"one answer, twice, long after", []int{1, 1}, false, time.Second, reset, 0, false},
+		{"no answer, twice", []int{0, 0}, true, 0, reset, 0, false},
+		{"no answer, again and again", []int{0, 0, 0}, true, 0, reset, 0, true},
+		{"no answer, nobody else waits", []int{0, 0, 0}, false, 0, reset, 0, false},
+		{"no answer, one in between", []int{0, 0, 5, 0, 0}, true, 0, reset, 0, false},
+		{"the same number twice", []int{7, 7}, true, 0, reset, 7, false},
+		{"different numbers", []int{7, 8, 7}, true, 0, reset, 0, false},
+		{"another number later", []int{7, 7, 9, 9}, true, 0, reset, 9, false},
+		{"closed here", []int{1, 1}, true, 0, net.ErrClosed, 0, false},
+		{"dead", []int{1, 1}, true, 0, &net.OpError{Op: "read", Err: os.NewSyscallError("read", syscall.ETIMEDOUT)}, 0, false},
+		{"cannot be written to", []int{1, 1}, true, 0, &net.OpError{Op: "write", Err: os.ErrDeadlineExceeded}, 0, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			b := newBed(t, newServer(t), 100, 1)
+			for _, n := range c.answered {
+				s := b.send("first.example.")
+				one := b.accept()
+				q := one.query()
+				if n > 0 {
+					one.say(answer(q))
+					s.answered()
+				}
+				b.mu.Lock()
+				ends := b.conns[0]
+				ends.answered = n
+				b.mu.Unlock()
+				var waits *sent
+				if c.waits {
+					waits = b.send("waits.example.")
+					one.query()
+				}
+				b.clock.skip(c.after)
+				b.lost(ends, c.err)
+				if n == 0 {
+					b.Cancel(s.Call)
+				}
+				if waits != nil {
+					b.Cancel(waits.Call)
+				}
+				b.mu.Lock()
+				for len(b.conns) > 0 { // where they went
+					b.leave(b.conns[0])
+				}
+				b.mu.Unlock()
+				becomes(t, "connections", b.Metrics.Connections, 0)
+				for len(b.sessions) > 0 {
+					<-b.sessions
+				}
+			}
+			b.mu.Lock()
+			defer b.mu.Unlock()
+			if b.limit != c.limit || (b.depth(b.now()) == 1) != c.single {
+				t.Errorf("limit %d, depth %d", b.limit, b.depth(b.now()))
+			}
+		})
+	}
+}
+
+// inOrder serves queries one after the other. Those whose name begins with slow take until they may end, and
+// copies of them, which came later, a little longer.
+func inOrder(end <-chan struct{}) func(*session) {
+	var seen sync.Map
+	return func(c *session) {
+		for q := c.next(); q != nil; q = c.next() {
+			if name := nameOf(q); name[:4] == "slow" {
+				_, again := seen.LoadOrStore(name, true)
+				<-end
+				if again {
+					time.Sleep(50 * time.Millisecond)
+				}
+			}
+			if !c.say(answer(q)) {
+				return
+			}
+		}
+	}
+}
+
+func TestInOrderServer(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		warm  bool // there was an answer before
+		slow  int
+		fast  int
+		moved int
+	}{
+		{"one slow query", true, 1, 200, 200},
+		{"one slow query on a new connection", false, 1, 200, 200},
+		{"two slow queries", true, 2, 200, 200},
+		{"one behind a slow query", true, 1, 1, 1},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			end := make(chan struct{})
+			b := newBed(t, serving(t, inOrder(end)), 1000, 2)
+			b.stall, b.maxStall = 100*time.Millisecond, 100*time.Millisecond
+			if c.warm {
+				b.send("warm.example.").answered()
+			}
+			slow := b.sendAll(c.slow, "slow")
+			fast := b.sendAll(c.fast, "fast")
+			allAnswered(fast)
+			for _, s := range slow {
+				s.notBack()
+			}
+			if n := b.accepted.Load(); n > int32(c.slow)+4 { // it may be the host that is slow
+				t.Errorf("%d connections", n)
+			}
+			close(end)
+			allAnswered(slow)
+			b.heardThat("works on one query of a connection at a time")
+			if n := number(b.Metrics.Single); n != 1 {
+				t.Errorf("%d changes to one query per connection", n)
+			}
+			// Then they are answered at once.
+			after := b.sendAll(100, "after")
+			allAnswered(after)
+			b.Pool.Close()
+			b.gone() // those that confirmed it, too
+		})
+	}
+}
+
+// A server that answers in any order is never asked twice once it has shown it.
+func TestOutOfOrderServer(t *testing.T) {
+	t.Parallel()
+	b := newBed(t, newServer(t), 100, 2)
+	all := b.sendAll(20, "n")
+	one := b.accept()
+	asked := one.queries(20)
+	one.say(answer(asked[all[1].name]), answer(asked[all[0].name]))
+	all[1].answered()
+	all[0].answered()
+	b.mu.Lock()
+	b.stall, b.maxStall = 5*time.Millisecond, 5*time.Millisecond
+	b.mu.Unlock()
+	time.Sleep(50 * time.Millisecond)
+	for _, s := range all[2:] {
+		one.say(answer(asked[s.name]))
+		s.answered()
+	}
+	if n := b.accepted.Load(); n != 1 {
+		t.Errorf("%d connections, want 1", n)
+	}
+	if n := number(b.Metrics.Depth.(depths)); n != 20 {
+		t.Errorf("%d queries were sent, want 20", n)
+	}
+	// After a long time it may be another server.
+	b.clock.skip(b.maxSingle + time.Second)
+	eventually(t, "no connection is left", func() bool { return b.connsNow() == 0 })
+	again := b.sendAll(2, "again")
+	b.accept().queries(2)
+	b.accept().query()
+	b.Cancel(again[0].Call)
+	b.Cancel(again[1].Call)
+}
+
+// A server that is slow with all queries for a while is not taken for one that answers in order, if the
+// answers that come in the end come in another order.
+func TestSlowServer(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		order []int // of the first connection's answers
+		given bool  // up the slowest meanwhile
+		want  int   // changes to one query per connection
+	}{
+		{"in order", []int{0, 1, 2, 3}, false, 1},
+		{"the slowest later", []int{1, 0, 2, 3}, false, 0},
+		{"the slowest last", []int{1, 2, 3, 0}, false, 0},
+		{"in order, the slowest is given up", []int{0, 1, 2, 3}, true, 1},
+		{"the slowest is given up and late", []int{1, 2, 3, 0}, true, 0},
+		{"the slowest is given up and never comes", []int{1, 2, 3}, true, 0},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			b := newBed(t, newServer(t), 100, 2)
+			b.stall, b.maxStall = 5*time.Millisecond, 5*time.Millisecond
+			warm := b.send("warm.example.")
+			one := b.accept()
+			one.say(answer(one.query()))
+			warm.answered()
+			all := b.sendAll(4, "n")
+			asked := one.queries(4)
+			two := b.accept()
+			q := two.query() // a copy of the newest
+			if nameOf(q) != all[3].name {
+				t.Fatalf("a copy of %s, want %s", nameOf(q), all[3].name)
+			}
+			b.mu.Lock()
+			b.stall, b.maxStall = time.Hour, time.Hour // no more copies
+			b.mu.Unlock()
+			two.say(answer(q))
+			two.say(answer(two.query())) // those between
+			two.say(answer(two.query()))
+			allAnswered(all[1:])
+			if c.given {
+				b.Cancel(all[0].Call)
+			}
+			for i, n := range c.order {
+				one.say(answer(asked[all[n].name]))
+				eventually(t, "it is read", func() bool {
+					late := i + 1
+					if !c.given && indexOf(c.order, 0) <= i {
+						late--
+					}
+					return number(b.Metrics.Late) >= min(late, 3) // then it may be closed
+				})
+			}
+			if !c.given {
+				all[0].answered()
+			}
+			if n := number(b.Metrics.Single); n != c.want {
+				t.Errorf("%d changes to one query per connection, want %d", n, c.want)
+			}
+			two.close()
+			one.close()
+		})
+	}
+}
+
+func indexOf(all []int, n int) int {
+	for i, m := range all {
+		if m == n {
+			return i
+		}
+	}
+	return len(all)
+}
+
+// A connection that is dead leads to few copies of queries, and not to one query per connection. Those on
+// it are answered by another.
+func TestDeadConnection(t *testing.T) {
+	t.Parallel()
+	b := newBed(t, newServer(t), 100, 2)
+	b.stall, b.maxStall = 5*time.Millisecond, 5*time.Millisecond
+	warm := b.send("warm.example.")
+	dead := b.accept()
+	dead.say(answer(dead.query()))
+	warm.answered()
+	all := b.sendAll(20, "n")
+	dead.queries(20)
+	other := b.accept()
+	b.mu.Lock()
+	b.stall, b.maxStall = time.Hour, time.Hour // the other is not dead
+	b.mu.Unlock()
+	b.ended.Go(func() {
+		for one := other; one != nil; one = <-b.sessions {
+			b.ended.Go(func() { echo(one) })
+		}
+	})
+	allAnswered(all)
+	allAnswered(b.sendAll(20, "m"))
+	if n := number(b.Metrics.Single); n != 0 {
+		t.Errorf("%d changes to one query per connection", n)
+	}
+	b.clock.skip(10 * time.Second) // nothing more is expected of it
+	dead.end()
+}
+
+// Copies of queries are few as long as nothing comes: each is of another query, by another connection if there
+// may be one.
+func TestCanariesAreBounded(t *testing.T) {
+	for _, c := range []struct {
+		name              string
+		connections, made int
+	}{{"on one connection", 2, 1}, {"on several", 10, maxCanaries}} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			b := newBed(t, newServer(t), 100, c.connections)
+			b.stall, b.maxStall = time.Millisecond, time.Millisecond
+			all := b.sendAll(50, "n")
+			b.accept().queries(50)
+			copied := map[string]bool{}
+			for range c.made {
+				other := b.accept()
+				for range maxCanaries / c.made {
+					copied[nameOf(other.query())] = true
+				}
+			}
+			time.Sleep(50 * time.Millisecond)
+			if n := number(b.Metrics.Depth.(depths)); n != 50+maxCanaries || len(copied) != maxCanaries {
+				t.Errorf("%d copies of %d queries", n-50, len(copied))
+			}
+			if n := int(b.accepted.Load()); n != 1+c.made {
+				t.Errorf("%d connections", n)
+			}
+			if copied[all[0].name] {
+				t.Error("a copy of the oldest, which may be the slow one")
+			}
+			for _, s := range all {
+				s.notBack()
+				b.Cancel(s.Call)
+			}
+		})
+	}
+}
+
+// A query whose copy is lost with its connection waits on the other, and the other way round.
+func TestLostCanary(t *testing.T) {
+	for _, name := range []string{"the copy's connection is lost", "the silent connection is lost", "both are lost", "the copy's answer is wrong"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := newBed(t, newServer(t), 100, 2)
+			b.stall, b.maxStall = 5*time.Millisecond, time.Hour
+			first, second := b.send("first.example."), b.send("second.example.")
+			one := b.accept()
+			asked := one.queries(2)
+			two := b.accept()
+			q := two.query()
+			b.mu.Lock()
+			b.stall = time.Hour
+			b.mu.Unlock()
+			switch name {
+			case "the copy's connection is lost":
+				two.close()
+				becomes(t, "connections", b.Metrics.Connections, 1)
+				one.say(answer(asked[second.name]), answer(asked[first.name]))
+			case "the silent connection is lost":
+				one.close()
+				becomes(t, "connections", b.Metrics.Connections, 1)
+				two.say(answer(q))
+				two.say(answer(two.query()))
+			case "both are lost":
+				one.close()
+				becomes(t, "connections", b.Metrics.Connections, 1)
+				two.close()
+				for range 2 { // the one that was on both has one for itself
+					c := b.accept()
+					c.say(answer(c.query()))
+				}
+				first.answered()
+				second.answered()
+				return
+			case "the copy's answer is wrong":
+				two.say(q)
+				becomes(t, "dropped", b.Metrics.DroppedMalformed, 1)
+				one.say(answer(asked[second.name]), answer(asked[first.name]))
+			}
+			first.answered()
+			second.answered()
+			if n := number(b.Metrics.InFlight); n != 0 {
+				t.Errorf("%d on their way", n)
+			}
+		})
+	}
+}

@@ -1,0 +1,1041 @@
+package transport
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"slices"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/miekg/dns"
+)
+
+func TestPipelining(t *testing.T) {
+	t.Parallel()
+	b := newBed(t, newServer(t), 100, 2)
+	all := b.sendAll(300, "n")
+	first, second := b.accept(), b.accept()
+	asked := []map[string][]byte{first.queries(100), second.queries(100)}
+	if asked[0][all[0].name] == nil { // they are made at the same time
+		first, second = second, first
+		slices.Reverse(asked)
+	}
+	if n := b.waitingNow(); n != 100 {
+		t.Errorf("%d calls wait, want 100", n)
+	}
+	if n := number(b.Metrics.InFlight); n != 200 {
+		t.Errorf("%d on their way, want 200", n)
+	}
+	for i, s := range all[:200] {
+		if asked[i/100][s.name] == nil {
+			t.Fatalf("call %d is not on connection %d", i, i/100)
+		}
+	}
+	// Each answer makes room for the call that has waited longest.
+	var later [][]byte
+	order := rand.New(rand.NewPCG(1, 2)).Perm(100)
+	for i, n := range order {
+		s := all[n]
+		first.say(answer(asked[0][s.name]))
+		s.answered()
+		q := first.query()
+		if want := all[200+i]; nameOf(q) != want.name {
+			t.Fatalf("after %d answers came %s, want %s", i+1, nameOf(q), want.name)
+		}
+		later = append(later, answer(q))
+	}
+	first.say(later...)
+	allAnswered(all[200:])
+	for i := 199; i >= 100; i-- {
+		second.say(answer(asked[1][all[i].name]))
+	}
+	allAnswered(all[100:200])
+	for _, s := range all { // are not overwritten by answers that came later
+		s.right()
+	}
+	if n := b.accepted.Load(); n != 2 {
+		t.Errorf("%d connections, want 2", n)
+	}
+	if n := b.Metrics.dropped(); n != [4]int{} {
+		t.Errorf("dropped %v", n)
+	}
+	if hits, misses := number(b.Metrics.Hits), number(b.Metrics.Misses); hits != 298 || misses != 2 {
+		t.Errorf("%d hits and %d misses, want 298 and 2", hits, misses)
+	}
+}
+
+func TestSecondConnectionOnlyWhenFull(t *testing.T) {
+	t.Parallel()
+	b := newBed(t, newServer(t), 3, 2)
+	early := b.sendAll(3, "a")
+	one := b.accept()
+	asked := one.queries(3)
+	for _, s := range early {
+		one.say(answer(asked[s.name]))
+	}
+	allAnswered(early)
+	full := b.sendAll(3, "b")
+	asked = one.queries(3)
+	if n := b.accepted.Load(); n != 1 {
+		t.Fatalf("%d connections while the first had room", n)
+	}
+	more := b.send("more.example.")
+	two := b.accept()
+	two.say(answer(two.query()))
+	more.answered()
+	for _, s := range full {
+		one.say(answer(asked[s.name]))
+	}
+	allAnswered(full)
+}
+
+// Calls that have waited come before those that are sent when there is room again.
+func TestWaitingComeFirst(t *testing.T) {
+	t.Parallel()
+	b := newBed(t, newServer(t), 2, 1)
+	b.tick = time.Hour
+	first, second := b.send("first.example."), b.send("second.example.")
+	one := b.accept()
+	one.queries(2)
+	early := b.sendAll(3, "early")
+	b.mu.Lock()
+	b.MaxInFlight = 100 // as when one query per connection ends
+	b.mu.Unlock()
+	late := b.send("late.example.")
+	for _, s := range append(early, late) {
+		q := one.query()
+		if nameOf(q) != s.name {
+			t.Errorf("%s came, want %s", nameOf(q), s.name)
+		}
+		one.say(answer(q))
+	}
+	allAnswered(append(early, late))
+	b.Cancel(first.Call)
+	b.Cancel(second.Call)
+}
+
+func TestBusy(t *testing.T) {
+	t.Parallel()
+	b := newBed(t, newServer(t), 2, 1)
+	all := b.sendAll(2+maxWaiting, "n")
+	one := b.accept()
+	q := one.query()
+	if err := b.send("more.example.").fails(); !errors.Is(err, ErrBusy) {
+		t.Errorf("error %v, want ErrBusy", err)
+	}
+	one.say(answer(q))
+	all[0].answered()
+	again := b.send("again.example.") // there is room for one
+	for _, s := range all[1:] {
+		s.notBack()
+		b.Cancel(s.Call)
+	}
+	again.notBack()
+	b.Cancel(again.Call)
+	if n := b.waitingNow(); n != 0 {
+		t.Errorf("%d wait after they were cancelled", n)
+	}
+}
+
+func TestNoQuery(t *testing.T) {
+	t.Parallel()
+	b := newBed(t, newServer(t), 1, 1)
+	for name, query := range map[string][]byte{"nothing": nil, "a header": make([]byte, 12)} {
+		s := newSent(t, "x.example.")
+		s.Query = query
+		b.Send(s.Call)
+		if err := s.fails(); !errors.Is(err, errQuery) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if b.dials.Load() != 0 {
+		t.Error("a connection was made")
+	}
+}
+
+// The ids of a connection are not all taken, so that one can always be found.
+func TestIDsAreLeft(t *testing.T) {
+	t.Parallel()
+	b := newBed(t, newServer(t), 65000, 1)
+	kept := b.send("kept.example.")
+	b.accept().query()
+	b.mu.Lock()
+	c := b.conns[0]
+	for i := 0; len(c.flights) < 1<<16; i++ { // as after many queries, of which some were cancelled
+		if c.flights[uint16(i)] == nil {
+			c.flights[uint16(i)] = &flight{id: uint16(i), conn: c}
+			if i%5 > 0 {
+				c.inFlight++
+			}
+		}
+	}
+	takes := c.takes(65000, 0)
+	for i := range 1 << 16 {
+		if f := c.flights[uint16(i)]; f.call == nil {
+			delete(c.flights, uint16(i))
+		}
+	}
+	c.inFlight = 1
+	b.mu.Unlock()
+	if takes {
+		t.Error("it takes a query for which there is no id")
+	}
+	b.Cancel(kept.Call)
+}
+
+// A connection of which very many ids wait for answers that never come is left for another.
+func TestForgottenIDs(t *testing.T) {
+	t.Parallel()
+	b := newBed(t, serving(t, func(c *session) {
+		for q := c.next(); q != nil; q = c.next() {
+			if nameOf(q) != "never.example." {
+				c.say(answer(q))
+			}
+		}
+	}), 1000, 1)
+	for i := range maxForgotten {
+		b.Cancel(b.send("never.example.").Call)
+		if i%500 == 0 {
+			b.send("often.example.").answered()
+		}
+	}
+	b.send("then.example.").answered()
+	if n := b.accepted.Load(); n != 2 {
+		t.Errorf("%d connections, want 2", n)
+	}
+}
+
+func TestDroppedAnswers(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		replies func(query []byte) [][]byte
+		want    [4]int // id, question, case, malformed
+	}{
+		{"another id", func(q []byte) [][]byte {
+			return [][]byte{edit(answer(q), func(b []byte) { setID(b, id(b)+1000) })}
+		}, [4]int{1}},
+		{"an id of long ago", func(q []byte) [][]byte {
+			return [][]byte{edit(answer(q), func(b []byte) { setID(b, id(b)-1000) })}
+		}, [4]int{1}},
+		{"another question", func(q []byte) [][]byte {
+			return [][]byte{edit(answer(q), func(b []byte) { b[13] = '-' })}
+		}, [4]int{0, 1}},
+		{"another case", func(q []byte) [][]byte {
+			return [][]byte{edit(answer(q), func(b []byte) { b[13] ^= 0x20 })}
+		}, [4]int{0, 0, 1}},
+		{"the query", func(q []byte) [][]byte { return [][]byte{q} }, [4]int{0, 0, 0, 1}},
+		{"short ones", func(q []byte) (all [][]byte) {
+			for n := range 12 {
+				all = append(all, answer(q)[:n])
+			}
+			return all
+		}, [4]int{0, 0, 0, 12}},
+		{"the answer twice", func(q []byte) [][]byte { return [][]byte{answer(q), answer(q)} }, [4]int{1}},
+		{"a header that refuses", func(q []byte) [][]byte {
+			return [][]byte{edit(rcodeOnly(dns.RcodeRefused), func(b []byte) { copy(b, q[:2]) })}
+		}, [4]int{}},
+		{"a header without an error", func(q []byte) [][]byte {
+			return [][]byte{edit(rcodeOnly(0), func(b []byte) { copy(b, q[:2]) })}
+		}, [4]int{0, 1}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			b := newBed(t, newServer(t), 10, 1)
+			s := b.send("wrong.example.")
+			one := b.accept()
+			q := one.query()
+			one.say(c.replies(q)...)
+			// The stream goes on.
+			other := b.send("other.example.")
+			one.say(answer(one.query()))
+			other.answered()
+			if got := b.Metrics.dropped(); got != c.want {
+				t.Errorf("dropped %v, want %v", got, c.want)
+			}
+			switch {
+			case c.name == "a header that refuses":
+				s.back()
+				if s.Err != nil || len(s.Reply) != 12 || id(s.Reply) != 0xabcd || s.Reply[3] != dns.RcodeRefused {
+					t.Errorf("reply %x, error %v", s.Reply, s.Err)
+				}
+			case c.name != "the answer twice": // the right one follows
+				s.notBack()
+				one.say(answer(q))
+				fallthrough
+			default:
+				s.answered()
+			}
+			if n := number(b.Metrics.Late); n != 0 {
+				t.Errorf("%d late answers", n)
+			}
+		})
+	}
+}
+
+// Frames arrive in pieces of any size.
+func TestPieces(t *testing.T) {
+	for _, size := range []int{1, 2, 3, 13, 1000, 100000} {
+		t.Run(fmt.Sprint(size), func(t *testing.T) {
+			t.Parallel()
+			b := newBed(t, newServer(t), 1000, 1)
+			all := b.sendAll(20, "n")
+			one := b.accept()
+			var stream []byte
+			for _, q := range one.queries(20) {
+				long := append(answer(q), make([]byte, rand.IntN(200))...)
+				if size > 100 {
+					long = append(answer(q), make([]byte, rand.IntN(maxMessage-len(q)))...)
+				}
+				stream = append(stream, frame(long)...)
+			}
+			for len(stream) > 0 {
+				n := min(size, len(stream))
+				if _, err := one.Write(stream[:n]); err != nil {
+					t.Fatal(err)
+				}
+				stream = stream[n:]
+			}
+			for _, s := range all {
+				s.back()
+				if s.Err != nil || nameOf(s.Reply) != s.name {
+					t.Fatalf("%s: %v, %v", s.name, nameOf(s.Reply), s.Err)
+				}
+			}
+		})
+	}
+}
+
+func TestLongQueries(t *testing.T) {
+	t.Parallel()
+	b := newBed(t, serving(t, echo), 1000, 2)
+	var all []*sent
+	for i := range 20 { // more than is kept to be written at once
+		s := newSent(t, letters(i)+".example.")
+		s.Query = append(s.Query, make([]byte, maxMessage-len(s.Query))...)
+		b.Send(s.Call)
+		all = append(all, s)
+	}
+	for _, s := range all {
+		s.back()
+		if s.Err != nil || len(s.Reply) != maxMessage {
+			t.Errorf("%d bytes, error %v", len(s.Reply), s.Err)
+		}
+	}
+}
+
+func TestFirstQueryAsksToStay(t *testing.T) {
+	t.Parallel()
+	b := newBed(t, newServer(t), 10, 1)
+	ask := func() *sent {
+		s := newSent(t, "www.example.")
+		s.Query = withOPT(t)
+		b.Send(s.Call)
+		return s
+	}
+	first, second := ask(), ask()
+	one := b.accept()
+	plain := len(withOPT(t))
+	if n := len(one.query()); n != plain+4 {
+		t.Errorf("the first query has %d bytes, want %d", n, plain+4)
+	}
+	if n := len(one.query()); n != plain {
+		t.Errorf("the second query has %d bytes, want %d", n, plain)
+	}
+	b.Cancel(first.Call)
+	b.Cancel(second.Call)
+}
+
+// staying is the answer to a query without an OPT record, which says for how long the connection may be
+// idle, in tenths of a second.
+func staying(query []byte, tenths uint16) []byte {
+	return append(edit(answer(query), func(b []byte) { b[arcountAt+1]++ }),
+		0, 0, typeOPT, 4, 208, 0, 0, 0, 0, 0, 6, 0, optionKeepAlive, 0, 2, byte(tenths>>8), byte(tenths))
+}
+
+func TestStay(t *testing.T) {
+	t.Run("0", func(t *testing.T) {
+		t.Parallel()
+		b := newBed(t, newServer(t), 2, 1)
+		b.tick = time.Hour
+		first, second := b.send("first.example."), b.send("second.example.")
+		third := b.send("third.example.") // waits
+		one := b.accept()
+		asked := one.queries(2)
+		one.say(staying(asked[first.name], 0))
+		first.back()
+		two := b.accept() // at once, since nothing waits for the first connection any more
+		if q := two.query(); nameOf(q) != third.name {
+			t.Fatalf("%s came", nameOf(q))
+		} else {
+			two.say(answer(q))
+		}
+		third.answered()
+		one.say(answer(asked[second.name]))
+		second.answered()
+		one.end()
+	})
+	for _, c := range []struct {
+		name   string
+		tenths uint16
+		stays  time.Duration // with an expire of a minute
+	}{
+		{"a time", 100, 10 * time.Second},
+		{"longer than expire", 36000, time.Minute},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			b := newBed(t, serving(t, func(one *session) {
+				for q := one.next(); q != nil && one.say(staying(q, c.tenths)); q = one.next() {
+				}
+			}), 2, 1)
+			b.send("first.example.").back()
+			b.clock.skip(c.stays - time.Second)
+			time.Sleep(20 * time.Millisecond) // it is looked after in between
+			b.send("second.example.").back()
+			if n := b.accepted.Load(); n != 1 {
+				t.Errorf("%d connections", n)
+			}
+			b.clock.skip(c.stays)
+			becomes(t, "connections", b.Metrics.Connections, 0)
+		})
+	}
+	t.Run("said to nobody", func(t *testing.T) {
+		t.Parallel()
+		b := newBed(t, newServer(t), 2, 1)
+		s := b.send("first.example.")
+		one := b.accept()
+		q := one.query()
+		b.Cancel(s.Call)
+		one.say(staying(q, 0))
+		one.end()
+	})
+}
+
+// What mayStay reads is what package dns does.
+func FuzzMayStay(f *testing.F) {
+	keep := &dns.EDNS0_TCP_KEEPALIVE{Code: dns.EDNS0TCPKEEPALIVE, Timeout: 300}
+	cookie := &dns.EDNS0_COOKIE{Code: dns.EDNS0COOKIE, Cookie: "0123456789abcdef"}
+	f.Add(withOPT(f))
+	f.Add(withOPT(f, keep))
+	f.Add(withOPT(f, cookie, keep))
+	f.Add(staying(question(f, "www.example."), 7))
+	full := new(dns.Msg)
+	full.SetQuestion("www.example.", dns.TypeA)
+	full.Compress = true
+	for _, text := range []string{"www.example. 60 IN CNAME a.www.example.", "a.www.example. 60 IN A 192.0.2.1"} {
+		rr, err := dns.NewRR(text)
+		if err != nil {
+			f.Fatal(err)
+		}
+		full.Answer, full.Ns = append(full.Answer, rr), append(full.Ns, rr)
+	}
+	full.SetEdns0(1232, true)
+	full.IsEdns0().Option = []dns.EDNS0{keep}
+	b, err := full.Pack()
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(b)
+	f.Fuzz(func(t *testing.T, b []byte) {
+		if len(b) < headerLen {
+			return
+		}
+		idle, ok := mayStay(b)
+		m := new(dns.Msg)
+		if m.Unpack(b) != nil {
+			return // it has done no harm
+		}
+		var want time.Duration
+		said := false
+		for _, rr := range m.Extra {
+			o, is := rr.(*dns.OPT)
+			if !is {
+				continue
+			}
+			for _, option := range o.Option {
+				// Package dns takes any length for this option but those of RFC 7828.
+				if k, is := option.(*dns.EDNS0_TCP_KEEPALIVE); is && k.Timeout > 0 {
+					want, said = time.Duration(k.Timeout)*100*time.Millisecond, true
+				}
+			}
+			break
+		}
+		if said && (!ok || idle != want) && bytes.Count(b, keepAlive[:2]) == 1 {
+			t.Errorf("%v, %v of %v", idle, ok, m)
+		}
+	})
+}
+
+func TestExpire(t *testing.T) {
+	t.Parallel()
+	b := newBed(t, newServer(t), 2, 1)
+	s := b.send("first.example.")
+	one := b.accept()
+	q := one.query()
+	b.clock.skip(2 * time.Minute) // it is not idle
+	time.Sleep(20 * time.Millisecond)
+	one.say(answer(q))
+	s.answered()
+	b.clock.skip(59 * time.Second)
+	s = b.send("second.example.")
+	one.say(answer(one.query()))
+	s.answered()
+	b.clock.skip(time.Minute)
+	one.end()
+	becomes(t, "connections", b.Metrics.Connections, 0)
+	eventually(t, "nothing looks after nothing", func() bool {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		return !b.ticking
+	})
+	s = b.send("third.example.")
+	two := b.accept()
+	two.say(answer(two.query()))
+	s.answered()
+}
+
+func TestMaxAge(t *testing.T) {
+	t.Parallel()
+	b := newBed(t, newServer(t), 10, 1)
+	b.MaxAge = time.Second
+	old := b.send("old.example.")
+	one := b.accept()
+	q := one.query()
+	b.clock.skip(2 * time.Second)
+	s := b.send("new.example.")
+	two := b.accept()
+	two.say(answer(two.query()))
+	s.answered()
+	one.say(answer(q))
+	old.answered()
+	one.end()
+}
+
+func TestMaxIdle(t *testing.T) {
+	t.Parallel()
+	b := newBed(t, newServer(t), 1, 5)
+	b.MaxIdle = 2
+	all := b.sendAll(5, "n")
+	var sessions []*session
+	for range 5 {
+		sessions = append(sessions, b.accept())
+	}
+	for _, one := range sessions {
+		one.say(answer(one.query()))
+	}
+	allAnswered(all)
+	becomes(t, "connections", b.Metrics.Connections, 2)
+	b.sendAll(2, "m")
+	time.Sleep(10 * time.Millisecond)
+	if n := b.accepted.Load(); n != 5 {
+		t.Errorf("%d connections, want 5", n)
+	}
+}
+
+func TestClose(t *testing.T) {
+	t.Parallel()
+	b := newBed(t, newServer(t), 2, 2)
+	all := b.sendAll(6, "n")
+	one, two := b.accept(), b.accept()
+	b.Pool.Close()
+	go echo(one) // who waits comes first
+	go echo(two)
+	allAnswered(all)
+	b.gone()
+	if n := b.accepted.Load(); n != 2 {
+		t.Errorf("%d connections, want 2", n)
+	}
+	late := b.send("late.example.")
+	three := b.accept()
+	three.say(answer(three.query()))
+	late.answered()
+	three.end()
+	b.gone()
+	given := b.send("given.example.")
+	four := b.accept()
+	four.query()
+	b.Cancel(given.Call)
+	four.end()
+}
+
+// What is read of a connection after it is lost does not bring it back.
+func TestLostAfterClose(t *testing.T) {
+	t.Parallel()
+	b := newBed(t, newServer(t), 10, 1)
+	s := b.send("n.example.")
+	one := b.accept()
+	one.query()
+	b.Pool.Close()
+	b.mu.Lock()
+	c := b.conns[0]
+	b.mu.Unlock()
+	b.lost(c, syscall.EPIPE) // as when a query cannot be written
+	two := b.accept()
+	two.say(answer(two.query()))
+	s.answered()
+	two.end()
+	one.end()
+	c.receive(frame([]byte("something"))) // before the end was read
+	b.gone()
+}
+
+func TestCloseOfIdle(t *testing.T) {
+	t.Parallel()
+	b := newBed(t, newServer(t), 1, 2)
+	s := b.send("n.example.")
+	one := b.accept()
+	one.say(answer(one.query()))
+	s.answered()
+	b.Pool.Close()
+	one.end()
+	b.Pool.Close()
+}
+
+func TestAlone(t *testing.T) {
+	t.Parallel()
+	b := newBed(t, newServer(t), 10, 1)
+	shared := b.send("shared.example.")
+	one := b.accept()
+	q := one.query()
+	alone := newSent(t, "alone.example.")
+	alone.Alone = true
+	b.Send(alone.Call)
+	two := b.accept()
+	other := b.send("other.example.")
+	asked := one.query()
+	transfer := two.query()
+	two.say(answer(transfer), answer(transfer))
+	alone.answered()
+	two.end()
+	one.say(answer(asked), answer(q))
+	other.answered()
+	shared.answered()
+	// One that nobody waits for is closed, even before it is made.
+	alone = newSent(t, "again.example.")
+	alone.Alone = true
+	b.Send(alone.Call)
+	b.Cancel(alone.Call)
+	becomes(t, "connections", b.Metrics.Connections, 1)
+	alone.notBack()
+	// One that is lost is not tried again.
+	alone = newSent(t, "lost.example.")
+	alone.Alone = true
+	b.Send(alone.Call)
+	for {
+		c := b.accept()
+		if err := c.SetReadDeadline(time.Now().Add(soon)); err != nil {
+			t.Fatal(err)
+		}
+		if q := c.next(); q != nil && nameOf(q) == alone.name { // the other may have been accepted
+			c.close()
+			break
+		}
+	}
+	if err := alone.fails(); !errors.Is(err, errClosed) {
+		t.Errorf("error %v", err)
+	}
+}
+
+func TestCancel(t *testing.T) {
+	t.Parallel()
+	b := newBed(t, newServer(t), 2, 1)
+	b.tick = time.Hour
+	first, second := b.send("first.example."), b.send("second.example.")
+	third, fourth := b.send("third.example."), b.send("fourth.example.")
+	one := b.accept()
+	asked := one.queries(2)
+	b.Cancel(fourth.Call)
+	b.Cancel(first.Call)
+	b.Cancel(first.Call) // which changes nothing
+	q := one.query()     // there was room
+	if nameOf(q) != third.name {
+		t.Fatalf("%s came, want %s", nameOf(q), third.name)
+	}
+	if n := number(b.Metrics.InFlight); n != 2 {
+		t.Errorf("%d on their way, want 2", n)
+	}
+	b.mu.Lock()
+	b.conns[0].nextID = id(asked[first.name]) // it would be used
+	b.mu.Unlock()
+	one.say(answer(q))
+	third.answered()
+	fifth := b.send("fifth.example.")
+	q = one.query()
+	if got := id(q); got == id(asked[first.name]) || got == id(asked[second.name]) {
+		t.Errorf("id %d is used again before its answer has come", got)
+	}
+	one.say(answer(asked[first.name]), answer(q), answer(asked[second.name]))
+	fifth.answered()
+	second.answered()
+	if n := number(b.Metrics.Late); n != 1 {
+		t.Errorf("%d late answers, want 1", n)
+	}
+	if n := b.Metrics.dropped(); n != [4]int{} {
+		t.Errorf("dropped %v", n)
+	}
+	first.notBack()
+	fourth.notBack()
+	b.mu.Lock()
+	b.conns[0].nextID = id(asked[first.name])
+	b.mu.Unlock()
+	sixth := b.send("sixth.example.")
+	if q = one.query(); id(q) != id(asked[first.name]) {
+		t.Error("the id is not used after its answer has come")
+	}
+	one.say(answer(q))
+	sixth.answered()
+	b.Cancel(sixth.Call) // has come back
+}
+
+func TestElsewhere(t *testing.T) {
+	t.Parallel()
+	b := newBed(t, newServer(t), 10, 2)
+	first := b.send("first.example.")
+	one := b.accept()
+	one.say(answer(one.query()))
+	first.answered()
+	again := newSent(t, "again.example.")
+	again.Elsewhere(first.Call)
+	b.Send(again.Call)
+	two := b.accept()
+	two.say(answer(two.query()))
+	again.answered()
+}
+
+// A call that should go elsewhere takes the connection that there is, if no other can be made.
+func TestElsewhereIsNowhere(t *testing.T) {
+	for _, c := range []struct {
+		name        string
+		connections int
+	}{{"full", 1}, {"refused", 2}} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			b := newBed(t, newServer(t), 10, c.connections)
+			b.backoff, b.maxBackoff = time.Hour, time.Hour
+			first := b.send("first.example.")
+			one := b.accept()
+			one.say(answer(one.query()))
+			first.answered()
+			b.refuse()
+			for _, name := range []string{"second.example.", "third.example."} {
+				again := newSent(t, name)
+				again.Elsewhere(first.Call)
+				b.Send(again.Call)
+				one.say(answer(one.query()))
+				again.answered()
+			}
+		})
+	}
+}
+
+func TestLate(t *testing.T) {
+	t.Run("silent from the beginning", func(t *testing.T) {
+		t.Parallel()
+		b := newBed(t, newServer(t), 10, 1)
+		s := b.send("first.example.")
+		one := b.accept()
+		q := one.query()
+		if made, brings := b.State(s.Call); !made || brings {
+			t.Errorf("made: %v, brings answers: %v", made, brings)
+		}
+		b.Late(s.Call)
+		other := b.send("other.example.")
+		two := b.accept()
+		two.say(answer(two.query()))
+		other.answered()
+		one.say(answer(q)) // is still taken
+		s.answered()
+		one.end()
+	})
+	t.Run("silent later", func(t *testing.T) {
+		t.Parallel()
+		b := newBed(t, newServer(t), 2, 1)
+		b.tick = time.Hour
+		early := b.send("early.example.")
+		one := b.accept()
+		one.say(answer(one.query()))
+		early.answered()
+		other := b.send("other.example.")
+		one.query()
+		s, waits := b.send("first.example."), b.send("waits.example.")
+		one.query()
+		b.Late(s.Call)
+		two := b.accept() // for who waits
+		if q := two.query(); nameOf(q) != waits.name {
+			t.Fatalf("%s came", nameOf(q))
+		} else {
+			two.say(answer(q))
+		}
+		waits.answered()
+		b.Late(s.Call)
+		b.Cancel(s.Call)
+		b.Cancel(other.Call)
+		one.end()
+	})
+	t.Run("brings answers", func(t *testing.T) {
+		t.Parallel()
+		b := newBed(t, newServer(t), 10, 1)
+		slow, fast := b.send("slow.example."), b.send("fast.example.")
+		one := b.accept()
+		asked := one.queries(2)
+		one.say(answer(asked[fast.name]))
+		fast.answered()
+		if made, brings := b.State(slow.Call); !made || !brings {
+			t.Errorf("made: %v, brings answers: %v", made, brings)
+		}
+		b.Late(slow.Call)
+		other := b.send("other.example.")
+		one.say(answer(one.query()), answer(asked[slow.name]))
+		other.answered()
+		slow.answered()
+	})
+	t.Run("being made", func(t *testing.T) {
+		t.Parallel()
+		b := newBed(t, newServer(t), 10, 1)
+		go1 := make(chan struct{})
+		dial := b.Dial
+		b.Dial = func(ctx context.Context) (net.Conn, error) {
+			<-go1
+			return dial(ctx)
+		}
+		s := b.send("first.example.")
+		if made, brings := b.State(s.Call); made || brings {
+			t.Errorf("made: %v, brings answers: %v", made, brings)
+		}
+		b.Late(s.Call)
+		other := b.send("other.example.")
+		close(go1)
+		one := b.accept()
+		one.say(answer(one.query()))
+		one.say(answer(one.query()))
+		s.answered()
+		other.answered()
+	})
+	t.Run("back", func(t *testing.T) {
+		t.Parallel()
+		b := newBed(t, serving(t, echo), 10, 1)
+		s := b.send("first.example.")
+		s.answered()
+		b.Late(s.Call)
+		b.send("other.example.").answered()
+		if n := b.accepted.Load(); n != 1 {
+			t.Errorf("%d connections", n)
+		}
+	})
+}
+
+func TestRefused(t *testing.T) {
+	t.Parallel()
+	s := newServer(t)
+	b := newBed(t, s, 10, 2)
+	b.backoff, b.maxBackoff = time.Minute, 4*time.Minute
+	s.refuse()
+	all := b.sendAll(1000, "n")
+	for _, s := range all {
+		if err := s.fails(); !errors.Is(err, syscall.ECONNREFUSED) || !refused(err) {
+			t.Fatalf("error %v", err)
+		}
+	}
+	if n := b.dials.Load(); n > 2 {
+		t.Errorf("%d connections were tried for 1000 calls", n)
+	}
+	failed := b.dials.Load()
+	pause := time.Minute << (failed - 1)
+	for i, want := range []time.Duration{pause, min(2*pause, 4*time.Minute), 4 * time.Minute, 4 * time.Minute} {
+		b.clock.skip(want - 10*time.Second)
+		if err := b.send("early.example.").fails(); !refused(err) {
+			t.Errorf("error %v", err)
+		}
+		if n := b.dials.Load(); n != failed+int32(i) {
+			t.Errorf("pause %d: %d connections were tried, want %d", i, n, failed+int32(i))
+		}
+		b.clock.skip(20 * time.Second)
+		if err := b.send("later.example.").fails(); !refused(err) {
+			t.Errorf("error %v", err)
+		}
+		if n := b.dials.Load(); n != failed+int32(i)+1 {
+			t.Errorf("after pause %d: %d connections were tried, want %d", i, n, failed+int32(i)+1)
+		}
+	}
+	s.again()
+	b.clock.skip(5 * time.Minute)
+	good := b.send("good.example.")
+	one := b.accept()
+	one.say(answer(one.query()))
+	good.answered()
+	b.mu.Lock()
+	if b.failures != 0 || !b.retryAt.IsZero() {
+		t.Error("failures are not forgotten")
+	}
+	b.mu.Unlock()
+}
+
+// Calls that wait for room get a new connection once one may be tried again, whatever else happens.
+func TestWaitingAfterBackoff(t *testing.T) {
+	t.Parallel()
+	s := newServer(t)
+	b := newBed(t, s, 2, 2)
+	b.backoff, b.maxBackoff = time.Hour, time.Hour
+	all := b.sendAll(2, "n")
+	b.accept().queries(2)
+	s.refuse()
+	waits := b.send("waits.example.")
+	eventually(t, "it was refused", func() bool { return b.waitingNow() == 1 })
+	s.again()
+	b.clock.skip(time.Hour)
+	two := b.accept()
+	two.say(answer(two.query()))
+	waits.answered()
+	b.Cancel(all[0].Call)
+	b.Cancel(all[1].Call)
+}
+
+// A server that does not read holds nobody up, and not much is kept for it.
+func TestServerThatDoesNotRead(t *testing.T) {
+	t.Parallel()
+	b := newBed(t, newServer(t), 65000, 2)
+	var all []*sent
+	for i := range 3000 {
+		s := newSent(t, letters(i)+".example.")
+		s.Query = append(s.Query, make([]byte, 10000)...)
+		started := time.Now()
+		b.Send(s.Call)
+		if took := time.Since(started); took > soon {
+			t.Fatalf("Send took %v", took)
+		}
+		all = append(all, s)
+	}
+	kept := func() (n int) {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		for _, c := range b.conns {
+			n += len(c.out)
+		}
+		return n
+	}
+	if n := kept(); n > 2*(maxUnsent+10100) {
+		t.Errorf("%d bytes wait to be written", n)
+	}
+	if n := b.accepted.Load(); n > 2 {
+		t.Errorf("%d connections", n)
+	}
+	for _, s := range all {
+		b.Cancel(s.Call)
+	}
+	b.clock.skip(2 * time.Minute) // both are idle
+	becomes(t, "connections", b.Metrics.Connections, 0)
+	noneLeftOf(t, b)
+}
+
+// noneLeftOf waits until the pool has no connections.
+func noneLeftOf(t *testing.T, b *bed) {
+	t.Helper()
+	eventually(t, "no connection is left", func() bool {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		return len(b.conns)+len(b.leaving) == 0
+	})
+}
+
+// What could not be written for long ends the connection.
+func TestWriteTime(t *testing.T) {
+	t.Parallel()
+	b := newBed(t, newServer(t), 65000, 1)
+	first := b.send("first.example.")
+	one := b.accept()
+	one.say(answer(one.query()))
+	first.answered()
+	for i := range 3000 {
+		s := newSent(t, letters(i)+".example.")
+		s.Query = append(s.Query, make([]byte, 10000)...)
+		b.Send(s.Call)
+		defer b.Cancel(s.Call)
+	}
+	b.accept().close() // once the first is lost
+}
+
+// The kernel counts the packets, if it can, and each once.
+func TestPackets(t *testing.T) {
+	t.Parallel()
+	b := newBed(t, newServer(t), 10, 1)
+	for i := range 20 {
+		s := b.send(letters(i) + ".example.")
+		if i == 0 {
+			b.accept().s.t.Helper()
+			b.guard.Lock()
+			one := b.all[0]
+			b.guard.Unlock()
+			go echo(one)
+		}
+		s.answered()
+	}
+	b.Pool.Close()
+	b.gone()
+	sent, received := number(b.Metrics.Sent), number(b.Metrics.Received)
+	if sent < 20 || sent > 200 || received < 20 || received > 200 {
+		t.Errorf("%d packets sent and %d received for 20 queries", sent, received)
+	}
+}
+
+func TestRTT(t *testing.T) {
+	t.Parallel()
+	p := NewPool(Config{})
+	if p.rtt != 0 {
+		t.Errorf("%v before an answer", p.rtt)
+	}
+	for _, c := range []struct{ took, want time.Duration }{
+		{80, 80}, {160, 90}, {90, 90}, {10, 80},
+	} {
+		p.note(c.took * time.Millisecond)
+		if got := p.rtt; got != c.want*time.Millisecond {
+			t.Errorf("%v after one of %v ms, want %v ms", got, int64(c.took), int64(c.want))
+		}
+	}
+}
+
+func TestFunc(t *testing.T) {
+	t.Parallel()
+	closed := false
+	f := &Func{
+		Exchange: func(ctx context.Context, query []byte) ([]byte, error) {
+			switch nameOf(query) {
+			case "hangs.example.":
+				<-ctx.Done()
+				return nil, ctx.Err()
+			case "fails.example.":
+				return nil, io.EOF
+			}
+			return edit(answer(query), func(b []byte) { setID(b, 7) }), nil
+		},
+		Closed: func() { closed = true },
+	}
+	send(t, f, "works.example.").answered()
+	if err := send(t, f, "fails.example.").fails(); !errors.Is(err, io.EOF) {
+		t.Errorf("error %v", err)
+	}
+	given := send(t, f, "hangs.example.")
+	f.Cancel(given.Call)
+	f.Late(given.Call)
+	late := newSent(t, "hangs.example.")
+	late.Deadline = time.Now().Add(10 * time.Millisecond)
+	f.Send(late.Call)
+	if err := late.fails(); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("error %v", err)
+	}
+	eventually(t, "nothing is kept of calls", func() bool {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		return len(f.cancels) == 0
+	})
+	given.notBack()
+	f.Close()
+	if !closed {
+		t.Error("Closed was not called")
+	}
+}

@@ -1,0 +1,123 @@
+package transport
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+func TestEndSoon(t *testing.T) {
+	t.Parallel()
+	b := newBed(t, serving(t, echo), 10, 1)
+	b.send("www.example.").answered()
+	b.mu.Lock()
+	raw := rawConn(b.conns[0].c)
+	b.mu.Unlock()
+	if err := raw.Control(func(fd uintptr) {
+		got, err := unix.GetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT)
+		if want := int(unacknowledged.Milliseconds()); err != nil || got != want {
+			t.Errorf("TCP_USER_TIMEOUT is %d (%v), want %d", got, err, want)
+		}
+	}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// full is a server whose queue of new connections is full, so that no more can be made.
+func full(t *testing.T) string {
+	t.Helper()
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = unix.Close(fd) })
+	if err := unix.Bind(fd, &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Listen(fd, 0); err != nil {
+		t.Fatal(err)
+	}
+	at, err := unix.Getsockname(fd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := fmt.Sprintf("127.0.0.1:%d", at.(*unix.SockaddrInet4).Port)
+	for range 8 {
+		c, err := net.DialTimeout("tcp", address, 100*time.Millisecond)
+		if err != nil {
+			return address
+		}
+		t.Cleanup(func() { _ = c.Close() })
+	}
+	t.Fatal("connections are made though nobody accepts them")
+	return ""
+}
+
+func TestHangingConnect(t *testing.T) {
+	t.Parallel()
+	b := newBed(t, newServer(t), 10, 2)
+	b.backoff, b.maxBackoff = time.Hour, time.Hour
+	address := full(t)
+	b.Dial = func(ctx context.Context) (net.Conn, error) {
+		b.dials.Add(1)
+		return Dialer("tcp", nil).DialContext(ctx, "tcp", address)
+	}
+	alone := newSent(t, "alone.example.")
+	alone.Alone = true
+	b.Send(alone.Call)
+	b.Cancel(alone.Call) // nobody waits for it
+	all := b.sendAll(100, "n")
+	for _, s := range all {
+		// It is this package's time that ends it: the kernel's is for connections that are made.
+		if err := s.fails(); errors.Is(err, syscall.ETIMEDOUT) || !errors.Is(err, os.ErrDeadlineExceeded) && !errors.Is(err, context.DeadlineExceeded) {
+			t.Fatalf("error %v", err)
+		}
+	}
+	if n := b.dials.Load(); n > 3 {
+		t.Errorf("%d connections were tried", n)
+	}
+	noneWaits := b.send("more.example.")
+	_ = noneWaits.fails()
+	eventually(t, "nobody dials", func() bool {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		return len(b.conns)+len(b.leaving) == 0
+	})
+}
+
+// A connection that nobody waits for is not made to the end, and says nothing of the server.
+func TestConnectIsGivenUp(t *testing.T) {
+	t.Parallel()
+	b := newBed(t, newServer(t), 10, 2)
+	given := make(chan error, 1)
+	address := full(t)
+	b.Dial = func(ctx context.Context) (net.Conn, error) {
+		c, err := Dialer("tcp", nil).DialContext(ctx, "tcp", address)
+		given <- err
+		return c, err
+	}
+	alone := newSent(t, "alone.example.")
+	alone.Alone = true
+	b.Send(alone.Call)
+	b.Cancel(alone.Call)
+	select {
+	case err := <-given:
+		if !errors.Is(err, context.Canceled) {
+			t.Errorf("error %v", err)
+		}
+	case <-time.After(soon):
+		t.Fatal("it is not given up")
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.failures != 0 || !b.retryAt.IsZero() {
+		t.Error("it counts as a failure of the server")
+	}
+}

@@ -1,0 +1,472 @@
+package kubernetes
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/miekg/dns"
+
+	"github.com/nearside-dns/nearside/plugin/fastpath/store"
+	"github.com/nearside-dns/nearside/plugin/internal/search"
+	"github.com/nearside-dns/nearside/plugin/kubernetes/index"
+)
+
+// keptImportBlocks are configurations that answers in a clusterset hang on in different ways.
+var keptImportBlocks = []struct {
+	name    string
+	options []string
+	inFront bool
+	order   bool // it is for the tests of the order of reading, too
+}{
+	{name: "plain", order: true},
+	{name: "pods verified, zonal", options: []string{"pods verified", "zonal"}},
+	{name: "ignore empty_service", options: []string{"ignore empty_service"}, order: true},
+	{name: "noendpoints", options: []string{"noendpoints"}},
+	{name: "namespaces", options: []string{"namespaces shop"}},
+	{name: "a cache in front", options: []string{"pods verified"}, inFront: true, order: true},
+	{name: "the own cluster first", options: []string{"prefer-local-cluster"}, order: true},
+	{name: "the own cluster first, by its name", options: []string{"prefer-local-cluster EAST"}},
+	{name: "topology", options: []string{"topology"}, order: true},
+	{name: "topology, zone or any", options: []string{"topology keys topology.kubernetes.io/zone *", "pods verified"}},
+	{name: "topology, the own cluster first", options: []string{"topology", "prefer-local-cluster"}, order: true},
+	{name: "topology, the own cluster first, same host, a cache in front", options: []string{"topology keys kubernetes.io/hostname", "prefer-local-cluster eu.west-1"}, inFront: true},
+}
+
+// TestClustersetKept asks between random changes of a cluster with ServiceImports. Every answer has to be what a model
+// says, for every caller; and what is kept and counts as valid has to be what one gets without keeping, byte for byte.
+func TestClustersetKept(t *testing.T) {
+	all := seen{}
+	for i, block := range keptImportBlocks {
+		t.Run(block.name, func(t *testing.T) {
+			mine := seen{}
+			for seed := uint64(2 * i); seed < uint64(2*i+2); seed++ {
+				s, world := newKeeping(t, clusterset(block.options...))
+				if block.inFront {
+					s.withCache()
+				}
+				c := s.importChanges(seed)
+				if err := s.askImportsBetweenChanges(c, world, mine); err != nil {
+					t.Fatalf("seed %d: %v", seed, err)
+				}
+			}
+			mine.require(t, "A", "SRV", "NODATA", "mixed case", "EDNS", "not valid any more", "model: NOERROR", "model: NXDOMAIN")
+			for kind, n := range mine {
+				all[kind] += n
+			}
+		})
+	}
+	all.require(t, "AAAA", "NXDOMAIN", "long", "compressed", "search: kept", "search: the first", "search: a later one", "search: none exists",
+		"search: none has data", "search: data of the other family", "model: an endpoint", "model: a port", "model: a part of what all have", "model: SERVFAIL")
+}
+
+func (s *keeping) askImportsBetweenChanges(c *importChanges, world *elsewhere, counts seen) error {
+	questions := c.questions(keptQuestions)
+	for step := range keptChanges {
+		text := c.change()
+		world.address = world.address.Next()
+		for range 20 {
+			q := pick(c.Rand, questions)
+			query, err := s.importQuery(c.Rand, q)
+			if err != nil {
+				return err
+			}
+			from := pick(c.Rand, s.clients)
+			if err := s.compareAnswers(c, query, from, counts); err != nil {
+				return fmt.Errorf("step %d, after %s:\n%w", step, text, err)
+			}
+			if err := s.compareModel(c.m, query, from, counts); err != nil {
+				return fmt.Errorf("step %d, after %s:\n%w", step, text, err)
+			}
+		}
+	}
+	return nil
+}
+
+// importLists are search lists with suffixes in both zones.
+var importLists = [][]string{
+	{"shop.svc.clusterset.local.", "svc.clusterset.local.", "clusterset.local."},
+	{"shop.svc.cluster.local.", "svc.cluster.local.", "cluster.local.", "svc.clusterset.local.", "clusterset.local."},
+	{"team.svc.cluster.local.", "team.svc.clusterset.local."},
+	{"team.svc.clusterset.local.", "team.svc.cluster.local.", "shop.svc.clusterset.local."},
+	{"svc.clusterset.local.", "svc.cluster.local."},
+	{"svc.clusterset.local.", "example.org."}, // not of the zones
+	{"pod.clusterset.local.", "svc.clusterset.local."},
+}
+
+// importQuery draws a query in wire form, some with a search list.
+func (s *keeping) importQuery(r *rand.Rand, q dns.Question) ([]byte, error) {
+	query, err := s.queryOf(r, q.Name, q.Qtype)
+	if err != nil || r.IntN(4) > 0 {
+		return query, err
+	}
+	m := new(dns.Msg)
+	if err := m.Unpack(query); err != nil {
+		return nil, err
+	}
+	lists := slices.DeleteFunc(slices.Clone(importLists), func(list []string) bool {
+		return !strings.HasSuffix(strings.ToLower(m.Question[0].Name), "."+list[0])
+	})
+	if len(lists) == 0 || search.Has(m) {
+		return query, nil
+	}
+	data, ok := search.Append(nil, pick(r, lists))
+	if !ok {
+		return nil, fmt.Errorf("no search list: %v", lists)
+	}
+	return search.With(m, data).Pack()
+}
+
+// compareAnswers compares what is kept for a query, if there is something, with what one gets without keeping. Then it
+// asks, which has to change nothing of the answer, and looks at what is kept now. Of a search list it asks for the names
+// one by one.
+func (s *keeping) compareAnswers(c *importChanges, query []byte, from client, counts seen) error {
+	if e, _ := s.entry(query); e != nil && !e.Current() {
+		counts["not valid any more"]++
+	}
+	if err := s.compare(query, from, counts); err != nil {
+		return fmt.Errorf("kept: %w", err)
+	}
+	want, err := reply(s.plain, query, from)
+	if err != nil {
+		return err
+	}
+	answer, err := reply(s.front, query, from)
+	if err != nil {
+		return err
+	}
+	if err := same(answer, want); err != nil {
+		return fmt.Errorf("asked, with keeping: %w", err)
+	}
+	if err := s.compare(query, from, counts); err != nil {
+		return fmt.Errorf("just kept: %w", err)
+	}
+	return s.compareWalk(c, query, from, counts)
+}
+
+// compareWalk is checkWalk for lists with suffixes in zones of both kinds.
+func (s *keeping) compareWalk(c *importChanges, query []byte, from client, counts seen) error {
+	r := new(dns.Msg)
+	if err := r.Unpack(query); err != nil {
+		return err
+	}
+	data, ok := search.Of(r)
+	if !ok {
+		return nil
+	}
+	suffixes, readable := search.Parse(data)
+	if !readable || r.Question[0].Qtype == dns.TypeDS || slices.ContainsFunc(suffixes, func(name string) bool {
+		return !dns.IsSubDomain("cluster.local.", name) && (c.unread.Load() || !dns.IsSubDomain(modelZone, name))
+	}) {
+		suffixes = nil // the name alone
+	}
+	var failed error
+	ask := func(name string, qtype uint16) *dns.Msg {
+		q := search.Without(r).Copy()
+		q.Question[0].Name, q.Question[0].Qtype = name, qtype
+		m, err := replyTo(s.plain, q, from)
+		if err != nil {
+			failed = err
+			return q
+		}
+		return m
+	}
+	m, err := replyTo(s.plain, r, from)
+	if err != nil {
+		return err
+	}
+	want, got := walk(ask, r.Question[0], suffixes), walkedOf(m)
+	if failed != nil {
+		return failed
+	}
+	counts["search: "+kindOfWalk(got, suffixes)]++
+	if !got.same(want) {
+		return fmt.Errorf("%v with the search list %v:\n%+v\nwant\n%+v", r.Question[0], suffixes, got, want)
+	}
+	return nil
+}
+
+// compareModel compares the answer to a query for a name below svc of the clusterset, asked without a search list, with
+// what the model says.
+func (s *keeping) compareModel(model *importModel, query []byte, from client, counts seen) error {
+	r := new(dns.Msg)
+	if err := r.Unpack(query); err != nil {
+		return err
+	}
+	r = search.Without(r)
+	q := r.Question[0]
+	if q.Qtype == dns.TypeDS || !strings.HasSuffix(strings.ToLower(q.Name), ".svc."+modelZone) {
+		return nil
+	}
+	m, err := replyTo(s.plain, r, from)
+	if err != nil {
+		return err
+	}
+	got, err := answerOf(m)
+	if err != nil {
+		return err
+	}
+	who := model.caller(r, netip.MustParseAddr(from.address))
+	if want := model.answer(q, who); !got.equal(want) {
+		return fmt.Errorf("%s from %s, known as %+v, in cluster %q:\n%s\nthe model has\n%s", q.String(), from.address, who, model.own(), got, want)
+	}
+	counts["model: "+dns.RcodeToString[got.rcode]]++
+	n, _ := model.parse(strings.ToLower(q.Name))
+	switch {
+	case len(got.records) == 0:
+	case n.host != "":
+		counts["model: an endpoint"]++
+	case n.port+n.protocol != "":
+		counts["model: a port"]++
+	case q.Qtype == dns.TypeA && len(got.records) < len(model.allAddresses(n)):
+		counts["model: a part of what all have"]++
+	}
+	return nil
+}
+
+// allAddresses returns the IPv4 addresses of a headless ServiceImport, wherever they are.
+func (m *importModel) allAddresses(n importedName) map[netip.Addr]bool {
+	all := map[netip.Addr]bool{}
+	s := m.imports[index.Name{Namespace: n.namespace, Name: n.name}]
+	for _, e := range m.under(s, importedName{}) {
+		if s.Kind == index.Headless && e.Addr.Is4() {
+			all[e.Addr] = true
+		}
+	}
+	return all
+}
+
+// TestClustersetKept_ChangeAmidTheLook is TestKept_ChangeAmidTheLook for ServiceImports.
+func TestClustersetKept_ChangeAmidTheLook(t *testing.T) {
+	for seed, block := range keptImportBlocks {
+		if !block.order {
+			continue
+		}
+		t.Run(block.name, func(t *testing.T) {
+			s, _ := newKeeping(t, clusterset(block.options...))
+			if block.inFront {
+				s.withCache()
+			}
+			c := s.importChanges(uint64(seed))
+			a := &amid{Index: c.ix.Index}
+			s.k.attach(a, s.k.status)
+			compared := seen{}
+			for step := range 1500 {
+				if text, err := s.changeImportsAmid(c, a, compared); err != nil {
+					t.Fatalf("step %d, %s: %v", step, text, err)
+				}
+			}
+			compared.require(t, "A", "NODATA", "search: kept")
+		})
+	}
+}
+
+func (s *keeping) changeImportsAmid(c *importChanges, a *amid, compared seen) (text string, err error) {
+	q := c.questions(1)[0]
+	query, err := s.importQuery(c.Rand, q)
+	if err != nil {
+		return q.String(), err
+	}
+	from := pick(c.Rand, s.clients)
+	if labels := dns.SplitDomainName(q.Name); len(labels) > 4 {
+		c.focus = index.Name{Namespace: labels[len(labels)-4], Name: labels[len(labels)-5]}
+	}
+	text = fmt.Sprintf("asked for %v", q)
+	a.left, a.happens = 1+c.IntN(moments), func() {
+		for range 1 + c.IntN(2) {
+			text += "\nmeanwhile " + c.change()
+		}
+	}
+	if _, err := reply(s.front, query, from); err != nil {
+		return text, err
+	}
+	a.left = 0
+	for range 3 {
+		if err := s.compareForOthers(query, from, compared); err != nil {
+			return text, err
+		}
+		text += "\nthen " + c.change()
+	}
+	return text, s.compareForOthers(query, from, compared)
+}
+
+// compareForOthers compares what is kept for the one who asked, and for callers elsewhere.
+func (s *keeping) compareForOthers(query []byte, from client, compared seen) error {
+	for _, c := range append([]client{from}, otherCallers...) {
+		if err := s.compare(query, c, compared); err != nil {
+			return fmt.Errorf("for %s: %w", c.address, err)
+		}
+	}
+	return nil
+}
+
+// TestClustersetKept_WhileTheClusterChanges is TestKept_WhileTheClusterChanges for ServiceImports.
+func TestClustersetKept_WhileTheClusterChanges(t *testing.T) {
+	for seed, block := range keptImportBlocks {
+		if !block.order {
+			continue
+		}
+		t.Run(block.name, func(t *testing.T) {
+			s, _ := newKeeping(t, clusterset(block.options...))
+			if block.inFront {
+				s.withCache()
+			}
+			c := s.importChanges(uint64(seed))
+			var queries [][]byte
+			for _, q := range c.questions(60) {
+				query, err := s.importQuery(c.Rand, q)
+				if err != nil {
+					t.Fatal(err)
+				}
+				queries = append(queries, query)
+			}
+			compared := seen{}
+			err := s.whileAsked(queries, func() error {
+				text := c.change()
+				for range 2 {
+					for range 10 {
+						if err := s.compare(pick(c.Rand, queries), pick(c.Rand, s.clients), compared); err != nil {
+							return fmt.Errorf("after %s: %w", text, err)
+						}
+					}
+					runtime.Gosched() // a reader that has looked before the change may keep what it has made now
+				}
+				return nil
+			})
+			if err != nil {
+				t.Error(err)
+			}
+			compared.require(t, "A", "NODATA", "NXDOMAIN")
+		})
+	}
+}
+
+// TestClustersetKept_What says what is kept of a clusterset's zone and what is not.
+func TestClustersetKept_What(t *testing.T) {
+	for _, c := range []struct {
+		ask  string
+		kept bool
+	}{
+		{"web.shop" + inSet + " A", true}, {"web.shop" + inSet + " SRV", true}, {"four.shop" + inSet + " AAAA", true}, {"db.shop" + inSet + " A", true},
+		{"db-0.east.db.shop" + inSet + " A", true}, {"_sql._tcp.db.shop" + inSet + " SRV", true}, {"noip.shop" + inSet + " A", true}, {"none.shop" + inSet + " A", true},
+		{"web.none" + inSet + " A", true}, {"east.db.shop" + inSet + " A", true}, {"pod.clusterset.local A", true}, {"clusterset.local A", true},
+		{"dns-version.clusterset.local TXT", true}, {"shop" + inSet + " A", true},
+		{"clusterset.local SOA", false}, {"clusterset.local NS", false}, {"ns.dns.clusterset.local A", false}, {"Web.shop" + inSet + " A", false},
+	} {
+		t.Run(c.ask, func(t *testing.T) {
+			for _, options := range []string{"", "prefer-local-cluster"} {
+				s, _ := newImportKeeping(t, clusterset(options), clustersetObjects()...)
+				e := s.keptFor(t, questionFor(t, c.ask))
+				if got := e != nil && e.Fresh(store.Now()); got != c.kept {
+					t.Errorf("%s: kept is %v, want %v", options, got, c.kept)
+				}
+				if e != nil && e.Views != nil {
+					t.Errorf("%s: it is kept by callers, who are none here", options)
+				}
+			}
+		})
+	}
+}
+
+// TestClustersetKept_Until says which changes an answer outlives and which not.
+func TestClustersetKept_Until(t *testing.T) {
+	ip := func(s string) []netip.Addr { return []netip.Addr{netip.MustParseAddr(s)} }
+	const (
+		web  = "web.shop" + inSet + " A"
+		db   = "db.shop" + inSet + " A"
+		host = "db-0.east.db.shop" + inSet + " A"
+		none = "new.shop" + inSet + " A"
+		own  = "web.shop.svc.cluster.local A"
+		gone = "new.shop.svc.cluster.local A"
+	)
+	slice := func(change func(*index.Slice)) func(*index.Index) {
+		return func(ix *index.Index) {
+			s := *ix.SliceRecord("shop", "db-e4")
+			s.Endpoints = slices.Clone(s.Endpoints)
+			change(&s)
+			ix.PutSlice(&s)
+		}
+	}
+	for _, c := range []struct {
+		name, ask string
+		options   string
+		change    func(*index.Index)
+		outlives  bool
+	}{
+		{"the ServiceImport changes", web, "", func(ix *index.Index) {
+			ix.PutImport(&index.Service{Namespace: "shop", Name: "web", IPs: ip("10.100.0.9")})
+		}, false},
+		{"it goes", web, "", func(ix *index.Index) { ix.DeleteImport("shop", "web") }, false},
+		{"it is not in the next list", web, "", func(ix *index.Index) { ix.ReplaceImports(nil) }, false},
+		{"its namespace goes", web, "", func(ix *index.Index) { ix.DeleteNamespace("shop") }, false},
+		{"the Service of its name changes", web, "", func(ix *index.Index) {
+			ix.PutService(&index.Service{Namespace: "shop", Name: "web", IPs: ip("10.0.0.9")})
+		}, true},
+		{"the Service of its name goes", web, "", func(ix *index.Index) { ix.DeleteService("shop", "web") }, true},
+		{"another comes", web, "", func(ix *index.Index) { ix.PutImport(&index.Service{Namespace: "shop", Name: "new"}) }, true},
+		{"a Service, and the ServiceImport of its name changes", own, "", func(ix *index.Index) {
+			ix.PutImport(&index.Service{Namespace: "shop", Name: "web", IPs: ip("10.100.0.9")})
+		}, true},
+		{"the cluster's ID", web, "prefer-local-cluster", func(ix *index.Index) { ix.SetClusterID(index.NewSymbol("east")) }, true},
+
+		{"headless, an endpoint goes", db, "", slice(func(s *index.Slice) { s.Endpoints = s.Endpoints[1:] }), false},
+		{"headless, an endpoint comes", db, "", slice(func(s *index.Slice) { s.Endpoints = append(s.Endpoints, index.Endpoint{Addr: ip("10.9.0.1")[0]}) }), false},
+		{"headless, a slice goes", db, "", func(ix *index.Index) { ix.DeleteSlice("shop", "db-w4") }, false},
+		{"headless, a slice comes", db, "", func(ix *index.Index) {
+			ix.PutSlice(&index.Slice{Namespace: "shop", Name: "db-n", Import: "db", Endpoints: []index.Endpoint{{Addr: ip("10.9.0.1")[0]}}})
+		}, false},
+		{"headless, a slice passes to another", db, "", slice(func(s *index.Slice) { s.Import = "bare" }), false},
+		{"headless, a slice becomes a Service's", db, "", slice(func(s *index.Slice) { s.Service, s.Import = "db", "" }), false},
+		{"headless, becomes a ClusterSetIP", db, "", func(ix *index.Index) {
+			ix.PutImport(&index.Service{Namespace: "shop", Name: "db", IPs: ip("10.100.0.9")})
+		}, false},
+		{"headless, a slice of the Service of its name changes", db, "", func(ix *index.Index) { ix.DeleteSlice("shop", "db-own") }, true},
+		{"headless, the cluster's ID", db, "", func(ix *index.Index) { ix.SetClusterID(index.NewSymbol("east")) }, true},
+		{"headless, the cluster's ID, which comes first", db, "prefer-local-cluster", func(ix *index.Index) { ix.SetClusterID(index.NewSymbol("east")) }, false},
+		{"headless, the cluster's ID again", db, "prefer-local-cluster", func(ix *index.Index) { ix.SetClusterID(index.Symbol{}) }, true},
+		{"endpoint, its cluster", host, "", slice(func(s *index.Slice) { s.Cluster = index.NewSymbol("north") }), false},
+		{"endpoint, its name", host, "", slice(func(s *index.Slice) { s.Endpoints[0].Name = "db-7" }), false},
+		{"endpoint, the cluster's ID", host, "prefer-local-cluster", func(ix *index.Index) { ix.SetClusterID(index.NewSymbol("east")) }, true},
+
+		{"NXDOMAIN, it comes", none, "", func(ix *index.Index) { ix.PutImport(&index.Service{Namespace: "shop", Name: "new"}) }, false},
+		{"NXDOMAIN, it comes with a list", none, "", func(ix *index.Index) {
+			ix.ReplaceImports(append([]*index.Service{{Namespace: "shop", Name: "new"}}, ix.ImportRecord("shop", "web")))
+		}, false},
+		{"NXDOMAIN, it comes in another namespace", none, "", func(ix *index.Index) { ix.PutImport(&index.Service{Namespace: "team", Name: "new"}) }, true},
+		{"NXDOMAIN, its slice comes first", none, "", func(ix *index.Index) {
+			ix.PutSlice(&index.Slice{Namespace: "shop", Name: "new-1", Import: "new", Endpoints: []index.Endpoint{{Addr: ip("10.9.0.1")[0]}}})
+		}, true},
+		{"NXDOMAIN of an endpoint, it becomes ready", "db-9.east.db.shop" + inSet + " A", "", slice(func(s *index.Slice) {
+			s.Endpoints = append(s.Endpoints, index.Endpoint{Addr: ip("10.9.0.1")[0], Name: "db-9"})
+		}), false},
+		{"NXDOMAIN of none ready, one becomes ready", "empty.shop" + inSet + " A", "", func(ix *index.Index) {
+			ix.PutSlice(&index.Slice{Namespace: "shop", Name: "empty-1", Import: "empty", Endpoints: []index.Endpoint{{Addr: ip("10.9.0.1")[0]}}})
+		}, false},
+		{"NXDOMAIN of a namespace, it comes", "web.missing" + inSet + " A", "", func(ix *index.Index) { ix.PutNamespace("missing") }, false},
+		{"NODATA, addresses come", "noip.shop" + inSet + " A", "", func(ix *index.Index) {
+			ix.PutImport(&index.Service{Namespace: "shop", Name: "noip", IPs: ip("10.100.0.9")})
+		}, false},
+		{"NXDOMAIN of a Service, a ServiceImport of its name comes", gone, "", func(ix *index.Index) {
+			ix.PutImport(&index.Service{Namespace: "shop", Name: "new"})
+		}, false}, // of names that come and go a namespace has one count
+		{"ignore empty_service, an endpoint becomes ready", "four.shop" + inSet + " A", "ignore empty_service", func(ix *index.Index) {
+			ix.PutSlice(&index.Slice{Namespace: "shop", Name: "four-1", Import: "four", Endpoints: []index.Endpoint{{Addr: ip("10.9.0.1")[0]}}})
+		}, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			s, _ := newImportKeeping(t, clusterset(c.options), clustersetObjects()...)
+			e := s.keptFor(t, questionFor(t, c.ask))
+			if e == nil || !e.Fresh(store.Now()) {
+				t.Fatal("the answer is not kept")
+			}
+			c.change(indexOf(s.k))
+			if got := e.Fresh(store.Now()); got != c.outlives {
+				t.Errorf("the answer is valid afterwards: %v, want %v", got, c.outlives)
+			}
+		})
+	}
+}

@@ -1,0 +1,425 @@
+package kubernetes
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/coredns/coredns/plugin"
+	"github.com/coredns/coredns/plugin/pkg/dnstest"
+	"github.com/coredns/coredns/plugin/pkg/nonwriter"
+	"github.com/coredns/coredns/plugin/test"
+	"github.com/coredns/coredns/request"
+	"github.com/miekg/dns"
+
+	"github.com/nearside-dns/nearside/plugin/fastpath/store"
+	"github.com/nearside-dns/nearside/plugin/internal/caller"
+	"github.com/nearside-dns/nearside/plugin/internal/search"
+	"github.com/nearside-dns/nearside/plugin/kubernetes/index"
+	"github.com/nearside-dns/nearside/plugin/kubernetes/source"
+)
+
+// nodesApart are three nodes, each in a zone of its own, whose endpoints and clients have the number of the node
+// as the second octet: 10.1.0.x and 10.101.0.x are on n1.
+type nodesApart struct{ ix *index.Index }
+
+const apartNodes = 3
+
+// keysApart are Services that never give a caller an endpoint of another node, and why.
+var keysApart = map[string]*index.Topology{
+	"local":   {Local: true},
+	"host":    {Keys: []index.Symbol{index.NewSymbol(keyHostname)}},
+	"zone":    {Keys: []index.Symbol{index.NewSymbol(keyZone)}},
+	"or-rack": {Keys: []index.Symbol{index.NewSymbol("example.org/none"), index.NewSymbol(keyHostname)}},
+}
+
+func newNodesApart(ix *index.Index) *nodesApart {
+	n := &nodesApart{ix}
+	ix.PutNamespace("shop")
+	for name := range keysApart {
+		n.putService(name)
+		for i := range apartNodes {
+			n.putEndpoints(name, i+1, 2)
+		}
+	}
+	ix.PutService(&index.Service{Namespace: "shop", Name: "alias", Kind: index.ExternalName, Target: "local.shop.svc.cluster.local."})
+	for i := range apartNodes {
+		n.putNode(i+1, "")
+	}
+	return n
+}
+
+func (n *nodesApart) putService(name string) {
+	n.ix.PutService(&index.Service{Namespace: "shop", Name: name, Kind: index.Headless, Topology: keysApart[name]})
+}
+
+func (n *nodesApart) putEndpoints(service string, node, count int) {
+	s := &index.Slice{Namespace: "shop", Name: fmt.Sprintf("%s-%d", service, node), Service: service,
+		Ports: []index.Port{{Name: index.NewSymbol("http"), Protocol: index.NewSymbol("tcp"), Number: 80}}}
+	for i := range count {
+		s.Endpoints = append(s.Endpoints, index.Endpoint{
+			Addr: netip.AddrFrom4([4]byte{10, byte(node), 0, byte(i + 1)}),
+			Node: nodeSymbol(node), Zone: index.NewSymbol(fmt.Sprint("z", node)),
+		})
+	}
+	n.ix.PutSlice(s)
+}
+
+func nodeSymbol(node int) index.Symbol { return index.NewSymbol(fmt.Sprint("n", node)) }
+
+func (n *nodesApart) record(node int, rack string) *index.Node {
+	return &index.Node{
+		Name: nodeSymbol(node), UID: index.NewUID(fmt.Sprint(node)), CIDRs: prefixes(fmt.Sprintf("10.%d.0.0/24", 100+node)),
+		Labels: []index.Label{
+			{Key: index.NewSymbol(keyRack), Value: index.NewSymbol(rack)},
+			{Key: index.NewSymbol(keyHostname), Value: nodeSymbol(node)},
+			{Key: index.NewSymbol(keyZone), Value: index.NewSymbol(fmt.Sprint("z", node))},
+		},
+	}
+}
+
+func (n *nodesApart) putNode(node int, rack string) { n.ix.PutNode(n.record(node, rack)) }
+
+// change changes something: endpoints come and go, Services and nodes go and come back.
+func (n *nodesApart) change(r *rand.Rand) {
+	node, service := 1+r.IntN(apartNodes), pick(r, []string{"local", "host", "zone", "or-rack"})
+	switch r.IntN(12) {
+	case 0:
+		n.ix.DeleteService("shop", service)
+		n.putService(service)
+	case 1:
+		n.ix.DeleteNode(nodeSymbol(node))
+	case 2:
+		n.ix.DeleteNode(nodeSymbol(node))
+		n.putNode(node, fmt.Sprint("r", r.IntN(3)))
+	case 3, 4, 5:
+		n.putNode(node, fmt.Sprint("r", r.IntN(3)))
+	case 6:
+		var all []*index.Node
+		for i := range apartNodes {
+			if r.IntN(3) > 0 {
+				all = append(all, n.record(i+1, ""))
+			}
+		}
+		n.ix.ReplaceNodes(all)
+	case 7:
+		n.ix.DeleteSlice("shop", fmt.Sprintf("%s-%d", service, node))
+	default:
+		n.putEndpoints(service, node, r.IntN(4))
+	}
+}
+
+// query draws a question and who asks it: a client on a node, by its address or by the option.
+func (n *nodesApart) query(r *rand.Rand) (query []byte, from client, node int, err error) {
+	name := pick(r, []string{"local", "host", "zone", "or-rack", "alias", "_http._tcp.local"})
+	m := new(dns.Msg).SetQuestion(name+".shop.svc.cluster.local.", pick(r, []uint16{dns.TypeA, dns.TypeA, dns.TypeSRV}))
+	node = 1 + r.IntN(apartNodes)
+	switch r.IntN(4) {
+	case 0:
+		from.address = fmt.Sprintf("10.%d.0.%d", node, 1+r.IntN(3)) // an endpoint, now and then
+	case 1:
+		from.address = fmt.Sprintf("10.%d.0.%d", 100+node, 1+r.IntN(9))
+	default:
+		from.address = fmt.Sprintf("10.%d.0.9", 101+r.IntN(apartNodes)) // of any node: the option says more
+		data, _ := caller.Append(nil, fmt.Sprint("n", node), pick(r, []string{"", fmt.Sprint("z", node)}))
+		m.SetEdns0(1232, false)
+		m.IsEdns0().Option = []dns.EDNS0{&dns.EDNS0_LOCAL{Code: caller.Code, Data: data}}
+	}
+	if r.IntN(3) == 0 { // by a list, behind a name that is not there or to which there is nothing to see
+		list := pick(r, [][]string{{"team.svc.cluster.local.", "shop.svc.cluster.local."}, {"none.shop.svc.cluster.local.", "shop.svc.cluster.local."}, {"shop.svc.cluster.local.", "svc.cluster.local."}})
+		data, _ := search.Append(nil, list)
+		m.Question[0].Name = strings.TrimSuffix(m.Question[0].Name, "shop.svc.cluster.local.") + list[0]
+		m = search.With(m, data)
+	}
+	from.fragments = 1480
+	query, err = m.Pack()
+	return query, from, node, err
+}
+
+// onlyOn returns an error if an address in a reply is not that of an endpoint of a node. It returns the number
+// of addresses.
+func onlyOn(node int, answer []byte) (n int, err error) {
+	m := new(dns.Msg)
+	if err := m.Unpack(answer); err != nil {
+		return 0, err
+	}
+	for _, rr := range append(m.Answer, m.Extra...) {
+		if a, ok := rr.(*dns.A); ok {
+			if n++; int(a.A.To4()[1]) != node {
+				return n, fmt.Errorf("a caller on node n%d is given\n%v", node, m)
+			}
+		}
+	}
+	return n, nil
+}
+
+// TestKept_CallersApart has callers on several nodes ask at once while nodes, Services and endpoints come and
+// go. By no policy here a caller ever sees an endpoint of another node, and each endpoint's address tells the
+// node.
+func TestKept_CallersApart(t *testing.T) {
+	for _, inFront := range []bool{false, true} {
+		t.Run(fmt.Sprint("a cache in front ", inFront), func(t *testing.T) {
+			s, _ := newKeeping(t, allZones+" {\ntopology\n}")
+			if inFront {
+				s.withCache()
+			}
+			n := newNodesApart(indexOf(s.k))
+			var kept, made atomic.Int64
+			var stop atomic.Bool
+			var readers sync.WaitGroup
+			for i := range 3 {
+				readers.Go(func() {
+					r := rand.New(rand.NewPCG(uint64(i), 1))
+					for !stop.Load() && !t.Failed() {
+						if err := s.askApart(n, r, &kept, &made); err != nil {
+							t.Error(err)
+						}
+					}
+				})
+			}
+			r := rand.New(rand.NewPCG(7, 7))
+			deadline := time.Now().Add(20 * time.Second)
+			for i := 0; !t.Failed() && time.Now().Before(deadline) && (i < 2000 || kept.Load() < 200 || made.Load() < 200); i++ {
+				n.change(r)
+				for range r.IntN(3) {
+					runtime.Gosched()
+				}
+			}
+			stop.Store(true)
+			readers.Wait()
+			if t.Logf("%d addresses kept, %d made", kept.Load(), made.Load()); kept.Load() == 0 || made.Load() == 0 {
+				t.Error("nothing was given")
+			}
+		})
+	}
+}
+
+// askApart asks as the fast path does: for what is kept, or else the handler.
+func (s *keeping) askApart(n *nodesApart, r *rand.Rand, kept, made *atomic.Int64) error {
+	query, from, node, err := n.query(r)
+	if err != nil {
+		return err
+	}
+	count, answer := kept, s.kept(query, from)
+	if answer == nil {
+		count = made
+		if answer, err = reply(s.front, query, from); err != nil {
+			return err
+		}
+	}
+	addresses, err := onlyOn(node, answer)
+	count.Add(int64(addresses))
+	return err
+}
+
+// asNode returns a query as a node's cache sends it.
+func asNode(node int, name string) *dns.Msg {
+	data, _ := caller.Append(nil, fmt.Sprint("n", node), "")
+	r := new(dns.Msg).SetQuestion(name, dns.TypeA)
+	r.SetEdns0(1232, false)
+	r.IsEdns0().Option = []dns.EDNS0{&dns.EDNS0_LOCAL{Code: caller.Code, Data: data}}
+	return r
+}
+
+// through is a server whose lookups of targets go through another handler, as the same client.
+type through struct{ h plugin.Handler }
+
+func (t *through) Lookup(ctx context.Context, state request.Request, name string, qtype uint16) (*dns.Msg, error) {
+	next := state.NewWithQuestion(name, qtype)
+	w := nonwriter.New(state.W)
+	_, err := t.h.ServeDNS(ctx, w, next.Req)
+	return w.Msg, err
+}
+
+// rewriting is a plugin between a cache and kubernetes that answers with the reply to another question, such as
+// autopath.
+type rewriting struct {
+	next plugin.Handler
+	name string
+}
+
+func (*rewriting) Name() string { return "rewriting" }
+
+func (p *rewriting) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.Msg) (int, error) {
+	other, nw := r.Copy(), nonwriter.New(w)
+	other.Question[0].Name = p.name
+	if rcode, err := p.next.ServeDNS(ctx, nw, other); err != nil || nw.Msg == nil {
+		return rcode, err
+	}
+	nw.Msg.Question[0].Name = r.Question[0].Name
+	return dns.RcodeSuccess, w.WriteMsg(nw.Msg)
+}
+
+// A cache in front is told that an answer is not for all, wherever on the way to it somebody looked at who asks.
+func TestConditions_Views(t *testing.T) {
+	const target = "local.shop.svc.cluster.local."
+	for _, c := range []struct {
+		name, ask string
+		forAll    bool
+		front     func(s *keeping, other *Kubernetes) plugin.Handler
+	}{
+		{name: "the Service", ask: target},
+		{name: "its port", ask: "_http._tcp." + target},
+		{name: "an endpoint", ask: "10-1-0-1." + target, forAll: true},
+		{name: "a ClusterIP", ask: "web.shop.svc.cluster.local.", forAll: true},
+		{name: "no Service", ask: "none.shop.svc.cluster.local.", forAll: true},
+		{name: "a Service without topology", ask: "any.shop.svc.cluster.local.", forAll: true},
+		{name: "an alias in the zone", ask: "alias.shop.svc.cluster.local."},
+		{name: "an alias of a name that another block answers", ask: "alias.shop.svc.other.local.", front: func(s *keeping, other *Kubernetes) plugin.Handler {
+			other.upstream = &through{s.k}
+			return other
+		}},
+		{name: "an alias of one that is behind a cache of its own", ask: "alias.shop.svc.other.local.", front: func(s *keeping, other *Kubernetes) plugin.Handler {
+			other.upstream = &through{&cacheInFront{s.k, s.space}}
+			return other
+		}},
+		{name: "a plugin between that asks for it", ask: "local.shop.svc.", front: func(s *keeping, _ *Kubernetes) plugin.Handler {
+			return &rewriting{s.k, target}
+		}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			s, _ := newKeeping(t, allZones+" {\ntopology\n}")
+			ix := newNodesApart(indexOf(s.k)).ix
+			ix.PutService(&index.Service{Namespace: "shop", Name: "web", IPs: []netip.Addr{netip.MustParseAddr("10.0.0.1")}})
+			ix.PutService(&index.Service{Namespace: "shop", Name: "any", Kind: index.Headless})
+			ix.PutSlice(&index.Slice{Namespace: "shop", Name: "any-1", Service: "any", Endpoints: []index.Endpoint{{Addr: netip.MustParseAddr("10.1.0.7")}}})
+			other := answering(t, "kubernetes other.local", namespace("shop"), externalName("shop", "alias", strings.TrimSuffix(target, ".")))
+			front := plugin.Handler(s.k)
+			if c.front != nil {
+				front = c.front(s, other)
+			}
+			r := asNode(1, c.ask)
+			ctx, conditions := store.WithConditions(context.Background(), r)
+			w := dnstest.NewRecorder(&test.ResponseWriter{})
+			if _, err := front.ServeDNS(ctx, w, r); err != nil || w.Msg == nil {
+				t.Fatalf("error %v, reply %v", err, w.Msg)
+			}
+			if !c.forAll && len(w.Msg.Answer) < 2 {
+				t.Fatalf("not the two endpoints of the node: %v", w.Msg)
+			}
+			if conditions.ForAll() != c.forAll {
+				t.Errorf("for all: %v, want %v; the reply is\n%v", conditions.ForAll(), c.forAll, w.Msg)
+			}
+		})
+	}
+}
+
+// A cache in front is told so as well if the cluster changes during the look.
+func TestConditions_ViewsAmidTheLook(t *testing.T) {
+	outdated := 0
+	for left := range 20 {
+		s, _ := newKeeping(t, allZones+" {\ntopology\n}")
+		n := newNodesApart(indexOf(s.k))
+		s.k.attach(&amid{Index: n.ix, left: left + 1, happens: func() {
+			n.ix.DeleteService("shop", "local")
+			for i := range apartNodes {
+				n.ix.DeleteSlice("shop", fmt.Sprintf("local-%d", i+1))
+			}
+			n.putService("local") // another one, so that what the first look found is none's any more
+			n.putEndpoints("local", 1, 1)
+		}}, s.k.status)
+		r := asNode(1, "local.shop.svc.cluster.local.")
+		ctx, conditions := store.WithConditions(context.Background(), r)
+		w := dnstest.NewRecorder(&test.ResponseWriter{})
+		if _, err := s.k.ServeDNS(ctx, w, r); err != nil {
+			t.Fatal(err)
+		}
+		if (&store.Entry{Bounds: conditions.Bounds}).Current() {
+			continue // it looked before, or after
+		}
+		if outdated++; conditions.ForAll() && len(w.Msg.Answer) > 0 {
+			t.Errorf("moment %d: it is said that this is for all:\n%v", left+1, w.Msg)
+		}
+	}
+	if outdated == 0 {
+		t.Error("the change was never during the look")
+	}
+}
+
+// Until Nodes have been read, what may be missing for that reason alone is no answer, and nothing of it is kept.
+func TestKept_BeforeNodes(t *testing.T) {
+	for _, c := range []struct {
+		service string
+		rcode   int
+		node    int // that asks, by the option; 0 by an address that nobody knows
+		answers int
+	}{
+		{"local", dns.RcodeSuccess, 1, 2},
+		{"local", dns.RcodeServerFailure, 0, 0},
+		{"host", dns.RcodeSuccess, 1, 2}, // its name is that of its host
+		{"zone", dns.RcodeServerFailure, 1, 0},
+		{"zone", dns.RcodeServerFailure, 0, 0},
+		{"soft", dns.RcodeSuccess, 0, 6},
+		{"soft", dns.RcodeSuccess, 1, 2},
+	} {
+		t.Run(fmt.Sprintf("%s, node %d", c.service, c.node), func(t *testing.T) {
+			s, _ := newKeeping(t, allZones+" {\ntopology\n}")
+			nodesRead := false
+			s.k.status = func() []source.Status { return []source.Status{{Resource: source.Nodes, Synced: nodesRead}} }
+			n := newNodesApart(indexOf(s.k))
+			n.ix.PutService(&index.Service{Namespace: "shop", Name: "soft", Kind: index.Headless, Topology: &index.Topology{Distribution: index.PreferSameNode}})
+			for i := range apartNodes {
+				n.putEndpoints("soft", i+1, 2)
+				n.ix.DeleteNode(nodeSymbol(i + 1))
+			}
+			r := asNode(max(c.node, 1), c.service+".shop.svc.cluster.local.")
+			if c.node == 0 {
+				r.Extra = nil
+			}
+			w := dnstest.NewRecorder(&test.ResponseWriter{})
+			if _, err := s.k.ServeDNS(context.Background(), w, r); err != nil {
+				t.Fatal(err)
+			}
+			if w.Msg.Rcode != c.rcode || len(w.Msg.Answer) != c.answers {
+				t.Errorf("the reply is\n%v\nwant %s with %d addresses", w.Msg, dns.RcodeToString[c.rcode], c.answers)
+			}
+			query, err := r.Pack()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if kept := s.kept(query, clients[0]); kept != nil && c.rcode != dns.RcodeSuccess {
+				t.Error("it is kept that there is no answer")
+			}
+			nodesRead = true
+			n.putNode(1, "")
+			if _, err := s.k.ServeDNS(context.Background(), w, r); err != nil {
+				t.Fatal(err)
+			}
+			if w.Msg.Rcode != dns.RcodeSuccess {
+				t.Errorf("after Nodes have been read: %v", w.Msg)
+			}
+		})
+	}
+}
+
+// The first reading of Nodes may end while a query looks at who asks. What the query has not found before is no
+// reason for an answer without addresses.
+func TestServeDNS_NodesReadDuringTheLook(t *testing.T) {
+	s, _ := newKeeping(t, allZones+" {\ntopology\n}")
+	n := newNodesApart(indexOf(s.k))
+	for i := range apartNodes {
+		n.ix.DeleteNode(nodeSymbol(i + 1))
+	}
+	s.k.synced.Store(true)
+	s.k.status = func() []source.Status {
+		for i := range apartNodes {
+			n.putNode(i+1, "")
+		}
+		return []source.Status{{Resource: source.Nodes, Synced: true}}
+	}
+	r := asNode(1, "zone.shop.svc.cluster.local.")
+	w := dnstest.NewRecorder(&test.ResponseWriter{})
+	if _, err := s.k.ServeDNS(context.Background(), w, r); err != nil {
+		t.Fatal(err)
+	}
+	if w.Msg.Rcode == dns.RcodeSuccess && len(w.Msg.Answer) == 0 {
+		t.Errorf("there are endpoints, and Nodes have just been read; the reply is\n%v", w.Msg)
+	}
+}

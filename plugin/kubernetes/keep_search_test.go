@@ -1,0 +1,298 @@
+package kubernetes
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/coredns/coredns/plugin/pkg/dnstest"
+	"github.com/coredns/coredns/plugin/test"
+	"github.com/miekg/dns"
+
+	"github.com/nearside-dns/nearside/plugin/fastpath/store"
+	"github.com/nearside-dns/nearside/plugin/internal/search"
+	"github.com/nearside-dns/nearside/plugin/kubernetes/index"
+)
+
+// searchLists are the lists that random queries carry: those of pods, and others whose candidates hang on more.
+var searchLists = [][]string{
+	listShop, listTeam,
+	{"shop.svc.cluster.local.", "team.svc.cluster.local."},
+	{"team.svc.cluster.local.", "shop.svc.cluster.local.", "svc.cluster.local."},
+	{"shop.svc.cluster.local.", "none.svc.cluster.local.", "team.svc.cluster.local.", "web.shop.svc.cluster.local.", "web.team.svc.cluster.local."}, // too much to hang on
+	{"svc.cluster.local.", "shop.svc.cluster.local.", "cluster.local."},
+	{"pod.cluster.local.", "cluster.local.", "svc.cluster.local."},
+	{"shop.pod.cluster.local.", "team.pod.cluster.local."},
+	{"cluster.local.", "svc.cluster.local.", "shop.svc.cluster.local."},
+	{"shop.svc.cluster.local.", "svc.cluster.local.", "example.org."}, // not of the zones
+	{"in-addr.arpa.", "cluster.local."},
+	{"example.org.", "svc.cluster.local."},
+}
+
+// listFor draws a search list for a name, nil if there is none that begins with a suffix of it.
+func listFor(r *rand.Rand, name string) []string {
+	var all [][]string
+	for _, list := range searchLists {
+		if strings.HasSuffix(name, "."+list[0]) {
+			all = append(all, list)
+		}
+	}
+	if len(all) == 0 {
+		return nil
+	}
+	return pick(r, all)
+}
+
+// addList draws whether a query carries a search list, and which.
+func addList(r *rand.Rand, m *dns.Msg) *dns.Msg {
+	list := listFor(r, strings.ToLower(m.Question[0].Name))
+	if list == nil || r.IntN(3) > 0 {
+		return m
+	}
+	data, ok := search.Append(nil, list)
+	if !ok {
+		panic(fmt.Sprint("no search list: ", list))
+	}
+	if r.IntN(20) == 0 {
+		data = data[1:] // what can't be read
+	}
+	return search.With(m, data)
+}
+
+// checkWalk compares the answer to a query with a search list with what comes of asking for its candidates one by
+// one. Where one of them may be another's, that is the answer for the name.
+func (s *keeping) checkWalk(query []byte, from client, counts seen) error {
+	r := new(dns.Msg)
+	if err := r.Unpack(query); err != nil {
+		return err
+	}
+	data, ok := search.Of(r)
+	if !ok {
+		return nil
+	}
+	var failed error
+	ask := func(name string, qtype uint16) *dns.Msg {
+		q := search.Without(r).Copy()
+		q.Question[0].Name, q.Question[0].Qtype = name, qtype
+		m, err := replyTo(s.plain, q, from)
+		if err != nil {
+			failed = err
+			return q
+		}
+		return m
+	}
+	m, err := replyTo(s.plain, r, from)
+	if err != nil {
+		return err
+	}
+	suffixes, readable := search.Parse(data)
+	if !readable || r.Question[0].Qtype == dns.TypeDS || len(s.plain.Fall.Zones) > 0 && s.plain.Fall.Zones[0] == "." ||
+		slices.ContainsFunc(suffixes, func(name string) bool { return !dns.IsSubDomain("cluster.local.", name) }) {
+		suffixes = nil // the name alone
+	}
+	want, got := walk(ask, r.Question[0], suffixes), walkedOf(m)
+	if failed != nil {
+		return failed
+	}
+	counts["search: "+kindOfWalk(got, suffixes)]++
+	if !got.same(want) {
+		return fmt.Errorf("with a search list:\n%+v\nwant\n%+v", got, want)
+	}
+	return nil
+}
+
+// replyTo returns the reply to a query as the handler writes it.
+func replyTo(k *Kubernetes, r *dns.Msg, from client) (*dns.Msg, error) {
+	w := dnstest.NewRecorder(&test.ResponseWriter{RemoteIP: from.address})
+	rcode, err := k.ServeDNS(context.Background(), w, r)
+	if err != nil || w.Msg == nil {
+		return nil, fmt.Errorf("%v: ServeDNS returned %s and error %w", r.Question, dns.RcodeToString[rcode], err)
+	}
+	return w.Msg, nil
+}
+
+// searchKinds are what a test of kept answers has to compare.
+var searchKinds = []string{"search: the first", "search: a later one", "search: none exists", "search: none has data",
+	"search: data of the other family", "search: kept"}
+
+// TestKeptSearch_What says which answers to queries with a search list are kept, by what, and what else they are
+// kept under.
+func TestKeptSearch_What(t *testing.T) {
+	for _, c := range []struct {
+		name, ask string
+		list      []string
+		alter     func(s *keeping)
+		kept      bool // under the key with the list
+		plain     bool // under that of the name
+	}{
+		{name: "the first", ask: "web.shop.svc.cluster.local A", list: listShop, kept: true},
+		{name: "a later one", ask: "db-0.db.shop.team.svc.cluster.local A", list: listTeam, kept: true},
+		{name: "none exists", ask: "www.example.org.shop.svc.cluster.local A", list: listShop, kept: true},
+		{name: "none has data", ask: "web.shop.svc.cluster.local TXT", list: listShop, kept: true},
+		{name: "data of the other family", ask: "web.shop.svc.cluster.local AAAA", list: listShop, kept: true},
+		{name: "an alias on the way", ask: "out.shop.svc.cluster.local AAAA", list: listShop},
+		{name: "an alias that has no data", ask: "in.shop.svc.cluster.local AAAA", list: []string{"shop.svc.cluster.local.", "team.svc.cluster.local."}},
+		{name: "an alias that leads nowhere, before what has data", ask: "dead.shop.svc.cluster.local A",
+			list: []string{"shop.svc.cluster.local.", "team.svc.cluster.local."}, alter: func(s *keeping) {
+				indexOf(s.k).PutService(&index.Service{Namespace: "shop", Name: "dead", Kind: index.ExternalName, Target: "none.shop.svc.cluster.local."})
+				indexOf(s.k).PutService(&index.Service{Namespace: "team", Name: "dead", IPs: []netip.Addr{netip.MustParseAddr("10.0.0.5")}})
+			}},
+		{name: "an alias, SRV", ask: "out.shop.svc.cluster.local SRV", list: listShop, kept: true},
+		{name: "a name of the server on the way", ask: "ns.dns.shop.svc.cluster.local A", list: listShop},
+		{name: "as much as there is to hang on", ask: "x.shop.svc.cluster.local A", kept: true,
+			list: []string{"shop.svc.cluster.local.", "team.svc.cluster.local.", "web.shop.svc.cluster.local."}},
+		{name: "too much to hang on", ask: "x.shop.svc.cluster.local A",
+			list: []string{"shop.svc.cluster.local.", "team.svc.cluster.local.", "web.shop.svc.cluster.local.", "db.shop.svc.cluster.local."}},
+		{name: "the same again and again", ask: "x.web.shop.svc.cluster.local A", kept: true,
+			list: []string{"web.shop.svc.cluster.local.", "y.web.shop.svc.cluster.local.", "z.web.shop.svc.cluster.local.", "shop.svc.cluster.local.",
+				"svc.cluster.local.", "db-1.web.shop.svc.cluster.local."}},
+		{name: "of other zones", ask: "web.shop.svc.cluster.local A", list: append(listShop[:1:1], "example.org."), plain: true},
+		{name: "a plugin beside it", ask: "web.shop.svc.cluster.local A", list: listShop, alter: func(s *keeping) { s.k.shared = true }, plain: true},
+		{name: "upper case", ask: "Web.shop.svc.cluster.local A", list: listShop},
+		{name: "before the first reading", ask: "web.shop.svc.cluster.local A", list: listShop, alter: func(s *keeping) { unsynced(s.k) }},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			s, _ := newKeeping(t, allZones+" {\npods verified\nzonal\n}", keepingObjects()...)
+			if c.alter != nil {
+				c.alter(s)
+			}
+			plain := questionFor(t, c.ask)
+			e := s.keptFor(t, withList(t, plain, c.list...))
+			if got := e != nil && e.Fresh(store.Now()); got != c.kept {
+				t.Errorf("kept is %v, want %v", got, c.kept)
+			}
+			query, err := plain.Pack()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if e, _ := s.entry(query); (e != nil && e.Fresh(store.Now())) != c.plain {
+				t.Errorf("it is kept for the name: %v", e)
+			}
+			if c.kept != (s.len() > 0) && !c.plain {
+				t.Errorf("%d answers are kept", s.len())
+			}
+		})
+	}
+}
+
+// TestKeptSearch_Until says which changes the answer to a query with a search list outlives: those that change the
+// answer for none of the candidates that it follows from.
+func TestKeptSearch_Until(t *testing.T) {
+	ip := func(s string) []netip.Addr { return []netip.Addr{netip.MustParseAddr(s)} }
+	const (
+		first  = "web.shop.svc.cluster.local A"               // found at once
+		second = "web.shop.team.svc.cluster.local A"          // behind what is not there
+		none   = "www.example.shop.svc.cluster.local A"       // www in namespace example, or below Service example
+		pod    = "10-1-0-7.shop.pod.shop.svc.cluster.local A" // the third
+	)
+	for _, c := range []struct {
+		name, ask string
+		list      []string
+		change    func(*index.Index)
+		outlives  bool
+	}{
+		{"found, the Service changes", first, listShop, func(ix *index.Index) {
+			ix.PutService(&index.Service{Namespace: "shop", Name: "web", IPs: ip("10.0.0.9")})
+		}, false},
+		{"found, the Service goes", first, listShop, func(ix *index.Index) { ix.DeleteService("shop", "web") }, false},
+		{"found, another comes", first, listShop, func(ix *index.Index) { ix.PutService(&index.Service{Namespace: "shop", Name: "new"}) }, true},
+		{"found, another changes", first, listShop, func(ix *index.Index) { ix.PutService(&index.Service{Namespace: "shop", Name: "db"}) }, true},
+		{"found, a namespace of that name comes", first, listShop, func(ix *index.Index) { ix.PutNamespace("web") }, false}, // of all namespaces there is one count
+
+		{"found behind, the first comes", second, listTeam, func(ix *index.Index) {
+			ix.PutService(&index.Service{Namespace: "team", Name: "shop", Kind: index.Headless})
+		}, false},
+		{"found behind, another comes where the first is not", second, listTeam, func(ix *index.Index) {
+			ix.PutService(&index.Service{Namespace: "team", Name: "new"})
+		}, false}, // of names that are not there a namespace has one count
+		{"found behind, another comes where it is", second, listTeam, func(ix *index.Index) {
+			ix.PutService(&index.Service{Namespace: "shop", Name: "new"})
+		}, true},
+		{"found behind, it changes", second, listTeam, func(ix *index.Index) {
+			ix.PutService(&index.Service{Namespace: "shop", Name: "web", IPs: ip("10.0.0.9")})
+		}, false},
+		{"found behind, the namespace of the first goes", second, listTeam, func(ix *index.Index) { ix.DeleteNamespace("team") }, false},
+		{"found behind, its namespace goes", second, listTeam, func(ix *index.Index) { ix.DeleteNamespace("shop") }, false},
+
+		{"none, the Service comes", none, listShop, func(ix *index.Index) {
+			ix.PutService(&index.Service{Namespace: "shop", Name: "example", Kind: index.Headless})
+		}, false},
+		{"none, the namespace comes", none, listShop, func(ix *index.Index) { ix.PutNamespace("example") }, false},
+		{"none, a Service changes", none, listShop, func(ix *index.Index) {
+			ix.PutService(&index.Service{Namespace: "shop", Name: "web", IPs: ip("10.0.0.9")})
+		}, true},
+		{"none, a Service of another namespace comes", none, listShop, func(ix *index.Index) {
+			ix.PutService(&index.Service{Namespace: "team", Name: "example", Kind: index.Headless})
+		}, true},
+		{"none, a pod comes", none, listShop, func(ix *index.Index) { ix.PutPod(&index.Pod{Namespace: "shop", Name: "x", IPs: ip("10.1.0.9")}) }, true},
+
+		{"pod, it goes", pod, listShop, func(ix *index.Index) { ix.DeletePod("shop", "p") }, false},
+		{"pod, another comes", pod, listShop, func(ix *index.Index) { ix.PutPod(&index.Pod{Namespace: "shop", Name: "q", IPs: ip("10.1.0.8")}) }, true},
+		{"pod, a Service changes", pod, listShop, func(ix *index.Index) { ix.PutService(&index.Service{Namespace: "shop", Name: "db"}) }, true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			s, _ := newKeeping(t, allZones+" {\npods verified\n}", keepingObjects()...)
+			e := s.keptFor(t, withList(t, questionFor(t, c.ask), c.list...))
+			if e == nil || !e.Fresh(store.Now()) {
+				t.Fatal("the answer is not kept")
+			}
+			c.change(indexOf(s.k))
+			if got := e.Fresh(store.Now()); got != c.outlives {
+				t.Errorf("the answer is valid afterwards: %v, want %v", got, c.outlives)
+			}
+		})
+	}
+}
+
+// What is kept of a query with a search list is not given to one without, or with another list, nor the other way.
+func TestKeptSearch_Apart(t *testing.T) {
+	s, _ := newKeeping(t, allZones, keepingObjects()...)
+	plain := questionFor(t, "web.shop.team.svc.cluster.local A")
+	queries := []*dns.Msg{plain, withList(t, plain, listTeam...), withList(t, plain, listTeam[:1]...), withList(t, plain, "shop.team.svc.cluster.local.", "team.svc.cluster.local.")}
+	for i, r := range queries {
+		for j, other := range queries {
+			query, err := other.Pack()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if kept := s.kept(query, clients[0]); (kept != nil) != (j < i) {
+				t.Errorf("before query %d is asked something is kept for query %d: %v", i, j, kept != nil)
+			}
+		}
+		s.keptFor(t, r)
+	}
+}
+
+// A cache in front is told what the answer hangs on, and what the reply says of the candidates.
+func TestConditions_Search(t *testing.T) {
+	for _, c := range []struct {
+		ask    string
+		list   []string
+		option []byte
+		any    bool
+	}{
+		{"web.shop.svc.cluster.local A", listShop, []byte("\x04shop\x03svc\x07cluster\x05local\x00"), true},
+		{"web.shop.team.svc.cluster.local A", listTeam, []byte("\x03svc\x07cluster\x05local\x00"), true},
+		{"none.team.svc.cluster.local A", listTeam, []byte{}, false},
+	} {
+		t.Run(c.ask, func(t *testing.T) {
+			s, _ := newKeeping(t, allZones, keepingObjects()...)
+			r := withList(t, questionFor(t, c.ask), c.list...)
+			ctx, conditions := store.WithConditions(context.Background(), r)
+			if _, err := s.k.ServeDNS(ctx, dnstest.NewRecorder(&test.ResponseWriter{}), r); err != nil {
+				t.Fatal(err)
+			}
+			want := append([]byte{0xff, 0x22, 0, byte(len(c.option))}, c.option...)
+			if !conditions.Known() || string(conditions.Options) != string(want) || conditions.AnyCase != c.any {
+				t.Errorf("the conditions are %+v, want option %q, in any case %v", conditions.Conditions, want, c.any)
+			}
+			if s.len() > 0 {
+				t.Error("the handler keeps the answer itself")
+			}
+		})
+	}
+}

@@ -1,0 +1,232 @@
+package apiserver
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/klog/v2"
+
+	"github.com/nearside-dns/nearside/plugin/kubernetes/source"
+)
+
+// custom follows a resource that may be missing, come later, change the versions in which it is served, and go. While
+// it is missing it is in step: there is nothing to read.
+//
+// The API server's discovery tells which it is. It may lag behind what the server serves, when it has just started,
+// and servers behind one address may differ for a while. So what has been read is given up when two looks in a row,
+// with a pause between them, have found that discovery does not have the resource, that it cannot be listed, and that
+// other resources are there.
+type custom struct {
+	*resource
+	core    rest.Interface
+	pace    pace
+	outdate func() // called when it is there after it was missing: what follows from that holds no more
+	backoff wait.Backoff
+
+	looked  bool   // a look has told what there is
+	served  string // the version that was found last; "" if none
+	doubted bool   // the last look has found none, but there had been one
+}
+
+// custom returns what follows the resource, which has a definition.
+func (r *resource) custom(core rest.Interface, p pace, outdate func()) *custom {
+	return &custom{resource: r, core: core, pace: p, outdate: outdate, backoff: p.retries()}
+}
+
+// retries are the pauses after failures.
+func (p pace) retries() wait.Backoff {
+	return wait.Backoff{Duration: p.retry, Factor: 2, Jitter: 0.5, Steps: 10, Cap: p.look}
+}
+
+// run looks for the resource, and reads it while it is there, until ctx ends.
+func (c *custom) run(ctx context.Context) {
+	ctx = klog.NewContext(ctx, withoutRepeats(c.log))
+	for ctx.Err() == nil {
+		version, err := c.find(ctx)
+		switch {
+		case err != nil:
+			c.failed(ctx, err)
+		case version == "":
+			c.missing(ctx)
+		default:
+			c.doubted = false
+			c.found(version)
+			if c.health.appears() {
+				c.outdate()
+			}
+			c.read(ctx)
+		}
+	}
+}
+
+// failed notes that a look has told nothing.
+func (c *custom) failed(ctx context.Context, err error) {
+	c.doubted = false
+	c.health.failed(err)
+	c.pause(ctx, c.backoff.Step())
+}
+
+// find returns the best version that is served, "" if there is none.
+func (c *custom) find(ctx context.Context) (string, error) {
+	version, err := c.discover(ctx)
+	switch {
+	case isDenied(err):
+		return c.try(ctx)
+	case err != nil || version != "" || c.health.isMissing():
+		return version, err
+	}
+	if version, err = c.try(ctx); isDenied(err) {
+		return "", nil // which it would be in either case; so discovery has the last word
+	}
+	return version, err
+}
+
+// discover asks the API server's discovery for the best version, "" if there is none.
+func (c *custom) discover(ctx context.Context) (string, error) {
+	var group metav1.APIGroup
+	if err := c.ask(ctx, &group, c.definition.group); err != nil {
+		return "", unlessNotFound(err)
+	}
+	for _, version := range c.definition.versions {
+		if !slices.ContainsFunc(group.Versions, func(v metav1.GroupVersionForDiscovery) bool { return v.Version == version }) {
+			continue
+		}
+		var all metav1.APIResourceList // of other kinds, too, which may have other versions
+		if err := unlessNotFound(c.ask(ctx, &all, c.definition.group, version)); err != nil {
+			return "", err
+		}
+		if slices.ContainsFunc(all.APIResources, func(r metav1.APIResource) bool { return r.Name == c.name }) {
+			return version, nil
+		}
+	}
+	return "", nil
+}
+
+func (c *custom) ask(ctx context.Context, into runtime.Object, path ...string) error {
+	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
+	defer cancel()
+	return c.client.Get().AbsPath(append([]string{"/apis"}, path...)...).Do(ctx).Into(into)
+}
+
+// try returns the best version that can be listed, "" if there is none.
+func (c *custom) try(ctx context.Context) (string, error) {
+	for _, version := range c.definition.versions {
+		c.useVersion(version)
+		err := c.probe(ctx)
+		if err == nil {
+			return version, nil
+		}
+		if err := unlessNotFound(err); err != nil {
+			return "", err
+		}
+	}
+	return "", nil
+}
+
+// useVersion has all requests be made in a version.
+func (c *custom) useVersion(version string) { c.version.Store(&version) }
+
+func unlessNotFound(err error) error {
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	return err
+}
+
+// isDenied reports whether a request failed for want of the right to make it.
+func isDenied(err error) bool { return apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err) }
+
+// missing notes that a look has found no version.
+func (c *custom) missing(ctx context.Context) {
+	if err := c.vouch(ctx); err != nil {
+		c.failed(ctx, err)
+		return
+	}
+	if c.health.hasRead() && !c.doubted {
+		c.doubted = true
+		c.pause(ctx, c.pace.confirm)
+		return
+	}
+	if !c.health.isMissing() {
+		c.records.replace(nil)
+	}
+	c.health.missing()
+	c.found("")
+	c.pause(ctx, c.pace.look)
+}
+
+// vouch fails if what says for the first time that the resource is missing is no API server in working order, but
+// something before it for which nothing exists.
+func (c *custom) vouch(ctx context.Context) error {
+	if c.health.isMissing() {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
+	defer cancel()
+	err := c.core.Get().Resource(source.Namespaces).VersionedParams(&metav1.ListOptions{Limit: 1}, metav1.ParameterCodec).Do(ctx).Error()
+	if isDenied(err) {
+		return nil // it exists
+	}
+	return err
+}
+
+// found notes which version there is, "" for none, and logs what has changed.
+func (c *custom) found(version string) {
+	first, before := !c.looked, c.served
+	c.looked, c.served = true, version
+	switch {
+	case version == before && !first:
+	case version == "" && first:
+		c.log.Warningf("%s: the API server %s does not serve %s; %s until it does", c.name, c.host, c.names(), c.definition.without)
+	case version == "":
+		c.log.Warningf("%s: the API server %s no longer serves %s; %s until it does", c.name, c.host, c.names(), c.definition.without)
+	case first:
+	case before == "":
+		c.log.Infof("%s: the API server %s serves %s/%s now", c.name, c.host, c.definition.group, version)
+	default:
+		c.log.Infof("%s: the API server %s serves %s/%s now instead of %s", c.name, c.host, c.definition.group, version, before)
+	}
+}
+
+// names returns what is looked for as messages call it, by the name of its CustomResourceDefinition.
+func (c *custom) names() string {
+	return fmt.Sprintf("%s.%s (%s)", c.name, c.definition.group, strings.Join(c.definition.versions, ", "))
+}
+
+// read lists and watches the resource in the version that was found, until that is not there any more or may not be
+// read.
+func (c *custom) read(ctx context.Context) {
+	c.useVersion(c.served)
+	retries := c.pace.retries()
+	reflector := cache.NewReflectorWithOptions(c.listWatch(), c.example, c, cache.ReflectorOptions{Name: c.name, Backoff: &retries})
+	for ctx.Err() == nil {
+		began := c.pace.now()
+		err := reflector.ListAndWatchWithContext(ctx)
+		if err != nil {
+			c.health.failed(err)
+		}
+		if c.pace.now().Sub(began) > c.pace.look {
+			c.backoff = c.pace.retries()
+		}
+		c.pause(ctx, c.backoff.Step())
+		if apierrors.IsNotFound(err) || isDenied(err) {
+			return
+		}
+	}
+}
+
+func (c *custom) pause(ctx context.Context, d time.Duration) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(d):
+	}
+}

@@ -1,0 +1,67 @@
+package apiserver
+
+import (
+	"net/http"
+
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/rest"
+	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
+
+	"github.com/nearside-dns/nearside/plugin/kubernetes/source"
+)
+
+// definition says what is read of a resource that an API server has only while a CustomResourceDefinition, or another
+// server behind it, gives it.
+type definition struct {
+	kind     string
+	group    string
+	versions []string // that can be read, the best first
+	// object and list stand for all versions.
+	object, list runtime.Object
+	without      string // what it means that none of them is served
+}
+
+var (
+	serviceImports = definition{
+		kind:     mcsv1beta1.ServiceImportKindName,
+		group:    mcsv1beta1.GroupName,
+		versions: []string{"v1beta1", "v1alpha1"},
+		object:   &mcsv1beta1.ServiceImport{}, list: &mcsv1beta1.ServiceImportList{},
+		without: "zones of a clusterset have no names",
+	}
+	clusterProperties = definition{
+		kind:     "ClusterProperty",
+		group:    "about.k8s.io",
+		versions: []string{"v1", "v1beta1", "v1alpha1"},
+		object:   &source.ClusterProperty{}, list: &source.ClusterPropertyList{},
+		without: "the ID of this cluster is not known",
+	}
+)
+
+// client returns the REST client of the resource, which is JSON. Its requests name their version.
+func (d *definition) client(config *rest.Config, httpClient *http.Client) (rest.Interface, error) {
+	codecs, err := codecsFor(d.addToScheme)
+	if err != nil {
+		return nil, err
+	}
+	one := rest.CopyConfig(config)
+	one.GroupVersion, one.APIPath, one.NegotiatedSerializer = &schema.GroupVersion{Group: d.group, Version: d.versions[0]}, "/apis", codecs
+	one.ContentType, one.AcceptContentTypes = runtime.ContentTypeJSON, runtime.ContentTypeJSON
+	one.WarningHandler = rest.NoWarnings{} // each answer may tell of a deprecated version, which is read for want of a better one
+	return rest.RESTClientForConfigAndClient(one, httpClient)
+}
+
+func (d *definition) addToScheme(scheme *runtime.Scheme) error {
+	for _, version := range d.versions {
+		g := schema.GroupVersion{Group: d.group, Version: version}
+		scheme.AddKnownTypeWithName(g.WithKind(d.kind), d.object)
+		scheme.AddKnownTypeWithName(g.WithKind(d.kind+"List"), d.list)
+	}
+	return nil
+}
+
+// define makes a resource that of a definition.
+func (r *resource) define(d *definition) {
+	r.definition, r.example, r.list = d, d.object, d.list
+}

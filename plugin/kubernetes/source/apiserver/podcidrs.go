@@ -1,0 +1,237 @@
+package apiserver
+
+import (
+	"context"
+	"maps"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/util/workqueue"
+
+	"github.com/nearside-dns/nearside/plugin/kubernetes/index"
+	"github.com/nearside-dns/nearside/plugin/kubernetes/source"
+)
+
+const (
+	// youngFor is for how long a node may get its range of pod addresses yet: the controller manager gives
+	// it soon after the registration, other networks never do.
+	youngFor = 10 * time.Minute
+	// fewNodes are read one by one. More are read page by page, if they are a good part of all nodes.
+	fewNodes = 10
+	// nodesPerPage bounds what is in memory of whole Nodes, which are about 10 kB each.
+	nodesPerPage = 500
+	// pageTimeout bounds the wait for a page.
+	pageTimeout = time.Minute
+)
+
+// pace is how often nodes are read, and custom resources looked for, so that tests can shorten it.
+type pace struct {
+	now func() time.Time
+	// again is the pause before a young node is read again: its events come in bursts.
+	again time.Duration
+	// retry and retryMost bound the pause after a failure, which doubles. That of a custom resource grows to look.
+	retry, retryMost time.Duration
+	// look is the pause between two looks for a custom resource that is missing, and confirm the one before the
+	// look that has what was read of it given up.
+	look, confirm time.Duration
+}
+
+func defaultPace() pace {
+	return pace{
+		now: time.Now, again: 5 * time.Second, retry: time.Second, retryMost: 5 * time.Minute,
+		look: 10 * time.Second, confirm: 5 * time.Second,
+	}
+}
+
+// everyNode stands in the queue for all nodes.
+var everyNode index.Symbol
+
+// podCIDRs brings the ranges of the pods' addresses into the index. They are no metadata of Nodes, so they
+// are read from whole ones: once of all, and later of each new one. That needs no right but to list Nodes,
+// and goes on beside the watch.
+type podCIDRs struct {
+	client   rest.Interface
+	host     string
+	stripper source.Stripper
+	index    *index.Index
+	queue    workqueue.TypedRateLimitingInterface[index.Symbol] // names of nodes to read
+	pace     pace
+	once     *atomic.Bool // set when all nodes have been read
+
+	mu       sync.Mutex
+	without  map[index.Symbol]nodeWithout     // nodes that were read and lacked something
+	failures map[metav1.StatusReason]struct{} // logged since a read succeeded
+}
+
+// nodeWithout is a node as it was read.
+type nodeWithout struct {
+	uid     index.UID
+	created time.Time
+}
+
+func (s *Source) podCIDRs(ix *index.Index) *podCIDRs {
+	return &podCIDRs{
+		client: s.clients.core, host: s.host, stripper: s.stripper, index: ix,
+		queue: workqueue.NewTypedRateLimitingQueue(
+			workqueue.NewTypedItemExponentialFailureRateLimiter[index.Symbol](s.pace.retry, s.pace.retryMost)),
+		pace:     s.pace,
+		once:     &s.nodesRead,
+		without:  map[index.Symbol]nodeWithout{},
+		failures: map[metav1.StatusReason]struct{}{},
+	}
+}
+
+// observe is called after each event of a node.
+func (p *podCIDRs) observe(o *metav1.PartialObjectMetadata) {
+	name := index.NewSymbol(o.Name)
+	switch wants, again := p.wants(name); {
+	case again:
+		p.queue.AddAfter(name, p.pace.again)
+	case wants:
+		p.queue.Add(name)
+	}
+}
+
+// listed is called after each list of all nodes.
+func (p *podCIDRs) listed(all []*index.Node) {
+	p.mu.Lock()
+	maps.DeleteFunc(p.without, func(name index.Symbol, _ nodeWithout) bool { return p.index.Node(name) == nil })
+	p.mu.Unlock()
+	if !p.once.Load() {
+		p.queue.Add(everyNode)
+		return
+	}
+	var names []index.Symbol
+	for _, n := range all {
+		if wants, _ := p.wants(n.Name); wants {
+			names = append(names, n.Name)
+		}
+	}
+	if len(names) > max(fewNodes, len(all)/10) {
+		p.queue.Add(everyNode)
+		return
+	}
+	for _, name := range names {
+		p.queue.Add(name)
+	}
+}
+
+// wants reports whether a node is to be read, and whether that is not the first time.
+func (p *podCIDRs) wants(name index.Symbol) (wants, again bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	n := p.index.Node(name)
+	if n == nil {
+		delete(p.without, name)
+		return false, false
+	}
+	if w, read := p.without[name]; read && w.uid == n.UID {
+		young := p.pace.now().Sub(w.created) < youngFor
+		return young, young
+	}
+	return len(n.CIDRs) == 0, false
+}
+
+// run reads nodes until ctx ends.
+func (p *podCIDRs) run(ctx context.Context) {
+	defer context.AfterFunc(ctx, p.queue.ShutDown)()
+	for {
+		name, ended := p.queue.Get()
+		if ended {
+			return
+		}
+		p.next(ctx, name)
+		p.queue.Done(name)
+	}
+}
+
+func (p *podCIDRs) next(ctx context.Context, name index.Symbol) {
+	if wants, _ := p.wants(name); !wants && name != everyNode {
+		p.queue.Forget(name)
+		return
+	}
+	if err := p.read(ctx, name); err != nil {
+		p.failed(ctx, err)
+		p.queue.AddRateLimited(name)
+		return
+	}
+	p.queue.Forget(name)
+	if name == everyNode {
+		p.once.Store(true)
+	}
+	p.succeeded()
+}
+
+// read reads one node, or every node.
+func (p *podCIDRs) read(ctx context.Context, name index.Symbol) error {
+	o := metav1.ListOptions{Limit: nodesPerPage}
+	if name != everyNode {
+		o.FieldSelector = fields.OneTermEqualSelector(metav1.ObjectNameField, name.String()).String()
+	}
+	for {
+		page, err := p.page(ctx, o)
+		if err != nil {
+			return err
+		}
+		for i := range page.Items {
+			p.take(&page.Items[i])
+		}
+		if page.Continue == "" {
+			return nil
+		}
+		o.Continue = page.Continue
+	}
+}
+
+func (p *podCIDRs) page(ctx context.Context, o metav1.ListOptions) (*corev1.NodeList, error) {
+	ctx, cancel := context.WithTimeout(ctx, pageTimeout)
+	defer cancel()
+	page := &corev1.NodeList{}
+	err := p.client.Get().Resource(source.Nodes).VersionedParams(&o, metav1.ParameterCodec).Do(ctx).Into(page)
+	return page, err
+}
+
+// take brings the range of a node into the index.
+func (p *podCIDRs) take(o *corev1.Node) {
+	ranges, whole := source.NodeRanges(o)
+	n := p.stripper.Node(nil, o.Name, string(o.UID), ranges...)
+	if len(n.CIDRs) > 0 {
+		p.index.SetNodeCIDRs(n.Name, n.UID, n.CIDRs)
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if whole || p.index.Node(n.Name) == nil {
+		delete(p.without, n.Name)
+	} else {
+		p.without[n.Name] = nodeWithout{uid: n.UID, created: o.CreationTimestamp.Time}
+	}
+}
+
+// failed logs each kind of failure once, until a read succeeds.
+func (p *podCIDRs) failed(ctx context.Context, err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	kind := apierrors.ReasonForError(err)
+	if _, ok := p.failures[kind]; ok || ctx.Err() != nil {
+		return
+	}
+	p.failures[kind] = struct{}{}
+	log.Warningf("%s: the ranges of pod addresses cannot be read from the API server %s: %v; callers are not found by them; trying again",
+		source.Nodes, p.host, err)
+}
+
+// succeeded logs the end of failures.
+func (p *podCIDRs) succeeded() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if len(p.failures) > 0 {
+		clear(p.failures)
+		log.Infof("%s: the ranges of pod addresses are read from the API server %s again", source.Nodes, p.host)
+	}
+}

@@ -1,0 +1,56 @@
+package source
+
+import (
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/nearside-dns/nearside/plugin/kubernetes/index"
+)
+
+// podDNS returns what a pod says of its resolver, or nil for what most say.
+func podDNS(o *corev1.Pod) *index.PodDNS {
+	d := &index.PodDNS{Policy: policy(o.Spec.DNSPolicy)}
+	if o.Spec.DNSConfig != nil {
+		for _, search := range o.Spec.DNSConfig.Searches {
+			d.Searches = append(d.Searches, strings.Clone(search))
+		}
+	}
+	if d.Policy == string(corev1.DNSClusterFirst) && d.Searches == nil {
+		return nil
+	}
+	return d
+}
+
+// policy returns a dnsPolicy as the kubelet takes it: one that it does not know is ClusterFirst.
+func policy(p corev1.DNSPolicy) string {
+	for _, known := range []corev1.DNSPolicy{corev1.DNSClusterFirstWithHostNet, corev1.DNSDefault, corev1.DNSNone} {
+		if p == known {
+			return string(known)
+		}
+	}
+	return string(corev1.DNSClusterFirst)
+}
+
+// holdsAddresses reports whether a pod's status shows that its addresses are its own now.
+//
+// They are those of its sandbox. When that is gone, they are free for another pod, and the status says so late: at
+// the end of a pod the kubelet reports the phase after it has freed them. So a pod that asks must have a container
+// that runs. After the boot of a node the status is from before, until the kubelet has written another one, and all
+// addresses are given anew: so that container must have been started since.
+//
+// A status without containers, as manifests may have it, says nothing against the pod.
+func holdsAddresses(o *corev1.Pod, booted time.Time) bool {
+	for i := range o.Status.Conditions {
+		if c := &o.Status.Conditions[i]; c.Type == corev1.PodReadyToStartContainers && c.Status == corev1.ConditionFalse {
+			return false // it has no sandbox
+		}
+	}
+	containers := slices.Concat(o.Status.InitContainerStatuses, o.Status.ContainerStatuses, o.Status.EphemeralContainerStatuses)
+	runs := func(c corev1.ContainerStatus) bool {
+		return c.State.Running != nil && !c.State.Running.StartedAt.Time.Before(booted)
+	}
+	return len(containers) == 0 || slices.ContainsFunc(containers, runs)
+}

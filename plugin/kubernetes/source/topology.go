@@ -1,0 +1,139 @@
+package source
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+
+	"github.com/nearside-dns/nearside/plugin/kubernetes/index"
+	"github.com/nearside-dns/nearside/plugin/kubernetes/topology"
+)
+
+// AnnotationTopologyKeys is the annotation of a Service or ServiceImport with the labels of nodes, in order, by which its
+// endpoints are near to a caller (KEP-536).
+const AnnotationTopologyKeys = "nearside.dev/topology-keys"
+
+// topology returns what a headless Service or ServiceImport says of which endpoints a caller is to get, or nil.
+func (s Stripper) topology(annotations map[string]string, policy *corev1.ServiceInternalTrafficPolicy, distributed *string, skip skippedObject) *index.Topology {
+	if !s.Topology {
+		return nil
+	}
+	t := &index.Topology{
+		Keys:         topologyKeys(annotations, skip),
+		Local:        policy != nil && *policy == corev1.ServiceInternalTrafficPolicyLocal,
+		Auto:         topologyAuto(annotations),
+		Distribution: distribution(distributed, skip),
+	}
+	if t.Equal(&index.Topology{}) {
+		return nil
+	}
+	return t
+}
+
+func topologyKeys(annotations map[string]string, skip skippedObject) []index.Symbol {
+	text := annotations[AnnotationTopologyKeys]
+	if strings.TrimSpace(text) == "" {
+		return nil
+	}
+	keys, err := topology.ParseKeys(text)
+	if err != nil {
+		skip.part("topology keys", err.Error())
+		return nil
+	}
+	return keys
+}
+
+// topologyAuto reports whether hints are asked for. Where both annotations are there, the EndpointSlice
+// controller reads the older one.
+func topologyAuto(annotations map[string]string) bool {
+	mode, ok := annotations[corev1.DeprecatedAnnotationTopologyAwareHints]
+	if !ok {
+		mode = annotations[corev1.AnnotationTopologyMode]
+	}
+	return mode == "Auto" || mode == "auto"
+}
+
+func distribution(text *string, skip skippedObject) index.Distribution {
+	if text == nil {
+		return index.NoDistribution
+	}
+	switch *text {
+	case corev1.ServiceTrafficDistributionPreferClose, corev1.ServiceTrafficDistributionPreferSameZone:
+		return index.PreferSameZone
+	case corev1.ServiceTrafficDistributionPreferSameNode:
+		return index.PreferSameNode
+	default:
+		skip.part("traffic distribution", fmt.Sprintf("%q is not known", *text))
+		return index.NoDistribution
+	}
+}
+
+// hintsLookedBack is among how many of the endpoints before it hints like those of an endpoint are looked
+// for, to be shared: zones are few, and hints for nodes differ from endpoint to endpoint.
+const hintsLookedBack = 16
+
+// hints returns the hints of an endpoint that comes after others of its slice, or nil.
+func (s Stripper) hints(e *discoveryv1.Endpoint, before []index.Endpoint) *index.Hints {
+	if !s.Topology || e.Hints == nil || len(e.Hints.ForNodes)+len(e.Hints.ForZones) == 0 {
+		return nil
+	}
+	h := &index.Hints{}
+	for _, n := range e.Hints.ForNodes {
+		h.Nodes = append(h.Nodes, index.NewSymbol(n.Name))
+	}
+	for _, z := range e.Hints.ForZones {
+		h.Zones = append(h.Zones, index.NewSymbol(z.Name))
+	}
+	for _, b := range before[max(0, len(before)-hintsLookedBack):] {
+		if b.Hints.Equal(h) {
+			return b.Hints
+		}
+	}
+	return h
+}
+
+// Node returns the record of a node. Without ranges it has none, and they may be known elsewhere.
+func (s Stripper) Node(labels map[string]string, name, uid string, ranges ...string) *index.Node {
+	skip := s.Skipped.object(Nodes, "", name)
+	n := &index.Node{Name: index.NewSymbol(name), UID: index.NewUID(uid), Labels: nodeLabels(labels)}
+	for _, text := range ranges {
+		p, err := netip.ParsePrefix(text)
+		if err != nil || p.Addr().Is4In6() {
+			skip.part("pod address range", fmt.Sprintf("%q is not a range of IP addresses", text))
+			continue
+		}
+		n.CIDRs = append(n.CIDRs, p.Masked())
+	}
+	return n
+}
+
+// NodeRanges returns the addresses that a node's callers have, as ranges: those of its pods, one of each family or
+// none, and its own, which pods of the host network and a cache of the node have. whole tells that there are both.
+func NodeRanges(o *corev1.Node) (all []string, whole bool) {
+	all = slices.Clone(o.Spec.PodCIDRs)
+	if len(all) == 0 && o.Spec.PodCIDR != "" {
+		all = []string{o.Spec.PodCIDR}
+	}
+	ofPods := len(all)
+	for _, a := range o.Status.Addresses {
+		if ip, err := netip.ParseAddr(a.Address); err == nil && a.Type == corev1.NodeInternalIP && ip.Zone() == "" {
+			ip = ip.Unmap()
+			all = append(all, netip.PrefixFrom(ip, ip.BitLen()).String())
+		}
+	}
+	return all, ofPods > 0 && len(all) > ofPods
+}
+
+// nodeLabels returns labels ordered by key.
+func nodeLabels(labels map[string]string) []index.Label {
+	all := make([]index.Label, 0, len(labels))
+	for _, key := range slices.Sorted(maps.Keys(labels)) {
+		all = append(all, index.Label{Key: index.NewSymbol(key), Value: index.NewSymbol(labels[key])})
+	}
+	return all
+}

@@ -1,0 +1,45 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"strconv"
+	"strings"
+)
+
+// requestsMetric counts the queries that a server answered.
+const requestsMetric = "coredns_dns_requests_total{"
+
+// requests returns how many queries the server on a metrics port has answered.
+func requests(port int) (float64, error) {
+	response, err := http.Get(fmt.Sprintf("http://127.0.0.1:%d/metrics", port))
+	if err != nil {
+		return 0, err
+	}
+	defer func() { _ = response.Body.Close() }()
+	text, err := io.ReadAll(response.Body)
+	if err != nil {
+		return 0, err
+	}
+	if response.StatusCode != http.StatusOK {
+		return 0, fmt.Errorf("metrics: %s", response.Status)
+	}
+	return sumRequests(string(text))
+}
+
+// sumRequests adds up the samples of requestsMetric in Prometheus' text format.
+func sumRequests(text string) (sum float64, err error) {
+	for line := range strings.Lines(text) {
+		if !strings.HasPrefix(line, requestsMetric) {
+			continue
+		}
+		line = strings.TrimSpace(line)
+		v, err := strconv.ParseFloat(line[strings.LastIndexByte(line, ' ')+1:], 64)
+		if err != nil {
+			return 0, fmt.Errorf("metrics: %q: %w", line, err)
+		}
+		sum += v
+	}
+	return sum, nil
+}

@@ -1,0 +1,258 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/miekg/dns"
+)
+
+// missRate is how many names are asked for each second.
+const missRate = 8000
+
+// What is measured with misses, of each server.
+const (
+	missCPU     = "misses: CPU per query"
+	missP50     = "misses: median latency"
+	missP99     = "misses: p99 latency"
+	missMost    = "misses: connections at most"
+	missEnd     = "misses: connections at the end"
+	missReached = "misses: rate reached"
+	missSent    = "misses: queries sent"
+	missLost    = "misses: queries lost"
+)
+
+// missCorefile forwards over TCP, behind a cache that has none of the names. Arguments: the DNS port, the
+// port of the upstream server, the metrics port, what else is wanted.
+const missCorefile = `.:%d {
+    bind 127.0.0.1
+    errors
+    cache 30
+    forward . 127.0.0.1:%d {
+        force_tcp
+    }
+    prometheus 127.0.0.1:%d%s
+}
+`
+
+// unboundMisses has Unbound forward over TCP. At 8,000 queries a second, 160 are on their way in 20 ms; the limits
+// are far beyond, and the buffer holds what comes while another process has the core.
+const unboundMisses = `    num-queries-per-thread: 16384
+    outgoing-range: 8192
+    outgoing-num-tcp: 500
+    so-rcvbuf: 4m
+    tcp-upstream: yes
+`
+
+// missServers are those that misses are measured with.
+var missServers = []cache{
+	{nameNodeCache, (*bench).startNodeCacheMisses, true},
+	{nameCoreDNS, (*bench).startCoreDNSMisses, false},
+	{nameUnbound, (*bench).startUnboundMisses, false},
+}
+
+func (b *bench) startNodeCacheMisses(ctx context.Context, s *server) error {
+	return b.run(ctx, s, b.nodecache, fmt.Sprintf(missCorefile, s.port, s.upstream, freePort(), b.profiled(s)), "-conf")
+}
+
+func (b *bench) startCoreDNSMisses(ctx context.Context, s *server) error {
+	return b.run(ctx, s, b.coredns, fmt.Sprintf(missCorefile, s.port, s.upstream, freePort(), ""), "-conf")
+}
+
+func (b *bench) startUnboundMisses(ctx context.Context, s *server) error {
+	path, err := b.unbound()
+	if err != nil {
+		return err
+	}
+	return b.run(ctx, s, path, fmt.Sprintf(unboundConf, s.port, unboundMisses, b.folder, s.upstream), "-d", "-c")
+}
+
+// startMisses starts the servers, each with an upstream server.
+func (b *bench) startMisses(ctx context.Context) error {
+	for _, c := range missServers {
+		if c.name == nameCoreDNS && b.coredns == "" {
+			continue // which find has noted
+		}
+		s := &server{name: c.name, port: freePort()}
+		var err error
+		if s.upstream, err = b.startUpstream(ctx); err != nil {
+			return err
+		}
+		if err = c.start(b, ctx, s); err == nil {
+			err = await(ctx, 10*time.Second, "an answer", func() bool { return answers(s.port, "started.example.com.") })
+		}
+		switch {
+		case err == nil:
+			b.forwarders = append(b.forwarders, s)
+		case c.own:
+			b.drop(s, err)
+			return err
+		default:
+			b.drop(s, err)
+		}
+	}
+	return nil
+}
+
+func (b *bench) stopMisses() {
+	for _, s := range b.forwarders {
+		s.stop()
+	}
+	b.forwarders = nil
+	b.stopUpstreams()
+}
+
+// measureMisses measures the servers in turn; none is always the first. Then come the profiles.
+func (b *bench) measureMisses(ctx context.Context) error {
+	defer b.stopMisses()
+	if err := b.startMisses(ctx); err != nil {
+		return err
+	}
+	for round := range b.rounds {
+		fmt.Fprintf(os.Stderr, "round %d of %d\n", round+1, b.rounds)
+		for i := range b.forwarders {
+			s := b.forwarders[(i+round)%len(b.forwarders)]
+			if err := b.measureMiss(ctx, s, round); err != nil {
+				return fmt.Errorf("%s, misses: %w", s.name, err)
+			}
+		}
+	}
+	for _, s := range b.forwarders {
+		if err := b.profileMisses(ctx, s); err != nil {
+			return fmt.Errorf("profile of %s, misses: %w", s.name, err)
+		}
+	}
+	return nil
+}
+
+// measureMiss measures one server in one round, again if it answered with an error. Lost queries are a figure of
+// their own, so that they are no reason.
+func (b *bench) measureMiss(ctx context.Context, s *server, round int) error {
+	for try := range tries {
+		err := b.tryMiss(ctx, s, fmt.Sprintf("round%d-%d", round, try))
+		if !errors.Is(err, errCode) {
+			return err
+		}
+		fmt.Fprintf(os.Stderr, "%s, misses: again: %v\n", s.name, err)
+		b.lost = append(b.lost, fmt.Sprintf("%s, misses, measured again: %v", s.name, err))
+	}
+	return fmt.Errorf("no measurement of %d that counts: queries answered with an error", tries)
+}
+
+// How much is asked before a measurement: answers that are checked, and a second of the load, which has the
+// server open the connections that it wants.
+const (
+	checkedMisses = 1024
+	warmMisses    = missRate
+)
+
+func (b *bench) tryMiss(ctx context.Context, s *server, tag string) error {
+	if err := b.warmMiss(ctx, s, tag); err != nil {
+		return err
+	}
+	l, err := freshNames(b.folder, tag+"."+s.name, b.misses)
+	if err != nil {
+		return err
+	}
+	if _, err := askCounts(s.upstream, nameReset); err != nil {
+		return err
+	}
+	before, err := s.cpu()
+	if err != nil {
+		return err
+	}
+	counted, latencies, err := b.dnsperf.askAtRate(ctx, s.port, l, missRate)
+	if err == nil {
+		err = counted.judgeAnswered(l.rcode, len(l.packets))
+	}
+	if err != nil {
+		return err
+	}
+	after, err := s.cpu()
+	if err != nil {
+		return err
+	}
+	return b.addMiss(s, after-before, counted, latencies)
+}
+
+// warmMiss asks what is asked before a measurement.
+func (b *bench) warmMiss(ctx context.Context, s *server, tag string) error {
+	checked, err := freshNames(b.folder, "check."+tag+"."+s.name, checkedMisses)
+	if err != nil {
+		return err
+	}
+	if _, err := check(ctx, s, checked); err != nil {
+		return err
+	}
+	warm, err := freshNames(b.folder, "warm."+tag+"."+s.name, warmMisses)
+	if err != nil {
+		return err
+	}
+	_, _, err = b.dnsperf.askAtRate(ctx, s.port, warm, missRate)
+	return err
+}
+
+// addMiss notes the figures of one measurement.
+func (b *bench) addMiss(s *server, cpu time.Duration, counted statistics, latencies []time.Duration) error {
+	upstream, err := askCounts(s.upstream, nameCounts)
+	if err != nil {
+		return err
+	}
+	if upstream.queries < counted.completed {
+		return fmt.Errorf("%d answers, but %d queries upstream: not all were misses", counted.completed, upstream.queries)
+	}
+	each := float64(cpu.Nanoseconds()) / 1000 / float64(counted.completed)
+	p50, p99 := percentile(latencies, 50), percentile(latencies, 99)
+	fmt.Fprintf(os.Stderr, "%s, misses: %.2f us, p50 %.2f ms, p99 %.2f ms, %.0f/s, lost %d; upstream: %s\n",
+		s.name, each, p50, p99, counted.rate, counted.lost, upstream)
+	for what, v := range map[string]float64{
+		missCPU: each, missP50: p50, missP99: p99, missMost: float64(upstream.most), missEnd: float64(upstream.open),
+		missReached: counted.rate, missSent: float64(counted.sent), missLost: float64(counted.lost),
+	} {
+		b.results.add(what, s.name, v)
+	}
+	if counted.lost > 0 {
+		b.lost = append(b.lost, fmt.Sprintf("%s, misses: %d of %d", s.name, counted.lost, counted.sent))
+	}
+	return nil
+}
+
+// profileMisses writes a CPU profile of a server, if it has a port for it.
+func (b *bench) profileMisses(ctx context.Context, s *server) error {
+	if s.pprof == 0 {
+		return nil
+	}
+	l, err := freshNames(b.folder, "profile."+s.name, missRate*(profileSeconds+1))
+	if err != nil {
+		return err
+	}
+	return b.profileDuring(ctx, s, "misses", func() error {
+		_, _, err := b.dnsperf.askAtRate(ctx, s.port, l, missRate)
+		return err
+	})
+}
+
+// freshNames makes questions for names that nobody else asks for, if the tag is another for each call.
+func freshNames(folder, tag string, n int) (*load, error) {
+	l := &load{what: "misses " + tag, rcode: dns.RcodeToString[dns.RcodeSuccess]}
+	var file strings.Builder
+	for i := range n {
+		name := dns.CanonicalName(fmt.Sprintf("n%d.%s.example.com", i, tag))
+		b, err := new(dns.Msg).SetQuestion(name, dns.TypeA).Pack()
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", name, err)
+		}
+		q, err := readQuestion(b)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", name, err)
+		}
+		address := addressOf(q.owner)
+		l.packets = append(l.packets, packet{bytes: b, rcode: dns.RcodeSuccess, records: 1, address: address[:]})
+		fmt.Fprintf(&file, "%s A\n", name)
+	}
+	return l, l.write(folder, file.String())
+}

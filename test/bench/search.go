@@ -1,0 +1,229 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+)
+
+// What is measured of each setup. What is counted and CPU time are divided by the number of look-ups.
+const (
+	searchQueries    = "search: queries of the pods"
+	searchExternal   = "search: queries of the pods for an external name"
+	searchToCluster  = "search: queries to cluster DNS"
+	searchToUpstream = "search: queries to the upstream"
+	searchNodeCPU    = "search: CPU of the node cache"
+	searchClusterCPU = "search: CPU of cluster DNS"
+	externalP50      = "search: external names, median latency"
+	externalP99      = "search: external names, p99 latency"
+	clusterP50       = "search: cluster names, median latency"
+	clusterP99       = "search: cluster names, p99 latency"
+	searchReached    = "search: rate reached"
+)
+
+// measureSearch measures the setups in turn; none is always the first. Then come the profiles.
+func (b *bench) measureSearch(ctx context.Context) error {
+	defer b.stopSearch()
+	if err := b.startSearch(ctx); err != nil {
+		return err
+	}
+	for round := range b.rounds {
+		fmt.Fprintf(os.Stderr, "round %d of %d\n", round+1, b.rounds)
+		for i := range b.search {
+			s := b.search[(i+round)%len(b.search)]
+			if err := b.measureSetup(ctx, s, round); err != nil {
+				return fmt.Errorf("%s: %w", s.name, err)
+			}
+		}
+	}
+	for _, s := range b.search {
+		if err := b.profileSetup(ctx, s); err != nil {
+			return fmt.Errorf("profile of %s: %w", s.name, err)
+		}
+	}
+	return nil
+}
+
+// measureSetup measures one setup in one round, again if too many look-ups failed.
+func (b *bench) measureSetup(ctx context.Context, s *searchServers, round int) error {
+	for try := range tries {
+		err := b.trySetup(ctx, s, round, try)
+		if !errors.Is(err, errLost) {
+			return err
+		}
+		fmt.Fprintf(os.Stderr, "%s: again: %v\n", s.name, err)
+		b.lost = append(b.lost, fmt.Sprintf("%s, measured again: %v", s.name, err))
+	}
+	return fmt.Errorf("no measurement of %d that counts: look-ups failed", tries)
+}
+
+// searchWarm is how many look-ups there are before a measurement: three seconds of the load, so that the names
+// which are wanted most are in the caches, as they are in a cluster that has been up for longer.
+const searchWarm = 3 * searchRate
+
+func (b *bench) trySetup(ctx context.Context, s *searchServers, round, try int) error {
+	tag, seed := fmt.Sprintf("r%d-%d", round, try), 2*uint64(round)
+	if _, err := s.lookUp(ctx, tag, seed, searchWarm); err != nil {
+		return err
+	}
+	queries, err := s.counted()
+	if err != nil {
+		return err
+	}
+	spent, err := s.spent()
+	if err != nil {
+		return err
+	}
+	done, err := s.lookUp(ctx, tag, seed+1, b.lookups)
+	if err != nil {
+		return err
+	}
+	spentAfter, err := s.spent() // first, as counting takes time as well
+	if err != nil {
+		return err
+	}
+	queriesAfter, err := s.counted()
+	if err != nil {
+		return err
+	}
+	b.addSearch(s, done, queriesAfter.minus(queries), spentAfter.minus(spent))
+	return nil
+}
+
+// lookUp has the pods look names up.
+func (s *searchServers) lookUp(ctx context.Context, tag string, seed uint64, lookups int) (searchDone, error) {
+	done, err := runPods(ctx, searchJob{Port: uint16(s.asked().port), Tag: tag, Seed: seed, Lookups: lookups})
+	if err != nil {
+		return done, err
+	}
+	return done, done.judge()
+}
+
+// searchCounts are numbers of queries since the start.
+type searchCounts struct {
+	cluster  float64 // to cluster DNS
+	upstream int     // to the upstream server
+}
+
+func (c searchCounts) minus(before searchCounts) searchCounts {
+	return searchCounts{c.cluster - before.cluster, c.upstream - before.upstream}
+}
+
+func (s *searchServers) counted() (c searchCounts, err error) {
+	if c.cluster, err = requests(s.metrics); err != nil {
+		return c, err
+	}
+	upstream, err := askCounts(s.upstream, nameCounts)
+	c.upstream = upstream.queries
+	return c, err
+}
+
+// searchTimes are CPU times since the start.
+type searchTimes struct{ cache, cluster time.Duration }
+
+func (t searchTimes) minus(before searchTimes) searchTimes {
+	return searchTimes{t.cache - before.cache, t.cluster - before.cluster}
+}
+
+func (s *searchServers) spent() (t searchTimes, err error) {
+	if t.cluster, err = s.dns.cpu(); err != nil || s.cache == nil {
+		return t, err
+	}
+	t.cache, err = s.cache.cpu()
+	return t, err
+}
+
+// addSearch notes the figures of one measurement.
+func (b *bench) addSearch(s *searchServers, done searchDone, queries searchCounts, spent searchTimes) {
+	each := func(v float64) float64 { return v / float64(done.lookups()) }
+	microseconds := func(d time.Duration) float64 { return each(float64(d.Nanoseconds()) / 1000) }
+	add := func(what string, v float64) { b.results.add(what, s.name, v) }
+	add(searchQueries, each(float64(done.External.Queries+done.Cluster.Queries)))
+	add(searchExternal, float64(done.External.Queries)/float64(len(done.External.Latencies)))
+	add(searchToCluster, each(queries.cluster))
+	add(searchToUpstream, each(float64(queries.upstream)))
+	add(searchClusterCPU, microseconds(spent.cluster))
+	if s.cache != nil {
+		add(searchNodeCPU, microseconds(spent.cache))
+	}
+	add(externalP50, percentile(done.External.Latencies, 50))
+	add(externalP99, percentile(done.External.Latencies, 99))
+	add(clusterP50, percentile(done.Cluster.Latencies, 50))
+	add(clusterP99, percentile(done.Cluster.Latencies, 99))
+	add(searchReached, done.Rate)
+	if done.Failed > 0 {
+		b.lost = append(b.lost, fmt.Sprintf("%s: %d look-ups of %d, the first: %s", s.name, done.Failed, done.Failed+done.lookups(), done.Failure))
+	}
+	if done.Again > 0 {
+		b.lost = append(b.lost, fmt.Sprintf("%s: %d queries, sent again", s.name, done.Again))
+	}
+	fmt.Fprintf(os.Stderr, "%s: %d look-ups, %.0f/s, %d failed, %d queries sent again\n", s.name, done.lookups(), done.Rate, done.Failed, done.Again)
+}
+
+// profileSetup writes CPU profiles of those of its servers that have a port for it.
+func (b *bench) profileSetup(ctx context.Context, s *searchServers) error {
+	for _, one := range s.servers() {
+		if one.pprof == 0 {
+			continue
+		}
+		err := b.profileDuring(ctx, one, "search "+s.name, func() error {
+			_, err := s.lookUp(ctx, "profile-"+one.name, 0, searchRate*(profileSeconds+1))
+			return err
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// searchTables are the figures of the setups in the report.
+var searchTables = []struct {
+	title   string
+	columns []searchColumn
+}{
+	{"queries for each look-up", []searchColumn{
+		{"of the pod", searchQueries, "%.2f"},
+		{"of the pod, for an external name", searchExternal, "%.2f"},
+		{"to cluster DNS", searchToCluster, "%.2f"},
+		{"to the upstream", searchToUpstream, "%.2f"},
+	}},
+	{"CPU for each look-up, and latency", []searchColumn{
+		{"node cache, us", searchNodeCPU, "%.0f"},
+		{"cluster DNS, us", searchClusterCPU, "%.0f"},
+		{"external p50, ms", externalP50, "%.2f"},
+		{"external p99, ms", externalP99, "%.2f"},
+		{"cluster p50, ms", clusterP50, "%.2f"},
+		{"cluster p99, ms", clusterP99, "%.2f"},
+		{"look-ups/s", searchReached, "%.0f"},
+	}},
+}
+
+type searchColumn struct{ title, what, format string }
+
+// reportSearch writes a line for each setup in each table.
+func (b *bench) reportSearch(text *strings.Builder) {
+	fmt.Fprintf(text, "\nOf pods, %d look-ups a second, %.0f %% of them of external names; upstream %d ms away:\n",
+		searchRate, 100*externalShare, upstreamDelay.Milliseconds())
+	for _, t := range searchTables {
+		fmt.Fprintf(text, "\n| %s |", t.title)
+		for _, c := range t.columns {
+			fmt.Fprintf(text, " %s |", c.title)
+		}
+		text.WriteString("\n|---|" + strings.Repeat("---|", len(t.columns)) + "\n")
+		for _, s := range searchSetups {
+			fmt.Fprintf(text, "| %s |", s.name)
+			for _, c := range t.columns {
+				if c.what == searchNodeCPU && s.node == "" {
+					text.WriteString(" |")
+					continue
+				}
+				fmt.Fprintf(text, " %s |", cell(c.format, b.results[c.what][s.name]))
+			}
+			text.WriteString("\n")
+		}
+	}
+}

@@ -1,0 +1,188 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/nearside-dns/nearside/test/fakeapi"
+)
+
+// The pods, and the API server that knows them, are this program in other modes.
+const (
+	podsMode      = "pods"       // the argument for the pods; the next one is a searchJob
+	searchAPIMode = "search-api" // the argument for the API server; the next one is the address
+)
+
+// How pods look names up.
+const (
+	searchRate   = 300 // each second
+	searchAtOnce = 64  // under way at most; those of a server that is too slow begin late
+)
+
+// searchJob is what the pods are to do.
+type searchJob struct {
+	Port    uint16 // of the server
+	Tag     string // of external names
+	Seed    uint64
+	Lookups int
+}
+
+// searchDone is what the pods report.
+type searchDone struct {
+	External, Cluster kindDone
+	Again             int     // queries that were sent again
+	Failed            int     // look-ups without an answer; they are not among the others
+	Failure           string  // of the first of them
+	Rate              float64 // look-ups begun each second
+}
+
+func (d *searchDone) lookups() int { return len(d.External.Latencies) + len(d.Cluster.Latencies) }
+
+// kindDone is about names outside or inside the cluster.
+type kindDone struct {
+	Queries   int
+	Latencies []time.Duration // one for each look-up, to its final answer; the shortest first
+}
+
+// servePods looks names up and writes what came of it. It fails with the first wrong answer.
+func servePods(ctx context.Context, argument string, to io.Writer) error {
+	var job searchJob
+	if err := json.Unmarshal([]byte(argument), &job); err != nil {
+		return fmt.Errorf("pods: %w", err)
+	}
+	all, err := lookups(job.Seed, job.Tag, job.Lookups)
+	if err != nil {
+		return fmt.Errorf("pods: %w", err)
+	}
+	server := netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), job.Port)
+	l := searchLoad{server: server, timeout: resolverTimeout, interval: time.Second / searchRate}
+	done, err := l.run(ctx, all)
+	if err != nil {
+		return fmt.Errorf("pods: %w", err)
+	}
+	return json.NewEncoder(to).Encode(done)
+}
+
+// searchLoad is a number of look-ups under way.
+type searchLoad struct {
+	server   netip.AddrPort
+	timeout  time.Duration // of a query
+	interval time.Duration // from the start of one look-up to the next
+
+	mu   sync.Mutex
+	done searchDone
+}
+
+// run begins a look-up at each interval.
+func (l *searchLoad) run(ctx context.Context, all []lookup) (searchDone, error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	free := make(chan struct{}, searchAtOnce)
+	var wg sync.WaitGroup
+	began := time.Now()
+	for i := range all {
+		if err := pause(ctx, time.Until(began.Add(time.Duration(i)*l.interval))); err != nil {
+			break
+		}
+		free <- struct{}{}
+		wg.Go(func() {
+			if err := l.one(&all[i]); err != nil {
+				cancel(err)
+			}
+			<-free
+		})
+	}
+	l.done.Rate = float64(len(all)) / time.Since(began).Seconds()
+	wg.Wait()
+	slices.Sort(l.done.External.Latencies)
+	slices.Sort(l.done.Cluster.Latencies)
+	return l.done, context.Cause(ctx)
+}
+
+// one looks one name up, and checks the addresses.
+func (l *searchLoad) one(wanted *lookup) error {
+	r := resolver{server: l.server, from: wanted.pod.address, search: wanted.pod.searchList(), timeout: l.timeout}
+	began := time.Now()
+	addresses, err := r.lookup(wanted.name)
+	latency := time.Since(began)
+	if err == nil && !slices.Equal(addresses, wanted.want) {
+		err = fmt.Errorf("%s, from %s: %w: addresses %v, want %v", wanted.name, wanted.pod.namespace, errWrong, addresses, wanted.want)
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.done.Again += r.again
+	if errors.Is(err, errNoAnswer) {
+		if l.done.Failed++; l.done.Failed == 1 {
+			l.done.Failure = err.Error()
+		}
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	kind := &l.done.Cluster
+	if wanted.external {
+		kind = &l.done.External
+	}
+	kind.Queries += r.queries
+	kind.Latencies = append(kind.Latencies, latency)
+	return nil
+}
+
+// runPods has the pods look names up, on the core of the load.
+func runPods(ctx context.Context, job searchJob) (done searchDone, err error) {
+	self, err := os.Executable()
+	if err != nil {
+		return done, err
+	}
+	argument, err := json.Marshal(job)
+	if err != nil {
+		return done, err
+	}
+	out, err := exec.CommandContext(ctx, "taskset", "-c", loadCore, self, podsMode, string(argument)).Output()
+	if exit := (*exec.ExitError)(nil); errors.As(err, &exit) {
+		return done, errors.New(strings.TrimSpace(string(exit.Stderr)))
+	}
+	if err != nil {
+		return done, err
+	}
+	return done, json.Unmarshal(out, &done)
+}
+
+// judge says whether too many look-ups failed for the measurement to count.
+func (d *searchDone) judge() error {
+	if len(d.External.Latencies) == 0 || len(d.Cluster.Latencies) == 0 || d.Failed*1000 > d.lookups()*perMille {
+		return fmt.Errorf("%d look-ups failed of %d, the first: %s: %w", d.Failed, d.Failed+d.lookups(), d.Failure, errLost)
+	}
+	return nil
+}
+
+// serveSearchAPI serves the cluster with the pods until the process is killed.
+func serveSearchAPI(address string) error {
+	api := fakeapi.New()
+	if err := searchCluster.Each(func(o runtime.Object) error { return api.Put(o) }); err != nil {
+		return fmt.Errorf("search API: %w", err)
+	}
+	for n := range searchPods {
+		if err := api.Put(podObject(n)); err != nil {
+			return fmt.Errorf("search API: %w", err)
+		}
+	}
+	if err := api.Listen(address); err != nil {
+		return fmt.Errorf("search API: %w", err)
+	}
+	fmt.Println("serving", api.URL())
+	select {}
+}

@@ -1,0 +1,279 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/miekg/dns"
+	corev1 "k8s.io/api/core/v1"
+)
+
+// clusterAnswer answers what cluster DNS and the upstream server together would, each name as it stands.
+func clusterAnswer(services map[string]string, r *dns.Msg) (*dns.Msg, error) {
+	q := r.Question[0]
+	if !strings.HasSuffix(q.Name, ".cluster.local.") {
+		query, err := r.Pack()
+		if err != nil {
+			return nil, err
+		}
+		read, err := readQuestion(query)
+		if err != nil {
+			return nil, err
+		}
+		m := new(dns.Msg)
+		return m, m.Unpack(answerTo(nil, query, read))
+	}
+	address, ok := services[q.Name]
+	m := new(dns.Msg).SetReply(r)
+	switch {
+	case !ok:
+		m.Rcode = dns.RcodeNameError
+	case q.Qtype == dns.TypeA:
+		rr, err := dns.NewRR(q.Name + " A " + address)
+		m.Answer = []dns.RR{rr}
+		return m, err
+	}
+	return m, nil
+}
+
+// expandedAnswer is what a server with *autopath* answers for names of the first suffix.
+func expandedAnswer(services map[string]string, search []string, r *dns.Msg) (*dns.Msg, error) {
+	asked := r.Question[0].Name
+	walk := resolver{search: search}
+	for _, name := range walk.walk(strings.TrimSuffix(asked, "."+search[0])) {
+		tried := r.Copy()
+		tried.Question[0].Name = name
+		m, err := clusterAnswer(services, tried)
+		if err != nil {
+			return nil, err
+		}
+		if m.Rcode == dns.RcodeNameError {
+			continue
+		}
+		m.Question[0].Name = asked
+		if name != asked && len(m.Answer) > 0 {
+			m.Answer = append([]dns.RR{&dns.CNAME{Hdr: dns.RR_Header{Name: asked, Rrtype: dns.TypeCNAME, Class: dns.ClassINET}, Target: name}}, m.Answer...)
+		}
+		return m, nil
+	}
+	return new(dns.Msg).SetRcode(r, dns.RcodeNameError), nil
+}
+
+func TestSearchLoad(t *testing.T) {
+	services := map[string]string{}
+	for n := range searchCluster.Services {
+		if s := searchCluster.Service(n); !s.Headless {
+			services[serviceName(s)] = s.ClusterIP
+		}
+	}
+	all := testLookups(t, 3, "test", 400)
+	var external, short, long int
+	for _, l := range all {
+		switch {
+		case l.external:
+			external++
+		case strings.Contains(l.name, "."):
+			long++
+		default:
+			short++
+		}
+	}
+	plain := serveDNS(t, func(w dns.ResponseWriter, r *dns.Msg) {
+		if m, err := clusterAnswer(services, r); err == nil {
+			_ = w.WriteMsg(m) // without it, a look-up fails
+		}
+	})
+	expanding := serveDNS(t, func(w dns.ResponseWriter, r *dns.Msg) {
+		from, err := netip.ParseAddrPort(w.RemoteAddr().String())
+		if err != nil {
+			return
+		}
+		search := podOf(int(from.Addr().As4()[3]) - 1).searchList()
+		if m, err := expandedAnswer(services, search, r); err == nil {
+			_ = w.WriteMsg(m) // without it, a look-up fails
+		}
+	})
+	for _, c := range []struct {
+		name              string
+		server            netip.AddrPort
+		external, cluster int // queries
+	}{
+		{"the full walk", plain, 10 * external, 2*short + 4*long},
+		{"expanded", expanding, 2 * external, 2*short + 2*long},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			l := searchLoad{server: c.server, timeout: time.Minute}
+			done, err := l.run(t.Context(), all)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := done.judge(); err != nil {
+				t.Error(err)
+			}
+			if done.External.Queries != c.external || done.Cluster.Queries != c.cluster {
+				t.Errorf("%d and %d queries, want %d and %d", done.External.Queries, done.Cluster.Queries, c.external, c.cluster)
+			}
+			if len(done.External.Latencies) != external || len(done.Cluster.Latencies) != short+long || done.Failed != 0 || done.Again != 0 {
+				t.Errorf("%d and %d latencies, %d failed, %d again", len(done.External.Latencies), len(done.Cluster.Latencies), done.Failed, done.Again)
+			}
+			if !slices.IsSorted(done.External.Latencies) || !slices.IsSorted(done.Cluster.Latencies) || done.Rate <= 0 {
+				t.Errorf("latencies not in order, or no rate: %+v", done)
+			}
+		})
+	}
+}
+
+func TestSearchLoadFails(t *testing.T) {
+	all := testLookups(t, 3, "test", 20)
+	for _, c := range []struct {
+		name   string
+		answer func(r *dns.Msg) *dns.Msg
+		want   string // in the error
+		failed int
+	}{
+		{"wrong addresses", func(r *dns.Msg) *dns.Msg {
+			m := new(dns.Msg).SetReply(r)
+			m.Answer = []dns.RR{&dns.CNAME{Hdr: dns.RR_Header{Name: r.Question[0].Name, Rrtype: dns.TypeCNAME, Class: dns.ClassINET}, Target: "x."}}
+			if r.Question[0].Qtype == dns.TypeA {
+				m.Answer = append(m.Answer, &dns.A{Hdr: dns.RR_Header{Name: "x.", Rrtype: dns.TypeA, Class: dns.ClassINET}, A: []byte{192, 0, 2, 1}})
+			}
+			return m
+		}, "a wrong answer: addresses [192.0.2.1], want [", 0},
+		{"no such names", func(r *dns.Msg) *dns.Msg { return new(dns.Msg).SetRcode(r, dns.RcodeNameError) }, "a wrong answer: addresses [], want [", 0},
+		{"failures", func(r *dns.Msg) *dns.Msg { return new(dns.Msg).SetRcode(r, dns.RcodeServerFailure) }, "", len(all)},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			server := serveDNS(t, func(w dns.ResponseWriter, r *dns.Msg) {
+				_ = w.WriteMsg(c.answer(r)) // the load says what came of it
+			})
+			l := searchLoad{server: server, timeout: time.Minute}
+			done, err := l.run(t.Context(), all)
+			if c.want == "" && err != nil || c.want != "" && (!errors.Is(err, errWrong) || !strings.Contains(err.Error(), c.want)) {
+				t.Errorf("error %v, want %q in it", err, c.want)
+			}
+			if done.Failed != c.failed {
+				t.Errorf("%d failed, want %d", done.Failed, c.failed)
+			}
+			if c.failed > 0 && !strings.Contains(done.Failure, "SERVFAIL") {
+				t.Errorf("the failure is %q", done.Failure)
+			}
+		})
+	}
+}
+
+// TestSearchLoadPaces begins with a look-up that no answer ends, and has the others begin at their time.
+func TestSearchLoadPaces(t *testing.T) {
+	server := serveDNS(t, func(w dns.ResponseWriter, r *dns.Msg) {
+		_ = w.WriteMsg(new(dns.Msg).SetRcode(r, dns.RcodeServerFailure)) // the load says what came of it
+	})
+	const n, interval = 20, 5 * time.Millisecond
+	l := searchLoad{server: server, timeout: time.Minute, interval: interval}
+	began := time.Now()
+	done, err := l.run(t.Context(), testLookups(t, 1, "test", n))
+	if took := time.Since(began); err != nil || took < (n-1)*interval {
+		t.Errorf("%s, error %v; want at least %s", took, err, (n-1)*interval)
+	}
+	if most := float64(n) / ((n - 1) * interval).Seconds(); done.Rate > most {
+		t.Errorf("a rate of %.0f/s, want at most %.0f/s", done.Rate, most)
+	}
+}
+
+func TestSearchJudge(t *testing.T) {
+	some := func(n int) kindDone { return kindDone{Latencies: make([]time.Duration, n)} }
+	for _, c := range []struct {
+		name string
+		done searchDone
+		lost bool
+	}{
+		{"all answered", searchDone{External: some(700), Cluster: some(300)}, false},
+		{"one in a thousand failed", searchDone{External: some(700), Cluster: some(300), Failed: 1}, false},
+		{"more failed", searchDone{External: some(700), Cluster: some(300), Failed: 2}, true},
+		{"all failed", searchDone{Failed: 10}, true},
+		{"external names alone", searchDone{External: some(10)}, true},
+		{"cluster names alone", searchDone{Cluster: some(10)}, true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			if err := c.done.judge(); errors.Is(err, errLost) != c.lost {
+				t.Errorf("error %v, lost: %v", err, c.lost)
+			}
+		})
+	}
+}
+
+func TestServePods(t *testing.T) {
+	server := serveDNS(t, func(w dns.ResponseWriter, r *dns.Msg) {
+		_ = w.WriteMsg(new(dns.Msg).SetRcode(r, dns.RcodeServerFailure)) // the report says what came of it
+	})
+	job, err := json.Marshal(searchJob{Port: server.Port(), Tag: "test", Lookups: 3})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct{ name, job, want string }{ // want is in the error, or the report's end
+		{"a job", string(job), `"Failed":3,`},
+		{"no job", "fast", "invalid character"},
+		{"a tag that is no label", `{"Tag":"..","Lookups":100}`, "bad rdata"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			var out strings.Builder
+			err := servePods(t.Context(), c.job, &out)
+			if err != nil {
+				fmt.Fprint(&out, err)
+			}
+			if !strings.Contains(out.String(), c.want) {
+				t.Errorf("%q, want %q in it", &out, c.want)
+			}
+		})
+	}
+	t.Run("cancelled", func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		if err := servePods(ctx, string(job), new(strings.Builder)); !errors.Is(err, context.Canceled) {
+			t.Errorf("error %v", err)
+		}
+	})
+}
+
+// TestSearchAPI runs the API server for as long as the test program lives, as it has no other end.
+func TestSearchAPI(t *testing.T) {
+	address := fmt.Sprintf("127.0.0.1:%d", freePort())
+	go func() { _ = serveSearchAPI(address) }() // without it, there is no answer
+	get := func(path string) (pods corev1.PodList, err error) {
+		response, err := http.Get("http://" + address + path)
+		if err != nil {
+			return pods, err
+		}
+		defer func() { _ = response.Body.Close() }()
+		return pods, json.NewDecoder(response.Body).Decode(&pods)
+	}
+	path := "/api/v1/pods?fieldSelector=spec.nodeName%3D"
+	if err := await(t.Context(), 30*time.Second, "the API server", func() bool {
+		_, err := get(path + searchNode())
+		return err == nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	pods, err := get(path + searchNode())
+	if err != nil || len(pods.Items) != searchPods {
+		t.Fatalf("%d pods on the node, error %v; want %d", len(pods.Items), err, searchPods)
+	}
+	namespaces := map[string]string{}
+	for _, p := range pods.Items {
+		namespaces[p.Status.PodIP] = p.Namespace
+	}
+	for n := range searchPods {
+		if p := podOf(n); namespaces[p.address.String()] != p.namespace {
+			t.Errorf("%s is in %q, want %q", p.address, namespaces[p.address.String()], p.namespace)
+		}
+	}
+	if others, err := get(path + "node-0001"); err != nil || len(others.Items) != 0 {
+		t.Errorf("%d pods on another node, error %v", len(others.Items), err)
+	}
+}

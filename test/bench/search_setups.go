@@ -1,0 +1,269 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/miekg/dns"
+)
+
+// searchSetup is what pods ask: a node cache, or cluster DNS itself.
+type searchSetup struct {
+	name    string
+	node    string // the node cache, if there is one
+	cluster string // cluster DNS
+	// autopath says that the first of the two expands search paths.
+	autopath bool
+}
+
+// clusterExpands says that cluster DNS does it.
+func (s searchSetup) clusterExpands() bool { return s.autopath && s.node == "" }
+
+// own says that without the setup there is nothing to measure.
+func (s searchSetup) own() bool { return s.node == nameNodeCache && s.cluster == nameClusterDNS }
+
+// The setups that budgets name.
+const (
+	nameExpanded = "nodecache with autopath, clusterdns"
+	nameWalked   = "nodecache, clusterdns"
+)
+
+var searchSetups = []searchSetup{
+	{nameExpanded, nameNodeCache, nameClusterDNS, true},
+	{nameWalked, nameNodeCache, nameClusterDNS, false},
+	{"nodecache with autopath, CoreDNS", nameNodeCache, nameCoreDNS, true},
+	{"nodecache, CoreDNS", nameNodeCache, nameCoreDNS, false},
+	{"CoreDNS as node cache, CoreDNS", nameCoreDNS, nameCoreDNS, false},
+	{"no node cache, clusterdns with autopath", "", nameClusterDNS, true},
+	{"no node cache, CoreDNS with autopath", "", nameCoreDNS, true},
+}
+
+// nodeCorefile is that of node-local-dns, without health: the programs would share the port. Arguments: the DNS
+// port, the metrics port, the ports of cluster DNS and of the upstream server, lines for the cluster's zone and for
+// its forward, what else is wanted.
+const nodeCorefile = `cluster.local:%[1]d {
+    errors
+    cache {
+        success 9984 30
+        denial 9984 5
+    }%[5]s
+    reload
+    loop
+    bind 127.0.0.1
+    forward . 127.0.0.1:%[3]d {
+        force_tcp%[6]s
+    }
+    prometheus 127.0.0.1:%[2]d%[7]s
+}
+in-addr.arpa:%[1]d ip6.arpa:%[1]d {
+    errors
+    cache 30
+    reload
+    loop
+    bind 127.0.0.1
+    forward . 127.0.0.1:%[3]d {
+        force_tcp
+    }
+    prometheus 127.0.0.1:%[2]d
+}
+.:%[1]d {
+    errors
+    cache 30
+    reload
+    loop
+    bind 127.0.0.1
+    forward . 127.0.0.1:%[4]d
+    prometheus 127.0.0.1:%[2]d
+}
+`
+
+// nodeCaller tells cluster DNS for which node it is asked, and of the search path: nodecache as it is deployed adds it
+// by itself. Argument: the node.
+const nodeCaller = `
+        caller %s`
+
+// nodeAutopath has the pods of the node read from the API server. Arguments: the node, the API server, a
+// resolv.conf.
+const nodeAutopath = `
+    autopath @nodelocal {
+        node %s
+        endpoint %s
+        resolv_conf %s
+    }`
+
+// allPods and knownPods are lines of kubeadm's Corefile: the second has the pods watched, for *autopath*.
+const (
+	allPods   = "pods insecure"
+	knownPods = "pods verified"
+)
+
+// searchServers are a setup that runs.
+type searchServers struct {
+	searchSetup
+	cache    *server // the node cache, if there is one
+	dns      *server // cluster DNS
+	metrics  int     // port of cluster DNS's metrics
+	upstream int     // port of the upstream server
+}
+
+// asked is the server that pods ask.
+func (s *searchServers) asked() *server {
+	if s.cache != nil {
+		return s.cache
+	}
+	return s.dns
+}
+
+// servers are those that are there.
+func (s *searchServers) servers() []*server {
+	return slices.DeleteFunc([]*server{s.cache, s.dns}, func(one *server) bool { return one == nil || one.process == nil })
+}
+
+func (b *bench) binary(name string) string {
+	switch name {
+	case nameNodeCache:
+		return b.nodecache
+	case nameClusterDNS:
+		return b.clusterdns
+	}
+	return b.coredns
+}
+
+// startSearch starts the API server and the setups, each with an upstream server.
+func (b *bench) startSearch(ctx context.Context) error {
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	address := net.JoinHostPort("127.0.0.1", strconv.Itoa(freePort()))
+	if b.searchAPI, err = launch(ctx, loadCore, b.folder, searchAPIMode, self, searchAPIMode, address); err != nil {
+		return err
+	}
+	if err := b.searchAPI.serving(ctx); err != nil {
+		return err
+	}
+	resolvConf := filepath.Join(b.folder, "resolv.conf")
+	if err := os.WriteFile(resolvConf, []byte("nameserver 127.0.0.1\nsearch "+strings.TrimSuffix(hostDomain, ".")+"\n"), 0o644); err != nil {
+		return err
+	}
+	for _, setup := range searchSetups {
+		if b.coredns == "" && (setup.node == nameCoreDNS || setup.cluster == nameCoreDNS) {
+			continue // which find has noted
+		}
+		s := &searchServers{searchSetup: setup}
+		b.search = append(b.search, s)
+		err := b.startSetup(ctx, s, "http://"+address, resolvConf)
+		if err != nil && setup.own() {
+			return fmt.Errorf("%s: %w", s.name, err)
+		}
+		if err != nil {
+			b.dropSetup(s, err)
+		}
+	}
+	return nil
+}
+
+func (b *bench) startSetup(ctx context.Context, s *searchServers, api, resolvConf string) (err error) {
+	if s.upstream, err = b.startUpstream(ctx); err != nil {
+		return err
+	}
+	if err := b.startSearchCluster(ctx, s, api, resolvConf); err != nil {
+		return err
+	}
+	if s.node != "" {
+		if err := b.startSearchNode(ctx, s, api, resolvConf); err != nil {
+			return err
+		}
+	}
+	external, service := dns.Fqdn("started.example.com"), serviceName(searchCluster.Service(0))
+	if s.autopath {
+		external += podOf(0).searchList()[0]
+	}
+	return await(ctx, 10*time.Second, "answers", func() bool {
+		return answersFrom(podOf(0).address, s.asked().port, external) && answersFrom(podOf(0).address, s.asked().port, service)
+	})
+}
+
+// startSearchCluster starts cluster DNS. What of it reads the machine's resolv.conf gets ours: a mount that no other
+// process sees.
+func (b *bench) startSearchCluster(ctx context.Context, s *searchServers, api, resolvConf string) error {
+	s.dns, s.metrics = &server{name: s.cluster, port: freePort()}, freePort()
+	more, path, args := b.profiled(s.dns), b.binary(s.cluster), []string{"-conf"}
+	if s.clusterExpands() {
+		more += "\n    autopath @kubernetes"
+		args = append(unshare(), "sh", "-c", `mount --bind "$0" /etc/resolv.conf && exec "$@"`, resolvConf, path, "-conf")
+		path, args = args[0], args[1:]
+	}
+	conf := fmt.Sprintf(kubeadmCorefile, s.dns.port, freePort(), freePort(), s.metrics, api, s.upstream, more)
+	if s.clusterExpands() {
+		conf = strings.Replace(conf, allPods, knownPods, 1)
+	}
+	if err := b.run(ctx, s.dns, path, conf, args...); err != nil {
+		return err
+	}
+	last := searchCluster.Service(searchCluster.Services - 1)
+	return await(ctx, time.Minute, s.cluster, func() bool { return answers(s.dns.port, serviceName(last)) })
+}
+
+// unshare is the command that gives a program mounts of its own. It needs a user namespace as well if the user is
+// not root.
+func unshare() []string {
+	if os.Geteuid() == 0 {
+		return []string{"unshare", "--mount"}
+	}
+	return []string{"unshare", "--map-root-user", "--mount"}
+}
+
+func (b *bench) startSearchNode(ctx context.Context, s *searchServers, api, resolvConf string) error {
+	s.cache = &server{name: s.node, port: freePort()}
+	var expand, caller string
+	if s.node == nameNodeCache {
+		caller = fmt.Sprintf(nodeCaller, searchNode())
+	}
+	if s.autopath {
+		expand = fmt.Sprintf(nodeAutopath, searchNode(), api, resolvConf)
+	}
+	conf := fmt.Sprintf(nodeCorefile, s.cache.port, freePort(), s.dns.port, s.upstream, expand, caller, b.profiled(s.cache))
+	return b.run(ctx, s.cache, b.binary(s.node), conf, "-conf")
+}
+
+// answersFrom is answers for a client with an address of its own.
+func answersFrom(client net.IP, port int, name string) bool {
+	c := dns.Client{Timeout: time.Second, Dialer: &net.Dialer{LocalAddr: &net.UDPAddr{IP: client}}}
+	r, _, err := c.Exchange(new(dns.Msg).SetQuestion(name, dns.TypeA), net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
+	return err == nil && len(r.Answer) > 0
+}
+
+// dropSetup goes on without a setup.
+func (b *bench) dropSetup(s *searchServers, err error) {
+	for _, one := range s.servers() {
+		one.stop()
+		if text, readErr := os.ReadFile(one.logs); readErr == nil && len(text) > 0 {
+			first, _, _ := strings.Cut(string(text), "\n")
+			err = fmt.Errorf("%w: %s: %s", err, one.name, first)
+		}
+	}
+	b.miss(s.name, err)
+	b.search = slices.DeleteFunc(b.search, func(other *searchServers) bool { return other == s })
+}
+
+func (b *bench) stopSearch() {
+	for _, s := range b.search {
+		for _, one := range s.servers() {
+			one.stop()
+		}
+	}
+	b.search = nil
+	b.stopUpstreams()
+	if b.searchAPI != nil {
+		b.searchAPI.stop()
+		b.searchAPI = nil
+	}
+}

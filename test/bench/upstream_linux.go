@@ -1,0 +1,314 @@
+package main
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/netip"
+	"time"
+	"unsafe"
+
+	"github.com/miekg/dns"
+	"golang.org/x/sys/unix"
+)
+
+// upstream is a DNS server, over TCP and UDP, that answers each query upstreamDelay after it came. It shares
+// its core with the load, so it is one thread that waits for sockets and for the next answer's time in one
+// system call.
+type upstream struct {
+	near                       bool
+	epoll, listener, datagrams int
+	streams                    map[int]*stream // by file descriptor
+	waiting                    []pending       // in the order of their time, as the delay is the same for all
+	first                      int             // of waiting; those before it are sent
+	written                    []*stream       // that have answers to send now
+	buffer                     [1 << 16]byte
+	counts                     upstreamCounts
+	now                        func() time.Time
+}
+
+// stream is a TCP connection.
+type stream struct {
+	fd      int
+	in, out []byte // a frame that has come in part; answers that are due
+	blocked bool   // the connection takes nothing more; the kernel says when it does
+	closed  bool
+}
+
+// pending is an answer that waits for its time: a frame for a stream, else a datagram for an address.
+type pending struct {
+	due    time.Time
+	stream *stream
+	to     unix.Sockaddr
+	answer []byte
+}
+
+// serveUpstream serves an IPv4 address and port until the process is killed. A near one acknowledges segments
+// at once.
+func serveUpstream(address string, near bool) error {
+	at, err := netip.ParseAddrPort(address)
+	if err != nil {
+		return fmt.Errorf("upstream: %w", err)
+	}
+	u := upstream{near: near, streams: map[int]*stream{}, now: time.Now}
+	if err := u.open(&unix.SockaddrInet4{Addr: at.Addr().As4(), Port: int(at.Port())}); err != nil {
+		return fmt.Errorf("upstream: %s: %w", at, err)
+	}
+	var events [256]unix.EpollEvent
+	for {
+		n, err := u.wait(events[:])
+		if err != nil {
+			return fmt.Errorf("upstream: epoll_pwait2: %w", err)
+		}
+		for _, e := range events[:n] {
+			if err := u.handle(int(e.Fd)); err != nil {
+				return fmt.Errorf("upstream: %w", err)
+			}
+		}
+		u.sendDue()
+	}
+}
+
+// backlog is how many connections may wait to be accepted.
+const backlog = 4096
+
+func (u *upstream) open(at *unix.SockaddrInet4) (err error) {
+	if u.epoll, err = unix.EpollCreate1(unix.EPOLL_CLOEXEC); err != nil {
+		return fmt.Errorf("epoll_create1: %w", err)
+	}
+	if u.listener, err = bound(unix.SOCK_STREAM, at); err != nil {
+		return err
+	}
+	if u.datagrams, err = bound(unix.SOCK_DGRAM, at); err != nil {
+		return err
+	}
+	if err := unix.Listen(u.listener, backlog); err != nil {
+		return fmt.Errorf("listen: %w", err)
+	}
+	for _, fd := range []int{u.listener, u.datagrams} {
+		if err := u.watch(unix.EPOLL_CTL_ADD, fd, unix.EPOLLIN); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func bound(kind int, at *unix.SockaddrInet4) (int, error) {
+	fd, err := unix.Socket(unix.AF_INET, kind|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return 0, fmt.Errorf("socket: %w", err)
+	}
+	if err := unix.Bind(fd, at); err != nil {
+		return 0, fmt.Errorf("bind: %w", err)
+	}
+	return fd, nil
+}
+
+func (u *upstream) watch(operation, fd int, events uint32) error {
+	if err := unix.EpollCtl(u.epoll, operation, fd, &unix.EpollEvent{Events: events, Fd: int32(fd)}); err != nil {
+		return fmt.Errorf("epoll_ctl: %w", err)
+	}
+	return nil
+}
+
+// wait waits for sockets, no longer than to the next answer's time. epoll_wait(2) knows milliseconds only.
+func (u *upstream) wait(events []unix.EpollEvent) (int, error) {
+	var timeout *unix.Timespec // for ever
+	if u.first < len(u.waiting) {
+		t := unix.NsecToTimespec(max(0, u.waiting[u.first].due.Sub(u.now()).Nanoseconds()))
+		timeout = &t
+	}
+	n, _, errno := unix.Syscall6(unix.SYS_EPOLL_PWAIT2, uintptr(u.epoll), uintptr(unsafe.Pointer(&events[0])), uintptr(len(events)),
+		uintptr(unsafe.Pointer(timeout)), 0, 0)
+	switch errno {
+	case 0:
+		return int(n), nil
+	case unix.EINTR:
+		return 0, nil
+	}
+	return 0, errno
+}
+
+// handle does what a socket is ready for. Errors of one connection end that connection.
+func (u *upstream) handle(fd int) error {
+	switch fd {
+	case u.listener:
+		return u.accept()
+	case u.datagrams:
+		return u.receive()
+	}
+	s := u.streams[fd]
+	if s == nil {
+		return nil // closed, by an event before this one
+	}
+	if s.blocked {
+		u.flush(s)
+	}
+	if !s.closed {
+		u.read(s)
+	}
+	return nil
+}
+
+func (u *upstream) accept() error {
+	for {
+		fd, _, err := unix.Accept4(u.listener, unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC)
+		switch {
+		case errors.Is(err, unix.EAGAIN):
+			return nil
+		case errors.Is(err, unix.ECONNABORTED), errors.Is(err, unix.EINTR):
+			continue
+		case err != nil:
+			return fmt.Errorf("accept4: %w", err)
+		}
+		if err := unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1); err != nil {
+			return fmt.Errorf("TCP_NODELAY: %w", err)
+		}
+		if err := u.watch(unix.EPOLL_CTL_ADD, fd, unix.EPOLLIN); err != nil {
+			return err
+		}
+		u.streams[fd] = &stream{fd: fd}
+		u.counts.open++
+		u.counts.most = max(u.counts.most, u.counts.open)
+	}
+}
+
+func (u *upstream) close(s *stream) {
+	s.closed = true
+	delete(u.streams, s.fd)
+	u.counts.open--
+	_ = unix.Close(s.fd) // nothing of it is wanted any more
+}
+
+// read takes queries from a connection, and closes it if it is at its end or brings something else.
+func (u *upstream) read(s *stream) {
+	n, err := unix.Read(s.fd, u.buffer[:])
+	if errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EINTR) {
+		return
+	}
+	if err != nil || n == 0 {
+		u.close(s)
+		return
+	}
+	if u.near {
+		_ = unix.SetsockoptInt(s.fd, unix.IPPROTO_TCP, unix.TCP_QUICKACK, 1) // which holds for what has come
+	}
+	in := u.buffer[:n]
+	if len(s.in) > 0 {
+		s.in = append(s.in, in...)
+		in = s.in
+	}
+	now := u.now()
+	for len(in) >= 2 && len(in)-2 >= int(binary.BigEndian.Uint16(in)) {
+		query := in[2 : 2+binary.BigEndian.Uint16(in)]
+		in = in[2+len(query):]
+		answer, _, err := u.answer(query, make([]byte, 2, 128))
+		if err != nil {
+			u.close(s)
+			return
+		}
+		binary.BigEndian.PutUint16(answer, uint16(len(answer)-2))
+		u.waiting = append(u.waiting, pending{due: now.Add(upstreamDelay), stream: s, answer: answer})
+	}
+	s.in = append(s.in[:0], in...)
+}
+
+// receive takes queries from the socket for datagrams. What is no query is dropped.
+func (u *upstream) receive() error {
+	for {
+		n, from, err := unix.Recvfrom(u.datagrams, u.buffer[:], 0)
+		if errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EINTR) {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("recvfrom: %w", err)
+		}
+		answer, atOnce, err := u.answer(u.buffer[:n], nil)
+		if err != nil {
+			continue
+		}
+		p := pending{due: u.now().Add(upstreamDelay), to: from, answer: answer}
+		if atOnce {
+			u.send(p)
+			continue
+		}
+		u.waiting = append(u.waiting, p)
+	}
+}
+
+// answer appends the answer to a query. Those about the counts are wanted at once.
+func (u *upstream) answer(query, to []byte) (answer []byte, atOnce bool, err error) {
+	q, err := readQuestion(query)
+	if err != nil {
+		return nil, false, err
+	}
+	if q.class == dns.ClassCHAOS {
+		return appendAnswer(to, query, q, 0, u.countsOf(string(q.owner))), true, nil
+	}
+	u.counts.queries++
+	return answerTo(to, query, q), false, nil
+}
+
+// countsOf returns the data of a TXT record with the counts, or nothing if the name is another.
+func (u *upstream) countsOf(owner string) []byte {
+	counts := u.counts.String()
+	switch owner {
+	case "\x06counts\x00":
+	case "\x05reset\x00":
+		u.counts.most, u.counts.queries = u.counts.open, 0
+	default:
+		return nil
+	}
+	return append([]byte{byte(len(counts))}, counts...)
+}
+
+// sendDue sends the answers whose time has come: those of one connection with one system call.
+func (u *upstream) sendDue() {
+	now := u.now()
+	for ; u.first < len(u.waiting) && !u.waiting[u.first].due.After(now); u.first++ {
+		p := &u.waiting[u.first]
+		switch {
+		case p.stream == nil:
+			u.send(*p)
+		case !p.stream.closed:
+			if len(p.stream.out) == 0 {
+				u.written = append(u.written, p.stream)
+			}
+			p.stream.out = append(p.stream.out, p.answer...)
+		}
+		*p = pending{} // which keeps no memory
+	}
+	if u.first > len(u.waiting)/2 {
+		u.waiting, u.first = u.waiting[:copy(u.waiting, u.waiting[u.first:])], 0
+	}
+	for _, s := range u.written {
+		if !s.blocked {
+			u.flush(s)
+		}
+	}
+	u.written = u.written[:0]
+}
+
+func (u *upstream) send(p pending) {
+	_ = unix.Sendto(u.datagrams, p.answer, 0, p.to) // a datagram may be lost
+}
+
+// flush sends what is due on a connection, as far as it takes it.
+func (u *upstream) flush(s *stream) {
+	n, err := unix.Write(s.fd, s.out)
+	if err != nil && !errors.Is(err, unix.EAGAIN) && !errors.Is(err, unix.EINTR) {
+		u.close(s)
+		return
+	}
+	s.out = s.out[:copy(s.out, s.out[max(n, 0):])]
+	if blocked := len(s.out) > 0; blocked != s.blocked {
+		s.blocked = blocked
+		events := uint32(unix.EPOLLIN)
+		if blocked {
+			events |= unix.EPOLLOUT
+		}
+		if err := u.watch(unix.EPOLL_CTL_MOD, s.fd, events); err != nil {
+			u.close(s)
+		}
+	}
+}

@@ -1,0 +1,7 @@
+//go:build !linux
+
+package main
+
+import "errors"
+
+func serveUpstream(string, bool) error { return errors.New("upstream: epoll is there on Linux only") }

@@ -1,0 +1,104 @@
+//go:build linux
+
+package caller
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/miekg/dns"
+
+	"github.com/nearside-dns/nearside/test/controlplane"
+	"github.com/nearside-dns/nearside/test/daemon"
+)
+
+const (
+	// clusterHost is where cluster DNS is, and otherHost where servers of others are.
+	clusterHost = "127.0.0.2"
+	otherHost   = "127.0.0.3"
+	// clusterVariable is where the kubelet tells the address of cluster DNS.
+	clusterVariable = "KUBE_DNS_SERVICE_HOST"
+	// bounded is how long something may take that is to happen soon, on a busy machine.
+	bounded = 30 * time.Second
+)
+
+// TestMain removes the program that the tests have built.
+func TestMain(m *testing.M) {
+	for name, value := range map[string]string{clusterVariable: clusterHost, "NODE_NAME": "", "NODE_ZONE": ""} {
+		if err := os.Setenv(name, value); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(2)
+		}
+	}
+	os.Exit(daemon.Main(m))
+}
+
+// start starts nodecache with a Corefile, whose PORT is that of the address, and waits until it answers.
+// Blocks that nodecache adds have the same port. A name that no block has is refused.
+func start(t *testing.T, corefile string, args ...string) (p *daemon.Process, address string) {
+	t.Helper()
+	port := strconv.Itoa(daemon.FreePort(t))
+	own := "alive.invalid:PORT {\n    whoami\n}\n" // which Start waits for
+	p = daemon.Start(t, daemon.Program(t, "nodecache"), own+strings.ReplaceAll(corefile, "PORT", port), append(args, "-dns.port", port)...)
+	address = net.JoinHostPort("127.0.0.1", port)
+	wait(t, "the blocks answer", func() bool {
+		_, err := exchange("tcp", address, new(dns.Msg).SetQuestion("alive.invalid.", dns.TypeA))
+		return err == nil
+	})
+	return p, address
+}
+
+// startCoreDNS runs real CoreDNS with a Corefile until the end of the test, and waits until it answers at
+// an address, of DNS.
+func startCoreDNS(t *testing.T, address, corefile string) {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "Corefile")
+	if err := os.WriteFile(path, []byte(corefile), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var output daemon.Output
+	command := exec.Command(controlplane.RequireBinary(t, "coredns"), "-conf", path)
+	command.Stdout, command.Stderr = &output, &output
+	command.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	if err := command.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := command.Process.Kill(); err != nil {
+			t.Error(err)
+		}
+		_ = command.Wait() // it was killed
+		if t.Failed() {
+			t.Logf("output of coredns:\n%s", output.String())
+		}
+	})
+	wait(t, "CoreDNS answers", func() bool {
+		_, err := exchange("tcp", address, new(dns.Msg).SetQuestion("alive.invalid.", dns.TypeA))
+		return err == nil
+	})
+}
+
+// exchange asks a server once.
+func exchange(network, address string, m *dns.Msg) (*dns.Msg, error) {
+	c := dns.Client{Net: network, Timeout: bounded / 2, UDPSize: dns.MaxMsgSize}
+	reply, _, err := c.Exchange(m, address)
+	return reply, err
+}
+
+// wait waits until something is so.
+func wait(t *testing.T, what string, so func() bool) {
+	t.Helper()
+	for end := time.Now().Add(bounded); !so(); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("not within %s: %s", bounded, what)
+		}
+	}
+}

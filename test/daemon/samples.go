@@ -1,0 +1,72 @@
+package daemon
+
+import (
+	"io"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// Samples are the values of metrics by name and labels, as they are written in the text format of Prometheus.
+type Samples map[string]float64
+
+// Scrape reads the metrics of a program at an address.
+func Scrape(t testing.TB, client *http.Client, address string) Samples {
+	t.Helper()
+	response, err := client.Get("http://" + address + "/metrics")
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := io.ReadAll(response.Body)
+	if cerr := response.Body.Close(); err == nil {
+		err = cerr
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := Samples{}
+	for line := range strings.Lines(string(text)) {
+		line = strings.TrimSpace(line)
+		space := strings.LastIndexByte(line, ' ')
+		if line == "" || line[0] == '#' || space < 0 {
+			continue
+		}
+		if all[line[:space]], err = strconv.ParseFloat(line[space+1:], 64); err != nil {
+			t.Fatalf("metric %q: %v", line, err)
+		}
+	}
+	return all
+}
+
+// Sum adds up the samples of a metric that have all of these labels, given as name and value in turn.
+func (all Samples) Sum(name string, labels ...string) (sum float64) {
+	for key, value := range all {
+		metric, rest, _ := strings.Cut(key, "{")
+		if metric == name && hasLabels(rest, labels) {
+			sum += value
+		}
+	}
+	return sum
+}
+
+func hasLabels(text string, labels []string) bool {
+	for pair := range slices.Chunk(labels, 2) {
+		if !strings.Contains(text, pair[0]+`="`+pair[1]+`"`) {
+			return false
+		}
+	}
+	return true
+}
+
+// Since returns by how much the samples have grown. What has not is left out.
+func (all Samples) Since(before Samples) Samples {
+	grown := Samples{}
+	for key, value := range all {
+		if d := value - before[key]; d != 0 {
+			grown[key] = d
+		}
+	}
+	return grown
+}

@@ -1,0 +1,442 @@
+package rogue
+
+import (
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/miekg/dns"
+)
+
+// bounded is how long something may take that is to happen at once, on a busy machine.
+const bounded = 10 * time.Second
+
+// quiet is how long nothing has to come.
+const quiet = 200 * time.Millisecond
+
+// client is one connection to a server, or one socket.
+type client struct {
+	t    *testing.T
+	conn net.Conn
+	tcp  bool
+	lost error // what a write was told: a read is then not told again
+}
+
+func dial(t *testing.T, network string, s *Server) *client {
+	t.Helper()
+	conn, err := net.DialTimeout(network, s.Addr, bounded)
+	if gone(err) {
+		return &client{t: t, lost: err}
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() }) // the server may have reset it
+	return &client{t: t, conn: conn, tcp: network == "tcp"}
+}
+
+// ask sends queries for names, with ids counted from 1.
+func (c *client) ask(names ...string) {
+	c.t.Helper()
+	if c.lost != nil {
+		return
+	}
+	for i, name := range names {
+		m := new(dns.Msg).SetQuestion(name, dns.TypeA)
+		m.Id = uint16(i + 1)
+		m.SetEdns0(1232, false)
+		packet, err := m.Pack()
+		if err != nil {
+			c.t.Fatal(err)
+		}
+		if c.tcp {
+			packet = frame(packet)
+		}
+		if _, err := c.conn.Write(packet); gone(err) {
+			c.lost = err
+		} else if err != nil {
+			c.t.Fatal(err)
+		}
+	}
+}
+
+func gone(err error) bool {
+	return errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
+}
+
+// next returns what comes next, and the error instead of it.
+func (c *client) next(within time.Duration) ([]byte, error) {
+	c.t.Helper()
+	if c.lost != nil {
+		return nil, c.lost
+	}
+	if err := c.conn.SetReadDeadline(time.Now().Add(within)); err != nil {
+		c.t.Fatal(err)
+	}
+	if c.tcp {
+		return readFrame(c.conn)
+	}
+	b := make([]byte, 65536)
+	n, err := c.conn.Read(b)
+	return b[:n], err
+}
+
+// answer returns the next reply, which has to be a message.
+func (c *client) answer() *dns.Msg {
+	c.t.Helper()
+	packet, err := c.next(bounded)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	m := new(dns.Msg)
+	if err := m.Unpack(packet); err != nil {
+		c.t.Fatal(err)
+	}
+	return m
+}
+
+// right fails the test if a message is not the right answer to a query for a name.
+func right(t *testing.T, m *dns.Msg, name string) {
+	t.Helper()
+	if len(m.Question) != 1 || m.Question[0].Name != name || len(m.Answer) != 1 {
+		t.Fatalf("not an answer for %s:\n%v", name, m)
+	}
+	if a := m.Answer[0].(*dns.A).A.String(); a != Address(name).String() {
+		t.Errorf("address of %s: %s, want %s", name, a, Address(name))
+	}
+}
+
+func networks(t *testing.T, test func(t *testing.T, network string)) {
+	for _, network := range []string{"udp", "tcp"} {
+		t.Run(network, func(t *testing.T) { test(t, network) })
+	}
+}
+
+func TestWell(t *testing.T) {
+	networks(t, func(t *testing.T, network string) {
+		s := Start(t, Behaviour{})
+		c := dial(t, network, s)
+		for _, name := range []string{"a.test.", "B.teSt."} {
+			c.ask(name)
+			right(t, c.answer(), name)
+		}
+		counts := s.Counts()
+		if counts.Queries() != 2 || counts.Answers != 2 || counts.Names["B.teSt."] != 1 || counts.InFlight != 0 {
+			t.Errorf("counts: %+v", counts)
+		}
+	})
+	if Address("a.test.") == Address("b.test.") || Address("a.test.") != Address("A.TEST") {
+		t.Error("addresses are not by name")
+	}
+}
+
+func TestTLS(t *testing.T) {
+	cert := NewCertificate(t, "dns.test", "127.0.0.1")
+	s := StartAt(t, Options{TLS: cert.Config}, Behaviour{})
+	c := dns.Client{Net: "tcp-tls", Timeout: bounded, TLSConfig: &tls.Config{InsecureSkipVerify: true}}
+	m, _, err := c.Exchange(new(dns.Msg).SetQuestion("a.test.", dns.TypeA), s.Addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	right(t, m, "a.test.")
+}
+
+// TestOrder asks for a slow name before a fast one.
+func TestOrder(t *testing.T) {
+	const slow = 300 * time.Millisecond
+	for _, inOrder := range []bool{false, true} {
+		t.Run(fmt.Sprint(inOrder), func(t *testing.T) {
+			s := Start(t, Behaviour{Slow: slow, InOrder: inOrder})
+			c := dial(t, "tcp", s)
+			names := []string{"slow.test.", "fast.test."}
+			c.ask(names...)
+			for i := range names {
+				m := c.answer()
+				if first := m.Question[0].Name == names[i]; first != inOrder {
+					t.Errorf("answer %d is for %s", i, m.Question[0].Name)
+				}
+			}
+			want := 2
+			if inOrder {
+				want = 1
+			}
+			if got := s.Counts().MostOnConnection; got != want {
+				t.Errorf("%d queries were on the connection at one time, want %d", got, want)
+			}
+		})
+	}
+}
+
+func TestShuffle(t *testing.T) {
+	s := Start(t, Behaviour{Shuffle: 100 * time.Millisecond})
+	c := dial(t, "tcp", s)
+	var names []string
+	for i := range 30 {
+		names = append(names, fmt.Sprintf("n%d.test.", i))
+	}
+	c.ask(names...)
+	inOrder := true
+	for i := range names {
+		inOrder = c.answer().Question[0].Name == names[i] && inOrder
+	}
+	if inOrder {
+		t.Error("30 answers came in order")
+	}
+}
+
+// TestEnds is about connections that end: how many answers come before, and how it ends.
+func TestEnds(t *testing.T) {
+	for name, c := range map[string]struct {
+		behaviour Behaviour
+		answers   int
+		reset     bool
+	}{
+		"after each answer":       {Behaviour{CloseAfter: 1}, 1, false},
+		"after each, reset":       {Behaviour{CloseAfter: 1, Reset: true, InOrder: true}, 1, true},
+		"after three":             {Behaviour{CloseAfter: 3, InOrder: true}, 3, false},
+		"at once":                 {Behaviour{CloseAtOnce: true}, 0, false},
+		"at once, reset":          {Behaviour{CloseAtOnce: true, Reset: true}, 0, true},
+		"on the first query":      {Behaviour{CloseOnQuery: 1}, 0, false},
+		"on the second query":     {Behaviour{CloseOnQuery: 2, InOrder: true}, 1, false},
+		"reset on the first":      {Behaviour{CloseOnQuery: 1, Reset: true}, 0, true},
+		"reset by chance":         {Behaviour{ResetShare: 1}, 0, true},
+		"in the middle":           {Behaviour{Cut: 1}, 0, false},
+		"in the middle, by reset": {Behaviour{Cut: 1, Reset: true}, 0, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := Start(t, c.behaviour)
+			client := dial(t, "tcp", s)
+			client.ask("a.test.", "b.test.", "c.test.", "d.test.", "e.test.")
+			answers, err := 0, error(nil)
+			for ; err == nil; answers++ {
+				_, err = client.next(bounded)
+			}
+			answers--
+			if reset := gone(err); reset != c.reset || errors.Is(err, os.ErrDeadlineExceeded) {
+				t.Errorf("ended with %v, want a reset: %t", err, c.reset)
+			}
+			if !c.reset && answers != c.answers { // a reset takes along what was on its way
+				t.Errorf("%d answers, want %d", answers, c.answers)
+			}
+			if client.conn != nil {
+				if err := client.conn.Close(); err != nil {
+					t.Fatal(err)
+				}
+			}
+			until(t, func() bool { return s.Counts().Open == 0 })
+		})
+	}
+}
+
+// until waits until something is so.
+func until(t *testing.T, so func() bool) {
+	t.Helper()
+	for end := time.Now().Add(bounded); !so(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("not within %s", bounded)
+		}
+	}
+}
+
+func TestPause(t *testing.T) {
+	s := Start(t, Behaviour{Pause: 50 * time.Millisecond})
+	c := dial(t, "tcp", s)
+	c.ask("a.test.", "b.test.")
+	for range 2 {
+		m := c.answer()
+		right(t, m, m.Question[0].Name)
+	}
+}
+
+func TestWrong(t *testing.T) {
+	const name = "wRong.teSt."
+	checks := map[Wrong]func(m *dns.Msg) bool{
+		WrongID:        func(m *dns.Msg) bool { return m.Id != 1 },
+		WrongQuestion:  func(m *dns.Msg) bool { return !strings.EqualFold(m.Question[0].Name, name) },
+		WrongType:      func(m *dns.Msg) bool { return m.Question[0].Qtype != dns.TypeA },
+		WrongCase:      func(m *dns.Msg) bool { return m.Question[0].Name == "WrONG.TEsT." },
+		WrongDirection: func(m *dns.Msg) bool { return !m.Response },
+	}
+	networks(t, func(t *testing.T, network string) {
+		for kind, check := range checks {
+			s := Start(t, Behaviour{Wrong: kind})
+			c := dial(t, network, s)
+			c.ask(name)
+			m := c.answer()
+			if !check(m) || m.Answer[0].(*dns.A).A.String() != WrongAddress.String() {
+				t.Errorf("kind %d:\n%v", kind, m)
+			}
+			right(t, c.answer(), name)
+			c.ask(".")
+			if wrong, right := c.answer(), c.answer(); wrong.String() == right.String() {
+				t.Errorf("kind %d, of the root:\n%v", kind, wrong)
+			}
+		}
+	})
+}
+
+func TestGarbage(t *testing.T) {
+	networks(t, func(t *testing.T, network string) {
+		s := Start(t, Behaviour{Wrong: Empty | Short | Noise})
+		c := dial(t, network, s)
+		c.ask("a.test.")
+		want := []int{0, 3, 65535}
+		if network == "udp" {
+			want[2] = 1000
+		}
+		for _, length := range want {
+			if packet, err := c.next(bounded); err != nil || len(packet) != length {
+				t.Fatalf("%d bytes and %v, want %d", len(packet), err, length)
+			}
+		}
+		right(t, c.answer(), "a.test.")
+		s.Behave(Behaviour{Wrong: Short, OnlyWrong: true})
+		c.ask("b.test.")
+		if packet, err := c.next(bounded); err != nil || len(packet) != 3 {
+			t.Errorf("%d bytes and %v", len(packet), err)
+		}
+		if packet, err := c.next(quiet); err == nil {
+			t.Errorf("%d bytes more", len(packet))
+		}
+	})
+}
+
+// TestSilence is about servers that say nothing. They answer when they behave again.
+func TestSilence(t *testing.T) {
+	for name, b := range map[string]Behaviour{"drop": {Drop: 1}, "deaf": {Deaf: true}, "black hole": {BlackHole: true}} {
+		t.Run(name, func(t *testing.T) {
+			s := Start(t, Behaviour{})
+			c := dial(t, "udp", s)
+			s.Behave(b)
+			c.ask("a.test.")
+			if _, err := c.next(quiet); err == nil {
+				t.Error("an answer over UDP")
+			}
+			if b.Drop == 1 {
+				tcp := dial(t, "tcp", s)
+				tcp.ask("a.test.")
+				if _, err := tcp.next(quiet); err == nil {
+					t.Error("an answer over TCP")
+				}
+			}
+			s.Behave(Behaviour{})
+			c.ask("b.test.")
+			right(t, c.answer(), "b.test.")
+			tcp := dial(t, "tcp", s)
+			tcp.ask("c.test.")
+			right(t, tcp.answer(), "c.test.")
+		})
+	}
+}
+
+func TestBlackHole(t *testing.T) {
+	s := Start(t, Behaviour{BlackHole: true, OverUDP: Well()})
+	_, err := net.DialTimeout("tcp", s.Addr, quiet)
+	if timeout, ok := err.(net.Error); !ok || !timeout.Timeout() {
+		t.Errorf("connect: %v, want a timeout", err)
+	}
+	c := dial(t, "udp", s)
+	c.ask("a.test.")
+	right(t, c.answer(), "a.test.")
+}
+
+func TestDeaf(t *testing.T) {
+	s := Start(t, Behaviour{Deaf: true})
+	c := dial(t, "tcp", s)
+	if err := c.conn.(*net.TCPConn).SetWriteBuffer(1); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.conn.SetWriteDeadline(time.Now().Add(quiet)); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := c.conn.Write(make([]byte, 1<<16)); !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("%d bytes written, and %v", n, err)
+	}
+}
+
+func TestRefuse(t *testing.T) {
+	s := Start(t, Behaviour{})
+	open := dial(t, "tcp", s)
+	open.ask("a.test.")
+	open.answer()
+	s.Behave(Behaviour{Refuse: true})
+	if _, err := open.next(bounded); !errors.Is(err, io.EOF) && !gone(err) {
+		t.Errorf("the open connection: %v", err)
+	}
+	if conn, err := net.Dial("tcp", s.Addr); !errors.Is(err, syscall.ECONNREFUSED) {
+		t.Errorf("connect: %v, %v", conn, err)
+	}
+	udp := dial(t, "udp", s)
+	udp.ask("a.test.")
+	if _, err := udp.next(bounded); !errors.Is(err, syscall.ECONNREFUSED) {
+		t.Errorf("UDP: %v", err)
+	}
+	s.Behave(Behaviour{Refuse: true, OverUDP: Well()})
+	udp.ask("b.test.")
+	right(t, udp.answer(), "b.test.")
+	s.Behave(Behaviour{})
+	c := dial(t, "tcp", s)
+	c.ask("c.test.")
+	right(t, c.answer(), "c.test.")
+}
+
+func TestReplies(t *testing.T) {
+	for name, c := range map[string]struct {
+		behaviour Behaviour
+		check     func(m *dns.Msg, network string) bool
+	}{
+		"rcode":    {Behaviour{Rcode: dns.RcodeNameError}, func(m *dns.Msg, _ string) bool { return m.Rcode == dns.RcodeNameError && len(m.Answer) == 0 }},
+		"no data":  {Behaviour{NoData: true}, func(m *dns.Msg, _ string) bool { return m.Rcode == dns.RcodeSuccess && len(m.Answer) == 0 }},
+		"bare":     {Behaviour{Rcode: dns.RcodeFormatError, Bare: true}, func(m *dns.Msg, _ string) bool { return len(m.Question) == 0 && m.Id == 1 }},
+		"truncate": {Behaviour{Truncate: true}, func(m *dns.Msg, network string) bool { return m.Truncated == (network == "udp") }},
+		"keepalive": {Behaviour{Keepalive: new(uint16(5))}, func(m *dns.Msg, network string) bool {
+			o := m.IsEdns0().Option
+			return len(o) == 0 == (network == "udp") && (network == "udp" || o[0].Option() == dns.EDNS0TCPKEEPALIVE)
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			networks(t, func(t *testing.T, network string) {
+				s := Start(t, c.behaviour)
+				client := dial(t, network, s)
+				client.ask("a.test.")
+				if m := client.answer(); !c.check(m, network) {
+					t.Errorf("answer:\n%v", m)
+				}
+			})
+		})
+	}
+}
+
+func TestCounts(t *testing.T) {
+	s := Start(t, Behaviour{Delay: quiet / 2})
+	first, second := dial(t, "tcp", s), dial(t, "tcp", s)
+	first.ask("a.test.", "b.test.", ".")
+	for range 3 {
+		first.answer()
+	}
+	second.ask("c.test.")
+	second.answer()
+	c := s.Counts()
+	if c.TCP != 3 || c.TCPProbes != 1 || c.Connections != 2 || c.Open != 2 || c.MostOpen != 2 || c.MostOnConnection != 2 || c.PerConnection[0]+c.PerConnection[1] != 3 {
+		t.Errorf("counts: %+v", c)
+	}
+	s.ResetCounts()
+	second.ask("d.test.")
+	second.answer()
+	if err := second.conn.Close(); err != nil {
+		t.Fatal(err)
+	}
+	until(t, func() bool { return s.Counts().Open == 1 })
+	if c := s.Counts(); c.TCP != 1 || len(c.PerConnection) != 0 || c.Connections != 0 || c.MostOpen != 2 {
+		t.Errorf("counts: %+v", c)
+	}
+	s.HangUp()
+	until(t, func() bool { _, err := first.next(bounded); return err != nil })
+}

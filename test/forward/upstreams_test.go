@@ -1,0 +1,351 @@
+//go:build linux
+
+package forward
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/miekg/dns"
+
+	"github.com/nearside-dns/nearside/test/forward/rogue"
+)
+
+// TestExpire sees that connections at rest are closed after expire, and by edns-tcp-keepalive before.
+func TestExpire(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		behaviour rogue.Behaviour
+		expire    string
+	}{
+		"expire":                 {rogue.Behaviour{Delay: delay}, "1s"},
+		"expire, in order":       {rogue.Behaviour{Delay: delay / 10, InOrder: true}, "1s"},
+		"keepalive before":       {rogue.Behaviour{Delay: delay, Keepalive: new(uint16(5))}, "60s"},
+		"keepalive of 0":         {rogue.Behaviour{Delay: delay, Keepalive: new(uint16(0))}, "60s"},
+		"keepalive after expire": {rogue.Behaviour{Delay: delay, Keepalive: new(uint16(6000))}, "1s"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := rogueServer(t, c.behaviour)
+			s := start(t, zone(forward(r.Addr, "force_tcp", "expire "+c.expire)))
+			l := load{queries: 20, edns: true}
+			l.run(s).wantRight(t)
+			within(t, bounded, "no connections open", func() bool { return r.Counts().Open == 0 })
+			within(t, bounded, "no connections open by the metric", func() bool { return s.scrape(t).Sum(connections, "to", r.Addr) == 0 })
+			l.run(s).wantRight(t)
+		})
+	}
+}
+
+// TestHangUp closes all connections of an upstream again and again. What was on its way is asked again.
+func TestHangUp(t *testing.T) {
+	t.Parallel()
+	for name, reset := range map[string]bool{"FIN": false, "RST": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := rogueServer(t, rogue.Behaviour{Delay: delay, Reset: reset})
+			s := start(t, zone(forward(r.Addr, "force_tcp")))
+			end := load{queries: 600, pace: 2 * time.Millisecond, tcp: 4}.begin(s)
+			for range 2 {
+				time.Sleep(4 * delay)
+				r.HangUp()
+			}
+			end().wantRight(t)
+			// Those that are being closed are counted besides those that take their place.
+			wantConnections(t, r, few)
+		})
+	}
+}
+
+// TestRestart takes an upstream away in the middle of a load, and brings it back.
+func TestRestart(t *testing.T) {
+	t.Parallel()
+	away := map[string]rogue.Behaviour{"refuses": {Refuse: true}, "black hole": {BlackHole: true}, "silent": {Drop: 1}}
+	for name, b := range away {
+		t.Run(name+", beside a good one", func(t *testing.T) {
+			t.Parallel()
+			r, good := rogueServer(t, rogue.Behaviour{Delay: delay}), rogueServer(t, rogue.Behaviour{Delay: delay})
+			s := start(t, zone(forward(r.Addr+" "+good.Addr, "force_tcp")))
+			end := load{queries: 800, pace: 2 * time.Millisecond, tcp: 4}.begin(s)
+			for range 2 {
+				time.Sleep(2 * delay)
+				r.Behave(b)
+				time.Sleep(2 * delay)
+				r.Behave(rogue.Behaviour{Delay: delay})
+			}
+			end().wantRight(t)
+		})
+		t.Run(name+", alone", func(t *testing.T) {
+			t.Parallel()
+			r := rogueServer(t, rogue.Behaviour{Delay: delay})
+			s := start(t, zone(forward(r.Addr, "force_tcp")))
+			end := load{queries: 400, pace: 2 * time.Millisecond}.begin(s)
+			time.Sleep(2 * delay)
+			r.Behave(b)
+			time.Sleep(2 * delay)
+			r.Behave(rogue.Behaviour{Delay: delay})
+			if right, _ := end().wantRcode(t, dns.RcodeServerFailure); right == 0 {
+				t.Error("no query got its answer")
+			}
+			recovered(t, s)
+		})
+	}
+}
+
+// TestAllDown has all upstreams read and never answer, and then one of them answer again: they get no
+// storm of queries while they are down, and clients get answers soon after.
+func TestAllDown(t *testing.T) {
+	t.Parallel()
+	for name, options := range map[string][]string{"TCP": {"force_tcp"}, "UDP": {}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			one, two := rogueServer(t, rogue.Behaviour{}), rogueServer(t, rogue.Behaviour{})
+			s := start(t, zone(forward(one.Addr+" "+two.Addr, append(options, "timeout 1s", "read_timeout 300ms")...)))
+			load{queries: 50}.run(s).wantRight(t)
+			one.Behave(rogue.Behaviour{Drop: 1})
+			two.Behave(rogue.Behaviour{Drop: 1})
+			one.ResetCounts()
+			two.ResetCounts()
+			began := time.Now()
+			l := load{queries: 600, pace: 5 * time.Millisecond, wait: time.Second + margin}
+			l.run(s).want(t, dns.RcodeToString[dns.RcodeServerFailure])
+			noStorm(t, time.Since(began), l.queries, one, two)
+			one.Behave(rogue.Behaviour{})
+			recovered(t, s)
+		})
+	}
+}
+
+// noStorm fails the test if upstreams that are down were asked more often than clients account for: each
+// query twice by each of them, and a check of each every half second, tried twice at most. Besides, a
+// connection that brings nothing has copies of four queries sent by another.
+func noStorm(t *testing.T, during time.Duration, queries int, upstreams ...*rogue.Server) {
+	t.Helper()
+	asked, copies, checks := 0, 0, int(during/(500*time.Millisecond))+2
+	for _, r := range upstreams {
+		c := r.Counts()
+		asked += c.Queries()
+		copies += 4 * c.Connections
+		if c.Probes() > 2*checks {
+			t.Errorf("%d checks of %s in %s, want %d at most", c.Probes(), r.Addr, during, 2*checks)
+		}
+		for name, n := range c.Names {
+			if n > 4 {
+				t.Errorf("%s was asked %d times for %s", r.Addr, n, name)
+			}
+		}
+	}
+	if limit := 2*len(upstreams)*queries + copies; asked > limit {
+		t.Errorf("%d queries in %s, want %d at most", asked, during, limit)
+	}
+	t.Logf("%d queries of clients, %d to upstreams in %s", queries, asked, during)
+}
+
+// TestFailfast sees that nothing is sent to upstreams that are known to be down, if the option is given.
+func TestFailfast(t *testing.T) {
+	t.Parallel()
+	r := rogueServer(t, rogue.Behaviour{})
+	s := start(t, zone(forward(r.Addr, "force_tcp", "failfast_all_unhealthy_upstreams", "health_check 100ms", "timeout 500ms", "read_timeout 200ms")))
+	r.Behave(rogue.Behaviour{Refuse: true})
+	within(t, bounded, "an upstream that is known to be down", func() bool {
+		load{queries: 1}.run(s)
+		return s.scrape(t).Sum(checkFailed, "to", r.Addr) > 2
+	})
+	within(t, bounded, "queries that fail at once", func() bool {
+		load{queries: 1}.run(s)
+		return s.scrape(t).Sum(broken) > 0
+	})
+	// From now on the server would take a query, but there is none until it is checked: its probes fail.
+	r.Behave(rogue.Behaviour{Drop: 1})
+	time.Sleep(300 * time.Millisecond) // what was on its way
+	r.ResetCounts()
+	if right, failed := (load{queries: 100}).run(s).wantRcode(t, dns.RcodeServerFailure); right > 0 || failed != 100 {
+		t.Errorf("%d right and %d SERVFAIL", right, failed)
+	}
+	if c := r.Counts(); c.Queries() > 0 {
+		t.Errorf("%d queries went to an upstream that is down", c.Queries())
+	}
+	r.Behave(rogue.Behaviour{})
+	recovered(t, s)
+}
+
+// TestHedge asks a server that never answers first. The other one is asked when the hedge has passed, long
+// before the first is given up.
+func TestHedge(t *testing.T) {
+	t.Parallel()
+	silent, good := rogueServer(t, rogue.Behaviour{Drop: 1}), rogueServer(t, rogue.Behaviour{Delay: delay})
+	s := start(t, zone(forward(silent.Addr+" "+good.Addr,
+		"force_tcp", "policy sequential", "max_fails 0", "hedge 100ms", "timeout 30s", "read_timeout 20s")))
+	load{tcp: 4}.run(s).wantRight(t)
+	if c := silent.Counts(); c.Queries() == 0 {
+		t.Error("the first upstream was not asked")
+	}
+	wantConnections(t, good, pipelined)
+}
+
+// TestHedgeLate has the first upstream answer, but late: the answer of the other one is taken, and the
+// late one counted.
+func TestHedgeLate(t *testing.T) {
+	t.Parallel()
+	late, good := rogueServer(t, rogue.Behaviour{Delay: time.Second}), rogueServer(t, rogue.Behaviour{})
+	s := start(t, zone(forward(late.Addr+" "+good.Addr, "force_tcp", "policy sequential", "hedge 50ms")))
+	load{}.run(s).wantRight(t)
+	if got := good.Counts().Queries(); got == 0 {
+		t.Error("the second upstream was not asked")
+	}
+	within(t, bounded, "late answers by the metric", func() bool { return s.scrape(t).Sum(lateAnswers, "to", late.Addr, "proto", "tcp") > 0 })
+}
+
+// TestLate has one upstream answer some queries when they have been given up.
+func TestLate(t *testing.T) {
+	t.Parallel()
+	for proto, option := range map[string]string{"tcp": "force_tcp", "udp": "prefer_udp"} {
+		t.Run(proto, func(t *testing.T) {
+			t.Parallel()
+			late := rogueServer(t, rogue.Behaviour{LateShare: 0.2, Late: time.Second})
+			good := rogueServer(t, rogue.Behaviour{})
+			s := start(t, zone(forward(late.Addr+" "+good.Addr, option, "policy sequential", "read_timeout 300ms")))
+			load{pace: 5 * time.Millisecond}.run(s).wantRight(t) // for longer than an answer is late: connections stay in use
+			if proto == "udp" {                                  // whose sockets are closed when nobody waits: late answers reach nobody
+				return
+			}
+			within(t, bounded, "late answers by the metric", func() bool { return s.scrape(t).Sum(lateAnswers, "to", late.Addr, "proto", proto) > 0 })
+		})
+	}
+}
+
+// TestFailover asks another upstream if the first gives a response code of the list, and gives the client
+// the code if there is no other.
+func TestFailover(t *testing.T) {
+	t.Parallel()
+	for name, b := range map[string]rogue.Behaviour{
+		"SERVFAIL":               {Rcode: dns.RcodeServerFailure},
+		"REFUSED":                {Rcode: dns.RcodeRefused},
+		"REFUSED, header alone":  {Rcode: dns.RcodeRefused, Bare: true},
+		"SERVFAIL, header alone": {Rcode: dns.RcodeServerFailure, Bare: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			bad, good := rogueServer(t, b), rogueServer(t, rogue.Behaviour{Delay: delay})
+			s := start(t, zone(forward(bad.Addr+" "+good.Addr, "force_tcp", "policy sequential", "failover SERVFAIL REFUSED")))
+			load{tcp: 4}.run(s).wantRight(t)
+			good.Behave(b)
+			if right, _ := (load{queries: 50}).run(s).wantRcode(t, b.Rcode); right > 0 {
+				t.Errorf("%d right answers, from nowhere", right)
+			}
+			wantConnections(t, bad, pipelined)
+			if got := s.scrape(t).Sum(requestCount, "to", bad.Addr, "proxy_name", "forward", "rcode", dns.RcodeToString[b.Rcode]); got == 0 {
+				t.Error("the codes are not counted")
+			}
+		})
+	}
+}
+
+// TestNext passes queries on to the next stanza by response code, or for want of records.
+func TestNext(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		behaviour rogue.Behaviour
+		option    string
+	}{
+		"NXDOMAIN": {rogue.Behaviour{Rcode: dns.RcodeNameError}, "next NXDOMAIN"},
+		"no data":  {rogue.Behaviour{NoData: true}, "next_on_nodata"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			first, second := rogueServer(t, c.behaviour), rogueServer(t, rogue.Behaviour{Delay: delay})
+			s := start(t, zone(forward(first.Addr, "force_tcp", c.option), forward(second.Addr, "force_tcp")))
+			load{tcp: 4}.run(s).wantRight(t)
+			for _, r := range []*rogue.Server{first, second} {
+				wantAskedOnce(t, r, 300)
+				wantConnections(t, r, pipelined)
+			}
+		})
+	}
+}
+
+// second is how many queries of a load may be sent to a server a second time, on another connection: to see
+// whether it is the server that is slow or the connection.
+const second = 10
+
+// wantAskedOnce fails the test if a server was not asked for all names, or many more often than once.
+func wantAskedOnce(t *testing.T, r *rogue.Server, names int) {
+	t.Helper()
+	if c := r.Counts(); len(c.Names) != names || c.Queries() > names+second {
+		t.Errorf("%d queries for %d names, want %d names", c.Queries(), len(c.Names), names)
+	}
+}
+
+// TestMaxConcurrent sends more queries at a time than are worked on. The others are refused and counted.
+func TestMaxConcurrent(t *testing.T) {
+	t.Parallel()
+	const most = 20
+	r := rogueServer(t, rogue.Behaviour{Delay: time.Second})
+	s := start(t, zone(forward(r.Addr, "force_tcp", fmt.Sprintf("max_concurrent %d", most))))
+	right, refused := load{}.run(s).wantRcode(t, dns.RcodeRefused)
+	if right < most || refused == 0 {
+		t.Errorf("%d right and %d refused", right, refused)
+	}
+	if got := s.scrape(t).Sum(rejects); int(got) != refused {
+		t.Errorf("%v rejects by the metric, %d by the clients", got, refused)
+	}
+	if got := r.Counts().MostInFlight; got > most+second {
+		t.Errorf("%d queries at one time, want %d at most", got, most)
+	}
+	load{queries: most}.run(s).wantRight(t)
+}
+
+// TestInFlight keeps to max_in_flight and max_connections.
+func TestInFlight(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		options     []string
+		inFlight    int // on a connection
+		connections int
+	}{
+		"one":  {[]string{"max_in_flight 1"}, 1, single},
+		"ten":  {[]string{"max_in_flight 10", "max_connections 64"}, 10, 64},
+		"many": {[]string{"max_in_flight 200", "max_connections 1"}, 200, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := rogueServer(t, rogue.Behaviour{Delay: delay})
+			s := start(t, zone(forward(r.Addr, append([]string{"force_tcp"}, c.options...)...)))
+			load{}.run(s).wantRight(t)
+			most := c.inFlight
+			if most > 1 { // with those that another connection has brought the answer to
+				most += second
+			}
+			if got := r.Counts().MostOnConnection; got > most {
+				t.Errorf("%d queries at one time on a connection, want %d at most", got, most)
+			}
+			wantConnections(t, r, c.connections)
+		})
+	}
+}
+
+// TestPolicies sees that queries are spread as the policy says.
+func TestPolicies(t *testing.T) {
+	t.Parallel()
+	for policy, least := range map[string][3]int{"sequential": {300, 0, 0}, "round_robin": {100, 100, 100}, "random": {50, 50, 50}} {
+		t.Run(policy, func(t *testing.T) {
+			t.Parallel()
+			var servers []*rogue.Server
+			var addresses []string
+			for range 3 {
+				r := rogueServer(t, rogue.Behaviour{Delay: delay})
+				servers, addresses = append(servers, r), append(addresses, r.Addr)
+			}
+			s := start(t, zone(forward(strings.Join(addresses, " "), "force_tcp", "policy "+policy)))
+			load{}.run(s).wantRight(t)
+			for i, r := range servers {
+				if got := r.Counts().Queries(); got < least[i] {
+					t.Errorf("upstream %d got %d queries, want %d at least", i, got, least[i])
+				}
+				wantConnections(t, r, pipelined)
+			}
+		})
+	}
+}

@@ -1,0 +1,227 @@
+//go:build linux
+
+package multicluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os/exec"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// bounded is how long something may take that is to happen soon, on a busy machine.
+const bounded = 60 * time.Second
+
+// question is what dig asks for.
+type question struct{ name, qtype string }
+
+// record is one of a reply.
+type record struct{ owner, ttl, rtype, data string }
+
+// reply is what dig prints of one, without OPT.
+type reply struct {
+	status                        string
+	answer, authority, additional []record
+}
+
+// asking is who asks, and how: an address and port, and options of dig.
+type asking struct {
+	address string
+	options []string
+}
+
+// at asks a server with nothing but the question. A cookie, which dig would add, keeps a query from the fast path.
+func at(address string) asking { return asking{address: address} }
+
+// with is the same with further options of dig.
+func (a asking) with(options ...string) asking {
+	a.options = append(slices.Clone(a.options), options...)
+	return a
+}
+
+func (a asking) String() string {
+	return strings.TrimSpace(fmt.Sprintf("dig @%s %s", a.address, strings.Join(a.options, " ")))
+}
+
+// as says which node the query is asked for, and maybe its zone, as nodecache does: see the README of kubernetes.
+func (a asking) as(node, zone string) asking {
+	if node == "" {
+		return a
+	}
+	data := fmt.Sprintf("01%02x%x", len(node), node)
+	if zone != "" {
+		data += fmt.Sprintf("%02x%x", len(zone), zone)
+	}
+	return a.with("+ednsopt=65313:" + data)
+}
+
+// ask runs one dig for all questions. It is an error if one has no reply.
+func (a asking) ask(questions ...question) ([]reply, error) {
+	host, port, err := net.SplitHostPort(a.address)
+	if err != nil {
+		return nil, err
+	}
+	args := append([]string{"@" + host, "-p", port, "+nocookie", "+tries=2", "+time=10"}, a.options...)
+	for _, q := range questions {
+		args = append(args, q.name, q.qtype)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), bounded)
+	defer cancel()
+	out, err := exec.CommandContext(ctx, "dig", args...).CombinedOutput()
+	if err != nil {
+		return nil, fmt.Errorf("%v: %w: %s", a, err, out)
+	}
+	parts := strings.Split(string(out), ";; ->>HEADER<<- ")[1:]
+	if len(parts) != len(questions) {
+		return nil, fmt.Errorf("%v: %d replies to %d questions:\n%s", a, len(parts), len(questions), out)
+	}
+	replies := make([]reply, len(parts))
+	for i, p := range parts {
+		replies[i] = parse(p)
+	}
+	return replies, nil
+}
+
+var statusOf = regexp.MustCompile(`status: ([A-Z]+),`)
+
+// parse reads what dig prints of one reply, from the header on.
+func parse(text string) (r reply) {
+	if m := statusOf.FindStringSubmatch(text); m != nil {
+		r.status = m[1]
+	}
+	section := &[]record{} // of nothing that counts
+	for line := range strings.Lines(text) {
+		line = strings.TrimSpace(line)
+		fields := strings.Fields(line)
+		switch {
+		case line == "":
+			section = &[]record{}
+		case line == ";; ANSWER SECTION:":
+			section = &r.answer
+		case line == ";; AUTHORITY SECTION:":
+			section = &r.authority
+		case line == ";; ADDITIONAL SECTION:":
+			section = &r.additional
+		case line[0] != ';' && len(fields) > 4:
+			*section = append(*section, record{fields[0], fields[1], fields[3], strings.Join(fields[4:], " ")})
+		}
+	}
+	return r
+}
+
+// String returns the data of the answer, sorted; of SRV the port and the target alone. Without an answer it is NODATA
+// or the code: a negative reply is to have an SOA record then (RFC 2308 section 3).
+func (r reply) String() string {
+	if len(r.answer) == 0 {
+		negative := r.status == "NOERROR" || r.status == "NXDOMAIN"
+		switch soa := len(r.authority) == 1 && r.authority[0].rtype == "SOA"; {
+		case negative && !soa:
+			return r.status + " without SOA"
+		case r.status == "NOERROR":
+			return "NODATA"
+		}
+		return r.status
+	}
+	var all []string
+	for _, rr := range r.answer {
+		data := rr.data
+		if rr.rtype == "SRV" {
+			data = strings.Join(strings.Fields(data)[2:], " ")
+		}
+		all = append(all, data)
+	}
+	slices.Sort(all)
+	text := strings.Join(all, ", ")
+	if r.status != "NOERROR" {
+		text = r.status + " " + text
+	}
+	return text
+}
+
+// wish is a question and what the reply is to be, as its String says.
+type wish struct{ name, qtype, reply string }
+
+// answer is the wish for data.
+func answer(name, qtype string, data ...string) wish {
+	slices.Sort(data)
+	return wish{name, qtype, strings.Join(data, ", ")}
+}
+
+// check asks, and returns the replies that are not as they are to be.
+func (a asking) check(all ...wish) error {
+	var questions []question
+	for _, w := range all {
+		questions = append(questions, question{w.name, w.qtype})
+	}
+	replies, err := a.ask(questions...)
+	for i, r := range replies {
+		if got := r.String(); got != all[i].reply {
+			err = errors.Join(err, fmt.Errorf("%v %s %s: got %q, want %q", a, all[i].name, all[i].qtype, got, all[i].reply))
+		}
+	}
+	return err
+}
+
+// want fails the test if a reply is not as it is to be: over UDP, over TCP, and over UDP again, where it is kept by then.
+func (a asking) want(t *testing.T, all ...wish) {
+	t.Helper()
+	for _, option := range []string{"+notcp", "+tcp", "+notcp"} {
+		if err := a.with(option).check(all...); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// await waits until all replies are as they are to be, and sees that they stay so.
+func (a asking) await(t *testing.T, what string, all ...wish) {
+	t.Helper()
+	eventually(t, what, func() error { return a.check(all...) })
+	a.want(t, all...)
+}
+
+// eventually waits until a check passes, and ends the test if it does not in time.
+func eventually(t *testing.T, what string, check func() error) {
+	t.Helper()
+	for end := time.Now().Add(bounded); ; time.Sleep(20 * time.Millisecond) {
+		err := check()
+		if err == nil {
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatalf("not within %s: %s: %v", bounded, what, err)
+		}
+	}
+}
+
+// digEvery is the pause between two digs that nothing waits for: each costs as much as thousands of answers.
+const digEvery = 100 * time.Millisecond
+
+// steadily asks a server all the time, until the function that it returns is called, and fails the test if a reply is
+// ever another than it is to be.
+func (a asking) steadily(t *testing.T, all ...wish) (stop func()) {
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan int)
+	go func() {
+		rounds := 0
+		for ; ctx.Err() == nil && !t.Failed(); rounds++ {
+			time.Sleep(digEvery)
+			if err := a.check(all...); err != nil {
+				t.Errorf("meanwhile: %v", err)
+			}
+		}
+		done <- rounds
+	}()
+	return func() {
+		t.Helper()
+		cancel()
+		if rounds := <-done; rounds < 3 && !t.Failed() {
+			t.Errorf("%v was asked %d times only", a, rounds)
+		}
+	}
+}

@@ -1,0 +1,161 @@
+//go:build linux
+
+package multicluster
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
+)
+
+// importer is who makes the objects of imports.
+const importer = "importer.test"
+
+// apply brings an object to a cluster, new or not.
+func (c *cluster) apply(t *testing.T, resource schema.GroupVersionResource, kind string, object metav1.Object) {
+	t.Helper()
+	fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(object)
+	if err != nil {
+		t.Fatal(err)
+	}
+	u := &unstructured.Unstructured{Object: fields}
+	u.SetAPIVersion(resource.GroupVersion().String())
+	u.SetKind(kind)
+	options := metav1.ApplyOptions{FieldManager: importer, Force: true}
+	if _, err := c.objects.Resource(resource).Namespace(object.GetNamespace()).Apply(t.Context(), object.GetName(), u, options); err != nil {
+		t.Fatalf("apply %s %s: %v", kind, object.GetName(), err)
+	}
+}
+
+// applyImport brings a ServiceImport to a cluster, in the version of the API that it serves.
+func (c *cluster) applyImport(t *testing.T, s *mcsv1beta1.ServiceImport) {
+	t.Helper()
+	c.apply(t, serviceImports.GroupResource().WithVersion(c.version), mcsv1beta1.ServiceImportKindName, s)
+}
+
+// deleteImport removes a ServiceImport.
+func (c *cluster) deleteImport(t *testing.T, name string) {
+	t.Helper()
+	if err := c.objects.Resource(serviceImports).Namespace(shop).Delete(t.Context(), name, metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// applySlice brings an EndpointSlice to a cluster.
+func (c *cluster) applySlice(t *testing.T, s *discoveryv1.EndpointSlice) {
+	t.Helper()
+	c.apply(t, endpointSlices, "EndpointSlice", s)
+}
+
+// export makes the ServiceExport of a Service.
+func (c *cluster) export(t *testing.T, service string) {
+	t.Helper()
+	c.apply(t, serviceExports, mcsv1beta1.ServiceExportKindName, &mcsv1beta1.ServiceExport{ObjectMeta: meta(service)})
+}
+
+// exported is a Service that a cluster exports, with its EndpointSlices.
+type exported struct {
+	cluster *cluster
+	service *corev1.Service
+	slices  []discoveryv1.EndpointSlice
+}
+
+// readExports returns what is exported by a name, by cluster.
+func (cs *clusterset) readExports(t *testing.T, name string) (all []exported) {
+	t.Helper()
+	for _, c := range cs.all() {
+		_, err := c.objects.Resource(serviceExports).Namespace(shop).Get(t.Context(), name, metav1.GetOptions{})
+		if apierrors.IsNotFound(err) {
+			continue
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		service, err := c.client.CoreV1().Services(shop).Get(t.Context(), name, metav1.GetOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		list, err := c.client.DiscoveryV1().EndpointSlices(shop).List(t.Context(), metav1.ListOptions{LabelSelector: discoveryv1.LabelServiceName + "=" + name})
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, exported{c, service, list.Items})
+	}
+	return all
+}
+
+// importInto does for a name what the controller of an implementation does: what clusters export by it has a
+// ServiceImport in the cluster, and EndpointSlices that say where their endpoints are.
+func (c *cluster) importInto(t *testing.T, name string, all []exported) {
+	t.Helper()
+	c.applyImport(t, c.importOf(name, all))
+	for _, e := range all {
+		for _, s := range e.slices {
+			c.applySlice(t, copyOf(name, e.cluster.id, s))
+		}
+	}
+}
+
+// importOf is the ServiceImport of Services: of their type, with all of their ports. Its addresses are the cluster's own,
+// of the families of the first.
+func (c *cluster) importOf(name string, all []exported) *mcsv1beta1.ServiceImport {
+	s := &mcsv1beta1.ServiceImport{ObjectMeta: meta(name)}
+	first := all[0].service.Spec
+	s.Spec.Type = mcsv1beta1.Headless
+	if first.ClusterIP != corev1.ClusterIPNone {
+		s.Spec.Type = mcsv1beta1.ClusterSetIP
+		for _, family := range first.IPFamilies {
+			s.Spec.IPs = append(s.Spec.IPs, c.clusterSetIP(family, slices.Index(numbered, name)))
+		}
+	}
+	s.Spec.IPFamilies = first.IPFamilies
+	for _, e := range all {
+		for _, p := range e.service.Spec.Ports {
+			port := mcsv1beta1.ServicePort{Name: p.Name, Protocol: p.Protocol, AppProtocol: p.AppProtocol, Port: p.Port}
+			if !slices.Contains(s.Spec.Ports, port) {
+				s.Spec.Ports = append(s.Spec.Ports, port)
+			}
+		}
+	}
+	return s
+}
+
+// numbered are the names of imports that have addresses, which their numbers tell apart.
+var numbered = []string{"", "hello", "web"}
+
+// clusterSetIP is the address by which a cluster reaches the import with a number.
+func (c *cluster) clusterSetIP(family corev1.IPFamily, number int) string {
+	if family == corev1.IPv6Protocol {
+		return fmt.Sprintf("fd00:112:0:%d::%d", c.subnet, number)
+	}
+	return fmt.Sprintf("10.112.%d.%d", c.subnet, number)
+}
+
+// copyOf is what every cluster has of an EndpointSlice of a Service that is exported.
+func copyOf(name, id string, s discoveryv1.EndpointSlice) *discoveryv1.EndpointSlice {
+	c := &discoveryv1.EndpointSlice{ObjectMeta: meta("imported-" + id + "-" + s.Name)}
+	c.Labels = importedLabels(name, id)
+	c.AddressType, c.Endpoints, c.Ports = s.AddressType, s.Endpoints, s.Ports
+	return c
+}
+
+// importedLabels are those of an EndpointSlice of an import, whose endpoints are in a cluster.
+func importedLabels(name, id string) map[string]string {
+	return map[string]string{
+		mcsv1beta1.LabelServiceName:   name,
+		mcsv1beta1.LabelSourceCluster: id,
+		discoveryv1.LabelManagedBy:    importer,
+	}
+}
+
+// meta is the metadata of an object of the tests.
+func meta(name string) metav1.ObjectMeta { return metav1.ObjectMeta{Namespace: shop, Name: name} }

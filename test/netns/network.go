@@ -1,0 +1,85 @@
+//go:build linux
+
+package netns
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"os/exec"
+	"testing"
+	"time"
+)
+
+// requestTimeout is how long a request of Client may take.
+const requestTimeout = 5 * time.Second
+
+// Add makes a namespace for a network that is not a Bed, with a loopback interface that is up and no addresses,
+// until the end of the test. The role is a part of its name.
+func Add(t testing.TB, role string) *Namespace {
+	t.Helper()
+	removeLeftovers(t)
+	return add(t, fmt.Sprintf("%s%d-%d-%s", namePrefix, os.Getpid(), count.Add(1), role))
+}
+
+// add makes a namespace of a name.
+func add(t testing.TB, name string) *Namespace {
+	t.Helper()
+	n := &Namespace{Name: name}
+	if out, err := exec.Command("ip", "netns", "add", n.Name).CombinedOutput(); err != nil {
+		t.Fatalf("ip netns add %s: %v\n%s", n.Name, err, out)
+	}
+	t.Cleanup(func() {
+		if err := remove(n.Name); err != nil {
+			t.Error(err)
+		}
+	})
+	// Addresses are to be usable at once: nobody else is on these links.
+	n.Sysctl(t, "net/ipv6/conf/default/accept_dad", "0")
+	n.ip(t, "link set lo up")
+	return n
+}
+
+// Forwards makes the namespace a router.
+func (n *Namespace) Forwards(t testing.TB) {
+	t.Helper()
+	n.Sysctl(t, "net/ipv4/ip_forward", "1")
+	n.Sysctl(t, "net/ipv6/conf/all/forwarding", "1")
+}
+
+// Join links the namespace with its router. Its own interface is eth0, the router's is device. An address has %d for
+// what is 1 in the router's and 2 in its own, as "10.1.0.%d/24"; the first of each family is that of the default route.
+func (n *Namespace) Join(t testing.TB, router *Namespace, device string, addresses ...string) {
+	t.Helper()
+	router.ip(t, fmt.Sprintf("link add %s type veth peer name eth0 netns %s", device, n.Name),
+		fmt.Sprintf("link set %s up", device))
+	n.ip(t, "link set eth0 up")
+	for _, a := range addresses {
+		far, near := netip.MustParsePrefix(fmt.Sprintf(a, 1)), netip.MustParsePrefix(fmt.Sprintf(a, 2))
+		router.ip(t, fmt.Sprintf("addr add %v dev %s", far, device))
+		n.ip(t, fmt.Sprintf("addr add %v dev eth0", near))
+		own, all := &n.IPv6, netip.IPv6Unspecified()
+		if far.Addr().Is4() {
+			own, all = &n.IPv4, netip.IPv4Unspecified()
+		}
+		if !own.IsValid() {
+			*own = near.Addr()
+			n.ip(t, fmt.Sprintf("route add %v via %v", netip.PrefixFrom(all, 0), far.Addr()))
+		}
+	}
+}
+
+// Client returns a client of HTTP whose connections begin in the namespace.
+func (n *Namespace) Client() *http.Client {
+	dial := func(ctx context.Context, network, address string) (c net.Conn, err error) {
+		err = n.Do(func() error {
+			c, err = new(net.Dialer).DialContext(ctx, network, address)
+			return err
+		})
+		return c, err
+	}
+	return &http.Client{Timeout: requestTimeout, Transport: &http.Transport{DialContext: dial, DisableKeepAlives: true}}
+}

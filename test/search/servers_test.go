@@ -1,0 +1,240 @@
+//go:build linux
+
+package search
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	rbacv1 "k8s.io/api/rbac/v1"
+
+	"github.com/nearside-dns/nearside/test/controlplane"
+	"github.com/nearside-dns/nearside/test/daemon"
+	"github.com/nearside-dns/nearside/test/netns"
+)
+
+// bounded is how long something may take that is to happen soon, on a busy machine.
+const bounded = 30 * time.Second
+
+// TestMain removes the programs that the tests have built.
+func TestMain(m *testing.M) { os.Exit(daemon.Main(m)) }
+
+// world is all that the nodes of a test share.
+type world struct {
+	plane     *controlplane.ControlPlane // nil if the objects are manifests
+	manifests string                     // their directory then
+	api
+	dns      *netns.Namespace
+	upstream *upstream
+	nodes    int // how many were made
+}
+
+// newWorld starts what all nodes need, with the objects in a real API server.
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	netns.Require(t, "ip", "nft")
+	w := &world{plane: controlplane.Start(t)}
+	w.api = api{w.plane.Client()}
+	w.fill(t)
+	w.grant(t, clusterAccount,
+		rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{"services", "namespaces", "pods"}},
+		rbacv1.PolicyRule{APIGroups: []string{"discovery.k8s.io"}, Resources: []string{"endpointslices"}})
+	w.grant(t, nodeAccount, rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{"pods"}})
+	w.dns = newServers(t)
+	w.dns.Forward(t, strings.TrimPrefix(w.plane.URL(), "https://"))
+	w.upstream = startUpstream(t, w.dns, resolver)
+	return w
+}
+
+// newManifests starts what all nodes need, with the objects in files.
+func newManifests(t *testing.T) *world {
+	t.Helper()
+	netns.Require(t, "ip", "nft")
+	w := &world{manifests: t.TempDir(), dns: newServers(t)}
+	for _, s := range services {
+		for _, o := range s.objects() {
+			w.writeManifest(t, o)
+		}
+	}
+	w.upstream = startUpstream(t, w.dns, resolver)
+	return w
+}
+
+// writeManifest adds an object to the directory, at once and in whole.
+func (w *world) writeManifest(t *testing.T, o any) {
+	t.Helper()
+	text, err := json.Marshal(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f, err := os.CreateTemp(w.manifests, "*.new")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = f.Write(text)
+	if err := errors.Join(err, f.Close(), os.Rename(f.Name(), strings.TrimSuffix(f.Name(), "new")+"json")); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// source are the lines of a Corefile that tell where the objects are, for an account.
+func (w *world) source(account string) string {
+	if w.plane == nil {
+		return "manifests " + w.manifests
+	}
+	return "kubeconfig " + w.plane.KubeconfigFor(account)
+}
+
+// clusterCorefile is that of cluster DNS, for both programs. EXPANSION is what is tested.
+const clusterCorefile = `.:53 {
+    bind ADDRESS
+    errors
+    ready ADDRESS:8181
+    prometheus ADDRESS:9153
+    EXPANSION
+    kubernetes cluster.local in-addr.arpa ip6.arpa {
+        SOURCE
+        ttl 30
+    }
+    cache 30
+    forward . ` + resolver + `
+}
+`
+
+// clusterServer is cluster DNS, with a tap before it that the nodes ask.
+type clusterServer struct {
+	*tap
+	*netns.Process
+}
+
+// startCluster starts a cluster DNS, and waits until it is ready.
+func (w *world) startCluster(t *testing.T, program, expansion, address, tapAddress string) *clusterServer {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "Corefile")
+	write(t, path, strings.NewReplacer("ADDRESS", address, "SOURCE", w.source(clusterAccount), "EXPANSION", expansion).Replace(clusterCorefile))
+	s := &clusterServer{Process: w.dns.Start(t, program, "-conf", path)}
+	client := w.dns.Client()
+	eventually(t, program+" is ready", func() error {
+		reply, err := client.Get("http://" + address + ":8181/ready")
+		if err != nil {
+			return err
+		}
+		if err := reply.Body.Close(); err != nil {
+			return err
+		}
+		if reply.StatusCode != http.StatusOK {
+			return fmt.Errorf("status %s", reply.Status)
+		}
+		return nil
+	})
+	s.tap = startTap(t, w.dns, tapAddress, address)
+	return s
+}
+
+// startOurs starts clusterdns.
+func (w *world) startOurs(t *testing.T) *clusterServer {
+	t.Helper()
+	return w.startCluster(t, daemon.Program(t, "clusterdns"), "", ours, oursTap)
+}
+
+// startStock starts CoreDNS.
+func (w *world) startStock(t *testing.T) *clusterServer {
+	t.Helper()
+	return w.startCluster(t, controlplane.RequireBinary(t, "coredns"), "", stock, stockTap)
+}
+
+// nodeCorefile is that of node-local-dns's manifest but for the sizes of the caches. CLUSTER is the address of cluster
+// DNS, EXPANSION what is tested.
+const nodeCorefile = `cluster.local:53 {
+    errors
+    EXPANSION
+    cache 30
+    reload
+    loop
+    bind ` + local + ` ` + local6 + `
+    forward . __PILLAR__CLUSTER__DNS__ {
+            force_tcp
+    }
+    prometheus :9253
+    health ` + local + `:8080
+    }
+.:53 {
+    errors
+    cache 60
+    reload
+    loop
+    bind ` + local + ` ` + local6 + `
+    forward . __PILLAR__UPSTREAM__SERVERS__
+    prometheus :9253
+    }
+BLOCKS
+`
+
+// corefile returns a Corefile of nodecache, with lines in the block of the cluster's zone, and further blocks.
+func corefile(expansion, blocks string) string {
+	return strings.NewReplacer("EXPANSION", expansion, "BLOCKS", blocks).Replace(nodeCorefile)
+}
+
+// startCache starts nodecache on the node, with the command line of the manifest but for the paths and the rules, and
+// waits until it answers.
+func (n *node) startCache(t *testing.T, server *clusterServer, corefile string) {
+	t.Helper()
+	folder := t.TempDir()
+	base := filepath.Join(folder, "Corefile.base")
+	write(t, base, corefile)
+	host, _, _ := strings.Cut(server.address, ":")
+	environment := []string{"KUBE_DNS_UPSTREAM_SERVICE_HOST=" + host, "NODE_NAME=" + n.name}
+	n.cache = n.StartWith(t, environment, daemon.Program(t, "nodecache"),
+		"-localip", local+","+local6,
+		"-setupiptables=false", // else cluster DNS answers in its place while the machine is too busy for it
+		"-conf", filepath.Join(folder, "Corefile"),
+		"-upstreamsvc", "kube-dns-upstream",
+		"-pidfile", filepath.Join(folder, "node-cache.pid"),
+		"-basecorefile", base)
+	for _, address := range []string{local, local6} {
+		for _, network := range []string{"udp", "tcp"} {
+			eventually(t, "nodecache answers on "+n.name, func() error {
+				select {
+				case <-n.cache.Ended():
+					t.Fatalf("nodecache ended:\n%s", n.cache.Output())
+				default:
+				}
+				return asking{from: n.Namespace, server: address, network: network, lifetime: time.Second}.check("both-0."+outside, "A", "192.0.2.1 at both-0."+outside)
+			})
+		}
+	}
+}
+
+// metrics are those of the node's nodecache.
+func (n *node) metrics(t *testing.T) daemon.Samples {
+	t.Helper()
+	return daemon.Scrape(t, n.Client(), "127.0.0.1:9253")
+}
+
+func write(t *testing.T, path, text string) {
+	t.Helper()
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// eventually waits until a check passes, and fails the test if it does not in time.
+func eventually(t *testing.T, what string, check func() error) {
+	t.Helper()
+	for end := time.Now().Add(bounded); ; time.Sleep(50 * time.Millisecond) {
+		err := check()
+		if err == nil {
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatalf("not within %s: %s: %v", bounded, what, err)
+		}
+	}
+}

@@ -1,0 +1,242 @@
+package searchpath
+
+import (
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/miekg/dns"
+
+	"github.com/nearside-dns/nearside/test/daemon"
+)
+
+func TestMain(m *testing.M) { os.Exit(daemon.Main(m)) }
+
+// upstream is the resolver of the node. It knows a few names.
+type upstream struct {
+	mu    sync.Mutex
+	asked []string // names and types, in order
+}
+
+// records are the upstream's. Of other names under example it denies that they exist.
+var records = []string{
+	"www.outside.example. 3600 IN A 192.0.2.80", "www.outside.example. 3600 IN AAAA 2001:db8::80",
+	"four.outside.example. 3600 IN A 192.0.2.81",
+	"intra.corp.example. 3600 IN A 192.0.2.82",
+	"payments.example.com. 3600 IN A 192.0.2.83",
+}
+
+// ServeDNS implements dns.Handler.
+func (u *upstream) ServeDNS(w dns.ResponseWriter, r *dns.Msg) {
+	q := r.Question[0]
+	if q.Name != "." { // that is the question whether a server has started
+		u.mu.Lock()
+		u.asked = append(u.asked, strings.ToLower(q.Name)+" "+dns.TypeToString[q.Qtype])
+		u.mu.Unlock()
+	}
+	m := new(dns.Msg).SetRcode(r, dns.RcodeNameError)
+	for _, text := range records {
+		rr, err := dns.NewRR(text)
+		if err != nil || !strings.EqualFold(rr.Header().Name, q.Name) {
+			continue
+		}
+		m.Rcode = dns.RcodeSuccess
+		if rr.Header().Rrtype == q.Qtype {
+			m.Answer = append(m.Answer, rr)
+		}
+	}
+	if len(m.Answer) == 0 {
+		soa, err := dns.NewRR("example. 3600 IN SOA ns.example. hostmaster.example. 1 2 3 4 3600")
+		if err == nil {
+			m.Ns = []dns.RR{soa}
+		}
+	}
+	_ = w.WriteMsg(m) // the one who asks says so if nothing comes
+}
+
+// taken returns what was asked since the last call, in order. What is asked again, since it has taken long to answer, is
+// one question.
+func (u *upstream) taken() (asked []string) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	asked, u.asked = slices.Compact(u.asked), nil
+	return asked
+}
+
+// startUpstream starts the upstream and returns its address, for UDP and TCP.
+func startUpstream(t *testing.T) (*upstream, string) {
+	t.Helper()
+	u := new(upstream)
+	listener, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(daemon.FreePort(t))))
+	if err != nil {
+		t.Fatal(err)
+	}
+	packets, err := net.ListenPacket("udp", listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range []*dns.Server{{Listener: listener, Handler: u}, {PacketConn: packets, Handler: u}} {
+		started := make(chan struct{})
+		s.NotifyStartedFunc = func() { close(started) }
+		ended := make(chan error, 1)
+		go func() { ended <- s.ActivateAndServe() }()
+		<-started
+		t.Cleanup(func() {
+			if err := s.Shutdown(); err != nil {
+				t.Error(err)
+			}
+			if err := <-ended; err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	return u, listener.Addr().String()
+}
+
+// withoutCache is the server that keeps nothing of what the upstream says.
+const withoutCache = "clusterdns"
+
+// servers are the programs between a pod and the upstream, by what is in front.
+func servers(t *testing.T, upstream string) map[string]string {
+	t.Helper()
+	demo, err := filepath.Abs(filepath.Join("..", "..", "deploy", "demo"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	resolvConf := filepath.Join(t.TempDir(), "resolv.conf")
+	if err := os.WriteFile(resolvConf, []byte("nameserver 192.0.2.53\nsearch corp.example\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	directive := "searchpath {\n zone cluster.local\n resolv_conf " + resolvConf + "\n }\n"
+	kubernetes := "kubernetes cluster.local {\n manifests " + demo + "\n ttl 3600\n }\n"
+	cluster := func(plugins string) string {
+		return daemon.Start(t, daemon.Program(t, "clusterdns"), ".:PORT {\n bind 127.0.0.1\n"+plugins+kubernetes+"forward . "+upstream+"\n}\n").Addr
+	}
+	plain := cluster("")
+	return map[string]string{
+		withoutCache:            cluster(directive),
+		"clusterdns with cache": cluster(directive + "cache\n"),
+		"nodecache": daemon.Start(t, daemon.Program(t, "nodecache"), "ap.k8s.io:PORT {\n bind 127.0.0.1\n"+directive+"}\n"+
+			"cluster.local:PORT {\n bind 127.0.0.1\n cache\n forward . "+plain+" {\n force_tcp\n caller node-a1\n }\n}\n"+
+			".:PORT {\n bind 127.0.0.1\n cache\n forward . "+upstream+"\n}\n").Addr,
+	}
+}
+
+// ask returns the reply to a question.
+func ask(t *testing.T, server, network string, r *dns.Msg) *dns.Msg {
+	t.Helper()
+	c := dns.Client{Net: network, Timeout: takesEffect}
+	m, _, err := c.Exchange(r, server)
+	if err != nil {
+		t.Fatalf("%s: %v", r.Question[0].Name, err)
+	}
+	return m
+}
+
+// shown returns what a reply says, without TTLs: the code, and the records of the answer.
+func shown(m *dns.Msg) string {
+	text := dns.RcodeToString[m.Rcode]
+	for _, rr := range m.Answer {
+		h := rr.Header()
+		text += "; " + h.Name + " " + dns.TypeToString[h.Rrtype] + " " + strings.TrimPrefix(rr.String(), h.String())
+	}
+	return text
+}
+
+// entry is the search entry of a pod in the namespace shop.
+const entry = ".v1.search.shop.cluster.local.ap.k8s.io."
+
+var answers = []struct {
+	name  string
+	qtype uint16
+	want  string   // as shown, behind the CNAME
+	owner string   // that the CNAME leads to; empty if there is none
+	asked []string // of the upstream: once, where there is a cache
+}{
+	{"web" + entry, dns.TypeA, "web.shop.svc.cluster.local. A 10.96.12.34", "web.shop.svc.cluster.local.", nil},
+	{"web" + entry, dns.TypeAAAA, "web.shop.svc.cluster.local. AAAA fd00:96::1234", "web.shop.svc.cluster.local.", nil},
+	{"web.search.shop.cluster.local.ap.k8s.io.", dns.TypeA, "web.shop.svc.cluster.local. A 10.96.12.34", "web.shop.svc.cluster.local.", nil},
+	{"web.shop.v1.search.default.cluster.local.ap.k8s.io.", dns.TypeA, "web.shop.svc.cluster.local. A 10.96.12.34", "web.shop.svc.cluster.local.", nil},
+	{"web.shop.svc.v1.search.nowhere.cluster.local.ap.k8s.io.", dns.TypeA, "web.shop.svc.cluster.local. A 10.96.12.34", "web.shop.svc.cluster.local.", nil},
+	{"_http._tcp.web" + entry, dns.TypeSRV, "_http._tcp.web.shop.svc.cluster.local. SRV 0 50 80 web.shop.svc.cluster.local.", "_http._tcp.web.shop.svc.cluster.local.", nil},
+	{"web" + entry, dns.TypeMX, "", "", []string{"web.corp.example. MX", "web. MX"}},
+	{"payments" + entry, dns.TypeA, "payments.shop.svc.cluster.local. CNAME payments.example.com.; payments.example.com. A 192.0.2.83", "payments.shop.svc.cluster.local.", []string{"payments.example.com. A"}},
+	{"www.outside.example" + entry, dns.TypeA, "www.outside.example. A 192.0.2.80", "www.outside.example.", []string{"www.outside.example.corp.example. A", "www.outside.example. A"}},
+	{"www.outside.example" + entry, dns.TypeAAAA, "www.outside.example. AAAA 2001:db8::80", "www.outside.example.", []string{"www.outside.example.corp.example. AAAA", "www.outside.example. AAAA"}},
+	{"four.outside.example" + entry, dns.TypeAAAA, "", "", []string{"four.outside.example.corp.example. AAAA", "four.outside.example. AAAA"}},
+	{"intra" + entry, dns.TypeA, "intra.corp.example. A 192.0.2.82", "intra.corp.example.", []string{"intra.corp.example. A"}},
+	{"none.outside.example" + entry, dns.TypeA, "NXDOMAIN", "", []string{"none.outside.example.corp.example. A", "none.outside.example. A"}},
+	{"Four.Outside.Example.V1.Search.Shop.Cluster.Local.Ap.K8s.io.", dns.TypeA, "four.outside.example. A 192.0.2.81", "four.outside.example.", []string{"four.outside.example.corp.example. A", "four.outside.example. A"}},
+	{"ap.k8s.io.", dns.TypeNS, "ap.k8s.io. NS ap.k8s.io.", "", nil},
+	{"web.shop.cluster.local.ap.k8s.io.", dns.TypeA, "NXDOMAIN", "", nil},
+	{"web.v2.search.shop.cluster.local.ap.k8s.io.", dns.TypeA, "NXDOMAIN", "", nil},
+	{"v1.search.shop.cluster.local.ap.k8s.io.", dns.TypeA, "", "", nil},
+}
+
+// TestAnswers asks the programs for search names.
+func TestAnswers(t *testing.T) {
+	u, address := startUpstream(t)
+	for server, addr := range servers(t, address) {
+		t.Run(server, func(t *testing.T) {
+			testAnswers(t, u, server, addr)
+			testUnknownVersion(t, addr)
+			if m := ask(t, addr, "tcp", new(dns.Msg).SetAxfr("ap.k8s.io.")); m.Rcode != dns.RcodeRefused {
+				t.Errorf("the reply to a transfer is %v", m)
+			}
+		})
+	}
+}
+
+// testAnswers asks a server for each name several times: what is kept is as what was not, and nobody is asked for it.
+func testAnswers(t *testing.T, u *upstream, server, addr string) {
+	for _, a := range answers {
+		want := "NOERROR"
+		switch {
+		case a.want == "NXDOMAIN":
+			want = a.want
+		case a.owner != "":
+			want += "; " + a.name + " CNAME " + a.owner + "; " + a.want
+		case a.want != "":
+			want += "; " + a.want
+		}
+		u.taken()
+		for i, network := range []string{"udp", "udp", "tcp"} {
+			m := ask(t, addr, network, new(dns.Msg).SetQuestion(a.name, a.qtype))
+			if got := shown(m); got != want || len(m.Answer) == 0 && len(m.Ns) != 1 {
+				t.Errorf("%s %s over %s:\n got %s\nwant %s", a.name, dns.TypeToString[a.qtype], network, got, want)
+			}
+			asked := a.asked
+			if i > 0 && server != withoutCache {
+				asked = nil
+			}
+			if got := u.taken(); !slices.Equal(got, asked) {
+				t.Errorf("%s %s over %s: the upstream was asked for %q, want %q", a.name, dns.TypeToString[a.qtype], network, got, asked)
+			}
+		}
+	}
+}
+
+// testUnknownVersion looks at what clients are told of a version that is not known.
+func testUnknownVersion(t *testing.T, addr string) {
+	for _, network := range []string{"udp", "tcp"} {
+		r := new(dns.Msg).SetQuestion("web.v2.search.shop.cluster.local.ap.k8s.io.", dns.TypeA)
+		if m := ask(t, addr, network, r); m.Rcode != dns.RcodeNameError || m.IsEdns0() != nil {
+			t.Errorf("over %s without EDNS: %v", network, m)
+		}
+		r.SetEdns0(1232, true)
+		m := ask(t, addr, network, r)
+		opt := m.IsEdns0()
+		if m.Rcode != dns.RcodeNameError || opt == nil || len(opt.Option) != 1 || !opt.Do() {
+			t.Errorf("over %s: %v", network, m)
+			continue
+		}
+		if e, ok := opt.Option[0].(*dns.EDNS0_EDE); !ok || e.InfoCode != dns.ExtendedErrorCodeNotSupported || e.ExtraText != "search path v2 is not known, but v1" {
+			t.Errorf("over %s: %v", network, opt)
+		}
+	}
+}

@@ -1,0 +1,233 @@
+//go:build linux
+
+package topology
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nearside-dns/nearside/test/controlplane"
+	"github.com/nearside-dns/nearside/test/daemon"
+	"github.com/nearside-dns/nearside/test/netns"
+)
+
+// bounded is how long something may take that is to happen at once, or within the TTL, on a busy machine.
+const bounded = 30 * time.Second
+
+// The accounts that clusterdns has.
+const (
+	account      = "system:serviceaccount:kube-system:clusterdns"
+	blindAccount = "system:serviceaccount:kube-system:clusterdns-without-nodes"
+)
+
+// cluster is all of it.
+type cluster struct {
+	*bed
+	api
+	plane    *controlplane.ControlPlane
+	programs map[string]string // paths
+	server   *clusterServer    // at clusterDNS
+}
+
+// start starts everything that runs as long as the test.
+func start(t *testing.T) *cluster {
+	t.Helper()
+	netns.Require(t, "ip", "nft", "dig")
+	c := &cluster{plane: controlplane.Start(t), programs: map[string]string{}}
+	for _, name := range []string{"clusterdns", "nodecache"} {
+		c.programs[name] = daemon.Build(t, name)
+	}
+	c.api = api{c.plane.Client()}
+	c.grant(t, "clusterdns", account, "get", "list", "watch")
+	c.grant(t, "clusterdns-without-nodes", blindAccount)
+	c.fill(t)
+	c.bed = newBed(t)
+	c.dns.Forward(t, strings.TrimPrefix(c.plane.URL(), "https://"))
+	// Only nodes are believed: a pod whose query goes past its nodecache could else say what it likes.
+	c.server = c.startCluster(t, account, "topology\n        trust "+nodeRange, clusterDNS, clusterDNS6)
+	for i := range nodes {
+		c.startNode(t, i+1)
+	}
+	return c
+}
+
+// corefile is that of clusterdns. Its answers have a TTL of 5 seconds, which is how long a nodecache may be behind:
+// cache keeps nothing for less.
+const corefile = `.:53 {
+    bind ADDRESSES
+    errors
+    ready ADDRESS:8181
+    prometheus ADDRESS:9153
+    kubernetes cluster.local in-addr.arpa ip6.arpa {
+        kubeconfig KUBECONFIG
+        OPTIONS
+    }
+    cache 30
+}
+`
+
+// clusterServer is a clusterdns that runs.
+type clusterServer struct {
+	*netns.Process
+	from    *netns.Namespace
+	address string
+}
+
+// startCluster starts a clusterdns on addresses, and waits until it is ready and answers.
+func (c *cluster) startCluster(t *testing.T, user, options string, addresses ...string) *clusterServer {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "Corefile")
+	write(t, path, strings.NewReplacer("ADDRESSES", strings.Join(addresses, " "), "ADDRESS", addresses[0],
+		"KUBECONFIG", c.plane.KubeconfigFor(user), "OPTIONS", options).Replace(corefile))
+	s := &clusterServer{from: c.dns, address: addresses[0], Process: c.dns.Start(t, c.programs["clusterdns"], "-conf", path)}
+	eventually(t, "clusterdns is ready", func() error {
+		_, err := get(s.from, "http://"+addresses[0]+":8181/ready")
+		return err
+	})
+	for _, a := range addresses {
+		eventually(t, "clusterdns answers", func() error { return asking{from: s.from, server: a}.check(always) })
+	}
+	return s
+}
+
+// template is the Corefile of node-local-dns's manifest, with one address.
+const template = `cluster.local:53 {
+    errors
+    cache {
+            success 9984 30
+            denial 9984 5
+    }
+    reload
+    loop
+    bind 169.254.20.10
+    forward . __PILLAR__CLUSTER__DNS__ {
+            force_tcp
+    }
+    prometheus :9253
+    health 169.254.20.10:8080
+    }
+in-addr.arpa:53 ip6.arpa:53 {
+    errors
+    cache 30
+    reload
+    loop
+    bind 169.254.20.10
+    forward . __PILLAR__CLUSTER__DNS__ {
+            force_tcp
+    }
+    prometheus :9253
+    }
+.:53 {
+    errors
+    cache 30
+    reload
+    loop
+    bind 169.254.20.10
+    forward . __PILLAR__UPSTREAM__SERVERS__
+    prometheus :9253
+    }
+`
+
+// startNode starts nodecache on a node, with the command line of the manifest but for the paths, and waits until
+// it takes the pod's queries. Each node is told its name in another way.
+func (c *cluster) startNode(t *testing.T, node int) {
+	t.Helper()
+	folder, name := t.TempDir(), fmt.Sprint("n", node)
+	write(t, filepath.Join(folder, "Corefile.base"), template)
+	n := c.node[node-1]
+	n.Etc(t, "resolv.conf", "nameserver "+clusterDNS+"\n")
+	environment := []string{"KUBE_DNS_UPSTREAM_SERVICE_HOST=" + clusterDNS}
+	args := []string{
+		"-localip", local,
+		"-conf", filepath.Join(folder, "Corefile"),
+		"-upstreamsvc", "kube-dns-upstream",
+		"-pidfile", filepath.Join(folder, "node-cache.pid"),
+		"-basecorefile", filepath.Join(folder, "Corefile.base"),
+	}
+	switch node {
+	case 1:
+		args = append(args, "-node-name", name)
+	case 2:
+		environment = append(environment, "NODE_NAME="+name)
+	default:
+		environment = append(environment, "NODE_NAME="+name, "NODE_ZONE="+zones[node-1])
+	}
+	n.StartWith(t, environment, c.programs["nodecache"], args...)
+	eventually(t, "nodecache takes the queries of "+name, func() error {
+		if c.cacheMetric(t, node, `nearside_nodelocal_lease{address="`+local+`"} `) != 1 {
+			return fmt.Errorf("no lease on %s", name)
+		}
+		return nil
+	})
+}
+
+// cacheMetric returns the sum of the metrics of a nodecache whose lines begin so; 0 before it runs.
+func (c *cluster) cacheMetric(t *testing.T, node int, prefix string) int {
+	t.Helper()
+	page, err := get(c.node[node-1], "http://127.0.0.1:9253/metrics")
+	if err != nil {
+		return 0
+	}
+	return sum(t, page, prefix)
+}
+
+// sum adds the values of the lines that begin so.
+func sum(t *testing.T, page, prefix string) (total int) {
+	t.Helper()
+	for line := range strings.Lines(page) {
+		if !strings.HasPrefix(line, prefix) {
+			continue
+		}
+		fields := strings.Fields(line)
+		v, err := strconv.ParseFloat(fields[len(fields)-1], 64)
+		if err != nil {
+			t.Fatalf("%q: %v", line, err)
+		}
+		total += int(v)
+	}
+	return total
+}
+
+// get returns the page at a URL, asked for in a namespace. It is an error if it is not there.
+func get(from *netns.Namespace, url string) (page string, err error) {
+	reply, err := from.Client().Get(url)
+	if err != nil {
+		return "", err
+	}
+	text, err := io.ReadAll(reply.Body)
+	if closeErr := reply.Body.Close(); err == nil {
+		err = closeErr
+	}
+	if err == nil && reply.StatusCode != http.StatusOK {
+		err = fmt.Errorf("%s: %s: %s", url, reply.Status, text)
+	}
+	return string(text), err
+}
+
+func write(t *testing.T, path, text string) {
+	t.Helper()
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// eventually waits until a check passes, and fails the test if it does not in time.
+func eventually(t *testing.T, what string, check func() error) {
+	t.Helper()
+	for end := time.Now().Add(bounded); ; time.Sleep(50 * time.Millisecond) {
+		err := check()
+		if err == nil {
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatalf("not within %s: %s: %v", bounded, what, err)
+		}
+	}
+}
