@@ -72,11 +72,17 @@ func (s *Server) watch(w http.ResponseWriter, req *http.Request, t target, rep r
 		}
 	}
 
+	// As in a real server, a client that has the headers sees every later change.
+	initial, refusal := wt.begin(opts, rv)
 	w.Header().Set("Content-Type", rep.encoding.watchName)
 	w.Header().Set("Cache-Control", "no-cache, private")
 	w.WriteHeader(http.StatusOK)
 	breakOff(open.control.Flush())
-	breakOff(wt.run(ctx, opts, rv))
+	if refusal != nil {
+		breakOff(wt.refuse(refusal))
+		return nil
+	}
+	breakOff(wt.run(ctx, opts, initial))
 	return nil
 }
 
@@ -94,45 +100,55 @@ type watcher struct {
 	rv  uint64 // everything up to this resource version has been looked at
 }
 
-// run delivers events until the timeout, when it gives nil, or until ctx ends
-// or the client is gone, when it gives an error.
-func (w *watcher) run(ctx context.Context, opts *internalversion.ListOptions, rv uint64) error {
+// initialEvents is what a streamed list starts with.
+type initialEvents struct {
+	wanted   bool
+	versions []*version
+}
+
+// begin notes where the watch starts. It gives the objects that are there, if
+// the client wants them, or what is wrong with the resource version.
+func (w *watcher) begin(opts *internalversion.ListOptions, rv uint64) (initialEvents, error) {
 	st := w.server.state
 	st.mu.Lock()
+	defer st.mu.Unlock()
 	current, oldest := st.rv, w.collection.oldest
-	var initial []*version
-	initialEvents := opts.SendInitialEvents != nil && *opts.SendInitialEvents || rv == 0 && opts.SendInitialEvents == nil
-	var refusal error
+	var initial initialEvents
+	initial.wanted = opts.SendInitialEvents != nil && *opts.SendInitialEvents || rv == 0 && opts.SendInitialEvents == nil
 	switch {
-	case initialEvents && rv > current:
-		refusal = errTooLarge(rv, current)
-	case initialEvents:
+	case initial.wanted && rv > current:
+		return initial, errTooLarge(rv, current)
+	case initial.wanted:
 		w.rv = current
-		initial = w.collection.current()
+		initial.versions = w.collection.current()
 	case rv == 0:
 		w.rv = current // only what is yet to come
 	case rv < oldest:
-		refusal = errTooOld(rv, oldest)
+		return initial, errTooOld(rv, oldest)
 	default:
 		w.rv = rv
 	}
 	w.seq = w.collection.seqAfter(w.rv)
-	st.mu.Unlock()
+	return initial, nil
+}
 
-	// As in a real server, what is wrong with a watch's resource version is
-	// told as an event in a stream which ends there.
-	if refusal != nil {
-		if err := w.stream.send(watch.Error, statusOf(refusal)); err != nil {
-			return err
-		}
-		return w.stream.flush()
+// refuse tells what is wrong with a watch's resource version as an event in a
+// stream that ends there, as a real server does.
+func (w *watcher) refuse(refusal error) error {
+	if err := w.stream.send(watch.Error, statusOf(refusal)); err != nil {
+		return err
 	}
+	return w.stream.flush()
+}
 
-	if initialEvents {
+// run delivers events until the timeout, when it gives nil, or until ctx ends
+// or the client is gone, when it gives an error.
+func (w *watcher) run(ctx context.Context, opts *internalversion.ListOptions, initial initialEvents) error {
+	if initial.wanted {
 		if over, err := w.awaitThaw(ctx); over || err != nil {
 			return err
 		}
-		for _, v := range initial {
+		for _, v := range initial.versions {
 			if w.filter.matches(v) {
 				if err := w.stream.sendVersion(watch.Added, v); err != nil {
 					return err
