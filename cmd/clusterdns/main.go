@@ -5,6 +5,7 @@ import (
 	"os"
 
 	"github.com/nearside-dns/nearside/cmd/internal/daemon"
+	"github.com/nearside-dns/nearside/cmd/internal/probe"
 	_ "github.com/nearside-dns/nearside/plugin/autopath"
 	_ "github.com/nearside-dns/nearside/plugin/kubernetes"
 	_ "github.com/nearside-dns/nearside/plugin/multicluster"
@@ -42,6 +43,11 @@ var directives = []string{
 func main() {
 	// Most of what it keeps stays, and what it does most makes no garbage: memory is worth more than the
 	// collector's time.
-	d := daemon.Daemon{Name: "clusterdns", Directives: directives, GCPercent: 50}
+	d := daemon.Daemon{
+		Name:       "clusterdns",
+		Directives: directives,
+		Commands:   map[string]func([]string) int{"probe": probe.Command("clusterdns")},
+		GCPercent:  50,
+	}
 	os.Exit(d.Run(os.Args[1:]))
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/nearside-dns/nearside/cmd/internal/daemon"
 	"github.com/nearside-dns/nearside/cmd/internal/doctor"
 	"github.com/nearside-dns/nearside/cmd/internal/nodelocaldns"
+	"github.com/nearside-dns/nearside/cmd/internal/probe"
 	_ "github.com/nearside-dns/nearside/plugin/autopath"
 	_ "github.com/nearside-dns/nearside/plugin/nodelocal"
 	_ "github.com/nearside-dns/nearside/plugin/searchpath"
@@ -43,7 +44,7 @@ func main() {
 	d := daemon.Daemon{
 		Name:       "nodecache",
 		Directives: directives,
-		Commands:   map[string]func([]string) int{"doctor": doctor.Command, "cleanup": cleanup.Command},
+		Commands:   map[string]func([]string) int{"doctor": doctor.Command, "cleanup": cleanup.Command, "probe": probe.Command("nodecache")},
 		Flags:      node.Flags,
 		Source:     node.Source,
 		Started:    node.Started,

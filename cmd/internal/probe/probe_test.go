@@ -1,0 +1,154 @@
+package probe
+
+import (
+	"net"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/miekg/dns"
+)
+
+// server answers over UDP and TCP on one port of 127.0.0.1 with what the handlers write; nil ones leave
+// the network closed.
+func server(t *testing.T, udp, tcp dns.HandlerFunc) string {
+	t.Helper()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn, err := net.ListenPacket("udp", ln.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	run := func(s *dns.Server, h dns.HandlerFunc) {
+		ready, ended := make(chan struct{}), make(chan error, 1)
+		s.Handler, s.NotifyStartedFunc = h, func() { close(ready) }
+		go func() { ended <- s.ActivateAndServe() }()
+		<-ready
+		t.Cleanup(func() {
+			if err := s.Shutdown(); err != nil {
+				t.Error(err)
+			}
+			if err := <-ended; err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	if udp != nil {
+		run(&dns.Server{PacketConn: conn}, udp)
+	} else if err := conn.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if tcp != nil {
+		run(&dns.Server{Listener: ln}, tcp)
+	} else if err := ln.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return ln.Addr().String()
+}
+
+func answer(t *testing.T, rcode int) dns.HandlerFunc {
+	return func(w dns.ResponseWriter, q *dns.Msg) {
+		if err := w.WriteMsg(new(dns.Msg).SetRcode(q, rcode)); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func silent(dns.ResponseWriter, *dns.Msg) {}
+
+// second does not answer the first query.
+func second(t *testing.T, rcode int) dns.HandlerFunc {
+	var asked atomic.Int64
+	return func(w dns.ResponseWriter, q *dns.Msg) {
+		if asked.Add(1) > 1 {
+			answer(t, rcode)(w, q)
+		}
+	}
+}
+
+func TestCommand(t *testing.T) {
+	ok, refused, failed, absent := answer(t, dns.RcodeSuccess), answer(t, dns.RcodeRefused), answer(t, dns.RcodeServerFailure), answer(t, dns.RcodeNameError)
+	tests := []struct {
+		name     string
+		udp, tcp dns.HandlerFunc
+		args     string
+		code     int
+		want     string // in what is printed
+	}{
+		{"any answer", refused, failed, "", 0, "udp: REFUSED in "},
+		{"no answer over UDP", silent, ok, "-timeout 100ms", 1, "clusterdns probe: udp: read udp "},
+		{"no answer over TCP", ok, silent, "-timeout 100ms", 1, "clusterdns probe: tcp: read tcp "},
+		{"closed", nil, nil, "-timeout 100ms", 1, "connection refused"},
+		{"UDP alone", ok, nil, "-timeout 100ms", 1, "tcp: dial tcp"},
+		{"one datagram lost", second(t, dns.RcodeSuccess), ok, "", 0, "udp: NOERROR in "},
+		{"name", ok, ok, "-name kubernetes.default.svc.cluster.local", 0, "tcp: NOERROR in "},
+		{"name before the first sync", failed, failed, "-timeout 100ms -name kubernetes.default.svc.cluster.local", 1, "udp: kubernetes.default.svc.cluster.local. is SERVFAIL at 127.0.0.1:"},
+		{"name that is not there", ok, absent, "-timeout 100ms -name a.b", 1, "tcp: a.b. is NXDOMAIN at "},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			args := append([]string{"-server", server(t, tt.udp, tt.tcp)}, strings.Fields(tt.args)...)
+			var out, complaints strings.Builder
+			code := command("clusterdns", args, &out, &complaints)
+			text := out.String() + complaints.String()
+			if code != tt.code || !strings.Contains(text, tt.want) || strings.Count(text, "\n") != 1 {
+				t.Errorf("exit code %d, printed %q, want %d and %q in one line", code, text, tt.code, tt.want)
+			}
+		})
+	}
+}
+
+// TestQuestion checks what is asked.
+func TestQuestion(t *testing.T) {
+	questions := make(chan dns.Question, 4)
+	h := func(w dns.ResponseWriter, q *dns.Msg) {
+		questions <- q.Question[0]
+		answer(t, dns.RcodeSuccess)(w, q)
+	}
+	addr := server(t, h, h)
+	for _, tt := range []struct {
+		args []string
+		want dns.Question
+	}{
+		{[]string{"-server", addr}, dns.Question{Name: "version.server.", Qtype: dns.TypeTXT, Qclass: dns.ClassCHAOS}},
+		{[]string{"-server", addr, "-name", "web.shop"}, dns.Question{Name: "web.shop.", Qtype: dns.TypeA, Qclass: dns.ClassINET}},
+	} {
+		var out strings.Builder
+		if code := command("clusterdns", tt.args, &out, &out); code != 0 {
+			t.Fatalf("exit code %d: %s", code, out.String())
+		}
+		for range 2 {
+			if got := <-questions; got != tt.want {
+				t.Errorf("asked %v, want %v", got, tt.want)
+			}
+		}
+	}
+}
+
+func TestFlags(t *testing.T) {
+	tests := []struct{ args, want string }{
+		{"-server 127.0.0.1", `-server: "127.0.0.1" is not an address with a port`},
+		{"-server localhost:53", `"localhost:53" is not an address`},
+		{"-name a..b", `-name: "a..b" is not a name`},
+		{"-timeout 0s", "-timeout: 0s is not longer than 0"},
+		{"-timeout soon", "invalid value"},
+		{"now", `unexpected argument "now"`},
+	}
+	for _, tt := range tests {
+		t.Run(tt.args, func(t *testing.T) {
+			var out, complaints strings.Builder
+			if code := command("nodecache", strings.Fields(tt.args), &out, &complaints); code != 2 || out.Len() > 0 ||
+				!strings.Contains(complaints.String(), tt.want) || !strings.HasSuffix(complaints.String(), "see nodecache probe -help\n") {
+				t.Errorf("exit code %d, printed %q and %q, want %q", code, out.String(), complaints.String(), tt.want)
+			}
+		})
+	}
+	t.Run("help", func(t *testing.T) {
+		var out, complaints strings.Builder
+		if code := command("clusterdns", []string{"-help"}, &out, &complaints); code != 0 || complaints.Len() > 0 || !strings.Contains(out.String(), "-server address") {
+			t.Errorf("exit code %d, printed %q and %q", code, out.String(), complaints.String())
+		}
+	})
+}
