@@ -123,13 +123,19 @@ var whos = []string{"local", "first", "second", "third", "bystander"}
 // from a server block of the same process behind it.
 func (c cache) text() string {
 	list := addressList(c.addresses)
-	behind := fmt.Sprintf("127.0.0.1:%d", 5300+slices.Index(whos, c.who))
 	return server(append([]string{
 		"bind " + list, "errors",
 		"nodelocal " + list + " {\n        " + strings.Join(c.options, "\n        ") + "\n    }",
-		"cache", "forward . " + behind,
-	}, c.more...)...) + strings.Replace(server("bind 127.0.0.1", answering(c.who)), ":53", behind[strings.IndexByte(behind, ':'):], 1)
+		"cache", fmt.Sprintf("forward . 127.0.0.1:%d", c.port()),
+	}, c.more...)...) + c.behind()
 }
+
+// behind is the server block that it forwards to.
+func (c cache) behind() string {
+	return strings.Replace(server("bind 127.0.0.1", answering(c.who)), ":53", fmt.Sprintf(":%d", c.port()), 1)
+}
+
+func (c cache) port() int { return 5300 + slices.Index(whos, c.who) }
 
 // start starts nodecache on the node and does not wait.
 func (n *node) start(t *testing.T, c cache) *netns.Process {
