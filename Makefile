@@ -6,10 +6,22 @@ VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo untr
 LDFLAGS := -s -w -X github.com/nearside-dns/nearside/cmd/internal/daemon.Version=$(VERSION)
 GOBUILD := CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)'
 
-.PHONY: build run test unit lint fuzz bench clean
+.PHONY: build image run test unit lint fuzz bench clean
 
 build: ## both programs, into bin/
 	$(GOBUILD) -o bin/ ./cmd/...
+
+IMAGES ?= bin/image
+REPOSITORY ?= nearside
+REVISION ?= $(shell git rev-parse HEAD 2>/dev/null)
+SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null || echo 0)
+
+# Nothing of this machine and its clock gets in, so that the same commit gives the same digests.
+image: ## images of both programs for linux/amd64 and linux/arm64, and what is in them, into bin/image/
+	GOFLAGS=-buildvcs=false GOOS=linux GOARCH=amd64 GOAMD64=v1 $(GOBUILD) -o $(IMAGES)/linux-amd64/ ./cmd/...
+	GOFLAGS=-buildvcs=false GOOS=linux GOARCH=arm64 GOARM64=v8.0 $(GOBUILD) -o $(IMAGES)/linux-arm64/ ./cmd/...
+	cd deploy/image && GOWORK=off go run . -folder '$(abspath $(IMAGES))' -repository '$(REPOSITORY)' \
+		-version '$(VERSION)' -revision '$(REVISION)' -created '$(SOURCE_DATE_EPOCH)'
 
 run: build ## clusterdns on 127.0.0.1:1053 with the demo cluster of deploy/demo
 	bin/clusterdns -conf Corefile.example
@@ -27,6 +39,7 @@ lint: ## vet, formatting and a tidy go.mod
 	@test -z "$$(gofmt -l .)" || { echo "gofmt needed:"; gofmt -l .; exit 1; }
 	go vet ./...
 	go mod tidy -diff
+	cd deploy/image && GOWORK=off go vet ./... && GOWORK=off go mod tidy -diff
 
 FUZZTIME ?= 1m
 fuzz: ## every fuzz target for FUZZTIME

@@ -1,0 +1,169 @@
+// Command image makes container images of the programs, without a container engine. In go the folders
+// linux-amd64 and linux-arm64 with the programs as they were built; out come, for each program, an
+// archive that container runtimes import and a list of what is in it. Nothing of the machine or the
+// clock gets in: the same programs and flags give the same bytes. It may not import the programs.
+package main
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/google/go-containerregistry/pkg/name"
+)
+
+// release is what all images of a run have in common.
+type release struct {
+	folder     string    // of the programs, and of what is made from them
+	repository string    // the part of the image's name before that of the program
+	version    string    // of the programs, and the tag
+	revision   string    // the commit, or ""
+	created    time.Time // what stands for the time of the build
+
+	certificates bool // print those that images have, and make none
+}
+
+func main() {
+	os.Exit(run(os.Args[1:]))
+}
+
+// run returns the exit code.
+func run(args []string) int {
+	r, err := parse(args)
+	switch {
+	case errors.Is(err, flag.ErrHelp):
+		return 0
+	case err != nil:
+		fmt.Fprintf(os.Stderr, "image: %v; see -help\n", err)
+		return 2
+	}
+	if r.certificates {
+		_, err = os.Stdout.Write(certificates())
+	} else {
+		err = r.make()
+	}
+	if err != nil {
+		fmt.Fprintf(os.Stderr, "image: %v\n", err)
+		return 1
+	}
+	return 0
+}
+
+func parse(args []string) (release, error) {
+	var r release
+	var seconds int64
+	f := flag.NewFlagSet("image", flag.ContinueOnError)
+	f.SetOutput(io.Discard)
+	f.StringVar(&r.folder, "folder", "", "`folder` that has linux-amd64 and linux-arm64, and gets the archives")
+	f.StringVar(&r.repository, "repository", "nearside", "`name` of the images before that of the program; may begin with a registry")
+	f.StringVar(&r.version, "version", "", "`version` of the programs, which becomes the tag")
+	f.StringVar(&r.revision, "revision", "", "`commit` that the programs were built from")
+	f.Int64Var(&seconds, "created", 0, "time of the images, in `seconds` since 1970")
+	f.BoolVar(&r.certificates, "certificates", false, "print the certificates that images have, and make none")
+	err := f.Parse(args)
+	if errors.Is(err, flag.ErrHelp) {
+		f.SetOutput(os.Stderr)
+		f.PrintDefaults()
+	}
+	if err != nil {
+		return r, err
+	}
+	r.created = time.Unix(seconds, 0).UTC()
+	switch {
+	case f.NArg() > 0:
+		return r, fmt.Errorf("unexpected argument %q", f.Arg(0))
+	case r.certificates:
+		return r, nil
+	case r.folder == "":
+		return r, errors.New("flag -folder is missing")
+	case r.version == "":
+		return r, errors.New("flag -version is missing")
+	}
+	for _, p := range programs {
+		if _, err := r.reference(p); err != nil {
+			return r, err
+		}
+	}
+	return r, nil
+}
+
+// reference returns the name of a program's image.
+func (r release) reference(p program) (name.Tag, error) {
+	reference, err := name.NewTag(r.repository + "/" + p.name + ":" + r.version)
+	if err != nil {
+		return reference, fmt.Errorf("flags -repository and -version do not make the name of an image: %w", err)
+	}
+	return reference, nil
+}
+
+// make makes all images.
+func (r release) make() error {
+	for _, p := range programs {
+		if err := r.makeOne(p); err != nil {
+			return fmt.Errorf("%s: %w", p.name, err)
+		}
+	}
+	return nil
+}
+
+// makeOne writes the archive and the bill of materials of a program.
+func (r release) makeOne(p program) error {
+	reference, err := r.reference(p)
+	if err != nil {
+		return err
+	}
+	images, err := r.images(p)
+	if err != nil {
+		return err
+	}
+	index := r.index(p, images)
+	digest, err := index.Digest()
+	if err != nil {
+		return err
+	}
+	bill, err := r.bill(p, reference, digest, images)
+	if err != nil {
+		return fmt.Errorf("bill of materials: %w", err)
+	}
+	path := filepath.Join(r.folder, p.name)
+	if err := write(path+".tar", func(f *os.File) error { return archive(f, reference, index, images) }); err != nil {
+		return err
+	}
+	if err := write(path+".sbom.json", bill.encode); err != nil {
+		return err
+	}
+	fmt.Printf("%s.tar: %s %s\n", path, short(reference), digest)
+	return nil
+}
+
+// write writes a file beside the one that is there and renames it, so that nobody sees half of it.
+func write(path string, content func(*os.File) error) (err error) {
+	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, os.Remove(f.Name()))
+		}
+	}()
+	if err := errors.Join(content(f), f.Chmod(0o644), f.Close()); err != nil {
+		return err
+	}
+	return os.Rename(f.Name(), path)
+}
+
+// long returns a name with its registry, by which all but this library call Docker Hub docker.io.
+func long(reference name.Tag) string {
+	return strings.Replace(reference.Name(), name.DefaultRegistry+"/", "docker.io/", 1)
+}
+
+// short returns a name as people write it: without Docker Hub's registry.
+func short(reference name.Tag) string {
+	return strings.TrimPrefix(reference.Name(), name.DefaultRegistry+"/")
+}

@@ -1,0 +1,125 @@
+package image
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+const root = "../.."
+
+// What the images of the tests are made with.
+const (
+	version  = "v0.0.0-test"
+	revision = "0123456789abcdef0123456789abcdef01234567"
+	epoch    = "1700000000"
+	created  = "2023-11-14T22:13:20Z"
+)
+
+// need skips a test that can't have what it needs, and fails it if NEARSIDE_REQUIRE_ALL is "1".
+func need(t *testing.T, err error) {
+	t.Helper()
+	switch {
+	case err == nil:
+	case os.Getenv("NEARSIDE_REQUIRE_ALL") == "1":
+		t.Fatal(err)
+	default:
+		t.Skip(err)
+	}
+}
+
+// sources returns the paths that .dockerignore lets a container engine see.
+func sources(t *testing.T) (paths []string) {
+	t.Helper()
+	for line := range strings.Lines(read(t, filepath.Join(root, ".dockerignore"))) {
+		if path, is := strings.CutPrefix(strings.TrimSpace(line), "!"); is {
+			paths = append(paths, path)
+		}
+	}
+	return paths
+}
+
+// plant copies paths of a tree into a folder, with a time of their own.
+func plant(t *testing.T, from, to string, paths []string, modified time.Time) {
+	t.Helper()
+	for _, path := range paths {
+		err := filepath.WalkDir(filepath.Join(from, path), func(file string, d fs.DirEntry, err error) error {
+			if err != nil || d.IsDir() {
+				return err
+			}
+			name, err := filepath.Rel(from, file)
+			if err != nil {
+				return err
+			}
+			text, err := os.ReadFile(file)
+			if err != nil {
+				return err
+			}
+			target := filepath.Join(to, name)
+			return errors.Join(os.MkdirAll(filepath.Dir(target), 0o755), os.WriteFile(target, text, 0o644), os.Chtimes(target, modified, modified))
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// inModule returns a command in a module's folder that no workspace and no flags of this shell change.
+func inModule(folder, program string, args ...string) *exec.Cmd {
+	c := exec.Command(program, args...)
+	c.Dir = folder
+	c.Env = append(os.Environ(), "GOWORK=off", "GOFLAGS=-mod=readonly")
+	return c
+}
+
+// makeImage runs `make image` in a tree and returns the folder of what it made.
+func makeImage(t *testing.T, tree, umask string, environment ...string) string {
+	t.Helper()
+	folder := filepath.Join(t.TempDir(), "made")
+	c := exec.Command("sh", "-c", `umask "$0" && exec make image "$@"`, umask,
+		"IMAGES="+folder, "VERSION="+version, "REVISION="+revision, "SOURCE_DATE_EPOCH="+epoch)
+	c.Dir = tree
+	c.Env = slices.Concat(os.Environ(), environment)
+	if out, err := c.CombinedOutput(); err != nil {
+		t.Fatalf("make image: %v\n%s", err, out)
+	}
+	return folder
+}
+
+// openFile reads an archive, which has nothing of the clock itself.
+func openFile(t *testing.T, path string) (archive, []entry) {
+	t.Helper()
+	f, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := f.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	entries, err := readTar(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	a, err := openArchive(entries)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return a, entries
+}
+
+func read(t *testing.T, path string) string {
+	t.Helper()
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
