@@ -55,7 +55,7 @@ func (v values) added(blocks []caddyfile.ServerBlock, file string) ([]string, er
 		all = append(all, v.stubBlock(domain, bind))
 	}
 	if len(v.local) > 0 {
-		all = append(all, v.nodelocalBlock(bind))
+		all = append(all, v.nodelocalBlock(bind, readiness(blocks)))
 	}
 	return all, nil
 }
@@ -70,12 +70,33 @@ func (v values) stubBlock(domain string, bind []string) string {
 	return strings.Join(append(lines, "    forward . "+servers, "}", ""), "\n")
 }
 
-func (v values) nodelocalBlock(bind []string) string {
+// readiness returns the lines of the ready directive, if the Corefile has one: it looks at the plugins of its own block
+// alone, and whether nodecache answers is known to one in the added block.
+func readiness(blocks []caddyfile.ServerBlock) (lines []string) {
+	for _, b := range blocks {
+		line := 0
+		for _, t := range b.Tokens["ready"] {
+			if t.Line == line {
+				lines[len(lines)-1] += " " + t.Text
+				continue
+			}
+			line = t.Line
+			lines = append(lines, "    "+t.Text)
+		}
+		if len(lines) > 0 {
+			return lines
+		}
+	}
+	return nil
+}
+
+func (v values) nodelocalBlock(bind, ready []string) string {
 	d, ips := v.directive, strings.Join(v.local.texts(), " ")
 	lines := []string{Zone + ":" + v.port + " {"}
 	if len(bind) > 0 {
 		lines = append(lines, "    bind "+strings.Join(bind, " "))
 	}
+	lines = append(lines, ready...)
 	setup := []string{"setup"}
 	if d.device {
 		setup = append(setup, "interface")

@@ -66,6 +66,7 @@ func TestRenderGolden(t *testing.T) {
 		{"custom-setup-none", "custom", example(t, "169.254.20.10"), func(v *values) {
 			v.directive = nodelocal{interfaceName: "dns0", keep: true, healthPort: "8081", interval: "5s"}
 		}},
+		{"ready", "ready", example(t, "169.254.20.10,10.96.0.10"), nil},
 		{"cluster", "cluster", example(t, ""), nil},
 		{"stock-node", "stock", example(t, "169.254.20.10"), func(v *values) { v.caller = "caller node-a" }},
 		{"stock-node-zone-stub-domains", "stock", example(t, "169.254.20.10"), func(v *values) { v.caller, v.kubeDNS = "caller node-a zone-1", stubsAtClusterDNS }},
