@@ -212,9 +212,9 @@ func (n *node) logRepair(r link.Repair) {
 		log.Infof("Addresses of an earlier configuration are removed from interface %s: %s", n.config.Interface, join(r.Removed))
 		return
 	}
-	what := "addresses"
+	what := repairedAddresses
 	if r.Created || r.Up {
-		what = "interface"
+		what = repairedInterface
 	}
 	repairs.WithLabelValues(n.config.Interface, what).Inc()
 	log.Warningf("Repaired interface %s: made %t, set up %t, addresses added %v, removed %v", n.config.Interface, r.Created, r.Up, r.Added, r.Removed)
@@ -253,7 +253,7 @@ func (n *node) repairRules() (again time.Duration, err error) {
 		return 0, err
 	}
 	if n.applied.Swap(true) {
-		repairs.WithLabelValues(n.config.Interface, "rules").Inc()
+		repairs.WithLabelValues(n.config.Interface, repairedRules).Inc()
 		log.Warningf("Repaired the rules of interface %s: somebody had removed or changed them", n.config.Interface)
 	} else if n.backend == backendIPTables {
 		for _, a := range n.config.Addresses {

@@ -51,3 +51,10 @@ var (
 	leasesLost    = counter("leases_lost_total", "How often the address lost the traffic because the server did not answer itself in time.", "address")
 	healthFailure = counter("health_failures_total", "Queries of the server to itself that were not answered.", "address")
 )
+
+// What is repaired, as metrics have it.
+const (
+	repairedInterface = "interface"
+	repairedAddresses = "addresses"
+	repairedRules     = "rules"
+)

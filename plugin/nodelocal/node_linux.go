@@ -205,6 +205,9 @@ func (n *node) showSetup() {
 		leasesLost.WithLabelValues(a.String())
 		healthFailure.WithLabelValues(a.String())
 	}
+	for _, what := range []string{repairedInterface, repairedAddresses, repairedRules} {
+		repairs.WithLabelValues(n.config.Interface, what)
+	}
 	setupInfo.WithLabelValues(n.config.Interface, kind, string(n.backend)).Set(1)
 	fallback := "none"
 	if len(n.config.Fallback) > 0 {

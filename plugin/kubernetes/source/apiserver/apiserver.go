@@ -69,6 +69,7 @@ const finished = "status.phase!=Succeeded,status.phase!=Failed,status.phase!=Unk
 
 func (s *Source) resource(name string) *resource {
 	r := &resource{name: name, host: s.host, client: s.clients.core, health: newHealth(), meanwhile: meanwhileFor(name, s.options), log: logOf(s.options)}
+	watchesFrozen.WithLabelValues(name) // the first is worth seeing as a change
 	selector := s.options.Labels
 	switch name {
 	case source.Services:
