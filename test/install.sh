@@ -1,24 +1,27 @@
 #!/usr/bin/env bash
 # Gets the real programs that the tests run against: dig, nft, iptables, conntrack,
-# ip and the DNS servers unbound, nsd, dnsmasq and named from Debian packages, etcd,
-# kube-apiserver, kube-proxy, the kubelet's search lists (kubelet-dns) and coredns built
-# from the Go module proxy, and a kernel to boot (kernel/install.sh). gcc is for the race
+# ip, ps, prometheus with promtool, containerd with ctr, runc, the CNI plugins (cni), and the DNS
+# servers unbound, nsd, dnsmasq and named from Debian packages, etcd, the programs of
+# Kubernetes, the kubelet's search lists (kubelet-dns), coredns, the names in PromQL
+# (promql-names) and helm built from the Go module proxy, and a kernel to boot
+# (kernel/install.sh). gcc is for the race
 # detector, and with musl-gcc for programs that resolve names by glibc and by musl.
 #
 #   test/install.sh               everything
 #   test/install.sh dig coredns   only these
 #   test/install.sh --print-bin   print the folder that the binaries go to
 #
-# dnsperf and dnsdist, which only the benchmark uses, are installed when they are
-# named. The servers are not left running as services.
+# dnsperf and dnsdist, which only the benchmark uses, and rsvg-convert, which only the
+# pictures of the documents need, are installed when they are named. The servers are
+# not left running as services.
 #
 # The binaries go to $NEARSIDE_TEST_BIN, else $XDG_CACHE_HOME/nearside/bin, else
 # ~/.cache/nearside/bin. A binary is rebuilt only when its module files, its
 # build flags or the Go toolchain changed since it was built.
 set -euo pipefail
 
-everything=(dig gcc musl-gcc nft iptables conntrack ip unbound nsd dnsmasq named etcd kube-apiserver kube-proxy kubelet-dns coredns kernel)
-benchmark=(dnsperf dnsdist)
+everything=(dig gcc musl-gcc nft iptables conntrack ip ps unbound nsd dnsmasq named containerd runc cni etcd kube-apiserver kube-controller-manager kube-scheduler kube-proxy kubelet kubectl kubelet-dns coredns promql-names prometheus helm kernel)
+benchmark=(dnsperf dnsdist rsvg-convert)
 
 # A user's PATH may lack the folders of the system's tools.
 PATH=$PATH:/usr/local/sbin:/usr/sbin:/sbin
@@ -55,7 +58,7 @@ update_packages() {
 	done
 }
 
-# package PROGRAM DEBIAN_PACKAGE... gets a program from Debian's packages.
+# package PROGRAM DEBIAN_PACKAGE... gets a program, which may be a path, from Debian's packages.
 package() {
 	local program=$1
 	shift
@@ -106,9 +109,9 @@ server() {
 flags() {
 	local version rest v
 	case $1 in
-	etcd | kubelet-dns) printf '%s\n' -ldflags '-s -w' ;;
+	etcd | kubelet-dns | helm | promql-names) printf '%s\n' -ldflags '-s -w' ;;
 	coredns) printf '%s\n' -tags grpcnotrace -ldflags '-s -w' ;;
-	kube-apiserver | kube-proxy)
+	kube-apiserver | kube-controller-manager | kube-scheduler | kube-proxy | kubelet | kubectl)
 		version=$(awk '$1 == "k8s.io/kubernetes" { print $2 }' go.mod)
 		rest=${version#v*.}
 		v=k8s.io/component-base/version
@@ -200,17 +203,26 @@ for name in "${chosen[@]}"; do
 	iptables) package iptables iptables & ;;
 	conntrack) package conntrack conntrack & ;;
 	ip) package ip iproute2 & ;;
+	ps) package ps procps & ;;
 	unbound) server unbound unbound & ;;
 	nsd) server nsd nsd & ;;
 	dnsmasq) package dnsmasq dnsmasq-base & ;; # which has no service
 	named) server named bind9 & ;;
 	dnsperf) package dnsperf dnsperf & ;;
 	dnsdist) server dnsdist dnsdist & ;;
+	rsvg-convert) package rsvg-convert librsvg2-bin fonts-dejavu-core & ;;
 	etcd) build etcd kubernetes go.etcd.io/etcd/server/v3 & ;;
-	kube-apiserver) build kube-apiserver kubernetes k8s.io/kubernetes/cmd/kube-apiserver & ;;
-	kube-proxy) build kube-proxy kubernetes k8s.io/kubernetes/cmd/kube-proxy & ;;
+	containerd) server containerd containerd & ;;
+	runc) package runc runc & ;;
+	cni) package /usr/lib/cni/ptp containernetworking-plugins & ;;
+	kube-apiserver | kube-controller-manager | kube-scheduler | kube-proxy | kubelet | kubectl)
+		build "$name" kubernetes "k8s.io/kubernetes/cmd/$name" &
+		;;
 	kubelet-dns) build kubelet-dns kubernetes ./kubelet-dns & ;;
 	coredns) build coredns coredns github.com/coredns/coredns & ;;
+	promql-names) build promql-names monitoring/promql ./ & ;;
+	prometheus) server prometheus prometheus & ;; # and promtool
+	helm) build helm helm helm.sh/helm/v4/cmd/helm & ;;
 	kernel) "$here/kernel/install.sh" & ;;
 	esac
 	wait $! || failed+=("$name")

@@ -1,0 +1,97 @@
+{{/* The Corefile of clusterdns. */}}
+{{- define "nearside.clusterdns.corefile" -}}
+{{- $zones := concat (list .Values.clusterDomain) .Values.multicluster.zones -}}
+.:53 {
+    errors
+    health {
+        lameduck 5s
+    }
+    ready
+    {{- if eq .Values.clusterdns.pods "verified" }}
+    autopath @kubernetes
+    {{- end }}
+    kubernetes {{ join " " $zones }} in-addr.arpa ip6.arpa {
+        pods {{ .Values.clusterdns.pods }}
+        {{- with .Values.multicluster.zones }}
+        multicluster {{ join " " . }}
+        {{- end }}
+        fallthrough in-addr.arpa ip6.arpa
+        ttl 30
+        {{- if .Values.clusterdns.topology }}
+        topology
+        {{- end }}
+    }
+    prometheus :9153
+    forward . {{ join " " .Values.clusterdns.upstreams }} {
+        max_concurrent 1000
+    }
+    cache 30 {
+        disable success {{ join " " $zones }}
+        disable denial {{ join " " $zones }}
+    }
+    loop
+    reload
+    loadbalance
+}
+{{- with .Values.clusterdns.serverBlocks }}
+{{ . | trimSuffix "\n" }}
+{{- end }}
+{{ end -}}
+
+{{/* The template of nodecache's Corefile. */}}
+{{- define "nearside.nodecache.corefile" -}}
+{{- $bound := ne .Values.proxyMode "cilium" -}}
+{{- $address := ternary "__PILLAR__LOCAL__DNS__" "" $bound -}}
+{{ .Values.clusterDomain }}:53 {
+    errors
+    health {{ $address }}:8080
+    ready {{ $address }}:8181 {
+        monitor continuously
+    }
+    {{- if .Values.nodecache.autopath }}
+    autopath @nodelocal
+    {{- end }}
+    cache {
+        success 9984 30
+        denial 9984 5
+    }
+    reload
+    loop
+    {{- if $bound }}
+    bind __PILLAR__LOCAL__DNS__
+    {{- end }}
+    forward . __PILLAR__CLUSTER__DNS__ {
+        force_tcp
+    }
+    prometheus :9253
+}
+{{- range list "in-addr.arpa" "ip6.arpa" }}
+{{ . }}:53 {
+    errors
+    cache 30
+    reload
+    loop
+    {{- if $bound }}
+    bind __PILLAR__LOCAL__DNS__
+    {{- end }}
+    forward . __PILLAR__CLUSTER__DNS__ {
+        force_tcp
+    }
+    prometheus :9253
+}
+{{- end }}
+.:53 {
+    errors
+    cache 30
+    reload
+    loop
+    {{- if $bound }}
+    bind __PILLAR__LOCAL__DNS__
+    {{- end }}
+    forward . __PILLAR__UPSTREAM__SERVERS__
+    prometheus :9253
+}
+{{- with .Values.nodecache.serverBlocks }}
+{{ . | trimSuffix "\n" }}
+{{- end }}
+{{ end -}}

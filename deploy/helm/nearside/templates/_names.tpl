@@ -1,0 +1,42 @@
+{{/* Labels of what is nearside's, of a program: {"root": $, "name": "clusterdns"}. */}}
+{{- define "nearside.labels" -}}
+app.kubernetes.io/name: {{ .name }}
+app.kubernetes.io/part-of: nearside
+{{ include "nearside.release" .root }}
+{{- end -}}
+
+{{/* Labels of everything: which release it is of. */}}
+{{- define "nearside.release" -}}
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
+{{- end -}}
+
+{{/* The reference of an image: {"root": $, "image": .Values.clusterdns.image}. */}}
+{{- define "nearside.image" -}}
+{{- $repository := .image.repository -}}
+{{- with .root.Values.image.registry }}{{ $repository = printf "%s/%s" . $repository }}{{ end -}}
+{{- if .image.digest -}}
+{{ $repository }}@{{ .image.digest }}
+{{- else -}}
+{{ $repository }}:{{ .image.tag | default .root.Chart.AppVersion }}
+{{- end -}}
+{{- end -}}
+
+{{/* Families of a Service. */}}
+{{- define "nearside.families" -}}
+{{- if .Values.dualStack }}
+ipFamilyPolicy: PreferDualStack
+{{- end }}
+{{- end -}}
+
+{{/* What nodecache answers on: its own addresses, and those of the Service where kube-proxy lets it. */}}
+{{- define "nearside.localips" -}}
+{{- $all := .Values.nodecache.localIPs -}}
+{{- if ne .Values.proxyMode "ipvs" -}}
+{{- $variable := .Values.clusterdns.service.name | upper | replace "-" "_" -}}
+{{- $all = append $all (printf "$(%s_SERVICE_HOST)" $variable) -}}
+{{- with .Values.nodecache.secondServiceIP }}{{ $all = append $all . }}{{ end -}}
+{{- end -}}
+{{ join "," $all }}
+{{- end -}}

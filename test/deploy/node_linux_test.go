@@ -1,0 +1,315 @@
+package deploy
+
+import (
+	"fmt"
+	"io"
+	"maps"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/miekg/dns"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/nearside-dns/nearside/test/controlplane"
+	"github.com/nearside-dns/nearside/test/netns"
+)
+
+// The servers behind a node: what the kubelet tells pods of the Services, and where the node's resolver is.
+const (
+	kubeDNS     = "10.96.0.10"
+	clusterDNS  = "10.96.0.11"
+	resolver    = "10.2.0.53"
+	ofCluster   = "10.96.12.34"
+	ofResolver  = "192.0.2.80"
+	questionFor = "web.shop.svc."
+)
+
+// node is one with nodecache, as a DaemonSet runs it.
+type node struct {
+	bed       *netns.Bed
+	container corev1.Container
+	template  string // of the Corefile
+	api       string // the URL of the API server
+}
+
+// newNode makes a node with cluster DNS and a resolver behind it, and an API server.
+func newNode(t *testing.T, all objects) *node {
+	t.Helper()
+	netns.Require(t, "setpriv")
+	n := &node{bed: netns.New(t)}
+	serve(t, n.bed.Upstream, clusterDNS, ofCluster)
+	serve(t, n.bed.Upstream, resolver, ofResolver)
+	n.bed.Node.Etc(t, "resolv.conf", "nameserver "+resolver+"\n")
+	n.api = cluster(t).URL()
+	n.bed.Node.Forward(t, strings.TrimPrefix(n.api, "http://"))
+	set := find[*appsv1.DaemonSet](t, all, "DaemonSet nodecache")
+	n.container = set.Spec.Template.Spec.Containers[0]
+	n.template = find[*corev1.ConfigMap](t, all, "ConfigMap nodecache").Data["Corefile.base"]
+	return n
+}
+
+// serve answers every question for A with an address, on port 53 of another that the namespace gets for it.
+func serve(t *testing.T, n *netns.Namespace, at, address string) {
+	t.Helper()
+	n.Run(t, "ip", "addr", "add", at+"/32", "dev", "eth0")
+	var udp, tcp dns.Server
+	err := n.Do(func() (err error) {
+		if udp.PacketConn, err = net.ListenPacket("udp", at+":53"); err != nil {
+			return err
+		}
+		tcp.Listener, err = net.Listen("tcp", at+":53")
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, server := range []*dns.Server{&udp, &tcp} {
+		started := make(chan struct{})
+		server.Handler, server.NotifyStartedFunc = always(address), func() { close(started) }
+		go func() { _ = server.ActivateAndServe() }() // it ends with the test
+		<-started
+		t.Cleanup(func() { _ = server.Shutdown() })
+	}
+}
+
+// start runs nodecache with the arguments and the capabilities of its container.
+func (n *node) start(t *testing.T) *netns.Process {
+	t.Helper()
+	folder := t.TempDir()
+	base := filepath.Join(folder, "Corefile.base")
+	text := pods.ReplaceAllString(n.template, "$1 {\n        endpoint "+n.api+"\n    }\n")
+	if err := os.WriteFile(base, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	capabilities := "-all"
+	for _, c := range n.container.SecurityContext.Capabilities.Add {
+		capabilities += ",+" + strings.ToLower(string(c))
+	}
+	args := []string{"--bounding-set", capabilities, "--inh-caps", "-all", "--no-new-privs", program(t, "nodecache"), "-basecorefile", base}
+	variables := regexp.MustCompile(`\$\([A-Z0-9_]+_SERVICE_HOST\)`)
+	for _, a := range n.container.Args {
+		a = variables.ReplaceAllString(a, kubeDNS) // as the kubelet does
+		args = append(args, strings.Replace(a, "/run/nodecache/", folder+"/", 1))
+	}
+	environment := []string{"KUBE_DNS_SERVICE_HOST=" + kubeDNS}
+	for i, a := range n.container.Args {
+		if a == "-upstreamsvc" {
+			environment = append(environment, strings.ToUpper(strings.ReplaceAll(n.container.Args[i+1], "-", "_"))+"_SERVICE_HOST="+clusterDNS)
+		}
+	}
+	for _, e := range n.container.Env {
+		switch e.Name {
+		case "NODE_NAME":
+			environment = append(environment, "NODE_NAME=node-a")
+		case "NODE_ZONE":
+			environment = append(environment, "NODE_ZONE=") // as before Kubernetes 1.35
+		}
+	}
+	return n.bed.Node.StartWith(t, environment, "setpriv", args...)
+}
+
+// addresses are those that pods ask.
+func (n *node) addresses(t *testing.T) (all []netip.Addr) {
+	t.Helper()
+	i := slices.Index(n.container.Args, "-localip")
+	if i < 0 {
+		return []netip.Addr{n.bed.Node.IPv4}
+	}
+	for text := range strings.SplitSeq(n.container.Args[i+1], ",") {
+		if strings.HasPrefix(text, "$(") {
+			text = kubeDNS
+		}
+		all = append(all, netip.MustParseAddr(text))
+	}
+	return all
+}
+
+// awaitService waits until a pod gets names of the cluster from cluster DNS, and others from the resolver of the node, on
+// each address, over UDP and TCP.
+func (n *node) awaitService(t *testing.T) {
+	t.Helper()
+	zone := regexp.MustCompile(`^\S+?:`).FindString(n.template)
+	for _, address := range n.addresses(t) {
+		for _, network := range []string{"udp", "tcp"} {
+			for name, want := range map[string]string{questionFor + strings.TrimSuffix(zone, ":") + ".": ofCluster, "www.example.com.": ofResolver} {
+				await(t, fmt.Sprintf("%s from %s over %s", name, address, network), func() error {
+					got, err := n.ask(network, address, name+" A")
+					if err == nil && got != "A "+want {
+						err = fmt.Errorf("got %s, want %s", got, want)
+					}
+					return err
+				})
+			}
+		}
+	}
+}
+
+// ask asks from a pod.
+func (n *node) ask(network string, address netip.Addr, question string) (string, error) {
+	var conn net.Conn
+	err := n.bed.Pod[0].Do(func() (err error) {
+		dialer := net.Dialer{Timeout: 2 * time.Second}
+		conn, err = dialer.Dial(network, netip.AddrPortFrom(address, 53).String())
+		return err
+	})
+	if err != nil {
+		return "", err
+	}
+	return exchange(conn, question)
+}
+
+// awaitProbe waits until a probe of the container has the answer 200, which the kubelet of the node gets.
+func (n *node) awaitProbe(t *testing.T, probe *corev1.Probe) {
+	t.Helper()
+	get := probe.HTTPGet
+	host := get.Host
+	if host == "" { // that of the pod
+		host = n.bed.Node.IPv4.String()
+	}
+	url := fmt.Sprintf("http://%s%s", net.JoinHostPort(host, get.Port.String()), get.Path)
+	await(t, url, func() error {
+		r, err := n.bed.Node.Client().Get(url)
+		if err != nil {
+			return err
+		}
+		text, err := io.ReadAll(r.Body)
+		if err == nil && r.StatusCode != http.StatusOK {
+			err = fmt.Errorf("%s: %s", r.Status, text)
+		}
+		return err
+	})
+}
+
+// TestNodecache runs nodecache on a node with what each DaemonSet and ConfigMap say, each once.
+func TestNodecache(t *testing.T) {
+	seen := map[string]bool{}
+	everything := rendered(t)
+	for _, name := range slices.Sorted(maps.Keys(everything)) {
+		all := everything[name]
+		config, ok := all["ConfigMap nodecache"].(*corev1.ConfigMap)
+		if !ok || name == "chart own Corefiles" { // which has no block for the cluster
+			continue
+		}
+		container := find[*appsv1.DaemonSet](t, all, "DaemonSet nodecache").Spec.Template.Spec.Containers[0]
+		key := fmt.Sprint(config.Data, container.Args, container.Env, container.SecurityContext)
+		if seen[key] {
+			continue
+		}
+		seen[key] = true
+		t.Run(name, func(t *testing.T) {
+			n := newNode(t, all)
+			n.start(t)
+			n.awaitService(t)
+			n.awaitProbe(t, n.container.LivenessProbe)
+			n.awaitProbe(t, n.container.ReadinessProbe)
+		})
+	}
+	if len(seen) < 6 {
+		t.Errorf("only %d configurations were found", len(seen))
+	}
+}
+
+// TestSurge starts a second nodecache beside the first, as an update does, and then ends the first.
+func TestSurge(t *testing.T) {
+	n := newNode(t, decoded(t, kustomize(t, deployed+"/nodecache")))
+	first := n.start(t)
+	n.awaitService(t)
+	second := n.start(t)
+	await(t, "the second answers itself", func() error {
+		if strings.Count(second.Output(), "takes the node's queries") < len(n.addresses(t)) {
+			return fmt.Errorf("it says\n%s", second.Output())
+		}
+		return nil
+	})
+	n.awaitProbe(t, n.container.ReadinessProbe)
+	first.Signal(t, syscall.SIGTERM)
+	select {
+	case <-first.Ended():
+	case <-time.After(deadline):
+		t.Fatal("the first does not end")
+	}
+	n.awaitProbe(t, n.container.ReadinessProbe)
+	n.awaitProbe(t, n.container.LivenessProbe)
+	n.awaitService(t)
+}
+
+// TestTakesOver starts nodecache on a node where another server, in the place of node-local-dns, has interface, addresses
+// and ports. Then that one ends, and takes the interface with it.
+func TestTakesOver(t *testing.T) {
+	coredns := controlplane.RequireBinary(t, "coredns")
+	n := newNode(t, decoded(t, kustomize(t, deployed+"/nodecache")))
+	if _, err := n.bed.Node.Try("ip", "link", "add", "nodelocaldns", "type", "dummy"); err != nil {
+		n.bed.Node.Run(t, "ip", "link", "add", "nodelocaldns", "type", "bridge") // what nodecache makes where there is no dummy
+	}
+	n.bed.Node.Run(t, "ip", "link", "set", "nodelocaldns", "up")
+	for _, a := range n.addresses(t) {
+		n.bed.Node.Run(t, "ip", "addr", "add", a.String()+"/32", "dev", "nodelocaldns")
+	}
+	corefile := filepath.Join(t.TempDir(), "Corefile")
+	text := strings.NewReplacer(
+		"__PILLAR__LOCAL__DNS__:", "169.254.20.10:", "__PILLAR__LOCAL__DNS__", "169.254.20.10 "+kubeDNS,
+		"__PILLAR__CLUSTER__DNS__", clusterDNS, "__PILLAR__UPSTREAM__SERVERS__", resolver, "    autopath @nodelocal\n", "",
+	).Replace(n.template)
+	if err := os.WriteFile(corefile, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	predecessor := n.bed.Node.Start(t, coredns, "-conf", corefile)
+	n.awaitService(t)
+	p := n.start(t)
+	await(t, "nodecache answers beside it", func() error {
+		if !strings.Contains(p.Output(), "nodecache-") {
+			return fmt.Errorf("it says\n%s", p.Output())
+		}
+		return nil
+	})
+	n.awaitService(t)
+	predecessor.Signal(t, syscall.SIGTERM)
+	select {
+	case <-predecessor.Ended():
+	case <-time.After(deadline):
+		t.Fatal("it does not end")
+	}
+	n.bed.Node.Run(t, "ip", "link", "del", "nodelocaldns")
+	n.awaitProbe(t, n.container.LivenessProbe)
+	n.awaitService(t)
+	await(t, "nodecache has the traffic", func() error {
+		if strings.Count(p.Output(), "takes the node's queries") < len(n.addresses(t)) {
+			return fmt.Errorf("it says\n%s", p.Output())
+		}
+		return nil
+	})
+	n.awaitService(t)
+}
+
+// TestReadiness has a firewall that drops what nodecache asks itself: it is not ready while that is so.
+func TestReadiness(t *testing.T) {
+	netns.Require(t, "nft")
+	n := newNode(t, decoded(t, kustomize(t, deployed+"/nodecache")))
+	n.start(t)
+	n.awaitProbe(t, n.container.ReadinessProbe)
+	n.bed.Node.Run(t, "nft", "add table inet firewall; add chain inet firewall input { type filter hook input priority 0; }; add rule inet firewall input ip daddr 169.254.20.10 udp dport 53 drop")
+	get := n.container.ReadinessProbe.HTTPGet
+	url := fmt.Sprintf("http://%s%s", net.JoinHostPort(get.Host, get.Port.String()), get.Path)
+	await(t, "not ready", func() error {
+		r, err := n.bed.Node.Client().Get(url)
+		if err != nil {
+			return err
+		}
+		if err := r.Body.Close(); err != nil || r.StatusCode != http.StatusServiceUnavailable {
+			return fmt.Errorf("%s, %v", r.Status, err)
+		}
+		return nil
+	})
+	n.bed.Node.Run(t, "nft", "delete table inet firewall")
+	n.awaitProbe(t, n.container.ReadinessProbe)
+}

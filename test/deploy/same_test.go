@@ -1,0 +1,137 @@
+package deploy
+
+import (
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+)
+
+// ofHelm are the labels and annotations that say which release an object is of, and what Helm is to do with it.
+func ofHelm(name string, _ string) bool {
+	return strings.HasPrefix(name, "helm.sh/") || name == "app.kubernetes.io/managed-by" || name == "app.kubernetes.io/instance"
+}
+
+// plain takes from an object what only Helm reads.
+func plain(t *testing.T, object runtime.Object) string {
+	t.Helper()
+	meta := object.(metav1.Object)
+	for _, of := range []struct {
+		get func() map[string]string
+		set func(map[string]string)
+	}{{meta.GetLabels, meta.SetLabels}, {meta.GetAnnotations, meta.SetAnnotations}} {
+		rest := maps.Clone(of.get())
+		maps.DeleteFunc(rest, ofHelm)
+		if len(rest) == 0 {
+			rest = nil
+		}
+		of.set(rest)
+	}
+	return text(t, object)
+}
+
+// differences returns what is in one set of objects and not in the other, or not the same.
+func differences(t *testing.T, kustomized, templated objects) (all []string) {
+	t.Helper()
+	for _, name := range slices.Compact(slices.Sorted(slices.Values(append(kustomized.names(), templated.names()...)))) {
+		a, inA := kustomized[name]
+		b, inB := templated[name]
+		switch {
+		case !inA:
+			all = append(all, name+" is in the chart alone")
+		case !inB:
+			all = append(all, name+" is in the kustomization alone")
+		default:
+			if k, h := plain(t, a), plain(t, b); k != h {
+				all = append(all, name+" is not the same:\n"+firstDifference(k, h))
+			}
+		}
+	}
+	return all
+}
+
+// firstDifference returns the first lines in which two texts are not the same.
+func firstDifference(a, b string) string {
+	linesA, linesB := strings.Split(a, "\n"), strings.Split(b, "\n")
+	for i := range min(len(linesA), len(linesB)) {
+		if linesA[i] != linesB[i] {
+			return strings.Join(linesA[max(i-3, 0):min(i+3, len(linesA))], "\n") + "\n--- chart:\n" + strings.Join(linesB[max(i-3, 0):min(i+3, len(linesB))], "\n")
+		}
+	}
+	return a[min(len(a), len(b)):] + b[min(len(a), len(b)):]
+}
+
+// TestSame compares each kustomization with the chart, with the values that mean the same.
+func TestSame(t *testing.T) {
+	values := map[string]string{
+		"clusterdns":     "nodecache: {enabled: false}",
+		"nodecache":      "clusterdns: {enabled: false}",
+		"kube-proxy":     "",
+		"ipvs":           "proxyMode: ipvs",
+		"cilium":         "proxyMode: cilium",
+		"dual-stack":     "dualStack: true\nnodecache: {secondServiceIP: \"fd00:96::a\"}",
+		"beside-coredns": "nodecache: {enabled: false}\nclusterdns: {service: {create: false}}",
+		"topology":       "nodecache: {enabled: false}\nclusterdns: {topology: true}",
+		"pods-verified":  "nodecache: {enabled: false}\nclusterdns: {pods: verified}",
+	}
+	for _, folder := range overlays(t) {
+		name := filepath.Base(folder)
+		t.Run(name, func(t *testing.T) {
+			same, ok := values[name]
+			if !ok {
+				t.Fatal("nobody says which values of the chart mean the same")
+			}
+			for _, d := range differences(t, decoded(t, kustomize(t, folder)), decoded(t, templated(t, same))) {
+				t.Error(d)
+			}
+		})
+	}
+	t.Run("can fail", func(t *testing.T) {
+		base := func() objects { return decoded(t, kustomize(t, deployed+"/clusterdns")) }
+		one, other := base(), base()
+		delete(other, "ServiceAccount clusterdns")
+		other["Deployment clusterdns"].(metav1.Object).SetLabels(nil)
+		if got := differences(t, one, other); len(got) != 2 || !strings.Contains(got[0], "Deployment clusterdns is not the same") || !strings.Contains(got[1], "kustomization alone") {
+			t.Errorf("differences %q", got)
+		}
+	})
+}
+
+// TestMonitors compares the chart's monitors with those of deploy/monitoring: the alerts need the labels that they give.
+func TestMonitors(t *testing.T) {
+	file, err := os.ReadFile(filepath.Join(deployed, "monitoring", "monitors.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	chart := decoded(t, templated(t, "clusterdns: {podMonitor: {enabled: true}}\nnodecache: {serviceMonitor: {enabled: true}}"))
+	for name, object := range decoded(t, string(file)) {
+		of, ok := chart[name].(*unstructured.Unstructured)
+		if !ok {
+			t.Errorf("the chart has no %s", name)
+			continue
+		}
+		for _, list := range []string{"podMetricsEndpoints", "endpoints"} {
+			endpoints, _, err := unstructured.NestedSlice(of.Object, "spec", list)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, e := range endpoints {
+				delete(e.(map[string]any), "interval") // which the chart has a value for
+			}
+			if len(endpoints) > 0 {
+				if err := unstructured.SetNestedSlice(of.Object, endpoints, "spec", list); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		if k, h := plain(t, object), plain(t, of); k != h {
+			t.Errorf("%s is not the same:\n%s", name, firstDifference(k, h))
+		}
+	}
+}

@@ -1,0 +1,185 @@
+package deploy
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"math/big"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/miekg/dns"
+
+	"github.com/nearside-dns/nearside/test/daemon"
+)
+
+const corefiles = deployed + "/corefiles"
+
+// question is one, with its answer.
+type question struct{ name, want string }
+
+// Answers of the servers that a Corefile here names: ofOutside is that of the node's resolver.
+const (
+	ofOutside = "A 192.0.2.80"
+	ofInside  = "A 192.0.2.90"
+	ofService = "A 10.96.12.34"
+)
+
+// service is the one that every Corefile has to answer.
+var service = question{"web.shop.svc.cluster.local A", ofService}
+
+// cases says what the files of a program are asked for.
+var cases = map[string]map[string][]question{
+	"clusterdns": {
+		"stub-domain":   {{"www.corp.example.com A", ofInside}, {"www.example.com A", ofOutside}},
+		"split-horizon": {{"www.example.com A", ofOutside}, {"www.example.org A", ofOutside}},
+		"dns-over-tls":  {{"www.example.com A", ofInside}},
+		"hosts":         {{"registry.example.com A", "A 192.0.2.10"}, {"www.example.com A", ofOutside}},
+		"rewrite":       {{"shop.example.com A", ofService}, {"web.shop.cluster.example.com A", ofService}, {"www.example.com A", ofOutside}},
+		"log":           {{"www.corp.example.com A", ofOutside}},
+		"topology":      {{"www.example.com A", ofOutside}},
+		"autopath":      {{"www.example.com A", ofOutside}},
+		"searchpath":    {{"web.v1.search.shop.cluster.local.ap.k8s.io A", "CNAME web.shop.svc.cluster.local., " + ofService}},
+		"clusterset":    {{"dns-version.clusterset.local TXT", `TXT "1.0.0"`}},
+		"several-zones": {{"web.shop.svc.k8s.example.com A", ofService}},
+	},
+	"nodecache": {
+		"stub-domain":         {{"www.corp.example.com A", ofInside}, {"www.example.com A", ofOutside}},
+		"split-horizon":       {{"www.example.com A", ofOutside}},
+		"dns-over-tls":        {{"www.example.com A", ofInside}},
+		"hosts":               {{"registry.example.com A", "A 192.0.2.10"}, {"www.example.com A", ofOutside}},
+		"no-ipv6":             {{"www.example.com AAAA", "NOERROR"}, {"www.example.com A", ofOutside}},
+		"log":                 {{"www.corp.example.com A", ofOutside}},
+		"cluster-dns-for-all": {{"www.example.com A", ofService}},
+		"stale":               {{"www.example.com A", ofOutside}},
+		"searchpath":          {{"web.v1.search.shop.cluster.local.ap.k8s.io A", "CNAME web.shop.svc.cluster.local., " + ofService}},
+		"clusterset":          {{"web.shop.svc.clusterset.local A", ofService}},
+	},
+}
+
+// snippet reads a file, with servers of the test in the place of those that it names.
+func snippet(t *testing.T, program, name string) string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(corefiles, program, name+".corefile"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	inside := "192.0.2.90"
+	if name == "split-horizon" {
+		inside = "" // and knows no name
+	}
+	address := upstream(t, inside)
+	replaced := regexp.MustCompile(`(?m)^(    forward \.) 10\.150\.0\.1.*?( \{)?$`).ReplaceAllString(string(text), "$1 "+address+"$2")
+	if strings.Contains(replaced, "tls://") {
+		secure, ca := upstreamTLS(t, "192.0.2.90", "dns.quad9.net")
+		replaced = regexp.MustCompile(`forward \. tls://.* \{`).ReplaceAllString(replaced, "forward . tls://"+secure+" {\n        tls "+ca)
+	}
+	return replaced
+}
+
+// upstreamTLS is upstream over TLS, with a certificate for this name, whose file it returns.
+func upstreamTLS(t *testing.T, address, name string) (at, ca string) {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	of := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: name}, DNSNames: []string{name},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true,
+	}
+	der, err := x509.CreateCertificate(rand.Reader, of, of, key.Public(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ca = filepath.Join(t.TempDir(), "ca.pem")
+	if err := os.WriteFile(ca, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	listener, err := tls.Listen("tcp", "127.0.0.1:0", &tls.Config{Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}}, MinVersion: tls.VersionTLS12})
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := &dns.Server{Listener: listener, Handler: always(address)}
+	go func() { _ = server.ActivateAndServe() }() // it ends with the listener
+	t.Cleanup(func() { _ = listener.Close() })
+	return listener.Addr().String(), ca
+}
+
+// blockName matches the first line of a server block.
+var blockName = regexp.MustCompile(`(?m)^(\S+):53 \{\n`)
+
+// added puts server blocks into a Corefile: in the place of those of the same name, or at the end.
+func added(t *testing.T, corefile, blocks string) string {
+	t.Helper()
+	for _, name := range blockName.FindAllStringSubmatch(blocks, -1) {
+		corefile = regexp.MustCompile(`(?ms)^`+regexp.QuoteMeta(name[1])+`:53 \{\n.*?^\}\n`).ReplaceAllString(corefile, "")
+	}
+	return corefile + blocks
+}
+
+// TestSnippets starts each file of deploy/corefiles and asks for what it is about.
+func TestSnippets(t *testing.T) {
+	base, err := os.ReadFile(deployed + "/nodecache/Corefile.base")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, of := range cases {
+		files, err := filepath.Glob(filepath.Join(corefiles, name, "*"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, file := range files {
+			file = strings.TrimSuffix(filepath.Base(file), ".corefile")
+			t.Run(name+"/"+file, func(t *testing.T) {
+				questions, ok := of[file]
+				if !ok {
+					t.Fatal("nobody says what it is to be asked for")
+				}
+				corefile := snippet(t, name, file)
+				if name == "nodecache" {
+					corefile = added(t, string(base), corefile)
+					corefile = strings.NewReplacer(
+						"__PILLAR__CLUSTER__DNS__", upstream(t, "10.96.12.34"), "__PILLAR__UPSTREAM__SERVERS__", "/etc/resolv.conf",
+						"    bind __PILLAR__LOCAL__DNS__\n", "", "__PILLAR__LOCAL__DNS__:", ":",
+					).Replace(corefile)
+				}
+				corefile = onLoopback(t, corefile, cluster(t).URL(), upstream(t, "192.0.2.80"))
+				p := daemon.Start(t, program(t, name), corefile)
+				for _, q := range append(slices.Clone(questions), service) {
+					awaitAnswer(t, p.Addr, q.name, q.want)
+				}
+				if file == "log" && !strings.Contains(p.Output(), "www.corp.example.com") {
+					t.Errorf("the query is not in the log:\n%s", p.Output())
+				}
+			})
+		}
+		if len(files) != len(of) {
+			t.Errorf("%s: %d files, %d of them known", name, len(files), len(of))
+		}
+	}
+}
+
+// TestAdded shows where a server block goes.
+func TestAdded(t *testing.T) {
+	const corefile = "a:53 {\n    x {\n    }\n}\nb:53 {\n    y\n}\n"
+	for _, tc := range []struct{ name, blocks, want string }{
+		{"in the place", "# why\na:53 {\n    z\n}\n", "b:53 {\n    y\n}\n# why\na:53 {\n    z\n}\n"},
+		{"at the end", "c:53 {\n}\n", corefile + "c:53 {\n}\n"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			if got := added(t, corefile, tc.blocks); got != tc.want {
+				t.Errorf("got\n%s", got)
+			}
+		})
+	}
+}
