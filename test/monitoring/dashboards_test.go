@@ -1,0 +1,171 @@
+package monitoring
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/nearside-dns/nearside/test/monitoring/picture"
+)
+
+const folder = "../../deploy/monitoring"
+
+// dashboards are the files of the programs.
+var dashboards = map[string]string{
+	"nodecache":  folder + "/dashboards/nodecache.json",
+	"clusterdns": folder + "/dashboards/clusterdns.json",
+}
+
+// TestDashboards looks at what can be seen without the programs.
+func TestDashboards(t *testing.T) {
+	for program, path := range dashboards {
+		t.Run(program, func(t *testing.T) {
+			d, err := picture.Read(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if d.UID != "nearside-"+program || d.Title == "" {
+				t.Errorf("uid %q, title %q", d.UID, d.Title)
+			}
+			for _, wrong := range inspect(t, d) {
+				t.Error(wrong)
+			}
+		})
+	}
+	files, err := filepath.Glob(folder + "/dashboards/*")
+	if err != nil || len(files) != len(dashboards) {
+		t.Errorf("there are %q, error %v", files, err)
+	}
+}
+
+// inspect returns what is wrong with a dashboard in itself.
+func inspect(t *testing.T, d *picture.Dashboard) (wrong []string) {
+	t.Helper()
+	complain := func(format string, args ...any) { wrong = append(wrong, fmt.Sprintf(format, args...)) }
+	known := map[string]bool{"__rate_interval": true}
+	for _, v := range d.Templating.List {
+		known[v.Name] = true
+	}
+	var expressions []string
+	for _, p := range d.Panels {
+		for _, target := range p.Targets {
+			expressions = append(expressions, picture.Fill(target.Expr, filled))
+		}
+	}
+	parsed := parse(t, expressions...)
+	ids := map[int]bool{}
+	for i, p := range d.Panels {
+		at := fmt.Sprintf("panel %d %q", p.ID, p.Title)
+		if p.Title == "" || p.ID == 0 || ids[p.ID] {
+			complain("%s: the title is empty, or the id is not its own", at)
+		}
+		ids[p.ID] = true
+		for _, other := range d.Panels[:i] {
+			if p.GridPos.Overlaps(other.GridPos) {
+				complain("%s is over %q", at, other.Title)
+			}
+		}
+		if g := p.GridPos; g.X+g.W > 24 || g.W == 0 || g.H == 0 {
+			complain("%s has the place %+v", at, g)
+		}
+		if p.Type == "row" {
+			continue
+		}
+		if p.FieldConfig.Defaults.Unit == "" || len(p.Targets) == 0 {
+			complain("%s has no unit, or no expression", at)
+		}
+		for _, target := range p.Targets {
+			if target.Datasource.UID != "${datasource}" {
+				complain("%s asks the data source %q", at, target.Datasource.UID)
+			}
+			for _, use := range regexp.MustCompile(`\$\{?(\w+)`).FindAllStringSubmatch(target.Expr, -1) {
+				if !known[use[1]] {
+					complain("%s uses the variable %s, which is not there", at, use[1])
+				}
+			}
+			n := parsed[0]
+			parsed = parsed[1:]
+			if n.Error != "" {
+				complain("%s: %s: %s", at, target.Expr, n.Error)
+				continue
+			}
+			for _, l := range legendLabels(target.LegendFormat) {
+				if n.Result != nil && !slices.Contains(n.Result, l) {
+					complain("%s shows the label %s, which %s has not", at, l, target.Expr)
+				}
+			}
+			for _, s := range n.Selectors {
+				for _, l := range targetLabels {
+					if s.Matching[l] == "" {
+						complain("%s: %s takes no notice of the variable %s", at, s.Metric, l)
+					}
+				}
+			}
+		}
+	}
+	return wrong
+}
+
+// filled are values for the variables of a dashboard.
+var filled = map[string]string{"job": ".*", "node": ".*", "instance": ".+", "datasource": "prometheus", "__rate_interval": "1m"}
+
+func legendLabels(format string) (all []string) {
+	for _, m := range regexp.MustCompile(`\{\{\s*(\w+)\s*\}\}`).FindAllStringSubmatch(format, -1) {
+		all = append(all, m[1])
+	}
+	return all
+}
+
+// TestWrongDashboard shows that the test above can fail.
+func TestWrongDashboard(t *testing.T) {
+	text, err := os.ReadFile(dashboards[nodecache])
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, tc := range map[string]struct {
+		change func(*picture.Dashboard)
+		want   string
+	}{
+		"legend": {func(d *picture.Dashboard) { target(d).LegendFormat = "{{zone}} {{nope}}" }, "shows the label nope"},
+		"variable": {func(d *picture.Dashboard) {
+			target(d).Expr = `sum(up{job=~"$nope", node=~"$node", instance=~"$instance"})`
+		}, "uses the variable nope"},
+		"no job": {func(d *picture.Dashboard) {
+			target(d).Expr = `sum by (zone) (up{node=~"$node", instance=~"$instance"})`
+		}, "takes no notice of the variable job"},
+		"expression": {func(d *picture.Dashboard) { target(d).Expr = "sum by (zone) (up" }, "unclosed left parenthesis"},
+		"place":      {func(d *picture.Dashboard) { d.Panels[2].GridPos = d.Panels[1].GridPos }, "is over"},
+		"unit":       {func(d *picture.Dashboard) { d.Panels[1].FieldConfig.Defaults.Unit = "" }, "has no unit"},
+		"source":     {func(d *picture.Dashboard) { target(d).Datasource.UID = "mine" }, "asks the data source"},
+		"id":         {func(d *picture.Dashboard) { d.Panels[2].ID = d.Panels[1].ID }, "not its own"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var d picture.Dashboard
+			if err := json.Unmarshal(text, &d); err != nil {
+				t.Fatal(err)
+			}
+			tc.change(&d)
+			wrong := strings.Join(inspect(t, &d), "\n")
+			if !strings.Contains(wrong, tc.want) {
+				t.Errorf("found %q, want %q", wrong, tc.want)
+			}
+		})
+	}
+}
+
+// target returns an expression with the legend {{zone}}.
+func target(d *picture.Dashboard) *picture.Target {
+	for i := range d.Panels {
+		for j := range d.Panels[i].Targets {
+			if d.Panels[i].Targets[j].LegendFormat == "{{zone}}" {
+				return &d.Panels[i].Targets[j]
+			}
+		}
+	}
+	panic("no expression with the legend {{zone}}")
+}

@@ -1,0 +1,135 @@
+package monitoring
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// exported are the labels of metrics, and their values.
+type exported map[string]map[string]map[string]bool
+
+// read adds what a program exports in the text format of Prometheus.
+func (e exported) read(page string) {
+	for line := range strings.Lines(page) {
+		m := sample.FindStringSubmatch(line)
+		if m == nil {
+			continue
+		}
+		if e[m[1]] == nil {
+			e[m[1]] = map[string]map[string]bool{}
+		}
+		for _, l := range label.FindAllStringSubmatch(m[2], -1) {
+			if e[m[1]][l[1]] == nil {
+				e[m[1]][l[1]] = map[string]bool{}
+			}
+			e[m[1]][l[1]][l[2]] = true
+		}
+	}
+}
+
+var (
+	sample = regexp.MustCompile(`^([a-zA-Z_:][\w:]*)(?:\{(.*)\})? \S+\s*$`)
+	label  = regexp.MustCompile(`(\w+)="((?:[^"\\]|\\.)*)"`)
+)
+
+// lacks returns what a selector names that is not exported. A value that was not seen is good if a document tells of it.
+func (e exported) lacks(s selector, documented map[string]bool) (all []string) {
+	if s.Metric == "up" {
+		return nil // Prometheus's own
+	}
+	labels, there := e[s.Metric]
+	if !there {
+		return []string{fmt.Sprintf("the metric %s", s.Metric)}
+	}
+	for _, l := range s.Labels {
+		if !isTarget(l) && labels[l] == nil {
+			all = append(all, fmt.Sprintf("the label %s of %s", l, s.Metric))
+		}
+	}
+	for l, want := range s.Equal {
+		if !isTarget(l) && labels[l] != nil && !labels[l][want] && !documented[want] {
+			all = append(all, fmt.Sprintf("the value %s=%q of %s", l, want, s.Metric))
+		}
+	}
+	for l, want := range s.Matching {
+		if isTarget(l) || labels[l] == nil {
+			continue
+		}
+		pattern, err := regexp.Compile("^(?:" + want + ")$")
+		if err != nil {
+			all = append(all, err.Error())
+			continue
+		}
+		matches := false
+		for value := range labels[l] {
+			matches = matches || pattern.MatchString(value)
+		}
+		if !matches {
+			all = append(all, fmt.Sprintf("a value %s=~%q of %s", l, want, s.Metric))
+		}
+	}
+	slices.Sort(all)
+	return all
+}
+
+// documentedValues are the words in backticks of what the plugins' READMEs say of metrics.
+func documentedValues(t *testing.T) map[string]bool {
+	t.Helper()
+	paths, err := filepath.Glob("../../plugin/*/README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := map[string]bool{}
+	for _, path := range paths {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, rest, _ := strings.Cut(string(text), "\n## Metrics\n")
+		section, _, _ := strings.Cut(rest, "\n## ")
+		for _, m := range regexp.MustCompile("`(\\w+)`").FindAllStringSubmatch(section, -1) {
+			all[m[1]] = true
+		}
+	}
+	if !all["overload"] {
+		t.Fatal("the README of fastpath no longer tells the reasons of dropped queries")
+	}
+	return all
+}
+
+// TestLacks shows that what is not exported is found.
+func TestLacks(t *testing.T) {
+	e := exported{}
+	e.read("# HELP a_total text {x=\"9\"} 1\na_total{x=\"1\",y=\"a \\\" b\"} 3\na_total{x=\"2\",y=\"\"} 0\nb 1e+06\nc_bucket{le=\"+Inf\"} 7\n")
+	for name, tc := range map[string]struct {
+		expression, want string
+	}{
+		"all is there":         {`sum by (x, job) (rate(a_total{x="1", y!="", instance="i"}[5m])) / on (job) b`, ""},
+		"metric":               {"sum(a_totals)", "the metric a_totals"},
+		"metric of a part":     {"b / bb", "the metric bb"},
+		"label of by":          {"sum by (z) (a_total)", "the label z of a_total"},
+		"label of a matcher":   {`a_total{z!="1"}`, "the label z of a_total"},
+		"value":                {`a_total{x="3"}`, `the value x="3" of a_total`},
+		"documented value":     {`a_total{x="overload"}`, ""},
+		"pattern":              {`a_total{x=~"1|4"}`, ""},
+		"pattern of nothing":   {`a_total{x=~"[a-z]"}`, `a value x=~"[a-z]" of a_total`},
+		"part of a histogram":  {"histogram_quantile(0.9, sum by (le, job) (rate(c_bucket[1m])))", ""},
+		"bucket without le":    {"histogram_quantile(0.9, sum by (le) (rate(a_total[1m])))", "the label le of a_total"},
+		"what Prometheus adds": {`up{job="x"} == 0`, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var got []string
+			for _, s := range parse(t, tc.expression)[0].Selectors {
+				got = append(got, e.lacks(s, map[string]bool{"overload": true})...)
+			}
+			if strings.Join(got, "; ") != tc.want {
+				t.Errorf("lacks %q, want %q", got, tc.want)
+			}
+		})
+	}
+}

@@ -1,0 +1,124 @@
+//go:build linux
+
+package monitoring
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/miekg/dns"
+
+	"github.com/nearside-dns/nearside/test/netns"
+)
+
+// load is the traffic of pods in the background: queries that nobody looks at. What is checked is asked for by itself.
+type load struct {
+	stop    chan struct{}
+	pause   time.Duration // of each client, between two queries
+	clients sync.WaitGroup
+	once    sync.Once
+}
+
+// clients are how many ask at a time.
+const clients = 8
+
+// startLoad lets pods ask until the end of the test, each of the clients so often in a second: most of them nodecache, one
+// the other replica of cluster DNS; one over TCP.
+func (b *bed) startLoad(t *testing.T, perSecond int) *load {
+	t.Helper()
+	l := &load{stop: make(chan struct{}), pause: time.Second / time.Duration(perSecond)}
+	for i := range clients {
+		network, server := "udp", local
+		switch i {
+		case 0:
+			network = "tcp"
+		case 1:
+			server = otherDNS
+		}
+		l.clients.Go(func() { l.ask(b.Pod[i%len(b.Pod)], network, server, rand.New(rand.NewPCG(uint64(i), 1))) })
+	}
+	l.clients.Go(func() { b.change(t, l.stop) })
+	t.Cleanup(l.end)
+	return l
+}
+
+// change lets endpoints come and go, and now and then ends a watch, as the API server does.
+func (b *bed) change(t *testing.T, stop chan struct{}) {
+	for n := 0; ; n++ {
+		select {
+		case <-stop:
+			return
+		case <-time.After(500 * time.Millisecond):
+		}
+		if err := b.api.Put(b.databases(4 + n%3)); err != nil {
+			t.Error(err)
+			return
+		}
+		if n%4 == 0 {
+			b.api.DropWatches("endpointslices")
+		}
+	}
+}
+
+func (l *load) end() {
+	l.once.Do(func() { close(l.stop) })
+	l.clients.Wait()
+}
+
+// ask asks for one name after the other.
+func (l *load) ask(from *netns.Namespace, network, server string, random *rand.Rand) {
+	var connection *dns.Conn
+	defer func() {
+		if connection != nil {
+			_ = connection.Close()
+		}
+	}()
+	for {
+		select {
+		case <-l.stop:
+			return
+		case <-time.After(l.pause):
+		}
+		if connection == nil {
+			_ = from.Do(func() error {
+				dialer := net.Dialer{Timeout: time.Second}
+				socket, err := dialer.Dial(network, netip.AddrPortFrom(netip.MustParseAddr(server), 53).String())
+				if err == nil {
+					connection = &dns.Conn{Conn: socket}
+				}
+				return err
+			})
+			continue
+		}
+		qtype := []uint16{dns.TypeA, dns.TypeAAAA}[random.IntN(2)]
+		if _, err := exchange(connection, new(dns.Msg).SetQuestion(someName(random), qtype), time.Second); err != nil {
+			_ = connection.Close()
+			connection = nil
+		}
+	}
+}
+
+// someName is a name that a pod may ask for: of the cluster, of the first entry of its search list, or outside.
+func someName(random *rand.Rand) string {
+	// A few names are asked for often, many now and then.
+	n := int(random.ExpFloat64() * 20)
+	switch random.IntN(10) {
+	case 0, 1, 2:
+		return fmt.Sprintf("web-%d.%s.svc.cluster.local.", n%20, []string{"shop", "bank"}[n%2])
+	case 3, 4:
+		return fmt.Sprintf("host-%d.example.com.shop.svc.cluster.local.", n)
+	case 5:
+		return "db.shop.svc.cluster.local."
+	case 6:
+		return fmt.Sprintf("none-%d.shop.svc.cluster.local.", n)
+	case 7:
+		return fmt.Sprintf("short-%d.example.com.", n)
+	default:
+		return fmt.Sprintf("host-%d.example.com.", n)
+	}
+}

@@ -1,0 +1,258 @@
+//go:build linux
+
+package monitoring
+
+import (
+	"bytes"
+	"fmt"
+	"image/png"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/miekg/dns"
+
+	"github.com/nearside-dns/nearside/test/monitoring/picture"
+	"github.com/nearside-dns/nearside/test/netns"
+)
+
+// picturesVariable is the environment variable that has the pictures of the documents made anew: how long the programs
+// have traffic then, such as 10m.
+const picturesVariable = "NEARSIDE_PICTURES"
+
+// TestPrograms lets both programs have traffic and trouble, and looks for what the dashboards and the rules name in what
+// they export, and for data in every panel.
+func TestPrograms(t *testing.T) {
+	interval, pause, perSecond := time.Second, time.Duration(0), 25
+	if text := os.Getenv(picturesVariable); text != "" {
+		lasts, err := time.ParseDuration(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		interval, pause, perSecond = max(interval, lasts/120), lasts/5, 200
+	}
+	netns.Require(t, "ip", "nft", "prometheus")
+	b := newBed(t)
+	p := b.startPrometheus(t, interval)
+	start := time.Now()
+	l := b.startLoad(t, perSecond)
+	b.traffic(t)
+	b.trouble(t, pause)
+	time.Sleep(pause + 2*interval) // the last thing has been scraped twice
+	end := time.Now()
+	l.end()
+	for program, path := range dashboards {
+		t.Run("panels of "+program, func(t *testing.T) { b.draw(t, p, program, path, start, end) })
+	}
+	all := map[string]exported{}
+	for _, program := range []string{nodecache, clusterdns} {
+		page, err := b.page(program)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all[program] = exported{}
+		all[program].read(page)
+	}
+	documented := documentedValues(t)
+	for program, path := range dashboards {
+		t.Run("dashboard of "+program, func(t *testing.T) {
+			d, err := picture.Read(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var expressions []string
+			for _, p := range d.Panels {
+				for _, target := range p.Targets {
+					expressions = append(expressions, picture.Fill(target.Expr, filled))
+				}
+			}
+			for _, v := range d.Templating.List {
+				if query, ok := v.Query.(map[string]any); ok {
+					metric, _, _ := strings.Cut(strings.TrimPrefix(query["query"].(string), "label_values("), ", ")
+					expressions = append(expressions, picture.Fill(metric, filled))
+				}
+			}
+			if len(expressions) < 40 {
+				t.Fatalf("only %d expressions were found", len(expressions))
+			}
+			for i, n := range parse(t, expressions...) {
+				for _, s := range n.Selectors {
+					for _, lack := range all[program].lacks(s, documented) {
+						t.Errorf("%s: %s does not export %s", expressions[i], program, lack)
+					}
+				}
+			}
+		})
+	}
+	t.Run("rules", func(t *testing.T) {
+		for _, r := range alerts(t) {
+			// Prometheus says here what it can't match, such as several series on both sides.
+			if _, err := p.query(r.Expr, start, end, false); err != nil {
+				t.Errorf("%s: %v", r.Alert, err)
+			}
+			names := parse(t, r.Expr)[0]
+			for _, s := range names.Selectors {
+				for _, program := range programsOf(s) {
+					for _, lack := range all[program].lacks(s, documented) {
+						t.Errorf("%s: %s does not export %s", r.Alert, program, lack)
+					}
+				}
+			}
+			for _, l := range templateLabels(r) {
+				of := names.Selectors[0] // that of the result where no aggregation says what it has
+				inMetric := names.Result == nil && (isTarget(l) || all[programsOf(of)[0]][of.Metric][l] != nil)
+				if !inMetric && !slices.Contains(names.Result, l) {
+					t.Errorf("%s: the text has the label %s, which the expression has not", r.Alert, l)
+				}
+			}
+		}
+	})
+}
+
+// templateLabels are the labels in the texts of an alert.
+func templateLabels(r rule) (all []string) {
+	for _, text := range r.Annotations {
+		for _, m := range regexp.MustCompile(`\$labels\.(\w+)`).FindAllStringSubmatch(text, -1) {
+			all = append(all, m[1])
+		}
+	}
+	return all
+}
+
+// draw draws a dashboard, all panels of which have to have data. The pictures of the documents are written if they are
+// wanted.
+func (b *bed) draw(t *testing.T, p *prometheusServer, program, path string, start, end time.Time) {
+	t.Helper()
+	d, err := picture.Read(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	values := maps.Clone(filled)
+	values["job"], values["__rate_interval"] = program, (4 * p.interval).String() // as Grafana has it
+	svg, empty, err := picture.Draw(d, start, end, func(expression string, instant bool) ([]picture.Series, error) {
+		return p.query(picture.Fill(expression, values), start, end, instant)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(empty) > 0 {
+		t.Errorf("there is no data in %q", empty)
+	}
+	if os.Getenv(picturesVariable) == "" {
+		return
+	}
+	netns.Require(t, "rsvg-convert")
+	from := filepath.Join(t.TempDir(), "dashboard.svg")
+	write(t, from, svg)
+	var problems bytes.Buffer
+	cmd := exec.Command("rsvg-convert", from)
+	cmd.Stderr = &problems
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("rsvg-convert: %v\n%s", err, problems.String())
+	}
+	drawn, err := png.Decode(bytes.NewReader(out))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var small bytes.Buffer
+	encoder := png.Encoder{CompressionLevel: png.BestCompression}
+	if err := encoder.Encode(&small, picture.Shrink(drawn)); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile("../../docs/pictures/dashboard-"+program+".png", small.Bytes(), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// programsOf returns the programs that a selector is about. Metrics of the node cache alone need no job.
+func programsOf(s selector) []string {
+	if job := s.Equal["job"]; job != "" {
+		return []string{job}
+	}
+	if s.Matching["job"] == nodecache+"|"+clusterdns {
+		return []string{nodecache, clusterdns}
+	}
+	return []string{nodecache}
+}
+
+// The names that pods ask for.
+var (
+	clusterNames  = []string{"web.shop.svc.cluster.local.", "web-2.shop.svc.cluster.local.", "db.shop.svc.cluster.local.", "web-1.bank.svc.cluster.local."}
+	missingNames  = []string{"none.shop.svc.cluster.local.", "none.invalid."}
+	externalNames = []string{"www.example.com.", "api.example.com.", "short.example.com.", "wrong.example.com."}
+	searchNames   = []string{"api.example.com.shop.svc.cluster.local.", "web.v1.search.shop.cluster.local.ap.k8s.io."}
+)
+
+// traffic asks for everything, by every way.
+func (b *bed) traffic(t *testing.T) {
+	t.Helper()
+	for _, network := range []string{"udp", "tcp"} {
+		for _, server := range []string{local, clusterDNS} {
+			for _, name := range append(append(append(clusterNames[:len(clusterNames):len(clusterNames)], externalNames...), searchNames...), missingNames...) {
+				for _, qtype := range []uint16{dns.TypeA, dns.TypeAAAA, dns.TypeA} {
+					if _, err := ask(b.Pod[0], network, server, name, qtype, patient); err != nil {
+						t.Logf("%s over %s from %s: %v", name, network, server, err)
+					}
+				}
+			}
+			if reply, err := ask(b.Pod[1], network, server, "refused.example.com.", dns.TypeA, patient); err != nil || reply.Rcode != dns.RcodeServerFailure {
+				t.Fatalf("%v, want SERVFAIL from %s over %s: %v", reply, server, network, err)
+			}
+		}
+	}
+	// A change of a Service, whose way to the answers is measured.
+	eventually(t, "a change is known", func() error {
+		if err := b.api.Put(b.databases(4)); err != nil {
+			return err
+		}
+		return b.answered(b.Pod[0], "udp", clusterDNS, "db-3.db.shop.svc.cluster.local.", dns.TypeA)
+	})
+	b.counted(t, clusterdns, "coredns_kubernetes_dns_programming_duration_seconds_count")
+	b.counted(t, nodecache, "nearside_forward_fallbacks_total", "reason", "udp")
+}
+
+// trouble lets happen what a node can go through: resolvers that say nothing, a server that hangs, rules that somebody
+// removes.
+// After each thing there is a pause.
+func (b *bed) trouble(t *testing.T, pause time.Duration) {
+	t.Helper()
+	time.Sleep(pause)
+	b.resolver.down.Store(true)
+	for _, server := range []string{local, clusterDNS} {
+		reply, err := ask(b.Pod[0], "tcp", server, "unknown.example.com.", dns.TypeA, patient)
+		if err != nil || reply.Rcode != dns.RcodeServerFailure {
+			t.Fatalf("%v, want SERVFAIL without resolvers: %v", reply, err)
+		}
+	}
+	for _, program := range []string{nodecache, clusterdns} {
+		b.counted(t, program, "coredns_proxy_healthcheck_failures_total", "to", resolver+":53")
+	}
+	b.resolver.down.Store(false)
+	time.Sleep(pause)
+	b.cache.Freeze(t)
+	time.Sleep(2 * time.Second) // longer than a lease
+	eventually(t, "cluster DNS answers in place of nodecache", func() error {
+		return b.answered(b.Pod[0], "udp", local, "web.shop.svc.cluster.local.", dns.TypeA)
+	})
+	b.cache.Thaw(t)
+	b.counted(t, nodecache, "nearside_nodelocal_leases_lost_total", "address", local)
+	time.Sleep(pause)
+	for n := 1.0; n <= 2; n++ {
+		b.Node.Run(t, "nft", "delete", "table", "inet", "nearside-nodelocaldns")
+		eventually(t, "nodecache repairs its rules", func() error {
+			samples, err := b.scrape(nodecache)
+			if got := samples.Sum("nearside_nodelocal_repairs_total", "what", "rules"); err == nil && got != n {
+				err = fmt.Errorf("%g repairs", got)
+			}
+			return err
+		})
+		time.Sleep(pause / 4)
+	}
+}

@@ -1,0 +1,101 @@
+//go:build linux
+
+package monitoring
+
+import (
+	"math/rand/v2"
+	"net"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/miekg/dns"
+
+	"github.com/nearside-dns/nearside/test/netns"
+)
+
+// resolverServer stands for the resolvers of the node, which know all names under example.com.
+type resolverServer struct {
+	// down makes it say nothing.
+	down atomic.Bool
+}
+
+// delay is how long an answer takes at most.
+const delay = 20 * time.Millisecond
+
+// startResolver starts the resolvers: one over UDP and TCP, one over UDP alone.
+func startResolver(t *testing.T, in *netns.Namespace) *resolverServer {
+	t.Helper()
+	r := &resolverServer{}
+	var servers []*dns.Server
+	if err := in.Do(func() error {
+		for _, address := range []string{resolver, udpOnly} {
+			packets, err := net.ListenPacket("udp", address+":53")
+			if err != nil {
+				return err
+			}
+			servers = append(servers, &dns.Server{PacketConn: packets, Handler: r})
+		}
+		listener, err := net.Listen("tcp", resolver+":53")
+		servers = append(servers, &dns.Server{Listener: listener, Handler: r})
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range servers {
+		ended := make(chan error, 1)
+		go func() { ended <- s.ActivateAndServe() }()
+		t.Cleanup(func() {
+			if err := s.Shutdown(); err != nil {
+				t.Error(err)
+			}
+			if err := <-ended; err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	return r
+}
+
+// ServeDNS implements dns.Handler. Names that begin with "short" have a TTL of a second; before the answer to one that
+// begins with "wrong" comes one to another question.
+func (r *resolverServer) ServeDNS(w dns.ResponseWriter, query *dns.Msg) {
+	if !r.down.Load() {
+		go answerLate(w, query) // the next query on the connection does not wait for it
+	}
+}
+
+func answerLate(w dns.ResponseWriter, query *dns.Msg) {
+	time.Sleep(rand.N(delay))
+	name := query.Question[0].Name
+	reply := new(dns.Msg).SetReply(query)
+	header := dns.RR_Header{Name: name, Class: dns.ClassINET, Ttl: 300}
+	switch {
+	case strings.HasPrefix(name, "short"):
+		header.Ttl = 1
+	case strings.HasPrefix(name, "wrong"):
+		wrong := reply.Copy()
+		wrong.Question[0].Name = "another.example.com."
+		if err := w.WriteMsg(wrong); err != nil {
+			return // the client has gone
+		}
+	}
+	switch q := query.Question[0].Qtype; {
+	case !dns.IsSubDomain("example.com.", name):
+		reply.Rcode = dns.RcodeNameError
+	case strings.HasPrefix(name, "refused"):
+		reply.Rcode = dns.RcodeServerFailure
+	case q == dns.TypeA:
+		header.Rrtype = dns.TypeA
+		reply.Answer = []dns.RR{&dns.A{Hdr: header, A: net.IPv4(192, 0, 2, 1)}}
+	case q == dns.TypeAAAA:
+		header.Rrtype = dns.TypeAAAA
+		reply.Answer = []dns.RR{&dns.AAAA{Hdr: header, AAAA: net.ParseIP("2001:db8::1")}}
+	}
+	if len(reply.Answer) == 0 {
+		reply.Ns = []dns.RR{&dns.SOA{Hdr: dns.RR_Header{Name: "example.com.", Rrtype: dns.TypeSOA, Class: dns.ClassINET, Ttl: 30}, Ns: "ns.example.com.", Mbox: "host.example.com.", Serial: 1, Refresh: 3600, Retry: 600, Expire: 86400, Minttl: 30}}
+	}
+	// An error tells that the client has gone.
+	_ = w.WriteMsg(reply)
+}
