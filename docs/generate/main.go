@@ -1,0 +1,73 @@
+// Command generate writes docs/configuration.md: what the programs say of their flags and directives, and what
+// the READMEs of the plugins say of their syntax, their metadata and their metrics. In go the sources of the
+// module; out comes one page. It may not import packages of the module: it asks the programs, as users do.
+package main
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+)
+
+// pagePath is the page that is written, from the root of the repository.
+const pagePath = "docs/configuration.md"
+
+func main() {
+	root := flag.String("root", ".", "root of the repository")
+	flag.Parse()
+	if err := run(*root); err != nil {
+		fmt.Fprintln(os.Stderr, "generate:", err)
+		os.Exit(1)
+	}
+}
+
+func run(root string) error {
+	folder, err := os.MkdirTemp("", "nearside-docs-")
+	if err != nil {
+		return err
+	}
+	defer func() { _ = os.RemoveAll(folder) }() // what stays there is a temporary file
+	p, err := build(root, folder)
+	if err != nil {
+		return err
+	}
+	text, err := page(root, p.output)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(root, pagePath), []byte(text), 0o644)
+}
+
+// names are the programs, in the order of the page.
+var names = []string{"clusterdns", "nodecache"}
+
+// programs is the folder that the programs were built into.
+type programs string
+
+// build builds the programs. What they print does not depend on how.
+func build(root, folder string) (programs, error) {
+	args := []string{"build", "-o", folder + "/"}
+	for _, name := range names {
+		args = append(args, "./cmd/"+name)
+	}
+	cmd := exec.Command("go", args...)
+	cmd.Dir = root
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("%s: %w\n%s", cmd, err, out)
+	}
+	return programs(folder), nil
+}
+
+// output returns what a program prints. Its environment is empty, since a variable may be a default.
+func (p programs) output(name string, args ...string) (string, error) {
+	cmd := exec.Command(filepath.Join(string(p), name), args...)
+	cmd.Env = []string{}
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		return "", fmt.Errorf("%s %s: %w\n%s", name, strings.Join(args, " "), err, out)
+	}
+	return string(out), nil
+}
