@@ -44,6 +44,7 @@ func (a *Autopath) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.Ms
 		unknown[why].WithLabelValues(metrics.WithServer(ctx)).Inc()
 		return a.pass(ctx, w, r)
 	}
+	p.Namespace.Inc()
 	base := p.Base(r.Question[0].Name)
 	if base == "" {
 		return a.pass(ctx, w, r)
@@ -91,9 +92,9 @@ func (s *searches) Search(from netip.Addr, name []byte) fastpath.Search {
 	case p == nil:
 		return fastpath.Search{Count: s.unknown[why]}
 	case !p.Expands(name):
-		return fastpath.Search{}
+		return fastpath.Search{Client: p.Namespace}
 	}
-	return fastpath.Search{Path: p.ID, Count: s.first}
+	return fastpath.Search{Path: p.ID, Count: s.first, Client: p.Namespace}
 }
 
 // results counts expansions, under CoreDNS's name too.
@@ -118,6 +119,26 @@ var unknown = func() (counters [path.Reasons]*prometheus.CounterVec) {
 	}
 	return counters
 }()
+
+// byNamespace is the metric of the queries that a namespace's pods have asked.
+type byNamespace struct{ desc *prometheus.Desc }
+
+func init() {
+	prometheus.MustRegister(byNamespace{prometheus.NewDesc(
+		prometheus.BuildFQName("nearside", pluginName, "namespace_queries_total"),
+		"Queries in the zones of autopath from pods whose search list is known, by the namespace of the pod.",
+		[]string{"namespace"}, nil)})
+}
+
+// Describe implements prometheus.Collector.
+func (m byNamespace) Describe(ch chan<- *prometheus.Desc) { ch <- m.desc }
+
+// Collect implements prometheus.Collector.
+func (m byNamespace) Collect(ch chan<- prometheus.Metric) {
+	for _, n := range path.Namespaces() {
+		ch <- prometheus.MustNewConstMetric(m.desc, prometheus.CounterValue, float64(n.Queries()), n.Name)
+	}
+}
 
 // everyone is the Finder of a list that is everybody's.
 type everyone struct{ path *path.Path }

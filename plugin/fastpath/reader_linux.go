@@ -202,7 +202,7 @@ func (r *reader) answer(fd uintptr, s *service, i int, now time.Duration) bool {
 	if to.search != nil && q.Search == nil {
 		search = to.search.Search(clientOf(&r.names[i]), wire.KeyName(key))
 	}
-	e, view, count := r.find(to, key, &search, i, in, now)
+	e, counts := r.find(to, key, &search, i, in, now)
 	if e == nil || q.Upper && !e.AnyCase || !e.Fresh(now) {
 		return false
 	}
@@ -228,11 +228,10 @@ func (r *reader) answer(fd uintptr, s *service, i int, now time.Duration) bool {
 	if len(r.arena)+form.ReplyLen(q, &r.patch) > arenaLen {
 		r.flush(fd, s, now)
 	}
-	if view.Callers != nil {
-		view.Callers.Inc()
-	}
-	if count != nil {
-		count.Inc()
+	for _, c := range counts {
+		if c != nil {
+			c.Inc()
+		}
 	}
 	start := len(r.arena)
 	r.arena = form.AppendReply(r.arena, in, q, &r.patch)
@@ -251,26 +250,27 @@ func (r *reader) answer(fd uintptr, s *service, i int, now time.Duration) bool {
 
 // find returns the entry for a query, nil if there is none, and what counts that it is given. There is room for a
 // view behind the key.
-func (r *reader) find(to *route, key []byte, search *Search, i int, in []byte, now time.Duration) (e *store.Entry, view store.View, count store.Counter) {
+func (r *reader) find(to *route, key []byte, search *Search, i int, in []byte, now time.Duration) (e *store.Entry, counts [3]store.Counter) {
 	if search.Path != 0 {
 		path := wire.AppendKeyPath(append(r.pathKey[:0], key...), search.Path)
 		if e = store.Shared.Get(path); e != nil && e.Fresh(now) {
-			return e, view, e.Count.On(to.counters.server)
+			return e, [3]store.Counter{e.Count.On(to.counters.server), search.Client}
 		}
 	}
 	e = store.Shared.Get(key)
+	var view store.View
 	if e != nil && e.Views != nil {
 		e, view = store.Shared.GetView(e, key, now, clientOf(&r.names[i]), r.query.CallerData(in))
 	}
 	switch {
 	case e == nil:
-		return nil, view, nil
+		return nil, counts
 	case search.Path != 0 && !e.Plain.HasData():
-		return nil, view, nil
+		return nil, counts
 	case e.Count != nil: // who keeps it comes before who knows search lists
-		return e, view, e.Count.On(to.counters.server)
+		return e, [3]store.Counter{e.Count.On(to.counters.server), view.Callers}
 	}
-	return e, view, search.Count
+	return e, [3]store.Counter{search.Count, search.Client, view.Callers}
 }
 
 // Lengths in bytes from which CoreDNS compresses names to avoid fragments, as NSD does.

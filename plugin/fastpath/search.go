@@ -27,4 +27,6 @@ type Search struct {
 	Path uint32
 	// Count counts an answer for the name as it is; it may be nil.
 	Count store.Counter
+	// Client counts an answer that is given to who asks, whatever it is; it may be nil.
+	Client store.Counter
 }

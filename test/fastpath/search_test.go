@@ -496,6 +496,9 @@ func TestSearches(t *testing.T) {
 					t.Errorf("no query was counted for %s", why)
 				}
 			}
+			if on.Sum("nearside_autopath_namespace_queries_total", "namespace", "shop") < expanded/4 {
+				t.Errorf("queries by namespace: %v in shop of %v that were expanded", on.Sum("nearside_autopath_namespace_queries_total", "namespace", "shop"), expanded)
+			}
 			t.Logf("%v expanded, %v by the fast path", expanded, answered)
 		})
 	}

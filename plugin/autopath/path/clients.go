@@ -150,7 +150,7 @@ func (c *Clients) of(s saying) *Path {
 	if sameSlice(l.host, host) && len(l.paths) < maxLists {
 		maps.Copy(next.paths, l.paths)
 	}
-	p := New(List(s.namespace, s.dns, c.zone, host))
+	p := newPath(namespaceOf(s.namespace), List(s.namespace, s.dns, c.zone, host))
 	next.paths[s] = p
 	c.lists.Store(next)
 	return p

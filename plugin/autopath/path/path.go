@@ -16,6 +16,8 @@ type Path struct {
 	ID uint32 // from 1
 	// Suffixes are fully qualified, in lower case and in order.
 	Suffixes []string
+	// Namespace is that of the pods which have the list, nil if it is not the list of pods.
+	Namespace *Namespace
 
 	first []byte // the first of them in wire form
 }
@@ -68,11 +70,16 @@ var paths = struct {
 
 // New returns the Path of a list of fully qualified names in lower case, nil if it is empty or the first of them is
 // no name, or the root: then a client asks for the bare name first.
-func New(suffixes []string) *Path {
+func New(suffixes []string) *Path { return newPath(nil, suffixes) }
+
+func newPath(namespace *Namespace, suffixes []string) *Path {
 	if len(suffixes) == 0 || suffixes[0] == "." {
 		return nil
 	}
 	text := strings.Join(suffixes, " ")
+	if namespace != nil {
+		text += "\x00" + namespace.Name
+	}
 	paths.mu.Lock()
 	defer paths.mu.Unlock()
 	if p, ok := paths.byText[text]; ok {
@@ -87,7 +94,7 @@ func New(suffixes []string) *Path {
 		clear(paths.byText) // those in use keep their IDs, and may get further ones
 	}
 	paths.last++
-	p := &Path{ID: paths.last, Suffixes: slices.Clone(suffixes), first: slices.Clone(buf[:n])}
+	p := &Path{ID: paths.last, Suffixes: slices.Clone(suffixes), Namespace: namespace, first: slices.Clone(buf[:n])}
 	paths.byText[text] = p
 	return p
 }
