@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Gets the real programs that the tests run against: dig, nft, iptables, conntrack,
-# ip, ps, prometheus with promtool, containerd with ctr, runc, the CNI plugins (cni), and the DNS
+# Gets the real programs that the tests run against: dig, nft, iptables, conntrack, ip,
+# ps, containerd with ctr, runc, the CNI plugins (cni), prometheus with promtool, and the DNS
 # servers unbound, nsd, dnsmasq and named from Debian packages, etcd, the programs of
 # Kubernetes, the kubelet's search lists (kubelet-dns), coredns, the names in PromQL
 # (promql-names) and helm built from the Go module proxy, and a kernel to boot
-# (kernel/install.sh). gcc is for the race
-# detector, and with musl-gcc for programs that resolve names by glibc and by musl.
+# (kernel/install.sh). gcc is for the race detector, and with musl-gcc for programs that
+# resolve names by glibc and by musl.
 #
 #   test/install.sh               everything
 #   test/install.sh dig coredns   only these

@@ -358,8 +358,12 @@ func (r *reader) handOver(s *service, i int) {
 }
 
 // chainOf returns the chain of the server block that a query is for, so that none has to wait for what
-// another one waits for. There is room for a name in buf.
+// another one waits for. What no block has a say in waits for none: the probes of a kubelet are such, and must not
+// fail because an upstream is dead. There is room for a name in buf.
 func (s *service) chainOf(buf, query []byte) *chain {
+	if wire.HasOtherVersion(query) {
+		return s.chain
+	}
 	if name, ok := wire.AppendName(buf, query); ok {
 		if to := s.routes.find(name); to != nil {
 			return to.chain

@@ -116,6 +116,13 @@ func TestNamesDoNotWait(t *testing.T) {
 			fill()
 			other.ask(t, pack(t, newQuery(fmt.Sprintf("q%d.%s", i, zone), dns.TypeA)))
 			other.ask(t, cookie(fmt.Sprintf("c%d.%s", i, zone)))
+			probe := newQuery(fmt.Sprintf("p%d.test.", i), dns.TypeNS).SetEdns0(1232, false)
+			probe.IsEdns0().SetVersion(1) // refused before any block has a say
+			other.send(t, pack(t, probe))
+			fill() // what waits longest is dropped
+			if other.receive(t, bounded) == nil {
+				t.Fatal("no reply to a query of another version of EDNS")
+			}
 			within(t, "the chain of the one block is still full", func() bool { return dropped() > before })
 		}
 	}

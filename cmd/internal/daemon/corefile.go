@@ -73,8 +73,10 @@ func (d *Daemon) loader(string) (caddy.Input, error) {
 	}
 	c, err := d.load()
 	if err != nil {
+		reloadRefused.Set(1)
 		return nil, err
 	}
+	d.compare(c.input())
 	return c.input(), nil
 }
 

@@ -61,6 +61,7 @@ type Daemon struct {
 	running   *Corefile                      // what the instance was started with; guarded by restart
 	refused   *Corefile                      // what could not be started; guarded by restart
 	complaint string                         // the last reason for not reloading; guarded by restart
+	served    atomic.Pointer[string]         // the tokens of what the instance was started with
 	finished  sync.Once
 	ended     chan struct{} // closed when the end has come
 }
@@ -222,6 +223,7 @@ func (d *Daemon) boundGarbage() {
 // hook learns which instance answers, whoever restarted it.
 func (d *Daemon) hook(event caddy.EventName, info any) error {
 	if instance, ok := info.(*caddy.Instance); ok && event == caddy.InstanceStartupEvent {
+		d.watchRestarts(instance)
 		d.instance.Store(instance)
 	}
 	return nil

@@ -9,6 +9,10 @@ import (
 	"strconv"
 	"testing"
 	"time"
+
+	"github.com/coredns/caddy"
+	"github.com/coredns/coredns/core/dnsserver"
+	"github.com/prometheus/client_golang/prometheus/testutil"
 )
 
 // TestExplain has errors about a text that is not the file.
@@ -114,5 +118,99 @@ func TestCommands(t *testing.T) {
 	}
 	if code := d.Run([]string{"surgeon"}); code != 2 {
 		t.Errorf("code %d of an unknown command", code)
+	}
+}
+
+// TestReloadRefused has configurations refused, by both ways to a reload. The gauge says so until one is served.
+func TestReloadRefused(t *testing.T) {
+	const (
+		plain    = ".:0 {\n    bind 127.0.0.1\n}\n"
+		same     = plain + "# no token\n"
+		other    = ".:0 {\n    bind 127.0.0.1\n    errors\n}\n"
+		unknown  = ".:0 {\n    nonsense\n}\n"
+		unclosed = ".:0 {\n    bind 127.0.0.1\n"
+		unread   = ""
+	)
+	path := filepath.Join(t.TempDir(), "Corefile")
+	configure := func(t *testing.T, text string) {
+		t.Helper()
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	configure(t, plain)
+	d := &Daemon{Name: "p", Directives: []string{"bind", "errors"}, conf: path, restart: newTurn()}
+	quiet := dnsserver.Quiet
+	dnsserver.Quiet = true
+	t.Cleanup(func() { dnsserver.Quiet = quiet })
+	if err := dnsserver.SetDirectives(d.Directives); err != nil {
+		t.Fatal(err)
+	}
+	caddy.RegisterEventHook("TestReloadRefused", d.hook)
+	corefile, err := d.load()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := caddy.Start(corefile.input()); err != nil {
+		t.Fatal(err)
+	}
+	d.running = &corefile
+	t.Cleanup(func() {
+		for _, err := range d.instance.Load().ShutdownCallbacks() {
+			t.Error(err)
+		}
+		if err := d.instance.Load().Stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	ways := map[string]func(){
+		"signal": func() { d.reload(true) },
+		"change": func() { d.reload(false) },
+		// What the reload plugin does at each interval; it restarts with a text once.
+		"plugin": func() func() {
+			tried := ""
+			return func() {
+				in, err := d.loader(serverType)
+				if err != nil {
+					return
+				}
+				text, err := tokens(in)
+				if served := d.served.Load(); err != nil || text == tried || tried == "" && text == *served {
+					return
+				}
+				tried = text
+				if _, err := d.instance.Load().Restart(in); err == nil {
+					tried = ""
+				}
+			}
+		}(),
+	}
+	for _, way := range []string{"signal", "change", "plugin"} {
+		for _, step := range []struct {
+			name, text string
+			want       float64
+		}{
+			{"as it is", plain, 0},
+			{"unknown directive", unknown, 1},
+			{"still there", unknown, 1},
+			{"as before", plain, 0},
+			{"without end", unclosed, 1},
+			{"the same with a comment", same, 0},
+			{"can't be read", unread, 1},
+			{"as before again", plain, 0},
+			{"one refused and then another", unknown, 1},
+			{"another", unclosed, 1},
+			{"a new one", other, 0},
+		} {
+			t.Run(way+": "+step.name, func(t *testing.T) {
+				configure(t, step.text)
+				ways[way]()
+				if got := testutil.ToFloat64(reloadRefused); got != step.want {
+					t.Errorf("%g, want %g", got, step.want)
+				}
+			})
+		}
+		configure(t, plain)
+		ways[way]()
 	}
 }

@@ -12,3 +12,11 @@ var notReloaded = promauto.NewCounter(prometheus.CounterOpts{
 	Name:      "reload_failed_total",
 	Help:      "Reloads of the configuration, after a signal or a change, that left the configuration before in use.",
 })
+
+// reloadRefused says for as long as it lasts what the counters say once: whoever reloads, the directive
+// reload included.
+var reloadRefused = promauto.NewGauge(prometheus.GaugeOpts{
+	Namespace: "nearside",
+	Name:      "reload_refused",
+	Help:      "Whether the configuration, as it was last read, was refused, so that the one before is in use (1) or not (0).",
+})

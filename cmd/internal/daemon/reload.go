@@ -2,9 +2,12 @@ package daemon
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
 	"time"
 
+	"github.com/coredns/caddy"
+	"github.com/coredns/caddy/caddyfile"
 	clog "github.com/coredns/coredns/plugin/pkg/log"
 )
 
@@ -81,6 +84,7 @@ func (d *Daemon) reload(always bool) {
 // known tells if a configuration is what runs or what was refused the last time.
 func (d *Daemon) known(c Corefile) bool {
 	if d.running != nil && d.running.equal(c) {
+		reloadRefused.Set(0)
 		d.refused, d.complaint = nil, ""
 		return true
 	}
@@ -113,4 +117,40 @@ func (d *Daemon) complain(err error, always bool) {
 		clog.Errorf("Not reloaded, the configuration before goes on: %s", reason)
 	}
 	d.complaint = reason
+	reloadRefused.Set(1)
+}
+
+// watchRestarts has an instance that has started tell of the next one that does not, whoever wants it.
+func (d *Daemon) watchRestarts(instance *caddy.Instance) {
+	instance.OnRestartFailed = append(instance.OnRestartFailed, func() error {
+		reloadRefused.Set(1)
+		return nil
+	})
+	if text, err := tokens(instance.Caddyfile()); err == nil {
+		d.served.Store(&text)
+	}
+	reloadRefused.Set(0)
+}
+
+// compare sees what the reload plugin leaves alone: a configuration that can't be taken apart, and one that
+// is again what is served. Of any other, a restart tells, or has told.
+func (d *Daemon) compare(in caddy.Input) {
+	text, err := tokens(in)
+	served := d.served.Load()
+	switch {
+	case err != nil:
+		reloadRefused.Set(1)
+	case served != nil && *served == text:
+		reloadRefused.Set(0)
+	}
+}
+
+// tokens are what caddy sees of a configuration, imported files included. The reload plugin compares the same.
+func tokens(in caddy.Input) (string, error) {
+	blocks, err := caddyfile.Parse(in.Path(), bytes.NewReader(in.Body()), nil)
+	if err != nil {
+		return "", err
+	}
+	text, err := json.Marshal(blocks)
+	return string(text), err
 }

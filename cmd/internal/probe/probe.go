@@ -136,9 +136,11 @@ func (o options) once(ctx context.Context, network string) (string, error) {
 	if o.name != "" {
 		m.SetQuestion(o.name, dns.TypeA)
 	} else {
-		// No plugin and no upstream has a say in this: a dead upstream is no reason to start again.
-		m.SetQuestion("version.server.", dns.TypeTXT)
-		m.Question[0].Qclass = dns.ClassCHAOS
+		// A version of EDNS that is not there (RFC 6891 section 6.1.3) is refused before any plugin and any
+		// upstream has a say: that an upstream is dead is no reason to start again.
+		m.SetQuestion(".", dns.TypeNS)
+		m.SetEdns0(dns.DefaultMsgSize, false)
+		m.IsEdns0().SetVersion(1)
 	}
 	client := dns.Client{Net: network, Timeout: attempt}
 	r, took, err := client.ExchangeContext(ctx, m, o.server)
@@ -148,5 +150,13 @@ func (o options) once(ctx context.Context, network string) (string, error) {
 	if o.name != "" && r.Rcode != dns.RcodeSuccess {
 		return "", fmt.Errorf("%s is %s at %s", o.name, dns.RcodeToString[r.Rcode], o.server)
 	}
-	return fmt.Sprintf("%s in %.1f ms", dns.RcodeToString[r.Rcode], float64(took.Microseconds())/1000), nil
+	return fmt.Sprintf("%s in %.1f ms", rcodeOf(r), float64(took.Microseconds())/1000), nil
+}
+
+// rcodeOf returns the name of the code of a reply.
+func rcodeOf(r *dns.Msg) string {
+	if r.Rcode == dns.RcodeBadVers { // which the table has as the code of a signature, with the same number
+		return "BADVERS"
+	}
+	return dns.RcodeToString[r.Rcode]
 }

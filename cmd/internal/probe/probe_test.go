@@ -102,18 +102,26 @@ func TestCommand(t *testing.T) {
 
 // TestQuestion checks what is asked.
 func TestQuestion(t *testing.T) {
-	questions := make(chan dns.Question, 4)
+	type asked struct {
+		dns.Question
+		version uint8 // of EDNS
+	}
+	questions := make(chan asked, 4)
 	h := func(w dns.ResponseWriter, q *dns.Msg) {
-		questions <- q.Question[0]
+		a := asked{Question: q.Question[0]}
+		if opt := q.IsEdns0(); opt != nil {
+			a.version = opt.Version()
+		}
+		questions <- a
 		answer(t, dns.RcodeSuccess)(w, q)
 	}
 	addr := server(t, h, h)
 	for _, tt := range []struct {
 		args []string
-		want dns.Question
+		want asked
 	}{
-		{[]string{"-server", addr}, dns.Question{Name: "version.server.", Qtype: dns.TypeTXT, Qclass: dns.ClassCHAOS}},
-		{[]string{"-server", addr, "-name", "web.shop"}, dns.Question{Name: "web.shop.", Qtype: dns.TypeA, Qclass: dns.ClassINET}},
+		{[]string{"-server", addr}, asked{dns.Question{Name: ".", Qtype: dns.TypeNS, Qclass: dns.ClassINET}, 1}},
+		{[]string{"-server", addr, "-name", "web.shop"}, asked{dns.Question{Name: "web.shop.", Qtype: dns.TypeA, Qclass: dns.ClassINET}, 0}},
 	} {
 		var out strings.Builder
 		if code := command("clusterdns", tt.args, &out, &out); code != 0 {

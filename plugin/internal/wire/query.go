@@ -251,6 +251,16 @@ func (q *Query) AppendKey(dst []byte, space uint32, query []byte) []byte {
 	return append(append(dst, byte(len(q.Search))), q.Search...)
 }
 
+// HasOtherVersion reports whether a message ends in an OPT record without options whose version of EDNS is not 0. A
+// server refuses that whatever it asks for (RFC 6891 section 6.1.3).
+func HasOtherVersion(b []byte) bool {
+	if len(b) < HeaderLen+OptLen || b[10] != 0 || b[11] != 1 {
+		return false
+	}
+	opt := b[len(b)-OptLen:]
+	return opt[0] == 0 && binary.BigEndian.Uint16(opt[1:]) == dns.TypeOPT && opt[6] != 0 && opt[9] == 0 && opt[10] == 0
+}
+
 // AppendName appends to dst the name of the first question of a message in lower case. The message may be
 // an unusual one, or malformed behind the name.
 func AppendName(dst, b []byte) ([]byte, bool) {

@@ -583,3 +583,39 @@ func TestParseAllocatesNothing(t *testing.T) {
 		})
 	}
 }
+
+// TestHasOtherVersion compares with what package dns reads: of the malformed packets, and of cut-off queries.
+func TestHasOtherVersion(t *testing.T) {
+	query := func(version uint8, options ...dns.EDNS0) []byte {
+		m := new(dns.Msg).SetQuestion("www.example.org.", dns.TypeA).SetEdns0(1232, true)
+		m.IsEdns0().SetVersion(version)
+		m.IsEdns0().Option = options
+		b, err := m.Pack()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return b
+	}
+	cases := malformedFiles(t)
+	cases["version 0"], cases["version 1"], cases["version 255"] = query(0), query(1), query(255)
+	other := 0
+	for name, b := range cases {
+		for end := range len(b) + 1 {
+			m := new(dns.Msg)
+			want := m.Unpack(b[:end]) == nil && len(m.Extra) == 1 && m.IsEdns0() != nil && m.IsEdns0().Version() != 0 && len(m.IsEdns0().Option) == 0 &&
+				end == len(b) // what stands behind a message is no part of it
+			if got := HasOtherVersion(b[:end]); got != want && !(got && end < len(b)) {
+				t.Errorf("%s, %d bytes: %t, want %t", name, end, got, want)
+			}
+			if want {
+				other++
+			}
+		}
+	}
+	if other < 3 {
+		t.Errorf("%d messages of another version", other)
+	}
+	if HasOtherVersion(query(1, &dns.EDNS0_COOKIE{Code: dns.EDNS0COOKIE, Cookie: "0102030405060708"})) {
+		t.Error("one with an option is found")
+	}
+}

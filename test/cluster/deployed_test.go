@@ -1,0 +1,280 @@
+//go:build linux
+
+package cluster
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	_ "embed"
+)
+
+// root is the folder of the module.
+const root = "../.."
+
+// tag is that of the images in the kustomize bases.
+const tag = "dev"
+
+// What selects the pods of both programs.
+const (
+	nodecachePods  = "app.kubernetes.io/name=nodecache"
+	clusterdnsPods = "app.kubernetes.io/name=clusterdns"
+)
+
+var (
+	//go:embed testdata/workloads.yaml
+	workloads string
+	//go:embed testdata/kube-dns.yaml
+	kubeDNS string
+)
+
+// way is one in which people install nearside.
+type way struct {
+	name string
+	// service is the Service that the cluster has before.
+	service string
+	// files are what kubectl applies: "-k FOLDER" or "-f FILE".
+	files func(t *testing.T, c *cluster) []string
+	// direct tells that nodecache leaves the address of that Service, which pods have in resolv.conf, to clusterdns.
+	direct bool
+	// more is what is tested of this way only.
+	more func(t *testing.T, c *cluster)
+}
+
+var ways = []way{
+	{name: "kustomize", service: kubeDNS, files: overlay("kube-proxy"), more: func(t *testing.T, c *cluster) {
+		t.Run("confined", func(t *testing.T) { c.testConfined(t) })
+		t.Run("doctor", func(t *testing.T) { c.testDoctor(t) })
+		t.Run("update of the DaemonSet", func(t *testing.T) { c.testUpdate(t, "daemonset/nodecache", nodecachePods) })
+		t.Run("update of the Deployment", func(t *testing.T) { c.testUpdate(t, "deployment/clusterdns", clusterdnsPods) })
+		t.Run("nodecache killed", func(t *testing.T) { c.testKilled(t) })
+	}},
+	{name: "helm", service: kubeDNS, files: chart},
+	{name: "dual-stack", service: dualStack(kubeDNS), files: overlay("dual-stack"), more: func(t *testing.T, c *cluster) {
+		_, address := c.serviceAddresses(t, "kube-system", "kube-dns")
+		t.Run("over IPv6", func(t *testing.T) { c.testAddress(t, address) })
+	}},
+	// With kube-proxy in the mode that it has here: the kernel may lack IPVS.
+	{name: "ipvs", service: kubeDNS, files: overlay("ipvs"), direct: true, more: func(t *testing.T, c *cluster) {
+		t.Run("local address", func(t *testing.T) { c.testAddress(t, "169.254.20.10") })
+	}},
+}
+
+// dualStack gives the Service an address of each family.
+func dualStack(service string) string {
+	const address = "clusterIP: " + clusterDNS + "\n"
+	return strings.Replace(service, address, address+"  clusterIPs: ["+clusterDNS+", \"fd00:96::a\"]\n  ipFamilyPolicy: RequireDualStack\n", 1)
+}
+
+// overlay is a folder of deploy/overlays.
+func overlay(name string) func(*testing.T, *cluster) []string {
+	return func(t *testing.T, _ *cluster) []string {
+		folder, err := filepath.Abs(filepath.Join(root, "deploy/overlays", name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return []string{"-k", folder}
+	}
+}
+
+// chart is what helm makes of deploy/helm.
+func chart(t *testing.T, c *cluster) []string {
+	t.Helper()
+	out, err := exec.Command(c.binaries["helm"], "template", "nearside", filepath.Join(root, "deploy/helm/nearside"), "--namespace=kube-system",
+		"--set=proxyMode=nftables", "--set=clusterdns.image.tag="+tag, "--set=nodecache.image.tag="+tag).Output()
+	if err != nil {
+		t.Fatalf("helm template: %v", err)
+	}
+	path := filepath.Join(c.folder, "helm.yaml")
+	if err := os.WriteFile(path, out, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return []string{"-f", path}
+}
+
+// apply applies a manifest.
+func (c *cluster) apply(t *testing.T, name, manifest string) {
+	t.Helper()
+	path := filepath.Join(c.folder, name)
+	if err := os.WriteFile(path, []byte(manifest), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c.kubectl(t, "apply", "-f", path)
+}
+
+// importImages makes the images as "make image" does, and gives them to containerd.
+func (c *cluster) importImages(t *testing.T) {
+	t.Helper()
+	folder := filepath.Join(c.folder, "images")
+	out, err := exec.Command("make", "-C", root, "image", "VERSION="+tag, "IMAGES="+folder).CombinedOutput()
+	if err != nil {
+		t.Fatalf("make image: %v\n%s", err, out)
+	}
+	for _, name := range []string{"clusterdns", "nodecache"} {
+		c.importImage(t, filepath.Join(folder, name+".tar"))
+	}
+}
+
+func TestDeployed(t *testing.T) {
+	c := newCluster(t)
+	c.startUpstream(t)
+	c.importImages(t)
+	c.startWorkloads(t)
+	for _, w := range ways {
+		t.Run(w.name, func(t *testing.T) { c.testWay(t, w) })
+	}
+	t.Run("from CoreDNS and back", func(t *testing.T) { c.testMigration(t) })
+}
+
+// testWay installs nearside, tests it, takes it away, and compares the node with what it was.
+func (c *cluster) testWay(t *testing.T, w way) {
+	t.Cleanup(func() {
+		if t.Failed() {
+			c.showPods(t)
+		}
+	})
+	before := c.state(t)
+	c.apply(t, "kube-dns.yaml", w.service)
+	files := w.files(t, c)
+	c.kubectl(t, append([]string{"apply"}, files...)...)
+	for _, what := range []string{"daemonset/nodecache", "deployment/clusterdns"} {
+		c.kubectl(t, "-n", "kube-system", "rollout", "status", what, "--timeout=3m")
+	}
+	c.waitAnswers(t)
+	t.Run("in a pod", func(t *testing.T) { c.testAnswers(t, "client", !w.direct) })
+	t.Run("in the network of the node", func(t *testing.T) { c.testAnswers(t, "host-client", !w.direct) })
+	if w.more != nil {
+		w.more(t, c)
+	}
+	c.kubectl(t, append([]string{"delete", "--wait", "--timeout=2m"}, files...)...)
+	c.waitNothingLeft(t, before)
+}
+
+// waitNothingLeft waits until the cluster has no objects of nearside, and the node is as it was.
+func (c *cluster) waitNothingLeft(t *testing.T, before state) {
+	t.Helper()
+	c.wait(t, "nothing left on the node", cleanupTimeout, func() error {
+		if left := c.kubectl(t, "get", "all,configmaps,serviceaccounts,clusterroles,clusterrolebindings,poddisruptionbudgets",
+			"-A", "-o=name", "-l=app.kubernetes.io/part-of=nearside"); left != "" {
+			return fmt.Errorf("objects: %s", left)
+		}
+		return same(before, c.state(t))
+	})
+}
+
+// state is what a node has, by what shows it, as sorted lines.
+type state map[string][]string
+
+// state looks at the node: interfaces, addresses, routes, rules, tables, sockets, processes and files of /run.
+func (c *cluster) state(t *testing.T) state {
+	t.Helper()
+	now := state{}
+	for _, show := range []string{
+		"ip -brief address", "ip rule", "ip -6 rule", "ip route show table all", "ip -6 route show table all", "nft list tables",
+		"ss -Hlntu", "ls /run", "ps -e -o comm=",
+	} {
+		lines := strings.Split(c.run(t, strings.Fields(show)...), "\n")
+		slices.Sort(lines)
+		now[show] = lines
+	}
+	return now
+}
+
+// same returns an error that tells what one state has and the other has not.
+func same(before, after state) error {
+	var differences []string
+	for show, lines := range after {
+		for _, line := range lines {
+			// A lock file that the programs of all packages share: a manifest that mounts it makes it.
+			if !slices.Contains(before[show], line) && line != "xtables.lock" {
+				differences = append(differences, show+" has now "+line)
+			}
+		}
+		for _, line := range before[show] {
+			if !slices.Contains(lines, line) {
+				differences = append(differences, show+" has no longer "+line)
+			}
+		}
+	}
+	if len(differences) > 0 {
+		return fmt.Errorf("%s", strings.Join(differences, "\n"))
+	}
+	return nil
+}
+
+func TestSame(t *testing.T) {
+	before := state{"ip": {"lo", "eth0"}, "ls": {"containerd"}}
+	for _, c := range []struct {
+		name  string
+		after state
+		want  string
+	}{
+		{"the same", state{"ip": {"eth0", "lo"}, "ls": {"containerd", "xtables.lock"}}, ""},
+		{"an interface more", state{"ip": {"eth0", "lo", "nodelocaldns"}, "ls": {"containerd"}}, "ip has now nodelocaldns"},
+		{"one less", state{"ip": {"lo"}, "ls": {"containerd"}}, "ip has no longer eth0"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			got := ""
+			if err := same(before, c.after); err != nil {
+				got = err.Error()
+			}
+			if got != c.want {
+				t.Errorf("got %q, want %q", got, c.want)
+			}
+		})
+	}
+}
+
+// requests returns how many queries nodecache has counted.
+func (c *cluster) requests(t *testing.T) (sum float64) {
+	t.Helper()
+	reply, err := c.Node.Client().Get("http://" + net.JoinHostPort(c.Node.IPv4.String(), "9253") + "/metrics")
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := bufio.NewScanner(reply.Body)
+	for lines.Scan() {
+		name, value, found := strings.Cut(lines.Text(), "} ")
+		if !found || !strings.HasPrefix(name, "coredns_dns_requests_total{") {
+			continue
+		}
+		n, err := strconv.ParseFloat(value, 64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		sum += n
+	}
+	if err := lines.Err(); err != nil {
+		t.Fatal(err)
+	}
+	if err := reply.Body.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return sum
+}
+
+// showPods writes what the cluster says of its pods, and their logs, to the log of the test.
+func (c *cluster) showPods(t *testing.T) {
+	for _, args := range [][]string{
+		{"get", "pods", "-A", "-o", "wide"},
+		{"get", "events", "-A"},
+		{"-n", "kube-system", "logs", "-l", nodecachePods, "--prefix", "--tail=60"},
+		{"-n", "kube-system", "logs", "-l", clusterdnsPods, "--prefix", "--tail=60"},
+	} {
+		out, err := c.try(context.Background(), append([]string{c.binaries["kubectl"], "--kubeconfig=" + c.keys.path("admin.kubeconfig")}, args...)...)
+		if err != nil {
+			t.Log(err)
+			continue
+		}
+		t.Logf("kubectl %s:\n%s", strings.Join(args, " "), out)
+	}
+}

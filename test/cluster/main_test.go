@@ -1,0 +1,48 @@
+//go:build linux
+
+package cluster
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/nearside-dns/nearside/test/controlplane"
+	"github.com/nearside-dns/nearside/test/daemon"
+	"github.com/nearside-dns/nearside/test/netns"
+)
+
+// asked is the variable that turns these tests on when it is "1": they take minutes.
+const asked = "NEARSIDE_E2E"
+
+func TestMain(m *testing.M) { os.Exit(daemon.Main(m)) }
+
+// binaries are the paths of what test/install.sh builds.
+type binaries map[string]string
+
+// require skips the test when it is not asked for, and without what it needs.
+func require(t *testing.T) binaries {
+	t.Helper()
+	if os.Getenv(asked) != "1" {
+		t.Skipf("set %s=1, or run make e2e", asked)
+	}
+	netns.Require(t, "ip", "ps", "nft", "nsenter", "containerd", "ctr", "runc")
+	built := binaries{}
+	for _, name := range []string{"etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kube-proxy", "kubelet", "kubectl", "helm", "coredns"} {
+		built[name] = controlplane.RequireBinary(t, name)
+	}
+	if _, err := os.Stat(filepath.Join(cniFolder, "ptp")); err != nil {
+		missing(t, fmt.Sprintf("%v; run test/install.sh", err))
+	}
+	return built
+}
+
+// missing skips the test, or fails it when NEARSIDE_REQUIRE_ALL is 1.
+func missing(t *testing.T, what string) {
+	t.Helper()
+	if os.Getenv("NEARSIDE_REQUIRE_ALL") == "1" {
+		t.Fatal(what)
+	}
+	t.Skip(what)
+}

@@ -1,0 +1,285 @@
+//go:build linux
+
+package cluster
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/nearside-dns/nearside/test/netns"
+)
+
+const (
+	// startTimeout is how long anything may take to be there: the API server, the node, a pod. On an idle machine it
+	// is seconds.
+	startTimeout = 3 * time.Minute
+	// cleanupTimeout is how long something may take to be gone.
+	cleanupTimeout = 2 * time.Minute
+	// interval is the time between two looks.
+	interval = 200 * time.Millisecond
+	// logTail is how much of the log of each program a failed test shows, in bytes.
+	logTail = 6 << 10
+)
+
+// cluster is a running cluster of one node.
+type cluster struct {
+	// Node is the network of the node, Outside that of a host next to it, which is the node's resolver and its way to
+	// everything else.
+	Node, Outside *netns.Namespace
+	// Client may do anything.
+	Client kubernetes.Interface
+
+	binaries binaries
+	folder   string // of this test, the same on the node
+	inside   string // the program of that name
+	init     int    // process 1 of the node, as the machine numbers it
+	keys     *authority
+	programs []*program
+}
+
+// newCluster starts a cluster, and waits until its node is ready. It is gone at the end of the test.
+func newCluster(t *testing.T) *cluster {
+	t.Helper()
+	c := &cluster{binaries: require(t), folder: newFolder(t)}
+	groups := makeCgroups(t)
+	c.makeNetwork(t)
+	c.inside = filepath.Join(c.folder, "inside")
+	build(t, c.inside, "github.com/nearside-dns/nearside/test/cluster/inside")
+	c.enter(t, groups)
+	// What is made last ends first: the programs are seen to be gone before their cgroups go.
+	t.Cleanup(func() {
+		if t.Failed() {
+			c.showLogs(t)
+		}
+	})
+	c.startControlPlane(t)
+	c.startNode(t)
+	return c
+}
+
+// newFolder makes the folder of a test. Its path is short, as those of sockets have to be, and tells the process.
+func newFolder(t *testing.T) string {
+	t.Helper()
+	const prefix = "nearside-cluster-"
+	old, err := filepath.Glob(filepath.Join(os.TempDir(), prefix+"*"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range old {
+		pid, _, _ := strings.Cut(strings.TrimPrefix(filepath.Base(path), prefix), "-")
+		if gone(pid) {
+			if err := os.RemoveAll(path); err != nil {
+				t.Logf("what an earlier run left: %v", err)
+			}
+		}
+	}
+	folder, err := os.MkdirTemp("", fmt.Sprintf("%s%d-", prefix, os.Getpid()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if left := using(t, folder); len(left) > 0 {
+			t.Errorf("left on the machine: %q", left)
+		}
+		if err := os.RemoveAll(folder); err != nil {
+			t.Error(err)
+		}
+	})
+	// Containers of other users find their files below it.
+	if err := os.Chmod(folder, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return folder
+}
+
+// using returns the processes of the machine that have the folder in their command lines, and the mounts below it.
+func using(t *testing.T, folder string) (all []string) {
+	t.Helper()
+	processes, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range processes {
+		if text, err := os.ReadFile(path); err == nil && strings.Contains(string(text), folder) { // else it is gone
+			all = append(all, strings.ReplaceAll(string(text), "\x00", " "))
+		}
+	}
+	for line := range strings.Lines(readFile(t, "/proc/self/mountinfo")) {
+		if strings.Contains(line, folder) {
+			all = append(all, strings.TrimSpace(line))
+		}
+	}
+	return all
+}
+
+func TestUsing(t *testing.T) {
+	folder := t.TempDir()
+	if all := using(t, folder); len(all) > 0 {
+		t.Errorf("before: %q", all)
+	}
+	sleep := exec.Command("sh", "-c", "read forever", folder)
+	forever, err := sleep.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := sleep.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if all := using(t, folder); len(all) != 1 {
+		t.Errorf("with a process: %q", all)
+	}
+	if err := forever.Close(); err != nil {
+		t.Fatal(err)
+	}
+	_ = sleep.Wait() // read fails at the end of its input
+	if all := using(t, folder); len(all) > 0 {
+		t.Errorf("after: %q", all)
+	}
+}
+
+// makeNetwork makes the two networks.
+func (c *cluster) makeNetwork(t *testing.T) {
+	t.Helper()
+	c.Outside = netns.Add(t, "outside")
+	c.Node = netns.Add(t, "node")
+	c.Outside.Forwards(t)
+	c.Node.Forwards(t)
+	c.Node.Join(t, c.Outside, "node", "10.2.0.%d/24", "fd02::%d/64")
+	for _, r := range podRanges {
+		c.Outside.Run(t, "ip", "route", "add", r, "via", c.nodeAddress(strings.Contains(r, ":")))
+	}
+	c.Node.Etc(t, "resolv.conf", "nameserver "+outsideIPv4+"\nsearch "+nodeSearch+"\n")
+}
+
+// nodeAddress is that of the node in one of the families.
+func (c *cluster) nodeAddress(six bool) string {
+	if six {
+		return c.Node.IPv6.String()
+	}
+	return c.Node.IPv4.String()
+}
+
+// enter starts process 1 of the node. At the end of the test it is killed, and all of the node with it.
+func (c *cluster) enter(t *testing.T, groups []string) {
+	t.Helper()
+	entered := c.Node.Start(t, c.inside, "enter", c.folder, filepath.Base(groups[0]))
+	t.Cleanup(func() {
+		entered.Kill(t)
+		for end := time.Now().Add(cleanupTimeout); c.init != 0 && !gone(strconv.Itoa(c.init)); time.Sleep(interval) {
+			if time.Now().After(end) {
+				t.Fatalf("process 1 of the node (%d) is still there after %v", c.init, cleanupTimeout)
+			}
+		}
+	})
+	for _, g := range groups {
+		if err := os.WriteFile(filepath.Join(g, "cgroup.procs"), []byte(strconv.Itoa(entered.Pid())), 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c.wait(t, "process 1 of the node", startTimeout, func() error {
+		select {
+		case <-entered.Ended():
+			t.Fatal("process 1 of the node did not come")
+		default:
+		}
+		var words []string
+		for line := range strings.Lines(entered.Output()) {
+			words = append(words, strings.Fields(line)...)
+		}
+		if len(words) >= 2 && words[0] == "init" {
+			var err error
+			if c.init, err = strconv.Atoi(words[1]); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if len(words) != 3 || words[2] != "ready" {
+			return fmt.Errorf("it printed %q", entered.Output())
+		}
+		return nil
+	})
+}
+
+// command is a program on the node: in its namespaces, not in its cgroups.
+func (c *cluster) command(ctx context.Context, args ...string) *exec.Cmd {
+	enter := []string{"--target", strconv.Itoa(c.init), "--mount", "--uts", "--ipc", "--net", "--pid", "--cgroup", "--wd=/", "--"}
+	return exec.CommandContext(ctx, "nsenter", append(enter, args...)...)
+}
+
+// try runs a program on the node and returns what it printed.
+func (c *cluster) try(ctx context.Context, args ...string) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	out, err := c.command(ctx, args...).CombinedOutput()
+	if err != nil {
+		return string(out), fmt.Errorf("%s: %w\n%s", strings.Join(args, " "), err, out)
+	}
+	return string(out), nil
+}
+
+// run is try for a program that must not fail.
+func (c *cluster) run(t *testing.T, args ...string) string {
+	t.Helper()
+	out, err := c.try(t.Context(), args...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+// kubectl runs kubectl as a user who may do anything.
+func (c *cluster) kubectl(t *testing.T, args ...string) string {
+	t.Helper()
+	return c.run(t, append([]string{c.binaries["kubectl"], "--kubeconfig=" + c.keys.path("admin.kubeconfig")}, args...)...)
+}
+
+// connect makes the client, whose connections begin on the node.
+func (c *cluster) connect(t *testing.T) {
+	t.Helper()
+	config, err := clientcmd.BuildConfigFromFlags("", c.keys.path("admin.kubeconfig"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	config.QPS = -1
+	config.Dial = func(ctx context.Context, network, address string) (socket net.Conn, err error) {
+		err = c.Node.Do(func() error {
+			socket, err = new(net.Dialer).DialContext(ctx, network, address)
+			return err
+		})
+		return socket, err
+	}
+	if c.Client, err = kubernetes.NewForConfig(config); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// wait calls f until it returns nil. It fails when a program of the node has ended.
+func (c *cluster) wait(t *testing.T, what string, timeout time.Duration, f func() error) {
+	t.Helper()
+	for end := time.Now().Add(timeout); ; time.Sleep(interval) {
+		err := f()
+		if err == nil {
+			return
+		}
+		for _, p := range c.programs {
+			select {
+			case <-p.ended:
+				t.Fatalf("%s: %s ended", what, p.name)
+			default:
+			}
+		}
+		if time.Now().After(end) {
+			t.Fatalf("%s: after %v: %v", what, timeout, err)
+		}
+	}
+}

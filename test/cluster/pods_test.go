@@ -1,0 +1,128 @@
+//go:build linux
+
+package cluster
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+const (
+	// shop is the namespace of testdata/workloads.yaml.
+	shop = "shop"
+	// askerPort is where the program of asker/ listens.
+	askerPort = "9999"
+	// askTimeout is how long a request to it may take: Go's resolver asks every name of a search list twice.
+	askTimeout = time.Minute
+)
+
+// pod is one that runs the program of asker/.
+type pod struct {
+	name       string
+	ipv4, ipv6 string
+	client     *http.Client
+}
+
+// startWorkloads makes the objects of testdata/workloads.yaml and waits until they are there.
+func (c *cluster) startWorkloads(t *testing.T) {
+	t.Helper()
+	c.apply(t, "workloads.yaml", workloads)
+	c.kubectl(t, "-n", shop, "rollout", "status", "statefulset/web", "--timeout=2m")
+	c.kubectl(t, "-n", shop, "wait", "--for=condition=Ready", "pod", "--all", "--timeout=2m")
+}
+
+// pod finds a pod.
+func (c *cluster) pod(t *testing.T, name string) *pod {
+	t.Helper()
+	found, err := c.Client.CoreV1().Pods(shop).Get(t.Context(), name, metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &pod{name: name, client: c.Node.Client()}
+	p.client.Timeout = askTimeout
+	for _, a := range found.Status.PodIPs {
+		if strings.Contains(a.IP, ":") {
+			p.ipv6 = a.IP
+		} else {
+			p.ipv4 = a.IP
+		}
+	}
+	return p
+}
+
+// request sends a request to the program in the pod, and returns what it says.
+func (p *pod) request(method, path string, values url.Values) (text string, err error) {
+	address := url.URL{Scheme: "http", Host: net.JoinHostPort(p.ipv4, askerPort), Path: path, RawQuery: values.Encode()}
+	request, err := http.NewRequest(method, address.String(), nil)
+	if err != nil {
+		return "", err
+	}
+	reply, err := p.client.Do(request)
+	if err != nil {
+		return "", err
+	}
+	body, err := io.ReadAll(reply.Body)
+	if closed := reply.Body.Close(); err == nil {
+		err = closed
+	}
+	if err != nil {
+		return "", err
+	}
+	if reply.StatusCode != http.StatusOK {
+		return "", fmt.Errorf("pod %s: %s %s: %s", p.name, method, path, strings.TrimSpace(string(body)))
+	}
+	return string(body), nil
+}
+
+// clients are the pods that ask: one of its own network, and one in that of the node.
+var clients = []string{"client", "host-client"}
+
+// waitAnswers waits until both have an answer of cluster DNS: kube-proxy knows a new Service a moment after its pods are
+// ready.
+func (c *cluster) waitAnswers(t *testing.T) {
+	t.Helper()
+	for _, name := range clients {
+		p := c.pod(t, name)
+		c.wait(t, "an answer for "+name, startTimeout, func() error {
+			for _, network := range []string{"udp", "tcp"} {
+				text, err := p.request("GET", "/ask", url.Values{"name": {"kubernetes.default.svc.cluster.local"}, "network": {network}})
+				if err != nil {
+					return err
+				}
+				if !strings.HasPrefix(text, "NOERROR") {
+					return fmt.Errorf("over %s: %s", network, text)
+				}
+			}
+			return nil
+		})
+	}
+}
+
+// serviceAddresses returns the cluster IPs of a Service.
+func (c *cluster) serviceAddresses(t *testing.T, namespace, name string) (ipv4, ipv6 string) {
+	t.Helper()
+	service, err := c.Client.CoreV1().Services(namespace).Get(t.Context(), name, metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, a := range service.Spec.ClusterIPs {
+		if a == corev1.ClusterIPNone {
+			continue
+		}
+		if strings.Contains(a, ":") {
+			ipv6 = a
+		} else {
+			ipv4 = a
+		}
+	}
+	return ipv4, ipv6
+}

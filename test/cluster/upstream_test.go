@@ -1,0 +1,105 @@
+//go:build linux
+
+package cluster
+
+import (
+	"net"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/miekg/dns"
+)
+
+// zone is what the host next to the node knows, as the resolver that the node is configured with.
+var zone = []string{
+	"www.example.test. 60 IN A 198.51.100.7",
+	"www.example.test. 60 IN AAAA 2001:db8::7",
+	"alias.example.test. 60 IN CNAME www.example.test.",
+	"7.100.51.198.in-addr.arpa. 60 IN PTR www.example.test.",
+	"printer." + nodeSearch + ". 60 IN A 198.51.100.9",
+	"large.example.test. 60 IN TXT " + strings.Repeat(`"`+strings.Repeat("x", 200)+`" `, 10),
+}
+
+// anyName is the zone in which every name has an address, 198.51.100.8.
+const anyName = "any.example.test."
+
+// startUpstream starts that resolver, on all its addresses, until the end of the test.
+func (c *cluster) startUpstream(t *testing.T) {
+	t.Helper()
+	records := map[string][]dns.RR{}
+	for _, text := range zone {
+		record, err := dns.NewRR(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		owner := record.Header().Name
+		records[owner] = append(records[owner], record)
+	}
+	handler := dns.HandlerFunc(func(w dns.ResponseWriter, query *dns.Msg) { answer(w, query, records) })
+	for _, address := range []string{outsideIPv4, outsideIPv6} {
+		at := netip.AddrPortFrom(netip.MustParseAddr(address), 53).String()
+		var packets net.PacketConn
+		var listener net.Listener
+		if err := c.Outside.Do(func() (err error) {
+			if packets, err = net.ListenPacket("udp", at); err != nil {
+				return err
+			}
+			listener, err = net.Listen("tcp", at)
+			return err
+		}); err != nil {
+			t.Fatal(err)
+		}
+		for _, server := range []*dns.Server{{PacketConn: packets, Handler: handler}, {Listener: listener, Handler: handler}} {
+			ready, ended := make(chan struct{}), make(chan error, 1)
+			server.NotifyStartedFunc = func() { close(ready) }
+			go func() { ended <- server.ActivateAndServe() }()
+			<-ready
+			t.Cleanup(func() {
+				if err := server.Shutdown(); err != nil {
+					t.Error(err)
+				}
+				if err := <-ended; err != nil {
+					t.Error(err)
+				}
+			})
+		}
+	}
+}
+
+// answer is the resolver's answer: what the records have, and NXDOMAIN for all else.
+func answer(w dns.ResponseWriter, query *dns.Msg, records map[string][]dns.RR) {
+	reply := new(dns.Msg).SetReply(query)
+	reply.RecursionAvailable = true
+	question := query.Question[0]
+	name := strings.ToLower(question.Name)
+	for _, record := range records[name] {
+		if kind := record.Header().Rrtype; kind == question.Qtype || kind == dns.TypeCNAME {
+			reply.Answer = append(reply.Answer, record)
+		}
+		if record.Header().Rrtype == dns.TypeCNAME {
+			for _, target := range records[record.(*dns.CNAME).Target] {
+				if target.Header().Rrtype == question.Qtype {
+					reply.Answer = append(reply.Answer, target)
+				}
+			}
+		}
+	}
+	switch {
+	case dns.IsSubDomain(anyName, name) && question.Qtype == dns.TypeA:
+		reply.Answer = append(reply.Answer, &dns.A{
+			Hdr: dns.RR_Header{Name: question.Name, Rrtype: dns.TypeA, Class: dns.ClassINET, Ttl: 60},
+			A:   net.IPv4(198, 51, 100, 8),
+		})
+	case records[name] == nil:
+		reply.Rcode = dns.RcodeNameError
+	}
+	if _, udp := w.LocalAddr().(*net.UDPAddr); udp {
+		size := dns.MinMsgSize
+		if options := query.IsEdns0(); options != nil {
+			size = int(options.UDPSize())
+		}
+		reply.Truncate(size)
+	}
+	_ = w.WriteMsg(reply) // whoever asked has gone
+}
