@@ -1,7 +1,7 @@
 package deploy
 
 import (
-	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -12,22 +12,25 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
-	policyv1 "k8s.io/api/policy/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/selection"
+	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/nearside-dns/nearside/test/controlplane"
 )
 
 const migration = "../../docs/migration.md"
 
-// step is what a reader does next: a command, or a file that is written.
-type step struct{ command, file, text string }
+// step is what a reader does next: a command, a file that is written, or a text that is added to the first block of one.
+type step struct{ command, file, into, text string }
 
-// steps returns those of a page: the commands of its console blocks, and its YAML blocks that begin with the name of a
-// file in a comment.
+// steps returns those of a page: the commands of its console blocks, its YAML blocks that begin with the name of a file
+// in a comment, and its Corefile blocks that begin with where they are added.
 func steps(page string) (all []step) {
-	fence := regexp.MustCompile("(?ms)^( *)```(console|yaml)\n(.*?)^ *```$")
+	fence := regexp.MustCompile("(?ms)^( *)```(console|yaml|corefile)\n(.*?)^ *```$")
 	for _, m := range fence.FindAllStringSubmatch(page, -1) {
 		text := regexp.MustCompile(`(?m)^`+m[1]).ReplaceAllString(m[3], "")
 		switch m[2] {
@@ -41,13 +44,52 @@ func steps(page string) (all []step) {
 			if name := regexp.MustCompile(`^# (\S+/\S+)\n`).FindStringSubmatch(text); name != nil {
 				all = append(all, step{file: name[1], text: text})
 			}
+		case "corefile":
+			if name := regexp.MustCompile(`^# (\S+/\S+): add to the first block\n`).FindStringSubmatch(text); name != nil {
+				all = append(all, step{into: name[1], text: strings.TrimPrefix(text, name[0])})
+			}
 		}
 	}
 	return all
 }
 
+// inFirstBlock returns a Corefile with more directives in its first block.
+func inFirstBlock(t *testing.T, corefile, directives string) string {
+	t.Helper()
+	first, rest, ok := strings.Cut(corefile, "{\n")
+	if !ok {
+		t.Fatalf("no block in\n%s", corefile)
+	}
+	return first + "{\n" + directives + rest
+}
+
+// ofTemplate returns what the page adds to the template of node-local-dns.
+func ofTemplate(t *testing.T) string {
+	t.Helper()
+	page, err := os.ReadFile(migration)
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := steps(string(page))
+	i := slices.IndexFunc(all, func(s step) bool { return s.into == "nodes/Corefile.base" })
+	if i < 0 {
+		t.Fatal("the page adds nothing to the template")
+	}
+	return all[i].text
+}
+
+// installed returns the template that the manifest of node-local-dns has, with what the installation fills in.
+func installed(t *testing.T, clusterIP string) string {
+	t.Helper()
+	text, err := os.ReadFile("../../cmd/internal/nodelocaldns/testdata/render/stock.base")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.NewReplacer("__PILLAR__LOCAL__DNS__", "169.254.20.10", "__PILLAR__DNS__SERVER__", clusterIP).Replace(string(text))
+}
+
 // waiting matches the commands that need pods.
-var waiting = regexp.MustCompile(`^dig |rollout|exec|logs| delete pod `)
+var waiting = regexp.MustCompile(`^dig | rollout status | exec | logs | delete pod `)
 
 // TestMigration does what the page says, in a cluster with CoreDNS and node-local-dns that has no kubelet.
 func TestMigration(t *testing.T) {
@@ -62,7 +104,7 @@ func TestMigration(t *testing.T) {
 	if err := os.CopyFS(filepath.Join(work, "deploy"), os.DirFS(deployed)); err != nil {
 		t.Fatal(err)
 	}
-	ran := 0
+	ran := map[string]bool{}
 	for _, do := range steps(string(text)) {
 		switch {
 		case do.file != "":
@@ -72,8 +114,18 @@ func TestMigration(t *testing.T) {
 			if err := os.WriteFile(filepath.Join(work, do.file), []byte(do.text), 0o600); err != nil {
 				t.Fatal(err)
 			}
+		case do.into != "":
+			path := filepath.Join(work, do.into)
+			text, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(path, []byte(inFirstBlock(t, string(text), do.text)), 0o600); err != nil {
+				t.Fatal(err)
+			}
 		case !waiting.MatchString(do.command):
-			ran++
+			ran[do.command] = true
+			last := s.daemons(t, "node-local-dns")
 			cmd := exec.Command("bash", "-euo", "pipefail", "-c", do.command)
 			cmd.Dir = work
 			cmd.Env = append(os.Environ(), "KUBECONFIG="+s.Kubeconfig(), "HELM_CACHE_HOME="+work, "HELM_CONFIG_HOME="+work, "HELM_DATA_HOME="+work,
@@ -82,46 +134,93 @@ func TestMigration(t *testing.T) {
 			if ended := cmd.ProcessState; err != nil && !(strings.HasPrefix(do.command, "kubectl diff") && ended.ExitCode() == 1) { // 1 is that there are differences
 				t.Fatalf("%s: %v\n%s", do.command, err, out)
 			}
-			s.lookAt(t, do.command)
+			s.lookAt(t, do.command, before)
+			if s.daemons(t, "node-local-dns") == nil { // the way back is from the step before
+				again := &appsv1.DaemonSet{ObjectMeta: metav1.ObjectMeta{Name: last.Name, Namespace: last.Namespace}, Spec: last.Spec}
+				if _, err := s.Client().AppsV1().DaemonSets("kube-system").Create(t.Context(), again, metav1.CreateOptions{}); err != nil {
+					t.Fatal(err)
+				}
+			}
 		}
 		service, err := s.Client().CoreV1().Services("kube-system").Get(t.Context(), "kube-dns", metav1.GetOptions{})
-		if err != nil || service.UID != before.UID || service.Spec.ClusterIP != before.Spec.ClusterIP {
+		if err != nil || service.UID != before.service.UID || service.Spec.ClusterIP != before.service.Spec.ClusterIP {
 			t.Fatalf("after %s%s, the Service kube-dns is %v, %v", do.command, do.file, service, err)
 		}
 	}
-	if ran < 20 {
-		t.Errorf("only %d commands were run", ran)
-	}
-	for _, folder := range []string{"new"} {
-		all := decoded(t, kustomize(t, filepath.Join(work, folder)))
-		service, upstream := find[*corev1.Service](t, all, "Service kube-dns"), find[*corev1.Service](t, all, "Service kube-dns-upstream")
-		if service.Spec.ClusterIP != "10.96.0.10" || upstream.Spec.ClusterIP != "" {
-			t.Errorf("%s: the addresses are %q and %q", folder, service.Spec.ClusterIP, upstream.Spec.ClusterIP)
+	for command := range placement {
+		if !ran[command] {
+			t.Errorf("the page does not have the command %s", command)
 		}
+	}
+	all := decoded(t, kustomize(t, filepath.Join(work, "new")))
+	service, upstream := find[*corev1.Service](t, all, "Service kube-dns"), find[*corev1.Service](t, all, "Service kube-dns-upstream")
+	if service.Spec.ClusterIP != "10.96.0.10" || upstream.Spec.ClusterIP != "" {
+		t.Errorf("new: the addresses are %q and %q", service.Spec.ClusterIP, upstream.Spec.ClusterIP)
+	}
+	s.withVolumes(t, filepath.Join(work, "mine"))
+}
+
+// withVolumes adds the line to an overlay that the page shows, and holds what clusterdns mounts then.
+func (s *server) withVolumes(t *testing.T, overlay string) {
+	t.Helper()
+	page, err := os.ReadFile(migration)
+	if err != nil {
+		t.Fatal(err)
+	}
+	line := regexp.MustCompile("`(patches: .*volumes.yaml.*)`").FindStringSubmatch(string(page))
+	if line == nil {
+		t.Fatal("the page does not say how volumes.yaml is used")
+	}
+	path := filepath.Join(overlay, "kustomization.yaml")
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, append(text, line[1]+"\n"...), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s.run(t, "apply", "--dry-run=server", "--validate=strict", "-k", overlay)
+	pod := find[*appsv1.Deployment](t, decoded(t, kustomize(t, overlay)), "Deployment clusterdns").Spec.Template.Spec
+	from := map[string]string{}
+	for _, v := range pod.Volumes {
+		from[v.Name] = v.ConfigMap.Name
+	}
+	got := map[string]string{}
+	for _, m := range pod.Containers[0].VolumeMounts {
+		got[m.MountPath] = from[m.Name]
+	}
+	if want := map[string]string{"/etc/coredns": "coredns", "/etc/coredns/custom": "coredns-custom"}; !maps.Equal(got, want) {
+		t.Errorf("clusterdns mounts %v, want %v", got, want)
 	}
 }
 
 // TestSteps shows how a page is read.
 func TestSteps(t *testing.T) {
-	got := steps("1. text\n\n   ```console\n   $ a b\n   output\n   $ c\n   ```\n\n```yaml\n# x/y.yaml\nz: 1\n```\n\n```yaml\nz: 2\n```\n")
-	want := []step{{command: "a b"}, {command: "c"}, {file: "x/y.yaml", text: "# x/y.yaml\nz: 1\n"}}
+	got := steps("1. text\n\n   ```console\n   $ a b\n   output\n   $ c\n   ```\n\n```yaml\n# x/y.yaml\nz: 1\n```\n\n```yaml\nz: 2\n```\n\n```corefile\n# x/y: add to the first block\n    log\n```\n")
+	want := []step{{command: "a b"}, {command: "c"}, {file: "x/y.yaml", text: "# x/y.yaml\nz: 1\n"}, {into: "x/y", text: "    log\n"}}
 	if !slices.Equal(got, want) {
 		t.Errorf("steps %+v, want %+v", got, want)
 	}
 }
 
-// withPredecessors makes the Service kube-dns, CoreDNS, node-local-dns and a node. It returns the Service.
-func (s *server) withPredecessors(t *testing.T) *corev1.Service {
+// predecessors are what the page begins with.
+type predecessors struct {
+	service *corev1.Service   // kube-dns
+	daemons *appsv1.DaemonSet // node-local-dns
+}
+
+// withPredecessors makes the Service kube-dns, CoreDNS, node-local-dns and two nodes.
+func (s *server) withPredecessors(t *testing.T) (all predecessors) {
 	t.Helper()
 	client := s.Client()
 	meta := func(name string) metav1.ObjectMeta {
 		return metav1.ObjectMeta{Name: name, Namespace: "kube-system"}
 	}
-	pods := func(app, container string) (*metav1.LabelSelector, corev1.PodTemplateSpec) {
+	pods := func(app, container, image string, args ...string) (*metav1.LabelSelector, corev1.PodTemplateSpec) {
 		labels := map[string]string{"k8s-app": app}
 		return &metav1.LabelSelector{MatchLabels: labels}, corev1.PodTemplateSpec{
 			ObjectMeta: metav1.ObjectMeta{Labels: labels},
-			Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: container, Image: "example/" + container}}},
+			Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: container, Image: image, Args: args}}},
 		}
 	}
 	service := func(name string) *corev1.Service {
@@ -130,97 +229,164 @@ func (s *server) withPredecessors(t *testing.T) *corev1.Service {
 			Ports:    []corev1.ServicePort{{Name: "dns", Port: 53, Protocol: corev1.ProtocolUDP}, {Name: "dns-tcp", Port: 53, Protocol: corev1.ProtocolTCP}},
 		}}
 	}
-	kubeDNS, err := client.CoreV1().Services("kube-system").Create(t.Context(), service("kube-dns"), metav1.CreateOptions{})
-	if err != nil {
+	var err error
+	if all.service, err = client.CoreV1().Services("kube-system").Create(t.Context(), service("kube-dns"), metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	var deployment appsv1.Deployment
-	var daemons appsv1.DaemonSet
-	deployment.ObjectMeta, daemons.ObjectMeta = meta("coredns"), meta("node-local-dns")
-	deployment.Spec.Selector, deployment.Spec.Template = pods("kube-dns", "coredns")
-	daemons.Spec.Selector, daemons.Spec.Template = pods("node-local-dns", "node-cache")
+	address := all.service.Spec.ClusterIP
+	tenth := intstr.FromString("10%")
+	deployment, daemons := appsv1.Deployment{ObjectMeta: meta("coredns")}, appsv1.DaemonSet{ObjectMeta: meta("node-local-dns")}
+	deployment.Spec.Selector, deployment.Spec.Template = pods("kube-dns", "coredns", "registry.k8s.io/coredns/coredns:v1.12.1")
+	daemons.Spec.Selector, daemons.Spec.Template = pods("node-local-dns", "node-cache", "registry.k8s.io/dns/k8s-dns-node-cache:1.26.4",
+		"-localip", "169.254.20.10,"+address, "-conf", "/etc/Corefile", "-upstreamsvc", "kube-dns-upstream")
+	daemons.Spec.UpdateStrategy.RollingUpdate = &appsv1.RollingUpdateDaemonSet{MaxUnavailable: &tenth}
+	if all.daemons, err = client.AppsV1().DaemonSets("kube-system").Create(t.Context(), &daemons, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
 	corefile, err := os.ReadFile(deployed + "/clusterdns/Corefile")
-	if err != nil {
-		t.Fatal(err)
-	}
-	template, err := os.ReadFile(deployed + "/nodecache/Corefile.base")
 	if err != nil {
 		t.Fatal(err)
 	}
 	_, upstreamErr := client.CoreV1().Services("kube-system").Create(t.Context(), service("kube-dns-upstream"), metav1.CreateOptions{})
 	_, deploymentErr := client.AppsV1().Deployments("kube-system").Create(t.Context(), &deployment, metav1.CreateOptions{})
-	_, daemonsErr := client.AppsV1().DaemonSets("kube-system").Create(t.Context(), &daemons, metav1.CreateOptions{})
-	_, nodeErr := client.CoreV1().Nodes().Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-a"}}, metav1.CreateOptions{})
+	node := func(name string) *corev1.Node {
+		return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{corev1.LabelOSStable: "linux"}}}
+	}
+	_, nodeErr := client.CoreV1().Nodes().Create(t.Context(), node("node-a"), metav1.CreateOptions{})
+	_, otherErr := client.CoreV1().Nodes().Create(t.Context(), node("node-b"), metav1.CreateOptions{})
 	_, configErr := client.CoreV1().ConfigMaps("kube-system").Create(t.Context(), &corev1.ConfigMap{ObjectMeta: meta("coredns"), Data: map[string]string{"Corefile": string(corefile)}}, metav1.CreateOptions{})
-	_, templateErr := client.CoreV1().ConfigMaps("kube-system").Create(t.Context(), &corev1.ConfigMap{ObjectMeta: meta("node-local-dns"), Data: map[string]string{"Corefile": string(template)}}, metav1.CreateOptions{})
-	for _, err := range []error{upstreamErr, deploymentErr, daemonsErr, nodeErr, configErr, templateErr} {
+	_, templateErr := client.CoreV1().ConfigMaps("kube-system").Create(t.Context(), &corev1.ConfigMap{ObjectMeta: meta("node-local-dns"), Data: map[string]string{"Corefile": installed(t, address)}}, metav1.CreateOptions{})
+	for _, err := range []error{upstreamErr, deploymentErr, nodeErr, otherErr, configErr, templateErr} {
 		if err != nil {
 			t.Fatal(err)
 		}
 	}
-	return kubeDNS
+	return all
 }
 
-// lookAt holds what the page promises of a command.
-func (s *server) lookAt(t *testing.T, command string) {
+// wants returns whether a DaemonSet wants a pod on a node, by its node selector and its affinity.
+func wants(t *testing.T, set *appsv1.DaemonSet, node *corev1.Node) bool {
 	t.Helper()
-	client := s.Client()
-	there := func(err error) bool {
-		if err != nil && !apierrors.IsNotFound(err) {
-			t.Fatal(err)
+	pod := set.Spec.Template.Spec
+	has := labels.Set(node.Labels)
+	if !labels.SelectorFromSet(pod.NodeSelector).Matches(has) {
+		return false
+	}
+	if pod.Affinity == nil {
+		return true
+	}
+	operators := map[corev1.NodeSelectorOperator]selection.Operator{corev1.NodeSelectorOpDoesNotExist: selection.DoesNotExist, corev1.NodeSelectorOpIn: selection.In}
+	for _, term := range pod.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms {
+		all := labels.NewSelector()
+		for _, e := range term.MatchExpressions {
+			r, err := labels.NewRequirement(e.Key, operators[e.Operator], e.Values)
+			if err != nil {
+				t.Fatal(err)
+			}
+			all = all.Add(*r)
 		}
-		return err == nil
-	}
-	deployment := func(name string) bool {
-		_, err := client.AppsV1().Deployments("kube-system").Get(t.Context(), name, metav1.GetOptions{})
-		return there(err)
-	}
-	daemons := func(name string) *appsv1.DaemonSet {
-		set, err := client.AppsV1().DaemonSets("kube-system").Get(t.Context(), name, metav1.GetOptions{})
-		if !there(err) {
-			return nil
+		if all.Matches(has) {
+			return true
 		}
-		return set
 	}
-	budgets := func() *policyv1.PodDisruptionBudgetList {
-		all, err := client.PolicyV1().PodDisruptionBudgets("kube-system").List(t.Context(), metav1.ListOptions{})
+	return false
+}
+
+// placement is which of the two each node gets after a command of the page, for node-a and node-b.
+var placement = map[string][2]string{
+	"kubectl apply -k nodes":                                                                        {"node-local-dns", "node-local-dns"},
+	"kubectl label node node-a nearside.dev/nodecache=true":                                         {"nodecache", "node-local-dns"},
+	"kubectl label nodes --all nearside.dev/nodecache=true --overwrite":                             {"nodecache", "nodecache"},
+	"kubectl label node node-a nearside.dev/nodecache=leaving --overwrite":                          {"", "nodecache"},
+	"kubectl label node node-a nearside.dev/nodecache-":                                             {"node-local-dns", "nodecache"},
+	"kubectl label nodes -l nearside.dev/nodecache=true nearside.dev/nodecache=leaving --overwrite": {"node-local-dns", ""},
+	"kubectl label nodes -l nearside.dev/nodecache=leaving nearside.dev/nodecache-":                 {"node-local-dns", "node-local-dns"},
+}
+
+// place returns it.
+func (s *server) place(t *testing.T) (got [2]string) {
+	t.Helper()
+	for i, name := range []string{"node-a", "node-b"} {
+		node, err := s.Client().CoreV1().Nodes().Get(t.Context(), name, metav1.GetOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}
-		return all
+		var all []string
+		for _, name := range []string{"nodecache", "node-local-dns"} {
+			if set := s.daemons(t, name); set != nil && wants(t, set, node) {
+				all = append(all, name)
+			}
+		}
+		got[i] = strings.Join(all, " and ")
 	}
-	var wrong error
+	return got
+}
+
+// daemons returns a DaemonSet, nil if there is none.
+func (s *server) daemons(t *testing.T, name string) *appsv1.DaemonSet {
+	t.Helper()
+	set, err := s.Client().AppsV1().DaemonSets("kube-system").Get(t.Context(), name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return set
+}
+
+// deployment returns whether there is one.
+func (s *server) deployment(t *testing.T, name string) bool {
+	t.Helper()
+	_, err := s.Client().AppsV1().Deployments("kube-system").Get(t.Context(), name, metav1.GetOptions{})
+	if err != nil && !apierrors.IsNotFound(err) {
+		t.Fatal(err)
+	}
+	return err == nil
+}
+
+// lookAt holds what the page promises of a command. It gets what was there before all of them.
+func (s *server) lookAt(t *testing.T, command string, before predecessors) {
+	t.Helper()
+	old := before.daemons.Spec
+	if want, ok := placement[command]; ok {
+		if got := s.place(t); got != want {
+			t.Errorf("after %s, the nodes want %q, not %q", command, got, want)
+		}
+	}
 	switch {
-	case command == "kubectl apply -k mine":
-		if !deployment("clusterdns") || len(budgets().Items) != 1 {
-			wrong = fmt.Errorf("clusterdns is not there")
+	case command == "kubectl apply -k mine", command == "kubectl delete -k mine":
+		budgets, err := s.Client().PolicyV1().PodDisruptionBudgets("kube-system").List(t.Context(), metav1.ListOptions{})
+		if err != nil {
+			t.Fatal(err)
 		}
-	case command == "kubectl delete -k mine":
-		if deployment("clusterdns") || len(budgets().Items) != 0 || !deployment("coredns") {
-			wrong = fmt.Errorf("clusterdns is there, or CoreDNS is not")
+		if applied := strings.Contains(command, "apply"); s.deployment(t, "clusterdns") != applied || len(budgets.Items) == 1 != applied || !s.deployment(t, "coredns") {
+			t.Errorf("after %s: clusterdns %v, coredns %v, %d budgets", command, s.deployment(t, "clusterdns"), s.deployment(t, "coredns"), len(budgets.Items))
 		}
-	case strings.Contains(command, "set image"):
-		if set := daemons("node-local-dns"); set.Spec.Template.Spec.Containers[0].Image != "registry.example.com/nearside/nodecache:dev" || set.Spec.UpdateStrategy.Type != appsv1.OnDeleteDaemonSetStrategyType {
-			wrong = fmt.Errorf("the DaemonSet is %+v", set.Spec)
+	case strings.Contains(command, "node-cache=registry.example.com"):
+		if now := s.daemons(t, "node-local-dns").Spec; now.Template.Spec.Containers[0].Image != "registry.example.com/nearside/nodecache:dev" || now.UpdateStrategy.Type != appsv1.OnDeleteDaemonSetStrategyType {
+			t.Errorf("after %s, the DaemonSet is %+v", command, now)
 		}
-	case strings.Contains(command, "DoesNotExist"):
-		if set := daemons("node-local-dns"); set.Spec.Template.Spec.Affinity == nil {
-			wrong = fmt.Errorf("the DaemonSet is %+v", set.Spec)
+	case strings.Contains(command, `"op":"add"`):
+		if args := s.daemons(t, "node-local-dns").Spec.Template.Spec.Containers[0].Args; !slices.Contains(args, "-skipteardown") {
+			t.Errorf("after %s, the arguments are %q", command, args)
+		}
+	case strings.Contains(command, "node-cache="+old.Template.Spec.Containers[0].Image), strings.Contains(command, "helm install") && strings.Contains(command, "clusterdns.enabled=false"): // each after a way back
+		if now := s.daemons(t, "node-local-dns").Spec; !equality.Semantic.DeepEqual(now, old) {
+			t.Errorf("at %s, node-local-dns is not as it was:\n%+v\n%+v", command, now, old)
 		}
 	case command == "kubectl apply -k nodes":
-		if set := daemons("nodecache"); set == nil || set.Spec.Template.Spec.NodeSelector["nearside.dev/nodecache"] != "true" {
-			wrong = fmt.Errorf("the DaemonSet is %+v", set)
+		config, err := s.Client().CoreV1().ConfigMaps("kube-system").Get(t.Context(), "nodecache", metav1.GetOptions{})
+		if want := inFirstBlock(t, installed(t, before.service.Spec.ClusterIP), ofTemplate(t)); err != nil || config.Data["Corefile.base"] != want {
+			t.Errorf("after %s, the template is %v, %v; want\n%s", command, config, err, want)
 		}
 	case strings.HasPrefix(command, "kubectl delete -k nodes"):
-		if _, err := client.CoreV1().Services("kube-system").Get(t.Context(), "kube-dns-upstream", metav1.GetOptions{}); !there(err) || daemons("nodecache") != nil {
-			wrong = fmt.Errorf("kube-dns-upstream is gone, or nodecache is not")
+		if _, err := s.Client().CoreV1().Services("kube-system").Get(t.Context(), "kube-dns-upstream", metav1.GetOptions{}); err != nil || s.daemons(t, "nodecache") != nil {
+			t.Errorf("after %s, nodecache is there, or kube-dns-upstream is not: %v", command, err)
 		}
 	case strings.HasPrefix(command, "helm uninstall"):
-		if deployment("clusterdns") || daemons("nodecache") != nil {
-			wrong = fmt.Errorf("something of the chart is left")
+		if s.deployment(t, "clusterdns") || s.daemons(t, "nodecache") != nil {
+			t.Errorf("after %s, something of the chart is left", command)
 		}
-	}
-	if wrong != nil {
-		t.Errorf("after %s: %v", command, wrong)
 	}
 }

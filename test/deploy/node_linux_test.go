@@ -171,6 +171,10 @@ func (n *node) ask(network string, address netip.Addr, question string) (string,
 // awaitProbe waits until a probe of the container has the answer 200, which the kubelet of the node gets.
 func (n *node) awaitProbe(t *testing.T, probe *corev1.Probe) {
 	t.Helper()
+	if probe.Exec != nil {
+		n.awaitExec(t, probe.Exec.Command)
+		return
+	}
 	get := probe.HTTPGet
 	host := get.Host
 	if host == "" { // that of the pod
@@ -232,22 +236,16 @@ func TestSurge(t *testing.T) {
 		return nil
 	})
 	n.awaitProbe(t, n.container.ReadinessProbe)
-	first.Signal(t, syscall.SIGTERM)
-	select {
-	case <-first.Ended():
-	case <-time.After(deadline):
-		t.Fatal("the first does not end")
-	}
+	end(t, first)
 	n.awaitProbe(t, n.container.ReadinessProbe)
 	n.awaitProbe(t, n.container.LivenessProbe)
 	n.awaitService(t)
 }
 
-// TestTakesOver starts nodecache on a node where another server, in the place of node-local-dns, has interface, addresses
-// and ports. Then that one ends, and takes the interface with it.
-func TestTakesOver(t *testing.T) {
+// startPredecessor starts another server in the place of node-local-dns, with interface, addresses and ports.
+func (n *node) startPredecessor(t *testing.T) *netns.Process {
+	t.Helper()
 	coredns := controlplane.RequireBinary(t, "coredns")
-	n := newNode(t, decoded(t, kustomize(t, deployed+"/nodecache")))
 	if _, err := n.bed.Node.Try("ip", "link", "add", "nodelocaldns", "type", "dummy"); err != nil {
 		n.bed.Node.Run(t, "ip", "link", "add", "nodelocaldns", "type", "bridge") // what nodecache makes where there is no dummy
 	}
@@ -256,14 +254,40 @@ func TestTakesOver(t *testing.T) {
 		n.bed.Node.Run(t, "ip", "addr", "add", a.String()+"/32", "dev", "nodelocaldns")
 	}
 	corefile := filepath.Join(t.TempDir(), "Corefile")
-	text := strings.NewReplacer(
-		"__PILLAR__LOCAL__DNS__:", "169.254.20.10:", "__PILLAR__LOCAL__DNS__", "169.254.20.10 "+kubeDNS,
-		"__PILLAR__CLUSTER__DNS__", clusterDNS, "__PILLAR__UPSTREAM__SERVERS__", resolver, "    autopath @nodelocal\n", "",
-	).Replace(n.template)
+	text := strings.NewReplacer("__PILLAR__CLUSTER__DNS__", clusterDNS, "__PILLAR__UPSTREAM__SERVERS__", resolver).Replace(installed(t, kubeDNS))
 	if err := os.WriteFile(corefile, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	predecessor := n.bed.Node.Start(t, coredns, "-conf", corefile)
+	return n.bed.Node.Start(t, coredns, "-conf", corefile)
+}
+
+// end ends a process as the kubelet does.
+func end(t *testing.T, p *netns.Process) {
+	t.Helper()
+	p.Signal(t, syscall.SIGTERM)
+	select {
+	case <-p.Ended():
+	case <-time.After(deadline):
+		t.Fatal("it does not end")
+	}
+}
+
+// awaitTraffic waits until nodecache has the queries of the node.
+func (n *node) awaitTraffic(t *testing.T, p *netns.Process) {
+	t.Helper()
+	await(t, "nodecache has the traffic", func() error {
+		if strings.Count(p.Output(), "takes the node's queries") < len(n.addresses(t)) {
+			return fmt.Errorf("it says\n%s", p.Output())
+		}
+		return nil
+	})
+}
+
+// TestTakesOver starts nodecache on a node that node-local-dns still serves. Then that one ends, and takes the interface
+// with it.
+func TestTakesOver(t *testing.T) {
+	n := newNode(t, decoded(t, kustomize(t, deployed+"/nodecache")))
+	predecessor := n.startPredecessor(t)
 	n.awaitService(t)
 	p := n.start(t)
 	await(t, "nodecache answers beside it", func() error {
@@ -273,30 +297,68 @@ func TestTakesOver(t *testing.T) {
 		return nil
 	})
 	n.awaitService(t)
-	predecessor.Signal(t, syscall.SIGTERM)
-	select {
-	case <-predecessor.Ended():
-	case <-time.After(deadline):
-		t.Fatal("it does not end")
-	}
+	end(t, predecessor)
 	n.bed.Node.Run(t, "ip", "link", "del", "nodelocaldns")
 	n.awaitProbe(t, n.container.LivenessProbe)
 	n.awaitService(t)
-	await(t, "nodecache has the traffic", func() error {
-		if strings.Count(p.Output(), "takes the node's queries") < len(n.addresses(t)) {
-			return fmt.Errorf("it says\n%s", p.Output())
-		}
-		return nil
-	})
+	n.awaitTraffic(t, p)
 	n.awaitService(t)
 }
 
-// TestReadiness has a firewall that drops what nodecache asks itself: it is not ready while that is so.
-func TestReadiness(t *testing.T) {
+// TestGivesBack ends nodecache, as a label does that neither DaemonSet wants, and then starts node-local-dns: it finds
+// the node as it was before nodecache.
+func TestGivesBack(t *testing.T) {
 	netns.Require(t, "nft")
 	n := newNode(t, decoded(t, kustomize(t, deployed+"/nodecache")))
-	n.start(t)
-	n.awaitProbe(t, n.container.ReadinessProbe)
+	state := func() string {
+		return n.bed.Node.Run(t, "ip", "-brief", "address") + n.bed.Node.Run(t, "nft", "list", "ruleset")
+	}
+	before := state()
+	p := n.start(t)
+	n.awaitTraffic(t, p)
+	n.awaitService(t)
+	if state() == before {
+		t.Fatal("nodecache has changed nothing, so this test sees nothing")
+	}
+	end(t, p)
+	if after := state(); after != before {
+		t.Errorf("nodecache leaves\n%s\nwhere there was\n%s", after, before)
+	}
+	n.startPredecessor(t)
+	n.awaitService(t)
+}
+
+// TestTemplateOfNodeLocalDNS runs nodecache with the template that node-local-dns is installed with, without and with
+// what docs/migration.md adds for the readiness probe.
+func TestTemplateOfNodeLocalDNS(t *testing.T) {
+	netns.Require(t, "nft")
+	all := decoded(t, kustomize(t, deployed+"/nodecache"))
+	t.Run("as it is", func(t *testing.T) {
+		n := newNode(t, all)
+		n.template = installed(t, kubeDNS)
+		n.start(t)
+		n.awaitService(t)
+		n.awaitProbe(t, n.container.LivenessProbe)
+		get := n.container.ReadinessProbe.HTTPGet
+		if r, err := n.bed.Node.Client().Get(fmt.Sprintf("http://%s%s", net.JoinHostPort(get.Host, get.Port.String()), get.Path)); err == nil {
+			_ = r.Body.Close()
+			t.Errorf("the readiness probe gets %s: what the page adds is not needed", r.Status)
+		}
+	})
+	t.Run("with ready", func(t *testing.T) {
+		n := newNode(t, all)
+		n.template = inFirstBlock(t, installed(t, kubeDNS), ofTemplate(t))
+		n.start(t)
+		n.awaitService(t)
+		n.awaitProbe(t, n.container.LivenessProbe)
+		n.awaitProbe(t, n.container.ReadinessProbe)
+		n.readinessFollows(t)
+	})
+}
+
+// readinessFollows drops what nodecache asks itself: it is not ready while that is so.
+func (n *node) readinessFollows(t *testing.T) {
+	t.Helper()
 	n.bed.Node.Run(t, "nft", "add table inet firewall; add chain inet firewall input { type filter hook input priority 0; }; add rule inet firewall input ip daddr 169.254.20.10 udp dport 53 drop")
 	get := n.container.ReadinessProbe.HTTPGet
 	url := fmt.Sprintf("http://%s%s", net.JoinHostPort(get.Host, get.Port.String()), get.Path)
@@ -312,4 +374,13 @@ func TestReadiness(t *testing.T) {
 	})
 	n.bed.Node.Run(t, "nft", "delete table inet firewall")
 	n.awaitProbe(t, n.container.ReadinessProbe)
+}
+
+// TestReadiness has a firewall that drops what nodecache asks itself.
+func TestReadiness(t *testing.T) {
+	netns.Require(t, "nft")
+	n := newNode(t, decoded(t, kustomize(t, deployed+"/nodecache")))
+	n.start(t)
+	n.awaitProbe(t, n.container.ReadinessProbe)
+	n.readinessFollows(t)
 }

@@ -76,6 +76,7 @@ func TestSame(t *testing.T) {
 		"ipvs":           "proxyMode: ipvs",
 		"cilium":         "proxyMode: cilium",
 		"dual-stack":     "dualStack: true\nnodecache: {secondServiceIP: \"fd00:96::a\"}",
+		"ipv6":           "nodecache: {localIPs: [\"fd00:53::10\"]}",
 		"beside-coredns": "nodecache: {enabled: false}\nclusterdns: {service: {create: false}}",
 		"topology":       "nodecache: {enabled: false}\nclusterdns: {topology: true}",
 		"pods-verified":  "nodecache: {enabled: false}\nclusterdns: {pods: verified}",
@@ -101,6 +102,72 @@ func TestSame(t *testing.T) {
 			t.Errorf("differences %q", got)
 		}
 	})
+}
+
+// TestComponents adds each component to overlays of a cluster, and compares that with the chart.
+func TestComponents(t *testing.T) {
+	with := map[string]string{"topology": "clusterdns: {topology: true", "pods-verified": "clusterdns: {pods: verified"}
+	folders, err := filepath.Glob(deployed + "/overlays/components/*")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(folders) != len(with) {
+		t.Errorf("%d components, %d of them known", len(folders), len(with))
+	}
+	for _, tc := range []struct{ name, resources, values string }{
+		{"kube-proxy", "overlays/kube-proxy", "}"},
+		{"cilium", "overlays/cilium", "}\nproxyMode: cilium"},
+		{"beside-coredns", "overlays/beside-coredns", ", service: {create: false}}\nnodecache: {enabled: false}"},
+		{"both bases", "clusterdns, nodecache", "}"},
+	} {
+		for component, values := range with {
+			t.Run(component+" with "+tc.name, func(t *testing.T) {
+				one := mine(t, tc.resources, "overlays/components/"+component)
+				for _, d := range differences(t, decoded(t, kustomize(t, one)), decoded(t, templated(t, values+tc.values))) {
+					t.Error(d)
+				}
+			})
+		}
+	}
+	for name, resources := range map[string]string{"topology": "overlays/topology, nodecache", "pods-verified": "overlays/pods-verified, nodecache"} {
+		t.Run(name+" with nodecache", func(t *testing.T) {
+			for _, d := range differences(t, decoded(t, kustomize(t, mine(t, resources))), decoded(t, templated(t, with[name]+"}"))) {
+				t.Error(d)
+			}
+		})
+	}
+}
+
+// mine makes a folder with a kustomization of these folders of deploy, separated by commas, and components.
+func mine(t *testing.T, resources string, components ...string) string {
+	t.Helper()
+	folder, err := filepath.EvalSymlinks(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	at, err := filepath.Abs(deployed)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if at, err = filepath.EvalSymlinks(at); err != nil {
+		t.Fatal(err)
+	}
+	relative, err := filepath.Rel(folder, at) // which is what kustomize takes
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := "apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\nresources:\n"
+	for of := range strings.SplitSeq(resources, ", ") {
+		text += "- " + filepath.Join(relative, of) + "\n"
+	}
+	text += "components:\n"
+	for _, of := range components {
+		text += "- " + filepath.Join(relative, of) + "\n"
+	}
+	if err := os.WriteFile(filepath.Join(folder, "kustomization.yaml"), []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return folder
 }
 
 // TestMonitors compares the chart's monitors with those of deploy/monitoring: the alerts need the labels that they give.

@@ -4,11 +4,13 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
 	"go.yaml.in/yaml/v3"
+	appsv1 "k8s.io/api/apps/v1"
 
 	"github.com/nearside-dns/nearside/test/controlplane"
 )
@@ -45,6 +47,10 @@ func TestWrongValues(t *testing.T) {
 		{"surge", "nodecache: {updateStrategy: {maxSurge: 0}}", "at '/nodecache/updateStrategy/maxSurge'"},
 		{"share of a surge", "nodecache: {updateStrategy: {maxSurge: 0%}}", "at '/nodecache/updateStrategy/maxSurge'"},
 		{"digest", "nodecache: {image: {digest: sha256:0}}", "at '/nodecache/image/digest'"},
+		{"tag", "image: {tag: \"v1:2\"}", "at '/image/tag'"},
+		{"registry of one", "nodecache: {image: {registry: registry.example.com/}}", "at '/nodecache/image/registry'"},
+		{"no pod may be missing", "clusterdns: {disruptionBudget: {maxUnavailable: 0}}", "at '/clusterdns/disruptionBudget/maxUnavailable'"},
+		{"no share of pods may be missing", "clusterdns: {disruptionBudget: {maxUnavailable: 0%}}", "at '/clusterdns/disruptionBudget/maxUnavailable'"},
 		{"registry", "image: {registry: registry.example.com/}", "at '/image/registry'"},
 		{"label that selects", "clusterdns: {podLabels: {k8s-app: other}}", "invalid propertyName 'k8s-app'"},
 		{"nothing", "clusterdns: {enabled: false}\nnodecache: {enabled: false}", "there is nothing to install"},
@@ -54,6 +60,83 @@ func TestWrongValues(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			if out, complaint, err := template(t, tc.values); err == nil || !strings.Contains(complaint, tc.want) {
 				t.Errorf("error %v, %q, want %q; it made %d bytes", err, complaint, tc.want, len(out))
+			}
+		})
+	}
+}
+
+// TestImages has where images come from, by what is set for both programs and for one.
+func TestImages(t *testing.T) {
+	version, _, err := output(controlplane.RequireBinary(t, "helm"), "show", "chart", chart)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var of struct {
+		AppVersion string `yaml:"appVersion"`
+	}
+	if err := yaml.Unmarshal([]byte(version), &of); err != nil {
+		t.Fatal(err)
+	}
+	const digest = "sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
+	for _, tc := range []struct{ name, values, clusterdns, nodecache string }{
+		{"neither", "", "nearside/clusterdns:" + of.AppVersion, "nearside/nodecache:" + of.AppVersion},
+		{"both", "image: {registry: example.com, tag: v1}", "example.com/nearside/clusterdns:v1", "example.com/nearside/nodecache:v1"},
+		{"one", "clusterdns: {image: {registry: example.com, tag: v1}}", "example.com/nearside/clusterdns:v1", "nearside/nodecache:" + of.AppVersion},
+		{
+			"one beside both", "image: {registry: example.com, tag: v1}\nnodecache: {image: {registry: \"example.org:5000/dns\", repository: cache, tag: v2}}",
+			"example.com/nearside/clusterdns:v1", "example.org:5000/dns/cache:v2",
+		},
+		{"a digest beside a tag of both", "image: {tag: v1}\nclusterdns: {image: {digest: " + digest + "}}", "nearside/clusterdns@" + digest, "nearside/nodecache:v1"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			all := decoded(t, templated(t, tc.values))
+			if got := find[*appsv1.Deployment](t, all, "Deployment clusterdns").Spec.Template.Spec.Containers[0].Image; got != tc.clusterdns {
+				t.Errorf("clusterdns is %s, want %s", got, tc.clusterdns)
+			}
+			if got := find[*appsv1.DaemonSet](t, all, "DaemonSet nodecache").Spec.Template.Spec.Containers[0].Image; got != tc.nodecache {
+				t.Errorf("nodecache is %s, want %s", got, tc.nodecache)
+			}
+		})
+	}
+}
+
+// TestNotes has what is said after an installation about addresses that nobody has set.
+func TestNotes(t *testing.T) {
+	const (
+		second = "set\nnodecache.secondServiceIP to the other one"
+		local  = "nodecache.localIPs has none"
+	)
+	for _, tc := range []struct {
+		name, values  string
+		second, local bool
+	}{
+		{name: "IPv4", values: "clusterdns: {service: {clusterIP: 10.96.0.10}}"},
+		{name: "both families", values: "dualStack: true", second: true},
+		{name: "both families with IPv6 first", values: "dualStack: true\nclusterdns: {service: {clusterIP: \"fd00:96::a\"}}", second: true},
+		{name: "both families with the second address", values: "dualStack: true\nnodecache: {secondServiceIP: \"fd00:96::a\"}"},
+		{name: "both families with IPVS", values: "dualStack: true\nproxyMode: ipvs"},
+		{name: "both families for clusterdns alone", values: "dualStack: true\nnodecache: {enabled: false}"},
+		{name: "IPv6", values: "clusterdns: {service: {clusterIP: \"fd00:96::a\"}}", local: true},
+		{name: "IPv6 with an address", values: "clusterdns: {service: {clusterIP: \"fd00:96::a\"}}\nnodecache: {localIPs: [\"fd00:53::10\"]}"},
+		{name: "IPv6 with Cilium", values: "proxyMode: cilium\nclusterdns: {service: {clusterIP: \"fd00:96::a\"}}"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "values.yaml")
+			if err := os.WriteFile(path, []byte(tc.values), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			out, complaint, err := output(controlplane.RequireBinary(t, "helm"), "install", "nearside", chart, "--namespace", "kube-system", "--dry-run=client", "--values", path)
+			if err != nil {
+				t.Fatalf("helm install: %v\n%s", err, complaint)
+			}
+			_, notes, ok := strings.Cut(out, "NOTES:\n")
+			if !ok {
+				t.Fatalf("it has no notes:\n%s", out)
+			}
+			for what, want := range map[string]bool{second: tc.second, local: tc.local} {
+				if got := strings.Contains(notes, what); got != want {
+					t.Errorf("%q: %v, want %v:\n%s", what, got, want, notes)
+				}
 			}
 		})
 	}

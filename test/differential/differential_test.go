@@ -225,7 +225,11 @@ func (r *run) judge(d *difference, where string) bool {
 	if d.same() {
 		return true
 	}
-	return r.found(d.explain(), func() string { return where + "\n" + d.describe() })
+	names := d.explain()
+	if len(names) == 0 && d.settles() {
+		return true
+	}
+	return r.found(names, func() string { return where + "\n" + d.describe() })
 }
 
 // found counts a difference by the names of what explains it; without any it is an error.

@@ -121,6 +121,27 @@ func legendLabels(format string) (all []string) {
 	return all
 }
 
+// variables are the series that the variables of a dashboard take their values from.
+func variables(t *testing.T, d *picture.Dashboard) (all []string) {
+	t.Helper()
+	for _, v := range d.Templating.List {
+		if v.Type != "query" {
+			continue
+		}
+		query, _ := v.Query.(map[string]any)
+		text, _ := query["query"].(string)
+		m := regexp.MustCompile(`^label_values\((.+), (\w+)\)$`).FindStringSubmatch(text)
+		if m == nil || m[2] != v.Name {
+			t.Fatalf("the variable %s asks for %q", v.Name, text)
+		}
+		all = append(all, picture.Fill(m[1], filled))
+	}
+	if len(all) != len(targetLabels) {
+		t.Fatalf("the variables ask for %q, want those of %q", all, targetLabels)
+	}
+	return all
+}
+
 // TestWrongDashboard shows that the test above can fail.
 func TestWrongDashboard(t *testing.T) {
 	text, err := os.ReadFile(dashboards[nodecache])

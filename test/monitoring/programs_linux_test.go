@@ -12,7 +12,6 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -72,16 +71,14 @@ func TestPrograms(t *testing.T) {
 					expressions = append(expressions, picture.Fill(target.Expr, filled))
 				}
 			}
-			for _, v := range d.Templating.List {
-				if query, ok := v.Query.(map[string]any); ok {
-					metric, _, _ := strings.Cut(strings.TrimPrefix(query["query"].(string), "label_values("), ", ")
-					expressions = append(expressions, picture.Fill(metric, filled))
-				}
-			}
+			expressions = append(expressions, variables(t, d)...)
 			if len(expressions) < 40 {
 				t.Fatalf("only %d expressions were found", len(expressions))
 			}
 			for i, n := range parse(t, expressions...) {
+				if n.Error != "" {
+					t.Errorf("%s: %s", expressions[i], n.Error)
+				}
 				for _, s := range n.Selectors {
 					for _, lack := range all[program].lacks(s, documented) {
 						t.Errorf("%s: %s does not export %s", expressions[i], program, lack)

@@ -18,6 +18,7 @@ var update = flag.Bool("update", false, "write the files that are made from othe
 const (
 	rulesFile = folder + "/rules.yaml"
 	unitTests = "testdata/rules_test.yaml"
+	dayTests  = "testdata/rules_day_test.yaml" // with fewer evaluations, for time
 	runbooks  = "../../docs/runbooks.md"
 )
 
@@ -85,7 +86,7 @@ func promtool(t *testing.T, args ...string) (string, error) {
 func TestRules(t *testing.T) {
 	for name, args := range map[string][]string{
 		"rules":         {"check", "rules", "--lint-fatal", rulesFile},
-		"unit tests":    {"test", "rules", unitTests},
+		"unit tests":    {"test", "rules", unitTests, dayTests},
 		"configuration": {"check", "config", "--lint-fatal", withoutKubernetes(t)},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -9,18 +9,30 @@ import (
 	"github.com/miekg/dns"
 )
 
+// listen opens a port of 127.0.0.1 for both. What is free for TCP may be some client's for UDP.
+func listen(t *testing.T) (ln net.Listener, conn net.PacketConn) {
+	t.Helper()
+	var err error
+	for range 20 {
+		if ln, err = net.Listen("tcp", "127.0.0.1:0"); err != nil {
+			t.Fatal(err)
+		}
+		if conn, err = net.ListenPacket("udp", ln.Addr().String()); err == nil {
+			return ln, conn
+		}
+		if err := ln.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Fatal(err)
+	return nil, nil
+}
+
 // server answers over UDP and TCP on one port of 127.0.0.1 with what the handlers write; nil ones leave
 // the network closed.
 func server(t *testing.T, udp, tcp dns.HandlerFunc) string {
 	t.Helper()
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	conn, err := net.ListenPacket("udp", ln.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	ln, conn := listen(t)
 	run := func(s *dns.Server, h dns.HandlerFunc) {
 		ready, ended := make(chan struct{}), make(chan error, 1)
 		s.Handler, s.NotifyStartedFunc = h, func() { close(ready) }

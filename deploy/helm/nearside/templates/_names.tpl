@@ -12,14 +12,14 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end -}}
 
-{{/* The reference of an image: {"root": $, "image": .Values.clusterdns.image}. */}}
+{{/* The reference of an image: {"root": $, "image": .Values.clusterdns.image}. What the program does not say, both share. */}}
 {{- define "nearside.image" -}}
 {{- $repository := .image.repository -}}
-{{- with .root.Values.image.registry }}{{ $repository = printf "%s/%s" . $repository }}{{ end -}}
+{{- with .image.registry | default .root.Values.image.registry }}{{ $repository = printf "%s/%s" . $repository }}{{ end -}}
 {{- if .image.digest -}}
 {{ $repository }}@{{ .image.digest }}
 {{- else -}}
-{{ $repository }}:{{ .image.tag | default .root.Chart.AppVersion }}
+{{ $repository }}:{{ coalesce .image.tag .root.Values.image.tag .root.Chart.AppVersion }}
 {{- end -}}
 {{- end -}}
 

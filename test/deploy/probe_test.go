@@ -1,0 +1,138 @@
+package deploy
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os/exec"
+	"path"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/miekg/dns"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/nearside-dns/nearside/test/daemon"
+)
+
+// dnsServer serves both protocols on one port, until it is told to stop.
+type dnsServer struct {
+	at   string
+	stop func()
+}
+
+// stoppable is upstream, which can be stopped.
+func stoppable(t *testing.T, address string) dnsServer {
+	t.Helper()
+	at := net.JoinHostPort("127.0.0.1", strconv.Itoa(daemon.FreePort(t)))
+	packets, err := net.ListenPacket("udp", at)
+	if err != nil {
+		t.Fatal(err)
+	}
+	listener, err := net.Listen("tcp", at)
+	if err != nil {
+		t.Fatal(err)
+	}
+	servers := []*dns.Server{{PacketConn: packets}, {Listener: listener}}
+	for _, server := range servers {
+		started := make(chan struct{})
+		server.Handler, server.NotifyStartedFunc = always(address), func() { close(started) }
+		go func() { _ = server.ActivateAndServe() }() // it ends with the test
+		<-started
+	}
+	stop := func() {
+		for _, server := range servers {
+			_ = server.Shutdown() // it may have been stopped
+		}
+	}
+	t.Cleanup(stop)
+	return dnsServer{at: at, stop: stop}
+}
+
+// probed is nodecache as Cilium's overlay has it, on loopback, with the command by which the kubelet asks if it is ready.
+type probed struct {
+	*daemon.Process
+	command []string
+}
+
+// startProbed starts it with cluster DNS at an address.
+func startProbed(t *testing.T, all objects, clusterDNS string) probed {
+	t.Helper()
+	corefile := find[*corev1.ConfigMap](t, all, "ConfigMap nodecache").Data["Corefile.base"]
+	corefile = strings.NewReplacer("__PILLAR__CLUSTER__DNS__", clusterDNS, "__PILLAR__UPSTREAM__SERVERS__", "/etc/resolv.conf").Replace(corefile)
+	readiness := find[*appsv1.DaemonSet](t, all, "DaemonSet nodecache").Spec.Template.Spec.Containers[0].ReadinessProbe
+	if readiness.Exec == nil {
+		t.Fatalf("the readiness probe is %v, and without -localip /ready says nothing", readiness.ProbeHandler)
+	}
+	p := daemon.Start(t, program(t, "nodecache"), onLoopback(t, corefile, cluster(t).URL(), upstream(t, "192.0.2.80")))
+	command := []string{program(t, path.Base(readiness.Exec.Command[0]))}
+	for _, word := range readiness.Exec.Command[1:] {
+		command = append(command, strings.ReplaceAll(word, "127.0.0.1:53", p.Addr))
+	}
+	return probed{Process: p, command: command}
+}
+
+// probe runs the command, and returns its exit code and what it says.
+func (p probed) probe(t *testing.T) (int, string) {
+	t.Helper()
+	out, err := exec.Command(p.command[0], p.command[1:]...).CombinedOutput()
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		t.Fatal(err)
+	}
+	if exit != nil {
+		return exit.ExitCode(), string(out)
+	}
+	return 0, string(out)
+}
+
+// awaitExit waits until the command ends with a code.
+func (p probed) awaitExit(t *testing.T, want int) {
+	t.Helper()
+	await(t, "exit code "+strconv.Itoa(want), func() error {
+		if code, said := p.probe(t); code != want {
+			return fmt.Errorf("exit code %d: %s", code, said)
+		}
+		return nil
+	})
+}
+
+// TestProbeWithoutAddresses runs the readiness probe of a nodecache that asks itself nothing.
+func TestProbeWithoutAddresses(t *testing.T) {
+	for name, all := range map[string]objects{
+		"overlay": decoded(t, kustomize(t, deployed+"/overlays/cilium")),
+		"chart":   decoded(t, templated(t, "proxyMode: cilium\nclusterDomain: k8s.example.com")),
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Run("cluster DNS has the Service", func(t *testing.T) {
+				behind := stoppable(t, "10.96.0.1")
+				p := startProbed(t, all, behind.at)
+				p.awaitExit(t, 0)
+				behind.stop()
+				await(t, "the answer has expired", func() error {
+					if code, said := p.probe(t); code != 0 {
+						return fmt.Errorf("not ready, with the answer in its cache: exit code %d: %s", code, said)
+					}
+					if !strings.Contains(p.Output(), "answers that have expired are given") {
+						return fmt.Errorf("it says\n%s", p.Output())
+					}
+					return nil
+				})
+			})
+			t.Run("cluster DNS does not have it", func(t *testing.T) {
+				p := startProbed(t, all, upstream(t, "")) // with which no name exists
+				p.awaitExit(t, 1)
+			})
+			t.Run("cluster DNS is down", func(t *testing.T) {
+				behind := stoppable(t, "10.96.0.1")
+				behind.stop()
+				p := startProbed(t, all, behind.at)
+				if code, said := p.probe(t); code != 1 {
+					t.Errorf("exit code %d: %s", code, said)
+				}
+			})
+		})
+	}
+}
