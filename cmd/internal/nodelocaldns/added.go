@@ -72,19 +72,10 @@ func (v values) stubBlock(domain string, bind []string) string {
 
 // readiness returns the lines of the ready directive, if the Corefile has one: it looks at the plugins of its own block
 // alone, and whether nodecache answers is known to one in the added block.
-func readiness(blocks []caddyfile.ServerBlock) (lines []string) {
+func readiness(blocks []caddyfile.ServerBlock) []string {
 	for _, b := range blocks {
-		line := 0
-		for _, t := range b.Tokens["ready"] {
-			if t.Line == line {
-				lines[len(lines)-1] += " " + t.Text
-				continue
-			}
-			line = t.Line
-			lines = append(lines, "    "+t.Text)
-		}
-		if len(lines) > 0 {
-			return lines
+		if tokens := b.Tokens["ready"]; len(tokens) > 0 {
+			return written(tokens)
 		}
 	}
 	return nil
