@@ -109,18 +109,31 @@ func (b *bench) measureCaches(ctx context.Context) error {
 
 // measureRounds measures servers in turn; none is always the first. Then come the profiles.
 func (b *bench) measureRounds(ctx context.Context, servers []*server, loads []*load, queries int) error {
-	for round := range b.rounds {
-		fmt.Fprintf(os.Stderr, "round %d of %d\n", round+1, b.rounds)
-		for i := range servers {
-			s := servers[(i+round)%len(servers)]
-			for _, l := range loads {
-				if err := b.measureCPU(ctx, s, l, queries); err != nil {
-					return fmt.Errorf("%s, %s: %w", s.name, l.what, err)
-				}
+	err := inTurns(b.rounds, servers, func(s *server, _ int) error {
+		for _, l := range loads {
+			if err := b.measureCPU(ctx, s, l, queries); err != nil {
+				return fmt.Errorf("%s, %s: %w", s.name, l.what, err)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	return b.profileAll(ctx, servers, loads)
+}
+
+// inTurns measures each of all in each round, and begins each round with another one.
+func inTurns[S any](rounds int, all []S, measure func(s S, round int) error) error {
+	for round := range rounds {
+		fmt.Fprintf(os.Stderr, "round %d of %d\n", round+1, rounds)
+		for i := range all {
+			if err := measure(all[(i+round)%len(all)], round); err != nil {
+				return err
 			}
 		}
 	}
-	return b.profileAll(ctx, servers, loads)
+	return nil
 }
 
 // errSlow says that cached answers came to their end in a measurement.

@@ -112,14 +112,14 @@ func (b *bench) measureMisses(ctx context.Context) error {
 	if err := b.startMisses(ctx); err != nil {
 		return err
 	}
-	for round := range b.rounds {
-		fmt.Fprintf(os.Stderr, "round %d of %d\n", round+1, b.rounds)
-		for i := range b.forwarders {
-			s := b.forwarders[(i+round)%len(b.forwarders)]
-			if err := b.measureMiss(ctx, s, round); err != nil {
-				return fmt.Errorf("%s, misses: %w", s.name, err)
-			}
+	err := inTurns(b.rounds, b.forwarders, func(s *server, round int) error {
+		if err := b.measureMiss(ctx, s, round); err != nil {
+			return fmt.Errorf("%s, misses: %w", s.name, err)
 		}
+		return nil
+	})
+	if err != nil {
+		return err
 	}
 	for _, s := range b.forwarders {
 		if err := b.profileMisses(ctx, s); err != nil {

@@ -30,14 +30,14 @@ func (b *bench) measureSearch(ctx context.Context) error {
 	if err := b.startSearch(ctx); err != nil {
 		return err
 	}
-	for round := range b.rounds {
-		fmt.Fprintf(os.Stderr, "round %d of %d\n", round+1, b.rounds)
-		for i := range b.search {
-			s := b.search[(i+round)%len(b.search)]
-			if err := b.measureSetup(ctx, s, round); err != nil {
-				return fmt.Errorf("%s: %w", s.name, err)
-			}
+	err := inTurns(b.rounds, b.search, func(s *searchServers, round int) error {
+		if err := b.measureSetup(ctx, s, round); err != nil {
+			return fmt.Errorf("%s: %w", s.name, err)
 		}
+		return nil
+	})
+	if err != nil {
+		return err
 	}
 	for _, s := range b.search {
 		if err := b.profileSetup(ctx, s); err != nil {
