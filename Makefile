@@ -6,7 +6,7 @@ VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo untr
 LDFLAGS := -s -w -X github.com/nearside-dns/nearside/cmd/internal/daemon.Version=$(VERSION)
 GOBUILD := CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)'
 
-.PHONY: build image run test e2e unit lint fuzz bench clean
+.PHONY: build image run test e2e unit lint fuzz properties bench clean
 
 build: ## both programs, into bin/
 	$(GOBUILD) -o bin/ ./cmd/...
@@ -50,6 +50,11 @@ lint: ## vet, formatting and a tidy go.mod
 FUZZTIME ?= 1m
 fuzz: ## every fuzz target for FUZZTIME
 	test/fuzz.sh $(FUZZTIME)
+
+TIME ?= 10m
+properties: ## the random tests with new seeds, for TIME
+	test/install.sh coredns
+	test/properties.sh $(TIME)
 
 # A peer that can't be had is named in the report; the rest is measured all the same.
 bench: ## CPU per query and memory beside other servers, as printed in test/bench/RESULTS.md
