@@ -17,6 +17,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nearside-dns/nearside/test/forward/rogue"
+	"github.com/nearside-dns/nearside/test/property"
 )
 
 // failing answers with a code.
@@ -534,7 +535,7 @@ func TestStory(t *testing.T) {
 	for _, options := range []string{"", "force_tcp", "force_tcp\nfallback udp\nhedge 50ms", "prefer_udp\nfailover SERVFAIL", "policy sequential\nhedge 20ms"} {
 		for _, all := range []bool{false, true} {
 			cases.Run(fmt.Sprintf("%s, all misbehave: %t", options, all), func(t *testing.T) {
-				tellStory(t, options, all)
+				property.Seeds(t, 1, 1, func(t *testing.T, seed uint64) { tellStory(t, seed, options, all) })
 			})
 		}
 	}
@@ -547,14 +548,8 @@ var moods = []rogue.Behaviour{
 	{Wrong: rogue.WrongQuestion | rogue.WrongCase}, {Drop: 1, OverUDP: rogue.Well()}, {Refuse: true, OverUDP: rogue.Well()}, {OverUDP: &silent},
 }
 
-func tellStory(t *testing.T, options string, allMisbehave bool) {
-	seed := [2]uint64{rand.Uint64(), 1}
-	t.Cleanup(func() {
-		if t.Failed() {
-			t.Logf("seed %v", seed)
-		}
-	})
-	dice := rand.New(rand.NewPCG(seed[0], seed[1])) // #nosec G404 -- a story
+func tellStory(t *testing.T, seed uint64, options string, allMisbehave bool) {
+	dice := rand.New(rand.NewPCG(seed, 1)) // #nosec G404 -- a story
 	const timeout = 1500 * time.Millisecond
 	f, servers := forwardTo(t, options+"\nhealth_check 20ms\ntimeout "+timeout.String(), good, good, good)
 	var ended atomic.Bool

@@ -91,16 +91,23 @@ func (u *upstream) checkUntilAnswer() bool {
 			u.works()
 			return true
 		}
-		healthcheckFailures.WithLabelValues(pluginName, u.address).Inc() // before anyone sees that it is down
-		if u.fails.Add(1) == u.c.maxFails+1 {
-			log.Warningf("Upstream %s is down: %v", u.address, err)
-			up.WithLabelValues(u.address).Set(0)
+		if !errors.Is(err, transport.ErrBusy) { // which is no fault of the upstream: the check was not sent
+			u.checkFailed(err)
 		}
 		// A server that stays away is asked more rarely, up to four times.
 		every := max(u.c.checkEvery, minCheckEvery) << min(n/4, 2)
 		if !sleep(u.life, every+rand.N(every/8+1)) {
 			return false
 		}
+	}
+}
+
+// checkFailed counts a check without an answer.
+func (u *upstream) checkFailed(err error) {
+	healthcheckFailures.WithLabelValues(pluginName, u.address).Inc() // before anyone sees that it is down
+	if u.fails.Add(1) == u.c.maxFails+1 {
+		log.Warningf("Upstream %s is down: %v", u.address, err)
+		up.WithLabelValues(u.address).Set(0)
 	}
 }
 

@@ -1,14 +1,18 @@
 package forward
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/miekg/dns"
 
+	"github.com/nearside-dns/nearside/plugin/forward/transport"
 	"github.com/nearside-dns/nearside/test/forward/rogue"
 )
 
@@ -158,6 +162,34 @@ func TestCheck_Again(t *testing.T) {
 			time.Sleep(time.Microsecond)
 		}
 		within(t, "it is not doubted", func() bool { return !u.doubted() })
+	}
+}
+
+// TestCheck_Busy: a check that can't be sent, since too many queries are on their way, says nothing of the upstream.
+func TestCheck_Busy(t *testing.T) {
+	t.Parallel()
+	f, servers := forwardTo(t, "force_tcp\nhealth_check 20ms", good)
+	u := upstreamOf(f, 0)
+	pool := u.stream
+	defer pool.Close()
+	const busy = 6
+	var checks atomic.Int32
+	u.stream = &transport.Func{
+		Exchange: func(_ context.Context, query []byte) ([]byte, error) {
+			if checks.Add(1) <= busy {
+				return nil, transport.ErrBusy
+			}
+			return slices.Clone(query), nil
+		},
+		Closed: func() {},
+	}
+	u.failed()
+	within(t, "a check is answered", func() bool { return !u.doubted() && !u.checking.Load() })
+	if n := checks.Load(); n != busy+1 {
+		t.Errorf("%d checks, want %d", n, busy+1)
+	}
+	if n := metric(t, checkFailures, "to", servers[0].Addr, "proxy_name", "forward"); n != 0 {
+		t.Errorf("%v checks count as failed: it would be down after %d", n, f.maxFails+1)
 	}
 }
 

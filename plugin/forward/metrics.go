@@ -93,7 +93,7 @@ var (
 	}, []string{"to", "proto"})
 	droppedAnswers = promauto.NewCounterVec(prometheus.CounterOpts{
 		Namespace: namespace, Subsystem: pluginName, Name: "dropped_answers_total",
-		Help: "Counter of answers that were none to the query: of another id, to another question, to one in other letters, or malformed.",
+		Help: "Counter of answers that were none to the query: of another id, to another question, to one in other letters, malformed, or there before the query.",
 	}, []string{"to", "proto", "reason"})
 	packets = promauto.NewCounterVec(prometheus.CounterOpts{
 		Namespace: namespace, Subsystem: pluginName, Name: "packets_total",
@@ -114,6 +114,7 @@ const (
 	droppedQuestion  = "question"
 	droppedCase      = "case"
 	droppedMalformed = "malformed"
+	droppedEarly     = "early"
 )
 
 // The values of the label proto.
@@ -133,6 +134,7 @@ func carrierMetrics(to, proto string) *transport.Metrics {
 		Late: lateAnswers.WithLabelValues(to, proto), Single: fallbacks.WithLabelValues(to, fallbackSingle),
 		Sent: packets.WithLabelValues(to, proto, "sent"), Received: packets.WithLabelValues(to, proto, "received"),
 		DroppedID: dropped(droppedID), DroppedQuestion: dropped(droppedQuestion), DroppedCase: dropped(droppedCase), DroppedMalformed: dropped(droppedMalformed),
+		DroppedEarly: dropped(droppedEarly),
 	}
 }
 

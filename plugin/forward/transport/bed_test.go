@@ -30,7 +30,7 @@ func newMetrics() *Metrics {
 	return &Metrics{
 		Connections: gauge(), InFlight: gauge(), Depth: depths{counter()},
 		Hits: counter(), Misses: counter(), Late: counter(), Single: counter(), Sent: counter(), Received: counter(),
-		DroppedID: counter(), DroppedQuestion: counter(), DroppedCase: counter(), DroppedMalformed: counter(),
+		DroppedID: counter(), DroppedQuestion: counter(), DroppedCase: counter(), DroppedMalformed: counter(), DroppedEarly: counter(),
 	}
 }
 
@@ -357,6 +357,27 @@ func (b *bed) gone() {
 	}
 	if received := testutil.ToFloat64(b.Metrics.Received); received > 1e6 {
 		b.t.Errorf("%v packets received", received)
+	}
+}
+
+// acceptFirst returns the server's end of the pool's first connection. Connections that the pool gave up while it
+// made them reach the server too, at any later time: acceptFirst skips them.
+func (b *bed) acceptFirst() *session {
+	b.t.Helper()
+	var local string
+	eventually(b.t, "the pool has made its first connection", func() bool {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		if len(b.conns) == 0 || b.conns[0].c == nil {
+			return false
+		}
+		local = b.conns[0].c.LocalAddr().String()
+		return true
+	})
+	for {
+		if one := b.accept(); one.RemoteAddr().String() == local {
+			return one
+		}
 	}
 }
 

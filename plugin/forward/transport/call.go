@@ -75,6 +75,7 @@ type Metrics struct {
 	Received    prometheus.Counter  // packets
 
 	DroppedID, DroppedQuestion, DroppedCase, DroppedMalformed prometheus.Counter // answers
+	DroppedEarly                                              prometheus.Counter // sockets closed with answers that came before the query
 }
 
 // drop counts an answer that is none.

@@ -30,6 +30,28 @@ func control(network, _ string, raw syscall.RawConn) error {
 	return failed
 }
 
+// unread returns a function that reports whether an answer lies in an idle socket, and whether an error does (poll(2)):
+// neither belongs to the query that is sent next. The function allocates nothing; only one call may run at a time.
+func unread(c *net.UDPConn) func() (answer, failed bool) {
+	raw := rawConn(c)
+	if raw == nil {
+		return noSecondUse
+	}
+	sockets := []unix.PollFd{{Events: unix.POLLIN}}
+	var err error
+	poll := func(fd uintptr) {
+		sockets[0].Fd = int32(fd) // #nosec G115 -- the kernel's are int32
+		_, err = unix.Poll(sockets, 0)
+	}
+	return func() (answer, failed bool) {
+		if raw.Control(poll) != nil || err != nil {
+			return false, true
+		}
+		events := sockets[0].Revents
+		return events&unix.POLLIN != 0, events&^unix.POLLIN != 0
+	}
+}
+
 // endSoon sees that a connection does not stay when nobody is there. It is for one that is made: the kernel
 // would end the making of it as soon, when the first segment was lost.
 func endSoon(c net.Conn) {

@@ -7,7 +7,6 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
-	"flag"
 	"fmt"
 	"math/big"
 	"math/rand/v2"
@@ -18,9 +17,9 @@ import (
 	"time"
 
 	"context"
-)
 
-var storySeed = flag.Uint64("story.seed", 0, "of the random stories; 0 is another each time")
+	"github.com/nearside-dns/nearside/test/property"
+)
 
 // moody serves a connection in one of many ways. It answers what it answers rightly, or it sends something
 // that no call may take.
@@ -91,10 +90,6 @@ func moody(seed uint64) func(*session) {
 // Whatever the server does, each call comes back once, with its own answer or an error, unless it is
 // cancelled; and nothing is left in the end.
 func TestStory(t *testing.T) {
-	first := *storySeed
-	if first == 0 {
-		first = uint64(time.Now().UnixNano())
-	}
 	for i, c := range []struct {
 		name               string
 		depth, connections int
@@ -106,36 +101,36 @@ func TestStory(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			seed := first + uint64(i)
-			t.Logf("seed %d", seed)
-			b := newBed(t, serving(t, moody(seed)), c.depth, c.connections)
-			b.stall, b.maxStall, b.backoff = 2*time.Millisecond, 5*time.Millisecond, time.Millisecond
-			b.single, b.maxSingle, b.prompt = 20*time.Millisecond, 100*time.Millisecond, 20*time.Millisecond
-			b.hold = b.single
-			b.MaxAge, b.MaxIdle = 50*time.Millisecond, 3
-			const workers = 16
-			var answered, failed, cancelled atomic.Int32
-			var end sync.WaitGroup
-			for w := range workers {
-				end.Go(func() {
-					r := rand.New(rand.NewPCG(seed, uint64(w)<<32))
-					// On a busy machine fewer are answered in time, and more are asked.
-					for i := 0; i < c.calls/workers || i < 10*c.calls/workers && answered.Load() < int32(c.calls); i++ {
-						storyCall(t, b, r, fmt.Sprintf("a%s.%s.example.", letters(w), letters(i)), &answered, &failed, &cancelled)
-					}
-				})
-			}
-			end.Wait()
-			t.Logf("%d answered, %d failed, %d cancelled, %d connections", answered.Load(), failed.Load(), cancelled.Load(), b.accepted.Load())
-			if answered.Load() < int32(c.calls) {
-				t.Errorf("%d of %d calls were answered, %d failed, %d were cancelled", answered.Load(), c.calls, failed.Load(), cancelled.Load())
-			}
-			b.Pool.Close()
-			b.gone()
-			noneLeftOf(t, b)
-			if n := b.waitingNow(); n != 0 {
-				t.Errorf("%d calls wait", n)
-			}
+			property.Seeds(t, uint64(i), 1, func(t *testing.T, seed uint64) {
+				b := newBed(t, serving(t, moody(seed)), c.depth, c.connections)
+				b.stall, b.maxStall, b.backoff = 2*time.Millisecond, 5*time.Millisecond, time.Millisecond
+				b.single, b.maxSingle, b.prompt = 20*time.Millisecond, 100*time.Millisecond, 20*time.Millisecond
+				b.hold = b.single
+				b.MaxAge, b.MaxIdle = 50*time.Millisecond, 3
+				const workers = 16
+				var answered, failed, cancelled atomic.Int32
+				var end sync.WaitGroup
+				for w := range workers {
+					end.Go(func() {
+						r := rand.New(rand.NewPCG(seed, uint64(w)<<32))
+						// On a busy machine fewer are answered in time, and more are asked.
+						for i := 0; i < c.calls/workers || i < 10*c.calls/workers && answered.Load() < int32(c.calls); i++ {
+							storyCall(t, b, r, fmt.Sprintf("a%s.%s.example.", letters(w), letters(i)), &answered, &failed, &cancelled)
+						}
+					})
+				}
+				end.Wait()
+				t.Logf("%d answered, %d failed, %d cancelled, %d connections", answered.Load(), failed.Load(), cancelled.Load(), b.accepted.Load())
+				if answered.Load() < int32(c.calls) {
+					t.Errorf("%d of %d calls were answered, %d failed, %d were cancelled", answered.Load(), c.calls, failed.Load(), cancelled.Load())
+				}
+				b.Pool.Close()
+				b.gone()
+				noneLeftOf(t, b)
+				if n := b.waitingNow(); n != 0 {
+					t.Errorf("%d calls wait", n)
+				}
+			})
 		})
 	}
 }

@@ -53,7 +53,12 @@ type socket struct {
 	c          *net.UDPConn
 	made, used time.Time
 	uses       int
+	guessed    bool // a datagram came that is not the answer: its sender may know the port
+	unread     func() (answer, failed bool)
 }
+
+// noSecondUse is for sockets of which it is not known what lies in them.
+func noSecondUse() (answer, failed bool) { return false, true }
 
 // Send implements Carrier.
 func (d *Datagrams) Send(call *Call) {
@@ -84,7 +89,7 @@ func (d *Datagrams) carry(call *Call) {
 	}
 	switch {
 	case s == nil:
-	case err != nil: // an answer may still come, and is not to be taken for that to another query
+	case err != nil, s.guessed: // an answer may still come, and is not to be taken for that to another query
 		d.drop(s)
 	default:
 		d.give(s)
@@ -104,19 +109,28 @@ var errGivenUp = errors.New("given up")
 
 // take returns a socket for a call, and whether it was used before.
 func (d *Datagrams) take(call *Call) (s *socket, reused bool, err error) {
-	d.mu.Lock()
-	s, old := d.pick(time.Now())
-	call.socket = s
-	d.mu.Unlock()
-	for _, o := range old {
-		d.drop(o)
+	for {
+		d.mu.Lock()
+		s, old := d.pick(time.Now())
+		call.socket = s
+		d.mu.Unlock()
+		for _, o := range old {
+			d.drop(o)
+		}
+		if s == nil {
+			s, err = d.connect(call)
+			return s, false, err
+		}
+		answer, failed := s.unread()
+		if !answer && !failed {
+			d.Metrics.Hits.Inc()
+			return s, true, nil
+		}
+		if answer {
+			d.Metrics.DroppedEarly.Inc()
+		}
+		d.drop(s)
 	}
-	if s != nil {
-		d.Metrics.Hits.Inc()
-		return s, true, nil
-	}
-	s, err = d.connect(call)
-	return s, false, err
 }
 
 // connect makes a socket for a call.
@@ -133,7 +147,7 @@ func (d *Datagrams) connect(call *Call) (*socket, error) {
 		return nil, fmt.Errorf("connect: a %T for UDP", c)
 	}
 	d.Metrics.Connections.Inc()
-	s := &socket{c: u, made: time.Now()}
+	s := &socket{c: u, made: time.Now(), unread: unread(u)}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	call.socket = s
@@ -272,6 +286,7 @@ func (d *Datagrams) exchange(s *socket, call *Call) ([]byte, error) {
 				guesses++
 			}
 		}
+		s.guessed = s.guessed || v != right
 		switch {
 		case v == right && n == len(*buf): // and the rest of it is lost
 			return truncated(reply[:call.question]), nil

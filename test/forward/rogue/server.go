@@ -165,6 +165,11 @@ func (s *Server) arrangeTCP(b Behaviour) (err error) {
 		s.listener = l
 		s.tasks.Go(func() { s.accept(l) })
 	}
+	if !b.Deaf {
+		for st := range s.streams {
+			_ = widenBuffer(st.tcp) // it may have ended
+		}
+	}
 	return limitBuffers(s.listener, b.Deaf)
 }
 
@@ -240,6 +245,9 @@ func (s *Server) accept(l net.Listener) {
 		s.streams[st] = struct{}{}
 		if s.listener != l {
 			st.end(s.behaviour.Reset)
+		}
+		if !s.behaviour.Deaf { // the kernel may have made the connection before
+			_ = widenBuffer(st.tcp) // it may have ended
 		}
 		s.mu.Unlock()
 		s.tasks.Go(st.serve)

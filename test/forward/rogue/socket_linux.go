@@ -57,29 +57,46 @@ func leaveNoQueue(l net.Listener) error {
 	return control(l, func(fd int) error { return syscall.Listen(fd, 0) })
 }
 
-// limitBuffers gives the connections that are accepted from now on a small buffer for what they
-// receive, or one of the usual size.
+// usualBuffer is the receive buffer of connections that were made with a small one, and the window that they offer, in
+// bytes.
+const usualBuffer = 1 << 16
+
+// limitBuffers gives the connections that a listener accepts from now on a small receive buffer, or one of the usual size.
 func limitBuffers(l net.Listener, small bool) error {
 	return control(l, func(fd int) error {
-		size, err := syscall.GetsockoptInt(fd, syscall.SOL_SOCKET, syscall.SO_RCVBUF)
-		if err != nil {
-			return err
+		if small {
+			return syscall.SetsockoptInt(fd, syscall.SOL_SOCKET, syscall.SO_RCVBUF, smallBuffer)
 		}
-		switch {
-		case small:
-			size = smallBuffer
-		case size > 1<<14:
-			return nil // as it was: setting a size would keep it from growing
-		default:
-			size = 1 << 17
-		}
-		return syscall.SetsockoptInt(fd, syscall.SOL_SOCKET, syscall.SO_RCVBUF, size)
+		return widen(fd)
 	})
 }
 
-// control does something to the socket of a listener.
-func control(l net.Listener, do func(fd int) error) error {
-	raw, err := l.(*net.TCPListener).SyscallConn()
+// widenBuffer gives a connection a receive buffer of the usual size. One that was accepted with a small buffer keeps it
+// else, and drops segments of every burst, however fast the server reads.
+func widenBuffer(c net.Conn) error {
+	return control(c, func(fd int) error {
+		if err := widen(fd); err != nil {
+			return err
+		}
+		clamp, err := syscall.GetsockoptInt(fd, syscall.IPPROTO_TCP, syscall.TCP_WINDOW_CLAMP)
+		if err != nil || clamp >= usualBuffer {
+			return err
+		}
+		return syscall.SetsockoptInt(fd, syscall.IPPROTO_TCP, syscall.TCP_WINDOW_CLAMP, usualBuffer)
+	})
+}
+
+func widen(fd int) error {
+	size, err := syscall.GetsockoptInt(fd, syscall.SOL_SOCKET, syscall.SO_RCVBUF)
+	if err != nil || size > 1<<14 {
+		return err // it stays as it was: setting a size would keep it from growing
+	}
+	return syscall.SetsockoptInt(fd, syscall.SOL_SOCKET, syscall.SO_RCVBUF, 2*usualBuffer)
+}
+
+// control calls a function with the socket of a listener or a connection.
+func control(socket any, do func(fd int) error) error {
+	raw, err := socket.(syscall.Conn).SyscallConn()
 	if err != nil {
 		return err
 	}
