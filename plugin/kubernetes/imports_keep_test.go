@@ -14,6 +14,7 @@ import (
 	"github.com/nearside-dns/nearside/plugin/fastpath/store"
 	"github.com/nearside-dns/nearside/plugin/internal/search"
 	"github.com/nearside-dns/nearside/plugin/kubernetes/index"
+	"github.com/nearside-dns/nearside/test/property"
 )
 
 // keptImportBlocks are configurations that answers in a clusterset hang on in different ways.
@@ -44,16 +45,16 @@ func TestClustersetKept(t *testing.T) {
 	for i, block := range keptImportBlocks {
 		t.Run(block.name, func(t *testing.T) {
 			mine := seen{}
-			for seed := uint64(2 * i); seed < uint64(2*i+2); seed++ {
+			property.Seeds(t, uint64(2*i), 2, func(t *testing.T, seed uint64) {
 				s, world := newKeeping(t, clusterset(block.options...))
 				if block.inFront {
 					s.withCache()
 				}
 				c := s.importChanges(seed)
 				if err := s.askImportsBetweenChanges(c, world, mine); err != nil {
-					t.Fatalf("seed %d: %v", seed, err)
+					t.Fatal(err)
 				}
-			}
+			})
 			mine.require(t, "A", "SRV", "NODATA", "mixed case", "EDNS", "not valid any more", "model: NOERROR", "model: NXDOMAIN")
 			for kind, n := range mine {
 				all[kind] += n
@@ -242,25 +243,27 @@ func (m *importModel) allAddresses(n importedName) map[netip.Addr]bool {
 
 // TestClustersetKept_ChangeAmidTheLook is TestKept_ChangeAmidTheLook for ServiceImports.
 func TestClustersetKept_ChangeAmidTheLook(t *testing.T) {
-	for seed, block := range keptImportBlocks {
+	for i, block := range keptImportBlocks {
 		if !block.order {
 			continue
 		}
 		t.Run(block.name, func(t *testing.T) {
-			s, _ := newKeeping(t, clusterset(block.options...))
-			if block.inFront {
-				s.withCache()
-			}
-			c := s.importChanges(uint64(seed))
-			a := &amid{Index: c.ix.Index}
-			s.k.attach(a, s.k.status)
-			compared := seen{}
-			for step := range 1500 {
-				if text, err := s.changeImportsAmid(c, a, compared); err != nil {
-					t.Fatalf("step %d, %s: %v", step, text, err)
+			property.Seeds(t, uint64(i), 1, func(t *testing.T, seed uint64) {
+				s, _ := newKeeping(t, clusterset(block.options...))
+				if block.inFront {
+					s.withCache()
 				}
-			}
-			compared.require(t, "A", "NODATA", "search: kept")
+				c := s.importChanges(seed)
+				a := &amid{Index: c.ix.Index}
+				s.k.attach(a, s.k.status)
+				compared := seen{}
+				for step := range 1500 {
+					if text, err := s.changeImportsAmid(c, a, compared); err != nil {
+						t.Fatalf("step %d, %s: %v", step, text, err)
+					}
+				}
+				compared.require(t, "A", "NODATA", "search: kept")
+			})
 		})
 	}
 }
@@ -306,41 +309,43 @@ func (s *keeping) compareForOthers(query []byte, from client, compared seen) err
 
 // TestClustersetKept_WhileTheClusterChanges is TestKept_WhileTheClusterChanges for ServiceImports.
 func TestClustersetKept_WhileTheClusterChanges(t *testing.T) {
-	for seed, block := range keptImportBlocks {
+	for i, block := range keptImportBlocks {
 		if !block.order {
 			continue
 		}
 		t.Run(block.name, func(t *testing.T) {
-			s, _ := newKeeping(t, clusterset(block.options...))
-			if block.inFront {
-				s.withCache()
-			}
-			c := s.importChanges(uint64(seed))
-			var queries [][]byte
-			for _, q := range c.questions(60) {
-				query, err := s.importQuery(c.Rand, q)
-				if err != nil {
-					t.Fatal(err)
+			property.Seeds(t, uint64(i), 1, func(t *testing.T, seed uint64) {
+				s, _ := newKeeping(t, clusterset(block.options...))
+				if block.inFront {
+					s.withCache()
 				}
-				queries = append(queries, query)
-			}
-			compared := seen{}
-			err := s.whileAsked(queries, func() error {
-				text := c.change()
-				for range 2 {
-					for range 10 {
-						if err := s.compare(pick(c.Rand, queries), pick(c.Rand, s.clients), compared); err != nil {
-							return fmt.Errorf("after %s: %w", text, err)
-						}
+				c := s.importChanges(seed)
+				var queries [][]byte
+				for _, q := range c.questions(60) {
+					query, err := s.importQuery(c.Rand, q)
+					if err != nil {
+						t.Fatal(err)
 					}
-					runtime.Gosched() // a reader that has looked before the change may keep what it has made now
+					queries = append(queries, query)
 				}
-				return nil
+				compared := seen{}
+				err := s.whileAsked(queries, func() error {
+					text := c.change()
+					for range 2 {
+						for range 10 {
+							if err := s.compare(pick(c.Rand, queries), pick(c.Rand, s.clients), compared); err != nil {
+								return fmt.Errorf("after %s: %w", text, err)
+							}
+						}
+						runtime.Gosched() // a reader that has looked before the change may keep what it has made now
+					}
+					return nil
+				})
+				if err != nil {
+					t.Error(err)
+				}
+				compared.require(t, "A", "NODATA", "NXDOMAIN")
 			})
-			if err != nil {
-				t.Error(err)
-			}
-			compared.require(t, "A", "NODATA", "NXDOMAIN")
 		})
 	}
 }

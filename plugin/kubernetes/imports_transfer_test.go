@@ -10,6 +10,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nearside-dns/nearside/plugin/kubernetes/index"
+	"github.com/nearside-dns/nearside/test/property"
 )
 
 func TestClusterset_Transfer(t *testing.T) {
@@ -70,9 +71,8 @@ func TestClusterset_TransferEqualsQueries(t *testing.T) {
 	for i, options := range [][]string{
 		{}, {"noendpoints"}, {"ignore empty_service"}, {"namespaces shop"}, {"zonal", "pods verified"}, {"prefer-local-cluster"}, {"topology", "prefer-local-cluster east"},
 	} {
-		for seed := range uint64(6) {
-			name := fmt.Sprintf("%v, %d", options, seed)
-			if !t.Run(name, func(t *testing.T) {
+		t.Run(fmt.Sprint(options), func(t *testing.T) {
+			property.Seeds(t, 0, 6, func(t *testing.T, seed uint64) {
 				s, _ := newKeeping(t, clusterset(options...))
 				c := newImportChanges(uint64(i)<<8|seed, s.k)
 				c.many = c.many[:8] // a hundred endpoints have nothing that these have not
@@ -88,13 +88,11 @@ func TestClusterset_TransferEqualsQueries(t *testing.T) {
 					}
 					total += importsEqualQueries(t, s.k, plain, c.m)
 				}
-			}) {
-				return // others would say the same
-			}
-		}
+			})
+		})
 	}
 	t.Logf("%d records were transferred", total)
-	if total < 2000 {
+	if total < 2000 && property.Fixed() {
 		t.Errorf("%d records were transferred", total)
 	}
 }

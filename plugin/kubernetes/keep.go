@@ -19,6 +19,16 @@ type basis struct {
 	conditions store.Conditions
 	held       int  // Generations in conditions
 	changing   bool // something came or went during the look, so that the answer can't be kept
+	untracked  bool // the answer depends on data whose changes advance none of the Generations held
+}
+
+// dependsOnUntracked marks the reply as not cacheable by Generations. Each function that reads data whose changes
+// advance none of the Generations held calls it, so that the mark does not depend on the type of the query that led
+// there: a query with a search list reads other types than its own.
+func (b *basis) dependsOnUntracked() {
+	if b != nil {
+		b.untracked = true
+	}
 }
 
 // newBasis returns a basis to look up one name with. The namespaces are held from the start. So a
@@ -105,21 +115,6 @@ func ordinary(r *dns.Msg) bool {
 	return r.Opcode == dns.OpcodeQuery && q.Qclass == dns.ClassINET && q.Qtype != dns.TypeDS
 }
 
-// lasts reports whether the answer for a type follows from what the basis holds alone. Else there is
-// something of the machine's addresses in it, of another server, or the serial as data.
-func (f *found) lasts(qtype uint16) bool {
-	switch f.kind {
-	case nameServer:
-		return false
-	case fixed:
-		return qtype != dns.TypeNS && qtype != dns.TypeSOA
-	case alias:
-		return qtype != dns.TypeA && qtype != dns.TypeAAAA
-	default:
-		return true
-	}
-}
-
 // stillSynced reports whether what an answer is made from has been read, now that the basis holds Generations: they
 // advance when ServiceImports are no longer read, after this says so.
 func (k *Kubernetes) stillSynced(q *query, a *made) bool {
@@ -135,14 +130,14 @@ func (k *Kubernetes) keep(q *query, a *made, inFront *store.Conditions) {
 	if forOne {
 		store.ForOne(q.ctx)
 	}
-	b := a.basis
+	b := q.basis
 	if b != nil && !k.stillSynced(q, a) {
 		b.changing = true
 	}
 	if b != nil && b.changing && inFront != nil {
 		*inFront = store.Outdated() // a cache would keep it for its TTL
 	}
-	if b == nil || b.changing || a.m.Truncated || !a.lasts || q.asker.early() {
+	if b == nil || b.changing || b.untracked || a.m.Truncated || q.asker.early() {
 		return
 	}
 	if len(a.m.Answer) == 0 {

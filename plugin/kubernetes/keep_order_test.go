@@ -9,6 +9,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nearside-dns/nearside/plugin/kubernetes/index"
+	"github.com/nearside-dns/nearside/test/property"
 )
 
 // amid is an index that something happens to at a certain moment of a look: before or after the reader
@@ -131,28 +132,30 @@ func (a *amid) Modified() int64 {
 // TestKept_ChangeAmidTheLook has the cluster change at any moment of a query. What is kept of that query
 // has to be what one gets after the change, and after others that follow, or not to count as valid.
 func TestKept_ChangeAmidTheLook(t *testing.T) {
-	for seed, block := range keptBlocks {
+	for i, block := range keptBlocks {
 		if !block.order {
 			continue
 		}
 		t.Run(block.name, func(t *testing.T) {
-			s, _ := newKeeping(t, allZones+" {\n"+block.options+"\n}")
-			if block.inFront {
-				s.withCache()
-			}
-			c := s.changes(uint64(seed))
-			a := &amid{Index: c.ix.Index}
-			s.k.attach(a, s.k.status)
-			compared, steps := seen{}, 3000
-			if s.model != nil {
-				steps = 1500 // of which each does more
-			}
-			for step := range steps {
-				if text, err := s.changeAmid(c, a, compared); err != nil {
-					t.Fatalf("step %d, %s: %v", step, text, err)
+			property.Seeds(t, uint64(i), 1, func(t *testing.T, seed uint64) {
+				s, _ := newKeeping(t, allZones+" {\n"+block.options+"\n}")
+				if block.inFront {
+					s.withCache()
 				}
-			}
-			compared.require(t, "A", "PTR", "NODATA", "search: kept")
+				c := s.changes(seed)
+				a := &amid{Index: c.ix.Index}
+				s.k.attach(a, s.k.status)
+				compared, steps := seen{}, 3000
+				if s.model != nil {
+					steps = 1500 // of which each does more
+				}
+				for step := range steps {
+					if text, err := s.changeAmid(c, a, compared); err != nil {
+						t.Fatalf("step %d, %s: %v", step, text, err)
+					}
+				}
+				compared.require(t, "A", "PTR", "NODATA", "search: kept")
+			})
 		})
 	}
 }

@@ -141,6 +141,10 @@ func TestKeptSearch_What(t *testing.T) {
 				indexOf(s.k).PutService(&index.Service{Namespace: "shop", Name: "dead", Kind: index.ExternalName, Target: "none.shop.svc.cluster.local."})
 				indexOf(s.k).PutService(&index.Service{Namespace: "team", Name: "dead", IPs: []netip.Addr{netip.MustParseAddr("10.0.0.5")}})
 			}},
+		{name: "an alias to another server, HTTPS", ask: "out.shop.svc.cluster.local HTTPS", list: listShop},
+		{name: "an alias to another server, SVCB", ask: "out.shop.svc.cluster.local SVCB", list: listShop},
+		{name: "an alias to a Service, HTTPS", ask: "in.shop.svc.cluster.local HTTPS", list: []string{"shop.svc.cluster.local.", "team.svc.cluster.local."}},
+		{name: "an alias to a Service, SVCB", ask: "in.shop.svc.cluster.local SVCB", list: []string{"shop.svc.cluster.local.", "team.svc.cluster.local."}},
 		{name: "an alias, SRV", ask: "out.shop.svc.cluster.local SRV", list: listShop, kept: true},
 		{name: "a name of the server on the way", ask: "ns.dns.shop.svc.cluster.local A", list: listShop},
 		{name: "as much as there is to hang on", ask: "x.shop.svc.cluster.local A", kept: true,

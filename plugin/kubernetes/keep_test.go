@@ -21,6 +21,7 @@ import (
 	"github.com/nearside-dns/nearside/plugin/fastpath/store"
 	"github.com/nearside-dns/nearside/plugin/internal/search"
 	"github.com/nearside-dns/nearside/plugin/internal/wire"
+	"github.com/nearside-dns/nearside/test/property"
 )
 
 // keeping is a handler whose answers are kept, and one of the same configuration and index whose are not.
@@ -275,10 +276,13 @@ func (s seen) count(query, answer []byte) error {
 	return nil
 }
 
-// require fails the test unless each of these was compared.
+// require fails the test unless each of these was compared. A few drawn seeds may not reach all of them.
 func (s seen) require(t *testing.T, kinds ...string) {
 	t.Helper()
 	t.Logf("compared: %v", s)
+	if !property.Fixed() {
+		return
+	}
 	for _, kind := range kinds {
 		if s[kind] == 0 {
 			t.Errorf("nothing was compared that is %s", kind)
@@ -294,18 +298,19 @@ func TestKept(t *testing.T) {
 	for i, block := range keptBlocks {
 		t.Run(block.name, func(t *testing.T) {
 			mine := seen{}
-			for seed := uint64(2 * i); seed < uint64(2*i+2); seed++ {
+			// Seed 126 once found a kept answer that followed an alias.
+			property.Seeds(t, uint64(100*i+24), keptSeeds, func(t *testing.T, seed uint64) {
 				s, world := newKeeping(t, allZones+" {\n"+block.options+"\n}")
 				if block.inFront {
 					s.withCache()
 				}
 				if err := s.askBetweenChanges(s.changes(seed), world, mine); err != nil {
-					t.Fatalf("seed %d: %v", seed, err)
+					t.Fatal(err)
 				}
 				if block.inFront && s.k.space.Len(store.Success)+s.k.space.Len(store.Denial) > 0 {
 					t.Error("the handler keeps what the cache in front of it keeps")
 				}
-			}
+			})
 			mine.require(t, "A", "PTR", "NODATA", "mixed case", "EDNS", "not valid any more")
 			if block.name != "fallthrough" { // of every name another may know more
 				mine.require(t, "search: kept")
@@ -329,6 +334,7 @@ const (
 	keptChanges   = 100
 	keptQuestions = 80
 	keptAsked     = 30
+	keptSeeds     = 4
 )
 
 func (s *keeping) askBetweenChanges(c *changes, world *elsewhere, counts seen) error {

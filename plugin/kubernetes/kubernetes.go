@@ -231,14 +231,13 @@ func (k *Kubernetes) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.
 	}
 	a := made{m: newReply(r)}
 	if keeps {
-		a.basis = newBasis(k.index)
+		q.basis = newBasis(k.index)
 	}
-	f := k.find(name, zone, a.basis)
+	f := k.find(name, zone, q.basis)
 	if f.kind == nothing && k.Fall.Through(name) {
 		return plugin.NextOrFailure(k.Name(), k.Next, passOn(ctx), w, r)
 	}
-	a.lasts = f.lasts(q.qtype)
-	k.expectAsker(&q, &f, a.basis)
+	k.expectAsker(&q, &f)
 	switch {
 	case !f.known(q.qtype) && !synced:
 		a.m.Rcode = dns.RcodeServerFailure
@@ -256,11 +255,9 @@ func (k *Kubernetes) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.
 	return k.give(&q, &a, inFront)
 }
 
-// made is a reply, and what it is made from.
+// made is a reply, and the search list candidate that it answers.
 type made struct {
-	m     *dns.Msg
-	basis *basis // nil if nobody keeps it
-	lasts bool   // it follows from what the basis holds alone
+	m *dns.Msg
 	// search is the data of the option that says which candidate of a search list it is the answer of (see
 	// package search); nil if the query is answered as one without such a list.
 	search []byte

@@ -75,7 +75,7 @@ func (k *Kubernetes) search(q query, lower string, keeps bool) *searched {
 	if all == nil {
 		return nil
 	}
-	s := &searched{query: q, made: made{m: newReply(q.state.Req), lasts: true, search: []byte{}}}
+	s := &searched{query: q, made: made{m: newReply(q.state.Req), search: []byte{}}}
 	if keeps {
 		s.basis = newBasis(k.index)
 	}
@@ -109,8 +109,7 @@ func (k *Kubernetes) try(s *searched, c *candidate) bool {
 		return false
 	}
 	s.owner, s.zone, s.exists = c.name, c.zone, true
-	s.lasts = s.lasts && f.lasts(s.qtype)
-	k.expectAsker(&s.query, &f, s.basis)
+	k.expectAsker(&s.query, &f)
 	k.answer(&s.query, f, s.m)
 	if len(s.m.Answer) > 0 || s.asker.early() {
 		return true

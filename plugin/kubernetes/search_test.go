@@ -468,18 +468,19 @@ func TestSearch_BeforeNodes(t *testing.T) {
 	indexOf(k).ReplaceNodes(nil)
 	k.status = func() []source.Status { return []source.Status{{Resource: source.Nodes}} }
 	for _, c := range []struct {
-		base, says, sees string
-		counted          float64
+		ask, says, sees string
+		counted         float64
 	}{
-		{"local", saysNothing, "SERVFAIL", 1},
-		{"local.shop", saysNothing, "NXDOMAIN", 0}, // it is the second that is not known
-		{"wide", "shop.svc.cluster.local.", "n1 n3", 1},
-		{"plain.shop", "svc.cluster.local.", "n1 n3", 0},
-		{"none", saysNone, "NXDOMAIN", 0},
+		{"local A", saysNothing, "SERVFAIL", 1},
+		{"local.shop A", saysNothing, "NXDOMAIN", 0}, // it is the second that is not known
+		{"local HTTPS", saysNothing, "", 0},          // whether it has addresses is not known
+		{"wide A", "shop.svc.cluster.local.", "n1 n3", 1},
+		{"plain.shop A", "svc.cluster.local.", "n1 n3", 0},
+		{"none A", saysNone, "NXDOMAIN", 0},
 	} {
-		t.Run(c.base, func(t *testing.T) {
+		t.Run(c.ask, func(t *testing.T) {
 			before := counted(callersTotal[unknownAddress])
-			m, says := askSearch(t, k, c.base+" A", listShop...)
+			m, says := askSearch(t, k, c.ask, listShop...)
 			if sees := seenBy(m); says != c.says || sees != c.sees {
 				t.Errorf("it says %q and has %q, want %q and %q", says, sees, c.says, c.sees)
 			}

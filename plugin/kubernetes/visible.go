@@ -50,8 +50,8 @@ func (a *asker) count() {
 
 // expectAsker makes an answer one that may depend on who asks, if what is found is like that: an alias may lead to
 // what is filtered.
-func (k *Kubernetes) expectAsker(q *query, f *found, b *basis) {
-	b.nodes(f)
+func (k *Kubernetes) expectAsker(q *query, f *found) {
+	q.basis.nodes(f)
 	if q.asker == nil && k.callers != nil && (f.policy.ByCaller() || f.kind == alias) {
 		q.asker = &asker{}
 	}
@@ -97,8 +97,8 @@ func (k *Kubernetes) chosen(q *query, f *found) (seen []topology.Candidate) {
 		any = any || len(all) > 0
 		seen = append(seen, f.policy.Select(k.index, who, all)...)
 	}
-	if q.asker.asked() {
-		q.asker.unplaced = any && len(seen) == 0 && !placed
+	if q.asker.asked() && any && len(seen) == 0 && !placed {
+		q.asker.unplaced = true // and stays so: a lookup of the other family may follow
 	}
 	return seen
 }

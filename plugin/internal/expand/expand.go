@@ -172,7 +172,7 @@ func (k *walk) run() outcome {
 // how many.
 func (k *walk) askFrom(i int) (a answer, asked int) {
 	if k.names[i] == "" || slices.Contains(k.names[:i], k.names[i]) {
-		return answer{kind: absent}, 1 // as a resolver has it that finds it too long; or it was asked for before
+		return answer{kind: absent}, 1 // too long for a resolver to query; or queried, or assumed to fail, at its first place
 	}
 	run, started := k.runFrom(i), time.Now()
 	if data, ok := search.Append(nil, k.q.Suffixes[i:i+run]); ok && run > 1 {

@@ -346,6 +346,13 @@ func TestFlags(t *testing.T) {
 	if got := ask(t, x, r, &podQuestion); len(w.asks) != 0 || got.IsEdns0() != nil {
 		t.Errorf("with EDNS it asked for %v, and answered %v", w.asks, got)
 	}
+	r.IsEdns0().Option = []dns.EDNS0{&dns.EDNS0_SUBNET{Code: dns.EDNS0SUBNET, Family: 1, SourceNetmask: 8, Address: []byte{10, 0, 0, 0}}}
+	for range 2 {
+		w.asks = nil
+		if ask(t, x, r, &podQuestion); len(w.asks) == 0 {
+			t.Error("a query with a client subnet was answered with what is kept for others")
+		}
+	}
 }
 
 // TestAuthenticated asserts that nobody is told that data are authentic which nobody has signed under that name.

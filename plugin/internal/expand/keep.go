@@ -114,7 +114,7 @@ func (x *Expander) keep(k *key, m *dns.Msg, out *outcome) {
 	if out.plain || len(k.bytes) == 0 || h.never || h.expires <= now || len(errorsOf(out.reply)) > 0 {
 		return
 	}
-	e := &store.Entry{Stored: now, Serial: out.serial, ForCaller: true, Count: &kept{results: x.Results, what: out.came()}}
+	e := &store.Entry{Stored: now, Serial: out.serial, Count: &kept{results: x.Results, what: out.came()}}
 	copy(e.Bounds[:], h.bounds)
 	if h.expires != forever {
 		e.Expires, e.Gone, e.Costly = h.expires, h.expires, true

@@ -13,8 +13,10 @@ type Answer struct {
 	ttls    []uint16  // where each record's TTL stands
 	owners  []uint16  // where the question's name stands again as a record's owner, spelled out
 	serial  uint16    // where the serial of the SOA record in the authority section stands, 0 without one
-	rotates addresses // the addresses that may change places
-	orders  uint16    // records of the answer section that have places to change: addresses and MX
+	rotates addresses // the addresses of the answer section that may change places
+	glue    uint16    // where the addresses of the additional section begin, if they may change places: they are last
+	glues   uint16    // how many they are, 0 if they stay
+	ordered bool      // CoreDNS's loadbalance gives the records orders that Shuffle does not
 }
 
 // addresses are records of one RRset of addresses that follow each other.
@@ -44,6 +46,7 @@ func NewAnswer(packed []byte) (Answer, error) {
 	}
 	question := HeaderLen + q.NameLen
 	at := question + 4
+	var sections [3]places
 	if at > len(packed) {
 		return Answer{}, errMalformed
 	}
@@ -57,16 +60,79 @@ func NewAnswer(packed []byte) (Answer, error) {
 				return Answer{}, errNotKept
 			}
 			a.note(r, section, packed[HeaderLen:question])
+			sections[section].note(packed, r)
 			at = r.end
 		}
 	}
 	if at != len(packed) {
 		return Answer{}, errMalformed
 	}
-	if a.rotates.count < 2 {
+	if a.Rcode() != dns.RcodeSuccess || a.rotates.count < 2 { // loadbalance leaves errors as they are
 		a.rotates = addresses{}
 	}
+	if a.Rcode() == dns.RcodeSuccess {
+		a.balance(&sections)
+	}
 	return a, nil
+}
+
+// balance compares what Shuffle can do with what CoreDNS's loadbalance does in each section: CNAMEs first, then other
+// records, then addresses, then MX; the addresses change places, and so do the MX records.
+func (a *Answer) balance(sections *[3]places) {
+	answer, authority, additional := &sections[sectionAnswer], &sections[sectionAuthority], &sections[sectionAdditional]
+	if additional.addresses > 1 && additional.addresses <= maxGlue && additional.movable && additional.mx == 0 && !additional.unsorted {
+		a.glue, a.glues = uint16(additional.first), uint16(additional.addresses) // #nosec G115 -- a message is shorter than 64 KiB
+	}
+	a.ordered = answer.addresses > 1 && answer.addresses != int(a.rotates.count) || authority.addresses > 1 ||
+		additional.addresses > 1 && a.glues == 0
+	for i := range sections {
+		a.ordered = a.ordered || sections[i].unsorted || sections[i].mx > 1
+	}
+}
+
+// maxGlue is the number of addresses in the additional section up to which Shuffle moves them.
+const maxGlue = 256
+
+// places are where the records of a section stand.
+type places struct {
+	addresses int
+	first     int // of the addresses
+	mx        int
+	rank      int
+	unsorted  bool
+	movable   bool // each address can stand in the place of each other: no owner name points to one of them
+}
+
+// note takes in the next record of the section.
+func (p *places) note(b []byte, r record) {
+	rank := 1
+	switch r.rrtype {
+	case dns.TypeCNAME:
+		rank = 0
+	case dns.TypeA, dns.TypeAAAA:
+		rank = 2
+		if p.addresses == 0 {
+			p.first, p.movable = r.owner, true
+		}
+		p.addresses++
+		p.movable = p.movable && pointsBefore(b, r.owner, p.first)
+	case dns.TypeMX:
+		rank = 3
+		p.mx++
+	}
+	p.unsorted = p.unsorted || rank < p.rank
+	p.rank = rank
+}
+
+// pointsBefore reports whether the pointer of a name, if it has one, points before a place. The name has been read.
+func pointsBefore(b []byte, at, limit int) bool {
+	for b[at] != 0 {
+		if b[at]&0xc0 == 0xc0 {
+			return int(binary.BigEndian.Uint16(b[at:])&0x3fff) < limit
+		}
+		at += 1 + int(b[at])
+	}
+	return true
 }
 
 // record is where the parts of a resource record stand.
@@ -103,8 +169,9 @@ func skipName(b []byte, at int) (end int, ok bool) {
 }
 
 const (
-	sectionAnswer    = 0
-	sectionAuthority = 1
+	sectionAnswer     = 0
+	sectionAuthority  = 1
+	sectionAdditional = 2
 )
 
 // note takes down what of a record may be patched. The name is the question's.
@@ -119,9 +186,6 @@ func (a *Answer) note(r record, section int, name []byte) {
 	}
 	if section == sectionAnswer {
 		a.rotates.note(a.packed, r)
-		if r.rrtype == dns.TypeA || r.rrtype == dns.TypeAAAA || r.rrtype == dns.TypeMX {
-			a.orders++
-		}
 	}
 }
 
@@ -166,8 +230,8 @@ func (a *Answer) HasData() bool {
 	return a.Rcode() == dns.RcodeSuccess && (a.packed[6] != 0 || a.packed[7] != 0)
 }
 
-// Ordered reports whether records change places in CoreDNS's loadbalance that Shuffle leaves.
-func (a *Answer) Ordered() bool { return a.orders > 1 && a.orders != a.rotates.count }
+// Ordered reports whether CoreDNS's loadbalance gives records of the answer an order that Shuffle does not.
+func (a *Answer) Ordered() bool { return a.ordered }
 
 // HasSerial reports whether there is a SOA record in the authority section.
 func (a *Answer) HasSerial() bool { return a.serial != 0 }
@@ -200,7 +264,7 @@ func (a *Answer) ReplyLen(q *Query, p *Patch) int {
 }
 
 // AppendReply appends to dst the reply to a query for the name, type and class that the answer is kept
-// under.
+// under. It allocates nothing if dst has room for twice the reply.
 func (a *Answer) AppendReply(dst, query []byte, q *Query, p *Patch) []byte {
 	start := len(dst)
 	dst = append(dst, a.packed...)
@@ -223,8 +287,13 @@ func (a *Answer) AppendReply(dst, query []byte, q *Query, p *Patch) []byte {
 	if p.SetSerial && a.serial != 0 {
 		binary.BigEndian.PutUint32(m[a.serial:], p.Serial)
 	}
-	if p.Shuffle != 0 && a.rotates.count > 1 {
-		a.rotates.shuffle(m, p.Shuffle)
+	if p.Shuffle != 0 {
+		if a.rotates.count > 1 {
+			a.rotates.shuffle(m, p.Shuffle)
+		}
+		if a.glues > 0 {
+			dst = a.shuffleGlue(dst, start, ^p.Shuffle)
+		}
 	}
 	if q.EDNS {
 		binary.BigEndian.PutUint16(m[10:], binary.BigEndian.Uint16(m[10:])+1)
@@ -254,15 +323,46 @@ func (s *addresses) shuffle(m []byte, random uint64) {
 	size := int(s.size)
 	var spare [16]byte
 	for i := int(s.count) - 1; i > 0; i-- {
-		// Lehmer's generator is good enough for who comes first.
-		random = random*0xda942042e4dd58b5 + 0x9e3779b97f4a7c15
-		j := int((random >> 32) * uint64(i+1) >> 32) // #nosec G115 -- below i+1
+		var j int
+		random, j = draw(random, i)
 		x := m[int(s.first)+i*int(s.stride):][:size]
 		y := m[int(s.first)+j*int(s.stride):][:size]
 		copy(spare[:], x)
 		copy(x, y)
 		copy(y, spare[:size])
 	}
+}
+
+// shuffleGlue gives each of the orders of the addresses in the additional section the same chance, as far as 64 bits go.
+// They are records of different lengths at the end of the message; their copy stands behind it meanwhile.
+func (a *Answer) shuffleGlue(dst []byte, start int, random uint64) []byte {
+	var starts [maxGlue + 1]uint16
+	var order [maxGlue]uint8
+	count, end := int(a.glues), len(dst)
+	dst = append(dst, dst[start+int(a.glue):]...)
+	before, at := dst[end:], 0
+	for i := range count {
+		order[i] = uint8(i) // #nosec G115 -- below maxGlue
+		r, _ := readRecord(before, at)
+		at = r.end
+		starts[i+1] = uint16(at) // #nosec G115 -- a message is shorter than 64 KiB
+	}
+	for i := count - 1; i > 0; i-- {
+		var j int
+		random, j = draw(random, i)
+		order[i], order[j] = order[j], order[i]
+	}
+	at = start + int(a.glue)
+	for _, i := range order[:count] {
+		at += copy(dst[at:], before[starts[i]:starts[int(i)+1]])
+	}
+	return dst[:end]
+}
+
+// draw returns the next random number, and one from 0 to i. Lehmer's generator is good enough for which record is first.
+func draw(random uint64, i int) (next uint64, j int) {
+	random = random*0xda942042e4dd58b5 + 0x9e3779b97f4a7c15
+	return random, int((random >> 32) * uint64(i+1) >> 32) // #nosec G115 -- at most i
 }
 
 func appendOpt(dst []byte, q *Query, options []byte) []byte {

@@ -166,8 +166,9 @@ func (q *Query) Limit() int {
 
 // FromMsg appends to buf, which is empty, a query as Parse reads it, with the header flags, the question
 // and the EDNS facts of a message; of its options, only Search is read, and any class is taken. It fails if the
-// message has not one question, one whose name can't be packed, or more than one search list or one that is too
-// long.
+// message has not one question, one whose name can't be packed, more than one search list or one that is too
+// long, or an option that may change the answer and is not in the key, such as a client subnet (RFC 7871): the reply
+// to such a query belongs to its client, and no reply to another query answers it.
 func (q *Query) FromMsg(buf []byte, m *dns.Msg) ([]byte, bool) {
 	if len(m.Question) != 1 || cap(buf) < MaxQuery {
 		return nil, false
@@ -193,6 +194,9 @@ func (q *Query) FromMsg(buf []byte, m *dns.Msg) ([]byte, bool) {
 	if opt := m.IsEdns0(); opt != nil {
 		q.EDNS, q.UDPSize, q.DO = true, opt.UDPSize(), opt.Do()
 	}
+	if _, has := UnkeyedOption(m); has {
+		return nil, false
+	}
 	if search.Has(m) {
 		var one bool
 		if q.Search, one = search.Of(m); !one || len(q.Search) > search.MaxData {
@@ -201,6 +205,40 @@ func (q *Query) FromMsg(buf []byte, m *dns.Msg) ([]byte, bool) {
 	}
 	b[2], b[3] = flag(q.RD, bitRD), flag(q.AD, bitAD)|flag(q.CD, bitCD)
 	return b[:end+4], true
+}
+
+// UnkeyedOption returns the code of the first EDNS option of a query that may change the answer and is not in the key,
+// and whether there is one.
+func UnkeyedOption(m *dns.Msg) (code uint16, has bool) {
+	for _, rr := range m.Extra {
+		opt, ok := rr.(*dns.OPT)
+		if !ok {
+			continue
+		}
+		for _, o := range opt.Option {
+			if !keepsAnswer(o.Option()) {
+				return o.Option(), true
+			}
+		}
+	}
+	return 0, false
+}
+
+// optionKeyTag is the code of edns-key-tag, RFC 8145 section 4.1.
+const optionKeyTag = 14
+
+// keepsAnswer reports whether an EDNS option leaves the answer as it is, or is in the key. Those that do not are the
+// client subnet, CHAIN (RFC 7901), the device and policy IDs that vendors put into unregistered and local codes, and
+// what is not known yet.
+func keepsAnswer(option uint16) bool {
+	switch option {
+	case caller.Code, search.Code:
+		return true // the plugin that reads the first limits its answer to a view (package store); the second is in the key
+	case dns.EDNS0NSID, dns.EDNS0DAU, dns.EDNS0DHU, dns.EDNS0N3U, dns.EDNS0EXPIRE, dns.EDNS0COOKIE, dns.EDNS0TCPKEEPALIVE,
+		dns.EDNS0PADDING, optionKeyTag, dns.EDNS0EDE, dns.EDNS0REPORTING, dns.EDNS0ZONEVERSION:
+		return true // they concern the transport, or add to the OPT record of the reply, which is not cached
+	}
+	return false
 }
 
 func flag(set bool, bit byte) byte {

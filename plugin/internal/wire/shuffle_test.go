@@ -3,6 +3,7 @@ package wire
 import (
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 
@@ -109,8 +110,8 @@ func checkShuffle(t *testing.T, m *dns.Msg, from, to int) {
 				t.Fatalf("%s is there %d times", s, count[s])
 			}
 		}
-		if ns, extra := texts(got.Ns), texts(got.Extra); strings.Join(ns, "\n") != strings.Join(texts(m.Ns), "\n") || strings.Join(extra, "\n") != strings.Join(texts(m.Extra), "\n") {
-			t.Fatalf("other sections: %q %q", ns, extra)
+		if ns := texts(got.Ns); !slices.Equal(ns, texts(m.Ns)) {
+			t.Fatalf("authority section: %q", ns)
 		}
 		if to > from {
 			last[after[to-1]]++
@@ -169,6 +170,123 @@ func TestShuffleIsFair(t *testing.T) {
 			}
 			if want := map[int]int{2: 2, 3: 6, 4: 24}[n]; want != 0 && len(orders) != want {
 				t.Errorf("%d orders, want %d", len(orders), want)
+			}
+		})
+	}
+}
+
+// glueMessage returns an answer to an SRV query with an additional section.
+func glueMessage(t *testing.T, additional ...string) *dns.Msg {
+	t.Helper()
+	m := parse(t, "a.org.", dns.TypeSRV, "a.org. 30 IN SRV 1 1 80 b.org.", "a.org. 30 IN SRV 1 1 80 longer.c.org.")
+	m.Extra = parse(t, "a.org.", dns.TypeSRV, additional...).Answer
+	return m
+}
+
+// TestShuffleGlue asserts that the addresses of the additional section change places, each of them as often as each other,
+// and that the reply is what miekg/dns packs for that order.
+func TestShuffleGlue(t *testing.T) {
+	for name, additional := range map[string][]string{
+		"two":                   {"b.org. 30 IN A 192.0.2.1", "b.org. 30 IN A 192.0.2.2"},
+		"of two names":          {"b.org. 30 IN A 192.0.2.1", "longer.c.org. 20 IN A 192.0.2.2"},
+		"of two families":       {"b.org. 30 IN A 192.0.2.1", "b.org. 30 IN AAAA 2001:db8::1", "longer.c.org. 20 IN AAAA 2001:db8::2"},
+		"behind another record": {"b.org. 30 IN TXT x", "b.org. 30 IN A 192.0.2.1", "longer.c.org. 30 IN A 192.0.2.2", "b.org. 30 IN A 192.0.2.3"},
+		"many":                  addressRecords("longer.c.org.", 1, 20),
+	} {
+		for _, compress := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s/compressed %v", name, compress), func(t *testing.T) {
+				m := glueMessage(t, additional...)
+				m.Compress = compress
+				packed, err := m.Pack()
+				if err != nil {
+					t.Fatal(err)
+				}
+				a, err := NewAnswer(packed)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if a.Ordered() {
+					t.Fatal("the addresses stay in place")
+				}
+				var q Query
+				asked, _ := q.FromMsg(make([]byte, 0, MaxQuery), m)
+				r := rand.New(rand.NewPCG(4, 5))
+				moving := int(a.glues)
+				first, want := map[string]int{}, texts(m.Extra)
+				slices.Sort(want)
+				const each = 400
+				for range each * moving {
+					b := a.AppendReply(nil, asked, &q, &Patch{Shuffle: r.Uint64() | 1})
+					got := new(dns.Msg)
+					if err := got.Unpack(b); err != nil {
+						t.Fatal(err)
+					}
+					got.Compress = compress
+					if again, err := got.Pack(); err != nil || string(again) != string(b) {
+						t.Fatalf("% x, packed again % x: %v", b, again, err)
+					}
+					extra := texts(got.Extra)
+					first[extra[len(extra)-moving]]++
+					if slices.Sort(extra); !slices.Equal(extra, want) {
+						t.Fatalf("%q, want %q", extra, want)
+					}
+				}
+				if len(first) != moving {
+					t.Errorf("%d of %d addresses came first", len(first), moving)
+				}
+				for s, n := range first { // a deviation of 20 at most: five of them
+					if n < each-100 || n > each+100 {
+						t.Errorf("%s came first %d times, want %d", s, n, each)
+					}
+				}
+			})
+		}
+	}
+}
+
+// TestOrdered asserts which answers are left to CoreDNS's loadbalance.
+func TestOrdered(t *testing.T) {
+	a, b := "a.org. 30 IN A 192.0.2.1", "a.org. 30 IN A 192.0.2.2"
+	alias, mx, other := "a.org. 30 IN CNAME b.org.", "a.org. 30 IN MX 1 b.org.", "a.org. 30 IN MX 1 c.org."
+	for name, tt := range map[string]struct {
+		answer, authority, additional []string
+		rcode                         int
+		want                          bool
+	}{
+		"addresses":                            {answer: []string{a, b}},
+		"alias and addresses":                  {answer: []string{alias, a, b}},
+		"address and alias":                    {answer: []string{a, alias}, want: true},
+		"signature and alias":                  {answer: []string{"a.org. 30 IN TXT x", alias}, want: true},
+		"address and text":                     {answer: []string{a, "a.org. 30 IN TXT x"}, want: true},
+		"addresses of two names":               {answer: []string{a, "b.org. 30 IN A 192.0.2.2"}, want: true},
+		"one MX":                               {answer: []string{mx}},
+		"two MX":                               {answer: []string{mx, other}, want: true},
+		"MX and address":                       {answer: []string{mx, a}, want: true},
+		"two MX, but an error":                 {answer: []string{mx, other}, rcode: dns.RcodeNameError},
+		"address and alias, but an error":      {answer: []string{a, alias}, rcode: dns.RcodeServerFailure},
+		"addresses in the authority section":   {authority: []string{a, b}, want: true},
+		"one address in the authority section": {authority: []string{a}},
+		"addresses in the additional section":  {additional: []string{a, b}},
+		"addresses before a text in the additional section":       {additional: []string{a, b, "a.org. 30 IN TXT x"}, want: true},
+		"addresses before an MX in the additional section":        {additional: []string{a, b, mx}, want: true},
+		"addresses that point to each other":                      {additional: []string{"x.y.org. 30 IN A 192.0.2.1", "z.y.org. 30 IN A 192.0.2.2"}, want: true},
+		"too many addresses in the additional section":            {additional: slices.Repeat([]string{a}, maxGlue+1), want: true},
+		"as many addresses as possible in the additional section": {additional: slices.Repeat([]string{a}, maxGlue)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := parse(t, "a.org.", dns.TypeA, tt.answer...)
+			m.Ns, m.Extra = parse(t, "a.org.", dns.TypeA, tt.authority...).Answer, parse(t, "a.org.", dns.TypeA, tt.additional...).Answer
+			m.Rcode, m.Compress = tt.rcode, true
+			packed, err := m.Pack()
+			if err != nil {
+				t.Fatal(err)
+			}
+			got, err := NewAnswer(packed)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got.Ordered() != tt.want {
+				t.Errorf("ordered %t, want %t", got.Ordered(), tt.want)
 			}
 		})
 	}

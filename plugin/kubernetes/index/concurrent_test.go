@@ -10,6 +10,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+
+	"github.com/nearside-dns/nearside/test/property"
 )
 
 // readWhile runs several readers for as long as write does. A reader
@@ -263,8 +265,8 @@ func checkFound[R interface {
 
 // TestAnswersWhileWriting has readers keep answers that they make while a writer is at work.
 func TestAnswersWhileWriting(t *testing.T) {
-	for seed := range uint64(3) {
-		t.Run(fmt.Sprintf("random operations/seed=%d", seed), func(t *testing.T) {
+	t.Run("random operations", func(t *testing.T) {
+		property.Seeds(t, 0, 3, func(t *testing.T, seed uint64) {
 			o, ix := newOperations(seed, newAlphabet(2, 2, 2)), New()
 			keepWhile(t, ix, o.questions(), 2500, func() string {
 				op := o.next()
@@ -272,7 +274,7 @@ func TestAnswersWhileWriting(t *testing.T) {
 				return op.text
 			})
 		})
-	}
+	})
 	t.Run("large records", func(t *testing.T) {
 		l := newLargeRecords()
 		keepWhile(t, l.ix, l.questions(), 700, l.write)

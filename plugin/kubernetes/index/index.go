@@ -45,10 +45,11 @@ func (e *Entry) Ready() (n int) {
 	return n
 }
 
-// place is where an endpoint is.
+// place is an EndpointSlice with at least one endpoint of an address.
 type place struct {
 	slice *Slice
-	at    int
+	// node is the name of the node that the endpoints of the address are on, nil if they are on several nodes.
+	node *Symbol
 }
 
 // namespace is what is known of a namespace that exists.

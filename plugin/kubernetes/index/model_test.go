@@ -185,6 +185,23 @@ func (m *model) slicesByIP(a netip.Addr) []*Slice {
 	return sorted(m.slices, func(s *Slice) bool { return slices.Contains(s.pointedAt(), a) })
 }
 
+// endpointNode returns the name of the one node that the endpoints of an address are on.
+func (m *model) endpointNode(a netip.Addr) (name Symbol) {
+	nodes := map[Symbol]bool{}
+	for _, s := range m.slicesByIP(a) {
+		for _, e := range s.Endpoints {
+			if e.Addr == a && e.Node != (Symbol{}) && s.Cluster == (Symbol{}) {
+				nodes[e.Node] = true
+				name = e.Node
+			}
+		}
+	}
+	if len(nodes) > 1 {
+		return Symbol{}
+	}
+	return name
+}
+
 func (m *model) podsByIP(a netip.Addr) []*Pod {
 	return sorted(m.pods, func(p *Pod) bool { return slices.Contains(p.IPs, a) })
 }
@@ -280,6 +297,7 @@ func (m *model) compare(ix *Index, a *alphabet) error {
 			sameRecords("SlicesByIP", ip, ix.SlicesByIP(ip), m.slicesByIP(ip)),
 			sameRecords("PodsByIP", ip, ix.PodsByIP(ip), m.podsByIP(ip)),
 		)
+		check(ix.EndpointNode(ip) == m.endpointNode(ip), "EndpointNode(%v) = %q, want %q", ip, ix.EndpointNode(ip), m.endpointNode(ip))
 	}
 	errs = append(errs,
 		sameRecords("Services", "", recordsOf(ix.Services()), sorted(m.services, func(*Service) bool { return true })),
@@ -371,7 +389,7 @@ func (m *model) compareSizes(ix *Index) error {
 		clusterIPs += len(s.was.IPs)
 	}
 	for _, s := range m.slices {
-		endpoints += len(s.was.pointedAt())
+		endpoints += len(distinct(s.was.pointedAt()))
 	}
 	for _, p := range m.pods {
 		podIPs += len(p.was.IPs)

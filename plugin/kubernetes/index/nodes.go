@@ -61,7 +61,7 @@ func (ix *Index) EndpointNode(a netip.Addr) (name Symbol) {
 		if in.slice.Cluster != (Symbol{}) {
 			continue // the node may be another cluster's, and of its own there are slices that say no cluster
 		}
-		if !agree(&name, in.slice.Endpoints[in.at].Node) {
+		if in.node == nil || !agree(&name, *in.node) {
 			return Symbol{}
 		}
 	}

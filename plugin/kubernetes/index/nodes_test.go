@@ -10,6 +10,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/nearside-dns/nearside/test/property"
 )
 
 // plainNode is what is known of a node.
@@ -270,25 +272,29 @@ func (m *nodeModel) compareSizes(ix *Index) error {
 
 // TestRandomNodes compares all that readers see of nodes with the model.
 func TestRandomNodes(t *testing.T) {
-	for _, size := range []struct{ names, seeds, steps int }{{3, 30, 250}, {60, 3, 300}} {
+	for _, size := range []struct {
+		names int
+		seeds uint64
+		steps int
+	}{{3, 30, 250}, {60, 3, 300}} {
 		a := newNodeAlphabet(size.names)
 		addresses := a.addresses()
-		for seed := range uint64(size.seeds) {
-			t.Run(fmt.Sprintf("names=%d/seed=%d", size.names, seed), func(t *testing.T) {
+		t.Run(fmt.Sprintf("names=%d", size.names), func(t *testing.T) {
+			property.Seeds(t, 0, size.seeds, func(t *testing.T, seed uint64) {
 				t.Parallel()
 				r, ix, m := rand.New(rand.NewPCG(seed, 5)), New(), newNodeModel()
 				for step := range size.steps {
 					before := ix.NodesGeneration().Load()
 					text := nodeStep(r, a, ix, m)
 					if advanced := ix.NodesGeneration().Load() != before; advanced != m.changed {
-						t.Fatalf("seed %d, step %d, after %s: the generation advanced: %t, want %t", seed, step, text, advanced, m.changed)
+						t.Fatalf("step %d, after %s: the generation advanced: %t, want %t", step, text, advanced, m.changed)
 					}
 					if err := m.compare(ix, a, addresses); err != nil {
-						t.Fatalf("seed %d, step %d, after %s:\n%v", seed, step, text, err)
+						t.Fatalf("step %d, after %s:\n%v", step, text, err)
 					}
 				}
 			})
-		}
+		})
 	}
 }
 

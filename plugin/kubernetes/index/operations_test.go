@@ -233,7 +233,12 @@ func (o *operations) slice(k Name) *Slice {
 	s := &Slice{Namespace: k.Namespace, Name: k.Name, Cluster: o.cluster(), Ports: o.ports()}
 	s.Service, s.Import = o.owners()
 	family := pick(o.Rand, [][]netip.Addr{o.v4, o.v6})
-	for range o.IntN(5) {
+	endpoints := o.IntN(5)
+	if o.IntN(8) == 0 { // many with the same address
+		endpoints += 30
+		family = family[:min(1+o.IntN(2), len(family))]
+	}
+	for range endpoints {
 		s.Endpoints = append(s.Endpoints, o.endpoint(family))
 	}
 	return s

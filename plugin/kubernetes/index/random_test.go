@@ -5,6 +5,8 @@ import (
 	"math/rand/v2"
 	"testing"
 	"time"
+
+	"github.com/nearside-dns/nearside/test/property"
 )
 
 // alphabets are what the random tests run over: in the small one everything collides, in the wide one
@@ -12,7 +14,8 @@ import (
 var alphabets = []struct {
 	name                         string
 	namespaces, names, addresses int
-	seeds, steps                 int
+	seeds                        uint64
+	steps                        int
 	// every is the number of steps from one comparison of all to the next.
 	every int
 }{
@@ -23,8 +26,8 @@ var alphabets = []struct {
 // TestRandomOperations compares all that readers see with the model.
 func TestRandomOperations(t *testing.T) {
 	for _, a := range alphabets {
-		for seed := range uint64(a.seeds) {
-			t.Run(fmt.Sprintf("%s/seed=%d", a.name, seed), func(t *testing.T) {
+		t.Run(a.name, func(t *testing.T) {
+			property.Seeds(t, 0, a.seeds, func(t *testing.T, seed uint64) {
 				t.Parallel()
 				o := newOperations(seed, newAlphabet(a.namespaces, a.names, a.addresses))
 				ix := New()
@@ -35,11 +38,11 @@ func TestRandomOperations(t *testing.T) {
 						continue
 					}
 					if err := o.m.compare(ix, o.alphabet); err != nil {
-						t.Fatalf("seed %d, step %d, after %s:\n%v", seed, step, op.text, err)
+						t.Fatalf("step %d, after %s:\n%v", step, op.text, err)
 					}
 				}
 			})
-		}
+		})
 	}
 }
 
@@ -47,8 +50,8 @@ func TestRandomOperations(t *testing.T) {
 // longer true must not count as valid, and nothing advances for what has not changed.
 func TestRandomGenerations(t *testing.T) {
 	for _, a := range alphabets {
-		for seed := range uint64(a.seeds) {
-			t.Run(fmt.Sprintf("%s/seed=%d", a.name, seed), func(t *testing.T) {
+		t.Run(a.name, func(t *testing.T) {
+			property.Seeds(t, 0, a.seeds, func(t *testing.T, seed uint64) {
 				t.Parallel()
 				o := newOperations(seed, newAlphabet(a.namespaces, a.names, a.addresses))
 				ix := New()
@@ -60,15 +63,15 @@ func TestRandomGenerations(t *testing.T) {
 					op.run(ix)
 					after := takeStock(ix, o.m)
 					if err := before.precise(after, k.clock.Unix()); err != nil {
-						t.Fatalf("seed %d, step %d, after %s:\n%v", seed, step, op.text, err)
+						t.Fatalf("step %d, after %s:\n%v", step, op.text, err)
 					}
 					before = after
 					if err := k.check(); err != nil {
-						t.Fatalf("seed %d, step %d, after %s:\n%v", seed, step, op.text, err)
+						t.Fatalf("step %d, after %s:\n%v", step, op.text, err)
 					}
 				}
 			})
-		}
+		})
 	}
 }
 

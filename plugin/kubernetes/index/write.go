@@ -1,6 +1,9 @@
 package index
 
-import "slices"
+import (
+	"net/netip"
+	"slices"
+)
 
 // Every writer publishes the new records first and advances the generations then; see Generation. A
 // record that says what the present one says changes nothing: the present one stays.
@@ -226,16 +229,37 @@ func (ix *Index) deleteSlice(k Name) {
 
 // moveEndpoints makes the addresses of an EndpointSlice of a Service lead to its new record.
 func (ix *Index) moveEndpoints(old, s *Slice) {
-	if s.named() {
-		for i := range s.Endpoints {
-			ix.endpoints.add(s.Endpoints[i].Addr, place{s, i})
-		}
+	for a, p := range s.places() {
+		ix.endpoints.add(a, p)
 	}
-	if old.named() {
-		for i := range old.Endpoints {
-			ix.endpoints.remove(old.Endpoints[i].Addr, func(v place) bool { return v.slice == old })
-		}
+	for a := range old.places() {
+		ix.endpoints.remove(a, func(v place) bool { return v.slice == old })
 	}
+}
+
+// places returns one place for each address of an EndpointSlice, none if it is not of a Service. Many endpoints may
+// have the same address.
+func (s *Slice) places() map[netip.Addr]place {
+	if !s.named() {
+		return nil
+	}
+	all := make(map[netip.Addr]place, len(s.Endpoints))
+	for i := range s.Endpoints {
+		e := &s.Endpoints[i]
+		p, found := all[e.Addr]
+		switch {
+		case !found:
+			p = place{s, &e.Node}
+		case p.node == nil || e.Node == Symbol{} || e.Node == *p.node:
+			continue
+		case *p.node == Symbol{}:
+			p.node = &e.Node
+		default:
+			p.node = nil
+		}
+		all[e.Addr] = p
+	}
+	return all
 }
 
 // slicesChanged advances the generations that answers hang on from entries and from the records of a slice; any of

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/nearside-dns/nearside/plugin/kubernetes/index"
+	"github.com/nearside-dns/nearside/test/property"
 )
 
 // world is a random case, in plain strings and maps: the oracle here reads nothing of the index's records.
@@ -263,7 +264,7 @@ func (w *world) service() *index.Service {
 // TestSelectRandom compares with the oracle, over random clusters. What is chosen are the very candidates, in
 // order, and the records stay as they are.
 func TestSelectRandom(t *testing.T) {
-	for seed := range uint64(25_000) {
+	property.Seeds(t, 0, 25_000, func(t *testing.T, seed uint64) {
 		w := newWorld(rand.New(rand.NewPCG(seed, 0)))
 		nodes, all, again := newNodeMap(w.nodes), w.candidates(), w.candidates()
 		var want []Candidate
@@ -274,13 +275,13 @@ func TestSelectRandom(t *testing.T) {
 		got := p.Select(nodes, nodes.caller(w.node, w.zone), slices.Clone(all))
 		same := func(a, b Candidate) bool { return a.Endpoint == b.Endpoint && a.Slice == b.Slice }
 		if !slices.EqualFunc(got, want, same) {
-			t.Fatalf("seed %d, policy %s: got %q, want %q of\n%+v", seed, p, names(got), names(want), *w)
+			t.Fatalf("policy %s: got %q, want %q of\n%+v", p, names(got), names(want), *w)
 		}
 		if !p.Filters() && len(got) != len(all) {
-			t.Fatalf("seed %d: a policy that filters nothing left %d of %d", seed, len(got), len(all))
+			t.Fatalf("a policy that filters nothing left %d of %d", len(got), len(all))
 		}
 		if !reflect.DeepEqual(all, again) {
-			t.Fatalf("seed %d, policy %s: the endpoints were changed", seed, p)
+			t.Fatalf("policy %s: the endpoints were changed", p)
 		}
-	}
+	})
 }

@@ -10,18 +10,20 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/nearside-dns/nearside/test/fakeapi"
+	"github.com/nearside-dns/nearside/test/property"
 )
 
 // TestRepeatable checks that the same seed gives the same clusters and updates.
 func TestRepeatable(t *testing.T) {
-	for seed := range uint64(20) {
+	property.Seeds(t, 0, 20, func(t *testing.T, seed uint64) {
 		a, b := rand.New(rand.NewPCG(seed, 0)), rand.New(rand.NewPCG(seed, 0))
-		one, two := Random(a, int(seed)), Random(b, int(seed))
-		if seed%2 == 1 {
-			one, two = Apply(one, Imports(a, int(seed)), nil), Apply(two, Imports(b, int(seed)), nil)
+		n := int(seed % 20)
+		one, two := Random(a, n), Random(b, n)
+		if n%2 == 1 {
+			one, two = Apply(one, Imports(a, n), nil), Apply(two, Imports(b, n), nil)
 		}
 		if !reflect.DeepEqual(one, two) {
-			t.Fatalf("seed %d: clusters differ", seed)
+			t.Fatal("clusters differ")
 		}
 		for range 20 {
 			before := make([]runtime.Object, len(one))
@@ -31,17 +33,17 @@ func TestRepeatable(t *testing.T) {
 			changed, deleted := Mutate(a, one)
 			changed2, deleted2 := Mutate(b, two)
 			if !reflect.DeepEqual(one, before) {
-				t.Fatalf("seed %d: Mutate changed what it was given", seed)
+				t.Fatal("Mutate changed what it was given")
 			}
 			if !reflect.DeepEqual(changed, changed2) || !reflect.DeepEqual(deleted, deleted2) {
-				t.Fatalf("seed %d: updates differ", seed)
+				t.Fatal("updates differ")
 			}
 			one, two = Apply(one, changed, deleted), Apply(two, changed2, deleted2)
 		}
 		if !reflect.DeepEqual(Odd(a, 20), Odd(b, 20)) {
-			t.Fatalf("seed %d: odd objects differ", seed)
+			t.Fatal("odd objects differ")
 		}
-	}
+	})
 }
 
 // TestServable checks that every object can be served, and that names are not

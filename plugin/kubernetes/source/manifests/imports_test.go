@@ -11,10 +11,10 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/nearside-dns/nearside/plugin/kubernetes/index"
 	"github.com/nearside-dns/nearside/plugin/kubernetes/source"
+	"github.com/nearside-dns/nearside/test/property"
 )
 
 var (
@@ -325,33 +325,34 @@ func TestOrder(t *testing.T) {
 // TestRandomImports edits files at random and sees that each state is served as a Source serves it that starts with it,
 // which knows no earlier one.
 func TestRandomImports(t *testing.T) {
-	seed := uint64(time.Now().UnixNano())
-	random := rand.New(rand.NewPCG(seed, 0))
-	for _, opts := range []source.Options{withImports, importsOnly, {Endpoints: true, Imports: true, Labels: selector(t, "!hidden")}} {
-		s, ix, _ := load(t, opts, nil)
-		files := map[string]string{}
-		for i := range 60 {
-			for range 1 + random.IntN(3) {
-				name := fmt.Sprintf("%d.yaml", random.IntN(4))
-				files[name] = randomFile(random, name[:1])
-				write(t, s.root, name, files[name])
-			}
-			if random.IntN(8) == 0 {
-				for name := range files {
-					delete(files, name)
-					if err := os.Remove(filepath.Join(s.root, name)); err != nil {
-						t.Fatal(err)
+	property.Seeds(t, 0, 1, func(t *testing.T, seed uint64) {
+		random := rand.New(rand.NewPCG(seed, 0))
+		for _, opts := range []source.Options{withImports, importsOnly, {Endpoints: true, Imports: true, Labels: selector(t, "!hidden")}} {
+			s, ix, _ := load(t, opts, nil)
+			files := map[string]string{}
+			for i := range 60 {
+				for range 1 + random.IntN(3) {
+					name := fmt.Sprintf("%d.yaml", random.IntN(4))
+					files[name] = randomFile(random, name[:1])
+					write(t, s.root, name, files[name])
+				}
+				if random.IntN(8) == 0 {
+					for name := range files {
+						delete(files, name)
+						if err := os.Remove(filepath.Join(s.root, name)); err != nil {
+							t.Fatal(err)
+						}
+						break
 					}
-					break
+				}
+				s.look(nil, true)
+				_, fresh, _ := load(t, opts, files)
+				if got, want := dump(ix), dump(fresh); got != want {
+					t.Fatalf("state %d: got\n%s\nwant\n%s\nof %q", i, got, want, slices.Sorted(maps.Values(files)))
 				}
 			}
-			s.look(nil, true)
-			_, fresh, _ := load(t, opts, files)
-			if got, want := dump(ix), dump(fresh); got != want {
-				t.Fatalf("seed %d, state %d: got\n%s\nwant\n%s\nof %q", seed, i, got, want, slices.Sorted(maps.Values(files)))
-			}
 		}
-	}
+	})
 }
 
 // randomFile has objects that no file with another number has.
