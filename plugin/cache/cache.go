@@ -6,6 +6,7 @@ package cache
 
 import (
 	"context"
+	"net"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -37,7 +38,8 @@ type Cache struct {
 	flights flights
 	metrics byServer
 
-	saidStale atomic.Int64 // when a line was last written about expired answers, since store's epoch
+	loggedOption atomic.Bool  // a query with an EDNS option was passed on, and the log has it
+	saidStale    atomic.Int64 // when a line was last written about expired answers, since store's epoch
 
 	now  func() time.Duration // since store's epoch; TTLs go by it
 	wall func() time.Time     // signatures go by it, RFC 4035 section 5.3.1
@@ -71,13 +73,12 @@ func (c *Cache) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.Msg) 
 	var key [wire.MaxKey]byte
 	var q wire.Query
 	packed, ok := q.FromMsg(query[:0], r)
-	if !ok {
-		return plugin.NextOrFailure(c.Name(), c.Next, ctx, w, r)
-	}
 	n := c.counters(metrics.WithServer(ctx))
 	n.requests.Inc()
-	if q.Type == dns.TypeAXFR || q.Type == dns.TypeIXFR { // replies of many messages
+	// A query that is not ok may have a client subnet, on which the reply depends; a transfer has many messages.
+	if !ok || q.Type == dns.TypeAXFR || q.Type == dns.TypeIXFR {
 		n.misses.Inc()
+		c.logUnkeyedOption(r)
 		return plugin.NextOrFailure(c.Name(), c.Next, ctx, w, r)
 	}
 	k, now := c.space.Key(key[:0], packed, &q), c.now()
@@ -90,7 +91,8 @@ func (c *Cache) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.Msg) 
 		return c.give(ctx, w, r, packed, q, e, e.Patch(now))
 	}
 	a := newAsked(r, packed, k, q, n, w)
-	if state == expired {
+	// The reply of the upstream to a query without RD does not tell whether an answer to a query with RD still holds.
+	if state == expired && (q.RD || !c.stale.verify) {
 		return c.serveExpired(ctx, w, a, e)
 	}
 	n.misses.Inc()
@@ -98,6 +100,18 @@ func (c *Cache) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.Msg) 
 		return c.fetchAlone(ctx, w, a)
 	}
 	return c.fetch(ctx, w, a)
+}
+
+// logUnkeyedOption logs once that queries with an EDNS option are not cached: a plugin or a forwarder in front of the cache
+// may add one to all queries.
+func (c *Cache) logUnkeyedOption(r *dns.Msg) {
+	if c.loggedOption.Load() {
+		return
+	}
+	if code, has := wire.UnkeyedOption(r); has && c.loggedOption.CompareAndSwap(false, true) {
+		log.Warningf("Queries with EDNS option %d are not answered from the cache, and their replies are not cached, since the answer may depend on the option: first query for %s (logged once)",
+			code, r.Question[0].Name)
+	}
 }
 
 // freshness is of what use an entry is.
@@ -130,10 +144,12 @@ type asked struct {
 	q     wire.Query
 	n     *counters
 	udp   bool
+
+	client net.Addr
 }
 
 func newAsked(r *dns.Msg, query, key []byte, q wire.Query, n *counters, w dns.ResponseWriter) *asked {
-	return &asked{msg: r, query: slices.Clone(query), key: slices.Clone(key), q: q, n: n, udp: overUDP(w)}
+	return &asked{msg: r, query: slices.Clone(query), key: slices.Clone(key), q: q, n: n, udp: overUDP(w), client: w.RemoteAddr()}
 }
 
 // forNext returns the query as the next plugin gets it. It may change it. The AD flag asks a validating

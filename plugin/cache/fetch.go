@@ -99,6 +99,7 @@ func (c *Cache) ask(ctx context.Context, w *recorder, a *asked, refreshing bool)
 		}
 		return out
 	}
+	scoped := hasScope(out.reply) // before takeOpt
 	class := c.classify(out.reply)
 	out.options = a.takeOpt(out.reply)
 	answered, sound := c.answered(a, out.options)
@@ -108,7 +109,7 @@ func (c *Cache) ask(ctx context.Context, w *recorder, a *asked, refreshing bool)
 	lifetime := c.setTTLs(out.reply, class)
 	out.renews = c.renews(a, out.reply, class)
 	k := keeping{
-		asked: answered, class: class, lifetime: lifetime, conditions: &wanted.Conditions, forAll: wanted.ForAll(),
+		asked: answered, class: class, lifetime: lifetime, conditions: &wanted.Conditions, forAll: wanted.ForAll() && !scoped,
 		options: out.options, refreshing: refreshing,
 	}
 	if f := metadata.ValueFunc(ctx, wildcardLabel); f != nil {

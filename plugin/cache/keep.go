@@ -41,6 +41,9 @@ func (c *Cache) keep(m *dns.Msg, k *keeping) *store.Entry {
 		k.n.drops.Inc()
 		return nil
 	}
+	if !k.q.RD && !k.conditions.Known() {
+		return nil // a server may answer a query without RD with a referral or a refusal: no reply to one with RD
+	}
 	kind := kindOf(k.class)
 	if !k.forAll {
 		c.forget(k.key)
@@ -108,9 +111,6 @@ func (c *Cache) put(e *store.Entry, k *keeping) bool {
 		}
 	}
 	c.store.Put(c.space, k.key, e)
-	for kind, gauge := range k.n.entries {
-		gauge.Set(float64(c.space.Len(store.Kind(kind)))) // #nosec G115 -- one of two
-	}
 	return true
 }
 

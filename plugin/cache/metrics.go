@@ -21,7 +21,7 @@ var (
 
 	entries = promauto.NewGaugeVec(prometheus.GaugeOpts{
 		Namespace: plugin.Namespace, Subsystem: pluginName, Name: "entries",
-		Help: "Answers that are kept, by type.",
+		Help: "Answers in the cache, by type, with those that have expired and are not evicted yet.",
 	}, byKind)
 	requests = promauto.NewCounterVec(prometheus.CounterOpts{
 		Namespace: plugin.Namespace, Subsystem: pluginName, Name: "requests_total",
@@ -58,7 +58,7 @@ var (
 	}, byBlock)
 	skipped = promauto.NewCounterVec(prometheus.CounterOpts{
 		Namespace: namespace, Subsystem: pluginName, Name: "refreshes_skipped_total",
-		Help: "Answers that were not fetched again in the background because too many were at that time.",
+		Help: "Answers that were not fetched again in the background since too many were at that time, or too many for its client.",
 	}, byBlock)
 	_ = promauto.NewGaugeFunc(prometheus.GaugeOpts{
 		Namespace: namespace, Subsystem: pluginName, Name: "bytes",
@@ -113,9 +113,14 @@ func (c *Cache) counters(server string) *counters {
 	}
 	found, ok := c.metrics.all.Load(server)
 	if !ok {
-		found, _ = c.metrics.all.LoadOrStore(server, &serverCounters{server, *newCounters(server, c.zonesLabel, c.view)})
+		found, ok = c.metrics.all.LoadOrStore(server, &serverCounters{server, *newCounters(server, c.zonesLabel, c.view)})
 	}
 	n := found.(*serverCounters)
+	if !ok { // once, or its entries would count twice
+		for _, k := range []store.Kind{store.Success, store.Denial} {
+			c.space.Show(k, n.entries[k])
+		}
+	}
 	c.metrics.last.Store(n)
 	return &n.counters
 }
@@ -130,6 +135,5 @@ func (c *Cache) Counters(server string) fastpath.CacheCounters {
 func (c *Cache) evicted(k store.Kind) {
 	if last := c.metrics.last.Load(); last != nil {
 		last.evictions[k].Inc()
-		last.entries[k].Set(float64(c.space.Len(k)))
 	}
 }

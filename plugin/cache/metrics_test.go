@@ -1,10 +1,12 @@
 package cache
 
 import (
+	"context"
 	"slices"
 	"testing"
 	"time"
 
+	"github.com/miekg/dns"
 	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
 
@@ -27,9 +29,11 @@ func value(t *testing.T, m prometheus.Metric) float64 {
 func TestMetrics(t *testing.T) {
 	beds(t, "counted", func(t *testing.T) {
 		b := newBed(t, "cache {\nserve_stale\n}")
+		b.byGeneration("k.")
 		b.replies("NOERROR; " + a("w.", 300))
 		b.ask("w. A")
 		b.ask("w. A")
+		b.byGeneration("l.")
 		b.replies(denial("NXDOMAIN", 60, 60))
 		b.ask("v. A")
 		b.ask("v. A")
@@ -59,6 +63,109 @@ func TestMetrics(t *testing.T) {
 			}
 		}
 	})
+}
+
+// byGeneration has an address kept for as long as a generation is current, as kubernetes does where the cache does not
+// cover the name.
+func (b *bed) byGeneration(name string) {
+	b.t.Helper()
+	b.space.ByGeneration.Store(true)
+	r := query(name + " A")
+	b.space.Keep(r, replyTo(b.t, r, "NOERROR; "+a(name, 300)), &store.Conditions{
+		Bounds: [store.MaxBounds]store.Bound{{Generation: new(generation)}},
+	})
+	if e := b.entry(name + " A"); e == nil || e.Cached {
+		b.t.Fatalf("kept by generation is %+v", e)
+	}
+}
+
+// answersWith lets the upstream answer each query with an address and conditions.
+func (b *bed) answersWith(conditions func(*store.Conditions)) {
+	b.upstream(func(ctx context.Context, w dns.ResponseWriter, r *dns.Msg) (int, error) {
+		conditions(store.ConditionsFrom(ctx, r))
+		return 0, w.WriteMsg(replyTo(b.t, r, "NOERROR; "+a(r.Question[0].Name, 300)))
+	})
+}
+
+// entriesAre compares the gauge with the numbers of answers and denials.
+func (b *bed) entriesAre(after string, success, denial int) {
+	b.t.Helper()
+	n := b.counters("")
+	got := [2]float64{value(b.t, n.entries[store.Success]), value(b.t, n.entries[store.Denial])}
+	if want := [2]float64{float64(success), float64(denial)}; got != want {
+		b.t.Errorf("after %s, coredns_cache_entries is %v for answers and denials, want %v", after, got, want)
+	}
+}
+
+// The gauge has the number of answers that the cache keeps, after whatever changes it.
+func TestEntries(t *testing.T) {
+	beds(t, "entries", func(t *testing.T) {
+		b := newBed(t, "cache {\ndisable success cluster.local\nserve_stale off\n}")
+		g := new(generation)
+		current := func(c *store.Conditions) { c.Bounds[0] = store.Bound{Generation: g, Number: g.n} }
+		b.entriesAre("the start", 0, 0)
+		b.byGeneration("k.")
+		b.entriesAre("an answer by generation alone", 0, 0)
+		b.answersWith(func(*store.Conditions) {})
+		b.ask("w. A")
+		b.ask("v. A")
+		b.entriesAre("two answers of an upstream", 2, 0)
+		b.answersWith(current)
+		b.ask("web.shop.svc. A")
+		b.entriesAre("an answer of kubernetes behind the cache", 3, 0)
+		b.ask("web.shop.svc.cluster.local. A")
+		if e := b.entry("web.shop.svc.cluster.local. A"); e == nil || e.Cached {
+			t.Fatalf("kept of a zone that is disabled is %+v", e)
+		}
+		b.entriesAre("an answer of kubernetes in a zone that is disabled", 3, 0)
+		g.n++
+		b.ask("web.shop.svc. A")
+		b.entriesAre("a change of the cluster, and the same query", 3, 0)
+		b.replies(denial("NXDOMAIN", 60, 60))
+		time.Sleep(300 * time.Second)
+		b.entriesAre("the time of all answers", 3, 0)
+		b.ask("w. A")
+		b.entriesAre("a denial in the place of an answer", 2, 1)
+		time.Sleep(60 * time.Second)
+		b.answersWith(func(c *store.Conditions) { current(c); c.Views = byLast{} })
+		b.ask("w. A")
+		b.ask("v. A")
+		b.entriesAre("answers that depend on the caller in the place of a denial and an answer", 1, 0)
+		b.answersWith(func(*store.Conditions) {})
+		b.ask("u. A")
+		b.entriesAre("one more answer", 2, 0)
+		b.store.SetBudget(1)
+		b.entriesAre("a budget with room for nothing", 0, 0)
+		b.store.SetBudget(store.DefaultBudget)
+		b.ask("u. A")
+		b.entriesAre("one answer with room again", 1, 0)
+
+		next := newBed(t, "cache") // after a reload
+		next.zonesLabel, next.store, next.space = b.zonesLabel, b.store, b.store.NewSpace()
+		next.answersWith(func(*store.Conditions) {})
+		next.ask("w. A")
+		next.ask("v. A")
+		b.entriesAre("two answers in the cache of the next configuration", 3, 0)
+		b.store.Drop(b.space)
+		b.entriesAre("the end of the one before", 2, 0)
+		b.ask("w. A")
+		b.entriesAre("an answer that comes after the end", 2, 0)
+	})
+}
+
+// Each server of a block has the number of answers, whichever server has been asked.
+func TestEntriesOfTwoServers(t *testing.T) {
+	b := newBed(t, "cache")
+	b.answersWith(func(*store.Conditions) {})
+	b.ask("w. A")
+	other := b.counters("dns://127.0.0.1:53")
+	for _, name := range []string{"v. A", "u. A"} {
+		b.ask(name)
+	}
+	b.entriesAre("three queries to one server", 3, 0)
+	if got := value(t, other.entries[store.Success]); got != 3 {
+		t.Errorf("coredns_cache_entries of the other server is %v, want 3", got)
+	}
 }
 
 // The counters that the fast path gets are those that the chain counts with.

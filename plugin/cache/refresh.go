@@ -10,25 +10,19 @@ import (
 	"github.com/coredns/coredns/plugin/metrics/vars"
 	"github.com/miekg/dns"
 
+	"github.com/nearside-dns/nearside/plugin/fastpath"
 	"github.com/nearside-dns/nearside/plugin/fastpath/store"
 	"github.com/nearside-dns/nearside/plugin/internal/wire"
 )
-
-// maxBackground is how many queries the process has under way at once whose reply no client may wait for.
-const maxBackground = 1000
-
-// background has a place for each of them.
-var background = make(chan struct{}, maxBackground)
 
 // prefetchPause is for how long a prefetch that has failed is not tried again: the queries that it is
 // for come thousands a second.
 const prefetchPause = time.Second
 
-// inBackground calls f in a goroutine of its own, unless there are too many.
+// inBackground calls f in a goroutine of its own, unless there are too many, or too many of the query's client.
 func (c *Cache) inBackground(a *asked, f func()) bool {
-	select {
-	case background <- struct{}{}:
-	default:
+	end, ok := fastpath.StartBackground(a.client)
+	if !ok {
 		a.n.skipped.Inc()
 		return false
 	}
@@ -38,7 +32,7 @@ func (c *Cache) inBackground(a *asked, f func()) bool {
 				vars.Panic.Inc()
 				log.Errorf("asking again for %s: panic: %v\n%s", a.msg.Question[0].Name, r, debug.Stack())
 			}
-			<-background
+			end()
 		}()
 		f()
 	}()
@@ -79,7 +73,8 @@ func (c *Cache) refresh(ctx context.Context, a *asked, e *store.Entry) {
 	if stateOf(e, c.now()) != fresh {
 		pause = c.stale.recheck
 	}
-	a.msg, a.udp = a.msg.Copy(), false // the client's is gone when it has its answer
+	a.msg, a.udp = a.msg.Copy(), false          // the client's is gone when it has its answer
+	a.msg.RecursionDesired, a.q.RD = true, true // the reply is for clients with RD as well
 	ctx = metadata.ContextWithMetadata(context.WithoutCancel(ctx))
 	started := c.inBackground(a, func() {
 		renewed := false

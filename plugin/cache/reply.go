@@ -70,6 +70,16 @@ const (
 	maxErrorText = 255 // bytes
 )
 
+// hasScope reports whether a reply is only for clients of a subnet (RFC 7871 section 7.3). A plugin behind the cache may
+// have added the subnet to a query that came without one.
+func hasScope(m *dns.Msg) bool {
+	opt := m.IsEdns0()
+	return opt != nil && slices.ContainsFunc(opt.Option, func(o dns.EDNS0) bool {
+		subnet, ok := o.(*dns.EDNS0_SUBNET)
+		return ok && subnet.SourceScope > 0
+	})
+}
+
 // takeOpt takes the OPT record out of a reply: it is between two servers, RFC 6891 section 6.2.1. Only
 // the extended errors in it are about the answer, and the option of package search in a reply to a search list.
 func (a *asked) takeOpt(m *dns.Msg) (options []dns.EDNS0) {

@@ -261,9 +261,7 @@ func TestPanicInBackground(t *testing.T) {
 			b.ask("w. A")
 			synctest.Wait()
 			b.want("w. A", "NOERROR; w. 60 IN A 192.0.2.2")
-			if len(background) != 0 {
-				t.Errorf("%d places in the background are taken", len(background))
-			}
+			wantBackgroundFree(t)
 		})
 	}
 }
@@ -280,9 +278,7 @@ func TestBackgroundLimit(t *testing.T) {
 			b.replies("NOERROR; " + a("w.", 60))
 			b.ask("w. A")
 			time.Sleep(60 * time.Second)
-			for range maxBackground {
-				background <- struct{}{}
-			}
+			_, end := takeBackground()
 			for range 2 {
 				b.want("w. A", c.want)
 			}
@@ -290,9 +286,7 @@ func TestBackgroundLimit(t *testing.T) {
 			if got := value(t, b.counters("").skipped); got != 2 {
 				t.Errorf("%v were counted as skipped, want 2", got)
 			}
-			for range maxBackground {
-				<-background
-			}
+			end()
 			b.ask("w. A")
 			synctest.Wait()
 			b.wantQueries(2)

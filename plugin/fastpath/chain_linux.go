@@ -2,9 +2,9 @@ package fastpath
 
 import (
 	"context"
-	"encoding/binary"
 	"net"
 	"sync"
+	"time"
 
 	"github.com/coredns/coredns/core/dnsserver"
 	"github.com/miekg/dns"
@@ -20,103 +20,50 @@ type datagram struct {
 	service *service
 	socket  *socket
 	peer    peer
-	n       int
-	bytes   [datagramLen]byte
+	query   []byte
+	buf     [shortQuery]byte // of query, unless it is longer
+
+	chain  *chain
+	client *client
+
+	// While it waits:
+	arrived      time.Duration // since store's epoch
+	next         *datagram     // of the same client
+	older, newer *datagram     // in the same chain
 }
+
+// shortQuery is the length in bytes up to which a query needs no memory besides its datagram.
+const shortQuery = 256
 
 var datagrams = sync.Pool{New: func() any { return new(datagram) }}
 
-// chain hands queries to the server: a bounded number at a time, while a bounded number waits.
-type chain struct {
-	mu      sync.Mutex
-	most    int         // queries that are worked on at a time
-	running int         // queries that are worked on
-	waiting []*datagram // a ring, empty until it is needed
-	first   int         // the place of the oldest that waits
-	length  int         // how many wait
-}
-
-func newChain(most int) *chain { return &chain{most: most} }
-
-// put hands a query over. If too many wait, it takes the place of the oldest, whose client has waited
-// long enough to have asked again.
-func (c *chain) put(d *datagram) {
-	c.mu.Lock()
-	if c.running < c.most {
-		c.running++
-		c.mu.Unlock()
-		pool.do(task{c, d})
-		return
-	}
-	if c.waiting == nil {
-		c.waiting = make([]*datagram, c.most)
-	}
-	var oldest *datagram
-	if c.length == len(c.waiting) {
-		oldest = c.pop()
-	}
-	c.waiting[(c.first+c.length)%len(c.waiting)] = d
-	c.length++
-	c.mu.Unlock()
-	if oldest != nil {
-		oldest.service.metrics.droppedOverload.Inc()
-		oldest.done()
-	}
-}
-
-// pop returns the query that has waited longest, or nil if none waits. The mutex is held.
-func (c *chain) pop() *datagram {
-	if c.length == 0 {
-		return nil
-	}
-	d := c.waiting[c.first]
-	c.waiting[c.first] = nil
-	c.first = (c.first + 1) % len(c.waiting)
-	c.length--
-	return d
-}
-
-// work answers a query, and those that wait.
-func (c *chain) work(d *datagram) {
+// work answers a query, and those that take its place.
+func work(d *datagram) {
 	for d != nil {
 		d.serve()
+		next := d.chain.queue.finish(d)
 		d.done()
-		d = c.next()
+		d = next
 	}
-}
-
-// next returns what to work on next, or nil if nothing waits.
-func (c *chain) next() *datagram {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	d := c.pop()
-	if d == nil {
-		c.running--
-	}
-	return d
 }
 
 // done ends the query's way.
 func (d *datagram) done() {
 	d.service.metrics.inFlight.Dec()
 	d.service.release()
-	d.service, d.socket = nil, nil
+	d.service, d.socket, d.query, d.chain, d.client, d.next = nil, nil, nil, nil, nil, nil
 	datagrams.Put(d)
 }
 
 // serve does with a datagram what CoreDNS does with it.
 func (d *datagram) serve() {
-	b := d.bytes[:d.n]
+	b := d.query
 	if len(b) < wire.HeaderLen {
 		return // not answered by anyone
 	}
 	w := &writer{socket: d.socket, metrics: d.service.metrics, peer: d.peer}
 	m := new(dns.Msg)
-	action := dns.DefaultMsgAcceptFunc(dns.Header{
-		Id: binary.BigEndian.Uint16(b), Bits: binary.BigEndian.Uint16(b[2:]),
-		Qdcount: binary.BigEndian.Uint16(b[4:]), Ancount: binary.BigEndian.Uint16(b[6:]),
-		Nscount: binary.BigEndian.Uint16(b[8:]), Arcount: binary.BigEndian.Uint16(b[10:]),
-	})
+	action := d.service.accept(b)
 	if action == dns.MsgIgnore {
 		return
 	}
@@ -130,6 +77,7 @@ func (d *datagram) serve() {
 		return
 	}
 	server := d.service.server
+	w.tsig.verify(server.TsigSecret, b, m)
 	ctx := context.WithValue(context.Background(), dnsserver.Key{}, server)
 	ctx = context.WithValue(ctx, dnsserver.LoopKey{}, 0)
 	server.ServeDNS(ctx, w, m)
@@ -154,12 +102,20 @@ type writer struct {
 	peer    peer
 	remote  *net.UDPAddr
 	closed  bool
+	unsent  bool // a reply could not be sent
+	tsig
 }
 
 var packing = sync.Pool{New: func() any { b := make([]byte, 4096); return &b }}
 
 // WriteMsg implements dns.ResponseWriter.
 func (w *writer) WriteMsg(m *dns.Msg) error {
+	if signed, err := w.tsig.sign(m); signed != nil || err != nil {
+		if err == nil {
+			_, err = w.Write(signed)
+		}
+		return err
+	}
 	buf, _ := packing.Get().(*[]byte)
 	defer packing.Put(buf)
 	b, err := m.PackBuffer(*buf)
@@ -176,7 +132,10 @@ func (w *writer) Write(b []byte) (int, error) {
 		return 0, net.ErrClosed
 	}
 	if err := w.socket.send(&w.peer, b); err != nil {
-		w.metrics.droppedSend.Inc()
+		if !w.unsent { // after a failure, CoreDNS sends SERVFAIL
+			w.unsent = true
+			w.metrics.droppedSend.Inc()
+		}
 		return 0, err
 	}
 	return len(b), nil
@@ -198,12 +157,6 @@ func (w *writer) Close() error {
 	w.closed = true
 	return nil
 }
-
-// TsigStatus implements dns.ResponseWriter. No key is configured where there is a fast path.
-func (w *writer) TsigStatus() error { return nil }
-
-// TsigTimersOnly implements dns.ResponseWriter.
-func (w *writer) TsigTimersOnly(bool) {}
 
 // Hijack implements dns.ResponseWriter.
 func (w *writer) Hijack() {}

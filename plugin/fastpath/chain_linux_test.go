@@ -50,7 +50,7 @@ func newSocket(t *testing.T) *socket {
 		t.Fatal(err)
 	}
 	var s *socket
-	if cerr := raw.Control(func(fd uintptr) { s, err = open(int(fd)) }); cerr != nil || err != nil { // #nosec G115
+	if cerr := raw.Control(func(fd uintptr) { s, err = open(int(fd), false) }); cerr != nil || err != nil { // #nosec G115
 		t.Fatal(cerr, err)
 	}
 	t.Cleanup(func() { _ = s.file.Close() })
@@ -66,7 +66,7 @@ func query(t *testing.T, s *service, from *socket, name string) *datagram {
 		t.Fatal(err)
 	}
 	d := &datagram{service: s, socket: from}
-	d.n = copy(d.bytes[:], b)
+	d.query = append(d.buf[:0], b...)
 	s.held.Add(1)
 	s.metrics.inFlight.Inc()
 	return d
@@ -97,7 +97,7 @@ func TestChainIsBounded(t *testing.T) {
 	socket, bounded := newSocket(t), newChain(3)
 	before := valueOf(t, s.metrics.droppedOverload) // of the process
 	for i := range 10 {
-		bounded.put(query(t, s, socket, fmt.Sprintf("q%d.", i)))
+		bounded.put(query(t, s, socket, fmt.Sprintf("q%d.", i)), clientAddress(i))
 		if i < 3 {
 			<-started
 		}
@@ -124,7 +124,7 @@ func TestPanicLeavesNothing(t *testing.T) {
 	s := newService(t, func(dns.ResponseWriter, *dns.Msg) { panic("in a plugin") })
 	c := newChain(1)
 	for range 3 {
-		c.put(query(t, s, newSocket(t), "panic."))
+		c.put(query(t, s, newSocket(t), "panic."), clientAddress(0))
 	}
 	awaitIdle(t, c, s)
 }
@@ -133,9 +133,9 @@ func TestPanicLeavesNothing(t *testing.T) {
 func awaitIdle(t *testing.T, c *chain, s *service) {
 	t.Helper()
 	for end := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
-		c.mu.Lock()
-		idle := c.running == 0 && c.length == 0 && s.held.Load() == 0
-		c.mu.Unlock()
+		c.queue.mu.Lock()
+		idle := c.running == 0 && c.waiting == 0 && len(c.clients) == 0 && s.held.Load() == 0
+		c.queue.mu.Unlock()
 		if idle {
 			return
 		}

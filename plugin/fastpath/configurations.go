@@ -1,6 +1,7 @@
 package fastpath
 
 import (
+	"net"
 	"reflect"
 	"slices"
 	"sync"
@@ -47,7 +48,7 @@ func (l *configurationList) of(context caddy.Context) *configuration {
 			return conf
 		}
 	}
-	conf := &configuration{context: context}
+	conf := &configuration{context: context, instance: instanceOf(context)}
 	l.all = append(l.all, conf)
 	for _, config := range configsOf(context) {
 		if config.Transport == transport.DNS || config.Transport == "" { // none is a test's
@@ -113,4 +114,41 @@ func firstOf(config *dnsserver.Config) *dnsserver.Config {
 		return config // of a test
 	}
 	return (*dnsserver.Config)(unsafe.Pointer(field.Pointer()))
+}
+
+// instanceOf returns the instance that a context belongs to, nil in a test without one. It is called while the
+// directives are read: no instance ends then.
+func instanceOf(context caddy.Context) *caddy.Instance {
+	wanted := pointerIn(reflect.ValueOf(&context).Elem())
+	for _, inst := range caddy.Instances() {
+		if wanted != nil && pointerIn(reflect.ValueOf(inst).Elem().FieldByName("context")) == wanted {
+			return inst
+		}
+	}
+	return nil
+}
+
+// packetConnOf returns the UDP socket that an instance has for a server, nil if there is none or if it is of another
+// kind, such as with plugin proxyproto. The instance has to have opened its sockets.
+func packetConnOf(inst *caddy.Instance, server *dnsserver.Server) *net.UDPConn {
+	if inst == nil {
+		return nil
+	}
+	for _, pair := range inst.Servers() {
+		v := reflect.ValueOf(pair)
+		packet := v.FieldByName("packet")
+		if pointerIn(v.FieldByName("server")) == unsafe.Pointer(server) && pointerIn(packet) != nil &&
+			packet.Elem().Type() == reflect.TypeFor[*net.UDPConn]() {
+			return (*net.UDPConn)(pointerIn(packet))
+		}
+	}
+	return nil
+}
+
+// pointerIn returns the pointer that an interface has, nil for another value.
+func pointerIn(v reflect.Value) unsafe.Pointer {
+	if v.Kind() != reflect.Interface || v.Elem().Kind() != reflect.Pointer {
+		return nil
+	}
+	return v.Elem().UnsafePointer()
 }

@@ -1,6 +1,7 @@
 package fastpath
 
 import (
+	"reflect"
 	"slices"
 	"testing"
 
@@ -16,8 +17,8 @@ func TestConfigsAreFound(t *testing.T) {
 	if found := configsOf(c.Context()); !slices.Contains(found, config) {
 		t.Errorf("configs %v, want %p among them", found, config)
 	}
-	if configsOf(nil) != nil {
-		t.Error("configs out of nothing")
+	if configsOf(nil) != nil || instanceOf(nil) != nil || packetConnOf(nil, nil) != nil {
+		t.Error("configs, an instance or a socket out of nothing")
 	}
 	if err := dnsserver.SetDirectives([]string{"bind", pluginName}); err != nil {
 		t.Fatal(err)
@@ -40,6 +41,12 @@ func TestConfigsAreFound(t *testing.T) {
 		if len(configs) == 2 && len(conf.blocks) == 1 {
 			if firstOf(configs[1]) != configs[0] || conf.blocks[0].config != configs[0] || configs[1].UDPDecorateWriterFunc == nil {
 				t.Errorf("zones %q and %q are not one block", configs[0].Zone, configs[1].Zone)
+			}
+			for _, pair := range inst.Servers() {
+				server := (*dnsserver.Server)(pointerIn(reflect.ValueOf(pair).FieldByName("server")))
+				if conn := packetConnOf(conf.instance, server); conn == nil || conn.LocalAddr().String() != pair.LocalAddr().String() {
+					t.Errorf("socket of the server at %v: %v", pair.LocalAddr(), conn)
+				}
 			}
 			return
 		}

@@ -5,6 +5,7 @@ import (
 	"runtime"
 	"strings"
 
+	"github.com/coredns/coredns/core/dnsserver"
 	"github.com/coredns/coredns/plugin"
 	"github.com/coredns/coredns/plugin/loadbalance"
 )
@@ -52,8 +53,6 @@ func (b *Block) look() use {
 		u.prevented = "the Corefile says off"
 	case len(config.FilterFuncs) > 0 || config.ViewName != "":
 		u.prevented = "plugin view has to see every query"
-	case len(config.TsigSecret) > 0:
-		u.prevented = "plugin tsig has to see every query"
 	}
 	for _, h := range config.Handlers() {
 		name := h.Name()
@@ -80,10 +79,35 @@ func (b *Block) look() use {
 	case !cached && !u.byGeneration:
 		u.prevented = "plugin hosts may answer before kubernetes, and there is no cache"
 	}
-	if u.prevented != "" {
-		u.byGeneration = false
-	}
 	return u
+}
+
+// policyOf returns the reason why a server has no fast path, empty if there is none. The settings are those of all its
+// server blocks: each of them applies to every datagram of the listener.
+func policyOf(server *dnsserver.Server) string {
+	policy := reflect.ValueOf(server).Elem().FieldByName("connPolicy")
+	switch {
+	case len(server.TsigSecret) > 0:
+		return "a server block of this listener has TSIG secrets (plugin tsig)"
+	case policy.Kind() != reflect.Func || !policy.IsNil():
+		return "a server block of this listener expects the PROXY protocol (plugin proxyproto)"
+	case opcodesOf(server) == nil || len(opcodesOf(server)) > 0:
+		return "a server block of this listener accepts other opcodes than QUERY and NOTIFY"
+	}
+	return ""
+}
+
+// opcodesOf returns the opcodes that a server accepts besides QUERY and NOTIFY, nil if CoreDNS does not show them.
+func opcodesOf(server *dnsserver.Server) map[int]bool {
+	allowed := reflect.ValueOf(server).Elem().FieldByName("allowedOpcodes")
+	if allowed.Kind() != reflect.Map || allowed.Type().Key().Kind() != reflect.Int {
+		return nil
+	}
+	opcodes := map[int]bool{}
+	for _, opcode := range allowed.MapKeys() {
+		opcodes[int(opcode.Int())] = true
+	}
+	return opcodes
 }
 
 // isRoundRobin reports whether loadbalance gives every address the same chance. It does not tell, so its

@@ -95,9 +95,18 @@ func (b *Block) zonesOn(address string) *blockZones {
 // configuration is what one reading of a Corefile has made.
 type configuration struct {
 	context   caddy.Context
+	instance  *caddy.Instance // that has the servers, nil in a test without any
 	blocks    []*Block
 	ends      bool // it is told when it ends
 	reloading atomic.Bool
+}
+
+// maxConcurrent returns the highest max_concurrent of the configuration, 0 if it has none.
+func (conf *configuration) maxConcurrent() (highest int) {
+	for _, b := range conf.blocks {
+		highest = max(highest, b.most)
+	}
+	return highest
 }
 
 // callBack has the configuration told what happens to it.

@@ -6,7 +6,6 @@ import (
 	"net/netip"
 	"runtime"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -26,6 +25,7 @@ type service struct {
 	routes  routes
 	chain   *chain // for queries whose name leads nowhere
 	metrics *listenerMetrics
+	opcodes map[int]bool // that are accepted besides QUERY and NOTIFY
 	held    atomic.Int64 // readers and queries that are not done with it
 }
 
@@ -37,7 +37,6 @@ type listener struct {
 	address string // as CoreDNS writes it
 	service atomic.Pointer[service]
 	readers []*reader
-	servers []sockets.Socket // CoreDNS's own
 
 	previous []*service // what has answered, guarded by the registry's mutex
 }
@@ -60,20 +59,26 @@ type registry struct {
 	all     map[string]*listener
 	coming  map[string]*configuration // that will have a listener on an address
 	dropped map[string]uint64         // by the kernel, on sockets that are closed
-	own     map[uint64]bool           // the inodes of the readers' sockets
 }
 
-var listeners = &registry{all: map[string]*listener{}, coming: map[string]*configuration{}, dropped: map[string]uint64{}, own: map[uint64]bool{}}
+var listeners = &registry{all: map[string]*listener{}, coming: map[string]*configuration{}, dropped: map[string]uint64{}}
 
 // serve is called when a server of the configuration begins to serve datagrams. It decorates nothing.
 func (conf *configuration) serve(server *dnsserver.Server) dns.DecorateWriter {
 	uses := conf.usesOn(server)
 	s := &service{
 		conf: conf, server: server, routes: newRoutes(server, uses),
-		chain: newChain(defaultMost), metrics: newListenerMetrics(server.Addr),
+		chain: newChain(0), metrics: newListenerMetrics(server.Addr), opcodes: opcodesOf(server),
 	}
+	queries.resize(conf.maxConcurrent())
 	wanted := describe(server.Addr, uses)
-	switch has, err := listeners.enter(server.Addr, s, wanted); {
+	own := conf.socketOf(server)
+	if own != nil {
+		defer own.Close()
+	}
+	switch has, err := listeners.enter(server.Addr, s, own, wanted); {
+	case err != nil && own != nil && own.Detached():
+		log.Errorf("No UDP on %s until a restart: the server's socket was detached for the fast path, and that cannot start: %v", server.Addr, err)
 	case err != nil:
 		log.Warningf("No fast path on %s, the server answers alone: %v", server.Addr, err)
 	case has && wanted:
@@ -86,10 +91,11 @@ func (conf *configuration) serve(server *dnsserver.Server) dns.DecorateWriter {
 	return nil
 }
 
-// enter has a service answer on its address, and reports whether it does. Without a fast path it only
-// takes over a listener that is there: once CoreDNS's own socket is taken out of the kernel's choice, it
-// can't be brought back (Linux keeps the peer of an IPv6 socket).
-func (r *registry) enter(address string, s *service, wanted bool) (bool, error) {
+// enter makes a service answer on its address, and reports whether it does. Where no fast path is wanted, it does so
+// only if CoreDNS's own socket is detached, which cannot be undone (Linux keeps the peer of an IPv6 socket): the
+// listener of the configuration before then stays, or another one is opened. own is the server's socket, nil if it is not
+// found.
+func (r *registry) enter(address string, s *service, own *sockets.Socket, wanted bool) (bool, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.coming[address] == s.conf {
@@ -98,17 +104,19 @@ func (r *registry) enter(address string, s *service, wanted bool) (bool, error) 
 	l := r.all[address]
 	if l != nil {
 		l.previous = append(l.previous, l.service.Swap(s))
+		if own != nil {
+			l.detach(own)
+		}
 		return true, nil
 	}
-	if !wanted {
+	if !wanted && (own == nil || !own.Detached()) {
 		return false, nil
 	}
-	l = &listener{address: address}
-	err := l.open(r.own)
-	for _, reader := range l.readers {
-		r.own[reader.socket.inode] = true
+	if own == nil {
+		return false, errors.New("the server's own socket is not found")
 	}
-	if err != nil {
+	l = &listener{address: address}
+	if err := l.open(own); err != nil {
 		r.release(l)
 		return false, err
 	}
@@ -120,14 +128,10 @@ func (r *registry) enter(address string, s *service, wanted bool) (bool, error) 
 	return true, nil
 }
 
-// open opens the sockets, one for each CPU that the process may use, and takes CoreDNS's out: those on
-// the address that are not readers'.
-func (l *listener) open(readers map[uint64]bool) error {
-	if l.servers = serverSockets(l.address, readers); len(l.servers) == 0 {
-		return errors.New("the server's own socket is not found")
-	}
+// open opens the sockets of the readers, one for each CPU that the process may use, and detaches CoreDNS's.
+func (l *listener) open(own *sockets.Socket) error {
 	for range min(runtime.GOMAXPROCS(0), maxReaders) {
-		s, err := open(l.servers[0].FD)
+		s, err := open(own.FD, isWildcard(l.address))
 		if err != nil {
 			return err
 		}
@@ -139,49 +143,30 @@ func (l *listener) open(readers map[uint64]bool) error {
 	}
 	socketsOpen.WithLabelValues(l.address).Set(float64(len(l.readers)))
 	steered.WithLabelValues(l.address).Set(1)
-	for _, s := range l.servers {
-		if err := s.Detach(); err != nil {
-			steered.WithLabelValues(l.address).Set(0)
-			log.Warningf("The kernel gives CoreDNS's own socket on %s a share of the datagrams, which costs CPU time: %v", l.address, err)
-		}
-	}
+	l.detach(own)
 	return nil
+}
+
+// detach detaches CoreDNS's socket, unless the configuration before has done so: a reload passes sockets on.
+func (l *listener) detach(own *sockets.Socket) {
+	if own.Detached() {
+		return
+	}
+	if err := own.Detach(); err != nil {
+		steered.WithLabelValues(l.address).Set(0)
+		log.Warningf("The kernel gives CoreDNS's own socket on %s a share of the datagrams, which costs CPU time: %v", l.address, err)
+	}
 }
 
 // maxReaders bounds the memory of a listener on a machine with many CPUs: each reader has 200 KB, and its
 // socket a buffer. A reader answers some 200,000 queries a second.
 const maxReaders = 16
 
-// serverSockets returns CoreDNS's own sockets of an address, given the inodes of the readers'.
-func serverSockets(address string, readers map[uint64]bool) []sockets.Socket {
-	text := strings.TrimPrefix(address, transport.DNS+"://")
-	if strings.HasPrefix(text, ":") {
-		text = "[::]" + text
-	}
-	wanted, err := netip.ParseAddrPort(text)
-	if err != nil {
-		return nil
-	}
-	if zone := wanted.Addr().Zone(); zone != "" {
-		i, err := net.InterfaceByName(zone)
-		if err != nil {
-			return nil
-		}
-		wanted = netip.AddrPortFrom(wanted.Addr().WithZone(strconv.Itoa(i.Index)), wanted.Port())
-	}
-	own := sockets.Own(func(a netip.AddrPort) bool {
-		// Go takes a socket of both families for an address that is not specified, where there is IPv6.
-		return a == wanted || a.Port() == wanted.Port() && a.Addr().IsUnspecified() && wanted.Addr().IsUnspecified()
-	})
-	var datagrams []sockets.Socket
-	for _, s := range own {
-		if s.Listener || readers[s.Inode()] {
-			s.Close()
-			continue
-		}
-		datagrams = append(datagrams, s)
-	}
-	return datagrams
+// isWildcard reports whether a server has all addresses of the machine, given its address as CoreDNS writes it.
+func isWildcard(address string) bool {
+	host, _, err := net.SplitHostPort(strings.TrimPrefix(address, transport.DNS+"://"))
+	a, _ := netip.ParseAddr(host)
+	return err == nil && (host == "" || a.IsUnspecified())
 }
 
 // announce says which addresses the configuration will serve datagrams on. CoreDNS begins to do so some
@@ -203,6 +188,7 @@ func (conf *configuration) announce() {
 
 // forget is called when the configuration stays because the next one could not start.
 func (r *registry) forget(stays *configuration) {
+	queries.resize(stays.maxConcurrent())
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for address, conf := range r.coming {
@@ -297,11 +283,7 @@ func (l *listener) close() {
 // release closes what open has opened. The mutex is held.
 func (r *registry) release(l *listener) {
 	for _, reader := range l.readers {
-		delete(r.own, reader.socket.inode)
 		_ = reader.socket.file.Close()
-	}
-	for _, s := range l.servers {
-		s.Close()
 	}
 	if r.all[l.address] == nil {
 		socketsOpen.WithLabelValues(l.address).Set(0)

@@ -64,7 +64,7 @@ type reader struct {
 func newReader(l *listener, s *socket) *reader {
 	r := &reader{
 		listener: l, socket: s, ended: make(chan struct{}),
-		arena:  make([]byte, 0, arenaLen),
+		arena:  make([]byte, 0, arenaLen+longestHit), // room for a copy of the last answer's records while they change places
 		random: new(maphash.Hash).Sum64() | 1,
 	}
 	for i := range r.received {
@@ -310,6 +310,7 @@ func (r *reader) flush(fd uintptr, s *service, start time.Duration) {
 	if r.pending == 0 {
 		return
 	}
+	unsent := 0
 	for sent, waits := 0, true; sent < r.pending; {
 		n, _, errno := unix.RawSyscall6(unix.SYS_SENDMMSG, fd, uintptr(unsafe.Pointer(&r.answers[sent])), uintptr(r.pending-sent), unix.MSG_DONTWAIT, 0, 0) // #nosec G115
 		switch {
@@ -320,14 +321,16 @@ func (r *reader) flush(fd uintptr, s *service, start time.Duration) {
 			waits = waitWritable(int(fd)) // #nosec G115 -- a descriptor
 		default: // the first of them can't be sent
 			s.metrics.droppedSend.Inc()
+			r.given[sent].rcode = dns.RcodeServerFailure // as prometheus counts a plugin that can't write its reply
 			sent++
+			unsent++
 		}
 	}
 	took := store.Now() - start
 	for i := range r.pending {
 		r.given[i].count(took)
 	}
-	s.metrics.answered.Add(float64(r.pending))
+	s.metrics.answered.Add(float64(r.pending - unsent))
 	r.pending, r.arena = 0, r.arena[:0]
 }
 
@@ -346,7 +349,7 @@ func (r *reader) handOver(s *service, i int) {
 	s.held.Add(1)
 	s.metrics.inFlight.Inc()
 	d.service, d.socket = s, r.socket
-	d.n = copy(d.bytes[:], r.queries[i][:min(int(in.length), datagramLen)])
+	d.query = append(d.buf[:0], r.queries[i][:min(int(in.length), datagramLen)]...)
 	d.peer.name, d.peer.nameLen, d.peer.controlLen = r.names[i], in.header.Namelen, 0
 	if r.socket.wildcard {
 		control := r.controls[i][:in.header.Controllen]
@@ -354,7 +357,7 @@ func (r *reader) handOver(s *service, i int) {
 		d.peer.controlLen = copy(d.peer.control[:], control)
 	}
 	s.metrics.handedOver.Inc()
-	s.chainOf(r.key[:0], d.bytes[:d.n]).put(d)
+	s.chainOf(r.key[:0], d.query).put(d, clientOf(&r.names[i]))
 }
 
 // chainOf returns the chain of the server block that a query is for, so that none has to wait for what

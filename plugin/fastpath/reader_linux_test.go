@@ -1,11 +1,16 @@
 package fastpath
 
 import (
+	"context"
 	"fmt"
 	"net"
+	"regexp"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/coredns/coredns/core/dnsserver"
 	"github.com/coredns/coredns/plugin/metrics"
 	"github.com/miekg/dns"
 	"github.com/prometheus/client_golang/prometheus"
@@ -68,11 +73,17 @@ func newBed(t *testing.T, shuffle bool) *bed {
 // keep puts an answer to a question into the store.
 func (b *bed) keep(t *testing.T, e *store.Entry, reply *dns.Msg) {
 	t.Helper()
+	b.keepFor(t, e, reply, reply)
+}
+
+// keepFor puts the answer to a query into the store.
+func (b *bed) keepFor(t *testing.T, e *store.Entry, reply, query *dns.Msg) {
+	t.Helper()
 	if err := e.Fill(reply); err != nil {
 		t.Fatal(err)
 	}
 	var q wire.Query
-	packed, ok := q.FromMsg(make([]byte, 0, wire.MaxQuery), reply)
+	packed, ok := q.FromMsg(make([]byte, 0, wire.MaxQuery), query)
 	if !ok {
 		t.Fatal("no key")
 	}
@@ -136,16 +147,20 @@ func TestHitAllocatesNothing(t *testing.T) {
 		records int
 		shuffle bool
 		entry   *store.Entry
+		glue    int // records of the additional section
 	}{
-		"by generation":    {1, false, &store.Entry{}},
-		"of a cache":       {1, false, &store.Entry{Cached: true, Stored: store.Now(), Expires: store.Now() + time.Hour}},
-		"many addresses":   {20, true, &store.Entry{}},
-		"with popularity":  {1, false, &store.Entry{Expires: store.Now() + time.Hour, Popularity: &store.Popularity{Amount: 5, Gap: time.Minute, From: store.Now() + time.Hour}}},
-		"with error codes": {1, false, &store.Entry{Options: []byte{0, 15, 0, 2, 0, 3}}},
+		"by generation":    {1, false, &store.Entry{}, 0},
+		"of a cache":       {1, false, &store.Entry{Cached: true, Stored: store.Now(), Expires: store.Now() + time.Hour}, 0},
+		"many addresses":   {20, true, &store.Entry{}, 0},
+		"glue":             {1, true, &store.Entry{}, 20},
+		"with popularity":  {1, false, &store.Entry{Expires: store.Now() + time.Hour, Popularity: &store.Popularity{Amount: 5, Gap: time.Minute, From: store.Now() + time.Hour}}, 0},
+		"with error codes": {1, false, &store.Entry{Options: []byte{0, 15, 0, 2, 0, 3}}, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := newBed(t, c.shuffle)
-			b.keep(t, c.entry, addressReply("hit.test.", c.records))
+			reply := addressReply("hit.test.", c.records)
+			reply.Extra = addressReply("glue.test.", c.glue).Answer
+			b.keep(t, c.entry, reply)
 			query := new(dns.Msg).SetQuestion("hit.test.", dns.TypeA).SetEdns0(1232, false)
 			packed, err := query.Pack()
 			if err != nil {
@@ -269,16 +284,93 @@ func withOption() *dns.Msg {
 	return m
 }
 
-// TestUnsendable has an answer among others whose client cannot be reached.
+// counting is the plugin prometheus in front of one that answers.
+func counting(answer func(dns.ResponseWriter, *dns.Msg) error) *metrics.Metrics {
+	m := metrics.New("127.0.0.1:0")
+	m.AddZone(".")
+	m.Next = behindCounting(answer)
+	return m
+}
+
+// behindCounting is a plugin that returns what those of this module return.
+type behindCounting func(dns.ResponseWriter, *dns.Msg) error
+
+func (behindCounting) Name() string { return "next" }
+
+func (b behindCounting) ServeDNS(_ context.Context, w dns.ResponseWriter, m *dns.Msg) (int, error) {
+	if err := b(w, m); err != nil {
+		return dns.RcodeServerFailure, err
+	}
+	return dns.RcodeSuccess, nil
+}
+
+// counts returns what the plugin prometheus has counted for a server, but for how long queries took: a line for each
+// metric. The name of the server is left out.
+func counts(t *testing.T, server string) (lines []string) {
+	t.Helper()
+	all, err := prometheus.DefaultGatherer.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, family := range all {
+		if !strings.HasPrefix(family.GetName(), "coredns_dns_") {
+			continue
+		}
+		for _, m := range family.GetMetric() {
+			labels, own := "", false
+			for _, l := range m.GetLabel() {
+				if l.GetName() == "server" {
+					own = l.GetValue() == server
+				} else {
+					labels += " " + l.String()
+				}
+			}
+			value := m.GetCounter().String()
+			if h := m.GetHistogram(); h != nil {
+				if value = fmt.Sprint(h.GetSampleCount()); !strings.Contains(family.GetName(), "duration") {
+					value += fmt.Sprint(" ", h.GetSampleSum(), h.GetBucket())
+				}
+			}
+			if own {
+				lines = append(lines, family.GetName()+labels+" "+regexp.MustCompile(` *created_timestamp:\{[^}]*\}`).ReplaceAllString(value, ""))
+			}
+		}
+	}
+	return lines
+}
+
+// sameCounts compares what a bed has counted with what its chain has counted.
+func sameCounts(t *testing.T, b *bed, chain string) {
+	t.Helper()
+	got, want := counts(t, b.listener.address), counts(t, chain)
+	if len(want) == 0 || !slices.Equal(got, want) {
+		t.Errorf("counted by the fast path:\n%s\nby the plugin prometheus:\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+}
+
+// serveCounted has the plugin prometheus of a server answer a query.
+func serveCounted(t *testing.T, server string, w dns.ResponseWriter, m *dns.Msg, reply *dns.Msg) {
+	t.Helper()
+	handler := counting(func(w dns.ResponseWriter, m *dns.Msg) error {
+		answer := reply.Copy()
+		answer.Id = m.Id
+		return w.WriteMsg(answer)
+	})
+	ctx := context.WithValue(context.Background(), dnsserver.Key{}, &dnsserver.Server{Addr: server})
+	_, _ = handler.ServeDNS(ctx, w, m) // an error of the writer's
+}
+
+// TestUnsendable has an answer among others whose client cannot be reached. It is counted as the chain counts it.
 func TestUnsendable(t *testing.T) {
 	b := newBed(t, false)
-	b.keep(t, &store.Entry{}, addressReply("hit.test.", 1))
+	reply := addressReply("hit.test.", 1)
+	b.keep(t, &store.Entry{Cached: true, Expires: store.Now() + time.Hour}, reply)
 	packed, err := ask("hit.test.")().Pack()
 	if err != nil {
 		t.Fatal(err)
 	}
 	s := b.listener.service.Load()
-	before := valueOf(t, s.metrics.droppedSend)
+	before, answeredBefore := valueOf(t, s.metrics.droppedSend), valueOf(t, s.metrics.answered)
 	client, _ := b.client.LocalAddr().(*net.UDPAddr)
 	for i := range 3 {
 		b.received[i].length = uint32(copy(b.queries[i][:], packed)) // #nosec G115
@@ -287,7 +379,11 @@ func TestUnsendable(t *testing.T) {
 		b.names[i].Port = uint16(client.Port)>>8 | uint16(client.Port)<<8 // #nosec G115
 		copy(unsafeIPv4(&b.names[i]), client.IP.To4())
 	}
-	b.names[1].Port = 0 // nobody's
+	b.names[1].Port = 0 // no client's
+	peers := make([]peer, 3)
+	for i := range peers {
+		peers[i] = peer{name: b.names[i], nameLen: b.received[i].header.Namelen}
+	}
 	if err := b.socket.raw.Control(func(fd uintptr) { b.serve(fd, 3) }); err != nil {
 		t.Fatal(err)
 	}
@@ -297,23 +393,85 @@ func TestUnsendable(t *testing.T) {
 	if got := valueOf(t, s.metrics.droppedSend) - before; got != 1 {
 		t.Errorf("%v could not be sent, want 1", got)
 	}
+	if got := valueOf(t, s.metrics.answered) - answeredBefore; got != 2 {
+		t.Errorf("%v are counted as answered, want 2", got)
+	}
+	if got := valueOf(t, b.cache.Hits[store.Success]); got != 3 {
+		t.Errorf("%v hits, want 3: the cache counts before it answers", got)
+	}
+
+	chain := t.Name() + " chain"
+	for i := range peers {
+		w := &writer{socket: b.socket, metrics: s.metrics, peer: peers[i]}
+		serveCounted(t, chain, w, ask("hit.test.")(), reply)
+		if i == 1 {
+			refuse(w, ask("hit.test.")(), dns.MsgReject) // as CoreDNS's server does then
+		}
+	}
+	sameCounts(t, b, chain)
+	if got := valueOf(t, s.metrics.droppedSend) - before; got != 2 {
+		t.Errorf("%v could not be sent, want 2: one of them by the chain", got)
+	}
 }
 
-// TestCounted compares what a hit counts with what the plugin prometheus counts.
+// TestCounted compares what a hit counts with what the plugins prometheus and cache count.
 func TestCounted(t *testing.T) {
 	if m := metrics.New("127.0.0.1:0"); m.Name() != "prometheus" {
 		t.Fatalf("plugin %q", m.Name()) // its name decides whether anything is counted
 	}
-	b := newBed(t, false)
-	b.keep(t, &store.Entry{Cached: true, Kind: store.Denial, Expires: store.Now() + time.Hour}, addressReply("hit.test.", 1))
-	for i := range 3 {
-		b.ask(t, ask("hit.test.")())
-		b.answerOf(t)
-		if got := valueOf(t, b.cache.Hits[store.Denial]); got != float64(i+1) {
-			t.Errorf("%v hits, want %d", got, i+1)
+	typed := func(qtype uint16, change func(*dns.Msg)) *dns.Msg {
+		m := new(dns.Msg).SetQuestion("hit.test.", qtype)
+		change(m)
+		return m
+	}
+	b, chain := newBed(t, false), t.Name()+" chain"
+	hits := map[store.Kind]float64{}
+	for i, c := range []struct {
+		query   *dns.Msg
+		records int
+		rcode   int
+		kind    store.Kind
+	}{
+		{typed(dns.TypeA, func(*dns.Msg) {}), 1, dns.RcodeSuccess, store.Success},
+		{typed(dns.TypeAAAA, func(*dns.Msg) {}), 0, dns.RcodeSuccess, store.Denial},
+		{typed(dns.TypeHTTPS, func(m *dns.Msg) { m.SetEdns0(1232, false) }), 0, dns.RcodeSuccess, store.Denial},
+		{typed(dns.TypeTXT, func(m *dns.Msg) { m.SetEdns0(4096, true) }), 0, dns.RcodeNameError, store.Denial},
+		{typed(dns.TypeLOC, func(m *dns.Msg) { m.RecursionDesired = false }), 0, dns.RcodeServerFailure, store.Denial},
+		{typed(dns.TypeCAA, func(m *dns.Msg) { m.SetEdns0(4096, false) }), 100, dns.RcodeSuccess, store.Success},
+	} {
+		reply := addressReply("hit.test.", c.records)
+		reply.Question, reply.Rcode = c.query.Question, c.rcode
+		b.keepFor(t, &store.Entry{Cached: true, Kind: c.kind, Expires: store.Now() + time.Hour}, reply, c.query)
+		for range i + 1 {
+			b.ask(t, c.query)
+			if m := b.answerOf(t); m.Rcode != c.rcode || len(m.Answer) != c.records {
+				t.Fatalf("no hit: %v", m)
+			}
+			hits[c.kind]++
+			serveCounted(t, chain, &writer{socket: b.socket, metrics: b.listener.service.Load().metrics, peer: b.peer(t)}, c.query, reply)
+			b.answerOf(t)
 		}
 	}
-	if got := fmt.Sprint(valueOf(t, b.cache.Requests), valueOf(t, b.cache.Hits[store.Success])); got != "3 0" {
-		t.Errorf("requests and hits of the other kind: %s", got)
+	sameCounts(t, b, chain)
+	for kind, want := range hits {
+		if got := valueOf(t, b.cache.Hits[kind]); got != want {
+			t.Errorf("%v hits of kind %v, want %v", got, kind, want)
+		}
 	}
+	if got, want := valueOf(t, b.cache.Requests), hits[store.Success]+hits[store.Denial]; got != want {
+		t.Errorf("%v requests, want %v", got, want)
+	}
+}
+
+// peer returns the client as the kernel gives it.
+func (b *bed) peer(t *testing.T) peer {
+	t.Helper()
+	client, ok := b.client.LocalAddr().(*net.UDPAddr)
+	if !ok {
+		t.Fatal("no address")
+	}
+	p := peer{nameLen: unix.SizeofSockaddrInet4}
+	p.name.Family, p.name.Port = unix.AF_INET, uint16(client.Port)>>8|uint16(client.Port)<<8 // #nosec G115
+	copy(unsafeIPv4(&p.name), client.IP.To4())
+	return p
 }

@@ -134,12 +134,17 @@ func (conf *configuration) usesOn(server *dnsserver.Server) map[string]*blockUse
 		}
 		uses[z.name] = u
 	}
+	policy := policyOf(server)
+	for _, u := range uses {
+		if u.prevented == "" {
+			u.prevented = policy
+		}
+		if u.prevented != "" {
+			u.byGeneration = false // no reader would give such an answer
+		}
+	}
 	return uses
 }
-
-// defaultMost is how many queries the chain works on at a time, for each server block of a listener; as
-// many wait.
-const defaultMost = 4096
 
 // keeps reports whether some server block has a plugin whose answers can be kept.
 func keeps(uses map[string]*blockUse) bool {
@@ -196,11 +201,7 @@ func (b *blockUse) borders() (zones []string) {
 
 // newBlockUse looks at a block on a server.
 func newBlockUse(b *Block) *blockUse {
-	most := b.most
-	if most == 0 {
-		most = defaultMost
-	}
-	u := &blockUse{Block: b, use: b.look(), chain: newChain(most), own: map[string]*chain{}}
+	u := &blockUse{Block: b, use: b.look(), chain: newChain(b.most), own: map[string]*chain{}}
 	for _, h := range b.config.Handlers() {
 		switch h := h.(type) {
 		case *metrics.Metrics:
@@ -214,7 +215,7 @@ func newBlockUse(b *Block) *blockUse {
 			u.search = h
 		case Own:
 			for _, zone := range h.OwnZones() {
-				u.own[zone] = newChain(most)
+				u.own[zone] = newChain(b.most)
 			}
 		}
 	}

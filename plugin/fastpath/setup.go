@@ -53,7 +53,7 @@ func (b *Block) parse(c *caddy.Controller) error {
 	return nil
 }
 
-// highestMost bounds max_concurrent: each query takes some 10 KB in the chain.
+// highestMost bounds max_concurrent: at runningCost each, that many queries take 100 GiB.
 const highestMost = 1 << 20
 
 func (b *Block) parseMost(c *caddy.Controller) error {

@@ -9,6 +9,7 @@ import (
 	"syscall"
 	"unsafe"
 
+	"github.com/coredns/coredns/core/dnsserver"
 	"golang.org/x/sys/unix"
 
 	"github.com/nearside-dns/nearside/plugin/internal/sockets"
@@ -61,28 +62,52 @@ func clientOf(name *unix.RawSockaddrInet6) netip.Addr {
 	return netip.AddrFrom16(name.Addr).Unmap()
 }
 
+// socketOf returns a duplicate of the socket that CoreDNS has opened for a server, which has to be closed, or nil if there
+// is none. The address would not tell whose socket it is: for the kernel, that of 0.0.0.0 and that of :: are the same.
+func (conf *configuration) socketOf(server *dnsserver.Server) *sockets.Socket {
+	conn := packetConnOf(conf.instance, server)
+	if conn == nil {
+		return nil
+	}
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return nil
+	}
+	s := &sockets.Socket{}
+	if cerr := raw.Control(func(fd uintptr) { s.FD, err = unix.FcntlInt(fd, unix.F_DUPFD_CLOEXEC, 0) }); cerr != nil || err != nil {
+		return nil
+	}
+	return s
+}
+
 // socket is one of the sockets of a listener.
 type socket struct {
 	file     *os.File
 	raw      syscall.RawConn
 	local    *net.UDPAddr
-	inode    uint64
 	wildcard bool // every query has an address of its own that the answer has to come from
 }
 
-// open opens a socket at the address of another one, beside it: both have SO_REUSEPORT.
-func open(beside int) (s *socket, err error) {
+// open opens a socket at the address of another one, beside it: both have SO_REUSEPORT. A wildcard is an address that is
+// not specified; a detached socket does not show it any more.
+func open(beside int, wildcard bool) (s *socket, err error) {
 	self, err := unix.Getsockname(beside)
 	if err != nil {
 		return nil, fmt.Errorf("ask for the address of the server's socket: %w", err)
 	}
 	family := unix.AF_INET
-	s = &socket{}
+	s = &socket{wildcard: wildcard}
 	switch a := self.(type) {
 	case *unix.SockaddrInet4:
+		if wildcard {
+			clear(a.Addr[:])
+		}
 		s.local = &net.UDPAddr{IP: append(net.IP(nil), a.Addr[:]...), Port: a.Port}
 	case *unix.SockaddrInet6:
 		family = unix.AF_INET6
+		if wildcard {
+			clear(a.Addr[:])
+		}
 		s.local = &net.UDPAddr{IP: append(net.IP(nil), a.Addr[:]...), Port: a.Port}
 		if a.ZoneId != 0 {
 			if i, err := net.InterfaceByIndex(int(a.ZoneId)); err == nil {
@@ -92,7 +117,6 @@ func open(beside int) (s *socket, err error) {
 	default:
 		return nil, fmt.Errorf("the server's socket has an address of an unknown family: %T", self)
 	}
-	s.wildcard = s.local.IP.IsUnspecified()
 	fd, err := unix.Socket(family, unix.SOCK_DGRAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return nil, fmt.Errorf("open a socket: %w", err)
@@ -106,7 +130,6 @@ func open(beside int) (s *socket, err error) {
 		_ = unix.Close(fd)
 		return nil, err
 	}
-	s.inode = sockets.Socket{FD: fd}.Inode()
 	s.file = os.NewFile(uintptr(fd), "udp "+s.local.String()) // #nosec G115 -- a descriptor
 	if s.raw, err = s.file.SyscallConn(); err != nil {
 		return nil, errors.Join(err, s.file.Close())

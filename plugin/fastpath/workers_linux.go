@@ -15,38 +15,32 @@ const maxIdleWorkers = 64
 // costs as much as a quarter of a query that goes to an upstream.
 type workers struct {
 	mu   sync.Mutex
-	idle []chan task // the one that was busy last is the last
-}
-
-// task is a query, and the chain that bounds how many there are.
-type task struct {
-	chain *chain
-	query *datagram
+	idle []chan *datagram // the one that was busy last is the last
 }
 
 // pool is that of the process.
 var pool workers
 
-// do works on a task, without waiting for the end of it.
-func (w *workers) do(t task) {
+// do has a query answered, without waiting for the answer.
+func (w *workers) do(d *datagram) {
 	w.mu.Lock()
 	if last := len(w.idle) - 1; last >= 0 {
 		worker := w.idle[last]
 		w.idle = w.idle[:last]
 		w.mu.Unlock()
-		worker <- t // which has room
+		worker <- d // which has room
 		return
 	}
 	w.mu.Unlock()
-	go w.work(t)
+	go w.work(d)
 }
 
 // work works until too many others wait for work.
-func (w *workers) work(t task) {
+func (w *workers) work(d *datagram) {
 	var base [stackBase]byte
-	next := make(chan task, 1)
+	next := make(chan *datagram, 1)
 	for base[len(next)] == 0 { // always; the compiler has to keep the array
-		t.chain.work(t.query)
+		work(d)
 		w.mu.Lock()
 		if len(w.idle) >= maxIdleWorkers {
 			w.mu.Unlock()
@@ -54,6 +48,6 @@ func (w *workers) work(t task) {
 		}
 		w.idle = append(w.idle, next)
 		w.mu.Unlock()
-		t = <-next
+		d = <-next
 	}
 }

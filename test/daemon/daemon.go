@@ -28,19 +28,27 @@ func Build(t testing.TB, program string) string {
 	return BuildIn(t, t.TempDir(), program)
 }
 
-// BuildIn is Build into a folder, for a program that several tests run.
+// BuildIn is Build into a folder, for a program that several tests run. One that is not in cmd is named by its folder.
 func BuildIn(t testing.TB, folder, program string) string {
 	t.Helper()
-	path := filepath.Join(folder, program)
+	path := filepath.Join(folder, filepath.Base(program))
+	build(t, path, program, RaceDetector)
+	return path
+}
+
+func build(t testing.TB, path, program string, race bool) {
+	t.Helper()
+	if !strings.Contains(program, "/") {
+		program = "cmd/" + program
+	}
 	args := []string{"build", "-o", path}
-	if raceDetector {
+	if race {
 		args = append(args, "-race")
 	}
-	out, err := exec.Command("go", append(args, "github.com/nearside-dns/nearside/cmd/"+program)...).CombinedOutput()
+	out, err := exec.Command("go", append(args, "github.com/nearside-dns/nearside/"+program)...).CombinedOutput()
 	if err != nil {
 		t.Fatalf("build %s: %v\n%s", program, err, out)
 	}
-	return path
 }
 
 // Ports that FreePort gives: below those that systems give to sockets that ask for none, so that no

@@ -3,35 +3,53 @@ package daemon
 import (
 	"fmt"
 	"os"
+	"path/filepath"
 	"sync"
 	"testing"
 )
 
 // programs are those that the tests of a package have built, in a folder of their own.
-var programs struct {
+var programs builtPrograms
+
+type builtPrograms struct {
 	mu     sync.Mutex
 	folder string
-	paths  map[string]string
+	built  map[string]bool // by path
 }
 
 // Program returns the path of a program of the module, which is built once for all tests of a package. The
-// package's TestMain runs them by Main.
+// package's TestMain removes it by Main.
 func Program(t testing.TB, name string) string {
 	t.Helper()
-	programs.mu.Lock()
-	defer programs.mu.Unlock()
-	if path := programs.paths[name]; path != "" {
-		return path
-	}
-	if programs.folder == "" {
+	return programs.path(t, name, RaceDetector)
+}
+
+// ProgramWithoutRace is Program without the race detector, for tests that measure memory.
+func ProgramWithoutRace(t testing.TB, name string) string {
+	t.Helper()
+	return programs.path(t, name, false)
+}
+
+func (p *builtPrograms) path(t testing.TB, name string, race bool) string {
+	t.Helper()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.folder == "" {
 		folder, err := os.MkdirTemp("", "nearside-test-")
 		if err != nil {
 			t.Fatal(err)
 		}
-		programs.folder, programs.paths = folder, map[string]string{}
+		p.folder, p.built = folder, map[string]bool{}
 	}
-	programs.paths[name] = BuildIn(t, programs.folder, name)
-	return programs.paths[name]
+	path := filepath.Join(p.folder, filepath.Base(name))
+	if race != RaceDetector {
+		path += "-without-race"
+	}
+	if !p.built[path] {
+		build(t, path, name, race)
+		p.built[path] = true
+	}
+	return path
 }
 
 // Main runs the tests of a package, removes what Program has built, and returns the exit code.

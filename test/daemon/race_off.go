@@ -2,4 +2,5 @@
 
 package daemon
 
-const raceDetector = false
+// RaceDetector tells whether the tests, and so the programs, run under the race detector.
+const RaceDetector = false

@@ -2,5 +2,5 @@
 
 package daemon
 
-// raceDetector tells that the tests run under the race detector; so do the programs then.
-const raceDetector = true
+// RaceDetector tells that the tests run under the race detector; so do the programs then.
+const RaceDetector = true

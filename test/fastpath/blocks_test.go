@@ -131,12 +131,19 @@ func TestNamesDoNotWait(t *testing.T) {
 // TestReloadOverIPv6 takes the fast path away from a listener, and brings it back: queries over IPv6, to a
 // socket of both families, are answered by every configuration.
 func TestReloadOverIPv6(t *testing.T) {
+	for _, bind := range []string{"", "bind 0.0.0.0 ::", "bind eth0"} {
+		t.Run(bind, func(t *testing.T) { testReloadOverIPv6(t, bind) })
+	}
+}
+
+func testReloadOverIPv6(t *testing.T, bind string) {
+	t.Helper()
 	bed := netns.New(t)
 	path := filepath.Join(t.TempDir(), "Corefile")
 	const behind = "\n.:5300 {\n    bind 127.0.0.1\n    template IN ANY . {\n        answer \"{{ .Name }} 300 IN A 192.0.2.1\"\n    }\n}\n"
 	configure := func(plugins ...string) {
 		t.Helper()
-		text := ".:53 {\n    " + strings.Join(append(plugins, "forward . 127.0.0.1:5300"), "\n    ") + "\n}\n" + behind
+		text := ".:53 {\n    " + strings.Join(append(append([]string{bind}, plugins...), "forward . 127.0.0.1:5300"), "\n    ") + "\n}\n" + behind
 		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}

@@ -72,6 +72,7 @@ func TestMetricsOfClusterNames(t *testing.T) {
 	)
 	all := slices.Concat(plain(t, clusterNames), some)
 	folder := newCluster(t)
+	const long = "success 9984 3600 600\ndenial 9984 1800 600" // so that nothing expires while the test runs
 	for _, tc := range []struct {
 		name     string
 		corefile string
@@ -80,6 +81,8 @@ func TestMetricsOfClusterNames(t *testing.T) {
 		{"prometheus", clusterBlock(folder), all},
 		{"loadbalance", clusterBlock(folder, "loadbalance"), some},
 		{"zones of their own", strings.Replace(clusterBlock(folder), ".:PORT", "cluster.local:PORT in-addr.arpa:PORT", 1), some},
+		{"cache", clusterBlock(folder, "cache {\n"+long+"\n}"), some},
+		{"cache of the reverse zones alone", clusterBlock(folder, "cache {\n"+long+"\ndisable success cluster.local\ndisable denial cluster.local\n}"), some},
 		{"two blocks", clusterBlock(folder) + strings.Replace(clusterBlock(folder), ".:PORT", "svc.cluster.local:PORT", 1), some},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

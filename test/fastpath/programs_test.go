@@ -33,8 +33,14 @@ type server struct {
 // address of metrics, and waits until it answers.
 func start(t *testing.T, name, corefile string) *server {
 	t.Helper()
+	return startFrom(t, daemon.Program(t, name), corefile)
+}
+
+// startFrom is start with the path of a program.
+func startFrom(t *testing.T, path, corefile string) *server {
+	t.Helper()
 	s := &server{metrics: "127.0.0.1:" + strconv.Itoa(daemon.FreePort(t))}
-	s.Process = daemon.Start(t, daemon.Program(t, name), s.fill(corefile))
+	s.Process = daemon.Start(t, path, s.fill(corefile))
 	return s
 }
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -21,9 +22,54 @@ type life struct {
 	next     func(worker, i int) question
 }
 
-func startClusterdns(t *testing.T) life {
+// bothLoopbacks is the bind directive of most Corefiles of the tests.
+const bothLoopbacks = "bind 127.0.0.1 ::1"
+
+// binds are the directives that every reload is tested with. For the kernel, 0.0.0.0 and :: are the same address with two
+// servers.
+var binds = []string{bothLoopbacks, "bind 0.0.0.0 ::"}
+
+// forEachLife runs a test with each program and each directive of binds.
+func forEachLife(t *testing.T, test func(*testing.T, life)) {
+	for name, begin := range map[string]func(*testing.T, string) life{"clusterdns": startClusterdns, "nodecache": startNodecache} {
+		forEachBind(t, name, func(t *testing.T, bind string) { test(t, begin(t, bind)) })
+	}
+}
+
+// forEachBind runs a test with each directive of binds.
+func forEachBind(t *testing.T, name string, test func(t *testing.T, bind string)) {
+	for _, bind := range binds {
+		t.Run(name+"/"+bind, func(t *testing.T) { test(t, bind) })
+	}
+}
+
+// startLoads starts a load over IPv4 and one over IPv6.
+func (l life) startLoads(t *testing.T) (loads [2]*load) {
 	t.Helper()
-	corefile := clusterBlock(newCluster(t), "OTHER")
+	for i, host := range []string{"127.0.0.1", "::1"} {
+		loads[i] = startLoad(t, net.JoinHostPort(host, strconv.Itoa(l.Port)), 8, l.next)
+	}
+	return loads
+}
+
+// endLoads ends the loads, and fails the test for every query that was lost or answered wrongly.
+func endLoads(t *testing.T, loads [2]*load) {
+	t.Helper()
+	t.Logf("%d queries over IPv4, %d over IPv6", loads[0].end(t), loads[1].end(t))
+}
+
+// awaitQueries waits until each of the loads has sent some queries more.
+func awaitQueries(t *testing.T, loads [2]*load) {
+	t.Helper()
+	for _, l := range loads {
+		asked := l.asked.Load()
+		within(t, "the load continues", func() bool { return l.asked.Load() > asked+100 })
+	}
+}
+
+func startClusterdns(t *testing.T, bind string) life {
+	t.Helper()
+	corefile := strings.Replace(clusterBlock(newCluster(t), "OTHER"), bothLoopbacks, bind, 1)
 	next := func(worker, i int) question {
 		switch i % 4 {
 		case 0: // nobody has asked for it
@@ -39,11 +85,11 @@ func startClusterdns(t *testing.T) life {
 	return life{start(t, "clusterdns", without(corefile)), corefile, next}
 }
 
-func startNodecache(t *testing.T) life {
+func startNodecache(t *testing.T, bind string) life {
 	t.Helper()
 	u := startUpstream(t, answerAddress)
 	corefile := fmt.Sprintf(`.:PORT {
-    bind 127.0.0.1
+    %s
     errors
     prometheus METRICS
     FASTPATH
@@ -51,7 +97,7 @@ func startNodecache(t *testing.T) life {
     cache 30
     forward . %s
 }
-`, u.address)
+`, bind, u.address)
 	next := func(worker, i int) question {
 		if i%2 == 0 {
 			return question{fmt.Sprintf("x%d-%d.example.org.", worker, i), dns.TypeA, isAddress("192.0.2.1")}
@@ -71,55 +117,85 @@ func with(corefile, fastpath, other string) string {
 
 // TestReload changes the configuration under load again and again.
 func TestReload(t *testing.T) {
-	for name, begin := range map[string]func(*testing.T) life{"clusterdns": startClusterdns, "nodecache": startNodecache} {
-		t.Run(name, func(t *testing.T) {
-			s := begin(t)
-			l := startLoad(t, s.Addr, 16, s.next)
-			for _, step := range []struct {
-				name            string
-				fastpath, other string
-				ended           string // the line that tells that the reload has ended
-				hits            bool   // whether there is a fast path then
-			}{
-				{"the same", "", "", "[INFO] Reloading complete", true},
-				{"another limit", "fastpath {\nmax_concurrent 100\n}", "", "[INFO] Reloading complete", true},
-				{"off", "fastpath off", "", "[INFO] Reloading complete", false},
-				{"off again", "fastpath off", "", "[INFO] Reloading complete", false},
-				{"broken while off", "", "nonsense", "Not reloaded", false},
-				{"on", "fastpath on", "", "[INFO] Reloading complete", true},
-				{"broken", "", "nonsense", "Not reloaded", true},
-				{"broken at the start", "", "forward . /none/resolv.conf", "Not reloaded", true},
-				{"broken off", "fastpath off", "health 127.0.0.1:1:1", "Not reloaded", true},
-				{"off with a plugin", "", "log . {\nclass error\n}", "[INFO] Reloading complete", false},
-				{"on again", "", "", "[INFO] Reloading complete", true},
-				{"the same again", "", "", "[INFO] Reloading complete", true},
-			} {
-				s.reloadUntil(t, with(s.corefile, step.fastpath, step.other), step.ended)
-				asked := l.asked.Load()
-				before := s.scrape(t).Sum(answeredTotal)
-				within(t, "the load goes on", func() bool { return l.asked.Load() > asked+200 })
-				if grown := s.scrape(t).Sum(answeredTotal) - before; (grown > 0) != step.hits {
-					t.Errorf("%s: the fast path has answered %v queries", step.name, grown)
-				}
+	forEachLife(t, func(t *testing.T, s life) {
+		loads := s.startLoads(t)
+		for _, step := range []struct {
+			name            string
+			fastpath, other string
+			ended           string // the line that tells that the reload has ended
+			hits            bool   // whether there is a fast path then
+		}{
+			{"the same", "", "", "[INFO] Reloading complete", true},
+			{"another limit", "fastpath {\nmax_concurrent 100\n}", "", "[INFO] Reloading complete", true},
+			{"off", "fastpath off", "", "[INFO] Reloading complete", false},
+			{"off again", "fastpath off", "", "[INFO] Reloading complete", false},
+			{"broken while off", "", "nonsense", "Not reloaded", false},
+			{"on", "fastpath on", "", "[INFO] Reloading complete", true},
+			{"broken", "", "nonsense", "Not reloaded", true},
+			{"broken at the start", "", "forward . /none/resolv.conf", "Not reloaded", true},
+			{"broken off", "fastpath off", "health 127.0.0.1:1:1", "Not reloaded", true},
+			{"off with a plugin", "", "log . {\nclass error\n}", "[INFO] Reloading complete", false},
+			{"on again", "", "", "[INFO] Reloading complete", true},
+			{"the same again", "", "", "[INFO] Reloading complete", true},
+		} {
+			s.reloadUntil(t, with(s.corefile, step.fastpath, step.other), step.ended)
+			before := s.scrape(t).Sum(answeredTotal)
+			awaitQueries(t, loads)
+			if grown := s.scrape(t).Sum(answeredTotal) - before; (grown > 0) != step.hits {
+				t.Errorf("%s: the fast path has answered %v queries", step.name, grown)
 			}
-			t.Logf("%d queries", l.end(t))
-		})
-	}
+		}
+		endLoads(t, loads)
+	})
 }
 
 // TestReloadInARow reloads without waiting for anything but the end of each.
 func TestReloadInARow(t *testing.T) {
-	for name, begin := range map[string]func(*testing.T) life{"clusterdns": startClusterdns, "nodecache": startNodecache} {
+	forEachLife(t, func(t *testing.T, s life) {
+		loads := s.startLoads(t)
+		for i := range 10 {
+			s.reload(t, with(s.corefile, []string{"", "fastpath off"}[i%2], ""))
+		}
+		for range 10 {
+			s.reload(t, without(s.corefile))
+		}
+		endLoads(t, loads)
+	})
+}
+
+// TestReloadOfAddresses drops addresses of a program under load, and adds them again: those that stay are answered. For
+// the kernel they are one address, so no client notices which of the servers is there.
+func TestReloadOfAddresses(t *testing.T) {
+	const all = "bind 0.0.0.0 ::"
+	for name, begin := range map[string]func(*testing.T, string) life{"clusterdns": startClusterdns, "nodecache": startNodecache} {
 		t.Run(name, func(t *testing.T) {
-			s := begin(t)
-			l := startLoad(t, s.Addr, 16, s.next)
-			for i := range 10 {
-				s.reload(t, with(s.corefile, []string{"", "fastpath off"}[i%2], ""))
+			s := begin(t, all)
+			loads := s.startLoads(t)
+			for _, step := range []struct {
+				bind, fastpath string
+				hits           bool // whether there is a fast path then
+			}{
+				{"bind ::", "", true},
+				{"bind ::", "fastpath off", false},
+				{"bind ::", "", true},
+				{all, "", true},
+				{"bind 0.0.0.0", "", true},
+				{"bind 0.0.0.0", "fastpath off", false},
+				{all, "", true},
+				{"", "", true},
+				{all, "", true},
+				{all, "fastpath off", false},
+				{"bind ::", "fastpath off", false},
+				{all, "", true},
+			} {
+				s.reload(t, with(strings.Replace(s.corefile, all, step.bind, 1), step.fastpath, ""))
+				before := s.scrape(t).Sum(answeredTotal)
+				awaitQueries(t, loads)
+				if grown := s.scrape(t).Sum(answeredTotal) - before; (grown > 0) != step.hits {
+					t.Errorf("%q %q: the fast path has answered %v queries", step.bind, step.fastpath, grown)
+				}
 			}
-			for range 10 {
-				s.reload(t, without(s.corefile))
-			}
-			t.Logf("%d queries", l.end(t))
+			endLoads(t, loads)
 		})
 	}
 }
@@ -127,8 +203,8 @@ func TestReloadInARow(t *testing.T) {
 // heldZone has the names whose answers are held.
 const heldZone = ".example.org."
 
-// slow is a program that forwards to a server which holds its answers.
-func slow(t *testing.T, fastpath string) (*server, *gate) {
+// slow starts a program that forwards to a server which holds its answers. Options are those of forward.
+func slow(t *testing.T, bind, fastpath string, options ...string) (*server, *gate) {
 	t.Helper()
 	g := newGate(t)
 	u := startUpstream(t, func(w dns.ResponseWriter, r *dns.Msg) {
@@ -137,7 +213,7 @@ func slow(t *testing.T, fastpath string) (*server, *gate) {
 		}
 		answerAddress(w, r)
 	})
-	corefile := clusterBlock(newCluster(t), "forward . "+u.address)
+	corefile := strings.Replace(clusterBlock(newCluster(t), fmt.Sprintf("forward . %s {\n%s\n}", u.address, strings.Join(options, "\n"))), bothLoopbacks, bind, 1)
 	return start(t, "clusterdns", strings.ReplaceAll(corefile, "FASTPATH", fastpath)), g
 }
 
@@ -215,8 +291,8 @@ func TestHeldQueriesAreAnswered(t *testing.T) {
 			within(t, "the reload ends", func() bool { return strings.Count(s.Output(), "[INFO] Reloading complete") > before })
 		}},
 	} {
-		t.Run(tc.name, func(t *testing.T) {
-			s, g := slow(t, "")
+		forEachBind(t, tc.name, func(t *testing.T, bind string) {
+			s, g := slow(t, bind, "")
 			// A socket's buffer has room for so many answers that are not read yet.
 			var conns []net.Conn
 			for range 6 {
@@ -243,8 +319,8 @@ func TestReceivedQueriesAreAnswered(t *testing.T) {
 		{"stop", syscall.SIGTERM},
 		{"reload", syscall.SIGUSR1},
 	} {
-		t.Run(tc.name, func(t *testing.T) {
-			s, g := slow(t, "")
+		forEachBind(t, tc.name, func(t *testing.T, bind string) {
+			s, g := slow(t, bind, "")
 			g.open()
 			s.Signal(t, syscall.SIGSTOP)
 			var conns []net.Conn // several, so that every socket of the program has some

@@ -38,6 +38,10 @@ var script = map[string]reply{
 	"huge.test. TXT":   {answer: numbered(120, `OWNER 120 IN TXT "`+strings.Repeat("y", 200)+`%d"`)},
 	"mx.test. MX":      {answer: []string{"OWNER 300 IN MX 10 a.mx.test.", "OWNER 300 IN MX 20 b.mx.test."}, add: []string{"a.mx.test. 200 IN A 192.0.2.25", "b.mx.test. 200 IN A 192.0.2.26"}},
 	"srv.test. SRV":    {answer: numbered(8, "OWNER 300 IN SRV 1 1 80 target%d.test."), add: numbered(8, "target%[1]d.test. 300 IN A 192.0.2.%[1]d")},
+	"glue.test. SRV": {answer: []string{"OWNER 300 IN SRV 1 1 80 a.test.", "OWNER 300 IN SRV 1 1 80 longer.test."},
+		add: []string{"a.test. 300 IN A 192.0.2.1", "a.test. 300 IN A 192.0.2.2", "a.test. 300 IN AAAA 2001:db8::1", "longer.test. 300 IN AAAA 2001:db8::2", "longer.test. 300 IN A 192.0.2.3"}},
+	"behind.test. A": {answer: []string{"two.test. 300 IN A 192.0.2.1", "OWNER 300 IN CNAME two.test."}},
+	"denied.test. *": {rcode: dns.RcodeNameError, ns: []string{soa}, add: []string{"ns.test. 300 IN A 192.0.2.53", "ns.test. 300 IN A 192.0.2.54"}},
 	"https.test. HTTPS": {answer: []string{
 		`OWNER 300 IN HTTPS 1 . alpn="h2,h3" ipv4hint="192.0.2.1"`}},
 	"test. NS":          {answer: []string{"OWNER 300 IN NS ns.test."}, add: []string{"ns.test. 300 IN A 192.0.2.53"}},

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/miekg/dns"
+	"golang.org/x/sys/unix"
 )
 
 // upstream is a server that the programs under test forward to. It answers over UDP and TCP.
@@ -41,6 +42,7 @@ func startUpstream(t *testing.T, handler dns.HandlerFunc) *upstream {
 	if listener == nil {
 		t.Fatal("no port is free for both TCP and UDP")
 	}
+	receiveBuffer(t, conn)
 	both := []*dns.Server{{PacketConn: conn, Handler: u}, {Listener: listener, Handler: u}}
 	var serving sync.WaitGroup
 	for _, s := range both {
@@ -62,6 +64,29 @@ func startUpstream(t *testing.T, handler dns.HandlerFunc) *upstream {
 		serving.Wait()
 	})
 	return u
+}
+
+// receiveBuffer has a socket hold the datagrams of a burst while the test waits for a processor.
+func receiveBuffer(t *testing.T, conn net.PacketConn) {
+	t.Helper()
+	const size = 4 << 20
+	udp, _ := conn.(*net.UDPConn)
+	raw, err := udp.SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var forced error
+	if err := raw.Control(func(fd uintptr) {
+		forced = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, size) // #nosec G115 -- a descriptor
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if forced == nil {
+		return
+	}
+	if err := udp.SetReadBuffer(size); err != nil { // without the privilege, as much as the system allows
+		t.Fatal(err)
+	}
 }
 
 // ServeDNS implements dns.Handler.

@@ -107,13 +107,13 @@ func (s *Space) Keep(r, m *dns.Msg, c *Conditions) {
 	var buf [wire.MaxKey]byte
 	key := s.Key(buf[:0], query, &q)
 	if c.Views != nil {
-		s.keep(key, &Entry{Bounds: c.Bounds, Views: c.Views, ForCaller: true})
+		s.keep(key, &Entry{Bounds: c.Bounds, Views: c.Views})
 		key = wire.AppendKeyView(key, c.View.Number)
 	}
 	if c.View.Private || s.has(key, false) {
 		return
 	}
-	e := &Entry{Options: c.Options, Bounds: c.Bounds, Serial: c.Serial, AnyCase: c.AnyCase, ForCaller: c.Views != nil}
+	e := &Entry{Options: c.Options, Bounds: c.Bounds, Serial: c.Serial, AnyCase: c.AnyCase}
 	if m.Rcode != dns.RcodeSuccess || len(m.Answer) == 0 {
 		e.Kind = Denial
 	}

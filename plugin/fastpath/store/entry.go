@@ -99,14 +99,12 @@ type Entry struct {
 	// Views is there if the answer depends on who asks: there is none in this entry, but one for each view
 	// under a key of its own.
 	Views Views
-	// ForCaller tells that it is such an entry, the answer of a view, or that of a search list. They don't count
-	// against the capacity of their space, which is for the answers of others: there may be one for each node.
-	ForCaller bool
 	// Count is there if somebody counts how often the answer is given.
 	Count ServerCounter
 	// Serial is the present serial number for the SOA record in the authority section, or nil.
 	Serial Serial
-	// Cached tells that a cache keeps it and counts its hits; if not, it is kept by its Bounds alone.
+	// Cached tells that a cache keeps it, counts it and its hits, and limits the number of such entries; if not, it is
+	// kept by its Bounds alone, or for a view or a search list, and only the budget limits it.
 	Cached bool
 	// Popularity is there if the entry is to be fetched again before it expires.
 	Popularity *Popularity

@@ -115,9 +115,9 @@ func TestUselessGoesFirst(t *testing.T) {
 			c.Store(10)
 			told := 0
 			sp.Limit(Success, 0, func() { told++ })
-			tt.entry.Costly = true
+			tt.entry.Costly, tt.entry.Cached = true, true
 			for n := range 9 {
-				put(sp, n, &Entry{Costly: true})
+				put(sp, n, &Entry{Costly: true, Cached: true})
 			}
 			e := put(sp, 9, tt.entry)
 			for n := range 10 {
@@ -184,9 +184,9 @@ func TestCapacity(t *testing.T) {
 	sp.Limit(Success, 5, func() { successes++ })
 	sp.Limit(Denial, 3, func() { denials++ })
 	for n := range 50 {
-		put(other, n, &Entry{Kind: Kind(n % 2)})
-		put(sp, n, &Entry{Kind: Success})
-		put(sp, 100+n, &Entry{Kind: Denial})
+		put(other, n, &Entry{Kind: Kind(n % 2), Cached: true})
+		put(sp, n, &Entry{Kind: Success, Cached: true})
+		put(sp, 100+n, &Entry{Kind: Denial, Cached: true})
 	}
 	if sp.Len(Success) != 5 || sp.Len(Denial) != 3 || successes != 45 || denials != 47 {
 		t.Errorf("%d and %d entries, %d and %d evictions", sp.Len(Success), sp.Len(Denial), successes, denials)
@@ -194,18 +194,18 @@ func TestCapacity(t *testing.T) {
 	if other.Len(Success) != 25 || other.Len(Denial) != 25 {
 		t.Errorf("another space has %d and %d entries left", other.Len(Success), other.Len(Denial))
 	}
-	put(sp, 49, &Entry{Kind: Success}) // in the place of what is there
+	put(sp, 49, &Entry{Kind: Success, Cached: true}) // in the place of what is there
 	if sp.Len(Success) != 5 || successes != 45 {
 		t.Errorf("%d entries, %d evictions after a replacement", sp.Len(Success), successes)
 	}
 	sp.Limit(Success, 2, nil)
-	put(sp, 200, &Entry{Kind: Success})
+	put(sp, 200, &Entry{Kind: Success, Cached: true})
 	if sp.Len(Success) != 2 || successes != 45 {
 		t.Errorf("%d entries with a lower limit, %d evictions", sp.Len(Success), successes)
 	}
 	sp.Limit(Success, 0, nil)
 	for n := range 20 {
-		put(sp, 300+n, &Entry{Kind: Success})
+		put(sp, 300+n, &Entry{Kind: Success, Cached: true})
 	}
 	if sp.Len(Success) != 22 {
 		t.Errorf("%d entries without a limit, want 22", sp.Len(Success))
@@ -218,10 +218,10 @@ func TestCapacitySparesOthers(t *testing.T) {
 	s, _ := newStore(1<<20, false)
 	sp, other := s.NewSpace(), s.NewSpace()
 	sp.Limit(Success, 1, nil)
-	e := put(other, 1, &Entry{})
+	e := put(other, 1, &Entry{Cached: true})
 	s.Get(key(other, 1))
 	for n := range 100 {
-		put(sp, n, &Entry{})
+		put(sp, n, &Entry{Cached: true})
 	}
 	if e.credit.Load() != creditOwn {
 		t.Errorf("credit %d, want %d", e.credit.Load(), creditOwn)
@@ -244,6 +244,28 @@ func TestSetBudget(t *testing.T) {
 	}
 	put(sp, 1, &Entry{})
 	check(t, s, sp)
+}
+
+// A gauge shows the entries of several spaces, as after a reload: those of the space that is dropped go from it.
+func TestShowTwoSpaces(t *testing.T) {
+	s, _ := newStore(1<<20, false)
+	old, next, shows := s.NewSpace(), s.NewSpace(), new(gauge)
+	put(old, 1, &Entry{Cached: true})
+	put(old, 2, &Entry{})
+	put(old, 3, &Entry{Cached: true, Kind: Denial})
+	for _, sp := range []*Space{old, next} {
+		sp.Show(Success, shows)
+	}
+	put(next, 1, &Entry{Cached: true})
+	put(next, 2, &Entry{Cached: true})
+	if shows.number != 3 {
+		t.Errorf("the gauge is %v, want 3", shows.number)
+	}
+	s.Drop(old)
+	put(old, 4, &Entry{Cached: true})
+	if shows.number != 2 {
+		t.Errorf("the gauge is %v after one space was dropped, want 2", shows.number)
+	}
 }
 
 func TestDrop(t *testing.T) {

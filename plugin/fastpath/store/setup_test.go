@@ -14,6 +14,11 @@ import (
 // generation is a Generation that a test advances.
 type generation struct{ atomic.Uint64 }
 
+// gauge is a Gauge that a test reads.
+type gauge struct{ number float64 }
+
+func (g *gauge) Add(change float64) { g.number += change }
+
 // clock is the time of a store in a test.
 type clock struct{ atomic.Int64 }
 
@@ -66,7 +71,7 @@ func check(t testing.TB, s *Store, spaces ...*Space) {
 	defer s.mu.Unlock()
 	ring := map[*Entry]bool{}
 	var bytes int64
-	counts := map[*Space][kinds]int64{}
+	counts, cached := map[*Space][kinds]int64{}, map[*Space][kinds]int64{}
 	for e := s.hand; e != nil; {
 		if e.newer.older != e || e.older.newer != e {
 			t.Fatal("the ring is broken")
@@ -76,6 +81,11 @@ func check(t testing.TB, s *Store, spaces ...*Space) {
 		n := counts[e.space]
 		n[e.Kind]++
 		counts[e.space] = n
+		if e.Cached {
+			n := cached[e.space]
+			n[e.Kind]++
+			cached[e.space] = n
+		}
 		if e = e.newer; e == s.hand {
 			break
 		}
@@ -101,6 +111,14 @@ func check(t testing.TB, s *Store, spaces ...*Space) {
 		for k := range kinds {
 			if int64(sp.Len(k)) != counts[sp][k] {
 				t.Fatalf("space %d: %d entries of kind %v, counted %d", sp.ID(), counts[sp][k], k, sp.Len(k))
+			}
+			if sp.cached[k] != cached[sp][k] {
+				t.Fatalf("space %d: a cache keeps %d entries of kind %v, counted %d", sp.ID(), cached[sp][k], k, sp.cached[k])
+			}
+			for _, g := range sp.gauges[k] {
+				if shows, ok := g.(*gauge); ok && shows.number != float64(cached[sp][k]) {
+					t.Fatalf("space %d: a cache keeps %d entries of kind %v, its gauge is %v", sp.ID(), cached[sp][k], k, shows.number)
+				}
 			}
 		}
 	}

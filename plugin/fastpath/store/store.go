@@ -30,13 +30,18 @@ type Space struct {
 	store *Store
 	id    uint32
 
-	// capacity is the greatest number of entries of each kind, 0 for no limit but the budget; entries are
-	// those there are. Guarded by the store's mutex, but for reading entries.
+	entries [kinds]atomic.Int64 // of each kind
+	// cached is the number of entries of each kind that a cache keeps. Gauges show it and capacity limits it; a capacity
+	// of 0 is no limit but the budget. Guarded by the store's mutex.
+	cached   [kinds]int64
+	gauges   [kinds][]Gauge
 	capacity [kinds]int64
-	entries  [kinds]atomic.Int64
 	evicted  [kinds]func()
 	dropped  bool
 }
+
+// Gauge shows a number.
+type Gauge interface{ Add(change float64) }
 
 // ID returns what keys of the space begin with.
 func (s *Space) ID() uint32 { return s.id }
@@ -44,8 +49,16 @@ func (s *Space) ID() uint32 { return s.id }
 // Len returns the number of entries of a kind.
 func (s *Space) Len(k Kind) int { return int(s.entries[k].Load()) }
 
-// Limit sets the greatest number of entries of a kind, 0 for no limit but the budget, and what is called
-// when one is evicted.
+// Show adds the number of entries of a kind that a cache keeps to a gauge, and each change of it from now on.
+func (s *Space) Show(k Kind, g Gauge) {
+	s.store.mu.Lock()
+	defer s.store.mu.Unlock()
+	g.Add(float64(s.cached[k]))
+	s.gauges[k] = append(s.gauges[k], g)
+}
+
+// Limit sets the maximum number of entries of a kind that a cache keeps, 0 for no limit but the budget, and what is
+// called when one is evicted.
 func (s *Space) Limit(k Kind, entries int, evicted func()) {
 	s.store.mu.Lock()
 	defer s.store.mu.Unlock()
@@ -225,9 +238,9 @@ func (s *Store) Put(space *Space, key []byte, e *Entry) {
 	if !kept {
 		return
 	}
-	if most := space.capacity[e.Kind]; most > 0 && !e.ForCaller {
-		for space.entries[e.Kind].Load() > most && s.evict(func(o *Entry) bool {
-			return o != e && o.space == space && o.Kind == e.Kind && !o.ForCaller
+	if most := space.capacity[e.Kind]; most > 0 && e.Cached {
+		for space.cached[e.Kind] > most && s.evict(func(o *Entry) bool {
+			return o != e && o.space == space && o.Kind == e.Kind && o.Cached
 		}) {
 		}
 	}
@@ -264,7 +277,7 @@ func (s *Store) evict(may func(*Entry) bool) bool {
 			if e.credit.Load() <= 0 || rounds == creditCostly || e.useless(now) {
 				s.hand = next
 				s.unlink(e)
-				if evicted := e.space.evicted[e.Kind]; evicted != nil && !e.ForCaller && !e.useless(now) {
+				if evicted := e.space.evicted[e.Kind]; evicted != nil && e.Cached && !e.useless(now) {
 					evicted()
 				}
 				return true
@@ -320,8 +333,12 @@ func (s *Store) unlink(e *Entry) {
 
 // count counts an entry that has come or gone.
 func (e *Entry) count(n int64) {
-	if !e.ForCaller {
-		e.space.entries[e.Kind].Add(n)
+	e.space.entries[e.Kind].Add(n)
+	if e.Cached {
+		e.space.cached[e.Kind] += n
+		for _, g := range e.space.gauges[e.Kind] {
+			g.Add(float64(n))
+		}
 	}
 }
 

@@ -1,6 +1,6 @@
-// Package sockets finds the sockets that this process listens on, whoever has opened them, and tells the
-// kernel to give them no more. CoreDNS opens its sockets itself and shows them to nobody. In go
-// addresses; out come duplicates of descriptors.
+// Package sockets finds the sockets on which this process listens, whichever package has opened them, and detaches them:
+// the kernel gives them no new datagrams or connections. CoreDNS opens its sockets itself and does not export them. In
+// go addresses; out come duplicates of descriptors.
 package sockets
 
 import (
@@ -18,6 +18,8 @@ type Socket struct {
 	Listener bool
 	// Local is the address that it is bound to; a zone is the number of the interface.
 	Local netip.AddrPort
+
+	server int // the descriptor that FD duplicates
 }
 
 // Own returns the sockets of this process that listen on an address that is asked for. Each has to be
@@ -38,7 +40,7 @@ func Own(wanted func(netip.AddrPort) bool) (all []Socket) {
 			continue // closed meanwhile
 		}
 		duplicates[fd] = true
-		s := Socket{FD: fd}
+		s := Socket{FD: fd, server: number}
 		kind, _ := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_TYPE)
 		listens, _ := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_ACCEPTCONN)
 		s.Listener = listens == 1
@@ -70,13 +72,14 @@ func local(fd int) netip.AddrPort {
 	}
 }
 
-// Detach has the kernel give what arrives to other sockets on the address. A UDP socket is connected to
-// itself, which keeps it from new datagrams but not from answering (Linux 5.4 and later). A listener
-// stops listening; connections that it has not accepted move on where net.ipv4.tcp_migrate_req is set,
-// and are reset else. There is no way back: Linux keeps the peer of an IPv6 socket.
+// Detach makes the kernel give new datagrams and connections to the other sockets on the address. A UDP socket is
+// connected to itself, and gets a filter that drops datagrams whose source is forged to be the socket's own address; it
+// can still send (Linux 5.4 and later). A listener stops listening; connections that it has not accepted move to another
+// one where net.ipv4.tcp_migrate_req is set, and are reset otherwise. It cannot be undone: Linux keeps the peer of an
+// IPv6 socket. A socket that was bound to all addresses has a loopback address afterwards.
 func (s Socket) Detach() error {
 	if s.Listener {
-		return unix.Shutdown(s.FD, unix.SHUT_RD)
+		return s.stopListening()
 	}
 	self, err := unix.Getsockname(s.FD)
 	if err != nil {
@@ -88,16 +91,18 @@ func (s Socket) Detach() error {
 		a.Addr = netip.MustParseAddr("::ffff:127.0.0.1").As16()
 		err = unix.Connect(s.FD, a)
 	}
-	return err
+	if err != nil {
+		return err
+	}
+	dropAll := unix.SockFilter{Code: unix.BPF_RET | unix.BPF_K}
+	return unix.SetsockoptSockFprog(s.FD, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &unix.SockFprog{Len: 1, Filter: &dropAll})
 }
 
-// Inode returns the number that the socket has among all open ones, 0 if it is not known.
-func (s Socket) Inode() uint64 {
-	var stat unix.Stat_t
-	if unix.Fstat(s.FD, &stat) != nil {
-		return 0
-	}
-	return stat.Ino
+// Detached reports whether a UDP socket receives no new datagrams: Detach is the only one to connect a socket that
+// answers queries.
+func (s Socket) Detached() bool {
+	_, err := unix.Getpeername(s.FD)
+	return err == nil && !s.Listener
 }
 
 // Unread reports whether a datagram waits to be read.

@@ -111,7 +111,7 @@ func Transcript(t *testing.T, story uint64, withoutStale string, prepare func(pl
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		s := &scene{t: t, random: rand.New(rand.NewPCG(story, 1))} // #nosec G404 -- it is to be the same each time
-		set := settings[int(story)%len(settings)]                  // #nosec G115 -- few
+		set := settings[story%uint64(len(settings))]
 		options := set.options
 		if !set.stale {
 			options += "\n" + withoutStale
@@ -191,8 +191,6 @@ func (s *scene) query() *dns.Msg {
 		r.CheckingDisabled = true
 	case 3:
 		r.AuthenticatedData = true
-	case 4:
-		r.RecursionDesired = false
 	}
 	return r
 }

@@ -1,0 +1,112 @@
+package cache
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/miekg/dns"
+
+	"github.com/nearside-dns/nearside/plugin/fastpath"
+)
+
+// places is how many queries may run in the background.
+const places = 256
+
+// takeBackground takes all places of queries in the background that are free, and returns their number and a function
+// that frees them.
+func takeBackground() (taken int, end func()) {
+	var ends []func()
+	for {
+		end, ok := fastpath.StartBackground(&net.UDPAddr{IP: net.IPv4(10, 0, byte(len(ends)>>8), byte(len(ends)))})
+		if !ok {
+			break
+		}
+		ends = append(ends, end)
+	}
+	return len(ends), func() {
+		for _, end := range ends {
+			end()
+		}
+	}
+}
+
+// wantBackgroundFree checks that no query runs in the background.
+func wantBackgroundFree(t *testing.T) {
+	t.Helper()
+	taken, end := takeBackground()
+	end()
+	if taken != places {
+		t.Errorf("%d places in the background are free, want %d", taken, places)
+	}
+}
+
+// addressedClient is a client with an address.
+type addressedClient struct {
+	client
+	address net.IP
+}
+
+func (c *addressedClient) RemoteAddr() net.Addr { return &net.UDPAddr{IP: c.address, Port: 40000} }
+
+// askFrom is ask for a client with an address.
+func (b *bed) askFrom(address net.IP, text string) *dns.Msg {
+	w := &addressedClient{address: address}
+	if _, err := b.ServeDNS(context.Background(), w, query(text)); err != nil && !errors.Is(err, errUpstream) {
+		b.t.Errorf("%s: %v", text, err)
+	}
+	return w.reply
+}
+
+// TestExpiredNamesOfOneClient has one client query a thousand expired names that the upstream does not answer any more.
+// Another client's expired name, which the upstream answers, is fetched all the same.
+func TestExpiredNamesOfOneClient(t *testing.T) {
+	for _, c := range []struct{ name, option string }{
+		{"immediate", "serve_stale"},
+		{"verify", "serve_stale 1h verify 1s"},
+		{"on failure", ""},
+	} {
+		beds(t, c.name, func(t *testing.T) {
+			const names = 1000
+			b := newBed(t, "cache {\n"+c.option+"\n}")
+			b.upstream(func(_ context.Context, w dns.ResponseWriter, r *dns.Msg) (int, error) {
+				return 0, w.WriteMsg(replyTo(t, r, "NOERROR; "+a(r.Question[0].Name, 60)))
+			})
+			b.ask("w. A")
+			for i := range names {
+				b.ask(fmt.Sprintf("dead%d. A", i))
+			}
+			time.Sleep(60 * time.Second)
+			b.upstream(func(_ context.Context, w dns.ResponseWriter, r *dns.Msg) (int, error) {
+				if strings.HasPrefix(r.Question[0].Name, "dead") {
+					time.Sleep(5 * time.Second)
+					return dns.RcodeServerFailure, errUpstream
+				}
+				return 0, w.WriteMsg(replyTo(t, r, "NOERROR; w. 60 IN A 192.0.2.2"))
+			})
+			before := b.queries()
+			var asking sync.WaitGroup
+			for i := range names {
+				asking.Go(func() { b.askFrom(net.IPv4(192, 0, 2, 10), fmt.Sprintf("dead%d. A", i)) })
+			}
+			synctest.Wait()
+			if n := b.queries() - before; n < 50 || n > places {
+				t.Errorf("%d names of one client are fetched at a time, want 50 to %d", n, places)
+			}
+			b.askFrom(net.IPv4(192, 0, 2, 11), "w. A")
+			synctest.Wait()
+			if got := brief(b.askFrom(net.IPv4(192, 0, 2, 11), "w. A")); got != "NOERROR; w. 60 IN A 192.0.2.2" {
+				t.Errorf("the other client got %s, want the new answer", got)
+			}
+			asking.Wait()
+			time.Sleep(10 * time.Second)
+			wantBackgroundFree(t)
+		})
+	}
+}

@@ -1,0 +1,38 @@
+package fastpath
+
+import "net/netip"
+
+// background has the queries that no client waits for. None of them waits for a place.
+var background = newChain(maxBackground)
+
+func startBackground(client netip.Addr) (end func(), ok bool) {
+	cl := background.reserve(client)
+	if cl == nil {
+		return nil, false
+	}
+	return func() { background.leave(cl) }, true
+}
+
+// reserve starts a query without a datagram, and returns its client; nil if it may not run.
+func (c *chain) reserve(from netip.Addr) *client {
+	q := c.queue
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	cl := c.client(from)
+	if !c.admits(cl) {
+		c.forget(cl)
+		return nil
+	}
+	c.start(cl)
+	return cl
+}
+
+// leave ends a query without a datagram.
+func (c *chain) leave(cl *client) {
+	next, others, dropped := c.queue.end(c, cl)
+	if next != nil {
+		pool.do(next)
+	}
+	others.work()
+	dropped.drop()
+}

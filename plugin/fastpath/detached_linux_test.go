@@ -1,0 +1,123 @@
+package fastpath
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/coredns/caddy"
+	"github.com/coredns/coredns/core/dnsserver"
+	"github.com/coredns/coredns/plugin"
+	_ "github.com/coredns/coredns/plugin/bind"
+	"github.com/miekg/dns"
+
+	network "github.com/nearside-dns/nearside/test/namespace"
+)
+
+// kept is a plugin whose answers may be stored, under a name that allows the fast path.
+const kept = "kubernetes"
+
+func init() {
+	plugin.Register(kept, func(c *caddy.Controller) error {
+		BlockOf(c)
+		dnsserver.GetConfig(c).AddPlugin(func(plugin.Handler) plugin.Handler { return answerer{} })
+		return nil
+	})
+}
+
+// answerer answers every query with an address.
+type answerer struct{}
+
+func (answerer) Name() string { return kept }
+
+func (answerer) ServeDNS(_ context.Context, w dns.ResponseWriter, m *dns.Msg) (int, error) {
+	reply := addressReply(m.Question[0].Name, 1)
+	reply.Id = m.Id
+	return dns.RcodeSuccess, w.WriteMsg(reply)
+}
+
+// input returns a Corefile with one server block.
+func input(lines ...string) caddy.CaddyfileInput {
+	text := ".:53 {\n" + strings.Join(lines, "\n") + "\n" + kept + "\n}\n"
+	return caddy.CaddyfileInput{Contents: []byte(text), ServerTypeName: serverType}
+}
+
+// TestDetachedSocketIsAnsweredAgain reloads when the listener of the configuration before is closed, as it is if the next
+// configuration takes longer than the end waits: CoreDNS's sockets, which it inherits, are detached.
+func TestDetachedSocketIsAnsweredAgain(t *testing.T) {
+	if !network.Inside(t) {
+		return
+	}
+	if err := dnsserver.SetDirectives([]string{"bind", pluginName, kept}); err != nil {
+		t.Fatal(err)
+	}
+	for _, bind := range []string{"bind 127.0.0.1 ::1", "bind 0.0.0.0 ::", ""} {
+		for _, next := range []string{"fastpath on", "fastpath off"} {
+			t.Run(bind+", "+next, func(t *testing.T) {
+				inst, err := caddy.Start(input(bind))
+				if err != nil {
+					t.Fatal(err)
+				}
+				for _, host := range []string{"127.0.0.1", "::1"} {
+					if err := answers(host); err != nil {
+						t.Errorf("at the start: %v", err)
+					}
+				}
+				awaitListeners(t, max(1, strings.Count(bind, " ")))
+				Stop()
+				if answers("127.0.0.1") == nil {
+					t.Error("CoreDNS's socket is not detached")
+				}
+				if inst, err = inst.Restart(input(bind, next)); err != nil {
+					t.Fatal(err)
+				}
+				for _, host := range []string{"127.0.0.1", "::1"} {
+					if err := answers(host); err != nil {
+						t.Errorf("after a reload: %v", err)
+					}
+				}
+				Stop()
+				if err := inst.Stop(); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+	}
+}
+
+// awaitListeners waits until so many listeners have been opened.
+func awaitListeners(t *testing.T, want int) {
+	t.Helper()
+	for end := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
+		listeners.mu.Lock()
+		open := len(listeners.all)
+		listeners.mu.Unlock()
+		if open == want {
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatalf("%d listeners, want %d", open, want)
+		}
+	}
+}
+
+// answers sends queries to an address from several ports until there is an answer to one.
+func answers(host string) error {
+	m := new(dns.Msg).SetQuestion("a.test.", dns.TypeA)
+	var err error
+	for range 5 {
+		c := dns.Client{Timeout: patience / 10}
+		var reply *dns.Msg
+		if reply, _, err = c.Exchange(m, net.JoinHostPort(host, "53")); err == nil {
+			if len(reply.Answer) != 1 {
+				return fmt.Errorf("%s answers %v", host, reply)
+			}
+			return nil
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	return err
+}
