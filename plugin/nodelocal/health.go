@@ -16,55 +16,69 @@ import (
 )
 
 const (
-	// renewal is how often the server asks itself, and with that renews the lease of an address.
+	// renewal is the interval of the server's queries to itself, each of whose answers renews the lease of an
+	// address.
 	renewal = 300 * time.Millisecond
-	// healthWait is how long an answer may take. With it a server that is just too slow renews in time.
-	healthWait = 600 * time.Millisecond
-	// tcpEvery says that each so manieth query goes over TCP as well.
+	// healthWait is how long a query to itself waits for its answer.
+	healthWait = 400 * time.Millisecond
+	// tcpEvery: every tcpEvery-th query is sent over TCP as well.
 	tcpEvery = 10
-	// steady is how many answers in a row it takes, catchUp apart, before the lease is taken, or renewed
-	// after a query that was not answered. Where another instance hangs on the same address, about every
-	// second query is its.
+	// steady is the number of answers in a row, catchUp apart, that it takes to take the lease, or to renew it
+	// after a query without an answer. Where another instance on the same address hangs, about every second
+	// query is lost.
 	steady  = 5
-	catchUp = 50 * time.Millisecond
+	catchUp = 25 * time.Millisecond
+	// tick bounds how much earlier the lease expires in the kernel, which counts jiffies (up to 10 ms). A lease that
+	// the kernel refuses to renew earlier than that was removed.
+	tick = 50 * time.Millisecond
+)
+
+const (
+	// firstPause is how long the server has to answer without a gap before it takes a lost lease again. The pause
+	// doubles with each loss up to maxPause, until a lease was held for stablePeriod: a server that is starved
+	// again and again would else cost pods a second each time.
+	firstPause   = time.Second
+	maxPause     = 30 * time.Second
+	stablePeriod = time.Minute
 )
 
 // asker asks the server on one address whether it answers.
 type asker struct {
 	to     netip.AddrPort
-	suffix string // of the names asked for
+	as     netip.AddrPort // stands for to in queries that arrive as those of pods do; invalid without
+	suffix string         // of the names asked for
 	asked  uint64
 	tcp    bool // the next query goes over TCP as well
 }
 
-// ask sends one query over UDP, and now and then one over TCP, always after one that failed. That over
-// UDP is marked if renew is set: then it renews the lease by passing the rules.
-func (a *asker) ask(ctx context.Context, renew bool) error {
+// ask sends one query over UDP, and every tcpEvery-th time one over TCP, always after one that failed.
+// If arriving is set, and there is a way for it, the queries arrive on an interface as those of pods do.
+func (a *asker) ask(ctx context.Context, arriving bool) error {
 	ctx, cancel := context.WithTimeout(ctx, healthWait)
 	defer cancel()
 	tcp := a.tcp || a.asked%tcpEvery == 0
 	a.asked++
-	if err := a.exchange(ctx, "udp", renew); err != nil {
+	if err := a.exchange(ctx, "udp", arriving); err != nil {
 		return err
 	}
 	if !tcp {
 		return nil
 	}
-	err := a.exchange(ctx, "tcp", false)
+	err := a.exchange(ctx, "tcp", arriving)
 	a.tcp = err != nil
 	return err
 }
 
-func (a *asker) exchange(ctx context.Context, network string, renew bool) error {
-	d := net.Dialer{LocalAddr: a.local(network), Control: Ask}
-	if renew {
-		d.Control = mark(rules.RenewalMark)
+func (a *asker) exchange(ctx context.Context, network string, arriving bool) error {
+	d, to := net.Dialer{LocalAddr: a.local(network)}, a.as
+	if !arriving || !to.IsValid() {
+		d.Control, to = Ask, a.to
 	}
 	m := new(dns.Msg)
 	m.SetQuestion(strconv.FormatUint(a.asked, 36)+a.suffix, dns.TypeTXT)
 	m.RecursionDesired = false
 	client := dns.Client{Net: network, Dialer: &d, Timeout: healthWait}
-	r, _, err := client.ExchangeContext(ctx, m, a.to.String())
+	r, _, err := client.ExchangeContext(ctx, m, to.String())
 	switch {
 	case err != nil:
 		return fmt.Errorf("%s: %w", network, err)
@@ -72,6 +86,18 @@ func (a *asker) exchange(ctx context.Context, network string, renew bool) error 
 		return fmt.Errorf("%s: %w", network, errOther)
 	}
 	return nil
+}
+
+// send sends a datagram with a mark that renews or takes the lease, and returns whether the rules did so: they
+// drop it then, which the kernel reports as EPERM.
+func (a *asker) send(value int) (done bool) {
+	d := net.Dialer{LocalAddr: a.local("udp"), Control: mark(value)}
+	c, err := d.Dial("udp", a.to.String())
+	if err != nil {
+		return false
+	}
+	_, err = c.Write(make([]byte, 1)) // no DNS message: servers ignore it if no rule drops it
+	return errors.Is(errors.Join(err, c.Close()), syscall.EPERM)
 }
 
 // errOther says that what answers on the address is not nodecache, or that the query got elsewhere.
@@ -118,47 +144,117 @@ func mark(value int) func(network, address string, c syscall.RawConn) error {
 	}
 }
 
-// lease is what the process knows of the lease of one address.
+// errIgnored is why an address has no lease although the server answers.
+var errIgnored = errors.New("renewals of its lease do not reach the rules; another table of nftables may drop them or change their mark before priority raw - 10")
+
+// errLate is why a lease was lost although the server answers.
+var errLate = errors.New("the server was stopped or starved, and has answered too late")
+
+// lease is the state of the lease of one address, as far as this process knows. Times are monotonic, as those
+// of the elements in the kernel.
 type lease struct {
-	renewed time.Time // when it was renewed the last time
 	held    bool
-	right   int // answers in a row
+	renewed time.Time // before the datagram was sent, so that it ends here no later than in the kernel
+	taken   time.Time
+	ignored bool          // the rules did not process the last datagram
+	pause   time.Duration // for which the server has to answer before it takes the lease again
+
+	right       int // answers in a row, each less than a lease after the one before
+	first, last time.Time
 }
 
-// event is what a query meant for the lease.
+// event is the effect of a query on the lease.
 type event int
 
 const (
 	nothing event = iota
 	taken
 	lost
-	lostAndTaken // it ran out before it was renewed
+	ignored // the rules have not taken the lease
 )
 
-// renew returns whether the next query is to renew the lease.
-func (l *lease) renew() bool { return l.right >= steady }
+// steady returns whether the answers in a row are enough for the lease.
+func (l *lease) steady() bool { return l.right >= steady }
 
-// after takes the outcome of a query that was sent at a time, marked or not.
-func (l *lease) after(sent time.Time, marked bool, err error, now time.Time) (e event) {
-	if marked {
-		switch ranOut := sent.Sub(l.renewed) >= rules.Lease; {
-		case !l.held:
-			e = taken
-		case ranOut:
-			e = lostAndTaken
-		}
-		l.renewed, l.held = sent, true
+// interval returns the time between two queries.
+func (l *lease) interval() time.Duration {
+	if l.steady() {
+		return renewal
 	}
-	if err == nil {
-		l.right++
-		return e
+	return catchUp // the lease is to be taken, or is about to expire
+}
+
+// cause returns why the lease was lost, if err is the outcome of the last query.
+func (l *lease) cause(err error) error {
+	switch {
+	case err != nil:
+		return err
+	case l.ignored:
+		return errIgnored
 	}
-	l.right = 0
-	if l.held && now.Sub(l.renewed) >= rules.Lease {
-		l.held = false
+	return errLate
+}
+
+// after processes the outcome of a query: an answer renews the lease, or takes it after enough of them. A lease
+// that has expired before the answer is lost. The function send sends a datagram with a mark, and returns
+// whether the rules have renewed or taken the lease.
+func (l *lease) after(err error, now func() time.Time, send func(mark int) bool) event {
+	at := now()
+	expired := l.expired(at)
+	if expired {
+		l.lose(at)
+	}
+	l.count(err, at)
+	switch {
+	case expired:
+		return lost
+	case err != nil, !l.steady(), !l.held && at.Sub(l.first) < l.pause:
+		return nothing
+	}
+	if l.held && send(rules.RenewalMark) {
+		l.renewed = at
+		return nothing
+	}
+	// A lease that the kernel has lost before its time was removed along with the table or by a flush: the
+	// answers prove that the server can take it again.
+	if at = now(); l.expired(at) {
+		l.lose(at)
 		return lost
 	}
-	return e
+	if l.ignored = !send(rules.TakeMark); l.ignored {
+		return ignored
+	}
+	l.renewed = at
+	if l.held {
+		return nothing
+	}
+	l.held, l.taken = true, at
+	return taken
+}
+
+// expired returns whether a lease that is held may have expired in the kernel.
+func (l *lease) expired(now time.Time) bool {
+	return l.held && now.Sub(l.renewed) >= rules.Lease-tick
+}
+
+// count counts the answers in a row.
+func (l *lease) count(err error, now time.Time) {
+	switch {
+	case err != nil:
+		l.right = 0
+		return
+	case l.right == 0 || now.Sub(l.last) >= rules.Lease:
+		l.right, l.first = 0, now
+	}
+	l.right++
+	l.last = now
+}
+
+func (l *lease) lose(now time.Time) {
+	if l.pause = min(2*l.pause, maxPause); l.pause == 0 || now.Sub(l.taken) >= stablePeriod {
+		l.pause = firstPause
+	}
+	l.held, l.right = false, 0
 }
 
 // silenceWait is how long an address may be without the lease and without an answer before that is said.

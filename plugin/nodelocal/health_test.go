@@ -91,7 +91,7 @@ func TestAsk(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			to := serve(t, tc.answer, tc.network)
 			a := newAsker(to.Addr(), "lo", to.Port(), right.suffix)
-			err := a.ask(context.Background(), false)
+			err := a.ask(context.Background(), true)
 			if (err != nil) != tc.fails || tc.want != nil && !errors.Is(err, tc.want) {
 				t.Errorf("error %v, want %v", err, tc.want)
 			}
@@ -128,80 +128,194 @@ func serve(t *testing.T, answer dns.HandlerFunc, networks []string) netip.AddrPo
 	return to
 }
 
-// TestLease goes through what happens to the lease of an address, query by query. Times are milliseconds.
+// leaseBed is the lease of a process with a fake clock, and the element in the kernel.
+type leaseBed struct {
+	lease
+	clock   time.Time
+	expires time.Time // of the element
+	ignores bool      // the rules are not there
+	marks   []int     // of the datagrams that were sent
+}
+
+func (b *leaseBed) inKernel() bool { return b.clock.Before(b.expires) }
+
+func (b *leaseBed) send(mark int) bool {
+	b.marks = append(b.marks, mark)
+	if b.ignores || mark == rules.RenewalMark && !b.inKernel() {
+		return false
+	}
+	b.expires = b.clock.Add(rules.Lease)
+	return true
+}
+
+// query processes the outcome of a query that took a time, and waits until the next one.
+func (b *leaseBed) query(took time.Duration, err error) event {
+	sent := b.clock
+	b.clock = sent.Add(took)
+	e := b.after(err, func() time.Time { return b.clock }, b.send)
+	if next := sent.Add(b.interval()); next.After(b.clock) {
+		b.clock = next
+	}
+	return e
+}
+
+// takeLease has the server answer until the lease is taken.
+func (b *leaseBed) takeLease(t *testing.T) {
+	t.Helper()
+	for range 200 {
+		if b.query(time.Millisecond, nil) == taken {
+			return
+		}
+	}
+	t.Fatal("the lease is not taken")
+}
+
+func newLeaseBed() *leaseBed { return &leaseBed{clock: time.Unix(1000, 0)} }
+
+var errSilent = errors.New("no answer")
+
+// TestHungServerLosesPodsWithinASecond lets the process live and the server cease to answer, at any time between two
+// queries. The lease in the kernel ends a second after the last answer at most.
+func TestHungServerLosesPodsWithinASecond(t *testing.T) {
+	for hangs := 5 * time.Second; hangs < 6*time.Second; hangs += 7 * time.Millisecond {
+		b := newLeaseBed()
+		start := b.clock
+		var answered time.Time
+		losses := 0
+		for b.clock.Sub(start) < 20*time.Second {
+			took, err := time.Millisecond, error(nil)
+			if b.clock.Sub(start) >= hangs {
+				took, err = healthWait, errSilent
+			} else {
+				answered = b.clock.Add(took)
+			}
+			if b.query(took, err) == lost {
+				losses++
+			}
+		}
+		if without := b.expires.Sub(start.Add(hangs)); without <= 0 || without > rules.Lease {
+			t.Errorf("the server hangs after %s: the lease ends %s later", hangs, without)
+		}
+		if after := b.expires.Sub(answered); after > rules.Lease {
+			t.Errorf("the server hangs after %s: the lease ends %s after the last answer", hangs, after)
+		}
+		if losses != 1 {
+			t.Errorf("the server hangs after %s: %d losses", hangs, losses)
+		}
+	}
+}
+
+// TestLease goes through what happens to the lease of an address, query by query.
 func TestLease(t *testing.T) {
-	failure := errors.New("no answer")
+	const quick = time.Millisecond
 	type step struct {
-		sent, over time.Duration // when the answer came or the wait was over
-		err        error
-		renew      bool // the next one is to
-		want       event
+		took time.Duration
+		err  error
+		want event
 	}
-	// start is what a healthy server does first.
-	start := []step{
-		{0, 1, nil, false, nothing},
-		{50, 51, nil, false, nothing},
-		{100, 101, nil, false, nothing},
-		{150, 151, nil, false, nothing},
-		{200, 201, nil, true, nothing},
-		{250, 251, nil, true, taken},
-		{550, 551, nil, true, nothing},
+	answers := func(n int, last event) (all []step) {
+		for range n - 1 {
+			all = append(all, step{quick, nil, nothing})
+		}
+		return append(all, step{quick, nil, last})
 	}
+	held := answers(steady, taken)
 	for _, tc := range []struct {
-		name  string
-		steps []step
+		name   string
+		steps  []step
+		leased bool // in the kernel at the end
 	}{
-		{"taken after five answers", start},
-		{"never taken without an answer", []step{
-			{0, 600, failure, false, nothing},
-			{600, 1200, failure, false, nothing},
-			{1200, 1800, failure, false, nothing},
-		}},
-		{"not taken where every second query is lost", []step{
-			{0, 1, nil, false, nothing},
-			{50, 650, failure, false, nothing},
-			{650, 651, nil, false, nothing},
-			{700, 1300, failure, false, nothing},
-			{1300, 1301, nil, false, nothing},
-		}},
-		{"kept over one lost query", append(slices.Clone(start), []step{
-			{850, 1450, failure, false, nothing},
-			{1450, 1451, nil, false, nothing},
-			{1500, 1501, nil, false, nothing},
-			{1550, 1551, nil, false, nothing},
-			{1600, 1601, nil, false, nothing},
-			{1650, 1651, nil, true, nothing},
-			{1700, 1701, nil, true, nothing},
-		}...)},
-		{"ran out, and taken again", append(slices.Clone(start), []step{
-			{850, 1450, failure, false, nothing},
-			{1500, 1501, nil, false, nothing},
-			{1550, 1551, nil, false, nothing},
-			{1600, 1601, nil, false, nothing},
-			{1650, 1651, nil, false, nothing},
-			{1700, 1701, nil, true, nothing},
-			{1900, 1901, nil, true, lostAndTaken},
-			{2200, 2201, nil, true, nothing},
-		}...)},
-		{"lost by silence", append(slices.Clone(start), []step{
-			{850, 1450, failure, false, nothing},
-			{1450, 2050, failure, false, lost},
-			{2050, 2650, failure, false, nothing},
-		}...)},
+		{"taken after five answers", held, true},
+		{"renewed", append(held, answers(10, nothing)...), true},
+		{"never taken without an answer", []step{{healthWait, errSilent, nothing}, {healthWait, errSilent, nothing}}, false},
+		{"not taken where every second query is lost", slices.Repeat([]step{{quick, nil, nothing}, {healthWait, errSilent, nothing}}, 10), false},
+		{"kept over one lost query", slices.Concat(held, []step{{healthWait, errSilent, nothing}}, answers(steady, nothing)), true},
+		{"lost where every second query is lost", slices.Concat(held, []step{
+			{healthWait, errSilent, nothing}, {quick, nil, nothing}, {healthWait, errSilent, lost}, {quick, nil, nothing}, {healthWait, errSilent, nothing},
+		}), false},
+		{"an answer after the lease has expired renews nothing", append(held, step{rules.Lease, nil, lost}), false},
+		{"not taken at once after the loss", slices.Concat(held, []step{{rules.Lease, nil, lost}}, answers(steady, nothing)), false},
+		{"not taken while the server is stopped again and again", slices.Concat(held, []step{{rules.Lease, nil, lost}}, slices.Repeat([]step{{2 * rules.Lease, nil, nothing}, {quick, nil, nothing}}, 10)), false},
+		{"taken again after a second", slices.Concat(held, []step{{rules.Lease, nil, lost}}, answers(steady-1, nothing), answers(4, taken)), true},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			begin := time.Unix(1000, 0)
-			var l lease
+			b := newLeaseBed()
 			for i, s := range tc.steps {
-				got := l.after(begin.Add(s.sent*time.Millisecond), l.renew(), s.err, begin.Add(s.over*time.Millisecond))
-				if l.renew() != s.renew || got != s.want {
-					t.Errorf("step %d: renew %t, event %d; want %t, %d", i, l.renew(), got, s.renew, s.want)
+				if got := b.query(s.took, s.err); got != s.want {
+					t.Errorf("step %d: event %d, want %d", i, got, s.want)
 				}
+			}
+			b.clock = b.clock.Add(-b.interval()) // the end of the last query
+			if b.inKernel() != tc.leased || b.held != tc.leased {
+				t.Errorf("at the end: in the kernel %t, here %t; want %t", b.inKernel(), b.held, tc.leased)
 			}
 		})
 	}
-	if healthWait+(steady+1)*catchUp >= rules.Lease {
+	if renewal+healthWait+(steady-1)*catchUp >= rules.Lease-tick {
 		t.Error("one lost query loses the lease")
+	}
+}
+
+// TestStarvedServerWaitsLonger starves a server again and again: it takes the lease again later each time, until it has
+// had the lease for a while.
+func TestStarvedServerWaitsLonger(t *testing.T) {
+	b := newLeaseBed()
+	b.takeLease(t)
+	var pauses []time.Duration
+	for range 8 {
+		if e := b.query(2*rules.Lease, nil); e != lost {
+			t.Fatalf("event %d, want %d", e, lost)
+		}
+		at := b.clock
+		b.takeLease(t)
+		pauses = append(pauses, b.clock.Sub(at).Truncate(time.Second))
+	}
+	if want := []time.Duration{1, 2, 4, 8, 16, 30, 30, 30}; !slices.EqualFunc(pauses, want, func(a, b time.Duration) bool { return a == b*time.Second }) {
+		t.Errorf("pauses %v, want %v seconds", pauses, want)
+	}
+	for end := b.clock.Add(stablePeriod); b.clock.Before(end); {
+		b.query(time.Millisecond, nil)
+	}
+	b.query(2*rules.Lease, nil)
+	if b.pause != firstPause {
+		t.Errorf("after a stable period: pause %s, want %s", b.pause, firstPause)
+	}
+}
+
+// TestFlushedLease flushes nftables while the server answers: that is no reason to wait.
+func TestFlushedLease(t *testing.T) {
+	b := newLeaseBed()
+	b.takeLease(t)
+	b.expires = time.Time{}
+	if e := b.query(time.Millisecond, nil); e != nothing || !b.inKernel() || !b.held {
+		t.Errorf("event %d, in the kernel %t, here %t; want the lease back", e, b.inKernel(), b.held)
+	}
+	b.expires, b.ignores = time.Time{}, true
+	if e := b.query(time.Millisecond, nil); e != ignored || !b.held {
+		t.Errorf("without rules: event %d, held %t", e, b.held)
+	}
+	b.clock = b.clock.Add(rules.Lease)
+	if e := b.query(time.Millisecond, nil); e != lost || !errors.Is(b.cause(nil), errIgnored) {
+		t.Errorf("without rules for long: event %d, cause %v", e, b.cause(nil))
+	}
+	// The kernel counts jiffies: the lease ends there a moment earlier.
+	b = newLeaseBed()
+	b.takeLease(t)
+	b.clock = b.renewed.Add(rules.Lease - 6*time.Millisecond)
+	b.expires = b.clock.Add(-time.Millisecond)
+	if e := b.query(time.Millisecond, nil); e != lost || b.inKernel() {
+		t.Errorf("a lease that has just expired: event %d, in the kernel %t", e, b.inKernel())
+	}
+	// A process that is stopped between its decision and the datagram: only the kernel can know.
+	b = newLeaseBed()
+	b.takeLease(t)
+	b.marks = nil
+	at := b.clock
+	times := []time.Time{at, at.Add(2 * rules.Lease)}
+	now := func() time.Time { b.clock, times = times[0], times[min(1, len(times)-1):]; return b.clock }
+	b.expires = time.Time{}
+	if e := b.after(nil, now, b.send); e != lost || b.inKernel() || !slices.Equal(b.marks, []int{rules.RenewalMark}) {
+		t.Errorf("stopped before the renewal: event %d, in the kernel %t, marks %#x", e, b.inKernel(), b.marks)
 	}
 }
 
@@ -219,13 +333,13 @@ func TestAskTCP(t *testing.T) {
 	a := newAsker(to.Addr(), "lo", to.Port(), right.suffix)
 	refuse.Store(true)
 	for range 3 { // one of ten queries goes over TCP, but each after a failure
-		if err := a.ask(context.Background(), false); err == nil || !strings.HasPrefix(err.Error(), "tcp: ") {
+		if err := a.ask(context.Background(), true); err == nil || !strings.HasPrefix(err.Error(), "tcp: ") {
 			t.Errorf("without TCP: %v", err)
 		}
 	}
 	refuse.Store(false)
 	for range 2 * tcpEvery {
-		if err := a.ask(context.Background(), false); err != nil {
+		if err := a.ask(context.Background(), true); err != nil {
 			t.Error(err)
 		}
 	}

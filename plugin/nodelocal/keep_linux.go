@@ -146,7 +146,9 @@ func (n *node) verify() (again time.Duration, err error) {
 	first, err := n.verifyInterface()
 	second, e := n.verifyRules()
 	third, e2 := n.verifyLease()
-	if err = errors.Join(err, e, e2, n.removePredecessors(), n.verifyAccepts()); err != nil {
+	err = errors.Join(err, e, e2, n.removePredecessors(), n.verifyAccepts())
+	signal(n.filtersDue)
+	if err != nil {
 		return retryAfter, err
 	}
 	n.failed.Store("")
@@ -185,7 +187,7 @@ func (n *node) verifyInterface() (again time.Duration, err error) {
 		return 0, err
 	}
 	n.logRepair(r)
-	return 0, nil
+	return 0, n.verifyQuestion(others == 0)
 }
 
 // stand returns whether this instance is to do what a younger one should have done: put back what has

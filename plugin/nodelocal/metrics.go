@@ -43,7 +43,7 @@ func counter(name, help string, labels ...string) *prometheus.CounterVec {
 }
 
 var (
-	setupInfo     = gauge("setup_info", "What carries the addresses (dummy, bridge, lo or none) and what keeps the rules (nftables, iptables or none); 1.", "interface", "kind", "backend")
+	setupInfo     = gauge("setup_info", "What carries the addresses (dummy, bridge, lo or none) and what keeps the rules (nftables, iptables or none), and the way of queries of the server to itself (veth or lo); 1.", "interface", "kind", "backend", "question")
 	rulesPresent  = gauge("rules", "Number of rules that were in the kernel when they were last verified.", "interface")
 	lastVerified  = gauge("last_verified_timestamp_seconds", "When interface and rules were last found or made right, in seconds since 1970.", "interface")
 	leaseHeld     = gauge("lease", "Whether the address takes the traffic of pods (1) or leaves it to cluster DNS (0).", "address")

@@ -56,6 +56,10 @@ type node struct {
 	missing map[string]time.Time        // since when what a younger instance should have put back is missing
 	leases  map[netip.Addr]*atomic.Bool // which addresses have one, as far as this process knows
 
+	filtersDue   chan struct{}   // the packet filters of others are to be evaluated
+	filters      map[string]bool // the findings about them that were logged last
+	unanswerable string          // the addresses without a fallback that were logged last
+
 	tried      atomic.Bool  // to apply the rules of iptables for the first time
 	applied    atomic.Bool  // the rules have been applied once
 	unanswered atomic.Int32 // addresses whose last query to the server itself was not answered
@@ -67,7 +71,7 @@ type node struct {
 
 func newNode(c config) *node {
 	n := &node{
-		config: c, link: link.New(c.Interface), look: make(chan struct{}, 1), lookAll: make(chan struct{}, 1),
+		config: c, link: link.New(c.Interface), look: make(chan struct{}, 1), lookAll: make(chan struct{}, 1), filtersDue: make(chan struct{}, 1),
 		started: time.Now(), backend: backendNone,
 		missing: map[string]time.Time{}, leases: map[netip.Addr]*atomic.Bool{},
 	}
@@ -94,7 +98,9 @@ func (n *node) start() (err error) {
 		}
 	}
 	if n.config.setupRules && n.config.backend != backendNone {
+		n.startQuestion()
 		n.startRules()
+		n.endQuestionWithoutRules()
 	}
 	n.showSetup()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -102,9 +108,13 @@ func (n *node) start() (err error) {
 	n.unanswered.Store(int32(len(n.config.Addresses)))
 	for _, a := range n.config.Addresses {
 		asker := newAsker(a, n.link.Device(), n.config.Port, healthSuffix(n.config.zone))
+		if n.config.Question.Source(a).IsValid() {
+			asker.as = netip.AddrPortFrom(rules.QuestionTarget(a), n.config.Port)
+		}
 		n.running.Go(func() { n.askAlways(ctx, a, asker) })
 	}
 	n.running.Go(func() { n.keep(ctx) })
+	n.running.Go(func() { n.followFilters(ctx) })
 	return nil
 }
 
@@ -208,7 +218,11 @@ func (n *node) showSetup() {
 	for _, what := range []string{repairedInterface, repairedAddresses, repairedRules} {
 		repairs.WithLabelValues(n.config.Interface, what)
 	}
-	setupInfo.WithLabelValues(n.config.Interface, kind, string(n.backend)).Set(1)
+	way := "lo"
+	if len(n.config.Question.Sources) > 0 {
+		way = "veth"
+	}
+	setupInfo.WithLabelValues(n.config.Interface, kind, string(n.backend), way).Set(1)
 	fallback := "none"
 	if len(n.config.Fallback) > 0 {
 		fallback = join(n.config.Fallback)
@@ -225,32 +239,53 @@ func join(addrs []netip.Addr) string {
 	return strings.Join(parts, " ")
 }
 
-// askAlways asks the server on one address whether it answers, and renews the lease while it does.
+// askAlways queries the server on one address, and renews the lease with each answer.
 func (n *node) askAlways(ctx context.Context, addr netip.Addr, a *asker) {
 	var l lease
 	silent := silence{since: time.Now()}
-	for answered, label := false, addr.String(); ctx.Err() == nil; {
-		sent, marked := time.Now(), l.renew() && n.hasLease()
-		err := a.ask(ctx, marked)
+	arrived, answered, label := false, false, addr.String()
+	for ctx.Err() == nil {
+		sent := time.Now()
+		err := a.ask(ctx, n.hasLease())
+		overLo := err != nil && n.hasLease() && a.as.IsValid() && a.exchange(ctx, "udp", false) == nil
 		if ctx.Err() != nil {
 			return
 		}
-		n.publish(label, l.after(sent, marked, err, time.Now()), err)
-		n.leases[addr].Store(l.held)
-		if silent.after(err, l.held, time.Now()) {
-			log.Warningf("Address %s does not take the node's queries: the server has not answered itself for %s: %v", label, silenceWait, err)
+		if err != nil {
+			healthFailure.WithLabelValues(label).Inc()
+			if arrived {
+				signal(n.look) // the pair of devices may have been removed
+			}
 		}
-		if ok := err == nil; ok != answered {
+		arrived = err == nil
+		if ok := err == nil || overLo; ok != answered {
 			answered = ok
 			n.countAnswered(ok)
 		}
-		pause := renewal
-		if !l.renew() {
-			pause = catchUp // it is to be taken, or is about to run out
+		if n.hasLease() {
+			since := l.renewed
+			e := l.after(err, time.Now, a.send)
+			n.leases[addr].Store(l.held)
+			if e == lost {
+				err = l.cause(err)
+				if overLo {
+					err = n.rejected(addr, err)
+				}
+			}
+			n.publish(label, e, err, l.pause, time.Since(since))
+			if e == ignored {
+				err = errIgnored
+			}
+		}
+		if silent.after(err, l.held, time.Now()) {
+			if overLo {
+				err = n.rejected(addr, err)
+			}
+			log.Warningf("Address %s does not take the node's queries: for %s, %v", label, silenceWait, err)
 		}
 		select {
 		case <-ctx.Done():
-		case <-time.After(time.Until(sent.Add(pause))):
+		case <-time.After(time.Until(sent.Add(l.interval()))):
 		}
 	}
 }
@@ -264,14 +299,8 @@ func (n *node) countAnswered(ok bool) {
 	}
 }
 
-// publish counts and logs the outcome of a query of the server to itself.
-func (n *node) publish(label string, e event, err error) {
-	if err != nil {
-		healthFailure.WithLabelValues(label).Inc()
-	}
-	if e == lost || e == lostAndTaken {
-		leasesLost.WithLabelValues(label).Inc()
-	}
+// publish counts and logs what has become of a lease that was renewed some time ago.
+func (n *node) publish(label string, e event, cause error, pause, ago time.Duration) {
 	switch e {
 	case taken:
 		leaseHeld.WithLabelValues(label).Set(1)
@@ -279,12 +308,15 @@ func (n *node) publish(label string, e event, err error) {
 		signal(n.lookAll)
 	case lost:
 		leaseHeld.WithLabelValues(label).Set(0)
-		log.Warningf("Address %s has left the node's queries to cluster DNS: the server does not answer itself: %v", label, err)
+		leasesLost.WithLabelValues(label).Inc()
+		log.Warningf("Address %s has left the node's queries to cluster DNS: its lease was not renewed for %s: %v. It takes them again when it has answered for %s",
+			label, ago.Round(time.Millisecond), cause, pause)
 	}
 }
 
 // hasLease returns whether rules with a lease are in the kernel.
 func (n *node) hasLease() bool { return n.backend == backendNFTables && n.applied.Load() }
 
-// ready returns whether the server answered itself on every address.
+// ready returns whether the server answered itself on every address, over lo at least: a node whose firewall rejects
+// what arrives on other interfaces has no lease, and an update must not wait for one there.
 func (n *node) ready() bool { return n.unanswered.Load() == 0 }

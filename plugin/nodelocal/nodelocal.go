@@ -28,7 +28,7 @@ type NodeLocal struct {
 	Next plugin.Handler
 
 	suffix    string       // of the names of those queries
-	addresses []netip.Addr // node-local ones, which may be asked from as well
+	addresses []netip.Addr // that such queries come from, beside the loopback addresses
 }
 
 // healthSuffix returns what names of queries of the server to itself end in.
@@ -64,7 +64,8 @@ func (n *NodeLocal) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.M
 	return dns.RcodeSuccess, w.WriteMsg(m)
 }
 
-// isOwn returns whether a query is from this node: from the loopback address or a node-local one.
+// isOwn returns whether a query is from this node: from a loopback address, a node-local one, or the source of
+// queries to itself.
 func (n *NodeLocal) isOwn(remote string) bool {
 	a, err := netip.ParseAddr(remote)
 	return err == nil && (a.IsLoopback() || slices.Contains(n.addresses, a.WithZone("")))

@@ -48,7 +48,8 @@ type config struct {
 	backend                    backend
 	interval                   time.Duration
 	keep                       bool
-	zone                       string // of the server block
+	questionFrom               []netip.Addr // the sources of queries to itself; nil is over lo
+	zone                       string       // of the server block
 }
 
 func newConfig() config {
@@ -58,7 +59,14 @@ func newConfig() config {
 		setupRules:     true,
 		backend:        backendAuto,
 		interval:       defaultInterval,
+		questionFrom:   defaultQuestionFrom(),
 	}
+}
+
+// defaultQuestionFrom returns addresses that no host has and no network routes: the IPv4 dummy address (RFC 7600)
+// and one of the IPv6 dummy prefix (RFC 9780).
+func defaultQuestionFrom() []netip.Addr {
+	return []netip.Addr{netip.AddrFrom4([4]byte{192, 0, 0, 8}), netip.AddrFrom16([16]byte{0: 0x01, 7: 0x01, 15: 0x08})}
 }
 
 // option is one option of the block.
@@ -75,6 +83,7 @@ var options = map[string]option{
 	"interval":  {1, 1, "a duration of at least 1s", parseInterval},
 	"keep":      {0, 0, "nothing", func(c *config, _ []string) error { c.keep = true; return nil }},
 	"health":    {1, 1, "a port", parseHealth},
+	"question":  {1, 3, "lo, or from and addresses, at most one per family", parseQuestion},
 	"fallback":  {1, -1, "addresses, at most one per family, and after except those that kube-proxy knows", parseFallback},
 }
 
@@ -114,8 +123,18 @@ func parseBlock(c *caddy.Controller) (cfg config, err error) {
 	if cfg.Port, err = port(c); err != nil {
 		return cfg, corefile.At(c).Errorf("%v", err)
 	}
+	for _, a := range cfg.Addresses {
+		if cfg.asksItselfByPair() && (slices.Contains(cfg.questionFrom, a) || a == rules.QuestionTarget(a)) {
+			return cfg, corefile.At(c).Errorf("invalid address %s: the server's queries to itself use it; see the option question", a)
+		}
+	}
 	cfg.zone = plugin.OriginsFromArgsOrServerBlock(nil, c.ServerBlockKeys)[0]
 	return cfg, nil
+}
+
+// asksItselfByPair returns whether the server's queries to itself may take a pair of devices.
+func (c *config) asksItselfByPair() bool {
+	return c.setupInterface && c.setupRules && c.backend != backendNone && c.backend != backendIPTables && len(c.questionFrom) > 0
 }
 
 // port returns the port that the server block answers plain DNS on.
@@ -221,6 +240,37 @@ func parseHealth(c *config, args []string) error {
 		return fmt.Errorf("%q is not a port", args[0])
 	}
 	c.Health = uint16(n)
+	return nil
+}
+
+// parseQuestion replaces the default source of each family that is given.
+func parseQuestion(c *config, args []string) error {
+	if len(args) == 1 && args[0] == "lo" {
+		c.questionFrom = nil
+		return nil
+	}
+	if args[0] != "from" || len(args) == 1 {
+		return fmt.Errorf("invalid value %q", strings.Join(args, " "))
+	}
+	given := []netip.Addr{}
+	for _, text := range args[1:] {
+		a, err := parseAddress(text)
+		switch {
+		case err != nil:
+			return err
+		case a.Is6() && a.IsLinkLocalUnicast(), a == rules.QuestionTarget(a):
+			return fmt.Errorf("invalid address %s: want a unicast address that no interface has, and no link-local IPv6 address", a)
+		case slices.ContainsFunc(given, func(b netip.Addr) bool { return b.Is4() == a.Is4() }):
+			return fmt.Errorf("%s is the second address of its family", a)
+		}
+		given = append(given, a)
+	}
+	for _, a := range defaultQuestionFrom() {
+		if !slices.ContainsFunc(given, func(b netip.Addr) bool { return b.Is4() == a.Is4() }) {
+			given = append(given, a)
+		}
+	}
+	c.questionFrom = given
 	return nil
 }
 

@@ -22,7 +22,7 @@ func setup(c *caddy.Controller) error {
 	if err != nil {
 		return plugin.Error(pluginName, err)
 	}
-	handler := &handler{NodeLocal: NodeLocal{suffix: healthSuffix(cfg.zone), addresses: cfg.Addresses}, node: newNode(cfg)}
+	handler := &handler{NodeLocal: NodeLocal{suffix: healthSuffix(cfg.zone), addresses: slices.Concat(cfg.Addresses, cfg.questionFrom)}, node: newNode(cfg)}
 	c.OnStartup(func() error { return nodes.start(handler.node) })
 	c.OnRestart(func() error { nodes.reloadBegins(); return nil })
 	c.OnRestartFailed(func() error { nodes.reloadFailed(handler.node); return nil })
@@ -41,7 +41,7 @@ type handler struct {
 	node *node
 }
 
-// Ready implements ready.Readiness: the server answers itself on every address.
+// Ready implements ready.Readiness: the server answers itself on every address, over lo at least.
 func (h *handler) Ready() bool { return h.node.ready() }
 
 // nodes are those of the process: one, but for the time of a reload, and one per interface if a

@@ -117,6 +117,9 @@ func (n *node) removeAll() {
 			log.Errorf("%v; nodecache cleanup removes what is left", err)
 			return
 		}
+	} else if _, err := link.PairOf(n.config.Interface).Remove(); err != nil { // of an earlier configuration
+		log.Errorf("%v; nodecache cleanup removes what is left", err)
+		return
 	}
 	log.Infof("Interface %s and its rules are removed", n.config.Interface)
 }

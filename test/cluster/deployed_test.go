@@ -52,13 +52,16 @@ type way struct {
 
 var ways = []way{
 	{name: "kustomize", service: kubeDNS, files: overlay("kube-proxy"), more: func(t *testing.T, c *cluster) {
+		t.Run("resolv.conf of the node", func(t *testing.T) { c.testResolvConf(t) })
 		t.Run("confined", func(t *testing.T) { c.testConfined(t) })
 		t.Run("doctor", func(t *testing.T) { c.testDoctor(t) })
 		t.Run("update of the DaemonSet", func(t *testing.T) { c.testUpdate(t, "daemonset/nodecache", nodecachePods) })
 		t.Run("update of the Deployment", func(t *testing.T) { c.testUpdate(t, "deployment/clusterdns", clusterdnsPods) })
 		t.Run("nodecache killed", func(t *testing.T) { c.testKilled(t) })
 	}},
-	{name: "helm", service: kubeDNS, files: chart},
+	{name: "helm", service: kubeDNS, files: chart, more: func(t *testing.T, c *cluster) {
+		t.Run("resolv.conf of the node", func(t *testing.T) { c.testResolvConf(t) })
+	}},
 	{name: "dual-stack", service: dualStack(kubeDNS), files: overlay("dual-stack"), more: func(t *testing.T, c *cluster) {
 		_, address := c.serviceAddresses(t, "kube-system", "kube-dns")
 		t.Run("over IPv6", func(t *testing.T) { c.testAddress(t, address) })
@@ -174,28 +177,70 @@ func (c *cluster) waitNothingLeft(t *testing.T, before state) {
 // state is what a node has, by what shows it, as sorted lines.
 type state map[string][]string
 
-// state looks at the node: interfaces, addresses, routes, rules, tables, sockets, processes and files of /run.
+// state looks at what a program of nearside could leave on the node: interfaces, addresses, routes, rules, tables,
+// listeners, processes and files of /run. The node's own programs start others, such as kube-proxy's nft, at any time.
 func (c *cluster) state(t *testing.T) state {
 	t.Helper()
 	now := state{}
-	for _, show := range []string{
-		"ip -brief address", "ip rule", "ip -6 rule", "ip route show table all", "ip -6 route show table all", "nft list tables",
-		"ss -Hlntu", "ls /run", "ps -e -o comm=",
+	for _, look := range []struct {
+		show  string
+		lines func(output string) []string
+	}{
+		{"ip -brief address", allLines}, {"ip rule", allLines}, {"ip -6 rule", allLines},
+		{"ip route show table all", allLines}, {"ip -6 route show table all", allLines},
+		{"nft list tables", allLines}, {"cat /proc/net/ip_tables_names", allLines}, {"cat /proc/net/ip6_tables_names", allLines},
+		{"ss -Hlntu", listeners}, {"ls /run", allLines}, {"ps -e ww -o comm=,cgroup=", processes},
 	} {
-		lines := strings.Split(c.run(t, strings.Fields(show)...), "\n")
-		slices.Sort(lines)
-		now[show] = lines
+		output, err := c.try(t.Context(), strings.Fields(look.show)...)
+		if err != nil && !strings.HasPrefix(look.show, "cat ") { // a kernel may have no tables of iptables
+			t.Fatal(err)
+		}
+		if err == nil {
+			lines := look.lines(output)
+			slices.Sort(lines)
+			now[look.show] = lines
+		}
 	}
 	return now
 }
+
+func allLines(output string) []string { return strings.Split(output, "\n") }
+
+// listeners returns protocol and address of each line of ss. What waits in a socket differs from look to look.
+func listeners(ss string) (all []string) {
+	for line := range strings.Lines(ss) {
+		if words := strings.Fields(line); len(words) > 4 {
+			all = append(all, words[0]+" "+words[4])
+		}
+	}
+	return all
+}
+
+// processes returns the names of the processes of ps that are in pods or are those of nearside.
+func processes(ps string) (all []string) {
+	for line := range strings.Lines(ps) {
+		words := strings.Fields(line)
+		if len(words) < 2 {
+			continue
+		}
+		name, cgroup := words[0], words[len(words)-1]
+		if name == "nodecache" || name == "clusterdns" || strings.Contains(cgroup, "kubepods") {
+			all = append(all, name)
+		}
+	}
+	return all
+}
+
+// mountPoints are what the kubelet makes in /run for manifests that mount it, where the node does not have it: the lock
+// file of all who call iptables, and the folder of systemd-resolved.
+var mountPoints = []string{"xtables.lock", "systemd"}
 
 // same returns an error that tells what one state has and the other has not.
 func same(before, after state) error {
 	var differences []string
 	for show, lines := range after {
 		for _, line := range lines {
-			// A lock file that the programs of all packages share: a manifest that mounts it makes it.
-			if !slices.Contains(before[show], line) && line != "xtables.lock" {
+			if !slices.Contains(before[show], line) && !slices.Contains(mountPoints, line) {
 				differences = append(differences, show+" has now "+line)
 			}
 		}
@@ -211,6 +256,36 @@ func same(before, after state) error {
 	return nil
 }
 
+// TestLooks has what may run on a node between two looks, and what nearside could have left.
+func TestLooks(t *testing.T) {
+	const (
+		node = "systemd         0::/init.scope\nkubelet         0::/system.slice/kubelet.service\nkube-proxy      0::/nearside/node\n" +
+			"pause           0::/kubepods/besteffort/pod1/2\nasker           0::/kubepods/besteffort/pod1/3\n"
+		nft       = "nft             0::/nearside/node\n"
+		left      = "iptables        0::/kubepods/burstable/pod4/5\n"
+		nodecache = "nodecache       0::/nearside/node\n"
+		sockets   = "tcp LISTEN 0 4096 127.0.0.1:10248 0.0.0.0:*\nudp UNCONN 0 0 10.2.0.1:53 0.0.0.0:*\n"
+	)
+	for _, tc := range []struct {
+		name, before, after string
+		lines               func(string) []string
+		same                bool
+	}{
+		{"nft of kube-proxy, before", node + nft, node, processes, true},
+		{"nft of kube-proxy, after", node, node + nft, processes, true},
+		{"nodecache", node, node + nodecache, processes, false},
+		{"a program that nodecache started", node, node + left, processes, false},
+		{"a connection that waits", sockets, strings.Replace(sockets, "LISTEN 0", "LISTEN 3", 1), listeners, true},
+		{"a listener", sockets, sockets + "tcp LISTEN 0 4096 10.2.0.1:53 0.0.0.0:*\n", listeners, false},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			if err := same(state{"x": tc.lines(tc.before)}, state{"x": tc.lines(tc.after)}); (err == nil) != tc.same {
+				t.Errorf("difference %v", err)
+			}
+		})
+	}
+}
+
 func TestSame(t *testing.T) {
 	before := state{"ip": {"lo", "eth0"}, "ls": {"containerd"}}
 	for _, c := range []struct {
@@ -218,7 +293,7 @@ func TestSame(t *testing.T) {
 		after state
 		want  string
 	}{
-		{"the same", state{"ip": {"eth0", "lo"}, "ls": {"containerd", "xtables.lock"}}, ""},
+		{"the same", state{"ip": {"eth0", "lo"}, "ls": {"containerd", "systemd", "xtables.lock"}}, ""},
 		{"an interface more", state{"ip": {"eth0", "lo", "nodelocaldns"}, "ls": {"containerd"}}, "ip has now nodelocaldns"},
 		{"one less", state{"ip": {"lo"}, "ls": {"containerd"}}, "ip has no longer eth0"},
 	} {

@@ -24,6 +24,9 @@ var zone = []string{
 // anyName is the zone in which every name has an address, 198.51.100.8.
 const anyName = "any.example.test."
 
+// serverName is the zone in which every name has a TXT record: the address of the resolver that was asked.
+const serverName = "server.example.test."
+
 // startUpstream starts that resolver, on all its addresses, until the end of the test.
 func (c *cluster) startUpstream(t *testing.T) {
 	t.Helper()
@@ -90,6 +93,15 @@ func answer(w dns.ResponseWriter, query *dns.Msg, records map[string][]dns.RR) {
 		reply.Answer = append(reply.Answer, &dns.A{
 			Hdr: dns.RR_Header{Name: question.Name, Rrtype: dns.TypeA, Class: dns.ClassINET, Ttl: 60},
 			A:   net.IPv4(198, 51, 100, 8),
+		})
+	case dns.IsSubDomain(serverName, name) && question.Qtype == dns.TypeTXT:
+		host, _, err := net.SplitHostPort(w.LocalAddr().String())
+		if err != nil {
+			host = err.Error()
+		}
+		reply.Answer = append(reply.Answer, &dns.TXT{
+			Hdr: dns.RR_Header{Name: question.Name, Rrtype: dns.TypeTXT, Class: dns.ClassINET, Ttl: 60},
+			Txt: []string{host},
 		})
 	case records[name] == nil:
 		reply.Rcode = dns.RcodeNameError

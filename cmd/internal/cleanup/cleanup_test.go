@@ -202,6 +202,29 @@ func TestNamespaceLeftovers(t *testing.T) {
 	}
 }
 
+// TestNamespacePair removes the devices of nodecache's queries to itself, also where the interface is gone, and no
+// device of another kind.
+func TestNamespacePair(t *testing.T) {
+	if !namespace.Inside(t) {
+		return
+	}
+	namespace.Run(t, "ip", "link", "add", "nodelocaldns-q0", "type", "veth", "peer", "name", "nodelocaldns-q1")
+	const want = "interfaces nodelocaldns-q0 and nodelocaldns-q1 (veth)\n"
+	if printed, _ := cleanup(t, 0, "-dry-run"); printed != "would remove "+want {
+		t.Errorf("dry run printed %q", printed)
+	}
+	if printed, _ := cleanup(t, 0); printed != "removed "+want {
+		t.Errorf("printed %q", printed)
+	}
+	namespace.Run(t, "ip", "link", "add", "nodelocaldns-q1", "type", "bridge")
+	if printed, _ := cleanup(t, 0); printed != "nothing to remove\n" {
+		t.Errorf("printed %q, and a bridge is another's", printed)
+	}
+	if left := namespace.Run(t, "ip", "-brief", "link"); strings.Contains(left, "q0") || !strings.Contains(left, "q1") {
+		t.Errorf("left\n%s", left)
+	}
+}
+
 func TestNamespaceInUse(t *testing.T) {
 	if !namespace.Inside(t) {
 		return

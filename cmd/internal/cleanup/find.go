@@ -13,6 +13,7 @@ import (
 	"github.com/nearside-dns/nearside/cmd/internal/doctor/kernel"
 	"github.com/nearside-dns/nearside/cmd/internal/doctor/proc"
 	"github.com/nearside-dns/nearside/plugin/nodelocal"
+	"github.com/nearside-dns/nearside/plugin/nodelocal/link"
 	"github.com/nearside-dns/nearside/plugin/nodelocal/rules"
 )
 
@@ -31,6 +32,7 @@ type leftovers struct {
 	tables     []kernel.Table
 	rules      []rules.PredecessorRule
 	links      []kernel.Link
+	pairs      []string                // interfaces whose pair of veth devices is there
 	loopback   map[string][]netip.Addr // addresses on lo, by the interface that they stand in for
 	served     []netip.Addr            // addresses of all this
 }
@@ -86,6 +88,11 @@ func (n *node) findLinks(ctx context.Context, l *leftovers) error {
 	links, err := kernel.Links(ctx)
 	if err != nil {
 		return err
+	}
+	for _, name := range l.interfaces {
+		if pair := link.PairOf(name); slices.ContainsFunc(links, func(k kernel.Link) bool { return k.Kind == "veth" && (k.Name == pair.Out || k.Name == pair.In) }) {
+			l.pairs = append(l.pairs, name)
+		}
 	}
 	for _, link := range links {
 		switch {
@@ -146,6 +153,10 @@ func (l leftovers) items(o options) []item {
 	}
 	for _, r := range l.rules {
 		all = append(all, item{"rule " + r.String(), func(ctx context.Context) error { return kernel.RemovePredecessor(ctx, r) }})
+	}
+	for _, name := range l.pairs {
+		pair := link.PairOf(name)
+		all = append(all, item{fmt.Sprintf("interfaces %s and %s (veth)", pair.Out, pair.In), func(ctx context.Context) error { return kernel.RemovePair(ctx, pair) }})
 	}
 	for _, link := range l.links {
 		name := link.Name

@@ -7,8 +7,6 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"regexp"
-	"strconv"
 
 	"github.com/coredns/caddy"
 )
@@ -33,25 +31,6 @@ type Reader func(conf string) (Corefile, error)
 
 func (c Corefile) input() caddy.Input {
 	return caddy.CaddyfileInput{Contents: c.Text, Filepath: c.Name, ServerTypeName: serverType}
-}
-
-// explain returns an error about the text as one about the file: it has the file's line numbers.
-func (c Corefile) explain(err error) error {
-	if err == nil || c.Lines == nil {
-		return err
-	}
-	place := regexp.MustCompile(regexp.QuoteMeta(c.Name) + `:(\d+)`)
-	text := place.ReplaceAllStringFunc(err.Error(), func(found string) string {
-		line, convErr := strconv.Atoi(place.FindStringSubmatch(found)[1])
-		if convErr != nil || line < 1 || line > len(c.Lines) {
-			return found
-		}
-		if c.Lines[line-1] == 0 {
-			return fmt.Sprintf("%s (line %d as rendered)", c.Name, line)
-		}
-		return fmt.Sprintf("%s:%d", c.Name, c.Lines[line-1])
-	})
-	return errors.New(text)
 }
 
 // load returns the configuration as it is now.

@@ -34,6 +34,9 @@ type Daemon struct {
 	Name string
 	// Directives are the names that a Corefile may use, in the order in which plugins see a query.
 	Directives []string
+	// Replaced is the program in whose place this one runs, besides CoreDNS; its directives are those that
+	// a Corefile may have from there.
+	Replaced Replaced
 	// GCPercent is how much garbage there may be, in percent of what is alive; 0 is as much as Go allows.
 	GCPercent int
 	// Commands are what the program does instead of serving if its first argument is their name. They
@@ -45,7 +48,7 @@ type Daemon struct {
 	// place of reading the file that -conf names; read does that, for it to use.
 	Source func(conf string, read Reader) (Corefile, error)
 	// Started is called once the server answers. It may keep refresh and call it whenever the
-	// configuration may have changed, from any goroutine: one that says the same is left alone.
+	// configuration may have changed, from any goroutine but its own: one that says the same is left alone.
 	Started func(refresh func())
 	// Stopped is called at the end of the process, after the last query was answered, or if the server
 	// did not start.
@@ -64,6 +67,12 @@ type Daemon struct {
 	served    atomic.Pointer[string]         // the tokens of what the instance was started with
 	finished  sync.Once
 	ended     chan struct{} // closed when the end has come
+}
+
+// Replaced is a program with Corefiles of its own.
+type Replaced struct {
+	Name       string
+	Directives []string
 }
 
 // Run starts the server and returns when it has ended, with the exit code of the process.
@@ -191,19 +200,19 @@ func (d *Daemon) serve() error {
 	instance, err := caddy.Start(corefile.input())
 	if err != nil {
 		d.finish()
-		return corefile.explain(err)
+		return d.explain(corefile, err)
+	}
+	if !dnsserver.Quiet {
+		clog.Info(d.versionLine())
 	}
 	if d.restart.take() {
 		if d.running == nil { // a signal may have reloaded it already
 			d.running = &corefile
 		}
+		if d.Started != nil { // in turn, so that Stopped comes after it
+			d.Started(func() { d.reload(false) })
+		}
 		d.restart.give()
-	}
-	if !dnsserver.Quiet {
-		clog.Info(d.versionLine())
-	}
-	if d.Started != nil {
-		d.Started(func() { d.reload(false) })
 	}
 	instance.Wait()
 	if d.restart.over() {

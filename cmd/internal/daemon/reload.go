@@ -75,7 +75,7 @@ func (d *Daemon) reload(always bool) {
 	}
 	if err := d.start(corefile); err != nil {
 		d.refused = &corefile
-		d.complain(corefile.explain(err), true)
+		d.complain(d.explain(corefile, err), true)
 		return
 	}
 	d.refused, d.complaint = nil, ""

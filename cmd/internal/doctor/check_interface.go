@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/nearside-dns/nearside/cmd/internal/doctor/kernel"
+	"github.com/nearside-dns/nearside/plugin/nodelocal/link"
 )
 
 // checkInstances says which nodecache runs here.
@@ -89,7 +90,11 @@ func (n *node) checkInterface(context.Context) []Line {
 				"the name belongs to someone else: give nodecache another one with -interfacename")
 		}
 	}
-	return one(name, l.Kind+", up", OK, "")
+	value := l.Kind + ", up"
+	if in := link.PairOf(s.iface).In; n.hasLink(in) {
+		value += "; queries to itself arrive on " + in
+	}
+	return one(name, value, OK, "")
 }
 
 // onLoopback says whether lo holds all the addresses: what nodecache does without dummy and bridge.

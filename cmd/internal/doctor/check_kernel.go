@@ -18,6 +18,7 @@ import (
 const (
 	featureDummy  = "dummy"
 	featureBridge = "bridge"
+	featureVeth   = "veth"
 	featureTables = "nf_tables"
 	featureSocket = "nft_socket"
 )
@@ -29,6 +30,7 @@ var kernelFeatures = []struct {
 }{
 	{featureDummy, "the interface", proc.Feature{Option: "DUMMY", Module: "dummy", Symbol: "dummy_xmit"}},
 	{featureBridge, "the interface, where there is no dummy", proc.Feature{Option: "BRIDGE", Module: "bridge", Symbol: "br_dev_xmit"}},
+	{featureVeth, "queries of nodecache to itself that arrive as those of pods do", proc.Feature{Option: "VETH", Module: "veth", Symbol: "veth_xmit"}},
 	{featureTables, "the rules", proc.Feature{Option: "NF_TABLES", Module: "nf_tables", Symbol: "nft_do_chain"}},
 	{"nf_conntrack", "the fallback to cluster DNS", proc.Feature{Option: "NF_CONNTRACK", Module: "nf_conntrack", Symbol: "nf_conntrack_in"}},
 	{"nft_ct", "notrack in the rules", proc.Feature{Option: "NFT_CT", Module: "nft_ct", Symbol: "nft_notrack_eval"}},
@@ -56,7 +58,7 @@ func (n *node) checkFeatures(context.Context) []Line {
 	var lines []Line
 	for _, f := range kernelFeatures {
 		p := presences[f.name]
-		if f.name == featureDummy && p == proc.Unknown && n.hasKind("dummy") {
+		if (f.name == featureDummy || f.name == featureVeth) && p == proc.Unknown && n.hasKind(f.name) {
 			p = proc.Present
 		}
 		l := Line{Check: "kernel " + f.name, Verdict: OK}
@@ -91,6 +93,8 @@ func (n *node) withoutFeature(name, option string) (Verdict, string) {
 			return Warn, "nodecache puts its addresses on lo"
 		}
 		return OK, "" // not needed
+	case featureVeth:
+		return Warn, "queries of nodecache to itself take lo, so that it holds its lease behind a firewall that rejects those of pods; use a kernel with CONFIG_" + option
 	case featureSocket:
 		return Warn, "a killed nodecache keeps its queries until its lease is out, up to a second; a kernel with CONFIG_" + option + " gives them back at once"
 	}

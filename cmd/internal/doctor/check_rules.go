@@ -101,7 +101,8 @@ func (n *node) checkLeases(ctx context.Context, s setup) []Line {
 	return lines
 }
 
-// checkFallback looks for link-local addresses that have no other way: kube-proxy does not know them.
+// checkFallback reports what answers on each address without a lease: the fallback, kube-proxy where the
+// address is one of a Service, or nothing.
 func (n *node) checkFallback(ctx context.Context, s setup, there kernel.Ruleset) []Line {
 	const name = "fallback"
 	table := kernel.OwnTable(s.iface)
@@ -112,17 +113,27 @@ func (n *node) checkFallback(ctx context.Context, s setup, there kernel.Ruleset)
 			return skipped(name, err, adviceFor(err))
 		}
 	}
+	lacking := slices.DeleteFunc(slices.Clone(s.addresses), func(a netip.Addr) bool { return slices.Contains(known, a) })
+	var proxied []netip.Addr
+	var unread error
+	if len(lacking) > 0 {
+		proxied, unread = n.proxied(ctx, lacking)
+	}
 	var lines []Line
 	for _, a := range s.addresses {
-		switch line := (Line{Check: name + " " + a.String(), Verdict: OK}); {
+		line := Line{Check: name + " " + a.String(), Verdict: OK}
+		switch {
 		case slices.Contains(known, a):
 			line.Value = "cluster DNS, while the lease is out"
-			lines = append(lines, line)
-		case a.IsLinkLocalUnicast():
+		case slices.Contains(proxied, a):
+			line.Value = "kube-proxy, while the lease is out"
+		case unread != nil:
+			line = skipped(line.Check, unread, adviceFor(unread))[0]
+		default:
 			line.Value, line.Verdict = "none", Warn
-			line.Advice = "kube-proxy does not know this address: while nodecache is down nobody answers; set fallback to cluster DNS in nodelocal"
-			lines = append(lines, line)
+			line.Advice = "kube-proxy does not know this address: while nodecache is down pods get no answer there; " + rules.FallbackAdvice(a)
 		}
+		lines = append(lines, line)
 	}
 	return lines
 }

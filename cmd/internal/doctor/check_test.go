@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io/fs"
 	"net/netip"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -15,6 +16,7 @@ import (
 	"github.com/nearside-dns/nearside/cmd/internal/doctor/kernel"
 	"github.com/nearside-dns/nearside/cmd/internal/doctor/proc"
 	"github.com/nearside-dns/nearside/plugin/nodelocal/rules"
+	"github.com/nearside-dns/nearside/plugin/nodelocal/rules/firewall"
 )
 
 var (
@@ -36,7 +38,9 @@ type machine struct {
 	features  map[string]proc.Presence
 	instances int
 	leases    map[netip.Addr]time.Duration
-	accepted  kernel.Acceptance
+	findings  []firewall.Finding
+	unread    error // of the packet filters, and of kube-proxy's rules
+	proxied   []netip.Addr
 	compared  map[string][]netip.Addr // by chain
 }
 
@@ -59,8 +63,11 @@ func (m machine) node(t *testing.T) *node {
 	n.features = func() map[string]proc.Presence { return m.features }
 	n.instances = func(string) (int, error) { return m.instances, nil }
 	n.leases = func(context.Context, string) (map[netip.Addr]time.Duration, error) { return m.leases, nil }
-	n.accepted = func(context.Context, kernel.Chain) (kernel.Acceptance, error) { return m.accepted, nil }
+	n.firewall = func(context.Context, []firewall.Packet, bool) ([]firewall.Finding, error) {
+		return m.findings, m.unread
+	}
 	n.compared = func(_ context.Context, c kernel.Chain) ([]netip.Addr, error) { return m.compared[c.Name], nil }
+	n.proxied = func(context.Context, []netip.Addr) ([]netip.Addr, error) { return m.proxied, m.unread }
 	n.predecessors = func() ([]rules.PredecessorRule, error) { return m.iptables, m.legacyErr }
 	return n
 }
@@ -93,10 +100,15 @@ func TestChecks(t *testing.T) {
 	nodecache := proc.Command{Process: proc.Process{PID: 7, Name: "nodecache"}}
 	predecessor := proc.Command{Process: proc.Process{PID: 7, Name: "node-cache"}}
 	oldRule := rules.PredecessorRule{Family: "ip", Table: "raw", Chain: "PREROUTING", Addresses: []netip.Addr{four}}
-	hook := func(family, name, chain, hook string) kernel.Ruleset {
-		own := kernel.Table{Family: family, Name: name}
-		return kernel.Ruleset{Tables: []kernel.Table{own}, Chains: []kernel.Chain{{Table: own, Name: chain, Hook: hook, Drops: true}}}
+	filter := func(family, table, name string, reply bool, unless ...string) firewall.Finding {
+		f := firewall.Finding{Chain: firewall.Chain{Family: family, Table: table, Name: name, Hook: "input"}, Rule: "its policy drops", Unless: unless}
+		if f.Packets = firewall.Queries([]netip.Addr{four}, 53, false); reply {
+			f.Packets = firewall.Replies([]netip.Addr{four}, 53, false)
+		}
+		return f
 	}
+	legacyFilter := filter("ip", "filter", "INPUT", false)
+	legacyFilter.Chain.Legacy = true
 	udp := func(rows ...string) map[string]string {
 		return map[string]string{"net/udp": strings.Join(rows, ""), "net/tcp": ""}
 	}
@@ -141,6 +153,8 @@ func TestChecks(t *testing.T) {
 		{"one of two on lo", machine{setup: addresses, links: []kernel.Link{device("lo", "device", "169.254.20.10/32")}}, (*node).checkInterface,
 			[]string{"fail | interface nodelocaldns | missing"}, ""},
 		{"dummy", machine{links: []kernel.Link{device("nodelocaldns", "dummy")}}, (*node).checkInterface, []string{"ok | interface nodelocaldns | dummy, up"}, ""},
+		{"with a pair", machine{links: []kernel.Link{device("nodelocaldns", "dummy"), device("nodelocaldns-q1", "veth")}}, (*node).checkInterface,
+			[]string{"ok | interface nodelocaldns | dummy, up; queries to itself arrive on nodelocaldns-q1"}, ""},
 		{"veth", machine{links: []kernel.Link{device("nodelocaldns", "veth")}}, (*node).checkInterface,
 			[]string{"fail | interface nodelocaldns | a veth, not a dummy or bridge"}, "-interfacename"},
 		{"down", machine{links: []kernel.Link{{Name: "nodelocaldns", Kind: "dummy"}}}, (*node).checkInterface, []string{"fail | interface nodelocaldns | dummy, down"}, "ip link set"},
@@ -179,13 +193,22 @@ func TestChecks(t *testing.T) {
 			compared: map[string][]netip.Addr{"output": {four, six}, "fallback-prerouting": {four}},
 		}, (*node).checkRules, []string{
 			"ok | rules | nftables, table inet nearside-nodelocaldns", "ok | lease 169.254.20.10 | in, 700ms left",
-			"fail | lease fd00::a | out", "ok | fallback 169.254.20.10 | cluster DNS, while the lease is out",
+			"fail | lease fd00::a | out", "ok | fallback 169.254.20.10 | cluster DNS, while the lease is out", "warn | fallback fd00::a | none",
 		}, ""},
+		{"fallback of a Service", machine{
+			setup: addresses, rules: table("prerouting", "output", "fallback-prerouting"), leases: map[netip.Addr]time.Duration{four: time.Second, six: time.Second},
+			compared: map[string][]netip.Addr{"output": {four, six}, "fallback-prerouting": {four}}, proxied: []netip.Addr{six},
+		}, (*node).checkRules, []string{
+			"ok | rules | nftables, table inet nearside-nodelocaldns", "ok | lease 169.254.20.10 | in, 1s left",
+			"ok | lease fd00::a | in, 1s left", "ok | fallback 169.254.20.10 | cluster DNS, while the lease is out", "ok | fallback fd00::a | kube-proxy, while the lease is out",
+		}, ""},
+		{"fallback not known", machine{setup: linkLocal, unread: fs.ErrPermission, rules: table("prerouting", "output"), leases: map[netip.Addr]time.Duration{four: time.Second}, compared: map[string][]netip.Addr{"output": {four}}}, (*node).checkRules,
+			[]string{"ok | rules | nftables, table inet nearside-nodelocaldns", "ok | lease 169.254.20.10 | in, 1s left", "skip | fallback 169.254.20.10 | permission denied"}, ""},
 		{"no fallback", machine{setup: linkLocal, rules: table("prerouting", "output"), leases: map[netip.Addr]time.Duration{four: time.Second}, compared: map[string][]netip.Addr{"output": {four}}}, (*node).checkRules,
 			[]string{"ok | rules | nftables, table inet nearside-nodelocaldns", "ok | lease 169.254.20.10 | in, 1s left", "warn | fallback 169.254.20.10 | none"}, ""},
 		{"a chain is missing", machine{rules: table("output")}, (*node).checkRules, []string{"fail | rules | nftables, table inet nearside-nodelocaldns without chain prerouting"}, "restart it"},
 		{"an address is missing", machine{setup: setup{addresses: []netip.Addr{six}}, rules: table("prerouting", "output"), leases: map[netip.Addr]time.Duration{six: time.Second}, compared: map[string][]netip.Addr{"output": {four}}}, (*node).checkRules,
-			[]string{"fail | rules | nftables, table inet nearside-nodelocaldns without fd00::a", "ok | lease fd00::a | in, 1s left"}, ""},
+			[]string{"fail | rules | nftables, table inet nearside-nodelocaldns without fd00::a", "ok | lease fd00::a | in, 1s left", "warn | fallback fd00::a | none"}, ""},
 		{"rules, none wanted", machine{setup: setup{noRules: true}, rules: table("prerouting", "output")}, (*node).checkRules, []string{"warn | rules | nftables, table inet nearside-nodelocaldns"}, "cleanup"},
 
 		{"no leftovers", machine{}, (*node).checkLeftovers, []string{"ok | rules of node-local-dns | none"}, ""},
@@ -196,22 +219,21 @@ func TestChecks(t *testing.T) {
 		{"leftovers of nobody", machine{iptables: []rules.PredecessorRule{oldRule}}, (*node).checkLeftovers, []string{"warn | rules of node-local-dns | 1"}, "nodecache cleanup"},
 		{"iptables in use", machine{iptables: []rules.PredecessorRule{oldRule}, setup: setup{running: []proc.Command{predecessor}}}, (*node).checkLeftovers, []string{"ok | rules of node-local-dns | 1, in use"}, ""},
 
-		{"nobody drops", machine{setup: addresses}, (*node).checkPolicies, []string{"ok | rules of others | none drops by policy"}, ""},
+		{"nobody drops", machine{setup: addresses}, (*node).checkPolicies, []string{"ok | rules of others | none rejects DNS to the addresses"}, ""},
+		{"nf_tables not loaded, nobody drops", machine{setup: addresses, rulesErr: errNoTables}, (*node).checkPolicies, []string{"ok | rules of others | none rejects DNS to the addresses"}, ""},
 		{"whose addresses", machine{}, (*node).checkPolicies, []string{"skip | rules of others | the addresses are not known"}, "-localip"},
-		{"a firewall", machine{setup: addresses, rules: hook("inet", "fw", "in", "input")}, (*node).checkPolicies,
-			[]string{"warn | rules of others | chain inet fw in drops by policy"}, "nft insert rule inet fw in ip daddr { 169.254.20.10 } meta l4proto { tcp, udp } th dport 53 accept; nft insert rule inet fw in ip6 daddr { fd00::a }"},
-		{"a firewall of outgoing packets", machine{setup: linkLocal, rules: hook("inet", "fw", "out", "output")}, (*node).checkPolicies,
-			[]string{"warn | rules of others | chain inet fw out drops by policy"}, "ip saddr { 169.254.20.10 } meta l4proto { tcp, udp } th sport 53 accept"},
-		{"a firewall of iptables", machine{setup: addresses, rules: hook("ip", "filter", "INPUT", "input")}, (*node).checkPolicies,
-			[]string{"warn | rules of others | chain ip filter INPUT drops by policy"}, "iptables -I INPUT -d 169.254.20.10 -p udp --dport 53 -j ACCEPT; iptables -I INPUT -d 169.254.20.10 -p tcp"},
-		{"a firewall that accepts it", machine{setup: linkLocal, rules: hook("inet", "fw", "in", "input"), accepted: kernel.Acceptance{Addresses: []netip.Addr{four}}}, (*node).checkPolicies,
-			[]string{"ok | rules of others | chain inet fw in drops by policy, and accepts the addresses"}, ""},
-		{"a firewall that accepts everything", machine{setup: linkLocal, rules: hook("inet", "fw", "in", "input"), accepted: kernel.Acceptance{Everything: true}}, (*node).checkPolicies,
-			[]string{"ok | rules of others | chain inet fw in drops by policy, and has a rule that accepts everything"}, ""},
-		{"a firewall of the other family", machine{setup: linkLocal, rules: hook("ip6", "fw", "in", "input")}, (*node).checkPolicies, []string{"ok | rules of others | none drops by policy"}, ""},
-		{"a firewall of forwarded packets", machine{setup: linkLocal, rules: hook("inet", "fw", "f", "forward")}, (*node).checkPolicies, []string{"ok | rules of others | none drops by policy"}, ""},
-		{"a firewall of the old iptables", machine{setup: linkLocal, legacy: kernel.Legacy{Drops: []string{"ip filter INPUT", "ip filter FORWARD", "ip6 filter INPUT"}}}, (*node).checkPolicies,
-			[]string{"warn | rules of others | iptables-legacy, ip filter INPUT drops by policy"}, "iptables-legacy -I INPUT -d 169.254.20.10"},
+		{"filters not readable", machine{setup: addresses, rulesErr: fs.ErrPermission}, (*node).checkPolicies, []string{"skip | rules of others | permission denied"}, "as root"},
+		{"a firewall", machine{setup: addresses, findings: []firewall.Finding{filter("inet", "fw", "in", false)}}, (*node).checkPolicies,
+			[]string{"fail | rules of others | chain inet fw in, its policy drops: UDP and TCP to 169.254.20.10"}, "nft insert rule inet fw in ip daddr { 169.254.20.10 } meta l4proto { tcp, udp } th dport 53 accept"},
+		{"a firewall of outgoing packets", machine{setup: linkLocal, findings: []firewall.Finding{filter("inet", "fw", "out", true)}}, (*node).checkPolicies,
+			[]string{"fail | rules of others | chain inet fw out, its policy drops: UDP and TCP from 169.254.20.10"}, "ip saddr { 169.254.20.10 } meta l4proto { tcp, udp } th sport 53 accept"},
+		{"a firewall of iptables", machine{setup: addresses, findings: []firewall.Finding{filter("ip", "filter", "INPUT", false)}}, (*node).checkPolicies,
+			[]string{"fail | rules of others | chain ip filter INPUT, its policy drops: UDP and TCP to 169.254.20.10"}, "iptables -I INPUT -d 169.254.20.10 -p udp --dport 53 -j ACCEPT; iptables -I INPUT -d 169.254.20.10 -p tcp"},
+		{"a firewall that accepts some pods", machine{setup: linkLocal, findings: []firewall.Finding{filter("inet", "fw", "in", false, "rule with handle 7, by the interface")}}, (*node).checkPolicies,
+			[]string{"warn | rules of others | chain inet fw in, its policy drops: UDP and TCP to 169.254.20.10"}, "only by rule with handle 7, by the interface"},
+		{"a firewall of the old iptables", machine{setup: linkLocal, findings: []firewall.Finding{legacyFilter}, unread: fs.ErrPermission}, (*node).checkPolicies, []string{
+			"fail | rules of others | iptables-legacy, chain ip filter INPUT, its policy drops: UDP and TCP to 169.254.20.10", "skip | rules of others | permission denied",
+		}, "iptables-legacy -I INPUT -d 169.254.20.10"},
 
 		{"nobody on the port", machine{setup: linkLocal, files: udp()}, (*node).checkPort, []string{"fail | port 53 on 169.254.20.10 | nobody"}, ""},
 		{"nodecache with UDP alone", machine{setup: setup{addresses: []netip.Addr{four}, running: []proc.Command{nodecache}}, files: map[string]string{
@@ -353,6 +375,7 @@ func TestKernelFeatures(t *testing.T) {
 		{"loadable", all(proc.Loadable), nil, "kernel nf_tables", OK},
 		{"no dummy, a bridge", with(all(proc.Present), featureDummy, proc.Absent), nil, "kernel dummy", OK},
 		{"no dummy, no bridge", all(proc.Absent), nil, "kernel dummy", Warn},
+		{"no veth", with(all(proc.Present), featureVeth, proc.Absent), nil, "kernel veth", Warn},
 		{"no bridge, a dummy", with(all(proc.Present), featureBridge, proc.Absent), nil, "kernel bridge", OK},
 		{"no nf_tables", all(proc.Absent), nil, "kernel nf_tables", Warn},
 		{"unknown", all(proc.Unknown), nil, "kernel dummy", Skip},
@@ -412,6 +435,30 @@ func TestResolvers(t *testing.T) {
 			t.Errorf("got %+v", l)
 		}
 	})
+}
+
+// TestResolversOfTheNode has a nodecache with the node's folders mounted, as its manifest has them.
+func TestResolversOfTheNode(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		files map[string]string
+		want  string
+	}{
+		{"copy", map[string]string{"etc/resolv.conf": "nameserver 192.0.2.1\n"}, "ok | resolvers | /etc/resolv.conf: 192.0.2.1"},
+		{"copy with a stub", map[string]string{"etc/resolv.conf": "nameserver 127.0.0.53\n"}, "fail | resolvers | /etc/resolv.conf: 127.0.0.53"},
+		{"mounted", map[string]string{"etc/resolv.conf": "nameserver 192.0.2.1\n", "host/etc/resolv.conf": "nameserver 192.0.2.2\n"},
+			"ok | resolvers | /host/etc/resolv.conf: 192.0.2.2"},
+		{"mounted, with a stub", map[string]string{"etc/resolv.conf": "nameserver 127.0.0.53\n", "host/etc/resolv.conf": "nameserver 127.0.0.53\n", "host/run/systemd/resolve/resolv.conf": "nameserver 192.0.2.2\n"},
+			"ok | resolvers | /host/run/systemd/resolve/resolv.conf: 192.0.2.2"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			root := tree(t, c.files)
+			n := machine{setup: setup{resolvConf: defaultResolvConf, file: func(path string) string { return filepath.Join(root, path) }}}.node(t)
+			if got := brief(n.checkResolvers(context.Background())[0]); got != c.want {
+				t.Errorf("got %s, want %s", got, c.want)
+			}
+		})
+	}
 }
 
 // A check that never returns is given up.

@@ -36,6 +36,9 @@ type setup struct {
 
 const defaultInterface = "nodelocaldns"
 
+// defaultResolvConf is the node's, or its copy in a container.
+const defaultResolvConf = "/etc/resolv.conf"
+
 // discover completes the options from what runs here.
 func discover(o options, root proc.Root, environment []string) setup {
 	s := setup{
@@ -73,7 +76,7 @@ func discover(o options, root proc.Root, environment []string) setup {
 		s.iface = defaultInterface
 	}
 	if s.resolvConf == "" {
-		s.resolvConf = "/etc/resolv.conf"
+		s.resolvConf = defaultResolvConf
 	}
 	if o.resolvConf != "" {
 		s.file = func(path string) string { return path }

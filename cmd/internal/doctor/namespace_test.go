@@ -137,7 +137,7 @@ func TestNamespaceNode(t *testing.T) {
 			"ok | rules | nftables, table inet nearside-nodelocaldns",
 			"ok | fallback 169.254.20.10 | cluster DNS, while the lease is out",
 			"ok | rules of node-local-dns | none",
-			"ok | rules of others | none drops by policy",
+			"ok | rules of others | none rejects DNS to the addresses",
 			"ok | port 53 on 169.254.20.10 | nodecache (pid N), udp and tcp",
 			"ok | port 53 on fd00::a | nodecache (pid N), udp and tcp",
 			"ok | port 53 lost datagrams | 0",
@@ -174,7 +174,7 @@ func TestNamespaceNode(t *testing.T) {
 			"fail | rules | nftables, table inet nearside-nodelocaldns without 169.254.20.10, fd00::a, 10.96.0.10",
 			"fail | lease 169.254.20.10 | out",
 			"warn | rules of node-local-dns | 1, beside the table of nodecache",
-			"warn | rules of others | chain inet fw in drops by policy",
+			"fail | rules of others | chain inet fw in, its policy drops: UDP and TCP to 169.254.20.10, fd00::a, 10.96.0.10",
 			"fail | port 53 on 10.96.0.10 | doctor.test (pid N), udp",
 			"fail | kube-proxy | ipvs",
 		)
@@ -234,4 +234,31 @@ func everything(t *testing.T) string {
 		text += path + ":\n" + string(content)
 	}
 	return text
+}
+
+// TestNamespaceFirewall has a firewall that rejects what pods send by its last rule, while its policy
+// is to accept.
+func TestNamespaceFirewall(t *testing.T) {
+	if !namespace.Inside(t) {
+		return
+	}
+	namespace.Run(t, "nft", `add table inet firewalld; add chain inet firewalld filter_INPUT { type filter hook input priority filter + 10; policy accept; }
+add rule inet firewalld filter_INPUT ct state { established, related } accept
+add rule inet firewalld filter_INPUT iifname "lo" accept
+add rule inet firewalld filter_INPUT reject with icmpx admin-prohibited`)
+	args := []string{"-localip", "169.254.20.10,fd00::a", "-timeout", "20s"} // other tests may keep nftables busy
+	lines := doctor(t, 1, args...)
+	expect(t, lines, "fail | rules of others | chain inet firewalld filter_INPUT, rule with handle 5 rejects: UDP and TCP to 169.254.20.10, fd00::a")
+	for _, l := range lines {
+		if l.Check == "rules of others" && !strings.Contains(l.Advice, `firewall-cmd --permanent --add-rich-rule='rule family="ipv6" destination address="fd00::a" service name="dns" accept'`) {
+			t.Errorf("advice %q", l.Advice)
+		}
+	}
+	namespace.Run(t, "nft", `insert rule inet firewalld filter_INPUT iifname "cni0" accept`)
+	expect(t, doctor(t, 1, args...), "warn | rules of others | chain inet firewalld filter_INPUT, rule with handle 5 rejects: UDP and TCP to 169.254.20.10, fd00::a")
+	namespace.Run(t, "nft", `insert rule inet firewalld filter_INPUT th dport 53 accept`)
+	expect(t, doctor(t, 1, args...), "ok | rules of others | none rejects DNS to the addresses")
+	namespace.Run(t, "iptables-legacy", "-A", "INPUT", "-i", "lo", "-j", "ACCEPT")
+	namespace.Run(t, "iptables-legacy", "-A", "INPUT", "-j", "REJECT")
+	expect(t, doctor(t, 1, args...), `fail | rules of others | iptables-legacy, chain ip filter INPUT, rule "-A INPUT -j REJECT --reject-with icmp-port-unreachable" rejects: UDP and TCP to 169.254.20.10`)
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/nearside-dns/nearside/cmd/internal/doctor/proc"
 	"github.com/nearside-dns/nearside/plugin/nodelocal"
 	"github.com/nearside-dns/nearside/plugin/nodelocal/rules"
+	"github.com/nearside-dns/nearside/plugin/nodelocal/rules/firewall"
 )
 
 // node is the machine as the checks see it. What several checks need is read once, by the first.
@@ -35,8 +36,9 @@ type node struct {
 
 	// These read the kernel; tests put their own in.
 	leases   func(ctx context.Context, iface string) (map[netip.Addr]time.Duration, error)
-	accepted func(context.Context, kernel.Chain) (kernel.Acceptance, error)
+	firewall func(ctx context.Context, packets []firewall.Packet, withTables bool) ([]firewall.Finding, error)
 	compared func(context.Context, kernel.Chain) ([]netip.Addr, error)
+	proxied  func(context.Context, []netip.Addr) ([]netip.Addr, error)
 }
 
 // These say that nftables was not asked, since the question alone would load its module: it is not
@@ -49,7 +51,14 @@ var (
 func newNode(o options, root proc.Root, environment []string) *node {
 	n := &node{
 		options: o, root: root,
-		instances: nodelocal.Instances, leases: kernel.Leases, accepted: kernel.Accepted, compared: kernel.Compared,
+		instances: nodelocal.Instances, leases: kernel.Leases, compared: kernel.Compared,
+	}
+	n.firewall = func(ctx context.Context, packets []firewall.Packet, withTables bool) ([]firewall.Finding, error) {
+		return kernel.Firewall(ctx, packets, withTables, filepath.Join(root.Proc, "net"))
+	}
+	n.proxied = func(ctx context.Context, addrs []netip.Addr) ([]netip.Addr, error) {
+		_, err := n.rules()
+		return kernel.Proxied(ctx, addrs, err == nil, filepath.Join(root.Proc, "net"))
 	}
 	n.features = sync.OnceValue(n.readFeatures)
 	n.links = once(n, kernel.Links)

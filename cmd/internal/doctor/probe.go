@@ -11,6 +11,7 @@ import (
 	"net/netip"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -21,6 +22,8 @@ import (
 	"github.com/nearside-dns/nearside/cmd/internal/doctor/kernel"
 	"github.com/nearside-dns/nearside/cmd/internal/nodelocaldns"
 	"github.com/nearside-dns/nearside/plugin/nodelocal"
+	"github.com/nearside-dns/nearside/plugin/nodelocal/link"
+	"github.com/nearside-dns/nearside/plugin/nodelocal/rules"
 )
 
 // slow is the time from which on an answer is late: the resolvers of most C libraries ask again, or
@@ -56,11 +59,16 @@ type control func(network, address string, c syscall.RawConn) error
 
 // exchange sends one query, from a socket that is prepared if need be.
 func (n *node) exchange(ctx context.Context, network string, server netip.AddrPort, prepare control, name string, qtype uint16) (*dns.Msg, time.Duration, error) {
+	return n.exchangeFrom(ctx, nil, network, server, prepare, name, qtype)
+}
+
+// exchangeFrom is exchange from a local address; nil is the kernel's choice.
+func (n *node) exchangeFrom(ctx context.Context, from net.Addr, network string, server netip.AddrPort, prepare control, name string, qtype uint16) (*dns.Msg, time.Duration, error) {
 	ctx, cancel := context.WithTimeout(ctx, n.options.timeout)
 	defer cancel()
 	m := new(dns.Msg)
 	m.SetQuestion(name, qtype)
-	c := dns.Client{Net: network, Timeout: n.options.timeout, Dialer: &net.Dialer{Timeout: n.options.timeout, Control: prepare}}
+	c := dns.Client{Net: network, Timeout: n.options.timeout, Dialer: &net.Dialer{LocalAddr: from, Timeout: n.options.timeout, Control: prepare}}
 	return c.ExchangeContext(ctx, m, server.String())
 }
 
@@ -238,9 +246,10 @@ func (n *node) askSelf(ctx context.Context, a netip.Addr) Line {
 	wait.Wait()
 	line := Line{Check: "nodecache itself on " + a.String()}
 	answered := false
-	for _, r := range replies {
+	for i, r := range replies {
 		if r.err == nil && isSelf(r.answer) {
 			line.Value, line.Verdict = "answers in "+milliseconds(r.took), OK
+			n.askArriving(ctx, &line, a, selfName+strings.TrimPrefix(zones[i], "."))
 			return line
 		}
 		answered = answered || r.err == nil
@@ -253,6 +262,23 @@ func (n *node) askSelf(ctx context.Context, a netip.Addr) Line {
 	line.Value, line.Verdict = "another DNS server answers", Warn
 	line.Advice = "node-local-dns, or a nodecache without the plugin nodelocal: no lease is held; see who holds the port above"
 	return line
+}
+
+// askArriving asks nodecache, which has answered over lo, on the way on which its own queries arrive as those of pods
+// do, if there is one.
+func (n *node) askArriving(ctx context.Context, line *Line, a netip.Addr, name string) {
+	in := link.PairOf(n.setup().iface).In
+	if !n.hasLink(in) || a.Is6() && a.IsLinkLocalUnicast() {
+		return
+	}
+	from := net.UDPAddrFromAddrPort(netip.AddrPortFrom(a, 0))
+	answer, _, err := n.exchangeFrom(ctx, from, "udp", netip.AddrPortFrom(rules.QuestionTarget(a), n.options.port), nil, name, dns.TypeTXT)
+	if err == nil && isSelf(answer) {
+		return
+	}
+	line.Value, line.Verdict = "answers over lo, and not on interface "+in, Fail
+	line.Advice = "a firewall may reject or drop what arrives on other interfaces than lo, and then also what pods ask: accept UDP and TCP port " +
+		strconv.Itoa(int(n.options.port)) + " to " + a.String() + " there; without an answer nodecache gets no lease"
 }
 
 // isSelf says whether an answer is nodecache's to its own node.
@@ -330,7 +356,7 @@ func (n *node) probeCluster(ctx context.Context) []Line {
 // every resolver knows; whatever it answers, it can be reached.
 func (n *node) probeUpstreams(ctx context.Context) []Line {
 	s := n.setup()
-	_, servers, err := n.resolvers()
+	_, _, servers, err := n.resolvers()
 	if err != nil {
 		servers = nil // checkResolvers has a line for it
 	}

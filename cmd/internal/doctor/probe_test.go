@@ -217,6 +217,7 @@ func TestProbeSelf(t *testing.T) {
 		server server
 		want   string
 	}{
+		{"rejected by a firewall", server{udp: below("")}, "fail | nodecache itself on 127.0.0.1 | answers over lo, and not on interface nodelocaldns-q1 | advice\n"},
 		{"in the block of the root", server{udp: below("")}, "ok | nodecache itself on 127.0.0.1 | answers in N ms\n"},
 		{"in the block of the cluster", server{udp: below("cluster.local.")}, "ok | nodecache itself on 127.0.0.1 | answers in N ms\n"},
 		{"with the addresses of flags", server{udp: below("nodelocal.nearside.invalid.")}, "ok | nodecache itself on 127.0.0.1 | answers in N ms\n"},
@@ -225,7 +226,11 @@ func TestProbeSelf(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			n := machine{setup: setup{addresses: []netip.Addr{netip.MustParseAddr("127.0.0.1")}}}.node(t)
+			m := machine{setup: setup{iface: "nodelocaldns", addresses: []netip.Addr{netip.MustParseAddr("127.0.0.1")}}}
+			if c.name == "rejected by a firewall" {
+				m.links = []kernel.Link{device("nodelocaldns-q1", "veth")}
+			}
+			n := m.node(t)
 			n.options.port = c.server.start(t).Port()
 			if got := briefs(n.probeSelf(context.Background())); got != c.want {
 				t.Errorf("got\n%swant\n%s", got, c.want)

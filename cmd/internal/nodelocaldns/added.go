@@ -22,6 +22,7 @@ type nodelocal struct {
 	healthPort    string
 	interval      string
 	fallback      []string // addresses of cluster DNS, at most one per family
+	question      []string // the words after this option
 	services      []string // those of the node-local addresses that kube-proxy knows
 }
 
@@ -105,6 +106,9 @@ func (v values) nodelocalBlock(bind, ready []string) string {
 		"        interval "+d.interval)
 	if d.keep {
 		lines = append(lines, "        keep")
+	}
+	if len(d.question) > 0 {
+		lines = append(lines, "        question "+strings.Join(d.question, " "))
 	}
 	if len(d.fallback) > 0 {
 		words := append([]string{"        fallback"}, d.fallback...)

@@ -10,6 +10,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	clog "github.com/coredns/coredns/plugin/pkg/log"
 )
 
 // The defaults of node-local-dns that mean a file or directory which need not be there.
@@ -18,6 +20,12 @@ const (
 	defaultCorefile = "/etc/Corefile"
 	defaultKubeDNS  = "/etc/kube-dns"
 )
+
+// Directives are those of node-local-dns.
+var Directives = []string{
+	"timeouts", "reload", "bufsize", "bind", "debug", "trace", "health", "pprof", "prometheus", "errors", "log", "dns64",
+	"loadbalance", "cache", "rewrite", "template", "hosts", "loop", "forward", "whoami",
+}
 
 // options are what the flags say.
 type options struct {
@@ -34,10 +42,14 @@ type options struct {
 	kubeDNS        string
 	upstreamSvc    serviceName
 	fallback       fallback
+	question       question
 	interval       seconds
 	nodeName       nodeName
 	nodeZone       nodeZone
 	clusterset     zoneNames
+	setupEbtables  bool
+	initialDelay   time.Duration
+	metricsTLS     metricsTLS
 }
 
 func defaults() options {
@@ -52,6 +64,7 @@ func defaults() options {
 		corefile:       defaultCorefile,
 		upstreamSvc:    "kube-dns",
 		interval:       seconds(time.Minute),
+		metricsTLS:     metricsTLS{certificate: "/etc/ssl/tls.crt", key: "/etc/ssl/tls.key", clientAuth: "NoClientCert", minVersion: "TLS13"},
 	}
 }
 
@@ -73,13 +86,32 @@ func (n *Node) Flags(f *flag.FlagSet) {
 	f.StringVar(&o.base, "basecorefile", o.base, "template of the Corefile")
 	f.StringVar(&o.corefile, "corefile", o.corefile, "where the rendered template is written if -conf does not say so, and what is read if there is no template")
 	f.StringVar(&o.kubeDNS, "kubednscm", o.kubeDNS, "directory of the kube-dns ConfigMap (default "+defaultKubeDNS+" if it is there)")
-	f.Var(&o.fallback, "fallback", "comma-separated addresses of cluster DNS, one per family, that get the queries while nodecache does not answer (default that of -upstreamsvc)")
+	f.Var(&o.fallback, "fallback", "comma-separated addresses of cluster DNS, one per family, that get the queries while nodecache does not answer (default those of -upstreamsvc; that of the other family is looked up in cluster DNS)")
+	f.Var(&o.question, "question-from", "comma-separated source addresses of nodecache's queries to itself, one per family, that no interface has, or \"lo\" (default 192.0.0.8,100:0:0:1::8)")
 	f.Var(&o.upstreamSvc, "upstreamsvc", "Service of cluster DNS, whose address is in the environment")
 	f.Var(&o.nodeName, "node-name", "name of this node, which cluster DNS is told with what it is asked of cluster zones, and whose pods autopath @nodelocal knows; empty is nothing (default $"+nodeNameVariable+")")
 	f.Var(&o.nodeZone, "node-zone", "zone of this node, the value of its label topology.kubernetes.io/zone, which is told with its name (default $"+nodeZoneVariable+")")
 	f.Var(&o.clusterset, "clusterset-zone", "comma-separated zones whose names are those of ServiceImports, such as clusterset.local; each is forwarded as the zone of the cluster is, unless the Corefile has a server block for it")
 	f.Bool("reloadwithsignal", false, "accepted; every change is applied at once")
-	f.Var(&o.interval, "syncinterval", "how often to look at rules, interface and files when nothing has told of a change, 1s to 24h, as 60 (seconds) or 60s")
+	f.Var(&o.interval, "syncinterval", "how often to look at rules, interface and files when nothing has told of a change, 1s to 24h, as 60 (seconds) or 60s; less than a millisecond is taken as node-local-dns does, 60ns as 60 seconds")
+	f.BoolVar(&o.setupEbtables, "setupebtables", false, "accepted and ignored: nodecache makes no ebtables rules")
+	f.DurationVar(&o.initialDelay, "initialdelay", 0, "accepted and ignored: rules are made once nodecache answers")
+	f.BoolVar(&o.metricsTLS.enabled, "tls-enabled", false, "serve -metrics-listen-address over TLS")
+	f.StringVar(&o.metricsTLS.certificate, "tls-cert-file", o.metricsTLS.certificate, "certificate of -tls-enabled, PEM, read for each connection")
+	f.StringVar(&o.metricsTLS.key, "tls-private-key-file", o.metricsTLS.key, "private key of -tls-cert-file, PEM")
+	f.StringVar(&o.metricsTLS.clientCAs, "tls-client-ca-file", "", "certificates of the authorities that sign client certificates, PEM")
+	f.Var(&o.metricsTLS.clientAuth, "tls-client-auth-type", "policy for client certificates: "+oneOf(clientAuthTypes))
+	f.Var(&o.metricsTLS.minVersion, "tls-min-version", "lowest version of TLS: "+oneOf(tlsVersions))
+}
+
+// remarkIgnored logs the flags that are set and change nothing.
+func (n *Node) remarkIgnored() {
+	if n.options.setupEbtables {
+		clog.Info("-setupebtables ignored: nodecache makes no ebtables rules")
+	}
+	if n.set("initialdelay") {
+		clog.Info("-initialdelay ignored: nodecache makes its rules as soon as it answers")
+	}
 }
 
 // set tells if the flag stands on the command line.
@@ -133,6 +165,40 @@ func (f *fallback) Set(list string) error {
 				return fmt.Errorf("%s and %s are of one family, want one address of each", b, a)
 			}
 		}
+	}
+	return nil
+}
+
+// question is where nodecache's queries to itself come from: addresses as of fallback, or lo.
+type question struct {
+	fallback
+	lo bool
+}
+
+// questionLo is the value for queries over lo.
+const questionLo = "lo"
+
+func (q *question) String() string {
+	if q.lo {
+		return questionLo
+	}
+	return q.fallback.String()
+}
+
+func (q *question) Set(text string) error {
+	if q.lo = text == questionLo; q.lo {
+		text = ""
+	}
+	return q.fallback.Set(text)
+}
+
+// option returns the words after the option question of the directive, none for its default.
+func (q question) option() []string {
+	switch {
+	case q.lo:
+		return []string{questionLo}
+	case len(q.addresses) > 0:
+		return append([]string{"from"}, q.texts()...)
 	}
 	return nil
 }
@@ -226,8 +292,15 @@ func (s serviceName) variable() string {
 	return strings.ToUpper(strings.ReplaceAll(string(s), "-", "_")) + "_SERVICE_HOST"
 }
 
-// seconds is a time that is written as a number of seconds or with a unit. node-local-dns takes a
-// duration and multiplies it with a second, so it wants 60 and makes 1,900 years of 60s.
+// The range of -syncinterval.
+const (
+	minInterval = time.Second
+	maxInterval = 24 * time.Hour
+)
+
+// seconds is a time, written as a number of seconds, with a unit, or as node-local-dns takes it: as a
+// duration which is multiplied by a second, so that 60ns is a minute there and 60s is 147 years. No time
+// under a millisecond makes sense otherwise, and none over it makes sense in node-local-dns.
 type seconds time.Duration
 
 func (s *seconds) String() string { return time.Duration(*s).String() }
@@ -237,8 +310,11 @@ func (s *seconds) Set(text string) error {
 	if number, numErr := strconv.ParseUint(text, 10, 31); numErr == nil {
 		d, err = time.Duration(number)*time.Second, nil
 	}
-	if err != nil || d < time.Second || d > 24*time.Hour {
-		return errors.New("want a time from 1s to 24h, as 60 (seconds) or 60s")
+	if d > 0 && d < time.Millisecond {
+		d = min(d*time.Second, maxInterval)
+	}
+	if err != nil || d < minInterval || d > maxInterval {
+		return errors.New("want a time from 1s to 24h, as 60 (seconds) or 60s, or 60ns as in node-local-dns")
 	}
 	*s = seconds(d)
 	return nil

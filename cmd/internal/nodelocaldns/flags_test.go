@@ -29,7 +29,9 @@ func TestDefaults(t *testing.T) {
 		"skipteardown": "false", "metrics-listen-address": "0.0.0.0:9353", "prometheus-listen-address": ":9253",
 		"health-port": "8080", "basecorefile": "/etc/coredns/Corefile.base", "corefile": "/etc/Corefile",
 		"kubednscm": "", "upstreamsvc": "kube-dns", "reloadwithsignal": "false", "syncinterval": "1m0s", "fallback": "",
-		"node-name": "", "node-zone": "", "clusterset-zone": "",
+		"node-name": "", "node-zone": "", "clusterset-zone": "", "question-from": "", "setupebtables": "false", "initialdelay": "0s",
+		"tls-enabled": "false", "tls-cert-file": "/etc/ssl/tls.crt", "tls-private-key-file": "/etc/ssl/tls.key",
+		"tls-client-ca-file": "", "tls-client-auth-type": "NoClientCert", "tls-min-version": "TLS13",
 	}
 	n.flags.VisitAll(func(f *flag.Flag) {
 		if f.DefValue != want[f.Name] {
@@ -82,6 +84,8 @@ func TestWrongFlags(t *testing.T) {
 		{"localip", "255.255.255.255", "broadcast"},
 		{"fallback", "x", `"x" is not an IP address`},
 		{"fallback", "10.96.0.11,fd00::1,10.96.0.12", "10.96.0.11 and 10.96.0.12 are of one family"},
+		{"question-from", "eth0", `"eth0" is not an IP address`},
+		{"question-from", "192.0.2.1,192.0.2.2", "192.0.2.1 and 192.0.2.2 are of one family"},
 		{"localip", "::1", "loopback"},
 		{"localip", "fe80::1%eth0", "is not an IP address"},
 		{"localip", "169.254.20.10/32", "is not an IP address"},
@@ -129,6 +133,15 @@ func TestWrongFlags(t *testing.T) {
 		{"clusterset-zone", "a.example,B.example.,b.example", "b.example stands there twice"},
 		{"clusterset-zone", "nodelocal.nearside.invalid", "nodelocal.nearside.invalid is the name of a block that nodecache adds"},
 		{"syncinterval", "0", "from 1s to 24h"},
+		{"syncinterval", "0ns", "from 1s to 24h"},
+		{"syncinterval", "-1ns", "from 1s to 24h"},
+		{"syncinterval", "999ms", "from 1s to 24h"},
+		{"syncinterval", "25h", "from 1s to 24h"},
+		{"setupebtables", "perhaps", "invalid"},
+		{"initialdelay", "10", "invalid"},
+		{"tls-enabled", "perhaps", "invalid"},
+		{"tls-client-auth-type", "Sometimes", `"Sometimes" is not a policy for client certificates: want NoClientCert, RequestClientCert, RequireAndVerifyClientCert, RequireAnyClientCert or VerifyClientCertIfGiven`},
+		{"tls-min-version", "1.3", `"1.3" is not a version of TLS: want TLS10, TLS11, TLS12 or TLS13`},
 		{"syncinterval", "-1", "from 1s to 24h"},
 		{"syncinterval", "1ms", "from 1s to 24h"},
 		{"syncinterval", "60x", "from 1s to 24h"},
@@ -143,8 +156,59 @@ func TestWrongFlags(t *testing.T) {
 	}
 }
 
+// TestFlagsOfNodeLocalDNS has every flag of node-local-dns, past releases included, and of the CoreDNS in it,
+// in every form that its value may have there.
+func TestFlagsOfNodeLocalDNS(t *testing.T) {
+	booleans := []string{"1", "0", "t", "f", "T", "F", "true", "false", "TRUE", "FALSE", "True", "False"}
+	for name, forms := range map[string][]string{
+		"localip":                   {"169.254.20.10", "169.254.20.10,10.96.0.10", "fd00::10", "::ffff:169.254.20.10", "169.254.20.10,fd00::10"},
+		"setupinterface":            booleans,
+		"interfacename":             {"nodelocaldns", "nodelocaldns0", "n.1"},
+		"syncinterval":              {"1ns", "60ns", "1.5ns", "+60ns", "1us", "1µs", "1μs", "999us", "999.999us"},
+		"initialdelay":              {"10ns", "1s", "0"},
+		"metrics-listen-address":    {"0.0.0.0:9353", ":9353", "[::]:9353", "localhost:9353", "169.254.20.10:9353"},
+		"prometheus-listen-address": {":9253", "169.254.20.10:9253", "[fd00::10]:9253"},
+		"setupiptables":             booleans,
+		"setupebtables":             booleans,
+		"basecorefile":              {"/etc/coredns/Corefile.base", "Corefile.base"},
+		"corefile":                  {"/etc/Corefile", ""},
+		"kubednscm":                 {"/etc/kube-dns", ""},
+		"upstreamsvc":               {"kube-dns", "kube-dns-upstream", "node-local-dns-upstream"},
+		"health-port":               {"8080", "08080"},
+		"skipteardown":              booleans,
+		"reloadwithsignal":          booleans,
+		"tls-enabled":               booleans,
+		"tls-cert-file":             {"/etc/ssl/tls.crt"},
+		"tls-private-key-file":      {"/etc/ssl/tls.key"},
+		"tls-client-ca-file":        {"/etc/ssl/ca.crt", ""},
+		"tls-client-auth-type":      {"", "NoClientCert", "RequestClientCert", "RequireClientCert", "RequireAnyClientCert", "VerifyClientCertIfGiven", "RequireAndVerifyClientCert"},
+		"tls-min-version":           {"TLS10", "TLS11", "TLS12", "TLS13"},
+	} {
+		for _, value := range forms {
+			for _, args := range [][]string{{"-" + name + "=" + value}, {"--" + name + "=" + value}, {"-" + name, value}} {
+				if slices.Equal(forms, booleans) && len(args) == 2 {
+					continue // the value of a boolean stands behind =
+				}
+				if _, err := parseFlags(t, args...); err != nil {
+					t.Errorf("nodecache %s: %v", strings.Join(args, " "), err)
+				}
+			}
+		}
+		if slices.Equal(forms, booleans) {
+			if _, err := parseFlags(t, "-"+name); err != nil {
+				t.Errorf("nodecache -%s: %v", name, err)
+			}
+		}
+	}
+}
+
+// TestSyncInterval has the forms of a time: node-local-dns multiplies a duration by a second.
 func TestSyncInterval(t *testing.T) {
-	for text, want := range map[string]time.Duration{"60": time.Minute, "60s": time.Minute, "1": time.Second, "1m30s": 90 * time.Second, "24h": 24 * time.Hour} {
+	for text, want := range map[string]time.Duration{
+		"60": time.Minute, "60s": time.Minute, "1": time.Second, "1m30s": 90 * time.Second, "24h": 24 * time.Hour,
+		"1ns": time.Second, "60ns": time.Minute, "1us": 1000 * time.Second, "86400ns": 24 * time.Hour,
+		"999us": 24 * time.Hour, // 11 days: a check more often than asked for does no harm
+	} {
 		n, err := parseFlags(t, "-syncinterval", text)
 		if err != nil || time.Duration(n.options.interval) != want {
 			t.Errorf("%s is %s, error %v, want %s", text, &n.options.interval, err, want)

@@ -1,8 +1,10 @@
 package nodelocaldns
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"log"
 	"net"
 	"net/http"
 	"time"
@@ -23,6 +25,9 @@ func (n *Node) serveMetrics(ctx context.Context, again time.Duration) {
 	for {
 		listener, err := reuseport.Listen("tcp", address)
 		if err == nil {
+			if n.options.metricsTLS.enabled {
+				listener = n.options.metricsTLS.over(listener)
+			}
 			serveUntil(ctx, listener)
 			return
 		}
@@ -41,7 +46,7 @@ func (n *Node) serveMetrics(ctx context.Context, again time.Duration) {
 func serveUntil(ctx context.Context, listener net.Listener) {
 	mux := http.NewServeMux()
 	mux.Handle("/metrics", promhttp.Handler())
-	server := &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second}
+	server := &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second, ErrorLog: log.New(warnings{}, "", 0)}
 	context.AfterFunc(ctx, func() {
 		if err := server.Close(); err != nil {
 			clog.Warningf("Metrics: %s", err)
@@ -50,4 +55,12 @@ func serveUntil(ctx context.Context, listener net.Listener) {
 	if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
 		clog.Errorf("Metrics: %s", err)
 	}
+}
+
+// warnings logs the messages of the HTTP server, such as a failed TLS handshake, with a level.
+type warnings struct{}
+
+func (warnings) Write(line []byte) (int, error) {
+	clog.Warningf("Metrics: %s", bytes.TrimSpace(line))
+	return len(line), nil
 }

@@ -20,6 +20,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/coredns/coredns/core/dnsserver"
@@ -36,10 +37,15 @@ type Node struct {
 	setupError func(errortype string) // counts an error that does not end the process
 	flags      *flag.FlagSet
 	environ    func(string) string
-	variables  func() []string // all of the environment, NAME=value
-	resolvConf string          // nodeResolvConf, and another in tests
-	uplinks    string          // uplinks, and another in tests
-	mounted    string          // defaultKubeDNS, and another in tests
+	variables  func() []string            // all of the environment, NAME=value
+	resolvConf string                     // nodeResolvConf, and another in tests
+	uplinks    string                     // uplinks, and another in tests
+	host       string                     // hostRoot, and another in tests
+	mounted    string                     // defaultKubeDNS, and another in tests
+	exchange   exchange                   // with cluster DNS
+	second     atomic.Pointer[netip.Addr] // of the fallback, in the other family; nil if it is not known
+	lookedUp   sync.Once                  // second, before the first rendering
+	empty      int                        // lookups of second in a row that were answered without an address
 	stop       context.CancelFunc
 
 	// These are used by Source only, which is called once at a time.
@@ -51,6 +57,7 @@ type Node struct {
 	last      *rendering      // nil before the first
 	remarks   remarks         // of the last rendering that was right
 	unserved  map[string]bool // files that had no server to ask then; nil before there was one
+	copied    bool            // the copy of the node's resolv.conf was used then
 
 	mu    sync.Mutex
 	files []string // what was read the last time
@@ -65,9 +72,14 @@ func New() *Node {
 		variables:  os.Environ,
 		resolvConf: nodeResolvConf,
 		uplinks:    uplinks,
+		host:       hostRoot,
 		mounted:    defaultKubeDNS,
+		exchange:   exchangeUDP,
 	}
 }
+
+// inPod is a variable that the kubelet sets in every container.
+const inPod = "KUBERNETES_SERVICE_HOST"
 
 // rendering is what became of the Corefile.
 type rendering struct {
@@ -79,6 +91,7 @@ type rendering struct {
 // Source reads and renders the Corefile, if anything that it depends on has changed: what is wrong with
 // it is then said once.
 func (n *Node) Source(conf string, read daemon.Reader) (daemon.Corefile, error) {
+	n.lookedUp.Do(func() { _, _ = n.lookUpSecond(context.Background()) }) // without an answer, followSecond goes on
 	inputs := n.inputs()
 	source, target, err := n.choose(conf, read)
 	if err != nil {
@@ -99,7 +112,10 @@ func (n *Node) Source(conf string, read daemon.Reader) (daemon.Corefile, error) 
 	return n.last.out, n.last.err
 }
 
-// inputs is another digest if a file has other contents, or a directory other names in it. The environment and the flags of a process do not change.
+// inputs returns a digest of the contents of the watched files, the names in watched directories, the targets of
+// symbolic links, and the addresses of the fallback. The target of a link counts besides the contents: onHost resolves
+// an absolute link below the folder with the node's files, and opening the link itself fails in the container whatever
+// its target is. The environment and the flags of a process do not change.
 func (n *Node) inputs() (sum [sha256.Size]byte) {
 	h := sha256.New()
 	for _, path := range n.watched() {
@@ -108,8 +124,10 @@ func (n *Node) inputs() (sum [sha256.Size]byte) {
 		if notDirectory == nil {
 			err = nil
 		}
-		fmt.Fprintf(h, "%s %d %s %s %v\n", path, len(text), text, entries, err)
+		target, _ := os.Readlink(path) // "" for all else than a link
+		fmt.Fprintf(h, "%s %d %s %s %v %s\n", path, len(text), text, entries, err, target)
 	}
+	fmt.Fprintf(h, "%v", n.defaultFallback())
 	h.Sum(sum[:0])
 	return sum
 }
@@ -144,7 +162,7 @@ func (n *Node) render(source daemon.Corefile, reads func(file string)) (daemon.C
 // renderWith renders with this in the ConfigMap, and remembers it if it goes.
 func (n *Node) renderWith(c kubeDNS, source daemon.Corefile, reads func(file string)) (daemon.Corefile, error) {
 	var said remarks
-	unserved := map[string]bool{}
+	unserved, copied := map[string]bool{}, false
 	v := n.values()
 	v.kubeDNS, v.reads, v.remark = c, reads, said.add
 	name, zone, err := n.itself()
@@ -152,8 +170,23 @@ func (n *Node) renderWith(c kubeDNS, source daemon.Corefile, reads func(file str
 		said.add(remark{failure, err.Error()})
 	}
 	v.node, v.caller = name, callerOption(name, zone)
+	var differ func(node, copied []string)
+	if n.unserved == nil { // later, the node's file may have changed while this runs
+		differ = func(node, copied []string) { said.add(remark{warning, n.differ(node, copied)}) }
+	}
 	v.nameservers = func(file string, own addresses) ([]string, error) {
-		servers, err := resolvConf{uplinks: n.uplinks, own: own, read: reads, remark: said.add}.nameservers(file)
+		servers, err := resolvConf{
+			differ: differ,
+			copy:   n.resolvConf, uplinks: n.uplinks, host: n.host, own: own, read: reads, remark: said.add,
+			copied: n.unserved == nil || n.copied, // else what was read before is newer than the copy
+			useCopy: func(reason error) {
+				copied = true
+				said.add(remark{warning, fmt.Sprintf("resolv.conf of the node not used, its copy from the start of the pod is, and changes are not followed: %s; see the mounts of the nodecache manifest", reason)})
+			},
+		}.nameservers(file)
+		if file == n.resolvConf && n.environ(inPod) != "" && !mounted(n.host) {
+			said.add(remark{info, fmt.Sprintf("%s is a copy from the start of the pod, changes on the node are not followed: mount the node's /etc at %s/etc, as the nodecache manifest does", file, n.host)})
+		}
 		if useless := (uselessError{}); errors.As(err, &useless) && (n.unserved == nil || n.unserved[file]) {
 			said.add(remark{failure, err.Error() + "; until it changes, what would be asked there only gets SERVFAIL"})
 			unserved[file] = true
@@ -165,9 +198,18 @@ func (n *Node) renderWith(c kubeDNS, source daemon.Corefile, reads func(file str
 	if err == nil {
 		said.tell(v.caller, string(out.Text))
 		said.log(n.remarks)
-		n.kubeDNS, n.remarks, n.unserved = c, said, unserved
+		n.kubeDNS, n.remarks, n.unserved, n.copied = c, said, unserved, copied
 	}
 	return out, err
+}
+
+// differ returns the log line about a copy of resolv.conf whose servers are not used. The copy may differ for either of
+// two reasons, which look the same here.
+func (n *Node) differ(node, copied []string) string {
+	return fmt.Sprintf("servers of the node's %s (%s) are used, not those of the copy that the kubelet made for the pod (%s). "+
+		"If the node's file has changed since the pod was created, nothing is to be done. If --resolv-conf of the kubelet names another file, whose servers are to be used, "+
+		"remove the mount %s/etc (followResolvConf: false in the chart), or name that file below %[4]s after forward in the Corefile",
+		nodeResolvConf, strings.Join(node, " "), strings.Join(copied, " "), n.host)
 }
 
 func (n *Node) values() values {
@@ -186,15 +228,16 @@ func (n *Node) values() values {
 			keep:          o.skipTeardown,
 			healthPort:    o.healthPort.String(),
 			interval:      o.interval.String(),
+			question:      o.question.option(),
 		},
 	}
 	v.directive.fallback = o.fallback.texts()
 	v.directive.services = n.services()
 	if ip, err := netip.ParseAddr(n.environ(o.upstreamSvc.variable())); err == nil {
 		v.clusterDNS = ip.String()
-		if len(o.fallback.addresses) == 0 && !slices.Contains(o.localIPs, ip.Unmap()) {
-			v.directive.fallback = []string{v.clusterDNS}
-		}
+	}
+	if len(v.directive.fallback) == 0 {
+		v.directive.fallback = n.defaultFallback()
 	}
 	return v
 }
@@ -266,12 +309,14 @@ func (n *Node) watched() []string {
 func (n *Node) Started(refresh func()) {
 	ctx, stop := context.WithCancel(context.Background())
 	n.stop = stop
+	n.remarkIgnored()
 	every := time.Duration(n.options.interval)
 	if len(n.options.localIPs) > 0 || n.set("metrics-listen-address") {
 		go n.serveMetrics(ctx, every)
 	}
 	w := &watcher{paths: n.watched, every: every, settle: settle, changed: refresh}
 	go w.run(ctx)
+	go n.followSecond(ctx, refresh)
 }
 
 // Stopped ends what Started began, and has the plugin take away interface and rules.

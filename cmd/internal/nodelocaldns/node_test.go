@@ -1,14 +1,18 @@
 package nodelocaldns
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/miekg/dns"
 
 	"github.com/nearside-dns/nearside/cmd/internal/daemon"
 )
@@ -45,8 +49,12 @@ func node(t *testing.T, environ map[string]string, args ...string) *Node {
 	if !n.set("corefile") {
 		n.options.corefile = filepath.Join(t.TempDir(), "Corefile")
 	}
+	n.exchange = func(context.Context, netip.AddrPort, *dns.Msg) (*dns.Msg, error) {
+		return nil, errors.New("no cluster DNS")
+	}
 	n.resolvConf = filepath.Join(t.TempDir(), "resolv.conf")
 	file(t, n.resolvConf, "nameserver 10.0.0.2\n")
+	n.host = filepath.Join(t.TempDir(), "host")
 	return n
 }
 
@@ -286,6 +294,9 @@ func TestFlagsToDirective(t *testing.T) {
 		{"interface only", []string{"-setupiptables=false"}, []string{"setup interface\n"}},
 		{"a Service's address", []string{"-localip", "169.254.20.10,10.96.0.10", "-upstreamsvc", "up"}, []string{"fallback fd00::11 except 10.96.0.10\n"}},
 		{"fallback of both families", []string{"-fallback", "10.96.0.11,fd00::12", "-upstreamsvc", "up"}, []string{"fallback 10.96.0.11 fd00::12\n"}},
+		{"no question", nil, []string{"not question"}},
+		{"question over lo", []string{"-question-from", "lo"}, []string{"question lo\n"}},
+		{"question from addresses", []string{"-question-from", "10.1.0.1,fd00:1::1"}, []string{"question from 10.1.0.1 fd00:1::1\n"}},
 		{"cluster DNS here", []string{"-localip", "10.96.0.10"}, []string{"nodelocal 10.96.0.10 {", "not fallback"}},
 		{"no cluster DNS", []string{"-upstreamsvc", "none"}, []string{"not fallback"}},
 		{"nonsense", []string{"-upstreamsvc", "bad"}, []string{"not fallback"}},

@@ -55,10 +55,16 @@ func (e *HeldError) Error() string {
 // KindError says that an interface of the name is there and is not ours.
 type KindError struct {
 	Interface, Kind string
+
+	want string // "" is a dummy or a bridge
 }
 
 func (e *KindError) Error() string {
-	return fmt.Sprintf("interface %s is there and is a %s, not a dummy or a bridge: choose another name", e.Interface, e.Kind)
+	want := e.want
+	if want == "" {
+		want = "a dummy or a bridge"
+	}
+	return fmt.Sprintf("interface %s is there and is a %s, not %s: choose another name", e.Interface, e.Kind, want)
 }
 
 // ErrNoPermission says that the process may not change interfaces.

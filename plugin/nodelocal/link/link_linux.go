@@ -114,7 +114,7 @@ func (i *Interface) device(h *netlink.Handle, r *Repair) (netlink.Link, error) {
 	switch {
 	case err == nil:
 		if i.kind = Kind(dev.Type()); i.kind != Dummy && i.kind != Bridge {
-			return nil, &KindError{i.name, dev.Type()}
+			return nil, &KindError{Interface: i.name, Kind: dev.Type()}
 		}
 	case errors.As(err, &netlink.LinkNotFoundError{}):
 		if dev, err = i.create(h, r); err != nil {
@@ -293,8 +293,8 @@ func Holders() (map[netip.Addr]string, error) {
 	return holders(h)
 }
 
-// Remove removes the interface, or the addresses where they are on lo, and returns whether there was
-// anything. An interface of the name that is no dummy and no bridge is a *KindError and stays.
+// Remove removes the interface with its pair, or the addresses where they are on lo, and returns whether there
+// was anything. An interface of the name that is no dummy and no bridge is a *KindError and stays.
 func Remove(name string, addrs []netip.Addr) (bool, error) {
 	h, err := handle()
 	if err != nil {
@@ -302,6 +302,11 @@ func Remove(name string, addrs []netip.Addr) (bool, error) {
 	}
 	defer h.Close()
 	gone, err := removeFromLoopback(h, name, addrs)
+	if err != nil {
+		return gone, err
+	}
+	pair, err := PairOf(name).remove(h)
+	gone = gone || pair
 	if err != nil {
 		return gone, err
 	}
@@ -313,7 +318,7 @@ func Remove(name string, addrs []netip.Addr) (bool, error) {
 		return gone, fmt.Errorf("interface %s: %w", name, err)
 	}
 	if kind := Kind(dev.Type()); kind != Dummy && kind != Bridge {
-		return gone, &KindError{name, dev.Type()}
+		return gone, &KindError{Interface: name, Kind: dev.Type()}
 	}
 	if err := h.LinkDel(dev); err != nil && !errors.Is(err, unix.ENODEV) {
 		return gone, fmt.Errorf("remove interface %s: %w", name, permission(err))

@@ -4,12 +4,13 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 )
 
-// Watch calls changed after the interface or an address of the node was removed or changed, until
+// Watch calls changed after the interface, its pair or an address of the node was removed or changed, until
 // done is closed. It calls failed when the kernel's notifications were lost, and then ends: the caller
 // looks for itself and watches again.
 func (i *Interface) Watch(done <-chan struct{}, changed func(), failed func(error)) error {
@@ -19,7 +20,7 @@ func (i *Interface) Watch(done <-chan struct{}, changed func(), failed func(erro
 	}
 	go func() {
 		for l := range links {
-			if l.Attrs().Name == i.name {
+			if pair := PairOf(i.name); slices.Contains([]string{i.name, pair.Out, pair.In}, l.Attrs().Name) {
 				changed()
 			}
 		}

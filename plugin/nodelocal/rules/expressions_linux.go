@@ -57,7 +57,9 @@ func (b *builder) add(s statement) {
 	case kindUDPTCPDestination:
 		b.port(s, portDestination)
 	case kindRewrite:
-		b.rewrite(s.addr)
+		b.rewrite(s.addr, ip4Destination, ip6Destination)
+	case kindRewriteSource:
+		b.rewrite(s.addr, ip4Source, ip6Source)
 	case kindDNAT:
 		b.append(
 			&expr.Immediate{Register: register, Data: s.addr.AsSlice()},
@@ -87,19 +89,29 @@ func (b *builder) simple(s statement) {
 		b.append(&expr.Socket{Key: expr.SocketKeyTransparent, Register: register})
 		b.equal([]byte{0})
 	case kindNotLoopback:
-		name := make([]byte, unix.IFNAMSIZ)
-		copy(name, "lo")
 		b.append(
 			&expr.Meta{Key: expr.MetaKeyOIFNAME, Register: register},
-			&expr.Cmp{Op: expr.CmpOpNeq, Register: register, Data: name},
+			&expr.Cmp{Op: expr.CmpOpNeq, Register: register, Data: interfaceName("lo")},
 		)
+	case kindArrivedOn:
+		b.append(&expr.Meta{Key: expr.MetaKeyIIFNAME, Register: register})
+		b.equal(interfaceName(s.name))
 	case kindMasquerade:
 		b.append(&expr.Masq{})
 	case kindNotrack:
 		b.append(&expr.Notrack{})
 	case kindAccept:
 		b.append(&expr.Verdict{Kind: expr.VerdictAccept})
+	case kindDrop:
+		b.append(&expr.Verdict{Kind: expr.VerdictDrop})
 	}
+}
+
+// interfaceName is a name as the kernel compares it: with its NUL bytes.
+func interfaceName(name string) []byte {
+	data := make([]byte, unix.IFNAMSIZ)
+	copy(data, name)
+	return data
 }
 
 func (b *builder) append(e ...expr.Any) { b.all = append(b.all, e...) }
@@ -132,16 +144,16 @@ func (b *builder) port(s statement, offset uint32) {
 	b.equal(binaryutil.BigEndian.PutUint16(s.port))
 }
 
-// rewrite writes the destination address, and mends the checksums that cover it: that of the IPv4
+// rewrite writes an address of the header, and mends the checksums that cover it: that of the IPv4
 // header and, through the pseudo header, that of UDP or TCP.
-func (b *builder) rewrite(to netip.Addr) {
+func (b *builder) rewrite(to netip.Addr, offset4, offset6 uint32) {
 	p := &expr.Payload{
 		OperationType: expr.PayloadWrite, SourceRegister: register, Base: expr.PayloadBaseNetworkHeader,
-		Offset: ip4Destination, Len: 4,
+		Offset: offset4, Len: 4,
 		CsumType: expr.CsumTypeInet, CsumOffset: ip4Checksum, CsumFlags: unix.NFT_PAYLOAD_L4CSUM_PSEUDOHDR,
 	}
 	if to.Is6() {
-		p.Offset, p.Len = ip6Destination, 16
+		p.Offset, p.Len = offset6, 16
 		p.CsumType, p.CsumOffset = expr.CsumTypeNone, 0
 	}
 	b.append(&expr.Immediate{Register: register, Data: to.AsSlice()}, p)

@@ -1,6 +1,7 @@
 package rules
 
 import (
+	"errors"
 	"net"
 	"net/netip"
 	"os"
@@ -75,8 +76,8 @@ func node(t *testing.T, name string) *NFTables {
 	return table
 }
 
-// send sends a datagram from an address to its own port 53.
-func send(t *testing.T, to netip.Addr, mark int) {
+// send sends a datagram from an address to its own port 53, and returns whether a rule has dropped it.
+func send(t *testing.T, to netip.Addr, mark int) (dropped bool) {
 	t.Helper()
 	family := unix.AF_INET
 	if to.Is6() {
@@ -98,9 +99,11 @@ func send(t *testing.T, to netip.Addr, mark int) {
 	if err := unix.Bind(fd, from); err != nil {
 		t.Fatal(err)
 	}
-	if err := unix.Sendto(fd, []byte("?"), 0, target); err != nil {
+	err = unix.Sendto(fd, []byte("?"), 0, target)
+	if err != nil && !errors.Is(err, unix.EPERM) {
 		t.Fatal(err)
 	}
+	return err != nil
 }
 
 func sockaddr(a netip.Addr, port int) unix.Sockaddr {
@@ -137,11 +140,18 @@ func TestKernelLease(t *testing.T) {
 	if got := leased(t, table); len(got) != 0 {
 		t.Errorf("a datagram with another mark gave leases: %v", got)
 	}
-	send(t, four, RenewalMark)
+	if send(t, four, RenewalMark) || send(t, six, RenewalMark) || len(leased(t, table)) != 0 {
+		t.Errorf("a renewal without a lease: leases %v", leased(t, table))
+	}
+	if !send(t, four, TakeMark) || !send(t, four, RenewalMark) {
+		t.Error("the rules have not dropped the datagrams that take and renew the lease")
+	}
 	if got := leased(t, table); !slices.Equal(got, []netip.Addr{four}) {
 		t.Errorf("leases %v, want %v", got, four)
 	}
-	send(t, six, RenewalMark)
+	if !send(t, six, TakeMark) || !send(t, six, RenewalMark) || send(t, six, AskMark) {
+		t.Error("IPv6: not the datagrams that take and renew the lease are dropped")
+	}
 	if got := leased(t, table); !slices.Equal(got, []netip.Addr{four, six}) {
 		t.Errorf("leases %v, want both", got)
 	}
@@ -151,11 +161,14 @@ func TestKernelLease(t *testing.T) {
 	if got := leased(t, table); len(got) != 0 {
 		t.Errorf("leases after they were withdrawn: %v", got)
 	}
-	send(t, four, RenewalMark)
+	send(t, four, TakeMark)
 	for end := time.Now().Add(5 * time.Second); len(leased(t, table)) > 0; time.Sleep(50 * time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatal("the lease does not run out")
 		}
+	}
+	if send(t, four, RenewalMark) || len(leased(t, table)) != 0 {
+		t.Errorf("a renewal of an expired lease: leases %v", leased(t, table))
 	}
 }
 
@@ -163,7 +176,7 @@ func TestKernelLease(t *testing.T) {
 func TestKernelTakeOver(t *testing.T) {
 	old := node(t, "dual-stack")
 	four := netip.MustParseAddr("169.254.20.10")
-	send(t, four, RenewalMark)
+	send(t, four, TakeMark)
 	table := NewNFTables(configs["health"])
 	if err := table.Apply(); err != nil {
 		t.Fatal(err)

@@ -78,7 +78,7 @@ func legacyPredecessors(ctx context.Context, folder string) (found []Predecessor
 // predecessors are those among the rules that "iptables -S" printed.
 func (l Legacy) predecessors(table, text string) (found []PredecessorRule) {
 	for line := range strings.Lines(text) {
-		words := splitWords(strings.TrimSpace(line))
+		words := SplitWords(strings.TrimSpace(line))
 		i := slices.Index(words, "--comment")
 		if len(words) < 2 || words[0] != "-A" || i < 0 || i+1 == len(words) || !strings.HasPrefix(words[i+1], predecessorComment) {
 			continue
@@ -104,8 +104,8 @@ func addressesAfter(words []string) (found []netip.Addr) {
 	return found
 }
 
-// splitWords splits a line of "iptables -S", where words with spaces stand in double quotes.
-func splitWords(line string) []string {
+// SplitWords splits a line of "iptables -S", where words with spaces stand in double quotes.
+func SplitWords(line string) []string {
 	var words []string
 	var word strings.Builder
 	quoted, inWord := false, false

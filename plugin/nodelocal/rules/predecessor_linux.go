@@ -111,7 +111,7 @@ func RemovePredecessors(ctx context.Context, all []PredecessorRule) (removed int
 
 // nftPredecessors reads the tables of iptables-nft.
 func nftPredecessors(ctx context.Context) (found []PredecessorRule, err error) {
-	if !tablesLoaded(procModules, procSymbols) {
+	if !TablesLoaded() {
 		return nil, nil
 	}
 	for _, family := range []nftables.TableFamily{nftables.TableFamilyIPv4, nftables.TableFamilyIPv6} {
@@ -120,7 +120,9 @@ func nftPredecessors(ctx context.Context) (found []PredecessorRule, err error) {
 			if family == nftables.TableFamilyIPv6 {
 				name = "ip6"
 			}
-			rules, err := Steady(func() ([]nftables.Rule, error) { return rulesIn(ctx, family, place.table, place.chain) })
+			rules, err := Steady(func() ([]nftables.Rule, error) {
+				return ReadChain(ctx, family, place.table, place.chain, predecessorExpression)
+			})
 			if err != nil {
 				return found, &KernelError{fmt.Sprintf("read chain %s %s %s", name, place.table, place.chain), err}
 			}

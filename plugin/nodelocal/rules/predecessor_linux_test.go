@@ -27,7 +27,7 @@ func TestSplitWords(t *testing.T) {
 		`"open`:                                {"open"},
 	} {
 		t.Run(line, func(t *testing.T) {
-			if got := splitWords(line); !slices.Equal(got, want) {
+			if got := SplitWords(line); !slices.Equal(got, want) {
 				t.Errorf("got %q, want %q", got, want)
 			}
 		})

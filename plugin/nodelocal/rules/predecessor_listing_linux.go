@@ -24,6 +24,9 @@ const (
 	procSymbols = "/proc/kallsyms"
 )
 
+// TablesLoaded returns whether nf_tables is in the running kernel, so that a question to it loads nothing.
+func TablesLoaded() bool { return tablesLoaded(procModules, procSymbols) }
+
 // tablesLoaded says whether nf_tables is in the running kernel: asked without it, the kernel would load
 // its module. A kernel that shows neither its modules nor its symbols is not asked.
 func tablesLoaded(modules, symbols string) bool {
@@ -54,9 +57,11 @@ func hasLine(path string, fits func(string) bool) (bool, error) {
 	return false, lines.Err()
 }
 
-// rulesIn returns the rules of a chain; none if it is not there. The chain is somebody else's: what
-// can't be read of an expression makes that expression nil, and the rest is read all the same.
-func rulesIn(ctx context.Context, family nftables.TableFamily, table, chain string) (found []nftables.Rule, err error) {
+// ReadChain returns the rules of a chain, with handle, expressions and data; none if there is no such
+// chain. expression returns an empty expression for its name, and nil for one that is not to be read.
+// The chain may be of another program: an expression that cannot be read is nil, and the rest of the
+// rule is read all the same.
+func ReadChain(ctx context.Context, family nftables.TableFamily, table, chain string, expression func(name string) expr.Any) (found []nftables.Rule, err error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
@@ -83,7 +88,7 @@ func rulesIn(ctx context.Context, family nftables.TableFamily, table, chain stri
 		return nil, nil
 	}
 	for _, m := range answers {
-		rule, e := ruleOf(family, m.Data)
+		rule, e := ruleOf(family, m.Data, expression)
 		if e != nil {
 			return found, errors.Join(err, e)
 		}
@@ -102,7 +107,7 @@ func deadline(ctx context.Context) time.Time {
 }
 
 // ruleOf reads a message of the kernel: handle, expressions and data of a rule.
-func ruleOf(family nftables.TableFamily, message []byte) (rule nftables.Rule, err error) {
+func ruleOf(family nftables.TableFamily, message []byte, expression func(string) expr.Any) (rule nftables.Rule, err error) {
 	const header, handleSize = 4, 8 // struct nfgenmsg; a 64 bit number in network order
 	if len(message) < header {
 		return rule, fmt.Errorf("a rule of %d bytes", len(message))
@@ -123,7 +128,7 @@ func ruleOf(family nftables.TableFamily, message []byte) (rule nftables.Rule, er
 				return rule, err
 			}
 			for _, e := range list {
-				rule.Exprs = append(rule.Exprs, expressionOf(family, e.Data))
+				rule.Exprs = append(rule.Exprs, expressionOf(family, e.Data, expression))
 			}
 		}
 	}
@@ -133,8 +138,8 @@ func ruleOf(family nftables.TableFamily, message []byte) (rule nftables.Rule, er
 // attribute is a type without the flag of attributes that have others in them.
 func attribute(t uint16) uint16 { return t &^ unix.NLA_F_NESTED }
 
-// expressionOf reads an expression of a kind that a rule of node-local-dns is told by; nil is any other.
-func expressionOf(family nftables.TableFamily, data []byte) expr.Any {
+// expressionOf reads an expression; nil is one that cannot be read.
+func expressionOf(family nftables.TableFamily, data []byte, expression func(name string) expr.Any) expr.Any {
 	attributes, err := netlink.UnmarshalAttributes(data)
 	if err != nil {
 		return nil
@@ -143,23 +148,30 @@ func expressionOf(family nftables.TableFamily, data []byte) expr.Any {
 	for _, a := range attributes { // the name comes first
 		switch attribute(a.Type) {
 		case unix.NFTA_EXPR_NAME:
-			e = newExpression(string(a.Data))
+			e = expression(strings.TrimRight(string(a.Data), "\x00"))
 		case unix.NFTA_EXPR_DATA:
 			if e != nil && expr.Unmarshal(byte(family), a.Data, e) != nil {
 				return nil
+			}
+			// A verdict is an immediate value for the verdict register.
+			if i, ok := e.(*expr.Immediate); ok && i.Register == unix.NFT_REG_VERDICT {
+				if e = (&expr.Verdict{}); expr.Unmarshal(byte(family), a.Data, e) != nil {
+					return nil
+				}
 			}
 		}
 	}
 	return e
 }
 
-func newExpression(name string) expr.Any {
+// predecessorExpression returns an expression of the kinds that identify a rule of node-local-dns.
+func predecessorExpression(name string) expr.Any {
 	switch name {
-	case "payload\x00":
+	case "payload":
 		return &expr.Payload{}
-	case "cmp\x00":
+	case "cmp":
 		return &expr.Cmp{}
-	case "match\x00":
+	case "match":
 		return &expr.Match{}
 	}
 	return nil

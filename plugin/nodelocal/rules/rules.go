@@ -5,10 +5,13 @@
 //
 // # The lease
 //
-// The rules that take traffic match only addresses in a set whose elements expire. The process that
-// answers renews them by sending a datagram with [RenewalMark] from the address to itself: a rule of the table turns that into an update of the set, in the packet's path. So a
-// renewal is no netlink transaction, which would interrupt whoever lists rules at that moment, and a
-// process that hangs, starves or is dead renews nothing.
+// The rules that take traffic match only addresses in a set whose elements expire. After each answer of the
+// server to itself, the process sends a datagram with [RenewalMark] from the address to itself: a rule of the
+// table updates the set and drops the datagram. A renewal is no netlink transaction, which would interrupt
+// programs that list rules at that moment, and a process that hangs, starves or is dead renews nothing.
+// RenewalMark renews only an element that has not expired, so that a process that was stopped before the
+// datagram was sent can't bring an expired lease back; a lease is taken with [TakeMark]. The process learns
+// the result from the system call: EPERM is a datagram that the rule has dropped.
 //
 // # The fallback
 //
@@ -29,15 +32,18 @@ import (
 // Lease is how long an address takes traffic after a renewal.
 const Lease = time.Second
 
-// Marks (SO_MARK) of packets that the server sends to itself, from the address that it asks to the same.
-// Those with AskMark reach it whatever the lease; those with RenewalMark, of UDP, renew the lease of the
-// address as well. Setting a mark needs the capability NET_ADMIN or, since Linux 5.17, NET_RAW, in the
+// Marks (SO_MARK) of packets that the server sends to itself, from the address that it queries to the same.
+// Queries with AskMark reach it whatever the lease. Datagrams with RenewalMark renew the lease of the address,
+// those with TakeMark take it; neither is delivered. 0x35 was the mark of queries that renewed the lease before
+// their answer: instances of such a version may run beside this one, and must not lose these queries.
+// Setting a mark needs the capability NET_ADMIN or, since Linux 5.17, NET_RAW, in the
 // network namespace of the node. The bits are not among those that kube-proxy, Calico, Cilium and other
 // network plugins use. The loopback address would not do as a source: the kubelet and kube-proxy have a
 // firewall rule that drops untracked packets to it.
 const (
 	AskMark     = 0x34
-	RenewalMark = 0x35
+	RenewalMark = 0x36
+	TakeMark    = 0x37
 )
 
 // Priorities of chains. Those of the kernel: raw -300, connection tracking -200, mangle -150,
@@ -83,7 +89,41 @@ type Config struct {
 	// Services are those of the addresses that kube-proxy knows: they need no fallback.
 	Services []netip.Addr
 
+	// Question is the way of the server's queries to itself; the zero value is lo.
+	Question Question
+
 	withoutSocket bool // the kernel can't match sockets
+}
+
+// Question describes two devices of which one receives what the other sends, and the addresses of the server's
+// queries to itself on this way. A query is sent from a node-local address to [QuestionTarget], which is routed
+// to the device Out. Where it arrives, on In, rules rewrite it to what a pod's query looks like, before other
+// tables see it: from the address in Sources to the node-local one. The server's reply is rewritten to one from
+// QuestionTarget to the node-local address, and takes lo.
+type Question struct {
+	Out, In string
+	// Sources are the addresses that queries come from, at most one per family. They are routed to In.
+	Sources []netip.Addr
+}
+
+// QuestionTarget returns the address that stands for the server in queries from a node-local address of the same
+// family: a link-local address, and one of the dummy prefix of RFC 9780. Neither ever leaves the node.
+func QuestionTarget(a netip.Addr) netip.Addr {
+	if a.Is4() {
+		return netip.AddrFrom4([4]byte{169, 254, 253, 53})
+	}
+	return netip.AddrFrom16([16]byte{0: 0x01, 7: 0x01, 15: 0x53})
+}
+
+// Source returns the address that queries to a node-local address come from. It is invalid where they take lo, as
+// those to a link-local IPv6 address do: such an address is bound to its interface.
+func (q Question) Source(a netip.Addr) netip.Addr {
+	for _, s := range q.Sources {
+		if s.Is4() == a.Is4() && !isLinkLocal6(a) {
+			return s
+		}
+	}
+	return netip.Addr{}
 }
 
 // tablePrefix begins the name of each of our tables.
@@ -142,6 +182,12 @@ func (c Config) chains() []chain {
 		{ChainPods, "filter", "prerouting", priorityRaw, c.leased(!c.withoutSocket)},
 		{ChainNode, "filter", "output", priorityRaw, append(c.ownReplies(), c.leased(false)...)},
 	}
+	if arrivals, replies := c.questions(); len(arrivals) > 0 {
+		all = append(all,
+			chain{"question", "filter", "prerouting", priorityBeforeRaw, arrivals},
+			chain{"question-replies", "route", "output", priorityBeforeRaw, replies},
+		)
+	}
 	if rewrites := c.rewrites(); len(rewrites) > 0 {
 		all = append(all,
 			chain{ChainFallback, "filter", "prerouting", priorityMangle, rewrites},
@@ -170,17 +216,43 @@ func (c Config) leased(withSocket bool) (all []rule) {
 	return all
 }
 
-// ownQueries are those of the server to itself. They have to reach it without a lease, and some renew the
-// lease. They come before raw, where network plugins clear marks.
+// ownQueries are the server's queries to itself, which have to reach it without a lease, and the datagrams
+// that renew and take the lease. A renewal of an expired lease is delivered to the server, which ignores it,
+// so that the process can tell it from one that was dropped. The priority is before raw, where network
+// plugins clear marks.
 func (c Config) ownQueries() (all []rule) {
 	for _, a := range c.Addresses {
+		if c.Question.Source(a).IsValid() {
+			all = append(all, rule{source(a), destination(QuestionTarget(a)), notrack, accept})
+		}
 		all = append(all,
-			rule{source(a), destination(a), udp.destination(c.Port), marked(RenewalMark), renew(a), notrack, accept},
+			rule{source(a), destination(a), inLease(a), udp.destination(c.Port), marked(RenewalMark), renew(a), drop},
+			rule{source(a), destination(a), udp.destination(c.Port), marked(RenewalMark), notrack, accept},
+			rule{source(a), destination(a), udp.destination(c.Port), marked(TakeMark), renew(a), drop},
 			rule{source(a), destination(a), udp.destination(c.Port), marked(AskMark), notrack, accept},
 			rule{source(a), destination(a), tcp.destination(c.Port), marked(AskMark), notrack, accept},
 		)
 	}
 	return all
+}
+
+// questions are the rules of [Question], for what arrives on its devices and for the server's replies. Nothing
+// else may pass the devices: pods could reach the server past the lease, and packets would go round.
+func (c Config) questions() (arrivals, replies []rule) {
+	for _, a := range c.Addresses {
+		from, target := c.Question.Source(a), QuestionTarget(a)
+		if !from.IsValid() {
+			continue
+		}
+		arrivals = append(arrivals, rule{arrivedOn(c.Question.In), source(a), destination(target), rewriteSource(from), rewriteDestination(a), notrack, accept})
+		for _, p := range protocols {
+			replies = append(replies, rule{source(a), destination(from), p.source(c.Port), rewriteSource(target), rewriteDestination(a), notrack, accept})
+		}
+	}
+	if len(arrivals) > 0 {
+		arrivals = append(arrivals, rule{arrivedOn(c.Question.In), drop}, rule{arrivedOn(c.Question.Out), drop})
+	}
+	return arrivals, replies
 }
 
 // ownReplies are what the node-local server sends, and the health endpoint, which the kubelet of this

@@ -28,6 +28,7 @@ var configs = map[string]Config{
 	"only-a-service": {Interface: "nodelocaldns", Addresses: addresses("10.96.0.10"), Port: 53, Fallback: addresses("10.96.0.11"), Services: addresses("10.96.0.10")},
 	"link-local":     {Interface: "nodelocaldns", Addresses: addresses("169.254.20.10", "fe80::53"), Port: 53, Fallback: addresses("10.96.0.11", "fd96::b")},
 	"without-socket": {Interface: "nodelocaldns", Addresses: addresses("169.254.20.10"), Port: 53, withoutSocket: true},
+	"question":       {Interface: "nodelocaldns", Addresses: addresses("169.254.20.10", "fd00::a", "fe80::53"), Port: 53, Question: Question{Out: "nodelocaldns-q0", In: "nodelocaldns-q1", Sources: addresses("192.0.0.8", "100:0:0:1::8")}},
 	"itself":         {Interface: "nodelocaldns", Addresses: addresses("169.254.20.10", "10.96.0.10"), Port: 53, Fallback: addresses("10.96.0.10")},
 }
 

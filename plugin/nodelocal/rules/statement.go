@@ -24,6 +24,7 @@ type statement struct {
 	text string
 	kind kind
 	addr netip.Addr
+	name string // of an interface
 	port uint16
 	mark uint32
 	l4   uint8 // protocol number
@@ -42,17 +43,21 @@ const (
 	kindNotLoopback
 	kindHasSocket
 	kindRenew
+	kindRewriteSource
 	kindRewrite
+	kindArrivedOn
 	kindDNAT
 	kindMasquerade
 	kindNotrack
 	kindAccept
+	kindDrop
 )
 
 // Statements without parameters.
 var (
 	notrack     = statement{text: "notrack", kind: kindNotrack}
 	accept      = statement{text: "accept", kind: kindAccept}
+	drop        = statement{text: "drop", kind: kindDrop}
 	untracked   = statement{text: "ct state untracked", kind: kindUntracked}
 	notLoopback = statement{text: `oifname != "lo"`, kind: kindNotLoopback}
 	// hasSocket matches packets for which there is a socket, of those that are not transparent proxies'.
@@ -81,6 +86,15 @@ func marked(mark uint32) statement {
 func renew(a netip.Addr) statement {
 	text := fmt.Sprintf("update @%s { %s daddr timeout %s }", leaseSet(a), family(a), Lease)
 	return statement{text: text, kind: kindRenew, addr: a}
+}
+
+// arrivedOn matches packets that an interface has received.
+func arrivedOn(name string) statement {
+	return statement{text: fmt.Sprintf("iifname %q", name), kind: kindArrivedOn, name: name}
+}
+
+func rewriteSource(to netip.Addr) statement {
+	return statement{text: fmt.Sprintf("%s saddr set %s", family(to), to), kind: kindRewriteSource, addr: to}
 }
 
 func rewriteDestination(to netip.Addr) statement {

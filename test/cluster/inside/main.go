@@ -190,6 +190,12 @@ func makeMounts(folder string) error {
 		}
 		all = append(all, mount{source: own, target: name, flags: unix.MS_BIND})
 	}
+	// A file that is mounted, as the resolv.conf of a network namespace is, cannot be replaced.
+	etc := filepath.Join(folder, "etc")
+	if out, err := exec.Command("cp", "-a", "/etc", etc).CombinedOutput(); err != nil {
+		return fmt.Errorf("copy /etc: %w: %s", err, out)
+	}
+	all = append(all, mount{source: etc, target: "/etc", flags: unix.MS_BIND})
 	for _, m := range all {
 		if err := m.do(); err != nil {
 			return err

@@ -50,8 +50,6 @@ func withPatience[T any](ctx context.Context, what string, f func() (T, error)) 
 
 // Legacy is what the old iptables holds.
 type Legacy struct {
-	// Drops are the chains, such as "ip filter INPUT", whose policy is drop.
-	Drops []string
 	// Services says that kube-proxy's chain KUBE-SERVICES is there.
 	Services bool
 }
@@ -65,20 +63,16 @@ func LegacyRules(ctx context.Context, procNet string) (Legacy, error) {
 		for _, table := range old.Tables {
 			text, err := old.List(ctx, table)
 			problem = errors.Join(problem, err)
-			l.read(Table{old.Family, table}, text)
+			l.read(text)
 		}
 	}
 	return l, problem
 }
 
 // read takes what "iptables -S" printed of a table.
-func (l *Legacy) read(table Table, text string) {
+func (l *Legacy) read(text string) {
 	for line := range strings.Lines(text) {
-		words := strings.Fields(line)
-		switch {
-		case len(words) == 3 && words[0] == "-P" && words[2] == "DROP" && table.Name == "filter":
-			l.Drops = append(l.Drops, table.String()+" "+words[1])
-		case len(words) == 2 && words[0] == "-N" && words[1] == "KUBE-SERVICES":
+		if words := strings.Fields(line); len(words) == 2 && words[0] == "-N" && words[1] == "KUBE-SERVICES" {
 			l.Services = true
 		}
 	}

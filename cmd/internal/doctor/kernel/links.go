@@ -114,3 +114,9 @@ func RemoveInterface(ctx context.Context, name string, onLoopback []netip.Addr) 
 	_, err := within(ctx, "remove interface "+name, func() (bool, error) { return link.Remove(name, onLoopback) })
 	return err
 }
+
+// RemovePair removes the devices of a pair. It is no error if they are gone.
+func RemovePair(ctx context.Context, pair link.Pair) error {
+	_, err := within(ctx, "remove interfaces "+pair.Out+" and "+pair.In, pair.Remove)
+	return err
+}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/nearside-dns/nearside/plugin/nodelocal/link"
 	"github.com/nearside-dns/nearside/plugin/nodelocal/rules"
+	"github.com/nearside-dns/nearside/plugin/nodelocal/rules/firewall"
 	"github.com/nearside-dns/nearside/test/namespace"
 )
 
@@ -70,15 +71,13 @@ func TestNamespaceTables(t *testing.T) {
 	if !r.Has("inet", "nearside-nodelocaldns") || !r.HasChain("inet", "nearside-nodelocaldns", "prerouting") || r.Has("ip", "fw") {
 		t.Errorf("got %v", r)
 	}
-	in := Chain{Table: Table{"ip6", "fw"}, Name: "in", Hook: "input", Drops: true}
+	in := Chain{Table: Table{"ip6", "fw"}, Name: "in", Hook: "input"}
 	if !slices.Contains(r.Chains, in) {
 		t.Errorf("got %v, want %v among them", r.Chains, in)
 	}
-	if got, err := Accepted(ctx, in); err != nil || got.Everything || !slices.Equal(got.Addresses, []netip.Addr{six}) {
-		t.Errorf("accepted: got %v, %v", got, err)
-	}
-	if got, err := Accepted(ctx, Chain{Table: in.Table, Name: "out"}); err != nil || !got.Everything {
-		t.Errorf("accepted: got %v, %v; want everything", got, err)
+	findings, err := Firewall(ctx, firewall.Queries([]netip.Addr{four, six}, 53, false), true, "/proc/self/net")
+	if err != nil || len(findings) != 1 || findings[0].Chain.Name != "in" || findings[0].Traffic() != "TCP to fd00::a" {
+		t.Errorf("firewall: got %+v, %v", findings, err)
 	}
 	if got, err := Addresses(ctx, r, OwnTable("nodelocaldns")); err != nil || !slices.Contains(got, four) || !slices.Contains(got, six) {
 		t.Errorf("addresses: got %v, %v", got, err)
@@ -112,8 +111,12 @@ func TestNamespaceIPTables(t *testing.T) {
 		t.Fatalf("got %v, %v; want %d rules", found, err, len(programs))
 	}
 	legacy, err := LegacyRules(ctx, "/proc/self/net")
-	if err != nil || !slices.Equal(legacy.Drops, []string{"ip filter OUTPUT"}) || !legacy.Services {
+	if err != nil || !legacy.Services {
 		t.Errorf("got %+v, %v", legacy, err)
+	}
+	answers, err := Firewall(ctx, firewall.Replies([]netip.Addr{four}, 53, false), true, "/proc/self/net")
+	if err != nil || len(answers) != 1 || answers[0].Chain.String() != "iptables-legacy, chain ip filter OUTPUT" || !answers[0].Certain() {
+		t.Errorf("firewall: got %+v, %v", answers, err)
 	}
 	for range 2 { // the second time they are gone
 		for _, r := range found {

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/google/nftables"
-	"github.com/google/nftables/expr"
 
 	"github.com/nearside-dns/nearside/plugin/nodelocal/rules"
 )
@@ -39,8 +38,6 @@ type Chain struct {
 	// Hook is where packets enter it: prerouting, input, forward, output, postrouting; empty for a
 	// chain that only other chains jump to.
 	Hook string
-	// Drops says that its policy is drop.
-	Drops bool
 }
 
 // Ruleset is what nftables holds, without the rules.
@@ -127,7 +124,6 @@ func ruleset() (Ruleset, error) {
 		if found.Hooknum != nil && ipHook {
 			chain.Hook = hooks[*found.Hooknum]
 		}
-		chain.Drops = found.Policy != nil && *found.Policy == nftables.ChainPolicyDrop
 		r.Chains = append(r.Chains, chain)
 	}
 	return r, nil
@@ -167,48 +163,6 @@ func Compared(ctx context.Context, chain Chain) ([]netip.Addr, error) {
 			all = append(all, rules.MatchedAddresses(rule.Exprs)...)
 		}
 		return all, err
-	})
-}
-
-// Acceptance is what a chain accepts by its own rules.
-type Acceptance struct {
-	// Everything: it has a rule that accepts without a condition.
-	Everything bool
-	// Addresses are those that its accepting rules compare packets with; other conditions of such a
-	// rule are not weighed.
-	Addresses []netip.Addr
-}
-
-// Accepted returns what a chain accepts. Rules of chains that it jumps to are not looked at.
-func Accepted(ctx context.Context, chain Chain) (Acceptance, error) {
-	return within(ctx, fmt.Sprintf("read chain %s %s", chain.Table, chain.Name), func() (Acceptance, error) {
-		list, err := rules.Steady(func() ([]*nftables.Rule, error) { return rulesOf(chain) })
-		var a Acceptance
-		for _, rule := range list {
-			if accepts(rule.Exprs) {
-				a.Addresses = append(a.Addresses, rules.MatchedAddresses(rule.Exprs)...)
-				a.Everything = a.Everything || unconditional(rule.Exprs)
-			}
-		}
-		return a, err
-	})
-}
-
-func accepts(expressions []expr.Any) bool {
-	return slices.ContainsFunc(expressions, func(e expr.Any) bool {
-		v, ok := e.(*expr.Verdict)
-		return ok && v.Kind == expr.VerdictAccept
-	})
-}
-
-// unconditional says whether a rule matches every packet, by the expressions that could be read.
-func unconditional(expressions []expr.Any) bool {
-	return !slices.ContainsFunc(expressions, func(e expr.Any) bool {
-		switch e.(type) {
-		case *expr.Verdict, *expr.Counter:
-			return false
-		}
-		return true
 	})
 }
 

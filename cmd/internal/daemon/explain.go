@@ -1,0 +1,253 @@
+package daemon
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/coredns/caddy/caddyfile"
+	"github.com/coredns/coredns/core/dnsserver"
+	"github.com/coredns/coredns/plugin"
+	"github.com/coredns/coredns/plugin/pkg/parse"
+	"github.com/coredns/coredns/plugin/pkg/transport"
+)
+
+// directivesOfCoreDNS are those of CoreDNS itself, before a program sets its own.
+var directivesOfCoreDNS = slices.Clone(dnsserver.Directives)
+
+// explain adds to an error of CoreDNS how to correct the file: the lines of two conflicting server blocks, or which
+// program has an unknown directive.
+func (d *Daemon) explain(c Corefile, err error) error {
+	if err == nil {
+		return nil
+	}
+	text := d.adviseOnDirective(err.Error())
+	text = c.locateBlocks(text)
+	return c.explain(errors.New(text))
+}
+
+var unknownDirective = regexp.MustCompile(`Unknown directive '([^']+)'$`)
+
+// adviseOnDirective adds to the error about an unknown directive which program has it, or a directive with a similar
+// name.
+func (d *Daemon) adviseOnDirective(text string) string {
+	found := unknownDirective.FindStringSubmatch(text)
+	if found == nil {
+		return text
+	}
+	name := found[1]
+	has := ""
+	switch {
+	case slices.Contains(d.Replaced.Directives, name):
+		has = d.Replaced.Name
+	case slices.Contains(directivesOfCoreDNS, name):
+		has = "CoreDNS"
+	}
+	if near := d.nearest(name); has == "" && near != "" {
+		return text + fmt.Sprintf(": did you mean %q?", near)
+	}
+	if has != "" {
+		text += fmt.Sprintf(", which %s has and %s does not: remove it, or keep %[1]s where it is needed", has, d.Name)
+	}
+	return text + fmt.Sprintf("; %s -plugins lists what there is", d.Name)
+}
+
+// nearest returns the directive that is one or two letters from a name, or "".
+func (d *Daemon) nearest(name string) (near string) {
+	limit := 3
+	for _, directive := range d.Directives {
+		if n := distance(name, directive); n < limit && n < len(directive)/2 {
+			near, limit = directive, n
+		}
+	}
+	return near
+}
+
+// distance is how many letters have to be put in, left out or changed to make one word of another
+// (Levenshtein).
+func distance(a, b string) int {
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		diagonal := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			changed := diagonal
+			if a[i] != b[j] {
+				changed++
+			}
+			diagonal = row[j+1]
+			row[j+1] = min(changed, row[j]+1, row[j+1]+1)
+		}
+	}
+	return row[len(b)]
+}
+
+// notServed is the error of CoreDNS about two server blocks for one zone.
+var notServed = regexp.MustCompile(`cannot serve (\S+)(?: on (\S+))? - `)
+
+// locateBlocks puts the lines of two server blocks for one zone into an error: the second one's before it,
+// the first one's behind.
+func (c Corefile) locateBlocks(text string) string {
+	at := notServed.FindStringSubmatchIndex(text)
+	if at == nil {
+		return text
+	}
+	before, text := text[:at[0]], text[at[0]:] // a restart has its own prefix
+	found := notServed.FindStringSubmatch(text)
+	places := c.places(found[1], found[2])
+	if len(places) < 2 {
+		places = c.places(found[1], "") // an address of an interface, or of another family
+	}
+	switch len(places) {
+	case 0:
+		return before + text
+	case 1:
+		return fmt.Sprintf("%s%s - %s in the same server block", before, places[0], text)
+	}
+	return fmt.Sprintf("%s%s - %s at %s: leave out one of them, or bind each to other addresses", before, places[1], text, places[0])
+}
+
+// places returns where the server blocks begin that have a zone, such as "dns://.:53". With an address,
+// these are blocks that are bound to it or to none.
+func (c Corefile) places(zone, address string) (all []string) {
+	blocks, err := caddyfile.Parse(c.Name, bytes.NewReader(c.Text), nil)
+	if err != nil {
+		return nil
+	}
+	begins := c.begins()
+	for _, b := range blocks {
+		place, imported := beginning(b)
+		if !imported || len(begins) > 0 && begins[0].keys != nil {
+			own := slices.IndexFunc(begins, func(own blockBegin) bool { return slices.Equal(own.keys, b.Keys) })
+			if own >= 0 {
+				place = fmt.Sprintf(":%d", begins[own].line)
+				begins = begins[own+1:]
+			}
+		}
+		if place == "" || place[0] == ':' {
+			place = c.Name + place
+		}
+		bound := slices.ContainsFunc(b.Tokens["bind"], func(t caddyfile.Token) bool { return t.Text == address })
+		if address != "" && len(b.Tokens["bind"]) > 0 && !bound {
+			continue
+		}
+		if slices.ContainsFunc(b.Keys, func(key string) bool { return slices.Contains(zones(key), zone) }) && !slices.Contains(all, place) {
+			all = append(all, place)
+		}
+	}
+	return all
+}
+
+// beginning returns the first directive of a block as FILE:LINE, or :LINE in the Corefile itself, and
+// whether all its directives are in other files.
+func beginning(b caddyfile.ServerBlock) (place string, imported bool) {
+	var first *caddyfile.Token
+	imported = true
+	for _, tokens := range b.Tokens {
+		for _, t := range tokens {
+			imported = imported && t.File != ""
+			if first == nil || t.Line < first.Line {
+				first = &t
+			}
+		}
+	}
+	if first == nil {
+		return "", false
+	}
+	return fmt.Sprintf("%s:%d", first.File, first.Line), imported
+}
+
+// blockBegin is the line that names the zones of a server block. Without keys it is an import of server
+// blocks.
+type blockBegin struct {
+	keys []string
+	line int
+}
+
+var environment = regexp.MustCompile(`{[$%]([^}%]+)%?}`)
+
+// begins returns the server blocks of the file itself, and where it imports others.
+func (c Corefile) begins() (all []blockBegin) {
+	depth := 0
+	var b blockBegin
+	for d := caddyfile.NewDispenser(c.Name, bytes.NewReader(c.Text)); d.Next(); {
+		switch word := d.Val(); {
+		case word == "{":
+			if depth == 0 && len(b.keys) > 0 && !strings.HasPrefix(b.keys[0], "(") {
+				all = append(all, b)
+			}
+			b = blockBegin{}
+			depth++
+		case word == "}":
+			depth--
+		case depth > 0:
+		case word == "import" && len(b.keys) == 0:
+			d.NextArg() // the file
+			all = append(all, blockBegin{})
+		default:
+			if len(b.keys) == 0 {
+				b.line = d.Line()
+			}
+			b.keys = append(b.keys, strings.TrimSuffix(environment.ReplaceAllStringFunc(word, variable), ","))
+		}
+	}
+	return all
+}
+
+// variable returns the value of "{$NAME}" or "{%NAME%}".
+func variable(text string) string { return os.Getenv(environment.FindStringSubmatch(text)[1]) }
+
+// ports are those of a transport where a key names none.
+var ports = map[string]string{
+	transport.TLS:    transport.TLSPort,
+	transport.QUIC:   transport.QUICPort,
+	transport.GRPC:   transport.GRPCPort,
+	transport.HTTPS:  transport.HTTPSPort,
+	transport.HTTPS3: transport.HTTPSPort,
+}
+
+// zones returns the zones of a key, as CoreDNS names them in errors.
+func zones(key string) (all []string) {
+	scheme, rest := parse.Transport(key)
+	_, port, err := plugin.SplitHostPort(rest)
+	if err != nil {
+		return nil
+	}
+	if port == "" {
+		port = ports[scheme]
+	}
+	if port == "" {
+		port = dnsserver.Port
+	}
+	for _, zone := range plugin.Host(key).NormalizeExact() {
+		all = append(all, scheme+"://"+zone+":"+port)
+	}
+	return all
+}
+
+// explain returns an error about the text as one about the file: it has the file's line numbers.
+func (c Corefile) explain(err error) error {
+	if err == nil || c.Lines == nil {
+		return err
+	}
+	place := regexp.MustCompile(regexp.QuoteMeta(c.Name) + `:(\d+)`)
+	text := place.ReplaceAllStringFunc(err.Error(), func(found string) string {
+		line, convErr := strconv.Atoi(place.FindStringSubmatch(found)[1])
+		if convErr != nil || line < 1 || line > len(c.Lines) {
+			return found
+		}
+		if c.Lines[line-1] == 0 {
+			return fmt.Sprintf("%s (line %d as rendered)", c.Name, line)
+		}
+		return fmt.Sprintf("%s:%d", c.Name, c.Lines[line-1])
+	})
+	return errors.New(text)
+}

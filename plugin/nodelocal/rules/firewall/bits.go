@@ -1,0 +1,115 @@
+package firewall
+
+import (
+	"bytes"
+	"slices"
+)
+
+// bits are bytes of which some bits are known.
+type bits struct {
+	value []byte // with the unknown bits 0
+	known []byte // a mask
+	// not are values that parts of the bytes do not have.
+	not []exclusion
+	// depends names what the unknown bits are.
+	depends []string
+}
+
+// exclusion is a value that the bytes from an offset on do not have.
+type exclusion struct {
+	offset int
+	value  []byte
+}
+
+func knownBits(value ...byte) bits {
+	return bits{value: value, known: bytes.Repeat([]byte{0xff}, len(value))}
+}
+
+func unknownBits(n int, depends string) bits {
+	return bits{value: make([]byte, n), known: make([]byte, n), depends: []string{depends}}
+}
+
+// sub returns n of the bytes.
+func (b bits) sub(offset, n int) bits {
+	s := bits{value: b.value[offset : offset+n], known: b.known[offset : offset+n], depends: b.depends}
+	for _, x := range b.not {
+		if x.offset >= offset && x.offset < offset+n {
+			s.not = append(s.not, exclusion{x.offset - offset, x.value})
+		}
+	}
+	return s
+}
+
+// bounds are the smallest and the largest value, as the kernel compares them: byte by byte.
+func (b bits) bounds() (low, high []byte) {
+	high = make([]byte, len(b.value))
+	for i := range high {
+		high[i] = b.value[i] | ^b.known[i]
+	}
+	return b.value, high
+}
+
+// excluded returns whether the bytes cannot be these. A name that ends here has a NUL at its end.
+func (b bits) excluded(data []byte) bool {
+	return slices.ContainsFunc(b.not, func(x exclusion) bool {
+		if x.offset > len(data) {
+			return false
+		}
+		part := data[x.offset:]
+		part = part[:min(len(part), len(x.value))]
+		return bytes.HasPrefix(x.value, part) && (len(part) == len(x.value) || bytes.IndexByte(part, 0) >= 0)
+	})
+}
+
+// equal returns whether the bytes are these.
+func (b bits) equal(data []byte) truth {
+	if len(data) > len(b.value) {
+		return unknown
+	}
+	all := yes
+	for i, d := range data {
+		if (b.value[i]^d)&b.known[i] != 0 {
+			return no
+		}
+		if b.known[i] != 0xff {
+			all = unknown
+		}
+	}
+	if all == unknown && b.excluded(data) {
+		return no
+	}
+	return all
+}
+
+// below returns whether the bytes are less than these, or equal to them if equal is wanted too.
+func (b bits) below(data []byte, orEqual bool) truth {
+	low, high := b.bounds()
+	n := min(len(data), len(low))
+	limit := 0
+	if orEqual {
+		limit = 1
+	}
+	if bytes.Compare(high[:n], data[:n]) < limit {
+		return yes
+	}
+	if bytes.Compare(low[:n], data[:n]) < limit {
+		return unknown
+	}
+	return no
+}
+
+// within returns whether the bytes are in a range, both ends included.
+func (b bits) within(from, to []byte) truth {
+	return min(b.below(from, false).not(), b.below(to, true))
+}
+
+// masked returns the bytes with some cleared and some flipped.
+func (b bits) masked(mask, xor []byte) bits {
+	out := bits{depends: b.depends}
+	for i := range b.value {
+		known := b.known[i] | ^mask[i]
+		out.known = append(out.known, known)
+		out.value = append(out.value, (b.value[i]&mask[i]^xor[i])&known)
+	}
+	return out
+}

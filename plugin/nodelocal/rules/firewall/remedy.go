@@ -1,0 +1,88 @@
+package firewall
+
+import (
+	"fmt"
+	"strings"
+)
+
+// firewalldTable is the table that firewalld makes and replaces: nothing can be added there but by it.
+const firewalldTable = "firewalld"
+
+// Remedy returns the commands that let the packets through the chain.
+func (f Finding) Remedy() []string {
+	if len(f.Packets) == 0 {
+		return nil
+	}
+	port := f.Packets[0].Port
+	switch {
+	case f.Chain.Table == firewalldTable:
+		return f.firewalldCommands(port)
+	case f.Chain.Legacy || f.Chain.Name == strings.ToUpper(f.Chain.Hook) && f.Chain.Family != "inet":
+		return f.iptablesCommands(port)
+	}
+	return f.nftCommands(port)
+}
+
+// nftCommands insert one rule for each family.
+func (f Finding) nftCommands(port uint16) (all []string) {
+	direction, side := "daddr", "dport"
+	if f.Packets[0].Reply {
+		direction, side = "saddr", "sport"
+	}
+	for _, family := range []string{"ip", "ip6"} {
+		if addresses := f.texts(family); len(addresses) > 0 {
+			all = append(all, fmt.Sprintf("nft insert rule %s %s %s %s %s { %s } meta l4proto { tcp, udp } th %s %d accept",
+				f.Chain.Family, f.Chain.Table, f.Chain.Name, family, direction, strings.Join(addresses, ", "), side, port))
+		}
+	}
+	return all
+}
+
+// iptablesCommands insert one rule for each protocol. A table that iptables made is changed with
+// iptables, which does not understand all that nft can write there.
+func (f Finding) iptablesCommands(port uint16) (all []string) {
+	tool := map[string]string{"ip": "iptables", "ip6": "ip6tables"}[f.Chain.Family]
+	if f.Chain.Legacy {
+		tool += "-legacy"
+	}
+	if f.Chain.Table != "filter" {
+		tool += " -t " + f.Chain.Table
+	}
+	address, side := "-d", "--dport"
+	if f.Packets[0].Reply {
+		address, side = "-s", "--sport"
+	}
+	for _, protocol := range []string{"udp", "tcp"} {
+		all = append(all, fmt.Sprintf("%s -I %s %s %s -p %s %s %d -j ACCEPT",
+			tool, f.Chain.Name, address, strings.Join(f.texts(f.Chain.Family), ","), protocol, side, port))
+	}
+	return all
+}
+
+// firewalldCommands add rules to the default zone.
+func (f Finding) firewalldCommands(port uint16) (all []string) {
+	const dns = 53
+	what := []string{`service name="dns"`}
+	if port != dns {
+		what = []string{fmt.Sprintf(`port port="%d" protocol="udp"`, port), fmt.Sprintf(`port port="%d" protocol="tcp"`, port)}
+	}
+	for _, family := range []string{"ip", "ip6"} {
+		for _, a := range f.texts(family) {
+			for _, w := range what {
+				all = append(all, fmt.Sprintf(`firewall-cmd --permanent --add-rich-rule='rule family="%s" destination address="%s" %s accept'`,
+					map[string]string{"ip": "ipv4", "ip6": "ipv6"}[family], a, w))
+			}
+		}
+	}
+	return append(all, "firewall-cmd --reload")
+}
+
+// texts returns the addresses of a family.
+func (f Finding) texts(family string) (all []string) {
+	for _, a := range f.Addresses() {
+		if a.Is4() == (family == "ip") {
+			all = append(all, a.String())
+		}
+	}
+	return all
+}
