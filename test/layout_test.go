@@ -38,6 +38,7 @@ var forbidden = map[string][]string{
 	"plugin/fastpath/store":              {"k8s.io/", "github.com/coredns/", "github.com/prometheus/", "github.com/nearside-dns/nearside/plugin/kubernetes"},
 	"plugin/nodelocal/link":              {"k8s.io/", "github.com/miekg/dns", "github.com/coredns/coredns", "github.com/coredns/caddy"},
 	"plugin/nodelocal/rules":             {"k8s.io/", "github.com/miekg/dns", "github.com/coredns/coredns", "github.com/coredns/caddy"},
+	"plugin/nodelocal/rules/firewall":    {"k8s.io/", "github.com/miekg/dns", "github.com/coredns/coredns", "github.com/coredns/caddy"},
 	"cmd/clusterdns":                     {"k8s.io/client-go/kubernetes", "github.com/coredns/coredns/core/plugin", "github.com/coredns/coredns/plugin/kubernetes"},
 	"cmd/nodecache":                      {"k8s.io/client-go/kubernetes", "github.com/coredns/coredns/core/plugin", "github.com/coredns/coredns/plugin/kubernetes"},
 	"cmd/internal/nodelocaldns":          {"k8s.io/"},

@@ -235,6 +235,7 @@ nodecache:
   secondServiceIP: fd00:96::a
   upstreamService: {name: cluster-dns}
   kubeDNSConfigMap: stubs
+  followResolvConf: false
   serviceAccount: {name: cache, annotations: {example.com/a: b}}
   updateStrategy: {minReadySeconds: 5}
   resources: {}

@@ -16,11 +16,11 @@ import (
 
 	"github.com/nearside-dns/nearside/test/controlplane"
 	"github.com/nearside-dns/nearside/test/fakeapi"
+	"github.com/nearside-dns/nearside/test/property"
 )
 
 var (
 	seeds     = flag.Int("seeds", 8, "how many random clusters")
-	firstSeed = flag.Uint64("seed", 1, "the seed of the first")
 	rounds    = flag.Int("rounds", 4, "how many states of each cluster: the first, and after updates")
 	questions = flag.Int("questions", 300, "how many questions to each variant in a round")
 	ourBinary = flag.String("clusterdns", "", "the binary to test, instead of one built from the sources")
@@ -42,7 +42,6 @@ func TestDifferential(t *testing.T) {
 		binary = build(t)
 	}
 	r := newRun(t)
-	r.fail = func(text string) { t.Error(text) }
 	for _, v := range variants {
 		if v.needsOwnAddrs && len(r.own) == 0 {
 			t.Logf("without %q: this machine has no address to bind", v.name)
@@ -51,14 +50,12 @@ func TestDifferential(t *testing.T) {
 		r.serve(t, v, program{"CoreDNS", stockBinary, v.corefile}, program{"clusterdns", binary, v.corefile})
 	}
 	began := time.Now()
-	for i := range uint64(*seeds) {
-		if err := r.seed(*firstSeed + i); err != nil {
+	property.Seeds(t, 1, uint64(*seeds), func(t *testing.T, seed uint64) { // #nosec G115 -- a number of clusters
+		r.fail = func(text string) { t.Error(text) }
+		if err := r.seed(seed); err != nil {
 			t.Fatal(err)
 		}
-		if r.failures > 0 {
-			break
-		}
-	}
+	})
 	r.report(t, time.Since(began))
 }
 
@@ -257,7 +254,7 @@ func (r *run) report(t *testing.T, took time.Duration) {
 		total += r.asked[p.name]
 	}
 	t.Logf("%8d questions in %v", total, took.Round(time.Second))
-	full := true
+	full := property.Fixed()
 	for _, f := range []string{"seeds", "rounds", "questions"} {
 		given := flag.Lookup(f)
 		full = full && number(given.Value.String()) >= number(given.DefValue)

@@ -13,7 +13,7 @@
 //
 // and to repeat what a seed found:
 //
-//	go test ./test/differential -seed 17 -seeds 1
+//	NEARSIDE_SEED=17 go test ./test/differential -run TestDifferential
 //
 // Nothing of plugin/ may be imported: the servers are asked over the network like anybody's.
 package differential

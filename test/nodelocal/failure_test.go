@@ -3,8 +3,11 @@
 package nodelocal
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
+	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -151,4 +154,83 @@ func judge(t *testing.T, g target, r netns.Report, start, settled time.Time) {
 	if away.By()["upstream"] == 0 {
 		t.Errorf("%v: cluster DNS did not answer: %v", g, away)
 	}
+}
+
+// TestFallbackOfBothFamilies freezes nodecache on addresses of both families. The environment has the
+// IPv4 address of cluster DNS alone, as the kubelet sets it; cluster DNS knows the other.
+func TestFallbackOfBothFamilies(t *testing.T) {
+	n := newNode(t)
+	n.restartClusterDNS(t, fmt.Sprintf("kube-dns-upstream.kube-system.svc.cluster.local 5 IN AAAA %v", n.Upstream.IPv6))
+	p := n.startDualStack(t, n.Upstream.IPv4)
+	for _, a := range []netip.Addr{local4, local6} {
+		waitFor(t, startTimeout, "the lease", func() error { return n.leased(a) })
+	}
+	p.Freeze(t)
+	for _, a := range []netip.Addr{local4, local6} {
+		for _, network := range []string{"udp", "tcp"} {
+			waitFor(t, startTimeout, fmt.Sprintf("cluster DNS to answer on %v over %s", a, network), func() error {
+				record, err := n.Pod[0].Ask(network, a, "frozen.cluster.local.", time.Second)
+				if err == nil && record[0] != "upstream" {
+					return fmt.Errorf("%q answers", record)
+				}
+				return err
+			})
+		}
+	}
+	p.Thaw(t)
+	if strings.Contains(p.Output(), "has no fallback") {
+		t.Error("the log warns of an address that has a fallback")
+	}
+}
+
+// TestNoFallback has a cluster DNS of one family: the log names the address of the other, once.
+func TestNoFallback(t *testing.T) {
+	n := newNode(t)
+	n.restartClusterDNS(t, fmt.Sprintf("kube-dns-upstream.kube-system.svc.cluster.local 5 IN A %v", n.Upstream.IPv4))
+	p := n.startDualStack(t, n.Upstream.IPv4)
+	const line = "Address fd00:53::10 has no fallback: while nodecache does not answer there, pods get no answer"
+	waitFor(t, startTimeout, "the log to name the address", func() error {
+		if !strings.Contains(p.Output(), line) {
+			return fmt.Errorf("no line %q", line)
+		}
+		return nil
+	})
+	// kube-proxy begins to serve the address.
+	n.Node.Run(t, "nft", "add table ip6 kube-proxy; add map ip6 kube-proxy service-ips { type ipv6_addr . inet_proto . inet_service : verdict; }; "+
+		"add chain ip6 kube-proxy s; add element ip6 kube-proxy service-ips { fd00:53::10 . udp . 53 : goto s }")
+	waitFor(t, startTimeout, "the log to say that kube-proxy serves it", func() error {
+		if !strings.Contains(p.Output(), "Every address is answered without a lease as well") {
+			return errors.New("no such line")
+		}
+		return nil
+	})
+	if out := p.Output(); strings.Count(out, "has no fallback") != 1 {
+		t.Errorf("the log names an address more than once, or one that has a fallback:\n%s", out)
+	}
+}
+
+// restartClusterDNS has cluster DNS know the name of its own Service, of which a record is given, and
+// nothing else of it.
+func (n *node) restartClusterDNS(t *testing.T, record string) {
+	t.Helper()
+	n.dns.Stop(t)
+	fields := strings.Fields(record)
+	reverse := fmt.Sprintf("template IN PTR in-addr.arpa {\n        match ^2\\.0\\.2\\.10\\.\n        answer \"{{ .Name }} 5 IN PTR %s.\"\n        fallthrough\n    }", fields[0])
+	forward := fmt.Sprintf("template IN ANY %s {\n        answer \"%s. 5 IN %s %s\"\n    }", fields[0], fields[0], fields[3], fields[4])
+	n.dns = n.Upstream.Start(t, program(t), "-conf", corefile(t, reverse, forward, answering("upstream")))
+	waitFor(t, startTimeout, "cluster DNS to answer", func() error {
+		_, err := n.Upstream.Ask("tcp", n.Upstream.IPv6, "up.test.", time.Second)
+		return err
+	})
+}
+
+// startDualStack starts nodecache with the command line of node-local-dns on addresses of both families.
+func (n *node) startDualStack(t *testing.T, cluster netip.Addr) *netns.Process {
+	t.Helper()
+	folder := t.TempDir()
+	template := filepath.Join(folder, "Corefile.base")
+	write(t, template, ".:53 {\n    errors\n    cache 30\n    bind __PILLAR__LOCAL__DNS__\n    forward . __PILLAR__CLUSTER__DNS__\n}\n")
+	return n.Node.StartWith(t, []string{"KUBE_DNS_UPSTREAM_SERVICE_HOST=" + cluster.String()}, program(t),
+		"-localip", local4.String()+","+local6.String(), "-upstreamsvc", "kube-dns-upstream", "-syncinterval", "1",
+		"-conf", filepath.Join(folder, "Corefile"), "-basecorefile", template)
 }

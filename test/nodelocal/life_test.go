@@ -162,6 +162,9 @@ func TestOverlap(t *testing.T) {
 		left := time.Now()
 		time.Sleep(before)
 		wantAll(t, streams, left, generation, 0)
+		if strings.Contains(first.Output(), "accept tcp") {
+			t.Errorf("the leaving one logs the end of its listener as an error:\n%s", first.Output())
+		}
 		if len(n.links(t)) != 1 || n.rules() == "" {
 			t.Errorf("the leaving one took something along: %v\n%s", n.links(t), n.rules())
 		}
@@ -212,9 +215,16 @@ func wantAll(t *testing.T, streams load, start time.Time, who string, lostTCP in
 // TestReload has nodecache read other configurations under load: one that is good, and one that is
 // not.
 func TestReload(t *testing.T) {
+	for name, bind := range map[string]string{"its addresses": "", "all addresses": "0.0.0.0 ::"} {
+		t.Run(name, func(t *testing.T) { testReload(t, bind) })
+	}
+}
+
+func testReload(t *testing.T, bind string) {
+	t.Helper()
 	n := newNode(t)
 	path := filepath.Join(t.TempDir(), "Corefile")
-	configured := cache{who: "first", addresses: both}
+	configured := cache{who: "first", addresses: both, bind: bind}
 	write(t, path, configured.text())
 	p := n.Node.Start(t, program(t), "-conf", path)
 	for _, a := range both {

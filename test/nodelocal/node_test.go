@@ -3,6 +3,7 @@
 package nodelocal
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"os"
@@ -110,6 +111,8 @@ type cache struct {
 	who string
 	// addresses are those that it listens on.
 	addresses []netip.Addr
+	// bind are the addresses of the server as the directive bind has them, empty for those of nodelocal.
+	bind string
 	// options are the lines in the block of nodelocal.
 	options []string
 	// more are further plugins.
@@ -124,7 +127,7 @@ var whos = []string{"local", "first", "second", "third", "bystander"}
 func (c cache) text() string {
 	list := addressList(c.addresses)
 	return server(append([]string{
-		"bind " + list, "errors",
+		"bind " + cmp.Or(c.bind, list), "errors",
 		"nodelocal " + list + " {\n        " + strings.Join(c.options, "\n        ") + "\n    }",
 		"cache", fmt.Sprintf("forward . 127.0.0.1:%d", c.port()),
 	}, c.more...)...) + c.behind()

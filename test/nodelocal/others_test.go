@@ -114,8 +114,8 @@ func TestOtherBackend(t *testing.T) {
 	n.waitAnswer(t, bounded, local4, "upstream")
 }
 
-// TestMarksCleared has another table take marks away, as network plugins do: after ours, which does no
-// harm, and before it, which is reported.
+// TestMarksCleared has another table remove marks, as network plugins do: after that of nodecache, which does no harm,
+// and before it, so that renewals do not reach the rules, which is logged.
 func TestMarksCleared(t *testing.T) {
 	n := newNode(t)
 	p := n.run(t, n.withFallback("local"))
@@ -139,11 +139,10 @@ func TestMarksCleared(t *testing.T) {
 	}
 	marks(-320, "meta mark set 0")
 	n.waitAnswer(t, bounded, local4, "upstream")
-	logged(p, "takes away the mark")
-	// Another mark on renewals alone: they are answered and renew nothing. A lease is looked at when it
-	// has been taken.
+	logged(p, "renewals of its lease do not reach the rules")
+	// Another mark on the datagrams that take the lease alone: queries are answered, and there is no lease.
 	p.Stop(t)
-	marks(-320, "meta mark 0x35 meta mark set 0x34")
+	marks(-320, "meta mark 0x37 meta mark set 0x34")
 	p = n.start(t, n.withFallback("local"))
 	logged(p, "renewals of its lease do not reach the rules")
 	n.waitAnswer(t, bounded, local4, "upstream")
@@ -219,5 +218,61 @@ func TestFirewall(t *testing.T) {
 	n.Node.Run(t, "iptables", "-A", "INPUT", "-i", "lo", "-j", "ACCEPT")
 	if after := n.iptables(t); !slices.Equal(after, before) {
 		t.Errorf("left: %q, before: %q", after, before)
+	}
+}
+
+// TestFirewallIsReported has a firewall of nftables whose last rule rejects what pods send, while its
+// policy is to accept. The log names it, and says when it is gone.
+func TestFirewallIsReported(t *testing.T) {
+	n := newNode(t)
+	n.Node.Run(t, "nft", `add table inet firewalld; add chain inet firewalld filter_INPUT { type filter hook input priority filter + 10; policy accept; }
+add rule inet firewalld filter_INPUT ct state { established, related } accept
+add rule inet firewalld filter_INPUT iifname "lo" accept
+add rule inet firewalld filter_INPUT reject with icmpx admin-prohibited`)
+	configured := n.withFallback("local")
+	configured.options = append(configured.options, "interval 1s")
+	p := n.start(t, configured)
+	logs := func(text string) {
+		t.Helper()
+		waitFor(t, startTimeout, "the log to name the firewall", func() error {
+			if !strings.Contains(p.Output(), text) {
+				return fmt.Errorf("no line with %q", text)
+			}
+			return nil
+		})
+	}
+	const line = "Packet filter: chain inet firewalld filter_INPUT, rule with handle 5 rejects: UDP and TCP to 169.254.20.10: pods get no answer from this node"
+	logs(line)
+	n.Node.Run(t, "nft", "insert rule inet firewalld filter_INPUT ip saddr 192.0.2.0/24 accept")
+	logs("pods get an answer only by rule with handle 6, by the address of the pod")
+	n.Node.Run(t, "nft", "insert rule inet firewalld filter_INPUT ip daddr 169.254.20.10 meta l4proto { tcp, udp } th dport 53 accept")
+	logs("No other packet filter drops or rejects DNS on the node-local addresses any more")
+	n.waitAnswer(t, startTimeout, local4, "local")
+	if count := strings.Count(p.Output(), line); count != 1 {
+		t.Errorf("the log has the line %d times:\n%s", count, p.Output())
+	}
+}
+
+// TestFirewallThatAccepts has firewalls that let DNS through, of which nothing is to be logged.
+func TestFirewallThatAccepts(t *testing.T) {
+	n := newNode(t)
+	n.Node.Run(t, "nft", `add table inet fw; add chain inet fw in { type filter hook input priority 0; policy drop; }
+add rule inet fw in ct state vmap { established : accept, related : accept, invalid : drop }
+add rule inet fw in iifname "lo" accept
+add rule inet fw in ip daddr 169.254.20.10 meta l4proto . th dport { udp . 53, tcp . 53 } accept
+add rule inet fw in meta mark & 0x8000 == 0x8000 drop
+add rule inet fw in reject`)
+	n.Node.Run(t, "iptables", "-A", "INPUT", "-i", "lo", "-j", "ACCEPT")
+	n.Node.Run(t, "iptables", "-P", "INPUT", "DROP") // nodecache accepts DNS here by itself
+	p := n.run(t, n.withFallback("local"))
+	waitFor(t, startTimeout, "the verification", func() error {
+		if rules := n.iptables(t); len(rules) < 4 {
+			return fmt.Errorf("%q", rules)
+		}
+		return nil
+	})
+	p.Stop(t)
+	if strings.Contains(p.Output(), "acket filter") {
+		t.Error("the log names a firewall that accepts DNS")
 	}
 }
