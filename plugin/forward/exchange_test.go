@@ -168,7 +168,8 @@ func TestHedge(t *testing.T) {
 	}
 }
 
-// TestInTime has servers that are silent, and looks at how long clients wait.
+// TestInTime has servers that are silent, and looks at how long clients wait. Where a good server comes last, its
+// share of the timeout is a second: a busy machine stops a process for a part of that.
 func TestInTime(t *testing.T) {
 	t.Parallel()
 	cases := atOnce(t)
@@ -181,11 +182,11 @@ func TestInTime(t *testing.T) {
 		least   time.Duration
 		most    time.Duration
 	}{
-		"one of 2":                {"timeout 1s", 1, 1, dns.RcodeSuccess, 0, time.Second},
+		"one of 2":                {"timeout 2s", 1, 1, dns.RcodeSuccess, 0, 2 * time.Second},
 		"one of 4":                {"timeout 1s", 1, 3, dns.RcodeSuccess, 0, time.Second},
 		"one of 15":               {"timeout 1s", 1, 14, dns.RcodeSuccess, 0, time.Second},
-		"14 of 15":                {"timeout 1s", 14, 1, dns.RcodeSuccess, 0, time.Second},
-		"3 of 4":                  {"timeout 1s", 3, 1, dns.RcodeSuccess, 0, time.Second},
+		"14 of 15":                {"timeout 15s", 14, 1, dns.RcodeSuccess, 0, 15 * time.Second},
+		"3 of 4":                  {"timeout 4s", 3, 1, dns.RcodeSuccess, 0, 4 * time.Second},
 		"all of 2":                {"timeout 1s", 2, 0, dns.RcodeServerFailure, 0, time.Second},
 		"all of 15":               {"timeout 1s", 15, 0, dns.RcodeServerFailure, 0, time.Second},
 		"one alone":               {"timeout 500ms", 1, 0, dns.RcodeServerFailure, 500 * time.Millisecond, 500 * time.Millisecond},
@@ -195,8 +196,8 @@ func TestInTime(t *testing.T) {
 		"attempts 2":              {"max_connect_attempts 2\nread_timeout 200ms", 2, 1, dns.RcodeServerFailure, 400 * time.Millisecond, 400 * time.Millisecond},
 		"attempts 0":              {"max_connect_attempts 0\nread_timeout 100ms\ntimeout 1s", 2, 0, dns.RcodeServerFailure, time.Second, time.Second},
 		"attempts unsaid":         {"read_timeout 100ms\ntimeout 3s", 2, 0, dns.RcodeServerFailure, 3 * time.Second, 3 * time.Second},
-		"read_timeout is too big": {"read_timeout 1m\ntimeout 500ms", 1, 1, dns.RcodeSuccess, 0, 500 * time.Millisecond},
-		"hedge":                   {"hedge 100ms\ntimeout 1s", 3, 1, dns.RcodeSuccess, 0, time.Second},
+		"read_timeout is too big": {"read_timeout 1m\ntimeout 2s", 1, 1, dns.RcodeSuccess, 0, 2 * time.Second},
+		"hedge":                   {"hedge 100ms\ntimeout 4s", 3, 1, dns.RcodeSuccess, time.Second, 1500 * time.Millisecond},
 	} {
 		for _, transport := range []string{"UDP", "TCP", "TCP with fallback"} {
 			cases.Run(name+" by "+transport, func(t *testing.T) {
