@@ -146,7 +146,7 @@ func TestReloadRefused(t *testing.T) {
 	if err := dnsserver.SetDirectives(d.Directives); err != nil {
 		t.Fatal(err)
 	}
-	caddy.RegisterEventHook("TestReloadRefused", d.hook)
+	caddy.RegisterEventHook(fmt.Sprintf("%s %p", t.Name(), d), d.hook) // its name is the process's
 	corefile, err := d.load()
 	if err != nil {
 		t.Fatal(err)
