@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -135,17 +136,24 @@ func TestStart_Manifests(t *testing.T) {
 	}
 }
 
+// errStart is the error of a plugin that fails to start.
+var errStart = errors.New("another plugin fails to start")
+
+// registerFailing registers that plugin, once in the process, under a name that the tests' list of directives has.
+var registerFailing = sync.OnceFunc(func() {
+	plugin.Register("chaos", func(c *caddy.Controller) error {
+		c.OnStartup(func() error { return errStart })
+		return nil
+	})
+})
+
 // A signal during the start shuts down what has not been started, too: while another server block
 // waits for its first reading, or when another plugin's start fails.
 func TestShutdownBeforeStart(t *testing.T) {
-	failure := errors.New("another plugin fails to start")
-	plugin.Register("chaos", func(c *caddy.Controller) error {
-		c.OnStartup(func() error { return failure })
-		return nil
-	})
+	registerFailing()
 	inst, err := run(t, ".:0 {\nchaos\nkubernetes cluster.local {\nendpoint http://127.0.0.1:1\n}\n}")
-	if !errors.Is(err, failure) || inst == nil {
-		t.Fatalf("error is %v, want %v", err, failure)
+	if !errors.Is(err, errStart) || inst == nil {
+		t.Fatalf("error is %v, want %v", err, errStart)
 	}
 	defer func() {
 		if p := recover(); p != nil {
