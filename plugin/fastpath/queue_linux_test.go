@@ -13,6 +13,8 @@ import (
 	"unsafe"
 
 	"github.com/miekg/dns"
+
+	"github.com/nearside-dns/nearside/test/property"
 )
 
 // clientAddress returns the address of a client by its number.
@@ -201,7 +203,7 @@ func numbersOf(all []modelQuery) (numbers []int) {
 
 // TestQueueModel compares the queue with the model, after each of many random steps.
 func TestQueueModel(t *testing.T) {
-	for seed := range uint64(60) {
+	property.Seeds(t, 0, 60, func(t *testing.T, seed uint64) {
 		random := rand.New(rand.NewPCG(seed, 0))
 		q := newTestQueue(1+random.IntN(40), 1+random.IntN(40))
 		md := &model{maxRunning: q.maxRunning, maxWaiting: q.maxWaiting}
@@ -221,7 +223,7 @@ func TestQueueModel(t *testing.T) {
 				before := numbersOf(md.running)
 				number := before[random.IntN(len(before))]
 				if err := md.end(number, q.clock, q.end(number)); err != nil {
-					t.Fatalf("seed %d, step %d: %v", seed, step, err)
+					t.Fatalf("step %d: %v", step, err)
 				}
 			}
 			var running []int
@@ -232,14 +234,14 @@ func TestQueueModel(t *testing.T) {
 			slices.Sort(md.dropped)
 			slices.Sort(q.dropped)
 			if want := numbersOf(md.running); !slices.Equal(running, want) || !slices.Equal(q.dropped, md.dropped) {
-				t.Fatalf("seed %d, step %d: %v run and %v are dropped, want %v and %v", seed, step, running, q.dropped, want, md.dropped)
+				t.Fatalf("step %d: %v run and %v are dropped, want %v and %v", step, running, q.dropped, want, md.dropped)
 			}
 			states := 0
 			for _, c := range chains {
 				states += len(c.clients)
 			}
 			if q.queue.waiting != len(md.waiting) || states > len(md.running)+len(md.waiting) {
-				t.Fatalf("seed %d, step %d: %d wait, and %d clients are known, want %d and at most as many as queries", seed, step, q.queue.waiting, states, len(md.waiting))
+				t.Fatalf("step %d: %d wait, and %d clients are known, want %d and at most as many as queries", step, q.queue.waiting, states, len(md.waiting))
 			}
 			md.dropped, q.dropped = nil, nil
 		}
@@ -252,10 +254,10 @@ func TestQueueModel(t *testing.T) {
 		}
 		for _, c := range chains {
 			if len(c.clients) != 0 || c.oldest != nil || len(c.ready) != 0 {
-				t.Fatalf("seed %d: a chain without queries knows %d clients", seed, len(c.clients))
+				t.Fatalf("a chain without queries knows %d clients", len(c.clients))
 			}
 		}
-	}
+	})
 }
 
 // fill has a client ask until its queries run no more, and returns how many do.

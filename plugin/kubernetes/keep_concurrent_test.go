@@ -36,25 +36,27 @@ func TestKept_WhileTheClusterChanges(t *testing.T) {
 					queries = append(queries, query)
 				}
 				compared := seen{}
-				err := s.whileAsked(queries, func() error {
-					text := c.change()
-					for range 2 {
-						for range 10 {
-							if err := s.compare(pick(c.Rand, queries), s.client(c.Rand), compared); err != nil {
-								return fmt.Errorf("after %s: %w", text, err)
-							}
-						}
-						runtime.Gosched() // a reader that has looked before the change may keep what it has made now
-					}
-					return nil
-				})
-				if err != nil {
+				caller := func() client { return s.client(c.Rand) }
+				if err := s.whileAsked(queries, func() error { return s.compareAfter(c.change(), queries, c.Rand, caller, compared) }); err != nil {
 					t.Error(err)
 				}
 				compared.require(t, "A", "PTR", "NODATA", "NXDOMAIN")
 			})
 		})
 	}
+}
+
+// compareAfter compares stored answers to some of the queries with answers made anew, after a change of the cluster.
+func (s *keeping) compareAfter(change string, queries [][]byte, r *rand.Rand, caller func() client, compared seen) error {
+	for range 2 {
+		for range 10 {
+			if err := s.compare(pick(r, queries), caller(), compared); err != nil {
+				return fmt.Errorf("after %s: %w", change, err)
+			}
+		}
+		runtime.Gosched() // a reader that has looked before the change may keep what it has made now
+	}
+	return nil
 }
 
 // Readers ask for as long as this, and for as many changes, while the cluster changes.

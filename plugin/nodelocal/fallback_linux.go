@@ -17,7 +17,7 @@ func (n *node) verifyFallback(ctx context.Context) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, filtersWait)
 	defer cancel()
-	proxied, err := rules.Proxied(ctx, lacking, true, procNet)
+	proxied, err := rules.Proxied(ctx, lacking, true, rules.ProcNet)
 	lacking = slices.DeleteFunc(lacking, func(a netip.Addr) bool { return slices.Contains(proxied, a) })
 	if err != nil && len(lacking) > 0 {
 		return // not known: nodecache doctor reports what cannot be read

@@ -11,9 +11,6 @@ import (
 	"github.com/nearside-dns/nearside/plugin/nodelocal/rules/firewall"
 )
 
-// procNet is the folder of the network namespace that the thread is in.
-const procNet = "/proc/thread-self/net"
-
 // filtersWait bounds an evaluation of the packet filters.
 const filtersWait = 2 * time.Second
 
@@ -37,8 +34,8 @@ func (n *node) verifyFilters(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, filtersWait)
 	defer cancel()
 	tracked := n.keeper == nil
-	packets := append(firewall.Queries(n.config.Addresses, n.config.Port, tracked), firewall.Replies(n.config.Addresses, n.config.Port, tracked)...)
-	found, err := firewall.Check(ctx, packets, n.backend == backendNFTables || rules.TablesLoaded(), procNet)
+	packets := firewall.Packets(n.config.Addresses, n.config.Port, tracked)
+	found, err := firewall.Check(ctx, packets, n.backend == backendNFTables || rules.TablesLoaded(), rules.ProcNet)
 	if ctx.Err() != nil {
 		return
 	}

@@ -268,9 +268,9 @@ func (n *node) askAlways(ctx context.Context, addr netip.Addr, a *asker) {
 			n.leases[addr].Store(l.held)
 			if e == lost {
 				err = l.cause(err)
-				if overLo {
-					err = n.rejected(addr, err)
-				}
+			}
+			if overLo {
+				err = n.rejected(addr, err)
 			}
 			n.publish(label, e, err, l.pause, time.Since(since))
 			if e == ignored {
@@ -278,9 +278,6 @@ func (n *node) askAlways(ctx context.Context, addr netip.Addr, a *asker) {
 			}
 		}
 		if silent.after(err, l.held, time.Now()) {
-			if overLo {
-				err = n.rejected(addr, err)
-			}
 			log.Warningf("Address %s does not take the node's queries: for %s, %v", label, silenceWait, err)
 		}
 		select {

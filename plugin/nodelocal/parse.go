@@ -243,6 +243,11 @@ func parseHealth(c *config, args []string) error {
 	return nil
 }
 
+// hasFamily returns whether one of the addresses is of the family of a.
+func hasFamily(all []netip.Addr, a netip.Addr) bool {
+	return slices.ContainsFunc(all, func(b netip.Addr) bool { return b.Is4() == a.Is4() })
+}
+
 // parseQuestion replaces the default source of each family that is given.
 func parseQuestion(c *config, args []string) error {
 	if len(args) == 1 && args[0] == "lo" {
@@ -260,13 +265,13 @@ func parseQuestion(c *config, args []string) error {
 			return err
 		case a.Is6() && a.IsLinkLocalUnicast(), a == rules.QuestionTarget(a):
 			return fmt.Errorf("invalid address %s: want a unicast address that no interface has, and no link-local IPv6 address", a)
-		case slices.ContainsFunc(given, func(b netip.Addr) bool { return b.Is4() == a.Is4() }):
+		case hasFamily(given, a):
 			return fmt.Errorf("%s is the second address of its family", a)
 		}
 		given = append(given, a)
 	}
 	for _, a := range defaultQuestionFrom() {
-		if !slices.ContainsFunc(given, func(b netip.Addr) bool { return b.Is4() == a.Is4() }) {
+		if !hasFamily(given, a) {
 			given = append(given, a)
 		}
 	}
@@ -297,7 +302,7 @@ func parseFallback(c *config, args []string) error {
 		if err != nil {
 			return err
 		}
-		if slices.ContainsFunc(c.Fallback, func(b netip.Addr) bool { return b.Is4() == a.Is4() }) {
+		if hasFamily(c.Fallback, a) {
 			return fmt.Errorf("%s is the second address of its family", a)
 		}
 		c.Fallback = append(c.Fallback, a)

@@ -25,7 +25,7 @@ func TestOverload(t *testing.T) {
 	s, g := slow(t, bothLoopbacks, "fastpath {\nmax_concurrent 10\n}", "timeout 60s", "read_timeout 60s")
 	defer g.open() // its server ends when it has answered
 	kept := pack(t, newQuery("web.shop.svc.cluster.local.", dns.TypeA))
-	other := &wire{network: "udp", address: s.Addr, conn: dialFrom(t, clientSource, s.Addr)}
+	other := fromAddress(t, s, clientSource)
 	for range 2 {
 		other.ask(t, kept)
 	}

@@ -41,8 +41,9 @@ func TestFirewallThatAcceptsPods(t *testing.T) {
 	}
 }
 
-// TestQuestionOverLo has nodecache query itself over lo, as configured, or because an interface of another kind
-// has the name that it needs. The lease is held then behind a firewall.
+// TestQuestionOverLo starts a nodecache whose queries to itself take lo: because `question lo` is configured, or
+// because a bridge has the name of a device of the pair. The nodecache then holds the lease although a firewall rejects
+// the queries of pods.
 func TestQuestionOverLo(t *testing.T) {
 	for _, c := range []struct{ name, option, line string }{
 		{"configured", "question lo", ""},

@@ -32,7 +32,7 @@ type leftovers struct {
 	tables     []kernel.Table
 	rules      []rules.PredecessorRule
 	links      []kernel.Link
-	pairs      []string                // interfaces whose pair of veth devices is there
+	pairs      []link.Pair             // of which one device is there
 	loopback   map[string][]netip.Addr // addresses on lo, by the interface that they stand in for
 	served     []netip.Addr            // addresses of all this
 }
@@ -91,7 +91,7 @@ func (n *node) findLinks(ctx context.Context, l *leftovers) error {
 	}
 	for _, name := range l.interfaces {
 		if pair := link.PairOf(name); slices.ContainsFunc(links, func(k kernel.Link) bool { return k.Kind == "veth" && (k.Name == pair.Out || k.Name == pair.In) }) {
-			l.pairs = append(l.pairs, name)
+			l.pairs = append(l.pairs, pair)
 		}
 	}
 	for _, link := range links {
@@ -154,8 +154,7 @@ func (l leftovers) items(o options) []item {
 	for _, r := range l.rules {
 		all = append(all, item{"rule " + r.String(), func(ctx context.Context) error { return kernel.RemovePredecessor(ctx, r) }})
 	}
-	for _, name := range l.pairs {
-		pair := link.PairOf(name)
+	for _, pair := range l.pairs {
 		all = append(all, item{fmt.Sprintf("interfaces %s and %s (veth)", pair.Out, pair.In), func(ctx context.Context) error { return kernel.RemovePair(ctx, pair) }})
 	}
 	for _, link := range l.links {

@@ -24,8 +24,7 @@ func (n *node) checkPolicies(ctx context.Context) []Line {
 	if errors.Is(err, errNoTables) {
 		err = nil
 	}
-	packets := append(firewall.Queries(s.addresses, n.options.port, s.noRules), firewall.Replies(s.addresses, n.options.port, s.noRules)...)
-	findings, unread := n.firewall(ctx, packets, withTables)
+	findings, unread := n.firewall(ctx, firewall.Packets(s.addresses, n.options.port, s.noRules), withTables)
 	var lines []Line
 	for _, f := range findings {
 		lines = append(lines, filterLine(f))

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 	"strings"
 	"time"
 
@@ -62,23 +63,14 @@ func (n *Node) firstFallback() (first netip.Addr, ok bool) {
 	return first, err == nil && len(n.options.fallback.addresses) == 0 && !n.local(first)
 }
 
-func (n *Node) local(a netip.Addr) bool {
-	for _, l := range n.options.localIPs {
-		if l == a {
-			return true
-		}
-	}
-	return false
-}
+func (n *Node) local(a netip.Addr) bool { return slices.Contains(n.options.localIPs, a) }
 
 // lacksFamily returns whether a node-local address is of another family than the first fallback.
 func (n *Node) lacksFamily(first netip.Addr) bool {
-	for _, l := range n.options.localIPs {
-		if routed := l.Is4() || !l.IsLinkLocalUnicast(); routed && l.Is4() != first.Is4() {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(n.options.localIPs, func(l netip.Addr) bool {
+		routed := l.Is4() || !l.IsLinkLocalUnicast()
+		return routed && l.Is4() != first.Is4()
+	})
 }
 
 // lookUpSecond looks the second address of the fallback up, if it is needed, and returns whether it has

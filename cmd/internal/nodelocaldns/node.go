@@ -248,7 +248,7 @@ func (n *Node) services() (known []string) {
 	for _, variable := range n.variables() {
 		name, text, _ := strings.Cut(variable, "=")
 		ip, err := netip.ParseAddr(text)
-		if err == nil && strings.HasSuffix(name, serviceHost) && slices.Contains(n.options.localIPs, ip.Unmap()) {
+		if err == nil && strings.HasSuffix(name, serviceHost) && n.local(ip.Unmap()) {
 			known = append(known, ip.Unmap().String())
 		}
 	}

@@ -302,8 +302,8 @@ func parse(t testing.TB, name string, rrtype uint16, answers ...string) *dns.Msg
 	return m
 }
 
-// reply returns the reply to a plain query, unpacked.
-func reply(t testing.TB, m *dns.Msg, p *Patch) *dns.Msg {
+// packedAnswer returns the packed form of a message.
+func packedAnswer(t testing.TB, m *dns.Msg) Answer {
 	t.Helper()
 	packed, err := m.Pack()
 	if err != nil {
@@ -313,6 +313,13 @@ func reply(t testing.TB, m *dns.Msg, p *Patch) *dns.Msg {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return a
+}
+
+// reply returns the reply to a plain query, unpacked.
+func reply(t testing.TB, m *dns.Msg, p *Patch) *dns.Msg {
+	t.Helper()
+	a := packedAnswer(t, m)
 	var q Query
 	asked, ok := q.FromMsg(make([]byte, 0, MaxQuery), m)
 	if !ok {
@@ -435,14 +442,7 @@ func checkAnyAnswer(t *testing.T, b []byte, r *rand.Rand) {
 func TestAppendReplyAllocatesNothing(t *testing.T) {
 	m := parse(t, "a.org.", dns.TypeA, append([]string{"a.org. 30 IN CNAME b.org."}, addressRecords("b.org.", 1, 20)...)...)
 	m.Extra = parse(t, "a.org.", dns.TypeA, addressRecords("c.org.", 1, 20)...).Answer
-	packed, err := m.Pack()
-	if err != nil {
-		t.Fatal(err)
-	}
-	a, err := NewAnswer(packed)
-	if err != nil {
-		t.Fatal(err)
-	}
+	a := packedAnswer(t, m)
 	query := newQuery(t, "A.org.", dns.TypeA, edns(1232, true))
 	buf := make([]byte, 0, dns.MaxMsgSize)
 	p := Patch{Age: 3, Serial: 4, SetSerial: true, Options: []byte{0, 15, 0, 2, 0, 3}, Shuffle: 12345}

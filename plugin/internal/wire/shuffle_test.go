@@ -132,14 +132,7 @@ func TestShuffleIsFair(t *testing.T) {
 	} {
 		t.Run(fmt.Sprint(n), func(t *testing.T) {
 			m := parse(t, "a.org.", dns.TypeA, addressRecords("a.org.", 1, n)...)
-			packed, err := m.Pack()
-			if err != nil {
-				t.Fatal(err)
-			}
-			a, err := NewAnswer(packed)
-			if err != nil {
-				t.Fatal(err)
-			}
+			a := packedAnswer(t, m)
 			var q Query
 			asked, _ := q.FromMsg(make([]byte, 0, MaxQuery), m)
 			r := rand.New(rand.NewPCG(4, 3))
@@ -197,14 +190,7 @@ func TestShuffleGlue(t *testing.T) {
 			t.Run(fmt.Sprintf("%s/compressed %v", name, compress), func(t *testing.T) {
 				m := glueMessage(t, additional...)
 				m.Compress = compress
-				packed, err := m.Pack()
-				if err != nil {
-					t.Fatal(err)
-				}
-				a, err := NewAnswer(packed)
-				if err != nil {
-					t.Fatal(err)
-				}
+				a := packedAnswer(t, m)
 				if a.Ordered() {
 					t.Fatal("the addresses stay in place")
 				}
@@ -277,14 +263,7 @@ func TestOrdered(t *testing.T) {
 			m := parse(t, "a.org.", dns.TypeA, tt.answer...)
 			m.Ns, m.Extra = parse(t, "a.org.", dns.TypeA, tt.authority...).Answer, parse(t, "a.org.", dns.TypeA, tt.additional...).Answer
 			m.Rcode, m.Compress = tt.rcode, true
-			packed, err := m.Pack()
-			if err != nil {
-				t.Fatal(err)
-			}
-			got, err := NewAnswer(packed)
-			if err != nil {
-				t.Fatal(err)
-			}
+			got := packedAnswer(t, m)
 			if got.Ordered() != tt.want {
 				t.Errorf("ordered %t, want %t", got.Ordered(), tt.want)
 			}

@@ -92,7 +92,7 @@ func filterTables() (four, six bool, err error) {
 
 // legacyFilter returns whether the old iptables has a filter table; only root may read the list.
 func legacyFilter(list string) bool {
-	text, err := os.ReadFile(filepath.Join("/proc/thread-self/net", list))
+	text, err := os.ReadFile(filepath.Join(ProcNet, list))
 	return err == nil && slices.Contains(strings.Fields(string(text)), filterTable)
 }
 

@@ -16,8 +16,8 @@ import (
 	"time"
 )
 
-// procNet is the folder of the network namespace that the thread is in.
-const procNet = "/proc/thread-self/net"
+// ProcNet is the folder of the network namespace that the thread is in.
+const ProcNet = "/proc/thread-self/net"
 
 // Legacy is the old iptables, of one family.
 type Legacy struct {

@@ -44,7 +44,7 @@ func TestProxied(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			find := func() []netip.Addr {
 				t.Helper()
-				found, err := Proxied(context.Background(), []netip.Addr{four, six, other}, true, procNet)
+				found, err := Proxied(context.Background(), []netip.Addr{four, six, other}, true, ProcNet)
 				if err != nil {
 					t.Fatal(err)
 				}

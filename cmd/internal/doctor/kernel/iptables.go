@@ -18,15 +18,9 @@ const patience = time.Second
 // Predecessors returns the iptables rules of node-local-dns and of nodecache's iptables backend. With
 // an error it returns what it has found all the same. No module is loaded for it.
 func Predecessors(ctx context.Context) ([]rules.PredecessorRule, error) {
-	type result struct {
-		found []rules.PredecessorRule
-		err   error
-	}
-	r, err := withPatience(ctx, "read rules of iptables", func() (result, error) {
-		found, err := rules.Predecessors(ctx, nil)
-		return result{found, err}, nil
+	return foundWithin(ctx, "read rules of iptables", func() ([]rules.PredecessorRule, error) {
+		return rules.Predecessors(ctx, nil)
 	})
-	return r.found, errors.Join(err, r.err)
 }
 
 // RemovePredecessor removes one such rule. It is no error if it is gone.
@@ -35,6 +29,20 @@ func RemovePredecessor(ctx context.Context, r rules.PredecessorRule) error {
 		return rules.RemovePredecessors(ctx, []rules.PredecessorRule{r})
 	})
 	return err
+}
+
+// foundWithin is withPatience for f that returns what it has found along with an error: that error stays as it is, and
+// what names only the error of a call that did not end.
+func foundWithin[T any](ctx context.Context, what string, f func() ([]T, error)) ([]T, error) {
+	var problem error
+	found, err := withPatience(ctx, what, func() (all []T, _ error) {
+		all, problem = f()
+		return all, nil
+	})
+	if err != nil {
+		return nil, err // f may be running: problem is not read
+	}
+	return found, problem
 }
 
 // withPatience is within for what ends with the context by itself, unless the kernel hangs.

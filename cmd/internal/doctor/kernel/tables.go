@@ -35,9 +35,6 @@ type Chain struct {
 	Table Table
 	// Name is its name in the table.
 	Name string
-	// Hook is where packets enter it: prerouting, input, forward, output, postrouting; empty for a
-	// chain that only other chains jump to.
-	Hook string
 }
 
 // Ruleset is what nftables holds, without the rules.
@@ -87,14 +84,6 @@ func familyOf(name string) nftables.TableFamily {
 	return nftables.TableFamilyUnspecified
 }
 
-var hooks = map[nftables.ChainHook]string{
-	*nftables.ChainHookPrerouting:  "prerouting",
-	*nftables.ChainHookInput:       "input",
-	*nftables.ChainHookForward:     "forward",
-	*nftables.ChainHookOutput:      "output",
-	*nftables.ChainHookPostrouting: "postrouting",
-}
-
 // Rules returns the tables and chains of nftables. The kernel loads nf_tables when it is asked while
 // the module is not there: who must not change anything finds out first.
 func Rules(ctx context.Context) (Ruleset, error) {
@@ -119,12 +108,7 @@ func ruleset() (Ruleset, error) {
 		return r, err
 	}
 	for _, found := range chains {
-		chain := Chain{Table: Table{families[found.Table.Family], found.Table.Name}, Name: found.Name}
-		ipHook := found.Table.Family != nftables.TableFamilyNetdev && found.Table.Family != nftables.TableFamilyARP
-		if found.Hooknum != nil && ipHook {
-			chain.Hook = hooks[*found.Hooknum]
-		}
-		r.Chains = append(r.Chains, chain)
+		r.Chains = append(r.Chains, Chain{Table: Table{families[found.Table.Family], found.Table.Name}, Name: found.Name})
 	}
 	return r, nil
 }

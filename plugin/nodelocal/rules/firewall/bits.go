@@ -11,7 +11,7 @@ type bits struct {
 	known []byte // a mask
 	// not are values that parts of the bytes do not have.
 	not []exclusion
-	// depends names what the unknown bits are.
+	// depends names what the unknown bits depend on. machine.read sets it.
 	depends []string
 }
 
@@ -25,13 +25,13 @@ func knownBits(value ...byte) bits {
 	return bits{value: value, known: bytes.Repeat([]byte{0xff}, len(value))}
 }
 
-func unknownBits(n int, depends string) bits {
-	return bits{value: make([]byte, n), known: make([]byte, n), depends: []string{depends}}
+func unknownBits(n int) bits {
+	return bits{value: make([]byte, n), known: make([]byte, n)}
 }
 
 // sub returns n of the bytes.
 func (b bits) sub(offset, n int) bits {
-	s := bits{value: b.value[offset : offset+n], known: b.known[offset : offset+n], depends: b.depends}
+	s := bits{value: b.value[offset : offset+n], known: b.known[offset : offset+n]}
 	for _, x := range b.not {
 		if x.offset >= offset && x.offset < offset+n {
 			s.not = append(s.not, exclusion{x.offset - offset, x.value})
@@ -105,7 +105,7 @@ func (b bits) within(from, to []byte) truth {
 
 // masked returns the bytes with some cleared and some flipped.
 func (b bits) masked(mask, xor []byte) bits {
-	out := bits{depends: b.depends}
+	var out bits
 	for i := range b.value {
 		known := b.known[i] | ^mask[i]
 		out.known = append(out.known, known)

@@ -30,7 +30,7 @@ type machine struct {
 
 // outcomesOf returns what a rule of nftables does with a packet.
 func (t *table) outcomesOf(expressions []expr.Any, v view) (all []outcome) {
-	m := machine{view: v, table: t, match: yes, registers: unknownBits(registerBytes, byOther)}
+	m := machine{view: v, table: t, match: yes, registers: unknownBits(registerBytes)}
 	for _, e := range expressions {
 		found, more := m.expression(e)
 		for i := range found {
@@ -91,7 +91,6 @@ func (m *machine) read(register uint32, n int) (b bits, ok bool) {
 		return b, false
 	}
 	b = m.registers.sub(at, n)
-	b.depends = nil
 	for i := at / narrowRegister; i*narrowRegister < at+n; i++ {
 		if word := m.registers.known[i*narrowRegister : (i+1)*narrowRegister]; slices.Min(word) != 0xff && !slices.Contains(b.depends, m.sources[i]) {
 			b.depends = append(b.depends, m.sources[i])
@@ -107,7 +106,7 @@ func (m *machine) unknownLoad(register uint32, source string) {
 	if at < 0 || at >= registerBytes {
 		return
 	}
-	m.load(register, unknownBits(min(wideRegister, registerBytes-at), source), source)
+	m.load(register, unknownBits(min(wideRegister, registerBytes-at)), source)
 }
 
 // expression evaluates one expression, and returns what the rule may do there, and whether the next one is
@@ -198,7 +197,7 @@ func (m *machine) data(e expr.Any) {
 	default:
 		// What it loads or compares is not known.
 		m.require(unknown, byOther)
-		m.registers = unknownBits(registerBytes, byOther)
+		m.registers = unknownBits(registerBytes)
 		m.sources = [registerBytes / narrowRegister]string{}
 		for i := range m.sources {
 			m.sources[i] = byOther
@@ -271,7 +270,7 @@ func (m *machine) meta(e *expr.Meta) {
 
 // notLoopback are unknown bits that are not these.
 func notLoopback(value []byte) bits {
-	b := unknownBits(len(value), byInterface)
+	b := unknownBits(len(value))
 	b.not = []exclusion{{0, value}}
 	return b
 }

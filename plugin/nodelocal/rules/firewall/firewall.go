@@ -67,6 +67,11 @@ func Replies(addresses []netip.Addr, port uint16, tracked bool) []Packet {
 	return all
 }
 
+// Packets returns those of Queries and of Replies.
+func Packets(addresses []netip.Addr, port uint16, tracked bool) []Packet {
+	return append(Queries(addresses, port, tracked), Replies(addresses, port, tracked)...)
+}
+
 // Verdict is what happens to a packet.
 type Verdict int
 

@@ -33,7 +33,7 @@ func check(ctx context.Context, packets []Packet, withTables bool, procNet strin
 		findings []Finding
 		verdicts []Verdict
 	}
-	r, err := rules.Steady(func() (r result, err error) {
+	evaluation := func() (r result, err error) {
 		bases := legacy
 		if withTables {
 			tables, err := tableBases(ctx)
@@ -44,7 +44,14 @@ func check(ctx context.Context, packets []Packet, withTables bool, procNet strin
 		}
 		r.findings, r.verdicts, err = evaluate(bases, packets)
 		return r, err
-	})
+	}
+	var r result
+	var err error
+	if withTables {
+		r, err = rules.Steady(evaluation)
+	} else { // the generation of the rules is asked of nf_tables, too
+		r, err = evaluation()
+	}
 	return r.findings, r.verdicts, errors.Join(err, problem)
 }
 

@@ -14,7 +14,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/nearside-dns/nearside/plugin/nodelocal/rules"
 	"github.com/nearside-dns/nearside/test/netns"
+	"github.com/nearside-dns/nearside/test/property"
 )
 
 // witness is a table that counts packets of the pod: those that arrive, before any rule of a test, and
@@ -119,43 +121,43 @@ func TestFirewallAsTheKernel(t *testing.T) {
 		}
 	}
 	node.Run(t, "nft", format(witness))
-	seed := uint64(time.Now().UnixNano())
-	sets := 60
-	if testing.Short() {
-		sets = 10
-	}
-	g := grammar{rand.New(rand.NewPCG(seed, 0))}
-	t.Logf("seed %d", seed)
-	count := map[Verdict]int{}
-	for tested, refused := 0, 0; tested < sets; {
-		ruleset := format(g.table("one") + g.table("two"))
-		node.Run(t, "nft", "add table inet one; delete table inet one; add table inet two; delete table inet two; reset counters")
-		if _, err := node.Try("nft", ruleset); err != nil {
-			if refused++; refused > 20*sets {
-				t.Fatalf("%d rulesets are refused, the last: %v", refused, err)
+	property.Seeds(t, 1, 1, func(t *testing.T, seed uint64) {
+		sets := 60
+		if testing.Short() {
+			sets = 10
+		}
+		g := grammar{rand.New(rand.NewPCG(seed, 0))}
+		count := map[Verdict]int{}
+		for tested, refused := 0, 0; tested < sets; {
+			ruleset := format(g.table("one") + g.table("two"))
+			node.Run(t, "nft", "add table inet one; delete table inet one; add table inet two; delete table inet two; reset counters")
+			if _, err := node.Try("nft", ruleset); err != nil {
+				if refused++; refused > 20*sets {
+					t.Fatalf("%d rulesets are refused, the last: %v", refused, err)
+				}
+				continue // nft or the kernel refuses the rules
 			}
-			continue // nft or the kernel refuses the rules
-		}
-		tested++
-		var verdicts []Verdict
-		if err := node.Do(func() (err error) {
-			_, verdicts, err = check(context.Background(), queries, true, procNet)
-			return err
-		}); err != nil {
-			t.Fatalf("%v\n%s", err, ruleset)
-		}
-		arrived := send(t, node, pod)
-		for i, p := range queries {
-			count[verdicts[i]]++
-			if verdicts[i] == Rejected && arrived[p] || verdicts[i] == Accepted && !arrived[p] {
-				t.Errorf("seed %d: %s: verdict %d, and the kernel accepted it: %t\n%s", seed, p, verdicts[i], arrived[p], ruleset)
+			tested++
+			var verdicts []Verdict
+			if err := node.Do(func() (err error) {
+				_, verdicts, err = check(context.Background(), queries, true, rules.ProcNet)
+				return err
+			}); err != nil {
+				t.Fatalf("%v\n%s", err, ruleset)
+			}
+			arrived := send(t, node, pod)
+			for i, p := range queries {
+				count[verdicts[i]]++
+				if verdicts[i] == Rejected && arrived[p] || verdicts[i] == Accepted && !arrived[p] {
+					t.Errorf("%s: verdict %d, and the kernel accepted it: %t\n%s", p, verdicts[i], arrived[p], ruleset)
+				}
 			}
 		}
-	}
-	t.Logf("accepted %d, rejected %d, depends %d", count[Accepted], count[Rejected], count[Depends])
-	if !testing.Short() && min(count[Accepted], count[Rejected]) == 0 {
-		t.Error("no verdict that is certain")
-	}
+		t.Logf("accepted %d, rejected %d, depends %d", count[Accepted], count[Rejected], count[Depends])
+		if !testing.Short() && min(count[Accepted], count[Rejected]) == 0 {
+			t.Error("no verdict that is certain")
+		}
+	})
 }
 
 // send sends each of the packets from the pod, and returns which of them passed all rules.

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/nearside-dns/nearside/plugin/nodelocal/rules"
 	"github.com/nearside-dns/nearside/test/namespace"
 )
 
@@ -15,8 +16,6 @@ var (
 	four = netip.MustParseAddr("169.254.20.10")
 	six  = netip.MustParseAddr("fd00::10")
 )
-
-const procNet = "/proc/thread-self/net"
 
 // queries are the packets of the tests.
 var queries = Queries([]netip.Addr{four, six}, 53, false)
@@ -52,7 +51,7 @@ func brief(f Finding) string {
 // found checks the packets and returns the findings as the tests write them.
 func found(t *testing.T, packets []Packet) string {
 	t.Helper()
-	findings, err := Check(context.Background(), packets, true, procNet)
+	findings, err := Check(context.Background(), packets, true, rules.ProcNet)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -52,8 +52,7 @@ func (p Packet) networkHeader() bits {
 	if p.Reply {
 		local, remote = remote, local
 	}
-	b := unknownBits(size, byHeader)
-	b.depends = nil
+	b := unknownBits(size)
 	set := func(offset int, value ...byte) {
 		copy(b.value[offset:], value)
 		copy(b.known[offset:], knownBits(value...).known)
@@ -91,8 +90,7 @@ func (p Packet) transportHeader() bits {
 	if p.Protocol == TCP {
 		size = headerTCP
 	}
-	b := unknownBits(size, byHeader)
-	b.depends = nil
+	b := unknownBits(size)
 	offset := 2
 	if p.Reply {
 		offset = 0
