@@ -149,7 +149,8 @@ type asked struct {
 }
 
 func newAsked(r *dns.Msg, query, key []byte, q wire.Query, n *counters, w dns.ResponseWriter) *asked {
-	return &asked{msg: r, query: slices.Clone(query), key: slices.Clone(key), q: q, n: n, udp: overUDP(w), client: w.RemoteAddr()}
+	client := w.RemoteAddr()
+	return &asked{msg: r, query: slices.Clone(query), key: slices.Clone(key), q: q, n: n, udp: overUDP(client), client: client}
 }
 
 // forNext returns the query as the next plugin gets it. It may change it. The AD flag asks a validating

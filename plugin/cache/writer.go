@@ -35,9 +35,7 @@ func ownQuery() *recorder {
 }
 
 // overUDP reports whether a client asks over UDP, where replies may be truncated.
-func overUDP(w dns.ResponseWriter) bool {
-	return w.RemoteAddr() == nil || w.RemoteAddr().Network() == "udp"
-}
+func overUDP(client net.Addr) bool { return client == nil || client.Network() == "udp" }
 
 var errNoReply = errors.New("there is no message")
 

@@ -29,10 +29,7 @@ func (c *chain) reserve(from netip.Addr) *client {
 
 // leave ends a query without a datagram.
 func (c *chain) leave(cl *client) {
-	next, others, dropped := c.queue.end(c, cl)
-	if next != nil {
+	if next := c.queue.finish(c, cl); next != nil {
 		pool.do(next)
 	}
-	others.work()
-	dropped.drop()
 }

@@ -41,7 +41,7 @@ var datagrams = sync.Pool{New: func() any { return new(datagram) }}
 func work(d *datagram) {
 	for d != nil {
 		d.serve()
-		next := d.chain.queue.finish(d)
+		next := d.chain.queue.finish(d.chain, d.client)
 		d.done()
 		d = next
 	}

@@ -86,12 +86,13 @@ func (b *Block) look() use {
 // server blocks: each of them applies to every datagram of the listener.
 func policyOf(server *dnsserver.Server) string {
 	policy := reflect.ValueOf(server).Elem().FieldByName("connPolicy")
+	opcodes := opcodesOf(server)
 	switch {
 	case len(server.TsigSecret) > 0:
 		return "a server block of this listener has TSIG secrets (plugin tsig)"
 	case policy.Kind() != reflect.Func || !policy.IsNil():
 		return "a server block of this listener expects the PROXY protocol (plugin proxyproto)"
-	case opcodesOf(server) == nil || len(opcodesOf(server)) > 0:
+	case opcodes == nil || len(opcodes) > 0:
 		return "a server block of this listener accepts other opcodes than QUERY and NOTIFY"
 	}
 	return ""

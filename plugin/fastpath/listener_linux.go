@@ -130,8 +130,9 @@ func (r *registry) enter(address string, s *service, own *sockets.Socket, wanted
 
 // open opens the sockets of the readers, one for each CPU that the process may use, and detaches CoreDNS's.
 func (l *listener) open(own *sockets.Socket) error {
+	wildcard := isWildcard(l.address)
 	for range min(runtime.GOMAXPROCS(0), maxReaders) {
-		s, err := open(own.FD, isWildcard(l.address))
+		s, err := open(own.FD, wildcard)
 		if err != nil {
 			return err
 		}

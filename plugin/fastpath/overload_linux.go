@@ -32,10 +32,6 @@ func (c *chain) warning(dropped int) string {
 			busiest = cl
 		}
 	}
-	limit := c.queue.maxRunning
-	if c.limit > 0 {
-		limit = min(limit, c.limit)
-	}
 	return fmt.Sprintf("%d queries dropped for overload since the last such line, their clients get no reply: client %v has the most, %d in work and %d that wait; limit %d in work (logged once a minute)",
-		o.dropped.Swap(0), busiest.address, busiest.running, busiest.waiting, limit)
+		o.dropped.Swap(0), busiest.address, busiest.running, busiest.waiting, min(c.queue.maxRunning, c.limit))
 }

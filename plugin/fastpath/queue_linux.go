@@ -3,6 +3,7 @@ package fastpath
 import (
 	"cmp"
 	"container/heap"
+	"math"
 	"net/netip"
 	"slices"
 	"sync"
@@ -74,7 +75,7 @@ func newQueue(now func() time.Duration) *queue {
 // queries do not depend on those of another chain.
 type chain struct {
 	queue *queue
-	limit int // running queries, and waiting ones; 0 is as many as the process may have
+	limit int // running queries, and waiting ones
 
 	running int
 	waiting int
@@ -84,7 +85,11 @@ type chain struct {
 	newest  *datagram
 }
 
+// newChain returns a chain with a limit; 0 is as many queries as the process may have.
 func newChain(limit int) *chain {
+	if limit == 0 {
+		limit = math.MaxInt
+	}
 	return &chain{queue: queries, limit: limit, clients: map[netip.Addr]*client{}}
 }
 
@@ -93,9 +98,9 @@ type client struct {
 	address netip.Addr
 	running int
 	waiting int
-	first   *datagram // of the waiting queries
-	last    *datagram
 	index   int // in chain.ready
+
+	datagramList // the waiting queries
 }
 
 // clientHeap orders clients by the number of their running queries, lowest first, then by the arrival of their first
@@ -217,10 +222,7 @@ func (q *queue) newClient(address netip.Addr) *client {
 
 // admits reports whether a client may have another running query.
 func (c *chain) admits(cl *client) bool {
-	limit := share * (c.queue.maxRunning - c.queue.running)
-	if c.limit > 0 {
-		limit = min(limit, c.limit)
-	}
+	limit := min(share*(c.queue.maxRunning-c.queue.running), c.limit)
 	room := limit - c.running
 	if cl.running == 0 {
 		return room > 0
@@ -238,15 +240,12 @@ func (c *chain) start(cl *client) {
 // than there was room left, else the oldest of the chain or of the process.
 func (c *chain) trim(cl *client, dropped *datagramList) {
 	q := c.queue
-	room := q.maxWaiting - q.waiting
-	if c.limit > 0 {
-		room = min(room, c.limit-c.waiting)
-	}
+	room := min(q.maxWaiting-q.waiting, c.limit-c.waiting)
 	switch {
 	case cl.waiting > 1 && cl.waiting > room+1:
 		dropped.add(c.remove(cl.first))
 	case room >= 0:
-	case c.limit > 0 && c.waiting > c.limit:
+	case c.waiting > c.limit:
 		dropped.add(c.remove(c.oldest))
 	default:
 		longest := slices.MinFunc(q.busy, func(a, b *chain) int { return cmp.Compare(a.oldest.arrived, b.oldest.arrived) })
@@ -263,20 +262,16 @@ func (c *chain) append(d *datagram) {
 	q.waiting++
 	c.waiting++
 	cl.waiting++
-	d.next = nil
 	if d.older = c.newest; d.older == nil {
 		c.oldest = d
 	} else {
 		d.older.newer = d
 	}
 	c.newest = d
-	if cl.first == nil {
-		cl.first, cl.last = d, d
+	cl.add(d)
+	if cl.waiting == 1 {
 		heap.Push(&c.ready, cl)
-		return
 	}
-	cl.last.next = d
-	cl.last = d
 }
 
 // remove takes a query that is the first of its client from those that wait.
@@ -353,9 +348,9 @@ func (q *queue) next() *datagram {
 	return nil
 }
 
-// finish ends a running query, and returns the one that takes its place, if any.
-func (q *queue) finish(d *datagram) (next *datagram) {
-	next, others, dropped := q.end(d.chain, d.client)
+// finish ends a running query of a client, and returns the query that takes its place, if any.
+func (q *queue) finish(c *chain, cl *client) (next *datagram) {
+	next, others, dropped := q.end(c, cl)
 	others.work()
 	dropped.drop()
 	return next

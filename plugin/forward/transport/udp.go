@@ -286,13 +286,13 @@ func (d *Datagrams) exchange(s *socket, call *Call) ([]byte, error) {
 				guesses++
 			}
 		}
-		s.guessed = s.guessed || v != right
 		switch {
 		case v == right && n == len(*buf): // and the rest of it is lost
 			return truncated(reply[:call.question]), nil
 		case v == right:
 			return append([]byte(nil), reply...), nil
 		}
+		s.guessed = true
 		d.Metrics.drop(v)
 	}
 	return nil, errGuessed
