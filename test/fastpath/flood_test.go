@@ -5,8 +5,6 @@ package fastpath
 import (
 	"fmt"
 	"net"
-	"os"
-	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -150,21 +148,7 @@ func isAnswered(conn net.Conn, name string) bool {
 // highestMemory returns the highest resident memory that a process had, in bytes.
 func highestMemory(t *testing.T, pid int) int {
 	t.Helper()
-	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for line := range strings.Lines(string(status)) {
-		if fields := strings.Fields(line); len(fields) == 3 && fields[0] == "VmHWM:" {
-			kib, err := strconv.Atoi(fields[1])
-			if err != nil {
-				t.Fatal(err)
-			}
-			return kib << 10
-		}
-	}
-	t.Fatal("no VmHWM")
-	return 0
+	return int(memoryOf(t, pid, "VmHWM"))
 }
 
 // fillCache asks for names until the cache has no room for more.

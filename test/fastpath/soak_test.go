@@ -61,6 +61,12 @@ func (v *versions) question(name string) question {
 // residentMemory returns the resident memory of a process in bytes.
 func residentMemory(t *testing.T, pid int) int64 {
 	t.Helper()
+	return memoryOf(t, pid, "VmRSS")
+}
+
+// memoryOf returns a field of a process's status (proc_pid_status(5)) in bytes.
+func memoryOf(t *testing.T, pid int, field string) int64 {
+	t.Helper()
 	f, err := os.Open(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {
 		t.Fatal(err)
@@ -71,7 +77,7 @@ func residentMemory(t *testing.T, pid int) int64 {
 		}
 	}()
 	for lines := bufio.NewScanner(f); lines.Scan(); {
-		if rest, ok := strings.CutPrefix(lines.Text(), "VmRSS:"); ok {
+		if rest, ok := strings.CutPrefix(lines.Text(), field+":"); ok {
 			kb, err := strconv.ParseInt(strings.TrimSpace(strings.TrimSuffix(rest, "kB")), 10, 64)
 			if err != nil {
 				t.Fatal(err)
@@ -79,7 +85,7 @@ func residentMemory(t *testing.T, pid int) int64 {
 			return kb << 10
 		}
 	}
-	t.Fatal("no VmRSS")
+	t.Fatalf("no %s", field)
 	return 0
 }
 

@@ -3,7 +3,6 @@
 package nodelocal
 
 import (
-	"errors"
 	"fmt"
 	"net/netip"
 	"path/filepath"
@@ -189,21 +188,11 @@ func TestNoFallback(t *testing.T) {
 	n.restartClusterDNS(t, fmt.Sprintf("kube-dns-upstream.kube-system.svc.cluster.local 5 IN A %v", n.Upstream.IPv4))
 	p := n.startDualStack(t, n.Upstream.IPv4)
 	const line = "Address fd00:53::10 has no fallback: while nodecache does not answer there, pods get no answer"
-	waitFor(t, startTimeout, "the log to name the address", func() error {
-		if !strings.Contains(p.Output(), line) {
-			return fmt.Errorf("no line %q", line)
-		}
-		return nil
-	})
+	waitLog(t, startTimeout, p, line)
 	// kube-proxy begins to serve the address.
 	n.Node.Run(t, "nft", "add table ip6 kube-proxy; add map ip6 kube-proxy service-ips { type ipv6_addr . inet_proto . inet_service : verdict; }; "+
 		"add chain ip6 kube-proxy s; add element ip6 kube-proxy service-ips { fd00:53::10 . udp . 53 : goto s }")
-	waitFor(t, startTimeout, "the log to say that kube-proxy serves it", func() error {
-		if !strings.Contains(p.Output(), "Every address is answered without a lease as well") {
-			return errors.New("no such line")
-		}
-		return nil
-	})
+	waitLog(t, startTimeout, p, "Every address is answered without a lease as well")
 	if out := p.Output(); strings.Count(out, "has no fallback") != 1 {
 		t.Errorf("the log names an address more than once, or one that has a fallback:\n%s", out)
 	}

@@ -242,12 +242,7 @@ func testReload(t *testing.T, bind string) {
 	reloaded := time.Now()
 	write(t, path, server("nodelocal nowhere"))
 	p.Signal(t, syscall.SIGUSR1)
-	waitFor(t, startTimeout, "the log to name the error", func() error {
-		if !strings.Contains(p.Output(), "nowhere") {
-			return errors.New(p.Output())
-		}
-		return nil
-	})
+	waitLog(t, startTimeout, p, "nowhere")
 	time.Sleep(2 * before) // longer than a lease
 	wantAll(t, streams, reloaded, "second", resetByReload)
 	if got := n.links(t); len(got) != 1 || !slices.Equal(got[0].prefixes(), link[0].prefixes()) || n.rules() != rules {

@@ -4,6 +4,7 @@ package nodelocal
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"net/netip"
 	"os"
@@ -190,6 +191,17 @@ func addressList(all []netip.Addr) string {
 		text = append(text, a.String())
 	}
 	return strings.Join(text, " ")
+}
+
+// waitLog waits until a program has written a text, and fails with all that it has written.
+func waitLog(t *testing.T, timeout time.Duration, p *netns.Process, text string) {
+	t.Helper()
+	waitFor(t, timeout, fmt.Sprintf("%q in the log", text), func() error {
+		if !strings.Contains(p.Output(), text) {
+			return errors.New(p.Output())
+		}
+		return nil
+	})
 }
 
 // waitFor waits until a check passes, and fails the test if it does not in time.

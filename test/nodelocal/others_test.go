@@ -13,8 +13,6 @@ import (
 	"syscall"
 	"testing"
 	"time"
-
-	"github.com/nearside-dns/nearside/test/netns"
 )
 
 // withFallback is nodecache on the link-local address, with cluster DNS for the time without a lease.
@@ -123,15 +121,6 @@ func TestMarksCleared(t *testing.T) {
 		n.Node.Run(t, "nft", fmt.Sprintf("add table inet marks; delete table inet marks; add table inet marks; "+
 			"add chain inet marks output { type filter hook output priority %d; }; add rule inet marks output %s", priority, rule))
 	}
-	logged := func(p *netns.Process, text string) {
-		t.Helper()
-		waitFor(t, startTimeout, "the log to say so", func() error {
-			if !strings.Contains(p.Output(), text) {
-				return errors.New(p.Output())
-			}
-			return nil
-		})
-	}
 	marks(-300, "meta mark set 0")
 	time.Sleep(2 * time.Second) // longer than a lease
 	if err := n.leased(local4); err != nil {
@@ -139,12 +128,12 @@ func TestMarksCleared(t *testing.T) {
 	}
 	marks(-320, "meta mark set 0")
 	n.waitAnswer(t, bounded, local4, "upstream")
-	logged(p, "renewals of its lease do not reach the rules")
+	waitLog(t, startTimeout, p, "renewals of its lease do not reach the rules")
 	// Another mark on the datagrams that take the lease alone: queries are answered, and there is no lease.
 	p.Stop(t)
 	marks(-320, "meta mark 0x37 meta mark set 0x34")
 	p = n.start(t, n.withFallback("local"))
-	logged(p, "renewals of its lease do not reach the rules")
+	waitLog(t, startTimeout, p, "renewals of its lease do not reach the rules")
 	n.waitAnswer(t, bounded, local4, "upstream")
 }
 
@@ -232,21 +221,12 @@ add rule inet firewalld filter_INPUT reject with icmpx admin-prohibited`)
 	configured := n.withFallback("local")
 	configured.options = append(configured.options, "interval 1s")
 	p := n.start(t, configured)
-	logs := func(text string) {
-		t.Helper()
-		waitFor(t, startTimeout, "the log to name the firewall", func() error {
-			if !strings.Contains(p.Output(), text) {
-				return fmt.Errorf("no line with %q", text)
-			}
-			return nil
-		})
-	}
 	const line = "Packet filter: chain inet firewalld filter_INPUT, rule with handle 5 rejects: UDP and TCP to 169.254.20.10: pods get no answer from this node"
-	logs(line)
+	waitLog(t, startTimeout, p, line)
 	n.Node.Run(t, "nft", "insert rule inet firewalld filter_INPUT ip saddr 192.0.2.0/24 accept")
-	logs("pods get an answer only by rule with handle 6, by the address of the pod")
+	waitLog(t, startTimeout, p, "pods get an answer only by rule with handle 6, by the address of the pod")
 	n.Node.Run(t, "nft", "insert rule inet firewalld filter_INPUT ip daddr 169.254.20.10 meta l4proto { tcp, udp } th dport 53 accept")
-	logs("No other packet filter drops or rejects DNS on the node-local addresses any more")
+	waitLog(t, startTimeout, p, "No other packet filter drops or rejects DNS on the node-local addresses any more")
 	n.waitAnswer(t, startTimeout, local4, "local")
 	if count := strings.Count(p.Output(), line); count != 1 {
 		t.Errorf("the log has the line %d times:\n%s", count, p.Output())

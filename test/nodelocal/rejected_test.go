@@ -5,6 +5,7 @@ package nodelocal
 import (
 	"errors"
 	"fmt"
+	"net/http"
 	"net/netip"
 	"strings"
 	"testing"
@@ -154,11 +155,15 @@ func (n *node) fallbacks() string {
 
 // ready returns an error unless /ready on a port of the node answers 200.
 func (n *node) ready(port string) error {
-	out, err := n.Node.Try("bash", "-c", "exec 3<>/dev/tcp/127.0.0.1/"+port+` && printf 'GET /ready HTTP/1.0\r\n\r\n' >&3 && cat <&3`)
-	if err == nil && !strings.HasPrefix(out, "HTTP/1.0 200") {
-		err = errors.New(out)
+	r, err := n.Node.Client().Get("http://127.0.0.1:" + port + "/ready")
+	if err != nil {
+		return err
 	}
-	return err
+	defer r.Body.Close()
+	if r.StatusCode != http.StatusOK {
+		return errors.New(r.Status)
+	}
+	return nil
 }
 
 // TestOverlapOfUnlikeQuestions replaces an instance by one whose queries to itself have another way or another source.

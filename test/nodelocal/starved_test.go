@@ -3,7 +3,6 @@
 package nodelocal
 
 import (
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -51,12 +50,7 @@ func TestStarvedServer(t *testing.T) {
 		t.Errorf("%d queries waited for the server that is stopped", len(slow))
 	}
 	const line = "has left the node's queries to cluster DNS"
-	waitFor(t, bounded, "the log to name the loss", func() error {
-		if !strings.Contains(p.Output(), line) {
-			return errors.New(p.Output())
-		}
-		return nil
-	})
+	waitLog(t, bounded, p, line)
 	page, err := get(n.Node, "http://127.0.0.1:9253/metrics")
 	if want := fmt.Sprintf("nearside_nodelocal_leases_lost_total{address=%q} 1\n", local4); err != nil || !strings.Contains(page, want) {
 		t.Errorf("metrics lack %q: %v", want, err)

@@ -3,12 +3,9 @@
 package nodelocal
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io"
-	"net"
-	"net/http"
 	"net/netip"
 	"path/filepath"
 	"strings"
@@ -227,14 +224,8 @@ func (n *node) testStockKilled(t *testing.T, s stock) {
 
 // get returns the page at a URL, asked for in a namespace.
 func get(from *netns.Namespace, url string) (page string, err error) {
-	dial := func(ctx context.Context, network, address string) (c net.Conn, err error) {
-		err = from.Do(func() error {
-			c, err = new(net.Dialer).DialContext(ctx, network, address)
-			return err
-		})
-		return c, err
-	}
-	client := http.Client{Timeout: bounded, Transport: &http.Transport{DialContext: dial, DisableKeepAlives: true}}
+	client := from.Client()
+	client.Timeout = bounded
 	reply, err := client.Get(url)
 	if err != nil {
 		return "", err
