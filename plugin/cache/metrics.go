@@ -58,7 +58,7 @@ var (
 	}, byBlock)
 	skipped = promauto.NewCounterVec(prometheus.CounterOpts{
 		Namespace: namespace, Subsystem: pluginName, Name: "refreshes_skipped_total",
-		Help: "Answers that were not fetched again in the background since too many were at that time, or too many for its client.",
+		Help: "Answers that were not fetched again in the background since too many such queries were running, or too many of the client that had asked for them.",
 	}, byBlock)
 	_ = promauto.NewGaugeFunc(prometheus.GaugeOpts{
 		Namespace: namespace, Subsystem: pluginName, Name: "bytes",
