@@ -207,11 +207,20 @@ func TestLate(t *testing.T) {
 			late := rogueServer(t, rogue.Behaviour{LateShare: 0.2, Late: time.Second})
 			good := rogueServer(t, rogue.Behaviour{})
 			s := start(t, zone(forward(late.Addr+" "+good.Addr, option, "policy sequential", "read_timeout 300ms")))
-			load{pace: 5 * time.Millisecond}.run(s).wantRight(t) // for longer than an answer is late: connections stay in use
-			if proto == "udp" {                                  // whose sockets are closed when nobody waits: late answers reach nobody
+			queries := load{pace: 5 * time.Millisecond} // for longer than an answer is late: connections stay in use
+			queries.run(s).wantRight(t)
+			if proto == "udp" { // whose sockets are closed when nobody waits: late answers reach nobody
 				return
 			}
-			within(t, bounded, "late answers by the metric", func() bool { return s.scrape(t).Sum(lateAnswers, "to", late.Addr, "proto", proto) > 0 })
+			// A busy machine stops the process for longer than read_timeout: then the pool closes the connection, and
+			// late answers to queries from before are lost. Those to further queries are counted.
+			within(t, bounded, "late answers by the metric", func() bool {
+				if s.scrape(t).Sum(lateAnswers, "to", late.Addr, "proto", proto) > 0 {
+					return true
+				}
+				queries.run(s).wantRight(t)
+				return false
+			})
 		})
 	}
 }
