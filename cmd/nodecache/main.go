@@ -4,12 +4,15 @@ package main
 import (
 	"os"
 
+	"github.com/coredns/caddy"
+
 	"github.com/nearside-dns/nearside/cmd/internal/cleanup"
 	"github.com/nearside-dns/nearside/cmd/internal/daemon"
 	"github.com/nearside-dns/nearside/cmd/internal/doctor"
 	"github.com/nearside-dns/nearside/cmd/internal/nodelocaldns"
 	"github.com/nearside-dns/nearside/cmd/internal/probe"
-	_ "github.com/nearside-dns/nearside/plugin/autopath"
+	"github.com/nearside-dns/nearside/plugin/autopath"
+	"github.com/nearside-dns/nearside/plugin/kubernetes/clients"
 	_ "github.com/nearside-dns/nearside/plugin/nodelocal"
 	_ "github.com/nearside-dns/nearside/plugin/searchpath"
 )
@@ -40,6 +43,7 @@ var directives = []string{
 }
 
 func main() {
+	autopath.NewNodeFinder = func(c *caddy.Controller, zone string) (autopath.NodeFinder, error) { return clients.ForNode(c, zone) }
 	node := nodelocaldns.New()
 	d := daemon.Daemon{
 		Name:       "nodecache",

@@ -15,10 +15,10 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
 
-	"github.com/nearside-dns/nearside/plugin/autopath/path"
 	"github.com/nearside-dns/nearside/plugin/fastpath"
-	"github.com/nearside-dns/nearside/plugin/fastpath/store"
-	"github.com/nearside-dns/nearside/plugin/internal/expand"
+	"github.com/nearside-dns/nearside/plugin/internal/answers"
+	"github.com/nearside-dns/nearside/plugin/internal/searchlist"
+	"github.com/nearside-dns/nearside/plugin/internal/searchlist/expand"
 )
 
 // Autopath is the plugin's handler for one server block.
@@ -28,7 +28,7 @@ type Autopath struct {
 	// Zones are those in which the first names of search lists are, normalized.
 	Zones []string
 	// Clients knows the search lists.
-	Clients path.Finder
+	Clients searchlist.Finder
 }
 
 // Name implements plugin.Handler.
@@ -80,9 +80,9 @@ func (a *Autopath) SearchesOn(server string) fastpath.Searches {
 
 // searches implements fastpath.Searches.
 type searches struct {
-	clients path.Finder
-	first   store.Counter
-	unknown [path.Reasons]prometheus.Counter
+	clients searchlist.Finder
+	first   answers.Counter
+	unknown [searchlist.Reasons]prometheus.Counter
 }
 
 // Search implements fastpath.Searches.
@@ -108,14 +108,14 @@ var results = func() *expand.Results {
 }()
 
 // unknown counts queries in the zones from clients without a known search list.
-var unknown = func() (counters [path.Reasons]*prometheus.CounterVec) {
+var unknown = func() (counters [searchlist.Reasons]*prometheus.CounterVec) {
 	vec := promauto.NewCounterVec(prometheus.CounterOpts{
 		Namespace: "nearside", Subsystem: pluginName, Name: "unknown_clients_total",
 		Help: "Queries in the zones of autopath that were answered as they are since the client's search list is not known, by reason (no_pod, host_network, ambiguous, ending, no_search_list, outdated).",
 	}, []string{"server", "reason"})
 	for why := range counters[1:] {
 		why++ // no reason is none
-		counters[why] = vec.MustCurryWith(prometheus.Labels{"reason": path.Unknown(why).String()})
+		counters[why] = vec.MustCurryWith(prometheus.Labels{"reason": searchlist.Unknown(why).String()})
 	}
 	return counters
 }()
@@ -135,20 +135,20 @@ func (m byNamespace) Describe(ch chan<- *prometheus.Desc) { ch <- m.desc }
 
 // Collect implements prometheus.Collector.
 func (m byNamespace) Collect(ch chan<- prometheus.Metric) {
-	for _, n := range path.Namespaces() {
+	for _, n := range searchlist.Namespaces() {
 		ch <- prometheus.MustNewConstMetric(m.desc, prometheus.CounterValue, float64(n.Queries()), n.Name)
 	}
 }
 
 // everyone is the Finder of a list that is everybody's.
-type everyone struct{ path *path.Path }
+type everyone struct{ path *searchlist.List }
 
 // Find implements path.Finder.
-func (e everyone) Find(netip.Addr) (*path.Path, path.Unknown) {
+func (e everyone) Find(netip.Addr) (*searchlist.List, searchlist.Unknown) {
 	if e.path == nil {
-		return nil, path.NoList
+		return nil, searchlist.NoList
 	}
-	return e.path, path.Known
+	return e.path, searchlist.Known
 }
 
 // Zone implements path.Finder.

@@ -18,25 +18,24 @@ import (
 	"github.com/miekg/dns"
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/nearside-dns/nearside/plugin/autopath/path"
 	"github.com/nearside-dns/nearside/plugin/fastpath"
-	"github.com/nearside-dns/nearside/plugin/fastpath/store"
-	"github.com/nearside-dns/nearside/plugin/internal/expand"
-	"github.com/nearside-dns/nearside/plugin/internal/search"
+	"github.com/nearside-dns/nearside/plugin/internal/answers"
+	"github.com/nearside-dns/nearside/plugin/internal/searchlist"
+	"github.com/nearside-dns/nearside/plugin/internal/searchlist/expand"
 )
 
 // lists is a path.Finder: the lists of addresses. To nil, and to what is not there, there is none.
-type lists map[netip.Addr]*path.Path
+type lists map[netip.Addr]*searchlist.List
 
-func (l lists) Find(from netip.Addr) (*path.Path, path.Unknown) {
+func (l lists) Find(from netip.Addr) (*searchlist.List, searchlist.Unknown) {
 	p, ok := l[from]
 	switch {
 	case !ok:
-		return nil, path.NoPod
+		return nil, searchlist.NoPod
 	case p == nil:
-		return nil, path.HostNetwork
+		return nil, searchlist.HostNetwork
 	}
-	return p, path.Known
+	return p, searchlist.Known
 }
 
 func (lists) Zone() string { return "cluster.local." }
@@ -49,8 +48,8 @@ const (
 )
 
 var (
-	shop = path.New([]string{"shop.svc.cluster.local.", "svc.cluster.local.", "cluster.local."})
-	bank = path.New([]string{"bank.svc.cluster.local.", "svc.cluster.local.", "cluster.local."})
+	shop = searchlist.New([]string{"shop.svc.cluster.local.", "svc.cluster.local.", "cluster.local."})
+	bank = searchlist.New([]string{"bank.svc.cluster.local.", "svc.cluster.local.", "cluster.local."})
 )
 
 // names is a plugin that answers the names that it has with an address, and notes what it is asked for.
@@ -68,8 +67,8 @@ func (n *names) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.Msg) 
 	if n.then != nil {
 		n.then(ctx, w, r)
 	}
-	if c := store.ConditionsFrom(ctx, r); c != nil {
-		c.Expires = store.Now() + 3600e9
+	if c := answers.ConditionsFrom(ctx, r); c != nil {
+		c.Expires = answers.Now() + 3600e9
 	}
 	m := new(dns.Msg).SetReply(r)
 	if slices.Contains(n.has, name) {
@@ -83,7 +82,7 @@ func (n *names) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.Msg) 
 // newAutopath returns a handler in front of names.
 func newAutopath(next *names) *Autopath {
 	return &Autopath{
-		Expander: expand.Expander{Plugin: pluginName, Next: next, Block: &fastpath.Block{Space: store.Shared.NewSpace()}, Results: results},
+		Expander: expand.Expander{Plugin: pluginName, Next: next, Block: &fastpath.Block{Space: answers.Shared.NewKeyspace()}, Results: results},
 		Zones:    []string{"cluster.local."},
 		Clients: lists{
 			netip.MustParseAddr(podIP): shop, netip.MustParseAddr(bankIP): bank, netip.MustParseAddr("fd00::1"): shop,
@@ -160,7 +159,7 @@ func unknownClient(why string) map[string]float64 {
 }
 
 func TestServeDNS(t *testing.T) {
-	list, _ := search.Append(nil, shop.Suffixes)
+	list, _ := searchlist.AppendSuffixes(nil, shop.Suffixes)
 	change := func(f func(*dns.Msg)) func(*dns.Msg) { return f }
 	const name = "www.shop.svc.cluster.local."
 	walked := []string{name, "www.svc.cluster.local.", "www.cluster.local.", "www."}
@@ -187,7 +186,7 @@ func TestServeDNS(t *testing.T) {
 		"nobody, in no zone":          {noIP, "www.example.org.", nil, false, nil, nil},
 		"for a candidate":             {podIP, name, nil, true, nil, nil},
 		"for a candidate of nobody":   {noIP, name, nil, true, nil, nil},
-		"with a list of its own":      {podIP, name, change(func(r *dns.Msg) { *r = *search.With(r, list) }), false, nil, nil},
+		"with a list of its own":      {podIP, name, change(func(r *dns.Msg) { *r = *searchlist.WithOption(r, list) }), false, nil, nil},
 		"CH":                          {podIP, name, change(func(r *dns.Msg) { r.Question[0].Qclass = dns.ClassCHAOS }), false, nil, nil},
 		"AXFR":                        {podIP, name, change(func(r *dns.Msg) { r.Question[0].Qtype = dns.TypeAXFR }), false, nil, nil},
 		"a notification":              {podIP, name, change(func(r *dns.Msg) { r.Opcode = dns.OpcodeNotify }), false, nil, nil},

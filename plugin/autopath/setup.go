@@ -3,6 +3,7 @@ package autopath
 import (
 	"errors"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/coredns/caddy"
@@ -10,11 +11,10 @@ import (
 	"github.com/coredns/coredns/plugin"
 	"github.com/miekg/dns"
 
-	"github.com/nearside-dns/nearside/plugin/autopath/path"
 	"github.com/nearside-dns/nearside/plugin/fastpath"
 	"github.com/nearside-dns/nearside/plugin/internal/corefile"
-	"github.com/nearside-dns/nearside/plugin/internal/expand"
-	"github.com/nearside-dns/nearside/plugin/nodelocal/pods"
+	"github.com/nearside-dns/nearside/plugin/internal/searchlist"
+	"github.com/nearside-dns/nearside/plugin/internal/searchlist/expand"
 )
 
 const pluginName = "autopath"
@@ -31,8 +31,8 @@ func setup(c *caddy.Controller) error {
 	}
 	a := &Autopath{Zones: p.zones, Expander: expand.Expander{Plugin: pluginName, Block: fastpath.BlockOf(c), Results: results}}
 	config := dnsserver.GetConfig(c)
-	if p.pods != nil {
-		p.pods.Start(c)
+	if p.node != nil {
+		p.node.Start(c)
 	}
 	c.OnStartup(func() error {
 		if a.Clients, err = p.clients(config); err != nil {
@@ -55,10 +55,9 @@ func setup(c *caddy.Controller) error {
 type parsed struct {
 	zones []string
 	at    corefile.Position
-	list  *path.Path   // everybody's, or nil
-	from  string       // the plugin that knows the lists, if it is another one
-	pods  *pods.Source // of the node, or nil
-	zone  string       // of the cluster, with pods
+	list  *searchlist.List // everybody's, or nil
+	from  string           // name of the plugin that has the lists, "" for none
+	node  NodeFinder       // of @nodelocal, or nil
 }
 
 // parse reads the directive. As in CoreDNS, the last one of a block counts.
@@ -87,7 +86,7 @@ func parse(c *caddy.Controller) (p *parsed, err error) {
 				return nil, c.Errf("%s is no resolv.conf: %v", from, err)
 			}
 			plugin.Zones(list.Search).Normalize()
-			p.list = path.New(list.Search)
+			p.list = searchlist.New(list.Search)
 		}
 		if c.NextBlock() {
 			return nil, c.Errf("%q: only %s has options", c.Val(), atNode)
@@ -108,39 +107,50 @@ func readList(file string) (*dns.ClientConfig, error) {
 
 // parseNode reads what comes after @nodelocal.
 func (p *parsed) parseNode(c *caddy.Controller) (err error) {
-	for _, zone := range p.zones {
-		if !dns.IsSubDomain("arpa.", zone) && p.zone == "" {
-			p.zone = zone
-		}
-	}
-	if p.zone == "" || p.zone == "." {
+	forward := slices.IndexFunc(p.zones, func(zone string) bool { return !dns.IsSubDomain("arpa.", zone) })
+	if forward < 0 || p.zones[forward] == "." {
 		return c.Errf("the zone of the cluster is not known: autopath cluster.local %s", atNode)
 	}
-	if block := plugin.OriginsFromArgsOrServerBlock(nil, c.ServerBlockKeys); plugin.Zones(block).Matches(p.zone) == "" {
-		return c.Errf("the server block gets no query for names in %s: it is for %q", p.zone, block)
+	zone := p.zones[forward]
+	if block := plugin.OriginsFromArgsOrServerBlock(nil, c.ServerBlockKeys); plugin.Zones(block).Matches(zone) == "" {
+		return c.Errf("the server block gets no query for names in %s: it is for %q", zone, block)
 	}
-	p.pods, err = pods.Parse(c)
+	if NewNodeFinder == nil {
+		return c.Errf("%s: this program does not know the pods of its node", atNode)
+	}
+	p.node, err = NewNodeFinder(c, zone)
 	return err
 }
 
-// searchPather is a plugin that knows the search lists of clients.
-type searchPather interface {
-	SearchPaths() (path.Finder, error)
+// SearchLister is a plugin that has the search lists of clients, such as kubernetes.
+type SearchLister interface {
+	SearchLists() (searchlist.Finder, error)
 }
 
-// clients returns who knows the search lists.
-func (p *parsed) clients(config *dnsserver.Config) (path.Finder, error) {
+// NodeFinder has the search lists of the pods of one node. Start is called once, in setup, to watch the pods from the
+// start of the configuration to its end.
+type NodeFinder interface {
+	searchlist.Finder
+	Start(c *caddy.Controller)
+}
+
+// NewNodeFinder parses the block of "autopath @nodelocal" and returns the search lists of the node's pods in a cluster
+// with this zone, fully qualified. The program sets it before it starts; while it is nil, @nodelocal is an error.
+var NewNodeFinder func(c *caddy.Controller, zone string) (NodeFinder, error)
+
+// clients returns the Finder of the directive.
+func (p *parsed) clients(config *dnsserver.Config) (searchlist.Finder, error) {
 	switch {
-	case p.pods != nil:
-		return path.NewClients(p.pods, p.pods.Status, p.zone, p.pods.HostSearch), nil
+	case p.node != nil:
+		return p.node, nil
 	case p.from == "":
 		return everyone{p.list}, nil
 	}
-	h, ok := config.Handler(p.from).(searchPather)
+	h, ok := config.Handler(p.from).(SearchLister)
 	if !ok {
 		return nil, p.at.Errorf("@%s: there is no such plugin in this server block that knows the search lists of clients: kubernetes does, with pods verified", p.from)
 	}
-	clients, err := h.SearchPaths()
+	clients, err := h.SearchLists()
 	if err != nil {
 		return nil, p.at.Errorf("@%s: %v", p.from, err)
 	}

@@ -14,7 +14,8 @@ import (
 	"github.com/coredns/coredns/core/dnsserver"
 	"github.com/coredns/coredns/plugin"
 
-	"github.com/nearside-dns/nearside/plugin/autopath/path"
+	"github.com/nearside-dns/nearside/plugin/internal/searchlist"
+	"github.com/nearside-dns/nearside/plugin/kubernetes/clients"
 )
 
 // written returns a file with a text, in a folder of the test.
@@ -81,7 +82,7 @@ func TestParse(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if !slices.Equal(p.zones, tt.want) || p.from != tt.from || p.zone != tt.zone || (p.pods != nil) != (tt.zone != "") {
+			if !slices.Equal(p.zones, tt.want) || p.from != tt.from || zoneOf(p) != tt.zone {
 				t.Errorf("got %+v", p)
 			}
 			if (p.list != nil) != (tt.list != nil) || p.list != nil && !slices.Equal(p.list.Suffixes, tt.list) {
@@ -89,6 +90,20 @@ func TestParse(t *testing.T) {
 			}
 		})
 	}
+}
+
+// zoneOf returns the zone of the cluster that the node's pods are in, "" without @nodelocal.
+func zoneOf(p *parsed) string {
+	if p.node == nil {
+		return ""
+	}
+	return p.node.Zone()
+}
+
+// TestMain has the programs' way to find the node's pods.
+func TestMain(m *testing.M) {
+	NewNodeFinder = func(c *caddy.Controller, zone string) (NodeFinder, error) { return clients.ForNode(c, zone) }
+	os.Exit(m.Run())
 }
 
 func TestParseErrors(t *testing.T) {
@@ -154,13 +169,13 @@ func init() {
 // knowing is a plugin that knows search lists.
 type knowing struct {
 	plugin.Handler
-	finder path.Finder
+	finder searchlist.Finder
 	err    error
 }
 
 func (knowing) Name() string { return "knowing" }
 
-func (k knowing) SearchPaths() (path.Finder, error) { return k.finder, k.err }
+func (k knowing) SearchLists() (searchlist.Finder, error) { return k.finder, k.err }
 
 // ignorant is one that does not.
 type ignorant struct{ plugin.Handler }
@@ -200,14 +215,14 @@ func TestStart(t *testing.T) {
 		first    map[string]any // of the list of a client, or why there is none
 	}{
 		"another plugin": {"autopath @knowing\nknowing", true, []string{"cluster.local."}, map[string]any{"10.1.0.1": "shop.svc.cluster.local."}},
-		"with a cache":   {"autopath @knowing\nknowing\ncache", false, []string{"cluster.local."}, map[string]any{"10.1.0.2": path.NoPod}},
+		"with a cache":   {"autopath @knowing\nknowing\ncache", false, []string{"cluster.local."}, map[string]any{"10.1.0.2": searchlist.NoPod}},
 		"a file":         {"autopath " + file + "\nignorant", true, nil, map[string]any{"192.0.2.1": "shop.svc.cluster.local.", "2001:db8::1": "shop.svc.cluster.local."}},
-		"an empty file":  {"autopath " + none + "\nignorant", true, nil, map[string]any{"192.0.2.1": path.NoList}},
-		"the node":       {node + "cache", false, []string{"cluster.local."}, map[string]any{"10.1.0.1": "shop.svc.cluster.local.", "10.1.0.2": path.NoPod}},
+		"an empty file":  {"autopath " + none + "\nignorant", true, nil, map[string]any{"192.0.2.1": searchlist.NoList}},
+		"the node":       {node + "cache", false, []string{"cluster.local."}, map[string]any{"10.1.0.1": "shop.svc.cluster.local.", "10.1.0.2": searchlist.NoPod}},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
-			knows = knowing{finder: lists{netip.MustParseAddr("10.1.0.1"): path.New([]string{"shop.svc.cluster.local.", "cluster.local."})}}
+			knows = knowing{finder: lists{netip.MustParseAddr("10.1.0.1"): searchlist.New([]string{"shop.svc.cluster.local.", "cluster.local."})}}
 			a, err := start(t, "cluster.local:0 b.test:0", tt.block)
 			if err != nil {
 				t.Fatal(err)

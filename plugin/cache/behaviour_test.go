@@ -13,8 +13,7 @@ import (
 	"github.com/coredns/coredns/plugin/test"
 	"github.com/miekg/dns"
 
-	"github.com/nearside-dns/nearside/plugin/fastpath/store"
-	"github.com/nearside-dns/nearside/plugin/internal/wire"
+	"github.com/nearside-dns/nearside/plugin/internal/answers"
 )
 
 const soa = "example. %d IN SOA ns.example. root.example. 1 2 3 4 %d"
@@ -386,10 +385,10 @@ func TestExtendedErrors(t *testing.T) {
 }
 
 // entry returns what is kept for a query, or nil.
-func (b *bed) entry(text string) *store.Entry {
+func (b *bed) entry(text string) *answers.Entry {
 	b.t.Helper()
-	var q wire.Query
-	packed, ok := q.FromMsg(make([]byte, 0, wire.MaxQuery), query(text))
+	var q answers.Query
+	packed, ok := q.FromMsg(make([]byte, 0, answers.MaxQuery), query(text))
 	if !ok {
 		b.t.Fatalf("no query: %s", text)
 	}
@@ -458,8 +457,8 @@ func TestConditions(t *testing.T) {
 		b := newBed(t, "cache")
 		g, s := new(generation), &serial{7}
 		b.upstream(func(ctx context.Context, w dns.ResponseWriter, r *dns.Msg) (int, error) {
-			c := store.ConditionsFrom(ctx, r)
-			c.Bounds[0], c.Serial, c.AnyCase = store.Bound{Generation: g, Number: g.n}, s, true
+			c := answers.ConditionsFrom(ctx, r)
+			c.Bounds[0], c.Serial, c.AnyCase = answers.Bound{Generation: g, Number: g.n}, s, true
 			return 0, w.WriteMsg(replyTo(t, r, denial("NXDOMAIN", 30, 30)))
 		})
 		nx := func(ttl, serial int) string {
@@ -488,7 +487,7 @@ func TestConditionsNotKept(t *testing.T) {
 		b.space.ByGeneration.Store(true)
 		g := new(generation)
 		b.upstream(func(ctx context.Context, w dns.ResponseWriter, r *dns.Msg) (int, error) {
-			store.ConditionsFrom(ctx, r).Bounds[0] = store.Bound{Generation: g}
+			answers.ConditionsFrom(ctx, r).Bounds[0] = answers.Bound{Generation: g}
 			return 0, w.WriteMsg(replyTo(t, r, "NOERROR; "+a("w.", 30)))
 		})
 		b.want("w. A", "NOERROR; "+a("w.", 30))
@@ -512,10 +511,10 @@ func TestCapacity(t *testing.T) {
 			b.ask(fmt.Sprintf("w%d. A", i))
 		}
 		n := b.counters("")
-		if got := value(t, n.evictions[store.Success]); got != 6 {
+		if got := value(t, n.evictions[answers.Success]); got != 6 {
 			t.Errorf("%v evictions, want 6", got)
 		}
-		if got := value(t, n.entries[store.Success]); got != minCapacity {
+		if got := value(t, n.entries[answers.Success]); got != minCapacity {
 			t.Errorf("%v entries, want %d", got, minCapacity)
 		}
 		b.want("w1029. A", "NOERROR; "+a("w1029.", 300))

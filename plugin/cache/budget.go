@@ -5,7 +5,7 @@ import (
 
 	"github.com/coredns/caddy"
 
-	"github.com/nearside-dns/nearside/plugin/fastpath/store"
+	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/corefile"
 )
 
@@ -47,14 +47,14 @@ func (b *budget) take() {
 	current.Store(b)
 	bytes := b.bytes
 	if bytes == 0 {
-		bytes = store.DefaultBudget
+		bytes = answers.DefaultBudget
 	}
-	store.Shared.SetBudget(bytes)
+	answers.Shared.SetBudget(bytes)
 }
 
 // leave goes back to the default, unless another instance has taken over.
 func (b *budget) leave() {
 	if current.CompareAndSwap(b, nil) {
-		store.Shared.SetBudget(store.DefaultBudget)
+		answers.Shared.SetBudget(answers.DefaultBudget)
 	}
 }

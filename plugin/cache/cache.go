@@ -16,8 +16,7 @@ import (
 	"github.com/coredns/coredns/plugin/metrics"
 	"github.com/miekg/dns"
 
-	"github.com/nearside-dns/nearside/plugin/fastpath/store"
-	"github.com/nearside-dns/nearside/plugin/internal/wire"
+	"github.com/nearside-dns/nearside/plugin/internal/answers"
 )
 
 // Cache is the plugin's handler for one server block.
@@ -32,8 +31,8 @@ type Cache struct {
 	zonesLabel, view string
 	bypass           plugin.Zones // of plugins in the block, of which nothing is kept
 
-	store   *store.Store
-	space   *store.Space
+	store   *answers.Store
+	space   *answers.Keyspace
 	keeping sync.Mutex // between looking at what is kept and putting something in its place
 	flights flights
 	metrics byServer
@@ -69,9 +68,9 @@ func (c *Cache) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.Msg) 
 	if !c.covers(r) {
 		return plugin.NextOrFailure(c.Name(), c.Next, ctx, w, r)
 	}
-	var query [wire.MaxQuery]byte
-	var key [wire.MaxKey]byte
-	var q wire.Query
+	var query [answers.MaxQuery]byte
+	var key [answers.MaxKey]byte
+	var q answers.Query
 	packed, ok := q.FromMsg(query[:0], r)
 	n := c.counters(metrics.WithServer(ctx))
 	n.requests.Inc()
@@ -108,7 +107,7 @@ func (c *Cache) logUnkeyedOption(r *dns.Msg) {
 	if c.loggedOption.Load() {
 		return
 	}
-	if code, has := wire.UnkeyedOption(r); has && c.loggedOption.CompareAndSwap(false, true) {
+	if code, has := answers.UnkeyedOption(r); has && c.loggedOption.CompareAndSwap(false, true) {
 		log.Warningf("Queries with EDNS option %d are not answered from the cache, and their replies are not cached, since the answer may depend on the option: first query for %s (logged once)",
 			code, r.Question[0].Name)
 	}
@@ -124,7 +123,7 @@ const (
 )
 
 // stateOf returns of what use an entry is now. Entries that others keep are not looked at.
-func stateOf(e *store.Entry, now time.Duration) freshness {
+func stateOf(e *answers.Entry, now time.Duration) freshness {
 	switch {
 	case e == nil || !e.Cached || !e.Current():
 		return useless
@@ -141,14 +140,14 @@ type asked struct {
 	msg   *dns.Msg
 	query []byte // as q reads it
 	key   []byte
-	q     wire.Query
+	q     answers.Query
 	n     *counters
 	udp   bool
 
 	client net.Addr
 }
 
-func newAsked(r *dns.Msg, query, key []byte, q wire.Query, n *counters, w dns.ResponseWriter) *asked {
+func newAsked(r *dns.Msg, query, key []byte, q answers.Query, n *counters, w dns.ResponseWriter) *asked {
 	client := w.RemoteAddr()
 	return &asked{msg: r, query: slices.Clone(query), key: slices.Clone(key), q: q, n: n, udp: overUDP(client), client: client}
 }

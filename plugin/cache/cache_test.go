@@ -17,8 +17,8 @@ import (
 	"github.com/coredns/coredns/plugin/test"
 	"github.com/miekg/dns"
 
-	"github.com/nearside-dns/nearside/plugin/fastpath/store"
-	"github.com/nearside-dns/nearside/plugin/internal/search"
+	"github.com/nearside-dns/nearside/plugin/internal/answers"
+	"github.com/nearside-dns/nearside/plugin/internal/searchlist"
 )
 
 // bed is a cache with a clock and an upstream of its own.
@@ -46,8 +46,8 @@ func newBed(t *testing.T, corefile string) *bed {
 		t.Fatal(err)
 	}
 	b, start := &bed{Cache: h, t: t}, time.Now()
-	h.store = store.New(store.DefaultBudget)
-	h.space = h.store.NewSpace()
+	h.store = answers.NewStore(answers.DefaultBudget)
+	h.space = h.store.NewKeyspace()
 	h.now = func() time.Duration { return 1000*time.Second + time.Since(start) }
 	h.zonesLabel = fmt.Sprint(t.Name(), bedsMade.Add(1)) // so that tests do not count for each other
 	h.limit()
@@ -169,7 +169,7 @@ func addOption(m *dns.Msg, data []byte) {
 		m.SetEdns0(1232, false)
 	}
 	opt := m.IsEdns0()
-	opt.Option = append(opt.Option, &dns.EDNS0_LOCAL{Code: search.Code, Data: data})
+	opt.Option = append(opt.Option, &dns.EDNS0_LOCAL{Code: searchlist.OptionCode, Data: data})
 }
 
 // searchData returns the option's data for suffixes with commas between them, none for "".
@@ -178,7 +178,7 @@ func searchData(t testing.TB, suffixes string) []byte {
 	if suffixes == "" {
 		return nil
 	}
-	data, ok := search.Append(nil, strings.Split(suffixes, ","))
+	data, ok := searchlist.AppendSuffixes(nil, strings.Split(suffixes, ","))
 	if !ok {
 		t.Fatalf("%q is no search list", suffixes)
 	}
@@ -205,7 +205,7 @@ func query(text string) *dns.Msg {
 			r.RecursionDesired = false
 		default:
 			if suffixes, ok := strings.CutPrefix(word, "+search:"); ok {
-				data, _ := search.Append(nil, strings.Split(suffixes, ",")) // none if it is no list
+				data, _ := searchlist.AppendSuffixes(nil, strings.Split(suffixes, ",")) // none if it is no list
 				addOption(r, data)
 			}
 		}
@@ -265,8 +265,8 @@ func brief(m *dns.Msg) string {
 			if opt, ok := rr.(*dns.OPT); ok {
 				text := "OPT"
 				for _, o := range opt.Option {
-					if local, ok := o.(*dns.EDNS0_LOCAL); ok && local.Code == search.Code {
-						suffixes, _ := search.Parse(local.Data)
+					if local, ok := o.(*dns.EDNS0_LOCAL); ok && local.Code == searchlist.OptionCode {
+						suffixes, _ := searchlist.ParseSuffixes(local.Data)
 						text += " tried:" + strings.Join(suffixes, ",")
 						continue
 					}

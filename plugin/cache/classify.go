@@ -6,7 +6,7 @@ import (
 	"github.com/coredns/coredns/plugin/pkg/response"
 	"github.com/miekg/dns"
 
-	"github.com/nearside-dns/nearside/plugin/fastpath/store"
+	"github.com/nearside-dns/nearside/plugin/internal/answers"
 )
 
 // maxAliases is how many aliases may follow each other. Resolvers follow fewer.
@@ -22,7 +22,7 @@ func (c *Cache) classify(m *dns.Msg) response.Type {
 			return response.NameError
 		}
 	}
-	if class == response.NoError && len(m.Answer) > 0 && soaOf(m) != nil && !answers(m) {
+	if class == response.NoError && len(m.Answer) > 0 && soaOf(m) != nil && !answersQuestion(m) {
 		return response.NoData
 	}
 	return class
@@ -37,7 +37,7 @@ func keepable(m *dns.Msg, class response.Type) bool {
 	case response.NameError:
 		return soaOf(m) != nil // RFC 2308 section 5
 	case response.NoError:
-		return len(m.Answer) == 0 || answers(m)
+		return len(m.Answer) == 0 || answersQuestion(m)
 	case response.NoData, response.Delegation, response.ServerError:
 		return true
 	}
@@ -45,12 +45,12 @@ func keepable(m *dns.Msg, class response.Type) bool {
 }
 
 // kindOf returns what a class counts as.
-func kindOf(class response.Type) store.Kind {
+func kindOf(class response.Type) answers.Kind {
 	switch class {
 	case response.NameError, response.NoData, response.ServerError:
-		return store.Denial
+		return answers.Denial
 	}
-	return store.Success
+	return answers.Success
 }
 
 func soaOf(m *dns.Msg) *dns.SOA {
@@ -62,9 +62,9 @@ func soaOf(m *dns.Msg) *dns.SOA {
 	return nil
 }
 
-// answers reports whether a reply has data for its question: for a type, where the chain of aliases
+// answersQuestion reports whether a reply has data for its question: for a type, where the chain of aliases
 // ends.
-func answers(m *dns.Msg) bool {
+func answersQuestion(m *dns.Msg) bool {
 	if m.Rcode != dns.RcodeSuccess || len(m.Question) != 1 {
 		return false
 	}

@@ -13,7 +13,7 @@ import (
 	"github.com/coredns/coredns/plugin"
 	"github.com/miekg/dns"
 
-	"github.com/nearside-dns/nearside/plugin/fastpath/store"
+	"github.com/nearside-dns/nearside/plugin/internal/answers"
 )
 
 // Many clients at once, time that flies, an upstream that fails now and then, little room: every reply is
@@ -28,8 +28,8 @@ func TestConcurrent(t *testing.T) {
 }
 
 func testConcurrent(t *testing.T, b *bed) {
-	b.store = store.New(1 << 20)
-	b.space = b.store.NewSpace()
+	b.store = answers.NewStore(1 << 20)
+	b.space = b.store.NewKeyspace()
 	b.limit()
 	var clock atomic.Int64
 	clock.Store(int64(time.Hour))

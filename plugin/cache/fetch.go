@@ -9,7 +9,7 @@ import (
 	"github.com/coredns/coredns/plugin/pkg/response"
 	"github.com/miekg/dns"
 
-	"github.com/nearside-dns/nearside/plugin/fastpath/store"
+	"github.com/nearside-dns/nearside/plugin/internal/answers"
 )
 
 // fetch answers a query that there is no answer to: with the reply of the next plugin, or with that to
@@ -43,7 +43,7 @@ func (c *Cache) fetch(ctx context.Context, w dns.ResponseWriter, a *asked) (int,
 // is made for them. And plugin loop has to see each of its questions, which are HINFO: if they come back
 // from the upstream, it is a loop.
 func (c *Cache) sharable(a *asked) bool {
-	return a.q.Type != dns.TypeHINFO && !c.kinds[store.Success].except.Contains(a.msg.Question[0].Name)
+	return a.q.Type != dns.TypeHINFO && !c.kinds[answers.Success].except.Contains(a.msg.Question[0].Name)
 }
 
 // askedKey is in the context of what the next plugin is asked.
@@ -89,7 +89,7 @@ func (c *Cache) fly(ctx context.Context, w *recorder, a *asked, flying *flight, 
 // ask asks the next plugin, and keeps what it says.
 func (c *Cache) ask(ctx context.Context, w *recorder, a *asked, refreshing bool) outcome {
 	r := a.forNext()
-	ctx, wanted := store.WithConditions(context.WithValue(ctx, askedKey{}, true), r)
+	ctx, wanted := answers.WithConditions(context.WithValue(ctx, askedKey{}, true), r)
 	code, err := plugin.NextOrFailure(c.Name(), c.Next, ctx, w, r)
 	out := outcome{reply: w.reply, code: code, err: err}
 	if out.reply == nil {
@@ -120,19 +120,19 @@ func (c *Cache) ask(ctx context.Context, w *recorder, a *asked, refreshing bool)
 		c.keepDenials(out.reply, &k)
 	}
 	if !k.forAll {
-		store.ForOne(ctx) // and so is what comes of it, in front of this cache
+		answers.ForOne(ctx) // and so is what comes of it, in front of this cache
 	}
 	out.private = out.entry == nil && (wanted.Known() || !k.forAll)
 	return out
 }
 
 // keepFailure keeps that there was no reply, so that the next plugin is left alone for a moment.
-func (c *Cache) keepFailure(a *asked) *store.Entry {
+func (c *Cache) keepFailure(a *asked) *answers.Entry {
 	m := new(dns.Msg)
 	m.SetRcode(a.msg, dns.RcodeServerFailure)
 	alone, _ := c.answered(a, nil)
 	return c.keep(m, &keeping{
-		asked: alone, class: response.ServerError, lifetime: c.servfail, conditions: new(store.Conditions), forAll: true,
+		asked: alone, class: response.ServerError, lifetime: c.servfail, conditions: new(answers.Conditions), forAll: true,
 	})
 }
 
@@ -143,7 +143,7 @@ func (c *Cache) renews(a *asked, m *dns.Msg, class response.Type) bool {
 		return false
 	}
 	if c.preferPositive {
-		return !m.Truncated && class == response.NoError && answers(m)
+		return !m.Truncated && class == response.NoError && answersQuestion(m)
 	}
 	if m.Truncated {
 		return c.stale.failure // the client asks again over TCP

@@ -8,17 +8,16 @@ import (
 
 	"github.com/miekg/dns"
 
-	"github.com/nearside-dns/nearside/plugin/fastpath/store"
-	"github.com/nearside-dns/nearside/plugin/internal/wire"
+	"github.com/nearside-dns/nearside/plugin/internal/answers"
 )
 
 // outcome is what has come of asking the next plugin.
 type outcome struct {
-	reply      *dns.Msg          // as clients see it but for what is theirs, without an OPT record; nil if nothing was written
-	options    []dns.EDNS0       // of the reply, that clients get
-	entry      *store.Entry      // what is kept of it, nil if nothing
-	conditions *store.Conditions // what the next plugin said that the reply hangs on; nil if nothing
-	code       int               // what the next plugin returned
+	reply      *dns.Msg            // as clients see it but for what is theirs, without an OPT record; nil if nothing was written
+	options    []dns.EDNS0         // of the reply, that clients get
+	entry      *answers.Entry      // what is kept of it, nil if nothing
+	conditions *answers.Conditions // what the next plugin said that the reply hangs on; nil if nothing
+	code       int                 // what the next plugin returned
 	err        error
 	// private tells that the reply holds only for who asked: it hangs on something besides its TTL, and is
 	// not kept.
@@ -47,7 +46,7 @@ type flights struct {
 }
 
 // maxFlightKey is the greatest length of a flight's key in bytes.
-const maxFlightKey = wire.MaxKey + 1
+const maxFlightKey = answers.MaxKey + 1
 
 // flightKey appends to dst what queries have in common that share a reply. The RD flag is not in what
 // answers are kept under, but a resolver may refuse one and answer the other.

@@ -12,8 +12,7 @@ import (
 	"github.com/coredns/coredns/plugin"
 	"github.com/miekg/dns"
 
-	"github.com/nearside-dns/nearside/plugin/fastpath/store"
-	"github.com/nearside-dns/nearside/plugin/internal/wire"
+	"github.com/nearside-dns/nearside/plugin/internal/answers"
 )
 
 // asker is a client that asks at a time of its own.
@@ -190,8 +189,8 @@ func TestJustLanded(t *testing.T) {
 		b.replies("NOERROR; " + a("w.", 300))
 		b.ask("w. A")
 		r, w := query("w. A"), new(client)
-		var q wire.Query
-		packed, ok := q.FromMsg(make([]byte, 0, wire.MaxQuery), r)
+		var q answers.Query
+		packed, ok := q.FromMsg(make([]byte, 0, answers.MaxQuery), r)
 		if !ok {
 			t.Fatal("no query")
 		}
@@ -268,11 +267,11 @@ func TestNotShared(t *testing.T) {
 		next         func(ctx context.Context, r, m *dns.Msg)
 	}{
 		{"conditions, not kept", "", func(ctx context.Context, r, m *dns.Msg) {
-			store.ConditionsFrom(ctx, r).Bounds[0] = store.Bound{Generation: new(generation)}
+			answers.ConditionsFrom(ctx, r).Bounds[0] = answers.Bound{Generation: new(generation)}
 			m.Answer[0].Header().Ttl = 0
 		}},
 		{"conditions that are over", "", func(ctx context.Context, r, _ *dns.Msg) {
-			store.ConditionsFrom(ctx, r).Bounds[0] = store.Bound{Generation: &generation{2}, Number: 1}
+			answers.ConditionsFrom(ctx, r).Bounds[0] = answers.Bound{Generation: &generation{2}, Number: 1}
 		}},
 		{"disabled", "disable success", func(context.Context, *dns.Msg, *dns.Msg) {}},
 	} {

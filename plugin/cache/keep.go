@@ -9,7 +9,7 @@ import (
 	"github.com/coredns/coredns/plugin/pkg/response"
 	"github.com/miekg/dns"
 
-	"github.com/nearside-dns/nearside/plugin/fastpath/store"
+	"github.com/nearside-dns/nearside/plugin/internal/answers"
 )
 
 // keeping is what is known of a reply besides the message.
@@ -17,7 +17,7 @@ type keeping struct {
 	*asked
 	class      response.Type
 	lifetime   time.Duration
-	conditions *store.Conditions
+	conditions *answers.Conditions
 	forAll     bool // whoever asks
 	options    []dns.EDNS0
 	wildcard   string // record that it was made from
@@ -36,7 +36,7 @@ type kept struct {
 
 // keep puts a reply into the store if it may be kept, and returns its entry if it is. The reply has no
 // OPT record any more, and TTLs as clients see them.
-func (c *Cache) keep(m *dns.Msg, k *keeping) *store.Entry {
+func (c *Cache) keep(m *dns.Msg, k *keeping) *answers.Entry {
 	if keepable(m, k.class) && k.lifetime > 0 && !k.matches(m) {
 		k.n.drops.Inc()
 		return nil
@@ -69,10 +69,10 @@ func (c *Cache) forget(key []byte) {
 }
 
 // entryOf returns the entry for a reply, but for the reply.
-func (c *Cache) entryOf(m *dns.Msg, k *keeping) *store.Entry {
+func (c *Cache) entryOf(m *dns.Msg, k *keeping) *answers.Entry {
 	now := c.now()
-	state := &kept{wildcard: k.wildcard, failure: k.class == response.ServerError, answering: k.class == response.NoError && answers(m)}
-	e := &store.Entry{
+	state := &kept{wildcard: k.wildcard, failure: k.class == response.ServerError, answering: k.class == response.NoError && answersQuestion(m)}
+	e := &answers.Entry{
 		Options: packOptions(k.options),
 		Kind:    kindOf(k.class),
 		Stored:  now, Expires: now + k.lifetime, Gone: now + k.lifetime + c.stale.upTo,
@@ -89,7 +89,7 @@ func (c *Cache) entryOf(m *dns.Msg, k *keeping) *store.Entry {
 	if c.prefetch.amount > 0 {
 		seconds := int64(k.lifetime / time.Second)
 		left := (seconds*int64(c.prefetch.percent) + 99) / 100
-		e.Popularity = &store.Popularity{
+		e.Popularity = &answers.Popularity{
 			Amount: c.prefetch.amount, Gap: c.prefetch.gap, From: now + time.Duration(seconds-left)*time.Second,
 		}
 		e.StateSize += int(unsafe.Sizeof(*e.Popularity))
@@ -98,7 +98,7 @@ func (c *Cache) entryOf(m *dns.Msg, k *keeping) *store.Entry {
 }
 
 // put puts an entry into the store, unless what is there is better.
-func (c *Cache) put(e *store.Entry, k *keeping) bool {
+func (c *Cache) put(e *answers.Entry, k *keeping) bool {
 	c.keeping.Lock()
 	defer c.keeping.Unlock()
 	old := c.store.Get(k.key)
@@ -115,7 +115,7 @@ func (c *Cache) put(e *store.Entry, k *keeping) bool {
 }
 
 // prefers reports whether an answer that is of use is better than what has come after it.
-func (c *Cache) prefers(old, e *store.Entry) bool {
+func (c *Cache) prefers(old, e *answers.Entry) bool {
 	was, is := old.State.(*kept), e.State.(*kept)
 	if is.failure {
 		return !was.failure
@@ -125,7 +125,7 @@ func (c *Cache) prefers(old, e *store.Entry) bool {
 
 // lowered returns a message with the question's name in lower case, wherever it stands: the case of a
 // query is put there when the answer is given. It notes in the entry whether other names follow it.
-func lowered(m *dns.Msg, e *store.Entry) *dns.Msg {
+func lowered(m *dns.Msg, e *answers.Entry) *dns.Msg {
 	asked := m.Question[0].Name
 	name := strings.ToLower(asked)
 	if name != asked {

@@ -9,7 +9,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promauto"
 
 	"github.com/nearside-dns/nearside/plugin/fastpath"
-	"github.com/nearside-dns/nearside/plugin/fastpath/store"
+	"github.com/nearside-dns/nearside/plugin/internal/answers"
 )
 
 // namespace is of the metrics that CoreDNS's cache has not.
@@ -63,11 +63,11 @@ var (
 	_ = promauto.NewGaugeFunc(prometheus.GaugeOpts{
 		Namespace: namespace, Subsystem: pluginName, Name: "bytes",
 		Help: "Memory that the answers of the whole process take.",
-	}, func() float64 { return float64(store.Shared.Bytes()) })
+	}, func() float64 { return float64(answers.Shared.Bytes()) })
 	_ = promauto.NewGaugeFunc(prometheus.GaugeOpts{
 		Namespace: namespace, Subsystem: pluginName, Name: "budget_bytes",
 		Help: "Memory that the answers of the whole process may take.",
-	}, func() float64 { return float64(store.Shared.Budget()) })
+	}, func() float64 { return float64(answers.Shared.Budget()) })
 )
 
 // counters are the metrics of a block at one server.
@@ -87,7 +87,7 @@ func newCounters(server, zones, view string) *counters {
 		coalesced:  coalesced.WithLabelValues(server, zones, view),
 		skipped:    skipped.WithLabelValues(server, zones, view),
 	}
-	for _, k := range []store.Kind{store.Success, store.Denial} {
+	for _, k := range []answers.Kind{answers.Success, answers.Denial} {
 		n.hits[k] = hits.WithLabelValues(server, k.String(), zones, view)
 		n.evictions[k] = evictions.WithLabelValues(server, k.String(), zones, view)
 		n.entries[k] = entries.WithLabelValues(server, k.String(), zones, view)
@@ -117,7 +117,7 @@ func (c *Cache) counters(server string) *counters {
 	}
 	n := found.(*serverCounters)
 	if !ok { // once, or its entries would count twice
-		for _, k := range []store.Kind{store.Success, store.Denial} {
+		for _, k := range []answers.Kind{answers.Success, answers.Denial} {
 			c.space.Show(k, n.entries[k])
 		}
 	}
@@ -132,7 +132,7 @@ func (c *Cache) Counters(server string) fastpath.CacheCounters {
 }
 
 // evicted counts an answer that had to go. It is not known which server had put it in.
-func (c *Cache) evicted(k store.Kind) {
+func (c *Cache) evicted(k answers.Kind) {
 	if last := c.metrics.last.Load(); last != nil {
 		last.evictions[k].Inc()
 	}

@@ -10,7 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
 
-	"github.com/nearside-dns/nearside/plugin/fastpath/store"
+	"github.com/nearside-dns/nearside/plugin/internal/answers"
 )
 
 // value returns the number that a metric has.
@@ -50,13 +50,13 @@ func TestMetrics(t *testing.T) {
 		}{
 			{"requests", n.requests, 6},
 			{"misses", n.misses, 2},
-			{"hits success", n.hits[store.Success], 2},
-			{"hits denial", n.hits[store.Denial], 2},
+			{"hits success", n.hits[answers.Success], 2},
+			{"hits denial", n.hits[answers.Denial], 2},
 			{"stale", n.stale, 1},
 			{"prefetches", n.prefetches, 1},
 			{"drops", n.drops, 0},
-			{"entries success", n.entries[store.Success], 1},
-			{"entries denial", n.entries[store.Denial], 1},
+			{"entries success", n.entries[answers.Success], 1},
+			{"entries denial", n.entries[answers.Denial], 1},
 		} {
 			if got := value(t, c.metric); got != c.want {
 				t.Errorf("%s: %v, want %v", c.name, got, c.want)
@@ -71,8 +71,8 @@ func (b *bed) byGeneration(name string) {
 	b.t.Helper()
 	b.space.ByGeneration.Store(true)
 	r := query(name + " A")
-	b.space.Keep(r, replyTo(b.t, r, "NOERROR; "+a(name, 300)), &store.Conditions{
-		Bounds: [store.MaxBounds]store.Bound{{Generation: new(generation)}},
+	b.space.Keep(r, replyTo(b.t, r, "NOERROR; "+a(name, 300)), &answers.Conditions{
+		Bounds: [answers.MaxBounds]answers.Bound{{Generation: new(generation)}},
 	})
 	if e := b.entry(name + " A"); e == nil || e.Cached {
 		b.t.Fatalf("kept by generation is %+v", e)
@@ -80,9 +80,9 @@ func (b *bed) byGeneration(name string) {
 }
 
 // answersWith lets the upstream answer each query with an address and conditions.
-func (b *bed) answersWith(conditions func(*store.Conditions)) {
+func (b *bed) answersWith(conditions func(*answers.Conditions)) {
 	b.upstream(func(ctx context.Context, w dns.ResponseWriter, r *dns.Msg) (int, error) {
-		conditions(store.ConditionsFrom(ctx, r))
+		conditions(answers.ConditionsFrom(ctx, r))
 		return 0, w.WriteMsg(replyTo(b.t, r, "NOERROR; "+a(r.Question[0].Name, 300)))
 	})
 }
@@ -91,7 +91,7 @@ func (b *bed) answersWith(conditions func(*store.Conditions)) {
 func (b *bed) entriesAre(after string, success, denial int) {
 	b.t.Helper()
 	n := b.counters("")
-	got := [2]float64{value(b.t, n.entries[store.Success]), value(b.t, n.entries[store.Denial])}
+	got := [2]float64{value(b.t, n.entries[answers.Success]), value(b.t, n.entries[answers.Denial])}
 	if want := [2]float64{float64(success), float64(denial)}; got != want {
 		b.t.Errorf("after %s, coredns_cache_entries is %v for answers and denials, want %v", after, got, want)
 	}
@@ -102,11 +102,11 @@ func TestEntries(t *testing.T) {
 	beds(t, "entries", func(t *testing.T) {
 		b := newBed(t, "cache {\ndisable success cluster.local\nserve_stale off\n}")
 		g := new(generation)
-		current := func(c *store.Conditions) { c.Bounds[0] = store.Bound{Generation: g, Number: g.n} }
+		current := func(c *answers.Conditions) { c.Bounds[0] = answers.Bound{Generation: g, Number: g.n} }
 		b.entriesAre("the start", 0, 0)
 		b.byGeneration("k.")
 		b.entriesAre("an answer by generation alone", 0, 0)
-		b.answersWith(func(*store.Conditions) {})
+		b.answersWith(func(*answers.Conditions) {})
 		b.ask("w. A")
 		b.ask("v. A")
 		b.entriesAre("two answers of an upstream", 2, 0)
@@ -127,22 +127,22 @@ func TestEntries(t *testing.T) {
 		b.ask("w. A")
 		b.entriesAre("a denial in the place of an answer", 2, 1)
 		time.Sleep(60 * time.Second)
-		b.answersWith(func(c *store.Conditions) { current(c); c.Views = byLast{} })
+		b.answersWith(func(c *answers.Conditions) { current(c); c.Views = byLast{} })
 		b.ask("w. A")
 		b.ask("v. A")
 		b.entriesAre("answers that depend on the caller in the place of a denial and an answer", 1, 0)
-		b.answersWith(func(*store.Conditions) {})
+		b.answersWith(func(*answers.Conditions) {})
 		b.ask("u. A")
 		b.entriesAre("one more answer", 2, 0)
 		b.store.SetBudget(1)
 		b.entriesAre("a budget with room for nothing", 0, 0)
-		b.store.SetBudget(store.DefaultBudget)
+		b.store.SetBudget(answers.DefaultBudget)
 		b.ask("u. A")
 		b.entriesAre("one answer with room again", 1, 0)
 
 		next := newBed(t, "cache") // after a reload
-		next.zonesLabel, next.store, next.space = b.zonesLabel, b.store, b.store.NewSpace()
-		next.answersWith(func(*store.Conditions) {})
+		next.zonesLabel, next.store, next.space = b.zonesLabel, b.store, b.store.NewKeyspace()
+		next.answersWith(func(*answers.Conditions) {})
 		next.ask("w. A")
 		next.ask("v. A")
 		b.entriesAre("two answers in the cache of the next configuration", 3, 0)
@@ -156,14 +156,14 @@ func TestEntries(t *testing.T) {
 // Each server of a block has the number of answers, whichever server has been asked.
 func TestEntriesOfTwoServers(t *testing.T) {
 	b := newBed(t, "cache")
-	b.answersWith(func(*store.Conditions) {})
+	b.answersWith(func(*answers.Conditions) {})
 	b.ask("w. A")
 	other := b.counters("dns://127.0.0.1:53")
 	for _, name := range []string{"v. A", "u. A"} {
 		b.ask(name)
 	}
 	b.entriesAre("three queries to one server", 3, 0)
-	if got := value(t, other.entries[store.Success]); got != 3 {
+	if got := value(t, other.entries[answers.Success]); got != 3 {
 		t.Errorf("coredns_cache_entries of the other server is %v, want 3", got)
 	}
 }
@@ -175,8 +175,8 @@ func TestCounters(t *testing.T) {
 	for name, c := range map[string]struct{ given, own prometheus.Counter }{
 		"requests": {given.Requests, own.requests},
 		"misses":   {given.Misses, own.misses},
-		"denials":  {given.Hits[store.Denial], own.hits[store.Denial]},
-		"answers":  {given.Hits[store.Success], own.hits[store.Success]},
+		"denials":  {given.Hits[answers.Denial], own.hits[answers.Denial]},
+		"answers":  {given.Hits[answers.Success], own.hits[answers.Success]},
 	} {
 		before := value(t, c.own)
 		c.given.Inc()

@@ -11,7 +11,7 @@ import (
 	"github.com/coredns/coredns/request"
 	"github.com/miekg/dns"
 
-	"github.com/nearside-dns/nearside/plugin/internal/wire"
+	"github.com/nearside-dns/nearside/plugin/internal/answers"
 )
 
 // A hit has the same bytes whether the fast path gives it or this plugin.
@@ -62,7 +62,7 @@ func testParity(t *testing.T, reply string) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		var q wire.Query
+		var q answers.Query
 		if !q.Parse(packed) {
 			t.Fatalf("%s is refused", text)
 		}

@@ -13,7 +13,7 @@ import (
 	"github.com/coredns/caddy"
 	"github.com/coredns/coredns/plugin"
 
-	"github.com/nearside-dns/nearside/plugin/fastpath/store"
+	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/corefile"
 )
 
@@ -80,15 +80,15 @@ func newCache(zones []string) *Cache {
 		zonesLabel: strings.Join(zones, ","),
 		options: options{
 			kinds: [2]kind{
-				store.Success: {max: defaultMaxTTL, min: defaultMinTTL},
-				store.Denial:  {max: defaultDenial, min: defaultMinTTL},
+				answers.Success: {max: defaultMaxTTL, min: defaultMinTTL},
+				answers.Denial:  {max: defaultDenial, min: defaultMinTTL},
 			},
 			prefetch: prefetch{gap: defaultGap, percent: defaultPercent},
 			stale:    onFailure,
 			servfail: defaultServfail,
 		},
-		store: store.Shared,
-		now:   store.Now,
+		store: answers.Shared,
+		now:   answers.Now,
 		wall:  time.Now,
 	}
 }
@@ -115,7 +115,7 @@ func parseBlock(c *caddy.Controller) (*Cache, corefile.Position, error) {
 	}
 	h := newCache(plugin.OriginsFromArgsOrServerBlock(zones, c.ServerBlockKeys))
 	if ttl > 0 {
-		h.kinds[store.Success].max, h.kinds[store.Denial].max = ttl, ttl
+		h.kinds[answers.Success].max, h.kinds[answers.Denial].max = ttl, ttl
 	}
 	seen := map[string]corefile.Position{}
 	for c.NextBlock() {
@@ -165,8 +165,8 @@ type option struct {
 const kindForm = "a number of entries, and optionally TTLs in seconds: CAPACITY [TTL] [MINTTL]"
 
 var parsers = map[string]option{
-	"success":            {1, -1, false, kindForm, func(h *Cache, args []string) error { return h.kinds[store.Success].parse(args) }},
-	"denial":             {1, -1, false, kindForm, func(h *Cache, args []string) error { return h.kinds[store.Denial].parse(args) }},
+	"success":            {1, -1, false, kindForm, func(h *Cache, args []string) error { return h.kinds[answers.Success].parse(args) }},
+	"denial":             {1, -1, false, kindForm, func(h *Cache, args []string) error { return h.kinds[answers.Denial].parse(args) }},
 	"prefetch":           {1, 3, false, "a number of queries, and optionally a duration and 10% to 90%: AMOUNT [[DURATION] [PERCENTAGE%]]", parsePrefetch},
 	"serve_stale":        {0, 5, false, "off, or [DURATION] [immediate [RESPONSE_TTL [FAILURE_RECHECK]] | verify [VERIFY_TIMEOUT [RESPONSE_TTL [FAILURE_RECHECK]]]]", parseServeStale},
 	"serve_stale_policy": {1, 1, true, "prefer_positive", parsePolicy},
@@ -330,7 +330,7 @@ func parseDisable(h *Cache, args []string) error {
 		zones.Normalize()
 	}
 	for k := range h.kinds {
-		if store.Kind(k).String() == args[0] { // #nosec G115 -- one of two
+		if answers.Kind(k).String() == args[0] { // #nosec G115 -- one of two
 			h.kinds[k].except = zones
 			return nil
 		}

@@ -11,7 +11,7 @@ import (
 	"github.com/coredns/caddy"
 	"github.com/coredns/coredns/plugin"
 
-	"github.com/nearside-dns/nearside/plugin/fastpath/store"
+	"github.com/nearside-dns/nearside/plugin/internal/answers"
 )
 
 func parsed(t *testing.T, corefile string) (*Cache, error) {
@@ -176,7 +176,7 @@ func TestParseErrors(t *testing.T) {
 
 func TestDefaults(t *testing.T) {
 	h := newCache([]string{"."})
-	if h.store != store.Shared || h.kinds[store.Success].max != 3600 || h.kinds[store.Denial].max != 1800 {
+	if h.store != answers.Shared || h.kinds[answers.Success].max != 3600 || h.kinds[answers.Denial].max != 1800 {
 		t.Errorf("defaults: %+v", h.options)
 	}
 }

@@ -11,8 +11,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nearside-dns/nearside/plugin/fastpath"
-	"github.com/nearside-dns/nearside/plugin/fastpath/store"
-	"github.com/nearside-dns/nearside/plugin/internal/wire"
+	"github.com/nearside-dns/nearside/plugin/internal/answers"
 )
 
 // prefetchPause is for how long a prefetch that has failed is not tried again: the queries that it is
@@ -45,7 +44,7 @@ func (k *kept) begin(now time.Duration) bool {
 }
 
 // end is the end of what begin has begun. After a failure nothing is asked for a while.
-func (k *kept) end(e *store.Entry, now, pause time.Duration, renewed bool) {
+func (k *kept) end(e *answers.Entry, now, pause time.Duration, renewed bool) {
 	failed := !renewed && pause > 0
 	if failed {
 		k.retry.Store(int64(now + pause))
@@ -61,7 +60,7 @@ func (k *kept) end(e *store.Entry, now, pause time.Duration, renewed bool) {
 }
 
 // refresh asks for an entry again, without a client waiting for it.
-func (c *Cache) refresh(ctx context.Context, a *asked, e *store.Entry) {
+func (c *Cache) refresh(ctx context.Context, a *asked, e *answers.Entry) {
 	state := e.State.(*kept)
 	if !state.begin(c.now()) {
 		return
@@ -93,7 +92,7 @@ func (c *Cache) refresh(ctx context.Context, a *asked, e *store.Entry) {
 }
 
 // serveExpired answers with an entry that has expired, or with what takes its place.
-func (c *Cache) serveExpired(ctx context.Context, w dns.ResponseWriter, a *asked, e *store.Entry) (int, error) {
+func (c *Cache) serveExpired(ctx context.Context, w dns.ResponseWriter, a *asked, e *answers.Entry) (int, error) {
 	state := e.State.(*kept)
 	switch {
 	case !c.stale.verify:
@@ -115,7 +114,7 @@ func (c *Cache) serveExpired(ctx context.Context, w dns.ResponseWriter, a *asked
 }
 
 // verify asks for an entry again, and waits for the reply as long as it may.
-func (c *Cache) verify(ctx context.Context, w dns.ResponseWriter, a *asked, e *store.Entry) (int, error) {
+func (c *Cache) verify(ctx context.Context, w dns.ResponseWriter, a *asked, e *answers.Entry) (int, error) {
 	state := e.State.(*kept)
 	if nested(ctx) && c.stale.timeout == 0 {
 		return c.verifyAlone(ctx, w, a, e)
@@ -142,7 +141,7 @@ func (c *Cache) verify(ctx context.Context, w dns.ResponseWriter, a *asked, e *s
 }
 
 // verifyAlone asks for an entry again as if nobody else did.
-func (c *Cache) verifyAlone(ctx context.Context, w dns.ResponseWriter, a *asked, e *store.Entry) (int, error) {
+func (c *Cache) verifyAlone(ctx context.Context, w dns.ResponseWriter, a *asked, e *answers.Entry) (int, error) {
 	renewed := false
 	defer func() { e.State.(*kept).end(e, c.now(), c.stale.recheck, renewed) }()
 	out := c.ask(ctx, recording(w), a, false)
@@ -154,7 +153,7 @@ func (c *Cache) verifyAlone(ctx context.Context, w dns.ResponseWriter, a *asked,
 
 // depart flies a flight of verify: in the background if the client need not wait for its end. It fails if
 // it can't.
-func (c *Cache) depart(ctx context.Context, w dns.ResponseWriter, a *asked, e *store.Entry, flying *flight) bool {
+func (c *Cache) depart(ctx context.Context, w dns.ResponseWriter, a *asked, e *answers.Entry, flying *flight) bool {
 	state := e.State.(*kept)
 	fly := func(ctx context.Context, w *recorder, a *asked) {
 		renewed := false
@@ -226,10 +225,10 @@ func (c *Cache) tellStale(a *asked) {
 }
 
 // giveStale answers with an entry that has expired.
-func (c *Cache) giveStale(ctx context.Context, w dns.ResponseWriter, a *asked, e *store.Entry) (int, error) {
+func (c *Cache) giveStale(ctx context.Context, w dns.ResponseWriter, a *asked, e *answers.Entry) (int, error) {
 	a.n.stale.Inc()
 	c.tellStale(a)
-	p := wire.Patch{Options: e.Options, FixedTTL: true, TTL: c.stale.ttl}
+	p := answers.Patch{Options: e.Options, FixedTTL: true, TTL: c.stale.ttl}
 	if c.keepTTL && p.TTL == 0 {
 		p.FixedTTL = false
 	}

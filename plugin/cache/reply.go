@@ -9,9 +9,8 @@ import (
 	"github.com/coredns/coredns/plugin/metadata"
 	"github.com/miekg/dns"
 
-	"github.com/nearside-dns/nearside/plugin/fastpath/store"
-	"github.com/nearside-dns/nearside/plugin/internal/search"
-	"github.com/nearside-dns/nearside/plugin/internal/wire"
+	"github.com/nearside-dns/nearside/plugin/internal/answers"
+	"github.com/nearside-dns/nearside/plugin/internal/searchlist"
 )
 
 // wildcardLabel is the metadata that says which wildcard record an answer was made from.
@@ -19,7 +18,7 @@ const wildcardLabel = "zone/wildcard"
 
 // give answers a query with an entry, and tells who has asked for it in front what the answer hangs on. The message is made from the bytes that the fast path gives, so
 // that it does not matter which way a query takes.
-func (c *Cache) give(ctx context.Context, w dns.ResponseWriter, r *dns.Msg, query []byte, q wire.Query, e *store.Entry, p wire.Patch) (int, error) {
+func (c *Cache) give(ctx context.Context, w dns.ResponseWriter, r *dns.Msg, query []byte, q answers.Query, e *answers.Entry, p answers.Patch) (int, error) {
 	if kept, ok := e.State.(*kept); ok && kept.wildcard != "" {
 		metadata.SetValueFunc(ctx, wildcardLabel, func() string { return kept.wildcard })
 	}
@@ -102,7 +101,7 @@ func (a *asked) takeOpt(m *dns.Msg) (options []dns.EDNS0) {
 				}
 				options = append(options, o)
 			case *dns.EDNS0_LOCAL:
-				if o.Code == search.Code && a.q.Search != nil {
+				if o.Code == searchlist.OptionCode && a.q.Search != nil {
 					options = append(options, o)
 				}
 			}
@@ -122,7 +121,7 @@ func packOptions(options []dns.EDNS0) (b []byte) {
 			b = binary.BigEndian.AppendUint16(b, o.InfoCode)
 			b = append(b, o.ExtraText...)
 		case *dns.EDNS0_LOCAL:
-			b = search.AppendOption(b, o.Data)
+			b = searchlist.AppendOption(b, o.Data)
 		}
 	}
 	return b
@@ -132,7 +131,7 @@ func packOptions(options []dns.EDNS0) (b []byte) {
 func unpackOptions(b []byte) (options []dns.EDNS0) {
 	for len(b) >= 4 {
 		end := 4 + int(binary.BigEndian.Uint16(b[2:]))
-		if code := binary.BigEndian.Uint16(b); code == search.Code {
+		if code := binary.BigEndian.Uint16(b); code == searchlist.OptionCode {
 			options = append(options, &dns.EDNS0_LOCAL{Code: code, Data: slices.Clone(b[4:end])})
 		} else {
 			options = append(options, &dns.EDNS0_EDE{InfoCode: binary.BigEndian.Uint16(b[4:]), ExtraText: string(b[6:end])})

@@ -8,20 +8,19 @@ import (
 	"github.com/coredns/coredns/plugin/pkg/response"
 	"github.com/miekg/dns"
 
-	"github.com/nearside-dns/nearside/plugin/fastpath/store"
-	"github.com/nearside-dns/nearside/plugin/internal/search"
-	"github.com/nearside-dns/nearside/plugin/internal/wire"
+	"github.com/nearside-dns/nearside/plugin/internal/answers"
+	"github.com/nearside-dns/nearside/plugin/internal/searchlist"
 )
 
 // find returns what is kept for a query under its key, and of what use it is. To a query with a search list, what is
 // kept for the name alone is an answer as well: it says by its lack of the option that the list was not tried.
-func (c *Cache) find(key, query []byte, q *wire.Query, now time.Duration) (*store.Entry, freshness) {
+func (c *Cache) find(key, query []byte, q *answers.Query, now time.Duration) (*answers.Entry, freshness) {
 	e := c.store.Get(key)
 	state := stateOf(e, now)
 	if q.Search == nil || state == fresh {
 		return e, state
 	}
-	var buf [wire.MaxKey]byte
+	var buf [answers.MaxKey]byte
 	name := *q
 	name.Search = nil
 	alone := c.store.Get(c.space.Key(buf[:0], query, &name))
@@ -43,7 +42,7 @@ func (c *Cache) answered(a *asked, options []dns.EDNS0) (answered *asked, sound 
 	}
 	if i := slices.IndexFunc(options, isSearch); i >= 0 {
 		reply := options[i].(*dns.EDNS0_LOCAL).Data
-		return a, !slices.ContainsFunc(options[i+1:], isSearch) && search.Answers(reply, a.q.Search)
+		return a, !slices.ContainsFunc(options[i+1:], isSearch) && searchlist.Answers(reply, a.q.Search)
 	}
 	alone := *a
 	alone.q.Search = nil
@@ -51,7 +50,7 @@ func (c *Cache) answered(a *asked, options []dns.EDNS0) (answered *asked, sound 
 	return &alone, true
 }
 
-func isSearch(o dns.EDNS0) bool { return o.Option() == search.Code }
+func isSearch(o dns.EDNS0) bool { return o.Option() == searchlist.OptionCode }
 
 // keepDenials keeps that none of the names of a search list exists, if that is what a reply says that is kept: for
 // clients that go through the list themselves. Where something tells when the reply ends to hold, that says nothing
@@ -63,7 +62,7 @@ func (c *Cache) keepDenials(m *dns.Msg, k *keeping) {
 	if i := slices.IndexFunc(k.options, isSearch); len(k.options[i].(*dns.EDNS0_LOCAL).Data) > 0 {
 		return
 	}
-	suffixes, ok := search.Parse(k.q.Search)
+	suffixes, ok := searchlist.ParseSuffixes(k.q.Search)
 	base, below := baseOf(k.msg.Question[0].Name, suffixes)
 	if !ok || !below {
 		return
@@ -80,11 +79,11 @@ func (c *Cache) keepDenial(name string, m *dns.Msg, k *keeping) {
 	}
 	question := k.msg.Question[0]
 	question.Name = name
-	r, denied := *search.Without(k.msg), *m
+	r, denied := *searchlist.WithoutOption(k.msg), *m
 	r.Question, denied.Question = []dns.Question{question}, []dns.Question{question}
 	a := &asked{msg: &r, n: k.n, udp: k.udp}
 	var ok bool
-	if a.query, ok = a.q.FromMsg(make([]byte, 0, wire.MaxQuery), &r); !ok {
+	if a.query, ok = a.q.FromMsg(make([]byte, 0, answers.MaxQuery), &r); !ok {
 		return // too long
 	}
 	a.key = c.space.Key(nil, a.query, &a.q)
@@ -102,8 +101,8 @@ func baseOf(name string, suffixes []string) (base string, ok bool) {
 }
 
 // tell tells a plugin in front that has asked this very query, and wants to know, what the answer hangs on.
-func tell(ctx context.Context, r *dns.Msg, e *store.Entry) {
-	if c := store.ConditionsFrom(ctx, r); c != nil {
+func tell(ctx context.Context, r *dns.Msg, e *answers.Entry) {
+	if c := answers.ConditionsFrom(ctx, r); c != nil {
 		c.Bounds, c.Serial, c.AnyCase, c.Options, c.Expires = e.Bounds, e.Serial, e.AnyCase, e.Options, e.Expires
 	}
 }
@@ -112,7 +111,7 @@ func tell(ctx context.Context, r *dns.Msg, e *store.Entry) {
 func (o *outcome) tell(ctx context.Context, r *dns.Msg) {
 	if o.entry != nil {
 		tell(ctx, r, o.entry)
-	} else if c := store.ConditionsFrom(ctx, r); c != nil && o.conditions != nil {
+	} else if c := answers.ConditionsFrom(ctx, r); c != nil && o.conditions != nil {
 		*c = *o.conditions
 	}
 }

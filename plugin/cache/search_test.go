@@ -14,8 +14,8 @@ import (
 
 	"github.com/coredns/coredns/plugin"
 
-	"github.com/nearside-dns/nearside/plugin/fastpath/store"
-	"github.com/nearside-dns/nearside/plugin/internal/search"
+	"github.com/nearside-dns/nearside/plugin/internal/answers"
+	"github.com/nearside-dns/nearside/plugin/internal/searchlist"
 )
 
 // zSOA is a denial of zone z., which lasts for a minute. It is written with 60 seconds left.
@@ -232,12 +232,12 @@ func TestSearch_Conditions(t *testing.T) {
 	beds(t, "conditions", func(t *testing.T) {
 		b, g := newBed(t, "cache"), new(generation)
 		b.upstream(func(ctx context.Context, w dns.ResponseWriter, r *dns.Msg) (int, error) {
-			c := store.ConditionsFrom(ctx, r)
-			c.Bounds[0] = store.Bound{Generation: g, Number: g.n}
+			c := answers.ConditionsFrom(ctx, r)
+			c.Bounds[0] = answers.Bound{Generation: g, Number: g.n}
 			text := "NXDOMAIN; " + zSOA
-			if search.Has(r) {
+			if searchlist.HasOption(r) {
 				text = "NXDOMAIN tried; " + zSOA
-				c.Options = search.AppendOption(nil, nil)
+				c.Options = searchlist.AppendOption(nil, nil)
 			}
 			return 0, w.WriteMsg(replyTo(t, r, text))
 		})
@@ -323,10 +323,10 @@ func (b *bed) askedFor(r *dns.Msg) *asked {
 }
 
 // outer asks the cache as a plugin in front of it that wants to know what the answer hangs on.
-func (b *bed) outer(text string) (string, *store.Wanted) {
+func (b *bed) outer(text string) (string, *answers.Wanted) {
 	b.t.Helper()
 	w, r := new(client), query(text)
-	ctx, wanted := store.WithConditions(context.Background(), r)
+	ctx, wanted := answers.WithConditions(context.Background(), r)
 	if _, err := b.ServeDNS(ctx, w, r); err != nil && !errors.Is(err, errUpstream) {
 		b.t.Errorf("%s: %v", text, err)
 	}
@@ -336,13 +336,13 @@ func (b *bed) outer(text string) (string, *store.Wanted) {
 // What an answer hangs on is told to a plugin in front that asks, be it a hit, a miss or a reply to another.
 func TestTells(t *testing.T) {
 	g, number := new(generation), &serial{7}
-	bound := [store.MaxBounds]store.Bound{{Generation: g, Number: 0}}
-	known := func(c *store.Conditions, _ *dns.Msg) {
+	bound := [answers.MaxBounds]answers.Bound{{Generation: g, Number: 0}}
+	known := func(c *answers.Conditions, _ *dns.Msg) {
 		c.Bounds, c.AnyCase, c.Serial = bound, true, number
 	}
 	tests := map[string]struct {
 		corefile, reply string
-		mark            func(c *store.Conditions, r *dns.Msg)
+		mark            func(c *answers.Conditions, r *dns.Msg)
 		expires         time.Duration // after it was asked; 0 for never
 		known           bool
 	}{
@@ -359,11 +359,11 @@ func TestTells(t *testing.T) {
 			b.upstream(func(ctx context.Context, w dns.ResponseWriter, r *dns.Msg) (int, error) {
 				time.Sleep(time.Second)
 				if tt.mark != nil {
-					tt.mark(store.ConditionsFrom(ctx, r), r)
+					tt.mark(answers.ConditionsFrom(ctx, r), r)
 				}
 				return 0, w.WriteMsg(replyTo(t, r, tt.reply))
 			})
-			check := func(what string, wanted *store.Wanted, expires time.Duration) {
+			check := func(what string, wanted *answers.Wanted, expires time.Duration) {
 				if expires != 0 && tt.expires == 0 {
 					expires = 0
 				}
@@ -373,7 +373,7 @@ func TestTells(t *testing.T) {
 				if wanted.Known() != tt.known || !wanted.ForAll() {
 					t.Errorf("%s: known %t, for all %t", what, wanted.Known(), wanted.ForAll())
 				}
-				if tt.known && (wanted.Bounds != bound || wanted.Serial != store.Serial(number) || !wanted.AnyCase) {
+				if tt.known && (wanted.Bounds != bound || wanted.Serial != answers.Serial(number) || !wanted.AnyCase) {
 					t.Errorf("%s: got %+v", what, wanted.Conditions)
 				}
 			}
@@ -397,7 +397,7 @@ func TestTells(t *testing.T) {
 			_, wanted := b.outer("w. A")
 			check("hit", wanted, kept+tt.expires)
 			r := query("w. A")
-			ctx, other := store.WithConditions(context.Background(), r.Copy())
+			ctx, other := answers.WithConditions(context.Background(), r.Copy())
 			if _, err := b.ServeDNS(ctx, new(client), r); err != nil {
 				t.Error(err)
 			}

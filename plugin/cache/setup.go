@@ -7,7 +7,7 @@ import (
 	clog "github.com/coredns/coredns/plugin/pkg/log"
 
 	"github.com/nearside-dns/nearside/plugin/fastpath"
-	"github.com/nearside-dns/nearside/plugin/fastpath/store"
+	"github.com/nearside-dns/nearside/plugin/internal/answers"
 )
 
 const pluginName = "cache"
@@ -57,7 +57,7 @@ func (c *Cache) start(config *dnsserver.Config) {
 
 // limit tells the store how many entries there may be.
 func (c *Cache) limit() {
-	for _, k := range []store.Kind{store.Success, store.Denial} {
+	for _, k := range []answers.Kind{answers.Success, answers.Denial} {
 		c.space.Limit(k, c.kinds[k].capacity, func() { c.evicted(k) })
 	}
 }

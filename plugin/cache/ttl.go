@@ -6,7 +6,7 @@ import (
 	"github.com/coredns/coredns/plugin/pkg/response"
 	"github.com/miekg/dns"
 
-	"github.com/nearside-dns/nearside/plugin/fastpath/store"
+	"github.com/nearside-dns/nearside/plugin/internal/answers"
 )
 
 // shortTTL is for how long a reply holds that does not say it, in seconds.
@@ -38,7 +38,7 @@ func (c *Cache) setTTLs(m *dns.Msg, class response.Type) time.Duration {
 		}
 	}
 	denied := k.max
-	if soa := soaOf(m); soa != nil && kindOf(class) == store.Denial && class != response.ServerError {
+	if soa := soaOf(m); soa != nil && kindOf(class) == answers.Denial && class != response.ServerError {
 		denied = k.bound(min(soa.Hdr.Ttl, soa.Minttl)) // RFC 2308 section 5
 	}
 	for _, set := range []struct {

@@ -12,8 +12,7 @@ import (
 
 	"github.com/miekg/dns"
 
-	"github.com/nearside-dns/nearside/plugin/fastpath/store"
-	"github.com/nearside-dns/nearside/plugin/internal/wire"
+	"github.com/nearside-dns/nearside/plugin/internal/answers"
 )
 
 // caller is a client whose last octet is what it sees.
@@ -32,14 +31,14 @@ func (c *caller) RemoteAddr() net.Addr {
 // byLast are the views of callers by their last octet.
 type byLast struct{}
 
-func (byLast) View(from netip.Addr, _ []byte) store.View {
-	return store.View{Number: uint32(from.As4()[3])}
+func (byLast) View(from netip.Addr, _ []byte) answers.View {
+	return answers.View{Number: uint32(from.As4()[3])}
 }
 
 // perCaller is an upstream whose answer to each caller is another: 192.0.2.x to the one with the last octet x.
 type perCaller struct {
 	*bed
-	mark  func(c *store.Conditions, last byte) // what it says of that; nil while all get the same
+	mark  func(c *answers.Conditions, last byte) // what it says of that; nil while all get the same
 	takes time.Duration
 	ttl   int
 }
@@ -53,7 +52,7 @@ func (p *perCaller) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.M
 		if host, err := netip.ParseAddrPort(w.RemoteAddr().String()); err == nil && host.Addr().Is4() {
 			last = host.Addr().As4()[3]
 		}
-		mark(store.ConditionsFrom(ctx, r), last)
+		mark(answers.ConditionsFrom(ctx, r), last)
 	}
 	return 0, w.WriteMsg(replyTo(p.t, r, answerFor(last, p.ttl)))
 }
@@ -81,15 +80,17 @@ func newPerCaller(t *testing.T, corefile string) *perCaller {
 }
 
 // marks are the ways in which a plugin says that an answer is not for all.
-func marks(g *generation) map[string]func(c *store.Conditions, last byte) {
-	bound := func() [store.MaxBounds]store.Bound { return [store.MaxBounds]store.Bound{{Generation: g, Number: g.n}} }
-	return map[string]func(c *store.Conditions, last byte){
-		"of a view": func(c *store.Conditions, last byte) {
+func marks(g *generation) map[string]func(c *answers.Conditions, last byte) {
+	bound := func() [answers.MaxBounds]answers.Bound {
+		return [answers.MaxBounds]answers.Bound{{Generation: g, Number: g.n}}
+	}
+	return map[string]func(c *answers.Conditions, last byte){
+		"of a view": func(c *answers.Conditions, last byte) {
 			c.Bounds, c.Views, c.View.Number = bound(), byLast{}, uint32(last)
 		},
-		"private":            func(c *store.Conditions, _ byte) { c.View.Private = true },
-		"private, of a view": func(c *store.Conditions, _ byte) { c.Bounds, c.Views, c.View.Private = bound(), byLast{}, true },
-		"private, outdated":  func(c *store.Conditions, _ byte) { *c = store.Outdated(); c.View.Private = true },
+		"private":            func(c *answers.Conditions, _ byte) { c.View.Private = true },
+		"private, of a view": func(c *answers.Conditions, _ byte) { c.Bounds, c.Views, c.View.Private = bound(), byLast{}, true },
+		"private, outdated":  func(c *answers.Conditions, _ byte) { *c = answers.Outdated(); c.View.Private = true },
 	}
 }
 
@@ -98,7 +99,7 @@ var viewOptions = []string{
 }
 
 // eachView runs a test for each option and each way in which a plugin marks its answers.
-func eachView(t *testing.T, test func(t *testing.T, corefile string, mark func(c *store.Conditions, last byte))) {
+func eachView(t *testing.T, test func(t *testing.T, corefile string, mark func(c *answers.Conditions, last byte))) {
 	for _, option := range viewOptions {
 		for name, mark := range marks(new(generation)) {
 			beds(t, option+", "+name, func(t *testing.T) { test(t, "cache {\n"+option+"\n}", mark) })
@@ -108,7 +109,7 @@ func eachView(t *testing.T, test func(t *testing.T, corefile string, mark func(c
 
 // What holds for one caller is given to no other, whatever the cache does with answers.
 func TestViews(t *testing.T) {
-	eachView(t, func(t *testing.T, corefile string, mark func(c *store.Conditions, last byte)) {
+	eachView(t, func(t *testing.T, corefile string, mark func(c *answers.Conditions, last byte)) {
 		p := newPerCaller(t, corefile)
 		p.mark = mark
 		asked := 0
@@ -130,7 +131,7 @@ func TestViews(t *testing.T) {
 // Callers that ask at the same time wait for each other's reply at most: they get their own. The first time
 // nothing tells the cache that they are not to share.
 func TestViews_AtOnce(t *testing.T) {
-	eachView(t, func(t *testing.T, corefile string, mark func(c *store.Conditions, last byte)) {
+	eachView(t, func(t *testing.T, corefile string, mark func(c *answers.Conditions, last byte)) {
 		p := newPerCaller(t, corefile)
 		p.space.ByGeneration.Store(true)
 		p.mark, p.takes = mark, time.Second
@@ -159,7 +160,7 @@ func TestViews_AtOnce(t *testing.T) {
 // An answer for all that becomes one for each is asked for again, by the cache itself as well; nobody is given
 // what that gets. As soon as it is for all again, it is kept.
 func TestViews_ComeAndGo(t *testing.T) {
-	eachView(t, func(t *testing.T, corefile string, mark func(c *store.Conditions, last byte)) {
+	eachView(t, func(t *testing.T, corefile string, mark func(c *answers.Conditions, last byte)) {
 		p := newPerCaller(t, corefile)
 		all := answerFor(99, 60)
 		p.askAs(1, "w. A", all)
@@ -195,7 +196,7 @@ func TestViews_ComeAndGo(t *testing.T) {
 		if kept := p.entry("w. A"); kept == nil == (p.queries() == n) {
 			t.Errorf("kept is %v, and %d queries more were asked", kept, p.queries()-n)
 		}
-		if p.entry("w. A") == nil && p.kinds[store.Success].except == nil {
+		if p.entry("w. A") == nil && p.kinds[answers.Success].except == nil {
 			t.Error("what is for all is not kept again")
 		}
 	})
@@ -237,9 +238,9 @@ func TestViews_FastPath(t *testing.T) {
 		p.mark = marks(g)["private, of a view"]
 		p.askAs(3, "w. A", answerFor(3, 60))
 		r := query("w. A")
-		var q wire.Query
-		packed, _ := q.FromMsg(make([]byte, 0, wire.MaxQuery), r)
-		key := p.space.Key(make([]byte, 0, wire.MaxKey), packed, &q)
+		var q answers.Query
+		packed, _ := q.FromMsg(make([]byte, 0, answers.MaxQuery), r)
+		key := p.space.Key(make([]byte, 0, answers.MaxKey), packed, &q)
 		base := p.store.Get(key)
 		if base == nil || base.Views == nil || base.Cached {
 			t.Fatalf("kept for all is %+v", base)
@@ -249,7 +250,7 @@ func TestViews_FastPath(t *testing.T) {
 			got := ""
 			if e != nil {
 				m := new(dns.Msg)
-				if err := m.Unpack(e.Plain.AppendReply(nil, packed, &q, &wire.Patch{})); err != nil {
+				if err := m.Unpack(e.Plain.AppendReply(nil, packed, &q, &answers.Patch{})); err != nil {
 					t.Fatal(err)
 				}
 				m.RecursionAvailable = true

@@ -9,7 +9,7 @@ import (
 	"github.com/coredns/coredns/core/dnsserver"
 	"github.com/miekg/dns"
 
-	"github.com/nearside-dns/nearside/plugin/internal/wire"
+	"github.com/nearside-dns/nearside/plugin/internal/answers"
 )
 
 // datagramLen is the length up to which a query is read, in bytes: nobody sends more than a packet.
@@ -58,7 +58,7 @@ func (d *datagram) done() {
 // serve does with a datagram what CoreDNS does with it.
 func (d *datagram) serve() {
 	b := d.query
-	if len(b) < wire.HeaderLen {
+	if len(b) < answers.HeaderLen {
 		return // not answered by anyone
 	}
 	w := &writer{socket: d.socket, metrics: d.service.metrics, peer: d.peer}
@@ -68,7 +68,7 @@ func (d *datagram) serve() {
 		return
 	}
 	if action != dns.MsgAccept { // nothing but the header is looked at
-		b = b[:wire.HeaderLen]
+		b = b[:answers.HeaderLen]
 		clear(b[4:])
 	}
 	err := m.Unpack(b)

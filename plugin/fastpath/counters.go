@@ -10,7 +10,7 @@ import (
 	"github.com/miekg/dns"
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/nearside-dns/nearside/plugin/fastpath/store"
+	"github.com/nearside-dns/nearside/plugin/internal/answers"
 )
 
 // Cache is the plugin of that name. It counts the queries that it would have been asked.
@@ -87,7 +87,7 @@ type given struct {
 	do           bool
 	cached       bool
 	ahead        bool // a plugin in front of the cache keeps it
-	kind         store.Kind
+	kind         answers.Kind
 	rcode        uint8
 	qtype        uint16
 	requestSize  uint16

@@ -62,20 +62,20 @@ func TestDetachedSocketIsAnsweredAgain(t *testing.T) {
 					t.Fatal(err)
 				}
 				for _, host := range []string{"127.0.0.1", "::1"} {
-					if err := answers(host); err != nil {
+					if err := checkAnswer(host); err != nil {
 						t.Errorf("at the start: %v", err)
 					}
 				}
 				awaitListeners(t, max(1, strings.Count(bind, " ")))
 				Stop()
-				if answers("127.0.0.1") == nil {
+				if checkAnswer("127.0.0.1") == nil {
 					t.Error("CoreDNS's socket is not detached")
 				}
 				if inst, err = inst.Restart(input(bind, next)); err != nil {
 					t.Fatal(err)
 				}
 				for _, host := range []string{"127.0.0.1", "::1"} {
-					if err := answers(host); err != nil {
+					if err := checkAnswer(host); err != nil {
 						t.Errorf("after a reload: %v", err)
 					}
 				}
@@ -104,8 +104,8 @@ func awaitListeners(t *testing.T, want int) {
 	}
 }
 
-// answers sends queries to an address from several ports until there is an answer to one.
-func answers(host string) error {
+// checkAnswer sends queries to an address from several ports until there is an answer to one.
+func checkAnswer(host string) error {
 	m := new(dns.Msg).SetQuestion("a.test.", dns.TypeA)
 	var err error
 	for range 5 {

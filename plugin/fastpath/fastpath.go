@@ -14,13 +14,13 @@ import (
 	"github.com/coredns/coredns/core/dnsserver"
 	"github.com/coredns/coredns/plugin"
 
-	"github.com/nearside-dns/nearside/plugin/fastpath/store"
+	"github.com/nearside-dns/nearside/plugin/internal/answers"
 )
 
 // Block is a server block that has plugins whose answers can be kept.
 type Block struct {
 	// Space is where its answers are.
-	Space *store.Space
+	Space *answers.Keyspace
 
 	conf   *configuration
 	config *dnsserver.Config // of its first zone, which has its plugins
@@ -43,7 +43,7 @@ func BlockOf(c *caddy.Controller) *Block {
 			return b
 		}
 	}
-	b := &Block{Space: store.Shared.NewSpace(), conf: conf, config: config}
+	b := &Block{Space: answers.Shared.NewKeyspace(), conf: conf, config: config}
 	conf.blocks = append(conf.blocks, b)
 	return b
 }
@@ -132,7 +132,7 @@ func (conf *configuration) end(reloading bool) {
 	listeners.leave(func(other *configuration) bool { return other == conf }, reloading)
 	for _, b := range conf.blocks {
 		b.Space.ByGeneration.Store(false)
-		store.Shared.Drop(b.Space)
+		answers.Shared.Drop(b.Space)
 	}
 	configurations.remove(conf)
 }

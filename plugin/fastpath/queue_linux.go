@@ -9,7 +9,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/nearside-dns/nearside/plugin/fastpath/store"
+	"github.com/nearside-dns/nearside/plugin/internal/answers"
 )
 
 // The memory of queries without a packed answer, in bytes. With the 98 MiB of a nodecache whose cache is full, the
@@ -65,7 +65,7 @@ type queue struct {
 const maxSpare = 64
 
 // queries is the queue of the process.
-var queries = newQueue(store.Now)
+var queries = newQueue(answers.Now)
 
 func newQueue(now func() time.Duration) *queue {
 	return &queue{now: now, maxRunning: defaultRunning, target: defaultRunning, maxWaiting: defaultWaiting}

@@ -12,8 +12,7 @@ import (
 	"github.com/miekg/dns"
 	"golang.org/x/sys/unix"
 
-	"github.com/nearside-dns/nearside/plugin/fastpath/store"
-	"github.com/nearside-dns/nearside/plugin/internal/wire"
+	"github.com/nearside-dns/nearside/plugin/internal/answers"
 )
 
 // batch is how many datagrams are received and sent at a time.
@@ -52,10 +51,10 @@ type reader struct {
 	pending       int // answers that are not sent yet
 	arena         []byte
 
-	query   wire.Query
-	patch   wire.Patch
-	key     [wire.MaxKey]byte
-	pathKey [wire.MaxKey]byte
+	query   answers.Query
+	patch   answers.Patch
+	key     [answers.MaxKey]byte
+	pathKey [answers.MaxKey]byte
 	random  uint64
 
 	failures int // of receiving, one after the other
@@ -173,7 +172,7 @@ func (r *reader) try() error {
 // serve answers the first datagrams of a batch, or hands them over.
 func (r *reader) serve(fd uintptr, n int) {
 	s := r.listener.acquire()
-	now := store.Now()
+	now := answers.Now()
 	for i := range n {
 		if !r.answer(fd, s, i, now) {
 			r.handOver(s, i)
@@ -193,14 +192,14 @@ func (r *reader) answer(fd uintptr, s *service, i int, now time.Duration) bool {
 		return false
 	}
 	key := q.AppendKey(r.key[:0], 0, in)
-	to := s.routes.find(wire.KeyName(key))
+	to := s.routes.find(answers.KeyName(key))
 	if to == nil || to.space == 0 {
 		return false
 	}
-	wire.SetKeySpace(key, to.space)
+	answers.SetKeyspace(key, to.space)
 	var search Search
 	if to.search != nil && q.Search == nil {
-		search = to.search.Search(clientOf(&r.names[i]), wire.KeyName(key))
+		search = to.search.Search(clientOf(&r.names[i]), answers.KeyName(key))
 	}
 	e, counts := r.find(to, key, &search, i, in, now)
 	if e == nil || q.Upper && !e.AnyCase || !e.Fresh(now) {
@@ -243,24 +242,24 @@ func (r *reader) answer(fd uintptr, s *service, i int, now time.Duration) bool {
 		requestSize: uint16(len(in)), responseSize: uint16(e.CountedLen()), // #nosec G115 -- at most 64 KiB
 	}
 	if q.EDNS && len(e.Options) > 0 {
-		g.responseSize += wire.OptLen + uint16(len(e.Options)) // #nosec G115
+		g.responseSize += answers.OptLen + uint16(len(e.Options)) // #nosec G115
 	}
 	return true
 }
 
 // find returns the entry for a query, nil if there is none, and what counts that it is given. There is room for a
 // view behind the key.
-func (r *reader) find(to *route, key []byte, search *Search, i int, in []byte, now time.Duration) (e *store.Entry, counts [3]store.Counter) {
+func (r *reader) find(to *route, key []byte, search *Search, i int, in []byte, now time.Duration) (e *answers.Entry, counts [3]answers.Counter) {
 	if search.Path != 0 {
-		path := wire.AppendKeyPath(append(r.pathKey[:0], key...), search.Path)
-		if e = store.Shared.Get(path); e != nil && e.Fresh(now) {
-			return e, [3]store.Counter{e.Count.On(to.counters.server), search.Client}
+		path := answers.AppendKeyPath(append(r.pathKey[:0], key...), search.Path)
+		if e = answers.Shared.Get(path); e != nil && e.Fresh(now) {
+			return e, [3]answers.Counter{e.Count.On(to.counters.server), search.Client}
 		}
 	}
-	e = store.Shared.Get(key)
-	var view store.View
+	e = answers.Shared.Get(key)
+	var view answers.View
 	if e != nil && e.Views != nil {
-		e, view = store.Shared.GetView(e, key, now, clientOf(&r.names[i]), r.query.CallerData(in))
+		e, view = answers.Shared.GetView(e, key, now, clientOf(&r.names[i]), r.query.CallerData(in))
 	}
 	switch {
 	case e == nil:
@@ -268,9 +267,9 @@ func (r *reader) find(to *route, key []byte, search *Search, i int, in []byte, n
 	case search.Path != 0 && !e.Plain.HasData():
 		return nil, counts
 	case e.Count != nil: // who keeps it comes before who knows search lists
-		return e, [3]store.Counter{e.Count.On(to.counters.server), view.Callers}
+		return e, [3]answers.Counter{e.Count.On(to.counters.server), view.Callers}
 	}
-	return e, [3]store.Counter{search.Count, search.Client, view.Callers}
+	return e, [3]answers.Counter{search.Count, search.Client, view.Callers}
 }
 
 // Lengths in bytes from which CoreDNS compresses names to avoid fragments, as NSD does.
@@ -326,7 +325,7 @@ func (r *reader) flush(fd uintptr, s *service, start time.Duration) {
 			unsent++
 		}
 	}
-	took := store.Now() - start
+	took := answers.Now() - start
 	for i := range r.pending {
 		r.given[i].count(took)
 	}
@@ -364,10 +363,10 @@ func (r *reader) handOver(s *service, i int) {
 // another one waits for. What no block has a say in waits for none: the probes of a kubelet are such, and must not
 // fail because an upstream is dead. There is room for a name in buf.
 func (s *service) chainOf(buf, query []byte) *chain {
-	if wire.HasOtherVersion(query) {
+	if answers.HasOtherVersion(query) {
 		return s.chain
 	}
-	if name, ok := wire.AppendName(buf, query); ok {
+	if name, ok := answers.AppendName(buf, query); ok {
 		if to := s.routes.find(name); to != nil {
 			return to.chain
 		}

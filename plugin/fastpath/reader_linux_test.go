@@ -16,8 +16,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sys/unix"
 
-	"github.com/nearside-dns/nearside/plugin/fastpath/store"
-	"github.com/nearside-dns/nearside/plugin/internal/wire"
+	"github.com/nearside-dns/nearside/plugin/internal/answers"
 )
 
 // countedCache stands for the plugin cache.
@@ -41,15 +40,15 @@ func (c *countedCache) Covers(string) bool            { return true }
 type bed struct {
 	*reader
 	client *net.UDPConn
-	space  *store.Space
+	space  *answers.Keyspace
 	cache  *countedCache
 }
 
 // newBed returns a reader whose socket is read by nobody else, and a block of all names that is counted.
 func newBed(t *testing.T, shuffle bool) *bed {
 	t.Helper()
-	b := &bed{space: store.Shared.NewSpace(), cache: newCountedCache()}
-	t.Cleanup(func() { store.Shared.Drop(b.space) })
+	b := &bed{space: answers.Shared.NewKeyspace(), cache: newCountedCache()}
+	t.Cleanup(func() { answers.Shared.Drop(b.space) })
 	s := newService(t, func(w dns.ResponseWriter, m *dns.Msg) {
 		if err := w.WriteMsg(new(dns.Msg).SetRcode(m, dns.RcodeRefused)); err != nil {
 			t.Error(err)
@@ -71,23 +70,23 @@ func newBed(t *testing.T, shuffle bool) *bed {
 }
 
 // keep puts an answer to a question into the store.
-func (b *bed) keep(t *testing.T, e *store.Entry, reply *dns.Msg) {
+func (b *bed) keep(t *testing.T, e *answers.Entry, reply *dns.Msg) {
 	t.Helper()
 	b.keepFor(t, e, reply, reply)
 }
 
 // keepFor puts the answer to a query into the store.
-func (b *bed) keepFor(t *testing.T, e *store.Entry, reply, query *dns.Msg) {
+func (b *bed) keepFor(t *testing.T, e *answers.Entry, reply, query *dns.Msg) {
 	t.Helper()
 	if err := e.Fill(reply); err != nil {
 		t.Fatal(err)
 	}
-	var q wire.Query
-	packed, ok := q.FromMsg(make([]byte, 0, wire.MaxQuery), query)
+	var q answers.Query
+	packed, ok := q.FromMsg(make([]byte, 0, answers.MaxQuery), query)
 	if !ok {
 		t.Fatal("no key")
 	}
-	store.Shared.Put(b.space, b.space.Key(nil, packed, &q), e)
+	answers.Shared.Put(b.space, b.space.Key(nil, packed, &q), e)
 }
 
 // ask sends a query and has the reader look at it once.
@@ -146,15 +145,15 @@ func TestHitAllocatesNothing(t *testing.T) {
 	for name, c := range map[string]struct {
 		records int
 		shuffle bool
-		entry   *store.Entry
+		entry   *answers.Entry
 		glue    int // records of the additional section
 	}{
-		"by generation":    {1, false, &store.Entry{}, 0},
-		"of a cache":       {1, false, &store.Entry{Cached: true, Stored: store.Now(), Expires: store.Now() + time.Hour}, 0},
-		"many addresses":   {20, true, &store.Entry{}, 0},
-		"glue":             {1, true, &store.Entry{}, 20},
-		"with popularity":  {1, false, &store.Entry{Expires: store.Now() + time.Hour, Popularity: &store.Popularity{Amount: 5, Gap: time.Minute, From: store.Now() + time.Hour}}, 0},
-		"with error codes": {1, false, &store.Entry{Options: []byte{0, 15, 0, 2, 0, 3}}, 0},
+		"by generation":    {1, false, &answers.Entry{}, 0},
+		"of a cache":       {1, false, &answers.Entry{Cached: true, Stored: answers.Now(), Expires: answers.Now() + time.Hour}, 0},
+		"many addresses":   {20, true, &answers.Entry{}, 0},
+		"glue":             {1, true, &answers.Entry{}, 20},
+		"with popularity":  {1, false, &answers.Entry{Expires: answers.Now() + time.Hour, Popularity: &answers.Popularity{Amount: 5, Gap: time.Minute, From: answers.Now() + time.Hour}}, 0},
+		"with error codes": {1, false, &answers.Entry{Options: []byte{0, 15, 0, 2, 0, 3}}, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := newBed(t, c.shuffle)
@@ -196,7 +195,7 @@ func TestHitAllocatesNothing(t *testing.T) {
 
 func TestBatchesAreAnswered(t *testing.T) {
 	b := newBed(t, false)
-	b.keep(t, &store.Entry{}, addressReply("hit.test.", 1))
+	b.keep(t, &answers.Entry{}, addressReply("hit.test.", 1))
 	const rounds = 3*batch + 1
 	for range rounds {
 		packed, err := new(dns.Msg).SetQuestion("hit.test.", dns.TypeA).Pack()
@@ -218,7 +217,7 @@ func TestBatchesAreAnswered(t *testing.T) {
 // TestLongAnswers has more answers in a batch than are sent at a time.
 func TestLongAnswers(t *testing.T) {
 	b := newBed(t, false)
-	b.keep(t, &store.Entry{}, addressReply("long.test.", 500))
+	b.keep(t, &answers.Entry{}, addressReply("long.test.", 500))
 	if err := b.client.SetReadBuffer(4 << 20); err != nil {
 		t.Fatal(err)
 	}
@@ -246,22 +245,22 @@ func TestLongAnswers(t *testing.T) {
 }
 
 func TestHandedOver(t *testing.T) {
-	now := store.Now()
+	now := answers.Now()
 	for name, c := range map[string]struct {
-		entry *store.Entry
+		entry *answers.Entry
 		query func() *dns.Msg
 		hit   bool
 	}{
-		"kept":        {&store.Entry{}, ask("hit.test."), true},
-		"not kept":    {&store.Entry{}, ask("miss.test."), false},
-		"DS":          {&store.Entry{}, func() *dns.Msg { return new(dns.Msg).SetQuestion("hit.test.", dns.TypeDS) }, false},
-		"other type":  {&store.Entry{}, func() *dns.Msg { return new(dns.Msg).SetQuestion("hit.test.", dns.TypeAAAA) }, false},
-		"expired":     {&store.Entry{Expires: now, Gone: now + time.Hour}, ask("hit.test."), false},
-		"upper case":  {&store.Entry{}, ask("HIT.test."), false},
-		"any case":    {&store.Entry{AnyCase: true}, ask("HIT.test."), true},
-		"DO":          {&store.Entry{}, func() *dns.Msg { return ask("hit.test.")().SetEdns0(1232, true) }, false},
-		"EDNS option": {&store.Entry{}, withOption, false},
-		"popular":     {&store.Entry{Expires: now + time.Hour, Popularity: &store.Popularity{Amount: 1}}, ask("hit.test."), false},
+		"kept":        {&answers.Entry{}, ask("hit.test."), true},
+		"not kept":    {&answers.Entry{}, ask("miss.test."), false},
+		"DS":          {&answers.Entry{}, func() *dns.Msg { return new(dns.Msg).SetQuestion("hit.test.", dns.TypeDS) }, false},
+		"other type":  {&answers.Entry{}, func() *dns.Msg { return new(dns.Msg).SetQuestion("hit.test.", dns.TypeAAAA) }, false},
+		"expired":     {&answers.Entry{Expires: now, Gone: now + time.Hour}, ask("hit.test."), false},
+		"upper case":  {&answers.Entry{}, ask("HIT.test."), false},
+		"any case":    {&answers.Entry{AnyCase: true}, ask("HIT.test."), true},
+		"DO":          {&answers.Entry{}, func() *dns.Msg { return ask("hit.test.")().SetEdns0(1232, true) }, false},
+		"EDNS option": {&answers.Entry{}, withOption, false},
+		"popular":     {&answers.Entry{Expires: now + time.Hour, Popularity: &answers.Popularity{Amount: 1}}, ask("hit.test."), false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := newBed(t, false)
@@ -364,7 +363,7 @@ func serveCounted(t *testing.T, server string, w dns.ResponseWriter, m *dns.Msg,
 func TestUnsendable(t *testing.T) {
 	b := newBed(t, false)
 	reply := addressReply("hit.test.", 1)
-	b.keep(t, &store.Entry{Cached: true, Expires: store.Now() + time.Hour}, reply)
+	b.keep(t, &answers.Entry{Cached: true, Expires: answers.Now() + time.Hour}, reply)
 	packed, err := ask("hit.test.")().Pack()
 	if err != nil {
 		t.Fatal(err)
@@ -396,7 +395,7 @@ func TestUnsendable(t *testing.T) {
 	if got := valueOf(t, s.metrics.answered) - answeredBefore; got != 2 {
 		t.Errorf("%v are counted as answered, want 2", got)
 	}
-	if got := valueOf(t, b.cache.Hits[store.Success]); got != 3 {
+	if got := valueOf(t, b.cache.Hits[answers.Success]); got != 3 {
 		t.Errorf("%v hits, want 3: the cache counts before it answers", got)
 	}
 
@@ -425,23 +424,23 @@ func TestCounted(t *testing.T) {
 		return m
 	}
 	b, chain := newBed(t, false), t.Name()+" chain"
-	hits := map[store.Kind]float64{}
+	hits := map[answers.Kind]float64{}
 	for i, c := range []struct {
 		query   *dns.Msg
 		records int
 		rcode   int
-		kind    store.Kind
+		kind    answers.Kind
 	}{
-		{typed(dns.TypeA, func(*dns.Msg) {}), 1, dns.RcodeSuccess, store.Success},
-		{typed(dns.TypeAAAA, func(*dns.Msg) {}), 0, dns.RcodeSuccess, store.Denial},
-		{typed(dns.TypeHTTPS, func(m *dns.Msg) { m.SetEdns0(1232, false) }), 0, dns.RcodeSuccess, store.Denial},
-		{typed(dns.TypeTXT, func(m *dns.Msg) { m.SetEdns0(4096, true) }), 0, dns.RcodeNameError, store.Denial},
-		{typed(dns.TypeLOC, func(m *dns.Msg) { m.RecursionDesired = false }), 0, dns.RcodeServerFailure, store.Denial},
-		{typed(dns.TypeCAA, func(m *dns.Msg) { m.SetEdns0(4096, false) }), 100, dns.RcodeSuccess, store.Success},
+		{typed(dns.TypeA, func(*dns.Msg) {}), 1, dns.RcodeSuccess, answers.Success},
+		{typed(dns.TypeAAAA, func(*dns.Msg) {}), 0, dns.RcodeSuccess, answers.Denial},
+		{typed(dns.TypeHTTPS, func(m *dns.Msg) { m.SetEdns0(1232, false) }), 0, dns.RcodeSuccess, answers.Denial},
+		{typed(dns.TypeTXT, func(m *dns.Msg) { m.SetEdns0(4096, true) }), 0, dns.RcodeNameError, answers.Denial},
+		{typed(dns.TypeLOC, func(m *dns.Msg) { m.RecursionDesired = false }), 0, dns.RcodeServerFailure, answers.Denial},
+		{typed(dns.TypeCAA, func(m *dns.Msg) { m.SetEdns0(4096, false) }), 100, dns.RcodeSuccess, answers.Success},
 	} {
 		reply := addressReply("hit.test.", c.records)
 		reply.Question, reply.Rcode = c.query.Question, c.rcode
-		b.keepFor(t, &store.Entry{Cached: true, Kind: c.kind, Expires: store.Now() + time.Hour}, reply, c.query)
+		b.keepFor(t, &answers.Entry{Cached: true, Kind: c.kind, Expires: answers.Now() + time.Hour}, reply, c.query)
 		for range i + 1 {
 			b.ask(t, c.query)
 			if m := b.answerOf(t); m.Rcode != c.rcode || len(m.Answer) != c.records {
@@ -458,7 +457,7 @@ func TestCounted(t *testing.T) {
 			t.Errorf("%v hits of kind %v, want %v", got, kind, want)
 		}
 	}
-	if got, want := valueOf(t, b.cache.Requests), hits[store.Success]+hits[store.Denial]; got != want {
+	if got, want := valueOf(t, b.cache.Requests), hits[answers.Success]+hits[answers.Denial]; got != want {
 		t.Errorf("%v requests, want %v", got, want)
 	}
 }

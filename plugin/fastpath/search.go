@@ -3,7 +3,7 @@ package fastpath
 import (
 	"net/netip"
 
-	"github.com/nearside-dns/nearside/plugin/fastpath/store"
+	"github.com/nearside-dns/nearside/plugin/internal/answers"
 )
 
 // Searcher is a plugin that answers some names as the search list of who asks has it.
@@ -26,7 +26,7 @@ type Search struct {
 	// is kept there, the name itself is the first of the list, and if it has data that is the answer.
 	Path uint32
 	// Count counts an answer for the name as it is; it may be nil.
-	Count store.Counter
+	Count answers.Counter
 	// Client counts an answer that is given to who asks, whatever it is; it may be nil.
-	Client store.Counter
+	Client answers.Counter
 }

@@ -8,7 +8,7 @@ import (
 
 	"github.com/nearside-dns/nearside/plugin/forward/transport"
 	"github.com/nearside-dns/nearside/plugin/internal/caller"
-	"github.com/nearside-dns/nearside/plugin/internal/search"
+	"github.com/nearside-dns/nearside/plugin/internal/searchlist"
 )
 
 const (
@@ -29,7 +29,7 @@ func newCaller(node, zone string) (dns.EDNS0, bool) {
 
 func isCaller(o dns.EDNS0) bool { return o.Option() == caller.Code }
 
-func isSearch(o dns.EDNS0) bool { return o.Option() == search.Code }
+func isSearch(o dns.EDNS0) bool { return o.Option() == searchlist.OptionCode }
 
 // isOurs tells of the options that are for cluster DNS alone.
 func isOurs(o dns.EDNS0) bool { return isCaller(o) || isSearch(o) }
@@ -82,7 +82,7 @@ func (f *Forward) forCluster(plain, clients *dns.Msg) (r *dns.Msg, searches bool
 	if !searches {
 		return adding(plain, f.caller), false
 	}
-	return adding(plain, f.caller, &dns.EDNS0_LOCAL{Code: search.Code, Data: list}), true
+	return adding(plain, f.caller, &dns.EDNS0_LOCAL{Code: searchlist.OptionCode, Data: list}), true
 }
 
 // adding returns a query that has options more, and all else in common with another.

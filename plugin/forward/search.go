@@ -6,16 +6,16 @@ import (
 
 	"github.com/miekg/dns"
 
-	"github.com/nearside-dns/nearside/plugin/internal/search"
+	"github.com/nearside-dns/nearside/plugin/internal/searchlist"
 )
 
 // listOf returns the search list of a client's query, if it is one that an upstream may try: none of its names is
 // for anybody else in the server block.
 func (f *Forward) listOf(clients *dns.Msg) (list []byte, ok bool) {
-	if list, ok = search.Of(clients); !ok || f.shared {
+	if list, ok = searchlist.OptionOf(clients); !ok || f.shared {
 		return nil, false
 	}
-	suffixes, ok := search.Parse(list)
+	suffixes, ok := searchlist.ParseSuffixes(list)
 	if !ok {
 		return nil, false
 	}

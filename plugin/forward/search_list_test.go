@@ -11,7 +11,7 @@ import (
 	"github.com/coredns/coredns/plugin"
 	"github.com/miekg/dns"
 
-	"github.com/nearside-dns/nearside/plugin/internal/search"
+	"github.com/nearside-dns/nearside/plugin/internal/searchlist"
 )
 
 // TestListOf: a search list is only for an upstream that is asked for all its names.
@@ -49,8 +49,8 @@ func TestListOf(t *testing.T) {
 		}
 		b := newBlock(configs)
 		b.shares(tt.shared)
-		data, _ := search.Append(nil, own)
-		m := search.With(new(dns.Msg).SetQuestion(tt.name, dns.TypeA), data)
+		data, _ := searchlist.AppendSuffixes(nil, own)
+		m := searchlist.WithOption(new(dns.Msg).SetQuestion(tt.name, dns.TypeA), data)
 		list, ok := b.stanzas[tt.stanza].listOf(m)
 		if ok != tt.want || ok && !slices.Equal(list, data) {
 			t.Errorf("%s: got %q, %t, want %t", name, list, ok, tt.want)

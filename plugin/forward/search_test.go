@@ -7,7 +7,7 @@ import (
 
 	"github.com/miekg/dns"
 
-	"github.com/nearside-dns/nearside/plugin/internal/search"
+	"github.com/nearside-dns/nearside/plugin/internal/searchlist"
 )
 
 // podList is a search list as a client's query has it, and matched what a reply says of it.
@@ -16,14 +16,14 @@ const (
 	matched = "\x01z\x00"
 )
 
-func list() dns.EDNS0 { return &dns.EDNS0_LOCAL{Code: search.Code, Data: []byte(podList)} }
+func list() dns.EDNS0 { return &dns.EDNS0_LOCAL{Code: searchlist.OptionCode, Data: []byte(podList)} }
 
 // listsOf returns the data of the options of package search in all OPT records.
 func listsOf(m *dns.Msg) (all []string) {
 	for _, rr := range m.Extra {
 		if o, ok := rr.(*dns.OPT); ok {
 			for _, option := range o.Option {
-				if local, ok := option.(*dns.EDNS0_LOCAL); ok && local.Code == search.Code {
+				if local, ok := option.(*dns.EDNS0_LOCAL); ok && local.Code == searchlist.OptionCode {
 					all = append(all, string(local.Data))
 				}
 			}
@@ -37,7 +37,7 @@ func tries(r *dns.Msg) *dns.Msg {
 	m := addressReply(r)
 	if r.IsEdns0() != nil {
 		m.SetEdns0(1232, r.IsEdns0().Do())
-		m.IsEdns0().Option = []dns.EDNS0{spoof(), &dns.EDNS0_LOCAL{Code: search.Code, Data: []byte(matched)}, &dns.EDNS0_NSID{Nsid: "ab"}}
+		m.IsEdns0().Option = []dns.EDNS0{spoof(), &dns.EDNS0_LOCAL{Code: searchlist.OptionCode, Data: []byte(matched)}, &dns.EDNS0_NSID{Nsid: "ab"}}
 	}
 	return m
 }
@@ -54,7 +54,7 @@ func TestSearch(t *testing.T) {
 		"with EDNS":                {func() []dns.RR { return []dns.RR{optOf(cookie())} }, nil, nil},
 		"with a list":              {func() []dns.RR { return []dns.RR{optOf(list())} }, []string{podList}, []string{matched}},
 		"with a list among others": {func() []dns.RR { return []dns.RR{optOf(cookie(), list(), spoof(), &dns.EDNS0_TCP_KEEPALIVE{})} }, []string{podList}, []string{matched}},
-		"with an empty list":       {func() []dns.RR { return []dns.RR{optOf(&dns.EDNS0_LOCAL{Code: search.Code})} }, []string{""}, []string{matched}},
+		"with an empty list":       {func() []dns.RR { return []dns.RR{optOf(&dns.EDNS0_LOCAL{Code: searchlist.OptionCode})} }, []string{""}, []string{matched}},
 		"with two lists":           {func() []dns.RR { return []dns.RR{optOf(list(), cookie(), list())} }, nil, nil},
 	}
 	for way, start := range carried {

@@ -7,7 +7,7 @@ import (
 	"github.com/coredns/coredns/plugin/test"
 	"github.com/miekg/dns"
 
-	"github.com/nearside-dns/nearside/plugin/fastpath/store"
+	"github.com/nearside-dns/nearside/plugin/internal/answers"
 )
 
 // What a query may allocate, as measured: the records, the reply and the names that are cut from it, with a search
@@ -30,7 +30,7 @@ func TestAllocations(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			k := smallCluster(t, "kubernetes cluster.local")
-			k.space = store.New(1 << 20).NewSpace()
+			k.space = answers.NewStore(1 << 20).NewKeyspace()
 			k.space.ByGeneration.Store(c.kept)
 			r := test.Case{Qname: c.owner, Qtype: dns.TypeA}.Msg()
 			if c.list != nil {

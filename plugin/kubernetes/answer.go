@@ -10,7 +10,7 @@ import (
 	"github.com/coredns/coredns/request"
 	"github.com/miekg/dns"
 
-	"github.com/nearside-dns/nearside/plugin/internal/search"
+	"github.com/nearside-dns/nearside/plugin/internal/searchlist"
 	"github.com/nearside-dns/nearside/plugin/kubernetes/index"
 )
 
@@ -188,7 +188,7 @@ func (k *Kubernetes) chase(q *query, target string, chain []dns.RR) (records []d
 	}
 	if !dns.IsSubDomain(q.zone, target) || k.isClusterset(plugin.Zones(k.Zones).Matches(strings.ToLower(target))) {
 		state := q.state
-		state.Req = search.Without(state.Req) // the list is not of the target
+		state.Req = searchlist.WithoutOption(state.Req) // the list is not of the target
 		reply, err := k.upstream.Lookup(q.ctx, state, target, q.qtype)
 		if err != nil || reply == nil {
 			return nil, false

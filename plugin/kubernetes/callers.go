@@ -9,7 +9,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
 
-	"github.com/nearside-dns/nearside/plugin/fastpath/store"
+	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/caller"
 	"github.com/nearside-dns/nearside/plugin/kubernetes/index"
 	"github.com/nearside-dns/nearside/plugin/kubernetes/topology"
@@ -155,7 +155,7 @@ func (c *callers) onNode(name index.Symbol) topology.Caller {
 }
 
 // View implements store.Views.
-func (c *callers) View(from netip.Addr, option []byte) store.View {
+func (c *callers) View(from netip.Addr, option []byte) answers.View {
 	who, why := c.find(from, option)
 	return viewOf(who, why)
 }
@@ -165,8 +165,8 @@ const unknownCaller = 0
 
 // viewOf returns the view of a caller. What one on a node that is not read is answered is not kept: there may
 // be any number of them.
-func viewOf(who topology.Caller, why evidence) store.View {
-	v := store.View{Number: unknownCaller, Callers: callersTotal[why]}
+func viewOf(who topology.Caller, why evidence) answers.View {
+	v := answers.View{Number: unknownCaller, Callers: callersTotal[why]}
 	switch {
 	case who.Node != nil:
 		v.Number = who.Node.Number()

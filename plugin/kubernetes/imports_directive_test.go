@@ -134,7 +134,7 @@ func TestSearchPaths_NoZoneOfTheCluster(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := k.SearchPaths(); !errors.Is(err, want) {
+		if _, err := k.SearchLists(); !errors.Is(err, want) {
 			t.Errorf("%s: error is %v, want %v", block, err, want)
 		}
 	}
@@ -142,7 +142,7 @@ func TestSearchPaths_NoZoneOfTheCluster(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := k.SearchPaths(); err == nil {
+	if _, err := k.SearchLists(); err == nil {
 		t.Error("the directive multicluster has search lists")
 	}
 }

@@ -168,7 +168,7 @@ func TestClustersetKept_NoLongerRead(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if s.kept(packed, clients[0]) != nil {
+		if s.kept(packed, testClients[0]) != nil {
 			t.Error("NXDOMAIN is kept still")
 		}
 	})

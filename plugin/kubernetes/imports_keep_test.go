@@ -10,8 +10,8 @@ import (
 
 	"github.com/miekg/dns"
 
-	"github.com/nearside-dns/nearside/plugin/fastpath/store"
-	"github.com/nearside-dns/nearside/plugin/internal/search"
+	"github.com/nearside-dns/nearside/plugin/internal/answers"
+	"github.com/nearside-dns/nearside/plugin/internal/searchlist"
 	"github.com/nearside-dns/nearside/plugin/kubernetes/index"
 	"github.com/nearside-dns/nearside/test/property"
 )
@@ -111,14 +111,14 @@ func (s *keeping) importQuery(r *rand.Rand, q dns.Question) ([]byte, error) {
 	lists := slices.DeleteFunc(slices.Clone(importLists), func(list []string) bool {
 		return !strings.HasSuffix(strings.ToLower(m.Question[0].Name), "."+list[0])
 	})
-	if len(lists) == 0 || search.Has(m) {
+	if len(lists) == 0 || searchlist.HasOption(m) {
 		return query, nil
 	}
-	data, ok := search.Append(nil, pick(r, lists))
+	data, ok := searchlist.AppendSuffixes(nil, pick(r, lists))
 	if !ok {
 		return nil, fmt.Errorf("no search list: %v", lists)
 	}
-	return search.With(m, data).Pack()
+	return searchlist.WithOption(m, data).Pack()
 }
 
 // compareAnswers compares what is kept for a query, if there is something, with what one gets without keeping. Then it
@@ -154,11 +154,11 @@ func (s *keeping) compareWalk(c *importChanges, query []byte, from client, count
 	if err := r.Unpack(query); err != nil {
 		return err
 	}
-	data, ok := search.Of(r)
+	data, ok := searchlist.OptionOf(r)
 	if !ok {
 		return nil
 	}
-	suffixes, readable := search.Parse(data)
+	suffixes, readable := searchlist.ParseSuffixes(data)
 	if !readable || r.Question[0].Qtype == dns.TypeDS || slices.ContainsFunc(suffixes, func(name string) bool {
 		return !dns.IsSubDomain("cluster.local.", name) && (c.unread.Load() || !dns.IsSubDomain(modelZone, name))
 	}) {
@@ -166,7 +166,7 @@ func (s *keeping) compareWalk(c *importChanges, query []byte, from client, count
 	}
 	var failed error
 	ask := func(name string, qtype uint16) *dns.Msg {
-		q := search.Without(r).Copy()
+		q := searchlist.WithoutOption(r).Copy()
 		q.Question[0].Name, q.Question[0].Qtype = name, qtype
 		m, err := replyTo(s.plain, q, from)
 		if err != nil {
@@ -197,7 +197,7 @@ func (s *keeping) compareModel(model *importModel, query []byte, from client, co
 	if err := r.Unpack(query); err != nil {
 		return err
 	}
-	r = search.Without(r)
+	r = searchlist.WithoutOption(r)
 	q := r.Question[0]
 	if q.Qtype == dns.TypeDS || !strings.HasSuffix(strings.ToLower(q.Name), ".svc."+modelZone) {
 		return nil
@@ -354,7 +354,7 @@ func TestClustersetKept_What(t *testing.T) {
 			for _, options := range []string{"", "prefer-local-cluster"} {
 				s, _ := newImportKeeping(t, clusterset(options), clustersetObjects()...)
 				e := s.keptFor(t, questionFor(t, c.ask))
-				if got := e != nil && e.Fresh(store.Now()); got != c.kept {
+				if got := e != nil && e.Fresh(answers.Now()); got != c.kept {
 					t.Errorf("%s: kept is %v, want %v", options, got, c.kept)
 				}
 				if e != nil && e.Views != nil {
@@ -453,11 +453,11 @@ func TestClustersetKept_Until(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			s, _ := newImportKeeping(t, clusterset(c.options), clustersetObjects()...)
 			e := s.keptFor(t, questionFor(t, c.ask))
-			if e == nil || !e.Fresh(store.Now()) {
+			if e == nil || !e.Fresh(answers.Now()) {
 				t.Fatal("the answer is not kept")
 			}
 			c.change(indexOf(s.k))
-			if got := e.Fresh(store.Now()); got != c.outlives {
+			if got := e.Fresh(answers.Now()); got != c.outlives {
 				t.Errorf("the answer is valid afterwards: %v, want %v", got, c.outlives)
 			}
 		})

@@ -6,8 +6,8 @@ import (
 
 	"github.com/miekg/dns"
 
-	"github.com/nearside-dns/nearside/plugin/fastpath/store"
-	"github.com/nearside-dns/nearside/plugin/internal/search"
+	"github.com/nearside-dns/nearside/plugin/internal/answers"
+	"github.com/nearside-dns/nearside/plugin/internal/searchlist"
 	"github.com/nearside-dns/nearside/plugin/kubernetes/index"
 )
 
@@ -16,7 +16,7 @@ import (
 // nothing: nobody keeps the answer.
 type basis struct {
 	index      records
-	conditions store.Conditions
+	conditions answers.Conditions
 	held       int  // Generations in conditions
 	changing   bool // something came or went during the look, so that the answer can't be kept
 	untracked  bool // the answer depends on data whose changes advance none of the Generations held
@@ -51,7 +51,7 @@ func (b *basis) hold(g *index.Generation) {
 		b.changing = true
 		return
 	}
-	b.conditions.Bounds[b.held] = store.Bound{Generation: g, Number: g.Load()}
+	b.conditions.Bounds[b.held] = answers.Bound{Generation: g, Number: g.Load()}
 	b.held++
 }
 
@@ -91,7 +91,7 @@ func (b *basis) object(ix records, n *objectName) *index.Entry {
 
 // keeps reports whether somebody may keep the answer to a query, given its name in lower case. inFront is
 // what a cache in front wants to know, or nil.
-func (k *Kubernetes) keeps(r *dns.Msg, lower string, inFront *store.Conditions) bool {
+func (k *Kubernetes) keeps(r *dns.Msg, lower string, inFront *answers.Conditions) bool {
 	if !ordinary(r) {
 		return false
 	}
@@ -125,17 +125,17 @@ func (k *Kubernetes) stillSynced(q *query, a *made) bool {
 }
 
 // keep has a reply kept until its basis changes: by the cache in front, or else for the fast path.
-func (k *Kubernetes) keep(q *query, a *made, inFront *store.Conditions) {
+func (k *Kubernetes) keep(q *query, a *made, inFront *answers.Conditions) {
 	forOne := q.asker.asked()
 	if forOne {
-		store.ForOne(q.ctx)
+		answers.ForOne(q.ctx)
 	}
 	b := q.basis
 	if b != nil && !k.stillSynced(q, a) {
 		b.changing = true
 	}
 	if b != nil && b.changing && inFront != nil {
-		*inFront = store.Outdated() // a cache would keep it for its TTL
+		*inFront = answers.Outdated() // a cache would keep it for its TTL
 	}
 	if b == nil || b.changing || b.untracked || a.m.Truncated || q.asker.early() {
 		return
@@ -146,7 +146,7 @@ func (k *Kubernetes) keep(q *query, a *made, inFront *store.Conditions) {
 	// The SOA record and the targets of SRV have the zone in the case in which it was asked.
 	b.conditions.AnyCase = len(a.m.Answer) > 0 && q.qtype != dns.TypeSRV
 	if a.search != nil {
-		b.conditions.Options = search.AppendOption(nil, a.search)
+		b.conditions.Options = searchlist.AppendOption(nil, a.search)
 	}
 	if forOne {
 		if q.state.Proto() != "udp" {

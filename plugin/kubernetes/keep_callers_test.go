@@ -19,9 +19,9 @@ import (
 	"github.com/coredns/coredns/request"
 	"github.com/miekg/dns"
 
-	"github.com/nearside-dns/nearside/plugin/fastpath/store"
+	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/caller"
-	"github.com/nearside-dns/nearside/plugin/internal/search"
+	"github.com/nearside-dns/nearside/plugin/internal/searchlist"
 	"github.com/nearside-dns/nearside/plugin/kubernetes/index"
 	"github.com/nearside-dns/nearside/plugin/kubernetes/source"
 )
@@ -134,9 +134,9 @@ func (n *nodesApart) query(r *rand.Rand) (query []byte, from client, node int, e
 	}
 	if r.IntN(3) == 0 { // by a list, behind a name that is not there or to which there is nothing to see
 		list := pick(r, [][]string{{"team.svc.cluster.local.", "shop.svc.cluster.local."}, {"none.shop.svc.cluster.local.", "shop.svc.cluster.local."}, {"shop.svc.cluster.local.", "svc.cluster.local."}})
-		data, _ := search.Append(nil, list)
+		data, _ := searchlist.AppendSuffixes(nil, list)
 		m.Question[0].Name = strings.TrimSuffix(m.Question[0].Name, "shop.svc.cluster.local.") + list[0]
-		m = search.With(m, data)
+		m = searchlist.WithOption(m, data)
 	}
 	from.fragments = 1480
 	query, err = m.Pack()
@@ -296,7 +296,7 @@ func TestConditions_Views(t *testing.T) {
 				front = c.front(s, other)
 			}
 			r := asNode(1, c.ask)
-			ctx, conditions := store.WithConditions(context.Background(), r)
+			ctx, conditions := answers.WithConditions(context.Background(), r)
 			w := dnstest.NewRecorder(&test.ResponseWriter{})
 			if _, err := front.ServeDNS(ctx, w, r); err != nil || w.Msg == nil {
 				t.Fatalf("error %v, reply %v", err, w.Msg)
@@ -326,12 +326,12 @@ func TestConditions_ViewsAmidTheLook(t *testing.T) {
 			n.putEndpoints("local", 1, 1)
 		}}, s.k.status)
 		r := asNode(1, "local.shop.svc.cluster.local.")
-		ctx, conditions := store.WithConditions(context.Background(), r)
+		ctx, conditions := answers.WithConditions(context.Background(), r)
 		w := dnstest.NewRecorder(&test.ResponseWriter{})
 		if _, err := s.k.ServeDNS(ctx, w, r); err != nil {
 			t.Fatal(err)
 		}
-		if (&store.Entry{Bounds: conditions.Bounds}).Current() {
+		if (&answers.Entry{Bounds: conditions.Bounds}).Current() {
 			continue // it looked before, or after
 		}
 		if outdated++; conditions.ForAll() && len(w.Msg.Answer) > 0 {
@@ -384,7 +384,7 @@ func TestKept_BeforeNodes(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if kept := s.kept(query, clients[0]); kept != nil && c.rcode != dns.RcodeSuccess {
+			if kept := s.kept(query, testClients[0]); kept != nil && c.rcode != dns.RcodeSuccess {
 				t.Error("it is kept that there is no answer")
 			}
 			nodesRead = true

@@ -15,7 +15,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 
-	"github.com/nearside-dns/nearside/plugin/fastpath/store"
+	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/kubernetes/index"
 	"github.com/nearside-dns/nearside/plugin/kubernetes/source"
 )
@@ -44,7 +44,7 @@ func questionFor(t testing.TB, question string) *dns.Msg {
 }
 
 // keptFor asks and returns the entry that is kept then, or nil.
-func (s *keeping) keptFor(t testing.TB, r *dns.Msg) *store.Entry {
+func (s *keeping) keptFor(t testing.TB, r *dns.Msg) *answers.Entry {
 	t.Helper()
 	query, err := r.Pack()
 	if err != nil {
@@ -58,7 +58,7 @@ func (s *keeping) keptFor(t testing.TB, r *dns.Msg) *store.Entry {
 	return e
 }
 
-func (s *keeping) len() int { return s.space.Len(store.Success) + s.space.Len(store.Denial) }
+func (s *keeping) len() int { return s.space.Len(answers.Success) + s.space.Len(answers.Denial) }
 
 // TestKept_What says what is kept and what is not.
 func TestKept_What(t *testing.T) {
@@ -110,7 +110,7 @@ func TestKept_What(t *testing.T) {
 			if got := s.len() > 0; got != c.kept {
 				t.Errorf("kept is %v, want %v", got, c.kept)
 			}
-			if c.kept && (e == nil || !e.Fresh(store.Now())) {
+			if c.kept && (e == nil || !e.Fresh(answers.Now())) {
 				t.Errorf("the entry %v is not valid under the key of the query", e)
 			}
 		})
@@ -200,11 +200,11 @@ func TestKept_Until(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			s, _ := newKeeping(t, allZones+" {\npods verified\nignore empty_service\n}", keepingObjects()...)
 			e := s.keptFor(t, questionFor(t, c.ask))
-			if e == nil || !e.Fresh(store.Now()) {
+			if e == nil || !e.Fresh(answers.Now()) {
 				t.Fatal("the answer is not kept")
 			}
 			c.change(indexOf(s.k))
-			if got := e.Fresh(store.Now()); got != c.outlives {
+			if got := e.Fresh(answers.Now()); got != c.outlives {
 				t.Errorf("the answer is valid afterwards: %v, want %v", got, c.outlives)
 			}
 		})
@@ -218,10 +218,10 @@ func TestKept_Serial(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := reply(s.front, query, clients[0]); err != nil {
+	if _, err := reply(s.front, query, testClients[0]); err != nil {
 		t.Fatal(err)
 	}
-	before := s.kept(query, clients[0])
+	before := s.kept(query, testClients[0])
 	if before == nil {
 		t.Fatal("the answer is not kept")
 	}
@@ -233,11 +233,11 @@ func TestKept_Serial(t *testing.T) {
 		time.Sleep(10 * time.Millisecond)
 		indexOf(s.k).PutService(&index.Service{Namespace: "shop", Name: "web", Ports: []index.Port{{Number: port}}})
 	}
-	got := s.kept(query, clients[0])
+	got := s.kept(query, testClients[0])
 	if string(got) == string(before) {
 		t.Error("the serial is the one of before")
 	}
-	want, err := reply(s.plain, query, clients[0])
+	want, err := reply(s.plain, query, testClients[0])
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -265,7 +265,7 @@ func TestKept_PutTooLate(t *testing.T) {
 			s, _ := newKeeping(t, allZones, keepingObjects()...)
 			s.withCache()
 			r := questionFor(t, question)
-			ctx, conditions := store.WithConditions(context.Background(), r)
+			ctx, conditions := answers.WithConditions(context.Background(), r)
 			w := dnstest.NewRecorder(&test.ResponseWriter{})
 			late := &afterwards{w, func() {
 				indexOf(s.k).DeleteService("shop", "web")
@@ -279,7 +279,7 @@ func TestKept_PutTooLate(t *testing.T) {
 				t.Fatal(err)
 			}
 			s.space.Keep(r, w.Msg, &conditions.Conditions)
-			if e, _ := s.entry(query); e == nil || e.Fresh(store.Now()) {
+			if e, _ := s.entry(query); e == nil || e.Fresh(answers.Now()) {
 				t.Errorf("the entry is %v, want one that is not valid", e)
 			}
 		})
@@ -341,7 +341,7 @@ func TestConditions(t *testing.T) {
 				s.front = &again{s.k, c.first}
 			}
 			r := questionFor(t, c.ask)
-			ctx, conditions := store.WithConditions(context.Background(), r)
+			ctx, conditions := answers.WithConditions(context.Background(), r)
 			w := dnstest.NewRecorder(&test.ResponseWriter{})
 			if _, err := s.front.ServeDNS(ctx, w, r); err != nil || w.Msg == nil {
 				t.Fatalf("error %v, reply %v", err, w.Msg)

@@ -167,7 +167,7 @@ const moments = 28
 func (s *keeping) changeAmid(c *changes, a *amid, compared seen) (text string, err error) {
 	q := c.questions(1)[0]
 	m := new(dns.Msg).SetQuestion(q.Name, q.Qtype)
-	from := clients[0]
+	from := testClients[0]
 	if s.model != nil {
 		from = pick(c.Rand, s.clients)
 		nameCaller(c.Rand, m)

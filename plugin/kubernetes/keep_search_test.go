@@ -13,8 +13,8 @@ import (
 	"github.com/coredns/coredns/plugin/test"
 	"github.com/miekg/dns"
 
-	"github.com/nearside-dns/nearside/plugin/fastpath/store"
-	"github.com/nearside-dns/nearside/plugin/internal/search"
+	"github.com/nearside-dns/nearside/plugin/internal/answers"
+	"github.com/nearside-dns/nearside/plugin/internal/searchlist"
 	"github.com/nearside-dns/nearside/plugin/kubernetes/index"
 )
 
@@ -53,14 +53,14 @@ func addList(r *rand.Rand, m *dns.Msg) *dns.Msg {
 	if list == nil || r.IntN(3) > 0 {
 		return m
 	}
-	data, ok := search.Append(nil, list)
+	data, ok := searchlist.AppendSuffixes(nil, list)
 	if !ok {
 		panic(fmt.Sprint("no search list: ", list))
 	}
 	if r.IntN(20) == 0 {
 		data = data[1:] // what can't be read
 	}
-	return search.With(m, data)
+	return searchlist.WithOption(m, data)
 }
 
 // checkWalk compares the answer to a query with a search list with what comes of asking for its candidates one by
@@ -70,13 +70,13 @@ func (s *keeping) checkWalk(query []byte, from client, counts seen) error {
 	if err := r.Unpack(query); err != nil {
 		return err
 	}
-	data, ok := search.Of(r)
+	data, ok := searchlist.OptionOf(r)
 	if !ok {
 		return nil
 	}
 	var failed error
 	ask := func(name string, qtype uint16) *dns.Msg {
-		q := search.Without(r).Copy()
+		q := searchlist.WithoutOption(r).Copy()
 		q.Question[0].Name, q.Question[0].Qtype = name, qtype
 		m, err := replyTo(s.plain, q, from)
 		if err != nil {
@@ -89,7 +89,7 @@ func (s *keeping) checkWalk(query []byte, from client, counts seen) error {
 	if err != nil {
 		return err
 	}
-	suffixes, readable := search.Parse(data)
+	suffixes, readable := searchlist.ParseSuffixes(data)
 	if !readable || r.Question[0].Qtype == dns.TypeDS || len(s.plain.Fall.Zones) > 0 && s.plain.Fall.Zones[0] == "." ||
 		slices.ContainsFunc(suffixes, func(name string) bool { return !dns.IsSubDomain("cluster.local.", name) }) {
 		suffixes = nil // the name alone
@@ -166,14 +166,14 @@ func TestKeptSearch_What(t *testing.T) {
 			}
 			plain := questionFor(t, c.ask)
 			e := s.keptFor(t, withList(t, plain, c.list...))
-			if got := e != nil && e.Fresh(store.Now()); got != c.kept {
+			if got := e != nil && e.Fresh(answers.Now()); got != c.kept {
 				t.Errorf("kept is %v, want %v", got, c.kept)
 			}
 			query, err := plain.Pack()
 			if err != nil {
 				t.Fatal(err)
 			}
-			if e, _ := s.entry(query); (e != nil && e.Fresh(store.Now())) != c.plain {
+			if e, _ := s.entry(query); (e != nil && e.Fresh(answers.Now())) != c.plain {
 				t.Errorf("it is kept for the name: %v", e)
 			}
 			if c.kept != (s.len() > 0) && !c.plain {
@@ -241,11 +241,11 @@ func TestKeptSearch_Until(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			s, _ := newKeeping(t, allZones+" {\npods verified\n}", keepingObjects()...)
 			e := s.keptFor(t, withList(t, questionFor(t, c.ask), c.list...))
-			if e == nil || !e.Fresh(store.Now()) {
+			if e == nil || !e.Fresh(answers.Now()) {
 				t.Fatal("the answer is not kept")
 			}
 			c.change(indexOf(s.k))
-			if got := e.Fresh(store.Now()); got != c.outlives {
+			if got := e.Fresh(answers.Now()); got != c.outlives {
 				t.Errorf("the answer is valid afterwards: %v, want %v", got, c.outlives)
 			}
 		})
@@ -263,7 +263,7 @@ func TestKeptSearch_Apart(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if kept := s.kept(query, clients[0]); (kept != nil) != (j < i) {
+			if kept := s.kept(query, testClients[0]); (kept != nil) != (j < i) {
 				t.Errorf("before query %d is asked something is kept for query %d: %v", i, j, kept != nil)
 			}
 		}
@@ -286,7 +286,7 @@ func TestConditions_Search(t *testing.T) {
 		t.Run(c.ask, func(t *testing.T) {
 			s, _ := newKeeping(t, allZones, keepingObjects()...)
 			r := withList(t, questionFor(t, c.ask), c.list...)
-			ctx, conditions := store.WithConditions(context.Background(), r)
+			ctx, conditions := answers.WithConditions(context.Background(), r)
 			if _, err := s.k.ServeDNS(ctx, dnstest.NewRecorder(&test.ResponseWriter{}), r); err != nil {
 				t.Fatal(err)
 			}

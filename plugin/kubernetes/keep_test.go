@@ -18,9 +18,8 @@ import (
 	"github.com/miekg/dns"
 	"k8s.io/apimachinery/pkg/runtime"
 
-	"github.com/nearside-dns/nearside/plugin/fastpath/store"
-	"github.com/nearside-dns/nearside/plugin/internal/search"
-	"github.com/nearside-dns/nearside/plugin/internal/wire"
+	"github.com/nearside-dns/nearside/plugin/internal/answers"
+	"github.com/nearside-dns/nearside/plugin/internal/searchlist"
 	"github.com/nearside-dns/nearside/test/property"
 )
 
@@ -29,8 +28,8 @@ type keeping struct {
 	k, plain *Kubernetes
 	// front is what is asked: the handler, or a cache in front of it that keeps its answers.
 	front plugin.Handler
-	store *store.Store
-	space *store.Space
+	store *answers.Store
+	space *answers.Keyspace
 	// clients are where queries come from.
 	clients []client
 	// unfiltered is the same without topology, model what is to be seen with it; both nil without it.
@@ -66,8 +65,8 @@ func (e *elsewhere) Name() string { return "elsewhere" }
 // newKeeping returns a handler of a block whose answers are kept, and the rest of the world.
 func newKeeping(t testing.TB, block string, objects ...runtime.Object) (*keeping, *elsewhere) {
 	t.Helper()
-	s := &keeping{k: answering(t, block, objects...), store: store.New(1 << 20), clients: clients}
-	s.space = s.store.NewSpace()
+	s := &keeping{k: answering(t, block, objects...), store: answers.NewStore(1 << 20), clients: testClients}
+	s.space = s.store.NewKeyspace()
 	s.space.ByGeneration.Store(true)
 	s.plain = s.beside(t, block)
 	s.front, s.k.space = s.k, s.space
@@ -98,13 +97,13 @@ func (s *keeping) beside(t testing.TB, block string) *Kubernetes {
 // cacheInFront keeps what it is told the conditions of, as the cache plugin does.
 type cacheInFront struct {
 	next  plugin.Handler
-	space *store.Space
+	space *answers.Keyspace
 }
 
 func (c *cacheInFront) Name() string { return "cache" }
 
 func (c *cacheInFront) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.Msg) (int, error) {
-	ctx, conditions := store.WithConditions(ctx, r)
+	ctx, conditions := answers.WithConditions(ctx, r)
 	nw := nonwriter.New(w)
 	if rcode, err := c.next.ServeDNS(ctx, nw, r); err != nil || nw.Msg == nil {
 		return rcode, err
@@ -118,7 +117,7 @@ func (c *cacheInFront) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dn
 // withCache puts a cache in front, which is the one that keeps the answers then.
 func (s *keeping) withCache() {
 	s.front = &cacheInFront{s.k, s.space}
-	s.k.space = s.store.NewSpace() // the handler has to leave it empty
+	s.k.space = s.store.NewKeyspace() // the handler has to leave it empty
 	s.k.space.ByGeneration.Store(true)
 }
 
@@ -128,7 +127,7 @@ type client struct {
 	fragments int // the longest answer without compression in bytes, as in CoreDNS
 }
 
-var clients = []client{{"10.240.0.1", 1480}, {"2001:db8::240:1", 1220}}
+var testClients = []client{{"10.240.0.1", 1480}, {"2001:db8::240:1", 1220}}
 
 // reply returns what a handler answers to a query in wire form, as the server sends it.
 func reply(h plugin.Handler, query []byte, from client) ([]byte, error) {
@@ -145,20 +144,20 @@ func reply(h plugin.Handler, query []byte, from client) ([]byte, error) {
 }
 
 // entry returns what is kept for a query, or nil. Answers of a cluster are the same with and without DO.
-func (s *keeping) entry(query []byte) (*store.Entry, *wire.Query) {
+func (s *keeping) entry(query []byte) (*answers.Entry, *answers.Query) {
 	e, q, _ := s.entryAndKey(query)
 	return e, q
 }
 
 // entryAndKey is entry with the key under which it is, behind which there is room for a view.
-func (s *keeping) entryAndKey(query []byte) (*store.Entry, *wire.Query, []byte) {
-	var q wire.Query
+func (s *keeping) entryAndKey(query []byte) (*answers.Entry, *answers.Query, []byte) {
+	var q answers.Query
 	if !q.Parse(query) {
 		return nil, nil, nil
 	}
 	without := q
 	without.DO = false
-	key := s.space.Key(make([]byte, 0, wire.MaxKey), query, &without)
+	key := s.space.Key(make([]byte, 0, answers.MaxKey), query, &without)
 	if e := s.store.Get(key); e != nil {
 		return e, &q, key
 	}
@@ -170,12 +169,12 @@ func (s *keeping) entryAndKey(query []byte) (*store.Entry, *wire.Query, []byte) 
 func (s *keeping) kept(query []byte, from client) []byte {
 	e, q, key := s.entryAndKey(query)
 	if e != nil && e.Views != nil {
-		e, _ = s.store.GetView(e, key, store.Now(), netip.MustParseAddr(from.address), q.CallerData(query))
+		e, _ = s.store.GetView(e, key, answers.Now(), netip.MustParseAddr(from.address), q.CallerData(query))
 	}
-	if e == nil || !e.Fresh(store.Now()) || q.Upper && !e.AnyCase {
+	if e == nil || !e.Fresh(answers.Now()) || q.Upper && !e.AnyCase {
 		return nil
 	}
-	p := e.Patch(store.Now())
+	p := e.Patch(answers.Now())
 	form := e.Form(q, &p, q.Limit(), from.fragments)
 	if form == nil {
 		return nil
@@ -270,7 +269,7 @@ func (s seen) count(query, answer []byte) error {
 	if q.IsEdns0() != nil {
 		s["EDNS"]++
 	}
-	if search.Has(m) {
+	if searchlist.HasOption(m) {
 		s["search: kept"]++
 	}
 	return nil
@@ -307,7 +306,7 @@ func TestKept(t *testing.T) {
 				if err := s.askBetweenChanges(s.changes(seed), world, mine); err != nil {
 					t.Fatal(err)
 				}
-				if block.inFront && s.k.space.Len(store.Success)+s.k.space.Len(store.Denial) > 0 {
+				if block.inFront && s.k.space.Len(answers.Success)+s.k.space.Len(answers.Denial) > 0 {
 					t.Error("the handler keeps what the cache in front of it keeps")
 				}
 			})
@@ -390,7 +389,7 @@ func (s *keeping) askAndCompare(r *rand.Rand, asked dns.Question, counts seen) e
 			return fmt.Errorf("just kept: %w", err)
 		}
 	}
-	if m := new(dns.Msg); m.Unpack(query) == nil && search.Has(m) {
+	if m := new(dns.Msg); m.Unpack(query) == nil && searchlist.HasOption(m) {
 		return s.checkWalk(query, from, counts)
 	}
 	if s.model == nil {

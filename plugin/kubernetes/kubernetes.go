@@ -17,9 +17,9 @@ import (
 	"github.com/coredns/coredns/request"
 	"github.com/miekg/dns"
 
-	"github.com/nearside-dns/nearside/plugin/fastpath/store"
+	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/corefile"
-	"github.com/nearside-dns/nearside/plugin/internal/search"
+	"github.com/nearside-dns/nearside/plugin/internal/searchlist"
 	"github.com/nearside-dns/nearside/plugin/kubernetes/index"
 	"github.com/nearside-dns/nearside/plugin/kubernetes/source"
 	"github.com/nearside-dns/nearside/plugin/kubernetes/source/apiserver"
@@ -42,9 +42,9 @@ type Kubernetes struct {
 
 	primaryZone string // the first zone with names of Services, empty if there is none; PTR names are in it
 	upstream    upstreamer
-	localIPs    []netip.Addr // addresses that the server listens on, without loopback
-	space       *store.Space // where answers are kept for the fast path
-	resolvConf  string       // file with the search list of the server's machine
+	localIPs    []netip.Addr      // addresses that the server listens on, without loopback
+	space       *answers.Keyspace // where answers are kept for the fast path
+	resolvConf  string            // file with the search list of the server's machine
 
 	// shared tells that another plugin of the block may answer names of the zones; serves tells which names
 	// the server gives to the block, nil if it is all.
@@ -207,7 +207,7 @@ func (k *Kubernetes) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.
 	if len(r.Question) == 0 {
 		return dns.RcodeFormatError, nil
 	}
-	inFront := store.ConditionsFrom(ctx, r)
+	inFront := answers.ConditionsFrom(ctx, r)
 	state := request.Request{W: w, Req: r}
 	qname := r.Question[0].Name // as unpacked it is in the form that state.QName takes time to make
 	name := strings.ToLower(qname)
@@ -270,12 +270,12 @@ func newReply(r *dns.Msg) *dns.Msg {
 }
 
 // give has a reply kept, and writes it.
-func (k *Kubernetes) give(q *query, a *made, inFront *store.Conditions) (int, error) {
+func (k *Kubernetes) give(q *query, a *made, inFront *answers.Conditions) (int, error) {
 	q.asker.count()
 	k.keep(q, a, inFront) // before others on the way to the client change it
 	m := a.m
 	if a.search != nil {
-		m = search.With(m, a.search)
+		m = searchlist.WithOption(m, a.search)
 	}
 	if err := q.state.W.WriteMsg(m); err != nil {
 		return dns.RcodeServerFailure, err

@@ -6,7 +6,7 @@ import (
 	"github.com/coredns/coredns/plugin"
 	"github.com/miekg/dns"
 
-	"github.com/nearside-dns/nearside/plugin/internal/search"
+	"github.com/nearside-dns/nearside/plugin/internal/searchlist"
 )
 
 // candidate is a name that a query with a search list may mean.
@@ -21,11 +21,11 @@ type candidate struct {
 // is the one that is asked for. There are none without a list, with one that is not of that name, and if others
 // than this plugin may answer one of the names: the query is to be answered as one without a list then.
 func (k *Kubernetes) candidates(q *query, lower string) []candidate {
-	data, ok := search.Of(q.state.Req)
+	data, ok := searchlist.OptionOf(q.state.Req)
 	if !ok || k.shared || !ordinary(q.state.Req) {
 		return nil
 	}
-	suffixes, ok := search.Parse(data)
+	suffixes, ok := searchlist.ParseSuffixes(data)
 	if !ok || len(suffixes) == 0 || lower == suffixes[0] || !dns.IsSubDomain(suffixes[0], lower) {
 		return nil
 	}
@@ -85,7 +85,7 @@ func (k *Kubernetes) search(q query, lower string, keeps bool) *searched {
 			return nil
 		}
 		if won {
-			s.search, _ = search.Append(nil, []string{all[i].suffix}) // it was read from such data
+			s.search, _ = searchlist.AppendSuffixes(nil, []string{all[i].suffix}) // it was read from such data
 			s.leadTo(q.owner)
 			break
 		}

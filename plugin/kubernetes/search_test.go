@@ -19,7 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/nearside-dns/nearside/plugin/internal/caller"
-	"github.com/nearside-dns/nearside/plugin/internal/search"
+	"github.com/nearside-dns/nearside/plugin/internal/searchlist"
 	"github.com/nearside-dns/nearside/plugin/kubernetes/source"
 )
 
@@ -32,11 +32,11 @@ var (
 // withList returns a query with a search list.
 func withList(t testing.TB, r *dns.Msg, suffixes ...string) *dns.Msg {
 	t.Helper()
-	data, ok := search.Append(nil, suffixes)
+	data, ok := searchlist.AppendSuffixes(nil, suffixes)
 	if !ok {
 		t.Fatalf("%v is no search list", suffixes)
 	}
-	return search.With(r, data)
+	return searchlist.WithOption(r, data)
 }
 
 // askSearch returns the reply to "base TYPE" with a search list, and what it says of the candidates.
@@ -65,11 +65,11 @@ const (
 
 // saysOf returns what a reply says of candidates.
 func saysOf(m *dns.Msg) string {
-	data, ok := search.Of(m)
+	data, ok := searchlist.OptionOf(m)
 	if !ok {
 		return saysNothing
 	}
-	names, ok := search.Parse(data)
+	names, ok := searchlist.ParseSuffixes(data)
 	switch {
 	case !ok || len(names) > 1:
 		return fmt.Sprintf("what can't be read: %q", data)
@@ -185,7 +185,7 @@ func TestSearch(t *testing.T) {
 func TestSearch_Malformed(t *testing.T) {
 	k := answering(t, "kubernetes cluster.local", searchedObjects()...)
 	list := func(suffixes ...string) []byte {
-		data, ok := search.Append(nil, suffixes)
+		data, ok := searchlist.AppendSuffixes(nil, suffixes)
 		if !ok {
 			t.Fatalf("%v is no search list", suffixes)
 		}
@@ -218,7 +218,7 @@ func TestSearch_Malformed(t *testing.T) {
 			want := direct(t, k, r.Copy(), "10.240.0.1")
 			r.SetEdns0(1232, false)
 			for _, data := range c.data {
-				r.IsEdns0().Option = append(r.IsEdns0().Option, &dns.EDNS0_LOCAL{Code: search.Code, Data: data})
+				r.IsEdns0().Option = append(r.IsEdns0().Option, &dns.EDNS0_LOCAL{Code: searchlist.OptionCode, Data: data})
 			}
 			m := direct(t, k, r, "10.240.0.1")
 			if tried := saysOf(m) != saysNothing; tried != c.tried {
@@ -499,7 +499,7 @@ type searchless struct {
 
 func (u *searchless) Lookup(_ context.Context, state request.Request, name string, _ uint16) (*dns.Msg, error) {
 	u.n++
-	if search.Has(state.Req) {
+	if searchlist.HasOption(state.Req) {
 		u.t.Errorf("asked for %s with a search list", name)
 	}
 	if optionOf(state.Req) == nil {

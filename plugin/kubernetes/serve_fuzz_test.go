@@ -13,7 +13,7 @@ import (
 	"github.com/miekg/dns"
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/nearside-dns/nearside/plugin/internal/search"
+	"github.com/nearside-dns/nearside/plugin/internal/searchlist"
 )
 
 // smallCluster has something of everything.
@@ -146,7 +146,7 @@ func served(t *testing.T, k *Kubernetes, r *dns.Msg) *dns.Msg {
 // one, or for the name alone where the reply says that they were not tried.
 func FuzzSearch(f *testing.F) {
 	for i, list := range append(searchLists, []string{"shop.svc.cluster.local."}, []string{`a\.b.cluster.local.`, "cluster.local."}) {
-		data, ok := search.Append(nil, list)
+		data, ok := searchlist.AppendSuffixes(nil, list)
 		if !ok {
 			f.Fatalf("%v is no search list", list)
 		}
@@ -169,9 +169,9 @@ func FuzzSearch(f *testing.F) {
 		if r == nil || qtype == dns.TypeAXFR || qtype == dns.TypeIXFR {
 			t.Skip()
 		}
-		m := direct(t, k, search.With(r, data), "10.240.0.1")
+		m := direct(t, k, searchlist.WithOption(r, data), "10.240.0.1")
 		onWire(t, m)
-		suffixes, ok := search.Parse(data)
+		suffixes, ok := searchlist.ParseSuffixes(data)
 		if tried := saysOf(m) != saysNothing; tried && (!ok || len(suffixes) == 0) {
 			t.Fatalf("tried what can't be read: %q", data)
 		} else if !tried {

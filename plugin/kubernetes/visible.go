@@ -5,7 +5,7 @@ import (
 
 	"github.com/miekg/dns"
 
-	"github.com/nearside-dns/nearside/plugin/fastpath/store"
+	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/kubernetes/index"
 	"github.com/nearside-dns/nearside/plugin/kubernetes/topology"
 )
@@ -39,7 +39,7 @@ func (a *asker) asked() bool { return a != nil && a.done }
 // early reports whether the answer can't be given before Nodes have been read.
 func (a *asker) early() bool { return a != nil && a.unplaced }
 
-func (a *asker) view() store.View { return viewOf(a.Caller, a.why) }
+func (a *asker) view() answers.View { return viewOf(a.Caller, a.why) }
 
 // count counts an answer that depends on who asks.
 func (a *asker) count() {

@@ -16,7 +16,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 
-	"github.com/nearside-dns/nearside/plugin/fastpath/store"
+	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/caller"
 	"github.com/nearside-dns/nearside/plugin/kubernetes/index"
 	"github.com/nearside-dns/nearside/plugin/kubernetes/source"
@@ -345,7 +345,7 @@ func TestCallers(t *testing.T) {
 				t.Errorf("on node %q in zone %q by %d, want %q, %q, %d", who.Name, who.Zone, why, c.node, c.zone, c.why)
 			}
 			v := k.callers.View(from, c.option)
-			if v.Private != c.private || v.Callers != store.View(viewOf(who, why)).Callers || v.Callers == nil {
+			if v.Private != c.private || v.Callers != answers.View(viewOf(who, why)).Callers || v.Callers == nil {
 				t.Errorf("view %+v", v)
 			}
 			if n := ix.Node(who.Name); n != nil && v.Number != n.Number() || n == nil && v.Number != unknownCaller {

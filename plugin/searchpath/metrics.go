@@ -4,7 +4,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
 
-	"github.com/nearside-dns/nearside/plugin/internal/expand"
+	"github.com/nearside-dns/nearside/plugin/internal/searchlist/expand"
 )
 
 // results counts what search names have led to.

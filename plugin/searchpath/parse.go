@@ -13,8 +13,8 @@ import (
 	"github.com/coredns/coredns/plugin"
 	"github.com/miekg/dns"
 
-	"github.com/nearside-dns/nearside/plugin/autopath/path"
 	"github.com/nearside-dns/nearside/plugin/internal/corefile"
+	"github.com/nearside-dns/nearside/plugin/internal/searchlist"
 )
 
 const (
@@ -133,7 +133,7 @@ func (o *options) hostSearch(g *grammar, given bool) (suffixes []string, err err
 	if !o.host {
 		return nil, nil
 	}
-	search, err := path.HostSearch(o.file)
+	search, err := searchlist.ReadResolvConf(o.file)
 	if !given && errors.Is(err, fs.ErrNotExist) {
 		return nil, nil // a host without it has no search list
 	}

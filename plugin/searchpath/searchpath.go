@@ -13,8 +13,8 @@ import (
 	"github.com/coredns/coredns/plugin/metrics"
 	"github.com/miekg/dns"
 
-	"github.com/nearside-dns/nearside/plugin/internal/expand"
-	"github.com/nearside-dns/nearside/plugin/internal/search"
+	"github.com/nearside-dns/nearside/plugin/internal/searchlist"
+	"github.com/nearside-dns/nearside/plugin/internal/searchlist/expand"
 )
 
 // expander finds the answer to a name that stands for several. It is an expand.Expander.
@@ -56,7 +56,7 @@ func (s *SearchPath) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.
 		rejected.WithLabelValues(metrics.WithServer(ctx), "nested").Inc()
 		what = foreign
 	case what == lookup:
-		return s.expander.ServeDNS(ctx, w, search.Without(r), s.question(name))
+		return s.expander.ServeDNS(ctx, w, searchlist.WithoutOption(r), s.question(name))
 	case what == foreign:
 		rejected.WithLabelValues(metrics.WithServer(ctx), "name").Inc()
 	case what == unknownSchema:

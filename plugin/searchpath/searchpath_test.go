@@ -15,8 +15,8 @@ import (
 	"github.com/miekg/dns"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
-	"github.com/nearside-dns/nearside/plugin/internal/expand"
-	"github.com/nearside-dns/nearside/plugin/internal/search"
+	"github.com/nearside-dns/nearside/plugin/internal/searchlist"
+	"github.com/nearside-dns/nearside/plugin/internal/searchlist/expand"
 )
 
 // asked is an expander that notes what it is asked, and says that a name has the address 192.0.2.1.
@@ -231,13 +231,13 @@ func TestNotAnswered(t *testing.T) {
 // TestSearchOption holds that a search list that a client sends goes no further.
 func TestSearchOption(t *testing.T) {
 	s, a, _ := newTest()
-	data, ok := search.Append(nil, []string{"shop.cluster.local.ap.k8s.io.", "example.org."})
+	data, ok := searchlist.AppendSuffixes(nil, []string{"shop.cluster.local.ap.k8s.io.", "example.org."})
 	if !ok {
 		t.Fatal("no option")
 	}
-	r := search.With(query("web.v1.search.shop.cluster.local.ap.k8s.io.", dns.TypeA), data)
+	r := searchlist.WithOption(query("web.v1.search.shop.cluster.local.ap.k8s.io.", dns.TypeA), data)
 	serve(t, s, context.Background(), r)
-	if a.query == nil || search.Has(a.query) || !search.Has(r) || a.query.IsEdns0() == nil {
+	if a.query == nil || searchlist.HasOption(a.query) || !searchlist.HasOption(r) || a.query.IsEdns0() == nil {
 		t.Errorf("the query was %v", a.query)
 	}
 }

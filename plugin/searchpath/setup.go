@@ -6,7 +6,7 @@ import (
 	"github.com/coredns/coredns/plugin"
 
 	"github.com/nearside-dns/nearside/plugin/fastpath"
-	"github.com/nearside-dns/nearside/plugin/internal/expand"
+	"github.com/nearside-dns/nearside/plugin/internal/searchlist/expand"
 )
 
 const pluginName = "searchpath"

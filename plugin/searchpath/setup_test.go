@@ -8,7 +8,7 @@ import (
 	"github.com/coredns/coredns/core/dnsserver"
 	"github.com/coredns/coredns/plugin"
 
-	"github.com/nearside-dns/nearside/plugin/internal/expand"
+	"github.com/nearside-dns/nearside/plugin/internal/searchlist/expand"
 )
 
 // setUp sets a server block up, as the server does, and returns its handler.

@@ -1,0 +1,633 @@
+package answers
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/miekg/dns"
+
+	"github.com/nearside-dns/nearside/plugin/internal/caller"
+	"github.com/nearside-dns/nearside/plugin/internal/searchlist"
+	"github.com/nearside-dns/nearside/test/property"
+)
+
+// newQuery returns a packed query, changed by the caller first.
+func newQuery(t testing.TB, name string, rrtype uint16, change func(*dns.Msg)) []byte {
+	t.Helper()
+	m := new(dns.Msg)
+	m.SetQuestion(name, rrtype)
+	if change != nil {
+		change(m)
+	}
+	b, err := m.Pack()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+func edns(size uint16, do bool) func(*dns.Msg) {
+	return func(m *dns.Msg) { m.SetEdns0(size, do) }
+}
+
+// naming adds an OPT record with options: of the data of each, which name the caller.
+func naming(data ...[]byte) func(*dns.Msg) {
+	options := make([]dns.EDNS0, len(data))
+	for i, d := range data {
+		options[i] = &dns.EDNS0_LOCAL{Code: caller.Code, Data: d}
+	}
+	return with(options...)
+}
+
+// searching adds an OPT record with options: of the data of each, which are search lists.
+func searching(data ...string) func(*dns.Msg) {
+	options := make([]dns.EDNS0, len(data))
+	for i, d := range data {
+		options[i] = searchList(d)
+	}
+	return with(options...)
+}
+
+func searchList(data string) dns.EDNS0 {
+	return &dns.EDNS0_LOCAL{Code: searchlist.OptionCode, Data: []byte(data)}
+}
+
+// with adds an OPT record with options.
+func with(options ...dns.EDNS0) func(*dns.Msg) {
+	return func(m *dns.Msg) {
+		m.SetEdns0(1232, false)
+		m.IsEdns0().Option = options
+	}
+}
+
+// longestData names a caller in as many bytes as there can be.
+func longestData(t testing.TB) []byte {
+	t.Helper()
+	data, ok := caller.Append(nil, strings.Repeat("n", caller.MaxNode), strings.Repeat("z", caller.MaxZone))
+	if !ok {
+		t.Fatal("no such caller")
+	}
+	return data
+}
+
+// longestList is as much as a search list can be. It is for package search to say whether it is one.
+var longestList = strings.Repeat("s", searchlist.MaxOption)
+
+// longest is a name of 255 bytes in wire form, tooLong one of 256.
+var (
+	longest = strings.Repeat(strings.Repeat("a", 63)+".", 3) + strings.Repeat("b", 61) + "."
+	tooLong = strings.Repeat(strings.Repeat("a", 63)+".", 3) + strings.Repeat("b", 62) + "."
+)
+
+func TestParse(t *testing.T) {
+	tests := map[string]struct {
+		query []byte
+		want  Query
+	}{
+		"plain":     {newQuery(t, "svc.example.", dns.TypeA, nil), Query{NameLen: 13, Type: 1, Class: 1, RD: true}},
+		"root":      {newQuery(t, ".", dns.TypeNS, nil), Query{NameLen: 1, Type: 2, Class: 1, RD: true}},
+		"longest":   {newQuery(t, longest, dns.TypeTXT, nil), Query{NameLen: 255, Type: 16, Class: 1, RD: true}},
+		"label":     {newQuery(t, strings.Repeat("a", 63)+".", dns.TypeA, nil), Query{NameLen: 65, Type: 1, Class: 1, RD: true}},
+		"upper":     {newQuery(t, "svc.Example.", dns.TypeA, nil), Query{NameLen: 13, Type: 1, Class: 1, RD: true, Upper: true}},
+		"A and Z":   {newQuery(t, "A.", dns.TypeA, nil), Query{NameLen: 3, Type: 1, Class: 1, RD: true, Upper: true}},
+		"Z":         {newQuery(t, "Z.", dns.TypeA, nil), Query{NameLen: 3, Type: 1, Class: 1, RD: true, Upper: true}},
+		"not upper": {newQuery(t, `@[\193\218\000.`, dns.TypeA, nil), Query{NameLen: 7, Type: 1, Class: 1, RD: true}},
+		"type 65535": {
+			newQuery(t, "a.", 65535, func(m *dns.Msg) { m.RecursionDesired = false }),
+			Query{NameLen: 3, Type: 65535, Class: 1},
+		},
+		"flags": {
+			newQuery(t, "a.", dns.TypeA, func(m *dns.Msg) { m.CheckingDisabled, m.AuthenticatedData = true, true }),
+			Query{NameLen: 3, Type: 1, Class: 1, RD: true, CD: true, AD: true},
+		},
+		"EDNS":   {newQuery(t, "a.", 1, edns(1232, false)), Query{NameLen: 3, Type: 1, Class: 1, RD: true, EDNS: true, UDPSize: 1232}},
+		"DO":     {newQuery(t, "a.", 1, edns(4096, true)), Query{NameLen: 3, Type: 1, Class: 1, RD: true, EDNS: true, UDPSize: 4096, DO: true}},
+		"size 0": {newQuery(t, "a.", 1, edns(0, false)), Query{NameLen: 3, Type: 1, Class: 1, RD: true, EDNS: true}},
+		"caller": {
+			newQuery(t, "a.", 1, naming([]byte{1, 2, 'n', '1'})),
+			Query{NameLen: 3, Type: 1, Class: 1, RD: true, EDNS: true, UDPSize: 1232, Caller: 34},
+		},
+		"caller without data": {
+			newQuery(t, "a.", 1, naming([]byte{})),
+			Query{NameLen: 3, Type: 1, Class: 1, RD: true, EDNS: true, UDPSize: 1232, Caller: 34},
+		},
+		"longest caller": {
+			newQuery(t, longest, 1, naming(longestData(t))),
+			Query{NameLen: 255, Type: 1, Class: 1, RD: true, EDNS: true, UDPSize: 1232, Caller: 286},
+		},
+		"search list": {
+			newQuery(t, "a.", 1, searching("\x01b\x00\x01c\x00")),
+			Query{NameLen: 3, Type: 1, Class: 1, RD: true, EDNS: true, UDPSize: 1232, Search: []byte("\x01b\x00\x01c\x00")},
+		},
+		"search list without data": {
+			newQuery(t, "a.", 1, searching("")),
+			Query{NameLen: 3, Type: 1, Class: 1, RD: true, EDNS: true, UDPSize: 1232, Search: []byte{}},
+		},
+		"caller and search list": {
+			newQuery(t, "a.", 1, with(&dns.EDNS0_LOCAL{Code: caller.Code, Data: []byte{1, 1, 'n'}}, searchList("\x01b\x00"))),
+			Query{NameLen: 3, Type: 1, Class: 1, RD: true, EDNS: true, UDPSize: 1232, Caller: 34, Search: []byte("\x01b\x00")},
+		},
+		"search list and caller": {
+			newQuery(t, "a.", 1, with(searchList("\x01b\x00"), &dns.EDNS0_LOCAL{Code: caller.Code, Data: []byte{1, 1, 'n'}})),
+			Query{NameLen: 3, Type: 1, Class: 1, RD: true, EDNS: true, UDPSize: 1232, Caller: 41, Search: []byte("\x01b\x00")},
+		},
+		"longest of both": {
+			newQuery(t, longest, 1, with(searchList(longestList), &dns.EDNS0_LOCAL{Code: caller.Code, Data: longestData(t)})),
+			Query{NameLen: 255, Type: 1, Class: 1, RD: true, EDNS: true, UDPSize: 1232, Caller: 545, Search: []byte(longestList)},
+		},
+		"all there": {newQuery(t, longest, 1, edns(65535, true)), Query{NameLen: 255, Type: 1, Class: 1, RD: true, EDNS: true, UDPSize: 65535, DO: true}},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			q := Query{ // of the query before
+				NameLen: 77, Type: 77, UDPSize: 77, EDNS: true, DO: true, RD: true, CD: true, AD: true, Upper: true, Caller: 77, Search: []byte{77},
+			}
+			if !q.Parse(tt.query) {
+				t.Fatal("refused")
+			}
+			if !reflect.DeepEqual(q, tt.want) {
+				t.Errorf("got %+v, want %+v", q, tt.want)
+			}
+			checkParse(t, tt.query)
+			for n := range tt.query {
+				if q.Parse(tt.query[:n:n]) {
+					t.Errorf("accepted the first %d bytes of %d", n, len(tt.query))
+				}
+			}
+		})
+	}
+}
+
+func TestLimit(t *testing.T) {
+	for size, want := range map[uint16]int{0: 512, 511: 512, 512: 512, 513: 513, 1232: 1232, 65535: 65535} {
+		if got := (&Query{UDPSize: size}).Limit(); got != want {
+			t.Errorf("size %d: limit %d, want %d", size, got, want)
+		}
+	}
+}
+
+// checkParse asserts that what Parse takes is what package dns has read, and that it reads nothing
+// behind the end.
+func checkParse(t *testing.T, b []byte) (accepted bool) {
+	t.Helper()
+	var q Query
+	accepted = q.Parse(append(make([]byte, 0, len(b)), b...))
+	for _, garbage := range [][]byte{make([]byte, 300), bytes.Repeat([]byte{0xff}, 300), b} {
+		var other Query
+		if got := other.Parse(append(b[:len(b):len(b)], garbage...)[:len(b)]); got != accepted || accepted && !reflect.DeepEqual(other, q) {
+			t.Fatalf("%x with other bytes behind it: %v %+v, without: %v %+v", b, got, other, accepted, q)
+		}
+	}
+	if !accepted {
+		return false
+	}
+	m := new(dns.Msg)
+	if err := m.Unpack(b); err != nil {
+		t.Fatalf("accepted %x, which package dns rejects: %v", b, err)
+	}
+	want, who := facts(t, m)
+	if !reflect.DeepEqual(q, want) {
+		t.Fatalf("%x: got %+v, want %+v", b, q, want)
+	}
+	if data := q.CallerData(b); (data != nil) != (q.Caller != 0) || !bytes.Equal(data, who) {
+		t.Fatalf("%x: the caller's data are %x, want %x", b, data, who)
+	}
+	packed, err := m.Pack()
+	if err != nil || !bytes.Equal(packed, b) {
+		t.Fatalf("%x is not what package dns makes of it: %x %v", b, packed, err)
+	}
+	if act := dns.DefaultMsgAcceptFunc(dns.Header{
+		Bits: binary.BigEndian.Uint16(b[2:]), Qdcount: binary.BigEndian.Uint16(b[4:]), Ancount: binary.BigEndian.Uint16(b[6:]),
+		Nscount: binary.BigEndian.Uint16(b[8:]), Arcount: binary.BigEndian.Uint16(b[10:]),
+	}); act != dns.MsgAccept {
+		t.Fatalf("accepted %x, which a server of package dns does not: %v", b, act)
+	}
+	return true
+}
+
+// facts is the slow reading of a query, of which Parse is the fast one, and of the data that name the caller.
+func facts(t *testing.T, m *dns.Msg) (q Query, who []byte) {
+	t.Helper()
+	if m.Response || m.Opcode != dns.OpcodeQuery || m.Authoritative || m.Truncated || m.RecursionAvailable || m.Zero || m.Rcode != 0 ||
+		len(m.Question) != 1 || len(m.Answer) != 0 || len(m.Ns) != 0 || len(m.Extra) > 1 {
+		t.Fatalf("accepted %v", m)
+	}
+	question := m.Question[0]
+	if question.Qclass != dns.ClassINET {
+		t.Fatalf("accepted class %d", question.Qclass)
+	}
+	var wire [MaxNameLen]byte
+	n, err := dns.PackDomainName(question.Name, wire[:], 0, nil, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	q = Query{
+		NameLen: n, Type: question.Qtype, Class: question.Qclass,
+		RD: m.RecursionDesired, CD: m.CheckingDisabled, AD: m.AuthenticatedData,
+		Upper: strings.ContainsAny(question.Name, "ABCDEFGHIJKLMNOPQRSTUVWXYZ"),
+	}
+	if len(m.Extra) == 0 {
+		return q, nil
+	}
+	opt := m.IsEdns0()
+	if opt == nil || opt.Hdr.Name != "." || opt.Version() != 0 || opt.ExtendedRcode() != 0 || opt.Hdr.Ttl&^0x8000 != 0 || len(opt.Option) > 2 {
+		t.Fatalf("accepted the additional record %v", m.Extra[0])
+	}
+	q.EDNS, q.UDPSize, q.DO = true, opt.UDPSize(), opt.Do()
+	at := HeaderLen + n + 4 + OptLen
+	for _, option := range opt.Option {
+		local, ok := option.(*dns.EDNS0_LOCAL)
+		switch {
+		case ok && local.Code == caller.Code && q.Caller == 0:
+			q.Caller, who = at+4, local.Data
+		case ok && local.Code == searchlist.OptionCode && q.Search == nil && len(local.Data) <= searchlist.MaxOption:
+			q.Search = append([]byte{}, local.Data...)
+		default:
+			t.Fatalf("accepted the options %v", opt.Option)
+		}
+		at += 4 + len(local.Data)
+	}
+	return q, who
+}
+
+// malformed says of each file whether package dns rejects it as well; what it takes is for the chain to
+// answer. What is wrong with a packet is its name.
+var malformed = map[string]bool{
+	"empty": true, "truncated-header": true, "header-alone": false,
+	"label-too-long": true, "label-type-reserved": true, "label-past-the-end": true,
+	"name-too-long": true, "name-one-byte-too-long": true, "name-without-end": true,
+	"pointer-to-itself": true, "pointer-in-question": false, "pointer-past-the-end": true, "pointer-cut-off": true,
+	"question-without-type": false, "question-without-class": false,
+	"no-question": false, "question-not-counted": false, "two-questions": false, "257-questions-counted": true,
+	"answer-in-query": false, "authority-in-query": false, "additional-not-opt": false, "additional-missing": false,
+	"opt-not-counted": false, "opt-version-1": false, "opt-extended-rcode": false, "opt-unknown-flag": false,
+	"opt-caller-twice": false, "opt-caller-past-the-end": true, "opt-caller-and-another": false, "opt-caller-head-cut-off": true, "opt-caller-and-a-byte": false,
+	"opt-search-twice": false, "opt-search-past-the-end": true, "opt-search-and-another": false, "opt-search-too-long": false, "opt-search-past-the-caller": true,
+	"opt-with-option": false, "opt-option-past-the-end": true, "opt-data-missing": true, "opt-cut-off": true,
+	"opt-not-root": false, "opt-owner-pointer": false, "opt-owner-a-label": true, "opt-twice": false, "opt-and-a-byte": false,
+	"qr-set": false, "opcode-status": false, "opcode-update": false, "aa-set": false, "tc-set": false,
+	"ra-set": false, "z-bit-set": false, "rcode-set": false,
+	"trailing-byte": false, "longer-than-any-query": false, "class-chaos": false, "class-any": false,
+}
+
+func malformedFiles(t testing.TB) map[string][]byte {
+	t.Helper()
+	names, err := filepath.Glob("testdata/malformed/*.bin")
+	if err != nil || len(names) == 0 {
+		t.Fatal("no files", err)
+	}
+	files := map[string][]byte{}
+	for _, name := range names {
+		b, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		files[strings.TrimSuffix(filepath.Base(name), ".bin")] = b
+	}
+	return files
+}
+
+func TestMalformed(t *testing.T) {
+	files := malformedFiles(t)
+	for name, rejected := range malformed {
+		t.Run(name, func(t *testing.T) {
+			b, ok := files[name]
+			if !ok {
+				t.Fatal("no such file")
+			}
+			if checkParse(t, b) {
+				t.Error("accepted")
+			}
+			if err := new(dns.Msg).Unpack(b); (err != nil) != rejected {
+				t.Errorf("package dns says %v", err)
+			}
+		})
+	}
+	for name := range files {
+		if _, ok := malformed[name]; !ok {
+			t.Errorf("%s.bin is not in the table", name)
+		}
+	}
+}
+
+func FuzzParse(f *testing.F) {
+	for _, b := range malformedFiles(f) {
+		f.Add(b)
+	}
+	f.Add(newQuery(f, "svc.Example.", dns.TypeA, nil))
+	f.Add(newQuery(f, longest, dns.TypeSRV, edns(1232, true)))
+	f.Add(newQuery(f, longest, dns.TypeSRV, naming(longestData(f))))
+	f.Add(newQuery(f, "a.", dns.TypeSRV, naming(longestData(f), []byte{1, 1, 'n'})))
+	f.Add(newQuery(f, longest, dns.TypeSRV, searching(longestList)))
+	f.Add(newQuery(f, "a.", dns.TypeSRV, with(searchList("\x01b\x00"), &dns.EDNS0_LOCAL{Code: caller.Code, Data: []byte{1, 1, 'n'}})))
+	f.Add(newQuery(f, "a.", dns.TypeSRV, with(&dns.EDNS0_LOCAL{Code: caller.Code}, searchList(""))))
+	f.Fuzz(func(t *testing.T, b []byte) { checkParse(t, b) })
+}
+
+// FuzzFromMsg asserts that the facts taken from a message are those that Parse reads in its bytes.
+func FuzzFromMsg(f *testing.F) {
+	for _, b := range malformedFiles(f) {
+		f.Add(b)
+	}
+	f.Add(newQuery(f, "svc.Example.", dns.TypeA, nil))
+	f.Add(newQuery(f, longest, dns.TypeSRV, edns(1232, true)))
+	f.Add(newQuery(f, longest, dns.TypeSRV, naming(longestData(f))))
+	f.Add(newQuery(f, "a.", dns.TypeSRV, naming(longestData(f), []byte{1, 1, 'n'})))
+	f.Add(newQuery(f, longest, dns.TypeSRV, searching(longestList)))
+	f.Add(newQuery(f, "a.", dns.TypeSRV, with(searchList("\x01b\x00"), &dns.EDNS0_LOCAL{Code: caller.Code, Data: []byte{1, 1, 'n'}})))
+	f.Add(newQuery(f, "a.", dns.TypeSRV, with(&dns.EDNS0_LOCAL{Code: caller.Code}, searchList(""))))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		m := new(dns.Msg)
+		if m.Unpack(b) != nil {
+			return
+		}
+		checkFromMsg(t, m)
+		var parsed, made Query
+		if !parsed.Parse(b) {
+			return
+		}
+		query, ok := made.FromMsg(make([]byte, 0, MaxQuery), m)
+		parsed.Caller = 0 // options are left out, but for the search list
+		if !ok || !reflect.DeepEqual(made, parsed) {
+			t.Fatalf("%x: from the message %v %+v, parsed %+v", b, ok, made, parsed)
+		}
+		want := bytes.Clone(b[:HeaderLen+parsed.NameLen+4])
+		want[11] = 0 // the OPT record is left out
+		if !bytes.Equal(query, want) {
+			t.Fatalf("got %x, want %x", query, want)
+		}
+	})
+}
+
+func checkFromMsg(t *testing.T, m *dns.Msg) {
+	t.Helper()
+	var made, parsed Query
+	query, ok := made.FromMsg(bytes.Repeat([]byte{0xff}, MaxQuery)[:0], m)
+	list, one := searchlist.OptionOf(m)
+	if !ok {
+		_, unkeyed := UnkeyedOption(m)
+		if len(m.Question) == 1 && len(list) <= searchlist.MaxOption && one == searchlist.HasOption(m) && !unkeyed {
+			t.Fatalf("no query from %v", m)
+		}
+		return
+	}
+	if !reflect.DeepEqual(made.Search, list) || one != searchlist.HasOption(m) {
+		t.Fatalf("from %v: the search list %x", m, made.Search)
+	}
+	if made.Class != dns.ClassINET {
+		query[len(query)-1], query[len(query)-2] = dns.ClassINET, 0
+		made.Class = dns.ClassINET
+	}
+	without := made
+	without.EDNS, without.UDPSize, without.DO, without.Search = false, 0, false, nil
+	if !parsed.Parse(query) || !reflect.DeepEqual(parsed, without) {
+		t.Fatalf("from %v: %+v, parsed %+v", m, without, parsed)
+	}
+	if opt := m.IsEdns0(); made.EDNS != (opt != nil) || opt != nil && (made.DO != opt.Do() || made.UDPSize != opt.UDPSize()) {
+		t.Fatalf("from %v: %+v", m, made)
+	}
+	if id := binary.BigEndian.Uint16(query); id != m.Id {
+		t.Fatalf("id %d, want %d", id, m.Id)
+	}
+}
+
+func TestFromMsgRefuses(t *testing.T) {
+	question := func(names ...string) *dns.Msg {
+		m := new(dns.Msg)
+		for _, name := range names {
+			m.Question = append(m.Question, dns.Question{Name: name, Qtype: dns.TypeA, Qclass: dns.ClassINET})
+		}
+		return m
+	}
+	for name, m := range map[string]*dns.Msg{
+		"no question":              question(),
+		"two questions":            question("a.", "b."),
+		"empty name":               question(""),
+		"no final dot":             question("a.b"),
+		"two dots":                 question("a..b."),
+		"label too long":           question(strings.Repeat("a", 64) + "."),
+		"name too long":            question(tooLong),
+		"far too long":             question(longest + longest + longest),
+		"a dot in front":           question(".a."),
+		"escape cut off":           question(`a\`),
+		"escape and less":          question(`a\.`),
+		"two search lists":         optioned(question("a."), searching("\x01b\x00", "\x01b\x00")),
+		"client subnet":            optioned(question("a."), with(&dns.EDNS0_SUBNET{Code: dns.EDNS0SUBNET})),
+		"client subnet of no bits": optioned(question("a."), with(&dns.EDNS0_SUBNET{Code: dns.EDNS0SUBNET, Family: 1})),
+		"CHAIN":                    optioned(question("a."), with(&dns.EDNS0_LOCAL{Code: 13})),
+		"option for local use":     optioned(question("a."), with(&dns.EDNS0_COOKIE{Code: dns.EDNS0COOKIE}, &dns.EDNS0_LOCAL{Code: dns.EDNS0LOCALSTART})),
+		"client subnet in the first of two OPT records": optioned(question("a."), func(m *dns.Msg) {
+			with(&dns.EDNS0_SUBNET{Code: dns.EDNS0SUBNET})(m)
+			m.Extra = append(m.Extra, &dns.OPT{Hdr: dns.RR_Header{Name: ".", Rrtype: dns.TypeOPT}})
+		}),
+		"search list of 256 bytes": optioned(question("a."), searching(longestList+"s")),
+	} {
+		t.Run(name, func(t *testing.T) {
+			var q Query
+			if got, ok := q.FromMsg(make([]byte, 0, MaxQuery), m); ok {
+				t.Errorf("got %x", got)
+			}
+		})
+	}
+	t.Run("buffer too small", func(t *testing.T) {
+		var q Query
+		if _, ok := q.FromMsg(make([]byte, 0, MaxQuery-1), question("a.")); ok {
+			t.Error("taken")
+		}
+	})
+	t.Run("escaped upper-case letter", func(t *testing.T) {
+		var q Query
+		if _, ok := q.FromMsg(make([]byte, 0, MaxQuery), question(`\065.`)); !ok || !q.Upper {
+			t.Errorf("%v %+v", ok, q)
+		}
+	})
+}
+
+func optioned(m *dns.Msg, change func(*dns.Msg)) *dns.Msg {
+	change(m)
+	return m
+}
+
+// randomQuery returns a message of few names, types, classes and flags, so that many are alike.
+func randomQuery(r *rand.Rand) *dns.Msg {
+	names := []string{".", "a.", "A.", "b.a.", "B.a.", "b.A.", `b\.a.`, "ba.", `\001a.`, `\@.`, "`.", "[.", "{."}
+	m := new(dns.Msg)
+	m.Id = uint16(r.Uint32())
+	m.Question = []dns.Question{{
+		Name:   names[r.IntN(len(names))],
+		Qtype:  []uint16{1, 28, 256, 0}[r.IntN(4)],
+		Qclass: []uint16{1, 3}[r.IntN(2)],
+	}}
+	m.RecursionDesired, m.AuthenticatedData, m.CheckingDisabled = r.IntN(2) == 0, r.IntN(2) == 0, r.IntN(2) == 0
+	if r.IntN(2) == 0 {
+		m.SetEdns0(uint16(r.Uint32()), r.IntN(2) == 0)
+		// What could be taken for the number of a view or of a path behind another list is among them.
+		lists := []string{"", "\x01b\x00", "\x01b\x00\x01c\x00", "\x01b\x00\x02ab\x00", "\x00\x00\x00\x00", "\x02ab\x00"}
+		if n := r.IntN(2 * len(lists)); n < len(lists) {
+			m.IsEdns0().Option = []dns.EDNS0{searchList(lists[n])}
+		}
+	}
+	return m
+}
+
+func TestAppendKey(t *testing.T) {
+	property.Seeds(t, 4, 1, func(t *testing.T, seed uint64) {
+		r := rand.New(rand.NewPCG(seed, 1))
+		type slowKey struct {
+			space         uint32
+			name          string
+			rrtype, class uint16
+			do, cd        bool
+			searches      bool
+			list          string
+		}
+		known, back := map[string]slowKey{}, map[slowKey]string{}
+		for range 20000 {
+			m := randomQuery(r)
+			checkFromMsg(t, m)
+			var q Query
+			query, ok := q.FromMsg(make([]byte, 0, MaxQuery), m)
+			if !ok {
+				t.Fatalf("refused %v", m)
+			}
+			space := r.Uint32N(3) * 0x01010101
+			key := q.AppendKey([]byte("in front"), space, query)
+			if !bytes.HasPrefix(key, []byte("in front")) {
+				t.Fatal("what was there is gone")
+			}
+			key = key[len("in front"):]
+			question := m.Question[0]
+			slow := slowKey{space, strings.ToLower(question.Name), question.Qtype, question.Qclass, q.DO, m.CheckingDisabled, q.Search != nil, string(q.Search)}
+			if before, there := known[string(key)]; there && before != slow {
+				t.Fatalf("one key for %+v and %+v", before, slow)
+			}
+			if before, there := back[slow]; there && before != string(key) {
+				t.Fatalf("two keys for %+v: %x and %x", slow, before, key)
+			}
+			known[string(key)], back[slow] = slow, string(key)
+			if name, _, err := dns.UnpackDomainName(KeyName(key), 0); err != nil || name != slow.name {
+				t.Fatalf("name %q in the key, want %q (%v)", name, slow.name, err)
+			}
+			other := bytes.Clone(key)
+			SetKeyspace(other, space+1)
+			if want := q.AppendKey(nil, space+1, query); !bytes.Equal(other, want) {
+				t.Fatalf("moved to another space %x, want %x", other, want)
+			}
+		}
+		if len(known) < 3000 && property.Fixed() {
+			t.Errorf("only %d keys", len(known))
+		}
+		t.Run("longest", func(t *testing.T) {
+			var q Query
+			b := newQuery(t, longest, dns.TypeA, searching(longestList))
+			if !q.Parse(b) {
+				t.Fatal("refused")
+			}
+			if n := len(AppendKeyView(AppendKeyPath(q.AppendKey(nil, 1, b), 1), 1)); n != MaxKey {
+				t.Errorf("length %d", n)
+			}
+		})
+		t.Run("views and paths", func(t *testing.T) {
+			numbers := []uint32{0, 1, 1 << 24, 0x01620000, 0x02616200, 0x03016200, 1<<32 - 1}
+			for base := range maps.Clone(known) {
+				if base[keyHead-1]&3 != 0 { // that is DO and CD, of which there are enough
+					continue
+				}
+				for _, number := range numbers {
+					path := string(AppendKeyPath([]byte(base), number))
+					more := []string{string(AppendKeyView([]byte(base), number)), path}
+					for _, view := range numbers {
+						more = append(more, string(AppendKeyView([]byte(path), view)))
+					}
+					for _, key := range more {
+						if was, twice := known[key]; twice {
+							t.Fatalf("the key %x, made of %x with number %x, is that of %+v", key, base, number, was)
+						}
+						if name := KeyName([]byte(key)); !bytes.Equal(name, KeyName([]byte(base))) {
+							t.Fatalf("name %x in the key %x, made of %x", name, key, base)
+						}
+						known[key] = slowKey{name: fmt.Sprintf("%x with %d", base, number)}
+					}
+				}
+			}
+		})
+	})
+}
+
+func TestParseAllocatesNothing(t *testing.T) {
+	var key [MaxKey]byte
+	buf := make([]byte, 0, MaxQuery)
+	for name, b := range map[string][]byte{
+		"plain":   newQuery(t, "svc.example.", dns.TypeA, nil),
+		"upper":   newQuery(t, "Svc.Example.", dns.TypeA, edns(1232, true)),
+		"long":    newQuery(t, longest, dns.TypeA, edns(1232, true)),
+		"options": newQuery(t, longest, dns.TypeA, with(searchList(longestList), &dns.EDNS0_LOCAL{Code: caller.Code, Data: longestData(t)})),
+	} {
+		t.Run(name, func(t *testing.T) {
+			var q Query
+			if n := testing.AllocsPerRun(1000, func() {
+				if !q.Parse(b) {
+					t.Error("refused")
+				}
+				AppendKeyPath(q.AppendKey(key[:0], 7, b), 8)
+			}); n != 0 {
+				t.Errorf("%v allocations", n)
+			}
+			m := new(dns.Msg)
+			if err := m.Unpack(b); err != nil {
+				t.Fatal(err)
+			}
+			if n := testing.AllocsPerRun(1000, func() {
+				if _, ok := q.FromMsg(buf, m); !ok {
+					t.Error("refused")
+				}
+			}); n != 0 {
+				t.Errorf("%v allocations from a message", n)
+			}
+		})
+	}
+}
+
+// TestHasOtherVersion compares with what package dns reads: of the malformed packets, and of cut-off queries.
+func TestHasOtherVersion(t *testing.T) {
+	query := func(version uint8, options ...dns.EDNS0) []byte {
+		m := new(dns.Msg).SetQuestion("www.example.org.", dns.TypeA).SetEdns0(1232, true)
+		m.IsEdns0().SetVersion(version)
+		m.IsEdns0().Option = options
+		b, err := m.Pack()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return b
+	}
+	cases := malformedFiles(t)
+	cases["version 0"], cases["version 1"], cases["version 255"] = query(0), query(1), query(255)
+	other := 0
+	for name, b := range cases {
+		for end := range len(b) + 1 {
+			m := new(dns.Msg)
+			want := m.Unpack(b[:end]) == nil && len(m.Extra) == 1 && m.IsEdns0() != nil && m.IsEdns0().Version() != 0 && len(m.IsEdns0().Option) == 0 &&
+				end == len(b) // what stands behind a message is no part of it
+			if got := HasOtherVersion(b[:end]); got != want && !(got && end < len(b)) {
+				t.Errorf("%s, %d bytes: %t, want %t", name, end, got, want)
+			}
+			if want {
+				other++
+			}
+		}
+	}
+	if other < 3 {
+		t.Errorf("%d messages of another version", other)
+	}
+	if HasOtherVersion(query(1, &dns.EDNS0_COOKIE{Code: dns.EDNS0COOKIE, Cookie: "0102030405060708"})) {
+		t.Error("one with an option is found")
+	}
+}

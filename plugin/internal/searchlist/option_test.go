@@ -1,0 +1,321 @@
+package searchlist
+
+import (
+	"bytes"
+	"encoding/binary"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/miekg/dns"
+)
+
+// long returns a name of so many bytes in wire form, at most 255, of labels of one letter.
+func long(c string, n int) string {
+	if n%2 == 0 {
+		return c + long(c, n-1)
+	}
+	return strings.Repeat(c+".", (n-1)/2)
+}
+
+// testLists are search testLists, and their data byte for byte as the package's comment draws it.
+var testLists = []struct {
+	name, data string
+	suffixes   []string
+}{
+	{"one", "\x02ns\x03svc\x00", []string{"ns.svc."}},
+	{"of a pod", "\x02ns\x03svc\x01z\x00\x03svc\x01z\x00\x01z\x00", []string{"ns.svc.z.", "svc.z.", "z."}},
+	{"twice the same", "\x01a\x00\x01a\x00", []string{"a.", "a."}},
+	{"eight", strings.Repeat("\x01a\x00", 8), slices.Repeat([]string{"a."}, 8)},
+	{"longest label", "\x3f" + strings.Repeat("a", 63) + "\x00", []string{strings.Repeat("a", 63) + "."}},
+	{"longest name", strings.Repeat("\x01a", 127) + "\x00", []string{long("a", 255)}},
+	{"fullest", strings.Repeat("\x01a", 125) + "\x00\x02bb\x00", []string{long("a", 251), "bb."}},
+	{"any byte in a label", "\x06a.\x00\xff\\[\x00", []string{`a\.\000\255\\[.`}},
+	{"pointer in a label", "\x02\xc0\x00\x00", []string{`\192\000.`}},
+}
+
+// broken are data that are no search list.
+var broken = []struct{ name, data string }{
+	{"root", "\x00"},
+	{"root behind a name", "\x01a\x00\x00"},
+	{"root before a name", "\x00\x01a\x00"},
+	{"no root label", "\x01a"},
+	{"no root label behind a name", "\x01a\x00\x01b"},
+	{"label cut short", "\x02a"},
+	{"label cut short before its end", "\x02a\x00"},
+	{"label of 64 bytes", "\x40" + strings.Repeat("a", 64) + "\x00"},
+	{"pointer", "\x01a\xc0\x00"},
+	{"pointer to itself", "\xc0\x00"},
+	{"pointer taken for a length", "\xc0\x02\x01a\x00" + strings.Repeat("a", 188) + "\x00"},
+	{"upper case", "\x01a\x02Bb\x00"},
+	{"upper case at the end", "\x02aZ\x00"},
+	{"nine", strings.Repeat("\x01a\x00", 9)},
+	{"256 bytes", strings.Repeat("\x01a", 125) + "\x00\x03bbb\x00"},
+}
+
+func TestParse(t *testing.T) {
+	for _, tt := range testLists {
+		t.Run(tt.name, func(t *testing.T) {
+			if got, ok := ParseSuffixes([]byte(tt.data)); !ok || !slices.Equal(got, tt.suffixes) {
+				t.Errorf("got %q, %t, want %q", got, ok, tt.suffixes)
+			}
+		})
+	}
+	for _, tt := range broken {
+		t.Run(tt.name, func(t *testing.T) {
+			if got, ok := ParseSuffixes([]byte(tt.data)); ok || got != nil {
+				t.Errorf("got %q, %t", got, ok)
+			}
+		})
+	}
+	for _, nothing := range [][]byte{nil, {}} {
+		if got, ok := ParseSuffixes(nothing); !ok || got != nil {
+			t.Errorf("nothing: got %q, %t", got, ok)
+		}
+	}
+}
+
+func TestAppend(t *testing.T) {
+	for _, tt := range testLists {
+		t.Run(tt.name, func(t *testing.T) {
+			got, ok := AppendSuffixes([]byte("before"), tt.suffixes)
+			if want := "before" + tt.data; !ok || string(got) != want {
+				t.Errorf("got %q, %t, want %q", got, ok, want)
+			}
+		})
+	}
+	t.Run("upper case", func(t *testing.T) {
+		got, ok := AppendSuffixes(nil, []string{`AZ@[.\066.`})
+		if want := "\x04az@[\x01b\x00"; !ok || string(got) != want {
+			t.Errorf("got %q, %t, want %q", got, ok, want)
+		}
+	})
+	refused := map[string][]string{
+		"nothing":             nil,
+		"empty name":          {""},
+		"root":                {"."},
+		"root behind a name":  {"a.", "."},
+		"not fully qualified": {"a.", "b"},
+		"two dots":            {"a..b."},
+		"dot in front":        {".a."},
+		"label of 64 bytes":   {strings.Repeat("a", 64) + "."},
+		"name of 256 bytes":   {"a" + long("a", 255)},
+		"256 bytes":           {long("a", 251), "bbb."},
+		"nine":                slices.Repeat([]string{"a."}, 9),
+	}
+	for name, suffixes := range refused {
+		t.Run(name, func(t *testing.T) {
+			if got, ok := AppendSuffixes([]byte("before"), suffixes); ok || string(got) != "before" {
+				t.Errorf("got %q, %t", got, ok)
+			}
+		})
+	}
+}
+
+// FuzzParse asserts that Append gives back the bytes that Parse accepts, and that the names are names.
+func FuzzParse(f *testing.F) {
+	for _, l := range testLists {
+		f.Add([]byte(l.data))
+	}
+	for _, b := range broken {
+		f.Add([]byte(b.data))
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		was := bytes.Clone(data)
+		suffixes, ok := ParseSuffixes(data)
+		if !bytes.Equal(data, was) {
+			t.Fatalf("%x became %x", was, data)
+		}
+		if !ok {
+			if suffixes != nil {
+				t.Fatalf("refused %x, and returned %q", data, suffixes)
+			}
+			return
+		}
+		for _, s := range suffixes {
+			if _, is := dns.IsDomainName(s); !is || !dns.IsFqdn(s) || s == "." || s != strings.ToLower(s) {
+				t.Fatalf("%x: %q is no name in lower case", data, s)
+			}
+		}
+		if again, ok := AppendSuffixes(nil, suffixes); ok != (len(data) > 0) || !bytes.Equal(again, data) {
+			t.Fatalf("%x are %q; those give %x, %t", data, suffixes, again, ok)
+		}
+	})
+}
+
+// FuzzAppend asserts that Parse gives back the names that Append takes, in lower case, and that Append takes what is
+// a list of names.
+func FuzzAppend(f *testing.F) {
+	for _, l := range testLists {
+		f.Add(strings.Join(l.suffixes, " "))
+	}
+	f.Add("a. B. c")
+	f.Add("a. .")
+	f.Fuzz(func(t *testing.T, text string) {
+		suffixes := strings.Split(text, " ")
+		data, ok := AppendSuffixes(nil, suffixes)
+		var want []byte
+		names := len(suffixes) <= MaxSuffixes
+		for _, s := range suffixes {
+			var name [255]byte
+			n, err := dns.PackDomainName(s, name[:], 0, nil, false)
+			if err != nil || n < 2 {
+				names = false
+				break
+			}
+			for _, c := range name[:n] {
+				if 'A' <= c && c <= 'Z' {
+					c += 'a' - 'A'
+				}
+				want = append(want, c)
+			}
+		}
+		if names = names && len(want) <= MaxOption; ok != names {
+			t.Fatalf("%q: %t, want %t", suffixes, ok, names)
+		}
+		if !ok {
+			return
+		}
+		parsed, ok := ParseSuffixes(data)
+		if !ok || len(parsed) != len(suffixes) || !bytes.Equal(data, want) {
+			t.Fatalf("%q gave %x, want %x; that is %q, %t", suffixes, data, want, parsed, ok)
+		}
+	})
+}
+
+func local(code uint16, data string) dns.EDNS0 {
+	return &dns.EDNS0_LOCAL{Code: code, Data: []byte(data)}
+}
+
+// query returns a query with an OPT record with options, without one if there is no option.
+func query(options ...dns.EDNS0) *dns.Msg {
+	m := new(dns.Msg)
+	m.SetQuestion("a.org.", dns.TypeA)
+	if options != nil {
+		m.SetEdns0(4096, true)
+		m.IsEdns0().Option = options
+	}
+	return m
+}
+
+func TestOf(t *testing.T) {
+	cookie := &dns.EDNS0_COOKIE{Code: dns.EDNS0COOKIE, Cookie: "0011223344556677"}
+	tests := map[string]struct {
+		m       *dns.Msg
+		has, ok bool
+		data    string
+	}{
+		"no OPT record":    {query(), false, false, ""},
+		"no option":        {query([]dns.EDNS0{}...), false, false, ""},
+		"others":           {query(cookie, local(OptionCode-1, "n"), local(OptionCode+1, "n")), false, false, ""},
+		"one":              {query(local(OptionCode, "\x01a\x00")), true, true, "\x01a\x00"},
+		"among others":     {query(cookie, local(OptionCode, "x"), local(OptionCode-1, "n")), true, true, "x"},
+		"empty":            {query(local(OptionCode, "")), true, true, ""},
+		"without data":     {query(&dns.EDNS0_LOCAL{Code: OptionCode}), true, true, ""},
+		"two":              {query(local(OptionCode, "x"), local(OptionCode, "x")), true, false, ""},
+		"two of no data":   {query(&dns.EDNS0_LOCAL{Code: OptionCode}, local(OptionCode, "")), true, false, ""},
+		"several":          {query(local(OptionCode, "x"), cookie, local(OptionCode, "y"), local(OptionCode, "z")), true, false, ""},
+		"the OPT is empty": {func() *dns.Msg { m := query(); m.SetEdns0(1232, false); return m }(), false, false, ""},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			data, ok := OptionOf(tt.m)
+			if ok != tt.ok || string(data) != tt.data || (data != nil) != ok {
+				t.Errorf("got %#v, %t", data, ok)
+			}
+			if has := HasOption(tt.m); has != tt.has {
+				t.Errorf("has it: %t", has)
+			}
+		})
+	}
+}
+
+// TestWith asserts what With and Without change, and that neither changes the message that it is given.
+func TestWith(t *testing.T) {
+	other, signature := local(OptionCode-1, "n"), &dns.TSIG{Hdr: dns.RR_Header{Name: "key.", Rrtype: dns.TypeTSIG, Class: dns.ClassANY}}
+	tests := map[string]struct {
+		options []dns.EDNS0 // nil: no OPT record
+		left    []dns.EDNS0
+		added   bool
+	}{
+		"no OPT record": {nil, nil, true},
+		"no option":     {[]dns.EDNS0{}, nil, false},
+		"another":       {[]dns.EDNS0{other}, []dns.EDNS0{other}, false},
+		"one":           {[]dns.EDNS0{local(OptionCode, "x")}, nil, false},
+		"two":           {[]dns.EDNS0{local(OptionCode, "x"), other, local(OptionCode, "y")}, []dns.EDNS0{other}, false},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			m := query(tt.options...)
+			m.Extra = append(m.Extra, signature)
+			before, text := slices.Clone(m.Extra), m.String()
+
+			with, without := WithOption(m, []byte("data")), WithoutOption(m)
+			if !slices.Equal(m.Extra, before) || m.String() != text {
+				t.Fatalf("%v was changed, it was %s", m, text)
+			}
+			if data, ok := OptionOf(with); !ok || string(data) != "data" {
+				t.Errorf("the data are %q, %t", data, ok)
+			}
+			opt := with.IsEdns0()
+			if got := opt.Option[:len(opt.Option)-1]; !slices.Equal(got, tt.left) {
+				t.Errorf("the other options are %v, want %v", got, tt.left)
+			}
+			wantSize, wantExtra := uint16(4096), len(before)
+			if tt.added {
+				wantSize, wantExtra = 1232, len(before)+1
+			}
+			if opt.UDPSize() != wantSize || opt.Do() == tt.added || len(with.Extra) != wantExtra || !slices.Contains(with.Extra, dns.RR(signature)) {
+				t.Errorf("got %v", with)
+			}
+			if with.Id != m.Id || &with.Question[0] != &m.Question[0] {
+				t.Error("what is not the OPT record was copied")
+			}
+
+			if has := HasOption(m); HasOption(without) || has == (without == m) {
+				t.Errorf("had it: %t, the same message: %t, has it: %t", has, without == m, HasOption(without))
+			}
+			if opt := without.IsEdns0(); (opt != nil) == tt.added || opt != nil && (!slices.Equal(opt.Option, tt.left) || opt.UDPSize() != 4096 || !opt.Do()) {
+				t.Errorf("without: %v", without)
+			}
+			if len(without.Extra) != len(before) || !slices.Contains(without.Extra, dns.RR(signature)) {
+				t.Errorf("without: %v", without)
+			}
+		})
+	}
+}
+
+// TestAppendOption asserts that what is appended is the option as package dns reads it, and that In finds it.
+func TestAppendOption(t *testing.T) {
+	options := binary.BigEndian.AppendUint16(nil, dns.EDNS0EDE)
+	options = append(options, 0, 2, 0, 3)
+	if InOptions(nil) || InOptions(options) {
+		t.Error("found where there is none")
+	}
+	for _, data := range []string{"", "\x01a\x00", strings.Repeat("a", MaxOption)} {
+		b := AppendOption(bytes.Clone(options), []byte(data))
+		if !bytes.HasPrefix(b, options) || !InOptions(b) || !InOptions(b[len(options):]) {
+			t.Errorf("%x: not found", b)
+		}
+		packed, err := query([]dns.EDNS0{}...).Pack()
+		if err != nil {
+			t.Fatal(err)
+		}
+		binary.BigEndian.PutUint16(packed[len(packed)-2:], uint16(len(b)))
+		m := new(dns.Msg)
+		if err := m.Unpack(append(packed, b...)); err != nil {
+			t.Fatal(err)
+		}
+		if got, ok := OptionOf(m); !ok || string(got) != data || len(m.IsEdns0().Option) != 2 {
+			t.Errorf("got %q, %t, want %q", got, ok, data)
+		}
+	}
+	for n := range 4 { // cut off in the head of an option; the code of its data is none
+		if InOptions(append(bytes.Clone(options), AppendOption(nil, nil)[:n]...)) {
+			t.Errorf("found in %d bytes", n)
+		}
+	}
+	if inside := append([]byte{0, 15, 0, 6}, AppendOption(nil, []byte("xx"))...); InOptions(inside) {
+		t.Error("found inside the data of another")
+	}
+}

@@ -1,0 +1,18 @@
+package clients
+
+import (
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// booted returns when this node was booted, to a second; zero if the kernel does not say. It is found out once, so
+// that it is the same for all configurations of the process.
+var booted = sync.OnceValue(func() time.Time {
+	var up unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &up); err != nil {
+		return time.Time{}
+	}
+	return time.Unix(time.Now().Unix()-up.Sec, 0).UTC()
+})

@@ -1,0 +1,126 @@
+package clients
+
+import (
+	"fmt"
+	"net/netip"
+	"sync"
+
+	"github.com/coredns/caddy"
+	clog "github.com/coredns/coredns/plugin/pkg/log"
+
+	"github.com/nearside-dns/nearside/plugin/kubernetes/index"
+	"github.com/nearside-dns/nearside/plugin/kubernetes/source"
+	"github.com/nearside-dns/nearside/plugin/kubernetes/source/apiserver"
+	"github.com/nearside-dns/nearside/plugin/kubernetes/source/manifests"
+)
+
+// NodePods are the pods of one node, from the API server or from manifests. Startup does not wait for them: until they
+// are synced, no pod is known.
+type NodePods struct {
+	options
+	source source.Source
+	host   *hostSearch
+	use    source.Use
+	logged sync.Once
+}
+
+var log = clog.NewWithPlugin("autopath")
+
+// NodeClients is the searchlist.Finder for the pods of one node.
+type NodeClients struct {
+	*Clients
+	pods *NodePods
+}
+
+// ForNode parses the block of an autopath directive (see ParseNode) and returns the Finder for a cluster with this zone,
+// fully qualified.
+func ForNode(c *caddy.Controller, zone string) (*NodeClients, error) {
+	pods, err := ParseNode(c)
+	if err != nil {
+		return nil, err
+	}
+	return &NodeClients{NewClients(pods, pods.Status, zone, pods.HostSearch), pods}, nil
+}
+
+// Start watches the pods from the start of the configuration to its end.
+func (n *NodeClients) Start(c *caddy.Controller) { n.pods.Start(c) }
+
+// open validates the options, and reads the manifests if they are the source.
+func (o options) open() (*NodePods, error) {
+	host, err := newHostSearch(o.resolvConf)
+	if err != nil {
+		return nil, o.resolvConfAt.Errorf("resolv_conf: %v; it takes %s", err, known["resolv_conf"].Form)
+	}
+	src, err := o.newSource()
+	if err != nil {
+		return nil, o.sourceAt.Errorf("%v", err)
+	}
+	return &NodePods{options: o, source: src, host: host}, nil
+}
+
+func (o options) newSource() (source.Source, error) {
+	skipped := new(source.Skipped)
+	if o.manifests == "" {
+		return apiserver.New(o.connection, o.reads(), skipped)
+	}
+	s, err := manifests.New(o.manifests, o.reads(), skipped)
+	if err != nil {
+		return nil, fmt.Errorf("manifests: %w", err)
+	}
+	return s, nil
+}
+
+// reads selects the pods to read and the fields to retain.
+func (o options) reads() source.Options {
+	return source.Options{Pods: true, PodsOnly: true, SearchPaths: true, Node: o.node, Booted: booted()}
+}
+
+// identity is equal for configurations that can share one source.
+func (o options) identity() string {
+	return fmt.Sprintf("pods of a node|%s|%s|%+v", o.manifests, o.connection.Identity(), o.reads())
+}
+
+// Start watches the pods from the start of the configuration to its end. A configuration with the same identity takes
+// over the source with its data.
+func (s *NodePods) Start(c *caddy.Controller) {
+	apiserver.RedirectKlog()
+	s.use.Follow(c)
+	c.OnStartup(func() error {
+		s.use.Begin(s.identity(), s.source)
+		return nil
+	})
+}
+
+// TenantsOf implements Pods. Before the start no pod is known.
+func (s *NodePods) TenantsOf(a netip.Addr) index.Tenants {
+	if lease := s.use.Lease(); lease != nil {
+		return lease.Index().TenantsOf(a)
+	}
+	return index.Tenants{}
+}
+
+// Status returns the state of the source. Once it is synced, the number of pods is logged.
+func (s *NodePods) Status() []source.Status {
+	lease := s.use.Lease()
+	if lease == nil {
+		return s.source.Status()
+	}
+	all := lease.Status()
+	if len(all) > 0 && all[0].Synced {
+		s.logged.Do(func() { s.logCount(lease.Index().Pods()) })
+	}
+	return all
+}
+
+// logCount logs the number of pods. A node's cache that runs as a pod counts itself, so that 0 means a wrong node name.
+func (s *NodePods) logCount(pods int) {
+	if pods == 0 {
+		log.Warningf("node %s has no pods: if that is not its name, no names are expanded", s.node)
+		return
+	}
+	log.Infof("search lists of %d pods of node %s are known", pods, s.node)
+}
+
+// HostSearch returns the search list of the node's resolv.conf as the kubelet reads it. An unchanged list is the same
+// slice.
+func (s *NodePods) HostSearch() []string { return s.host.get() }

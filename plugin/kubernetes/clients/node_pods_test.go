@@ -1,0 +1,206 @@
+package clients
+
+import (
+	"net/netip"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/coredns/caddy"
+	"github.com/coredns/coredns/core/dnsserver"
+	"github.com/coredns/coredns/plugin"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/nearside-dns/nearside/plugin/kubernetes/source"
+	"github.com/nearside-dns/nearside/test/fakeapi"
+)
+
+// directive is what the sources of these tests are configured with.
+const directive = "pods"
+
+// parsed are the sources of the last configuration, in the order of its blocks.
+var parsed []*NodePods
+
+func TestMain(m *testing.M) {
+	caddy.Quiet, dnsserver.Quiet = true, true
+	dnsserver.Directives = append(dnsserver.Directives, directive)
+	plugin.Register(directive, func(c *caddy.Controller) error {
+		c.Next()
+		s, err := ParseNode(c)
+		if err != nil {
+			return err
+		}
+		s.Start(c)
+		parsed = append(parsed, s)
+		return nil
+	})
+	os.Exit(m.Run())
+}
+
+func input(text string) caddy.CaddyfileInput {
+	parsed = nil
+	return caddy.CaddyfileInput{Filepath: "Corefile", Contents: []byte(text), ServerTypeName: "dns"}
+}
+
+// start starts a server without sockets but for its own port, and ends what the last reload has made of it.
+func start(t *testing.T, text string) (reload func(text string) error) {
+	t.Helper()
+	instance, err := caddy.Start(input(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if errs := instance.ShutdownCallbacks(); len(errs) > 0 {
+			t.Error(errs)
+		}
+		if err := instance.Stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	return func(text string) error {
+		next, err := instance.Restart(input(text))
+		if err == nil {
+			instance = next
+		}
+		return err
+	}
+}
+
+func eventually(t *testing.T, what string, condition func() bool) {
+	t.Helper()
+	for end := time.Now().Add(20 * time.Second); !condition(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("not within 20 s: %s", what)
+		}
+	}
+}
+
+// at returns the name of a pod with an address, or nothing.
+func (s *NodePods) at(ip string) string {
+	if p := s.TenantsOf(netip.MustParseAddr(ip)).Pod; p != nil {
+		return p.Name
+	}
+	return ""
+}
+
+func (s *NodePods) synced() bool {
+	all := s.Status()
+	return len(all) == 1 && all[0].Resource == source.Pods && all[0].Synced
+}
+
+func podObject(node, name, ip string) *corev1.Pod {
+	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name}}
+	p.Spec.NodeName = node
+	p.Status = corev1.PodStatus{Phase: corev1.PodRunning, PodIP: ip, PodIPs: []corev1.PodIP{{IP: ip}}}
+	return p
+}
+
+func startAPI(t *testing.T, pods ...*corev1.Pod) *fakeapi.Server {
+	t.Helper()
+	api := fakeapi.New()
+	if err := api.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { api.Close() })
+	for _, p := range pods {
+		if err := api.Put(p); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return api
+}
+
+func TestBeforeStart(t *testing.T) {
+	s, err := parseText("node node-1\nendpoint http://127.0.0.1:1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if all := s.Status(); len(all) != 1 || all[0].Resource != source.Pods || all[0].Synced {
+		t.Errorf("status %+v", all)
+	}
+	if names := s.at("10.1.0.1"); names != "" {
+		t.Errorf("pod %q", names)
+	}
+}
+
+// TestStartWaitsForNothing: an API server that is away, or does not answer, does not hold up the start.
+func TestStartWaitsForNothing(t *testing.T) {
+	api := startAPI(t, podObject("node-1", "here", "10.1.0.1"))
+	api.Hang(fakeapi.Pods, true)
+	begin := time.Now()
+	start(t, ".:0 {\npods {\nnode node-1\nendpoint "+api.URL()+"\n}\n}")
+	if took := time.Since(begin); took > 10*time.Second {
+		t.Errorf("the start took %s", took)
+	}
+	s := parsed[0]
+	if s.synced() || s.at("10.1.0.1") != "" {
+		t.Error("pods are known that have not been read")
+	}
+	api.Hang(fakeapi.Pods, false)
+	eventually(t, "the pod, once the server answers", func() bool { return s.synced() && s.at("10.1.0.1") == "here" })
+}
+
+// TestReload: blocks that ask for the same share it, and a reload keeps what is known while the API server is away.
+func TestReload(t *testing.T) {
+	api := startAPI(t, podObject("node-1", "here", "10.1.0.1"), podObject("node-2", "there", "10.1.0.2"))
+	block := "pods {\nnode node-1\nendpoint " + api.URL() + "\n}\n"
+	reload := start(t, ".:0 {\n"+block+"}\na.example:0 {\n"+block+"}")
+	first, second := parsed[0], parsed[1]
+	eventually(t, "the first list", func() bool { return first.synced() })
+	if first.at("10.1.0.1") != "here" || first.at("10.1.0.2") != "" || !second.synced() {
+		t.Errorf("%q and %q", first.at("10.1.0.1"), first.at("10.1.0.2"))
+	}
+	if n := api.OpenWatches(fakeapi.Pods); n != 1 {
+		t.Errorf("%d watches, want one", n)
+	}
+
+	api.Refuse(true)
+	if err := reload(".:0 {\n" + block + "}\nb.example:0 {\n" + block + "}"); err != nil {
+		t.Fatal(err)
+	}
+	if third := parsed[0]; third == first || !third.synced() || third.at("10.1.0.1") != "here" {
+		t.Error("a reload has lost what was known")
+	}
+	third := parsed[0]
+	if err := reload(".:0 {\npods {\nnode node-1\nendpoint ftp://a\n}\n}"); err == nil {
+		t.Fatal("a wrong Corefile was taken")
+	}
+	if !third.synced() || third.at("10.1.0.1") != "here" {
+		t.Error("a reload that failed has lost what was known")
+	}
+	api.Refuse(false)
+	if err := reload(".:0 {\npods {\nnode node-2\nendpoint " + api.URL() + "\n}\n}"); err != nil {
+		t.Fatal(err)
+	}
+	fourth := parsed[0]
+	eventually(t, "the pods of another node", func() bool { return fourth.at("10.1.0.2") == "there" && fourth.at("10.1.0.1") == "" })
+	eventually(t, "the end of the first watch", func() bool { return api.OpenWatches(fakeapi.Pods) == 1 })
+}
+
+// TestManifests reads a directory in the place of an API server, at once.
+func TestManifests(t *testing.T) {
+	folder := t.TempDir()
+	const manifest = "apiVersion: v1\nkind: Pod\nmetadata: {name: here, namespace: shop}\nspec: {nodeName: node-1}\nstatus: {podIP: 10.1.0.1}\n"
+	if err := os.WriteFile(filepath.Join(folder, "pods.yaml"), []byte(manifest), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	start(t, ".:0 {\npods {\nmanifests "+folder+"\nnode node-1\n}\n}\na.example:0 {\npods {\nmanifests "+folder+"\nnode node-2\n}\n}")
+	here, there := parsed[0], parsed[1]
+	eventually(t, "the pod", func() bool { return here.synced() && here.at("10.1.0.1") == "here" })
+	if names := there.at("10.1.0.1"); names != "" {
+		t.Errorf("another node has %q", names)
+	}
+}
+
+// TestBooted: a node was booted before its tests run, and always at the same time.
+func TestBooted(t *testing.T) {
+	first := booted()
+	if age := time.Since(first); !first.IsZero() && (age < 0 || age > 100*365*24*time.Hour) {
+		t.Errorf("booted %s ago", age)
+	}
+	if again := booted(); again != first {
+		t.Errorf("booted %s and %s", first, again)
+	}
+}

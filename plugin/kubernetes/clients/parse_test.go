@@ -1,0 +1,103 @@
+package clients
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/coredns/caddy"
+)
+
+// notInACluster takes away what tells a pod of its API server.
+func notInACluster(t testing.TB) {
+	t.Helper()
+	t.Setenv("KUBERNETES_SERVICE_HOST", "")
+	t.Setenv("KUBERNETES_SERVICE_PORT", "")
+}
+
+// parseText parses a directive with these lines in its block.
+func parseText(block string) (*NodePods, error) {
+	c := caddy.NewTestController("dns", "autopath @nodelocal {\n"+block+"\n}")
+	c.Next()
+	c.RemainingArgs()
+	return ParseNode(c)
+}
+
+func written(t testing.TB, name, text string) string {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), name)
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return file
+}
+
+func TestParse(t *testing.T) {
+	notInACluster(t)
+	folder := t.TempDir()
+	resolvConf := written(t, "resolv.conf", "search corp.example\n")
+	s, err := parseText("node node-1.example\nendpoint https://10.0.0.1:6443\nresolv_conf " + resolvConf)
+	if err != nil || s.node != "node-1.example" || s.connection.Endpoint != "https://10.0.0.1:6443" || len(s.HostSearch()) != 1 {
+		t.Errorf("%+v, error %v", s, err)
+	}
+	s, err = parseText("manifests " + folder + "\nnode node-1")
+	if err != nil || s.manifests != folder || s.resolvConf != defaultResolvConf {
+		t.Errorf("%+v, error %v", s, err)
+	}
+}
+
+// TestParseErrors: what is wrong is said with the file and the line.
+func TestParseErrors(t *testing.T) {
+	notInACluster(t)
+	noPEM, noResolvConf := written(t, "cert", "this is no PEM"), written(t, "resolv.conf", "\nnameserver\n")
+	for name, tc := range map[string]struct{ block, want string }{
+		"no node":              {"endpoint http://127.0.0.1:1", "Testfile:1 - Error during parsing: whose pods? node NAME says it"},
+		"no name":              {"\nnode Node_1", "Testfile:3 - Error during parsing: node: a node's name has 1 to 253 characters a-z, 0-9, - and ., and a letter or digit at both ends; it takes the name of this node"},
+		"two names":            {"node a b", `Testfile:2 - Error during parsing: node takes the name of this node, got ["a" "b"]`},
+		"no argument":          {"node", `Testfile:2 - Error during parsing: node takes the name of this node, got []`},
+		"unknown":              {"node a\nnonsense", `Testfile:3 - Error during parsing: unknown option "nonsense", known are endpoint, kubeconfig, manifests, node, resolv_conf, tls`},
+		"an option of cluster": {"node a\npods verified", `Testfile:3 - Error during parsing: unknown option "pods"`},
+		"twice":                {"node a\nnode b", "Testfile:3 - Error during parsing: node is there twice"},
+		"endpoint":             {"node a\nendpoint ftp://10.0.0.1", `Testfile:3 - Error during parsing: endpoint: "ftp://10.0.0.1" is no such URL; it takes the URL of an API server`},
+		"kubeconfig":           {"node a\nkubeconfig /none/config", "Testfile:3 - Error during parsing: kubeconfig: "},
+		"tls":                  {"node a\nendpoint https://127.0.0.1:1\ntls " + noPEM + " " + noPEM + " " + noPEM, "Testfile:4 - Error during parsing: tls: "},
+		"manifests":            {"node a\nmanifests /none", "Testfile:3 - Error during parsing: manifests: manifests directory /none: no such file or directory"},
+		"manifests, server":    {"node a\nendpoint http://127.0.0.1:1\nmanifests /none", "Testfile:4 - Error during parsing: manifests and endpoint cannot both be set: pods are read from a directory or from an API server"},
+		"server, manifests":    {"manifests /none\nnode a\ntls a b c", "Testfile:4 - Error during parsing: manifests and tls cannot both be set"},
+		"no resolv.conf":       {"node a\nendpoint http://127.0.0.1:1\nresolv_conf /none/resolv.conf", "Testfile:4 - Error during parsing: resolv_conf: open /none/resolv.conf: no such file or directory; it takes the file"},
+		"wrong resolv.conf":    {"node a\nresolv_conf " + noResolvConf + "\nendpoint http://127.0.0.1:1", "Testfile:3 - Error during parsing: resolv_conf: " + noResolvConf + ":2: nameserver without an address"},
+		"not in a cluster":     {"node a", "Testfile:1 - Error during parsing: no API server to read: not in a cluster"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if s, err := parseText(tc.block); s != nil || err == nil || !strings.HasPrefix(err.Error(), tc.want) {
+				t.Errorf("error is\n\t%v\nwant\n\t%s", err, tc.want)
+			}
+		})
+	}
+}
+
+func FuzzParse(f *testing.F) {
+	notInACluster(f)
+	resolvConf := written(f, "resolv.conf", "")
+	for name := range known {
+		for _, args := range []string{"", " a", " a b c", " {\n", ` ""`, " http://10.0.0.1", " http://a b"} {
+			f.Add("node a\n" + name + args)
+			f.Add(name + args + "\nendpoint http://10.0.0.1")
+		}
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		if strings.Contains(text, "/") && strings.ContainsAny(text, "kmrt") { // of kubeconfig, manifests, resolv_conf, tls
+			t.Skip("files that are none of this test's, and may block")
+		}
+		s, err := parseText("resolv_conf " + resolvConf + "\n" + text)
+		switch {
+		case err != nil && s != nil:
+			t.Errorf("error %v and a source", err)
+		case err != nil && !strings.HasPrefix(err.Error(), "Testfile:"):
+			t.Errorf("the error names no file: %v", err)
+		case err == nil && (s == nil || s.node == ""):
+			t.Errorf("accepted: %+v", s)
+		}
+	})
+}

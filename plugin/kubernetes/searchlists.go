@@ -1,0 +1,50 @@
+package kubernetes
+
+import (
+	"errors"
+	"net/netip"
+
+	"github.com/nearside-dns/nearside/plugin/internal/searchlist"
+	"github.com/nearside-dns/nearside/plugin/kubernetes/clients"
+	"github.com/nearside-dns/nearside/plugin/kubernetes/index"
+	"github.com/nearside-dns/nearside/plugin/kubernetes/source"
+)
+
+var errNoClusterZone = errors.New("search paths are in a zone of the cluster, and the block has only zones of a clusterset")
+
+var errPodsNotWatched = errors.New("search paths are those of pods, which the kubernetes block does not watch: it needs pods verified")
+
+// SearchLists returns the search lists of pods by address, for plugin autopath. The list of the node
+// is taken to be that of the server's own resolv.conf, as it is now.
+func (k *Kubernetes) SearchLists() (searchlist.Finder, error) {
+	if k.primaryZone == "" {
+		return nil, errNoClusterZone
+	}
+	if k.pods != podsVerified {
+		return nil, errPodsNotWatched
+	}
+	host, err := searchlist.ReadResolvConf(k.resolvConf)
+	if err != nil {
+		log.Warningf("search paths are without the search list of the node: %v", err)
+	}
+	return clients.NewClients(clientPods{k}, k.podStatus, k.primaryZone, func() []string { return host }), nil
+}
+
+// podStatus is the state of the source. Before the start nothing has been read: autopath starts before this plugin.
+func (k *Kubernetes) podStatus() []source.Status {
+	if !k.attached.Load() {
+		return []source.Status{{Resource: source.Pods}}
+	}
+	return k.status()
+}
+
+// clientPods are the pods of the source, none before the start.
+type clientPods struct{ k *Kubernetes }
+
+// TenantsOf implements clients.Pods.
+func (p clientPods) TenantsOf(a netip.Addr) index.Tenants {
+	if !p.k.attached.Load() {
+		return index.Tenants{}
+	}
+	return p.k.index.TenantsOf(a)
+}

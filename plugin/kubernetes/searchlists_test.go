@@ -1,0 +1,126 @@
+package kubernetes
+
+import (
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/coredns/caddy"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/nearside-dns/nearside/plugin/internal/searchlist"
+	"github.com/nearside-dns/nearside/plugin/kubernetes/source"
+)
+
+func hostNetwork(p *corev1.Pod) *corev1.Pod {
+	p.Spec.HostNetwork = true
+	return p
+}
+
+func withDNS(p *corev1.Pod, policy corev1.DNSPolicy, searches ...string) *corev1.Pod {
+	p.Spec.DNSPolicy, p.Spec.DNSConfig = policy, &corev1.PodDNSConfig{Searches: searches}
+	return p
+}
+
+func TestSearchPaths(t *testing.T) {
+	k := answering(t, "kubernetes 10.in-addr.arpa cluster.local other.local {\npods verified\n}", []runtime.Object{
+		podIn("shop", "p", corev1.PodRunning, "10.1.0.1", "2001:db8::1"),
+		withDNS(podIn("shop", "own", corev1.PodRunning, "10.1.0.2"), corev1.DNSClusterFirst, "corp.example"),
+		withDNS(podIn("shop", "none", corev1.PodRunning, "10.1.0.3"), corev1.DNSNone, "corp.example"),
+		hostNetwork(podIn("shop", "host", corev1.PodRunning, "10.1.0.4")),
+	}...)
+	k.resolvConf = written(t, "resolv.conf", "nameserver 10.0.0.10\nsearch Lab.Example rack.lab.example.\n")
+	k.status = func() []source.Status {
+		return []source.Status{{Resource: source.Pods, Synced: true, Heard: time.Now()}}
+	}
+	paths, err := k.SearchLists()
+	if err != nil {
+		t.Fatal(err)
+	}
+	shop := []string{"shop.svc.cluster.local.", "svc.cluster.local.", "cluster.local.", "lab.example.", "rack.lab.example."}
+	for _, c := range []struct {
+		name, from string
+		want       []string
+		why        searchlist.Unknown
+	}{
+		{"pod", "10.1.0.1", shop, searchlist.Known},
+		{"pod over IPv6", "2001:db8::1", shop, searchlist.Known},
+		{"with searches of its own", "10.1.0.2", append(slices.Clone(shop), "corp.example."), searchlist.Known},
+		{"with no others", "10.1.0.3", []string{"corp.example."}, searchlist.Known},
+		{"host network", "10.1.0.4", nil, searchlist.HostNetwork},
+		{"nobody", "10.1.0.5", nil, searchlist.NoPod},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			p, why := paths.Find(netip.MustParseAddr(c.from))
+			var got []string
+			if p != nil {
+				got = p.Suffixes
+			}
+			if why != c.why || !slices.Equal(got, c.want) {
+				t.Errorf("the list is %q, %q, want %q, %q", got, why, c.want, c.why)
+			}
+		})
+	}
+}
+
+// Plugin autopath asks before this plugin has started, too: nothing is known of any client then.
+func TestSearchPaths_BeforeTheStart(t *testing.T) {
+	k, err := kubernetesDirective.parse(caddy.NewTestController("dns", "kubernetes cluster.local {\npods verified\n}"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	paths, err := k.SearchLists()
+	if err != nil {
+		t.Fatal(err)
+	}
+	client := netip.MustParseAddr("10.1.0.1")
+	if p, why := paths.Find(client); p != nil || why != searchlist.Outdated {
+		t.Errorf("before the start the list is %v, %q", p, why)
+	}
+	started := answering(t, "kubernetes cluster.local {\npods verified\n}", podIn("shop", "p", corev1.PodRunning, "10.1.0.1"))
+	k.attach(started.index, func() []source.Status {
+		return []source.Status{{Resource: source.Pods, Synced: true, Heard: time.Now()}}
+	})
+	if p, why := paths.Find(client); p == nil || p.First() != "shop.svc.cluster.local." {
+		t.Errorf("after the start the list is %v, %q", p, why)
+	}
+}
+
+// Only a block that watches pods knows of their lists, and it keeps what they follow from.
+func TestSearchPaths_PodsVerified(t *testing.T) {
+	for _, c := range []struct {
+		block string
+		known bool
+	}{{"", false}, {"pods disabled", false}, {"pods insecure", false}, {"pods verified", true}} {
+		t.Run(c.block, func(t *testing.T) {
+			k, err := kubernetesDirective.parse(caddy.NewTestController("dns", "kubernetes cluster.local {\n"+c.block+"\n}"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := k.SearchLists(); (err == nil) != c.known {
+				t.Errorf("error is %v", err)
+			}
+			if k.source.SearchPaths != c.known {
+				t.Errorf("what the lists follow from is kept: %v", k.source.SearchPaths)
+			}
+		})
+	}
+}
+
+// Without a resolv.conf, lists are without the domains of the node, as in CoreDNS.
+func TestSearchPaths_NoResolvConf(t *testing.T) {
+	k := answering(t, "kubernetes cluster.local {\npods verified\n}", podIn("shop", "p", corev1.PodRunning, "10.1.0.1"))
+	k.resolvConf = t.TempDir() + "/none"
+	k.status = func() []source.Status {
+		return []source.Status{{Resource: source.Pods, Synced: true, Heard: time.Now()}}
+	}
+	paths, err := k.SearchLists()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if p, why := paths.Find(netip.MustParseAddr("10.1.0.1")); p == nil || !slices.Equal(p.Suffixes, listShop) {
+		t.Errorf("the list is %v, %q", p, why)
+	}
+}

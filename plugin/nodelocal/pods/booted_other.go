@@ -1,8 +1,0 @@
-//go:build !linux
-
-package pods
-
-import "time"
-
-// booted returns when this node was booted, which is not known here.
-func booted() time.Time { return time.Time{} }
