@@ -31,6 +31,7 @@ var forbidden = map[string][]string{
 	"plugin/kubernetes/source/manifests": {"k8s.io/client-go/kubernetes", "github.com/coredns/coredns/core"},
 	"plugin/kubernetes/source/apiserver": {"k8s.io/client-go/kubernetes", "github.com/coredns/coredns/core"},
 	"plugin/internal/answers":            {"k8s.io/", "github.com/coredns/", "github.com/prometheus/"},
+	"plugin/internal/block":              {"k8s.io/"},
 	"plugin/internal/corefile":           {"k8s.io/", "github.com/miekg/dns"},
 	"plugin/internal/sockets":            {"k8s.io/", "github.com/miekg/dns", "github.com/coredns/"},
 	"plugin/forward/transport":           {"k8s.io/", "github.com/miekg/dns", "github.com/coredns/", "github.com/nearside-dns/nearside/plugin/internal"},

@@ -4,10 +4,13 @@ package main
 import (
 	"os"
 
+	"github.com/coredns/caddy"
+
 	"github.com/nearside-dns/nearside/cmd/internal/daemon"
 	"github.com/nearside-dns/nearside/cmd/internal/probe"
-	_ "github.com/nearside-dns/nearside/plugin/autopath"
+	"github.com/nearside-dns/nearside/plugin/autopath"
 	_ "github.com/nearside-dns/nearside/plugin/kubernetes"
+	"github.com/nearside-dns/nearside/plugin/kubernetes/clients"
 	_ "github.com/nearside-dns/nearside/plugin/multicluster"
 	_ "github.com/nearside-dns/nearside/plugin/searchpath"
 )
@@ -41,6 +44,7 @@ var directives = []string{
 }
 
 func main() {
+	autopath.NewNodeFinder = func(c *caddy.Controller, zone string) (autopath.NodeFinder, error) { return clients.ForNode(c, zone) }
 	// Most of what it keeps stays, and what it does most makes no garbage: memory is worth more than the
 	// collector's time.
 	d := daemon.Daemon{

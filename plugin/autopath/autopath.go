@@ -15,8 +15,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
 
-	"github.com/nearside-dns/nearside/plugin/fastpath"
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
+	"github.com/nearside-dns/nearside/plugin/internal/block"
 	"github.com/nearside-dns/nearside/plugin/internal/searchlist"
 	"github.com/nearside-dns/nearside/plugin/internal/searchlist/expand"
 )
@@ -69,7 +69,7 @@ func addressOf(w dns.ResponseWriter) netip.Addr {
 func (a *Autopath) SearchZones() []string { return a.Zones }
 
 // SearchesOn implements fastpath.Searcher.
-func (a *Autopath) SearchesOn(server string) fastpath.Searches {
+func (a *Autopath) SearchesOn(server string) block.Searches {
 	s := &searches{clients: a.Clients, first: a.Results.First(server)}
 	for why := range s.unknown[1:] {
 		why++ // no reason is none
@@ -86,15 +86,15 @@ type searches struct {
 }
 
 // Search implements fastpath.Searches.
-func (s *searches) Search(from netip.Addr, name []byte) fastpath.Search {
+func (s *searches) Search(from netip.Addr, name []byte) block.Search {
 	p, why := s.clients.Find(from)
 	switch {
 	case p == nil:
-		return fastpath.Search{Count: s.unknown[why]}
+		return block.Search{Count: s.unknown[why]}
 	case !p.Expands(name):
-		return fastpath.Search{Client: p.Namespace}
+		return block.Search{Client: p.Namespace}
 	}
-	return fastpath.Search{Path: p.ID, Count: s.first, Client: p.Namespace}
+	return block.Search{List: p.ID, Count: s.first, Client: p.Namespace}
 }
 
 // results counts expansions, under CoreDNS's name too.

@@ -18,8 +18,8 @@ import (
 	"github.com/miekg/dns"
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/nearside-dns/nearside/plugin/fastpath"
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
+	"github.com/nearside-dns/nearside/plugin/internal/block"
 	"github.com/nearside-dns/nearside/plugin/internal/searchlist"
 	"github.com/nearside-dns/nearside/plugin/internal/searchlist/expand"
 )
@@ -82,7 +82,7 @@ func (n *names) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.Msg) 
 // newAutopath returns a handler in front of names.
 func newAutopath(next *names) *Autopath {
 	return &Autopath{
-		Expander: expand.Expander{Plugin: pluginName, Next: next, Block: &fastpath.Block{Space: answers.Shared.NewKeyspace()}, Results: results},
+		Expander: expand.Expander{Plugin: pluginName, Next: next, Block: &block.Block{Keyspace: answers.Shared.NewKeyspace()}, Results: results},
 		Zones:    []string{"cluster.local."},
 		Clients: lists{
 			netip.MustParseAddr(podIP): shop, netip.MustParseAddr(bankIP): bank, netip.MustParseAddr("fd00::1"): shop,
@@ -338,12 +338,12 @@ func TestSearches(t *testing.T) {
 			}
 			p, _ := a.Clients.Find(netip.MustParseAddr(client))
 			switch expands := p != nil && p.Base(name) != ""; {
-			case !expands && s.Path != 0, expands && s.Path != p.ID:
-				t.Errorf("%s asks for %s: path %d", client, name, s.Path)
-			case expands && paths[s.Path] != "" && paths[s.Path] != fmt.Sprint(p.Suffixes):
-				t.Errorf("path %d is %v and %v", s.Path, p.Suffixes, paths[s.Path])
+			case !expands && s.List != 0, expands && s.List != p.ID:
+				t.Errorf("%s asks for %s: path %d", client, name, s.List)
+			case expands && paths[s.List] != "" && paths[s.List] != fmt.Sprint(p.Suffixes):
+				t.Errorf("path %d is %v and %v", s.List, p.Suffixes, paths[s.List])
 			case expands:
-				paths[s.Path] = fmt.Sprint(p.Suffixes)
+				paths[s.List] = fmt.Sprint(p.Suffixes)
 			}
 		}
 	}

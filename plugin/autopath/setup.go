@@ -11,7 +11,7 @@ import (
 	"github.com/coredns/coredns/plugin"
 	"github.com/miekg/dns"
 
-	"github.com/nearside-dns/nearside/plugin/fastpath"
+	"github.com/nearside-dns/nearside/plugin/internal/block"
 	"github.com/nearside-dns/nearside/plugin/internal/corefile"
 	"github.com/nearside-dns/nearside/plugin/internal/searchlist"
 	"github.com/nearside-dns/nearside/plugin/internal/searchlist/expand"
@@ -29,7 +29,7 @@ func setup(c *caddy.Controller) error {
 	if err != nil {
 		return plugin.Error(pluginName, err)
 	}
-	a := &Autopath{Zones: p.zones, Expander: expand.Expander{Plugin: pluginName, Block: fastpath.BlockOf(c), Results: results}}
+	a := &Autopath{Zones: p.zones, Expander: expand.Expander{Plugin: pluginName, Block: block.Of(c), Results: results}}
 	config := dnsserver.GetConfig(c)
 	if p.node != nil {
 		p.node.Start(c)

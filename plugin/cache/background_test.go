@@ -13,7 +13,8 @@ import (
 
 	"github.com/miekg/dns"
 
-	"github.com/nearside-dns/nearside/plugin/fastpath"
+	_ "github.com/nearside-dns/nearside/plugin/fastpath" // shares the places out by client
+	"github.com/nearside-dns/nearside/plugin/internal/block"
 )
 
 // places is how many queries may run in the background.
@@ -24,7 +25,7 @@ const places = 256
 func takeBackground() (taken int, end func()) {
 	var ends []func()
 	for {
-		end, ok := fastpath.StartBackground(&net.UDPAddr{IP: net.IPv4(10, 0, byte(len(ends)>>8), byte(len(ends)))})
+		end, ok := block.StartBackground(&net.UDPAddr{IP: net.IPv4(10, 0, byte(len(ends)>>8), byte(len(ends)))})
 		if !ok {
 			break
 		}

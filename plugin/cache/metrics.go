@@ -8,8 +8,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
 
-	"github.com/nearside-dns/nearside/plugin/fastpath"
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
+	"github.com/nearside-dns/nearside/plugin/internal/block"
 )
 
 // namespace is of the metrics that CoreDNS's cache has not.
@@ -126,9 +126,9 @@ func (c *Cache) counters(server string) *counters {
 }
 
 // Counters implements fastpath.Cache.
-func (c *Cache) Counters(server string) fastpath.CacheCounters {
+func (c *Cache) Counters(server string) block.CacheCounters {
 	n := c.counters(server)
-	return fastpath.CacheCounters{Requests: n.requests, Misses: n.misses, Hits: n.hits}
+	return block.CacheCounters{Requests: n.requests, Misses: n.misses, Hits: n.hits}
 }
 
 // evicted counts an answer that had to go. It is not known which server had put it in.

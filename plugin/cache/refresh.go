@@ -10,8 +10,8 @@ import (
 	"github.com/coredns/coredns/plugin/metrics/vars"
 	"github.com/miekg/dns"
 
-	"github.com/nearside-dns/nearside/plugin/fastpath"
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
+	"github.com/nearside-dns/nearside/plugin/internal/block"
 )
 
 // prefetchPause is for how long a prefetch that has failed is not tried again: the queries that it is
@@ -20,7 +20,7 @@ const prefetchPause = time.Second
 
 // inBackground calls f in a goroutine of its own, unless there are too many, or too many of the query's client.
 func (c *Cache) inBackground(a *asked, f func()) bool {
-	end, ok := fastpath.StartBackground(a.client)
+	end, ok := block.StartBackground(a.client)
 	if !ok {
 		a.n.skipped.Inc()
 		return false

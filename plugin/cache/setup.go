@@ -6,8 +6,8 @@ import (
 	"github.com/coredns/coredns/plugin"
 	clog "github.com/coredns/coredns/plugin/pkg/log"
 
-	"github.com/nearside-dns/nearside/plugin/fastpath"
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
+	"github.com/nearside-dns/nearside/plugin/internal/block"
 )
 
 const pluginName = "cache"
@@ -21,12 +21,12 @@ func setup(c *caddy.Controller) error {
 	if err != nil {
 		return plugin.Error(pluginName, err)
 	}
-	block := fastpath.BlockOf(c)
+	b := block.Of(c)
 	budget := budgetOf(c)
 	if err := budget.set(h.budget, budgetAt); err != nil {
 		return plugin.Error(pluginName, err)
 	}
-	h.space = block.Space
+	h.space = b.Keyspace
 	c.OnStartup(func() error { budget.take(); h.start(dnsserver.GetConfig(c)); return nil })
 	c.OnRestartFailed(func() error { budget.take(); return nil })
 	c.OnShutdown(func() error { budget.leave(); return nil })

@@ -1,11 +1,17 @@
 package fastpath
 
-import "net/netip"
+import (
+	"net/netip"
 
-// background has the queries that no client waits for. None of them waits for a place.
-var background = newChain(maxBackground)
+	"github.com/nearside-dns/nearside/plugin/internal/block"
+)
 
-func startBackground(client netip.Addr) (end func(), ok bool) {
+// background has the queries that no client waits for. They are refused instead of queued. Each takes a place of the
+// process (runningCost), so that more than half of the places are left to the queries of clients.
+var background = newChain(block.MaxBackground)
+
+// StartBackground implements block.FastPath.
+func (fastPath) StartBackground(client netip.Addr) (end func(), ok bool) {
 	cl := background.reserve(client)
 	if cl == nil {
 		return nil, false

@@ -11,37 +11,22 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
+	"github.com/nearside-dns/nearside/plugin/internal/block"
 )
-
-// Cache is the plugin of that name. It counts the queries that it would have been asked.
-type Cache interface {
-	// Borders returns the zones at which what the cache covers begins or ends.
-	Borders() []string
-	// Covers reports whether the cache is asked for a name.
-	Covers(name string) bool
-	// Counters returns what it counts with at a server.
-	Counters(server string) CacheCounters
-}
-
-// CacheCounters count queries that a cache is asked: hits by store.Kind.
-type CacheCounters struct {
-	Requests, Misses prometheus.Counter
-	Hits             [2]prometheus.Counter
-}
 
 // counters count the answers of a zone as the plugins prometheus and cache do. They are looked up when
 // the first answer is counted, so that nothing shows up in the metrics that never happened.
 type counters struct {
 	server, zone string
-	plugin       string // the one behind prometheus
-	dns          bool   // there is prometheus
-	cache        Cache  // the one that is asked for names of the zone, or nil
+	plugin       string      // the one behind prometheus
+	dns          bool        // there is prometheus
+	cache        block.Cache // the one that is asked for names of the zone, or nil
 
 	requests  [families][monitoredTypes]lazy[prometheus.Counter]
 	responses [16]lazy[prometheus.Counter]
 	do        lazy[prometheus.Counter]
 	observers lazy[observers]
-	lookups   lazy[CacheCounters]
+	lookups   lazy[block.CacheCounters]
 }
 
 type observers struct{ duration, requestSize, responseSize prometheus.Observer }
@@ -98,7 +83,7 @@ type given struct {
 func (g *given) count(took time.Duration) {
 	c := g.counters
 	if c.cache != nil && !g.ahead {
-		l := c.lookups.get(func() CacheCounters { return c.cache.Counters(c.server) })
+		l := c.lookups.get(func() block.CacheCounters { return c.cache.Counters(c.server) })
 		l.Requests.Inc()
 		if g.cached {
 			l.Hits[g.kind].Inc()

@@ -15,6 +15,8 @@ import (
 	"github.com/miekg/dns"
 
 	network "github.com/nearside-dns/nearside/test/namespace"
+
+	"github.com/nearside-dns/nearside/plugin/internal/block"
 )
 
 // kept is a plugin whose answers may be stored, under a name that allows the fast path.
@@ -22,7 +24,7 @@ const kept = "kubernetes"
 
 func init() {
 	plugin.Register(kept, func(c *caddy.Controller) error {
-		BlockOf(c)
+		block.Of(c)
 		dnsserver.GetConfig(c).AddPlugin(func(plugin.Handler) plugin.Handler { return answerer{} })
 		return nil
 	})

@@ -2,6 +2,7 @@ package fastpath
 
 import (
 	"errors"
+	"maps"
 	"net"
 	"net/netip"
 	"runtime"
@@ -13,14 +14,14 @@ import (
 
 	"github.com/coredns/coredns/core/dnsserver"
 	"github.com/coredns/coredns/plugin/pkg/transport"
-	"github.com/miekg/dns"
 
+	"github.com/nearside-dns/nearside/plugin/internal/block"
 	"github.com/nearside-dns/nearside/plugin/internal/sockets"
 )
 
 // service is what answers on a listener: a server of one configuration.
 type service struct {
-	conf    *configuration
+	conf    *block.Configuration
 	server  *dnsserver.Server
 	routes  routes
 	chain   *chain // for queries whose name leads nowhere
@@ -57,22 +58,22 @@ func (l *listener) acquire() *service {
 type registry struct {
 	mu      sync.Mutex
 	all     map[string]*listener
-	coming  map[string]*configuration // that will have a listener on an address
-	dropped map[string]uint64         // by the kernel, on sockets that are closed
+	coming  map[string]*block.Configuration // that will have a listener on an address
+	dropped map[string]uint64               // by the kernel, on sockets that are closed
 }
 
-var listeners = &registry{all: map[string]*listener{}, coming: map[string]*configuration{}, dropped: map[string]uint64{}}
+var listeners = &registry{all: map[string]*listener{}, coming: map[string]*block.Configuration{}, dropped: map[string]uint64{}}
 
-// serve is called when a server of the configuration begins to serve datagrams. It decorates nothing.
-func (conf *configuration) serve(server *dnsserver.Server) dns.DecorateWriter {
-	uses := conf.usesOn(server)
+// Serve implements block.FastPath.
+func (fastPath) Serve(conf *block.Configuration, server *dnsserver.Server) {
+	uses := usesOn(conf, server)
 	s := &service{
 		conf: conf, server: server, routes: newRoutes(server, uses),
-		chain: newChain(0), metrics: newListenerMetrics(server.Addr), opcodes: opcodesOf(server),
+		chain: newChain(0), metrics: newListenerMetrics(server.Addr), opcodes: block.Opcodes(server),
 	}
-	queries.resize(conf.maxConcurrent())
+	queries.resize(conf.MaxConcurrent())
 	wanted := describe(server.Addr, uses)
-	own := conf.socketOf(server)
+	own := duplicate(conf.UDPSocket(server))
 	if own != nil {
 		defer own.Close()
 	}
@@ -83,12 +84,11 @@ func (conf *configuration) serve(server *dnsserver.Server) dns.DecorateWriter {
 		log.Warningf("No fast path on %s, the server answers alone: %v", server.Addr, err)
 	case has && wanted:
 		for _, u := range uses {
-			if u.byGeneration {
-				u.Space.ByGeneration.Store(true)
+			if u.ByGeneration {
+				u.Keyspace.ByGeneration.Store(true)
 			}
 		}
 	}
-	return nil
 }
 
 // enter makes a service answer on its address, and reports whether it does. Where no fast path is wanted, it does so
@@ -170,37 +170,32 @@ func isWildcard(address string) bool {
 	return err == nil && (host == "" || a.IsUnspecified())
 }
 
-// announce says which addresses the configuration will serve datagrams on. CoreDNS begins to do so some
-// time after that, maybe after the configuration before it has ended.
-func (conf *configuration) announce() {
+// Announce implements block.FastPath. CoreDNS begins to serve the addresses some time after that, maybe after the
+// previous configuration has ended.
+func (fastPath) Announce(conf *block.Configuration) {
 	listeners.mu.Lock()
 	defer listeners.mu.Unlock()
-	for _, config := range configsOf(conf.context) {
-		if config.Transport != transport.DNS {
-			continue
-		}
-		for _, host := range firstOf(config).ListenHosts {
-			if address := addressOf(config, host); address != "" {
-				listeners.coming[address] = conf
-			}
-		}
+	for _, address := range conf.UDPAddresses() {
+		listeners.coming[address] = conf
 	}
 }
 
-// forget is called when the configuration stays because the next one could not start.
-func (r *registry) forget(stays *configuration) {
-	queries.resize(stays.maxConcurrent())
+// Retain implements block.FastPath.
+func (fastPath) Retain(stays *block.Configuration) {
+	queries.resize(stays.MaxConcurrent())
+	r := listeners
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for address, conf := range r.coming {
-		if conf != stays {
-			delete(r.coming, address)
-		}
-	}
+	maps.DeleteFunc(r.coming, func(_ string, conf *block.Configuration) bool { return conf != stays })
+}
+
+// Leave implements block.FastPath.
+func (fastPath) Leave(ends func(*block.Configuration) bool, reloading bool) {
+	listeners.leave(ends, reloading)
 }
 
 // awaitSuccessors waits until the next configuration has taken over the listeners that it will have.
-func (r *registry) awaitSuccessors(ends func(*configuration) bool) {
+func (r *registry) awaitSuccessors(ends func(*block.Configuration) bool) {
 	awaited := func() bool {
 		r.mu.Lock()
 		defer r.mu.Unlock()
@@ -218,7 +213,7 @@ func (r *registry) awaitSuccessors(ends func(*configuration) bool) {
 
 // leave ends the listeners that configurations have which end, and no other has taken over, and waits
 // for the queries that they have received.
-func (r *registry) leave(ends func(*configuration) bool, reloading bool) {
+func (r *registry) leave(ends func(*block.Configuration) bool, reloading bool) {
 	if reloading {
 		r.awaitSuccessors(ends)
 	}

@@ -3,26 +3,31 @@
 package fastpath
 
 import (
+	"net/netip"
+
 	"github.com/coredns/coredns/core/dnsserver"
-	"github.com/miekg/dns"
+
+	"github.com/nearside-dns/nearside/plugin/internal/block"
 )
 
-// serve says that the server answers alone: the fast path is Linux's.
-func (conf *configuration) serve(server *dnsserver.Server) dns.DecorateWriter {
-	if describe(server.Addr, conf.usesOn(server)) {
+// Serve implements block.FastPath: it logs that the server answers alone.
+func (fastPath) Serve(conf *block.Configuration, server *dnsserver.Server) {
+	if describe(server.Addr, usesOn(conf, server)) {
 		log.Infof("%s: the fast path needs Linux, the server answers alone", server.Addr)
 	}
-	return nil
 }
 
-type registry struct{}
+// Announce implements block.FastPath.
+func (fastPath) Announce(*block.Configuration) {}
 
-var listeners registry
+// Retain implements block.FastPath.
+func (fastPath) Retain(*block.Configuration) {}
 
-func (registry) leave(func(*configuration) bool, bool) {}
-func (registry) forget(*configuration)                 {}
+// Leave implements block.FastPath.
+func (fastPath) Leave(func(*block.Configuration) bool, bool) {}
 
-func (conf *configuration) announce() {}
+// StartBackground implements block.FastPath.
+func (fastPath) StartBackground(netip.Addr) (end func(), ok bool) { return block.Background.Start() }
 
 type chain struct{}
 

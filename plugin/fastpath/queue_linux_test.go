@@ -14,6 +14,7 @@ import (
 
 	"github.com/miekg/dns"
 
+	"github.com/nearside-dns/nearside/plugin/internal/block"
 	"github.com/nearside-dns/nearside/test/property"
 )
 
@@ -451,7 +452,7 @@ func TestDocumentedLimits(t *testing.T) {
 	}
 	for _, want := range []string{
 		fmt.Sprintf("%d MiB", queryBudget>>20), fmt.Sprintf("%d queries in work at %d KiB each", defaultRunning, runningCost>>10),
-		fmt.Sprintf("Up to %d of the %d", maxBackground, defaultRunning), fmt.Sprintf("%d\nthat wait", defaultWaiting), fmt.Sprintf("%g seconds", maxWait.Seconds()),
+		fmt.Sprintf("Up to %d of the %d", block.MaxBackground, defaultRunning), fmt.Sprintf("%d\nthat wait", defaultWaiting), fmt.Sprintf("%g seconds", maxWait.Seconds()),
 	} {
 		if !strings.Contains(string(readme), want) {
 			t.Errorf("the README lacks %q", want)
@@ -459,17 +460,16 @@ func TestDocumentedLimits(t *testing.T) {
 	}
 }
 
-// TestHighestMaxConcurrent has a configuration whose blocks want more queries at a time than the process runs by
+// TestHighestMaxConcurrent has a configuration with a block whose max_concurrent is more than the process runs by
 // default.
 func TestHighestMaxConcurrent(t *testing.T) {
-	conf := &configuration{blocks: []*Block{{}, {most: 5 * defaultRunning}, {most: 2}}}
 	q := newTestQueue(0, 0)
-	q.resize(conf.maxConcurrent())
+	q.resize(5 * defaultRunning)
 	c := q.chain(5 * defaultRunning)
 	if n := q.fill(c, clientAddress(1), 0); n < 3*defaultRunning {
 		t.Errorf("%d queries run, want %d at least", n, 3*defaultRunning)
 	}
-	q.resize((&configuration{}).maxConcurrent())
+	q.resize(new(block.Configuration).MaxConcurrent())
 	if !q.add(q.chain(0), -1, clientAddress(2)) {
 		t.Error("after a reload to a smaller configuration, a query of another client has to wait for the old queries")
 	}
@@ -514,7 +514,7 @@ func TestReloadToLowerMaxConcurrent(t *testing.T) {
 // so does a query that a client waits for.
 func TestBackgroundShares(t *testing.T) {
 	q := newTestQueue(defaultRunning, defaultWaiting)
-	c := q.chain(maxBackground)
+	c := q.chain(block.MaxBackground)
 	var all []*client
 	reserve := func(from netip.Addr) (n int) {
 		for cl := c.reserve(from); cl != nil; cl = c.reserve(from) {
@@ -523,17 +523,17 @@ func TestBackgroundShares(t *testing.T) {
 		}
 		return n
 	}
-	if n := reserve(clientAddress(1)); n < maxBackground/2 || n > maxBackground*4/5 {
-		t.Errorf("a lone client has %d queries in the background, want half of %d to four fifths", n, maxBackground)
+	if n := reserve(clientAddress(1)); n < block.MaxBackground/2 || n > block.MaxBackground*4/5 {
+		t.Errorf("a lone client has %d queries in the background, want half of %d to four fifths", n, block.MaxBackground)
 	}
-	if n := reserve(clientAddress(2)); n < maxBackground/30 {
+	if n := reserve(clientAddress(2)); n < block.MaxBackground/30 {
 		t.Errorf("beside it, another one has %d, want one of thirty places at least", n)
 	}
-	for i := range 2 * maxBackground {
+	for i := range 2 * block.MaxBackground {
 		reserve(clientAddress(3 + i))
 	}
-	if len(all) != maxBackground {
-		t.Errorf("%d queries run in the background, want %d", len(all), maxBackground)
+	if len(all) != block.MaxBackground {
+		t.Errorf("%d queries run in the background, want %d", len(all), block.MaxBackground)
 	}
 	if n := q.fill(q.chain(0), clientAddress(1), 0); n < defaultRunning/3 {
 		t.Errorf("beside queries in the background, a client runs %d, want a third of %d at least", n, defaultRunning)

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
+	"github.com/nearside-dns/nearside/plugin/internal/block"
 )
 
 // batch is how many datagrams are received and sent at a time.
@@ -197,7 +198,7 @@ func (r *reader) answer(fd uintptr, s *service, i int, now time.Duration) bool {
 		return false
 	}
 	answers.SetKeyspace(key, to.space)
-	var search Search
+	var search block.Search
 	if to.search != nil && q.Search == nil {
 		search = to.search.Search(clientOf(&r.names[i]), answers.KeyName(key))
 	}
@@ -249,9 +250,9 @@ func (r *reader) answer(fd uintptr, s *service, i int, now time.Duration) bool {
 
 // find returns the entry for a query, nil if there is none, and what counts that it is given. There is room for a
 // view behind the key.
-func (r *reader) find(to *route, key []byte, search *Search, i int, in []byte, now time.Duration) (e *answers.Entry, counts [3]answers.Counter) {
-	if search.Path != 0 {
-		path := answers.AppendKeyPath(append(r.pathKey[:0], key...), search.Path)
+func (r *reader) find(to *route, key []byte, search *block.Search, i int, in []byte, now time.Duration) (e *answers.Entry, counts [3]answers.Counter) {
+	if search.List != 0 {
+		path := answers.AppendKeyPath(append(r.pathKey[:0], key...), search.List)
 		if e = answers.Shared.Get(path); e != nil && e.Fresh(now) {
 			return e, [3]answers.Counter{e.Count.On(to.counters.server), search.Client}
 		}
@@ -264,7 +265,7 @@ func (r *reader) find(to *route, key []byte, search *Search, i int, in []byte, n
 	switch {
 	case e == nil:
 		return nil, counts
-	case search.Path != 0 && !e.Plain.HasData():
+	case search.List != 0 && !e.Plain.HasData():
 		return nil, counts
 	case e.Count != nil: // who keeps it comes before who knows search lists
 		return e, [3]answers.Counter{e.Count.On(to.counters.server), view.Callers}

@@ -17,11 +17,12 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
+	"github.com/nearside-dns/nearside/plugin/internal/block"
 )
 
 // countedCache stands for the plugin cache.
 type countedCache struct {
-	CacheCounters
+	block.CacheCounters
 }
 
 func newCountedCache() *countedCache {
@@ -32,9 +33,9 @@ func newCountedCache() *countedCache {
 	return c
 }
 
-func (c *countedCache) Counters(string) CacheCounters { return c.CacheCounters }
-func (c *countedCache) Borders() []string             { return nil }
-func (c *countedCache) Covers(string) bool            { return true }
+func (c *countedCache) Counters(string) block.CacheCounters { return c.CacheCounters }
+func (c *countedCache) Borders() []string                   { return nil }
+func (c *countedCache) Covers(string) bool                  { return true }
 
 // bed is a reader with one client.
 type bed struct {

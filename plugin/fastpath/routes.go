@@ -2,7 +2,6 @@ package fastpath
 
 import (
 	"maps"
-	"net"
 	"slices"
 	"strings"
 
@@ -10,6 +9,8 @@ import (
 	"github.com/coredns/coredns/plugin"
 	"github.com/coredns/coredns/plugin/metrics"
 	"github.com/miekg/dns"
+
+	"github.com/nearside-dns/nearside/plugin/internal/block"
 )
 
 // route is what a name leads to: a server block, and how an answer from there is given and counted.
@@ -18,7 +19,7 @@ type route struct {
 	shuffle  bool
 	counters *counters
 	chain    *chain
-	search   Searches // nil if names are not expanded
+	search   block.Searches // nil if names are not expanded
 }
 
 // routes lead from a name to the server block that CoreDNS chooses for it.
@@ -63,21 +64,14 @@ func (r *routes) add(zone string, to *route) {
 
 // blockUse is a server block on a server.
 type blockUse struct {
-	*Block
-	use
+	*block.Block
+	block.Eligibility
 	counting *metrics.Metrics // nil without prometheus
 	next     string           // the plugin behind prometheus, which metrics name
-	cache    Cache            // nil without one
-	search   Searcher         // nil without one
+	cache    block.Cache      // nil without one
+	search   block.Searcher   // nil without one
 	chain    *chain
 	own      map[string]*chain // for the zones that a plugin answers by itself
-}
-
-// Own is a plugin that answers names in its zones by itself. They have a place of their own in the chain,
-// so that they need not wait while an upstream is waited for.
-type Own interface {
-	// OwnZones returns the zones, normalized.
-	OwnZones() []string
 }
 
 // newRoutes returns the routes of a server. What differs inside of a block has a way of its own.
@@ -97,15 +91,15 @@ func newRoutes(server *dnsserver.Server, blocks map[string]*blockUse) routes {
 
 // route returns where names in a zone lead that belong to the block.
 func (b *blockUse) route(server *dnsserver.Server, zone string) *route {
-	to := &route{shuffle: b.shuffle, chain: b.chain, counters: &counters{server: server.Addr, plugin: b.next}}
+	to := &route{shuffle: b.Shuffle, chain: b.chain, counters: &counters{server: server.Addr, plugin: b.next}}
 	if own := b.own[plugin.Zones(slices.Collect(maps.Keys(b.own))).Matches(zone)]; own != nil {
 		to.chain = own
 	}
 	if b.cache != nil && b.cache.Covers(zone) {
 		to.counters.cache = b.cache
 	}
-	if b.prevented == "" {
-		to.space = b.Space.ID()
+	if b.Prevented == "" {
+		to.space = b.Keyspace.ID()
 		if b.search != nil && plugin.Zones(b.search.SearchZones()).Matches(zone) != "" {
 			to.search = b.search.SearchesOn(server.Addr)
 		}
@@ -120,27 +114,27 @@ func (b *blockUse) route(server *dnsserver.Server, zone string) *route {
 }
 
 // usesOn returns the server blocks on a server by zone.
-func (conf *configuration) usesOn(server *dnsserver.Server) map[string]*blockUse {
+func usesOn(conf *block.Configuration, server *dnsserver.Server) map[string]*blockUse {
 	uses, byBlock := map[string]*blockUse{}, map[*dnsserver.Config]*blockUse{}
-	for _, z := range conf.zonesOn(server.Addr) {
-		u := byBlock[z.block.config]
+	for _, z := range conf.ZonesOn(server.Addr) {
+		u := byBlock[z.Block.Config()]
 		if u == nil {
-			u = newBlockUse(z.block)
-			byBlock[z.block.config] = u
+			u = newBlockUse(z.Block)
+			byBlock[z.Block.Config()] = u
 		}
-		if other := uses[z.name]; other != nil { // with plugin view, whose blocks have filters
-			u.prevented = "plugin view has to see every query"
-			other.prevented = u.prevented
+		if other := uses[z.Name]; other != nil { // with plugin view, whose blocks have filters
+			u.Prevented = "plugin view has to see every query"
+			other.Prevented = u.Prevented
 		}
-		uses[z.name] = u
+		uses[z.Name] = u
 	}
-	policy := policyOf(server)
+	policy := block.ServerPrevents(server)
 	for _, u := range uses {
-		if u.prevented == "" {
-			u.prevented = policy
+		if u.Prevented == "" {
+			u.Prevented = policy
 		}
-		if u.prevented != "" {
-			u.byGeneration = false // no reader would give such an answer
+		if u.Prevented != "" {
+			u.ByGeneration = false // no reader would give such an answer
 		}
 	}
 	return uses
@@ -149,7 +143,7 @@ func (conf *configuration) usesOn(server *dnsserver.Server) map[string]*blockUse
 // keeps reports whether some server block has a plugin whose answers can be kept.
 func keeps(uses map[string]*blockUse) bool {
 	for _, u := range uses {
-		if u.Space != nil {
+		if u.Keyspace != nil {
 			return true
 		}
 	}
@@ -165,10 +159,10 @@ func describe(address string, uses map[string]*blockUse) bool {
 	var with []string
 	without := map[string][]string{}
 	for zone, u := range uses {
-		if u.prevented == "" {
+		if u.Prevented == "" {
 			with = append(with, zone)
 		} else {
-			without[u.prevented] = append(without[u.prevented], zone)
+			without[u.Prevented] = append(without[u.Prevented], zone)
 		}
 	}
 	slices.Sort(with)
@@ -200,33 +194,24 @@ func (b *blockUse) borders() (zones []string) {
 }
 
 // newBlockUse looks at a block on a server.
-func newBlockUse(b *Block) *blockUse {
-	u := &blockUse{Block: b, use: b.look(), chain: newChain(b.most), own: map[string]*chain{}}
-	for _, h := range b.config.Handlers() {
+func newBlockUse(b *block.Block) *blockUse {
+	u := &blockUse{Block: b, Eligibility: b.Eligibility(), chain: newChain(b.MaxConcurrent), own: map[string]*chain{}}
+	for _, h := range b.Handlers() {
 		switch h := h.(type) {
 		case *metrics.Metrics:
 			u.counting = h
 			if h.Next != nil {
 				u.next = h.Next.Name()
 			}
-		case Cache:
+		case block.Cache:
 			u.cache = h
-		case Searcher:
+		case block.Searcher:
 			u.search = h
-		case Own:
+		case block.Own:
 			for _, zone := range h.OwnZones() {
-				u.own[zone] = newChain(b.most)
+				u.own[zone] = newChain(b.MaxConcurrent)
 			}
 		}
 	}
 	return u
-}
-
-// addressOf returns the address of a server as CoreDNS writes it, with its transport.
-func addressOf(config *dnsserver.Config, host string) string {
-	a, err := net.ResolveTCPAddr("tcp", net.JoinHostPort(host, config.Port))
-	if err != nil {
-		return ""
-	}
-	return config.Transport + "://" + a.String()
 }

@@ -6,29 +6,48 @@ import (
 	"github.com/coredns/caddy"
 	"github.com/coredns/coredns/plugin"
 	clog "github.com/coredns/coredns/plugin/pkg/log"
+
+	"github.com/nearside-dns/nearside/plugin/internal/block"
 )
 
 const pluginName = "fastpath"
 
 var log = clog.NewWithPlugin(pluginName)
 
-func init() { plugin.Register(pluginName, setup) }
+const serverType = "dns"
+
+// The fast path needs to know every server block: a query for a block without stored answers must not be answered from
+// another block, and a listener is handed over to a configuration that stores nothing, too. So each Corefile is read when
+// its directives up to this one have been parsed, used or not.
+func init() {
+	plugin.Register(pluginName, setup)
+	block.Register(fastPath{})
+	caddy.RegisterParsingCallback(serverType, pluginName, func(c caddy.Context) error {
+		block.Read(c)
+		return nil
+	})
+	caddy.RegisterEventHook(pluginName, func(event caddy.EventName, _ any) error {
+		if event == caddy.InstanceStartupEvent {
+			block.Started()
+		}
+		return nil
+	})
+}
 
 func setup(c *caddy.Controller) error {
-	b := BlockOf(c)
-	if err := b.parse(c); err != nil {
+	if err := parse(block.Of(c), c); err != nil {
 		return plugin.Error(pluginName, err)
 	}
 	return nil
 }
 
 // options are those of the directive's block.
-var options = map[string]func(*Block, *caddy.Controller) error{
-	"max_concurrent": (*Block).parseMost,
+var options = map[string]func(*block.Block, *caddy.Controller) error{
+	"max_concurrent": parseMaxConcurrent,
 }
 
-// parse reads fastpath [on|off] { max_concurrent NUMBER }.
-func (b *Block) parse(c *caddy.Controller) error {
+// parse parses fastpath [on|off] { max_concurrent NUMBER }.
+func parse(b *block.Block, c *caddy.Controller) error {
 	for seen := false; c.Next(); seen = true {
 		if seen {
 			return c.Errf("%s is given twice in a server block", pluginName)
@@ -36,7 +55,7 @@ func (b *Block) parse(c *caddy.Controller) error {
 		switch args := c.RemainingArgs(); {
 		case len(args) == 0 || len(args) == 1 && args[0] == "on":
 		case len(args) == 1 && args[0] == "off":
-			b.off = true
+			b.FastPathOff = true
 		default:
 			return c.Errf("%q: say on, off, or nothing", args)
 		}
@@ -53,18 +72,18 @@ func (b *Block) parse(c *caddy.Controller) error {
 	return nil
 }
 
-// highestMost bounds max_concurrent: at runningCost each, that many queries take 100 GiB.
-const highestMost = 1 << 20
+// maxMaxConcurrent bounds max_concurrent: at runningCost each, that many queries take 100 GiB.
+const maxMaxConcurrent = 1 << 20
 
-func (b *Block) parseMost(c *caddy.Controller) error {
+func parseMaxConcurrent(b *block.Block, c *caddy.Controller) error {
 	args := c.RemainingArgs()
 	if len(args) != 1 {
 		return c.Errf("max_concurrent takes one number, not %q", args)
 	}
 	n, err := strconv.Atoi(args[0])
-	if err != nil || n < 1 || n > highestMost {
-		return c.Errf("max_concurrent %q: say a number from 1 to %d", args[0], highestMost)
+	if err != nil || n < 1 || n > maxMaxConcurrent {
+		return c.Errf("max_concurrent %q: say a number from 1 to %d", args[0], maxMaxConcurrent)
 	}
-	b.most = n
+	b.MaxConcurrent = n
 	return nil
 }

@@ -9,7 +9,6 @@ import (
 	"syscall"
 	"unsafe"
 
-	"github.com/coredns/coredns/core/dnsserver"
 	"golang.org/x/sys/unix"
 
 	"github.com/nearside-dns/nearside/plugin/internal/sockets"
@@ -62,10 +61,8 @@ func clientOf(name *unix.RawSockaddrInet6) netip.Addr {
 	return netip.AddrFrom16(name.Addr).Unmap()
 }
 
-// socketOf returns a duplicate of the socket that CoreDNS has opened for a server, which has to be closed, or nil if there
-// is none. The address would not tell whose socket it is: for the kernel, that of 0.0.0.0 and that of :: are the same.
-func (conf *configuration) socketOf(server *dnsserver.Server) *sockets.Socket {
-	conn := packetConnOf(conf.instance, server)
+// duplicate returns a duplicate of CoreDNS's socket, which has to be closed, or nil without one.
+func duplicate(conn *net.UDPConn) *sockets.Socket {
 	if conn == nil {
 		return nil
 	}

@@ -8,7 +8,7 @@ import (
 	"github.com/coredns/coredns/core/dnsserver"
 	"github.com/coredns/coredns/plugin"
 
-	"github.com/nearside-dns/nearside/plugin/internal/serverblock"
+	serverblock "github.com/nearside-dns/nearside/plugin/internal/block"
 )
 
 func init() { plugin.Register(pluginName, setup) }

@@ -11,8 +11,7 @@ import (
 	clog "github.com/coredns/coredns/plugin/pkg/log"
 	"github.com/coredns/coredns/plugin/pkg/upstream"
 
-	"github.com/nearside-dns/nearside/plugin/fastpath"
-	"github.com/nearside-dns/nearside/plugin/internal/serverblock"
+	"github.com/nearside-dns/nearside/plugin/internal/block"
 	"github.com/nearside-dns/nearside/plugin/kubernetes/source"
 	"github.com/nearside-dns/nearside/plugin/kubernetes/source/apiserver"
 	"github.com/nearside-dns/nearside/plugin/kubernetes/source/manifests"
@@ -40,14 +39,14 @@ func (d directive) setup(c *caddy.Controller) error {
 	if err != nil {
 		return plugin.Error(d.name, k.sourceAt.Errorf("%v", err))
 	}
-	block := fastpath.BlockOf(c)
-	k.space, k.serves = block.Space, block.Serves
+	b := block.Of(c)
+	k.space, k.serves = b.Keyspace, b.Serves
 	use := new(source.Use)
 	use.Follow(c)
 	c.OnStartup(func() error {
 		k.localIPs = boundIPs(c)
 		k.warnShadowed(dnsserver.GetConfig(c).Handler(pluginName))
-		k.shared = serverblock.IsShared(dnsserver.GetConfig(c), d.besides()...)
+		k.shared = block.IsShared(dnsserver.GetConfig(c), d.besides()...)
 		lease := use.Begin(k.sourceIdentity(), src)
 		k.attach(lease.Index(), lease.Status)
 		k.awaitSync(k.startupTimeout)

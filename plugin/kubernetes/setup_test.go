@@ -12,7 +12,7 @@ import (
 	"github.com/coredns/coredns/core/dnsserver"
 	"github.com/coredns/coredns/plugin"
 
-	"github.com/nearside-dns/nearside/plugin/fastpath"
+	"github.com/nearside-dns/nearside/plugin/internal/block"
 )
 
 // notInACluster takes away what tells a pod of its API server.
@@ -77,7 +77,7 @@ func TestSetup_Space(t *testing.T) {
 		t.Fatal(err)
 	}
 	k, ok := dnsserver.GetConfig(controller).Plugin[0](nil).(*Kubernetes)
-	if !ok || k.space == nil || k.space != fastpath.BlockOf(controller).Space {
+	if !ok || k.space == nil || k.space != block.Of(controller).Keyspace {
 		t.Errorf("the handler is %+v, want one with the space of the block", k)
 	}
 }

@@ -5,7 +5,7 @@ import (
 	"github.com/coredns/coredns/core/dnsserver"
 	"github.com/coredns/coredns/plugin"
 
-	"github.com/nearside-dns/nearside/plugin/fastpath"
+	"github.com/nearside-dns/nearside/plugin/internal/block"
 	"github.com/nearside-dns/nearside/plugin/internal/searchlist/expand"
 )
 
@@ -19,7 +19,7 @@ func setup(c *caddy.Controller) error {
 		return plugin.Error(pluginName, err)
 	}
 	config := dnsserver.GetConfig(c)
-	x := &expand.Expander{Plugin: pluginName, Block: fastpath.BlockOf(c), Zones: s.grammar.zones, Results: results}
+	x := &expand.Expander{Plugin: pluginName, Block: block.Of(c), Zones: s.grammar.zones, Results: results}
 	s.expander = x
 	c.OnStartup(func() error { x.KeepsPlain = keepsPlain(config); return nil })
 	config.AddPlugin(func(next plugin.Handler) plugin.Handler {

@@ -113,7 +113,7 @@ func (k *walk) ask(name string, qtype uint16, suffixes []byte) answer {
 	a.plain = wanted.Expires != 0 || k.KeepsPlain && suffixes == nil
 	k.holds.take(reply, wanted)
 	if k.KeepsPlain && err == nil && reply != nil && suffixes == nil && wanted.ForAll() && k.Block.Serves(k.ctx, name) {
-		k.Block.Space.Keep(r, reply, &wanted.Conditions)
+		k.Block.Keyspace.Keep(r, reply, &wanted.Conditions)
 	}
 	return a
 }

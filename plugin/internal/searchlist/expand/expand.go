@@ -14,8 +14,8 @@ import (
 	"github.com/coredns/coredns/plugin/metrics"
 	"github.com/miekg/dns"
 
-	"github.com/nearside-dns/nearside/plugin/fastpath"
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
+	"github.com/nearside-dns/nearside/plugin/internal/block"
 	"github.com/nearside-dns/nearside/plugin/internal/searchlist"
 )
 
@@ -25,7 +25,7 @@ type Expander struct {
 	Plugin string
 	Next   plugin.Handler
 	// Block is the server block, in whose store answers are kept.
-	Block *fastpath.Block
+	Block *block.Block
 	// Zones are those of which one server knows all names, fully qualified: it may be asked for several candidates
 	// at once.
 	Zones []string

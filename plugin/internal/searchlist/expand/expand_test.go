@@ -670,7 +670,7 @@ func TestKeepsPlain(t *testing.T) {
 		w.with(third, dns.TypeA, fact{said: saysNXDOMAIN, ttl: 5, expires: time.Hour})
 		x := newExpander(w)
 		x.KeepsPlain = keeps
-		x.Block.Space.ByGeneration.Store(true)
+		x.Block.Keyspace.ByGeneration.Store(true)
 		ask(t, x, query(first, dns.TypeA), &podQuestion)
 		for name, want := range map[string]bool{first: true, second: false, third: false, fourth: true, bareName: true} {
 			k := x.key(query(name, dns.TypeA), &Question{})
@@ -707,7 +707,7 @@ func TestPlain(t *testing.T) {
 			w.ability = tt.knows
 			x := newExpander(w, tt.zones...)
 			x.KeepsPlain = tt.keeps
-			x.Block.Space.ByGeneration.Store(true)
+			x.Block.Keyspace.ByGeneration.Store(true)
 			r := query(first, dns.TypeA)
 			ask(t, x, r, &podQuestion)
 			if kept := x.key(r, &podQuestion).fresh() != nil; kept != tt.want {

@@ -87,7 +87,7 @@ func (x *Expander) key(r *dns.Msg, q *Question) *key {
 	if k.query, ok = k.q.FromMsg(make([]byte, 0, answers.MaxQuery), r); !ok || k.q.Upper {
 		return k
 	}
-	k.bytes = x.Block.Space.Key(make([]byte, 0, answers.MaxKey), k.query, &k.q)
+	k.bytes = x.Block.Keyspace.Key(make([]byte, 0, answers.MaxKey), k.query, &k.q)
 	if q.Path != 0 {
 		k.bytes = answers.AppendKeyPath(k.bytes, q.Path)
 	}
@@ -122,7 +122,7 @@ func (x *Expander) keep(k *key, m *dns.Msg, out *outcome) {
 		e.Kind = answers.Denial
 	}
 	if e.Fill(m) == nil {
-		answers.Shared.Put(x.Block.Space, k.bytes, e)
+		answers.Shared.Put(x.Block.Keyspace, k.bytes, e)
 	}
 }
 

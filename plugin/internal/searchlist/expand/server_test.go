@@ -15,8 +15,8 @@ import (
 	"github.com/coredns/coredns/plugin"
 	"github.com/miekg/dns"
 
-	"github.com/nearside-dns/nearside/plugin/fastpath"
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
+	"github.com/nearside-dns/nearside/plugin/internal/block"
 )
 
 // The directives of the server in these tests: one that expands what is below the first suffix, and one that says
@@ -28,7 +28,7 @@ const (
 
 // directives are what they do in the test that runs.
 var directives struct {
-	blocks []*fastpath.Block // with expandtest, in order
+	blocks []*block.Block // with expandtest, in order
 	world  *world
 
 	mu sync.Mutex
@@ -47,7 +47,7 @@ func takeAsked() []string {
 func init() {
 	dnsserver.Directives = append(dnsserver.Directives, expandDirective, worldDirective)
 	plugin.Register(expandDirective, func(c *caddy.Controller) error {
-		x := &Expander{Plugin: expandDirective, Block: fastpath.BlockOf(c), Results: results}
+		x := &Expander{Plugin: expandDirective, Block: block.Of(c), Results: results}
 		directives.blocks = append(directives.blocks, x.Block)
 		dnsserver.GetConfig(c).AddPlugin(func(next plugin.Handler) plugin.Handler {
 			x.Next = next

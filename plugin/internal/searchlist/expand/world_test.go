@@ -16,8 +16,8 @@ import (
 	"github.com/coredns/coredns/plugin/test"
 	"github.com/miekg/dns"
 
-	"github.com/nearside-dns/nearside/plugin/fastpath"
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
+	"github.com/nearside-dns/nearside/plugin/internal/block"
 	"github.com/nearside-dns/nearside/plugin/internal/searchlist"
 )
 
@@ -345,7 +345,7 @@ var results = NewResults("expand_test")
 
 // newExpander returns an Expander with nothing behind it but a world.
 func newExpander(w *world, zones ...string) *Expander {
-	return &Expander{Plugin: "test", Next: w, Block: &fastpath.Block{Space: answers.Shared.NewKeyspace()}, Zones: zones, Results: results}
+	return &Expander{Plugin: "test", Next: w, Block: &block.Block{Keyspace: answers.Shared.NewKeyspace()}, Zones: zones, Results: results}
 }
 
 // answered is what came of a query.
