@@ -67,7 +67,7 @@ func (n *names) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.Msg) 
 	if n.then != nil {
 		n.then(ctx, w, r)
 	}
-	if c := answers.ConditionsFrom(ctx, r); c != nil {
+	if c := answers.PropertiesOf(ctx, r); c != nil {
 		c.Expires = answers.Now() + 3600e9
 	}
 	m := new(dns.Msg).SetReply(r)

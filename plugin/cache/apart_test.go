@@ -263,7 +263,7 @@ func TestWithoutRecursion_Conditions(t *testing.T) {
 	beds(t, "conditions", func(t *testing.T) {
 		b, g := newBed(t, "cache"), new(generation)
 		b.upstream(func(ctx context.Context, w dns.ResponseWriter, r *dns.Msg) (int, error) {
-			answers.ConditionsFrom(ctx, r).Bounds[0] = answers.Bound{Generation: g}
+			answers.PropertiesOf(ctx, r).Bounds[0] = answers.Bound{Generation: g}
 			return 0, w.WriteMsg(replyTo(t, r, "NOERROR; "+a("w.", 60)))
 		})
 		for _, text := range []string{"w. A +norec", "w. A +norec", "w. A"} {

@@ -457,7 +457,7 @@ func TestConditions(t *testing.T) {
 		b := newBed(t, "cache")
 		g, s := new(generation), &serial{7}
 		b.upstream(func(ctx context.Context, w dns.ResponseWriter, r *dns.Msg) (int, error) {
-			c := answers.ConditionsFrom(ctx, r)
+			c := answers.PropertiesOf(ctx, r)
 			c.Bounds[0], c.Serial, c.AnyCase = answers.Bound{Generation: g, Number: g.n}, s, true
 			return 0, w.WriteMsg(replyTo(t, r, denial("NXDOMAIN", 30, 30)))
 		})
@@ -487,7 +487,7 @@ func TestConditionsNotKept(t *testing.T) {
 		b.space.ByGeneration.Store(true)
 		g := new(generation)
 		b.upstream(func(ctx context.Context, w dns.ResponseWriter, r *dns.Msg) (int, error) {
-			answers.ConditionsFrom(ctx, r).Bounds[0] = answers.Bound{Generation: g}
+			answers.PropertiesOf(ctx, r).Bounds[0] = answers.Bound{Generation: g}
 			return 0, w.WriteMsg(replyTo(t, r, "NOERROR; "+a("w.", 30)))
 		})
 		b.want("w. A", "NOERROR; "+a("w.", 30))

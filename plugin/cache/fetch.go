@@ -66,7 +66,7 @@ func (c *Cache) deliver(ctx context.Context, w dns.ResponseWriter, a *asked, out
 		}
 		return out.code, out.err
 	}
-	out.tell(ctx, a.msg)
+	out.fillIn(ctx, a.msg)
 	a.adapt(out.reply, out.options)
 	if _, err := write(w, out.reply); err != nil {
 		return dns.RcodeServerFailure, err
@@ -89,7 +89,7 @@ func (c *Cache) fly(ctx context.Context, w *recorder, a *asked, flying *flight, 
 // ask asks the next plugin, and keeps what it says.
 func (c *Cache) ask(ctx context.Context, w *recorder, a *asked, refreshing bool) outcome {
 	r := a.forNext()
-	ctx, wanted := answers.WithConditions(context.WithValue(ctx, askedKey{}, true), r)
+	ctx, recorded := answers.Record(context.WithValue(ctx, askedKey{}, true), r)
 	code, err := plugin.NextOrFailure(c.Name(), c.Next, ctx, w, r)
 	out := outcome{reply: w.reply, code: code, err: err}
 	if out.reply == nil {
@@ -109,20 +109,20 @@ func (c *Cache) ask(ctx context.Context, w *recorder, a *asked, refreshing bool)
 	lifetime := c.setTTLs(out.reply, class)
 	out.renews = c.renews(a, out.reply, class)
 	k := keeping{
-		asked: answered, class: class, lifetime: lifetime, conditions: &wanted.Conditions, forAll: wanted.ForAll() && !scoped,
+		asked: answered, class: class, lifetime: lifetime, properties: &recorded.Properties, forAll: recorded.ForAll() && !scoped,
 		options: out.options, refreshing: refreshing,
 	}
 	if f := metadata.ValueFunc(ctx, wildcardLabel); f != nil {
 		k.wildcard = f()
 	}
-	out.entry, out.conditions = c.keep(out.reply, &k), k.conditions
+	out.entry, out.properties = c.keep(out.reply, &k), k.properties
 	if out.entry != nil {
 		c.keepDenials(out.reply, &k)
 	}
 	if !k.forAll {
-		answers.ForOne(ctx) // and so is what comes of it, in front of this cache
+		answers.MarkPrivate(ctx) // and so is what comes of it, in front of this cache
 	}
-	out.private = out.entry == nil && (wanted.Known() || !k.forAll)
+	out.private = out.entry == nil && (recorded.ByGeneration() || !k.forAll)
 	return out
 }
 
@@ -132,7 +132,7 @@ func (c *Cache) keepFailure(a *asked) *answers.Entry {
 	m.SetRcode(a.msg, dns.RcodeServerFailure)
 	alone, _ := c.answered(a, nil)
 	return c.keep(m, &keeping{
-		asked: alone, class: response.ServerError, lifetime: c.servfail, conditions: new(answers.Conditions), forAll: true,
+		asked: alone, class: response.ServerError, lifetime: c.servfail, properties: new(answers.Properties), forAll: true,
 	})
 }
 

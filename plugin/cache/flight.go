@@ -16,7 +16,7 @@ type outcome struct {
 	reply      *dns.Msg            // as clients see it but for what is theirs, without an OPT record; nil if nothing was written
 	options    []dns.EDNS0         // of the reply, that clients get
 	entry      *answers.Entry      // what is kept of it, nil if nothing
-	conditions *answers.Conditions // what the next plugin said that the reply hangs on; nil if nothing
+	properties *answers.Properties // what the next plugin said that the reply hangs on; nil if nothing
 	code       int                 // what the next plugin returned
 	err        error
 	// private tells that the reply holds only for who asked: it hangs on something besides its TTL, and is

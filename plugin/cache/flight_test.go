@@ -267,11 +267,11 @@ func TestNotShared(t *testing.T) {
 		next         func(ctx context.Context, r, m *dns.Msg)
 	}{
 		{"conditions, not kept", "", func(ctx context.Context, r, m *dns.Msg) {
-			answers.ConditionsFrom(ctx, r).Bounds[0] = answers.Bound{Generation: new(generation)}
+			answers.PropertiesOf(ctx, r).Bounds[0] = answers.Bound{Generation: new(generation)}
 			m.Answer[0].Header().Ttl = 0
 		}},
 		{"conditions that are over", "", func(ctx context.Context, r, _ *dns.Msg) {
-			answers.ConditionsFrom(ctx, r).Bounds[0] = answers.Bound{Generation: &generation{2}, Number: 1}
+			answers.PropertiesOf(ctx, r).Bounds[0] = answers.Bound{Generation: &generation{2}, Number: 1}
 		}},
 		{"disabled", "disable success", func(context.Context, *dns.Msg, *dns.Msg) {}},
 	} {

@@ -17,7 +17,7 @@ type keeping struct {
 	*asked
 	class      response.Type
 	lifetime   time.Duration
-	conditions *answers.Conditions
+	properties *answers.Properties
 	forAll     bool // whoever asks
 	options    []dns.EDNS0
 	wildcard   string // record that it was made from
@@ -41,7 +41,7 @@ func (c *Cache) keep(m *dns.Msg, k *keeping) *answers.Entry {
 		k.n.drops.Inc()
 		return nil
 	}
-	if !k.q.RD && !k.conditions.Known() {
+	if !k.q.RD && !k.properties.ByGeneration() {
 		return nil // a server may answer a query without RD with a referral or a refusal: no reply to one with RD
 	}
 	kind := kindOf(k.class)
@@ -49,8 +49,8 @@ func (c *Cache) keep(m *dns.Msg, k *keeping) *answers.Entry {
 		c.forget(k.key)
 	}
 	if !k.forAll || !keepable(m, k.class) || k.lifetime <= 0 || c.kinds[kind].except.Contains(m.Question[0].Name) {
-		if k.conditions.Known() && k.matches(m) && (k.forAll || k.conditions.Views != nil) {
-			c.space.Keep(k.msg, m, k.conditions) // for as long as they hold: that is no matter of TTLs
+		if k.properties.ByGeneration() && k.matches(m) && (k.forAll || k.properties.Views != nil) {
+			c.space.PutReply(k.msg, m, k.properties) // for as long as they hold: that is no matter of TTLs
 		}
 		return nil
 	}
@@ -75,15 +75,14 @@ func (c *Cache) entryOf(m *dns.Msg, k *keeping) *answers.Entry {
 	e := &answers.Entry{
 		Options: packOptions(k.options),
 		Kind:    kindOf(k.class),
-		Stored:  now, Expires: now + k.lifetime, Gone: now + k.lifetime + c.stale.upTo,
-		KeepTTL: c.keepTTL,
-		Bounds:  k.conditions.Bounds, Serial: k.conditions.Serial,
-		AnyCase: !k.conditions.Known() || k.conditions.AnyCase,
+		Stored:  now, Validity: answers.Validity{Expires: now + k.lifetime, Bounds: k.properties.Bounds}, Gone: now + k.lifetime + c.stale.upTo,
+		KeepTTL: c.keepTTL, Serial: k.properties.Serial,
+		AnyCase: !k.properties.ByGeneration() || k.properties.AnyCase,
 		Cached:  true,
-		Costly:  !k.conditions.Known(),
+		Costly:  !k.properties.ByGeneration(),
 		State:   state, StateSize: int(unsafe.Sizeof(*state)) + len(state.wildcard),
 	}
-	if state.failure || k.conditions.Known() {
+	if state.failure || k.properties.ByGeneration() {
 		e.Gone = e.Expires // neither is ever given once it is known to be over
 	}
 	if c.prefetch.amount > 0 {

@@ -71,8 +71,8 @@ func (b *bed) byGeneration(name string) {
 	b.t.Helper()
 	b.space.ByGeneration.Store(true)
 	r := query(name + " A")
-	b.space.Keep(r, replyTo(b.t, r, "NOERROR; "+a(name, 300)), &answers.Conditions{
-		Bounds: [answers.MaxBounds]answers.Bound{{Generation: new(generation)}},
+	b.space.PutReply(r, replyTo(b.t, r, "NOERROR; "+a(name, 300)), &answers.Properties{
+		Validity: answers.Validity{Bounds: [answers.MaxBounds]answers.Bound{{Generation: new(generation)}}},
 	})
 	if e := b.entry(name + " A"); e == nil || e.Cached {
 		b.t.Fatalf("kept by generation is %+v", e)
@@ -80,9 +80,9 @@ func (b *bed) byGeneration(name string) {
 }
 
 // answersWith lets the upstream answer each query with an address and conditions.
-func (b *bed) answersWith(conditions func(*answers.Conditions)) {
+func (b *bed) answersWith(conditions func(*answers.Properties)) {
 	b.upstream(func(ctx context.Context, w dns.ResponseWriter, r *dns.Msg) (int, error) {
-		conditions(answers.ConditionsFrom(ctx, r))
+		conditions(answers.PropertiesOf(ctx, r))
 		return 0, w.WriteMsg(replyTo(b.t, r, "NOERROR; "+a(r.Question[0].Name, 300)))
 	})
 }
@@ -102,11 +102,11 @@ func TestEntries(t *testing.T) {
 	beds(t, "entries", func(t *testing.T) {
 		b := newBed(t, "cache {\ndisable success cluster.local\nserve_stale off\n}")
 		g := new(generation)
-		current := func(c *answers.Conditions) { c.Bounds[0] = answers.Bound{Generation: g, Number: g.n} }
+		current := func(c *answers.Properties) { c.Bounds[0] = answers.Bound{Generation: g, Number: g.n} }
 		b.entriesAre("the start", 0, 0)
 		b.byGeneration("k.")
 		b.entriesAre("an answer by generation alone", 0, 0)
-		b.answersWith(func(*answers.Conditions) {})
+		b.answersWith(func(*answers.Properties) {})
 		b.ask("w. A")
 		b.ask("v. A")
 		b.entriesAre("two answers of an upstream", 2, 0)
@@ -127,11 +127,11 @@ func TestEntries(t *testing.T) {
 		b.ask("w. A")
 		b.entriesAre("a denial in the place of an answer", 2, 1)
 		time.Sleep(60 * time.Second)
-		b.answersWith(func(c *answers.Conditions) { current(c); c.Views = byLast{} })
+		b.answersWith(func(c *answers.Properties) { current(c); c.Views = byLast{} })
 		b.ask("w. A")
 		b.ask("v. A")
 		b.entriesAre("answers that depend on the caller in the place of a denial and an answer", 1, 0)
-		b.answersWith(func(*answers.Conditions) {})
+		b.answersWith(func(*answers.Properties) {})
 		b.ask("u. A")
 		b.entriesAre("one more answer", 2, 0)
 		b.store.SetBudget(1)
@@ -142,7 +142,7 @@ func TestEntries(t *testing.T) {
 
 		next := newBed(t, "cache") // after a reload
 		next.zonesLabel, next.store, next.space = b.zonesLabel, b.store, b.store.NewKeyspace()
-		next.answersWith(func(*answers.Conditions) {})
+		next.answersWith(func(*answers.Properties) {})
 		next.ask("w. A")
 		next.ask("v. A")
 		b.entriesAre("two answers in the cache of the next configuration", 3, 0)
@@ -156,7 +156,7 @@ func TestEntries(t *testing.T) {
 // Each server of a block has the number of answers, whichever server has been asked.
 func TestEntriesOfTwoServers(t *testing.T) {
 	b := newBed(t, "cache")
-	b.answersWith(func(*answers.Conditions) {})
+	b.answersWith(func(*answers.Properties) {})
 	b.ask("w. A")
 	other := b.counters("dns://127.0.0.1:53")
 	for _, name := range []string{"v. A", "u. A"} {

@@ -27,7 +27,7 @@ func (c *Cache) give(ctx context.Context, w dns.ResponseWriter, r *dns.Msg, quer
 		c.store.Remove(e)
 		return dns.RcodeServerFailure, fmt.Errorf("plugin/%s: what is kept for %s: %w", pluginName, r.Question[0].Name, err)
 	}
-	tell(ctx, r, e)
+	fillIn(ctx, r, e)
 	if q.EDNS && len(p.Options) > 0 {
 		m.Extra = append(m.Extra, optWith(unpackOptions(p.Options)))
 	}

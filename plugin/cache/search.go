@@ -56,7 +56,7 @@ func isSearch(o dns.EDNS0) bool { return o.Option() == searchlist.OptionCode }
 // clients that go through the list themselves. Where something tells when the reply ends to hold, that says nothing
 // of the single names.
 func (c *Cache) keepDenials(m *dns.Msg, k *keeping) {
-	if k.q.Search == nil || k.class != response.NameError || k.conditions.Known() || len(m.Answer) > 0 || len(m.Ns) != 1 {
+	if k.q.Search == nil || k.class != response.NameError || k.properties.ByGeneration() || len(m.Answer) > 0 || len(m.Ns) != 1 {
 		return // what is more than the SOA record proves that the one name does not exist
 	}
 	if i := slices.IndexFunc(k.options, isSearch); len(k.options[i].(*dns.EDNS0_LOCAL).Data) > 0 {
@@ -100,18 +100,18 @@ func baseOf(name string, suffixes []string) (base string, ok bool) {
 	return name[:len(name)-len(suffixes[0])], true
 }
 
-// tell tells a plugin in front that has asked this very query, and wants to know, what the answer hangs on.
-func tell(ctx context.Context, r *dns.Msg, e *answers.Entry) {
-	if c := answers.ConditionsFrom(ctx, r); c != nil {
-		c.Bounds, c.Serial, c.AnyCase, c.Options, c.Expires = e.Bounds, e.Serial, e.AnyCase, e.Options, e.Expires
+// fillIn fills in the properties of a stored answer for a cache in front that has passed on this very query.
+func fillIn(ctx context.Context, r *dns.Msg, e *answers.Entry) {
+	if p := answers.PropertiesOf(ctx, r); p != nil {
+		p.Validity, p.Serial, p.AnyCase, p.Options = e.Validity, e.Serial, e.AnyCase, e.Options
 	}
 }
 
-// tell is the same for a reply.
-func (o *outcome) tell(ctx context.Context, r *dns.Msg) {
+// fillIn does the same for a reply.
+func (o *outcome) fillIn(ctx context.Context, r *dns.Msg) {
 	if o.entry != nil {
-		tell(ctx, r, o.entry)
-	} else if c := answers.ConditionsFrom(ctx, r); c != nil && o.conditions != nil {
-		*c = *o.conditions
+		fillIn(ctx, r, o.entry)
+	} else if p := answers.PropertiesOf(ctx, r); p != nil && o.properties != nil {
+		*p = *o.properties
 	}
 }

@@ -232,7 +232,7 @@ func TestSearch_Conditions(t *testing.T) {
 	beds(t, "conditions", func(t *testing.T) {
 		b, g := newBed(t, "cache"), new(generation)
 		b.upstream(func(ctx context.Context, w dns.ResponseWriter, r *dns.Msg) (int, error) {
-			c := answers.ConditionsFrom(ctx, r)
+			c := answers.PropertiesOf(ctx, r)
 			c.Bounds[0] = answers.Bound{Generation: g, Number: g.n}
 			text := "NXDOMAIN; " + zSOA
 			if searchlist.HasOption(r) {
@@ -323,26 +323,26 @@ func (b *bed) askedFor(r *dns.Msg) *asked {
 }
 
 // outer asks the cache as a plugin in front of it that wants to know what the answer hangs on.
-func (b *bed) outer(text string) (string, *answers.Wanted) {
+func (b *bed) outer(text string) (string, *answers.Recorded) {
 	b.t.Helper()
 	w, r := new(client), query(text)
-	ctx, wanted := answers.WithConditions(context.Background(), r)
+	ctx, recorded := answers.Record(context.Background(), r)
 	if _, err := b.ServeDNS(ctx, w, r); err != nil && !errors.Is(err, errUpstream) {
 		b.t.Errorf("%s: %v", text, err)
 	}
-	return brief(w.reply), wanted
+	return brief(w.reply), recorded
 }
 
 // What an answer hangs on is told to a plugin in front that asks, be it a hit, a miss or a reply to another.
 func TestTells(t *testing.T) {
 	g, number := new(generation), &serial{7}
 	bound := [answers.MaxBounds]answers.Bound{{Generation: g, Number: 0}}
-	known := func(c *answers.Conditions, _ *dns.Msg) {
+	known := func(c *answers.Properties, _ *dns.Msg) {
 		c.Bounds, c.AnyCase, c.Serial = bound, true, number
 	}
 	tests := map[string]struct {
 		corefile, reply string
-		mark            func(c *answers.Conditions, r *dns.Msg)
+		mark            func(c *answers.Properties, r *dns.Msg)
 		expires         time.Duration // after it was asked; 0 for never
 		known           bool
 	}{
@@ -359,33 +359,33 @@ func TestTells(t *testing.T) {
 			b.upstream(func(ctx context.Context, w dns.ResponseWriter, r *dns.Msg) (int, error) {
 				time.Sleep(time.Second)
 				if tt.mark != nil {
-					tt.mark(answers.ConditionsFrom(ctx, r), r)
+					tt.mark(answers.PropertiesOf(ctx, r), r)
 				}
 				return 0, w.WriteMsg(replyTo(t, r, tt.reply))
 			})
-			check := func(what string, wanted *answers.Wanted, expires time.Duration) {
+			check := func(what string, recorded *answers.Recorded, expires time.Duration) {
 				if expires != 0 && tt.expires == 0 {
 					expires = 0
 				}
-				if wanted.Expires != expires {
-					t.Errorf("%s: expires %v, want %v", what, wanted.Expires, expires)
+				if recorded.Expires != expires {
+					t.Errorf("%s: expires %v, want %v", what, recorded.Expires, expires)
 				}
-				if wanted.Known() != tt.known || !wanted.ForAll() {
-					t.Errorf("%s: known %t, for all %t", what, wanted.Known(), wanted.ForAll())
+				if recorded.ByGeneration() != tt.known || !recorded.ForAll() {
+					t.Errorf("%s: known %t, for all %t", what, recorded.ByGeneration(), recorded.ForAll())
 				}
-				if tt.known && (wanted.Bounds != bound || wanted.Serial != answers.Serial(number) || !wanted.AnyCase) {
-					t.Errorf("%s: got %+v", what, wanted.Conditions)
+				if tt.known && (recorded.Bounds != bound || recorded.Serial != answers.Serial(number) || !recorded.AnyCase) {
+					t.Errorf("%s: got %+v", what, recorded.Properties)
 				}
 			}
 			var wg sync.WaitGroup
 			for i := range 3 { // the first asks, and the others wait for it if they may
 				wg.Go(func() {
-					_, wanted := b.outer("w. A")
+					_, recorded := b.outer("w. A")
 					if tt.known && tt.expires == 0 {
-						check(fmt.Sprint("asked ", i), wanted, 0) // each for itself
+						check(fmt.Sprint("asked ", i), recorded, 0) // each for itself
 						return
 					}
-					check(fmt.Sprint("asked ", i), wanted, b.now()+tt.expires)
+					check(fmt.Sprint("asked ", i), recorded, b.now()+tt.expires)
 				})
 			}
 			wg.Wait()
@@ -394,15 +394,15 @@ func TestTells(t *testing.T) {
 			}
 			kept := b.now()
 			time.Sleep(10 * time.Second)
-			_, wanted := b.outer("w. A")
-			check("hit", wanted, kept+tt.expires)
+			_, recorded := b.outer("w. A")
+			check("hit", recorded, kept+tt.expires)
 			r := query("w. A")
-			ctx, other := answers.WithConditions(context.Background(), r.Copy())
+			ctx, other := answers.Record(context.Background(), r.Copy())
 			if _, err := b.ServeDNS(ctx, new(client), r); err != nil {
 				t.Error(err)
 			}
-			if other.Expires != 0 || other.Known() {
-				t.Errorf("told about another query: %+v", other.Conditions)
+			if other.Expires != 0 || other.ByGeneration() {
+				t.Errorf("told about another query: %+v", other.Properties)
 			}
 		})
 	}
@@ -416,8 +416,8 @@ func TestTells_Stale(t *testing.T) {
 		b.want("w. A", "NOERROR; "+a("w.", 60))
 		b.fails()
 		time.Sleep(61 * time.Second)
-		if got, wanted := b.outer("w. A"); got != "NOERROR; "+a("w.", 30) || wanted.Expires > b.now() || wanted.Known() {
-			t.Errorf("got %s, which expires at %v; now is %v", got, wanted.Expires, b.now())
+		if got, recorded := b.outer("w. A"); got != "NOERROR; "+a("w.", 30) || recorded.Expires > b.now() || recorded.ByGeneration() {
+			t.Errorf("got %s, which expires at %v; now is %v", got, recorded.Expires, b.now())
 		}
 	})
 }
@@ -429,9 +429,9 @@ func TestTells_Views(t *testing.T) {
 			p := newPerCaller(t, "cache")
 			p.mark = mark
 			for range 2 {
-				got, wanted := p.outer("w. A")
-				if got != answerFor(1, 60) || wanted.ForAll() || wanted.Expires != 0 {
-					t.Errorf("got %s, for all %t, %+v", got, wanted.ForAll(), wanted.Conditions)
+				got, recorded := p.outer("w. A")
+				if got != answerFor(1, 60) || recorded.ForAll() || recorded.Expires != 0 {
+					t.Errorf("got %s, for all %t, %+v", got, recorded.ForAll(), recorded.Properties)
 				}
 			}
 		})
@@ -449,15 +449,15 @@ func TestTells_InBackground(t *testing.T) {
 			time.Sleep(2 * time.Second)
 			return 0, w.WriteMsg(replyTo(t, r, "NOERROR; "+a("w.", 60)))
 		}))
-		got, wanted := b.outer("w. A")
-		before := wanted.Expires
+		got, recorded := b.outer("w. A")
+		before := recorded.Expires
 		if got != "NOERROR; "+a("w.", 0) || before > b.now() {
 			t.Errorf("got %s, which expires at %v", got, before)
 		}
 		time.Sleep(3 * time.Second)
 		synctest.Wait()
-		if wanted.Expires != before {
-			t.Errorf("told afterwards: expires at %v", wanted.Expires)
+		if recorded.Expires != before {
+			t.Errorf("told afterwards: expires at %v", recorded.Expires)
 		}
 	})
 }

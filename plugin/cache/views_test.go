@@ -38,7 +38,7 @@ func (byLast) View(from netip.Addr, _ []byte) answers.View {
 // perCaller is an upstream whose answer to each caller is another: 192.0.2.x to the one with the last octet x.
 type perCaller struct {
 	*bed
-	mark  func(c *answers.Conditions, last byte) // what it says of that; nil while all get the same
+	mark  func(c *answers.Properties, last byte) // what it says of that; nil while all get the same
 	takes time.Duration
 	ttl   int
 }
@@ -52,7 +52,7 @@ func (p *perCaller) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.M
 		if host, err := netip.ParseAddrPort(w.RemoteAddr().String()); err == nil && host.Addr().Is4() {
 			last = host.Addr().As4()[3]
 		}
-		mark(answers.ConditionsFrom(ctx, r), last)
+		mark(answers.PropertiesOf(ctx, r), last)
 	}
 	return 0, w.WriteMsg(replyTo(p.t, r, answerFor(last, p.ttl)))
 }
@@ -80,17 +80,17 @@ func newPerCaller(t *testing.T, corefile string) *perCaller {
 }
 
 // marks are the ways in which a plugin says that an answer is not for all.
-func marks(g *generation) map[string]func(c *answers.Conditions, last byte) {
+func marks(g *generation) map[string]func(c *answers.Properties, last byte) {
 	bound := func() [answers.MaxBounds]answers.Bound {
 		return [answers.MaxBounds]answers.Bound{{Generation: g, Number: g.n}}
 	}
-	return map[string]func(c *answers.Conditions, last byte){
-		"of a view": func(c *answers.Conditions, last byte) {
+	return map[string]func(c *answers.Properties, last byte){
+		"of a view": func(c *answers.Properties, last byte) {
 			c.Bounds, c.Views, c.View.Number = bound(), byLast{}, uint32(last)
 		},
-		"private":            func(c *answers.Conditions, _ byte) { c.View.Private = true },
-		"private, of a view": func(c *answers.Conditions, _ byte) { c.Bounds, c.Views, c.View.Private = bound(), byLast{}, true },
-		"private, outdated":  func(c *answers.Conditions, _ byte) { *c = answers.Outdated(); c.View.Private = true },
+		"private":            func(c *answers.Properties, _ byte) { c.View.Private = true },
+		"private, of a view": func(c *answers.Properties, _ byte) { c.Bounds, c.Views, c.View.Private = bound(), byLast{}, true },
+		"private, outdated":  func(c *answers.Properties, _ byte) { *c = ended(); c.View.Private = true },
 	}
 }
 
@@ -99,7 +99,7 @@ var viewOptions = []string{
 }
 
 // eachView runs a test for each option and each way in which a plugin marks its answers.
-func eachView(t *testing.T, test func(t *testing.T, corefile string, mark func(c *answers.Conditions, last byte))) {
+func eachView(t *testing.T, test func(t *testing.T, corefile string, mark func(c *answers.Properties, last byte))) {
 	for _, option := range viewOptions {
 		for name, mark := range marks(new(generation)) {
 			beds(t, option+", "+name, func(t *testing.T) { test(t, "cache {\n"+option+"\n}", mark) })
@@ -109,7 +109,7 @@ func eachView(t *testing.T, test func(t *testing.T, corefile string, mark func(c
 
 // What holds for one caller is given to no other, whatever the cache does with answers.
 func TestViews(t *testing.T) {
-	eachView(t, func(t *testing.T, corefile string, mark func(c *answers.Conditions, last byte)) {
+	eachView(t, func(t *testing.T, corefile string, mark func(c *answers.Properties, last byte)) {
 		p := newPerCaller(t, corefile)
 		p.mark = mark
 		asked := 0
@@ -131,7 +131,7 @@ func TestViews(t *testing.T) {
 // Callers that ask at the same time wait for each other's reply at most: they get their own. The first time
 // nothing tells the cache that they are not to share.
 func TestViews_AtOnce(t *testing.T) {
-	eachView(t, func(t *testing.T, corefile string, mark func(c *answers.Conditions, last byte)) {
+	eachView(t, func(t *testing.T, corefile string, mark func(c *answers.Properties, last byte)) {
 		p := newPerCaller(t, corefile)
 		p.space.ByGeneration.Store(true)
 		p.mark, p.takes = mark, time.Second
@@ -160,7 +160,7 @@ func TestViews_AtOnce(t *testing.T) {
 // An answer for all that becomes one for each is asked for again, by the cache itself as well; nobody is given
 // what that gets. As soon as it is for all again, it is kept.
 func TestViews_ComeAndGo(t *testing.T) {
-	eachView(t, func(t *testing.T, corefile string, mark func(c *answers.Conditions, last byte)) {
+	eachView(t, func(t *testing.T, corefile string, mark func(c *answers.Properties, last byte)) {
 		p := newPerCaller(t, corefile)
 		all := answerFor(99, 60)
 		p.askAs(1, "w. A", all)
@@ -295,4 +295,10 @@ func TestViews_Nested(t *testing.T) {
 			}
 		})
 	}
+}
+
+// ended returns the properties of a reply whose data changed while it was made.
+func ended() (p answers.Properties) {
+	p.End()
+	return p
 }

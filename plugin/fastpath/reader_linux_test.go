@@ -150,10 +150,10 @@ func TestHitAllocatesNothing(t *testing.T) {
 		glue    int // records of the additional section
 	}{
 		"by generation":    {1, false, &answers.Entry{}, 0},
-		"of a cache":       {1, false, &answers.Entry{Cached: true, Stored: answers.Now(), Expires: answers.Now() + time.Hour}, 0},
+		"of a cache":       {1, false, &answers.Entry{Cached: true, Stored: answers.Now(), Validity: answers.Validity{Expires: answers.Now() + time.Hour}}, 0},
 		"many addresses":   {20, true, &answers.Entry{}, 0},
 		"glue":             {1, true, &answers.Entry{}, 20},
-		"with popularity":  {1, false, &answers.Entry{Expires: answers.Now() + time.Hour, Popularity: &answers.Popularity{Amount: 5, Gap: time.Minute, From: answers.Now() + time.Hour}}, 0},
+		"with popularity":  {1, false, &answers.Entry{Validity: answers.Validity{Expires: answers.Now() + time.Hour}, Popularity: &answers.Popularity{Amount: 5, Gap: time.Minute, From: answers.Now() + time.Hour}}, 0},
 		"with error codes": {1, false, &answers.Entry{Options: []byte{0, 15, 0, 2, 0, 3}}, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -256,12 +256,12 @@ func TestHandedOver(t *testing.T) {
 		"not kept":    {&answers.Entry{}, ask("miss.test."), false},
 		"DS":          {&answers.Entry{}, func() *dns.Msg { return new(dns.Msg).SetQuestion("hit.test.", dns.TypeDS) }, false},
 		"other type":  {&answers.Entry{}, func() *dns.Msg { return new(dns.Msg).SetQuestion("hit.test.", dns.TypeAAAA) }, false},
-		"expired":     {&answers.Entry{Expires: now, Gone: now + time.Hour}, ask("hit.test."), false},
+		"expired":     {&answers.Entry{Validity: answers.Validity{Expires: now}, Gone: now + time.Hour}, ask("hit.test."), false},
 		"upper case":  {&answers.Entry{}, ask("HIT.test."), false},
 		"any case":    {&answers.Entry{AnyCase: true}, ask("HIT.test."), true},
 		"DO":          {&answers.Entry{}, func() *dns.Msg { return ask("hit.test.")().SetEdns0(1232, true) }, false},
 		"EDNS option": {&answers.Entry{}, withOption, false},
-		"popular":     {&answers.Entry{Expires: now + time.Hour, Popularity: &answers.Popularity{Amount: 1}}, ask("hit.test."), false},
+		"popular":     {&answers.Entry{Validity: answers.Validity{Expires: now + time.Hour}, Popularity: &answers.Popularity{Amount: 1}}, ask("hit.test."), false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := newBed(t, false)
@@ -364,7 +364,7 @@ func serveCounted(t *testing.T, server string, w dns.ResponseWriter, m *dns.Msg,
 func TestUnsendable(t *testing.T) {
 	b := newBed(t, false)
 	reply := addressReply("hit.test.", 1)
-	b.keep(t, &answers.Entry{Cached: true, Expires: answers.Now() + time.Hour}, reply)
+	b.keep(t, &answers.Entry{Cached: true, Validity: answers.Validity{Expires: answers.Now() + time.Hour}}, reply)
 	packed, err := ask("hit.test.")().Pack()
 	if err != nil {
 		t.Fatal(err)
@@ -441,7 +441,7 @@ func TestCounted(t *testing.T) {
 	} {
 		reply := addressReply("hit.test.", c.records)
 		reply.Question, reply.Rcode = c.query.Question, c.rcode
-		b.keepFor(t, &answers.Entry{Cached: true, Kind: c.kind, Expires: answers.Now() + time.Hour}, reply, c.query)
+		b.keepFor(t, &answers.Entry{Cached: true, Kind: c.kind, Validity: answers.Validity{Expires: answers.Now() + time.Hour}}, reply, c.query)
 		for range i + 1 {
 			b.ask(t, c.query)
 			if m := b.answerOf(t); m.Rcode != c.rcode || len(m.Answer) != c.records {

@@ -16,13 +16,13 @@ import (
 
 // query is one question on its way to an answer.
 type query struct {
-	ctx   context.Context
-	state request.Request
-	zone  string // the zone, as it was asked
-	owner string // the name that records are made for, as it was asked
-	qtype uint16
-	asker *asker // nil where the answer is for all
-	basis *basis // nil if the reply is not cached
+	ctx          context.Context
+	state        request.Request
+	zone         string // the zone, as it was asked
+	owner        string // the name that records are made for, as it was asked
+	qtype        uint16
+	asker        *asker        // nil where the answer is for all
+	dependencies *dependencies // nil if the reply is not cached
 }
 
 // The versions of the specifications that the answers follow, that of Kubernetes and that of KEP-1645 for zones of a
@@ -63,12 +63,12 @@ func (k *Kubernetes) answer(q *query, f found, m *dns.Msg) {
 		}
 	case dns.TypeSOA:
 		if q.owner == q.zone {
-			q.basis.dependsOnUntracked() // the serial
+			q.dependencies.onUntracked() // the serial
 			m.Answer = []dns.RR{k.soa(q.zone)}
 		}
 	case dns.TypeNS:
 		if q.owner == q.zone {
-			q.basis.dependsOnUntracked() // the server's own addresses
+			q.dependencies.onUntracked() // the server's own addresses
 			m.Answer, m.Extra = k.nsRecords(q.zone)
 		}
 	}
@@ -96,7 +96,7 @@ func (k *Kubernetes) addresses(q *query, f found) (addrs []netip.Addr) {
 	case pod:
 		return []netip.Addr{f.addr}
 	case nameServer:
-		q.basis.dependsOnUntracked() // the server's own addresses
+		q.dependencies.onUntracked() // the server's own addresses
 		for _, ns := range k.nameServers(q.zone) {
 			addrs = append(addrs, ns.addr)
 		}
@@ -181,7 +181,7 @@ func (k *Kubernetes) cname(owner, target string) *dns.CNAME {
 // in CoreDNS a target elsewhere that fails leaves the CNAME alone in the answer, and one in the zone
 // that has no address leaves nothing.
 func (k *Kubernetes) chase(q *query, target string, chain []dns.RR) (records []dns.RR, truncated bool) {
-	q.basis.dependsOnUntracked() // the target, which another server or another Service may have
+	q.dependencies.onUntracked() // the target, which another server or another Service may have
 	link := k.cname(q.owner, target)
 	if plugin.Name(q.owner).Matches(target) || len(chain) > maxChain || dnsutil.DuplicateCNAME(link, chain) {
 		return nil, false

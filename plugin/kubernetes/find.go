@@ -57,7 +57,7 @@ func (k *Kubernetes) grammar(imported bool) grammar {
 
 // find returns what a name in a zone stands for; the name is in lower case. The basis takes in what that
 // follows from.
-func (k *Kubernetes) find(name, zone string, b *basis) found {
+func (k *Kubernetes) find(name, zone string, d *dependencies) found {
 	base, reverse := below(name, zone), dnsutil.IsReverse(name) > 0
 	imported := k.isClusterset(zone)
 	switch {
@@ -68,7 +68,7 @@ func (k *Kubernetes) find(name, zone string, b *basis) found {
 	case base == "dns-version":
 		return found{kind: schemaVersion}
 	case reverse:
-		if f := k.findAddress(name, b); f.kind != nothing || base != "" {
+		if f := k.findAddress(name, d); f.kind != nothing || base != "" {
 			return f
 		}
 		return found{kind: fixed}
@@ -85,20 +85,20 @@ func (k *Kubernetes) find(name, zone string, b *basis) found {
 	case n.object == "":
 		return found{kind: node}
 	case n.kind == labelPod:
-		return k.findPod(n, b)
+		return k.findPod(n, d)
 	default:
-		return k.findService(n, b)
+		return k.findService(n, d)
 	}
 }
 
 // findPod returns the pod that a name like 1-2-3-4.ns.pod.zone stands for.
-func (k *Kubernetes) findPod(n objectName, b *basis) found {
+func (k *Kubernetes) findPod(n objectName, d *dependencies) found {
 	a, ok := undashed(n.object)
 	if !ok {
 		return found{}
 	}
 	if k.pods == podsVerified {
-		b.address(a)
+		d.onAddress(a)
 		known := false
 		for _, p := range k.index.PodsByIP(a) {
 			known = known || p.Namespace == n.namespace
@@ -111,8 +111,8 @@ func (k *Kubernetes) findPod(n objectName, b *basis) found {
 }
 
 // findService returns what is at a Service or ServiceImport, or below it.
-func (k *Kubernetes) findService(n objectName, b *basis) found {
-	e := b.object(k.index, &n)
+func (k *Kubernetes) findService(n objectName, d *dependencies) found {
+	e := d.onObject(k.index, &n)
 	if e == nil || k.ignoreEmpty && e.Service.Kind == index.ClusterIP && e.Ready() == 0 {
 		return found{}
 	}
@@ -278,7 +278,7 @@ func undashed(label string) (netip.Addr, bool) {
 }
 
 // findAddress returns the names of an address in a reverse zone.
-func (k *Kubernetes) findAddress(name string, b *basis) found {
+func (k *Kubernetes) findAddress(name string, d *dependencies) found {
 	a, err := netip.ParseAddr(dnsutil.ExtractAddressFromReverse(name))
 	if err != nil {
 		return found{}
@@ -287,7 +287,7 @@ func (k *Kubernetes) findAddress(name string, b *basis) found {
 	if again, err := dns.ReverseAddr(a.String()); err != nil || again != name {
 		return found{}
 	}
-	b.address(a)
+	d.onAddress(a)
 	targets := k.pointers(a)
 	if len(targets) == 0 {
 		return found{}

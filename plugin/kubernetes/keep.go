@@ -11,87 +11,77 @@ import (
 	"github.com/nearside-dns/nearside/plugin/kubernetes/index"
 )
 
-// basis is what an answer is made from, so that it can be kept for as long as nothing of it changes. It is
-// filled in while the index is read, since the order matters: see index.Generation. A nil basis takes in
-// nothing: nobody keeps the answer.
-type basis struct {
+// dependencies is the data that an answer is made from, so that the answer can be stored until the data changes. It is
+// filled in while the index is read, since the order matters: see index.Generation. A nil *dependencies records nothing:
+// the answer is not stored.
+type dependencies struct {
 	index      records
-	conditions answers.Conditions
-	held       int  // Generations in conditions
-	changing   bool // something came or went during the look, so that the answer can't be kept
-	untracked  bool // the answer depends on data whose changes advance none of the Generations held
+	properties answers.Properties
+	untracked  bool // the answer depends on data whose changes advance none of the Generations
 }
 
-// dependsOnUntracked marks the reply as not cacheable by Generations. Each function that reads data whose changes
-// advance none of the Generations held calls it, so that the mark does not depend on the type of the query that led
-// there: a query with a search list reads other types than its own.
-func (b *basis) dependsOnUntracked() {
-	if b != nil {
-		b.untracked = true
+// onUntracked marks the answer as one whose validity Generations do not bound. Every function that reads such data calls
+// it, so that the mark does not depend on the query's type: a query with a search list reads other types, too.
+func (d *dependencies) onUntracked() {
+	if d != nil {
+		d.untracked = true
 	}
 }
 
-// newBasis returns a basis to look up one name with. The namespaces are held from the start. So a
-// namespace need not be found twice: if it goes and another one of its name comes, they have changed.
-func newBasis(ix records) *basis {
-	b := &basis{index: ix}
-	b.hold(ix.NamespacesGeneration())
-	return b
+// newDependencies returns the dependencies of a lookup of one name. They include the list of namespaces, so that a
+// namespace need not be looked up twice: replacing it by one of the same name advances that Generation.
+func newDependencies(ix records) *dependencies {
+	d := &dependencies{index: ix}
+	d.on(ix.NamespacesGeneration())
+	return d
 }
 
-// hold makes the answer hang on a Generation, as of now or, if it does already, as of before. What it counts must
-// be read after this.
-func (b *basis) hold(g *index.Generation) {
-	for _, bound := range b.conditions.Bounds[:b.held] {
-		if bound.Generation == g {
-			return
-		}
-	}
-	if g == nil || b.held == len(b.conditions.Bounds) {
-		b.changing = true
+// on adds the data that a Generation counts, nil if the index no longer has the data. The data must be read after the call.
+func (d *dependencies) on(g *index.Generation) {
+	if g == nil {
+		d.properties.End()
 		return
 	}
-	b.conditions.Bounds[b.held] = answers.Bound{Generation: g, Number: g.Load()}
-	b.held++
+	d.properties.DependOn(g)
 }
 
-// address makes the answer hang on what an address leads to.
-func (b *basis) address(a netip.Addr) {
-	if b != nil {
-		b.hold(b.index.AddressGeneration(a))
+// onAddress adds the records of an address.
+func (d *dependencies) onAddress(a netip.Addr) {
+	if d != nil {
+		d.on(d.index.AddressGeneration(a))
 	}
 }
 
-// nodes makes the answer hang on the Nodes and on the cluster's ID, if it depends on where the endpoints and the caller
-// are. They are read after this.
-func (b *basis) nodes(f *found) {
-	if b != nil && f.policy.Filters() {
-		b.hold(b.index.NodesGeneration())
+// onNodes adds the Nodes and the cluster's ID, if the locations of endpoints and caller decide the answer. They must be
+// read after the call.
+func (d *dependencies) onNodes(f *found) {
+	if d != nil && f.policy.Filters() {
+		d.on(d.index.NodesGeneration())
 	}
 }
 
-// object looks up a Service or ServiceImport in a namespace that exists, and makes the answer hang on it. What the
-// first look finds may be older than the number that is loaded then; the answer is made from the second.
-func (b *basis) object(ix records, n *objectName) *index.Entry {
+// onObject looks up a Service or ServiceImport in an existing namespace and adds it. The first lookup finds the
+// Generation; the answer is made from the second one, after the Generation's number was read.
+func (d *dependencies) onObject(ix records, n *objectName) *index.Entry {
 	first := n.in(ix)
-	if b == nil {
+	if d == nil {
 		return first
 	}
 	if first == nil {
-		b.hold(ix.NamespaceGeneration(n.namespace))
+		d.on(ix.NamespaceGeneration(n.namespace))
 	} else {
-		b.hold(first.Generation())
+		d.on(first.Generation())
 	}
 	second := n.in(ix)
 	if (first == nil) != (second == nil) || first != nil && first.Generation() != second.Generation() {
-		b.changing = true
+		d.properties.End()
 	}
 	return second
 }
 
 // keeps reports whether somebody may keep the answer to a query, given its name in lower case. inFront is
 // what a cache in front wants to know, or nil.
-func (k *Kubernetes) keeps(r *dns.Msg, lower string, inFront *answers.Conditions) bool {
+func (k *Kubernetes) keeps(r *dns.Msg, lower string, inFront *answers.Properties) bool {
 	if !ordinary(r) {
 		return false
 	}
@@ -124,39 +114,43 @@ func (k *Kubernetes) stillSynced(q *query, a *made) bool {
 	return k.syncedIn(q.zone)
 }
 
-// keep has a reply kept until its basis changes: by the cache in front, or else for the fast path.
-func (k *Kubernetes) keep(q *query, a *made, inFront *answers.Conditions) {
-	forOne := q.asker.asked()
-	if forOne {
-		answers.ForOne(q.ctx)
+// keep stores a reply until its dependencies change: in the cache in front, or else for the fast path.
+func (k *Kubernetes) keep(q *query, a *made, inFront *answers.Properties) {
+	private := q.asker.asked()
+	if private {
+		answers.MarkPrivate(q.ctx)
 	}
-	b := q.basis
-	if b != nil && !k.stillSynced(q, a) {
-		b.changing = true
+	d := q.dependencies
+	if d == nil {
+		return
 	}
-	if b != nil && b.changing && inFront != nil {
-		*inFront = answers.Outdated() // a cache would keep it for its TTL
+	p := &d.properties
+	if !k.stillSynced(q, a) {
+		p.End()
 	}
-	if b == nil || b.changing || b.untracked || a.m.Truncated || q.asker.early() {
+	if p.Ended() && inFront != nil {
+		inFront.Validity = p.Validity // otherwise the cache would store the reply for its TTL
+	}
+	if p.Ended() || d.untracked || a.m.Truncated || q.asker.early() {
 		return
 	}
 	if len(a.m.Answer) == 0 {
-		b.conditions.Serial = k.index
+		p.Serial = k.index
 	}
-	// The SOA record and the targets of SRV have the zone in the case in which it was asked.
-	b.conditions.AnyCase = len(a.m.Answer) > 0 && q.qtype != dns.TypeSRV
+	// The SOA record and the targets of SRV have the zone in the case of the query.
+	p.AnyCase = len(a.m.Answer) > 0 && q.qtype != dns.TypeSRV
 	if a.search != nil {
-		b.conditions.Options = searchlist.AppendOption(nil, a.search)
+		p.Options = searchlist.AppendOption(nil, a.search)
 	}
-	if forOne {
+	if private {
 		if q.state.Proto() != "udp" {
-			return // the fast path, which is over UDP, is the only one to give it
+			return // only the fast path serves views, and it is UDP only
 		}
-		b.conditions.Views, b.conditions.View = k.callers, q.asker.view()
+		p.Views, p.View = k.callers, q.asker.view()
 	}
 	if inFront != nil {
-		*inFront = b.conditions
+		*inFront = *p
 		return
 	}
-	k.space.Keep(q.state.Req, a.m, &b.conditions)
+	k.space.PutReply(q.state.Req, a.m, p)
 }

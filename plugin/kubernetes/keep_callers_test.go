@@ -296,7 +296,7 @@ func TestConditions_Views(t *testing.T) {
 				front = c.front(s, other)
 			}
 			r := asNode(1, c.ask)
-			ctx, conditions := answers.WithConditions(context.Background(), r)
+			ctx, conditions := answers.Record(context.Background(), r)
 			w := dnstest.NewRecorder(&test.ResponseWriter{})
 			if _, err := front.ServeDNS(ctx, w, r); err != nil || w.Msg == nil {
 				t.Fatalf("error %v, reply %v", err, w.Msg)
@@ -326,12 +326,12 @@ func TestConditions_ViewsAmidTheLook(t *testing.T) {
 			n.putEndpoints("local", 1, 1)
 		}}, s.k.status)
 		r := asNode(1, "local.shop.svc.cluster.local.")
-		ctx, conditions := answers.WithConditions(context.Background(), r)
+		ctx, conditions := answers.Record(context.Background(), r)
 		w := dnstest.NewRecorder(&test.ResponseWriter{})
 		if _, err := s.k.ServeDNS(ctx, w, r); err != nil {
 			t.Fatal(err)
 		}
-		if (&answers.Entry{Bounds: conditions.Bounds}).Current() {
+		if (&answers.Entry{Validity: answers.Validity{Bounds: conditions.Bounds}}).Current() {
 			continue // it looked before, or after
 		}
 		if outdated++; conditions.ForAll() && len(w.Msg.Answer) > 0 {

@@ -265,7 +265,7 @@ func TestKept_PutTooLate(t *testing.T) {
 			s, _ := newKeeping(t, allZones, keepingObjects()...)
 			s.withCache()
 			r := questionFor(t, question)
-			ctx, conditions := answers.WithConditions(context.Background(), r)
+			ctx, conditions := answers.Record(context.Background(), r)
 			w := dnstest.NewRecorder(&test.ResponseWriter{})
 			late := &afterwards{w, func() {
 				indexOf(s.k).DeleteService("shop", "web")
@@ -278,7 +278,7 @@ func TestKept_PutTooLate(t *testing.T) {
 			if _, err := s.k.ServeDNS(ctx, late, r); err != nil {
 				t.Fatal(err)
 			}
-			s.space.Keep(r, w.Msg, &conditions.Conditions)
+			s.space.PutReply(r, w.Msg, &conditions.Properties)
 			if e, _ := s.entry(query); e == nil || e.Fresh(answers.Now()) {
 				t.Errorf("the entry is %v, want one that is not valid", e)
 			}
@@ -341,12 +341,12 @@ func TestConditions(t *testing.T) {
 				s.front = &again{s.k, c.first}
 			}
 			r := questionFor(t, c.ask)
-			ctx, conditions := answers.WithConditions(context.Background(), r)
+			ctx, conditions := answers.Record(context.Background(), r)
 			w := dnstest.NewRecorder(&test.ResponseWriter{})
 			if _, err := s.front.ServeDNS(ctx, w, r); err != nil || w.Msg == nil {
 				t.Fatalf("error %v, reply %v", err, w.Msg)
 			}
-			if got := conditions.Known(); got != c.known {
+			if got := conditions.ByGeneration(); got != c.known {
 				t.Errorf("there are conditions: %v, want %v", got, c.known)
 			}
 			if c.first == "" && s.len() > 0 {

@@ -286,13 +286,13 @@ func TestConditions_Search(t *testing.T) {
 		t.Run(c.ask, func(t *testing.T) {
 			s, _ := newKeeping(t, allZones, keepingObjects()...)
 			r := withList(t, questionFor(t, c.ask), c.list...)
-			ctx, conditions := answers.WithConditions(context.Background(), r)
+			ctx, conditions := answers.Record(context.Background(), r)
 			if _, err := s.k.ServeDNS(ctx, dnstest.NewRecorder(&test.ResponseWriter{}), r); err != nil {
 				t.Fatal(err)
 			}
 			want := append([]byte{0xff, 0x22, 0, byte(len(c.option))}, c.option...)
-			if !conditions.Known() || string(conditions.Options) != string(want) || conditions.AnyCase != c.any {
-				t.Errorf("the conditions are %+v, want option %q, in any case %v", conditions.Conditions, want, c.any)
+			if !conditions.ByGeneration() || string(conditions.Options) != string(want) || conditions.AnyCase != c.any {
+				t.Errorf("the conditions are %+v, want option %q, in any case %v", conditions.Properties, want, c.any)
 			}
 			if s.len() > 0 {
 				t.Error("the handler keeps the answer itself")

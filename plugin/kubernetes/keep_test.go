@@ -103,14 +103,14 @@ type cacheInFront struct {
 func (c *cacheInFront) Name() string { return "cache" }
 
 func (c *cacheInFront) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.Msg) (int, error) {
-	ctx, conditions := answers.WithConditions(ctx, r)
+	ctx, conditions := answers.Record(ctx, r)
 	nw := nonwriter.New(w)
 	if rcode, err := c.next.ServeDNS(ctx, nw, r); err != nil || nw.Msg == nil {
 		return rcode, err
 	}
 	bare := *nw.Msg
 	bare.Extra = withoutOPT(bare.Extra) // of its options there is word in the conditions
-	c.space.Keep(r, &bare, &conditions.Conditions)
+	c.space.PutReply(r, &bare, &conditions.Properties)
 	return dns.RcodeSuccess, w.WriteMsg(nw.Msg)
 }
 

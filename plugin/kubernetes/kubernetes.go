@@ -207,7 +207,7 @@ func (k *Kubernetes) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.
 	if len(r.Question) == 0 {
 		return dns.RcodeFormatError, nil
 	}
-	inFront := answers.ConditionsFrom(ctx, r)
+	inFront := answers.PropertiesOf(ctx, r)
 	state := request.Request{W: w, Req: r}
 	qname := r.Question[0].Name // as unpacked it is in the form that state.QName takes time to make
 	name := strings.ToLower(qname)
@@ -231,9 +231,9 @@ func (k *Kubernetes) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.
 	}
 	a := made{m: newReply(r)}
 	if keeps {
-		q.basis = newBasis(k.index)
+		q.dependencies = newDependencies(k.index)
 	}
-	f := k.find(name, zone, q.basis)
+	f := k.find(name, zone, q.dependencies)
 	if f.kind == nothing && k.Fall.Through(name) {
 		return plugin.NextOrFailure(k.Name(), k.Next, passOn(ctx), w, r)
 	}
@@ -270,7 +270,7 @@ func newReply(r *dns.Msg) *dns.Msg {
 }
 
 // give has a reply kept, and writes it.
-func (k *Kubernetes) give(q *query, a *made, inFront *answers.Conditions) (int, error) {
+func (k *Kubernetes) give(q *query, a *made, inFront *answers.Properties) (int, error) {
 	q.asker.count()
 	k.keep(q, a, inFront) // before others on the way to the client change it
 	m := a.m

@@ -77,7 +77,7 @@ func (k *Kubernetes) search(q query, lower string, keeps bool) *searched {
 	}
 	s := &searched{query: q, made: made{m: newReply(q.state.Req), search: []byte{}}}
 	if keeps {
-		s.basis = newBasis(k.index)
+		s.dependencies = newDependencies(k.index)
 	}
 	for i := range all {
 		won := k.try(s, &all[i])
@@ -104,7 +104,7 @@ func (k *Kubernetes) try(s *searched, c *candidate) bool {
 	if c.lower == "" {
 		return false
 	}
-	f := k.find(c.lower, c.zone, s.basis)
+	f := k.find(c.lower, c.zone, s.dependencies)
 	if f.kind == nothing {
 		return false
 	}

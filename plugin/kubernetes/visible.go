@@ -51,7 +51,7 @@ func (a *asker) count() {
 // expectAsker makes an answer one that may depend on who asks, if what is found is like that: an alias may lead to
 // what is filtered.
 func (k *Kubernetes) expectAsker(q *query, f *found) {
-	q.basis.nodes(f)
+	q.dependencies.onNodes(f)
 	if q.asker == nil && k.callers != nil && (f.policy.ByCaller() || f.kind == alias) {
 		q.asker = &asker{}
 	}

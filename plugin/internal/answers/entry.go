@@ -31,15 +31,6 @@ func (k Kind) String() string {
 	return "success"
 }
 
-// Generation counts the changes of something that answers are made from.
-type Generation interface{ Load() uint64 }
-
-// Bound is a Generation and the number that it had before an answer was made.
-type Bound struct {
-	Generation Generation
-	Number     uint64
-}
-
 // Views tells callers apart to whom the answer is not the same.
 type Views interface {
 	// View returns the view that a caller has, given the address and the data of the EDNS option that names
@@ -65,9 +56,6 @@ type ServerCounter interface {
 	On(server string) Counter
 }
 
-// MaxBounds is the greatest number of Generations that an answer may hang on.
-const MaxBounds = 4
-
 // Serial tells the present serial number of a zone.
 type Serial interface{ Modified() int64 }
 
@@ -85,15 +73,14 @@ type Entry struct {
 	AnyCase bool
 	// Kind is what metrics count it as.
 	Kind Kind
-	// Stored is when the answer was made, Expires until when it holds; both in time since Epoch. An
-	// entry whose Expires is 0 holds as long as its bounds do, and its TTLs do not go down.
-	Stored, Expires time.Duration
+	// Validity bounds how long the answer may be served. Without Expires, TTLs are not decremented.
+	Validity
+	// Stored is the time at which the answer was made, since the start of the process.
+	Stored time.Duration
 	// Gone is when an expired entry is of no use any more, not before Expires.
 	Gone time.Duration
 	// KeepTTL tells that TTLs do not go down while the answer holds.
 	KeepTTL bool
-	// Bounds are the Generations that must not have advanced; the unused ones are empty.
-	Bounds [MaxBounds]Bound
 	// Views is there if the answer depends on who asks: there is none in this entry, but one for each view
 	// under a key of its own.
 	Views Views
@@ -116,12 +103,12 @@ type Entry struct {
 	// than they are (text with escapes, signatures): CoreDNS shortens by what it takes them for.
 	plainExcess, compressedExcess int
 
-	space  *Keyspace
-	key    string
-	hash   uint64
-	size   int64
-	credit atomic.Int32
-	next   atomic.Pointer[Entry] // in the bucket
+	keyspace *Keyspace
+	key      string
+	hash     uint64
+	size     int64
+	credit   atomic.Int32
+	next     atomic.Pointer[Entry] // in the bucket
 	// newer and older are the neighbours in the ring of the hand, guarded by the store's mutex.
 	newer, older *Entry
 }
@@ -195,25 +182,6 @@ func pack(m *dns.Msg) (Answer, error) {
 	}
 	// Packing reserves more than it fills.
 	return NewAnswer(append(make([]byte, 0, len(b)), b...))
-}
-
-// Current reports whether no Generation has advanced that the answer hangs on.
-func (e *Entry) Current() bool {
-	for i := range e.Bounds {
-		b := &e.Bounds[i]
-		if b.Generation == nil {
-			return true
-		}
-		if b.Generation.Load() != b.Number {
-			return false
-		}
-	}
-	return true
-}
-
-// Fresh reports whether the answer holds at a time since Epoch.
-func (e *Entry) Fresh(now time.Duration) bool {
-	return (e.Expires == 0 || now < e.Expires) && e.Current()
 }
 
 // Patch returns how the answer is to be given at a time at which it holds.

@@ -98,14 +98,14 @@ func TestUselessGoesFirst(t *testing.T) {
 		entry   *Entry
 		useless bool
 	}{
-		"advanced":                        {&Entry{Bounds: [MaxBounds]Bound{{g, 0}}}, true},
-		"advanced in the last":            {&Entry{Bounds: [MaxBounds]Bound{{g, 1}, {g, 1}, {g, 1}, {g, 0}}}, true},
-		"current":                         {&Entry{Bounds: [MaxBounds]Bound{{g, 1}}}, false},
-		"expired":                         {&Entry{Expires: 10}, true},
-		"gone":                            {&Entry{Expires: 5, Gone: 10}, true},
-		"expired, of use":                 {&Entry{Expires: 5, Gone: 11}, false},
-		"not expired, though gone before": {&Entry{Expires: 11, Gone: 5}, false},
-		"advanced, not expired":           {&Entry{Expires: 20, Bounds: [MaxBounds]Bound{{g, 0}}}, true},
+		"advanced":                        {&Entry{Validity: Validity{Bounds: [MaxBounds]Bound{{g, 0}}}}, true},
+		"advanced in the last":            {&Entry{Validity: Validity{Bounds: [MaxBounds]Bound{{g, 1}, {g, 1}, {g, 1}, {g, 0}}}}, true},
+		"current":                         {&Entry{Validity: Validity{Bounds: [MaxBounds]Bound{{g, 1}}}}, false},
+		"expired":                         {&Entry{Validity: Validity{Expires: 10}}, true},
+		"gone":                            {&Entry{Validity: Validity{Expires: 5}, Gone: 10}, true},
+		"expired, of use":                 {&Entry{Validity: Validity{Expires: 5}, Gone: 11}, false},
+		"not expired, though gone before": {&Entry{Validity: Validity{Expires: 11}, Gone: 5}, false},
+		"advanced, not expired":           {&Entry{Validity: Validity{Expires: 20, Bounds: [MaxBounds]Bound{{g, 0}}}}, true},
 		"without an end":                  {&Entry{}, false},
 	}
 	g.Store(1)

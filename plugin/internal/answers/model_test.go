@@ -122,7 +122,7 @@ func (m *model) get(sp *Keyspace, n int) {
 	if e != nil {
 		m.hits++
 	}
-	if e != nil && (e != m.last[string(k)] || e.key != string(k) || e.space != sp) {
+	if e != nil && (e != m.last[string(k)] || e.key != string(k) || e.keyspace != sp) {
 		m.t.Fatalf("got %p, last put %p", e, m.last[string(k)])
 	}
 	if e != nil && e.credit.Load() <= 0 {

@@ -76,13 +76,13 @@ func check(t testing.TB, s *Store, spaces ...*Keyspace) {
 		}
 		ring[e] = true
 		bytes += e.size
-		n := counts[e.space]
+		n := counts[e.keyspace]
 		n[e.Kind]++
-		counts[e.space] = n
+		counts[e.keyspace] = n
 		if e.Cached {
-			n := cached[e.space]
+			n := cached[e.keyspace]
 			n[e.Kind]++
-			cached[e.space] = n
+			cached[e.keyspace] = n
 		}
 		if e = e.newer; e == s.hand {
 			break

@@ -19,50 +19,6 @@ var epoch = time.Now()
 // Now returns the time since Epoch.
 func Now() time.Duration { return time.Since(epoch) }
 
-// Keyspace separates the answers of one server block from those of others.
-type Keyspace struct {
-	// ByGeneration tells that answers are kept that hang on Generations alone: there is a fast path to
-	// give them, and no plugin in front of the one that makes them.
-	ByGeneration atomic.Bool
-
-	store *Store
-	id    uint32
-
-	entries [kinds]atomic.Int64 // of each kind
-	// cached is the number of entries of each kind that a cache keeps. Gauges show it and capacity limits it; a capacity
-	// of 0 is no limit but the budget. Guarded by the store's mutex.
-	cached   [kinds]int64
-	gauges   [kinds][]Gauge
-	capacity [kinds]int64
-	evicted  [kinds]func()
-	dropped  bool
-}
-
-// Gauge shows a number.
-type Gauge interface{ Add(change float64) }
-
-// ID returns what keys of the space begin with.
-func (s *Keyspace) ID() uint32 { return s.id }
-
-// Len returns the number of entries of a kind.
-func (s *Keyspace) Len(k Kind) int { return int(s.entries[k].Load()) }
-
-// Show adds the number of entries of a kind that a cache keeps to a gauge, and each change of it from now on.
-func (s *Keyspace) Show(k Kind, g Gauge) {
-	s.store.mu.Lock()
-	defer s.store.mu.Unlock()
-	g.Add(float64(s.cached[k]))
-	s.gauges[k] = append(s.gauges[k], g)
-}
-
-// Limit sets the maximum number of entries of a kind that a cache keeps, 0 for no limit but the budget, and what is
-// called when one is evicted.
-func (s *Keyspace) Limit(k Kind, entries int, evicted func()) {
-	s.store.mu.Lock()
-	defer s.store.mu.Unlock()
-	s.capacity[k], s.evicted[k] = int64(entries), evicted
-}
-
 // Store holds entries of many spaces. Reading takes no lock; writes follow each other.
 type Store struct {
 	seed    maphash.Seed
@@ -71,9 +27,9 @@ type Store struct {
 	bytes   atomic.Int64
 	budget  atomic.Int64
 
-	mu     sync.Mutex
-	hand   *Entry // of the ring: what is looked at next for eviction; nil if there is no entry
-	spaces uint32
+	mu        sync.Mutex
+	hand      *Entry // of the ring: what is looked at next for eviction; nil if there is no entry
+	keyspaces uint32
 }
 
 // Entries have some 500 bytes, so that a bucket holds one or two when the budget is used up.
@@ -111,26 +67,6 @@ func (s *Store) Bytes() int64 { return s.bytes.Load() }
 
 // Shared is the store of the process.
 var Shared = NewStore(DefaultBudget)
-
-// NewKeyspace returns a space without entries.
-func (s *Store) NewKeyspace() *Keyspace {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.spaces++
-	return &Keyspace{store: s, id: s.spaces}
-}
-
-// Drop removes a space with its entries; nothing is put into it any more.
-func (s *Store) Drop(space *Keyspace) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	space.dropped = true
-	for e := range s.ring() {
-		if e.space == space {
-			s.unlink(e)
-		}
-	}
-}
 
 // Hash returns the hash of a key.
 func (s *Store) Hash(key []byte) uint64 { return maphash.Bytes(s.seed, key) }
@@ -220,13 +156,13 @@ func (e *Entry) memory() int64 {
 
 // Put puts an entry under a key of its space, in the place of what is there. It is not kept if it is
 // larger than the budget, or if the space is dropped.
-func (s *Store) Put(space *Keyspace, key []byte, e *Entry) {
-	e.space, e.key, e.hash = space, string(key), s.Hash(key)
+func (s *Store) Put(keyspace *Keyspace, key []byte, e *Entry) {
+	e.keyspace, e.key, e.hash = keyspace, string(key), s.Hash(key)
 	e.size = e.memory()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	old := s.find(e.hash, key)
-	kept := !space.dropped && e.size <= s.budget.Load()
+	kept := !keyspace.dropped && e.size <= s.budget.Load()
 	if kept {
 		s.link(e) // before the old one goes, so that readers find one of them
 	}
@@ -236,9 +172,9 @@ func (s *Store) Put(space *Keyspace, key []byte, e *Entry) {
 	if !kept {
 		return
 	}
-	if most := space.capacity[e.Kind]; most > 0 && e.Cached {
-		for space.cached[e.Kind] > most && s.evict(func(o *Entry) bool {
-			return o != e && o.space == space && o.Kind == e.Kind && o.Cached
+	if most := keyspace.capacity[e.Kind]; most > 0 && e.Cached {
+		for keyspace.cached[e.Kind] > most && s.evict(func(o *Entry) bool {
+			return o != e && o.keyspace == keyspace && o.Kind == e.Kind && o.Cached
 		}) {
 		}
 	}
@@ -275,7 +211,7 @@ func (s *Store) evict(may func(*Entry) bool) bool {
 			if e.credit.Load() <= 0 || rounds == creditCostly || e.useless(now) {
 				s.hand = next
 				s.unlink(e)
-				if evicted := e.space.evicted[e.Kind]; evicted != nil && e.Cached && !e.useless(now) {
+				if evicted := e.keyspace.evicted[e.Kind]; evicted != nil && e.Cached && !e.useless(now) {
 					evicted()
 				}
 				return true
@@ -331,10 +267,10 @@ func (s *Store) unlink(e *Entry) {
 
 // count counts an entry that has come or gone.
 func (e *Entry) count(n int64) {
-	e.space.entries[e.Kind].Add(n)
+	e.keyspace.entries[e.Kind].Add(n)
 	if e.Cached {
-		e.space.cached[e.Kind] += n
-		for _, g := range e.space.gauges[e.Kind] {
+		e.keyspace.cached[e.Kind] += n
+		for _, g := range e.keyspace.gauges[e.Kind] {
 			g.Add(float64(n))
 		}
 	}
@@ -356,9 +292,4 @@ func (s *Store) ring() func(func(*Entry) bool) {
 			}
 		}
 	}
-}
-
-// Key appends the key of a question to buf, as the store of a space has it.
-func (s *Keyspace) Key(buf, query []byte, q *Query) []byte {
-	return q.AppendKey(buf, s.id, query)
 }

@@ -1,136 +1,114 @@
 package answers
 
-import (
-	"context"
-	"sync/atomic"
-	"time"
+import "time"
 
-	"github.com/miekg/dns"
+// Generation counts the changes of data that answers are made from.
+type Generation interface{ Load() uint64 }
 
-	"github.com/nearside-dns/nearside/plugin/internal/searchlist"
-)
-
-// Conditions are what an answer hangs on besides its TTL.
-type Conditions struct {
-	// Bounds are the Generations that must not advance; without one there are no conditions.
-	Bounds [MaxBounds]Bound
-	// Serial is the present serial number of the zone, for negative answers.
-	Serial Serial
-	// Expires is until when a cache behind keeps the answer, in time since Epoch; 0 if none does.
-	Expires time.Duration
-	// AnyCase tells that no name in the answer but the question's follows the question's case.
-	AnyCase bool
-	// Options are those of the OPT record that are kept with the answer, in wire form.
-	Options []byte
-	// Views is there if the answer depends on who asks; View is for whom it is.
-	Views Views
-	View  View
+// Bound is a Generation and the number that it had before an answer was made.
+type Bound struct {
+	Generation Generation
+	Number     uint64
 }
 
-// Known reports whether there are conditions.
-func (c *Conditions) Known() bool { return c.Bounds[0].Generation != nil }
+// MaxBounds is the maximum number of Generations that an answer can depend on.
+const MaxBounds = 4
 
-// ForAll reports whether the answer is the same whoever asks.
-func (c *Conditions) ForAll() bool { return c.Views == nil && !c.View.Private }
+// Validity is how long an answer may be served: until a time and while Generations do not advance, whichever ends first.
+// The zero value never ends.
+type Validity struct {
+	// Expires is the end in time since the start of the process (see Now), 0 for none.
+	Expires time.Duration
+	// Bounds are the Generations; unused elements are last and empty.
+	Bounds [MaxBounds]Bound
+}
 
-// never is a Generation that has advanced already.
-type never struct{}
+// advanced is a Generation that differs from every Bound of it.
+type advanced struct{}
 
 // Load implements Generation.
-func (never) Load() uint64 { return 1 }
+func (advanced) Load() uint64 { return 1 }
 
-// Outdated returns conditions that do not hold: what hangs on them was wrong before it was given.
-func Outdated() Conditions { return Conditions{Bounds: [MaxBounds]Bound{{Generation: never{}}}} }
+// End ends the validity: the answer is for the client that waits for it, and not to be stored.
+func (v *Validity) End() { v.Bounds[0] = Bound{Generation: advanced{}} }
 
-type conditionsKey struct{}
+// Ended reports whether the validity was ended by End, DependOn or Join.
+func (v *Validity) Ended() bool { return v.Bounds[0].Generation == advanced{} }
 
-// Wanted are the conditions of the reply to a query, which a cache wants to know.
-type Wanted struct {
-	Conditions
-
-	query  *dns.Msg
-	outer  *Wanted // of the query for which this one is asked, if there is one
-	forOne atomic.Bool
-}
-
-// WithConditions is for a cache: the plugin that answers this query behind it fills in the conditions,
-// instead of keeping the answer itself.
-func WithConditions(ctx context.Context, query *dns.Msg) (context.Context, *Wanted) {
-	w := &Wanted{query: query, outer: wantedFrom(ctx)}
-	return context.WithValue(ctx, conditionsKey{}, w), w
-}
-
-func wantedFrom(ctx context.Context) *Wanted {
-	w, _ := ctx.Value(conditionsKey{}).(*Wanted)
-	return w
-}
-
-// ForAll reports whether the reply is the same whoever asks. It is not if it has something in it that was found
-// out for who asks, be it by another query on the way to the reply.
-func (w *Wanted) ForAll() bool { return !w.forOne.Load() && w.Conditions.ForAll() }
-
-// ForOne notes that something was found out for who asks: what comes of it is for no other.
-func ForOne(ctx context.Context) {
-	for w := wantedFrom(ctx); w != nil; w = w.outer {
-		w.forOne.Store(true)
-	}
-}
-
-// ConditionsFrom returns what a cache wants to have filled in about a query, or nil if there is no cache
-// in front that has asked it: a plugin between may ask others of its own.
-func ConditionsFrom(ctx context.Context, query *dns.Msg) *Conditions {
-	w := wantedFrom(ctx)
-	if w == nil || w.query != query {
-		return nil
-	}
-	return &w.Conditions
-}
-
-// Keep keeps the reply to a query for as long as its conditions hold, if there is somebody who gives it
-// from here. The reply has no OPT record; the message may be changed afterwards. Replies to questions in
-// upper case are not kept, since others would get their case. A reply without the option of package search is that
-// to the name alone, and kept as such.
-func (s *Keyspace) Keep(r, m *dns.Msg, c *Conditions) {
-	if !s.ByGeneration.Load() || !c.Known() || m.Truncated {
+// DependOn ends the validity when a Generation advances from its present number, or from the number at the first call
+// for it. Data that it counts must be read after the call. The validity ends at once without a Generation, or with more
+// than MaxBounds of them.
+func (v *Validity) DependOn(g Generation) {
+	if g == nil {
+		v.End()
 		return
 	}
-	var space [MaxQuery]byte
-	var q Query
-	query, ok := q.FromMsg(space[:0], r)
-	if !ok || q.Upper {
-		return
+	for i := range v.Bounds {
+		switch v.Bounds[i].Generation {
+		case g:
+			return
+		case nil:
+			v.Bounds[i] = Bound{g, g.Load()}
+			return
+		}
 	}
-	if !searchlist.InOptions(c.Options) {
-		q.Search = nil // the reply is the one to the name alone
-	}
-	var buf [MaxKey]byte
-	key := s.Key(buf[:0], query, &q)
-	if c.Views != nil {
-		s.keep(key, &Entry{Bounds: c.Bounds, Views: c.Views})
-		key = AppendKeyView(key, c.View.Number)
-	}
-	if c.View.Private || s.has(key, false) {
-		return
-	}
-	e := &Entry{Options: c.Options, Bounds: c.Bounds, Serial: c.Serial, AnyCase: c.AnyCase}
-	if m.Rcode != dns.RcodeSuccess || len(m.Answer) == 0 {
-		e.Kind = Denial
-	}
-	if e.Fill(m) == nil {
-		s.keep(key, e)
+	v.End()
+}
+
+// Until ends the validity at a time.
+func (v *Validity) Until(t time.Duration) {
+	if v.Expires == 0 || t < v.Expires {
+		v.Expires = t
 	}
 }
 
-// keep puts an entry into the store, unless there is one that says the same.
-func (s *Keyspace) keep(key []byte, e *Entry) {
-	if !s.has(key, e.Views != nil) {
-		e.Stored = s.store.now()
-		s.store.Put(s, key, e)
+// Join ends the validity when another one ends. Two numbers of a Generation mean that it has advanced already.
+func (v *Validity) Join(other *Validity) {
+	if other.Expires != 0 {
+		v.Until(other.Expires)
+	}
+	for _, b := range other.Bounds {
+		if b.Generation == nil || v.Ended() {
+			return
+		}
+		v.join(b)
 	}
 }
 
-// has reports whether there is an entry that holds: an answer, or what leads to those of the views.
-func (s *Keyspace) has(key []byte, views bool) bool {
-	e := s.store.find(s.store.Hash(key), key)
-	return e != nil && (e.Views != nil) == views && e.Fresh(s.store.now())
+func (v *Validity) join(b Bound) {
+	for i := range v.Bounds {
+		switch v.Bounds[i].Generation {
+		case b.Generation:
+			if v.Bounds[i].Number != b.Number {
+				v.End()
+			}
+			return
+		case nil:
+			v.Bounds[i] = b
+			return
+		}
+	}
+	v.End()
+}
+
+// ByGeneration reports whether the answer depends on Generations.
+func (v *Validity) ByGeneration() bool { return v.Bounds[0].Generation != nil }
+
+// Current reports whether no Generation has advanced that the answer depends on.
+func (v *Validity) Current() bool {
+	for i := range v.Bounds {
+		b := &v.Bounds[i]
+		if b.Generation == nil {
+			return true
+		}
+		if b.Generation.Load() != b.Number {
+			return false
+		}
+	}
+	return true
+}
+
+// Fresh reports whether the answer may be served at a time since the start of the process.
+func (v *Validity) Fresh(now time.Duration) bool {
+	return (v.Expires == 0 || now < v.Expires) && v.Current()
 }

@@ -107,13 +107,13 @@ func (k *walk) ask(name string, qtype uint16, suffixes []byte) answer {
 	if suffixes != nil {
 		r = searchlist.WithOption(r, suffixes)
 	}
-	ctx, wanted := answers.WithConditions(k.ctx, r)
+	ctx, recorded := answers.Record(k.ctx, r)
 	reply, err := k.exchange(ctx, r)
-	a := answer{kind: k.kindOf(name, reply), asked: name, reply: reply, serial: wanted.Serial, err: err}
-	a.plain = wanted.Expires != 0 || k.KeepsPlain && suffixes == nil
-	k.holds.take(reply, wanted)
-	if k.KeepsPlain && err == nil && reply != nil && suffixes == nil && wanted.ForAll() && k.Block.Serves(k.ctx, name) {
-		k.Block.Keyspace.Keep(r, reply, &wanted.Conditions)
+	a := answer{kind: k.kindOf(name, reply), asked: name, reply: reply, serial: recorded.Serial, err: err}
+	a.plain = recorded.Expires != 0 || k.KeepsPlain && suffixes == nil
+	dependOn(&k.validity, reply, recorded)
+	if k.KeepsPlain && err == nil && reply != nil && suffixes == nil && recorded.ForAll() && k.Block.Serves(k.ctx, name) {
+		k.Block.Keyspace.PutReply(r, reply, &recorded.Properties)
 	}
 	return a
 }

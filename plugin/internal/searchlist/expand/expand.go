@@ -109,25 +109,25 @@ type outcome struct {
 	reply    *dns.Msg // nil if nothing was written
 	serial   answers.Serial
 	err      error
-	plain    bool  // it is kept as the answer to the question, from which the fast path gives it as well
-	holds    holds // while all holds that the outcome follows from
+	plain    bool             // it is kept as the answer to the question, from which the fast path gives it as well
+	validity answers.Validity // of the replies that the outcome follows from
 }
 
 // walk is the way through the candidates of a question.
 type walk struct {
 	*Expander
-	ctx   context.Context
-	w     dns.ResponseWriter
-	r     *dns.Msg
-	q     *Question
-	names []string // of the candidates
-	holds holds
+	ctx      context.Context
+	w        dns.ResponseWriter
+	r        *dns.Msg
+	q        *Question
+	names    []string         // of the candidates
+	validity answers.Validity // of the replies so far
 
 	first, empty, failed *outcome // the first candidate, the first that exists and has no data, the first that failed
 }
 
 func newWalk(x *Expander, ctx context.Context, w dns.ResponseWriter, r *dns.Msg, q *Question) *walk {
-	k := &walk{Expander: x, ctx: Nest(ctx), w: w, r: r, q: q, holds: allHold()}
+	k := &walk{Expander: x, ctx: Nest(ctx), w: w, r: r, q: q}
 	for _, s := range q.Suffixes {
 		k.names = append(k.names, join(q.Base, s))
 	}
@@ -209,13 +209,13 @@ func (k *walk) runFrom(i int) (n int) {
 
 // found returns the outcome that is a candidate's answer.
 func (k *walk) found(i int, a answer) outcome {
-	out := outcome{result: success, position: i, bare: i == len(k.names)-1, owner: a.asked, reply: a.reply, serial: a.serial, holds: k.holds}
+	out := outcome{result: success, position: i, bare: i == len(k.names)-1, owner: a.asked, reply: a.reply, serial: a.serial, validity: k.validity}
 	if len(a.reply.Answer) == 0 {
 		out.result = noData
 	}
 	out.plain = a.plain && out.result == success && a.asked == k.r.Question[0].Name
 	if k.failed != nil {
-		out.holds = neverHolds()
+		out.validity.End()
 	}
 	return out
 }
@@ -239,7 +239,7 @@ func (k *walk) none() (out outcome) {
 	case k.failed != nil:
 		out = *k.failed
 		out.result = failure
-		k.holds = neverHolds()
+		k.validity.End()
 	case k.empty != nil:
 		out = *k.empty
 		out.result = noData
@@ -248,9 +248,9 @@ func (k *walk) none() (out outcome) {
 		out.result = nameError
 	default:
 		out = outcome{result: failure}
-		k.holds = neverHolds()
+		k.validity.End()
 	}
-	out.holds = k.holds
+	out.validity = k.validity
 	return out
 }
 
@@ -277,7 +277,7 @@ func (k *walk) compose(out outcome) *dns.Msg {
 		}
 	default:
 		alias := &dns.CNAME{
-			Hdr:    dns.RR_Header{Name: question.Name, Rrtype: dns.TypeCNAME, Class: dns.ClassINET, Ttl: out.holds.ttl(m.Answer[0].Header().Ttl)},
+			Hdr:    dns.RR_Header{Name: question.Name, Rrtype: dns.TypeCNAME, Class: dns.ClassINET, Ttl: aliasTTL(&out.validity, m.Answer[0].Header().Ttl)},
 			Target: out.owner,
 		}
 		m.Answer = append([]dns.RR{alias}, m.Answer...)

@@ -646,7 +646,7 @@ func TestSerial(t *testing.T) {
 	g, zone, other := &generation{}, serial(7), serial(90)
 	x := newExpander(nil)
 	x.Next = plugin.HandlerFunc(func(ctx context.Context, rw dns.ResponseWriter, r *dns.Msg) (int, error) {
-		c := answers.ConditionsFrom(ctx, r)
+		c := answers.PropertiesOf(ctx, r)
 		c.Bounds[0], c.Serial = answers.Bound{Generation: g}, &other
 		if r.Question[0].Name == first {
 			c.Serial = &zone
@@ -763,7 +763,7 @@ func TestConcurrent(t *testing.T) {
 	g := &generation{}
 	x := newExpander(nil)
 	x.Next = plugin.HandlerFunc(func(ctx context.Context, rw dns.ResponseWriter, r *dns.Msg) (int, error) {
-		c := answers.ConditionsFrom(ctx, r)
+		c := answers.PropertiesOf(ctx, r)
 		c.Bounds[0] = answers.Bound{Generation: g, Number: g.Load()}
 		f := fact{said: saysNXDOMAIN, ttl: uint32(c.Bounds[0].Number) + 1}
 		if dns.CountLabel(r.Question[0].Name) == 1 {

@@ -11,66 +11,25 @@ import (
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
 )
 
-// forever is when what hangs on Generations alone expires.
-const forever = time.Duration(1<<63 - 1)
-
-// holds is while what came of asking for candidates holds, all of them.
-type holds struct {
-	never   bool
-	expires time.Duration // since store's epoch
-	bounds  []answers.Bound
-}
-
-func allHold() holds { return holds{expires: forever} }
-
-func neverHolds() holds { return holds{never: true} }
-
-// take takes in what the reply for one candidate hangs on. What no cache keeps is not kept here either.
-func (h *holds) take(reply *dns.Msg, wanted *answers.Wanted) {
+// dependOn adds the validity of the reply for a candidate to that of the outcome. A reply that no cache stores makes the
+// outcome one for this client only.
+func dependOn(v *answers.Validity, reply *dns.Msg, recorded *answers.Recorded) {
 	switch {
-	case h.never:
-	case reply == nil, reply.Truncated, reply.Rcode == dns.RcodeRefused, !wanted.ForAll():
-		h.never = true
-	case wanted.Known():
-		h.bind(&wanted.Conditions)
-		if wanted.Expires != 0 { // a cache in front of who knows the Generations
-			h.expires = min(h.expires, wanted.Expires)
-		}
+	case reply == nil, reply.Truncated, reply.Rcode == dns.RcodeRefused, !recorded.ForAll(),
+		!recorded.ByGeneration() && recorded.Expires == 0:
+		v.End()
 	default:
-		h.expires = min(h.expires, wanted.Expires)
+		v.Join(&recorded.Validity)
 	}
 }
 
-// bind takes in Generations. If one of them has advanced since it was taken in, something has changed on the way.
-func (h *holds) bind(c *answers.Conditions) {
-	for _, b := range c.Bounds {
-		if b.Generation == nil {
-			break
-		}
-		if !h.has(b) {
-			h.bounds = append(h.bounds, b)
-		}
-	}
-	h.never = h.never || len(h.bounds) > answers.MaxBounds
-}
-
-func (h *holds) has(b answers.Bound) bool {
-	for _, other := range h.bounds {
-		if other.Generation == b.Generation {
-			h.never = h.never || other.Number != b.Number
-			return true
-		}
-	}
-	return false
-}
-
-// ttl returns the TTL of an alias to a record with a TTL, in seconds: what is denied on the way may be there sooner
-// than the record is gone.
-func (h *holds) ttl(record uint32) uint32 {
-	if h.never || h.expires == forever {
+// aliasTTL returns the TTL of an alias to a record with a TTL, in seconds: a name that does not exist now may exist before
+// the record expires.
+func aliasTTL(v *answers.Validity, record uint32) uint32 {
+	if v.Ended() || v.Expires == 0 {
 		return record
 	}
-	left := max(0, h.expires-answers.Now())
+	left := max(0, v.Expires-answers.Now())
 	return min(record, uint32((left+time.Second-1)/time.Second)) // #nosec G115 -- a TTL, or less
 }
 
@@ -105,18 +64,16 @@ func (k *key) fresh() *answers.Entry {
 	return nil
 }
 
-// keep keeps the reply to a query for as long as all holds that it follows from. Extended errors would be lost; what
-// has one is for this client only.
+// keep stores the reply to a query for as long as all candidates' replies are valid. A reply with extended errors, which
+// would be lost, is not stored.
 func (x *Expander) keep(k *key, m *dns.Msg, out *outcome) {
-	h := &out.holds
 	now := answers.Now()
-	if out.plain || len(k.bytes) == 0 || h.never || h.expires <= now || len(errorsOf(out.reply)) > 0 {
+	if out.plain || len(k.bytes) == 0 || !out.validity.Fresh(now) || len(errorsOf(out.reply)) > 0 {
 		return
 	}
-	e := &answers.Entry{Stored: now, Serial: out.serial, Count: &kept{results: x.Results, what: out.came()}}
-	copy(e.Bounds[:], h.bounds)
-	if h.expires != forever {
-		e.Expires, e.Gone, e.Costly = h.expires, h.expires, true
+	e := &answers.Entry{Stored: now, Validity: out.validity, Serial: out.serial, Count: &kept{results: x.Results, what: out.came()}}
+	if e.Expires != 0 {
+		e.Gone, e.Costly = e.Expires, true
 	}
 	if len(m.Answer) == 0 {
 		e.Kind = answers.Denial

@@ -3,6 +3,7 @@ package expand
 import (
 	"fmt"
 	"maps"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -240,6 +241,9 @@ func (r *randomWorld) world(names []string) *world {
 	return w
 }
 
+// forever is the validity of outcomes that depend on Generations alone.
+const forever = time.Duration(math.MaxInt64)
+
 // holdsUntil returns until when all holds that was seen on the way, false if what came of it is not kept: also if it is
 // the plain answer to the question, which a cache keeps.
 func holdsUntil(w *world, o *outcomeOf, question string) (until time.Duration, bounds []answers.Bound, ok bool) {
@@ -249,7 +253,7 @@ func holdsUntil(w *world, o *outcomeOf, question string) (until time.Duration, b
 	}
 	for _, s := range w.seen {
 		c := &s.conditions
-		if s.forOne || !c.ForAll() || s.said > saysData || !c.Known() && c.Expires == 0 {
+		if s.forOne || c.Views != nil || c.View.Private || s.said > saysData || !c.ByGeneration() && c.Expires == 0 {
 			return 0, nil, false
 		}
 		for _, b := range c.Bounds {

@@ -82,7 +82,7 @@ func (z tells) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.Msg) (
 	directives.mu.Lock()
 	defer directives.mu.Unlock()
 	directives.by = append(directives.by, z.zone+" "+r.Question[0].Name)
-	if Nested(ctx) && answers.ConditionsFrom(ctx, r) == nil {
+	if Nested(ctx) && answers.PropertiesOf(ctx, r) == nil {
 		return dns.RcodeServerFailure, fmt.Errorf("nobody wants to know how long what is said of %v is so", r.Question)
 	}
 	return directives.world.ServeDNS(ctx, w, r)

@@ -103,7 +103,7 @@ type world struct {
 
 // seen is what a reply told of how long it is so.
 type seen struct {
-	conditions answers.Conditions
+	conditions answers.Properties
 	forOne     bool
 	said       said
 	list       bool // the reply was that to a list
@@ -199,7 +199,7 @@ func (w *world) tell(ctx context.Context, r *dns.Msg, facts ...fact) {
 		if f.forOne {
 			s.forOne = true
 			if i%2 == 0 {
-				answers.ForOne(ctx)
+				answers.MarkPrivate(ctx)
 			} else {
 				s.conditions.View.Private = true
 			}
@@ -209,10 +209,10 @@ func (w *world) tell(ctx context.Context, r *dns.Msg, facts ...fact) {
 		}
 	}
 	if !kept {
-		s.conditions = answers.Conditions{View: s.conditions.View}
+		s.conditions = answers.Properties{View: s.conditions.View}
 	}
 	w.seen = append(w.seen, s)
-	if c := answers.ConditionsFrom(ctx, r); c != nil {
+	if c := answers.PropertiesOf(ctx, r); c != nil {
 		*c = s.conditions
 	}
 }

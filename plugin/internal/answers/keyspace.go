@@ -1,0 +1,128 @@
+package answers
+
+import (
+	"sync/atomic"
+
+	"github.com/miekg/dns"
+
+	"github.com/nearside-dns/nearside/plugin/internal/searchlist"
+)
+
+// Keyspace separates the answers of one server block from those of others.
+type Keyspace struct {
+	// ByGeneration reports that answers are stored that are valid by Generations alone: a fast path serves them, and no
+	// other plugin answers before the one that makes them.
+	ByGeneration atomic.Bool
+
+	store *Store
+	id    uint32
+
+	entries [kinds]atomic.Int64 // of each kind
+	// cached is the number of entries of each kind with Cached. Gauges show it, and capacity limits it; a capacity of 0 is
+	// no limit except the budget. Guarded by the store's mutex.
+	cached   [kinds]int64
+	gauges   [kinds][]Gauge
+	capacity [kinds]int64
+	evicted  [kinds]func()
+	dropped  bool
+}
+
+// Gauge shows a number.
+type Gauge interface{ Add(change float64) }
+
+// NewKeyspace returns a keyspace without entries.
+func (s *Store) NewKeyspace() *Keyspace {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.keyspaces++
+	return &Keyspace{store: s, id: s.keyspaces}
+}
+
+// Drop removes a keyspace with its entries. Put ignores it from then on.
+func (s *Store) Drop(keyspace *Keyspace) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	keyspace.dropped = true
+	for e := range s.ring() {
+		if e.keyspace == keyspace {
+			s.unlink(e)
+		}
+	}
+}
+
+// ID returns the number that keys of the keyspace begin with.
+func (k *Keyspace) ID() uint32 { return k.id }
+
+// Len returns the number of entries of a kind.
+func (k *Keyspace) Len(kind Kind) int { return int(k.entries[kind].Load()) }
+
+// Show adds the number of Cached entries of a kind to a gauge, and each change of it from now on.
+func (k *Keyspace) Show(kind Kind, g Gauge) {
+	k.store.mu.Lock()
+	defer k.store.mu.Unlock()
+	g.Add(float64(k.cached[kind]))
+	k.gauges[kind] = append(k.gauges[kind], g)
+}
+
+// Limit sets the maximum number of Cached entries of a kind, 0 for no limit except the budget, and the function that is
+// called at each eviction.
+func (k *Keyspace) Limit(kind Kind, entries int, evicted func()) {
+	k.store.mu.Lock()
+	defer k.store.mu.Unlock()
+	k.capacity[kind], k.evicted[kind] = int64(entries), evicted
+}
+
+// Key appends the key of a question in this keyspace to buf.
+func (k *Keyspace) Key(buf, query []byte, q *Query) []byte {
+	return q.AppendKey(buf, k.id, query)
+}
+
+// PutReply stores the reply to a query for as long as its validity by Generations lasts, if a fast path serves it from
+// the store. The reply has no OPT record; the message may be changed afterwards. Replies to questions with upper-case
+// letters are not stored: other clients would get that case. A reply without the option of package searchlist is stored
+// as the reply to the name alone.
+func (k *Keyspace) PutReply(query, reply *dns.Msg, p *Properties) {
+	if !k.ByGeneration.Load() || !p.Validity.ByGeneration() || reply.Truncated {
+		return
+	}
+	var space [MaxQuery]byte
+	var q Query
+	packed, ok := q.FromMsg(space[:0], query)
+	if !ok || q.Upper {
+		return
+	}
+	if !searchlist.InOptions(p.Options) {
+		q.Search = nil
+	}
+	var buf [MaxKey]byte
+	key := k.Key(buf[:0], packed, &q)
+	byGeneration := Validity{Bounds: p.Bounds}
+	if p.Views != nil {
+		k.putNew(key, &Entry{Validity: byGeneration, Views: p.Views})
+		key = AppendKeyView(key, p.View.Number)
+	}
+	if p.View.Private || k.has(key, false) {
+		return
+	}
+	e := &Entry{Options: p.Options, Validity: byGeneration, Serial: p.Serial, AnyCase: p.AnyCase}
+	if reply.Rcode != dns.RcodeSuccess || len(reply.Answer) == 0 {
+		e.Kind = Denial
+	}
+	if e.Fill(reply) == nil {
+		k.putNew(key, e)
+	}
+}
+
+// putNew stores an entry, unless there is a fresh one already.
+func (k *Keyspace) putNew(key []byte, e *Entry) {
+	if !k.has(key, e.Views != nil) {
+		e.Stored = k.store.now()
+		k.store.Put(k, key, e)
+	}
+}
+
+// has reports whether there is a fresh entry: an answer, or one that leads to the answers of views.
+func (k *Keyspace) has(key []byte, views bool) bool {
+	e := k.store.find(k.store.Hash(key), key)
+	return e != nil && (e.Views != nil) == views && e.Fresh(k.store.now())
+}

@@ -1,0 +1,71 @@
+package answers
+
+import (
+	"context"
+	"sync/atomic"
+
+	"github.com/miekg/dns"
+)
+
+// Properties are what a cache has to know of a reply, besides the message, to store it.
+type Properties struct {
+	// Validity bounds how long the reply may be served. A plugin that answers from its own data sets Generations; without
+	// them a cache uses the TTL. A cache behind another one sets Expires.
+	Validity
+	// Serial is the present serial number of the zone, for negative answers.
+	Serial Serial
+	// AnyCase reports that no name in the reply except the question's follows the question's case.
+	AnyCase bool
+	// Options are the options of the OPT record that are stored with the answer, in wire form.
+	Options []byte
+	// Views is set if the reply depends on the caller; View is the caller's.
+	Views Views
+	View  View
+}
+
+// forAll reports whether all callers get the same reply.
+func (p *Properties) forAll() bool { return p.Views == nil && !p.View.Private }
+
+type recordedKey struct{}
+
+// Recorded has the Properties of the reply to a query, which the plugin that answers the query fills in.
+type Recorded struct {
+	Properties
+
+	query   *dns.Msg
+	outer   *Recorded // of the query that this one is sent for, if there is one
+	private atomic.Bool
+}
+
+// Record returns a context for a query that a cache passes to the next plugin. The plugin that answers this query fills
+// in the Properties, and does not store the answer itself.
+func Record(ctx context.Context, query *dns.Msg) (context.Context, *Recorded) {
+	r := &Recorded{query: query, outer: recordedFrom(ctx)}
+	return context.WithValue(ctx, recordedKey{}, r), r
+}
+
+func recordedFrom(ctx context.Context) *Recorded {
+	r, _ := ctx.Value(recordedKey{}).(*Recorded)
+	return r
+}
+
+// PropertiesOf returns the Properties to fill in for a query, nil if no cache in front of the caller has passed on this
+// very query: plugins send further queries of their own.
+func PropertiesOf(ctx context.Context, query *dns.Msg) *Properties {
+	r := recordedFrom(ctx)
+	if r == nil || r.query != query {
+		return nil
+	}
+	return &r.Properties
+}
+
+// ForAll reports whether all callers get the same reply. A part of it that another query on the way has found for one
+// caller makes it private, too.
+func (r *Recorded) ForAll() bool { return !r.private.Load() && r.forAll() }
+
+// MarkPrivate marks the replies to the query and to all queries that it is sent for as those of one caller.
+func MarkPrivate(ctx context.Context) {
+	for r := recordedFrom(ctx); r != nil; r = r.outer {
+		r.private.Store(true)
+	}
+}
