@@ -3,7 +3,6 @@ package cache
 import (
 	"errors"
 	"fmt"
-	"maps"
 	"math"
 	"slices"
 	"strconv"
@@ -117,24 +116,9 @@ func parseBlock(c *caddy.Controller) (*Cache, corefile.Position, error) {
 	if ttl > 0 {
 		h.kinds[answers.Success].max, h.kinds[answers.Denial].max = ttl, ttl
 	}
-	seen := map[string]corefile.Position{}
-	for c.NextBlock() {
-		name, here := c.Val(), corefile.At(c)
-		option, ok := parsers[name]
-		if !ok {
-			return nil, here, here.Errorf("unknown option %q, known are %s", name, knownOptions())
-		}
-		args := c.RemainingArgs()
-		if len(args) < option.min || option.max >= 0 && len(args) > option.max {
-			return nil, here, here.Errorf("%s takes %s, got %q", name, option.form, args)
-		}
-		if _, twice := seen[name]; twice && option.once {
-			return nil, here, here.Errorf("%s is given twice", name)
-		}
-		if err := option.parse(h, args); err != nil {
-			return nil, here, here.Errorf("%s: %v; it takes %s", name, err, option.form)
-		}
-		seen[name] = here
+	seen, err := parsers.Parse(c, h)
+	if err != nil {
+		return nil, corefile.Position{}, err
 	}
 	if here, ok := seen["serve_stale_policy"]; ok && (seen["serve_stale"] == corefile.Position{} || h.stale.failure) {
 		return nil, here, here.Errorf("serve_stale_policy requires serve_stale")
@@ -154,30 +138,18 @@ func parseTTL(args []string) (ttl uint32, zones []string, err error) {
 	return ttl, args[1:], err
 }
 
-// option is how one line of the block is read. form says what it takes, for error messages.
-type option struct {
-	min, max int // number of arguments; max -1 is any number
-	once     bool
-	form     string
-	parse    func(h *Cache, args []string) error
-}
-
 const kindForm = "a number of entries, and optionally TTLs in seconds: CAPACITY [TTL] [MINTTL]"
 
-var parsers = map[string]option{
-	"success":            {1, -1, false, kindForm, func(h *Cache, args []string) error { return h.kinds[answers.Success].parse(args) }},
-	"denial":             {1, -1, false, kindForm, func(h *Cache, args []string) error { return h.kinds[answers.Denial].parse(args) }},
-	"prefetch":           {1, 3, false, "a number of queries, and optionally a duration and 10% to 90%: AMOUNT [[DURATION] [PERCENTAGE%]]", parsePrefetch},
-	"serve_stale":        {0, 5, false, "off, or [DURATION] [immediate [RESPONSE_TTL [FAILURE_RECHECK]] | verify [VERIFY_TIMEOUT [RESPONSE_TTL [FAILURE_RECHECK]]]]", parseServeStale},
-	"serve_stale_policy": {1, 1, true, "prefer_positive", parsePolicy},
-	"servfail":           {1, 1, false, "a duration of 0s to 5m", parseServfail},
-	"disable":            {1, -1, false, "success or denial, and optionally zones", parseDisable},
-	"keepttl":            {0, 0, false, "no argument", func(h *Cache, _ []string) error { h.keepTTL = true; return nil }},
-	"budget":             {1, 1, true, "a size of 1MiB or more, such as 32MiB, 64MB, or a number of bytes", parseBudget},
-}
-
-func knownOptions() string {
-	return strings.Join(slices.Sorted(maps.Keys(parsers)), ", ")
+var parsers = corefile.Options[*Cache]{
+	"success":            {Min: 1, Max: -1, Form: kindForm, Parse: func(h *Cache, args []string) error { return h.kinds[answers.Success].parse(args) }},
+	"denial":             {Min: 1, Max: -1, Form: kindForm, Parse: func(h *Cache, args []string) error { return h.kinds[answers.Denial].parse(args) }},
+	"prefetch":           {Min: 1, Max: 3, Form: "a number of queries, and optionally a duration and 10% to 90%: AMOUNT [[DURATION] [PERCENTAGE%]]", Parse: parsePrefetch},
+	"serve_stale":        {Max: 5, Form: "off, or [DURATION] [immediate [RESPONSE_TTL [FAILURE_RECHECK]] | verify [VERIFY_TIMEOUT [RESPONSE_TTL [FAILURE_RECHECK]]]]", Parse: parseServeStale},
+	"serve_stale_policy": {Min: 1, Max: 1, Once: true, Form: "prefer_positive", Parse: parsePolicy},
+	"servfail":           {Min: 1, Max: 1, Form: "a duration of 0s to 5m", Parse: parseServfail},
+	"disable":            {Min: 1, Max: -1, Form: "success or denial, and optionally zones", Parse: parseDisable},
+	"keepttl":            {Form: "no argument", Parse: func(h *Cache, _ []string) error { h.keepTTL = true; return nil }},
+	"budget":             {Min: 1, Max: 1, Once: true, Form: "a size of 1MiB or more, such as 32MiB, 64MB, or a number of bytes", Parse: parseBudget},
 }
 
 // seconds reads a number of seconds of at least so many.

@@ -1,6 +1,7 @@
 package fastpath
 
 import (
+	"fmt"
 	"strconv"
 
 	"github.com/coredns/caddy"
@@ -8,6 +9,7 @@ import (
 	clog "github.com/coredns/coredns/plugin/pkg/log"
 
 	"github.com/nearside-dns/nearside/plugin/internal/block"
+	"github.com/nearside-dns/nearside/plugin/internal/corefile"
 )
 
 const pluginName = "fastpath"
@@ -42,8 +44,8 @@ func setup(c *caddy.Controller) error {
 }
 
 // options are those of the directive's block.
-var options = map[string]func(*block.Block, *caddy.Controller) error{
-	"max_concurrent": parseMaxConcurrent,
+var options = corefile.Options[*block.Block]{
+	"max_concurrent": {Min: 1, Max: 1, Form: fmt.Sprintf("a number from 1 to %d", maxMaxConcurrent), Parse: parseMaxConcurrent},
 }
 
 // parse parses fastpath [on|off] { max_concurrent NUMBER }.
@@ -59,14 +61,8 @@ func parse(b *block.Block, c *caddy.Controller) error {
 		default:
 			return c.Errf("%q: say on, off, or nothing", args)
 		}
-		for c.NextBlock() {
-			option := options[c.Val()]
-			if option == nil {
-				return c.Errf("unknown option %q: max_concurrent is the only one", c.Val())
-			}
-			if err := option(b, c); err != nil {
-				return err
-			}
+		if _, err := options.Parse(c, b); err != nil {
+			return err
 		}
 	}
 	return nil
@@ -75,14 +71,13 @@ func parse(b *block.Block, c *caddy.Controller) error {
 // maxMaxConcurrent bounds max_concurrent: at runningCost each, that many queries take 100 GiB.
 const maxMaxConcurrent = 1 << 20
 
-func parseMaxConcurrent(b *block.Block, c *caddy.Controller) error {
-	args := c.RemainingArgs()
-	if len(args) != 1 {
-		return c.Errf("max_concurrent takes one number, not %q", args)
-	}
+func parseMaxConcurrent(b *block.Block, args []string) error {
 	n, err := strconv.Atoi(args[0])
-	if err != nil || n < 1 || n > maxMaxConcurrent {
-		return c.Errf("max_concurrent %q: say a number from 1 to %d", args[0], maxMaxConcurrent)
+	if err != nil {
+		return fmt.Errorf("%q is no number", args[0])
+	}
+	if n < 1 || n > maxMaxConcurrent {
+		return fmt.Errorf("%q is out of range", args[0])
 	}
 	b.MaxConcurrent = n
 	return nil

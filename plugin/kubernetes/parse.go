@@ -3,7 +3,6 @@ package kubernetes
 import (
 	"errors"
 	"fmt"
-	"maps"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -74,21 +73,9 @@ func (d directive) parseBlock(c *caddy.Controller) (*Kubernetes, error) {
 			log.Warningf("%s: %s is a reverse zone, in which ServiceImports have no names: none exists then", d.name, all[0])
 		}
 	}
-	seen := map[string]corefile.Position{}
-	for c.NextBlock() {
-		name, here := c.Val(), corefile.At(c)
-		option, ok := parsers[name]
-		if !ok || slices.Contains(d.without, name) {
-			return nil, here.Errorf("unknown option %q, known are %s", name, d.knownOptions())
-		}
-		args := c.RemainingArgs()
-		if len(args) < option.min || option.max >= 0 && len(args) > option.max {
-			return nil, here.Errorf("%s takes %s, got %q", name, option.form, args)
-		}
-		if err := option.parse(k, args); err != nil {
-			return nil, here.Errorf("%s: %v; it takes %s", name, err, option.form)
-		}
-		seen[name] = here
+	seen, err := parsers.Without(d.without...).Parse(c, k)
+	if err != nil {
+		return nil, err
 	}
 	if err := conflicts(seen); err != nil {
 		return nil, err
@@ -112,7 +99,7 @@ func (d directive) parseBlock(c *caddy.Controller) (*Kubernetes, error) {
 	}
 	if here, ok := seen["tls"]; ok {
 		if err := k.connection.CheckTLS(); err != nil {
-			return nil, here.Errorf("tls: %v; it takes %s", err, parsers["tls"].form)
+			return nil, here.Errorf("tls: %v; it takes %s", err, parsers["tls"].Form)
 		}
 	}
 	return k, nil
@@ -182,50 +169,40 @@ func isReverse(zone string) bool {
 	return zone == "in-addr.arpa." || zone == "ip6.arpa." || dnsutil.IsReverse(zone) > 0
 }
 
-// option is how one line of the block is read. form says what it takes, for error messages.
-type option struct {
-	min, max int // number of arguments; max -1 is any number
-	form     string
-	parse    func(k *Kubernetes, args []string) error
-}
-
-var parsers = map[string]option{
+var parsers = corefile.Options[*Kubernetes]{
 	"endpoint":               connection("endpoint"),
 	"tls":                    connection("tls"),
 	"kubeconfig":             connection("kubeconfig"),
-	"manifests":              {1, 1, "a directory", parseManifests},
+	"manifests":              {Min: 1, Max: 1, Form: "a directory", Parse: parseManifests},
 	"apiserver_qps":          connection("apiserver_qps"),
 	"apiserver_burst":        connection("apiserver_burst"),
 	"apiserver_max_inflight": connection("apiserver_max_inflight"),
-	"namespaces":             {1, -1, "names of namespaces", parseNamespaces},
-	"namespace_labels":       {1, -1, "a label selector", parseNamespaceLabels},
-	"labels":                 {1, -1, "a label selector", parseLabels},
-	"pods":                   {1, 1, "one of disabled, insecure, verified", parsePods},
-	"endpoint_pod_names":     {0, 0, "no argument", func(k *Kubernetes, _ []string) error { k.source.EndpointPodNames = true; return nil }},
-	"ttl":                    {1, 1, "seconds, 0 to 3600", parseTTL},
-	"noendpoints":            {0, 0, "no argument", func(k *Kubernetes, _ []string) error { k.source.Endpoints = false; return nil }},
-	"zonal":                  {0, 0, "no argument", func(k *Kubernetes, _ []string) error { k.source.Zones = true; return nil }},
-	"ignore":                 {1, 1, "empty_service", parseIgnore},
-	"fallthrough":            {0, -1, "zones, or none for all", func(k *Kubernetes, args []string) error { k.Fall.SetZonesFromArgs(args); return nil }},
-	"topology":               {0, -1, "nothing, or what headless Services have by default: keys KEY...", parseTopology},
-	"trust":                  {1, -1, "ranges of addresses such as 10.0.0.0/8", parseTrust},
-	"multicluster":           {0, -1, "zones of a clusterset, such as clusterset.local", parseMulticluster},
-	preferLocalCluster:       {0, 1, "nothing, or the ID of this cluster", parsePreferLocalCluster},
-	"startup_timeout":        {1, 1, "a duration such as 5s, 0s or more", parseStartupTimeout},
+	"namespaces":             {Min: 1, Max: -1, Form: "names of namespaces", Parse: parseNamespaces},
+	"namespace_labels":       {Min: 1, Max: -1, Form: "a label selector", Parse: parseNamespaceLabels},
+	"labels":                 {Min: 1, Max: -1, Form: "a label selector", Parse: parseLabels},
+	"pods":                   {Min: 1, Max: 1, Form: "one of disabled, insecure, verified", Parse: parsePods},
+	"endpoint_pod_names":     {Form: "no argument", Parse: func(k *Kubernetes, _ []string) error { k.source.EndpointPodNames = true; return nil }},
+	"ttl":                    {Min: 1, Max: 1, Form: "seconds, 0 to 3600", Parse: parseTTL},
+	"noendpoints":            {Form: "no argument", Parse: func(k *Kubernetes, _ []string) error { k.source.Endpoints = false; return nil }},
+	"zonal":                  {Form: "no argument", Parse: func(k *Kubernetes, _ []string) error { k.source.Zones = true; return nil }},
+	"ignore":                 {Min: 1, Max: 1, Form: "empty_service", Parse: parseIgnore},
+	"fallthrough":            {Max: -1, Form: "zones, or none for all", Parse: func(k *Kubernetes, args []string) error { k.Fall.SetZonesFromArgs(args); return nil }},
+	"topology":               {Max: -1, Form: "nothing, or what headless Services have by default: keys KEY...", Parse: parseTopology},
+	"trust":                  {Min: 1, Max: -1, Form: "ranges of addresses such as 10.0.0.0/8", Parse: parseTrust},
+	"multicluster":           {Max: -1, Form: "zones of a clusterset, such as clusterset.local", Parse: parseMulticluster},
+	preferLocalCluster:       {Max: 1, Form: "nothing, or the ID of this cluster", Parse: parsePreferLocalCluster},
+	"startup_timeout":        {Min: 1, Max: 1, Form: "a duration such as 5s, 0s or more", Parse: parseStartupTimeout},
 }
 
-// connection returns one of the options that say how to read the API server.
-func connection(name string) option {
+// connection returns an option of the connection to the API server.
+func connection(name string) corefile.Option[*Kubernetes] {
 	o := apiserver.Options[name]
-	return option{o.Min, o.Max, o.Form, func(k *Kubernetes, args []string) error { return o.Parse(&k.connection, args) }}
+	return corefile.Option[*Kubernetes]{
+		Min: o.Min, Max: o.Max, Form: o.Form, Parse: func(k *Kubernetes, args []string) error { return o.Parse(&k.connection, args) },
+	}
 }
 
 const preferLocalCluster = "prefer-local-cluster"
-
-func (d directive) knownOptions() string {
-	all := slices.Sorted(maps.Keys(parsers))
-	return strings.Join(slices.DeleteFunc(all, func(o string) bool { return slices.Contains(d.without, o) }), ", ")
-}
 
 func parseManifests(k *Kubernetes, args []string) error {
 	k.manifests = args[0]

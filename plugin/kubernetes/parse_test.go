@@ -184,7 +184,7 @@ func TestParse_Rejected(t *testing.T) {
 		{"labels", 2, `labels takes a label selector, got []`},
 		{"labels =", 2, `labels: couldn't parse the selector string "=": found '=', expected: !, identifier, or 'end of string'; it takes a label selector`},
 		{"pods", 2, `pods takes one of disabled, insecure, verified, got []`},
-		{"pods {\nverified\n}", 2, `pods takes one of disabled, insecure, verified, got []`},
+		{"pods {\nverified\n}", 2, `pods takes one of disabled, insecure, verified, got ["{"]`},
 		{"pods verified insecure", 2, `pods takes one of disabled, insecure, verified, got ["verified" "insecure"]`},
 		{"pods Verified", 2, `pods: "Verified" is no mode; it takes one of disabled, insecure, verified`},
 		{"endpoint_pod_names on", 2, `endpoint_pod_names takes no argument, got ["on"]`},

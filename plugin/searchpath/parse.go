@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"maps"
 	"slices"
 	"strings"
 
@@ -51,7 +50,7 @@ func parseBlock(c *caddy.Controller) (*SearchPath, error) {
 		return nil, start.Errorf("searchpath: %v", err)
 	}
 	o := options{schemas: schemas, host: true, file: hostFile}
-	seen, err := o.parse(c)
+	seen, err := parsers.Parse(c, &o)
 	if err != nil {
 		return nil, err
 	}
@@ -64,30 +63,6 @@ func parseBlock(c *caddy.Controller) (*SearchPath, error) {
 		return nil, cmp.Or(here, start).Errorf("the search list of the host: %v", err)
 	}
 	return s, nil
-}
-
-// parse reads the options of a block, and returns where each stands.
-func (o *options) parse(c *caddy.Controller) (map[string]corefile.Position, error) {
-	seen := map[string]corefile.Position{}
-	for c.NextBlock() {
-		name, here := c.Val(), corefile.At(c)
-		option, ok := parsers[name]
-		if !ok {
-			return nil, here.Errorf("unknown option %q, known are %s", name, strings.Join(slices.Sorted(maps.Keys(parsers)), ", "))
-		}
-		args := c.RemainingArgs()
-		if len(args) < option.min || option.max >= 0 && len(args) > option.max {
-			return nil, here.Errorf("%s takes %s, got %q", name, option.form, args)
-		}
-		if _, twice := seen[name]; twice {
-			return nil, here.Errorf("%s is given twice", name)
-		}
-		if err := option.parse(o, args); err != nil {
-			return nil, here.Errorf("%s: %v; it takes %s", name, err, option.form)
-		}
-		seen[name] = here
-	}
-	return seen, nil
 }
 
 // parseSuffix reads the arguments of the directive, given the zones of the server block: what is not in one of them
@@ -149,18 +124,11 @@ func (o *options) hostSearch(g *grammar, given bool) (suffixes []string, err err
 	return suffixes, nil
 }
 
-// option is how one line of the block is read. form says what it takes, for error messages.
-type option struct {
-	min, max int // number of arguments; max -1 is any number
-	form     string
-	parse    func(o *options, args []string) error
-}
-
-var parsers = map[string]option{
-	"zone":          {1, -1, "zones of clusters, such as cluster.local", parseZones},
-	"schema":        {1, -1, "versions of the search path, of " + known(schemas), parseSchemas},
-	"host-searches": {1, 1, "on or off", parseHostSearches},
-	"resolv_conf":   {1, 1, "a file in the form of resolv.conf(5)", func(o *options, args []string) error { o.file = args[0]; return nil }},
+var parsers = corefile.Options[*options]{
+	"zone":          {Min: 1, Max: -1, Once: true, Form: "zones of clusters, such as cluster.local", Parse: parseZones},
+	"schema":        {Min: 1, Max: -1, Once: true, Form: "versions of the search path, of " + known(schemas), Parse: parseSchemas},
+	"host-searches": {Min: 1, Max: 1, Once: true, Form: "on or off", Parse: parseHostSearches},
+	"resolv_conf":   {Min: 1, Max: 1, Once: true, Form: "a file in the form of resolv.conf(5)", Parse: func(o *options, args []string) error { o.file = args[0]; return nil }},
 }
 
 func parseZones(o *options, args []string) error {

@@ -139,13 +139,13 @@ func TestWrongArguments(t *testing.T) {
 		{"unknown argument", "fastpath maybe", 2, `["maybe"]: say on, off, or nothing`},
 		{"two arguments", "fastpath on off", 2, `["on" "off"]: say on, off, or nothing`},
 		{"twice", "fastpath on\nfastpath off", 3, "fastpath is given twice in a server block"},
-		{"unknown option", "fastpath {\nfaster\n}", 3, `unknown option "faster": max_concurrent is the only one`},
-		{"no number", "fastpath {\nmax_concurrent\n}", 3, "max_concurrent takes one number, not []"},
-		{"two numbers", "fastpath {\nmax_concurrent 1 2\n}", 3, `max_concurrent takes one number, not ["1" "2"]`},
-		{"zero", "fastpath {\nmax_concurrent 0\n}", 3, `max_concurrent "0": say a number from 1 to 1048576`},
-		{"negative", "fastpath {\nmax_concurrent -1\n}", 3, `max_concurrent "-1": say a number`},
-		{"too many", "fastpath {\nmax_concurrent 1048577\n}", 3, `max_concurrent "1048577": say a number`},
-		{"text", "fastpath {\nmax_concurrent many\n}", 3, `max_concurrent "many": say a number`},
+		{"unknown option", "fastpath {\nfaster\n}", 3, `unknown option "faster", known are max_concurrent`},
+		{"no number", "fastpath {\nmax_concurrent\n}", 3, "max_concurrent takes a number from 1 to 1048576, got []"},
+		{"two numbers", "fastpath {\nmax_concurrent 1 2\n}", 3, `max_concurrent takes a number from 1 to 1048576, got ["1" "2"]`},
+		{"zero", "fastpath {\nmax_concurrent 0\n}", 3, `max_concurrent: "0" is out of range; it takes a number from 1 to 1048576`},
+		{"negative", "fastpath {\nmax_concurrent -1\n}", 3, `max_concurrent: "-1" is out of range`},
+		{"too many", "fastpath {\nmax_concurrent 1048577\n}", 3, `max_concurrent: "1048577" is out of range`},
+		{"text", "fastpath {\nmax_concurrent many\n}", 3, `max_concurrent: "many" is no number`},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()

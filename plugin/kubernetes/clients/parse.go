@@ -2,10 +2,6 @@ package clients
 
 import (
 	"errors"
-	"fmt"
-	"maps"
-	"slices"
-	"strings"
 
 	"github.com/coredns/caddy"
 	"k8s.io/apimachinery/pkg/util/validation"
@@ -28,26 +24,22 @@ type options struct {
 	sourceAt, resolvConfAt corefile.Position // for errors about them
 }
 
-// option describes one line of the block.
-type option struct {
-	Min, Max int // number of arguments; Max -1 is any number
-	Form     string
-	Parse    func(o *options, args []string) error
-}
-
-var known = map[string]option{
-	"node":        {1, 1, "the name of this node", parseNode},
+var known = corefile.Options[*options]{
+	"node":        {Min: 1, Max: 1, Once: true, Form: "the name of this node", Parse: parseNode},
 	"endpoint":    connection("endpoint"),
 	"tls":         connection("tls"),
 	"kubeconfig":  connection("kubeconfig"),
-	"manifests":   {1, 1, "a directory", func(o *options, args []string) error { o.manifests = args[0]; return nil }},
-	"resolv_conf": {1, 1, "the file that the kubelet makes the resolv.conf of pods of", func(o *options, args []string) error { o.resolvConf = args[0]; return nil }},
+	"manifests":   {Min: 1, Max: 1, Once: true, Form: "a directory", Parse: func(o *options, args []string) error { o.manifests = args[0]; return nil }},
+	"resolv_conf": {Min: 1, Max: 1, Once: true, Form: "the file that the kubelet makes the resolv.conf of pods of", Parse: func(o *options, args []string) error { o.resolvConf = args[0]; return nil }},
 }
 
 // connection returns an option of the connection to the API server.
-func connection(name string) option {
+func connection(name string) corefile.Option[*options] {
 	a := apiserver.Options[name]
-	return option{a.Min, a.Max, a.Form, func(o *options, args []string) error { return a.Parse(&o.connection, args) }}
+	return corefile.Option[*options]{
+		Min: a.Min, Max: a.Max, Once: true, Form: a.Form,
+		Parse: func(o *options, args []string) error { return a.Parse(&o.connection, args) },
+	}
 }
 
 // ParseNode parses the block of a directive whose arguments have been read, if it has one:
@@ -61,13 +53,12 @@ func connection(name string) option {
 func ParseNode(c *caddy.Controller) (*NodePods, error) {
 	start := corefile.At(c)
 	o := options{resolvConf: defaultResolvConf, sourceAt: start, resolvConfAt: start}
-	seen := map[string]corefile.Position{}
-	for c.NextBlock() {
-		name, here := c.Val(), corefile.At(c)
-		if err := o.parse(name, c.RemainingArgs(), seen); err != nil {
-			return nil, here.Errorf("%w", err)
-		}
-		seen[name] = here
+	seen, err := known.Parse(c, &o)
+	if err != nil {
+		return nil, err
+	}
+	if err := conflicts(seen); err != nil {
+		return nil, err
 	}
 	if o.node == "" {
 		return nil, start.Errorf("whose pods? node NAME says it, and so does -node-name or the variable NODE_NAME of the environment")
@@ -88,35 +79,21 @@ func ParseNode(c *caddy.Controller) (*NodePods, error) {
 	return o.open()
 }
 
-// parse parses one line of the block.
-func (o *options) parse(name string, args []string, seen map[string]corefile.Position) error {
-	option, ok := known[name]
+// conflicts returns an error, at the later line, if the options name two sources of pods.
+func conflicts(seen map[string]corefile.Position) error {
+	manifests, ok := seen["manifests"]
 	if !ok {
-		return fmt.Errorf("unknown option %q, known are %s", name, strings.Join(slices.Sorted(maps.Keys(known)), ", "))
-	}
-	if _, twice := seen[name]; twice {
-		return fmt.Errorf("%s is there twice", name)
-	}
-	if len(args) < option.Min || option.Max >= 0 && len(args) > option.Max {
-		return fmt.Errorf("%s takes %s, got %q", name, option.Form, args)
-	}
-	if err := option.Parse(o, args); err != nil {
-		return fmt.Errorf("%s: %w; it takes %s", name, err, option.Form)
+		return nil
 	}
 	for _, other := range []string{"endpoint", "tls", "kubeconfig"} {
-		_, both := seen[other]
-		if name == "manifests" && both {
-			return fromDirectory(other)
-		}
-		if _, both = seen["manifests"]; name == other && both {
-			return fromDirectory(other)
+		if here, both := seen[other]; both {
+			if manifests.Line > here.Line {
+				here = manifests
+			}
+			return here.Errorf("manifests and %s cannot both be set: pods are read from a directory or from an API server", other)
 		}
 	}
 	return nil
-}
-
-func fromDirectory(other string) error {
-	return fmt.Errorf("manifests and %s cannot both be set: pods are read from a directory or from an API server", other)
 }
 
 func parseNode(o *options, args []string) error {

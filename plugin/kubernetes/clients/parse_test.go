@@ -58,7 +58,7 @@ func TestParseErrors(t *testing.T) {
 		"no argument":          {"node", `Testfile:2 - Error during parsing: node takes the name of this node, got []`},
 		"unknown":              {"node a\nnonsense", `Testfile:3 - Error during parsing: unknown option "nonsense", known are endpoint, kubeconfig, manifests, node, resolv_conf, tls`},
 		"an option of cluster": {"node a\npods verified", `Testfile:3 - Error during parsing: unknown option "pods"`},
-		"twice":                {"node a\nnode b", "Testfile:3 - Error during parsing: node is there twice"},
+		"twice":                {"node a\nnode b", "Testfile:3 - Error during parsing: node is given twice"},
 		"endpoint":             {"node a\nendpoint ftp://10.0.0.1", `Testfile:3 - Error during parsing: endpoint: "ftp://10.0.0.1" is no such URL; it takes the URL of an API server`},
 		"kubeconfig":           {"node a\nkubeconfig /none/config", "Testfile:3 - Error during parsing: kubeconfig: "},
 		"tls":                  {"node a\nendpoint https://127.0.0.1:1\ntls " + noPEM + " " + noPEM + " " + noPEM, "Testfile:4 - Error during parsing: tls: "},

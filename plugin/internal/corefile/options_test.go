@@ -1,0 +1,77 @@
+package corefile
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/coredns/caddy"
+)
+
+func TestOptions(t *testing.T) {
+	errNo := errors.New("no")
+	options := Options[*[]string]{
+		"any":  {Max: -1, Form: "anything", Parse: add("any")},
+		"two":  {Min: 1, Max: 2, Form: "one or two words", Parse: add("two")},
+		"once": {Min: 1, Max: 1, Once: true, Form: "a word", Parse: add("once")},
+		"line": {Min: 1, Max: 1, Shared: true, Form: "a word", Parse: add("line")},
+		"bad":  {Form: "nothing good", Parse: func(*[]string, []string) error { return errNo }},
+	}
+	for name, tt := range map[string]struct {
+		text string
+		want string // what was parsed, or the error
+		line int    // of the error
+	}{
+		"no block":           {"", "", 0},
+		"empty block":        {"{\n}", "", 0},
+		"in order":           {"{\nany\ntwo a b\nany c d e\n}", "any() two(a b) any(c d e)", 0},
+		"unknown":            {"{\nany\n\nthree\n}", `unknown option "three", known are any, bad, line, once, two`, 4},
+		"too few":            {"{\ntwo\n}", `two takes one or two words, got []`, 2},
+		"too many":           {"{\ntwo a b c\n}", `two takes one or two words, got ["a" "b" "c"]`, 2},
+		"a brace":            {"{\nany a {\n}\n}", `any takes anything, got ["a" "{"]`, 2},
+		"twice":              {"{\nonce a\nany\nonce b\n}", "once is given twice", 4},
+		"error of an option": {"{\nbad\n}", "bad: no; it takes nothing good", 2},
+		"on one line":        {"{\nline a line b any c\n}", "line(a) line(b) any(c)", 0},
+		"on one line, none":  {"{\nline a b\n}", `line takes a word and nothing else, got "b" after it`, 2},
+		"on one line, few":   {"{\nline\n}", "line takes a word, got []", 2},
+		"without":            {"{\nwithout\n}", `unknown option "without", known are any, bad, line, once, two`, 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := caddy.NewTestController("dns", "directive "+tt.text)
+			c.Next()
+			var got []string
+			seen, err := options.Parse(c, &got)
+			if tt.line == 0 {
+				if err != nil || strings.Join(got, " ") != tt.want {
+					t.Errorf("parsed %q, %v; want %s", got, err, tt.want)
+				}
+				for option := range options {
+					if _, ok := seen[option]; ok != strings.Contains(tt.want, option+"(") {
+						t.Errorf("%s seen: %t", option, ok)
+					}
+				}
+				return
+			}
+			if want := (Position{"Testfile", tt.line}).Errorf("%s", tt.want); err == nil || err.Error() != want.Error() {
+				t.Errorf("error %v, want %v", err, want)
+			}
+			if tt.want == "bad: no; it takes nothing good" && !errors.Is(err, errNo) {
+				t.Error("the cause is lost")
+			}
+		})
+	}
+	t.Run("Without", func(t *testing.T) {
+		left := options.Without("any", "bad", "absent")
+		if left.names() != "line, once, two" || len(options) != 5 {
+			t.Errorf("left are %s, and %d in the original", left.names(), len(options))
+		}
+	})
+}
+
+// add returns a function that notes an option with its arguments.
+func add(name string) func(*[]string, []string) error {
+	return func(to *[]string, args []string) error {
+		*to = append(*to, name+"("+strings.Join(args, " ")+")")
+		return nil
+	}
+}
