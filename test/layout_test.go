@@ -33,6 +33,7 @@ var forbidden = map[string][]string{
 	"plugin/internal/answers":            {"k8s.io/", "github.com/coredns/", "github.com/prometheus/"},
 	"plugin/internal/block":              {"k8s.io/"},
 	"plugin/internal/corefile":           {"k8s.io/", "github.com/miekg/dns"},
+	"plugin/internal/reload":             {"k8s.io/", "github.com/miekg/dns", "github.com/coredns/coredns"},
 	"plugin/internal/sockets":            {"k8s.io/", "github.com/miekg/dns", "github.com/coredns/"},
 	"plugin/forward/transport":           {"k8s.io/", "github.com/miekg/dns", "github.com/coredns/", "github.com/nearside-dns/nearside/plugin/internal"},
 	"plugin/nodelocal/link":              {"k8s.io/", "github.com/miekg/dns", "github.com/coredns/coredns", "github.com/coredns/caddy"},

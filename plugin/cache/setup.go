@@ -8,6 +8,7 @@ import (
 
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/block"
+	"github.com/nearside-dns/nearside/plugin/internal/reload"
 )
 
 const pluginName = "cache"
@@ -27,9 +28,16 @@ func setup(c *caddy.Controller) error {
 		return plugin.Error(pluginName, err)
 	}
 	h.space = b.Keyspace
-	c.OnStartup(func() error { budget.take(); h.start(dnsserver.GetConfig(c)); return nil })
-	c.OnRestartFailed(func() error { budget.take(); return nil })
-	c.OnShutdown(func() error { budget.leave(); return nil })
+	reload.Follow(c, reload.Owner{
+		Start: func() error { budget.take(); h.start(dnsserver.GetConfig(c)); return nil },
+		Stop: func(end reload.End) error {
+			if end != reload.Refused { // the present configuration takes its budget back
+				budget.leave()
+			}
+			return nil
+		},
+		Retain: budget.take,
+	})
 	dnsserver.GetConfig(c).AddPlugin(func(next plugin.Handler) plugin.Handler {
 		h.Next = next
 		return h

@@ -41,16 +41,12 @@ func (d directive) setup(c *caddy.Controller) error {
 	}
 	b := block.Of(c)
 	k.space, k.serves = b.Keyspace, b.Serves
-	use := new(source.Use)
-	use.Follow(c)
-	c.OnStartup(func() error {
+	new(source.Use).Follow(c, k.sourceIdentity, src, func(lease *source.Lease) {
 		k.localIPs = boundIPs(c)
 		k.warnShadowed(dnsserver.GetConfig(c).Handler(pluginName))
 		k.shared = block.IsShared(dnsserver.GetConfig(c), d.besides()...)
-		lease := use.Begin(k.sourceIdentity(), src)
 		k.attach(lease.Index(), lease.Status)
 		k.awaitSync(k.startupTimeout)
-		return nil
 	})
 	dnsserver.GetConfig(c).AddPlugin(func(next plugin.Handler) plugin.Handler {
 		k.Next = next

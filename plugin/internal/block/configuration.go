@@ -4,7 +4,6 @@ import (
 	"net"
 	"slices"
 	"sync"
-	"sync/atomic"
 
 	"github.com/coredns/caddy"
 	"github.com/coredns/coredns/core/dnsserver"
@@ -12,15 +11,15 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
+	"github.com/nearside-dns/nearside/plugin/internal/reload"
 )
 
 // Configuration is one reading of a Corefile, used or not.
 type Configuration struct {
-	context   caddy.Context
-	instance  *caddy.Instance // has the servers; nil in a test without any
-	blocks    []*Block
-	followed  bool // callbacks are registered
-	reloading atomic.Bool
+	context  caddy.Context
+	instance *caddy.Instance // has the servers; nil in a test without any
+	blocks   []*Block
+	followed bool // callbacks are registered
 }
 
 // configurations are those of the process: one, and a second one during a reload.
@@ -74,26 +73,21 @@ func Started() {
 	fastPath.Leave(func(conf *Configuration) bool { return !slices.Contains(latest, conf) }, true)
 }
 
-// follow registers callbacks for the end of the configuration, once.
+// follow registers the end of the configuration, once.
 func (conf *Configuration) follow(c *caddy.Controller) {
 	if conf.followed {
 		return
 	}
 	conf.followed = true
-	c.OnRestart(func() error { conf.reloading.Store(true); return nil })
-	c.OnRestartFailed(func() error {
-		conf.reloading.Store(false)
-		configurations.retain(conf)
-		return nil
+	reload.Follow(c, reload.Owner{
+		Stop: func(end reload.End) error {
+			if end != reload.Refused { // its listeners and answers were never in use
+				conf.end(end == reload.Replaced)
+			}
+			return nil
+		},
+		Retain: func() { configurations.retain(conf) },
 	})
-	c.OnShutdown(func() error {
-		// When the process ends, OnFinalShutdown follows, after health's lameduck period.
-		if conf.reloading.Load() {
-			conf.end(true)
-		}
-		return nil
-	})
-	c.OnFinalShutdown(func() error { conf.end(false); return nil })
 }
 
 // retain is called when a configuration stays because the next one could not start.

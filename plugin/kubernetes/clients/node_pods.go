@@ -84,11 +84,7 @@ func (o options) identity() string {
 // over the source with its data.
 func (s *NodePods) Start(c *caddy.Controller) {
 	apiserver.RedirectKlog()
-	s.use.Follow(c)
-	c.OnStartup(func() error {
-		s.use.Begin(s.identity(), s.source)
-		return nil
-	})
+	s.use.Follow(c, s.identity, s.source, func(*source.Lease) {})
 }
 
 // TenantsOf implements Pods. Before the start no pod is known.

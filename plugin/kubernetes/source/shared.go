@@ -33,9 +33,6 @@ type shared struct {
 var running struct {
 	mu     sync.Mutex
 	shared []*shared
-	// sinceReload are the leases that were taken since the last reload began. If it fails, nobody
-	// tells the new configuration, and its leases are ended here.
-	sinceReload []*Lease
 }
 
 // stopWait is how long the end of a source is waited for. client-go may sit in a pause between two
@@ -54,7 +51,6 @@ func Acquire(key string, src Source) *Lease {
 	}
 	l := &Lease{shared: running.shared[at]}
 	l.shared.users++
-	running.sinceReload = append(running.sinceReload, l)
 	return l
 }
 
@@ -66,24 +62,6 @@ func start(key string, src Source) *shared {
 		src.Run(ctx, s.index)
 	}()
 	return s
-}
-
-// ReloadBegins is called before a new configuration is started beside the present one.
-func ReloadBegins() {
-	running.mu.Lock()
-	defer running.mu.Unlock()
-	running.sinceReload = nil
-}
-
-// ReloadFailed is called when the new configuration has been given up. It ends what that one uses.
-func ReloadFailed() {
-	running.mu.Lock()
-	leases := running.sinceReload
-	running.sinceReload = nil
-	running.mu.Unlock()
-	for _, l := range leases {
-		l.Release()
-	}
 }
 
 // Index returns the index that the source fills.

@@ -69,40 +69,6 @@ func TestLease(t *testing.T) {
 		}
 	})
 
-	t.Run("a reload that fails ends what it took", func(t *testing.T) {
-		present, other := newFixedSource(), newFixedSource()
-		l := Acquire("a", present)
-		ReloadBegins()
-		Acquire("a", newFixedSource())
-		Acquire("b", other)
-		ReloadFailed()
-		ReloadFailed() // each plugin of the present configuration says so
-		if !other.hasStopped() {
-			t.Error("the source of the failed configuration runs on")
-		}
-		if present.hasStopped() {
-			t.Error("the source of the present configuration stopped")
-		}
-		l.Release()
-		if !present.hasStopped() {
-			t.Error("the failed configuration still uses the source")
-		}
-	})
-
-	t.Run("a reload that succeeds keeps what it took", func(t *testing.T) {
-		src := newFixedSource()
-		before := Acquire("a", src)
-		ReloadBegins()
-		after := Acquire("a", newFixedSource())
-		before.Release()
-		ReloadBegins()
-		ReloadFailed()
-		if src.hasStopped() {
-			t.Fatal("the next reload, which failed, ended the source of the one before")
-		}
-		after.Release()
-	})
-
 	t.Run("a source that does not end is not waited for long", func(t *testing.T) {
 		src := &stuckSource{end: make(chan struct{})}
 		defer close(src.end)

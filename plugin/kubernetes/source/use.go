@@ -4,56 +4,34 @@ import (
 	"sync/atomic"
 
 	"github.com/coredns/caddy"
+
+	"github.com/nearside-dns/nearside/plugin/internal/reload"
 )
 
-// Use is the use of a source by one configuration, from its start to its end. At the end of a reload that is its
-// shutdown; at the end of the process it is the final shutdown, after the lameduck time of the health plugin, in
-// which answers are to be right as well.
+// Use is the use of a source by one configuration, from its start to its end. At the end of the process that is after
+// health's lameduck period, during which answers must be right, too.
 type Use struct {
-	lease     atomic.Pointer[Lease] // a signal may end the server while it starts
-	reloading atomic.Bool
+	lease atomic.Pointer[Lease] // nil before the start
 }
 
-// Follow has the use end with the configuration of a controller. It is called in setup.
-func (u *Use) Follow(c *caddy.Controller) {
-	c.OnRestart(u.reloadBegins)
-	c.OnRestartFailed(u.reloadFailed)
-	c.OnShutdown(u.shutdown)
-	c.OnFinalShutdown(u.end)
+// Follow acquires the source when the configuration of a controller starts, and releases it at the end. started is called
+// after the source was acquired. Follow is called in setup.
+func (u *Use) Follow(c *caddy.Controller, key func() string, src Source, started func(*Lease)) {
+	reload.Follow(c, reload.Owner{
+		Start: func() error {
+			lease := Acquire(key(), src)
+			u.lease.Store(lease)
+			started(lease)
+			return nil
+		},
+		Stop: func(reload.End) error {
+			if lease := u.Lease(); lease != nil {
+				lease.Release()
+			}
+			return nil
+		},
+	})
 }
 
-// Begin acquires the source. It is called when the configuration starts.
-func (u *Use) Begin(key string, src Source) *Lease {
-	lease := Acquire(key, src)
-	u.lease.Store(lease)
-	return lease
-}
-
-// Lease returns that of the source, nil before the beginning.
+// Lease returns the lease of the source, nil before the start.
 func (u *Use) Lease() *Lease { return u.lease.Load() }
-
-func (u *Use) reloadBegins() error {
-	u.reloading.Store(true)
-	ReloadBegins()
-	return nil
-}
-
-func (u *Use) reloadFailed() error {
-	u.reloading.Store(false)
-	ReloadFailed()
-	return nil
-}
-
-func (u *Use) shutdown() error {
-	if u.reloading.Load() {
-		return u.end()
-	}
-	return nil
-}
-
-func (u *Use) end() error {
-	if lease := u.Lease(); lease != nil {
-		lease.Release()
-	}
-	return nil
-}

@@ -1,0 +1,113 @@
+// Package reload tells a plugin when what it owns begins and ends with its configuration: caddy starts the next
+// configuration beside the present one, ends the present one only after that, and calls nothing of a configuration that
+// could not start. Input is a caddy.Controller in setup; output is calls of an Owner's functions. It is a leaf.
+package reload
+
+import (
+	"errors"
+	"sync"
+	"sync/atomic"
+
+	"github.com/coredns/caddy"
+)
+
+// End is the way in which a configuration ends.
+type End int
+
+// The ends of a configuration.
+const (
+	Replaced End = iota // the next configuration has started
+	Refused             // another part of the configuration could not start, and the present one stays
+	Exit                // the process ends, after health's lameduck period
+)
+
+// Owner are the functions of a plugin that owns something for the time of a configuration. Each may be nil.
+type Owner struct {
+	// Start is called when the configuration starts. An error refuses the configuration; Start leaves nothing behind then.
+	Start func() error
+	// Stop is called once. At Exit, Start may not have been called, or may still run: a signal ends the process at any
+	// time.
+	Stop func(End) error
+	// Retain is called when the configuration stays because the next one could not start, after the Stop of what the next
+	// one has started.
+	Retain func()
+}
+
+// started are the followers that have started since the last reload began. If the reload fails, they are stopped.
+var started struct {
+	mu  sync.Mutex
+	all []*follower
+}
+
+func takeStarted() []*follower {
+	started.mu.Lock()
+	defer started.mu.Unlock()
+	all := started.all
+	started.all = nil
+	return all
+}
+
+type follower struct {
+	Owner
+	reloading atomic.Bool
+	stopped   sync.Once
+}
+
+// Follow calls the functions of an Owner with the configuration of a controller. It is called in setup.
+func Follow(c *caddy.Controller, o Owner) {
+	f := &follower{Owner: o}
+	c.OnStartup(f.start)
+	c.OnRestart(f.restart)
+	c.OnRestartFailed(f.restartFailed)
+	c.OnShutdown(f.shutdown)
+	c.OnFinalShutdown(func() error { return f.stop(Exit) })
+}
+
+func (f *follower) start() error {
+	if f.Start != nil {
+		if err := f.Start(); err != nil {
+			return err
+		}
+	}
+	started.mu.Lock()
+	defer started.mu.Unlock()
+	started.all = append(started.all, f)
+	return nil
+}
+
+// restart is called before the next configuration starts.
+func (f *follower) restart() error {
+	f.reloading.Store(true)
+	takeStarted()
+	return nil
+}
+
+// restartFailed is called for each follower of the configuration that stays; the first one stops all of the other.
+func (f *follower) restartFailed() error {
+	f.reloading.Store(false)
+	var errs []error
+	for _, next := range takeStarted() {
+		errs = append(errs, next.stop(Refused))
+	}
+	if f.Retain != nil {
+		f.Retain()
+	}
+	return errors.Join(errs...)
+}
+
+// shutdown is called at the end of a reload, and at the end of the process, where OnFinalShutdown follows.
+func (f *follower) shutdown() error {
+	if !f.reloading.Load() {
+		return nil
+	}
+	return f.stop(Replaced)
+}
+
+func (f *follower) stop(end End) (err error) {
+	f.stopped.Do(func() {
+		if f.Stop != nil {
+			err = f.Stop(end)
+		}
+	})
+	return err
+}
