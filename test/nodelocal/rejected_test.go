@@ -49,7 +49,7 @@ func TestQuestionOverLo(t *testing.T) {
 	for _, c := range []struct{ name, option, line string }{
 		{"configured", "question lo", ""},
 		{"no devices", "question from 192.0.2.1", "Queries of the server to itself take lo: a firewall that rejects those of pods is not noticed: " +
-			"interfaces nodelocaldns-q0 and nodelocaldns-q1: interface nodelocaldns-q1 is there and is a bridge, not a veth: choose another name"},
+			"interfaces nodelocaldns-q0 and nodelocaldns-q1: interface nodelocaldns-q1 exists and is a bridge, not a veth: choose another name"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			n := newNode(t)
