@@ -131,7 +131,7 @@ func (a *asker) local(network string) net.Addr {
 // Ask is a Control function for a net.Dialer whose query from a node-local address to itself is to reach
 // the server whatever the lease. Without the capability it goes where other queries go.
 func Ask(network, address string, c syscall.RawConn) error {
-	return mark(rules.AskMark)(network, address, c)
+	return mark(rules.SelfQueryMark)(network, address, c)
 }
 
 // mark returns what sets the mark of a socket's packets. Without the capability the query goes out
@@ -221,7 +221,7 @@ func (l *lease) after(err error, now func() time.Time, send func(mark int) bool)
 		l.lose(at)
 		return lost
 	}
-	if l.ignored = !send(rules.TakeMark); l.ignored {
+	if l.ignored = !send(rules.AcquireMark); l.ignored {
 		return ignored
 	}
 	l.renewed = at
