@@ -171,10 +171,7 @@ func (n *node) verifyInterface() (again time.Duration, err error) {
 		return 0, err
 	}
 	if younger {
-		missing := func() (bool, error) {
-			s, err := link.Read(n.link.Device())
-			return err == nil && s.Kind == "", err
-		}
+		missing := func() (bool, error) { return link.Missing(n.link.Device()) }
 		if mine, again, err := n.standIn("interface", missing); !mine {
 			return again, err
 		}

@@ -56,15 +56,14 @@ func (e *HeldError) Error() string {
 type KindError struct {
 	Interface, Kind string
 
-	want string // "" is a dummy or a bridge
+	want string
 }
 
+// wantDevice are the kinds of the node-local interface.
+const wantDevice = "a dummy or a bridge"
+
 func (e *KindError) Error() string {
-	want := e.want
-	if want == "" {
-		want = "a dummy or a bridge"
-	}
-	return fmt.Sprintf("interface %s exists and is a %s, not %s: choose another name", e.Interface, e.Kind, want)
+	return fmt.Sprintf("interface %s exists and is a %s, not %s: choose another name", e.Interface, e.Kind, e.want)
 }
 
 // ErrNoPermission is the error of a process without NET_ADMIN.

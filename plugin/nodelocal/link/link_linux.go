@@ -118,7 +118,7 @@ func (i *Interface) device(h *netlink.Handle, r *Repair) (netlink.Link, error) {
 	switch {
 	case err == nil:
 		if i.kind = Kind(dev.Type()); i.kind != Dummy && i.kind != Bridge {
-			return nil, &KindError{Interface: i.name, Kind: dev.Type()}
+			return nil, &KindError{i.name, dev.Type(), wantDevice}
 		}
 	case errors.As(err, &netlink.LinkNotFoundError{}):
 		if dev, err = i.create(h, r); err != nil {
@@ -273,6 +273,23 @@ func holders(h *netlink.Handle) (map[netip.Addr]string, error) {
 	return held, nil
 }
 
+// Missing returns whether no interface has the name.
+func Missing(name string) (bool, error) {
+	h, err := handle()
+	if err != nil {
+		return false, err
+	}
+	defer h.Close()
+	_, err = h.LinkByName(name)
+	if errors.As(err, &netlink.LinkNotFoundError{}) {
+		return true, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("interface %s: %w", name, err)
+	}
+	return false, nil
+}
+
 // Remove removes the interface with its pair, or the addresses on lo, and returns whether any of them was
 // present. An interface of the name that is neither a dummy nor a bridge is a *KindError and stays.
 func Remove(name string, addrs []netip.Addr) (removed bool, err error) {
@@ -298,7 +315,7 @@ func Remove(name string, addrs []netip.Addr) (removed bool, err error) {
 		return removed, fmt.Errorf("interface %s: %w", name, err)
 	}
 	if kind := Kind(dev.Type()); kind != Dummy && kind != Bridge {
-		return removed, &KindError{Interface: name, Kind: dev.Type()}
+		return removed, &KindError{name, dev.Type(), wantDevice}
 	}
 	if err := removeDevice(h, dev); err != nil {
 		return removed, err

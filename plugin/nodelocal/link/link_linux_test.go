@@ -3,6 +3,7 @@ package link
 import (
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"os"
 	"slices"
@@ -33,13 +34,34 @@ func ensure(t *testing.T, i *Interface, addrs []netip.Addr, exact bool) Repair {
 	return r
 }
 
-func read(t *testing.T, name string) State {
+// state is an interface in the kernel. Its kind is "" if it is missing.
+type state struct {
+	Kind      string
+	Up        bool
+	Addresses []netip.Addr
+}
+
+func read(t *testing.T, name string) (s state) {
 	t.Helper()
-	s, err := Read(name)
+	dev, err := netlink.LinkByName(name)
+	if missing, e := Missing(name); e != nil || missing != (err != nil) {
+		t.Errorf("interface %s: missing %t, %v; want %t", name, missing, e, err != nil)
+	}
+	if errors.As(err, &netlink.LinkNotFoundError{}) {
+		return s
+	}
 	if err != nil {
 		t.Fatal(err)
 	}
+	addrs, err := netlink.AddrList(dev, netlink.FAMILY_ALL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, a := range addrs {
+		s.Addresses = append(s.Addresses, address(a))
+	}
 	slices.SortFunc(s.Addresses, netip.Addr.Compare)
+	s.Kind, s.Up = dev.Type(), dev.Attrs().Flags&net.FlagUp != 0
 	return s
 }
 

@@ -72,7 +72,7 @@ func (p Pair) create(h *netlink.Handle) (created bool, err error) {
 		case err != nil:
 			return false, err
 		case dev.Type() != pairKind:
-			return false, &KindError{Interface: name, Kind: dev.Type(), want: "a " + pairKind}
+			return false, &KindError{name, dev.Type(), "a " + pairKind}
 		default:
 			present++
 		}

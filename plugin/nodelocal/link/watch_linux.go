@@ -1,13 +1,10 @@
 package link
 
 import (
-	"errors"
 	"fmt"
-	"net/netip"
 	"slices"
 
 	"github.com/vishvananda/netlink"
-	"golang.org/x/sys/unix"
 )
 
 // Watch calls changed after every change of the interface or its pair and every removal of an address, until done
@@ -36,39 +33,4 @@ func (i *Interface) Watch(done <-chan struct{}, changed func(), failed func(erro
 		}
 	}()
 	return nil
-}
-
-// State is the state of an interface in the kernel.
-type State struct {
-	// Kind is "" if no interface has the name.
-	Kind string
-	// Up is whether it is set up.
-	Up bool
-	// Addresses are its addresses.
-	Addresses []netip.Addr
-}
-
-// Read returns the state of an interface.
-func Read(name string) (s State, err error) {
-	h, err := handle()
-	if err != nil {
-		return s, err
-	}
-	defer h.Close()
-	dev, err := h.LinkByName(name)
-	if errors.As(err, &netlink.LinkNotFoundError{}) {
-		return s, nil
-	}
-	if err != nil {
-		return s, fmt.Errorf("interface %s: %w", name, err)
-	}
-	s.Kind, s.Up = dev.Type(), dev.Attrs().Flags&unix.IFF_UP != 0
-	present, err := addressesOf(h, dev)
-	if err != nil {
-		return s, fmt.Errorf("interface %s: %w", name, err)
-	}
-	for _, a := range present {
-		s.Addresses = append(s.Addresses, address(a))
-	}
-	return s, nil
 }
