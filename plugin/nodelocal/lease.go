@@ -8,15 +8,16 @@ import (
 )
 
 const (
-	// renewal is the interval of self-queries. The answer to each renews the lease of an address.
-	renewal = 300 * time.Millisecond
-	// steady is the number of consecutive answers, catchUp apart, before the lease is acquired, or renewed after a
-	// self-query without an answer. If another instance on the same address hangs, about every second query is lost.
-	steady  = 5
-	catchUp = 25 * time.Millisecond
-	// tick is the max. time by which the lease expires earlier in the kernel, which counts jiffies (up to 10 ms).
-	// A lease that the kernel refuses to renew earlier than that was removed.
-	tick = 50 * time.Millisecond
+	// renewInterval is the interval of self-queries. The answer to each renews the lease of an address.
+	renewInterval = 300 * time.Millisecond
+	// minAnswers is the number of consecutive answers, acquireInterval apart, before the lease is acquired, or renewed
+	// after a self-query without an answer. If another instance on the same address hangs, about every second query is
+	// lost.
+	minAnswers      = 5
+	acquireInterval = 25 * time.Millisecond
+	// expiryTolerance is the max. time by which the lease expires earlier in the kernel, which counts jiffies (up to
+	// 10 ms). A lease that the kernel refuses to renew earlier than that was removed.
+	expiryTolerance = 50 * time.Millisecond
 )
 
 const (
@@ -57,15 +58,15 @@ const (
 	eventIgnored // the rules have ignored the datagram that acquires the lease
 )
 
-// steady returns whether the consecutive answers suffice for the lease.
-func (l *lease) steady() bool { return l.answers >= steady }
+// answering returns whether the consecutive answers suffice for the lease.
+func (l *lease) answering() bool { return l.answers >= minAnswers }
 
 // interval returns the time between two self-queries.
 func (l *lease) interval() time.Duration {
-	if l.steady() {
-		return renewal
+	if l.answering() {
+		return renewInterval
 	}
-	return catchUp // the lease is not acquired, or is about to expire
+	return acquireInterval // the lease is not acquired, or is about to expire
 }
 
 // cause returns why the lease expired, if err is the result of the last self-query.
@@ -92,7 +93,7 @@ func (l *lease) update(err error, now func() time.Time, send func(mark int) bool
 	switch {
 	case expired:
 		return eventExpired
-	case err != nil, !l.steady(), !l.held && at.Sub(l.first) < l.pause:
+	case err != nil, !l.answering(), !l.held && at.Sub(l.first) < l.pause:
 		return eventNone
 	}
 	if l.held && send(rules.RenewalMark) {
@@ -118,7 +119,7 @@ func (l *lease) update(err error, now func() time.Time, send func(mark int) bool
 
 // expired returns whether a held lease may have expired in the kernel.
 func (l *lease) expired(now time.Time) bool {
-	return l.held && now.Sub(l.renewed) >= rules.Lease-tick
+	return l.held && now.Sub(l.renewed) >= rules.Lease-expiryTolerance
 }
 
 // count counts the consecutive answers.

@@ -100,7 +100,7 @@ func TestLease(t *testing.T) {
 		}
 		return append(all, step{quick, nil, last})
 	}
-	held := answers(steady, eventAcquired)
+	held := answers(minAnswers, eventAcquired)
 	for _, tc := range []struct {
 		name   string
 		steps  []step
@@ -110,14 +110,14 @@ func TestLease(t *testing.T) {
 		{"renewed", append(held, answers(10, eventNone)...), true},
 		{"not acquired without an answer", []step{{selfQueryWait, errSilent, eventNone}, {selfQueryWait, errSilent, eventNone}}, false},
 		{"not acquired where every second query is lost", slices.Repeat([]step{{quick, nil, eventNone}, {selfQueryWait, errSilent, eventNone}}, 10), false},
-		{"renewed despite one lost query", slices.Concat(held, []step{{selfQueryWait, errSilent, eventNone}}, answers(steady, eventNone)), true},
+		{"renewed despite one lost query", slices.Concat(held, []step{{selfQueryWait, errSilent, eventNone}}, answers(minAnswers, eventNone)), true},
 		{"expired where every second query is lost", slices.Concat(held, []step{
 			{selfQueryWait, errSilent, eventNone}, {quick, nil, eventNone}, {selfQueryWait, errSilent, eventExpired}, {quick, nil, eventNone}, {selfQueryWait, errSilent, eventNone},
 		}), false},
 		{"an answer after the lease has expired renews nothing", append(held, step{rules.Lease, nil, eventExpired}), false},
-		{"not acquired at once after it expired", slices.Concat(held, []step{{rules.Lease, nil, eventExpired}}, answers(steady, eventNone)), false},
+		{"not acquired at once after it expired", slices.Concat(held, []step{{rules.Lease, nil, eventExpired}}, answers(minAnswers, eventNone)), false},
 		{"not acquired while the server is stopped repeatedly", slices.Concat(held, []step{{rules.Lease, nil, eventExpired}}, slices.Repeat([]step{{2 * rules.Lease, nil, eventNone}, {quick, nil, eventNone}}, 10)), false},
-		{"acquired again after a second", slices.Concat(held, []step{{rules.Lease, nil, eventExpired}}, answers(steady-1, eventNone), answers(4, eventAcquired)), true},
+		{"acquired again after a second", slices.Concat(held, []step{{rules.Lease, nil, eventExpired}}, answers(minAnswers-1, eventNone), answers(4, eventAcquired)), true},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			b := newLeaseBed()
@@ -132,7 +132,7 @@ func TestLease(t *testing.T) {
 			}
 		})
 	}
-	if renewal+selfQueryWait+(steady-1)*catchUp >= rules.Lease-tick {
+	if renewInterval+selfQueryWait+(minAnswers-1)*acquireInterval >= rules.Lease-expiryTolerance {
 		t.Error("one lost query loses the lease")
 	}
 }

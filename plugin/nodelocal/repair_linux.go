@@ -23,12 +23,12 @@ const (
 )
 
 // repairLoop verifies and repairs interface and rules: both each interval, the interface after each change of it,
-// and the rules within renewal after a change of nftables.
+// and the rules within renewInterval after a change of nftables.
 func (n *node) repairLoop(ctx context.Context) {
 	if n.config.setupInterface {
 		n.watchInterface(ctx)
 	}
-	tick := time.NewTicker(renewal)
+	tick := time.NewTicker(renewInterval)
 	defer tick.Stop()
 	timer := time.NewTimer(0)
 	var generation uint32

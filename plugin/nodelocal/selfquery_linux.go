@@ -11,8 +11,11 @@ import (
 	"github.com/nearside-dns/nearside/plugin/nodelocal/rules"
 )
 
-// pairTries is the max. number of attempts to create the pair of devices at the start.
-const pairTries = 4
+// pairTries is the max. number of attempts to create the pair of devices at the start, pairPause apart.
+const (
+	pairTries = 4
+	pairPause = 25 * time.Millisecond
+)
 
 // createPair creates the pair of devices through which self-queries arrive as those of pods do. Without it they use
 // lo, on which firewalls accept all packets.
@@ -32,7 +35,7 @@ func (n *node) createPair() {
 			if _, err = n.ensurePair(false); err == nil {
 				break
 			}
-			time.Sleep(catchUp)
+			time.Sleep(pairPause)
 		}
 		return err
 	})

@@ -91,11 +91,11 @@ func (c Config) TableText() string {
 // chains returns the chains of the table with their rules.
 func (c Config) chains() []chain {
 	all := []chain{
-		{"self", nftables.ChainTypeFilter, "output", beforeRaw, c.ownQueries()},
+		{"self", nftables.ChainTypeFilter, "output", beforeRaw, c.selfQueries()},
 		{ChainPods, nftables.ChainTypeFilter, "prerouting", raw, c.leased(!c.withoutSocket)},
 		{ChainNode, nftables.ChainTypeFilter, "output", raw, append(c.ownReplies(), c.leased(false)...)},
 	}
-	if arrivals, replies := c.questions(); len(arrivals) > 0 {
+	if arrivals, replies := c.pairQueries(); len(arrivals) > 0 {
 		all = append(all,
 			chain{"question", nftables.ChainTypeFilter, "prerouting", beforeRaw, arrivals},
 			chain{"question-replies", nftables.ChainTypeRoute, "output", beforeRaw, replies},
@@ -132,11 +132,11 @@ func (c Config) leased(withSocket bool) (all []rule) {
 	return all
 }
 
-// ownQueries are the rules for self-queries, which must reach the server without a lease, and for the datagrams that
+// selfQueries are the rules for self-queries, which must reach the server without a lease, and for the datagrams that
 // renew and acquire the lease. The renewal of an expired lease is delivered to the server, which ignores it, so
 // that the process can distinguish it from one that was dropped. The priority is before raw, where network plugins
 // clear marks.
-func (c Config) ownQueries() (all []rule) {
+func (c Config) selfQueries() (all []rule) {
 	for _, a := range c.Addresses {
 		if c.Question.Source(a).IsValid() {
 			all = append(all, rule{source(a), destination(QuestionTarget(a)), notrack, accept})
@@ -152,9 +152,9 @@ func (c Config) ownQueries() (all []rule) {
 	return all
 }
 
-// questions are the rules of [Question]: for self-queries that arrive on its devices, and for the server's replies.
+// pairQueries are the rules of [Question]: for self-queries that arrive on its devices, and for the server's replies.
 // Other packets may not pass the devices: pods could reach the server without a lease, and packets could loop.
-func (c Config) questions() (arrivals, replies []rule) {
+func (c Config) pairQueries() (arrivals, replies []rule) {
 	for _, a := range c.Addresses {
 		from, target := c.Question.Source(a), QuestionTarget(a)
 		if !from.IsValid() {
