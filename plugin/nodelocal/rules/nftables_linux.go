@@ -57,11 +57,13 @@ func exchange[T any](ctx context.Context, operation string, f func(*nftables.Con
 	return result, nil
 }
 
-// transact applies the changes that f queues, in one transaction.
-func transact(ctx context.Context, operation string, f func(*nftables.Conn)) error {
-	_, err := exchange(ctx, operation, func(c *nftables.Conn) (struct{}, error) {
-		f(c)
-		return struct{}{}, c.Flush()
+// transact applies the changes that f queues, in one transaction. With an error of f it applies none.
+func transact(ctx context.Context, operation string, f func(*nftables.Conn) error) error {
+	_, err := exchange(ctx, operation, func(c *nftables.Conn) (none struct{}, err error) {
+		if err = f(c); err == nil {
+			err = c.Flush()
+		}
+		return none, err
 	})
 	return err
 }
@@ -93,10 +95,9 @@ func (t *NFTables) Apply() error {
 			t.config.withoutSocket = false // the cause is another
 		}
 	}
-	if err != nil {
-		return &KernelError{"apply table " + TableName(t.config.Interface), err}
+	if err == nil {
+		t.handles, err = t.read()
 	}
-	t.handles, err = t.read()
 	return err
 }
 
@@ -111,29 +112,28 @@ func (t *NFTables) replace() error {
 
 // transaction applies the table, with new chains and sets if anew.
 func (t *NFTables) transaction(anew bool) error {
-	c, err := open(context.Background())
-	if err != nil {
-		return err
-	}
-	table := c.AddTable(inetTable(TableName(t.config.Interface)))
-	if anew {
-		c.DelTable(table)
-		c.AddTable(table)
-	}
-	for _, s := range leaseSets(table) {
-		if err := c.AddSet(s, nil); err != nil {
-			return err
+	name := TableName(t.config.Interface)
+	return transact(context.Background(), "apply table "+name, func(c *nftables.Conn) error {
+		table := c.AddTable(inetTable(name))
+		if anew {
+			c.DelTable(table)
+			c.AddTable(table)
 		}
-	}
-	if !anew {
-		if err := t.removeChains(c, table); err != nil {
-			return err
+		for _, s := range leaseSets(table) {
+			if err := c.AddSet(s, nil); err != nil {
+				return err
+			}
 		}
-	}
-	for _, ch := range t.config.chains() {
-		addChain(c, table, ch)
-	}
-	return c.Flush()
+		if !anew {
+			if err := t.removeChains(c, table); err != nil {
+				return err
+			}
+		}
+		for _, ch := range t.config.chains() {
+			addChain(c, table, ch)
+		}
+		return nil
+	})
 }
 
 func addChain(c *nftables.Conn, table *nftables.Table, ch chain) {
@@ -231,10 +231,11 @@ func chainsOf(table string) ([]*nftables.Chain, error) {
 
 // Withdraw ends all leases at once.
 func (t *NFTables) Withdraw() error {
-	return transact(context.Background(), "withdraw the lease", func(c *nftables.Conn) {
+	return transact(context.Background(), "withdraw the lease", func(c *nftables.Conn) error {
 		for _, s := range leaseSets(inetTable(TableName(t.config.Interface))) {
 			c.FlushSet(s)
 		}
+		return nil
 	})
 }
 
@@ -243,8 +244,9 @@ func (t *NFTables) Remove() error { return RemoveTable(TableName(t.config.Interf
 
 // RemoveTable removes a table of family inet. It is no error if the table is missing.
 func RemoveTable(name string) error {
-	return transact(context.Background(), "remove table "+name, func(c *nftables.Conn) {
+	return transact(context.Background(), "remove table "+name, func(c *nftables.Conn) error {
 		c.DelTable(c.AddTable(inetTable(name))) // added first, as a missing table can't be deleted
+		return nil
 	})
 }
 

@@ -183,10 +183,9 @@ func commentIn(data []byte) string {
 
 // removeNFT removes a rule of iptables-nft, and returns whether it was present.
 func (r PredecessorRule) removeNFT(ctx context.Context) (bool, error) {
-	_, err := exchange(ctx, "remove "+r.String(), func(c *nftables.Conn) (struct{}, error) {
+	err := transact(ctx, "remove "+r.String(), func(c *nftables.Conn) error {
 		table := &nftables.Table{Family: tableFamilies[r.Family], Name: r.Table}
-		err := c.DelRule(&nftables.Rule{Table: table, Chain: &nftables.Chain{Table: table, Name: r.Chain}, Handle: r.handle})
-		return struct{}{}, errors.Join(err, c.Flush())
+		return c.DelRule(&nftables.Rule{Table: table, Chain: &nftables.Chain{Table: table, Name: r.Chain}, Handle: r.handle})
 	})
 	if errors.Is(err, unix.ENOENT) {
 		return false, nil
