@@ -156,22 +156,17 @@ func (n *node) firstInterface() error {
 // startRules chooses the backend and applies the rules. If that fails, DNS works without them, and they are applied
 // later.
 func (n *node) startRules() {
-	type choice struct {
-		backend backend
-		rules   ruleset
-	}
-	chosen := make(chan choice, 1)
-	err := bounded("applying rules", startWait, func() error {
-		b, r, err := chooseBackend(n.config)
-		chosen <- choice{b, r}
+	var chosen backend
+	var applied ruleset
+	err := bounded("applying rules", startWait, func() (err error) {
+		chosen, applied, err = chooseBackend(n.config)
 		return err
 	})
-	select {
-	case c := <-chosen:
-		n.rules, n.backend = c.rules, c.backend
-		n.applied.Store(err == nil && c.backend == backendNFTables)
-	default: // nftables has not answered yet; iptables would be slower
+	if errors.Is(err, errNoAnswer) { // from nftables, while the step may still run; iptables would be slower
 		n.rules, n.backend = rules.NewNFTables(n.config.Config), backendNFTables
+	} else {
+		n.rules, n.backend = applied, chosen
+		n.applied.Store(err == nil && chosen == backendNFTables)
 	}
 	if n.backend == backendIPTables {
 		log.Warning("iptables has no lease: if this process dies, its rules stay and DNS on this node fails until it runs again")

@@ -55,29 +55,22 @@ func (n *node) repairLoop(ctx context.Context) {
 
 // run runs one of the verify functions, and returns the time until everything is to be verified next; 0 is no change.
 func (n *node) run(verify func() (again time.Duration, err error)) time.Duration {
-	result := make(chan time.Duration, 1)
-	err := bounded("verifying interface and rules", stepWait, func() error {
+	var again time.Duration
+	err := bounded("verifying interface and rules", stepWait, func() (err error) {
 		if !n.mu.TryLock() {
 			return errNoAnswer // the previous step still waits for the kernel
 		}
 		defer n.mu.Unlock()
-		if n.leaving {
-			return nil
+		if !n.leaving {
+			again, err = verify()
 		}
-		again, err := verify()
-		result <- again
 		return err
 	})
-	if err != nil {
+	if err != nil { // the step may still run: its result is not read
 		n.report(err)
 		return retryAfter
 	}
-	select {
-	case again := <-result:
-		return again
-	default:
-		return 0
-	}
+	return again
 }
 
 // rulesDue returns whether the rules are to be verified before the interval is over: nftables has changed, or the rules
@@ -106,20 +99,11 @@ func (n *node) rulesAwaitServer() bool {
 func (n *node) watchInterface(ctx context.Context) {
 	n.running.Go(func() {
 		for ctx.Err() == nil {
-			done, broken := make(chan struct{}), make(chan error, 1)
-			err := n.link.Watch(done, func() { signal(n.interfaceDue) }, func(err error) {
-				select {
-				case broken <- err:
-				default:
-				}
-			})
-			if err == nil {
-				select {
-				case <-ctx.Done():
-				case <-broken:
-				}
+			watch, end := context.WithCancel(ctx)
+			if err := n.link.Watch(watch.Done(), func() { signal(n.interfaceDue) }, func(error) { end() }); err == nil {
+				<-watch.Done()
 			}
-			close(done)
+			end()
 			signal(n.interfaceDue)
 			select {
 			case <-ctx.Done():
