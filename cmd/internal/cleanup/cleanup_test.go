@@ -261,7 +261,7 @@ func TestNamespaceInUse(t *testing.T) {
 	end()
 
 	end = announce("removal")
-	refused("being removed by somebody else")
+	refused("another process is removing it")
 	end()
 
 	p, err := net.ListenPacket("udp", "169.254.20.10:53")

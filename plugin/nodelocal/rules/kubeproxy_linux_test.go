@@ -9,7 +9,7 @@ import (
 	"github.com/nearside-dns/nearside/test/namespace"
 )
 
-// TestProxied has rules as kube-proxy makes them in each of its modes.
+// TestProxied has the rules of kube-proxy in each of its modes.
 func TestProxied(t *testing.T) {
 	if !namespace.Inside(t) {
 		return

@@ -16,31 +16,37 @@ import (
 	"time"
 )
 
-// ProcNet is the folder of the network namespace that the thread is in.
+// ProcNet is the folder of /proc with the files of the thread's network namespace.
 const ProcNet = "/proc/thread-self/net"
 
-// Legacy is the old iptables, of one family.
+// Legacy is iptables-legacy, which has its rules outside of nftables, of one address family.
 type Legacy struct {
 	// Family is ip or ip6.
 	Family string
-	// Tables are the tables that are there. To read another one would create it.
+	// Tables are the existing tables. Reading another one would create it.
 	Tables []string
 
-	program string // that reads them
+	program string // that reads the tables
 }
 
-// OpenLegacy finds the old iptables of each family that has tables in it, by the files ip_tables_names
-// and ip6_tables_names in a folder such as /proc/net. With an error it returns the rest; the error is
-// exec.ErrNotFound if there are tables and no program for them.
+// ipFamilies are the address families by their names in nft.
+var ipFamilies = []string{"ip", "ip6"}
+
+// tablesNames is the end of the names of the files in ProcNet that list the tables of a family.
+const tablesNames = "_tables_names"
+
+// OpenLegacy returns iptables-legacy of each family with tables, which the files ip_tables_names and ip6_tables_names
+// in a folder such as /proc/net list. With an error it returns the other family; the error is exec.ErrNotFound if no
+// program can read the tables.
 func OpenLegacy(ctx context.Context, folder string) (all []Legacy, err error) {
-	for _, family := range []string{"ip", "ip6"} {
-		text, e := os.ReadFile(filepath.Join(folder, family+"_tables_names"))
+	for _, family := range ipFamilies {
+		text, e := os.ReadFile(filepath.Join(folder, family+tablesNames))
 		l := Legacy{Family: family, Tables: strings.Fields(string(text))}
 		switch {
-		case errors.Is(e, fs.ErrNotExist): // the kernel has none, or has not loaded it
+		case errors.Is(e, fs.ErrNotExist): // the kernel does not have the module, or has not loaded it
 			continue
 		case e != nil:
-			err = errors.Join(err, fmt.Errorf("tables of the old %s: %w", iptablesName(family), e))
+			err = errors.Join(err, fmt.Errorf("tables of %s-legacy: %w", iptablesName(family), e))
 			continue
 		case len(l.Tables) == 0:
 			continue
@@ -54,12 +60,12 @@ func OpenLegacy(ctx context.Context, folder string) (all []Legacy, err error) {
 	return all, err
 }
 
-// List returns what a table holds, or one chain of it, in the words of "iptables -S".
+// List returns the rules of a table, or of one chain of it, as "iptables -S" prints them.
 func (l Legacy) List(ctx context.Context, table string, chain ...string) (string, error) {
 	return runIPTables(ctx, l.program, append([]string{"-t", table, "-S"}, chain...)...)
 }
 
-// legacyPredecessors reads the tables of the old iptables.
+// legacyPredecessors returns the predecessors' rules in iptables-legacy.
 func legacyPredecessors(ctx context.Context, folder string) (found []PredecessorRule, err error) {
 	all, err := OpenLegacy(ctx, folder)
 	for _, l := range all {
@@ -75,7 +81,7 @@ func legacyPredecessors(ctx context.Context, folder string) (found []Predecessor
 	return found, err
 }
 
-// predecessors are those among the rules that "iptables -S" printed.
+// predecessors returns the predecessors' rules in the output of "iptables -S".
 func (l Legacy) predecessors(table, text string) (found []PredecessorRule) {
 	for line := range strings.Lines(text) {
 		words := SplitWords(strings.TrimSpace(line))
@@ -91,7 +97,7 @@ func (l Legacy) predecessors(table, text string) (found []PredecessorRule) {
 	return found
 }
 
-// addressesAfter returns the addresses after -s and -d.
+// addressesAfter returns the single addresses after -s and -d.
 func addressesAfter(words []string) (found []netip.Addr) {
 	for i := 1; i+1 < len(words); i++ {
 		if words[i] != "-s" && words[i] != "-d" || words[i-1] == "!" {
@@ -104,7 +110,7 @@ func addressesAfter(words []string) (found []netip.Addr) {
 	return found
 }
 
-// SplitWords splits a line of "iptables -S", where words with spaces stand in double quotes.
+// SplitWords splits a line of "iptables -S", in which words with spaces are in double quotes.
 func SplitWords(line string) []string {
 	var words []string
 	var word strings.Builder
@@ -133,42 +139,39 @@ func SplitWords(line string) []string {
 	return words
 }
 
-// removeLegacy removes a rule of the old iptables, one if it is there twice, and returns whether it was
-// there.
+// removeLegacy removes one copy of a rule of iptables-legacy, and returns whether it was present.
 func (r PredecessorRule) removeLegacy(ctx context.Context) (bool, error) {
-	do := func(what string) error {
-		_, err := runIPTables(ctx, r.program, append([]string{"-t", r.Table, what, r.Chain}, r.spec...)...)
+	run := func(command string) error {
+		_, err := runIPTables(ctx, r.program, append([]string{"-t", r.Table, command, r.Chain}, r.spec...)...)
 		return err
 	}
-	err := do("-D")
+	err := run("-D")
 	if err == nil {
 		return true, nil
 	}
-	const notThere = 1 // exit code of a look for a rule that is not there
-	if exit := (*exec.ExitError)(nil); errors.As(do("-C"), &exit) && exit.ExitCode() == notThere {
+	const missing = 1 // exit code of -C
+	if exit := (*exec.ExitError)(nil); errors.As(run("-C"), &exit) && exit.ExitCode() == missing {
 		return false, nil
 	}
 	return false, err
 }
 
-// legacyProgram returns the program that reads the old iptables: the one with that name, or a plain
-// one that says it is.
+// legacyProgram returns the program that reads iptables-legacy: one of that name, or of the plain name without
+// nf_tables in its version.
 func legacyProgram(ctx context.Context, name string) (string, error) {
 	if path, err := exec.LookPath(name + "-legacy"); err == nil {
 		return path, nil
 	}
-	path, err := exec.LookPath(name)
-	if err == nil {
+	if path, err := exec.LookPath(name); err == nil {
 		version, err := run(ctx, path, "-V")
 		if err == nil && !strings.Contains(version, "nf_tables") {
 			return path, nil
 		}
 	}
-	return "", fmt.Errorf("this node has tables of the old %s, and the program %s-legacy is not here to read them: %w",
-		name, name, exec.ErrNotFound)
+	return "", fmt.Errorf("this node has tables of %s-legacy, and no such program to read them: %w", name, exec.ErrNotFound)
 }
 
-// runIPTables runs a program of iptables, which waits for the lock if somebody else holds it.
+// runIPTables runs a program of iptables, which waits for the lock.
 func runIPTables(ctx context.Context, program string, args ...string) (string, error) {
 	out, err := run(ctx, program, append([]string{"-w", strconv.Itoa(lockWait)}, args...)...)
 	if exit := (*exec.ExitError)(nil); errors.As(err, &exit) && exit.ExitCode() == exitResource {
@@ -177,15 +180,16 @@ func runIPTables(ctx context.Context, program string, args ...string) (string, e
 	return out, err
 }
 
-// run runs a program until it ends or the context does, and returns what it printed.
+// run runs a program until it ends or the context does, and returns its output. go-iptables, which runs the programs
+// of [IPTables], has no such limit.
 func run(ctx context.Context, program string, args ...string) (string, error) {
-	var out, complaint bytes.Buffer
+	var out, stderr bytes.Buffer
 	c := exec.CommandContext(ctx, program, args...)
-	c.Stdout, c.Stderr = &out, &complaint
-	c.WaitDelay = time.Second // of a child that keeps the pipes open
+	c.Stdout, c.Stderr = &out, &stderr
+	c.WaitDelay = time.Second // a child may hold the pipes open
 	if err := c.Run(); err != nil {
-		said := strings.Join(strings.Fields(complaint.String()), " ")
-		return "", fmt.Errorf("%s %s: %w: %s", filepath.Base(program), strings.Join(args, " "), err, said)
+		text := strings.Join(strings.Fields(stderr.String()), " ")
+		return "", fmt.Errorf("%s %s: %w: %s", filepath.Base(program), strings.Join(args, " "), err, text)
 	}
 	return out.String(), nil
 }
