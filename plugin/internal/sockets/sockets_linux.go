@@ -1,6 +1,6 @@
-// Package sockets finds the sockets on which this process listens, whichever package has opened them, and detaches them:
-// the kernel gives them no new datagrams or connections. CoreDNS opens its sockets itself and does not export them. In
-// go addresses; out come duplicates of descriptors.
+// Package sockets finds the sockets on which this process listens and detaches them, so that the kernel delivers new
+// datagrams and connections to other sockets. CoreDNS opens its sockets itself and does not export them. Input is a
+// choice of addresses; output is duplicates of descriptors.
 package sockets
 
 import (
@@ -11,25 +11,25 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Socket is a duplicate of the descriptor of a socket that listens.
+// Socket is a socket of this process that listens.
 type Socket struct {
+	// FD is a descriptor; from Own, a duplicate of the server's.
 	FD int
-	// Listener tells that it is one of TCP; else it is one of UDP.
-	Listener bool
-	// Local is the address that it is bound to; a zone is the number of the interface.
+	// TCP is set for a TCP listener; otherwise it is a UDP socket.
+	TCP bool
+	// Local is the address to which the socket is bound; its zone is the index of the interface.
 	Local netip.AddrPort
 
 	server int // the descriptor that FD duplicates
 }
 
-// Own returns the sockets of this process that listen on an address that is asked for. Each has to be
-// closed.
+// Own returns the sockets on which this process listens, of the wanted addresses. The caller closes each.
 func Own(wanted func(netip.AddrPort) bool) (all []Socket) {
 	entries, err := os.ReadDir("/proc/self/fd")
 	if err != nil {
 		return nil
 	}
-	duplicates := map[int]bool{} // one may have the number of the folder, which was in the list
+	duplicates := map[int]bool{} // one may reuse the number of the directory's descriptor, which was listed
 	for _, e := range entries {
 		number, err := strconv.Atoi(e.Name())
 		if err != nil || duplicates[number] {
@@ -37,14 +37,14 @@ func Own(wanted func(netip.AddrPort) bool) (all []Socket) {
 		}
 		fd, err := unix.FcntlInt(uintptr(number), unix.F_DUPFD_CLOEXEC, 0)
 		if err != nil {
-			continue // closed meanwhile
+			continue // closed since the listing
 		}
 		duplicates[fd] = true
 		s := Socket{FD: fd, server: number}
 		kind, _ := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_TYPE)
 		listens, _ := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_ACCEPTCONN)
-		s.Listener = listens == 1
-		if kind == unix.SOCK_DGRAM || s.Listener {
+		s.TCP = listens == 1
+		if kind == unix.SOCK_DGRAM || s.TCP {
 			s.Local = local(fd)
 		}
 		if s.Local.IsValid() && s.Local.Port() != 0 && wanted(s.Local) {
@@ -72,44 +72,11 @@ func local(fd int) netip.AddrPort {
 	}
 }
 
-// Detach makes the kernel give new datagrams and connections to the other sockets on the address. A UDP socket is
-// connected to itself, and gets a filter that drops datagrams whose source is forged to be the socket's own address; it
-// can still send (Linux 5.4 and later). A listener stops listening; connections that it has not accepted move to another
-// one where net.ipv4.tcp_migrate_req is set, and are reset otherwise. It cannot be undone: Linux keeps the peer of an
-// IPv6 socket. A socket that was bound to all addresses has a loopback address afterwards.
-func (s Socket) Detach() error {
-	if s.Listener {
-		return s.stopListening()
-	}
-	self, err := unix.Getsockname(s.FD)
-	if err != nil {
-		return err
-	}
-	err = unix.Connect(s.FD, self)
-	if a, ok := self.(*unix.SockaddrInet6); ok && err == unix.EADDRNOTAVAIL && a.Addr == [16]byte{} {
-		// Where IPv6 is disabled, all addresses are those of IPv4.
-		a.Addr = netip.MustParseAddr("::ffff:127.0.0.1").As16()
-		err = unix.Connect(s.FD, a)
-	}
-	if err != nil {
-		return err
-	}
-	dropAll := unix.SockFilter{Code: unix.BPF_RET | unix.BPF_K}
-	return unix.SetsockoptSockFprog(s.FD, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &unix.SockFprog{Len: 1, Filter: &dropAll})
-}
-
-// Detached reports whether a UDP socket receives no new datagrams: Detach is the only one to connect a socket that
-// answers queries.
-func (s Socket) Detached() bool {
-	_, err := unix.Getpeername(s.FD)
-	return err == nil && !s.Listener
-}
-
-// Unread reports whether a datagram waits to be read.
+// Unread reports whether a UDP socket has a datagram that is not read yet.
 func (s Socket) Unread() bool {
 	n, err := unix.IoctlGetInt(s.FD, unix.SIOCINQ)
-	return err == nil && n > 0 && !s.Listener
+	return err == nil && n > 0 && !s.TCP
 }
 
-// Close closes the duplicate.
+// Close closes FD.
 func (s Socket) Close() { _ = unix.Close(s.FD) }
