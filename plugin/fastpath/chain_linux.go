@@ -2,6 +2,7 @@ package fastpath
 
 import (
 	"context"
+	"encoding/binary"
 	"net"
 	"sync"
 	"time"
@@ -12,32 +13,32 @@ import (
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
 )
 
-// datagramLen is the length up to which a query is read, in bytes: nobody sends more than a packet.
+// datagramLen is the maximum length of a query in bytes, the rest is cut off: a packet of the Internet is not longer.
 const datagramLen = 1536
 
-// datagram is a query on its way through the chain.
+// shortQuery is the maximum length in bytes of a query that is stored in its datagram.
+const shortQuery = 256
+
+// datagram is a query that is handed to the plugin chain.
 type datagram struct {
-	service *service
-	socket  *socket
-	peer    peer
-	query   []byte
-	buf     [shortQuery]byte // of query, unless it is longer
+	server *server
+	socket *socket
+	peer   peer
+	query  []byte
+	buf    [shortQuery]byte // of query, unless it is longer
 
 	chain  *chain
 	client *client
 
-	// While it waits:
-	arrived      time.Duration // since store's epoch
+	// While it is queued:
+	arrived      time.Duration // on the clock of answers.Now
 	next         *datagram     // of the same client
 	older, newer *datagram     // in the same chain
 }
 
-// shortQuery is the length in bytes up to which a query needs no memory besides its datagram.
-const shortQuery = 256
-
 var datagrams = sync.Pool{New: func() any { return new(datagram) }}
 
-// work answers a query, and those that take its place.
+// work answers a query, and then those that start in its place.
 func work(d *datagram) {
 	for d != nil {
 		d.serve()
@@ -47,27 +48,27 @@ func work(d *datagram) {
 	}
 }
 
-// done ends the query's way.
+// done releases a query that was answered or dropped.
 func (d *datagram) done() {
-	d.service.metrics.inFlight.Dec()
-	d.service.release()
-	d.service, d.socket, d.query, d.chain, d.client, d.next = nil, nil, nil, nil, nil, nil
+	d.server.metrics.inFlight.Dec()
+	d.server.release()
+	d.server, d.socket, d.query, d.chain, d.client, d.next = nil, nil, nil, nil, nil, nil
 	datagrams.Put(d)
 }
 
-// serve does with a datagram what CoreDNS does with it.
+// serve handles a query as CoreDNS's server does.
 func (d *datagram) serve() {
 	b := d.query
 	if len(b) < answers.HeaderLen {
-		return // not answered by anyone
+		return
 	}
-	w := &writer{socket: d.socket, metrics: d.service.metrics, peer: d.peer}
+	w := &writer{socket: d.socket, metrics: d.server.metrics, peer: d.peer}
 	m := new(dns.Msg)
-	action := d.service.accept(b)
+	action := d.server.accept(b)
 	if action == dns.MsgIgnore {
 		return
 	}
-	if action != dns.MsgAccept { // nothing but the header is looked at
+	if action != dns.MsgAccept { // only the header is read
 		b = b[:answers.HeaderLen]
 		clear(b[4:])
 	}
@@ -76,14 +77,31 @@ func (d *datagram) serve() {
 		refuse(w, m, action)
 		return
 	}
-	server := d.service.server
-	w.tsig.verify(server.TsigSecret, b, m)
-	ctx := context.WithValue(context.Background(), dnsserver.Key{}, server)
+	coreDNS := d.server.Server
+	w.tsig.verify(coreDNS.TsigSecret, b, m)
+	ctx := context.WithValue(context.Background(), dnsserver.Key{}, coreDNS)
 	ctx = context.WithValue(ctx, dnsserver.LoopKey{}, 0)
-	server.ServeDNS(ctx, w, m)
+	coreDNS.ServeDNS(ctx, w, m)
 }
 
-// refuse answers what cannot be understood, as far as it was.
+// accept decides by the header, which is complete, how a query is answered, as CoreDNS's server does.
+func (s *server) accept(b []byte) dns.MsgAcceptAction {
+	header := dns.Header{
+		Id: binary.BigEndian.Uint16(b), Bits: binary.BigEndian.Uint16(b[2:]),
+		Qdcount: binary.BigEndian.Uint16(b[4:]), Ancount: binary.BigEndian.Uint16(b[6:]),
+		Nscount: binary.BigEndian.Uint16(b[8:]), Arcount: binary.BigEndian.Uint16(b[10:]),
+	}
+	action := dns.DefaultMsgAcceptFunc(header)
+	if action != dns.MsgRejectNotImplemented || !s.opcodes[int(header.Bits>>11)&0xF] {
+		return action
+	}
+	if header.Qdcount != 1 {
+		return dns.MsgReject
+	}
+	return dns.MsgAccept
+}
+
+// refuse answers a query that is not accepted or malformed, with the question if it could be unpacked.
 func refuse(w *writer, m *dns.Msg, action dns.MsgAcceptAction) {
 	opcode := m.Opcode
 	m.SetRcodeFormatError(m)
@@ -92,10 +110,10 @@ func refuse(w *writer, m *dns.Msg, action dns.MsgAcceptAction) {
 		m.Opcode, m.Rcode = opcode, dns.RcodeNotImplemented
 	}
 	m.Answer, m.Ns, m.Extra = nil, nil, nil
-	_ = w.WriteMsg(m) // it counts what fails
+	_ = w.WriteMsg(m) // it counts a failure
 }
 
-// writer is what the chain answers a datagram through. A plugin may hold it longer than the datagram.
+// writer sends the reply of the plugin chain to a query. A plugin may use it after the datagram is reused.
 type writer struct {
 	socket  *socket
 	metrics *listenerMetrics
@@ -132,7 +150,7 @@ func (w *writer) Write(b []byte) (int, error) {
 		return 0, net.ErrClosed
 	}
 	if err := w.socket.send(&w.peer, b); err != nil {
-		if !w.unsent { // after a failure, CoreDNS sends SERVFAIL
+		if !w.unsent { // CoreDNS sends SERVFAIL after a failure
 			w.unsent = true
 			w.metrics.droppedSend.Inc()
 		}
@@ -142,7 +160,7 @@ func (w *writer) Write(b []byte) (int, error) {
 }
 
 // LocalAddr implements dns.ResponseWriter.
-func (w *writer) LocalAddr() net.Addr { return w.socket.local }
+func (w *writer) LocalAddr() net.Addr { return w.socket.conn.LocalAddr() }
 
 // RemoteAddr implements dns.ResponseWriter.
 func (w *writer) RemoteAddr() net.Addr {

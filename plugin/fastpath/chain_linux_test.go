@@ -16,11 +16,11 @@ import (
 	dto "github.com/prometheus/client_model/go"
 )
 
-// patience bounds the wait for what is to happen at once.
+// patience is the maximum time to wait for an event that should occur at once.
 const patience = 10 * time.Second
 
-// newService returns a service whose chain is one handler.
-func newService(t *testing.T, handle func(w dns.ResponseWriter, m *dns.Msg)) *service {
+// newServer returns a server whose plugin chain is one handler.
+func newServer(t *testing.T, handle func(w dns.ResponseWriter, m *dns.Msg)) *server {
 	t.Helper()
 	config := &dnsserver.Config{Zone: ".", Transport: "dns", ListenHosts: []string{"127.0.0.1"}, Port: "53"}
 	config.AddPlugin(func(plugin.Handler) plugin.Handler {
@@ -29,14 +29,14 @@ func newService(t *testing.T, handle func(w dns.ResponseWriter, m *dns.Msg)) *se
 			return dns.RcodeSuccess, nil
 		})
 	})
-	server, err := dnsserver.NewServer("dns://"+t.Name(), []*dnsserver.Config{config})
+	coreDNS, err := dnsserver.NewServer("dns://"+t.Name(), []*dnsserver.Config{config})
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &service{server: server, metrics: newListenerMetrics(server.Addr)}
+	return &server{Server: coreDNS, metrics: newListenerMetrics(coreDNS.Addr)}
 }
 
-// newSocket returns a socket of the fast path beside one of the test.
+// newSocket returns a socket of the fast path, opened beside one that is closed then.
 func newSocket(t *testing.T) *socket {
 	t.Helper()
 	config := net.ListenConfig{Control: reusePort}
@@ -44,30 +44,26 @@ func newSocket(t *testing.T) *socket {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() { _ = beside.Close() }() // the kernel would give it a share
-	raw, err := beside.(*net.UDPConn).SyscallConn()
+	defer func() { _ = beside.Close() }() // the kernel would deliver it a share
+	s, err := openBeside(beside.(*net.UDPConn), false)
 	if err != nil {
 		t.Fatal(err)
 	}
-	var s *socket
-	if cerr := raw.Control(func(fd uintptr) { s, err = open(int(fd), false) }); cerr != nil || err != nil { // #nosec G115
-		t.Fatal(cerr, err)
-	}
-	t.Cleanup(func() { _ = s.file.Close() })
+	t.Cleanup(func() { _ = s.conn.Close() })
 	return s
 }
 
-// query returns a datagram that asks for a name.
-func query(t *testing.T, s *service, from *socket, name string) *datagram {
+// query returns a datagram with a query for a name.
+func query(t *testing.T, s *server, from *socket, name string) *datagram {
 	t.Helper()
 	m := new(dns.Msg).SetQuestion(name, dns.TypeA)
 	b, err := m.Pack()
 	if err != nil {
 		t.Fatal(err)
 	}
-	d := &datagram{service: s, socket: from}
+	d := &datagram{server: s, socket: from}
 	d.query = append(d.buf[:0], b...)
-	s.held.Add(1)
+	s.references.Add(1)
 	s.metrics.inFlight.Inc()
 	return d
 }
@@ -87,7 +83,7 @@ func TestChainIsBounded(t *testing.T) {
 	var answered []string
 	blocked := make(chan struct{})
 	started := make(chan struct{}, 20)
-	s := newService(t, func(_ dns.ResponseWriter, m *dns.Msg) {
+	s := newServer(t, func(_ dns.ResponseWriter, m *dns.Msg) {
 		started <- struct{}{}
 		<-blocked
 		mu.Lock()
@@ -97,13 +93,13 @@ func TestChainIsBounded(t *testing.T) {
 	socket, bounded := newSocket(t), newChain(3)
 	before := valueOf(t, s.metrics.droppedOverload) // of the process
 	for i := range 10 {
-		bounded.put(query(t, s, socket, fmt.Sprintf("q%d.", i)), clientAddress(i))
+		bounded.handOver(query(t, s, socket, fmt.Sprintf("q%d.", i)), clientAddress(i))
 		if i < 3 {
 			<-started
 		}
 	}
 	if got := valueOf(t, s.metrics.inFlight); got != 6 {
-		t.Errorf("%v queries in flight, want 3 that are worked on and 3 that wait", got)
+		t.Errorf("%v queries in flight, want 3 running and 3 waiting", got)
 	}
 	close(blocked)
 	awaitIdle(t, bounded, s)
@@ -119,28 +115,28 @@ func TestChainIsBounded(t *testing.T) {
 	}
 }
 
-// TestPanicLeavesNothing has a plugin panic that nobody catches but CoreDNS.
-func TestPanicLeavesNothing(t *testing.T) {
-	s := newService(t, func(dns.ResponseWriter, *dns.Msg) { panic("in a plugin") })
+// TestPanicEndsQuery has a plugin that panics; CoreDNS recovers, and the query releases its place and its server.
+func TestPanicEndsQuery(t *testing.T) {
+	s := newServer(t, func(dns.ResponseWriter, *dns.Msg) { panic("in a plugin") })
 	c := newChain(1)
 	for range 3 {
-		c.put(query(t, s, newSocket(t), "panic."), clientAddress(0))
+		c.handOver(query(t, s, newSocket(t), "panic."), clientAddress(0))
 	}
 	awaitIdle(t, c, s)
 }
 
-// awaitIdle waits until a chain has nothing to do and nobody holds the service.
-func awaitIdle(t *testing.T, c *chain, s *service) {
+// awaitIdle waits until a chain has no queries and a server no references.
+func awaitIdle(t *testing.T, c *chain, s *server) {
 	t.Helper()
 	for end := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
 		c.queue.mu.Lock()
-		idle := c.running == 0 && c.waiting == 0 && len(c.clients) == 0 && s.held.Load() == 0
+		idle := c.running == 0 && c.waiting == 0 && len(c.clients) == 0 && s.references.Load() == 0
 		c.queue.mu.Unlock()
 		if idle {
 			return
 		}
 		if time.Now().After(end) {
-			t.Fatalf("%d queries are still held", s.held.Load())
+			t.Fatalf("the server still has %d references", s.references.Load())
 		}
 	}
 }

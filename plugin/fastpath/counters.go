@@ -14,13 +14,13 @@ import (
 	"github.com/nearside-dns/nearside/plugin/internal/block"
 )
 
-// counters count the answers of a zone as the plugins prometheus and cache do. They are looked up when
-// the first answer is counted, so that nothing shows up in the metrics that never happened.
+// counters count the answers for a zone as the plugins prometheus and cache do. A counter is looked up for the first answer,
+// so that the metrics have no series without events.
 type counters struct {
 	server, zone string
-	plugin       string      // the one behind prometheus
-	dns          bool        // there is prometheus
-	cache        block.Cache // the one that is asked for names of the zone, or nil
+	plugin       string      // after prometheus in the chain
+	dns          bool        // prometheus is configured
+	cache        block.Cache // that covers the zone, or nil
 
 	requests  [families][monitoredTypes]lazy[prometheus.Counter]
 	responses [16]lazy[prometheus.Counter]
@@ -31,7 +31,7 @@ type counters struct {
 
 type observers struct{ duration, requestSize, responseSize prometheus.Observer }
 
-// lazy is a value that is made when it is first asked for. Made twice it is the same.
+// lazy is a value that is made at its first use. Concurrent first uses may make it twice, with equal results.
 type lazy[T any] struct{ p atomic.Pointer[T] }
 
 func (l *lazy[T]) get(make func() T) T {
@@ -47,11 +47,11 @@ func (l *lazy[T]) get(make func() T) T {
 const (
 	families       = 2 // IPv4, IPv6
 	monitoredTypes = 257
-	otherType      = 256 // what metrics do not name
+	otherType      = 256 // all types without a label of their own
 )
 
-// named are the types that CoreDNS's metrics name; what is asked for here is below 256.
-var named = func() (types [monitoredTypes]string) {
+// typeLabels are the labels of types in CoreDNS's metrics; those with a label of their own are below 256.
+var typeLabels = func() (types [monitoredTypes]string) {
 	for i := range types {
 		types[i] = "other"
 	}
@@ -65,45 +65,45 @@ var named = func() (types [monitoredTypes]string) {
 	return types
 }()
 
-// given is an answer that was given.
-type given struct {
+// hit is an answer from the store, with its labels and sizes in the metrics.
+type hit struct {
 	counters     *counters
 	family       uint8
 	do           bool
 	cached       bool
-	ahead        bool // a plugin in front of the cache keeps it
+	beforeCache  bool // it belongs to a plugin before cache in the chain
 	kind         answers.Kind
 	rcode        uint8
 	qtype        uint16
 	requestSize  uint16
-	responseSize uint16 // as metrics have it: before an OPT record is added
+	responseSize uint16 // without the OPT record that is added later, as prometheus counts
 }
 
-// count counts an answer, which took a time from its arrival.
-func (g *given) count(took time.Duration) {
-	c := g.counters
-	if c.cache != nil && !g.ahead {
+// count counts an answer, given the time since the query was received.
+func (h *hit) count(took time.Duration) {
+	c := h.counters
+	if c.cache != nil && !h.beforeCache {
 		l := c.lookups.get(func() block.CacheCounters { return c.cache.Counters(c.server) })
 		l.Requests.Inc()
-		if g.cached {
-			l.Hits[g.kind].Inc()
+		if h.cached {
+			l.Hits[h.kind].Inc()
 		} else {
-			l.Misses.Inc() // the plugin behind it has answered
+			l.Misses.Inc() // a plugin after cache has answered
 		}
 	}
 	if !c.dns {
 		return
 	}
-	if g.do {
+	if h.do {
 		c.do.get(func() prometheus.Counter { return vars.RequestDo.WithLabelValues(c.server, c.zone, "") }).Inc()
 	}
-	qtype := min(g.qtype, otherType)
-	c.requests[g.family][qtype].get(func() prometheus.Counter {
-		family := strconv.Itoa(int(g.family) + 1)
-		return vars.RequestCount.WithLabelValues(c.server, c.zone, "", "udp", family, named[qtype])
+	qtype := min(h.qtype, otherType)
+	c.requests[h.family][qtype].get(func() prometheus.Counter {
+		family := strconv.Itoa(int(h.family) + 1)
+		return vars.RequestCount.WithLabelValues(c.server, c.zone, "", "udp", family, typeLabels[qtype])
 	}).Inc()
-	c.responses[g.rcode].get(func() prometheus.Counter {
-		return vars.ResponseRcode.WithLabelValues(c.server, c.zone, "", rcode.ToString(int(g.rcode)), c.plugin)
+	c.responses[h.rcode].get(func() prometheus.Counter {
+		return vars.ResponseRcode.WithLabelValues(c.server, c.zone, "", rcode.ToString(int(h.rcode)), c.plugin)
 	}).Inc()
 	o := c.observers.get(func() observers {
 		return observers{
@@ -113,6 +113,6 @@ func (g *given) count(took time.Duration) {
 		}
 	})
 	o.duration.Observe(took.Seconds())
-	o.responseSize.Observe(float64(g.responseSize))
-	o.requestSize.Observe(float64(g.requestSize))
+	o.responseSize.Observe(float64(h.responseSize))
+	o.requestSize.Observe(float64(h.requestSize))
 }

@@ -19,11 +19,11 @@ import (
 	"github.com/nearside-dns/nearside/plugin/internal/block"
 )
 
-// kept is a plugin whose answers may be stored, under a name that allows the fast path.
-const kept = "kubernetes"
+// testPlugin is the name of a plugin of the tests that permits the fast path.
+const testPlugin = "kubernetes"
 
 func init() {
-	plugin.Register(kept, func(c *caddy.Controller) error {
+	plugin.Register(testPlugin, func(c *caddy.Controller) error {
 		block.Of(c)
 		dnsserver.GetConfig(c).AddPlugin(func(plugin.Handler) plugin.Handler { return answerer{} })
 		return nil
@@ -33,7 +33,7 @@ func init() {
 // answerer answers every query with an address.
 type answerer struct{}
 
-func (answerer) Name() string { return kept }
+func (answerer) Name() string { return testPlugin }
 
 func (answerer) ServeDNS(_ context.Context, w dns.ResponseWriter, m *dns.Msg) (int, error) {
 	reply := addressReply(m.Question[0].Name, 1)
@@ -43,17 +43,17 @@ func (answerer) ServeDNS(_ context.Context, w dns.ResponseWriter, m *dns.Msg) (i
 
 // input returns a Corefile with one server block.
 func input(lines ...string) caddy.CaddyfileInput {
-	text := ".:53 {\n" + strings.Join(lines, "\n") + "\n" + kept + "\n}\n"
+	text := ".:53 {\n" + strings.Join(lines, "\n") + "\n" + testPlugin + "\n}\n"
 	return caddy.CaddyfileInput{Contents: []byte(text), ServerTypeName: serverType}
 }
 
-// TestDetachedSocketIsAnsweredAgain reloads when the listener of the configuration before is closed, as it is if the next
-// configuration takes longer than the end waits: CoreDNS's sockets, which it inherits, are detached.
-func TestDetachedSocketIsAnsweredAgain(t *testing.T) {
+// TestReloadWithDetachedSocket reloads after the listener of the present configuration was closed, as if the next one
+// started later than stopTimeout: the next configuration inherits CoreDNS's sockets, which are detached.
+func TestReloadWithDetachedSocket(t *testing.T) {
 	if !network.Inside(t) {
 		return
 	}
-	if err := dnsserver.SetDirectives([]string{"bind", pluginName, kept}); err != nil {
+	if err := dnsserver.SetDirectives([]string{"bind", pluginName, testPlugin}); err != nil {
 		t.Fatal(err)
 	}
 	for _, bind := range []string{"bind 127.0.0.1 ::1", "bind 0.0.0.0 ::", ""} {
@@ -90,7 +90,7 @@ func TestDetachedSocketIsAnsweredAgain(t *testing.T) {
 	}
 }
 
-// awaitListeners waits until so many listeners have been opened.
+// awaitListeners waits until a number of listeners is open.
 func awaitListeners(t *testing.T, want int) {
 	t.Helper()
 	for end := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {

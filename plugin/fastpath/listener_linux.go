@@ -2,7 +2,6 @@ package fastpath
 
 import (
 	"errors"
-	"maps"
 	"net"
 	"net/netip"
 	"runtime"
@@ -19,108 +18,94 @@ import (
 	"github.com/nearside-dns/nearside/plugin/internal/sockets"
 )
 
-// service is what answers on a listener: a server of one configuration.
-type service struct {
-	conf    *block.Configuration
-	server  *dnsserver.Server
-	routes  routes
-	chain   *chain // for queries whose name leads nowhere
-	metrics *listenerMetrics
-	opcodes map[int]bool // that are accepted besides QUERY and NOTIFY
-	held    atomic.Int64 // readers and queries that are not done with it
+// server is a CoreDNS server of one configuration, as its listener uses it.
+type server struct {
+	*dnsserver.Server
+	conf       *block.Configuration
+	routes     routes
+	chain      *chain // for queries that match no server block
+	metrics    *listenerMetrics
+	opcodes    map[int]bool // accepted besides QUERY and NOTIFY
+	references atomic.Int64 // of readers and of queries in progress
 }
 
-func (s *service) release() { s.held.Add(-1) }
+func (s *server) release() { s.references.Add(-1) }
 
-// listener is the fast path of an address. It stays through a reload if the next configuration has a
-// server there.
+// listener has the fast path's sockets of an address. A reload replaces its server if the next configuration has one on
+// the address.
 type listener struct {
-	address string // as CoreDNS writes it
-	service atomic.Pointer[service]
-	readers []*reader
-
-	previous []*service // what has answered, guarded by the registry's mutex
+	address  string // in CoreDNS's form
+	server   atomic.Pointer[server]
+	readers  []*reader
+	replaced []*server // servers of earlier configurations, guarded by the registry's mutex
 }
 
-// acquire returns what answers now; it has to be released.
-func (l *listener) acquire() *service {
+// acquire returns the present server. The caller releases it.
+func (l *listener) acquire() *server {
 	for {
-		s := l.service.Load()
-		s.held.Add(1)
-		if l.service.Load() == s {
+		s := l.server.Load()
+		s.references.Add(1)
+		if l.server.Load() == s {
 			return s
 		}
-		s.release() // somebody waits for it to be nobody's
+		s.release() // a reload replaced the server, and may wait for its references
 	}
 }
 
-// registry has the listeners of the process, by address.
+// registry has the listeners of the process.
 type registry struct {
 	mu      sync.Mutex
-	all     map[string]*listener
-	coming  map[string]*block.Configuration // that will have a listener on an address
-	dropped map[string]uint64               // by the kernel, on sockets that are closed
+	all     map[string]*listener // by address
+	dropped map[string]uint64    // datagrams that the kernel dropped on closed sockets, by address
 }
 
-var listeners = &registry{all: map[string]*listener{}, coming: map[string]*block.Configuration{}, dropped: map[string]uint64{}}
+var listeners = &registry{all: map[string]*listener{}, dropped: map[string]uint64{}}
 
 // Serve implements block.FastPath.
-func (fastPath) Serve(conf *block.Configuration, server *dnsserver.Server) {
-	uses := usesOn(conf, server)
-	s := &service{
-		conf: conf, server: server, routes: newRoutes(server, uses),
-		chain: newChain(0), metrics: newListenerMetrics(server.Addr), opcodes: block.Opcodes(server),
+func (fastPath) Serve(conf *block.Configuration, coreDNS *dnsserver.Server) {
+	blocks := blocksOn(conf, coreDNS)
+	address := coreDNS.Addr
+	s := &server{
+		Server: coreDNS, conf: conf, routes: newRoutes(address, blocks),
+		chain: newChain(0), metrics: newListenerMetrics(address), opcodes: block.Opcodes(coreDNS),
 	}
 	queries.resize(conf.MaxConcurrent())
-	wanted := describe(server.Addr, uses)
-	own := duplicate(conf.UDPSocket(server))
-	if own != nil {
-		defer own.Close()
-	}
-	switch has, err := listeners.enter(server.Addr, s, own, wanted); {
-	case err != nil && own != nil && own.Detached():
-		log.Errorf("No UDP on %s until a restart: the server's socket was detached for the fast path, and that cannot start: %v", server.Addr, err)
+	wanted := logZones(address, blocks)
+	own := conf.UDPSocket(coreDNS)
+	switch serves, err := listeners.serve(address, s, own, wanted); {
+	case err != nil && isDetached(own):
+		log.Errorf("%s: no UDP until a restart: CoreDNS's own socket is detached, and the fast path cannot start: %v", address, err)
 	case err != nil:
-		log.Warningf("No fast path on %s, the server answers alone: %v", server.Addr, err)
-	case has && wanted:
-		for _, u := range uses {
-			if u.ByGeneration {
-				u.Keyspace.ByGeneration.Store(true)
+		log.Warningf("%s: no fast path, all queries go to the plugin chain: %v", address, err)
+	case serves && wanted:
+		for _, b := range blocks {
+			if b.ByGeneration {
+				b.Keyspace.ByGeneration.Store(true)
 			}
 		}
 	}
 }
 
-// enter makes a service answer on its address, and reports whether it does. Where no fast path is wanted, it does so
-// only if CoreDNS's own socket is detached, which cannot be undone (Linux keeps the peer of an IPv6 socket): the
-// listener of the configuration before then stays, or another one is opened. own is the server's socket, nil if it is not
-// found.
-func (r *registry) enter(address string, s *service, own *sockets.Socket, wanted bool) (bool, error) {
+// serve makes a server answer on its address, and reports whether it does. If no fast path is wanted, it does so only if
+// CoreDNS's own socket is detached, which cannot be undone: the present listener stays, or another one is opened. own is
+// nil if the socket is not found.
+func (r *registry) serve(address string, s *server, own *net.UDPConn, wanted bool) (bool, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.coming[address] == s.conf {
-		delete(r.coming, address)
-	}
-	l := r.all[address]
-	if l != nil {
-		l.previous = append(l.previous, l.service.Swap(s))
-		if own != nil {
-			l.detach(own)
-		}
+	if l := r.all[address]; l != nil {
+		l.replaced = append(l.replaced, l.server.Swap(s))
+		l.detach(own)
 		return true, nil
 	}
-	if !wanted && (own == nil || !own.Detached()) {
+	if !wanted && !isDetached(own) {
 		return false, nil
 	}
-	if own == nil {
-		return false, errors.New("the server's own socket is not found")
-	}
-	l = &listener{address: address}
+	l := &listener{address: address}
+	l.server.Store(s)
 	if err := l.open(own); err != nil {
-		r.release(l)
+		r.closeSockets(l)
 		return false, err
 	}
-	l.service.Store(s)
 	r.all[address] = l
 	for _, r := range l.readers {
 		go r.run()
@@ -128,17 +113,24 @@ func (r *registry) enter(address string, s *service, own *sockets.Socket, wanted
 	return true, nil
 }
 
-// open opens the sockets of the readers, one for each CPU that the process may use, and detaches CoreDNS's.
-func (l *listener) open(own *sockets.Socket) error {
+// maxReaders limits the memory of a listener on a machine with many CPUs: a reader has 200 KB, and its socket a buffer. A
+// reader answers some 200,000 queries a second.
+const maxReaders = 16
+
+// open opens a socket for each CPU that the process may use, and detaches CoreDNS's own socket.
+func (l *listener) open(own *net.UDPConn) error {
+	if own == nil {
+		return errors.New("CoreDNS's own socket is not found")
+	}
 	wildcard := isWildcard(l.address)
 	for range min(runtime.GOMAXPROCS(0), maxReaders) {
-		s, err := open(own.FD, wildcard)
+		s, err := openBeside(own, wildcard)
 		if err != nil {
 			return err
 		}
 		l.readers = append(l.readers, newReader(l, s))
 	}
-	// Where the kernel or a filter of system calls refuses, CoreDNS's socket has to stay.
+	// Where the kernel or a filter of system calls refuses these calls, CoreDNS's socket must stay.
 	if err := l.readers[0].try(); err != nil {
 		return err
 	}
@@ -148,138 +140,133 @@ func (l *listener) open(own *sockets.Socket) error {
 	return nil
 }
 
-// detach detaches CoreDNS's socket, unless the configuration before has done so: a reload passes sockets on.
-func (l *listener) detach(own *sockets.Socket) {
-	if own.Detached() {
+// detach detaches CoreDNS's own socket, unless it is inherited from a configuration that has done so.
+func (l *listener) detach(own *net.UDPConn) {
+	if own == nil || isDetached(own) {
 		return
 	}
-	if err := own.Detach(); err != nil {
+	if err := withSocket(own, sockets.Socket.Detach); err != nil {
 		steered.WithLabelValues(l.address).Set(0)
-		log.Warningf("The kernel gives CoreDNS's own socket on %s a share of the datagrams, which costs CPU time: %v", l.address, err)
+		log.Warningf("%s: CoreDNS's own socket is not detached, its share of the datagrams costs more CPU time: %v", l.address, err)
 	}
 }
 
-// maxReaders bounds the memory of a listener on a machine with many CPUs: each reader has 200 KB, and its
-// socket a buffer. A reader answers some 200,000 queries a second.
-const maxReaders = 16
+// isDetached reports whether CoreDNS's own socket is detached; false for nil.
+func isDetached(own *net.UDPConn) (detached bool) {
+	if own != nil {
+		_ = withSocket(own, func(s sockets.Socket) error { // an error means that CoreDNS has closed it
+			detached = s.Detached()
+			return nil
+		})
+	}
+	return detached
+}
 
-// isWildcard reports whether a server has all addresses of the machine, given its address as CoreDNS writes it.
+// withSocket calls f with the socket of a connection.
+func withSocket(conn *net.UDPConn, f func(sockets.Socket) error) error {
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return err
+	}
+	if cerr := raw.Control(func(fd uintptr) { err = f(sockets.Socket{FD: int(fd)}) }); cerr != nil { // #nosec G115 -- a descriptor
+		return cerr
+	}
+	return err
+}
+
+// isWildcard reports whether an address in CoreDNS's form means all addresses of the machine.
 func isWildcard(address string) bool {
 	host, _, err := net.SplitHostPort(strings.TrimPrefix(address, transport.DNS+"://"))
 	a, _ := netip.ParseAddr(host)
 	return err == nil && (host == "" || a.IsUnspecified())
 }
 
-// Announce implements block.FastPath. CoreDNS begins to serve the addresses some time after that, maybe after the
-// previous configuration has ended.
-func (fastPath) Announce(conf *block.Configuration) {
-	listeners.mu.Lock()
-	defer listeners.mu.Unlock()
-	for _, address := range conf.UDPAddresses() {
-		listeners.coming[address] = conf
-	}
-}
+// Limits of the time that a reload or the exit takes.
+const (
+	stopTimeout  = 5 * time.Second       // as CoreDNS's for its queries
+	deliveryTime = 20 * time.Millisecond // of a datagram between the kernel's choice of a socket and the socket's queue
+)
 
-// Retain implements block.FastPath.
-func (fastPath) Retain(stays *block.Configuration) {
-	queries.resize(stays.MaxConcurrent())
-	r := listeners
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	maps.DeleteFunc(r.coming, func(_ string, conf *block.Configuration) bool { return conf != stays })
-}
-
-// Leave implements block.FastPath.
-func (fastPath) Leave(ends func(*block.Configuration) bool, reloading bool) {
-	listeners.leave(ends, reloading)
-}
-
-// awaitSuccessors waits until the next configuration has taken over the listeners that it will have.
-func (r *registry) awaitSuccessors(ends func(*block.Configuration) bool) {
-	awaited := func() bool {
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		for address, l := range r.all {
-			if next := r.coming[address]; ends(l.service.Load().conf) && next != nil && !ends(next) {
-				return true
-			}
-		}
-		return false
-	}
-	for end := time.Now().Add(longest); awaited() && time.Now().Before(end); {
+// awaitUntilTimeout polls a condition until it is met or stopTimeout has passed.
+func awaitUntilTimeout(met func() bool) {
+	for end := time.Now().Add(stopTimeout); !met() && time.Now().Before(end); {
 		time.Sleep(time.Millisecond)
 	}
 }
 
-// leave ends the listeners that configurations have which end, and no other has taken over, and waits
-// for the queries that they have received.
-func (r *registry) leave(ends func(*block.Configuration) bool, reloading bool) {
-	if reloading {
-		r.awaitSuccessors(ends)
+// Stop implements block.FastPath.
+func (fastPath) Stop(next *block.Configuration) { listeners.stop(next) }
+
+// stop closes the listeners that the next configuration has not taken over, and waits for the queries of all servers that
+// are not the next configuration's. CoreDNS starts to serve asynchronously, so the next configuration may take over
+// listeners after the callbacks that end the present one.
+func (r *registry) stop(next *block.Configuration) {
+	if next != nil {
+		addresses := next.UDPAddresses()
+		awaitUntilTimeout(func() bool { return r.hasTakenOver(next, addresses) })
 	}
+	var closing []*listener
+	var servers []*server
 	r.mu.Lock()
-	var left []*listener
-	var services []*service
 	for address, l := range r.all {
-		if ends(l.service.Load().conf) {
-			left = append(left, l)
-			delete(r.all, address)
-			for _, reader := range l.readers {
-				r.dropped[address] += reader.socket.drops()
-			}
+		servers = append(servers, l.replaced...)
+		l.replaced = nil
+		if l.server.Load().conf == next {
+			continue
 		}
-		l.previous = slices.DeleteFunc(l.previous, func(s *service) bool {
-			if ends(s.conf) {
-				services = append(services, s)
-			}
-			return ends(s.conf)
-		})
+		closing = append(closing, l)
+		delete(r.all, address)
+		for _, reader := range l.readers {
+			r.dropped[address] += reader.socket.drops()
+		}
 	}
 	r.mu.Unlock()
-	var leaving sync.WaitGroup
-	for _, l := range left {
-		leaving.Go(l.close)
+	var waiting sync.WaitGroup
+	for _, l := range closing {
+		waiting.Go(l.finish)
 	}
-	for _, s := range services {
-		leaving.Go(s.await)
+	for _, s := range servers {
+		waiting.Go(s.awaitQueries)
 	}
-	leaving.Wait()
+	waiting.Wait()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for _, l := range left {
-		r.release(l)
+	for _, l := range closing {
+		r.closeSockets(l)
 	}
 }
 
-// Times of the end.
-const (
-	settle  = 20 * time.Millisecond // a datagram may be between the choice of a socket and its queue
-	longest = 5 * time.Second       // as long as CoreDNS waits for its queries
-)
-
-// await waits until every query is answered that the service has taken.
-func (s *service) await() {
-	for end := time.Now().Add(longest); s.held.Load() > 0 && time.Now().Before(end); {
-		time.Sleep(5 * time.Millisecond)
-	}
+// hasTakenOver reports whether a configuration has taken over every listener on its addresses.
+func (r *registry) hasTakenOver(conf *block.Configuration, addresses []string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return !slices.ContainsFunc(addresses, func(address string) bool {
+		l := r.all[address]
+		return l != nil && l.server.Load().conf != conf
+	})
 }
 
-// close ends a listener: what has arrived is answered.
-func (l *listener) close() {
+// awaitQueries waits until all queries of a server that is not used any more are answered.
+func (s *server) awaitQueries() {
+	awaitUntilTimeout(func() bool { return s.references.Load() <= 0 })
+}
+
+// finish ends a listener when the datagrams that it has received are answered.
+func (l *listener) finish() {
 	for _, r := range l.readers {
-		r.socket.detach()
+		_ = withSocket(r.socket.conn, sockets.Socket.Detach) // after a failure, datagrams arrive until the socket is closed
 	}
-	time.Sleep(settle)
+	time.Sleep(deliveryTime)
 	for _, r := range l.readers {
 		r.finish()
 	}
-	l.service.Load().await()
+	l.server.Load().awaitQueries()
 }
 
-// release closes what open has opened. The mutex is held.
-func (r *registry) release(l *listener) {
+// closeSockets closes the sockets of a listener. The mutex is locked.
+func (r *registry) closeSockets(l *listener) {
 	for _, reader := range l.readers {
-		_ = reader.socket.file.Close()
+		_ = reader.socket.conn.Close()
 	}
 	if r.all[l.address] == nil {
 		socketsOpen.WithLabelValues(l.address).Set(0)

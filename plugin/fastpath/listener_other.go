@@ -10,21 +10,15 @@ import (
 	"github.com/nearside-dns/nearside/plugin/internal/block"
 )
 
-// Serve implements block.FastPath: it logs that the server answers alone.
+// Serve implements block.FastPath: it logs that there is no fast path.
 func (fastPath) Serve(conf *block.Configuration, server *dnsserver.Server) {
-	if describe(server.Addr, usesOn(conf, server)) {
-		log.Infof("%s: the fast path needs Linux, the server answers alone", server.Addr)
+	if logZones(server.Addr, blocksOn(conf, server)) {
+		log.Infof("%s: the fast path needs Linux, all queries go to the plugin chain", server.Addr)
 	}
 }
 
-// Announce implements block.FastPath.
-func (fastPath) Announce(*block.Configuration) {}
-
-// Retain implements block.FastPath.
-func (fastPath) Retain(*block.Configuration) {}
-
-// Leave implements block.FastPath.
-func (fastPath) Leave(func(*block.Configuration) bool, bool) {}
+// Stop implements block.FastPath.
+func (fastPath) Stop(*block.Configuration) {}
 
 // StartBackground implements block.FastPath.
 func (fastPath) StartBackground(netip.Addr) (end func(), ok bool) { return block.Background.Start() }

@@ -13,31 +13,31 @@ const (
 var (
 	answered = promauto.NewCounterVec(prometheus.CounterOpts{
 		Namespace: namespace, Subsystem: subsystem, Name: "answered_total",
-		Help: "Queries that were answered from packed answers.",
+		Help: "Queries that were answered from stored answers.",
 	}, []string{"server"})
 	handedOver = promauto.NewCounterVec(prometheus.CounterOpts{
 		Namespace: namespace, Subsystem: subsystem, Name: "handed_over_total",
-		Help: "Queries that were handed to the chain of plugins.",
+		Help: "Queries that were handed to the plugin chain.",
 	}, []string{"server"})
 	dropped = promauto.NewCounterVec(prometheus.CounterOpts{
 		Namespace: namespace, Subsystem: subsystem, Name: "dropped_total",
-		Help: "Queries without an answer: the client of the query had too many, or the query waited too long (overload), or the answer could not be sent (send).",
+		Help: "Queries without an answer: the client had too many queries or the query waited too long (overload), or the answer could not be sent (send).",
 	}, []string{"server", "reason"})
 	inFlight = promauto.NewGaugeVec(prometheus.GaugeOpts{
 		Namespace: namespace, Subsystem: subsystem, Name: "in_flight",
-		Help: "Queries that are with the chain of plugins or wait for it.",
+		Help: "Queries that the plugin chain works on, or that wait for it.",
 	}, []string{"server"})
 	socketsOpen = promauto.NewGaugeVec(prometheus.GaugeOpts{
 		Namespace: namespace, Subsystem: subsystem, Name: "sockets",
-		Help: "Sockets that are read by the fast path; 0 where the server answers through the chain alone.",
+		Help: "Sockets that the fast path reads; 0 if all queries go to the plugin chain.",
 	}, []string{"server"})
 	steered = promauto.NewGaugeVec(prometheus.GaugeOpts{
 		Namespace: namespace, Subsystem: subsystem, Name: "steered",
-		Help: "Whether the kernel gives all datagrams to the fast path (1), or a share to CoreDNS's own socket (0).",
+		Help: "Whether the kernel delivers all datagrams to the fast path (1), or a share to CoreDNS's own socket (0).",
 	}, []string{"server"})
 )
 
-// listenerMetrics are those of one listener.
+// listenerMetrics are the metrics of a listener.
 type listenerMetrics struct {
 	answered, handedOver, droppedOverload, droppedSend prometheus.Counter
 	inFlight                                           prometheus.Gauge

@@ -1,37 +1,285 @@
 package fastpath
 
 import (
+	"cmp"
+	"container/heap"
 	"fmt"
+	"math"
+	"net/netip"
+	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/nearside-dns/nearside/plugin/internal/answers"
 )
 
-// overloadPause is the shortest time between two log lines about dropped queries.
+// The memory of queries without a stored answer, in bytes. With the 98 MiB of a nodecache whose cache is full, the default
+// stays below the 160 MiB that the documentation recommends for such a container.
+const (
+	// runningCost is the resident memory that a query in the chain adds to the process, beside an upstream that does not
+	// answer: a stack of 32 KiB, the message and its copies, two attempts over UDP with a goroutine and a buffer each,
+	// and a proportional amount of garbage.
+	runningCost = 100 << 10
+	// waitingCost is the size of a waiting query of datagramLen bytes, with its client.
+	waitingCost = 2304
+	// queryBudget is shared by both: seven eighths for running queries, one eighth for waiting ones.
+	queryBudget = 60 << 20
+
+	defaultRunning = queryBudget / 8 * 7 / runningCost
+	defaultWaiting = queryBudget / 8 / waitingCost
+)
+
+// maxWait is the maximum time that a query waits. Resolvers repeat a query after 2 seconds at the earliest, and ignore the
+// answer to the first one from then on.
+const maxWait = 1500 * time.Millisecond
+
+// shareFactor limits a chain to this multiple of the free places of the process, and a client to this multiple of the free
+// places of its chain. A lone client, such as a node's cache or a proxy, can use three quarters of the process, and there
+// are always places for a new client or a new chain. (Choudhury and Hahne, "Dynamic queue length thresholds for
+// shared-memory packet switches", 1998.)
+const shareFactor = 4
+
+// reservedFraction is the divisor for the places of a chain that only clients without a running query get. With hundreds of
+// busy clients, their shares leave less than one place.
+const reservedFraction = 16
+
+// overloadPause is the minimum time between two log lines about dropped queries.
 const overloadPause = time.Minute
 
-// overload counts the queries that are dropped, for the log.
-type overload struct {
-	dropped    atomic.Int64 // since the last line
-	lastLogged atomic.Int64 // on the queue's clock; 0 if there was no line
+// queue limits the queries of the process that go to a plugin chain, and shares the places out by chain, and within a
+// chain by client: the source address of a query. IPv6 addresses are not grouped by prefix, since the pods of a node
+// share a /64.
+type queue struct {
+	now func() time.Duration
+
+	mu         sync.Mutex
+	maxRunning int  // not below running
+	target     int  // of maxRunning, which is higher for a while after a reload to a lower limit
+	lowerNext  bool // the next query that ends lowers maxRunning to the target
+	maxWaiting int
+	running    int
+	waiting    int
+	busy       []*chain // with waiting queries
+	turn       int      // index in busy of the chain whose turn it is
+
+	dropped    atomic.Int64 // queries since the last log line
+	lastLogged atomic.Int64 // time of the last log line; 0 without one
 }
 
-// warning counts dropped queries of the chain, and returns the line that is to be logged, "" if there was one less than
-// a minute ago.
+// queries is the queue of the process.
+var queries = newQueue(answers.Now)
+
+func newQueue(now func() time.Duration) *queue {
+	return &queue{now: now, maxRunning: defaultRunning, target: defaultRunning, maxWaiting: defaultWaiting}
+}
+
+// chain has the queries that are handed to the plugins of a server block on a listener. Zones that the plugins answer
+// without an upstream have chains of their own.
+type chain struct {
+	queue *queue
+	limit int // of running queries, and of waiting ones
+
+	running int
+	waiting int
+	clients map[netip.Addr]*client // with running or waiting queries
+	ready   clientHeap             // those with waiting queries
+	oldest  *datagram              // of the waiting queries
+	newest  *datagram
+}
+
+// newChain returns a chain with a limit; 0 for that of the process only.
+func newChain(limit int) *chain {
+	if limit == 0 {
+		limit = math.MaxInt
+	}
+	return &chain{queue: queries, limit: limit, clients: map[netip.Addr]*client{}}
+}
+
+// client is a source address that has queries in a chain.
+type client struct {
+	address netip.Addr
+	running int
+	waiting int
+	index   int // in chain.ready
+
+	datagramList // the waiting queries
+}
+
+// handOver starts or queues a client's query.
+func (c *chain) handOver(d *datagram, from netip.Addr) {
+	runs, dropped := c.add(d, from)
+	if runs {
+		pool.do(d)
+	}
+	dropped.drop()
+}
+
+// add starts or queues a client's query, and reports whether it runs. It returns the waiting queries that it dropped.
+func (c *chain) add(d *datagram, from netip.Addr) (runs bool, dropped datagramList) {
+	q := c.queue
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	dropped = q.expire()
+	cl := c.client(from)
+	d.chain, d.client = c, cl
+	if cl.waiting == 0 && c.admits(cl) {
+		c.start(cl)
+		return true, dropped
+	}
+	d.arrived = q.now()
+	c.enqueue(d)
+	c.trim(cl, &dropped)
+	return false, dropped
+}
+
+// client returns the client with an address.
+func (c *chain) client(address netip.Addr) *client {
+	cl := c.clients[address]
+	if cl == nil {
+		cl = &client{address: address}
+		c.clients[address] = cl
+	}
+	return cl
+}
+
+// removeIdle removes a client if it has no queries.
+func (c *chain) removeIdle(cl *client) {
+	if cl.running == 0 && cl.waiting == 0 {
+		delete(c.clients, cl.address)
+	}
+}
+
+// admits reports whether a client may have another running query.
+func (c *chain) admits(cl *client) bool {
+	limit := min(shareFactor*(c.queue.maxRunning-c.queue.running), c.limit)
+	free := limit - c.running
+	if cl.running == 0 {
+		return free > 0
+	}
+	return cl.running < shareFactor*(free-limit/reservedFraction)
+}
+
+func (c *chain) start(cl *client) {
+	c.queue.running++
+	c.running++
+	cl.running++
+}
+
+// trim drops a waiting query if there are too many with a client's latest one: the client's oldest if the client has more
+// than there were free places, else the oldest of the chain or of the process.
+func (c *chain) trim(cl *client, dropped *datagramList) {
+	q := c.queue
+	free := min(q.maxWaiting-q.waiting, c.limit-c.waiting)
+	switch {
+	case cl.waiting > 1 && cl.waiting > free+1:
+		dropped.add(c.remove(cl.first))
+	case free >= 0:
+	case c.waiting > c.limit:
+		dropped.add(c.remove(c.oldest))
+	default:
+		oldest := slices.MinFunc(q.busy, func(a, b *chain) int { return cmp.Compare(a.oldest.arrived, b.oldest.arrived) })
+		dropped.add(oldest.remove(oldest.oldest))
+	}
+}
+
+// expire removes the queries that have waited for maxWait, and returns them. The oldest query of a chain is the first one
+// of its client.
+func (q *queue) expire() (expired datagramList) {
+	if q.waiting == 0 {
+		return expired
+	}
+	now := q.now()
+	for i := len(q.busy) - 1; i >= 0; i-- { // remove may remove the chain from busy
+		for c := q.busy[i]; c.oldest != nil && now-c.oldest.arrived >= maxWait; {
+			expired.add(c.remove(c.oldest))
+		}
+	}
+	return expired
+}
+
+// next starts the query whose turn it is, and returns it; nil if none may run.
+func (q *queue) next() *datagram {
+	for i := range q.busy {
+		at := (q.turn + i) % len(q.busy)
+		c := q.busy[at]
+		if cl := c.ready[0]; c.admits(cl) {
+			q.turn = at + 1
+			c.start(cl)
+			return c.remove(cl.first)
+		}
+	}
+	return nil
+}
+
+// startAll starts all queries that may run.
+func (q *queue) startAll() (started datagramList) {
+	for d := q.next(); d != nil; d = q.next() {
+		started.add(d)
+	}
+	return started
+}
+
+// finish ends a running query of a client. Of the queries that start in its place, it returns the first one, which the
+// caller answers.
+func (q *queue) finish(c *chain, cl *client) (next *datagram) {
+	started, dropped := q.end(c, cl)
+	if next = started.first; next != nil {
+		started.first, next.next = next.next, nil
+	}
+	started.work()
+	dropped.drop()
+	return next
+}
+
+// end ends a running query of a client, and returns the queries that start in its place: it may free shares of several
+// clients.
+func (q *queue) end(c *chain, cl *client) (started, dropped datagramList) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.running--
+	c.running--
+	cl.running--
+	if q.lowerNext && q.maxRunning > q.target {
+		q.maxRunning--
+	}
+	q.lowerNext = !q.lowerNext // every other query that ends frees a place, for new clients
+	if cl.waiting > 0 {
+		heap.Fix(&c.ready, cl.index)
+	}
+	c.removeIdle(cl)
+	dropped = q.expire()
+	return q.startAll(), dropped
+}
+
+// resize sets the limits for a configuration, given the highest limit of its chains. If more queries run than that, the
+// limit is lowered as queries end, and starts with a quarter of the new places free for new clients, unless all places
+// were taken.
+func (q *queue) resize(limit int) {
+	q.mu.Lock()
+	q.target, q.maxWaiting = max(defaultRunning, limit), max(defaultWaiting, limit)
+	q.maxRunning = max(q.target, min(q.maxRunning, q.running+q.target/4))
+	started := q.startAll()
+	q.mu.Unlock()
+	started.work()
+}
+
+// warning counts dropped queries of the chain, and returns the log line, "" if the last one was less than overloadPause ago.
 func (c *chain) warning(dropped int) string {
-	o, now := &c.queue.overload, int64(c.queue.now())
-	o.dropped.Add(int64(dropped))
-	last := o.lastLogged.Load()
-	if last != 0 && now-last < int64(overloadPause) || !o.lastLogged.CompareAndSwap(last, max(now, 1)) {
+	q, now := c.queue, int64(c.queue.now())
+	q.dropped.Add(int64(dropped))
+	last := q.lastLogged.Load()
+	if last != 0 && now-last < int64(overloadPause) || !q.lastLogged.CompareAndSwap(last, max(now, 1)) {
 		return ""
 	}
-	c.queue.mu.Lock()
-	defer c.queue.mu.Unlock()
+	q.mu.Lock()
+	defer q.mu.Unlock()
 	busiest := &client{}
 	for _, cl := range c.clients {
 		if cl.running+cl.waiting > busiest.running+busiest.waiting {
 			busiest = cl
 		}
 	}
-	return fmt.Sprintf("%d queries dropped for overload since the last such line, their clients get no reply: client %v has the most, %d in work and %d that wait; limit %d in work (logged once a minute)",
-		o.dropped.Swap(0), busiest.address, busiest.running, busiest.waiting, min(c.queue.maxRunning, c.limit))
+	return fmt.Sprintf("%d queries dropped for overload since the last such line, their clients get no reply: client %v has the most, %d in progress and %d waiting; limit %d in progress (logged once a minute)",
+		q.dropped.Swap(0), busiest.address, busiest.running, busiest.waiting, min(q.maxRunning, c.limit))
 }

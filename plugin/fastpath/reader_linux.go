@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/maphash"
+	"net"
 	"os"
 	"syscall"
 	"time"
@@ -16,13 +17,11 @@ import (
 	"github.com/nearside-dns/nearside/plugin/internal/block"
 )
 
-// batch is how many datagrams are received and sent at a time.
-const batch = 64
-
-// arenaLen is how many bytes of answers are sent at a time; longer answers are the chain's.
 const (
-	arenaLen   = 64 << 10
-	longestHit = 16 << 10
+	batch       = 64       // datagrams received or sent by a system call
+	arenaLen    = 64 << 10 // bytes of answers sent by a system call
+	maxHitLen   = 16 << 10 // bytes of an answer; longer ones are handed to the chain
+	maxFailures = 10       // of receiving in a row, before the reader waits until the socket is readable
 )
 
 // mmsghdr is struct mmsghdr of recvmmsg(2).
@@ -31,10 +30,10 @@ type mmsghdr struct {
 	length uint32
 }
 
-// The kernel's structure is as long: a Msghdr and a number, padded to a pointer.
+// The size of the kernel's structure: a Msghdr and a number, padded to a pointer.
 var _ [unsafe.Sizeof(unix.Msghdr{}) + unsafe.Sizeof(uintptr(0))]byte = [unsafe.Sizeof(mmsghdr{})]byte{}
 
-// reader reads the datagrams of one socket. What it needs for a batch it has from the start.
+// reader is a goroutine that receives the datagrams of a socket, with preallocated memory for a batch.
 type reader struct {
 	listener *listener
 	socket   *socket
@@ -48,7 +47,7 @@ type reader struct {
 
 	answers       [batch]mmsghdr
 	answerVectors [batch]unix.Iovec
-	given         [batch]given
+	hits          [batch]hit
 	pending       int // answers that are not sent yet
 	arena         []byte
 
@@ -58,13 +57,13 @@ type reader struct {
 	pathKey [answers.MaxKey]byte
 	random  uint64
 
-	failures int // of receiving, one after the other
+	failures int // of receiving in a row
 }
 
 func newReader(l *listener, s *socket) *reader {
 	r := &reader{
 		listener: l, socket: s, ended: make(chan struct{}),
-		arena:  make([]byte, 0, arenaLen+longestHit), // room for a copy of the last answer's records while they change places
+		arena:  make([]byte, 0, arenaLen+maxHitLen), // with room for a copy of the last answer's records to shuffle them
 		random: new(maphash.Hash).Sum64() | 1,
 	}
 	for i := range r.received {
@@ -76,7 +75,7 @@ func newReader(l *listener, s *socket) *reader {
 		if s.wildcard {
 			h.Control = &r.controls[i][0]
 		}
-		r.makeRoom(i)
+		r.resetLengths(i)
 		a := &r.answers[i].header
 		a.Iov = &r.answerVectors[i]
 		a.SetIovlen(1)
@@ -84,8 +83,8 @@ func newReader(l *listener, s *socket) *reader {
 	return r
 }
 
-// makeRoom says how long the addresses of a datagram may be, where the kernel says how long they are.
-func (r *reader) makeRoom(i int) {
+// resetLengths sets the sizes of the buffers for addresses, which the kernel overwrites with the lengths of the addresses.
+func (r *reader) resetLengths(i int) {
 	h := &r.received[i].header
 	h.Namelen = unix.SizeofSockaddrInet6
 	if r.socket.wildcard {
@@ -93,64 +92,61 @@ func (r *reader) makeRoom(i int) {
 	}
 }
 
-// run reads until the deadline of the socket has come.
+// run reads until the deadline of the socket.
 func (r *reader) run() {
 	defer close(r.ended)
 	for {
 		err := r.socket.raw.Read(r.step)
-		if errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, os.ErrClosed) {
+		if errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, net.ErrClosed) {
 			return
 		}
-		log.Errorf("Cannot wait for datagrams on %s, trying again: %v", r.listener.address, err)
+		log.Errorf("%s: a reader cannot wait for datagrams, and retries in a second: %v", r.listener.address, err)
 		time.Sleep(time.Second)
 	}
 }
 
-// finish ends run, and answers what is left.
+// finish ends run, and answers the remaining datagrams of the socket.
 func (r *reader) finish() {
-	if err := r.socket.file.SetReadDeadline(time.Unix(1, 0)); err != nil {
-		log.Errorf("Cannot end reading from %s: %v", r.listener.address, err)
+	if err := r.socket.conn.SetReadDeadline(time.Unix(1, 0)); err != nil {
+		log.Errorf("%s: a reader does not end, its queries are lost: %v", r.listener.address, err)
 		return
 	}
 	<-r.ended
-	_ = r.socket.raw.Control(func(fd uintptr) { r.step(fd) }) // it is open
+	_ = r.socket.raw.Control(func(fd uintptr) { r.step(fd) }) // the socket is open
 }
 
-// step answers what has arrived. It never reports that it is done, so that the caller waits for more.
+// step answers all datagrams of the socket. It returns false, so that syscall.RawConn waits for more.
 func (r *reader) step(fd uintptr) bool {
 	for r.batch(fd) {
 	}
 	return false
 }
 
-// batch receives once, and reports whether there may be more.
+// batch receives and answers a batch, and reports whether there may be more.
 func (r *reader) batch(fd uintptr) bool {
-	// Neither call waits, and a batch takes microseconds. Told of them, the scheduler would give this
-	// goroutine's processor away meanwhile, and take it back.
+	// RawSyscall6, since neither call waits and a batch takes microseconds: Syscall6 would let the scheduler give the
+	// goroutine's processor to another one meanwhile.
 	n, _, errno := unix.RawSyscall6(unix.SYS_RECVMMSG, fd, uintptr(unsafe.Pointer(&r.received[0])), batch, unix.MSG_DONTWAIT, 0, 0)
 	switch errno {
 	case 0:
 		r.failures = 0
 		r.serve(fd, int(n))     // #nosec G115 -- at most batch
 		for i := range int(n) { // #nosec G115
-			r.makeRoom(i)
+			r.resetLengths(i)
 		}
-		return n > 1 // where there were several, more have come meanwhile: waiting for them costs more than a look
+		return n > 1 // after several, more have probably arrived: polling for them costs more than a system call
 	case unix.EINTR:
 		return true
 	case unix.EAGAIN:
 		return false
-	default: // it belongs to an answer, such as ECONNREFUSED, or the kernel lacks memory
+	default: // the error of an earlier answer, such as ECONNREFUSED, or the kernel lacks memory
 		r.failures++
 		time.Sleep(time.Millisecond)
-		return r.failures < mostFailures
+		return r.failures < maxFailures
 	}
 }
 
-// mostFailures is after how many failures the next datagram is waited for.
-const mostFailures = 10
-
-// try receives and sends nothing, to see whether the process may.
+// try receives and sends zero datagrams, to find out whether the process may.
 func (r *reader) try() error {
 	var receive, send unix.Errno
 	if err := r.socket.raw.Control(func(fd uintptr) {
@@ -170,7 +166,7 @@ func (r *reader) try() error {
 	return nil
 }
 
-// serve answers the first datagrams of a batch, or hands them over.
+// serve answers the first n datagrams of a batch from the store, or hands them over.
 func (r *reader) serve(fd uintptr, n int) {
 	s := r.listener.acquire()
 	now := answers.Now()
@@ -183,31 +179,30 @@ func (r *reader) serve(fd uintptr, n int) {
 	s.release()
 }
 
-// answer puts the answer to a datagram among those that are to be sent, and reports whether there is
-// one.
-func (r *reader) answer(fd uintptr, s *service, i int, now time.Duration) bool {
+// answer appends the answer to a datagram to the pending ones, and reports whether there is one.
+func (r *reader) answer(fd uintptr, s *server, i int, now time.Duration) bool {
 	q := &r.query
 	in := r.queries[i][:min(int(r.received[i].length), datagramLen)]
-	// A question for DS goes to the block of a parent zone, where there is one.
+	// CoreDNS dispatches a question for DS to the block of a parent zone, if there is one.
 	if !q.Parse(in) || q.Type == dns.TypeDS {
 		return false
 	}
 	key := q.AppendKey(r.key[:0], 0, in)
-	to := s.routes.find(answers.KeyName(key))
-	if to == nil || to.space == 0 {
+	rt := s.routes.find(answers.KeyName(key))
+	if rt == nil || rt.keyspace == 0 {
 		return false
 	}
-	answers.SetKeyspace(key, to.space)
+	answers.SetKeyspace(key, rt.keyspace)
 	var search block.Search
-	if to.search != nil && q.Search == nil {
-		search = to.search.Search(clientOf(&r.names[i]), answers.KeyName(key))
+	if rt.search != nil && q.Search == nil {
+		search = rt.search.Search(clientOf(&r.names[i]), answers.KeyName(key))
 	}
-	e, counts := r.find(to, key, &search, i, in, now)
+	e, counters := r.find(rt, key, &search, i, in, now)
 	if e == nil || q.Upper && !e.AnyCase || !e.Fresh(now) {
 		return false
 	}
 	if e.Popularity != nil && e.Popularity.Count(now) && !e.Popularity.Refreshing.Load() {
-		return false // the chain fetches it again
+		return false // the chain prefetches it
 	}
 	r.patch = e.Patch(now)
 	fragment := fragmentIPv6
@@ -215,11 +210,11 @@ func (r *reader) answer(fd uintptr, s *service, i int, now time.Duration) bool {
 	if isIPv4(&r.names[i]) {
 		fragment, family = fragmentIPv4, 0
 	}
-	form := e.Form(q, &r.patch, min(q.Limit(), longestHit), fragment)
+	form := e.Form(q, &r.patch, min(q.Limit(), maxHitLen), fragment)
 	if form == nil {
 		return false
 	}
-	if to.shuffle {
+	if rt.shuffle {
 		if form.Ordered() {
 			return false
 		}
@@ -228,7 +223,7 @@ func (r *reader) answer(fd uintptr, s *service, i int, now time.Duration) bool {
 	if len(r.arena)+form.ReplyLen(q, &r.patch) > arenaLen {
 		r.flush(fd, s, now)
 	}
-	for _, c := range counts {
+	for _, c := range counters {
 		if c != nil {
 			c.Inc()
 		}
@@ -236,25 +231,24 @@ func (r *reader) answer(fd uintptr, s *service, i int, now time.Duration) bool {
 	start := len(r.arena)
 	r.arena = form.AppendReply(r.arena, in, q, &r.patch)
 	r.enqueue(i, r.arena[start:])
-	g := &r.given[r.pending-1]
-	*g = given{
-		counters: to.counters, family: family, do: q.DO, cached: e.Cached, ahead: e.Count != nil, kind: e.Kind,
+	h := &r.hits[r.pending-1]
+	*h = hit{
+		counters: rt.counters, family: family, do: q.DO, cached: e.Cached, beforeCache: e.Count != nil, kind: e.Kind,
 		rcode: uint8(form.Rcode()), qtype: q.Type, // #nosec G115 -- a code of four bits
 		requestSize: uint16(len(in)), responseSize: uint16(e.CountedLen()), // #nosec G115 -- at most 64 KiB
 	}
 	if q.EDNS && len(e.Options) > 0 {
-		g.responseSize += answers.OptLen + uint16(len(e.Options)) // #nosec G115
+		h.responseSize += answers.OptLen + uint16(len(e.Options)) // #nosec G115
 	}
 	return true
 }
 
-// find returns the entry for a query, nil if there is none, and what counts that it is given. There is room for a
-// view behind the key.
-func (r *reader) find(to *route, key []byte, search *block.Search, i int, in []byte, now time.Duration) (e *answers.Entry, counts [3]answers.Counter) {
+// find returns the entry for a query, nil without one, and the counters of its answer. key has capacity for a view.
+func (r *reader) find(rt *route, key []byte, search *block.Search, i int, in []byte, now time.Duration) (e *answers.Entry, counters [3]answers.Counter) {
 	if search.List != 0 {
 		path := answers.AppendKeyPath(append(r.pathKey[:0], key...), search.List)
 		if e = answers.Shared.Get(path); e != nil && e.Fresh(now) {
-			return e, [3]answers.Counter{e.Count.On(to.counters.server), search.Client}
+			return e, [3]answers.Counter{e.Count.On(rt.counters.server), search.Client}
 		}
 	}
 	e = answers.Shared.Get(key)
@@ -264,30 +258,30 @@ func (r *reader) find(to *route, key []byte, search *block.Search, i int, in []b
 	}
 	switch {
 	case e == nil:
-		return nil, counts
+		return nil, counters
 	case search.List != 0 && !e.Plain.HasData():
-		return nil, counts
-	case e.Count != nil: // who keeps it comes before who knows search lists
-		return e, [3]answers.Counter{e.Count.On(to.counters.server), view.Callers}
+		return nil, counters
+	case e.Count != nil: // its plugin stands before the one with search lists
+		return e, [3]answers.Counter{e.Count.On(rt.counters.server), view.Callers}
 	}
 	return e, [3]answers.Counter{search.Count, search.Client, view.Callers}
 }
 
-// Lengths in bytes from which CoreDNS compresses names to avoid fragments, as NSD does.
+// Minimum lengths in bytes of answers in which CoreDNS compresses names to avoid fragments, as NSD does.
 const (
 	fragmentIPv4 = 1480
 	fragmentIPv6 = 1220
 )
 
 func (r *reader) nextRandom() uint64 {
-	// Marsaglia's xorshift; it never comes to 0.
+	// Marsaglia's xorshift, which never yields 0.
 	r.random ^= r.random << 13
 	r.random ^= r.random >> 7
 	r.random ^= r.random << 17
 	return r.random
 }
 
-// enqueue puts an answer to a datagram among those that are to be sent.
+// enqueue appends an answer to the pending ones.
 func (r *reader) enqueue(i int, answer []byte) {
 	j := r.pending
 	r.answerVectors[j].Base = &answer[0]
@@ -305,8 +299,8 @@ func (r *reader) enqueue(i int, answer []byte) {
 	r.pending++
 }
 
-// flush sends the answers, and counts them.
-func (r *reader) flush(fd uintptr, s *service, start time.Duration) {
+// flush sends and counts the pending answers.
+func (r *reader) flush(fd uintptr, s *server, start time.Duration) {
 	if r.pending == 0 {
 		return
 	}
@@ -319,22 +313,22 @@ func (r *reader) flush(fd uintptr, s *service, start time.Duration) {
 		case errno == unix.EINTR:
 		case errno == unix.EAGAIN && waits:
 			waits = waitWritable(int(fd)) // #nosec G115 -- a descriptor
-		default: // the first of them can't be sent
+		default: // the first of the rest cannot be sent
 			s.metrics.droppedSend.Inc()
-			r.given[sent].rcode = dns.RcodeServerFailure // as prometheus counts a plugin that can't write its reply
+			r.hits[sent].rcode = dns.RcodeServerFailure // as prometheus counts a plugin that cannot write its reply
 			sent++
 			unsent++
 		}
 	}
 	took := answers.Now() - start
 	for i := range r.pending {
-		r.given[i].count(took)
+		r.hits[i].count(took)
 	}
 	s.metrics.answered.Add(float64(r.pending - unsent))
 	r.pending, r.arena = 0, r.arena[:0]
 }
 
-// sendWait is how long a full queue of the network is waited for, in milliseconds.
+// sendWait is the maximum time to wait for a full send buffer, in milliseconds.
 const sendWait = 100
 
 func waitWritable(fd int) bool {
@@ -342,13 +336,13 @@ func waitWritable(fd int) bool {
 	return err == nil && ready == 1 || err == syscall.EINTR
 }
 
-// handOver gives a datagram to the chain.
-func (r *reader) handOver(s *service, i int) {
+// handOver hands a datagram to the plugin chain.
+func (r *reader) handOver(s *server, i int) {
 	in := &r.received[i]
 	d, _ := datagrams.Get().(*datagram)
-	s.held.Add(1)
+	s.references.Add(1)
 	s.metrics.inFlight.Inc()
-	d.service, d.socket = s, r.socket
+	d.server, d.socket = s, r.socket
 	d.query = append(d.buf[:0], r.queries[i][:min(int(in.length), datagramLen)]...)
 	d.peer.name, d.peer.nameLen, d.peer.controlLen = r.names[i], in.header.Namelen, 0
 	if r.socket.wildcard {
@@ -357,19 +351,19 @@ func (r *reader) handOver(s *service, i int) {
 		d.peer.controlLen = copy(d.peer.control[:], control)
 	}
 	s.metrics.handedOver.Inc()
-	s.chainOf(r.key[:0], d.query).put(d, clientOf(&r.names[i]))
+	s.chainOf(r.key[:0], d.query).handOver(d, clientOf(&r.names[i]))
 }
 
-// chainOf returns the chain of the server block that a query is for, so that none has to wait for what
-// another one waits for. What no block has a say in waits for none: the probes of a kubelet are such, and must not
-// fail because an upstream is dead. There is room for a name in buf.
-func (s *service) chainOf(buf, query []byte) *chain {
+// chainOf returns the chain of a query's server block, whose queries do not wait for those of another block. Queries that
+// match no block, or that are refused whatever their name, have a chain of their own: the probes of a kubelet must not
+// fail because an upstream is dead. buf has capacity for a name.
+func (s *server) chainOf(buf, query []byte) *chain {
 	if answers.HasOtherVersion(query) {
 		return s.chain
 	}
 	if name, ok := answers.AppendName(buf, query); ok {
-		if to := s.routes.find(name); to != nil {
-			return to.chain
+		if rt := s.routes.find(name); rt != nil {
+			return rt.chain
 		}
 	}
 	return s.chain

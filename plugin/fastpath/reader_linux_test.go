@@ -20,7 +20,7 @@ import (
 	"github.com/nearside-dns/nearside/plugin/internal/block"
 )
 
-// countedCache stands for the plugin cache.
+// countedCache is a fake of plugin cache.
 type countedCache struct {
 	block.CacheCounters
 }
@@ -37,47 +37,47 @@ func (c *countedCache) Counters(string) block.CacheCounters { return c.CacheCoun
 func (c *countedCache) Borders() []string                   { return nil }
 func (c *countedCache) Covers(string) bool                  { return true }
 
-// bed is a reader with one client.
+// bed is a reader with one client, and a server block for all names whose answers are counted.
 type bed struct {
 	*reader
-	client *net.UDPConn
-	space  *answers.Keyspace
-	cache  *countedCache
+	client   *net.UDPConn
+	keyspace *answers.Keyspace
+	cache    *countedCache
 }
 
-// newBed returns a reader whose socket is read by nobody else, and a block of all names that is counted.
+// newBed returns a bed whose reader runs only when read is called.
 func newBed(t *testing.T, shuffle bool) *bed {
 	t.Helper()
-	b := &bed{space: answers.Shared.NewKeyspace(), cache: newCountedCache()}
-	t.Cleanup(func() { answers.Shared.Drop(b.space) })
-	s := newService(t, func(w dns.ResponseWriter, m *dns.Msg) {
+	b := &bed{keyspace: answers.Shared.NewKeyspace(), cache: newCountedCache()}
+	t.Cleanup(func() { answers.Shared.Drop(b.keyspace) })
+	s := newServer(t, func(w dns.ResponseWriter, m *dns.Msg) {
 		if err := w.WriteMsg(new(dns.Msg).SetRcode(m, dns.RcodeRefused)); err != nil {
 			t.Error(err)
 		}
 	})
 	s.routes = routes{byZone: map[string]*route{}}
-	counting := &counters{server: s.server.Addr, zone: ".", plugin: "next", dns: true, cache: b.cache}
-	s.routes.add(".", &route{space: b.space.ID(), shuffle: shuffle, counters: counting, chain: newChain(1)})
+	counting := &counters{server: s.Addr, zone: ".", plugin: "next", dns: true, cache: b.cache}
+	s.routes.add(".", &route{keyspace: b.keyspace.ID(), shuffle: shuffle, counters: counting, chain: newChain(1)})
 	s.chain = newChain(1)
-	l := &listener{address: s.server.Addr}
-	l.service.Store(s)
+	l := &listener{address: s.Addr}
+	l.server.Store(s)
 	b.reader = newReader(l, newSocket(t))
 	var err error
-	if b.client, err = net.DialUDP("udp", nil, b.socket.local); err != nil {
+	if b.client, err = net.DialUDP("udp", nil, b.socket.conn.LocalAddr().(*net.UDPAddr)); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = b.client.Close() })
 	return b
 }
 
-// keep puts an answer to a question into the store.
-func (b *bed) keep(t *testing.T, e *answers.Entry, reply *dns.Msg) {
+// store stores an answer to a question.
+func (b *bed) store(t *testing.T, e *answers.Entry, reply *dns.Msg) {
 	t.Helper()
-	b.keepFor(t, e, reply, reply)
+	b.storeFor(t, e, reply, reply)
 }
 
-// keepFor puts the answer to a query into the store.
-func (b *bed) keepFor(t *testing.T, e *answers.Entry, reply, query *dns.Msg) {
+// storeFor stores the answer to a query.
+func (b *bed) storeFor(t *testing.T, e *answers.Entry, reply, query *dns.Msg) {
 	t.Helper()
 	if err := e.Fill(reply); err != nil {
 		t.Fatal(err)
@@ -87,11 +87,11 @@ func (b *bed) keepFor(t *testing.T, e *answers.Entry, reply, query *dns.Msg) {
 	if !ok {
 		t.Fatal("no key")
 	}
-	answers.Shared.Put(b.space, b.space.Key(nil, packed, &q), e)
+	answers.Shared.Put(b.keyspace, b.keyspace.Key(nil, packed, &q), e)
 }
 
-// ask sends a query and has the reader look at it once.
-func (b *bed) ask(t *testing.T, m *dns.Msg) {
+// query sends a query and runs the reader once.
+func (b *bed) query(t *testing.T, m *dns.Msg) {
 	t.Helper()
 	packed, err := m.Pack()
 	if err == nil {
@@ -103,7 +103,7 @@ func (b *bed) ask(t *testing.T, m *dns.Msg) {
 	b.read(t)
 }
 
-// read has the reader look once.
+// read runs the reader once.
 func (b *bed) read(t *testing.T) {
 	t.Helper()
 	if err := b.socket.raw.Control(func(fd uintptr) { b.step(fd) }); err != nil {
@@ -111,8 +111,8 @@ func (b *bed) read(t *testing.T) {
 	}
 }
 
-// answerOf returns the answer that the client gets.
-func (b *bed) answerOf(t *testing.T) *dns.Msg {
+// receive returns the next answer that the client receives.
+func (b *bed) receive(t *testing.T) *dns.Msg {
 	t.Helper()
 	buf := make([]byte, dns.MaxMsgSize)
 	if err := b.client.SetReadDeadline(time.Now().Add(patience)); err != nil {
@@ -129,7 +129,7 @@ func (b *bed) answerOf(t *testing.T) *dns.Msg {
 	return m
 }
 
-// addresses returns a reply with so many addresses.
+// addressReply returns a reply with a number of addresses.
 func addressReply(name string, count int) *dns.Msg {
 	m := new(dns.Msg).SetQuestion(name, dns.TypeA)
 	m.Response, m.Authoritative = true, true
@@ -160,34 +160,34 @@ func TestHitAllocatesNothing(t *testing.T) {
 			b := newBed(t, c.shuffle)
 			reply := addressReply("hit.test.", c.records)
 			reply.Extra = addressReply("glue.test.", c.glue).Answer
-			b.keep(t, c.entry, reply)
+			b.store(t, c.entry, reply)
 			query := new(dns.Msg).SetQuestion("hit.test.", dns.TypeA).SetEdns0(1232, false)
 			packed, err := query.Pack()
 			if err != nil {
 				t.Fatal(err)
 			}
-			before := valueOf(t, b.listener.service.Load().metrics.answered)
+			before := valueOf(t, b.listener.server.Load().metrics.answered)
 			drain := make([]byte, dns.MaxMsgSize)
 			if err := b.client.SetReadDeadline(time.Now().Add(patience)); err != nil {
 				t.Fatal(err)
 			}
-			look := func(fd uintptr) { b.step(fd) }
+			step := func(fd uintptr) { b.step(fd) }
 			hit := func() {
 				if _, err := b.client.Write(packed); err != nil {
 					t.Fatal(err)
 				}
-				if err := b.socket.raw.Control(look); err != nil {
+				if err := b.socket.raw.Control(step); err != nil {
 					t.Fatal(err)
 				}
 				if _, err := b.client.Read(drain); err != nil {
 					t.Fatal(err)
 				}
 			}
-			hit() // counters are looked up
+			hit() // looks up the counters
 			if got := testing.AllocsPerRun(200, hit); got != 0 {
 				t.Errorf("%v allocations per hit", got)
 			}
-			if got := valueOf(t, b.listener.service.Load().metrics.answered) - before; got != 202 {
+			if got := valueOf(t, b.listener.server.Load().metrics.answered) - before; got != 202 {
 				t.Errorf("%v were hits, want 202", got)
 			}
 		})
@@ -196,7 +196,7 @@ func TestHitAllocatesNothing(t *testing.T) {
 
 func TestBatchesAreAnswered(t *testing.T) {
 	b := newBed(t, false)
-	b.keep(t, &answers.Entry{}, addressReply("hit.test.", 1))
+	b.store(t, &answers.Entry{}, addressReply("hit.test.", 1))
 	const rounds = 3*batch + 1
 	for range rounds {
 		packed, err := new(dns.Msg).SetQuestion("hit.test.", dns.TypeA).Pack()
@@ -209,16 +209,16 @@ func TestBatchesAreAnswered(t *testing.T) {
 	}
 	b.read(t)
 	for i := range rounds {
-		if m := b.answerOf(t); len(m.Answer) != 1 {
+		if m := b.receive(t); len(m.Answer) != 1 {
 			t.Fatalf("answer %d: %v", i, m)
 		}
 	}
 }
 
-// TestLongAnswers has more answers in a batch than are sent at a time.
+// TestLongAnswers has more bytes of answers in a batch than one system call sends.
 func TestLongAnswers(t *testing.T) {
 	b := newBed(t, false)
-	b.keep(t, &answers.Entry{}, addressReply("long.test.", 500))
+	b.store(t, &answers.Entry{}, addressReply("long.test.", 500))
 	if err := b.client.SetReadBuffer(4 << 20); err != nil {
 		t.Fatal(err)
 	}
@@ -233,14 +233,14 @@ func TestLongAnswers(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	before := valueOf(t, b.listener.service.Load().metrics.handedOver)
+	before := valueOf(t, b.listener.server.Load().metrics.handedOver)
 	b.read(t)
 	for i := range rounds {
-		if m := b.answerOf(t); len(m.Answer) != 500 {
+		if m := b.receive(t); len(m.Answer) != 500 {
 			t.Fatalf("answer %d has %d records", i, len(m.Answer))
 		}
 	}
-	if got := valueOf(t, b.listener.service.Load().metrics.handedOver) - before; got != 0 {
+	if got := valueOf(t, b.listener.server.Load().metrics.handedOver) - before; got != 0 {
 		t.Errorf("%v were handed over", got)
 	}
 }
@@ -249,37 +249,35 @@ func TestHandedOver(t *testing.T) {
 	now := answers.Now()
 	for name, c := range map[string]struct {
 		entry *answers.Entry
-		query func() *dns.Msg
+		query *dns.Msg
 		hit   bool
 	}{
-		"kept":        {&answers.Entry{}, ask("hit.test."), true},
-		"not kept":    {&answers.Entry{}, ask("miss.test."), false},
-		"DS":          {&answers.Entry{}, func() *dns.Msg { return new(dns.Msg).SetQuestion("hit.test.", dns.TypeDS) }, false},
-		"other type":  {&answers.Entry{}, func() *dns.Msg { return new(dns.Msg).SetQuestion("hit.test.", dns.TypeAAAA) }, false},
-		"expired":     {&answers.Entry{Validity: answers.Validity{Expires: now}, Gone: now + time.Hour}, ask("hit.test."), false},
-		"upper case":  {&answers.Entry{}, ask("HIT.test."), false},
-		"any case":    {&answers.Entry{AnyCase: true}, ask("HIT.test."), true},
-		"DO":          {&answers.Entry{}, func() *dns.Msg { return ask("hit.test.")().SetEdns0(1232, true) }, false},
-		"EDNS option": {&answers.Entry{}, withOption, false},
-		"popular":     {&answers.Entry{Validity: answers.Validity{Expires: now + time.Hour}, Popularity: &answers.Popularity{Amount: 1}}, ask("hit.test."), false},
+		"stored":      {&answers.Entry{}, question("hit.test."), true},
+		"not stored":  {&answers.Entry{}, question("miss.test."), false},
+		"DS":          {&answers.Entry{}, new(dns.Msg).SetQuestion("hit.test.", dns.TypeDS), false},
+		"other type":  {&answers.Entry{}, new(dns.Msg).SetQuestion("hit.test.", dns.TypeAAAA), false},
+		"expired":     {&answers.Entry{Validity: answers.Validity{Expires: now}, Gone: now + time.Hour}, question("hit.test."), false},
+		"upper case":  {&answers.Entry{}, question("HIT.test."), false},
+		"any case":    {&answers.Entry{AnyCase: true}, question("HIT.test."), true},
+		"DO":          {&answers.Entry{}, question("hit.test.").SetEdns0(1232, true), false},
+		"EDNS option": {&answers.Entry{}, withOption(), false},
+		"popular":     {&answers.Entry{Validity: answers.Validity{Expires: now + time.Hour}, Popularity: &answers.Popularity{Amount: 1}}, question("hit.test."), false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := newBed(t, false)
-			b.keep(t, c.entry, addressReply("hit.test.", 1))
-			b.ask(t, c.query())
-			if m := b.answerOf(t); (m.Rcode == dns.RcodeSuccess) != c.hit {
+			b.store(t, c.entry, addressReply("hit.test.", 1))
+			b.query(t, c.query)
+			if m := b.receive(t); (m.Rcode == dns.RcodeSuccess) != c.hit {
 				t.Errorf("hit %t, want %t: %v", !c.hit, c.hit, m)
 			}
 		})
 	}
 }
 
-func ask(name string) func() *dns.Msg {
-	return func() *dns.Msg { return new(dns.Msg).SetQuestion(name, dns.TypeA) }
-}
+func question(name string) *dns.Msg { return new(dns.Msg).SetQuestion(name, dns.TypeA) }
 
 func withOption() *dns.Msg {
-	m := ask("hit.test.")().SetEdns0(1232, false)
+	m := question("hit.test.").SetEdns0(1232, false)
 	m.IsEdns0().Option = append(m.IsEdns0().Option, &dns.EDNS0_COOKIE{Code: dns.EDNS0COOKIE, Cookie: "24a5ac1223344556"})
 	return m
 }
@@ -292,7 +290,7 @@ func counting(answer func(dns.ResponseWriter, *dns.Msg) error) *metrics.Metrics 
 	return m
 }
 
-// behindCounting is a plugin that returns what those of this module return.
+// behindCounting is a plugin that returns the codes and errors that the plugins of this module return.
 type behindCounting func(dns.ResponseWriter, *dns.Msg) error
 
 func (behindCounting) Name() string { return "next" }
@@ -304,8 +302,7 @@ func (b behindCounting) ServeDNS(_ context.Context, w dns.ResponseWriter, m *dns
 	return dns.RcodeSuccess, nil
 }
 
-// counts returns what the plugin prometheus has counted for a server, but for how long queries took: a line for each
-// metric. The name of the server is left out.
+// counts returns a line for each metric of plugin prometheus for a server, without the durations and the server's name.
 func counts(t *testing.T, server string) (lines []string) {
 	t.Helper()
 	all, err := prometheus.DefaultGatherer.Gather()
@@ -339,16 +336,16 @@ func counts(t *testing.T, server string) (lines []string) {
 	return lines
 }
 
-// sameCounts compares what a bed has counted with what its chain has counted.
+// sameCounts compares the counts of a bed with those of a chain.
 func sameCounts(t *testing.T, b *bed, chain string) {
 	t.Helper()
 	got, want := counts(t, b.listener.address), counts(t, chain)
 	if len(want) == 0 || !slices.Equal(got, want) {
-		t.Errorf("counted by the fast path:\n%s\nby the plugin prometheus:\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+		t.Errorf("counts of the fast path:\n%s\nof plugin prometheus:\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 	}
 }
 
-// serveCounted has the plugin prometheus of a server answer a query.
+// serveCounted answers a query through plugin prometheus of a server.
 func serveCounted(t *testing.T, server string, w dns.ResponseWriter, m *dns.Msg, reply *dns.Msg) {
 	t.Helper()
 	handler := counting(func(w dns.ResponseWriter, m *dns.Msg) error {
@@ -357,19 +354,19 @@ func serveCounted(t *testing.T, server string, w dns.ResponseWriter, m *dns.Msg,
 		return w.WriteMsg(answer)
 	})
 	ctx := context.WithValue(context.Background(), dnsserver.Key{}, &dnsserver.Server{Addr: server})
-	_, _ = handler.ServeDNS(ctx, w, m) // an error of the writer's
+	_, _ = handler.ServeDNS(ctx, w, m) // the writer counts its errors
 }
 
-// TestUnsendable has an answer among others whose client cannot be reached. It is counted as the chain counts it.
+// TestUnsendable has one answer in a batch that the kernel does not send. It is counted as the chain counts it.
 func TestUnsendable(t *testing.T) {
 	b := newBed(t, false)
 	reply := addressReply("hit.test.", 1)
-	b.keep(t, &answers.Entry{Cached: true, Validity: answers.Validity{Expires: answers.Now() + time.Hour}}, reply)
-	packed, err := ask("hit.test.")().Pack()
+	b.store(t, &answers.Entry{Cached: true, Validity: answers.Validity{Expires: answers.Now() + time.Hour}}, reply)
+	packed, err := question("hit.test.").Pack()
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := b.listener.service.Load()
+	s := b.listener.server.Load()
 	before, answeredBefore := valueOf(t, s.metrics.droppedSend), valueOf(t, s.metrics.answered)
 	client, _ := b.client.LocalAddr().(*net.UDPAddr)
 	for i := range 3 {
@@ -379,7 +376,7 @@ func TestUnsendable(t *testing.T) {
 		b.names[i].Port = uint16(client.Port)>>8 | uint16(client.Port)<<8 // #nosec G115
 		copy(unsafeIPv4(&b.names[i]), client.IP.To4())
 	}
-	b.names[1].Port = 0 // no client's
+	b.names[1].Port = 0 // invalid
 	peers := make([]peer, 3)
 	for i := range peers {
 		peers[i] = peer{name: b.names[i], nameLen: b.received[i].header.Namelen}
@@ -388,7 +385,7 @@ func TestUnsendable(t *testing.T) {
 		t.Fatal(err)
 	}
 	for range 2 {
-		b.answerOf(t)
+		b.receive(t)
 	}
 	if got := valueOf(t, s.metrics.droppedSend) - before; got != 1 {
 		t.Errorf("%v could not be sent, want 1", got)
@@ -403,9 +400,9 @@ func TestUnsendable(t *testing.T) {
 	chain := t.Name() + " chain"
 	for i := range peers {
 		w := &writer{socket: b.socket, metrics: s.metrics, peer: peers[i]}
-		serveCounted(t, chain, w, ask("hit.test.")(), reply)
+		serveCounted(t, chain, w, question("hit.test."), reply)
 		if i == 1 {
-			refuse(w, ask("hit.test.")(), dns.MsgReject) // as CoreDNS's server does then
+			refuse(w, question("hit.test."), dns.MsgReject) // as CoreDNS's server does then
 		}
 	}
 	sameCounts(t, b, chain)
@@ -414,10 +411,10 @@ func TestUnsendable(t *testing.T) {
 	}
 }
 
-// TestCounted compares what a hit counts with what the plugins prometheus and cache count.
+// TestCounted compares the counts of hits with those of the plugins prometheus and cache.
 func TestCounted(t *testing.T) {
 	if m := metrics.New("127.0.0.1:0"); m.Name() != "prometheus" {
-		t.Fatalf("plugin %q", m.Name()) // its name decides whether anything is counted
+		t.Fatalf("plugin %q", m.Name()) // block.Eligibility knows it by its name
 	}
 	typed := func(qtype uint16, change func(*dns.Msg)) *dns.Msg {
 		m := new(dns.Msg).SetQuestion("hit.test.", qtype)
@@ -441,15 +438,15 @@ func TestCounted(t *testing.T) {
 	} {
 		reply := addressReply("hit.test.", c.records)
 		reply.Question, reply.Rcode = c.query.Question, c.rcode
-		b.keepFor(t, &answers.Entry{Cached: true, Kind: c.kind, Validity: answers.Validity{Expires: answers.Now() + time.Hour}}, reply, c.query)
+		b.storeFor(t, &answers.Entry{Cached: true, Kind: c.kind, Validity: answers.Validity{Expires: answers.Now() + time.Hour}}, reply, c.query)
 		for range i + 1 {
-			b.ask(t, c.query)
-			if m := b.answerOf(t); m.Rcode != c.rcode || len(m.Answer) != c.records {
+			b.query(t, c.query)
+			if m := b.receive(t); m.Rcode != c.rcode || len(m.Answer) != c.records {
 				t.Fatalf("no hit: %v", m)
 			}
 			hits[c.kind]++
-			serveCounted(t, chain, &writer{socket: b.socket, metrics: b.listener.service.Load().metrics, peer: b.peer(t)}, c.query, reply)
-			b.answerOf(t)
+			serveCounted(t, chain, &writer{socket: b.socket, metrics: b.listener.server.Load().metrics, peer: b.peer(t)}, c.query, reply)
+			b.receive(t)
 		}
 	}
 	sameCounts(t, b, chain)
@@ -463,7 +460,7 @@ func TestCounted(t *testing.T) {
 	}
 }
 
-// peer returns the client as the kernel gives it.
+// peer returns the client's address in the kernel's form.
 func (b *bed) peer(t *testing.T) peer {
 	t.Helper()
 	client, ok := b.client.LocalAddr().(*net.UDPAddr)

@@ -13,27 +13,27 @@ import (
 	"github.com/nearside-dns/nearside/plugin/internal/block"
 )
 
-// route is what a name leads to: a server block, and how an answer from there is given and counted.
+// route is how queries for the names of a zone are answered and counted.
 type route struct {
-	space    uint32 // 0 if the block has no fast path
+	keyspace uint32 // ID of the server block's Keyspace; 0 if the block has no fast path
 	shuffle  bool
 	counters *counters
 	chain    *chain
 	search   block.Searches // nil if names are not expanded
 }
 
-// routes lead from a name to the server block that CoreDNS chooses for it.
+// routes are the routes of a server.
 type routes struct {
-	byZone map[string]*route // by the zone in wire form and lower case
-	depths []int             // the numbers of labels that zones have, the greatest first
+	byZone map[string]*route // by zone in wire form and lower case
+	depths []int             // numbers of labels of the zones, highest first
 }
 
-// find returns where a name leads, or nil. The name is in wire form and lower case.
+// find returns the route of the longest zone of a name, nil without one. The name is in wire form and lower case.
 func (r *routes) find(name []byte) *route {
-	var starts [128]uint8
+	var starts [128]uint8 // of the labels
 	labels := 0
 	for at := 0; name[at] != 0; at += 1 + int(name[at]) {
-		starts[labels&127] = uint8(at) // #nosec G115 -- a name has 255 bytes at most
+		starts[labels&127] = uint8(at) // #nosec G115 -- a name has at most 255 bytes
 		labels++
 	}
 	starts[labels&127] = uint8(len(name) - 1) // #nosec G115
@@ -48,122 +48,152 @@ func (r *routes) find(name []byte) *route {
 	return nil
 }
 
-// add takes in where a zone leads. What can't be a zone leads nowhere.
-func (r *routes) add(zone string, to *route) {
+// add adds the route of a zone, unless the zone is no valid name.
+func (r *routes) add(zone string, rt *route) {
 	buf := make([]byte, 256)
 	n, err := dns.PackDomainName(zone, buf, 0, nil, false)
 	if err != nil {
 		return
 	}
-	r.byZone[string(buf[:n])] = to
+	r.byZone[string(buf[:n])] = rt
 	if depth := dns.CountLabel(zone); !slices.Contains(r.depths, depth) {
 		r.depths = append(r.depths, depth)
 		slices.SortFunc(r.depths, func(a, b int) int { return b - a })
 	}
 }
 
-// blockUse is a server block on a server.
-type blockUse struct {
-	*block.Block
-	block.Eligibility
-	counting *metrics.Metrics // nil without prometheus
-	next     string           // the plugin behind prometheus, which metrics name
-	cache    block.Cache      // nil without one
-	search   block.Searcher   // nil without one
-	chain    *chain
-	own      map[string]*chain // for the zones that a plugin answers by itself
-}
-
-// newRoutes returns the routes of a server. What differs inside of a block has a way of its own.
-func newRoutes(server *dnsserver.Server, blocks map[string]*blockUse) routes {
+// newRoutes returns the routes of a server, given its server blocks by zone. A block's subzones with other metrics, cache,
+// search lists or limits have routes of their own.
+func newRoutes(server string, blocks map[string]*servedBlock) routes {
 	r := routes{byZone: map[string]*route{}}
 	zones := slices.Collect(maps.Keys(blocks))
 	for zone, b := range blocks {
 		r.add(zone, b.route(server, zone))
-		for _, below := range b.borders() {
-			if plugin.Zones(zones).Matches(below) == zone && below != zone {
-				r.add(below, b.route(server, below))
+		for _, subzone := range b.subzones() {
+			if plugin.Zones(zones).Matches(subzone) == zone && subzone != zone {
+				r.add(subzone, b.route(server, subzone))
 			}
 		}
 	}
 	return r
 }
 
-// route returns where names in a zone lead that belong to the block.
-func (b *blockUse) route(server *dnsserver.Server, zone string) *route {
-	to := &route{shuffle: b.Shuffle, chain: b.chain, counters: &counters{server: server.Addr, plugin: b.next}}
-	if own := b.own[plugin.Zones(slices.Collect(maps.Keys(b.own))).Matches(zone)]; own != nil {
-		to.chain = own
+// servedBlock is a server block on a server.
+type servedBlock struct {
+	*block.Block
+	block.Eligibility
+	prometheus *metrics.Metrics // or nil
+	next       string           // the plugin after prometheus, a label of its metrics
+	cache      block.Cache      // or nil
+	search     block.Searcher   // or nil
+	chain      *chain
+	ownChains  map[string]*chain // of the zones of a block.ZoneOwner
+}
+
+// newServedBlock evaluates the plugins of a block.
+func newServedBlock(b *block.Block) *servedBlock {
+	sb := &servedBlock{Block: b, Eligibility: b.Eligibility(), chain: newChain(b.MaxConcurrent), ownChains: map[string]*chain{}}
+	for _, h := range b.Handlers() {
+		switch h := h.(type) {
+		case *metrics.Metrics:
+			sb.prometheus = h
+			if h.Next != nil {
+				sb.next = h.Next.Name()
+			}
+		case block.Cache:
+			sb.cache = h
+		case block.Searcher:
+			sb.search = h
+		case block.ZoneOwner:
+			for _, zone := range h.OwnZones() {
+				sb.ownChains[zone] = newChain(b.MaxConcurrent)
+			}
+		}
+	}
+	return sb
+}
+
+// route returns the route of a zone whose names belong to the block.
+func (b *servedBlock) route(server, zone string) *route {
+	rt := &route{shuffle: b.Shuffle, chain: b.chain, counters: &counters{server: server, plugin: b.next}}
+	if own := b.ownChains[plugin.Zones(slices.Collect(maps.Keys(b.ownChains))).Matches(zone)]; own != nil {
+		rt.chain = own
 	}
 	if b.cache != nil && b.cache.Covers(zone) {
-		to.counters.cache = b.cache
+		rt.counters.cache = b.cache
 	}
 	if b.Prevented == "" {
-		to.space = b.Keyspace.ID()
+		rt.keyspace = b.Keyspace.ID()
 		if b.search != nil && plugin.Zones(b.search.SearchZones()).Matches(zone) != "" {
-			to.search = b.search.SearchesOn(server.Addr)
+			rt.search = b.search.SearchesOn(server)
 		}
 	}
-	if b.counting != nil {
-		to.counters.dns = true
-		if to.counters.zone = plugin.Zones(b.counting.ZoneNames()).Matches(zone); to.counters.zone == "" {
-			to.counters.zone = "."
+	if b.prometheus != nil {
+		rt.counters.dns = true
+		if rt.counters.zone = plugin.Zones(b.prometheus.ZoneNames()).Matches(zone); rt.counters.zone == "" {
+			rt.counters.zone = "."
 		}
 	}
-	return to
+	return rt
 }
 
-// usesOn returns the server blocks on a server by zone.
-func usesOn(conf *block.Configuration, server *dnsserver.Server) map[string]*blockUse {
-	uses, byBlock := map[string]*blockUse{}, map[*dnsserver.Config]*blockUse{}
+// subzones returns the zones that may need a route of their own.
+func (b *servedBlock) subzones() (zones []string) {
+	if b.prometheus != nil {
+		zones = b.prometheus.ZoneNames()
+	}
+	if b.cache != nil {
+		zones = slices.Concat(zones, b.cache.Borders())
+	}
+	if b.search != nil {
+		zones = slices.Concat(zones, b.search.SearchZones())
+	}
+	return slices.AppendSeq(slices.Clip(zones), maps.Keys(b.ownChains))
+}
+
+// blocksOn returns the server blocks on a server by zone.
+func blocksOn(conf *block.Configuration, server *dnsserver.Server) map[string]*servedBlock {
+	byZone, byConfig := map[string]*servedBlock{}, map[*dnsserver.Config]*servedBlock{}
 	for _, z := range conf.ZonesOn(server.Addr) {
-		u := byBlock[z.Block.Config()]
-		if u == nil {
-			u = newBlockUse(z.Block)
-			byBlock[z.Block.Config()] = u
+		b := byConfig[z.Block.Config()]
+		if b == nil {
+			b = newServedBlock(z.Block)
+			byConfig[z.Block.Config()] = b
 		}
-		if other := uses[z.Name]; other != nil { // with plugin view, whose blocks have filters
-			u.Prevented = "plugin view has to see every query"
-			other.Prevented = u.Prevented
+		if other := byZone[z.Name]; other != nil { // blocks with the same zone have filters of plugin view
+			b.Prevented = "plugin view has to see every query"
+			other.Prevented = b.Prevented
 		}
-		uses[z.Name] = u
+		byZone[z.Name] = b
 	}
-	policy := block.ServerPrevents(server)
-	for _, u := range uses {
-		if u.Prevented == "" {
-			u.Prevented = policy
+	prevented := block.ServerPrevents(server)
+	for _, b := range byZone {
+		if b.Prevented == "" {
+			b.Prevented = prevented
 		}
-		if u.Prevented != "" {
-			u.ByGeneration = false // no reader would give such an answer
+		if b.Prevented != "" {
+			b.ByGeneration = false // only readers send such answers
 		}
 	}
-	return uses
+	return byZone
 }
 
-// keeps reports whether some server block has a plugin whose answers can be kept.
-func keeps(uses map[string]*blockUse) bool {
-	for _, u := range uses {
-		if u.Keyspace != nil {
-			return true
-		}
-	}
-	return false
-}
-
-// describe says once which zones of a server have a fast path, and what prevents it for the others. It
-// reports whether any has it. Where nothing could be kept, there is nothing to say.
-func describe(address string, uses map[string]*blockUse) bool {
-	if !keeps(uses) {
-		return false
-	}
+// logZones logs the zones of a server that have a fast path, and for the others the reason why not. It reports whether any
+// zone has a fast path. It logs nothing if no plugin stores answers.
+func logZones(address string, blocks map[string]*servedBlock) bool {
 	var with []string
-	without := map[string][]string{}
-	for zone, u := range uses {
-		if u.Prevented == "" {
+	without := map[string][]string{} // by reason
+	stored := false
+	for zone, b := range blocks {
+		stored = stored || b.Keyspace != nil
+		if b.Prevented == "" {
 			with = append(with, zone)
 		} else {
-			without[u.Prevented] = append(without[u.Prevented], zone)
+			without[b.Prevented] = append(without[b.Prevented], zone)
 		}
+	}
+	if !stored {
+		return false
 	}
 	slices.Sort(with)
 	if len(with) > 0 {
@@ -174,44 +204,4 @@ func describe(address string, uses map[string]*blockUse) bool {
 		log.Infof("%s: no fast path for %s: %s", address, strings.Join(without[reason], " "), reason)
 	}
 	return len(with) > 0
-}
-
-// borders returns the zones at which it changes how names are counted, or what they wait for.
-func (b *blockUse) borders() (zones []string) {
-	if b.counting != nil {
-		zones = b.counting.ZoneNames()
-	}
-	if b.cache != nil {
-		zones = slices.Concat(zones, b.cache.Borders())
-	}
-	if b.search != nil {
-		zones = slices.Concat(zones, b.search.SearchZones())
-	}
-	for zone := range b.own {
-		zones = append(zones, zone)
-	}
-	return zones
-}
-
-// newBlockUse looks at a block on a server.
-func newBlockUse(b *block.Block) *blockUse {
-	u := &blockUse{Block: b, Eligibility: b.Eligibility(), chain: newChain(b.MaxConcurrent), own: map[string]*chain{}}
-	for _, h := range b.Handlers() {
-		switch h := h.(type) {
-		case *metrics.Metrics:
-			u.counting = h
-			if h.Next != nil {
-				u.next = h.Next.Name()
-			}
-		case block.Cache:
-			u.cache = h
-		case block.Searcher:
-			u.search = h
-		case block.Own:
-			for _, zone := range h.OwnZones() {
-				u.own[zone] = newChain(b.MaxConcurrent)
-			}
-		}
-	}
-	return u
 }

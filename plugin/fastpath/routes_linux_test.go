@@ -15,7 +15,7 @@ import (
 	"github.com/nearside-dns/nearside/test/property"
 )
 
-// TestRoutes compares the way of names with what CoreDNS says about the longest zone.
+// TestRoutes compares the zones of routes with plugin.Zones.
 func TestRoutes(t *testing.T) {
 	for name, zones := range map[string][]string{
 		"root":           {"."},
@@ -28,21 +28,21 @@ func TestRoutes(t *testing.T) {
 			r := routes{byZone: map[string]*route{}}
 			byRoute := map[*route]string{}
 			for _, zone := range zones {
-				to := &route{}
-				byRoute[to] = zone
-				r.add(zone, to)
+				rt := &route{}
+				byRoute[rt] = zone
+				r.add(zone, rt)
 			}
 			property.Seeds(t, 1, 1, func(t *testing.T, seed uint64) {
 				random := rand.New(rand.NewPCG(seed, 2))
 				for range 2000 {
-					asked := randomName(random, zones)
+					name := randomName(random, zones)
 					packed := make([]byte, 256)
-					n, err := dns.PackDomainName(asked, packed, 0, nil, false)
+					n, err := dns.PackDomainName(name, packed, 0, nil, false)
 					if err != nil {
 						continue // too long
 					}
-					if got, want := byRoute[r.find(packed[:n])], plugin.Zones(zones).Matches(asked); got != want {
-						t.Fatalf("%s leads to %q, want %q", asked, got, want)
+					if got, want := byRoute[r.find(packed[:n])], plugin.Zones(zones).Matches(name); got != want {
+						t.Fatalf("the route of %s has zone %q, want %q", name, got, want)
 					}
 				}
 			})
@@ -50,11 +50,11 @@ func TestRoutes(t *testing.T) {
 	}
 	t.Run("many labels", func(t *testing.T) {
 		r := routes{byZone: map[string]*route{}}
-		to := &route{}
-		r.add("b.", to)
+		rt := &route{}
+		r.add("b.", rt)
 		packed := append([]byte(strings.Repeat("\x01a", 126)), 1, 'b', 0)
-		if r.find(packed) != to {
-			t.Error("a name of 127 labels is lost")
+		if r.find(packed) != rt {
+			t.Error("a name of 127 labels has no route")
 		}
 	})
 }
@@ -75,21 +75,21 @@ func randomName(random *rand.Rand, zones []string) string {
 	return dns.Fqdn(name)
 }
 
-// TestNamedTypes asks CoreDNS's metrics for the name of every type.
-func TestNamedTypes(t *testing.T) {
+// TestTypeLabels compares the label of each type with that in CoreDNS's metrics.
+func TestTypeLabels(t *testing.T) {
 	for qtype := range monitoredTypes {
 		m := new(dns.Msg)
 		m.Question = []dns.Question{{Name: "example.org.", Qtype: uint16(qtype), Qclass: dns.ClassINET}} // #nosec G115
 		state := request.Request{Req: m, W: &test.ResponseWriter{}}
-		before := counted(t, named[qtype])
+		before := counted(t, typeLabels[qtype])
 		vars.Report("named", state, "zone", "", "NOERROR", "plugin", 0, time.Now())
-		if counted(t, named[qtype]) != before+1 {
-			t.Errorf("type %d is not counted as %q", qtype, named[qtype])
+		if counted(t, typeLabels[qtype]) != before+1 {
+			t.Errorf("type %d is not counted as %q", qtype, typeLabels[qtype])
 		}
 	}
 }
 
-// counted returns how many queries of a type were counted.
+// counted returns the count of queries with a type label.
 func counted(t *testing.T, label string) float64 {
 	t.Helper()
 	return valueOf(t, vars.RequestCount.WithLabelValues("named", "zone", "", "udp", "1", label))

@@ -18,9 +18,9 @@ var log = clog.NewWithPlugin(pluginName)
 
 const serverType = "dns"
 
-// The fast path needs to know every server block: a query for a block without stored answers must not be answered from
-// another block, and a listener is handed over to a configuration that stores nothing, too. So each Corefile is read when
-// its directives up to this one have been parsed, used or not.
+// init registers the plugin, and the callbacks that each Corefile triggers, also one without directive fastpath: all server
+// blocks must be known, so that no query is answered from the store of another block, and so that a configuration without
+// stored answers takes over the listeners.
 func init() {
 	plugin.Register(pluginName, setup)
 	block.Register(fastPath{})
@@ -43,7 +43,7 @@ func setup(c *caddy.Controller) error {
 	return nil
 }
 
-// options are those of the directive's block.
+// options are the options of the directive.
 var options = corefile.Options[*block.Block]{
 	"max_concurrent": {Min: 1, Max: 1, Form: fmt.Sprintf("a number from 1 to %d", maxMaxConcurrent), Parse: parseMaxConcurrent},
 }
@@ -52,14 +52,14 @@ var options = corefile.Options[*block.Block]{
 func parse(b *block.Block, c *caddy.Controller) error {
 	for seen := false; c.Next(); seen = true {
 		if seen {
-			return c.Errf("%s is given twice in a server block", pluginName)
+			return c.Errf("duplicate %s: want one in a server block", pluginName)
 		}
 		switch args := c.RemainingArgs(); {
 		case len(args) == 0 || len(args) == 1 && args[0] == "on":
 		case len(args) == 1 && args[0] == "off":
 			b.FastPathOff = true
 		default:
-			return c.Errf("%q: say on, off, or nothing", args)
+			return c.Errf("invalid arguments %q: want on, off or nothing", args)
 		}
 		if _, err := options.Parse(c, b); err != nil {
 			return err
@@ -68,7 +68,7 @@ func parse(b *block.Block, c *caddy.Controller) error {
 	return nil
 }
 
-// maxMaxConcurrent bounds max_concurrent: at runningCost each, that many queries take 100 GiB.
+// maxMaxConcurrent limits max_concurrent: at runningCost, so many queries take 100 GiB.
 const maxMaxConcurrent = 1 << 20
 
 func parseMaxConcurrent(b *block.Block, args []string) error {

@@ -1,11 +1,10 @@
 package fastpath
 
 import (
-	"errors"
+	"context"
 	"fmt"
 	"net"
 	"net/netip"
-	"os"
 	"syscall"
 	"unsafe"
 
@@ -14,23 +13,22 @@ import (
 	"github.com/nearside-dns/nearside/plugin/internal/sockets"
 )
 
-// receiveBuffer is how much the kernel keeps of what has arrived and is not read, in bytes: some
-// thousand queries. Without the right to have that much, it is what net.core.rmem_max allows.
+// receiveBuffer is the size of a socket's receive buffer in bytes: some thousand queries. Without CAP_NET_ADMIN, the limit
+// is net.core.rmem_max.
 const receiveBuffer = 4 << 20
 
-// controlLen has room for the address that a query came to.
+// controlLen is the size in bytes of the control message with the destination address of a query.
 const controlLen = 64
 
-// peer is where a query came from, and which address it came to, in the form in which the kernel gives
-// and takes both.
+// peer is the source address and the destination address of a query, in the kernel's form.
 type peer struct {
-	name       unix.RawSockaddrInet6 // or an IPv4 one
+	name       unix.RawSockaddrInet6 // or a RawSockaddrInet4
 	nameLen    uint32
 	control    [controlLen]byte
 	controlLen int
 }
 
-// udpAddr returns where the query came from.
+// udpAddr returns the source address.
 func (p *peer) udpAddr() *net.UDPAddr {
 	a := &net.UDPAddr{Port: int(p.name.Port>>8 | p.name.Port<<8)}
 	if p.name.Family == unix.AF_INET {
@@ -47,121 +45,82 @@ func (p *peer) udpAddr() *net.UDPAddr {
 	return a
 }
 
-// isIPv4 reports whether a query came over IPv4, be it to a socket of both families.
+// isIPv4 reports whether a query came over IPv4, also to a socket for both families.
 func isIPv4(name *unix.RawSockaddrInet6) bool {
 	return name.Family == unix.AF_INET || netip.AddrFrom16(name.Addr).Is4In6()
 }
 
-// clientOf returns the address that a query came from, one of IPv4 as such.
+// clientOf returns the source address of a query; of a query over IPv4, an IPv4 address.
 func clientOf(name *unix.RawSockaddrInet6) netip.Addr {
 	if name.Family == unix.AF_INET {
-		four := (*unix.RawSockaddrInet4)(unsafe.Pointer(name))
-		return netip.AddrFrom4(four.Addr)
+		v4 := (*unix.RawSockaddrInet4)(unsafe.Pointer(name))
+		return netip.AddrFrom4(v4.Addr)
 	}
 	return netip.AddrFrom16(name.Addr).Unmap()
 }
 
-// duplicate returns a duplicate of CoreDNS's socket, which has to be closed, or nil without one.
-func duplicate(conn *net.UDPConn) *sockets.Socket {
-	if conn == nil {
-		return nil
-	}
-	raw, err := conn.SyscallConn()
-	if err != nil {
-		return nil
-	}
-	s := &sockets.Socket{}
-	if cerr := raw.Control(func(fd uintptr) { s.FD, err = unix.FcntlInt(fd, unix.F_DUPFD_CLOEXEC, 0) }); cerr != nil || err != nil {
-		return nil
-	}
-	return s
-}
-
-// socket is one of the sockets of a listener.
+// socket is a socket of a listener.
 type socket struct {
-	file     *os.File
+	conn     *net.UDPConn
 	raw      syscall.RawConn
-	local    *net.UDPAddr
-	wildcard bool // every query has an address of its own that the answer has to come from
+	wildcard bool // the destination address of each query is the source address of its answer
 }
 
-// open opens a socket at the address of another one, beside it: both have SO_REUSEPORT. A wildcard is an address that is
-// not specified; a detached socket does not show it any more.
-func open(beside int, wildcard bool) (s *socket, err error) {
-	self, err := unix.Getsockname(beside)
-	if err != nil {
-		return nil, fmt.Errorf("ask for the address of the server's socket: %w", err)
+// openBeside opens a socket on the address of CoreDNS's own socket, which has SO_REUSEPORT as well. For a wildcard
+// address, the own socket has a loopback address if it is detached.
+func openBeside(own *net.UDPConn, wildcard bool) (*socket, error) {
+	s := &socket{wildcard: wildcard}
+	address, _ := own.LocalAddr().(*net.UDPAddr)
+	network, v6only := "udp4", 0
+	if err := withSocket(own, func(o sockets.Socket) (err error) {
+		v6only, err = unix.GetsockoptInt(o.FD, unix.IPPROTO_IPV6, unix.IPV6_V6ONLY)
+		return err
+	}); err == nil {
+		network = "udp6" // an IPv4 socket does not have the option
 	}
-	family := unix.AF_INET
-	s = &socket{wildcard: wildcard}
-	switch a := self.(type) {
-	case *unix.SockaddrInet4:
-		if wildcard {
-			clear(a.Addr[:])
+	if wildcard {
+		address = &net.UDPAddr{Port: address.Port}
+	}
+	config := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) (err error) {
+		if cerr := c.Control(func(fd uintptr) { err = s.configure(int(fd), network, v6only) }); cerr != nil { // #nosec G115 -- a descriptor
+			return cerr
 		}
-		s.local = &net.UDPAddr{IP: append(net.IP(nil), a.Addr[:]...), Port: a.Port}
-	case *unix.SockaddrInet6:
-		family = unix.AF_INET6
-		if wildcard {
-			clear(a.Addr[:])
-		}
-		s.local = &net.UDPAddr{IP: append(net.IP(nil), a.Addr[:]...), Port: a.Port}
-		if a.ZoneId != 0 {
-			if i, err := net.InterfaceByIndex(int(a.ZoneId)); err == nil {
-				s.local.Zone = i.Name
-			}
-		}
-	default:
-		return nil, fmt.Errorf("the server's socket has an address of an unknown family: %T", self)
-	}
-	fd, err := unix.Socket(family, unix.SOCK_DGRAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
+		return err
+	}}
+	conn, err := config.ListenPacket(context.Background(), network, address.String())
 	if err != nil {
-		return nil, fmt.Errorf("open a socket: %w", err)
+		return nil, fmt.Errorf("open a socket beside CoreDNS's: %w", err)
 	}
-	if err = s.configure(fd, family, beside); err != nil {
-		err = fmt.Errorf("configure a socket: %w", err)
-	} else if err = unix.Bind(fd, self); err != nil {
-		err = fmt.Errorf("bind a socket to %v: %w", s.local, err)
-	}
-	if err != nil {
-		_ = unix.Close(fd)
-		return nil, err
-	}
-	s.file = os.NewFile(uintptr(fd), "udp "+s.local.String()) // #nosec G115 -- a descriptor
-	if s.raw, err = s.file.SyscallConn(); err != nil {
-		return nil, errors.Join(err, s.file.Close())
-	}
-	return s, nil
+	s.conn, _ = conn.(*net.UDPConn)
+	s.raw, err = s.conn.SyscallConn()
+	return s, err
 }
 
-// configure makes the socket like the one beside which it is opened.
-func (s *socket) configure(fd, family, beside int) error {
+// configure sets the options of a socket before it is bound.
+func (s *socket) configure(fd int, network string, v6only int) error {
 	if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEPORT, 1); err != nil {
 		return err
-	}
-	if family == unix.AF_INET6 {
-		only, err := unix.GetsockoptInt(beside, unix.IPPROTO_IPV6, unix.IPV6_V6ONLY)
-		if err != nil {
-			return err
-		}
-		if err := unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_V6ONLY, only); err != nil {
-			return err
-		}
 	}
 	if unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, receiveBuffer) != nil {
 		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, receiveBuffer)
 	}
-	if !s.wildcard {
+	if network == "udp6" {
+		if err := unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_V6ONLY, v6only); err != nil {
+			return err
+		}
+	}
+	switch {
+	case !s.wildcard:
 		return nil
-	}
-	if family == unix.AF_INET6 {
+	case network == "udp6":
 		return unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_RECVPKTINFO, 1)
+	default:
+		return unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_PKTINFO, 1)
 	}
-	return unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_PKTINFO, 1)
 }
 
-// clearInterface takes the interface out of the address that a query came to, so that the answer may
-// take another way back than the query came.
+// clearInterface removes the interface from the destination address of a query, so that the answer is routed
+// independently of the query's interface.
 func clearInterface(control []byte) {
 	if len(control) < unix.SizeofCmsghdr {
 		return
@@ -173,13 +132,13 @@ func clearInterface(control []byte) {
 		(*unix.Inet4Pktinfo)(unsafe.Pointer(&data[0])).Ifindex = 0
 	case h.Level == unix.IPPROTO_IPV6 && h.Type == unix.IPV6_PKTINFO && len(data) >= unix.SizeofInet6Pktinfo:
 		info := (*unix.Inet6Pktinfo)(unsafe.Pointer(&data[0]))
-		if a := netip.AddrFrom16(info.Addr); a.Is4In6() || !a.IsLinkLocalUnicast() { // one without its interface is nowhere
+		if a := netip.AddrFrom16(info.Addr); a.Is4In6() || !a.IsLinkLocalUnicast() { // a link-local address needs its interface
 			info.Ifindex = 0
 		}
 	}
 }
 
-// send sends one answer, and waits while the kernel has no room for it.
+// send sends an answer; while the kernel's send buffer is full, it waits.
 func (s *socket) send(to *peer, answer []byte) error {
 	vector := unix.Iovec{Base: &answer[0]}
 	vector.SetLen(len(answer))
@@ -205,10 +164,4 @@ func (s *socket) send(to *peer, answer []byte) error {
 		return fmt.Errorf("send an answer: %w", err)
 	}
 	return nil
-}
-
-// detach has the kernel give new datagrams to other sockets on the address. Where it fails, datagrams go
-// on arriving until the socket is closed.
-func (s *socket) detach() {
-	_ = s.raw.Control(func(fd uintptr) { _ = sockets.Socket{FD: int(fd)}.Detach() }) // #nosec G115 -- a descriptor
 }

@@ -7,7 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// reusePort has a socket share its address, as CoreDNS's do.
+// reusePort sets SO_REUSEPORT, as CoreDNS does.
 func reusePort(_, _ string, c syscall.RawConn) (err error) {
 	if cerr := c.Control(func(fd uintptr) {
 		err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEPORT, 1) // #nosec G115 -- a descriptor
@@ -17,7 +17,7 @@ func reusePort(_, _ string, c syscall.RawConn) (err error) {
 	return err
 }
 
-// unsafeIPv4 returns where an IPv4 address stands in a name.
+// unsafeIPv4 returns the memory of the IPv4 address in a socket address.
 func unsafeIPv4(name *unix.RawSockaddrInet6) []byte {
 	return (*unix.RawSockaddrInet4)(unsafe.Pointer(name)).Addr[:]
 }

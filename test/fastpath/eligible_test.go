@@ -50,7 +50,7 @@ func TestEligible(t *testing.T) {
 		{"kubernetes with what is transparent", "clusterdns",
 			block(".:PORT", kubernetes, "errors", "loop", "metadata", "prometheus 127.0.0.1:0", "transfer {\nto *\n}", "loadbalance", forward), []string{with + "."}, none},
 		{"cache", "nodecache", block(".:PORT", cache, forward), []string{with + "."}, none},
-		{"off", "clusterdns", block(plain4, kubernetes, "fastpath off"), []string{none + "cluster.local.: the Corefile says off"}, with},
+		{"off", "clusterdns", block(plain4, kubernetes, "fastpath off"), []string{none + "cluster.local.: directive fastpath is off"}, with},
 		{"on", "clusterdns", block(plain4, kubernetes, "fastpath on"), []string{with + "cluster.local."}, none},
 		{"limit", "clusterdns", block(plain4, kubernetes, "fastpath {\nmax_concurrent 5\n}"), []string{with + "cluster.local."}, none},
 		{"nothing that keeps answers", "nodecache", block(".:PORT", forward, "fastpath"),
@@ -76,7 +76,7 @@ func TestEligible(t *testing.T) {
 			[]string{
 				with + "cluster.local.",
 				none + "example.org.: plugin log has to see every query",
-				none + "example.com. example.net.: the Corefile says off",
+				none + "example.com. example.net.: directive fastpath is off",
 			}, ""},
 		{"several blocks", "clusterdns", block(plain4, kubernetes) + block(".:PORT", cache, forward), []string{with + ". cluster.local."}, none},
 		{"two addresses", "clusterdns", block(plain4, kubernetes, "bind 127.0.0.1 ::1"),
@@ -136,9 +136,9 @@ func TestWrongArguments(t *testing.T) {
 		line            int    // that the error is about
 		want            string // in the error
 	}{
-		{"unknown argument", "fastpath maybe", 2, `["maybe"]: say on, off, or nothing`},
-		{"two arguments", "fastpath on off", 2, `["on" "off"]: say on, off, or nothing`},
-		{"twice", "fastpath on\nfastpath off", 3, "fastpath is given twice in a server block"},
+		{"unknown argument", "fastpath maybe", 2, `invalid arguments ["maybe"]: want on, off or nothing`},
+		{"two arguments", "fastpath on off", 2, `invalid arguments ["on" "off"]: want on, off or nothing`},
+		{"twice", "fastpath on\nfastpath off", 3, "duplicate fastpath: want one in a server block"},
 		{"unknown option", "fastpath {\nfaster\n}", 3, `unknown option "faster", known are max_concurrent`},
 		{"no number", "fastpath {\nmax_concurrent\n}", 3, "max_concurrent takes a number from 1 to 1048576, got []"},
 		{"two numbers", "fastpath {\nmax_concurrent 1 2\n}", 3, `max_concurrent takes a number from 1 to 1048576, got ["1" "2"]`},

@@ -15,20 +15,20 @@ import (
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
 )
 
-// Block is a server block with plugins whose answers can be stored.
+// Block is a server block. Without a plugin that called Of, it has no Keyspace.
 type Block struct {
-	// Keyspace has the block's answers in the store.
+	// Keyspace separates the block's answers in the store from those of other blocks.
 	Keyspace *answers.Keyspace
 	// FastPathOff and MaxConcurrent are the settings of the fastpath directive; MaxConcurrent is 0 without one.
 	FastPathOff   bool
 	MaxConcurrent int
 
 	conf   *Configuration
-	config *dnsserver.Config // of the block's first zone; CoreDNS puts the plugins there
+	config *dnsserver.Config // of the block's first zone, which has the plugins
 	zones  sync.Map          // server address -> *serverZones
 }
 
-// Of returns the Block of the server block whose plugin is being set up. It is called in setup.
+// Of returns the server block of the plugin that calls it in setup.
 func Of(c *caddy.Controller) *Block {
 	config := dnsserver.GetConfig(c)
 	conf := configurations.of(c.Context())
@@ -43,13 +43,13 @@ func Of(c *caddy.Controller) *Block {
 	return b
 }
 
-// Serves reports whether the server of a query would dispatch a name to this block.
+// Serves reports whether the server that handles a query dispatches a name to this block.
 func (b *Block) Serves(ctx context.Context, name string) bool {
 	zones := b.zonesOf(ctx)
 	return zones == nil || zones.own[zones.all.Matches(name)]
 }
 
-// ZoneOf returns the server's zone that a name is dispatched to, "" for none. One block has all names of a zone.
+// ZoneOf returns the zone of the server that a name is dispatched to, "" for none.
 func (b *Block) ZoneOf(ctx context.Context, name string) string {
 	if zones := b.zonesOf(ctx); zones != nil {
 		return zones.all.Matches(name)
@@ -57,19 +57,19 @@ func (b *Block) ZoneOf(ctx context.Context, name string) string {
 	return ""
 }
 
-// Handlers returns the plugins of the block in the order of the chain. CoreDNS has made them when its servers start.
+// Handlers returns the plugins of the block in the order of the chain. They exist when the servers start.
 func (b *Block) Handlers() []plugin.Handler { return b.config.Handlers() }
 
 // Config returns CoreDNS's settings of the block's first zone.
 func (b *Block) Config() *dnsserver.Config { return b.config }
 
-// serverZones are the zones of a server, and which of them belong to one block.
+// serverZones are the zones of a server, and those that belong to one block.
 type serverZones struct {
 	all plugin.Zones
 	own map[string]bool
 }
 
-// zonesOf returns the zones of the server of a query, nil without a server: then there is no other block.
+// zonesOf returns the zones of the server that handles a query, nil in a test without a server.
 func (b *Block) zonesOf(ctx context.Context) *serverZones {
 	server, ok := ctx.Value(dnsserver.Key{}).(*dnsserver.Server)
 	if !ok || b.conf == nil {

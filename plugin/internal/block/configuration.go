@@ -14,15 +14,15 @@ import (
 	"github.com/nearside-dns/nearside/plugin/internal/reload"
 )
 
-// Configuration is one reading of a Corefile, used or not.
+// Configuration is a Corefile that was read. A reload reads the next one, which may be refused.
 type Configuration struct {
 	context  caddy.Context
-	instance *caddy.Instance // has the servers; nil in a test without any
+	instance *caddy.Instance // has the servers; nil in a test without servers
 	blocks   []*Block
 	followed bool // callbacks are registered
 }
 
-// configurations are those of the process: one, and a second one during a reload.
+// configurations are those of the process: one, and the next one during a reload.
 var configurations = &configurationList{}
 
 type configurationList struct {
@@ -30,10 +30,10 @@ type configurationList struct {
 	all []*Configuration
 }
 
-// Read registers the configuration that CoreDNS is reading, so that blocks without any of our plugins are known too.
+// Read registers the configuration that CoreDNS is reading, also if no plugin of its blocks calls Of.
 func Read(context caddy.Context) { configurations.of(context) }
 
-// of returns the configuration that is being read. Its servers call the fast path when they begin to serve UDP.
+// of returns the configuration with a context. A new one gets its servers to call the fast path when they serve UDP.
 func (l *configurationList) of(context caddy.Context) *Configuration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -50,7 +50,6 @@ func (l *configurationList) of(context caddy.Context) *Configuration {
 			config.UDPDecorateWriterFunc = conf.serve
 		}
 	}
-	fastPath.Announce(conf)
 	return conf
 }
 
@@ -60,17 +59,24 @@ func (conf *Configuration) serve(server *dnsserver.Server) dns.DecorateWriter {
 	return nil
 }
 
-// Started is called when the servers of the last configuration that was read have started. Earlier configurations end
-// then, also those without a plugin that would be called at their end.
+// Started is called when the servers of the latest configuration have started. It stops the fast path of earlier
+// configurations; those with a plugin that called Of have stopped it already.
 func Started() {
 	l := configurations
 	l.mu.Lock()
-	if len(l.all) > 0 {
-		l.all = l.all[len(l.all)-1:]
-	}
-	latest := slices.Clone(l.all)
+	l.all = l.all[max(0, len(l.all)-1):]
 	l.mu.Unlock()
-	fastPath.Leave(func(conf *Configuration) bool { return !slices.Contains(latest, conf) }, true)
+	fastPath.Stop(l.latest())
+}
+
+// latest returns the configuration that was read last, nil without any.
+func (l *configurationList) latest() *Configuration {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.all) == 0 {
+		return nil
+	}
+	return l.all[len(l.all)-1]
 }
 
 // follow registers the end of the configuration, once.
@@ -79,28 +85,26 @@ func (conf *Configuration) follow(c *caddy.Controller) {
 		return
 	}
 	conf.followed = true
-	reload.Follow(c, reload.Owner{
-		Stop: func(end reload.End) error {
-			if end != reload.Refused { // its listeners and answers were never in use
-				conf.end(end == reload.Replaced)
-			}
-			return nil
-		},
-		Retain: func() { configurations.retain(conf) },
-	})
+	reload.Follow(c, reload.Owner{Stop: conf.stop, Retain: func() { configurations.retain(conf) }})
 }
 
-// retain is called when a configuration stays because the next one could not start.
-func (l *configurationList) retain(conf *Configuration) {
+// retain removes a configuration that could not start, given the present one.
+func (l *configurationList) retain(present *Configuration) {
 	l.mu.Lock()
-	l.all = []*Configuration{conf}
-	l.mu.Unlock()
-	fastPath.Retain(conf)
+	defer l.mu.Unlock()
+	l.all = []*Configuration{present}
 }
 
-// end ends the listeners that no other configuration has taken over, and drops the configuration's answers.
-func (conf *Configuration) end(reloading bool) {
-	fastPath.Leave(func(other *Configuration) bool { return other == conf }, reloading)
+// stop stops the fast path of the configuration and drops its answers. A refused configuration never had any.
+func (conf *Configuration) stop(end reload.End) error {
+	switch end {
+	case reload.Refused:
+		return nil
+	case reload.Replaced:
+		fastPath.Stop(configurations.latest())
+	case reload.Exit:
+		fastPath.Stop(nil)
+	}
 	for _, b := range conf.blocks {
 		b.Keyspace.ByGeneration.Store(false)
 		answers.Shared.Drop(b.Keyspace)
@@ -109,6 +113,7 @@ func (conf *Configuration) end(reloading bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.all = slices.DeleteFunc(slices.Clone(l.all), func(other *Configuration) bool { return other == conf })
+	return nil
 }
 
 // MaxConcurrent returns the highest max_concurrent of the configuration, 0 without one.
@@ -119,8 +124,8 @@ func (conf *Configuration) MaxConcurrent() (highest int) {
 	return highest
 }
 
-// UDPSocket returns the UDP socket that CoreDNS has opened for a server, nil if there is none or if it is of another
-// kind, as with plugin proxyproto.
+// UDPSocket returns the UDP socket that CoreDNS has opened for a server, nil without one or if another type wraps it, as
+// with plugin proxyproto.
 func (conf *Configuration) UDPSocket(server *dnsserver.Server) *net.UDPConn {
 	return packetConnOf(conf.instance, server)
 }
@@ -128,7 +133,7 @@ func (conf *Configuration) UDPSocket(server *dnsserver.Server) *net.UDPConn {
 // Zone is a zone of a server.
 type Zone struct {
 	Name  string
-	Block *Block // without a Keyspace if none of its plugins stores answers
+	Block *Block // without a Keyspace if no plugin called Of
 }
 
 // ZonesOn returns the zones of the server with an address, in CoreDNS's form.
@@ -147,7 +152,7 @@ func (conf *Configuration) ZonesOn(address string) (zones []Zone) {
 	return zones
 }
 
-// UDPAddresses returns the addresses of the configuration's servers of plain DNS, in CoreDNS's form.
+// UDPAddresses returns the addresses of the configuration's servers with transport dns, in CoreDNS's form.
 func (conf *Configuration) UDPAddresses() (all []string) {
 	for _, config := range configsOf(conf.context) {
 		if config.Transport != transport.DNS {
@@ -162,7 +167,7 @@ func (conf *Configuration) UDPAddresses() (all []string) {
 	return all
 }
 
-// addressOf returns the address of a server in CoreDNS's form, with its transport.
+// addressOf returns the address of a server in CoreDNS's form, with the transport, such as dns://127.0.0.1:53.
 func addressOf(config *dnsserver.Config, host string) string {
 	a, err := net.ResolveTCPAddr("tcp", net.JoinHostPort(host, config.Port))
 	if err != nil {

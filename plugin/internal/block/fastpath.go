@@ -10,19 +10,16 @@ import (
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
 )
 
-// FastPath answers UDP queries from the store before CoreDNS does, and bounds the queries in progress. The plugin
-// fastpath registers itself; without it CoreDNS serves alone.
+// FastPath answers UDP queries from the store before CoreDNS does, and limits the queries in progress. Plugin fastpath
+// registers itself; without it only CoreDNS answers.
 type FastPath interface {
-	// Announce is called when a Corefile is being read; its servers start some time later, if at all.
-	Announce(conf *Configuration)
 	// Serve is called when a server of a configuration begins to serve UDP.
 	Serve(conf *Configuration, server *dnsserver.Server)
-	// Retain is called when a configuration stays because the next one could not start.
-	Retain(conf *Configuration)
-	// Leave ends the listeners of the configurations that end, except those that another configuration takes over,
-	// and waits for the queries that they have received. During a reload it waits for the other configuration first.
-	Leave(ends func(*Configuration) bool, reloading bool)
-	// StartBackground is the function of that name.
+	// Stop closes the listeners of all configurations but the next one, which is nil at the exit of the process, and
+	// returns when the queries that they received are answered. It waits until the servers of the next configuration have
+	// taken over the listeners on their addresses.
+	Stop(next *Configuration)
+	// StartBackground implements the function StartBackground.
 	StartBackground(client netip.Addr) (end func(), ok bool)
 }
 
@@ -31,18 +28,18 @@ var fastPath FastPath = none{}
 // Register sets the fast path of the process. It is called in init.
 func Register(f FastPath) { fastPath = f }
 
-// MaxBackground bounds the queries that plugins send to upstreams while no client waits for the answer.
+// MaxBackground limits the queries that plugins send to upstreams while no client waits for the answer.
 const MaxBackground = 256
 
-// StartBackground reserves a place for a query that a plugin sends in the background on behalf of a client, such as for
-// an expired answer. It fails if all places, or the client's share of them, are in use. The caller calls end when the
-// query has ended.
+// StartBackground admits a query that a plugin sends in the background on behalf of a client, for example to refresh an
+// expired answer. It fails at MaxBackground, or at the client's share of it. The caller calls end when the query has
+// ended.
 func StartBackground(client net.Addr) (end func(), ok bool) {
-	return fastPath.StartBackground(hostOf(client))
+	return fastPath.StartBackground(clientAddress(client))
 }
 
-// hostOf returns the address of a client without its port, the zero Addr if it has none.
-func hostOf(client net.Addr) netip.Addr {
+// clientAddress returns the address of a client without its port, the zero Addr if it has none.
+func clientAddress(client net.Addr) netip.Addr {
 	switch a := client.(type) {
 	case *net.UDPAddr:
 		return a.AddrPort().Addr().Unmap()
@@ -52,23 +49,19 @@ func hostOf(client net.Addr) netip.Addr {
 	return netip.Addr{}
 }
 
-// none is no fast path.
+// none implements FastPath in a program without plugin fastpath.
 type none struct{}
 
-func (none) Announce(*Configuration)                 {}
-func (none) Serve(*Configuration, *dnsserver.Server) {}
-func (none) Retain(*Configuration)                   {}
-func (none) Leave(func(*Configuration) bool, bool)   {}
-func (none) StartBackground(netip.Addr) (func(), bool) {
-	return Background.Start()
-}
+func (none) Serve(*Configuration, *dnsserver.Server)   {}
+func (none) Stop(*Configuration)                       {}
+func (none) StartBackground(netip.Addr) (func(), bool) { return Background.Start() }
 
-// Background bounds background queries where they are not a part of the fast path's queue.
+// Background limits the background queries of a process whose fast path does not.
 var Background = make(semaphore, MaxBackground)
 
 type semaphore chan struct{}
 
-// Start reserves a place. The caller calls end to release it.
+// Start admits a query. The caller calls end when the query has ended.
 func (s semaphore) Start() (end func(), ok bool) {
 	select {
 	case s <- struct{}{}:
@@ -88,7 +81,7 @@ type Cache interface {
 	Counters(server string) CacheCounters
 }
 
-// CacheCounters count the lookups of a cache. Hits has one counter for each answers.Kind.
+// CacheCounters count the lookups of a cache; Hits by answers.Kind.
 type CacheCounters struct {
 	Requests, Misses prometheus.Counter
 	Hits             [2]prometheus.Counter
@@ -96,7 +89,7 @@ type CacheCounters struct {
 
 // Searcher is a plugin that expands some names by the search list of the client.
 type Searcher interface {
-	// SearchZones returns the zones of such names, normalized.
+	// SearchZones returns the zones of the names that it expands, normalized.
 	SearchZones() []string
 	// SearchesOn returns the lookup of search lists for a server, given its address.
 	SearchesOn(server string) Searches
@@ -110,18 +103,18 @@ type Searches interface {
 
 // Search is the search list that applies to a query.
 type Search struct {
-	// List is the list's ID, which is a part of the answer's key; 0 if the name is not expanded. Without an entry under
-	// that key, the name itself is the first candidate, and an entry for it with data is the answer.
+	// List is the ID of the search list, a part of the answer's key; 0 if the name is not expanded. If the store has no
+	// entry with List, an entry for the name itself is the answer if it has data: the name is the first candidate.
 	List uint32
-	// Count counts an answer to the name itself; it may be nil.
+	// Count counts the answers for names themselves; it may be nil.
 	Count answers.Counter
-	// Client counts any answer to the client; it may be nil.
+	// Client counts all answers to the client; it may be nil.
 	Client answers.Counter
 }
 
-// Own is a plugin that answers the names of its zones without another server. Their queries have a queue of their own, so
-// that they do not wait for upstreams.
-type Own interface {
+// ZoneOwner is a plugin that answers queries for its zones without an upstream. They have limits of their own, so that they
+// do not wait for queries to upstreams.
+type ZoneOwner interface {
 	// OwnZones returns the zones, normalized.
 	OwnZones() []string
 }

@@ -19,10 +19,10 @@ import (
 // field is an unexported field of CoreDNS or caddy that this package reads. Its lookups return a value that disables the
 // feature if the field is missing.
 type field struct {
-	name    string
-	in      reflect.Type
-	is      func(reflect.Type) bool
-	without string // the consequence of a missing field
+	name        string
+	owner       reflect.Type
+	typeMatches func(reflect.Type) bool
+	disabled    string // without the field
 }
 
 // fields returns the fields that the lookups below read, given the context of a Corefile.
@@ -55,26 +55,26 @@ func structOf(context caddy.Context) reflect.Type {
 	return t
 }
 
-// missing describes the fields that are not there, or are of another type.
+// missing describes the fields that do not exist or have another type.
 func missing(wanted []field) (all []string) {
 	for _, f := range wanted {
-		if f.in != nil && f.in.Kind() == reflect.Struct {
-			if found, ok := f.in.FieldByName(f.name); ok && f.is(found.Type) {
+		if f.owner != nil && f.owner.Kind() == reflect.Struct {
+			if found, ok := f.owner.FieldByName(f.name); ok && f.typeMatches(found.Type) {
 				continue
 			}
 		}
 		in := "the context of a Corefile"
-		if f.in != nil {
-			in = f.in.String()
+		if f.owner != nil {
+			in = f.owner.String()
 		}
-		all = append(all, in+"."+f.name+" ("+f.without+")")
+		all = append(all, in+"."+f.name+" ("+f.disabled+")")
 	}
 	return all
 }
 
 var checked sync.Once
 
-// checkOnce logs, once in a process, what this package does not find in CoreDNS.
+// checkOnce logs, once in a process, the missing fields.
 func checkOnce(context caddy.Context) {
 	checked.Do(func() {
 		if lacks := missing(fields(context)); len(lacks) > 0 {
@@ -83,7 +83,7 @@ func checkOnce(context caddy.Context) {
 	})
 }
 
-// configsOf returns the Config of each zone of each server block.
+// configsOf returns the Configs of all zones of all server blocks.
 func configsOf(context caddy.Context) (configs []*dnsserver.Config) {
 	v := reflect.Indirect(reflect.ValueOf(context))
 	if v.Kind() != reflect.Struct {
@@ -108,8 +108,8 @@ func firstOf(config *dnsserver.Config) *dnsserver.Config {
 	return (*dnsserver.Config)(unsafe.Pointer(field.Pointer()))
 }
 
-// instanceOf returns the instance of a context, nil in a test without one. It is called while directives are read: no
-// instance ends then.
+// instanceOf returns the instance of a context, nil in a test without one. It is called while directives are read, when
+// caddy removes no instance.
 func instanceOf(context caddy.Context) *caddy.Instance {
 	wanted := pointerIn(reflect.ValueOf(&context).Elem())
 	all := caddy.Instances()
@@ -146,7 +146,7 @@ func pointerIn(v reflect.Value) unsafe.Pointer {
 	return v.Elem().UnsafePointer()
 }
 
-// Opcodes returns the opcodes that a server accepts besides QUERY and NOTIFY, nil if CoreDNS does not show them.
+// Opcodes returns the opcodes that a server accepts besides QUERY and NOTIFY, nil if the field is missing.
 func Opcodes(server *dnsserver.Server) map[int]bool {
 	allowed := reflect.ValueOf(server).Elem().FieldByName("allowedOpcodes")
 	if allowed.Kind() != reflect.Map || allowed.Type().Key().Kind() != reflect.Int {
@@ -159,14 +159,14 @@ func Opcodes(server *dnsserver.Server) map[int]bool {
 	return opcodes
 }
 
-// hasConnPolicy reports whether a server expects the PROXY protocol, or whether CoreDNS does not show it.
+// hasConnPolicy reports whether a server expects the PROXY protocol, or the field is missing.
 func hasConnPolicy(server *dnsserver.Server) bool {
 	policy := reflect.ValueOf(server).Elem().FieldByName("connPolicy")
 	return policy.Kind() != reflect.Func || !policy.IsNil()
 }
 
-// isRoundRobin reports whether loadbalance puts addresses in random order. Its policy is a function without an exported
-// name, so its symbol decides; an unknown symbol disables the fast path.
+// isRoundRobin reports whether loadbalance puts addresses in random order. Its policy is an unexported function, which the
+// symbol identifies; an unknown symbol disables the fast path.
 func isRoundRobin(h plugin.Handler) bool {
 	lb, ok := h.(loadbalance.LoadBalance)
 	if !ok {

@@ -11,7 +11,7 @@ import (
 	_ "github.com/coredns/coredns/plugin/bind"
 )
 
-// testDirective is a plugin without a handler that takes part in its block.
+// testDirective is a plugin without a handler that calls Of.
 const testDirective = "blocktest"
 
 func init() {
@@ -33,7 +33,7 @@ func TestFields(t *testing.T) {
 	}
 	type other struct{ configs, connPolicy int }
 	for i := range all {
-		all[i].in = reflect.TypeFor[other]()
+		all[i].owner = reflect.TypeFor[other]()
 	}
 	if lacks := missing(all); len(lacks) != len(all) || lacks[0] != "block.other.configs (no fast path, and one server block is assumed)" {
 		t.Errorf("missing of another type: %q", lacks)
@@ -51,7 +51,7 @@ func TestLookups(t *testing.T) {
 		t.Errorf("configs %v, want %p among them", found, config)
 	}
 	if configsOf(nil) != nil || instanceOf(nil) != nil || packetConnOf(nil, nil) != nil {
-		t.Error("configs, an instance or a socket out of nothing")
+		t.Error("configs, an instance or a socket without a context")
 	}
 	if err := dnsserver.SetDirectives([]string{"bind", testDirective}); err != nil {
 		t.Fatal(err)

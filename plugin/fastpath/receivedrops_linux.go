@@ -9,18 +9,17 @@ import (
 
 func init() { prometheus.MustRegister(&receiveDrops{}) }
 
-// receiveDrops tells how many datagrams the kernel has dropped since a socket's buffer was full. It is
-// asked when somebody wants to know: the kernel counts anyway.
+// receiveDrops collects the kernel's counts of datagrams that were dropped because the buffer of a socket was full.
 type receiveDrops struct{}
 
 var receiveDropsDesc = prometheus.NewDesc(namespace+"_"+subsystem+"_receive_drops_total",
-	"Datagrams that the kernel dropped since the buffers of the sockets were full.", []string{"server"}, nil)
+	"Datagrams that the kernel dropped because the buffers of the sockets were full.", []string{"server"}, nil)
 
 // Describe implements prometheus.Collector.
-func (*receiveDrops) Describe(to chan<- *prometheus.Desc) { to <- receiveDropsDesc }
+func (*receiveDrops) Describe(descs chan<- *prometheus.Desc) { descs <- receiveDropsDesc }
 
 // Collect implements prometheus.Collector.
-func (*receiveDrops) Collect(to chan<- prometheus.Metric) {
+func (*receiveDrops) Collect(metrics chan<- prometheus.Metric) {
 	listeners.mu.Lock()
 	defer listeners.mu.Unlock()
 	for address, l := range listeners.all {
@@ -28,19 +27,19 @@ func (*receiveDrops) Collect(to chan<- prometheus.Metric) {
 		for _, r := range l.readers {
 			drops += r.socket.drops()
 		}
-		to <- prometheus.MustNewConstMetric(receiveDropsDesc, prometheus.CounterValue, float64(drops), address)
+		metrics <- prometheus.MustNewConstMetric(receiveDropsDesc, prometheus.CounterValue, float64(drops), address)
 	}
 }
 
-// Facts of SO_MEMINFO: the kernel fills in nine numbers, of which the last counts the drops.
+// The result of SO_MEMINFO: SK_MEMINFO_VARS numbers, of which SK_MEMINFO_DROPS is the last.
 const (
 	meminfoNumbers = 9
 	meminfoDrops   = 8
 )
 
-// drops returns how many datagrams the kernel has dropped for lack of room.
+// drops returns the number of datagrams that the kernel dropped because the socket's buffer was full.
 func (s *socket) drops() (n uint64) {
-	_ = s.raw.Control(func(fd uintptr) { // a closed socket drops nothing
+	_ = s.raw.Control(func(fd uintptr) { // a closed socket has no count
 		var info [meminfoNumbers]uint32
 		size := uint32(unsafe.Sizeof(info))
 		_, _, errno := unix.Syscall6(unix.SYS_GETSOCKOPT, fd, unix.SOL_SOCKET, unix.SO_MEMINFO,

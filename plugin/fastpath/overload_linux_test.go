@@ -23,7 +23,7 @@ func clientAddress(i int) netip.Addr {
 	return netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)}) // #nosec G115
 }
 
-// testQueue is a queue of some size with a clock of its own, whose queries are numbered.
+// testQueue is a queue with a fake clock and numbered queries.
 type testQueue struct {
 	*queue
 	clock   time.Duration
@@ -57,17 +57,13 @@ func (q *testQueue) add(c *chain, number int, from netip.Addr) bool {
 	return runs
 }
 
-// end ends a running query, and returns those that run instead in the order in which they were started.
+// end ends a running query, and returns those that start in its place, in this order.
 func (q *testQueue) end(number int) (started []int) {
 	d := q.running[number]
 	delete(q.running, number)
-	next, others, dropped := q.queue.end(d.chain, d.client)
+	instead, dropped := q.queue.end(d.chain, d.client)
 	q.drop(dropped)
-	if next == nil {
-		return nil
-	}
-	next.next = others.first
-	for d := next; d != nil; d = d.next {
+	for d := instead.first; d != nil; d = d.next {
 		n := q.numbers[d]
 		q.running[n] = d
 		started = append(started, n)
@@ -81,14 +77,14 @@ func (q *testQueue) drop(l datagramList) {
 	}
 }
 
-// modelQuery is a query of model.
+// modelQuery is a query in a model.
 type modelQuery struct {
 	number, chain int
 	from          netip.Addr
 	arrived       time.Duration
 }
 
-// model is what a queue does, by looking at each query.
+// model is a slow queue that evaluates the rules for each query.
 type model struct {
 	maxRunning, maxWaiting int
 	limits                 []int // of the chains
@@ -114,7 +110,7 @@ func sameClient(m modelQuery) func(modelQuery) bool {
 }
 
 func (md *model) admits(m modelQuery) bool {
-	limit := share * (md.maxRunning - len(md.running))
+	limit := shareFactor * (md.maxRunning - len(md.running))
 	if own := md.limits[m.chain]; own > 0 {
 		limit = min(limit, own)
 	}
@@ -123,7 +119,7 @@ func (md *model) admits(m modelQuery) bool {
 	if own == 0 {
 		return room > 0
 	}
-	return own < share*(room-limit/reserved)
+	return own < shareFactor*(room-limit/reservedFraction)
 }
 
 func (md *model) expire(now time.Duration) {
@@ -160,14 +156,14 @@ func (md *model) add(m modelQuery) {
 	md.waiting = append(md.waiting, m)
 }
 
-// end ends a running query. Which chain is next in turn is the queue's affair: the model checks what it started.
+// end ends a running query, and checks the queries that the queue has started; the turns of chains are not in the model.
 func (md *model) end(number int, now time.Duration, started []int) error {
 	md.running = slices.DeleteFunc(md.running, func(m modelQuery) bool { return m.number == number })
 	md.expire(now)
 	for _, n := range started {
 		at := slices.IndexFunc(md.waiting, func(m modelQuery) bool { return m.number == n })
 		if at < 0 || !md.best(md.waiting[at]) || !md.admits(md.waiting[at]) {
-			return fmt.Errorf("started %v: it is not the turn of %d", started, n)
+			return fmt.Errorf("started %v: %d is not the first that may run", started, n)
 		}
 		md.running = append(md.running, md.waiting[at])
 		md.waiting = slices.Delete(md.waiting, at, at+1)
@@ -242,7 +238,7 @@ func TestQueueModel(t *testing.T) {
 				states += len(c.clients)
 			}
 			if q.queue.waiting != len(md.waiting) || states > len(md.running)+len(md.waiting) {
-				t.Fatalf("step %d: %d wait, and %d clients are known, want %d and at most as many as queries", step, q.queue.waiting, states, len(md.waiting))
+				t.Fatalf("step %d: %d queries wait, of %d clients; want %d waiting, and at most one client for each query", step, q.queue.waiting, states, len(md.waiting))
 			}
 			md.dropped, q.dropped = nil, nil
 		}
@@ -255,13 +251,13 @@ func TestQueueModel(t *testing.T) {
 		}
 		for _, c := range chains {
 			if len(c.clients) != 0 || c.oldest != nil || len(c.ready) != 0 {
-				t.Fatalf("a chain without queries knows %d clients", len(c.clients))
+				t.Fatalf("a chain without queries has %d clients", len(c.clients))
 			}
 		}
 	})
 }
 
-// fill has a client ask until its queries run no more, and returns how many do.
+// fill adds queries of a client until one has to wait, and returns the number of running ones.
 func (q *testQueue) fill(c *chain, from netip.Addr, first int) (running int) {
 	for number := first; ; number++ {
 		if !q.add(c, number, from) {
@@ -270,27 +266,26 @@ func (q *testQueue) fill(c *chain, from netip.Addr, first int) (running int) {
 	}
 }
 
-// TestShares has clients whose queries do not end.
+// TestShares adds queries that do not end.
 func TestShares(t *testing.T) {
 	const size = 600
 	q := newTestQueue(size, 10*size)
 	c := q.chain(0)
 	if n := q.fill(c, clientAddress(1), 0); n < size*7/10 {
-		t.Errorf("a lone client runs %d of %d queries, want seven of ten at least", n, size)
+		t.Errorf("a lone client runs %d of %d queries, want at least seven of ten", n, size)
 	}
 	if n := q.fill(c, clientAddress(2), 1000); n < size/30 {
-		t.Errorf("beside it, another one runs %d at once, want one of thirty at least", n)
+		t.Errorf("beside it, another client runs %d at once, want at least one of thirty", n)
 	}
 	if n := q.fill(q.chain(0), clientAddress(1), 2000); n < size/30 {
-		t.Errorf("in another chain, a client runs %d at once, want one of thirty at least", n)
+		t.Errorf("in another chain, a client runs %d at once, want at least one of thirty", n)
 	}
 	if len(q.running) > size {
-		t.Errorf("%d run, want %d at most", len(q.running), size)
+		t.Errorf("%d run, want at most %d", len(q.running), size)
 	}
 }
 
-// TestManyBusyClients has a client that asks for the first time beside hundreds with more queries than there is room
-// for.
+// TestManyBusyClients adds the first query of a client beside hundreds of clients that exceed the limit.
 func TestManyBusyClients(t *testing.T) {
 	const size, busy = 600, 300
 	q := newTestQueue(size, 10*size)
@@ -318,31 +313,31 @@ func TestManyBusyClients(t *testing.T) {
 		endOne()
 	}
 	if q.running[-1] == nil {
-		t.Error("it does not get the first place that is free")
+		t.Error("the new client does not get the first free place")
 	}
 	for cl := range maps.Values(c.clients) {
 		if cl.running > 3*size/busy {
-			t.Errorf("%v runs %d queries, want %d at most", cl.address, cl.running, 3*size/busy)
+			t.Errorf("%v runs %d queries, want at most %d", cl.address, cl.running, 3*size/busy)
 		}
 	}
 }
 
-// TestClientsOfOnePrefix has the pods of a node, which share a /64.
+// TestClientsOfOnePrefix adds queries of pods of one node, which share a /64.
 func TestClientsOfOnePrefix(t *testing.T) {
 	q := newTestQueue(100, 100)
 	c := q.chain(0)
 	one, other := netip.MustParseAddr("fd00:10::5"), netip.MustParseAddr("fd00:10::6")
 	q.fill(c, one, 0)
 	if !q.add(c, 1000, other) {
-		t.Error("a pod waits for the queries of another pod of its node")
+		t.Error("a pod's query waits for those of another pod of its node")
 	}
 	if q.add(c, 1001, one) {
-		t.Error("the busy pod may run another query")
+		t.Error("the busy pod's next query does not wait")
 	}
 }
 
-// TestFewestRunningFirst has one client with many running queries and one with few, and both have others that wait:
-// the places of those that end go to the one with few.
+// TestFewestRunningFirst has one client with many running queries and one with few, and both have waiting ones: places
+// that become free go to the one with few.
 func TestFewestRunningFirst(t *testing.T) {
 	q := newTestQueue(100, 200)
 	c := q.chain(0)
@@ -356,18 +351,17 @@ func TestFewestRunningFirst(t *testing.T) {
 	for i := 0; many-i > few+1; i++ {
 		for _, n := range q.end(i) {
 			if n < 1000 {
-				t.Fatalf("a client with %d running queries gets another place, beside one with %d", many-i-1, few)
+				t.Fatalf("a client with %d running queries gets a place before one with %d", many-i-1, few)
 			}
 			few++
 		}
 	}
 	if few < many/3 {
-		t.Errorf("%d queries of the one with few run in the end, want %d at least", few, many/3)
+		t.Errorf("the client with few runs %d queries in the end, want at least %d", few, many/3)
 	}
 }
 
-// TestMaxWait has queries that wait for too long: they go when the next one comes or ends, not only when their turn
-// comes.
+// TestMaxWait has queries that wait too long: they are dropped when another query arrives or ends, not only in their turn.
 func TestMaxWait(t *testing.T) {
 	q := newTestQueue(1, 10)
 	c := q.chain(0)
@@ -380,12 +374,12 @@ func TestMaxWait(t *testing.T) {
 	q.clock += maxWait/2 - 1
 	q.add(c, 3, clientAddress(3))
 	if len(q.dropped) > 0 {
-		t.Errorf("%v are dropped before their time", q.dropped)
+		t.Errorf("%v are dropped too early", q.dropped)
 	}
 	q.clock++
 	q.add(c, 4, clientAddress(4))
 	if !slices.Equal(q.dropped, []int{1}) {
-		t.Errorf("%v are dropped when a query comes after %v, want 1", q.dropped, maxWait)
+		t.Errorf("%v are dropped when a query arrives after %v, want 1", q.dropped, maxWait)
 	}
 	q.clock += maxWait / 2
 	q.end(0)
@@ -393,19 +387,19 @@ func TestMaxWait(t *testing.T) {
 		t.Errorf("%v are dropped when a query ends, want 1 and 2; 3 runs: %t", q.dropped, q.running[3] != nil)
 	}
 	if maxWait >= 2*time.Second {
-		t.Errorf("a query waits for %v; its resolver has repeated it then", maxWait)
+		t.Errorf("a query waits for %v, after which its resolver has repeated it", maxWait)
 	}
 }
 
-// TestResize has the queries of a larger configuration run at once.
+// TestResize raises the limit: waiting queries run at once.
 func TestResize(t *testing.T) {
-	s := newService(t, func(dns.ResponseWriter, *dns.Msg) {})
+	s := newServer(t, func(dns.ResponseWriter, *dns.Msg) {})
 	q := newTestQueue(1, 10)
 	c := q.chain(0)
 	q.add(c, 0, clientAddress(0))
 	waiting := query(t, s, newSocket(t), "waiting.")
 	if runs, _ := c.add(waiting, clientAddress(1)); runs {
-		t.Fatal("a query runs that has no place")
+		t.Fatal("a query runs beyond the limit")
 	}
 	q.resize(defaultRunning + 1)
 	if q.maxRunning != defaultRunning+1 {
@@ -419,15 +413,15 @@ func TestResize(t *testing.T) {
 	}
 }
 
-// TestWaitingCost holds that a waiting query takes no more memory than it is counted with.
+// TestWaitingCost checks that a waiting query takes no more memory than waitingCost.
 func TestWaitingCost(t *testing.T) {
 	const mapEntry = 64 // key, pointer and the free part of a map's group
 	if size := unsafe.Sizeof(datagram{}) + unsafe.Sizeof(client{}) + mapEntry + datagramLen; size > waitingCost {
-		t.Errorf("a query of %d bytes takes %d with its client, counted are %d", datagramLen, size, waitingCost)
+		t.Errorf("a query of %d bytes takes %d with its client, more than waitingCost, %d", datagramLen, size, waitingCost)
 	}
 }
 
-// BenchmarkChain hands queries to a chain that has nothing to do.
+// BenchmarkChain adds queries to an idle chain.
 func BenchmarkChain(b *testing.B) {
 	q := newTestQueue(defaultRunning, defaultWaiting)
 	c := q.chain(0)
@@ -438,21 +432,21 @@ func BenchmarkChain(b *testing.B) {
 		if runs, _ := c.add(d, from); !runs {
 			b.Fatal("a query waits")
 		}
-		if next, _, _ := q.queue.end(d.chain, d.client); next != nil {
+		if started, _ := q.queue.end(d.chain, d.client); started.first != nil {
 			b.Fatal("another query was waiting")
 		}
 	}
 }
 
-// TestDocumentedLimits looks for the limits of the process in the README.
+// TestDocumentedLimits checks the limits of the process in the README.
 func TestDocumentedLimits(t *testing.T) {
 	readme, err := os.ReadFile("README.md")
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, want := range []string{
-		fmt.Sprintf("%d MiB", queryBudget>>20), fmt.Sprintf("%d queries in work at %d KiB each", defaultRunning, runningCost>>10),
-		fmt.Sprintf("Up to %d of the %d", block.MaxBackground, defaultRunning), fmt.Sprintf("%d\nthat wait", defaultWaiting), fmt.Sprintf("%g seconds", maxWait.Seconds()),
+		fmt.Sprintf("%d MiB", queryBudget>>20), fmt.Sprintf("%d queries in progress at %d KiB each", defaultRunning, runningCost>>10),
+		fmt.Sprintf("Up to %d of the %d", block.MaxBackground, defaultRunning), fmt.Sprintf("%d waiting ones", defaultWaiting), fmt.Sprintf("%g seconds", maxWait.Seconds()),
 	} {
 		if !strings.Contains(string(readme), want) {
 			t.Errorf("the README lacks %q", want)
@@ -460,23 +454,22 @@ func TestDocumentedLimits(t *testing.T) {
 	}
 }
 
-// TestHighestMaxConcurrent has a configuration with a block whose max_concurrent is more than the process runs by
-// default.
+// TestHighestMaxConcurrent has a max_concurrent above the default limit of the process.
 func TestHighestMaxConcurrent(t *testing.T) {
 	q := newTestQueue(0, 0)
 	q.resize(5 * defaultRunning)
 	c := q.chain(5 * defaultRunning)
 	if n := q.fill(c, clientAddress(1), 0); n < 3*defaultRunning {
-		t.Errorf("%d queries run, want %d at least", n, 3*defaultRunning)
+		t.Errorf("%d queries run, want at least %d", n, 3*defaultRunning)
 	}
 	q.resize(new(block.Configuration).MaxConcurrent())
 	if !q.add(q.chain(0), -1, clientAddress(2)) {
-		t.Error("after a reload to a smaller configuration, a query of another client has to wait for the old queries")
+		t.Error("after a reload to the default limit, a query of another client waits for the old queries")
 	}
 }
 
-// TestReloadToLowerMaxConcurrent has a reload lower the limit of the process while more queries run: queries of new
-// clients run at once, and when the old queries end, the limit gets down to that of the configuration.
+// TestReloadToLowerMaxConcurrent lowers the limit of the process while more queries run: queries of new clients run at
+// once, and as the old queries end, the limit falls to that of the configuration.
 func TestReloadToLowerMaxConcurrent(t *testing.T) {
 	q := newTestQueue(0, 0)
 	q.resize(5 * defaultRunning)
@@ -492,7 +485,7 @@ func TestReloadToLowerMaxConcurrent(t *testing.T) {
 		}
 	}
 	for old := range flooded {
-		for i, c := range chains { // each has a client with more queries than may run
+		for i, c := range chains { // each has a client that exceeds its limit
 			number++
 			q.add(c, number, clientAddress(2+i))
 		}
@@ -506,58 +499,58 @@ func TestReloadToLowerMaxConcurrent(t *testing.T) {
 		q.end(number)
 	}
 	if q.maxRunning != defaultRunning {
-		t.Errorf("when the old queries have ended, %d may run, want %d", q.maxRunning, defaultRunning)
+		t.Errorf("after the end of the old queries, %d may run, want %d", q.maxRunning, defaultRunning)
 	}
 }
 
-// TestBackgroundShares has one client with more queries in the background than may run. Another client gets places, and
-// so does a query that a client waits for.
+// TestBackgroundShares has one client with more background queries than the limit. Another client gets places, and so
+// does a query in the foreground.
 func TestBackgroundShares(t *testing.T) {
 	q := newTestQueue(defaultRunning, defaultWaiting)
 	c := q.chain(block.MaxBackground)
 	var all []*client
-	reserve := func(from netip.Addr) (n int) {
-		for cl := c.reserve(from); cl != nil; cl = c.reserve(from) {
+	admit := func(from netip.Addr) (n int) {
+		for cl := c.startBackground(from); cl != nil; cl = c.startBackground(from) {
 			all = append(all, cl)
 			n++
 		}
 		return n
 	}
-	if n := reserve(clientAddress(1)); n < block.MaxBackground/2 || n > block.MaxBackground*4/5 {
-		t.Errorf("a lone client has %d queries in the background, want half of %d to four fifths", n, block.MaxBackground)
+	if n := admit(clientAddress(1)); n < block.MaxBackground/2 || n > block.MaxBackground*4/5 {
+		t.Errorf("a lone client has %d background queries, want half of %d to four fifths", n, block.MaxBackground)
 	}
-	if n := reserve(clientAddress(2)); n < block.MaxBackground/30 {
-		t.Errorf("beside it, another one has %d, want one of thirty places at least", n)
+	if n := admit(clientAddress(2)); n < block.MaxBackground/30 {
+		t.Errorf("beside it, another client has %d, want at least one of thirty", n)
 	}
 	for i := range 2 * block.MaxBackground {
-		reserve(clientAddress(3 + i))
+		admit(clientAddress(3 + i))
 	}
 	if len(all) != block.MaxBackground {
-		t.Errorf("%d queries run in the background, want %d", len(all), block.MaxBackground)
+		t.Errorf("%d background queries run, want %d", len(all), block.MaxBackground)
 	}
 	if n := q.fill(q.chain(0), clientAddress(1), 0); n < defaultRunning/3 {
-		t.Errorf("beside queries in the background, a client runs %d, want a third of %d at least", n, defaultRunning)
+		t.Errorf("beside background queries, a client runs %d, want at least a third of %d", n, defaultRunning)
 	}
 	if q.queue.running > defaultRunning {
-		t.Errorf("%d queries run, want %d at most", q.queue.running, defaultRunning)
+		t.Errorf("%d queries run, want at most %d", q.queue.running, defaultRunning)
 	}
 	for _, cl := range all {
 		q.queue.end(c, cl)
 	}
 	if c.running != 0 || len(c.clients) != 0 {
-		t.Errorf("%d queries of %d clients run in the background after their end", c.running, len(c.clients))
+		t.Errorf("after the end, %d background queries of %d clients run", c.running, len(c.clients))
 	}
 }
 
-// TestWarningOfOverload has queries dropped: the first one is logged, and a minute later all since then, with the client
-// that has the most queries.
-func TestWarningOfOverload(t *testing.T) {
+// TestOverloadWarning drops queries: the first one is logged, and a minute later all since then, with the client that has
+// the most queries.
+func TestOverloadWarning(t *testing.T) {
 	q := newTestQueue(10, 10)
 	c := q.chain(6)
 	q.add(c, 0, clientAddress(1))
 	q.fill(c, clientAddress(2), 1)
 	q.clock = time.Hour
-	const form = "%d queries dropped for overload since the last such line, their clients get no reply: client 10.0.0.2 has the most, 4 in work and 1 that wait; limit 6 in work (logged once a minute)"
+	const form = "%d queries dropped for overload since the last such line, their clients get no reply: client 10.0.0.2 has the most, 4 in progress and 1 waiting; limit 6 in progress (logged once a minute)"
 	if got, want := c.warning(1), fmt.Sprintf(form, 1); got != want {
 		t.Errorf("the first line is\n%s, want\n%s", got, want)
 	}

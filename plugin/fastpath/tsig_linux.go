@@ -1,33 +1,12 @@
 package fastpath
 
-import (
-	"encoding/binary"
-
-	"github.com/miekg/dns"
-)
-
-// accept decides by its header whether a datagram is answered, as CoreDNS's server does. The header is complete.
-func (s *service) accept(b []byte) dns.MsgAcceptAction {
-	header := dns.Header{
-		Id: binary.BigEndian.Uint16(b), Bits: binary.BigEndian.Uint16(b[2:]),
-		Qdcount: binary.BigEndian.Uint16(b[4:]), Ancount: binary.BigEndian.Uint16(b[6:]),
-		Nscount: binary.BigEndian.Uint16(b[8:]), Arcount: binary.BigEndian.Uint16(b[10:]),
-	}
-	action := dns.DefaultMsgAcceptFunc(header)
-	if action != dns.MsgRejectNotImplemented || !s.opcodes[int(header.Bits>>11)&0xF] {
-		return action
-	}
-	if header.Qdcount != 1 {
-		return dns.MsgReject
-	}
-	return dns.MsgAccept
-}
+import "github.com/miekg/dns"
 
 // tsig verifies the signature of a query and signs the reply, RFC 8945, as the server of miekg/dns does. A server with
-// secrets has no fast path, but after a reload that added them, its listener hands all queries to the chain. Without
-// secrets, no signature is right.
+// secrets has no fast path; but if a reload has added them, the listener hands all queries to the chain. A query with a
+// signature fails if no secret has its name.
 type tsig struct {
-	secrets    map[string]string // empty if the server has none; nil if it does not verify signatures
+	secrets    map[string]string // nil if the server does not verify signatures
 	status     error
 	requestMAC string
 	timersOnly bool
@@ -49,7 +28,7 @@ func (t *tsig) verify(secrets map[string]string, packed []byte, m *dns.Msg) {
 	t.status = dns.TsigVerify(packed, secret, "", false)
 }
 
-// sign returns the packed reply with a signature, nil if it is to have none.
+// sign returns the packed reply with a signature, nil if it has none.
 func (t *tsig) sign(m *dns.Msg) (packed []byte, err error) {
 	if t.secrets == nil {
 		return nil, nil

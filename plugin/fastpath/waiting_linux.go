@@ -1,0 +1,129 @@
+package fastpath
+
+import (
+	"container/heap"
+	"slices"
+)
+
+// clientHeap orders clients by the number of their running queries, lowest first, then by the arrival of their first
+// waiting query. Round robin would favour clients with slow queries, which occupy their places for longer.
+type clientHeap []*client
+
+func (h clientHeap) Len() int { return len(h) }
+func (h clientHeap) Less(i, j int) bool {
+	if h[i].running != h[j].running {
+		return h[i].running < h[j].running
+	}
+	return h[i].first.arrived < h[j].first.arrived
+}
+func (h clientHeap) Swap(i, j int) {
+	h[i], h[j] = h[j], h[i]
+	h[i].index, h[j].index = i, j
+}
+func (h *clientHeap) Push(x any) {
+	c, _ := x.(*client)
+	c.index = len(*h)
+	*h = append(*h, c)
+}
+func (h *clientHeap) Pop() any {
+	last := len(*h) - 1
+	c := (*h)[last]
+	(*h)[last] = nil
+	*h = (*h)[:last]
+	return c
+}
+
+// datagramList is a list of queries, linked by next.
+type datagramList struct{ first, last *datagram }
+
+func (l *datagramList) add(d *datagram) {
+	d.next = nil
+	if l.first == nil {
+		l.first = d
+	} else {
+		l.last.next = d
+	}
+	l.last = d
+}
+
+// drop releases the queries of the list without a reply, counts and logs them.
+func (l datagramList) drop() {
+	if l.first == nil {
+		return
+	}
+	dropped, c := 0, l.last.chain
+	for d := l.first; d != nil; dropped++ {
+		next := d.next
+		d.server.metrics.droppedOverload.Inc()
+		d.done()
+		d = next
+	}
+	if line := c.warning(dropped); line != "" {
+		log.Warning(line)
+	}
+}
+
+// work answers the queries of the list, each in a goroutine.
+func (l datagramList) work() {
+	for d := l.first; d != nil; {
+		next := d.next
+		d.next = nil
+		pool.do(d)
+		d = next
+	}
+}
+
+// enqueue appends a query to those that wait.
+func (c *chain) enqueue(d *datagram) {
+	q, cl := c.queue, d.client
+	if c.waiting == 0 {
+		q.busy = append(q.busy, c)
+	}
+	q.waiting++
+	c.waiting++
+	cl.waiting++
+	if d.older = c.newest; d.older == nil {
+		c.oldest = d
+	} else {
+		d.older.newer = d
+	}
+	c.newest = d
+	cl.add(d)
+	if cl.waiting == 1 {
+		heap.Push(&c.ready, cl)
+	}
+}
+
+// remove removes a query, which is the first of its client, from those that wait.
+func (c *chain) remove(d *datagram) *datagram {
+	q, cl := c.queue, d.client
+	q.waiting--
+	c.waiting--
+	cl.waiting--
+	if d.older == nil {
+		c.oldest = d.newer
+	} else {
+		d.older.newer = d.newer
+	}
+	if d.newer == nil {
+		c.newest = d.older
+	} else {
+		d.newer.older = d.older
+	}
+	if cl.first = d.next; cl.first == nil {
+		cl.last = nil
+		heap.Remove(&c.ready, cl.index)
+		c.removeIdle(cl)
+	} else {
+		heap.Fix(&c.ready, cl.index)
+	}
+	d.older, d.newer, d.next = nil, nil, nil
+	if c.waiting == 0 {
+		i := slices.Index(q.busy, c)
+		q.busy = slices.Delete(q.busy, i, i+1)
+		if q.turn > i {
+			q.turn--
+		}
+	}
+	return d
+}
