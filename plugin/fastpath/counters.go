@@ -1,6 +1,7 @@
 package fastpath
 
 import (
+	"net/netip"
 	"strconv"
 	"sync/atomic"
 	"time"
@@ -68,7 +69,7 @@ var typeLabels = func() (types [monitoredTypes]string) {
 // hit is an answer from the store, with its labels and sizes in the metrics.
 type hit struct {
 	counters     *counters
-	family       uint8
+	family       uint8 // 0 for IPv4, 1 for IPv6
 	do           bool
 	cached       bool
 	beforeCache  bool // it belongs to a plugin before cache in the chain
@@ -77,6 +78,21 @@ type hit struct {
 	qtype        uint16
 	requestSize  uint16
 	responseSize uint16 // without the OPT record that is added later, as prometheus counts
+}
+
+// set sets the hit for the answer of an entry to a query of a number of bytes.
+func (h *hit) set(c *counters, e *answers.Entry, q *answers.Query, rcode int, client netip.Addr, queryLen int) {
+	*h = hit{
+		counters: c, do: q.DO, cached: e.Cached, beforeCache: e.Count != nil, kind: e.Kind,
+		rcode: uint8(rcode), qtype: q.Type, // #nosec G115 -- a code of four bits
+		requestSize: uint16(queryLen), responseSize: uint16(e.CountedLen()), // #nosec G115 -- at most 64 KiB
+	}
+	if !client.Is4() {
+		h.family = 1
+	}
+	if q.EDNS && len(e.Options) > 0 {
+		h.responseSize += answers.OptLen + uint16(len(e.Options)) // #nosec G115
+	}
 }
 
 // count counts an answer, given the time since the query was received.

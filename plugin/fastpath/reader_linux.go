@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"hash/maphash"
 	"net"
+	"net/netip"
 	"os"
 	"syscall"
 	"time"
@@ -187,17 +188,8 @@ func (r *reader) answer(fd uintptr, s *server, i int, now time.Duration) bool {
 	if !q.Parse(in) || q.Type == dns.TypeDS {
 		return false
 	}
-	key := q.AppendKey(r.key[:0], 0, in)
-	rt := s.routes.find(answers.KeyName(key))
-	if rt == nil || rt.keyspace == 0 {
-		return false
-	}
-	answers.SetKeyspace(key, rt.keyspace)
-	var search block.Search
-	if rt.search != nil && q.Search == nil {
-		search = rt.search.Search(clientOf(&r.names[i]), answers.KeyName(key))
-	}
-	e, counters := r.find(rt, key, &search, i, in, now)
+	client := clientOf(&r.names[i])
+	rt, e, counters := r.find(s, in, client, now)
 	if e == nil || q.Upper && !e.AnyCase || !e.Fresh(now) {
 		return false
 	}
@@ -206,9 +198,8 @@ func (r *reader) answer(fd uintptr, s *server, i int, now time.Duration) bool {
 	}
 	r.patch = e.Patch(now)
 	fragment := fragmentIPv6
-	family := uint8(1)
-	if isIPv4(&r.names[i]) {
-		fragment, family = fragmentIPv4, 0
+	if client.Is4() {
+		fragment = fragmentIPv4
 	}
 	form := e.Form(q, &r.patch, min(q.Limit(), maxHitLen), fragment)
 	if form == nil {
@@ -230,41 +221,41 @@ func (r *reader) answer(fd uintptr, s *server, i int, now time.Duration) bool {
 	}
 	start := len(r.arena)
 	r.arena = form.AppendReply(r.arena, in, q, &r.patch)
+	r.hits[r.pending].set(rt.counters, e, q, form.Rcode(), client, len(in))
 	r.enqueue(i, r.arena[start:])
-	h := &r.hits[r.pending-1]
-	*h = hit{
-		counters: rt.counters, family: family, do: q.DO, cached: e.Cached, beforeCache: e.Count != nil, kind: e.Kind,
-		rcode: uint8(form.Rcode()), qtype: q.Type, // #nosec G115 -- a code of four bits
-		requestSize: uint16(len(in)), responseSize: uint16(e.CountedLen()), // #nosec G115 -- at most 64 KiB
-	}
-	if q.EDNS && len(e.Options) > 0 {
-		h.responseSize += answers.OptLen + uint16(len(e.Options)) // #nosec G115
-	}
 	return true
 }
 
-// find returns the entry for a query, nil without one, and the counters of its answer. key has capacity for a view.
-func (r *reader) find(rt *route, key []byte, search *block.Search, i int, in []byte, now time.Duration) (e *answers.Entry, counters [3]answers.Counter) {
+// find returns the route of a query, its entry, nil without one, and the counters of the answer.
+func (r *reader) find(s *server, in []byte, client netip.Addr, now time.Duration) (rt *route, e *answers.Entry, counters [3]answers.Counter) {
+	q := &r.query
+	key := q.AppendKey(r.key[:0], 0, in) // with capacity for a view
+	if rt = s.routes.find(answers.KeyName(key)); rt == nil || rt.keyspace == 0 {
+		return nil, nil, counters
+	}
+	answers.SetKeyspace(key, rt.keyspace)
+	var search block.Search
+	if rt.search != nil && q.Search == nil {
+		search = rt.search.Search(client, answers.KeyName(key))
+	}
 	if search.List != 0 {
 		path := answers.AppendKeyPath(append(r.pathKey[:0], key...), search.List)
 		if e = answers.Shared.Get(path); e != nil && e.Fresh(now) {
-			return e, [3]answers.Counter{e.Count.On(rt.counters.server), search.Client}
+			return rt, e, [3]answers.Counter{e.Count.On(rt.counters.server), search.Client}
 		}
 	}
 	e = answers.Shared.Get(key)
 	var view answers.View
 	if e != nil && e.Views != nil {
-		e, view = answers.Shared.GetView(e, key, now, clientOf(&r.names[i]), r.query.CallerData(in))
+		e, view = answers.Shared.GetView(e, key, now, client, q.CallerData(in))
 	}
 	switch {
-	case e == nil:
-		return nil, counters
-	case search.List != 0 && !e.Plain.HasData():
-		return nil, counters
+	case e == nil || search.List != 0 && !e.Plain.HasData():
+		return nil, nil, counters
 	case e.Count != nil: // its plugin stands before the one with search lists
-		return e, [3]answers.Counter{e.Count.On(rt.counters.server), view.Callers}
+		return rt, e, [3]answers.Counter{e.Count.On(rt.counters.server), view.Callers}
 	}
-	return e, [3]answers.Counter{search.Count, search.Client, view.Callers}
+	return rt, e, [3]answers.Counter{search.Count, search.Client, view.Callers}
 }
 
 // Minimum lengths in bytes of answers in which CoreDNS compresses names to avoid fragments, as NSD does.

@@ -30,24 +30,13 @@ type peer struct {
 
 // udpAddr returns the source address.
 func (p *peer) udpAddr() *net.UDPAddr {
-	a := &net.UDPAddr{Port: int(p.name.Port>>8 | p.name.Port<<8)}
-	if p.name.Family == unix.AF_INET {
-		v4 := (*unix.RawSockaddrInet4)(unsafe.Pointer(&p.name))
-		a.IP = net.IPv4(v4.Addr[0], v4.Addr[1], v4.Addr[2], v4.Addr[3]).To4()
-		return a
-	}
-	a.IP = append(net.IP(nil), p.name.Addr[:]...)
-	if p.name.Scope_id != 0 {
+	a := net.UDPAddrFromAddrPort(netip.AddrPortFrom(clientOf(&p.name), p.name.Port>>8|p.name.Port<<8))
+	if p.name.Family == unix.AF_INET6 && p.name.Scope_id != 0 {
 		if i, err := net.InterfaceByIndex(int(p.name.Scope_id)); err == nil {
 			a.Zone = i.Name
 		}
 	}
 	return a
-}
-
-// isIPv4 reports whether a query came over IPv4, also to a socket for both families.
-func isIPv4(name *unix.RawSockaddrInet6) bool {
-	return name.Family == unix.AF_INET || netip.AddrFrom16(name.Addr).Is4In6()
 }
 
 // clientOf returns the source address of a query; of a query over IPv4, an IPv4 address.
