@@ -68,7 +68,7 @@ func parse(b *block.Block, c *caddy.Controller) error {
 	return nil
 }
 
-// maxMaxConcurrent limits max_concurrent: at runningCost, so many queries take 100 GiB.
+// maxMaxConcurrent limits max_concurrent: that number of queries takes 100 GiB, at runningCost.
 const maxMaxConcurrent = 1 << 20
 
 func parseMaxConcurrent(b *block.Block, args []string) error {
