@@ -34,7 +34,7 @@ type mmsghdr struct {
 // The size of the kernel's structure: a Msghdr and a number, padded to a pointer.
 var _ [unsafe.Sizeof(unix.Msghdr{}) + unsafe.Sizeof(uintptr(0))]byte = [unsafe.Sizeof(mmsghdr{})]byte{}
 
-// reader is a goroutine that receives the datagrams of a socket, with preallocated memory for a batch.
+// reader receives the datagrams of a socket in a goroutine, in batches whose memory is allocated once.
 type reader struct {
 	listener *listener
 	socket   *socket
@@ -252,7 +252,7 @@ func (r *reader) find(s *server, in []byte, client netip.Addr, now time.Duration
 	switch {
 	case e == nil || search.List != 0 && !e.Plain.HasData():
 		return nil, nil, counters
-	case e.Count != nil: // its plugin stands before the one with search lists
+	case e.Count != nil: // its plugin precedes the one with search lists in the chain
 		return rt, e, [3]answers.Counter{e.Count.On(rt.counters.server), view.Callers}
 	}
 	return rt, e, [3]answers.Counter{search.Count, search.Client, view.Callers}

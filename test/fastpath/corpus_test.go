@@ -189,7 +189,7 @@ func odd(t *testing.T, name string) (all []query) {
 	return all
 }
 
-const malformedFolder = "../../plugin/internal/wire/testdata/malformed"
+const malformedFolder = "../../plugin/internal/answers/testdata/malformed"
 
 // malformed returns the packets that are in files named after what is wrong with them.
 func malformed(t *testing.T) (all []query) {

@@ -1,6 +1,7 @@
 package block
 
 import (
+	"errors"
 	"reflect"
 	"slices"
 	"testing"
@@ -11,14 +12,16 @@ import (
 	_ "github.com/coredns/coredns/plugin/bind"
 )
 
-// testDirective is a plugin without a handler that calls Of.
+// testDirective is a plugin without a handler that calls Of: blocktest [fail].
 const testDirective = "blocktest"
 
 func init() {
 	plugin.Register(testDirective, func(c *caddy.Controller) error {
-		for c.Next() {
-		}
 		Of(c)
+		c.Next()
+		if c.NextArg() {
+			return errors.New("the configuration is refused")
+		}
 		return nil
 	})
 }
