@@ -56,7 +56,7 @@ type queue struct {
 	mu         sync.Mutex
 	maxRunning int  // not below running
 	target     int  // of maxRunning, which is higher for a while after a reload to a lower limit
-	lowerNext  bool // the next query that ends lowers maxRunning to the target
+	lowerNext  bool // the next query that ends lowers maxRunning, if it is above target
 	maxWaiting int
 	running    int
 	waiting    int
