@@ -47,6 +47,7 @@ type asker struct {
 	to     netip.AddrPort
 	as     netip.AddrPort // stands for to in queries that arrive as those of pods do; invalid without
 	suffix string         // of the names asked for
+	wait   time.Duration  // for an answer
 	asked  uint64
 	tcp    bool // the next query goes over TCP as well
 }
@@ -77,7 +78,7 @@ func (a *asker) exchange(ctx context.Context, network string, arriving bool) err
 	m := new(dns.Msg)
 	m.SetQuestion(strconv.FormatUint(a.asked, 36)+a.suffix, dns.TypeTXT)
 	m.RecursionDesired = false
-	client := dns.Client{Net: network, Dialer: &d, Timeout: healthWait}
+	client := dns.Client{Net: network, Dialer: &d, Timeout: a.wait}
 	r, _, err := client.ExchangeContext(ctx, m, to.String())
 	switch {
 	case err != nil:
@@ -116,7 +117,7 @@ func newAsker(addr netip.Addr, iface string, port uint16, suffix string) *asker 
 	if addr.Is6() && addr.IsLinkLocalUnicast() {
 		addr = addr.WithZone(iface)
 	}
-	return &asker{to: netip.AddrPortFrom(addr, port), suffix: suffix}
+	return &asker{to: netip.AddrPortFrom(addr, port), suffix: suffix, wait: healthWait}
 }
 
 // local is where queries come from: the address that is asked.
