@@ -92,8 +92,9 @@ func TestChecks(t *testing.T) {
 	oldRule := rules.PredecessorRule{Family: "ip", Table: "raw", Chain: "PREROUTING", Addresses: []netip.Addr{four}}
 	filter := func(family, table, name string, reply bool, unless ...string) firewall.Finding {
 		f := firewall.Finding{Chain: firewall.Chain{Family: family, Table: table, Name: name, Hook: "input"}, Rule: "its policy drops", Unless: unless}
-		if f.Packets = firewall.Queries([]netip.Addr{four}, 53, false); reply {
-			f.Packets = firewall.Replies([]netip.Addr{four}, 53, false)
+		packets := firewall.Packets([]netip.Addr{four}, 53, false)
+		if f.Packets = packets[:2]; reply {
+			f.Packets = packets[2:]
 		}
 		return f
 	}

@@ -11,7 +11,7 @@ type bits struct {
 	known []byte // a mask
 	// not are values that parts of the bytes do not have.
 	not []exclusion
-	// depends names what the unknown bits depend on. machine.read sets it.
+	// depends are the unknown parts of the packet that the unknown bits belong to.
 	depends []string
 }
 
@@ -29,6 +29,12 @@ func unknownBits(n int) bits {
 	return bits{value: make([]byte, n), known: make([]byte, n)}
 }
 
+// set makes bytes from an offset on known.
+func (b bits) set(offset int, value ...byte) {
+	copy(b.value[offset:], value)
+	copy(b.known[offset:], knownBits(value...).known)
+}
+
 // sub returns n of the bytes.
 func (b bits) sub(offset, n int) bits {
 	s := bits{value: b.value[offset : offset+n], known: b.known[offset : offset+n]}
@@ -38,15 +44,6 @@ func (b bits) sub(offset, n int) bits {
 		}
 	}
 	return s
-}
-
-// bounds are the smallest and the largest value, as the kernel compares them: byte by byte.
-func (b bits) bounds() (low, high []byte) {
-	high = make([]byte, len(b.value))
-	for i := range high {
-		high[i] = b.value[i] | ^b.known[i]
-	}
-	return b.value, high
 }
 
 // excluded returns whether the bytes cannot be these. A name that ends here has a NUL at its end.
@@ -81,9 +78,13 @@ func (b bits) equal(data []byte) truth {
 	return all
 }
 
-// below returns whether the bytes are less than these, or equal to them if equal is wanted too.
+// below returns whether the bytes are less than these, or equal to them if orEqual is set. The kernel
+// compares byte by byte.
 func (b bits) below(data []byte, orEqual bool) truth {
-	low, high := b.bounds()
+	low, high := b.value, slices.Clone(b.value)
+	for i := range high {
+		high[i] |= ^b.known[i]
+	}
 	n := min(len(data), len(low))
 	limit := 0
 	if orEqual {

@@ -10,50 +10,36 @@ import (
 
 // Registers of nftables: one file of 64 bytes, addressed in words of 16 or of 4 bytes.
 const (
-	registerBytes     = 64
-	wideRegister      = 16
-	narrowRegister    = 4
-	firstWide         = unix.NFT_REG_1
-	firstNarrow       = 8 // NFT_REG32_00
-	interfaceNameSize = unix.IFNAMSIZ
+	registerBytes  = 64
+	wideRegister   = 16
+	narrowRegister = 4
+	firstWide      = unix.NFT_REG_1
+	firstNarrow    = 8 // NFT_REG32_00
 )
 
 // machine evaluates the expressions of one rule.
 type machine struct {
 	view
+	condition
 	table     *table
-	match     truth
-	depends   []string
 	registers bits
-	sources   [registerBytes / narrowRegister]string // what the unknown bits of each word are
+	sources   [registerBytes / narrowRegister]string // the unknown parts that the unknown bits of each word belong to
 }
 
 // outcomesOf returns what a rule of nftables does with a packet.
 func (t *table) outcomesOf(expressions []expr.Any, v view) (all []outcome) {
-	m := machine{view: v, table: t, match: yes, registers: unknownBits(registerBytes)}
+	m := machine{view: v, condition: always, table: t, registers: unknownBits(registerBytes)}
 	for _, e := range expressions {
 		found, more := m.expression(e)
-		for i := range found {
-			found[i].match = min(found[i].match, m.match)
-			found[i].depends = slices.Concat(m.depends, found[i].depends)
-		}
-		all = append(all, found...)
+		all = append(all, m.narrow(found)...)
 		if m.match == no || !more {
-			return all
+			break
 		}
 	}
 	return all
 }
 
-// require narrows the match of the rule.
-func (m *machine) require(t truth, depends ...string) {
-	if t == unknown {
-		m.depends = append(m.depends, depends...)
-	}
-	m.match = min(m.match, t)
-}
-
-// offset is where a register begins in the file.
+// offset returns where a register begins in the file.
 func offset(register uint32) int {
 	if register >= firstNarrow {
 		return int(register-firstNarrow) * narrowRegister
@@ -84,7 +70,7 @@ func (m *machine) load(register uint32, b bits, source string) {
 	}
 }
 
-// read returns n bytes from a register, and what they depend on.
+// read returns n bytes from a register, with the unknown parts that they depend on.
 func (m *machine) read(register uint32, n int) (b bits, ok bool) {
 	at := offset(register)
 	if register == unix.NFT_REG_VERDICT || at < 0 || n == 0 || at+n > registerBytes {
@@ -99,8 +85,7 @@ func (m *machine) read(register uint32, n int) (b bits, ok bool) {
 	return b, true
 }
 
-// unknownLoad notes that nothing is known of a register any more, nor of those behind it that the
-// same load may have written.
+// unknownLoad makes a register unknown, and those after it that the same load may have written.
 func (m *machine) unknownLoad(register uint32, source string) {
 	at := offset(register)
 	if at < 0 || at >= registerBytes {
@@ -120,35 +105,29 @@ func (m *machine) expression(e expr.Any) (found []outcome, more bool) {
 		}
 		return []outcome{o}, false
 	case *expr.Reject:
-		return []outcome{{match: yes, action: rejected, verb: "rejects"}}, false
+		return []outcome{{condition: always, action: rejected, verb: "rejects"}}, false
 	case *expr.Lookup:
 		return m.lookup(e)
 	case *expr.Match:
-		m.require(matchOf(e, m.view))
+		m.require(m.xtMatch(e))
 	case *expr.Target:
 		return targetOf(e.Name), true // one that ends the rule is unknown, so that the rest counts too
-	case *expr.Counter, *expr.Log, *expr.Notrack, *expr.Dup:
-		// they do nothing to the packet
+	case *expr.Counter, *expr.Log, *expr.Notrack, *expr.Dup: // without effect on the verdict
 	case *expr.Objref:
 		if e.Type != unix.NFT_OBJECT_COUNTER {
 			m.require(unknown, byOther)
 		}
 	case *expr.Payload:
 		if e.OperationType == expr.PayloadWrite {
-			return uncertain(), true // the packet is another one from here on
+			return uncertain(byOther), true // the packet is another one after it
 		}
 		m.payload(e)
 	case *expr.Queue, *expr.TProxy, *expr.SynProxy, *expr.NAT, *expr.Redir, *expr.Masq, *expr.FlowOffload:
-		return uncertain(), false
+		return uncertain(byOther), false
 	default:
 		m.data(e)
 	}
 	return nil, true
-}
-
-// uncertain returns the outcome of a rule whose verdict another part of the kernel or another program gives.
-func uncertain() []outcome {
-	return []outcome{{match: unknown, action: either, depends: []string{byOther}}}
 }
 
 // data evaluates expressions that load, change and compare registers.
@@ -194,11 +173,9 @@ func (m *machine) data(e expr.Any) {
 		m.fib(e)
 	case *expr.Limit:
 		m.require(unknown, byRate)
-	default:
-		// What it loads or compares is not known.
+	default: // it may load or compare anything
 		m.require(unknown, byOther)
 		m.registers = unknownBits(registerBytes)
-		m.sources = [registerBytes / narrowRegister]string{}
 		for i := range m.sources {
 			m.sources[i] = byOther
 		}
@@ -223,60 +200,71 @@ func compare(b bits, op expr.CmpOp, data []byte) truth {
 	return unknown
 }
 
-// meta loads metadata that the kernel has of a packet, such as its interface.
+// meta loads metadata of a packet.
 func (m *machine) meta(e *expr.Meta) {
-	p := m.packet
+	if b, source := m.metadata(e.Key); len(b.value) > 0 {
+		m.load(e.Register, b, source)
+	} else {
+		m.unknownLoad(e.Register, source)
+	}
+}
+
+// Values of the kernel in metadata.
+const (
+	ethernet4, ethernet6 = 0x0800, 0x86dd
+	toThisHost           = 0 // PACKET_HOST
+	loopbackType         = 772
+	loopbackIndex        = 1
+	localAddress         = 2 // RTN_LOCAL
+)
+
+// metadata returns metadata that the kernel has of a packet, such as its interface, and the unknown part of
+// the packet that it belongs to. It is empty if nothing is known of it.
+func (p Packet) metadata(key expr.MetaKey) (b bits, source string) {
+	family, ethertype := byte(unix.NFPROTO_IPV4), uint16(ethernet4)
+	if p.Address.Is6() {
+		family, ethertype = unix.NFPROTO_IPV6, ethernet6
+	}
 	index, name, kind := expr.MetaKeyIIF, expr.MetaKeyIIFNAME, expr.MetaKeyIIFTYPE
 	if p.Reply {
 		index, name, kind = expr.MetaKeyOIF, expr.MetaKeyOIFNAME, expr.MetaKeyOIFTYPE
 	}
-	switch e.Key {
+	switch key {
 	case expr.MetaKeyNFPROTO:
-		family := byte(unix.NFPROTO_IPV4)
-		if p.Address.Is6() {
-			family = unix.NFPROTO_IPV6
-		}
-		m.load(e.Register, knownBits(family), "")
+		return knownBits(family), ""
 	case expr.MetaKeyL4PROTO:
-		m.load(e.Register, knownBits(p.Protocol), "")
+		return knownBits(p.Protocol), ""
 	case expr.MetaKeyPROTOCOL:
-		ethertype := uint16(ethernet4)
-		if p.Address.Is6() {
-			ethertype = ethernet6
-		}
-		m.load(e.Register, knownBits(binary.BigEndian.AppendUint16(nil, ethertype)...), "")
+		return knownBits(binary.BigEndian.AppendUint16(nil, ethertype)...), ""
 	case index:
-		m.load(e.Register, notLoopback(binary.NativeEndian.AppendUint32(nil, loopbackIndex)), byInterface)
+		return notLoopback(binary.NativeEndian.AppendUint32(nil, loopbackIndex)), byInterface
 	case kind:
-		m.load(e.Register, notLoopback(binary.NativeEndian.AppendUint16(nil, loopbackType)), byInterface)
+		return notLoopback(binary.NativeEndian.AppendUint16(nil, loopbackType)), byInterface
 	case name:
-		lo := make([]byte, interfaceNameSize)
+		lo := make([]byte, unix.IFNAMSIZ)
 		copy(lo, "lo")
-		m.load(e.Register, notLoopback(lo), byInterface)
+		return notLoopback(lo), byInterface
 	case expr.MetaKeyPKTTYPE:
-		if p.Reply {
-			m.unknownLoad(e.Register, byOther)
-			return
+		if !p.Reply {
+			return knownBits(toThisHost), ""
 		}
-		m.load(e.Register, knownBits(toThisHost), "")
 	case expr.MetaKeyMARK:
-		m.unknownLoad(e.Register, byMark)
+		return b, byMark
 	case expr.MetaKeyIIFGROUP, expr.MetaKeyOIFGROUP:
-		m.unknownLoad(e.Register, byInterface)
-	default:
-		m.unknownLoad(e.Register, byOther)
+		return b, byInterface
 	}
+	return b, byOther
 }
 
-// notLoopback are unknown bits that are not these.
+// notLoopback returns unknown bits that do not have this value, which is that of lo.
 func notLoopback(value []byte) bits {
 	b := unknownBits(len(value))
 	b.not = []exclusion{{0, value}}
 	return b
 }
 
-// ct loads a field of connection tracking. An untracked packet has only the state; a rule that tests another field does
-// not match it.
+// ct loads a field of connection tracking. An untracked packet has only the state; a rule that tests
+// another field does not match it.
 func (m *machine) ct(e *expr.Ct) {
 	state, known := m.state()
 	switch {
@@ -297,12 +285,13 @@ func (m *machine) payload(e *expr.Payload) {
 	source := byHeader
 	switch e.Base {
 	case expr.PayloadBaseNetworkHeader:
-		header = m.packet.networkHeader()
-		if at, size := m.packet.remote(); int(e.Offset) < at+size && int(e.Offset+e.Len) > at {
+		var remote int
+		header, remote = m.networkHeader()
+		if int(e.Offset) < remote+m.Address.BitLen()/8 && int(e.Offset+e.Len) > remote {
 			source = bySource
 		}
 	case expr.PayloadBaseTransportHeader:
-		header = m.packet.transportHeader()
+		header = m.transportHeader()
 		if e.Offset < 4 {
 			source = bySourcePort
 		}
@@ -315,9 +304,9 @@ func (m *machine) payload(e *expr.Payload) {
 	m.load(e.DestRegister, header.sub(int(e.Offset), int(e.Len)), source)
 }
 
-// fib looks an address up in the routing tables: the node-local address is one of the node.
+// fib loads the result of a lookup in the routing tables: the node-local address is one of the node.
 func (m *machine) fib(e *expr.Fib) {
-	own := e.FlagDADDR && !m.packet.Reply || e.FlagSADDR && m.packet.Reply
+	own := e.FlagDADDR && !m.Reply || e.FlagSADDR && m.Reply
 	if e.ResultADDRTYPE && own && e.FlagDADDR != e.FlagSADDR && !e.FlagIIF && !e.FlagOIF && !e.FlagMARK {
 		m.load(e.Register, knownBits(binary.NativeEndian.AppendUint32(nil, localAddress)...), "")
 		return
@@ -326,9 +315,9 @@ func (m *machine) fib(e *expr.Fib) {
 	m.unknownLoad(e.Register, bySource)
 }
 
-// verdictOf returns the outcome of a verdict; ends is false for one that goes on with the next rule.
+// verdictOf returns the outcome of a verdict; ends is false if the next rule follows.
 func verdictOf(kind expr.VerdictKind, chain string) (o outcome, ends bool) {
-	o = outcome{match: yes, chain: chain}
+	o = outcome{condition: always, chain: chain}
 	const code = 0xff // a queue has its number in the bits above
 	if kind > 0 {
 		kind &= code

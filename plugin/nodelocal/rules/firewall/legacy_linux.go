@@ -64,21 +64,20 @@ func legacyTable(family, table string, priority int, text string) (all []base) {
 // legacyRule is a rule of iptables being evaluated.
 type legacyRule struct {
 	view
-	match   truth
-	depends []string
-	not     bool // the next option is inverted
+	condition
+	inverted bool // the next option is
 }
 
 // legacyOutcomes evaluates the words of a rule. declared returns whether there is a chain of a name.
 func legacyOutcomes(words []string, v view, declared func(string) bool) []outcome {
-	r := legacyRule{view: v, match: yes}
+	r := legacyRule{view: v, condition: always}
 	var target []outcome
 	for len(words) > 0 {
 		word := words[0]
 		words = words[1:]
 		switch {
 		case word == "!":
-			r.not = true
+			r.inverted = true
 			continue
 		case !strings.HasPrefix(word, "-"):
 			continue // an argument of something that is not evaluated
@@ -99,41 +98,38 @@ func legacyOutcomes(words []string, v view, declared func(string) bool) []outcom
 		default:
 			r.option(word, args)
 		}
-		r.not = false
+		r.inverted = false
 	}
-	for i := range target {
-		target[i].match = min(target[i].match, r.match)
-		target[i].depends = slices.Concat(r.depends, target[i].depends)
-	}
-	return target
+	return r.narrow(target)
 }
 
 // legacyTarget returns what a target does.
 func legacyTarget(option, name string, declared func(string) bool) []outcome {
+	o := outcome{condition: always}
 	switch {
 	case name == "ACCEPT":
-		return []outcome{{match: yes, action: accepts}}
+		o.action = accepts
 	case name == "DROP":
-		return []outcome{{match: yes, action: rejected, verb: "drops"}}
+		o.action, o.verb = rejected, "drops"
 	case name == "RETURN":
-		return []outcome{{match: yes, action: returns}}
+		o.action = returns
 	case option == "-g":
-		return []outcome{{match: yes, action: goes, chain: name}}
+		o.action, o.chain = goes, name
 	case declared(name):
-		return []outcome{{match: yes, action: jumps, chain: name}}
+		o.action, o.chain = jumps, name
+	default:
+		return targetOf(name)
 	}
-	return targetOf(name)
+	return []outcome{o}
 }
 
-// require narrows the match of the rule.
+// require narrows the match of the rule by that of an option. depends is the unknown part of the packet
+// that an unknown match tests.
 func (r *legacyRule) require(t truth, depends string) {
-	if r.not {
+	if r.inverted {
 		t = t.not()
 	}
-	if t == unknown {
-		r.depends = append(r.depends, depends)
-	}
-	r.match = min(r.match, t)
+	r.condition.require(t, depends)
 }
 
 // option evaluates one option of a rule.
@@ -143,34 +139,37 @@ func (r *legacyRule) option(name string, args []string) {
 		first = args[0]
 	}
 	local, localPorts := "-d", []string{"--dport", "--dports"}
-	if r.packet.Reply {
+	if r.Reply {
 		local, localPorts = "-s", []string{"--sport", "--sports"}
 	}
 	switch name {
 	case "-m", "--comment":
 		// the options of the match follow
 	case local:
-		p, err := netip.ParsePrefix(first)
-		r.known(err == nil && p.Contains(r.packet.Address), err)
+		in := unknown
+		if p, err := netip.ParsePrefix(first); err == nil {
+			in = is(p.Contains(r.Address))
+		}
+		r.require(in, byOther)
 	case "-s", "-d":
 		r.require(unknown, bySource)
 	case "-p":
-		r.require(is(slices.Contains(legacyProtocols[r.packet.Protocol], first)), "")
+		r.require(is(slices.Contains(legacyProtocols[r.Protocol], first)), "")
 	case "-i", "-o":
 		r.require(legacyInterface(first), byInterface)
 	case localPorts[0], localPorts[1], "--ports":
-		in, err := inPorts(first, r.packet.Port)
-		if name == "--ports" && !in {
+		in := inPorts(first, r.Port)
+		if name == "--ports" && in != yes {
 			r.require(unknown, bySourcePort)
 			return
 		}
-		r.known(in, err)
+		r.require(in, byOther)
 	case "--sport", "--dport", "--sports", "--dports":
 		r.require(unknown, bySourcePort)
 	case "--ctstate", "--state":
 		r.require(r.stateIn(legacyStates(first)))
 	case "--dst-type", "--src-type":
-		if (name == "--dst-type") == r.packet.Reply {
+		if (name == "--dst-type") == r.Reply {
 			r.require(unknown, bySource)
 			return
 		}
@@ -186,51 +185,36 @@ func (r *legacyRule) option(name string, args []string) {
 	}
 }
 
-// known adds the result of a match to the conditions of the rule; with an error the result is unknown.
-func (r *legacyRule) known(match bool, err error) {
-	if err != nil {
-		r.require(unknown, byOther)
-		return
-	}
-	r.require(is(match), "")
-}
-
 var legacyProtocols = map[uint8][]string{UDP: {"udp", "17", "all", "0"}, TCP: {"tcp", "6", "all", "0"}}
 
-// legacyInterface returns whether an interface other than lo has a name, which ends in + for all that
-// begin so.
+// legacyInterface returns whether an interface other than lo matches a name; one that ends in + matches all
+// names with this prefix.
 func legacyInterface(name string) truth {
-	prefix, all := strings.CutSuffix(name, "+")
-	switch {
-	case all && prefix == "":
+	switch name {
+	case "+":
 		return yes
-	case all && prefix == "lo", !all && name == "lo":
-		if all {
-			return unknown
-		}
+	case "lo":
 		return no
 	}
 	return unknown
 }
 
 // inPorts returns whether a list such as 53,1000:2000 has a port.
-func inPorts(list string, port uint16) (in bool, err error) {
+func inPorts(list string, port uint16) truth {
+	in := no
 	for part := range strings.SplitSeq(list, ",") {
 		low, high, isRange := strings.Cut(part, ":")
 		if !isRange {
 			high = low
 		}
 		from, err := strconv.ParseUint(low, 10, 16)
-		if err != nil {
-			return false, err
+		to, err2 := strconv.ParseUint(high, 10, 16)
+		if err != nil || err2 != nil {
+			return unknown
 		}
-		to, err := strconv.ParseUint(high, 10, 16)
-		if err != nil {
-			return false, err
-		}
-		in = in || uint64(port) >= from && uint64(port) <= to
+		in = max(in, is(from <= uint64(port) && uint64(port) <= to))
 	}
-	return in, nil
+	return in
 }
 
 // legacyStates returns the mask of states such as RELATED,ESTABLISHED.
@@ -255,5 +239,5 @@ func (r *legacyRule) tcpFlags(args []string) (truth, string) {
 		}
 		return mask
 	}
-	return is(r.packet.flags()&flags(args[0]) == flags(args[1])), ""
+	return is(r.flags()&flags(args[0]) == flags(args[1])), ""
 }

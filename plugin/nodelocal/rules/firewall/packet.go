@@ -1,10 +1,8 @@
 package firewall
 
-import (
-	"encoding/binary"
-)
+import "encoding/binary"
 
-// What the result of an evaluation may depend on, in words.
+// Unknown parts of a packet, as findings name them.
 const (
 	bySource      = "the address of the pod"
 	bySourcePort  = "the port of the pod"
@@ -29,11 +27,6 @@ const (
 	flagSYN, flagACK     = 0x02, 0x10
 	version4, version6   = 0x45, 0x60
 	noFragment           = 0x3f // of the first byte of the fragment offset: all but two flags
-	ethernet4, ethernet6 = 0x0800, 0x86dd
-	toThisHost           = 0 // PACKET_HOST
-	loopbackType         = 772
-	loopbackIndex        = 1
-	localAddress         = 2 // RTN_LOCAL
 )
 
 // States of connection tracking, as the kernel numbers them for nftables.
@@ -43,8 +36,29 @@ const (
 	stateUntracked   = 64
 )
 
-// networkHeader returns the bits of the IP header that are the same in every such packet; the others are unknown.
-func (p Packet) networkHeader() bits {
+// view is a packet as the chains of a hook see it.
+type view struct {
+	Packet
+	// stateUnknown is whether the chain is called before the state of the packet is decided.
+	stateUnknown bool
+}
+
+// state returns the state of connection tracking, if it is known.
+func (v view) state() (state uint32, known bool) {
+	switch {
+	case v.stateUnknown:
+		return 0, false
+	case !v.Tracked:
+		return stateUntracked, true
+	case v.Reply:
+		return stateEstablished, true
+	}
+	return stateNew, true
+}
+
+// networkHeader returns the bits of the IP header that are the same in every such packet, with the others
+// unknown, and the offset of the address of the pod.
+func (p Packet) networkHeader() (b bits, remote int) {
 	size, protocol, local, remote := header4, protocol4, target4, source4
 	if p.Address.Is6() {
 		size, protocol, local, remote = header6, protocol6, target6, source6
@@ -52,53 +66,34 @@ func (p Packet) networkHeader() bits {
 	if p.Reply {
 		local, remote = remote, local
 	}
-	b := unknownBits(size)
-	set := func(offset int, value ...byte) {
-		copy(b.value[offset:], value)
-		copy(b.known[offset:], knownBits(value...).known)
-	}
-	set(protocol, p.Protocol)
-	set(local, p.Address.AsSlice()...)
+	b = unknownBits(size)
+	b.set(protocol, p.Protocol)
+	b.set(local, p.Address.AsSlice()...)
 	if p.Address.Is4() {
-		set(0, version4)
-		set(fragment4, 0, 0)
+		b.set(0, version4)
+		b.set(fragment4, 0, 0)
 		b.known[fragment4] = noFragment
 	} else {
-		set(0, version6)
+		b.set(0, version6)
 		b.known[0] = 0xf0
 	}
-	return b
+	return b, remote
 }
 
-// remote is where the address of the pod is in the IP header.
-func (p Packet) remote() (offset, size int) {
-	switch {
-	case p.Address.Is4() && p.Reply:
-		return target4, 4
-	case p.Address.Is4():
-		return source4, 4
-	case p.Reply:
-		return target6, 16
-	}
-	return source6, 16
-}
-
-// transportHeader returns the bits of the UDP or TCP header that are the same in every such packet; the others are
-// unknown.
+// transportHeader returns the bits of the UDP or TCP header that are the same in every such packet, with
+// the others unknown.
 func (p Packet) transportHeader() bits {
-	size := headerUDP
+	size, port := headerUDP, 2
 	if p.Protocol == TCP {
 		size = headerTCP
 	}
-	b := unknownBits(size)
-	offset := 2
 	if p.Reply {
-		offset = 0
+		port = 0
 	}
-	binary.BigEndian.PutUint16(b.value[offset:], p.Port)
-	b.known[offset], b.known[offset+1] = 0xff, 0xff
+	b := unknownBits(size)
+	b.set(port, binary.BigEndian.AppendUint16(nil, p.Port)...)
 	if p.Protocol == TCP {
-		b.value[flagsTCP], b.known[flagsTCP] = p.flags(), 0xff
+		b.set(flagsTCP, p.flags())
 	}
 	return b
 }
@@ -109,17 +104,4 @@ func (p Packet) flags() byte {
 		return flagSYN | flagACK
 	}
 	return flagSYN
-}
-
-// state is the state of connection tracking, if it is known.
-func (v view) state() (state uint32, known bool) {
-	switch {
-	case v.stateUnknown:
-		return 0, false
-	case !v.packet.Tracked:
-		return stateUntracked, true
-	case v.packet.Reply:
-		return stateEstablished, true
-	}
-	return stateNew, true
 }

@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// firewalldTable is the table that firewalld makes and replaces: nothing can be added there but by it.
+// firewalldTable is the table that firewalld creates and replaces: only firewalld can add a lasting rule.
 const firewalldTable = "firewalld"
 
 // Remedy returns the commands that let the packets through the chain.
@@ -38,8 +38,8 @@ func (f Finding) nftCommands(port uint16) (all []string) {
 	return all
 }
 
-// iptablesCommands insert one rule for each protocol. A table that iptables made is changed with
-// iptables, which does not understand all that nft can write there.
+// iptablesCommands insert one rule for each protocol. A table of iptables is changed with iptables, which
+// does not understand all that nft can write there.
 func (f Finding) iptablesCommands(port uint16) (all []string) {
 	tool := map[string]string{"ip": "iptables", "ip6": "ip6tables"}[f.Chain.Family]
 	if f.Chain.Legacy {
@@ -79,7 +79,7 @@ func (f Finding) firewalldCommands(port uint16) (all []string) {
 
 // texts returns the addresses of a family.
 func (f Finding) texts(family string) (all []string) {
-	for _, a := range f.Addresses() {
+	for _, a := range f.addresses() {
 		if a.Is4() == (family == "ip") {
 			all = append(all, a.String())
 		}

@@ -31,35 +31,59 @@ func is(b bool) truth {
 type action int
 
 const (
-	returns action = iota // to the chain that called this one; also the end of a chain
+	returns action = iota // to the calling chain; also the end of a chain
 	accepts
 	rejected // dropped, or rejected with an answer
 	jumps
 	goes   // a jump that does not return here
-	either // accepts or rejects; the rule does not say which, as one with a queue to a program
+	either // accepts or rejects: it is not known which
 )
 
-// outcome is one thing that a rule may do.
+// outcome is a possible result of a rule.
 type outcome struct {
-	match   truth
-	action  action
-	chain   string   // of jumps and goes
-	verb    string   // of rejected: "drops" or "rejects"
-	depends []string // what an unknown match depends on
+	condition
+	action action
+	chain  string // of jumps and goes
+	verb   string // of rejected: "drops" or "rejects"
 }
 
-// rule is one rule of a chain. Its outcomes are tried in order; behind the last one, and where none
-// matches, the next rule follows.
+// always is the condition of a rule that matches every packet.
+var always = condition{match: yes}
+
+// uncertain returns the outcome of a rule whose verdict is not evaluated, as of another part of the kernel
+// or another program.
+func uncertain(depends ...string) []outcome {
+	return []outcome{{condition: condition{unknown, depends}, action: either}}
+}
+
+// rule is one rule of a chain. Its outcomes are tried in order; the next rule follows where none matches.
 type rule struct {
 	text     string // names the rule in its chain, such as "rule 7"
 	outcomes func(view) []outcome
 }
 
-// view is a packet as the chains of a hook see it.
-type view struct {
-	packet Packet
-	// stateUnknown: the chain is called before the state of the packet is decided.
-	stateUnknown bool
+// condition is whether a rule matches, as far as it is evaluated, and the unknown parts of the packet that
+// this depends on.
+type condition struct {
+	match   truth
+	depends []string
+}
+
+// require narrows the match of the rule.
+func (c *condition) require(t truth, depends ...string) {
+	if t == unknown {
+		c.depends = append(c.depends, depends...)
+	}
+	c.match = min(c.match, t)
+}
+
+// narrow makes outcomes depend on the condition.
+func (c *condition) narrow(outcomes []outcome) []outcome {
+	for i := range outcomes {
+		outcomes[i].match = min(outcomes[i].match, c.match)
+		outcomes[i].depends = slices.Concat(c.depends, outcomes[i].depends)
+	}
+	return outcomes
 }
 
 // base is a chain that a hook of the kernel calls.
@@ -71,7 +95,7 @@ type base struct {
 }
 
 // Priorities at which the state of a packet is decided: nodecache and node-local-dns exclude it from
-// connection tracking at raw, before that sees it.
+// connection tracking at raw, before the priority of that.
 const (
 	priorityRaw      = -300
 	priorityTracking = -200
@@ -95,7 +119,7 @@ func (b base) walk(p Packet) result {
 	if p.Tracked {
 		known = priorityTracking
 	}
-	w := walker{base: b, view: view{packet: p, stateUnknown: b.priority <= known}, done: map[string]result{}}
+	w := walker{base: b, view: view{p, b.priority <= known}, done: map[string]result{}}
 	r := w.walk(b.chain.Name, 0)
 	if r.may.returns {
 		r.may.returns = false
@@ -119,7 +143,7 @@ func (b base) walk(p Packet) result {
 
 // result is the possible verdicts of a chain on a packet.
 type result struct {
-	// may are the verdicts that are possible.
+	// may are the possible verdicts.
 	may struct{ accept, reject, returns bool }
 	// always is the verdict if no rule matches that depends on unknown values: returns, accepts or rejected.
 	// place names the rule of a rejection.
@@ -127,19 +151,18 @@ type result struct {
 	place  string
 	// accepting are rules that accept a part of the packets.
 	accepting []accepting
-	// returnsDepend names the values that an early return depends on.
+	// returnsDepend are the unknown parts that an early return depends on.
 	returnsDepend []string
 	err           error
 }
 
-// accepting is a rule that accepts packets, and the values that this depends on.
+// accepting is a rule that accepts packets, and the unknown parts that this depends on.
 type accepting struct {
 	rule    string
 	depends []string
 }
 
-// accepts adds an accepting rule. A few are enough: they are for people, and a chain may be called from
-// many rules.
+// accepts adds an accepting rule. A few are enough: people read them, and many rules may call a chain.
 func (r *result) accepts(rule string, depends []string) {
 	same := func(a accepting) bool { return a.rule == rule && slices.Equal(a.depends, depends) }
 	if len(r.accepting) < maxUnless && !slices.ContainsFunc(r.accepting, same) {
@@ -199,7 +222,7 @@ func (w *walker) walk(name string, depth int) result {
 		err = errDepth
 	}
 	if err != nil {
-		// Nothing is known of it: the packet may go any way, and by default to the next rule.
+		// Any verdict is possible; the default is the next rule.
 		r.err, r.always = err, returns
 		r.may.accept, r.may.reject, r.may.returns = true, true, true
 		return r
@@ -223,7 +246,7 @@ type chainWalk struct {
 	depth       int
 	open        bool     // always is not decided yet
 	mayContinue bool     // the packet may reach the next rule
-	because     []string // what that depends on, if always is decided
+	because     []string // the unknown parts that this depends on, if always is decided
 }
 
 // rule evaluates a rule.
@@ -243,7 +266,7 @@ func (c *chainWalk) rule(r rule) {
 	}
 }
 
-// outcome evaluates one outcome, and returns whether it may reach what follows.
+// outcome evaluates one outcome, and returns whether the packet may reach the next one.
 func (c *chainWalk) outcome(place string, o outcome) (mayContinue bool) {
 	sure := o.match == yes
 	depends := merged(c.because, o.depends)
@@ -305,7 +328,7 @@ func (c *chainWalk) call(place string, o outcome, depends []string) (mayContinue
 	return sub.may.returns
 }
 
-// decide notes what happens if no unknown rule matches, unless an earlier rule has decided it.
+// decide sets the verdict for the case that no unknown rule matches, unless an earlier rule has set it.
 func (c *chainWalk) decide(a action, place string) {
 	if c.open {
 		c.open, c.always, c.place = false, a, place

@@ -8,8 +8,8 @@ import (
 	"github.com/google/nftables/xt"
 )
 
-// matchOf evaluates a match of iptables that is a part of a rule of nftables.
-func matchOf(e *expr.Match, v view) (match truth, depends string) {
+// xtMatch evaluates a match of iptables that is a part of a rule of nftables.
+func (v view) xtMatch(e *expr.Match) (match truth, depends string) {
 	switch info := e.Info.(type) {
 	case *xt.Comment:
 		return yes, ""
@@ -17,7 +17,7 @@ func matchOf(e *expr.Match, v view) (match truth, depends string) {
 		return v.ports(info.SrcPorts, info.DstPorts, info.InvFlags&xt.UdpInvSrcPorts != 0, info.InvFlags&xt.UdpInvDestPorts != 0)
 	case *xt.Tcp:
 		match, depends = v.ports(info.SrcPorts, info.DstPorts, info.InvFlags&xt.TcpInvSrcPorts != 0, info.InvFlags&xt.TcpInvDestPorts != 0)
-		flags := is(v.packet.flags()&info.FlagsMask == info.FlagsCmp)
+		flags := is(v.flags()&info.FlagsMask == info.FlagsCmp)
 		if info.InvFlags&xt.TcpInvFlags != 0 {
 			flags = flags.not()
 		}
@@ -37,28 +37,27 @@ func matchOf(e *expr.Match, v view) (match truth, depends string) {
 		const invertSource, invertDest = 1, 2
 		return v.addressType(info.Source, info.Dest, info.Flags&invertSource != 0, info.Flags&invertDest != 0, uint32(info.Flags))
 	case *xt.Unknown:
-		return unknownMatch(e.Name, e.Rev, *info, v)
+		return v.rawMatch(e.Name, e.Rev, *info)
 	}
-	return unknown, dependsOnMatch(e.Name)
+	return unknownMatch(e.Name)
 }
 
-// dependsOnMatch returns what a match that is not evaluated depends on.
-func dependsOnMatch(name string) string {
-	switch name {
-	case "mark", "connmark":
-		return byMark
-	case "limit", "hashlimit":
-		return byRate
-	case "iprange", "recent", "set":
-		return bySource
-	case "physdev":
-		return byInterface
-	}
-	return "the match " + name + " of iptables, which is not evaluated"
+// matchParts are the unknown parts of a packet that matches depend on which are not evaluated.
+var matchParts = map[string]string{
+	"mark": byMark, "connmark": byMark, "limit": byRate, "hashlimit": byRate,
+	"iprange": bySource, "recent": bySource, "set": bySource, "physdev": byInterface,
 }
 
-// unknownMatch evaluates matches whose data the library does not read.
-func unknownMatch(name string, revision uint32, data []byte, v view) (truth, string) {
+// unknownMatch returns the result of a match that is not evaluated.
+func unknownMatch(name string) (truth, string) {
+	if part, ok := matchParts[name]; ok {
+		return unknown, part
+	}
+	return unknown, "the match " + name + " of iptables, which is not evaluated"
+}
+
+// rawMatch evaluates matches whose data the library does not decode.
+func (v view) rawMatch(name string, revision uint32, data []byte) (truth, string) {
 	switch {
 	case name == "comment":
 		return yes, ""
@@ -71,7 +70,7 @@ func unknownMatch(name string, revision uint32, data []byte, v view) (truth, str
 	case name == "multiport" && revision == 1:
 		return v.multiport(data)
 	}
-	return unknown, dependsOnMatch(name)
+	return unknownMatch(name)
 }
 
 // Fields of the match multiport (linux/netfilter/xt_multiport.h): which ports, how many numbers, the
@@ -90,7 +89,7 @@ func (v view) multiport(data []byte) (truth, string) {
 	}
 	which, count := data[0], int(data[1])
 	known := byte(multiportTarget)
-	if v.packet.Reply {
+	if v.Reply {
 		known = multiportSource
 	}
 	in := false
@@ -101,7 +100,7 @@ func (v view) multiport(data []byte) (truth, string) {
 			i++
 			to = binary.NativeEndian.Uint16(data[2+2*i:])
 		}
-		in = in || from <= v.packet.Port && v.packet.Port <= to
+		in = in || from <= v.Port && v.Port <= to
 	}
 	match := is(in)
 	switch {
@@ -118,10 +117,10 @@ func (v view) multiport(data []byte) (truth, string) {
 // ports evaluates ranges of the source and the destination port.
 func (v view) ports(source, target [2]uint16, notSource, notTarget bool) (truth, string) {
 	local, remote, notLocal, notRemote := target, source, notTarget, notSource
-	if v.packet.Reply {
+	if v.Reply {
 		local, remote, notLocal, notRemote = source, target, notSource, notTarget
 	}
-	match := is(local[0] <= v.packet.Port && v.packet.Port <= local[1] != notLocal)
+	match := is(local[0] <= v.Port && v.Port <= local[1] != notLocal)
 	if every := (remote == [2]uint16{0, 0xffff}); !every {
 		return min(match, unknown), bySourcePort
 	} else if notRemote {
@@ -142,7 +141,7 @@ const (
 	stateMatchUntracked = 1 << 6
 )
 
-// stateIn returns whether the state of the packet is one of a mask.
+// stateIn returns whether the state of the packet is one of the mask.
 func (v view) stateIn(mask uint16) (truth, string) {
 	state, known := v.state()
 	if !known {
@@ -152,21 +151,22 @@ func (v view) stateIn(mask uint16) (truth, string) {
 	return is(mask&bit != 0), ""
 }
 
-// conntrack evaluates the match conntrack, which compares nothing but the state of a packet that is
-// not tracked.
+// conntrack evaluates the match conntrack. Of a packet that is not tracked it compares only the state.
 func (v view) conntrack(info xt.ConntrackMtinfoBase, mask uint16) (truth, string) {
-	byStateOnly := xt.ConntrackFlags(info.MatchFlags)&^(xt.ConntrackState|xt.ConntrackStateAlias) == 0
-	if xt.ConntrackFlags(info.MatchFlags)&xt.ConntrackState == 0 {
-		if state, known := v.state(); known && state == stateUntracked {
-			return no, ""
-		}
+	state, known := v.state()
+	untracked := known && state == stateUntracked
+	fields := xt.ConntrackFlags(info.MatchFlags)
+	switch {
+	case fields&xt.ConntrackState == 0 && untracked:
+		return no, ""
+	case fields&xt.ConntrackState == 0:
 		return unknown, byState
 	}
 	match, depends := v.stateIn(mask)
 	if xt.ConntrackFlags(info.InvertFlags)&xt.ConntrackState != 0 {
 		match = match.not()
 	}
-	if state, known := v.state(); !byStateOnly && (!known || state != stateUntracked) {
+	if fields&^(xt.ConntrackState|xt.ConntrackStateAlias) != 0 && !untracked {
 		return min(match, unknown), byState
 	}
 	return match, depends
@@ -179,7 +179,7 @@ func (v view) addressType(source, target uint16, notSource, notTarget bool, flag
 		return unknown, byInterface
 	}
 	local, remote, invert := target, source, notTarget
-	if v.packet.Reply {
+	if v.Reply {
 		local, remote, invert = source, target, notSource
 	}
 	match := yes
@@ -192,7 +192,7 @@ func (v view) addressType(source, target uint16, notSource, notTarget bool, flag
 	return match, ""
 }
 
-// Targets of iptables that let the packet go on to the next rule.
+// continuing are the targets of iptables after which the next rule follows.
 var continuing = []string{
 	"AUDIT", "CHECKSUM", "CLASSIFY", "CONNMARK", "CONNSECMARK", "CT", "DSCP", "ECN", "HL", "HMARK", "IDLETIMER", "LED", "LOG",
 	"MARK", "NFLOG", "NOTRACK", "RATEEST", "SECMARK", "SET", "TCPMSS", "TCPOPTSTRIP", "TEE", "TOS", "TRACE", "TTL", "ULOG",
@@ -202,9 +202,9 @@ var continuing = []string{
 func targetOf(name string) []outcome {
 	switch {
 	case name == "REJECT":
-		return []outcome{{match: yes, action: rejected, verb: "rejects"}}
+		return []outcome{{condition: always, action: rejected, verb: "rejects"}}
 	case slices.Contains(continuing, name):
 		return nil
 	}
-	return []outcome{{match: unknown, action: either, depends: []string{"the target " + name + " of iptables, which is not evaluated"}}}
+	return uncertain("the target " + name + " of iptables, which is not evaluated")
 }
