@@ -2,7 +2,6 @@ package firewall
 
 import (
 	"encoding/binary"
-	"slices"
 
 	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
@@ -23,12 +22,11 @@ type machine struct {
 	condition
 	table     *table
 	registers bits
-	sources   [registerBytes / narrowRegister]string // the unknown parts that the unknown bits of each word belong to
 }
 
 // outcomesOf returns what a rule of nftables does with a packet.
 func (t *table) outcomesOf(expressions []expr.Any, v view) (all []outcome) {
-	m := machine{view: v, condition: always, table: t, registers: unknownBits(registerBytes)}
+	m := machine{view: v, condition: always, table: t, registers: unknownBits(registerBytes, byOther)}
 	for _, e := range expressions {
 		found, more := m.expression(e)
 		all = append(all, m.narrow(found)...)
@@ -47,51 +45,34 @@ func offset(register uint32) int {
 	return int(register-firstWide) * wideRegister
 }
 
+// words returns how many bytes the words have that n bytes need.
+func words(n int) int { return (n + narrowRegister - 1) / narrowRegister * narrowRegister }
+
 // load puts bits into a register; the rest of the last word is 0.
-func (m *machine) load(register uint32, b bits, source string) {
-	at := offset(register)
-	n := (len(b.value) + narrowRegister - 1) / narrowRegister * narrowRegister
+func (m *machine) load(register uint32, b bits) {
+	at, n := offset(register), words(len(b.value))
 	if register == unix.NFT_REG_VERDICT || at < 0 || at+n > registerBytes {
 		m.require(unknown, byOther)
 		return
 	}
-	for i := range n {
-		m.registers.value[at+i], m.registers.known[at+i] = 0, 0xff
-		if i < len(b.value) {
-			m.registers.value[at+i], m.registers.known[at+i] = b.value[i], b.known[i]
-		}
-	}
-	m.registers.not = slices.DeleteFunc(m.registers.not, func(x exclusion) bool { return x.offset >= at && x.offset < at+n })
-	for _, x := range b.not {
-		m.registers.not = append(m.registers.not, exclusion{at + x.offset, x.value})
-	}
-	for i := at / narrowRegister; i < (at+n)/narrowRegister; i++ {
-		m.sources[i] = source
+	m.registers.set(at, knownBits(make([]byte, n)...))
+	m.registers.set(at, b)
+}
+
+// unknownLoad makes a register unknown, and those after it that the same load may have written.
+func (m *machine) unknownLoad(register uint32, part string) {
+	if at := offset(register); at >= 0 && at < registerBytes {
+		m.load(register, unknownBits(min(wideRegister, registerBytes-at), part))
 	}
 }
 
-// read returns n bytes from a register, with the unknown parts that they depend on.
+// read returns n bytes from a register.
 func (m *machine) read(register uint32, n int) (b bits, ok bool) {
 	at := offset(register)
 	if register == unix.NFT_REG_VERDICT || at < 0 || n == 0 || at+n > registerBytes {
 		return b, false
 	}
-	b = m.registers.sub(at, n)
-	for i := at / narrowRegister; i*narrowRegister < at+n; i++ {
-		if word := m.registers.known[i*narrowRegister : (i+1)*narrowRegister]; slices.Min(word) != 0xff && !slices.Contains(b.depends, m.sources[i]) {
-			b.depends = append(b.depends, m.sources[i])
-		}
-	}
-	return b, true
-}
-
-// unknownLoad makes a register unknown, and those after it that the same load may have written.
-func (m *machine) unknownLoad(register uint32, source string) {
-	at := offset(register)
-	if at < 0 || at >= registerBytes {
-		return
-	}
-	m.load(register, unknownBits(min(wideRegister, registerBytes-at)), source)
+	return m.registers.sub(at, n), true
 }
 
 // expression evaluates one expression, and returns what the rule may do there, and whether the next one is
@@ -142,22 +123,21 @@ func (m *machine) data(e expr.Any) {
 			m.ct(e)
 		}
 	case *expr.Immediate:
-		m.load(e.Register, knownBits(e.Data...), byOther)
+		m.load(e.Register, knownBits(e.Data...))
 	case *expr.Bitwise:
 		b, ok := m.read(e.SourceRegister, int(e.Len))
 		if !ok || len(e.Mask) != len(b.value) || len(e.Xor) != len(b.value) {
 			m.unknownLoad(e.DestRegister, byOther)
 			return
 		}
-		source := m.sources[offset(e.SourceRegister)/narrowRegister]
-		m.load(e.DestRegister, b.masked(e.Mask, e.Xor), source)
+		m.load(e.DestRegister, b.masked(e.Mask, e.Xor))
 	case *expr.Cmp:
 		b, ok := m.read(e.Register, len(e.Data))
 		if !ok {
 			m.require(unknown, byOther)
 			return
 		}
-		m.require(compare(b, e.Op, e.Data), b.depends...)
+		m.require(compare(b, e.Op, e.Data), b.depends()...)
 	case *expr.Range:
 		b, ok := m.read(e.Register, len(e.FromData))
 		if !ok || len(e.FromData) != len(e.ToData) {
@@ -168,17 +148,14 @@ func (m *machine) data(e expr.Any) {
 		if e.Op == expr.CmpOpNeq {
 			in = in.not()
 		}
-		m.require(in, b.depends...)
+		m.require(in, b.depends()...)
 	case *expr.Fib:
 		m.fib(e)
 	case *expr.Limit:
 		m.require(unknown, byRate)
 	default: // it may load or compare anything
 		m.require(unknown, byOther)
-		m.registers = unknownBits(registerBytes)
-		for i := range m.sources {
-			m.sources[i] = byOther
-		}
+		m.registers = unknownBits(registerBytes, byOther)
 	}
 }
 
@@ -202,10 +179,10 @@ func compare(b bits, op expr.CmpOp, data []byte) truth {
 
 // meta loads metadata of a packet.
 func (m *machine) meta(e *expr.Meta) {
-	if b, source := m.metadata(e.Key); len(b.value) > 0 {
-		m.load(e.Register, b, source)
+	if b, unknownPart := m.metadata(e.Key); unknownPart == "" {
+		m.load(e.Register, b)
 	} else {
-		m.unknownLoad(e.Register, source)
+		m.unknownLoad(e.Register, unknownPart)
 	}
 }
 
@@ -218,9 +195,9 @@ const (
 	localAddress         = 2 // RTN_LOCAL
 )
 
-// metadata returns metadata that the kernel has of a packet, such as its interface, and the unknown part of
-// the packet that it belongs to. It is empty if nothing is known of it.
-func (p Packet) metadata(key expr.MetaKey) (b bits, source string) {
+// metadata returns metadata that the kernel has of a packet, such as its interface, or the part of the packet
+// that it belongs to if nothing is known of it.
+func (p Packet) metadata(key expr.MetaKey) (b bits, unknownPart string) {
 	family, ethertype := byte(unix.NFPROTO_IPV4), uint16(ethernet4)
 	if p.Address.Is6() {
 		family, ethertype = unix.NFPROTO_IPV6, ethernet6
@@ -237,13 +214,13 @@ func (p Packet) metadata(key expr.MetaKey) (b bits, source string) {
 	case expr.MetaKeyPROTOCOL:
 		return knownBits(binary.BigEndian.AppendUint16(nil, ethertype)...), ""
 	case index:
-		return notLoopback(binary.NativeEndian.AppendUint32(nil, loopbackIndex)), byInterface
+		return notLoopback(binary.NativeEndian.AppendUint32(nil, loopbackIndex)), ""
 	case kind:
-		return notLoopback(binary.NativeEndian.AppendUint16(nil, loopbackType)), byInterface
+		return notLoopback(binary.NativeEndian.AppendUint16(nil, loopbackType)), ""
 	case name:
 		lo := make([]byte, unix.IFNAMSIZ)
 		copy(lo, "lo")
-		return notLoopback(lo), byInterface
+		return notLoopback(lo), ""
 	case expr.MetaKeyPKTTYPE:
 		if !p.Reply {
 			return knownBits(toThisHost), ""
@@ -256,9 +233,9 @@ func (p Packet) metadata(key expr.MetaKey) (b bits, source string) {
 	return b, byOther
 }
 
-// notLoopback returns unknown bits that do not have this value, which is that of lo.
+// notLoopback returns an unknown property of the interface that does not have this value, which is that of lo.
 func notLoopback(value []byte) bits {
-	b := unknownBits(len(value))
+	b := unknownBits(len(value), byInterface)
 	b.not = []exclusion{{0, value}}
 	return b
 }
@@ -271,7 +248,7 @@ func (m *machine) ct(e *expr.Ct) {
 	case !known:
 		m.unknownLoad(e.Register, byState)
 	case e.Key == expr.CtKeySTATE:
-		m.load(e.Register, knownBits(binary.NativeEndian.AppendUint32(nil, state)...), "")
+		m.load(e.Register, knownBits(binary.NativeEndian.AppendUint32(nil, state)...))
 	case state == stateUntracked:
 		m.require(no)
 	default:
@@ -282,33 +259,25 @@ func (m *machine) ct(e *expr.Ct) {
 // payload loads a part of a header.
 func (m *machine) payload(e *expr.Payload) {
 	var header bits
-	source := byHeader
 	switch e.Base {
 	case expr.PayloadBaseNetworkHeader:
-		var remote int
-		header, remote = m.networkHeader()
-		if int(e.Offset) < remote+m.Address.BitLen()/8 && int(e.Offset+e.Len) > remote {
-			source = bySource
-		}
+		header = m.networkHeader()
 	case expr.PayloadBaseTransportHeader:
 		header = m.transportHeader()
-		if e.Offset < 4 {
-			source = bySourcePort
-		}
 	}
 	if int(e.Offset+e.Len) > len(header.value) {
 		m.require(unknown, byOther) // it may not be there, which ends the rule
 		m.unknownLoad(e.DestRegister, byOther)
 		return
 	}
-	m.load(e.DestRegister, header.sub(int(e.Offset), int(e.Len)), source)
+	m.load(e.DestRegister, header.sub(int(e.Offset), int(e.Len)))
 }
 
 // fib loads the result of a lookup in the routing tables: the node-local address is one of the node.
 func (m *machine) fib(e *expr.Fib) {
 	own := e.FlagDADDR && !m.Reply || e.FlagSADDR && m.Reply
 	if e.ResultADDRTYPE && own && e.FlagDADDR != e.FlagSADDR && !e.FlagIIF && !e.FlagOIF && !e.FlagMARK {
-		m.load(e.Register, knownBits(binary.NativeEndian.AppendUint32(nil, localAddress)...), "")
+		m.load(e.Register, knownBits(binary.NativeEndian.AppendUint32(nil, localAddress)...))
 		return
 	}
 	m.require(unknown, byOther) // without a route it ends the rule

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
 	"strings"
 	"time"
 
@@ -149,37 +150,20 @@ func (t *table) readSet(name string) (s set, err error) {
 	return newSet(found, listed), err
 }
 
-// newExpression returns an empty expression by its name; nil is one that is not evaluated.
-func newExpression(name string) expr.Any {
-	if empty, ok := expressions[name]; ok {
-		return empty()
-	}
-	return nil
+// expressions are those that are evaluated, by their names.
+var expressions = map[string]expr.Any{
+	"bitwise": &expr.Bitwise{}, "cmp": &expr.Cmp{}, "counter": &expr.Counter{}, "ct": &expr.Ct{}, "dup": &expr.Dup{},
+	"fib": &expr.Fib{}, "immediate": &expr.Immediate{}, "limit": &expr.Limit{}, "log": &expr.Log{}, "lookup": &expr.Lookup{},
+	"masq": &expr.Masq{}, "match": &expr.Match{}, "meta": &expr.Meta{}, "nat": &expr.NAT{}, "notrack": &expr.Notrack{},
+	"objref": &expr.Objref{}, "payload": &expr.Payload{}, "queue": &expr.Queue{}, "range": &expr.Range{}, "redir": &expr.Redir{},
+	"reject": &expr.Reject{}, "synproxy": &expr.SynProxy{}, "target": &expr.Target{}, "tproxy": &expr.TProxy{},
 }
 
-var expressions = map[string]func() expr.Any{
-	"bitwise":   func() expr.Any { return &expr.Bitwise{} },
-	"cmp":       func() expr.Any { return &expr.Cmp{} },
-	"counter":   func() expr.Any { return &expr.Counter{} },
-	"ct":        func() expr.Any { return &expr.Ct{} },
-	"dup":       func() expr.Any { return &expr.Dup{} },
-	"fib":       func() expr.Any { return &expr.Fib{} },
-	"immediate": func() expr.Any { return &expr.Immediate{} },
-	"limit":     func() expr.Any { return &expr.Limit{} },
-	"log":       func() expr.Any { return &expr.Log{} },
-	"lookup":    func() expr.Any { return &expr.Lookup{} },
-	"masq":      func() expr.Any { return &expr.Masq{} },
-	"match":     func() expr.Any { return &expr.Match{} },
-	"meta":      func() expr.Any { return &expr.Meta{} },
-	"nat":       func() expr.Any { return &expr.NAT{} },
-	"notrack":   func() expr.Any { return &expr.Notrack{} },
-	"objref":    func() expr.Any { return &expr.Objref{} },
-	"payload":   func() expr.Any { return &expr.Payload{} },
-	"queue":     func() expr.Any { return &expr.Queue{} },
-	"range":     func() expr.Any { return &expr.Range{} },
-	"redir":     func() expr.Any { return &expr.Redir{} },
-	"reject":    func() expr.Any { return &expr.Reject{} },
-	"synproxy":  func() expr.Any { return &expr.SynProxy{} },
-	"target":    func() expr.Any { return &expr.Target{} },
-	"tproxy":    func() expr.Any { return &expr.TProxy{} },
+// newExpression returns an empty expression by its name; nil is one that is not evaluated.
+func newExpression(name string) expr.Any {
+	kind, ok := expressions[name]
+	if !ok {
+		return nil
+	}
+	return reflect.New(reflect.TypeOf(kind).Elem()).Interface().(expr.Any)
 }

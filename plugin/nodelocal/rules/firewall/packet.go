@@ -57,8 +57,8 @@ func (v view) state() (state uint32, known bool) {
 }
 
 // networkHeader returns the bits of the IP header that are the same in every such packet, with the others
-// unknown, and the offset of the address of the pod.
-func (p Packet) networkHeader() (b bits, remote int) {
+// unknown.
+func (p Packet) networkHeader() bits {
 	size, protocol, local, remote := header4, protocol4, target4, source4
 	if p.Address.Is6() {
 		size, protocol, local, remote = header6, protocol6, target6, source6
@@ -66,35 +66,33 @@ func (p Packet) networkHeader() (b bits, remote int) {
 	if p.Reply {
 		local, remote = remote, local
 	}
-	b = unknownBits(size)
-	b.set(protocol, p.Protocol)
-	b.set(local, p.Address.AsSlice()...)
+	b, address := unknownBits(size, byHeader), p.Address.AsSlice()
+	b.set(protocol, knownBits(p.Protocol))
+	b.set(local, knownBits(address...))
+	b.set(remote, unknownBits(len(address), bySource))
 	if p.Address.Is4() {
-		b.set(0, version4)
-		b.set(fragment4, 0, 0)
-		b.known[fragment4] = noFragment
+		b.set(0, knownBits(version4))
+		b.known[fragment4], b.known[fragment4+1] = noFragment, 0xff
 	} else {
-		b.set(0, version6)
-		b.known[0] = 0xf0
+		b.value[0], b.known[0] = version6, 0xf0
 	}
-	return b, remote
+	return b
 }
 
 // transportHeader returns the bits of the UDP or TCP header that are the same in every such packet, with
 // the others unknown.
 func (p Packet) transportHeader() bits {
-	size, port := headerUDP, 2
-	if p.Protocol == TCP {
-		size = headerTCP
-	}
+	local, remote := 2, 0
 	if p.Reply {
-		port = 0
+		local, remote = remote, local
 	}
-	b := unknownBits(size)
-	b.set(port, binary.BigEndian.AppendUint16(nil, p.Port)...)
+	b := unknownBits(headerUDP, byHeader)
 	if p.Protocol == TCP {
-		b.set(flagsTCP, p.flags())
+		b = unknownBits(headerTCP, byHeader)
+		b.set(flagsTCP, knownBits(p.flags()))
 	}
+	b.set(local, knownBits(binary.BigEndian.AppendUint16(nil, p.Port)...))
+	b.set(remote, unknownBits(2, bySourcePort))
 	return b
 }
 

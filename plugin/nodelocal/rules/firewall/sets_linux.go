@@ -100,7 +100,7 @@ func (s set) has(e element, key bits) truth {
 			return unknown
 		}
 		all = min(all, key.sub(at, size).within(e.from[at:at+size], e.to[at:at+size]))
-		at += (size + narrowRegister - 1) / narrowRegister * narrowRegister
+		at += words(size)
 	}
 	if at != len(e.from) {
 		return unknown
@@ -135,7 +135,7 @@ func (m *machine) lookup(e *expr.Lookup) (found []outcome, more bool) {
 	s := m.table.set(e.SetName)
 	n := s.keySize()
 	key, ok := m.read(e.SourceRegister, n)
-	depends := key.depends
+	depends := key.depends()
 	if n > 0 && !ok || s.broken {
 		s.broken, depends = true, []string{bySetContents}
 	}
