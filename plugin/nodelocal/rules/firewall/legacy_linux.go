@@ -132,15 +132,18 @@ func (r *legacyRule) require(t truth, depends string) {
 	r.condition.require(t, depends)
 }
 
+// legacyParts are the unknown parts of a packet that options depend on which are not evaluated.
+var legacyParts = map[string]string{
+	"-s": bySource, "-d": bySource, "--mark": byMark,
+	"--limit": byRate, "--limit-burst": byRate, "--hashlimit-upto": byRate, "--hashlimit-above": byRate,
+}
+
 // option evaluates one option of a rule.
 func (r *legacyRule) option(name string, args []string) {
-	first := ""
-	if len(args) > 0 {
-		first = args[0]
-	}
-	local, localPorts := "-d", []string{"--dport", "--dports"}
+	first := strings.Join(args[:min(1, len(args))], "")
+	local, localType := "-d", "--dst-type"
 	if r.Reply {
-		local, localPorts = "-s", []string{"--sport", "--sports"}
+		local, localType = "-s", "--src-type"
 	}
 	switch name {
 	case "-m", "--comment":
@@ -151,37 +154,26 @@ func (r *legacyRule) option(name string, args []string) {
 			in = is(p.Contains(r.Address))
 		}
 		r.require(in, byOther)
-	case "-s", "-d":
-		r.require(unknown, bySource)
 	case "-p":
 		r.require(is(slices.Contains(legacyProtocols[r.Protocol], first)), "")
 	case "-i", "-o":
 		r.require(legacyInterface(first), byInterface)
-	case localPorts[0], localPorts[1], "--ports":
-		in := inPorts(first, r.Port)
-		if name == "--ports" && in != yes {
-			r.require(unknown, bySourcePort)
-			return
-		}
-		r.require(in, byOther)
-	case "--sport", "--dport", "--sports", "--dports":
-		r.require(unknown, bySourcePort)
+	case "--sport", "--sports", "--dport", "--dports", "--ports":
+		r.require(r.portIn(name, first))
 	case "--ctstate", "--state":
 		r.require(r.stateIn(legacyStates(first)))
-	case "--dst-type", "--src-type":
-		if (name == "--dst-type") == r.Reply {
-			r.require(unknown, bySource)
-			return
-		}
+	case localType:
 		r.require(is(slices.Contains(strings.Split(first, ","), "LOCAL")), "")
-	case "--mark":
-		r.require(unknown, byMark)
-	case "--limit", "--limit-burst", "--hashlimit-upto", "--hashlimit-above":
-		r.require(unknown, byRate)
+	case "--dst-type", "--src-type":
+		r.require(unknown, bySource)
 	case "--tcp-flags":
 		r.require(r.tcpFlags(args))
 	default:
-		r.require(unknown, "the option "+name+" of iptables, which is not evaluated")
+		part, ok := legacyParts[name]
+		if !ok {
+			part = "the option " + name + " of iptables, which is not evaluated"
+		}
+		r.require(unknown, part)
 	}
 }
 
@@ -199,8 +191,17 @@ func legacyInterface(name string) truth {
 	return unknown
 }
 
-// inPorts returns whether a list such as 53,1000:2000 has a port.
-func inPorts(list string, port uint16) truth {
+// portIn returns whether the port of an option is in a list such as 53,1000:2000: --sport, --sports, --dport,
+// --dports, or --ports, which stands for either.
+func (v view) portIn(option, list string) (truth, string) {
+	local := "--dport"
+	if v.Reply {
+		local = "--sport"
+	}
+	either := option == "--ports"
+	if !either && !strings.HasPrefix(option, local) {
+		return unknown, bySourcePort
+	}
 	in := no
 	for part := range strings.SplitSeq(list, ",") {
 		low, high, isRange := strings.Cut(part, ":")
@@ -210,11 +211,14 @@ func inPorts(list string, port uint16) truth {
 		from, err := strconv.ParseUint(low, 10, 16)
 		to, err2 := strconv.ParseUint(high, 10, 16)
 		if err != nil || err2 != nil {
-			return unknown
+			return unknown, byOther
 		}
-		in = max(in, is(from <= uint64(port) && uint64(port) <= to))
+		in = max(in, is(from <= uint64(v.Port) && uint64(v.Port) <= to))
 	}
-	return in
+	if either && in == no {
+		return unknown, bySourcePort
+	}
+	return in, ""
 }
 
 // legacyStates returns the mask of states such as RELATED,ESTABLISHED.

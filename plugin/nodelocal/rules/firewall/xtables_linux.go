@@ -2,7 +2,9 @@ package firewall
 
 import (
 	"encoding/binary"
+	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/google/nftables/expr"
 	"github.com/google/nftables/xt"
@@ -73,45 +75,36 @@ func (v view) rawMatch(name string, revision uint32, data []byte) (truth, string
 	return unknownMatch(name)
 }
 
-// Fields of the match multiport (linux/netfilter/xt_multiport.h): which ports, how many numbers, the
-// numbers, which of them begin a range, and whether the match is inverted.
+// maxPorts is the size of the lists in the match multiport, multiportSize that of its data
+// (linux/netfilter/xt_multiport.h): which ports, how many numbers, the numbers, which of them begin a range,
+// and whether the match is inverted.
 const (
-	multiportPorts  = 15
-	multiportSource = 0
-	multiportTarget = 1
-	multiportSize   = 2 + 2*multiportPorts + multiportPorts + 1
+	maxPorts      = 15
+	multiportSize = 2 + 2*maxPorts + maxPorts + 1
 )
 
 // multiport evaluates a list of ports.
 func (v view) multiport(data []byte) (truth, string) {
-	if len(data) < multiportSize || data[1] > multiportPorts {
+	options := []string{"--sports", "--dports", "--ports"}
+	if len(data) < multiportSize || data[1] > maxPorts || int(data[0]) >= len(options) {
 		return unknown, byOther
 	}
-	which, count := data[0], int(data[1])
-	known := byte(multiportTarget)
-	if v.Reply {
-		known = multiportSource
-	}
-	in := false
-	for i := 0; i < count; i++ {
-		from := binary.NativeEndian.Uint16(data[2+2*i:])
-		to := from
-		if rangeBegins := data[2+2*multiportPorts+i] != 0; rangeBegins && i+1 < count {
-			i++
-			to = binary.NativeEndian.Uint16(data[2+2*i:])
+	var list strings.Builder
+	for i := range int(data[1]) {
+		fmt.Fprint(&list, binary.NativeEndian.Uint16(data[2+2*i:]))
+		switch beginsRange := data[2+2*maxPorts+i] != 0; {
+		case i+1 == int(data[1]):
+		case beginsRange:
+			list.WriteByte(':')
+		default:
+			list.WriteByte(',')
 		}
-		in = in || from <= v.Port && v.Port <= to
 	}
-	match := is(in)
-	switch {
-	case which == known:
-	case which == multiportSource || which == multiportTarget || !in:
-		match = unknown
-	}
+	match, depends := v.portIn(options[data[0]], list.String())
 	if data[multiportSize-1] != 0 {
 		match = match.not()
 	}
-	return match, bySourcePort
+	return match, depends
 }
 
 // ports evaluates ranges of the source and the destination port.
