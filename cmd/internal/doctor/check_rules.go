@@ -26,7 +26,7 @@ func (n *node) checkRules(ctx context.Context) []Line {
 	lines := []Line{checkTable(s, matched)}
 	if s.noRules {
 		lines[0].Verdict = Warn
-		lines[0].Advice = "the configuration says that there are no rules: nodecache cleanup removes these while it is stopped"
+		lines[0].Advice = "the configuration has no rules: nodecache cleanup removes these while nodecache is stopped"
 	}
 	lines = append(lines, n.checkLeases(s)...)
 	return append(lines, n.checkFallback(ctx, s, matched[rules.ChainFallback])...)

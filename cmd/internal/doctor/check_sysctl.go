@@ -13,7 +13,7 @@ import (
 const nearlyFull = 80
 
 // defaultBuffer is the kernel's default of net.core.rmem_default and rmem_max, in bytes: about 270 small
-// DNS queries, each of which takes 768 bytes.
+// DNS queries, of 768 bytes each in the buffer.
 const defaultBuffer = 212992
 
 // checkSysctls reports the limits of the node that DNS can reach.

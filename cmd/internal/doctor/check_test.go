@@ -63,7 +63,7 @@ func (m machine) node(t *testing.T) *node {
 	return n
 }
 
-// brief is a line as the tests below write it.
+// brief returns a line as the tests write it.
 func brief(l Line) string { return fmt.Sprintf("%s | %s | %s", l.Verdict, l.Check, l.Value) }
 
 // device is an interface of a kind that is up.
@@ -75,7 +75,7 @@ func device(name, kind string, addresses ...string) link.Link {
 	return l
 }
 
-// table is nodecache's, which matches addresses; those with a fallback come after the others.
+// table is nodecache's table, which matches addresses, some of them with a fallback.
 func table(matched, withFallback []netip.Addr) map[string][]netip.Addr {
 	chains := map[string][]netip.Addr{"prerouting": nil, "output": matched}
 	if withFallback != nil {
@@ -138,7 +138,7 @@ func TestChecks(t *testing.T) {
 		}, []string{"warn | privileges | without CAP_NET_ADMIN"}, "as root"},
 
 		{"no interface", machine{setup: addresses}, (*node).checkInterface, []string{"fail | interface nodelocaldns | missing"}, "start nodecache"},
-		{"no interface wanted", machine{setup: setup{noIface: true}}, (*node).checkInterface, []string{"ok | interface nodelocaldns | none, as the configuration says"}, ""},
+		{"configured without an interface", machine{setup: setup{noIface: true}}, (*node).checkInterface, []string{"ok | interface nodelocaldns | none, as the configuration says"}, ""},
 		{"on lo", machine{setup: addresses, links: []link.Link{device("lo", "device", "127.0.0.1/8", "169.254.20.10/32", "fd00::a/128")}}, (*node).checkInterface,
 			[]string{"ok | interface nodelocaldns | none; the addresses are on lo"}, ""},
 		{"one of two on lo", machine{setup: addresses, links: []link.Link{device("lo", "device", "169.254.20.10/32")}}, (*node).checkInterface,
@@ -158,7 +158,7 @@ func TestChecks(t *testing.T) {
 		{"address missing", machine{setup: linkLocal}, (*node).checkAddresses, []string{"fail | address 169.254.20.10 | on no interface"}, ""},
 		{"address of eth0", machine{setup: linkLocal, links: []link.Link{device("eth0", "device", "169.254.20.10/16")}}, (*node).checkAddresses,
 			[]string{"fail | address 169.254.20.10 | on eth0"}, "another interface"},
-		{"address of eth0, wanted so", machine{setup: setup{addresses: []netip.Addr{four}, noIface: true}, links: []link.Link{device("eth0", "device", "169.254.20.10/16")}}, (*node).checkAddresses,
+		{"address of eth0, without an interface of nodecache", machine{setup: setup{addresses: []netip.Addr{four}, noIface: true}, links: []link.Link{device("eth0", "device", "169.254.20.10/16")}}, (*node).checkAddresses,
 			[]string{"ok | address 169.254.20.10 | on eth0"}, ""},
 		{"address of IPVS", machine{setup: setup{addresses: []netip.Addr{service}}, links: []link.Link{device("nodelocaldns", "dummy", "10.96.0.10/32"), device("kube-ipvs0", "dummy", "10.96.0.10/32")}}, (*node).checkAddresses,
 			[]string{"fail | address 10.96.0.10 | on nodelocaldns and kube-ipvs0"}, "link-local address only"},
@@ -175,7 +175,7 @@ func TestChecks(t *testing.T) {
 
 		{"rules not readable", machine{rulesErr: fs.ErrPermission}, (*node).checkRules, []string{"skip | rules | permission denied"}, "as root"},
 		{"no rules", machine{}, (*node).checkRules, []string{"fail | rules | none: no table inet nearside-nodelocaldns"}, ""},
-		{"no rules wanted", machine{setup: setup{noRules: true}}, (*node).checkRules, []string{"ok | rules | none, as the configuration says"}, ""},
+		{"configured without rules", machine{setup: setup{noRules: true}}, (*node).checkRules, []string{"ok | rules | none, as the configuration says"}, ""},
 		{"iptables", machine{iptables: []rules.PredecessorRule{oldRule, oldRule}}, (*node).checkRules, []string{"warn | rules | 2 of iptables; no lease"}, "backend nftables"},
 		{"iptables cannot be read", machine{legacyErr: errors.New("no\nprogram")}, (*node).checkRules, []string{"skip | rules | no program"}, ""},
 		{"rules, with and without lease", machine{
@@ -198,7 +198,7 @@ func TestChecks(t *testing.T) {
 		{"a chain is missing", machine{matched: map[string][]netip.Addr{"output": nil}}, (*node).checkRules, []string{"fail | rules | nftables, table inet nearside-nodelocaldns without chain prerouting"}, "restart it"},
 		{"an address is missing", machine{setup: setup{addresses: []netip.Addr{six}}, matched: table([]netip.Addr{four}, nil), leases: map[netip.Addr]time.Duration{six: time.Second}}, (*node).checkRules,
 			[]string{"fail | rules | nftables, table inet nearside-nodelocaldns without fd00::a", "ok | lease fd00::a | in, 1s left", "warn | fallback fd00::a | none"}, ""},
-		{"rules, none wanted", machine{setup: setup{noRules: true}, matched: table(nil, nil)}, (*node).checkRules, []string{"warn | rules | nftables, table inet nearside-nodelocaldns"}, "cleanup"},
+		{"rules, configured without", machine{setup: setup{noRules: true}, matched: table(nil, nil)}, (*node).checkRules, []string{"warn | rules | nftables, table inet nearside-nodelocaldns"}, "cleanup"},
 
 		{"no leftovers", machine{}, (*node).checkLeftovers, []string{"ok | rules of node-local-dns | none"}, ""},
 		{"leftovers beside our table", machine{matched: table(nil, nil), iptables: []rules.PredecessorRule{oldRule}}, (*node).checkLeftovers,
@@ -257,7 +257,7 @@ func TestChecks(t *testing.T) {
 			var got []string
 			for _, l := range lines {
 				got = append(got, brief(l))
-				if wants := l.Verdict == Warn || l.Verdict == Fail; wants && l.Advice == "" || l.Verdict == OK && l.Advice != "" {
+				if bad := l.Verdict == Warn || l.Verdict == Fail; bad && l.Advice == "" || l.Verdict == OK && l.Advice != "" {
 					t.Errorf("%s: advice %q", brief(l), l.Advice)
 				}
 			}
@@ -384,7 +384,7 @@ func TestResolvers(t *testing.T) {
 	})
 }
 
-// TestResolversOfTheNode has a nodecache with the node's folders mounted, as its manifest has them.
+// TestResolversOfTheNode reads the root of a nodecache with and without the node's folders mounted.
 func TestResolversOfTheNode(t *testing.T) {
 	for _, c := range []struct {
 		name  string
@@ -408,7 +408,7 @@ func TestResolversOfTheNode(t *testing.T) {
 	}
 }
 
-// TestBounded has a check that never returns.
+// TestBounded: a check that never returns does not stop the others.
 func TestBounded(t *testing.T) {
 	never := make(chan struct{})
 	defer close(never)

@@ -71,10 +71,10 @@ func printError(w io.Writer, err error) {
 	_, _ = fmt.Fprintf(w, "nodecache doctor: %s\n", oneLine(err))
 }
 
-// check is one look at the machine. Its name is used when it does not return in time.
+// check reads a part of the node's state. Its name is printed if it does not return in time.
 type check struct {
 	name string
-	look func(*node, context.Context) []Line
+	run  func(*node, context.Context) []Line
 }
 
 // state are the checks that read, in the order in which they are printed.
@@ -93,8 +93,8 @@ var state = []check{
 	{"resolvers", (*node).checkResolvers},
 }
 
-// probes are the checks that send queries. They run after the others, so that nothing else uses the
-// processor while they measure time.
+// probes are the checks that send queries. They run after the others, which would use the processor while
+// they measure times.
 var probes = []check{
 	{"nodecache itself", (*node).probeSelf},
 	{"queries to nodecache", (*node).probeLocal},
@@ -129,7 +129,7 @@ func (n *node) bounded(c check) []Line {
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
 	done := make(chan []Line, 1)
-	go func() { done <- c.look(n, ctx) }()
+	go func() { done <- c.run(n, ctx) }()
 	select {
 	case lines := <-done:
 		return lines

@@ -53,8 +53,8 @@ func TestWrongFlags(t *testing.T) {
 			if code := command(args, t.TempDir(), &out, &complaints); code != 2 {
 				t.Errorf("exit code %d, want 2", code)
 			}
-			if said := complaints.String(); strings.Count(said, "\n") != 1 || !strings.HasPrefix(said, "nodecache doctor: ") {
-				t.Errorf("said %q, want one line", said)
+			if text := complaints.String(); strings.Count(text, "\n") != 1 || !strings.HasPrefix(text, "nodecache doctor: ") {
+				t.Errorf("printed %q, want one line", text)
 			}
 			if out.Len() > 0 {
 				t.Errorf("printed %q", out.String())
@@ -66,7 +66,7 @@ func TestWrongFlags(t *testing.T) {
 func TestHelp(t *testing.T) {
 	var out, complaints bytes.Buffer
 	if code := command([]string{"-help"}, "/proc", &out, &complaints); code != 0 || complaints.Len() > 0 {
-		t.Errorf("exit code %d, said %q", code, complaints.String())
+		t.Errorf("exit code %d, printed %q", code, complaints.String())
 	}
 	for _, want := range []string{"-localip", "-timeout", "changes nothing"} {
 		if !strings.Contains(out.String(), want) {

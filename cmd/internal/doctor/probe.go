@@ -189,7 +189,7 @@ func (n *node) probeSelf(ctx context.Context) []Line {
 }
 
 // querySelf sends the query below each zone that the block with the addresses may have, at the same
-// time: where the zone is another one, the query is forwarded and may take long.
+// time: in another zone the query is forwarded, which may last.
 func (n *node) querySelf(ctx context.Context, a netip.Addr) Line {
 	s := n.setup()
 	zones := []string{s.zone}

@@ -100,7 +100,7 @@ var (
 	broken = answer(dns.RcodeServerFailure)
 )
 
-// times are taken out of lines before they are compared.
+// times are replaced in lines before they are compared.
 var times = regexp.MustCompile(`[0-9.]+ ms`)
 
 func briefs(lines []Line) string {
@@ -122,7 +122,7 @@ func TestProbeUpstreams(t *testing.T) {
 		want   string
 	}{
 		{"answers", server{answer(dns.RcodeSuccess), answer(dns.RcodeSuccess)}, "ok | udp | NOERROR in N ms\nok | tcp | NOERROR in N ms\n"},
-		{"refuses, so it is there", server{answer(dns.RcodeRefused), answer(dns.RcodeRefused)}, "ok | udp | REFUSED in N ms\nok | tcp | REFUSED in N ms\n"},
+		{"refuses, so it can be reached", server{answer(dns.RcodeRefused), answer(dns.RcodeRefused)}, "ok | udp | REFUSED in N ms\nok | tcp | REFUSED in N ms\n"},
 		{"cannot resolve", server{broken, broken}, "warn | udp | SERVFAIL in N ms | advice\nwarn | tcp | SERVFAIL in N ms | advice\n"},
 		{"no TCP", server{answer(dns.RcodeSuccess), nil}, "ok | udp | NOERROR in N ms\nwarn | tcp | connection refused | advice\n"},
 		{"TCP hangs", server{answer(dns.RcodeSuccess), silence}, "ok | udp | NOERROR in N ms\nwarn | tcp | no answer | advice\n"},
@@ -202,7 +202,7 @@ func TestProbeLocal(t *testing.T) {
 }
 
 func TestProbeSelf(t *testing.T) {
-	// below says that it is nodecache below a zone only, as the plugin does.
+	// below answers as nodecache's plugin does: only for names below a zone.
 	below := func(zone string) dns.HandlerFunc {
 		return func(w dns.ResponseWriter, r *dns.Msg) {
 			if !strings.HasSuffix(r.Question[0].Name, ".nodelocal-health."+zone) {
@@ -243,7 +243,7 @@ func TestProbeHealth(t *testing.T) {
 	code := http.StatusOK
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path != "/health" {
-			t.Errorf("asked for %s", r.URL.Path)
+			t.Errorf("request for %s", r.URL.Path)
 		}
 		w.WriteHeader(code)
 	}))
@@ -264,7 +264,7 @@ func TestProbeHealth(t *testing.T) {
 	}
 }
 
-// TestCommand runs the whole of it against a machine of files and a real server.
+// TestCommand runs all checks on a machine of files with a real server.
 func TestCommand(t *testing.T) {
 	address := server{found, found}.start(t)
 	root := t.TempDir()

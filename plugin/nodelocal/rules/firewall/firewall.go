@@ -146,7 +146,7 @@ func evaluate(bases []base, packets []Packet) (findings []Finding, err error) {
 			if r.err != nil && err == nil {
 				err = fmt.Errorf("%s: %w", b.chain, r.err)
 			}
-			if r.always == rejected {
+			if r.byDefault == rejected {
 				findings = addFinding(findings, Finding{Chain: b.chain, Rule: r.place, Packets: []Packet{p}, Unless: r.texts()})
 			}
 		}

@@ -68,7 +68,7 @@ type legacyRule struct {
 	inverted bool // the next option is
 }
 
-// legacyOutcomes evaluates the words of a rule. declared returns whether there is a chain of a name.
+// legacyOutcomes returns what a rule, in words, does with a packet. declared returns whether a chain exists.
 func legacyOutcomes(words []string, v view, declared func(string) bool) []outcome {
 	r := legacyRule{view: v, condition: always}
 	var target []outcome
@@ -80,11 +80,11 @@ func legacyOutcomes(words []string, v view, declared func(string) bool) []outcom
 			r.inverted = true
 			continue
 		case !strings.HasPrefix(word, "-"):
-			continue // an argument of something that is not evaluated
+			continue // an argument of an option that is not evaluated
 		}
 		n := 0
 		if word == "--comment" && len(words) > 0 {
-			n = 1 // whatever it begins with
+			n = 1 // its text may begin with -
 		}
 		for n < len(words) && !strings.HasPrefix(words[n], "-") && words[n] != "!" {
 			n++
@@ -94,7 +94,7 @@ func legacyOutcomes(words []string, v view, declared func(string) bool) []outcom
 		switch {
 		case n > 0 && (word == "-j" || word == "-g"):
 			target = legacyTarget(word, args[0], declared)
-			words = nil // the rest belongs to the target, and what is behind it in print is not a match
+			words = nil // the rest are options of the target
 		default:
 			r.option(word, args)
 		}

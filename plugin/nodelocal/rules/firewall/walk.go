@@ -127,28 +127,28 @@ func (b base) walk(p Packet) result {
 			r.may.reject = true
 		} else {
 			r.may.accept = true
-			if r.always == rejected {
+			if r.byDefault == rejected {
 				r.accepts("the policy", r.returnsDepend)
 			}
 		}
 	}
-	if r.always == returns {
-		r.always, r.place = accepts, ""
+	if r.byDefault == returns {
+		r.byDefault, r.place = accepts, ""
 		if b.drops {
-			r.always, r.place = rejected, "its policy drops"
+			r.byDefault, r.place = rejected, "its policy drops"
 		}
 	}
 	return r
 }
 
-// result is the possible verdicts of a chain on a packet.
+// result is what a chain may do with a packet.
 type result struct {
 	// may are the possible verdicts.
 	may struct{ accept, reject, returns bool }
-	// always is the verdict if no rule matches that depends on unknown values: returns, accepts or rejected.
-	// place names the rule of a rejection.
-	always action
-	place  string
+	// byDefault is the verdict if no rule matches that depends on unknown parts of the packet: returns, accepts
+	// or rejected. place names the rule of a rejection.
+	byDefault action
+	place     string
 	// accepting are rules that accept a part of the packets.
 	accepting []accepting
 	// returnsDepend are the unknown parts that an early return depends on.
@@ -223,7 +223,7 @@ func (w *walker) walk(name string, depth int) result {
 	}
 	if err != nil {
 		// Any verdict is possible; the default is the next rule.
-		r.err, r.always = err, returns
+		r.err, r.byDefault = err, returns
 		r.may.accept, r.may.reject, r.may.returns = true, true, true
 		return r
 	}
@@ -244,9 +244,9 @@ type chainWalk struct {
 	result
 	name        string
 	depth       int
-	open        bool     // always is not decided yet
+	open        bool     // byDefault is not decided yet
 	mayContinue bool     // the packet may reach the next rule
-	because     []string // the unknown parts that this depends on, if always is decided
+	because     []string // the unknown parts that this depends on, if byDefault is decided
 }
 
 // rule evaluates a rule.
@@ -306,7 +306,7 @@ func (c *chainWalk) call(place string, o outcome, depends []string) (mayContinue
 	for _, a := range sub.accepting {
 		c.accepts(a.rule, merged(depends, a.depends))
 	}
-	if sub.always == accepts && (o.match != yes || !c.open) {
+	if sub.byDefault == accepts && (o.match != yes || !c.open) {
 		c.accepts(place, depends)
 	}
 	sure := o.match == yes
@@ -316,14 +316,14 @@ func (c *chainWalk) call(place string, o outcome, depends []string) (mayContinue
 			c.returnsDepend = merged(c.returnsDepend, merged(depends, sub.returnsDepend))
 		}
 		if sure {
-			c.decide(sub.always, sub.place)
+			c.decide(sub.byDefault, sub.place)
 		}
 		return !sure
 	}
-	if !sure || sub.always == returns {
+	if !sure || sub.byDefault == returns {
 		return true
 	}
-	c.decide(sub.always, sub.place)
+	c.decide(sub.byDefault, sub.place)
 	c.because = merged(c.because, sub.returnsDepend)
 	return sub.may.returns
 }
@@ -331,7 +331,7 @@ func (c *chainWalk) call(place string, o outcome, depends []string) (mayContinue
 // decide sets the verdict for the case that no unknown rule matches, unless an earlier rule has set it.
 func (c *chainWalk) decide(a action, place string) {
 	if c.open {
-		c.open, c.always, c.place = false, a, place
+		c.open, c.byDefault, c.place = false, a, place
 	}
 }
 
