@@ -79,8 +79,8 @@ func discover(o options, fs proc.FS, environment []string) setup {
 	return s
 }
 
-// corefileOf returns the Corefile of a running nodecache: the one that its flags name, else the first
-// that is there of the default ones; "" for none.
+// corefileOf returns the Corefile of a running nodecache: the one that its flags name, else the first default
+// one that exists; "" for none.
 func corefileOf(c proc.Command, args map[string]string) string {
 	if path := args["conf"]; path == "stdin" {
 		return ""
@@ -95,7 +95,7 @@ func corefileOf(c proc.Command, args map[string]string) string {
 	return ""
 }
 
-// fileOf returns the path by which a file of another process can be read.
+// fileOf returns the path under which a file of another process can be read here.
 func fileOf(c proc.Command, path string) string {
 	if filepath.IsAbs(path) {
 		return filepath.Join(c.Root, path)

@@ -19,8 +19,8 @@ import (
 	"github.com/nearside-dns/nearside/plugin/nodelocal/rules/firewall"
 )
 
-// node is the machine that the checks read. What several checks need is read once, by the first. Tests
-// replace the functions.
+// node is the machine that the checks read. State that several checks need is read once. Tests replace the
+// functions.
 type node struct {
 	options options
 	proc    proc.FS
@@ -31,7 +31,7 @@ type node struct {
 	matched func() (map[string][]netip.Addr, error)
 	// predecessors returns the rules of node-local-dns and of nodecache's iptables backend.
 	predecessors func() ([]rules.PredecessorRule, error)
-	// proxyModes returns the modes of kube-proxy that the kernel has rules of.
+	// proxyModes returns the modes of kube-proxy whose rules the kernel has.
 	proxyModes func() ([]string, error)
 
 	// instances returns how many instances of nodecache manage an interface.

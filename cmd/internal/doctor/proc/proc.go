@@ -1,7 +1,7 @@
 //go:build linux
 
 // Package proc finds the processes of a node, and the sockets on which they serve a port, in a proc file
-// system. It adds to procfs what doctor and cleanup need together, and changes nothing.
+// system. It adds to procfs the functions that doctor and cleanup share, and changes nothing.
 package proc
 
 import (
