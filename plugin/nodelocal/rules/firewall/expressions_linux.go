@@ -248,7 +248,7 @@ func (m *machine) ct(e *expr.Ct) {
 	case !known:
 		m.unknownLoad(e.Register, byState)
 	case e.Key == expr.CtKeySTATE:
-		m.load(e.Register, knownBits(binary.NativeEndian.AppendUint32(nil, state)...))
+		m.load(e.Register, knownBits(binary.NativeEndian.AppendUint32(nil, uint32(state))...))
 	case state == stateUntracked:
 		m.require(no)
 	default:

@@ -223,7 +223,7 @@ func (v view) portIn(option, list string) (truth, string) {
 
 // legacyStates returns the mask of states such as RELATED,ESTABLISHED.
 func legacyStates(list string) (mask uint16) {
-	bits := map[string]uint16{"INVALID": xtInvalid, "ESTABLISHED": xtEstablished, "RELATED": xtRelated, "NEW": xtNew, "UNTRACKED": xtUntracked}
+	bits := map[string]uint16{"INVALID": stateInvalid, "ESTABLISHED": stateEstablished, "RELATED": stateRelated, "NEW": stateNew, "UNTRACKED": stateUntracked}
 	for state := range strings.SplitSeq(list, ",") {
 		mask |= bits[state]
 	}

@@ -29,9 +29,11 @@ const (
 	noFragment           = 0x3f // of the first byte of the fragment offset: all but two flags
 )
 
-// States of connection tracking, as the kernel numbers them for nftables.
+// States of connection tracking, as the kernel numbers them for nftables and the match state of iptables.
 const (
+	stateInvalid     = 1
 	stateEstablished = 2
+	stateRelated     = 4
 	stateNew         = 8
 	stateUntracked   = 64
 )
@@ -44,7 +46,7 @@ type view struct {
 }
 
 // state returns the state of connection tracking, if it is known.
-func (v view) state() (state uint32, known bool) {
+func (v view) state() (state uint16, known bool) {
 	switch {
 	case v.stateUnknown:
 		return 0, false

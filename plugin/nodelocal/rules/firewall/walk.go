@@ -1,6 +1,7 @@
 package firewall
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -233,7 +234,11 @@ func (w *walker) walk(name string, depth int) result {
 			break
 		}
 	}
-	c.end()
+	if c.mayContinue || c.open {
+		c.may.returns = true
+		c.returnsDepend = merged(c.returnsDepend, c.because)
+		c.decide(returns, "")
+	}
 	w.done[name] = c.result
 	return c.result
 }
@@ -300,9 +305,7 @@ func (c *chainWalk) call(place string, o outcome, depends []string) (mayContinue
 	sub := c.walk(o.chain, c.depth+1)
 	c.may.accept = c.may.accept || sub.may.accept
 	c.may.reject = c.may.reject || sub.may.reject
-	if c.err == nil {
-		c.err = sub.err
-	}
+	c.err = cmp.Or(c.err, sub.err)
 	for _, a := range sub.accepting {
 		c.accepts(a.rule, merged(depends, a.depends))
 	}
@@ -332,14 +335,5 @@ func (c *chainWalk) call(place string, o outcome, depends []string) (mayContinue
 func (c *chainWalk) decide(a action, place string) {
 	if c.open {
 		c.open, c.byDefault, c.place = false, a, place
-	}
-}
-
-// end is the end of the chain.
-func (c *chainWalk) end() {
-	if c.mayContinue || c.open {
-		c.may.returns = true
-		c.returnsDepend = merged(c.returnsDepend, c.because)
-		c.decide(returns, "")
 	}
 }

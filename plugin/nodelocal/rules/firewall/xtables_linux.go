@@ -64,11 +64,7 @@ func (v view) rawMatch(name string, revision uint32, data []byte) (truth, string
 	case name == "comment":
 		return yes, ""
 	case name == "state" && len(data) >= 4:
-		mask := uint16(binary.NativeEndian.Uint32(data))
-		if mask&stateMatchUntracked != 0 {
-			mask |= xtUntracked
-		}
-		return v.stateIn(mask)
+		return v.stateIn(uint16(binary.NativeEndian.Uint32(data)))
 	case name == "multiport" && revision == 1:
 		return v.multiport(data)
 	}
@@ -122,26 +118,13 @@ func (v view) ports(source, target [2]uint16, notSource, notTarget bool) (truth,
 	return match, ""
 }
 
-// State bits of the match conntrack (linux/netfilter/xt_conntrack.h), and of the match state where that
-// differs (xt_state.h).
-const (
-	xtInvalid     = 1 << 0
-	xtEstablished = 1 << 1
-	xtRelated     = 1 << 2
-	xtNew         = 1 << 3
-	xtUntracked   = 1 << 8
-
-	stateMatchUntracked = 1 << 6
-)
-
 // stateIn returns whether the state of the packet is one of the mask.
 func (v view) stateIn(mask uint16) (truth, string) {
 	state, known := v.state()
 	if !known {
 		return unknown, byState
 	}
-	bit := map[uint32]uint16{stateUntracked: xtUntracked, stateNew: xtNew, stateEstablished: xtEstablished}[state]
-	return is(mask&bit != 0), ""
+	return is(mask&state != 0), ""
 }
 
 // conntrack evaluates the match conntrack. Of a packet that is not tracked it compares only the state.
@@ -154,6 +137,10 @@ func (v view) conntrack(info xt.ConntrackMtinfoBase, mask uint16) (truth, string
 		return no, ""
 	case fields&xt.ConntrackState == 0:
 		return unknown, byState
+	}
+	const xtUntracked = 1 << 8 // linux/netfilter/xt_conntrack.h, where stateUntracked is another bit
+	if mask &^= stateUntracked; mask&xtUntracked != 0 {
+		mask |= stateUntracked
 	}
 	match, depends := v.stateIn(mask)
 	if xt.ConntrackFlags(info.InvertFlags)&xt.ConntrackState != 0 {
