@@ -39,7 +39,12 @@ const defaultInterface = "nodelocaldns"
 // code: 0, also when there was nothing to remove; 1 if something could not be removed or is in use; 2
 // for wrong flags.
 func Command(args []string) int {
-	return command(args, newNode(proc.Host()), os.Stdout, os.Stderr)
+	fs, err := proc.Open("/proc")
+	if err != nil {
+		complain(os.Stderr, err)
+		return 1
+	}
+	return command(args, newNode(fs), os.Stdout, os.Stderr)
 }
 
 func command(args []string, n *node, out, complaints io.Writer) int {
@@ -179,8 +184,20 @@ type item struct {
 	remove func(context.Context) error
 }
 
+// patience is how much longer than its time limit a step is awaited: its programs end with the limit, and
+// their errors are worth reporting.
+const patience = time.Second
+
+// within removes the item. It returns soon after the limit even if the kernel does not.
 func (i item) within(limit time.Duration) error {
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
-	return i.remove(ctx)
+	done := make(chan error, 1)
+	go func() { done <- i.remove(ctx) }()
+	select {
+	case err := <-done:
+		return err
+	case <-time.After(limit + patience):
+		return fmt.Errorf("remove %s: %w", i.what, ctx.Err())
+	}
 }

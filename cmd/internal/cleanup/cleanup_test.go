@@ -4,6 +4,7 @@ package cleanup
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -14,7 +15,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nearside-dns/nearside/cmd/internal/doctor/kernel"
 	"github.com/nearside-dns/nearside/cmd/internal/doctor/proc"
 	"github.com/nearside-dns/nearside/plugin/nodelocal/link"
 	"github.com/nearside-dns/nearside/plugin/nodelocal/rules"
@@ -32,7 +32,7 @@ func TestWrongFlags(t *testing.T) {
 	} {
 		t.Run(strings.Join(args, " "), func(t *testing.T) {
 			var out, complaints bytes.Buffer
-			if code := command(args, newNode(proc.Host()), &out, &complaints); code != 2 {
+			if code := command(args, newNode(host(t)), &out, &complaints); code != 2 {
 				t.Errorf("exit code %d, want 2", code)
 			}
 			if said := complaints.String(); strings.Count(said, "\n") != 1 || !strings.HasPrefix(said, "nodecache cleanup: ") || out.Len() > 0 {
@@ -44,7 +44,7 @@ func TestWrongFlags(t *testing.T) {
 
 func TestHelp(t *testing.T) {
 	var out, complaints bytes.Buffer
-	if code := command([]string{"-help"}, newNode(proc.Host()), &out, &complaints); code != 0 || complaints.Len() > 0 || !strings.Contains(out.String(), "-dry-run") {
+	if code := command([]string{"-help"}, newNode(host(t)), &out, &complaints); code != 0 || complaints.Len() > 0 || !strings.Contains(out.String(), "-dry-run") {
 		t.Errorf("exit code %d, said %q, printed %q", code, complaints.String(), out.String())
 	}
 }
@@ -65,8 +65,8 @@ func TestGoesOn(t *testing.T) {
 
 // TestRefuse says what counts as in use.
 func TestRefuse(t *testing.T) {
-	const udp = "  1: 0A14FEA9:0035 00000000:0000 07 00000000:00000000 00:00000000 00000000     0        0 101 2 0 0\n"
-	own := kernel.OwnTable("nodelocaldns")
+	const udp = "heading\n  1: 0A14FEA9:0035 00000000:0000 07 00000000:00000000 00:00000000 00000000     0        0 101 2 0 0\n"
+	own := rules.TableName("nodelocaldns")
 	for _, c := range []struct {
 		name      string
 		options   options
@@ -79,7 +79,7 @@ func TestRefuse(t *testing.T) {
 		{"an instance", options{}, leftovers{interfaces: []string{"nodelocaldns"}}, map[string]int{"nodelocaldns": 1}, "", "keeps interface nodelocaldns"},
 		{"an instance of another interface", options{}, leftovers{interfaces: []string{"x"}}, map[string]int{"nodelocaldns": 1}, "", ""},
 		{"an instance whose rules these may be", options{}, leftovers{interfaces: []string{"x"}, rules: make([]rules.PredecessorRule, 1)}, map[string]int{"nodelocaldns": 1}, "", "keeps interface nodelocaldns"},
-		{"only iptables, the instance has a table", options{only: "iptables"}, leftovers{interfaces: []string{"nodelocaldns"}, tables: []kernel.Table{own}, served: []netip.Addr{four}}, map[string]int{"nodelocaldns": 1}, udp, ""},
+		{"only iptables, the instance has a table", options{only: "iptables"}, leftovers{interfaces: []string{"nodelocaldns"}, tables: []string{own}, served: []netip.Addr{four}}, map[string]int{"nodelocaldns": 1}, udp, ""},
 		{"only iptables, the instance has none", options{only: "iptables"}, leftovers{interfaces: []string{"nodelocaldns"}}, map[string]int{"nodelocaldns": 1}, "", "keeps interface"},
 		{"node-local-dns", options{}, leftovers{served: []netip.Addr{four}}, nil, udp, "node-cache (pid 7) listens on 169.254.20.10:53"},
 		{"a server on another address", options{}, leftovers{served: []netip.Addr{six}}, nil, udp, ""},
@@ -100,8 +100,12 @@ func TestRefuse(t *testing.T) {
 			if err := os.Symlink("socket:[101]", filepath.Join(root, "7/fd/3")); err != nil {
 				t.Fatal(err)
 			}
-			n := &node{root: proc.Root{Proc: root}, instances: func(iface string) (int, error) { return c.instances[iface], nil }}
-			err := n.refuse(c.options, c.leftovers)
+			fs, err := proc.Open(root)
+			if err != nil {
+				t.Fatal(err)
+			}
+			n := &node{proc: fs, instances: func(iface string) (int, error) { return c.instances[iface], nil }}
+			err = n.refuse(c.options, c.leftovers)
 			if (err != nil) != (c.want != "") || err != nil && !strings.Contains(err.Error(), c.want) {
 				t.Errorf("got %v, want %q", err, c.want)
 			}
@@ -109,11 +113,31 @@ func TestRefuse(t *testing.T) {
 	}
 }
 
+// host is the proc file system of this machine.
+func host(t *testing.T) proc.FS {
+	t.Helper()
+	fs, err := proc.Open("/proc")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return fs
+}
+
+// TestWithin has a step that the kernel does not return from.
+func TestWithin(t *testing.T) {
+	never := make(chan struct{})
+	defer close(never)
+	i := item{"table x", func(context.Context) error { <-never; return nil }}
+	if err := i.within(time.Millisecond); !errors.Is(err, context.DeadlineExceeded) || !strings.HasPrefix(err.Error(), "remove table x: ") {
+		t.Errorf("got %v", err)
+	}
+}
+
 // cleanup runs the command and returns what it printed and said.
 func cleanup(t *testing.T, code int, args ...string) (printed, said string) {
 	t.Helper()
 	var out, complaints bytes.Buffer
-	if got := command(args, newNode(proc.Host()), &out, &complaints); got != code {
+	if got := command(args, newNode(host(t)), &out, &complaints); got != code {
 		t.Errorf("%q: exit code %d, want %d; printed %q, said %q", args, got, code, out.String(), complaints.String())
 	}
 	return out.String(), complaints.String()
@@ -285,7 +309,7 @@ func TestNamespaceForeign(t *testing.T) {
 	}
 	namespace.Run(t, "ip", "link", "add", "nodelocaldns", "type", "veth", "peer", "name", "x")
 	out, said := cleanup(t, 1)
-	if out != "" || said != "nodecache cleanup: interface nodelocaldns is a veth, which nodecache does not make: left as it is\n" {
+	if out != "" || said != "nodecache cleanup: interface nodelocaldns is a veth, not a dummy or bridge, which nodecache does not make: left as it is\n" {
 		t.Errorf("a veth: printed %q, said %q", out, said)
 	}
 	namespace.Run(t, "ip", "link", "del", "nodelocaldns")

@@ -3,14 +3,13 @@
 package cleanup
 
 import (
-	"context"
 	"fmt"
 	"io"
+	"net/netip"
 	"slices"
 
-	"github.com/nearside-dns/nearside/cmd/internal/doctor/kernel"
-	"github.com/nearside-dns/nearside/cmd/internal/doctor/proc"
 	"github.com/nearside-dns/nearside/plugin/nodelocal"
+	"github.com/nearside-dns/nearside/plugin/nodelocal/rules"
 )
 
 // refuse returns an error while what was found is in use: by an instance of nodecache, or by a server
@@ -31,7 +30,7 @@ func (n *node) refuse(o options, l leftovers) error {
 			continue
 		}
 		// An instance that has its table does not use iptables.
-		if o.only == "iptables" && slices.Contains(l.tables, kernel.OwnTable(iface)) {
+		if o.only == "iptables" && slices.Contains(l.tables, rules.TableName(iface)) {
 			instances += count
 			continue
 		}
@@ -47,20 +46,14 @@ func (n *node) refuse(o options, l leftovers) error {
 const dnsPort = 53
 
 func (n *node) refuseServed(l leftovers) error {
-	sockets, err := n.root.Listeners(dnsPort)
+	sockets, err := n.proc.Listeners(dnsPort)
 	if err != nil {
 		return err
 	}
 	for _, s := range sockets {
-		address := s.Local.Addr().Unmap()
-		if !slices.Contains(l.served, address) || address.IsLoopback() {
-			continue
+		if slices.Contains(l.served, s.Local) && !s.Local.IsLoopback() {
+			return fmt.Errorf("%s listens on %s: stop it first, or give -force", s.Owner, netip.AddrPortFrom(s.Local, dnsPort))
 		}
-		who := "a process not seen from here"
-		if p, ok := n.root.Owners(context.Background(), []proc.Socket{s})[s.Inode]; ok {
-			who = fmt.Sprintf("%s (pid %d)", p.Name, p.PID)
-		}
-		return fmt.Errorf("%s listens on %s: stop it first, or give -force", who, s.Local)
 	}
 	return nil
 }

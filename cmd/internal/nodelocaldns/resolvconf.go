@@ -95,19 +95,28 @@ func (r resolvConf) compare(servers []string) {
 	}
 }
 
-// ResolvConf returns the paths of the node's resolv.conf and of the files that count where that names only
-// a resolver on the node itself, as a nodecache with this root sees them.
-func ResolvConf(root string) (path string, behind []string) {
-	host := filepath.Join(root, hostRoot)
-	behind = []string{filepath.Join(root, uplinks)}
-	if !mounted(host) {
-		return filepath.Join(root, nodeResolvConf), behind
+// Nameservers returns the nameservers that a nodecache with this root folder and these addresses finds in a
+// resolv.conf, the file that has them, and those that it skips there, since queries to them would return to this
+// node. Without any that it can use there is no error.
+func Nameservers(root, file string, own []netip.Addr) (servers, skipped []string, from string, err error) {
+	path, behind := filepath.Join(root, file), []string{filepath.Join(root, uplinks)}
+	if host := filepath.Join(root, hostRoot); file == nodeResolvConf && mounted(host) {
+		if onNode, err := onHost(host, nodeResolvConf, func(string) {}); err == nil {
+			path, behind = onNode, append([]string{filepath.Join(host, uplinks)}, behind...)
+		}
 	}
-	path, err := onHost(host, nodeResolvConf, func(string) {})
-	if err != nil {
-		return filepath.Join(root, nodeResolvConf), behind
+	r := resolvConf{own: own, read: func(path string) { from = path }, remark: func(remark) {}}
+	if _, skipped, err = r.parse(path); err != nil {
+		return nil, nil, path, err
 	}
-	return path, append([]string{filepath.Join(host, uplinks)}, behind...)
+	servers, err = r.usable(path, behind...)
+	if errors.As(err, new(uselessError)) {
+		return nil, skipped, path, nil
+	}
+	if from != path {
+		skipped = nil
+	}
+	return servers, skipped, from, err
 }
 
 // mounted reports whether a folder has the node's /etc.
