@@ -31,7 +31,7 @@ func Matched(ctx context.Context, iface string) (map[string][]netip.Addr, error)
 			}
 			matched[ch.Name] = nil
 			for _, r := range rules {
-				matched[ch.Name] = append(matched[ch.Name], MatchedAddresses(r.Exprs)...)
+				matched[ch.Name] = append(matched[ch.Name], matchedAddresses(r.Exprs)...)
 			}
 		}
 		return matched, nil
