@@ -17,10 +17,12 @@ import (
 	"github.com/coredns/caddy"
 	"github.com/coredns/coredns/core/dnsserver"
 	"github.com/coredns/coredns/plugin"
+	scheme "github.com/coredns/coredns/plugin/pkg/parse"
 	pkgtls "github.com/coredns/coredns/plugin/pkg/tls"
 	"github.com/coredns/coredns/plugin/pkg/transport"
 	"github.com/miekg/dns"
 
+	"github.com/nearside-dns/nearside/internal/nodefacts"
 	"github.com/nearside-dns/nearside/plugin/internal/caller"
 	"github.com/nearside-dns/nearside/plugin/internal/corefile"
 )
@@ -105,7 +107,37 @@ func (s *stanza) parse(c *caddy.Controller) error {
 	if err := s.check(); err != nil {
 		return err
 	}
-	return s.parseTargets(to)
+	return s.parseTargets(s.useNodeFacts(to))
+}
+
+// useNodeFacts sets the defaults that the process has for this stanza, where no option says otherwise, and returns its
+// upstreams.
+func (s *stanza) useNodeFacts(to []string) []string {
+	facts := nodefacts.For(s.at.File)
+	defaults := facts.Forward[s.at.Line]
+	if defaults.Servers != nil {
+		to = defaults.Servers
+	}
+	if defaults.TCP && !s.choosesTransport(to) {
+		s.forceTCP, s.fallbackUDP = true, true
+	}
+	if defaults.Caller && s.caller == nil {
+		s.caller, _ = newCaller(facts.Node, facts.Zone) // nodecache has checked both
+	}
+	return to
+}
+
+// choosesTransport reports whether an option or an upstream says how upstreams are queried.
+func (s *stanza) choosesTransport(to []string) bool {
+	for _, option := range []string{"force_tcp", "prefer_udp", "fallback", "tls"} {
+		if _, given := s.seen[option]; given {
+			return true
+		}
+	}
+	return slices.ContainsFunc(to, func(text string) bool {
+		protocol, _ := scheme.Transport(text)
+		return protocol != transport.DNS
+	})
 }
 
 func (s *stanza) parseBlock(c *caddy.Controller) error {

@@ -14,6 +14,7 @@ import (
 	"github.com/coredns/coredns/plugin/pkg/transport"
 	"github.com/miekg/dns"
 
+	"github.com/nearside-dns/nearside/internal/nodefacts"
 	"github.com/nearside-dns/nearside/plugin/internal/corefile"
 )
 
@@ -102,6 +103,59 @@ func TestParse_Options(t *testing.T) {
 			c.change(&want)
 			if len(all) != 1 || !reflect.DeepEqual(all[0], want) {
 				t.Errorf("stanzas\n got %+v\nwant %+v", all, want)
+			}
+		})
+	}
+}
+
+// TestParse_NodeFacts has a stanza with facts of the node for its line, and one with the same settings as options.
+func TestParse_NodeFacts(t *testing.T) {
+	for name, c := range map[string]struct {
+		to, options string
+		facts       nodefacts.Forward
+		want        string
+	}{
+		"none":                      {"192.0.2.1", "", nodefacts.Forward{}, "192.0.2.1"},
+		"TCP":                       {"192.0.2.1", "", nodefacts.Forward{TCP: true}, "192.0.2.1 {\nforce_tcp\nfallback udp\n}"},
+		"TCP and another option":    {"192.0.2.1", "max_fails 1", nodefacts.Forward{TCP: true}, "192.0.2.1 {\nmax_fails 1\nforce_tcp\nfallback udp\n}"},
+		"force_tcp":                 {"192.0.2.1", "force_tcp", nodefacts.Forward{TCP: true}, "192.0.2.1 {\nforce_tcp\n}"},
+		"prefer_udp":                {"192.0.2.1", "prefer_udp", nodefacts.Forward{TCP: true}, "192.0.2.1 {\nprefer_udp\n}"},
+		"fallback":                  {"192.0.2.1", "fallback udp", nodefacts.Forward{TCP: true}, "192.0.2.1 {\nfallback udp\n}"},
+		"tls":                       {"192.0.2.1", "tls", nodefacts.Forward{TCP: true}, "192.0.2.1 {\ntls\n}"},
+		"an upstream over TLS":      {"192.0.2.1 tls://192.0.2.2", "", nodefacts.Forward{TCP: true}, "192.0.2.1 tls://192.0.2.2"},
+		"caller":                    {"192.0.2.1", "", nodefacts.Forward{Caller: true}, "192.0.2.1 {\ncaller node-a zone-1\n}"},
+		"another caller":            {"192.0.2.1", "caller b", nodefacts.Forward{Caller: true}, "192.0.2.1 {\ncaller b\n}"},
+		"servers of a file":         {"/etc/resolv.conf", "", nodefacts.Forward{Servers: []string{"192.0.2.1", "fd00::1"}, TCP: true}, "192.0.2.1 fd00::1 {\nforce_tcp\nfallback udp\n}"},
+		"servers of a missing file": {"/none/resolv.conf", "", nodefacts.Forward{Servers: []string{"127.0.0.1:0"}}, "127.0.0.1:0"},
+		"everything":                {"192.0.2.1", "", nodefacts.Forward{TCP: true, Caller: true}, "192.0.2.1 {\nforce_tcp\nfallback udp\ncaller node-a zone-1\n}"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			parseOne := func(text string, facts nodefacts.Facts) config {
+				t.Helper()
+				t.Cleanup(func() { nodefacts.Set(nodefacts.Facts{}) })
+				nodefacts.Set(facts)
+				all, err := parse(caddy.NewTestController("dns", text))
+				if err != nil || len(all) != 1 {
+					t.Fatalf("%d stanzas, error %v", len(all), err)
+				}
+				return all[0]
+			}
+			text := "forward . " + c.to + " {\n" + c.options + "\n}"
+			facts := nodefacts.Facts{Corefile: "Testfile", Node: "node-a", Zone: "zone-1", Forward: map[int]nodefacts.Forward{1: c.facts}}
+			want := parseOne("forward . "+c.want, nodefacts.Facts{})
+			if got := parseOne(text, facts); !reflect.DeepEqual(got, want) {
+				t.Errorf("stanza\n got %+v\nwant %+v", got, want)
+			}
+			if c.facts.Servers == nil { // the directive of an imported file, and one of another line
+				want = parseOne(text, nodefacts.Facts{})
+				facts.Corefile = "/etc/coredns/Corefile"
+				if got := parseOne(text, facts); !reflect.DeepEqual(got, want) {
+					t.Errorf("stanza of another file\n got %+v\nwant %+v", got, want)
+				}
+				facts.Corefile, facts.Forward = "Testfile", map[int]nodefacts.Forward{2: c.facts}
+				if got := parseOne(text, facts); !reflect.DeepEqual(got, want) {
+					t.Errorf("stanza of another line\n got %+v\nwant %+v", got, want)
+				}
 			}
 		})
 	}

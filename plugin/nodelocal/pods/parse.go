@@ -10,6 +10,7 @@ import (
 	"github.com/coredns/caddy"
 	"k8s.io/apimachinery/pkg/util/validation"
 
+	"github.com/nearside-dns/nearside/internal/nodefacts"
 	"github.com/nearside-dns/nearside/plugin/internal/corefile"
 	"github.com/nearside-dns/nearside/plugin/kubernetes/source/apiserver"
 )
@@ -60,7 +61,7 @@ func connection(name string) option {
 //	resolv_conf FILE
 func Parse(c *caddy.Controller) (*Source, error) {
 	start := corefile.At(c)
-	o := options{resolvConf: defaultResolvConf, sourceAt: start, resolvConfAt: start}
+	o := options{node: nodefacts.For(start.File).Node, resolvConf: defaultResolvConf, sourceAt: start, resolvConfAt: start}
 	seen := map[string]corefile.Position{}
 	for c.NextBlock() {
 		name, here := c.Val(), corefile.At(c)
