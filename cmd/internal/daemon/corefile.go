@@ -9,20 +9,22 @@ import (
 	"path/filepath"
 
 	"github.com/coredns/caddy"
+
+	"github.com/nearside-dns/nearside/internal/nodefacts"
 )
 
-// Corefile is a configuration as it is served.
+// Corefile is a configuration.
 type Corefile struct {
-	// Name is that of the file, for messages.
+	// Name is the name of the file, for messages.
 	Name string
-	// Text is what is parsed.
+	// Text is the text that is parsed.
 	Text []byte
-	// Lines says for each line of Text which line of the file it stands for, counted from 1, and 0 if
-	// it stands for none. Nil: the text is the file's.
-	Lines []int
-	// Beside is what else the configuration depends on, such as the contents of imported files or a
-	// digest of them: another one is another configuration.
-	Beside string
+	// Lines is the number of lines of Text that are the file's, if the program has added others after them; else 0.
+	Lines int
+	// Facts are the defaults of plugins for this configuration.
+	Facts nodefacts.Facts
+	// Imported is a digest of the imported files: a change of it is a change of the configuration.
+	Imported string
 }
 
 // Reader reads a Corefile as CoreDNS's -conf does: a path, "stdin", or "" for Corefile in the working

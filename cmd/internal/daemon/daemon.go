@@ -21,6 +21,8 @@ import (
 	"github.com/coredns/caddy"
 	"github.com/coredns/coredns/core/dnsserver"
 	clog "github.com/coredns/coredns/plugin/pkg/log"
+
+	"github.com/nearside-dns/nearside/internal/nodefacts"
 )
 
 // Version is the version of the program; the build sets it.
@@ -197,7 +199,7 @@ func (d *Daemon) serve() error {
 	if err != nil {
 		return err
 	}
-	instance, err := caddy.Start(corefile.input())
+	instance, err := d.first(corefile)
 	if err != nil {
 		d.finish()
 		return d.explain(corefile, err)
@@ -220,6 +222,12 @@ func (d *Daemon) serve() error {
 	}
 	d.finish()
 	return nil
+}
+
+// first starts the first instance.
+func (d *Daemon) first(c Corefile) (*caddy.Instance, error) {
+	nodefacts.Set(c.Facts)
+	return caddy.Start(c.input())
 }
 
 // boundGarbage does so unless the environment says something, as every program in Go allows.

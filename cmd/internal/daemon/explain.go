@@ -233,21 +233,18 @@ func zones(key string) (all []string) {
 	return all
 }
 
-// explain returns an error about the text as one about the file: it has the file's line numbers.
+// explain returns an error about the text as one about the file: lines that the program has added are not in the file.
 func (c Corefile) explain(err error) error {
-	if err == nil || c.Lines == nil {
+	if err == nil || c.Lines == 0 {
 		return err
 	}
 	place := regexp.MustCompile(regexp.QuoteMeta(c.Name) + `:(\d+)`)
 	text := place.ReplaceAllStringFunc(err.Error(), func(found string) string {
 		line, convErr := strconv.Atoi(place.FindStringSubmatch(found)[1])
-		if convErr != nil || line < 1 || line > len(c.Lines) {
+		if convErr != nil || line <= c.Lines {
 			return found
 		}
-		if c.Lines[line-1] == 0 {
-			return fmt.Sprintf("%s (line %d as rendered)", c.Name, line)
-		}
-		return fmt.Sprintf("%s:%d", c.Name, c.Lines[line-1])
+		return fmt.Sprintf("%s (line %d as rendered)", c.Name, line)
 	})
 	return errors.New(text)
 }

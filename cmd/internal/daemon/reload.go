@@ -4,11 +4,14 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"reflect"
 	"time"
 
 	"github.com/coredns/caddy"
 	"github.com/coredns/caddy/caddyfile"
 	clog "github.com/coredns/coredns/plugin/pkg/log"
+
+	"github.com/nearside-dns/nearside/internal/nodefacts"
 )
 
 // turn is a lock for which one can wait a bounded time. Once taken for the end it is never given back.
@@ -92,7 +95,7 @@ func (d *Daemon) known(c Corefile) bool {
 }
 
 func (c Corefile) equal(other Corefile) bool {
-	return bytes.Equal(c.Text, other.Text) && c.Beside == other.Beside
+	return bytes.Equal(c.Text, other.Text) && c.Imported == other.Imported && reflect.DeepEqual(c.Facts, other.Facts)
 }
 
 func (d *Daemon) start(corefile Corefile) error {
@@ -100,14 +103,17 @@ func (d *Daemon) start(corefile Corefile) error {
 	if instance == nil {
 		return errors.New("the server has not started")
 	}
+	previous := nodefacts.Set(corefile.Facts)
 	started, err := instance.Restart(corefile.input())
 	if err == nil && started == nil {
 		err = errors.New("a plugin panicked, see the line before") // caddy recovers and returns nothing
 	}
-	if err == nil {
-		d.running = &corefile
+	if err != nil {
+		nodefacts.Set(previous)
+		return err
 	}
-	return err
+	d.running = &corefile
+	return nil
 }
 
 func (d *Daemon) complain(err error, always bool) {

@@ -11,7 +11,7 @@ import (
 
 	"github.com/miekg/dns"
 
-	"github.com/nearside-dns/nearside/cmd/internal/nodelocaldns"
+	"github.com/nearside-dns/nearside/cmd/internal/resolvconf"
 )
 
 // resolvers returns the nameservers of the node's resolv.conf, and those of them that nodecache can
@@ -21,7 +21,7 @@ func (n *node) resolvers() (file string, all []string, usable []netip.AddrPort, 
 	s := n.setup()
 	path, behind := s.file(s.resolvConf), []string(nil)
 	if s.resolvConf == defaultResolvConf {
-		path, behind = nodelocaldns.ResolvConf(s.file("/"))
+		path, behind = resolvconf.Paths(s.file("/"))
 	}
 	for _, path := range append([]string{path}, behind...) {
 		more, found, readErr := n.nameservers(path)

@@ -104,13 +104,13 @@ func TestFallbackLearntLater(t *testing.T) {
 		"11.0.96.10.in-addr.arpa. 5 IN PTR kube-dns.kube-system.svc.cluster.local.", "kube-dns.kube-system.svc.cluster.local. 5 IN AAAA fd00:96::b")
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
-	n.followSecond(ctx, cancel) // returns when it has learnt the address
+	n.followOtherFamily(ctx, cancel) // returns when it has learnt the address
 	const both = "fallback 10.96.0.11 fd00:96::b\n"
 	if text := source(); !strings.Contains(text, both) {
 		t.Errorf("with an answer:\n%s", text)
 	}
 	n.exchange = clusterRecords(t, "10.96.0.99:53", &asked)
-	if changed, err := n.lookUpSecond(context.Background()); changed || err == nil || !strings.Contains(source(), both) {
+	if changed, err := n.lookUpOtherFamily(context.Background()); changed || err == nil || !strings.Contains(source(), both) {
 		t.Errorf("without an answer again: changed %t, error %v\n%s", changed, err, source())
 	}
 }
@@ -144,12 +144,12 @@ func TestFallbackAfterEmptyAnswers(t *testing.T) {
 					}
 					return full(ctx, to, question)
 				}
-				if _, err := n.lookUpSecond(t.Context()); err != nil && tc.from > 0 { // that of the start
+				if _, err := n.lookUpOtherFamily(t.Context()); err != nil && tc.from > 0 { // that of the start
 					t.Fatal(err)
 				}
 				ctx, cancel := context.WithCancel(t.Context())
 				defer cancel()
-				go n.followSecond(ctx, func() { reloads++ })
+				go n.followOtherFamily(ctx, func() { reloads++ })
 				time.Sleep(tc.at)
 				synctest.Wait()
 				if got := strings.Join(n.defaultFallback(), " "); got != tc.want || reloads != tc.reloads {

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/nearside-dns/nearside/cmd/internal/metricsserver"
 )
 
 func parseFlags(t *testing.T, args ...string) (*Node, error) {
@@ -60,10 +62,10 @@ func TestFlags(t *testing.T) {
 	if got, want := o.clusterset.String(), "clusterset.local,mesh.example"; got != want {
 		t.Errorf("zones %s, want %s", got, want)
 	}
-	want := options{interfaceName: "dns0", skipTeardown: true, metrics: "[::1]:9353", prometheus: "127.0.0.1:9253", healthPort: 8081,
+	want := options{interfaceName: "dns0", skipTeardown: true, metrics: metricsserver.Server{Address: "[::1]:9353"}, prometheus: "127.0.0.1:9253", healthPort: "8081",
 		base: "b", corefile: "c", kubeDNS: "k", upstreamSvc: "kube-dns-upstream", interval: seconds(90 * time.Second)}
 	if got := o; !slices.Equal(got.localIPs, want.localIPs) || got.interfaceName != want.interfaceName || got.setupInterface || got.setupIptables ||
-		!got.skipTeardown || got.metrics != want.metrics || got.prometheus != want.prometheus || got.healthPort != want.healthPort ||
+		!got.skipTeardown || got.metrics.Address != want.metrics.Address || got.prometheus != want.prometheus || got.healthPort != want.healthPort ||
 		got.base != want.base || got.corefile != want.corefile || got.kubeDNS != want.kubeDNS || got.upstreamSvc != want.upstreamSvc || got.interval != want.interval {
 		t.Errorf("options %+v, want %+v", got, want)
 	}
@@ -74,8 +76,8 @@ func TestWrongFlags(t *testing.T) {
 	for _, tc := range []struct{ flag, value, want string }{
 		{"localip", "x", `"x" is not an IP address`},
 		{"localip", "169.254.20.10,", `"" is not an IP address`},
-		{"localip", "169.254.20.10,169.254.20.10", "169.254.20.10 stands there twice"},
-		{"localip", "10.0.0.1,::ffff:10.0.0.1", "10.0.0.1 stands there twice"},
+		{"localip", "169.254.20.10,169.254.20.10", "duplicate address 169.254.20.10"},
+		{"localip", "10.0.0.1,::ffff:10.0.0.1", "duplicate address 10.0.0.1"},
 		{"localip", "0.0.0.0", "stands for every address"},
 		{"localip", "::", "stands for every address"},
 		{"localip", "224.0.0.1", "multicast"},
@@ -130,7 +132,7 @@ func TestWrongFlags(t *testing.T) {
 		{"clusterset-zone", ".", `"." is the root or a zone of addresses, want the zone of a clusterset`},
 		{"clusterset-zone", "10.in-addr.arpa", "is the root or a zone of addresses"},
 		{"clusterset-zone", "a.example,IP6.Arpa.", "is the root or a zone of addresses"},
-		{"clusterset-zone", "a.example,B.example.,b.example", "b.example stands there twice"},
+		{"clusterset-zone", "a.example,B.example.,b.example", "duplicate zone b.example"},
 		{"clusterset-zone", "nodelocal.nearside.invalid", "nodelocal.nearside.invalid is the name of a block that nodecache adds"},
 		{"syncinterval", "0", "from 1s to 24h"},
 		{"syncinterval", "0ns", "from 1s to 24h"},
@@ -217,7 +219,7 @@ func TestSyncInterval(t *testing.T) {
 }
 
 func TestServiceVariable(t *testing.T) {
-	if got, want := serviceName("kube-dns-upstream").variable(), "KUBE_DNS_UPSTREAM_SERVICE_HOST"; got != want {
+	if got, want := serviceVariable("kube-dns-upstream"), "KUBE_DNS_UPSTREAM_SERVICE_HOST"; got != want {
 		t.Errorf("variable %s, want %s", got, want)
 	}
 }

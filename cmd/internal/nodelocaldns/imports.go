@@ -13,11 +13,11 @@ import (
 	"github.com/coredns/caddy/caddyfile"
 )
 
-// imports are the files that a Corefile imports, directly or through one another. The parser of Corefiles
-// finds them again by itself; it does not say where it looked, and says nothing of a file without tokens.
+// imports are the files that a Corefile imports, directly or not. The parser of Corefiles finds them as well, but reports
+// neither where it searched nor a file without tokens.
 type imports struct {
-	reads    func(path string) // told of every file, and of the directory where a pattern looks
-	snippets map[string]bool   // by their names, which go before files
+	reads    func(path string) // called with every file, and with the directory that a pattern searches
+	snippets map[string]bool   // by name; they come before files
 	seen     map[string]bool
 	digest   hash.Hash // of names and contents
 }
@@ -26,7 +26,7 @@ func newImports(reads func(string)) *imports {
 	return &imports{reads: reads, snippets: map[string]bool{}, seen: map[string]bool{}, digest: sha256.New()}
 }
 
-// sum is another one if other files are imported or something else is in them, and "" if none are.
+// sum changes when other files are imported or their contents change; it is "" without any.
 func (i *imports) sum() string {
 	if len(i.seen) == 0 {
 		return ""
@@ -34,19 +34,19 @@ func (i *imports) sum() string {
 	return fmt.Sprintf("%x", i.digest.Sum(nil))
 }
 
-// follow reads what a text imports. What cannot be read is left to the parser, which says so.
+// follow reads the files that a text imports. The parser reports those that cannot be read.
 func (i *imports) follow(name, text string) error {
 	line, before := 0, ""
 	for d := caddyfile.NewDispenser(name, strings.NewReader(text)); d.Next(); {
 		word := d.Val()
-		starts := d.Line() != line || before == "{"
+		first := d.Line() != line || before == "{"
 		line, before = d.Line(), word
 		switch {
-		case !starts:
+		case !first:
 		case strings.HasPrefix(word, "(") && strings.HasSuffix(word, ")"):
 			i.snippets[strings.Trim(word, "()")] = true
 		case word == "import" && d.NextArg():
-			if err := i.all(name, fromEnvironment(d.Val())); err != nil {
+			if err := i.readAll(name, expandEnvironment(d.Val())); err != nil {
 				return err
 			}
 		}
@@ -54,8 +54,8 @@ func (i *imports) follow(name, text string) error {
 	return nil
 }
 
-// all reads the files of a pattern, which is relative to the file that it stands in.
-func (i *imports) all(from, pattern string) error {
+// readAll reads the files of a pattern, which is relative to the file that has it.
+func (i *imports) readAll(from, pattern string) error {
 	if pattern == "" || i.snippets[pattern] {
 		return nil
 	}
@@ -66,14 +66,11 @@ func (i *imports) all(from, pattern string) error {
 		}
 		pattern = filepath.Join(filepath.Dir(absolute), pattern)
 	}
-	i.reads(withoutWildcard(pattern))
+	i.reads(searched(pattern))
 	if strings.Count(pattern, "*") > 1 || strings.Count(pattern, "?") > 1 || strings.Contains(pattern, "[") {
-		return nil // the parser refuses it, since a search for it may take very long
+		return nil // the parser refuses it, since such a search may take very long
 	}
-	files, err := filepath.Glob(pattern)
-	if err != nil {
-		return nil // the parser's to say
-	}
+	files, _ := filepath.Glob(pattern) // the parser reports an invalid pattern
 	for _, file := range files {
 		if err := i.read(file); err != nil {
 			return err
@@ -90,7 +87,7 @@ func (i *imports) read(file string) error {
 	i.seen[file] = true
 	text, err := os.ReadFile(file)
 	if err != nil {
-		return nil // the parser's to say
+		return nil // the parser reports it
 	}
 	fmt.Fprintf(i.digest, "%s %d %s", file, len(text), text)
 	for d := caddyfile.NewDispenser(file, bytes.NewReader(text)); d.Next(); {
@@ -101,9 +98,8 @@ func (i *imports) read(file string) error {
 	return i.follow(file, string(text))
 }
 
-// withoutWildcard is a pattern up to its first wildcard: the file, or the directory in which new files may
-// match.
-func withoutWildcard(pattern string) string {
+// searched returns the directory in which files may match a pattern, or the file itself without wildcards.
+func searched(pattern string) string {
 	for strings.ContainsAny(pattern, "*?[") {
 		pattern = filepath.Dir(pattern)
 	}
@@ -112,8 +108,8 @@ func withoutWildcard(pattern string) string {
 
 var reference = regexp.MustCompile(`\{\$[^}]+\}|\{%[^%]+%\}`)
 
-// fromEnvironment puts variables of the environment in their places, as the parser does.
-func fromEnvironment(text string) string {
+// expandEnvironment replaces environment variables as the parser does.
+func expandEnvironment(text string) string {
 	return reference.ReplaceAllStringFunc(text, func(found string) string {
 		return os.Getenv(strings.Trim(found, "{$%}"))
 	})

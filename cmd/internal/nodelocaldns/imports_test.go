@@ -32,10 +32,10 @@ func TestImports(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
-		if last := beside[len(beside)-1]; (got.Beside == last) != same || !same && slices.Contains(beside, got.Beside) {
-			t.Errorf("%s: %q after %q", name, got.Beside, beside)
+		if last := beside[len(beside)-1]; (got.Imported == last) != same || !same && slices.Contains(beside, got.Imported) {
+			t.Errorf("%s: %q after %q", name, got.Imported, beside)
 		}
-		beside = append(beside, got.Beside)
+		beside = append(beside, got.Imported)
 	}
 	step("at the start", false)
 	step("the same", true)
@@ -61,8 +61,8 @@ func TestImports(t *testing.T) {
 	}
 	file(t, at("custom/a.server"), "a.example {\n  forward . /etc/resolv.conf {\n    tls /etc/ca.pem\n  }\n}\n")
 	step("forward", false)
-	if !strings.Contains(n.remarks[0].text, at("custom/a.server")+":2 - forward stands in an imported file") || len(n.remarks) != 1 {
-		t.Errorf("said %v", n.remarks)
+	if !strings.Contains(n.logged[0].text, at("custom/a.server")+":2 - forward stands in an imported file") || len(n.logged) != 1 {
+		t.Errorf("said %v", n.logged)
 	}
 	if err := os.Remove(at("one")); err != nil {
 		t.Fatal(err)

@@ -16,34 +16,31 @@ import (
 	"github.com/coredns/coredns/plugin/pkg/parse"
 	"github.com/coredns/coredns/plugin/pkg/transport"
 	"github.com/miekg/dns"
+
+	"github.com/nearside-dns/nearside/cmd/internal/resolvconf"
 )
 
-// The keys of the ConfigMap that are read.
+// The keys of the ConfigMap.
 const (
 	stubDomains         = "stubDomains"
 	upstreamNameservers = "upstreamNameservers"
 )
 
 const (
-	mostUpstreams   = 3  // node-local-dns, and resolv.conf(5)
-	mostStubServers = 15 // the forward plugin
+	maxUpstreams   = 3  // as in node-local-dns and resolv.conf(5)
+	maxStubServers = 15 // as in the forward plugin
 )
 
-// kubeDNS is what the kube-dns ConfigMap says. Each key of it is a file of the directory that the
-// kubelet mounts; one that is missing or empty says nothing. "federations" is not read: Kubernetes has
-// none since 1.21.
+// kubeDNS is the kube-dns ConfigMap. Each key is a file of the directory that the kubelet mounts, which may be missing or
+// empty. The key federations is ignored: Kubernetes has none since 1.21.
 type kubeDNS struct {
-	// stubDomains are the zones with nameservers of their own.
-	stubDomains map[string][]string
-	// upstreams take the place of the node's resolv.conf.
-	upstreams []string
+	stubDomains map[string][]string // the nameservers of zones
+	upstreams   []string            // they replace the node's resolv.conf
 }
 
-// readKubeDNS reads the directory of the ConfigMap. Its rules are those of kube-dns and of
-// node-local-dns together, with one difference: dns:// and tls:// before an address, which the forward
-// plugin understands, are taken.
-func readKubeDNS(directory string) (kubeDNS, error) {
-	var c kubeDNS
+// readKubeDNS reads the directory of the ConfigMap. It has the rules of kube-dns and of node-local-dns, and accepts
+// dns:// and tls:// before an address besides, which the forward plugin does.
+func readKubeDNS(directory string) (c kubeDNS, err error) {
 	info, err := os.Stat(directory)
 	if err == nil && !info.IsDir() {
 		err = fmt.Errorf("%s is not a directory", directory)
@@ -64,7 +61,10 @@ func readKubeDNS(directory string) (kubeDNS, error) {
 			continue
 		}
 		if err != nil {
-			return kubeDNS{}, err // has the path
+			return kubeDNS{}, err // it has the path
+		}
+		if len(strings.TrimSpace(string(text))) == 0 {
+			continue
 		}
 		if err := key.parse(text); err != nil {
 			return kubeDNS{}, fmt.Errorf("%s: %w", path, err)
@@ -75,9 +75,6 @@ func readKubeDNS(directory string) (kubeDNS, error) {
 
 // parseStubDomains reads an object of lists, such as {"corp.example": ["10.1.2.3"]}.
 func (c *kubeDNS) parseStubDomains(text []byte) error {
-	if strings.TrimSpace(string(text)) == "" {
-		return nil
-	}
 	var domains map[string][]string
 	if err := parseJSON(text, &domains, `{"corp.example": ["10.1.2.3"]}`); err != nil {
 		return err
@@ -86,8 +83,8 @@ func (c *kubeDNS) parseStubDomains(text []byte) error {
 		if !isSubdomain(domain) {
 			return fmt.Errorf("%q is not a domain name of lower-case letters, digits, - and .", domain)
 		}
-		if len(servers) == 0 || len(servers) > mostStubServers {
-			return fmt.Errorf("%s has %d nameservers, want 1 to %d", domain, len(servers), mostStubServers)
+		if len(servers) == 0 || len(servers) > maxStubServers {
+			return fmt.Errorf("%s has %d nameservers, want 1 to %d", domain, len(servers), maxStubServers)
 		}
 		for _, s := range servers {
 			if err := checkServer(s); err != nil {
@@ -101,15 +98,12 @@ func (c *kubeDNS) parseStubDomains(text []byte) error {
 
 // parseUpstreams reads a list, such as ["10.1.2.3", "10.1.2.4:5353"].
 func (c *kubeDNS) parseUpstreams(text []byte) error {
-	if strings.TrimSpace(string(text)) == "" {
-		return nil
-	}
 	var servers []string
 	if err := parseJSON(text, &servers, `["10.1.2.3", "10.1.2.4"]`); err != nil {
 		return err
 	}
-	if len(servers) > mostUpstreams {
-		return fmt.Errorf("%d nameservers, at most %d are possible", len(servers), mostUpstreams)
+	if len(servers) > maxUpstreams {
+		return fmt.Errorf("%d nameservers, want at most %d", len(servers), maxUpstreams)
 	}
 	for _, s := range servers {
 		if err := checkServer(s); err != nil {
@@ -120,33 +114,33 @@ func (c *kubeDNS) parseUpstreams(text []byte) error {
 	return nil
 }
 
-// parseJSON says what is wanted and where something else is.
+// parseJSON returns an error with the expected form and the position.
 func parseJSON(text []byte, into any, example string) error {
 	err := json.Unmarshal(text, into)
 	var syntax *json.SyntaxError
 	var kind *json.UnmarshalTypeError
 	switch {
 	case errors.As(err, &kind):
-		return fmt.Errorf("want JSON such as %s, and before byte %d is something else, of type %s", example, kind.Offset, kind.Value)
+		return fmt.Errorf("want JSON such as %s, got type %s before byte %d", example, kind.Value, kind.Offset)
 	case errors.As(err, &syntax) && syntax.Offset >= int64(len(text)):
-		return fmt.Errorf("want JSON such as %s, and the end is missing", example)
+		return fmt.Errorf("want JSON such as %s, the end is missing", example)
 	case errors.As(err, &syntax):
-		return fmt.Errorf("want JSON such as %s, and byte %d does not belong there", example, syntax.Offset)
+		return fmt.Errorf("want JSON such as %s, unexpected byte %d", example, syntax.Offset)
 	}
 	return err
 }
 
-// checkKubeDNS returns an error if a server of the ConfigMap is this node's own: its queries would come
-// back, which the loop plugin ends the process for. Another port is somebody else's.
+// checkKubeDNS returns an error if a server of the ConfigMap is this node's own: its queries would come back, which ends
+// the process if the Corefile has the loop plugin. Another port may be that of another process.
 func (v values) checkKubeDNS() error {
 	for _, server := range v.kubeDNS.upstreams {
-		if v.comesBack(server) {
+		if v.isItself(server) {
 			return fmt.Errorf("upstreamNameservers: %s would come back to this node", server)
 		}
 	}
 	for _, domain := range slices.Sorted(maps.Keys(v.kubeDNS.stubDomains)) {
 		for _, server := range v.kubeDNS.stubDomains[domain] {
-			if v.comesBack(server) {
+			if v.isItself(server) {
 				return fmt.Errorf("stubDomains: %s of %s would come back to this node", server, domain)
 			}
 		}
@@ -154,20 +148,20 @@ func (v values) checkKubeDNS() error {
 	return nil
 }
 
-func (v values) comesBack(server string) bool {
+func (v values) isItself(server string) bool {
 	scheme, host := parse.Transport(server)
-	number := transport.Port
+	port := transport.Port
 	if scheme == transport.TLS {
-		number = transport.TLSPort
+		port = transport.TLSPort
 	}
-	if h, n, err := net.SplitHostPort(host); err == nil {
-		host, number = h, n
+	if h, p, err := net.SplitHostPort(host); err == nil {
+		host, port = h, p
 	}
 	ip, err := netip.ParseAddr(host)
-	return err == nil && (isLocal(host) || slices.Contains(v.own, ip.Unmap())) && (number == v.port || number == transport.Port)
+	return err == nil && (resolvconf.IsLocal(host) || slices.Contains(v.own, ip.Unmap())) && (port == v.port || port == transport.Port)
 }
 
-// isSubdomain is the rule of Kubernetes for names (RFC 1123), and that of DNS for their length.
+// isSubdomain reports whether a name has the form of RFC 1123, as Kubernetes checks it, and the length of a domain name.
 func isSubdomain(name string) bool {
 	for label := range strings.SplitSeq(name, ".") {
 		bad := func(r rune) bool { return (r < 'a' || r > 'z') && (r < '0' || r > '9') && r != '-' }
@@ -179,15 +173,15 @@ func isSubdomain(name string) bool {
 	return ok
 }
 
-// checkServer checks an IP address, with or without a port.
+// checkServer checks an IP address with or without a port.
 func checkServer(server string) error {
 	scheme, host := parse.Transport(server)
 	if scheme != transport.DNS && scheme != transport.TLS {
 		return fmt.Errorf("%q: the transport is not dns:// or tls://", server)
 	}
-	if ip, number, err := net.SplitHostPort(host); err == nil {
+	if ip, port, err := net.SplitHostPort(host); err == nil {
 		host = ip
-		if err := new(port).Set(number); err != nil {
+		if err := checkPort(port); err != nil {
 			return fmt.Errorf("%q: %w", server, err)
 		}
 	}

@@ -36,8 +36,7 @@ func node(t *testing.T, environ map[string]string, args ...string) *Node {
 	if err != nil {
 		t.Fatal(err)
 	}
-	n.environ = func(name string) string { return environ[name] }
-	n.variables = func() (all []string) {
+	n.environ = func() (all []string) {
 		for name, value := range environ {
 			all = append(all, name+"="+value)
 		}
@@ -57,6 +56,9 @@ func node(t *testing.T, environ map[string]string, args ...string) *Node {
 	n.host = filepath.Join(t.TempDir(), "host")
 	return n
 }
+
+// shown returns a Corefile as it is written for people to read.
+func shown(c daemon.Corefile) string { return string(c.Text) + describe(c, 0) }
 
 func file(t *testing.T, path, text string) {
 	t.Helper()
@@ -126,7 +128,7 @@ func TestChoose(t *testing.T) {
 	}
 	t.Run("somebody else's file", func(t *testing.T) {
 		n := node(t, nil, "-basecorefile", at("base"))
-		if _, err := n.Source(at("somebody's"), reader); err != nil || !strings.Contains(n.unwritten, "nodecache has not written it") {
+		if _, err := n.Source(at("somebody's"), reader); err != nil || !strings.Contains(n.unwritten, "exists and nodecache has not written it") {
 			t.Errorf("error %v, said %q", err, n.unwritten)
 		}
 		if text, err := os.ReadFile(at("somebody's")); err != nil || string(text) != other {
@@ -169,15 +171,15 @@ func TestConfigMap(t *testing.T) {
 			t.Fatalf("%s: %v", name, err)
 		}
 		for _, w := range want {
-			if no, ok := strings.CutPrefix(w, "not "); strings.Contains(string(got.Text), no) == ok {
-				t.Errorf("%s: %q is not as wanted in\n%s", name, w, got.Text)
+			if no, ok := strings.CutPrefix(w, "not "); strings.Contains(shown(got), no) == ok {
+				t.Errorf("%s: %q is not as wanted in\n%s", name, w, shown(got))
 			}
 		}
 		if counted != count {
 			t.Errorf("%s: %d errors counted, want %d", name, counted, count)
 		}
 	}
-	step("at the start", 0, "a.example:53 {", "forward . 10.0.0.2 {")
+	step("at the start", 0, "a.example:53 {", "# forward in line 2: to 10.0.0.2, force_tcp, fallback udp\n")
 	m.swap(t, map[string]string{"stubDomains": `{"a.example": ["name"]}`})
 	step("invalid", 1, "a.example:53 {")
 	step("still invalid", 1, "a.example:53 {")
@@ -205,7 +207,7 @@ func TestConfigMap(t *testing.T) {
 // go away.
 func TestConfigMapUnnamed(t *testing.T) {
 	n := node(t, nil)
-	n.mounted = filepath.Join(t.TempDir(), "kube-dns")
+	n.kubeDNSPath = filepath.Join(t.TempDir(), "kube-dns")
 	counted := 0
 	n.setupError = func(string) { counted++ }
 	conf := filepath.Join(t.TempDir(), "Corefile")
@@ -218,12 +220,12 @@ func TestConfigMapUnnamed(t *testing.T) {
 		}
 	}
 	step("at the start", false, 0)
-	if err := os.Mkdir(n.mounted, 0o700); err != nil {
+	if err := os.Mkdir(n.kubeDNSPath, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	file(t, filepath.Join(n.mounted, stubDomains), `{"a.example": ["10.1.2.3"]}`)
+	file(t, filepath.Join(n.kubeDNSPath, stubDomains), `{"a.example": ["10.1.2.3"]}`)
 	step("there", true, 0)
-	if err := os.RemoveAll(n.mounted); err != nil {
+	if err := os.RemoveAll(n.kubeDNSPath); err != nil {
 		t.Fatal(err)
 	}
 	step("gone", true, 1)
@@ -245,19 +247,19 @@ func TestUselessResolvConf(t *testing.T) {
 			}
 			return
 		}
-		if err != nil || !strings.Contains(string(got.Text), want) {
-			t.Errorf("%s: error %v, %q is not in\n%s", name, err, want, got.Text)
+		if err != nil || !strings.Contains(shown(got), want) {
+			t.Errorf("%s: error %v, %q is not in\n%s", name, err, want, shown(got))
 		}
-		if (len(n.remarks) == 0) != (said == "") || said != "" && !strings.Contains(n.remarks[0].text, said) {
-			t.Errorf("%s: said %v, want %q", name, n.remarks, said)
+		if (len(n.logged) == 0) != (said == "") || said != "" && !strings.Contains(n.logged[0].text, said) {
+			t.Errorf("%s: said %v, want %q", name, n.logged, said)
 		}
 	}
-	step("at the start", "nameserver 127.0.0.1\n", "forward . 127.0.0.1:0 {\n        max_fails 3\n    }", n.resolvConf+" names only 127.0.0.1", "")
-	step("beside a server", "nameserver 127.0.0.1\n", "forward . 10.9.9.9 {\n", n.resolvConf+" names only 127.0.0.1", "")
-	step("still", "nameserver dns.example\n", "forward . 127.0.0.1:0 {", `nameserver "dns.example" is not an IP address`, "")
-	step("mended", "nameserver 10.0.0.2\n", "forward . 10.0.0.2 {", "", "")
-	step("broken", "nameserver 127.0.0.1\n", "", "", conf+":7 - "+n.resolvConf+" names only 127.0.0.1")
-	step("mended again", "nameserver 10.0.0.3\n", "forward . 10.0.0.3 {", "", "")
+	step("at the start", "nameserver 127.0.0.1\n", "# forward in line 2: to 127.0.0.1:0\n", n.resolvConf+" names only 127.0.0.1", "")
+	step("beside a server", "nameserver 127.0.0.1\n", "# forward in line 7: to 10.9.9.9, force_tcp, fallback udp\n", n.resolvConf+" names only 127.0.0.1", "")
+	step("still", "nameserver dns.example\n", "# forward in line 2: to 127.0.0.1:0\n", `nameserver "dns.example" is not an IP address`, "")
+	step("mended", "nameserver 10.0.0.2\n", "to 10.0.0.2, force_tcp", "", "")
+	step("broken", "nameserver 127.0.0.1\n", "", "", conf+":2 - "+n.resolvConf+" names only 127.0.0.1")
+	step("mended again", "nameserver 10.0.0.3\n", "to 10.0.0.3, force_tcp", "", "")
 }
 
 func TestConfigMapMissingAtTheStart(t *testing.T) {

@@ -11,28 +11,28 @@ import (
 	"github.com/fsnotify/fsnotify"
 )
 
-// settle is how long a change is left to complete: an editor and the kubelet change several names.
+// settle is the time after the first notification of a change until it counts as complete: an editor and the kubelet
+// change several names.
 const settle = 250 * time.Millisecond
 
-// watcher tells of changes of files and of what is in directories.
+// watcher calls a function after changes of files and directories.
 //
-// It watches directories, since a file that is replaced is another file: the kubelet puts a ConfigMap
-// into a new directory and renames the symbolic link ..data. It watches the files too, since one that is
-// mounted over another, such as a container's resolv.conf, changes in a directory that is not seen. And
-// it looks from time to time without being told, for file systems that tell nothing.
+// It watches directories, since a replaced file is a new inode: the kubelet writes a ConfigMap into a new directory and
+// renames the symbolic link ..data. It watches files too, since one that is mounted over another, such as a container's
+// resolv.conf, changes in a directory that is not visible. File systems without notifications are polled.
 type watcher struct {
-	paths         func() []string // asked again after each change
+	paths         func() []string // called again after each change
 	every, settle time.Duration
 	changed       func()
 
-	resolved map[string]bool // where the paths led when they were last looked at
+	resolved map[string]bool // the paths without symbolic links, at the last check
 }
 
 func (w *watcher) run(ctx context.Context) {
 	notify, err := fsnotify.NewWatcher()
 	if err != nil {
 		clog.Warningf("No notification of changed files (%s), they are read every %s", err, w.every)
-		notify = &fsnotify.Watcher{} // its channels are nil: nothing is ever notified
+		notify = &fsnotify.Watcher{} // its channels are nil: no notification arrives
 	} else {
 		defer func() {
 			if err := notify.Close(); err != nil {
@@ -40,19 +40,19 @@ func (w *watcher) run(ctx context.Context) {
 			}
 		}()
 	}
-	look := func() {
+	check := func() {
 		w.resolve()
 		if err == nil {
 			w.add(notify)
 		}
 		w.changed()
 	}
-	look() // what changed since the files were read
-	w.await(ctx, notify.Events, notify.Errors, look)
+	check() // the files may have changed since they were read
+	w.await(ctx, notify.Events, notify.Errors, check)
 }
 
-// await looks some time after each event, and from time to time.
-func (w *watcher) await(ctx context.Context, events <-chan fsnotify.Event, errs <-chan error, look func()) {
+// await checks some time after each event, and periodically.
+func (w *watcher) await(ctx context.Context, events <-chan fsnotify.Event, errs <-chan error, check func()) {
 	tick := time.NewTicker(w.every)
 	defer tick.Stop()
 	var settled <-chan time.Time
@@ -71,42 +71,42 @@ func (w *watcher) await(ctx context.Context, events <-chan fsnotify.Event, errs 
 			}
 		case <-settled:
 			settled = nil
-			look()
+			check()
 		case <-tick.C:
-			look()
+			check()
 		}
 	}
 }
 
-// add watches the paths and their directories, and where symbolic links lead. A name that cannot be
-// watched, mostly because it is not there, is seen by its directory or by the next look.
+// add watches the paths, their directories, and those of the targets of symbolic links. A path that cannot be watched,
+// mostly because it does not exist, is seen through its directory or at the next check.
 func (w *watcher) add(notify *fsnotify.Watcher) {
-	seen := notify.WatchList()
+	watched := notify.WatchList()
 	for _, path := range w.paths() {
 		for _, p := range []string{filepath.Dir(path), filepath.Dir(resolved(path)), path} {
-			if !slices.Contains(seen, p) {
+			if !slices.Contains(watched, p) {
 				if err := notify.Add(p); err == nil {
-					seen = append(seen, p)
+					watched = append(watched, p)
 				}
 			}
 		}
 	}
 }
 
-// concerns tells if an event is about one of the paths.
+// concerns reports whether an event is about one of the paths.
 func (w *watcher) concerns(e fsnotify.Event) bool {
 	if e.Op == fsnotify.Chmod {
 		return false
 	}
 	if strings.HasPrefix(filepath.Base(e.Name), "..") {
-		return true // the kubelet's
+		return true // of the kubelet
 	}
 	return slices.ContainsFunc(w.paths(), func(path string) bool {
 		return e.Name == filepath.Clean(path) || filepath.Dir(e.Name) == filepath.Clean(path)
 	}) || w.resolved[e.Name]
 }
 
-// resolve follows the paths. Not at each event: in a directory where others write there are many.
+// resolve resolves the paths. Not at each event: a directory in which others write has many.
 func (w *watcher) resolve() {
 	w.resolved = map[string]bool{}
 	for _, path := range w.paths() {
@@ -114,7 +114,7 @@ func (w *watcher) resolve() {
 	}
 }
 
-// resolved is the path without symbolic links, or as it is if it leads nowhere.
+// resolved returns the path without symbolic links, or the path itself if its target does not exist.
 func resolved(path string) string {
 	if p, err := filepath.EvalSymlinks(path); err == nil {
 		return p

@@ -6,8 +6,8 @@ import (
 	clog "github.com/coredns/coredns/plugin/pkg/log"
 )
 
-// remark is something about the configuration that does not keep it from being served.
-type remark struct {
+// message is a log line about a configuration that is valid.
+type message struct {
 	severity severity
 	text     string
 }
@@ -20,18 +20,18 @@ const (
 	failure
 )
 
-// remarks are those of one rendering.
-type remarks []remark
+// messages are those of one rendering.
+type messages []message
 
-func (r *remarks) add(one remark) {
-	if !slices.Contains(*r, one) {
-		*r = append(*r, one)
+func (m *messages) add(one message) {
+	if !slices.Contains(*m, one) {
+		*m = append(*m, one)
 	}
 }
 
-// log says those that were not said of the rendering before.
-func (r remarks) log(before remarks) {
-	for _, one := range r {
+// log logs the messages that the rendering before did not have.
+func (m messages) log(before messages) {
+	for _, one := range m {
 		if slices.Contains(before, one) {
 			continue
 		}
