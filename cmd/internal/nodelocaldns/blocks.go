@@ -53,7 +53,7 @@ func (v values) addedBlocks(blocks []caddyfile.ServerBlock, file string, forward
 		return nil, err
 	}
 	var stubs []addedBlock
-	for _, domain := range slices.Sorted(maps.Keys(v.kubeDNS.stubDomains)) {
+	for _, domain := range slices.Sorted(maps.Keys(v.kubeDNS.StubDomains)) {
 		if domain+"." == Zone {
 			return nil, fmt.Errorf("stub domain %s is the name of a block that nodecache adds", domain)
 		}
@@ -87,7 +87,7 @@ func bindLine(arguments []string) []string {
 // stubBlock returns the block that node-local-dns makes of a stub domain.
 func (v values) stubBlock(domain string, bind []string) addedBlock {
 	lines := append([]string{"    errors", "    cache 30"}, bindLine(bind)...)
-	return v.newBlock(domain, append(lines, "    forward . "+strings.Join(v.kubeDNS.stubDomains[domain], " "))...)
+	return v.newBlock(domain, append(lines, "    forward . "+strings.Join(v.kubeDNS.StubDomains[domain], " "))...)
 }
 
 // readiness returns the lines of the ready directive, if the Corefile has one: it asks the plugins of its own block only,

@@ -10,6 +10,7 @@ import (
 	"github.com/coredns/caddy/caddyfile"
 	"github.com/miekg/dns"
 
+	"github.com/nearside-dns/nearside/cmd/internal/kubednsconfig"
 	"github.com/nearside-dns/nearside/internal/nodefacts"
 )
 
@@ -42,7 +43,7 @@ func clustersetZone(text string) (string, error) {
 	zone := dns.CanonicalName(text)
 	name := strings.TrimSuffix(zone, ".")
 	switch {
-	case text == "" || zone != "." && !isSubdomain(name):
+	case text == "" || zone != "." && !kubednsconfig.IsSubdomain(name):
 		return "", fmt.Errorf("%q is not a domain name of letters, digits, - and ., such as clusterset.local", text)
 	case mayLeave(zone):
 		return "", fmt.Errorf("%q is the root or a zone of addresses, want the zone of a clusterset, such as clusterset.local", text)

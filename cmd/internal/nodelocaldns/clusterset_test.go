@@ -12,6 +12,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nearside-dns/nearside/cmd/internal/daemon"
+	"github.com/nearside-dns/nearside/cmd/internal/kubednsconfig"
 )
 
 // TestZoneNames has the value of -clusterset-zone as it is used.
@@ -167,7 +168,7 @@ func TestClustersetReload(t *testing.T) {
 	check("written", "clusterset.local {\n    forward . 192.0.2.1\n}\n", 1, 0)
 	file(t, base, model)
 	check("again", "clusterset.local:53 {\n    forward . 10.96.0.11\n}\n", 1, 0)
-	file(t, filepath.Join(directory, stubDomains), `{"clusterset.local": ["192.0.2.1"]}`)
+	file(t, filepath.Join(directory, kubednsconfig.StubDomains), `{"clusterset.local": ["192.0.2.1"]}`)
 	check("stub domain", "clusterset.local:53 {\n    forward . 10.96.0.11\n}\n", 1, 1)
 	if want := "stub domain clusterset.local is a zone of -clusterset-zone already"; n.kubeDNSReason != want {
 		t.Errorf("complaint %q, want %q", n.kubeDNSReason, want)

@@ -120,7 +120,7 @@ func (v values) forwardDefaults(name string, template, lines []string, all []sta
 		if s.line > len(lines) {
 			return nil, fmt.Errorf("%s: no line %d", name, s.line)
 		}
-		if strings.Contains(template[s.line-1], upstreamServers) && len(v.kubeDNS.upstreams) > 0 {
+		if strings.Contains(template[s.line-1], upstreamServers) && len(v.kubeDNS.Upstreams) > 0 {
 			if line := s.options[optionTCP]; line > 0 && line <= len(lines) {
 				lines[line-1] = strings.TrimRight(strings.Replace(lines[line-1], optionTCP, "", 1), " \t\r")
 			}

@@ -23,9 +23,10 @@ import (
 	"time"
 
 	"github.com/coredns/coredns/core/dnsserver"
-	clog "github.com/coredns/coredns/plugin/pkg/log"
 
 	"github.com/nearside-dns/nearside/cmd/internal/daemon"
+	"github.com/nearside-dns/nearside/cmd/internal/filewatch"
+	"github.com/nearside-dns/nearside/cmd/internal/kubednsconfig"
 	"github.com/nearside-dns/nearside/cmd/internal/resolvconf"
 	plugin "github.com/nearside-dns/nearside/plugin/nodelocal"
 )
@@ -47,15 +48,15 @@ type Node struct {
 	stop         context.CancelFunc
 
 	// Only Source uses these; its calls do not overlap.
-	templated     bool            // the template existed before
-	kubeDNS       kubeDNS         // the last valid ConfigMap
-	kubeDNSReason string          // why the ConfigMap is not used, as logged
-	written       string          // the rendered file
-	unwritten     string          // why the rendered file is not written, as logged
-	last          *rendering      // nil before the first
-	logged        messages        // of the last valid rendering
-	serverless    map[string]bool // files without a usable server in the last valid rendering; nil before it
-	usedCopy      bool            // the last valid rendering used the copy of the node's resolv.conf
+	templated     bool                 // the template existed before
+	kubeDNS       kubednsconfig.Config // the last valid ConfigMap
+	kubeDNSReason string               // why the ConfigMap is not used, as logged
+	written       string               // the rendered file
+	unwritten     string               // why the rendered file is not written, as logged
+	last          *rendering           // nil before the first
+	logged        messages             // of the last valid rendering
+	serverless    map[string]bool      // files without a usable server in the last valid rendering; nil before it
+	usedCopy      bool                 // the last valid rendering used the copy of the node's resolv.conf
 
 	mu    sync.Mutex
 	files []string // inputs of the last rendering
@@ -133,12 +134,12 @@ func (n *Node) inputs() (sum [sha256.Size]byte) {
 
 // render uses the ConfigMap if possible, else its last valid content, and none if the Corefile contradicts that too.
 func (n *Node) render(source daemon.Corefile, reads func(file string)) (daemon.Corefile, error) {
-	candidates := []kubeDNS{n.kubeDNS, {}}
+	candidates := []kubednsconfig.Config{n.kubeDNS, {}}
 	wanted, reason := n.configMap()
 	if reason == nil {
 		candidates = slices.Insert(candidates, 0, wanted)
 	}
-	candidates = slices.CompactFunc(candidates, func(a, b kubeDNS) bool { return reflect.DeepEqual(a, b) })
+	candidates = slices.CompactFunc(candidates, func(a, b kubednsconfig.Config) bool { return reflect.DeepEqual(a, b) })
 	var first, last error
 	for _, c := range candidates {
 		var out daemon.Corefile
@@ -156,7 +157,7 @@ func (n *Node) render(source daemon.Corefile, reads func(file string)) (daemon.C
 }
 
 // renderWith renders with this content of the ConfigMap. A valid rendering replaces the last one.
-func (n *Node) renderWith(c kubeDNS, source daemon.Corefile, reads func(file string)) (daemon.Corefile, error) {
+func (n *Node) renderWith(c kubednsconfig.Config, source daemon.Corefile, reads func(file string)) (daemon.Corefile, error) {
 	var log messages
 	files := resolvConfFiles{Node: n, reads: reads, report: log.add, serverless: map[string]bool{}}
 	v := n.values()
@@ -265,32 +266,6 @@ func (n *Node) serviceAddresses() (all []string) {
 
 func (n *Node) isLocal(a netip.Addr) bool { return slices.Contains(n.options.localIPs, a) }
 
-// configMap reads the ConfigMap of kube-dns. Without the flag it may be missing, unless its last content is in use.
-func (n *Node) configMap() (kubeDNS, error) {
-	directory := n.kubeDNSDirectory()
-	if n.options.kubeDNS == "" && len(n.kubeDNS.stubDomains)+len(n.kubeDNS.upstreams) == 0 {
-		if _, err := os.Stat(directory); errors.Is(err, os.ErrNotExist) {
-			return kubeDNS{}, nil
-		}
-	}
-	return readKubeDNS(directory)
-}
-
-func (n *Node) kubeDNSDirectory() string { return cmp.Or(n.options.kubeDNS, n.kubeDNSPath) }
-
-// reportConfigMap logs and counts once why the ConfigMap is not used.
-func (n *Node) reportConfigMap(reason error) {
-	if reason == nil {
-		n.kubeDNSReason = ""
-		return
-	}
-	if text := reason.Error(); text != n.kubeDNSReason {
-		n.kubeDNSReason = text
-		n.setupError("configmap")
-		clog.Errorf("ConfigMap of kube-dns not used, its last valid content stays in use: %s", text)
-	}
-}
-
 func (n *Node) setFiles(files []string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -302,7 +277,8 @@ func (n *Node) watched() []string {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	directory := n.kubeDNSDirectory()
-	return append([]string{n.options.base, directory, filepath.Join(directory, stubDomains), filepath.Join(directory, upstreamNameservers)}, n.files...)
+	keys := []string{filepath.Join(directory, kubednsconfig.StubDomains), filepath.Join(directory, kubednsconfig.UpstreamNameservers)}
+	return slices.Concat([]string{n.options.base, directory}, keys, n.files)
 }
 
 // Started serves metrics and watches the inputs.
@@ -314,8 +290,8 @@ func (n *Node) Started(refresh func()) {
 	if len(n.options.localIPs) > 0 || n.set("metrics-listen-address") {
 		go n.options.metrics.Serve(ctx, every)
 	}
-	w := &watcher{paths: n.watched, every: every, settle: settle, changed: refresh}
-	go w.run(ctx)
+	w := &filewatch.Watcher{Paths: n.watched, Every: every, Settle: filewatch.Settle, Changed: refresh}
+	go w.Run(ctx)
 	go n.followOtherFamily(ctx, refresh)
 }
 

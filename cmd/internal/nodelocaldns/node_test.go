@@ -15,6 +15,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nearside-dns/nearside/cmd/internal/daemon"
+	"github.com/nearside-dns/nearside/cmd/internal/kubednsconfig"
 )
 
 // reader is the daemon's, without standard input.
@@ -59,6 +60,30 @@ func node(t *testing.T, environ map[string]string, args ...string) *Node {
 
 // shown returns a Corefile as it is written for people to read.
 func shown(c daemon.Corefile) string { return string(c.Text) + describe(c, 0) }
+
+// mount is the directory of a ConfigMap.
+type mount struct{ path string }
+
+func newMount(t *testing.T, files map[string]string) *mount {
+	m := &mount{path: filepath.Join(t.TempDir(), "mount")}
+	m.swap(t, files)
+	return m
+}
+
+// swap replaces the files.
+func (m *mount) swap(t *testing.T, files map[string]string) {
+	t.Helper()
+	err := os.RemoveAll(m.path)
+	if err == nil {
+		err = os.Mkdir(m.path, 0o700)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, text := range files {
+		file(t, filepath.Join(m.path, name), text)
+	}
+}
 
 func file(t *testing.T, path, text string) {
 	t.Helper()
@@ -223,7 +248,7 @@ func TestConfigMapUnnamed(t *testing.T) {
 	if err := os.Mkdir(n.kubeDNSPath, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	file(t, filepath.Join(n.kubeDNSPath, stubDomains), `{"a.example": ["10.1.2.3"]}`)
+	file(t, filepath.Join(n.kubeDNSPath, kubednsconfig.StubDomains), `{"a.example": ["10.1.2.3"]}`)
 	step("there", true, 0)
 	if err := os.RemoveAll(n.kubeDNSPath); err != nil {
 		t.Fatal(err)

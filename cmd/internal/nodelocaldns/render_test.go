@@ -12,6 +12,7 @@ import (
 	"github.com/coredns/caddy/caddyfile"
 
 	"github.com/nearside-dns/nearside/cmd/internal/daemon"
+	"github.com/nearside-dns/nearside/cmd/internal/kubednsconfig"
 	"github.com/nearside-dns/nearside/cmd/internal/resolvconf"
 )
 
@@ -47,11 +48,11 @@ func example(t testing.TB, localIPs string) values {
 
 // TestRenderGolden renders the templates of testdata. Run it with -update to write what comes out.
 func TestRenderGolden(t *testing.T) {
-	stubs := kubeDNS{stubDomains: map[string][]string{
+	stubs := kubednsconfig.Config{StubDomains: map[string][]string{
 		"corp.example": {"10.1.2.3", "10.1.2.4:5353"},
 		"b.example":    {"fd00::3"},
 	}}
-	stubsAtClusterDNS := kubeDNS{stubDomains: map[string][]string{"corp.example": {"10.96.0.11"}}}
+	stubsAtClusterDNS := kubednsconfig.Config{StubDomains: map[string][]string{"corp.example": {"10.96.0.11"}}}
 	for _, tc := range []struct {
 		name, base string
 		values     values
@@ -61,9 +62,9 @@ func TestRenderGolden(t *testing.T) {
 		{"stock-two-addresses", "stock", example(t, "169.254.20.10,10.96.0.10"), nil},
 		{"stock-both-families", "stock", example(t, "169.254.20.10,fd00::10"), nil},
 		{"stock-stub-domains", "stock", example(t, "169.254.20.10"), func(v *values) { v.kubeDNS = stubs }},
-		{"stock-custom-upstreams", "stock", example(t, "169.254.20.10"), func(v *values) { v.kubeDNS.upstreams = []string{"10.1.2.3", "10.1.2.4"} }},
+		{"stock-custom-upstreams", "stock", example(t, "169.254.20.10"), func(v *values) { v.kubeDNS.Upstreams = []string{"10.1.2.3", "10.1.2.4"} }},
 		{"custom", "custom", example(t, "169.254.20.10"), nil},
-		{"custom-upstreams", "custom", example(t, "169.254.20.10"), func(v *values) { v.kubeDNS.upstreams = []string{"10.1.2.3"} }},
+		{"custom-upstreams", "custom", example(t, "169.254.20.10"), func(v *values) { v.kubeDNS.Upstreams = []string{"10.1.2.3"} }},
 		{"custom-setup-none", "custom", example(t, "169.254.20.10"), func(v *values) {
 			v.directive = nodelocal{interfaceName: "dns0", keep: true, healthPort: "8081", interval: "5s"}
 		}},
@@ -162,11 +163,11 @@ func TestRenderErrors(t *testing.T) {
 		{"no braces", ".:53\nlog\n", example(t, "169.254.20.10"), nil, "f:1 - a server block without braces"},
 		{"resolv.conf", ". {\n  forward . /none\n}\n", example(t, ""), nil, "f:2 - open /none: no such file"},
 		{"stub domain served", "corp.example {\n  log\n}\n", example(t, ""), func(v *values) {
-			v.kubeDNS.stubDomains = map[string][]string{"corp.example": {"10.1.2.3"}}
+			v.kubeDNS.StubDomains = map[string][]string{"corp.example": {"10.1.2.3"}}
 		}, "stub domain corp.example is a zone of f:2 already"},
 		{"stub domain of the clusterset", "cluster.local {\n  forward . 10.96.0.11\n}\n", example(t, ""), func(v *values) {
 			v.clusterset = zoneNames{"mesh.example", "clusterset.local"}
-			v.kubeDNS.stubDomains = map[string][]string{"clusterset.local": {"10.1.2.3"}}
+			v.kubeDNS.StubDomains = map[string][]string{"clusterset.local": {"10.1.2.3"}}
 		}, "stub domain clusterset.local is a zone of -clusterset-zone already"},
 		{"clusterset, no address", ". {\n}\n", example(t, ""), func(v *values) { v.clusterDNS, v.clusterset = "", zoneNames{"clusterset.local"} }, `-clusterset-zone clusterset.local: __PILLAR__CLUSTER__DNS__ is the address of cluster DNS, which the variable KUBE_DNS_UPSTREAM_SERVICE_HOST`},
 		{"clusterset, cluster DNS here", ". {\n}\n", example(t, "10.96.0.11"), func(v *values) { v.clusterset = zoneNames{"clusterset.local"} }, "-clusterset-zone clusterset.local: __PILLAR__CLUSTER__DNS__ would be 10.96.0.11"},
@@ -180,7 +181,7 @@ func TestRenderErrors(t *testing.T) {
 		{"clusterset, over TLS", "tls://cluster.local:53 {\n  forward . 10.96.0.11\n}\n", example(t, ""), func(v *values) { v.clusterset = zoneNames{"clusterset.local"} }, "f: no server block on port 53 forwards a zone of the cluster"},
 		{"clusterset, no braces", "cluster.local\nforward . 10.96.0.11\n", example(t, ""), func(v *values) { v.clusterset = zoneNames{"clusterset.local"} }, "f:1 - a server block without braces"},
 		{"stub domain of this program", ". {\n}\n", example(t, "169.254.20.10"), func(v *values) {
-			v.kubeDNS.stubDomains = map[string][]string{"nodelocal.nearside.invalid": {"10.1.2.3"}}
+			v.kubeDNS.StubDomains = map[string][]string{"nodelocal.nearside.invalid": {"10.1.2.3"}}
 		}, "stub domain nodelocal.nearside.invalid is the name of a block that nodecache adds"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -272,7 +273,7 @@ func FuzzRender(f *testing.F) {
 		v := example(t, "")
 		v.local = local
 		if stubs {
-			v.kubeDNS = kubeDNS{stubDomains: map[string][]string{"corp.example": {"10.1.2.3"}}, upstreams: []string{"10.1.2.3"}}
+			v.kubeDNS = kubednsconfig.Config{StubDomains: map[string][]string{"corp.example": {"10.1.2.3"}}, Upstreams: []string{"10.1.2.3"}}
 			v.node, v.zone = "node-a", "zone-1"
 		}
 		got, err := v.render(daemon.Corefile{Name: "f", Text: []byte(text)})

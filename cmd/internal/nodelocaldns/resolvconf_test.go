@@ -1,11 +1,15 @@
 package nodelocaldns
 
 import (
+	"context"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
+
+	"github.com/nearside-dns/nearside/cmd/internal/filewatch"
 )
 
 // hostFiles makes files and, where a text begins with "->", symbolic links below a folder.
@@ -82,9 +86,20 @@ func TestHostResolvConf(t *testing.T) {
 			if (len(n.logged) == 0) != (tc.remark == "") || tc.remark != "" && !strings.Contains(n.logged[0].text, tc.remark) {
 				t.Errorf("remarks %v, want %q", n.logged, tc.remark)
 			}
-			looks := startWatch(t, time.Hour, n.watched()...)
+			changes := make(chan struct{}, 100)
+			w := &filewatch.Watcher{Paths: n.watched, Every: time.Hour, Settle: 20 * time.Millisecond, Changed: func() { changes <- struct{}{} }}
+			ctx, stop := context.WithCancel(t.Context())
+			var watch sync.WaitGroup
+			watch.Go(func() { w.Run(ctx) })
+			defer watch.Wait()
+			defer stop()
+			<-changes // the first call is without a change
 			hostFiles(t, n.host, tc.after)
-			awaitLook(t, looks)
+			select {
+			case <-changes:
+			case <-time.After(10 * time.Second):
+				t.Fatal("no notification of the change")
+			}
 			if got := forwards(); got != tc.second {
 				t.Errorf("after the change the server is %s, want %s", got, tc.second)
 			}

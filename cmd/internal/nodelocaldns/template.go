@@ -9,6 +9,7 @@ import (
 	"github.com/coredns/caddy/caddyfile"
 
 	"github.com/nearside-dns/nearside/cmd/internal/daemon"
+	"github.com/nearside-dns/nearside/cmd/internal/kubednsconfig"
 	"github.com/nearside-dns/nearside/internal/nodefacts"
 )
 
@@ -20,7 +21,7 @@ type values struct {
 	service    string // of cluster DNS
 	prometheus string
 	resolvConf string // the file that upstreamServers stands for without a ConfigMap
-	kubeDNS    kubeDNS
+	kubeDNS    kubednsconfig.Config
 	directive  nodelocal
 	node, zone string    // of this node, "" if unknown
 	own        addresses // the addresses that this process answers on; set by render

@@ -63,8 +63,8 @@ func (v values) value(variable string) string {
 	case localDNS:
 		return strings.Join(v.local.texts(), " ")
 	case upstreamServers:
-		if len(v.kubeDNS.upstreams) > 0 {
-			return strings.Join(v.kubeDNS.upstreams, " ")
+		if len(v.kubeDNS.Upstreams) > 0 {
+			return strings.Join(v.kubeDNS.Upstreams, " ")
 		}
 		return v.resolvConf
 	case prometheusAddr:

@@ -1,4 +1,4 @@
-package nodelocaldns
+package filewatch
 
 import (
 	"context"
@@ -62,8 +62,8 @@ func startWatch(t *testing.T, every time.Duration, paths ...string) <-chan struc
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		w := &watcher{paths: func() []string { return paths }, every: every, settle: 20 * time.Millisecond, changed: func() { looks <- struct{}{} }}
-		w.run(ctx)
+		w := &Watcher{Paths: func() []string { return paths }, Every: every, Settle: 20 * time.Millisecond, Changed: func() { looks <- struct{}{} }}
+		w.Run(ctx)
 	}()
 	t.Cleanup(func() {
 		stop()
