@@ -11,10 +11,12 @@ import (
 	"time"
 
 	"github.com/miekg/dns"
+
+	"github.com/nearside-dns/nearside/cmd/internal/dualstack"
 )
 
 // clusterRecords answers as cluster DNS with these records does, NXDOMAIN without any.
-func clusterRecords(t *testing.T, server string, asked *[]string, records ...string) exchange {
+func clusterRecords(t *testing.T, server string, asked *[]string, records ...string) dualstack.Exchange {
 	return func(_ context.Context, to netip.AddrPort, question *dns.Msg) (*dns.Msg, error) {
 		q := question.Question[0]
 		*asked = append(*asked, q.Name+" "+dns.TypeToString[q.Qtype])
@@ -100,17 +102,17 @@ func TestFallbackLearntLater(t *testing.T) {
 		t.Errorf("without an answer:\n%s", text)
 	}
 	var asked []string
-	n.exchange = clusterRecords(t, "10.96.0.11:53", &asked,
+	n.second.Exchange = clusterRecords(t, "10.96.0.11:53", &asked,
 		"11.0.96.10.in-addr.arpa. 5 IN PTR kube-dns.kube-system.svc.cluster.local.", "kube-dns.kube-system.svc.cluster.local. 5 IN AAAA fd00:96::b")
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
-	n.followOtherFamily(ctx, cancel) // returns when it has learnt the address
+	n.second.Follow(ctx, cancel) // returns when it has learnt the address
 	const both = "fallback 10.96.0.11 fd00:96::b\n"
 	if text := source(); !strings.Contains(text, both) {
 		t.Errorf("with an answer:\n%s", text)
 	}
-	n.exchange = clusterRecords(t, "10.96.0.99:53", &asked)
-	if changed, err := n.lookUpOtherFamily(context.Background()); changed || err == nil || !strings.Contains(source(), both) {
+	n.second.Exchange = clusterRecords(t, "10.96.0.99:53", &asked)
+	if changed, err := n.second.Look(context.Background()); changed || err == nil || !strings.Contains(source(), both) {
 		t.Errorf("without an answer again: changed %t, error %v\n%s", changed, err, source())
 	}
 }
@@ -126,9 +128,9 @@ func TestFallbackAfterEmptyAnswers(t *testing.T) {
 		reloads     int
 	}{
 		{"learnt soon after empty answers at the start", 0, 8 * time.Second, time.Minute, "10.96.0.11 fd00:96::b", 1},
-		{"kept over two empty answers", time.Minute, lookupEvery + 2*lookupRetry - time.Second, time.Hour, "10.96.0.11 fd00:96::b", 0},
+		{"kept over two empty answers", time.Minute, dualstack.Every + 2*dualstack.Retry - time.Second, time.Hour, "10.96.0.11 fd00:96::b", 0},
 		{"dropped when all answers are empty", time.Minute, 2 * time.Hour, time.Hour, "10.96.0.11", 1},
-		{"learnt again after all were empty", time.Minute, time.Hour, time.Hour + 2*lookupEvery, "10.96.0.11 fd00:96::b", 2},
+		{"learnt again after all were empty", time.Minute, time.Hour, time.Hour + 2*dualstack.Every, "10.96.0.11 fd00:96::b", 2},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -144,12 +146,13 @@ func TestFallbackAfterEmptyAnswers(t *testing.T) {
 					}
 					return full(ctx, to, question)
 				}
-				if _, err := n.lookUpOtherFamily(t.Context()); err != nil && tc.from > 0 { // that of the start
+				n.second = n.newLookup()
+				if _, err := n.second.Look(t.Context()); err != nil && tc.from > 0 { // that of the start
 					t.Fatal(err)
 				}
 				ctx, cancel := context.WithCancel(t.Context())
 				defer cancel()
-				go n.followOtherFamily(ctx, func() { reloads++ })
+				go n.second.Follow(ctx, func() { reloads++ })
 				time.Sleep(tc.at)
 				synctest.Wait()
 				if got := strings.Join(n.defaultFallback(), " "); got != tc.want || reloads != tc.reloads {

@@ -19,12 +19,12 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/coredns/coredns/core/dnsserver"
 
 	"github.com/nearside-dns/nearside/cmd/internal/daemon"
+	"github.com/nearside-dns/nearside/cmd/internal/dualstack"
 	"github.com/nearside-dns/nearside/cmd/internal/filewatch"
 	"github.com/nearside-dns/nearside/cmd/internal/kubednsconfig"
 	"github.com/nearside-dns/nearside/cmd/internal/resolvconf"
@@ -33,19 +33,18 @@ import (
 
 // Node makes the configuration of one node's cache. Its methods are the hooks of a daemon.Daemon.
 type Node struct {
-	options      options
-	setupError   func(errortype string) // counts an error that does not end the process
-	flags        *flag.FlagSet
-	environ      func() []string            // NAME=value
-	resolvConf   string                     // resolvconf.Path except in tests, as the next two
-	uplinks      string                     // resolvconf.Uplinks
-	host         string                     // resolvconf.HostRoot
-	kubeDNSPath  string                     // defaultKubeDNS except in tests
-	exchange     exchange                   // with cluster DNS
-	otherFamily  atomic.Pointer[netip.Addr] // fallback of the other family than the Service's first address; nil if unknown
-	firstLookup  sync.Once                  // of otherFamily, before the first rendering
-	emptyReplies int                        // consecutive lookups of otherFamily that were answered without an address
-	stop         context.CancelFunc
+	options     options
+	setupError  func(errortype string) // counts an error that does not end the process
+	flags       *flag.FlagSet
+	environ     func() []string    // NAME=value
+	resolvConf  string             // resolvconf.Path except in tests, as the next two
+	uplinks     string             // resolvconf.Uplinks
+	host        string             // resolvconf.HostRoot
+	kubeDNSPath string             // defaultKubeDNS except in tests
+	exchange    dualstack.Exchange // with cluster DNS
+	second      *dualstack.Lookup  // of the second fallback; nil if there is none
+	firstLookup sync.Once          // of second, before the first rendering
+	stop        context.CancelFunc
 
 	// Only Source uses these; its calls do not overlap.
 	templated     bool                 // the template existed before
@@ -72,7 +71,7 @@ func New() *Node {
 		uplinks:     resolvconf.Uplinks,
 		host:        resolvconf.HostRoot,
 		kubeDNSPath: defaultKubeDNS,
-		exchange:    exchangeUDP,
+		exchange:    dualstack.OverUDP,
 	}
 }
 
@@ -88,7 +87,11 @@ type rendering struct {
 
 // Source reads and renders the Corefile, if an input has changed, so that messages are logged once.
 func (n *Node) Source(conf string, read daemon.Reader) (daemon.Corefile, error) {
-	n.firstLookup.Do(func() { _, _ = n.lookUpOtherFamily(context.Background()) }) // followOtherFamily retries
+	n.firstLookup.Do(func() {
+		if n.second = n.newLookup(); n.second != nil {
+			_, _ = n.second.Look(context.Background()) // Follow retries
+		}
+	})
 	inputs := n.inputs()
 	source, target, err := n.choose(conf, read)
 	if err != nil {
@@ -292,7 +295,9 @@ func (n *Node) Started(refresh func()) {
 	}
 	w := &filewatch.Watcher{Paths: n.watched, Every: every, Settle: filewatch.Settle, Changed: refresh}
 	go w.Run(ctx)
-	go n.followOtherFamily(ctx, refresh)
+	if n.second != nil {
+		go n.second.Follow(ctx, refresh)
+	}
 }
 
 // Stopped ends the goroutines of Started, and removes interface and rules.

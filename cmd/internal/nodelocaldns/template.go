@@ -8,6 +8,7 @@ import (
 
 	"github.com/coredns/caddy/caddyfile"
 
+	"github.com/nearside-dns/nearside/cmd/internal/corefileimports"
 	"github.com/nearside-dns/nearside/cmd/internal/daemon"
 	"github.com/nearside-dns/nearside/cmd/internal/kubednsconfig"
 	"github.com/nearside-dns/nearside/internal/nodefacts"
@@ -46,8 +47,8 @@ func (v values) render(source daemon.Corefile) (daemon.Corefile, error) {
 	if err != nil {
 		return source, err
 	}
-	imported := newImports(v.reads)
-	if err := imported.follow(source.Name, text); err != nil {
+	imported := corefileimports.New(v.reads, checkImported)
+	if err := imported.Follow(source.Name, text); err != nil {
 		return source, err
 	}
 	blocks, err := caddyfile.Parse(source.Name, strings.NewReader(text), nil)
@@ -72,7 +73,7 @@ func (v values) render(source daemon.Corefile) (daemon.Corefile, error) {
 	if err != nil {
 		return source, err
 	}
-	out := daemon.Corefile{Name: source.Name, Text: []byte(strings.Join(lines, "\n")), Imported: imported.sum()}
+	out := daemon.Corefile{Name: source.Name, Text: []byte(strings.Join(lines, "\n")), Imported: imported.Sum()}
 	out.Facts = nodefacts.Facts{Corefile: source.Name, Node: v.node, Zone: v.zone, Forward: forward}
 	addBlocks(&out, added)
 	v.reportCaller(string(out.Text), forward)

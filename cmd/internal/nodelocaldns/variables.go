@@ -36,6 +36,14 @@ func (v values) check(name, text string) error {
 	return nil
 }
 
+// checkImported returns an error if a word of an imported file has a variable.
+func checkImported(file string, line int, word string) error {
+	if found := variable.FindString(word); found != "" {
+		return fmt.Errorf("%s:%d - %s is in an imported file, where variables have no values: write it in the template itself, or a value here", file, line, found)
+	}
+	return nil
+}
+
 // substitute replaces variables by their values. Lines keep their numbers. In comments, variables without a value stay.
 func (v values) substitute(name, text string) (string, error) {
 	if err := v.check(name, text); err != nil {

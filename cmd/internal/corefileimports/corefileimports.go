@@ -1,4 +1,7 @@
-package nodelocaldns
+// Package corefileimports follows the imports of a Corefile, which its parser follows without reporting where it searched,
+// and not a file without tokens. In goes the text of a Corefile; out come the files and the directories whose change may
+// change the configuration, and a digest of the imported files. It imports nothing of nodecache.
+package corefileimports
 
 import (
 	"bytes"
@@ -13,29 +16,31 @@ import (
 	"github.com/coredns/caddy/caddyfile"
 )
 
-// imports are the files that a Corefile imports, directly or not. The parser of Corefiles finds them as well, but reports
-// neither where it searched nor a file without tokens.
-type imports struct {
-	reads    func(path string) // called with every file, and with the directory that a pattern searches
-	snippets map[string]bool   // by name; they come before files
+// Imports are the files that a Corefile imports, directly or not.
+type Imports struct {
+	reads    func(path string)
+	check    func(file string, line int, word string) error
+	snippets map[string]bool // by name; they come before files
 	seen     map[string]bool
 	digest   hash.Hash // of names and contents
 }
 
-func newImports(reads func(string)) *imports {
-	return &imports{reads: reads, snippets: map[string]bool{}, seen: map[string]bool{}, digest: sha256.New()}
+// New returns no imports. It calls reads with every file and with the directories that patterns search, and check with
+// the words of imported files.
+func New(reads func(path string), check func(file string, line int, word string) error) *Imports {
+	return &Imports{reads: reads, check: check, snippets: map[string]bool{}, seen: map[string]bool{}, digest: sha256.New()}
 }
 
-// sum changes when other files are imported or their contents change; it is "" without any.
-func (i *imports) sum() string {
+// Sum changes when other files are imported or their contents change; it is "" without any.
+func (i *Imports) Sum() string {
 	if len(i.seen) == 0 {
 		return ""
 	}
 	return fmt.Sprintf("%x", i.digest.Sum(nil))
 }
 
-// follow reads the files that a text imports. The parser reports those that cannot be read.
-func (i *imports) follow(name, text string) error {
+// Follow reads the files that a text imports. The parser reports those that cannot be read.
+func (i *Imports) Follow(name, text string) error {
 	line, before := 0, ""
 	for d := caddyfile.NewDispenser(name, strings.NewReader(text)); d.Next(); {
 		word := d.Val()
@@ -55,7 +60,7 @@ func (i *imports) follow(name, text string) error {
 }
 
 // readAll reads the files of a pattern, which is relative to the file that has it.
-func (i *imports) readAll(from, pattern string) error {
+func (i *Imports) readAll(from, pattern string) error {
 	if pattern == "" || i.snippets[pattern] {
 		return nil
 	}
@@ -79,7 +84,7 @@ func (i *imports) readAll(from, pattern string) error {
 	return nil
 }
 
-func (i *imports) read(file string) error {
+func (i *Imports) read(file string) error {
 	i.reads(file)
 	if i.seen[file] {
 		return nil
@@ -91,11 +96,11 @@ func (i *imports) read(file string) error {
 	}
 	fmt.Fprintf(i.digest, "%s %d %s", file, len(text), text)
 	for d := caddyfile.NewDispenser(file, bytes.NewReader(text)); d.Next(); {
-		if found := variable.FindString(d.Val()); found != "" {
-			return fmt.Errorf("%s:%d - %s is in an imported file, where variables have no values: write it in the template itself, or a value here", file, d.Line(), found)
+		if err := i.check(file, d.Line(), d.Val()); err != nil {
+			return err
 		}
 	}
-	return i.follow(file, string(text))
+	return i.Follow(file, string(text))
 }
 
 // searched returns the directory in which files may match a pattern, or the file itself without wildcards.
