@@ -25,7 +25,7 @@ func TestNodecacheFlags(t *testing.T) {
 	for _, tc := range []struct{ flag, value, want string }{
 		{"localip", "169.254.20.10,nowhere", `"nowhere" is not an IP address`},
 		{"localip", "127.0.0.1", "127.0.0.1 is a loopback address"},
-		{"localip", "169.254.20.10,169.254.20.10", "duplicate address 169.254.20.10"},
+		{"localip", "169.254.20.10,169.254.20.10", "duplicate value 169.254.20.10"},
 		{"setupinterface", "perhaps", "parse error"},
 		{"interfacename", "a/b", "an interface name has 1 to 15 visible characters"},
 		{"setupiptables", "perhaps", "parse error"},

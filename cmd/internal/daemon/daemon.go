@@ -22,6 +22,7 @@ import (
 	"github.com/coredns/coredns/core/dnsserver"
 	clog "github.com/coredns/coredns/plugin/pkg/log"
 
+	"github.com/nearside-dns/nearside/cmd/internal/flagvalue"
 	"github.com/nearside-dns/nearside/internal/nodefacts"
 )
 
@@ -57,7 +58,7 @@ type Daemon struct {
 	Stopped func()
 
 	conf             string
-	logFormat        logFormat
+	logFormat        string
 	version, plugins bool
 	stdin            []byte // what standard input held; it can be read once only
 
@@ -110,14 +111,15 @@ func (d *Daemon) flags() *flag.FlagSet {
 	f.SetOutput(io.Discard)
 	f.StringVar(&d.conf, "conf", "", `Corefile to load, "stdin" to read it from there (default "Corefile")`)
 	dnsserver.Port = dnsserver.DefaultPort
-	f.Var((*port)(&dnsserver.Port), "dns.port", "`port` of server blocks that name none")
-	f.Var((*port)(&dnsserver.Port), "p", "short for -dns.port")
+	port := flagvalue.Text{Value: &dnsserver.Port, Check: flagvalue.CheckPort}
+	f.Var(port, "dns.port", "`port` of server blocks that name none")
+	f.Var(port, "p", "short for -dns.port")
 	f.StringVar(&caddy.PidFile, "pidfile", "", "file to write the process id to")
 	f.BoolVar(&d.plugins, "plugins", false, "list the plugins and exit")
 	f.BoolVar(&d.version, "version", false, "show the version and exit")
 	f.BoolVar(&dnsserver.Quiet, "quiet", false, "do not print which zones are served")
 	d.logFormat = "text"
-	f.Var(&d.logFormat, "log-format", "log `format`, text or json")
+	f.Var(flagvalue.Text{Value: &d.logFormat, Check: checkLogFormat}, "log-format", "log `format`, text or json")
 	if d.Flags != nil {
 		d.Flags(f)
 	}
@@ -152,19 +154,6 @@ func checkArguments(f *flag.FlagSet, args []string) error {
 func isBool(f *flag.Flag) bool {
 	b, ok := f.Value.(interface{ IsBoolFlag() bool })
 	return ok && b.IsBoolFlag()
-}
-
-// port is that of TCP and UDP, as a text.
-type port string
-
-func (p *port) String() string { return string(*p) }
-
-func (p *port) Set(text string) error {
-	if number, err := strconv.ParseUint(text, 10, 16); err != nil || number == 0 {
-		return fmt.Errorf("%q is not a port, 1 to 65535", text)
-	}
-	*p = port(text)
-	return nil
 }
 
 func (d *Daemon) run() error {

@@ -1,5 +1,5 @@
 // Package kubednsconfig reads the ConfigMap of kube-dns, with the rules of kube-dns and of node-local-dns. In goes the
-// directory where the kubelet mounts it; out come stub domains and upstream nameservers. It imports nothing of nodecache.
+// directory where the kubelet mounts it; out come stub domains and upstream nameservers. It imports nothing of nodecache but the check of a port.
 package kubednsconfig
 
 import (
@@ -11,12 +11,13 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 
 	"github.com/coredns/coredns/plugin/pkg/parse"
 	"github.com/coredns/coredns/plugin/pkg/transport"
 	"github.com/miekg/dns"
+
+	"github.com/nearside-dns/nearside/cmd/internal/flagvalue"
 )
 
 // The keys of the ConfigMap, each a file of the directory. The key federations is ignored: Kubernetes has none since 1.21.
@@ -121,8 +122,8 @@ func checkServers(servers []string) error {
 		}
 		if ip, port, err := net.SplitHostPort(host); err == nil {
 			host = ip
-			if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
-				return fmt.Errorf("%q: %q is not a port, 1 to 65535", server, port)
+			if err := flagvalue.CheckPort(port); err != nil {
+				return fmt.Errorf("%q: %w", server, err)
 			}
 		}
 		if ip, err := netip.ParseAddr(host); err != nil || ip.Zone() != "" {

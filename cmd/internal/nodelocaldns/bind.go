@@ -24,11 +24,6 @@ func (v values) zonesOn(key string) []string {
 	return plugin.Host(key).NormalizeExact()
 }
 
-// onPort reports whether a block answers on the port of DNS.
-func (v values) onPort(b caddyfile.ServerBlock) bool {
-	return slices.ContainsFunc(b.Keys, func(key string) bool { return len(v.zonesOn(key)) > 0 })
-}
-
 // blockOf returns where the block of exactly this zone on the port of DNS begins.
 func (v values) blockOf(blocks []caddyfile.ServerBlock, domain, file string) (place string, found bool) {
 	zone := plugin.Name(domain).Normalize()
@@ -72,7 +67,7 @@ type listeners struct {
 func (v values) listeners(blocks []caddyfile.ServerBlock) listeners {
 	l := listeners{ips: map[netip.Addr]bool{}}
 	for _, b := range blocks {
-		if !v.onPort(b) {
+		if !slices.ContainsFunc(b.Keys, func(key string) bool { return len(v.zonesOn(key)) > 0 }) {
 			continue
 		}
 		l.blocks++

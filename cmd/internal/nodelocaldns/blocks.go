@@ -103,14 +103,15 @@ func readiness(blocks []caddyfile.ServerBlock) []string {
 
 func (v values) nodelocalBlock(bind, ready []string) addedBlock {
 	d := v.directive
-	setup := []string{"none"}
-	switch {
-	case d.device && d.rules:
-		setup = []string{"interface", "rules"}
-	case d.device:
-		setup = []string{"interface"}
-	case d.rules:
-		setup = []string{"rules"}
+	var setup []string
+	if d.device {
+		setup = append(setup, "interface")
+	}
+	if d.rules {
+		setup = append(setup, "rules")
+	}
+	if setup == nil {
+		setup = []string{"none"}
 	}
 	lines := append(bindLine(bind), ready...)
 	lines = append(lines, "    nodelocal "+strings.Join(v.local.texts(), " ")+" {")
@@ -127,10 +128,12 @@ func (v values) nodelocalBlock(bind, ready []string) addedBlock {
 	if len(d.question) > 0 {
 		option("question", d.question...)
 	}
-	if len(d.fallback) > 0 && len(d.services) > 0 {
-		option("fallback", slices.Concat(d.fallback, []string{"except"}, d.services)...)
-	} else if len(d.fallback) > 0 {
-		option("fallback", d.fallback...)
+	fallback := d.fallback
+	if len(fallback) > 0 && len(d.services) > 0 {
+		fallback = slices.Concat(fallback, []string{"except"}, d.services)
+	}
+	if len(fallback) > 0 {
+		option("fallback", fallback...)
 	}
 	return v.newBlock(Zone, append(lines, "    }")...)
 }

@@ -19,23 +19,10 @@ type zoneNames []string
 
 func (z *zoneNames) String() string { return strings.Join(*z, ",") }
 
-// Set replaces the zones. An empty list is valid.
-func (z *zoneNames) Set(list string) error {
-	*z = nil
-	if list == "" {
-		return nil
-	}
-	for text := range strings.SplitSeq(list, ",") {
-		name, err := clustersetZone(strings.TrimSpace(text))
-		if err != nil {
-			return err
-		}
-		if slices.Contains(*z, name) {
-			return fmt.Errorf("duplicate zone %s", name)
-		}
-		*z = append(*z, name)
-	}
-	return nil
+// Set replaces the zones.
+func (z *zoneNames) Set(list string) (err error) {
+	*z, err = parseList(list, clustersetZone)
+	return err
 }
 
 // clustersetZone parses the name of a zone with the names of ServiceImports only.

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"net"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -13,6 +12,7 @@ import (
 
 	clog "github.com/coredns/coredns/plugin/pkg/log"
 
+	"github.com/nearside-dns/nearside/cmd/internal/flagvalue"
 	"github.com/nearside-dns/nearside/cmd/internal/metricsserver"
 )
 
@@ -77,21 +77,21 @@ func (n *Node) Flags(f *flag.FlagSet) {
 	}
 	f.Var(&o.localIPs, "localip", "comma-separated addresses to answer on, of both families")
 	f.BoolVar(&o.setupInterface, "setupinterface", o.setupInterface, "make the interface that has the addresses")
-	f.Var(text{&o.interfaceName, checkInterface}, "interfacename", "name of that interface")
+	f.Var(flagvalue.Text{Value: &o.interfaceName, Check: checkInterface}, "interfacename", "name of that interface")
 	f.BoolVar(&o.setupIptables, "setupiptables", o.setupIptables, "make the rules that keep DNS out of connection tracking, nftables or iptables")
 	f.BoolVar(&o.skipTeardown, "skipteardown", o.skipTeardown, "leave interface and rules at the end")
-	f.Var(text{&o.metrics.Address, checkEndpoint}, "metrics-listen-address", "address to serve metrics of the setup on")
+	f.Var(flagvalue.Text{Value: &o.metrics.Address, Check: flagvalue.CheckEndpoint}, "metrics-listen-address", "address to serve metrics of the setup on")
 	o.metrics.Flags(f)
-	f.Var(text{&o.prometheus, checkEndpoint}, "prometheus-listen-address", "address that __PROMETHEUS__ENDPOINT__ stands for in the Corefile")
-	f.Var(text{&o.healthPort, checkPort}, "health-port", "port of the health endpoint")
+	f.Var(flagvalue.Text{Value: &o.prometheus, Check: flagvalue.CheckEndpoint}, "prometheus-listen-address", "address that __PROMETHEUS__ENDPOINT__ stands for in the Corefile")
+	f.Var(flagvalue.Text{Value: &o.healthPort, Check: flagvalue.CheckPort}, "health-port", "port of the health endpoint")
 	f.StringVar(&o.base, "basecorefile", o.base, "template of the Corefile")
 	f.StringVar(&o.corefile, "corefile", o.corefile, "where the rendered template is written without -conf, and the Corefile that is read without a template")
 	f.StringVar(&o.kubeDNS, "kubednscm", o.kubeDNS, "directory of the kube-dns ConfigMap (default "+defaultKubeDNS+" if it exists)")
 	f.Var(&o.fallback, "fallback", "comma-separated addresses of cluster DNS, one per family, that get the queries while nodecache does not answer (default those of -upstreamsvc; that of the other family is looked up in cluster DNS)")
 	f.Var(&o.question, "question-from", "comma-separated source addresses of nodecache's queries to itself, one per family, that no interface has, or \"lo\" (default 192.0.0.8,100:0:0:1::8)")
-	f.Var(text{&o.upstreamSvc, checkService}, "upstreamsvc", "Service of cluster DNS, whose address is in the environment")
-	f.Var(text{&o.nodeName, checkNodeName}, "node-name", "name of this node, sent to cluster DNS with queries for cluster zones, and the node whose pods autopath @nodelocal watches; empty is none (default $"+nodeNameVariable+")")
-	f.Var(text{&o.nodeZone, checkNodeZone}, "node-zone", "zone of this node, the value of its label topology.kubernetes.io/zone, sent with its name (default $"+nodeZoneVariable+")")
+	f.Var(flagvalue.Text{Value: &o.upstreamSvc, Check: checkService}, "upstreamsvc", "Service of cluster DNS, whose address is in the environment")
+	f.Var(flagvalue.Text{Value: &o.nodeName, Check: checkNodeName}, "node-name", "name of this node, sent to cluster DNS with queries for cluster zones, and the node whose pods autopath @nodelocal watches; empty is none (default $"+nodeNameVariable+")")
+	f.Var(flagvalue.Text{Value: &o.nodeZone, Check: checkNodeZone}, "node-zone", "zone of this node, the value of its label topology.kubernetes.io/zone, sent with its name (default $"+nodeZoneVariable+")")
 	f.Var(&o.clusterset, "clusterset-zone", "comma-separated zones whose names are those of ServiceImports, such as clusterset.local; each is forwarded as the zone of the cluster is, unless the Corefile has a server block for it")
 	f.Bool("reloadwithsignal", false, "accepted; every change is applied at once")
 	f.Var(&o.interval, "syncinterval", "how often to check rules, interface and files without a notification, 1s to 24h, as 60 (seconds) or 60s; less than a millisecond is read as in node-local-dns, 60ns as 60 seconds")
@@ -115,27 +115,6 @@ func (n *Node) set(name string) (found bool) {
 	return found
 }
 
-// text is a flag whose value is checked.
-type text struct {
-	value *string
-	check func(string) error
-}
-
-func (t text) String() string {
-	if t.value == nil { // the zero value, which package flag makes to find defaults
-		return ""
-	}
-	return *t.value
-}
-
-func (t text) Set(value string) error {
-	err := t.check(value)
-	if err == nil {
-		*t.value = value
-	}
-	return err
-}
-
 // addresses are the value of -localip.
 type addresses []netip.Addr
 
@@ -148,23 +127,28 @@ func (a addresses) texts() (all []string) {
 	return all
 }
 
-// Set replaces the addresses. An empty list is valid.
-func (a *addresses) Set(list string) error {
-	*a = nil
+// Set replaces the addresses.
+func (a *addresses) Set(list string) (err error) {
+	*a, err = parseList(list, localAddress)
+	return err
+}
+
+// parseList parses a comma-separated list, which may be empty.
+func parseList[T comparable](list string, parse func(string) (T, error)) (all []T, err error) {
 	if list == "" {
-		return nil
+		return nil, nil
 	}
 	for text := range strings.SplitSeq(list, ",") {
-		ip, err := localAddress(strings.TrimSpace(text))
+		v, err := parse(strings.TrimSpace(text))
 		if err != nil {
-			return err
+			return nil, err
 		}
-		if slices.Contains(*a, ip) {
-			return fmt.Errorf("duplicate address %s", ip)
+		if slices.Contains(all, v) {
+			return nil, fmt.Errorf("duplicate value %v", v)
 		}
-		*a = append(*a, ip)
+		all = append(all, v)
 	}
-	return nil
+	return all, nil
 }
 
 // onePerFamily are addresses, at most one of each family.
@@ -240,25 +224,6 @@ func checkInterface(text string) error {
 	bad := func(r rune) bool { return r <= ' ' || r > '~' || strings.ContainsRune(`/:"{}#\`, r) }
 	if text == "" || len(text) > 15 || text == "." || text == ".." || strings.ContainsFunc(text, bad) {
 		return errors.New("an interface name has 1 to 15 visible characters, no slash, colon, quote or brace")
-	}
-	return nil
-}
-
-// checkEndpoint checks a host, which may be empty, and a port. Empty is none.
-func checkEndpoint(text string) error {
-	if text == "" {
-		return nil
-	}
-	host, port, err := net.SplitHostPort(text)
-	if err != nil || strings.ContainsFunc(host, func(r rune) bool { return r <= ' ' }) {
-		return errors.New("want an address and a port, such as 0.0.0.0:9353 or [::]:9353")
-	}
-	return checkPort(port)
-}
-
-func checkPort(text string) error {
-	if number, err := strconv.ParseUint(text, 10, 16); err != nil || number == 0 {
-		return fmt.Errorf("%q is not a port, 1 to 65535", text)
 	}
 	return nil
 }

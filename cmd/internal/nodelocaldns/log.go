@@ -6,6 +6,8 @@ import (
 	clog "github.com/coredns/coredns/plugin/pkg/log"
 )
 
+var write = map[severity]func(...any){info: clog.Info, warning: clog.Warning, failure: clog.Error}
+
 // message is a log line about a configuration that is valid.
 type message struct {
 	severity severity
@@ -32,16 +34,8 @@ func (m *messages) add(one message) {
 // log logs the messages that the rendering before did not have.
 func (m messages) log(before messages) {
 	for _, one := range m {
-		if slices.Contains(before, one) {
-			continue
-		}
-		switch one.severity {
-		case info:
-			clog.Info(one.text)
-		case warning:
-			clog.Warning(one.text)
-		case failure:
-			clog.Error(one.text)
+		if !slices.Contains(before, one) {
+			write[one.severity](one.text)
 		}
 	}
 }

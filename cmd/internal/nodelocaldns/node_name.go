@@ -11,13 +11,12 @@ const (
 	nodeZoneVariable = "NODE_ZONE"
 )
 
-// The maximum lengths in bytes of the name of a Node, an RFC 1123 subdomain, and of the value of a label.
+// The name of a Node is an RFC 1123 subdomain, its zone the value of a label. Lengths are in bytes.
 const (
 	maxNodeName = 253
 	maxNodeZone = 63
 )
 
-// The names of Nodes and the values of labels, or nothing.
 var (
 	nodeNames   = regexp.MustCompile(`^([a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*)?$`)
 	labelValues = regexp.MustCompile(`^([A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?)?$`)
