@@ -267,7 +267,7 @@ func TestNodecacheTemplateChanges(t *testing.T) {
 		" ",
 	} {
 		m.swap(t, map[string]string{"Corefile.base": broken})
-		within(t, "refused", func() bool { return lines(p, "Not reloaded, the configuration before goes on: ") == i+1 })
+		within(t, "refused", func() bool { return lines(p, "Not reloaded, the previous configuration stays in use: ") == i+1 })
 		if got := question(addr, fmt.Sprintf("b%d.example.", i)); got != "192.0.2.1" {
 			t.Errorf("with a broken template the answer is %s", got)
 		}

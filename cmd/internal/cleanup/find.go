@@ -20,25 +20,24 @@ import (
 // node is the machine.
 type node struct {
 	root proc.Root
-	// instances returns how many instances of nodecache keep an interface.
+	// instances returns the number of running nodecaches that use an interface.
 	instances func(iface string) (int, error)
 }
 
 func newNode(root proc.Root) *node { return &node{root: root, instances: nodelocal.Instances} }
 
-// leftovers are what was found.
+// leftovers are the items that an earlier run left.
 type leftovers struct {
-	interfaces []string // that nodecache has, or had; also those that are gone
+	interfaces []string // names of interfaces of nodecache, existing or not
 	tables     []kernel.Table
 	rules      []rules.PredecessorRule
 	links      []kernel.Link
-	pairs      []link.Pair             // of which one device is there
-	loopback   map[string][]netip.Addr // addresses on lo, by the interface that they stand in for
-	served     []netip.Addr            // addresses of all this
+	pairs      []link.Pair             // of which at least one device exists
+	loopback   map[string][]netip.Addr // addresses on lo, by the interface that they replace
+	served     []netip.Addr            // the addresses of all these
 }
 
-// find looks for everything that nodecache or node-local-dns leaves. With an error it has found the
-// rest.
+// find finds the leftovers. With an error, those of other kinds are returned.
 func (n *node) find(o options) (leftovers, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), o.timeout)
 	defer cancel()
@@ -77,8 +76,7 @@ func (n *node) findRules(ctx context.Context, o options, l *leftovers) error {
 	return errors.Join(problem, err)
 }
 
-// hasTables says whether nftables can hold anything: asked without its module, the kernel would load
-// it for nothing.
+// hasTables reports whether there can be tables of nftables. Without its module there are none, and a query would load it.
 func (n *node) hasTables() bool {
 	p := n.root.Features([]proc.Feature{{Option: "NF_TABLES", Module: "nf_tables", Symbol: "nft_do_chain"}})
 	return p[0] == proc.Present || p[0] == proc.Unknown
@@ -106,7 +104,7 @@ func (n *node) findLinks(ctx context.Context, l *leftovers) error {
 	return err
 }
 
-// findLink takes an interface that has the name of nodecache's, and refuses one that is not.
+// findLink adds an interface with the name of nodecache's. It returns an error if nodecache cannot have made it.
 func (l *leftovers) findLink(link kernel.Link, links []kernel.Link) error {
 	if link.Kind != "dummy" && link.Kind != "bridge" {
 		return fmt.Errorf("interface %s is a %s, which nodecache does not make: left as it is", link.Name, link.Kind)
@@ -123,8 +121,8 @@ func (l *leftovers) findLink(link kernel.Link, links []kernel.Link) error {
 	return nil
 }
 
-// findLoopback takes the addresses of lo that are nodecache's: those with its label, and those that
-// its rules or the flags name. IPv6 addresses have no label.
+// findLoopback adds the addresses on lo with a label of nodecache, and those of its rules and of the flags. IPv6 addresses
+// have no label.
 func (l *leftovers) findLoopback(lo kernel.Link) {
 	for _, a := range lo.Addresses {
 		address := a.Prefix.Addr()
@@ -143,7 +141,7 @@ func (l *leftovers) findLoopback(lo kernel.Link) {
 	}
 }
 
-// items are the things to remove, in the order in which that is safe.
+// items returns the leftovers in the order in which their removal is safe.
 func (l leftovers) items(o options) []item {
 	var all []item
 	if o.only == "" {
@@ -159,11 +157,11 @@ func (l leftovers) items(o options) []item {
 	}
 	for _, link := range l.links {
 		name := link.Name
-		what := fmt.Sprintf("interface %s (%s)%s", name, link.Kind, held(link))
+		text := fmt.Sprintf("interface %s (%s)%s", name, link.Kind, addressesOf(link))
 		if len(l.loopback[name]) > 0 {
-			what += ", addresses on lo: " + list(l.loopback[name])
+			text += ", addresses on lo: " + list(l.loopback[name])
 		}
-		all = append(all, item{what, func(ctx context.Context) error { return kernel.RemoveInterface(ctx, name, l.loopback[name]) }})
+		all = append(all, item{text, func(ctx context.Context) error { return kernel.RemoveInterface(ctx, name, l.loopback[name]) }})
 	}
 	for _, name := range l.interfaces {
 		gone := slices.ContainsFunc(l.links, func(link kernel.Link) bool { return link.Name == name })
@@ -176,8 +174,8 @@ func (l leftovers) items(o options) []item {
 	return all
 }
 
-// held names the addresses of an interface.
-func held(link kernel.Link) string {
+// addressesOf returns " with " and the addresses of an interface, "" without any.
+func addressesOf(link kernel.Link) string {
 	var addresses []netip.Addr
 	for _, a := range link.Addresses {
 		addresses = append(addresses, a.Prefix.Addr())

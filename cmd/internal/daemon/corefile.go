@@ -27,15 +27,15 @@ type Corefile struct {
 	Imported string
 }
 
-// Reader reads a Corefile as CoreDNS's -conf does: a path, "stdin", or "" for Corefile in the working
-// directory. One without text is an error. The name is returned with an error too.
+// Reader reads a Corefile as -conf of CoreDNS does: a path, "stdin", or "" for Corefile in the working directory. An empty
+// one is an error. The name is returned with an error too.
 type Reader func(conf string) (Corefile, error)
 
 func (c Corefile) input() caddy.Input {
 	return caddy.CaddyfileInput{Contents: c.Text, Filepath: c.Name, ServerTypeName: serverType}
 }
 
-// load returns the configuration as it is now.
+// load reads the configuration.
 func (d *Daemon) load() (Corefile, error) {
 	if d.Source != nil {
 		return d.Source(d.conf, d.read)
@@ -43,11 +43,10 @@ func (d *Daemon) load() (Corefile, error) {
 	return d.read(d.conf)
 }
 
-// errWatched says that the program reloads by itself.
 var errWatched = errors.New("the program watches its configuration itself")
 
-// loader is what the reload plugin reads with. A program that has a source of its own watches it itself:
-// two that reload the same change would start two servers, of which one is never stopped.
+// loader reads the configuration for the reload plugin. It returns an error in a program with a Source, which reloads by
+// itself: two reloads of one change would start two servers, of which one is never stopped.
 func (d *Daemon) loader(string) (caddy.Input, error) {
 	if d.Source != nil {
 		return nil, errWatched

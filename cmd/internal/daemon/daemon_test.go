@@ -17,7 +17,7 @@ import (
 	"github.com/nearside-dns/nearside/internal/nodefacts"
 )
 
-// TestExplain has errors about a text that is not the file.
+// TestExplain has errors about a Corefile to which the program has added lines.
 func TestExplain(t *testing.T) {
 	rendered := Corefile{Name: "/etc/Corefile.base", Text: []byte("a\nb\nc\nd\ne\n"), Lines: 4}
 	for _, tc := range []struct {
@@ -44,25 +44,25 @@ func TestExplain(t *testing.T) {
 	}
 }
 
-func TestTurn(t *testing.T) {
-	turns := newTurn()
-	if !turns.take() || turns.over() {
-		t.Fatal("no turn")
+func TestReloadLock(t *testing.T) {
+	lock := newReloadLock()
+	if !lock.acquire() || lock.isClosed() {
+		t.Fatal("not acquired")
 	}
 	second := make(chan bool)
-	go func() { second <- turns.take() }()
+	go func() { second <- lock.acquire() }()
 	select {
 	case <-second:
-		t.Fatal("two turns at once")
+		t.Fatal("acquired twice")
 	case <-time.After(50 * time.Millisecond):
 	}
-	turns.give()
+	lock.release()
 	if !<-second {
-		t.Fatal("no second turn")
+		t.Fatal("not acquired after the release")
 	}
-	turns.takeLast(time.Millisecond) // does not wait for the second for ever
-	if !turns.over() || turns.take() {
-		t.Error("a turn after the end")
+	lock.close(time.Millisecond) // returns although the lock is held
+	if !lock.isClosed() || lock.acquire() {
+		t.Error("acquired after close")
 	}
 }
 
@@ -121,7 +121,7 @@ func TestCommands(t *testing.T) {
 	}
 }
 
-// TestReloadRefused has configurations refused, by both ways to a reload. The gauge says so until one is served.
+// TestReloadRefused has refused configurations, by both ways of a reload. The gauge is 1 until one is served.
 func TestReloadRefused(t *testing.T) {
 	const (
 		plain    = ".:0 {\n    bind 127.0.0.1\n}\n"
@@ -139,14 +139,14 @@ func TestReloadRefused(t *testing.T) {
 		}
 	}
 	configure(t, plain)
-	d := &Daemon{Name: "p", Directives: []string{"bind", "errors"}, conf: path, restart: newTurn()}
+	d := &Daemon{Name: "p", Directives: []string{"bind", "errors"}, conf: path, restart: newReloadLock()}
 	quiet := dnsserver.Quiet
 	dnsserver.Quiet = true
 	t.Cleanup(func() { dnsserver.Quiet = quiet })
 	if err := dnsserver.SetDirectives(d.Directives); err != nil {
 		t.Fatal(err)
 	}
-	caddy.RegisterEventHook(fmt.Sprintf("%s %p", t.Name(), d), d.hook) // its name is the process's
+	caddy.RegisterEventHook(fmt.Sprintf("%s %p", t.Name(), d), d.hook) // hooks are global and have unique names
 	corefile, err := d.load()
 	if err != nil {
 		t.Fatal(err)
@@ -166,7 +166,7 @@ func TestReloadRefused(t *testing.T) {
 	ways := map[string]func(){
 		"signal": func() { d.reload(true) },
 		"change": func() { d.reload(false) },
-		// What the reload plugin does at each interval; it restarts with a text once.
+		// As the reload plugin does at each interval: it restarts once with a text.
 		"plugin": func() func() {
 			tried := ""
 			return func() {
@@ -220,7 +220,7 @@ func TestReloadRefused(t *testing.T) {
 func TestReloadFacts(t *testing.T) {
 	const valid, invalid = ".:0 {\n    bind 127.0.0.1\n}\n", ".:0 {\n    nonsense\n}\n"
 	var source Corefile
-	d := &Daemon{Name: "p", Directives: []string{"bind", "errors"}, restart: newTurn(), Source: func(string, Reader) (Corefile, error) { return source, nil }}
+	d := &Daemon{Name: "p", Directives: []string{"bind", "errors"}, restart: newReloadLock(), Source: func(string, Reader) (Corefile, error) { return source, nil }}
 	if err := dnsserver.SetDirectives(d.Directives); err != nil {
 		t.Fatal(err)
 	}

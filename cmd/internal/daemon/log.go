@@ -27,8 +27,8 @@ func configureLog(format string) error {
 	return nil
 }
 
-// withoutCaddy leaves out what caddy says of a failed restart. Whoever asked for the restart says it
-// too, and this program says it with the line numbers of the file.
+// withoutCaddy drops caddy's log line about a failed restart. This program or the reload plugin, whichever restarted,
+// logs it too.
 type withoutCaddy struct{ io.Writer }
 
 var failedRestart = []byte("[ERROR] Restart failed: ")
