@@ -54,7 +54,7 @@ func (d *Daemon) adviseOnDirective(text string) string {
 	if has != "" {
 		text += fmt.Sprintf(", which %s has and %s does not: remove it, or keep %[1]s where it is needed", has, d.Name)
 	}
-	return text + fmt.Sprintf("; %s -plugins lists what there is", d.Name)
+	return text + fmt.Sprintf("; %s -plugins lists the directives", d.Name)
 }
 
 // nearest returns the directive at a distance of one or two letters from a name, or "".

@@ -55,9 +55,8 @@ func certify(t *testing.T, serial int64, certificate, key string) *x509.Certific
 	return parsed
 }
 
-// TestMetricsTLS serves metrics over TLS with the flags of node-local-dns: in the clear there is nothing, a
-// renewed certificate is used without a restart, and clients without a certificate get nothing where one is
-// required.
+// TestMetricsTLS serves metrics over TLS with the flags of node-local-dns: none without TLS, a renewed certificate without a
+// restart, and none to clients without a required certificate.
 func TestMetricsTLS(t *testing.T) {
 	serve := func(t *testing.T, args ...string) (address, folder string) {
 		t.Helper()
@@ -113,7 +112,7 @@ func TestMetricsTLS(t *testing.T) {
 			}
 		}
 		if got, err := get("http://"+address+"/metrics", nil); strings.Contains(got, metric) {
-			t.Errorf("in the clear: error %v, %d bytes of metrics", err, len(got))
+			t.Errorf("without TLS: error %v, %d bytes of metrics", err, len(got))
 		}
 	})
 	t.Run("client certificates", func(t *testing.T) {

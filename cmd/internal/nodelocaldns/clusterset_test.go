@@ -15,7 +15,7 @@ import (
 	"github.com/nearside-dns/nearside/cmd/internal/kubednsconfig"
 )
 
-// TestZoneNames has the value of -clusterset-zone as it is used.
+// TestZoneNames has values of -clusterset-zone and their normal form.
 func TestZoneNames(t *testing.T) {
 	for text, want := range map[string]string{
 		"":                                  "",
@@ -59,16 +59,16 @@ func FuzzZoneNames(f *testing.F) {
 // rendered renders a Corefile and returns it as it is written, and the messages.
 func rendered(t *testing.T, v values, text string) (daemon.Corefile, messages) {
 	t.Helper()
-	var said messages
-	v.report = said.add
+	var logged messages
+	v.report = logged.add
 	got, err := v.render(daemon.Corefile{Name: "f", Text: []byte(text)})
 	if err != nil {
 		t.Fatal(err)
 	}
-	return got, said
+	return got, logged
 }
 
-// TestClustersetServed has Corefiles with a block for the zone: it is as it would be without the flag.
+// TestClustersetServed has Corefiles with a block for the zone: the flag changes nothing.
 func TestClustersetServed(t *testing.T) {
 	const model = "cluster.local {\n    forward . 10.96.0.11\n}\n"
 	for name, tc := range map[string]struct{ text, want string }{
@@ -81,19 +81,19 @@ func TestClustersetServed(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			v := example(t, "")
-			without, said := rendered(t, v, tc.text)
+			without, logged := rendered(t, v, tc.text)
 			v.clusterset = zoneNames{"clusterset.local"}
-			with, saidWith := rendered(t, v, tc.text)
-			want := append(said, message{info, "no block for clusterset.local of -clusterset-zone is added, it is a zone of " + tc.want + " already"})
-			if shown(with) != shown(without) || !slices.Equal(saidWith, want) {
-				t.Errorf("remarks %v, rendered was\n%s", saidWith, shown(with))
+			with, loggedWith := rendered(t, v, tc.text)
+			want := append(logged, message{info, "no block for clusterset.local of -clusterset-zone is added, it is a zone of " + tc.want + " already"})
+			if shown(with) != shown(without) || !slices.Equal(loggedWith, want) {
+				t.Errorf("messages %v, rendered was\n%s", loggedWith, shown(with))
 			}
 		})
 	}
 }
 
-// TestClustersetLike has what an added block is like, and what it leaves out.
-func TestClustersetLike(t *testing.T) {
+// TestClustersetCopy has the directives that an added block copies, and those that it does not.
+func TestClustersetCopy(t *testing.T) {
 	imported := filepath.Join(t.TempDir(), "imported")
 	file(t, imported, "cache {\n    denial 9984 5\n}\nforward . 10.96.0.11\nlog a\n")
 	for name, tc := range map[string]struct {
@@ -132,19 +132,18 @@ func TestClustersetLike(t *testing.T) {
 	}
 }
 
-// TestClustersetPort has DNS on another port, which a block that names none is on as well.
+// TestClustersetPort has DNS on another port, which blocks without a port use too.
 func TestClustersetPort(t *testing.T) {
 	const stanza = " {\n    forward . 10.96.0.11 {\n        prefer_udp\n    }\n}\n"
 	v := example(t, "")
 	v.port, v.clusterset = "5353", zoneNames{"clusterset.local", "mesh.example"}
 	const text = "a.local:53" + stanza + "cluster.local" + stanza + "b.local:5353" + stanza + "clusterset.local:53" + stanza
-	if got, said := rendered(t, v, text); string(got.Text) != text+"clusterset.local:5353"+stanza+"mesh.example:5353"+stanza || len(said) != 2 {
-		t.Errorf("messages %v, rendered was\n%s", said, got.Text)
+	if got, logged := rendered(t, v, text); string(got.Text) != text+"clusterset.local:5353"+stanza+"mesh.example:5353"+stanza || len(logged) != 2 {
+		t.Errorf("messages %v, rendered was\n%s", logged, got.Text)
 	}
 }
 
-// TestClustersetReload adds the zone to the Corefile, and takes it out again. A stub domain of the ConfigMap may not
-// have it.
+// TestClustersetReload adds the zone to the Corefile, and removes it. It is not valid as a stub domain of the ConfigMap.
 func TestClustersetReload(t *testing.T) {
 	const model = "cluster.local {\n    forward . 10.96.0.11\n}\n"
 	base, directory := filepath.Join(t.TempDir(), "base"), t.TempDir()
@@ -152,14 +151,14 @@ func TestClustersetReload(t *testing.T) {
 		"-basecorefile", base, "-kubednscm", directory, "-clusterset-zone", "clusterset.local")
 	errors := 0
 	n.setupError = func(string) { errors++ }
-	check := func(what, want string, wantRemarks, wantErrors int) {
+	check := func(what, want string, wantMessages, wantErrors int) {
 		t.Helper()
 		got, err := n.Source(filepath.Join(directory, "out"), reader)
 		if err != nil || !strings.Contains(string(got.Text), want) || strings.Count(string(got.Text), "clusterset.local") != 1 {
 			t.Errorf("%s: error %v, rendered was\n%s", what, err, got.Text)
 		}
-		if len(n.logged) != wantRemarks || errors != wantErrors {
-			t.Errorf("%s: remarks %v, %d errors", what, n.logged, errors)
+		if len(n.logged) != wantMessages || errors != wantErrors {
+			t.Errorf("%s: messages %v, %d errors", what, n.logged, errors)
 		}
 	}
 	file(t, base, model)
@@ -171,7 +170,7 @@ func TestClustersetReload(t *testing.T) {
 	file(t, filepath.Join(directory, kubednsconfig.StubDomains), `{"clusterset.local": ["192.0.2.1"]}`)
 	check("stub domain", "clusterset.local:53 {\n    forward . 10.96.0.11\n}\n", 1, 1)
 	if want := "stub domain clusterset.local is a zone of -clusterset-zone already"; n.kubeDNSReason != want {
-		t.Errorf("complaint %q, want %q", n.kubeDNSReason, want)
+		t.Errorf("reason %q, want %q", n.kubeDNSReason, want)
 	}
 	file(t, base, "cluster.local {\n    forward . 192.0.2.1\n}\n")
 	if _, err := n.Source("", reader); err == nil || !strings.Contains(err.Error(), "-clusterset-zone") {
@@ -179,7 +178,7 @@ func TestClustersetReload(t *testing.T) {
 	}
 }
 
-// shape returns the words of directives by lines, as plugins get them from the parser of Corefiles.
+// shape returns the words of directives by lines, as plugins read them.
 func shape(tokens []caddyfile.Token) (lines [][]string) {
 	for d := caddyfile.NewDispenserTokens("", tokens); d.Next(); {
 		line := []string{d.Val()}
@@ -191,7 +190,7 @@ func shape(tokens []caddyfile.Token) (lines [][]string) {
 	return lines
 }
 
-// mayParse parses a Corefile of the fuzzer, which may not have files and variables of this machine.
+// mayParse parses a Corefile of the fuzzer, and skips those that depend on files and variables of this machine.
 func mayParse(t *testing.T, text string) []caddyfile.ServerBlock {
 	t.Helper()
 	if strings.Contains(text, "import") || strings.Contains(text, "{$") || strings.Contains(text, "{%") {
@@ -204,8 +203,8 @@ func mayParse(t *testing.T, text string) []caddyfile.ServerBlock {
 	return blocks
 }
 
-// FuzzWritten writes directives from their tokens: the parser makes the same of it.
-func FuzzWritten(f *testing.F) {
+// FuzzFormat formats the tokens of directives: the parser reads the same tokens.
+func FuzzFormat(f *testing.F) {
 	for _, text := range []string{"log . \"a b\" c", "cache {\n success 1 2\n}\nlog", "x \"\" \"#\" a#b \"\n\" \\\"a \"\\\"\"", "a \"\\\\\"\nb {\n {\n }\n}", "a\r\nb \"\r\" \u00a0c", "a { b }\na {\n} c"} {
 		f.Add(text)
 	}
@@ -224,8 +223,8 @@ func FuzzWritten(f *testing.F) {
 	})
 }
 
-// FuzzClusterset renders any text with and without the flag: it has as many blocks more as the zone has none, each
-// with the directives of another.
+// FuzzClusterset renders any text with and without the flag. Blocks are added if the zone has none, each with the directives
+// of another block.
 func FuzzClusterset(f *testing.F) {
 	for _, name := range []string{"stock", "custom", "clusterset", "caller", "cluster"} {
 		text, err := os.ReadFile(filepath.Join("testdata/render", name+".base"))
@@ -264,15 +263,15 @@ func FuzzClusterset(f *testing.F) {
 			t.Fatalf("%q has the zone is %v, and became\n%s", text, served, after.Text)
 		}
 		for _, b := range got[len(have):] {
-			if !slices.Equal(b.Keys, []string{"clusterset.local:53"}) || !slices.ContainsFunc(have, func(m caddyfile.ServerBlock) bool { return isLike(b, m) }) {
+			if !slices.Equal(b.Keys, []string{"clusterset.local:53"}) || !slices.ContainsFunc(have, func(m caddyfile.ServerBlock) bool { return isCopy(b, m) }) {
 				t.Errorf("%q became\n%s", text, after.Text)
 			}
 		}
 	})
 }
 
-// isLike reports whether a block has what it should have of a model, and all goes to cluster DNS.
-func isLike(b, m caddyfile.ServerBlock) bool {
+// isCopy reports whether a block has the copied directives of a model, and forwards everything to cluster DNS.
+func isCopy(b, m caddyfile.ServerBlock) bool {
 	for name, tokens := range m.Tokens {
 		if name == "forward" || slices.Contains(notCopied, name) {
 			continue

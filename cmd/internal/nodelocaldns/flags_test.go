@@ -20,7 +20,7 @@ func parseFlags(t *testing.T, args ...string) (*Node, error) {
 	return n, f.Parse(args)
 }
 
-// TestDefaults has those of node-local-dns.
+// TestDefaults has the defaults of node-local-dns.
 func TestDefaults(t *testing.T) {
 	n, err := parseFlags(t)
 	if err != nil {
@@ -71,8 +71,8 @@ func TestFlags(t *testing.T) {
 	}
 }
 
-// TestWrongFlags has the values that a flag refuses, with a reason.
-func TestWrongFlags(t *testing.T) {
+// TestInvalidFlags has invalid values of flags and their errors.
+func TestInvalidFlags(t *testing.T) {
 	for _, tc := range []struct{ flag, value, want string }{
 		{"localip", "x", `"x" is not an IP address`},
 		{"localip", "169.254.20.10,", `"" is not an IP address`},
@@ -158,8 +158,8 @@ func TestWrongFlags(t *testing.T) {
 	}
 }
 
-// TestFlagsOfNodeLocalDNS has every flag of node-local-dns, past releases included, and of the CoreDNS in it,
-// in every form that its value may have there.
+// TestFlagsOfNodeLocalDNS has every flag of node-local-dns, past releases included, and of its CoreDNS, in every form of its
+// value.
 func TestFlagsOfNodeLocalDNS(t *testing.T) {
 	booleans := []string{"1", "0", "t", "f", "T", "F", "true", "false", "TRUE", "FALSE", "True", "False"}
 	for name, forms := range map[string][]string{
@@ -189,7 +189,7 @@ func TestFlagsOfNodeLocalDNS(t *testing.T) {
 		for _, value := range forms {
 			for _, args := range [][]string{{"-" + name + "=" + value}, {"--" + name + "=" + value}, {"-" + name, value}} {
 				if slices.Equal(forms, booleans) && len(args) == 2 {
-					continue // the value of a boolean stands behind =
+					continue // the value of a boolean comes after =
 				}
 				if _, err := parseFlags(t, args...); err != nil {
 					t.Errorf("nodecache %s: %v", strings.Join(args, " "), err)
@@ -204,12 +204,12 @@ func TestFlagsOfNodeLocalDNS(t *testing.T) {
 	}
 }
 
-// TestSyncInterval has the forms of a time: node-local-dns multiplies a duration by a second.
+// TestSyncInterval has the forms of -syncinterval: node-local-dns multiplies a duration by a second.
 func TestSyncInterval(t *testing.T) {
 	for text, want := range map[string]time.Duration{
 		"60": time.Minute, "60s": time.Minute, "1": time.Second, "1m30s": 90 * time.Second, "24h": 24 * time.Hour,
 		"1ns": time.Second, "60ns": time.Minute, "1us": 1000 * time.Second, "86400ns": 24 * time.Hour,
-		"999us": 24 * time.Hour, // 11 days: a check more often than asked for does no harm
+		"999us": 24 * time.Hour, // 11 days: more frequent checks do no harm
 	} {
 		n, err := parseFlags(t, "-syncinterval", text)
 		if err != nil || time.Duration(n.options.interval) != want {

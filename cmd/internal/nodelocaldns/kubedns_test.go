@@ -9,8 +9,8 @@ import (
 	"github.com/nearside-dns/nearside/cmd/internal/kubednsconfig"
 )
 
-// TestComesBack has servers of the ConfigMap that are this node's own, and some that are not.
-func TestComesBack(t *testing.T) {
+// TestServersOfThisNode has servers of the ConfigMap that are this node's own, and others.
+func TestServersOfThisNode(t *testing.T) {
 	for server, want := range map[string]bool{
 		"127.0.0.1": true, "::1": true, "[::1]:53": true, "0.0.0.0": true, "127.0.0.53:53": true, "dns://127.0.0.1": true,
 		"169.254.20.10": true, "::ffff:169.254.20.10": true, "169.254.20.10:53": true, "10.96.0.12": true, "fd00::10": true,
@@ -30,7 +30,7 @@ func TestComesBack(t *testing.T) {
 	}
 }
 
-// FuzzConfigMap reads any two files: they are an error, or the Corefile with them parses.
+// FuzzConfigMap reads any two files: they are invalid, or the Corefile rendered with them is valid.
 func FuzzConfigMap(f *testing.F) {
 	f.Add(`{"corp.example": ["10.1.2.3", "10.1.2.4:5353"]}`, `["10.0.0.1", "[fd00::1]:53"]`)
 	f.Add(`{"a": ["tls://10.1.2.3"]}`, `["dns://10.0.0.1"]`)

@@ -19,7 +19,7 @@ func TestNodeNameAndZone(t *testing.T) {
 		environ map[string]string
 		args    []string
 		want    string
-		wrong   string
+		invalid string
 	}{
 		{"nothing", nil, nil, "", ""},
 		{"flag", nil, []string{"-node-name", "node-a.example"}, "node-a.example", ""},
@@ -40,8 +40,8 @@ func TestNodeNameAndZone(t *testing.T) {
 			n := node(t, tc.environ, tc.args...)
 			name, zone, err := n.nodeNameAndZone()
 			got := strings.TrimSuffix(name+" "+zone, " ")
-			if got != tc.want || (err == nil) != (tc.wrong == "") || err != nil && !strings.Contains(err.Error(), tc.wrong) {
-				t.Errorf("node %q, error %v; want %q, %q", got, err, tc.want, tc.wrong)
+			if got != tc.want || (err == nil) != (tc.invalid == "") || err != nil && !strings.Contains(err.Error(), tc.invalid) {
+				t.Errorf("node %q, error %v; want %q, %q", got, err, tc.want, tc.invalid)
 			}
 		})
 	}

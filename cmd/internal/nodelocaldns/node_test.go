@@ -18,7 +18,7 @@ import (
 	"github.com/nearside-dns/nearside/cmd/internal/kubednsconfig"
 )
 
-// reader is the daemon's, without standard input.
+// reader reads a Corefile as the daemon does, except standard input.
 func reader(conf string) (daemon.Corefile, error) {
 	if conf == "stdin" {
 		return daemon.Corefile{Name: conf, Text: []byte(". {\n    erratic\n}\n")}, nil
@@ -92,14 +92,14 @@ func file(t *testing.T, path, text string) {
 	}
 }
 
-// TestChoose tells which file is read and which is written.
+// TestChoose has the file that is read and the file that is written.
 func TestChoose(t *testing.T) {
 	const base, other = ". {\n    cache\n}\n", ". {\n    log\n}\n"
 	directory := t.TempDir()
 	at := func(name string) string { return filepath.Join(directory, name) }
 	file(t, at("base"), base)
 	file(t, at("conf"), other)
-	file(t, at("somebody's"), other)
+	file(t, at("foreign"), other)
 	file(t, at("mark"), "\ufeff"+base)
 	file(t, at("leftover"), renderedHeader+"/etc/coredns/Corefile.base\n"+base)
 	for _, tc := range []struct {
@@ -122,7 +122,7 @@ func TestChoose(t *testing.T) {
 		{"no template, corefile missing", []string{"-corefile", at("none")}, "", nil, "", "", at("none")},
 		{"no template, corefile by default", nil, "", func(n *Node) { n.options.corefile = at("conf") }, at("conf"), "", ""},
 		{"nothing", nil, "", nil, "", "", "no configuration"},
-		{"what was rendered before", nil, at("leftover"), nil, "", "", "nodecache rendered " + at("leftover")},
+		{"a rendered file", nil, at("leftover"), nil, "", "", "nodecache rendered " + at("leftover")},
 		{"template with a byte order mark", []string{"-basecorefile", at("mark")}, at("out7"), nil, at("mark"), at("out7"), ""},
 		{"written before", []string{"-basecorefile", at("base")}, at("leftover"), nil, at("base"), at("leftover"), ""},
 		{"written nowhere", []string{"-basecorefile", at("base")}, "/none/out", nil, at("base"), "", ""},
@@ -151,23 +151,23 @@ func TestChoose(t *testing.T) {
 			}
 		})
 	}
-	t.Run("somebody else's file", func(t *testing.T) {
+	t.Run("file of another program", func(t *testing.T) {
 		n := node(t, nil, "-basecorefile", at("base"))
-		if _, err := n.Source(at("somebody's"), reader); err != nil || !strings.Contains(n.unwritten, "exists and nodecache has not written it") {
-			t.Errorf("error %v, said %q", err, n.unwritten)
+		if _, err := n.Source(at("foreign"), reader); err != nil || !strings.Contains(n.unwritten, "exists and nodecache has not written it") {
+			t.Errorf("error %v, logged %q", err, n.unwritten)
 		}
-		if text, err := os.ReadFile(at("somebody's")); err != nil || string(text) != other {
+		if text, err := os.ReadFile(at("foreign")); err != nil || string(text) != other {
 			t.Errorf("%q, error %v", text, err)
 		}
 	})
-	t.Run("template goes away", func(t *testing.T) {
+	t.Run("template removed", func(t *testing.T) {
 		n := node(t, nil)
-		n.options.base = at("goes")
-		file(t, at("goes"), base)
+		n.options.base = at("removed")
+		file(t, at("removed"), base)
 		if _, err := n.Source(at("out6"), reader); err != nil {
 			t.Fatal(err)
 		}
-		if err := os.Remove(at("goes")); err != nil {
+		if err := os.Remove(at("removed")); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := n.Source(at("out6"), reader); !errors.Is(err, fs.ErrNotExist) {
@@ -228,9 +228,8 @@ func TestConfigMap(t *testing.T) {
 	}
 }
 
-// TestConfigMapUnnamed has the ConfigMap where it is without a flag: it need not be there, but it must not
-// go away.
-func TestConfigMapUnnamed(t *testing.T) {
+// TestConfigMapByDefault has the ConfigMap of the default path: it may be missing, but not removed.
+func TestConfigMapByDefault(t *testing.T) {
 	n := node(t, nil)
 	n.kubeDNSPath = filepath.Join(t.TempDir(), "kube-dns")
 	counted := 0
@@ -257,7 +256,7 @@ func TestConfigMapUnnamed(t *testing.T) {
 	step("still gone", true, 1)
 }
 
-// TestUselessResolvConf has a resolv.conf without a server to ask, at the start and later.
+// TestUselessResolvConf has a resolv.conf without a usable server, at the start and later.
 func TestUselessResolvConf(t *testing.T) {
 	n := node(t, nil)
 	conf := filepath.Join(t.TempDir(), "Corefile")
@@ -276,7 +275,7 @@ func TestUselessResolvConf(t *testing.T) {
 			t.Errorf("%s: error %v, %q is not in\n%s", name, err, want, shown(got))
 		}
 		if (len(n.logged) == 0) != (said == "") || said != "" && !strings.Contains(n.logged[0].text, said) {
-			t.Errorf("%s: said %v, want %q", name, n.logged, said)
+			t.Errorf("%s: messages %v, want %q", name, n.logged, said)
 		}
 	}
 	step("at the start", "nameserver 127.0.0.1\n", "# forward in line 2: to 127.0.0.1:0\n", n.resolvConf+" names only 127.0.0.1", "")
@@ -306,8 +305,8 @@ func TestConfigMapMissingAtTheStart(t *testing.T) {
 	}
 }
 
-// TestFlagsToDirective has what the flags and the environment say to the nodelocal directive.
-func TestFlagsToDirective(t *testing.T) {
+// TestNodelocalDirective has the nodelocal directive made from flags and environment.
+func TestNodelocalDirective(t *testing.T) {
 	service := map[string]string{"KUBE_DNS_SERVICE_HOST": "10.96.0.10", "UP_SERVICE_HOST": "fd00:0::11", "BAD_SERVICE_HOST": "x"}
 	for _, tc := range []struct {
 		name string

@@ -18,7 +18,7 @@ import (
 
 var update = flag.Bool("update", false, "write the golden files")
 
-// example returns values of a node: two resolvers, of which those named take no TCP.
+// example returns the values of a node with two resolvers.
 func example(t testing.TB, localIPs string) values {
 	t.Helper()
 	v := values{
@@ -46,7 +46,7 @@ func example(t testing.TB, localIPs string) values {
 	return v
 }
 
-// TestRenderGolden renders the templates of testdata. Run it with -update to write what comes out.
+// TestRenderGolden renders the templates of testdata. The flag -update writes the golden files.
 func TestRenderGolden(t *testing.T) {
 	stubs := kubednsconfig.Config{StubDomains: map[string][]string{
 		"corp.example": {"10.1.2.3", "10.1.2.4:5353"},
@@ -118,11 +118,11 @@ func golden(t *testing.T, path string, got []byte) {
 		t.Fatal(err)
 	}
 	if !bytes.Equal(got, want) {
-		t.Errorf("%s says\n%s\nand rendered was\n%s", path, want, got)
+		t.Errorf("%s has\n%s\ngot\n%s", path, want, got)
 	}
 }
 
-// checkLines checks that the lines of the file, and no others, are where they were.
+// checkLines checks that the lines of the file have their numbers, except those with variables.
 func checkLines(t *testing.T, template string, got daemon.Corefile) {
 	t.Helper()
 	from, lines := strings.Split(strings.TrimSuffix(template, "\n"), "\n"), strings.Split(string(got.Text), "\n")
@@ -136,7 +136,7 @@ func checkLines(t *testing.T, template string, got daemon.Corefile) {
 	}
 }
 
-// TestRenderErrors has one line of text for each, with the place in the file where there is one.
+// TestRenderErrors has errors of one line, with the place in the file if they have one.
 func TestRenderErrors(t *testing.T) {
 	for _, tc := range []struct {
 		name   string
@@ -175,7 +175,7 @@ func TestRenderErrors(t *testing.T) {
 		{"clusterset, addresses only", "10.in-addr.arpa . {\n  forward . 10.96.0.11\n}\n", example(t, ""), func(v *values) { v.clusterset = zoneNames{"clusterset.local"} }, "f: no server block on port 53 forwards a zone of the cluster"},
 		{"clusterset, another server as well", "cluster.local {\n  forward . 10.96.0.11 192.0.2.1\n}\n", example(t, ""), func(v *values) { v.clusterset = zoneNames{"clusterset.local"} }, "f: no server block on port 53 forwards a zone of the cluster"},
 		{"clusterset, another server first", "cluster.local {\n  forward . 192.0.2.1\n  forward . 10.96.0.11\n}\n", example(t, ""), func(v *values) { v.clusterset = zoneNames{"clusterset.local"} }, "f: no server block on port 53 forwards a zone of the cluster"},
-		{"clusterset, to nobody", "cluster.local {\n  forward .\n  {\n  }\n}\n", example(t, ""), func(v *values) { v.node, v.clusterset = "node-a", zoneNames{"clusterset.local"} }, "f: no server block on port 53 forwards a zone of the cluster"},
+		{"clusterset, without a server", "cluster.local {\n  forward .\n  {\n  }\n}\n", example(t, ""), func(v *values) { v.node, v.clusterset = "node-a", zoneNames{"clusterset.local"} }, "f: no server block on port 53 forwards a zone of the cluster"},
 		{"clusterset, a part of the zone", "cluster.local {\n  forward a.cluster.local 10.96.0.11\n}\n", example(t, ""), func(v *values) { v.clusterset = zoneNames{"clusterset.local"} }, "f: no server block on port 53 forwards a zone of the cluster"},
 		{"clusterset, another port", "cluster.local:5353 {\n  forward . 10.96.0.11\n}\n", example(t, ""), func(v *values) { v.clusterset = zoneNames{"clusterset.local"} }, "f: no server block on port 53 forwards a zone of the cluster"},
 		{"clusterset, over TLS", "tls://cluster.local:53 {\n  forward . 10.96.0.11\n}\n", example(t, ""), func(v *values) { v.clusterset = zoneNames{"clusterset.local"} }, "f: no server block on port 53 forwards a zone of the cluster"},
@@ -196,7 +196,7 @@ func TestRenderErrors(t *testing.T) {
 	}
 }
 
-// TestBind has what the added blocks are bound to, and the interface by its name.
+// TestBind has the addresses to which added blocks are bound, and the name of the interface after bind.
 func TestBind(t *testing.T) {
 	for _, tc := range []struct {
 		name, text, localIPs string
@@ -227,8 +227,8 @@ func TestBind(t *testing.T) {
 	}
 }
 
-// TestRenderKeeps has texts that say nothing which is to be replaced.
-func TestRenderKeeps(t *testing.T) {
+// TestRenderUnchanged has Corefiles without anything to replace.
+func TestRenderUnchanged(t *testing.T) {
 	for name, text := range map[string]string{
 		"plain":            ". {\n    forward . 192.0.2.1 192.0.2.2:5353\n    cache\n}\n",
 		"no braces":        ".:53\nforward . 192.0.2.1\n",
@@ -250,7 +250,7 @@ func TestRenderKeeps(t *testing.T) {
 	}
 }
 
-// FuzzRender renders any text: it is an error, or a text that parses.
+// FuzzRender renders any text: it is invalid, or the result parses.
 func FuzzRender(f *testing.F) {
 	for _, name := range []string{"stock", "custom", "stanzas", "caller"} {
 		text, err := os.ReadFile(filepath.Join("testdata/render", name+".base"))

@@ -36,15 +36,15 @@ func hostFiles(t *testing.T, host string, files map[string]string) {
 	}
 }
 
-// TestHostResolvConf has the node's files mounted in a container, whose own resolv.conf is a copy from the
-// start of the pod. Changes on the node are noticed, by rename, and followed, wherever links lead.
+// TestHostResolvConf has the node's files mounted in a container, whose own resolv.conf is a copy from the start of the pod.
+// Changes on the node, by rename, are noticed, also through symbolic links.
 func TestHostResolvConf(t *testing.T) {
 	type files = map[string]string
 	for _, tc := range []struct {
 		name          string
 		before, after files
 		first, second string // the server
-		remark        string
+		message       string
 	}{
 		{"plain file", files{"etc/resolv.conf": "nameserver 10.1.0.1\n"}, files{"etc/resolv.conf": "nameserver 10.1.0.2\n"}, "10.1.0.1", "10.1.0.2", ""},
 		{"stub of systemd-resolved", files{"etc/resolv.conf": "->../run/systemd/resolve/stub-resolv.conf", "run/systemd/resolve/stub-resolv.conf": "nameserver 127.0.0.53\n", "run/systemd/resolve/resolv.conf": "nameserver 10.1.0.1\n"},
@@ -65,7 +65,7 @@ func TestHostResolvConf(t *testing.T) {
 		{"loop", files{"etc/resolv.conf": "->resolv.conf"}, files{"etc/resolv.conf": "nameserver 10.1.0.2\n"}, "10.0.0.2", "10.1.0.2", "too many levels of symbolic links"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			n := node(t, map[string]string{inPod: "10.96.0.1"}) // its copy names 10.0.0.2
+			n := node(t, map[string]string{inPod: "10.96.0.1"}) // its copy has 10.0.0.2
 			hostFiles(t, n.host, tc.before)
 			conf := filepath.Join(t.TempDir(), "Corefile")
 			file(t, conf, ".:53 {\n    forward . "+n.resolvConf+"\n}\n")
@@ -77,14 +77,14 @@ func TestHostResolvConf(t *testing.T) {
 				}
 				return strings.Join(got.Facts.Forward[2].Servers, " ")
 			}
-			// The remarks below are those of the second rendering; TestKubeletResolvConf has that of the first.
-			for range 2 { // the second time as the watcher does when it starts
+			// The messages below are those of the second rendering; TestKubeletResolvConf has those of the first.
+			for range 2 { // the second time as at the start of the watcher
 				if got := forwards(); got != tc.first {
 					t.Errorf("before the change the server is %s, want %s", got, tc.first)
 				}
 			}
-			if (len(n.logged) == 0) != (tc.remark == "") || tc.remark != "" && !strings.Contains(n.logged[0].text, tc.remark) {
-				t.Errorf("remarks %v, want %q", n.logged, tc.remark)
+			if (len(n.logged) == 0) != (tc.message == "") || tc.message != "" && !strings.Contains(n.logged[0].text, tc.message) {
+				t.Errorf("messages %v, want %q", n.logged, tc.message)
 			}
 			changes := make(chan struct{}, 100)
 			w := &filewatch.Watcher{Paths: n.watched, Every: time.Hour, Settle: 20 * time.Millisecond, Changed: func() { changes <- struct{}{} }}
@@ -107,8 +107,8 @@ func TestHostResolvConf(t *testing.T) {
 	}
 }
 
-// TestHostResolvConfBroken has the node's file without a server after one with: what was read before stays,
-// since the container's copy is older.
+// TestHostResolvConfBroken removes the server from the node's file: the servers in use stay, since the container's copy is
+// older.
 func TestHostResolvConfBroken(t *testing.T) {
 	n := node(t, map[string]string{inPod: "10.96.0.1"})
 	conf := filepath.Join(t.TempDir(), "Corefile")
@@ -123,7 +123,7 @@ func TestHostResolvConfBroken(t *testing.T) {
 	}
 }
 
-// TestCopyOfResolvConf has a pod without the node's /etc: the log says that changes are not followed.
+// TestCopyOfResolvConf has a pod without the node's /etc: it is logged that changes are not followed.
 func TestCopyOfResolvConf(t *testing.T) {
 	for _, pod := range []bool{true, false} {
 		environ := map[string]string{}
@@ -137,7 +137,7 @@ func TestCopyOfResolvConf(t *testing.T) {
 			t.Fatal(err)
 		}
 		if said := len(n.logged) == 1 && strings.Contains(n.logged[0].text, "is a copy from the start of the pod, changes on the node are not followed"); said != pod {
-			t.Errorf("in a pod: %t, remarks %v", pod, n.logged)
+			t.Errorf("in a pod: %t, messages %v", pod, n.logged)
 		}
 	}
 }
@@ -175,7 +175,7 @@ func TestKubeletResolvConf(t *testing.T) {
 					}
 				}
 				if want := tc.want != "" && change == ""; lines != len(n.logged) || want != (lines == 1) {
-					t.Errorf("after the change %q: remarks %v, want %q at the start only", change, n.logged, tc.want)
+					t.Errorf("after the change %q: messages %v, want %q at the start only", change, n.logged, tc.want)
 				}
 			}
 		})
