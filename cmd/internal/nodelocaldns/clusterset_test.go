@@ -288,7 +288,6 @@ func isCopy(b, m caddyfile.ServerBlock) bool {
 			return false
 		}
 	}
-	stanza := shape(b.Tokens["forward"])[0]
-	to := slices.DeleteFunc(stanza[2:], func(word string) bool { return strings.Contains(word, "10.96.0.11") || word == "{" })
-	return stanza[1] == "." && len(to) == 0
+	to := stanzaOf(b.Tokens["forward"]).to
+	return b.Tokens["forward"][1].Text == "." && len(to) > 0 && !slices.ContainsFunc(to, func(server string) bool { return !strings.Contains(server, "10.96.0.11") })
 }
