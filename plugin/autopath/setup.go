@@ -19,7 +19,7 @@ import (
 
 const pluginName = "autopath"
 
-// atNode is where the search lists are those of the node's own pods.
+// atNode is the argument for the search lists of this node's pods.
 const atNode = "@nodelocal"
 
 func init() { plugin.Register(pluginName, setup) }
@@ -51,13 +51,13 @@ func setup(c *caddy.Controller) error {
 	return nil
 }
 
-// parsed is what the directive says.
+// parsed is the directive.
 type parsed struct {
 	zones []string
 	at    corefile.Position
-	list  *path.Path   // everybody's, or nil
-	from  string       // the plugin that knows the lists, if it is another one
-	pods  *pods.Source // of the node, or nil
+	list  *path.Path   // for every client, or nil
+	from  string       // the plugin that has the lists, "" for none
+	pods  *pods.Source // pods of this node, or nil
 	zone  string       // of the cluster, with pods
 }
 
@@ -106,7 +106,7 @@ func readList(file string) (*dns.ClientConfig, error) {
 	return dns.ClientConfigFromFile(file)
 }
 
-// parseNode reads what comes after @nodelocal.
+// parseNode parses the block of @nodelocal.
 func (p *parsed) parseNode(c *caddy.Controller) (err error) {
 	for _, zone := range p.zones {
 		if !dns.IsSubDomain("arpa.", zone) && p.zone == "" {
@@ -123,12 +123,12 @@ func (p *parsed) parseNode(c *caddy.Controller) (err error) {
 	return err
 }
 
-// searchPather is a plugin that knows the search lists of clients.
+// searchPather is a plugin that has the search lists of clients.
 type searchPather interface {
 	SearchPaths() (path.Finder, error)
 }
 
-// clients returns who knows the search lists.
+// clients returns the search lists.
 func (p *parsed) clients(config *dnsserver.Config) (path.Finder, error) {
 	switch {
 	case p.pods != nil:

@@ -164,7 +164,7 @@ func TestParse_NodeFacts(t *testing.T) {
 func TestParse_Defaults(t *testing.T) {
 	c := defaults(corefile.Position{})
 	if c.timeout != 4800*time.Millisecond || c.readTimeout != 2*time.Second || c.expire != 10*time.Second || c.checkEvery != 500*time.Millisecond || c.hedge != 0 ||
-		c.maxFails != 2 || c.attempts != unsaid || c.maxInFlight != 1000 || c.maxConnections != 2 || c.maxAge != 0 || c.maxIdle != 0 || c.maxConcurrent != 0 ||
+		c.maxFails != 2 || c.attempts != unset || c.maxInFlight != 1000 || c.maxConnections != 2 || c.maxAge != 0 || c.maxIdle != 0 || c.maxConcurrent != 0 ||
 		c.checkName != "." || !c.checkRecursion || c.policy.String() != "random" || c.dohMethod != "POST" || c.tls == nil {
 		t.Errorf("defaults: %+v", c)
 	}
@@ -366,7 +366,7 @@ func checkParsed(t *testing.T, c config) {
 	t.Helper()
 	if c.from == "" || len(c.to) == 0 || c.timeout <= 0 || c.readTimeout <= 0 || c.hedge < 0 || c.hedge >= c.timeout || c.expire < 0 || c.maxAge < 0 ||
 		c.maxAge > 0 && c.maxAge < c.expire || c.maxIdle < 0 || c.maxInFlight < 1 || c.maxInFlight > 65000 || c.maxConnections < 1 || c.maxConnections > 64 ||
-		c.attempts < unsaid || c.checkEvery < 0 || c.maxConcurrent < 0 || c.policy == nil || c.tls == nil || !dns.IsFqdn(c.checkName) {
+		c.attempts < unset || c.checkEvery < 0 || c.maxConcurrent < 0 || c.policy == nil || c.tls == nil || !dns.IsFqdn(c.checkName) {
 		t.Errorf("accepted: %+v", c)
 	}
 	for _, to := range c.to {
