@@ -172,7 +172,7 @@ func (u *upstream) leaveUnnamed(refusal int, now time.Time) {
 		code = "BADVERS"
 	}
 	if u.unnamedUntil.Swap(now.Add(unnamedFor).UnixNano()) == 0 {
-		log.Warningf("Upstream %s answers %s to queries that say who is calling (option caller): it is asked without that, and with it again after %v",
+		log.Warningf("Upstream %s answers %s to queries with the option caller: it gets queries without it, and with it again after %v",
 			u.address, code, unnamedFor)
 	}
 }
