@@ -210,7 +210,7 @@ func (u *upstream) doubted() bool { return u.doubtful.Load() }
 // over reports whether nothing is to be waited for. Where the Corefile does not say how many attempts there
 // may be, those that are late may answer until the end, unless all upstreams are known to be down.
 func (x *exchange) over() bool {
-	return x.last && !x.waits() && (x.ended || x.broken || x.held != nil || x.f.attempts != unsaid || !x.outstanding())
+	return x.last && !x.waits() && (x.ended || x.broken || x.held != nil || x.f.attempts != unset || !x.outstanding())
 }
 
 // outstanding reports whether anything may come, be it late.
@@ -290,7 +290,7 @@ func (x *exchange) failed(now time.Time, late bool) {
 		x.failures++
 	}
 	most := x.f.attempts
-	if most == unsaid {
+	if most == unset {
 		most = 2 * len(x.all)
 	}
 	switch {

@@ -195,7 +195,7 @@ func TestInTime(t *testing.T) {
 		"attempts 1":              {"max_connect_attempts 1\nread_timeout 200ms", 1, 1, dns.RcodeServerFailure, 200 * time.Millisecond, 200 * time.Millisecond},
 		"attempts 2":              {"max_connect_attempts 2\nread_timeout 200ms", 2, 1, dns.RcodeServerFailure, 400 * time.Millisecond, 400 * time.Millisecond},
 		"attempts 0":              {"max_connect_attempts 0\nread_timeout 100ms\ntimeout 1s", 2, 0, dns.RcodeServerFailure, time.Second, time.Second},
-		"attempts unsaid":         {"read_timeout 100ms\ntimeout 3s", 2, 0, dns.RcodeServerFailure, 3 * time.Second, 3 * time.Second},
+		"attempts unset":          {"read_timeout 100ms\ntimeout 3s", 2, 0, dns.RcodeServerFailure, 3 * time.Second, 3 * time.Second},
 		"read_timeout is too big": {"read_timeout 1m\ntimeout 2s", 1, 1, dns.RcodeSuccess, 0, 2 * time.Second},
 		"hedge":                   {"hedge 100ms\ntimeout 4s", 3, 1, dns.RcodeSuccess, time.Second, 1500 * time.Millisecond},
 	} {

@@ -17,10 +17,12 @@ import (
 	"github.com/coredns/caddy"
 	"github.com/coredns/coredns/core/dnsserver"
 	"github.com/coredns/coredns/plugin"
+	scheme "github.com/coredns/coredns/plugin/pkg/parse"
 	pkgtls "github.com/coredns/coredns/plugin/pkg/tls"
 	"github.com/coredns/coredns/plugin/pkg/transport"
 	"github.com/miekg/dns"
 
+	"github.com/nearside-dns/nearside/internal/nodefacts"
 	"github.com/nearside-dns/nearside/plugin/internal/caller"
 	"github.com/nearside-dns/nearside/plugin/internal/corefile"
 )
@@ -34,12 +36,12 @@ const (
 	defaultMaxFails       = 2
 	defaultMaxInFlight    = 1000
 	defaultMaxConnections = 2
-	maxMaxInFlight        = 65000 // an id has 16 bits, and some are to stay free
+	maxMaxInFlight        = 65000 // an id has 16 bits, and some must be free
 	maxMaxConnections     = 64
 	maxUpstreams          = 15
 )
 
-// defaults returns what a stanza means that says nothing.
+// defaults returns a stanza without options.
 func defaults(at corefile.Position) config {
 	return config{
 		at:             at,
@@ -49,7 +51,7 @@ func defaults(at corefile.Position) config {
 		maxInFlight:    defaultMaxInFlight,
 		maxConnections: defaultMaxConnections,
 		maxFails:       defaultMaxFails,
-		attempts:       unsaid,
+		attempts:       unset,
 		checkEvery:     defaultCheckEvery,
 		checkName:      ".",
 		checkRecursion: true,
@@ -59,8 +61,8 @@ func defaults(at corefile.Position) config {
 	}
 }
 
-// parse reads the stanzas of a server block, in their order. It reads the files that they name, but
-// opens no socket and looks up no name.
+// parse reads the stanzas of a server block, in their order, and the files that they name. It opens no socket and looks up
+// no name.
 func parse(c *caddy.Controller) (all []config, err error) {
 	for c.Next() {
 		s := stanza{config: defaults(corefile.At(c)), root: dnsserver.GetConfig(c).Root, seen: map[string]corefile.Position{}}
@@ -72,10 +74,10 @@ func parse(c *caddy.Controller) (all []config, err error) {
 	return all, nil
 }
 
-// stanza is one that is being read.
+// stanza is a stanza while it is parsed.
 type stanza struct {
 	config
-	root string // that files of certificates are relative to
+	root string // the folder of relative paths
 	seen map[string]corefile.Position
 	last corefile.Position // of the last option
 }
@@ -105,7 +107,37 @@ func (s *stanza) parse(c *caddy.Controller) error {
 	if err := s.check(); err != nil {
 		return err
 	}
-	return s.parseTargets(to)
+	return s.parseTargets(s.useNodeFacts(to))
+}
+
+// useNodeFacts sets the defaults that the process has for this stanza, where no option says otherwise, and returns its
+// upstreams.
+func (s *stanza) useNodeFacts(to []string) []string {
+	facts := nodefacts.For(s.at.File)
+	defaults := facts.Forward[s.at.Line]
+	if defaults.Servers != nil {
+		to = defaults.Servers
+	}
+	if defaults.TCP && !s.choosesTransport(to) {
+		s.forceTCP, s.fallbackUDP = true, true
+	}
+	if defaults.Caller && s.caller == nil {
+		s.caller, _ = newCaller(facts.Node, facts.Zone) // nodecache has checked both
+	}
+	return to
+}
+
+// choosesTransport reports whether an option or an upstream says how upstreams are queried.
+func (s *stanza) choosesTransport(to []string) bool {
+	for _, option := range []string{"force_tcp", "prefer_udp", "fallback", "tls"} {
+		if _, given := s.seen[option]; given {
+			return true
+		}
+	}
+	return slices.ContainsFunc(to, func(text string) bool {
+		protocol, _ := scheme.Transport(text)
+		return protocol != transport.DNS
+	})
 }
 
 func (s *stanza) parseBlock(c *caddy.Controller) error {
@@ -134,7 +166,7 @@ func (s *stanza) parseBlock(c *caddy.Controller) error {
 	return nil
 }
 
-// check looks for options that contradict each other.
+// check returns an error for options that contradict each other.
 func (s *stanza) check() error {
 	if s.maxAge > 0 && s.maxAge < s.expire {
 		return s.seen["max_age"].Errorf("max_age: %s is less than expire, which is %s; it takes 0 or at least as much", s.maxAge, s.expire)
@@ -148,16 +180,16 @@ func (s *stanza) check() error {
 	return nil
 }
 
-// option is how one line of the block is read. form says what it takes, for error messages.
+// option is an option of the block. form describes its arguments in errors.
 type option struct {
 	min, max int  // number of arguments; max -1 is any number
-	once     bool // of ours; CoreDNS lets options be given again
+	once     bool // an option of nearside; CoreDNS accepts repeated options
 	form     string
 	parse    func(s *stanza, args []string) error
 }
 
-// arguments reads those of the option. Where one has to be given exactly, the next option may follow it
-// on the same line: CoreDNS has it so.
+// arguments reads the arguments of the option. After an option with exactly one, another may follow on the same line, as in
+// CoreDNS.
 func (o option) arguments(c *caddy.Controller) (args []string, ok bool) {
 	if o.min == 1 && o.max == 1 {
 		if !c.NextArg() {
@@ -286,7 +318,7 @@ func between(least, most int, of func(*stanza) *int) func(*stanza, []string) err
 	}
 }
 
-// number reads one of 0 or more.
+// number parses a number of 0 or more.
 func number(arg string) (int, error) {
 	n, err := strconv.Atoi(arg)
 	if err != nil {
@@ -298,7 +330,7 @@ func number(arg string) (int, error) {
 	return n, nil
 }
 
-// number32 reads one of 32 bits. It may have no sign.
+// number32 parses an unsigned number of 32 bits.
 func number32(arg string) (uint32, error) {
 	n, err := strconv.ParseUint(arg, 10, 32)
 	if err != nil {
@@ -329,7 +361,7 @@ func parseAttempts(s *stanza, args []string) error {
 	return err
 }
 
-// parseHealthCheck reads DURATION [no_rec] [domain FQDN]. What is given again begins anew, but for no_rec.
+// parseHealthCheck parses DURATION [no_rec] [domain FQDN]. A repeated option replaces all but no_rec.
 func parseHealthCheck(s *stanza, args []string) error {
 	if err := duration(func(s *stanza) *time.Duration { return &s.checkEvery })(s, args); err != nil {
 		return err
@@ -414,7 +446,7 @@ func parseSource(s *stanza, args []string) error {
 	return nil
 }
 
-// parseResolver reads addresses. Given again, they take the place of those before.
+// parseResolver parses addresses. A repeated option replaces them.
 func parseResolver(s *stanza, args []string) error {
 	s.resolver = nil
 	for _, arg := range args {

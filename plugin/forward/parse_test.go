@@ -14,6 +14,7 @@ import (
 	"github.com/coredns/coredns/plugin/pkg/transport"
 	"github.com/miekg/dns"
 
+	"github.com/nearside-dns/nearside/internal/nodefacts"
 	"github.com/nearside-dns/nearside/plugin/internal/corefile"
 )
 
@@ -107,10 +108,63 @@ func TestParse_Options(t *testing.T) {
 	}
 }
 
+// TestParse_NodeFacts has a stanza with facts of the node for its line, and one with the same settings as options.
+func TestParse_NodeFacts(t *testing.T) {
+	for name, c := range map[string]struct {
+		to, options string
+		facts       nodefacts.Forward
+		want        string
+	}{
+		"none":                      {"192.0.2.1", "", nodefacts.Forward{}, "192.0.2.1"},
+		"TCP":                       {"192.0.2.1", "", nodefacts.Forward{TCP: true}, "192.0.2.1 {\nforce_tcp\nfallback udp\n}"},
+		"TCP and another option":    {"192.0.2.1", "max_fails 1", nodefacts.Forward{TCP: true}, "192.0.2.1 {\nmax_fails 1\nforce_tcp\nfallback udp\n}"},
+		"force_tcp":                 {"192.0.2.1", "force_tcp", nodefacts.Forward{TCP: true}, "192.0.2.1 {\nforce_tcp\n}"},
+		"prefer_udp":                {"192.0.2.1", "prefer_udp", nodefacts.Forward{TCP: true}, "192.0.2.1 {\nprefer_udp\n}"},
+		"fallback":                  {"192.0.2.1", "fallback udp", nodefacts.Forward{TCP: true}, "192.0.2.1 {\nfallback udp\n}"},
+		"tls":                       {"192.0.2.1", "tls", nodefacts.Forward{TCP: true}, "192.0.2.1 {\ntls\n}"},
+		"an upstream over TLS":      {"192.0.2.1 tls://192.0.2.2", "", nodefacts.Forward{TCP: true}, "192.0.2.1 tls://192.0.2.2"},
+		"caller":                    {"192.0.2.1", "", nodefacts.Forward{Caller: true}, "192.0.2.1 {\ncaller node-a zone-1\n}"},
+		"another caller":            {"192.0.2.1", "caller b", nodefacts.Forward{Caller: true}, "192.0.2.1 {\ncaller b\n}"},
+		"servers of a file":         {"/etc/resolv.conf", "", nodefacts.Forward{Servers: []string{"192.0.2.1", "fd00::1"}, TCP: true}, "192.0.2.1 fd00::1 {\nforce_tcp\nfallback udp\n}"},
+		"servers of a missing file": {"/none/resolv.conf", "", nodefacts.Forward{Servers: []string{"127.0.0.1:0"}}, "127.0.0.1:0"},
+		"everything":                {"192.0.2.1", "", nodefacts.Forward{TCP: true, Caller: true}, "192.0.2.1 {\nforce_tcp\nfallback udp\ncaller node-a zone-1\n}"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			parseOne := func(text string, facts nodefacts.Facts) config {
+				t.Helper()
+				t.Cleanup(func() { nodefacts.Set(nodefacts.Facts{}) })
+				nodefacts.Set(facts)
+				all, err := parse(caddy.NewTestController("dns", text))
+				if err != nil || len(all) != 1 {
+					t.Fatalf("%d stanzas, error %v", len(all), err)
+				}
+				return all[0]
+			}
+			text := "forward . " + c.to + " {\n" + c.options + "\n}"
+			facts := nodefacts.Facts{Corefile: "Testfile", Node: "node-a", Zone: "zone-1", Forward: map[int]nodefacts.Forward{1: c.facts}}
+			want := parseOne("forward . "+c.want, nodefacts.Facts{})
+			if got := parseOne(text, facts); !reflect.DeepEqual(got, want) {
+				t.Errorf("stanza\n got %+v\nwant %+v", got, want)
+			}
+			if c.facts.Servers == nil { // the directive of an imported file, and one of another line
+				want = parseOne(text, nodefacts.Facts{})
+				facts.Corefile = "/etc/coredns/Corefile"
+				if got := parseOne(text, facts); !reflect.DeepEqual(got, want) {
+					t.Errorf("stanza of another file\n got %+v\nwant %+v", got, want)
+				}
+				facts.Corefile, facts.Forward = "Testfile", map[int]nodefacts.Forward{2: c.facts}
+				if got := parseOne(text, facts); !reflect.DeepEqual(got, want) {
+					t.Errorf("stanza of another line\n got %+v\nwant %+v", got, want)
+				}
+			}
+		})
+	}
+}
+
 func TestParse_Defaults(t *testing.T) {
 	c := defaults(corefile.Position{})
 	if c.timeout != 4800*time.Millisecond || c.readTimeout != 2*time.Second || c.expire != 10*time.Second || c.checkEvery != 500*time.Millisecond || c.hedge != 0 ||
-		c.maxFails != 2 || c.attempts != unsaid || c.maxInFlight != 1000 || c.maxConnections != 2 || c.maxAge != 0 || c.maxIdle != 0 || c.maxConcurrent != 0 ||
+		c.maxFails != 2 || c.attempts != unset || c.maxInFlight != 1000 || c.maxConnections != 2 || c.maxAge != 0 || c.maxIdle != 0 || c.maxConcurrent != 0 ||
 		c.checkName != "." || !c.checkRecursion || c.policy.String() != "random" || c.dohMethod != "POST" || c.tls == nil {
 		t.Errorf("defaults: %+v", c)
 	}
@@ -312,7 +366,7 @@ func checkParsed(t *testing.T, c config) {
 	t.Helper()
 	if c.from == "" || len(c.to) == 0 || c.timeout <= 0 || c.readTimeout <= 0 || c.hedge < 0 || c.hedge >= c.timeout || c.expire < 0 || c.maxAge < 0 ||
 		c.maxAge > 0 && c.maxAge < c.expire || c.maxIdle < 0 || c.maxInFlight < 1 || c.maxInFlight > 65000 || c.maxConnections < 1 || c.maxConnections > 64 ||
-		c.attempts < unsaid || c.checkEvery < 0 || c.maxConcurrent < 0 || c.policy == nil || c.tls == nil || !dns.IsFqdn(c.checkName) {
+		c.attempts < unset || c.checkEvery < 0 || c.maxConcurrent < 0 || c.policy == nil || c.tls == nil || !dns.IsFqdn(c.checkName) {
 		t.Errorf("accepted: %+v", c)
 	}
 	for _, to := range c.to {

@@ -20,7 +20,7 @@ func setup(c *caddy.Controller) error {
 	}
 	b := newBlock(configs)
 	for _, f := range b.stanzas {
-		// The next of a stanza is the one after it, since they are added in their order.
+		// Stanzas are added in their order, so that the next handler of one is the stanza after it.
 		dnsserver.GetConfig(c).AddPlugin(func(next plugin.Handler) plugin.Handler {
 			f.Next = next
 			return f
@@ -36,7 +36,7 @@ func setup(c *caddy.Controller) error {
 	return nil
 }
 
-// block is the stanzas of one server block.
+// block has the stanzas of one server block.
 type block struct {
 	stanzas []*Forward
 	targets []*targets
@@ -61,14 +61,14 @@ func newBlock(configs []config) *block {
 	return b
 }
 
-// shares says whether other plugins of the server block may answer names of the cluster.
+// shares sets whether other plugins of the server block may answer names of the cluster.
 func (b *block) shares(is bool) {
 	for _, f := range b.stanzas {
 		f.shared = is
 	}
 }
 
-// start finds the upstreams of all stanzas before it begins with any: an error leaves nothing behind.
+// start finds the upstreams of all stanzas before it starts any: after an error nothing runs.
 func (b *block) start() error {
 	endpoints := make([][]endpoint, len(b.targets))
 	failures := make([]error, len(b.targets))
@@ -95,7 +95,7 @@ func (b *block) start() error {
 	return nil
 }
 
-// stop ends everything that start has begun. It may be called without it, and again.
+// stop ends the goroutines and connections of start. It may be called without start, and repeatedly.
 func (b *block) stop() error {
 	b.cancel()
 	b.mu.Lock()
@@ -111,8 +111,8 @@ func (b *block) stop() error {
 	return nil
 }
 
-// reloads knows what has started since a reload began. The server does not stop that when another part of
-// the new configuration fails to start.
+// reloads has the blocks that have started since a reload began. CoreDNS does not stop them when another part of the new
+// configuration fails to start.
 var reloads reload
 
 type reload struct {
@@ -128,8 +128,7 @@ func (r *reload) started(b *block) {
 	r.blocks = append(r.blocks, b)
 }
 
-// failed stops the new configuration. It is called once per block of the old one, and has nothing left to
-// do from the second time on.
+// failed stops the new configuration. It is called once per block of the old one; only the first call has blocks to stop.
 func (r *reload) failed() error {
 	for _, b := range r.take() {
 		_ = b.stop() // it never fails

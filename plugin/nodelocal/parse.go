@@ -31,7 +31,7 @@ const (
 	maxAddresses = 16
 )
 
-// backend is what puts rules into the kernel.
+// backend is a means to set rules in the kernel.
 type backend string
 
 const (
@@ -41,7 +41,7 @@ const (
 	backendNone     backend = "none"
 )
 
-// config is what the directive says.
+// config is the directive.
 type config struct {
 	rules.Config
 	setupInterface, setupRules bool
@@ -63,16 +63,16 @@ func newConfig() config {
 	}
 }
 
-// defaultQuestionFrom returns addresses that no host has and no network routes: the IPv4 dummy address (RFC 7600)
-// and one of the IPv6 dummy prefix (RFC 9780).
+// defaultQuestionFrom returns addresses that no host has and no network routes: the IPv4 dummy address (RFC 7600) and one
+// of the IPv6 dummy prefix (RFC 9780).
 func defaultQuestionFrom() []netip.Addr {
 	return []netip.Addr{netip.AddrFrom4([4]byte{192, 0, 0, 8}), netip.AddrFrom16([16]byte{0: 0x01, 7: 0x01, 15: 0x08})}
 }
 
 // option is one option of the block.
 type option struct {
-	min, max int    // how many arguments, -1 is any
-	form     string // what the arguments are
+	min, max int    // number of arguments; max -1 is any
+	form     string // the arguments, for errors
 	parse    func(*config, []string) error
 }
 
@@ -87,7 +87,7 @@ var options = map[string]option{
 	"fallback":  {1, -1, "addresses, at most one per family, and after except those that kube-proxy knows", parseFallback},
 }
 
-// parseConfig reads the directive of a server block; there may be one.
+// parseConfig parses the directive of a server block, of which there may be one.
 func parseConfig(c *caddy.Controller) (cfg config, err error) {
 	for n := 0; c.Next(); n++ {
 		if n > 0 {
@@ -132,12 +132,12 @@ func parseBlock(c *caddy.Controller) (cfg config, err error) {
 	return cfg, nil
 }
 
-// asksItselfByPair returns whether the server's queries to itself may take a pair of devices.
+// asksItselfByPair reports whether the server's queries to itself may use a pair of devices.
 func (c *config) asksItselfByPair() bool {
 	return c.setupInterface && c.setupRules && c.backend != backendNone && c.backend != backendIPTables && len(c.questionFrom) > 0
 }
 
-// port returns the port that the server block answers plain DNS on.
+// port returns the port of the server block, which must be plain DNS.
 func port(c *caddy.Controller) (uint16, error) {
 	protocol, key := parse.Transport(c.ServerBlockKeys[0])
 	if protocol != transport.DNS {
@@ -171,7 +171,7 @@ func parseAddresses(args []string) (all []netip.Addr, err error) {
 	return all, nil
 }
 
-// parseAddress refuses what an interface of a node can't have for pods to ask.
+// parseAddress parses an address that an interface of the node may have and that pods can query.
 func parseAddress(text string) (netip.Addr, error) {
 	a, err := netip.ParseAddr(text)
 	switch {
@@ -243,7 +243,7 @@ func parseHealth(c *config, args []string) error {
 	return nil
 }
 
-// hasFamily returns whether one of the addresses is of the family of a.
+// hasFamily reports whether one of the addresses is of the family of a.
 func hasFamily(all []netip.Addr, a netip.Addr) bool {
 	return slices.ContainsFunc(all, func(b netip.Addr) bool { return b.Is4() == a.Is4() })
 }

@@ -44,18 +44,17 @@ type handler struct {
 // Ready implements ready.Readiness: the server answers itself on every address, over lo at least.
 func (h *handler) Ready() bool { return h.node.ready() }
 
-// nodes are those of the process: one, but for the time of a reload, and one per interface if a
-// Corefile names several.
+// nodes are the nodes of the process: one per interface, usually one, and two during a reload.
 var nodes = new(registry)
 
 type registry struct {
 	mu        sync.Mutex
 	running   []*node
 	reloading bool
-	old       []*node // what ran before the reload that is going on
+	old       []*node // the nodes before the current reload
 }
 
-// start starts a node, or refuses to: the interface may be given once.
+// start starts a node. A second one with the same interface is an error.
 func (r *registry) start(n *node) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -71,7 +70,7 @@ func (r *registry) start(n *node) error {
 	return nil
 }
 
-// reloadBegins notes what runs: the next configuration starts beside it.
+// reloadBegins records the running nodes: those of the next configuration start beside them.
 func (r *registry) reloadBegins() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -80,8 +79,7 @@ func (r *registry) reloadBegins() {
 	}
 }
 
-// reloadFailed ends what the configuration that failed has started, and has the node that stays put
-// its own state back.
+// reloadFailed ends the nodes of the refused configuration, and lets the node that stays restore its state in the kernel.
 func (r *registry) reloadFailed(stays *node) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -96,8 +94,8 @@ func (r *registry) reloadFailed(stays *node) {
 	stays.poke()
 }
 
-// shutdown ends a node at the end of a reload. At the end of the process it goes on until the final
-// shutdown, after which the server stops.
+// shutdown ends a node at the end of a reload. At the end of the process the node runs until the final shutdown, after
+// which the server stops.
 func (r *registry) shutdown(n *node) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -115,8 +113,8 @@ func (r *registry) shutdown(n *node) {
 	}
 }
 
-// Stopped removes what the process has made in the kernel, unless it is to stay or another instance
-// needs it. The program calls it once its servers have stopped.
+// Stopped removes interfaces and rules of the process, unless the option keep is set or another instance uses them. The
+// program calls it after its servers have stopped.
 func Stopped() {
 	nodes.mu.Lock()
 	defer nodes.mu.Unlock()

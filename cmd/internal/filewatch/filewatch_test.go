@@ -1,4 +1,4 @@
-package nodelocaldns
+package filewatch
 
 import (
 	"context"
@@ -12,8 +12,8 @@ import (
 // patience bounds every wait.
 const patience = 10 * time.Second
 
-// mount is a directory as the kubelet mounts a ConfigMap: the files are symbolic links through ..data
-// to a directory that is another at each change.
+// mount is a directory as the kubelet mounts a ConfigMap: the files are symbolic links through ..data to a directory that
+// each change replaces.
 type mount struct {
 	path    string
 	version int
@@ -54,46 +54,46 @@ func (m *mount) swap(t testing.TB, files map[string]string) {
 	must(os.RemoveAll(filepath.Join(m.path, before)))
 }
 
-// startWatch watches paths and returns a channel of looks. The first look has been had.
+// startWatch watches paths and returns a channel of calls of Changed after the first one.
 func startWatch(t *testing.T, every time.Duration, paths ...string) <-chan struct{} {
 	t.Helper()
-	looks := make(chan struct{}, 100)
+	calls := make(chan struct{}, 100)
 	ctx, stop := context.WithCancel(context.Background())
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		w := &watcher{paths: func() []string { return paths }, every: every, settle: 20 * time.Millisecond, changed: func() { looks <- struct{}{} }}
-		w.run(ctx)
+		w := &Watcher{Paths: func() []string { return paths }, Every: every, Settle: 20 * time.Millisecond, Changed: func() { calls <- struct{}{} }}
+		w.Run(ctx)
 	}()
 	t.Cleanup(func() {
 		stop()
 		<-ended
 	})
-	awaitLook(t, looks)
-	return looks
+	awaitCall(t, calls)
+	return calls
 }
 
-func awaitLook(t *testing.T, looks <-chan struct{}) {
+func awaitCall(t *testing.T, calls <-chan struct{}) {
 	t.Helper()
 	select {
-	case <-looks:
+	case <-calls:
 	case <-time.After(patience):
-		t.Fatal("no look")
+		t.Fatal("not called")
 	}
 }
 
-// drain waits until no look has come for a while.
-func drain(looks <-chan struct{}) {
+// drain waits until there is no call for a while.
+func drain(calls <-chan struct{}) {
 	for {
 		select {
-		case <-looks:
+		case <-calls:
 		case <-time.After(200 * time.Millisecond):
 			return
 		}
 	}
 }
 
-// TestWatch changes files in the ways in which they change on nodes. The poll is too slow to help.
+// TestWatch changes files in the ways in which they change on nodes. Polling is too slow to notice it.
 func TestWatch(t *testing.T) {
 	write := func(t *testing.T, path, text string) {
 		t.Helper()
@@ -104,65 +104,65 @@ func TestWatch(t *testing.T) {
 	t.Run("written", func(t *testing.T) {
 		file := filepath.Join(t.TempDir(), "f")
 		write(t, file, "a")
-		looks := startWatch(t, time.Hour, file)
+		calls := startWatch(t, time.Hour, file)
 		for i := range 3 {
 			write(t, file, strconv.Itoa(i))
-			awaitLook(t, looks)
-			drain(looks)
+			awaitCall(t, calls)
+			drain(calls)
 		}
 	})
 	t.Run("replaced", func(t *testing.T) {
 		file := filepath.Join(t.TempDir(), "f")
 		write(t, file, "a")
-		looks := startWatch(t, time.Hour, file)
+		calls := startWatch(t, time.Hour, file)
 		for range 3 {
 			write(t, file+".new", "b")
 			if err := os.Rename(file+".new", file); err != nil {
 				t.Fatal(err)
 			}
-			awaitLook(t, looks)
-			drain(looks)
+			awaitCall(t, calls)
+			drain(calls)
 		}
 	})
-	t.Run("made, removed and made", func(t *testing.T) {
+	t.Run("created, removed and created", func(t *testing.T) {
 		file := filepath.Join(t.TempDir(), "f")
-		looks := startWatch(t, time.Hour, file)
+		calls := startWatch(t, time.Hour, file)
 		write(t, file, "a")
-		awaitLook(t, looks)
-		drain(looks)
+		awaitCall(t, calls)
+		drain(calls)
 		if err := os.Remove(file); err != nil {
 			t.Fatal(err)
 		}
-		awaitLook(t, looks)
-		drain(looks)
+		awaitCall(t, calls)
+		drain(calls)
 		write(t, file, "b")
-		awaitLook(t, looks)
+		awaitCall(t, calls)
 	})
 	t.Run("ConfigMap swapped", func(t *testing.T) {
 		m := newMount(t, map[string]string{"Corefile.base": "a"})
-		looks := startWatch(t, time.Hour, filepath.Join(m.path, "Corefile.base"))
+		calls := startWatch(t, time.Hour, filepath.Join(m.path, "Corefile.base"))
 		for range 3 {
 			m.swap(t, map[string]string{"Corefile.base": "b"})
-			awaitLook(t, looks)
-			drain(looks)
+			awaitCall(t, calls)
+			drain(calls)
 		}
 	})
 	t.Run("ConfigMap directory, empty at first", func(t *testing.T) {
 		m := newMount(t, nil)
-		looks := startWatch(t, time.Hour, m.path)
+		calls := startWatch(t, time.Hour, m.path)
 		m.swap(t, map[string]string{"stubDomains": "{}"})
-		awaitLook(t, looks)
+		awaitCall(t, calls)
 	})
-	t.Run("directory made", func(t *testing.T) {
+	t.Run("directory created", func(t *testing.T) {
 		directory := filepath.Join(t.TempDir(), "kube-dns")
-		looks := startWatch(t, time.Hour, directory)
+		calls := startWatch(t, time.Hour, directory)
 		if err := os.Mkdir(directory, 0o700); err != nil {
 			t.Fatal(err)
 		}
-		awaitLook(t, looks)
-		drain(looks)
+		awaitCall(t, calls)
+		drain(calls)
 		write(t, filepath.Join(directory, "stubDomains"), "{}")
-		awaitLook(t, looks)
+		awaitCall(t, calls)
 	})
 	t.Run("behind a link elsewhere", func(t *testing.T) {
 		target, link := filepath.Join(t.TempDir(), "stub.conf"), filepath.Join(t.TempDir(), "resolv.conf")
@@ -170,27 +170,27 @@ func TestWatch(t *testing.T) {
 		if err := os.Symlink(target, link); err != nil {
 			t.Fatal(err)
 		}
-		looks := startWatch(t, time.Hour, link)
+		calls := startWatch(t, time.Hour, link)
 		write(t, target+".new", "b")
 		if err := os.Rename(target+".new", target); err != nil {
 			t.Fatal(err)
 		}
-		awaitLook(t, looks)
+		awaitCall(t, calls)
 	})
 	t.Run("another file", func(t *testing.T) {
 		directory := t.TempDir()
-		looks := startWatch(t, time.Hour, filepath.Join(directory, "f"))
+		calls := startWatch(t, time.Hour, filepath.Join(directory, "f"))
 		write(t, filepath.Join(directory, "g"), "a")
 		select {
-		case <-looks:
-			t.Error("looked for a file that is not watched")
+		case <-calls:
+			t.Error("called for a file that is not watched")
 		case <-time.After(300 * time.Millisecond):
 		}
 	})
 	t.Run("poll", func(t *testing.T) {
-		looks := startWatch(t, 20*time.Millisecond, "/none/such")
+		calls := startWatch(t, 20*time.Millisecond, "/none/such")
 		for range 3 {
-			awaitLook(t, looks)
+			awaitCall(t, calls)
 		}
 	})
 }

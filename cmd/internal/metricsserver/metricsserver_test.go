@@ -1,4 +1,4 @@
-package nodelocaldns
+package metricsserver
 
 import (
 	"context"
@@ -8,15 +8,27 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/pem"
+	"flag"
 	"io"
 	"math/big"
 	"net"
 	"net/http"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 )
+
+// patience bounds every wait.
+const patience = 10 * time.Second
+
+func write(t *testing.T, path, text string) {
+	t.Helper()
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
 
 // certify writes a certificate for 127.0.0.1, signed by itself, and its key. It returns the certificate.
 func certify(t *testing.T, serial int64, certificate, key string) *x509.Certificate {
@@ -34,8 +46,8 @@ func certify(t *testing.T, serial int64, certificate, key string) *x509.Certific
 	if err != nil {
 		t.Fatal(err)
 	}
-	file(t, certificate, string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})))
-	file(t, key, string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: secret})))
+	write(t, certificate, string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})))
+	write(t, key, string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: secret})))
 	parsed, err := x509.ParseCertificate(der)
 	if err != nil {
 		t.Fatal(err)
@@ -43,16 +55,17 @@ func certify(t *testing.T, serial int64, certificate, key string) *x509.Certific
 	return parsed
 }
 
-// TestMetricsTLS serves metrics over TLS with the flags of node-local-dns: in the clear there is nothing, a
-// renewed certificate is used without a restart, and clients without a certificate get nothing where one is
-// required.
+// TestMetricsTLS serves metrics over TLS with the flags of node-local-dns: none without TLS, a renewed certificate without a
+// restart, and none to clients without a required certificate.
 func TestMetricsTLS(t *testing.T) {
 	serve := func(t *testing.T, args ...string) (address, folder string) {
 		t.Helper()
 		folder = t.TempDir()
 		certify(t, 1, filepath.Join(folder, "tls.crt"), filepath.Join(folder, "tls.key"))
-		n, err := parseFlags(t, append([]string{"-tls-enabled", "-tls-cert-file", filepath.Join(folder, "tls.crt"), "-tls-private-key-file", filepath.Join(folder, "tls.key")}, args...)...)
-		if err != nil {
+		var s Server
+		f := flag.NewFlagSet("nodecache", flag.ContinueOnError)
+		s.Flags(f)
+		if err := f.Parse(append([]string{"-tls-enabled", "-tls-cert-file", filepath.Join(folder, "tls.crt"), "-tls-private-key-file", filepath.Join(folder, "tls.key")}, args...)); err != nil {
 			t.Fatal(err)
 		}
 		listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -63,7 +76,7 @@ func TestMetricsTLS(t *testing.T) {
 		ended := make(chan struct{})
 		go func() {
 			defer close(ended)
-			serveUntil(ctx, n.options.metricsTLS.over(listener))
+			s.serve(ctx, listener)
 		}()
 		t.Cleanup(func() {
 			stop()
@@ -99,7 +112,7 @@ func TestMetricsTLS(t *testing.T) {
 			}
 		}
 		if got, err := get("http://"+address+"/metrics", nil); strings.Contains(got, metric) {
-			t.Errorf("in the clear: error %v, %d bytes of metrics", err, len(got))
+			t.Errorf("without TLS: error %v, %d bytes of metrics", err, len(got))
 		}
 	})
 	t.Run("client certificates", func(t *testing.T) {
