@@ -81,7 +81,7 @@ func newError(t *testing.T, path string) string {
 
 var everything = source.Options{Endpoints: true, Pods: true, Zones: true}
 
-func write(t *testing.T, dir, name, content string) {
+func write(t testing.TB, dir, name, content string) {
 	t.Helper()
 	path := filepath.Join(dir, name)
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {

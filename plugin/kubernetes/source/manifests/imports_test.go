@@ -185,7 +185,7 @@ func TestImportNotes(t *testing.T) {
 			if !slices.Equal(log.lines, want) {
 				t.Errorf("logged\n%s\nwant\n%s", strings.Join(log.lines, "\n"), strings.Join(want, "\n"))
 			}
-			s.look(nil, true)
+			s.look(nil)
 			if len(log.lines) != len(want) {
 				t.Errorf("logged again: %q", log.lines)
 			}
@@ -244,9 +244,10 @@ func TestWatchImports(t *testing.T) {
 	r.write("import.yaml", importFile("shop", "db", "type: ClusterSetIP, ips: [10.112.0.7], ports: []"))
 	r.serves(dumpLocal + "  slice east: 10.0.0.2\nimport shop/db [10.112.0.7]")
 	r.write("import.yaml", importFile("shop", "db", "type: ClusterSetIP, ip: 10.112.0.8, ports: []"))
-	r.logs(1, "error ", "import.yaml:1: ServiceImport shop/db: spec.ip: no such field; did you mean ips?; the file is served as it was before")
+	r.logs(1, "error ", "import.yaml:1: ServiceImport shop/db: spec.ip: unknown field; see kubectl explain serviceimport.spec; the last valid state of the directory is served")
 	r.must(os.Remove(r.path("service.yaml")))
-	r.serves("import shop/db [10.112.0.7]")
+	r.write("import.yaml", importFile("shop", "db", "type: ClusterSetIP, ips: [10.112.0.8], ports: []"))
+	r.serves("import shop/db [10.112.0.8]")
 	r.must(os.Remove(r.path("import.yaml")))
 	r.serves("")
 }
@@ -269,11 +270,11 @@ func TestImportRecordsStay(t *testing.T) {
 	}
 	before = generations()
 	write(t, s.root, "a.yaml", "# the same\n"+stays+importFile("shop", "web", "type: ClusterSetIP, ips: [10.112.0.8], ports: []"))
-	s.look(nil, false)
+	s.look(nil)
 	if ix.ImportRecord("shop", "db") != imported || ix.SliceRecord("shop", "east") != slice {
 		t.Error("an unchanged record was replaced")
 	}
-	if kept := s.served.objects[key{"ServiceImport", "shop", "db"}].imported; kept != imported {
+	if kept := s.cluster.objects[key{"ServiceImport", "shop", "db"}].record; kept != imported {
 		t.Error("an unchanged record is there twice")
 	}
 	after := generations()
@@ -302,7 +303,7 @@ func TestOrder(t *testing.T) {
 		return ""
 	}
 	for range 20 {
-		s.ix, s.served = index.New(), served{}
+		s.ix = index.New()
 		begun, found := make(chan struct{}), make(chan string)
 		var filled atomic.Bool
 		go func() {
@@ -345,7 +346,7 @@ func TestRandomImports(t *testing.T) {
 						break
 					}
 				}
-				s.look(nil, true)
+				s.look(nil)
 				_, fresh, _ := load(t, opts, files)
 				if got, want := dump(ix), dump(fresh); got != want {
 					t.Fatalf("state %d: got\n%s\nwant\n%s\nof %q", i, got, want, slices.Sorted(maps.Values(files)))
