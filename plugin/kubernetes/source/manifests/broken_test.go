@@ -59,8 +59,7 @@ func goldenLines(t *testing.T, path string) map[string]string {
 	return want
 }
 
-// newError returns the error of New for a directory with a copy of one file, the directory's own name
-// left out.
+// newError returns the error of New for a directory with a copy of one file, without the name of the directory.
 func newError(t *testing.T, path string) string {
 	t.Helper()
 	content, err := os.ReadFile(path)

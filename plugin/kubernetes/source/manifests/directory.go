@@ -45,7 +45,7 @@ func isLeftover(name string) bool {
 		strings.HasSuffix(name, "~")
 }
 
-// list returns what is in the directory. With an error, the tree has what was found before.
+// list returns what is in the directory. With an error, the tree contains the part that was listed before it.
 func (s *Source) list() (*tree, error) {
 	t := &tree{files: map[string]fs.FileInfo{}, seen: map[string]struct{}{}}
 	err := s.addDirectory(t, "")

@@ -12,8 +12,8 @@ import (
 	"github.com/nearside-dns/nearside/plugin/kubernetes/source"
 )
 
-// FuzzParse: the parser never panics, its problems have a line of the file, and what it accepts says
-// the same when it is written by the Kubernetes encoder and read again.
+// FuzzParse: the parser never panics, its errors have a line of the file, and the objects that it accepts have the
+// same records when the Kubernetes encoder has written them and they are read again.
 func FuzzParse(f *testing.F) {
 	for _, pattern := range []string{"testdata/broken/*", "../../../../deploy/demo/*.yaml"} {
 		paths, err := filepath.Glob(pattern)
@@ -41,7 +41,7 @@ func FuzzParse(f *testing.F) {
 		c, err := p.parse(name, content)
 		if err != nil {
 			var bad *problem
-			// YAML has more line breaks than a line feed; no problem is behind the last byte.
+			// YAML has more line breaks than a line feed; no error is behind the last byte.
 			if !errors.As(err, &bad) || bad.line < 1 || bad.line > len(content)+1 {
 				t.Errorf("%v, in a file of %d bytes", err, len(content))
 			}
@@ -64,7 +64,7 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// records returns an object without the API object that it may wait with.
+// records returns an object with its record, even if that depends on Nodes.
 func records(p parser, o *object) object {
 	r := *o
 	if o.unplaced != nil {

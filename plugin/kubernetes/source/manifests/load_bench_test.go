@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// BenchmarkNew reads 10,000 Services with an EndpointSlice of ten endpoints each, in the forms that users have them in.
-// peak-MB is the largest heap meanwhile.
+// BenchmarkNew reads 10,000 Services with an EndpointSlice of ten endpoints each, as documents and as a List.
+// peak-MB is the largest heap during the benchmark.
 func BenchmarkNew(b *testing.B) {
 	const services = 10_000
 	documents := make([]string, services)
@@ -36,7 +36,7 @@ func BenchmarkNew(b *testing.B) {
 	}
 }
 
-// largeService returns two documents.
+// largeService returns the documents of a Service and its EndpointSlice.
 func largeService(i int) string {
 	text := fmt.Sprintf("apiVersion: v1\nkind: Service\nmetadata:\n  name: s%[1]d\n  namespace: shop\n  labels:\n    app: s%[1]d\nspec:\n  clusterIP: None\n  ports:\n  - name: http\n    port: 80\n---\n"+
 		"apiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\nmetadata:\n  name: s%[1]d-1\n  namespace: shop\n  labels:\n    kubernetes.io/service-name: s%[1]d\naddressType: IPv4\nports:\n- name: http\n  port: 8080\nendpoints:\n", i)
@@ -66,7 +66,7 @@ func yamlList(documents []string) string {
 	return text.String()
 }
 
-// watchHeap returns a function that returns the largest heap since, in bytes.
+// watchHeap returns a function that returns the largest heap since its call, in bytes.
 func watchHeap(b *testing.B) (peak func() uint64) {
 	stop, result := make(chan struct{}), make(chan uint64)
 	go func() {

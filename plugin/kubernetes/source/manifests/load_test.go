@@ -17,7 +17,7 @@ import (
 	"github.com/nearside-dns/nearside/plugin/kubernetes/source"
 )
 
-// recorder keeps what is logged.
+// recorder stores the lines of the log.
 type recorder struct {
 	mu    sync.Mutex
 	lines []string
@@ -66,7 +66,7 @@ func load(t *testing.T, opts source.Options, files map[string]string) (*Source, 
 	return s, s.ix, log
 }
 
-// dump writes what an index has as text, a line for each record, ordered.
+// dump returns the records of an index as text, a line for each, in order.
 func dump(ix *index.Index) string {
 	all := append(entries(ix, "service", ix.Services()), entries(ix, "import", ix.Imports())...)
 	if id := ix.ClusterID(); id != (index.Symbol{}) {
@@ -225,7 +225,7 @@ spec:
 `},
 			want: "service default/one [10.96.0.1] http/tcp/80\nservice default/two [10.96.0.2 fd00::2] dns/udp/53 dns-tcp/tcp/53",
 		},
-		"kinds of custom resources that are called alike": {
+		"custom resources with kinds of the same names": {
 			files: map[string]string{
 				"a.yaml": "apiVersion: serving.knative.dev/v1\nkind: Service\nmetadata: {name: a}\nspec: {template: {}}\n",
 				"b.yaml": "apiVersion: multicluster.x-k8s.io/v1alpha1\nkind: Service\nmetadata: {name: a}\nspec: {template: {}}\n",
@@ -247,7 +247,7 @@ spec:
 			files: map[string]string{"a.yaml": endpoints, "z.yaml": node},
 			want:  "service default/db headless\n  slice db-1 /tcp/5432 any/tcp/-1: 10.0.0.1,db-0 10.0.0.2 10.0.0.4",
 		},
-		"no endpoints asked for": {
+		"endpoints that are not read": {
 			files: map[string]string{"a.yaml": endpoints},
 			want:  "service default/db headless",
 		},
@@ -309,9 +309,9 @@ items:
 		opts source.Options
 		want map[string]string
 	}{
-		"all":           {source.Options{Pods: true}, map[string]string{"one": "[10.0.0.1]", "two": "[10.0.0.2 fd00::2]"}},
-		"selected":      {source.Options{Pods: true, Labels: selector(t, "app=db")}, map[string]string{"two": "[10.0.0.2 fd00::2]"}},
-		"not asked for": {source.Options{}, nil},
+		"all":      {source.Options{Pods: true}, map[string]string{"one": "[10.0.0.1]", "two": "[10.0.0.2 fd00::2]"}},
+		"selected": {source.Options{Pods: true, Labels: selector(t, "app=db")}, map[string]string{"two": "[10.0.0.2 fd00::2]"}},
+		"not read": {source.Options{}, nil},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -379,7 +379,7 @@ func TestLinksAreFollowed(t *testing.T) {
 	}
 }
 
-// TestLinesOfLargeFiles: the line of a syntax error is right behind more text than is searched.
+// TestLinesOfLargeFiles: the line of a syntax error is right even if it follows more text than maxSearched.
 func TestLinesOfLargeFiles(t *testing.T) {
 	const lines = 4 // of one document
 	document := "kind: ConfigMap\napiVersion: v1\nnote: " + strings.Repeat("x", 1000) + "\n---\n"

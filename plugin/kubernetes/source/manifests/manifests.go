@@ -133,14 +133,11 @@ func (s *Source) Status() []source.Status {
 	return all
 }
 
-func (s *Source) setHeard(at time.Time) {
+// setStatus records a reading of the directory: the time of an accepted one, or whether changes cannot be found.
+func (s *Source) setStatus(heard time.Time, frozen bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.heard, s.frozen = at, false
-}
-
-func (s *Source) setFrozen(frozen bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.frozen = frozen
+	if s.frozen = frozen; !heard.IsZero() {
+		s.heard = heard
+	}
 }

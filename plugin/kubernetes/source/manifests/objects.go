@@ -180,38 +180,33 @@ func (r *reading) item(it item, of metav1.TypeMeta) *problem {
 	name, isList := strings.CutSuffix(h.Kind, "List")
 	k := kindOf(name, h.APIVersion)
 	isList = isList && (k != nil || name == "")
+	isRead, versions := k != nil || isList, []string{"v1"}
+	if k != nil {
+		versions = k.apiVersions
+	}
 	switch {
 	case h.Kind == "":
 		return it.problem("", "kind", "missing; want an object with apiVersion, kind and metadata; DNS needs "+kindNames())
+	case h.APIVersion == "" && isRead:
+		return it.problem(h.Kind, "apiVersion", "missing; want "+strings.Join(versions, " or "))
 	case h.APIVersion == "":
-		return it.problem(h.Kind, "apiVersion", "missing"+versions(k, isList))
+		return it.problem(h.Kind, "apiVersion", "missing")
 	case isList && it.path != "":
 		return it.problem("", "", fmt.Sprintf("a %s inside of a list; move its items to the outer list", h.Kind))
 	case of.Kind != "" && h.Kind != of.Kind:
 		return it.problem("", "kind", fmt.Sprintf("%s in a %sList; want %s", h.Kind, of.Kind, of.Kind))
-	case it.twice != nil && (k != nil || isList || it.twice.path == "kind" || it.twice.path == "apiVersion"):
+	case it.twice != nil && (isRead || it.twice.path == "kind" || it.twice.path == "apiVersion"):
 		it.twice.object = h.object(k)
 		return it.twice
-	case k == nil && !isList:
+	case !isRead:
 		r.skip(it, h, name)
 		return nil
-	case !strings.Contains(versions(k, isList)+" ", " "+h.APIVersion+" "):
-		return it.problem(h.object(k), "apiVersion", fmt.Sprintf("%s is not read%s", h.APIVersion, versions(k, isList)))
+	case !slices.Contains(versions, h.APIVersion):
+		return it.problem(h.object(k), "apiVersion", fmt.Sprintf("%s is not read; want %s", h.APIVersion, strings.Join(versions, " or ")))
 	case isList:
 		return r.list(it, h, name)
 	}
 	return r.object(it, h, k)
-}
-
-// versions returns the end of an error about the version of an object: the versions that are read.
-func versions(k *kind, isList bool) string {
-	switch {
-	case k != nil:
-		return "; want " + strings.Join(k.apiVersions, " or ")
-	case isList:
-		return "; want v1"
-	}
-	return ""
 }
 
 // object returns what errors call an object of a kind: by its name as far as it has one.

@@ -105,7 +105,7 @@ var errBeingWritten = errors.New("a file is being written")
 // changed, and returns the pause until the next reading if no change is reported.
 func (s *Source) update(w *watch) (changed bool, pause time.Duration, err error) {
 	stable, err := s.readFiles(w)
-	s.setFrozen(err != nil && w.broken())
+	s.setStatus(time.Time{}, err != nil && w.broken())
 	if err != nil {
 		return false, s.wait.poll, err
 	}
@@ -124,7 +124,7 @@ func (s *Source) update(w *watch) (changed bool, pause time.Duration, err error)
 	if err != nil {
 		return false, pause, err
 	}
-	s.setHeard(s.now())
+	s.setStatus(s.now(), false)
 	if maps.Equal(next.files, s.cluster.files) {
 		return false, pause, nil
 	}

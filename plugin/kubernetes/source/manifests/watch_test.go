@@ -16,7 +16,7 @@ import (
 	"github.com/nearside-dns/nearside/plugin/kubernetes/source"
 )
 
-// running is a Source that runs on a directory of its own.
+// running is a Source that runs, with its directory.
 type running struct {
 	*Source
 	t   *testing.T
@@ -74,7 +74,7 @@ func (r *running) within(limit time.Duration, what string, holds func() bool) {
 // serves waits until the index has exactly what dump writes.
 func (r *running) serves(want string) {
 	r.t.Helper()
-	// A second is promised; the machine of a test may have other work.
+	// The README promises a second; the machine of a test may be busy.
 	r.within(3*time.Second, "want\n"+want, func() bool { return dump(r.ix) == want })
 }
 
@@ -309,7 +309,7 @@ func TestConfigMap(t *testing.T) {
 	r.logs(0, "error ")
 }
 
-// TestUnheardChanges covers what no event tells of.
+// TestUnheardChanges covers changes that no event reports.
 func TestUnheardChanges(t *testing.T) {
 	slow := func(s *Source) { s.wait.settle, s.wait.maxSettle = time.Hour, time.Hour }
 	tests := map[string]struct {
@@ -328,12 +328,12 @@ func TestUnheardChanges(t *testing.T) {
 			r.must(err, f.Close(), os.Chtimes(r.path("one.yaml"), info.ModTime(), info.ModTime()))
 			r.serves("service shop/one [10.96.0.9]")
 		}},
-		"the time of the last look advances": {func(s *Source) {
+		"the time of the last reading advances": {func(s *Source) {
 			slow(s)
 			s.wait.reread = 20 * time.Millisecond
 		}, func(r *running) {
 			before := r.Status()[0].Heard
-			r.within(3*time.Second, "a later look", func() bool { return r.Status()[0].Heard.After(before) })
+			r.within(3*time.Second, "a later reading", func() bool { return r.Status()[0].Heard.After(before) })
 		}},
 	}
 	for name, test := range tests {
@@ -345,7 +345,7 @@ func TestUnheardChanges(t *testing.T) {
 	}
 }
 
-// TestManyEvents writes a file more often than the directory settles: it is read all the same.
+// TestManyEvents writes a file so often that the directory never settles: it is read all the same.
 func TestManyEvents(t *testing.T) {
 	r := run(t, everything, map[string]string{"one.yaml": service("shop", "one", "10.96.0.1")}, func(s *Source) {
 		s.wait.settle, s.wait.reread = time.Hour, time.Hour
@@ -383,7 +383,7 @@ func TestNothingIsLeft(t *testing.T) {
 	}
 }
 
-// TestRecordsStay changes one object and sees that the records and generations of others stay.
+// TestRecordsStay changes one object: the records and generations of others stay.
 func TestRecordsStay(t *testing.T) {
 	s, ix, _ := load(t, everything, map[string]string{"a.yaml": service("shop", "one", "10.96.0.1") + service("shop", "two", "10.96.0.2") + endpoints, "b.yaml": node})
 	one, slice := ix.ServiceRecord("shop", "one"), ix.SliceRecord("default", "db-1")
@@ -412,7 +412,7 @@ func TestWholeDirectory(t *testing.T) {
 	tests := map[string]struct {
 		before, after map[string]string
 		want          string
-		err           string // what the error line begins with
+		err           string // start of the line
 	}{
 		"an object moves": {
 			start, map[string]string{"a.yaml": one + two, "b.yaml": "# moved"}, before, "",
@@ -446,7 +446,7 @@ func TestWholeDirectory(t *testing.T) {
 				write(t, s.root, name, content)
 			}
 			for range 3 {
-				s.look(nil) // again and again logs nothing more
+				s.look(nil) // the next readings log nothing more
 			}
 			if got := dump(ix); got != test.want {
 				t.Errorf("got\n%s\nwant\n%s", got, test.want)
