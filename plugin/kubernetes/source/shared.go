@@ -11,10 +11,9 @@ import (
 	"github.com/nearside-dns/nearside/plugin/kubernetes/index"
 )
 
-// Lease is the use of a running source by one configuration. Configurations that ask for the same
-// source share it and its index: the server blocks of a Corefile, and the old and the new
-// configuration during a reload. So a reload neither lists the cluster again nor forgets what is
-// known of it while the API server is away.
+// Lease is a reference of one configuration to a running source. Configurations with the same source share it and its
+// index: the server blocks of a Corefile, and the old and the new configuration during a reload. So a reload neither
+// lists the cluster again nor loses its records while the API server is away.
 type Lease struct {
 	shared *shared
 	once   sync.Once
@@ -33,17 +32,16 @@ type shared struct {
 var running struct {
 	mu     sync.Mutex
 	shared []*shared
-	// sinceReload are the leases that were taken since the last reload began. If it fails, nobody
-	// tells the new configuration, and its leases are ended here.
+	// sinceReload are the leases acquired since the last reload began. If it fails, CoreDNS does not notify the new
+	// configuration, so its leases are released here.
 	sinceReload []*Lease
 }
 
-// stopWait is how long the end of a source is waited for. client-go may sit in a pause between two
-// attempts to reach an API server that is away, which no signal ends.
+// stopWait bounds the wait for the end of a source: client-go's pause between two attempts to reach an API server cannot
+// be interrupted.
 const stopWait = time.Second
 
-// Acquire returns the use of the source with that key. If it runs already, it is used and src is not;
-// otherwise src is started.
+// Acquire returns a lease on the source with a key. If none runs, it starts src.
 func Acquire(key string, src Source) *Lease {
 	running.mu.Lock()
 	defer running.mu.Unlock()
@@ -75,7 +73,7 @@ func ReloadBegins() {
 	running.sinceReload = nil
 }
 
-// ReloadFailed is called when the new configuration has been given up. It ends what that one uses.
+// ReloadFailed is called when CoreDNS has discarded the new configuration. It releases the leases of that one.
 func ReloadFailed() {
 	running.mu.Lock()
 	leases := running.sinceReload
@@ -92,7 +90,7 @@ func (l *Lease) Index() *index.Index { return l.shared.index }
 // Status returns the state of the source's resources.
 func (l *Lease) Status() []Status { return l.shared.source.Status() }
 
-// Release ends the use. The last one to end stops the source.
+// Release ends the lease. The last release stops the source.
 func (l *Lease) Release() { l.once.Do(l.shared.release) }
 
 func (s *shared) release() {
@@ -112,7 +110,7 @@ func (s *shared) release() {
 	}
 }
 
-// ages is the metric of how long ago each resource was known to be in step.
+// ages is the metric of the time since each resource was known to be up to date.
 type ages struct{ desc *prometheus.Desc }
 
 func init() {
@@ -125,7 +123,7 @@ func init() {
 // Describe implements prometheus.Collector.
 func (a ages) Describe(ch chan<- *prometheus.Desc) { ch <- a.desc }
 
-// Collect implements prometheus.Collector. Of several sources the oldest word counts.
+// Collect implements prometheus.Collector. Of several sources the oldest time counts.
 func (a ages) Collect(ch chan<- prometheus.Metric) {
 	running.mu.Lock()
 	sources := slices.Clone(running.shared)

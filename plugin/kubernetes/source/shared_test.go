@@ -11,7 +11,7 @@ import (
 	"github.com/nearside-dns/nearside/plugin/kubernetes/index"
 )
 
-// fixedSource runs until it is told to stop, and says of its resources what it was given.
+// fixedSource runs until it is stopped, and returns a fixed status.
 type fixedSource struct {
 	status  []Status
 	stopped chan struct{}
@@ -46,7 +46,7 @@ func TestLease(t *testing.T) {
 			t.Error("an index is shared where it should not be, or not where it should")
 		}
 		first.Release()
-		first.Release() // twice counts once
+		first.Release() // the second call does nothing
 		if src.hasStopped() {
 			t.Fatal("the source stopped while it was in use")
 		}
@@ -69,14 +69,14 @@ func TestLease(t *testing.T) {
 		}
 	})
 
-	t.Run("a reload that fails ends what it took", func(t *testing.T) {
+	t.Run("a failed reload releases its leases", func(t *testing.T) {
 		present, other := newFixedSource(), newFixedSource()
 		l := Acquire("a", present)
 		ReloadBegins()
 		Acquire("a", newFixedSource())
 		Acquire("b", other)
 		ReloadFailed()
-		ReloadFailed() // each plugin of the present configuration says so
+		ReloadFailed() // each plugin of the present configuration calls it
 		if !other.hasStopped() {
 			t.Error("the source of the failed configuration runs on")
 		}
@@ -89,7 +89,7 @@ func TestLease(t *testing.T) {
 		}
 	})
 
-	t.Run("a reload that succeeds keeps what it took", func(t *testing.T) {
+	t.Run("a successful reload keeps its leases", func(t *testing.T) {
 		src := newFixedSource()
 		before := Acquire("a", src)
 		ReloadBegins()
@@ -114,7 +114,7 @@ func TestLease(t *testing.T) {
 	})
 }
 
-// stuckSource does not end when it is told to.
+// stuckSource does not end when it is stopped.
 type stuckSource struct{ end chan struct{} }
 
 func (s *stuckSource) Run(context.Context, *index.Index) { <-s.end }

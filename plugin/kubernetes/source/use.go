@@ -6,15 +6,15 @@ import (
 	"github.com/coredns/caddy"
 )
 
-// Use is the use of a source by one configuration, from its start to its end. At the end of a reload that is its
-// shutdown; at the end of the process it is the final shutdown, after the lameduck time of the health plugin, in
-// which answers are to be right as well.
+// Use holds the lease of one configuration on its source, from its start to its end. In a reload the end is the shutdown
+// of the configuration; at the end of the process it is the final shutdown, after health's lameduck period, in which
+// answers must still be right.
 type Use struct {
-	lease     atomic.Pointer[Lease] // a signal may end the server while it starts
+	lease     atomic.Pointer[Lease] // atomic: a signal may end the server while it starts
 	reloading atomic.Bool
 }
 
-// Follow has the use end with the configuration of a controller. It is called in setup.
+// Follow releases the lease with the configuration of a controller. It is called in setup.
 func (u *Use) Follow(c *caddy.Controller) {
 	c.OnRestart(u.reloadBegins)
 	c.OnRestartFailed(u.reloadFailed)
@@ -29,7 +29,7 @@ func (u *Use) Begin(key string, src Source) *Lease {
 	return lease
 }
 
-// Lease returns that of the source, nil before the beginning.
+// Lease returns the lease of the source, nil before Begin.
 func (u *Use) Lease() *Lease { return u.lease.Load() }
 
 func (u *Use) reloadBegins() error {
