@@ -254,8 +254,8 @@ func checkProperty(o *clusterProperty) field.ErrorList {
 	return nil
 }
 
-// doubt returns why a valid object leads to no answer here, or perhaps to another one than was meant; "" if it does not.
-func (p parser) doubt(o apiObject) string {
+// warning returns why a valid object leads to no answer here, or perhaps to another one than was meant; "" if it does not.
+func (p parser) warning(o apiObject) string {
 	switch o := o.(type) {
 	case *corev1.Service:
 		if o.Spec.Type != corev1.ServiceTypeExternalName && o.Spec.ClusterIP == "" && len(o.Spec.ClusterIPs) == 0 {

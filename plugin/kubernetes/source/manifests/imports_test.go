@@ -185,7 +185,7 @@ func TestImportNotes(t *testing.T) {
 			if !slices.Equal(log.lines, want) {
 				t.Errorf("logged\n%s\nwant\n%s", strings.Join(log.lines, "\n"), strings.Join(want, "\n"))
 			}
-			s.look(nil)
+			s.refresh(nil)
 			if len(log.lines) != len(want) {
 				t.Errorf("logged again: %q", log.lines)
 			}
@@ -270,7 +270,7 @@ func TestImportRecordsStay(t *testing.T) {
 	}
 	before = generations()
 	write(t, s.root, "a.yaml", "# the same\n"+stays+importFile("shop", "web", "type: ClusterSetIP, ips: [10.112.0.8], ports: []"))
-	s.look(nil)
+	s.refresh(nil)
 	if ix.ImportRecord("shop", "db") != imported || ix.SliceRecord("shop", "east") != slice {
 		t.Error("an unchanged record was replaced")
 	}
@@ -345,7 +345,7 @@ func TestRandomImports(t *testing.T) {
 						break
 					}
 				}
-				s.look(nil)
+				s.refresh(nil)
 				_, fresh, _ := load(t, opts, files)
 				if got, want := dump(ix), dump(fresh); got != want {
 					t.Fatalf("state %d: got\n%s\nwant\n%s\nof %q", i, got, want, slices.Sorted(maps.Values(files)))

@@ -462,7 +462,7 @@ func TestStatus(t *testing.T) {
 	s, _, _ := load(t, everything, nil)
 	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	s.now = func() time.Time { return at }
-	if pause := s.look(nil); pause != s.wait.reread {
+	if pause := s.refresh(nil); pause != s.wait.reread {
 		t.Errorf("reads again after %v", pause)
 	}
 	all := s.Status()
@@ -479,11 +479,11 @@ func TestStatus(t *testing.T) {
 	}
 	later := at.Add(time.Minute)
 	s.now = func() time.Time { return later }
-	s.look(nil)
+	s.refresh(nil)
 	if st := s.Status()[0]; !st.Synced || st.Frozen || !st.Heard.Equal(at) {
 		t.Errorf("without the directory: %+v", st)
 	}
-	s.look(&watch{failed: true})
+	s.refresh(&watch{failed: true})
 	if st := s.Status()[0]; !st.Frozen {
 		t.Errorf("without directory and watch: %+v", st)
 	}

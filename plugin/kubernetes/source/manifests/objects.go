@@ -39,9 +39,9 @@ type place struct {
 
 // contents are the objects of one file.
 type contents struct {
-	objects []*object
-	unread  []unread
-	notes   []note
+	objects  []*object
+	unread   []unread
+	warnings []warning
 }
 
 // unread stands for the objects of a namespace that are of a kind that is not read.
@@ -50,8 +50,8 @@ type unread struct {
 	place           place
 }
 
-// note is what is valid and may still be a mistake.
-type note struct {
+// warning is about an object that is valid and may still be a mistake.
+type warning struct {
 	place place
 	text  string
 }
@@ -279,8 +279,8 @@ func (r *reading) object(it item, h header, k *kind) *problem {
 	made := r.record(o)
 	made.key, made.place = name, it.place
 	r.contents.objects = append(r.contents.objects, made)
-	if text := r.doubt(o); text != "" {
-		r.contents.notes = append(r.contents.notes, note{it.place, name.String() + " " + text})
+	if text := r.warning(o); text != "" {
+		r.contents.warnings = append(r.contents.warnings, warning{it.place, name.String() + " " + text})
 	}
 	return nil
 }

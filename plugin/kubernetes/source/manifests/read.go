@@ -131,7 +131,7 @@ func (s *Source) update(w *watch) (changed bool, pause time.Duration, err error)
 	next.complete(s.cluster, s.parser.strip)
 	for _, path := range slices.Sorted(maps.Keys(next.files)) {
 		if next.files[path] != s.cluster.files[path] {
-			s.logNotes(path, next.files[path])
+			s.logWarnings(path, next.files[path])
 		}
 	}
 	s.cluster = next
@@ -172,8 +172,8 @@ func (s *Source) showPlace(p place) string {
 	return fmt.Sprintf("%s:%d", s.show(p.file), line)
 }
 
-// look updates the index from the directory, and returns the pause until the next reading if no change is reported.
-func (s *Source) look(w *watch) (pause time.Duration) {
+// refresh updates the index from the directory, and returns the pause until the next reading if no change is reported.
+func (s *Source) refresh(w *watch) (pause time.Duration) {
 	changed, pause, err := s.update(w)
 	switch {
 	case errors.Is(err, errBeingWritten):
@@ -190,18 +190,18 @@ func (s *Source) look(w *watch) (pause time.Duration) {
 	return pause
 }
 
-// maxNotes is the maximum number of warnings about one file, and maxKinds of lines about kinds.
+// maxWarnings is the maximum number of warnings about one file, and maxKinds of lines about kinds.
 const (
-	maxNotes = 5
+	maxWarnings = 5
 	maxKinds = 50
 )
 
-// logNotes logs what a user should know about a file that is served.
-func (s *Source) logNotes(path string, c *contents) {
-	for _, n := range c.notes[:min(len(c.notes), maxNotes)] {
+// logWarnings logs what a user should know about a file that is served.
+func (s *Source) logWarnings(path string, c *contents) {
+	for _, n := range c.warnings[:min(len(c.warnings), maxWarnings)] {
 		s.log.Warningf("%s: %s", s.showPlace(n.place), n.text)
 	}
-	if more := len(c.notes) - maxNotes; more > 0 {
+	if more := len(c.warnings) - maxWarnings; more > 0 {
 		s.log.Warningf("%s: %d more warnings", s.show(path), more)
 	}
 	for _, u := range c.unread {

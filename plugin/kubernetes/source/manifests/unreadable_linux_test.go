@@ -27,7 +27,7 @@ func TestUnreadableDirectory(t *testing.T) {
 		t.Fatal(err)
 	}
 	for range 2 {
-		if pause := s.look(nil); pause != s.wait.poll {
+		if pause := s.refresh(nil); pause != s.wait.poll {
 			t.Errorf("reads again after %v", pause)
 		}
 	}
@@ -43,7 +43,7 @@ func TestUnreadableDirectory(t *testing.T) {
 	if err := os.Chmod(sub, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	s.look(nil)
+	s.refresh(nil)
 	if got := log.with("info ", ": valid again and served"); len(got) != 1 {
 		t.Errorf("logged %q", log.lines)
 	}

@@ -30,17 +30,16 @@ func (s *Source) Run(ctx context.Context, ix *index.Index) {
 		case <-ctx.Done():
 			return
 		case e, ok := <-w.events:
-			if !w.isOpen(ok) || !w.concerns(e) {
+			if w.isOpen(ok) && !w.concerns(e) {
 				continue
 			}
 		case err, ok := <-w.errors:
-			if !w.isOpen(ok) {
-				continue
+			if w.isOpen(ok) {
+				s.log.Warningf("%s: changes may have been missed, reading it again: %v", s.show(""), err)
 			}
-			s.log.Warningf("%s: changes may have been missed, reading it again: %v", s.show(""), err)
 		case <-timer.C:
 			firstEvent = time.Time{}
-			planned = s.now().Add(s.look(w))
+			planned = s.now().Add(s.refresh(w))
 			timer.Reset(planned.Sub(s.now()))
 			continue
 		}
@@ -112,11 +111,15 @@ func (w *watch) follow(dirs []string) {
 			_ = w.watcher.Remove(dir) // it fails if the directory is gone, and the watch with it
 		}
 	}
+	var failures []error
 	for _, dir := range dirs {
 		if err := w.watcher.Add(dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			w.fail(fmt.Errorf("%s: %w", filepath.Base(dir), err))
-			return
+			failures = append(failures, fmt.Errorf("%s: %w", filepath.Base(dir), err))
 		}
+	}
+	if len(failures) > 0 {
+		w.fail(failures[0])
+		return
 	}
 	w.failed = false
 }

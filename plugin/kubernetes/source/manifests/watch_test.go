@@ -364,6 +364,29 @@ func TestManyEvents(t *testing.T) {
 	}
 }
 
+// TestWatchEnds: without a watch the directory is polled.
+func TestWatchEnds(t *testing.T) {
+	s, _, log := load(t, everything, nil)
+	w := s.openWatch()
+	if pause := s.refresh(w); pause != s.wait.reread {
+		t.Errorf("with a watch: reads again after %v", pause)
+	}
+	w.close()
+	_, ok := <-w.events
+	w.isOpen(ok)
+	if w.events != nil || w.errors != nil {
+		t.Error("the channels of a closed watch are still used")
+	}
+	for range 2 {
+		if pause := s.refresh(w); pause != s.wait.poll {
+			t.Errorf("without a watch: reads again after %v", pause)
+		}
+	}
+	if got := log.with("warning ", "cannot be watched"); len(got) != 1 {
+		t.Errorf("logged %q", log.lines)
+	}
+}
+
 func TestNothingIsLeft(t *testing.T) {
 	before := runtime.NumGoroutine()
 	s, _, _ := load(t, everything, map[string]string{"a.yaml": service("shop", "one", "None")})
@@ -392,7 +415,7 @@ func TestRecordsStay(t *testing.T) {
 	a, b, c := oneGeneration.Load(), twoGeneration.Load(), shop.Load()
 	write(t, s.root, "a.yaml", service("shop", "one", "10.96.0.1")+service("shop", "two", "10.96.0.3")+endpoints)
 	write(t, s.root, "b.yaml", node+"---\n{apiVersion: v1, kind: Node, metadata: {name: node-2, labels: {topology.kubernetes.io/zone: zone-b}}}")
-	s.look(nil)
+	s.refresh(nil)
 	if ix.ServiceRecord("shop", "one") != one || ix.SliceRecord("default", "db-1") != slice {
 		t.Error("an unchanged record was replaced")
 	}
@@ -446,7 +469,7 @@ func TestWholeDirectory(t *testing.T) {
 				write(t, s.root, name, content)
 			}
 			for range 3 {
-				s.look(nil) // the next readings log nothing more
+				s.refresh(nil) // the next readings log nothing more
 			}
 			if got := dump(ix); got != test.want {
 				t.Errorf("got\n%s\nwant\n%s", got, test.want)
