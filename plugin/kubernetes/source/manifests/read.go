@@ -142,12 +142,13 @@ func (s *Source) update(w *watch) (changed bool, pause time.Duration, err error)
 func (s *Source) combine() (*cluster, error) {
 	c := newCluster()
 	var failures []error
+	at := s.placeText()
 	for _, path := range slices.Sorted(maps.Keys(s.files)) {
 		f := s.files[path]
 		err := f.err
 		if err == nil && f.contents != nil {
 			if first, again := c.add(path, f.contents); again != nil {
-				err = fmt.Errorf("%s: %s: already in %s; delete one of the two", s.showPlace(again.place), again.key, s.showPlace(first.place))
+				err = fmt.Errorf("%s: %s: already in %s; delete one of the two", at(again.place), again.key, at(first.place))
 			}
 		}
 		if err != nil {
@@ -163,13 +164,17 @@ func (s *Source) combine() (*cluster, error) {
 	return nil, fmt.Errorf("%w (the first of %d broken files)", failures[0], len(failures))
 }
 
-// showPlace returns the file and the line of an object as messages have them. It reads the file: lines are not stored.
-func (s *Source) showPlace(p place) string {
-	line := 1
-	if content, err := s.content(p.file); err == nil {
-		line = newText(p.file, content).lineOf(p.number, p.path)
+// placeText returns a function that returns the file and the line of an object for messages. It reads the file, each
+// once: lines are not stored.
+func (s *Source) placeText() func(place) string {
+	texts := map[string]*text{}
+	return func(p place) string {
+		if texts[p.file] == nil {
+			content, _ := s.content(p.file) // of a file that is gone the line is 1
+			texts[p.file] = newText(p.file, content)
+		}
+		return fmt.Sprintf("%s:%d", s.show(p.file), texts[p.file].lineOf(p.number, p.path))
 	}
-	return fmt.Sprintf("%s:%d", s.show(p.file), line)
 }
 
 // refresh updates the index from the directory, and returns the pause until the next reading if no change is reported.
@@ -193,20 +198,21 @@ func (s *Source) refresh(w *watch) (pause time.Duration) {
 // maxWarnings is the maximum number of warnings about one file, and maxKinds of lines about kinds.
 const (
 	maxWarnings = 5
-	maxKinds = 50
+	maxKinds    = 50
 )
 
 // logWarnings logs what a user should know about a file that is served.
 func (s *Source) logWarnings(path string, c *contents) {
+	at := s.placeText()
 	for _, n := range c.warnings[:min(len(c.warnings), maxWarnings)] {
-		s.log.Warningf("%s: %s", s.showPlace(n.place), n.text)
+		s.log.Warningf("%s: %s", at(n.place), n.text)
 	}
 	if more := len(c.warnings) - maxWarnings; more > 0 {
 		s.log.Warningf("%s: %d more warnings", s.show(path), more)
 	}
 	for _, u := range c.unread {
 		if s.isFirst(u.kind) {
-			s.log.Infof("%s: %s is not read: DNS needs %s", s.showPlace(u.place), u.kind, kindNames())
+			s.log.Infof("%s: %s is not read: DNS needs %s", at(u.place), u.kind, kindNames())
 		}
 	}
 	if s.opts.Imports || s.opts.PodsOnly {
@@ -214,7 +220,7 @@ func (s *Source) logWarnings(path string, c *contents) {
 	}
 	for _, o := range c.objects {
 		if o.key.kind == "ServiceImport" && s.isFirst(o.key.kind) {
-			s.log.Infof("%s: a kubernetes block without zones of multicluster does not answer for ServiceImports", s.showPlace(o.place))
+			s.log.Infof("%s: a kubernetes block without zones of multicluster does not answer for ServiceImports", at(o.place))
 		}
 	}
 }
