@@ -29,7 +29,7 @@ type records interface {
 // typed implements records for objects O with records of type R.
 type typed[O metav1.Object, R any] struct {
 	toRecord  func(O) *R
-	known     func(namespace, name string) *R
+	known     func(namespace, name string) *R // the record in the index; nil if records are not reused
 	same      func(present, stripped *R) bool
 	putRecord func(*R)
 	delete    func(namespace, name string)
@@ -54,8 +54,10 @@ func (t *typed[O, R]) strip(obj any) (any, error) {
 	r := t.toRecord(o)
 	// After a relist nearly all objects are unchanged. Without reuse of their records a relist would need the memory twice.
 	// Resource versions are not compared: a server that was restored from a backup assigns the same ones again.
-	if present := t.known(o.GetNamespace(), o.GetName()); present != nil && r != nil && t.same(present, r) {
-		return present, nil
+	if t.known != nil && r != nil {
+		if present := t.known(o.GetNamespace(), o.GetName()); present != nil && t.same(present, r) {
+			return present, nil
+		}
 	}
 	return r, nil
 }
@@ -165,7 +167,6 @@ func (s *Source) namespaces(ix *index.Index) records {
 			}
 			return nil
 		},
-		known:     func(string, string) *string { return nil }, // a name has no record to reuse
 		putRecord: func(name *string) { ix.PutNamespace(*name) },
 		delete:    func(_, name string) { ix.DeleteNamespace(name) },
 		replaceBy: func(names []*string) {
@@ -187,7 +188,6 @@ func (s *Source) clusterProperties(ix *index.Index) records {
 			}
 			return nil
 		},
-		known:     func(string, string) *index.Symbol { return nil }, // an ID has no record to reuse
 		putRecord: func(id *index.Symbol) { ix.SetClusterID(*id) },
 		delete: func(_, name string) {
 			if name == source.ClusterPropertyName {
