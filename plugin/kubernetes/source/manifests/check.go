@@ -17,8 +17,8 @@ import (
 	"github.com/nearside-dns/nearside/plugin/kubernetes/source"
 )
 
-// check returns what an API server would refuse, as far as DNS reads it: a wrong address is an error at its line, and
-// not a name without an address.
+// check returns the errors for which an API server would refuse an object, as far as DNS reads it: a wrong address is an
+// error at its line, and not a name without an address.
 func check(k *kind, o apiObject) field.ErrorList {
 	errs := checkName(k, o.GetObjectMeta())
 	switch o := o.(type) {
@@ -254,7 +254,7 @@ func checkProperty(o *clusterProperty) field.ErrorList {
 	return nil
 }
 
-// warning returns why a valid object leads to no answer here, or perhaps to another one than was meant; "" if it does not.
+// warning returns the reason for which a valid object has no answer, or perhaps an unexpected one; "" for none.
 func (p parser) warning(o apiObject) string {
 	switch o := o.(type) {
 	case *corev1.Service:

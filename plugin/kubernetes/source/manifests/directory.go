@@ -13,7 +13,7 @@ import (
 	"unicode"
 )
 
-// tree is what is in the directory at one moment.
+// tree lists the directory at one moment.
 type tree struct {
 	files map[string]fs.FileInfo // manifests by path below the directory; of links the file behind
 	dirs  []string               // directories in which a change matters, absolute
@@ -45,7 +45,7 @@ func isLeftover(name string) bool {
 		strings.HasSuffix(name, "~")
 }
 
-// list returns what is in the directory. With an error, the tree contains the part that was listed before it.
+// list lists the directory. With an error, the tree contains the part that was listed before it.
 func (s *Source) list() (*tree, error) {
 	t := &tree{files: map[string]fs.FileInfo{}, seen: map[string]struct{}{}}
 	err := s.addDirectory(t, "")
@@ -121,7 +121,7 @@ func (s *Source) addEntry(t *tree, rel string, isLink bool) error {
 	return nil
 }
 
-// reason returns what is wrong without the path, which the messages have already.
+// reason returns the text of an error without the path, which the messages have already.
 func reason(err error) string {
 	if p := (*fs.PathError)(nil); errors.As(err, &p) {
 		return p.Err.Error()

@@ -44,13 +44,13 @@ type contents struct {
 	warnings []warning
 }
 
-// unread stands for the objects of a namespace that are of a kind that is not read.
+// unread stands for the objects of one kind that is not read, in one namespace.
 type unread struct {
 	kind, namespace string
 	place           place
 }
 
-// warning is about an object that is valid and may still be a mistake.
+// warning is about a valid object that may be a mistake.
 type warning struct {
 	place place
 	text  string
@@ -209,7 +209,7 @@ func (r *reading) item(it item, of metav1.TypeMeta) *problem {
 	return r.object(it, h, k)
 }
 
-// object returns what errors call an object of a kind: by its name as far as it has one.
+// object returns the name of an object for errors: its kind, and its name if it has one.
 func (h header) object(k *kind) string {
 	if h.Metadata.Name == "" || k == nil || k.name != h.Kind {
 		return h.Kind

@@ -28,8 +28,8 @@ type file struct {
 // maxTries is the maximum number of times that a directory which changes meanwhile is read again.
 const maxTries = 4
 
-// readFiles reads all files. What it has read was in the directory at one moment: it lists the directory again at the
-// end and starts over if that has changed, so that half of a swap of links is never seen. A directory that changes all
+// readFiles reads all files. All of them were in the directory at one moment: it lists the directory again at the end
+// and starts over if that has changed, so that half of a swap of links is never read. A directory that changes all
 // the time is accepted as it is, and is then not stable.
 //
 // Directories are watched before they are read, so that no change is missed in between.
@@ -201,7 +201,7 @@ const (
 	maxKinds    = 50
 )
 
-// logWarnings logs what a user should know about a file that is served.
+// logWarnings logs the warnings about an accepted file, and the kinds in it that are not read.
 func (s *Source) logWarnings(path string, c *contents) {
 	at := s.placeText()
 	for _, n := range c.warnings[:min(len(c.warnings), maxWarnings)] {

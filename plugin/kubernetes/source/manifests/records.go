@@ -15,7 +15,7 @@ import (
 	"github.com/nearside-dns/nearside/plugin/kubernetes/source"
 )
 
-// object is what is stored of an object.
+// object is the data stored for an API object.
 type object struct {
 	key   key
 	place place
@@ -28,7 +28,7 @@ type object struct {
 	unplaced *discoveryv1.EndpointSlice
 }
 
-// record returns what is stored of an API object.
+// record returns the data to store for an API object.
 func (p parser) record(o apiObject) *object {
 	selected := selects(p.opts.Labels, o.GetObjectMeta().GetLabels())
 	made := &object{}

@@ -51,7 +51,7 @@ func (s *Source) Run(ctx context.Context, ix *index.Index) {
 	}
 }
 
-// watch reports changes in directories, while it is not broken.
+// watch reports changes in directories.
 type watch struct {
 	root    string
 	log     logger
