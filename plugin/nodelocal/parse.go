@@ -3,7 +3,6 @@ package nodelocal
 import (
 	"errors"
 	"fmt"
-	"maps"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -48,8 +47,9 @@ type config struct {
 	backend                    backend
 	interval                   time.Duration
 	keep                       bool
-	questionFrom               []netip.Addr // the sources of queries to itself; nil is over lo
-	zone                       string       // of the server block
+	questionFrom               []netip.Addr  // the sources of queries to itself; nil is over lo
+	zone                       string        // of the server block
+	context                    caddy.Context // of the Corefile, to tell its nodes from those before a reload
 }
 
 func newConfig() config {
@@ -69,22 +69,15 @@ func defaultQuestionFrom() []netip.Addr {
 	return []netip.Addr{netip.AddrFrom4([4]byte{192, 0, 0, 8}), netip.AddrFrom16([16]byte{0: 0x01, 7: 0x01, 15: 0x08})}
 }
 
-// option is one option of the block.
-type option struct {
-	min, max int    // number of arguments; max -1 is any
-	form     string // the arguments, for errors
-	parse    func(*config, []string) error
-}
-
-var options = map[string]option{
-	"interface": {1, 1, "the name of the interface", parseInterface},
-	"setup":     {1, 2, "interface and rules, one of them, or none", parseSetup},
-	"backend":   {1, 1, "nftables, iptables, none or auto", parseBackend},
-	"interval":  {1, 1, "a duration of at least 1s", parseInterval},
-	"keep":      {0, 0, "nothing", func(c *config, _ []string) error { c.keep = true; return nil }},
-	"health":    {1, 1, "a port", parseHealth},
-	"question":  {1, 3, "lo, or from and addresses, at most one per family", parseQuestion},
-	"fallback":  {1, -1, "addresses, at most one per family, and after except those that kube-proxy knows", parseFallback},
+var options = corefile.Options[*config]{
+	"interface": {Min: 1, Max: 1, Form: "the name of the interface", Parse: parseInterface},
+	"setup":     {Min: 1, Max: 2, Form: "interface and rules, one of them, or none", Parse: parseSetup},
+	"backend":   {Min: 1, Max: 1, Form: "nftables, iptables, none or auto", Parse: parseBackend},
+	"interval":  {Min: 1, Max: 1, Form: "a duration of at least 1s", Parse: parseInterval},
+	"keep":      {Form: "nothing", Parse: func(c *config, _ []string) error { c.keep = true; return nil }},
+	"health":    {Min: 1, Max: 1, Form: "a port", Parse: parseHealth},
+	"question":  {Min: 1, Max: 3, Form: "lo, or from and addresses, at most one per family", Parse: parseQuestion},
+	"fallback":  {Min: 1, Max: -1, Form: "addresses, at most one per family, and after except those that kube-proxy knows", Parse: parseFallback},
 }
 
 // parseConfig parses the directive of a server block, of which there may be one.
@@ -105,20 +98,8 @@ func parseBlock(c *caddy.Controller) (cfg config, err error) {
 	if cfg.Addresses, err = parseAddresses(c.RemainingArgs()); err != nil {
 		return cfg, corefile.At(c).Errorf("%v", err)
 	}
-	for c.NextBlock() {
-		name := c.Val()
-		o, ok := options[name]
-		if !ok {
-			known := slices.Sorted(maps.Keys(options))
-			return cfg, corefile.At(c).Errorf("unknown option %q, known are %s", name, strings.Join(known, ", "))
-		}
-		args := c.RemainingArgs()
-		if len(args) < o.min || o.max >= 0 && len(args) > o.max {
-			return cfg, corefile.At(c).Errorf("%s takes %s, got %q", name, o.form, args)
-		}
-		if err := o.parse(&cfg, args); err != nil {
-			return cfg, corefile.At(c).Errorf("%s: %v; it takes %s", name, err, o.form)
-		}
+	if _, err := options.Parse(c, &cfg); err != nil {
+		return cfg, err
 	}
 	if cfg.Port, err = port(c); err != nil {
 		return cfg, corefile.At(c).Errorf("%v", err)
