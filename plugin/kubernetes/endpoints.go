@@ -17,7 +17,7 @@ func (k *Kubernetes) policyOf(s *index.Service, n *objectName) (p topology.Polic
 		return p
 	}
 	if k.source.Topology {
-		p = topology.Of(s, k.topologyKeys)
+		p = topology.PolicyOf(s, k.topologyKeys)
 	}
 	if n.imported && k.preferCluster {
 		p = p.OwnClusterFirst()
@@ -79,7 +79,7 @@ func (k *Kubernetes) callerOf(ip string, option []byte) (topology.Caller, eviden
 
 // chosen returns the endpoints of a name that the caller sees, where not everyone sees all. Some may be of a family
 // that is not asked for.
-func (k *Kubernetes) chosen(q *query, f *found) (seen []topology.Candidate) {
+func (k *Kubernetes) chosen(q *query, f *found) (seen []topology.Endpoint) {
 	placed := k.hasNodes() // before the look
 	var who topology.Caller
 	if f.policy.ByCaller() {
@@ -88,10 +88,10 @@ func (k *Kubernetes) chosen(q *query, f *found) (seen []topology.Candidate) {
 	who.Cluster = k.ownCluster()
 	any := false
 	for _, family := range families(q.qtype, f.name.imported) {
-		all := make([]topology.Candidate, 0, f.entry.Ready())
+		all := make([]topology.Endpoint, 0, f.entry.Ready())
 		for e, slice := range f.endpoints() {
 			if family == bothFamilies || family == addressType(e.Addr) {
-				all = append(all, topology.Candidate{Endpoint: e, Slice: slice})
+				all = append(all, topology.Endpoint{Endpoint: e, Slice: slice})
 			}
 		}
 		any = any || len(all) > 0
