@@ -67,7 +67,7 @@ func (u *upstream) carryByPool(dial func(context.Context) (net.Conn, error)) {
 		Dial: dial, MaxInFlight: u.c.maxInFlight, MaxConnections: u.c.maxConnections,
 		MaxIdle: u.c.maxIdle, Expire: u.c.expire, MaxAge: cmp.Or(u.c.maxAge, age),
 		Metrics: carrierMetrics(u.address, u.streamProto()),
-		Say:     func(what string) { log.Infof("Upstream %s %s", u.address, what) },
+		Log:     func(predicate string) { log.Infof("Upstream %s %s", u.address, predicate) },
 	})
 	u.stream = u.pool
 }

@@ -310,17 +310,17 @@ func question(t testing.TB, name string) []byte {
 type bed struct {
 	*Pool
 	*server
-	t     testing.TB
-	clock *clock
-	said  chan string
-	dials atomic.Int32
+	t      testing.TB
+	clock  *clock
+	logged chan string
+	dials  atomic.Int32
 }
 
 // newBed returns a pool with up to depth queries on each of so many connections. It looks after them often,
 // but suspects none.
 func newBed(t testing.TB, s *server, depth, connections int) *bed {
 	t.Helper()
-	b := &bed{server: s, t: t, clock: new(clock), said: make(chan string, 1024)}
+	b := &bed{server: s, t: t, clock: new(clock), logged: make(chan string, 1024)}
 	address := s.l.Addr().String()
 	b.Pool = NewPool(Config{
 		Dial: func(ctx context.Context) (net.Conn, error) {
@@ -328,7 +328,7 @@ func newBed(t testing.TB, s *server, depth, connections int) *bed {
 			return Dialer("tcp", nil).DialContext(ctx, "tcp", address)
 		},
 		MaxInFlight: depth, MaxConnections: connections, Expire: time.Minute, Metrics: newMetrics(),
-		Say: func(what string) { b.said <- what },
+		Log: func(predicate string) { b.logged <- predicate },
 	})
 	b.Pool.now = b.clock.now
 	b.tick = time.Millisecond
@@ -349,7 +349,7 @@ func (b *bed) gone() {
 	eventually(b.t, "the pool has no connections in the end", func() bool {
 		b.mu.Lock()
 		defer b.mu.Unlock()
-		return len(b.conns)+len(b.leaving)+len(b.waiting) == 0
+		return len(b.conns)+len(b.retired)+len(b.waiting) == 0
 	})
 	// A connection's first queries are a handful of segments; what is counted twice or backwards is not.
 	if sent := testutil.ToFloat64(b.Metrics.Sent); sent > 1e6 {
@@ -507,12 +507,12 @@ func (p *Pool) connsNow() int {
 	return len(p.conns)
 }
 
-// heardThat waits until the pool has said something that begins so.
-func (b *bed) heardThat(what string) {
+// wantLog waits until the pool has said something that begins so.
+func (b *bed) wantLog(what string) {
 	b.t.Helper()
 	for end := time.After(soon); ; {
 		select {
-		case said := <-b.said:
+		case said := <-b.logged:
 			if strings.HasPrefix(said, what) {
 				return
 			}

@@ -167,18 +167,18 @@ func TestIDsAreLeft(t *testing.T) {
 	b.accept().query()
 	b.mu.Lock()
 	c := b.conns[0]
-	for i := 0; len(c.flights) < 1<<16; i++ { // as after many queries, of which some were cancelled
-		if c.flights[uint16(i)] == nil {
-			c.flights[uint16(i)] = &flight{id: uint16(i), conn: c}
+	for i := 0; len(c.byID) < 1<<16; i++ { // as after many queries, of which some were cancelled
+		if c.byID[uint16(i)] == nil {
+			c.byID[uint16(i)] = &flight{id: uint16(i), conn: c}
 			if i%5 > 0 {
 				c.inFlight++
 			}
 		}
 	}
-	takes := c.takes(65000, 0)
+	takes := c.hasRoom(65000, 0)
 	for i := range 1 << 16 {
-		if f := c.flights[uint16(i)]; f.call == nil {
-			delete(c.flights, uint16(i))
+		if f := c.byID[uint16(i)]; f.call == nil {
+			delete(c.byID, uint16(i))
 		}
 	}
 	c.inFlight = 1
@@ -199,7 +199,7 @@ func TestForgottenIDs(t *testing.T) {
 			}
 		}
 	}), 1000, 1)
-	for i := range maxForgotten {
+	for i := range maxReserved {
 		b.Cancel(b.send("never.example.").Call)
 		if i%500 == 0 {
 			b.send("often.example.").answered()
@@ -417,8 +417,8 @@ func TestStay(t *testing.T) {
 	})
 }
 
-// What mayStay reads is what package dns does.
-func FuzzMayStay(f *testing.F) {
+// What keepAliveOf reads is what package dns does.
+func FuzzKeepAliveOf(f *testing.F) {
 	keep := &dns.EDNS0_TCP_KEEPALIVE{Code: dns.EDNS0TCPKEEPALIVE, Timeout: 300}
 	cookie := &dns.EDNS0_COOKIE{Code: dns.EDNS0COOKIE, Cookie: "0123456789abcdef"}
 	f.Add(withOPT(f))
@@ -446,7 +446,7 @@ func FuzzMayStay(f *testing.F) {
 		if len(b) < headerLen {
 			return
 		}
-		idle, ok := mayStay(b)
+		idle, ok := keepAliveOf(b)
 		m := new(dns.Msg)
 		if m.Unpack(b) != nil {
 			return // it has done no harm
@@ -939,7 +939,7 @@ func noneLeftOf(t *testing.T, b *bed) {
 	eventually(t, "no connection is left", func() bool {
 		b.mu.Lock()
 		defer b.mu.Unlock()
-		return len(b.conns)+len(b.leaving) == 0
+		return len(b.conns)+len(b.retired) == 0
 	})
 }
 
@@ -992,7 +992,7 @@ func TestRTT(t *testing.T) {
 	for _, c := range []struct{ took, want time.Duration }{
 		{80, 80}, {160, 90}, {90, 90}, {10, 80},
 	} {
-		p.note(c.took * time.Millisecond)
+		p.observeRTT(c.took * time.Millisecond)
 		if got := p.rtt; got != c.want*time.Millisecond {
 			t.Errorf("%v after one of %v ms, want %v ms", got, int64(c.took), int64(c.want))
 		}

@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-func TestEndSoon(t *testing.T) {
+func TestUserTimeout(t *testing.T) {
 	t.Parallel()
 	b := newBed(t, serving(t, echo), 10, 1)
 	b.send("www.example.").answered()
@@ -88,7 +88,7 @@ func TestHangingConnect(t *testing.T) {
 	eventually(t, "nobody dials", func() bool {
 		b.mu.Lock()
 		defer b.mu.Unlock()
-		return len(b.conns)+len(b.leaving) == 0
+		return len(b.conns)+len(b.retired) == 0
 	})
 }
 

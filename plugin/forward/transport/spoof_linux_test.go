@@ -86,7 +86,7 @@ func TestUDPAnswersBeforeTheQuery(t *testing.T) {
 func fill(t *testing.T, attacker *spoofer, upstream *udpServer, to *net.UDPAddr, query []byte) {
 	t.Helper()
 	guess := forged(query)
-	for id := range ids {
+	for id := range maxIDs {
 		setID(guess, uint16(id))
 		attacker.send(upstream.LocalAddr().(*net.UDPAddr), to, guess)
 	}

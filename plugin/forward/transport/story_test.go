@@ -104,8 +104,7 @@ func TestStory(t *testing.T) {
 			property.Seeds(t, uint64(i), 1, func(t *testing.T, seed uint64) {
 				b := newBed(t, serving(t, moody(seed)), c.depth, c.connections)
 				b.stall, b.maxStall, b.backoff = 2*time.Millisecond, 5*time.Millisecond, time.Millisecond
-				b.single, b.maxSingle, b.prompt = 20*time.Millisecond, 100*time.Millisecond, 20*time.Millisecond
-				b.hold = b.single
+				b.minSerial, b.maxSerial, b.prompt = 20*time.Millisecond, 100*time.Millisecond, 20*time.Millisecond
 				b.MaxAge, b.MaxIdle = 50*time.Millisecond, 3
 				const workers = 16
 				var answered, failed, cancelled atomic.Int32

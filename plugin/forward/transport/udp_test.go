@@ -507,7 +507,7 @@ func TestUDPLongAnswers(t *testing.T) {
 			if c.truncated {
 				want = plain
 			}
-			if one.Err != nil || len(one.Reply) != want || id(one.Reply) != 0xabcd || (one.Reply[flagsAt]&truncationIs != 0) != c.truncated {
+			if one.Err != nil || len(one.Reply) != want || id(one.Reply) != 0xabcd || (one.Reply[flagsAt]&truncationBit != 0) != c.truncated {
 				t.Errorf("%d bytes, error %v", len(one.Reply), one.Err)
 			}
 		})

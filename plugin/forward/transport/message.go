@@ -6,30 +6,30 @@ import (
 	"time"
 )
 
-// Sizes of the parts of a message in bytes, RFC 1035 section 4.1 and RFC 6891 section 6.1.2.
+// Sizes in bytes, RFC 1035 section 4.1 and RFC 6891 section 6.1.2.
 const (
 	headerLen = 12
 	typeClass = 4
 	optLen    = 11 // without options
-	recordLen = 10 // without the name and the data
+	recordLen = 10 // without name and data
 	maxLabel  = 63
 	maxName   = 255
 )
 
-// Places and bits of a header, RFC 1035 section 4.1.1.
+// Offsets and bits of the header, RFC 1035 section 4.1.1.
 const (
-	flagsAt      = 2
-	responseIs   = 0x80 // of the byte flagsAt
-	opcodeIs     = 0x78 // of the byte flagsAt
-	truncationIs = 0x02 // of the byte flagsAt
-	rcodeIs      = 0x0f // of the byte after
-	qdcountAt    = 4
-	ancountAt    = 6
-	nscountAt    = 8
-	arcountAt    = 10
+	flagsAt       = 2
+	responseBit   = 0x80 // of the byte flagsAt
+	opcodeMask    = 0x78 // of the byte flagsAt
+	truncationBit = 0x02 // of the byte flagsAt
+	rcodeMask     = 0x0f // of the next byte
+	qdcountAt     = 4
+	ancountAt     = 6
+	nscountAt     = 8
+	arcountAt     = 10
 )
 
-// verdict is what is wrong with an answer.
+// verdict is the result of comparing an answer with its query.
 type verdict int
 
 const (
@@ -40,8 +40,7 @@ const (
 	malformed
 )
 
-// questionEnd returns where the question of a message ends that has one, without pointers in its name, or
-// 0.
+// questionEnd returns the offset behind the only question of a message, whose name is not compressed, or 0.
 func questionEnd(b []byte) int {
 	if len(b) < headerLen || binary.BigEndian.Uint16(b[qdcountAt:]) != 1 {
 		return 0
@@ -64,35 +63,34 @@ func questionEnd(b []byte) int {
 	return 0
 }
 
-// check compares an answer with the query that its id belongs to. The question is the query up to its
-// question's end. A server that could not read the query, or does not want to, may leave the question out
-// (RFC 1035 section 4.1.1 says of no code that it has to be there).
+// check compares an answer with the query of its id, given up to the end of its question. A server that could not read
+// the query, or refuses it, may omit the question (RFC 1035 section 4.1.1 requires it for no response code).
 func check(question, reply []byte) verdict {
-	if len(reply) < headerLen || reply[flagsAt]&responseIs == 0 || (reply[flagsAt]^question[flagsAt])&opcodeIs != 0 {
+	if len(reply) < headerLen || reply[flagsAt]&responseBit == 0 || (reply[flagsAt]^question[flagsAt])&opcodeMask != 0 {
 		return malformed
 	}
-	if binary.BigEndian.Uint16(reply[qdcountAt:]) == 0 && refuses(reply[flagsAt+1]&rcodeIs) {
+	if binary.BigEndian.Uint16(reply[qdcountAt:]) == 0 && isRefusal(reply[flagsAt+1]&rcodeMask) {
 		return right
 	}
 	if binary.BigEndian.Uint16(reply[qdcountAt:]) != 1 || len(reply) < len(question) {
 		return wrongQuestion
 	}
-	is, want := reply[headerLen:len(question)], question[headerLen:]
-	if bytes.Equal(is, want) {
+	got, want := reply[headerLen:len(question)], question[headerLen:]
+	if bytes.Equal(got, want) {
 		return right
 	}
 	name := len(want) - typeClass
-	if bytes.Equal(is[name:], want[name:]) && equalFold(is[:name], want[:name]) {
+	if bytes.Equal(got[name:], want[name:]) && equalFold(got[:name], want[:name]) {
 		return wrongCase
 	}
 	return wrongQuestion
 }
 
-// refuses reports whether a code says nothing of the name, but that there is no answer: FORMERR, SERVFAIL,
-// NOTIMP or REFUSED, RFC 1035 section 4.1.1.
-func refuses(rcode byte) bool { return rcode == 1 || rcode == 2 || rcode == 4 || rcode == 5 }
+// isRefusal reports whether a response code does not depend on the name: FORMERR, SERVFAIL, NOTIMP or REFUSED, RFC
+// 1035 section 4.1.1.
+func isRefusal(rcode byte) bool { return rcode == 1 || rcode == 2 || rcode == 4 || rcode == 5 }
 
-// equalFold compares names in wire form. The lengths of labels are no letters: they are below 'A'.
+// equalFold compares names in wire form. The lengths of labels are below 'A'.
 func equalFold(a, b []byte) bool {
 	for i := range a {
 		if lower(a[i]) != lower(b[i]) {
@@ -115,15 +113,14 @@ const (
 	optionKeepAlive = 11
 )
 
-// keepAlive is the edns-tcp-keepalive option as a client sends it, RFC 7828 section 3.1.
+// keepAlive is the option edns-tcp-keepalive of a client, RFC 7828 section 3.1.
 var keepAlive = []byte{0, optionKeepAlive, 0, 0}
 
-// oneRecord are the numbers of records in a message that has only an additional one.
-var oneRecord = []byte{0, 0, 0, 0, 0, 1}
+// onlyAdditional are the record counts of a message with one additional record.
+var onlyAdditional = []byte{0, 0, 0, 0, 0, 1}
 
-// mayStay returns for how long the server lets the connection of an answer be idle, RFC 7828 section 3.1,
-// if it says so.
-func mayStay(reply []byte) (idle time.Duration, ok bool) {
+// keepAliveOf returns the idle time that a server allows by edns-tcp-keepalive in an answer, RFC 7828 section 3.1.
+func keepAliveOf(reply []byte) (idle time.Duration, ok bool) {
 	count := func(at int) int { return int(binary.BigEndian.Uint16(reply[at:])) }
 	if count(arcountAt) == 0 {
 		return 0, false
@@ -141,15 +138,15 @@ func mayStay(reply []byte) (idle time.Duration, ok bool) {
 		data := at + recordLen
 		end := data + count(at+recordLen-2)
 		if i >= before && count(at) == typeOPT && end <= len(reply) {
-			return keepAliveOf(reply[data:end])
+			return keepAliveIn(reply[data:end])
 		}
 		at = end
 	}
 	return 0, false
 }
 
-// keepAliveOf returns what the edns-tcp-keepalive among options says.
-func keepAliveOf(options []byte) (idle time.Duration, ok bool) {
+// keepAliveIn returns the idle time of edns-tcp-keepalive among EDNS options.
+func keepAliveIn(options []byte) (idle time.Duration, ok bool) {
 	for len(options) >= 4 {
 		code, length := binary.BigEndian.Uint16(options), int(binary.BigEndian.Uint16(options[2:]))
 		if options = options[4:]; length > len(options) {
@@ -163,7 +160,7 @@ func keepAliveOf(options []byte) (idle time.Duration, ok bool) {
 	return 0, false
 }
 
-// skipName returns where a name ends, which is behind the message if it does not end in it.
+// skipName returns the offset behind a name, which is beyond a message that ends within the name.
 func skipName(b []byte, at int) int {
 	for at < len(b) {
 		switch length := int(b[at]); {
@@ -178,14 +175,13 @@ func skipName(b []byte, at int) int {
 	return at
 }
 
-// asksToStay appends to dst a query that asks how long the connection may be idle. A query whose last
-// record is not an OPT record is appended as it is: what has none gets none, since its answer would have
-// one too.
-func asksToStay(dst, query []byte, question int) []byte {
+// appendKeepAlive appends a query to dst, with edns-tcp-keepalive if its only record is an OPT record. Other queries
+// are not changed: an OPT record in the query would add one to the answer.
+func appendKeepAlive(dst, query []byte, question int) []byte {
 	start := len(dst)
 	dst = append(dst, query...)
 	opt := query[question:]
-	if !bytes.Equal(query[ancountAt:headerLen], oneRecord) || len(opt) < optLen || opt[0] != 0 || binary.BigEndian.Uint16(opt[1:]) != typeOPT {
+	if !bytes.Equal(query[ancountAt:headerLen], onlyAdditional) || len(opt) < optLen || opt[0] != 0 || binary.BigEndian.Uint16(opt[1:]) != typeOPT {
 		return dst
 	}
 	options := int(binary.BigEndian.Uint16(opt[9:]))

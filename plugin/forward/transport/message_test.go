@@ -226,7 +226,7 @@ func TestAsksToStay(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			before := slices.Clone(c.query)
-			got := asksToStay([]byte("before"), c.query, questionEnd(c.query))
+			got := appendKeepAlive([]byte("before"), c.query, questionEnd(c.query))
 			if !bytes.Equal(c.query, before) {
 				t.Error("the query was changed")
 			}
@@ -281,7 +281,7 @@ func asksTheSame(t *testing.T, query, asks []byte) {
 	}
 }
 
-func FuzzAsksToStay(f *testing.F) {
+func FuzzAppendKeepAlive(f *testing.F) {
 	f.Add(question(f, "www.example."))
 	f.Add(withOPT(f))
 	f.Add(withOPT(f, &dns.EDNS0_COOKIE{Code: dns.EDNS0COOKIE, Cookie: "0123456789abcdef"}))
@@ -291,7 +291,7 @@ func FuzzAsksToStay(f *testing.F) {
 		if end == 0 || len(query) > maxMessage {
 			return
 		}
-		got := asksToStay(nil, query, end)
+		got := appendKeepAlive(nil, query, end)
 		if len(got) > maxMessage || questionEnd(got) != end {
 			t.Fatalf("%d bytes, the question ends at %d", len(got), questionEnd(got))
 		}
@@ -301,8 +301,7 @@ func FuzzAsksToStay(f *testing.F) {
 
 // messages splits a stream of frames as it is read in pieces of these sizes.
 func messages(stream []byte, sizes []byte) (got [][]byte, left int) {
-	var c conn
-	buf := make([]byte, firstRead)
+	buf := make([]byte, minRead)
 	have := 0
 	for i := 0; len(stream) > 0; i++ {
 		n := len(stream)
@@ -324,7 +323,7 @@ func messages(stream []byte, sizes []byte) (got [][]byte, left int) {
 			got = append(got, slices.Clone(m))
 		}
 		have = copy(buf, rest)
-		if need := c.room(buf[:have], n); need > len(buf) {
+		if need := readSize(buf[:have], n); need > len(buf) {
 			buf = append(make([]byte, 0, need), buf[:have]...)[:need]
 		}
 	}
