@@ -315,9 +315,9 @@ func TestEnd_NoMore(t *testing.T) {
 			}
 			defer x.release()
 			x.order = x.all
-			x.ask(x.started)
+			x.try(x.started)
 			x.attempts[0].open = false
-			x.failed(x.deadline.Add(late), false)
+			x.retry(x.deadline.Add(late), false)
 			if n := len(x.attempts); n != 1 != (late < 0) || x.last != (late == 0) {
 				t.Errorf("%d attempts, the last: %t", n, x.last)
 			}

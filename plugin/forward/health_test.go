@@ -149,7 +149,7 @@ func TestCheck_Again(t *testing.T) {
 	u := upstreamOf(f, 0)
 	u.checking.Store(true)
 	u.failed() // which leaves it to the check
-	if u.rest() || !u.checking.Load() {
+	if u.endCheck() || !u.checking.Load() {
 		t.Error("the upstream is doubted, and not checked")
 	}
 	u.check()

@@ -367,7 +367,7 @@ func TestTargets_NoSuchHost(t *testing.T) {
 	tg := parsed(t, "\n\nforward . a.example 192.0.2.9 b.example")
 	tg.lookup = h.lookup
 	_, err := tg.first(t.Context())
-	const want = `Testfile:3 - Error during parsing: forward: "b.example" is no file, and as a host's name: there is no address of it`
+	const want = `Testfile:3 - Error during parsing: forward: "b.example" is neither a file nor a host: no address found`
 	if err == nil || err.Error() != want {
 		t.Errorf("error\n got %v\nwant %s", err, want)
 	}
@@ -426,16 +426,16 @@ func logged(t *testing.T, do func()) string {
 
 // TestTargets_SaidOnce: trouble is in the log once, and when it is over.
 func TestTargets_SaidOnce(t *testing.T) {
-	n := &named{target: target{text: "a.example"}, endpoints: []endpoint{plain("192.0.2.1:53")}}
+	s := &source{target: target{text: "a.example"}, endpoints: []endpoint{plain("192.0.2.1:53")}}
 	said := logged(t, func() {
-		n.recovered()
-		n.failed(errTemporary)
-		n.failed(errNoHost)
-		n.recovered()
-		n.recovered()
+		s.recovered()
+		s.failed(errTemporary)
+		s.failed(errNoHost)
+		s.recovered()
+		s.recovered()
 	})
-	if strings.Count(said, "\n") != 2 || !strings.Contains(said, "upstreams of a.example: SERVFAIL; still asked are 192.0.2.1:53 until that is better\n") ||
-		!strings.Contains(said, "upstreams of a.example are found again\n") {
+	if strings.Count(said, "\n") != 2 || !strings.Contains(said, "upstreams of a.example not found: SERVFAIL; still used are 192.0.2.1:53\n") ||
+		!strings.Contains(said, "upstreams of a.example found again\n") {
 		t.Errorf("logged:\n%s", said)
 	}
 }

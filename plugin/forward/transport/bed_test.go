@@ -30,16 +30,27 @@ func newMetrics() *Metrics {
 	return &Metrics{
 		Connections: gauge(), InFlight: gauge(), Depth: depths{counter()},
 		Hits: counter(), Misses: counter(), Late: counter(), Single: counter(), Sent: counter(), Received: counter(),
-		DroppedID: counter(), DroppedQuestion: counter(), DroppedCase: counter(), DroppedMalformed: counter(), DroppedEarly: counter(),
+		Dropped: dropCounters(counter),
 	}
 }
 
 // number is the value of a gauge or a counter.
 func number(c prometheus.Collector) int { return int(testutil.ToFloat64(c)) }
 
+func dropCounters(counter func() prometheus.Counter) map[string]prometheus.Counter {
+	all := map[string]prometheus.Counter{}
+	for _, reason := range DropReasons() {
+		all[reason] = counter()
+	}
+	return all
+}
+
 // dropped are the dropped answers by their reasons.
-func (m *Metrics) dropped() [4]int {
-	return [4]int{number(m.DroppedID), number(m.DroppedQuestion), number(m.DroppedCase), number(m.DroppedMalformed)}
+func (m *Metrics) dropped() (all [4]int) {
+	for i, reason := range []string{WrongID, WrongQuestion, WrongCase, Malformed} {
+		all[i] = number(m.Dropped[reason])
+	}
+	return all
 }
 
 // eventually waits until something is so.

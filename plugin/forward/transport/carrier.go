@@ -73,23 +73,21 @@ type Metrics struct {
 	Sent        prometheus.Counter  // packets
 	Received    prometheus.Counter  // packets
 
-	DroppedID, DroppedQuestion, DroppedCase, DroppedMalformed prometheus.Counter // answers
-	DroppedEarly                                              prometheus.Counter // sockets closed with answers received before the query
+	Dropped map[string]prometheus.Counter // answers, by each of DropReasons
 }
 
-// drop counts a message that does not answer its query.
-func (m *Metrics) drop(v verdict) {
-	switch v {
-	case wrongID:
-		m.DroppedID.Inc()
-	case wrongQuestion:
-		m.DroppedQuestion.Inc()
-	case wrongCase:
-		m.DroppedCase.Inc()
-	case malformed:
-		m.DroppedMalformed.Inc()
-	}
-}
+// Reasons to drop an answer. An early one was received on an idle UDP socket, which is closed then; it counts once,
+// however many there were.
+const (
+	WrongID       = "id"
+	WrongQuestion = "question"
+	WrongCase     = "case"
+	Malformed     = "malformed"
+	Early         = "early"
+)
+
+// DropReasons returns all reasons to drop an answer.
+func DropReasons() []string { return []string{WrongID, WrongQuestion, WrongCase, Malformed, Early} }
 
 // prepare reports whether the query has one question.
 func (c *Call) prepare() bool {

@@ -144,35 +144,26 @@ func (p *Pool) checkStall(c *conn, now time.Time) {
 		return
 	}
 	wait := min(max(4*p.minRTT, p.stall), p.maxStall)
-	if now.Sub(latest(c.opened, c.oldest.sent, c.copiedAt)) < wait {
+	queue := c.queue()
+	if now.Sub(latest(c.opened, queue[0].sent, c.copiedAt)) < wait {
 		return
 	}
 	if class == serial {
 		p.moveBehindOldest(c)
 		return
 	}
-	f := c.copyable(now.Add(-wait / 2))
-	if f == nil {
-		return
-	}
-	other := p.connForCopy(c)
-	if other == nil {
-		return
-	}
-	c.copies++
-	c.copiedAt = now
-	sent := other.put(f.call)
-	sent.copyFrom, sent.answeredBefore = c, c.answered
-}
-
-// copyable returns the newest query sent before a time that is not the oldest of the connection, and has no copy yet.
-func (c *conn) copyable(before time.Time) *flight {
-	for f := c.newest; f != c.oldest; f = f.older {
-		if !f.sent.After(before) && len(f.call.flights) == 1 {
-			return f
+	for _, f := range slices.Backward(queue[1:]) { // a new query has not waited for long enough
+		if now.Sub(f.sent) < wait/2 || len(f.call.flights) > 1 {
+			continue
 		}
+		if other := p.connForCopy(c); other != nil {
+			c.copies++
+			c.copiedAt = now
+			sent := other.put(f.call)
+			sent.copyFrom, sent.answeredBefore = c, c.answered
+		}
+		return
 	}
-	return nil
 }
 
 // connForCopy returns a connection for a copy of a query, or nil: an idle or new one if possible, since others may be
@@ -222,7 +213,7 @@ func (p *Pool) copyAnswered(f *flight, now time.Time) {
 // copyOldest sends a copy of the oldest query of a connection on a connection of its own. If that is answered sooner,
 // the connection is dead or its network is lossy, and the server is not serial.
 func (p *Pool) copyOldest(c *conn) {
-	if call := c.oldest.call; len(call.flights) == 1 && len(p.retired) < maxEscapes {
+	if call := c.queue()[0].call; len(call.flights) == 1 && len(p.retired) < maxEscapes {
 		p.openAlone().put(call).copyOfOldest = true
 	}
 }
@@ -231,14 +222,13 @@ func (p *Pool) copyOldest(c *conn) {
 // makes progress.
 func (p *Pool) moveBehindOldest(c *conn) {
 	var displaced []*Call
-	for f := c.oldest.newer; f != nil; {
-		next, call := f.newer, f.call
+	for _, f := range c.queue()[1:] {
+		call := f.call
 		c.remove(f)
 		if len(call.flights) == 0 {
 			call.avoid = c
 			displaced = append(displaced, call)
 		}
-		f = next
 	}
 	p.retire(c)
 	for _, call := range displaced {

@@ -708,7 +708,7 @@ func TestLostCanary(t *testing.T) {
 				return
 			case "the copy's answer is wrong":
 				two.say(q)
-				becomes(t, "dropped", b.Metrics.DroppedMalformed, 1)
+				becomes(t, "dropped", b.Metrics.Dropped[Malformed], 1)
 				one.say(answer(asked[second.name]), answer(asked[first.name]))
 			}
 			first.answered()

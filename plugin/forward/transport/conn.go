@@ -6,6 +6,7 @@ import (
 	"errors"
 	"net"
 	"runtime"
+	"slices"
 	"syscall"
 	"time"
 )
@@ -32,12 +33,11 @@ const (
 
 // flight is a call on one connection.
 type flight struct {
-	call         *Call // nil after it was cancelled or moved; the id stays reserved
-	conn         *conn
-	id           uint16
-	number       int // in the order of sending, from 1
-	sent         time.Time
-	older, newer *flight
+	call   *Call // nil after it was cancelled or moved; the id stays reserved
+	conn   *conn
+	id     uint16
+	number int // in the order of sending, from 1
+	sent   time.Time
 
 	copyFrom       *conn // of a copy: the connection that may be stalled
 	answeredBefore int   // answers on that connection when the copy was sent
@@ -54,10 +54,9 @@ type conn struct {
 
 	out, spare []byte // to be written; a buffer for reuse
 
-	byID           map[uint16]*flight // including those without a call
-	oldest, newest *flight            // with a call
-	inFlight       int                // with a call
-	nextID         uint16
+	byID     map[uint16]*flight // including those without a call
+	inFlight int                // with a call
+	nextID   uint16
 
 	created    time.Time
 	opened     time.Time
@@ -102,19 +101,13 @@ func (c *conn) reserved() int { return len(c.byID) - c.inFlight }
 
 // put sends a call.
 func (c *conn) put(call *Call) *flight {
-	f := &flight{call: call, conn: c, sent: c.pool.now(), older: c.newest}
+	f := &flight{call: call, conn: c, sent: c.pool.now(), number: c.sent + 1}
 	for c.byID[c.nextID] != nil {
 		c.nextID++
 	}
-	f.id, f.number = c.nextID, c.sent+1
+	f.id = c.nextID
 	c.nextID++
 	c.byID[f.id] = f
-	if c.newest == nil {
-		c.oldest = f
-	} else {
-		c.newest.newer = f
-	}
-	c.newest = f
 	c.inFlight++
 	c.used = f.sent
 	if call.flights == nil {
@@ -148,28 +141,23 @@ func (c *conn) write(call *Call, id uint16) {
 
 // remove separates a call from the connection. The id stays reserved until its answer arrives.
 func (c *conn) remove(f *flight) {
-	if f.older == nil {
-		c.oldest = f.newer
-	} else {
-		f.older.newer = f.newer
-	}
-	if f.newer == nil {
-		c.newest = f.older
-	} else {
-		f.newer.older = f.older
-	}
-	f.older, f.newer = nil, nil
 	c.inFlight--
 	c.pool.Metrics.InFlight.Dec()
-	flights := f.call.flights
-	for i, other := range flights {
-		if other == f {
-			flights[i] = flights[len(flights)-1]
-			f.call.flights = flights[:len(flights)-1]
-			break
+	i := slices.Index(f.call.flights, f)
+	f.call.flights = slices.Delete(f.call.flights, i, i+1)
+	f.call = nil
+}
+
+// queue returns the flights with a call, the oldest first.
+func (c *conn) queue() []*flight {
+	all := make([]*flight, 0, c.inFlight)
+	for _, f := range c.byID {
+		if f.call != nil {
+			all = append(all, f)
 		}
 	}
-	f.call = nil
+	slices.SortFunc(all, func(a, b *flight) int { return a.number - b.number })
+	return all
 }
 
 // closeIfUnused closes a connection without queries that takes no more.
@@ -368,12 +356,12 @@ func (c *conn) receive(b []byte) (rest []byte) {
 func (c *conn) answer(message []byte, now time.Time) {
 	p := c.pool
 	if len(message) < headerLen {
-		p.Metrics.drop(malformed)
+		p.Metrics.Dropped[Malformed].Inc()
 		return
 	}
 	f := c.byID[binary.BigEndian.Uint16(message)]
 	if f == nil {
-		p.Metrics.drop(wrongID)
+		p.Metrics.Dropped[WrongID].Inc()
 		return
 	}
 	call := f.call
@@ -383,8 +371,8 @@ func (c *conn) answer(message []byte, now time.Time) {
 		c.observe(f, message, now)
 		return
 	}
-	if v := check(call.Query[:call.question], message); v != right {
-		p.Metrics.drop(v)
+	if reason := check(call.Query[:call.question], message); reason != "" {
+		p.Metrics.Dropped[reason].Inc()
 		return
 	}
 	delete(c.byID, f.id)

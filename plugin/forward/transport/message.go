@@ -29,17 +29,6 @@ const (
 	arcountAt     = 10
 )
 
-// verdict is the result of comparing an answer with its query.
-type verdict int
-
-const (
-	right verdict = iota
-	wrongID
-	wrongQuestion
-	wrongCase
-	malformed
-)
-
 // questionEnd returns the offset behind the only question of a message, whose name is not compressed, or 0.
 func questionEnd(b []byte) int {
 	if len(b) < headerLen || binary.BigEndian.Uint16(b[qdcountAt:]) != 1 {
@@ -63,27 +52,32 @@ func questionEnd(b []byte) int {
 	return 0
 }
 
-// check compares an answer with the query of its id, given up to the end of its question. A server that could not read
-// the query, or refuses it, may omit the question (RFC 1035 section 4.1.1 requires it for no response code).
-func check(question, reply []byte) verdict {
+// Check returns the reason to drop a message with the id of a query, or "" if it answers the query. A server that could
+// not read the query, or refuses it, may omit the question (RFC 1035 section 4.1.1 requires it for no response code).
+func Check(query, reply []byte) (reason string) {
+	return check(query[:questionEnd(query)], reply)
+}
+
+// check is Check for a query that ends with its question.
+func check(question, reply []byte) (reason string) {
 	if len(reply) < headerLen || reply[flagsAt]&responseBit == 0 || (reply[flagsAt]^question[flagsAt])&opcodeMask != 0 {
-		return malformed
+		return Malformed
 	}
 	if binary.BigEndian.Uint16(reply[qdcountAt:]) == 0 && isRefusal(reply[flagsAt+1]&rcodeMask) {
-		return right
+		return ""
 	}
 	if binary.BigEndian.Uint16(reply[qdcountAt:]) != 1 || len(reply) < len(question) {
-		return wrongQuestion
+		return WrongQuestion
 	}
 	got, want := reply[headerLen:len(question)], question[headerLen:]
 	if bytes.Equal(got, want) {
-		return right
+		return ""
 	}
 	name := len(want) - typeClass
 	if bytes.Equal(got[name:], want[name:]) && equalFold(got[:name], want[:name]) {
-		return wrongCase
+		return WrongCase
 	}
-	return wrongQuestion
+	return WrongQuestion
 }
 
 // isRefusal reports whether a response code does not depend on the name: FORMERR, SERVFAIL, NOTIMP or REFUSED, RFC

@@ -28,34 +28,34 @@ func slowQuestionEnd(b []byte) int {
 }
 
 // slowCheck is check, one thing after the other.
-func slowCheck(query, reply []byte) verdict {
+func slowCheck(query, reply []byte) string {
 	end := slowQuestionEnd(query)
 	if len(reply) < 12 {
-		return malformed
+		return Malformed
 	}
 	asked := dns.Question{Qtype: binary.BigEndian.Uint16(query[end-4:]), Qclass: binary.BigEndian.Uint16(query[end-2:])}
 	asked.Name, _, _ = dns.UnpackDomainName(query, 12)
 	isResponse, opcode, rcode := reply[2]&0x80 != 0, reply[2]>>3&15, int(reply[3]&15)
 	if !isResponse || opcode != query[2]>>3&15 {
-		return malformed
+		return Malformed
 	}
 	refuses := rcode == dns.RcodeFormatError || rcode == dns.RcodeServerFailure || rcode == dns.RcodeNotImplemented || rcode == dns.RcodeRefused
 	if binary.BigEndian.Uint16(reply[4:]) == 0 && refuses {
-		return right
+		return ""
 	}
 	at := slowQuestionEnd(reply)
 	if at == 0 {
-		return wrongQuestion
+		return WrongQuestion
 	}
 	got := dns.Question{Qtype: binary.BigEndian.Uint16(reply[at-4:]), Qclass: binary.BigEndian.Uint16(reply[at-2:])}
 	got.Name, _, _ = dns.UnpackDomainName(reply, 12)
 	switch {
 	case got == asked:
-		return right
+		return ""
 	case got.Qtype == asked.Qtype && got.Qclass == asked.Qclass && strings.EqualFold(got.Name, asked.Name):
-		return wrongCase
+		return WrongCase
 	}
-	return wrongQuestion
+	return WrongQuestion
 }
 
 // edit returns a changed copy.
@@ -72,33 +72,33 @@ func TestCheck(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		reply []byte
-		want  verdict
+		want  string
 	}{
-		{"its answer", answer(query), right},
-		{"with more behind the question", append(answer(query), 1, 2, 3), right},
-		{"no response", query, malformed},
-		{"another opcode", edit(answer(query), func(b []byte) { b[2] |= 4 << 3 }), malformed},
-		{"another name", answer(question(t, "wWw.Examplf.")), wrongQuestion},
-		{"a longer name", answer(question(t, "a.wWw.Example.")), wrongQuestion},
-		{"a shorter name", answer(question(t, "Example.")), wrongQuestion},
-		{"another case", answer(question(t, "www.example.")), wrongCase},
-		{"another case of one letter", answer(question(t, "wWw.ExamplE.")), wrongCase},
-		{"another type", edit(answer(query), func(b []byte) { b[len(b)-3] = 28 }), wrongQuestion},
-		{"another class", edit(answer(query), func(b []byte) { b[len(b)-1] = 3 }), wrongQuestion},
-		{"another case and type", edit(answer(question(t, "www.example.")), func(b []byte) { b[len(b)-3] = 28 }), wrongQuestion},
-		{"two questions", edit(answer(query), func(b []byte) { b[5] = 2 }), wrongQuestion},
-		{"no question, NOERROR", rcodeOnly(0), wrongQuestion},
-		{"no question, FORMERR", rcodeOnly(1), right},
-		{"no question, SERVFAIL", rcodeOnly(2), right},
-		{"no question, NXDOMAIN", rcodeOnly(3), wrongQuestion},
-		{"no question, NOTIMP", rcodeOnly(4), right},
-		{"no question, REFUSED", rcodeOnly(5), right},
-		{"no question, YXDOMAIN", rcodeOnly(6), wrongQuestion},
-		{"no question, BADVERS", append(edit(rcodeOnly(0), func(b []byte) { b[11] = 1 }), 0, 0, 41, 4, 0, 1, 0, 0, 0, 0, 0), wrongQuestion},
-		{"a question cut off", answer(query)[:len(query)-1], wrongQuestion},
-		{"a header", answer(query)[:12], wrongQuestion},
-		{"a short header", answer(query)[:11], malformed},
-		{"nothing", nil, malformed},
+		{"its answer", answer(query), ""},
+		{"with more behind the question", append(answer(query), 1, 2, 3), ""},
+		{"no response", query, Malformed},
+		{"another opcode", edit(answer(query), func(b []byte) { b[2] |= 4 << 3 }), Malformed},
+		{"another name", answer(question(t, "wWw.Examplf.")), WrongQuestion},
+		{"a longer name", answer(question(t, "a.wWw.Example.")), WrongQuestion},
+		{"a shorter name", answer(question(t, "Example.")), WrongQuestion},
+		{"another case", answer(question(t, "www.example.")), WrongCase},
+		{"another case of one letter", answer(question(t, "wWw.ExamplE.")), WrongCase},
+		{"another type", edit(answer(query), func(b []byte) { b[len(b)-3] = 28 }), WrongQuestion},
+		{"another class", edit(answer(query), func(b []byte) { b[len(b)-1] = 3 }), WrongQuestion},
+		{"another case and type", edit(answer(question(t, "www.example.")), func(b []byte) { b[len(b)-3] = 28 }), WrongQuestion},
+		{"two questions", edit(answer(query), func(b []byte) { b[5] = 2 }), WrongQuestion},
+		{"no question, NOERROR", rcodeOnly(0), WrongQuestion},
+		{"no question, FORMERR", rcodeOnly(1), ""},
+		{"no question, SERVFAIL", rcodeOnly(2), ""},
+		{"no question, NXDOMAIN", rcodeOnly(3), WrongQuestion},
+		{"no question, NOTIMP", rcodeOnly(4), ""},
+		{"no question, REFUSED", rcodeOnly(5), ""},
+		{"no question, YXDOMAIN", rcodeOnly(6), WrongQuestion},
+		{"no question, BADVERS", append(edit(rcodeOnly(0), func(b []byte) { b[11] = 1 }), 0, 0, 41, 4, 0, 1, 0, 0, 0, 0, 0), WrongQuestion},
+		{"a question cut off", answer(query)[:len(query)-1], WrongQuestion},
+		{"a header", answer(query)[:12], WrongQuestion},
+		{"a short header", answer(query)[:11], Malformed},
+		{"nothing", nil, Malformed},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			if got := check(query, c.reply); got != c.want {

@@ -109,14 +109,10 @@ func (p *Pool) Send(call *Call) {
 	p.assign(call)
 }
 
-// assign sends a call on a connection, or appends it to the waiting ones.
+// assign sends a call, or appends it to the waiting ones.
 func (p *Pool) assign(call *Call) {
-	c, err := p.place(call)
 	switch {
-	case err != nil:
-		call.finish(nil, err)
-	case c != nil:
-		p.put(call, c)
+	case p.trySend(call):
 	case len(p.waiting) >= maxWaiting:
 		call.finish(nil, ErrBusy)
 	default:
@@ -125,14 +121,22 @@ func (p *Pool) assign(call *Call) {
 	}
 }
 
-// put sends a call on a connection.
-func (p *Pool) put(call *Call, c *conn) {
-	if c.sent == 0 {
+// trySend sends a call, or ends it with an error. It returns false if there is no room.
+func (p *Pool) trySend(call *Call) bool {
+	c, err := p.place(call)
+	switch {
+	case err != nil:
+		call.finish(nil, err)
+		return true
+	case c == nil:
+		return false
+	case c.sent == 0:
 		p.Metrics.Misses.Inc()
-	} else {
+	default:
 		p.Metrics.Hits.Inc()
 	}
 	c.put(call)
+	return true
 }
 
 // place returns a connection with room, which may be new, or nil if there is none. It fails if no connection exists
@@ -258,18 +262,13 @@ func (p *Pool) remove(c *conn) {
 func (p *Pool) sendWaiting() {
 	for len(p.waiting) > 0 {
 		call := p.waiting[0]
-		c, err := p.place(call)
-		if c == nil && err == nil {
+		call.waits = false // before the call can be reused
+		if !p.trySend(call) {
+			call.waits = true
 			return
 		}
 		p.waiting[0] = nil
 		p.waiting = p.waiting[1:]
-		call.waits = false
-		if err != nil {
-			call.finish(nil, err)
-			continue
-		}
-		p.put(call, c)
 	}
 	p.waiting = nil
 }
@@ -425,9 +424,9 @@ func (p *Pool) moveAll(c *conn, err error) {
 		limit = maxMoves
 	}
 	var displaced []*Call
-	for c.oldest != nil {
-		call := c.oldest.call
-		c.remove(c.oldest)
+	for _, f := range c.queue() {
+		call := f.call
+		c.remove(f)
 		if len(call.flights) > 0 {
 			continue
 		}

@@ -125,7 +125,7 @@ func (d *Datagrams) socketFor(call *Call) (s *socket, reused bool, err error) {
 			return s, true, nil
 		}
 		if answer {
-			d.Metrics.DroppedEarly.Inc()
+			d.Metrics.Dropped[Early].Inc()
 		}
 		d.drop(s)
 	}
@@ -259,21 +259,19 @@ func (d *Datagrams) receive(s *socket, call *Call, id uint16) ([]byte, error) {
 		}
 		d.Metrics.Received.Inc()
 		reply := (*buf)[:n]
-		v := malformed
-		if n >= headerLen {
-			if v = check(call.Query[:call.question], reply); binary.BigEndian.Uint16(reply) != id {
-				v = wrongID
-				guesses++
-			}
+		reason := check(call.Query[:call.question], reply)
+		if n >= headerLen && binary.BigEndian.Uint16(reply) != id {
+			reason = WrongID
+			guesses++
 		}
 		switch {
-		case v == right && n == len(*buf): // it may be cut off
+		case reason == "" && n == len(*buf): // it may be cut off
 			return truncated(reply[:call.question]), nil
-		case v == right:
+		case reason == "":
 			return append([]byte(nil), reply...), nil
 		}
 		s.exposed = true
-		d.Metrics.drop(v)
+		d.Metrics.Dropped[reason].Inc()
 	}
 	return nil, errGuessed
 }

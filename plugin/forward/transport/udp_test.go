@@ -223,7 +223,7 @@ func TestUDPAnswersTwice(t *testing.T) {
 	s.say(next, answer(next.query))
 	other.answered()
 	m := d.Metrics
-	if got, want := []int{number(m.Hits), number(m.Misses), number(m.DroppedEarly), number(m.Connections)}, []int{0, 2, 1, 1}; !slices.Equal(got, want) {
+	if got, want := []int{number(m.Hits), number(m.Misses), number(m.Dropped[Early]), number(m.Connections)}, []int{0, 2, 1, 1}; !slices.Equal(got, want) {
 		t.Errorf("hits, misses, answers before the query, sockets: %v, want %v", got, want)
 	}
 	if dropped := m.dropped(); dropped != [4]int{} {
