@@ -83,8 +83,8 @@ func newConn(p *Pool) *conn {
 	return &conn{
 		pool: p, ctx: ctx, cancel: cancel, wake: make(chan struct{}, 1), byID: map[uint16]*flight{},
 		created: now, used: now, idle: p.Expire,
-		// An attacker who does not see the connection can't answer on it, so ids need not be random. In sequence the
-		// reuse of an id takes longest.
+		// Forging an answer needs the sequence numbers of TCP, so ids need not be random. In sequence the reuse of an
+		// id takes longest.
 		nextID: uint16(now.UnixNano()), // #nosec G115 -- any id is good
 	}
 }

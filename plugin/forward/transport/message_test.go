@@ -10,7 +10,7 @@ import (
 	"github.com/miekg/dns"
 )
 
-// slowQuestionEnd is questionEnd with the library's way to read a name.
+// slowQuestionEnd is questionEnd by package dns.
 func slowQuestionEnd(b []byte) int {
 	if len(b) < 12 || binary.BigEndian.Uint16(b[4:]) != 1 {
 		return 0
@@ -19,7 +19,7 @@ func slowQuestionEnd(b []byte) int {
 	if err != nil || end+4 > len(b) {
 		return 0
 	}
-	for at := 12; at < end; at += int(b[at]) + 1 { // the library follows pointers
+	for at := 12; at < end; at += int(b[at]) + 1 { // package dns follows pointers
 		if b[at] > 63 {
 			return 0
 		}
@@ -27,7 +27,7 @@ func slowQuestionEnd(b []byte) int {
 	return end + 4
 }
 
-// slowCheck is check, one thing after the other.
+// slowCheck is check in simple steps.
 func slowCheck(query, reply []byte) string {
 	end := slowQuestionEnd(query)
 	if len(reply) < 12 {
@@ -125,7 +125,7 @@ func FuzzCheck(f *testing.F) {
 			return
 		}
 		if got, want := check(query[:end], reply), slowCheck(query, reply); got != want {
-			t.Errorf("%v, the slow version says %v\nquery %x\nreply %x", got, want, query, reply)
+			t.Errorf("%v, the slow version returns %v\nquery %x\nreply %x", got, want, query, reply)
 		}
 	})
 }
@@ -181,7 +181,7 @@ func FuzzQuestionEnd(f *testing.F) {
 	f.Add([]byte("\x00\x00\x01\x00\x00\x01\x00\x00\x00\x00\x00\x00\xc0\x0c\x00\x01\x00\x01"))
 	f.Fuzz(func(t *testing.T, message []byte) {
 		if got, want := questionEnd(message), slowQuestionEnd(message); got != want {
-			t.Errorf("%d, the slow version says %d: %x", got, want, message)
+			t.Errorf("%d, the slow version returns %d: %x", got, want, message)
 		}
 	})
 }
@@ -243,20 +243,20 @@ func TestAsksToStay(t *testing.T) {
 			if len(got) != len(c.query)+4 || !bytes.HasSuffix(got, []byte{0, 11, 0, 0}) {
 				t.Errorf("no option was put to %x: %x", c.query, got)
 			}
-			asksTheSame(t, c.query, got)
+			sameButKeepAlive(t, c.query, got)
 		})
 	}
 }
 
-// asksTheSame compares a query with one that asks to stay besides. It reports whether that does.
-func asksTheSame(t *testing.T, query, asks []byte) {
+// sameButKeepAlive compares a query with one that may have keepalive added. It reports whether that has.
+func sameButKeepAlive(t *testing.T, query, asks []byte) {
 	t.Helper()
 	if bytes.Equal(query, asks) {
 		return
 	}
 	was, is := new(dns.Msg), new(dns.Msg)
 	if was.Unpack(query) != nil {
-		return // what cannot be read has nothing to be compared
+		return // nothing to compare
 	}
 	if err := is.Unpack(asks); err != nil {
 		t.Fatalf("it cannot be read any more: %v\n%x\n%x", err, query, asks)
@@ -273,7 +273,7 @@ func asksTheSame(t *testing.T, query, asks []byte) {
 	o.Option = o.Option[:last]
 	a, err := was.Pack()
 	if err != nil {
-		return // the library reads some messages that it does not write
+		return // package dns reads some messages that it does not write
 	}
 	b, err := is.Pack()
 	if err != nil || !bytes.Equal(a, b) {
@@ -295,11 +295,11 @@ func FuzzAppendKeepAlive(f *testing.F) {
 		if len(got) > maxMessage || questionEnd(got) != end {
 			t.Fatalf("%d bytes, the question ends at %d", len(got), questionEnd(got))
 		}
-		asksTheSame(t, query, got)
+		sameButKeepAlive(t, query, got)
 	})
 }
 
-// messages splits a stream of frames as it is read in pieces of these sizes.
+// messages splits a stream of frames that is read in pieces of these sizes.
 func messages(stream []byte, sizes []byte) (got [][]byte, left int) {
 	buf := make([]byte, minRead)
 	have := 0
@@ -310,7 +310,7 @@ func messages(stream []byte, sizes []byte) (got [][]byte, left int) {
 		}
 		n = copy(buf[have:], stream[:n])
 		if n == 0 {
-			return got, -1 // nothing could be read any more
+			return got, -1 // no room for reading
 		}
 		stream = stream[n:]
 		have += n
@@ -330,7 +330,7 @@ func messages(stream []byte, sizes []byte) (got [][]byte, left int) {
 	return got, have
 }
 
-// slowMessages splits a stream of frames that is there as a whole.
+// slowMessages splits a whole stream of frames.
 func slowMessages(stream []byte) (all [][]byte, left int) {
 	for len(stream) >= 2 {
 		n := int(stream[0])<<8 | int(stream[1])

@@ -23,7 +23,7 @@ type Config struct {
 	// no limit.
 	Expire, MaxAge time.Duration
 	Metrics        *Metrics
-	// Log logs what was learnt about the server, as a predicate.
+	// Log logs a change of the server's class or limit, given as a predicate.
 	Log func(predicate string)
 }
 
