@@ -134,7 +134,7 @@ func (u *upstream) checkTCP(reason string) {
 			}
 			log.Warningf("Upstream %s does not answer over TCP (%s): queries go over UDP; TCP is checked every %v", u.address, reason, u.tcpAgain)
 		}
-		if !u.tcpBad.Load() || !sleep(u.life, u.tcpAgain) {
+		if !u.tcpBad.Load() || !sleep(u.ctx, u.tcpAgain) {
 			return
 		}
 	}

@@ -31,8 +31,8 @@ type health struct {
 	tcpBad   atomic.Bool     // TCP does not work, but UDP does
 	tcpCheck atomic.Bool     // TCP is being checked
 	tcpAgain time.Duration   // tcpPause; tests shorten it
-	life     context.Context // ends when the upstream is stopped
-	die      context.CancelFunc
+	ctx      context.Context // ends when the upstream is stopped
+	cancel   context.CancelFunc
 	stopOnce sync.Once
 
 	unnamedUntil atomic.Int64 // end of queries without the caller, in nanoseconds of Unix time; 0 is never yet
@@ -83,7 +83,7 @@ func (u *upstream) endCheck() bool {
 // checkUntilAnswer returns false if the upstream is stopped.
 func (u *upstream) checkUntilAnswer() bool {
 	for n := 0; ; n++ {
-		err := u.probe(u.first())
+		err := u.probe(u.checkCarrier())
 		if err != nil && u.c.fallbackUDP && u.udp != nil {
 			err = u.probe(u.udp)
 		}
@@ -96,7 +96,7 @@ func (u *upstream) checkUntilAnswer() bool {
 		}
 		// The longer an upstream is down, the more rarely it is checked: up to a quarter as often.
 		every := max(u.c.checkEvery, minCheckEvery) << min(n/4, 2)
-		if !sleep(u.life, every+rand.N(every/8+1)) {
+		if !sleep(u.ctx, every+rand.N(every/8+1)) {
 			return false
 		}
 	}
@@ -111,8 +111,8 @@ func (u *upstream) checkFailed(err error) {
 	}
 }
 
-// first returns the carrier of checks: UDP unless force_tcp is set.
-func (u *upstream) first() transport.Carrier {
+// checkCarrier returns the carrier of checks: UDP unless force_tcp is set.
+func (u *upstream) checkCarrier() transport.Carrier {
 	if u.udp != nil && !u.c.forceTCP {
 		return u.udp
 	}

@@ -68,32 +68,32 @@ const namespace = "nearside"
 var (
 	up = promauto.NewGaugeVec(prometheus.GaugeOpts{
 		Namespace: namespace, Subsystem: pluginName, Name: "up",
-		Help: "Gauge that is 0 while checks find an upstream down, and 1 else.",
+		Help: "Gauge that is 0 while an upstream is down by its checks, and 1 otherwise.",
 	}, []string{"to"})
 	connections = promauto.NewGaugeVec(prometheus.GaugeOpts{
 		Namespace: namespace, Subsystem: pluginName, Name: "connections",
-		Help: "Gauge of the connections, and sockets of UDP, that are open to an upstream.",
+		Help: "Gauge of the open connections and UDP sockets to an upstream.",
 	}, []string{"to", "proto"})
 	inFlight = promauto.NewGaugeVec(prometheus.GaugeOpts{
 		Namespace: namespace, Subsystem: pluginName, Name: "in_flight",
-		Help: "Gauge of the queries that an upstream has not answered.",
+		Help: "Gauge of the queries in flight to an upstream.",
 	}, []string{"to", "proto"})
 	depth = promauto.NewHistogramVec(prometheus.HistogramOpts{
 		Namespace: namespace, Subsystem: pluginName, Name: "pipelining_depth",
 		Buckets: []float64{1, 2, 5, 10, 20, 50, 100, 200, 500, 1000},
-		Help:    "Histogram of the queries on their way on a connection when one is sent, with that one.",
+		Help:    "Histogram of the queries in flight on a connection when one is sent, including that one.",
 	}, []string{"to", "proto"})
 	fallbacks = promauto.NewCounterVec(prometheus.CounterOpts{
 		Namespace: namespace, Subsystem: pluginName, Name: "fallbacks_total",
-		Help: "Counter of changes to another transport: to UDP because TCP does not work, to TCP because an answer over UDP was truncated, and of an upstream to one query per connection.",
+		Help: "Counter of fallbacks: queries answered over UDP because TCP does not work, or repeated over TCP because the answer was truncated, and changes of an upstream to one query per connection.",
 	}, []string{"to", "reason"})
 	lateAnswers = promauto.NewCounterVec(prometheus.CounterOpts{
 		Namespace: namespace, Subsystem: pluginName, Name: "late_answers_total",
-		Help: "Counter of answers to queries that were given up or answered by another.",
+		Help: "Counter of answers to queries that were cancelled, or answered by another upstream.",
 	}, []string{"to", "proto"})
 	droppedAnswers = promauto.NewCounterVec(prometheus.CounterOpts{
 		Namespace: namespace, Subsystem: pluginName, Name: "dropped_answers_total",
-		Help: "Counter of answers that were none to the query: of another id, to another question, to one in other letters, malformed, or there before the query.",
+		Help: "Counter of answers that do not match the query: with another id, question, or case of the name, malformed, or received before the query was sent.",
 	}, []string{"to", "proto", "reason"})
 	packets = promauto.NewCounterVec(prometheus.CounterOpts{
 		Namespace: namespace, Subsystem: pluginName, Name: "packets_total",

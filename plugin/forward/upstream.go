@@ -33,7 +33,7 @@ type upstream struct {
 // newUpstream returns an upstream. It opens no connection before the first query.
 func newUpstream(c *config, e endpoint) *upstream {
 	u := &upstream{endpoint: e, c: c, took: durations{to: e.address}}
-	u.life, u.die = context.WithCancel(context.Background())
+	u.ctx, u.cancel = context.WithCancel(context.Background())
 	u.tcpAgain = tcpPause
 	used.begin(e.address)
 	switch e.protocol {
@@ -120,7 +120,7 @@ func (u *upstream) streamProto() string {
 // stop ends checks, and closes connections after the queries in flight.
 func (u *upstream) stop() {
 	u.stopOnce.Do(func() {
-		u.die()
+		u.cancel()
 		used.end(u.address)
 		u.stream.Close()
 		if u.udp != nil {

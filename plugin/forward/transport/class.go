@@ -145,7 +145,7 @@ func (p *Pool) checkStall(c *conn, now time.Time) {
 	}
 	wait := min(max(4*p.minRTT, p.stall), p.maxStall)
 	queue := c.queue()
-	if now.Sub(latest(c.opened, queue[0].sent, c.copiedAt)) < wait {
+	if now.Sub(slices.MaxFunc([]time.Time{c.opened, queue[0].sent, c.copiedAt}, time.Time.Compare)) < wait {
 		return
 	}
 	if class == serial {
@@ -234,14 +234,4 @@ func (p *Pool) moveBehindOldest(c *conn) {
 	for _, call := range displaced {
 		p.assign(call)
 	}
-}
-
-// latest returns the latest of times.
-func latest(first time.Time, others ...time.Time) time.Time {
-	for _, t := range others {
-		if t.After(first) {
-			first = t
-		}
-	}
-	return first
 }

@@ -96,9 +96,6 @@ func (c *conn) hasRoom(depth, limit int) bool {
 		len(c.out) < maxUnsent && len(c.byID) < maxIDs
 }
 
-// reserved returns the number of ids whose calls were cancelled or moved: their answers may still arrive.
-func (c *conn) reserved() int { return len(c.byID) - c.inFlight }
-
 // put sends a call.
 func (c *conn) put(call *Call) *flight {
 	f := &flight{call: call, conn: c, sent: c.pool.now(), number: c.sent + 1}
@@ -375,6 +372,12 @@ func (c *conn) answer(message []byte, now time.Time) {
 		p.Metrics.Dropped[reason].Inc()
 		return
 	}
+	c.complete(f, message, now)
+}
+
+// complete ends a call with its answer.
+func (c *conn) complete(f *flight, message []byte, now time.Time) {
+	p, call := c.pool, f.call
 	delete(c.byID, f.id)
 	switch {
 	case f.copyOfOldest:

@@ -286,7 +286,7 @@ func (p *Pool) Cancel(call *Call) {
 		c := call.flights[0].conn
 		call.avoid = c
 		c.remove(call.flights[0])
-		if c.reserved() >= maxReserved {
+		if len(c.byID)-c.inFlight >= maxReserved {
 			p.retire(c)
 		}
 		c.closeIfUnused()

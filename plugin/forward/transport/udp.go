@@ -1,6 +1,7 @@
 package transport
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -108,13 +109,7 @@ func (d *Datagrams) finish(call *Call, reply []byte, err error) {
 // socketFor returns a socket for a call, and whether it was used before.
 func (d *Datagrams) socketFor(call *Call) (s *socket, reused bool, err error) {
 	for {
-		d.mu.Lock()
-		s, expired := d.nextIdle(time.Now())
-		call.socket = s
-		d.mu.Unlock()
-		for _, o := range expired {
-			d.drop(o)
-		}
+		s := d.nextIdle(call)
 		if s == nil {
 			s, err = d.connect(call)
 			return s, false, err
@@ -152,57 +147,54 @@ func (d *Datagrams) connect(call *Call) (*socket, error) {
 	return s, nil
 }
 
-// nextIdle takes the socket with the longest idle time, so that ports take turns, and expired sockets.
-func (d *Datagrams) nextIdle(now time.Time) (s *socket, expired []*socket) {
-	for len(d.idle) > 0 {
-		s, d.idle = d.idle[0], d.idle[1:]
-		if now.Sub(s.used) < d.Expire && (d.MaxAge == 0 || now.Sub(s.made) < d.MaxAge) {
-			return s, expired
-		}
-		expired = append(expired, s)
+// nextIdle takes the socket with the longest idle time for a call, so that ports take turns, or returns nil.
+func (d *Datagrams) nextIdle(call *Call) *socket {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.closeExpired(time.Now())
+	if len(d.idle) == 0 {
+		return nil
 	}
-	return nil, expired
+	call.socket, d.idle = d.idle[0], d.idle[1:]
+	return call.socket
+}
+
+// closeExpired closes idle sockets that have reached Expire or MaxAge, up to the first that has not.
+func (d *Datagrams) closeExpired(now time.Time) {
+	for len(d.idle) > 0 {
+		s := d.idle[0]
+		if now.Sub(s.used) < d.Expire && (d.MaxAge == 0 || now.Sub(s.made) < d.MaxAge) {
+			return
+		}
+		d.drop(s)
+		d.idle = d.idle[1:]
+	}
 }
 
 // release makes a socket idle, or closes it.
 func (d *Datagrams) release(s *socket) {
-	limit := d.MaxIdle
-	if limit == 0 {
-		limit = maxIdleSockets
-	}
 	s.used = time.Now()
 	s.uses++
 	d.mu.Lock()
-	reuse := !d.closing && d.Expire > 0 && s.uses < maxUses && len(d.idle) < limit
-	if reuse {
-		d.idle = append(d.idle, s)
-		if !d.sweeping {
-			d.sweeping = true
-			time.AfterFunc(d.Expire, d.sweep)
-		}
-	}
-	d.mu.Unlock()
-	if !reuse {
+	defer d.mu.Unlock()
+	if d.closing || d.Expire <= 0 || s.uses >= maxUses || len(d.idle) >= cmp.Or(d.MaxIdle, maxIdleSockets) {
 		d.drop(s)
+		return
+	}
+	d.idle = append(d.idle, s)
+	if !d.sweeping {
+		d.sweeping = true
+		time.AfterFunc(d.Expire, d.sweep)
 	}
 }
 
 // sweep closes expired sockets, again and again while there are idle ones.
 func (d *Datagrams) sweep() {
 	d.mu.Lock()
-	now := time.Now()
-	n := 0
-	for n < len(d.idle) && now.Sub(d.idle[n].used) >= d.Expire {
-		n++
-	}
-	expired := d.idle[:n:n]
-	d.idle = d.idle[n:]
+	defer d.mu.Unlock()
+	d.closeExpired(time.Now())
 	if d.sweeping = len(d.idle) > 0; d.sweeping {
 		time.AfterFunc(d.Expire/2, d.sweep)
-	}
-	d.mu.Unlock()
-	for _, s := range expired {
-		d.drop(s)
 	}
 }
 
@@ -317,12 +309,11 @@ func (d *Datagrams) Late(*Call) {}
 // Close implements Carrier.
 func (d *Datagrams) Close() {
 	d.mu.Lock()
-	idle := d.idle
-	d.idle, d.closing = nil, true
-	d.mu.Unlock()
-	for _, s := range idle {
+	defer d.mu.Unlock()
+	for _, s := range d.idle {
 		d.drop(s)
 	}
+	d.idle, d.closing = nil, true
 }
 
 // refused reports whether an error means that the server is unreachable, rather than silent.
