@@ -199,7 +199,7 @@ func (p *Pool) copyAnswered(f *flight, now time.Time) {
 		p.stalls = 0
 		return
 	}
-	if p.stalls++; p.stalls >= maxStalls {
+	if p.stalls++; p.stalls >= maxStalls { // after an expired serial class, one stall is enough
 		p.setSerial(0, "works on one query of a connection at a time")
 	}
 	if silent {

@@ -537,6 +537,28 @@ func TestStalls(t *testing.T) {
 	}
 }
 
+// When the serial class has expired, the next stall restores it.
+func TestStallAfterSerial(t *testing.T) {
+	t.Parallel()
+	b := newTestbed(t, newServer(t), 100, 2)
+	b.mu.Lock()
+	b.stalls = maxStalls
+	b.setSerial(0, "is serial")
+	b.mu.Unlock()
+	b.clock.skip(b.minSerial + time.Second)
+	warm := b.send("warm.example.")
+	one := b.accept()
+	one.respond(answer(one.query()))
+	warm.answered()
+	all, _, two, copied := b.stalling(one, "n")
+	two.respond(answer(copied))
+	all[1].answered()
+	if n := number(b.Metrics.Single); n != 2 {
+		t.Errorf("%d changes to one query per connection, want 2", n)
+	}
+	b.Cancel(all[0].Call)
+}
+
 // A serial server is sent no copies: queries behind a slow one move at once. An answer out of order ends the class.
 func TestSerialServerGetsNoCopies(t *testing.T) {
 	t.Parallel()

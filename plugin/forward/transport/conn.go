@@ -71,10 +71,7 @@ type conn struct {
 
 	copies   int // of its queries sent by others since the last answer
 	copiedAt time.Time
-
-	writes, reads uint32 // packets, where the kernel does not count them
-	kernelCounts  bool
-	packets       packets
+	packets  packets // counted
 }
 
 func newConn(p *Pool) *conn {
@@ -174,19 +171,15 @@ func (c *conn) close() {
 	go func() { _ = c.c.Close() }() // the reader gets the error
 }
 
-// countPackets adds the packets since the last count to the metrics.
+// countPackets adds the packets since the last count to the metrics. On systems without such counters, each write and
+// read counts as a packet.
 func (c *conn) countPackets() {
 	if c.c == nil {
 		return
 	}
 	now, ok := segments(c.c)
-	switch {
-	case ok:
-		c.kernelCounts = true
-	case c.kernelCounts: // the connection is closed
+	if !ok {
 		return
-	default:
-		now = packets{sent: c.writes, received: c.reads}
 	}
 	c.pool.Metrics.Sent.Add(float64(now.sent - c.packets.sent))
 	c.pool.Metrics.Received.Add(float64(now.received - c.packets.received))
@@ -228,8 +221,10 @@ func (c *conn) run() {
 				return
 			}
 		}
+		if !countsSegments {
+			p.Metrics.Sent.Inc()
+		}
 		p.mu.Lock()
-		c.writes++
 		if c.spare = b[:0]; cap(b) > maxUnsent/4 {
 			c.spare = nil
 		}
@@ -335,7 +330,9 @@ func (c *conn) receive(b []byte) (rest []byte) {
 	p := c.pool
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	c.reads++
+	if !countsSegments {
+		p.Metrics.Received.Inc()
+	}
 	now := p.now()
 	for {
 		message, rest := nextMessage(b)

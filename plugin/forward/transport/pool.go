@@ -57,17 +57,6 @@ type times struct {
 	tick                 time.Duration // between two checks of the connections
 }
 
-func defaultTimes() times {
-	return times{
-		now:     time.Now,
-		backoff: 50 * time.Millisecond, maxBackoff: 500 * time.Millisecond,
-		minSerial: 30 * time.Second, maxSerial: 10 * time.Minute,
-		stall: 100 * time.Millisecond, maxStall: 500 * time.Millisecond,
-		prompt: 200 * time.Millisecond,
-		tick:   50 * time.Millisecond,
-	}
-}
-
 // Pool sends many queries over few TCP or TLS connections. Create it with NewPool.
 type Pool struct {
 	Config
@@ -91,7 +80,14 @@ type Pool struct {
 
 // NewPool returns a Pool. It opens no connection before the first query.
 func NewPool(c Config) *Pool {
-	return &Pool{Config: c, times: defaultTimes()}
+	return &Pool{Config: c, times: times{
+		now:     time.Now,
+		backoff: 50 * time.Millisecond, maxBackoff: 500 * time.Millisecond,
+		minSerial: 30 * time.Second, maxSerial: 10 * time.Minute,
+		stall: 100 * time.Millisecond, maxStall: 500 * time.Millisecond,
+		prompt: 200 * time.Millisecond,
+		tick:   50 * time.Millisecond,
+	}}
 }
 
 // Send implements Carrier.

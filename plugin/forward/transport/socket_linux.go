@@ -80,6 +80,9 @@ func rawConn(c net.Conn) syscall.RawConn {
 	return raw
 }
 
+// countsSegments reports whether segments is supported.
+const countsSegments = true
+
 // segments returns the segments of a connection, RFC 4898's tcpEStatsPerfSegsOut and -In.
 func segments(c net.Conn) (p packets, ok bool) {
 	raw := rawConn(c)

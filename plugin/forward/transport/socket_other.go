@@ -14,4 +14,6 @@ func unread(*net.UDPConn) func() (answer, failed bool) { return unknownUnread }
 
 func setUserTimeout(net.Conn) {}
 
+const countsSegments = false
+
 func segments(net.Conn) (packets, bool) { return packets{}, false }
