@@ -144,15 +144,15 @@ func (p *Pool) checkStall(c *conn, now time.Time) {
 		return
 	}
 	wait := min(max(4*p.minRTT, p.stall), p.maxStall)
-	queue := c.queue()
-	if now.Sub(slices.MaxFunc([]time.Time{c.opened, queue[0].sent, c.copiedAt}, time.Time.Compare)) < wait {
+	since := slices.MaxFunc([]time.Time{c.opened, c.copiedAt, c.oldest().sent}, time.Time.Compare)
+	if now.Sub(since) < wait {
 		return
 	}
 	if class == serial {
 		p.moveBehindOldest(c)
 		return
 	}
-	for _, f := range slices.Backward(queue[1:]) { // a new query has not waited for long enough
+	for _, f := range slices.Backward(c.queue()[1:]) { // a new query has not waited for long enough
 		if now.Sub(f.sent) < wait/2 || len(f.call.flights) > 1 {
 			continue
 		}
@@ -213,7 +213,7 @@ func (p *Pool) copyAnswered(f *flight, now time.Time) {
 // copyOldest sends a copy of the oldest query of a connection on a connection of its own. If that is answered sooner,
 // the connection is dead or its network is lossy, and the server is not serial.
 func (p *Pool) copyOldest(c *conn) {
-	if call := c.queue()[0].call; len(call.flights) == 1 && len(p.retired) < maxEscapes {
+	if call := c.oldest().call; len(call.flights) == 1 && len(p.retired) < maxEscapes {
 		p.openAlone().put(call).copyOfOldest = true
 	}
 }

@@ -142,6 +142,16 @@ func (c *conn) remove(f *flight) {
 	f.call = nil
 }
 
+// oldest returns the oldest flight with a call.
+func (c *conn) oldest() (oldest *flight) {
+	for _, f := range c.byID {
+		if f.call != nil && (oldest == nil || f.number < oldest.number) {
+			oldest = f
+		}
+	}
+	return oldest
+}
+
 // queue returns the flights with a call, the oldest first.
 func (c *conn) queue() []*flight {
 	all := make([]*flight, 0, c.inFlight)
