@@ -900,12 +900,13 @@ func TestServerThatDoesNotRead(t *testing.T) {
 	t.Parallel()
 	b := newTestbed(t, newServer(t), 65000, 2)
 	var all []*sent
+	begin := time.Now()
 	for i := range 3000 {
 		s := newSent(t, letters(i)+".example.")
 		s.Query = append(s.Query, make([]byte, 10000)...)
 		started := time.Now()
 		b.Send(s.Call)
-		if took := time.Since(started); took > soon {
+		if took := time.Since(started); took > 5*time.Second {
 			t.Fatalf("Send took %v", took)
 		}
 		all = append(all, s)
@@ -921,7 +922,8 @@ func TestServerThatDoesNotRead(t *testing.T) {
 	if n := unsent(); n > 2*(maxUnsent+10100) {
 		t.Errorf("%d bytes wait to be written", n)
 	}
-	if n := b.accepted.Load(); n > 2 {
+	// After a write timeout, which a busy machine may reach, a connection is replaced.
+	if n := b.accepted.Load(); n > 2 && time.Since(begin) < writeTimeout {
 		t.Errorf("%d connections", n)
 	}
 	for _, s := range all {

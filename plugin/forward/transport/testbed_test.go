@@ -22,7 +22,7 @@ import (
 )
 
 // soon limits every wait for an expected event.
-const soon = 5 * time.Second
+const soon = 15 * time.Second
 
 func newMetrics() *Metrics {
 	gauge := func() prometheus.Gauge { return prometheus.NewGauge(prometheus.GaugeOpts{Name: "g"}) }
