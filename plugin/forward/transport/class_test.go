@@ -429,40 +429,57 @@ func TestInOrderServer(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			end := make(chan struct{})
-			b := newTestbed(t, serving(t, inOrder(end)), 1000, 2)
-			b.setStall(100 * time.Millisecond)
-			if c.warm {
-				b.send("warm.example.").answered()
-			}
-			var slow []*sent
-			for round := 0; number(b.Metrics.Single) == 0; round++ {
-				if round == maxStalls {
-					t.Fatalf("not serial after %d rounds", round)
-				}
-				slow = append(slow, b.sendAll(c.slow, "slow"+letters(round))...)
-				allAnswered(b.sendAll(c.fast, "fast"+letters(round)))
-				for _, s := range slow {
-					s.notDone()
-				}
-				if n := b.accepted.Load(); number(b.Metrics.Single) == 0 && n > int32(c.slow)+4 { // the machine may be slow
-					t.Errorf("%d connections", n)
+			for range 5 { // a busy machine may delay originals and copies in any way
+				if foundSerial(t, c.warm, c.slow, c.fast) {
+					return
 				}
 			}
-			b.wantLog("works on one query of a connection at a time")
-			// Now slow queries delay no others.
-			b.setStall(time.Hour)
-			slow = append(slow, b.sendAll(c.slow, "slower")...)
-			allAnswered(b.sendAll(100, "after"))
-			close(end)
-			allAnswered(slow)
-			if n := number(b.Metrics.Single); n != 1 {
-				t.Errorf("%d changes to one query per connection", n)
-			}
-			b.Pool.Close()
-			b.wantClosed()
+			t.Error("the server is not found to be serial")
 		})
 	}
+}
+
+// foundSerial sends slow queries and fast ones behind them to a server that works on one at a time, and reports whether
+// the second round makes it serial. The fast queries must be answered in any case.
+func foundSerial(t *testing.T, warm bool, slow, fast int) bool {
+	t.Helper()
+	end := make(chan struct{})
+	release := sync.OnceFunc(func() { close(end) })
+	b := newTestbed(t, serving(t, inOrder(end)), 1000, 2)
+	t.Cleanup(release) // before that of the testbed
+	b.setStall(100 * time.Millisecond)
+	if warm {
+		b.send("warm.example.").answered()
+	}
+	var waiting []*sent
+	for round := 0; number(b.Metrics.Single) == 0; round++ {
+		if round == maxStalls {
+			release()
+			allAnswered(waiting)
+			return false
+		}
+		waiting = append(waiting, b.sendAll(slow, "slow"+letters(round))...)
+		allAnswered(b.sendAll(fast, "fast"+letters(round)))
+		for _, s := range waiting {
+			s.notDone()
+		}
+		if n := b.accepted.Load(); round == 0 && number(b.Metrics.Single) == 0 && n > int32(slow)+4 { // the machine may be slow
+			t.Errorf("%d connections", n)
+		}
+	}
+	b.wantLog("works on one query of a connection at a time")
+	// Now slow queries delay no others.
+	b.setStall(time.Hour)
+	waiting = append(waiting, b.sendAll(slow, "slower")...)
+	allAnswered(b.sendAll(100, "after"))
+	release()
+	allAnswered(waiting)
+	if n := number(b.Metrics.Single); n != 1 {
+		t.Errorf("%d changes to one query per connection", n)
+	}
+	b.Pool.Close()
+	b.wantClosed()
+	return true
 }
 
 // setStall sets the wait that counts as a stall.
