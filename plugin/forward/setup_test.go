@@ -98,7 +98,7 @@ func TestBlock_Error(t *testing.T) {
 	b := blockOf(t, "forward a 192.0.2.1\nforward . a.example")
 	b.targets[1].lookup = new(hosts).lookup
 	err := b.start()
-	if err == nil || !strings.HasPrefix(err.Error(), `plugin/forward: Testfile:2 - Error during parsing: forward: "a.example" is no file`) {
+	if err == nil || !strings.HasPrefix(err.Error(), `plugin/forward: Testfile:2 - Error during parsing: forward: "a.example" is neither a file nor a host`) {
 		t.Errorf("error %v", err)
 	}
 	if got := upstreamsOf(b.stanzas[0]); got != "" {

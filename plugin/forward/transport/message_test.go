@@ -10,7 +10,7 @@ import (
 	"github.com/miekg/dns"
 )
 
-// slowQuestionEnd is questionEnd with the library's way to read a name.
+// slowQuestionEnd is questionEnd by package dns.
 func slowQuestionEnd(b []byte) int {
 	if len(b) < 12 || binary.BigEndian.Uint16(b[4:]) != 1 {
 		return 0
@@ -19,7 +19,7 @@ func slowQuestionEnd(b []byte) int {
 	if err != nil || end+4 > len(b) {
 		return 0
 	}
-	for at := 12; at < end; at += int(b[at]) + 1 { // the library follows pointers
+	for at := 12; at < end; at += int(b[at]) + 1 { // package dns follows pointers
 		if b[at] > 63 {
 			return 0
 		}
@@ -27,35 +27,35 @@ func slowQuestionEnd(b []byte) int {
 	return end + 4
 }
 
-// slowCheck is check, one thing after the other.
-func slowCheck(query, reply []byte) verdict {
+// slowCheck is check in simple steps.
+func slowCheck(query, reply []byte) string {
 	end := slowQuestionEnd(query)
 	if len(reply) < 12 {
-		return malformed
+		return Malformed
 	}
 	asked := dns.Question{Qtype: binary.BigEndian.Uint16(query[end-4:]), Qclass: binary.BigEndian.Uint16(query[end-2:])}
 	asked.Name, _, _ = dns.UnpackDomainName(query, 12)
 	isResponse, opcode, rcode := reply[2]&0x80 != 0, reply[2]>>3&15, int(reply[3]&15)
 	if !isResponse || opcode != query[2]>>3&15 {
-		return malformed
+		return Malformed
 	}
 	refuses := rcode == dns.RcodeFormatError || rcode == dns.RcodeServerFailure || rcode == dns.RcodeNotImplemented || rcode == dns.RcodeRefused
 	if binary.BigEndian.Uint16(reply[4:]) == 0 && refuses {
-		return right
+		return ""
 	}
 	at := slowQuestionEnd(reply)
 	if at == 0 {
-		return wrongQuestion
+		return WrongQuestion
 	}
 	got := dns.Question{Qtype: binary.BigEndian.Uint16(reply[at-4:]), Qclass: binary.BigEndian.Uint16(reply[at-2:])}
 	got.Name, _, _ = dns.UnpackDomainName(reply, 12)
 	switch {
 	case got == asked:
-		return right
+		return ""
 	case got.Qtype == asked.Qtype && got.Qclass == asked.Qclass && strings.EqualFold(got.Name, asked.Name):
-		return wrongCase
+		return WrongCase
 	}
-	return wrongQuestion
+	return WrongQuestion
 }
 
 // edit returns a changed copy.
@@ -72,33 +72,33 @@ func TestCheck(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		reply []byte
-		want  verdict
+		want  string
 	}{
-		{"its answer", answer(query), right},
-		{"with more behind the question", append(answer(query), 1, 2, 3), right},
-		{"no response", query, malformed},
-		{"another opcode", edit(answer(query), func(b []byte) { b[2] |= 4 << 3 }), malformed},
-		{"another name", answer(question(t, "wWw.Examplf.")), wrongQuestion},
-		{"a longer name", answer(question(t, "a.wWw.Example.")), wrongQuestion},
-		{"a shorter name", answer(question(t, "Example.")), wrongQuestion},
-		{"another case", answer(question(t, "www.example.")), wrongCase},
-		{"another case of one letter", answer(question(t, "wWw.ExamplE.")), wrongCase},
-		{"another type", edit(answer(query), func(b []byte) { b[len(b)-3] = 28 }), wrongQuestion},
-		{"another class", edit(answer(query), func(b []byte) { b[len(b)-1] = 3 }), wrongQuestion},
-		{"another case and type", edit(answer(question(t, "www.example.")), func(b []byte) { b[len(b)-3] = 28 }), wrongQuestion},
-		{"two questions", edit(answer(query), func(b []byte) { b[5] = 2 }), wrongQuestion},
-		{"no question, NOERROR", rcodeOnly(0), wrongQuestion},
-		{"no question, FORMERR", rcodeOnly(1), right},
-		{"no question, SERVFAIL", rcodeOnly(2), right},
-		{"no question, NXDOMAIN", rcodeOnly(3), wrongQuestion},
-		{"no question, NOTIMP", rcodeOnly(4), right},
-		{"no question, REFUSED", rcodeOnly(5), right},
-		{"no question, YXDOMAIN", rcodeOnly(6), wrongQuestion},
-		{"no question, BADVERS", append(edit(rcodeOnly(0), func(b []byte) { b[11] = 1 }), 0, 0, 41, 4, 0, 1, 0, 0, 0, 0, 0), wrongQuestion},
-		{"a question cut off", answer(query)[:len(query)-1], wrongQuestion},
-		{"a header", answer(query)[:12], wrongQuestion},
-		{"a short header", answer(query)[:11], malformed},
-		{"nothing", nil, malformed},
+		{"its answer", answer(query), ""},
+		{"with more behind the question", append(answer(query), 1, 2, 3), ""},
+		{"no response", query, Malformed},
+		{"another opcode", edit(answer(query), func(b []byte) { b[2] |= 4 << 3 }), Malformed},
+		{"another name", answer(question(t, "wWw.Examplf.")), WrongQuestion},
+		{"a longer name", answer(question(t, "a.wWw.Example.")), WrongQuestion},
+		{"a shorter name", answer(question(t, "Example.")), WrongQuestion},
+		{"another case", answer(question(t, "www.example.")), WrongCase},
+		{"another case of one letter", answer(question(t, "wWw.ExamplE.")), WrongCase},
+		{"another type", edit(answer(query), func(b []byte) { b[len(b)-3] = 28 }), WrongQuestion},
+		{"another class", edit(answer(query), func(b []byte) { b[len(b)-1] = 3 }), WrongQuestion},
+		{"another case and type", edit(answer(question(t, "www.example.")), func(b []byte) { b[len(b)-3] = 28 }), WrongQuestion},
+		{"two questions", edit(answer(query), func(b []byte) { b[5] = 2 }), WrongQuestion},
+		{"no question, NOERROR", rcodeOnly(0), WrongQuestion},
+		{"no question, FORMERR", rcodeOnly(1), ""},
+		{"no question, SERVFAIL", rcodeOnly(2), ""},
+		{"no question, NXDOMAIN", rcodeOnly(3), WrongQuestion},
+		{"no question, NOTIMP", rcodeOnly(4), ""},
+		{"no question, REFUSED", rcodeOnly(5), ""},
+		{"no question, YXDOMAIN", rcodeOnly(6), WrongQuestion},
+		{"no question, BADVERS", append(edit(rcodeOnly(0), func(b []byte) { b[11] = 1 }), 0, 0, 41, 4, 0, 1, 0, 0, 0, 0, 0), WrongQuestion},
+		{"a question cut off", answer(query)[:len(query)-1], WrongQuestion},
+		{"a header", answer(query)[:12], WrongQuestion},
+		{"a short header", answer(query)[:11], Malformed},
+		{"nothing", nil, Malformed},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			if got := check(query, c.reply); got != c.want {
@@ -125,7 +125,7 @@ func FuzzCheck(f *testing.F) {
 			return
 		}
 		if got, want := check(query[:end], reply), slowCheck(query, reply); got != want {
-			t.Errorf("%v, the slow version says %v\nquery %x\nreply %x", got, want, query, reply)
+			t.Errorf("%v, the slow version returns %v\nquery %x\nreply %x", got, want, query, reply)
 		}
 	})
 }
@@ -181,7 +181,7 @@ func FuzzQuestionEnd(f *testing.F) {
 	f.Add([]byte("\x00\x00\x01\x00\x00\x01\x00\x00\x00\x00\x00\x00\xc0\x0c\x00\x01\x00\x01"))
 	f.Fuzz(func(t *testing.T, message []byte) {
 		if got, want := questionEnd(message), slowQuestionEnd(message); got != want {
-			t.Errorf("%d, the slow version says %d: %x", got, want, message)
+			t.Errorf("%d, the slow version returns %d: %x", got, want, message)
 		}
 	})
 }
@@ -226,7 +226,7 @@ func TestAsksToStay(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			before := slices.Clone(c.query)
-			got := asksToStay([]byte("before"), c.query, questionEnd(c.query))
+			got := appendKeepAlive([]byte("before"), c.query, questionEnd(c.query))
 			if !bytes.Equal(c.query, before) {
 				t.Error("the query was changed")
 			}
@@ -243,20 +243,20 @@ func TestAsksToStay(t *testing.T) {
 			if len(got) != len(c.query)+4 || !bytes.HasSuffix(got, []byte{0, 11, 0, 0}) {
 				t.Errorf("no option was put to %x: %x", c.query, got)
 			}
-			asksTheSame(t, c.query, got)
+			sameButKeepAlive(t, c.query, got)
 		})
 	}
 }
 
-// asksTheSame compares a query with one that asks to stay besides. It reports whether that does.
-func asksTheSame(t *testing.T, query, asks []byte) {
+// sameButKeepAlive compares a query with one that may have keepalive added. It reports whether that has.
+func sameButKeepAlive(t *testing.T, query, asks []byte) {
 	t.Helper()
 	if bytes.Equal(query, asks) {
 		return
 	}
 	was, is := new(dns.Msg), new(dns.Msg)
 	if was.Unpack(query) != nil {
-		return // what cannot be read has nothing to be compared
+		return // nothing to compare
 	}
 	if err := is.Unpack(asks); err != nil {
 		t.Fatalf("it cannot be read any more: %v\n%x\n%x", err, query, asks)
@@ -273,7 +273,7 @@ func asksTheSame(t *testing.T, query, asks []byte) {
 	o.Option = o.Option[:last]
 	a, err := was.Pack()
 	if err != nil {
-		return // the library reads some messages that it does not write
+		return // package dns reads some messages that it does not write
 	}
 	b, err := is.Pack()
 	if err != nil || !bytes.Equal(a, b) {
@@ -281,7 +281,7 @@ func asksTheSame(t *testing.T, query, asks []byte) {
 	}
 }
 
-func FuzzAsksToStay(f *testing.F) {
+func FuzzAppendKeepAlive(f *testing.F) {
 	f.Add(question(f, "www.example."))
 	f.Add(withOPT(f))
 	f.Add(withOPT(f, &dns.EDNS0_COOKIE{Code: dns.EDNS0COOKIE, Cookie: "0123456789abcdef"}))
@@ -291,18 +291,17 @@ func FuzzAsksToStay(f *testing.F) {
 		if end == 0 || len(query) > maxMessage {
 			return
 		}
-		got := asksToStay(nil, query, end)
+		got := appendKeepAlive(nil, query, end)
 		if len(got) > maxMessage || questionEnd(got) != end {
 			t.Fatalf("%d bytes, the question ends at %d", len(got), questionEnd(got))
 		}
-		asksTheSame(t, query, got)
+		sameButKeepAlive(t, query, got)
 	})
 }
 
-// messages splits a stream of frames as it is read in pieces of these sizes.
+// messages splits a stream of frames that is read in pieces of these sizes.
 func messages(stream []byte, sizes []byte) (got [][]byte, left int) {
-	var c conn
-	buf := make([]byte, firstRead)
+	buf := make([]byte, minRead)
 	have := 0
 	for i := 0; len(stream) > 0; i++ {
 		n := len(stream)
@@ -311,7 +310,7 @@ func messages(stream []byte, sizes []byte) (got [][]byte, left int) {
 		}
 		n = copy(buf[have:], stream[:n])
 		if n == 0 {
-			return got, -1 // nothing could be read any more
+			return got, -1 // no room for reading
 		}
 		stream = stream[n:]
 		have += n
@@ -324,14 +323,14 @@ func messages(stream []byte, sizes []byte) (got [][]byte, left int) {
 			got = append(got, slices.Clone(m))
 		}
 		have = copy(buf, rest)
-		if need := c.room(buf[:have], n); need > len(buf) {
+		if need := readSize(buf[:have], n); need > len(buf) {
 			buf = append(make([]byte, 0, need), buf[:have]...)[:need]
 		}
 	}
 	return got, have
 }
 
-// slowMessages splits a stream of frames that is there as a whole.
+// slowMessages splits a whole stream of frames.
 func slowMessages(stream []byte) (all [][]byte, left int) {
 	for len(stream) >= 2 {
 		n := int(stream[0])<<8 | int(stream[1])

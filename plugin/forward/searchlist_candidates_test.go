@@ -14,7 +14,7 @@ import (
 	"github.com/nearside-dns/nearside/plugin/internal/searchlist"
 )
 
-// TestListOf: a search list is only for an upstream that is asked for all its names.
+// TestListOf: a search list is only sent to an upstream that gets all its candidates.
 func TestListOf(t *testing.T) {
 	t.Parallel()
 	const (
@@ -58,7 +58,7 @@ func TestListOf(t *testing.T) {
 	}
 }
 
-// neighbour is another plugin of a server block, which is asked before this one.
+// neighbour is another plugin of a server block, before this one.
 type neighbour struct {
 	name string
 	next plugin.Handler
@@ -70,7 +70,7 @@ func (n *neighbour) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.M
 	return plugin.NextOrFailure(n.name, n.next, ctx, w, r)
 }
 
-// neighbours are those of the server that was started last.
+// neighbours are the plugins of the last started server.
 var neighbours []*neighbour
 
 var registerNeighbours = sync.OnceFunc(func() {
@@ -86,7 +86,7 @@ var registerNeighbours = sync.OnceFunc(func() {
 	}
 })
 
-// TestSetup_Shared: from the start a stanza knows whether another plugin of its block may have names of its own.
+// TestSetup_Shared: after the start a stanza knows whether another plugin of its block may have names.
 func TestSetup_Shared(t *testing.T) {
 	registerNeighbours()
 	caddy.Quiet, dnsserver.Quiet = true, true

@@ -25,13 +25,13 @@ import (
 )
 
 const (
-	// bounded is how long something may take that is to happen soon, on a busy machine.
+	// bounded limits the wait for an expected event on a busy machine.
 	bounded = 10 * time.Second
-	// margin is what a busy machine may add to a time that is a bound.
+	// margin is the delay that a busy machine may add.
 	margin = time.Second
 )
 
-// silent reads and never answers, refusing is not there.
+// silent reads queries and never answers, refusing refuses connections.
 var silent, refusing, good = rogue.Behaviour{Drop: 1}, rogue.Behaviour{Refuse: true}, rogue.Behaviour{}
 
 // stanzaOf returns a stanza for servers.
@@ -39,7 +39,7 @@ func stanzaOf(options string, to ...string) string {
 	return "forward . " + strings.Join(to, " ") + " {\n" + options + "\n}"
 }
 
-// placesOf returns where servers are.
+// placesOf returns the addresses of servers.
 func placesOf(servers []*rogue.Server) (all []string) {
 	for _, s := range servers {
 		all = append(all, s.Addr)
@@ -47,8 +47,7 @@ func placesOf(servers []*rogue.Server) (all []string) {
 	return all
 }
 
-// chainOf returns the first of the stanzas of a text; each is followed by the next, the last by a plugin
-// that answers YXDOMAIN.
+// chainOf returns the first stanza of a text; each is followed by the next, the last by a plugin that answers YXDOMAIN.
 func chainOf(t *testing.T, text string) *Forward {
 	t.Helper()
 	configs, err := parse(caddy.NewTestController("dns", text))
@@ -83,7 +82,7 @@ func forwardTo(t *testing.T, options string, behaviours ...rogue.Behaviour) (*Fo
 
 func upstreamOf(f *Forward, i int) *upstream { return (*f.upstreams.Load())[i] }
 
-// answer is what became of a query: a message, or a code and an error without one.
+// answer is the result of a query: a message, or a response code and an error.
 type answer struct {
 	*dns.Msg
 	code int
@@ -93,7 +92,7 @@ type answer struct {
 
 func question(name string) *dns.Msg { return new(dns.Msg).SetQuestion(name, dns.TypeA) }
 
-// ask asks over UDP, or TCP.
+// ask queries over UDP or TCP.
 func ask(h plugin.Handler, m *dns.Msg, tcp bool) answer {
 	return askWith(context.Background(), h, m, tcp)
 }
@@ -109,7 +108,7 @@ func askWith(ctx context.Context, h plugin.Handler, m *dns.Msg, tcp bool) answer
 	return a
 }
 
-// wrong says what is wrong about an answer to a question that a good server gives, or nothing.
+// wrong returns the difference between an answer and that of a good server, or nothing.
 func (a answer) wrong(m *dns.Msg) string {
 	switch {
 	case a.Msg == nil:
@@ -131,7 +130,7 @@ func (a answer) wrong(m *dns.Msg) string {
 	return ""
 }
 
-// wantRight asks for names, and wants the answer of a good server each time.
+// wantRight queries names, and fails the test without the answers of a good server.
 func wantRight(t *testing.T, h plugin.Handler, tcp bool, names ...string) {
 	t.Helper()
 	for _, name := range names {
@@ -142,8 +141,8 @@ func wantRight(t *testing.T, h plugin.Handler, tcp bool, names ...string) {
 	}
 }
 
-// atOnce runs cases that wait more than they work, all at the same time: t.Parallel has no more of them run
-// than there are processors. Wait comes before the test ends.
+// atOnce runs cases that mostly wait, all concurrently: t.Parallel is limited to the number of processors. Call Wait
+// before the test ends.
 func atOnce(t *testing.T) *concurrent { return &concurrent{t: t} }
 
 type concurrent struct {
@@ -151,12 +150,12 @@ type concurrent struct {
 	t *testing.T
 }
 
-// Run begins a case.
+// Run starts a case.
 func (c *concurrent) Run(name string, run func(t *testing.T)) {
 	c.Go(func() { c.t.Run(name, run) })
 }
 
-// within waits until something is so.
+// within waits for a condition.
 func within(t *testing.T, what string, so func() bool) {
 	t.Helper()
 	for end := time.Now().Add(bounded); !so(); time.Sleep(2 * time.Millisecond) {
@@ -166,7 +165,7 @@ func within(t *testing.T, what string, so func() bool) {
 	}
 }
 
-// sight is what a scripted server has seen.
+// sight records the queries of a scripted server.
 type sight struct {
 	mu      sync.Mutex
 	queries []*dns.Msg
@@ -175,7 +174,7 @@ type sight struct {
 func (s *sight) add(m *dns.Msg) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.queries = append(s.queries, m.Copy()) // the server goes on with it
+	s.queries = append(s.queries, m.Copy()) // the server changes it
 }
 
 func (s *sight) all() []*dns.Msg {
@@ -184,26 +183,26 @@ func (s *sight) all() []*dns.Msg {
 	return slices.Clone(s.queries)
 }
 
-// script answers as a test says. It is for what a rogue server does not do.
+// script is a server with handlers of the test, for behaviours that rogue servers do not have.
 type script struct {
-	udp, tcp dns.HandlerFunc // nil is as the other
+	udp, tcp dns.HandlerFunc // nil is the same as the other
 	tls      *tls.Config     // for TCP
 }
 
-// address starts a server that follows the script.
+// address starts the server and returns its address.
 func (s script) address(t *testing.T) string {
 	t.Helper()
 	var l net.Listener
 	var p net.PacketConn
 	var err error
-	for range 20 { // a port that is free for both
+	for range 20 { // until a port is free for both
 		if l, err = net.Listen("tcp", "127.0.0.1:0"); err != nil {
 			t.Fatal(err)
 		}
 		if p, err = net.ListenPacket("udp", l.Addr().String()); err == nil {
 			break
 		}
-		_ = l.Close() // another is tried
+		_ = l.Close() // and tries another
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -238,7 +237,7 @@ func (s script) address(t *testing.T) string {
 	return at
 }
 
-// addressReply is what a good server replies.
+// addressReply returns the reply of a good server.
 func addressReply(r *dns.Msg) *dns.Msg {
 	m := new(dns.Msg).SetReply(r)
 	if q := r.Question[0]; q.Qtype == dns.TypeA {
@@ -248,7 +247,7 @@ func addressReply(r *dns.Msg) *dns.Msg {
 	return m
 }
 
-// replies returns what answers with the replies that a function makes; nil is none.
+// replies returns a handler that sends the replies of a function; nil is no reply.
 func replies(of func(r *dns.Msg) *dns.Msg) dns.HandlerFunc {
 	return func(w dns.ResponseWriter, r *dns.Msg) {
 		if m := of(r); m != nil {
@@ -257,7 +256,7 @@ func replies(of func(r *dns.Msg) *dns.Msg) dns.HandlerFunc {
 	}
 }
 
-// counted is everything that is counted here.
+// counted are the metrics of the plugin.
 var counted = []prometheus.Collector{
 	healthcheckBroken, maxConcurrentRejects, requestDuration, healthcheckFailures, connCacheHits, connCacheMisses,
 	connections, inFlight, depth, fallbacks, lateAnswers, droppedAnswers, packets,
@@ -272,8 +271,8 @@ func nameOf(c prometheus.Collector) string {
 	return name
 }
 
-// metric returns the sum of the series of a metric that have these labels; of a histogram, how much it has
-// seen. It looks at that metric alone: there are thousands of series after a while.
+// metric returns the sum of the series of a metric with these labels; of a histogram, the number of observations. It
+// does not gather other metrics, which have thousands of series.
 func metric(t *testing.T, name string, labels ...string) (sum float64) {
 	t.Helper()
 	i := slices.IndexFunc(counted, func(c prometheus.Collector) bool { return nameOf(c) == name })

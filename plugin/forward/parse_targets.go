@@ -17,7 +17,7 @@ import (
 	"github.com/miekg/dns"
 )
 
-// ports are those of the protocols that an upstream can have, where none is given.
+// ports are the default ports of the protocols of an upstream.
 var ports = map[string]string{
 	transport.DNS:   transport.Port,
 	transport.TLS:   transport.TLSPort,
@@ -48,25 +48,25 @@ func (s *stanza) parseTargets(to []string) error {
 		s.to = append(s.to, t)
 	}
 	if upstreams == 0 {
-		return s.at.Errorf("forward: no server is named in %s; a stanza needs one to start with", strings.Join(to, ", "))
+		return s.at.Errorf("forward: no server in %s: want at least one", strings.Join(to, ", "))
 	}
 	if upstreams > maxUpstreams {
-		return s.at.Errorf("forward: %d upstreams are too many, there may be %d", upstreams, maxUpstreams)
+		return s.at.Errorf("forward: %d upstreams, the limit is %d", upstreams, maxUpstreams)
 	}
 	return nil
 }
 
-// parseTarget reads one TO. A file is looked for before a name is taken for that of a host.
+// parseTarget parses one TO. A name that is not an existing file is that of a host.
 func (s *stanza) parseTarget(text string) (target, error) {
 	protocol, rest := scheme.Transport(text)
 	standard, ok := ports[protocol]
 	switch {
 	case !ok:
-		return target{}, fmt.Errorf("upstreams can't be asked over %s, only over dns, tls, quic and https", protocol)
+		return target{}, fmt.Errorf("invalid protocol %s: want dns, tls, quic or https", protocol)
 	case rest == "":
 		return target{}, errors.New("no address")
 	case protocol == transport.HTTPS && strings.Contains(rest, "/"):
-		return target{}, errors.New("a path can't be given, it is always /dns-query")
+		return target{}, errors.New("the path is always /dns-query")
 	}
 	host, port, err := net.SplitHostPort(rest)
 	path := rest
@@ -99,7 +99,7 @@ func (s *stanza) addressTarget(text, protocol string, address netip.Addr, port, 
 		return target{}, err
 	}
 	if protocol == transport.DNS {
-		// What follows a % has a meaning only as the interface of a link-local address.
+		// Without TLS a % can only separate the interface of a link-local address.
 		address = zoned(address, serverName)
 	}
 	serverName, err = s.serverNameOf(protocol, serverName)
@@ -107,11 +107,11 @@ func (s *stanza) addressTarget(text, protocol string, address netip.Addr, port, 
 	return target{text: text, endpoint: e}, err
 }
 
-// hostTarget reads a TO that is the name of a host. The certificate has to be for that name where no other
-// is given: an address that was found by asking for the name proves nothing (RFC 8310 section 8.1).
+// hostTarget parses a TO with the name of a host. By default the certificate must be for that name: a lookup of its
+// address proves nothing (RFC 8310 section 8.1).
 func (s *stanza) hostTarget(text, protocol, name, port, serverName string) (target, error) {
 	if strings.Contains(name, "/") {
-		return target{}, errors.New("there is no such file")
+		return target{}, errors.New("no such file")
 	}
 	if err := checkHostname(name); err != nil {
 		return target{}, err
@@ -130,24 +130,24 @@ func (s *stanza) hostTarget(text, protocol, name, port, serverName string) (targ
 	return target{text: text, host: h}, nil
 }
 
-// serverNameOf checks what stands after a %.
+// serverNameOf checks a server name after a %.
 func (s *stanza) serverNameOf(protocol, name string) (string, error) {
 	if name == "" || protocol == transport.DNS {
 		return "", nil
 	}
 	if s.tlsServerName != "" {
 		if protocol == transport.HTTPS {
-			return "", nil // CoreDNS takes no notice of it
+			return "", nil // as in CoreDNS
 		}
-		return "", fmt.Errorf("the server's name can be given after %% or by tls_servername, not both: %s and %s", name, s.tlsServerName)
+		return "", fmt.Errorf("server name both after %% and by tls_servername: %s and %s", name, s.tlsServerName)
 	}
 	if _, err := netip.ParseAddr(name); err != nil && !onlyHostnameBytes(name) {
-		return "", fmt.Errorf("%q can't be the name of a server", name)
+		return "", fmt.Errorf("invalid server name %q", name)
 	}
 	return strings.ToLower(name), nil
 }
 
-// zoned gives an address its interface, if it needs one: it is no other without (RFC 4007 section 11).
+// zoned returns an address with the zone (RFC 4007 section 11) if it is link-local, and without it otherwise.
 func zoned(address netip.Addr, zone string) netip.Addr {
 	if address.Is6() && address.IsLinkLocalUnicast() {
 		return address.WithZone(zone)
@@ -155,22 +155,22 @@ func zoned(address netip.Addr, zone string) netip.Addr {
 	return address.WithZone("")
 }
 
-// checkHostname returns an error for what is no name of a host. It is stricter than the DNS: a mistyped
-// address or list of addresses is a name there.
+// checkHostname checks the name of a host. It is stricter than the DNS, in which a mistyped address or list of addresses
+// is a valid name.
 func checkHostname(name string) error {
 	_, ok := dns.IsDomainName(name)
 	if !ok || !onlyHostnameBytes(name) || name == "." {
-		return errors.New("it is neither an address nor a file nor a name")
+		return errors.New("neither an address nor a file nor a hostname")
 	}
 	labels := dns.SplitDomainName(name)
 	if _, err := strconv.ParseUint(labels[len(labels)-1], 10, 64); err == nil {
-		return errors.New("it is no address") // no top-level domain is a number (RFC 3696 section 2)
+		return errors.New("invalid address") // no top-level domain is a number (RFC 3696 section 2)
 	}
 	return nil
 }
 
-// onlyHostnameBytes tells whether a name has only letters, digits, hyphens, dots, and underscores, which
-// are no part of hostnames but are found in them.
+// onlyHostnameBytes reports whether a name has only letters, digits, hyphens, dots, and underscores, which are common
+// though no part of hostnames.
 func onlyHostnameBytes(name string) bool {
 	for i := range len(name) {
 		b := name[i] | 0x20
@@ -181,17 +181,16 @@ func onlyHostnameBytes(name string) bool {
 	return true
 }
 
-// portNumber returns a port in digits. It may be given by the name of a service. Nobody listens on port 0,
-// which is a way to say that.
+// portNumber returns a port in digits, given as a number or the name of a service. Port 0 is valid.
 func portNumber(port string) (string, error) {
 	n, err := net.LookupPort("tcp", port)
 	if err != nil {
-		return "", fmt.Errorf("%q is no port, 1 to 65535", port)
+		return "", fmt.Errorf("invalid port %q: want 1-65535", port)
 	}
 	return strconv.Itoa(n), nil
 }
 
-// isFile tells whether there is a file that can be read.
+// isFile reports whether a readable file exists.
 func isFile(path string) (bool, error) {
 	info, err := os.Stat(path)
 	switch {
@@ -200,18 +199,18 @@ func isFile(path string) (bool, error) {
 	case err != nil:
 		return false, err
 	case info.IsDir() || info.Mode()&(fs.ModeNamedPipe|fs.ModeSocket) != 0:
-		return false, errors.New("it is no file of lines")
+		return false, errors.New("not a text file")
 	}
 	return true, nil
 }
 
-// maxServersFile bounds what is read of a file, in bytes.
+// maxServersFile limits the bytes that are read of a file.
 const maxServersFile = 1 << 20
 
-// readServers returns the addresses that the nameserver lines of a file have, as in resolv.conf(5), and
-// what such lines have that is no address.
+// readServers returns the addresses of the nameserver lines of a file in the form of resolv.conf(5), and the servers that
+// are no addresses.
 func readServers(path string) (servers []netip.Addr, ignored []string, err error) {
-	file, err := os.Open(path) // #nosec G304 -- the Corefile says which
+	file, err := os.Open(path) // #nosec G304 -- from the Corefile
 	if err != nil {
 		return nil, nil, err
 	}

@@ -21,8 +21,8 @@ import (
 	"github.com/nearside-dns/nearside/test/forward/rogue"
 )
 
-// soon bounds every wait for something that is to happen.
-const soon = 5 * time.Second
+// soon limits every wait for an expected event.
+const soon = 15 * time.Second
 
 func newMetrics() *Metrics {
 	gauge := func() prometheus.Gauge { return prometheus.NewGauge(prometheus.GaugeOpts{Name: "g"}) }
@@ -30,24 +30,35 @@ func newMetrics() *Metrics {
 	return &Metrics{
 		Connections: gauge(), InFlight: gauge(), Depth: depths{counter()},
 		Hits: counter(), Misses: counter(), Late: counter(), Single: counter(), Sent: counter(), Received: counter(),
-		DroppedID: counter(), DroppedQuestion: counter(), DroppedCase: counter(), DroppedMalformed: counter(), DroppedEarly: counter(),
+		Dropped: dropCounters(counter),
 	}
 }
 
-// number is the value of a gauge or a counter.
+// number returns the value of a gauge or a counter.
 func number(c prometheus.Collector) int { return int(testutil.ToFloat64(c)) }
 
-// dropped are the dropped answers by their reasons.
-func (m *Metrics) dropped() [4]int {
-	return [4]int{number(m.DroppedID), number(m.DroppedQuestion), number(m.DroppedCase), number(m.DroppedMalformed)}
+func dropCounters(counter func() prometheus.Counter) map[string]prometheus.Counter {
+	all := map[string]prometheus.Counter{}
+	for _, reason := range DropReasons() {
+		all[reason] = counter()
+	}
+	return all
 }
 
-// eventually waits until something is so.
+// dropped returns the numbers of dropped answers by reason.
+func (m *Metrics) dropped() (all [4]int) {
+	for i, reason := range []string{WrongID, WrongQuestion, WrongCase, Malformed} {
+		all[i] = number(m.Dropped[reason])
+	}
+	return all
+}
+
+// eventually waits for a condition.
 func eventually(t testing.TB, what string, is func() bool) {
 	t.Helper()
 	for end := time.Now().Add(soon); !is(); time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
-			t.Fatalf("never so: %s", what)
+			t.Fatalf("not reached: %s", what)
 		}
 	}
 }
@@ -62,31 +73,31 @@ func becomes(t testing.TB, what string, c prometheus.Collector, want int) {
 	}
 }
 
-// clock goes on by itself, and can be put forward.
+// clock is the real time plus what a test has skipped.
 type clock struct{ ahead atomic.Int64 }
 
 func (c *clock) now() time.Time       { return time.Now().Add(time.Duration(c.ahead.Load())) }
 func (c *clock) skip(d time.Duration) { c.ahead.Add(int64(d)) }
 
-// server listens on loopback. A test reads and writes what its connections carry.
+// server listens on loopback. Tests read queries from its connections, and write answers.
 type server struct {
 	t        testing.TB
 	l        *net.TCPListener
-	kept     io.Closer // the port, while connections are refused
+	reserved io.Closer // the port, while connections are refused
 	sessions chan *session
 	accepted atomic.Int32
 	opened   atomic.Int32
-	most     atomic.Int32 // open at once
+	maxOpen  atomic.Int32 // open at once
 	ended    sync.WaitGroup
 	guard    sync.Mutex
 	all      []*session
 }
 
-// session is a connection as the server sees it.
+// session is the server's end of a connection.
 type session struct {
 	*net.TCPConn
 	s      *server
-	number int // 1 is the first
+	number int // from 1
 	closed sync.Once
 }
 
@@ -102,7 +113,7 @@ func newServer(t testing.TB) *server {
 	return s
 }
 
-// serving is a server of which each connection is served by a function.
+// serving returns a server that calls a function for each connection.
 func serving(t testing.TB, serve func(*session)) *server {
 	t.Helper()
 	s := newServer(t)
@@ -126,7 +137,7 @@ func (s *server) listen() {
 		}
 		one := &session{TCPConn: c, s: s, number: int(s.accepted.Add(1))}
 		for n := s.opened.Add(1); ; {
-			if most := s.most.Load(); n <= most || s.most.CompareAndSwap(most, n) {
+			if maxOpen := s.maxOpen.Load(); n <= maxOpen || s.maxOpen.CompareAndSwap(maxOpen, n) {
 				break
 			}
 		}
@@ -137,23 +148,22 @@ func (s *server) listen() {
 	}
 }
 
-// refuse lets no more connections be made. The port stays the server's: what another test listens on would be
-// taken for it.
+// refuse refuses connections. The port remains reserved, so that no other test listens on it.
 func (s *server) refuse() {
 	s.t.Helper()
 	_ = s.l.Close()
-	kept, err := rogue.KeepPort(s.l.Addr().(*net.TCPAddr).AddrPort(), false)
+	reserved, err := rogue.KeepPort(s.l.Addr().(*net.TCPAddr).AddrPort(), false)
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	s.kept = kept
-	s.t.Cleanup(func() { _ = kept.Close() }) // a second time does no harm
+	s.reserved = reserved
+	s.t.Cleanup(func() { _ = reserved.Close() }) // again may have closed it
 }
 
-// again accepts connections at the same address as before.
+// again accepts connections after refuse.
 func (s *server) again() {
 	s.t.Helper()
-	if err := s.kept.Close(); err != nil {
+	if err := s.reserved.Close(); err != nil {
 		s.t.Fatal(err)
 	}
 	l, err := net.ListenTCP("tcp", s.l.Addr().(*net.TCPAddr))
@@ -161,7 +171,7 @@ func (s *server) again() {
 		s.t.Fatal(err)
 	}
 	old := s.sessions
-	for range old { // it is closed
+	for range old { // until it is closed
 	}
 	s.l, s.sessions = l, make(chan *session, 4096)
 	s.ended.Go(s.listen)
@@ -185,7 +195,7 @@ func (s *server) accept() *session {
 	case one := <-s.sessions:
 		return one
 	case <-time.After(soon):
-		s.t.Fatal("no connection was made")
+		s.t.Fatal("no connection")
 		return nil
 	}
 }
@@ -216,7 +226,7 @@ func (c *session) next() []byte {
 	return query
 }
 
-// query returns the next query, which has to come.
+// query returns the next query. It fails the test if there is none.
 func (c *session) query() []byte {
 	c.s.t.Helper()
 	if err := c.SetReadDeadline(time.Now().Add(soon)); err != nil {
@@ -224,7 +234,7 @@ func (c *session) query() []byte {
 	}
 	q := c.next()
 	if q == nil {
-		c.s.t.Fatal("no query came")
+		c.s.t.Fatal("no query")
 	}
 	return q
 }
@@ -245,7 +255,7 @@ func (c *session) queries(n int) map[string][]byte {
 	return all
 }
 
-// silent waits until the other side has closed the connection, with nothing more said.
+// end waits until the pool has closed the connection. Further data fails the test.
 func (c *session) end() {
 	c.s.t.Helper()
 	if err := c.SetReadDeadline(time.Now().Add(soon)); err != nil {
@@ -256,8 +266,8 @@ func (c *session) end() {
 	}
 }
 
-// say writes messages, each with its length. It reports whether it could.
-func (c *session) say(messages ...[]byte) bool {
+// respond writes messages with their lengths. It reports whether that succeeded.
+func (c *session) respond(messages ...[]byte) bool {
 	var b []byte
 	for _, m := range messages {
 		b = append(b, frame(m)...)
@@ -270,7 +280,7 @@ func frame(message []byte) []byte {
 	return append(binary.BigEndian.AppendUint16(nil, uint16(len(message))), message...)
 }
 
-// answer is the answer to a query.
+// answer returns the answer to a query.
 func answer(query []byte) []byte {
 	reply := slices.Clone(query)
 	reply[2] |= 0x80
@@ -289,11 +299,11 @@ func nameOf(message []byte) string {
 
 // echo answers everything.
 func echo(c *session) {
-	for q := c.next(); q != nil && c.say(answer(q)); q = c.next() {
+	for q := c.next(); q != nil && c.respond(answer(q)); q = c.next() {
 	}
 }
 
-// question packs a query for an A record. The client's id is the same for all.
+// question packs a query for an A record with the id 0xabcd.
 func question(t testing.TB, name string) []byte {
 	t.Helper()
 	m := new(dns.Msg)
@@ -306,21 +316,20 @@ func question(t testing.TB, name string) []byte {
 	return b
 }
 
-// bed is a pool and the server that it has connections to.
-type bed struct {
+// testbed is a pool and its server.
+type testbed struct {
 	*Pool
 	*server
-	t     testing.TB
-	clock *clock
-	said  chan string
-	dials atomic.Int32
+	t      testing.TB
+	clock  *clock
+	logged chan string
+	dials  atomic.Int32
 }
 
-// newBed returns a pool with up to depth queries on each of so many connections. It looks after them often,
-// but suspects none.
-func newBed(t testing.TB, s *server, depth, connections int) *bed {
+// newTestbed returns a pool that checks its connections often, but finds no stalls.
+func newTestbed(t testing.TB, s *server, depth, connections int) *testbed {
 	t.Helper()
-	b := &bed{server: s, t: t, clock: new(clock), said: make(chan string, 1024)}
+	b := &testbed{server: s, t: t, clock: new(clock), logged: make(chan string, 1024)}
 	address := s.l.Addr().String()
 	b.Pool = NewPool(Config{
 		Dial: func(ctx context.Context) (net.Conn, error) {
@@ -328,30 +337,30 @@ func newBed(t testing.TB, s *server, depth, connections int) *bed {
 			return Dialer("tcp", nil).DialContext(ctx, "tcp", address)
 		},
 		MaxInFlight: depth, MaxConnections: connections, Expire: time.Minute, Metrics: newMetrics(),
-		Say: func(what string) { b.said <- what },
+		Log: func(predicate string) { b.logged <- predicate },
 	})
 	b.Pool.now = b.clock.now
 	b.tick = time.Millisecond
-	b.stall, b.maxStall = 1000*time.Hour, 1000*time.Hour // where it matters, a test sets it
+	b.stall, b.maxStall = 1000*time.Hour, 1000*time.Hour // tests of stalls reduce it
 	t.Cleanup(func() {
 		b.Pool.Close()
 		s.stop()
-		b.gone()
+		b.wantClosed()
 	})
 	return b
 }
 
-// gone waits until nothing is left of what was.
-func (b *bed) gone() {
+// wantClosed waits until no connection and no call is left.
+func (b *testbed) wantClosed() {
 	b.t.Helper()
 	becomes(b.t, "connections in the end", b.Metrics.Connections, 0)
 	becomes(b.t, "queries on their way in the end", b.Metrics.InFlight, 0)
 	eventually(b.t, "the pool has no connections in the end", func() bool {
 		b.mu.Lock()
 		defer b.mu.Unlock()
-		return len(b.conns)+len(b.leaving)+len(b.waiting) == 0
+		return len(b.conns)+len(b.retired)+len(b.waiting) == 0
 	})
-	// A connection's first queries are a handful of segments; what is counted twice or backwards is not.
+	// Counting backwards would add almost 2^32.
 	if sent := testutil.ToFloat64(b.Metrics.Sent); sent > 1e6 {
 		b.t.Errorf("%v packets sent", sent)
 	}
@@ -360,12 +369,12 @@ func (b *bed) gone() {
 	}
 }
 
-// acceptFirst returns the server's end of the pool's first connection. Connections that the pool gave up while it
-// made them reach the server too, at any later time: acceptFirst skips them.
-func (b *bed) acceptFirst() *session {
+// acceptFirst returns the server's end of the pool's first connection. It skips connections that the pool cancelled
+// during the handshake: the server may accept them later.
+func (b *testbed) acceptFirst() *session {
 	b.t.Helper()
 	var local string
-	eventually(b.t, "the pool has made its first connection", func() bool {
+	eventually(b.t, "the pool's first connection is established", func() bool {
 		b.mu.Lock()
 		defer b.mu.Unlock()
 		if len(b.conns) == 0 || b.conns[0].c == nil {
@@ -381,7 +390,7 @@ func (b *bed) acceptFirst() *session {
 	}
 }
 
-// sent is a call with the channel by which it comes back.
+// sent is a call with its channel.
 type sent struct {
 	*Call
 	name string
@@ -403,13 +412,13 @@ func send(t testing.TB, to Carrier, name string) *sent {
 	return s
 }
 
-func (b *bed) send(name string) *sent {
+func (b *testbed) send(name string) *sent {
 	b.t.Helper()
 	return send(b.t, b.Pool, name)
 }
 
-// sendAll sends queries for names that begin so.
-func (b *bed) sendAll(n int, prefix string) []*sent {
+// sendAll sends queries for names with a prefix.
+func (b *testbed) sendAll(n int, prefix string) []*sent {
 	b.t.Helper()
 	all := make([]*sent, n)
 	for i := range all {
@@ -418,7 +427,7 @@ func (b *bed) sendAll(n int, prefix string) []*sent {
 	return all
 }
 
-// letters is a number in letters of both cases.
+// letters returns a number in letters of both cases.
 func letters(n int) string {
 	const all = "abcdefghijKLMNOPQRSTUVWXyz"
 	var b strings.Builder
@@ -429,23 +438,23 @@ func letters(n int) string {
 	return b.String()
 }
 
-// back waits for the call.
-func (s *sent) back() {
+// wait waits for the call.
+func (s *sent) wait() {
 	s.t.Helper()
 	select {
 	case got := <-s.done:
 		if got != s.Call {
-			s.t.Fatalf("%s: another call came back", s.name)
+			s.t.Fatalf("%s: another call returned", s.name)
 		}
 	case <-time.After(soon):
-		s.t.Fatalf("%s: the call did not come back", s.name)
+		s.t.Fatalf("%s: the call did not return", s.name)
 	}
 }
 
-// answered waits for the answer and looks whether it is the right one.
+// answered waits for the right answer.
 func (s *sent) answered() {
 	s.t.Helper()
-	s.back()
+	s.wait()
 	if s.Err != nil {
 		s.t.Fatalf("%s: %v", s.name, s.Err)
 	}
@@ -469,19 +478,19 @@ func (s *sent) right() {
 // fails waits for the error.
 func (s *sent) fails() error {
 	s.t.Helper()
-	s.back()
+	s.wait()
 	if s.Err == nil || s.Reply != nil {
 		s.t.Fatalf("%s: reply %x and error %v, want an error only", s.name, s.Reply, s.Err)
 	}
 	return s.Err
 }
 
-// isBack reports whether the call has come back, which it must not have.
-func (s *sent) notBack() {
+// notDone fails the test if the call has returned.
+func (s *sent) notDone() {
 	s.t.Helper()
 	select {
 	case <-s.done:
-		s.t.Fatalf("%s: the call came back: %v", s.name, s.Err)
+		s.t.Fatalf("%s: the call returned: %v", s.name, s.Err)
 	default:
 	}
 }
@@ -493,36 +502,36 @@ func allAnswered(all []*sent) {
 	}
 }
 
-// waitingNow is how many calls wait for room.
+// waitingNow returns the number of calls that wait for room.
 func (p *Pool) waitingNow() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return len(p.waiting)
 }
 
-// connsNow is how many connections take queries.
+// connsNow returns the number of connections that take queries.
 func (p *Pool) connsNow() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return len(p.conns)
 }
 
-// heardThat waits until the pool has said something that begins so.
-func (b *bed) heardThat(what string) {
+// wantLog waits for a log line with a prefix.
+func (b *testbed) wantLog(prefix string) {
 	b.t.Helper()
 	for end := time.After(soon); ; {
 		select {
-		case said := <-b.said:
-			if strings.HasPrefix(said, what) {
+		case line := <-b.logged:
+			if strings.HasPrefix(line, prefix) {
 				return
 			}
 		case <-end:
-			b.t.Fatalf("it was not found out that it %s", what)
+			b.t.Fatalf("not logged: %s", prefix)
 		}
 	}
 }
 
-// ourGoroutines are those that run this package's code, but for the tests.
+// ourGoroutines returns the goroutines of this package, except those of tests.
 func ourGoroutines() (found []string) {
 	b := make([]byte, 4<<20)
 	for _, g := range strings.Split(string(b[:runtime.Stack(b, true)]), "\n\n") {
@@ -550,7 +559,7 @@ func noneLeft(t testing.TB) {
 	}
 }
 
-// TestMain looks for goroutines that the tests have left behind.
+// TestMain fails if tests have left goroutines.
 func TestMain(m *testing.M) {
 	code := m.Run()
 	if code == 0 {
@@ -559,14 +568,14 @@ func TestMain(m *testing.M) {
 			time.Sleep(time.Millisecond)
 		}
 		if left := ourGoroutines(); len(left) > 0 {
-			println(len(left), "goroutines are left behind, one is\n", left[0])
+			println(len(left), "goroutines are left, one is\n", left[0])
 			code = 1
 		}
 	}
 	os.Exit(code)
 }
 
-// depths counts the queries that were sent.
+// depths counts the queries sent.
 type depths struct{ prometheus.Counter }
 
 func (d depths) Observe(float64) { d.Inc() }

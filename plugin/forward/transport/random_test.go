@@ -21,9 +21,8 @@ import (
 	"github.com/nearside-dns/nearside/test/property"
 )
 
-// moody serves a connection in one of many ways. It answers what it answers rightly, or it sends something
-// that no call may take.
-func moody(seed uint64) func(*session) {
+// randomServer serves a connection in one of many ways: with right answers, and with messages that answer no query.
+func randomServer(seed uint64) func(*session) {
 	return func(c *session) {
 		r := rand.New(rand.NewPCG(seed, uint64(c.number)))
 		mood := r.IntN(10)
@@ -48,7 +47,7 @@ func moody(seed uint64) func(*session) {
 					return
 				}
 			case <-time.After(time.Duration(5+r.IntN(20)) * time.Millisecond):
-				if len(held) == 0 || !c.say(held...) {
+				if len(held) == 0 || !c.respond(held...) {
 					return
 				}
 				held = nil
@@ -65,7 +64,7 @@ func moody(seed uint64) func(*session) {
 				_, _ = c.Write([]byte{0, 99, 1})
 				return
 			case what < 5:
-				c.say([]byte{1, 2, 3}, edit(answer(q), func(b []byte) { setID(b, uint16(r.Uint32())) }))
+				c.respond([]byte{1, 2, 3}, edit(answer(q), func(b []byte) { setID(b, uint16(r.Uint32())) }))
 			case what < 8:
 				held[len(held)-1] = edit(answer(q), func(b []byte) { b[13] ^= 0x20 })
 			case what < 10:
@@ -77,7 +76,7 @@ func moody(seed uint64) func(*session) {
 			}
 			if mood == 2 || len(held) > r.IntN(20) {
 				for _, m := range held {
-					if !c.say(m) {
+					if !c.respond(m) {
 						return
 					}
 				}
@@ -87,13 +86,13 @@ func moody(seed uint64) func(*session) {
 	}
 }
 
-// Whatever the server does, each call comes back once, with its own answer or an error, unless it is
-// cancelled; and nothing is left in the end.
-func TestStory(t *testing.T) {
+// Whatever the server does, each call that is not cancelled returns once, with its own answer or an error, and no
+// connection is left in the end.
+func TestRandom(t *testing.T) {
 	for i, c := range []struct {
 		name               string
 		depth, connections int
-		calls              int // at least
+		calls              int // minimum
 	}{
 		{"few connections", 50, 2, 2000},
 		{"one connection", 1000, 1, 2000},
@@ -102,10 +101,9 @@ func TestStory(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			property.Seeds(t, uint64(i), 1, func(t *testing.T, seed uint64) {
-				b := newBed(t, serving(t, moody(seed)), c.depth, c.connections)
+				b := newTestbed(t, serving(t, randomServer(seed)), c.depth, c.connections)
 				b.stall, b.maxStall, b.backoff = 2*time.Millisecond, 5*time.Millisecond, time.Millisecond
-				b.single, b.maxSingle, b.prompt = 20*time.Millisecond, 100*time.Millisecond, 20*time.Millisecond
-				b.hold = b.single
+				b.minSerial, b.maxSerial, b.prompt = 20*time.Millisecond, 100*time.Millisecond, 20*time.Millisecond
 				b.MaxAge, b.MaxIdle = 50*time.Millisecond, 3
 				const workers = 16
 				var answered, failed, cancelled atomic.Int32
@@ -113,9 +111,9 @@ func TestStory(t *testing.T) {
 				for w := range workers {
 					end.Go(func() {
 						r := rand.New(rand.NewPCG(seed, uint64(w)<<32))
-						// On a busy machine fewer are answered in time, and more are asked.
+						// A busy machine answers fewer in time, and needs more calls.
 						for i := 0; i < c.calls/workers || i < 10*c.calls/workers && answered.Load() < int32(c.calls); i++ {
-							storyCall(t, b, r, fmt.Sprintf("a%s.%s.example.", letters(w), letters(i)), &answered, &failed, &cancelled)
+							randomCall(t, b, r, fmt.Sprintf("a%s.%s.example.", letters(w), letters(i)), &answered, &failed, &cancelled)
 						}
 					})
 				}
@@ -125,7 +123,7 @@ func TestStory(t *testing.T) {
 					t.Errorf("%d of %d calls were answered, %d failed, %d were cancelled", answered.Load(), c.calls, failed.Load(), cancelled.Load())
 				}
 				b.Pool.Close()
-				b.gone()
+				b.wantClosed()
 				noneLeftOf(t, b)
 				if n := b.waitingNow(); n != 0 {
 					t.Errorf("%d calls wait", n)
@@ -135,8 +133,8 @@ func TestStory(t *testing.T) {
 	}
 }
 
-// storyCall sends some calls and sees what becomes of them.
-func storyCall(t *testing.T, b *bed, r *rand.Rand, name string, answered, failed, cancelled *atomic.Int32) {
+// randomCall sends some calls and checks their results.
+func randomCall(t *testing.T, b *testbed, r *rand.Rand, name string, answered, failed, cancelled *atomic.Int32) {
 	calls := make([]*sent, 1+r.IntN(6))
 	for i := range calls {
 		calls[i] = newSent(t, letters(i)+name)
@@ -171,7 +169,7 @@ func storyCall(t *testing.T, b *bed, r *rand.Rand, name string, answered, failed
 				}
 				b.Cancel(s.Call)
 				if len(s.done) > 0 {
-					t.Errorf("%s came back twice", s.name)
+					t.Errorf("%s returned twice", s.name)
 				}
 				s = nil
 			case <-time.After(patience):
@@ -186,7 +184,7 @@ func storyCall(t *testing.T, b *bed, r *rand.Rand, name string, answered, failed
 	}
 }
 
-// certificate is one for 127.0.0.1 that signs itself.
+// certificate returns a self-signed one for 127.0.0.1.
 func certificate(t *testing.T) (tls.Certificate, *x509.CertPool) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), crand.Reader)
@@ -207,7 +205,7 @@ func certificate(t *testing.T) (tls.Certificate, *x509.CertPool) {
 	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, pool
 }
 
-// Queries share a TLS connection; its packets are counted, and its end is that of one that works.
+// Queries share a TLS connection; its packets are counted.
 func TestTLS(t *testing.T) {
 	t.Parallel()
 	own, roots := certificate(t)
@@ -227,7 +225,7 @@ func TestTLS(t *testing.T) {
 			}
 		}
 	})
-	b := newBed(t, s, 100, 2)
+	b := newTestbed(t, s, 100, 2)
 	plain := b.Dial
 	b.Dial = func(ctx context.Context) (net.Conn, error) {
 		c, err := plain(ctx)
@@ -239,7 +237,7 @@ func TestTLS(t *testing.T) {
 	}
 	allAnswered(b.sendAll(100, "n"))
 	b.Pool.Close()
-	b.gone()
+	b.wantClosed()
 	if n := b.accepted.Load(); n != 1 {
 		t.Errorf("%d connections, want 1", n)
 	}

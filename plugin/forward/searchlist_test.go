@@ -10,7 +10,7 @@ import (
 	"github.com/nearside-dns/nearside/plugin/internal/searchlist"
 )
 
-// podList is a search list as a client's query has it, and matched what a reply says of it.
+// podList is the search list of a client's query, and matched the option of a reply.
 const (
 	podList = "\x07example\x00\x01z\x00"
 	matched = "\x01z\x00"
@@ -18,7 +18,7 @@ const (
 
 func list() dns.EDNS0 { return &dns.EDNS0_LOCAL{Code: searchlist.OptionCode, Data: []byte(podList)} }
 
-// listsOf returns the data of the options of package search in all OPT records.
+// listsOf returns the data of the search list options in all OPT records.
 func listsOf(m *dns.Msg) (all []string) {
 	for _, rr := range m.Extra {
 		if o, ok := rr.(*dns.OPT); ok {
@@ -32,7 +32,7 @@ func listsOf(m *dns.Msg) (all []string) {
 	return all
 }
 
-// tries answers as cluster DNS does that has tried a search list, whether it was sent one or not.
+// tries answers as cluster DNS does after trying a search list, even without one.
 func tries(r *dns.Msg) *dns.Msg {
 	m := addressReply(r)
 	if r.IsEdns0() != nil {
@@ -42,13 +42,13 @@ func tries(r *dns.Msg) *dns.Msg {
 	return m
 }
 
-// TestSearch: a search list goes to cluster DNS, which is told who is calling, and to nobody else; what is said of
-// it comes back to those who have sent one.
+// TestSearch: a search list is sent only to upstreams with the option caller. The client receives their answer to it, if
+// it has sent one.
 func TestSearch(t *testing.T) {
 	t.Parallel()
 	queries := map[string]struct {
 		extra      func() []dns.RR
-		sent, told []string // where cluster DNS is asked
+		sent, told []string // with the option caller
 	}{
 		"without EDNS":             {asking["without EDNS"], nil, nil},
 		"with EDNS":                {func() []dns.RR { return []dns.RR{optOf(cookie())} }, nil, nil},
@@ -78,7 +78,7 @@ func TestSearch(t *testing.T) {
 						t.Errorf("%s: the server gets the lists %q, want %q", name, sent, q.sent)
 					}
 					if told := listsOf(a.Msg); !slices.Equal(told, q.told) {
-						t.Errorf("%s: the client is told %q, want %q", name, told, q.told)
+						t.Errorf("%s: the client gets %q, want %q", name, told, q.told)
 					}
 					if !slices.Equal(others(got), others(m)) || len(callersOf(a.Msg)) > 0 {
 						t.Errorf("%s: the server gets %v, the client %v", name, got.IsEdns0(), a.IsEdns0())
@@ -92,7 +92,7 @@ func TestSearch(t *testing.T) {
 	}
 }
 
-// TestSearch_Signed: what is signed gets nothing that is for cluster DNS, and keeps nothing of it.
+// TestSearch_Signed: the options for cluster DNS are not added to signed queries, and are removed from them.
 func TestSearch_Signed(t *testing.T) {
 	t.Parallel()
 	var seen sight
@@ -112,7 +112,7 @@ func TestSearch_Signed(t *testing.T) {
 	}
 }
 
-// TestSearch_Refused: an upstream that minds the options is asked without both, and what it says then is of the name.
+// TestSearch_Refused: the query to an upstream that refuses the options is repeated without them.
 func TestSearch_Refused(t *testing.T) {
 	t.Parallel()
 	for way, start := range carried {
@@ -127,7 +127,7 @@ func TestSearch_Refused(t *testing.T) {
 				return tries(r)
 			})
 			f := chainOf(t, stanzaOf(options+"\ncaller node-a zone-1", to))
-			for i, want := range []int{2, 3} { // the second time it is known
+			for i, want := range []int{2, 3} { // the refusal is known the second time
 				m, a := asked(t, f, "a.example.", []dns.RR{optOf(list(), cookie())})
 				if wrong := a.wrong(m); wrong != "" {
 					t.Fatal(wrong)
@@ -135,10 +135,10 @@ func TestSearch_Refused(t *testing.T) {
 				all := seen.all()
 				last := all[len(all)-1]
 				if len(all) != want || len(listsOf(last)) > 0 || !slices.Equal(others(last), others(m)) {
-					t.Errorf("query %d: the server was asked %d times, want %d; the last was %v", i, len(all), want, last)
+					t.Errorf("query %d: the server got %d queries, want %d; the last was %v", i, len(all), want, last)
 				}
 				if told := listsOf(a.Msg); len(told) > 0 {
-					t.Errorf("query %d: the client is told %q of a list that was not sent", i, told)
+					t.Errorf("query %d: the client gets %q for a list that was not sent", i, told)
 				}
 			}
 			upstreamOf(f, 0).unnamedUntil.Store(time.Now().Add(-time.Second).UnixNano())
@@ -146,7 +146,7 @@ func TestSearch_Refused(t *testing.T) {
 				t.Fatal(a.err)
 			}
 			if all := seen.all(); len(all) != 5 || !slices.Equal(listsOf(all[3]), []string{podList}) {
-				t.Errorf("after a while it was asked %d times, with %q", len(all), listsOf(all[len(all)-2]))
+				t.Errorf("after a while it got %d queries, with %q", len(all), listsOf(all[len(all)-2]))
 			}
 		})
 	}
