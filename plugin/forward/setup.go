@@ -9,6 +9,7 @@ import (
 	"github.com/coredns/coredns/plugin"
 
 	serverblock "github.com/nearside-dns/nearside/plugin/internal/block"
+	"github.com/nearside-dns/nearside/plugin/internal/reload"
 )
 
 func init() { plugin.Register(pluginName, setup) }
@@ -26,13 +27,13 @@ func setup(c *caddy.Controller) error {
 			return f
 		})
 	}
-	c.OnStartup(func() error {
-		b.shares(serverblock.IsShared(dnsserver.GetConfig(c)))
-		return b.start()
+	reload.Follow(c, reload.Owner{
+		Start: func() error {
+			b.shares(serverblock.IsShared(dnsserver.GetConfig(c)))
+			return b.start()
+		},
+		Stop: func(reload.End) error { return b.stop() },
 	})
-	c.OnShutdown(b.stop)
-	c.OnRestart(reloads.begin)
-	c.OnRestartFailed(reloads.failed)
 	return nil
 }
 
@@ -91,7 +92,6 @@ func (b *block) start() error {
 		f.use(endpoints[i])
 		b.watches.Go(func() { b.targets[i].watch(b.ctx, f.use) })
 	}
-	reloads.started(b)
 	return nil
 }
 
@@ -109,36 +109,4 @@ func (b *block) stop() error {
 		f.stop()
 	}
 	return nil
-}
-
-// reloads has the blocks that have started since a reload began. CoreDNS does not stop them when another part of the new
-// configuration fails to start.
-var reloads reload
-
-type reload struct {
-	mu     sync.Mutex
-	blocks []*block
-}
-
-func (r *reload) begin() error { r.take(); return nil }
-
-func (r *reload) started(b *block) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.blocks = append(r.blocks, b)
-}
-
-// failed stops the new configuration. It is called once per block of the old one; only the first call has blocks to stop.
-func (r *reload) failed() error {
-	for _, b := range r.take() {
-		_ = b.stop() // it never fails
-	}
-	return nil
-}
-
-func (r *reload) take() (blocks []*block) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	blocks, r.blocks = r.blocks, nil
-	return blocks
 }

@@ -119,22 +119,3 @@ func TestBlock_StoppedBefore(t *testing.T) {
 		t.Errorf("upstreams %s have begun", got)
 	}
 }
-
-// TestReload_Failed: what a new configuration has begun ends when it is given up; the old one goes on.
-func TestReload_Failed(t *testing.T) {
-	kept, given := blockOf(t, "forward . 192.0.2.1"), blockOf(t, "forward . 192.0.2.2")
-	var r reload
-	r.started(kept)
-	if err := r.begin(); err != nil {
-		t.Fatal(err)
-	}
-	r.started(given)
-	for range 2 {
-		if err := r.failed(); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if kept.stopped || !given.stopped {
-		t.Errorf("the old one has ended: %t, the new one: %t", kept.stopped, given.stopped)
-	}
-}
