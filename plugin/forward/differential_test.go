@@ -10,7 +10,7 @@ import (
 
 	"github.com/coredns/caddy"
 
-	"github.com/nearside-dns/nearside/plugin/forward/internal/stanzas"
+	"github.com/nearside-dns/nearside/test/forward/stanzas"
 )
 
 // ours are the stanzas that only CoreDNS's forward accepts, and the reasons.
@@ -47,7 +47,7 @@ func accepts(text string) error {
 // TestDifferential_Stanzas compares the accepted stanzas with those of CoreDNS's plugin.
 func TestDifferential_Stanzas(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "refusals")
-	cmd := exec.Command("go", "test", "-count=1", "./internal/stock")
+	cmd := exec.Command("go", "test", "-count=1", "../../test/forward/stock")
 	cmd.Env = append(os.Environ(), "NEARSIDE_STANZAS="+path)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("%s: %v\n%s", cmd, err, out)

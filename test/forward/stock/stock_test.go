@@ -10,7 +10,7 @@ import (
 	_ "github.com/coredns/coredns/core/dnsserver"
 	_ "github.com/coredns/coredns/plugin/forward"
 
-	"github.com/nearside-dns/nearside/plugin/forward/internal/stanzas"
+	"github.com/nearside-dns/nearside/test/forward/stanzas"
 )
 
 // variable names the file that the errors are written to, one for each stanza and empty for none.
