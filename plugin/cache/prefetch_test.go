@@ -87,7 +87,7 @@ func TestPrefetchFails(t *testing.T) {
 				synctest.Wait()
 			}
 			b.wantQueries(2)
-			time.Sleep(prefetchPause + 1)
+			time.Sleep(prefetchRetry + 1)
 			b.want("w. A", "NOERROR; "+a("w.", 4))
 			synctest.Wait()
 			b.wantQueries(3)

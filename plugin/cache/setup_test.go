@@ -48,24 +48,24 @@ func TestBudget(t *testing.T) {
 			t.Errorf("%s: a budget of %d bytes, want %d", step, got, bytes)
 		}
 	}
-	of(none[0]).take()
+	of(none[0]).apply()
 	want("nothing is said", answers.DefaultBudget)
 	for _, c := range some {
-		of(c).take()
+		of(c).apply()
 	}
-	of(none[0]).leave()
+	of(none[0]).release()
 	want("after a reload", 4<<20)
-	of(none[0]).take()
-	of(some[0]).leave()
+	of(none[0]).apply()
+	of(some[0]).release()
 	want("after a reload without it", answers.DefaultBudget)
-	of(some[0]).take()
-	of(some[0]).leave()
+	of(some[0]).apply()
+	of(some[0]).release()
 	want("without any cache", answers.DefaultBudget)
 }
 
 func TestBudgetTwice(t *testing.T) {
 	_, err := setUp(t, "cache {\nbudget 4MiB\n}", "cache", "cache {\n\nbudget 8MiB\n}")
-	const want = "plugin/cache: Testfile:3 - Error during parsing: budget: it is one for the whole process; 8388608 bytes here, and 4194304 in line 2 of Testfile"
+	const want = "plugin/cache: Testfile:3 - Error during parsing: budget: 8388608 bytes here, but 4194304 bytes at Testfile:2: the process has one budget"
 	if err == nil || err.Error() != want {
 		t.Errorf("error\n got %v\nwant %s", err, want)
 	}

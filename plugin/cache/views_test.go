@@ -122,7 +122,7 @@ func TestViews(t *testing.T) {
 			synctest.Wait()
 		}
 		p.wantQueries(asked)
-		if e := p.entry("w. A"); stateOf(e, p.now()) != useless {
+		if e := p.entry("w. A"); freshnessOf(e, p.now()) != unusable {
 			t.Errorf("kept is %+v", e)
 		}
 	})
@@ -196,7 +196,7 @@ func TestViews_ComeAndGo(t *testing.T) {
 		if kept := p.entry("w. A"); kept == nil == (p.queries() == n) {
 			t.Errorf("kept is %v, and %d queries more were asked", kept, p.queries()-n)
 		}
-		if p.entry("w. A") == nil && p.kinds[answers.Success].except == nil {
+		if p.entry("w. A") == nil && p.kinds[answers.Success].disabled == nil {
 			t.Error("what is for all is not kept again")
 		}
 	})
@@ -218,7 +218,7 @@ func TestViews_Prefetch(t *testing.T) {
 			}
 			wg.Wait()
 			synctest.Wait()
-			if e := p.entry("w. A"); stateOf(e, p.now()) != useless {
+			if e := p.entry("w. A"); freshnessOf(e, p.now()) != unusable {
 				t.Errorf("kept is %+v", e)
 			}
 		})

@@ -194,7 +194,7 @@ func TestJustLanded(t *testing.T) {
 		if !ok {
 			t.Fatal("no query")
 		}
-		asked := newAsked(r, packed, b.space.Key(nil, packed, &q), q, b.counters(""), w)
+		asked := newClientQuery(r, packed, b.space.Key(nil, packed, &q), q, b.counters(""), w)
 		if _, err := b.fetch(context.Background(), w, asked); err != nil {
 			t.Fatal(err)
 		}

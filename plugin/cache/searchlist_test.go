@@ -219,7 +219,7 @@ func TestSearch_Views(t *testing.T) {
 		p.mark = marks(new(generation))["of a view"]
 		p.askAs(1, "w. A", answerFor(1, 60))
 		a := p.askedFor(query("w. A" + list))
-		if e, state := p.find(a.key, a.query, &a.q, p.now()); e == nil || e.Views == nil || state != useless {
+		if e, state := p.lookup(a.key, a.packed, &a.Query, p.now()); e == nil || e.Views == nil || state != unusable {
 			t.Errorf("found is %+v", e)
 		}
 		p.askAs(2, "w. A"+list, answerFor(2, 60))
@@ -302,7 +302,7 @@ func TestSearch_LandedBefore(t *testing.T) {
 		if !leader {
 			t.Fatal("somebody else flies")
 		}
-		out := b.fly(context.Background(), ownQuery(), a, flying, false)
+		out := b.lead(context.Background(), backgroundRecorder(), a, flying, false)
 		if out.entry == nil || out.reply != nil {
 			t.Errorf("got %+v", out)
 		}
@@ -311,14 +311,14 @@ func TestSearch_LandedBefore(t *testing.T) {
 }
 
 // askedFor returns a query as ServeDNS has it.
-func (b *bed) askedFor(r *dns.Msg) *asked {
+func (b *bed) askedFor(r *dns.Msg) *clientQuery {
 	b.t.Helper()
-	a := &asked{msg: r, n: b.counters("")}
+	a := &clientQuery{msg: r, counters: b.counters("")}
 	var ok bool
-	if a.query, ok = a.q.FromMsg(make([]byte, 0, 512), r); !ok {
+	if a.packed, ok = a.FromMsg(make([]byte, 0, 512), r); !ok {
 		b.t.Fatalf("no query: %v", r)
 	}
-	a.key = b.space.Key(nil, a.query, &a.q)
+	a.key = b.space.Key(nil, a.packed, &a.Query)
 	return a
 }
 
