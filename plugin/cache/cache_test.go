@@ -18,21 +18,21 @@ import (
 
 const soa = "example. %d IN SOA ns.example. root.example. 1 2 3 4 %d"
 
-// denial is a reply without data, with the SOA record's TTL and MINIMUM.
+// denial is a reply without data; its SOA record has this TTL and MINIMUM.
 func denial(code string, ttl, minimum int) string {
 	return fmt.Sprintf("%s; authority; "+soa, code, ttl, minimum)
 }
 
-// step is a query, or something else that happens before it.
+// step is a query, with the changes before it.
 type step struct {
-	upstream string        // what it replies from here on; "fail" for no reply
-	after    time.Duration // passes before the query
+	upstream string        // reply from here on, "fail" for none; "" for no change
+	after    time.Duration // waiting time before the query
 	query    string
 	want     string
-	queries  int // that the upstream has got by then
+	queries  int // to the upstream since the first step
 }
 
-func (b *bed) steps(steps []step) {
+func (b *testCache) steps(steps []step) {
 	b.t.Helper()
 	for i, s := range steps {
 		switch s.upstream {
@@ -43,12 +43,12 @@ func (b *bed) steps(steps []step) {
 			b.replies(s.upstream)
 		}
 		time.Sleep(s.after)
-		if got := brief(b.ask(s.query)); got != s.want {
+		if got := brief(b.query(s.query)); got != s.want {
 			b.t.Errorf("step %d, %s\n got %s\nwant %s", i, s.query, got, s.want)
 		}
-		synctest.Wait() // for what goes on in the background
-		if got := b.queries(); got != s.queries {
-			b.t.Errorf("step %d, %s: the upstream has got %d queries, want %d", i, s.query, got, s.queries)
+		synctest.Wait() // for background queries
+		if got := b.received(); got != s.queries {
+			b.t.Errorf("step %d, %s: the upstream received %d queries, want %d", i, s.query, got, s.queries)
 		}
 	}
 }
@@ -62,7 +62,7 @@ func TestBehaviour(t *testing.T) {
 		name, options string
 		steps         []step
 	}{
-		{"a hit goes down by whole seconds and expires", "", []step{
+		{"the TTL is decremented in whole seconds and expires", "", []step{
 			{"NOERROR; " + a("w.", 300), 0, "w. A", "NOERROR; " + a("w.", 300), 1},
 			{"", 10*sec + sec/2, "w. A", "NOERROR; " + a("w.", 290), 1},
 			{"", 289*sec + sec/4, "w. A", "NOERROR; " + a("w.", 1), 1},
@@ -72,28 +72,28 @@ func TestBehaviour(t *testing.T) {
 			{"NOERROR; w.x. 300 IN CNAME y.X.; y.X. 300 IN A 192.0.2.1", 0, "w.x. A", "NOERROR; w.x. 300 IN CNAME y.X.; y.X. 300 IN A 192.0.2.1", 1},
 			{"", 0, "W.x. A", "NOERROR; W.x. 300 IN CNAME y.X.; y.X. 300 IN A 192.0.2.1", 1},
 		}},
-		{"the case of the first query is nobody else's", "", []step{
+		{"the case of the first query is not stored", "", []step{
 			{"NOERROR; W.x. 300 IN A 192.0.2.1", 0, "W.x. A", "NOERROR; W.x. 300 IN A 192.0.2.1", 1},
 			{"", 0, "w.x. A", "NOERROR; w.x. 300 IN A 192.0.2.1", 1},
 		}},
-		{"each RRset has its TTL, and the least ends all", "", []step{
+		{"each RRset has its TTL, and the lowest one ends all", "", []step{
 			{"NOERROR; w. 300 IN CNAME v.; v. 30 IN A 192.0.2.1; v. 20 IN A 192.0.2.2; authority; x. 7200 IN NS w.", 0, "w. A",
 				"NOERROR; w. 300 IN CNAME v.; v. 20 IN A 192.0.2.1; v. 20 IN A 192.0.2.2; authority; x. 3600 IN NS w.", 1},
 			{"", 15 * sec, "w. A", "NOERROR; w. 285 IN CNAME v.; v. 5 IN A 192.0.2.1; v. 5 IN A 192.0.2.2; authority; x. 3585 IN NS w.", 1},
 			{"NOERROR; " + a("w.", 5), 5 * sec, "w. A", "NOERROR; " + a("w.", 5), 2},
 		}},
-		{"signatures keep the TTLs of what they sign", "", []step{
+		{"signatures have the TTL of their RRset", "", []step{
 			{"NOERROR; w. 300 IN RRSIG A 8 1 300 20300101000000 19990101000000 1 . AA==; w. 60 IN RRSIG MX 8 1 60 20300101000000 19990101000000 1 . AA==", 0, "w. RRSIG",
 				"NOERROR; w. 300 IN RRSIG A 8 1 300 20300101000000 19990101000000 1 . AA==; w. 60 IN RRSIG MX 8 1 60 20300101000000 19990101000000 1 . AA==", 1},
 		}},
-		{"TTLs have bounds", "", []step{
+		{"default bounds of TTLs", "", []step{
 			{"NOERROR; " + a("w.", 1), 0, "w. A", "NOERROR; " + a("w.", 5), 1},
 			{"NOERROR; " + a("v.", 86400), 0, "v. A", "NOERROR; " + a("v.", 3600), 2},
 			{denial("NXDOMAIN", 86400, 86400), 0, "u. A", "NXDOMAIN; authority; " + fmt.Sprintf(soa, 1800, 86400), 3},
 			{denial("NXDOMAIN", 86400, 1), 0, "s. A", "NXDOMAIN; authority; " + fmt.Sprintf(soa, 5, 1), 4},
 			{"", 5 * sec, "w. A", "NXDOMAIN; authority; " + fmt.Sprintf(soa, 5, 1), 5},
 		}},
-		{"TTLs have bounds that are given", "success 9984 60 10\ndenial 9984 30 7", []step{
+		{"configured bounds of TTLs", "success 9984 60 10\ndenial 9984 30 7", []step{
 			{"NOERROR; " + a("w.", 0), 0, "w. A", "NOERROR; " + a("w.", 10), 1},
 			{"NOERROR; " + a("v.", 86400), 0, "v. A", "NOERROR; " + a("v.", 60), 2},
 			{denial("NXDOMAIN", 86400, 86400), 0, "u. A", "NXDOMAIN; authority; " + fmt.Sprintf(soa, 30, 86400), 3},
@@ -101,10 +101,10 @@ func TestBehaviour(t *testing.T) {
 			{"fail", 6 * sec, "s. A", "NXDOMAIN; authority; " + fmt.Sprintf(soa, 1, 1), 4},
 			{"", 0, "w. A", "NOERROR; " + a("w.", 4), 4},
 		}},
-		{"the greatest TTL wins over the least", "success 9984 3 10", []step{
+		{"the maximum TTL overrides the minimum", "success 9984 3 10", []step{
 			{"NOERROR; " + a("w.", 1), 0, "w. A", "NOERROR; " + a("w.", 3), 1},
 		}},
-		{"a TTL of 0 is not kept", "", []step{
+		{"a TTL of 0 is not cached", "", []step{
 			{"NOERROR; " + a("w.", 0), 0, "w. A", "NOERROR; " + a("w.", 0), 1},
 			{"", 0, "w. A", "NOERROR; " + a("w.", 0), 2},
 			{denial("NXDOMAIN", 300, 0), 0, "u. A", "NXDOMAIN; authority; " + fmt.Sprintf(soa, 0, 0), 3},
@@ -112,7 +112,7 @@ func TestBehaviour(t *testing.T) {
 			{"NOERROR; w. 300 IN CNAME v.; v. 0 IN A 192.0.2.1", 0, "w. A", "NOERROR; w. 300 IN CNAME v.; v. 0 IN A 192.0.2.1", 5},
 			{"", 0, "w. A", "NOERROR; w. 300 IN CNAME v.; v. 0 IN A 192.0.2.1", 6},
 		}},
-		{"a small TTL is left alone with MINTTL 0", "success 9984 3600 0", []step{
+		{"MINTTL 0 does not raise a TTL", "success 9984 3600 0", []step{
 			{"NOERROR; " + a("w.", 2), 0, "w. A", "NOERROR; " + a("w.", 2), 1},
 			{"", sec, "w. A", "NOERROR; " + a("w.", 1), 1},
 			{"NOERROR; " + a("w.", 0), sec, "w. A", "NOERROR; " + a("w.", 0), 2},
@@ -139,7 +139,7 @@ func TestBehaviour(t *testing.T) {
 			{"", 4 * sec, "w.x. A", "NOERROR; authority; x. 1 IN NS ns.x.; additional; ns.x. 1 IN A 192.0.2.1", 1},
 			{"", sec, "w.x. A", "NOERROR; authority; x. 5 IN NS ns.x.; additional; ns.x. 5 IN A 192.0.2.1", 2},
 		}},
-		{"what is not kept", "", []step{
+		{"replies that are not cached", "", []step{
 			{"NOERROR TC; " + a("w.", 300), 0, "w. A", "NOERROR TC; " + a("w.", 300), 1},
 			{"NXDOMAIN", 0, "w. A", "NXDOMAIN", 2},
 			{"REFUSED", 0, "w. A", "REFUSED", 3},
@@ -150,13 +150,13 @@ func TestBehaviour(t *testing.T) {
 			{"NOERROR; " + a("v.", 300), 0, "w. A", "NOERROR; " + a("v.", 300), 8},
 			{"NOERROR; " + a("w.", 300), 0, "w. A", "NOERROR; " + a("w.", 300), 9},
 		}},
-		{"an alias is an answer to who asks for it, and to who asks for anything", "", []step{
+		{"an alias answers queries for CNAME and ANY", "", []step{
 			{"NOERROR; w. 300 IN CNAME v.", 0, "w. CNAME", "NOERROR; w. 300 IN CNAME v.", 1},
 			{"", 0, "w. CNAME", "NOERROR; w. 300 IN CNAME v.", 1},
 			{"", 0, "w. ANY", "NOERROR; w. 300 IN CNAME v.", 2},
 			{"", 0, "w. ANY", "NOERROR; w. 300 IN CNAME v.", 2},
 		}},
-		{"failures are kept for 5 seconds", "", []step{
+		{"failures are cached for 5 seconds", "", []step{
 			{"SERVFAIL", 0, "w. A", "SERVFAIL", 1},
 			{"NOERROR; " + a("w.", 300), 4 * sec, "w. A", "SERVFAIL", 1},
 			{"", sec, "w. A", "NOERROR; " + a("w.", 300), 2},
@@ -166,12 +166,12 @@ func TestBehaviour(t *testing.T) {
 			{"", sec, "u. A", "SERVFAIL", 4},
 			{"", 4 * sec, "u. A", "nothing", 5},
 		}},
-		{"failures are kept as long as it is said", "servfail 1m", []step{
+		{"failures are cached for the configured time", "servfail 1m", []step{
 			{"fail", 0, "w. A", "nothing", 1},
 			{"NOERROR; " + a("w.", 300), 59 * sec, "w. A", "SERVFAIL", 1},
 			{"", sec, "w. A", "NOERROR; " + a("w.", 300), 2},
 		}},
-		{"failures are kept for less than a second", "servfail 500ms", []step{
+		{"failures are cached for less than a second", "servfail 500ms", []step{
 			{"SERVFAIL", 0, "w. A", "SERVFAIL", 1},
 			{"", 499 * time.Millisecond, "w. A", "SERVFAIL", 1},
 			{"", time.Millisecond, "w. A", "SERVFAIL", 2},
@@ -182,12 +182,12 @@ func TestBehaviour(t *testing.T) {
 			{"NXDOMAIN; w. 300 IN CNAME v.", sec, "w. A", "NXDOMAIN; w. 300 IN CNAME v.", 2},
 			{"", 0, "w. A", "NXDOMAIN; w. 300 IN CNAME v.", 3},
 		}},
-		{"failures are not kept with 0", "servfail 0", []step{
+		{"failures are not cached with 0", "servfail 0", []step{
 			{"fail", 0, "w. A", "nothing", 1},
 			{"SERVFAIL", 0, "w. A", "SERVFAIL", 2},
 			{"", 0, "w. A", "SERVFAIL", 3},
 		}},
-		{"denials are not kept where they are disabled", "disable denial x. y.", []step{
+		{"denials are not cached where they are disabled", "disable denial x. y.", []step{
 			{denial("NXDOMAIN", 60, 60), 0, "w.x. A", "NXDOMAIN; authority; " + fmt.Sprintf(soa, 60, 60), 1},
 			{"", 0, "w.x. A", "NXDOMAIN; authority; " + fmt.Sprintf(soa, 60, 60), 2},
 			{"", 0, "w.z. A", "NXDOMAIN; authority; " + fmt.Sprintf(soa, 60, 60), 3},
@@ -195,17 +195,17 @@ func TestBehaviour(t *testing.T) {
 			{"NOERROR; " + a("w.y.", 300), 0, "w.y. A", "NOERROR; " + a("w.y.", 300), 4},
 			{"", 0, "w.y. A", "NOERROR; " + a("w.y.", 300), 4},
 		}},
-		{"answers are not kept where they are disabled", "disable success", []step{
+		{"answers are not cached where they are disabled", "disable success", []step{
 			{"NOERROR; " + a("w.", 300), 0, "w. A", "NOERROR; " + a("w.", 300), 1},
 			{denial("NXDOMAIN", 60, 60), 0, "w. A", "NXDOMAIN; authority; " + fmt.Sprintf(soa, 60, 60), 2},
 			{"", 0, "w. A", "NXDOMAIN; authority; " + fmt.Sprintf(soa, 60, 60), 2},
 		}},
-		{"TTLs stay as they are with keepttl", "keepttl", []step{
+		{"TTLs are not decremented with keepttl", "keepttl", []step{
 			{"NOERROR; " + a("w.", 300), 0, "w. A", "NOERROR; " + a("w.", 300), 1},
 			{"", 299 * sec, "w. A", "NOERROR; " + a("w.", 300), 1},
 			{"NOERROR; " + a("w.", 9), sec, "w. A", "NOERROR; " + a("w.", 9), 2},
 		}},
-		{"DO and CD have answers of their own, AD and RD have not", "", []step{
+		{"DO and CD have separate answers, AD and RD do not", "", []step{
 			{"NOERROR AD; " + a("w.", 300), 0, "w. A", "NOERROR; " + a("w.", 300), 1},
 			{"", 0, "w. A +ad", "NOERROR AD; " + a("w.", 300), 1},
 			{"", 0, "w. A +norec", "NOERROR; " + a("w.", 300), 1},
@@ -217,38 +217,38 @@ func TestBehaviour(t *testing.T) {
 			{"", 0, "w. A +edns", "NOERROR; " + a("w.", 300), 4},
 			{"", 0, "w. AAAA", "NOERROR; " + a("w.", 300), 5},
 		}},
-		{"the flags of the reply are kept", "", []step{
+		{"flags of the reply are cached", "", []step{
 			{"NOERROR AA; " + a("w.", 300), 0, "w. A", "NOERROR AA; " + a("w.", 300), 1},
 			{"", 0, "w. A", "NOERROR AA; " + a("w.", 300), 1},
 		}},
 	} {
-		beds(t, c.name, func(t *testing.T) {
-			newBed(t, "cache {\nserve_stale off\n"+c.options+"\n}").steps(c.steps)
+		inBubble(t, c.name, func(t *testing.T) {
+			newTestCache(t, "cache {\nserve_stale off\n"+c.options+"\n}").steps(c.steps)
 		})
 	}
 }
 
 func TestZones(t *testing.T) {
-	beds(t, "zones", func(t *testing.T) {
-		b := newBed(t, "cache x. y.")
+	inBubble(t, "zones", func(t *testing.T) {
+		b := newTestCache(t, "cache x. y.")
 		b.bypass = plugin.Zones{"z.x."}
 		for _, name := range []string{"w.", "w.z.x.", "Z.X."} {
 			b.replies("NOERROR; " + a(name, 300))
-			n := b.queries()
+			n := b.received()
 			b.want(name+" A", "NOERROR; "+a(name, 300))
 			b.want(name+" A", "NOERROR; "+a(name, 300))
 			b.wantQueries(n + 2)
 		}
 		b.replies("NOERROR; " + a("w.Y.", 300))
-		n := b.queries()
+		n := b.received()
 		b.want("w.Y. A", "NOERROR; "+a("w.Y.", 300))
 		b.want("w.y. A", "NOERROR; "+a("w.y.", 300))
 		b.wantQueries(n + 1)
 	})
 }
 
-// Other operations and questions are not the cache's, and neither are zone transfers.
-func TestNotAsked(t *testing.T) {
+// TestBypass checks that other opcodes, several questions and zone transfers bypass the cache.
+func TestBypass(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		change func(r *dns.Msg)
@@ -261,8 +261,8 @@ func TestNotAsked(t *testing.T) {
 		{"no question", func(r *dns.Msg) { r.Question = nil }},
 		{"a name too long", func(r *dns.Msg) { r.Question[0].Name = strings.Repeat("a.", 200) }},
 	} {
-		beds(t, c.name, func(t *testing.T) {
-			b := newBed(t, "cache")
+		inBubble(t, c.name, func(t *testing.T) {
+			b := newTestCache(t, "cache")
 			b.upstream(func(_ context.Context, w dns.ResponseWriter, r *dns.Msg) (int, error) {
 				m := new(dns.Msg)
 				m.SetReply(r)
@@ -285,24 +285,24 @@ func TestNotAsked(t *testing.T) {
 	}
 }
 
-// The next plugin is asked for what a validating resolver says, whatever the client wants, and may change
-// the query.
+// TestForNext checks that the query to the next plugin has AD set whatever the client's query has, and that the plugin may
+// change it.
 func TestForNext(t *testing.T) {
-	beds(t, "query", func(t *testing.T) {
-		b := newBed(t, "cache")
+	inBubble(t, "query", func(t *testing.T) {
+		b := newTestCache(t, "cache")
 		b.upstream(func(_ context.Context, w dns.ResponseWriter, r *dns.Msg) (int, error) {
 			m := replyTo(t, r, "NOERROR AD; "+a("w.", 300))
 			r.Question[0].Name = "changed."
 			return 0, w.WriteMsg(m)
 		})
 		b.want("w. A +edns", "NOERROR; "+a("w.", 300))
-		if !b.asked[0].AuthenticatedData || b.asked[0].IsEdns0() == nil {
-			t.Errorf("the next plugin was asked %v", b.asked[0])
+		if !b.seen[0].AuthenticatedData || b.seen[0].IsEdns0() == nil {
+			t.Errorf("the next plugin received %v", b.seen[0])
 		}
 	})
 }
 
-// A reply to another question is given, counted, and not kept.
+// TestOtherQuestion checks that a reply to another question is served and counted, but not cached.
 func TestOtherQuestion(t *testing.T) {
 	for _, c := range []struct {
 		name   string
@@ -315,8 +315,8 @@ func TestOtherQuestion(t *testing.T) {
 		{"no reply", func(m *dns.Msg) { m.Response = false }, 2},
 		{"no question", func(m *dns.Msg) { m.Question = nil }, 2},
 	} {
-		beds(t, c.name, func(t *testing.T) {
-			b := newBed(t, "cache")
+		inBubble(t, c.name, func(t *testing.T) {
+			b := newTestCache(t, "cache")
 			b.upstream(func(_ context.Context, w dns.ResponseWriter, r *dns.Msg) (int, error) {
 				m := replyTo(t, r, "NOERROR")
 				c.change(m)
@@ -330,17 +330,17 @@ func TestOtherQuestion(t *testing.T) {
 			}
 			b.wantQueries(2)
 			if got := value(t, b.counters("").drops); got != c.drops {
-				t.Errorf("%v replies to something else were counted, want %v", got, c.drops)
+				t.Errorf("%v drops were counted, want %v", got, c.drops)
 			}
 		})
 	}
 }
 
-// Signatures that have expired are no answer to those who look at them.
+// TestExpiredSignature checks that a reply with expired signatures is not cached for queries with DO.
 func TestExpiredSignature(t *testing.T) {
 	const reply = "NOERROR; w. 300 IN A 192.0.2.1; w. 300 IN RRSIG A 8 1 300 19990101000000 19980101000000 1 . AA=="
-	beds(t, "do", func(t *testing.T) {
-		b := newBed(t, "cache")
+	inBubble(t, "do", func(t *testing.T) {
+		b := newTestCache(t, "cache")
 		b.upstream(func(_ context.Context, w dns.ResponseWriter, r *dns.Msg) (int, error) {
 			m := replyTo(t, r, reply)
 			m.SetEdns0(1232, r.IsEdns0() != nil)
@@ -355,10 +355,10 @@ func TestExpiredSignature(t *testing.T) {
 	})
 }
 
-// Extended errors are kept for those who understand EDNS; nothing else of an OPT record is.
+// TestExtendedErrors checks that of the OPT record only extended errors are stored, for clients with EDNS.
 func TestExtendedErrors(t *testing.T) {
-	beds(t, "ede", func(t *testing.T) {
-		b := newBed(t, "cache")
+	inBubble(t, "ede", func(t *testing.T) {
+		b := newTestCache(t, "cache")
 		b.upstream(func(_ context.Context, w dns.ResponseWriter, r *dns.Msg) (int, error) {
 			m := replyTo(t, r, "SERVFAIL")
 			m.SetEdns0(4096, false)
@@ -370,27 +370,27 @@ func TestExtendedErrors(t *testing.T) {
 			}
 			return m.Rcode, w.WriteMsg(m)
 		})
-		const said = "OPT 23 (Network Error): (timed out) 6 (DNSSEC Bogus): ()"
-		b.want("w. A +edns", "SERVFAIL; additional; "+said)
-		b.want("w. A +edns", "SERVFAIL; additional; "+said)
+		const opt = "OPT 23 (Network Error): (timed out) 6 (DNSSEC Bogus): ()"
+		b.want("w. A +edns", "SERVFAIL; additional; "+opt)
+		b.want("w. A +edns", "SERVFAIL; additional; "+opt)
 		b.want("w. A", "SERVFAIL")
 		b.want("v. A", "SERVFAIL")
-		b.want("v. A +edns", "SERVFAIL; additional; "+said)
+		b.want("v. A +edns", "SERVFAIL; additional; "+opt)
 		b.wantQueries(2)
 		e := b.entry("v. A")
 		if e == nil || string(e.Options) != "\x00\x0f\x00\x0b\x00\x17timed out\x00\x0f\x00\x02\x00\x06" {
-			t.Errorf("kept are the options %q", e.Options)
+			t.Errorf("the stored options are %q", e.Options)
 		}
 	})
 }
 
-// entry returns what is kept for a query, or nil.
-func (b *bed) entry(text string) *answers.Entry {
+// entry returns the entry for a query, or nil.
+func (b *testCache) entry(text string) *answers.Entry {
 	b.t.Helper()
 	var q answers.Query
 	packed, ok := q.FromMsg(make([]byte, 0, answers.MaxQuery), query(text))
 	if !ok {
-		b.t.Fatalf("no query: %s", text)
+		b.t.Fatalf("invalid query %s", text)
 	}
 	return b.store.Get(b.space.Key(nil, packed, &q))
 }
@@ -407,23 +407,23 @@ func TestAnyCase(t *testing.T) {
 		{"denial", denial("NXDOMAIN", 300, 300), true},
 		{"denial in upper case", "NXDOMAIN; authority; x. 5 IN SOA ns.x. Root.x. 1 2 3 4 5", false},
 		{"text", "NOERROR; w. 300 IN A 192.0.2.1; w. 300 IN TXT \"ABC\"", true},
-		{"data of which it is not known", "NOERROR; w. 300 IN A 192.0.2.1; w. 300 IN RP a. b.", false},
+		{"data of an unknown type", "NOERROR; w. 300 IN A 192.0.2.1; w. 300 IN RP a. b.", false},
 	} {
-		beds(t, c.name, func(t *testing.T) {
-			b := newBed(t, "cache")
+		inBubble(t, c.name, func(t *testing.T) {
+			b := newTestCache(t, "cache")
 			b.replies(c.reply)
-			b.ask("w. A")
+			b.query("w. A")
 			if e := b.entry("w. A"); e == nil || e.AnyCase != c.want {
-				t.Errorf("kept is %+v, want AnyCase %v", e, c.want)
+				t.Errorf("the entry is %+v, want AnyCase %v", e, c.want)
 			}
 		})
 	}
 }
 
-// What metadata says of the wildcard that an answer comes from is kept as well.
+// TestWildcard checks that the metadata of the wildcard record is stored with the answer.
 func TestWildcard(t *testing.T) {
-	beds(t, "wildcard", func(t *testing.T) {
-		b := newBed(t, "cache")
+	inBubble(t, "wildcard", func(t *testing.T) {
+		b := newTestCache(t, "cache")
 		b.upstream(func(ctx context.Context, w dns.ResponseWriter, r *dns.Msg) (int, error) {
 			metadata.SetValueFunc(ctx, "zone/wildcard", func() string { return "*." })
 			return 0, w.WriteMsg(replyTo(t, r, "NOERROR; "+a("w.", 300)))
@@ -441,20 +441,20 @@ func TestWildcard(t *testing.T) {
 	})
 }
 
-// generation is one that can be set.
+// generation is a Generation that tests advance.
 type generation struct{ n uint64 }
 
 func (g *generation) Load() uint64 { return g.n }
 
-// serial is a serial number that can be set.
+// serial is a Serial that tests set.
 type serial struct{ n int64 }
 
 func (s *serial) Modified() int64 { return s.n }
 
-// An answer that hangs on more than its TTL is given as long as all of that holds, and never after.
-func TestConditions(t *testing.T) {
-	beds(t, "conditions", func(t *testing.T) {
-		b := newBed(t, "cache")
+// TestGenerations checks that an answer is served until its TTL expires or a generation advances, and never stale.
+func TestGenerations(t *testing.T) {
+	inBubble(t, "generations", func(t *testing.T) {
+		b := newTestCache(t, "cache")
 		g, s := new(generation), &serial{7}
 		b.upstream(func(ctx context.Context, w dns.ResponseWriter, r *dns.Msg) (int, error) {
 			c := answers.PropertiesOf(ctx, r)
@@ -480,10 +480,10 @@ func TestConditions(t *testing.T) {
 	})
 }
 
-// Without a place in the cache, an answer with conditions is kept for the fast path alone.
-func TestConditionsNotKept(t *testing.T) {
-	beds(t, "disabled", func(t *testing.T) {
-		b := newBed(t, "cache {\ndisable success\n}")
+// TestGenerationsNotCached checks that with caching disabled an answer by generation is stored for the fast path only.
+func TestGenerationsNotCached(t *testing.T) {
+	inBubble(t, "disabled", func(t *testing.T) {
+		b := newTestCache(t, "cache {\ndisable success\n}")
 		b.space.ByGeneration.Store(true)
 		g := new(generation)
 		b.upstream(func(ctx context.Context, w dns.ResponseWriter, r *dns.Msg) (int, error) {
@@ -493,22 +493,22 @@ func TestConditionsNotKept(t *testing.T) {
 		b.want("w. A", "NOERROR; "+a("w.", 30))
 		e := b.entry("w. A")
 		if e == nil || e.Cached || e.Expires != 0 || e.Bounds[0].Generation != g {
-			t.Errorf("kept is %+v", e)
+			t.Errorf("the entry is %+v", e)
 		}
 		b.want("w. A", "NOERROR; "+a("w.", 30))
 		b.wantQueries(2)
 	})
 }
 
-// Limits of entries are those of the configuration, and evictions are counted.
+// TestCapacity checks the configured limits of entries, and the counter of evictions.
 func TestCapacity(t *testing.T) {
-	beds(t, "capacity", func(t *testing.T) {
-		b := newBed(t, "cache {\nsuccess 1\ndenial 2000\n}")
+	inBubble(t, "capacity", func(t *testing.T) {
+		b := newTestCache(t, "cache {\nsuccess 1\ndenial 2000\n}")
 		b.upstream(func(_ context.Context, w dns.ResponseWriter, r *dns.Msg) (int, error) {
 			return 0, w.WriteMsg(replyTo(t, r, "NOERROR; "+a(r.Question[0].Name, 300)))
 		})
 		for i := range 1030 {
-			b.ask(fmt.Sprintf("w%d. A", i))
+			b.query(fmt.Sprintf("w%d. A", i))
 		}
 		n := b.counters("")
 		if got := value(t, n.evictions[answers.Success]); got != 6 {

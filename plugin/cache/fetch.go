@@ -112,7 +112,7 @@ func (c *Cache) queryNext(ctx context.Context, w *recorder, q *clientQuery, refr
 	return res
 }
 
-// examine gives a reply the TTLs that clients see, removes its OPT record, and returns what decides about storing it.
+// examine sets the TTLs that clients see in a reply, removes its OPT record, and returns the facts that decide about storing it.
 func (c *Cache) examine(q *clientQuery, m *dns.Msg, recorded *answers.Recorded) *upstreamReply {
 	scoped := hasScope(m) // before takeOptions removes it
 	class := c.classify(m)

@@ -21,23 +21,23 @@ import (
 	"github.com/nearside-dns/nearside/plugin/internal/searchlist"
 )
 
-// bed is a cache with a clock and an upstream of its own.
-type bed struct {
+// testCache is a cache with a clock and an upstream of its own.
+type testCache struct {
 	*Cache
-	t     *testing.T
-	mu    sync.Mutex
-	asked []*dns.Msg // of the upstream
-	next  plugin.HandlerFunc
+	t    *testing.T
+	mu   sync.Mutex
+	seen []*dns.Msg // queries to the upstream
+	next plugin.HandlerFunc
 }
 
-var bedsMade atomic.Int64
+var testCachesMade atomic.Int64
 
-// beds runs a test in time of its own.
-func beds(t *testing.T, name string, test func(t *testing.T)) {
+// inBubble runs a subtest in a bubble of synctest, whose time is simulated.
+func inBubble(t *testing.T, name string, test func(t *testing.T)) {
 	t.Run(name, func(t *testing.T) { synctest.Test(t, test) })
 }
 
-func newBed(t *testing.T, corefile string) *bed {
+func newTestCache(t *testing.T, corefile string) *testCache {
 	t.Helper()
 	c := caddy.NewTestController("dns", corefile)
 	c.ServerBlockKeys = []string{"."}
@@ -45,15 +45,15 @@ func newBed(t *testing.T, corefile string) *bed {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b, start := &bed{Cache: h, t: t}, time.Now()
+	b, start := &testCache{Cache: h, t: t}, time.Now()
 	h.store = answers.NewStore(answers.DefaultBudget)
 	h.space = h.store.NewKeyspace()
 	h.now = func() time.Duration { return 1000*time.Second + time.Since(start) }
-	h.zonesLabel = fmt.Sprint(t.Name(), bedsMade.Add(1)) // so that tests do not count for each other
+	h.zonesLabel = fmt.Sprint(t.Name(), testCachesMade.Add(1)) // each test has its own metrics
 	h.limit()
 	h.Next = plugin.HandlerFunc(func(ctx context.Context, w dns.ResponseWriter, r *dns.Msg) (int, error) {
 		b.mu.Lock()
-		b.asked = append(b.asked, r.Copy())
+		b.seen = append(b.seen, r.Copy())
 		next := b.next
 		b.mu.Unlock()
 		return next(ctx, w, r)
@@ -61,22 +61,22 @@ func newBed(t *testing.T, corefile string) *bed {
 	return b
 }
 
-// queries returns how many the upstream has got.
-func (b *bed) queries() int {
+// received returns the number of queries to the upstream.
+func (b *testCache) received() int {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return len(b.asked)
+	return len(b.seen)
 }
 
-// upstream sets what the upstream does.
-func (b *bed) upstream(next plugin.HandlerFunc) {
+// upstream sets the handler that the cache forwards misses to.
+func (b *testCache) upstream(next plugin.HandlerFunc) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.next = next
 }
 
 // replies sets the reply of the upstream: "RCODE; answer; ...; authority: ...".
-func (b *bed) replies(text string) {
+func (b *testCache) replies(text string) {
 	b.upstream(func(_ context.Context, w dns.ResponseWriter, r *dns.Msg) (int, error) {
 		m := replyTo(b.t, r, text)
 		return m.Rcode, w.WriteMsg(m)
@@ -85,15 +85,14 @@ func (b *bed) replies(text string) {
 
 var errUpstream = errors.New("no reply from the upstream")
 
-// fails lets the upstream fail.
-func (b *bed) fails() {
+// fails makes the upstream fail without a reply.
+func (b *testCache) fails() {
 	b.upstream(func(context.Context, dns.ResponseWriter, *dns.Msg) (int, error) {
 		return dns.RcodeServerFailure, errUpstream
 	})
 }
 
-// replyTo makes a reply from a text: words are flags or a code, then records, those after "authority" or
-// "additional" in that section.
+// replyTo parses a reply: flags and a code, then records; "authority" and "additional" begin these sections.
 func replyTo(t testing.TB, r *dns.Msg, text string) *dns.Msg {
 	t.Helper()
 	m := new(dns.Msg)
@@ -141,13 +140,13 @@ func setFlag(t testing.TB, m *dns.Msg, word string) {
 		}
 		code, ok := dns.StringToRcode[word]
 		if !ok {
-			t.Fatalf("%q is no flag and no code", word)
+			t.Fatalf("%q is neither a flag nor a code", word)
 		}
 		m.Rcode = code
 	}
 }
 
-// client is a dns.ResponseWriter that keeps the reply.
+// client is a dns.ResponseWriter that records the reply.
 type client struct {
 	test.ResponseWriter
 	tcp   bool
@@ -163,7 +162,7 @@ func (c *client) RemoteAddr() net.Addr {
 	return &net.UDPAddr{IP: net.IPv4(192, 0, 2, 1), Port: 40000}
 }
 
-// addOption adds the option of package search to a message; there may be more than one.
+// addOption adds an option of package searchlist to a message, which may have several.
 func addOption(m *dns.Msg, data []byte) {
 	if m.IsEdns0() == nil {
 		m.SetEdns0(1232, false)
@@ -172,7 +171,7 @@ func addOption(m *dns.Msg, data []byte) {
 	opt.Option = append(opt.Option, &dns.EDNS0_LOCAL{Code: searchlist.OptionCode, Data: data})
 }
 
-// searchData returns the option's data for suffixes with commas between them, none for "".
+// searchData returns the option's data for suffixes separated by commas, none for "".
 func searchData(t testing.TB, suffixes string) []byte {
 	t.Helper()
 	if suffixes == "" {
@@ -180,13 +179,13 @@ func searchData(t testing.TB, suffixes string) []byte {
 	}
 	data, ok := searchlist.AppendSuffixes(nil, strings.Split(suffixes, ","))
 	if !ok {
-		t.Fatalf("%q is no search list", suffixes)
+		t.Fatalf("invalid search list %q", suffixes)
 	}
 	return data
 }
 
-// query returns a query for a name and type, with words as dig has them: +do, +cd, +ad, +edns, +norec; and
-// +search:a.,b. for a search list.
+// query parses a query: a name, a type and options of dig, +do, +cd, +ad, +edns and +norec, or +search:a.,b. for a search
+// list.
 func query(text string) *dns.Msg {
 	words := strings.Fields(text)
 	r := new(dns.Msg)
@@ -205,7 +204,7 @@ func query(text string) *dns.Msg {
 			r.RecursionDesired = false
 		default:
 			if suffixes, ok := strings.CutPrefix(word, "+search:"); ok {
-				data, _ := searchlist.AppendSuffixes(nil, strings.Split(suffixes, ",")) // none if it is no list
+				data, _ := searchlist.AppendSuffixes(nil, strings.Split(suffixes, ",")) // none for an invalid list
 				addOption(r, data)
 			}
 		}
@@ -213,8 +212,8 @@ func query(text string) *dns.Msg {
 	return r
 }
 
-// ask asks the cache over UDP, and returns the reply; nil if there is none.
-func (b *bed) ask(text string) *dns.Msg {
+// query queries the cache over UDP, and returns the reply, nil if there is none.
+func (b *testCache) query(text string) *dns.Msg {
 	b.t.Helper()
 	w := new(client)
 	r := query(text)
@@ -223,24 +222,23 @@ func (b *bed) ask(text string) *dns.Msg {
 		b.t.Errorf("%s: %v", text, err)
 	}
 	if w.reply == nil && plugin.ClientWrite(code) {
-		b.t.Errorf("%s: no reply, and code %d says that there is one", text, code)
+		b.t.Errorf("%s: no reply, but code %d is that of a reply", text, code)
 	}
 	if w.reply != nil && (w.reply.Id != r.Id || !w.reply.Response || w.reply.Question[0] != r.Question[0]) {
-		b.t.Errorf("%s: the reply is to something else: %v", text, w.reply)
+		b.t.Errorf("%s: the reply is to another query: %v", text, w.reply)
 	}
 	return w.reply
 }
 
-// want asks, and compares the reply: its code and its records as they are written, without the question's
-// class and with single blanks.
-func (b *bed) want(text, want string) {
+// want queries the cache, and compares the reply as brief formats it.
+func (b *testCache) want(text, want string) {
 	b.t.Helper()
-	if got := brief(b.ask(text)); got != want {
+	if got := brief(b.query(text)); got != want {
 		b.t.Errorf("%s\n got %s\nwant %s", text, got, want)
 	}
 }
 
-// brief writes a reply in short.
+// brief formats a reply: flags, code and records, in the form that replyTo parses.
 func brief(m *dns.Msg) string {
 	if m == nil {
 		return "nothing"
@@ -281,10 +279,10 @@ func brief(m *dns.Msg) string {
 	return strings.Join(parts, "; ")
 }
 
-// wantQueries compares how many queries the upstream has got.
-func (b *bed) wantQueries(want int) {
+// wantQueries checks the number of queries to the upstream.
+func (b *testCache) wantQueries(want int) {
 	b.t.Helper()
-	if got := b.queries(); got != want {
-		b.t.Errorf("the upstream has got %d queries, want %d", got, want)
+	if got := b.received(); got != want {
+		b.t.Errorf("the upstream received %d queries, want %d", got, want)
 	}
 }

@@ -247,7 +247,7 @@ func duration(arg string, limit time.Duration) (time.Duration, error) {
 	case err != nil || d < 0:
 		return 0, fmt.Errorf("invalid duration %q: want 0 or more, such as 30s", arg)
 	case d > limit:
-		return 0, fmt.Errorf("invalid duration %q: want at most %s", arg, limit)
+		return 0, fmt.Errorf("invalid duration %q: want 0s-%s", arg, limit)
 	}
 	return d, nil
 }

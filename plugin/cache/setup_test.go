@@ -15,7 +15,7 @@ import (
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
 )
 
-// setUp reads server blocks of one Corefile, as the server does, and returns their controllers.
+// setUp parses the server blocks of one Corefile, as the server does, and returns their controllers.
 func setUp(t *testing.T, blocks ...string) (all []*caddy.Controller, err error) {
 	t.Helper()
 	first := caddy.NewTestController("dns", "")
@@ -45,11 +45,11 @@ func TestBudget(t *testing.T) {
 	want := func(step string, bytes int64) {
 		t.Helper()
 		if got := answers.Shared.Budget(); got != bytes {
-			t.Errorf("%s: a budget of %d bytes, want %d", step, got, bytes)
+			t.Errorf("%s: budget of %d bytes, want %d", step, got, bytes)
 		}
 	}
 	of(none[0]).apply()
-	want("nothing is said", answers.DefaultBudget)
+	want("without a budget", answers.DefaultBudget)
 	for _, c := range some {
 		of(c).apply()
 	}
@@ -71,11 +71,11 @@ func TestBudgetTwice(t *testing.T) {
 	}
 }
 
-// bypasser is a plugin of which nothing may be kept.
+// bypasser is a plugin with a zone that must not be cached.
 type bypasser struct{ plugin.Handler }
 
 func (bypasser) CacheBypassZones() []string { return []string{"update.example."} }
-func (bypasser) Name() string               { return "file" } // the server finds those that it has directives for
+func (bypasser) Name() string               { return "file" } // a directive that the server knows
 
 func TestStart(t *testing.T) {
 	c := caddy.NewTestController("dns", "cache {\nsuccess 1024\n}")
@@ -90,7 +90,7 @@ func TestStart(t *testing.T) {
 	}
 	h := config.Plugin[0](nil).(*Cache)
 	config.Plugin = append(config.Plugin, func(plugin.Handler) plugin.Handler { return bypasser{} })
-	made, err := dnsserver.NewServer("dns://:53", []*dnsserver.Config{config}) // it makes the handlers
+	made, err := dnsserver.NewServer("dns://:53", []*dnsserver.Config{config}) // creates the handlers
 	if err != nil || made == nil {
 		t.Fatalf("server %v, %v", made, err)
 	}

@@ -33,7 +33,7 @@ type flight struct {
 	result  result        // set before done is closed, and read-only afterwards
 }
 
-// flights are the flights of a server block. A question has two at most: one for UDP, and one for TCP, whose reply is not
+// flights are the flights of a server block. A question has one or two: one for UDP, and one for TCP, whose reply is not
 // truncated and serves both.
 type flights struct {
 	mu  sync.Mutex

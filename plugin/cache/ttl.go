@@ -27,7 +27,7 @@ func (c *Cache) setTTLs(m *dns.Msg, class response.Type) time.Duration {
 	lifetime := k.clamp(shortTTL)
 	switch class {
 	case response.ServerError:
-		lifetime = uint32(c.servfail / time.Second) // #nosec G115 -- at most 5 minutes
+		lifetime = uint32(c.servfail / time.Second) // #nosec G115 -- limited by maxServfail
 		k = kindOptions{maxTTL: lifetime}
 	case response.Delegation:
 		k.maxTTL = lifetime
