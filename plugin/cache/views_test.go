@@ -225,6 +225,20 @@ func TestViews_Prefetch(t *testing.T) {
 	}
 }
 
+// TestViews_Verify has a stale answer for all replaced by an answer for one caller, which the upstream is queried for once.
+func TestViews_Verify(t *testing.T) {
+	for name, mark := range marks(new(generation)) {
+		inBubble(t, name, func(t *testing.T) {
+			p := newPerCaller(t, "cache {\nserve_stale 1h verify\n}")
+			p.queryAs(1, "w. A", answerFor(99, 60))
+			p.mark = mark
+			time.Sleep(time.Minute)
+			p.queryAs(1, "w. A", answerFor(1, 60))
+			p.wantQueries(2)
+		})
+	}
+}
+
 // TestViews_FastPath checks that the store has a base entry for the fast path, and an entry for each view.
 func TestViews_FastPath(t *testing.T) {
 	inBubble(t, "views", func(t *testing.T) {
