@@ -102,8 +102,8 @@ func (c *Cache) queryNext(ctx context.Context, w *recorder, q *clientQuery, refr
 	}
 	res.renews = c.renews(q, res.reply, reply.class)
 	res.options, res.properties = reply.options, reply.properties
-	if res.entry = c.storeReply(reply); res.entry != nil {
-		c.storeListDenials(reply)
+	if res.entry = c.storeReply(&reply); res.entry != nil {
+		c.storeListDenials(&reply)
 	}
 	if !reply.forAll {
 		answers.MarkPrivate(ctx) // so that a cache in front does not store it either
@@ -113,7 +113,7 @@ func (c *Cache) queryNext(ctx context.Context, w *recorder, q *clientQuery, refr
 }
 
 // examine sets the TTLs that clients see in a reply, removes its OPT record, and returns the facts that decide about storing it.
-func (c *Cache) examine(q *clientQuery, m *dns.Msg, recorded *answers.Recorded) *upstreamReply {
+func (c *Cache) examine(q *clientQuery, m *dns.Msg, recorded *answers.Recorded) upstreamReply {
 	scoped := hasScope(m) // before takeOptions removes it
 	class := c.classify(m)
 	options := q.takeOptions(m)
@@ -121,7 +121,7 @@ func (c *Cache) examine(q *clientQuery, m *dns.Msg, recorded *answers.Recorded) 
 	if !valid {
 		class = response.OtherError
 	}
-	return &upstreamReply{
+	return upstreamReply{
 		msg: m, query: answered, class: class, lifetime: c.setTTLs(m, class),
 		properties: &recorded.Properties, forAll: recorded.ForAll() && !scoped, options: options,
 	}
