@@ -76,7 +76,7 @@ func (c *Cache) deliver(ctx context.Context, w dns.ResponseWriter, q *clientQuer
 		*p = *res.properties
 	}
 	q.adapt(m, res.options)
-	if _, err := write(w, m); err != nil {
+	if err := w.WriteMsg(m); err != nil {
 		return dns.RcodeServerFailure, err
 	}
 	return res.code, res.err

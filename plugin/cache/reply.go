@@ -28,7 +28,10 @@ func (c *Cache) serve(ctx context.Context, w dns.ResponseWriter, r *dns.Msg, pac
 	if q.EDNS && len(p.Options) > 0 {
 		m.Extra = append(m.Extra, optWith(unpackOptions(p.Options)))
 	}
-	return write(w, m)
+	if err := w.WriteMsg(m); err != nil {
+		return dns.RcodeServerFailure, err
+	}
+	return dns.RcodeSuccess, nil
 }
 
 // fillProperties returns the properties of a stored answer to a cache in front that has passed on this very query.
@@ -36,14 +39,6 @@ func fillProperties(ctx context.Context, r *dns.Msg, e *answers.Entry) {
 	if p := answers.PropertiesOf(ctx, r); p != nil {
 		p.Validity, p.Serial, p.AnyCase, p.Options = e.Validity, e.Serial, e.AnyCase, e.Options
 	}
-}
-
-// write sends an answer to a client.
-func write(w dns.ResponseWriter, m *dns.Msg) (int, error) {
-	if err := w.WriteMsg(m); err != nil {
-		return dns.RcodeServerFailure, err
-	}
-	return dns.RcodeSuccess, nil
 }
 
 // tailor changes a copy of the reply to another query for the same question into the reply to this one.

@@ -40,9 +40,6 @@ type flights struct {
 	all map[string]*flight
 }
 
-// maxFlightKey is the maximum length of a flight's key in bytes.
-const maxFlightKey = answers.MaxKey + 1
-
 // flightKey appends the key of a flight to dst: the key of the answer, the transport, and the RD flag, since a resolver may
 // refuse a query without it.
 func (q *clientQuery) flightKey(dst []byte, udp bool) []byte {
@@ -59,7 +56,7 @@ func (q *clientQuery) flightKey(dst []byte, udp bool) []byte {
 // join returns the flight for a query, and whether the caller leads it: it must call finish. Other queries are counted as
 // waiting.
 func (f *flights) join(q *clientQuery, now time.Duration) (joined *flight, leader bool) {
-	var buf [maxFlightKey]byte
+	var buf [answers.MaxKey + 1]byte
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	key := q.flightKey(buf[:0], false)
@@ -69,7 +66,7 @@ func (f *flights) join(q *clientQuery, now time.Duration) (joined *flight, leade
 		joined = f.all[string(key)]
 	}
 	if joined != nil {
-		joined.wait()
+		joined.addWaiterLocked()
 		return joined, false
 	}
 	if f.all == nil {
@@ -96,19 +93,19 @@ func (f *flights) finish(ended *flight, res result) {
 	}
 }
 
-// wait counts a waiting query. The caller holds flights.mu.
-func (f *flight) wait() {
+// addWaiterLocked counts a waiting query. The caller holds flights.mu.
+func (f *flight) addWaiterLocked() {
 	f.waiting++
 	if f.done == nil {
 		f.done = make(chan struct{})
 	}
 }
 
-// waitAsLeader counts the leader as waiting, which lets another goroutine finish the flight.
-func (f *flights) waitAsLeader(led *flight) {
+// addWaiter counts the leader as a waiting query, for a flight that another goroutine finishes.
+func (f *flights) addWaiter(led *flight) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	led.wait()
+	led.addWaiterLocked()
 }
 
 // errPanicked is the error of queries that waited for a flight that ended in a panic.

@@ -91,7 +91,7 @@ func (c *Cache) queryForStale(ctx context.Context, w *recorder, q *clientQuery, 
 
 // verifyInBackground leads a flight whose leader waits for it like the other queries, and reports whether it was started.
 func (c *Cache) verifyInBackground(ctx context.Context, w dns.ResponseWriter, q *clientQuery, e *answers.Entry, f *flight) bool {
-	c.flights.waitAsLeader(f)
+	c.flights.addWaiter(f)
 	background := *q
 	background.msg = q.msg.Copy()
 	r, ctx := detachedRecorder(w), detachedContext(ctx)

@@ -172,11 +172,4 @@ func hasLowerNames(rr dns.RR) bool {
 	return false
 }
 
-func lower(name string) bool {
-	for i := range len(name) {
-		if name[i]-'A' < 26 {
-			return false
-		}
-	}
-	return true
-}
+func lower(name string) bool { return name == strings.ToLower(name) }
