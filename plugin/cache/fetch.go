@@ -112,7 +112,8 @@ func (c *Cache) queryNext(ctx context.Context, w *recorder, q *clientQuery, refr
 	return res
 }
 
-// examine sets the TTLs that clients see in a reply, removes its OPT record, and returns the facts that decide about storing it.
+// examine sets the TTLs that clients see in a reply, removes its OPT record, and returns the reply with the facts that
+// decide whether it is stored.
 func (c *Cache) examine(q *clientQuery, m *dns.Msg, recorded *answers.Recorded) upstreamReply {
 	scoped := hasScope(m) // before takeOptions removes it
 	class := c.classify(m)
