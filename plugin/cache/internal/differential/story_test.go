@@ -1,8 +1,4 @@
-// Package script lets a cache live through random queries, replies of its upstream and passing time, and
-// writes down what can be seen of it. In goes a number that says which story it is; out comes a
-// transcript. It takes the cache that is registered with the program, so that two programs can be
-// compared: two caches do not go into one, since the directive has one name.
-package script
+package differential
 
 import (
 	"context"
@@ -24,21 +20,20 @@ import (
 	"github.com/miekg/dns"
 )
 
-// Stories is how many there are.
-const Stories = 400
+const (
+	stories = 400 // random sequences of queries and replies
+	steps   = 60  // queries per story
+	century = 100 * 365 * 24 * time.Hour
+)
 
-// steps is how many queries a story has.
-const steps = 60
-
-// setting is a configuration, and what the upstream may do under it: what both caches promise to treat
-// alike.
+// setting is a configuration, with the replies of the upstream for which both caches are specified to behave alike.
 type setting struct {
 	options string
-	stale   bool // serve_stale is among them
+	stale   bool // options include serve_stale
 	replies []string
 }
 
-// Kinds of replies. TTL stands for one number in all of them; SOA's MINIMUM is the same.
+// Replies, as message parses them. OWNER, TTL and N are replaced; MINIMUM of the SOA record equals its TTL.
 const (
 	address    = "NOERROR; OWNER TTL IN A 192.0.2.N"
 	addressAD  = "NOERROR AD; OWNER TTL IN A 192.0.2.N; OWNER TTL IN A 192.0.2.1"
@@ -62,20 +57,18 @@ const (
 
 var positive = []string{address, address, addressAD, aliased}
 
-// everything is what an upstream can say.
+// everything has all kinds of replies; the frequent ones are repeated.
 var everything = []string{
 	address, address, address, addressAD, aliased, dangling, loop, nodata, aliasNone, nxdomain, nxdomain, noSOA, empty,
 	onlyMore, delegation, servfail, notimp, refused, truncated, otherName, noReply,
 }
 
-// without leaves out one kind.
 func without(replies []string, kind string) []string {
 	return slices.DeleteFunc(slices.Clone(replies), func(r string) bool { return r == kind })
 }
 
-// settings differ in what they compare. CoreDNS gives delegations 5 seconds, be it more than their TTL. A failure that is kept is given when it has expired in CoreDNS's
-// cache, and answers and denials have places of their own there: where this would be seen, there is
-// either no failure or no denial.
+// settings leave out replies that the two caches treat differently on purpose: CoreDNS caches a delegation for 5 seconds
+// even if its TTL is less, serves a cached failure after its time, and stores answers and denials of a name side by side.
 var settings = []setting{
 	{"", false, everything},
 	{"success 9984 20\ndenial 9984 10 7", false, everything},
@@ -95,7 +88,7 @@ var settings = []setting{
 	{"serve_stale 24h\nserve_stale_policy prefer_positive\nservfail 0", true, append([]string{nxdomain, nodata, servfail, refused, noReply}, positive...)},
 }
 
-// names are asked for. One is never answered for by the cache that is configured for others.
+// names of the queries. The cache is not configured for the last one.
 var names = []string{"a.", "B.a.", "b.A.", "c.b.a.", "x."}
 
 var waits = []time.Duration{
@@ -105,26 +98,24 @@ var waits = []time.Duration{
 
 var ttls = []uint32{1, 3, 5, 6, 10, 20, 60, 300, 1800, 1801, 5000}
 
-// Transcript lives through a story. What has no serve_stale among its options gets those of withoutStale
-// besides, and prepare may have a look at the cache before it begins.
-func Transcript(t *testing.T, story uint64, withoutStale string, prepare func(plugin.Handler)) (transcript string) {
+// transcript runs a story with the registered cache, and returns the replies to the clients and the queries to the
+// upstream as text. A setting without serve_stale gets the options withoutStale as well.
+func transcript(t *testing.T, story uint64, withoutStale string) (text string) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		s := &scene{t: t, random: rand.New(rand.NewPCG(story, 1))} // #nosec G404 -- it is to be the same each time
+		s := &scene{t: t, random: rand.New(rand.NewPCG(story, 1))} // #nosec G404 -- reproducible
 		set := settings[story%uint64(len(settings))]
 		options := set.options
 		if !set.stale {
 			options += "\n" + withoutStale
 		}
-		h := handler(t, "cache a. b. {\n"+options+"\n}", s)
-		prepare(h)
-		s.play(h, set)
-		transcript = fmt.Sprintf("cache {\n%s\n}\n%s", set.options, s.transcript.String())
+		s.play(handler(t, "cache a. b. {\n"+options+"\n}", s), set)
+		text = fmt.Sprintf("cache {\n%s\n}\n%s", set.options, s.transcript.String())
 	})
-	return transcript
+	return text
 }
 
-// handler returns the cache that is registered, in front of an upstream.
+// handler returns the registered cache in front of an upstream.
 func handler(t *testing.T, corefile string, upstream plugin.Handler) plugin.Handler {
 	t.Helper()
 	action, err := caddy.DirectiveAction("dns", "cache")
@@ -139,7 +130,7 @@ func handler(t *testing.T, corefile string, upstream plugin.Handler) plugin.Hand
 	return dnsserver.GetConfig(c).Plugin[0](upstream)
 }
 
-// scene is a story that is under way. It is the upstream as well.
+// scene is the state of a running story, and its upstream.
 type scene struct {
 	t          *testing.T
 	random     *rand.Rand
@@ -147,10 +138,11 @@ type scene struct {
 
 	mu      sync.Mutex
 	reply   string
-	queries []string // of the upstream since they were last written down
+	queries []string // to the upstream since the last step
 }
 
 func (s *scene) play(h plugin.Handler, set setting) {
+	time.Sleep(century) // a bubble of synctest starts in 2000, before the process and the clock of package answers
 	start := time.Now()
 	for range steps {
 		time.Sleep(pick(s.random, waits))
@@ -164,7 +156,7 @@ func (s *scene) play(h plugin.Handler, set setting) {
 		w := &client{tcp: s.random.IntN(4) == 0}
 		code, err := h.ServeDNS(context.Background(), w, r)
 		fmt.Fprintf(&s.transcript, "%s %s: %s", time.Since(start), describe(r), reply)
-		fmt.Fprintf(&s.transcript, "\n  -> %s", written(w.reply, r))
+		fmt.Fprintf(&s.transcript, "\n  -> %s", describeReply(w.reply, r))
 		if w.reply == nil {
 			fmt.Fprintf(&s.transcript, " code %d, error %v", code, err)
 		}
@@ -212,13 +204,13 @@ func describe(r *dns.Msg) string {
 	return text
 }
 
-// written writes down a reply. The case of names in it is not compared, but for that of the question.
-func written(m, r *dns.Msg) string {
+// describeReply returns a reply as text, in lower case except for the question: the case of other names is not compared.
+func describeReply(m, r *dns.Msg) string {
 	if m == nil {
 		return "nothing"
 	}
 	h := m.MsgHdr
-	h.RecursionDesired = h.RecursionDesired != r.RecursionDesired // to be that of the query
+	h.RecursionDesired = h.RecursionDesired != r.RecursionDesired // must equal that of the query
 	text := fmt.Sprintf("%+v %v", h, m.Question)
 	for _, section := range [][]dns.RR{m.Answer, m.Ns, m.Extra} {
 		text += " |"
@@ -234,7 +226,7 @@ var errNoReply = errors.New("no reply")
 // Name implements plugin.Handler.
 func (*scene) Name() string { return "upstream" }
 
-// ServeDNS implements plugin.Handler: it replies what the story says.
+// ServeDNS implements plugin.Handler. It sends the reply of the current step.
 func (s *scene) ServeDNS(_ context.Context, w dns.ResponseWriter, r *dns.Msg) (int, error) {
 	s.mu.Lock()
 	reply := s.reply
@@ -251,7 +243,7 @@ func (s *scene) ServeDNS(_ context.Context, w dns.ResponseWriter, r *dns.Msg) (i
 	return m.Rcode, w.WriteMsg(m)
 }
 
-// message makes the reply to a query from a text.
+// message parses the reply to a query from a text.
 func message(r *dns.Msg, text string) (*dns.Msg, error) {
 	m := new(dns.Msg)
 	m.SetReply(r)
@@ -283,7 +275,7 @@ func message(r *dns.Msg, text string) (*dns.Msg, error) {
 	return m, nil
 }
 
-// client is a dns.ResponseWriter that keeps the reply.
+// client is a dns.ResponseWriter that records the reply.
 type client struct {
 	test.ResponseWriter
 	tcp   bool
