@@ -13,15 +13,15 @@ import (
 
 	"github.com/miekg/dns"
 
-	_ "github.com/nearside-dns/nearside/plugin/fastpath" // shares the places out by client
+	_ "github.com/nearside-dns/nearside/plugin/fastpath" // limits background queries per client
 	"github.com/nearside-dns/nearside/plugin/internal/block"
 )
 
-// places is how many queries may run in the background.
+// places is the maximum number of background queries in the process.
 const places = 256
 
-// takeBackground takes all places of queries in the background that are free, and returns their number and a function
-// that frees them.
+// takeBackground reserves all free places for background queries, and returns their number and a function that releases
+// them.
 func takeBackground() (taken int, end func()) {
 	var ends []func()
 	for {
@@ -38,7 +38,7 @@ func takeBackground() (taken int, end func()) {
 	}
 }
 
-// wantBackgroundFree checks that no query runs in the background.
+// wantBackgroundFree checks that no background query is running.
 func wantBackgroundFree(t *testing.T) {
 	t.Helper()
 	taken, end := takeBackground()
@@ -56,8 +56,8 @@ type addressedClient struct {
 
 func (c *addressedClient) RemoteAddr() net.Addr { return &net.UDPAddr{IP: c.address, Port: 40000} }
 
-// askFrom is ask for a client with an address.
-func (b *bed) askFrom(address net.IP, text string) *dns.Msg {
+// queryFrom is query for a client with an address.
+func (b *testCache) queryFrom(address net.IP, text string) *dns.Msg {
 	w := &addressedClient{address: address}
 	if _, err := b.ServeDNS(context.Background(), w, query(text)); err != nil && !errors.Is(err, errUpstream) {
 		b.t.Errorf("%s: %v", text, err)
@@ -65,23 +65,23 @@ func (b *bed) askFrom(address net.IP, text string) *dns.Msg {
 	return w.reply
 }
 
-// TestExpiredNamesOfOneClient has one client query a thousand expired names that the upstream does not answer any more.
-// Another client's expired name, which the upstream answers, is fetched all the same.
+// TestExpiredNamesOfOneClient has one client query a thousand expired names that the upstream no longer answers. A query of
+// another client for an expired name still gets a new answer.
 func TestExpiredNamesOfOneClient(t *testing.T) {
 	for _, c := range []struct{ name, option string }{
 		{"immediate", "serve_stale"},
 		{"verify", "serve_stale 1h verify 1s"},
 		{"on failure", ""},
 	} {
-		beds(t, c.name, func(t *testing.T) {
+		inBubble(t, c.name, func(t *testing.T) {
 			const names = 1000
-			b := newBed(t, "cache {\n"+c.option+"\n}")
+			b := newTestCache(t, "cache {\n"+c.option+"\n}")
 			b.upstream(func(_ context.Context, w dns.ResponseWriter, r *dns.Msg) (int, error) {
 				return 0, w.WriteMsg(replyTo(t, r, "NOERROR; "+a(r.Question[0].Name, 60)))
 			})
-			b.ask("w. A")
+			b.query("w. A")
 			for i := range names {
-				b.ask(fmt.Sprintf("dead%d. A", i))
+				b.query(fmt.Sprintf("dead%d. A", i))
 			}
 			time.Sleep(60 * time.Second)
 			b.upstream(func(_ context.Context, w dns.ResponseWriter, r *dns.Msg) (int, error) {
@@ -91,18 +91,18 @@ func TestExpiredNamesOfOneClient(t *testing.T) {
 				}
 				return 0, w.WriteMsg(replyTo(t, r, "NOERROR; w. 60 IN A 192.0.2.2"))
 			})
-			before := b.queries()
+			before := b.received()
 			var asking sync.WaitGroup
 			for i := range names {
-				asking.Go(func() { b.askFrom(net.IPv4(192, 0, 2, 10), fmt.Sprintf("dead%d. A", i)) })
+				asking.Go(func() { b.queryFrom(net.IPv4(192, 0, 2, 10), fmt.Sprintf("dead%d. A", i)) })
 			}
 			synctest.Wait()
-			if n := b.queries() - before; n < 50 || n > places {
-				t.Errorf("%d names of one client are fetched at a time, want 50 to %d", n, places)
+			if n := b.received() - before; n < 50 || n > places {
+				t.Errorf("%d names of one client are fetched at once, want 50 to %d", n, places)
 			}
-			b.askFrom(net.IPv4(192, 0, 2, 11), "w. A")
+			b.queryFrom(net.IPv4(192, 0, 2, 11), "w. A")
 			synctest.Wait()
-			if got := brief(b.askFrom(net.IPv4(192, 0, 2, 11), "w. A")); got != "NOERROR; w. 60 IN A 192.0.2.2" {
+			if got := brief(b.queryFrom(net.IPv4(192, 0, 2, 11), "w. A")); got != "NOERROR; w. 60 IN A 192.0.2.2" {
 				t.Errorf("the other client got %s, want the new answer", got)
 			}
 			asking.Wait()

@@ -9,13 +9,13 @@ import (
 	"github.com/nearside-dns/nearside/plugin/internal/corefile"
 )
 
-// budget is what one reading of a Corefile says about the budget of the process.
+// budget is the budget of the store in one configuration.
 type budget struct {
-	bytes int64 // 0 if nothing is said
+	bytes int64 // 0 if not set
 	at    corefile.Position
 }
 
-// budgetKey is where an instance of caddy has its budget.
+// budgetKey is the key of the budget in the storage of a caddy instance.
 type budgetKey struct{}
 
 func budgetOf(c *caddy.Controller) *budget {
@@ -27,23 +27,23 @@ func budgetOf(c *caddy.Controller) *budget {
 	return b
 }
 
-// set takes in what a block says. Another block may say nothing, or the same.
+// set sets the budget of a block, 0 for none. Blocks with a budget must agree.
 func (b *budget) set(bytes int64, at corefile.Position) error {
 	if bytes == 0 {
 		return nil
 	}
 	if b.bytes != 0 && b.bytes != bytes {
-		return at.Errorf("budget: it is one for the whole process; %d bytes here, and %d in line %d of %s",
-			bytes, b.bytes, b.at.Line, b.at.File)
+		return at.Errorf("budget: %d bytes here, but %d bytes at %s:%d: the process has one budget", bytes, b.bytes, b.at.File, b.at.Line)
 	}
 	b.bytes, b.at = bytes, at
 	return nil
 }
 
-// current is the budget that is in force: that of the last instance that has started.
+// current is the budget of the last configuration that was started.
 var current atomic.Pointer[budget]
 
-func (b *budget) take() {
+// apply sets the budget of the store.
+func (b *budget) apply() {
 	current.Store(b)
 	bytes := b.bytes
 	if bytes == 0 {
@@ -52,8 +52,8 @@ func (b *budget) take() {
 	answers.Shared.SetBudget(bytes)
 }
 
-// leave goes back to the default, unless another instance has taken over.
-func (b *budget) leave() {
+// release restores the default, unless another configuration has set its budget.
+func (b *budget) release() {
 	if current.CompareAndSwap(b, nil) {
 		answers.Shared.SetBudget(answers.DefaultBudget)
 	}

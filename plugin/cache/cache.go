@@ -1,7 +1,6 @@
-// Package cache keeps the replies of the plugins behind it for as long as their TTLs say, and gives them
-// to whoever asks the same. In go queries and replies; what is kept is packed, in the store that the
-// fast path answers from, so that both give the same bytes. It is a drop-in for CoreDNS's plugin of the
-// same name.
+// Package cache stores the replies of the plugins behind it until their TTLs expire, and answers later queries for the
+// same question with them. Queries and replies go in; packed answers go into the store that the fast path also reads, so
+// that both send the same bytes. It replaces CoreDNS's plugin of the same name.
 package cache
 
 import (
@@ -23,39 +22,39 @@ import (
 type Cache struct {
 	Next plugin.Handler
 
-	// Zones are the zones of which replies are kept, normalized.
+	// Zones are the normalized zones whose replies are cached.
 	Zones []string
 
 	options
 
 	zonesLabel, view string
-	bypass           plugin.Zones // of plugins in the block, of which nothing is kept
+	bypass           plugin.Zones // zones of plugins in the block that must not be cached
 
 	store   *answers.Store
 	space   *answers.Keyspace
-	keeping sync.Mutex // between looking at what is kept and putting something in its place
+	putting sync.Mutex // held from reading the present entry of a key until it is replaced
 	flights flights
 	metrics byServer
 
-	loggedOption atomic.Bool  // a query with an EDNS option was passed on, and the log has it
-	saidStale    atomic.Int64 // when a line was last written about expired answers, since store's epoch
+	loggedOption atomic.Bool  // an EDNS option that prevents caching has been logged
+	loggedStale  atomic.Int64 // time of the last log line about stale answers, by the store's clock
 
-	now  func() time.Duration // since store's epoch; TTLs go by it
-	wall func() time.Time     // signatures go by it, RFC 4035 section 5.3.1
+	now  func() time.Duration // the store's clock, for TTLs
+	wall func() time.Time     // for the validity of signatures, RFC 4035 section 5.3.1
 }
 
 // Name implements plugin.Handler.
 func (c *Cache) Name() string { return pluginName }
 
-// Borders implements fastpath.Cache.
+// Borders implements block.Cache.
 func (c *Cache) Borders() []string { return slices.Concat(c.Zones, c.bypass) }
 
-// Covers implements fastpath.Cache.
+// Covers implements block.Cache.
 func (c *Cache) Covers(name string) bool {
 	return plugin.Zones(c.Zones).Contains(name) && !c.bypass.Contains(name)
 }
 
-// covers reports whether a query is one that the cache is for.
+// covers reports whether the cache handles a query.
 func (c *Cache) covers(r *dns.Msg) bool {
 	if r.Opcode != dns.OpcodeQuery || len(r.Question) != 1 {
 		return false
@@ -68,37 +67,37 @@ func (c *Cache) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.Msg) 
 	if !c.covers(r) {
 		return plugin.NextOrFailure(c.Name(), c.Next, ctx, w, r)
 	}
-	var query [answers.MaxQuery]byte
-	var key [answers.MaxKey]byte
-	var q answers.Query
-	packed, ok := q.FromMsg(query[:0], r)
+	var packedBuf [answers.MaxQuery]byte
+	var keyBuf [answers.MaxKey]byte
+	var parsed answers.Query
+	packed, ok := parsed.FromMsg(packedBuf[:0], r)
 	n := c.counters(metrics.WithServer(ctx))
 	n.requests.Inc()
 	// A query that is not ok may have a client subnet, on which the reply depends; a transfer has many messages.
-	if !ok || q.Type == dns.TypeAXFR || q.Type == dns.TypeIXFR {
+	if !ok || parsed.Type == dns.TypeAXFR || parsed.Type == dns.TypeIXFR {
 		n.misses.Inc()
 		c.logUnkeyedOption(r)
 		return plugin.NextOrFailure(c.Name(), c.Next, ctx, w, r)
 	}
-	k, now := c.space.Key(key[:0], packed, &q), c.now()
-	e, state := c.find(k, packed, &q, now)
+	key, now := c.space.Key(keyBuf[:0], packed, &parsed), c.now()
+	e, state := c.lookup(key, packed, &parsed, now)
 	if state == fresh {
 		n.hits[e.Kind].Inc()
-		if p := e.Popularity; p != nil && p.Count(now) && !p.Refreshing.Load() {
-			c.refresh(ctx, newAsked(r, packed, k, q, n, w), e)
+		if prefetchDue(e, now) {
+			c.refresh(ctx, newClientQuery(r, packed, key, parsed, n, w), e)
 		}
-		return c.give(ctx, w, r, packed, q, e, e.Patch(now))
+		return c.serve(ctx, w, r, packed, parsed, e, e.Patch(now))
 	}
-	a := newAsked(r, packed, k, q, n, w)
-	// The reply of the upstream to a query without RD does not tell whether an answer to a query with RD still holds.
-	if state == expired && (q.RD || !c.stale.verify) {
-		return c.serveExpired(ctx, w, a, e)
+	q := newClientQuery(r, packed, key, parsed, n, w)
+	// The upstream's reply to a query without RD does not show whether the answer to a query with RD is still valid.
+	if state == stale && (q.RD || !c.stale.verify) {
+		return c.handleStale(ctx, w, q, e)
 	}
 	n.misses.Inc()
-	if e != nil && e.Views != nil { // nobody can wait for the reply to another
-		return c.fetchAlone(ctx, w, a)
+	if e != nil && e.Views != nil { // the reply depends on the caller
+		return c.fetchAlone(ctx, w, q)
 	}
-	return c.fetch(ctx, w, a)
+	return c.fetch(ctx, w, q)
 }
 
 // logUnkeyedOption logs once that queries with an EDNS option are not cached: a plugin or a forwarder in front of the cache
@@ -113,58 +112,61 @@ func (c *Cache) logUnkeyedOption(r *dns.Msg) {
 	}
 }
 
-// freshness is of what use an entry is.
+// freshness classifies an entry by its age. The better class is greater.
 type freshness int
 
 const (
-	useless freshness = iota
-	expired           // but it may be given if there is nothing better
+	unusable freshness = iota
+	stale              // its TTL has expired; it may be served if the upstream fails, or by serve_stale
 	fresh
 )
 
-// stateOf returns of what use an entry is now. Entries that others keep are not looked at.
-func stateOf(e *answers.Entry, now time.Duration) freshness {
+// freshnessOf classifies an entry. Entries that no cache has stored are unusable.
+func freshnessOf(e *answers.Entry, now time.Duration) freshness {
 	switch {
 	case e == nil || !e.Cached || !e.Current():
-		return useless
+		return unusable
 	case now < e.Expires:
 		return fresh
 	case now < e.Gone:
-		return expired
+		return stale
 	}
-	return useless
+	return unusable
 }
 
-// asked is a query that the cache has no fresh answer to.
-type asked struct {
-	msg   *dns.Msg
-	query []byte // as q reads it
-	key   []byte
-	q     answers.Query
-	n     *counters
-	udp   bool
+// clientQuery is a query for which the store has no fresh answer.
+type clientQuery struct {
+	answers.Query
+	msg    *dns.Msg
+	packed []byte // the query in wire form, which Query was parsed from
+	key    []byte // of the answer in the store
 
-	client net.Addr
+	client   net.Addr
+	udp      bool // the reply may be truncated
+	counters *counters
 }
 
-func newAsked(r *dns.Msg, query, key []byte, q answers.Query, n *counters, w dns.ResponseWriter) *asked {
+func newClientQuery(r *dns.Msg, packed, key []byte, parsed answers.Query, n *counters, w dns.ResponseWriter) *clientQuery {
 	client := w.RemoteAddr()
-	return &asked{msg: r, query: slices.Clone(query), key: slices.Clone(key), q: q, n: n, udp: overUDP(client), client: client}
+	return &clientQuery{
+		Query: parsed, msg: r, packed: slices.Clone(packed), key: slices.Clone(key),
+		client: client, udp: client == nil || client.Network() == "udp", counters: n,
+	}
 }
 
-// forNext returns the query as the next plugin gets it. It may change it. The AD flag asks a validating
-// resolver for its verdict (RFC 6840 section 5.7), which is kept for those who want it.
-func (a *asked) forNext() *dns.Msg {
-	r := a.msg.Copy()
+// forNext returns a copy of the query for the next plugin, which may change it. The AD flag requests the verdict of a
+// validating resolver (RFC 6840 section 5.7); the stored answer serves clients with and without the flag.
+func (q *clientQuery) forNext() *dns.Msg {
+	r := q.msg.Copy()
 	r.AuthenticatedData = true
 	return r
 }
 
-// matches reports whether a reply is one to the question.
-func (a *asked) matches(m *dns.Msg) bool {
+// matches reports whether a message is a reply to the query's question.
+func (q *clientQuery) matches(m *dns.Msg) bool {
 	if len(m.Question) != 1 || !m.Response {
 		return false
 	}
-	is, want := m.Question[0], a.msg.Question[0]
-	return is.Qtype == want.Qtype && is.Qclass == want.Qclass && equalNames(is.Name, want.Name)
+	got, want := m.Question[0], q.msg.Question[0]
+	return got.Qtype == want.Qtype && got.Qclass == want.Qclass && equalNames(got.Name, want.Name)
 }

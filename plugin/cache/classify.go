@@ -9,15 +9,15 @@ import (
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
 )
 
-// maxAliases is how many aliases may follow each other. Resolvers follow fewer.
+// maxAliases is the maximum length of a chain of aliases. Resolvers follow fewer.
 const maxAliases = 64
 
-// classify returns what a reply to one question is. Data that does not answer the question, beside a SOA
-// record, is a chain of aliases that ends in a name without the type: NODATA, RFC 2308 section 2.2.
+// classify returns the class of a reply to one question. A SOA record beside data that does not answer the question means
+// that a chain of aliases ends in a name without the type: NODATA, RFC 2308 section 2.2.
 func (c *Cache) classify(m *dns.Msg) response.Type {
 	class, _ := response.Typify(m, c.wall().UTC())
 	if class == response.OtherError && m.Rcode == dns.RcodeNameError && len(m.Question) == 1 {
-		// An alias of a name that does not exist, RFC 2308 section 2.1.
+		// the alias of a nonexistent name, RFC 2308 section 2.1
 		if target, ok := aliasOf(m.Answer, m.Question[0].Name, m.Question[0].Qclass); ok && target != "" {
 			return response.NameError
 		}
@@ -28,8 +28,8 @@ func (c *Cache) classify(m *dns.Msg) response.Type {
 	return class
 }
 
-// keepable reports whether a reply of a class may be kept at all.
-func keepable(m *dns.Msg, class response.Type) bool {
+// cacheable reports whether a reply of a class may be cached.
+func cacheable(m *dns.Msg, class response.Type) bool {
 	if m.Truncated {
 		return false
 	}
@@ -44,7 +44,7 @@ func keepable(m *dns.Msg, class response.Type) bool {
 	return false
 }
 
-// kindOf returns what a class counts as.
+// kindOf returns the kind of a class, for options and metrics.
 func kindOf(class response.Type) answers.Kind {
 	switch class {
 	case response.NameError, response.NoData, response.ServerError:
@@ -62,8 +62,7 @@ func soaOf(m *dns.Msg) *dns.SOA {
 	return nil
 }
 
-// answersQuestion reports whether a reply has data for its question: for a type, where the chain of aliases
-// ends.
+// answersQuestion reports whether a reply has data of the question's type, at the end of the chain of aliases.
 func answersQuestion(m *dns.Msg) bool {
 	if m.Rcode != dns.RcodeSuccess || len(m.Question) != 1 {
 		return false
@@ -90,7 +89,7 @@ func answersQuestion(m *dns.Msg) bool {
 	return false // a loop, RFC 1034 section 3.6.2
 }
 
-// aliasOf returns what a name is an alias of, "" if it is none. It fails if there are several.
+// aliasOf returns the target of a name's alias, "" without an alias. Several targets are an error.
 func aliasOf(answer []dns.RR, name string, class uint16) (target string, ok bool) {
 	for _, rr := range answer {
 		cname, is := rr.(*dns.CNAME)
@@ -119,7 +118,7 @@ func inClass(rr dns.RR, class uint16) bool {
 	return class == dns.ClassANY || rr.Header().Class == class
 }
 
-// equalNames compares names as they are unpacked: all but ASCII is escaped.
+// equalNames compares names in presentation form, in which all other than ASCII is escaped.
 func equalNames(a, b string) bool {
 	return len(a) == len(b) && strings.EqualFold(a, b)
 }

@@ -16,18 +16,18 @@ import (
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
 )
 
-// Many clients at once, time that flies, an upstream that fails now and then, little room: every reply is
-// to its question, and nobody's but the client's.
+// TestConcurrent has many clients at once, a fast clock, an upstream that sometimes fails, and a small store. Each reply
+// matches its question, and no two clients share a message.
 func TestConcurrent(t *testing.T) {
 	for _, options := range []string{
 		"success 1024\nprefetch 1 1m 90%", "serve_stale 10s", "serve_stale 10s verify 1ms 5s 1s",
 		"serve_stale 10s verify\nserve_stale_policy prefer_positive", "serve_stale off\nservfail 0", "keepttl",
 	} {
-		t.Run(options, func(t *testing.T) { testConcurrent(t, newBed(t, "cache {\n"+options+"\n}")) })
+		t.Run(options, func(t *testing.T) { testConcurrent(t, newTestCache(t, "cache {\n"+options+"\n}")) })
 	}
 }
 
-func testConcurrent(t *testing.T, b *bed) {
+func testConcurrent(t *testing.T, b *testCache) {
 	b.store = answers.NewStore(1 << 20)
 	b.space = b.store.NewKeyspace()
 	b.limit()
@@ -36,7 +36,7 @@ func testConcurrent(t *testing.T, b *bed) {
 	b.now = func() time.Duration { return time.Duration(clock.Load()) }
 	b.Next = plugin.HandlerFunc(func(_ context.Context, w dns.ResponseWriter, r *dns.Msg) (int, error) {
 		q := r.Question[0]
-		switch rand.IntN(8) { // #nosec G404 -- it need not be secret
+		switch rand.IntN(8) { // #nosec G404 -- no need for secrecy
 		case 0:
 			return dns.RcodeServerFailure, errUpstream
 		case 1:
@@ -51,7 +51,7 @@ func testConcurrent(t *testing.T, b *bed) {
 		wg.Go(func() {
 			for range 500 {
 				clock.Add(int64(time.Millisecond))
-				b.askAtRandom()
+				b.queryAtRandom()
 			}
 		})
 	}
@@ -72,12 +72,12 @@ func testConcurrent(t *testing.T, b *bed) {
 		t.Errorf("%d flights do not end", n)
 	}
 	if b.store.Bytes() > b.store.Budget() {
-		t.Errorf("%d bytes are kept, the budget is %d", b.store.Bytes(), b.store.Budget())
+		t.Errorf("%d bytes are stored, the budget is %d", b.store.Bytes(), b.store.Budget())
 	}
 }
 
-// askAtRandom asks, and looks at the reply.
-func (b *bed) askAtRandom() {
+// queryAtRandom sends a random query, and checks the reply.
+func (b *testCache) queryAtRandom() {
 	name := fmt.Sprintf("n%d.example.", rand.IntN(40)) // #nosec G404
 	if rand.IntN(4) == 0 {                             // #nosec G404
 		name = strings.ToUpper(name)

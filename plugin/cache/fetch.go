@@ -12,147 +12,160 @@ import (
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
 )
 
-// fetch answers a query that there is no answer to: with the reply of the next plugin, or with that to
-// another query for the same.
-func (c *Cache) fetch(ctx context.Context, w dns.ResponseWriter, a *asked) (int, error) {
-	if nested(ctx) || !c.sharable(a) {
-		return c.fetchAlone(ctx, w, a)
+// fetch answers a query without a usable entry: with the reply of the next plugin, or with the reply to another query for
+// the same question that is under way.
+func (c *Cache) fetch(ctx context.Context, w dns.ResponseWriter, q *clientQuery) (int, error) {
+	if nested(ctx) || !c.shareable(q) {
+		return c.fetchAlone(ctx, w, q)
 	}
 	for {
-		flying, leader := c.flights.join(a, c.now())
+		f, leader := c.flights.join(q, c.now())
 		if leader {
-			out := c.fly(ctx, recording(w), a, flying, false)
-			return c.deliver(ctx, w, a, &out)
+			res := c.lead(ctx, newRecorder(w), q, f, false)
+			return c.deliver(ctx, w, q, &res, false)
 		}
 		select {
-		case <-flying.done:
+		case <-f.done:
 		case <-ctx.Done():
 			return dns.RcodeServerFailure, ctx.Err()
 		}
 		switch {
-		case a.shares(flying):
-			a.n.coalesced.Inc()
-			return c.share(ctx, w, a, flying)
-		case !flying.out.abandoned: // then another of those who wait asks for the rest
-			return c.fetchAlone(ctx, w, a)
+		case q.shares(f):
+			q.counters.coalesced.Inc()
+			return c.deliver(ctx, w, q, &f.result, true)
+		case !f.result.abandoned: // after an abandoned one, a waiting query becomes the next leader
+			return c.fetchAlone(ctx, w, q)
 		}
 	}
 }
 
-// sharable reports whether queries may wait for each other's reply. Where nothing is kept, they get what
-// is made for them. And plugin loop has to see each of its questions, which are HINFO: if they come back
-// from the upstream, it is a loop.
-func (c *Cache) sharable(a *asked) bool {
-	return a.q.Type != dns.TypeHINFO && !c.kinds[answers.Success].except.Contains(a.msg.Question[0].Name)
+// shareable reports whether queries for the same question may share a reply. In zones that are not cached each client gets
+// a reply of its own. Plugin loop must see each of its HINFO queries: it detects a loop by those that return.
+func (c *Cache) shareable(q *clientQuery) bool {
+	return q.Type != dns.TypeHINFO && !c.kinds[answers.Success].disabled.Contains(q.msg.Question[0].Name)
 }
 
-// askedKey is in the context of what the next plugin is asked.
-type askedKey struct{}
+// behindCache marks the context of queries that a cache has passed to the next plugin.
+type behindCache struct{}
 
-// nested reports whether a query comes from a plugin that a cache has asked, such as for where an alias
-// leads. It waits for no other: the other may be waiting for it.
-func nested(ctx context.Context) bool { return ctx.Value(askedKey{}) != nil }
+// nested reports whether a plugin behind a cache has sent the query, for example for the target of an alias. A nested
+// query waits for no other query, which may be waiting for it.
+func nested(ctx context.Context) bool { return ctx.Value(behindCache{}) != nil }
 
-func (c *Cache) fetchAlone(ctx context.Context, w dns.ResponseWriter, a *asked) (int, error) {
-	out := c.ask(ctx, recording(w), a, false)
-	return c.deliver(ctx, w, a, &out)
+func (c *Cache) fetchAlone(ctx context.Context, w dns.ResponseWriter, q *clientQuery) (int, error) {
+	res := c.queryNext(ctx, newRecorder(w), q, false)
+	return c.deliver(ctx, w, q, &res, false)
 }
 
-// deliver gives an outcome to the client that it was asked for.
-func (c *Cache) deliver(ctx context.Context, w dns.ResponseWriter, a *asked, out *outcome) (int, error) {
-	if out.reply == nil {
-		if out.entry != nil && out.err == nil { // it came just before
-			return c.give(ctx, w, a.msg, a.query, a.q, out.entry, out.entry.Patch(c.now()))
-		}
-		return out.code, out.err
+// deliver answers a query with a result, which is shared if it is of another query.
+func (c *Cache) deliver(ctx context.Context, w dns.ResponseWriter, q *clientQuery, res *result, shared bool) (int, error) {
+	switch {
+	case res.reply == nil && (res.entry == nil || res.err != nil):
+		return res.code, res.err
+	case res.reply == nil || shared && res.entry != nil:
+		return c.serve(ctx, w, q.msg, q.packed, q.Query, res.entry, res.entry.Patch(c.now()))
 	}
-	out.fillIn(ctx, a.msg)
-	a.adapt(out.reply, out.options)
-	if _, err := write(w, out.reply); err != nil {
+	m := res.reply
+	if shared {
+		m = m.Copy()
+		q.tailor(m)
+	}
+	if res.entry != nil {
+		fillProperties(ctx, q.msg, res.entry)
+	} else if p := answers.PropertiesOf(ctx, q.msg); p != nil && res.properties != nil {
+		*p = *res.properties
+	}
+	q.adapt(m, res.options)
+	if err := w.WriteMsg(m); err != nil {
 		return dns.RcodeServerFailure, err
 	}
-	return out.code, out.err
+	return res.code, res.err
 }
 
-// fly asks for everyone who waits. Whatever happens, they are not left waiting.
-func (c *Cache) fly(ctx context.Context, w *recorder, a *asked, flying *flight, refreshing bool) (out outcome) {
-	out = outcome{code: dns.RcodeServerFailure, err: fmt.Errorf("plugin/%s: %w", pluginName, errPanicked)}
-	defer func() { c.flights.land(flying, out) }()
-	if e, state := c.find(a.key, a.query, &a.q, c.now()); !refreshing && state == fresh {
-		out = outcome{entry: e, renews: true} // another flight has landed since this query looked
-		return out
-	}
-	out = c.ask(ctx, w, a, refreshing)
-	return out
-}
-
-// ask asks the next plugin, and keeps what it says.
-func (c *Cache) ask(ctx context.Context, w *recorder, a *asked, refreshing bool) outcome {
-	r := a.forNext()
-	ctx, recorded := answers.Record(context.WithValue(ctx, askedKey{}, true), r)
+// queryNext queries the next plugin and stores the reply.
+func (c *Cache) queryNext(ctx context.Context, w *recorder, q *clientQuery, refresh bool) result {
+	r := q.forNext()
+	ctx, recorded := answers.Record(context.WithValue(ctx, behindCache{}, true), r)
 	code, err := plugin.NextOrFailure(c.Name(), c.Next, ctx, w, r)
-	out := outcome{reply: w.reply, code: code, err: err}
-	if out.reply == nil {
-		out.abandoned = ctx.Err() != nil
-		if err != nil && code == dns.RcodeServerFailure && !out.abandoned && c.servfail > 0 {
-			out.entry = c.keepFailure(a)
+	res := result{reply: w.reply, code: code, err: err}
+	if res.reply == nil {
+		res.abandoned = ctx.Err() != nil
+		if err != nil && code == dns.RcodeServerFailure && !res.abandoned && c.servfail > 0 {
+			res.entry = c.storeFailure(q)
 		}
-		return out
+		return res
 	}
-	scoped := hasScope(out.reply) // before takeOpt
-	class := c.classify(out.reply)
-	out.options = a.takeOpt(out.reply)
-	answered, sound := c.answered(a, out.options)
-	if !sound {
+	reply := c.examine(q, res.reply, recorded)
+	reply.refresh = refresh
+	if f := metadata.ValueFunc(ctx, wildcardLabel); f != nil {
+		reply.wildcard = f()
+	}
+	res.renews = c.renews(q, res.reply, reply.class)
+	res.options, res.properties = reply.options, reply.properties
+	if res.entry = c.storeReply(&reply); res.entry != nil {
+		c.storeListDenials(&reply)
+	}
+	if !reply.forAll {
+		answers.MarkPrivate(ctx) // so that a cache in front does not store it either
+	}
+	res.private = res.entry == nil && (recorded.ByGeneration() || !reply.forAll)
+	return res
+}
+
+// examine sets the TTLs that clients see in a reply, removes its OPT record, and returns the reply with the facts that
+// decide whether it is stored.
+func (c *Cache) examine(q *clientQuery, m *dns.Msg, recorded *answers.Recorded) upstreamReply {
+	scoped := hasScope(m) // before takeOptions removes it
+	class := c.classify(m)
+	options := q.takeOptions(m)
+	answered, valid := c.answeredQuery(q, options)
+	if !valid {
 		class = response.OtherError
 	}
-	lifetime := c.setTTLs(out.reply, class)
-	out.renews = c.renews(a, out.reply, class)
-	k := keeping{
-		asked: answered, class: class, lifetime: lifetime, properties: &recorded.Properties, forAll: recorded.ForAll() && !scoped,
-		options: out.options, refreshing: refreshing,
+	return upstreamReply{
+		msg: m, query: answered, class: class, lifetime: c.setTTLs(m, class),
+		properties: &recorded.Properties, forAll: recorded.ForAll() && !scoped, options: options,
 	}
-	if f := metadata.ValueFunc(ctx, wildcardLabel); f != nil {
-		k.wildcard = f()
-	}
-	out.entry, out.properties = c.keep(out.reply, &k), k.properties
-	if out.entry != nil {
-		c.keepDenials(out.reply, &k)
-	}
-	if !k.forAll {
-		answers.MarkPrivate(ctx) // and so is what comes of it, in front of this cache
-	}
-	out.private = out.entry == nil && (recorded.ByGeneration() || !k.forAll)
-	return out
 }
 
-// keepFailure keeps that there was no reply, so that the next plugin is left alone for a moment.
-func (c *Cache) keepFailure(a *asked) *answers.Entry {
+// storeFailure stores SERVFAIL for a query without a reply, which limits the queries to the next plugin.
+func (c *Cache) storeFailure(q *clientQuery) *answers.Entry {
 	m := new(dns.Msg)
-	m.SetRcode(a.msg, dns.RcodeServerFailure)
-	alone, _ := c.answered(a, nil)
-	return c.keep(m, &keeping{
-		asked: alone, class: response.ServerError, lifetime: c.servfail, properties: new(answers.Properties), forAll: true,
+	m.SetRcode(q.msg, dns.RcodeServerFailure)
+	answered, _ := c.answeredQuery(q, nil)
+	return c.storeReply(&upstreamReply{
+		msg: m, query: answered, class: response.ServerError, lifetime: c.servfail, properties: new(answers.Properties), forAll: true,
 	})
 }
 
-// renews reports whether a reply takes the place of an answer that has expired, RFC 8767 section 4: a
-// failure does not.
-func (c *Cache) renews(a *asked, m *dns.Msg, class response.Type) bool {
-	if !a.matches(m) {
+// renews reports whether a reply replaces a stale answer for the client: a failure does not, RFC 8767 section 4.
+func (c *Cache) renews(q *clientQuery, m *dns.Msg, class response.Type) bool {
+	if !q.matches(m) {
 		return false
 	}
 	if c.preferPositive {
 		return !m.Truncated && class == response.NoError && answersQuestion(m)
 	}
 	if m.Truncated {
-		return c.stale.failure // the client asks again over TCP
+		return c.stale.onFailure // the client retries over TCP
 	}
 	switch m.Rcode {
-	case dns.RcodeSuccess: // signatures that have expired make it class OtherError
-		return c.stale.failure || class != response.OtherError
+	case dns.RcodeSuccess: // with expired signatures the class is OtherError
+		return c.stale.onFailure || class != response.OtherError
 	case dns.RcodeNameError:
 		return true
 	}
 	return false
+}
+
+// lead sends the query of a flight to the next plugin, and hands the result to the waiting queries, even after a panic.
+func (c *Cache) lead(ctx context.Context, w *recorder, q *clientQuery, f *flight, refresh bool) (res result) {
+	res = result{code: dns.RcodeServerFailure, err: fmt.Errorf("plugin/%s: %w", pluginName, errPanicked)}
+	defer func() { c.flights.finish(f, res) }()
+	if e, state := c.lookup(q.key, q.packed, &q.Query, c.now()); !refresh && state == fresh {
+		res = result{entry: e, renews: true} // another flight has finished since the lookup of this query
+		return res
+	}
+	res = c.queryNext(ctx, w, q, refresh)
+	return res
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/nearside-dns/nearside/plugin/internal/block"
 )
 
-// namespace is of the metrics that CoreDNS's cache has not.
+// namespace of the metrics that CoreDNS's cache does not have.
 const namespace = "nearside"
 
 var (
@@ -21,59 +21,36 @@ var (
 
 	entries = promauto.NewGaugeVec(prometheus.GaugeOpts{
 		Namespace: plugin.Namespace, Subsystem: pluginName, Name: "entries",
-		Help: "Answers in the cache, by type, with those that have expired and are not evicted yet.",
+		Help: "Answers in the cache, by type, including expired ones that are not evicted yet.",
 	}, byKind)
-	requests = promauto.NewCounterVec(prometheus.CounterOpts{
-		Namespace: plugin.Namespace, Subsystem: pluginName, Name: "requests_total",
-		Help: "Queries that the cache was asked for.",
-	}, byBlock)
-	hits = promauto.NewCounterVec(prometheus.CounterOpts{
-		Namespace: plugin.Namespace, Subsystem: pluginName, Name: "hits_total",
-		Help: "Queries for which the cache had an answer, by type.",
-	}, byKind)
-	misses = promauto.NewCounterVec(prometheus.CounterOpts{
-		Namespace: plugin.Namespace, Subsystem: pluginName, Name: "misses_total",
-		Help: "Queries for which the cache had no answer: requests without hits.",
-	}, byBlock)
-	prefetches = promauto.NewCounterVec(prometheus.CounterOpts{
-		Namespace: plugin.Namespace, Subsystem: pluginName, Name: "prefetch_total",
-		Help: "Answers that were fetched again without a client waiting for it.",
-	}, byBlock)
-	drops = promauto.NewCounterVec(prometheus.CounterOpts{
-		Namespace: plugin.Namespace, Subsystem: pluginName, Name: "drops_total",
-		Help: "Replies that were not kept because they answer another question.",
-	}, byBlock)
-	servedStale = promauto.NewCounterVec(prometheus.CounterOpts{
-		Namespace: plugin.Namespace, Subsystem: pluginName, Name: "served_stale_total",
-		Help: "Queries answered with an answer that had expired.",
-	}, byBlock)
-	evictions = promauto.NewCounterVec(prometheus.CounterOpts{
-		Namespace: plugin.Namespace, Subsystem: pluginName, Name: "evictions_total",
-		Help: "Answers that had to go before they expired, by type.",
-	}, byKind)
+	requests    = counterVec(plugin.Namespace, "requests_total", "Queries to the cache.", byBlock)
+	hits        = counterVec(plugin.Namespace, "hits_total", "Queries answered from the cache, by type.", byKind)
+	misses      = counterVec(plugin.Namespace, "misses_total", "Queries without an answer in the cache: requests minus hits.", byBlock)
+	prefetches  = counterVec(plugin.Namespace, "prefetch_total", "Answers fetched again without a client that waits for them.", byBlock)
+	drops       = counterVec(plugin.Namespace, "drops_total", "Replies that were not cached because they answer another question.", byBlock)
+	servedStale = counterVec(plugin.Namespace, "served_stale_total", "Queries answered with an expired answer.", byBlock)
+	evictions   = counterVec(plugin.Namespace, "evictions_total", "Answers evicted before they expired, by type.", byKind)
 
-	coalesced = promauto.NewCounterVec(prometheus.CounterOpts{
-		Namespace: namespace, Subsystem: pluginName, Name: "coalesced_total",
-		Help: "Queries answered with the reply that another query for the same was waiting for.",
-	}, byBlock)
-	skipped = promauto.NewCounterVec(prometheus.CounterOpts{
-		Namespace: namespace, Subsystem: pluginName, Name: "refreshes_skipped_total",
-		Help: "Answers that were not fetched again in the background since too many such queries were running, or too many of the client that had asked for them.",
-	}, byBlock)
-	_ = promauto.NewGaugeFunc(prometheus.GaugeOpts{
-		Namespace: namespace, Subsystem: pluginName, Name: "bytes",
-		Help: "Memory that the answers of the whole process take.",
-	}, func() float64 { return float64(answers.Shared.Bytes()) })
-	_ = promauto.NewGaugeFunc(prometheus.GaugeOpts{
-		Namespace: namespace, Subsystem: pluginName, Name: "budget_bytes",
-		Help: "Memory that the answers of the whole process may take.",
-	}, func() float64 { return float64(answers.Shared.Budget()) })
+	coalesced = counterVec(namespace, "coalesced_total", "Queries answered with the reply to another query for the same question.", byBlock)
+	skipped   = counterVec(namespace, "refreshes_skipped_total",
+		"Answers that were not fetched again in the background, because too many such queries were running in the process or for the client.", byBlock)
+	_ = gaugeFunc("bytes", "Memory of all cached answers of the process.", answers.Shared.Bytes)
+	_ = gaugeFunc("budget_bytes", "Maximum memory of all cached answers of the process.", answers.Shared.Budget)
 )
 
-// counters are the metrics of a block at one server.
+func counterVec(namespace, name, help string, labels []string) *prometheus.CounterVec {
+	return promauto.NewCounterVec(prometheus.CounterOpts{Namespace: namespace, Subsystem: pluginName, Name: name, Help: help}, labels)
+}
+
+func gaugeFunc(name, help string, bytes func() int64) prometheus.GaugeFunc {
+	return promauto.NewGaugeFunc(prometheus.GaugeOpts{Namespace: namespace, Subsystem: pluginName, Name: name, Help: help},
+		func() float64 { return float64(bytes()) })
+}
+
+// counters are the metrics of a server block at one server.
 type counters struct {
 	requests, misses, prefetches, drops, stale, coalesced, skipped prometheus.Counter
-	hits, evictions                                                [2]prometheus.Counter // by store.Kind
+	hits, evictions                                                [2]prometheus.Counter // by answers.Kind
 	entries                                                        [2]prometheus.Gauge
 }
 
@@ -95,11 +72,11 @@ func newCounters(server, zones, view string) *counters {
 	return n
 }
 
-// byServer finds the counters of a server. A block has one server for each of its addresses, so the one
-// before is mostly the right one.
+// byServer has the counters of the servers of a block, one for each of its addresses. Most blocks have one server, so that
+// the last one is checked first.
 type byServer struct {
 	last atomic.Pointer[serverCounters]
-	all  sync.Map // of *serverCounters by the server's name
+	all  sync.Map // *serverCounters by server address
 }
 
 type serverCounters struct {
@@ -116,7 +93,7 @@ func (c *Cache) counters(server string) *counters {
 		found, ok = c.metrics.all.LoadOrStore(server, &serverCounters{server, *newCounters(server, c.zonesLabel, c.view)})
 	}
 	n := found.(*serverCounters)
-	if !ok { // once, or its entries would count twice
+	if !ok { // once, since the store adds up the gauges that it shows
 		for _, k := range []answers.Kind{answers.Success, answers.Denial} {
 			c.space.Show(k, n.entries[k])
 		}
@@ -125,13 +102,13 @@ func (c *Cache) counters(server string) *counters {
 	return &n.counters
 }
 
-// Counters implements fastpath.Cache.
+// Counters implements block.Cache.
 func (c *Cache) Counters(server string) block.CacheCounters {
 	n := c.counters(server)
 	return block.CacheCounters{Requests: n.requests, Misses: n.misses, Hits: n.hits}
 }
 
-// evicted counts an answer that had to go. It is not known which server had put it in.
+// evicted counts an eviction for the last server, since the store does not know which server stored the entry.
 func (c *Cache) evicted(k answers.Kind) {
 	if last := c.metrics.last.Load(); last != nil {
 		last.evictions[k].Inc()

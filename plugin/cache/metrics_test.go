@@ -13,7 +13,7 @@ import (
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
 )
 
-// value returns the number that a metric has.
+// value returns the value of a metric.
 func value(t *testing.T, m prometheus.Metric) float64 {
 	t.Helper()
 	var out dto.Metric
@@ -27,20 +27,20 @@ func value(t *testing.T, m prometheus.Metric) float64 {
 }
 
 func TestMetrics(t *testing.T) {
-	beds(t, "counted", func(t *testing.T) {
-		b := newBed(t, "cache {\nserve_stale\n}")
+	inBubble(t, "counted", func(t *testing.T) {
+		b := newTestCache(t, "cache {\nserve_stale\n}")
 		b.byGeneration("k.")
 		b.replies("NOERROR; " + a("w.", 300))
-		b.ask("w. A")
-		b.ask("w. A")
+		b.query("w. A")
+		b.query("w. A")
 		b.byGeneration("l.")
 		b.replies(denial("NXDOMAIN", 60, 60))
-		b.ask("v. A")
-		b.ask("v. A")
-		b.ask("v. A")
+		b.query("v. A")
+		b.query("v. A")
+		b.query("v. A")
 		time.Sleep(300 * time.Second)
 		b.fails()
-		b.ask("w. A")
+		b.query("w. A")
 		time.Sleep(time.Second)
 		n := b.counters("")
 		for _, c := range []struct {
@@ -65,9 +65,9 @@ func TestMetrics(t *testing.T) {
 	})
 }
 
-// byGeneration has an address kept for as long as a generation is current, as kubernetes does where the cache does not
-// cover the name.
-func (b *bed) byGeneration(name string) {
+// byGeneration stores an address that is valid while a generation is current, as kubernetes does for names that the cache
+// does not cover.
+func (b *testCache) byGeneration(name string) {
 	b.t.Helper()
 	b.space.ByGeneration.Store(true)
 	r := query(name + " A")
@@ -75,20 +75,20 @@ func (b *bed) byGeneration(name string) {
 		Validity: answers.Validity{Bounds: [answers.MaxBounds]answers.Bound{{Generation: new(generation)}}},
 	})
 	if e := b.entry(name + " A"); e == nil || e.Cached {
-		b.t.Fatalf("kept by generation is %+v", e)
+		b.t.Fatalf("the entry by generation is %+v", e)
 	}
 }
 
-// answersWith lets the upstream answer each query with an address and conditions.
-func (b *bed) answersWith(conditions func(*answers.Properties)) {
+// answersWith makes the upstream answer each query with an address, and with properties.
+func (b *testCache) answersWith(properties func(*answers.Properties)) {
 	b.upstream(func(ctx context.Context, w dns.ResponseWriter, r *dns.Msg) (int, error) {
-		conditions(answers.PropertiesOf(ctx, r))
+		properties(answers.PropertiesOf(ctx, r))
 		return 0, w.WriteMsg(replyTo(b.t, r, "NOERROR; "+a(r.Question[0].Name, 300)))
 	})
 }
 
-// entriesAre compares the gauge with the numbers of answers and denials.
-func (b *bed) entriesAre(after string, success, denial int) {
+// entriesAre checks the gauge of entries.
+func (b *testCache) entriesAre(after string, success, denial int) {
 	b.t.Helper()
 	n := b.counters("")
 	got := [2]float64{value(b.t, n.entries[answers.Success]), value(b.t, n.entries[answers.Denial])}
@@ -97,70 +97,70 @@ func (b *bed) entriesAre(after string, success, denial int) {
 	}
 }
 
-// The gauge has the number of answers that the cache keeps, after whatever changes it.
+// TestEntries checks that the gauge has the number of cached answers after each kind of change.
 func TestEntries(t *testing.T) {
-	beds(t, "entries", func(t *testing.T) {
-		b := newBed(t, "cache {\ndisable success cluster.local\nserve_stale off\n}")
+	inBubble(t, "entries", func(t *testing.T) {
+		b := newTestCache(t, "cache {\ndisable success cluster.local\nserve_stale off\n}")
 		g := new(generation)
 		current := func(c *answers.Properties) { c.Bounds[0] = answers.Bound{Generation: g, Number: g.n} }
 		b.entriesAre("the start", 0, 0)
 		b.byGeneration("k.")
 		b.entriesAre("an answer by generation alone", 0, 0)
 		b.answersWith(func(*answers.Properties) {})
-		b.ask("w. A")
-		b.ask("v. A")
+		b.query("w. A")
+		b.query("v. A")
 		b.entriesAre("two answers of an upstream", 2, 0)
 		b.answersWith(current)
-		b.ask("web.shop.svc. A")
+		b.query("web.shop.svc. A")
 		b.entriesAre("an answer of kubernetes behind the cache", 3, 0)
-		b.ask("web.shop.svc.cluster.local. A")
+		b.query("web.shop.svc.cluster.local. A")
 		if e := b.entry("web.shop.svc.cluster.local. A"); e == nil || e.Cached {
-			t.Fatalf("kept of a zone that is disabled is %+v", e)
+			t.Fatalf("the entry in a disabled zone is %+v", e)
 		}
-		b.entriesAre("an answer of kubernetes in a zone that is disabled", 3, 0)
+		b.entriesAre("an answer of kubernetes in a disabled zone", 3, 0)
 		g.n++
-		b.ask("web.shop.svc. A")
+		b.query("web.shop.svc. A")
 		b.entriesAre("a change of the cluster, and the same query", 3, 0)
 		b.replies(denial("NXDOMAIN", 60, 60))
 		time.Sleep(300 * time.Second)
-		b.entriesAre("the time of all answers", 3, 0)
-		b.ask("w. A")
+		b.entriesAre("the expiry of all answers", 3, 0)
+		b.query("w. A")
 		b.entriesAre("a denial in the place of an answer", 2, 1)
 		time.Sleep(60 * time.Second)
 		b.answersWith(func(c *answers.Properties) { current(c); c.Views = byLast{} })
-		b.ask("w. A")
-		b.ask("v. A")
+		b.query("w. A")
+		b.query("v. A")
 		b.entriesAre("answers that depend on the caller in the place of a denial and an answer", 1, 0)
 		b.answersWith(func(*answers.Properties) {})
-		b.ask("u. A")
+		b.query("u. A")
 		b.entriesAre("one more answer", 2, 0)
 		b.store.SetBudget(1)
-		b.entriesAre("a budget with room for nothing", 0, 0)
+		b.entriesAre("a budget of one byte", 0, 0)
 		b.store.SetBudget(answers.DefaultBudget)
-		b.ask("u. A")
-		b.entriesAre("one answer with room again", 1, 0)
+		b.query("u. A")
+		b.entriesAre("one answer within the default budget", 1, 0)
 
-		next := newBed(t, "cache") // after a reload
+		next := newTestCache(t, "cache") // after a reload
 		next.zonesLabel, next.store, next.space = b.zonesLabel, b.store, b.store.NewKeyspace()
 		next.answersWith(func(*answers.Properties) {})
-		next.ask("w. A")
-		next.ask("v. A")
+		next.query("w. A")
+		next.query("v. A")
 		b.entriesAre("two answers in the cache of the next configuration", 3, 0)
 		b.store.Drop(b.space)
 		b.entriesAre("the end of the one before", 2, 0)
-		b.ask("w. A")
-		b.entriesAre("an answer that comes after the end", 2, 0)
+		b.query("w. A")
+		b.entriesAre("an answer after the end", 2, 0)
 	})
 }
 
-// Each server of a block has the number of answers, whichever server has been asked.
+// TestEntriesOfTwoServers checks that each server of a block reports all entries of the block.
 func TestEntriesOfTwoServers(t *testing.T) {
-	b := newBed(t, "cache")
+	b := newTestCache(t, "cache")
 	b.answersWith(func(*answers.Properties) {})
-	b.ask("w. A")
+	b.query("w. A")
 	other := b.counters("dns://127.0.0.1:53")
 	for _, name := range []string{"v. A", "u. A"} {
-		b.ask(name)
+		b.query(name)
 	}
 	b.entriesAre("three queries to one server", 3, 0)
 	if got := value(t, other.entries[answers.Success]); got != 3 {
@@ -168,9 +168,9 @@ func TestEntriesOfTwoServers(t *testing.T) {
 	}
 }
 
-// The counters that the fast path gets are those that the chain counts with.
+// TestCounters checks that the fast path and the chain use the same counters.
 func TestCounters(t *testing.T) {
-	b := newBed(t, "cache")
+	b := newTestCache(t, "cache")
 	given, own := b.Counters("dns://:53"), b.counters("dns://:53")
 	for name, c := range map[string]struct{ given, own prometheus.Counter }{
 		"requests": {given.Requests, own.requests},
@@ -186,9 +186,9 @@ func TestCounters(t *testing.T) {
 	}
 }
 
-// The fast path is to count as the cache does where the cache is asked, and nowhere else.
+// TestCovers checks the names for which the fast path counts hits and misses of the cache.
 func TestCovers(t *testing.T) {
-	b := newBed(t, "cache example.org example.com")
+	b := newTestCache(t, "cache example.org example.com")
 	b.bypass = []string{"secret.example.org."}
 	for name, want := range map[string]bool{
 		"example.org.": true, "www.example.com.": true, "org.": false, ".": false,
@@ -205,9 +205,9 @@ func TestCovers(t *testing.T) {
 	}
 }
 
-// The names and labels are those that dashboards have.
+// TestMetricNames checks the names and labels, which dashboards use.
 func TestMetricNames(t *testing.T) {
-	b := newBed(t, "cache")
+	b := newTestCache(t, "cache")
 	b.counters("dns://:53")
 	families, err := prometheus.DefaultGatherer.Gather()
 	if err != nil {

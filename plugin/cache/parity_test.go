@@ -14,25 +14,25 @@ import (
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
 )
 
-// A hit has the same bytes whether the fast path gives it or this plugin.
+// TestParity compares hits of the fast path with hits of the plugin: the bytes are the same.
 func TestParity(t *testing.T) {
 	many := "NOERROR"
 	for i := range 20 {
 		many += fmt.Sprintf("; www.example. 300 IN TXT %q", strings.Repeat(string(rune('a'+i)), 20))
 	}
-	for name, reply := range map[string]string{ // to what is asked: TXT where it is among it, or else A
+	for name, reply := range map[string]string{ // to a query for TXT if the reply has TXT records, otherwise for A
 		"address":  "NOERROR AA; www.example. 300 IN A 192.0.2.1",
 		"alias":    "NOERROR AD; www.example. 300 IN CNAME a.example.; a.example. 60 IN A 192.0.2.1; a.example. 60 IN A 192.0.2.2",
 		"NXDOMAIN": denial("NXDOMAIN", 300, 60),
 		"SERVFAIL": "SERVFAIL; additional; OPT",
 		"many":     many,
 	} {
-		beds(t, name, func(t *testing.T) { testParity(t, reply) })
+		inBubble(t, name, func(t *testing.T) { testParity(t, reply) })
 	}
 }
 
 func testParity(t *testing.T, reply string) {
-	b := newBed(t, "cache")
+	b := newTestCache(t, "cache")
 	b.upstream(func(_ context.Context, w dns.ResponseWriter, r *dns.Msg) (int, error) {
 		text, withOpt := strings.CutSuffix(reply, "; additional; OPT")
 		m := replyTo(t, r, text)
@@ -52,11 +52,11 @@ func testParity(t *testing.T, reply string) {
 		"www.example. A +ad", "www.example. A +norec +ad", "WWW.example. A +edns",
 	} {
 		text = strings.Replace(text, " A", " "+qtype, 1)
-		b.ask(strings.Replace(text, text[:12], "www.example.", 1))
+		b.query(strings.Replace(text, text[:12], "www.example.", 1))
 		time.Sleep(time.Second)
 		e, r := b.entry(text), query(text)
 		if e == nil {
-			t.Fatalf("%s: nothing is kept", text)
+			t.Fatalf("%s: no entry", text)
 		}
 		packed, err := r.Pack()
 		if err != nil {
@@ -73,7 +73,7 @@ func testParity(t *testing.T, reply string) {
 			t.Fatal(err)
 		}
 		if form == nil {
-			continue // it has to be shortened
+			continue // the answer must be truncated
 		}
 		want, err := w.reply.Pack()
 		if err != nil {
@@ -85,6 +85,6 @@ func testParity(t *testing.T, reply string) {
 		compared++
 	}
 	if compared < 3 {
-		t.Errorf("only %d were compared", compared)
+		t.Errorf("only %d answers were compared", compared)
 	}
 }

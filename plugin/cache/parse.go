@@ -1,7 +1,6 @@
 package cache
 
 import (
-	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -18,72 +17,50 @@ import (
 
 // Defaults and limits, in seconds where they are numbers.
 const (
-	defaultMaxTTL   = 3600 // of answers
-	defaultDenial   = 1800 // of denials
-	defaultMinTTL   = 5
-	maxTTL          = math.MaxInt32 // RFC 2181 section 8
-	minCapacity     = 1024
-	defaultServfail = 5 * time.Second
-	maxServfail     = 5 * time.Minute // RFC 2308 section 7.1
-	defaultGap      = time.Minute     // in the queries for what is fetched before it expires
-	defaultPercent  = 10
-	maxRecheck      = 5 * time.Minute
-	minBudget       = 1 << 20 // bytes
+	defaultMaxTTL    = 3600 // of answers
+	defaultMaxDenial = 1800 // of denials
+	defaultMinTTL    = 5
+	maxTTL           = math.MaxInt32 // RFC 2181 section 8
+	minCapacity      = 1024
+	defaultServfail  = 5 * time.Second
+	maxServfail      = 5 * time.Minute // RFC 2308 section 7.1
+	defaultGap       = time.Minute
+	defaultPercent   = 10
+	maxRecheck       = 5 * time.Minute
+	minBudget        = 1 << 20 // bytes
 )
 
-// onFailure is what is done where nothing is said: RFC 8767 section 5 has these times.
-var onFailure = stale{
-	upTo: time.Hour, verify: true, timeout: 1800 * time.Millisecond, ttl: 30, recheck: 30 * time.Second, failure: true,
-}
-
-// options are what a cache block can say, besides zones.
+// options are the options of a cache block, without zones.
 type options struct {
-	kinds          [2]kind // by store.Kind
-	prefetch       prefetch
-	stale          stale
+	kinds          [2]kindOptions // by answers.Kind
+	prefetch       prefetchOptions
+	stale          staleOptions
 	preferPositive bool
-	servfail       time.Duration // for how long a failure is kept
+	servfail       time.Duration // lifetime of a failure
 	keepTTL        bool
-	budget         int64 // of the process in bytes, 0 if it is not said
+	budget         int64 // of the process in bytes, 0 if not set
 }
 
-// kind are the options of answers or of denials.
-type kind struct {
-	capacity int          // entries, 0 for no limit but the budget
-	max, min uint32       // of TTLs in seconds
-	minGiven bool         // so that a TTL of 0 is raised as well
-	except   plugin.Zones // for which nothing is kept
+// kindOptions are the options for answers or for denials.
+type kindOptions struct {
+	capacity       int          // entries, 0 for no limit but the budget
+	maxTTL, minTTL uint32       // in seconds
+	minGiven       bool         // minTTL also raises a TTL of 0
+	disabled       plugin.Zones // not cached
 }
 
-// prefetch says what is fetched before it expires.
-type prefetch struct {
-	amount  int64         // of queries, 0 for never
-	gap     time.Duration // between them
-	percent int           // of the lifetime that is left
-}
-
-// stale says what is done with an answer that has expired.
-type stale struct {
-	upTo    time.Duration // after it has expired; 0 for nothing
-	verify  bool          // ask first
-	timeout time.Duration // for the answer to that, 0 for none
-	ttl     uint32        // that it is given with, in seconds
-	recheck time.Duration // after a failure, nothing is asked for so long
-	failure bool          // it is for failures alone: an answer that is no failure is given whatever it is
-}
-
-// newCache returns a handler with every option at its default.
+// newCache returns a handler with default options.
 func newCache(zones []string) *Cache {
 	return &Cache{
 		Zones:      zones,
 		zonesLabel: strings.Join(zones, ","),
 		options: options{
-			kinds: [2]kind{
-				answers.Success: {max: defaultMaxTTL, min: defaultMinTTL},
-				answers.Denial:  {max: defaultDenial, min: defaultMinTTL},
+			kinds: [2]kindOptions{
+				answers.Success: {maxTTL: defaultMaxTTL, minTTL: defaultMinTTL},
+				answers.Denial:  {maxTTL: defaultMaxDenial, minTTL: defaultMinTTL},
 			},
-			prefetch: prefetch{gap: defaultGap, percent: defaultPercent},
-			stale:    onFailure,
+			prefetch: prefetchOptions{gap: defaultGap, percent: defaultPercent},
+			stale:    defaultStale,
 			servfail: defaultServfail,
 		},
 		store: answers.Shared,
@@ -92,8 +69,7 @@ func newCache(zones []string) *Cache {
 	}
 }
 
-// parse reads the cache block of a server block; there may be one. It returns where the budget is given
-// as well.
+// parse parses the cache directive of a server block, which may have one. It also returns the position of option budget.
 func parse(c *caddy.Controller) (h *Cache, budgetAt corefile.Position, err error) {
 	for c.Next() {
 		if h != nil {
@@ -110,23 +86,23 @@ func parseBlock(c *caddy.Controller) (*Cache, corefile.Position, error) {
 	start, args := corefile.At(c), c.RemainingArgs()
 	ttl, zones, err := parseTTL(args)
 	if err != nil {
-		return nil, corefile.Position{}, start.Errorf("cache: %v; it takes a TTL in seconds and zones: [TTL] [ZONES...]", err)
+		return nil, corefile.Position{}, start.Errorf("%w; cache takes a TTL in seconds and zones: [TTL] [ZONES...]", err)
 	}
 	h := newCache(plugin.OriginsFromArgsOrServerBlock(zones, c.ServerBlockKeys))
 	if ttl > 0 {
-		h.kinds[answers.Success].max, h.kinds[answers.Denial].max = ttl, ttl
+		h.kinds[answers.Success].maxTTL, h.kinds[answers.Denial].maxTTL = ttl, ttl
 	}
 	seen, err := parsers.Parse(c, h)
 	if err != nil {
 		return nil, corefile.Position{}, err
 	}
-	if here, ok := seen["serve_stale_policy"]; ok && (seen["serve_stale"] == corefile.Position{} || h.stale.failure) {
+	if here, ok := seen["serve_stale_policy"]; ok && (seen["serve_stale"] == corefile.Position{} || h.stale.onFailure) {
 		return nil, here, here.Errorf("serve_stale_policy requires serve_stale")
 	}
 	return h, seen["budget"], nil
 }
 
-// parseTTL takes the TTL off the arguments of the directive, if they begin with one.
+// parseTTL splits the arguments of the directive into the TTL, 0 if there is none, and the zones.
 func parseTTL(args []string) (ttl uint32, zones []string, err error) {
 	if len(args) == 0 {
 		return 0, nil, nil
@@ -152,38 +128,35 @@ var parsers = corefile.Options[*Cache]{
 	"budget":             {Min: 1, Max: 1, Once: true, Form: "a size of 1MiB or more, such as 32MiB, 64MB, or a number of bytes", Parse: parseBudget},
 }
 
-// seconds reads a number of seconds of at least so many.
-func seconds(arg string, least int) (uint32, error) {
+// seconds parses a TTL in seconds.
+func seconds(arg string, lowest int) (uint32, error) {
 	n, err := strconv.Atoi(arg)
-	if err != nil {
-		return 0, fmt.Errorf("%q is no number", arg)
-	}
-	if n < least || n > maxTTL {
-		return 0, fmt.Errorf("a TTL of %d is out of range, %d to %d", n, least, maxTTL)
+	if err != nil || n < lowest || n > maxTTL {
+		return 0, fmt.Errorf("invalid TTL %q: want %d-%d", arg, lowest, maxTTL)
 	}
 	return uint32(n), nil // #nosec G115 -- in range
 }
 
-// parse reads CAPACITY [TTL] [MINTTL]. What follows has no meaning, and has never been an error.
-func (k *kind) parse(args []string) (err error) {
+// parse parses CAPACITY [TTL] [MINTTL]. CoreDNS accepts further arguments.
+func (k *kindOptions) parse(args []string) (err error) {
 	n, err := strconv.Atoi(args[0])
 	if err != nil {
-		return fmt.Errorf("%q is no number", args[0])
+		return fmt.Errorf("invalid capacity %q", args[0])
 	}
 	k.capacity = max(n, minCapacity)
 	if len(args) > 1 {
-		if k.max, err = seconds(args[1], 1); err != nil {
+		if k.maxTTL, err = seconds(args[1], 1); err != nil {
 			return err
 		}
 	}
 	if len(args) > 2 {
-		if k.min, err = seconds(args[2], 0); err != nil {
+		if k.minTTL, err = seconds(args[2], 0); err != nil {
 			return err
 		}
 		k.minGiven = true
 	}
 	if len(args) > 3 {
-		log.Warningf("%q has no meaning after CAPACITY TTL MINTTL", args[3:])
+		log.Warningf("Arguments %q after CAPACITY TTL MINTTL have no effect", args[3:])
 	}
 	return nil
 }
@@ -191,18 +164,18 @@ func (k *kind) parse(args []string) (err error) {
 func parsePrefetch(h *Cache, args []string) error {
 	amount, err := strconv.Atoi(args[0])
 	if err != nil || amount < 0 {
-		return fmt.Errorf("%q is no number of queries", args[0])
+		return fmt.Errorf("invalid amount %q", args[0])
 	}
 	h.prefetch.amount = int64(amount)
 	if len(args) > 1 {
 		if h.prefetch.gap, err = time.ParseDuration(args[1]); err != nil {
-			return fmt.Errorf("%q is no duration", args[1])
+			return fmt.Errorf("invalid duration %q", args[1])
 		}
 	}
 	if len(args) > 2 {
 		n, err := strconv.Atoi(strings.TrimSuffix(args[2], "%"))
 		if err != nil || !strings.HasSuffix(args[2], "%") || n < 10 || n > 90 {
-			return fmt.Errorf("%q is not 10%% to 90%%", args[2])
+			return fmt.Errorf("invalid percentage %q", args[2])
 		}
 		h.prefetch.percent = n
 	}
@@ -212,14 +185,14 @@ func parsePrefetch(h *Cache, args []string) error {
 func parseServeStale(h *Cache, args []string) (err error) {
 	if len(args) > 0 && args[0] == "off" {
 		if len(args) > 1 {
-			return fmt.Errorf("%q has no meaning after off", args[1:])
+			return fmt.Errorf("unexpected %q after off", args[1:])
 		}
-		h.stale = stale{failure: true}
+		h.stale = staleOptions{onFailure: true}
 		return nil
 	}
-	s := stale{upTo: time.Hour}
+	s := staleOptions{maxAge: time.Hour}
 	if len(args) > 0 {
-		if s.upTo, err = duration(args[0], math.MaxInt64); err != nil {
+		if s.maxAge, err = duration(args[0], math.MaxInt64); err != nil {
 			return err
 		}
 	}
@@ -236,20 +209,20 @@ func parseServeStale(h *Cache, args []string) (err error) {
 				rest = rest[1:]
 			}
 		default:
-			return fmt.Errorf("%q is not immediate or verify", args[1])
+			return fmt.Errorf("invalid mode %q", args[1])
 		}
 	}
-	if err := s.parseGiven(rest); err != nil {
+	if err := s.parseRest(rest); err != nil {
 		return err
 	}
 	h.stale = s
 	return nil
 }
 
-// parseGiven reads [RESPONSE_TTL [FAILURE_RECHECK]].
-func (s *stale) parseGiven(args []string) (err error) {
+// parseRest parses [RESPONSE_TTL [FAILURE_RECHECK]].
+func (s *staleOptions) parseRest(args []string) (err error) {
 	if len(args) > 2 {
-		return fmt.Errorf("%q is too much", args[2:])
+		return fmt.Errorf("unexpected %q", args[2:])
 	}
 	if len(args) > 0 {
 		ttl, err := duration(args[0], math.MaxUint32*time.Second)
@@ -257,7 +230,7 @@ func (s *stale) parseGiven(args []string) (err error) {
 			return err
 		}
 		if ttl%time.Second != 0 {
-			return fmt.Errorf("a TTL of %q has parts of a second", args[0])
+			return fmt.Errorf("invalid TTL %q: want whole seconds", args[0])
 		}
 		s.ttl = uint32(ttl / time.Second) // #nosec G115 -- in range
 	}
@@ -267,24 +240,21 @@ func (s *stale) parseGiven(args []string) (err error) {
 	return err
 }
 
-// duration reads a duration of 0 up to the greatest that may be.
-func duration(arg string, most time.Duration) (time.Duration, error) {
+// duration parses a duration of 0 to limit.
+func duration(arg string, limit time.Duration) (time.Duration, error) {
 	d, err := time.ParseDuration(arg)
-	if err != nil {
-		return 0, fmt.Errorf("%q is no duration such as 30s", arg)
-	}
-	if d < 0 {
-		return 0, fmt.Errorf("%q is negative", arg)
-	}
-	if d > most {
-		return 0, fmt.Errorf("%q is more than %s", arg, most)
+	switch {
+	case err != nil || d < 0:
+		return 0, fmt.Errorf("invalid duration %q: want 0 or more, such as 30s", arg)
+	case d > limit:
+		return 0, fmt.Errorf("invalid duration %q: want 0s-%s", arg, limit)
 	}
 	return d, nil
 }
 
 func parsePolicy(h *Cache, args []string) error {
 	if !strings.EqualFold(args[0], "prefer_positive") {
-		return fmt.Errorf("%q is no policy", args[0])
+		return fmt.Errorf("invalid policy %q", args[0])
 	}
 	h.preferPositive = true
 	return nil
@@ -302,23 +272,21 @@ func parseDisable(h *Cache, args []string) error {
 		zones.Normalize()
 	}
 	for k := range h.kinds {
-		if answers.Kind(k).String() == args[0] { // #nosec G115 -- one of two
-			h.kinds[k].except = zones
+		if answers.Kind(k).String() == args[0] { // #nosec G115 -- 0 or 1
+			h.kinds[k].disabled = zones
 			return nil
 		}
 	}
-	return fmt.Errorf("%q is neither", args[0])
+	return fmt.Errorf("invalid kind %q", args[0])
 }
 
-// units are what sizes are given in. The longer ones come first: they end like the shorter ones.
+// units of sizes. One that ends in another comes before it.
 var units = []struct {
 	name  string
 	bytes int64
 }{
 	{"KiB", 1 << 10}, {"MiB", 1 << 20}, {"GiB", 1 << 30}, {"KB", 1e3}, {"MB", 1e6}, {"GB", 1e9}, {"B", 1}, {"", 1},
 }
-
-var errSize = errors.New("it is no such size")
 
 func parseBudget(h *Cache, args []string) error {
 	for _, u := range units {
@@ -328,12 +296,12 @@ func parseBudget(h *Cache, args []string) error {
 		}
 		n, err := strconv.ParseInt(number, 10, 64)
 		if err != nil || n < 0 || n > math.MaxInt64/u.bytes {
-			return fmt.Errorf("%q: %w", args[0], errSize)
+			break
 		}
 		if h.budget = n * u.bytes; h.budget < minBudget {
-			return fmt.Errorf("%q is too little", args[0])
+			break
 		}
 		return nil
 	}
-	return fmt.Errorf("%q: %w", args[0], errSize)
+	return fmt.Errorf("invalid size %q", args[0])
 }

@@ -29,14 +29,14 @@ func setup(c *caddy.Controller) error {
 	}
 	h.space = b.Keyspace
 	reload.Follow(c, reload.Owner{
-		Start: func() error { budget.take(); h.start(dnsserver.GetConfig(c)); return nil },
+		Start: func() error { budget.apply(); h.start(dnsserver.GetConfig(c)); return nil },
 		Stop: func(end reload.End) error {
-			if end != reload.Refused { // the present configuration takes its budget back
-				budget.leave()
+			if end != reload.Refused { // then Retain of the present configuration restores its budget
+				budget.release()
 			}
 			return nil
 		},
-		Retain: budget.take,
+		Retain: budget.apply,
 	})
 	dnsserver.GetConfig(c).AddPlugin(func(next plugin.Handler) plugin.Handler {
 		h.Next = next
@@ -45,14 +45,14 @@ func setup(c *caddy.Controller) error {
 	return nil
 }
 
-// ZoneBypasser is a plugin that has zones of which nothing may be kept, because they change without
-// notice. It is looked for in the server block at start.
+// ZoneBypasser is a plugin with zones that must not be cached, since their records change at any time. The cache looks for
+// such plugins in its server block at start.
 type ZoneBypasser interface {
 	// CacheBypassZones returns the zones, normalized.
 	CacheBypassZones() []string
 }
 
-// start finds out about the other plugins of the block, and limits what is kept.
+// start finds the zones that must not be cached, and sets the capacities.
 func (c *Cache) start(config *dnsserver.Config) {
 	c.view = config.ViewName
 	for _, h := range config.Handlers() {
@@ -63,7 +63,7 @@ func (c *Cache) start(config *dnsserver.Config) {
 	c.limit()
 }
 
-// limit tells the store how many entries there may be.
+// limit sets the capacities in the store.
 func (c *Cache) limit() {
 	for _, k := range []answers.Kind{answers.Success, answers.Denial} {
 		c.space.Limit(k, c.kinds[k].capacity, func() { c.evicted(k) })

@@ -15,7 +15,7 @@ import (
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
 )
 
-// setUp reads server blocks of one Corefile, as the server does, and returns their controllers.
+// setUp parses the server blocks of one Corefile, as the server does, and returns their controllers.
 func setUp(t *testing.T, blocks ...string) (all []*caddy.Controller, err error) {
 	t.Helper()
 	first := caddy.NewTestController("dns", "")
@@ -45,37 +45,37 @@ func TestBudget(t *testing.T) {
 	want := func(step string, bytes int64) {
 		t.Helper()
 		if got := answers.Shared.Budget(); got != bytes {
-			t.Errorf("%s: a budget of %d bytes, want %d", step, got, bytes)
+			t.Errorf("%s: budget of %d bytes, want %d", step, got, bytes)
 		}
 	}
-	of(none[0]).take()
-	want("nothing is said", answers.DefaultBudget)
+	of(none[0]).apply()
+	want("without a budget", answers.DefaultBudget)
 	for _, c := range some {
-		of(c).take()
+		of(c).apply()
 	}
-	of(none[0]).leave()
+	of(none[0]).release()
 	want("after a reload", 4<<20)
-	of(none[0]).take()
-	of(some[0]).leave()
+	of(none[0]).apply()
+	of(some[0]).release()
 	want("after a reload without it", answers.DefaultBudget)
-	of(some[0]).take()
-	of(some[0]).leave()
+	of(some[0]).apply()
+	of(some[0]).release()
 	want("without any cache", answers.DefaultBudget)
 }
 
 func TestBudgetTwice(t *testing.T) {
 	_, err := setUp(t, "cache {\nbudget 4MiB\n}", "cache", "cache {\n\nbudget 8MiB\n}")
-	const want = "plugin/cache: Testfile:3 - Error during parsing: budget: it is one for the whole process; 8388608 bytes here, and 4194304 in line 2 of Testfile"
+	const want = "plugin/cache: Testfile:3 - Error during parsing: budget: 8388608 bytes here, but 4194304 bytes at Testfile:2: the process has one budget"
 	if err == nil || err.Error() != want {
 		t.Errorf("error\n got %v\nwant %s", err, want)
 	}
 }
 
-// bypasser is a plugin of which nothing may be kept.
+// bypasser is a plugin with a zone that must not be cached.
 type bypasser struct{ plugin.Handler }
 
 func (bypasser) CacheBypassZones() []string { return []string{"update.example."} }
-func (bypasser) Name() string               { return "file" } // the server finds those that it has directives for
+func (bypasser) Name() string               { return "file" } // a directive that the server knows
 
 func TestStart(t *testing.T) {
 	c := caddy.NewTestController("dns", "cache {\nsuccess 1024\n}")
@@ -90,7 +90,7 @@ func TestStart(t *testing.T) {
 	}
 	h := config.Plugin[0](nil).(*Cache)
 	config.Plugin = append(config.Plugin, func(plugin.Handler) plugin.Handler { return bypasser{} })
-	made, err := dnsserver.NewServer("dns://:53", []*dnsserver.Config{config}) // it makes the handlers
+	made, err := dnsserver.NewServer("dns://:53", []*dnsserver.Config{config}) // creates the handlers
 	if err != nil || made == nil {
 		t.Fatalf("server %v, %v", made, err)
 	}

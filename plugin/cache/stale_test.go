@@ -11,8 +11,8 @@ import (
 	"github.com/miekg/dns"
 )
 
-// slowly lets the upstream reply after a while.
-func (b *bed) slowly(d time.Duration, text string) {
+// slowly makes the upstream reply after a delay.
+func (b *testCache) slowly(d time.Duration, text string) {
 	b.upstream(func(_ context.Context, w dns.ResponseWriter, r *dns.Msg) (int, error) {
 		time.Sleep(d)
 		m := replyTo(b.t, r, text)
@@ -22,7 +22,7 @@ func (b *bed) slowly(d time.Duration, text string) {
 
 const staleA = "NOERROR; w. 30 IN A 192.0.2.1"
 
-// What is done without a word about it in the configuration.
+// TestStaleOnFailure tests the default, without serve_stale.
 func TestStaleOnFailure(t *testing.T) {
 	const sec = time.Second
 	first := step{"NOERROR; " + a("w.", 60), 0, "w. A", "NOERROR; " + a("w.", 60), 1}
@@ -42,9 +42,9 @@ func TestStaleOnFailure(t *testing.T) {
 			{"", sec, "w. A", staleA, 3},
 			{"NOERROR; w. 60 IN A 192.0.2.2", 30 * sec, "w. A", "NOERROR; w. 60 IN A 192.0.2.2", 4},
 		}},
-		{"the upstream says SERVFAIL", []step{first, {"SERVFAIL", 60 * sec, "w. A", staleA, 2}, {"", 6 * sec, "w. A", staleA, 2}}},
-		{"the upstream says REFUSED", []step{first, {"REFUSED", 60 * sec, "w. A", staleA, 2}, {"", sec, "w. A", staleA, 2}}},
-		{"the name is gone", []step{
+		{"the upstream replies SERVFAIL", []step{first, {"SERVFAIL", 60 * sec, "w. A", staleA, 2}, {"", 6 * sec, "w. A", staleA, 2}}},
+		{"the upstream replies REFUSED", []step{first, {"REFUSED", 60 * sec, "w. A", staleA, 2}, {"", sec, "w. A", staleA, 2}}},
+		{"the name no longer exists", []step{
 			first,
 			{denial("NXDOMAIN", 60, 60), 60 * sec, "w. A", "NXDOMAIN; authority; example. 60 IN SOA ns.example. root.example. 1 2 3 4 60", 2},
 			{"fail", sec, "w. A", "NXDOMAIN; authority; example. 59 IN SOA ns.example. root.example. 1 2 3 4 60", 2},
@@ -55,7 +55,7 @@ func TestStaleOnFailure(t *testing.T) {
 			{"fail", time.Hour + 60*sec - 1, "w. A", staleA, 2},
 			{"", 1, "w. A", "nothing", 3},
 		}},
-		{"a failure is not given after its time", []step{
+		{"a failure is not served stale", []step{
 			{"SERVFAIL", 0, "w. A", "SERVFAIL", 1},
 			{"fail", 5 * sec, "w. A", "nothing", 2},
 		}},
@@ -64,31 +64,31 @@ func TestStaleOnFailure(t *testing.T) {
 			{"NOERROR TC", 60 * sec, "w. A", "NOERROR TC", 2},
 			{"fail", sec, "w. A", staleA, 3},
 		}},
-		{"clients with EDNS are told", []step{
+		{"clients with EDNS get an extended error", []step{
 			first,
 			{"fail", 60 * sec, "w. A +edns", staleA + "; additional; OPT 3 (Stale Answer): ()", 2},
 			{denial("NXDOMAIN", 60, 60), 0, "v. A", "NXDOMAIN; authority; example. 60 IN SOA ns.example. root.example. 1 2 3 4 60", 3},
 			{"fail", 60 * sec, "v. A +edns", "NXDOMAIN; authority; example. 30 IN SOA ns.example. root.example. 1 2 3 4 60; additional; OPT 19 (Stale NXDOMAIN Answer): ()", 4},
 		}},
-		{"the name is an alias of one that is gone", []step{
+		{"the name is the alias of a nonexistent one", []step{
 			first,
 			{"NXDOMAIN; w. 60 IN CNAME v.", 60 * sec, "w. A", "NXDOMAIN; w. 60 IN CNAME v.", 2},
 		}},
-		{"a reply that is not kept is given", []step{
+		{"a reply with TTL 0 is served, not stored", []step{
 			first,
 			{"NOERROR; " + a("w.", 0), 60 * sec, "w. A", "NOERROR; " + a("w.", 0), 2},
 		}},
 	} {
-		beds(t, c.name, func(t *testing.T) { newBed(t, "cache").steps(c.steps) })
+		inBubble(t, c.name, func(t *testing.T) { newTestCache(t, "cache").steps(c.steps) })
 	}
 }
 
-// A client does not wait longer than 1.8 seconds if there is an answer that has expired.
+// TestStaleOnDelay checks that a client waits no longer than 1.8 seconds if there is a stale answer.
 func TestStaleOnDelay(t *testing.T) {
-	beds(t, "slow", func(t *testing.T) {
-		b := newBed(t, "cache")
+	inBubble(t, "slow", func(t *testing.T) {
+		b := newTestCache(t, "cache")
 		b.replies("NOERROR; " + a("w.", 60))
-		b.ask("w. A")
+		b.query("w. A")
 		time.Sleep(60 * time.Second)
 		b.slowly(3*time.Second, "NOERROR; w. 60 IN A 192.0.2.2")
 		waits := func(want time.Duration, reply string) {
@@ -96,11 +96,11 @@ func TestStaleOnDelay(t *testing.T) {
 			start := time.Now()
 			b.want("w. A", reply)
 			if got := time.Since(start); got != want {
-				t.Errorf("the client has waited for %s, want %s", got, want)
+				t.Errorf("the client waited for %s, want %s", got, want)
 			}
 		}
 		waits(1800*time.Millisecond, staleA)
-		waits(0, staleA) // the time is that of the question, not of each who asks
+		waits(0, staleA) // the timeout is that of the question, not of each client
 		b.wantQueries(2)
 		time.Sleep(1300 * time.Millisecond)
 		b.want("w. A", "NOERROR; w. 60 IN A 192.0.2.2")
@@ -112,7 +112,7 @@ func TestStaleOnDelay(t *testing.T) {
 	})
 }
 
-// What an explicit serve_stale does is what CoreDNS does.
+// TestServeStale tests serve_stale, which behaves as in CoreDNS.
 func TestServeStale(t *testing.T) {
 	const (
 		sec   = time.Second
@@ -125,12 +125,12 @@ func TestServeStale(t *testing.T) {
 		name, option string
 		steps        []step
 	}{
-		{"immediate gives at once, and asks", "serve_stale", []step{
+		{"immediate serves at once, and fetches", "serve_stale", []step{
 			{first, 0, "w. A", first, 1},
 			{fresh, 60 * sec, "w. A", old, 2},
 			{"", sec, "w. A", "NOERROR; w. 59 IN A 192.0.2.2", 2},
 		}},
-		{"immediate asks for each client after a failure", "serve_stale", []step{
+		{"immediate fetches for each client after a failure", "serve_stale", []step{
 			{first, 0, "w. A", first, 1},
 			{"fail", 60 * sec, "w. A", old, 2},
 			{"", sec, "w. A", old, 3},
@@ -138,14 +138,14 @@ func TestServeStale(t *testing.T) {
 			{fresh, sec, "w. A", old, 5},
 			{"", sec, "w. A", "NOERROR; w. 59 IN A 192.0.2.2", 5},
 		}},
-		{"immediate has a TTL and waits after a failure", "serve_stale 1h immediate 10s 20s", []step{
+		{"immediate with a TTL and a pause after a failure", "serve_stale 1h immediate 10s 20s", []step{
 			{first, 0, "w. A", first, 1},
 			{"fail", 60 * sec, "w. A", "NOERROR; w. 10 IN A 192.0.2.1", 2},
 			{"", sec, "w. A", "NOERROR; w. 10 IN A 192.0.2.1", 2},
 			{"", 18 * sec, "w. A", "NOERROR; w. 10 IN A 192.0.2.1", 2},
 			{"", sec, "w. A", "NOERROR; w. 10 IN A 192.0.2.1", 3},
 		}},
-		{"not for longer than it is said", "serve_stale 10s", []step{
+		{"until the configured age", "serve_stale 10s", []step{
 			{first, 0, "w. A", first, 1},
 			{"fail", 70*sec - 1, "w. A", old, 2},
 			{"", 1, "w. A", "nothing", 3},
@@ -159,7 +159,7 @@ func TestServeStale(t *testing.T) {
 			{"fail", 60 * sec, "w. A", "nothing", 2},
 			{"", sec, "w. A", "SERVFAIL", 2},
 		}},
-		{"verify asks first", "serve_stale 1h verify", []step{
+		{"verify fetches first", "serve_stale 1h verify", []step{
 			{first, 0, "w. A", first, 1},
 			{"fail", 60 * sec, "w. A", old, 2},
 			{"SERVFAIL", sec, "w. A", old, 3},
@@ -169,21 +169,21 @@ func TestServeStale(t *testing.T) {
 			{gone, 60 * sec, "w. A", gone, 7},
 			{"", sec, "w. A", "NXDOMAIN; authority; example. 59 IN SOA ns.example. root.example. 1 2 3 4 60", 7},
 		}},
-		{"verify waits after a failure", "serve_stale 1h verify 0 30s 20s", []step{
+		{"verify pauses after a failure", "serve_stale 1h verify 0 30s 20s", []step{
 			{first, 0, "w. A", first, 1},
 			{"fail", 60 * sec, "w. A", staleA, 2},
 			{fresh, 19 * sec, "w. A", staleA, 2},
 			{"", sec, "w. A", fresh, 3},
 		}},
-		{"keepttl keeps the TTL of what has expired", "serve_stale\nkeepttl", []step{
+		{"keepttl applies to stale answers", "serve_stale\nkeepttl", []step{
 			{first, 0, "w. A", first, 1},
 			{"fail", 60 * sec, "w. A", first, 2},
 		}},
-		{"keepttl does not where a TTL is given", "serve_stale 1h immediate 30s\nkeepttl", []step{
+		{"a configured TTL overrides keepttl", "serve_stale 1h immediate 30s\nkeepttl", []step{
 			{first, 0, "w. A", first, 1},
 			{"fail", 60 * sec, "w. A", staleA, 2},
 		}},
-		{"prefer_positive keeps the answer beside a denial", "serve_stale\nserve_stale_policy prefer_positive", []step{
+		{"prefer_positive prefers an answer to a later denial", "serve_stale\nserve_stale_policy prefer_positive", []step{
 			{first, 0, "w. A", first, 1},
 			{gone, 60 * sec, "w. A", old, 2},
 			{"NOERROR", sec, "w. A", old, 3},
@@ -196,7 +196,7 @@ func TestServeStale(t *testing.T) {
 			{fresh, 60 * sec, "w. A", "NXDOMAIN; authority; example. 0 IN SOA ns.example. root.example. 1 2 3 4 60", 8},
 			{"", sec, "w. A", "NOERROR; w. 59 IN A 192.0.2.2", 8},
 		}},
-		{"prefer_positive keeps no denial beside another", "serve_stale\nserve_stale_policy prefer_positive", []step{
+		{"prefer_positive replaces a denial by a later one", "serve_stale\nserve_stale_policy prefer_positive", []step{
 			{denial("NXDOMAIN", 30, 60), 0, "w. A", denied("30"), 1},
 			{gone, 30 * sec, "w. A", denied("0"), 2},
 			{"", sec, "w. A", denied("59"), 2},
@@ -209,28 +209,28 @@ func TestServeStale(t *testing.T) {
 			{fresh, sec, "w. A", fresh, 5},
 		}},
 	} {
-		beds(t, c.name, func(t *testing.T) {
-			newBed(t, "cache {\n"+c.option+"\n}").steps(c.steps)
+		inBubble(t, c.name, func(t *testing.T) {
+			newTestCache(t, "cache {\n"+c.option+"\n}").steps(c.steps)
 		})
 	}
 }
 
-// With a time to wait, verify gives what has expired when it is over, and what comes later is kept.
+// TestVerifyTimeout checks that verify serves the stale answer at the timeout, and stores the later reply.
 func TestVerifyTimeout(t *testing.T) {
-	beds(t, "slow", func(t *testing.T) {
-		b := newBed(t, "cache {\nserve_stale 1h verify 100ms\n}")
+	inBubble(t, "slow", func(t *testing.T) {
+		b := newTestCache(t, "cache {\nserve_stale 1h verify 100ms\n}")
 		b.replies("NOERROR; " + a("w.", 60))
-		b.ask("w. A")
+		b.query("w. A")
 		time.Sleep(60 * time.Second)
 		b.slowly(time.Second, "NOERROR; w. 60 IN A 192.0.2.2")
 		start := time.Now()
 		b.want("w. A", "NOERROR; w. 0 IN A 192.0.2.1")
 		if got := time.Since(start); got != 100*time.Millisecond {
-			t.Errorf("the client has waited for %s", got)
+			t.Errorf("the client waited for %s", got)
 		}
-		b.want("w. A", "NOERROR; w. 0 IN A 192.0.2.1") // one asks at a time
+		b.want("w. A", "NOERROR; w. 0 IN A 192.0.2.1") // one query at a time
 		if got := time.Since(start); got != 100*time.Millisecond {
-			t.Errorf("the second client has waited for %s", got)
+			t.Errorf("the second client waited for %s", got)
 		}
 		time.Sleep(time.Second)
 		b.want("w. A", "NOERROR; w. 60 IN A 192.0.2.2")
@@ -241,24 +241,24 @@ func TestVerifyTimeout(t *testing.T) {
 	})
 }
 
-// A panic of the next plugin ends nothing but what it was asked for.
+// TestPanicInBackground has the next plugin panic in a background query: later queries succeed.
 func TestPanicInBackground(t *testing.T) {
 	for _, c := range []struct{ name, option, want string }{
 		{"immediate", "serve_stale", "NOERROR; w. 0 IN A 192.0.2.1"},
 		{"verify", "serve_stale 1h verify 1s", "NOERROR; w. 0 IN A 192.0.2.1"},
 		{"on failure", "", staleA},
 	} {
-		beds(t, c.name, func(t *testing.T) {
-			b := newBed(t, "cache {\n"+c.option+"\n}")
+		inBubble(t, c.name, func(t *testing.T) {
+			b := newTestCache(t, "cache {\n"+c.option+"\n}")
 			b.replies("NOERROR; " + a("w.", 60))
-			b.ask("w. A")
+			b.query("w. A")
 			time.Sleep(60 * time.Second)
 			b.upstream(func(context.Context, dns.ResponseWriter, *dns.Msg) (int, error) { panic("on purpose") })
 			b.want("w. A", c.want)
 			synctest.Wait()
 			time.Sleep(time.Minute)
 			b.replies("NOERROR; w. 60 IN A 192.0.2.2")
-			b.ask("w. A")
+			b.query("w. A")
 			synctest.Wait()
 			b.want("w. A", "NOERROR; w. 60 IN A 192.0.2.2")
 			wantBackgroundFree(t)
@@ -266,17 +266,17 @@ func TestPanicInBackground(t *testing.T) {
 	}
 }
 
-// Over the limit nothing is asked in the background, and the client has its answer all the same.
+// TestBackgroundLimit has no free place for background queries: clients get the stale answer.
 func TestBackgroundLimit(t *testing.T) {
 	for _, c := range []struct{ name, option, want string }{
 		{"immediate", "serve_stale", "NOERROR; w. 0 IN A 192.0.2.1"},
 		{"verify", "serve_stale 1h verify 1s", "NOERROR; w. 0 IN A 192.0.2.1"},
 		{"on failure", "", staleA},
 	} {
-		beds(t, c.name, func(t *testing.T) {
-			b := newBed(t, "cache {\n"+c.option+"\n}")
+		inBubble(t, c.name, func(t *testing.T) {
+			b := newTestCache(t, "cache {\n"+c.option+"\n}")
 			b.replies("NOERROR; " + a("w.", 60))
-			b.ask("w. A")
+			b.query("w. A")
 			time.Sleep(60 * time.Second)
 			_, end := takeBackground()
 			for range 2 {
@@ -284,34 +284,34 @@ func TestBackgroundLimit(t *testing.T) {
 			}
 			b.wantQueries(1)
 			if got := value(t, b.counters("").skipped); got != 2 {
-				t.Errorf("%v were counted as skipped, want 2", got)
+				t.Errorf("%v skipped refreshes were counted, want 2", got)
 			}
 			end()
-			b.ask("w. A")
+			b.query("w. A")
 			synctest.Wait()
 			b.wantQueries(2)
 		})
 	}
 }
 
-// A refresh in the background goes on when the client is gone, has no client, and asks as one over TCP.
+// TestRefreshWithoutClient checks that a refresh continues when the client is gone, and uses TCP addresses.
 func TestRefreshWithoutClient(t *testing.T) {
-	beds(t, "context", func(t *testing.T) {
-		b := newBed(t, "cache {\nserve_stale\n}")
+	inBubble(t, "context", func(t *testing.T) {
+		b := newTestCache(t, "cache {\nserve_stale\n}")
 		b.replies("NOERROR; " + a("w.", 60))
-		b.ask("w. A")
+		b.query("w. A")
 		time.Sleep(60 * time.Second)
-		asked := make(chan string, 1)
+		network := make(chan string, 1)
 		b.Next = plugin.HandlerFunc(func(ctx context.Context, w dns.ResponseWriter, r *dns.Msg) (int, error) {
 			time.Sleep(time.Second)
-			asked <- w.RemoteAddr().Network() + " " + w.LocalAddr().Network()
+			network <- w.RemoteAddr().Network() + " " + w.LocalAddr().Network()
 			if ctx.Err() != nil {
-				t.Error("the context has ended with that of the client")
+				t.Error("the context ended with that of the client")
 			}
 			w.Hijack()
 			w.TsigTimersOnly(true)
 			if w.TsigStatus() != nil || w.Close() != nil {
-				t.Error("there is something to close")
+				t.Error("unexpected error without a client")
 			}
 			return 0, w.WriteMsg(replyTo(t, r, "NOERROR; "+a("w.", 60)))
 		})
@@ -320,7 +320,7 @@ func TestRefreshWithoutClient(t *testing.T) {
 			t.Error(err)
 		}
 		cancel()
-		if got := <-asked; got != "tcp tcp" {
+		if got := <-network; got != "tcp tcp" {
 			t.Errorf("the query came from %s", got)
 		}
 		synctest.Wait()
@@ -328,15 +328,15 @@ func TestRefreshWithoutClient(t *testing.T) {
 	})
 }
 
-// A reply with signatures that have expired replaces nothing with verify; what is done on failure gives it,
-// as it is none.
+// TestStaleOrExpiredSignature checks that verify prefers a stale answer to a reply with expired signatures; the default does
+// not, since the reply is no failure.
 func TestStaleOrExpiredSignature(t *testing.T) {
 	const reply = "NOERROR; w. 60 IN A 192.0.2.2; w. 60 IN RRSIG A 8 1 60 19990101000000 19980101000000 1 . AA=="
 	for option, want := range map[string]string{"serve_stale 1h verify": "NOERROR; w. 0 IN A 192.0.2.1", "": reply} {
-		beds(t, option, func(t *testing.T) {
-			b := newBed(t, "cache {\n"+option+"\n}")
+		inBubble(t, option, func(t *testing.T) {
+			b := newTestCache(t, "cache {\n"+option+"\n}")
 			b.replies("NOERROR; " + a("w.", 60))
-			b.ask("w. A +do")
+			b.query("w. A +do")
 			time.Sleep(60 * time.Second)
 			b.upstream(func(_ context.Context, w dns.ResponseWriter, r *dns.Msg) (int, error) {
 				m := replyTo(t, r, reply)
@@ -348,20 +348,20 @@ func TestStaleOrExpiredSignature(t *testing.T) {
 	}
 }
 
-// denied is the reply that comes of a denial, with a TTL.
+// denied is a denial with the TTL of its SOA record.
 func denied(ttl string) string {
 	return "NXDOMAIN; authority; example. " + ttl + " IN SOA ns.example. root.example. 1 2 3 4 60"
 }
 
-// While one asks, others do not wait if there is a time between failures.
+// TestVerifyOneAtATime checks that with a recheck time other clients do not wait for a running query.
 func TestVerifyOneAtATime(t *testing.T) {
-	beds(t, "recheck", func(t *testing.T) {
-		b := newBed(t, "cache {\nserve_stale 1h verify 0 30s 20s\n}")
+	inBubble(t, "recheck", func(t *testing.T) {
+		b := newTestCache(t, "cache {\nserve_stale 1h verify 0 30s 20s\n}")
 		b.replies("NOERROR; " + a("w.", 60))
-		b.ask("w. A")
+		b.query("w. A")
 		time.Sleep(60 * time.Second)
 		b.slowly(time.Second, "NOERROR; w. 60 IN A 192.0.2.2")
-		b.together([]asker{
+		b.concurrently([]timedQuery{
 			{0, "w. A", 0, "NOERROR; w. 60 IN A 192.0.2.2", nil},
 			{time.Millisecond, "w. A", 0, staleA, nil},
 		})
@@ -369,13 +369,13 @@ func TestVerifyOneAtATime(t *testing.T) {
 	})
 }
 
-// What was begun for a client goes on when the client is gone, and keeps the reply.
+// TestVerifyWithoutClient checks that a background query continues when the client is gone, and stores the reply.
 func TestVerifyWithoutClient(t *testing.T) {
 	for _, option := range []string{"serve_stale 1h verify 1s", ""} {
-		beds(t, option, func(t *testing.T) {
-			b := newBed(t, "cache {\n"+option+"\n}")
+		inBubble(t, option, func(t *testing.T) {
+			b := newTestCache(t, "cache {\n"+option+"\n}")
 			b.replies("NOERROR; " + a("w.", 60))
-			b.ask("w. A")
+			b.query("w. A")
 			time.Sleep(60 * time.Second)
 			b.upstream(func(ctx context.Context, w dns.ResponseWriter, r *dns.Msg) (int, error) {
 				select {
@@ -392,7 +392,7 @@ func TestVerifyWithoutClient(t *testing.T) {
 			cancel()
 			time.Sleep(4 * time.Second)
 			b.wantQueries(2)
-			if got := brief(b.ask("w. A")); !strings.HasSuffix(got, "192.0.2.2") {
+			if got := brief(b.query("w. A")); !strings.HasSuffix(got, "192.0.2.2") {
 				t.Errorf("got %s", got)
 			}
 			b.wantQueries(2)

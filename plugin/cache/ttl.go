@@ -9,67 +9,61 @@ import (
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
 )
 
-// shortTTL is for how long a reply holds that does not say it, in seconds.
+// shortTTL is the TTL of a reply without records, in seconds.
 const shortTTL = 5
 
-// bound returns what becomes of a TTL. Records with 0 are for one transaction only (RFC 1035 section
-// 3.2.1), unless the configuration raises them.
-func (k *kind) bound(ttl uint32) uint32 {
+// clamp limits a TTL to the configured range. Records with TTL 0 are for one transaction only (RFC 1035 section 3.2.1);
+// only a configured minimum raises that.
+func (k *kindOptions) clamp(ttl uint32) uint32 {
 	if ttl == 0 && !k.minGiven {
 		return 0
 	}
-	return min(max(ttl, k.min), k.max)
+	return min(max(ttl, k.minTTL), k.maxTTL)
 }
 
-// setTTLs gives the records of a reply, which is changed, the TTLs that clients see, and returns for how
-// long the reply holds: as long as each of them.
+// setTTLs sets the TTLs that clients see in a reply, and returns the lifetime of the reply, the minimum of the TTLs.
 func (c *Cache) setTTLs(m *dns.Msg, class response.Type) time.Duration {
 	k := c.kinds[kindOf(class)]
-	least := k.bound(shortTTL)
+	lifetime := k.clamp(shortTTL)
 	switch class {
 	case response.ServerError:
-		least = uint32(c.servfail / time.Second) // #nosec G115 -- at most 5 minutes
-		k = kind{max: least}
+		lifetime = uint32(c.servfail / time.Second) // #nosec G115 -- limited by maxServfail
+		k = kindOptions{maxTTL: lifetime}
 	case response.Delegation:
-		k.max = least
+		k.maxTTL = lifetime
 	default:
 		if len(m.Answer)+len(m.Ns)+len(m.Extra) > 0 {
-			least = k.max
+			lifetime = k.maxTTL
 		}
 	}
-	denied := k.max
+	maxNs := k.maxTTL
 	if soa := soaOf(m); soa != nil && kindOf(class) == answers.Denial && class != response.ServerError {
-		denied = k.bound(min(soa.Hdr.Ttl, soa.Minttl)) // RFC 2308 section 5
+		maxNs = k.clamp(min(soa.Hdr.Ttl, soa.Minttl)) // RFC 2308 section 5
 	}
-	for _, set := range []struct {
-		records []dns.RR
-		most    uint32
-	}{{m.Answer, k.max}, {m.Ns, denied}, {m.Extra, k.max}} {
-		least = min(least, k.setTTLs(set.records, set.most))
-	}
+	lifetime = min(lifetime, k.setTTLs(m.Answer, k.maxTTL), k.setTTLs(m.Ns, maxNs), k.setTTLs(m.Extra, k.maxTTL))
 	if class == response.ServerError {
 		return c.servfail
 	}
-	return time.Duration(least) * time.Second
+	return time.Duration(lifetime) * time.Second
 }
 
-// setTTLs gives each RRset of a section one TTL, RFC 2181 section 5.2, and returns the least. The records
-// of a set follow each other.
-func (k *kind) setTTLs(records []dns.RR, most uint32) (least uint32) {
-	least = most
+// setTTLs gives the records of each RRset in a section one TTL (RFC 2181 section 5.2), and returns the minimum, not more
+// than limit. Records of a set are adjacent.
+func (k *kindOptions) setTTLs(records []dns.RR, limit uint32) (lowest uint32) {
+	lowest = limit
 	for len(records) > 0 {
 		n, ttl := 1, records[0].Header().Ttl
 		for n < len(records) && sameSet(records[0], records[n]) {
 			ttl = min(ttl, records[n].Header().Ttl)
 			n++
 		}
-		ttl = min(k.bound(ttl), most)
+		ttl = min(k.clamp(ttl), limit)
 		for _, rr := range records[:n] {
 			rr.Header().Ttl = ttl
 		}
-		least, records = min(least, ttl), records[n:]
+		lowest, records = min(lowest, ttl), records[n:]
 	}
-	return least
+	return lowest
 }
 
 func sameSet(a, b dns.RR) bool {

@@ -15,7 +15,7 @@ import (
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
 )
 
-// caller is a client whose last octet is what it sees.
+// caller is a client; the last octet of its address is its view.
 type caller struct {
 	client
 	last byte
@@ -28,17 +28,17 @@ func (c *caller) RemoteAddr() net.Addr {
 	return &net.UDPAddr{IP: net.IPv4(198, 51, 100, c.last), Port: 40000}
 }
 
-// byLast are the views of callers by their last octet.
+// byLast numbers the views of callers by their last octet.
 type byLast struct{}
 
 func (byLast) View(from netip.Addr, _ []byte) answers.View {
 	return answers.View{Number: uint32(from.As4()[3])}
 }
 
-// perCaller is an upstream whose answer to each caller is another: 192.0.2.x to the one with the last octet x.
+// perCaller is an upstream with another answer for each caller: 192.0.2.x for last octet x.
 type perCaller struct {
-	*bed
-	mark  func(c *answers.Properties, last byte) // what it says of that; nil while all get the same
+	*testCache
+	mark  func(c *answers.Properties, last byte) // sets the properties of an answer; nil if it is for all callers
 	takes time.Duration
 	ttl   int
 }
@@ -48,7 +48,7 @@ func (p *perCaller) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.M
 	time.Sleep(p.takes)
 	last := byte(99)
 	if mark != nil {
-		last = 0 // of the cache itself
+		last = 0 // a query of the cache itself
 		if host, err := netip.ParseAddrPort(w.RemoteAddr().String()); err == nil && host.Addr().Is4() {
 			last = host.Addr().As4()[3]
 		}
@@ -61,11 +61,11 @@ func answerFor(last byte, ttl int) string {
 	return fmt.Sprintf("NOERROR; w. %d IN A 192.0.2.%d", ttl, last)
 }
 
-// askAs asks as a caller, and wants the answer for another one, or the same.
-func (p *perCaller) askAs(last byte, text, want string) {
+// queryAs queries as a caller, and compares the answer.
+func (p *perCaller) queryAs(last byte, text, want string) {
 	p.t.Helper()
 	w := &caller{last: last}
-	if _, err := p.bed.ServeDNS(context.Background(), w, query(text)); err != nil {
+	if _, err := p.testCache.ServeDNS(context.Background(), w, query(text)); err != nil {
 		p.t.Error(err)
 	}
 	if got := brief(w.reply); got != want {
@@ -74,12 +74,12 @@ func (p *perCaller) askAs(last byte, text, want string) {
 }
 
 func newPerCaller(t *testing.T, corefile string) *perCaller {
-	p := &perCaller{bed: newBed(t, corefile), ttl: 60}
+	p := &perCaller{testCache: newTestCache(t, corefile), ttl: 60}
 	p.upstream(p.ServeDNS)
 	return p
 }
 
-// marks are the ways in which a plugin says that an answer is not for all.
+// marks are the ways in which a plugin marks an answer that is not for all callers.
 func marks(g *generation) map[string]func(c *answers.Properties, last byte) {
 	bound := func() [answers.MaxBounds]answers.Bound {
 		return [answers.MaxBounds]answers.Bound{{Generation: g, Number: g.n}}
@@ -102,35 +102,35 @@ var viewOptions = []string{
 func eachView(t *testing.T, test func(t *testing.T, corefile string, mark func(c *answers.Properties, last byte))) {
 	for _, option := range viewOptions {
 		for name, mark := range marks(new(generation)) {
-			beds(t, option+", "+name, func(t *testing.T) { test(t, "cache {\n"+option+"\n}", mark) })
+			inBubble(t, option+", "+name, func(t *testing.T) { test(t, "cache {\n"+option+"\n}", mark) })
 		}
 	}
 }
 
-// What holds for one caller is given to no other, whatever the cache does with answers.
+// TestViews checks with each option that no caller gets the answer of another one.
 func TestViews(t *testing.T) {
 	eachView(t, func(t *testing.T, corefile string, mark func(c *answers.Properties, last byte)) {
 		p := newPerCaller(t, corefile)
 		p.mark = mark
-		asked := 0
+		sent := 0
 		for _, wait := range []time.Duration{0, time.Second, 58 * time.Second, 2 * time.Second, time.Hour} {
 			time.Sleep(wait)
 			for _, last := range []byte{1, 2, 1, 3} {
-				p.askAs(last, "w. A", answerFor(last, 60))
-				asked++
+				p.queryAs(last, "w. A", answerFor(last, 60))
+				sent++
 			}
 			synctest.Wait()
 		}
-		p.wantQueries(asked)
-		if e := p.entry("w. A"); stateOf(e, p.now()) != useless {
-			t.Errorf("kept is %+v", e)
+		p.wantQueries(sent)
+		if e := p.entry("w. A"); freshnessOf(e, p.now()) != unusable {
+			t.Errorf("the entry is %+v", e)
 		}
 	})
 }
 
-// Callers that ask at the same time wait for each other's reply at most: they get their own. The first time
-// nothing tells the cache that they are not to share.
-func TestViews_AtOnce(t *testing.T) {
+// TestViews_Concurrent has callers query at the same time: each gets its own answer. Before the first reply the cache does
+// not know that the answer depends on the caller.
+func TestViews_Concurrent(t *testing.T) {
 	eachView(t, func(t *testing.T, corefile string, mark func(c *answers.Properties, last byte)) {
 		p := newPerCaller(t, corefile)
 		p.space.ByGeneration.Store(true)
@@ -141,7 +141,7 @@ func TestViews_AtOnce(t *testing.T) {
 				wg.Go(func() {
 					time.Sleep(time.Duration(last) * 100 * time.Millisecond)
 					w := &caller{last: last + 1, client: client{tcp: last%2 == 1}}
-					if _, err := p.bed.ServeDNS(context.Background(), w, query("w. A")); err != nil {
+					if _, err := p.testCache.ServeDNS(context.Background(), w, query("w. A")); err != nil {
 						t.Error(err)
 					}
 					if got, want := brief(w.reply), answerFor(last+1, 60); got != want {
@@ -152,98 +152,112 @@ func TestViews_AtOnce(t *testing.T) {
 			wg.Wait()
 		}
 		if len(p.flights.all) != 0 {
-			t.Errorf("%d flights are left", len(p.flights.all))
+			t.Errorf("%d flights remain", len(p.flights.all))
 		}
 	})
 }
 
-// An answer for all that becomes one for each is asked for again, by the cache itself as well; nobody is given
-// what that gets. As soon as it is for all again, it is kept.
-func TestViews_ComeAndGo(t *testing.T) {
+// TestViews_Change has an answer for all callers change into one for each, and back. Answers for one caller are never
+// served to another, and the last answer for all is stored.
+func TestViews_Change(t *testing.T) {
 	eachView(t, func(t *testing.T, corefile string, mark func(c *answers.Properties, last byte)) {
 		p := newPerCaller(t, corefile)
 		all := answerFor(99, 60)
-		p.askAs(1, "w. A", all)
+		p.queryAs(1, "w. A", all)
 		p.mark = mark
-		ask := func(last byte) string { // what is still kept may be given, with less time to live or as stale
+		query := func(last byte) string { // the stored answer for all may still be served
 			w := &caller{last: last}
-			if _, err := p.bed.ServeDNS(context.Background(), w, query("w. A")); err != nil {
+			if _, err := p.testCache.ServeDNS(context.Background(), w, query("w. A")); err != nil {
 				t.Error(err)
 			}
 			got := w.reply.Answer[0].(*dns.A).A.String()
 			if got != "192.0.2.99" && got != fmt.Sprintf("192.0.2.%d", last) {
-				t.Errorf("caller %d is given %s", last, got)
+				t.Errorf("caller %d got %s", last, got)
 			}
 			return got
 		}
 		for range 100 {
 			time.Sleep(time.Second)
 			for last := range byte(3) {
-				ask(last + 1)
+				query(last + 1)
 			}
 			synctest.Wait()
 		}
 		time.Sleep(2 * time.Hour)
 		for last := range byte(3) {
-			if got, want := ask(last+1), fmt.Sprintf("192.0.2.%d", last+1); got != want {
-				t.Errorf("long after the change caller %d is given %s, want %s", last+1, got, want)
+			if got, want := query(last+1), fmt.Sprintf("192.0.2.%d", last+1); got != want {
+				t.Errorf("two hours after the change caller %d got %s, want %s", last+1, got, want)
 			}
 		}
 		p.mark = nil
-		p.askAs(1, "w. A", all)
-		n := p.queries()
-		p.askAs(2, "w. A", all)
-		if kept := p.entry("w. A"); kept == nil == (p.queries() == n) {
-			t.Errorf("kept is %v, and %d queries more were asked", kept, p.queries()-n)
+		p.queryAs(1, "w. A", all)
+		n := p.received()
+		p.queryAs(2, "w. A", all)
+		if e := p.entry("w. A"); e == nil == (p.received() == n) {
+			t.Errorf("the entry is %v after %d more queries", e, p.received()-n)
 		}
-		if p.entry("w. A") == nil && p.kinds[answers.Success].except == nil {
-			t.Error("what is for all is not kept again")
+		if p.entry("w. A") == nil && p.kinds[answers.Success].disabled == nil {
+			t.Error("the answer for all was not stored")
 		}
 	})
 }
 
-// Those who wait for a prefetch do not get what it has brought, but their own.
+// TestViews_Prefetch has callers wait for a prefetch of an answer for one caller: each gets its own.
 func TestViews_Prefetch(t *testing.T) {
 	for name, mark := range marks(new(generation)) {
-		beds(t, name, func(t *testing.T) {
+		inBubble(t, name, func(t *testing.T) {
 			p := newPerCaller(t, "cache {\nprefetch 1\nserve_stale off\n}")
-			p.askAs(1, "w. A", answerFor(99, 60))
+			p.queryAs(1, "w. A", answerFor(99, 60))
 			p.mark, p.takes = mark, 6*time.Second
 			time.Sleep(57 * time.Second)
-			p.askAs(1, "w. A", answerFor(99, 3)) // it is fetched again now
-			time.Sleep(4 * time.Second)          // and has expired
+			p.queryAs(1, "w. A", answerFor(99, 3)) // starts the prefetch
+			time.Sleep(4 * time.Second)            // the answer has expired
 			var wg sync.WaitGroup
 			for last := range byte(3) {
-				wg.Go(func() { p.askAs(last+1, "w. A", answerFor(last+1, 60)) })
+				wg.Go(func() { p.queryAs(last+1, "w. A", answerFor(last+1, 60)) })
 			}
 			wg.Wait()
 			synctest.Wait()
-			if e := p.entry("w. A"); stateOf(e, p.now()) != useless {
-				t.Errorf("kept is %+v", e)
+			if e := p.entry("w. A"); freshnessOf(e, p.now()) != unusable {
+				t.Errorf("the entry is %+v", e)
 			}
 		})
 	}
 }
 
-// The fast path is told that the answer depends on who asks, and finds the answer of each view alone.
+// TestViews_Verify has a stale answer for all replaced by an answer for one caller, which the upstream is queried for once.
+func TestViews_Verify(t *testing.T) {
+	for name, mark := range marks(new(generation)) {
+		inBubble(t, name, func(t *testing.T) {
+			p := newPerCaller(t, "cache {\nserve_stale 1h verify\n}")
+			p.queryAs(1, "w. A", answerFor(99, 60))
+			p.mark = mark
+			time.Sleep(time.Minute)
+			p.queryAs(1, "w. A", answerFor(1, 60))
+			p.wantQueries(2)
+		})
+	}
+}
+
+// TestViews_FastPath checks that the store has a base entry for the fast path, and an entry for each view.
 func TestViews_FastPath(t *testing.T) {
-	beds(t, "views", func(t *testing.T) {
+	inBubble(t, "views", func(t *testing.T) {
 		g := new(generation)
 		p := newPerCaller(t, "cache")
 		p.space.ByGeneration.Store(true)
 		p.mark = marks(g)["of a view"]
 		for _, last := range []byte{1, 2} {
-			p.askAs(last, "w. A", answerFor(last, 60))
+			p.queryAs(last, "w. A", answerFor(last, 60))
 		}
 		p.mark = marks(g)["private, of a view"]
-		p.askAs(3, "w. A", answerFor(3, 60))
+		p.queryAs(3, "w. A", answerFor(3, 60))
 		r := query("w. A")
 		var q answers.Query
 		packed, _ := q.FromMsg(make([]byte, 0, answers.MaxQuery), r)
 		key := p.space.Key(make([]byte, 0, answers.MaxKey), packed, &q)
 		base := p.store.Get(key)
 		if base == nil || base.Views == nil || base.Cached {
-			t.Fatalf("kept for all is %+v", base)
+			t.Fatalf("the base entry is %+v", base)
 		}
 		for last, want := range map[byte]string{1: answerFor(1, 60), 2: answerFor(2, 60), 3: "", 4: ""} {
 			e, _ := p.store.GetView(base, key, p.now(), netip.AddrFrom4([4]byte{198, 51, 100, last}), nil)
@@ -257,25 +271,25 @@ func TestViews_FastPath(t *testing.T) {
 				got = brief(m)
 			}
 			if got != want {
-				t.Errorf("caller %d is given %q, want %q", last, got, want)
+				t.Errorf("caller %d got %q, want %q", last, got, want)
 			}
 		}
 		g.n++
 		if base.Fresh(p.now()) {
-			t.Error("what leads to the views outlives what they hang on")
+			t.Error("the base entry outlives its generation")
 		}
 		p.mark = nil
-		p.askAs(1, "w. A", answerFor(99, 60))
-		p.askAs(2, "w. A", answerFor(99, 60))
+		p.queryAs(1, "w. A", answerFor(99, 60))
+		p.queryAs(2, "w. A", answerFor(99, 60))
 		p.wantQueries(4)
 	})
 }
 
-// A plugin asks the server for where an alias leads, and what it gets there is not for all: nor is its own
-// answer then.
+// TestViews_Nested has a plugin query the server for the target of an alias. If the target depends on the caller, so does
+// the answer with the alias.
 func TestViews_Nested(t *testing.T) {
 	for name, mark := range marks(new(generation)) {
-		beds(t, name, func(t *testing.T) {
+		inBubble(t, name, func(t *testing.T) {
 			p := newPerCaller(t, "cache")
 			p.mark = mark
 			p.upstream(func(ctx context.Context, w dns.ResponseWriter, r *dns.Msg) (int, error) {
@@ -283,7 +297,7 @@ func TestViews_Nested(t *testing.T) {
 					return p.ServeDNS(ctx, w, r)
 				}
 				nested := &caller{last: w.RemoteAddr().(*net.UDPAddr).IP.To4()[3]}
-				if _, err := p.bed.ServeDNS(ctx, nested, query("w. A")); err != nil {
+				if _, err := p.testCache.ServeDNS(ctx, nested, query("w. A")); err != nil {
 					return dns.RcodeServerFailure, err
 				}
 				m := replyTo(t, r, "NOERROR; alias. 60 IN CNAME w.")
@@ -291,13 +305,13 @@ func TestViews_Nested(t *testing.T) {
 				return 0, w.WriteMsg(m)
 			})
 			for _, last := range []byte{1, 2, 1} {
-				p.askAs(last, "alias. A", fmt.Sprintf("NOERROR; alias. 60 IN CNAME w.; w. 60 IN A 192.0.2.%d", last))
+				p.queryAs(last, "alias. A", fmt.Sprintf("NOERROR; alias. 60 IN CNAME w.; w. 60 IN A 192.0.2.%d", last))
 			}
 		})
 	}
 }
 
-// ended returns the properties of a reply whose data changed while it was made.
+// ended returns the properties of a reply whose data changed during the query.
 func ended() (p answers.Properties) {
 	p.End()
 	return p

@@ -15,12 +15,12 @@ import (
 	"github.com/miekg/dns"
 )
 
-// HealthLabel is a label of the names in self-queries, the queries of the server to itself: after a label that is
+// healthLabel is a label of the names in self-queries, the queries of the server to itself: after a label that is
 // different in each query, before the server block's zone.
-const HealthLabel = "nodelocal-health."
+const healthLabel = "nodelocal-health."
 
-// HealthText is the only string of the TXT record that answers such a name.
-const HealthText = "nearside"
+// healthText is the only string of the TXT record that answers such a name.
+const healthText = "nearside"
 
 // NodeLocal answers self-queries.
 type NodeLocal struct {
@@ -33,9 +33,9 @@ type NodeLocal struct {
 // healthSuffix returns the suffix of the names in self-queries.
 func healthSuffix(zone string) string {
 	if zone == "." {
-		return "." + HealthLabel
+		return "." + healthLabel
 	}
-	return "." + HealthLabel + zone
+	return "." + healthLabel + zone
 }
 
 // Name implements plugin.Handler.
@@ -57,7 +57,7 @@ func (n *NodeLocal) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.M
 	if state.QType() == dns.TypeTXT {
 		m.Answer = []dns.RR{&dns.TXT{
 			Hdr: dns.RR_Header{Name: state.QName(), Rrtype: dns.TypeTXT, Class: dns.ClassINET},
-			Txt: []string{HealthText},
+			Txt: []string{healthText},
 		}}
 	}
 	return dns.RcodeSuccess, w.WriteMsg(m)

@@ -62,7 +62,7 @@ func (q *selfQuerier) query(ctx context.Context, arriving bool) error {
 func (q *selfQuerier) exchange(ctx context.Context, network string, arriving bool) error {
 	d, to := net.Dialer{LocalAddr: q.source(network)}, q.target
 	if !arriving || !to.IsValid() {
-		d.Control, to = Ask, q.to
+		d.Control, to = mark(rules.SelfQueryMark), q.to
 	}
 	m := new(dns.Msg)
 	m.SetQuestion(strconv.FormatUint(q.sent, 36)+q.suffix, dns.TypeTXT)
@@ -86,7 +86,7 @@ func healthy(r *dns.Msg) bool {
 		return false
 	}
 	txt, ok := r.Answer[0].(*dns.TXT)
-	return ok && len(txt.Txt) == 1 && txt.Txt[0] == HealthText
+	return ok && len(txt.Txt) == 1 && txt.Txt[0] == healthText
 }
 
 // send sends a datagram with a mark that renews or acquires the lease, and returns whether the rules did so: then they
@@ -108,12 +108,6 @@ func (q *selfQuerier) source(network string) net.Addr {
 		return net.TCPAddrFromAddrPort(from)
 	}
 	return net.UDPAddrFromAddrPort(from)
-}
-
-// Ask is a Control function for a net.Dialer. A query from a node-local address to itself then reaches the server
-// with or without a lease. Without the capability to set the mark it is routed as other queries.
-func Ask(network, address string, c syscall.RawConn) error {
-	return mark(rules.SelfQueryMark)(network, address, c)
 }
 
 // mark returns a Control function that sets the mark of a socket's packets. Without the capability they are sent

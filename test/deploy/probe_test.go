@@ -115,7 +115,7 @@ func TestProbeWithoutAddresses(t *testing.T) {
 					if code, said := p.probe(t); code != 0 {
 						return fmt.Errorf("not ready, with the answer in its cache: exit code %d: %s", code, said)
 					}
-					if !strings.Contains(p.Output(), "answers that have expired are given") {
+					if !strings.Contains(p.Output(), "serving stale answers") {
 						return fmt.Errorf("it says\n%s", p.Output())
 					}
 					return nil

@@ -254,21 +254,15 @@ func refuseHeld(h *netlink.Handle, addrs []netip.Addr, permitted ...string) erro
 
 // holders returns the interface of each address of the node.
 func holders(h *netlink.Handle) (map[netip.Addr]string, error) {
-	names := map[int]string{}
-	links, err := again(h.LinkList)
+	all, err := list(h)
 	if err != nil {
-		return nil, fmt.Errorf("list interfaces: %w", err)
+		return nil, err
 	}
-	for _, l := range links {
-		names[l.Attrs().Index] = l.Attrs().Name
-	}
-	all, err := addressesOf(h, nil)
-	if err != nil {
-		return nil, fmt.Errorf("list addresses: %w", err)
-	}
-	held := make(map[netip.Addr]string, len(all))
-	for _, a := range all {
-		held[address(a)] = names[a.LinkIndex]
+	held := map[netip.Addr]string{}
+	for _, l := range all {
+		for _, a := range l.Addresses {
+			held[a.Prefix.Addr()] = l.Name
+		}
 	}
 	return held, nil
 }

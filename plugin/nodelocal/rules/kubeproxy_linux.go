@@ -69,7 +69,7 @@ func proxiedByTables(ctx context.Context, addrs []netip.Addr, add func(netip.Add
 			return &KernelError{"read chain " + proxyChain, err}
 		}
 		for _, r := range rules {
-			for _, a := range MatchedAddresses(r.Exprs) {
+			for _, a := range matchedAddresses(r.Exprs) {
 				add(a)
 			}
 		}

@@ -181,8 +181,8 @@ func readExpression(family nftables.TableFamily, data []byte, expression func(na
 	return e
 }
 
-// MatchedAddresses returns the single addresses that the expressions of a rule require as source or destination.
-func MatchedAddresses(expressions []expr.Any) (found []netip.Addr) {
+// matchedAddresses returns the single addresses that the expressions of a rule require as source or destination.
+func matchedAddresses(expressions []expr.Any) (found []netip.Addr) {
 	header := false
 	for _, e := range expressions {
 		switch e := e.(type) {

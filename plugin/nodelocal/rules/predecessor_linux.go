@@ -128,7 +128,7 @@ func nftPredecessors(ctx context.Context) (found []PredecessorRule, err error) {
 				if comment := commentOf(rule); strings.HasPrefix(comment, predecessorComment) {
 					found = append(found, PredecessorRule{
 						Family: family, Table: place.table, Chain: place.chain, Comment: comment,
-						Addresses: MatchedAddresses(rule.Exprs), handle: rule.Handle,
+						Addresses: matchedAddresses(rule.Exprs), handle: rule.Handle,
 					})
 				}
 			}

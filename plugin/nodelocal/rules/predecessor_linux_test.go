@@ -176,7 +176,7 @@ func TestMatchedAddresses(t *testing.T) {
 		{"four bytes of another header", []expr.Any{&expr.Payload{Base: expr.PayloadBaseTransportHeader, Len: 4, DestRegister: 1}, equal(expr.CmpOpEq)}, 0},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			if got := MatchedAddresses(c.expressions); len(got) != c.want || c.want > 0 && got[0] != four {
+			if got := matchedAddresses(c.expressions); len(got) != c.want || c.want > 0 && got[0] != four {
 				t.Errorf("got %v, want %d", got, c.want)
 			}
 		})

@@ -1,0 +1,71 @@
+//go:build !coredns
+
+// Package differential compares nearside's cache with CoreDNS's: random queries, replies and waiting times go in, the
+// differences between the replies of the two come out. It has tests only. A program has one plugin "cache", so that the
+// tests are built twice: the build tag coredns selects CoreDNS's.
+package differential
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	_ "github.com/nearside-dns/nearside/plugin/cache"
+	"github.com/nearside-dns/nearside/test/property"
+)
+
+// TestDifferential compares the replies of both caches and their queries to the upstream in random stories. The
+// README's intended differences do not occur in them.
+func TestDifferential(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "transcripts")
+	cmd := exec.Command("go", "test", "-count=1", "-tags=coredns", "-run=TestTranscripts", ".")
+	cmd.Env = append(os.Environ(), "NEARSIDE_TRANSCRIPTS="+path)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%s: %v\n%s", cmd, err, out)
+	}
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	coredns := strings.Split(strings.TrimSuffix(string(text), "\x00"), "\x00")
+	list := property.List(t, 0, stories)
+	if len(coredns) != len(list) {
+		t.Fatalf("%d transcripts of CoreDNS's cache, want %d", len(coredns), len(list))
+	}
+	property.Seeds(t, 0, stories, func(t *testing.T, story uint64) {
+		got := transcript(t, story, "serve_stale off")
+		if at := difference(got, coredns[story-list[0]]); at != "" {
+			t.Error(at)
+		}
+	})
+}
+
+// difference returns the steps of two transcripts up to the first one that differs, or "".
+func difference(got, want string) string {
+	if got == want {
+		return ""
+	}
+	g, w := strings.Split(got, "\n"), strings.Split(want, "\n")
+	for i := range g {
+		if i >= len(w) || g[i] != w[i] {
+			return strings.Join(g[:i+1], "\n") + "\nCoreDNS:\n" + strings.Join(w[min(i, len(w)):min(i+1, len(w))], "\n")
+		}
+	}
+	return "shorter than CoreDNS's"
+}
+
+// TestDifference checks that TestDifferential can fail.
+func TestDifference(t *testing.T) {
+	if got := difference("a\nb\nc", "a\nb\nc"); got != "" {
+		t.Errorf("difference of equals: %q", got)
+	}
+	if got := difference("a\nb\nc", "a\nx\nc"); got != "a\nb\nCoreDNS:\nx" {
+		t.Errorf("difference %q", got)
+	}
+	without := transcript(t, 0, "serve_stale off")
+	if with := transcript(t, 0, "success 9984 4\nserve_stale off"); difference(with, without) == "" {
+		t.Error("another configuration makes no difference")
+	}
+}

@@ -1,0 +1,156 @@
+package cache
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/coredns/coredns/plugin"
+	"github.com/miekg/dns"
+
+	"github.com/nearside-dns/nearside/plugin/internal/answers"
+)
+
+// outer queries the cache as a cache in front of it does, which needs the properties of the answer.
+func (b *testCache) outer(text string) (string, *answers.Recorded) {
+	b.t.Helper()
+	w, r := new(client), query(text)
+	ctx, recorded := answers.Record(context.Background(), r)
+	if _, err := b.ServeDNS(ctx, w, r); err != nil && !errors.Is(err, errUpstream) {
+		b.t.Errorf("%s: %v", text, err)
+	}
+	return brief(w.reply), recorded
+}
+
+// TestProperties checks that a cache in front gets the properties of hits, misses and shared replies.
+func TestProperties(t *testing.T) {
+	g, number := new(generation), &serial{7}
+	bound := [answers.MaxBounds]answers.Bound{{Generation: g, Number: 0}}
+	known := func(c *answers.Properties, _ *dns.Msg) {
+		c.Bounds, c.AnyCase, c.Serial = bound, true, number
+	}
+	tests := map[string]struct {
+		corefile, reply string
+		mark            func(c *answers.Properties, r *dns.Msg)
+		expires         time.Duration // after the query; 0 for never
+		known           bool
+	}{
+		"by TTL":               {"cache", "NOERROR; " + a("w.", 60), nil, time.Minute, false},
+		"by TTL, denied":       {"cache", "NXDOMAIN; " + zSOA, nil, time.Minute, false},
+		"not cached":           {"cache", "NOERROR; " + a("w.", 0), nil, 0, false},
+		"refused":              {"cache", "REFUSED", nil, 0, false},
+		"by generation":        {"cache", "NOERROR; " + a("w.", 60), known, time.Minute, true},
+		"by generation, alone": {"cache {\ndisable success\n}", "NOERROR; " + a("w.", 60), known, 0, true},
+	}
+	for name, tt := range tests {
+		inBubble(t, name, func(t *testing.T) {
+			b := newTestCache(t, tt.corefile)
+			b.upstream(func(ctx context.Context, w dns.ResponseWriter, r *dns.Msg) (int, error) {
+				time.Sleep(time.Second)
+				if tt.mark != nil {
+					tt.mark(answers.PropertiesOf(ctx, r), r)
+				}
+				return 0, w.WriteMsg(replyTo(t, r, tt.reply))
+			})
+			check := func(what string, recorded *answers.Recorded, expires time.Duration) {
+				if expires != 0 && tt.expires == 0 {
+					expires = 0
+				}
+				if recorded.Expires != expires {
+					t.Errorf("%s: expires %v, want %v", what, recorded.Expires, expires)
+				}
+				if recorded.ByGeneration() != tt.known || !recorded.ForAll() {
+					t.Errorf("%s: known %t, for all %t", what, recorded.ByGeneration(), recorded.ForAll())
+				}
+				if tt.known && (recorded.Bounds != bound || recorded.Serial != answers.Serial(number) || !recorded.AnyCase) {
+					t.Errorf("%s: got %+v", what, recorded.Properties)
+				}
+			}
+			var wg sync.WaitGroup
+			for i := range 3 { // the first is the leader; the others share its reply if possible
+				wg.Go(func() {
+					_, recorded := b.outer("w. A")
+					if tt.known && tt.expires == 0 {
+						check(fmt.Sprint("query ", i), recorded, 0) // not shared
+						return
+					}
+					check(fmt.Sprint("query ", i), recorded, b.now()+tt.expires)
+				})
+			}
+			wg.Wait()
+			if tt.expires == 0 {
+				return
+			}
+			stored := b.now()
+			time.Sleep(10 * time.Second)
+			_, recorded := b.outer("w. A")
+			check("hit", recorded, stored+tt.expires)
+			r := query("w. A")
+			ctx, other := answers.Record(context.Background(), r.Copy())
+			if _, err := b.ServeDNS(ctx, new(client), r); err != nil {
+				t.Error(err)
+			}
+			if other.Expires != 0 || other.ByGeneration() {
+				t.Errorf("properties of another query: %+v", other.Properties)
+			}
+		})
+	}
+}
+
+// TestProperties_Stale checks that a cache in front does not store a stale answer.
+func TestProperties_Stale(t *testing.T) {
+	inBubble(t, "stale", func(t *testing.T) {
+		b := newTestCache(t, "cache")
+		b.replies("NOERROR; " + a("w.", 60))
+		b.want("w. A", "NOERROR; "+a("w.", 60))
+		b.fails()
+		time.Sleep(61 * time.Second)
+		if got, recorded := b.outer("w. A"); got != "NOERROR; "+a("w.", 30) || recorded.Expires > b.now() || recorded.ByGeneration() {
+			t.Errorf("got %s, which expires at %v; now is %v", got, recorded.Expires, b.now())
+		}
+	})
+}
+
+// TestProperties_Views checks that an answer for one caller is marked for a cache in front.
+func TestProperties_Views(t *testing.T) {
+	for name, mark := range marks(new(generation)) {
+		inBubble(t, name, func(t *testing.T) {
+			p := newPerCaller(t, "cache")
+			p.mark = mark
+			for range 2 {
+				got, recorded := p.outer("w. A")
+				if got != answerFor(1, 60) || recorded.ForAll() || recorded.Expires != 0 {
+					t.Errorf("got %s, for all %t, %+v", got, recorded.ForAll(), recorded.Properties)
+				}
+			}
+		})
+	}
+}
+
+// TestProperties_Background checks that a reply after the answer to a cache in front does not change its properties.
+func TestProperties_Background(t *testing.T) {
+	inBubble(t, "background", func(t *testing.T) {
+		b := newTestCache(t, "cache {\nserve_stale 1h verify 1s\n}")
+		b.replies("NOERROR; " + a("w.", 60))
+		b.want("w. A", "NOERROR; "+a("w.", 60))
+		time.Sleep(61 * time.Second)
+		b.upstream(plugin.HandlerFunc(func(_ context.Context, w dns.ResponseWriter, r *dns.Msg) (int, error) {
+			time.Sleep(2 * time.Second)
+			return 0, w.WriteMsg(replyTo(t, r, "NOERROR; "+a("w.", 60)))
+		}))
+		got, recorded := b.outer("w. A")
+		before := recorded.Expires
+		if got != "NOERROR; "+a("w.", 0) || before > b.now() {
+			t.Errorf("got %s, which expires at %v", got, before)
+		}
+		time.Sleep(3 * time.Second)
+		synctest.Wait()
+		if recorded.Expires != before {
+			t.Errorf("changed after the answer: expires at %v", recorded.Expires)
+		}
+	})
+}

@@ -1,0 +1,121 @@
+package cache
+
+import (
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/miekg/dns"
+
+	"github.com/nearside-dns/nearside/plugin/internal/answers"
+)
+
+// result is the result of a query to the next plugin.
+type result struct {
+	reply      *dns.Msg            // without an OPT record; nil if the plugin has written none
+	options    []dns.EDNS0         // of the reply, for clients with EDNS
+	entry      *answers.Entry      // the stored reply, nil if it was not stored
+	properties *answers.Properties // of the reply; nil without one
+	code       int                 // returned by the next plugin
+	err        error
+	private    bool // the reply is valid only for this query: it was not stored, and depends on more than its TTL
+	renews     bool // the reply replaces a stale answer
+	abandoned  bool // there is no reply because the client is gone
+}
+
+// flight is a query to the next plugin whose result is shared with all queries for the same question that wait for it.
+type flight struct {
+	key     string
+	started time.Duration
+	limit   int           // of a reply over UDP, in bytes
+	waiting int           // number of waiting queries; guarded by flights.mu
+	done    chan struct{} // closed at the end; made for the first waiting query, guarded by flights.mu until then
+	result  result        // set before done is closed, and read-only afterwards
+}
+
+// flights are the flights of a server block. A question has one or two: one for UDP, and one for TCP, whose reply is not
+// truncated and serves both.
+type flights struct {
+	mu  sync.Mutex
+	all map[string]*flight
+}
+
+// flightKey appends the key of a flight to dst: the key of the answer, the transport, and the RD flag, since a resolver may
+// refuse a query without it.
+func (q *clientQuery) flightKey(dst []byte, udp bool) []byte {
+	transport := byte('t')
+	if udp {
+		transport = 'u'
+	}
+	if q.RD {
+		transport -= 'a' - 'A'
+	}
+	return append(append(dst, q.key...), transport)
+}
+
+// join returns the flight for a query, and whether the caller leads it: it must call finish. Other queries are counted as
+// waiting.
+func (f *flights) join(q *clientQuery, now time.Duration) (joined *flight, leader bool) {
+	var buf [answers.MaxKey + 1]byte
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	key := q.flightKey(buf[:0], false)
+	joined = f.all[string(key)]
+	if joined == nil && q.udp {
+		key = q.flightKey(buf[:0], true)
+		joined = f.all[string(key)]
+	}
+	if joined != nil {
+		joined.addWaiterLocked()
+		return joined, false
+	}
+	if f.all == nil {
+		f.all = map[string]*flight{}
+	}
+	joined = &flight{key: string(key), started: now, limit: q.Limit()}
+	f.all[joined.key] = joined
+	return joined, true
+}
+
+// finish ends a flight. The waiting queries share a copy of the reply; the original is the leader's.
+func (f *flights) finish(ended *flight, res result) {
+	f.mu.Lock()
+	delete(f.all, ended.key)
+	waiting := ended.waiting
+	done := ended.done
+	f.mu.Unlock()
+	if waiting > 0 && res.entry == nil && res.reply != nil {
+		res.reply = res.reply.Copy()
+	}
+	ended.result = res
+	if done != nil {
+		close(done)
+	}
+}
+
+// addWaiterLocked counts a waiting query. The caller holds flights.mu.
+func (f *flight) addWaiterLocked() {
+	f.waiting++
+	if f.done == nil {
+		f.done = make(chan struct{})
+	}
+}
+
+// addWaiter counts the leader as a waiting query, for a flight that another goroutine finishes.
+func (f *flights) addWaiter(led *flight) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	led.addWaiterLocked()
+}
+
+// errPanicked is the error of queries that waited for a flight that ended in a panic.
+var errPanicked = errors.New("next plugin panicked")
+
+// shares reports whether a query may be answered with the result of an ended flight.
+func (q *clientQuery) shares(f *flight) bool {
+	res := &f.result
+	if res.abandoned || res.private || res.entry != nil && !res.entry.Current() {
+		return false
+	}
+	return res.reply == nil || !res.reply.Truncated || q.Limit() == f.limit
+}

@@ -1,0 +1,170 @@
+package cache
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/coredns/coredns/plugin/metadata"
+	"github.com/miekg/dns"
+
+	"github.com/nearside-dns/nearside/plugin/internal/answers"
+)
+
+// staleOptions determine how answers are served after their TTL has expired.
+type staleOptions struct {
+	maxAge    time.Duration // after the end of the TTL, 0 for no stale answers
+	verify    bool          // query the upstream first
+	timeout   time.Duration // of that query for the client, 0 for none
+	ttl       uint32        // of stale answers, in seconds
+	recheck   time.Duration // no query to the upstream for this time after a failure
+	onFailure bool          // the default without serve_stale: only failures are replaced by stale answers
+}
+
+// defaultStale has the times of RFC 8767 section 5.
+var defaultStale = staleOptions{
+	maxAge: time.Hour, verify: true, timeout: 1800 * time.Millisecond, ttl: 30, recheck: 30 * time.Second, onFailure: true,
+}
+
+// handleStale answers a query that has a stale entry, with the entry or with its successor.
+func (c *Cache) handleStale(ctx context.Context, w dns.ResponseWriter, q *clientQuery, e *answers.Entry) (int, error) {
+	switch {
+	case !c.stale.verify:
+		q.counters.hits[e.Kind].Inc()
+		c.refresh(ctx, newClientQuery(q.msg, q.packed, q.key, q.Query, q.counters, w), e)
+		return c.serveStale(ctx, w, q, e)
+	case !c.stale.onFailure:
+		q.counters.hits[e.Kind].Inc()
+		if (c.stale.recheck > 0 || c.stale.timeout > 0) && !c.startRefresh(e) {
+			return c.serveStale(ctx, w, q, e)
+		}
+	case c.now() < time.Duration(e.State.(*entryState).retryAt.Load()):
+		q.counters.hits[e.Kind].Inc()
+		return c.serveStale(ctx, w, q, e)
+	default:
+		q.counters.misses.Inc()
+	}
+	return c.verify(ctx, w, q, e)
+}
+
+// verify queries the next plugin for a stale entry, and serves the entry if the query fails or exceeds the timeout.
+func (c *Cache) verify(ctx context.Context, w dns.ResponseWriter, q *clientQuery, e *answers.Entry) (int, error) {
+	var f *flight
+	leader := true
+	if c.stale.timeout > 0 || !nested(ctx) {
+		f, leader = c.flights.join(q, c.now())
+	}
+	if leader && c.stale.timeout == 0 {
+		res := c.queryForStale(ctx, newRecorder(w), q, e, f)
+		if !res.renews {
+			return c.serveStale(ctx, w, q, e)
+		}
+		return c.deliver(ctx, w, q, &res, false)
+	}
+	if leader {
+		if !c.verifyInBackground(ctx, w, q, e, f) {
+			return c.serveStale(ctx, w, q, e)
+		}
+	} else if !c.stale.onFailure {
+		c.endRefresh(e, false, 0) // this query refreshes nothing: it waits for another one
+	}
+	if !c.wait(ctx, f) || !f.result.renews {
+		return c.serveStale(ctx, w, q, e)
+	}
+	if !q.shares(f) {
+		return c.fetchAlone(ctx, w, q)
+	}
+	if !leader {
+		q.counters.coalesced.Inc()
+	}
+	return c.deliver(ctx, w, q, &f.result, true)
+}
+
+// queryForStale queries the next plugin for a stale entry, for a flight if there is one.
+func (c *Cache) queryForStale(ctx context.Context, w *recorder, q *clientQuery, e *answers.Entry, f *flight) (res result) {
+	defer func() { c.endRefresh(e, res.renews, c.stale.recheck) }()
+	if f == nil {
+		return c.queryNext(ctx, w, q, false)
+	}
+	return c.lead(ctx, w, q, f, false)
+}
+
+// verifyInBackground leads a flight whose leader waits for it like the other queries, and reports whether it was started.
+func (c *Cache) verifyInBackground(ctx context.Context, w dns.ResponseWriter, q *clientQuery, e *answers.Entry, f *flight) bool {
+	c.flights.addWaiter(f)
+	background := *q
+	background.msg = q.msg.Copy()
+	r, ctx := detachedRecorder(w), detachedContext(ctx)
+	if c.inBackground(q, func() { c.queryForStale(ctx, r, &background, e, f) }) {
+		return true
+	}
+	c.endRefresh(e, false, 0)
+	c.flights.finish(f, result{abandoned: true})
+	return false
+}
+
+// wait waits for the end of a flight until the client response timer of RFC 8767 section 5 expires, and reports whether
+// the flight has ended.
+func (c *Cache) wait(ctx context.Context, f *flight) bool {
+	var timeout <-chan time.Time
+	if c.stale.timeout > 0 {
+		timer := time.NewTimer(f.started + c.stale.timeout - c.now())
+		defer timer.Stop()
+		timeout = timer.C
+	}
+	select {
+	case <-f.done:
+		return true
+	case <-timeout:
+	case <-ctx.Done():
+	}
+	return false
+}
+
+// detachedContext returns a context that outlives the client's, with a copy of its metadata.
+func detachedContext(ctx context.Context) context.Context {
+	detached := metadata.ContextWithMetadata(context.WithoutCancel(ctx))
+	for label, f := range metadata.ValueFuncs(ctx) {
+		metadata.SetValueFunc(detached, label, f)
+	}
+	return detached
+}
+
+// Extended errors of stale answers in wire form, RFC 8914 sections 4.4 and 4.20.
+var (
+	staleAnswer   = packOptions([]dns.EDNS0{&dns.EDNS0_EDE{InfoCode: dns.ExtendedErrorCodeStaleAnswer}})
+	staleNXDOMAIN = packOptions([]dns.EDNS0{&dns.EDNS0_EDE{InfoCode: dns.ExtendedErrorCodeStaleNXDOMAINAnswer}})
+)
+
+// serveStale answers a query with a stale entry.
+func (c *Cache) serveStale(ctx context.Context, w dns.ResponseWriter, q *clientQuery, e *answers.Entry) (int, error) {
+	q.counters.stale.Inc()
+	c.logStale(q)
+	p := answers.Patch{Options: e.Options, FixedTTL: true, TTL: c.stale.ttl}
+	if c.keepTTL && p.TTL == 0 {
+		p.FixedTTL = false
+	}
+	if c.stale.onFailure {
+		extended := staleAnswer
+		if e.Plain.Rcode() == dns.RcodeNameError {
+			extended = staleNXDOMAIN
+		}
+		p.Options = slices.Concat(p.Options, extended)
+	}
+	return c.serve(ctx, w, q.msg, q.packed, q.Query, e, p)
+}
+
+// staleLogPause is the minimum time between log lines about stale answers; a metric counts the answers.
+const staleLogPause = time.Minute
+
+// logStale logs that stale answers are served because the upstream fails. With serve_stale they are intended.
+func (c *Cache) logStale(q *clientQuery) {
+	if !c.stale.onFailure {
+		return
+	}
+	now, last := int64(c.now()), c.loggedStale.Load()
+	if (last == 0 || now-last >= int64(staleLogPause)) && c.loggedStale.CompareAndSwap(last, max(now, 1)) {
+		log.Warningf("Upstream fails or is slow for %s: serving stale answers, for up to %v after they expire (logged once a minute)",
+			q.msg.Question[0].Name, c.stale.maxAge)
+	}
+}

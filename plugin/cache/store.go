@@ -1,0 +1,175 @@
+package cache
+
+import (
+	"strings"
+	"sync/atomic"
+	"time"
+	"unsafe"
+
+	"github.com/coredns/coredns/plugin/pkg/response"
+	"github.com/miekg/dns"
+
+	"github.com/nearside-dns/nearside/plugin/internal/answers"
+)
+
+// upstreamReply is a reply of the next plugin, with the facts that decide whether and how it is stored.
+type upstreamReply struct {
+	msg        *dns.Msg     // without an OPT record, with the TTLs that clients see
+	query      *clientQuery // that it answers
+	class      response.Type
+	lifetime   time.Duration
+	properties *answers.Properties
+	forAll     bool // all callers get the same reply
+	options    []dns.EDNS0
+	wildcard   string // record that the reply was made from
+	refresh    bool   // fetched to replace an entry that is still served
+}
+
+// entryState is the State of an entry of the cache.
+type entryState struct {
+	wildcard string // record that the answer was made from, from the metadata
+	positive bool   // the answer has the data of the question
+	failure  bool   // the answer is a failure such as SERVFAIL
+
+	refreshing atomic.Bool  // a refresh is running
+	retryAt    atomic.Int64 // no refresh before this time, by the store's clock
+}
+
+// storeReply stores a reply if that is permitted, and returns its entry, or nil.
+func (c *Cache) storeReply(r *upstreamReply) *answers.Entry {
+	storable := cacheable(r.msg, r.class) && r.lifetime > 0
+	matches := r.query.matches(r.msg)
+	if storable && !matches {
+		r.query.counters.drops.Inc()
+		return nil
+	}
+	byGeneration := r.properties.ByGeneration()
+	if !r.query.RD && !byGeneration {
+		return nil // without RD a server may answer with a referral or a refusal, which is no reply to a query with RD
+	}
+	if !r.forAll {
+		c.removeShared(r.query.key)
+	}
+	if !r.forAll || !storable || c.kinds[kindOf(r.class)].disabled.Contains(r.msg.Question[0].Name) {
+		if byGeneration && matches && (r.forAll || r.properties.Views != nil) {
+			c.space.PutReply(r.query.msg, r.msg, r.properties) // valid by its generations, whatever its TTL
+		}
+		return nil
+	}
+	e := c.newEntry(r)
+	if e.Fill(lowered(r.msg, e)) != nil || !c.put(e, r) {
+		return nil
+	}
+	return e
+}
+
+// removeShared removes the entry for all callers of a question whose answer now depends on the caller.
+func (c *Cache) removeShared(key []byte) {
+	if old := c.store.Get(key); old != nil && old.Cached {
+		c.store.Remove(old)
+	}
+}
+
+// newEntry returns the entry for a reply, without the packed answer.
+func (c *Cache) newEntry(r *upstreamReply) *answers.Entry {
+	now, byGeneration := c.now(), r.properties.ByGeneration()
+	state := &entryState{wildcard: r.wildcard, failure: r.class == response.ServerError, positive: r.class == response.NoError && answersQuestion(r.msg)}
+	e := &answers.Entry{
+		Options: packOptions(r.options),
+		Kind:    kindOf(r.class),
+		Stored:  now, Validity: answers.Validity{Expires: now + r.lifetime, Bounds: r.properties.Bounds}, Gone: now + r.lifetime + c.stale.maxAge,
+		KeepTTL: c.keepTTL, Serial: r.properties.Serial,
+		AnyCase:    !byGeneration || r.properties.AnyCase,
+		Cached:     true,
+		Costly:     !byGeneration,
+		Popularity: c.prefetch.popularity(now, r.lifetime),
+		State:      state, StateSize: int(unsafe.Sizeof(*state)) + len(state.wildcard),
+	}
+	if state.failure || byGeneration {
+		e.Gone = e.Expires // never served stale
+	}
+	if e.Popularity != nil {
+		e.StateSize += int(unsafe.Sizeof(*e.Popularity))
+	}
+	return e
+}
+
+// put stores an entry, unless the present one is preferred.
+func (c *Cache) put(e *answers.Entry, r *upstreamReply) bool {
+	c.putting.Lock()
+	defer c.putting.Unlock()
+	old := c.store.Get(r.query.key)
+	if freshnessOf(old, c.now()) != unusable {
+		if c.prefers(old, e) {
+			return false
+		}
+		if r.refresh && old.Popularity != nil && e.Popularity != nil {
+			e.Popularity.Inherit(old.Popularity)
+		}
+	}
+	c.store.Put(c.space, r.query.key, e)
+	return true
+}
+
+// prefers reports whether an entry that may still be served is better than a newer one.
+func (c *Cache) prefers(old, e *answers.Entry) bool {
+	before, after := old.State.(*entryState), e.State.(*entryState)
+	if after.failure {
+		return !before.failure
+	}
+	return c.preferPositive && c.stale.maxAge > 0 && before.positive && !after.positive
+}
+
+// lowered returns a message with all occurrences of the question's name in lower case; the answer to a query has the case
+// of the query. It sets AnyCase of the entry if other names are in lower case, too.
+func lowered(m *dns.Msg, e *answers.Entry) *dns.Msg {
+	question := m.Question[0].Name
+	name := strings.ToLower(question)
+	if name != question {
+		m = m.Copy() // the present client gets the reply unchanged
+		m.Question[0].Name = name
+	}
+	for _, section := range [][]dns.RR{m.Answer, m.Ns, m.Extra} {
+		for _, rr := range section {
+			h := rr.Header()
+			if equalNames(h.Name, name) {
+				h.Name = name
+			}
+			e.AnyCase = e.AnyCase && lower(h.Name) && hasLowerNames(rr)
+		}
+	}
+	return m
+}
+
+// hasLowerNames reports whether the names in the data of a record are in lower case; false for unknown types.
+func hasLowerNames(rr dns.RR) bool {
+	switch r := rr.(type) {
+	case *dns.A, *dns.AAAA, *dns.TXT, *dns.CAA, *dns.DS, *dns.DNSKEY, *dns.TLSA, *dns.SSHFP, *dns.NSEC3:
+		return true
+	case *dns.CNAME:
+		return lower(r.Target)
+	case *dns.DNAME:
+		return lower(r.Target)
+	case *dns.NS:
+		return lower(r.Ns)
+	case *dns.PTR:
+		return lower(r.Ptr)
+	case *dns.MX:
+		return lower(r.Mx)
+	case *dns.SRV:
+		return lower(r.Target)
+	case *dns.SOA:
+		return lower(r.Ns) && lower(r.Mbox)
+	case *dns.SVCB:
+		return lower(r.Target)
+	case *dns.HTTPS:
+		return lower(r.Target)
+	case *dns.RRSIG:
+		return lower(r.SignerName)
+	case *dns.NSEC:
+		return lower(r.NextDomain)
+	}
+	return false
+}
+
+func lower(name string) bool { return name == strings.ToLower(name) }
