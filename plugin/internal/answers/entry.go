@@ -88,7 +88,7 @@ type Entry struct {
 	Cached bool
 	// Popularity is set if a popular answer is prefetched before it expires.
 	Popularity *Popularity
-	// Costly is set if the answer came from another server: it is evicted later.
+	// Costly is set if the answer is another server's: it is evicted later.
 	Costly bool
 	// State belongs to the plugin that made the entry; StateSize is its memory in bytes.
 	State     any
