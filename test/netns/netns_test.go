@@ -102,11 +102,11 @@ func sourceOf(n *Namespace, to netip.Addr) string {
 
 func TestLeftovers(t *testing.T) {
 	Require(t, "ip")
-	gone := exec.Command("true")
-	if err := gone.Run(); err != nil {
+	ended := exec.Command("true")
+	if err := ended.Run(); err != nil {
 		t.Fatal(err)
 	}
-	left := fmt.Sprintf("%s%d-1-node", namePrefix, gone.Process.Pid)
+	left := fmt.Sprintf("%s%d-1-node", namePrefix, ended.Process.Pid)
 	if out, err := exec.Command("ip", "netns", "add", left).CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}

@@ -332,7 +332,7 @@ func (s *addressRun) shuffle(m []byte, random uint64) {
 }
 
 // shuffleGlue permutes the address records at the end of the message like shuffle. Their lengths differ, so it moves whole
-// records, from a temporary copy behind the message.
+// records, from a temporary copy after the message.
 func (a *Answer) shuffleGlue(dst []byte, start int, random uint64) []byte {
 	var starts [maxGlue + 1]uint16
 	var order [maxGlue]uint8

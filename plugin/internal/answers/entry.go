@@ -191,7 +191,7 @@ func (e *Entry) Patch(now time.Duration) Patch {
 	return p
 }
 
-// buffers hold packed answers while they are unpacked.
+// buffers are buffers of packed answers for Message.
 var buffers = sync.Pool{New: func() any { b := make([]byte, 0, 1<<10); return &b }}
 
 // Message returns the answer to a query as a message without an OPT record, which the writer adds.

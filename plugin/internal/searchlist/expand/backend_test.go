@@ -59,7 +59,7 @@ type fact struct {
 func (f fact) String() string {
 	s := fmt.Sprintf("%v TTL %d %v expires %v", f.replyKind, f.ttl, f.bounds, f.expires)
 	if f.private {
-		s += ", for one"
+		s += ", private"
 	}
 	if f.change != nil {
 		s += fmt.Sprint(", changes ", f.change)

@@ -399,10 +399,10 @@ func TestAuthenticated(t *testing.T) {
 // replies are not stored.
 func TestExtendedErrors(t *testing.T) {
 	for _, tt := range []struct {
-		name  string
-		facts map[string]replyKind
-		at    string
-		given bool
+		name   string
+		facts  map[string]replyKind
+		at     string
+		copied bool
 	}{
 		{"of the candidate with data", map[string]replyKind{third: replyData}, third, true},
 		{"of a candidate before it", map[string]replyKind{third: replyData}, second, false},
@@ -422,8 +422,8 @@ func TestExtendedErrors(t *testing.T) {
 				r := query(first, dns.TypeA).SetEdns0(1232, false)
 				got := send(t, x, r, &podQuestion)
 				opt := got.IsEdns0()
-				if given := opt != nil && len(opt.Option) == 1 && opt.Option[0].Option() == dns.EDNS0EDE; given != tt.given {
-					t.Errorf("got %v, want an extended error: %t", got.Extra, tt.given)
+				if copied := opt != nil && len(opt.Option) == 1 && opt.Option[0].Option() == dns.EDNS0EDE; copied != tt.copied {
+					t.Errorf("got %v, want an extended error: %t", got.Extra, tt.copied)
 				}
 			}
 			if got := send(t, x, query(first, dns.TypeA), &podQuestion); got.IsEdns0() != nil || len(got.Extra) != 0 {
@@ -500,8 +500,8 @@ func TestFailing(t *testing.T) {
 	}
 }
 
-// TestAlias_TTL has data of one candidate that expires after the denial of another.
-func TestAlias_TTL(t *testing.T) {
+// TestAliasTTL has data of one candidate that expires after the denial of another.
+func TestAliasTTL(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		w := newBackend(nil)
 		w.fallback.expires = 5 * time.Second
@@ -753,8 +753,8 @@ func TestFirst(t *testing.T) {
 	expanded := results.since(before)
 	before = results.snapshot()
 	results.First("").Inc()
-	if given := results.since(before); fmt.Sprint(given) != fmt.Sprint(expanded) || len(given) != 1 {
-		t.Errorf("First counts %v, an expansion %v", given, expanded)
+	if counted := results.since(before); fmt.Sprint(counted) != fmt.Sprint(expanded) || len(counted) != 1 {
+		t.Errorf("First counts %v, an expansion %v", counted, expanded)
 	}
 }
 

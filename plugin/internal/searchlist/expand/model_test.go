@@ -273,14 +273,14 @@ func current(bounds []answers.Bound) bool {
 }
 
 // namesOf returns the candidates of a question in the case in which they are queried.
-func namesOf(asked string, q *Question) []string {
+func namesOf(qname string, q *Question) []string {
 	var names []string
 	for _, s := range q.Suffixes {
 		names = append(names, q.Base+s)
 	}
 	names = append(names, q.Base)
-	if strings.EqualFold(names[0], asked) {
-		names[0] = asked
+	if strings.EqualFold(names[0], qname) {
+		names[0] = qname
 	}
 	return names
 }
@@ -293,12 +293,12 @@ func TestModel(t *testing.T) {
 		inBubble(t, func(t *testing.T) { checkModel(t, seed, counts) })
 	})
 	t.Log(counts)
-	for _, what := range []string{
-		"stored", "not stored", "expired", "outdated", "before the end", "by bounds alone", "several candidates in one query",
+	for _, event := range []string{
+		"stored", "not stored", "expired", "outdated", "before the end", "by generations alone", "several candidates in one query",
 		"success", "nodata", "nxdomain", "failure", "bare", "upper case", "found after a failure", "truncated",
 	} {
-		if counts[what] < 20 && property.Fixed() {
-			t.Errorf("%s: %d times", what, counts[what])
+		if counts[event] < 20 && property.Fixed() {
+			t.Errorf("%s: %d times", event, counts[event])
 		}
 	}
 }
@@ -409,7 +409,7 @@ func checkModel(t *testing.T, seed uint64, counts map[string]int) {
 	}
 	again("at once", 0, true)
 	if until == forever {
-		counts["by bounds alone"]++
+		counts["by generations alone"]++
 		time.Sleep(1000 * time.Hour)
 		again("after a long time", 0, true)
 	} else {
