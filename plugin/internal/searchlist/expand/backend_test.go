@@ -41,8 +41,8 @@ func (s replyKind) String() string {
 	return [...]string{"NXDOMAIN", "NODATA", "data", "truncated", "SERVFAIL", "returned SERVFAIL", "REFUSED", "returned REFUSED", "nothing", "an error"}[s]
 }
 
-// continues reports whether a server that supports search lists tries the next candidate after this reply, or has found
-// data.
+// continues reports whether a server that supports search lists handles this reply: it is data, or the server tries the next
+// candidate.
 func (s replyKind) continues() bool { return s <= replyData }
 
 // fact is the reply of a backend to a query for a name and a type.
@@ -67,6 +67,7 @@ func (f fact) String() string {
 	return s
 }
 
+// lookup is a queried name and type.
 type lookup struct {
 	name  string // lower case
 	qtype uint16

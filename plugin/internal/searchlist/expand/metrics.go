@@ -36,7 +36,7 @@ func NewResults(subsystem string) *Results {
 	return &Results{
 		expansions: promauto.NewCounterVec(prometheus.CounterOpts{
 			Namespace: "nearside", Subsystem: subsystem, Name: "expansions_total",
-			Help: "Queries that were answered by trying the names of a search list, by outcome (success, nodata, nxdomain, failure) and the place in the list of the name that was found, from 0; bare is the name as such, and none that none was found.",
+			Help: "Queries answered by walking the candidates of a search list, by outcome (success, nodata, nxdomain, failure) and position of the candidate that was found, from 0; bare: the bare name, none: no candidate.",
 		}, []string{"server", "outcome", "position"}),
 		saved: promauto.NewCounterVec(prometheus.CounterOpts{
 			Namespace: "nearside", Subsystem: subsystem, Name: "queries_saved_total",
