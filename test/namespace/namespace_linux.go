@@ -1,6 +1,5 @@
-// Package namespace gives a test a network namespace of its own, in which nothing is but lo: on a thread
-// (Enter), or in a process (Inside). What the test does to interfaces and rules is gone with it. A bed of
-// several namespaces with names is in package netns.
+// Package namespace runs a test in an empty network namespace with only lo: on a thread (Enter), or in a process (Inside).
+// Interfaces and rules of the test end with the namespace. Package netns has networks of several named namespaces.
 package namespace
 
 import (
@@ -13,15 +12,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Enter moves the test's goroutine to a thread with an empty network namespace, with lo up. The
-// thread ends with the test. Sockets of other goroutines are elsewhere. The test is skipped without
-// root.
+// Enter moves the test's goroutine to a thread with an empty network namespace, with lo up. The thread ends with the test.
+// Other goroutines of the test are not in the namespace. Enter skips the test without root.
 func Enter(t *testing.T) {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		Lacking(t, "root, for a network namespace")
 	}
-	runtime.LockOSThread() // and never unlocked: the thread is not to be used by anybody else
+	runtime.LockOSThread() // never unlocked: no other goroutine may run in the namespace
 	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 		Lacking(t, "the right to make a network namespace: "+err.Error())
 	}
@@ -39,7 +37,7 @@ func loopbackUp(t *testing.T) {
 	}
 }
 
-// Lacking skips the test, or fails it if NEARSIDE_REQUIRE_ALL says that everything is to be there.
+// Lacking skips a test that needs a program or a right, or fails it if the environment variable NEARSIDE_REQUIRE_ALL is "1".
 func Lacking(t *testing.T, what string) {
 	t.Helper()
 	if os.Getenv("NEARSIDE_REQUIRE_ALL") == "1" {
@@ -48,8 +46,7 @@ func Lacking(t *testing.T, what string) {
 	t.Skip("needs " + what)
 }
 
-// Run runs a program in the namespace and returns what it printed. The test is skipped if the program
-// is not installed.
+// Run runs a program in the namespace and returns its output. It skips the test if the program is not installed.
 func Run(t *testing.T, program string, args ...string) string {
 	t.Helper()
 	path, err := exec.LookPath(program)

@@ -13,16 +13,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// inside is the environment variable that tells the second process from the first.
+// inside is the environment variable of the second process, the name of the test.
 const inside = "NEARSIDE_TEST_NAMESPACE"
 
-// limit bounds the second process.
+// limit bounds the time of the second process.
 const limit = 2 * time.Minute
 
-// Inside runs the test again in a process that has a network namespace of its own, so that what it tests
-// may use any thread. It returns true in that second process, where lo is up and nothing else is there. In the first it
-// runs the second, passes its outcome on, and returns false: the test is to return then. The test is
-// skipped without root.
+// Inside runs the test again in a process with an empty network namespace, so that the tested code may use any thread. It
+// returns true in that second process, with lo up. In the first process it waits for the second, fails or skips the test as
+// the second did, and returns false: the test must return then. Inside skips the test without root.
 func Inside(t *testing.T) bool {
 	t.Helper()
 	if os.Getenv(inside) == t.Name() {
@@ -42,9 +41,9 @@ func Inside(t *testing.T) bool {
 	case errors.Is(err, unix.EPERM):
 		Lacking(t, "the right to make a network namespace")
 	case err != nil:
-		t.Fatalf("in a network namespace of its own: %v\n%s", err, out)
+		t.Fatalf("in the process with a network namespace: %v\n%s", err, out)
 	case bytes.Contains(out, []byte("--- SKIP")):
-		t.Skipf("in a network namespace of its own:\n%s", out)
+		t.Skipf("in the process with a network namespace:\n%s", out)
 	}
 	return false
 }

@@ -17,17 +17,16 @@ import (
 	"testing"
 )
 
-// namePrefix is what the names of all namespaces here begin with; the process id of the test follows.
+// namePrefix is the prefix of the names of all namespaces of this package; the process ID of the test follows.
 const namePrefix = "nearside-test-"
 
-// pinned is the folder in which ip keeps the namespaces that have a name.
+// pinned is the folder of ip's named namespaces.
 const pinned = "/run/netns"
 
 // Pods is the number of pods in a bed.
 const Pods = 2
 
-// PodCIDRs are the ranges that all pods have their addresses from, as kube-proxy's --cluster-cidr
-// takes them.
+// PodCIDRs are the ranges of all pods' addresses, in the form of kube-proxy's --cluster-cidr.
 const PodCIDRs = "10.1.0.0/16,fd01::/32"
 
 // count numbers the beds of this process.
@@ -35,20 +34,18 @@ var count atomic.Int64
 
 // Bed is the network of one node.
 type Bed struct {
-	// Node forwards between all others; its host network is where nodecache and kube-proxy run. Its
-	// addresses are those on the link to Upstream.
+	// Node is the host network of the node, for nodecache and kube-proxy. It forwards between the other namespaces. IPv4
+	// and IPv6 are its addresses on the link to Upstream.
 	Node *Namespace
-	// Pod are the pods of the node, each with a link of its own to it.
+	// Pod are the pods of the node. Each has its own link to the node.
 	Pod [Pods]*Namespace
-	// Upstream is the host behind the node, to which the node's default route goes: cluster DNS runs
-	// there.
+	// Upstream is the host at the node's default route, for cluster DNS.
 	Upstream *Namespace
 
 	number int64
 }
 
-// New makes a bed that is removed at the end of the test. It skips the test without root or ip, with
-// Require.
+// New sets up a bed, which is removed at the end of the test. It skips the test without root or ip (see Require).
 func New(t testing.TB) *Bed {
 	t.Helper()
 	Require(t, "ip")
@@ -67,7 +64,7 @@ func New(t testing.TB) *Bed {
 	return b
 }
 
-// add makes a namespace with only a loopback interface. Its addresses come with join.
+// add makes a namespace with only a loopback interface; join adds its addresses.
 func (b *Bed) add(t testing.TB, role, v4, v6 string) *Namespace {
 	t.Helper()
 	n := add(t, fmt.Sprintf("%s%d-%d-%s", namePrefix, os.Getpid(), b.number, role))
@@ -75,8 +72,8 @@ func (b *Bed) add(t testing.TB, role, v4, v6 string) *Namespace {
 	return n
 }
 
-// join links a namespace with the node, whose addresses on that link are given. The interface is
-// eth0 in the namespace, and is called as its role is in the node.
+// join links a namespace with the node. v4 and v6 are the node's addresses on the link. The interface is eth0 in the
+// namespace; in the node its name is the namespace's role.
 func (b *Bed) join(t testing.TB, n *Namespace, v4, v6 netip.Addr) {
 	t.Helper()
 	role := n.Name[strings.LastIndexByte(n.Name, '-')+1:]
@@ -91,7 +88,7 @@ func (b *Bed) join(t testing.TB, n *Namespace, v4, v6 netip.Addr) {
 		fmt.Sprintf("route add ::/0 via %v", v6))
 }
 
-// removeLeftovers removes the namespaces of test processes that are gone.
+// removeLeftovers removes the namespaces of test processes that have ended.
 func removeLeftovers(t testing.TB) {
 	t.Helper()
 	all, err := filepath.Glob(filepath.Join(pinned, namePrefix+"*"))
@@ -106,12 +103,12 @@ func removeLeftovers(t testing.TB) {
 			continue
 		}
 		if err := remove(name); err != nil {
-			t.Logf("what an earlier run left: %v", err)
+			t.Logf("namespace of an earlier run: %v", err)
 		}
 	}
 }
 
-// remove removes a namespace and the files that only its programs saw.
+// remove removes a namespace and its files of Etc.
 func remove(name string) error {
 	var problem error
 	if out, err := exec.Command("ip", "netns", "del", name).CombinedOutput(); err != nil {

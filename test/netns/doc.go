@@ -1,9 +1,7 @@
-// Package netns gives a test a small cluster network of Linux network namespaces: a node, two pods
-// behind it, and a host on the node's far side where cluster DNS runs. All are joined by veth pairs,
-// with IPv4 and IPv6, and the node forwards between them.
+// Package netns sets up a small cluster network of Linux network namespaces for a test: a node, two pods on it, and an
+// upstream host for cluster DNS, joined by veth pairs with IPv4 and IPv6; the node forwards between them.
 //
-// In goes nothing but root and the program ip; out come namespaces in which the test runs programs,
-// opens sockets and sends DNS load that it can measure outages with. Everything is gone after the
-// test, and what a killed run left behind is removed by the next one. Nothing here knows what
-// nodecache is.
+// Tests run programs in the namespaces, open sockets there, and send DNS load to measure outages. The package needs root
+// and the program ip. Namespaces are removed after the test, or by the next run if a test process was killed. The package
+// does not depend on nodecache.
 package netns

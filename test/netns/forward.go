@@ -9,9 +9,8 @@ import (
 	"testing"
 )
 
-// Forward lets the programs of the namespace reach a TCP server that listens on this address of the
-// loopback interface outside, such as an API server on "127.0.0.1:40123", at the same address.
-// It ends with the test.
+// Forward forwards TCP connections to an address of the namespace's loopback interface, such as "127.0.0.1:40123", to the
+// same address outside, such as an API server's. It ends with the test.
 func (n *Namespace) Forward(t testing.TB, address string) {
 	t.Helper()
 	var listener net.Listener
@@ -31,8 +30,8 @@ func (n *Namespace) Forward(t testing.TB, address string) {
 	})
 }
 
-// forwarder copies bytes between connections of two namespaces. That one of a pair fails is nothing
-// that a test has to know: its programs see a closed connection.
+// forwarder copies bytes between connections of two namespaces. It closes both on an error: the programs have to handle
+// that.
 type forwarder struct {
 	address string
 	running sync.WaitGroup
@@ -53,19 +52,19 @@ func (f *forwarder) accept(listener net.Listener) {
 }
 
 func (f *forwarder) serve(inside net.Conn) {
-	defer f.forget(inside)
+	defer f.remove(inside)
 	outside, err := net.Dial("tcp", f.address)
 	if err != nil {
 		return
 	}
-	defer f.forget(outside)
-	if !f.remember(inside, outside) {
+	defer f.remove(outside)
+	if !f.add(inside, outside) {
 		return
 	}
 	done := make(chan error, 2)
 	go func() { done <- pipe(outside, inside) }()
 	go func() { done <- pipe(inside, outside) }()
-	<-done // closing both ends the other one
+	<-done // the deferred closes end the other direction
 }
 
 func pipe(to, from net.Conn) error {
@@ -73,8 +72,8 @@ func pipe(to, from net.Conn) error {
 	return err
 }
 
-// remember tells whether the forwarder goes on; if so, close closes these connections.
-func (f *forwarder) remember(all ...net.Conn) bool {
+// add adds connections for close to close. It returns false if the forwarder is closed.
+func (f *forwarder) add(all ...net.Conn) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, c := range all {
@@ -83,7 +82,7 @@ func (f *forwarder) remember(all ...net.Conn) bool {
 	return !f.closed
 }
 
-func (f *forwarder) forget(c net.Conn) {
+func (f *forwarder) remove(c net.Conn) {
 	f.mu.Lock()
 	delete(f.open, c)
 	f.mu.Unlock()

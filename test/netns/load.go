@@ -16,8 +16,8 @@ import (
 	"github.com/miekg/dns"
 )
 
-// Ask sends one query for the TXT records of a name to port 53 of a server, over "udp" or "tcp" and
-// from a new port, and returns the strings of the first record of the answer. It does not retry.
+// Ask sends one query for the TXT records of a name to port 53 of a server, over "udp" or "tcp" and from a new port. It
+// returns the strings of the first record of the answer, and does not retry.
 func (n *Namespace) Ask(network string, server netip.Addr, name string, timeout time.Duration) ([]string, error) {
 	end := time.Now().Add(timeout)
 	var socket net.Conn
@@ -26,16 +26,16 @@ func (n *Namespace) Ask(network string, server netip.Addr, name string, timeout 
 		socket, err = dialer.Dial(network, netip.AddrPortFrom(server, 53).String())
 		return err
 	}); err != nil {
-		return nil, fmt.Errorf("ask %v: %w", server, err)
+		return nil, fmt.Errorf("query to %v: %w", server, err)
 	}
 	record, err := exchange(socket, name, end)
 	if err := errors.Join(err, socket.Close()); err != nil {
-		return nil, fmt.Errorf("ask %v: %w", server, err)
+		return nil, fmt.Errorf("query to %v: %w", server, err)
 	}
 	return record, nil
 }
 
-// exchange asks on a connection and ignores answers to other questions.
+// exchange sends a query on a connection and ignores replies to other queries.
 func exchange(socket net.Conn, name string, end time.Time) ([]string, error) {
 	query := new(dns.Msg).SetQuestion(dns.Fqdn(name), dns.TypeTXT)
 	connection := &dns.Conn{Conn: socket}
@@ -65,33 +65,32 @@ func exchange(socket net.Conn, name string, end time.Time) ([]string, error) {
 	}
 }
 
-// Load is a stream of queries for TXT records at a steady rate, none of which is sent twice. Every
-// query asks for another name and comes from another port. The server says who it is in the first
-// string of the record.
+// Load is a stream of queries for TXT records at a steady rate, without retries. Every query has another name and another
+// source port. The first string of the record is the name of the server.
 type Load struct {
-	// From is where the queries come from.
+	// From is the namespace of the client.
 	From *Namespace
 	// Network is "udp" or "tcp".
 	Network string
-	// Server is asked at port 53.
+	// Server is the address of the server; the port is 53.
 	Server netip.Addr
-	// PerSecond is the number of queries in a second.
+	// PerSecond is the number of queries per second.
 	PerSecond int
-	// Timeout is how long a query waits for its answer, and is lost then; 0 is a second.
+	// Timeout is the time after which a query without a reply is lost; 0 is a second.
 	Timeout time.Duration
 }
 
-// Query is what became of one query of a load.
+// Query is the result of one query of a load.
 type Query struct {
-	// Sent is when it was sent, Done when it was answered or given up.
+	// Sent is the time of the query, Done the time of the reply or the failure.
 	Sent, Done time.Time
-	// By is who answered it. It is empty if the query was lost.
+	// By is the name of the server that answered, empty for a lost query.
 	By string
-	// Err is why the query was lost.
+	// Err is the cause of the loss.
 	Err error
 }
 
-// Report is what became of the queries of a load, in the order in which they were sent.
+// Report has the results of the queries of a load, by the time of the query.
 type Report []Query
 
 // Stream is a load that is being sent.
@@ -105,7 +104,7 @@ type Stream struct {
 	report  Report
 }
 
-// Start begins to send the load. It ends with Stop, or with the test.
+// Start starts the load. It ends with Stop, or with the test.
 func (l Load) Start(t testing.TB) *Stream {
 	t.Helper()
 	if l.Timeout == 0 {
@@ -117,8 +116,7 @@ func (l Load) Start(t testing.TB) *Stream {
 	return s
 }
 
-// send starts one query at a time, each by its time of the schedule, so that a pause of the test
-// itself does not lower the number of queries.
+// send starts each query at its scheduled time, so that a pause of the test process does not change their number.
 func (s *Stream) send(l Load) {
 	defer close(s.sent)
 	start := time.Now()
@@ -145,7 +143,7 @@ func (s *Stream) query(l Load, name string) {
 	s.report = append(s.report, q)
 }
 
-// Stop ends the load, waits until every query is answered or lost, and tells what became of them.
+// Stop ends the load, waits until every query is answered or lost, and returns the report.
 func (s *Stream) Stop() Report {
 	s.once.Do(func() {
 		close(s.stop)
@@ -155,7 +153,7 @@ func (s *Stream) Stop() Report {
 	return s.Report()
 }
 
-// Report tells what became of the queries that are answered or lost so far.
+// Report returns the results of the queries that are answered or lost until now.
 func (s *Stream) Report() Report {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -170,8 +168,8 @@ func (r Report) Since(start time.Time) Report {
 	return r[first:]
 }
 
-// DoneBefore returns the queries that were answered or given up before a time. What was under way
-// at that time is neither here nor in Since.
+// DoneBefore returns the queries that were answered or lost before a time. Queries in flight at that time are neither in
+// this report nor in that of Since.
 func (r Report) DoneBefore(end time.Time) Report {
 	return slices.DeleteFunc(slices.Clone(r), func(q Query) bool { return !q.Done.Before(end) })
 }
@@ -186,7 +184,7 @@ func (r Report) Lost() (n int) {
 	return n
 }
 
-// By returns how many queries each server answered.
+// By returns the number of queries that each server answered.
 func (r Report) By() map[string]int {
 	by := map[string]int{}
 	for _, q := range r {
@@ -197,8 +195,8 @@ func (r Report) By() map[string]int {
 	return by
 }
 
-// Gap returns the longest time in which no query was sent that was answered. The ends of the report
-// count as answered, so a report without any answer is one gap.
+// Gap returns the longest time between the sending of two answered queries. The first and the last query count as answered,
+// so that a report without any answer is one gap.
 func (r Report) Gap() (longest time.Duration) {
 	if len(r) == 0 {
 		return 0
@@ -213,7 +211,7 @@ func (r Report) Gap() (longest time.Duration) {
 	return longest
 }
 
-// String tells the numbers, the gap, and what the lost queries died of.
+// String returns the number of queries, the servers, the causes of losses, and the gap.
 func (r Report) String() string {
 	causes := map[string]int{}
 	for _, q := range r {

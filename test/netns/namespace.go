@@ -18,24 +18,21 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ownFiles is the folder below which "ip netns exec" finds what a namespace has in the place of
-// files of /etc.
+// ownFiles is the folder with a folder for each namespace, whose files "ip netns exec" mounts over those of /etc.
 const ownFiles = "/etc/netns"
 
-// runTimeout is how long a program that Run or Try starts may take.
+// runTimeout bounds the time of a program that Run or Try starts.
 const runTimeout = 20 * time.Second
 
 // Namespace is a network namespace with a name.
 type Namespace struct {
-	// Name is what "ip netns" calls it.
+	// Name is the name for "ip netns".
 	Name string
-	// IPv4 and IPv6 are the addresses of its interface eth0; those of the node are on the link to
-	// Upstream.
+	// IPv4 and IPv6 are the addresses of eth0; those of a Bed's node are on the link to Upstream.
 	IPv4, IPv6 netip.Addr
 }
 
-// Run runs a program in the namespace and returns what it printed. The test fails when the program
-// does.
+// Run runs a program in the namespace and returns its output. It fails the test if the program fails.
 func (n *Namespace) Run(t testing.TB, program string, args ...string) string {
 	t.Helper()
 	out, err := n.Try(program, args...)
@@ -56,7 +53,7 @@ func (n *Namespace) Try(program string, args ...string) (string, error) {
 	return string(out), nil
 }
 
-// ip runs lines as "ip -batch" takes them.
+// ip runs lines of "ip -batch".
 func (n *Namespace) ip(t testing.TB, lines ...string) {
 	t.Helper()
 	command := exec.Command("ip", "-n", n.Name, "-batch", "-")
@@ -66,12 +63,12 @@ func (n *Namespace) ip(t testing.TB, lines ...string) {
 	}
 }
 
-// threads has a place for each thread that is in a namespace: after a pause of the machine thousands of queries
-// are due at once, and the runtime allows 10,000 threads.
+// threads limits the number of threads in namespaces: after a pause of the machine thousands of queries are due at once,
+// and the runtime allows 10,000 threads.
 var threads = make(chan struct{}, 1000)
 
-// Do calls f on a thread that is in the namespace: sockets that f opens belong to the namespace, for
-// good. f must not start goroutines that are to be in it as well, nor call Do.
+// Do calls f on a thread in the namespace. Sockets that f opens belong to the namespace from then on. Goroutines that f
+// starts are outside. f must not call Do.
 func (n *Namespace) Do(f func() error) (err error) {
 	threads <- struct{}{}
 	defer func() { <-threads }()
@@ -82,7 +79,7 @@ func (n *Namespace) Do(f func() error) (err error) {
 		return fmt.Errorf("enter %s: %w", n.Name, err)
 	}
 	defer func() {
-		// A thread that does not find its way back must end, so it stays locked to this goroutine.
+		// A thread that is left in the namespace must end, so that it stays locked to this goroutine.
 		back := unix.Setns(int(own.Fd()), unix.CLONE_NEWNET)
 		if back == nil {
 			runtime.UnlockOSThread()
@@ -110,8 +107,8 @@ func (n *Namespace) Sysctl(t testing.TB, name, value string) {
 	}
 }
 
-// Etc writes a file that the programs of the namespace see as /etc/NAME, such as "resolv.conf". It
-// is there for programs that are started afterwards; to call it again replaces the file.
+// Etc writes or replaces a file that programs in the namespace read as /etc/NAME, such as "resolv.conf". It applies to
+// programs started afterwards.
 func (n *Namespace) Etc(t testing.TB, name, text string) {
 	t.Helper()
 	folder := filepath.Join(ownFiles, n.Name)
@@ -123,7 +120,7 @@ func (n *Namespace) Etc(t testing.TB, name, text string) {
 	}
 }
 
-// Dig runs dig in the namespace, without retries, and returns what it printed.
+// Dig runs dig in the namespace, without retries, and returns its output.
 func (n *Namespace) Dig(t testing.TB, args ...string) string {
 	t.Helper()
 	out, err := n.Try("dig", append([]string{"+tries=1", "+time=3"}, args...)...)

@@ -16,14 +16,14 @@ import (
 	"github.com/nearside-dns/nearside/test/controlplane"
 )
 
-// TestBed asks a server behind the node from a pod, and looks at what the parts of a bed do.
+// TestBed sends queries from a pod to a server at the upstream host, and tests the parts of a bed.
 func TestBed(t *testing.T) {
 	Require(t, "ip", "dig")
 	bed := New(t)
 	server := startServer(t, bed)
 	for _, network := range []string{"udp", "tcp"} {
 		for _, address := range []netip.Addr{bed.Upstream.IPv4, bed.Upstream.IPv6} {
-			t.Run(fmt.Sprintf("ask %v over %s", address, network), func(t *testing.T) {
+			t.Run(fmt.Sprintf("query to %v over %s", address, network), func(t *testing.T) {
 				record, err := bed.Pod[1].Ask(network, address, "a.test.", time.Second)
 				if err != nil || record[0] != "upstream" || record[1] != sourceOf(bed.Pod[1], address) {
 					t.Errorf("got %q, %v", record, err)
@@ -33,7 +33,7 @@ func TestBed(t *testing.T) {
 	}
 	t.Run("dig", func(t *testing.T) {
 		if got := bed.Pod[0].Dig(t, "@"+bed.Upstream.IPv4.String(), "+short", "TXT", "a.test"); !strings.HasPrefix(got, `"upstream"`) {
-			t.Errorf("dig says %q", got)
+			t.Errorf("output of dig: %q", got)
 		}
 	})
 	t.Run("own files", func(t *testing.T) {
@@ -43,15 +43,15 @@ func TestBed(t *testing.T) {
 		}
 	})
 	t.Run("load", func(t *testing.T) { testLoad(t, bed, server) })
-	t.Run("this test stayed outside", func(t *testing.T) {
+	t.Run("the test is outside", func(t *testing.T) {
 		inside := strings.TrimSpace(bed.Node.Run(t, "readlink", "/proc/self/ns/net"))
 		if here, err := os.Readlink("/proc/thread-self/ns/net"); err != nil || here == inside {
-			t.Errorf("the test is in %s, %v", here, err)
+			t.Errorf("namespace of the test: %s, %v", here, err)
 		}
 	})
 }
 
-// testLoad freezes the server for a moment and wants to see that in the report.
+// testLoad freezes the server for a moment, and asserts that the report has lost queries and a gap.
 func testLoad(t *testing.T, bed *Bed, server *Process) {
 	const pause = 400 * time.Millisecond
 	stream := Load{From: bed.Pod[0], Network: "udp", Server: bed.Upstream.IPv6, PerSecond: 100, Timeout: 100 * time.Millisecond}.Start(t)
@@ -63,7 +63,7 @@ func testLoad(t *testing.T, bed *Bed, server *Process) {
 	report := stream.Stop()
 	t.Log(report)
 	if report.By()["upstream"] == 0 || report.Lost() == 0 || report.Gap() < pause/2 {
-		t.Errorf("a frozen server shows as %v", report)
+		t.Errorf("report with a frozen server: %v", report)
 	}
 }
 
@@ -92,7 +92,7 @@ func startServer(t *testing.T, bed *Bed) *Process {
 	}
 }
 
-// sourceOf returns the address of n that a packet to this address comes from.
+// sourceOf returns the source address of packets from n to an address.
 func sourceOf(n *Namespace, to netip.Addr) string {
 	if to.Is4() {
 		return n.IPv4.String()
@@ -102,21 +102,21 @@ func sourceOf(n *Namespace, to netip.Addr) string {
 
 func TestLeftovers(t *testing.T) {
 	Require(t, "ip")
-	gone := exec.Command("true")
-	if err := gone.Run(); err != nil {
+	ended := exec.Command("true")
+	if err := ended.Run(); err != nil {
 		t.Fatal(err)
 	}
-	left := fmt.Sprintf("%s%d-1-node", namePrefix, gone.Process.Pid)
+	left := fmt.Sprintf("%s%d-1-node", namePrefix, ended.Process.Pid)
 	if out, err := exec.Command("ip", "netns", "add", left).CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	t.Run("removed", func(t *testing.T) {
 		New(t)
 		if _, err := os.Stat(filepath.Join(pinned, left)); !errors.Is(err, os.ErrNotExist) {
-			t.Errorf("%s is still there: %v", left, err)
+			t.Errorf("%s was not removed: %v", left, err)
 		}
 	})
-	t.Run("nothing stays", func(t *testing.T) {
+	t.Run("no namespace is left", func(t *testing.T) {
 		all, err := filepath.Glob(filepath.Join(pinned, fmt.Sprintf("%s%d-*", namePrefix, os.Getpid())))
 		if err != nil || len(all) > 0 {
 			t.Errorf("namespaces %q, %v", all, err)

@@ -14,18 +14,18 @@ import (
 	"time"
 )
 
-// requestTimeout is how long a request of Client may take.
+// requestTimeout bounds the time of a request of Client.
 const requestTimeout = 5 * time.Second
 
-// Add makes a namespace for a network that is not a Bed, with a loopback interface that is up and no addresses,
-// until the end of the test. The role is a part of its name.
+// Add makes a namespace for a network that is not a Bed. It has a loopback interface, no addresses, and role in its name,
+// and is removed at the end of the test.
 func Add(t testing.TB, role string) *Namespace {
 	t.Helper()
 	removeLeftovers(t)
 	return add(t, fmt.Sprintf("%s%d-%d-%s", namePrefix, os.Getpid(), count.Add(1), role))
 }
 
-// add makes a namespace of a name.
+// add makes a namespace with a name.
 func add(t testing.TB, name string) *Namespace {
 	t.Helper()
 	n := &Namespace{Name: name}
@@ -37,21 +37,21 @@ func add(t testing.TB, name string) *Namespace {
 			t.Error(err)
 		}
 	})
-	// Addresses are to be usable at once: nobody else is on these links.
+	// No other host is on these links: without duplicate address detection, addresses are usable at once.
 	n.Sysctl(t, "net/ipv6/conf/default/accept_dad", "0")
 	n.ip(t, "link set lo up")
 	return n
 }
 
-// Forwards makes the namespace a router.
+// Forwards enables IP forwarding in the namespace.
 func (n *Namespace) Forwards(t testing.TB) {
 	t.Helper()
 	n.Sysctl(t, "net/ipv4/ip_forward", "1")
 	n.Sysctl(t, "net/ipv6/conf/all/forwarding", "1")
 }
 
-// Join links the namespace with its router. Its own interface is eth0, the router's is device. An address has %d for
-// what is 1 in the router's and 2 in its own, as "10.1.0.%d/24"; the first of each family is that of the default route.
+// Join links the namespace with its router. Its interface is eth0, the router's is device. An address is a pattern such as
+// "10.1.0.%d/24", for 1 at the router and 2 in the namespace. The default route of each family is by its first address.
 func (n *Namespace) Join(t testing.TB, router *Namespace, device string, addresses ...string) {
 	t.Helper()
 	router.ip(t, fmt.Sprintf("link add %s type veth peer name eth0 netns %s", device, n.Name),
@@ -72,7 +72,7 @@ func (n *Namespace) Join(t testing.TB, router *Namespace, device string, address
 	}
 }
 
-// Client returns a client of HTTP whose connections begin in the namespace.
+// Client returns an HTTP client with connections from the namespace.
 func (n *Namespace) Client() *http.Client {
 	dial := func(ctx context.Context, network, address string) (c net.Conn, err error) {
 		err = n.Do(func() error {

@@ -16,19 +16,19 @@ import (
 	"github.com/nearside-dns/nearside/test/daemon"
 )
 
-// stopTimeout is how long a program may take to end after a signal.
+// stopTimeout bounds the time in which a program ends after a signal.
 const stopTimeout = 15 * time.Second
 
-// Process is a program that runs in a namespace. Its methods wait for nothing but what they say.
+// Process is a program that runs in a namespace.
 type Process struct {
 	name   string
 	cmd    *exec.Cmd
 	output daemon.Output
-	ended  chan struct{} // closed once the process is gone and reaped
+	ended  chan struct{} // closed when the process has ended and is reaped
 }
 
-// Start starts a program in the namespace. It is killed at the end of the test; its output is shown
-// if the test failed.
+// Start starts a program in the namespace. The program is killed at the end of the test; its output is logged if the test
+// has failed.
 func (n *Namespace) Start(t testing.TB, program string, args ...string) *Process {
 	t.Helper()
 	return n.StartWith(t, nil, program, args...)
@@ -37,7 +37,7 @@ func (n *Namespace) Start(t testing.TB, program string, args ...string) *Process
 // StartWith is Start, with variables ("NAME=value") added to the environment.
 func (n *Namespace) StartWith(t testing.TB, environment []string, program string, args ...string) *Process {
 	t.Helper()
-	// ip becomes the program, so signals and the process id are the program's.
+	// ip executes the program, so that signals and the process ID are the program's.
 	cmd := exec.Command("ip", append([]string{"netns", "exec", n.Name, program}, args...)...)
 	cmd.Env = append(os.Environ(), environment...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true}
@@ -55,8 +55,7 @@ func (n *Namespace) StartWith(t testing.TB, environment []string, program string
 	return p
 }
 
-// start starts the process on a thread that lives as long: Linux ends a child along with the thread
-// that started it.
+// start starts the process on a thread that exists as long as the process: Linux sends Pdeathsig when the parent thread ends.
 func (p *Process) start() error {
 	started := make(chan error, 1)
 	go func() {
@@ -67,7 +66,7 @@ func (p *Process) start() error {
 		if err != nil {
 			return
 		}
-		_ = p.cmd.Wait() // how it ended stays in ProcessState
+		_ = p.cmd.Wait() // the result is in ProcessState
 		close(p.ended)
 	}()
 	return <-started
@@ -76,10 +75,10 @@ func (p *Process) start() error {
 // Pid returns the process id.
 func (p *Process) Pid() int { return p.cmd.Process.Pid }
 
-// Output returns what the program has printed.
+// Output returns the output of the program until now.
 func (p *Process) Output() string { return p.output.String() }
 
-// Ended is closed when the process is gone.
+// Ended is closed when the process has ended.
 func (p *Process) Ended() <-chan struct{} { return p.ended }
 
 // Signal sends a signal to the program.
@@ -90,10 +89,10 @@ func (p *Process) Signal(t testing.TB, s syscall.Signal) {
 	}
 }
 
-// Freeze stops the program in its tracks.
+// Freeze stops the program with SIGSTOP.
 func (p *Process) Freeze(t testing.TB) { t.Helper(); p.Signal(t, syscall.SIGSTOP) }
 
-// Thaw lets a frozen program go on.
+// Thaw continues a frozen program with SIGCONT.
 func (p *Process) Thaw(t testing.TB) { t.Helper(); p.Signal(t, syscall.SIGCONT) }
 
 // Stop ends the program with SIGTERM and returns its exit code.
@@ -103,8 +102,7 @@ func (p *Process) Stop(t testing.TB) int {
 	return p.Wait(t)
 }
 
-// Wait waits until the program ends by itself and returns its exit code, which is -1 after a signal
-// that it did not handle.
+// Wait waits until the program ends and returns its exit code, which is -1 after a signal that it did not handle.
 func (p *Process) Wait(t testing.TB) int {
 	t.Helper()
 	if err := p.wait(); err != nil {
@@ -113,8 +111,7 @@ func (p *Process) Wait(t testing.TB) int {
 	return p.cmd.ProcessState.ExitCode()
 }
 
-// Kill ends the program with SIGKILL, frozen or not, and waits until it is gone. It does nothing if
-// it is gone already.
+// Kill ends the program with SIGKILL, frozen or not, and waits for the end. It has no effect on a process that has ended.
 func (p *Process) Kill(t testing.TB) {
 	t.Helper()
 	if err := p.cmd.Process.Kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {
@@ -130,6 +127,6 @@ func (p *Process) wait() error {
 	case <-p.ended:
 		return nil
 	case <-time.After(stopTimeout):
-		return fmt.Errorf("%s (process %d) is still there after %v", p.name, p.Pid(), stopTimeout)
+		return fmt.Errorf("%s (process %d) is still running after %v", p.name, p.Pid(), stopTimeout)
 	}
 }

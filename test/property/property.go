@@ -1,7 +1,7 @@
-// Package property gives random tests their seeds. In go the seeds that a test has in its source and the environment
-// variable NEARSIDE_SEED; each seed is a subtest, and one that fails logs the command that repeats it. make properties
-// runs all these tests with new seeds. It imports nothing but the standard library, so that every package's tests can
-// use it.
+// Package property runs random tests with seeds. Input is the seeds in a test's source and the environment variable
+// NEARSIDE_SEED; each seed is a subtest, and one that fails logs the command that repeats it. make properties runs all
+// random tests with new seeds. The package imports only the standard library, so that the tests of all packages can
+// import it.
 package property
 
 import (
@@ -14,16 +14,16 @@ import (
 	"testing"
 )
 
-// Variable is the environment variable that replaces the seeds of all random tests. SEED is that seed alone; SEED..
-// stands for as many seeds from there on as the test has in its source.
+// Variable is the environment variable that replaces the seeds of all random tests. "SEED" is that seed alone; "SEED.." is
+// the number of seeds in the test's source, from SEED.
 const Variable = "NEARSIDE_SEED"
 
-// Fixed reports whether tests run with the seeds in their source. What the random cases cover is asserted with these
+// Fixed reports whether tests run with the seeds in their source. Tests assert the coverage of the random cases with these
 // seeds only.
 func Fixed() bool { return os.Getenv(Variable) == "" }
 
-// Seeds calls check in a subtest for each of n seeds from first on, or for those that the environment asks for. It stops
-// at the first that fails.
+// Seeds calls check in a subtest for each of n seeds from first, or for the seeds of the environment variable. It stops at
+// the first failure.
 func Seeds(t *testing.T, first, n uint64, check func(t *testing.T, seed uint64)) {
 	t.Helper()
 	for _, seed := range List(t, first, n) {
@@ -54,7 +54,7 @@ func List(t *testing.T, first, n uint64) []uint64 {
 	return all
 }
 
-// choose returns the first seed and the number of seeds, given those of the source and the value of the variable.
+// choose returns the first seed and the number of seeds for those of the source and the value of the variable.
 func choose(value string, first, n uint64) (uint64, uint64, error) {
 	if value == "" {
 		return first, n, nil
@@ -101,7 +101,7 @@ func folder(t *testing.T) string {
 			return filepath.ToSlash(rel)
 		}
 		if root == filepath.Dir(root) {
-			return "." // the test runs outside of the module
+			return "." // outside of the module
 		}
 	}
 }

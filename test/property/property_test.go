@@ -36,7 +36,7 @@ const asChild = "NEARSIDE_PROPERTY_TEST"
 // TestFailing fails at seeds that end in 5, in the program that TestSeeds runs.
 func TestFailing(t *testing.T) {
 	if os.Getenv(asChild) == "" {
-		t.Skip("it is run by TestSeeds")
+		t.Skip("run by TestSeeds")
 	}
 	t.Run("a (case)", func(t *testing.T) {
 		Seeds(t, 3, 4, func(t *testing.T, seed uint64) {
@@ -48,7 +48,7 @@ func TestFailing(t *testing.T) {
 	})
 }
 
-// TestSeeds runs a test that fails at one seed: the test names the command that repeats it, and that fails as well.
+// TestSeeds runs a test that fails at one seed: it logs the command that repeats it, and that command fails, too.
 func TestSeeds(t *testing.T) {
 	run := func(variable, pattern string) (out string, failed bool) {
 		cmd := exec.Command(os.Args[0], "-test.v", "-test.run", pattern)
@@ -64,16 +64,16 @@ func TestSeeds(t *testing.T) {
 		}
 		return seeds
 	}
-	const of = `^TestFailing$/^a_\(case\)$/^seed=`
+	const subtests = `^TestFailing$/^a_\(case\)$/^seed=`
 	for _, c := range []struct {
 		variable string
 		ran      []string
 		repeat   string
 	}{
-		{"", []string{"3", "4", "5"}, "NEARSIDE_SEED=5 go test -count=1 -run '" + of + "5$' ./test/property\n"},
-		{"12..", []string{"12", "13", "14", "15"}, "NEARSIDE_SEED=15 go test -count=1 -run '" + of + "15$' ./test/property\n"},
+		{"", []string{"3", "4", "5"}, "NEARSIDE_SEED=5 go test -count=1 -run '" + subtests + "5$' ./test/property\n"},
+		{"12..", []string{"12", "13", "14", "15"}, "NEARSIDE_SEED=15 go test -count=1 -run '" + subtests + "15$' ./test/property\n"},
 		{"20..", []string{"20", "21", "22", "23"}, ""},
-		{"25", []string{"25"}, "NEARSIDE_SEED=25 go test -count=1 -run '" + of + "25$' ./test/property\n"},
+		{"25", []string{"25"}, "NEARSIDE_SEED=25 go test -count=1 -run '" + subtests + "25$' ./test/property\n"},
 	} {
 		t.Run(c.variable, func(t *testing.T) {
 			out, failed := run(c.variable, "^TestFailing$")
@@ -82,7 +82,7 @@ func TestSeeds(t *testing.T) {
 			}
 		})
 	}
-	if out, failed := run("5", of+"5$"); !failed || !slices.Equal(ran(out), []string{"5"}) {
+	if out, failed := run("5", subtests+"5$"); !failed || !slices.Equal(ran(out), []string{"5"}) {
 		t.Errorf("repeated:\n%s", out)
 	}
 }

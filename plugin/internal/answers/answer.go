@@ -7,46 +7,46 @@ import (
 	"github.com/miekg/dns"
 )
 
-// Answer is a packed answer without an OPT record, and where in it something has to be patched.
+// Answer is a packed reply without an OPT record, with the offsets of the fields that AppendReply patches.
 type Answer struct {
-	packed  []byte
-	ttls    []uint16  // where each record's TTL stands
-	owners  []uint16  // where the question's name stands again as a record's owner, spelled out
-	serial  uint16    // where the serial of the SOA record in the authority section stands, 0 without one
-	rotates addresses // the addresses of the answer section that may change places
-	glue    uint16    // where the addresses of the additional section begin, if they may change places: they are last
-	glues   uint16    // how many they are, 0 if they stay
-	ordered bool      // CoreDNS's loadbalance gives the records orders that Shuffle does not
+	packed    []byte
+	ttls      []uint16   // offsets of the TTLs
+	owners    []uint16   // offsets of owner names equal to the question's name and not compressed
+	serial    uint16     // offset of the serial of the SOA record in the authority section, 0 without one
+	shuffled  addressRun // the addresses of the answer section that Patch.Shuffle permutes
+	glue      uint16     // offset of the addresses that end the additional section
+	glueCount uint16     // number of these addresses; 0 if Patch.Shuffle does not permute them
+	ordered   bool       // CoreDNS's loadbalance gives the records orders that Patch.Shuffle does not
 }
 
-// addresses are records of one RRset of addresses that follow each other.
-type addresses struct {
-	first  uint16 // where the data of the first stands
-	stride uint16 // from the data of one to that of the next
-	size   uint8  // of an address in bytes
+// addressRun is a run of adjacent address records of one RRset.
+type addressRun struct {
+	first  uint16 // offset of the first address
+	stride uint16 // length of a record in bytes
+	size   uint8  // length of an address in bytes
 	count  uint16
 }
 
 // Errors of NewAnswer.
 var (
-	errMalformed = errors.New("malformed answer")
-	errNotKept   = errors.New("an answer of this form is not kept")
+	errMalformed  = errors.New("malformed answer")
+	errUnstorable = errors.New("answer with an OPT or TSIG record")
 )
 
-// NewAnswer looks through a packed answer to one question, which has no OPT record. The answer keeps the
-// bytes.
+// NewAnswer returns the Answer of a packed reply with one question and without an OPT record. It refers to the bytes,
+// which must not change.
 func NewAnswer(packed []byte) (Answer, error) {
 	a := Answer{packed: packed}
 	if len(packed) < HeaderLen || len(packed) > dns.MaxMsgSize-OptLen || binary.BigEndian.Uint16(packed[4:]) != 1 {
 		return Answer{}, errMalformed
 	}
 	var q Query
-	if !q.parseName(packed) { // spelled out, since the name of a query is put over it
+	if !q.parseName(packed) { // without compression, since AppendReply overwrites it with the query's name
 		return Answer{}, errMalformed
 	}
 	question := HeaderLen + q.NameLen
 	at := question + 4
-	var sections [3]places
+	var sections [3]sectionOrder
 	if at > len(packed) {
 		return Answer{}, errMalformed
 	}
@@ -57,54 +57,54 @@ func NewAnswer(packed []byte) (Answer, error) {
 				return Answer{}, errMalformed
 			}
 			if r.rrtype == dns.TypeOPT || r.rrtype == dns.TypeTSIG {
-				return Answer{}, errNotKept
+				return Answer{}, errUnstorable
 			}
-			a.note(r, section, packed[HeaderLen:question])
-			sections[section].note(packed, r)
+			a.addOffsets(r, section, packed[HeaderLen:question])
+			sections[section].add(packed, r)
 			at = r.end
 		}
 	}
 	if at != len(packed) {
 		return Answer{}, errMalformed
 	}
-	if a.Rcode() != dns.RcodeSuccess || a.rotates.count < 2 { // loadbalance leaves errors as they are
-		a.rotates = addresses{}
+	if a.Rcode() != dns.RcodeSuccess || a.shuffled.count < 2 { // loadbalance does not change errors
+		a.shuffled = addressRun{}
 	}
 	if a.Rcode() == dns.RcodeSuccess {
-		a.balance(&sections)
+		a.setOrder(&sections)
 	}
 	return a, nil
 }
 
-// balance compares what Shuffle can do with what CoreDNS's loadbalance does in each section: CNAMEs first, then other
-// records, then addresses, then MX; the addresses change places, and so do the MX records.
-func (a *Answer) balance(sections *[3]places) {
+// setOrder sets glue, glueCount and ordered. In each section, CoreDNS's loadbalance sorts records (CNAMEs, others,
+// addresses, MX) and shuffles the addresses and the MX records.
+func (a *Answer) setOrder(sections *[3]sectionOrder) {
 	answer, authority, additional := &sections[sectionAnswer], &sections[sectionAuthority], &sections[sectionAdditional]
 	if additional.addresses > 1 && additional.addresses <= maxGlue && additional.movable && additional.mx == 0 && !additional.unsorted {
-		a.glue, a.glues = uint16(additional.first), uint16(additional.addresses) // #nosec G115 -- a message is shorter than 64 KiB
+		a.glue, a.glueCount = uint16(additional.first), uint16(additional.addresses) // #nosec G115 -- a message is shorter than 64 KiB
 	}
-	a.ordered = answer.addresses > 1 && answer.addresses != int(a.rotates.count) || authority.addresses > 1 ||
-		additional.addresses > 1 && a.glues == 0
+	a.ordered = answer.addresses > 1 && answer.addresses != int(a.shuffled.count) || authority.addresses > 1 ||
+		additional.addresses > 1 && a.glueCount == 0
 	for i := range sections {
 		a.ordered = a.ordered || sections[i].unsorted || sections[i].mx > 1
 	}
 }
 
-// maxGlue is the number of addresses in the additional section up to which Shuffle moves them.
+// maxGlue is the maximum number of addresses in the additional section that Patch.Shuffle permutes.
 const maxGlue = 256
 
-// places are where the records of a section stand.
-type places struct {
-	addresses int
-	first     int // of the addresses
-	mx        int
-	rank      int
+// sectionOrder summarizes the order of the records of a section.
+type sectionOrder struct {
+	addresses int // number of address records
+	first     int // offset of the first address record
+	mx        int // number of MX records
+	rank      int // of the last record, in loadbalance's order
 	unsorted  bool
-	movable   bool // each address can stand in the place of each other: no owner name points to one of them
+	movable   bool // no owner name of an address record points to another address record
 }
 
-// note takes in the next record of the section.
-func (p *places) note(b []byte, r record) {
+// add adds the next record of the section.
+func (p *sectionOrder) add(b []byte, r record) {
 	rank := 1
 	switch r.rrtype {
 	case dns.TypeCNAME:
@@ -124,7 +124,7 @@ func (p *places) note(b []byte, r record) {
 	p.rank = rank
 }
 
-// pointsBefore reports whether the pointer of a name, if it has one, points before a place. The name has been read.
+// pointsBefore reports whether a name has no compression pointer, or one to an offset before a limit. The name is valid.
 func pointsBefore(b []byte, at, limit int) bool {
 	for b[at] != 0 {
 		if b[at]&0xc0 == 0xc0 {
@@ -135,7 +135,7 @@ func pointsBefore(b []byte, at, limit int) bool {
 	return true
 }
 
-// record is where the parts of a resource record stand.
+// record has the offsets of the parts of a resource record.
 type record struct {
 	owner, ttl, data, end int
 	rrtype                uint16
@@ -151,7 +151,7 @@ func readRecord(b []byte, at int) (r record, ok bool) {
 	return r, r.end <= len(b)
 }
 
-// skipName returns where the name at a place ends; a pointer ends it.
+// skipName returns the end of the name at an offset. A compression pointer ends a name.
 func skipName(b []byte, at int) (end int, ok bool) {
 	for at < len(b) {
 		switch n := int(b[at]); {
@@ -174,8 +174,8 @@ const (
 	sectionAdditional = 2
 )
 
-// note takes down what of a record may be patched. The name is the question's.
-func (a *Answer) note(r record, section int, name []byte) {
+// addOffsets adds the offsets of a record's fields that AppendReply patches. name is the question's.
+func (a *Answer) addOffsets(r record, section int, name []byte) {
 	a.ttls = append(a.ttls, uint16(r.ttl)) // #nosec G115 -- a message is shorter than 64 KiB
 	if owner := a.packed[r.owner:min(r.owner+len(name), len(a.packed))]; equalFold(owner, name) {
 		a.owners = append(a.owners, uint16(r.owner)) // #nosec G115
@@ -185,26 +185,26 @@ func (a *Answer) note(r record, section int, name []byte) {
 		a.serial = uint16(r.end - 20) // #nosec G115
 	}
 	if section == sectionAnswer {
-		a.rotates.note(a.packed, r)
+		a.shuffled.add(a.packed, r)
 	}
 }
 
-// note takes in a record of the answer section. Only addresses that are last and alike but for the
-// address may change places: others have an order that means something, or need records to move.
-func (s *addresses) note(b []byte, r record) {
+// add adds the next record of the answer section. A run is at the end of the section, and its records differ only in the
+// address, so that Shuffle exchanges addresses instead of records; other records have a significant order.
+func (s *addressRun) add(b []byte, r record) {
 	size := r.end - r.data
 	if r.rrtype == dns.TypeA && size == 4 || r.rrtype == dns.TypeAAAA && size == 16 {
 		stride := r.end - r.owner
 		if previous := r.owner - stride; s.count > 0 && int(s.size) == size && int(s.stride) == stride &&
-			previous == int(s.first)+(int(s.count)-1)*stride-(r.data-r.owner) && // of the same length, right before
+			previous == int(s.first)+(int(s.count)-1)*stride-(r.data-r.owner) && // adjacent and of the same length
 			string(b[previous:previous+r.data-r.owner]) == string(b[r.owner:r.data]) {
 			s.count++
 			return
 		}
-		*s = addresses{first: uint16(r.data), stride: uint16(stride), size: uint8(size), count: 1} // #nosec G115
+		*s = addressRun{first: uint16(r.data), stride: uint16(stride), size: uint8(size), count: 1} // #nosec G115
 		return
 	}
-	*s = addresses{}
+	*s = addressRun{}
 }
 
 func equalFold(a, b []byte) bool {
@@ -225,33 +225,31 @@ func (a *Answer) Len() int { return len(a.packed) }
 // Rcode returns the response code, RFC 1035 section 4.1.1.
 func (a *Answer) Rcode() int { return int(a.packed[3] & rcodeMask) }
 
-// HasData reports whether it has what was asked for: an alias to a name that does not exist has not.
+// HasData reports whether the reply is NOERROR with records in the answer section. An alias to a name that does not exist
+// is NXDOMAIN.
 func (a *Answer) HasData() bool {
 	return a.Rcode() == dns.RcodeSuccess && (a.packed[6] != 0 || a.packed[7] != 0)
 }
 
-// Ordered reports whether CoreDNS's loadbalance gives records of the answer an order that Shuffle does not.
+// Ordered reports whether CoreDNS's loadbalance gives the records orders that Patch.Shuffle does not.
 func (a *Answer) Ordered() bool { return a.ordered }
 
-// HasSerial reports whether there is a SOA record in the authority section.
-func (a *Answer) HasSerial() bool { return a.serial != 0 }
-
-// Size returns the memory that the answer takes in bytes.
+// Size returns the memory of the answer in bytes.
 func (a *Answer) Size() int { return cap(a.packed) + 2*cap(a.ttls) + 2*cap(a.owners) }
 
-// Patch says how an answer is to be given.
+// Patch is the set of changes to a stored answer for one reply.
 type Patch struct {
-	// Age is by how much TTLs have gone down, in seconds.
+	// Age is subtracted from every TTL, in seconds.
 	Age uint32
-	// TTL takes the place of every TTL if FixedTTL is set, in seconds.
+	// TTL replaces every TTL if FixedTTL is set, in seconds.
 	TTL      uint32
 	FixedTTL bool
-	// Serial takes the place of the serial in the authority section if SetSerial is set.
+	// Serial replaces the serial in the authority section if SetSerial is set.
 	Serial    uint32
 	SetSerial bool
-	// Options are the options of the OPT record, in wire form; only a query with EDNS gets them.
+	// Options are the options of the OPT record in wire form, for queries with EDNS.
 	Options []byte
-	// Shuffle is a random number that says how addresses change places; 0 leaves them.
+	// Shuffle is the random number that selects a permutation of the addresses; 0 is their stored order.
 	Shuffle uint64
 }
 
@@ -263,8 +261,8 @@ func (a *Answer) ReplyLen(q *Query, p *Patch) int {
 	return len(a.packed)
 }
 
-// AppendReply appends to dst the reply to a query for the name, type and class that the answer is kept
-// under. It allocates nothing if dst has room for twice the reply.
+// AppendReply appends the reply to a query to dst. The query's name, type and class are the answer's. It allocates
+// nothing if dst has room for twice the reply.
 func (a *Answer) AppendReply(dst, query []byte, q *Query, p *Patch) []byte {
 	start := len(dst)
 	dst = append(dst, a.packed...)
@@ -288,10 +286,10 @@ func (a *Answer) AppendReply(dst, query []byte, q *Query, p *Patch) []byte {
 		binary.BigEndian.PutUint32(m[a.serial:], p.Serial)
 	}
 	if p.Shuffle != 0 {
-		if a.rotates.count > 1 {
-			a.rotates.shuffle(m, p.Shuffle)
+		if a.shuffled.count > 1 {
+			a.shuffled.shuffle(m, p.Shuffle)
 		}
-		if a.glues > 0 {
+		if a.glueCount > 0 {
 			dst = a.shuffleGlue(dst, start, ^p.Shuffle)
 		}
 	}
@@ -318,8 +316,8 @@ func (a *Answer) setTTLs(m []byte, p *Patch) {
 	}
 }
 
-// shuffle gives each of the orders the same chance, as far as 64 bits go.
-func (s *addresses) shuffle(m []byte, random uint64) {
+// shuffle permutes the addresses. Permutations are equally probable, within 64 bits of randomness.
+func (s *addressRun) shuffle(m []byte, random uint64) {
 	size := int(s.size)
 	var spare [16]byte
 	for i := int(s.count) - 1; i > 0; i-- {
@@ -333,12 +331,12 @@ func (s *addresses) shuffle(m []byte, random uint64) {
 	}
 }
 
-// shuffleGlue gives each of the orders of the addresses in the additional section the same chance, as far as 64 bits go.
-// They are records of different lengths at the end of the message; their copy stands behind it meanwhile.
+// shuffleGlue permutes the address records at the end of the message like shuffle. Their lengths differ, so it moves whole
+// records, from a temporary copy after the message.
 func (a *Answer) shuffleGlue(dst []byte, start int, random uint64) []byte {
 	var starts [maxGlue + 1]uint16
 	var order [maxGlue]uint8
-	count, end := int(a.glues), len(dst)
+	count, end := int(a.glueCount), len(dst)
 	dst = append(dst, dst[start+int(a.glue):]...)
 	before, at := dst[end:], 0
 	for i := range count {
@@ -359,7 +357,8 @@ func (a *Answer) shuffleGlue(dst []byte, start int, random uint64) []byte {
 	return dst[:end]
 }
 
-// draw returns the next random number, and one from 0 to i. Lehmer's generator is good enough for which record is first.
+// draw returns the next random state and a number from 0 to i. The order of addresses is no secret, so that a linear
+// congruential generator is enough.
 func draw(random uint64, i int) (next uint64, j int) {
 	random = random*0xda942042e4dd58b5 + 0x9e3779b97f4a7c15
 	return random, int((random >> 32) * uint64(i+1) >> 32) // #nosec G115 -- at most i
@@ -374,6 +373,6 @@ func appendOpt(dst []byte, q *Query, options []byte) []byte {
 		flags = doFlag
 	}
 	dst = binary.BigEndian.AppendUint32(dst, flags)
-	dst = binary.BigEndian.AppendUint16(dst, uint16(len(options))) // #nosec G115 -- those that are kept are short
+	dst = binary.BigEndian.AppendUint16(dst, uint16(len(options))) // #nosec G115 -- stored options are short
 	return append(dst, options...)
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/nearside-dns/nearside/test/property"
 )
 
-// slowReply is the reply that AppendReply has to give without a shuffle, made record by record.
+// slowReply is the oracle of AppendReply without a shuffle: it changes a copy of the message record by record.
 func slowReply(t testing.TB, answer, query *dns.Msg, p *Patch) *dns.Msg {
 	t.Helper()
 	reply := answer.Copy()
@@ -73,40 +73,30 @@ func lastSOA(rrs []dns.RR) int {
 	return -1
 }
 
-// checkReply asserts that the reply to a query is the slow one, byte by byte.
+// checkReply asserts that the reply to a query has the bytes of the slow one.
 func checkReply(t *testing.T, answer, query *dns.Msg, p *Patch) {
 	t.Helper()
-	packed, err := answer.Pack()
-	if err != nil {
-		t.Fatal(err)
-	}
+	packed := packMsg(t, answer)
 	a, err := NewAnswer(append(make([]byte, 0, len(packed)), packed...))
 	if len(packed) > dns.MaxMsgSize-OptLen {
 		if err == nil {
-			t.Fatalf("kept an answer of %d bytes", len(packed))
+			t.Fatalf("accepted an answer of %d bytes", len(packed))
 		}
 		return
 	}
 	if err != nil {
 		t.Fatalf("%v: %v", answer, err)
 	}
-	if a.Len() != len(packed) || a.Rcode() != answer.Rcode || a.HasSerial() != (lastSOA(answer.Ns) >= 0) || a.Size() < len(packed) {
-		t.Fatalf("%v: length %d, rcode %d, serial %v, size %d", answer, a.Len(), a.Rcode(), a.HasSerial(), a.Size())
+	if a.Len() != len(packed) || a.Rcode() != answer.Rcode || (a.serial != 0) != (lastSOA(answer.Ns) >= 0) || a.Size() < len(packed) {
+		t.Fatalf("%v: length %d, rcode %d, serial %v, size %d", answer, a.Len(), a.Rcode(), a.serial != 0, a.Size())
 	}
-	var q Query
-	asked, ok := q.FromMsg(make([]byte, 0, MaxQuery), query)
-	if !ok {
-		t.Fatalf("no query from %v", query)
-	}
+	packedQuery, q := queryOf(t, query)
 	slow := slowReply(t, answer, query, p)
 	slow.Compress = answer.Compress
-	want, err := slow.Pack()
-	if err != nil {
-		t.Fatal(err)
-	}
-	got := a.AppendReply([]byte("in front"), asked, &q, p)
+	want := packMsg(t, slow)
+	got := a.AppendReply([]byte("in front"), packedQuery, &q, p)
 	if !bytes.HasPrefix(got, []byte("in front")) {
-		t.Fatal("what was there is gone")
+		t.Fatal("the prefix has changed")
 	}
 	got = got[len("in front"):]
 	if len(got) != a.ReplyLen(&q, p) {
@@ -116,7 +106,7 @@ func checkReply(t *testing.T, answer, query *dns.Msg, p *Patch) {
 		t.Fatalf("query\n%v\nanswer\n%v\n%+v\ngot\n%s\nwant\n%v\n%x\n%x", query, answer, p, text(got), slow, got, want)
 	}
 	if again, err := answer.Pack(); err != nil || !bytes.Equal(again, a.packed) {
-		t.Fatalf("the kept answer was changed: %x, was %x (%v)", a.packed, again, err)
+		t.Fatalf("the stored answer was changed: %x, was %x (%v)", a.packed, again, err)
 	}
 }
 
@@ -126,8 +116,8 @@ func text(b []byte) string {
 	return fmt.Sprint(m, err)
 }
 
-// mix puts some letters of a name in upper case.
-func mix(r *rand.Rand, name string) string {
+// mixCase returns a name with some letters in upper case.
+func mixCase(r *rand.Rand, name string) string {
 	b := []byte(name)
 	for i, c := range b {
 		if c >= 'a' && c <= 'z' && r.IntN(3) == 0 {
@@ -137,7 +127,7 @@ func mix(r *rand.Rand, name string) string {
 	return string(b)
 }
 
-// randomNames are alike enough for one to end with another.
+// randomNames are names of which some end with others, for compression.
 var randomNames = []string{
 	".", "org.", "example.org.", "a.example.org.", "svc.cluster.local.", "web.default.svc.cluster.local.",
 	"_http._tcp.web.default.svc.cluster.local.", "10-0-0-1.web.default.svc.cluster.local.", "1.0.0.10.in-addr.arpa.",
@@ -146,7 +136,7 @@ var randomNames = []string{
 
 func randomName(r *rand.Rand) string { return randomNames[r.IntN(len(randomNames))] }
 
-// randomRecord returns a record of one of the types that clients ask for.
+// randomRecord returns a record of one of the usual types.
 func randomRecord(r *rand.Rand, owner string) dns.RR {
 	h := dns.RR_Header{Name: owner, Class: dns.ClassINET, Ttl: r.Uint32N(60)}
 	if r.IntN(20) == 0 {
@@ -198,7 +188,7 @@ func randomRecord(r *rand.Rand, owner string) dns.RR {
 	}
 }
 
-// randomAnswer returns an answer to a question in lower case, some of whose records are the question's.
+// randomAnswer returns an answer to a question in lower case. Some of its records have the question's name.
 func randomAnswer(r *rand.Rand, records int) *dns.Msg {
 	m := new(dns.Msg)
 	m.Id, m.Response = uint16(r.Uint32()), true
@@ -213,7 +203,7 @@ func randomAnswer(r *rand.Rand, records int) *dns.Msg {
 			owner = randomName(r)
 		}
 		if r.IntN(10) == 0 {
-			owner = mix(r, owner)
+			owner = mixCase(r, owner)
 		}
 		section := []*[]dns.RR{&m.Answer, &m.Answer, &m.Ns, &m.Extra}[r.IntN(4)]
 		*section = append(*section, randomRecord(r, owner))
@@ -221,14 +211,14 @@ func randomAnswer(r *rand.Rand, records int) *dns.Msg {
 	return m
 }
 
-// randomAsk returns a query for what an answer is about.
-func randomAsk(r *rand.Rand, answer *dns.Msg, upper bool) *dns.Msg {
+// randomQueryFor returns a query with the question of an answer.
+func randomQueryFor(r *rand.Rand, answer *dns.Msg, upper bool) *dns.Msg {
 	m := new(dns.Msg)
 	m.Id = uint16(r.Uint32())
 	m.RecursionDesired, m.AuthenticatedData, m.CheckingDisabled = r.IntN(2) == 0, r.IntN(2) == 0, r.IntN(2) == 0
 	m.Question = append(m.Question, answer.Question...)
 	if upper {
-		m.Question[0].Name = mix(r, m.Question[0].Name)
+		m.Question[0].Name = mixCase(r, m.Question[0].Name)
 	}
 	if r.IntN(3) > 0 {
 		m.SetEdns0(uint16(r.Uint32()), r.IntN(2) == 0)
@@ -274,7 +264,7 @@ func TestAppendReply(t *testing.T) {
 				for range tt.messages {
 					answer := randomAnswer(r, tt.records)
 					answer.Compress = tt.compress
-					query := randomAsk(r, answer, tt.upper)
+					query := randomQueryFor(r, answer, tt.upper)
 					checkReply(t, answer, query, randomPatch(r))
 					longest = max(longest, answer.Len())
 				}
@@ -286,30 +276,10 @@ func TestAppendReply(t *testing.T) {
 	}
 }
 
-// parse returns a message of records as text, the answer to a question in lower case.
-func parse(t testing.TB, name string, rrtype uint16, answers ...string) *dns.Msg {
-	t.Helper()
-	m := new(dns.Msg)
-	m.SetQuestion(name, rrtype)
-	m.Response = true
-	for _, s := range answers {
-		rr, err := dns.NewRR(s)
-		if err != nil {
-			t.Fatal(err)
-		}
-		m.Answer = append(m.Answer, rr)
-	}
-	return m
-}
-
 // packedAnswer returns the packed form of a message.
 func packedAnswer(t testing.TB, m *dns.Msg) Answer {
 	t.Helper()
-	packed, err := m.Pack()
-	if err != nil {
-		t.Fatal(err)
-	}
-	a, err := NewAnswer(packed)
+	a, err := NewAnswer(packMsg(t, m))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -320,27 +290,15 @@ func packedAnswer(t testing.TB, m *dns.Msg) Answer {
 func reply(t testing.TB, m *dns.Msg, p *Patch) *dns.Msg {
 	t.Helper()
 	a := packedAnswer(t, m)
-	var q Query
-	asked, ok := q.FromMsg(make([]byte, 0, MaxQuery), m)
-	if !ok {
-		t.Fatal("no query")
-	}
-	got := new(dns.Msg)
-	if err := got.Unpack(a.AppendReply(nil, asked, &q, p)); err != nil {
-		t.Fatal(err)
-	}
-	return got
+	query, q := queryOf(t, m)
+	return unpackMsg(t, a.AppendReply(nil, query, &q, p))
 }
 
 func TestNewAnswerRefuses(t *testing.T) {
 	pack := func(change func(*dns.Msg)) []byte {
-		m := parse(t, "a.org.", dns.TypeA, "a.org. 30 IN A 192.0.2.1")
+		m := message(t, "a.org.", dns.TypeA, "a.org. 30 IN A 192.0.2.1")
 		change(m)
-		b, err := m.Pack()
-		if err != nil {
-			t.Fatal(err)
-		}
-		return b
+		return packMsg(t, m)
 	}
 	whole := pack(func(*dns.Msg) {})
 	tests := map[string]struct {
@@ -349,8 +307,8 @@ func TestNewAnswerRefuses(t *testing.T) {
 	}{
 		"no question":         {pack(func(m *dns.Msg) { m.Question = nil }), errMalformed},
 		"two questions":       {pack(func(m *dns.Msg) { m.Question = append(m.Question, m.Question...) }), errMalformed},
-		"OPT":                 {pack(func(m *dns.Msg) { m.SetEdns0(1232, false) }), errNotKept},
-		"TSIG":                {pack(func(m *dns.Msg) { m.SetTsig("k.", dns.HmacSHA256, 300, 1) }), errNotKept},
+		"OPT":                 {pack(func(m *dns.Msg) { m.SetEdns0(1232, false) }), errUnstorable},
+		"TSIG":                {pack(func(m *dns.Msg) { m.SetTsig("k.", dns.HmacSHA256, 300, 1) }), errUnstorable},
 		"trailing byte":       {append(bytes.Clone(whole), 0), errMalformed},
 		"pointer in question": {append(append(bytes.Clone(whole[:HeaderLen]), 1, 'a', 0xc0, 20, 0, 1, 0, 1), make([]byte, 8)...), errMalformed},
 		"name of 256 bytes":   {pack(func(m *dns.Msg) { m.Question[0].Name = tooLong; m.Answer = nil }), errMalformed},
@@ -364,23 +322,19 @@ func TestNewAnswerRefuses(t *testing.T) {
 	}
 	for n := range whole {
 		if _, err := NewAnswer(whole[:n:n]); err == nil {
-			t.Errorf("took the first %d bytes of %d", n, len(whole))
+			t.Errorf("accepted the first %d bytes of %d", n, len(whole))
 		}
 	}
 }
 
-// FuzzNewAnswer asserts that whatever is taken for an answer makes a reply of the length foretold, and
-// that the reply to what package dns packs is the slow one.
+// FuzzNewAnswer asserts that the reply from any accepted bytes has the length that ReplyLen returns, and that the reply
+// from a message that package dns packs is the slow one.
 func FuzzNewAnswer(f *testing.F) {
 	r := rand.New(rand.NewPCG(4, 5))
 	for i := range 30 {
 		answer := randomAnswer(r, 8)
 		answer.Compress = i%2 == 0
-		b, err := answer.Pack()
-		if err != nil {
-			f.Fatal(err)
-		}
-		f.Add(b, uint64(i))
+		f.Add(packMsg(f, answer), uint64(i))
 	}
 	for _, b := range malformedFiles(f) {
 		f.Add(b, uint64(1))
@@ -399,12 +353,12 @@ func FuzzNewAnswer(f *testing.F) {
 				return
 			}
 			if _, err := NewAnswer(packed); err != nil {
-				if new(dns.Msg).Unpack(packed) == nil && !errors.Is(err, errNotKept) && len(packed) <= dns.MaxMsgSize-OptLen {
+				if new(dns.Msg).Unpack(packed) == nil && !errors.Is(err, errUnstorable) && len(packed) <= dns.MaxMsgSize-OptLen {
 					t.Fatalf("%v: %v", m, err)
 				}
 				return
 			}
-			query := randomAsk(r, m, !m.Compress)
+			query := randomQueryFor(r, m, !m.Compress)
 			p := randomPatch(r)
 			p.SetSerial = false // the SOA record may have no data
 			checkReply(t, m, query, p)
@@ -412,7 +366,7 @@ func FuzzNewAnswer(f *testing.F) {
 	})
 }
 
-// checkAnyAnswer asserts of arbitrary bytes that they do no harm.
+// checkAnyAnswer asserts that replies from arbitrary accepted bytes have the right length and do not change the bytes.
 func checkAnyAnswer(t *testing.T, b []byte, r *rand.Rand) {
 	t.Helper()
 	a, err := NewAnswer(b[:len(b):len(b)])
@@ -422,7 +376,7 @@ func checkAnyAnswer(t *testing.T, b []byte, r *rand.Rand) {
 	before := bytes.Clone(b)
 	var q Query
 	if !q.parseName(b) {
-		t.Fatalf("took %x, whose question is not spelled out", b)
+		t.Fatalf("accepted %x with a compressed question", b)
 	}
 	for range 4 {
 		q.EDNS, q.DO, q.RD, q.CD, q.AD = r.IntN(2) == 0, r.IntN(2) == 0, r.IntN(2) == 0, r.IntN(2) == 0, r.IntN(2) == 0
@@ -440,8 +394,8 @@ func checkAnyAnswer(t *testing.T, b []byte, r *rand.Rand) {
 }
 
 func TestAppendReplyAllocatesNothing(t *testing.T) {
-	m := parse(t, "a.org.", dns.TypeA, append([]string{"a.org. 30 IN CNAME b.org."}, addressRecords("b.org.", 1, 20)...)...)
-	m.Extra = parse(t, "a.org.", dns.TypeA, addressRecords("c.org.", 1, 20)...).Answer
+	m := message(t, "a.org.", dns.TypeA, append([]string{"a.org. 30 IN CNAME b.org."}, addressRecords("b.org.", 1, 20)...)...)
+	m.Extra = message(t, "a.org.", dns.TypeA, addressRecords("c.org.", 1, 20)...).Answer
 	a := packedAnswer(t, m)
 	query := newQuery(t, "A.org.", dns.TypeA, edns(1232, true))
 	buf := make([]byte, 0, dns.MaxMsgSize)

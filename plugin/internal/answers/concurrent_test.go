@@ -12,8 +12,8 @@ import (
 	"github.com/miekg/dns"
 )
 
-// numbered returns an entry whose only address is the number, with the query for it.
-func numbered(t testing.TB, sp *Keyspace, n int) (e *Entry, key, query []byte, q Query) {
+// numbered returns an entry whose address is a number, with its key and the query for it.
+func numbered(t testing.TB, ks *Keyspace, n int) (e *Entry, key, query []byte, q Query) {
 	t.Helper()
 	m := message(t, fmt.Sprintf("n%d.example.", n), dns.TypeA)
 	m.Answer = []dns.RR{&dns.A{
@@ -24,34 +24,30 @@ func numbered(t testing.TB, sp *Keyspace, n int) (e *Entry, key, query []byte, q
 	if err := e.Fill(m); err != nil {
 		t.Fatal(err)
 	}
-	query, ok := q.FromMsg(make([]byte, 0, MaxQuery), m)
-	if !ok {
-		t.Fatal("no query")
-	}
-	return e, sp.Key(nil, query, &q), query, q
+	query, q = queryOf(t, m)
+	return e, ks.Key(nil, query, &q), query, q
 }
 
-// TestConcurrent has readers ask while everything else happens: what they get is always the answer to
-// what they asked.
+// TestConcurrent asserts that readers get the answer to their question during every kind of change.
 func TestConcurrent(t *testing.T) {
 	const numbers, steps = 64, 6000
 	for _, collide := range []bool{false, true} {
 		t.Run(fmt.Sprintf("collide %v", collide), func(t *testing.T) {
-			s, _ := newStore(20<<10, collide) // for about half of them
-			sp := s.NewKeyspace()
+			s, _ := newStore(20<<10, collide) // for about half of the numbers
+			ks := s.NewKeyspace()
 			var readers, writers sync.WaitGroup
 			var ended atomic.Bool
 			var hits atomic.Int64
 			for seed := range 3 {
 				readers.Go(func() {
-					read(t, s, sp, rand.New(rand.NewPCG(uint64(seed), 1)), &ended, &hits, numbers)
+					read(t, s, ks, rand.New(rand.NewPCG(uint64(seed), 1)), &ended, &hits, numbers)
 				})
 			}
 			for seed := range 2 {
 				writers.Go(func() {
 					r := rand.New(rand.NewPCG(uint64(seed), 2))
 					for range steps {
-						write(t, s, sp, r, numbers)
+						write(t, s, ks, r, numbers)
 					}
 				})
 			}
@@ -67,7 +63,7 @@ func TestConcurrent(t *testing.T) {
 			writers.Wait()
 			ended.Store(true)
 			readers.Wait()
-			check(t, s, sp)
+			check(t, s, ks)
 			if hits.Load() == 0 {
 				t.Error("no hit")
 			}
@@ -75,71 +71,71 @@ func TestConcurrent(t *testing.T) {
 	}
 }
 
-func write(t *testing.T, s *Store, sp *Keyspace, r *rand.Rand, numbers int) {
-	e, key, _, _ := numbered(t, sp, r.IntN(numbers))
+func write(t *testing.T, s *Store, ks *Keyspace, r *rand.Rand, numbers int) {
+	e, key, _, _ := numbered(t, ks, r.IntN(numbers))
 	e.Kind = Kind(r.IntN(int(kinds)))
 	switch r.IntN(20) {
 	case 0:
-		if there := s.Get(key); there != nil {
-			s.Remove(there)
+		if old := s.Get(key); old != nil {
+			s.Remove(old)
 		}
 	case 1:
 		s.SetBudget(int64(10+r.IntN(20)) << 10)
 	case 2:
-		sp.Limit(e.Kind, r.IntN(numbers), func() {})
+		ks.Limit(e.Kind, r.IntN(numbers), func() {})
 	default:
-		s.Put(sp, key, e)
+		s.Put(ks, key, e)
 	}
 }
 
-func read(t *testing.T, s *Store, sp *Keyspace, r *rand.Rand, ended *atomic.Bool, hits *atomic.Int64, numbers int) {
-	type ask struct {
+func read(t *testing.T, s *Store, ks *Keyspace, r *rand.Rand, ended *atomic.Bool, hits *atomic.Int64, numbers int) {
+	type lookup struct {
 		key, query []byte
 		q          Query
 	}
-	asks := make([]ask, numbers)
-	for n := range asks {
-		_, key, query, q := numbered(t, sp, n)
-		asks[n] = ask{key, query, q}
+	lookups := make([]lookup, numbers)
+	for n := range lookups {
+		_, key, query, q := numbered(t, ks, n)
+		lookups[n] = lookup{key, query, q}
 	}
 	buf := make([]byte, 0, dns.MinMsgSize)
 	for !ended.Load() {
 		n := r.IntN(numbers)
-		e := s.Get(asks[n].key)
+		e := s.Get(lookups[n].key)
 		if e == nil {
 			continue
 		}
 		hits.Add(1)
 		p := e.Patch(0)
-		b := e.Plain.AppendReply(buf, asks[n].query, &asks[n].q, &p)
+		b := e.Plain.AppendReply(buf, lookups[n].query, &lookups[n].q, &p)
 		m := new(dns.Msg)
 		if err := m.Unpack(b); err != nil {
 			t.Error(err)
 			return
 		}
 		if a, ok := m.Answer[0].(*dns.A); !ok || !a.A.Equal(net.IP(binary.BigEndian.AppendUint32(nil, uint32(n)))) {
-			t.Errorf("asked for %d, got %v", n, m)
+			t.Errorf("queried %d, got %v", n, m)
 			return
 		}
 	}
 }
 
-// TestConcurrentUseKeepsBudget asserts that the budget holds after every Put, however much is read.
-func TestConcurrentUseKeepsBudget(t *testing.T) {
-	s, _, sp := sized(8)
+// TestBudgetDuringHits asserts that entries fit the budget after every Put while readers restore their credits.
+func TestBudgetDuringHits(t *testing.T) {
+	s, _, ks := sized(8)
 	var readers sync.WaitGroup
 	var ended atomic.Bool
 	for range 3 {
 		readers.Go(func() {
 			for !ended.Load() {
 				for n := range 16 {
-					s.Get(key(sp, n))
+					s.Get(key(ks, n))
 				}
 			}
 		})
 	}
 	for n := range 20000 {
-		put(sp, n%16, &Entry{Costly: true})
+		put(ks, n%16, &Entry{Costly: true})
 		if s.Bytes() > s.Budget() {
 			t.Errorf("%d bytes, budget %d", s.Bytes(), s.Budget())
 			break
@@ -147,5 +143,5 @@ func TestConcurrentUseKeepsBudget(t *testing.T) {
 	}
 	ended.Store(true)
 	readers.Wait()
-	check(t, s, sp)
+	check(t, s, ks)
 }

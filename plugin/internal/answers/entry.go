@@ -88,7 +88,7 @@ type Entry struct {
 	Cached bool
 	// Popularity is set if a popular answer is prefetched before it expires.
 	Popularity *Popularity
-	// Costly is set if the answer came from another server: it is evicted later.
+	// Costly is set if the answer is another server's: it is evicted later.
 	Costly bool
 	// State belongs to the plugin that made the entry; StateSize is its memory in bytes.
 	State     any
@@ -191,7 +191,7 @@ func (e *Entry) Patch(now time.Duration) Patch {
 	return p
 }
 
-// buffers hold packed answers while they are unpacked.
+// buffers are buffers of packed answers for Message.
 var buffers = sync.Pool{New: func() any { b := make([]byte, 0, 1<<10); return &b }}
 
 // Message returns the answer to a query as a message without an OPT record, which the writer adds.

@@ -14,7 +14,7 @@ import (
 	"github.com/coredns/coredns/request"
 )
 
-// modified is a Serial that stands still.
+// modified is a constant Serial.
 type modified int64
 
 func (m modified) Modified() int64 { return int64(m) }
@@ -27,18 +27,18 @@ func TestCurrentAndFresh(t *testing.T) {
 		now            time.Duration
 		current, fresh bool
 	}{
-		"nothing":              {&Entry{}, 1 << 60, true, true},
-		"bound":                {&Entry{Validity: Validity{Bounds: [MaxBounds]Bound{{g, 5}}}}, 0, true, true},
-		"advanced":             {&Entry{Validity: Validity{Bounds: [MaxBounds]Bound{{g, 4}}}}, 0, false, false},
-		"number of the future": {&Entry{Validity: Validity{Bounds: [MaxBounds]Bound{{g, 6}}}}, 0, false, false},
-		"second advanced":      {&Entry{Validity: Validity{Bounds: [MaxBounds]Bound{{other, 0}, {g, 4}}}}, 0, false, false},
-		"all":                  {&Entry{Validity: Validity{Bounds: [MaxBounds]Bound{{other, 0}, {g, 5}, {g, 5}, {other, 0}}}}, 0, true, true},
-		"last advanced":        {&Entry{Validity: Validity{Bounds: [MaxBounds]Bound{{other, 0}, {g, 5}, {g, 5}, {g, 0}}}}, 0, false, false},
-		"not expired":          {&Entry{Validity: Validity{Expires: 10}}, 9, true, true},
-		"expired":              {&Entry{Validity: Validity{Expires: 10}}, 10, true, false},
-		"expired, not gone":    {&Entry{Validity: Validity{Expires: 10}, Gone: 20}, 10, true, false},
-		"TTL and bound":        {&Entry{Validity: Validity{Expires: 10, Bounds: [MaxBounds]Bound{{g, 5}}}}, 9, true, true},
-		"TTL, advanced":        {&Entry{Validity: Validity{Expires: 10, Bounds: [MaxBounds]Bound{{g, 4}}}}, 9, false, false},
+		"no end":            {&Entry{}, 1 << 60, true, true},
+		"bound":             {&Entry{Validity: until(g, 5)}, 0, true, true},
+		"advanced":          {&Entry{Validity: until(g, 4)}, 0, false, false},
+		"higher number":     {&Entry{Validity: until(g, 6)}, 0, false, false},
+		"second advanced":   {&Entry{Validity: Validity{Bounds: [MaxBounds]Bound{{other, 0}, {g, 4}}}}, 0, false, false},
+		"all":               {&Entry{Validity: Validity{Bounds: [MaxBounds]Bound{{other, 0}, {g, 5}, {g, 5}, {other, 0}}}}, 0, true, true},
+		"last advanced":     {&Entry{Validity: Validity{Bounds: [MaxBounds]Bound{{other, 0}, {g, 5}, {g, 5}, {g, 0}}}}, 0, false, false},
+		"not expired":       {&Entry{Validity: Validity{Expires: 10}}, 9, true, true},
+		"expired":           {&Entry{Validity: Validity{Expires: 10}}, 10, true, false},
+		"expired, not gone": {&Entry{Validity: Validity{Expires: 10}, Gone: 20}, 10, true, false},
+		"TTL and bound":     {&Entry{Validity: Validity{Expires: 10, Bounds: [MaxBounds]Bound{{g, 5}}}}, 9, true, true},
+		"TTL, advanced":     {&Entry{Validity: Validity{Expires: 10, Bounds: [MaxBounds]Bound{{g, 4}}}}, 9, false, false},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -59,15 +59,15 @@ func TestPatch(t *testing.T) {
 		now   time.Duration
 		want  Patch
 	}{
-		"TTL":              {&Entry{Stored: time.Second, Validity: Validity{Expires: time.Minute}}, 31 * time.Second, Patch{Age: 30}},
-		"rounded down":     {&Entry{Stored: time.Second, Validity: Validity{Expires: time.Minute}}, 2*time.Second - 1, Patch{}},
-		"before its time":  {&Entry{Stored: time.Second, Validity: Validity{Expires: time.Minute}}, 0, Patch{}},
-		"TTL kept":         {&Entry{Stored: time.Second, Validity: Validity{Expires: time.Minute}, KeepTTL: true}, 31 * time.Second, Patch{}},
-		"by bounds":        {&Entry{Stored: time.Second}, time.Hour, Patch{}},
-		"serial":           {&Entry{Serial: modified(7)}, time.Hour, Patch{Serial: 7, SetSerial: true}},
-		"serial wraps":     {&Entry{Serial: modified(1<<32 + 9)}, time.Hour, Patch{Serial: 9, SetSerial: true}},
-		"options":          {&Entry{Options: options}, time.Hour, Patch{Options: options}},
-		"everything there": {&Entry{Validity: Validity{Expires: 9 * time.Second}, Options: options, Serial: modified(1)}, 8 * time.Second, Patch{Age: 8, Options: options, Serial: 1, SetSerial: true}},
+		"TTL":           {&Entry{Stored: time.Second, Validity: Validity{Expires: time.Minute}}, 31 * time.Second, Patch{Age: 30}},
+		"rounded down":  {&Entry{Stored: time.Second, Validity: Validity{Expires: time.Minute}}, 2*time.Second - 1, Patch{}},
+		"before Stored": {&Entry{Stored: time.Second, Validity: Validity{Expires: time.Minute}}, 0, Patch{}},
+		"KeepTTL":       {&Entry{Stored: time.Second, Validity: Validity{Expires: time.Minute}, KeepTTL: true}, 31 * time.Second, Patch{}},
+		"by bounds":     {&Entry{Stored: time.Second}, time.Hour, Patch{}},
+		"serial":        {&Entry{Serial: modified(7)}, time.Hour, Patch{Serial: 7, SetSerial: true}},
+		"serial wraps":  {&Entry{Serial: modified(1<<32 + 9)}, time.Hour, Patch{Serial: 9, SetSerial: true}},
+		"options":       {&Entry{Options: options}, time.Hour, Patch{Options: options}},
+		"everything":    {&Entry{Validity: Validity{Expires: 9 * time.Second}, Options: options, Serial: modified(1)}, 8 * time.Second, Patch{Age: 8, Options: options, Serial: 1, SetSerial: true}},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -78,18 +78,14 @@ func TestPatch(t *testing.T) {
 	}
 }
 
-// ofLength returns an answer with addresses and a text, of the length that package dns takes it for in its
-// plain or its compressed form. With escapes it is shorter than that.
+// ofLength returns an answer with addresses and a text for which dns.Msg.Len returns a length, compressed or not. With
+// escapes, the packed answer is shorter.
 func ofLength(t *testing.T, length int, compress, escapes bool) *dns.Msg {
 	t.Helper()
 	m := message(t, "web.default.svc.cluster.local.", dns.TypeA)
 	m.Compress = compress
 	for i := 0; length-m.Len() > 300; i++ {
-		rr, err := dns.NewRR(fmt.Sprintf("web.default.svc.cluster.local. 5 IN A 10.0.%d.%d", i/256, i%256))
-		if err != nil {
-			t.Fatal(err)
-		}
-		m.Answer = append(m.Answer, rr)
+		m.Answer = append(m.Answer, newRecord(t, fmt.Sprintf("web.default.svc.cluster.local. 5 IN A 10.0.%d.%d", i/256, i%256)))
 	}
 	txt := &dns.TXT{Hdr: dns.RR_Header{Name: "txt.", Rrtype: dns.TypeTXT, Class: dns.ClassINET}, Txt: []string{"", ""}}
 	if escapes {
@@ -110,7 +106,7 @@ func ofLength(t *testing.T, length int, compress, escapes bool) *dns.Msg {
 	return m
 }
 
-// TestForm asserts that Form decides on lengths as CoreDNS's writer does, at each limit and around it.
+// TestForm asserts that Form selects the form that CoreDNS's writer sends, for lengths around each limit.
 func TestForm(t *testing.T) {
 	options := []byte{0, 15, 0, 4, 0, 3, 'o', 'k'}
 	for _, limit := range []uint16{0, 512, 1220, 1232, 1480, 4096} { // 0: no EDNS
@@ -133,54 +129,47 @@ func TestForm(t *testing.T) {
 	}
 }
 
-// fragmentLimits are those of CoreDNS by family, over which it compresses.
+// fragmentLimits are the lengths above which CoreDNS compresses names, by address family.
 var fragmentLimits = map[int]int{1: 1480, 2: 1220}
 
 func checkForm(t *testing.T, name string, e *Entry, m *dns.Msg, limit uint16, family int) {
 	t.Helper()
-	asked := new(dns.Msg)
-	asked.SetQuestion(m.Question[0].Name, m.Question[0].Qtype)
+	r := new(dns.Msg)
+	r.SetQuestion(m.Question[0].Name, m.Question[0].Qtype)
 	if limit != 0 {
-		asked.SetEdns0(limit, false)
+		r.SetEdns0(limit, false)
 	}
-	var q Query
-	query, ok := q.FromMsg(make([]byte, 0, MaxQuery), asked)
-	if !ok {
-		t.Fatal("no query")
-	}
-	want := scrubbed(t, e, m, asked, family)
+	query, q := queryOf(t, r)
+	want := scrubbed(t, e, m, r, family)
 	p := e.Patch(0)
 	form := e.Form(&q, &p, q.Limit(), fragmentLimits[family])
 	if form == nil {
 		if !want.Truncated {
-			t.Errorf("%s: no form, though CoreDNS does not shorten", name)
+			t.Errorf("%s: no form, but CoreDNS does not truncate", name)
 		}
 		return
 	}
-	packed, err := want.Pack()
-	if err != nil {
-		t.Fatal(err)
-	}
+	packed := packMsg(t, want)
 	if got := form.AppendReply(nil, query, &q, &p); !bytes.Equal(got, packed) {
-		t.Errorf("%s: %d bytes, CoreDNS gives %d (compressed %v, truncated %v)", name, len(got), len(packed), want.Compress, want.Truncated)
+		t.Errorf("%s: %d bytes, CoreDNS sends %d (compressed %v, truncated %v)", name, len(got), len(packed), want.Compress, want.Truncated)
 	}
 }
 
-// scrubbed returns the reply as CoreDNS's writer shortens it.
-func scrubbed(t *testing.T, e *Entry, m, asked *dns.Msg, family int) *dns.Msg {
+// scrubbed returns the reply as CoreDNS's writer compresses or truncates it.
+func scrubbed(t *testing.T, e *Entry, m, r *dns.Msg, family int) *dns.Msg {
 	t.Helper()
 	remote := "192.0.2.1"
 	if family == 2 {
 		remote = "2001:db8::1"
 	}
-	state := request.Request{Req: asked.Copy(), W: &test.ResponseWriter{RemoteIP: remote}}
+	state := request.Request{Req: r.Copy(), W: &test.ResponseWriter{RemoteIP: remote}}
 	reply := m.Copy()
-	reply.Id = asked.Id
+	reply.Id = r.Id
 	if len(e.Options) > 0 {
 		reply.SetEdns0(0, false)
 		reply.IsEdns0().Option = []dns.EDNS0{&dns.EDNS0_LOCAL{Code: 15, Data: e.Options[4:]}}
 	}
-	if asked.IsEdns0() == nil && len(e.Options) > 0 {
+	if r.IsEdns0() == nil && len(e.Options) > 0 {
 		reply.Extra = reply.Extra[:len(reply.Extra)-1]
 	}
 	state.SizeAndDo(reply)
@@ -197,17 +186,17 @@ func TestFormOfUpperCase(t *testing.T) {
 		limit, fragments int
 		want             *Answer
 	}{
-		"room":                             {Query{}, 4096, 4096, &e.Plain},
-		"exactly":                          {Query{}, 700, 700, &e.Plain},
-		"room in upper case":               {Query{Upper: true}, 4096, 4096, &e.Plain},
-		"no room":                          {Query{}, 699, 4096, e.Compressed},
-		"no room in upper case":            {Query{Upper: true}, 699, 4096, nil},
-		"over the fragment":                {Query{}, 4096, 699, e.Compressed},
-		"over the fragment, in upper case": {Query{Upper: true}, 4096, 699, nil},
-		"compressed, not the fragment":     {Query{}, e.Compressed.Len(), 100, e.Compressed},
-		"not even compressed":              {Query{}, e.Compressed.Len() - 1, 4096, nil},
-		"an OPT record too much":           {Query{EDNS: true}, 710, 4096, e.Compressed},
-		"room for an OPT record":           {Query{EDNS: true}, 711, 4096, &e.Plain},
+		"fits":                           {Query{}, 4096, 4096, &e.Plain},
+		"fits exactly":                   {Query{}, 700, 700, &e.Plain},
+		"fits in upper case":             {Query{Upper: true}, 4096, 4096, &e.Plain},
+		"over the limit":                 {Query{}, 699, 4096, e.Compressed},
+		"over the limit, in upper case":  {Query{Upper: true}, 699, 4096, nil},
+		"over a fragment":                {Query{}, 4096, 699, e.Compressed},
+		"over a fragment, in upper case": {Query{Upper: true}, 4096, 699, nil},
+		"compressed over a fragment":     {Query{}, e.Compressed.Len(), 100, e.Compressed},
+		"compressed over the limit":      {Query{}, e.Compressed.Len() - 1, 4096, nil},
+		"over the limit with OPT":        {Query{EDNS: true}, 710, 4096, e.Compressed},
+		"fits with OPT":                  {Query{EDNS: true}, 711, 4096, &e.Plain},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -219,7 +208,7 @@ func TestFormOfUpperCase(t *testing.T) {
 }
 
 func TestFill(t *testing.T) {
-	t.Run("compressed only if a client may have no room", func(t *testing.T) {
+	t.Run("compressed only if the plain form exceeds a client's limit", func(t *testing.T) {
 		for length, want := range map[int]bool{100: false, 501: false, 502: true, 4000: true} {
 			e := new(Entry)
 			if err := e.Fill(ofLength(t, length, false, false)); err != nil {
@@ -230,13 +219,13 @@ func TestFill(t *testing.T) {
 			}
 		}
 	})
-	t.Run("options count", func(t *testing.T) {
+	t.Run("options count to the length", func(t *testing.T) {
 		e := &Entry{Options: []byte{0, 15, 0, 2, 0, 3}}
 		if err := e.Fill(ofLength(t, 501, false, false)); err != nil || e.Compressed == nil {
 			t.Errorf("%v", err)
 		}
 	})
-	t.Run("the message is as before", func(t *testing.T) {
+	t.Run("the message does not change", func(t *testing.T) {
 		for _, compress := range []bool{false, true} {
 			m := ofLength(t, 700, false, false)
 			m.Compress = compress
@@ -246,18 +235,14 @@ func TestFill(t *testing.T) {
 			}
 		}
 	})
-	t.Run("nothing is shared", func(t *testing.T) {
+	t.Run("memory is not shared with the message", func(t *testing.T) {
 		m, e := ofLength(t, 700, false, false), new(Entry)
 		if err := e.Fill(m); err != nil {
 			t.Fatal(err)
 		}
-		want, err := m.Pack()
-		if err != nil {
-			t.Fatal(err)
-		}
+		want := packMsg(t, m)
 		m.Answer[0].(*dns.A).A[3]++
-		var q Query
-		query, _ := q.FromMsg(make([]byte, 0, MaxQuery), m)
+		query, q := queryOf(t, m)
 		if got := e.Plain.AppendReply(nil, query, &q, &Patch{}); !bytes.Equal(got, want) {
 			t.Error("the entry has changed with the message")
 		}

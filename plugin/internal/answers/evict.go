@@ -37,7 +37,7 @@ func (s *Store) shrink(fresh *Entry) {
 }
 
 // evict removes one of the entries that may be evicted: the first that the hand finds without credit, or that is useless.
-// It reports whether there was one.
+// It returns false if there is none.
 func (s *Store) evict(may func(*Entry) bool) bool {
 	if s.hand == nil {
 		return false

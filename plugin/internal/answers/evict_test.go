@@ -6,68 +6,67 @@ import (
 	"time"
 )
 
-// sized returns a store that holds so many entries, which are alike.
+// sized returns a store with a budget for n empty entries.
 func sized(n int) (*Store, *clock, *Keyspace) {
 	s, c := newStore(1<<20, false)
-	sp := s.NewKeyspace()
-	e := put(sp, -1, &Entry{})
+	ks := s.NewKeyspace()
+	e := put(ks, -1, &Entry{})
 	s.SetBudget(int64(n) * e.size)
 	s.Remove(e)
-	return s, c, sp
+	return s, c, ks
 }
 
-func TestScanSparesWhatIsUsed(t *testing.T) {
-	s, _, sp := sized(100)
+func TestScanSparesUsedEntries(t *testing.T) {
+	s, _, ks := sized(100)
 	const used = 20
 	for n := range used {
-		put(sp, n, &Entry{})
+		put(ks, n, &Entry{})
 	}
 	for n := range 5000 {
-		put(sp, 1000+n, &Entry{})
+		put(ks, 1000+n, &Entry{})
 		if n%40 == 0 { // at least once in a round of the hand
 			for n := range used {
-				if s.Get(key(sp, n)) == nil {
+				if s.Get(key(ks, n)) == nil {
 					t.Fatalf("entry %d was evicted by a scan", n)
 				}
 			}
 		}
 	}
-	check(t, s, sp)
-	if sp.Len(Success) != 100 {
-		t.Errorf("%d entries, want 100", sp.Len(Success))
+	check(t, s, ks)
+	if ks.Len(Success) != 100 {
+		t.Errorf("%d entries, want 100", ks.Len(Success))
 	}
 }
 
-func TestScanEndsWhatWasUsed(t *testing.T) {
-	s, _, sp := sized(100)
+func TestScanEvictsUnusedEntries(t *testing.T) {
+	s, _, ks := sized(100)
 	for n := range 20 {
-		put(sp, n, &Entry{Costly: true})
+		put(ks, n, &Entry{Costly: true})
 		for range 1000 {
-			s.Get(key(sp, n))
+			s.Get(key(ks, n))
 		}
 	}
 	for n := range 2000 {
-		put(sp, 1000+n, &Entry{})
+		put(ks, 1000+n, &Entry{})
 	}
 	for n := range 20 {
-		if s.find(s.Hash(key(sp, n)), key(sp, n)) != nil {
-			t.Errorf("entry %d stays though nobody has asked for long", n)
+		if s.find(s.Hash(key(ks, n)), key(ks, n)) != nil {
+			t.Errorf("entry %d is stored long after its last hit", n)
 		}
 	}
 }
 
-// survivors says how many new entries it takes to evict each of the first ones, all of which are used
-// once.
-func survivors(t *testing.T, entries ...*Entry) (rounds []int) {
+// lifetimes returns for each entry, after one hit, the number of new entries until its eviction.
+func lifetimes(t *testing.T, entries ...*Entry) (rounds []int) {
 	t.Helper()
-	s, _, sp := sized(100)
+	s, _, ks := sized(100)
 	for n, e := range entries {
-		put(sp, n, e)
-		s.Get(key(sp, n))
+		put(ks, n, e)
+		s.Get(key(ks, n))
 	}
 	rounds = make([]int, len(entries))
 	for n := range 5000 {
-		put(sp, 1000+n, &Entry{})
+		put(ks, 1000+n, &Entry{})
 		for i, e := range entries {
 			if e.newer == nil && rounds[i] == 0 {
 				rounds[i] = n
@@ -76,14 +75,14 @@ func survivors(t *testing.T, entries ...*Entry) (rounds []int) {
 	}
 	for i, n := range rounds {
 		if n == 0 {
-			t.Fatalf("entry %d is still there", i)
+			t.Fatalf("entry %d was not evicted", i)
 		}
 	}
 	return rounds
 }
 
-func TestCostDecides(t *testing.T) {
-	got := survivors(t,
+func TestCostAndSize(t *testing.T) {
+	got := lifetimes(t,
 		&Entry{}, &Entry{Costly: true},
 		&Entry{StateSize: largeEntry}, &Entry{Costly: true, StateSize: largeEntry})
 	own, costly, large, costlyLarge := got[0], got[1], got[2], got[3]
@@ -92,70 +91,70 @@ func TestCostDecides(t *testing.T) {
 	}
 }
 
-func TestUselessGoesFirst(t *testing.T) {
+func TestUselessIsEvictedFirst(t *testing.T) {
 	g := new(generation)
 	tests := map[string]struct {
 		entry   *Entry
 		useless bool
 	}{
-		"advanced":                        {&Entry{Validity: Validity{Bounds: [MaxBounds]Bound{{g, 0}}}}, true},
-		"advanced in the last":            {&Entry{Validity: Validity{Bounds: [MaxBounds]Bound{{g, 1}, {g, 1}, {g, 1}, {g, 0}}}}, true},
-		"current":                         {&Entry{Validity: Validity{Bounds: [MaxBounds]Bound{{g, 1}}}}, false},
-		"expired":                         {&Entry{Validity: Validity{Expires: 10}}, true},
-		"gone":                            {&Entry{Validity: Validity{Expires: 5}, Gone: 10}, true},
-		"expired, of use":                 {&Entry{Validity: Validity{Expires: 5}, Gone: 11}, false},
-		"not expired, though gone before": {&Entry{Validity: Validity{Expires: 11}, Gone: 5}, false},
-		"advanced, not expired":           {&Entry{Validity: Validity{Expires: 20, Bounds: [MaxBounds]Bound{{g, 0}}}}, true},
-		"without an end":                  {&Entry{}, false},
+		"advanced":                     {&Entry{Validity: until(g, 0)}, true},
+		"advanced in the last":         {&Entry{Validity: Validity{Bounds: [MaxBounds]Bound{{g, 1}, {g, 1}, {g, 1}, {g, 0}}}}, true},
+		"current":                      {&Entry{Validity: until(g, 1)}, false},
+		"expired":                      {&Entry{Validity: Validity{Expires: 10}}, true},
+		"gone":                         {&Entry{Validity: Validity{Expires: 5}, Gone: 10}, true},
+		"expired, not gone":            {&Entry{Validity: Validity{Expires: 5}, Gone: 11}, false},
+		"not expired, Gone is earlier": {&Entry{Validity: Validity{Expires: 11}, Gone: 5}, false},
+		"advanced, not expired":        {&Entry{Validity: Validity{Expires: 20, Bounds: [MaxBounds]Bound{{g, 0}}}}, true},
+		"without an end":               {&Entry{}, false},
 	}
 	g.Store(1)
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
-			s, c, sp := sized(10)
+			s, c, ks := sized(10)
 			c.Store(10)
-			told := 0
-			sp.Limit(Success, 0, func() { told++ })
+			evictions := 0
+			ks.Limit(Success, 0, func() { evictions++ })
 			tt.entry.Costly, tt.entry.Cached = true, true
 			for n := range 9 {
-				put(sp, n, &Entry{Costly: true, Cached: true})
+				put(ks, n, &Entry{Costly: true, Cached: true})
 			}
-			e := put(sp, 9, tt.entry)
+			e := put(ks, 9, tt.entry)
 			for n := range 10 {
-				if s.Get(key(sp, n)) == nil {
-					t.Fatal("not there")
+				if s.Get(key(ks, n)) == nil {
+					t.Fatalf("entry %d is not stored", n)
 				}
 			}
-			put(sp, 10, &Entry{})
-			if gone := e.newer == nil; gone != tt.useless {
-				t.Errorf("gone: %v, want %v", gone, tt.useless)
+			put(ks, 10, &Entry{})
+			if evicted := e.newer == nil; evicted != tt.useless {
+				t.Errorf("evicted: %v, want %v", evicted, tt.useless)
 			}
 			if e.useless(10) != tt.useless {
 				t.Errorf("useless: %v, want %v", e.useless(10), tt.useless)
 			}
-			if want := 1; tt.useless && told != 0 || !tt.useless && told != want {
-				t.Errorf("told of %d evictions", told)
+			if tt.useless != (evictions == 0) || evictions > 1 {
+				t.Errorf("%d evictions counted", evictions)
 			}
-			check(t, s, sp)
+			check(t, s, ks)
 		})
 	}
 }
 
 func TestFreshEntryStays(t *testing.T) {
-	s, _, sp := sized(10)
+	s, _, ks := sized(10)
 	for n := range 10 {
-		put(sp, n, &Entry{Costly: true})
+		put(ks, n, &Entry{Costly: true})
 	}
 	for n := range 10 {
-		s.Get(key(sp, n))
+		s.Get(key(ks, n))
 	}
-	large := put(sp, 20, &Entry{StateSize: int(s.Budget()) * 12 / 13 * 9 / 10}) // for which nearly all must go
-	if s.Get(key(sp, 20)) != large {
-		t.Error("the entry that has just come was evicted")
+	large := put(ks, 20, &Entry{StateSize: int(s.Budget()) * 12 / 13 * 9 / 10}) // nearly the whole budget
+	if s.Get(key(ks, 20)) != large {
+		t.Error("the new entry was evicted")
 	}
-	check(t, s, sp)
+	check(t, s, ks)
 }
 
-// hot is the Generation of an entry that somebody uses whenever it is looked at.
+// hot is the Generation of an entry with a hit at each check of its validity.
 type hot struct{ entry *Entry }
 
 func (h *hot) Load() uint64 {
@@ -164,64 +163,64 @@ func (h *hot) Load() uint64 {
 }
 
 func TestEvictionEnds(t *testing.T) {
-	s, _, sp := sized(10)
+	s, _, ks := sized(10)
 	for n := range 100 {
 		e := &Entry{}
 		e.Bounds[0].Generation = &hot{e}
-		put(sp, n, e)
-		s.Get(key(sp, n))
-		if sp.Len(Success) > 10 {
-			t.Fatalf("%d entries, though the budget is for 10", sp.Len(Success))
+		put(ks, n, e)
+		s.Get(key(ks, n))
+		if ks.Len(Success) > 10 {
+			t.Fatalf("%d entries, the budget is for 10", ks.Len(Success))
 		}
 	}
-	check(t, s, sp)
+	check(t, s, ks)
 }
 
 func TestCapacity(t *testing.T) {
 	s, _ := newStore(1<<20, false)
-	sp, other := s.NewKeyspace(), s.NewKeyspace()
+	ks, other := s.NewKeyspace(), s.NewKeyspace()
 	var successes, denials int
-	sp.Limit(Success, 5, func() { successes++ })
-	sp.Limit(Denial, 3, func() { denials++ })
+	ks.Limit(Success, 5, func() { successes++ })
+	ks.Limit(Denial, 3, func() { denials++ })
 	for n := range 50 {
 		put(other, n, &Entry{Kind: Kind(n % 2), Cached: true})
-		put(sp, n, &Entry{Kind: Success, Cached: true})
-		put(sp, 100+n, &Entry{Kind: Denial, Cached: true})
+		put(ks, n, &Entry{Kind: Success, Cached: true})
+		put(ks, 100+n, &Entry{Kind: Denial, Cached: true})
 	}
-	if sp.Len(Success) != 5 || sp.Len(Denial) != 3 || successes != 45 || denials != 47 {
-		t.Errorf("%d and %d entries, %d and %d evictions", sp.Len(Success), sp.Len(Denial), successes, denials)
+	if ks.Len(Success) != 5 || ks.Len(Denial) != 3 || successes != 45 || denials != 47 {
+		t.Errorf("%d and %d entries, %d and %d evictions", ks.Len(Success), ks.Len(Denial), successes, denials)
 	}
 	if other.Len(Success) != 25 || other.Len(Denial) != 25 {
-		t.Errorf("another space has %d and %d entries left", other.Len(Success), other.Len(Denial))
+		t.Errorf("another keyspace has %d and %d entries left", other.Len(Success), other.Len(Denial))
 	}
-	put(sp, 49, &Entry{Kind: Success, Cached: true}) // in the place of what is there
-	if sp.Len(Success) != 5 || successes != 45 {
-		t.Errorf("%d entries, %d evictions after a replacement", sp.Len(Success), successes)
+	put(ks, 49, &Entry{Kind: Success, Cached: true}) // replaces an entry
+	if ks.Len(Success) != 5 || successes != 45 {
+		t.Errorf("%d entries, %d evictions after a replacement", ks.Len(Success), successes)
 	}
-	sp.Limit(Success, 2, nil)
-	put(sp, 200, &Entry{Kind: Success, Cached: true})
-	if sp.Len(Success) != 2 || successes != 45 {
-		t.Errorf("%d entries with a lower limit, %d evictions", sp.Len(Success), successes)
+	ks.Limit(Success, 2, nil)
+	put(ks, 200, &Entry{Kind: Success, Cached: true})
+	if ks.Len(Success) != 2 || successes != 45 {
+		t.Errorf("%d entries with a lower limit, %d evictions", ks.Len(Success), successes)
 	}
-	sp.Limit(Success, 0, nil)
+	ks.Limit(Success, 0, nil)
 	for n := range 20 {
-		put(sp, 300+n, &Entry{Kind: Success, Cached: true})
+		put(ks, 300+n, &Entry{Kind: Success, Cached: true})
 	}
-	if sp.Len(Success) != 22 {
-		t.Errorf("%d entries without a limit, want 22", sp.Len(Success))
+	if ks.Len(Success) != 22 {
+		t.Errorf("%d entries without a limit, want 22", ks.Len(Success))
 	}
-	check(t, s, sp, other)
+	check(t, s, ks, other)
 }
 
-// TestCapacitySparesOthers asserts that entries of another kind lose no credit to a limit.
+// TestCapacitySparesOthers asserts that an eviction by a limit does not decrement the credit of entries in other keyspaces.
 func TestCapacitySparesOthers(t *testing.T) {
 	s, _ := newStore(1<<20, false)
-	sp, other := s.NewKeyspace(), s.NewKeyspace()
-	sp.Limit(Success, 1, nil)
+	ks, other := s.NewKeyspace(), s.NewKeyspace()
+	ks.Limit(Success, 1, nil)
 	e := put(other, 1, &Entry{Cached: true})
 	s.Get(key(other, 1))
 	for n := range 100 {
-		put(sp, n, &Entry{Cached: true})
+		put(ks, n, &Entry{Cached: true})
 	}
 	if e.credit.Load() != creditOwn {
 		t.Errorf("credit %d, want %d", e.credit.Load(), creditOwn)
@@ -229,32 +228,32 @@ func TestCapacitySparesOthers(t *testing.T) {
 }
 
 func TestSetBudget(t *testing.T) {
-	s, _, sp := sized(100)
+	s, _, ks := sized(100)
 	for n := range 100 {
-		put(sp, n, &Entry{})
+		put(ks, n, &Entry{})
 	}
-	s.Get(key(sp, 5))
+	s.Get(key(ks, 5))
 	s.SetBudget(s.Budget() / 10)
-	if sp.Len(Success) != 10 || s.Get(key(sp, 5)) == nil {
-		t.Errorf("%d entries left, want 10 with the one that was used", sp.Len(Success))
+	if ks.Len(Success) != 10 || s.Get(key(ks, 5)) == nil {
+		t.Errorf("%d entries left, want 10 with the used one", ks.Len(Success))
 	}
 	s.SetBudget(0)
-	if sp.Len(Success) != 0 || s.Bytes() != 0 || s.hand != nil {
-		t.Error("something is left of nothing")
+	if ks.Len(Success) != 0 || s.Bytes() != 0 || s.hand != nil {
+		t.Error("entries are left with a budget of 0")
 	}
-	put(sp, 1, &Entry{})
-	check(t, s, sp)
+	put(ks, 1, &Entry{})
+	check(t, s, ks)
 }
 
-// A gauge shows the entries of several spaces, as after a reload: those of the space that is dropped go from it.
-func TestShowTwoSpaces(t *testing.T) {
+// TestShowTwoKeyspaces has a gauge with the entries of two keyspaces, as during a reload, and drops one.
+func TestShowTwoKeyspaces(t *testing.T) {
 	s, _ := newStore(1<<20, false)
 	old, next, shows := s.NewKeyspace(), s.NewKeyspace(), new(gauge)
 	put(old, 1, &Entry{Cached: true})
 	put(old, 2, &Entry{})
 	put(old, 3, &Entry{Cached: true, Kind: Denial})
-	for _, sp := range []*Keyspace{old, next} {
-		sp.Show(Success, shows)
+	for _, ks := range []*Keyspace{old, next} {
+		ks.Show(Success, shows)
 	}
 	put(next, 1, &Entry{Cached: true})
 	put(next, 2, &Entry{Cached: true})
@@ -264,29 +263,29 @@ func TestShowTwoSpaces(t *testing.T) {
 	s.Drop(old)
 	put(old, 4, &Entry{Cached: true})
 	if shows.number != 2 {
-		t.Errorf("the gauge is %v after one space was dropped, want 2", shows.number)
+		t.Errorf("the gauge is %v after one keyspace was dropped, want 2", shows.number)
 	}
 }
 
 func TestDrop(t *testing.T) {
 	s, _ := newStore(1<<20, true)
-	sp, other := s.NewKeyspace(), s.NewKeyspace()
-	if sp.ID() == other.ID() {
-		t.Error("two spaces have one number")
+	ks, other := s.NewKeyspace(), s.NewKeyspace()
+	if ks.ID() == other.ID() {
+		t.Error("two keyspaces have one ID")
 	}
 	for n := range 50 {
-		put(sp, n, &Entry{Kind: Kind(n % 2)})
+		put(ks, n, &Entry{Kind: Kind(n % 2)})
 		put(other, n, &Entry{Kind: Kind(n % 2)})
 	}
-	s.Drop(sp)
-	s.Drop(sp)
-	put(sp, 1, &Entry{})
+	s.Drop(ks)
+	s.Drop(ks)
+	put(ks, 1, &Entry{})
 	for n := range 50 {
-		if s.Get(key(sp, n)) != nil || s.Get(key(other, n)) == nil {
+		if s.Get(key(ks, n)) != nil || s.Get(key(other, n)) == nil {
 			t.Fatalf("entry %d", n)
 		}
 	}
-	check(t, s, sp, other)
+	check(t, s, ks, other)
 }
 
 func TestPopularity(t *testing.T) {
@@ -298,10 +297,10 @@ func TestPopularity(t *testing.T) {
 		popularity *Popularity
 		hits       []hit
 	}{
-		"reached":              {&Popularity{Amount: 3, Gap: time.Minute}, []hit{{1, false}, {2, false}, {3, true}, {4, true}}},
-		"not before its time":  {&Popularity{Amount: 1, Gap: time.Minute, From: 10}, []hit{{9, false}, {10, true}}},
-		"a gap ends the count": {&Popularity{Amount: 2, Gap: 10}, []hit{{1, false}, {12, false}, {23, false}, {33, true}}},
-		"the first late":       {&Popularity{Amount: 1, Gap: 10}, []hit{{100, true}}},
+		"reached":             {&Popularity{Amount: 3, Gap: time.Minute}, []hit{{1, false}, {2, false}, {3, true}, {4, true}}},
+		"not before From":     {&Popularity{Amount: 1, Gap: time.Minute, From: 10}, []hit{{9, false}, {10, true}}},
+		"a gap resets it":     {&Popularity{Amount: 2, Gap: 10}, []hit{{1, false}, {12, false}, {23, false}, {33, true}}},
+		"the first hit, late": {&Popularity{Amount: 1, Gap: 10}, []hit{{100, true}}},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -318,12 +317,12 @@ func TestPopularity(t *testing.T) {
 		old.Count(2)
 		p.Inherit(old)
 		if !p.Count(12) {
-			t.Error("the hits of the entry before do not count")
+			t.Error("the hits of the replaced entry do not count")
 		}
 		late := &Popularity{Amount: 3, Gap: 10}
 		late.Inherit(old)
 		if late.Count(13) {
-			t.Error("a gap since the entry before does not count")
+			t.Error("a gap since the last hit of the replaced entry does not count")
 		}
 	})
 }

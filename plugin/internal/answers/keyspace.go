@@ -85,9 +85,9 @@ func (k *Keyspace) PutReply(query, reply *dns.Msg, p *Properties) {
 	if !k.ByGeneration.Load() || !p.Validity.ByGeneration() || reply.Truncated {
 		return
 	}
-	var space [MaxQuery]byte
+	var packedBuf [MaxQuery]byte
 	var q Query
-	packed, ok := q.FromMsg(space[:0], query)
+	packed, ok := q.FromMsg(packedBuf[:0], query)
 	if !ok || q.Upper {
 		return
 	}
@@ -121,7 +121,7 @@ func (k *Keyspace) putNew(key []byte, e *Entry) {
 	}
 }
 
-// has reports whether there is a fresh entry: an answer, or one that leads to the answers of views.
+// has reports whether a key has a fresh entry, with Views or with an answer.
 func (k *Keyspace) has(key []byte, views bool) bool {
 	e := k.store.find(k.store.Hash(key), key)
 	return e != nil && (e.Views != nil) == views && e.Fresh(k.store.now())

@@ -9,19 +9,14 @@ import (
 	"github.com/miekg/dns"
 )
 
-// TestMemory asserts that the bytes that the store counts are those that the heap holds, rather a few
-// too many than too few.
+// TestMemory asserts that the store counts at least the bytes that its entries need in the heap, and at most a quarter more.
 func TestMemory(t *testing.T) {
 	const n = 1000
 	records := func(format string, count int) func(*testing.T, string) *dns.Msg {
 		return func(t *testing.T, name string) *dns.Msg {
 			m := message(t, name, dns.TypeA)
 			for i := range count {
-				rr, err := dns.NewRR(fmt.Sprintf(format, name, i))
-				if err != nil {
-					t.Fatal(err)
-				}
-				m.Answer = append(m.Answer, rr)
+				m.Answer = append(m.Answer, newRecord(t, fmt.Sprintf(format, name, i)))
 			}
 			return m
 		}
@@ -37,19 +32,16 @@ func TestMemory(t *testing.T) {
 		"hundred addresses":   {records("%s 30 IN A 10.0.0.%d", 100), false},
 		"denial": {func(t *testing.T, name string) *dns.Msg {
 			m := message(t, name, dns.TypeA)
-			rr, err := dns.NewRR("cluster.local. 30 IN SOA ns.dns.cluster.local. hostmaster.cluster.local. 1 7200 1800 86400 30")
-			if err != nil {
-				t.Fatal(err)
-			}
-			m.Rcode, m.Ns = dns.RcodeNameError, []dns.RR{rr}
+			soa := newRecord(t, "cluster.local. 30 IN SOA ns.dns.cluster.local. hostmaster.cluster.local. 1 7200 1800 86400 30")
+			m.Rcode, m.Ns = dns.RcodeNameError, []dns.RR{soa}
 			return m
 		}, false},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
 			s := NewStore(256 << 20)
-			sp := s.NewKeyspace()
-			entries := heapOf(func() {
+			ks := s.NewKeyspace()
+			entries := heapGrowth(func() {
 				for i := range n {
 					m := tt.message(t, fmt.Sprintf("svc-%d.default.svc.cluster.local.", i))
 					e := &Entry{Kind: Success}
@@ -59,26 +51,26 @@ func TestMemory(t *testing.T) {
 					if err := e.Fill(m); err != nil {
 						t.Fatal(err)
 					}
-					put(sp, i, e)
+					put(ks, i, e)
 				}
 			})
-			if sp.Len(Success) != n {
-				t.Fatalf("%d entries", sp.Len(Success))
+			if ks.Len(Success) != n {
+				t.Fatalf("%d entries", ks.Len(Success))
 			}
-			// The buckets of a budget that is used up belong to its entries.
-			taken := float64(entries) + 8*float64(s.Bytes())/bytesPerBucket
+			// Entries include their share of the buckets when the budget is used up.
+			used := float64(entries) + 8*float64(s.Bytes())/bytesPerBucket
 			counted := float64(s.Bytes())
-			t.Logf("%.0f bytes for each, counted %.0f", taken/n, counted/n)
-			if counted < taken || counted > 1.25*taken {
-				t.Errorf("%.0f bytes for each, counted %.0f", taken/n, counted/n)
+			t.Logf("%.0f bytes per entry, counted %.0f", used/n, counted/n)
+			if counted < used || counted > 1.25*used {
+				t.Errorf("%.0f bytes per entry, counted %.0f", used/n, counted/n)
 			}
 			runtime.KeepAlive(s)
 		})
 	}
 }
 
-// heapOf returns by how many bytes the heap is larger after a function.
-func heapOf(f func()) uint64 {
+// heapGrowth returns the growth of the heap by a function, in bytes.
+func heapGrowth(f func()) uint64 {
 	heap := func() uint64 {
 		runtime.GC()
 		runtime.GC()

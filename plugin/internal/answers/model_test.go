@@ -9,18 +9,18 @@ import (
 	"github.com/nearside-dns/nearside/test/property"
 )
 
-// model is the slow version of a store: what was put last under each key, without eviction.
+// model is the oracle of a store: the last entry of each key, without eviction.
 type model struct {
-	t       *testing.T
-	r       *rand.Rand
-	store   *Store
-	clock   *clock
-	spaces  []*Keyspace
-	last    map[string]*Entry
-	dropped map[*Keyspace]bool
-	evicted map[*Keyspace]*[kinds]int
-	bounds  [8]generation
-	hits    int
+	t         *testing.T
+	r         *rand.Rand
+	store     *Store
+	clock     *clock
+	keyspaces []*Keyspace
+	last      map[string]*Entry
+	dropped   map[*Keyspace]bool
+	evicted   map[*Keyspace]*[kinds]int
+	bounds    [8]generation
+	hits      int
 }
 
 func newModel(t *testing.T, seed uint64, budget int64, collide bool) *model {
@@ -30,17 +30,17 @@ func newModel(t *testing.T, seed uint64, budget int64, collide bool) *model {
 	}
 	m.store, m.clock = newStore(budget, collide)
 	for range 3 {
-		m.addSpace()
+		m.addKeyspace()
 	}
 	return m
 }
 
-func (m *model) addSpace() {
-	sp := m.store.NewKeyspace()
-	m.spaces = append(m.spaces, sp)
-	m.evicted[sp] = new([kinds]int)
+func (m *model) addKeyspace() {
+	ks := m.store.NewKeyspace()
+	m.keyspaces = append(m.keyspaces, ks)
+	m.evicted[ks] = new([kinds]int)
 	for k := range kinds {
-		sp.Show(k, new(gauge))
+		ks.Show(k, new(gauge))
 	}
 }
 
@@ -63,27 +63,27 @@ func (m *model) entry() *Entry {
 	return e
 }
 
-// step does something by chance.
+// step runs a random operation.
 func (m *model) step() {
-	sp, n := m.spaces[m.r.IntN(len(m.spaces))], m.r.IntN(60)
+	ks, n := m.keyspaces[m.r.IntN(len(m.keyspaces))], m.r.IntN(60)
 	m.clock.Add(1)
 	switch op := m.r.IntN(1000); {
 	case op < 500:
-		m.put(sp, n)
+		m.put(ks, n)
 	case op < 900:
-		m.get(sp, n)
+		m.get(ks, n)
 	case op < 970:
-		if e := m.last[string(key(sp, n))]; e != nil {
+		if e := m.last[string(key(ks, n))]; e != nil {
 			m.store.Remove(e)
-			m.store.Remove(e) // twice does no harm
-			if m.store.Get(key(sp, n)) != nil {
-				m.t.Fatal("removed, and still there")
+			m.store.Remove(e) // the second call has no effect
+			if m.store.Get(key(ks, n)) != nil {
+				m.t.Fatal("a removed entry is found")
 			}
 		}
 	case op < 975:
 		m.bounds[m.r.IntN(len(m.bounds))].Add(1)
 	case op < 980:
-		m.limit(sp)
+		m.limit(ks)
 	case op < 985:
 		m.store.SetBudget(int64(m.r.IntN(60 << 10)))
 	case op < 986:
@@ -91,56 +91,56 @@ func (m *model) step() {
 	case op < 998:
 		m.store.SetBudget(100 << 10)
 	default:
-		m.store.Drop(sp)
-		m.dropped[sp] = true
-		m.addSpace()
-		if oldest := m.spaces[0]; len(m.spaces) > 6 && m.dropped[oldest] {
-			m.spaces = m.spaces[1:]
+		m.store.Drop(ks)
+		m.dropped[ks] = true
+		m.addKeyspace()
+		if oldest := m.keyspaces[0]; len(m.keyspaces) > 6 && m.dropped[oldest] {
+			m.keyspaces = m.keyspaces[1:]
 		}
 	}
 }
 
-func (m *model) put(sp *Keyspace, n int) {
-	e, before := m.entry(), *m.evicted[sp]
-	put(sp, n, e)
-	m.last[string(key(sp, n))] = e
-	there := m.store.find(e.hash, []byte(e.key))
-	if kept := !m.dropped[sp] && e.size <= m.store.Budget(); kept != (there == e) || there != nil && there != e {
-		m.t.Fatalf("kept %v, there %p, put %p", kept, there, e)
+func (m *model) put(ks *Keyspace, n int) {
+	e, before := m.entry(), *m.evicted[ks]
+	put(ks, n, e)
+	m.last[string(key(ks, n))] = e
+	found := m.store.find(e.hash, []byte(e.key))
+	if stored := !m.dropped[ks] && e.size <= m.store.Budget(); stored != (found == e) || found != nil && found != e {
+		m.t.Fatalf("stored %v, found %p, put %p", stored, found, e)
 	}
-	if most := sp.capacity[e.Kind]; most > 0 && there == e && e.Cached && sp.cached[e.Kind] > most {
-		m.t.Fatalf("%d entries, at most %d", sp.cached[e.Kind], most)
+	if limit := ks.capacity[e.Kind]; limit > 0 && found == e && e.Cached && ks.cached[e.Kind] > limit {
+		m.t.Fatalf("%d entries, limit %d", ks.cached[e.Kind], limit)
 	}
-	if after := *m.evicted[sp]; sp.evicted[Denial] == nil && after[Denial] != before[Denial] {
-		m.t.Fatal("an eviction was told of where nobody asked")
+	if after := *m.evicted[ks]; ks.evicted[Denial] == nil && after[Denial] != before[Denial] {
+		m.t.Fatal("an eviction was counted by a replaced function")
 	}
 }
 
-func (m *model) get(sp *Keyspace, n int) {
-	k := key(sp, n)
+func (m *model) get(ks *Keyspace, n int) {
+	k := key(ks, n)
 	e := m.store.Get(k)
 	if e != nil {
 		m.hits++
 	}
-	if e != nil && (e != m.last[string(k)] || e.key != string(k) || e.keyspace != sp) {
+	if e != nil && (e != m.last[string(k)] || e.key != string(k) || e.keyspace != ks) {
 		m.t.Fatalf("got %p, last put %p", e, m.last[string(k)])
 	}
 	if e != nil && e.credit.Load() <= 0 {
-		m.t.Fatal("no credit after use")
+		m.t.Fatal("no credit after a hit")
 	}
-	if e != nil && m.dropped[sp] {
-		m.t.Fatal("an entry of a space that is dropped")
+	if e != nil && m.dropped[ks] {
+		m.t.Fatal("an entry of a dropped keyspace")
 	}
 }
 
-func (m *model) limit(sp *Keyspace) {
+func (m *model) limit(ks *Keyspace) {
 	k := Kind(m.r.IntN(int(kinds)))
-	most := m.r.IntN(20)
+	limit := m.r.IntN(20)
 	if m.r.IntN(4) == 0 {
-		sp.Limit(k, most, nil)
+		ks.Limit(k, limit, nil)
 		return
 	}
-	sp.Limit(k, most, func() { m.evicted[sp][k]++ })
+	ks.Limit(k, limit, func() { m.evicted[ks][k]++ })
 }
 
 func TestModel(t *testing.T) {
@@ -150,15 +150,15 @@ func TestModel(t *testing.T) {
 				m := newModel(t, seed, 40<<10, collide)
 				for range 6000 {
 					m.step()
-					check(t, m.store, m.spaces...)
+					check(t, m.store, m.keyspaces...)
 				}
 				if m.hits < 100 {
-					t.Errorf("only %d hits, so that little was tested", m.hits)
+					t.Errorf("only %d hits", m.hits)
 				}
-				for _, sp := range m.spaces {
-					m.store.Drop(sp)
+				for _, ks := range m.keyspaces {
+					m.store.Drop(ks)
 				}
-				check(t, m.store, m.spaces...)
+				check(t, m.store, m.keyspaces...)
 				if m.store.Bytes() != 0 || m.store.hand != nil {
 					t.Errorf("%d bytes left", m.store.Bytes())
 				}
@@ -169,43 +169,43 @@ func TestModel(t *testing.T) {
 
 func TestPutReplaces(t *testing.T) {
 	s, _ := newStore(1<<20, true)
-	sp, other := s.NewKeyspace(), s.NewKeyspace()
-	first := put(sp, 1, &Entry{Kind: Denial})
+	ks, other := s.NewKeyspace(), s.NewKeyspace()
+	first := put(ks, 1, &Entry{Kind: Denial})
 	put(other, 1, &Entry{})
-	second := put(sp, 1, &Entry{})
-	if s.Get(key(sp, 1)) != second || sp.Len(Denial) != 0 || sp.Len(Success) != 1 || other.Len(Success) != 1 {
+	second := put(ks, 1, &Entry{})
+	if s.Get(key(ks, 1)) != second || ks.Len(Denial) != 0 || ks.Len(Success) != 1 || other.Len(Success) != 1 {
 		t.Error("not replaced")
 	}
-	s.Remove(first) // which is not there any more
-	if s.Get(key(sp, 1)) != second {
-		t.Error("what replaced an entry was removed with it")
+	s.Remove(first) // has no effect
+	if s.Get(key(ks, 1)) != second {
+		t.Error("the replacement of an entry was removed with it")
 	}
-	check(t, s, sp, other)
+	check(t, s, ks, other)
 }
 
 func TestFindComparesKeys(t *testing.T) {
 	s, _ := newStore(1<<20, true)
-	sp := s.NewKeyspace()
-	e := put(sp, 1, &Entry{})
-	if s.find(e.hash, key(sp, 1)) != e || s.find(e.hash, key(sp, 2)) != nil || s.find(e.hash+1, key(sp, 2)) != nil {
-		t.Error("found by the hash alone")
+	ks := s.NewKeyspace()
+	e := put(ks, 1, &Entry{})
+	if s.find(e.hash, key(ks, 1)) != e || s.find(e.hash, key(ks, 2)) != nil || s.find(e.hash+1, key(ks, 2)) != nil {
+		t.Error("found an entry of another key")
 	}
 }
 
 func TestPutTooLarge(t *testing.T) {
 	s, _ := newStore(64<<10, false)
-	sp := s.NewKeyspace()
+	ks := s.NewKeyspace()
 	for n := range 20 {
-		put(sp, n, &Entry{})
+		put(ks, n, &Entry{})
 	}
-	put(sp, 7, &Entry{StateSize: 64 << 10})
-	if s.Get(key(sp, 7)) != nil {
-		t.Error("kept what is larger than the budget, or what it replaces")
+	put(ks, 7, &Entry{StateSize: 64 << 10})
+	if s.Get(key(ks, 7)) != nil {
+		t.Error("an entry larger than the budget was stored, or the old one is left")
 	}
-	if sp.Len(Success) != 19 {
-		t.Errorf("%d others left, want 19", sp.Len(Success))
+	if ks.Len(Success) != 19 {
+		t.Errorf("%d others left, want 19", ks.Len(Success))
 	}
-	check(t, s, sp)
+	check(t, s, ks)
 }
 
 func TestNewBuckets(t *testing.T) {
@@ -220,14 +220,14 @@ func TestNewBuckets(t *testing.T) {
 
 func TestGetAllocatesNothing(t *testing.T) {
 	s, _ := newStore(1<<20, true)
-	sp := s.NewKeyspace()
+	ks := s.NewKeyspace()
 	for n := range 5 {
-		put(sp, n, &Entry{})
+		put(ks, n, &Entry{})
 	}
-	there, missing := key(sp, 3), key(sp, 77)
+	stored, missing := key(ks, 3), key(ks, 77)
 	if n := testing.AllocsPerRun(1000, func() {
-		if s.Get(there) == nil || s.Get(missing) != nil {
-			t.Error("wrong")
+		if s.Get(stored) == nil || s.Get(missing) != nil {
+			t.Error("wrong result of Get")
 		}
 	}); n != 0 {
 		t.Errorf("%v allocations", n)

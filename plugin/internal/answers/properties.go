@@ -7,10 +7,10 @@ import (
 	"github.com/miekg/dns"
 )
 
-// Properties are what a cache has to know of a reply, besides the message, to store it.
+// Properties are the data besides the message that a cache needs to store a reply.
 type Properties struct {
 	// Validity bounds how long the reply may be served. A plugin that answers from its own data sets Generations; without
-	// them a cache uses the TTL. A cache behind another one sets Expires.
+	// them a cache uses the TTL. A cache that answers another cache sets Expires.
 	Validity
 	// Serial is the present serial number of the zone, for negative answers.
 	Serial Serial
@@ -33,7 +33,7 @@ type Recorded struct {
 	Properties
 
 	query   *dns.Msg
-	outer   *Recorded // of the query that this one is sent for, if there is one
+	outer   *Recorded // of the query that this one was sent for, or nil
 	private atomic.Bool
 }
 
@@ -59,8 +59,8 @@ func PropertiesOf(ctx context.Context, query *dns.Msg) *Properties {
 	return &r.Properties
 }
 
-// ForAll reports whether all callers get the same reply. A part of it that another query on the way has found for one
-// caller makes it private, too.
+// ForAll reports whether all callers get the same reply. It returns false after MarkPrivate for a query that was sent to
+// answer this one.
 func (r *Recorded) ForAll() bool { return !r.private.Load() && r.forAll() }
 
 // MarkPrivate marks the replies to the query and to all queries that it is sent for as those of one caller.

@@ -15,48 +15,47 @@ import (
 
 func TestRecord(t *testing.T) {
 	if c := PropertiesOf(context.Background(), new(dns.Msg)); c != nil {
-		t.Error("conditions out of nothing")
+		t.Error("properties without a recorded query")
 	}
 	query := new(dns.Msg)
 	ctx, c := Record(context.Background(), query)
 	if c == nil || PropertiesOf(ctx, query) != &c.Properties || c.ByGeneration() {
-		t.Error("not the empty conditions that were put there")
+		t.Error("not the empty properties of the query")
 	}
 	if PropertiesOf(ctx, query.Copy()) != nil {
-		t.Error("the conditions of another query")
+		t.Error("the properties of another query")
 	}
 	inner, other := Record(ctx, query)
 	if PropertiesOf(inner, query) != &other.Properties || other == c {
-		t.Error("not the conditions of the nearer cache")
+		t.Error("not the properties of the inner cache")
 	}
 	c.Bounds[0].Generation = new(generation)
 	if !PropertiesOf(ctx, query).ByGeneration() {
-		t.Error("not known")
+		t.Error("a bound is not in the properties")
 	}
 }
 
-// TestForOne asserts that what is found out for one caller is noted for every query on the way to it, and for no
-// other.
-func TestForOne(t *testing.T) {
+// TestMarkPrivate asserts that MarkPrivate marks the replies to a query and to the queries it is sent for, and no others.
+func TestMarkPrivate(t *testing.T) {
 	query := new(dns.Msg)
 	outer, first := Record(context.Background(), query)
 	inner, second := Record(outer, query.Copy())
 	_, beside := Record(outer, query)
 	MarkPrivate(context.Background())
 	if !first.ForAll() || !second.ForAll() || !beside.ForAll() {
-		t.Fatal("for one, and nobody has said so")
+		t.Fatal("private without MarkPrivate")
 	}
 	MarkPrivate(inner)
-	second.End() // does not undo it
+	second.End() // has no effect on it
 	if first.ForAll() || second.ForAll() || !beside.ForAll() {
 		t.Errorf("outer for all: %t, inner: %t, another: %t", first.ForAll(), second.ForAll(), beside.ForAll())
 	}
 }
 
-func TestKeep(t *testing.T) {
+func TestPutReply(t *testing.T) {
 	const name = "web.default.svc.cluster.local."
 	g := new(generation)
-	known := Properties{Validity: Validity{Bounds: [MaxBounds]Bound{{g, 0}}}, Serial: modified(9), AnyCase: true}
+	props := Properties{Validity: until(g, 0), Serial: modified(9), AnyCase: true}
 	a := name + " 5 IN A 10.0.0.1"
 	edit := func(change func(*dns.Msg)) *dns.Msg {
 		m := message(t, name, dns.TypeA, a)
@@ -65,123 +64,115 @@ func TestKeep(t *testing.T) {
 	}
 	tests := map[string]struct {
 		message    *dns.Msg
-		conditions Properties
-		off        bool
-		kept       bool
+		properties Properties
+		off        bool // Keyspace.ByGeneration is not set
+		stored     bool
 		kind       Kind
 	}{
-		"data":            {message(t, name, dns.TypeA, a), known, false, true, Success},
-		"NODATA":          {message(t, name, dns.TypeA), known, false, true, Denial},
-		"NXDOMAIN":        {edit(func(m *dns.Msg) { m.Rcode, m.Answer = dns.RcodeNameError, nil }), known, false, true, Denial},
-		"failed":          {edit(func(m *dns.Msg) { m.Rcode = dns.RcodeServerFailure }), known, false, true, Denial},
-		"another class":   {edit(func(m *dns.Msg) { m.Question[0].Qclass = dns.ClassCHAOS }), known, false, true, Success},
-		"not by bounds":   {message(t, name, dns.TypeA, a), known, true, false, 0},
-		"no conditions":   {message(t, name, dns.TypeA, a), Properties{}, false, false, 0},
-		"upper case":      {message(t, "Web.default.svc.cluster.local.", dns.TypeA, a), known, false, false, 0},
-		"escaped case":    {message(t, `\087eb.default.svc.cluster.local.`, dns.TypeA, a), known, false, false, 0},
-		"truncated":       {edit(func(m *dns.Msg) { m.Truncated = true }), known, false, false, 0},
-		"no question":     {edit(func(m *dns.Msg) { m.Question = nil }), known, false, false, 0},
-		"two questions":   {edit(func(m *dns.Msg) { m.Question = append(m.Question, m.Question[0]) }), known, false, false, 0},
-		"OPT":             {edit(func(m *dns.Msg) { m.SetEdns0(1232, false) }), known, false, false, 0},
-		"extended rcode":  {edit(func(m *dns.Msg) { m.Rcode = dns.RcodeBadVers }), known, false, false, 0},
-		"unpackable name": {edit(func(m *dns.Msg) { m.Answer[0].Header().Name = "a..b." }), known, false, false, 0},
-		"question broken": {edit(func(m *dns.Msg) { m.Question[0].Name = "a..b." }), known, false, false, 0},
+		"data":                {message(t, name, dns.TypeA, a), props, false, true, Success},
+		"NODATA":              {message(t, name, dns.TypeA), props, false, true, Denial},
+		"NXDOMAIN":            {edit(func(m *dns.Msg) { m.Rcode, m.Answer = dns.RcodeNameError, nil }), props, false, true, Denial},
+		"SERVFAIL":            {edit(func(m *dns.Msg) { m.Rcode = dns.RcodeServerFailure }), props, false, true, Denial},
+		"another class":       {edit(func(m *dns.Msg) { m.Question[0].Qclass = dns.ClassCHAOS }), props, false, true, Success},
+		"not by generation":   {message(t, name, dns.TypeA, a), props, true, false, 0},
+		"no properties":       {message(t, name, dns.TypeA, a), Properties{}, false, false, 0},
+		"upper case":          {message(t, "Web.default.svc.cluster.local.", dns.TypeA, a), props, false, false, 0},
+		"escaped case":        {message(t, `\087eb.default.svc.cluster.local.`, dns.TypeA, a), props, false, false, 0},
+		"truncated":           {edit(func(m *dns.Msg) { m.Truncated = true }), props, false, false, 0},
+		"no question":         {edit(func(m *dns.Msg) { m.Question = nil }), props, false, false, 0},
+		"two questions":       {edit(func(m *dns.Msg) { m.Question = append(m.Question, m.Question[0]) }), props, false, false, 0},
+		"OPT":                 {edit(func(m *dns.Msg) { m.SetEdns0(1232, false) }), props, false, false, 0},
+		"extended rcode":      {edit(func(m *dns.Msg) { m.Rcode = dns.RcodeBadVers }), props, false, false, 0},
+		"unpackable name":     {edit(func(m *dns.Msg) { m.Answer[0].Header().Name = "a..b." }), props, false, false, 0},
+		"unpackable question": {edit(func(m *dns.Msg) { m.Question[0].Name = "a..b." }), props, false, false, 0},
 	}
 	for name, tt := range tests {
 		for _, tt.message.Compress = range []bool{false, true} {
 			t.Run(name, func(t *testing.T) {
 				s, c := newStore(1<<20, false)
 				c.Store(77)
-				sp := s.NewKeyspace()
-				sp.ByGeneration.Store(!tt.off)
+				ks := s.NewKeyspace()
+				ks.ByGeneration.Store(!tt.off)
 				before, compress := tt.message.Copy().String(), tt.message.Compress
-				sp.PutReply(tt.message, tt.message, &tt.conditions)
+				ks.PutReply(tt.message, tt.message, &tt.properties)
 				if tt.message.String() != before || tt.message.Compress != compress {
 					t.Errorf("the message was changed: %v, was %s", tt.message, before)
 				}
-				if got := sp.Len(tt.kind); got != 0 != tt.kept {
-					t.Fatalf("%d entries kept", got)
+				if got := ks.Len(tt.kind); got != 0 != tt.stored {
+					t.Fatalf("%d entries stored", got)
 				}
-				if tt.kept {
-					checkKept(t, s, sp, tt.message, tt.kind)
+				if tt.stored {
+					checkStored(t, s, ks, tt.message, tt.kind)
 				}
 			})
 		}
 	}
 }
 
-func checkKept(t *testing.T, s *Store, sp *Keyspace, m *dns.Msg, kind Kind) {
+func checkStored(t *testing.T, s *Store, ks *Keyspace, m *dns.Msg, kind Kind) {
 	t.Helper()
-	var q Query
-	query, ok := q.FromMsg(make([]byte, 0, MaxQuery), m)
-	if !ok {
-		t.Fatal("no query")
-	}
-	e := s.Get(sp.Key(nil, query, &q))
+	query, q := queryOf(t, m)
+	e := s.Get(ks.Key(nil, query, &q))
 	if e == nil {
-		t.Fatal("not found by its question")
+		t.Fatal("no entry for the question")
 	}
 	if e.Kind != kind || e.Stored != 77 || e.Expires != 0 || e.Cached || !e.AnyCase || e.Serial != modified(9) || !e.Current() {
-		t.Errorf("kept as %+v", e)
+		t.Errorf("entry %+v", e)
 	}
-	got := new(dns.Msg)
-	if err := got.Unpack(e.Plain.AppendReply(nil, query, &q, &Patch{})); err != nil {
-		t.Fatal(err)
-	}
+	got := unpackMsg(t, e.Plain.AppendReply(nil, query, &q, &Patch{}))
 	if got.String() != m.String() {
-		t.Errorf("kept %v, given was %v", got, m)
+		t.Errorf("stored %v, want %v", got, m)
 	}
 	e.Bounds[0].Generation.(*generation).Add(1)
 	defer e.Bounds[0].Generation.(*generation).Store(0)
 	if e.Fresh(78) {
-		t.Error("fresh though its generation has advanced")
+		t.Error("fresh after its generation has advanced")
 	}
 }
 
-// TestKeepByFlags asserts that replies to queries with CD and without are kept apart.
-func TestKeepByFlags(t *testing.T) {
+// TestPutReplyByFlags asserts that replies to queries with and without CD have an entry each.
+func TestPutReplyByFlags(t *testing.T) {
 	s, _ := newStore(1<<20, false)
-	sp := s.NewKeyspace()
-	sp.ByGeneration.Store(true)
+	ks := s.NewKeyspace()
+	ks.ByGeneration.Store(true)
 	g := new(generation)
 	m := message(t, "a.org.", dns.TypeA, "a.org. 5 IN A 10.0.0.1")
 	for _, m.CheckingDisabled = range []bool{false, true} {
-		sp.PutReply(m, m, &Properties{Validity: Validity{Bounds: [MaxBounds]Bound{{g, 0}}}})
+		ks.PutReply(m, m, &Properties{Validity: until(g, 0)})
 	}
-	if sp.Len(Success) != 2 {
-		t.Errorf("%d entries, want one with CD and one without", sp.Len(Success))
+	if ks.Len(Success) != 2 {
+		t.Errorf("%d entries, want one with CD and one without", ks.Len(Success))
 	}
 }
 
-// TestKeepSearched asserts that a reply to a search list is kept for those who ask with that list, with its options,
-// and a reply to the name alone for those who ask without one.
-func TestKeepSearched(t *testing.T) {
+// TestPutReplySearched asserts that a reply to a search list is stored for queries with that list, with its options, and
+// a reply without the option for queries without a list.
+func TestPutReplySearched(t *testing.T) {
 	const name = "web.default.svc.cluster.local."
 	extended := []byte{0, 15, 0, 2, 0, 3}
-	tried := searchlist.AppendOption(nil, []byte("\x07default\x00"))
+	list := searchlist.AppendOption(nil, []byte("\x07default\x00"))
 	for label, tt := range map[string]struct {
 		options  []byte
 		searched bool
 	}{
-		"option":                 {tried, true},
+		"option":                 {list, true},
 		"option without data":    {searchlist.AppendOption(nil, nil), true},
-		"option and an error":    {slices.Concat(extended, tried), true},
+		"option and an error":    {slices.Concat(extended, list), true},
 		"no option":              {nil, false},
 		"an error and no option": {extended, false},
 	} {
 		t.Run(label, func(t *testing.T) {
 			s, _ := newStore(1<<20, false)
-			sp := s.NewKeyspace()
-			sp.ByGeneration.Store(true)
+			ks := s.NewKeyspace()
+			ks.ByGeneration.Store(true)
 			m := message(t, name, dns.TypeA, name+" 5 IN A 10.0.0.1")
-			asked := searchlist.WithOption(m, []byte("\x07default\x00\x03svc\x00"))
-			sp.PutReply(asked, m, &Properties{Validity: Validity{Bounds: [MaxBounds]Bound{{new(generation), 0}}}, Options: tt.options})
-			for _, r := range []*dns.Msg{asked, m, searchlist.WithOption(m, []byte("\x07default\x00"))} {
-				var q Query
-				query, _ := q.FromMsg(make([]byte, 0, MaxQuery), r)
-				e := s.Get(sp.Key(nil, query, &q))
-				if want := tt.searched && r == asked || !tt.searched && r == m; want != (e != nil) {
-					t.Errorf("%v: kept %t, want %t", r, e != nil, want)
+			query := searchlist.WithOption(m, []byte("\x07default\x00\x03svc\x00"))
+			ks.PutReply(query, m, &Properties{Validity: Validity{Bounds: [MaxBounds]Bound{{new(generation), 0}}}, Options: tt.options})
+			for _, r := range []*dns.Msg{query, m, searchlist.WithOption(m, []byte("\x07default\x00"))} {
+				packed, q := queryOf(t, r)
+				e := s.Get(ks.Key(nil, packed, &q))
+				if want := tt.searched && r == query || !tt.searched && r == m; want != (e != nil) {
+					t.Errorf("%v: stored %t, want %t", r, e != nil, want)
 				} else if want && !bytes.Equal(e.Patch(0).Options, tt.options) {
 					t.Errorf("options %x, want %x", e.Patch(0).Options, tt.options)
 				}
@@ -190,132 +181,126 @@ func TestKeepSearched(t *testing.T) {
 	}
 }
 
-// byAddress is Views of which each address is one; a few have none.
-type byAddress struct{ asked int }
+// byAddress is Views with a view per address. Callers with an option are private.
+type byAddress struct{ calls int }
 
 func (b *byAddress) View(from netip.Addr, option []byte) View {
-	b.asked++
+	b.calls++
 	if option != nil {
 		return View{Private: true}
 	}
 	return View{Number: uint32(from.As4()[3])}
 }
 
-// TestViews asserts that each caller is given the answer of its own view, and nobody else's.
+// TestViews asserts that each caller gets the answer of its own view only.
 func TestViews(t *testing.T) {
 	const name = "db.default.svc.cluster.local."
 	s, _ := newStore(1<<20, false)
-	sp := s.NewKeyspace()
-	sp.ByGeneration.Store(true)
+	ks := s.NewKeyspace()
+	ks.ByGeneration.Store(true)
 	g, views := new(generation), new(byAddress)
 	answer := func(last byte) *dns.Msg {
 		return message(t, name, dns.TypeA, fmt.Sprintf("%s 5 IN A 10.0.0.%d", name, last))
 	}
 	caller := func(last byte) netip.Addr { return netip.AddrFrom4([4]byte{192, 0, 2, last}) }
-	keep := func(last byte, private bool) {
+	store := func(last byte, private bool) {
 		m := answer(last)
-		sp.PutReply(m, m, &Properties{
-			Validity: Validity{Bounds: [MaxBounds]Bound{{g, g.Load()}}}, Views: views, View: View{Number: uint32(last), Private: private},
+		ks.PutReply(m, m, &Properties{
+			Validity: until(g, g.Load()), Views: views, View: View{Number: uint32(last), Private: private},
 		})
 	}
 	find := func(last byte, option []byte) string {
-		var q Query
-		query, _ := q.FromMsg(make([]byte, 0, MaxQuery), answer(0))
-		key := sp.Key(make([]byte, 0, MaxKey), query, &q)
+		query, q := queryOf(t, answer(0))
+		key := ks.Key(make([]byte, 0, MaxKey), query, &q)
 		e := s.Get(key)
 		if e == nil || e.Views == nil {
-			t.Fatalf("%+v where the views are to be", e)
+			t.Fatalf("entry %+v, want one with Views", e)
 		}
 		if e, _ = s.GetView(e, key, 0, caller(last), option); e == nil || !e.Fresh(0) {
 			return ""
 		}
-		m := new(dns.Msg)
-		if err := m.Unpack(e.Plain.AppendReply(nil, query, &q, &Patch{})); err != nil {
-			t.Fatal(err)
-		}
+		m := unpackMsg(t, e.Plain.AppendReply(nil, query, &q, &Patch{}))
 		return m.Answer[0].(*dns.A).A.String()
 	}
 	check := func(last byte, option []byte, want string) {
 		t.Helper()
 		if got := find(last, option); got != want {
-			t.Errorf("caller %d with option %v is given %q, want %q", last, option, got, want)
+			t.Errorf("caller %d with option %v gets %q, want %q", last, option, got, want)
 		}
 	}
 
-	keep(1, false)
-	keep(2, false)
-	keep(3, true)
+	store(1, false)
+	store(2, false)
+	store(3, true)
 	check(1, nil, "10.0.0.1")
 	check(2, nil, "10.0.0.2")
 	check(3, nil, "")
 	check(4, nil, "")
 	check(1, []byte{}, "")
 	bytes := s.Bytes()
-	if views.asked != 5 || bytes == 0 {
-		t.Errorf("asked %d times, %d bytes are kept", views.asked, bytes)
+	if views.calls != 5 || bytes == 0 {
+		t.Errorf("%d calls of View, %d bytes stored", views.calls, bytes)
 	}
-	keep(1, false) // again
+	store(1, false)
 	if s.Bytes() != bytes {
-		t.Errorf("the same answers take %d bytes more", s.Bytes()-bytes)
+		t.Errorf("the same answer again: %d bytes more", s.Bytes()-bytes)
 	}
-	if sp.cached != [kinds]int64{} {
-		t.Errorf("they count as answers of a cache: %v", sp.cached)
+	if ks.cached != [kinds]int64{} {
+		t.Errorf("counted as cached entries: %v", ks.cached)
 	}
 
 	g.Add(1)
 	check(1, nil, "")
-	if views.asked != 5 {
-		t.Error("asked for the view where nothing holds any more")
+	if views.calls != 5 {
+		t.Error("View called for an entry that is not fresh")
 	}
-	keep(2, false)
+	store(2, false)
 	check(1, nil, "")
 	check(2, nil, "10.0.0.2")
 }
 
-// TestViewsLeaveRoom asserts that answers by generation, for callers or for all, do not take the place of those of a
-// cache.
-func TestViewsLeaveRoom(t *testing.T) {
+// TestViewsAreNotLimited asserts that entries by generation, with and without views, do not count to the limit of a cache.
+func TestViewsAreNotLimited(t *testing.T) {
 	s, _ := newStore(1<<24, false)
-	sp := s.NewKeyspace()
-	sp.ByGeneration.Store(true)
+	ks := s.NewKeyspace()
+	ks.ByGeneration.Store(true)
 	evicted := 0
-	sp.Limit(Success, 10, func() { evicted++ })
+	ks.Limit(Success, 10, func() { evicted++ })
 	for n := range 10 {
-		put(sp, n, &Entry{Costly: true, Cached: true})
+		put(ks, n, &Entry{Costly: true, Cached: true})
 	}
 	m := message(t, "a.org.", dns.TypeA, "a.org. 5 IN A 10.0.0.1")
 	g := new(generation)
 	for view := range uint32(100) {
-		sp.PutReply(m, m, &Properties{Validity: Validity{Bounds: [MaxBounds]Bound{{g, 0}}}, Views: new(byAddress), View: View{Number: view}})
-		put(sp, 1000+int(view), &Entry{Validity: Validity{Bounds: [MaxBounds]Bound{{g, 0}}}})
+		ks.PutReply(m, m, &Properties{Validity: until(g, 0), Views: new(byAddress), View: View{Number: view}})
+		put(ks, 1000+int(view), &Entry{Validity: until(g, 0)})
 	}
-	put(sp, 9, &Entry{Costly: true, Cached: true})
-	if evicted != 0 || sp.cached[Success] != 10 {
-		t.Errorf("%d evicted, %d left of 10", evicted, sp.cached[Success])
+	put(ks, 9, &Entry{Costly: true, Cached: true})
+	if evicted != 0 || ks.cached[Success] != 10 {
+		t.Errorf("%d evicted, %d left of 10", evicted, ks.cached[Success])
 	}
-	put(sp, 10, &Entry{Costly: true, Cached: true})
-	if evicted != 1 || sp.cached[Success] != 10 {
-		t.Errorf("one more: %d evicted, %d left of 10", evicted, sp.cached[Success])
+	put(ks, 10, &Entry{Costly: true, Cached: true})
+	if evicted != 1 || ks.cached[Success] != 10 {
+		t.Errorf("one more: %d evicted, %d left of 10", evicted, ks.cached[Success])
 	}
-	sp.Limit(Success, 0, nil)
+	ks.Limit(Success, 0, nil)
 	s.SetBudget(1)
-	if s.Bytes() != 0 || sp.Len(Success) != 0 {
-		t.Errorf("%d bytes and %d entries left of nothing", s.Bytes(), sp.Len(Success))
+	if s.Bytes() != 0 || ks.Len(Success) != 0 {
+		t.Errorf("%d bytes and %d entries left with a budget of 1", s.Bytes(), ks.Len(Success))
 	}
 }
 
-// TestViewsComeAndGo asserts that an answer for all takes the place of those of the views, and they its.
-func TestViewsComeAndGo(t *testing.T) {
+// TestViewsReplace asserts that a later answer for all callers replaces the entry with Views, and the reverse.
+func TestViewsReplace(t *testing.T) {
 	s, _ := newStore(1<<20, false)
-	sp := s.NewKeyspace()
-	sp.ByGeneration.Store(true)
+	ks := s.NewKeyspace()
+	ks.ByGeneration.Store(true)
 	g := new(generation)
 	m := message(t, "a.org.", dns.TypeA, "a.org. 5 IN A 10.0.0.1")
 	for i, views := range []Views{nil, new(byAddress), nil} {
-		sp.PutReply(m, m, &Properties{Validity: Validity{Bounds: [MaxBounds]Bound{{g, g.Load()}}}, Views: views})
-		var q Query
-		query, _ := q.FromMsg(make([]byte, 0, MaxQuery), m)
-		if e := s.Get(sp.Key(nil, query, &q)); e == nil || e.Views != views || !e.Fresh(0) {
+		ks.PutReply(m, m, &Properties{Validity: until(g, g.Load()), Views: views})
+		query, q := queryOf(t, m)
+		if e := s.Get(ks.Key(nil, query, &q)); e == nil || e.Views != views || !e.Fresh(0) {
 			t.Errorf("%d: %+v", i, e)
 		}
 		g.Add(1)
@@ -324,15 +309,15 @@ func TestViewsComeAndGo(t *testing.T) {
 
 func TestForAll(t *testing.T) {
 	for name, tt := range map[string]struct {
-		conditions Properties
+		properties Properties
 		want       bool
 	}{
-		"nothing known": {Properties{}, true},
-		"by views":      {Properties{Views: new(byAddress)}, false},
-		"for one":       {Properties{View: View{Private: true}}, false},
+		"zero":     {Properties{}, true},
+		"by views": {Properties{Views: new(byAddress)}, false},
+		"private":  {Properties{View: View{Private: true}}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if got := tt.conditions.forAll(); got != tt.want {
+			if got := tt.properties.forAll(); got != tt.want {
 				t.Errorf("for all %v", got)
 			}
 		})

@@ -1,6 +1,3 @@
-// Package wire reads queries and patches answers as bytes. In go datagrams and packed answers; out come
-// facts about a query and an answer fitted to it. It is a leaf: it knows no sockets, no plugins and no
-// cluster, it does not log, and what it does for one query allocates nothing.
 package answers
 
 import (
@@ -23,7 +20,7 @@ const (
 // optionHead is the length of the code and the length of an EDNS option, RFC 6891 section 6.1.2.
 const optionHead = 4
 
-// maxOptions is the greatest length of the options that Parse takes, in bytes.
+// maxOptions is the maximum length in bytes of the EDNS options that Parse accepts.
 const maxOptions = optionHead + caller.MaxData + optionHead + searchlist.MaxOption
 
 const maxLabelLen = 63
@@ -38,25 +35,25 @@ const (
 // doFlag is the DNSSEC OK flag in the TTL of an OPT record, RFC 3225.
 const doFlag = 0x8000
 
-// Query is what is known of a query. Its name stands at HeaderLen, in wire form.
+// Query has the header flags, the question and the EDNS fields of a query. The name is in the query's bytes at HeaderLen.
 type Query struct {
-	NameLen int // of the question's name in bytes, with the root label
+	NameLen int // length of the question's name in bytes, with the root label
 	Type    uint16
 	Class   uint16
-	UDPSize uint16 // of the OPT record, as it was sent; 0 without one
-	EDNS    bool   // there is an OPT record
+	UDPSize uint16 // of the OPT record, not adjusted to a minimum; 0 without one
+	EDNS    bool   // the query has an OPT record
 	DO      bool   // DNSSEC OK
 	RD      bool   // recursion desired
 	CD      bool   // checking disabled
 	AD      bool   // authenticated data is understood, RFC 6840 section 5.7
 	Upper   bool   // the name has upper-case letters
-	Caller  int    // where in the query the data of option caller.Code begin; 0 without one
-	Search  []byte // the data of option search.Code, a part of what was read; nil without one
+	Caller  int    // offset in the query of the data of option caller.Code; 0 without one
+	Search  []byte // the data of option searchlist.OptionCode, a slice of the query or message; nil without one
 }
 
-// Parse reads a query and reports whether it is an ordinary one: opcode QUERY, no flags but RD, AD and
-// CD, one question of class IN, at most an OPT record without options but one that names the caller and one of a
-// search list, and no byte more. Everything else is refused, be it right or wrong; nothing is accepted that package dns rejects.
+// Parse parses an ordinary query: opcode QUERY, no flags except RD, AD and CD, one question of class IN, at most one
+// OPT record with at most one caller option and one search list, no trailing bytes. It returns false for every other
+// message, valid or not. Every accepted query is valid for package dns.
 func (q *Query) Parse(b []byte) bool {
 	if len(b) < HeaderLen+1+4 || len(b) > MaxQuery+maxOptions {
 		return false
@@ -86,7 +83,7 @@ func (q *Query) Parse(b []byte) bool {
 	return q.parseOpt(b[end:])
 }
 
-// parseName measures the name of the question, in which no pointer may be.
+// parseName sets NameLen and Upper. A name with a compression pointer is invalid.
 func (q *Query) parseName(b []byte) bool {
 	for at := HeaderLen; ; {
 		if at >= len(b) || at-HeaderLen >= MaxNameLen {
@@ -110,7 +107,7 @@ func (q *Query) parseName(b []byte) bool {
 	}
 }
 
-// parseOpt reads the OPT record, which has to be all that is left: version 0, no flag but DO.
+// parseOpt parses an OPT record with version 0 and no flag except DO; it must end the message.
 func (q *Query) parseOpt(b []byte) bool {
 	if len(b) < OptLen || b[0] != 0 || binary.BigEndian.Uint16(b[1:]) != dns.TypeOPT {
 		return false
@@ -126,8 +123,7 @@ func (q *Query) parseOpt(b []byte) bool {
 	return true
 }
 
-// parseOptions reads the options of an OPT record: one that names the caller and one of a search list, each at
-// most once and in either order.
+// parseOptions parses the options of an OPT record: at most one caller option and one search list, in either order.
 func (q *Query) parseOptions(opt []byte) bool {
 	for at := OptLen; at < len(opt); {
 		if at+optionHead > len(opt) {
@@ -151,7 +147,7 @@ func (q *Query) parseOptions(opt []byte) bool {
 	return true
 }
 
-// CallerData returns the data of the option that names the caller, nil without one.
+// CallerData returns the data of the caller option (package caller), nil without one.
 func (q *Query) CallerData(query []byte) []byte {
 	if q.Caller == 0 {
 		return nil
@@ -159,16 +155,16 @@ func (q *Query) CallerData(query []byte) []byte {
 	return query[q.Caller:][:binary.BigEndian.Uint16(query[q.Caller-2:])]
 }
 
-// Limit returns how long an answer over UDP may be in bytes, RFC 6891 section 6.2.5.
+// Limit returns the maximum length in bytes of a reply over UDP, RFC 6891 section 6.2.5.
 func (q *Query) Limit() int {
 	return max(int(q.UDPSize), dns.MinMsgSize)
 }
 
-// FromMsg appends to buf, which is empty, a query as Parse reads it, with the header flags, the question
-// and the EDNS facts of a message; of its options, only Search is read, and any class is taken. It fails if the
-// message has not one question, one whose name can't be packed, more than one search list or one that is too
-// long, or an option that may change the answer and is not in the key, such as a client subnet (RFC 7871): the reply
-// to such a query belongs to its client, and no reply to another query answers it.
+// FromMsg sets the query from a message and appends its packed header and question to buf, which must be empty with a
+// capacity of MaxQuery. Any class is accepted; of the options, only Search is set. FromMsg returns false unless the
+// message has exactly one question with a valid name, at most one search list of at most searchlist.MaxOption bytes, and
+// no option that may change the answer without being in the key, such as a client subnet (RFC 7871): the reply to such a
+// query is for its client only.
 func (q *Query) FromMsg(buf []byte, m *dns.Msg) ([]byte, bool) {
 	if len(m.Question) != 1 || cap(buf) < MaxQuery {
 		return nil, false
@@ -194,7 +190,7 @@ func (q *Query) FromMsg(buf []byte, m *dns.Msg) ([]byte, bool) {
 	if opt := m.IsEdns0(); opt != nil {
 		q.EDNS, q.UDPSize, q.DO = true, opt.UDPSize(), opt.Do()
 	}
-	if _, has := UnkeyedOption(m); has {
+	if _, unkeyed := UnkeyedOption(m); unkeyed {
 		return nil, false
 	}
 	if searchlist.HasOption(m) {
@@ -207,16 +203,16 @@ func (q *Query) FromMsg(buf []byte, m *dns.Msg) ([]byte, bool) {
 	return b[:end+4], true
 }
 
-// UnkeyedOption returns the code of the first EDNS option of a query that may change the answer and is not in the key,
-// and whether there is one.
-func UnkeyedOption(m *dns.Msg) (code uint16, has bool) {
+// UnkeyedOption returns the code of the first EDNS option of a query that may change the answer and is not in the key.
+// It returns false without such an option.
+func UnkeyedOption(m *dns.Msg) (code uint16, found bool) {
 	for _, rr := range m.Extra {
 		opt, ok := rr.(*dns.OPT)
 		if !ok {
 			continue
 		}
 		for _, o := range opt.Option {
-			if !keepsAnswer(o.Option()) {
+			if !keyedOrHarmless(o.Option()) {
 				return o.Option(), true
 			}
 		}
@@ -227,16 +223,16 @@ func UnkeyedOption(m *dns.Msg) (code uint16, has bool) {
 // optionKeyTag is the code of edns-key-tag, RFC 8145 section 4.1.
 const optionKeyTag = 14
 
-// keepsAnswer reports whether an EDNS option leaves the answer as it is, or is in the key. Those that do not are the
-// client subnet, CHAIN (RFC 7901), the device and policy IDs that vendors put into unregistered and local codes, and
-// what is not known yet.
-func keepsAnswer(option uint16) bool {
+// keyedOrHarmless reports whether an EDNS option is in the key or does not change the answer. Others are the client
+// subnet, CHAIN (RFC 7901), the device and policy IDs that vendors put into unregistered and local codes, and future
+// codes.
+func keyedOrHarmless(option uint16) bool {
 	switch option {
 	case caller.Code, searchlist.OptionCode:
-		return true // the plugin that reads the first limits its answer to a view (package store); the second is in the key
+		return true // a plugin that depends on the caller sets Views; the search list is in the key
 	case dns.EDNS0NSID, dns.EDNS0DAU, dns.EDNS0DHU, dns.EDNS0N3U, dns.EDNS0EXPIRE, dns.EDNS0COOKIE, dns.EDNS0TCPKEEPALIVE,
 		dns.EDNS0PADDING, optionKeyTag, dns.EDNS0EDE, dns.EDNS0REPORTING, dns.EDNS0ZONEVERSION:
-		return true // they concern the transport, or add to the OPT record of the reply, which is not cached
+		return true // for the transport, or for the OPT record of the reply, which is not cached
 	}
 	return false
 }
@@ -248,30 +244,30 @@ func flag(set bool, bit byte) byte {
 	return 0
 }
 
-// keyHead is the length of a key before the name: the space, the type, the class, the flags.
+// keyHead is the length of a key before the name: keyspace, type, class, flags.
 const keyHead = 4 + 2 + 2 + 1
 
-// keyFlags is where in a key the flags stand.
+// keyFlags is the offset of the flags in a key.
 const keyFlags = keyHead - 1
 
-// Flags in a key: those of the query on which answers differ, and what follows the name.
+// Flags in a key: the query's flags that change answers, and the fields after the name.
 const (
 	keyDO     = 1
 	keyCD     = 2
-	keySearch = 4 // the data of a search list, and their length in one byte before them
-	keyPath   = 8 // the number of a search path
+	keySearch = 4 // one byte of length and the data of a search list
+	keyPath   = 8 // the ID of a search list
 )
 
-// numberLen is the length of a view, and of a search path, in a key.
+// numberLen is the length in a key of the number of a view, and of the ID of a search list.
 const numberLen = 4
 
-// MaxKey is the greatest length of a key in bytes.
+// MaxKey is the maximum length of a key in bytes.
 const MaxKey = keyHead + MaxNameLen + 1 + searchlist.MaxOption + numberLen + numberLen
 
-// AppendKey appends to dst what an answer is kept under: a space of answers, the name in lower case, the
-// type, the class, the flags DO and CD, on which answers differ, and the search list.
-func (q *Query) AppendKey(dst []byte, space uint32, query []byte) []byte {
-	dst = binary.BigEndian.AppendUint32(dst, space)
+// AppendKey appends the key of the query's answer to dst: the keyspace, type, class, the flags DO and CD, the name in
+// lower case, and the search list.
+func (q *Query) AppendKey(dst []byte, keyspace uint32, query []byte) []byte {
+	dst = binary.BigEndian.AppendUint32(dst, keyspace)
 	dst = binary.BigEndian.AppendUint16(dst, q.Type)
 	dst = binary.BigEndian.AppendUint16(dst, q.Class)
 	dst = append(dst, flag(q.DO, keyDO)|flag(q.CD, keyCD)|flag(q.Search != nil, keySearch))
@@ -289,8 +285,8 @@ func (q *Query) AppendKey(dst []byte, space uint32, query []byte) []byte {
 	return append(append(dst, byte(len(q.Search))), q.Search...)
 }
 
-// HasOtherVersion reports whether a message ends in an OPT record without options whose version of EDNS is not 0. A
-// server refuses that whatever it asks for (RFC 6891 section 6.1.3).
+// HasOtherVersion reports whether a message ends in an OPT record without options and with an EDNS version other than 0:
+// the reply is BADVERS for every question (RFC 6891 section 6.1.3).
 func HasOtherVersion(b []byte) bool {
 	if len(b) < HeaderLen+OptLen || b[10] != 0 || b[11] != 1 {
 		return false
@@ -299,8 +295,8 @@ func HasOtherVersion(b []byte) bool {
 	return opt[0] == 0 && binary.BigEndian.Uint16(opt[1:]) == dns.TypeOPT && opt[6] != 0 && opt[9] == 0 && opt[10] == 0
 }
 
-// AppendName appends to dst the name of the first question of a message in lower case. The message may be
-// an unusual one, or malformed behind the name.
+// AppendName appends the name of the first question of a message to dst, in wire form and lower case. The rest of the
+// message may be of any form, or malformed.
 func AppendName(dst, b []byte) ([]byte, bool) {
 	var q Query
 	if len(b) < HeaderLen || b[4] == 0 && b[5] == 0 || !q.parseName(b) {
@@ -312,7 +308,7 @@ func AppendName(dst, b []byte) ([]byte, bool) {
 	return dst, true
 }
 
-// KeyName returns the name in a key, in wire form and lower case.
+// KeyName returns the name in a key, in wire form and lower case. It is a slice of the key.
 func KeyName(key []byte) []byte {
 	end := keyHead
 	for key[end] != 0 {
@@ -321,20 +317,20 @@ func KeyName(key []byte) []byte {
 	return key[keyHead : end+1]
 }
 
-// AppendKeyView makes of a key the one of the answer in one view, where answers depend on who asks.
+// AppendKeyView returns the key of the answer for one view of callers (see Views).
 func AppendKeyView(key []byte, view uint32) []byte { return binary.BigEndian.AppendUint32(key, view) }
 
-// AppendKeyPath makes of a key that has no view the one of the answer that was found along a search path. No
-// other key is equal to it.
-func AppendKeyPath(key []byte, path uint32) []byte {
+// AppendKeyPath returns the key of the answer found with a search list, by the ID of the list. The key must not have a
+// view. Keys without a list, and keys with a list in an EDNS option, differ from the result.
+func AppendKeyPath(key []byte, list uint32) []byte {
 	key[keyFlags] |= keyPath
-	return binary.BigEndian.AppendUint32(key, path)
+	return binary.BigEndian.AppendUint32(key, list)
 }
 
-// SetKeyspace puts another space into a key.
-func SetKeyspace(key []byte, space uint32) { binary.BigEndian.PutUint32(key, space) }
+// SetKeyspace replaces the keyspace of a key.
+func SetKeyspace(key []byte, keyspace uint32) { binary.BigEndian.PutUint32(key, keyspace) }
 
-// lower returns a letter in lower case. The length of a label is no letter: it is below 'A'.
+// lower returns a letter in lower case, and other bytes unchanged, such as the length of a label, which is below 'A'.
 func lower(c byte) byte {
 	if c-'A' < 26 {
 		return c + ('a' - 'A')

@@ -19,7 +19,7 @@ import (
 	"github.com/nearside-dns/nearside/test/property"
 )
 
-// newQuery returns a packed query, changed by the caller first.
+// newQuery returns a packed query, after a change of the message.
 func newQuery(t testing.TB, name string, rrtype uint16, change func(*dns.Msg)) []byte {
 	t.Helper()
 	m := new(dns.Msg)
@@ -27,58 +27,54 @@ func newQuery(t testing.TB, name string, rrtype uint16, change func(*dns.Msg)) [
 	if change != nil {
 		change(m)
 	}
-	b, err := m.Pack()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return b
+	return packMsg(t, m)
 }
 
 func edns(size uint16, do bool) func(*dns.Msg) {
 	return func(m *dns.Msg) { m.SetEdns0(size, do) }
 }
 
-// naming adds an OPT record with options: of the data of each, which name the caller.
-func naming(data ...[]byte) func(*dns.Msg) {
+// withCallers adds an OPT record with a caller option for each data.
+func withCallers(data ...[]byte) func(*dns.Msg) {
 	options := make([]dns.EDNS0, len(data))
 	for i, d := range data {
 		options[i] = &dns.EDNS0_LOCAL{Code: caller.Code, Data: d}
 	}
-	return with(options...)
+	return withOptions(options...)
 }
 
-// searching adds an OPT record with options: of the data of each, which are search lists.
-func searching(data ...string) func(*dns.Msg) {
+// withSearchLists adds an OPT record with a search list for each data.
+func withSearchLists(data ...string) func(*dns.Msg) {
 	options := make([]dns.EDNS0, len(data))
 	for i, d := range data {
 		options[i] = searchList(d)
 	}
-	return with(options...)
+	return withOptions(options...)
 }
 
 func searchList(data string) dns.EDNS0 {
 	return &dns.EDNS0_LOCAL{Code: searchlist.OptionCode, Data: []byte(data)}
 }
 
-// with adds an OPT record with options.
-func with(options ...dns.EDNS0) func(*dns.Msg) {
+// withOptions adds an OPT record with options.
+func withOptions(options ...dns.EDNS0) func(*dns.Msg) {
 	return func(m *dns.Msg) {
 		m.SetEdns0(1232, false)
 		m.IsEdns0().Option = options
 	}
 }
 
-// longestData names a caller in as many bytes as there can be.
-func longestData(t testing.TB) []byte {
+// longestCaller returns the data of a caller option of the maximum length.
+func longestCaller(t testing.TB) []byte {
 	t.Helper()
 	data, ok := caller.Append(nil, strings.Repeat("n", caller.MaxNode), strings.Repeat("z", caller.MaxZone))
 	if !ok {
-		t.Fatal("no such caller")
+		t.Fatal("the data are refused")
 	}
 	return data
 }
 
-// longestList is as much as a search list can be. It is for package search to say whether it is one.
+// longestList is the data of a search list of the maximum length. Parse does not check that they are valid suffixes.
 var longestList = strings.Repeat("s", searchlist.MaxOption)
 
 // longest is a name of 255 bytes in wire form, tooLong one of 256.
@@ -112,42 +108,42 @@ func TestParse(t *testing.T) {
 		"DO":     {newQuery(t, "a.", 1, edns(4096, true)), Query{NameLen: 3, Type: 1, Class: 1, RD: true, EDNS: true, UDPSize: 4096, DO: true}},
 		"size 0": {newQuery(t, "a.", 1, edns(0, false)), Query{NameLen: 3, Type: 1, Class: 1, RD: true, EDNS: true}},
 		"caller": {
-			newQuery(t, "a.", 1, naming([]byte{1, 2, 'n', '1'})),
+			newQuery(t, "a.", 1, withCallers([]byte{1, 2, 'n', '1'})),
 			Query{NameLen: 3, Type: 1, Class: 1, RD: true, EDNS: true, UDPSize: 1232, Caller: 34},
 		},
 		"caller without data": {
-			newQuery(t, "a.", 1, naming([]byte{})),
+			newQuery(t, "a.", 1, withCallers([]byte{})),
 			Query{NameLen: 3, Type: 1, Class: 1, RD: true, EDNS: true, UDPSize: 1232, Caller: 34},
 		},
 		"longest caller": {
-			newQuery(t, longest, 1, naming(longestData(t))),
+			newQuery(t, longest, 1, withCallers(longestCaller(t))),
 			Query{NameLen: 255, Type: 1, Class: 1, RD: true, EDNS: true, UDPSize: 1232, Caller: 286},
 		},
 		"search list": {
-			newQuery(t, "a.", 1, searching("\x01b\x00\x01c\x00")),
+			newQuery(t, "a.", 1, withSearchLists("\x01b\x00\x01c\x00")),
 			Query{NameLen: 3, Type: 1, Class: 1, RD: true, EDNS: true, UDPSize: 1232, Search: []byte("\x01b\x00\x01c\x00")},
 		},
 		"search list without data": {
-			newQuery(t, "a.", 1, searching("")),
+			newQuery(t, "a.", 1, withSearchLists("")),
 			Query{NameLen: 3, Type: 1, Class: 1, RD: true, EDNS: true, UDPSize: 1232, Search: []byte{}},
 		},
 		"caller and search list": {
-			newQuery(t, "a.", 1, with(&dns.EDNS0_LOCAL{Code: caller.Code, Data: []byte{1, 1, 'n'}}, searchList("\x01b\x00"))),
+			newQuery(t, "a.", 1, withOptions(&dns.EDNS0_LOCAL{Code: caller.Code, Data: []byte{1, 1, 'n'}}, searchList("\x01b\x00"))),
 			Query{NameLen: 3, Type: 1, Class: 1, RD: true, EDNS: true, UDPSize: 1232, Caller: 34, Search: []byte("\x01b\x00")},
 		},
 		"search list and caller": {
-			newQuery(t, "a.", 1, with(searchList("\x01b\x00"), &dns.EDNS0_LOCAL{Code: caller.Code, Data: []byte{1, 1, 'n'}})),
+			newQuery(t, "a.", 1, withOptions(searchList("\x01b\x00"), &dns.EDNS0_LOCAL{Code: caller.Code, Data: []byte{1, 1, 'n'}})),
 			Query{NameLen: 3, Type: 1, Class: 1, RD: true, EDNS: true, UDPSize: 1232, Caller: 41, Search: []byte("\x01b\x00")},
 		},
 		"longest of both": {
-			newQuery(t, longest, 1, with(searchList(longestList), &dns.EDNS0_LOCAL{Code: caller.Code, Data: longestData(t)})),
+			newQuery(t, longest, 1, withOptions(searchList(longestList), &dns.EDNS0_LOCAL{Code: caller.Code, Data: longestCaller(t)})),
 			Query{NameLen: 255, Type: 1, Class: 1, RD: true, EDNS: true, UDPSize: 1232, Caller: 545, Search: []byte(longestList)},
 		},
-		"all there": {newQuery(t, longest, 1, edns(65535, true)), Query{NameLen: 255, Type: 1, Class: 1, RD: true, EDNS: true, UDPSize: 65535, DO: true}},
+		"every field": {newQuery(t, longest, 1, edns(65535, true)), Query{NameLen: 255, Type: 1, Class: 1, RD: true, EDNS: true, UDPSize: 65535, DO: true}},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
-			q := Query{ // of the query before
+			q := Query{ // of a previous query
 				NameLen: 77, Type: 77, UDPSize: 77, EDNS: true, DO: true, RD: true, CD: true, AD: true, Upper: true, Caller: 77, Search: []byte{77},
 			}
 			if !q.Parse(tt.query) {
@@ -174,8 +170,7 @@ func TestLimit(t *testing.T) {
 	}
 }
 
-// checkParse asserts that what Parse takes is what package dns has read, and that it reads nothing
-// behind the end.
+// checkParse asserts that Parse and package dns agree about an accepted query, and that Parse reads nothing after its end.
 func checkParse(t *testing.T, b []byte) (accepted bool) {
 	t.Helper()
 	var q Query
@@ -183,7 +178,7 @@ func checkParse(t *testing.T, b []byte) (accepted bool) {
 	for _, garbage := range [][]byte{make([]byte, 300), bytes.Repeat([]byte{0xff}, 300), b} {
 		var other Query
 		if got := other.Parse(append(b[:len(b):len(b)], garbage...)[:len(b)]); got != accepted || accepted && !reflect.DeepEqual(other, q) {
-			t.Fatalf("%x with other bytes behind it: %v %+v, without: %v %+v", b, got, other, accepted, q)
+			t.Fatalf("%x before other bytes: %v %+v, alone: %v %+v", b, got, other, accepted, q)
 		}
 	}
 	if !accepted {
@@ -193,28 +188,28 @@ func checkParse(t *testing.T, b []byte) (accepted bool) {
 	if err := m.Unpack(b); err != nil {
 		t.Fatalf("accepted %x, which package dns rejects: %v", b, err)
 	}
-	want, who := facts(t, m)
+	want, callerData := slowParse(t, m)
 	if !reflect.DeepEqual(q, want) {
 		t.Fatalf("%x: got %+v, want %+v", b, q, want)
 	}
-	if data := q.CallerData(b); (data != nil) != (q.Caller != 0) || !bytes.Equal(data, who) {
-		t.Fatalf("%x: the caller's data are %x, want %x", b, data, who)
+	if data := q.CallerData(b); (data != nil) != (q.Caller != 0) || !bytes.Equal(data, callerData) {
+		t.Fatalf("%x: the caller's data are %x, want %x", b, data, callerData)
 	}
 	packed, err := m.Pack()
 	if err != nil || !bytes.Equal(packed, b) {
-		t.Fatalf("%x is not what package dns makes of it: %x %v", b, packed, err)
+		t.Fatalf("%x is %x after unpacking and packing by package dns: %v", b, packed, err)
 	}
 	if act := dns.DefaultMsgAcceptFunc(dns.Header{
 		Bits: binary.BigEndian.Uint16(b[2:]), Qdcount: binary.BigEndian.Uint16(b[4:]), Ancount: binary.BigEndian.Uint16(b[6:]),
 		Nscount: binary.BigEndian.Uint16(b[8:]), Arcount: binary.BigEndian.Uint16(b[10:]),
 	}); act != dns.MsgAccept {
-		t.Fatalf("accepted %x, which a server of package dns does not: %v", b, act)
+		t.Fatalf("accepted %x, which a server of package dns refuses: %v", b, act)
 	}
 	return true
 }
 
-// facts is the slow reading of a query, of which Parse is the fast one, and of the data that name the caller.
-func facts(t *testing.T, m *dns.Msg) (q Query, who []byte) {
+// slowParse is the oracle of Parse. It also returns the data of the caller option.
+func slowParse(t *testing.T, m *dns.Msg) (q Query, callerData []byte) {
 	t.Helper()
 	if m.Response || m.Opcode != dns.OpcodeQuery || m.Authoritative || m.Truncated || m.RecursionAvailable || m.Zero || m.Rcode != 0 ||
 		len(m.Question) != 1 || len(m.Answer) != 0 || len(m.Ns) != 0 || len(m.Extra) > 1 {
@@ -247,7 +242,7 @@ func facts(t *testing.T, m *dns.Msg) (q Query, who []byte) {
 		local, ok := option.(*dns.EDNS0_LOCAL)
 		switch {
 		case ok && local.Code == caller.Code && q.Caller == 0:
-			q.Caller, who = at+4, local.Data
+			q.Caller, callerData = at+4, local.Data
 		case ok && local.Code == searchlist.OptionCode && q.Search == nil && len(local.Data) <= searchlist.MaxOption:
 			q.Search = append([]byte{}, local.Data...)
 		default:
@@ -255,11 +250,11 @@ func facts(t *testing.T, m *dns.Msg) (q Query, who []byte) {
 		}
 		at += 4 + len(local.Data)
 	}
-	return q, who
+	return q, callerData
 }
 
-// malformed says of each file whether package dns rejects it as well; what it takes is for the chain to
-// answer. What is wrong with a packet is its name.
+// malformed has the files of packets that Parse must refuse, named after the defect, and whether package dns rejects
+// them, too. CoreDNS's plugin chain answers the others.
 var malformed = map[string]bool{
 	"empty": true, "truncated-header": true, "header-alone": false,
 	"label-too-long": true, "label-type-reserved": true, "label-past-the-end": true,
@@ -307,7 +302,7 @@ func TestMalformed(t *testing.T) {
 				t.Error("accepted")
 			}
 			if err := new(dns.Msg).Unpack(b); (err != nil) != rejected {
-				t.Errorf("package dns says %v", err)
+				t.Errorf("error of package dns: %v", err)
 			}
 		})
 	}
@@ -318,32 +313,28 @@ func TestMalformed(t *testing.T) {
 	}
 }
 
-func FuzzParse(f *testing.F) {
+// addQueries adds malformed and valid queries to a corpus.
+func addQueries(f *testing.F) {
 	for _, b := range malformedFiles(f) {
 		f.Add(b)
 	}
 	f.Add(newQuery(f, "svc.Example.", dns.TypeA, nil))
 	f.Add(newQuery(f, longest, dns.TypeSRV, edns(1232, true)))
-	f.Add(newQuery(f, longest, dns.TypeSRV, naming(longestData(f))))
-	f.Add(newQuery(f, "a.", dns.TypeSRV, naming(longestData(f), []byte{1, 1, 'n'})))
-	f.Add(newQuery(f, longest, dns.TypeSRV, searching(longestList)))
-	f.Add(newQuery(f, "a.", dns.TypeSRV, with(searchList("\x01b\x00"), &dns.EDNS0_LOCAL{Code: caller.Code, Data: []byte{1, 1, 'n'}})))
-	f.Add(newQuery(f, "a.", dns.TypeSRV, with(&dns.EDNS0_LOCAL{Code: caller.Code}, searchList(""))))
+	f.Add(newQuery(f, longest, dns.TypeSRV, withCallers(longestCaller(f))))
+	f.Add(newQuery(f, "a.", dns.TypeSRV, withCallers(longestCaller(f), []byte{1, 1, 'n'})))
+	f.Add(newQuery(f, longest, dns.TypeSRV, withSearchLists(longestList)))
+	f.Add(newQuery(f, "a.", dns.TypeSRV, withOptions(searchList("\x01b\x00"), &dns.EDNS0_LOCAL{Code: caller.Code, Data: []byte{1, 1, 'n'}})))
+	f.Add(newQuery(f, "a.", dns.TypeSRV, withOptions(&dns.EDNS0_LOCAL{Code: caller.Code}, searchList(""))))
+}
+
+func FuzzParse(f *testing.F) {
+	addQueries(f)
 	f.Fuzz(func(t *testing.T, b []byte) { checkParse(t, b) })
 }
 
-// FuzzFromMsg asserts that the facts taken from a message are those that Parse reads in its bytes.
+// FuzzFromMsg asserts that FromMsg sets the same fields from a message as Parse from its bytes.
 func FuzzFromMsg(f *testing.F) {
-	for _, b := range malformedFiles(f) {
-		f.Add(b)
-	}
-	f.Add(newQuery(f, "svc.Example.", dns.TypeA, nil))
-	f.Add(newQuery(f, longest, dns.TypeSRV, edns(1232, true)))
-	f.Add(newQuery(f, longest, dns.TypeSRV, naming(longestData(f))))
-	f.Add(newQuery(f, "a.", dns.TypeSRV, naming(longestData(f), []byte{1, 1, 'n'})))
-	f.Add(newQuery(f, longest, dns.TypeSRV, searching(longestList)))
-	f.Add(newQuery(f, "a.", dns.TypeSRV, with(searchList("\x01b\x00"), &dns.EDNS0_LOCAL{Code: caller.Code, Data: []byte{1, 1, 'n'}})))
-	f.Add(newQuery(f, "a.", dns.TypeSRV, with(&dns.EDNS0_LOCAL{Code: caller.Code}, searchList(""))))
+	addQueries(f)
 	f.Fuzz(func(t *testing.T, b []byte) {
 		m := new(dns.Msg)
 		if m.Unpack(b) != nil {
@@ -355,12 +346,12 @@ func FuzzFromMsg(f *testing.F) {
 			return
 		}
 		query, ok := made.FromMsg(make([]byte, 0, MaxQuery), m)
-		parsed.Caller = 0 // options are left out, but for the search list
+		parsed.Caller = 0 // of the options, only the search list is set
 		if !ok || !reflect.DeepEqual(made, parsed) {
 			t.Fatalf("%x: from the message %v %+v, parsed %+v", b, ok, made, parsed)
 		}
 		want := bytes.Clone(b[:HeaderLen+parsed.NameLen+4])
-		want[11] = 0 // the OPT record is left out
+		want[11] = 0 // without the OPT record
 		if !bytes.Equal(query, want) {
 			t.Fatalf("got %x, want %x", query, want)
 		}
@@ -415,20 +406,20 @@ func TestFromMsgRefuses(t *testing.T) {
 		"two dots":                 question("a..b."),
 		"label too long":           question(strings.Repeat("a", 64) + "."),
 		"name too long":            question(tooLong),
-		"far too long":             question(longest + longest + longest),
-		"a dot in front":           question(".a."),
-		"escape cut off":           question(`a\`),
-		"escape and less":          question(`a\.`),
-		"two search lists":         optioned(question("a."), searching("\x01b\x00", "\x01b\x00")),
-		"client subnet":            optioned(question("a."), with(&dns.EDNS0_SUBNET{Code: dns.EDNS0SUBNET})),
-		"client subnet of no bits": optioned(question("a."), with(&dns.EDNS0_SUBNET{Code: dns.EDNS0SUBNET, Family: 1})),
-		"CHAIN":                    optioned(question("a."), with(&dns.EDNS0_LOCAL{Code: 13})),
-		"option for local use":     optioned(question("a."), with(&dns.EDNS0_COOKIE{Code: dns.EDNS0COOKIE}, &dns.EDNS0_LOCAL{Code: dns.EDNS0LOCALSTART})),
-		"client subnet in the first of two OPT records": optioned(question("a."), func(m *dns.Msg) {
-			with(&dns.EDNS0_SUBNET{Code: dns.EDNS0SUBNET})(m)
+		"several times too long":   question(longest + longest + longest),
+		"leading dot":              question(".a."),
+		"incomplete escape":        question(`a\`),
+		"escaped final dot":        question(`a\.`),
+		"two search lists":         edited(question("a."), withSearchLists("\x01b\x00", "\x01b\x00")),
+		"client subnet":            edited(question("a."), withOptions(&dns.EDNS0_SUBNET{Code: dns.EDNS0SUBNET})),
+		"client subnet of no bits": edited(question("a."), withOptions(&dns.EDNS0_SUBNET{Code: dns.EDNS0SUBNET, Family: 1})),
+		"CHAIN":                    edited(question("a."), withOptions(&dns.EDNS0_LOCAL{Code: 13})),
+		"option for local use":     edited(question("a."), withOptions(&dns.EDNS0_COOKIE{Code: dns.EDNS0COOKIE}, &dns.EDNS0_LOCAL{Code: dns.EDNS0LOCALSTART})),
+		"client subnet in the first of two OPT records": edited(question("a."), func(m *dns.Msg) {
+			withOptions(&dns.EDNS0_SUBNET{Code: dns.EDNS0SUBNET})(m)
 			m.Extra = append(m.Extra, &dns.OPT{Hdr: dns.RR_Header{Name: ".", Rrtype: dns.TypeOPT}})
 		}),
-		"search list of 256 bytes": optioned(question("a."), searching(longestList+"s")),
+		"search list of 256 bytes": edited(question("a."), withSearchLists(longestList+"s")),
 	} {
 		t.Run(name, func(t *testing.T) {
 			var q Query
@@ -440,7 +431,7 @@ func TestFromMsgRefuses(t *testing.T) {
 	t.Run("buffer too small", func(t *testing.T) {
 		var q Query
 		if _, ok := q.FromMsg(make([]byte, 0, MaxQuery-1), question("a.")); ok {
-			t.Error("taken")
+			t.Error("accepted")
 		}
 	})
 	t.Run("escaped upper-case letter", func(t *testing.T) {
@@ -451,12 +442,12 @@ func TestFromMsgRefuses(t *testing.T) {
 	})
 }
 
-func optioned(m *dns.Msg, change func(*dns.Msg)) *dns.Msg {
+func edited(m *dns.Msg, change func(*dns.Msg)) *dns.Msg {
 	change(m)
 	return m
 }
 
-// randomQuery returns a message of few names, types, classes and flags, so that many are alike.
+// randomQuery returns a message. It has few names, types, classes and flags, so that many messages have equal keys.
 func randomQuery(r *rand.Rand) *dns.Msg {
 	names := []string{".", "a.", "A.", "b.a.", "B.a.", "b.A.", `b\.a.`, "ba.", `\001a.`, `\@.`, "`.", "[.", "{."}
 	m := new(dns.Msg)
@@ -469,7 +460,7 @@ func randomQuery(r *rand.Rand) *dns.Msg {
 	m.RecursionDesired, m.AuthenticatedData, m.CheckingDisabled = r.IntN(2) == 0, r.IntN(2) == 0, r.IntN(2) == 0
 	if r.IntN(2) == 0 {
 		m.SetEdns0(uint16(r.Uint32()), r.IntN(2) == 0)
-		// What could be taken for the number of a view or of a path behind another list is among them.
+		// Some lists end in bytes that could be mistaken for the number of a view or the ID of a list.
 		lists := []string{"", "\x01b\x00", "\x01b\x00\x01c\x00", "\x01b\x00\x02ab\x00", "\x00\x00\x00\x00", "\x02ab\x00"}
 		if n := r.IntN(2 * len(lists)); n < len(lists) {
 			m.IsEdns0().Option = []dns.EDNS0{searchList(lists[n])}
@@ -482,7 +473,7 @@ func TestAppendKey(t *testing.T) {
 	property.Seeds(t, 4, 1, func(t *testing.T, seed uint64) {
 		r := rand.New(rand.NewPCG(seed, 1))
 		type slowKey struct {
-			space         uint32
+			keyspace      uint32
 			name          string
 			rrtype, class uint16
 			do, cd        bool
@@ -493,23 +484,19 @@ func TestAppendKey(t *testing.T) {
 		for range 20000 {
 			m := randomQuery(r)
 			checkFromMsg(t, m)
-			var q Query
-			query, ok := q.FromMsg(make([]byte, 0, MaxQuery), m)
-			if !ok {
-				t.Fatalf("refused %v", m)
-			}
-			space := r.Uint32N(3) * 0x01010101
-			key := q.AppendKey([]byte("in front"), space, query)
+			query, q := queryOf(t, m)
+			keyspace := r.Uint32N(3) * 0x01010101
+			key := q.AppendKey([]byte("in front"), keyspace, query)
 			if !bytes.HasPrefix(key, []byte("in front")) {
-				t.Fatal("what was there is gone")
+				t.Fatal("the prefix has changed")
 			}
 			key = key[len("in front"):]
 			question := m.Question[0]
-			slow := slowKey{space, strings.ToLower(question.Name), question.Qtype, question.Qclass, q.DO, m.CheckingDisabled, q.Search != nil, string(q.Search)}
-			if before, there := known[string(key)]; there && before != slow {
+			slow := slowKey{keyspace, strings.ToLower(question.Name), question.Qtype, question.Qclass, q.DO, m.CheckingDisabled, q.Search != nil, string(q.Search)}
+			if before, ok := known[string(key)]; ok && before != slow {
 				t.Fatalf("one key for %+v and %+v", before, slow)
 			}
-			if before, there := back[slow]; there && before != string(key) {
+			if before, ok := back[slow]; ok && before != string(key) {
 				t.Fatalf("two keys for %+v: %x and %x", slow, before, key)
 			}
 			known[string(key)], back[slow] = slow, string(key)
@@ -517,9 +504,9 @@ func TestAppendKey(t *testing.T) {
 				t.Fatalf("name %q in the key, want %q (%v)", name, slow.name, err)
 			}
 			other := bytes.Clone(key)
-			SetKeyspace(other, space+1)
-			if want := q.AppendKey(nil, space+1, query); !bytes.Equal(other, want) {
-				t.Fatalf("moved to another space %x, want %x", other, want)
+			SetKeyspace(other, keyspace+1)
+			if want := q.AppendKey(nil, keyspace+1, query); !bytes.Equal(other, want) {
+				t.Fatalf("in another keyspace %x, want %x", other, want)
 			}
 		}
 		if len(known) < 3000 && property.Fixed() {
@@ -527,7 +514,7 @@ func TestAppendKey(t *testing.T) {
 		}
 		t.Run("longest", func(t *testing.T) {
 			var q Query
-			b := newQuery(t, longest, dns.TypeA, searching(longestList))
+			b := newQuery(t, longest, dns.TypeA, withSearchLists(longestList))
 			if !q.Parse(b) {
 				t.Fatal("refused")
 			}
@@ -538,7 +525,7 @@ func TestAppendKey(t *testing.T) {
 		t.Run("views and paths", func(t *testing.T) {
 			numbers := []uint32{0, 1, 1 << 24, 0x01620000, 0x02616200, 0x03016200, 1<<32 - 1}
 			for base := range maps.Clone(known) {
-				if base[keyHead-1]&3 != 0 { // that is DO and CD, of which there are enough
+				if base[keyFlags]&(keyDO|keyCD) != 0 { // to limit the number of keys
 					continue
 				}
 				for _, number := range numbers {
@@ -549,10 +536,10 @@ func TestAppendKey(t *testing.T) {
 					}
 					for _, key := range more {
 						if was, twice := known[key]; twice {
-							t.Fatalf("the key %x, made of %x with number %x, is that of %+v", key, base, number, was)
+							t.Fatalf("the key %x, from %x and number %x, is that of %+v", key, base, number, was)
 						}
 						if name := KeyName([]byte(key)); !bytes.Equal(name, KeyName([]byte(base))) {
-							t.Fatalf("name %x in the key %x, made of %x", name, key, base)
+							t.Fatalf("name %x in the key %x, from %x", name, key, base)
 						}
 						known[key] = slowKey{name: fmt.Sprintf("%x with %d", base, number)}
 					}
@@ -569,7 +556,7 @@ func TestParseAllocatesNothing(t *testing.T) {
 		"plain":   newQuery(t, "svc.example.", dns.TypeA, nil),
 		"upper":   newQuery(t, "Svc.Example.", dns.TypeA, edns(1232, true)),
 		"long":    newQuery(t, longest, dns.TypeA, edns(1232, true)),
-		"options": newQuery(t, longest, dns.TypeA, with(searchList(longestList), &dns.EDNS0_LOCAL{Code: caller.Code, Data: longestData(t)})),
+		"options": newQuery(t, longest, dns.TypeA, withOptions(searchList(longestList), &dns.EDNS0_LOCAL{Code: caller.Code, Data: longestCaller(t)})),
 	} {
 		t.Run(name, func(t *testing.T) {
 			var q Query
@@ -581,10 +568,7 @@ func TestParseAllocatesNothing(t *testing.T) {
 			}); n != 0 {
 				t.Errorf("%v allocations", n)
 			}
-			m := new(dns.Msg)
-			if err := m.Unpack(b); err != nil {
-				t.Fatal(err)
-			}
+			m := unpackMsg(t, b)
 			if n := testing.AllocsPerRun(1000, func() {
 				if _, ok := q.FromMsg(buf, m); !ok {
 					t.Error("refused")
@@ -596,17 +580,13 @@ func TestParseAllocatesNothing(t *testing.T) {
 	}
 }
 
-// TestHasOtherVersion compares with what package dns reads: of the malformed packets, and of cut-off queries.
+// TestHasOtherVersion compares with package dns, for malformed and truncated queries.
 func TestHasOtherVersion(t *testing.T) {
 	query := func(version uint8, options ...dns.EDNS0) []byte {
 		m := new(dns.Msg).SetQuestion("www.example.org.", dns.TypeA).SetEdns0(1232, true)
 		m.IsEdns0().SetVersion(version)
 		m.IsEdns0().Option = options
-		b, err := m.Pack()
-		if err != nil {
-			t.Fatal(err)
-		}
-		return b
+		return packMsg(t, m)
 	}
 	cases := malformedFiles(t)
 	cases["version 0"], cases["version 1"], cases["version 255"] = query(0), query(1), query(255)
@@ -615,7 +595,7 @@ func TestHasOtherVersion(t *testing.T) {
 		for end := range len(b) + 1 {
 			m := new(dns.Msg)
 			want := m.Unpack(b[:end]) == nil && len(m.Extra) == 1 && m.IsEdns0() != nil && m.IsEdns0().Version() != 0 && len(m.IsEdns0().Option) == 0 &&
-				end == len(b) // what stands behind a message is no part of it
+				end == len(b) // package dns ignores bytes after the message
 			if got := HasOtherVersion(b[:end]); got != want && !(got && end < len(b)) {
 				t.Errorf("%s, %d bytes: %t, want %t", name, end, got, want)
 			}
@@ -628,6 +608,6 @@ func TestHasOtherVersion(t *testing.T) {
 		t.Errorf("%d messages of another version", other)
 	}
 	if HasOtherVersion(query(1, &dns.EDNS0_COOKIE{Code: dns.EDNS0COOKIE, Cookie: "0102030405060708"})) {
-		t.Error("one with an option is found")
+		t.Error("true for an OPT record with an option")
 	}
 }

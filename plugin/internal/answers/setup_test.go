@@ -22,7 +22,7 @@ type clock struct{ atomic.Int64 }
 
 func (c *clock) now() time.Duration { return time.Duration(c.Load()) }
 
-// newStore returns a store with a clock, and with one bucket alone if asked for: then all keys collide.
+// newStore returns a store with a clock. With collide it has one bucket, so that all keys collide.
 func newStore(budget int64, collide bool) (*Store, *clock) {
 	s, c := NewStore(budget), new(clock)
 	s.now = c.now
@@ -32,18 +32,33 @@ func newStore(budget int64, collide bool) (*Store, *clock) {
 	return s, c
 }
 
-// key returns the key of a question with a number in a space.
-func key(sp *Keyspace, n int) []byte {
+// key returns the key of a question with a number in a keyspace.
+func key(ks *Keyspace, n int) []byte {
 	name := binary.BigEndian.AppendUint32([]byte{4}, uint32(n))
 	query := append(append(make([]byte, HeaderLen), name...), 0)
 	q := Query{NameLen: 6, Type: dns.TypeA, Class: dns.ClassINET}
-	return sp.Key(nil, query, &q)
+	return ks.Key(nil, query, &q)
 }
 
-// put puts an entry under a number.
-func put(sp *Keyspace, n int, e *Entry) *Entry {
-	sp.store.Put(sp, key(sp, n), e)
+// put stores an entry under the key of a number.
+func put(ks *Keyspace, n int, e *Entry) *Entry {
+	ks.store.Put(ks, key(ks, n), e)
 	return e
+}
+
+// until returns the Validity that ends when a Generation differs from a number.
+func until(g Generation, number uint64) Validity {
+	return Validity{Bounds: [MaxBounds]Bound{{g, number}}}
+}
+
+// newRecord parses a record.
+func newRecord(t testing.TB, text string) dns.RR {
+	t.Helper()
+	rr, err := dns.NewRR(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return rr
 }
 
 // message returns a reply to a question, with records as text in the answer section.
@@ -53,17 +68,43 @@ func message(t testing.TB, name string, rrtype uint16, answers ...string) *dns.M
 	m.SetQuestion(name, rrtype)
 	m.Response = true
 	for _, s := range answers {
-		rr, err := dns.NewRR(s)
-		if err != nil {
-			t.Fatal(err)
-		}
-		m.Answer = append(m.Answer, rr)
+		m.Answer = append(m.Answer, newRecord(t, s))
 	}
 	return m
 }
 
-// check asserts that buckets, ring and numbers tell of the same entries.
-func check(t testing.TB, s *Store, spaces ...*Keyspace) {
+// packMsg packs a message.
+func packMsg(t testing.TB, m *dns.Msg) []byte {
+	t.Helper()
+	b, err := m.Pack()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// unpackMsg unpacks a message.
+func unpackMsg(t testing.TB, b []byte) *dns.Msg {
+	t.Helper()
+	m := new(dns.Msg)
+	if err := m.Unpack(b); err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+// queryOf returns the query of a message, packed and parsed.
+func queryOf(t testing.TB, m *dns.Msg) (query []byte, q Query) {
+	t.Helper()
+	query, ok := q.FromMsg(make([]byte, 0, MaxQuery), m)
+	if !ok {
+		t.Fatalf("no query from %v", m)
+	}
+	return query, q
+}
+
+// check asserts that buckets, ring and counters have the same entries.
+func check(t testing.TB, s *Store, keyspaces ...*Keyspace) {
 	t.Helper()
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -72,7 +113,7 @@ func check(t testing.TB, s *Store, spaces ...*Keyspace) {
 	counts, cached := map[*Keyspace][kinds]int64{}, map[*Keyspace][kinds]int64{}
 	for e := s.hand; e != nil; {
 		if e.newer.older != e || e.older.newer != e {
-			t.Fatal("the ring is broken")
+			t.Fatal("the ring has an inconsistent link")
 		}
 		ring[e] = true
 		bytes += e.size
@@ -92,7 +133,7 @@ func check(t testing.TB, s *Store, spaces ...*Keyspace) {
 	for i := range s.buckets {
 		for e := s.buckets[i].Load(); e != nil; e = e.next.Load() {
 			if found++; !ring[e] || s.bucket(e.hash) != &s.buckets[i] || e.hash != s.Hash([]byte(e.key)) {
-				t.Fatal("a bucket has what does not belong there")
+				t.Fatal("a bucket has an entry that is not in the ring, or that belongs to another bucket")
 			}
 		}
 	}
@@ -105,17 +146,17 @@ func check(t testing.TB, s *Store, spaces ...*Keyspace) {
 	if bytes > max(0, s.Budget()) {
 		t.Fatalf("bytes %d, budget %d", bytes, s.Budget())
 	}
-	for _, sp := range spaces {
+	for _, ks := range keyspaces {
 		for k := range kinds {
-			if int64(sp.Len(k)) != counts[sp][k] {
-				t.Fatalf("space %d: %d entries of kind %v, counted %d", sp.ID(), counts[sp][k], k, sp.Len(k))
+			if int64(ks.Len(k)) != counts[ks][k] {
+				t.Fatalf("keyspace %d: %d entries of kind %v, counted %d", ks.ID(), counts[ks][k], k, ks.Len(k))
 			}
-			if sp.cached[k] != cached[sp][k] {
-				t.Fatalf("space %d: a cache keeps %d entries of kind %v, counted %d", sp.ID(), cached[sp][k], k, sp.cached[k])
+			if ks.cached[k] != cached[ks][k] {
+				t.Fatalf("keyspace %d: %d cached entries of kind %v, counted %d", ks.ID(), cached[ks][k], k, ks.cached[k])
 			}
-			for _, g := range sp.gauges[k] {
-				if shows, ok := g.(*gauge); ok && shows.number != float64(cached[sp][k]) {
-					t.Fatalf("space %d: a cache keeps %d entries of kind %v, its gauge is %v", sp.ID(), cached[sp][k], k, shows.number)
+			for _, g := range ks.gauges[k] {
+				if shows, ok := g.(*gauge); ok && shows.number != float64(cached[ks][k]) {
+					t.Fatalf("keyspace %d: %d cached entries of kind %v, the gauge shows %v", ks.ID(), cached[ks][k], k, shows.number)
 				}
 			}
 		}

@@ -1,16 +1,15 @@
-// Package caller is the EDNS option by which a node's cache tells cluster DNS for whom it asks. It is a
-// leaf: bytes, and nothing of sockets, plugins or the cluster.
+// Package caller has the EDNS option in which a node's cache sends the name of its node, and the node's zone, to cluster
+// DNS. Input and output are bytes. It imports no sockets, no plugins and no other package of the project.
 //
-// The option's data is a version, 1; a length and the name of the node; and optionally a length and the zone
-// that the node is in:
+// The option's data are a version, 1; the name of the node with its length; and optionally the zone of the node with its
+// length:
 //
 //	+---------+---------+---- ... ----+---------+---- ... ----+
 //	| version | length  |  node name  | length  |    zone     |
 //	+---------+---------+---- ... ----+---------+---- ... ----+
 //
-// Each length is one byte, that of a node's name 1 to 253 and that of a zone 1 to 63. The characters are those
-// that Kubernetes allows in the names of nodes (a-z, 0-9, - and .) and in the values of labels (letters, digits,
-// -, _ and .): both come into logs.
+// Each length is one byte: 1 to 253 for a node's name, 1 to 63 for a zone. Only characters that Kubernetes allows in names
+// of nodes (a-z, 0-9, - and .) and in values of labels (letters, digits, -, _ and .) are valid, since both are logged.
 package caller
 
 // Code is the option's code, one of those for local use (RFC 6891 section 9).
@@ -19,18 +18,17 @@ const Code = 65313
 // version is the first byte of the data.
 const version = 1
 
-// The greatest lengths in bytes: of a node's name (RFC 1123 subdomain), of a zone (the value of a label), and
-// of the option's data.
+// Maximum lengths in bytes: of a node's name (RFC 1123 subdomain), of a zone (the value of a label), and of the option's
+// data.
 const (
 	MaxNode = 253
 	MaxZone = 63
 	MaxData = 1 + 1 + MaxNode + 1 + MaxZone
 )
 
-// Append appends the option's data to dst. It fails if the name of the node or the zone can't be one; the
-// zone may be empty.
+// Append appends the option's data to dst. The zone may be empty. It returns false for an invalid name of a node or zone.
 func Append(dst []byte, node, zone string) ([]byte, bool) {
-	if node == "" || len(node) > MaxNode || len(zone) > MaxZone || !all(node, ofNode) || !all(zone, ofZone) {
+	if node == "" || len(node) > MaxNode || len(zone) > MaxZone || !consistsOf(node, isNodeChar) || !consistsOf(zone, isZoneChar) {
 		return dst, false
 	}
 	dst = append(dst, version, byte(len(node)))
@@ -42,42 +40,42 @@ func Append(dst []byte, node, zone string) ([]byte, bool) {
 	return dst, true
 }
 
-// Parse returns the name of the node and the zone, which is empty if there is none, as parts of the data.
+// Parse returns the name of the node and the zone, which is empty without one, as slices of the data.
 func Parse(data []byte) (node, zone []byte, ok bool) {
 	if len(data) < 2 || data[0] != version {
 		return nil, nil, false
 	}
-	node, rest, ok := take(data[1:], MaxNode, ofNode)
+	node, rest, ok := cutName(data[1:], MaxNode, isNodeChar)
 	if !ok || len(rest) == 0 {
 		return node, nil, ok
 	}
-	zone, rest, ok = take(rest, MaxZone, ofZone)
+	zone, rest, ok = cutName(rest, MaxZone, isZoneChar)
 	if !ok || len(rest) != 0 {
 		return nil, nil, false
 	}
 	return node, zone, true
 }
 
-// take takes a length, and as many bytes, from the front of b.
-func take(b []byte, most int, of func(c byte) bool) (part, rest []byte, ok bool) {
+// cutName returns the name at the start of b, with its length before it, and the rest.
+func cutName(b []byte, limit int, valid func(c byte) bool) (name, rest []byte, ok bool) {
 	n := int(b[0])
-	if n == 0 || n > most || len(b) < 1+n || !all(b[1:1+n], of) {
+	if n == 0 || n > limit || len(b) < 1+n || !consistsOf(b[1:1+n], valid) {
 		return nil, nil, false
 	}
 	return b[1 : 1+n], b[1+n:], true
 }
 
-func all[T string | []byte](text T, of func(c byte) bool) bool {
+func consistsOf[T string | []byte](text T, valid func(c byte) bool) bool {
 	for i := range len(text) {
-		if !of(text[i]) {
+		if !valid(text[i]) {
 			return false
 		}
 	}
 	return true
 }
 
-func ofNode(c byte) bool {
+func isNodeChar(c byte) bool {
 	return 'a' <= c && c <= 'z' || '0' <= c && c <= '9' || c == '-' || c == '.'
 }
 
-func ofZone(c byte) bool { return ofNode(c) || 'A' <= c && c <= 'Z' || c == '_' }
+func isZoneChar(c byte) bool { return isNodeChar(c) || 'A' <= c && c <= 'Z' || c == '_' }

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// options are data that names a caller, byte for byte as the package's comment draws it.
+// options are valid data, in the format of the package's comment.
 var options = []struct{ name, data, node, zone string }{
 	{"node", "\x01\x02n1", "n1", ""},
 	{"node and zone", "\x01\x02n1\x06zone-a", "n1", "zone-a"},
@@ -17,9 +17,9 @@ var options = []struct{ name, data, node, zone string }{
 	{"every kind of character", "\x01\x07a-z.0-9\x05_A-Z.", "a-z.0-9", "_A-Z."},
 }
 
-// broken is data that names no caller.
-var broken = []struct{ name, data string }{
-	{"nothing", ""},
+// invalidData are data that Parse must refuse.
+var invalidData = []struct{ name, data string }{
+	{"no data", ""},
 	{"version alone", "\x01"},
 	{"version 0", "\x00\x02n1"},
 	{"version 2", "\x02\x02n1"},
@@ -27,19 +27,19 @@ var broken = []struct{ name, data string }{
 	{"empty node", "\x01\x00"},
 	{"empty node before a zone", "\x01\x00\x01z"},
 	{"length without a node", "\x01\x02"},
-	{"node cut short", "\x01\x03n1"},
+	{"truncated node", "\x01\x03n1"},
 	{"node of 254 bytes", "\x01\xfe" + strings.Repeat("n", 254)},
 	{"node of 255 bytes", "\x01\xff" + strings.Repeat("n", 255)},
 	{"empty zone", "\x01\x02n1\x00"},
 	{"length without a zone", "\x01\x02n1\x01"},
-	{"zone cut short", "\x01\x02n1\x03ab"},
+	{"truncated zone", "\x01\x02n1\x03ab"},
 	{"zone of 64 bytes", "\x01\x02n1\x40" + strings.Repeat("z", 64)},
 	{"a byte after the zone", "\x01\x02n1\x01z\x00"},
-	{"another line in the node", "\x01\x03n\n1"},
+	{"a line feed in the node", "\x01\x03n\n1"},
 	{"a NUL in the node", "\x01\x03n\x001"},
 	{"upper case in the node", "\x01\x02N1"},
-	{"no UTF-8 in the node", "\x01\x02n\xff"},
-	{"a terminal's language in the zone", "\x01\x02n1\x03\x1b[3"},
+	{"invalid UTF-8 in the node", "\x01\x02n\xff"},
+	{"a terminal escape in the zone", "\x01\x02n1\x03\x1b[3"},
 	{"a space in the zone", "\x01\x02n1\x03a b"},
 	{"a third name", "\x01\x02n1\x01z\x01r"},
 }
@@ -53,7 +53,7 @@ func TestParse(t *testing.T) {
 			}
 		})
 	}
-	for _, tt := range broken {
+	for _, tt := range invalidData {
 		t.Run(tt.name, func(t *testing.T) {
 			if node, zone, ok := Parse([]byte(tt.data)); ok || node != nil || zone != nil {
 				t.Errorf("got %q, %q, %t", node, zone, ok)
@@ -75,10 +75,10 @@ func TestAppend(t *testing.T) {
 		})
 	}
 	refused := []struct{ name, node, zone string }{
-		{"nothing", "", ""},
+		{"neither", "", ""},
 		{"a zone without a node", "", "z"},
 		{"node of 254 bytes", strings.Repeat("n", 254), ""},
-		{"node of 257 bytes, which a byte would count as 1", strings.Repeat("n", 257), ""},
+		{"node of 257 bytes, 1 modulo 256", strings.Repeat("n", 257), ""},
 		{"zone of 64 bytes", "n1", strings.Repeat("z", 64)},
 		{"zone of 257 bytes", "n1", strings.Repeat("z", 257)},
 	}
@@ -91,7 +91,7 @@ func TestAppend(t *testing.T) {
 	}
 }
 
-// TestMaxData asserts that the longest option there is fills MaxData.
+// TestMaxData asserts that the longest option has MaxData bytes.
 func TestMaxData(t *testing.T) {
 	data, ok := Append(nil, strings.Repeat("n", MaxNode), strings.Repeat("z", MaxZone))
 	if !ok || len(data) != MaxData {
@@ -112,19 +112,19 @@ func TestDoesNotAllocate(t *testing.T) {
 	}
 }
 
-// FuzzParse asserts that Append gives back the bytes that Parse accepts.
+// FuzzParse asserts that Append returns the bytes that Parse accepts.
 func FuzzParse(f *testing.F) {
 	for _, o := range options {
 		f.Add([]byte(o.data))
 	}
-	for _, b := range broken {
+	for _, b := range invalidData {
 		f.Add([]byte(b.data))
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
 		was := bytes.Clone(data)
 		node, zone, ok := Parse(data)
 		if !bytes.Equal(data, was) {
-			t.Fatalf("%x became %x", was, data)
+			t.Fatalf("%x was changed to %x", was, data)
 		}
 		if !ok {
 			if node != nil || zone != nil {
@@ -133,12 +133,12 @@ func FuzzParse(f *testing.F) {
 			return
 		}
 		if again, ok := Append(nil, string(node), string(zone)); !ok || !bytes.Equal(again, data) {
-			t.Fatalf("%x names %q, %q; those give %x, %t", data, node, zone, again, ok)
+			t.Fatalf("%x: node %q, zone %q; their data are %x, %t", data, node, zone, again, ok)
 		}
 	})
 }
 
-// FuzzAppend asserts that Parse gives back the names that Append takes.
+// FuzzAppend asserts that Parse returns the names that Append accepts.
 func FuzzAppend(f *testing.F) {
 	for _, o := range options {
 		f.Add(o.node, o.zone)
@@ -154,7 +154,7 @@ func FuzzAppend(f *testing.F) {
 			return
 		}
 		if n, z, ok := Parse(data); !ok || string(n) != node || string(z) != zone || len(data) > MaxData {
-			t.Fatalf("%q, %q gave %x; it names %q, %q, %t", node, zone, data, n, z, ok)
+			t.Fatalf("node %q, zone %q: data %x, parsed %q, %q, %t", node, zone, data, n, z, ok)
 		}
 	})
 }

@@ -22,8 +22,8 @@ type Option[T any] struct {
 // Options are the options of a directive, by name.
 type Options[T any] map[string]Option[T]
 
-// Parse parses the block of a directive whose arguments have been read, if there is one. It returns the position of each
-// option, the last one of a repeated option.
+// Parse parses the block of a directive, if it has one. The caller must have parsed the directive's arguments. Parse returns
+// the position of each option, the last one of a repeated option.
 func (o Options[T]) Parse(c *caddy.Controller, to T) (map[string]Position, error) {
 	seen := map[string]Position{}
 	before := ""
@@ -50,7 +50,7 @@ func (o Options[T]) Parse(c *caddy.Controller, to T) (map[string]Position, error
 	return seen, nil
 }
 
-// arguments returns the arguments of an option, and whether their number is right.
+// arguments returns the arguments of an option. ok reports whether their number is valid.
 func (o Option[T]) arguments(c *caddy.Controller) (args []string, ok bool) {
 	if o.Shared {
 		for len(args) < o.Min && c.NextArg() {
@@ -59,7 +59,7 @@ func (o Option[T]) arguments(c *caddy.Controller) (args []string, ok bool) {
 		return args, len(args) == o.Min
 	}
 	args = c.RemainingArgs()
-	if c.NextArg() { // an opening brace, which RemainingArgs leaves
+	if c.NextArg() { // an opening brace, at which RemainingArgs ends
 		return append(args, c.Val()), false
 	}
 	return args, len(args) >= o.Min && (o.Max < 0 || len(args) <= o.Max)

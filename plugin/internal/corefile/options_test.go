@@ -9,17 +9,17 @@ import (
 )
 
 func TestOptions(t *testing.T) {
-	errNo := errors.New("no")
+	errBad := errors.New("no")
 	options := Options[*[]string]{
 		"any":  {Max: -1, Form: "anything", Parse: add("any")},
 		"two":  {Min: 1, Max: 2, Form: "one or two words", Parse: add("two")},
 		"once": {Min: 1, Max: 1, Once: true, Form: "a word", Parse: add("once")},
 		"line": {Min: 1, Max: 1, Shared: true, Form: "a word", Parse: add("line")},
-		"bad":  {Form: "nothing good", Parse: func(*[]string, []string) error { return errNo }},
+		"bad":  {Form: "nothing good", Parse: func(*[]string, []string) error { return errBad }},
 	}
 	for name, tt := range map[string]struct {
 		text string
-		want string // what was parsed, or the error
+		want string // the parsed options, or the error
 		line int    // of the error
 	}{
 		"no block":           {"", "", 0},
@@ -55,7 +55,7 @@ func TestOptions(t *testing.T) {
 			if want := (Position{"Testfile", tt.line}).Errorf("%s", tt.want); err == nil || err.Error() != want.Error() {
 				t.Errorf("error %v, want %v", err, want)
 			}
-			if tt.want == "bad: no; it takes nothing good" && !errors.Is(err, errNo) {
+			if tt.want == "bad: no; it takes nothing good" && !errors.Is(err, errBad) {
 				t.Error("the cause is lost")
 			}
 		})
@@ -63,12 +63,12 @@ func TestOptions(t *testing.T) {
 	t.Run("Without", func(t *testing.T) {
 		left := options.Without("any", "bad", "absent")
 		if left.names() != "line, once, two" || len(options) != 5 {
-			t.Errorf("left are %s, and %d in the original", left.names(), len(options))
+			t.Errorf("options left: %s; %d in the original", left.names(), len(options))
 		}
 	})
 }
 
-// add returns a function that notes an option with its arguments.
+// add returns a Parse function that appends the option with its arguments as text.
 func add(name string) func(*[]string, []string) error {
 	return func(to *[]string, args []string) error {
 		*to = append(*to, name+"("+strings.Join(args, " ")+")")

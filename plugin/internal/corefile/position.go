@@ -1,5 +1,6 @@
-// Package corefile says where in a Corefile something stands. In go controllers that read one; out come
-// positions, and errors in the form that those of the parser have. It is a leaf.
+// Package corefile parses the block of a directive by a table of its options, and has positions in Corefiles. Input is
+// the controllers of CoreDNS's parser; output is the result of each option's function, positions, and errors in the form
+// of that parser. It imports no other package of the project.
 package corefile
 
 import (
@@ -14,7 +15,7 @@ type Position struct {
 	Line int // from 1
 }
 
-// At returns where a controller reads.
+// At returns the position of a controller's current token.
 func At(c *caddy.Controller) Position { return Position{c.File(), c.Line()} }
 
 // Errorf returns an error with the position.

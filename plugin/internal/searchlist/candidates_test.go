@@ -43,7 +43,7 @@ func TestCandidates(t *testing.T) {
 		{"in order", "Web.", []string{"ns.svc.", "svc.", "example."}, []string{"Web.ns.svc.", "Web.svc.", "Web.example."}},
 		{"root", "web.", []string{"svc.", "."}, []string{"web.svc.", "web."}},
 		{"equal suffixes", "web.", []string{"svc.", "svc."}, []string{"web.svc.", "web.svc."}},
-		{"as long as a name can be", long, []string{"svc."}, []string{long + "svc."}},
+		{"longest name", long, []string{"svc."}, []string{long + "svc."}},
 		{"too long", long, []string{"svcs.", "svc."}, []string{"", long + "svc."}},
 	} {
 		t.Run(c.name, func(t *testing.T) {

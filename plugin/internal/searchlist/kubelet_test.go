@@ -18,24 +18,24 @@ import (
 	"github.com/nearside-dns/nearside/test/property"
 )
 
-// question and answer are those of kubelet-dns, which has the kubelet's own code.
+// podInput and kubeletList are the input and output of the program kubelet-dns, which has the kubelet's own code.
 type (
-	question struct {
+	podInput struct {
 		Pod           *corev1.Pod `json:"pod"`
 		ClusterDomain string      `json:"clusterDomain"`
 		ResolvConf    string      `json:"resolvConf"`
 	}
-	answer struct {
+	kubeletList struct {
 		Searches []string `json:"searches"`
 		Error    string   `json:"error"`
 	}
 )
 
-// askKubelet returns the answers to all questions.
-func askKubelet(t *testing.T, program string, questions []question) (answers []answer) {
+// runKubelet returns the kubelet's lists for all inputs.
+func runKubelet(t *testing.T, program string, inputs []podInput) (lists []kubeletList) {
 	t.Helper()
 	var in, out bytes.Buffer
-	for _, q := range questions {
+	for _, q := range inputs {
 		if err := json.NewEncoder(&in).Encode(q); err != nil {
 			t.Fatal(err)
 		}
@@ -46,20 +46,20 @@ func askKubelet(t *testing.T, program string, questions []question) (answers []a
 		t.Fatal(err)
 	}
 	for d := json.NewDecoder(&out); d.More(); {
-		var a answer
-		if err := d.Decode(&a); err != nil {
+		var l kubeletList
+		if err := d.Decode(&l); err != nil {
 			t.Fatal(err)
 		}
-		answers = append(answers, a)
+		lists = append(lists, l)
 	}
-	if len(answers) != len(questions) {
-		t.Fatalf("%d answers to %d questions", len(answers), len(questions))
+	if len(lists) != len(inputs) {
+		t.Fatalf("%d lists for %d pods", len(lists), len(inputs))
 	}
-	return answers
+	return lists
 }
 
-// asked returns what List is told of the pod of a question.
-func (q question) asked() *PodDNS {
+// podDNS returns the argument of OfPod for the pod.
+func (q podInput) podDNS() *PodDNS {
 	d := &PodDNS{Policy: string(q.Pod.Spec.DNSPolicy)}
 	if q.Pod.Spec.DNSConfig != nil {
 		d.Searches = q.Pod.Spec.DNSConfig.Searches
@@ -67,13 +67,13 @@ func (q question) asked() *PodDNS {
 	return d
 }
 
-// hasHostsList reports whether a pod gets the list of the node as it is.
-func (q question) hasHostsList() bool {
+// hasHostList reports whether a pod gets the search list of the node unchanged.
+func (q podInput) hasHostList() bool {
 	policy := q.Pod.Spec.DNSPolicy
 	return q.Pod.Spec.DNSConfig == nil && policy != corev1.DNSNone && (policy == corev1.DNSDefault || q.ClusterDomain == "")
 }
 
-// randomEntry returns something that could be in a search list.
+// randomEntry returns an entry of a search list, valid or not.
 func randomEntry(random *rand.Rand) string {
 	odd := []string{".", "..", "a..b", "#", ";", "cluster.local", "svc.cluster.local.", "Example", "-", "_a._b.example"}
 	switch random.IntN(10) {
@@ -85,7 +85,7 @@ func randomEntry(random *rand.Rand) string {
 	return fmt.Sprintf("n%d.%s", random.IntN(40), strings.Repeat("x", 1+random.IntN(90)))
 }
 
-// randomList returns mostly short lists.
+// randomList returns a search list, usually a short one.
 func randomList(random *rand.Rand) (all []string) {
 	for range random.IntN(4) * random.IntN(14) {
 		all = append(all, randomEntry(random))
@@ -93,7 +93,7 @@ func randomList(random *rand.Rand) (all []string) {
 	return all
 }
 
-func randomQuestion(random *rand.Rand, files []string) question {
+func randomInput(random *rand.Rand, files []string) podInput {
 	policies := []corev1.DNSPolicy{corev1.DNSClusterFirst, corev1.DNSClusterFirstWithHostNet, corev1.DNSDefault, corev1.DNSNone, "", "Sometimes"}
 	zones := []string{"cluster.local", "Corp.Example", ""}
 	pod := &corev1.Pod{}
@@ -103,11 +103,11 @@ func randomQuestion(random *rand.Rand, files []string) question {
 	if random.IntN(3) > 0 {
 		pod.Spec.DNSConfig = &corev1.PodDNSConfig{Searches: randomList(random)}
 	}
-	return question{pod, zones[random.IntN(len(zones))], files[random.IntN(len(files))]}
+	return podInput{pod, zones[random.IntN(len(zones))], files[random.IntN(len(files))]}
 }
 
-// TestListIsTheKubelets compares, for many pods and files, the lists that are made here with the kubelet's.
-func TestListIsTheKubelets(t *testing.T) {
+// TestOfPodMatchesKubelet compares the lists of random pods and resolv.conf files with the kubelet's.
+func TestOfPodMatchesKubelet(t *testing.T) {
 	property.Seeds(t, 7, 1, func(t *testing.T, seed uint64) {
 		program := controlplane.RequireBinary(t, "kubelet-dns")
 		random := rand.New(rand.NewPCG(seed, 2))
@@ -124,39 +124,39 @@ func TestListIsTheKubelets(t *testing.T) {
 		for range 40 {
 			file("search " + strings.Join(randomList(random), " ") + "\nnameserver 10.0.0.2\n")
 		}
-		var questions []question
+		var inputs []podInput
 		for range 5000 {
-			questions = append(questions, randomQuestion(random, files))
+			inputs = append(inputs, randomInput(random, files))
 		}
-		cut := 0
-		for i, a := range askKubelet(t, program, questions) {
-			q := questions[i]
+		truncated := 0
+		for i, l := range runKubelet(t, program, inputs) {
+			q := inputs[i]
 			host, err := ReadResolvConf(q.ResolvConf)
-			if (err == nil) != (a.Error == "") {
-				t.Fatalf("question %d: error %v, the kubelet's is %q", i, err, a.Error)
+			if (err == nil) != (l.Error == "") {
+				t.Fatalf("pod %d: error %v, the kubelet's is %q", i, err, l.Error)
 			}
 			if err != nil {
 				continue
 			}
-			all := written(q.Pod.Namespace, q.asked(), q.ClusterDomain, host)
-			if q.hasHostsList() {
-				all = slices.Clone(host) // of which the kubelet omits nothing here
+			all := written(q.Pod.Namespace, q.podDNS(), q.ClusterDomain, host)
+			if q.hasHostList() {
+				all = slices.Clone(host) // with duplicates
 			}
 			entries := len(all)
 			got := fit(all)
 			if len(got) < entries {
-				cut++
+				truncated++
 			}
-			if !slices.Equal(got, a.Searches) {
-				t.Fatalf("question %d: policy %q, searches %q, host %q, zone %q\n%q\nthe kubelet has\n%q",
-					i, q.Pod.Spec.DNSPolicy, q.asked().Searches, host, q.ClusterDomain, got, a.Searches)
+			if !slices.Equal(got, l.Searches) {
+				t.Fatalf("pod %d: policy %q, searches %q, host %q, zone %q\n%q\nthe kubelet's list is\n%q",
+					i, q.Pod.Spec.DNSPolicy, q.podDNS().Searches, host, q.ClusterDomain, got, l.Searches)
 			}
-			if list := OfPod(q.Pod.Namespace, q.asked(), q.ClusterDomain, once(host)); !slices.Equal(list, qualified(a.Searches)) {
-				t.Fatalf("question %d: %q of the kubelet's %q", i, list, a.Searches)
+			if list := OfPod(q.Pod.Namespace, q.podDNS(), q.ClusterDomain, once(host)); !slices.Equal(list, qualified(l.Searches)) {
+				t.Fatalf("pod %d: %q, the kubelet's list is %q", i, list, l.Searches)
 			}
 		}
-		if cut < 100 && property.Fixed() {
-			t.Errorf("only %d lists were too long", cut)
+		if truncated < 100 && property.Fixed() {
+			t.Errorf("only %d lists were truncated", truncated)
 		}
 	})
 }

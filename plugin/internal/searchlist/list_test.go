@@ -28,17 +28,17 @@ func TestNew(t *testing.T) {
 	} {
 		p := New(other)
 		if was, ok := seen[p.ID]; ok {
-			t.Errorf("%v has number %d, as %s", other, p.ID, was)
+			t.Errorf("%v has ID %d, as %s", other, p.ID, was)
 		}
 		seen[p.ID] = fmt.Sprint(other)
 	}
 	one[0] = "changed."
 	if p.First() != "shop.svc.cluster.local." {
-		t.Error("the list is the caller's")
+		t.Error("the list shares memory with the argument")
 	}
 	for _, none := range [][]string{
 		nil, {}, {"a..b."}, {strings.Repeat("a", 64) + "."}, {strings.Repeat("a.", 128)},
-		{"."}, // a name that is its own first candidate: nothing is saved
+		{"."}, // the first candidate is the bare name
 	} {
 		if p := New(none); p != nil {
 			t.Errorf("%q is %+v", none, p)
@@ -46,7 +46,7 @@ func TestNew(t *testing.T) {
 	}
 }
 
-// TestNewConcurrently asserts that lists are not mixed up by who asks for them at the same time.
+// TestNewConcurrently asserts that concurrent calls of New return one List for equal suffixes.
 func TestNewConcurrently(t *testing.T) {
 	var wait sync.WaitGroup
 	const lists = 50
@@ -68,8 +68,7 @@ func TestNewConcurrently(t *testing.T) {
 	}
 }
 
-// TestManyLists asserts that the number of lists that are told apart is bounded, and that a number never means
-// another list.
+// TestManyLists asserts that the size of the registry is bounded, and that IDs are not reused.
 func TestManyLists(t *testing.T) {
 	t.Cleanup(func() {
 		registry.mu.Lock()
@@ -81,15 +80,15 @@ func TestManyLists(t *testing.T) {
 	for n := range maxLists + 10 {
 		p := New([]string{fmt.Sprintf("n%d.many.test.", n)})
 		if seen[p.ID] || p.ID == first.ID {
-			t.Fatalf("number %d is there twice", p.ID)
+			t.Fatalf("two lists with ID %d", p.ID)
 		}
 		seen[p.ID] = true
 		if len(registry.byText) > maxLists {
-			t.Fatalf("%d lists are remembered", len(registry.byText))
+			t.Fatalf("%d lists in the registry", len(registry.byText))
 		}
 	}
 	if again := New([]string{"many.test."}); again.ID == 0 || again.First() != first.First() || again.ID != first.ID && seen[again.ID] {
-		t.Errorf("got %+v, it was %+v", again, first)
+		t.Errorf("got %+v, before %+v", again, first)
 	}
 }
 
@@ -123,11 +122,10 @@ func TestBase(t *testing.T) {
 	}
 }
 
-// labels are what random names are made of: parts of suffixes, and bytes that look like parts of a name.
+// labels are the labels of random names: those of suffixes, and some with bytes like a length or a dot.
 var labels = []string{"shop", "svc", "cluster", "local", "a", "xshop", "\x03svc", "\x04shop\x03svc", "a.shop", "Shop", `\`, "\x00", ".", "local\x00"}
 
-// TestExpands asserts that names in wire form and in text are taken for the same, and that both are below the suffix
-// in the sense of package dns.
+// TestExpands compares Expands, Base, and package dns for random names.
 func TestExpands(t *testing.T) {
 	property.Seeds(t, 1, 1, func(t *testing.T, seed uint64) {
 		random := rand.New(rand.NewPCG(seed, 2))
@@ -164,7 +162,7 @@ func TestExpands(t *testing.T) {
 			}
 		}
 		if below < 10_000 && property.Fixed() {
-			t.Errorf("only %d names were below", below)
+			t.Errorf("only %d names below the first suffix", below)
 		}
 		p := lists[0]
 		name := []byte("\x03www\x04shop\x03svc\x07cluster\x05local\x00")
@@ -184,7 +182,7 @@ func FuzzBase(f *testing.F) {
 		var packed [256]byte
 		n, err := dns.PackDomainName(name, packed[:], 0, nil, false)
 		if err != nil || !dns.IsFqdn(name) {
-			return // it is no name of a message
+			return // not a valid name
 		}
 		if lower := []byte(strings.ToLower(string(packed[:n]))); p.Expands(lower) != (base != "") {
 			t.Errorf("%q: base %q, in wire form %q", name, base, lower)

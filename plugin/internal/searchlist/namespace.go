@@ -8,7 +8,7 @@ import (
 	"sync/atomic"
 )
 
-// Namespace counts the queries of the pods of a namespace. A nil one counts nothing.
+// Namespace counts the queries of the pods of a namespace. A nil Namespace counts nothing.
 type Namespace struct {
 	Name    string
 	queries atomic.Uint64

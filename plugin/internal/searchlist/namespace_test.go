@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// counted returns what has been counted for a namespace, and whether it is there.
+// counted returns the number of queries of a namespace, false without a counter.
 func counted(name string) (uint64, bool) {
 	for _, n := range Namespaces() {
 		if n.Name == name {
@@ -16,8 +16,7 @@ func counted(name string) (uint64, bool) {
 	return 0, false
 }
 
-// TestNamespaces counts queries of pods with one list in two namespaces: they are told apart, though dnsConfig gives
-// both the same list, and so are their answers.
+// TestNamespaces has pods of two namespaces with equal search lists: counters and list IDs are separate.
 func TestNamespaces(t *testing.T) {
 	before := map[string]uint64{} // the counters are those of the process
 	for _, n := range Namespaces() {
@@ -26,11 +25,11 @@ func TestNamespaces(t *testing.T) {
 	list := []string{"example.org."}
 	one, two := NewForPods("counted-one", list), NewForPods("counted-two", list)
 	if one == nil || two == nil || one.ID == two.ID || !slices.Equal(one.Suffixes, two.Suffixes) {
-		t.Fatalf("paths %+v, %+v", one, two)
+		t.Fatalf("lists %+v, %+v", one, two)
 	}
 	one.Namespace.Inc()
 	one.Namespace.Inc()
-	NewForPods("counted-one", []string{"other.example.org."}).Namespace.Inc() // another list, the same namespace
+	NewForPods("counted-one", []string{"other.example.org."}).Namespace.Inc() // another list of the namespace
 	two.Namespace.Inc()
 	for name, want := range map[string]uint64{"counted-one": 3, "counted-two": 1} {
 		if got, ok := counted(name); !ok || got-before[name] != want {
@@ -38,12 +37,12 @@ func TestNamespaces(t *testing.T) {
 		}
 	}
 	if p := New([]string{"example.org."}); p.Namespace != nil || p.ID == one.ID {
-		t.Errorf("the list of nobody's pods is %+v", p)
+		t.Errorf("the list without a namespace is %+v", p)
 	}
-	(*Namespace)(nil).Inc() // as for a client without one
+	(*Namespace)(nil).Inc()
 }
 
-// TestManyNamespaces has more namespaces than are counted apart.
+// TestManyNamespaces has more namespaces than counters.
 func TestManyNamespaces(t *testing.T) {
 	namespaces.mu.Lock()
 	before := namespaces.byName
@@ -65,6 +64,6 @@ func TestManyNamespaces(t *testing.T) {
 	}
 	namespaceOf("many-0").Inc()
 	if got, ok := counted("many-0"); !ok || got != 2 {
-		t.Errorf("the first is counted %d times, want 2", got)
+		t.Errorf("%d queries of the first namespace, want 2", got)
 	}
 }

@@ -1,19 +1,3 @@
-// Package search is the EDNS option by which a node's cache hands the search list of a client to cluster DNS,
-// so that one query is enough for all the names that the client would ask one after the other. It is a leaf:
-// bytes and messages, and nothing of sockets, plugins or the cluster.
-//
-// In a query, the option's data is the suffixes of the search list in their order, in wire form (RFC 1035 section
-// 3.1), in lower case, without compression, one after the other:
-//
-//	+----------------------------------+----------------------+---- ...
-//	| 2 ns 3 svc 7 cluster 5 local 0   | 3 svc 7 cluster ...  |
-//	+----------------------------------+----------------------+---- ...
-//
-// The first suffix is the one that QNAME ends in; what stands before it, at least one label, is the name that
-// the client looks for (the base). The candidates are the base with each of the suffixes.
-//
-// In a reply, the option says that every candidate was tried. Its data is the suffix of the one whose answer the
-// reply is, or empty if none has data of the type asked. A reply without the option is the one to QNAME alone.
 package searchlist
 
 import (
@@ -23,26 +7,38 @@ import (
 	"github.com/miekg/dns"
 )
 
-// OptionCode is the option's code, one of those for local use (RFC 6891 section 9).
+// OptionCode is the code of the EDNS option that carries a client's search list from a node's cache to cluster DNS, so
+// that one query is for all candidates. It is a code for local use (RFC 6891 section 9).
+//
+// In a query, the data are the suffixes in order, in wire form (RFC 1035 section 3.1) and lower case, without compression:
+//
+//	+----------------------------------+----------------------+---- ...
+//	| 2 ns 3 svc 7 cluster 5 local 0   | 3 svc 7 cluster ...  |
+//	+----------------------------------+----------------------+---- ...
+//
+// QNAME is the first candidate: the base, of at least one label, and the first suffix.
+//
+// In a reply, the option reports that the server has tried every candidate. The data are the suffix of the candidate
+// that the reply is for, or empty if no candidate has data of the type. A reply without the option is for QNAME alone.
 const OptionCode = 65314
 
-// The greatest number of suffixes, and the greatest length of the option's data in bytes.
+// MaxSuffixes is the maximum number of suffixes, MaxOption the maximum length of the option's data in bytes.
 const (
 	MaxSuffixes = 8
 	MaxOption   = 255
 )
 
 const (
-	maxName  = 255 // of a name in bytes, with the root label, RFC 1035 section 2.3.4
+	maxName  = 255 // bytes with the root label, RFC 1035 section 2.3.4
 	maxLabel = 63
-	// optionHead is the length of the code and the length of an EDNS option, RFC 6891 section 6.1.2.
+	// optionHead is the length of the header of an EDNS option (code and length), RFC 6891 section 6.1.2.
 	optionHead = 4
-	// udpSize is what an added OPT record says of the replies that there is room for, in bytes.
+	// udpSize is the UDP payload size in an OPT record added by WithOption, in bytes.
 	udpSize = 1232
 )
 
-// Append appends the option's data to dst: names in presentation form, fully qualified, in any case. It fails if
-// there is none of them, if there are too many or too much of them, or if one is no name or the root.
+// AppendSuffixes appends the option's data for suffixes to dst. The suffixes are in presentation form, fully qualified, in
+// any case. It returns false without suffixes, above MaxSuffixes or MaxOption, and for the root or an invalid name.
 func AppendSuffixes(dst []byte, suffixes []string) ([]byte, bool) {
 	if len(suffixes) == 0 || len(suffixes) > MaxSuffixes {
 		return dst, false
@@ -55,15 +51,15 @@ func AppendSuffixes(dst []byte, suffixes []string) ([]byte, bool) {
 			return dst, false
 		}
 		room -= n
-		for _, c := range name[:n] { // the length of a label is no letter
+		for _, c := range name[:n] { // a label's length is below 'A'
 			out = append(out, lower(c))
 		}
 	}
 	return out, true
 }
 
-// Parse returns the suffixes as Append takes them, none if there is no data. It fails if Append does not make
-// these data.
+// ParseSuffixes returns the suffixes in an option's data, in presentation form; none for empty data. It returns false for
+// data that AppendSuffixes does not produce.
 func ParseSuffixes(data []byte) (suffixes []string, ok bool) {
 	if len(data) > MaxOption {
 		return nil, false
@@ -82,7 +78,7 @@ func ParseSuffixes(data []byte) (suffixes []string, ok bool) {
 	return suffixes, true
 }
 
-// skipName returns where a name in lower case ends. A pointer is none.
+// skipName returns the end of the name at an offset. It returns false for upper case and for compression pointers.
 func skipName(b []byte, at int) (end int, ok bool) {
 	for at < len(b) {
 		n := int(b[at])
@@ -107,14 +103,14 @@ func lower(c byte) byte {
 	return c
 }
 
-// AppendOption appends to dst the option with these data, as it stands in an OPT record.
+// AppendOption appends the option with data to dst, in the wire form of OPT records.
 func AppendOption(dst, data []byte) []byte {
 	dst = binary.BigEndian.AppendUint16(dst, OptionCode)
-	dst = binary.BigEndian.AppendUint16(dst, uint16(len(data))) // #nosec G115 -- at most MaxOption
+	dst = binary.BigEndian.AppendUint16(dst, uint16(len(data))) // #nosec G115 -- up to MaxOption
 	return append(dst, data...)
 }
 
-// In reports whether the option is among options as they stand in an OPT record.
+// InOptions reports whether options, in the wire form of OPT records, include a search list.
 func InOptions(options []byte) bool {
 	for len(options) >= optionHead {
 		if binary.BigEndian.Uint16(options) == OptionCode {
@@ -125,8 +121,7 @@ func InOptions(options []byte) bool {
 	return false
 }
 
-// Answers reports whether a reply with these data may be one to a query with those: it names one of the query's
-// suffixes, or none.
+// Answers reports whether the data in a reply are valid for the data in its query: one of the query's suffixes, or none.
 func Answers(reply, query []byte) bool {
 	if len(reply) == 0 {
 		return true
@@ -144,22 +139,22 @@ func Answers(reply, query []byte) bool {
 	return false
 }
 
-// Has reports whether a message has the option in its OPT record, once or more often.
+// HasOption reports whether a message has at least one search list in its OPT record.
 func HasOption(m *dns.Msg) bool {
 	opt := m.IsEdns0()
 	return opt != nil && slices.ContainsFunc(opt.Option, isOption)
 }
 
-// Of returns the data of the option in a message's OPT record, which is not nil, or false if there is none or
-// more than one.
+// OptionOf returns the data of the search list in a message's OPT record, not nil. It returns false unless there is
+// exactly one.
 func OptionOf(m *dns.Msg) (data []byte, ok bool) {
 	opt := m.IsEdns0()
 	if opt == nil {
 		return nil, false
 	}
 	for _, o := range opt.Option {
-		local, is := o.(*dns.EDNS0_LOCAL)
-		if !is || local.Code != OptionCode {
+		local, ok := o.(*dns.EDNS0_LOCAL)
+		if !ok || local.Code != OptionCode {
 			continue
 		}
 		if data != nil {
@@ -172,8 +167,8 @@ func OptionOf(m *dns.Msg) (data []byte, ok bool) {
 	return data, data != nil
 }
 
-// With returns a message that has the option with these data, once, and all else in common with another. An OPT
-// record is added if there is none.
+// WithOption returns a copy of a message that has the option with data once. It adds an OPT record if there is none, and
+// shares all other parts with the message.
 func WithOption(m *dns.Msg, data []byte) *dns.Msg {
 	option := &dns.EDNS0_LOCAL{Code: OptionCode, Data: data}
 	own := m.IsEdns0()
@@ -190,8 +185,8 @@ func WithOption(m *dns.Msg, data []byte) *dns.Msg {
 	return &out
 }
 
-// Without returns a message that has no such option, and all else in common with another: the message itself if
-// it has none.
+// WithoutOption returns a copy of a message without search lists that shares all other parts with the message, or the
+// message itself if it has none.
 func WithoutOption(m *dns.Msg) *dns.Msg {
 	if !HasOption(m) {
 		return m

@@ -10,7 +10,7 @@ import (
 	"github.com/miekg/dns"
 )
 
-// long returns a name of so many bytes in wire form, at most 255, of labels of one letter.
+// long returns a name with n bytes in wire form, up to 255, and labels of one letter or a few.
 func long(c string, n int) string {
 	if n%2 == 0 {
 		return c + long(c, n-1)
@@ -18,42 +18,42 @@ func long(c string, n int) string {
 	return strings.Repeat(c+".", (n-1)/2)
 }
 
-// testLists are search testLists, and their data byte for byte as the package's comment draws it.
+// testLists are search lists with their data in the option.
 var testLists = []struct {
 	name, data string
 	suffixes   []string
 }{
 	{"one", "\x02ns\x03svc\x00", []string{"ns.svc."}},
 	{"of a pod", "\x02ns\x03svc\x01z\x00\x03svc\x01z\x00\x01z\x00", []string{"ns.svc.z.", "svc.z.", "z."}},
-	{"twice the same", "\x01a\x00\x01a\x00", []string{"a.", "a."}},
+	{"duplicate", "\x01a\x00\x01a\x00", []string{"a.", "a."}},
 	{"eight", strings.Repeat("\x01a\x00", 8), slices.Repeat([]string{"a."}, 8)},
 	{"longest label", "\x3f" + strings.Repeat("a", 63) + "\x00", []string{strings.Repeat("a", 63) + "."}},
 	{"longest name", strings.Repeat("\x01a", 127) + "\x00", []string{long("a", 255)}},
-	{"fullest", strings.Repeat("\x01a", 125) + "\x00\x02bb\x00", []string{long("a", 251), "bb."}},
+	{"longest data", strings.Repeat("\x01a", 125) + "\x00\x02bb\x00", []string{long("a", 251), "bb."}},
 	{"any byte in a label", "\x06a.\x00\xff\\[\x00", []string{`a\.\000\255\\[.`}},
 	{"pointer in a label", "\x02\xc0\x00\x00", []string{`\192\000.`}},
 }
 
-// broken are data that are no search list.
-var broken = []struct{ name, data string }{
+// invalidData are data that are not a search list.
+var invalidData = []struct{ name, data string }{
 	{"root", "\x00"},
-	{"root behind a name", "\x01a\x00\x00"},
+	{"root after a name", "\x01a\x00\x00"},
 	{"root before a name", "\x00\x01a\x00"},
 	{"no root label", "\x01a"},
-	{"no root label behind a name", "\x01a\x00\x01b"},
-	{"label cut short", "\x02a"},
-	{"label cut short before its end", "\x02a\x00"},
+	{"no root label after a name", "\x01a\x00\x01b"},
+	{"truncated label", "\x02a"},
+	{"label longer than its length", "\x02a\x00"},
 	{"label of 64 bytes", "\x40" + strings.Repeat("a", 64) + "\x00"},
 	{"pointer", "\x01a\xc0\x00"},
 	{"pointer to itself", "\xc0\x00"},
-	{"pointer taken for a length", "\xc0\x02\x01a\x00" + strings.Repeat("a", 188) + "\x00"},
+	{"pointer as a length", "\xc0\x02\x01a\x00" + strings.Repeat("a", 188) + "\x00"},
 	{"upper case", "\x01a\x02Bb\x00"},
 	{"upper case at the end", "\x02aZ\x00"},
 	{"nine", strings.Repeat("\x01a\x00", 9)},
 	{"256 bytes", strings.Repeat("\x01a", 125) + "\x00\x03bbb\x00"},
 }
 
-func TestParse(t *testing.T) {
+func TestParseSuffixes(t *testing.T) {
 	for _, tt := range testLists {
 		t.Run(tt.name, func(t *testing.T) {
 			if got, ok := ParseSuffixes([]byte(tt.data)); !ok || !slices.Equal(got, tt.suffixes) {
@@ -61,7 +61,7 @@ func TestParse(t *testing.T) {
 			}
 		})
 	}
-	for _, tt := range broken {
+	for _, tt := range invalidData {
 		t.Run(tt.name, func(t *testing.T) {
 			if got, ok := ParseSuffixes([]byte(tt.data)); ok || got != nil {
 				t.Errorf("got %q, %t", got, ok)
@@ -75,7 +75,7 @@ func TestParse(t *testing.T) {
 	}
 }
 
-func TestAppend(t *testing.T) {
+func TestAppendSuffixes(t *testing.T) {
 	for _, tt := range testLists {
 		t.Run(tt.name, func(t *testing.T) {
 			got, ok := AppendSuffixes([]byte("before"), tt.suffixes)
@@ -91,13 +91,13 @@ func TestAppend(t *testing.T) {
 		}
 	})
 	refused := map[string][]string{
-		"nothing":             nil,
+		"no suffix":           nil,
 		"empty name":          {""},
 		"root":                {"."},
-		"root behind a name":  {"a.", "."},
+		"root after a name":   {"a.", "."},
 		"not fully qualified": {"a.", "b"},
 		"two dots":            {"a..b."},
-		"dot in front":        {".a."},
+		"leading dot":         {".a."},
 		"label of 64 bytes":   {strings.Repeat("a", 64) + "."},
 		"name of 256 bytes":   {"a" + long("a", 255)},
 		"256 bytes":           {long("a", 251), "bbb."},
@@ -112,12 +112,12 @@ func TestAppend(t *testing.T) {
 	}
 }
 
-// FuzzParse asserts that Append gives back the bytes that Parse accepts, and that the names are names.
+// FuzzParse asserts that AppendSuffixes returns the bytes that ParseSuffixes accepts, and that suffixes are valid names.
 func FuzzParse(f *testing.F) {
 	for _, l := range testLists {
 		f.Add([]byte(l.data))
 	}
-	for _, b := range broken {
+	for _, b := range invalidData {
 		f.Add([]byte(b.data))
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
@@ -134,17 +134,16 @@ func FuzzParse(f *testing.F) {
 		}
 		for _, s := range suffixes {
 			if _, is := dns.IsDomainName(s); !is || !dns.IsFqdn(s) || s == "." || s != strings.ToLower(s) {
-				t.Fatalf("%x: %q is no name in lower case", data, s)
+				t.Fatalf("%x: %q is not a name in lower case", data, s)
 			}
 		}
 		if again, ok := AppendSuffixes(nil, suffixes); ok != (len(data) > 0) || !bytes.Equal(again, data) {
-			t.Fatalf("%x are %q; those give %x, %t", data, suffixes, again, ok)
+			t.Fatalf("%x are %q; their data are %x, %t", data, suffixes, again, ok)
 		}
 	})
 }
 
-// FuzzAppend asserts that Parse gives back the names that Append takes, in lower case, and that Append takes what is
-// a list of names.
+// FuzzAppend asserts that AppendSuffixes accepts every list of names, and that ParseSuffixes accepts the data.
 func FuzzAppend(f *testing.F) {
 	for _, l := range testLists {
 		f.Add(strings.Join(l.suffixes, " "))
@@ -178,7 +177,7 @@ func FuzzAppend(f *testing.F) {
 		}
 		parsed, ok := ParseSuffixes(data)
 		if !ok || len(parsed) != len(suffixes) || !bytes.Equal(data, want) {
-			t.Fatalf("%q gave %x, want %x; that is %q, %t", suffixes, data, want, parsed, ok)
+			t.Fatalf("%q: data %x, want %x; parsed %q, %t", suffixes, data, want, parsed, ok)
 		}
 	})
 }
@@ -187,7 +186,7 @@ func local(code uint16, data string) dns.EDNS0 {
 	return &dns.EDNS0_LOCAL{Code: code, Data: []byte(data)}
 }
 
-// query returns a query with an OPT record with options, without one if there is no option.
+// query returns a query with options, without an OPT record if options is nil.
 func query(options ...dns.EDNS0) *dns.Msg {
 	m := new(dns.Msg)
 	m.SetQuestion("a.org.", dns.TypeA)
@@ -198,7 +197,7 @@ func query(options ...dns.EDNS0) *dns.Msg {
 	return m
 }
 
-func TestOf(t *testing.T) {
+func TestOptionOf(t *testing.T) {
 	cookie := &dns.EDNS0_COOKIE{Code: dns.EDNS0COOKIE, Cookie: "0011223344556677"}
 	tests := map[string]struct {
 		m       *dns.Msg
@@ -208,12 +207,12 @@ func TestOf(t *testing.T) {
 		"no OPT record":    {query(), false, false, ""},
 		"no option":        {query([]dns.EDNS0{}...), false, false, ""},
 		"others":           {query(cookie, local(OptionCode-1, "n"), local(OptionCode+1, "n")), false, false, ""},
-		"one":              {query(local(OptionCode, "\x01a\x00")), true, true, "\x01a\x00"},
+		"one list":         {query(local(OptionCode, "\x01a\x00")), true, true, "\x01a\x00"},
 		"among others":     {query(cookie, local(OptionCode, "x"), local(OptionCode-1, "n")), true, true, "x"},
 		"empty":            {query(local(OptionCode, "")), true, true, ""},
 		"without data":     {query(&dns.EDNS0_LOCAL{Code: OptionCode}), true, true, ""},
 		"two":              {query(local(OptionCode, "x"), local(OptionCode, "x")), true, false, ""},
-		"two of no data":   {query(&dns.EDNS0_LOCAL{Code: OptionCode}, local(OptionCode, "")), true, false, ""},
+		"two without data": {query(&dns.EDNS0_LOCAL{Code: OptionCode}, local(OptionCode, "")), true, false, ""},
 		"several":          {query(local(OptionCode, "x"), cookie, local(OptionCode, "y"), local(OptionCode, "z")), true, false, ""},
 		"the OPT is empty": {func() *dns.Msg { m := query(); m.SetEdns0(1232, false); return m }(), false, false, ""},
 	}
@@ -224,14 +223,14 @@ func TestOf(t *testing.T) {
 				t.Errorf("got %#v, %t", data, ok)
 			}
 			if has := HasOption(tt.m); has != tt.has {
-				t.Errorf("has it: %t", has)
+				t.Errorf("HasOption is %t", has)
 			}
 		})
 	}
 }
 
-// TestWith asserts what With and Without change, and that neither changes the message that it is given.
-func TestWith(t *testing.T) {
+// TestWithOption asserts the results of WithOption and WithoutOption, and that neither changes its argument.
+func TestWithOption(t *testing.T) {
 	other, signature := local(OptionCode-1, "n"), &dns.TSIG{Hdr: dns.RR_Header{Name: "key.", Rrtype: dns.TypeTSIG, Class: dns.ClassANY}}
 	tests := map[string]struct {
 		options []dns.EDNS0 // nil: no OPT record
@@ -252,7 +251,7 @@ func TestWith(t *testing.T) {
 
 			with, without := WithOption(m, []byte("data")), WithoutOption(m)
 			if !slices.Equal(m.Extra, before) || m.String() != text {
-				t.Fatalf("%v was changed, it was %s", m, text)
+				t.Fatalf("the argument was changed from %s to %v", text, m)
 			}
 			if data, ok := OptionOf(with); !ok || string(data) != "data" {
 				t.Errorf("the data are %q, %t", data, ok)
@@ -269,11 +268,11 @@ func TestWith(t *testing.T) {
 				t.Errorf("got %v", with)
 			}
 			if with.Id != m.Id || &with.Question[0] != &m.Question[0] {
-				t.Error("what is not the OPT record was copied")
+				t.Error("a part other than the OPT record was copied")
 			}
 
 			if has := HasOption(m); HasOption(without) || has == (without == m) {
-				t.Errorf("had it: %t, the same message: %t, has it: %t", has, without == m, HasOption(without))
+				t.Errorf("HasOption was %t, the same message: %t, HasOption is %t", has, without == m, HasOption(without))
 			}
 			if opt := without.IsEdns0(); (opt != nil) == tt.added || opt != nil && (!slices.Equal(opt.Option, tt.left) || opt.UDPSize() != 4096 || !opt.Do()) {
 				t.Errorf("without: %v", without)
@@ -285,12 +284,12 @@ func TestWith(t *testing.T) {
 	}
 }
 
-// TestAppendOption asserts that what is appended is the option as package dns reads it, and that In finds it.
+// TestAppendOption asserts that package dns and InOptions find the appended option.
 func TestAppendOption(t *testing.T) {
 	options := binary.BigEndian.AppendUint16(nil, dns.EDNS0EDE)
 	options = append(options, 0, 2, 0, 3)
 	if InOptions(nil) || InOptions(options) {
-		t.Error("found where there is none")
+		t.Error("found in other options")
 	}
 	for _, data := range []string{"", "\x01a\x00", strings.Repeat("a", MaxOption)} {
 		b := AppendOption(bytes.Clone(options), []byte(data))
@@ -310,12 +309,12 @@ func TestAppendOption(t *testing.T) {
 			t.Errorf("got %q, %t, want %q", got, ok, data)
 		}
 	}
-	for n := range 4 { // cut off in the head of an option; the code of its data is none
+	for n := range 4 { // a truncated header of an option
 		if InOptions(append(bytes.Clone(options), AppendOption(nil, nil)[:n]...)) {
 			t.Errorf("found in %d bytes", n)
 		}
 	}
 	if inside := append([]byte{0, 15, 0, 6}, AppendOption(nil, []byte("xx"))...); InOptions(inside) {
-		t.Error("found inside the data of another")
+		t.Error("found in the data of another option")
 	}
 }

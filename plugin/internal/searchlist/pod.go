@@ -54,13 +54,13 @@ func written(namespace string, d *PodDNS, zone string, host []string) (all []str
 }
 
 // once returns the entries without duplicates.
-func once(all []string) (kept []string) {
+func once(all []string) (unique []string) {
 	for _, s := range all {
-		if !slices.Contains(kept, s) {
-			kept = append(kept, s)
+		if !slices.Contains(unique, s) {
+			unique = append(unique, s)
 		}
 	}
-	return kept
+	return unique
 }
 
 // fit truncates a list as the kubelet does: to the first maxEntries, without those that are too long, and of the rest

@@ -14,7 +14,7 @@ import (
 
 const zone = "cluster.local."
 
-// inCluster is what every pod of the namespace shop has of the cluster.
+// inCluster are the suffixes of the cluster for pods of namespace shop.
 var inCluster = []string{"shop.svc.cluster.local.", "svc.cluster.local.", "cluster.local."}
 
 // numbered returns names a0.example, a1.example and so on.
@@ -25,7 +25,7 @@ func numbered(n int) (all []string) {
 	return all
 }
 
-// rooted returns names with a dot at the end.
+// rooted returns names with a final dot.
 func rooted(names []string) (all []string) {
 	for _, name := range names {
 		all = append(all, name+".")
@@ -33,7 +33,7 @@ func rooted(names []string) (all []string) {
 	return all
 }
 
-func TestList(t *testing.T) {
+func TestOfPod(t *testing.T) {
 	host := []string{"corp.example", "example"}
 	both := append(slices.Clone(inCluster), "corp.example.", "example.")
 	long := strings.Repeat(strings.Repeat("a", 62)+".", 4) // 252 characters
@@ -44,7 +44,7 @@ func TestList(t *testing.T) {
 		want []string
 	}{
 		{"ClusterFirst", nil, host, both},
-		{"ClusterFirst, said", &PodDNS{Policy: "ClusterFirst"}, host, both},
+		{"ClusterFirst, explicit", &PodDNS{Policy: "ClusterFirst"}, host, both},
 		{"ClusterFirst with searches", &PodDNS{Policy: "ClusterFirst", Searches: []string{"a.example", "b.example."}}, host, append(slices.Clone(both), "a.example.", "b.example.")},
 		{"ClusterFirst, no host", nil, nil, inCluster},
 		{"ClusterFirstWithHostNet", &PodDNS{Policy: "ClusterFirstWithHostNet"}, host, both},
@@ -54,24 +54,24 @@ func TestList(t *testing.T) {
 		{"Default, nothing", &PodDNS{Policy: "Default"}, nil, nil},
 		{"None", &PodDNS{Policy: "None"}, host, nil},
 		{"None with searches", &PodDNS{Policy: "None", Searches: []string{"a.example", "shop.svc.cluster.local"}}, host, []string{"a.example.", "shop.svc.cluster.local."}},
-		{"a policy of the future", &PodDNS{Policy: "Sometimes"}, host, both},
-		{"twice", &PodDNS{Policy: "ClusterFirst", Searches: []string{"example", "svc.cluster.local"}}, []string{"cluster.local", "example"}, append(slices.Clone(inCluster), "example.")},
-		{"twice in other letters", nil, []string{"Example", "EXAMPLE", "example"}, append(slices.Clone(inCluster), "example.")},
-		{"twice with a dot", &PodDNS{Policy: "None", Searches: []string{"example", "example.", "example"}}, nil, []string{"example."}},
+		{"unknown policy", &PodDNS{Policy: "Sometimes"}, host, both},
+		{"duplicate", &PodDNS{Policy: "ClusterFirst", Searches: []string{"example", "svc.cluster.local"}}, []string{"cluster.local", "example"}, append(slices.Clone(inCluster), "example.")},
+		{"duplicate in another case", nil, []string{"Example", "EXAMPLE", "example"}, append(slices.Clone(inCluster), "example.")},
+		{"duplicate with a dot", &PodDNS{Policy: "None", Searches: []string{"example", "example.", "example"}}, nil, []string{"example."}},
 		{"underscores", &PodDNS{Policy: "None", Searches: []string{"_sip._tcp.example"}}, nil, []string{"_sip._tcp.example."}},
 		{"root first", &PodDNS{Policy: "None", Searches: []string{".", "a.example"}}, nil, []string{"a.example."}},
 		{"root last", &PodDNS{Policy: "ClusterFirst", Searches: []string{"."}}, host, both},
 		{"root between", &PodDNS{Policy: "ClusterFirst", Searches: []string{".", "a.example"}}, host, nil},
 		{"root alone", &PodDNS{Policy: "None", Searches: []string{"."}}, nil, nil},
-		{"no name first", &PodDNS{Policy: "Default"}, []string{"a..example", "example"}, nil},
-		{"no name last", nil, []string{"corp.example", "a..example"}, nil},
-		{"no name between", nil, []string{"corp.example", "a..example", "example"}, nil},
-		{"a dot before a name", nil, []string{".example"}, nil},
+		{"invalid name first", &PodDNS{Policy: "Default"}, []string{"a..example", "example"}, nil},
+		{"invalid name last", nil, []string{"corp.example", "a..example"}, nil},
+		{"invalid name between", nil, []string{"corp.example", "a..example", "example"}, nil},
+		{"leading dot", nil, []string{".example"}, nil},
 		{"root twice at the end", &PodDNS{Policy: "None", Searches: []string{"a.example", ".", "."}}, nil, []string{"a.example."}},
 		{"a label of 63", nil, []string{strings.Repeat("a", 63) + ".example"}, append(slices.Clone(inCluster), strings.Repeat("a", 63)+".example.")},
 		{"a label of 64", nil, []string{strings.Repeat("a", 64) + ".example"}, nil},
 		{"an escape", nil, []string{`a\.example`}, nil},
-		{"no ASCII", nil, []string{"é.example"}, nil},
+		{"not ASCII", nil, []string{"é.example"}, nil},
 		{"253 characters", nil, []string{long + "b"}, append(slices.Clone(inCluster), long+"b.")},
 		{"254 characters", nil, []string{long + "bc", "example"}, append(slices.Clone(inCluster), "example.")},
 		{"253 characters and a dot", &PodDNS{Policy: "None", Searches: []string{long + "b.", "example"}}, nil, []string{"example."}},
@@ -81,7 +81,7 @@ func TestList(t *testing.T) {
 		// 8 of 251 with 7 blanks are 2015 characters, another blank and 32 make 2048.
 		{"2048 characters", &PodDNS{Policy: "None", Searches: append(wide(8), strings.Repeat("z", 32))}, nil, rooted(append(wide(8), strings.Repeat("z", 32)))},
 		{"2049 characters", &PodDNS{Policy: "None", Searches: append(wide(8), strings.Repeat("z", 33))}, nil, rooted(wide(8))},
-		{"far too many", &PodDNS{Policy: "None", Searches: append(wide(8), wide(20)[8:]...)}, nil, rooted(wide(8))},
+		{"20 long entries", &PodDNS{Policy: "None", Searches: append(wide(8), wide(20)[8:]...)}, nil, rooted(wide(8))},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			if got := OfPod("shop", tc.dns, zone, tc.host); !slices.Equal(got, tc.want) || (got == nil) != (tc.want == nil) {
@@ -99,7 +99,7 @@ func wide(n int) (all []string) {
 	return all
 }
 
-func TestListOfOtherZones(t *testing.T) {
+func TestOfPodZones(t *testing.T) {
 	for in, want := range map[string][]string{
 		"Corp.Example.": {"shop.svc.corp.example.", "svc.corp.example.", "corp.example.", "example."},
 		"corp.example":  {"shop.svc.corp.example.", "svc.corp.example.", "corp.example.", "example."},
@@ -112,8 +112,8 @@ func TestListOfOtherZones(t *testing.T) {
 	}
 }
 
-// TestListTakesNothing: what it is given stays as it was, whatever comes of it.
-func TestListTakesNothing(t *testing.T) {
+// TestOfPodArguments asserts that OfPod does not change its arguments.
+func TestOfPodArguments(t *testing.T) {
 	host := append(make([]string, 0, 64), "corp.example", strings.Repeat("a", 254), "example")
 	d := &PodDNS{Policy: "Default", Searches: append(make([]string, 0, 64), strings.Repeat("b", 254), "a.example")}
 	want := fmt.Sprint(host, host[:cap(host)], d.Searches, d.Searches[:cap(d.Searches)])
@@ -123,55 +123,55 @@ func TestListTakesNothing(t *testing.T) {
 	}
 }
 
-// resolver is a way to walk through the list of a resolv.conf: it returns the names to ask for, of a name with
-// fewer dots than ndots.
+// resolver returns the names that a resolver queries for a name with fewer dots than ndots, given the search list of a
+// resolv.conf.
 type resolver func(name string, search []string) []string
 
-// resolvers are the walks of glibc 2.41 (res_query.c), and of musl 1.2.5 (lookup_name.c), which Go's is alike.
+// resolvers are those of glibc 2.41 (res_query.c) and of musl 1.2.5 (lookup_name.c). Go's is like musl's.
 var resolvers = map[string]resolver{
-	"glibc": func(name string, search []string) (asked []string) {
+	"glibc": func(name string, search []string) (queried []string) {
 		root := false
 		for _, s := range search {
 			if s = strings.TrimPrefix(s, "."); s == "" {
-				asked, root = append(asked, name+"."), true
+				queried, root = append(queried, name+"."), true
 				continue
 			}
 			if _, ok := dns.IsDomainName(name + "." + s); !ok {
 				break
 			}
-			asked = append(asked, dns.CanonicalName(name+"."+s))
+			queried = append(queried, dns.CanonicalName(name+"."+s))
 		}
 		if !root {
-			asked = append(asked, name+".")
+			queried = append(queried, name+".")
 		}
-		return asked
+		return queried
 	},
-	"musl": func(name string, search []string) (asked []string) {
+	"musl": func(name string, search []string) (queried []string) {
 		for _, s := range search {
 			if _, ok := dns.IsDomainName(name + "." + s); ok && s != "." {
-				asked = append(asked, dns.CanonicalName(name+"."+s))
+				queried = append(queried, dns.CanonicalName(name+"."+s))
 			}
 		}
-		return append(asked, name+".")
+		return append(queried, name+".")
 	},
 }
 
-// found returns what of the names that a client asks for in turn exists, "" if nothing does.
-func found(asked []string, exists map[string]bool, answer func(name string) string) string {
-	for _, name := range asked {
+// found returns the first of the queried names that exists, "" if none does. expand returns the name that the server finds
+// for a name by expanding it, or "".
+func found(queried []string, exists map[string]bool, expand func(name string) string) string {
+	for _, name := range queried {
 		if exists[name] {
 			return name
 		}
-		if answered := answer(name); answered != "" {
-			return answered
+		if expanded := expand(name); expanded != "" {
+			return expanded
 		}
 	}
 	return ""
 }
 
-// TestListAgreesWithResolvers: whatever is in a resolv.conf, a client whose names are expanded finds what it finds
-// when they are not.
-func TestListAgreesWithResolvers(t *testing.T) {
+// TestOfPodMatchesResolvers asserts for random search lists that a client finds the same name with and without expansion.
+func TestOfPodMatchesResolvers(t *testing.T) {
 	property.Seeds(t, 7, 1, func(t *testing.T, seed uint64) {
 		entries := []string{".", "a.example", "b.example", "B.Example.", "a..example", ".c.example", "c.example", strings.Repeat("d", 64) + ".example"}
 		random := rand.New(rand.NewPCG(seed, 1))
@@ -200,20 +200,20 @@ func TestListAgreesWithResolvers(t *testing.T) {
 			}
 			written := once(d.Searches)
 			for name, walk := range resolvers {
-				asked := walk("www", written)
-				plain := found(asked, exists, func(string) string { return "" })
-				if got := found(asked, exists, expand); got != plain {
-					t.Fatalf("%s with search %q finds %q, and %q with the list %q expanded; there are %v", name, written, plain, got, list, exists)
+				queried := walk("www", written)
+				plain := found(queried, exists, func(string) string { return "" })
+				if got := found(queried, exists, expand); got != plain {
+					t.Fatalf("%s with search %q finds %q, and %q if the list %q is expanded; existing names %v", name, written, plain, got, list, exists)
 				}
 			}
 		}
 		if expanded == 0 {
-			t.Error("nothing was expanded")
+			t.Error("no name was expanded")
 		}
 	})
 }
 
-func FuzzList(f *testing.F) {
+func FuzzOfPod(f *testing.F) {
 	f.Add("shop", "ClusterFirst", "cluster.local.", "corp.example example", "a.example .")
 	f.Add("shop", "None", "", ". .. a", "_a._b -c")
 	f.Add("", "Default", ".", "É ß", strings.Repeat("a ", 40))

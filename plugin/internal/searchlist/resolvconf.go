@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// maxFile is the size in bytes from which on the kubelet does not read a resolv.conf.
+// maxFile is the size in bytes from which the kubelet refuses a resolv.conf.
 const maxFile = 10 << 20
 
 // ReadResolvConf returns the search list of a resolv.conf as the kubelet reads it: the last "search" line counts, "."

@@ -10,30 +10,30 @@ import (
 	"testing"
 )
 
-// resolvConfs are files and the search lists that the kubelet takes from them; error is the line of what it fails at.
+// resolvConfs are resolv.conf files with their search lists. error is the prefix of the error after the file name.
 var resolvConfs = map[string]struct {
 	text  string
 	want  []string
 	error string
 }{
-	"nothing":                 {text: ""},
-	"no search":               {text: "nameserver 10.0.0.2\noptions ndots:5\n"},
-	"search":                  {text: "search corp.example example\nnameserver 10.0.0.2\n", want: []string{"corp.example", "example"}},
-	"dots at the end":         {text: "search corp.example. example.. .\n", want: []string{"corp.example", "example."}},
-	"root alone":              {text: "search .\n"},
-	"the last line counts":    {text: "search a.example\nsearch b.example c.example\n", want: []string{"b.example", "c.example"}},
-	"the last line is empty":  {text: "search a.example\nsearch\n"},
-	"blanks":                  {text: "  search\ta.example \t b.example\r\n", want: []string{"a.example", "b.example"}},
-	"comments":                {text: "#search a.example\n;search b.example\n # search c.example\n"},
-	"comment at the end":      {text: "search a.example # b\n", want: []string{"a.example", "#", "b"}},
-	"domain":                  {text: "domain a.example\n"},
-	"other letters":           {text: "SEARCH a.example\nsearch B.Example\n", want: []string{"B.Example"}},
-	"a longer word":           {text: "searches a.example\n"},
-	"no line feed at the end": {text: "search a.example", want: []string{"a.example"}},
-	"nameserver without":      {text: "search a.example\n\nnameserver # none\nnameserver\n", error: ":4: nameserver without an address"},
+	"empty":                  {text: ""},
+	"no search":              {text: "nameserver 10.0.0.2\noptions ndots:5\n"},
+	"search":                 {text: "search corp.example example\nnameserver 10.0.0.2\n", want: []string{"corp.example", "example"}},
+	"final dots":             {text: "search corp.example. example.. .\n", want: []string{"corp.example", "example."}},
+	"root alone":             {text: "search .\n"},
+	"the last line counts":   {text: "search a.example\nsearch b.example c.example\n", want: []string{"b.example", "c.example"}},
+	"the last line is empty": {text: "search a.example\nsearch\n"},
+	"blanks":                 {text: "  search\ta.example \t b.example\r\n", want: []string{"a.example", "b.example"}},
+	"comments":               {text: "#search a.example\n;search b.example\n # search c.example\n"},
+	"comment at the end":     {text: "search a.example # b\n", want: []string{"a.example", "#", "b"}},
+	"domain":                 {text: "domain a.example\n"},
+	"upper case":             {text: "SEARCH a.example\nsearch B.Example\n", want: []string{"B.Example"}},
+	"a longer word":          {text: "searches a.example\n"},
+	"no final line feed":     {text: "search a.example", want: []string{"a.example"}},
+	"nameserver, no address": {text: "search a.example\n\nnameserver # none\nnameserver\n", error: ":4: nameserver without an address"},
 }
 
-func TestHostSearch(t *testing.T) {
+func TestReadResolvConf(t *testing.T) {
 	for name, tc := range resolvConfs {
 		t.Run(name, func(t *testing.T) {
 			file := filepath.Join(t.TempDir(), "resolv.conf")
@@ -46,14 +46,14 @@ func TestHostSearch(t *testing.T) {
 	}
 }
 
-func TestHostSearchUnread(t *testing.T) {
+func TestReadResolvConfErrors(t *testing.T) {
 	folder := t.TempDir()
 	file := filepath.Join(folder, "resolv.conf")
 	if _, err := ReadResolvConf(file); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("a missing file: error %v", err)
 	}
 	if _, err := ReadResolvConf(folder); err == nil {
-		t.Error("a folder was read")
+		t.Error("no error for a folder")
 	}
 	largest := strings.Repeat("#", maxFile-len("\nsearch a.example")-1) + "\nsearch a.example"
 	write(t, file, largest)
@@ -62,7 +62,7 @@ func TestHostSearchUnread(t *testing.T) {
 	}
 	write(t, file, largest+" ")
 	if _, err := ReadResolvConf(file); err == nil {
-		t.Error("a file of 10 MiB was read")
+		t.Error("no error for a file of 10 MiB")
 	}
 }
 
@@ -73,7 +73,7 @@ func write(t *testing.T, file, text string) {
 	}
 }
 
-func FuzzHostSearch(f *testing.F) {
+func FuzzResolvConf(f *testing.F) {
 	for _, tc := range resolvConfs {
 		f.Add(tc.text)
 	}
@@ -84,7 +84,7 @@ func FuzzHostSearch(f *testing.F) {
 		}
 		for _, s := range search {
 			if len(strings.Fields(s)) > 1 || !strings.Contains(text, s) {
-				t.Errorf("%q is no entry", s)
+				t.Errorf("%q is not an entry", s)
 			}
 		}
 	})

@@ -1,7 +1,7 @@
-// Package expand finds the answer to a name that a resolver would have to look for under several: the candidates
-// of a search list. It asks for one after the other through the server, and answers with the first that has data.
-// In go a question and a list; out come one reply, and what it hangs on, for it to be kept. It does not know where
-// the list is from.
+// Package expand answers a query with the first candidate of a search list that has data, so that the client's resolver
+// does not query them one by one. Input is a query, a base and suffixes; output is one reply, which is stored until the
+// reply for one of the candidates ends. Candidates are queried through the server, from the first to the bare name. The
+// package does not depend on the source of the list.
 package expand
 
 import (
@@ -19,46 +19,47 @@ import (
 	"github.com/nearside-dns/nearside/plugin/internal/searchlist"
 )
 
-// Expander answers names that stand for several, for one plugin of a server block.
+// Expander expands names for one plugin of a server block.
 type Expander struct {
-	// Plugin is its name, and Next what comes after it.
+	// Plugin is the name of the plugin, Next the next plugin.
 	Plugin string
 	Next   plugin.Handler
-	// Block is the server block, in whose store answers are kept.
+	// Block is the server block. Answers are stored in its keyspace.
 	Block *block.Block
-	// Zones are those of which one server knows all names, fully qualified: it may be asked for several candidates
-	// at once.
+	// Zones are zones with a single server for all names, fully qualified: one query with a search list is for
+	// several candidates.
 	Zones []string
-	// Results counts what has come of it.
+	// Results counts the expansions.
 	Results *Results
-	// KeepsPlain tells that nobody else in the block keeps what Next says of candidates.
+	// KeepsPlain is set if no other plugin of the block stores Next's replies: the Expander stores them under the names
+	// of the candidates.
 	KeepsPlain bool
 }
 
-// Question is what to expand.
+// Question is a name to expand.
 type Question struct {
-	// Base is what the client has looked up, fully qualified.
+	// Base is the bare name, fully qualified.
 	Base string
-	// Suffixes are those of the candidates before it, fully qualified and in order.
+	// Suffixes are the suffixes of the candidates before the bare name, fully qualified and in order.
 	Suffixes []string
-	// Path is what the answer is kept under besides the name, 0 if the list follows from the name.
+	// Path is the ID of the search list for the key of the answer, 0 if the name determines the list.
 	Path uint32
 }
 
-// walkTime bounds how long candidates are asked for one after the other. Resolvers wait for 5 seconds by default, and
-// what the first ones have brought is kept.
+// walkTime bounds a walk: no further candidate is queried after it. Resolvers time out after 5 seconds by default, and
+// retry; caches answer the first candidates then.
 const walkTime = 4 * time.Second
 
-// longWait is how long a failure may take until the other candidates that the same server knows are not asked for.
+// longWait is the time after which a failure applies to the whole run of candidates: the server is slow, and each query
+// would add its timeout.
 const longWait = 250 * time.Millisecond
 
 type nestedKey struct{}
 
-// Nested reports whether a query is on the way to the answer to another, such as for a candidate of it: that is not
-// expanded once more.
+// Nested reports whether a query was sent to answer another one, such as for a candidate. It must not be expanded.
 func Nested(ctx context.Context) bool { return ctx.Value(nestedKey{}) != nil }
 
-// Nest returns the context of queries on the way to an answer.
+// Nest returns the context for queries that are sent to answer another one.
 func Nest(ctx context.Context) context.Context {
 	if Nested(ctx) {
 		return ctx
@@ -70,16 +71,16 @@ func Nest(ctx context.Context) context.Context {
 func (x *Expander) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.Msg, q *Question) (int, error) {
 	k := x.key(r, q)
 	if e := k.fresh(); e != nil {
-		return x.give(ctx, w, r, k, e)
+		return x.writeStored(ctx, w, r, k, e)
 	}
 	walk := newWalk(x, ctx, w, r, q)
 	out := walk.run()
-	x.Results.on(metrics.WithServer(ctx), out.came()).Inc()
+	x.Results.counter(metrics.WithServer(ctx), out.labels()).Inc()
 	if out.reply == nil {
 		return dns.RcodeServerFailure, out.err
 	}
 	m := walk.compose(out)
-	x.keep(k, m, &out)
+	x.store(k, m, &out)
 	addErrors(r, m, out.reply)
 	if err := w.WriteMsg(m); err != nil {
 		return dns.RcodeServerFailure, err
@@ -87,8 +88,8 @@ func (x *Expander) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.Ms
 	return dns.RcodeSuccess, nil
 }
 
-// Expandable reports whether a query is one that candidates may be asked for: no transfer, not for DS, of class IN, not
-// signed for the one name, and without a search list of its own.
+// Expandable reports whether a query may be expanded: class IN, no zone transfer, not type DS, without TSIG, and without
+// a search list in its OPT record.
 func Expandable(r *dns.Msg) bool {
 	if r.Opcode != dns.OpcodeQuery || len(r.Question) != 1 || r.Question[0].Qclass != dns.ClassINET || r.IsTsig() != nil {
 		return false
@@ -100,88 +101,90 @@ func Expandable(r *dns.Msg) bool {
 	return !searchlist.HasOption(r)
 }
 
-// outcome is what has come of asking for the candidates.
+// outcome is the result of a walk.
 type outcome struct {
 	result   result
-	position int      // of the candidate that the reply is of; the last one is the bare name
-	bare     bool     // it is that
-	owner    string   // the name that the reply is to, "" if it is no candidate's
-	reply    *dns.Msg // nil if nothing was written
+	position int      // of the candidate that was found
+	bare     bool     // the candidate is the bare name
+	owner    string   // the candidate, "" if none was found
+	reply    *dns.Msg // nil if no plugin wrote a reply
 	serial   answers.Serial
 	err      error
-	plain    bool             // it is kept as the answer to the question, from which the fast path gives it as well
-	validity answers.Validity // of the replies that the outcome follows from
+	stored   bool             // the reply is stored as the answer to the question already; the fast path serves it
+	validity answers.Validity // joined from all replies of the walk
 }
 
-// walk is the way through the candidates of a question.
+// walk queries the candidates of a question.
 type walk struct {
 	*Expander
 	ctx      context.Context
 	w        dns.ResponseWriter
 	r        *dns.Msg
 	q        *Question
-	names    []string         // of the candidates
-	validity answers.Validity // of the replies so far
+	names    []string         // the candidates
+	validity answers.Validity // joined from the replies until now
 
-	first, empty, failed *outcome // the first candidate, the first that exists and has no data, the first that failed
+	// The first candidate that is absent, that exists without data, and that has failed.
+	absent, empty, failed *outcome
 }
 
 func newWalk(x *Expander, ctx context.Context, w dns.ResponseWriter, r *dns.Msg, q *Question) *walk {
 	k := &walk{Expander: x, ctx: Nest(ctx), w: w, r: r, q: q}
 	k.names = append(searchlist.Candidates(q.Base, q.Suffixes), q.Base)
-	if asked := r.Question[0].Name; strings.EqualFold(k.names[0], asked) {
-		k.names[0] = asked // in the client's case
+	if qname := r.Question[0].Name; strings.EqualFold(k.names[0], qname) {
+		k.names[0] = qname // in the client's case
 	}
 	return k
 }
 
-// run asks until a candidate has data.
+// run queries candidates until one has data.
 func (k *walk) run() outcome {
 	started := time.Now()
 	for i := 0; i < len(k.names); {
 		if time.Since(started) > walkTime {
-			k.note(answer{kind: failed})
+			k.add(candidateReply{status: failed})
 			break
 		}
-		a, asked := k.askFrom(i)
-		if a.kind == hasData {
-			return k.found(i+a.offset, a)
+		c, n := k.queryFrom(i)
+		if c.status == hasData {
+			return k.found(i+c.offset, c)
 		}
-		k.note(a)
-		i += asked
+		k.add(c)
+		i += n
 	}
-	return k.none()
+	return k.notFound()
 }
 
-// askFrom asks for the candidate at a place, and as many after it as one server knows of, and returns what came of
-// how many.
-func (k *walk) askFrom(i int) (a answer, asked int) {
+// queryFrom queries the candidate i and the run of candidates after it. n is the number of candidates that the reply
+// applies to.
+func (k *walk) queryFrom(i int) (c candidateReply, n int) {
 	if k.names[i] == "" || slices.Contains(k.names[:i], k.names[i]) {
-		return answer{kind: absent}, 1 // too long for a resolver to query; or queried, or assumed to fail, at its first place
+		return candidateReply{status: absent}, 1 // too long for a name, or a duplicate
 	}
-	run, started := k.runFrom(i), time.Now()
+	run, started := k.runLength(i), time.Now()
 	if data, ok := searchlist.AppendSuffixes(nil, k.q.Suffixes[i:i+run]); ok && run > 1 {
 		var matched string
 		var tried bool
-		if a, matched, tried = k.several(i, data); tried {
-			if a.kind == hasData {
-				a.offset = slices.Index(k.q.Suffixes[i:i+run], matched)
-				a.leadFrom(k.names[i+a.offset])
+		if c, matched, tried = k.queryRun(i, data); tried {
+			if c.status == hasData {
+				c.offset = slices.Index(k.q.Suffixes[i:i+run], matched)
+				c.setName(k.names[i+c.offset])
 			}
-			return a, run
+			return c, run
 		}
-		a = k.settle(i, a)
+		c = k.checkOtherTypes(i, c)
 	} else {
-		a = k.one(i)
+		c = k.queryOne(i)
 	}
-	if a.kind == failed && (a.reply == nil || time.Since(started) > longWait) {
-		return a, max(1, run) // the others would fail as well, and each be waited for
+	if c.status == failed && (c.reply == nil || time.Since(started) > longWait) {
+		return c, max(1, run) // the others would fail, too, each after a timeout
 	}
-	return a, 1
+	return c, 1
 }
 
-// runFrom returns how many candidates from a place on are in zones that one server knows all of, and go there.
-func (k *walk) runFrom(i int) (n int) {
+// runLength returns the number of candidates from i of one query with a search list: their suffixes are in
+// Zones, and the same server block serves them.
+func (k *walk) runLength(i int) (n int) {
 	zone := k.Block.ZoneOf(k.ctx, k.names[i])
 	for _, name := range k.names[i:len(k.q.Suffixes)] {
 		if name == "" || n == searchlist.MaxSuffixes || plugin.Zones(k.Zones).Matches(k.q.Suffixes[i+n]) == "" || k.Block.ZoneOf(k.ctx, name) != zone {
@@ -192,34 +195,34 @@ func (k *walk) runFrom(i int) (n int) {
 	return n
 }
 
-// found returns the outcome that is a candidate's answer.
-func (k *walk) found(i int, a answer) outcome {
-	out := outcome{result: success, position: i, bare: i == len(k.names)-1, owner: a.asked, reply: a.reply, serial: a.serial, validity: k.validity}
-	if len(a.reply.Answer) == 0 {
+// found returns the outcome for the candidate i.
+func (k *walk) found(i int, c candidateReply) outcome {
+	out := outcome{result: success, position: i, bare: i == len(k.names)-1, owner: c.name, reply: c.reply, serial: c.serial, validity: k.validity}
+	if len(c.reply.Answer) == 0 {
 		out.result = noData
 	}
-	out.plain = a.plain && out.result == success && a.asked == k.r.Question[0].Name
+	out.stored = c.stored && out.result == success && c.name == k.r.Question[0].Name
 	if k.failed != nil {
 		out.validity.End()
 	}
 	return out
 }
 
-// note takes down that a candidate has no data.
-func (k *walk) note(a answer) {
-	out := &outcome{reply: a.reply, serial: a.serial, err: a.err}
+// add adds the reply for a candidate without data.
+func (k *walk) add(c candidateReply) {
+	out := &outcome{reply: c.reply, serial: c.serial, err: c.err}
 	switch {
-	case a.kind == failed && k.failed == nil:
+	case c.status == failed && k.failed == nil:
 		k.failed = out
-	case a.kind == exists && k.empty == nil:
+	case c.status == exists && k.empty == nil:
 		k.empty = out
-	case a.kind == absent && a.reply != nil && a.reply.Rcode == dns.RcodeNameError && k.first == nil:
-		k.first = out
+	case c.status == absent && c.reply != nil && c.reply.Rcode == dns.RcodeNameError && k.absent == nil:
+		k.absent = out
 	}
 }
 
-// none returns the outcome if no candidate has data. One that has failed may have some.
-func (k *walk) none() (out outcome) {
+// notFound returns the outcome without a candidate with data. A failure has precedence, since the candidate may have data.
+func (k *walk) notFound() (out outcome) {
 	switch {
 	case k.failed != nil:
 		out = *k.failed
@@ -228,8 +231,8 @@ func (k *walk) none() (out outcome) {
 	case k.empty != nil:
 		out = *k.empty
 		out.result = noData
-	case k.first != nil:
-		out = *k.first
+	case k.absent != nil:
+		out = *k.absent
 		out.result = nameError
 	default:
 		out = outcome{result: failure}
@@ -239,13 +242,13 @@ func (k *walk) none() (out outcome) {
 	return out
 }
 
-// compose returns the reply to the client. That of a plugin stays as it is, since its records may be others' too.
+// compose returns the reply to the client. It does not change the plugin's reply, whose records may be shared.
 func (k *walk) compose(out outcome) *dns.Msg {
 	question := k.r.Question[0]
 	m := *out.reply
 	m.Id, m.RecursionDesired, m.CheckingDisabled = k.r.Id, k.r.RecursionDesired, k.r.CheckingDisabled
 	if out.result == failure || len(m.Question) != 1 || m.Question[0] != question {
-		m.AuthenticatedData = false // of what is said of this name nobody has a signature
+		m.AuthenticatedData = false // no signature covers the question's name
 	}
 	m.Question = []dns.Question{question}
 	m.Extra = slices.DeleteFunc(slices.Clone(m.Extra), isOPT)
@@ -256,7 +259,7 @@ func (k *walk) compose(out outcome) *dns.Msg {
 	}
 	switch {
 	case len(m.Answer) == 0 || out.owner == question.Name:
-	case out.owner == "": // an alias that leads to no name, and is another candidate's
+	case out.owner == "": // a dangling alias; an alias of another candidate is dropped
 		if !strings.EqualFold(m.Answer[0].Header().Name, question.Name) {
 			m.Answer = nil
 		}
@@ -272,9 +275,9 @@ func (k *walk) compose(out outcome) *dns.Msg {
 
 func isOPT(rr dns.RR) bool { return rr.Header().Rrtype == dns.TypeOPT }
 
-// addErrors gives the client the extended errors of a candidate's reply.
-func addErrors(r, m, of *dns.Msg) {
-	if errors := errorsOf(of); len(errors) > 0 && r.IsEdns0() != nil {
+// addErrors copies the extended errors of a candidate's reply to the reply to a client with EDNS.
+func addErrors(r, m, candidate *dns.Msg) {
+	if errors := errorsOf(candidate); len(errors) > 0 && r.IsEdns0() != nil {
 		m.Extra = append(m.Extra, &dns.OPT{Hdr: dns.RR_Header{Name: ".", Rrtype: dns.TypeOPT}, Option: errors})
 	}
 }

@@ -20,7 +20,7 @@ import (
 	"github.com/nearside-dns/nearside/plugin/internal/searchlist"
 )
 
-// The search list of a pod in namespace shop, and what it asks for first when it looks up www.
+// The search list of a pod in namespace shop, and the expansion of its query for www.
 var (
 	podSuffixes = []string{"shop.svc.cluster.test.", "svc.cluster.test.", "cluster.test.", "corp.test."}
 	podQuestion = Question{Base: "www.", Suffixes: podSuffixes, Path: 1}
@@ -34,24 +34,24 @@ const (
 	bareName = "www."
 )
 
-// lasting is a fact that is kept for an hour.
-func lasting(s said, ttl uint32) fact { return fact{said: s, ttl: ttl, expires: time.Hour} }
+// lasting is a fact that a cache stores for an hour.
+func lasting(s replyKind, ttl uint32) fact { return fact{replyKind: s, ttl: ttl, expires: time.Hour} }
 
-// newWorld returns a world in which no name exists but those that facts say something of, for A.
-func newWorld(facts map[string]said) *world {
-	w := &world{facts: map[asked]fact{}, fallback: lasting(saysNXDOMAIN, 5)}
+// newBackend returns a backend with A records, or other replies, for some names. Other names do not exist.
+func newBackend(facts map[string]replyKind) *backend {
+	w := &backend{facts: map[lookup]fact{}, fallback: lasting(replyNXDOMAIN, 5)}
 	for name, s := range facts {
-		w.facts[asked{name, dns.TypeA}] = lasting(s, 30)
+		w.facts[lookup{name, dns.TypeA}] = lasting(s, 30)
 	}
 	return w
 }
 
-func (w *world) with(name string, qtype uint16, f fact) *world {
-	w.facts[asked{name, qtype}] = f
+func (w *backend) withFact(name string, qtype uint16, f fact) *backend {
+	w.facts[lookup{name, qtype}] = f
 	return w
 }
 
-// TestWinner says by examples which candidate is answered with, and how.
+// TestWinner has examples of replies for candidates, and of the reply to the client.
 func TestWinner(t *testing.T) {
 	records := func(m *dns.Msg) string {
 		var all []string
@@ -73,59 +73,59 @@ func TestWinner(t *testing.T) {
 		servfail = "SERVFAIL: "
 	)
 	tests := map[string]struct {
-		facts map[string]said
-		aaaa  map[string]said
-		want  string
-		kept  bool
+		facts  map[string]replyKind
+		aaaa   map[string]replyKind
+		want   string
+		stored bool
 	}{
-		"the question itself": {map[string]said{first: saysData, second: saysData}, nil, itself, true},
-		"another candidate":   {map[string]said{third: saysData, bareName: saysData}, nil, fmt.Sprintf(aliasTo, third), true},
-		"in another zone":     {map[string]said{fourth: saysData}, nil, fmt.Sprintf(aliasTo, fourth), true},
-		"the bare name":       {map[string]said{bareName: saysData}, nil, fmt.Sprintf(aliasTo, bareName), true},
+		"the question itself": {map[string]replyKind{first: replyData, second: replyData}, nil, itself, true},
+		"another candidate":   {map[string]replyKind{third: replyData, bareName: replyData}, nil, fmt.Sprintf(aliasTo, third), true},
+		"in another zone":     {map[string]replyKind{fourth: replyData}, nil, fmt.Sprintf(aliasTo, fourth), true},
+		"the bare name":       {map[string]replyKind{bareName: replyData}, nil, fmt.Sprintf(aliasTo, bareName), true},
 		"none":                {nil, nil, nxdomain, true},
-		"NODATA alone":        {map[string]said{second: saysNODATA}, nil, fmt.Sprintf(nodata, 30), true},
-		"NODATA before data":  {map[string]said{first: saysNODATA, third: saysData}, nil, fmt.Sprintf(aliasTo, third), true},
+		"NODATA alone":        {map[string]replyKind{second: replyNODATA}, nil, fmt.Sprintf(nodata, 30), true},
+		"NODATA before data":  {map[string]replyKind{first: replyNODATA, third: replyData}, nil, fmt.Sprintf(aliasTo, third), true},
 		"the other family before data": {
-			map[string]said{first: saysNODATA, third: saysData}, map[string]said{first: saysData}, fmt.Sprintf(nodata, 30), true,
+			map[string]replyKind{first: replyNODATA, third: replyData}, map[string]replyKind{first: replyData}, fmt.Sprintf(nodata, 30), true,
 		},
-		"the other family of the bare name": {map[string]said{bareName: saysNODATA}, map[string]said{bareName: saysData}, fmt.Sprintf(nodata, 30), true},
-		"a failure before data":             {map[string]said{first: saysSERVFAIL, third: saysData}, nil, fmt.Sprintf(aliasTo, third), false},
-		"a failure behind data":             {map[string]said{first: saysData, third: saysSERVFAIL}, nil, itself, true},
-		"a failure and NODATA":              {map[string]said{first: saysNODATA, third: saysSERVFAIL}, nil, servfail, false},
-		"a failure and nothing":             {map[string]said{bareName: saysSERVFAIL}, nil, servfail, false},
+		"the other family of the bare name": {map[string]replyKind{bareName: replyNODATA}, map[string]replyKind{bareName: replyData}, fmt.Sprintf(nodata, 30), true},
+		"a failure before data":             {map[string]replyKind{first: replySERVFAIL, third: replyData}, nil, fmt.Sprintf(aliasTo, third), false},
+		"a failure after data":              {map[string]replyKind{first: replyData, third: replySERVFAIL}, nil, itself, true},
+		"a failure and NODATA":              {map[string]replyKind{first: replyNODATA, third: replySERVFAIL}, nil, servfail, false},
+		"a failure and nothing":             {map[string]replyKind{bareName: replySERVFAIL}, nil, servfail, false},
 		"the other family fails": {
-			map[string]said{first: saysNODATA}, map[string]said{first: saysSERVFAIL}, servfail, false,
+			map[string]replyKind{first: replyNODATA}, map[string]replyKind{first: replySERVFAIL}, servfail, false,
 		},
 		"the other family fails before data": {
-			map[string]said{first: saysNODATA, third: saysData}, map[string]said{first: saysNothing}, fmt.Sprintf(aliasTo, third), false,
+			map[string]replyKind{first: replyNODATA, third: replyData}, map[string]replyKind{first: noReply}, fmt.Sprintf(aliasTo, third), false,
 		},
-		"refused is a failure": {map[string]said{bareName: saysREFUSED}, nil, servfail, false},
+		"refused is a failure": {map[string]replyKind{bareName: replyREFUSED}, nil, servfail, false},
 		"the other family is refused": {
-			map[string]said{first: saysNODATA}, map[string]said{first: saysREFUSED}, servfail, false,
+			map[string]replyKind{first: replyNODATA}, map[string]replyKind{first: replyREFUSED}, servfail, false,
 		},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
 			for _, zones := range [][]string{nil, {"cluster.test."}} {
 				for ability := range abilities {
-					w := newWorld(tt.facts)
+					w := newBackend(tt.facts)
 					for name, s := range tt.aaaa {
-						w.with(name, dns.TypeAAAA, lasting(s, 60))
+						w.withFact(name, dns.TypeAAAA, lasting(s, 60))
 					}
 					w.ability = ability
 					x := newExpander(w, zones...)
 					for range 2 {
-						w.asks = nil
-						got := ask(t, x, query(first, dns.TypeA), &podQuestion)
+						w.queries = nil
+						got := send(t, x, query(first, dns.TypeA), &podQuestion)
 						if got.Msg == nil || records(got.Msg) != tt.want {
-							t.Fatalf("server that %d, zones %q: got %v, want %s", ability, zones, got, tt.want)
+							t.Fatalf("ability %d, zones %q: got %v, want %s", ability, zones, got, tt.want)
 						}
 					}
-					// What the cache keeps for the question is not kept twice. It keeps nothing for the question if
-					// there was a search list in the query, and the reply says so.
-					want := tt.kept && (tt.want != itself || ability == knowsLists && zones != nil)
-					if kept := len(w.asks) == 0; kept != want {
-						t.Errorf("server that %d, zones %q: kept is %t, want %t", ability, zones, kept, want)
+					// A cache stores the reply to the question, except a reply to a search list: it is not stored under
+					// the list, too.
+					want := tt.stored && (tt.want != itself || ability == supportsLists && zones != nil)
+					if stored := len(w.queries) == 0; stored != want {
+						t.Errorf("ability %d, zones %q: stored %t, want %t", ability, zones, stored, want)
 					}
 				}
 			}
@@ -133,8 +133,8 @@ func TestWinner(t *testing.T) {
 	}
 }
 
-// TestOneQuery asserts that a server that knows search lists is asked once for what it knows, and no more than once
-// about the rest.
+// TestOneQuery asserts that a server that supports search lists gets one query for all candidates in its zones, and
+// that each other candidate is queried once.
 func TestOneQuery(t *testing.T) {
 	many := make([]string, 12)
 	for i := range many {
@@ -146,51 +146,51 @@ func TestOneQuery(t *testing.T) {
 		ability  ability
 		want     string
 	}{
-		"none":               {podSuffixes, "", knowsLists, first + " " + fourth + " " + bareName},
-		"external":           {podSuffixes, bareName, knowsLists, first + " " + fourth + " " + bareName},
-		"in the cluster":     {podSuffixes, third, knowsLists, first},
-		"it does not know":   {podSuffixes, bareName, ignoresLists, strings.Join([]string{first, second, third, fourth, bareName}, " ")},
-		"another zone first": {slices.Concat(podSuffixes[3:], podSuffixes[:3]), "", knowsLists, fourth + " " + first + " " + bareName},
-		"one of the cluster": {[]string{podSuffixes[0], podSuffixes[3], podSuffixes[2]}, "", knowsLists, strings.Join([]string{first, fourth, third, bareName}, " ")},
-		"as many as fit":     {many, "", knowsLists, "www.s0.cluster.test. www.s8.cluster.test. " + bareName},
-		"one is there twice": {[]string{podSuffixes[0], podSuffixes[3], podSuffixes[0]}, "", knowsLists, first + " " + fourth + " " + bareName},
+		"none":               {podSuffixes, "", supportsLists, first + " " + fourth + " " + bareName},
+		"external":           {podSuffixes, bareName, supportsLists, first + " " + fourth + " " + bareName},
+		"in the cluster":     {podSuffixes, third, supportsLists, first},
+		"ignores lists":      {podSuffixes, bareName, ignoresLists, strings.Join([]string{first, second, third, fourth, bareName}, " ")},
+		"another zone first": {slices.Concat(podSuffixes[3:], podSuffixes[:3]), "", supportsLists, fourth + " " + first + " " + bareName},
+		"one of the cluster": {[]string{podSuffixes[0], podSuffixes[3], podSuffixes[2]}, "", supportsLists, strings.Join([]string{first, fourth, third, bareName}, " ")},
+		"the maximum number": {many, "", supportsLists, "www.s0.cluster.test. www.s8.cluster.test. " + bareName},
+		"a duplicate":        {[]string{podSuffixes[0], podSuffixes[3], podSuffixes[0]}, "", supportsLists, first + " " + fourth + " " + bareName},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(map[string]said{tt.found: saysData})
+			w := newBackend(map[string]replyKind{tt.found: replyData})
 			w.ability = tt.ability
 			q := Question{Base: "www.", Suffixes: tt.suffixes}
-			got := ask(t, newExpander(w, "cluster.test."), query("www."+tt.suffixes[0], dns.TypeA), &q)
+			got := send(t, newExpander(w, "cluster.test."), query("www."+tt.suffixes[0], dns.TypeA), &q)
 			if found := got.Rcode == dns.RcodeSuccess; found != (tt.found != "") {
 				t.Errorf("got %v", got)
 			}
 			var names []string
-			for _, a := range w.asks {
+			for _, a := range w.queries {
 				names = append(names, a.name)
 			}
-			if asks := strings.Join(names, " "); asks != tt.want {
-				t.Errorf("it asked for %s, want %s", asks, tt.want)
+			if queries := strings.Join(names, " "); queries != tt.want {
+				t.Errorf("queries %s, want %s", queries, tt.want)
 			}
 		})
 	}
 }
 
-// saysOf answers queries with a search list as a server does that does not keep to what the option means.
-type saysOf struct {
-	*world
+// nonconforming is a backend that replies to search lists with options that contradict the query or the reply.
+type nonconforming struct {
+	*backend
 	reply func(r *dns.Msg) *dns.Msg
 }
 
-func (s saysOf) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.Msg) (int, error) {
+func (s nonconforming) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.Msg) (int, error) {
 	if !searchlist.HasOption(r) {
-		return s.world.ServeDNS(ctx, w, r)
+		return s.backend.ServeDNS(ctx, w, r)
 	}
-	s.tell(ctx, r, s.fallback)
+	s.recordProperties(ctx, r, s.fallback)
 	return dns.RcodeSuccess, w.WriteMsg(s.reply(r))
 }
 
-// TestNonsense has a server that says what can't be. The client gets no answer from it, and none that is kept; what
-// other servers know it does get.
+// TestNonsense asserts that replies of a nonconforming server are not used and not stored, and that other servers'
+// replies are.
 func TestNonsense(t *testing.T) {
 	list := func(suffixes ...string) []byte {
 		data, ok := searchlist.AppendSuffixes(nil, suffixes)
@@ -200,89 +200,89 @@ func TestNonsense(t *testing.T) {
 		return data
 	}
 	tests := map[string]struct {
-		said said
-		data []byte
+		replyKind replyKind
+		data      []byte
 	}{
-		"a suffix that was not asked for":     {saysData, list("svc.other.test.")},
-		"one of another part of the list":     {saysData, list("corp.test.")},
-		"data of no candidate":                {saysData, nil},
-		"a candidate that does not exist":     {saysNXDOMAIN, list(podSuffixes[1])},
-		"a candidate that is refused":         {saysREFUSED, list(podSuffixes[1])},
-		"a candidate that can't be asked for": {saysSERVFAIL, list(podSuffixes[1])},
-		"shortened, and of none":              {saysTruncated, nil},
+		"a suffix that is not in the query": {replyData, list("svc.other.test.")},
+		"a suffix of another zone":          {replyData, list("corp.test.")},
+		"data without a suffix":             {replyData, nil},
+		"a candidate that does not exist":   {replyNXDOMAIN, list(podSuffixes[1])},
+		"a candidate that is refused":       {replyREFUSED, list(podSuffixes[1])},
+		"a failed candidate":                {replySERVFAIL, list(podSuffixes[1])},
+		"truncated, without a suffix":       {replyTruncated, nil},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
 			for _, external := range []bool{true, false} {
-				w := newWorld(nil)
+				w := newBackend(nil)
 				if external {
-					w = newWorld(map[string]said{fourth: saysData})
+					w = newBackend(map[string]replyKind{fourth: replyData})
 				}
 				x := newExpander(w, "cluster.test.")
-				x.Next = saysOf{w, func(r *dns.Msg) *dns.Msg {
-					return searchlist.WithOption(replyOf(r, r.Question[0].Name, lasting(tt.said, 30)), tt.data)
+				x.Next = nonconforming{w, func(r *dns.Msg) *dns.Msg {
+					return searchlist.WithOption(replyOf(r, r.Question[0].Name, lasting(tt.replyKind, 30)), tt.data)
 				}}
 				for range 2 {
-					got := ask(t, x, query(first, dns.TypeA), &podQuestion)
+					got := send(t, x, query(first, dns.TypeA), &podQuestion)
 					switch {
 					case external && (got.rcode() != dns.RcodeSuccess || len(got.Answer) != 3 || got.Answer[0].(*dns.CNAME).Target != fourth):
-						t.Errorf("got %v, want what %s has", got, fourth)
+						t.Errorf("got %v, want an alias to %s", got, fourth)
 					case !external && got.rcode() != dns.RcodeServerFailure:
 						t.Errorf("got %v, want SERVFAIL", got)
 					}
 				}
-				if len(w.seen) < 4 {
-					t.Errorf("it was kept")
+				if len(w.replies) < 4 {
+					t.Errorf("the reply was stored")
 				}
 			}
 		})
 	}
 }
 
-// TestReplyStays asserts that what a plugin has written is not changed: it may be what the plugin keeps.
+// TestReplyStays asserts that the reply of a plugin does not change: the plugin may store it.
 func TestReplyStays(t *testing.T) {
 	for _, found := range []string{first, third, bareName, ""} {
-		w := newWorld(map[string]said{found: saysData})
-		w.with(first, dns.TypeA, fact{said: w.of(first, dns.TypeA).said, ttl: 9, ede: true, expires: time.Hour})
+		w := newBackend(map[string]replyKind{found: replyData})
+		w.withFact(first, dns.TypeA, fact{replyKind: w.factOf(first, dns.TypeA).replyKind, ttl: 9, ede: true, expires: time.Hour})
 		var written []*dns.Msg
 		var before []string
 		x := newExpander(w)
 		x.Next = plugin.HandlerFunc(func(ctx context.Context, rw dns.ResponseWriter, r *dns.Msg) (int, error) {
-			return w.ServeDNS(ctx, watched{rw, func(m *dns.Msg) {
+			return w.ServeDNS(ctx, interceptor{rw, func(m *dns.Msg) {
 				m.Answer, m.Extra = slices.Grow(m.Answer, 4), slices.Grow(m.Extra, 4)
 				written, before = append(written, m), append(before, m.String())
 			}}, r)
 		})
-		ask(t, x, query(first, dns.TypeA).SetEdns0(1232, true), &podQuestion)
+		send(t, x, query(first, dns.TypeA).SetEdns0(1232, true), &podQuestion)
 		for i, m := range written {
 			if after := m.String(); after != before[i] {
-				t.Errorf("the reply was\n%s\nand is\n%s", before[i], after)
+				t.Errorf("the reply was changed from\n%s\nto\n%s", before[i], after)
 			}
 			for _, section := range [][]dns.RR{m.Answer, m.Extra} {
 				if rest := section[len(section):cap(section)]; slices.ContainsFunc(rest, func(rr dns.RR) bool { return rr != nil }) {
-					t.Errorf("records were put behind those of the reply: %v", rest)
+					t.Errorf("records were appended to the memory of the reply: %v", rest)
 				}
 			}
 		}
 	}
 }
 
-// watched calls back with what is written.
-type watched struct {
+// interceptor calls a function with each reply.
+type interceptor struct {
 	dns.ResponseWriter
 	see func(*dns.Msg)
 }
 
-func (w watched) WriteMsg(m *dns.Msg) error { w.see(m); return w.ResponseWriter.WriteMsg(m) }
+func (w interceptor) WriteMsg(m *dns.Msg) error { w.see(m); return w.ResponseWriter.WriteMsg(m) }
 
-// TestQueries asserts what candidates are asked for with: all that the client has asked with, but for the name.
+// TestQueries asserts that queries for candidates differ from the client's query in the name only.
 func TestQueries(t *testing.T) {
-	w := newWorld(nil)
+	w := newBackend(nil)
 	var seen []*dns.Msg
 	x := newExpander(w)
 	x.Next = plugin.HandlerFunc(func(ctx context.Context, rw dns.ResponseWriter, r *dns.Msg) (int, error) {
 		if !Nested(ctx) {
-			t.Error("the query is not known for one of a candidate")
+			t.Error("the query for a candidate is not nested")
 		}
 		seen = append(seen, r)
 		return w.ServeDNS(ctx, rw, r)
@@ -294,9 +294,9 @@ func TestQueries(t *testing.T) {
 	q := podQuestion
 	q.Base = "wWw."
 	if Nested(context.Background()) {
-		t.Error("nested in nothing")
+		t.Error("a context without a query is nested")
 	}
-	got := ask(t, x, r, &q)
+	got := send(t, x, r, &q)
 	if got.Rcode != dns.RcodeNameError || got.Question[0] != r.Question[0] || !got.CheckingDisabled || got.RecursionDesired {
 		t.Errorf("got %v", got)
 	}
@@ -308,7 +308,7 @@ func TestQueries(t *testing.T) {
 		want := r.Copy()
 		want.Question[0].Name = names[i]
 		if m.String() != want.String() {
-			t.Errorf("asked\n%v\nwant\n%v", m, want)
+			t.Errorf("query\n%v\nwant\n%v", m, want)
 		}
 		for j := range i {
 			if m.IsEdns0() == seen[j].IsEdns0() {
@@ -318,9 +318,10 @@ func TestQueries(t *testing.T) {
 	}
 }
 
-// TestFlags asserts that queries on which answers differ do not get each other's, and what becomes of flags.
+// TestFlags asserts that stored answers are served to queries with the same flags only, and that replies have the
+// query's flags.
 func TestFlags(t *testing.T) {
-	w := newWorld(map[string]said{bareName: saysData})
+	w := newBackend(map[string]replyKind{bareName: replyData})
 	x := newExpander(w)
 	queries := map[string]func(*dns.Msg){
 		"plain": func(*dns.Msg) {},
@@ -331,60 +332,60 @@ func TestFlags(t *testing.T) {
 		for name, change := range queries {
 			r := query(first, dns.TypeA)
 			change(r)
-			w.asks = nil
-			got := ask(t, x, r, &podQuestion)
+			w.queries = nil
+			got := send(t, x, r, &podQuestion)
 			if len(got.Answer) != 3 || got.CheckingDisabled != r.CheckingDisabled {
 				t.Errorf("%s: got %v", name, got)
 			}
-			if kept := len(w.asks) == 0; kept != again {
-				t.Errorf("%s: kept is %t, want %t", name, kept, again)
+			if stored := len(w.queries) == 0; stored != again {
+				t.Errorf("%s: stored %t, want %t", name, stored, again)
 			}
 		}
 	}
-	w.asks = nil
-	r := query(first, dns.TypeA).SetEdns0(512, false) // no difference
-	if got := ask(t, x, r, &podQuestion); len(w.asks) != 0 || got.IsEdns0() != nil {
-		t.Errorf("with EDNS it asked for %v, and answered %v", w.asks, got)
+	w.queries = nil
+	r := query(first, dns.TypeA).SetEdns0(512, false) // not in the key
+	if got := send(t, x, r, &podQuestion); len(w.queries) != 0 || got.IsEdns0() != nil {
+		t.Errorf("with EDNS: queries %v, reply %v", w.queries, got)
 	}
 	r.IsEdns0().Option = []dns.EDNS0{&dns.EDNS0_SUBNET{Code: dns.EDNS0SUBNET, Family: 1, SourceNetmask: 8, Address: []byte{10, 0, 0, 0}}}
 	for range 2 {
-		w.asks = nil
-		if ask(t, x, r, &podQuestion); len(w.asks) == 0 {
-			t.Error("a query with a client subnet was answered with what is kept for others")
+		w.queries = nil
+		if send(t, x, r, &podQuestion); len(w.queries) == 0 {
+			t.Error("a query with a client subnet was answered from the store")
 		}
 	}
 }
 
-// TestAuthenticated asserts that nobody is told that data are authentic which nobody has signed under that name.
+// TestAuthenticated asserts that AD is set only if the reply for the question's own name has it.
 func TestAuthenticated(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
-		facts map[string]said
+		facts map[string]replyKind
 		want  bool
 	}{
-		{"the question itself", map[string]said{first: saysData}, true},
-		{"an alias", map[string]said{bareName: saysData}, false},
-		{"NODATA of the question", map[string]said{first: saysNODATA}, true},
-		{"NODATA of another name", map[string]said{second: saysNODATA}, false},
+		{"the question itself", map[string]replyKind{first: replyData}, true},
+		{"an alias", map[string]replyKind{bareName: replyData}, false},
+		{"NODATA of the question", map[string]replyKind{first: replyNODATA}, true},
+		{"NODATA of another name", map[string]replyKind{second: replyNODATA}, false},
 		{"NXDOMAIN of the question", nil, true},
-		{"SERVFAIL", map[string]said{first: saysNODATA, second: saysSERVFAIL}, false},
-		{"the other family fails", map[string]said{first: saysNODATA}, false},
+		{"SERVFAIL", map[string]replyKind{first: replyNODATA, second: replySERVFAIL}, false},
+		{"the other family fails", map[string]replyKind{first: replyNODATA}, false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			w := newWorld(tt.facts)
+			w := newBackend(tt.facts)
 			if tt.name == "the other family fails" {
-				w.with(first, dns.TypeAAAA, lasting(saysSERVFAIL, 0))
+				w.withFact(first, dns.TypeAAAA, lasting(replySERVFAIL, 0))
 			}
 			x := newExpander(w)
 			x.Next = plugin.HandlerFunc(func(ctx context.Context, rw dns.ResponseWriter, r *dns.Msg) (int, error) {
-				return w.ServeDNS(ctx, watched{rw, func(m *dns.Msg) {
-					m.AuthenticatedData, m.Id, m.RecursionDesired, m.CheckingDisabled = true, m.Id+1, false, true // as others have asked
+				return w.ServeDNS(ctx, interceptor{rw, func(m *dns.Msg) {
+					m.AuthenticatedData, m.Id, m.RecursionDesired, m.CheckingDisabled = true, m.Id+1, false, true // of another client's query
 				}}, r)
 			})
 			r := query(first, dns.TypeA)
 			r.AuthenticatedData = true
 			for _, when := range []string{"at first", "again"} {
-				if got := ask(t, x, r, &podQuestion); got.AuthenticatedData != tt.want {
+				if got := send(t, x, r, &podQuestion); got.AuthenticatedData != tt.want {
 					t.Errorf("%s: AD is %t, want %t in %v", when, got.AuthenticatedData, tt.want, got)
 				} else if got.Id != r.Id || !got.RecursionDesired || got.CheckingDisabled {
 					t.Errorf("%s: got %v to %v", when, got.MsgHdr, r.MsgHdr)
@@ -394,53 +395,52 @@ func TestAuthenticated(t *testing.T) {
 	}
 }
 
-// TestExtendedErrors asserts that a client that understands them gets those of the reply that it gets, and nobody
-// else: they are not kept.
+// TestExtendedErrors asserts that clients with EDNS get the extended errors of the reply that was found, and that such
+// replies are not stored.
 func TestExtendedErrors(t *testing.T) {
 	for _, tt := range []struct {
-		name  string
-		facts map[string]said
-		at    string
-		given bool
+		name   string
+		facts  map[string]replyKind
+		at     string
+		copied bool
 	}{
-		{"of the candidate that was found", map[string]said{third: saysData}, third, true},
-		{"of one before it", map[string]said{third: saysData}, second, false},
-		{"of the question", map[string]said{first: saysData}, first, true},
-		{"of what does not exist", nil, first, true},
-		{"of another that does not", nil, second, false},
-		{"of NODATA", map[string]said{second: saysNODATA}, second, true},
-		{"of a failure", map[string]said{second: saysSERVFAIL}, second, true},
+		{"of the candidate with data", map[string]replyKind{third: replyData}, third, true},
+		{"of a candidate before it", map[string]replyKind{third: replyData}, second, false},
+		{"of the question", map[string]replyKind{first: replyData}, first, true},
+		{"of NXDOMAIN of the question", nil, first, true},
+		{"of NXDOMAIN of another candidate", nil, second, false},
+		{"of NODATA", map[string]replyKind{second: replyNODATA}, second, true},
+		{"of a failure", map[string]replyKind{second: replySERVFAIL}, second, true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			w := newWorld(tt.facts)
-			f := w.of(tt.at, dns.TypeA)
+			w := newBackend(tt.facts)
+			f := w.factOf(tt.at, dns.TypeA)
 			f.ede = true
-			w.with(tt.at, dns.TypeA, f)
+			w.withFact(tt.at, dns.TypeA, f)
 			x := newExpander(w)
 			for range 2 {
 				r := query(first, dns.TypeA).SetEdns0(1232, false)
-				got := ask(t, x, r, &podQuestion)
+				got := send(t, x, r, &podQuestion)
 				opt := got.IsEdns0()
-				if given := opt != nil && len(opt.Option) == 1 && opt.Option[0].Option() == dns.EDNS0EDE; given != tt.given {
-					t.Errorf("got %v, want the error: %t", got.Extra, tt.given)
+				if copied := opt != nil && len(opt.Option) == 1 && opt.Option[0].Option() == dns.EDNS0EDE; copied != tt.copied {
+					t.Errorf("got %v, want an extended error: %t", got.Extra, tt.copied)
 				}
 			}
-			if got := ask(t, x, query(first, dns.TypeA), &podQuestion); got.IsEdns0() != nil || len(got.Extra) != 0 {
+			if got := send(t, x, query(first, dns.TypeA), &podQuestion); got.IsEdns0() != nil || len(got.Extra) != 0 {
 				t.Errorf("an OPT record without EDNS: %v", got)
 			}
 		})
 	}
 }
 
-// TestWalkTime has servers that are slow. The client is not kept waiting for all of them, and what they have said is
-// not taken for all there is.
+// TestWalkTime has slow servers: a walk ends after walkTime, and its outcome is not stored.
 func TestWalkTime(t *testing.T) {
 	for _, tt := range []struct {
-		name  string
-		each  time.Duration
-		found string
-		asks  int
-		want  int
+		name    string
+		each    time.Duration
+		found   string
+		queries int
+		want    int
 	}{
 		{"slow", walkTime / 5, bareName, 5, dns.RcodeSuccess},
 		{"just in time", walkTime / 4, bareName, 5, dns.RcodeSuccess},
@@ -448,42 +448,43 @@ func TestWalkTime(t *testing.T) {
 		{"much too slow", 10 * time.Second, bareName, 1, dns.RcodeServerFailure},
 		{"the first is found", 10 * time.Second, first, 1, dns.RcodeSuccess},
 	} {
-		inTime(t, func(t *testing.T) {
-			w := newWorld(map[string]said{tt.found: saysData})
+		inBubble(t, func(t *testing.T) {
+			w := newBackend(map[string]replyKind{tt.found: replyData})
 			x := newExpander(w)
 			x.Next = plugin.HandlerFunc(func(ctx context.Context, rw dns.ResponseWriter, r *dns.Msg) (int, error) {
 				time.Sleep(tt.each)
 				return w.ServeDNS(ctx, rw, r)
 			})
 			for _, again := range []bool{false, true} {
-				w.asks = nil
-				got := ask(t, x, query(first, dns.TypeA), &podQuestion)
-				want := tt.asks
-				if again && tt.want == dns.RcodeSuccess && tt.found != first { // else the cache keeps it
+				w.queries = nil
+				got := send(t, x, query(first, dns.TypeA), &podQuestion)
+				want := tt.queries
+				if again && tt.want == dns.RcodeSuccess && tt.found != first { // a cache stores the first candidate
 					want = 0
 				}
-				if got.rcode() != tt.want || len(w.asks) != want {
-					t.Errorf("%s: %s after %d queries, want %s after %d", tt.name, dns.RcodeToString[got.rcode()], len(w.asks), dns.RcodeToString[tt.want], want)
+				if got.rcode() != tt.want || len(w.queries) != want {
+					t.Errorf("%s: %s after %d queries, want %s after %d", tt.name, dns.RcodeToString[got.rcode()], len(w.queries), dns.RcodeToString[tt.want], want)
 				}
 			}
 		})
 	}
 }
 
-// TestFailing has servers that fail at once, or late: the latter are waited for once.
+// TestFailing has servers that fail at once or late: after a late failure, the other candidates of the server are not
+// queried.
 func TestFailing(t *testing.T) {
 	for _, tt := range []struct {
-		name string
-		each time.Duration
-		asks int
+		name    string
+		each    time.Duration
+		queries int
 	}{
 		{"at once", 0, len(podSuffixes) + 1},
 		{"not late", longWait, len(podSuffixes) + 1},
 		{"late", longWait + 1, 2},
 	} {
-		inTime(t, func(t *testing.T) {
-			w := newWorld(map[string]said{bareName: saysData})
-			w.fallback.said = saysSERVFAIL
+		inBubble(t, func(t *testing.T) {
+			w := newBackend(map[string]replyKind{bareName: replyData})
+			w.fallback.replyKind = replySERVFAIL
 			x := newExpander(w, "test.")
 			x.Next = plugin.HandlerFunc(func(ctx context.Context, rw dns.ResponseWriter, r *dns.Msg) (int, error) {
 				if r.Question[0].Name != bareName {
@@ -491,52 +492,52 @@ func TestFailing(t *testing.T) {
 				}
 				return w.ServeDNS(ctx, rw, r)
 			})
-			got := ask(t, x, query(first, dns.TypeA), &podQuestion)
-			if got.rcode() != dns.RcodeSuccess || len(w.asks) != tt.asks {
-				t.Errorf("%s: %s after %d queries, want %d", tt.name, dns.RcodeToString[got.rcode()], len(w.asks), tt.asks)
+			got := send(t, x, query(first, dns.TypeA), &podQuestion)
+			if got.rcode() != dns.RcodeSuccess || len(w.queries) != tt.queries {
+				t.Errorf("%s: %s after %d queries, want %d", tt.name, dns.RcodeToString[got.rcode()], len(w.queries), tt.queries)
 			}
 		})
 	}
 }
 
-// TestAlias_TTL has an answer that is found behind denials which are known for less time than its records.
-func TestAlias_TTL(t *testing.T) {
-	inTime(t, func(t *testing.T) {
-		w := newWorld(nil)
+// TestAliasTTL has data of one candidate that expires after the denial of another.
+func TestAliasTTL(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		w := newBackend(nil)
 		w.fallback.expires = 5 * time.Second
-		w.with(bareName, dns.TypeA, lasting(saysData, 3600))
-		m := ask(t, newExpander(w), query(first, dns.TypeA), &podQuestion).Msg
+		w.withFact(bareName, dns.TypeA, lasting(replyData, 3600))
+		m := send(t, newExpander(w), query(first, dns.TypeA), &podQuestion).Msg
 		if m == nil || len(m.Answer) < 2 || m.Answer[0].Header().Ttl != 5 || m.Answer[1].Header().Ttl != 3600 {
 			t.Errorf("got %v, want an alias for 5 seconds to a record for 3600", m)
 		}
 	})
 }
 
-// brokenPipe is the way to a client that is gone.
+// brokenPipe is a connection to a client that has closed it.
 type brokenPipe struct{ test.ResponseWriter }
 
 var errGone = errors.New("the client is gone")
 
 func (*brokenPipe) WriteMsg(*dns.Msg) error { return errGone }
 
-// TestErrors asserts what is returned for the log.
+// TestErrors asserts which errors ServeDNS returns.
 func TestErrors(t *testing.T) {
-	w := newWorld(map[string]said{second: returnsError})
-	got := ask(t, newExpander(w), query(first, dns.TypeA), &podQuestion)
+	w := newBackend(map[string]replyKind{second: returnError})
+	got := send(t, newExpander(w), query(first, dns.TypeA), &podQuestion)
 	if got.Msg != nil || got.code != dns.RcodeServerFailure || got.err == nil || !strings.Contains(got.err.Error(), "out of order") {
 		t.Errorf("got %v, %d, %v", got.Msg, got.code, got.err)
 	}
-	w = newWorld(map[string]said{first: saysData})
+	w = newBackend(map[string]replyKind{first: replyData})
 	x := newExpander(w)
 	for _, when := range []string{"at first", "again"} {
 		if code, err := x.ServeDNS(context.Background(), &brokenPipe{}, query(first, dns.TypeA), &podQuestion); code != dns.RcodeServerFailure || !errors.Is(err, errGone) {
 			t.Errorf("%s: %d, %v", when, code, err)
 		}
 	}
-	w = newWorld(map[string]said{first: saysREFUSED})
-	w.fallback.said = saysREFUSED
-	if got := ask(t, newExpander(w), query(first, dns.TypeA), &podQuestion); got.rcode() != dns.RcodeServerFailure {
-		t.Errorf("all refuse: %v, %d", got.Msg, got.code)
+	w = newBackend(map[string]replyKind{first: replyREFUSED})
+	w.fallback.replyKind = replyREFUSED
+	if got := send(t, newExpander(w), query(first, dns.TypeA), &podQuestion); got.rcode() != dns.RcodeServerFailure {
+		t.Errorf("every query refused: %v, %d", got.Msg, got.code)
 	}
 }
 
@@ -575,17 +576,17 @@ func TestExpandable(t *testing.T) {
 	}
 }
 
-// TestPathsApart asks for the same names by several search lists that begin with the same suffix, in random order,
-// while answers are kept: each list has its own.
+// TestPathsApart sends queries for the same names with several search lists with equal first suffixes, in random order.
+// Each list has its own stored answers.
 func TestPathsApart(t *testing.T) {
-	random := newRandomWorld(1)
+	random := newRandomBackend(1)
 	lists := [][]string{podSuffixes[:3], podSuffixes, {podSuffixes[0], podSuffixes[3]}, podSuffixes[:1], {podSuffixes[0], podSuffixes[2], podSuffixes[1]}}
 	bases := []string{"www.", "db.", "a.b."}
-	w := &world{facts: map[asked]fact{}, fallback: lasting(saysNXDOMAIN, 5), ability: knowsLists}
+	w := &backend{facts: map[lookup]fact{}, fallback: lasting(replyNXDOMAIN, 5), ability: supportsLists}
 	for i, base := range bases {
 		for j, suffix := range append(podSuffixes[1:], "") {
 			if (i+j)%2 == 0 {
-				w.with(base+suffix, dns.TypeA, lasting(saysData, uint32(10*i+j+1)))
+				w.withFact(base+suffix, dns.TypeA, lasting(replyData, uint32(10*i+j+1)))
 			}
 		}
 	}
@@ -595,53 +596,53 @@ func TestPathsApart(t *testing.T) {
 		q := &Question{Base: base, Suffixes: lists[list], Path: uint32(list + 1)}
 		r := query(base+podSuffixes[0], dns.TypeA)
 		want := resolve(w, dns.TypeA, namesOf(r.Question[0].Name, q))
-		if err := want.check(r, ask(t, x, r, q), 0); err != nil {
+		if err := want.check(r, send(t, x, r, q), 0); err != nil {
 			t.Fatalf("question %d, list %d: %v", i, list, err)
 		}
 		if i == 400 {
-			w.asks = nil
+			w.queries = nil
 		}
 	}
-	if len(w.asks) > 0 {
-		t.Errorf("it asked for what was kept: %v", w.asks)
+	if len(w.queries) > 0 {
+		t.Errorf("queries for stored answers: %v", w.queries)
 	}
 }
 
-// TestChangeOnTheWay has something change between the looks at two candidates: what came of it is nobody else's.
+// TestChangeOnTheWay advances a generation between the queries for two candidates.
 func TestChangeOnTheWay(t *testing.T) {
 	g, other := &generation{}, &generation{}
 	for _, tt := range []struct {
 		name   string
 		second []*generation
 		change *generation
-		kept   bool
+		stored bool
 	}{
-		{"what both hang on", []*generation{g}, g, false},
-		{"what the first hangs on", []*generation{other}, g, false},
-		{"what neither hangs on", []*generation{other}, &generation{}, true},
-		{"nothing", []*generation{g}, nil, true},
+		{"of both candidates", []*generation{g}, g, false},
+		{"of the first candidate", []*generation{other}, g, false},
+		{"of neither candidate", []*generation{other}, &generation{}, true},
+		{"no change", []*generation{g}, nil, true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			w := newWorld(nil)
-			w.with(first, dns.TypeA, fact{said: saysNXDOMAIN, ttl: 5, bounds: []*generation{g}, change: tt.change})
-			w.with(second, dns.TypeA, fact{said: saysData, ttl: 5, bounds: tt.second})
+			w := newBackend(nil)
+			w.withFact(first, dns.TypeA, fact{replyKind: replyNXDOMAIN, ttl: 5, bounds: []*generation{g}, change: tt.change})
+			w.withFact(second, dns.TypeA, fact{replyKind: replyData, ttl: 5, bounds: tt.second})
 			x := newExpander(w)
-			ask(t, x, query(first, dns.TypeA), &podQuestion)
-			w.asks = nil
-			ask(t, x, query(first, dns.TypeA), &podQuestion)
-			if kept := len(w.asks) == 0; kept != tt.kept {
-				t.Errorf("kept is %t", kept)
+			send(t, x, query(first, dns.TypeA), &podQuestion)
+			w.queries = nil
+			send(t, x, query(first, dns.TypeA), &podQuestion)
+			if stored := len(w.queries) == 0; stored != tt.stored {
+				t.Errorf("stored %t", stored)
 			}
 		})
 	}
 }
 
-// serial is a store.Serial.
+// serial is an answers.Serial.
 type serial int64
 
 func (s *serial) Modified() int64 { return int64(*s) }
 
-// TestSerial asserts that a denial that is kept has the serial number that its zone has when it is given.
+// TestSerial asserts that a stored denial is served with the present serial number of the zone of its reply.
 func TestSerial(t *testing.T) {
 	g, zone, other := &generation{}, serial(7), serial(90)
 	x := newExpander(nil)
@@ -651,78 +652,78 @@ func TestSerial(t *testing.T) {
 		if r.Question[0].Name == first {
 			c.Serial = &zone
 		}
-		return dns.RcodeSuccess, rw.WriteMsg(replyOf(r, r.Question[0].Name, fact{said: saysNXDOMAIN, ttl: 5}))
+		return dns.RcodeSuccess, rw.WriteMsg(replyOf(r, r.Question[0].Name, fact{replyKind: replyNXDOMAIN, ttl: 5}))
 	})
-	ask(t, x, query(first, dns.TypeA), &podQuestion)
+	send(t, x, query(first, dns.TypeA), &podQuestion)
 	zone = 8
-	got := ask(t, x, query(first, dns.TypeA), &podQuestion)
+	got := send(t, x, query(first, dns.TypeA), &podQuestion)
 	if soa := got.Ns[0].(*dns.SOA); soa.Serial != 8 {
 		t.Errorf("the serial number is %d, want 8", soa.Serial)
 	}
 }
 
-// TestKeepsPlain asserts that what was found of candidates is kept under their own names where nobody else does.
+// TestKeepsPlain asserts that KeepsPlain stores replies under the names of the candidates, and only then.
 func TestKeepsPlain(t *testing.T) {
 	g := &generation{}
-	for _, keeps := range []bool{true, false} {
-		w := &world{facts: map[asked]fact{}, fallback: fact{said: saysNXDOMAIN, ttl: 5, bounds: []*generation{g}}}
-		w.with(second, dns.TypeA, fact{said: saysNXDOMAIN, ttl: 5, bounds: []*generation{g}, forOne: true})
-		w.with(third, dns.TypeA, fact{said: saysNXDOMAIN, ttl: 5, expires: time.Hour})
+	for _, keepsPlain := range []bool{true, false} {
+		w := &backend{facts: map[lookup]fact{}, fallback: fact{replyKind: replyNXDOMAIN, ttl: 5, bounds: []*generation{g}}}
+		w.withFact(second, dns.TypeA, fact{replyKind: replyNXDOMAIN, ttl: 5, bounds: []*generation{g}, private: true})
+		w.withFact(third, dns.TypeA, fact{replyKind: replyNXDOMAIN, ttl: 5, expires: time.Hour})
 		x := newExpander(w)
-		x.KeepsPlain = keeps
+		x.KeepsPlain = keepsPlain
 		x.Block.Keyspace.ByGeneration.Store(true)
-		ask(t, x, query(first, dns.TypeA), &podQuestion)
+		send(t, x, query(first, dns.TypeA), &podQuestion)
 		for name, want := range map[string]bool{first: true, second: false, third: false, fourth: true, bareName: true} {
 			k := x.key(query(name, dns.TypeA), &Question{})
-			if kept := k.fresh() != nil; kept != (want && keeps) {
-				t.Errorf("%s is kept: %t, want %t", name, kept, want && keeps)
+			if stored := k.fresh() != nil; stored != (want && keepsPlain) {
+				t.Errorf("%s is stored: %t, want %t", name, stored, want && keepsPlain)
 			}
 		}
 	}
 }
 
-// TestPlain asserts that what is kept as the answer to the question is not kept once more for each search list: the
-// fast path gives it from there, and counts for the cache that it was asked.
+// TestPlain asserts that a reply stored as the answer to the question is not stored under the search list, too: the
+// fast path serves it from there, and the cache counts the hit.
 func TestPlain(t *testing.T) {
 	g, cluster := &generation{}, []string{"cluster.test."}
 	for _, tt := range []struct {
-		name  string
-		fact  fact
-		knows ability
-		keeps bool // KeepsPlain
-		want  bool
-		zones []string
+		name       string
+		fact       fact
+		ability    ability
+		keepsPlain bool
+		want       bool
+		zones      []string
 	}{
-		{"a cache keeps it", fact{ttl: 5, expires: time.Hour}, ignoresLists, false, false, nil},
-		{"a cache keeps it as long as it does not change", fact{ttl: 5, expires: time.Hour, bounds: []*generation{g}}, ignoresLists, false, false, nil},
-		{"a cache keeps it as the answer to a list", fact{ttl: 5, expires: time.Hour}, knowsLists, false, true, cluster},
-		{"nobody else keeps it", fact{ttl: 5, bounds: []*generation{g}}, ignoresLists, false, true, nil},
-		{"it was kept just now", fact{ttl: 5, bounds: []*generation{g}}, ignoresLists, true, false, nil},
-		{"the answer to a list is kept by nobody else", fact{ttl: 5, bounds: []*generation{g}}, knowsLists, true, true, cluster},
-		{"a list that was ignored", fact{ttl: 5, bounds: []*generation{g}}, ignoresLists, true, true, cluster},
+		{"a cache stores it", fact{ttl: 5, expires: time.Hour}, ignoresLists, false, false, nil},
+		{"a cache stores it, also by generation", fact{ttl: 5, expires: time.Hour, bounds: []*generation{g}}, ignoresLists, false, false, nil},
+		{"a cache stores it as the reply to a search list", fact{ttl: 5, expires: time.Hour}, supportsLists, false, true, cluster},
+		{"no other plugin stores it", fact{ttl: 5, bounds: []*generation{g}}, ignoresLists, false, true, nil},
+		{"the Expander stores it under the name", fact{ttl: 5, bounds: []*generation{g}}, ignoresLists, true, false, nil},
+		{"the reply to a search list", fact{ttl: 5, bounds: []*generation{g}}, supportsLists, true, true, cluster},
+		{"a search list that the server ignores", fact{ttl: 5, bounds: []*generation{g}}, ignoresLists, true, true, cluster},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			tt.fact.said = saysData
-			w := newWorld(nil).with(first, dns.TypeA, tt.fact)
-			w.ability = tt.knows
+			tt.fact.replyKind = replyData
+			w := newBackend(nil).withFact(first, dns.TypeA, tt.fact)
+			w.ability = tt.ability
 			x := newExpander(w, tt.zones...)
-			x.KeepsPlain = tt.keeps
+			x.KeepsPlain = tt.keepsPlain
 			x.Block.Keyspace.ByGeneration.Store(true)
 			r := query(first, dns.TypeA)
-			ask(t, x, r, &podQuestion)
-			if kept := x.key(r, &podQuestion).fresh() != nil; kept != tt.want {
-				t.Errorf("it is kept for the list: %t", kept)
+			send(t, x, r, &podQuestion)
+			if stored := x.key(r, &podQuestion).fresh() != nil; stored != tt.want {
+				t.Errorf("stored under the list: %t", stored)
 			}
-			if kept := x.key(r, &Question{}).fresh() != nil; kept != (tt.keeps && tt.zones == nil) {
-				t.Errorf("it is kept for all by the expander: %t", kept)
+			if stored := x.key(r, &Question{}).fresh() != nil; stored != (tt.keepsPlain && tt.zones == nil) {
+				t.Errorf("stored under the name: %t", stored)
 			}
 		})
 	}
 }
 
-// TestServers asserts that an answer is counted for the server that gives it: a server block may have several.
+// TestServers asserts that a server counts the answers that it serves: a server block may have several servers.
 func TestServers(t *testing.T) {
-	w := newWorld(map[string]said{bareName: saysData})
+	w := newBackend(map[string]replyKind{bareName: replyData})
 	x := newExpander(w)
 	expansions := func(server string) float64 {
 		return testutil.ToFloat64(results.expansions.WithLabelValues(server, "success", "bare"))
@@ -732,32 +733,32 @@ func TestServers(t *testing.T) {
 	before := map[string][2]float64{one: {expansions(one), saved(one)}, two: {expansions(two), saved(two)}}
 	for _, address := range []string{one, two, one} {
 		ctx := context.WithValue(context.Background(), dnsserver.Key{}, &dnsserver.Server{Addr: address})
-		askIn(t, ctx, x, query(first, dns.TypeA), &podQuestion)
+		sendIn(t, ctx, x, query(first, dns.TypeA), &podQuestion)
 	}
 	for server, want := range map[string]float64{one: 2, two: 1} {
 		if n := expansions(server) - before[server][0]; n != want {
-			t.Errorf("%v answers of %s, want %v", n, server, want)
+			t.Errorf("%v expansions on %s, want %v", n, server, want)
 		}
 		if n := saved(server) - before[server][1]; n != 4*want {
-			t.Errorf("%v queries are saved by %s, want %v", n, server, 4*want)
+			t.Errorf("%v saved queries on %s, want %v", n, server, 4*want)
 		}
 	}
 }
 
-// TestFirst asserts that what counts an answer for the first name counts what an expansion to it would.
+// TestFirst asserts that First counts like an expansion that finds the first candidate.
 func TestFirst(t *testing.T) {
-	x := newExpander(newWorld(map[string]said{first: saysData}))
+	x := newExpander(newBackend(map[string]replyKind{first: replyData}))
 	before := results.snapshot()
-	ask(t, x, query(first, dns.TypeA), &podQuestion)
+	send(t, x, query(first, dns.TypeA), &podQuestion)
 	expanded := results.since(before)
 	before = results.snapshot()
 	results.First("").Inc()
-	if given := results.since(before); fmt.Sprint(given) != fmt.Sprint(expanded) || len(given) != 1 {
-		t.Errorf("given %v, expanded %v", given, expanded)
+	if counted := results.since(before); fmt.Sprint(counted) != fmt.Sprint(expanded) || len(counted) != 1 {
+		t.Errorf("First counts %v, an expansion %v", counted, expanded)
 	}
 }
 
-// TestConcurrent has many ask for the same and other names while what the answers hang on changes.
+// TestConcurrent sends concurrent queries for equal and different names while the generation of the answers advances.
 func TestConcurrent(t *testing.T) {
 	const askers, questions = 8, 200
 	g := &generation{}
@@ -765,9 +766,9 @@ func TestConcurrent(t *testing.T) {
 	x.Next = plugin.HandlerFunc(func(ctx context.Context, rw dns.ResponseWriter, r *dns.Msg) (int, error) {
 		c := answers.PropertiesOf(ctx, r)
 		c.Bounds[0] = answers.Bound{Generation: g, Number: g.Load()}
-		f := fact{said: saysNXDOMAIN, ttl: uint32(c.Bounds[0].Number) + 1}
+		f := fact{replyKind: replyNXDOMAIN, ttl: uint32(c.Bounds[0].Number) + 1}
 		if dns.CountLabel(r.Question[0].Name) == 1 {
-			f.said = saysData
+			f.replyKind = replyData
 		}
 		return dns.RcodeSuccess, rw.WriteMsg(replyOf(r, r.Question[0].Name, f))
 	})

@@ -21,21 +21,21 @@ import (
 	"github.com/nearside-dns/nearside/test/property"
 )
 
-// outcomeOf is what a resolver comes to that goes through the candidates by itself, one after the other.
-type outcomeOf struct {
+// expectation is the result of a resolver that queries the candidates one by one.
+type expectation struct {
 	rcode    int
-	owner    string // of the records or of the denial, "" if none was found
+	owner    string // owner name of the records, "" if none was found
 	position string
 	saved    int
 	result   string
-	fact     fact // that the reply follows from
-	failed   bool // a candidate did, on the way
+	fact     fact // the fact of the reply
+	failed   bool // a candidate before the result has failed
 }
 
-// resolve is the rule of the package, as plain as can be: it knows neither servers that try several names at once
-// nor what is kept. Where nothing comes for a name in one of the zones, nothing is taken to come for those in the zones
-// that follow it, up to as many as one query has room for.
-func resolve(w *world, qtype uint16, names []string, zones ...string) outcomeOf {
+// resolve is the oracle of a walk. It has neither search lists in queries nor a store. As in a walk, a query without a
+// reply in one of the zones counts for the following candidates in the zones, up to the maximum number of suffixes of a
+// search list.
+func resolve(w *backend, qtype uint16, names []string, zones ...string) expectation {
 	var denials, empties []fact
 	var tried []string
 	failed, silent := false, 0
@@ -45,7 +45,7 @@ func resolve(w *world, qtype uint16, names []string, zones ...string) outcomeOf 
 	for i, name := range names {
 		if silent > 0 && inZones(i) {
 			silent--
-			tried = append(tried, strings.ToLower(name)) // a second entry of the list with that name is not tried either
+			tried = append(tried, strings.ToLower(name)) // a duplicate of the name is skipped, too
 			continue
 		}
 		silent = 0
@@ -53,20 +53,20 @@ func resolve(w *world, qtype uint16, names []string, zones ...string) outcomeOf 
 			continue
 		}
 		tried = append(tried, strings.ToLower(name))
-		f := w.of(name, qtype)
-		wins := f.said == saysData || f.said == saysTruncated
-		if f.said == saysNODATA && otherFamily(qtype) != 0 && (i < len(names)-1 || failed) {
-			switch w.of(name, otherFamily(qtype)).said {
-			case saysData, saysTruncated:
+		f := w.factOf(name, qtype)
+		wins := f.replyKind == replyData || f.replyKind == replyTruncated
+		if f.replyKind == replyNODATA && otherFamily(qtype) != 0 && (i < len(names)-1 || failed) {
+			switch w.factOf(name, otherFamily(qtype)).replyKind {
+			case replyData, replyTruncated:
 				wins = true
-			case saysSERVFAIL, returnsSERVFAIL, saysREFUSED, returnsREFUSED, saysNothing, returnsError:
+			case replySERVFAIL, returnSERVFAIL, replyREFUSED, returnREFUSED, noReply, returnError:
 				failed = true
 				continue
 			}
 		}
 		if wins {
-			o := outcomeOf{owner: name, position: fmt.Sprint(i), saved: i, result: "success", fact: f, failed: failed}
-			if f.said == saysNODATA || f.said == saysTruncated && f.ttl%2 == 0 {
+			o := expectation{owner: name, position: fmt.Sprint(i), saved: i, result: "success", fact: f, failed: failed}
+			if f.replyKind == replyNODATA || f.replyKind == replyTruncated && f.ttl%2 == 0 {
 				o.result = "nodata"
 			}
 			if i == len(names)-1 {
@@ -74,12 +74,12 @@ func resolve(w *world, qtype uint16, names []string, zones ...string) outcomeOf 
 			}
 			return o
 		}
-		switch f.said {
-		case saysNXDOMAIN:
+		switch f.replyKind {
+		case replyNXDOMAIN:
 			denials = append(denials, f)
-		case saysNODATA:
+		case replyNODATA:
 			empties = append(empties, f)
-		case saysNothing, returnsError:
+		case noReply, returnError:
 			failed = true
 			if inZones(i) {
 				silent = searchlist.MaxSuffixes - 1
@@ -90,41 +90,41 @@ func resolve(w *world, qtype uint16, names []string, zones ...string) outcomeOf 
 	}
 	switch {
 	case failed, len(denials)+len(empties) == 0:
-		return outcomeOf{rcode: dns.RcodeServerFailure, position: "none", result: "failure", failed: true}
+		return expectation{rcode: dns.RcodeServerFailure, position: "none", result: "failure", failed: true}
 	case len(empties) > 0:
-		return outcomeOf{position: "none", result: "nodata", fact: empties[0]}
+		return expectation{position: "none", result: "nodata", fact: empties[0]}
 	}
-	return outcomeOf{rcode: dns.RcodeNameError, position: "none", result: "nxdomain", fact: denials[0]}
+	return expectation{rcode: dns.RcodeNameError, position: "none", result: "nxdomain", fact: denials[0]}
 }
 
-// check compares the reply to a query with what it is to be, some time after its facts were found.
-func (o *outcomeOf) check(r *dns.Msg, got answered, age uint32) error {
+// check compares the reply to a query with the expectation. age is the time since the reply was made, in seconds.
+func (o *expectation) check(r *dns.Msg, got response, age uint32) error {
 	question := r.Question[0]
 	if got.Msg == nil {
 		if o.rcode != dns.RcodeServerFailure || got.code != dns.RcodeServerFailure {
-			return fmt.Errorf("nothing was written, and %d returned; want %s", got.code, dns.RcodeToString[o.rcode])
+			return fmt.Errorf("no reply and code %d, want %s", got.code, dns.RcodeToString[o.rcode])
 		}
 		return nil
 	}
 	m := got.Msg
 	switch {
 	case got.code != dns.RcodeSuccess || got.err != nil:
-		return fmt.Errorf("it returned %d, %v", got.code, got.err)
+		return fmt.Errorf("code %d, error %v", got.code, got.err)
 	case m.Rcode != o.rcode || !m.Response || m.Id != r.Id || m.RecursionDesired != r.RecursionDesired || m.CheckingDisabled != r.CheckingDisabled:
 		return fmt.Errorf("the header is %v, want %s to %v", m.MsgHdr, dns.RcodeToString[o.rcode], r.MsgHdr)
 	case len(m.Question) != 1 || m.Question[0] != question:
 		return fmt.Errorf("the question is %v, want %v", m.Question, question)
-	case m.Truncated != (o.fact.said == saysTruncated && o.rcode == dns.RcodeSuccess):
+	case m.Truncated != (o.fact.replyKind == replyTruncated && o.rcode == dns.RcodeSuccess):
 		return fmt.Errorf("truncated is %t", m.Truncated)
 	case m.IsEdns0() != nil && r.IsEdns0() == nil:
-		return fmt.Errorf("an OPT record that nobody has asked for: %v", m.Extra)
+		return fmt.Errorf("an OPT record in the reply to a query without one: %v", m.Extra)
 	}
 	var want, denial []dns.RR
 	switch {
 	case o.rcode == dns.RcodeServerFailure:
-	case o.fact.said == saysData:
+	case o.fact.replyKind == replyData:
 		want = recordsOf(o.owner, question.Qtype, o.fact.ttl)
-	case o.fact.said == saysTruncated:
+	case o.fact.replyKind == replyTruncated:
 		want = recordsOf(o.owner, question.Qtype, o.fact.ttl)[:o.fact.ttl%2]
 	default:
 		denial = []dns.RR{soaOf(o.fact.ttl)}
@@ -138,12 +138,12 @@ func (o *outcomeOf) check(r *dns.Msg, got answered, age uint32) error {
 	return o.checkAnswer(m, want)
 }
 
-// checkAnswer follows the aliases from the question, which are there if it is not the name that was found.
-func (o *outcomeOf) checkAnswer(m *dns.Msg, want []dns.RR) error {
+// checkAnswer follows the aliases from the question to the name of the records.
+func (o *expectation) checkAnswer(m *dns.Msg, want []dns.RR) error {
 	at, rest := m.Question[0].Name, m.Answer
 	for len(rest) > 0 && rest[0].Header().Rrtype == dns.TypeCNAME {
 		cname := rest[0].(*dns.CNAME)
-		if cname.Hdr.Name != at || len(want) == 0 || cname.Hdr.Ttl > want[0].Header().Ttl { // less where a denial on the way is known for less
+		if cname.Hdr.Name != at || len(want) == 0 || cname.Hdr.Ttl > want[0].Header().Ttl { // lower if the reply for another candidate expires earlier
 			return fmt.Errorf("the alias %v does not continue %s with the TTL of %v", cname, at, want)
 		}
 		at, rest = cname.Target, rest[1:]
@@ -166,34 +166,34 @@ func sameRecords(got, want []dns.RR) error {
 	return nil
 }
 
-// randomWorld makes a world with facts about the candidates of a question.
-type randomWorld struct {
+// randomBackend makes random backends.
+type randomBackend struct {
 	*rand.Rand
 	generations []*generation
 }
 
-func newRandomWorld(seed uint64) *randomWorld {
-	r := &randomWorld{Rand: rand.New(rand.NewPCG(seed, 7))}
+func newRandomBackend(seed uint64) *randomBackend {
+	r := &randomBackend{Rand: rand.New(rand.NewPCG(seed, 7))}
 	for i := range 5 {
 		r.generations = append(r.generations, &generation{name: fmt.Sprint("generation ", i)})
 	}
 	return r
 }
 
-// The suffixes that lists are made of. The first three are in the zone of the cluster; what is looked up below the
-// last one is too long.
+// someSuffixes are the suffixes of random lists. The first three are in the zone of the cluster; names below the last
+// one are too long.
 var someSuffixes = []string{
 	"shop.svc.cluster.test.", "svc.cluster.test.", "cluster.test.", "corp.test.", "x.cluster.test.", "eu.corp.test.",
 	strings.Repeat(strings.Repeat("a", 62)+".", 3) + strings.Repeat("b", 45) + ".cluster.test.",
 }
 
-func (r *randomWorld) question() *Question {
+func (r *randomBackend) question() *Question {
 	q := &Question{Base: []string{"db.", "www.example.org.", "_sip._tcp.x.", `o\.dd.`, "Web."}[r.IntN(5)]}
 	n := 1 + r.IntN(6)
 	for range n {
 		q.Suffixes = append(q.Suffixes, someSuffixes[r.IntN(len(someSuffixes))])
 	}
-	if r.IntN(3) > 0 { // what is usual
+	if r.IntN(3) > 0 { // the usual list of a pod
 		q.Suffixes = slices.Concat(someSuffixes[:3], q.Suffixes[min(3, n):])
 	}
 	if r.IntN(4) > 0 {
@@ -202,10 +202,10 @@ func (r *randomWorld) question() *Question {
 	return q
 }
 
-func (r *randomWorld) fact(most said) fact {
-	f := fact{said: said(r.IntN(int(most) + 1)), ttl: 1 + r.Uint32N(300)}
+func (r *randomBackend) fact(most replyKind) fact {
+	f := fact{replyKind: replyKind(r.IntN(int(most) + 1)), ttl: 1 + r.Uint32N(300)}
 	if r.IntN(2) == 0 {
-		f.said = saysNXDOMAIN
+		f.replyKind = replyNXDOMAIN
 	}
 	by := r.IntN(20)
 	if by < 12 {
@@ -216,26 +216,26 @@ func (r *randomWorld) fact(most said) fact {
 	if by >= 8 && by < 19 {
 		f.expires = time.Duration(1+r.IntN(120_000)) * time.Millisecond
 	}
-	f.forOne = r.IntN(40) == 0
+	f.private = r.IntN(40) == 0
 	if r.IntN(40) == 0 {
 		f.change = r.generations[r.IntN(len(r.generations))]
 	}
 	return f
 }
 
-// world returns facts about names.
-func (r *randomWorld) world(names []string) *world {
-	w := &world{facts: map[asked]fact{}, ability: ability(r.IntN(int(abilities)))}
-	most := []said{saysNODATA, saysData, saysData, saysTruncated, returnsError}[r.IntN(5)]
-	w.fallback = r.fact(saysNXDOMAIN)
+// backend returns a backend with random facts for names.
+func (r *randomBackend) backend(names []string) *backend {
+	w := &backend{facts: map[lookup]fact{}, ability: ability(r.IntN(int(abilities)))}
+	most := []replyKind{replyNODATA, replyData, replyData, replyTruncated, returnError}[r.IntN(5)]
+	w.fallback = r.fact(replyNXDOMAIN)
 	for _, name := range names {
 		exists := r.fact(most)
 		for _, qtype := range []uint16{dns.TypeA, dns.TypeAAAA, dns.TypeTXT} {
 			f := r.fact(most)
-			if exists.said == saysNXDOMAIN && r.IntN(10) > 0 {
+			if exists.replyKind == replyNXDOMAIN && r.IntN(10) > 0 {
 				f = exists
 			}
-			w.facts[asked{strings.ToLower(name), qtype}] = f
+			w.facts[lookup{strings.ToLower(name), qtype}] = f
 		}
 	}
 	return w
@@ -244,16 +244,16 @@ func (r *randomWorld) world(names []string) *world {
 // forever is the validity of outcomes that depend on Generations alone.
 const forever = time.Duration(math.MaxInt64)
 
-// holdsUntil returns until when all holds that was seen on the way, false if what came of it is not kept: also if it is
-// the plain answer to the question, which a cache keeps.
-func holdsUntil(w *world, o *outcomeOf, question string) (until time.Duration, bounds []answers.Bound, ok bool) {
+// expectedValidity returns the joined validity of the replies, false if the outcome is not stored under the search
+// list: also if a cache stores it as the reply to the question.
+func expectedValidity(w *backend, o *expectation, question string) (until time.Duration, bounds []answers.Bound, ok bool) {
 	until = forever
-	if last := w.seen[len(w.seen)-1]; o.owner == question && o.result == "success" && !last.list && last.conditions.Expires != 0 {
+	if last := w.replies[len(w.replies)-1]; o.owner == question && o.result == "success" && !last.list && last.properties.Expires != 0 {
 		return 0, nil, false
 	}
-	for _, s := range w.seen {
-		c := &s.conditions
-		if s.forOne || c.Views != nil || c.View.Private || s.said > saysData || !c.ByGeneration() && c.Expires == 0 {
+	for _, s := range w.replies {
+		c := &s.properties
+		if s.private || c.Views != nil || c.View.Private || s.replyKind > replyData || !c.ByGeneration() && c.Expires == 0 {
 			return 0, nil, false
 		}
 		for _, b := range c.Bounds {
@@ -272,41 +272,40 @@ func current(bounds []answers.Bound) bool {
 	return !slices.ContainsFunc(bounds, func(b answers.Bound) bool { return b.Generation.Load() != b.Number })
 }
 
-// namesOf returns the candidates of a question, as they are asked for.
-func namesOf(asked string, q *Question) []string {
+// namesOf returns the candidates of a question in the case in which they are queried.
+func namesOf(qname string, q *Question) []string {
 	var names []string
 	for _, s := range q.Suffixes {
 		names = append(names, q.Base+s)
 	}
 	names = append(names, q.Base)
-	if strings.EqualFold(names[0], asked) {
-		names[0] = asked
+	if strings.EqualFold(names[0], qname) {
+		names[0] = qname
 	}
 	return names
 }
 
-// TestModel asks random questions of random worlds. The first answer, and those that follow, which may be from what
-// is kept, are what a resolver comes to that goes through the list by itself. An answer is kept for exactly as long
-// as all that it follows from.
+// TestModel sends random queries to random backends. Every reply, from the store or not, is that of a resolver which
+// walks the list itself. A reply is stored exactly as long as the replies it follows from are valid.
 func TestModel(t *testing.T) {
 	counts := map[string]int{}
 	property.Seeds(t, 0, 6000, func(t *testing.T, seed uint64) {
-		inTime(t, func(t *testing.T) { checkModel(t, seed, counts) })
+		inBubble(t, func(t *testing.T) { checkModel(t, seed, counts) })
 	})
 	t.Log(counts)
-	for _, what := range []string{
-		"kept", "not kept", "expired", "outdated", "still there", "by bounds alone", "asked one server for several",
-		"success", "nodata", "nxdomain", "failure", "bare", "upper case", "found behind a failure", "truncated",
+	for _, event := range []string{
+		"stored", "not stored", "expired", "outdated", "before the end", "by generations alone", "several candidates in one query",
+		"success", "nodata", "nxdomain", "failure", "bare", "upper case", "found after a failure", "truncated",
 	} {
-		if counts[what] < 20 && property.Fixed() {
-			t.Errorf("%s: %d times", what, counts[what])
+		if counts[event] < 20 && property.Fixed() {
+			t.Errorf("%s: %d times", event, counts[event])
 		}
 	}
 }
 
-// inTime runs a test in a bubble in which time passes when nothing else happens. The time begins in 2000 there; it is
-// made to come after the store's epoch.
-func inTime(t *testing.T, f func(t *testing.T)) {
+// inBubble runs a test with synctest's clock. The clock starts in 2000; inBubble advances it to the start of the
+// process.
+func inBubble(t *testing.T, f func(t *testing.T)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		for answers.Now() < 0 {
@@ -317,7 +316,7 @@ func inTime(t *testing.T, f func(t *testing.T)) {
 }
 
 func checkModel(t *testing.T, seed uint64, counts map[string]int) {
-	random := newRandomWorld(seed)
+	random := newRandomBackend(seed)
 	q := random.question()
 	name := q.Base + q.Suffixes[0]
 	switch {
@@ -329,7 +328,7 @@ func checkModel(t *testing.T, seed uint64, counts map[string]int) {
 		q.Base = name[:len(q.Base)]
 	}
 	names := namesOf(name, q)
-	w := random.world(names)
+	w := random.backend(names)
 	x := newExpander(w)
 	if random.IntN(4) > 0 {
 		x.Zones = []string{"cluster.test."}
@@ -345,12 +344,12 @@ func checkModel(t *testing.T, seed uint64, counts map[string]int) {
 		s := fmt.Sprintf("%v of %+v\nability %d, zones %q", r.Question[0], *q, w.ability, x.Zones)
 		for _, name := range names {
 			for _, qtype := range []uint16{dns.TypeA, dns.TypeAAAA, dns.TypeTXT} {
-				s += fmt.Sprintf("\n%s %s: %v", name, dns.TypeToString[qtype], w.of(name, qtype))
+				s += fmt.Sprintf("\n%s %s: %v", name, dns.TypeToString[qtype], w.factOf(name, qtype))
 			}
 		}
-		return fmt.Sprintf("%s\nseen: %+v", s, w.seen)
+		return fmt.Sprintf("%s\nreplies: %+v", s, w.replies)
 	}
-	if err := want.check(r, ask(t, x, r, q), 0); err != nil {
+	if err := want.check(r, send(t, x, r, q), 0); err != nil {
 		t.Fatalf("%v\n%s", err, describe())
 	}
 	delta := map[string]float64{"expansions " + want.result + " " + want.position: 1}
@@ -365,29 +364,29 @@ func checkModel(t *testing.T, seed uint64, counts map[string]int) {
 		counts["bare"]++
 	}
 	if want.failed && want.owner != "" {
-		counts["found behind a failure"]++
+		counts["found after a failure"]++
 	}
-	if want.fact.said == saysTruncated {
+	if want.fact.replyKind == replyTruncated {
 		counts["truncated"]++
 	}
-	if len(w.asks) < len(w.seen) || w.ability == knowsLists && len(w.asks) < len(names) && want.result == "nxdomain" {
-		counts["asked one server for several"]++
+	if len(w.queries) < len(w.replies) || w.ability == supportsLists && len(w.queries) < len(names) && want.result == "nxdomain" {
+		counts["several candidates in one query"]++
 	}
 
-	until, bounds, kept := holdsUntil(w, &want, name)
+	until, bounds, stored := expectedValidity(w, &want, name)
 	if strings.ToLower(name) != name {
 		counts["upper case"]++
-		kept = false
+		stored = false
 	}
 	now := answers.Now()
-	again := func(what string, age uint32, isKept bool) bool {
+	again := func(what string, age uint32, isStored bool) bool {
 		t.Helper()
-		w.asks, before = nil, results.snapshot()
-		w.seen = nil
+		w.queries, before = nil, results.snapshot()
+		w.replies = nil
 		wanted := resolve(w, r.Question[0].Qtype, names, x.Zones...)
-		got := ask(t, x, r, q)
-		if isKept != (len(w.asks) == 0) {
-			t.Fatalf("%s: it asked for %v, and is kept %t, want %t\n%s", what, w.asks, len(w.asks) == 0, isKept, describe())
+		got := send(t, x, r, q)
+		if isStored != (len(w.queries) == 0) {
+			t.Fatalf("%s: queries %v, stored %t, want %t\n%s", what, w.queries, len(w.queries) == 0, isStored, describe())
 		}
 		if err := wanted.check(r, got, age); err != nil {
 			t.Fatalf("%s: %v\n%s", what, err, describe())
@@ -397,12 +396,12 @@ func checkModel(t *testing.T, seed uint64, counts map[string]int) {
 		}
 		return true
 	}
-	if !kept {
-		counts["not kept"]++
-		again("not kept", 0, false)
+	if !stored {
+		counts["not stored"]++
+		again("not stored", 0, false)
 		return
 	}
-	counts["kept"]++
+	counts["stored"]++
 	for _, other := range random.generations {
 		if !slices.ContainsFunc(bounds, func(b answers.Bound) bool { return b.Generation == answers.Generation(other) }) {
 			other.Add(1)
@@ -410,13 +409,13 @@ func checkModel(t *testing.T, seed uint64, counts map[string]int) {
 	}
 	again("at once", 0, true)
 	if until == forever {
-		counts["by bounds alone"]++
+		counts["by generations alone"]++
 		time.Sleep(1000 * time.Hour)
 		again("after a long time", 0, true)
 	} else {
 		time.Sleep(until - now - 1)
 		again("just before", uint32((until-now-1)/time.Second), true)
-		counts["still there"]++
+		counts["before the end"]++
 	}
 	if until != forever && (len(bounds) == 0 || random.IntN(2) == 0) {
 		counts["expired"]++
@@ -429,7 +428,7 @@ func checkModel(t *testing.T, seed uint64, counts map[string]int) {
 	again("outdated", 0, false)
 }
 
-// snapshot returns what was counted, for the server without a name.
+// snapshot returns the counters of the server without a name.
 func (x *Results) snapshot() map[string]float64 {
 	all := map[string]float64{}
 	collect := func(c prometheus.Collector, name string) {
@@ -458,7 +457,7 @@ func (x *Results) snapshot() map[string]float64 {
 	return all
 }
 
-// since returns what was counted since a snapshot.
+// since returns the changes of counters since a snapshot.
 func (x *Results) since(before map[string]float64) map[string]float64 {
 	now := x.snapshot()
 	for name, value := range now {

@@ -19,24 +19,23 @@ import (
 	"github.com/nearside-dns/nearside/plugin/internal/block"
 )
 
-// The directives of the server in these tests: one that expands what is below the first suffix, and one that says
-// what is so.
+// Directives of the tests' server: a plugin that expands names below the first suffix, and a backend.
 const (
-	expandDirective = "expandtest"
-	worldDirective  = "worldtest"
+	expandDirective  = "expandtest"
+	backendDirective = "backendtest"
 )
 
-// directives are what they do in the test that runs.
+// directives is the state of the plugins in the running test.
 var directives struct {
-	blocks []*block.Block // with expandtest, in order
-	world  *world
+	blocks  []*block.Block // server blocks with the expand directive, in order
+	backend *backend
 
 	mu sync.Mutex
-	by []string // who was asked for which name: the zone of the block, and the name
+	by []string // queries at the backend: the zone of its server block, and the name
 }
 
-// takeAsked returns who was asked for which name since the last call.
-func takeAsked() []string {
+// takeQueries returns the queries at the backend since the last call.
+func takeQueries() []string {
 	directives.mu.Lock()
 	defer directives.mu.Unlock()
 	by := directives.by
@@ -45,28 +44,28 @@ func takeAsked() []string {
 }
 
 func init() {
-	dnsserver.Directives = append(dnsserver.Directives, expandDirective, worldDirective)
+	dnsserver.Directives = append(dnsserver.Directives, expandDirective, backendDirective)
 	plugin.Register(expandDirective, func(c *caddy.Controller) error {
 		x := &Expander{Plugin: expandDirective, Block: block.Of(c), Results: results}
 		directives.blocks = append(directives.blocks, x.Block)
 		dnsserver.GetConfig(c).AddPlugin(func(next plugin.Handler) plugin.Handler {
 			x.Next = next
-			return expands{x}
+			return expandHandler{x}
 		})
 		return nil
 	})
-	plugin.Register(worldDirective, func(c *caddy.Controller) error {
+	plugin.Register(backendDirective, func(c *caddy.Controller) error {
 		config := dnsserver.GetConfig(c)
-		config.AddPlugin(func(plugin.Handler) plugin.Handler { return tells{config.Zone} })
+		config.AddPlugin(func(plugin.Handler) plugin.Handler { return backendHandler{config.Zone} })
 		return nil
 	})
 }
 
-type expands struct{ *Expander }
+type expandHandler struct{ *Expander }
 
-func (expands) Name() string { return expandDirective }
+func (expandHandler) Name() string { return expandDirective }
 
-func (e expands) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.Msg) (int, error) {
+func (e expandHandler) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.Msg) (int, error) {
 	name := r.Question[0].Name
 	if Nested(ctx) || !strings.HasSuffix(name, "."+podSuffixes[0]) {
 		return plugin.NextOrFailure(e.Name(), e.Next, ctx, w, r)
@@ -74,25 +73,25 @@ func (e expands) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.Msg)
 	return e.Expander.ServeDNS(ctx, w, r, &Question{Base: strings.TrimSuffix(name, podSuffixes[0]), Suffixes: podSuffixes, Path: 1})
 }
 
-type tells struct{ zone string }
+type backendHandler struct{ zone string }
 
-func (tells) Name() string { return worldDirective }
+func (backendHandler) Name() string { return backendDirective }
 
-func (z tells) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.Msg) (int, error) {
+func (z backendHandler) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.Msg) (int, error) {
 	directives.mu.Lock()
 	defer directives.mu.Unlock()
 	directives.by = append(directives.by, z.zone+" "+r.Question[0].Name)
 	if Nested(ctx) && answers.PropertiesOf(ctx, r) == nil {
-		return dns.RcodeServerFailure, fmt.Errorf("nobody wants to know how long what is said of %v is so", r.Question)
+		return dns.RcodeServerFailure, fmt.Errorf("no properties to fill in for the query %v", r.Question)
 	}
-	return directives.world.ServeDNS(ctx, w, r)
+	return directives.backend.ServeDNS(ctx, w, r)
 }
 
-// serve starts servers, and returns the addresses by network of the one that is on another port than this.
-func serve(t *testing.T, w *world, corefile string, other int) map[string]string {
+// serve starts servers, and returns the addresses by network of the one that does not listen on port other.
+func serve(t *testing.T, w *backend, corefile string, other int) map[string]string {
 	t.Helper()
 	caddy.Quiet, dnsserver.Quiet = true, true
-	directives.blocks, directives.world = nil, w
+	directives.blocks, directives.backend = nil, w
 	instance, err := caddy.Start(caddy.CaddyfileInput{Filepath: "Corefile", Contents: []byte(corefile), ServerTypeName: "dns"})
 	if err != nil {
 		t.Fatal(err)
@@ -108,38 +107,37 @@ func serve(t *testing.T, w *world, corefile string, other int) map[string]string
 			return map[string]string{"udp": fmt.Sprintf("127.0.0.1:%d", udp), "tcp": fmt.Sprintf("127.0.0.1:%d", tcp)}
 		}
 	}
-	t.Fatal("there is no server")
+	t.Fatal("no server")
 	return nil
 }
 
-// TestBlocks asserts that candidates are asked for where the server would look for them: in the own block those of
-// its zones, but for zones in them that another block has.
+// TestBlocks asserts that a candidate is queried in the server block that its name belongs to, on the same port.
 func TestBlocks(t *testing.T) {
-	const own = "cluster.test:0 corp.test:0 {\nexpandtest\nworldtest\n}\n"
+	const own = "cluster.test:0 corp.test:0 {\nexpandtest\nbackendtest\n}\n"
 	clusterNames := []string{"cluster.test. " + first, "cluster.test. " + second, "cluster.test. " + third}
 	tests := map[string]struct {
 		corefile string
 		found    string
 		want     []string
 		rcode    int
-		kept     bool
+		stored   bool
 	}{
-		"in the own block":     {own, third, clusterNames, dns.RcodeSuccess, true},
-		"in its other zone":    {own, fourth, slices.Concat(clusterNames, []string{"cluster.test. " + fourth}), dns.RcodeSuccess, true},
-		"in no block":          {own, bareName, slices.Concat(clusterNames, []string{"cluster.test. " + fourth}), dns.RcodeNameError, false},
-		"in another block":     {own + ".:0 {\nworldtest\n}\n", bareName, slices.Concat(clusterNames, []string{"cluster.test. " + fourth, ". " + bareName}), dns.RcodeSuccess, true},
-		"in a block above":     {"shop.svc.cluster.test:0 {\nexpandtest\nworldtest\n}\n" + strings.Replace(own, "expandtest\n", "", 1), second, []string{"shop.svc.cluster.test. " + first, "cluster.test. " + second}, dns.RcodeSuccess, true},
-		"in a block between":   {own + "shop.svc.cluster.test:0 {\nexpandtest\nworldtest\n}\nsvc.cluster.test:0 {\nworldtest\n}\n", third, []string{"shop.svc.cluster.test. " + first, "svc.cluster.test. " + second, "cluster.test. " + third}, dns.RcodeSuccess, true},
-		"in a block that also": {own + ".:0 {\nexpandtest\nworldtest\n}\n", bareName, slices.Concat(clusterNames, []string{"cluster.test. " + fourth, ". " + bareName}), dns.RcodeSuccess, true},
-		"on another port":      {own + ".:PORT {\nworldtest\n}\n", bareName, slices.Concat(clusterNames, []string{"cluster.test. " + fourth}), dns.RcodeNameError, false},
+		"in the own block":        {own, third, clusterNames, dns.RcodeSuccess, true},
+		"in its other zone":       {own, fourth, slices.Concat(clusterNames, []string{"cluster.test. " + fourth}), dns.RcodeSuccess, true},
+		"in no block":             {own, bareName, slices.Concat(clusterNames, []string{"cluster.test. " + fourth}), dns.RcodeNameError, false},
+		"in another block":        {own + ".:0 {\nbackendtest\n}\n", bareName, slices.Concat(clusterNames, []string{"cluster.test. " + fourth, ". " + bareName}), dns.RcodeSuccess, true},
+		"in a block above":        {"shop.svc.cluster.test:0 {\nexpandtest\nbackendtest\n}\n" + strings.Replace(own, "expandtest\n", "", 1), second, []string{"shop.svc.cluster.test. " + first, "cluster.test. " + second}, dns.RcodeSuccess, true},
+		"in a block between":      {own + "shop.svc.cluster.test:0 {\nexpandtest\nbackendtest\n}\nsvc.cluster.test:0 {\nbackendtest\n}\n", third, []string{"shop.svc.cluster.test. " + first, "svc.cluster.test. " + second, "cluster.test. " + third}, dns.RcodeSuccess, true},
+		"in a block that expands": {own + ".:0 {\nexpandtest\nbackendtest\n}\n", bareName, slices.Concat(clusterNames, []string{"cluster.test. " + fourth, ". " + bareName}), dns.RcodeSuccess, true},
+		"on another port":         {own + ".:PORT {\nbackendtest\n}\n", bareName, slices.Concat(clusterNames, []string{"cluster.test. " + fourth}), dns.RcodeNameError, false},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
 			other := freePort(t)
 			corefile := strings.Replace(tt.corefile, "PORT", strconv.Itoa(other), 1)
-			addresses := serve(t, newWorld(map[string]said{tt.found: saysData}), corefile, other)
+			addresses := serve(t, newBackend(map[string]replyKind{tt.found: replyData}), corefile, other)
 			for _, network := range []string{"udp", "tcp"} {
-				takeAsked()
+				takeQueries()
 				client := dns.Client{Net: network}
 				m, _, err := client.Exchange(query(first, dns.TypeA), addresses[network])
 				if err != nil {
@@ -149,11 +147,11 @@ func TestBlocks(t *testing.T) {
 					t.Errorf("%s: got %v, want %s of %s", network, m, dns.RcodeToString[tt.rcode], tt.found)
 				}
 				want := tt.want
-				if tt.kept && network == "tcp" {
+				if tt.stored && network == "tcp" {
 					want = nil
 				}
-				if by := takeAsked(); !slices.Equal(by, want) {
-					t.Errorf("%s: asked %q, want %q", network, by, want)
+				if by := takeQueries(); !slices.Equal(by, want) {
+					t.Errorf("%s: queries %q, want %q", network, by, want)
 				}
 			}
 		})
@@ -170,12 +168,12 @@ func freePort(t *testing.T) int {
 	return l.Addr().(*net.TCPAddr).Port
 }
 
-// TestNoServer asserts that without a server there is an error for what only another block could answer.
+// TestNoServer asserts that without a server in the context, the block serves every name.
 func TestNoServer(t *testing.T) {
-	serve(t, newWorld(nil), "cluster.test:0 {\nexpandtest\nworldtest\n}\n", 0)
-	x := newExpander(newWorld(map[string]said{bareName: saysData}))
+	serve(t, newBackend(nil), "cluster.test:0 {\nexpandtest\nbackendtest\n}\n", 0)
+	x := newExpander(newBackend(map[string]replyKind{bareName: replyData}))
 	x.Block = directives.blocks[0]
-	if got := ask(t, x, query(first, dns.TypeA), &podQuestion); got.rcode() != dns.RcodeSuccess {
-		t.Errorf("without a server all is the block's: got %v, %v", got.Msg, got.err)
+	if got := send(t, x, query(first, dns.TypeA), &podQuestion); got.rcode() != dns.RcodeSuccess {
+		t.Errorf("without a server: got %v, %v", got.Msg, got.err)
 	}
 }

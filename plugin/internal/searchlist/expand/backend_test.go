@@ -21,44 +21,45 @@ import (
 	"github.com/nearside-dns/nearside/plugin/internal/searchlist"
 )
 
-// said is what a server says of a name and a type.
-type said int
+// replyKind is the kind of reply of a backend to a query for a name and a type.
+type replyKind int
 
 const (
-	saysNXDOMAIN said = iota
-	saysNODATA
-	saysData
-	saysTruncated
-	saysSERVFAIL
-	returnsSERVFAIL // and writes nothing
-	saysREFUSED
-	returnsREFUSED // and writes nothing
-	saysNothing
-	returnsError
+	replyNXDOMAIN replyKind = iota
+	replyNODATA
+	replyData
+	replyTruncated
+	replySERVFAIL
+	returnSERVFAIL // return code without a reply
+	replyREFUSED
+	returnREFUSED // return code without a reply
+	noReply
+	returnError
 )
 
-func (s said) String() string {
+func (s replyKind) String() string {
 	return [...]string{"NXDOMAIN", "NODATA", "data", "truncated", "SERVFAIL", "returned SERVFAIL", "REFUSED", "returned REFUSED", "nothing", "an error"}[s]
 }
 
-// sure reports whether a server that knows search lists goes on from there by itself.
-func (s said) sure() bool { return s <= saysData }
+// continues reports whether a server that supports search lists handles this reply: it is data, or the server tries the next
+// candidate.
+func (s replyKind) continues() bool { return s <= replyData }
 
-// fact is what is so of a name and a type.
+// fact is the reply of a backend to a query for a name and a type.
 type fact struct {
-	said
+	replyKind
 	ttl     uint32 // in seconds
 	bounds  []*generation
-	expires time.Duration // from when it is asked for until no cache behind keeps it; 0 if none does
-	forOne  bool
-	change  *generation // advances when it is asked for, after it was looked at
+	expires time.Duration // how long the cache after the Expander stores the reply; 0 if none does
+	private bool
+	change  *generation // advances after the reply was made
 	ede     bool        // the reply has an extended error
 }
 
 func (f fact) String() string {
-	s := fmt.Sprintf("%v TTL %d %v expires %v", f.said, f.ttl, f.bounds, f.expires)
-	if f.forOne {
-		s += ", for one"
+	s := fmt.Sprintf("%v TTL %d %v expires %v", f.replyKind, f.ttl, f.bounds, f.expires)
+	if f.private {
+		s += ", private"
 	}
 	if f.change != nil {
 		s += fmt.Sprint(", changes ", f.change)
@@ -66,12 +67,13 @@ func (f fact) String() string {
 	return s
 }
 
-type asked struct {
-	name  string // in lower case
+// lookup is a queried name and type.
+type lookup struct {
+	name  string // lower case
 	qtype uint16
 }
 
-// generation is a store.Generation.
+// generation is an answers.Generation with a name.
 type generation struct {
 	atomic.Uint64
 	name string
@@ -79,67 +81,67 @@ type generation struct {
 
 func (g *generation) String() string { return g.name }
 
-// ability is what a server makes of a search list.
+// ability is the reaction of a server to a search list.
 type ability int
 
 const (
 	ignoresLists ability = iota
-	knowsLists
-	saysTwo      // is the answer's suffix
-	saysGarbage  // in the option
-	saysTwoTimes // has the option twice
+	supportsLists
+	repliesTwoSuffixes // an option with two suffixes
+	repliesGarbage     // an option with invalid data
+	repliesTwoOptions  // the option twice
 	abilities
 )
 
-// world is a plugin that answers from facts. What no fact is about does not exist.
-type world struct {
-	facts    map[asked]fact
-	fallback fact // of what no fact is about
+// backend is a plugin that answers from facts.
+type backend struct {
+	facts    map[lookup]fact
+	fallback fact // for names and types without a fact
 	ability  ability
 
-	asks []asked // in order; those of a list by their first name
-	seen []seen
+	queries []lookup // in order; for a search list, the first name
+	replies []observed
 }
 
-// seen is what a reply told of how long it is so.
-type seen struct {
-	conditions answers.Properties
-	forOne     bool
-	said       said
-	list       bool // the reply was that to a list
+// observed has the properties of a reply of the backend.
+type observed struct {
+	properties answers.Properties
+	private    bool
+	replyKind  replyKind
+	list       bool // the reply is for a search list
 }
 
-func (w *world) Name() string { return "world" }
+func (w *backend) Name() string { return "backend" }
 
-func (w *world) of(name string, qtype uint16) fact {
-	if f, ok := w.facts[asked{strings.ToLower(name), qtype}]; ok {
+func (w *backend) factOf(name string, qtype uint16) fact {
+	if f, ok := w.facts[lookup{strings.ToLower(name), qtype}]; ok {
 		return f
 	}
 	return w.fallback
 }
 
-func (w *world) ServeDNS(ctx context.Context, rw dns.ResponseWriter, r *dns.Msg) (int, error) {
+func (w *backend) ServeDNS(ctx context.Context, rw dns.ResponseWriter, r *dns.Msg) (int, error) {
 	q := r.Question[0]
-	w.asks = append(w.asks, asked{strings.ToLower(q.Name), q.Qtype})
+	w.queries = append(w.queries, lookup{strings.ToLower(q.Name), q.Qtype})
 	if data, ok := searchlist.OptionOf(r); ok {
 		switch w.ability {
-		case knowsLists:
-			if m := w.try(ctx, r, data); m != nil {
+		case supportsLists:
+			if m := w.search(ctx, r, data); m != nil {
 				return dns.RcodeSuccess, rw.WriteMsg(m)
 			}
-		case saysTwo:
+		case repliesTwoSuffixes:
 			two, _ := searchlist.AppendSuffixes(nil, []string{"one.test.", "two.test."})
 			return w.answer(ctx, withOption{rw, [][]byte{two}}, r)
-		case saysGarbage:
+		case repliesGarbage:
 			return w.answer(ctx, withOption{rw, [][]byte{[]byte("\x07no")}}, r)
-		case saysTwoTimes:
+		case repliesTwoOptions:
 			return w.answer(ctx, withOption{rw, [][]byte{{}, {}}}, r)
 		}
 	}
 	return w.answer(ctx, rw, r)
 }
 
-// withOption adds options of package search to what is written.
+// withOption adds search lists to the reply.
 type withOption struct {
 	dns.ResponseWriter
 	data [][]byte
@@ -157,72 +159,72 @@ func (w withOption) WriteMsg(m *dns.Msg) error {
 }
 
 // answer answers a query for one name.
-func (w *world) answer(ctx context.Context, rw dns.ResponseWriter, r *dns.Msg) (int, error) {
-	f := w.of(r.Question[0].Name, r.Question[0].Qtype)
-	w.tell(ctx, r, f)
+func (w *backend) answer(ctx context.Context, rw dns.ResponseWriter, r *dns.Msg) (int, error) {
+	f := w.factOf(r.Question[0].Name, r.Question[0].Qtype)
+	w.recordProperties(ctx, r, f)
 	m := replyOf(r, r.Question[0].Name, f)
-	switch f.said {
-	case returnsSERVFAIL:
+	switch f.replyKind {
+	case returnSERVFAIL:
 		return dns.RcodeServerFailure, nil
-	case returnsREFUSED:
+	case returnREFUSED:
 		return dns.RcodeRefused, nil
-	case returnsError:
+	case returnError:
 		return dns.RcodeServerFailure, errors.New("out of order")
-	case saysNothing:
+	case noReply:
 		return dns.RcodeSuccess, nil
 	}
 	return dns.RcodeSuccess, rw.WriteMsg(m)
 }
 
-// tell tells what the answer hangs on that follows from facts.
-func (w *world) tell(ctx context.Context, r *dns.Msg, facts ...fact) {
-	s := seen{said: facts[0].said}
-	n, kept := 0, true
+// recordProperties sets the properties of a reply that follows from facts.
+func (w *backend) recordProperties(ctx context.Context, r *dns.Msg, facts ...fact) {
+	s := observed{replyKind: facts[0].replyKind}
+	n, stored := 0, true
 	for i, f := range facts {
 		for _, g := range f.bounds {
 			b := answers.Bound{Generation: g, Number: g.Load()}
 			switch {
-			case slices.Contains(s.conditions.Bounds[:n], b):
+			case slices.Contains(s.properties.Bounds[:n], b):
 			case n == answers.MaxBounds:
-				kept = false
+				stored = false
 			default:
-				s.conditions.Bounds[n] = b
+				s.properties.Bounds[n] = b
 				n++
 			}
 		}
 		if f.expires > 0 {
-			if until := answers.Now() + f.expires; s.conditions.Expires == 0 || until < s.conditions.Expires {
-				s.conditions.Expires = until
+			if until := answers.Now() + f.expires; s.properties.Expires == 0 || until < s.properties.Expires {
+				s.properties.Expires = until
 			}
 		}
-		kept = kept && (f.expires > 0 || len(f.bounds) > 0)
-		if f.forOne {
-			s.forOne = true
+		stored = stored && (f.expires > 0 || len(f.bounds) > 0)
+		if f.private {
+			s.private = true
 			if i%2 == 0 {
 				answers.MarkPrivate(ctx)
 			} else {
-				s.conditions.View.Private = true
+				s.properties.View.Private = true
 			}
 		}
 		if f.change != nil {
 			f.change.Add(1)
 		}
 	}
-	if !kept {
-		s.conditions = answers.Properties{View: s.conditions.View}
+	if !stored {
+		s.properties = answers.Properties{View: s.properties.View}
 	}
-	w.seen = append(w.seen, s)
+	w.replies = append(w.replies, s)
 	if c := answers.PropertiesOf(ctx, r); c != nil {
-		*c = s.conditions
+		*c = s.properties
 	}
 }
 
-// try answers a query with a search list, or returns nil if it can't say what the answer is.
-func (w *world) try(ctx context.Context, r *dns.Msg, data []byte) *dns.Msg {
+// search answers a query with a search list. It returns nil if a candidate before the first one with data has failed.
+func (w *backend) search(ctx context.Context, r *dns.Msg, data []byte) *dns.Msg {
 	suffixes, ok := searchlist.ParseSuffixes(data)
 	q := r.Question[0]
 	if !ok || len(suffixes) == 0 || !strings.HasSuffix(strings.ToLower(q.Name), "."+suffixes[0]) {
-		panic(fmt.Sprintf("a wrong list was sent: %q for %s", data, q.Name))
+		panic(fmt.Sprintf("wrong search list in a query: %q for %s", data, q.Name))
 	}
 	base := q.Name[:len(q.Name)-len(suffixes[0])]
 	var facts []fact
@@ -232,36 +234,36 @@ func (w *world) try(ctx context.Context, r *dns.Msg, data []byte) *dns.Msg {
 		if i == 0 {
 			name = q.Name
 		}
-		f := w.of(name, q.Qtype)
+		f := w.factOf(name, q.Qtype)
 		facts = append(facts, f)
-		if !f.sure() || f.ede {
+		if !f.continues() || f.ede {
 			return nil
 		}
-		wins := f.said == saysData
-		if other := otherFamily(q.Qtype); f.said == saysNODATA && other != 0 {
-			sibling := w.of(name, other)
+		wins := f.replyKind == replyData
+		if other := otherFamily(q.Qtype); f.replyKind == replyNODATA && other != 0 {
+			sibling := w.factOf(name, other)
 			facts = append(facts, sibling)
-			if !sibling.sure() {
+			if !sibling.continues() {
 				return nil
 			}
-			wins = sibling.said == saysData
+			wins = sibling.replyKind == replyData
 		}
 		if wins {
-			w.tell(ctx, r, facts...)
+			w.recordProperties(ctx, r, facts...)
 			won, _ := searchlist.AppendSuffixes(nil, []string{suffix})
-			w.seen[len(w.seen)-1].list = true
+			w.replies[len(w.replies)-1].list = true
 			m := replyOf(r, name, f)
 			if len(m.Answer) > 0 && name != q.Name {
 				m.Answer = append([]dns.RR{alias(q.Name, name, m.Answer[0].Header().Ttl)}, m.Answer...)
 			}
 			return searchlist.WithOption(m, won)
 		}
-		if f.said == saysNODATA && empty == nil {
+		if f.replyKind == replyNODATA && empty == nil {
 			empty = &f
 			empty.change = nil
 		}
 	}
-	w.tell(ctx, r, facts...)
+	w.recordProperties(ctx, r, facts...)
 	none := facts[0]
 	if empty != nil {
 		none = *empty
@@ -283,24 +285,24 @@ func otherFamily(qtype uint16) uint16 {
 	return 0
 }
 
-// replyOf returns the reply for a name that follows from a fact. The SOA record of a denial tells the TTL of the
-// fact, by which facts are told apart.
+// replyOf returns the reply for a name by its fact. The SOA record of a denial has the fact's TTL, which identifies the
+// fact.
 func replyOf(r *dns.Msg, name string, f fact) *dns.Msg {
 	m := new(dns.Msg).SetReply(r)
 	m.Authoritative = true
-	switch f.said {
-	case saysData:
+	switch f.replyKind {
+	case replyData:
 		m.Answer = recordsOf(name, r.Question[0].Qtype, f.ttl)
-	case saysTruncated:
-		m.Answer, m.Truncated = recordsOf(name, r.Question[0].Qtype, f.ttl)[:f.ttl%2], true // with a record, or none
-	case saysNXDOMAIN, saysNODATA:
+	case replyTruncated:
+		m.Answer, m.Truncated = recordsOf(name, r.Question[0].Qtype, f.ttl)[:f.ttl%2], true // one record, or none
+	case replyNXDOMAIN, replyNODATA:
 		m.Ns = []dns.RR{soaOf(f.ttl)}
-		if f.said == saysNXDOMAIN {
+		if f.replyKind == replyNXDOMAIN {
 			m.Rcode = dns.RcodeNameError
 		}
-	case saysSERVFAIL, returnsSERVFAIL:
+	case replySERVFAIL, returnSERVFAIL:
 		m.Rcode = dns.RcodeServerFailure
-	case saysREFUSED:
+	case replyREFUSED:
 		m.Rcode = dns.RcodeRefused
 	}
 	if f.ede {
@@ -319,7 +321,7 @@ func soaOf(ttl uint32) dns.RR {
 	}
 }
 
-// recordsOf returns two records, of data that no other name has.
+// recordsOf returns two records. Each name has different data.
 func recordsOf(name string, qtype uint16, ttl uint32) (all []dns.RR) {
 	h := fnv.New32a()
 	_, _ = h.Write([]byte(strings.ToLower(name)))
@@ -340,44 +342,44 @@ func recordsOf(name string, qtype uint16, ttl uint32) (all []dns.RR) {
 	return all
 }
 
-// results are those of all tests; what they count is compared with what it was before.
+// results are the counters of all tests, which compare counts before and after.
 var results = NewResults("expand_test")
 
-// newExpander returns an Expander with nothing behind it but a world.
-func newExpander(w *world, zones ...string) *Expander {
+// newExpander returns an Expander with a backend as the next plugin.
+func newExpander(w *backend, zones ...string) *Expander {
 	return &Expander{Plugin: "test", Next: w, Block: &block.Block{Keyspace: answers.Shared.NewKeyspace()}, Zones: zones, Results: results}
 }
 
-// answered is what came of a query.
-type answered struct {
-	*dns.Msg // nil if nothing was written
+// response is the result of Expander.ServeDNS.
+type response struct {
+	*dns.Msg // nil without a reply
 	code     int
 	err      error
 }
 
 // rcode returns the response code that the client gets.
-func (a answered) rcode() int {
+func (a response) rcode() int {
 	if a.Msg == nil {
 		return a.code
 	}
 	return a.Rcode
 }
 
-// ask has a query expanded.
-func ask(t *testing.T, x *Expander, r *dns.Msg, q *Question) answered {
+// send expands a query.
+func send(t *testing.T, x *Expander, r *dns.Msg, q *Question) response {
 	t.Helper()
-	return askIn(t, context.Background(), x, r, q)
+	return sendIn(t, context.Background(), x, r, q)
 }
 
-func askIn(t *testing.T, ctx context.Context, x *Expander, r *dns.Msg, q *Question) answered {
+func sendIn(t *testing.T, ctx context.Context, x *Expander, r *dns.Msg, q *Question) response {
 	t.Helper()
 	before := r.String()
 	w := dnstest.NewRecorder(&test.ResponseWriter{})
 	code, err := x.ServeDNS(ctx, w, r, q)
 	if after := r.String(); after != before {
-		t.Fatalf("the query was changed: it was\n%s\nand is\n%s", before, after)
+		t.Fatalf("the query was changed from\n%s\nto\n%s", before, after)
 	}
-	return answered{w.Msg, code, err}
+	return response{w.Msg, code, err}
 }
 
 func query(name string, qtype uint16) *dns.Msg { return new(dns.Msg).SetQuestion(name, qtype) }

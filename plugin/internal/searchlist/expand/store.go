@@ -11,9 +11,8 @@ import (
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
 )
 
-// dependOn adds the validity of the reply for a candidate to that of the outcome. A reply that no cache stores makes the
-// outcome one for this client only.
-func dependOn(v *answers.Validity, reply *dns.Msg, recorded *answers.Recorded) {
+// joinReply joins the validity of the reply for a candidate with that of the walk. A reply that no cache stores ends it.
+func joinReply(v *answers.Validity, reply *dns.Msg, recorded *answers.Recorded) {
 	switch {
 	case reply == nil, reply.Truncated, reply.Rcode == dns.RcodeRefused, !recorded.ForAll(),
 		!recorded.ByGeneration() && recorded.Expires == 0:
@@ -33,11 +32,11 @@ func aliasTTL(v *answers.Validity, record uint32) uint32 {
 	return min(record, uint32((left+time.Second-1)/time.Second)) // #nosec G115 -- a TTL, or less
 }
 
-// key is where the answer to a query is kept.
+// key is the key of the answer to a query in the store.
 type key struct {
 	query []byte
 	q     answers.Query
-	bytes []byte // empty if nothing is kept
+	bytes []byte // empty if the answer is not stored
 }
 
 func (x *Expander) key(r *dns.Msg, q *Question) *key {
@@ -53,7 +52,7 @@ func (x *Expander) key(r *dns.Msg, q *Question) *key {
 	return k
 }
 
-// fresh returns what is kept, or nil.
+// fresh returns the fresh entry of the key, or nil.
 func (k *key) fresh() *answers.Entry {
 	if len(k.bytes) == 0 {
 		return nil
@@ -64,14 +63,14 @@ func (k *key) fresh() *answers.Entry {
 	return nil
 }
 
-// keep stores the reply to a query for as long as all candidates' replies are valid. A reply with extended errors, which
-// would be lost, is not stored.
-func (x *Expander) keep(k *key, m *dns.Msg, out *outcome) {
+// store stores the reply to a query until the reply for one of its candidates ends. A reply with extended errors is not
+// stored: the stored answer would not have them.
+func (x *Expander) store(k *key, m *dns.Msg, out *outcome) {
 	now := answers.Now()
-	if out.plain || len(k.bytes) == 0 || !out.validity.Fresh(now) || len(errorsOf(out.reply)) > 0 {
+	if out.stored || len(k.bytes) == 0 || !out.validity.Fresh(now) || len(errorsOf(out.reply)) > 0 {
 		return
 	}
-	e := &answers.Entry{Stored: now, Validity: out.validity, Serial: out.serial, Count: &kept{results: x.Results, what: out.came()}}
+	e := &answers.Entry{Stored: now, Validity: out.validity, Serial: out.serial, Count: &hitCounter{results: x.Results, labels: out.labels()}}
 	if e.Expires != 0 {
 		e.Gone, e.Costly = e.Expires, true
 	}
@@ -83,13 +82,13 @@ func (x *Expander) keep(k *key, m *dns.Msg, out *outcome) {
 	}
 }
 
-// give answers a query with what is kept.
-func (x *Expander) give(ctx context.Context, w dns.ResponseWriter, r *dns.Msg, k *key, e *answers.Entry) (int, error) {
+// writeStored answers a query from the store.
+func (x *Expander) writeStored(ctx context.Context, w dns.ResponseWriter, r *dns.Msg, k *key, e *answers.Entry) (int, error) {
 	p := e.Patch(answers.Now())
 	m, err := e.Message(k.query, k.q, &p)
 	if err != nil {
 		answers.Shared.Remove(e)
-		return dns.RcodeServerFailure, fmt.Errorf("plugin/%s: what is kept for %s: %w", x.Plugin, r.Question[0].Name, err)
+		return dns.RcodeServerFailure, fmt.Errorf("plugin/%s: unpack stored answer of %s: %w", x.Plugin, r.Question[0].Name, err)
 	}
 	e.Count.On(metrics.WithServer(ctx)).Inc()
 	if err := w.WriteMsg(m); err != nil {

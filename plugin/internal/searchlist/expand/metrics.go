@@ -1,0 +1,126 @@
+package expand
+
+import (
+	"slices"
+	"strconv"
+	"sync/atomic"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
+
+	"github.com/nearside-dns/nearside/plugin/internal/answers"
+)
+
+// result is the result of an expansion.
+type result int
+
+const (
+	success   result = iota
+	noData           // the name that was found has no data of the queried type
+	nameError        // no candidate exists
+	failure          // no candidate has data, and queries for some have failed
+)
+
+var resultNames = [...]string{"success", "nodata", "nxdomain", "failure"}
+
+// Results counts the expansions of a plugin by result and server.
+type Results struct {
+	expansions *prometheus.CounterVec
+	saved      *prometheus.CounterVec
+	// Also counts expansions that have found a name, by server; it may be nil.
+	Also *prometheus.CounterVec
+}
+
+// NewResults registers and returns the counters of a plugin. It must be called once for a subsystem.
+func NewResults(subsystem string) *Results {
+	return &Results{
+		expansions: promauto.NewCounterVec(prometheus.CounterOpts{
+			Namespace: "nearside", Subsystem: subsystem, Name: "expansions_total",
+			Help: "Queries answered by walking the candidates of a search list, by outcome (success, nodata, nxdomain, failure) and position of the candidate that was found, from 0; bare: the bare name, none: no candidate.",
+		}, []string{"server", "outcome", "position"}),
+		saved: promauto.NewCounterVec(prometheus.CounterOpts{
+			Namespace: "nearside", Subsystem: subsystem, Name: "queries_saved_total",
+			Help: "Queries that clients would have sent before the one for the name that was found.",
+		}, []string{"server"}),
+	}
+}
+
+// expansionLabels are the metric labels of an expansion.
+type expansionLabels struct {
+	result   result
+	found    bool // a candidate was found
+	position int  // of the candidate
+	bare     bool // the candidate is the bare name
+}
+
+func (o *outcome) labels() expansionLabels {
+	return expansionLabels{o.result, o.owner != "", o.position, o.bare}
+}
+
+// counter counts expansions with the same labels on one server.
+type counter struct {
+	expansions, saved, also prometheus.Counter
+	position                float64
+}
+
+// Inc counts an expansion.
+func (c *counter) Inc() {
+	c.expansions.Inc()
+	if c.position > 0 {
+		c.saved.Add(c.position)
+	}
+	if c.also != nil {
+		c.also.Inc()
+	}
+}
+
+// counter returns the counter of a server for expansions with some labels.
+func (x *Results) counter(server string, labels expansionLabels) *counter {
+	position := "none"
+	c := &counter{saved: x.saved.WithLabelValues(server)}
+	if labels.found {
+		c.position = float64(labels.position)
+		if position = strconv.Itoa(labels.position); labels.bare {
+			position = "bare"
+		}
+		if x.Also != nil {
+			c.also = x.Also.WithLabelValues(server)
+		}
+	}
+	c.expansions = x.expansions.WithLabelValues(server, resultNames[labels.result], position)
+	return c
+}
+
+// First returns the counter of a server for expansions that find the first candidate.
+func (x *Results) First(server string) answers.Counter {
+	return x.counter(server, expansionLabels{result: success, found: true})
+}
+
+// hitCounter counts the hits of a stored answer as expansions. It implements answers.ServerCounter.
+type hitCounter struct {
+	results  *Results
+	labels   expansionLabels
+	counters atomic.Pointer[[]serverCounter]
+}
+
+type serverCounter struct {
+	server  string
+	counter *counter
+}
+
+// On implements answers.ServerCounter.
+func (h *hitCounter) On(server string) answers.Counter {
+	var known []serverCounter
+	if all := h.counters.Load(); all != nil {
+		known = *all
+	}
+	for _, s := range known {
+		if s.server == server {
+			return s.counter
+		}
+	}
+	c := h.results.counter(server, h.labels)
+	known = append(slices.Clip(known), serverCounter{server, c})
+	h.counters.Store(&known) // a concurrent addition may be lost; the next hit repeats it
+	return c
+}
