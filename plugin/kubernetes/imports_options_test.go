@@ -123,7 +123,7 @@ func TestClusterset_Fallthrough(t *testing.T) {
 
 // withStatus makes the handler one whose source has these resources in other states than read.
 func withStatus(k *Kubernetes, others ...source.Status) *Kubernetes {
-	for _, done := range []interface{ Store(bool) }{&k.synced, &k.placed} {
+	for _, done := range []interface{ Store(bool) }{&k.synced, &k.nodesSynced} {
 		done.Store(false)
 	}
 	resources := k.source.Resources()

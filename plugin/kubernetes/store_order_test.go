@@ -186,7 +186,7 @@ func (s *keeping) changeAmid(c *changes, a *amid, compared seen) (text string, e
 			text += "\nmeanwhile " + c.change()
 		}
 	}
-	if _, err := reply(s.front, query, from); err != nil {
+	if _, err := packedReply(s.front, query, from); err != nil {
 		return text, err
 	}
 	a.left = 0

@@ -218,7 +218,7 @@ func TestKept_Serial(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := reply(s.front, query, testClients[0]); err != nil {
+	if _, err := packedReply(s.front, query, testClients[0]); err != nil {
 		t.Fatal(err)
 	}
 	before := s.kept(query, testClients[0])
@@ -237,7 +237,7 @@ func TestKept_Serial(t *testing.T) {
 	if string(got) == string(before) {
 		t.Error("the serial is the one of before")
 	}
-	want, err := reply(s.plain, query, testClients[0])
+	want, err := packedReply(s.plain, query, testClients[0])
 	if err != nil {
 		t.Fatal(err)
 	}

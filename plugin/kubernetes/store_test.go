@@ -129,8 +129,8 @@ type client struct {
 
 var testClients = []client{{"10.240.0.1", 1480}, {"2001:db8::240:1", 1220}}
 
-// reply returns what a handler answers to a query in wire form, as the server sends it.
-func reply(h plugin.Handler, query []byte, from client) ([]byte, error) {
+// packedReply returns the reply of a handler to a packed query, as the server sends it.
+func packedReply(h plugin.Handler, query []byte, from client) ([]byte, error) {
 	r := new(dns.Msg)
 	if err := r.Unpack(query); err != nil {
 		return nil, err
@@ -365,7 +365,7 @@ func (s *keeping) askAndCompare(r *rand.Rand, asked dns.Question, counts seen) e
 	if e, _ := s.entry(query); e != nil && !e.Current() {
 		counts["not valid any more"]++
 	}
-	want, err := reply(s.plain, query, from)
+	want, err := packedReply(s.plain, query, from)
 	if err != nil {
 		return err
 	}
@@ -377,7 +377,7 @@ func (s *keeping) askAndCompare(r *rand.Rand, asked dns.Question, counts seen) e
 			return err
 		}
 	}
-	answer, err := reply(s.front, query, from)
+	answer, err := packedReply(s.front, query, from)
 	if err != nil {
 		return err
 	}

@@ -210,7 +210,7 @@ func (s *keeping) askApart(n *nodesApart, r *rand.Rand, kept, made *atomic.Int64
 	count, answer := kept, s.kept(query, from)
 	if answer == nil {
 		count = made
-		if answer, err = reply(s.front, query, from); err != nil {
+		if answer, err = packedReply(s.front, query, from); err != nil {
 			return err
 		}
 	}

@@ -131,11 +131,11 @@ func (s *keeping) compareAnswers(c *importChanges, query []byte, from client, co
 	if err := s.compare(query, from, counts); err != nil {
 		return fmt.Errorf("kept: %w", err)
 	}
-	want, err := reply(s.plain, query, from)
+	want, err := packedReply(s.plain, query, from)
 	if err != nil {
 		return err
 	}
-	answer, err := reply(s.front, query, from)
+	answer, err := packedReply(s.front, query, from)
 	if err != nil {
 		return err
 	}
@@ -283,7 +283,7 @@ func (s *keeping) changeImportsAmid(c *importChanges, a *amid, compared seen) (t
 			text += "\nmeanwhile " + c.change()
 		}
 	}
-	if _, err := reply(s.front, query, from); err != nil {
+	if _, err := packedReply(s.front, query, from); err != nil {
 		return text, err
 	}
 	a.left = 0

@@ -297,7 +297,7 @@ var topologyKinds = []string{"model: all", "model: fewer", "model: none", "model
 // checkModel compares an answer with what the model says, and with the answer without topology: that is the
 // same where nothing is filtered, and of the same name where something is.
 func (s *keeping) checkModel(query, answer []byte, from client, counts seen) error {
-	unfiltered, err := reply(s.unfiltered, query, from)
+	unfiltered, err := packedReply(s.unfiltered, query, from)
 	if err != nil {
 		return err
 	}

@@ -74,7 +74,7 @@ func (s *keeping) whileAsked(queries [][]byte, change func() error) error {
 		readers.Go(func() {
 			r := rand.New(rand.NewPCG(uint64(i), 1))
 			for !stop.Load() {
-				if _, err := reply(s.front, pick(r, queries), pick(r, s.clients)); err != nil {
+				if _, err := packedReply(s.front, pick(r, queries), pick(r, s.clients)); err != nil {
 					failed <- err
 					return
 				}
@@ -103,7 +103,7 @@ func (s *keeping) compare(query []byte, from client, counts seen) error {
 	if got == nil {
 		return nil
 	}
-	want, err := reply(s.plain, query, from)
+	want, err := packedReply(s.plain, query, from)
 	if err != nil {
 		return err
 	}
