@@ -162,14 +162,14 @@ func TestReload(t *testing.T) {
 		t.Fatal(err)
 	}
 	if third := parsed[0]; third == first || !third.synced() || third.at("10.1.0.1") != "here" {
-		t.Error("a reload has lost what was known")
+		t.Error("the reload lost the pods")
 	}
 	third := parsed[0]
 	if err := reload(".:0 {\npods {\nnode node-1\nendpoint ftp://a\n}\n}"); err == nil {
 		t.Fatal("a wrong Corefile was taken")
 	}
 	if !third.synced() || third.at("10.1.0.1") != "here" {
-		t.Error("a reload that failed has lost what was known")
+		t.Error("the failed reload lost the pods")
 	}
 	api.Refuse(false)
 	if err := reload(".:0 {\npods {\nnode node-2\nendpoint " + api.URL() + "\n}\n}"); err != nil {

@@ -6,15 +6,15 @@ import (
 	"strconv"
 )
 
-// kept is an answer as a cache keeps it.
+// kept is a stored answer.
 type kept struct {
 	question question
-	// content is all that the answer is made from, as text.
+	// content is the data that the answer was made from, as text.
 	content string
 	hangsOn []hold
 }
 
-// hold is a generation and the number that it had before the records were read.
+// hold is a generation with its number before the records were read.
 type hold struct {
 	generation *Generation
 	number     uint64
@@ -31,7 +31,7 @@ func (k kept) valid() bool {
 	return true
 }
 
-// check returns an error where the answer counts as valid and is not the one that one gets now.
+// check returns an error if the answer counts as valid and differs from the current one.
 func (k kept) check(now kept) error {
 	if k.valid() && k.content != now.content {
 		return fmt.Errorf("the answer to %T %v counts as valid:\n%q\nit is\n%q", k.question, k.question, k.content, now.content)
@@ -39,12 +39,12 @@ func (k kept) check(now kept) error {
 	return nil
 }
 
-// question is what answers are kept for. ask reads the index as a handler that keeps its answer has
-// to: a generation that was found by a name is looked up again once its number is loaded, because in
-// between the thing may have gone, and another of its name come, with another generation.
+// question is a query whose answer is stored. ask reads the index as a handler that stores its answer must: a
+// generation found by name is looked up again after its number was loaded, since in between the object may have been
+// replaced by one of the same name with another generation.
 type question interface{ ask(*Index) kept }
 
-// questions returns every question about what is in the alphabet.
+// questions returns every question about the names of the alphabet.
 func (a *alphabet) questions() []question {
 	all := []question{clusterQuestion{}}
 	for _, ns := range a.namespaces {
@@ -61,14 +61,14 @@ func (a *alphabet) questions() []question {
 	return all
 }
 
-// serviceQuestion asks for the records at and below the name of a Service.
+// serviceQuestion reads the records at and below the name of a Service.
 type serviceQuestion Name
 
 func (q serviceQuestion) ask(ix *Index) kept {
 	return askEntry(ix, q, Name(q), ix.Service, appendSlice)
 }
 
-// importQuestion is serviceQuestion for a ServiceImport, below which names have the cluster in them, too.
+// importQuestion is serviceQuestion for a ServiceImport; names below it also have the cluster.
 type importQuestion Name
 
 func (q importQuestion) ask(ix *Index) kept {
@@ -100,8 +100,8 @@ func askEntry(ix *Index, q question, name Name, find func(namespace, name string
 	}
 }
 
-// namesQuestion asks which Services and ServiceImports a namespace has. No answer lists them, but each that says of one
-// name that it is missing hangs on the same generation.
+// namesQuestion reads which Services and ServiceImports a namespace has. No answer lists them, but every NXDOMAIN
+// depends on the same generation.
 type namesQuestion string
 
 func (q namesQuestion) ask(ix *Index) kept {
@@ -131,7 +131,7 @@ func (q namesQuestion) ask(ix *Index) kept {
 	}
 }
 
-// clusterQuestion asks for the ID of the cluster, on which it depends who gets which endpoints, as it does on Nodes.
+// clusterQuestion reads the ID of the cluster, which decides like the Nodes which endpoints a caller gets.
 type clusterQuestion struct{}
 
 func (q clusterQuestion) ask(ix *Index) kept {
@@ -139,8 +139,8 @@ func (q clusterQuestion) ask(ix *Index) kept {
 	return kept{q, ix.ClusterID().String(), []hold{nodes}}
 }
 
-// pointerQuestion asks for the PTR records of an address. An endpoint has one under each Service that
-// exists and is no alias.
+// pointerQuestion reads the PTR records of an address. An endpoint has one for each existing Service that is not an
+// alias.
 type pointerQuestion struct{ netip.Addr }
 
 func (q pointerQuestion) ask(ix *Index) kept {
@@ -162,7 +162,7 @@ func (q pointerQuestion) ask(ix *Index) kept {
 	return kept{q, string(b), []hold{generation}}
 }
 
-// podQuestion asks for the pods that have an address.
+// podQuestion reads the pods with an address.
 type podQuestion struct{ netip.Addr }
 
 func (q podQuestion) ask(ix *Index) kept {
@@ -174,7 +174,7 @@ func (q podQuestion) ask(ix *Index) kept {
 	return kept{q, string(b), []hold{generation}}
 }
 
-// The text of records: everything that an answer may show.
+// The text of records has everything that an answer may contain.
 
 func appendEntry(b []byte, e *Entry, show func([]byte, *Slice) []byte) []byte {
 	b = appendService(b, e.Service)

@@ -16,7 +16,7 @@ var (
 	strangeIP = netip.MustParseAddr("10.129.0.3")
 )
 
-// store is a ServiceImport of the name of a Service.
+// store is a ServiceImport with the name of a Service.
 func store() *Service {
 	return &Service{
 		Namespace: "default", Name: "web", IPs: []netip.Addr{importIP},
@@ -24,7 +24,7 @@ func store() *Service {
 	}
 }
 
-// remoteSlice is of the ServiceImport alone, sharedSlice of the Service of that name as well.
+// remoteSlice belongs to the ServiceImport only, sharedSlice also to the Service of that name.
 func remoteSlice() *Slice {
 	return &Slice{
 		Namespace: "default", Name: "web-remote", Import: "web", Cluster: NewSymbol("east"),
@@ -39,7 +39,7 @@ func sharedSlice() *Slice {
 	}
 }
 
-// Generations that the cases of TestImportGenerations look at, besides those of TestGenerations.
+// Generations that the cases of TestImportGenerations check, besides those of TestGenerations.
 const (
 	genImport   = "ServiceImport web"
 	genOtherImp = "ServiceImport other"
@@ -69,7 +69,7 @@ func importGenerations(ix *Index) map[string]*Generation {
 }
 
 // importCluster has the Services web and other, ServiceImports of the same names, an EndpointSlice of each kind and
-// one of a ServiceImport that is not there, in a cluster with the ID west.
+// one of a ServiceImport that does not exist, in a cluster with the ID west.
 func importCluster(clock *time.Time) *Index {
 	ix := New()
 	ix.now = func() time.Time { return *clock }
@@ -85,8 +85,8 @@ func importCluster(clock *time.Time) *Index {
 	return ix
 }
 
-// TestImportGenerations says for each kind of change what advances, and that nothing else does: no address leads to a
-// ServiceImport, so none of theirs.
+// TestImportGenerations asserts for each kind of change which generations advance, and that no other does, in
+// particular no address's: ServiceImports have no PTR records.
 func TestImportGenerations(t *testing.T) {
 	tests := []struct {
 		name   string
@@ -184,7 +184,7 @@ func TestImportGenerations(t *testing.T) {
 	}
 }
 
-// TestClusterID says that the Nodes' generation advances with the ID, and with nothing that leaves it as it is.
+// TestClusterID asserts that the Nodes' generation advances when the ID changes, and only then.
 func TestClusterID(t *testing.T) {
 	ix := New()
 	if id := ix.ClusterID(); id != (Symbol{}) {
@@ -205,7 +205,7 @@ func TestClusterID(t *testing.T) {
 	}
 }
 
-// No address leads to what only ServiceImports have, and their endpoints place no callers.
+// Addresses of ServiceImports only have no records by address, and their endpoints locate no callers.
 func TestImportAddresses(t *testing.T) {
 	clock := time.Unix(1000, 0)
 	ix := importCluster(&clock)
@@ -247,8 +247,8 @@ func TestImportAddresses(t *testing.T) {
 	}
 }
 
-// A slice of another cluster may be of a Service, too, where an implementation has it so. Its nodes are not those of
-// this cluster, whatever their names.
+// A slice of another cluster may also belong to a Service, in some implementations. Its nodes are not those of this
+// cluster, even with equal names.
 func TestImportAddresses_NodesOfOtherClusters(t *testing.T) {
 	ix := New()
 	ix.PutSlice(with(sharedSlice(), func(s *Slice) { s.Cluster = NewSymbol("east") }))
@@ -289,7 +289,7 @@ func TestImportGenerationOutlives(t *testing.T) {
 	}
 }
 
-// The names of a slice of both kinds are kept once, as are those of the others.
+// The strings of a slice of both kinds are shared, as those of other slices are.
 func TestImportRecords_Equal(t *testing.T) {
 	for what, change := range map[string]func(*Slice){
 		"Service": func(s *Slice) { s.Service = "x" }, "Import": func(s *Slice) { s.Import = "x" },
@@ -307,8 +307,8 @@ func TestImportRecords_Equal(t *testing.T) {
 	}
 }
 
-// TestReadWhileSlicesMove reads every field of a slice of both a Service and a ServiceImport while others take its place:
-// the race detector sees what is written to after it was published.
+// TestReadWhileSlicesMove reads every field of a slice of both a Service and a ServiceImport while others replace it:
+// the race detector finds writes after it was published.
 func TestReadWhileSlicesMove(t *testing.T) {
 	ix := New()
 	ix.PutNamespace("shop")
