@@ -10,9 +10,9 @@ import (
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
 )
 
-// What a query may allocate, as measured: the records, the reply and the names that are cut from it, with a search
-// list those of each candidate. That answers can be kept costs nothing as long as nobody keeps them; keeping costs
-// the packed form.
+// Allocations of a query, as measured: the records, the reply and the names cut from it, and those of each candidate
+// of a search list. Without a store, recording the dependencies of an answer costs nothing; storing costs the packed
+// form.
 func TestAllocations(t *testing.T) {
 	for _, c := range []struct {
 		name, owner string

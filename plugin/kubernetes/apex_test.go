@@ -117,7 +117,7 @@ func TestApex_NS(t *testing.T) {
 	}
 }
 
-// The names in NS and SOA records exist and have the addresses that go with them.
+// The names in NS and SOA records exist and have the addresses in the additional section.
 func TestApex_NameServersResolve(t *testing.T) {
 	dnsService := service("kube-system", "kube-dns", []string{"10.0.0.10"}, udp("dns", 53))
 	for _, c := range []struct{ name, block, zone, ip string }{

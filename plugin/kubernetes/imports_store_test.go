@@ -16,12 +16,12 @@ import (
 	"github.com/nearside-dns/nearside/test/property"
 )
 
-// keptImportBlocks are configurations that answers in a clusterset hang on in different ways.
+// keptImportBlocks are configurations with options that answers in a clusterset depend on in different ways.
 var keptImportBlocks = []struct {
 	name    string
 	options []string
 	inFront bool
-	order   bool // it is for the tests of the order of reading, too
+	order   bool // also for the tests of the order of lookups
 }{
 	{name: "plain", order: true},
 	{name: "pods verified, zonal", options: []string{"pods verified", "zonal"}},
@@ -37,9 +37,10 @@ var keptImportBlocks = []struct {
 	{name: "topology, the own cluster first, same host, a cache in front", options: []string{"topology keys kubernetes.io/hostname", "prefer-local-cluster eu.west-1"}, inFront: true},
 }
 
-// TestClustersetKept asks between random changes of a cluster with ServiceImports. Every answer has to be what a model
-// says, for every caller; and what is kept and counts as valid has to be what one gets without keeping, byte for byte.
-func TestClustersetKept(t *testing.T) {
+// TestClustersetStored sends queries between random changes of a cluster with ServiceImports. Every answer must be the
+// model's, for every caller; and a stored answer that counts as valid must equal, byte for byte, one made without a
+// store.
+func TestClustersetStored(t *testing.T) {
 	all := seen{}
 	for i, block := range keptImportBlocks {
 		t.Run(block.name, func(t *testing.T) {
@@ -94,11 +95,11 @@ var importLists = [][]string{
 	{"team.svc.cluster.local.", "team.svc.clusterset.local."},
 	{"team.svc.clusterset.local.", "team.svc.cluster.local.", "shop.svc.clusterset.local."},
 	{"svc.clusterset.local.", "svc.cluster.local."},
-	{"svc.clusterset.local.", "example.org."}, // not of the zones
+	{"svc.clusterset.local.", "example.org."}, // outside of the zones
 	{"pod.clusterset.local.", "svc.clusterset.local."},
 }
 
-// importQuery draws a query in wire form, some with a search list.
+// importQuery draws a packed query, sometimes with a search list.
 func (s *keeping) importQuery(r *rand.Rand, q dns.Question) ([]byte, error) {
 	query, err := s.queryOf(r, q.Name, q.Qtype)
 	if err != nil || r.IntN(4) > 0 {
@@ -121,9 +122,9 @@ func (s *keeping) importQuery(r *rand.Rand, q dns.Question) ([]byte, error) {
 	return searchlist.WithOption(m, data).Pack()
 }
 
-// compareAnswers compares what is kept for a query, if there is something, with what one gets without keeping. Then it
-// asks, which has to change nothing of the answer, and looks at what is kept now. Of a search list it asks for the names
-// one by one.
+// compareAnswers compares the stored answer to a query, if any, with one made without a store. Then it sends the
+// query, which must not change the answer, and checks the stored answer again. The candidates of a search list are
+// queried one by one.
 func (s *keeping) compareAnswers(c *importChanges, query []byte, from client, counts seen) error {
 	if e, _ := s.entry(query); e != nil && !e.Current() {
 		counts["not valid any more"]++
@@ -162,7 +163,7 @@ func (s *keeping) compareWalk(c *importChanges, query []byte, from client, count
 	if !readable || r.Question[0].Qtype == dns.TypeDS || slices.ContainsFunc(suffixes, func(name string) bool {
 		return !dns.IsSubDomain("cluster.local.", name) && (c.unread.Load() || !dns.IsSubDomain(modelZone, name))
 	}) {
-		suffixes = nil // the name alone
+		suffixes = nil // only the name
 	}
 	var failed error
 	ask := func(name string, qtype uint16) *dns.Msg {
@@ -190,8 +191,8 @@ func (s *keeping) compareWalk(c *importChanges, query []byte, from client, count
 	return nil
 }
 
-// compareModel compares the answer to a query for a name below svc of the clusterset, asked without a search list, with
-// what the model says.
+// compareModel compares the answer to a query for a name below svc of the clusterset, without a search list, with the
+// model's.
 func (s *keeping) compareModel(model *importModel, query []byte, from client, counts seen) error {
 	r := new(dns.Msg)
 	if err := r.Unpack(query); err != nil {
@@ -228,7 +229,7 @@ func (s *keeping) compareModel(model *importModel, query []byte, from client, co
 	return nil
 }
 
-// allAddresses returns the IPv4 addresses of a headless ServiceImport, wherever they are.
+// allAddresses returns the IPv4 addresses of a headless ServiceImport in all clusters.
 func (m *importModel) allAddresses(n importedName) map[netip.Addr]bool {
 	all := map[netip.Addr]bool{}
 	s := m.imports[index.Name{Namespace: n.namespace, Name: n.name}]
@@ -240,8 +241,8 @@ func (m *importModel) allAddresses(n importedName) map[netip.Addr]bool {
 	return all
 }
 
-// TestClustersetKept_ChangeAmidTheLook is TestKept_ChangeAmidTheLook for ServiceImports.
-func TestClustersetKept_ChangeAmidTheLook(t *testing.T) {
+// TestClustersetStored_ChangeDuringTheLookup is TestStored_ChangeDuringTheLookup for ServiceImports.
+func TestClustersetStored_ChangeDuringTheLookup(t *testing.T) {
 	for i, block := range keptImportBlocks {
 		if !block.order {
 			continue
@@ -296,7 +297,7 @@ func (s *keeping) changeImportsAmid(c *importChanges, a *amid, compared seen) (t
 	return text, s.compareForOthers(query, from, compared)
 }
 
-// compareForOthers compares what is kept for the one who asked, and for callers elsewhere.
+// compareForOthers compares the stored answers for the caller of the query, and for callers elsewhere.
 func (s *keeping) compareForOthers(query []byte, from client, compared seen) error {
 	for _, c := range append([]client{from}, otherCallers...) {
 		if err := s.compare(query, c, compared); err != nil {
@@ -306,8 +307,8 @@ func (s *keeping) compareForOthers(query []byte, from client, compared seen) err
 	return nil
 }
 
-// TestClustersetKept_WhileTheClusterChanges is TestKept_WhileTheClusterChanges for ServiceImports.
-func TestClustersetKept_WhileTheClusterChanges(t *testing.T) {
+// TestClustersetStored_WhileTheClusterChanges is TestStored_WhileTheClusterChanges for ServiceImports.
+func TestClustersetStored_WhileTheClusterChanges(t *testing.T) {
 	for i, block := range keptImportBlocks {
 		if !block.order {
 			continue
@@ -338,8 +339,8 @@ func TestClustersetKept_WhileTheClusterChanges(t *testing.T) {
 	}
 }
 
-// TestClustersetKept_What says what is kept of a clusterset's zone and what is not.
-func TestClustersetKept_What(t *testing.T) {
+// TestClustersetStored_What asserts which answers in a clusterset's zone are stored.
+func TestClustersetStored_What(t *testing.T) {
 	for _, c := range []struct {
 		ask  string
 		kept bool
@@ -365,8 +366,8 @@ func TestClustersetKept_What(t *testing.T) {
 	}
 }
 
-// TestClustersetKept_Until says which changes an answer outlives and which not.
-func TestClustersetKept_Until(t *testing.T) {
+// TestClustersetStored_Until asserts which changes end the validity of an answer.
+func TestClustersetStored_Until(t *testing.T) {
 	ip := func(s string) []netip.Addr { return []netip.Addr{netip.MustParseAddr(s)} }
 	const (
 		web  = "web.shop" + inSet + " A"
@@ -445,7 +446,7 @@ func TestClustersetKept_Until(t *testing.T) {
 		}, false},
 		{"NXDOMAIN of a Service, a ServiceImport of its name comes", gone, "", func(ix *index.Index) {
 			ix.PutImport(&index.Service{Namespace: "shop", Name: "new"})
-		}, false}, // of names that come and go a namespace has one count
+		}, false}, // all created and deleted names of a namespace share one generation
 		{"ignore empty_service, an endpoint becomes ready", "four.shop" + inSet + " A", "ignore empty_service", func(ix *index.Index) {
 			ix.PutSlice(&index.Slice{Namespace: "shop", Name: "four-1", Import: "four", Endpoints: []index.Endpoint{{Addr: ip("10.9.0.1")[0]}}})
 		}, false},

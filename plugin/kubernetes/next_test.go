@@ -11,8 +11,7 @@ import (
 	"github.com/miekg/dns"
 )
 
-// passedOn reports whether the question went to the next plugin, in which case nothing may have been
-// written.
+// passedOn reports whether the query was passed to the next plugin; no reply may have been written then.
 func passedOn(t *testing.T, k *Kubernetes, question string) (next bool) {
 	t.Helper()
 	owner, qtype, _ := strings.Cut(question, " ")

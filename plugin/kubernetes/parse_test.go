@@ -129,9 +129,9 @@ func TestParse_Accepted(t *testing.T) {
 	}
 }
 
-// Each message names the file, the line and the option, and says what it takes.
+// Each error has the file, the line, the option and the accepted form.
 func TestParse_Rejected(t *testing.T) {
-	notInACluster(t) // an empty kubeconfig means the cluster, where there is one
+	notInACluster(t) // an empty kubeconfig selects the cluster of the environment, if any
 	config, bad, empty := written(t, "kubeconfig", kubeconfig), written(t, "bad", "{{{"), written(t, "empty", "")
 	const (
 		requests   = "; it takes a number of requests, 0 or more"
@@ -243,7 +243,7 @@ func TestParse_RejectedZones(t *testing.T) {
 	}
 }
 
-// CoreDNS says of endpoint that it is ignored where kubeconfig is set, in either order.
+// As in CoreDNS, endpoint is ignored with a warning if kubeconfig is set, in either order.
 func TestParse_KubeconfigBeatsEndpoint(t *testing.T) {
 	config := written(t, "kubeconfig", kubeconfig)
 	for _, block := range []string{"endpoint http://10.0.0.1\nkubeconfig " + config, "kubeconfig " + config + "\nendpoint http://10.0.0.1"} {
@@ -258,7 +258,7 @@ func TestParse_KubeconfigBeatsEndpoint(t *testing.T) {
 	}
 }
 
-// In CoreDNS these options change nothing: they are set after the clients are made.
+// In CoreDNS these options have no effect: they are set after the clients are created.
 func TestBug_LimitsTakeEffect(t *testing.T) {
 	k, err := kubernetesDirective.parse(caddy.NewTestController("dns", "kubernetes cluster.local {\nendpoint http://127.0.0.1:1\napiserver_qps 77\napiserver_burst 3\napiserver_max_inflight 1\n}"))
 	if err != nil {

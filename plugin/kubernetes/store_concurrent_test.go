@@ -12,10 +12,10 @@ import (
 	"github.com/nearside-dns/nearside/test/property"
 )
 
-// TestKept_WhileTheClusterChanges has readers ask, and so have answers kept, while the cluster changes. An
-// answer may be put into the store long after the change that made it wrong: it must not count as valid
-// then. Between two changes a kept answer has to be what one gets without keeping.
-func TestKept_WhileTheClusterChanges(t *testing.T) {
+// TestStored_WhileTheClusterChanges answers and stores in readers while the cluster changes. An answer may be stored
+// long after the change that outdated it: it must not count as valid then. Between two changes, a stored answer must
+// equal one made without a store.
+func TestStored_WhileTheClusterChanges(t *testing.T) {
 	for i, block := range keptBlocks {
 		if !block.order {
 			continue
@@ -54,18 +54,18 @@ func (s *keeping) compareAfter(change string, queries [][]byte, r *rand.Rand, ca
 				return fmt.Errorf("after %s: %w", change, err)
 			}
 		}
-		runtime.Gosched() // a reader that has looked before the change may keep what it has made now
+		runtime.Gosched() // a reader that read before the change may store its answer now
 	}
 	return nil
 }
 
-// Readers ask for as long as this, and for as many changes, while the cluster changes.
+// Readers run for at least this time, and at least this number of changes.
 const (
 	whileAskedFor     = time.Second
 	whileAskedChanges = 400
 )
 
-// whileAsked calls change again and again while readers ask, until there is an error.
+// whileAsked calls change repeatedly while readers send queries, until there is an error.
 func (s *keeping) whileAsked(queries [][]byte, change func() error) error {
 	var readers sync.WaitGroup
 	var stop atomic.Bool
@@ -97,7 +97,7 @@ func (s *keeping) whileAsked(queries [][]byte, change func() error) error {
 	return err
 }
 
-// compare compares what is kept for a query, if there is something, with what one gets without keeping.
+// compare compares the stored answer to a query, if any, with one made without a store.
 func (s *keeping) compare(query []byte, from client, counts seen) error {
 	got := s.kept(query, from)
 	if got == nil {
@@ -113,7 +113,7 @@ func (s *keeping) compare(query []byte, from client, counts seen) error {
 	return counts.count(query, got)
 }
 
-// client draws where a query comes from; where that does not matter it is the first.
+// client draws the client of a query, the first one if it does not matter.
 func (s *keeping) client(r *rand.Rand) client {
 	if s.model == nil {
 		return s.clients[0]

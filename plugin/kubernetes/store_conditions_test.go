@@ -20,7 +20,7 @@ import (
 	"github.com/nearside-dns/nearside/plugin/kubernetes/source"
 )
 
-// keepingObjects are a cluster with something of everything.
+// keepingObjects are a cluster with objects of every kind.
 func keepingObjects() []runtime.Object {
 	web := service("shop", "web", []string{"10.0.0.1"}, tcp("http", 80))
 	db := service("shop", "db", headless, tcp("sql", 5432))
@@ -33,7 +33,7 @@ func keepingObjects() []runtime.Object {
 	}
 }
 
-// questionFor returns a query for "owner TYPE" as it is read from the wire.
+// questionFor returns a query for "owner TYPE" as it is unpacked.
 func questionFor(t testing.TB, question string) *dns.Msg {
 	t.Helper()
 	owner, qtype, _ := strings.Cut(question, " ")
@@ -43,7 +43,7 @@ func questionFor(t testing.TB, question string) *dns.Msg {
 	return new(dns.Msg).SetQuestion(dns.Fqdn(owner), dns.StringToType[qtype])
 }
 
-// keptFor asks and returns the entry that is kept then, or nil.
+// keptFor sends a query and returns the entry that is stored then, or nil.
 func (s *keeping) keptFor(t testing.TB, r *dns.Msg) *answers.Entry {
 	t.Helper()
 	query, err := r.Pack()
@@ -60,8 +60,8 @@ func (s *keeping) keptFor(t testing.TB, r *dns.Msg) *answers.Entry {
 
 func (s *keeping) len() int { return s.space.Len(answers.Success) + s.space.Len(answers.Denial) }
 
-// TestKept_What says what is kept and what is not.
-func TestKept_What(t *testing.T) {
+// TestStored_What asserts which answers are stored.
+func TestStored_What(t *testing.T) {
 	const options = "pods verified\nzonal\nfallthrough ip6.arpa"
 	for _, c := range []struct {
 		name, ask string
@@ -74,7 +74,7 @@ func TestKept_What(t *testing.T) {
 		{name: "headless", ask: "db.shop.svc.cluster.local A", kept: true},
 		{name: "endpoint", ask: "db-0.db.shop.svc.cluster.local A", kept: true},
 		{name: "zonal", ask: "east.pin._zone.db.shop.svc.cluster.local A", kept: true},
-		{name: "type that nobody has", ask: "web.shop.svc.cluster.local MX", kept: true},
+		{name: "type without records", ask: "web.shop.svc.cluster.local MX", kept: true},
 		{name: "no Service", ask: "none.shop.svc.cluster.local A", kept: true},
 		{name: "no namespace", ask: "web.none.svc.cluster.local A", kept: true},
 		{name: "outside of the schema", ask: "www.example.org.shop.svc.cluster.local A", kept: true},
@@ -117,9 +117,8 @@ func TestKept_What(t *testing.T) {
 	}
 }
 
-// Nothing is kept before everything has been read, not even what is the same in every cluster, and nothing
-// while there is nobody to give it.
-func TestKept_WhenNot(t *testing.T) {
+// No answer is stored before the first sync, not even a fixed one, and none without a store that uses it.
+func TestStored_WhenNot(t *testing.T) {
 	for _, question := range []string{"web.shop.svc.cluster.local A", "none.shop.svc.cluster.local A", "cluster.local A", "dns-version.cluster.local TXT"} {
 		t.Run(question, func(t *testing.T) {
 			s, _ := newKeeping(t, allZones, keepingObjects()...)
@@ -136,8 +135,7 @@ func TestKept_WhenNot(t *testing.T) {
 	}
 }
 
-// A source may end its first reading while a query looks at the index. What was found in a part of the
-// cluster is no answer.
+// The first sync may end during a query. An answer made from a part of the records is not returned.
 func TestServeDNS_SyncedDuringTheLook(t *testing.T) {
 	s, _ := newKeeping(t, allZones, keepingObjects()...)
 	ready := s.k.status
@@ -155,8 +153,8 @@ func TestServeDNS_SyncedDuringTheLook(t *testing.T) {
 	}
 }
 
-// TestKept_Until says which changes an answer outlives and which not.
-func TestKept_Until(t *testing.T) {
+// TestStored_Until asserts which changes end the validity of an answer.
+func TestStored_Until(t *testing.T) {
 	ip := func(s string) []netip.Addr { return []netip.Addr{netip.MustParseAddr(s)} }
 	const (
 		web  = "web.shop.svc.cluster.local A"
@@ -211,8 +209,8 @@ func TestKept_Until(t *testing.T) {
 	}
 }
 
-// A kept negative answer has the serial of now, though its other parts are from before.
-func TestKept_Serial(t *testing.T) {
+// A stored negative answer is returned with the current serial.
+func TestStored_Serial(t *testing.T) {
 	s, _ := newKeeping(t, allZones, keepingObjects()...)
 	query, err := questionFor(t, "none.shop.svc.cluster.local A").Pack()
 	if err != nil {
@@ -246,8 +244,8 @@ func TestKept_Serial(t *testing.T) {
 	}
 }
 
-// afterwards is a client that the cluster changes for between its answer and the moment in which the cache
-// in front keeps it.
+// afterwards is a client that changes the cluster after it received its answer and before the cache in front stores
+// it.
 type afterwards struct {
 	dns.ResponseWriter
 	change func()
@@ -258,8 +256,8 @@ func (w *afterwards) WriteMsg(m *dns.Msg) error {
 	return w.ResponseWriter.WriteMsg(m)
 }
 
-// An answer that is put into the store after the change that made it wrong is not valid there.
-func TestKept_PutTooLate(t *testing.T) {
+// An answer that is stored after the change that outdated it is not valid.
+func TestStored_PutTooLate(t *testing.T) {
 	for _, question := range []string{"web.shop.svc.cluster.local A", "none.shop.svc.cluster.local A", "1.0.0.10.in-addr.arpa PTR"} {
 		t.Run(question, func(t *testing.T) {
 			s, _ := newKeeping(t, allZones, keepingObjects()...)
@@ -286,7 +284,7 @@ func TestKept_PutTooLate(t *testing.T) {
 	}
 }
 
-// again is a plugin between a cache and kubernetes that asks for other names first, such as autopath.
+// again is a plugin between a cache and kubernetes that queries other names first, as autopath does.
 type again struct {
 	next  plugin.Handler
 	first string
@@ -303,7 +301,7 @@ func (a *again) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.Msg) 
 	return a.next.ServeDNS(ctx, w, r)
 }
 
-// nested is a server whose lookups of targets go through the chain again.
+// nested is a server that looks up targets through the chain.
 type nested struct{ h plugin.Handler }
 
 func (n *nested) Lookup(ctx context.Context, _ request.Request, name string, qtype uint16) (*dns.Msg, error) {
@@ -312,11 +310,11 @@ func (n *nested) Lookup(ctx context.Context, _ request.Request, name string, qty
 	return w.Msg, err
 }
 
-// A cache in front is told the conditions of the answer that it gets, and of no other one.
+// A cache in front receives the properties of the answer to its query, and of no other one.
 func TestConditions(t *testing.T) {
 	for _, c := range []struct {
 		name, ask string
-		first     string // asked by a plugin between, before
+		first     string // queried first by a plugin between
 		known     bool
 	}{
 		{name: "a Service", ask: "web.shop.svc.cluster.local A", known: true},
@@ -359,7 +357,7 @@ func TestConditions(t *testing.T) {
 	}
 }
 
-// An answer is right for a question in other case if no name in it but the question's follows it.
+// An answer is correct for a query in another case unless another name in it follows the case of the query.
 func TestConditions_AnyCase(t *testing.T) {
 	for _, c := range []struct {
 		ask string
