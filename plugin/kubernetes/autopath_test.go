@@ -103,7 +103,7 @@ func TestSearchPaths_PodsVerified(t *testing.T) {
 				t.Errorf("error is %v", err)
 			}
 			if k.source.SearchPaths != c.known {
-				t.Errorf("what the lists follow from is kept: %v", k.source.SearchPaths)
+				t.Errorf("fields of search lists are stored: %v", k.source.SearchPaths)
 			}
 		})
 	}

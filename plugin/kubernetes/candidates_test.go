@@ -166,7 +166,7 @@ func TestSearch(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			m, says := askSearch(t, k, c.ask, c.list...)
 			if m.Rcode != c.rcode || says != c.says {
-				t.Errorf("%s, the reply says %q, want %s, %q", dns.RcodeToString[m.Rcode], says, dns.RcodeToString[c.rcode], c.says)
+				t.Errorf("%s, the option has %q, want %s, %q", dns.RcodeToString[m.Rcode], says, dns.RcodeToString[c.rcode], c.says)
 			}
 			if got := texts(m.Answer); !slices.Equal(got, c.answer) {
 				t.Errorf("the answer is\n\t%s\nwant\n\t%s", strings.Join(got, "\n\t"), strings.Join(c.answer, "\n\t"))
@@ -440,7 +440,7 @@ func TestSearch_Topology(t *testing.T) {
 			r := withList(t, asNodeNamed(t, c.node, c.name+"."+first), first, second)
 			m := direct(t, k, r, "10.0.0.1")
 			if says, sees := resultOf(m), seenBy(m); says != c.says || sees != c.sees {
-				t.Errorf("it says %q and has %q, want %q and %q", says, sees, c.says, c.sees)
+				t.Errorf("the option has %q and has %q, want %q and %q", says, sees, c.says, c.sees)
 			}
 			want := 1.0
 			if c.name == "none" {
@@ -482,7 +482,7 @@ func TestSearch_BeforeNodes(t *testing.T) {
 			before := counted(callersTotal[unknownAddress])
 			m, says := askSearch(t, k, c.ask, listShop...)
 			if sees := seenBy(m); says != c.says || sees != c.sees {
-				t.Errorf("it says %q and has %q, want %q and %q", says, sees, c.says, c.sees)
+				t.Errorf("the option has %q and has %q, want %q and %q", says, sees, c.says, c.sees)
 			}
 			if n := counted(callersTotal[unknownAddress]) - before; n != c.counted {
 				t.Errorf("%v answers are counted, want %v", n, c.counted)
@@ -500,10 +500,10 @@ type searchless struct {
 func (u *searchless) Lookup(_ context.Context, state request.Request, name string, _ uint16) (*dns.Msg, error) {
 	u.n++
 	if searchlist.HasOption(state.Req) {
-		u.t.Errorf("asked for %s with a search list", name)
+		u.t.Errorf("query for %s has a search list", name)
 	}
 	if optionOf(state.Req) == nil {
-		u.t.Errorf("asked for %s without what names the caller", name)
+		u.t.Errorf("query for %s has no caller option", name)
 	}
 	return new(dns.Msg), nil
 }
@@ -517,7 +517,7 @@ func TestSearch_NotForTargets(t *testing.T) {
 		direct(t, k, withList(t, asNodeNamed(t, "n1", "out."+listShop[0]), list...), "10.240.0.1")
 	}
 	if up.n != 2 {
-		t.Errorf("the upstream was asked %d times, want 2", up.n)
+		t.Errorf("the upstream was queried %d times, want 2", up.n)
 	}
 }
 
@@ -558,7 +558,7 @@ func TestSearch_TooLong(t *testing.T) {
 	k := answering(t, "kubernetes cluster.local "+far+" {\npods insecure\n}", searchedObjects()...)
 	for base, rcode := range map[string]int{"10-1-0-7.team.pod": dns.RcodeSuccess, label + "." + label + ".10-1-0-7.team.pod": dns.RcodeNameError} {
 		if m, says := askSearch(t, k, base+" A", "none.cluster.local.", far); m.Rcode != rcode || says == notTried {
-			t.Errorf("%s: the reply says %q and is\n%v", base, says, m)
+			t.Errorf("%s: the option has %q and is\n%v", base, says, m)
 		}
 	}
 }

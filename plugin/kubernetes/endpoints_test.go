@@ -172,11 +172,11 @@ func TestSelected(t *testing.T) {
 				if who != "unknown" {
 					from = "10.240." + who[1:] + ".9"
 					if got := seenBy(askAs(t, k, "10.99.0.1", owner, dns.TypeA, naming(t, who, ""))); got != want {
-						t.Errorf("%s by option sees %q, want %q", who, got, want)
+						t.Errorf("%s by option gets %q, want %q", who, got, want)
 					}
 				}
 				if got := seenBy(askAs(t, k, from, owner, dns.TypeA)); got != want {
-					t.Errorf("%s sees %q, want %q", who, got, want)
+					t.Errorf("%s gets %q, want %q", who, got, want)
 				}
 				if name == "clusterip" || strings.HasPrefix(name, "db-") || name == "alias" || name == "toall" {
 					continue
@@ -184,7 +184,7 @@ func TestSelected(t *testing.T) {
 				for _, owner := range []string{owner, "_sql._tcp." + owner} {
 					m := askAs(t, k, from, owner, dns.TypeSRV)
 					if got := seenBy(m); got != want || len(m.Extra) != len(m.Answer) {
-						t.Errorf("%s: %s sees %q with %d addresses, want %q", owner, who, got, len(m.Extra), want)
+						t.Errorf("%s: %s gets %q with %d addresses, want %q", owner, who, got, len(m.Extra), want)
 					}
 				}
 				if m := askAs(t, k, from, owner, dns.TypeAAAA); m.Rcode != dns.RcodeSuccess || len(m.Answer) != 0 {
@@ -267,7 +267,7 @@ func TestSelected_WithoutNodes(t *testing.T) {
 		return []source.Status{{Resource: source.Services, Synced: true}, {Resource: source.Nodes, Synced: read}}
 	}
 	if !k.Ready() {
-		t.Error("not ready for want of Nodes")
+		t.Error("not ready without Nodes")
 	}
 	see := func(name, byOption, byAddress string) {
 		t.Helper()

@@ -76,7 +76,7 @@ func TestExternalName_Chase(t *testing.T) {
 	check(t, k,
 		lookup{name: "ClusterIP", ask: "alias.shop.svc.cluster.local A", answer: []string{
 			"alias.shop.svc.cluster.local. 5 IN CNAME web.shop.svc.cluster.local.", "web.shop.svc.cluster.local. 5 IN A 10.0.0.1"}},
-		lookup{name: "in two steps, case kept", ask: "alias2.Shop.svc.cluster.local A", answer: []string{
+		lookup{name: "in two steps, case stored", ask: "alias2.Shop.svc.cluster.local A", answer: []string{
 			"alias2.Shop.svc.cluster.local. 5 IN CNAME ALIAS.shop.svc.Cluster.Local.",
 			"ALIAS.shop.svc.Cluster.Local. 5 IN CNAME web.shop.svc.cluster.local.", "web.shop.svc.cluster.local. 5 IN A 10.0.0.1"}},
 		lookup{name: "headless", ask: "to-db.shop.svc.cluster.local A", answer: []string{

@@ -69,7 +69,7 @@ func TestSearch_Clusterset(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			m, says := askSearch(t, k, c.ask, c.list...)
 			if m.Rcode != c.rcode || says != c.says {
-				t.Errorf("%s, the reply says %q, want %s, %q", dns.RcodeToString[m.Rcode], says, dns.RcodeToString[c.rcode], c.says)
+				t.Errorf("%s, the option has %q, want %s, %q", dns.RcodeToString[m.Rcode], says, dns.RcodeToString[c.rcode], c.says)
 			}
 			if got := texts(m.Answer); !slices.Equal(got, c.answer) {
 				t.Errorf("the answer is\n\t%s\nwant\n\t%s", strings.Join(got, "\n\t"), strings.Join(c.answer, "\n\t"))
@@ -130,7 +130,7 @@ func TestSearch_ClustersetBeforeTheFirstReading(t *testing.T) {
 			k := withStatus(importing(t, clusterset(), searchedImports()...), source.Status{Resource: source.ServiceImports})
 			m, says := askSearch(t, k, c.ask, c.list...)
 			if m.Rcode != c.rcode || (says != notTried) != c.tried {
-				t.Errorf("%s, it says %q, want %s, tried: %t\n%v", dns.RcodeToString[m.Rcode], says, dns.RcodeToString[c.rcode], c.tried, m)
+				t.Errorf("%s, the option has %q, want %s, tried: %t\n%v", dns.RcodeToString[m.Rcode], says, dns.RcodeToString[c.rcode], c.tried, m)
 			}
 		})
 	}
@@ -157,7 +157,7 @@ func TestSearch_ClustersetOthersAnswer(t *testing.T) {
 				c.prepare(k)
 			}
 			if m, says := askSearch(t, k, "four A", listBoth...); (says != notTried) != c.tried {
-				t.Errorf("it says %q, want tried: %t\n%v", says, c.tried, m)
+				t.Errorf("the option has %q, want tried: %t\n%v", says, c.tried, m)
 			}
 		})
 	}

@@ -54,7 +54,7 @@ func newImportChanges(seed uint64, k *Kubernetes) *importChanges {
 }
 
 // importChanges returns random changes of the handler's cluster, in which ServiceImports may have to be synced again.
-func (s *keeping) importChanges(seed uint64) *importChanges {
+func (s *storing) importChanges(seed uint64) *importChanges {
 	c := newImportChanges(seed, s.k)
 	c.unread = new(atomic.Bool)
 	c.m.unread = c.unread

@@ -99,10 +99,10 @@ func parsedAddr(t testing.TB, text string) netip.Addr {
 	return a
 }
 
-// newImportKeeping is newKeeping for a cluster with ServiceImports.
-func newImportKeeping(t testing.TB, block string, objects ...runtime.Object) (*keeping, *elsewhere) {
+// newImportStoring is newStoring for a cluster with ServiceImports.
+func newImportStoring(t testing.TB, block string, objects ...runtime.Object) (*storing, *elsewhere) {
 	t.Helper()
-	s, world := newKeeping(t, block, objects...)
+	s, world := newStoring(t, block, objects...)
 	strip := source.Stripper{Options: s.k.source, Skipped: new(source.Skipped)}
 	for _, o := range objects {
 		putImport(s.k, strip, o)

@@ -76,7 +76,7 @@ func TestMulticluster_BeforeTheFirstReading(t *testing.T) {
 		k := withStatus(multiclustering(t, "multicluster clusterset.local", objects...), source.Status{Resource: r})
 		check(t, k, empty("web.shop"+inSet, dns.RcodeServerFailure, []string{"A"})...)
 		if k.Ready() != (r == source.ServiceImports) {
-			t.Errorf("before %s have been read ready is %v", r, k.Ready())
+			t.Errorf("ready before the first sync of %s: %v", r, k.Ready())
 		}
 	}
 	for _, r := range []string{source.Services, source.Pods} {

@@ -131,7 +131,7 @@ func TestMulticluster_MetadataBesideKubernetes(t *testing.T) {
 func TestClustersetStored_Fallthrough(t *testing.T) {
 	for name, inFront := range map[string]bool{"alone": false, "a cache in front": true} {
 		t.Run(name, func(t *testing.T) {
-			s, _ := newImportKeeping(t, "kubernetes cluster.local {\nfallthrough\n}", namespace("shop"))
+			s, _ := newImportStoring(t, "kubernetes cluster.local {\nfallthrough\n}", namespace("shop"))
 			next, err := multiclusterDirective.parse(caddy.NewTestController("dns", "multicluster cluster.local"))
 			if err != nil {
 				t.Fatal(err)
@@ -144,8 +144,8 @@ func TestClustersetStored_Fallthrough(t *testing.T) {
 				s.withCache()
 			}
 			next.space = s.k.space
-			if s.keptFor(t, questionFor(t, "web.shop.svc.cluster.local A")) != nil {
-				t.Error("an answer is kept")
+			if s.storedFor(t, questionFor(t, "web.shop.svc.cluster.local A")) != nil {
+				t.Error("an answer is stored")
 			}
 			indexOf(s.k).PutService(&index.Service{Namespace: "shop", Name: "web", IPs: []netip.Addr{parsedAddr(t, "10.0.0.1")}})
 			if m := ask(t, s.k, "web.shop.svc.cluster.local A"); len(m.Answer) != 1 {
@@ -160,21 +160,21 @@ func TestClustersetStored_Fallthrough(t *testing.T) {
 func TestClustersetStored_NotSyncedAgain(t *testing.T) {
 	question := questionFor(t, "web.shop"+inSet+" A")
 	t.Run("before", func(t *testing.T) {
-		s, _ := newImportKeeping(t, clusterset(), namespace("shop"))
-		if s.keptFor(t, question) == nil {
-			t.Fatal("NXDOMAIN is not kept")
+		s, _ := newImportStoring(t, clusterset(), namespace("shop"))
+		if s.storedFor(t, question) == nil {
+			t.Fatal("NXDOMAIN is not stored")
 		}
 		indexOf(s.k).Outdate()
 		packed, err := question.Pack()
 		if err != nil {
 			t.Fatal(err)
 		}
-		if s.kept(packed, testClients[0]) != nil {
-			t.Error("NXDOMAIN is kept still")
+		if s.stored(packed, testClients[0]) != nil {
+			t.Error("NXDOMAIN is stored still")
 		}
 	})
 	t.Run("amid the look", func(t *testing.T) {
-		s, _ := newImportKeeping(t, clusterset(), namespace("shop"))
+		s, _ := newImportStoring(t, clusterset(), namespace("shop"))
 		status := s.k.status
 		unread := func() []source.Status { return []source.Status{{Resource: source.ServiceImports}} }
 		ix := indexOf(s.k)
@@ -182,8 +182,8 @@ func TestClustersetStored_NotSyncedAgain(t *testing.T) {
 			s.k.status = unread
 			ix.Outdate()
 		}}, status)
-		if s.keptFor(t, question) != nil {
-			t.Error("NXDOMAIN is kept")
+		if s.storedFor(t, question) != nil {
+			t.Error("NXDOMAIN is stored")
 		}
 	})
 }

@@ -462,7 +462,7 @@ func TestClusterset_Off(t *testing.T) {
 	check(t, k, nxdomain("1.0.2.10.in-addr.arpa")...)
 	check(t, k, nodata("pod.clusterset.local")...)
 	if s := indexOf(k).SliceRecord("shop", "db-e4"); s != nil {
-		t.Errorf("a slice of another cluster is kept for nobody: %+v", *s)
+		t.Errorf("a slice of another cluster is in the index without a ServiceImport: %+v", *s)
 	}
 }
 

@@ -181,7 +181,7 @@ func TestClusterset_BeforeTheFirstReading(t *testing.T) {
 	t.Run("fallthrough first", func(t *testing.T) {
 		k := withStatus(importing(t, clusterset("fallthrough"), clustersetObjects()...), source.Status{Resource: source.ServiceImports})
 		if !passedOn(t, k, "none.shop"+inSet+" A") || passedOn(t, k, "web.shop"+inSet+" A") {
-			t.Error("before the first reading fallthrough is not as for Services")
+			t.Error("before the first sync fallthrough is not as for Services")
 		}
 	})
 	t.Run("there after it was missing", func(t *testing.T) {
@@ -215,7 +215,7 @@ func TestClusterset_ReadDuringTheLook(t *testing.T) {
 		t.Errorf("the look ended: %v, and the reply is\n%v", read, m)
 	}
 	if m := ask(t, k, "web.shop"+inSet+" A"); m.Rcode != dns.RcodeNameError {
-		t.Errorf("after the first reading the reply is\n%v", m)
+		t.Errorf("after the first sync the reply is\n%v", m)
 	}
 }
 
@@ -263,7 +263,7 @@ func TestClusterset_StartWaits(t *testing.T) {
 		return time.Since(begin)
 	}
 	if took := start(300*time.Millisecond, source.Status{Resource: source.ServiceImports}); took < 300*time.Millisecond {
-		t.Errorf("the start took %s while ServiceImports are not read, want 300ms at least", took)
+		t.Errorf("the start took %s while ServiceImports are not synced, want at least 300ms", took)
 	}
 	for _, r := range []string{source.ServiceImports, source.ClusterProperties} {
 		if took := start(time.Minute, source.Status{Resource: r, Denied: true}); took > 30*time.Second {
@@ -340,7 +340,7 @@ func TestClusterset_Serial(t *testing.T) {
 	}
 	indexOf(k).PutImport(&index.Service{Namespace: "shop", Name: "web"})
 	if n := k.index.Modified(); n == 0 {
-		t.Error("a ServiceImport came, and the serial is as before")
+		t.Error("the serial is unchanged after a ServiceImport was created")
 	}
 }
 
@@ -388,14 +388,14 @@ func TestClusterset_Metadata(t *testing.T) {
 }
 
 // Before ServiceImports are synced, answers in a clusterset's zone are not stored; answers in the cluster are.
-func TestClusterset_KeptBeforeTheFirstReading(t *testing.T) {
-	for question, kept := range map[string]bool{"web.shop" + inSet + " A": false, "none.shop" + inSet + " A": false, "clusterset.local A": false,
+func TestClusterset_StoredBeforeTheFirstReading(t *testing.T) {
+	for question, stored := range map[string]bool{"web.shop" + inSet + " A": false, "none.shop" + inSet + " A": false, "clusterset.local A": false,
 		"dns-version.clusterset.local TXT": false, "web.shop.svc.cluster.local A": true, "none.shop.svc.cluster.local A": true} {
 		t.Run(question, func(t *testing.T) {
-			s, _ := newImportKeeping(t, clusterset(), clustersetObjects()...)
+			s, _ := newImportStoring(t, clusterset(), clustersetObjects()...)
 			withStatus(s.k, source.Status{Resource: source.ServiceImports})
-			if s.keptFor(t, questionFor(t, question)); s.len() > 0 != kept {
-				t.Errorf("kept is %v, want %v", !kept, kept)
+			if s.storedFor(t, questionFor(t, question)); s.len() > 0 != stored {
+				t.Errorf("stored is %v, want %v", !stored, stored)
 			}
 		})
 	}

@@ -16,8 +16,8 @@ import (
 	"github.com/nearside-dns/nearside/test/property"
 )
 
-// keptImportBlocks are configurations with options that answers in a clusterset depend on in different ways.
-var keptImportBlocks = []struct {
+// storedImportBlocks are configurations with options that answers in a clusterset depend on in different ways.
+var storedImportBlocks = []struct {
 	name    string
 	options []string
 	inFront bool
@@ -42,11 +42,11 @@ var keptImportBlocks = []struct {
 // store.
 func TestClustersetStored(t *testing.T) {
 	all := seen{}
-	for i, block := range keptImportBlocks {
+	for i, block := range storedImportBlocks {
 		t.Run(block.name, func(t *testing.T) {
 			mine := seen{}
 			property.Seeds(t, uint64(2*i), 2, func(t *testing.T, seed uint64) {
-				s, world := newKeeping(t, clusterset(block.options...))
+				s, world := newStoring(t, clusterset(block.options...))
 				if block.inFront {
 					s.withCache()
 				}
@@ -61,13 +61,13 @@ func TestClustersetStored(t *testing.T) {
 			}
 		})
 	}
-	all.require(t, "AAAA", "NXDOMAIN", "long", "compressed", "search: kept", "search: the first", "search: a later one", "search: none exists",
+	all.require(t, "AAAA", "NXDOMAIN", "long", "compressed", "search: stored", "search: the first", "search: a later one", "search: none exists",
 		"search: none has data", "search: data of the other family", "model: an endpoint", "model: a port", "model: a part of what all have", "model: SERVFAIL")
 }
 
-func (s *keeping) askImportsBetweenChanges(c *importChanges, world *elsewhere, counts seen) error {
-	questions := c.questions(keptQuestions)
-	for step := range keptChanges {
+func (s *storing) askImportsBetweenChanges(c *importChanges, world *elsewhere, counts seen) error {
+	questions := c.questions(storedQuestions)
+	for step := range storedChanges {
 		text := c.change()
 		world.address = world.address.Next()
 		for range 20 {
@@ -100,7 +100,7 @@ var importLists = [][]string{
 }
 
 // importQuery draws a packed query, sometimes with a search list.
-func (s *keeping) importQuery(r *rand.Rand, q dns.Question) ([]byte, error) {
+func (s *storing) importQuery(r *rand.Rand, q dns.Question) ([]byte, error) {
 	query, err := s.queryOf(r, q.Name, q.Qtype)
 	if err != nil || r.IntN(4) > 0 {
 		return query, err
@@ -125,12 +125,12 @@ func (s *keeping) importQuery(r *rand.Rand, q dns.Question) ([]byte, error) {
 // compareAnswers compares the stored answer to a query, if any, with one made without a store. Then it sends the
 // query, which must not change the answer, and checks the stored answer again. The candidates of a search list are
 // queried one by one.
-func (s *keeping) compareAnswers(c *importChanges, query []byte, from client, counts seen) error {
+func (s *storing) compareAnswers(c *importChanges, query []byte, from client, counts seen) error {
 	if e, _ := s.entry(query); e != nil && !e.Current() {
 		counts["not valid any more"]++
 	}
 	if err := s.compare(query, from, counts); err != nil {
-		return fmt.Errorf("kept: %w", err)
+		return fmt.Errorf("stored: %w", err)
 	}
 	want, err := packedReply(s.plain, query, from)
 	if err != nil {
@@ -141,16 +141,16 @@ func (s *keeping) compareAnswers(c *importChanges, query []byte, from client, co
 		return err
 	}
 	if err := same(answer, want); err != nil {
-		return fmt.Errorf("asked, with keeping: %w", err)
+		return fmt.Errorf("answer with a store: %w", err)
 	}
 	if err := s.compare(query, from, counts); err != nil {
-		return fmt.Errorf("just kept: %w", err)
+		return fmt.Errorf("just stored: %w", err)
 	}
 	return s.compareWalk(c, query, from, counts)
 }
 
 // compareWalk is checkWalk for lists with suffixes in zones of both kinds.
-func (s *keeping) compareWalk(c *importChanges, query []byte, from client, counts seen) error {
+func (s *storing) compareWalk(c *importChanges, query []byte, from client, counts seen) error {
 	r := new(dns.Msg)
 	if err := r.Unpack(query); err != nil {
 		return err
@@ -193,7 +193,7 @@ func (s *keeping) compareWalk(c *importChanges, query []byte, from client, count
 
 // compareModel compares the answer to a query for a name below svc of the clusterset, without a search list, with the
 // model's.
-func (s *keeping) compareModel(model *importModel, query []byte, from client, counts seen) error {
+func (s *storing) compareModel(model *importModel, query []byte, from client, counts seen) error {
 	r := new(dns.Msg)
 	if err := r.Unpack(query); err != nil {
 		return err
@@ -243,13 +243,13 @@ func (m *importModel) allAddresses(n importedName) map[netip.Addr]bool {
 
 // TestClustersetStored_ChangeDuringTheLookup is TestStored_ChangeDuringTheLookup for ServiceImports.
 func TestClustersetStored_ChangeDuringTheLookup(t *testing.T) {
-	for i, block := range keptImportBlocks {
+	for i, block := range storedImportBlocks {
 		if !block.order {
 			continue
 		}
 		t.Run(block.name, func(t *testing.T) {
 			property.Seeds(t, uint64(i), 1, func(t *testing.T, seed uint64) {
-				s, _ := newKeeping(t, clusterset(block.options...))
+				s, _ := newStoring(t, clusterset(block.options...))
 				if block.inFront {
 					s.withCache()
 				}
@@ -262,13 +262,13 @@ func TestClustersetStored_ChangeDuringTheLookup(t *testing.T) {
 						t.Fatalf("step %d, %s: %v", step, text, err)
 					}
 				}
-				compared.require(t, "A", "NODATA", "search: kept")
+				compared.require(t, "A", "NODATA", "search: stored")
 			})
 		})
 	}
 }
 
-func (s *keeping) changeImportsAmid(c *importChanges, a *amid, compared seen) (text string, err error) {
+func (s *storing) changeImportsAmid(c *importChanges, a *amid, compared seen) (text string, err error) {
 	q := c.questions(1)[0]
 	query, err := s.importQuery(c.Rand, q)
 	if err != nil {
@@ -298,7 +298,7 @@ func (s *keeping) changeImportsAmid(c *importChanges, a *amid, compared seen) (t
 }
 
 // compareForOthers compares the stored answers for the caller of the query, and for callers elsewhere.
-func (s *keeping) compareForOthers(query []byte, from client, compared seen) error {
+func (s *storing) compareForOthers(query []byte, from client, compared seen) error {
 	for _, c := range append([]client{from}, otherCallers...) {
 		if err := s.compare(query, c, compared); err != nil {
 			return fmt.Errorf("for %s: %w", c.address, err)
@@ -309,13 +309,13 @@ func (s *keeping) compareForOthers(query []byte, from client, compared seen) err
 
 // TestClustersetStored_WhileTheClusterChanges is TestStored_WhileTheClusterChanges for ServiceImports.
 func TestClustersetStored_WhileTheClusterChanges(t *testing.T) {
-	for i, block := range keptImportBlocks {
+	for i, block := range storedImportBlocks {
 		if !block.order {
 			continue
 		}
 		t.Run(block.name, func(t *testing.T) {
 			property.Seeds(t, uint64(i), 1, func(t *testing.T, seed uint64) {
-				s, _ := newKeeping(t, clusterset(block.options...))
+				s, _ := newStoring(t, clusterset(block.options...))
 				if block.inFront {
 					s.withCache()
 				}
@@ -342,8 +342,8 @@ func TestClustersetStored_WhileTheClusterChanges(t *testing.T) {
 // TestClustersetStored_What asserts which answers in a clusterset's zone are stored.
 func TestClustersetStored_What(t *testing.T) {
 	for _, c := range []struct {
-		ask  string
-		kept bool
+		ask    string
+		stored bool
 	}{
 		{"web.shop" + inSet + " A", true}, {"web.shop" + inSet + " SRV", true}, {"four.shop" + inSet + " AAAA", true}, {"db.shop" + inSet + " A", true},
 		{"db-0.east.db.shop" + inSet + " A", true}, {"_sql._tcp.db.shop" + inSet + " SRV", true}, {"noip.shop" + inSet + " A", true}, {"none.shop" + inSet + " A", true},
@@ -353,13 +353,13 @@ func TestClustersetStored_What(t *testing.T) {
 	} {
 		t.Run(c.ask, func(t *testing.T) {
 			for _, options := range []string{"", "prefer-local-cluster"} {
-				s, _ := newImportKeeping(t, clusterset(options), clustersetObjects()...)
-				e := s.keptFor(t, questionFor(t, c.ask))
-				if got := e != nil && e.Fresh(answers.Now()); got != c.kept {
-					t.Errorf("%s: kept is %v, want %v", options, got, c.kept)
+				s, _ := newImportStoring(t, clusterset(options), clustersetObjects()...)
+				e := s.storedFor(t, questionFor(t, c.ask))
+				if got := e != nil && e.Fresh(answers.Now()); got != c.stored {
+					t.Errorf("%s: stored is %v, want %v", options, got, c.stored)
 				}
 				if e != nil && e.Views != nil {
-					t.Errorf("%s: it is kept by callers, who are none here", options)
+					t.Errorf("%s: it is stored by caller, without topology", options)
 				}
 			}
 		})
@@ -452,10 +452,10 @@ func TestClustersetStored_Until(t *testing.T) {
 		}, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			s, _ := newImportKeeping(t, clusterset(c.options), clustersetObjects()...)
-			e := s.keptFor(t, questionFor(t, c.ask))
+			s, _ := newImportStoring(t, clusterset(c.options), clustersetObjects()...)
+			e := s.storedFor(t, questionFor(t, c.ask))
 			if e == nil || !e.Fresh(answers.Now()) {
-				t.Fatal("the answer is not kept")
+				t.Fatal("the answer is not stored")
 			}
 			c.change(indexOf(s.k))
 			if got := e.Fresh(answers.Now()); got != c.outlives {

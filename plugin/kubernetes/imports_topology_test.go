@@ -99,7 +99,7 @@ func askedOf(t *testing.T, k *Kubernetes, name string, want map[string]string) {
 			qtype uint16
 		}{{name + ".shop.svc." + modelZone, dns.TypeA}, {name + ".shop.svc." + modelZone, dns.TypeSRV}, {"_sql._tcp." + name + ".shop.svc." + modelZone, dns.TypeSRV}} {
 			if got := endpointsIn(askAs(t, k, from[who], ask.owner, ask.qtype)); got != want {
-				t.Errorf("%s %s: %s sees %q, want %q", ask.owner, dns.TypeToString[ask.qtype], who, got, want)
+				t.Errorf("%s %s: %s gets %q, want %q", ask.owner, dns.TypeToString[ask.qtype], who, got, want)
 			}
 		}
 	}
@@ -130,7 +130,7 @@ func TestClusterset_Topology(t *testing.T) {
 	})
 	t.Run("a ClusterSetIP", func(t *testing.T) {
 		if got := endpointsIn(askAs(t, placedImports(t, clusterset("topology", "prefer-local-cluster")), "10.240.1.9", "vip.shop.svc."+modelZone, dns.TypeA)); got != "0.1" {
-			t.Errorf("it has %q", got)
+			t.Errorf("got %q", got)
 		}
 	})
 	t.Run("keys of the block", func(t *testing.T) {
@@ -215,11 +215,11 @@ func TestClusterset_FamiliesTogether(t *testing.T) {
 		{"10.240.1.9", cluster, 1, 1, 2}, {"10.240.3.9", cluster, 1, 1, 2},
 	} {
 		if a, aaaa, srv := count(c.from, c.name, dns.TypeA), count(c.from, c.name, dns.TypeAAAA), count(c.from, c.name, dns.TypeSRV); a != c.a || aaaa != c.aaaa || srv != c.srv {
-			t.Errorf("%s asks for %s: %d A, %d AAAA and %d SRV records, want %d, %d and %d", c.from, c.name, a, aaaa, srv, c.a, c.aaaa, c.srv)
+			t.Errorf("%s, queries for %s: %d A, %d AAAA and %d SRV records, want %d, %d and %d", c.from, c.name, a, aaaa, srv, c.a, c.aaaa, c.srv)
 		}
 	}
 	if m := askAs(t, k, "10.240.1.9", set, dns.TypeAAAA); m.Rcode != dns.RcodeSuccess {
-		t.Errorf("a family that the caller gets nothing of is no NODATA:\n%v", m)
+		t.Errorf("no NODATA for a family without endpoints for the caller:\n%v", m)
 	}
 	if m := askAs(t, k, "10.240.1.9", set, dns.TypeSRV); endpointsIn(m) != "1.1" || len(m.Extra) != 1 {
 		t.Errorf("SRV has other endpoints than A:\n%v", m)
@@ -262,7 +262,7 @@ func TestClusterset_TopologyCountsCallers(t *testing.T) {
 		}
 	}
 	for name, views := range map[string]bool{"plain": false, "host": true, "vip": false} {
-		s, _ := newKeeping(t, clusterset("topology", "prefer-local-cluster"))
+		s, _ := newStoring(t, clusterset("topology", "prefer-local-cluster"))
 		other := placedImports(t, clusterset("topology", "prefer-local-cluster"))
 		for _, h := range []*Kubernetes{s.k, s.plain} {
 			h.attach(other.index, other.status)
@@ -270,7 +270,7 @@ func TestClusterset_TopologyCountsCallers(t *testing.T) {
 		r := questionFor(t, name+".shop"+inSet+" A")
 		r.SetEdns0(1232, false)
 		r.IsEdns0().Option = []dns.EDNS0{&dns.EDNS0_LOCAL{Code: caller.Code, Data: naming(t, "n1", "")}}
-		if e := s.keptFor(t, r); e == nil || (e.Views != nil) != views {
+		if e := s.storedFor(t, r); e == nil || (e.Views != nil) != views {
 			t.Errorf("%s: the entry is %+v, want one by callers: %t", name, e, views)
 		}
 	}

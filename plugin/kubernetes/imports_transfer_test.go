@@ -74,7 +74,7 @@ func TestClusterset_TransferEqualsQueries(t *testing.T) {
 	} {
 		t.Run(fmt.Sprint(options), func(t *testing.T) {
 			property.Seeds(t, 0, 6, func(t *testing.T, seed uint64) {
-				s, _ := newKeeping(t, clusterset(options...))
+				s, _ := newStoring(t, clusterset(options...))
 				c := newImportChanges(uint64(i)<<8|seed, s.k)
 				c.many = c.many[:8] // a hundred endpoints would test no more
 				c.ix.ReplaceSlices(nil)

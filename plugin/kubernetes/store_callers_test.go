@@ -165,19 +165,19 @@ func onlyOn(node int, answer []byte) (n int, err error) {
 func TestStored_CallersApart(t *testing.T) {
 	for _, inFront := range []bool{false, true} {
 		t.Run(fmt.Sprint("a cache in front ", inFront), func(t *testing.T) {
-			s, _ := newKeeping(t, allZones+" {\ntopology\n}")
+			s, _ := newStoring(t, allZones+" {\ntopology\n}")
 			if inFront {
 				s.withCache()
 			}
 			n := newNodesApart(indexOf(s.k))
-			var kept, made atomic.Int64
+			var stored, made atomic.Int64
 			var stop atomic.Bool
 			var readers sync.WaitGroup
 			for i := range 3 {
 				readers.Go(func() {
 					r := rand.New(rand.NewPCG(uint64(i), 1))
 					for !stop.Load() && !t.Failed() {
-						if err := s.askApart(n, r, &kept, &made); err != nil {
+						if err := s.askApart(n, r, &stored, &made); err != nil {
 							t.Error(err)
 						}
 					}
@@ -185,7 +185,7 @@ func TestStored_CallersApart(t *testing.T) {
 			}
 			r := rand.New(rand.NewPCG(7, 7))
 			deadline := time.Now().Add(20 * time.Second)
-			for i := 0; !t.Failed() && time.Now().Before(deadline) && (i < 2000 || kept.Load() < 200 || made.Load() < 200); i++ {
+			for i := 0; !t.Failed() && time.Now().Before(deadline) && (i < 2000 || stored.Load() < 200 || made.Load() < 200); i++ {
 				n.change(r)
 				for range r.IntN(3) {
 					runtime.Gosched()
@@ -193,7 +193,7 @@ func TestStored_CallersApart(t *testing.T) {
 			}
 			stop.Store(true)
 			readers.Wait()
-			if t.Logf("%d addresses kept, %d made", kept.Load(), made.Load()); kept.Load() == 0 || made.Load() == 0 {
+			if t.Logf("%d addresses stored, %d made", stored.Load(), made.Load()); stored.Load() == 0 || made.Load() == 0 {
 				t.Error("nothing was given")
 			}
 		})
@@ -201,12 +201,12 @@ func TestStored_CallersApart(t *testing.T) {
 }
 
 // askApart answers as the fast path does: with the stored answer, or else from the handler.
-func (s *keeping) askApart(n *nodesApart, r *rand.Rand, kept, made *atomic.Int64) error {
+func (s *storing) askApart(n *nodesApart, r *rand.Rand, stored, made *atomic.Int64) error {
 	query, from, node, err := n.query(r)
 	if err != nil {
 		return err
 	}
-	count, answer := kept, s.kept(query, from)
+	count, answer := stored, s.stored(query, from)
 	if answer == nil {
 		count = made
 		if answer, err = packedReply(s.front, query, from); err != nil {
@@ -261,7 +261,7 @@ func TestConditions_Views(t *testing.T) {
 	for _, c := range []struct {
 		name, ask string
 		forAll    bool
-		front     func(s *keeping, other *Kubernetes) plugin.Handler
+		front     func(s *storing, other *Kubernetes) plugin.Handler
 	}{
 		{name: "the Service", ask: target},
 		{name: "its port", ask: "_http._tcp." + target},
@@ -270,20 +270,20 @@ func TestConditions_Views(t *testing.T) {
 		{name: "no Service", ask: "none.shop.svc.cluster.local.", forAll: true},
 		{name: "a Service without topology", ask: "any.shop.svc.cluster.local.", forAll: true},
 		{name: "an alias in the zone", ask: "alias.shop.svc.cluster.local."},
-		{name: "an alias of a name that another block answers", ask: "alias.shop.svc.other.local.", front: func(s *keeping, other *Kubernetes) plugin.Handler {
+		{name: "an alias of a name that another block answers", ask: "alias.shop.svc.other.local.", front: func(s *storing, other *Kubernetes) plugin.Handler {
 			other.upstream = &through{s.k}
 			return other
 		}},
-		{name: "an alias of one that is behind a cache of its own", ask: "alias.shop.svc.other.local.", front: func(s *keeping, other *Kubernetes) plugin.Handler {
+		{name: "an alias of one that is behind a cache of its own", ask: "alias.shop.svc.other.local.", front: func(s *storing, other *Kubernetes) plugin.Handler {
 			other.upstream = &through{&cacheInFront{s.k, s.space}}
 			return other
 		}},
-		{name: "a plugin between that asks for it", ask: "local.shop.svc.", front: func(s *keeping, _ *Kubernetes) plugin.Handler {
+		{name: "a plugin between that asks for it", ask: "local.shop.svc.", front: func(s *storing, _ *Kubernetes) plugin.Handler {
 			return &rewriting{s.k, target}
 		}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			s, _ := newKeeping(t, allZones+" {\ntopology\n}")
+			s, _ := newStoring(t, allZones+" {\ntopology\n}")
 			ix := newNodesApart(indexOf(s.k)).ix
 			ix.PutService(&index.Service{Namespace: "shop", Name: "web", IPs: []netip.Addr{netip.MustParseAddr("10.0.0.1")}})
 			ix.PutService(&index.Service{Namespace: "shop", Name: "any", Kind: index.Headless})
@@ -313,7 +313,7 @@ func TestConditions_Views(t *testing.T) {
 func TestConditions_ViewsAmidTheLook(t *testing.T) {
 	outdated := 0
 	for left := range 20 {
-		s, _ := newKeeping(t, allZones+" {\ntopology\n}")
+		s, _ := newStoring(t, allZones+" {\ntopology\n}")
 		n := newNodesApart(indexOf(s.k))
 		s.k.attach(&amid{Index: n.ix, left: left + 1, happens: func() {
 			n.ix.DeleteService("shop", "local")
@@ -358,7 +358,7 @@ func TestStored_BeforeNodes(t *testing.T) {
 		{"soft", dns.RcodeSuccess, 1, 2},
 	} {
 		t.Run(fmt.Sprintf("%s, node %d", c.service, c.node), func(t *testing.T) {
-			s, _ := newKeeping(t, allZones+" {\ntopology\n}")
+			s, _ := newStoring(t, allZones+" {\ntopology\n}")
 			nodesRead := false
 			s.k.status = func() []source.Status { return []source.Status{{Resource: source.Nodes, Synced: nodesRead}} }
 			n := newNodesApart(indexOf(s.k))
@@ -382,8 +382,8 @@ func TestStored_BeforeNodes(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if kept := s.kept(query, testClients[0]); kept != nil && c.rcode != dns.RcodeSuccess {
-				t.Error("it is kept that there is no answer")
+			if stored := s.stored(query, testClients[0]); stored != nil && c.rcode != dns.RcodeSuccess {
+				t.Error("it is stored that there is no answer")
 			}
 			nodesRead = true
 			n.putNode(1, "")
@@ -399,7 +399,7 @@ func TestStored_BeforeNodes(t *testing.T) {
 
 // The first sync of Nodes may end during a query. An answer without addresses that was made before is not NODATA.
 func TestServeDNS_NodesReadDuringTheLook(t *testing.T) {
-	s, _ := newKeeping(t, allZones+" {\ntopology\n}")
+	s, _ := newStoring(t, allZones+" {\ntopology\n}")
 	n := newNodesApart(indexOf(s.k))
 	for i := range apartNodes {
 		n.ix.DeleteNode(nodeSymbol(i + 1))

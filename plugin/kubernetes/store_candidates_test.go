@@ -65,7 +65,7 @@ func addList(r *rand.Rand, m *dns.Msg) *dns.Msg {
 
 // checkWalk compares the answer to a query with a search list with the result of querying its candidates one by one.
 // If another plugin may answer one of them, it must be the answer for the name.
-func (s *keeping) checkWalk(query []byte, from client, counts seen) error {
+func (s *storing) checkWalk(query []byte, from client, counts seen) error {
 	r := new(dns.Msg)
 	if err := r.Unpack(query); err != nil {
 		return err
@@ -117,7 +117,7 @@ func replyTo(k *Kubernetes, r *dns.Msg, from client) (*dns.Msg, error) {
 
 // searchKinds are the kinds of answers that a test of stored answers must compare.
 var searchKinds = []string{"search: the first", "search: a later one", "search: none exists", "search: none has data",
-	"search: data of the other family", "search: kept"}
+	"search: data of the other family", "search: stored"}
 
 // TestStoredSearch_What asserts which answers to queries with a search list are stored, by whom, and under which other
 // keys.
@@ -125,19 +125,19 @@ func TestStoredSearch_What(t *testing.T) {
 	for _, c := range []struct {
 		name, ask string
 		list      []string
-		alter     func(s *keeping)
-		kept      bool // with the key of the list
+		alter     func(s *storing)
+		stored    bool // with the key of the list
 		plain     bool // with the key of the name
 	}{
-		{name: "the first", ask: "web.shop.svc.cluster.local A", list: listShop, kept: true},
-		{name: "a later one", ask: "db-0.db.shop.team.svc.cluster.local A", list: listTeam, kept: true},
-		{name: "none exists", ask: "www.example.org.shop.svc.cluster.local A", list: listShop, kept: true},
-		{name: "none has data", ask: "web.shop.svc.cluster.local TXT", list: listShop, kept: true},
-		{name: "data of the other family", ask: "web.shop.svc.cluster.local AAAA", list: listShop, kept: true},
+		{name: "the first", ask: "web.shop.svc.cluster.local A", list: listShop, stored: true},
+		{name: "a later one", ask: "db-0.db.shop.team.svc.cluster.local A", list: listTeam, stored: true},
+		{name: "none exists", ask: "www.example.org.shop.svc.cluster.local A", list: listShop, stored: true},
+		{name: "none has data", ask: "web.shop.svc.cluster.local TXT", list: listShop, stored: true},
+		{name: "data of the other family", ask: "web.shop.svc.cluster.local AAAA", list: listShop, stored: true},
 		{name: "an alias on the way", ask: "out.shop.svc.cluster.local AAAA", list: listShop},
 		{name: "an alias that has no data", ask: "in.shop.svc.cluster.local AAAA", list: []string{"shop.svc.cluster.local.", "team.svc.cluster.local."}},
 		{name: "an alias without target, before a candidate with data", ask: "dead.shop.svc.cluster.local A",
-			list: []string{"shop.svc.cluster.local.", "team.svc.cluster.local."}, alter: func(s *keeping) {
+			list: []string{"shop.svc.cluster.local.", "team.svc.cluster.local."}, alter: func(s *storing) {
 				indexOf(s.k).PutService(&index.Service{Namespace: "shop", Name: "dead", Kind: index.ExternalName, Target: "none.shop.svc.cluster.local."})
 				indexOf(s.k).PutService(&index.Service{Namespace: "team", Name: "dead", IPs: []netip.Addr{netip.MustParseAddr("10.0.0.5")}})
 			}},
@@ -145,39 +145,39 @@ func TestStoredSearch_What(t *testing.T) {
 		{name: "an alias to another server, SVCB", ask: "out.shop.svc.cluster.local SVCB", list: listShop},
 		{name: "an alias to a Service, HTTPS", ask: "in.shop.svc.cluster.local HTTPS", list: []string{"shop.svc.cluster.local.", "team.svc.cluster.local."}},
 		{name: "an alias to a Service, SVCB", ask: "in.shop.svc.cluster.local SVCB", list: []string{"shop.svc.cluster.local.", "team.svc.cluster.local."}},
-		{name: "an alias, SRV", ask: "out.shop.svc.cluster.local SRV", list: listShop, kept: true},
+		{name: "an alias, SRV", ask: "out.shop.svc.cluster.local SRV", list: listShop, stored: true},
 		{name: "a name of the server on the way", ask: "ns.dns.shop.svc.cluster.local A", list: listShop},
-		{name: "maximum number of dependencies", ask: "x.shop.svc.cluster.local A", kept: true,
+		{name: "maximum number of dependencies", ask: "x.shop.svc.cluster.local A", stored: true,
 			list: []string{"shop.svc.cluster.local.", "team.svc.cluster.local.", "web.shop.svc.cluster.local."}},
 		{name: "too many dependencies", ask: "x.shop.svc.cluster.local A",
 			list: []string{"shop.svc.cluster.local.", "team.svc.cluster.local.", "web.shop.svc.cluster.local.", "db.shop.svc.cluster.local."}},
-		{name: "the same again and again", ask: "x.web.shop.svc.cluster.local A", kept: true,
+		{name: "the same again and again", ask: "x.web.shop.svc.cluster.local A", stored: true,
 			list: []string{"web.shop.svc.cluster.local.", "y.web.shop.svc.cluster.local.", "z.web.shop.svc.cluster.local.", "shop.svc.cluster.local.",
 				"svc.cluster.local.", "db-1.web.shop.svc.cluster.local."}},
 		{name: "of other zones", ask: "web.shop.svc.cluster.local A", list: append(listShop[:1:1], "example.org."), plain: true},
-		{name: "a plugin beside it", ask: "web.shop.svc.cluster.local A", list: listShop, alter: func(s *keeping) { s.k.shared = true }, plain: true},
+		{name: "a plugin beside it", ask: "web.shop.svc.cluster.local A", list: listShop, alter: func(s *storing) { s.k.shared = true }, plain: true},
 		{name: "upper case", ask: "Web.shop.svc.cluster.local A", list: listShop},
-		{name: "before the first reading", ask: "web.shop.svc.cluster.local A", list: listShop, alter: func(s *keeping) { unsynced(s.k) }},
+		{name: "before the first sync", ask: "web.shop.svc.cluster.local A", list: listShop, alter: func(s *storing) { unsynced(s.k) }},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			s, _ := newKeeping(t, allZones+" {\npods verified\nzonal\n}", keepingObjects()...)
+			s, _ := newStoring(t, allZones+" {\npods verified\nzonal\n}", storedObjects()...)
 			if c.alter != nil {
 				c.alter(s)
 			}
 			plain := questionFor(t, c.ask)
-			e := s.keptFor(t, withList(t, plain, c.list...))
-			if got := e != nil && e.Fresh(answers.Now()); got != c.kept {
-				t.Errorf("kept is %v, want %v", got, c.kept)
+			e := s.storedFor(t, withList(t, plain, c.list...))
+			if got := e != nil && e.Fresh(answers.Now()); got != c.stored {
+				t.Errorf("stored is %v, want %v", got, c.stored)
 			}
 			query, err := plain.Pack()
 			if err != nil {
 				t.Fatal(err)
 			}
 			if e, _ := s.entry(query); (e != nil && e.Fresh(answers.Now())) != c.plain {
-				t.Errorf("it is kept for the name: %v", e)
+				t.Errorf("it is stored for the name: %v", e)
 			}
-			if c.kept != (s.len() > 0) && !c.plain {
-				t.Errorf("%d answers are kept", s.len())
+			if c.stored != (s.len() > 0) && !c.plain {
+				t.Errorf("%d answers are stored", s.len())
 			}
 		})
 	}
@@ -239,10 +239,10 @@ func TestStoredSearch_Until(t *testing.T) {
 		{"pod, a Service changes", pod, listShop, func(ix *index.Index) { ix.PutService(&index.Service{Namespace: "shop", Name: "db"}) }, true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			s, _ := newKeeping(t, allZones+" {\npods verified\n}", keepingObjects()...)
-			e := s.keptFor(t, withList(t, questionFor(t, c.ask), c.list...))
+			s, _ := newStoring(t, allZones+" {\npods verified\n}", storedObjects()...)
+			e := s.storedFor(t, withList(t, questionFor(t, c.ask), c.list...))
 			if e == nil || !e.Fresh(answers.Now()) {
-				t.Fatal("the answer is not kept")
+				t.Fatal("the answer is not stored")
 			}
 			c.change(indexOf(s.k))
 			if got := e.Fresh(answers.Now()); got != c.outlives {
@@ -255,7 +255,7 @@ func TestStoredSearch_Until(t *testing.T) {
 // The stored answer to a query with a search list is not used for a query without one or with another one, nor the
 // other way round.
 func TestStoredSearch_Apart(t *testing.T) {
-	s, _ := newKeeping(t, allZones, keepingObjects()...)
+	s, _ := newStoring(t, allZones, storedObjects()...)
 	plain := questionFor(t, "web.shop.team.svc.cluster.local A")
 	queries := []*dns.Msg{plain, withList(t, plain, listTeam...), withList(t, plain, listTeam[:1]...), withList(t, plain, "shop.team.svc.cluster.local.", "team.svc.cluster.local.")}
 	for i, r := range queries {
@@ -264,11 +264,11 @@ func TestStoredSearch_Apart(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if kept := s.kept(query, testClients[0]); (kept != nil) != (j < i) {
-				t.Errorf("before query %d is asked something is kept for query %d: %v", i, j, kept != nil)
+			if stored := s.stored(query, testClients[0]); (stored != nil) != (j < i) {
+				t.Errorf("before query %d is asked something is stored for query %d: %v", i, j, stored != nil)
 			}
 		}
-		s.keptFor(t, r)
+		s.storedFor(t, r)
 	}
 }
 
@@ -285,7 +285,7 @@ func TestConditions_Search(t *testing.T) {
 		{"none.team.svc.cluster.local A", listTeam, []byte{}, false},
 	} {
 		t.Run(c.ask, func(t *testing.T) {
-			s, _ := newKeeping(t, allZones, keepingObjects()...)
+			s, _ := newStoring(t, allZones, storedObjects()...)
 			r := withList(t, questionFor(t, c.ask), c.list...)
 			ctx, conditions := answers.Record(context.Background(), r)
 			if _, err := s.k.ServeDNS(ctx, dnstest.NewRecorder(&test.ResponseWriter{}), r); err != nil {

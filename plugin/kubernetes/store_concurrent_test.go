@@ -16,13 +16,13 @@ import (
 // long after the change that outdated it: it must not count as valid then. Between two changes, a stored answer must
 // equal one made without a store.
 func TestStored_WhileTheClusterChanges(t *testing.T) {
-	for i, block := range keptBlocks {
+	for i, block := range storedBlocks {
 		if !block.order {
 			continue
 		}
 		t.Run(block.name, func(t *testing.T) {
 			property.Seeds(t, uint64(i), 1, func(t *testing.T, seed uint64) {
-				s, _ := newKeeping(t, allZones+" {\n"+block.options+"\n}")
+				s, _ := newStoring(t, allZones+" {\n"+block.options+"\n}")
 				if block.inFront {
 					s.withCache()
 				}
@@ -47,7 +47,7 @@ func TestStored_WhileTheClusterChanges(t *testing.T) {
 }
 
 // compareAfter compares stored answers to some of the queries with answers made anew, after a change of the cluster.
-func (s *keeping) compareAfter(change string, queries [][]byte, r *rand.Rand, caller func() client, compared seen) error {
+func (s *storing) compareAfter(change string, queries [][]byte, r *rand.Rand, caller func() client, compared seen) error {
 	for range 2 {
 		for range 10 {
 			if err := s.compare(pick(r, queries), caller(), compared); err != nil {
@@ -66,7 +66,7 @@ const (
 )
 
 // whileAsked calls change repeatedly while readers send queries, until there is an error.
-func (s *keeping) whileAsked(queries [][]byte, change func() error) error {
+func (s *storing) whileAsked(queries [][]byte, change func() error) error {
 	var readers sync.WaitGroup
 	var stop atomic.Bool
 	failed := make(chan error, 2)
@@ -98,8 +98,8 @@ func (s *keeping) whileAsked(queries [][]byte, change func() error) error {
 }
 
 // compare compares the stored answer to a query, if any, with one made without a store.
-func (s *keeping) compare(query []byte, from client, counts seen) error {
-	got := s.kept(query, from)
+func (s *storing) compare(query []byte, from client, counts seen) error {
+	got := s.stored(query, from)
 	if got == nil {
 		return nil
 	}
@@ -114,7 +114,7 @@ func (s *keeping) compare(query []byte, from client, counts seen) error {
 }
 
 // client draws the client of a query, the first one if it does not matter.
-func (s *keeping) client(r *rand.Rand) client {
+func (s *storing) client(r *rand.Rand) client {
 	if s.model == nil {
 		return s.clients[0]
 	}

@@ -132,13 +132,13 @@ func (a *amid) Modified() int64 {
 // TestStored_ChangeDuringTheLookup changes the cluster at any moment of a query. The answer stored for that query must
 // be that after the change, and after further changes, or not count as valid.
 func TestStored_ChangeDuringTheLookup(t *testing.T) {
-	for i, block := range keptBlocks {
+	for i, block := range storedBlocks {
 		if !block.order {
 			continue
 		}
 		t.Run(block.name, func(t *testing.T) {
 			property.Seeds(t, uint64(i), 1, func(t *testing.T, seed uint64) {
-				s, _ := newKeeping(t, allZones+" {\n"+block.options+"\n}")
+				s, _ := newStoring(t, allZones+" {\n"+block.options+"\n}")
 				if block.inFront {
 					s.withCache()
 				}
@@ -154,7 +154,7 @@ func TestStored_ChangeDuringTheLookup(t *testing.T) {
 						t.Fatalf("step %d, %s: %v", step, text, err)
 					}
 				}
-				compared.require(t, "A", "PTR", "NODATA", "search: kept")
+				compared.require(t, "A", "PTR", "NODATA", "search: stored")
 			})
 		})
 	}
@@ -164,7 +164,7 @@ func TestStored_ChangeDuringTheLookup(t *testing.T) {
 const moments = 28
 
 // changeAmid sends a query, changes the cluster during it, and checks the stored answer.
-func (s *keeping) changeAmid(c *changes, a *amid, compared seen) (text string, err error) {
+func (s *storing) changeAmid(c *changes, a *amid, compared seen) (text string, err error) {
 	q := c.questions(1)[0]
 	m := new(dns.Msg).SetQuestion(q.Name, q.Qtype)
 	from := testClients[0]
@@ -203,7 +203,7 @@ func (s *keeping) changeAmid(c *changes, a *amid, compared seen) (text string, e
 var otherCallers = []client{{"10.240.1.5", 1480}, {"10.240.1.200", 1480}, {"203.0.113.5", 1480}}
 
 // compareAll compares the stored answers for the caller of the query, and for others.
-func (s *keeping) compareAll(query []byte, from client, compared seen) error {
+func (s *storing) compareAll(query []byte, from client, compared seen) error {
 	if err := s.compare(query, from, compared); err != nil || s.model == nil {
 		return err
 	}

@@ -23,8 +23,8 @@ import (
 	"github.com/nearside-dns/nearside/test/property"
 )
 
-// keeping is a handler whose answers are stored, and one with the same configuration and index whose answers are not.
-type keeping struct {
+// storing is a handler whose answers are stored, and one with the same configuration and index whose answers are not.
+type storing struct {
 	k, plain *Kubernetes
 	// front receives the queries: the handler, or a cache in front of it that stores the answers.
 	front plugin.Handler
@@ -62,10 +62,10 @@ func (e *elsewhere) ServeDNS(_ context.Context, w dns.ResponseWriter, r *dns.Msg
 
 func (e *elsewhere) Name() string { return "elsewhere" }
 
-// newKeeping returns a handler of a block whose answers are stored.
-func newKeeping(t testing.TB, block string, objects ...runtime.Object) (*keeping, *elsewhere) {
+// newStoring returns a handler of a block whose answers are stored.
+func newStoring(t testing.TB, block string, objects ...runtime.Object) (*storing, *elsewhere) {
 	t.Helper()
-	s := &keeping{k: answering(t, block, objects...), store: answers.NewStore(1 << 20), clients: testClients}
+	s := &storing{k: answering(t, block, objects...), store: answers.NewStore(1 << 20), clients: testClients}
 	s.space = s.store.NewKeyspace()
 	s.space.ByGeneration.Store(true)
 	s.plain = s.beside(t, block)
@@ -84,7 +84,7 @@ func newKeeping(t testing.TB, block string, objects ...runtime.Object) (*keeping
 }
 
 // beside returns a handler of a block without a store, with the same index.
-func (s *keeping) beside(t testing.TB, block string) *Kubernetes {
+func (s *storing) beside(t testing.TB, block string) *Kubernetes {
 	t.Helper()
 	k, err := kubernetesDirective.parse(caddy.NewTestController("dns", block))
 	if err != nil {
@@ -115,7 +115,7 @@ func (c *cacheInFront) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dn
 }
 
 // withCache puts a cache in front, which stores the answers then.
-func (s *keeping) withCache() {
+func (s *storing) withCache() {
 	s.front = &cacheInFront{s.k, s.space}
 	s.k.space = s.store.NewKeyspace() // the handler must not use it
 	s.k.space.ByGeneration.Store(true)
@@ -144,13 +144,13 @@ func packedReply(h plugin.Handler, query []byte, from client) ([]byte, error) {
 }
 
 // entry returns the stored answer to a query, or nil. Answers of a cluster are the same with and without DO.
-func (s *keeping) entry(query []byte) (*answers.Entry, *answers.Query) {
+func (s *storing) entry(query []byte) (*answers.Entry, *answers.Query) {
 	e, q, _ := s.entryAndKey(query)
 	return e, q
 }
 
 // entryAndKey is entry with its key, which has room for a view.
-func (s *keeping) entryAndKey(query []byte) (*answers.Entry, *answers.Query, []byte) {
+func (s *storing) entryAndKey(query []byte) (*answers.Entry, *answers.Query, []byte) {
 	var q answers.Query
 	if !q.Parse(query) {
 		return nil, nil, nil
@@ -165,8 +165,8 @@ func (s *keeping) entryAndKey(query []byte) (*answers.Entry, *answers.Query, []b
 	return s.store.Get(key), &q, key
 }
 
-// kept returns the reply that a fast path would send to a query, or nil.
-func (s *keeping) kept(query []byte, from client) []byte {
+// stored returns the reply that a fast path would send to a query, or nil.
+func (s *storing) stored(query []byte, from client) []byte {
 	e, q, key := s.entryAndKey(query)
 	if e != nil && e.Views != nil {
 		e, _ = s.store.GetView(e, key, answers.Now(), netip.MustParseAddr(from.address), q.CallerData(query))
@@ -193,7 +193,7 @@ func same(got, want []byte) error {
 }
 
 // queryOf draws a packed query for a name and a type.
-func (s *keeping) queryOf(r *rand.Rand, name string, qtype uint16) ([]byte, error) {
+func (s *storing) queryOf(r *rand.Rand, name string, qtype uint16) ([]byte, error) {
 	m := new(dns.Msg).SetQuestion(name, qtype)
 	m.Id = uint16(r.Uint32())
 	m.RecursionDesired, m.CheckingDisabled, m.AuthenticatedData = r.IntN(4) > 0, r.IntN(4) == 0, r.IntN(4) == 0
@@ -219,8 +219,8 @@ func mixedCase(r *rand.Rand, name string) string {
 	return string(b)
 }
 
-// keptBlocks are configurations with options that answers depend on in different ways.
-var keptBlocks = []struct {
+// storedBlocks are configurations with options that answers depend on in different ways.
+var storedBlocks = []struct {
 	name, options string
 	inFront       bool
 	order         bool // also for the tests of the order of lookups
@@ -270,7 +270,7 @@ func (s seen) count(query, answer []byte) error {
 		s["EDNS"]++
 	}
 	if searchlist.HasOption(m) {
-		s["search: kept"]++
+		s["search: stored"]++
 	}
 	return nil
 }
@@ -294,12 +294,12 @@ func (s seen) require(t *testing.T, kinds ...string) {
 // every caller.
 func TestStored(t *testing.T) {
 	compared := seen{}
-	for i, block := range keptBlocks {
+	for i, block := range storedBlocks {
 		t.Run(block.name, func(t *testing.T) {
 			mine := seen{}
 			// Seed 126 once found a stored answer that followed an alias.
-			property.Seeds(t, uint64(100*i+24), keptSeeds, func(t *testing.T, seed uint64) {
-				s, world := newKeeping(t, allZones+" {\n"+block.options+"\n}")
+			property.Seeds(t, uint64(100*i+24), storedSeeds, func(t *testing.T, seed uint64) {
+				s, world := newStoring(t, allZones+" {\n"+block.options+"\n}")
 				if block.inFront {
 					s.withCache()
 				}
@@ -312,7 +312,7 @@ func TestStored(t *testing.T) {
 			})
 			mine.require(t, "A", "PTR", "NODATA", "mixed case", "EDNS", "not valid any more")
 			if block.name != "fallthrough" { // the next plugin may answer any name
-				mine.require(t, "search: kept")
+				mine.require(t, "search: stored")
 			}
 			if strings.Contains(block.options, "topology") {
 				mine.require(t, topologyKinds...)
@@ -329,14 +329,14 @@ func TestStored(t *testing.T) {
 
 // Changes for each seed, and queries after each of them. They are drawn from a few, so that stored answers are used.
 const (
-	keptChanges   = 100
-	keptQuestions = 80
-	keptAsked     = 30
-	keptSeeds     = 4
+	storedChanges   = 100
+	storedQuestions = 80
+	storedAsked     = 30
+	storedSeeds     = 4
 )
 
-func (s *keeping) askBetweenChanges(c *changes, world *elsewhere, counts seen) error {
-	questions, steps, times := c.questions(keptQuestions), keptChanges, keptAsked
+func (s *storing) askBetweenChanges(c *changes, world *elsewhere, counts seen) error {
+	questions, steps, times := c.questions(storedQuestions), storedChanges, storedAsked
 	if s.model != nil {
 		steps, times = 70, 15 // each time with several callers
 	}
@@ -355,7 +355,7 @@ func (s *keeping) askBetweenChanges(c *changes, world *elsewhere, counts seen) e
 
 // askAndCompare compares the stored answer to a query, if any. Then it sends the query, which must not change the
 // answer, and checks the stored answer again.
-func (s *keeping) askAndCompare(r *rand.Rand, asked dns.Question, counts seen) error {
+func (s *storing) askAndCompare(r *rand.Rand, asked dns.Question, counts seen) error {
 	query, err := s.queryOf(r, asked.Name, asked.Qtype)
 	if err != nil {
 		return err
@@ -368,9 +368,9 @@ func (s *keeping) askAndCompare(r *rand.Rand, asked dns.Question, counts seen) e
 	if err != nil {
 		return err
 	}
-	if got := s.kept(query, from); got != nil {
+	if got := s.stored(query, from); got != nil {
 		if err := same(got, want); err != nil {
-			return fmt.Errorf("kept: %w", err)
+			return fmt.Errorf("stored: %w", err)
 		}
 		if err := counts.count(query, got); err != nil {
 			return err
@@ -381,11 +381,11 @@ func (s *keeping) askAndCompare(r *rand.Rand, asked dns.Question, counts seen) e
 		return err
 	}
 	if err := same(answer, want); err != nil {
-		return fmt.Errorf("asked, with keeping: %w", err)
+		return fmt.Errorf("answer with a store: %w", err)
 	}
-	if got := s.kept(query, from); got != nil {
+	if got := s.stored(query, from); got != nil {
 		if err := same(got, want); err != nil {
-			return fmt.Errorf("just kept: %w", err)
+			return fmt.Errorf("just stored: %w", err)
 		}
 	}
 	if m := new(dns.Msg); m.Unpack(query) == nil && searchlist.HasOption(m) {

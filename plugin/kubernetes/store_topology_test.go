@@ -102,7 +102,7 @@ func withoutTopology(block string) string {
 }
 
 // changes returns random changes of the handler's cluster. With topology a model follows them.
-func (s *keeping) changes(seed uint64) *changes {
+func (s *storing) changes(seed uint64) *changes {
 	c := newChanges(seed, s.k)
 	if !s.k.source.Topology {
 		return c
@@ -291,11 +291,11 @@ func (c *changes) spread(all []index.Endpoint) {
 
 // topologyKinds are what a test of a block with topology has to compare.
 var topologyKinds = []string{"model: all", "model: fewer", "model: none", "model: the same for everyone",
-	"caller: unknown", "caller: on a node", "caller: on a node that is not there", "kept for another"}
+	"caller: unknown", "caller: on a node", "caller: on a node that is not there", "stored for another"}
 
 // checkModel compares an answer with what the model says, and with the answer without topology: that is the
 // same where nothing is filtered, and of the same name where something is.
-func (s *keeping) checkModel(query, answer []byte, from client, counts seen) error {
+func (s *storing) checkModel(query, answer []byte, from client, counts seen) error {
 	unfiltered, err := packedReply(s.unfiltered, query, from)
 	if err != nil {
 		return err
@@ -396,7 +396,7 @@ func sees(m *dns.Msg, want map[string]bool, addresses map[netip.Addr]bool) error
 
 // compareOthers compares the stored answers for other callers, immediately after the query of one: none of them may
 // get that answer.
-func (s *keeping) compareOthers(r *rand.Rand, asked dns.Question, counts seen) error {
+func (s *storing) compareOthers(r *rand.Rand, asked dns.Question, counts seen) error {
 	if asked.Qtype != dns.TypeA && asked.Qtype != dns.TypeAAAA && asked.Qtype != dns.TypeSRV {
 		return nil
 	}
@@ -406,12 +406,12 @@ func (s *keeping) compareOthers(r *rand.Rand, asked dns.Question, counts seen) e
 			return err
 		}
 		from := pick(r, s.clients)
-		if s.kept(query, from) == nil {
+		if s.stored(query, from) == nil {
 			continue
 		}
-		counts["kept for another"]++
+		counts["stored for another"]++
 		if err := s.compare(query, from, counts); err != nil {
-			return fmt.Errorf("kept, when another asks: %w", err)
+			return fmt.Errorf("stored, when another asks: %w", err)
 		}
 	}
 	return nil

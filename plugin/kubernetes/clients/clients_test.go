@@ -209,7 +209,7 @@ func TestOutdated(t *testing.T) {
 			}
 			s.all = []source.Status{{Resource: source.Pods, Synced: true, Heard: s.now}}
 			if err := check(c, podIP, list("shop", "example.org."), searchlist.Known); err != nil {
-				t.Errorf("heard of again: %v", err)
+				t.Errorf("after the silence: %v", err)
 			}
 		})
 	}
@@ -227,7 +227,7 @@ func TestSilence(t *testing.T) {
 		}
 	}
 	if s.looks != 1 {
-		t.Errorf("looked %d times at once", s.looks)
+		t.Errorf("%d checks within a second", s.looks)
 	}
 	s.all[0].Synced = false
 	s.now = s.now.Add(statusInterval - 1)
@@ -381,7 +381,7 @@ func TestManyPods(t *testing.T) {
 			t.Fatal(err)
 		}
 		if n := len(c.lists.Load().list); n > maxCached {
-			t.Fatalf("%d lists are remembered", n)
+			t.Fatalf("%d lists are cached", n)
 		}
 	}
 }
@@ -459,5 +459,5 @@ func TestWhileWritten(t *testing.T) {
 	}
 	ended.Store(true)
 	wait.Wait()
-	t.Logf("%d looks between two changes", compared.Load())
+	t.Logf("%d lookups between two changes", compared.Load())
 }

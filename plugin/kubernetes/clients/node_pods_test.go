@@ -136,7 +136,7 @@ func TestStartWaitsForNothing(t *testing.T) {
 	}
 	s := parsed[0]
 	if s.synced() || s.at("10.1.0.1") != "" {
-		t.Error("pods are known that have not been read")
+		t.Error("pods before the first sync")
 	}
 	api.Hang(fakeapi.Pods, false)
 	eventually(t, "the pod, once the server answers", func() bool { return s.synced() && s.at("10.1.0.1") == "here" })
@@ -166,7 +166,7 @@ func TestReload(t *testing.T) {
 	}
 	third := parsed[0]
 	if err := reload(".:0 {\npods {\nnode node-1\nendpoint ftp://a\n}\n}"); err == nil {
-		t.Fatal("a wrong Corefile was taken")
+		t.Fatal("an invalid Corefile was accepted")
 	}
 	if !third.synced() || third.at("10.1.0.1") != "here" {
 		t.Error("the failed reload lost the pods")

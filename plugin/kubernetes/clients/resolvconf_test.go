@@ -65,7 +65,7 @@ func TestHostSearchFollows(t *testing.T) {
 		t.Error("the same list is another slice")
 	}
 	if first[0] != "a.example" {
-		t.Error("a list that was given away has changed")
+		t.Error("a returned list has changed")
 	}
 
 	if err := os.Remove(file); err != nil {
@@ -127,6 +127,6 @@ func TestHostSearchConcurrently(t *testing.T) {
 	}
 	wg.Wait()
 	if got := h.get(); got[0] != "j.example" {
-		t.Errorf("at last %q", got)
+		t.Errorf("in the end %q", got)
 	}
 }

@@ -6,8 +6,8 @@ import (
 	"strconv"
 )
 
-// kept is a stored answer.
-type kept struct {
+// stored is a stored answer.
+type stored struct {
 	question question
 	// content is the data that the answer was made from, as text.
 	content string
@@ -22,7 +22,7 @@ type hold struct {
 
 func load(g *Generation) hold { return hold{g, g.Load()} }
 
-func (k kept) valid() bool {
+func (k stored) valid() bool {
 	for _, g := range k.hangsOn {
 		if g.generation.Load() != g.number {
 			return false
@@ -32,7 +32,7 @@ func (k kept) valid() bool {
 }
 
 // check returns an error if the answer counts as valid and differs from the current one.
-func (k kept) check(now kept) error {
+func (k stored) check(now stored) error {
 	if k.valid() && k.content != now.content {
 		return fmt.Errorf("the answer to %T %v counts as valid:\n%q\nit is\n%q", k.question, k.question, k.content, now.content)
 	}
@@ -42,7 +42,7 @@ func (k kept) check(now kept) error {
 // question is a query whose answer is stored. ask reads the index as a handler that stores its answer must: a
 // generation found by name is looked up again after its number was loaded, since in between the object may have been
 // replaced by one of the same name with another generation.
-type question interface{ ask(*Index) kept }
+type question interface{ ask(*Index) stored }
 
 // questions returns every question about the names of the alphabet.
 func (a *alphabet) questions() []question {
@@ -64,25 +64,25 @@ func (a *alphabet) questions() []question {
 // serviceQuestion reads the records at and below the name of a Service.
 type serviceQuestion Name
 
-func (q serviceQuestion) ask(ix *Index) kept {
+func (q serviceQuestion) ask(ix *Index) stored {
 	return askEntry(ix, q, Name(q), ix.Service, appendSlice)
 }
 
 // importQuestion is serviceQuestion for a ServiceImport; names below it also have the cluster.
 type importQuestion Name
 
-func (q importQuestion) ask(ix *Index) kept {
+func (q importQuestion) ask(ix *Index) stored {
 	return askEntry(ix, q, Name(q), ix.Import, func(b []byte, s *Slice) []byte {
 		return appendSlice(appendStrings(b, "cluster", s.Cluster.String()), s)
 	})
 }
 
-func askEntry(ix *Index, q question, name Name, find func(namespace, name string) *Entry, show func([]byte, *Slice) []byte) kept {
+func askEntry(ix *Index, q question, name Name, find func(namespace, name string) *Entry, show func([]byte, *Slice) []byte) stored {
 	for {
 		namespaces := load(ix.NamespacesGeneration())
 		g := ix.NamespaceGeneration(name.Namespace)
 		if g == nil {
-			return kept{q, "no such namespace", []hold{namespaces}}
+			return stored{q, "no such namespace", []hold{namespaces}}
 		}
 		names := load(g)
 		if ix.NamespaceGeneration(name.Namespace) != g {
@@ -90,13 +90,13 @@ func askEntry(ix *Index, q question, name Name, find func(namespace, name string
 		}
 		e := find(name.Namespace, name.Name)
 		if e == nil {
-			return kept{q, "no such name", []hold{names}}
+			return stored{q, "no such name", []hold{names}}
 		}
 		own := load(e.Generation())
 		if e = find(name.Namespace, name.Name); e == nil || e.Generation() != own.generation {
 			continue
 		}
-		return kept{q, string(appendEntry(nil, e, show)), []hold{namespaces, own}}
+		return stored{q, string(appendEntry(nil, e, show)), []hold{namespaces, own}}
 	}
 }
 
@@ -104,12 +104,12 @@ func askEntry(ix *Index, q question, name Name, find func(namespace, name string
 // depends on the same generation.
 type namesQuestion string
 
-func (q namesQuestion) ask(ix *Index) kept {
+func (q namesQuestion) ask(ix *Index) stored {
 	for {
 		namespaces := load(ix.NamespacesGeneration())
 		g := ix.NamespaceGeneration(string(q))
 		if g == nil {
-			return kept{q, "no such namespace", []hold{namespaces}}
+			return stored{q, "no such namespace", []hold{namespaces}}
 		}
 		names := load(g)
 		if ix.NamespaceGeneration(string(q)) != g {
@@ -127,23 +127,23 @@ func (q namesQuestion) ask(ix *Index) kept {
 				b = appendStrings(b, e.Service.Name)
 			}
 		}
-		return kept{q, string(b), []hold{names}}
+		return stored{q, string(b), []hold{names}}
 	}
 }
 
 // clusterQuestion reads the ID of the cluster, which decides like the Nodes which endpoints a caller gets.
 type clusterQuestion struct{}
 
-func (q clusterQuestion) ask(ix *Index) kept {
+func (q clusterQuestion) ask(ix *Index) stored {
 	nodes := load(ix.NodesGeneration())
-	return kept{q, ix.ClusterID().String(), []hold{nodes}}
+	return stored{q, ix.ClusterID().String(), []hold{nodes}}
 }
 
 // pointerQuestion reads the PTR records of an address. An endpoint has one for each existing Service that is not an
 // alias.
 type pointerQuestion struct{ netip.Addr }
 
-func (q pointerQuestion) ask(ix *Index) kept {
+func (q pointerQuestion) ask(ix *Index) stored {
 	generation := load(ix.AddressGeneration(q.Addr))
 	var b []byte
 	for _, s := range ix.ServicesByIP(q.Addr) {
@@ -159,19 +159,19 @@ func (q pointerQuestion) ask(ix *Index) kept {
 			}
 		}
 	}
-	return kept{q, string(b), []hold{generation}}
+	return stored{q, string(b), []hold{generation}}
 }
 
 // podQuestion reads the pods with an address.
 type podQuestion struct{ netip.Addr }
 
-func (q podQuestion) ask(ix *Index) kept {
+func (q podQuestion) ask(ix *Index) stored {
 	generation := load(ix.AddressGeneration(q.Addr))
 	var b []byte
 	for _, p := range ix.PodsByIP(q.Addr) {
 		b = appendStrings(b, "pod", p.Namespace, p.Name)
 	}
-	return kept{q, string(b), []hold{generation}}
+	return stored{q, string(b), []hold{generation}}
 }
 
 // The text of records has everything that an answer may contain.

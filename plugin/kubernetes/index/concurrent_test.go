@@ -285,8 +285,8 @@ func TestAnswersWhileWriting(t *testing.T) {
 // valid must equal the current one.
 func keepWhile(t *testing.T, ix *Index, questions []question, steps int, write func() string) {
 	t.Helper()
-	answers := make(chan kept, 100)
-	cache := map[question][]kept{}
+	answers := make(chan stored, 100)
+	cache := map[question][]stored{}
 	check := func() error {
 		for range len(answers) { // not those added during the loop, which might never end
 			a := <-answers
@@ -299,7 +299,7 @@ func keepWhile(t *testing.T, ix *Index, questions []question, steps int, write f
 					return err
 				}
 			}
-			valid := slices.DeleteFunc(all, func(a kept) bool { return !a.valid() })
+			valid := slices.DeleteFunc(all, func(a stored) bool { return !a.valid() })
 			cache[q] = valid[:min(1, len(valid))]
 		}
 		return nil

@@ -275,7 +275,7 @@ func TestGenerationOutlivesService(t *testing.T) {
 			first := serviceQuestion{"default", "web"}.ask(ix)
 			ix.DeleteService("default", "web")
 			if first.valid() {
-				t.Error("the answer is valid after the Service has gone")
+				t.Error("the answer is valid after the Service was deleted")
 			}
 			ix.PutService(web())
 			if first.valid() {

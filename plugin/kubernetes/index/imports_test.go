@@ -188,7 +188,7 @@ func TestImportGenerations(t *testing.T) {
 func TestClusterID(t *testing.T) {
 	ix := New()
 	if id := ix.ClusterID(); id != (Symbol{}) {
-		t.Errorf("of a new index the ID is %q", id)
+		t.Errorf("the ID of a new index is %q", id)
 	}
 	for _, step := range []struct {
 		id       string
@@ -211,7 +211,7 @@ func TestImportAddresses(t *testing.T) {
 	ix := importCluster(&clock)
 	for _, a := range []netip.Addr{importIP, remoteIP, movedIP} {
 		if s, l := ix.ServicesByIP(a), ix.SlicesByIP(a); len(s)+len(l) > 0 {
-			t.Errorf("%s leads to %s and %s", a, keys(s), keys(l))
+			t.Errorf("%s has %s and %s", a, keys(s), keys(l))
 		}
 		if n := ix.EndpointNode(a); n != (Symbol{}) {
 			t.Errorf("%s is on node %q", a, n)
@@ -221,7 +221,7 @@ func TestImportAddresses(t *testing.T) {
 		}
 	}
 	if l := ix.SlicesByIP(sharedIP); len(l) != 1 || l[0].Name != "web-shared" {
-		t.Errorf("the address of both leads to %s", keys(l))
+		t.Errorf("the address of both has %s", keys(l))
 	}
 	if n := ix.EndpointNode(sharedIP).String(); n != "n2" {
 		t.Errorf("the address of both is on node %q, want n2", n)
@@ -274,12 +274,12 @@ func TestImportGenerationOutlives(t *testing.T) {
 			none := q.ask(ix)
 			ix.PutImport(store())
 			if none.valid() {
-				t.Error("that there is none is valid after it has come")
+				t.Error("NXDOMAIN is valid after the ServiceImport was created")
 			}
 			first := q.ask(ix)
 			ix.DeleteImport("default", "web")
 			if first.valid() {
-				t.Error("the answer is valid after the ServiceImport has gone")
+				t.Error("the answer is valid after the ServiceImport was deleted")
 			}
 			ix.PutImport(store())
 			if first.valid() {

@@ -91,7 +91,7 @@ func TestModelCanFail(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			ix, m := New(), newModel()
 			if err := m.compare(ix, a); err != nil {
-				t.Fatalf("two empty ones: %v", err)
+				t.Fatalf("empty index and model: %v", err)
 			}
 			tt.change(ix)
 			if err := m.compare(ix, a); err == nil {
@@ -116,9 +116,9 @@ func TestPodDNSStays(t *testing.T) {
 	}
 	first := said("None", false)
 	if said("None", true) != first {
-		t.Error("a pod that says the same of its resolver has another copy of it")
+		t.Error("a pod with equal settings has a copy of them")
 	}
 	if said("Default", true) == first {
-		t.Error("a pod that says something else has the same memory")
+		t.Error("a pod with other settings shares them")
 	}
 }

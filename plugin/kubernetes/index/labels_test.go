@@ -92,7 +92,7 @@ func TestKeyLists(t *testing.T) {
 	ix.SetNodeCIDRs(NewSymbol("n0"), NewUID("uid-n0"), []netip.Prefix{netip.MustParsePrefix("10.0.0.0/24")})
 	lists(2)
 	if v, ok := ix.NodeByIP(netip.MustParseAddr("10.0.0.1")).Label(NewSymbol("host")); !ok || v.String() != "0" {
-		t.Errorf("host is %q after the range came", v)
+		t.Errorf("host is %q after the range was set", v)
 	}
 	ix.PutNode(labelled("n0", "host", "0", "zone", "b"))
 	lists(1)

@@ -81,15 +81,15 @@ type keeper struct {
 	*rand.Rand
 	ix        *Index
 	questions []question
-	before    map[question]kept // answers from before an operation
-	amid      []kept            // answers from during the operation
+	before    map[question]stored // answers from before an operation
+	amid      []stored            // answers from during the operation
 	clock     time.Time
 }
 
 func newKeeper(seed uint64, ix *Index, questions []question) *keeper {
 	k := &keeper{
 		Rand: rand.New(rand.NewPCG(seed, 1)), ix: ix, questions: questions,
-		before: map[question]kept{}, clock: time.Unix(1_000_000, 0),
+		before: map[question]stored{}, clock: time.Unix(1_000_000, 0),
 	}
 	ix.now = k.now
 	return k
@@ -112,18 +112,18 @@ func (k *keeper) now() time.Time {
 
 // check returns a stored answer that counts as valid and differs from the current one.
 func (k *keeper) check() error {
-	answers := make(map[question]kept, len(k.questions))
+	answers := make(map[question]stored, len(k.questions))
 	for _, q := range k.questions {
 		answers[q] = q.ask(k.ix)
 	}
 	for q, a := range k.before {
 		if err := a.check(answers[q]); err != nil {
-			return fmt.Errorf("kept from before: %w", err)
+			return fmt.Errorf("stored before: %w", err)
 		}
 	}
 	for _, a := range k.amid {
 		if err := a.check(answers[a.question]); err != nil {
-			return fmt.Errorf("kept from the midst of it: %w", err)
+			return fmt.Errorf("stored during the operation: %w", err)
 		}
 	}
 	k.before, k.amid = answers, k.amid[:0]

@@ -141,6 +141,6 @@ func alter(t *testing.T, v reflect.Value) {
 	case *[]Endpoint:
 		*p = append(*p, Endpoint{Addr: movedIP})
 	default:
-		t.Fatalf("say here how a %s is altered", v.Type())
+		t.Fatalf("missing alteration of a %s", v.Type())
 	}
 }
