@@ -116,8 +116,8 @@ func TestSearch(t *testing.T) {
 			"web.team.svc.shop.svc.cluster.local. 5 IN CNAME web.team.svc.cluster.local.", "web.team.svc.cluster.local. 5 IN A 10.0.0.2"}},
 		{name: "none", ask: "www.example.org A", list: listShop, says: saysNone, rcode: dns.RcodeNameError},
 		{name: "NODATA", ask: "web TXT", list: listShop, says: saysNone},
-		{name: "NODATA, then nothing: a namespace", ask: "shop A", list: listShop, says: saysNone},
-		{name: "nothing, then NODATA", ask: "team.svc MX", list: listShop, says: saysNone},
+		{name: "NODATA, then NXDOMAIN: a namespace", ask: "shop A", list: listShop, says: saysNone},
+		{name: "NXDOMAIN, then NODATA", ask: "team.svc MX", list: listShop, says: saysNone},
 		{name: "NODATA, then data", ask: "half CNAME", list: []string{both[1], both[0]}, says: both[0], answer: []string{
 			"half.team.svc.cluster.local. 5 IN CNAME half.shop.svc.cluster.local.", "half.shop.svc.cluster.local. 5 IN CNAME six.shop.svc.cluster.local."}},
 		{name: "no data, data of the other namespace", ask: "dead A", list: both, says: both[1], answer: []string{
@@ -138,7 +138,7 @@ func TestSearch(t *testing.T) {
 			"in.shop.svc.cluster.local. 5 IN CNAME mail.team.svc.cluster.local.", "mail.team.svc.cluster.local. 5 IN A 10.0.0.3"}},
 		{name: "alias without the family", ask: "out AAAA", list: listShop, says: listShop[0], answer: []string{
 			"out.shop.svc.cluster.local. 5 IN CNAME www.example.org."}},
-		{name: "alias of what is not there", ask: "gone A", list: both, says: both[0], answer: []string{
+		{name: "alias with a nonexistent target", ask: "gone A", list: both, says: both[0], answer: []string{
 			"gone.shop.svc.cluster.local. 5 IN CNAME none.example.org."}},
 		{name: "CNAME", ask: "out.shop CNAME", list: listTeam, says: listTeam[1], answer: []string{
 			"out.shop.team.svc.cluster.local. 5 IN CNAME out.shop.svc.cluster.local.", "out.shop.svc.cluster.local. 5 IN CNAME www.example.org."}},
@@ -159,7 +159,7 @@ func TestSearch(t *testing.T) {
 		{name: "a suffix outside of the zones", ask: "web.team A", list: append(slices.Clone(listShop), "example.org."), rcode: dns.RcodeNameError},
 		{name: "the zone's parent", ask: "web.team A", list: []string{listShop[0], "local.", listShop[1]}, rcode: dns.RcodeNameError},
 		{name: "the zone's parent, with a name that is in the zone", ask: "web.team.svc.cluster A", list: []string{listShop[0], "local."}, rcode: dns.RcodeNameError},
-		{name: "what only ends like the zone", ask: "web.team A", list: []string{listShop[0], "xcluster.local."}, rcode: dns.RcodeNameError},
+		{name: "suffix without a label boundary", ask: "web.team A", list: []string{listShop[0], "xcluster.local."}, rcode: dns.RcodeNameError},
 		{name: "a reverse zone", ask: "1.0.0 A", list: []string{listShop[0], "10.in-addr.arpa."}, rcode: dns.RcodeNameError},
 		{name: "DS", ask: "web.team DS", list: listShop, rcode: dns.RcodeNameError},
 	} {
@@ -250,7 +250,7 @@ func TestSearch_OthersAnswer(t *testing.T) {
 		{name: "a candidate is of another block", prepare: func(k *Kubernetes) {
 			k.serves = func(_ context.Context, name string) bool { return name != "web.team.svc.cluster.local." }
 		}},
-		{name: "before everything has been read", prepare: func(k *Kubernetes) { unsynced(k) }},
+		{name: "before the first sync", prepare: func(k *Kubernetes) { unsynced(k) }},
 		{name: "another class", alter: func(r *dns.Msg) *dns.Msg { r.Question[0].Qclass = dns.ClassCHAOS; return r }},
 		{name: "another opcode", alter: func(r *dns.Msg) *dns.Msg { r.Opcode = dns.OpcodeNotify; return r }},
 	} {

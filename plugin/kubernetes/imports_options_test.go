@@ -225,17 +225,17 @@ func TestClusterset_Ready(t *testing.T) {
 		is    source.Status
 		ready bool
 	}{
-		{"all read", source.Status{Resource: "none"}, true},
-		{"ServiceImports not read", source.Status{Resource: source.ServiceImports}, true},
+		{"all synced", source.Status{Resource: "none"}, true},
+		{"ServiceImports not synced", source.Status{Resource: source.ServiceImports}, true},
 		{"ServiceImports denied", source.Status{Resource: source.ServiceImports, Denied: true}, true},
-		{"ServiceImports denied that were read", source.Status{Resource: source.ServiceImports, Synced: true, Denied: true}, true},
+		{"ServiceImports denied after a sync", source.Status{Resource: source.ServiceImports, Synced: true, Denied: true}, true},
 		{"ServiceImports frozen", source.Status{Resource: source.ServiceImports, Synced: true, Frozen: true}, true},
 		{"EndpointSlices denied", source.Status{Resource: source.EndpointSlices, Denied: true}, false},
 		{"Services denied", source.Status{Resource: source.Services, Denied: true}, false},
-		{"ClusterProperties not read", source.Status{Resource: source.ClusterProperties}, true},
+		{"ClusterProperties not synced", source.Status{Resource: source.ClusterProperties}, true},
 		{"ClusterProperties denied", source.Status{Resource: source.ClusterProperties, Denied: true}, true},
 		{"ClusterProperties frozen", source.Status{Resource: source.ClusterProperties, Synced: true, Frozen: true}, true},
-		{"Nodes not read", source.Status{Resource: source.Nodes}, true},
+		{"Nodes not synced", source.Status{Resource: source.Nodes}, true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			k := withStatus(importing(t, clusterset("topology", "prefer-local-cluster")), c.is)
@@ -325,7 +325,7 @@ func TestClusterset_ApexSOA(t *testing.T) {
 		lookup{name: "apex", ask: "clusterset.local SOA", answer: soa("clusterset.local.")},
 		lookup{name: "mixed case", ask: "ClusterSet.LOCAL SOA", answer: soa("ClusterSet.LOCAL.")},
 		lookup{name: "below it", ask: "svc.clusterset.local SOA"},
-		lookup{name: "of nothing", ask: "none.clusterset.local SOA", rcode: dns.RcodeNameError})
+		lookup{name: "nonexistent name", ask: "none.clusterset.local SOA", rcode: dns.RcodeNameError})
 	sameRecords(t, "NXDOMAIN", ask(t, k, "none.shop.svc.clusterset.LOCAL A").Ns, soa("clusterset.LOCAL."))
 	sameRecords(t, "NODATA", ask(t, k, "noip.shop"+inSet+" A").Ns, soa("clusterset.local."))
 	withStatus(k, source.Status{Resource: source.ServiceImports})

@@ -62,7 +62,7 @@ func TestClustersetStored(t *testing.T) {
 		})
 	}
 	all.require(t, "AAAA", "NXDOMAIN", "long", "compressed", "search: stored", "search: the first", "search: a later one", "search: none exists",
-		"search: none has data", "search: data of the other family", "model: an endpoint", "model: a port", "model: a part of what all have", "model: SERVFAIL")
+		"search: none has data", "search: data of the other family", "model: an endpoint", "model: a port", "model: a part of all endpoints", "model: SERVFAIL")
 }
 
 func (s *storing) askImportsBetweenChanges(c *importChanges, world *elsewhere, counts seen) error {
@@ -224,7 +224,7 @@ func (s *storing) compareModel(model *importModel, query []byte, from client, co
 	case n.port+n.protocol != "":
 		counts["model: a port"]++
 	case q.Qtype == dns.TypeA && len(got.records) < len(model.allAddresses(n)):
-		counts["model: a part of what all have"]++
+		counts["model: a part of all endpoints"]++
 	}
 	return nil
 }
@@ -394,44 +394,44 @@ func TestClustersetStored_Until(t *testing.T) {
 		{"the ServiceImport changes", web, "", func(ix *index.Index) {
 			ix.PutImport(&index.Service{Namespace: "shop", Name: "web", IPs: ip("10.100.0.9")})
 		}, false},
-		{"it goes", web, "", func(ix *index.Index) { ix.DeleteImport("shop", "web") }, false},
+		{"deleted", web, "", func(ix *index.Index) { ix.DeleteImport("shop", "web") }, false},
 		{"it is not in the next list", web, "", func(ix *index.Index) { ix.ReplaceImports(nil) }, false},
-		{"its namespace goes", web, "", func(ix *index.Index) { ix.DeleteNamespace("shop") }, false},
+		{"its namespace is deleted", web, "", func(ix *index.Index) { ix.DeleteNamespace("shop") }, false},
 		{"the Service of its name changes", web, "", func(ix *index.Index) {
 			ix.PutService(&index.Service{Namespace: "shop", Name: "web", IPs: ip("10.0.0.9")})
 		}, true},
-		{"the Service of its name goes", web, "", func(ix *index.Index) { ix.DeleteService("shop", "web") }, true},
-		{"another comes", web, "", func(ix *index.Index) { ix.PutImport(&index.Service{Namespace: "shop", Name: "new"}) }, true},
+		{"the Service of its name is deleted", web, "", func(ix *index.Index) { ix.DeleteService("shop", "web") }, true},
+		{"another one is created", web, "", func(ix *index.Index) { ix.PutImport(&index.Service{Namespace: "shop", Name: "new"}) }, true},
 		{"a Service, and the ServiceImport of its name changes", own, "", func(ix *index.Index) {
 			ix.PutImport(&index.Service{Namespace: "shop", Name: "web", IPs: ip("10.100.0.9")})
 		}, true},
 		{"the cluster's ID", web, "prefer-local-cluster", func(ix *index.Index) { ix.SetClusterID(index.NewSymbol("east")) }, true},
 
-		{"headless, an endpoint goes", db, "", slice(func(s *index.Slice) { s.Endpoints = s.Endpoints[1:] }), false},
-		{"headless, an endpoint comes", db, "", slice(func(s *index.Slice) { s.Endpoints = append(s.Endpoints, index.Endpoint{Addr: ip("10.9.0.1")[0]}) }), false},
-		{"headless, a slice goes", db, "", func(ix *index.Index) { ix.DeleteSlice("shop", "db-w4") }, false},
-		{"headless, a slice comes", db, "", func(ix *index.Index) {
+		{"headless, an endpoint is deleted", db, "", slice(func(s *index.Slice) { s.Endpoints = s.Endpoints[1:] }), false},
+		{"headless, an endpoint is created", db, "", slice(func(s *index.Slice) { s.Endpoints = append(s.Endpoints, index.Endpoint{Addr: ip("10.9.0.1")[0]}) }), false},
+		{"headless, a slice is deleted", db, "", func(ix *index.Index) { ix.DeleteSlice("shop", "db-w4") }, false},
+		{"headless, a slice is created", db, "", func(ix *index.Index) {
 			ix.PutSlice(&index.Slice{Namespace: "shop", Name: "db-n", Import: "db", Endpoints: []index.Endpoint{{Addr: ip("10.9.0.1")[0]}}})
 		}, false},
-		{"headless, a slice passes to another", db, "", slice(func(s *index.Slice) { s.Import = "bare" }), false},
+		{"headless, a slice moves to another object", db, "", slice(func(s *index.Slice) { s.Import = "bare" }), false},
 		{"headless, a slice becomes a Service's", db, "", slice(func(s *index.Slice) { s.Service, s.Import = "db", "" }), false},
 		{"headless, becomes a ClusterSetIP", db, "", func(ix *index.Index) {
 			ix.PutImport(&index.Service{Namespace: "shop", Name: "db", IPs: ip("10.100.0.9")})
 		}, false},
 		{"headless, a slice of the Service of its name changes", db, "", func(ix *index.Index) { ix.DeleteSlice("shop", "db-own") }, true},
 		{"headless, the cluster's ID", db, "", func(ix *index.Index) { ix.SetClusterID(index.NewSymbol("east")) }, true},
-		{"headless, the cluster's ID, which comes first", db, "prefer-local-cluster", func(ix *index.Index) { ix.SetClusterID(index.NewSymbol("east")) }, false},
+		{"headless, the cluster's ID, preferred", db, "prefer-local-cluster", func(ix *index.Index) { ix.SetClusterID(index.NewSymbol("east")) }, false},
 		{"headless, the cluster's ID again", db, "prefer-local-cluster", func(ix *index.Index) { ix.SetClusterID(index.Symbol{}) }, true},
 		{"endpoint, its cluster", host, "", slice(func(s *index.Slice) { s.Cluster = index.NewSymbol("north") }), false},
 		{"endpoint, its name", host, "", slice(func(s *index.Slice) { s.Endpoints[0].Name = "db-7" }), false},
 		{"endpoint, the cluster's ID", host, "prefer-local-cluster", func(ix *index.Index) { ix.SetClusterID(index.NewSymbol("east")) }, true},
 
-		{"NXDOMAIN, it comes", none, "", func(ix *index.Index) { ix.PutImport(&index.Service{Namespace: "shop", Name: "new"}) }, false},
-		{"NXDOMAIN, it comes with a list", none, "", func(ix *index.Index) {
+		{"NXDOMAIN, created", none, "", func(ix *index.Index) { ix.PutImport(&index.Service{Namespace: "shop", Name: "new"}) }, false},
+		{"NXDOMAIN, created by a relist", none, "", func(ix *index.Index) {
 			ix.ReplaceImports(append([]*index.Service{{Namespace: "shop", Name: "new"}}, ix.ImportRecord("shop", "web")))
 		}, false},
-		{"NXDOMAIN, it comes in another namespace", none, "", func(ix *index.Index) { ix.PutImport(&index.Service{Namespace: "team", Name: "new"}) }, true},
-		{"NXDOMAIN, its slice comes first", none, "", func(ix *index.Index) {
+		{"NXDOMAIN, created in another namespace", none, "", func(ix *index.Index) { ix.PutImport(&index.Service{Namespace: "team", Name: "new"}) }, true},
+		{"NXDOMAIN, slice created first", none, "", func(ix *index.Index) {
 			ix.PutSlice(&index.Slice{Namespace: "shop", Name: "new-1", Import: "new", Endpoints: []index.Endpoint{{Addr: ip("10.9.0.1")[0]}}})
 		}, true},
 		{"NXDOMAIN of an endpoint, it becomes ready", "db-9.east.db.shop" + inSet + " A", "", slice(func(s *index.Slice) {
@@ -440,11 +440,11 @@ func TestClustersetStored_Until(t *testing.T) {
 		{"NXDOMAIN of none ready, one becomes ready", "empty.shop" + inSet + " A", "", func(ix *index.Index) {
 			ix.PutSlice(&index.Slice{Namespace: "shop", Name: "empty-1", Import: "empty", Endpoints: []index.Endpoint{{Addr: ip("10.9.0.1")[0]}}})
 		}, false},
-		{"NXDOMAIN of a namespace, it comes", "web.missing" + inSet + " A", "", func(ix *index.Index) { ix.PutNamespace("missing") }, false},
-		{"NODATA, addresses come", "noip.shop" + inSet + " A", "", func(ix *index.Index) {
+		{"NXDOMAIN of a namespace, created", "web.missing" + inSet + " A", "", func(ix *index.Index) { ix.PutNamespace("missing") }, false},
+		{"NODATA, addresses added", "noip.shop" + inSet + " A", "", func(ix *index.Index) {
 			ix.PutImport(&index.Service{Namespace: "shop", Name: "noip", IPs: ip("10.100.0.9")})
 		}, false},
-		{"NXDOMAIN of a Service, a ServiceImport of its name comes", gone, "", func(ix *index.Index) {
+		{"NXDOMAIN of a Service, a ServiceImport of its name is created", gone, "", func(ix *index.Index) {
 			ix.PutImport(&index.Service{Namespace: "shop", Name: "new"})
 		}, false}, // all created and deleted names of a namespace share one generation
 		{"ignore empty_service, an endpoint becomes ready", "four.shop" + inSet + " A", "ignore empty_service", func(ix *index.Index) {

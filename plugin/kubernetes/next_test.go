@@ -53,7 +53,7 @@ func TestFallthrough(t *testing.T) {
 		{"NODATA", "fallthrough", "web.shop.svc.cluster.local AAAA", false},
 		{"namespace", "fallthrough", "shop.svc.cluster.local A", false},
 		{"apex", "fallthrough", "cluster.local A", false},
-		{"SOA of nothing", "fallthrough", "none.shop.svc.cluster.local SOA", true},
+		{"SOA of a nonexistent name", "fallthrough", "none.shop.svc.cluster.local SOA", true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			k := answering(t, allZones+" {\n"+c.block+"\n}", namespace("shop"), web)

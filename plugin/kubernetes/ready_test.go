@@ -20,9 +20,9 @@ func TestReady(t *testing.T) {
 		is            []source.Status
 		ready, synced bool
 	}{
-		{"all read", []source.Status{synced, synced}, true, true},
-		{"one not read", []source.Status{synced, unread}, false, false},
-		{"none read", []source.Status{unread, unread}, false, false},
+		{"all synced", []source.Status{synced, synced}, true, true},
+		{"one not synced", []source.Status{synced, unread}, false, false},
+		{"none synced", []source.Status{unread, unread}, false, false},
 		{"one frozen", []source.Status{synced, frozen}, false, true},
 		{"nothing to read", nil, true, true},
 	} {

@@ -9,8 +9,8 @@ import (
 	"github.com/nearside-dns/nearside/plugin/internal/searchlist"
 )
 
-// isStorable reports whether the answer to a query may be stored, given its name in lower case: by the cache that is
-// upstream of this plugin and passed inFront, or for the fast path.
+// isStorable reports whether the answer to a query may be stored, given its name in lower case: by a cache in front of this
+// plugin, which passes inFront, or for the fast path.
 func (k *Kubernetes) isStorable(r *dns.Msg, lower string, inFront *answers.Properties) bool {
 	if !isLookup(r) {
 		return false

@@ -202,12 +202,12 @@ func TestStoredSearch_Until(t *testing.T) {
 		{"found, the Service changes", first, listShop, func(ix *index.Index) {
 			ix.PutService(&index.Service{Namespace: "shop", Name: "web", IPs: ip("10.0.0.9")})
 		}, false},
-		{"found, the Service goes", first, listShop, func(ix *index.Index) { ix.DeleteService("shop", "web") }, false},
-		{"found, another comes", first, listShop, func(ix *index.Index) { ix.PutService(&index.Service{Namespace: "shop", Name: "new"}) }, true},
+		{"found, the Service is deleted", first, listShop, func(ix *index.Index) { ix.DeleteService("shop", "web") }, false},
+		{"found, another is created", first, listShop, func(ix *index.Index) { ix.PutService(&index.Service{Namespace: "shop", Name: "new"}) }, true},
 		{"found, another changes", first, listShop, func(ix *index.Index) { ix.PutService(&index.Service{Namespace: "shop", Name: "db"}) }, true},
-		{"found, a namespace of that name comes", first, listShop, func(ix *index.Index) { ix.PutNamespace("web") }, false}, // all namespaces share one generation
+		{"found, a namespace of that name is created", first, listShop, func(ix *index.Index) { ix.PutNamespace("web") }, false}, // all namespaces share one generation
 
-		{"found behind, the first comes", second, listTeam, func(ix *index.Index) {
+		{"found behind, the first is created", second, listTeam, func(ix *index.Index) {
 			ix.PutService(&index.Service{Namespace: "team", Name: "shop", Kind: index.Headless})
 		}, false},
 		{"found behind, another comes where the first is not", second, listTeam, func(ix *index.Index) {
@@ -219,23 +219,23 @@ func TestStoredSearch_Until(t *testing.T) {
 		{"found behind, it changes", second, listTeam, func(ix *index.Index) {
 			ix.PutService(&index.Service{Namespace: "shop", Name: "web", IPs: ip("10.0.0.9")})
 		}, false},
-		{"found behind, the namespace of the first goes", second, listTeam, func(ix *index.Index) { ix.DeleteNamespace("team") }, false},
-		{"found behind, its namespace goes", second, listTeam, func(ix *index.Index) { ix.DeleteNamespace("shop") }, false},
+		{"found behind, the namespace of the first is deleted", second, listTeam, func(ix *index.Index) { ix.DeleteNamespace("team") }, false},
+		{"found behind, its namespace is deleted", second, listTeam, func(ix *index.Index) { ix.DeleteNamespace("shop") }, false},
 
-		{"none, the Service comes", none, listShop, func(ix *index.Index) {
+		{"none, the Service is created", none, listShop, func(ix *index.Index) {
 			ix.PutService(&index.Service{Namespace: "shop", Name: "example", Kind: index.Headless})
 		}, false},
-		{"none, the namespace comes", none, listShop, func(ix *index.Index) { ix.PutNamespace("example") }, false},
+		{"none, the namespace is created", none, listShop, func(ix *index.Index) { ix.PutNamespace("example") }, false},
 		{"none, a Service changes", none, listShop, func(ix *index.Index) {
 			ix.PutService(&index.Service{Namespace: "shop", Name: "web", IPs: ip("10.0.0.9")})
 		}, true},
-		{"none, a Service of another namespace comes", none, listShop, func(ix *index.Index) {
+		{"none, a Service of another namespace is created", none, listShop, func(ix *index.Index) {
 			ix.PutService(&index.Service{Namespace: "team", Name: "example", Kind: index.Headless})
 		}, true},
-		{"none, a pod comes", none, listShop, func(ix *index.Index) { ix.PutPod(&index.Pod{Namespace: "shop", Name: "x", IPs: ip("10.1.0.9")}) }, true},
+		{"none, a pod is created", none, listShop, func(ix *index.Index) { ix.PutPod(&index.Pod{Namespace: "shop", Name: "x", IPs: ip("10.1.0.9")}) }, true},
 
-		{"pod, it goes", pod, listShop, func(ix *index.Index) { ix.DeletePod("shop", "p") }, false},
-		{"pod, another comes", pod, listShop, func(ix *index.Index) { ix.PutPod(&index.Pod{Namespace: "shop", Name: "q", IPs: ip("10.1.0.8")}) }, true},
+		{"pod, it is deleted", pod, listShop, func(ix *index.Index) { ix.DeletePod("shop", "p") }, false},
+		{"pod, another is created", pod, listShop, func(ix *index.Index) { ix.PutPod(&index.Pod{Namespace: "shop", Name: "q", IPs: ip("10.1.0.8")}) }, true},
 		{"pod, a Service changes", pod, listShop, func(ix *index.Index) { ix.PutService(&index.Service{Namespace: "shop", Name: "db"}) }, true},
 	} {
 		t.Run(c.name, func(t *testing.T) {

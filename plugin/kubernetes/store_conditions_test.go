@@ -169,31 +169,31 @@ func TestStored_Until(t *testing.T) {
 		outlives  bool
 	}{
 		{"another Service changes", web, func(ix *index.Index) { ix.PutService(&index.Service{Namespace: "shop", Name: "db"}) }, true},
-		{"another Service comes", web, func(ix *index.Index) { ix.PutService(&index.Service{Namespace: "shop", Name: "new"}) }, true},
-		{"another Service goes", web, func(ix *index.Index) { ix.DeleteService("shop", "db") }, true},
+		{"another Service is created", web, func(ix *index.Index) { ix.PutService(&index.Service{Namespace: "shop", Name: "new"}) }, true},
+		{"another Service is deleted", web, func(ix *index.Index) { ix.DeleteService("shop", "db") }, true},
 		{"the Service changes", web, func(ix *index.Index) {
 			ix.PutService(&index.Service{Namespace: "shop", Name: "web", IPs: ip("10.0.0.9")})
 		}, false},
-		{"the Service goes", web, func(ix *index.Index) { ix.DeleteService("shop", "web") }, false},
-		{"the namespace goes", web, func(ix *index.Index) { ix.DeleteNamespace("shop") }, false},
+		{"the Service is deleted", web, func(ix *index.Index) { ix.DeleteService("shop", "web") }, false},
+		{"the namespace is deleted", web, func(ix *index.Index) { ix.DeleteNamespace("shop") }, false},
 		{"NXDOMAIN, another Service changes", none, func(ix *index.Index) {
 			ix.PutService(&index.Service{Namespace: "shop", Name: "web", IPs: ip("10.0.0.9")})
 		}, true},
-		{"NXDOMAIN, a Service of another namespace comes", none, func(ix *index.Index) {
+		{"NXDOMAIN, a Service of another namespace is created", none, func(ix *index.Index) {
 			ix.PutService(&index.Service{Namespace: "team", Name: "none"})
 		}, true},
-		{"NXDOMAIN, the Service comes", none, func(ix *index.Index) { ix.PutService(&index.Service{Namespace: "shop", Name: "none"}) }, false},
+		{"NXDOMAIN, the Service is created", none, func(ix *index.Index) { ix.PutService(&index.Service{Namespace: "shop", Name: "none"}) }, false},
 		{"NXDOMAIN, an EndpointSlice comes before its Service", none, func(ix *index.Index) {
 			ix.PutSlice(&index.Slice{Namespace: "shop", Name: "none-1", Service: "none", Endpoints: []index.Endpoint{{Addr: ip("10.1.0.9")[0]}}})
 		}, true},
 		{"ignore empty_service, an endpoint becomes ready", idle, func(ix *index.Index) {
 			ix.PutSlice(&index.Slice{Namespace: "shop", Name: "idle-1", Service: "idle", Endpoints: []index.Endpoint{{Addr: ip("10.1.0.9")[0]}}})
 		}, false},
-		{"PTR, the endpoint goes", ptr, func(ix *index.Index) { ix.DeleteSlice("shop", "db-a") }, false},
-		{"PTR, its Service goes", ptr, func(ix *index.Index) { ix.DeleteService("shop", "db") }, false},
+		{"PTR, the endpoint is deleted", ptr, func(ix *index.Index) { ix.DeleteSlice("shop", "db-a") }, false},
+		{"PTR, its Service is deleted", ptr, func(ix *index.Index) { ix.DeleteService("shop", "db") }, false},
 		{"PTR, another address", ptr, func(ix *index.Index) { ix.DeleteSlice("shop", "web-a") }, true},
-		{"pod goes", pod, func(ix *index.Index) { ix.DeletePod("shop", "p") }, false},
-		{"another pod comes", pod, func(ix *index.Index) { ix.PutPod(&index.Pod{Namespace: "shop", Name: "q", IPs: ip("10.1.0.8")}) }, true},
+		{"pod is deleted", pod, func(ix *index.Index) { ix.DeletePod("shop", "p") }, false},
+		{"another pod is created", pod, func(ix *index.Index) { ix.PutPod(&index.Pod{Namespace: "shop", Name: "q", IPs: ip("10.1.0.8")}) }, true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			s, _ := newStoring(t, allZones+" {\npods verified\nignore empty_service\n}", storedObjects()...)

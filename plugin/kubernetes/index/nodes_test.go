@@ -310,8 +310,8 @@ func TestNodesGeneration(t *testing.T) {
 		change func(*Index)
 		want   bool
 	}{
-		{"a node comes", func(ix *Index) { ix.PutNode(node().record("n2")) }, true},
-		{"a node without labels comes", func(ix *Index) { ix.PutNode(&Node{Name: n2}) }, true},
+		{"a node is created", func(ix *Index) { ix.PutNode(node().record("n2")) }, true},
+		{"a node without labels is created", func(ix *Index) { ix.PutNode(&Node{Name: n2}) }, true},
 		{"an equal record", func(ix *Index) { ix.PutNode(node().record("n1")) }, false},
 		{"the very record", func(ix *Index) { ix.PutNode(ix.Node(n1)) }, false},
 		{"a record that does not speak of ranges", func(ix *Index) {
@@ -327,7 +327,7 @@ func TestNodesGeneration(t *testing.T) {
 		}, false},
 		{"ranges of a node of before", func(ix *Index) { ix.SetNodeCIDRs(n1, NewUID("u0"), []netip.Prefix{}) }, false},
 		{"ranges of no node", func(ix *Index) { ix.SetNodeCIDRs(n2, NewUID("u1"), []netip.Prefix{first}) }, false},
-		{"a node goes", func(ix *Index) { ix.DeleteNode(n1) }, true},
+		{"a node is deleted", func(ix *Index) { ix.DeleteNode(n1) }, true},
 		{"a node goes that is not there", func(ix *Index) { ix.DeleteNode(n2) }, false},
 		{"the same nodes", func(ix *Index) { ix.ReplaceNodes([]*Node{node().record("n1")}) }, false},
 		{"no nodes", func(ix *Index) { ix.ReplaceNodes(nil) }, true},
@@ -362,7 +362,7 @@ func TestNodeRanges(t *testing.T) {
 		{"another node of the name", func(ix *Index) { ix.PutNode(&Node{Name: name, UID: NewUID("u2")}) }, false},
 		{"a record that has none", func(ix *Index) { ix.PutNode(&Node{Name: name, UID: NewUID("u1"), CIDRs: []netip.Prefix{}}) }, false},
 		{"set for another node of the name", func(ix *Index) { ix.SetNodeCIDRs(name, NewUID("u2"), []netip.Prefix{}) }, true},
-		{"the node goes", func(ix *Index) { ix.DeleteNode(name) }, false},
+		{"the node is deleted", func(ix *Index) { ix.DeleteNode(name) }, false},
 		{"the node goes and comes, unspoken of", func(ix *Index) { ix.DeleteNode(name); ix.PutNode(&Node{Name: name, UID: NewUID("u1")}) }, false},
 	}
 	for _, tt := range tests {
