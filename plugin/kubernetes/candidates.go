@@ -113,7 +113,7 @@ func (k *Kubernetes) tryCandidate(x *expansion, c *candidate) bool {
 	if len(x.m.Answer) > 0 || x.caller.needsNodes() {
 		return true
 	}
-	for _, qtype := range relatedTypes[x.qtype] {
+	for _, qtype := range searchlist.RelatedTypes[x.qtype] {
 		q := x.query
 		q.qtype = qtype
 		if records, _ := k.addressRecords(&q, f, nil); len(records) > 0 {
@@ -121,15 +121,6 @@ func (k *Kubernetes) tryCandidate(x *expansion, c *candidate) bool {
 		}
 	}
 	return false
-}
-
-// relatedTypes are the types of records that make a candidate the answer to a query of another type: addresses of the
-// other family, and addresses for the types that say how to connect to them (RFC 9460).
-var relatedTypes = map[uint16][]uint16{
-	dns.TypeA:     {dns.TypeAAAA},
-	dns.TypeAAAA:  {dns.TypeA},
-	dns.TypeHTTPS: {dns.TypeA, dns.TypeAAAA},
-	dns.TypeSVCB:  {dns.TypeA, dns.TypeAAAA},
 }
 
 // prependCNAME adds a CNAME from the queried name to the candidate that the records are of.

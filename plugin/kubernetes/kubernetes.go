@@ -100,7 +100,7 @@ type options struct {
 	connection     apiserver.Connection
 	manifests      string            // directory of manifests; empty for the API server
 	sourceAt       corefile.Position // line of the option that selects the source
-	namespaces     map[string]struct{}
+	namespaces     set[string]
 	pods           podMode
 	ttl            uint32 // seconds
 	ignoreEmpty    bool

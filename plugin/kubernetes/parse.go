@@ -1,7 +1,6 @@
 package kubernetes
 
 import (
-	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -64,14 +63,7 @@ func (d directive) parseBlock(c *caddy.Controller) (*Kubernetes, error) {
 		}
 		return nil, start.Errorf("no zone of the cluster in %q: want at least one that is not a reverse zone, such as %s", args, d.example)
 	}
-	for _, zone := range args {
-		switch all := plugin.Host(zone).NormalizeExact(); {
-		case len(all) == 0: // as in CoreDNS
-			log.Warningf("%s: invalid zone %q ignored", d.name, zone)
-		case d.name == multiclusterDirective.name && isReverse(all[0]):
-			log.Warningf("%s: %s is a reverse zone, where ServiceImports have no names: all its names are answered with NXDOMAIN", d.name, all[0])
-		}
-	}
+	d.warnZones(args)
 	seen, err := parsers.Without(d.without...).Parse(c, k)
 	if err != nil {
 		return nil, err
@@ -90,6 +82,26 @@ func (d directive) parseBlock(c *caddy.Controller) (*Kubernetes, error) {
 	}
 	k.source.Pods = k.pods == podsVerified
 	k.source.SearchPaths = k.source.Pods
+	if err := k.completeSource(start, seen); err != nil {
+		return nil, err
+	}
+	return k, nil
+}
+
+// warnZones logs zones without names. As in CoreDNS, an invalid zone is not an error.
+func (d directive) warnZones(zones []string) {
+	for _, zone := range zones {
+		switch all := plugin.Host(zone).NormalizeExact(); {
+		case len(all) == 0:
+			log.Warningf("%s: invalid zone %q ignored", d.name, zone)
+		case d.name == multiclusterDirective.name && isReverse(all[0]):
+			log.Warningf("%s: %s is a reverse zone, where ServiceImports have no names: all its names are answered with NXDOMAIN", d.name, all[0])
+		}
+	}
+}
+
+// completeSource sets the position of the source's options, and checks those of TLS.
+func (k *Kubernetes) completeSource(start corefile.Position, seen map[string]corefile.Position) error {
 	k.sourceAt = start
 	for _, name := range []string{"endpoint", "kubeconfig", "manifests"} {
 		if here, ok := seen[name]; ok {
@@ -98,10 +110,10 @@ func (d directive) parseBlock(c *caddy.Controller) (*Kubernetes, error) {
 	}
 	if here, ok := seen["tls"]; ok {
 		if err := k.connection.CheckTLS(); err != nil {
-			return nil, here.Errorf("tls: %v; it takes %s", err, parsers["tls"].Form)
+			return here.Errorf("tls: %v; it takes %s", err, parsers["tls"].Form)
 		}
 	}
-	return k, nil
+	return nil
 }
 
 // contradictions are pairs of options that exclude each other, and the reason.
@@ -164,7 +176,7 @@ var parsers = corefile.Options[*Kubernetes]{
 	"endpoint":               connection("endpoint"),
 	"tls":                    connection("tls"),
 	"kubeconfig":             connection("kubeconfig"),
-	"manifests":              {Min: 1, Max: 1, Form: "a directory", Parse: parseManifests},
+	"manifests":              {Min: 1, Max: 1, Form: "a directory", Parse: func(k *Kubernetes, args []string) error { k.manifests = args[0]; return nil }},
 	"apiserver_qps":          connection("apiserver_qps"),
 	"apiserver_burst":        connection("apiserver_burst"),
 	"apiserver_max_inflight": connection("apiserver_max_inflight"),
@@ -178,7 +190,7 @@ var parsers = corefile.Options[*Kubernetes]{
 	"zonal":                  {Form: "no argument", Parse: func(k *Kubernetes, _ []string) error { k.source.Zones = true; return nil }},
 	"ignore":                 {Min: 1, Max: 1, Form: "empty_service", Parse: parseIgnore},
 	"fallthrough":            {Max: -1, Form: "zones, or none for all", Parse: func(k *Kubernetes, args []string) error { k.Fall.SetZonesFromArgs(args); return nil }},
-	"topology":               {Max: -1, Form: "nothing, or the default of headless Services: keys KEY...", Parse: parseTopology},
+	"topology":               {Max: -1, Once: true, Form: "nothing, or the default of headless Services: keys KEY...", Parse: parseTopology},
 	"trust":                  {Min: 1, Max: -1, Form: "ranges of addresses such as 10.0.0.0/8", Parse: parseTrust},
 	"multicluster":           {Max: -1, Form: "zones of a clusterset, such as clusterset.local", Parse: parseMulticluster},
 	preferLocalCluster:       {Max: 1, Form: "nothing, or the ID of this cluster: labels of letters, digits and dashes", Parse: parsePreferLocalCluster},
@@ -195,17 +207,12 @@ func connection(name string) corefile.Option[*Kubernetes] {
 
 const preferLocalCluster = "prefer-local-cluster"
 
-func parseManifests(k *Kubernetes, args []string) error {
-	k.manifests = args[0]
-	return nil
-}
-
 func parseNamespaces(k *Kubernetes, args []string) error {
 	if k.namespaces == nil {
-		k.namespaces = map[string]struct{}{}
+		k.namespaces = set[string]{}
 	}
 	for _, ns := range args {
-		k.namespaces[ns] = struct{}{}
+		k.namespaces.add(ns)
 	}
 	return nil
 }
@@ -264,9 +271,6 @@ func parseStartupTimeout(k *Kubernetes, args []string) error {
 }
 
 func parseTopology(k *Kubernetes, args []string) (err error) {
-	if k.source.Topology {
-		return errors.New("duplicate option")
-	}
 	k.source.Topology = true
 	if len(args) == 0 {
 		return nil

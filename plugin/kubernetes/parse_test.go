@@ -195,7 +195,7 @@ func TestParse_Rejected(t *testing.T) {
 		{"noendpoints true", 2, `noendpoints takes no argument, got ["true"]`},
 		{"zonal on", 2, `zonal takes no argument, got ["on"]`},
 		{"topology on", 2, `topology: invalid arguments ["on"]` + topologies},
-		{"topology\ntopology keys a", 3, `topology: duplicate option` + topologies},
+		{"topology\ntopology keys a", 3, `topology is given twice`},
 		{"topology\ntrust ::ffff:10.0.0.0/104", 3, `trust: invalid range "::ffff:10.0.0.0/104"; it takes ranges of addresses such as 10.0.0.0/8`},
 		{"topology keys", 2, `topology: invalid arguments ["keys"]` + topologies},
 		{"topology keys * a", 2, `topology: "*" must be the last key` + topologies},

@@ -83,21 +83,13 @@ func (k *walk) settle(i int, a answer) answer {
 	if a.kind != exists || i == len(k.names)-1 && k.failed == nil {
 		return a
 	}
-	for _, other := range counting[k.r.Question[0].Qtype] {
+	for _, other := range searchlist.RelatedTypes[k.r.Question[0].Qtype] {
 		if kind := k.ask(k.names[i], other, nil).kind; kind == hasData || kind == failed {
 			a.kind = kind
 			return a
 		}
 	}
 	return a
-}
-
-// counting are the types that make a name count which has no data of another type.
-var counting = map[uint16][]uint16{
-	dns.TypeA:     {dns.TypeAAAA},
-	dns.TypeAAAA:  {dns.TypeA},
-	dns.TypeHTTPS: {dns.TypeA, dns.TypeAAAA},
-	dns.TypeSVCB:  {dns.TypeA, dns.TypeAAAA},
 }
 
 // ask asks for a name: the plugins that come next, if it is this server block's, or else the server.
