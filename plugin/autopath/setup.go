@@ -19,7 +19,7 @@ import (
 
 const pluginName = "autopath"
 
-// atNode is where the search lists are those of the node's own pods.
+// atNode is the argument for the search lists of this node's pods.
 const atNode = "@nodelocal"
 
 func init() { plugin.Register(pluginName, setup) }
@@ -51,11 +51,11 @@ func setup(c *caddy.Controller) error {
 	return nil
 }
 
-// parsed is what the directive says.
+// parsed is the directive.
 type parsed struct {
 	zones []string
 	at    corefile.Position
-	list  *searchlist.List // everybody's, or nil
+	list  *searchlist.List // of every client, or nil
 	from  string           // name of the plugin that has the lists, "" for none
 	node  NodeFinder       // of @nodelocal, or nil
 }
@@ -105,7 +105,7 @@ func readList(file string) (*dns.ClientConfig, error) {
 	return dns.ClientConfigFromFile(file)
 }
 
-// parseNode reads what comes after @nodelocal.
+// parseNode parses the block of @nodelocal.
 func (p *parsed) parseNode(c *caddy.Controller) (err error) {
 	forward := slices.IndexFunc(p.zones, func(zone string) bool { return !dns.IsSubDomain("arpa.", zone) })
 	if forward < 0 || p.zones[forward] == "." {

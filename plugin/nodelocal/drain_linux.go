@@ -8,11 +8,10 @@ import (
 	"github.com/nearside-dns/nearside/plugin/internal/sockets"
 )
 
-// drain has the server read what has arrived on its UDP sockets, for a time at most. The sockets are
-// CoreDNS's, which closes them with what is unread, and the fast path's. If another instance has sockets
-// on the same addresses, the kernel shares what arrives out among all: ours are taken out of that first.
-// What fails there is lost at the end: nothing can be done about it.
-func drain(addrs []netip.Addr, port uint16, shared bool, most time.Duration) {
+// drain waits until the server has read its UDP sockets. They are CoreDNS's, which closes them with unread queries, and
+// the fast path's. If another instance has sockets on the same addresses (shared), the kernel distributes queries to all:
+// ours are excluded first. Errors are ignored: only the queries that are still unread are lost.
+func drain(addrs []netip.Addr, port uint16, shared bool, wait time.Duration) {
 	own := sockets.Own(func(local netip.AddrPort) bool {
 		return local.Port() == port && slices.Contains(addrs, local.Addr().WithZone(""))
 	})
@@ -26,8 +25,8 @@ func drain(addrs []netip.Addr, port uint16, shared bool, most time.Duration) {
 			_ = s.Detach()
 		}
 	}
-	// At least one pause: a datagram may be between the rules and the socket.
-	for end := time.Now().Add(most); ; {
+	// At least one pause: a datagram may have passed the rules and not yet reached the socket.
+	for end := time.Now().Add(wait); ; {
 		time.Sleep(50 * time.Millisecond)
 		if time.Now().After(end) || !slices.ContainsFunc(own, sockets.Socket.Unread) {
 			return

@@ -10,7 +10,7 @@ import (
 	"github.com/coredns/coredns/plugin/pkg/reuseport"
 )
 
-// listen opens one more socket on an address, as CoreDNS does.
+// listen opens another socket on an address, as CoreDNS does.
 func listen(t *testing.T, addr string) net.PacketConn {
 	t.Helper()
 	p, err := reuseport.ListenPacket("udp", addr)
@@ -21,8 +21,8 @@ func listen(t *testing.T, addr string) net.PacketConn {
 	return p
 }
 
-// ask sends n datagrams from as many ports.
-func ask(t *testing.T, to net.Addr, n int) {
+// send sends n datagrams from different ports.
+func send(t *testing.T, to net.Addr, n int) {
 	t.Helper()
 	for i := range n {
 		c, err := net.Dial("udp", to.String())
@@ -38,7 +38,7 @@ func ask(t *testing.T, to net.Addr, n int) {
 	}
 }
 
-// count reads until nothing comes any more.
+// count returns the number of datagrams until none arrives for a time.
 func count(t *testing.T, p net.PacketConn) (n int) {
 	t.Helper()
 	for b := make([]byte, 100); ; n++ {
@@ -51,8 +51,8 @@ func count(t *testing.T, p net.PacketConn) (n int) {
 	}
 }
 
-// TestDrainShared takes a socket out of the kernel's choice: what it has got is read and answered, what
-// comes goes to the other one.
+// TestDrainShared excludes a socket from new datagrams: it still reads and answers earlier ones, and another socket
+// receives the new ones.
 func TestDrainShared(t *testing.T) {
 	for _, network := range []struct{ name, addr string }{{"IPv4", "127.0.0.1"}, {"IPv6", "::1"}} {
 		t.Run(network.name, func(t *testing.T) {
@@ -60,16 +60,16 @@ func TestDrainShared(t *testing.T) {
 			leaving := listen(t, net.JoinHostPort(network.addr, "0"))
 			to := leaving.LocalAddr()
 			port := to.(*net.UDPAddr).AddrPort().Port()
-			ask(t, to, 10)
+			send(t, to, 10)
 			start := time.Now()
 			drain([]netip.Addr{addr}, port, true, 500*time.Millisecond)
 			if d := time.Since(start); d < 400*time.Millisecond {
-				t.Errorf("did not wait for what is unread, only %s", d)
+				t.Errorf("waited only %s for unread datagrams", d)
 			}
 			staying := listen(t, to.String())
-			ask(t, to, 50)
+			send(t, to, 50)
 			if n := count(t, leaving); n != 10 {
-				t.Errorf("the leaving socket has got %d datagrams, want the 10 from before", n)
+				t.Errorf("the leaving socket has %d datagrams, want the 10 earlier ones", n)
 			}
 			client, err := net.ListenPacket("udp", net.JoinHostPort(network.addr, "0"))
 			if err != nil {
@@ -79,28 +79,26 @@ func TestDrainShared(t *testing.T) {
 				t.Errorf("answering from the leaving socket: %v", err)
 			}
 			if n := count(t, client); n != 1 {
-				t.Errorf("%d answers came", n)
+				t.Errorf("%d answers arrived", n)
 			}
 			if err := client.Close(); err != nil {
 				t.Error(err)
 			}
 			if n := count(t, staying); n == 0 {
-				t.Error("the staying socket has got nothing")
+				t.Error("the other socket has no datagram")
 			}
 		})
 	}
 }
 
-// TestDrainAlone leaves the only socket as it is, and other sockets of the process as well.
+// TestDrainAlone changes neither the only socket nor other sockets of the process.
 func TestDrainAlone(t *testing.T) {
 	leaving, other := listen(t, "127.0.0.1:0"), listen(t, "127.0.0.1:0")
 	port := leaving.LocalAddr().(*net.UDPAddr).AddrPort().Port()
 	drain([]netip.Addr{netip.MustParseAddr("127.0.0.1")}, port, false, time.Minute) // nothing is unread
 	drain([]netip.Addr{netip.MustParseAddr("127.0.0.1")}, port, true, time.Minute)
-	for name, p := range map[string]net.PacketConn{"another port": other} {
-		ask(t, p.LocalAddr(), 5)
-		if n := count(t, p); n != 5 {
-			t.Errorf("%s: %d datagrams, want 5", name, n)
-		}
+	send(t, other.LocalAddr(), 5)
+	if n := count(t, other); n != 5 {
+		t.Errorf("another port: %d datagrams, want 5", n)
 	}
 }

@@ -16,28 +16,28 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Instances of nodecache on one node know each other by sockets with names in the network namespace,
-// which no file system has to be shared for and which end with their process, however it ends. The
-// name has the time of the start, so that all know who is the youngest: that one keeps the interface
-// and the rules. The last to leave removes them, under a name that no arriving one passes. Since any
-// process of the network namespace may have such names, only those of root or the own user count.
+// Instances of nodecache on one node find each other by abstract sockets in the network namespace, which need no shared
+// file system and are closed when their process ends for any reason. The name of a socket contains the time of the
+// start: the youngest instance repairs the interface and the rules. The last to leave removes them while it holds a
+// socket that is the removal lock, on which starting instances wait. Any process of the network namespace may have such
+// sockets, so that only those of root or the own user count.
 const (
 	instancePrefix = "@nearside-nodelocal/"
 	removalName    = "removal"
-	// removalWait bounds how long an instance waits for another one's removal.
+	// removalWait is the max. wait for the removal lock of another instance.
 	removalWait = 5 * time.Second
-	// ownerWait bounds the look at a socket's owner.
+	// ownerWait is the max. time to read the owner of a socket.
 	ownerWait = 100 * time.Millisecond
 )
 
-// instanceName is what names of instances look like: nanoseconds since the node's boot, the number of
-// the instance in its process, and the process.
+// instanceName matches names of instances: nanoseconds since the node's boot, the number of the instance in its
+// process, and the process.
 var instanceName = regexp.MustCompile(`^\d{20}-\d{6}-\d+$`)
 
-// socketList is where the kernel lists the sockets of the thread's network namespace.
+// socketList lists the Unix sockets of the thread's network namespace.
 const socketList = "/proc/thread-self/net/unix"
 
-// instance is the presence of one instance.
+// instance is one instance, announced to the others by its socket.
 type instance struct {
 	iface, name string
 	socket      io.Closer
@@ -45,7 +45,7 @@ type instance struct {
 
 var instanceNumber atomic.Uint64
 
-// announce makes a new instance known, and waits until no leaving one removes the interface any more.
+// announce announces a new instance, and waits until no other instance holds the removal lock.
 func announce(iface string) (*instance, error) {
 	var now unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &now); err != nil {
@@ -64,7 +64,7 @@ func announce(iface string) (*instance, error) {
 	return i, nil
 }
 
-// bind makes a socket with a name. Who connects to it learns whose it is, and nothing else.
+// bind creates a listening socket with a name. A process that connects to it learns its owner, and nothing else.
 func bind(iface, name string) (io.Closer, error) {
 	l, err := net.ListenUnix("unix", address(iface, name))
 	if err != nil {
@@ -93,18 +93,18 @@ func (i *instance) awaitRemoval() error {
 			return err
 		}
 		if time.Now().After(end) {
-			log.Warningf("Another instance has been removing interface %s for %s: going on", i.iface, removalWait)
+			log.Warningf("Another instance has been removing interface %s for %s: not waiting any longer", i.iface, removalWait)
 			return nil
 		}
 	}
 }
 
-// leave takes the instance from the list. It may be called twice.
+// leave closes the socket. It may be called twice.
 func (i *instance) leave() {
-	_ = i.socket.Close() // a second time it is closed
+	_ = i.socket.Close() // the second time it is closed already
 }
 
-// others returns how many other instances there are, and whether one of them is younger.
+// others returns the number of other instances, and whether one of them is younger.
 func (i *instance) others() (n int, younger bool, err error) {
 	names, err := instanceSockets(i.iface)
 	for _, name := range names {
@@ -117,13 +117,13 @@ func (i *instance) others() (n int, younger bool, err error) {
 	return n, younger, err
 }
 
-// claimTries is how often a name is asked for that a stranger seems to have.
+// claimTries is the max. number of attempts to get a lock that another user seems to hold.
 const claimTries = 5
 
-// Claim lets the caller remove what belongs to the interface: instances that start wait until it is
-// closed, for a few seconds at most. ErrClaimed says that somebody else is removing it.
+// Claim acquires the removal lock of the interface: until the caller closes it, starting instances wait, max. a few
+// seconds. The error is ErrClaimed if another process holds the lock.
 func Claim(iface string) (io.Closer, error) {
-	for range claimTries { // who has the name may be about to leave it, which looks like a stranger
+	for range claimTries { // a lock that is being closed seems to be another user's
 		socket, err := bind(iface, removalName)
 		switch {
 		case err == nil:
@@ -135,16 +135,16 @@ func Claim(iface string) (io.Closer, error) {
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
-	log.Warningf("A process of another user has the name of removing interface %s: going on without it", iface)
+	log.Warningf("A process of another user holds the removal lock of interface %s: continuing without the lock", iface)
 	return io.NopCloser(nil), nil
 }
 
-// ErrClaimed says that somebody else is removing the interface.
-var ErrClaimed = errors.New("it is being removed by somebody else")
+// ErrClaimed is the error of Claim if another process is removing the interface.
+var ErrClaimed = errors.New("another process is removing it")
 
-// ifLast calls remove if there is no instance that keeps the interface. If another one is leaving as
-// well, it waits for that one: whoever comes last sees nobody.
-func ifLast(iface string, remove func()) error {
+// ifLast calls remove if no instance uses the interface. If another one is leaving as well, it waits for that one: the
+// last of them finds no other.
+func ifLast(iface string, remove func() error) error {
 	claim, err := Claim(iface)
 	for end := time.Now().Add(removalWait); errors.Is(err, ErrClaimed) && time.Now().Before(end); claim, err = Claim(iface) {
 		time.Sleep(10 * time.Millisecond)
@@ -154,31 +154,32 @@ func ifLast(iface string, remove func()) error {
 	}
 	n, err := Instances(iface)
 	if err == nil && n == 0 {
-		remove()
+		err = remove()
 	}
 	return errors.Join(err, claim.Close())
 }
 
-// What /proc/net/unix says of a socket that listens, and where (__SO_ACCEPTCON of Linux' net.h).
+// flagsField is the field with the flags in a line of /proc/net/unix; listening are the flags of a listening socket
+// (__SO_ACCEPTCON of Linux' net.h).
 const (
 	flagsField = 3
-	listens    = "00010000"
+	listening  = "00010000"
 )
 
-// instanceSockets returns the names of an interface's sockets that count.
+// instanceSockets returns the names of an interface's trusted sockets.
 func instanceSockets(iface string) (names []string, err error) {
 	list, err := os.ReadFile(socketList)
 	if err != nil {
 		return nil, fmt.Errorf("list instances: %w", err)
 	}
 	for line := range strings.Lines(string(list)) {
-		// A name may hold anything: only the part that looks like ours is taken.
-		facts, name, ok := strings.Cut(strings.TrimSuffix(line, "\n"), instancePrefix+iface+"/")
+		// A name of another process may contain any bytes: only a part in the form of ours is used.
+		fixed, name, ok := strings.Cut(strings.TrimSuffix(line, "\n"), instancePrefix+iface+"/")
 		if !ok || name != removalName && !instanceName.MatchString(name) || slices.Contains(names, name) {
 			continue
 		}
-		// A connection has the name of its listener, and may be there when that is gone.
-		if fields := strings.Fields(facts); len(fields) <= flagsField || fields[flagsField] != listens {
+		// A connection has the name of its listening socket, and may outlive it.
+		if fields := strings.Fields(fixed); len(fields) <= flagsField || fields[flagsField] != listening {
 			continue
 		}
 		if trusted(iface, name) {
@@ -188,7 +189,7 @@ func instanceSockets(iface string) (names []string, err error) {
 	return names, nil
 }
 
-// known are the names of instances whose owner has been looked at: such a name is never used again.
+// known caches whether the owner of a name is trusted. Names are unique, so that no entry becomes stale.
 var known sync.Map
 
 // trusted returns whether a socket belongs to root or the own user.
@@ -207,7 +208,7 @@ func trusted(iface, name string) bool {
 func ownerTrusted(a *net.UnixAddr) (ok bool, err error) {
 	c, err := net.DialTimeout("unix", a.Name, ownerWait)
 	if err != nil {
-		return false, err // gone
+		return false, err // closed meanwhile
 	}
 	defer func() { _ = c.Close() }()
 	raw, err := c.(*net.UnixConn).SyscallConn()
@@ -223,7 +224,7 @@ func ownerTrusted(a *net.UnixAddr) (ok bool, err error) {
 	return owner.Uid == 0 || int(owner.Uid) == os.Geteuid(), nil
 }
 
-// Instances returns how many instances of nodecache keep the interface on this node.
+// Instances returns the number of instances of nodecache that use the interface on this node.
 func Instances(iface string) (int, error) {
 	names, err := instanceSockets(iface)
 	return len(slices.DeleteFunc(names, func(name string) bool { return name == removalName })), err

@@ -43,14 +43,14 @@ func TestInstances(t *testing.T) {
 		t.Errorf("%d instances, %v", n, err)
 	}
 	removed := func() (done bool) {
-		if err := ifLast(iface, func() { done = true }); err != nil {
+		if err := ifLast(iface, func() error { done = true; return nil }); err != nil {
 			t.Error(err)
 		}
 		return done
 	}
 	a.leave()
 	if removed() {
-		t.Error("the first to leave removed what the other needs")
+		t.Error("the first to leave removed the interface of the other")
 	}
 	expectOthers(t, b, 0, false)
 	b.leave()
@@ -68,7 +68,7 @@ func TestArrivalDuringRemoval(t *testing.T) {
 	a := announced(t, iface)
 	a.leave()
 	arrived := make(chan struct{})
-	if err := ifLast(iface, func() {
+	if err := ifLast(iface, func() error {
 		go func() {
 			defer close(arrived)
 			i, err := announce(iface)
@@ -83,6 +83,7 @@ func TestArrivalDuringRemoval(t *testing.T) {
 			t.Error("the arriving instance did not wait")
 		case <-time.After(200 * time.Millisecond):
 		}
+		return nil
 	}); err != nil {
 		t.Fatal(err)
 	}
@@ -103,22 +104,22 @@ func TestLeavingAtOnce(t *testing.T) {
 			i := announced(t, iface)
 			both.Go(func() {
 				i.leave()
-				if err := ifLast(iface, func() { removed.Add(1) }); err != nil {
+				if err := ifLast(iface, func() error { removed.Add(1); return nil }); err != nil {
 					t.Error(err)
 				}
 			})
 		}
 		both.Wait()
 		if removed.Load() == 0 {
-			t.Errorf("pair %d: nobody removed", n)
+			t.Errorf("pair %d: neither of them removed", n)
 		}
 	}
 }
 
-// TestForeignSockets has another user's process bind names of ours, and names that break the list.
+// TestForeignSockets binds names of ours, and names with line breaks, as another user.
 func TestForeignSockets(t *testing.T) {
 	if os.Geteuid() != 0 {
-		t.Skip("needs root, to be somebody else")
+		t.Skip("needs root, to become another user")
 	}
 	const iface = "test-foreign"
 	own := announced(t, iface)
@@ -155,11 +156,11 @@ func TestForeignSockets(t *testing.T) {
 	own.leave()
 	start := time.Now()
 	removed := false
-	if err := ifLast(iface, func() { removed = true }); err != nil || !removed {
+	if err := ifLast(iface, func() error { removed = true; return nil }); err != nil || !removed {
 		t.Errorf("removed %t, %v", removed, err)
 	}
 	announced(t, iface)
 	if d := time.Since(start); d >= removalWait {
-		t.Errorf("waited %s for somebody else's removal", d)
+		t.Errorf("waited %s for the removal lock of another user", d)
 	}
 }

@@ -6,10 +6,10 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promauto"
 )
 
-// namespace begins the names of metrics of our own.
+// namespace is the prefix of our own metrics.
 const namespace = "nearside"
 
-// The types of errors that node-local-dns counts.
+// Values of the label errortype, which are node-local-dns's unless noted.
 const (
 	errorIPTables       = "iptables"
 	errorIPTablesLock   = "iptables_lock"
@@ -19,8 +19,8 @@ const (
 	errorNFTables       = "nftables" // ours
 )
 
-// SetupErrors counts what failed in setting up the node, with node-local-dns's name and labels. All
-// label values are there from the start, so that an alert has a series to look at.
+// SetupErrors counts errors of setting up the node, with node-local-dns's name and labels. The series of all label
+// values exist from the start, so that alerts have data.
 var SetupErrors = func() *prometheus.CounterVec {
 	v := promauto.NewCounterVec(prometheus.CounterOpts{
 		Namespace: plugin.Namespace,
@@ -43,16 +43,16 @@ func counter(name, help string, labels ...string) *prometheus.CounterVec {
 }
 
 var (
-	setupInfo     = gauge("setup_info", "What carries the addresses (dummy, bridge, lo or none) and what keeps the rules (nftables, iptables or none), and the way of queries of the server to itself (veth or lo); 1.", "interface", "kind", "backend", "question")
-	rulesPresent  = gauge("rules", "Number of rules that were in the kernel when they were last verified.", "interface")
-	lastVerified  = gauge("last_verified_timestamp_seconds", "When interface and rules were last found or made right, in seconds since 1970.", "interface")
-	leaseHeld     = gauge("lease", "Whether the address takes the traffic of pods (1) or leaves it to cluster DNS (0).", "address")
-	repairs       = counter("repairs_total", "Repairs of what somebody else removed or changed.", "interface", "what")
-	leasesLost    = counter("leases_lost_total", "How often the address lost the traffic because the server did not answer itself in time.", "address")
-	healthFailure = counter("health_failures_total", "Queries of the server to itself that were not answered.", "address")
+	setupInfo      = gauge("setup_info", "The kind of interface with the addresses (dummy, bridge, lo or none), the backend of the rules (nftables, iptables or none), and the path of queries of the server to itself (veth or lo); 1.", "interface", "kind", "backend", "question")
+	rulesPresent   = gauge("rules", "Number of rules in the kernel at the last verification.", "interface")
+	lastVerified   = gauge("last_verified_timestamp_seconds", "Time of the last verification of interface and rules without an error, in seconds since 1970.", "interface")
+	leaseHeld      = gauge("lease", "Whether this server (1) or cluster DNS (0) answers the queries of pods to the address.", "address")
+	repairs        = counter("repairs_total", "Repairs of what another program had removed or changed.", "interface", "what")
+	leasesLost     = counter("leases_lost_total", "Leases that expired because the server did not answer itself in time.", "address")
+	healthFailures = counter("health_failures_total", "Queries of the server to itself without an answer.", "address")
 )
 
-// What is repaired, as metrics have it.
+// Values of the label what of repairs.
 const (
 	repairedInterface = "interface"
 	repairedAddresses = "addresses"

@@ -4,13 +4,13 @@ package nodelocal
 
 import "errors"
 
-// node can't be on another system than Linux.
+// node exists on Linux only.
 type node struct{ config config }
 
 func newNode(c config) *node { return &node{c} }
 
 func (n *node) start() error {
-	return errors.New("interface and rules need Linux")
+	return errors.New("nodelocal needs Linux")
 }
 
 func (n *node) ready() bool      { return false }

@@ -1,8 +1,7 @@
-// Package nodelocal owns what a node needs for pods to reach the cache on it: an interface with the
-// node-local addresses, rules that keep those packets out of connection tracking, and the lease by
-// which the rules take traffic only while the server answers. In go the directive's words; out come
-// the kernel's state, repaired while the server runs, and metrics. Packages link and rules know the
-// kernel; this one knows when.
+// Package nodelocal sets up a node so that the queries of its pods reach the cache on it: an interface with the
+// node-local addresses, rules that exclude packets to them from connection tracking, and the lease, without which the
+// rules have no effect and cluster DNS answers. Input are the directive's options; output are the kernel's state,
+// repaired while the server runs, and metrics. Packages link and rules change the kernel; this package decides when.
 package nodelocal
 
 import (
@@ -16,39 +15,39 @@ import (
 	"github.com/miekg/dns"
 )
 
-// HealthLabel stands in the names that the server asks itself for, before the server block's zone and
-// after a label of the asker's choice.
-const HealthLabel = "nodelocal-health."
+// healthLabel is a label of the names in self-queries, the queries of the server to itself: after a label that is
+// different in each query, before the server block's zone.
+const healthLabel = "nodelocal-health."
 
-// HealthText is the only string of the TXT record that answers such a name.
-const HealthText = "nearside"
+// healthText is the only string of the TXT record that answers such a name.
+const healthText = "nearside"
 
-// NodeLocal answers the queries that the node asks itself.
+// NodeLocal answers self-queries.
 type NodeLocal struct {
 	Next plugin.Handler
 
-	suffix    string       // of the names of those queries
-	addresses []netip.Addr // that such queries come from, beside the loopback addresses
+	suffix    string       // of the names in self-queries
+	addresses []netip.Addr // sources of self-queries, besides the loopback addresses
 }
 
-// healthSuffix returns what names of queries of the server to itself end in.
+// healthSuffix returns the suffix of the names in self-queries.
 func healthSuffix(zone string) string {
 	if zone == "." {
-		return "." + HealthLabel
+		return "." + healthLabel
 	}
-	return "." + HealthLabel + zone
+	return "." + healthLabel + zone
 }
 
 // Name implements plugin.Handler.
 func (n *NodeLocal) Name() string { return pluginName }
 
-// ServeDNS implements plugin.Handler. A query for a health name is answered to the node itself and
-// nobody else; it proves that this server reads from its socket and has time to answer.
+// ServeDNS implements plugin.Handler. It answers self-queries from this node only; the answer proves that this server
+// reads from its socket and has time to answer.
 func (n *NodeLocal) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.Msg) (int, error) {
 	state := request.Request{W: w, Req: r}
 	if !strings.HasSuffix(state.Name(), n.suffix) || !n.isOwn(state.IP()) {
 		if n.Next == nil {
-			return dns.RcodeRefused, nil // in a block of its own it answers nothing else
+			return dns.RcodeRefused, nil // a server block with this plugin alone answers nothing else
 		}
 		return plugin.NextOrFailure(pluginName, n.Next, ctx, w, r)
 	}
@@ -58,14 +57,14 @@ func (n *NodeLocal) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.M
 	if state.QType() == dns.TypeTXT {
 		m.Answer = []dns.RR{&dns.TXT{
 			Hdr: dns.RR_Header{Name: state.QName(), Rrtype: dns.TypeTXT, Class: dns.ClassINET},
-			Txt: []string{HealthText},
+			Txt: []string{healthText},
 		}}
 	}
 	return dns.RcodeSuccess, w.WriteMsg(m)
 }
 
-// isOwn returns whether a query is from this node: from a loopback address, a node-local one, or the source of
-// queries to itself.
+// isOwn returns whether a query is from this node: from a loopback address, a node-local address, or the source of
+// self-queries.
 func (n *NodeLocal) isOwn(remote string) bool {
 	a, err := netip.ParseAddr(remote)
 	return err == nil && (a.IsLoopback() || slices.Contains(n.addresses, a.WithZone("")))

@@ -1,18 +1,18 @@
 package nodelocal
 
 import (
+	"errors"
 	"net/netip"
 	"slices"
 	"time"
 
 	"github.com/nearside-dns/nearside/plugin/nodelocal/link"
-	"github.com/nearside-dns/nearside/plugin/nodelocal/rules"
 )
 
-// drainWait bounds how long a leaving server goes on reading what has arrived before it left.
+// drainWait is the max. time for which a stopping server reads queries that have arrived before.
 const drainWait = time.Second
 
-// endLoops ends the goroutines. The lease is not renewed any more.
+// endLoops ends the goroutines, and so the renewal of the lease.
 func (n *node) endLoops() {
 	if n.cancel != nil {
 		n.cancel()
@@ -20,8 +20,8 @@ func (n *node) endLoops() {
 	n.running.Wait()
 }
 
-// leave gives the traffic back before the server stops: the lease is withdrawn, or left to another
-// instance; what has arrived is read. Interface and rules stay until the answers are out: finish.
+// leave releases the leases before the server stops, unless another instance has the addresses, and waits until the
+// server has read the queries that have arrived. Interface and rules stay until the answers are sent: see finish.
 func (n *node) leave() {
 	n.endLoops()
 	if n.instance == nil {
@@ -30,7 +30,7 @@ func (n *node) leave() {
 	n.instance.leave()
 	others, _, err := n.instance.others()
 	if err != nil {
-		log.Warningf("Other instances are not known: %v", err)
+		log.Warningf("Other instances are unknown: %v", err)
 	}
 	if others == 0 {
 		n.withdraw()
@@ -39,11 +39,11 @@ func (n *node) leave() {
 }
 
 func (n *node) withdraw() {
-	if n.keeper == nil || n.config.keep && n.backend == backendIPTables {
+	if n.rules == nil || n.config.keep && n.backend == backendIPTables {
 		return
 	}
-	if err := bounded("withdrawing the lease", stepWait, n.keeper.Withdraw); err != nil {
-		log.Warningf("The node's queries are not given back yet: %v", err)
+	if err := bounded("releasing the leases", stepWait, n.rules.Withdraw); err != nil {
+		log.Warningf("Leases not released, which expire by themselves: %v", err)
 		return
 	}
 	for _, a := range n.config.Addresses {
@@ -51,7 +51,7 @@ func (n *node) withdraw() {
 	}
 }
 
-// finish removes rules and interface, unless they are to be kept or another instance needs them.
+// finish removes rules and interface, unless the option keep is set or another instance needs them.
 func (n *node) finish() {
 	n.endLoops()
 	if n.instance == nil {
@@ -68,69 +68,59 @@ func (n *node) finish() {
 		return ifLast(n.config.Interface, n.removeAll)
 	})
 	if err != nil {
-		log.Errorf("%v; nodecache cleanup removes what is left", err)
+		log.Errorf("%v; nodecache cleanup removes the rest", err)
 	}
 }
 
-// handOver ends the node in a reload: its place is another one's of this process, if that has the same
-// interface. The metrics of addresses that nobody has any more end.
+// handOver ends the node in a reload, of which the successors are the nodes that stay. It ends the metrics of addresses
+// that none of them has.
 func (n *node) handOver(successors []*node) {
-	var kept []netip.Addr
+	var used []netip.Addr
 	for _, s := range successors {
-		kept = append(kept, s.config.Addresses...)
-		if s.config.Interface == n.config.Interface && n.keeper != nil && s.backend != n.backend {
-			// Rules of iptables would take the traffic past the lease.
-			if err := bounded("removing the rules of "+string(n.backend), stepWait, n.keeper.Remove); err != nil {
+		used = append(used, s.config.Addresses...)
+		if s.config.Interface == n.config.Interface && n.rules != nil && s.backend != n.backend {
+			// Rules of iptables would direct queries to the server without a lease.
+			if err := bounded("removing the rules of "+string(n.backend), stepWait, n.rules.Remove); err != nil {
 				log.Errorf("%v", err)
 			}
 		}
 	}
 	n.finish()
 	for _, a := range n.config.Addresses {
-		if slices.Contains(kept, a) {
+		if slices.Contains(used, a) {
 			continue
 		}
-		for _, v := range []interface{ DeleteLabelValues(...string) bool }{leaseHeld, leasesLost, healthFailure} {
+		for _, v := range []interface{ DeleteLabelValues(...string) bool }{leaseHeld, leasesLost, healthFailures} {
 			v.DeleteLabelValues(a.String())
 		}
 	}
 }
 
-// removeAll removes the rules, and then the interface: without it, what is left of the rules would send
-// packets nowhere.
-func (n *node) removeAll() {
-	if n.keeper != nil {
-		if err := n.keeper.Remove(); err != nil {
-			log.Errorf("%v; nodecache cleanup removes what is left", err)
-			return
+// removeAll removes the rules, and then the interface: without it, rules that are left would break queries.
+func (n *node) removeAll() error {
+	if n.rules != nil {
+		if err := n.rules.Remove(); err != nil {
+			return err
 		}
 	}
-	if n.backend == backendNFTables {
-		n.removeAccepts()
+	accepts := n.removeAccepts()
+	if err := n.removeInterface(); err != nil {
+		return errors.Join(accepts, err)
+	}
+	log.Infof("Interface %s and its rules are removed", n.config.Interface)
+	return accepts
+}
+
+// removeInterface removes the interface and its pair, which may be of an earlier configuration.
+func (n *node) removeInterface() error {
+	if !n.config.setupInterface {
+		_, err := link.PairOf(n.config.Interface).Remove()
+		return err
 	}
 	var onLoopback []netip.Addr
 	if n.link.Kind() == link.Loopback {
 		onLoopback = n.config.Addresses
 	}
-	if n.config.setupInterface {
-		if _, err := link.Remove(n.config.Interface, onLoopback); err != nil {
-			log.Errorf("%v; nodecache cleanup removes what is left", err)
-			return
-		}
-	} else if _, err := link.PairOf(n.config.Interface).Remove(); err != nil { // of an earlier configuration
-		log.Errorf("%v; nodecache cleanup removes what is left", err)
-		return
-	}
-	log.Infof("Interface %s and its rules are removed", n.config.Interface)
-}
-
-// removeAccepts removes what verifyAccepts has put there.
-func (n *node) removeAccepts() {
-	accepts, err := rules.NewAccepts(n.config.Config)
-	if err != nil {
-		return // without iptables there are none
-	}
-	if err := accepts.Remove(); err != nil {
-		log.Errorf("%v; nodecache cleanup removes what is left", err)
-	}
+	_, err := link.Remove(n.config.Interface, onLoopback)
+	return err
 }

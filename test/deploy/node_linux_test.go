@@ -238,7 +238,7 @@ func TestSurge(t *testing.T) {
 	n.awaitService(t)
 	second := n.start(t)
 	await(t, "the second answers itself", func() error {
-		if strings.Count(second.Output(), "takes the node's queries") < len(n.addresses(t)) {
+		if strings.Count(second.Output(), "acquired: this server answers") < len(n.addresses(t)) {
 			return fmt.Errorf("it says\n%s", second.Output())
 		}
 		return nil
@@ -284,7 +284,7 @@ func end(t *testing.T, p *netns.Process) {
 func (n *node) awaitTraffic(t *testing.T, p *netns.Process) {
 	t.Helper()
 	await(t, "nodecache has the traffic", func() error {
-		if strings.Count(p.Output(), "takes the node's queries") < len(n.addresses(t)) {
+		if strings.Count(p.Output(), "acquired: this server answers") < len(n.addresses(t)) {
 			return fmt.Errorf("it says\n%s", p.Output())
 		}
 		return nil

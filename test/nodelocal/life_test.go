@@ -151,7 +151,7 @@ func TestOverlap(t *testing.T) {
 		// path are another group, behind that of the first.
 		waitFor(t, startTimeout, generation+" to serve", func() error {
 			for _, a := range both {
-				if !strings.Contains(next.Output(), fmt.Sprintf("Address %v takes", a)) {
+				if !strings.Contains(next.Output(), fmt.Sprintf("Lease of %v acquired", a)) {
 					return errors.New(next.Output())
 				}
 			}

@@ -48,8 +48,8 @@ func TestFirewallThatAcceptsPods(t *testing.T) {
 func TestQuestionOverLo(t *testing.T) {
 	for _, c := range []struct{ name, option, line string }{
 		{"configured", "question lo", ""},
-		{"no devices", "question from 192.0.2.1", "Queries of the server to itself take lo: a firewall that rejects those of pods is not noticed: " +
-			"interfaces nodelocaldns-q0 and nodelocaldns-q1: interface nodelocaldns-q1 is there and is a bridge, not a veth: choose another name"},
+		{"no devices", "question from 192.0.2.1", "Self-queries use lo: a firewall that rejects queries of pods is not detected: " +
+			"interfaces nodelocaldns-q0 and nodelocaldns-q1: interface nodelocaldns-q1 exists and is a bridge, not a veth: choose another name"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			n := newNode(t)
@@ -105,11 +105,11 @@ func TestQuestionRepair(t *testing.T) {
 func TestFirewallThatRejects(t *testing.T) {
 	n := newNode(t)
 	configured := cache{who: "local", addresses: both, options: []string{n.fallbacks()}, more: []string{"ready 127.0.0.1:8181"}}
-	logs := func(p *netns.Process, address netip.Addr, text string) {
+	logs := func(p *netns.Process, text string, address netip.Addr) {
 		t.Helper()
 		waitFor(t, startTimeout, "the log to name the interface", func() error {
 			for line := range strings.Lines(p.Output()) {
-				if strings.Contains(line, fmt.Sprintf("Address %v %s", address, text)) && strings.Contains(line, "interface nodelocaldns-q1") {
+				if strings.Contains(line, fmt.Sprintf(text, address)) && strings.Contains(line, "interface nodelocaldns-q1") {
 					return nil
 				}
 			}
@@ -119,7 +119,7 @@ func TestFirewallThatRejects(t *testing.T) {
 	n.Node.Run(t, "nft", firewalld)
 	p := n.start(t, configured)
 	for _, a := range both {
-		logs(p, a, "does not take the node's queries")
+		logs(p, "Address %v not in service", a)
 		if err := n.leased(a); err == nil {
 			t.Errorf("%v has a lease behind the firewall", a)
 		}
@@ -140,7 +140,7 @@ func TestFirewallThatRejects(t *testing.T) {
 	n.Node.Run(t, "nft", firewalld)
 	for _, a := range both {
 		n.waitAnswer(t, bounded, a, "upstream")
-		logs(p, a, "has left the node's queries to cluster DNS")
+		logs(p, "Lease of %v expired", a)
 	}
 	n.Node.Run(t, "nft", "delete", "table", "inet", "firewalld")
 	for _, a := range both {

@@ -49,7 +49,7 @@ func TestStarvedServer(t *testing.T) {
 	if len(slow) > 0 {
 		t.Errorf("%d queries waited for the server that is stopped", len(slow))
 	}
-	const line = "has left the node's queries to cluster DNS"
+	const line = "expired: not renewed for"
 	waitLog(t, bounded, p, line)
 	page, err := get(n.Node, "http://127.0.0.1:9253/metrics")
 	if want := fmt.Sprintf("nearside_nodelocal_leases_lost_total{address=%q} 1\n", local4); err != nil || !strings.Contains(page, want) {

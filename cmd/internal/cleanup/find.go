@@ -10,7 +10,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/nearside-dns/nearside/cmd/internal/doctor/kernel"
 	"github.com/nearside-dns/nearside/cmd/internal/doctor/proc"
 	"github.com/nearside-dns/nearside/plugin/nodelocal"
 	"github.com/nearside-dns/nearside/plugin/nodelocal/link"
@@ -19,113 +18,106 @@ import (
 
 // node is the machine.
 type node struct {
-	root proc.Root
-	// instances returns how many instances of nodecache keep an interface.
+	proc proc.FS
+	// instances returns the number of running nodecaches that use an interface.
 	instances func(iface string) (int, error)
 }
 
-func newNode(root proc.Root) *node { return &node{root: root, instances: nodelocal.Instances} }
+func newNode(fs proc.FS) *node { return &node{proc: fs, instances: nodelocal.Instances} }
 
-// leftovers are what was found.
+// leftovers are the items that an earlier run left.
 type leftovers struct {
-	interfaces []string // that nodecache has, or had; also those that are gone
-	tables     []kernel.Table
+	interfaces []string // names of interfaces of nodecache, existing or not
+	tables     []string // names of tables of family inet
 	rules      []rules.PredecessorRule
-	links      []kernel.Link
-	pairs      []link.Pair             // of which one device is there
-	loopback   map[string][]netip.Addr // addresses on lo, by the interface that they stand in for
-	served     []netip.Addr            // addresses of all this
+	links      []link.Link
+	pairs      []link.Pair             // of which at least one device exists
+	loopback   map[string][]netip.Addr // addresses on lo, by the interface that they replace
+	served     []netip.Addr            // the addresses of all these
 }
 
-// find looks for everything that nodecache or node-local-dns leaves. With an error it has found the
-// rest.
+// find finds the leftovers. With an error, those of other kinds are returned.
 func (n *node) find(o options) (leftovers, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), o.timeout)
 	defer cancel()
 	l := leftovers{interfaces: []string{o.iface}, served: slices.Clone(o.addresses), loopback: map[string][]netip.Addr{}}
 	err := n.findRules(ctx, o, &l)
 	if o.only == "" {
-		err = errors.Join(err, n.findLinks(ctx, &l))
+		err = errors.Join(err, n.findLinks(&l))
 	}
 	return l, err
 }
 
 func (n *node) findRules(ctx context.Context, o options, l *leftovers) error {
-	var problem error
-	var ruleset kernel.Ruleset
-	if n.hasTables() {
-		ruleset, problem = kernel.Rules(ctx)
-	}
-	for _, t := range ruleset.Tables {
-		iface, ours := t.Own()
-		if !ours || o.named && iface != o.iface {
-			continue
-		}
-		l.tables = append(l.tables, t)
-		if !slices.Contains(l.interfaces, iface) {
-			l.interfaces = append(l.interfaces, iface)
-		}
-		addresses, err := kernel.Addresses(ctx, ruleset, t)
-		problem = errors.Join(problem, err)
-		l.served = append(l.served, addresses...)
-	}
+	problem := n.findTables(ctx, o, l)
 	var err error
-	l.rules, err = kernel.Predecessors(ctx)
+	l.rules, err = rules.Predecessors(ctx, nil)
 	for _, r := range l.rules {
 		l.served = append(l.served, r.Addresses...)
 	}
 	return errors.Join(problem, err)
 }
 
-// hasTables says whether nftables can hold anything: asked without its module, the kernel would load
-// it for nothing.
-func (n *node) hasTables() bool {
-	p := n.root.Features([]proc.Feature{{Option: "NF_TABLES", Module: "nf_tables", Symbol: "nft_do_chain"}})
-	return p[0] == proc.Present || p[0] == proc.Unknown
+// findTables finds the tables of nodecache. Without the module of nftables there are none, and listing them would load it.
+func (n *node) findTables(ctx context.Context, o options, l *leftovers) error {
+	if !rules.TablesLoaded() {
+		return nil
+	}
+	names, problem := rules.Steady(rules.Tables)
+	for _, name := range names {
+		iface := strings.TrimPrefix(name, rules.TableName(""))
+		if o.named && iface != o.iface {
+			continue
+		}
+		l.tables = append(l.tables, name)
+		if !slices.Contains(l.interfaces, iface) {
+			l.interfaces = append(l.interfaces, iface)
+		}
+		matched, err := rules.Matched(ctx, iface)
+		problem = errors.Join(problem, err)
+		for _, addresses := range matched {
+			l.served = append(l.served, addresses...)
+		}
+	}
+	return problem
 }
 
-func (n *node) findLinks(ctx context.Context, l *leftovers) error {
-	links, err := kernel.Links(ctx)
+func (n *node) findLinks(l *leftovers) error {
+	links, err := link.List()
 	if err != nil {
 		return err
 	}
 	for _, name := range l.interfaces {
-		if pair := link.PairOf(name); slices.ContainsFunc(links, func(k kernel.Link) bool { return k.Kind == "veth" && (k.Name == pair.Out || k.Name == pair.In) }) {
+		if pair := link.PairOf(name); slices.ContainsFunc(links, func(k link.Link) bool { return k.Kind == "veth" && (k.Name == pair.Out || k.Name == pair.In) }) {
 			l.pairs = append(l.pairs, pair)
 		}
 	}
-	for _, link := range links {
+	for _, found := range links {
 		switch {
-		case link.Loopback():
-			l.findLoopback(link)
-		case !slices.Contains(l.interfaces, link.Name):
-		default:
-			err = errors.Join(err, l.findLink(link, links))
+		case found.Name == "lo":
+			l.findLoopback(found)
+		case slices.Contains(l.interfaces, found.Name):
+			err = errors.Join(err, l.findLink(found, links))
 		}
 	}
 	return err
 }
 
-// findLink takes an interface that has the name of nodecache's, and refuses one that is not.
-func (l *leftovers) findLink(link kernel.Link, links []kernel.Link) error {
-	if link.Kind != "dummy" && link.Kind != "bridge" {
-		return fmt.Errorf("interface %s is a %s, which nodecache does not make: left as it is", link.Name, link.Kind)
+// findLink adds an interface with the name of nodecache's. It returns an error if nodecache cannot have made it.
+func (l *leftovers) findLink(found link.Link, links []link.Link) error {
+	if foreign := found.Foreign(links); foreign != "" {
+		return fmt.Errorf("interface %s is %s, which nodecache does not make: left as it is", found.Name, foreign)
 	}
-	for _, port := range links {
-		if link.Kind == "bridge" && port.Master == link.Index {
-			return fmt.Errorf("interface %s is a bridge with the port %s, which nodecache does not make: left as it is", link.Name, port.Name)
-		}
-	}
-	l.links = append(l.links, link)
-	for _, a := range link.Addresses {
+	l.links = append(l.links, found)
+	for _, a := range found.Addresses {
 		l.served = append(l.served, a.Prefix.Addr())
 	}
 	return nil
 }
 
-// findLoopback takes the addresses of lo that are nodecache's: those with its label, and those that
-// its rules or the flags name. IPv6 addresses have no label.
-func (l *leftovers) findLoopback(lo kernel.Link) {
+// findLoopback adds the addresses on lo with a label of nodecache, and those of its rules and of the flags. IPv6 addresses
+// have no label.
+func (l *leftovers) findLoopback(lo link.Link) {
 	for _, a := range lo.Addresses {
 		address := a.Prefix.Addr()
 		if address.IsLoopback() || !a.Prefix.IsSingleIP() {
@@ -143,43 +135,53 @@ func (l *leftovers) findLoopback(lo kernel.Link) {
 	}
 }
 
-// items are the things to remove, in the order in which that is safe.
+// items returns the leftovers in the order in which their removal is safe.
 func (l leftovers) items(o options) []item {
 	var all []item
 	if o.only == "" {
-		for _, t := range l.tables {
-			all = append(all, item{"table " + t.String(), func(ctx context.Context) error { return kernel.RemoveTable(ctx, t) }})
+		for _, name := range l.tables {
+			all = append(all, item{"table inet " + name, func(context.Context) error { return rules.RemoveTable(name) }})
 		}
 	}
 	for _, r := range l.rules {
-		all = append(all, item{"rule " + r.String(), func(ctx context.Context) error { return kernel.RemovePredecessor(ctx, r) }})
+		all = append(all, item{"rule " + r.String(), func(ctx context.Context) error {
+			_, err := rules.RemovePredecessors(ctx, []rules.PredecessorRule{r})
+			return err
+		}})
 	}
 	for _, pair := range l.pairs {
-		all = append(all, item{fmt.Sprintf("interfaces %s and %s (veth)", pair.Out, pair.In), func(ctx context.Context) error { return kernel.RemovePair(ctx, pair) }})
+		all = append(all, item{fmt.Sprintf("interfaces %s and %s (veth)", pair.Out, pair.In), func(context.Context) error {
+			_, err := pair.Remove()
+			return err
+		}})
 	}
-	for _, link := range l.links {
-		name := link.Name
-		what := fmt.Sprintf("interface %s (%s)%s", name, link.Kind, held(link))
-		if len(l.loopback[name]) > 0 {
-			what += ", addresses on lo: " + list(l.loopback[name])
+	removeInterface := func(name string) func(context.Context) error {
+		return func(context.Context) error {
+			_, err := link.Remove(name, l.loopback[name])
+			return err
 		}
-		all = append(all, item{what, func(ctx context.Context) error { return kernel.RemoveInterface(ctx, name, l.loopback[name]) }})
+	}
+	for _, found := range l.links {
+		name := found.Name
+		text := fmt.Sprintf("interface %s (%s)%s", name, found.Kind, addressesOf(found))
+		if len(l.loopback[name]) > 0 {
+			text += ", addresses on lo: " + list(l.loopback[name])
+		}
+		all = append(all, item{text, removeInterface(name)})
 	}
 	for _, name := range l.interfaces {
-		gone := slices.ContainsFunc(l.links, func(link kernel.Link) bool { return link.Name == name })
+		gone := slices.ContainsFunc(l.links, func(found link.Link) bool { return found.Name == name })
 		if addresses := l.loopback[name]; len(addresses) > 0 && !gone {
-			all = append(all, item{"addresses on lo: " + list(addresses), func(ctx context.Context) error {
-				return kernel.RemoveInterface(ctx, name, addresses)
-			}})
+			all = append(all, item{"addresses on lo: " + list(addresses), removeInterface(name)})
 		}
 	}
 	return all
 }
 
-// held names the addresses of an interface.
-func held(link kernel.Link) string {
+// addressesOf returns " with " and the addresses of an interface, "" without any.
+func addressesOf(l link.Link) string {
 	var addresses []netip.Addr
-	for _, a := range link.Addresses {
+	for _, a := range l.Addresses {
 		addresses = append(addresses, a.Prefix.Addr())
 	}
 	if len(addresses) == 0 {

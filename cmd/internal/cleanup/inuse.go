@@ -3,23 +3,22 @@
 package cleanup
 
 import (
-	"context"
 	"fmt"
 	"io"
+	"net/netip"
 	"slices"
 
-	"github.com/nearside-dns/nearside/cmd/internal/doctor/kernel"
-	"github.com/nearside-dns/nearside/cmd/internal/doctor/proc"
 	"github.com/nearside-dns/nearside/plugin/nodelocal"
+	"github.com/nearside-dns/nearside/plugin/nodelocal/rules"
 )
 
-// refuse returns an error while what was found is in use: by an instance of nodecache, or by a server
-// that listens on one of the addresses, such as node-local-dns.
+// refuse returns an error if the leftovers are in use: by a running nodecache, or by a server that listens on one of the
+// addresses, such as node-local-dns.
 func (n *node) refuse(o options, l leftovers) error {
 	instances := 0
 	interfaces := l.interfaces
 	if len(l.rules) > 0 && !slices.Contains(interfaces, defaultInterface) {
-		// The rules of iptables do not say whose they are.
+		// The rules of iptables do not name an interface.
 		interfaces = append(slices.Clone(interfaces), defaultInterface)
 	}
 	for _, iface := range interfaces {
@@ -31,46 +30,39 @@ func (n *node) refuse(o options, l leftovers) error {
 			continue
 		}
 		// An instance that has its table does not use iptables.
-		if o.only == "iptables" && slices.Contains(l.tables, kernel.OwnTable(iface)) {
+		if o.only == "iptables" && slices.Contains(l.tables, rules.TableName(iface)) {
 			instances += count
 			continue
 		}
-		return fmt.Errorf("nodecache runs and keeps interface %s: stop it first, or give -force", iface)
+		return fmt.Errorf("nodecache is running and uses interface %s: stop it first, or set -force", iface)
 	}
 	if instances > 0 {
-		return nil // those are who listens
+		return nil // the listeners are theirs
 	}
 	return n.refuseServed(l)
 }
 
-// dnsPort is where a server listens that is still in use.
 const dnsPort = 53
 
 func (n *node) refuseServed(l leftovers) error {
-	sockets, err := n.root.Listeners(dnsPort)
+	sockets, err := n.proc.Listeners(dnsPort)
 	if err != nil {
 		return err
 	}
 	for _, s := range sockets {
-		address := s.Local.Addr().Unmap()
-		if !slices.Contains(l.served, address) || address.IsLoopback() {
-			continue
+		if slices.Contains(l.served, s.Local) && !s.Local.IsLoopback() {
+			return fmt.Errorf("%s listens on %s: stop it first, or set -force", s.Owner, netip.AddrPortFrom(s.Local, dnsPort))
 		}
-		who := "a process not seen from here"
-		if p, ok := n.root.Owners(context.Background(), []proc.Socket{s})[s.Inode]; ok {
-			who = fmt.Sprintf("%s (pid %d)", p.Name, p.PID)
-		}
-		return fmt.Errorf("%s listens on %s: stop it first, or give -force", who, s.Local)
 	}
 	return nil
 }
 
-// claim keeps instances that start now from setting up what is being removed.
+// claim prevents nodecaches from starting while their leftovers are removed.
 func (n *node) claim(interfaces []string) (release func(), err error) {
 	var claims []io.Closer
 	release = func() {
 		for _, c := range claims {
-			_ = c.Close() // the process ends soon, and with it the claim
+			_ = c.Close() // the claim ends with the process
 		}
 	}
 	for _, iface := range interfaces {

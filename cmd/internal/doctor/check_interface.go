@@ -9,86 +9,75 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/nearside-dns/nearside/cmd/internal/doctor/kernel"
+	"github.com/nearside-dns/nearside/cmd/internal/doctor/proc"
 	"github.com/nearside-dns/nearside/plugin/nodelocal/link"
 )
 
-// checkInstances says which nodecache runs here.
+// checkInstances reports how many instances of nodecache run here, and their processes.
 func (n *node) checkInstances(context.Context) []Line {
 	const name = "nodecache"
 	s := n.setup()
 	count, err := n.instances(s.iface)
 	if err != nil {
-		return skipped(name, err, adviceFor(err))
+		return skipped(name, err)
 	}
-	lines := one(name, "", OK, "")
-	l := &lines[0]
+	line := Line{Check: name, Verdict: OK}
 	switch {
 	case count == 0 && len(s.running) == 0:
-		l.Value, l.Verdict = "not running here", Fail
-		l.Advice = "look at its pod on this node: kubectl -n kube-system get pods -o wide; its log says why"
+		line.Value, line.Verdict = "not running here", Fail
+		line.Advice = "look at its pod on this node: kubectl -n kube-system get pods -o wide; its log has the reason"
 	case count == 0 && s.running[0].Name == "node-cache":
-		l.Value, l.Verdict = "node-local-dns: "+processes(s), Warn
-		l.Advice = "stop node-local-dns, run nodecache cleanup, and start nodecache"
+		line.Value, line.Verdict = "node-local-dns: "+processes(s.running), Warn
+		line.Advice = "stop node-local-dns, run nodecache cleanup, and start nodecache"
 	case count == 0:
-		l.Value, l.Verdict = processes(s)+", without the plugin nodelocal", Warn
-		l.Advice = "the interface and the rules are nobody's: add nodelocal to the Corefile, or -localip"
+		line.Value, line.Verdict = processes(s.running)+", without the plugin nodelocal", Warn
+		line.Advice = "no process manages the interface and the rules: add nodelocal to the Corefile, or -localip"
 	case count == 1:
-		l.Value = "one instance" + seen(s)
+		line.Value = "one instance"
 	default:
-		l.Value, l.Verdict = fmt.Sprintf("%d instances%s", count, seen(s)), Warn
-		l.Advice = "fine while an upgrade is under way; otherwise stop the older one"
+		line.Value, line.Verdict = fmt.Sprintf("%d instances", count), Warn
+		line.Advice = "right during an upgrade; otherwise stop the older one"
 	}
+	if count > 0 && len(s.running) > 0 { // those of another process namespace can't be seen
+		line.Value += ": " + processes(s.running)
+	}
+	lines := []Line{line}
 	if s.problem != nil {
-		lines = append(lines, skipped("configuration", s.problem, "name the Corefile with -conf, or the addresses with -localip")...)
+		lines = append(lines, Line{"configuration", oneLine(s.problem), Skip, "name the Corefile with -conf, or the addresses with -localip"})
 	}
 	return lines
 }
 
-// seen names the processes in brackets, if there are any: those of another process namespace are not
-// seen.
-func seen(s setup) string {
-	if len(s.running) == 0 {
-		return ""
-	}
-	return ": " + processes(s)
-}
-
-func processes(s setup) string {
+func processes(commands []proc.Command) string {
 	var names []string
-	for _, c := range s.running {
-		names = append(names, fmt.Sprintf("%s (pid %d)", c.Name, c.PID))
+	for _, c := range commands {
+		names = append(names, c.String())
 	}
 	return strings.Join(names, ", ")
 }
 
-// checkInterface says what the node-local interface is.
+// checkInterface reports the kind and the state of the node-local interface.
 func (n *node) checkInterface(context.Context) []Line {
 	s := n.setup()
 	name := "interface " + s.iface
 	links, err := n.links()
 	if err != nil {
-		return skipped(name, err, adviceFor(err))
+		return skipped(name, err)
 	}
 	l, ok := n.link(s.iface)
 	switch {
 	case !ok && s.noIface:
 		return one(name, "none, as the configuration says", OK, "")
-	case !ok && n.onLoopback(links, s.addresses):
+	case !ok && n.onLoopback(s.addresses):
 		return one(name, "none; the addresses are on lo", OK, "")
 	case !ok:
-		return one(name, "missing", Fail, "start nodecache; if it runs, its log says why it has not made the interface")
-	case l.Kind != "dummy" && l.Kind != "bridge":
-		return one(name, "a "+l.Kind+", not a dummy or bridge", Fail,
-			"the name belongs to someone else: give nodecache another one with -interfacename")
-	case !l.Up:
-		return one(name, l.Kind+", down", Fail, "ip link set "+s.iface+" up, or restart nodecache")
+		return one(name, "missing", Fail, "start nodecache; if it runs, its log has the reason why there is no interface")
 	}
-	for _, port := range links {
-		if l.Kind == "bridge" && port.Master == l.Index {
-			return one(name, "a bridge with the port "+port.Name, Fail,
-				"the name belongs to someone else: give nodecache another one with -interfacename")
-		}
+	if foreign := l.Foreign(links); foreign != "" {
+		return one(name, foreign, Fail, "another program uses this name: set another one for nodecache with -interfacename")
+	}
+	if !l.Up {
+		return one(name, l.Kind+", down", Fail, "ip link set "+s.iface+" up, or restart nodecache")
 	}
 	value := l.Kind + ", up"
 	if in := link.PairOf(s.iface).In; n.hasLink(in) {
@@ -97,28 +86,21 @@ func (n *node) checkInterface(context.Context) []Line {
 	return one(name, value, OK, "")
 }
 
-// onLoopback says whether lo holds all the addresses: what nodecache does without dummy and bridge.
-func (n *node) onLoopback(links []kernel.Link, addresses []netip.Addr) bool {
-	for _, l := range links {
-		if !l.Loopback() {
-			continue
-		}
-		for _, a := range addresses {
-			if _, ok := l.Holds(a); !ok {
-				return false
-			}
-		}
-		return len(addresses) > 0
-	}
-	return false
+// onLoopback returns whether lo has all the addresses, as with a kernel without dummy and bridge.
+func (n *node) onLoopback(addresses []netip.Addr) bool {
+	lo, _ := n.link("lo")
+	return len(addresses) > 0 && !slices.ContainsFunc(addresses, func(a netip.Addr) bool {
+		_, ok := lo.Address(a)
+		return !ok
+	})
 }
 
-// checkAddresses says of each address where it is.
+// checkAddresses reports the interface of each address.
 func (n *node) checkAddresses(context.Context) []Line {
 	s := n.setup()
 	links, err := n.links()
 	if err != nil {
-		return skipped("addresses", err, adviceFor(err))
+		return skipped("addresses", err)
 	}
 	if len(s.addresses) == 0 {
 		return one("addresses", "none known", Skip, "name them with -localip, as nodecache has them")
@@ -130,65 +112,51 @@ func (n *node) checkAddresses(context.Context) []Line {
 	if s.fromIface {
 		return lines
 	}
-	if l, ok := n.link(s.iface); ok {
-		for _, held := range l.Addresses {
-			if !slices.Contains(s.addresses, held.Prefix.Addr()) && !held.Prefix.Addr().IsLinkLocalUnicast() {
-				lines = append(lines, Line{"address " + held.Prefix.Addr().String(), "on " + s.iface + ", not configured", Warn,
-					"pods that ask it get no answer: ip address del " + held.Prefix.String() + " dev " + s.iface + ", or add it to -localip"})
-			}
+	l, _ := n.link(s.iface)
+	for _, on := range l.Addresses {
+		if a := on.Prefix.Addr(); !slices.Contains(s.addresses, a) && !a.IsLinkLocalUnicast() {
+			lines = append(lines, Line{"address " + a.String(), "on " + s.iface + ", not configured", Warn,
+				"queries of pods to it get no answer: ip address del " + on.Prefix.String() + " dev " + s.iface + ", or add it to -localip"})
 		}
 	}
 	return lines
 }
 
-func (n *node) checkAddress(s setup, links []kernel.Link, a netip.Addr) Line {
+func (n *node) checkAddress(s setup, links []link.Link, a netip.Addr) Line {
 	line := Line{Check: "address " + a.String(), Verdict: OK}
 	var on []string
-	var ours kernel.Address
+	var own link.Address
 	for _, l := range links {
-		held, ok := l.Holds(a)
-		if !ok {
-			continue
-		}
-		on = append(on, l.Name)
-		if l.Name == s.iface || l.Loopback() {
-			ours = held
+		if found, ok := l.Address(a); ok {
+			on = append(on, l.Name)
+			if l.Name == s.iface || l.Name == "lo" {
+				own = found
+			}
 		}
 	}
 	line.Value = "on " + strings.Join(on, " and ")
 	switch {
 	case a.Is6() && n.sysctl("net.ipv6.conf.all.disable_ipv6") == 1:
 		line.Value, line.Verdict = "IPv6 is switched off", Fail
-		line.Advice = "sysctl net.ipv6.conf.all.disable_ipv6=0, or take the address out of -localip"
+		line.Advice = "sysctl net.ipv6.conf.all.disable_ipv6=0, or remove the address from -localip"
 	case len(on) == 0:
 		line.Value, line.Verdict = "on no interface", Fail
-		line.Advice = "start nodecache; if it runs, its log says why the address is missing"
+		line.Advice = "start nodecache; if it runs, its log has the reason why the address is missing"
 	case slices.Contains(on, "kube-ipvs0"):
 		line.Verdict = Fail
-		line.Advice = "kube-proxy in IPVS mode holds this Service's address: give nodecache the link-local address only, and kubelet --cluster-dns with it"
-	case !ours.Prefix.IsValid():
+		line.Advice = "kube-proxy in IPVS mode has this Service's address: configure nodecache with the link-local address only, and kubelet --cluster-dns with it"
+	case !own.Prefix.IsValid() && s.noIface:
+	case !own.Prefix.IsValid():
 		line.Verdict = Fail
-		line.Advice = "another interface holds it: choose another address for nodecache, or take it away there"
-		if s.noIface {
-			line.Verdict, line.Advice = OK, ""
-		}
+		line.Advice = "another interface has it: choose another address for nodecache, or remove it there"
 	case len(on) > 1:
-		line.Verdict, line.Advice = Warn, "take it from the other interface"
-	case ours.Tentative:
+		line.Verdict, line.Advice = Warn, "remove it from the other interface"
+	case own.Tentative:
 		line.Value += ", tentative"
-		line.Verdict, line.Advice = Fail, "duplicate address detection has not let it pass: restart nodecache, which sets it without"
-	case !ours.Prefix.IsSingleIP():
-		line.Value += fmt.Sprintf(", with a prefix of %d", ours.Prefix.Bits())
+		line.Verdict, line.Advice = Fail, "duplicate address detection has not finished or failed: restart nodecache, which adds it without"
+	case !own.Prefix.IsSingleIP():
+		line.Value += fmt.Sprintf(", with a prefix of %d", own.Prefix.Bits())
 		line.Verdict, line.Advice = Warn, "the whole prefix is routed to this node: set the address alone (/32, /128)"
 	}
 	return line
-}
-
-// sysctl returns a sysctl that has one number, or -1 if it cannot be read.
-func (n *node) sysctl(name string) int64 {
-	v, err := n.root.Sysctl(name)
-	if err != nil {
-		return -1
-	}
-	return v[0]
 }

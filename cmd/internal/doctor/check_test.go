@@ -8,13 +8,12 @@ import (
 	"fmt"
 	"io/fs"
 	"net/netip"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/nearside-dns/nearside/cmd/internal/doctor/kernel"
 	"github.com/nearside-dns/nearside/cmd/internal/doctor/proc"
+	"github.com/nearside-dns/nearside/plugin/nodelocal/link"
 	"github.com/nearside-dns/nearside/plugin/nodelocal/rules"
 	"github.com/nearside-dns/nearside/plugin/nodelocal/rules/firewall"
 )
@@ -25,73 +24,64 @@ var (
 	service = netip.MustParseAddr("10.96.0.10")
 )
 
-// machine is what a test says of a node.
+// machine is the node of a test.
 type machine struct {
 	files     map[string]string // below /proc
 	setup     setup
-	links     []kernel.Link
-	rules     kernel.Ruleset
+	links     []link.Link
+	matched   map[string][]netip.Addr // of nodecache's table, by chain
 	rulesErr  error
 	iptables  []rules.PredecessorRule
-	legacy    kernel.Legacy
+	modes     []string // of kube-proxy
 	legacyErr error
-	features  map[string]proc.Presence
 	instances int
 	leases    map[netip.Addr]time.Duration
 	findings  []firewall.Finding
 	unread    error // of the packet filters, and of kube-proxy's rules
 	proxied   []netip.Addr
-	compared  map[string][]netip.Addr // by chain
 }
 
 func (m machine) node(t *testing.T) *node {
 	t.Helper()
-	if m.files == nil {
-		m.files = map[string]string{}
+	files, err := proc.Open(tree(t, m.files))
+	if err != nil {
+		t.Fatal(err)
 	}
-	n := newNode(options{port: 53, timeout: time.Second, domain: "cluster.local."}, proc.Root{Proc: tree(t, m.files)}, nil)
+	n := newNode(options{port: 53, timeout: time.Second, domain: "cluster.local."}, files, nil)
 	if m.setup.iface == "" {
 		m.setup.iface = "nodelocaldns"
 	}
-	if m.setup.file == nil {
-		m.setup.file = func(path string) string { return path }
-	}
 	n.setup = func() setup { return m.setup }
-	n.links = func() ([]kernel.Link, error) { return m.links, nil }
-	n.rules = func() (kernel.Ruleset, error) { return m.rules, m.rulesErr }
-	n.legacy = func() (kernel.Legacy, error) { return m.legacy, m.legacyErr }
-	n.features = func() map[string]proc.Presence { return m.features }
+	n.links = func() ([]link.Link, error) { return m.links, nil }
+	n.matched = func() (map[string][]netip.Addr, error) { return m.matched, m.rulesErr }
+	n.proxyModes = func() ([]string, error) { return m.modes, m.legacyErr }
 	n.instances = func(string) (int, error) { return m.instances, nil }
-	n.leases = func(context.Context, string) (map[netip.Addr]time.Duration, error) { return m.leases, nil }
-	n.firewall = func(context.Context, []firewall.Packet, bool) ([]firewall.Finding, error) {
-		return m.findings, m.unread
-	}
-	n.compared = func(_ context.Context, c kernel.Chain) ([]netip.Addr, error) { return m.compared[c.Name], nil }
+	n.leases = func(string) (map[netip.Addr]time.Duration, error) { return m.leases, nil }
+	n.firewall = func(context.Context, []firewall.Packet) ([]firewall.Finding, error) { return m.findings, m.unread }
 	n.proxied = func(context.Context, []netip.Addr) ([]netip.Addr, error) { return m.proxied, m.unread }
 	n.predecessors = func() ([]rules.PredecessorRule, error) { return m.iptables, m.legacyErr }
 	return n
 }
 
-// brief is a line as the tests below write it.
+// brief returns a line as the tests write it.
 func brief(l Line) string { return fmt.Sprintf("%s | %s | %s", l.Verdict, l.Check, l.Value) }
 
-// link of a kind, up, with addresses.
-func device(name, kind string, addresses ...string) kernel.Link {
-	l := kernel.Link{Name: name, Kind: kind, Index: len(name), Up: true}
+// device is an interface of a kind that is up.
+func device(name, kind string, addresses ...string) link.Link {
+	l := link.Link{Name: name, Kind: kind, Index: len(name), Up: true}
 	for _, a := range addresses {
-		l.Addresses = append(l.Addresses, kernel.Address{Prefix: netip.MustParsePrefix(a)})
+		l.Addresses = append(l.Addresses, link.Address{Prefix: netip.MustParsePrefix(a)})
 	}
 	return l
 }
 
-// table is nodecache's, with chains.
-func table(chains ...string) kernel.Ruleset {
-	own := kernel.OwnTable("nodelocaldns")
-	r := kernel.Ruleset{Tables: []kernel.Table{own}}
-	for _, c := range chains {
-		r.Chains = append(r.Chains, kernel.Chain{Table: own, Name: c})
+// table is nodecache's table, which matches addresses, some of them with a fallback.
+func table(matched, withFallback []netip.Addr) map[string][]netip.Addr {
+	chains := map[string][]netip.Addr{"prerouting": nil, "output": matched}
+	if withFallback != nil {
+		chains["fallback-prerouting"] = withFallback
 	}
-	return r
+	return chains
 }
 
 func TestChecks(t *testing.T) {
@@ -102,15 +92,16 @@ func TestChecks(t *testing.T) {
 	oldRule := rules.PredecessorRule{Family: "ip", Table: "raw", Chain: "PREROUTING", Addresses: []netip.Addr{four}}
 	filter := func(family, table, name string, reply bool, unless ...string) firewall.Finding {
 		f := firewall.Finding{Chain: firewall.Chain{Family: family, Table: table, Name: name, Hook: "input"}, Rule: "its policy drops", Unless: unless}
-		if f.Packets = firewall.Queries([]netip.Addr{four}, 53, false); reply {
-			f.Packets = firewall.Replies([]netip.Addr{four}, 53, false)
+		packets := firewall.Packets([]netip.Addr{four}, 53, false)
+		if f.Packets = packets[:2]; reply {
+			f.Packets = packets[2:]
 		}
 		return f
 	}
 	legacyFilter := filter("ip", "filter", "INPUT", false)
 	legacyFilter.Chain.Legacy = true
 	udp := func(rows ...string) map[string]string {
-		return map[string]string{"net/udp": strings.Join(rows, ""), "net/tcp": ""}
+		return map[string]string{"net/udp": "heading\n" + strings.Join(rows, ""), "net/tcp": ""}
 	}
 	row := func(address string, inode, drops int) string {
 		return fmt.Sprintf("  1: %s:0035 00000000:0000 07 00000000:00000000 00:00000000 00000000     0        0 %d 2 0 %d\n", address, inode, drops)
@@ -140,136 +131,133 @@ func TestChecks(t *testing.T) {
 		{"kernel 6.1", machine{files: map[string]string{"sys/kernel/osrelease": "6.1\n"}}, (*node).checkKernel, []string{"ok | kernel release | 6.1"}, ""},
 		{"kernel without a number", machine{files: map[string]string{"sys/kernel/osrelease": "next\n"}}, (*node).checkKernel, []string{"skip | kernel release | next"}, ""},
 
-		{"no CAP_NET_ADMIN", machine{files: map[string]string{"self/status": "CapEff:\t0000000000000400\n"}}, func(n *node, ctx context.Context) []Line {
+		{"no CAP_NET_ADMIN", machine{files: map[string]string{"self": "-> 1", "1/status": "CapEff:\t0000000000000400\n"}}, func(n *node, ctx context.Context) []Line {
 			lines := n.checkPrivileges(ctx)
 			lines[0].Value = lines[0].Value[strings.Index(lines[0].Value, "without"):] // the user before it differs
 			return lines
 		}, []string{"warn | privileges | without CAP_NET_ADMIN"}, "as root"},
 
 		{"no interface", machine{setup: addresses}, (*node).checkInterface, []string{"fail | interface nodelocaldns | missing"}, "start nodecache"},
-		{"no interface wanted", machine{setup: setup{noIface: true}}, (*node).checkInterface, []string{"ok | interface nodelocaldns | none, as the configuration says"}, ""},
-		{"on lo", machine{setup: addresses, links: []kernel.Link{device("lo", "device", "127.0.0.1/8", "169.254.20.10/32", "fd00::a/128")}}, (*node).checkInterface,
+		{"configured without an interface", machine{setup: setup{noIface: true}}, (*node).checkInterface, []string{"ok | interface nodelocaldns | none, as the configuration says"}, ""},
+		{"on lo", machine{setup: addresses, links: []link.Link{device("lo", "device", "127.0.0.1/8", "169.254.20.10/32", "fd00::a/128")}}, (*node).checkInterface,
 			[]string{"ok | interface nodelocaldns | none; the addresses are on lo"}, ""},
-		{"one of two on lo", machine{setup: addresses, links: []kernel.Link{device("lo", "device", "169.254.20.10/32")}}, (*node).checkInterface,
+		{"one of two on lo", machine{setup: addresses, links: []link.Link{device("lo", "device", "169.254.20.10/32")}}, (*node).checkInterface,
 			[]string{"fail | interface nodelocaldns | missing"}, ""},
-		{"dummy", machine{links: []kernel.Link{device("nodelocaldns", "dummy")}}, (*node).checkInterface, []string{"ok | interface nodelocaldns | dummy, up"}, ""},
-		{"with a pair", machine{links: []kernel.Link{device("nodelocaldns", "dummy"), device("nodelocaldns-q1", "veth")}}, (*node).checkInterface,
+		{"dummy", machine{links: []link.Link{device("nodelocaldns", "dummy")}}, (*node).checkInterface, []string{"ok | interface nodelocaldns | dummy, up"}, ""},
+		{"with a pair", machine{links: []link.Link{device("nodelocaldns", "dummy"), device("nodelocaldns-q1", "veth")}}, (*node).checkInterface,
 			[]string{"ok | interface nodelocaldns | dummy, up; queries to itself arrive on nodelocaldns-q1"}, ""},
-		{"veth", machine{links: []kernel.Link{device("nodelocaldns", "veth")}}, (*node).checkInterface,
+		{"veth", machine{links: []link.Link{device("nodelocaldns", "veth")}}, (*node).checkInterface,
 			[]string{"fail | interface nodelocaldns | a veth, not a dummy or bridge"}, "-interfacename"},
-		{"down", machine{links: []kernel.Link{{Name: "nodelocaldns", Kind: "dummy"}}}, (*node).checkInterface, []string{"fail | interface nodelocaldns | dummy, down"}, "ip link set"},
-		{"bridge with a port", machine{links: []kernel.Link{device("nodelocaldns", "bridge"), {Name: "eth1", Index: 99, Master: len("nodelocaldns")}}}, (*node).checkInterface,
+		{"down", machine{links: []link.Link{{Name: "nodelocaldns", Kind: "dummy"}}}, (*node).checkInterface, []string{"fail | interface nodelocaldns | dummy, down"}, "ip link set"},
+		{"bridge with a port", machine{links: []link.Link{device("nodelocaldns", "bridge"), {Name: "eth1", Index: 99, Master: len("nodelocaldns")}}}, (*node).checkInterface,
 			[]string{"fail | interface nodelocaldns | a bridge with the port eth1"}, ""},
 
 		{"no address", machine{}, (*node).checkAddresses, []string{"skip | addresses | none known"}, "-localip"},
-		{"addresses", machine{setup: addresses, links: []kernel.Link{device("nodelocaldns", "dummy", "169.254.20.10/32", "fd00::a/128", "fe80::1/64")}}, (*node).checkAddresses,
+		{"addresses", machine{setup: addresses, links: []link.Link{device("nodelocaldns", "dummy", "169.254.20.10/32", "fd00::a/128", "fe80::1/64")}}, (*node).checkAddresses,
 			[]string{"ok | address 169.254.20.10 | on nodelocaldns", "ok | address fd00::a | on nodelocaldns"}, ""},
 		{"address missing", machine{setup: linkLocal}, (*node).checkAddresses, []string{"fail | address 169.254.20.10 | on no interface"}, ""},
-		{"address of eth0", machine{setup: linkLocal, links: []kernel.Link{device("eth0", "device", "169.254.20.10/16")}}, (*node).checkAddresses,
+		{"address of eth0", machine{setup: linkLocal, links: []link.Link{device("eth0", "device", "169.254.20.10/16")}}, (*node).checkAddresses,
 			[]string{"fail | address 169.254.20.10 | on eth0"}, "another interface"},
-		{"address of eth0, wanted so", machine{setup: setup{addresses: []netip.Addr{four}, noIface: true}, links: []kernel.Link{device("eth0", "device", "169.254.20.10/16")}}, (*node).checkAddresses,
+		{"address of eth0, without an interface of nodecache", machine{setup: setup{addresses: []netip.Addr{four}, noIface: true}, links: []link.Link{device("eth0", "device", "169.254.20.10/16")}}, (*node).checkAddresses,
 			[]string{"ok | address 169.254.20.10 | on eth0"}, ""},
-		{"address of IPVS", machine{setup: setup{addresses: []netip.Addr{service}}, links: []kernel.Link{device("nodelocaldns", "dummy", "10.96.0.10/32"), device("kube-ipvs0", "dummy", "10.96.0.10/32")}}, (*node).checkAddresses,
+		{"address of IPVS", machine{setup: setup{addresses: []netip.Addr{service}}, links: []link.Link{device("nodelocaldns", "dummy", "10.96.0.10/32"), device("kube-ipvs0", "dummy", "10.96.0.10/32")}}, (*node).checkAddresses,
 			[]string{"fail | address 10.96.0.10 | on nodelocaldns and kube-ipvs0"}, "link-local address only"},
-		{"address twice", machine{setup: linkLocal, links: []kernel.Link{device("nodelocaldns", "dummy", "169.254.20.10/32"), device("eth0", "device", "169.254.20.10/32")}}, (*node).checkAddresses,
+		{"address twice", machine{setup: linkLocal, links: []link.Link{device("nodelocaldns", "dummy", "169.254.20.10/32"), device("eth0", "device", "169.254.20.10/32")}}, (*node).checkAddresses,
 			[]string{"warn | address 169.254.20.10 | on nodelocaldns and eth0"}, ""},
-		{"address with a prefix", machine{setup: linkLocal, links: []kernel.Link{device("nodelocaldns", "dummy", "169.254.20.10/24")}}, (*node).checkAddresses,
+		{"address with a prefix", machine{setup: linkLocal, links: []link.Link{device("nodelocaldns", "dummy", "169.254.20.10/24")}}, (*node).checkAddresses,
 			[]string{"warn | address 169.254.20.10 | on nodelocaldns, with a prefix of 24"}, "/32"},
-		{"address too many", machine{setup: linkLocal, links: []kernel.Link{device("nodelocaldns", "dummy", "169.254.20.10/32", "10.96.0.10/32")}}, (*node).checkAddresses,
+		{"address too many", machine{setup: linkLocal, links: []link.Link{device("nodelocaldns", "dummy", "169.254.20.10/32", "10.96.0.10/32")}}, (*node).checkAddresses,
 			[]string{"ok | address 169.254.20.10 | on nodelocaldns", "warn | address 10.96.0.10 | on nodelocaldns, not configured"}, ""},
-		{"tentative", machine{setup: setup{addresses: []netip.Addr{six}}, links: []kernel.Link{{Name: "nodelocaldns", Addresses: []kernel.Address{{Prefix: netip.MustParsePrefix("fd00::a/128"), Tentative: true}}}}}, (*node).checkAddresses,
+		{"tentative", machine{setup: setup{addresses: []netip.Addr{six}}, links: []link.Link{{Name: "nodelocaldns", Addresses: []link.Address{{Prefix: netip.MustParsePrefix("fd00::a/128"), Tentative: true}}}}}, (*node).checkAddresses,
 			[]string{"fail | address fd00::a | on nodelocaldns, tentative"}, ""},
 		{"IPv6 is off", machine{setup: setup{addresses: []netip.Addr{six}}, files: map[string]string{"sys/net/ipv6/conf/all/disable_ipv6": "1\n"}}, (*node).checkAddresses,
 			[]string{"fail | address fd00::a | IPv6 is switched off"}, "disable_ipv6=0"},
 
 		{"rules not readable", machine{rulesErr: fs.ErrPermission}, (*node).checkRules, []string{"skip | rules | permission denied"}, "as root"},
 		{"no rules", machine{}, (*node).checkRules, []string{"fail | rules | none: no table inet nearside-nodelocaldns"}, ""},
-		{"nf_tables not loaded", machine{rulesErr: errNoTables}, (*node).checkRules, []string{"fail | rules | none: no table inet nearside-nodelocaldns"}, ""},
-		{"no rules wanted", machine{setup: setup{noRules: true}}, (*node).checkRules, []string{"ok | rules | none, as the configuration says"}, ""},
+		{"configured without rules", machine{setup: setup{noRules: true}}, (*node).checkRules, []string{"ok | rules | none, as the configuration says"}, ""},
 		{"iptables", machine{iptables: []rules.PredecessorRule{oldRule, oldRule}}, (*node).checkRules, []string{"warn | rules | 2 of iptables; no lease"}, "backend nftables"},
 		{"iptables cannot be read", machine{legacyErr: errors.New("no\nprogram")}, (*node).checkRules, []string{"skip | rules | no program"}, ""},
 		{"rules, with and without lease", machine{
-			setup: addresses, rules: table("prerouting", "output", "fallback-prerouting"), leases: map[netip.Addr]time.Duration{four: 701 * time.Millisecond},
-			compared: map[string][]netip.Addr{"output": {four, six}, "fallback-prerouting": {four}},
+			setup: addresses, matched: table([]netip.Addr{four, six}, []netip.Addr{four}), leases: map[netip.Addr]time.Duration{four: 701 * time.Millisecond},
 		}, (*node).checkRules, []string{
 			"ok | rules | nftables, table inet nearside-nodelocaldns", "ok | lease 169.254.20.10 | in, 700ms left",
 			"fail | lease fd00::a | out", "ok | fallback 169.254.20.10 | cluster DNS, while the lease is out", "warn | fallback fd00::a | none",
 		}, ""},
 		{"fallback of a Service", machine{
-			setup: addresses, rules: table("prerouting", "output", "fallback-prerouting"), leases: map[netip.Addr]time.Duration{four: time.Second, six: time.Second},
-			compared: map[string][]netip.Addr{"output": {four, six}, "fallback-prerouting": {four}}, proxied: []netip.Addr{six},
+			setup: addresses, matched: table([]netip.Addr{four, six}, []netip.Addr{four}), leases: map[netip.Addr]time.Duration{four: time.Second, six: time.Second},
+			proxied: []netip.Addr{six},
 		}, (*node).checkRules, []string{
 			"ok | rules | nftables, table inet nearside-nodelocaldns", "ok | lease 169.254.20.10 | in, 1s left",
 			"ok | lease fd00::a | in, 1s left", "ok | fallback 169.254.20.10 | cluster DNS, while the lease is out", "ok | fallback fd00::a | kube-proxy, while the lease is out",
 		}, ""},
-		{"fallback not known", machine{setup: linkLocal, unread: fs.ErrPermission, rules: table("prerouting", "output"), leases: map[netip.Addr]time.Duration{four: time.Second}, compared: map[string][]netip.Addr{"output": {four}}}, (*node).checkRules,
+		{"fallback not known", machine{setup: linkLocal, unread: fs.ErrPermission, matched: table([]netip.Addr{four}, nil), leases: map[netip.Addr]time.Duration{four: time.Second}}, (*node).checkRules,
 			[]string{"ok | rules | nftables, table inet nearside-nodelocaldns", "ok | lease 169.254.20.10 | in, 1s left", "skip | fallback 169.254.20.10 | permission denied"}, ""},
-		{"no fallback", machine{setup: linkLocal, rules: table("prerouting", "output"), leases: map[netip.Addr]time.Duration{four: time.Second}, compared: map[string][]netip.Addr{"output": {four}}}, (*node).checkRules,
+		{"no fallback", machine{setup: linkLocal, matched: table([]netip.Addr{four}, nil), leases: map[netip.Addr]time.Duration{four: time.Second}}, (*node).checkRules,
 			[]string{"ok | rules | nftables, table inet nearside-nodelocaldns", "ok | lease 169.254.20.10 | in, 1s left", "warn | fallback 169.254.20.10 | none"}, ""},
-		{"a chain is missing", machine{rules: table("output")}, (*node).checkRules, []string{"fail | rules | nftables, table inet nearside-nodelocaldns without chain prerouting"}, "restart it"},
-		{"an address is missing", machine{setup: setup{addresses: []netip.Addr{six}}, rules: table("prerouting", "output"), leases: map[netip.Addr]time.Duration{six: time.Second}, compared: map[string][]netip.Addr{"output": {four}}}, (*node).checkRules,
+		{"a chain is missing", machine{matched: map[string][]netip.Addr{"output": nil}}, (*node).checkRules, []string{"fail | rules | nftables, table inet nearside-nodelocaldns without chain prerouting"}, "restart it"},
+		{"an address is missing", machine{setup: setup{addresses: []netip.Addr{six}}, matched: table([]netip.Addr{four}, nil), leases: map[netip.Addr]time.Duration{six: time.Second}}, (*node).checkRules,
 			[]string{"fail | rules | nftables, table inet nearside-nodelocaldns without fd00::a", "ok | lease fd00::a | in, 1s left", "warn | fallback fd00::a | none"}, ""},
-		{"rules, none wanted", machine{setup: setup{noRules: true}, rules: table("prerouting", "output")}, (*node).checkRules, []string{"warn | rules | nftables, table inet nearside-nodelocaldns"}, "cleanup"},
+		{"rules, configured without", machine{setup: setup{noRules: true}, matched: table(nil, nil)}, (*node).checkRules, []string{"warn | rules | nftables, table inet nearside-nodelocaldns"}, "cleanup"},
 
 		{"no leftovers", machine{}, (*node).checkLeftovers, []string{"ok | rules of node-local-dns | none"}, ""},
-		{"leftovers beside our table", machine{rules: table(), iptables: []rules.PredecessorRule{oldRule}}, (*node).checkLeftovers,
+		{"leftovers beside our table", machine{matched: table(nil, nil), iptables: []rules.PredecessorRule{oldRule}}, (*node).checkLeftovers,
 			[]string{"warn | rules of node-local-dns | 1, beside the table of nodecache"}, "cleanup -only iptables"},
-		{"leftovers that only accept", machine{rules: table(), iptables: []rules.PredecessorRule{{Family: "ip", Table: "filter", Chain: "INPUT"}}}, (*node).checkLeftovers,
+		{"leftovers that only accept", machine{matched: table(nil, nil), iptables: []rules.PredecessorRule{{Family: "ip", Table: "filter", Chain: "INPUT"}}}, (*node).checkLeftovers,
 			[]string{"ok | rules of node-local-dns | 1, which only accept DNS"}, ""},
-		{"leftovers of nobody", machine{iptables: []rules.PredecessorRule{oldRule}}, (*node).checkLeftovers, []string{"warn | rules of node-local-dns | 1"}, "nodecache cleanup"},
+		{"leftovers that no process uses", machine{iptables: []rules.PredecessorRule{oldRule}}, (*node).checkLeftovers, []string{"warn | rules of node-local-dns | 1"}, "nodecache cleanup"},
 		{"iptables in use", machine{iptables: []rules.PredecessorRule{oldRule}, setup: setup{running: []proc.Command{predecessor}}}, (*node).checkLeftovers, []string{"ok | rules of node-local-dns | 1, in use"}, ""},
 
-		{"nobody drops", machine{setup: addresses}, (*node).checkPolicies, []string{"ok | rules of others | none rejects DNS to the addresses"}, ""},
-		{"nf_tables not loaded, nobody drops", machine{setup: addresses, rulesErr: errNoTables}, (*node).checkPolicies, []string{"ok | rules of others | none rejects DNS to the addresses"}, ""},
-		{"whose addresses", machine{}, (*node).checkPolicies, []string{"skip | rules of others | the addresses are not known"}, "-localip"},
-		{"filters not readable", machine{setup: addresses, rulesErr: fs.ErrPermission}, (*node).checkPolicies, []string{"skip | rules of others | permission denied"}, "as root"},
-		{"a firewall", machine{setup: addresses, findings: []firewall.Finding{filter("inet", "fw", "in", false)}}, (*node).checkPolicies,
+		{"no filter drops", machine{setup: addresses}, (*node).checkFirewall, []string{"ok | rules of others | none rejects DNS to the addresses"}, ""},
+		{"addresses not known", machine{}, (*node).checkFirewall, []string{"skip | rules of others | the addresses are not known"}, "-localip"},
+		{"filters not readable", machine{setup: addresses, unread: fs.ErrPermission}, (*node).checkFirewall, []string{"skip | rules of others | permission denied"}, "as root"},
+		{"a firewall", machine{setup: addresses, findings: []firewall.Finding{filter("inet", "fw", "in", false)}}, (*node).checkFirewall,
 			[]string{"fail | rules of others | chain inet fw in, its policy drops: UDP and TCP to 169.254.20.10"}, "nft insert rule inet fw in ip daddr { 169.254.20.10 } meta l4proto { tcp, udp } th dport 53 accept"},
-		{"a firewall of outgoing packets", machine{setup: linkLocal, findings: []firewall.Finding{filter("inet", "fw", "out", true)}}, (*node).checkPolicies,
+		{"a firewall of outgoing packets", machine{setup: linkLocal, findings: []firewall.Finding{filter("inet", "fw", "out", true)}}, (*node).checkFirewall,
 			[]string{"fail | rules of others | chain inet fw out, its policy drops: UDP and TCP from 169.254.20.10"}, "ip saddr { 169.254.20.10 } meta l4proto { tcp, udp } th sport 53 accept"},
-		{"a firewall of iptables", machine{setup: addresses, findings: []firewall.Finding{filter("ip", "filter", "INPUT", false)}}, (*node).checkPolicies,
+		{"a firewall of iptables", machine{setup: addresses, findings: []firewall.Finding{filter("ip", "filter", "INPUT", false)}}, (*node).checkFirewall,
 			[]string{"fail | rules of others | chain ip filter INPUT, its policy drops: UDP and TCP to 169.254.20.10"}, "iptables -I INPUT -d 169.254.20.10 -p udp --dport 53 -j ACCEPT; iptables -I INPUT -d 169.254.20.10 -p tcp"},
-		{"a firewall that accepts some pods", machine{setup: linkLocal, findings: []firewall.Finding{filter("inet", "fw", "in", false, "rule with handle 7, by the interface")}}, (*node).checkPolicies,
+		{"a firewall that accepts some pods", machine{setup: linkLocal, findings: []firewall.Finding{filter("inet", "fw", "in", false, "rule with handle 7, by the interface")}}, (*node).checkFirewall,
 			[]string{"warn | rules of others | chain inet fw in, its policy drops: UDP and TCP to 169.254.20.10"}, "only by rule with handle 7, by the interface"},
-		{"a firewall of the old iptables", machine{setup: linkLocal, findings: []firewall.Finding{legacyFilter}, unread: fs.ErrPermission}, (*node).checkPolicies, []string{
+		{"a firewall of the old iptables", machine{setup: linkLocal, findings: []firewall.Finding{legacyFilter}, unread: fs.ErrPermission}, (*node).checkFirewall, []string{
 			"fail | rules of others | iptables-legacy, chain ip filter INPUT, its policy drops: UDP and TCP to 169.254.20.10", "skip | rules of others | permission denied",
 		}, "iptables-legacy -I INPUT -d 169.254.20.10"},
 
-		{"nobody on the port", machine{setup: linkLocal, files: udp()}, (*node).checkPort, []string{"fail | port 53 on 169.254.20.10 | nobody"}, ""},
+		{"no process on the port", machine{setup: linkLocal, files: udp()}, (*node).checkPort, []string{"fail | port 53 on 169.254.20.10 | no process"}, ""},
 		{"nodecache with UDP alone", machine{setup: setup{addresses: []netip.Addr{four}, running: []proc.Command{nodecache}}, files: map[string]string{
-			"net/udp": row("0A14FEA9", 101, 0), "net/tcp": "", "7/fd/3": "-> socket:[101]", "7/comm": "nodecache\n",
+			"net/udp": "heading\n" + row("0A14FEA9", 101, 0), "net/tcp": "", "7/fd/3": "-> socket:[101]", "7/comm": "nodecache\n",
 		}}, (*node).checkPort, []string{"fail | port 53 on 169.254.20.10 | nodecache (pid 7), udp", "ok | port 53 lost datagrams | 0"}, "only udp"},
 		{"another on our address", machine{setup: linkLocal, files: map[string]string{
-			"net/udp": row("0A14FEA9", 101, 3), "net/tcp": "", "9/fd/3": "-> socket:[101]", "9/comm": "dnsmasq\n",
+			"net/udp": "heading\n" + row("0A14FEA9", 101, 3), "net/tcp": "", "9/fd/3": "-> socket:[101]", "9/comm": "dnsmasq\n",
 		}}, (*node).checkPort, []string{"fail | port 53 on 169.254.20.10 | dnsmasq (pid 9), udp", "warn | port 53 lost datagrams | 3"}, "instead of nodecache"},
 		{"dnsmasq everywhere", machine{setup: linkLocal, files: map[string]string{
-			"net/udp": row("00000000", 101, 0), "net/tcp": "", "9/fd/3": "-> socket:[101]", "9/comm": "dnsmasq\n",
+			"net/udp": "heading\n" + row("00000000", 101, 0), "net/tcp": "", "9/fd/3": "-> socket:[101]", "9/comm": "dnsmasq\n",
 		}}, (*node).checkPort, []string{"warn | port 53 on 0.0.0.0 | dnsmasq (pid 9), udp", "ok | port 53 lost datagrams | 0"}, "bind-interfaces"},
 		{"systemd-resolved on its own address", machine{files: map[string]string{
-			"net/udp": row("3500007F", 101, 9), "net/tcp": "", "9/fd/3": "-> socket:[101]", "9/comm": "systemd-resolve\n",
+			"net/udp": "heading\n" + row("3500007F", 101, 9), "net/tcp": "", "9/fd/3": "-> socket:[101]", "9/comm": "systemd-resolve\n",
 		}}, (*node).checkPort, []string{"ok | port 53 on 127.0.0.53 | systemd-resolve (pid 9), udp"}, ""},
 		{"a process of another namespace", machine{setup: linkLocal, files: udp(row("0A14FEA9", 101, 0), row("00000000", 102, 0))}, (*node).checkPort, []string{
 			"warn | port 53 on 0.0.0.0 | a process not seen from here, udp", "fail | port 53 on 169.254.20.10 | a process not seen from here, udp", "ok | port 53 lost datagrams | 0",
 		}, ""},
 
 		{"no proxy", machine{}, (*node).checkProxy, []string{"warn | kube-proxy | no rules of it: none here, or another proxy (eBPF)"}, ""},
-		{"Cilium", machine{links: []kernel.Link{device("cilium_host", "veth")}}, (*node).checkProxy, []string{"warn | kube-proxy | none; Cilium is here (eBPF)"}, "local redirect"},
-		{"nftables mode", machine{rules: kernel.Ruleset{Tables: []kernel.Table{{Family: "ip", Name: "kube-proxy"}}}}, (*node).checkProxy, []string{"ok | kube-proxy | nftables"}, ""},
-		{"iptables mode", machine{legacy: kernel.Legacy{Services: true}}, (*node).checkProxy, []string{"ok | kube-proxy | iptables"}, ""},
-		{"two modes", machine{legacy: kernel.Legacy{Services: true}, rules: kernel.Ruleset{Tables: []kernel.Table{{Family: "ip", Name: "kube-proxy"}}}}, (*node).checkProxy,
+		{"Cilium", machine{links: []link.Link{device("cilium_host", "veth")}}, (*node).checkProxy, []string{"warn | kube-proxy | none; Cilium is here (eBPF)"}, "local redirect"},
+		{"nftables mode", machine{modes: []string{"nftables"}}, (*node).checkProxy, []string{"ok | kube-proxy | nftables"}, ""},
+		{"iptables mode", machine{modes: []string{"iptables"}}, (*node).checkProxy, []string{"ok | kube-proxy | iptables"}, ""},
+		{"two modes", machine{modes: []string{"nftables", "iptables"}}, (*node).checkProxy,
 			[]string{"warn | kube-proxy | rules of several modes: nftables, iptables"}, "--cleanup"},
-		{"IPVS mode and a Service's address", machine{setup: setup{addresses: []netip.Addr{four, service}}, legacy: kernel.Legacy{Services: true}, links: []kernel.Link{device("kube-ipvs0", "dummy")}}, (*node).checkProxy,
+		{"IPVS mode and a Service's address", machine{setup: setup{addresses: []netip.Addr{four, service}}, modes: []string{"ipvs"}}, (*node).checkProxy,
 			[]string{"fail | kube-proxy | ipvs"}, "not 10.96.0.10"},
-		{"IPVS mode", machine{setup: linkLocal, files: map[string]string{"net/ip_vs": "IP Virtual Server version 1.2.1 (size=4096)\nProt LocalAddress:Port Scheduler Flags\n  -> RemoteAddress:Port\nTCP  0A600001:01BB rr\n"}}, (*node).checkProxy,
+		{"IPVS mode", machine{setup: linkLocal, modes: []string{"ipvs"}}, (*node).checkProxy,
 			[]string{"ok | kube-proxy | ipvs"}, ""},
-		{"rules cannot be read", machine{rulesErr: fs.ErrPermission}, (*node).checkProxy, []string{"skip | kube-proxy | permission denied"}, "as root"},
+		{"rules cannot be read", machine{legacyErr: fs.ErrPermission}, (*node).checkProxy, []string{"skip | kube-proxy | permission denied"}, "as root"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			lines := c.look(c.machine.node(t), context.Background())
 			var got []string
 			for _, l := range lines {
 				got = append(got, brief(l))
-				if wants := l.Verdict == Warn || l.Verdict == Fail; wants && l.Advice == "" || l.Verdict == OK && l.Advice != "" {
+				if bad := l.Verdict == Warn || l.Verdict == Fail; bad && l.Advice == "" || l.Verdict == OK && l.Advice != "" {
 					t.Errorf("%s: advice %q", brief(l), l.Advice)
 				}
 			}
@@ -289,7 +277,7 @@ func TestSysctls(t *testing.T) {
 		"sys/net/core/rmem_default": "212992\n", "sys/net/core/rmem_max": "212992\n",
 		"sys/net/ipv4/udp_mem": "100 200 300\n", "net/sockstat": "UDP: inuse 3 mem 7\n",
 		"sys/net/ipv4/conf/all/rp_filter": "2\n", "sys/net/ipv4/conf/default/rp_filter": "0\n",
-		"sys/net/ipv4/tcp_migrate_req": "0\n", "sys/net/ipv4/ip_nonlocal_bind": "0\n", "sys/net/ipv6/ip_nonlocal_bind": "0\n",
+		"sys/net/ipv4/tcp_migrate_req": "0\n",
 	}
 	for _, c := range []struct {
 		name, file, text string
@@ -305,7 +293,6 @@ func TestSysctls(t *testing.T) {
 		{"UDP memory nearly used", "net/sockstat", "UDP: inuse 3 mem 240\n", "warn | net.ipv4.udp_mem | 300 pages, 240 in use"},
 		{"two numbers", "sys/net/ipv4/udp_mem", "1 2\n", "skip | net.ipv4.udp_mem | 2 numbers, not 3"},
 		{"strict, nothing dropped", "sys/net/ipv4/conf/all/rp_filter", "1\n", ""},
-		{"bind without the address", "sys/net/ipv4/ip_nonlocal_bind", "1\n", ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			changed := map[string]string{}
@@ -322,7 +309,7 @@ func TestSysctls(t *testing.T) {
 					bad = append(bad, brief(l))
 				}
 			}
-			if len(lines) != 9 || strings.Join(bad, "\n") != c.want {
+			if len(lines) != 7 || strings.Join(bad, "\n") != c.want {
 				t.Errorf("%d lines, got %q, want %q", len(lines), bad, c.want)
 			}
 		})
@@ -345,70 +332,30 @@ func TestSysctls(t *testing.T) {
 		})
 	}
 	t.Run("strict, and packets dropped", func(t *testing.T) {
-		n := machine{files: map[string]string{"sys/net/ipv4/conf/all/rp_filter": "1\n", "net/netstat": "TcpExt: IPReversePathFilter\nTcpExt: 5\n"}}.node(t)
+		n := machine{files: map[string]string{"sys/net/ipv4/conf/all/rp_filter": "1\n", "self": "-> 1", "1/net/netstat": "TcpExt: IPReversePathFilter\nTcpExt: 5\n"}}.node(t)
 		if l := n.checkReversePath("net.ipv4.conf.all.rp_filter"); l.Verdict != Warn || l.Value != "1 (strict), 5 packets dropped" {
 			t.Errorf("got %+v", l)
 		}
 	})
 }
 
-func TestKernelFeatures(t *testing.T) {
-	all := func(p proc.Presence) map[string]proc.Presence {
-		m := map[string]proc.Presence{}
-		for _, f := range kernelFeatures {
-			m[f.name] = p
-		}
-		return m
-	}
-	with := func(m map[string]proc.Presence, name string, p proc.Presence) map[string]proc.Presence {
-		m[name] = p
-		return m
-	}
-	for _, c := range []struct {
-		name     string
-		features map[string]proc.Presence
-		links    []kernel.Link
-		check    string
-		want     Verdict
-	}{
-		{"present", all(proc.Present), nil, "kernel dummy", OK},
-		{"loadable", all(proc.Loadable), nil, "kernel nf_tables", OK},
-		{"no dummy, a bridge", with(all(proc.Present), featureDummy, proc.Absent), nil, "kernel dummy", OK},
-		{"no dummy, no bridge", all(proc.Absent), nil, "kernel dummy", Warn},
-		{"no veth", with(all(proc.Present), featureVeth, proc.Absent), nil, "kernel veth", Warn},
-		{"no bridge, a dummy", with(all(proc.Present), featureBridge, proc.Absent), nil, "kernel bridge", OK},
-		{"no nf_tables", all(proc.Absent), nil, "kernel nf_tables", Warn},
-		{"unknown", all(proc.Unknown), nil, "kernel dummy", Skip},
-		{"unknown, but there is a dummy", all(proc.Unknown), []kernel.Link{device("x", "dummy")}, "kernel dummy", OK},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			for _, l := range (machine{features: c.features, links: c.links}).node(t).checkFeatures(context.Background()) {
-				if l.Check == c.check && l.Verdict != c.want {
-					t.Errorf("got %+v, want %s", l, c.want)
-				}
-			}
-		})
-	}
-}
-
-// No question is asked that would load a module.
-func TestMayAskTables(t *testing.T) {
+// TestMayList: nftables is listed only where that can't load its module.
+func TestMayList(t *testing.T) {
 	for _, c := range []struct {
 		name      string
-		presence  proc.Presence
+		loaded    bool
 		instances int
-		want      error
+		want      bool
 	}{
-		{"present", proc.Present, 0, nil},
-		{"loadable", proc.Loadable, 1, errNoTables},
-		{"absent", proc.Absent, 0, errNoTables},
-		{"unknown, nothing runs", proc.Unknown, 0, errUnknownTables},
-		{"unknown, nodecache has asked", proc.Unknown, 1, nil},
+		{"loaded", true, 0, true},
+		{"not known to be loaded, and no instance", false, 0, false},
+		{"not known to be loaded, and an instance has listed it", false, 1, true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			n := machine{features: map[string]proc.Presence{featureTables: c.presence}, instances: c.instances}.node(t)
-			if got := n.mayAskTables(); !errors.Is(got, c.want) {
-				t.Errorf("got %v, want %v", got, c.want)
+			n := machine{instances: c.instances}.node(t)
+			n.tablesLoaded = func() bool { return c.loaded }
+			if got := n.mayList(); got != c.want {
+				t.Errorf("got %t, want %t", got, c.want)
 			}
 		})
 	}
@@ -437,7 +384,7 @@ func TestResolvers(t *testing.T) {
 	})
 }
 
-// TestResolversOfTheNode has a nodecache with the node's folders mounted, as its manifest has them.
+// TestResolversOfTheNode reads the root of a nodecache with and without the node's folders mounted.
 func TestResolversOfTheNode(t *testing.T) {
 	for _, c := range []struct {
 		name  string
@@ -453,7 +400,7 @@ func TestResolversOfTheNode(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			root := tree(t, c.files)
-			n := machine{setup: setup{resolvConf: defaultResolvConf, file: func(path string) string { return filepath.Join(root, path) }}}.node(t)
+			n := machine{setup: setup{resolvConf: defaultResolvConf, root: root}}.node(t)
 			if got := brief(n.checkResolvers(context.Background())[0]); got != c.want {
 				t.Errorf("got %s, want %s", got, c.want)
 			}
@@ -461,16 +408,16 @@ func TestResolversOfTheNode(t *testing.T) {
 	}
 }
 
-// A check that never returns is given up.
+// TestBounded: a check that never returns does not stop the others.
 func TestBounded(t *testing.T) {
 	never := make(chan struct{})
 	defer close(never)
 	n := machine{}.node(t)
 	n.options.timeout = time.Millisecond
-	lines := n.all([]check{
+	lines := parallel([]check{
 		{"hangs", func(*node, context.Context) []Line { <-never; return nil }},
 		{"works", func(*node, context.Context) []Line { return one("works", "1", OK, "") }},
-	})
+	}, n.bounded)
 	if len(lines) != 2 || lines[0].Check != "hangs" || lines[0].Verdict != Skip || lines[1].Check != "works" {
 		t.Errorf("got %v", lines)
 	}

@@ -16,49 +16,44 @@ import (
 	"github.com/nearside-dns/nearside/cmd/internal/doctor/proc"
 )
 
-// setup is what nodecache is to do here, as far as it can be told: from doctor's own flags, else
-// from the flags and the Corefile of the nodecache that runs here.
+// setup is how nodecache should be set up on this node: by doctor's own flags, else by the flags and the
+// Corefile of the nodecache that runs here.
 type setup struct {
 	addresses  []netip.Addr
-	fromIface  bool // the addresses are those of the interface, so nothing is known to compare them with
+	fromIface  bool // the addresses are those of the interface, and can't be compared with it
 	iface      string
 	resolvConf string
+	root       string // folder below which resolvConf is
 	clusterDNS []netip.AddrPort
 	upstreams  []netip.AddrPort
-	health     []netip.AddrPort // endpoints: one of them answers, if any are known
+	health     []netip.AddrPort // endpoints, of which one should answer
 	zone       string           // of the server block that has the addresses; empty: not known
-	noIface    bool             // nodecache is told not to make the interface
-	noRules    bool             // nodecache is told not to make rules
+	noIface    bool             // nodecache makes no interface
+	noRules    bool             // nodecache makes no rules
 	running    []proc.Command
-	file       func(string) string // where a file that the configuration names is read
-	problem    error               // why the Corefile could not be read
+	problem    error // why the Corefile could not be read
 }
 
-const defaultInterface = "nodelocaldns"
+const (
+	defaultInterface  = "nodelocaldns"
+	defaultResolvConf = "/etc/resolv.conf"
+)
 
-// defaultResolvConf is the node's, or its copy in a container.
-const defaultResolvConf = "/etc/resolv.conf"
-
-// discover completes the options from what runs here.
-func discover(o options, root proc.Root, environment []string) setup {
-	s := setup{
-		file:      func(path string) string { return path },
-		addresses: o.addresses, iface: o.iface, resolvConf: o.resolvConf,
-		clusterDNS: o.clusterDNS, upstreams: o.upstreams,
-	}
+// discover completes the options by the configuration of the nodecache that runs here.
+func discover(o options, fs proc.FS, environment []string) setup {
+	s := setup{addresses: o.addresses, iface: o.iface, resolvConf: o.resolvConf, clusterDNS: o.clusterDNS, upstreams: o.upstreams}
 	conf, service := o.conf, o.service
-	for _, c := range root.Commands("nodecache", "node-cache") {
-		if len(c.Args) > 1 && (c.Args[1] == "doctor" || c.Args[1] == "cleanup") {
-			continue
+	for _, c := range fs.Commands("nodecache", "node-cache") {
+		if len(c.Args) < 2 || c.Args[1] != "doctor" && c.Args[1] != "cleanup" {
+			s.running = append(s.running, c)
 		}
-		s.running = append(s.running, c)
 	}
 	if len(s.running) > 0 {
 		c := s.running[len(s.running)-1]
 		args := flagValues(c.Args[1:])
-		s.takeFlags(args)
-		environment = append(slices.Clone(environment), c.Environment...)
-		s.file = c.File
+		s.readFlags(args)
+		environment = slices.Concat(environment, c.Environment)
+		s.root = c.Root
 		if conf == "" {
 			conf = corefileOf(c, args)
 		}
@@ -67,7 +62,7 @@ func discover(o options, root proc.Root, environment []string) setup {
 		}
 	}
 	if conf != "" {
-		s.problem = s.takeCorefile(conf, o)
+		s.problem = s.readCorefile(conf, o)
 	}
 	if len(s.clusterDNS) == 0 {
 		s.clusterDNS = serviceAddress(service, environment)
@@ -79,30 +74,37 @@ func discover(o options, root proc.Root, environment []string) setup {
 		s.resolvConf = defaultResolvConf
 	}
 	if o.resolvConf != "" {
-		s.file = func(path string) string { return path }
+		s.root = ""
 	}
 	return s
 }
 
-// corefileOf returns the Corefile that a running nodecache has read: the one that its flags name, else
-// the first of those that it reads without.
+// corefileOf returns the Corefile of a running nodecache: the one that its flags name, else the first default
+// one that exists; "" for none.
 func corefileOf(c proc.Command, args map[string]string) string {
-	if path := args["conf"]; path != "" {
-		if path == "stdin" {
-			return ""
-		}
-		return c.File(path)
+	if path := args["conf"]; path == "stdin" {
+		return ""
+	} else if path != "" {
+		return fileOf(c, path)
 	}
 	for _, path := range []string{args["corefile"], "/etc/Corefile", "Corefile"} {
-		if _, err := os.Stat(c.File(path)); path != "" && err == nil {
-			return c.File(path)
+		if _, err := os.Stat(fileOf(c, path)); path != "" && err == nil {
+			return fileOf(c, path)
 		}
 	}
 	return ""
 }
 
-// takeFlags takes what the flags of the running nodecache say and doctor's own do not.
-func (s *setup) takeFlags(args map[string]string) {
+// fileOf returns the path under which a file of another process can be read here.
+func fileOf(c proc.Command, path string) string {
+	if filepath.IsAbs(path) {
+		return filepath.Join(c.Root, path)
+	}
+	return filepath.Join(c.Dir, path)
+}
+
+// readFlags sets what doctor's own flags do not.
+func (s *setup) readFlags(args map[string]string) {
 	if len(s.addresses) == 0 {
 		s.addresses, _ = parseAddresses(args["localip"]) // nodecache has checked them
 	}
@@ -139,7 +141,7 @@ func flagValues(args []string) map[string]string {
 	return values
 }
 
-// serviceAddress returns the address of a Service from the variables that Kubernetes gives each
+// serviceAddress returns the address of a Service from the variables that Kubernetes sets in each
 // container.
 func serviceAddress(name string, environment []string) []netip.AddrPort {
 	names := []string{name}
@@ -158,9 +160,9 @@ func serviceAddress(name string, environment []string) []netip.AddrPort {
 	return nil
 }
 
-// takeCorefile takes what the Corefile says and the flags do not: the addresses of nodelocal or bind,
-// and where it forwards to. Template variables that are not replaced yet are passed over.
-func (s *setup) takeCorefile(path string, o options) error {
+// readCorefile sets what the flags do not: the addresses of nodelocal or bind, the targets of forward, and
+// the health endpoints. Template variables that are not replaced yet are skipped.
+func (s *setup) readCorefile(path string, o options) error {
 	text, err := os.ReadFile(path)
 	if err != nil {
 		return err
@@ -170,12 +172,13 @@ func (s *setup) takeCorefile(path string, o options) error {
 		return err
 	}
 	var bound []netip.Addr
-	var upstreams, health []netip.AddrPort
+	var upstreams []netip.AddrPort
 	for _, block := range blocks {
-		s.takeNodelocal(block, o)
-		health = append(health, healthIn(block.Tokens["health"])...)
-		bound = append(bound, addressesIn(block.Tokens["bind"])...)
-		upstreams = append(upstreams, s.takeForward(block, o)...)
+		s.readNodelocal(block, o)
+		for _, d := range directives(block, "bind") {
+			bound = append(bound, addressesIn(d.args)...)
+		}
+		upstreams = append(upstreams, s.readForward(block, o)...)
 	}
 	if len(s.addresses) == 0 {
 		for _, a := range bound {
@@ -184,7 +187,11 @@ func (s *setup) takeCorefile(path string, o options) error {
 			}
 		}
 	}
-	s.takeHealth(health)
+	for _, block := range blocks {
+		for _, d := range directives(block, "health") {
+			s.readHealth(d.args)
+		}
+	}
 	for _, u := range upstreams {
 		// Cluster DNS may have other zones than the cluster's, such as that of a clusterset.
 		if !slices.Contains(s.upstreams, u) && !slices.Contains(s.clusterDNS, u) {
@@ -194,16 +201,33 @@ func (s *setup) takeCorefile(path string, o options) error {
 	return nil
 }
 
-// takeNodelocal takes the addresses and the options of the directive nodelocal.
-func (s *setup) takeNodelocal(block caddyfile.ServerBlock, o options) {
-	d := caddyfile.NewDispenserTokens("", block.Tokens["nodelocal"])
+// directive is one occurrence of a directive in a server block.
+type directive struct {
+	args    []string
+	options [][]string // each with its arguments
+}
+
+func directives(block caddyfile.ServerBlock, name string) (all []directive) {
+	d := caddyfile.NewDispenserTokens("", block.Tokens[name])
 	for d.Next() {
+		next := directive{args: d.RemainingArgs()}
+		for d.NextBlock() {
+			next.options = append(next.options, append([]string{d.Val()}, d.RemainingArgs()...))
+		}
+		all = append(all, next)
+	}
+	return all
+}
+
+// readNodelocal reads the addresses and the options of the directive nodelocal.
+func (s *setup) readNodelocal(block caddyfile.ServerBlock, o options) {
+	for _, d := range directives(block, "nodelocal") {
 		s.zone = zoneOf(block.Keys[0])
-		if named := addressesOf(d.RemainingArgs()); len(o.addresses) == 0 && len(named) > 0 {
+		if named := addressesIn(d.args); len(o.addresses) == 0 && len(named) > 0 {
 			s.addresses = named
 		}
-		for d.NextBlock() {
-			option, args := d.Val(), d.RemainingArgs()
+		for _, words := range d.options {
+			option, args := words[0], words[1:]
 			switch {
 			case option == "interface" && len(args) == 1 && o.iface == "":
 				s.iface = args[0]
@@ -222,53 +246,42 @@ func (s *setup) takeNodelocal(block caddyfile.ServerBlock, o options) {
 	}
 }
 
-// healthIn returns the endpoints that the directive health makes; without an address it is every one.
-func healthIn(tokens []caddyfile.Token) (all []netip.AddrPort) {
-	d := caddyfile.NewDispenserTokens("", tokens)
-	for d.Next() {
-		endpoint := ":8080" // without an argument
-		if args := d.RemainingArgs(); len(args) > 0 {
-			endpoint = args[0]
-		}
-		if strings.HasPrefix(endpoint, ":") {
-			endpoint = "0.0.0.0" + endpoint
-		}
-		if a, err := netip.ParseAddrPort(endpoint); err == nil {
-			all = append(all, a)
-		}
-		for d.NextBlock() {
-			d.RemainingArgs() // such as lameduck
-		}
+// readHealth reads the arguments of the directive health, ":8080" by default.
+func (s *setup) readHealth(args []string) {
+	endpoint := ":8080"
+	if len(args) > 0 {
+		endpoint = args[0]
 	}
-	return all
-}
-
-// takeHealth takes endpoints, and for one on every address those on nodecache's.
-func (s *setup) takeHealth(endpoints []netip.AddrPort) {
-	for _, e := range endpoints {
-		if !e.Addr().IsUnspecified() {
-			s.health = append(s.health, e)
-			continue
-		}
-		for _, a := range s.addresses {
-			s.health = append(s.health, netip.AddrPortFrom(a, e.Port()))
-		}
+	if strings.HasPrefix(endpoint, ":") {
+		endpoint = "0.0.0.0" + endpoint
+	}
+	if a, err := netip.ParseAddrPort(endpoint); err == nil {
+		s.addHealth(a)
 	}
 }
 
-// takeForward takes the targets of forward in a server block: cluster DNS for the cluster's domain,
-// a file of resolvers or addresses for another zone. It returns those addresses.
-func (s *setup) takeForward(block caddyfile.ServerBlock, o options) (upstreams []netip.AddrPort) {
-	d := caddyfile.NewDispenserTokens("", block.Tokens["forward"])
-	for d.Next() {
-		args := d.RemainingArgs()
-		if len(args) < 2 {
+// addHealth adds an endpoint; an unspecified address stands for all of nodecache's.
+func (s *setup) addHealth(endpoint netip.AddrPort) {
+	if !endpoint.Addr().IsUnspecified() {
+		s.health = append(s.health, endpoint)
+		return
+	}
+	for _, a := range s.addresses {
+		s.health = append(s.health, netip.AddrPortFrom(a, endpoint.Port()))
+	}
+}
+
+// readForward reads the targets of forward in a server block: cluster DNS for the cluster's domain, a
+// file of resolvers or addresses for another zone. It returns those addresses.
+func (s *setup) readForward(block caddyfile.ServerBlock, o options) (upstreams []netip.AddrPort) {
+	for _, d := range directives(block, "forward") {
+		if len(d.args) < 2 {
 			continue
 		}
-		targets, files := targetsIn(args[1:])
+		targets, files := targetsIn(d.args[1:])
 		keys := block.Keys
-		if args[0] != "." {
-			keys = args[:1] // a part of the block's zones
+		if d.args[0] != "." {
+			keys = d.args[:1] // a part of the block's zones
 		}
 		switch {
 		case serves(keys, o.domain):
@@ -282,37 +295,19 @@ func (s *setup) takeForward(block caddyfile.ServerBlock, o options) (upstreams [
 				s.resolvConf = files[0]
 			}
 		}
-		for d.NextBlock() {
-			d.RemainingArgs() // options of forward change nothing here
-		}
 	}
 	return upstreams
 }
 
-// serves says whether one of a server block's keys is the zone.
+// serves returns whether one of a server block's keys is the zone.
 func serves(keys []string, zone string) bool {
-	return slices.ContainsFunc(keys, func(key string) bool {
-		return zoneOf(key) == zone
-	})
+	return slices.ContainsFunc(keys, func(key string) bool { return zoneOf(key) == zone })
 }
 
 // zoneOf returns the zone of a server block's key, such as dns://cluster.local:53.
 func zoneOf(key string) string {
 	host, _, _ := strings.Cut(strings.TrimPrefix(key, "dns://"), ":")
 	return dns.CanonicalName(host)
-}
-
-// addressesIn returns the addresses that a directive names in its arguments.
-func addressesIn(tokens []caddyfile.Token) []netip.Addr {
-	d := caddyfile.NewDispenserTokens("", tokens)
-	var all []netip.Addr
-	for d.Next() {
-		all = append(all, addressesOf(d.RemainingArgs())...)
-		for d.NextBlock() {
-			d.RemainingArgs() // such as "except eth0"
-		}
-	}
-	return all
 }
 
 // targetsIn returns the servers among words, and the words that are absolute paths.
@@ -327,8 +322,8 @@ func targetsIn(words []string) (servers []netip.AddrPort, files []string) {
 	return servers, files
 }
 
-// addressesOf returns the addresses among words.
-func addressesOf(words []string) (all []netip.Addr) {
+// addressesIn returns the addresses among words.
+func addressesIn(words []string) (all []netip.Addr) {
 	servers, _ := targetsIn(words)
 	for _, server := range servers {
 		all = append(all, server.Addr().Unmap())

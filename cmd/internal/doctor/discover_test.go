@@ -35,7 +35,17 @@ func tree(t *testing.T, files map[string]string) string {
 	return root
 }
 
-// text is what was discovered, for comparison.
+// open returns a proc file system with these files.
+func open(t *testing.T, files map[string]string) proc.FS {
+	t.Helper()
+	fs, err := proc.Open(tree(t, files))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return fs
+}
+
+// text is the setup for comparison.
 func (s setup) text() string {
 	return fmt.Sprintf("addresses %v interface %s resolvers %s cluster %v upstreams %v health %v zone %s noInterface %t noRules %t",
 		s.addresses, s.iface, s.resolvConf, s.clusterDNS, s.upstreams, s.health, s.zone, s.noIface, s.noRules)
@@ -88,7 +98,7 @@ const ownCorefile = `.:53 {
 
 func TestDiscover(t *testing.T) {
 	running := map[string]string{
-		"self/ns/net": "-> net:[1]", "7/ns/net": "-> net:[1]",
+		"self": "-> 1", "1/ns/net": "-> net:[1]", "7/ns/net": "-> net:[1]",
 		"7/cmdline":           "/nodecache\x00-localip\x00169.254.20.10,10.96.0.10\x00-conf\x00/etc/Corefile\x00-upstreamsvc=upstream-dns\x00-health-port\x008088\x00",
 		"7/environ":           "UPSTREAM_DNS_SERVICE_HOST=10.96.9.9\x00KUBE_DNS_SERVICE_HOST=10.96.0.10\x00",
 		"7/comm":              "nodecache\n",
@@ -96,7 +106,7 @@ func TestDiscover(t *testing.T) {
 		"8/ns/net":            "-> net:[1]",
 		"8/cmdline":           "/nodecache\x00doctor\x00-localip\x00169.254.99.99\x00",
 	}
-	none := map[string]string{"self/ns/net": "-> net:[1]"}
+	none := map[string]string{"self": "-> 1", "1/ns/net": "-> net:[1]"}
 	for _, c := range []struct {
 		name        string
 		options     options
@@ -147,7 +157,7 @@ func TestDiscover(t *testing.T) {
 			if c.corefile != "" {
 				c.options.conf = filepath.Join(tree(t, map[string]string{"Corefile": c.corefile}), "Corefile")
 			}
-			got := discover(c.options, proc.Root{Proc: tree(t, c.proc)}, c.environment)
+			got := discover(c.options, open(t, c.proc), c.environment)
 			if got.text() != c.want || got.problem != nil {
 				t.Errorf("got  %s, problem %v\nwant %s", got.text(), got.problem, c.want)
 			}
@@ -164,7 +174,7 @@ func TestDiscoverUnreadable(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			if s := discover(o, proc.Root{Proc: t.TempDir()}, nil); s.problem == nil {
+			if s := discover(o, open(t, nil), nil); s.problem == nil {
 				t.Error("want a problem")
 			}
 		})

@@ -1,10 +1,9 @@
 //go:build linux
 
-// Package doctor is "nodecache doctor": it looks at a node, says what it sees of everything that
-// nodecache depends on, what that means, and what to do. In go the flags and the machine; out comes
-// one line for each check. It changes nothing: no kernel module is loaded, no rule is touched, and
-// the only packets that it sends are DNS queries and questions to health endpoints. Every check is
-// bounded in time. It needs no running nodecache, and asks one only as others do.
+// Package doctor is "nodecache doctor": it checks everything on a node that nodecache depends on, and
+// prints one line for each check, with a verdict and what to do. It changes nothing: it loads no kernel
+// module and sends only DNS queries and requests to health endpoints. Every check is limited in time. It
+// works without a running nodecache. The state of interface and rules is read by nodelocal's own packages.
 package doctor
 
 import (
@@ -14,7 +13,7 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"strings"
+	"slices"
 	"sync"
 
 	"github.com/nearside-dns/nearside/cmd/internal/doctor/proc"
@@ -23,31 +22,34 @@ import (
 // Command runs "nodecache doctor" with the arguments after the word doctor, and returns the exit
 // code: 0, 1 if a check failed, 2 for wrong flags.
 func Command(args []string) int {
-	return command(args, proc.Host(), os.Stdout, os.Stderr)
+	return command(args, "/proc", os.Stdout, os.Stderr)
 }
 
-func command(args []string, root proc.Root, out, complaints io.Writer) int {
+func command(args []string, procPath string, out, errorOut io.Writer) int {
 	o, err := parse(args, func(f *flag.FlagSet) { usage(f, out) })
-	if errors.Is(err, errHelp) {
+	if errors.Is(err, flag.ErrHelp) {
 		return 0
 	}
 	if err != nil {
-		complain(complaints, err)
+		printError(errorOut, err)
 		return 2
 	}
-	lines := examine(newNode(o, root, os.Environ()))
+	fs, err := proc.Open(procPath)
+	if err != nil {
+		printError(errorOut, err)
+		return 1
+	}
+	lines := examine(newNode(o, fs, os.Environ()))
 	write := writeText
 	if o.format == "json" {
 		write = writeJSON
 	}
 	if err := write(out, lines); err != nil {
-		complain(complaints, fmt.Errorf("write the result: %w", err))
+		printError(errorOut, fmt.Errorf("write the result: %w", err))
 		return 1
 	}
-	for _, l := range lines {
-		if l.Verdict == Fail {
-			return 1
-		}
+	if slices.ContainsFunc(lines, func(l Line) bool { return l.Verdict == Fail }) {
+		return 1
 	}
 	return 0
 }
@@ -58,21 +60,21 @@ the nodecache container. Exit code: 0, 1 if a check failed, 2 for wrong flags.
 
 `
 	if _, err := io.WriteString(out, text); err != nil {
-		return // nobody reads
+		return
 	}
 	f.SetOutput(out)
 	f.PrintDefaults()
 }
 
-func complain(w io.Writer, err error) {
+func printError(w io.Writer, err error) {
 	// An error that cannot be written cannot be reported either.
-	_, _ = fmt.Fprintf(w, "nodecache doctor: %s\n", strings.Join(strings.Fields(err.Error()), " "))
+	_, _ = fmt.Fprintf(w, "nodecache doctor: %s\n", oneLine(err))
 }
 
-// check is one look at the machine. Its name is used when it does not return in time.
+// check reads a part of the node's state. Its name is printed if it does not return in time.
 type check struct {
 	name string
-	look func(*node, context.Context) []Line
+	run  func(*node, context.Context) []Line
 }
 
 // state are the checks that read, in the order in which they are printed.
@@ -80,20 +82,19 @@ var state = []check{
 	{"nodecache", (*node).checkInstances},
 	{"privileges", (*node).checkPrivileges},
 	{"kernel", (*node).checkKernel},
-	{"kernel features", (*node).checkFeatures},
 	{"interface", (*node).checkInterface},
 	{"addresses", (*node).checkAddresses},
 	{"rules", (*node).checkRules},
 	{"rules of node-local-dns", (*node).checkLeftovers},
-	{"rules of others", (*node).checkPolicies},
+	{"rules of others", (*node).checkFirewall},
 	{"port 53", (*node).checkPort},
 	{"kube-proxy", (*node).checkProxy},
 	{"sysctl", (*node).checkSysctls},
 	{"resolvers", (*node).checkResolvers},
 }
 
-// probes are the checks that send queries. They run after the others, so that nothing else uses the
-// processor while they measure time.
+// probes are the checks that send queries. They run after the others, which would use the processor while
+// they measure times.
 var probes = []check{
 	{"nodecache itself", (*node).probeSelf},
 	{"queries to nodecache", (*node).probeLocal},
@@ -102,37 +103,33 @@ var probes = []check{
 	{"queries to upstreams", (*node).probeUpstreams},
 }
 
-// examine makes every check and returns their lines in order.
+// examine runs every check and returns their lines in order.
 func examine(n *node) []Line {
-	return append(n.all(state), n.all(probes)...)
+	return append(parallel(state, n.bounded), parallel(probes, n.bounded)...)
 }
 
-// all makes checks at the same time.
-func (n *node) all(checks []check) []Line {
-	results := make([][]Line, len(checks))
+// parallel calls f with all items at the same time, and returns the lines in the order of the items.
+func parallel[T any](items []T, f func(T) []Line) []Line {
+	results := make([][]Line, len(items))
 	var wait sync.WaitGroup
-	for i, c := range checks {
-		wait.Go(func() { results[i] = n.bounded(c) })
+	for i, item := range items {
+		wait.Go(func() { results[i] = f(item) })
 	}
 	wait.Wait()
-	var lines []Line
-	for _, r := range results {
-		lines = append(lines, r...)
-	}
-	return lines
+	return slices.Concat(results...)
 }
 
-// looks is how many times the timeout a check may take: it may look at several things, or ask a
-// server that does not answer by UDP and then by TCP.
-const looks = 3
+// steps is how many times the timeout a check may take: it may read several things, or query a server
+// that does not answer over UDP and then over TCP.
+const steps = 3
 
-// bounded makes a check, and says so if it does not return.
+// bounded runs a check, and reports that it has not returned in time.
 func (n *node) bounded(c check) []Line {
-	limit := looks * n.options.timeout
+	limit := steps * n.options.timeout
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
 	done := make(chan []Line, 1)
-	go func() { done <- c.look(n, ctx) }()
+	go func() { done <- c.run(n, ctx) }()
 	select {
 	case lines := <-done:
 		return lines

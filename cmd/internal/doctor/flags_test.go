@@ -9,8 +9,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-
-	"github.com/nearside-dns/nearside/cmd/internal/doctor/proc"
 )
 
 func TestParse(t *testing.T) {
@@ -52,11 +50,11 @@ func TestWrongFlags(t *testing.T) {
 	} {
 		t.Run(strings.Join(args, " "), func(t *testing.T) {
 			var out, complaints bytes.Buffer
-			if code := command(args, proc.Root{Proc: t.TempDir()}, &out, &complaints); code != 2 {
+			if code := command(args, t.TempDir(), &out, &complaints); code != 2 {
 				t.Errorf("exit code %d, want 2", code)
 			}
-			if said := complaints.String(); strings.Count(said, "\n") != 1 || !strings.HasPrefix(said, "nodecache doctor: ") {
-				t.Errorf("said %q, want one line", said)
+			if text := complaints.String(); strings.Count(text, "\n") != 1 || !strings.HasPrefix(text, "nodecache doctor: ") {
+				t.Errorf("printed %q, want one line", text)
 			}
 			if out.Len() > 0 {
 				t.Errorf("printed %q", out.String())
@@ -67,8 +65,8 @@ func TestWrongFlags(t *testing.T) {
 
 func TestHelp(t *testing.T) {
 	var out, complaints bytes.Buffer
-	if code := command([]string{"-help"}, proc.Root{}, &out, &complaints); code != 0 || complaints.Len() > 0 {
-		t.Errorf("exit code %d, said %q", code, complaints.String())
+	if code := command([]string{"-help"}, "/proc", &out, &complaints); code != 0 || complaints.Len() > 0 {
+		t.Errorf("exit code %d, printed %q", code, complaints.String())
 	}
 	for _, want := range []string{"-localip", "-timeout", "changes nothing"} {
 		if !strings.Contains(out.String(), want) {

@@ -13,7 +13,7 @@ import (
 var sample = []Line{
 	{"interface nodelocaldns", "dummy, up", OK, ""},
 	{"lease 169.254.20.10", "out", Fail, "read its log"},
-	{"a", strings.Repeat("x", widestValue+1), Warn, "shorter"},
+	{"a", strings.Repeat("x", maxValueWidth+1), Warn, "shorter"},
 	{"b", "", Skip, "look elsewhere"},
 }
 
@@ -25,7 +25,7 @@ func TestWriteText(t *testing.T) {
 	want := `VERDICT  CHECK                   VALUE      WHAT TO DO
 ok       interface nodelocaldns  dummy, up
 fail     lease 169.254.20.10     out        read its log
-warn     a                       ` + strings.Repeat("x", widestValue+1) + `  shorter
+warn     a                       ` + strings.Repeat("x", maxValueWidth+1) + `  shorter
 skip     b                                  look elsewhere
 
 4 checks: 1 ok, 1 warn, 1 fail, 1 skip

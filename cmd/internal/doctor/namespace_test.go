@@ -18,14 +18,13 @@ import (
 
 	"github.com/miekg/dns"
 
-	"github.com/nearside-dns/nearside/cmd/internal/doctor/proc"
 	"github.com/nearside-dns/nearside/plugin/nodelocal/link"
 	"github.com/nearside-dns/nearside/plugin/nodelocal/rules"
 	"github.com/nearside-dns/nearside/test/namespace"
 )
 
-// actAsNodecache makes the test's program a stand-in for nodecache: it answers on the addresses of
-// -localip, and announces itself as an instance. It ends when its input does.
+// actAsNodecache is the environment variable that makes the test's program a stand-in for nodecache: it
+// answers on the addresses of -localip and announces itself as an instance until its input ends.
 const actAsNodecache = "NEARSIDE_TEST_NODECACHE"
 
 func TestMain(m *testing.M) {
@@ -49,8 +48,8 @@ func standIn(localip string) error {
 		return err
 	}
 	handler := dns.HandlerFunc(func(w dns.ResponseWriter, r *dns.Msg) {
-		if r.Question[0].Name == selfName {
-			answer(dns.RcodeSuccess, selfName+" 0 IN TXT nearside")(w, r)
+		if name := r.Question[0].Name; strings.HasSuffix(name, ".nodelocal-health.") {
+			answer(dns.RcodeSuccess, name+" 0 IN TXT nearside")(w, r)
 			return
 		}
 		found(w, r)
@@ -70,7 +69,7 @@ func standIn(localip string) error {
 	return errors.Join(err, instance.Close())
 }
 
-// startStandIn runs the stand-in as a process that is called nodecache.
+// startStandIn runs the stand-in as a process with the name nodecache.
 func startStandIn(t *testing.T, args ...string) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "nodecache")
@@ -94,10 +93,10 @@ func startStandIn(t *testing.T, args ...string) {
 	if err := c.Start(); err != nil {
 		t.Fatal(err)
 	}
-	said := make([]byte, 200)
-	n, err := out.Read(said)
-	if err != nil || string(said[:n]) != "ready\n" {
-		t.Fatalf("the stand-in said %q, %v", said[:n], err)
+	printed := make([]byte, 200)
+	n, err := out.Read(printed)
+	if err != nil || string(printed[:n]) != "ready\n" {
+		t.Fatalf("the stand-in printed %q, %v", printed[:n], err)
 	}
 	t.Cleanup(func() {
 		if err := errors.Join(in.Close(), c.Wait()); err != nil {
@@ -106,8 +105,8 @@ func startStandIn(t *testing.T, args ...string) {
 	})
 }
 
-// TestNamespaceNode runs doctor on a node with everything in place, and with things wrong, and sees
-// that it changes nothing.
+// TestNamespaceNode runs doctor on a node that is set up well and on one that is not, and checks that it
+// changes nothing.
 func TestNamespaceNode(t *testing.T) {
 	if !namespace.Inside(t) {
 		return
@@ -192,8 +191,8 @@ func TestNamespaceNode(t *testing.T) {
 func doctor(t *testing.T, code int, args ...string) []Line {
 	t.Helper()
 	var out, complaints bytes.Buffer
-	if got := command(append([]string{"-o", "json"}, args...), proc.Host(), &out, &complaints); got != code || complaints.Len() > 0 {
-		t.Errorf("exit code %d, want %d; said %q", got, code, complaints.String())
+	if got := command(append([]string{"-o", "json"}, args...), "/proc", &out, &complaints); got != code || complaints.Len() > 0 {
+		t.Errorf("exit code %d, want %d; printed %q", got, code, complaints.String())
 	}
 	var lines []Line
 	if err := json.Unmarshal(out.Bytes(), &lines); err != nil {
@@ -202,7 +201,7 @@ func doctor(t *testing.T, code int, args ...string) []Line {
 	return lines
 }
 
-// expect looks for lines, in any order, with numbers that differ from run to run taken out.
+// expect fails the test if lines are missing. Times and process numbers are replaced by N.
 func expect(t *testing.T, lines []Line, wanted ...string) {
 	t.Helper()
 	var got []string
@@ -222,7 +221,7 @@ func expect(t *testing.T, lines []Line, wanted ...string) {
 	}
 }
 
-// everything is the state of the network that doctor might change.
+// everything returns the state of the network that doctor might change.
 func everything(t *testing.T) string {
 	t.Helper()
 	text := namespace.Run(t, "nft", "-s", "list", "ruleset") + namespace.Run(t, "ip", "address")
@@ -236,8 +235,7 @@ func everything(t *testing.T) string {
 	return text
 }
 
-// TestNamespaceFirewall has a firewall that rejects what pods send by its last rule, while its policy
-// is to accept.
+// TestNamespaceFirewall has a firewall whose last rule rejects packets of pods, while its policy accepts.
 func TestNamespaceFirewall(t *testing.T) {
 	if !namespace.Inside(t) {
 		return
@@ -246,7 +244,7 @@ func TestNamespaceFirewall(t *testing.T) {
 add rule inet firewalld filter_INPUT ct state { established, related } accept
 add rule inet firewalld filter_INPUT iifname "lo" accept
 add rule inet firewalld filter_INPUT reject with icmpx admin-prohibited`)
-	args := []string{"-localip", "169.254.20.10,fd00::a", "-timeout", "20s"} // other tests may keep nftables busy
+	args := []string{"-localip", "169.254.20.10,fd00::a", "-timeout", "20s"} // other tests may use nftables at the same time
 	lines := doctor(t, 1, args...)
 	expect(t, lines, "fail | rules of others | chain inet firewalld filter_INPUT, rule with handle 5 rejects: UDP and TCP to 169.254.20.10, fd00::a")
 	for _, l := range lines {

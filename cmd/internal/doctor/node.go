@@ -5,115 +5,102 @@ package doctor
 import (
 	"context"
 	"errors"
+	"io/fs"
 	"net/netip"
-	"path/filepath"
+	"os"
 	"slices"
 	"sync"
 	"time"
 
-	"github.com/nearside-dns/nearside/cmd/internal/doctor/kernel"
 	"github.com/nearside-dns/nearside/cmd/internal/doctor/proc"
 	"github.com/nearside-dns/nearside/plugin/nodelocal"
+	"github.com/nearside-dns/nearside/plugin/nodelocal/link"
 	"github.com/nearside-dns/nearside/plugin/nodelocal/rules"
 	"github.com/nearside-dns/nearside/plugin/nodelocal/rules/firewall"
 )
 
-// node is the machine as the checks see it. What several checks need is read once, by the first.
+// node is the machine that the checks read. State that several checks need is read once. Tests replace the
+// functions.
 type node struct {
 	options options
-	root    proc.Root
+	proc    proc.FS
 
-	setup  func() setup
-	links  func() ([]kernel.Link, error)
-	rules  func() (kernel.Ruleset, error)
-	legacy func() (kernel.Legacy, error)
-	// predecessors are the rules of node-local-dns and of nodecache's iptables backend.
+	setup func() setup
+	links func() ([]link.Link, error)
+	// matched returns the addresses that the rules of nodecache's table match, by chain; nil without it.
+	matched func() (map[string][]netip.Addr, error)
+	// predecessors returns the rules of node-local-dns and of nodecache's iptables backend.
 	predecessors func() ([]rules.PredecessorRule, error)
-	features     func() map[string]proc.Presence
+	// proxyModes returns the modes of kube-proxy whose rules the kernel has.
+	proxyModes func() ([]string, error)
 
-	// instances returns how many instances of nodecache keep an interface.
+	// instances returns how many instances of nodecache manage an interface.
 	instances func(iface string) (int, error)
+	// tablesLoaded returns whether nf_tables is known to be in the running kernel.
+	tablesLoaded func() bool
 
-	// These read the kernel; tests put their own in.
-	leases   func(ctx context.Context, iface string) (map[netip.Addr]time.Duration, error)
-	firewall func(ctx context.Context, packets []firewall.Packet, withTables bool) ([]firewall.Finding, error)
-	compared func(context.Context, kernel.Chain) ([]netip.Addr, error)
+	leases   func(iface string) (map[netip.Addr]time.Duration, error)
+	firewall func(context.Context, []firewall.Packet) ([]firewall.Finding, error)
 	proxied  func(context.Context, []netip.Addr) ([]netip.Addr, error)
 }
 
-// These say that nftables was not asked, since the question alone would load its module: it is not
-// loaded, so there are no tables, or that cannot be known here.
-var (
-	errNoTables      = errors.New("nf_tables is not loaded")
-	errUnknownTables = errors.New("not asked: nf_tables may not be loaded, and the question would load it")
-)
-
-func newNode(o options, root proc.Root, environment []string) *node {
-	n := &node{
-		options: o, root: root,
-		instances: nodelocal.Instances, leases: kernel.Leases, compared: kernel.Compared,
+func newNode(o options, fs proc.FS, environment []string) *node {
+	n := &node{options: o, proc: fs, instances: nodelocal.Instances, tablesLoaded: rules.TablesLoaded}
+	n.leases = func(iface string) (map[netip.Addr]time.Duration, error) {
+		return rules.Steady(func() (map[netip.Addr]time.Duration, error) { return rules.Leased(iface) })
 	}
-	n.firewall = func(ctx context.Context, packets []firewall.Packet, withTables bool) ([]firewall.Finding, error) {
-		return kernel.Firewall(ctx, packets, withTables, filepath.Join(root.Proc, "net"))
+	n.firewall = func(ctx context.Context, packets []firewall.Packet) ([]firewall.Finding, error) {
+		return firewall.Check(ctx, packets, n.mayList(), rules.ProcNet)
 	}
 	n.proxied = func(ctx context.Context, addrs []netip.Addr) ([]netip.Addr, error) {
-		_, err := n.rules()
-		return kernel.Proxied(ctx, addrs, err == nil, filepath.Join(root.Proc, "net"))
+		return rules.Proxied(ctx, addrs, n.mayList(), rules.ProcNet)
 	}
-	n.features = sync.OnceValue(n.readFeatures)
-	n.links = once(n, kernel.Links)
-	n.rules = once(n, func(ctx context.Context) (kernel.Ruleset, error) {
-		if err := n.mayAskTables(); err != nil {
-			return kernel.Ruleset{}, err
+	n.links = once(n, func(context.Context) ([]link.Link, error) { return link.List() })
+	n.matched = once(n, func(ctx context.Context) (map[string][]netip.Addr, error) {
+		if !n.mayList() {
+			return nil, nil
 		}
-		return kernel.Rules(ctx)
+		return rules.Matched(ctx, n.setup().iface)
 	})
-	n.legacy = once(n, func(ctx context.Context) (kernel.Legacy, error) {
-		return kernel.LegacyRules(ctx, filepath.Join(root.Proc, "net"))
-	})
-	n.predecessors = once(n, kernel.Predecessors)
+	n.predecessors = once(n, func(ctx context.Context) ([]rules.PredecessorRule, error) { return rules.Predecessors(ctx, nil) })
+	n.proxyModes = once(n, func(ctx context.Context) ([]string, error) { return rules.ProxyModes(ctx, n.mayList(), rules.ProcNet) })
 	n.setup = sync.OnceValue(func() setup {
-		s := discover(o, root, environment)
-		if len(s.addresses) > 0 {
-			return s.withHealthPort(o)
+		s := discover(o, fs, environment)
+		if len(s.addresses) == 0 {
+			s.fromIface = true
+			s.addresses = n.addressesOn(s.iface)
 		}
-		s.fromIface = true
-		if l, ok := n.link(s.iface); ok {
-			for _, a := range l.Addresses {
-				if own := a.Prefix.Addr(); !own.IsLinkLocalUnicast() || own.Is4() || a.Prefix.IsSingleIP() {
-					s.addresses = append(s.addresses, own)
-				}
-			}
+		if o.health != 0 {
+			s.health = nil
+			s.addHealth(netip.AddrPortFrom(netip.IPv4Unspecified(), o.health))
 		}
-		return s.withHealthPort(o)
+		return s
 	})
 	return n
 }
 
-// withHealthPort is the setup with the endpoints that the flags name.
-func (s setup) withHealthPort(o options) setup {
-	if o.health != 0 {
-		s.health = nil
-		s.takeHealth([]netip.AddrPort{netip.AddrPortFrom(netip.IPv4Unspecified(), o.health)})
-	}
-	return s
-}
-
-// mayAskTables returns an error where a question to nftables would load its module. An instance of
-// nodecache has asked before, so that nothing is loaded any more.
-func (n *node) mayAskTables() error {
-	switch n.features()[featureTables] {
-	case proc.Absent, proc.Loadable:
-		return errNoTables
-	case proc.Unknown:
-		if count, err := n.instances(n.setup().iface); err != nil || count == 0 {
-			return errUnknownTables
+// addressesOn returns the addresses of an interface without the IPv6 one that the kernel adds.
+func (n *node) addressesOn(iface string) (all []netip.Addr) {
+	l, _ := n.link(iface)
+	for _, a := range l.Addresses {
+		if own := a.Prefix.Addr(); !own.IsLinkLocalUnicast() || own.Is4() || a.Prefix.IsSingleIP() {
+			all = append(all, own)
 		}
 	}
-	return nil
+	return all
 }
 
-// once returns a function that reads once, bounded in time, and then repeats what it has read.
+// mayList returns whether listing nftables can't make the kernel load its module: it is loaded, or an
+// instance of nodecache has listed it before.
+func (n *node) mayList() bool {
+	if n.tablesLoaded() {
+		return true
+	}
+	count, err := n.instances(n.setup().iface)
+	return err == nil && count > 0
+}
+
+// once returns a function that reads once, bounded in time, and then repeats the result.
 func once[T any](n *node, read func(context.Context) (T, error)) func() (T, error) {
 	return sync.OnceValues(func() (T, error) {
 		ctx, cancel := context.WithTimeout(context.Background(), n.options.timeout)
@@ -123,14 +110,27 @@ func once[T any](n *node, read func(context.Context) (T, error)) func() (T, erro
 }
 
 // link returns the network interface with a name.
-func (n *node) link(name string) (kernel.Link, bool) {
-	links, err := n.links()
-	if err != nil {
-		return kernel.Link{}, false
-	}
-	i := slices.IndexFunc(links, func(l kernel.Link) bool { return l.Name == name })
+func (n *node) link(name string) (link.Link, bool) {
+	links, _ := n.links() // checkInterface reports the error
+	i := slices.IndexFunc(links, func(l link.Link) bool { return l.Name == name })
 	if i < 0 {
-		return kernel.Link{}, false
+		return link.Link{}, false
 	}
 	return links[i], true
+}
+
+func (n *node) hasLink(name string) bool {
+	_, ok := n.link(name)
+	return ok
+}
+
+// adviceFor returns what helps against an error of the kernel or a file; "" if nothing is known.
+func adviceFor(err error) string {
+	switch {
+	case errors.Is(err, fs.ErrPermission):
+		return "run it as root, or in the nodecache container"
+	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded):
+		return "run it again with a longer -timeout"
+	}
+	return ""
 }

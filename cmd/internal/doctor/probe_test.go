@@ -17,7 +17,7 @@ import (
 
 	"github.com/miekg/dns"
 
-	"github.com/nearside-dns/nearside/cmd/internal/doctor/kernel"
+	"github.com/nearside-dns/nearside/plugin/nodelocal/link"
 )
 
 // server is a real DNS server on 127.0.0.1.
@@ -39,7 +39,7 @@ func (s server) start(t *testing.T) netip.AddrPort {
 			if err := p.Close(); err != nil {
 				t.Fatal(err)
 			}
-			continue // the port is taken by someone's TCP
+			continue // another process uses the port for TCP
 		}
 		s.serve(t, p, l)
 		return address
@@ -100,7 +100,7 @@ var (
 	broken = answer(dns.RcodeServerFailure)
 )
 
-// times are taken out of lines before they are compared.
+// times are replaced in lines before they are compared.
 var times = regexp.MustCompile(`[0-9.]+ ms`)
 
 func briefs(lines []Line) string {
@@ -122,7 +122,7 @@ func TestProbeUpstreams(t *testing.T) {
 		want   string
 	}{
 		{"answers", server{answer(dns.RcodeSuccess), answer(dns.RcodeSuccess)}, "ok | udp | NOERROR in N ms\nok | tcp | NOERROR in N ms\n"},
-		{"refuses, so it is there", server{answer(dns.RcodeRefused), answer(dns.RcodeRefused)}, "ok | udp | REFUSED in N ms\nok | tcp | REFUSED in N ms\n"},
+		{"refuses, so it can be reached", server{answer(dns.RcodeRefused), answer(dns.RcodeRefused)}, "ok | udp | REFUSED in N ms\nok | tcp | REFUSED in N ms\n"},
 		{"cannot resolve", server{broken, broken}, "warn | udp | SERVFAIL in N ms | advice\nwarn | tcp | SERVFAIL in N ms | advice\n"},
 		{"no TCP", server{answer(dns.RcodeSuccess), nil}, "ok | udp | NOERROR in N ms\nwarn | tcp | connection refused | advice\n"},
 		{"TCP hangs", server{answer(dns.RcodeSuccess), silence}, "ok | udp | NOERROR in N ms\nwarn | tcp | no answer | advice\n"},
@@ -179,19 +179,19 @@ func TestProbeLocal(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		server server
-		rules  kernel.Ruleset
+		rules  map[string][]netip.Addr
 		leases map[netip.Addr]time.Duration
 		want   string
 	}{
-		{"without rules", server{found, found}, kernel.Ruleset{}, nil, "ok | udp | 10.96.0.1 in N ms\nok | tcp | 10.96.0.1 in N ms\n"},
-		{"with a lease", server{found, found}, table(), map[netip.Addr]time.Duration{loopback: time.Second}, "ok | udp | 10.96.0.1 in N ms from nodecache\nok | tcp | 10.96.0.1 in N ms from nodecache\n"},
-		{"without a lease", server{found, nil}, table(), nil, "ok | udp | 10.96.0.1 in N ms from cluster DNS, the lease is out\nfail | tcp | connection refused | advice\n"},
-		{"fails", server{broken, broken}, kernel.Ruleset{}, nil, "fail | udp | SERVFAIL in N ms | advice\nfail | tcp | SERVFAIL in N ms | advice\n"},
+		{"without rules", server{found, found}, nil, nil, "ok | udp | 10.96.0.1 in N ms\nok | tcp | 10.96.0.1 in N ms\n"},
+		{"with a lease", server{found, found}, table(nil, nil), map[netip.Addr]time.Duration{loopback: time.Second}, "ok | udp | 10.96.0.1 in N ms from nodecache\nok | tcp | 10.96.0.1 in N ms from nodecache\n"},
+		{"without a lease", server{found, nil}, table(nil, nil), nil, "ok | udp | 10.96.0.1 in N ms from cluster DNS, the lease is out\nfail | tcp | connection refused | advice\n"},
+		{"fails", server{broken, broken}, nil, nil, "fail | udp | SERVFAIL in N ms | advice\nfail | tcp | SERVFAIL in N ms | advice\n"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			address := c.server.start(t)
-			n := machine{setup: setup{addresses: []netip.Addr{loopback}}, rules: c.rules, leases: c.leases}.node(t)
+			n := machine{setup: setup{addresses: []netip.Addr{loopback}}, matched: c.rules, leases: c.leases}.node(t)
 			n.options.port = address.Port()
 			got := briefs(n.probeLocal(context.Background()))
 			if got = strings.ReplaceAll(got, "query 127.0.0.1 ", ""); got != c.want {
@@ -202,10 +202,10 @@ func TestProbeLocal(t *testing.T) {
 }
 
 func TestProbeSelf(t *testing.T) {
-	// below says that it is nodecache below a zone only, as the plugin does.
+	// below answers as nodecache's plugin does: only for names below a zone.
 	below := func(zone string) dns.HandlerFunc {
 		return func(w dns.ResponseWriter, r *dns.Msg) {
-			if r.Question[0].Name != "doctor.nodelocal-health."+zone {
+			if !strings.HasSuffix(r.Question[0].Name, ".nodelocal-health."+zone) {
 				absent(w, r)
 				return
 			}
@@ -228,7 +228,7 @@ func TestProbeSelf(t *testing.T) {
 			t.Parallel()
 			m := machine{setup: setup{iface: "nodelocaldns", addresses: []netip.Addr{netip.MustParseAddr("127.0.0.1")}}}
 			if c.name == "rejected by a firewall" {
-				m.links = []kernel.Link{device("nodelocaldns-q1", "veth")}
+				m.links = []link.Link{device("nodelocaldns-q1", "veth")}
 			}
 			n := m.node(t)
 			n.options.port = c.server.start(t).Port()
@@ -243,7 +243,7 @@ func TestProbeHealth(t *testing.T) {
 	code := http.StatusOK
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path != "/health" {
-			t.Errorf("asked for %s", r.URL.Path)
+			t.Errorf("request for %s", r.URL.Path)
 		}
 		w.WriteHeader(code)
 	}))
@@ -264,7 +264,7 @@ func TestProbeHealth(t *testing.T) {
 	}
 }
 
-// TestCommand runs the whole of it against a machine of files and a real server.
+// TestCommand runs all checks on a machine of files with a real server.
 func TestCommand(t *testing.T) {
 	address := server{found, found}.start(t)
 	root := t.TempDir()
@@ -276,7 +276,7 @@ func TestCommand(t *testing.T) {
 			}
 			n := machine{}.node(t)
 			n.options = o
-			n.setup = func() setup { return discover(o, n.root, nil) }
+			n.setup = func() setup { return discover(o, n.proc, nil) }
 			lines := examine(n)
 			var b bytes.Buffer
 			if format == "text" {

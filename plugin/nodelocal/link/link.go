@@ -1,6 +1,6 @@
-// Package link holds the node-local interface: the device that has the addresses that pods ask. In go
-// a name and addresses; out come the device and addresses in the kernel, and what had to be repaired.
-// It may not import CoreDNS.
+// Package link manages the node-local interface: the device with the addresses that pods query. Input are a
+// name and addresses; output are the device and its addresses in the kernel, and a list of repairs. It may
+// not import CoreDNS.
 package link
 
 import (
@@ -9,24 +9,24 @@ import (
 	"net/netip"
 )
 
-// Kind is what carries the addresses.
+// Kind is the type of device that has the addresses.
 type Kind string
 
-// Kinds, the best first. A dummy device is what node-local-dns uses. A bridge without ports does the
-// same where the kernel has no dummy driver, and lo takes the addresses where it has neither.
+// Kinds in order of preference. node-local-dns uses a dummy device. A kernel without the dummy driver gets
+// a bridge without ports, and one without either driver has the addresses on lo.
 const (
 	Dummy    Kind = "dummy"
 	Bridge   Kind = "bridge"
 	Loopback Kind = "lo"
 )
 
-// Repair says what Ensure found wrong and put right.
+// Repair lists the changes of one call of Ensure.
 type Repair struct {
-	// Created is whether there was no interface. At the first start that is no damage.
+	// Created is whether the interface was missing, as at the first start.
 	Created bool
-	// Up is whether it had to be set up.
+	// Up is whether the interface was down.
 	Up bool
-	// Added are the addresses that it lacked, Removed those that it should not have.
+	// Added are the missing addresses, Removed the surplus ones.
 	Added, Removed []netip.Addr
 }
 
@@ -35,40 +35,39 @@ func (r Repair) Any() bool {
 	return r.Created || r.Up || len(r.Added) > 0 || len(r.Removed) > 0
 }
 
-// HeldError says that another interface has an address that nodecache is to answer on.
+// HeldError is the error if another interface has an address that nodecache needs.
 type HeldError struct {
 	Address   netip.Addr
 	Interface string
 }
 
-// ipvsInterface is where kube-proxy puts every Service's address in its IPVS mode.
+// ipvsInterface has the addresses of all Services where kube-proxy runs in its mode IPVS.
 const ipvsInterface = "kube-ipvs0"
 
 func (e *HeldError) Error() string {
 	text := fmt.Sprintf("address %s is held by interface %s", e.Address, e.Interface)
 	if e.Interface == ipvsInterface {
-		text += ": with kube-proxy in IPVS mode use a link-local address only, and give it to the kubelet as --cluster-dns"
+		text += ": with kube-proxy in IPVS mode use a link-local address only, and pass it to the kubelet as --cluster-dns"
 	}
 	return text
 }
 
-// KindError says that an interface of the name is there and is not ours.
+// KindError is the error if an interface of another kind has the name.
 type KindError struct {
 	Interface, Kind string
 
-	want string // "" is a dummy or a bridge
+	want string
 }
+
+// wantDevice are the kinds of the node-local interface.
+const wantDevice = "a dummy or a bridge"
 
 func (e *KindError) Error() string {
-	want := e.want
-	if want == "" {
-		want = "a dummy or a bridge"
-	}
-	return fmt.Sprintf("interface %s is there and is a %s, not %s: choose another name", e.Interface, e.Kind, want)
+	return fmt.Sprintf("interface %s exists and is a %s, not %s: choose another name", e.Interface, e.Kind, e.want)
 }
 
-// ErrNoPermission says that the process may not change interfaces.
+// ErrNoPermission is the error of a process without NET_ADMIN.
 var ErrNoPermission = errors.New("changing interfaces needs the capability NET_ADMIN")
 
-// ErrNoIPv6 says that the node has IPv6 switched off.
-var ErrNoIPv6 = errors.New("IPv6 is switched off by the sysctl net.ipv6.conf.all.disable_ipv6 or that of the interface: leave out the IPv6 address or switch it on")
+// ErrNoIPv6 is the error of adding an IPv6 address to a node with IPv6 disabled.
+var ErrNoIPv6 = errors.New("IPv6 is disabled by the sysctl net.ipv6.conf.all.disable_ipv6 or that of the interface: remove the IPv6 address or enable IPv6")

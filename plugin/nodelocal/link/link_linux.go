@@ -12,28 +12,28 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// kernelWait bounds each answer of the kernel.
+// kernelWait is the max. wait for one reply of the kernel.
 const kernelWait = 5 * time.Second
 
 // genModeNone is IN6_ADDR_GEN_MODE_NONE of the kernel's if_link.h.
 const genModeNone = 1
 
-// maxLabel is the longest label of an IPv4 address, in bytes (IFNAMSIZ without its NUL).
+// maxLabel is the max. length of the label of an IPv4 address, in bytes (IFNAMSIZ without its NUL).
 const maxLabel = unix.IFNAMSIZ - 1
 
 // Interface is the node-local interface.
 type Interface struct {
 	name string
-	kind Kind // "" until Ensure has found or made it
+	kind Kind // "" until Ensure has found or created it
 }
 
-// New returns the interface of that name. It touches nothing.
+// New returns the interface of that name. It changes nothing in the kernel.
 func New(name string) *Interface { return &Interface{name: name} }
 
-// Kind returns what carries the addresses, "" before Ensure.
+// Kind returns the kind of the device with the addresses, "" before Ensure.
 func (i *Interface) Kind() Kind { return i.kind }
 
-// Device returns the name of the device that has the addresses.
+// Device returns the name of the device with the addresses.
 func (i *Interface) Device() string {
 	if i.kind == Loopback {
 		return "lo"
@@ -41,29 +41,32 @@ func (i *Interface) Device() string {
 	return i.name
 }
 
-// Ensure brings the interface and its addresses to what they should be, and returns what it had to do.
-// Addresses that it should not have are removed if exact. An address that another interface has is a
-// *HeldError, and nothing is changed then.
+// Ensure creates or repairs the interface and its addresses, and returns the repairs. Surplus addresses are
+// removed if exact. If another interface has one of the addresses, Ensure returns a *HeldError and changes
+// nothing.
 func (i *Interface) Ensure(addrs []netip.Addr, exact bool) (r Repair, err error) {
 	h, err := handle()
 	if err != nil {
 		return r, err
 	}
 	defer h.Close()
-	if err := i.refuseHeld(h, addrs); err != nil {
+	if err := refuseHeld(h, addrs, i.name, "lo"); err != nil {
 		return r, err
 	}
 	dev, err := i.device(h, &r)
-	if err == nil {
-		err = i.refuseOnLoopback(h, dev, addrs, r.Created)
+	if err == nil && i.kind != Loopback {
+		// Only now is it known that an address on lo is not from an earlier run without dummy and bridge.
+		if err = refuseHeld(h, addrs, i.name); err != nil && r.Created {
+			err = errors.Join(err, h.LinkDel(dev))
+		}
 	}
 	if held := (*HeldError)(nil); errors.As(err, &held) {
 		return Repair{}, err
 	}
-	if err != nil {
-		return r, fmt.Errorf("interface %s: %w", i.name, permission(err))
+	if err == nil {
+		err = i.ensureAddresses(h, dev, addrs, exact, &r)
 	}
-	if err := i.addresses(h, dev, addrs, exact, &r); err != nil {
+	if err != nil {
 		return r, fmt.Errorf("interface %s: %w", i.name, permission(err))
 	}
 	return r, nil
@@ -81,11 +84,11 @@ func handle() (*netlink.Handle, error) {
 	return h, nil
 }
 
-// again lists once more while somebody changes what is listed, which makes the list incomplete. On a node
-// where pods come and go that happens.
+// again repeats a listing that a concurrent change has made incomplete, as happens on a node where pods
+// start and end.
 func again[T any](list func() ([]T, error)) (all []T, err error) {
-	const most = 20
-	for range most {
+	const tries = 20
+	for range tries {
 		if all, err = list(); !errors.Is(err, netlink.ErrDumpInterrupted) {
 			break
 		}
@@ -93,11 +96,12 @@ func again[T any](list func() ([]T, error)) (all []T, err error) {
 	return all, err
 }
 
-// addressesOf returns the addresses of a device, or of all with nil.
+// addressesOf returns the addresses of a device, or of all devices with nil.
 func addressesOf(h *netlink.Handle, dev netlink.Link) ([]netlink.Addr, error) {
 	return again(func() ([]netlink.Addr, error) { return h.AddrList(dev, netlink.FAMILY_ALL) })
 }
 
+// permission adds the cause to an error for lack of a capability or of IPv6.
 func permission(err error) error {
 	switch {
 	case errors.Is(err, unix.EPERM):
@@ -108,13 +112,13 @@ func permission(err error) error {
 	return err
 }
 
-// device returns the device, made and set up if need be.
+// device returns the device, which it creates and sets up if necessary.
 func (i *Interface) device(h *netlink.Handle, r *Repair) (netlink.Link, error) {
 	dev, err := h.LinkByName(i.name)
 	switch {
 	case err == nil:
 		if i.kind = Kind(dev.Type()); i.kind != Dummy && i.kind != Bridge {
-			return nil, &KindError{Interface: i.name, Kind: dev.Type()}
+			return nil, &KindError{i.name, dev.Type(), wantDevice}
 		}
 	case errors.As(err, &netlink.LinkNotFoundError{}):
 		if dev, err = i.create(h, r); err != nil {
@@ -132,7 +136,7 @@ func (i *Interface) device(h *netlink.Handle, r *Repair) (netlink.Link, error) {
 	return dev, nil
 }
 
-// create makes the device of the best kind that the kernel has.
+// create creates a device of the first kind that the kernel supports.
 func (i *Interface) create(h *netlink.Handle, r *Repair) (netlink.Link, error) {
 	if i.kind == Loopback {
 		return h.LinkByName("lo")
@@ -152,7 +156,7 @@ func (i *Interface) create(h *netlink.Handle, r *Repair) (netlink.Link, error) {
 			return nil, fmt.Errorf("create a %s: %w", dev.Type(), err)
 		}
 		i.kind, r.Created = Kind(dev.Type()), true
-		// No link-local address of its own: nobody asks it. Best effort, as kernels without IPv6 refuse.
+		// The device needs no link-local address. An error is ignored: kernels without IPv6 return one.
 		_ = h.LinkSetIP6AddrGenMode(dev, genModeNone)
 		return h.LinkByName(i.name)
 	}
@@ -160,22 +164,23 @@ func (i *Interface) create(h *netlink.Handle, r *Repair) (netlink.Link, error) {
 	return h.LinkByName("lo")
 }
 
-// addresses adds what the device lacks and, if exact, removes what it should not have.
-func (i *Interface) addresses(h *netlink.Handle, dev netlink.Link, wanted []netip.Addr, exact bool, r *Repair) error {
-	there, err := addressesOf(h, dev)
+// ensureAddresses adds missing addresses to the device and, if exact, removes surplus ones.
+func (i *Interface) ensureAddresses(h *netlink.Handle, dev netlink.Link, wanted []netip.Addr, exact bool, r *Repair) error {
+	present, err := addressesOf(h, dev)
 	if err != nil {
 		return fmt.Errorf("list addresses: %w", err)
 	}
-	has := make([]netip.Addr, 0, len(there))
-	for _, t := range there {
-		a := address(t)
+	has := make([]netip.Addr, 0, len(present))
+	for _, p := range present {
+		a := address(p)
 		has = append(has, a)
-		if exact && !slices.Contains(wanted, a) && i.owns(t) {
-			if err := h.AddrDel(dev, &t); err != nil && !errors.Is(err, unix.EADDRNOTAVAIL) {
-				return fmt.Errorf("remove address %s: %w", a, err)
-			}
-			r.Removed = append(r.Removed, a)
+		if !exact || slices.Contains(wanted, a) || !i.owns(p) {
+			continue
 		}
+		if err := removeAddress(h, dev, p); err != nil {
+			return err
+		}
+		r.Removed = append(r.Removed, a)
 	}
 	for _, a := range wanted {
 		if slices.Contains(has, a) {
@@ -189,8 +194,16 @@ func (i *Interface) addresses(h *netlink.Handle, dev netlink.Link, wanted []neti
 	return nil
 }
 
-// owns returns whether an address of the device may be removed: any of our device but the link-local
-// one that the kernel makes, and on lo those with our label.
+// removeAddress removes an address, which another process may have removed already.
+func removeAddress(h *netlink.Handle, dev netlink.Link, a netlink.Addr) error {
+	if err := h.AddrDel(dev, &a); err != nil && !errors.Is(err, unix.EADDRNOTAVAIL) {
+		return fmt.Errorf("remove address %s: %w", address(a), err)
+	}
+	return nil
+}
+
+// owns returns whether an address of the device may be removed: any except the kernel's own link-local
+// address, and on lo those with the interface's label.
 func (i *Interface) owns(a netlink.Addr) bool {
 	if i.kind == Loopback {
 		return a.Label != "" && a.Label == i.label()
@@ -198,7 +211,8 @@ func (i *Interface) owns(a netlink.Addr) bool {
 	return !(a.IP.To4() == nil && a.IP.IsLinkLocalUnicast() && a.Flags&unix.IFA_F_NODAD == 0)
 }
 
-// label marks IPv4 addresses on lo as ours; IPv6 has no labels. It is "" if the name is too long.
+// label marks the interface's IPv4 addresses on lo; IPv6 addresses have no labels. It is "" if the name is
+// too long.
 func (i *Interface) label() string {
 	if label := "lo:" + i.name; len(label) <= maxLabel {
 		return label
@@ -206,10 +220,10 @@ func (i *Interface) label() string {
 	return ""
 }
 
-// netlinkAddress returns a host address. An IPv6 one is used at once: nobody else is on the link that
-// duplicate address detection could find.
+// netlinkAddress returns an address with the prefix length of a host. An IPv6 address skips duplicate address
+// detection, which would delay it: the link has no other host.
 func (i *Interface) netlinkAddress(a netip.Addr) *netlink.Addr {
-	n := &netlink.Addr{IPNet: &net.IPNet{IP: a.AsSlice(), Mask: net.CIDRMask(a.BitLen(), a.BitLen())}}
+	n := &netlink.Addr{IPNet: netlink.NewIPNet(a.AsSlice())}
 	switch {
 	case a.Is6():
 		n.Flags = unix.IFA_F_NODAD
@@ -224,127 +238,112 @@ func address(a netlink.Addr) netip.Addr {
 	return ip.Unmap()
 }
 
-// refuseHeld returns a *HeldError if another interface has one of the addresses.
-func (i *Interface) refuseHeld(h *netlink.Handle, addrs []netip.Addr) error {
+// refuseHeld returns a *HeldError if an interface other than the permitted ones has one of the addresses.
+func refuseHeld(h *netlink.Handle, addrs []netip.Addr, permitted ...string) error {
 	held, err := holders(h)
 	if err != nil {
 		return err
 	}
 	for _, a := range addrs {
-		if name := held[a]; name != "" && name != i.name && name != "lo" {
+		if name := held[a]; name != "" && !slices.Contains(permitted, name) {
 			return &HeldError{a, name}
 		}
 	}
 	return nil
 }
 
-// refuseOnLoopback returns a *HeldError if lo has one of the addresses and the interface is another: only
-// then is it known that no earlier run has put it there. A device that was made for nothing is removed.
-func (i *Interface) refuseOnLoopback(h *netlink.Handle, dev netlink.Link, addrs []netip.Addr, created bool) error {
-	if i.kind == Loopback {
-		return nil
-	}
-	held, err := holders(h)
-	if err != nil {
-		return err
-	}
-	for _, a := range addrs {
-		if held[a] != "lo" {
-			continue
-		}
-		if created {
-			if err := h.LinkDel(dev); err != nil {
-				return fmt.Errorf("remove it again: %w", err)
-			}
-		}
-		return &HeldError{a, "lo"}
-	}
-	return nil
-}
-
 // holders returns the interface of each address of the node.
 func holders(h *netlink.Handle) (map[netip.Addr]string, error) {
-	names := map[int]string{}
-	links, err := again(h.LinkList)
+	all, err := list(h)
 	if err != nil {
-		return nil, fmt.Errorf("list interfaces: %w", err)
+		return nil, err
 	}
-	for _, l := range links {
-		names[l.Attrs().Index] = l.Attrs().Name
-	}
-	all, err := addressesOf(h, nil)
-	if err != nil {
-		return nil, fmt.Errorf("list addresses: %w", err)
-	}
-	held := make(map[netip.Addr]string, len(all))
-	for _, a := range all {
-		held[address(a)] = names[a.LinkIndex]
+	held := map[netip.Addr]string{}
+	for _, l := range all {
+		for _, a := range l.Addresses {
+			held[a.Prefix.Addr()] = l.Name
+		}
 	}
 	return held, nil
 }
 
-// Holders returns the name of the interface of each address of the node.
-func Holders() (map[netip.Addr]string, error) {
-	h, err := handle()
-	if err != nil {
-		return nil, err
-	}
-	defer h.Close()
-	return holders(h)
-}
-
-// Remove removes the interface with its pair, or the addresses where they are on lo, and returns whether there
-// was anything. An interface of the name that is no dummy and no bridge is a *KindError and stays.
-func Remove(name string, addrs []netip.Addr) (bool, error) {
+// Missing returns whether no interface has the name.
+func Missing(name string) (bool, error) {
 	h, err := handle()
 	if err != nil {
 		return false, err
 	}
 	defer h.Close()
-	gone, err := removeFromLoopback(h, name, addrs)
+	_, err = h.LinkByName(name)
+	if errors.As(err, &netlink.LinkNotFoundError{}) {
+		return true, nil
+	}
 	if err != nil {
-		return gone, err
+		return false, fmt.Errorf("interface %s: %w", name, err)
+	}
+	return false, nil
+}
+
+// Remove removes the interface with its pair, or the addresses on lo, and returns whether any of them was
+// present. An interface of the name that is neither a dummy nor a bridge is a *KindError and stays.
+func Remove(name string, addrs []netip.Addr) (removed bool, err error) {
+	h, err := handle()
+	if err != nil {
+		return false, err
+	}
+	defer h.Close()
+	onLoopback, err := removeFromLoopback(h, name, addrs)
+	if err != nil {
+		return onLoopback, fmt.Errorf("interface lo: %w", permission(err))
 	}
 	pair, err := PairOf(name).remove(h)
-	gone = gone || pair
+	removed = onLoopback || pair
 	if err != nil {
-		return gone, err
+		return removed, err
 	}
 	dev, err := h.LinkByName(name)
 	if errors.As(err, &netlink.LinkNotFoundError{}) {
-		return gone, nil
+		return removed, nil
 	}
 	if err != nil {
-		return gone, fmt.Errorf("interface %s: %w", name, err)
+		return removed, fmt.Errorf("interface %s: %w", name, err)
 	}
 	if kind := Kind(dev.Type()); kind != Dummy && kind != Bridge {
-		return gone, &KindError{Interface: name, Kind: dev.Type()}
+		return removed, &KindError{name, dev.Type(), wantDevice}
 	}
-	if err := h.LinkDel(dev); err != nil && !errors.Is(err, unix.ENODEV) {
-		return gone, fmt.Errorf("remove interface %s: %w", name, permission(err))
+	if err := removeDevice(h, dev); err != nil {
+		return removed, err
 	}
 	return true, nil
 }
 
-// removeFromLoopback removes from lo the addresses given and those with the interface's label.
-func removeFromLoopback(h *netlink.Handle, name string, addrs []netip.Addr) (bool, error) {
+// removeDevice removes a device, which another process may have removed already.
+func removeDevice(h *netlink.Handle, dev netlink.Link) error {
+	if err := h.LinkDel(dev); err != nil && !errors.Is(err, unix.ENODEV) {
+		return fmt.Errorf("remove interface %s: %w", dev.Attrs().Name, permission(err))
+	}
+	return nil
+}
+
+// removeFromLoopback removes the addresses, and those with the interface's label, from lo.
+func removeFromLoopback(h *netlink.Handle, name string, addrs []netip.Addr) (removed bool, err error) {
 	lo, err := h.LinkByName("lo")
 	if err != nil {
-		return false, fmt.Errorf("interface lo: %w", err)
+		return false, err
 	}
-	there, err := addressesOf(h, lo)
+	present, err := addressesOf(h, lo)
 	if err != nil {
-		return false, fmt.Errorf("interface lo: %w", err)
+		return false, err
 	}
-	i, gone := Interface{name: name, kind: Loopback}, false
-	for _, t := range there {
-		if !i.owns(t) && !slices.Contains(addrs, address(t)) || t.IP.IsLoopback() {
+	i := Interface{name: name, kind: Loopback}
+	for _, p := range present {
+		if !i.owns(p) && !slices.Contains(addrs, address(p)) || p.IP.IsLoopback() {
 			continue
 		}
-		if err := h.AddrDel(lo, &t); err != nil && !errors.Is(err, unix.EADDRNOTAVAIL) {
-			return gone, fmt.Errorf("remove address %s from lo: %w", address(t), permission(err))
+		if err := removeAddress(h, lo, p); err != nil {
+			return removed, err
 		}
-		gone = true
+		removed = true
 	}
-	return gone, nil
+	return removed, nil
 }

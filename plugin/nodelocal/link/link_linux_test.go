@@ -3,6 +3,7 @@ package link
 import (
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"os"
 	"slices"
@@ -33,13 +34,34 @@ func ensure(t *testing.T, i *Interface, addrs []netip.Addr, exact bool) Repair {
 	return r
 }
 
-func read(t *testing.T, name string) State {
+// state is an interface in the kernel. Its kind is "" if it is missing.
+type state struct {
+	Kind      string
+	Up        bool
+	Addresses []netip.Addr
+}
+
+func read(t *testing.T, name string) (s state) {
 	t.Helper()
-	s, err := Read(name)
+	dev, err := netlink.LinkByName(name)
+	if missing, e := Missing(name); e != nil || missing != (err != nil) {
+		t.Errorf("interface %s: missing %t, %v; want %t", name, missing, e, err != nil)
+	}
+	if errors.As(err, &netlink.LinkNotFoundError{}) {
+		return s
+	}
 	if err != nil {
 		t.Fatal(err)
 	}
+	addrs, err := netlink.AddrList(dev, netlink.FAMILY_ALL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, a := range addrs {
+		s.Addresses = append(s.Addresses, address(a))
+	}
 	slices.SortFunc(s.Addresses, netip.Addr.Compare)
+	s.Kind, s.Up = dev.Type(), dev.Attrs().Flags&net.FlagUp != 0
 	return s
 }
 
@@ -101,7 +123,7 @@ func TestKernelRepair(t *testing.T) {
 		namespace.Enter(t)
 		ensure(t, New("nodelocaldns"), both, true)
 		if r := ensure(t, New("nodelocaldns"), both[:1], false); r.Any() {
-			t.Errorf("not exact, and yet: %+v", r)
+			t.Errorf("repaired although not exact: %+v", r)
 		}
 		if r := ensure(t, New("nodelocaldns"), both[:1], true); len(r.Removed) != 3 {
 			t.Errorf("exact: %+v", r)
@@ -114,7 +136,7 @@ func TestKernelHeld(t *testing.T) {
 		{"IPv4", "eth7", "10.96.0.10/32", "address 10.96.0.10 is held by interface eth7"},
 		{"IPv6", "eth7", "fd00::a/64", "address fd00::a is held by interface eth7"},
 		{"lo", "lo", "10.96.0.10/32", "address 10.96.0.10 is held by interface lo"},
-		{"IPVS", "kube-ipvs0", "10.96.0.10/32", "address 10.96.0.10 is held by interface kube-ipvs0: with kube-proxy in IPVS mode use a link-local address only, and give it to the kubelet as --cluster-dns"},
+		{"IPVS", "kube-ipvs0", "10.96.0.10/32", "address 10.96.0.10 is held by interface kube-ipvs0: with kube-proxy in IPVS mode use a link-local address only, and pass it to the kubelet as --cluster-dns"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			namespace.Enter(t)
@@ -127,7 +149,7 @@ func TestKernelHeld(t *testing.T) {
 				t.Errorf("error %v, want %s", err, tc.want)
 			}
 			if s := read(t, "nodelocaldns"); s.Kind != "" {
-				t.Errorf("the interface was made all the same: %+v", s)
+				t.Errorf("the interface was created despite the error: %+v", s)
 			}
 		})
 	}
@@ -147,7 +169,7 @@ func TestKernelWithoutIPv6(t *testing.T) {
 func TestKernelOtherKind(t *testing.T) {
 	namespace.Enter(t)
 	namespace.Run(t, "ip", "link", "add", "nodelocaldns", "type", "veth", "peer", "name", "peer")
-	const want = "interface nodelocaldns: interface nodelocaldns is there and is a veth, not a dummy or a bridge: choose another name"
+	const want = "interface nodelocaldns: interface nodelocaldns exists and is a veth, not a dummy or a bridge: choose another name"
 	if _, err := New("nodelocaldns").Ensure(both, true); err == nil || err.Error() != want {
 		t.Errorf("error %v, want %s", err, want)
 	}
@@ -173,8 +195,8 @@ func TestKernelLoopback(t *testing.T) {
 	if r := ensure(t, i, append(addresses("169.254.20.10"), both[2:]...), true); fmt.Sprint(r.Removed) != "[10.96.0.10]" {
 		t.Errorf("with one less: %+v", r)
 	}
-	if gone, err := Remove("nodelocaldns", both[2:]); !gone || err != nil {
-		t.Errorf("removed: %t, %v", gone, err)
+	if removed, err := Remove("nodelocaldns", both[2:]); !removed || err != nil {
+		t.Errorf("removed: %t, %v", removed, err)
 	}
 	if s := read(t, "lo"); !slices.Equal(s.Addresses, addresses("127.0.0.1", "192.0.2.7", "::1")) {
 		t.Errorf("left on lo: %v", s.Addresses)
@@ -183,12 +205,12 @@ func TestKernelLoopback(t *testing.T) {
 
 func TestKernelRemove(t *testing.T) {
 	namespace.Enter(t)
-	if gone, err := Remove("nodelocaldns", both); gone || err != nil {
-		t.Errorf("nothing there: %t, %v", gone, err)
+	if removed, err := Remove("nodelocaldns", both); removed || err != nil {
+		t.Errorf("without the interface: removed %t, %v", removed, err)
 	}
 	ensure(t, New("nodelocaldns"), both, true)
-	if gone, err := Remove("nodelocaldns", both); !gone || err != nil {
-		t.Errorf("removed: %t, %v", gone, err)
+	if removed, err := Remove("nodelocaldns", both); !removed || err != nil {
+		t.Errorf("removed: %t, %v", removed, err)
 	}
 	if s := read(t, "nodelocaldns"); s.Kind != "" {
 		t.Errorf("left: %+v", s)
@@ -204,21 +226,21 @@ func TestKernelWatch(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer close(done)
-	lo, err := netlink.LinkByName("nodelocaldns")
+	dev, err := netlink.LinkByName("nodelocaldns")
 	if err != nil {
 		t.Fatal(err)
 	}
 	for name, damage := range map[string]func() error{
-		"address removed":   func() error { return netlink.AddrDel(lo, i.netlinkAddress(both[0])) },
-		"interface down":    func() error { return netlink.LinkSetDown(lo) },
-		"interface removed": func() error { return netlink.LinkDel(lo) },
+		"address removed":   func() error { return netlink.AddrDel(dev, i.netlinkAddress(both[0])) },
+		"interface down":    func() error { return netlink.LinkSetDown(dev) },
+		"interface removed": func() error { return netlink.LinkDel(dev) },
 	} {
 		ensure(t, i, both, true)
-		time.Sleep(100 * time.Millisecond) // what Ensure did is noticed as well
+		time.Sleep(100 * time.Millisecond) // the changes of Ensure itself are reported too
 		for len(changed) > 0 {
 			<-changed
 		}
-		if lo, err = netlink.LinkByName("nodelocaldns"); err != nil {
+		if dev, err = netlink.LinkByName("nodelocaldns"); err != nil {
 			t.Fatal(err)
 		}
 		if err := damage(); err != nil {
@@ -227,7 +249,7 @@ func TestKernelWatch(t *testing.T) {
 		select {
 		case <-changed:
 		case <-time.After(5 * time.Second):
-			t.Errorf("%s: not noticed", name)
+			t.Errorf("%s: not reported", name)
 		}
 	}
 }

@@ -15,18 +15,18 @@ import (
 // pairKind is the kind of both devices of a pair.
 const pairKind = "veth"
 
-// pairAddress is the MAC address of both devices of a pair. Without ARP the kernel sends frames to the address of the
-// sending device, so that the other one has to have it too.
+// pairAddress is the MAC address of both devices of a pair. Without ARP the kernel sends frames to the address
+// of the sending device, so the receiving device needs the same one.
 var pairAddress = net.HardwareAddr{0x02, 0x00, 0x00, 0x00, 0x00, 0x35}
 
-// Pair is two devices in one network namespace, of which one receives what the other sends. A packet that takes this
-// way arrives as a pod's does: on an interface that is not lo.
+// Pair is two connected devices in one network namespace. A packet sent through them arrives as a pod's does:
+// on an interface other than lo.
 type Pair struct {
-	// Out is the name of the device that sends, In of the one that receives.
+	// Out is the name of the sending device, In of the receiving one.
 	Out, In string
 }
 
-// PairOf returns the pair that belongs to the interface of a name. It touches nothing.
+// PairOf returns the pair of the interface of a name. It changes nothing in the kernel.
 func PairOf(name string) Pair {
 	const digits = 6
 	if suffix := len("-q0"); len(name)+suffix > unix.IFNAMSIZ-1 {
@@ -37,29 +37,23 @@ func PairOf(name string) Pair {
 	return Pair{Out: name + "-q0", In: name + "-q1"}
 }
 
-// Ensure brings the pair to what it should be, and returns whether anything had to be repaired. Packets to the
-// addresses in out are routed to the device that sends, those to the addresses in in to the one that receives; no
-// interface has any of them. Other routes of the devices are removed if exact.
+// Ensure creates or repairs the pair, and returns whether a repair was necessary. Packets to the addresses in out
+// are routed to the sending device, packets to those in in to the receiving one; no interface may have any of
+// these addresses. Surplus host routes of the devices are removed if exact.
 func (p Pair) Ensure(out, in []netip.Addr, exact bool) (repaired bool, err error) {
 	h, err := handle()
 	if err != nil {
 		return false, err
 	}
 	defer h.Close()
-	held, err := holders(h)
-	if err != nil {
+	if err := refuseHeld(h, slices.Concat(out, in)); err != nil {
 		return false, err
-	}
-	for _, a := range slices.Concat(out, in) {
-		if name := held[a]; name != "" {
-			return false, &HeldError{a, name}
-		}
 	}
 	if repaired, err = p.create(h); err != nil {
 		return repaired, fmt.Errorf("interfaces %s and %s: %w", p.Out, p.In, permission(err))
 	}
 	for name, addrs := range map[string][]netip.Addr{p.Out: out, p.In: in} {
-		changed, err := setUp(h, name, addrs, exact)
+		changed, err := ensureDevice(h, name, addrs, exact)
 		repaired = repaired || changed
 		if err != nil {
 			return repaired, fmt.Errorf("interface %s: %w", name, permission(err))
@@ -68,9 +62,9 @@ func (p Pair) Ensure(out, in []netip.Addr, exact bool) (repaired bool, err error
 	return repaired, nil
 }
 
-// create makes the devices if they are not there.
+// create creates the pair if one of its devices is missing.
 func (p Pair) create(h *netlink.Handle) (created bool, err error) {
-	there := 0
+	present := 0
 	for _, name := range []string{p.Out, p.In} {
 		dev, err := h.LinkByName(name)
 		switch {
@@ -78,100 +72,104 @@ func (p Pair) create(h *netlink.Handle) (created bool, err error) {
 		case err != nil:
 			return false, err
 		case dev.Type() != pairKind:
-			return false, &KindError{Interface: name, Kind: dev.Type(), want: "a " + pairKind}
+			return false, &KindError{name, dev.Type(), "a " + pairKind}
 		default:
-			there++
+			present++
 		}
 	}
-	if there == 2 {
+	if present == 2 {
 		return false, nil
 	}
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name, attrs.HardwareAddr = p.Out, pairAddress
 	err = h.LinkAdd(&netlink.Veth{LinkAttrs: attrs, PeerName: p.In, PeerHardwareAddr: pairAddress})
-	if errors.Is(err, unix.EEXIST) && there == 0 {
-		err = nil // another instance was faster
+	if errors.Is(err, unix.EEXIST) && present == 0 {
+		err = nil // another instance has created it meanwhile
 	}
 	return true, err
 }
 
-// setUp sets a device of the pair up, without ARP and with these routes.
-func setUp(h *netlink.Handle, name string, addrs []netip.Addr, exact bool) (changed bool, err error) {
+// ensureDevice sets a device of the pair up, without ARP and with host routes to these addresses.
+func ensureDevice(h *netlink.Handle, name string, addrs []netip.Addr, exact bool) (changed bool, err error) {
 	dev, err := h.LinkByName(name)
 	if err != nil {
 		return false, err
 	}
 	if flags := dev.Attrs().RawFlags; flags&unix.IFF_NOARP == 0 || flags&unix.IFF_UP == 0 {
 		changed = true
-		// No link-local address. Best effort, as kernels without IPv6 refuse.
+		// The device needs no link-local address. An error is ignored: kernels without IPv6 return one.
 		_ = h.LinkSetIP6AddrGenMode(dev, genModeNone)
 		if err := errors.Join(h.LinkSetARPOff(dev), h.LinkSetUp(dev)); err != nil {
 			return changed, fmt.Errorf("set up: %w", err)
 		}
 	}
-	there, err := routesOf(h, dev)
+	routes, err := hostRoutes(h, dev)
 	if err != nil {
 		return changed, err
 	}
-	var has []netip.Addr
-	for _, r := range there {
-		a, single := routed(r)
-		has = append(has, a)
-		if exact && single && !slices.Contains(addrs, a) {
-			changed = true
-			if err := h.RouteDel(&r); err != nil && !errors.Is(err, unix.ESRCH) {
-				return changed, fmt.Errorf("remove the route to %s: %w", a, err)
-			}
-		}
-	}
-	for _, a := range addrs {
-		if slices.Contains(has, a) {
+	for _, route := range routes {
+		a := destination(route)
+		if !exact || slices.Contains(addrs, a) {
 			continue
 		}
 		changed = true
-		to := &net.IPNet{IP: a.AsSlice(), Mask: net.CIDRMask(a.BitLen(), a.BitLen())}
-		err := h.RouteAdd(&netlink.Route{LinkIndex: dev.Attrs().Index, Dst: to, Scope: netlink.SCOPE_LINK})
-		if errors.Is(err, unix.EEXIST) && hasRoute(h, dev, a) {
-			err = nil // another instance was faster
+		if err := h.RouteDel(&route); err != nil && !errors.Is(err, unix.ESRCH) {
+			return changed, fmt.Errorf("remove the route to %s: %w", a, err)
 		}
-		if err != nil {
+	}
+	for _, a := range addrs {
+		if hasRoute(routes, a) {
+			continue
+		}
+		changed = true
+		if err := addHostRoute(h, dev, a); err != nil {
 			return changed, fmt.Errorf("add a route to %s: %w", a, err)
 		}
 	}
 	return changed, nil
 }
 
-func routesOf(h *netlink.Handle, dev netlink.Link) ([]netlink.Route, error) {
+// addHostRoute routes an address to a device. It is no error if another instance has done so meanwhile.
+func addHostRoute(h *netlink.Handle, dev netlink.Link, a netip.Addr) error {
+	err := h.RouteAdd(&netlink.Route{LinkIndex: dev.Attrs().Index, Dst: netlink.NewIPNet(a.AsSlice()), Scope: netlink.SCOPE_LINK})
+	if errors.Is(err, unix.EEXIST) {
+		if routes, e := hostRoutes(h, dev); e == nil && hasRoute(routes, a) {
+			return nil
+		}
+	}
+	return err
+}
+
+// hostRoutes returns the routes to single addresses through a device.
+func hostRoutes(h *netlink.Handle, dev netlink.Link) ([]netlink.Route, error) {
 	all, err := again(func() ([]netlink.Route, error) {
 		return h.RouteListFiltered(netlink.FAMILY_ALL, &netlink.Route{LinkIndex: dev.Attrs().Index}, netlink.RT_FILTER_OIF)
 	})
 	if err != nil {
 		return nil, fmt.Errorf("list routes: %w", err)
 	}
-	return all, nil
+	return slices.DeleteFunc(all, func(r netlink.Route) bool {
+		if r.Dst == nil {
+			return true
+		}
+		ones, bits := r.Dst.Mask.Size()
+		return ones != bits
+	}), nil
 }
 
-// hasRoute returns whether an address is routed to a device.
-func hasRoute(h *netlink.Handle, dev netlink.Link, a netip.Addr) bool {
-	all, err := routesOf(h, dev)
-	return err == nil && slices.ContainsFunc(all, func(r netlink.Route) bool {
-		to, single := routed(r)
-		return single && to == a
-	})
-}
-
-// routed returns the address that a route of one address goes to.
-func routed(r netlink.Route) (netip.Addr, bool) {
-	if r.Dst == nil {
-		return netip.Addr{}, false
-	}
+// destination returns the address of a host route.
+func destination(r netlink.Route) netip.Addr {
 	a, _ := netip.AddrFromSlice(r.Dst.IP)
-	ones, bits := r.Dst.Mask.Size()
-	return a.Unmap(), ones == bits
+	return a.Unmap()
 }
 
-// Remove removes the pair, and returns whether it was there. Interfaces of the names that are no veth stay.
-func (p Pair) Remove() (gone bool, err error) {
+// hasRoute returns whether one of the host routes is to an address.
+func hasRoute(routes []netlink.Route, a netip.Addr) bool {
+	return slices.ContainsFunc(routes, func(r netlink.Route) bool { return destination(r) == a })
+}
+
+// Remove removes the pair, and returns whether it was present. Interfaces of the names that are no veth stay.
+func (p Pair) Remove() (removed bool, err error) {
 	h, err := handle()
 	if err != nil {
 		return false, err
@@ -180,19 +178,19 @@ func (p Pair) Remove() (gone bool, err error) {
 	return p.remove(h)
 }
 
-func (p Pair) remove(h *netlink.Handle) (gone bool, err error) {
-	for _, name := range []string{p.Out, p.In} { // with one goes the other
+func (p Pair) remove(h *netlink.Handle) (removed bool, err error) {
+	for _, name := range []string{p.Out, p.In} { // the kernel removes the second device with the first
 		dev, err := h.LinkByName(name)
 		if errors.As(err, &netlink.LinkNotFoundError{}) || err == nil && dev.Type() != pairKind {
 			continue
 		}
-		if err == nil {
-			err = h.LinkDel(dev)
+		if err != nil {
+			return removed, fmt.Errorf("interface %s: %w", name, permission(err))
 		}
-		if err != nil && !errors.Is(err, unix.ENODEV) {
-			return gone, fmt.Errorf("remove interface %s: %w", name, permission(err))
+		if err := removeDevice(h, dev); err != nil {
+			return removed, err
 		}
-		gone = true
+		removed = true
 	}
-	return gone, nil
+	return removed, nil
 }

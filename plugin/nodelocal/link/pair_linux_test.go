@@ -40,7 +40,7 @@ func pairState(t *testing.T) string {
 	t.Helper()
 	state := namespace.Run(t, "ip", "-brief", "-4", "route") + namespace.Run(t, "ip", "-brief", "-6", "route") +
 		namespace.Run(t, "ip", "-brief", "addr", "show", "type", "veth")
-	return strings.ReplaceAll(state, " linkdown", "") // of the moment
+	return strings.ReplaceAll(state, " linkdown", "") // which changes with time
 }
 
 func TestKernelPair(t *testing.T) {
@@ -53,7 +53,7 @@ func TestKernelPair(t *testing.T) {
 		t.Errorf("the second time something was repaired:\n%s\nbefore\n%s", pairState(t), whole)
 	}
 	if strings.Count(whole, "\n") != len(targets)+len(sources)+2 || strings.Contains(whole, "fe80::") {
-		t.Errorf("made\n%s", whole)
+		t.Errorf("created\n%s", whole)
 	}
 	for _, damage := range []string{
 		"link del nodelocaldns-q0", "link set nodelocaldns-q1 down", "link set nodelocaldns-q0 down", "link set nodelocaldns-q0 arp on",
@@ -71,8 +71,8 @@ func TestKernelPair(t *testing.T) {
 		t.Errorf("with another source:\n%s", pairState(t))
 	}
 	for _, want := range []bool{true, false} {
-		if gone, err := PairOf("nodelocaldns").Remove(); gone != want || err != nil {
-			t.Errorf("removed %t, %v; want %t", gone, err, want)
+		if removed, err := PairOf("nodelocaldns").Remove(); removed != want || err != nil {
+			t.Errorf("removed %t, %v; want %t", removed, err, want)
 		}
 	}
 	if left := pairState(t); left != "" {
@@ -80,17 +80,28 @@ func TestKernelPair(t *testing.T) {
 	}
 }
 
-// sortedRoutes is the state without the devices, whose order and states of the moment differ.
+// sortedRoutes returns the routes of a state; the order and flags of its devices vary.
 func sortedRoutes(state string) string {
 	lines := slices.DeleteFunc(strings.Split(state, "\n"), func(line string) bool { return strings.Contains(line, "@") })
 	slices.Sort(lines)
 	return strings.Join(lines, "\n")
 }
 
-func TestKernelPairInTheWay(t *testing.T) {
+// TestKernelPairNetworkRoute has a route to a network that begins with the address of a missing route.
+func TestKernelPairNetworkRoute(t *testing.T) {
+	namespace.Enter(t)
+	ensurePair(t, "192.0.0.8")
+	namespace.Run(t, "ip", "route", "add", "192.0.0.8/30", "dev", "nodelocaldns-q1")
+	namespace.Run(t, "ip", "route", "del", "192.0.0.8/32", "dev", "nodelocaldns-q1")
+	if !ensurePair(t, "192.0.0.8") || ensurePair(t, "192.0.0.8") || !strings.Contains(pairState(t), "192.0.0.8 dev") {
+		t.Errorf("the missing route was not repaired at once:\n%s", pairState(t))
+	}
+}
+
+func TestKernelPairConflict(t *testing.T) {
 	for _, tc := range []struct{ name, setup, want string }{
 		{"address of another interface", "addr add 192.0.0.8/32 dev lo", "address 192.0.0.8 is held by interface lo"},
-		{"another kind", "link add nodelocaldns-q1 type bridge", "interface nodelocaldns-q1 is there and is a bridge, not a veth: choose another name"},
+		{"another kind", "link add nodelocaldns-q1 type bridge", "interface nodelocaldns-q1 exists and is a bridge, not a veth: choose another name"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			namespace.Enter(t)

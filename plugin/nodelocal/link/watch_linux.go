@@ -1,18 +1,15 @@
 package link
 
 import (
-	"errors"
 	"fmt"
-	"net/netip"
 	"slices"
 
 	"github.com/vishvananda/netlink"
-	"golang.org/x/sys/unix"
 )
 
-// Watch calls changed after the interface, its pair or an address of the node was removed or changed, until
-// done is closed. It calls failed when the kernel's notifications were lost, and then ends: the caller
-// looks for itself and watches again.
+// Watch calls changed after every change of the interface or its pair and every removal of an address, until done
+// is closed. If notifications of the kernel were lost, it calls failed and ends: the caller must verify the
+// interface and call Watch again.
 func (i *Interface) Watch(done <-chan struct{}, changed func(), failed func(error)) error {
 	links, addrs := make(chan netlink.LinkUpdate), make(chan netlink.AddrUpdate)
 	if err := netlink.LinkSubscribeWithOptions(links, done, netlink.LinkSubscribeOptions{ErrorCallback: failed}); err != nil {
@@ -36,39 +33,4 @@ func (i *Interface) Watch(done <-chan struct{}, changed func(), failed func(erro
 		}
 	}()
 	return nil
-}
-
-// State is the interface as the kernel has it.
-type State struct {
-	// Kind is "" if there is none of the name.
-	Kind string
-	// Up is whether it is set up.
-	Up bool
-	// Addresses are those on it.
-	Addresses []netip.Addr
-}
-
-// Read returns the state of an interface.
-func Read(name string) (s State, err error) {
-	h, err := handle()
-	if err != nil {
-		return s, err
-	}
-	defer h.Close()
-	dev, err := h.LinkByName(name)
-	if errors.As(err, &netlink.LinkNotFoundError{}) {
-		return s, nil
-	}
-	if err != nil {
-		return s, fmt.Errorf("interface %s: %w", name, err)
-	}
-	s.Kind, s.Up = dev.Type(), dev.Attrs().Flags&unix.IFF_UP != 0
-	there, err := addressesOf(h, dev)
-	if err != nil {
-		return s, fmt.Errorf("interface %s: %w", name, err)
-	}
-	for _, a := range there {
-		s.Addresses = append(s.Addresses, address(a))
-	}
-	return s, nil
 }

@@ -61,7 +61,7 @@ func TestKernelIPTables(t *testing.T) {
 	if ok, err := rules.Intact(); ok || err != nil {
 		t.Errorf("intact before they were applied: %t, %v", ok, err)
 	}
-	for range 2 { // the second time they are there
+	for range 2 { // the second time the rules are present
 		if err := rules.Apply(); err != nil {
 			t.Fatal(err)
 		}
@@ -70,7 +70,7 @@ func TestKernelIPTables(t *testing.T) {
 		t.Errorf("%d rules, want %d:\n%s", got, want, strings.Join(saved(t), "\n"))
 	}
 	if first := namespace.Run(t, "iptables", "-S", "INPUT"); !strings.Contains(strings.Split(first, "\n")[1], "ACCEPT") {
-		t.Errorf("somebody's DROP comes first:\n%s", first)
+		t.Errorf("the DROP of another program comes first:\n%s", first)
 	}
 	if ok, err := rules.Intact(); !ok || err != nil {
 		t.Errorf("intact: %t, %v", ok, err)
@@ -82,7 +82,7 @@ func TestKernelIPTables(t *testing.T) {
 	if err := rules.Apply(); err != nil {
 		t.Fatal(err)
 	}
-	// A rule that is there twice, as node-local-dns leaves them, goes twice.
+	// Both copies of a rule are removed, as node-local-dns leaves some twice.
 	r := c.ipRules()[0]
 	namespace.Run(t, "iptables", append([]string{"-t", r.table, "-I", r.chain}, r.spec...)...)
 	for range 2 {
@@ -95,14 +95,14 @@ func TestKernelIPTables(t *testing.T) {
 	}
 }
 
-// TestKernelIPTablesAccepts accepts DNS in the filter tables that there are.
+// TestKernelIPTablesAccepts accepts DNS in the existing filter tables.
 func TestKernelIPTablesAccepts(t *testing.T) {
 	namespace.Enter(t)
 	namespace.Run(t, "iptables", "--version")
 	c := configs["dual-stack"]
 	for _, step := range []struct {
 		name    string
-		command []string // makes a table
+		command []string // creates a table
 		rules   int
 	}{
 		{"no table", nil, 0},
@@ -125,7 +125,7 @@ func TestKernelIPTablesAccepts(t *testing.T) {
 			t.Fatal(err)
 		}
 		if n := len(saved(t)) - len(before); n != step.rules {
-			t.Errorf("%s: %d rules more, want %d", step.name, n, step.rules)
+			t.Errorf("%s: %d rules added, want %d", step.name, n, step.rules)
 		}
 		if err := accepts.Remove(); err != nil {
 			t.Fatal(err)

@@ -15,7 +15,7 @@ import (
 	"github.com/nearside-dns/nearside/test/namespace"
 )
 
-// TestKernelTable applies each table and compares what nft says the kernel has with the golden file.
+// TestKernelTable applies each table and compares the ruleset in the kernel, as nft lists it, with the golden file.
 func TestKernelTable(t *testing.T) {
 	for name, c := range configs {
 		t.Run(name, func(t *testing.T) {
@@ -35,7 +35,7 @@ func TestKernelTable(t *testing.T) {
 	}
 }
 
-// TestGoldenFilesLoad loads each golden file with nft, and lists the same again.
+// TestGoldenFilesLoad loads each golden file with nft, which must list the same.
 func TestGoldenFilesLoad(t *testing.T) {
 	for name := range configs {
 		t.Run(name, func(t *testing.T) {
@@ -54,7 +54,7 @@ func TestGoldenFilesLoad(t *testing.T) {
 
 func list(t *testing.T) string { return namespace.Run(t, "nft", "list", "ruleset") }
 
-// node returns a table in a namespace where its addresses are on lo.
+// node applies a table in a namespace with its addresses on lo.
 func node(t *testing.T, name string) *NFTables {
 	t.Helper()
 	namespace.Enter(t)
@@ -76,7 +76,7 @@ func node(t *testing.T, name string) *NFTables {
 	return table
 }
 
-// send sends a datagram from an address to its own port 53, and returns whether a rule has dropped it.
+// send sends a datagram from an address to its own port 53, and returns whether a rule dropped it.
 func send(t *testing.T, to netip.Addr, mark int) (dropped bool) {
 	t.Helper()
 	family := unix.AF_INET
@@ -135,22 +135,22 @@ func TestKernelLease(t *testing.T) {
 	if got := leased(t, table); len(got) != 0 {
 		t.Fatalf("leases at the start: %v", got)
 	}
-	send(t, four, AskMark)
-	send(t, six, AskMark)
+	send(t, four, SelfQueryMark)
+	send(t, six, SelfQueryMark)
 	if got := leased(t, table); len(got) != 0 {
-		t.Errorf("a datagram with another mark gave leases: %v", got)
+		t.Errorf("a datagram with another mark acquired leases: %v", got)
 	}
 	if send(t, four, RenewalMark) || send(t, six, RenewalMark) || len(leased(t, table)) != 0 {
 		t.Errorf("a renewal without a lease: leases %v", leased(t, table))
 	}
-	if !send(t, four, TakeMark) || !send(t, four, RenewalMark) {
-		t.Error("the rules have not dropped the datagrams that take and renew the lease")
+	if !send(t, four, AcquireMark) || !send(t, four, RenewalMark) {
+		t.Error("the rules have not dropped the datagrams that acquire and renew the lease")
 	}
 	if got := leased(t, table); !slices.Equal(got, []netip.Addr{four}) {
 		t.Errorf("leases %v, want %v", got, four)
 	}
-	if !send(t, six, TakeMark) || !send(t, six, RenewalMark) || send(t, six, AskMark) {
-		t.Error("IPv6: not the datagrams that take and renew the lease are dropped")
+	if !send(t, six, AcquireMark) || !send(t, six, RenewalMark) || send(t, six, SelfQueryMark) {
+		t.Error("IPv6: the rules have not dropped exactly the datagrams that acquire and renew the lease")
 	}
 	if got := leased(t, table); !slices.Equal(got, []netip.Addr{four, six}) {
 		t.Errorf("leases %v, want both", got)
@@ -161,10 +161,10 @@ func TestKernelLease(t *testing.T) {
 	if got := leased(t, table); len(got) != 0 {
 		t.Errorf("leases after they were withdrawn: %v", got)
 	}
-	send(t, four, TakeMark)
+	send(t, four, AcquireMark)
 	for end := time.Now().Add(5 * time.Second); len(leased(t, table)) > 0; time.Sleep(50 * time.Millisecond) {
 		if time.Now().After(end) {
-			t.Fatal("the lease does not run out")
+			t.Fatal("the lease does not expire")
 		}
 	}
 	if send(t, four, RenewalMark) || len(leased(t, table)) != 0 {
@@ -172,11 +172,23 @@ func TestKernelLease(t *testing.T) {
 	}
 }
 
-// TestKernelTakeOver applies a table where another is: rules are replaced, leases stay.
-func TestKernelTakeOver(t *testing.T) {
+func TestKernelLeaseWithoutTable(t *testing.T) {
+	namespace.Enter(t)
+	if got, err := Leased("nodelocaldns"); len(got) > 0 || err != nil {
+		t.Errorf("without the table: leases %v, error %v; want neither", got, err)
+	}
+	namespace.Run(t, "nft", "add table inet nearside-nodelocaldns; add set inet nearside-nodelocaldns lease4 { type ipv4_addr; flags timeout; }")
+	namespace.Run(t, "nft", "add element inet nearside-nodelocaldns lease4 { 169.254.20.10 timeout 1m }")
+	if got, err := Leased("nodelocaldns"); len(got) != 1 || err != nil {
+		t.Errorf("without the set for IPv6: leases %v, error %v; want one lease", got, err)
+	}
+}
+
+// TestKernelEarlierTable applies a table over an earlier one: rules are replaced, leases stay.
+func TestKernelEarlierTable(t *testing.T) {
 	old := node(t, "dual-stack")
 	four := netip.MustParseAddr("169.254.20.10")
-	send(t, four, TakeMark)
+	send(t, four, AcquireMark)
 	table := NewNFTables(configs["health"])
 	if err := table.Apply(); err != nil {
 		t.Fatal(err)
@@ -201,7 +213,7 @@ func TestKernelTakeOver(t *testing.T) {
 
 var leaseSetNames = []string{lease4, lease6}
 
-// TestKernelOtherShape applies a table where one of the same name and another shape is.
+// TestKernelOtherShape applies a table over one of the same name with other sets and chains.
 func TestKernelOtherShape(t *testing.T) {
 	namespace.Enter(t)
 	namespace.Run(t, "nft", "add table inet nearside-nodelocaldns; add set inet nearside-nodelocaldns lease4 { type ipv6_addr; }; add chain inet nearside-nodelocaldns output { type filter hook input priority 7; }")
@@ -265,9 +277,9 @@ func TestKernelIntact(t *testing.T) {
 
 func TestKernelRemove(t *testing.T) {
 	namespace.Enter(t)
-	namespace.Run(t, "nft", "add", "table", "inet", "somebody")
+	namespace.Run(t, "nft", "add", "table", "inet", "other")
 	table := NewNFTables(configs["dual-stack"])
-	for range 2 { // the second time it is not there
+	for range 2 { // the second time the table is missing
 		if err := table.Apply(); err != nil {
 			t.Fatal(err)
 		}
@@ -280,7 +292,7 @@ func TestKernelRemove(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if got, want := list(t), "table inet somebody {\n}\n"; got != want {
+		if got, want := list(t), "table inet other {\n}\n"; got != want {
 			t.Errorf("left: %q, want %q", got, want)
 		}
 	}

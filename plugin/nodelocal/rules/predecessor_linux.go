@@ -12,19 +12,18 @@ import (
 	"github.com/google/nftables"
 	"github.com/google/nftables/expr"
 	"github.com/google/nftables/xt"
-	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 )
 
-// predecessorComment is what the comment of every iptables rule of node-local-dns begins with; those of
-// our own iptables backend are the same.
+// predecessorComment is the prefix of the comment of every iptables rule of node-local-dns and of our iptables backend.
 const predecessorComment = "NodeLocal DNS Cache:"
 
-// predecessorWait bounds a look for such rules, and their removal. It is longer than the wait for the
-// lock of iptables.
+// predecessorWait is the max. time to find such rules, or to remove them. It is longer than the wait for the lock of
+// iptables.
 const predecessorWait = 8 * time.Second
 
-// PredecessorRule is an iptables rule of node-local-dns, or of our own iptables backend.
+// PredecessorRule is an iptables rule that a predecessor has left: node-local-dns, or a nodecache with the iptables
+// backend.
 type PredecessorRule struct {
 	// Family is ip or ip6; Table and Chain are as iptables names them.
 	Family, Table, Chain string
@@ -34,19 +33,19 @@ type PredecessorRule struct {
 	Addresses []netip.Addr
 
 	handle  uint64   // of a rule of iptables-nft
-	program string   // the program that removes it otherwise
-	spec    []string // what the program calls the rule
+	program string   // that removes a rule of iptables-legacy
+	spec    []string // arguments of the program for the rule
 }
 
-// Legacy says whether the rule is in the old iptables, not in nftables.
+// Legacy returns whether the rule is in iptables-legacy, not in nftables.
 func (r PredecessorRule) Legacy() bool { return r.program != "" }
 
-// Untracks says whether the rule keeps packets out of connection tracking, and so from cluster DNS once
-// the server is gone. The others accept packets, which a firewall of the node may need and which keeps
-// them from nobody.
+// Untracks returns whether the rule excludes packets from connection tracking, and so from NAT to cluster DNS, even
+// when the server has ended. The other rules accept packets; they divert none, and a firewall of the node may depend
+// on them.
 func (r PredecessorRule) Untracks() bool { return r.Table == "raw" }
 
-// String names the rule in one line.
+// String returns the rule in one line.
 func (r PredecessorRule) String() string {
 	tool := iptablesName(r.Family)
 	if r.Legacy() {
@@ -59,6 +58,7 @@ func (r PredecessorRule) String() string {
 	return text
 }
 
+// iptablesName returns the program for an address family.
 func iptablesName(family string) string {
 	if family == "ip6" {
 		return "ip6tables"
@@ -66,19 +66,18 @@ func iptablesName(family string) string {
 	return "iptables"
 }
 
-// predecessorPlaces are the tables and chains that hold such rules.
+// predecessorPlaces are the tables and chains of such rules.
 var predecessorPlaces = []struct{ table, chain string }{
 	{"raw", "PREROUTING"}, {"raw", "OUTPUT"}, {"filter", "INPUT"}, {"filter", "OUTPUT"},
 }
 
-// Predecessors returns the rules that node-local-dns or our iptables backend left behind, in nftables
-// and in the old iptables, that match one of the addresses; without addresses all of them. Looking
-// changes nothing and has the kernel load no module. With an error it returns the rules that it has
-// found all the same; the error is exec.ErrNotFound if there are tables of the old iptables and no
-// program that reads them.
+// Predecessors returns the rules that predecessors have left, in nftables and iptables-legacy, and that match one of
+// the addresses; without addresses all such rules. It changes nothing and loads no module of the kernel. With an error
+// it returns the rules that it could read; the error is exec.ErrNotFound if no program can read the tables of
+// iptables-legacy.
 //
-// It takes a few seconds at most, unless the kernel itself hangs: who cannot wait for that calls it in
-// a goroutine.
+// It returns after predecessorWait, unless the kernel itself hangs: a caller that can't wait for that needs a
+// goroutine.
 func Predecessors(ctx context.Context, addrs []netip.Addr) ([]PredecessorRule, error) {
 	ctx, cancel := context.WithTimeout(ctx, predecessorWait)
 	defer cancel()
@@ -90,8 +89,8 @@ func Predecessors(ctx context.Context, addrs []netip.Addr) ([]PredecessorRule, e
 	return found, errors.Join(err, err2)
 }
 
-// RemovePredecessors removes such rules and returns how many of them were still there. It goes on after
-// an error. What is said of time at [Predecessors] is true here as well.
+// RemovePredecessors removes such rules and returns the number of those still present. It continues after an error.
+// Its time is limited as that of [Predecessors].
 func RemovePredecessors(ctx context.Context, all []PredecessorRule) (removed int, err error) {
 	ctx, cancel := context.WithTimeout(ctx, predecessorWait)
 	defer cancel()
@@ -109,28 +108,27 @@ func RemovePredecessors(ctx context.Context, all []PredecessorRule) (removed int
 	return removed, err
 }
 
-// nftPredecessors reads the tables of iptables-nft.
+// tableFamilies are the families of nftables by name.
+var tableFamilies = map[string]nftables.TableFamily{"ip": nftables.TableFamilyIPv4, "ip6": nftables.TableFamilyIPv6}
+
+// nftPredecessors returns the predecessors' rules in the tables of iptables-nft.
 func nftPredecessors(ctx context.Context) (found []PredecessorRule, err error) {
 	if !TablesLoaded() {
 		return nil, nil
 	}
-	for _, family := range []nftables.TableFamily{nftables.TableFamilyIPv4, nftables.TableFamilyIPv6} {
+	for _, family := range ipFamilies {
 		for _, place := range predecessorPlaces {
-			name := "ip"
-			if family == nftables.TableFamilyIPv6 {
-				name = "ip6"
-			}
 			rules, err := Steady(func() ([]nftables.Rule, error) {
-				return ReadChain(ctx, family, place.table, place.chain, predecessorExpression)
+				return ReadChain(ctx, tableFamilies[family], place.table, place.chain, predecessorExpression)
 			})
 			if err != nil {
-				return found, &KernelError{fmt.Sprintf("read chain %s %s %s", name, place.table, place.chain), err}
+				return found, &KernelError{fmt.Sprintf("read chain %s %s %s", family, place.table, place.chain), err}
 			}
 			for _, rule := range rules {
 				if comment := commentOf(rule); strings.HasPrefix(comment, predecessorComment) {
 					found = append(found, PredecessorRule{
-						Family: name, Table: place.table, Chain: place.chain, Comment: comment,
-						Addresses: MatchedAddresses(rule.Exprs), handle: rule.Handle,
+						Family: family, Table: place.table, Chain: place.chain, Comment: comment,
+						Addresses: matchedAddresses(rule.Exprs), handle: rule.Handle,
 					})
 				}
 			}
@@ -139,16 +137,20 @@ func nftPredecessors(ctx context.Context) (found []PredecessorRule, err error) {
 	return found, nil
 }
 
-// openFor returns a connection for one exchange, which ends with the context.
-func openFor(ctx context.Context) (*nftables.Conn, error) {
-	if err := ctx.Err(); err != nil {
-		return nil, err
+// predecessorExpression returns an empty expression of the kinds that identify a predecessor's rule.
+func predecessorExpression(name string) expr.Any {
+	switch name {
+	case "payload":
+		return &expr.Payload{}
+	case "cmp":
+		return &expr.Cmp{}
+	case "match":
+		return &expr.Match{}
 	}
-	return nftables.New(nftables.WithSockOptions(func(c *netlink.Conn) error { return c.SetDeadline(deadline(ctx)) }))
+	return nil
 }
 
-// commentOf returns a rule's comment: iptables-nft keeps it as a match, nft in the data that nftables
-// keeps for programs.
+// commentOf returns a rule's comment, which is a match in a rule of iptables-nft, and user data in one of nft.
 func commentOf(rule nftables.Rule) string {
 	for _, e := range rule.Exprs {
 		m, ok := e.(*expr.Match)
@@ -162,8 +164,8 @@ func commentOf(rule nftables.Rule) string {
 	return commentIn(rule.UserData)
 }
 
-// commentIn returns the comment in a rule's data: a list of types, lengths and values, which any
-// program may have written.
+// commentIn returns the comment in a rule's user data: a list of types, lengths and values, which any program may have
+// written. The package userdata of google/nftables panics on a wrong length.
 func commentIn(data []byte) string {
 	const comment, header = 0, 2 // NFTNL_UDATA_RULE_COMMENT; type and length
 	for len(data) >= header {
@@ -179,25 +181,14 @@ func commentIn(data []byte) string {
 	return ""
 }
 
-// removeNFT removes a rule of iptables-nft, and returns whether it was there.
+// removeNFT removes a rule of iptables-nft, and returns whether it was present.
 func (r PredecessorRule) removeNFT(ctx context.Context) (bool, error) {
-	c, err := openFor(ctx)
-	if err == nil {
-		family := nftables.TableFamilyIPv4
-		if r.Family == "ip6" {
-			family = nftables.TableFamilyIPv6
-		}
-		table := &nftables.Table{Family: family, Name: r.Table}
-		err = c.DelRule(&nftables.Rule{Table: table, Chain: &nftables.Chain{Table: table, Name: r.Chain}, Handle: r.handle})
-	}
-	if err == nil {
-		err = c.Flush()
-	}
+	err := transact(ctx, "remove "+r.String(), func(c *nftables.Conn) error {
+		table := &nftables.Table{Family: tableFamilies[r.Family], Name: r.Table}
+		return c.DelRule(&nftables.Rule{Table: table, Chain: &nftables.Chain{Table: table, Name: r.Chain}, Handle: r.handle})
+	})
 	if errors.Is(err, unix.ENOENT) {
 		return false, nil
 	}
-	if err != nil {
-		return false, &KernelError{"remove " + r.String(), err}
-	}
-	return true, nil
+	return err == nil, err
 }

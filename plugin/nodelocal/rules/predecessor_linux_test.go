@@ -34,7 +34,7 @@ func TestSplitWords(t *testing.T) {
 	}
 }
 
-// Programs of the test's own stand in for iptables: what is installed on this machine does not matter.
+// TestLegacyPrograms uses scripts as iptables, instead of the programs on this machine.
 func TestLegacyPrograms(t *testing.T) {
 	const old = `#!/bin/sh
 [ "$1" = -V ] && { echo "iptables v1.6.0"; exit; }
@@ -50,7 +50,7 @@ echo '-A PREROUTING -d 169.254.20.10/32 -m comment --comment "NodeLocal DNS Cach
 	}{
 		{"no tables", "", "", 0, nil},
 		{"no program", "", "raw\n", 0, exec.ErrNotFound},
-		{"program of nftables", "#!/bin/sh\necho 'iptables v1.8.9 (nf_tables)'\n", "raw\n", 0, exec.ErrNotFound},
+		{"program for nftables", "#!/bin/sh\necho 'iptables v1.8.9 (nf_tables)'\n", "raw\n", 0, exec.ErrNotFound},
 		{"old program", old, "raw\n", 1, nil},
 		{"old program, two tables", old, "raw\nfilter\n", 2, nil},
 		{"program fails", "#!/bin/sh\n[ \"$1\" = -V ] && exit\necho no >&2; exit 3\n", "raw\n", 0, errAny},
@@ -88,7 +88,7 @@ echo '-A PREROUTING -d 169.254.20.10/32 -m comment --comment "NodeLocal DNS Cach
 var errAny = errors.New("any")
 
 func TestSteady(t *testing.T) {
-	unknown := errors.New("not known")
+	unknown := errors.New("unknown")
 	for _, c := range []struct {
 		name        string
 		generations []uint32
@@ -97,8 +97,8 @@ func TestSteady(t *testing.T) {
 	}{
 		{"nothing changes", []uint32{7, 7}, nil, 1},
 		{"one change", []uint32{7, 8, 8, 8}, nil, 2},
-		{"always changing", []uint32{1, 2, 3, 4, 5, 6, 7, 8, 9, 10}, nil, listings},
-		{"not known", nil, unknown, 1},
+		{"always changing", []uint32{1, 2, 3, 4, 5, 6, 7, 8, 9, 10}, nil, maxListings},
+		{"unknown generation", nil, unknown, 1},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			lists, left := 0, c.generations
@@ -147,8 +147,8 @@ func TestCommentIn(t *testing.T) {
 	for _, c := range []struct{ name, data, want string }{
 		{"nothing", "", ""},
 		{"a comment", "\x00\x03ab\x00", "ab"},
-		{"a comment after something else", "\x01\x02xx\x00\x01a", "a"},
-		{"something else with the word", "\x01\x02a\x00", ""},
+		{"a comment after other data", "\x01\x02xx\x00\x01a", "a"},
+		{"other data with the same bytes", "\x01\x02a\x00", ""},
 		{"longer than the data", "\x00\x09ab", ""},
 		{"one byte", "\x00", ""},
 	} {
@@ -170,20 +170,20 @@ func TestMatchedAddresses(t *testing.T) {
 		want        int
 	}{
 		{"an address", []expr.Any{address, equal(expr.CmpOpEq)}, 1},
-		{"any but it", []expr.Any{address, equal(expr.CmpOpNeq)}, 0},
+		{"any other address", []expr.Any{address, equal(expr.CmpOpNeq)}, 0},
 		{"a network", []expr.Any{address, &expr.Bitwise{}, equal(expr.CmpOpEq)}, 0},
 		{"a hash of it", []expr.Any{address, nil, equal(expr.CmpOpEq)}, 0},
 		{"four bytes of another header", []expr.Any{&expr.Payload{Base: expr.PayloadBaseTransportHeader, Len: 4, DestRegister: 1}, equal(expr.CmpOpEq)}, 0},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			if got := MatchedAddresses(c.expressions); len(got) != c.want || c.want > 0 && got[0] != four {
+			if got := matchedAddresses(c.expressions); len(got) != c.want || c.want > 0 && got[0] != four {
 				t.Errorf("got %v, want %d", got, c.want)
 			}
 		})
 	}
 }
 
-// No question is asked that would load a module.
+// TestTablesLoaded: a listing would load the module of a kernel without nf_tables.
 func TestTablesLoaded(t *testing.T) {
 	const none = "no file"
 	for _, c := range []struct {
@@ -192,7 +192,7 @@ func TestTablesLoaded(t *testing.T) {
 	}{
 		{"its module is loaded", "nf_tables 1 0 - Live 0x0\n", none, true},
 		{"it is built in", "dummy 1 0 - Live 0x0\n", "0 T nft_do_chain\n", true},
-		{"it is not there", "nf_tables_x 1 0 - Live 0x0\n", "0 T nft_do_chain_arp\n", false},
+		{"it is missing", "nf_tables_x 1 0 - Live 0x0\n", "0 T nft_do_chain_arp\n", false},
 		{"the symbols are not shown", "dummy 1 0 - Live 0x0\n", none, false},
 		{"a kernel without modules", none, none, true},
 	} {
@@ -214,7 +214,7 @@ func TestTablesLoaded(t *testing.T) {
 	}
 }
 
-// predecessors returns the rules that are found for addresses.
+// predecessors returns the predecessors' rules for addresses.
 func predecessors(t *testing.T, addrs ...netip.Addr) []PredecessorRule {
 	t.Helper()
 	found, err := Predecessors(context.Background(), addrs)
@@ -224,17 +224,17 @@ func predecessors(t *testing.T, addrs ...netip.Addr) []PredecessorRule {
 	return found
 }
 
-// removePredecessors removes rules, and sees that they are gone.
+// removePredecessors removes rules twice: the second time they are missing.
 func removePredecessors(t *testing.T, all []PredecessorRule) {
 	t.Helper()
-	for _, want := range []int{len(all), 0} { // the second time they are gone
+	for _, want := range []int{len(all), 0} {
 		if n, err := RemovePredecessors(context.Background(), all); n != want || err != nil {
 			t.Errorf("removed %d, %v; want %d", n, err, want)
 		}
 	}
 }
 
-// TestKernelPredecessors needs no iptables: to the kernel its tables are such as nft makes.
+// TestKernelPredecessors needs no iptables: the rules of iptables-nft are those of nft.
 func TestKernelPredecessors(t *testing.T) {
 	namespace.Enter(t)
 	if found := predecessors(t); len(found) > 0 {
@@ -248,8 +248,8 @@ func TestKernelPredecessors(t *testing.T) {
 	for _, rule := range []string{
 		"ip daddr 169.254.20.10 udp dport 53 notrack", // no comment
 		`ip daddr 169.254.20.10 notrack comment "not NodeLocal DNS Cache: mine"`,
-		"ct original ip daddr 169.254.20.10 accept", // which the nftables package can't read
-		"ip daddr 192.0.2.53 notrack" + comment,     // another's address
+		"ct original ip daddr 169.254.20.10 accept", // which google/nftables can't read
+		"ip daddr 192.0.2.53 notrack" + comment,     // another address
 		"ip daddr != 169.254.20.10 notrack" + comment,
 		"ip daddr 169.254.0.0/16 notrack" + comment,
 	} {
@@ -279,19 +279,18 @@ func TestKernelPredecessors(t *testing.T) {
 		}
 	}
 	removePredecessors(t, found)
-	namespace.Run(t, "nft", "delete chain ip raw OUTPUT; delete chain ip6 raw OUTPUT") // which are empty
+	namespace.Run(t, "nft", "delete chain ip raw OUTPUT; delete chain ip6 raw OUTPUT") // both empty
 	if after := namespace.Run(t, "nft", "list", "table", "ip", "raw"); after != before {
 		t.Errorf("after\n%s\nwant\n%s", after, before)
 	}
 	ended, cancel := context.WithCancel(context.Background())
 	cancel()
 	if _, err := Predecessors(ended, nil); !errors.Is(err, context.Canceled) {
-		t.Errorf("after the end: got %v", err)
+		t.Errorf("after the end of the context: got %v", err)
 	}
 }
 
-// foreign are rules of others, as the arguments of iptables. Some are much like those that are looked
-// for.
+// foreign returns rules of other programs, as arguments of iptables. Some are similar to those of predecessors.
 func foreign(address, network, other string) [][]string {
 	comment := []string{"-j", "NOTRACK", "-m", "comment", "--comment", "NodeLocal DNS Cache: skip conntrack"}
 	raw := func(spec ...string) []string { return append([]string{"-t", "raw", "-A", "PREROUTING"}, spec...) }
@@ -323,7 +322,7 @@ func TestKernelIPTablesPredecessors(t *testing.T) {
 			}
 			for _, name := range []string{"ip_tables_names", "ip6_tables_names"} {
 				if names, err := os.ReadFile(filepath.Join(ProcNet, name)); err == nil && len(names) > 0 {
-					t.Errorf("%s: the look has made %s", name, names)
+					t.Errorf("%s: reading has created %s", name, names)
 				}
 			}
 			for _, rule := range foreign(c.address, c.network, c.other) {

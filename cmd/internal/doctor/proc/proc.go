@@ -1,67 +1,179 @@
-// Package proc reads what the kernel says about a node in text files: sockets, processes, counters,
-// sysctls and the features that it was built with. In go the folders where these files are, so that
-// a test has a tree of its own; out come facts. It changes nothing, loads no kernel module, and
-// imports nothing but the standard library.
+//go:build linux
+
+// Package proc finds the processes of a node, and the sockets on which they serve a port, in a proc file
+// system. It adds to procfs the functions that doctor and cleanup share, and changes nothing.
 package proc
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
+	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
-	"strings"
+
+	"github.com/prometheus/procfs"
 )
 
-// Root names the folders.
-type Root struct {
-	// Proc is /proc.
-	Proc string
-	// Modules is /lib/modules: one folder for each kernel release.
-	Modules string
-	// Boot is /boot, where distributions leave the configuration of each kernel.
-	Boot string
+// FS is a proc file system.
+type FS struct {
+	procfs.FS
+	path string
 }
 
-// Host is the root of a running machine.
-func Host() Root { return Root{Proc: "/proc", Modules: "/lib/modules", Boot: "/boot"} }
-
-// Release returns the kernel's release, such as 6.1.0-13-amd64.
-func (r Root) Release() (string, error) {
-	text, err := os.ReadFile(filepath.Join(r.Proc, "sys/kernel/osrelease"))
-	return strings.TrimSpace(string(text)), err
+// Open returns the proc file system that is mounted on a folder, /proc but in tests.
+func Open(path string) (FS, error) {
+	mounted, err := procfs.NewFS(path)
+	return FS{mounted, path}, err
 }
 
-// Sysctl returns the numbers of a sysctl such as net.core.rmem_max, or net.ipv4.udp_mem that has
-// three.
-func (r Root) Sysctl(name string) ([]int64, error) {
-	text, err := os.ReadFile(filepath.Join(r.Proc, "sys", strings.ReplaceAll(name, ".", "/")))
-	if err != nil {
-		return nil, err
+// Process identifies a process. The zero value is one that can't be seen: it has another process
+// namespace or another user.
+type Process struct {
+	// PID is its number in the process namespace of the reader.
+	PID int
+	// Name is the kernel's name of it, of up to 15 bytes; "?" if it has ended.
+	Name string
+}
+
+// String names the process.
+func (p Process) String() string {
+	if p.PID == 0 {
+		return "a process not seen from here"
 	}
-	var numbers []int64
-	for _, field := range strings.Fields(string(text)) {
-		n, err := strconv.ParseInt(field, 10, 64)
+	return fmt.Sprintf("%s (pid %d)", p.Name, p.PID)
+}
+
+func processOf(p procfs.Proc) Process {
+	name, err := p.Comm()
+	if err != nil {
+		name = "?"
+	}
+	return Process{p.PID, name}
+}
+
+// Command is a process with its arguments and environment.
+type Command struct {
+	Process
+	// Args are the arguments, the program's path first.
+	Args []string
+	// Environment has one NAME=value each; it is empty if it can't be read.
+	Environment []string
+	// Root and Dir are paths of the root and the working directory of the process.
+	Root, Dir string
+}
+
+// Commands returns the other processes of this network namespace whose program has one of these names.
+func (f FS) Commands(programs ...string) (found []Command) {
+	self, err := f.Self()
+	if err != nil {
+		return nil
+	}
+	here, err := self.Namespaces()
+	if err != nil {
+		return nil
+	}
+	for _, p := range f.processes() {
+		args, err := p.CmdLine()
+		if err != nil || len(args) == 0 || p.PID == os.Getpid() || !slices.Contains(programs, filepath.Base(args[0])) {
+			continue
+		}
+		if there, err := p.Namespaces(); err != nil || there["net"] != here["net"] {
+			continue
+		}
+		environment, _ := p.Environ() // only root may read that of other users
+		folder := filepath.Join(f.path, strconv.Itoa(p.PID))
+		found = append(found, Command{
+			Process: processOf(p), Args: args, Environment: environment,
+			Root: filepath.Join(folder, "root"), Dir: filepath.Join(folder, "cwd"),
+		})
+	}
+	return found
+}
+
+// processes returns all processes in the order of their numbers.
+func (f FS) processes() procfs.Procs {
+	all, _ := f.AllProcs() // without /proc there are none
+	slices.SortFunc(all, func(a, b procfs.Proc) int { return a.PID - b.PID })
+	return all
+}
+
+// Socket is a socket that receives packets or connections from any address.
+type Socket struct {
+	// Network is "udp" or "tcp".
+	Network string
+	// Local is the address that it is bound to. An unspecified one stands for every address.
+	Local netip.Addr
+	// Drops counts the datagrams that were lost because the buffer was full; UDP only.
+	Drops uint64
+	// Owner is the process that has it open.
+	Owner Process
+
+	inode uint64
+}
+
+// States of a TCP socket that listens and of a UDP socket that is not connected (Linux, tcp_states.h).
+const (
+	stateListen      = 10
+	stateUnconnected = 7
+)
+
+// Listeners returns the sockets that are bound to a port, UDP first, with their processes. Where the
+// kernel has no IPv6, they are those of IPv4.
+func (f FS) Listeners(port uint16) (all []Socket, err error) {
+	for _, table := range []struct {
+		network string
+		state   uint64
+		v6      bool
+		read    func() (procfs.NetIPSocket, error)
+	}{
+		{"udp", stateUnconnected, false, func() (procfs.NetIPSocket, error) { t, err := f.NetUDP(); return procfs.NetIPSocket(t), err }},
+		{"udp", stateUnconnected, true, func() (procfs.NetIPSocket, error) { t, err := f.NetUDP6(); return procfs.NetIPSocket(t), err }},
+		{"tcp", stateListen, false, func() (procfs.NetIPSocket, error) { t, err := f.NetTCP(); return procfs.NetIPSocket(t), err }},
+		{"tcp", stateListen, true, func() (procfs.NetIPSocket, error) { t, err := f.NetTCP6(); return procfs.NetIPSocket(t), err }},
+	} {
+		lines, err := table.read()
+		if errors.Is(err, fs.ErrNotExist) && table.v6 {
+			continue
+		}
 		if err != nil {
-			return nil, fmt.Errorf("sysctl %s: %w", name, err)
+			return nil, err
 		}
-		numbers = append(numbers, n)
+		for _, l := range lines {
+			if l.St != table.state || l.LocalPort != uint64(port) {
+				continue
+			}
+			local, _ := netip.AddrFromSlice(l.LocalAddr) // procfs checks the length
+			s := Socket{Network: table.network, Local: local.Unmap(), inode: l.Inode}
+			if l.Drops != nil {
+				s.Drops = *l.Drops
+			}
+			all = append(all, s)
+		}
 	}
-	if len(numbers) == 0 {
-		return nil, fmt.Errorf("sysctl %s is empty", name)
-	}
-	return numbers, nil
+	f.findOwners(all)
+	return all, nil
 }
 
-// Capabilities returns the effective capabilities of this process, one bit each, see capabilities(7).
-func (r Root) Capabilities() (uint64, error) {
-	text, err := os.ReadFile(filepath.Join(r.Proc, "self/status"))
-	if err != nil {
-		return 0, err
+// findOwners sets the processes of sockets.
+func (f FS) findOwners(sockets []Socket) {
+	byTarget := make(map[string][]int, len(sockets))
+	for i, s := range sockets {
+		target := "socket:[" + strconv.FormatUint(s.inode, 10) + "]"
+		byTarget[target] = append(byTarget[target], i)
 	}
-	for line := range strings.Lines(string(text)) {
-		if mask, ok := strings.CutPrefix(line, "CapEff:"); ok {
-			return strconv.ParseUint(strings.TrimSpace(mask), 16, 64)
+	for _, p := range f.processes() {
+		if len(byTarget) == 0 {
+			return
+		}
+		targets, _ := p.FileDescriptorTargets() // it has ended, or is another user's
+		for _, t := range targets {
+			for _, i := range byTarget[t] {
+				sockets[i].Owner = processOf(p)
+			}
+			delete(byTarget, t)
 		}
 	}
-	return 0, fmt.Errorf("%s has no CapEff", filepath.Join(r.Proc, "self/status"))
 }

@@ -9,10 +9,10 @@ import (
 type bits struct {
 	value []byte // with the unknown bits 0
 	known []byte // a mask
+	// parts names, for each byte, the part of the packet that its unknown bits belong to.
+	parts []string
 	// not are values that parts of the bytes do not have.
 	not []exclusion
-	// depends names what the unknown bits depend on. machine.read sets it.
-	depends []string
 }
 
 // exclusion is a value that the bytes from an offset on do not have.
@@ -22,31 +22,43 @@ type exclusion struct {
 }
 
 func knownBits(value ...byte) bits {
-	return bits{value: value, known: bytes.Repeat([]byte{0xff}, len(value))}
+	return bits{value: value, known: bytes.Repeat([]byte{0xff}, len(value)), parts: make([]string, len(value))}
 }
 
-func unknownBits(n int) bits {
-	return bits{value: make([]byte, n), known: make([]byte, n)}
+func unknownBits(n int, part string) bits {
+	return bits{value: make([]byte, n), known: make([]byte, n), parts: slices.Repeat([]string{part}, n)}
+}
+
+// depends names the parts of the packet that the unknown bits belong to.
+func (b bits) depends() (all []string) {
+	for i, known := range b.known {
+		if known != 0xff && !slices.Contains(all, b.parts[i]) {
+			all = append(all, b.parts[i])
+		}
+	}
+	return all
+}
+
+// set replaces the bytes from an offset on.
+func (b *bits) set(offset int, by bits) {
+	copy(b.value[offset:], by.value)
+	copy(b.known[offset:], by.known)
+	copy(b.parts[offset:], by.parts)
+	b.not = slices.DeleteFunc(b.not, func(x exclusion) bool { return x.offset >= offset && x.offset < offset+len(by.value) })
+	for _, x := range by.not {
+		b.not = append(b.not, exclusion{offset + x.offset, x.value})
+	}
 }
 
 // sub returns n of the bytes.
 func (b bits) sub(offset, n int) bits {
-	s := bits{value: b.value[offset : offset+n], known: b.known[offset : offset+n]}
+	s := bits{value: b.value[offset : offset+n], known: b.known[offset : offset+n], parts: b.parts[offset : offset+n]}
 	for _, x := range b.not {
 		if x.offset >= offset && x.offset < offset+n {
 			s.not = append(s.not, exclusion{x.offset - offset, x.value})
 		}
 	}
 	return s
-}
-
-// bounds are the smallest and the largest value, as the kernel compares them: byte by byte.
-func (b bits) bounds() (low, high []byte) {
-	high = make([]byte, len(b.value))
-	for i := range high {
-		high[i] = b.value[i] | ^b.known[i]
-	}
-	return b.value, high
 }
 
 // excluded returns whether the bytes cannot be these. A name that ends here has a NUL at its end.
@@ -81,9 +93,13 @@ func (b bits) equal(data []byte) truth {
 	return all
 }
 
-// below returns whether the bytes are less than these, or equal to them if equal is wanted too.
+// below returns whether the bytes are less than these, or equal to them if orEqual is set. The kernel
+// compares byte by byte.
 func (b bits) below(data []byte, orEqual bool) truth {
-	low, high := b.bounds()
+	low, high := b.value, slices.Clone(b.value)
+	for i := range high {
+		high[i] |= ^b.known[i]
+	}
 	n := min(len(data), len(low))
 	limit := 0
 	if orEqual {
@@ -105,7 +121,7 @@ func (b bits) within(from, to []byte) truth {
 
 // masked returns the bytes with some cleared and some flipped.
 func (b bits) masked(mask, xor []byte) bits {
-	var out bits
+	out := bits{parts: slices.Clone(b.parts)} // b may be a part of what out replaces
 	for i := range b.value {
 		known := b.known[i] | ^mask[i]
 		out.known = append(out.known, known)

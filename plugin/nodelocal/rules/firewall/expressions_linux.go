@@ -2,7 +2,6 @@ package firewall
 
 import (
 	"encoding/binary"
-	"slices"
 
 	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
@@ -10,50 +9,35 @@ import (
 
 // Registers of nftables: one file of 64 bytes, addressed in words of 16 or of 4 bytes.
 const (
-	registerBytes     = 64
-	wideRegister      = 16
-	narrowRegister    = 4
-	firstWide         = unix.NFT_REG_1
-	firstNarrow       = 8 // NFT_REG32_00
-	interfaceNameSize = unix.IFNAMSIZ
+	registerBytes  = 64
+	wideRegister   = 16
+	narrowRegister = 4
+	firstWide      = unix.NFT_REG_1
+	firstNarrow    = 8 // NFT_REG32_00
 )
 
 // machine evaluates the expressions of one rule.
 type machine struct {
 	view
+	condition
 	table     *table
-	match     truth
-	depends   []string
 	registers bits
-	sources   [registerBytes / narrowRegister]string // what the unknown bits of each word are
 }
 
 // outcomesOf returns what a rule of nftables does with a packet.
 func (t *table) outcomesOf(expressions []expr.Any, v view) (all []outcome) {
-	m := machine{view: v, table: t, match: yes, registers: unknownBits(registerBytes)}
+	m := machine{view: v, condition: always, table: t, registers: unknownBits(registerBytes, byOther)}
 	for _, e := range expressions {
 		found, more := m.expression(e)
-		for i := range found {
-			found[i].match = min(found[i].match, m.match)
-			found[i].depends = slices.Concat(m.depends, found[i].depends)
-		}
-		all = append(all, found...)
+		all = append(all, m.narrow(found)...)
 		if m.match == no || !more {
-			return all
+			break
 		}
 	}
 	return all
 }
 
-// require narrows the match of the rule.
-func (m *machine) require(t truth, depends ...string) {
-	if t == unknown {
-		m.depends = append(m.depends, depends...)
-	}
-	m.match = min(m.match, t)
-}
-
-// offset is where a register begins in the file.
+// offset returns where a register begins in the file.
 func offset(register uint32) int {
 	if register >= firstNarrow {
 		return int(register-firstNarrow) * narrowRegister
@@ -61,52 +45,34 @@ func offset(register uint32) int {
 	return int(register-firstWide) * wideRegister
 }
 
+// words returns how many bytes the words have that n bytes need.
+func words(n int) int { return (n + narrowRegister - 1) / narrowRegister * narrowRegister }
+
 // load puts bits into a register; the rest of the last word is 0.
-func (m *machine) load(register uint32, b bits, source string) {
-	at := offset(register)
-	n := (len(b.value) + narrowRegister - 1) / narrowRegister * narrowRegister
+func (m *machine) load(register uint32, b bits) {
+	at, n := offset(register), words(len(b.value))
 	if register == unix.NFT_REG_VERDICT || at < 0 || at+n > registerBytes {
 		m.require(unknown, byOther)
 		return
 	}
-	for i := range n {
-		m.registers.value[at+i], m.registers.known[at+i] = 0, 0xff
-		if i < len(b.value) {
-			m.registers.value[at+i], m.registers.known[at+i] = b.value[i], b.known[i]
-		}
-	}
-	m.registers.not = slices.DeleteFunc(m.registers.not, func(x exclusion) bool { return x.offset >= at && x.offset < at+n })
-	for _, x := range b.not {
-		m.registers.not = append(m.registers.not, exclusion{at + x.offset, x.value})
-	}
-	for i := at / narrowRegister; i < (at+n)/narrowRegister; i++ {
-		m.sources[i] = source
+	m.registers.set(at, knownBits(make([]byte, n)...))
+	m.registers.set(at, b)
+}
+
+// unknownLoad makes a register unknown, and those after it that the same load may have written.
+func (m *machine) unknownLoad(register uint32, part string) {
+	if at := offset(register); at >= 0 && at < registerBytes {
+		m.load(register, unknownBits(min(wideRegister, registerBytes-at), part))
 	}
 }
 
-// read returns n bytes from a register, and what they depend on.
+// read returns n bytes from a register.
 func (m *machine) read(register uint32, n int) (b bits, ok bool) {
 	at := offset(register)
 	if register == unix.NFT_REG_VERDICT || at < 0 || n == 0 || at+n > registerBytes {
 		return b, false
 	}
-	b = m.registers.sub(at, n)
-	for i := at / narrowRegister; i*narrowRegister < at+n; i++ {
-		if word := m.registers.known[i*narrowRegister : (i+1)*narrowRegister]; slices.Min(word) != 0xff && !slices.Contains(b.depends, m.sources[i]) {
-			b.depends = append(b.depends, m.sources[i])
-		}
-	}
-	return b, true
-}
-
-// unknownLoad notes that nothing is known of a register any more, nor of those behind it that the
-// same load may have written.
-func (m *machine) unknownLoad(register uint32, source string) {
-	at := offset(register)
-	if at < 0 || at >= registerBytes {
-		return
-	}
-	m.load(register, unknownBits(min(wideRegister, registerBytes-at)), source)
+	return m.registers.sub(at, n), true
 }
 
 // expression evaluates one expression, and returns what the rule may do there, and whether the next one is
@@ -120,35 +86,29 @@ func (m *machine) expression(e expr.Any) (found []outcome, more bool) {
 		}
 		return []outcome{o}, false
 	case *expr.Reject:
-		return []outcome{{match: yes, action: rejected, verb: "rejects"}}, false
+		return []outcome{{condition: always, action: rejected, verb: "rejects"}}, false
 	case *expr.Lookup:
 		return m.lookup(e)
 	case *expr.Match:
-		m.require(matchOf(e, m.view))
+		m.require(m.xtMatch(e))
 	case *expr.Target:
 		return targetOf(e.Name), true // one that ends the rule is unknown, so that the rest counts too
-	case *expr.Counter, *expr.Log, *expr.Notrack, *expr.Dup:
-		// they do nothing to the packet
+	case *expr.Counter, *expr.Log, *expr.Notrack, *expr.Dup: // without effect on the verdict
 	case *expr.Objref:
 		if e.Type != unix.NFT_OBJECT_COUNTER {
 			m.require(unknown, byOther)
 		}
 	case *expr.Payload:
 		if e.OperationType == expr.PayloadWrite {
-			return uncertain(), true // the packet is another one from here on
+			return uncertain(byOther), true // the packet is another one after it
 		}
 		m.payload(e)
 	case *expr.Queue, *expr.TProxy, *expr.SynProxy, *expr.NAT, *expr.Redir, *expr.Masq, *expr.FlowOffload:
-		return uncertain(), false
+		return uncertain(byOther), false
 	default:
 		m.data(e)
 	}
 	return nil, true
-}
-
-// uncertain returns the outcome of a rule whose verdict another part of the kernel or another program gives.
-func uncertain() []outcome {
-	return []outcome{{match: unknown, action: either, depends: []string{byOther}}}
 }
 
 // data evaluates expressions that load, change and compare registers.
@@ -163,22 +123,21 @@ func (m *machine) data(e expr.Any) {
 			m.ct(e)
 		}
 	case *expr.Immediate:
-		m.load(e.Register, knownBits(e.Data...), byOther)
+		m.load(e.Register, knownBits(e.Data...))
 	case *expr.Bitwise:
 		b, ok := m.read(e.SourceRegister, int(e.Len))
 		if !ok || len(e.Mask) != len(b.value) || len(e.Xor) != len(b.value) {
 			m.unknownLoad(e.DestRegister, byOther)
 			return
 		}
-		source := m.sources[offset(e.SourceRegister)/narrowRegister]
-		m.load(e.DestRegister, b.masked(e.Mask, e.Xor), source)
+		m.load(e.DestRegister, b.masked(e.Mask, e.Xor))
 	case *expr.Cmp:
 		b, ok := m.read(e.Register, len(e.Data))
 		if !ok {
 			m.require(unknown, byOther)
 			return
 		}
-		m.require(compare(b, e.Op, e.Data), b.depends...)
+		m.require(compare(b, e.Op, e.Data), b.depends()...)
 	case *expr.Range:
 		b, ok := m.read(e.Register, len(e.FromData))
 		if !ok || len(e.FromData) != len(e.ToData) {
@@ -189,19 +148,14 @@ func (m *machine) data(e expr.Any) {
 		if e.Op == expr.CmpOpNeq {
 			in = in.not()
 		}
-		m.require(in, b.depends...)
+		m.require(in, b.depends()...)
 	case *expr.Fib:
 		m.fib(e)
 	case *expr.Limit:
 		m.require(unknown, byRate)
-	default:
-		// What it loads or compares is not known.
+	default: // it may load or compare anything
 		m.require(unknown, byOther)
-		m.registers = unknownBits(registerBytes)
-		m.sources = [registerBytes / narrowRegister]string{}
-		for i := range m.sources {
-			m.sources[i] = byOther
-		}
+		m.registers = unknownBits(registerBytes, byOther)
 	}
 }
 
@@ -223,67 +177,78 @@ func compare(b bits, op expr.CmpOp, data []byte) truth {
 	return unknown
 }
 
-// meta loads metadata that the kernel has of a packet, such as its interface.
+// meta loads metadata of a packet.
 func (m *machine) meta(e *expr.Meta) {
-	p := m.packet
+	if b, unknownPart := m.metadata(e.Key); unknownPart == "" {
+		m.load(e.Register, b)
+	} else {
+		m.unknownLoad(e.Register, unknownPart)
+	}
+}
+
+// Values of the kernel in metadata.
+const (
+	ethernet4, ethernet6 = 0x0800, 0x86dd
+	toThisHost           = 0 // PACKET_HOST
+	loopbackType         = 772
+	loopbackIndex        = 1
+	localAddress         = 2 // RTN_LOCAL
+)
+
+// metadata returns metadata that the kernel has of a packet, such as its interface, or the part of the packet
+// that it belongs to if nothing is known of it.
+func (p Packet) metadata(key expr.MetaKey) (b bits, unknownPart string) {
+	family, ethertype := byte(unix.NFPROTO_IPV4), uint16(ethernet4)
+	if p.Address.Is6() {
+		family, ethertype = unix.NFPROTO_IPV6, ethernet6
+	}
 	index, name, kind := expr.MetaKeyIIF, expr.MetaKeyIIFNAME, expr.MetaKeyIIFTYPE
 	if p.Reply {
 		index, name, kind = expr.MetaKeyOIF, expr.MetaKeyOIFNAME, expr.MetaKeyOIFTYPE
 	}
-	switch e.Key {
+	switch key {
 	case expr.MetaKeyNFPROTO:
-		family := byte(unix.NFPROTO_IPV4)
-		if p.Address.Is6() {
-			family = unix.NFPROTO_IPV6
-		}
-		m.load(e.Register, knownBits(family), "")
+		return knownBits(family), ""
 	case expr.MetaKeyL4PROTO:
-		m.load(e.Register, knownBits(p.Protocol), "")
+		return knownBits(p.Protocol), ""
 	case expr.MetaKeyPROTOCOL:
-		ethertype := uint16(ethernet4)
-		if p.Address.Is6() {
-			ethertype = ethernet6
-		}
-		m.load(e.Register, knownBits(binary.BigEndian.AppendUint16(nil, ethertype)...), "")
+		return knownBits(binary.BigEndian.AppendUint16(nil, ethertype)...), ""
 	case index:
-		m.load(e.Register, notLoopback(binary.NativeEndian.AppendUint32(nil, loopbackIndex)), byInterface)
+		return notLoopback(binary.NativeEndian.AppendUint32(nil, loopbackIndex)), ""
 	case kind:
-		m.load(e.Register, notLoopback(binary.NativeEndian.AppendUint16(nil, loopbackType)), byInterface)
+		return notLoopback(binary.NativeEndian.AppendUint16(nil, loopbackType)), ""
 	case name:
-		lo := make([]byte, interfaceNameSize)
+		lo := make([]byte, unix.IFNAMSIZ)
 		copy(lo, "lo")
-		m.load(e.Register, notLoopback(lo), byInterface)
+		return notLoopback(lo), ""
 	case expr.MetaKeyPKTTYPE:
-		if p.Reply {
-			m.unknownLoad(e.Register, byOther)
-			return
+		if !p.Reply {
+			return knownBits(toThisHost), ""
 		}
-		m.load(e.Register, knownBits(toThisHost), "")
 	case expr.MetaKeyMARK:
-		m.unknownLoad(e.Register, byMark)
+		return b, byMark
 	case expr.MetaKeyIIFGROUP, expr.MetaKeyOIFGROUP:
-		m.unknownLoad(e.Register, byInterface)
-	default:
-		m.unknownLoad(e.Register, byOther)
+		return b, byInterface
 	}
+	return b, byOther
 }
 
-// notLoopback are unknown bits that are not these.
+// notLoopback returns an unknown property of the interface that does not have this value, which is that of lo.
 func notLoopback(value []byte) bits {
-	b := unknownBits(len(value))
+	b := unknownBits(len(value), byInterface)
 	b.not = []exclusion{{0, value}}
 	return b
 }
 
-// ct loads a field of connection tracking. An untracked packet has only the state; a rule that tests another field does
-// not match it.
+// ct loads a field of connection tracking. An untracked packet has only the state; a rule that tests
+// another field does not match it.
 func (m *machine) ct(e *expr.Ct) {
 	state, known := m.state()
 	switch {
 	case !known:
 		m.unknownLoad(e.Register, byState)
 	case e.Key == expr.CtKeySTATE:
-		m.load(e.Register, knownBits(binary.NativeEndian.AppendUint32(nil, state)...), "")
+		m.load(e.Register, knownBits(binary.NativeEndian.AppendUint32(nil, uint32(state))...))
 	case state == stateUntracked:
 		m.require(no)
 	default:
@@ -294,41 +259,34 @@ func (m *machine) ct(e *expr.Ct) {
 // payload loads a part of a header.
 func (m *machine) payload(e *expr.Payload) {
 	var header bits
-	source := byHeader
 	switch e.Base {
 	case expr.PayloadBaseNetworkHeader:
-		header = m.packet.networkHeader()
-		if at, size := m.packet.remote(); int(e.Offset) < at+size && int(e.Offset+e.Len) > at {
-			source = bySource
-		}
+		header = m.networkHeader()
 	case expr.PayloadBaseTransportHeader:
-		header = m.packet.transportHeader()
-		if e.Offset < 4 {
-			source = bySourcePort
-		}
+		header = m.transportHeader()
 	}
 	if int(e.Offset+e.Len) > len(header.value) {
 		m.require(unknown, byOther) // it may not be there, which ends the rule
 		m.unknownLoad(e.DestRegister, byOther)
 		return
 	}
-	m.load(e.DestRegister, header.sub(int(e.Offset), int(e.Len)), source)
+	m.load(e.DestRegister, header.sub(int(e.Offset), int(e.Len)))
 }
 
-// fib looks an address up in the routing tables: the node-local address is one of the node.
+// fib loads the result of a lookup in the routing tables: the node-local address is one of the node.
 func (m *machine) fib(e *expr.Fib) {
-	own := e.FlagDADDR && !m.packet.Reply || e.FlagSADDR && m.packet.Reply
+	own := e.FlagDADDR && !m.Reply || e.FlagSADDR && m.Reply
 	if e.ResultADDRTYPE && own && e.FlagDADDR != e.FlagSADDR && !e.FlagIIF && !e.FlagOIF && !e.FlagMARK {
-		m.load(e.Register, knownBits(binary.NativeEndian.AppendUint32(nil, localAddress)...), "")
+		m.load(e.Register, knownBits(binary.NativeEndian.AppendUint32(nil, localAddress)...))
 		return
 	}
 	m.require(unknown, byOther) // without a route it ends the rule
 	m.unknownLoad(e.Register, bySource)
 }
 
-// verdictOf returns the outcome of a verdict; ends is false for one that goes on with the next rule.
+// verdictOf returns the outcome of a verdict; ends is false if the next rule follows.
 func verdictOf(kind expr.VerdictKind, chain string) (o outcome, ends bool) {
-	o = outcome{match: yes, chain: chain}
+	o = outcome{condition: always, chain: chain}
 	const code = 0xff // a queue has its number in the bits above
 	if kind > 0 {
 		kind &= code

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
 	"strings"
 	"time"
 
@@ -14,48 +15,31 @@ import (
 	"github.com/nearside-dns/nearside/plugin/nodelocal/rules"
 )
 
-// checkWait bounds a check, in which programs of iptables may wait for their lock.
+// checkWait limits a check, in which programs of iptables may wait for their lock.
 const checkWait = 8 * time.Second
 
-// Check returns the chains that drop or reject packets. Tables of nodecache are left out. With an error
-// it returns what it has found all the same. Listing nftables makes the kernel load nf_tables:
-// without withTables it is not listed. procNet is a folder such as /proc/net.
+// Check returns the chains that drop or reject packets, without those of nodecache. With an error it
+// returns those that it has found all the same. Listing nftables makes the kernel load nf_tables: without
+// withTables it is not listed. procNet is a folder such as /proc/net.
 func Check(ctx context.Context, packets []Packet, withTables bool, procNet string) ([]Finding, error) {
-	findings, _, err := check(ctx, packets, withTables, procNet)
-	return findings, err
-}
-
-func check(ctx context.Context, packets []Packet, withTables bool, procNet string) ([]Finding, []Verdict, error) {
 	ctx, cancel := context.WithTimeout(ctx, checkWait)
 	defer cancel()
 	legacy, problem := legacyBases(ctx, procNet)
-	type result struct {
-		findings []Finding
-		verdicts []Verdict
+	if !withTables { // rules.Steady would query nf_tables as well
+		findings, err := evaluate(legacy, packets)
+		return findings, errors.Join(err, problem)
 	}
-	evaluation := func() (r result, err error) {
-		bases := legacy
-		if withTables {
-			tables, err := tableBases(ctx)
-			if err != nil {
-				return r, err
-			}
-			bases = append(tables, legacy...)
+	findings, err := rules.Steady(func() ([]Finding, error) {
+		tables, err := tableBases(ctx)
+		if err != nil {
+			return nil, err
 		}
-		r.findings, r.verdicts, err = evaluate(bases, packets)
-		return r, err
-	}
-	var r result
-	var err error
-	if withTables {
-		r, err = rules.Steady(evaluation)
-	} else { // the generation of the rules is asked of nf_tables, too
-		r, err = evaluation()
-	}
-	return r.findings, r.verdicts, errors.Join(err, problem)
+		return evaluate(append(tables, legacy...), packets)
+	})
+	return findings, errors.Join(err, problem)
 }
 
-// families are the families of tables that see packets of IP.
+// families are the families of tables that filter packets of IP.
 var families = map[nftables.TableFamily]string{
 	nftables.TableFamilyIPv4: "ip",
 	nftables.TableFamilyIPv6: "ip6",
@@ -69,7 +53,7 @@ var hooks = map[nftables.ChainHook]string{
 	*nftables.ChainHookPostrouting: "postrouting",
 }
 
-// table is a table of nftables, of which only what is evaluated is read.
+// table is a table of nftables. Its chains and sets are read when a packet reaches them.
 type table struct {
 	ctx    context.Context
 	kernel *nftables.Table
@@ -77,8 +61,8 @@ type table struct {
 	sets   map[string]set
 }
 
-// tableBases returns the chains of nftables that hooks call. Chains of NAT are left out: they see
-// tracked packets alone.
+// tableBases returns the chains of nftables that hooks call, without those of NAT, which process only
+// tracked packets.
 func tableBases(ctx context.Context) (all []base, err error) {
 	c, err := connect(ctx)
 	if err != nil {
@@ -145,53 +129,41 @@ func (t *table) set(name string) set {
 	if s, ok := t.sets[name]; ok {
 		return s
 	}
-	s := set{broken: true}
-	c, err := connect(t.ctx)
-	if err == nil {
-		var found *nftables.Set
-		if found, err = c.GetSetByName(t.kernel, name); err == nil {
-			var listed []nftables.SetElement
-			if listed, err = c.GetSetElements(found); err == nil {
-				s = newSet(found, listed)
-			}
-		}
+	s, err := t.readSet(name)
+	if err != nil {
+		s = set{broken: true}
 	}
 	t.sets[name] = s
 	return s
 }
 
-// newExpression returns an expression by its name; nil is one that is not evaluated.
+func (t *table) readSet(name string) (s set, err error) {
+	c, err := connect(t.ctx)
+	if err != nil {
+		return s, err
+	}
+	found, err := c.GetSetByName(t.kernel, name)
+	if err != nil {
+		return s, err
+	}
+	listed, err := c.GetSetElements(found)
+	return newSet(found, listed), err
+}
+
+// expressions are those that are evaluated, by their names.
+var expressions = map[string]expr.Any{
+	"bitwise": &expr.Bitwise{}, "cmp": &expr.Cmp{}, "counter": &expr.Counter{}, "ct": &expr.Ct{}, "dup": &expr.Dup{},
+	"fib": &expr.Fib{}, "immediate": &expr.Immediate{}, "limit": &expr.Limit{}, "log": &expr.Log{}, "lookup": &expr.Lookup{},
+	"masq": &expr.Masq{}, "match": &expr.Match{}, "meta": &expr.Meta{}, "nat": &expr.NAT{}, "notrack": &expr.Notrack{},
+	"objref": &expr.Objref{}, "payload": &expr.Payload{}, "queue": &expr.Queue{}, "range": &expr.Range{}, "redir": &expr.Redir{},
+	"reject": &expr.Reject{}, "synproxy": &expr.SynProxy{}, "target": &expr.Target{}, "tproxy": &expr.TProxy{},
+}
+
+// newExpression returns an empty expression by its name; nil is one that is not evaluated.
 func newExpression(name string) expr.Any {
-	empty, ok := expressions[name]
+	kind, ok := expressions[name]
 	if !ok {
 		return nil
 	}
-	return empty()
-}
-
-var expressions = map[string]func() expr.Any{
-	"bitwise":   func() expr.Any { return &expr.Bitwise{} },
-	"cmp":       func() expr.Any { return &expr.Cmp{} },
-	"counter":   func() expr.Any { return &expr.Counter{} },
-	"ct":        func() expr.Any { return &expr.Ct{} },
-	"dup":       func() expr.Any { return &expr.Dup{} },
-	"fib":       func() expr.Any { return &expr.Fib{} },
-	"immediate": func() expr.Any { return &expr.Immediate{} },
-	"limit":     func() expr.Any { return &expr.Limit{} },
-	"log":       func() expr.Any { return &expr.Log{} },
-	"lookup":    func() expr.Any { return &expr.Lookup{} },
-	"masq":      func() expr.Any { return &expr.Masq{} },
-	"match":     func() expr.Any { return &expr.Match{} },
-	"meta":      func() expr.Any { return &expr.Meta{} },
-	"nat":       func() expr.Any { return &expr.NAT{} },
-	"notrack":   func() expr.Any { return &expr.Notrack{} },
-	"objref":    func() expr.Any { return &expr.Objref{} },
-	"payload":   func() expr.Any { return &expr.Payload{} },
-	"queue":     func() expr.Any { return &expr.Queue{} },
-	"range":     func() expr.Any { return &expr.Range{} },
-	"redir":     func() expr.Any { return &expr.Redir{} },
-	"reject":    func() expr.Any { return &expr.Reject{} },
-	"synproxy":  func() expr.Any { return &expr.SynProxy{} },
-	"target":    func() expr.Any { return &expr.Target{} },
-	"tproxy":    func() expr.Any { return &expr.TProxy{} },
+	return reflect.New(reflect.TypeOf(kind).Elem()).Interface().(expr.Any)
 }

@@ -64,28 +64,27 @@ func legacyTable(family, table string, priority int, text string) (all []base) {
 // legacyRule is a rule of iptables being evaluated.
 type legacyRule struct {
 	view
-	match   truth
-	depends []string
-	not     bool // the next option is inverted
+	condition
+	inverted bool // the next option is
 }
 
-// legacyOutcomes evaluates the words of a rule. declared returns whether there is a chain of a name.
+// legacyOutcomes returns what a rule, in words, does with a packet. declared returns whether a chain exists.
 func legacyOutcomes(words []string, v view, declared func(string) bool) []outcome {
-	r := legacyRule{view: v, match: yes}
+	r := legacyRule{view: v, condition: always}
 	var target []outcome
 	for len(words) > 0 {
 		word := words[0]
 		words = words[1:]
 		switch {
 		case word == "!":
-			r.not = true
+			r.inverted = true
 			continue
 		case !strings.HasPrefix(word, "-"):
-			continue // an argument of something that is not evaluated
+			continue // an argument of an option that is not evaluated
 		}
 		n := 0
 		if word == "--comment" && len(words) > 0 {
-			n = 1 // whatever it begins with
+			n = 1 // its text may begin with -
 		}
 		for n < len(words) && !strings.HasPrefix(words[n], "-") && words[n] != "!" {
 			n++
@@ -95,147 +94,136 @@ func legacyOutcomes(words []string, v view, declared func(string) bool) []outcom
 		switch {
 		case n > 0 && (word == "-j" || word == "-g"):
 			target = legacyTarget(word, args[0], declared)
-			words = nil // the rest belongs to the target, and what is behind it in print is not a match
+			words = nil // the rest are options of the target
 		default:
 			r.option(word, args)
 		}
-		r.not = false
+		r.inverted = false
 	}
-	for i := range target {
-		target[i].match = min(target[i].match, r.match)
-		target[i].depends = slices.Concat(r.depends, target[i].depends)
-	}
-	return target
+	return r.narrow(target)
 }
 
 // legacyTarget returns what a target does.
 func legacyTarget(option, name string, declared func(string) bool) []outcome {
+	o := outcome{condition: always}
 	switch {
 	case name == "ACCEPT":
-		return []outcome{{match: yes, action: accepts}}
+		o.action = accepts
 	case name == "DROP":
-		return []outcome{{match: yes, action: rejected, verb: "drops"}}
+		o.action, o.verb = rejected, "drops"
 	case name == "RETURN":
-		return []outcome{{match: yes, action: returns}}
+		o.action = returns
 	case option == "-g":
-		return []outcome{{match: yes, action: goes, chain: name}}
+		o.action, o.chain = goes, name
 	case declared(name):
-		return []outcome{{match: yes, action: jumps, chain: name}}
+		o.action, o.chain = jumps, name
+	default:
+		return targetOf(name)
 	}
-	return targetOf(name)
+	return []outcome{o}
 }
 
-// require narrows the match of the rule.
+// require narrows the match of the rule by that of an option. depends is the unknown part of the packet
+// that an unknown match tests.
 func (r *legacyRule) require(t truth, depends string) {
-	if r.not {
+	if r.inverted {
 		t = t.not()
 	}
-	if t == unknown {
-		r.depends = append(r.depends, depends)
-	}
-	r.match = min(r.match, t)
+	r.condition.require(t, depends)
+}
+
+// legacyParts are the unknown parts of a packet that options depend on which are not evaluated.
+var legacyParts = map[string]string{
+	"-s": bySource, "-d": bySource, "--mark": byMark,
+	"--limit": byRate, "--limit-burst": byRate, "--hashlimit-upto": byRate, "--hashlimit-above": byRate,
 }
 
 // option evaluates one option of a rule.
 func (r *legacyRule) option(name string, args []string) {
-	first := ""
-	if len(args) > 0 {
-		first = args[0]
-	}
-	local, localPorts := "-d", []string{"--dport", "--dports"}
-	if r.packet.Reply {
-		local, localPorts = "-s", []string{"--sport", "--sports"}
+	first := strings.Join(args[:min(1, len(args))], "")
+	local, localType := "-d", "--dst-type"
+	if r.Reply {
+		local, localType = "-s", "--src-type"
 	}
 	switch name {
 	case "-m", "--comment":
 		// the options of the match follow
 	case local:
-		p, err := netip.ParsePrefix(first)
-		r.known(err == nil && p.Contains(r.packet.Address), err)
-	case "-s", "-d":
-		r.require(unknown, bySource)
+		in := unknown
+		if p, err := netip.ParsePrefix(first); err == nil {
+			in = is(p.Contains(r.Address))
+		}
+		r.require(in, byOther)
 	case "-p":
-		r.require(is(slices.Contains(legacyProtocols[r.packet.Protocol], first)), "")
+		r.require(is(slices.Contains(legacyProtocols[r.Protocol], first)), "")
 	case "-i", "-o":
 		r.require(legacyInterface(first), byInterface)
-	case localPorts[0], localPorts[1], "--ports":
-		in, err := inPorts(first, r.packet.Port)
-		if name == "--ports" && !in {
-			r.require(unknown, bySourcePort)
-			return
-		}
-		r.known(in, err)
-	case "--sport", "--dport", "--sports", "--dports":
-		r.require(unknown, bySourcePort)
+	case "--sport", "--sports", "--dport", "--dports", "--ports":
+		r.require(r.portIn(name, first))
 	case "--ctstate", "--state":
 		r.require(r.stateIn(legacyStates(first)))
-	case "--dst-type", "--src-type":
-		if (name == "--dst-type") == r.packet.Reply {
-			r.require(unknown, bySource)
-			return
-		}
+	case localType:
 		r.require(is(slices.Contains(strings.Split(first, ","), "LOCAL")), "")
-	case "--mark":
-		r.require(unknown, byMark)
-	case "--limit", "--limit-burst", "--hashlimit-upto", "--hashlimit-above":
-		r.require(unknown, byRate)
+	case "--dst-type", "--src-type":
+		r.require(unknown, bySource)
 	case "--tcp-flags":
 		r.require(r.tcpFlags(args))
 	default:
-		r.require(unknown, "the option "+name+" of iptables, which is not evaluated")
+		part, ok := legacyParts[name]
+		if !ok {
+			part = "the option " + name + " of iptables, which is not evaluated"
+		}
+		r.require(unknown, part)
 	}
-}
-
-// known adds the result of a match to the conditions of the rule; with an error the result is unknown.
-func (r *legacyRule) known(match bool, err error) {
-	if err != nil {
-		r.require(unknown, byOther)
-		return
-	}
-	r.require(is(match), "")
 }
 
 var legacyProtocols = map[uint8][]string{UDP: {"udp", "17", "all", "0"}, TCP: {"tcp", "6", "all", "0"}}
 
-// legacyInterface returns whether an interface other than lo has a name, which ends in + for all that
-// begin so.
+// legacyInterface returns whether an interface other than lo matches a name; one that ends in + matches all
+// names with this prefix.
 func legacyInterface(name string) truth {
-	prefix, all := strings.CutSuffix(name, "+")
-	switch {
-	case all && prefix == "":
+	switch name {
+	case "+":
 		return yes
-	case all && prefix == "lo", !all && name == "lo":
-		if all {
-			return unknown
-		}
+	case "lo":
 		return no
 	}
 	return unknown
 }
 
-// inPorts returns whether a list such as 53,1000:2000 has a port.
-func inPorts(list string, port uint16) (in bool, err error) {
+// portIn returns whether the port of an option is in a list such as 53,1000:2000: --sport, --sports, --dport,
+// --dports, or --ports, which stands for either.
+func (v view) portIn(option, list string) (truth, string) {
+	local := "--dport"
+	if v.Reply {
+		local = "--sport"
+	}
+	either := option == "--ports"
+	if !either && !strings.HasPrefix(option, local) {
+		return unknown, bySourcePort
+	}
+	in := no
 	for part := range strings.SplitSeq(list, ",") {
 		low, high, isRange := strings.Cut(part, ":")
 		if !isRange {
 			high = low
 		}
 		from, err := strconv.ParseUint(low, 10, 16)
-		if err != nil {
-			return false, err
+		to, err2 := strconv.ParseUint(high, 10, 16)
+		if err != nil || err2 != nil {
+			return unknown, byOther
 		}
-		to, err := strconv.ParseUint(high, 10, 16)
-		if err != nil {
-			return false, err
-		}
-		in = in || uint64(port) >= from && uint64(port) <= to
+		in = max(in, is(from <= uint64(v.Port) && uint64(v.Port) <= to))
 	}
-	return in, nil
+	if either && in == no {
+		return unknown, bySourcePort
+	}
+	return in, ""
 }
 
 // legacyStates returns the mask of states such as RELATED,ESTABLISHED.
 func legacyStates(list string) (mask uint16) {
-	bits := map[string]uint16{"INVALID": xtInvalid, "ESTABLISHED": xtEstablished, "RELATED": xtRelated, "NEW": xtNew, "UNTRACKED": xtUntracked}
+	bits := map[string]uint16{"INVALID": stateInvalid, "ESTABLISHED": stateEstablished, "RELATED": stateRelated, "NEW": stateNew, "UNTRACKED": stateUntracked}
 	for state := range strings.SplitSeq(list, ",") {
 		mask |= bits[state]
 	}
@@ -255,5 +243,5 @@ func (r *legacyRule) tcpFlags(args []string) (truth, string) {
 		}
 		return mask
 	}
-	return is(r.packet.flags()&flags(args[0]) == flags(args[1])), ""
+	return is(r.flags()&flags(args[0]) == flags(args[1])), ""
 }

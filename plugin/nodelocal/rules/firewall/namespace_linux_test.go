@@ -17,10 +17,16 @@ var (
 	six  = netip.MustParseAddr("fd00::10")
 )
 
-// queries are the packets of the tests.
-var queries = Queries([]netip.Addr{four, six}, 53, false)
+// queries are the packets of most tests.
+var queries = queriesTo([]netip.Addr{four, six}, 53)
 
-// format adds the line ends that nft wants.
+// queriesTo returns the packets of queries to addresses.
+func queriesTo(addrs []netip.Addr, port uint16) []Packet {
+	all := Packets(addrs, port, false)
+	return all[:len(all)/2]
+}
+
+// format adds the line ends that nft needs.
 func format(text string) string {
 	return strings.NewReplacer(" }", "\n}", "policy accept; ", "policy accept;\n", "policy drop; ", "policy drop;\n").Replace(text)
 }
@@ -62,8 +68,8 @@ func found(t *testing.T, packets []Packet) string {
 	return strings.Join(all, "\n")
 }
 
-// firewalld is a ruleset as firewalld makes it, for one zone of pods and the default zone. verdict is
-// the end of the filter, dns a rule of the default zone.
+// firewalld returns a ruleset as firewalld makes it: pods has rules for a zone of pods, dns those of the default
+// zone.
 func firewalld(pods, dns string) string {
 	return `table inet firewalld {
 	chain mangle_PREROUTING { type filter hook prerouting priority mangle + 10; policy accept; jump mangle_PREROUTING_ZONES; }
@@ -166,7 +172,7 @@ func TestFirewallOfNftables(t *testing.T) {
 	}
 }
 
-// digits replaces handles.
+// digits replaces the handles of rules, which differ between runs.
 func digits(text string) string {
 	const before = "with handle "
 	parts := strings.Split(text, before)

@@ -1,10 +1,8 @@
 package firewall
 
-import (
-	"encoding/binary"
-)
+import "encoding/binary"
 
-// What the result of an evaluation may depend on, in words.
+// Unknown parts of a packet, as findings name them.
 const (
 	bySource      = "the address of the pod"
 	bySourcePort  = "the port of the pod"
@@ -29,21 +27,39 @@ const (
 	flagSYN, flagACK     = 0x02, 0x10
 	version4, version6   = 0x45, 0x60
 	noFragment           = 0x3f // of the first byte of the fragment offset: all but two flags
-	ethernet4, ethernet6 = 0x0800, 0x86dd
-	toThisHost           = 0 // PACKET_HOST
-	loopbackType         = 772
-	loopbackIndex        = 1
-	localAddress         = 2 // RTN_LOCAL
 )
 
-// States of connection tracking, as the kernel numbers them for nftables.
+// States of connection tracking, as the kernel numbers them for nftables and the match state of iptables.
 const (
+	stateInvalid     = 1
 	stateEstablished = 2
+	stateRelated     = 4
 	stateNew         = 8
 	stateUntracked   = 64
 )
 
-// networkHeader returns the bits of the IP header that are the same in every such packet; the others are unknown.
+// view is a packet as the chains of a hook see it.
+type view struct {
+	Packet
+	// stateUnknown is whether the chain is called before the state of the packet is decided.
+	stateUnknown bool
+}
+
+// state returns the state of connection tracking, if it is known.
+func (v view) state() (state uint16, known bool) {
+	switch {
+	case v.stateUnknown:
+		return 0, false
+	case !v.Tracked:
+		return stateUntracked, true
+	case v.Reply:
+		return stateEstablished, true
+	}
+	return stateNew, true
+}
+
+// networkHeader returns the bits of the IP header that are the same in every such packet, with the others
+// unknown.
 func (p Packet) networkHeader() bits {
 	size, protocol, local, remote := header4, protocol4, target4, source4
 	if p.Address.Is6() {
@@ -52,54 +68,33 @@ func (p Packet) networkHeader() bits {
 	if p.Reply {
 		local, remote = remote, local
 	}
-	b := unknownBits(size)
-	set := func(offset int, value ...byte) {
-		copy(b.value[offset:], value)
-		copy(b.known[offset:], knownBits(value...).known)
-	}
-	set(protocol, p.Protocol)
-	set(local, p.Address.AsSlice()...)
+	b, address := unknownBits(size, byHeader), p.Address.AsSlice()
+	b.set(protocol, knownBits(p.Protocol))
+	b.set(local, knownBits(address...))
+	b.set(remote, unknownBits(len(address), bySource))
 	if p.Address.Is4() {
-		set(0, version4)
-		set(fragment4, 0, 0)
-		b.known[fragment4] = noFragment
+		b.set(0, knownBits(version4))
+		b.known[fragment4], b.known[fragment4+1] = noFragment, 0xff
 	} else {
-		set(0, version6)
-		b.known[0] = 0xf0
+		b.value[0], b.known[0] = version6, 0xf0
 	}
 	return b
 }
 
-// remote is where the address of the pod is in the IP header.
-func (p Packet) remote() (offset, size int) {
-	switch {
-	case p.Address.Is4() && p.Reply:
-		return target4, 4
-	case p.Address.Is4():
-		return source4, 4
-	case p.Reply:
-		return target6, 16
-	}
-	return source6, 16
-}
-
-// transportHeader returns the bits of the UDP or TCP header that are the same in every such packet; the others are
-// unknown.
+// transportHeader returns the bits of the UDP or TCP header that are the same in every such packet, with
+// the others unknown.
 func (p Packet) transportHeader() bits {
-	size := headerUDP
-	if p.Protocol == TCP {
-		size = headerTCP
-	}
-	b := unknownBits(size)
-	offset := 2
+	local, remote := 2, 0
 	if p.Reply {
-		offset = 0
+		local, remote = remote, local
 	}
-	binary.BigEndian.PutUint16(b.value[offset:], p.Port)
-	b.known[offset], b.known[offset+1] = 0xff, 0xff
+	b := unknownBits(headerUDP, byHeader)
 	if p.Protocol == TCP {
-		b.value[flagsTCP], b.known[flagsTCP] = p.flags(), 0xff
+		b = unknownBits(headerTCP, byHeader)
+		b.set(flagsTCP, knownBits(p.flags()))
 	}
+	b.set(local, knownBits(binary.BigEndian.AppendUint16(nil, p.Port)...))
+	b.set(remote, unknownBits(2, bySourcePort))
 	return b
 }
 
@@ -109,17 +104,4 @@ func (p Packet) flags() byte {
 		return flagSYN | flagACK
 	}
 	return flagSYN
-}
-
-// state is the state of connection tracking, if it is known.
-func (v view) state() (state uint32, known bool) {
-	switch {
-	case v.stateUnknown:
-		return 0, false
-	case !v.packet.Tracked:
-		return stateUntracked, true
-	case v.packet.Reply:
-		return stateEstablished, true
-	}
-	return stateNew, true
 }

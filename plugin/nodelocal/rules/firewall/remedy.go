@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// firewalldTable is the table that firewalld makes and replaces: nothing can be added there but by it.
+// firewalldTable is the table that firewalld creates and replaces: only firewalld can add a lasting rule.
 const firewalldTable = "firewalld"
 
 // Remedy returns the commands that let the packets through the chain.
@@ -23,23 +23,27 @@ func (f Finding) Remedy() []string {
 	return f.nftCommands(port)
 }
 
+// side is d where packets have the node-local address as destination, s where they have it as source.
+func (f Finding) side() string {
+	if f.Packets[0].Reply {
+		return "s"
+	}
+	return "d"
+}
+
 // nftCommands insert one rule for each family.
 func (f Finding) nftCommands(port uint16) (all []string) {
-	direction, side := "daddr", "dport"
-	if f.Packets[0].Reply {
-		direction, side = "saddr", "sport"
-	}
 	for _, family := range []string{"ip", "ip6"} {
 		if addresses := f.texts(family); len(addresses) > 0 {
-			all = append(all, fmt.Sprintf("nft insert rule %s %s %s %s %s { %s } meta l4proto { tcp, udp } th %s %d accept",
-				f.Chain.Family, f.Chain.Table, f.Chain.Name, family, direction, strings.Join(addresses, ", "), side, port))
+			all = append(all, fmt.Sprintf("nft insert rule %s %s %s %s %saddr { %s } meta l4proto { tcp, udp } th %sport %d accept",
+				f.Chain.Family, f.Chain.Table, f.Chain.Name, family, f.side(), strings.Join(addresses, ", "), f.side(), port))
 		}
 	}
 	return all
 }
 
-// iptablesCommands insert one rule for each protocol. A table that iptables made is changed with
-// iptables, which does not understand all that nft can write there.
+// iptablesCommands insert one rule for each protocol. A table of iptables is changed with iptables, which
+// does not understand all that nft can write there.
 func (f Finding) iptablesCommands(port uint16) (all []string) {
 	tool := map[string]string{"ip": "iptables", "ip6": "ip6tables"}[f.Chain.Family]
 	if f.Chain.Legacy {
@@ -48,13 +52,9 @@ func (f Finding) iptablesCommands(port uint16) (all []string) {
 	if f.Chain.Table != "filter" {
 		tool += " -t " + f.Chain.Table
 	}
-	address, side := "-d", "--dport"
-	if f.Packets[0].Reply {
-		address, side = "-s", "--sport"
-	}
 	for _, protocol := range []string{"udp", "tcp"} {
-		all = append(all, fmt.Sprintf("%s -I %s %s %s -p %s %s %d -j ACCEPT",
-			tool, f.Chain.Name, address, strings.Join(f.texts(f.Chain.Family), ","), protocol, side, port))
+		all = append(all, fmt.Sprintf("%s -I %s -%s %s -p %s --%sport %d -j ACCEPT",
+			tool, f.Chain.Name, f.side(), strings.Join(f.texts(f.Chain.Family), ","), protocol, f.side(), port))
 	}
 	return all
 }
@@ -79,7 +79,7 @@ func (f Finding) firewalldCommands(port uint16) (all []string) {
 
 // texts returns the addresses of a family.
 func (f Finding) texts(family string) (all []string) {
-	for _, a := range f.Addresses() {
+	for _, a := range f.addresses() {
 		if a.Is4() == (family == "ip") {
 			all = append(all, a.String())
 		}

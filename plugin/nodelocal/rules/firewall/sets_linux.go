@@ -2,6 +2,7 @@ package firewall
 
 import (
 	"bytes"
+	"encoding/binary"
 	"slices"
 
 	"github.com/google/nftables"
@@ -14,7 +15,7 @@ import (
 type set struct {
 	elements []element
 	fields   []int // sizes in bytes of the parts of a key, if elements are ranges of concatenations
-	broken   bool  // it cannot be evaluated
+	broken   bool  // it cannot be read or evaluated
 }
 
 // element is a key, or a range of keys with both ends.
@@ -24,7 +25,7 @@ type element struct {
 	value    []byte
 }
 
-// newSet returns a set of its elements as the kernel lists them.
+// newSet returns a set with the elements that the kernel has listed.
 func newSet(s *nftables.Set, listed []nftables.SetElement) set {
 	var out set
 	switch {
@@ -39,19 +40,18 @@ func newSet(s *nftables.Set, listed []nftables.SetElement) set {
 		}
 	}
 	// An element for all other keys is compared last.
-	slices.SortStableFunc(out.elements, func(a, b element) int {
-		switch {
-		case a.from == nil && b.from != nil:
+	last := func(e element) int {
+		if e.from == nil {
 			return 1
-		case a.from != nil && b.from == nil:
-			return -1
 		}
 		return 0
-	})
+	}
+	slices.SortStableFunc(out.elements, func(a, b element) int { return last(a) - last(b) })
 	return out
 }
 
-// ranges pairs the elements of a set of ranges: one begins a range and one, which is not in it, ends it.
+// ranges pairs the elements of a set of ranges: one element begins a range, and the next one, which is not
+// in the range, ends it.
 func ranges(listed []nftables.SetElement) (all []element) {
 	listed = slices.Clone(listed)
 	slices.SortStableFunc(listed, func(a, b nftables.SetElement) int {
@@ -100,7 +100,7 @@ func (s set) has(e element, key bits) truth {
 			return unknown
 		}
 		all = min(all, key.sub(at, size).within(e.from[at:at+size], e.to[at:at+size]))
-		at += (size + narrowRegister - 1) / narrowRegister * narrowRegister
+		at += words(size)
 	}
 	if at != len(e.from) {
 		return unknown
@@ -135,7 +135,7 @@ func (m *machine) lookup(e *expr.Lookup) (found []outcome, more bool) {
 	s := m.table.set(e.SetName)
 	n := s.keySize()
 	key, ok := m.read(e.SourceRegister, n)
-	depends := key.depends
+	depends := key.depends()
 	if n > 0 && !ok || s.broken {
 		s.broken, depends = true, []string{bySetContents}
 	}
@@ -153,7 +153,7 @@ func (m *machine) lookup(e *expr.Lookup) (found []outcome, more bool) {
 		return nil, true
 	}
 	if s.broken {
-		return []outcome{{match: unknown, action: either, depends: depends}}, true
+		return uncertain(depends...), true
 	}
 	for _, element := range s.elements {
 		match := s.has(element, key)
@@ -162,7 +162,7 @@ func (m *machine) lookup(e *expr.Lookup) (found []outcome, more bool) {
 		}
 		kind, chain := verdictIn(element.value)
 		if o, ends := verdictOf(kind, chain); ends {
-			o.match, o.depends = match, depends
+			o.condition = condition{match, depends}
 			found = append(found, o)
 		}
 		if match == yes {
@@ -182,7 +182,7 @@ func verdictIn(data []byte) (kind expr.VerdictKind, chain string) {
 	for _, a := range attributes {
 		switch {
 		case a.Type == unix.NFTA_VERDICT_CODE && len(a.Data) == 4:
-			kind = expr.VerdictKind(int32(uint32(a.Data[0])<<24 | uint32(a.Data[1])<<16 | uint32(a.Data[2])<<8 | uint32(a.Data[3])))
+			kind = expr.VerdictKind(int32(binary.BigEndian.Uint32(a.Data)))
 		case a.Type == unix.NFTA_VERDICT_CHAIN:
 			chain = string(bytes.TrimRight(a.Data, "\x00"))
 		}

@@ -1,6 +1,7 @@
 package firewall
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -31,35 +32,59 @@ func is(b bool) truth {
 type action int
 
 const (
-	returns action = iota // to the chain that called this one; also the end of a chain
+	returns action = iota // to the calling chain; also the end of a chain
 	accepts
 	rejected // dropped, or rejected with an answer
 	jumps
 	goes   // a jump that does not return here
-	either // accepts or rejects; the rule does not say which, as one with a queue to a program
+	either // accepts or rejects: it is not known which
 )
 
-// outcome is one thing that a rule may do.
+// outcome is a possible result of a rule.
 type outcome struct {
-	match   truth
-	action  action
-	chain   string   // of jumps and goes
-	verb    string   // of rejected: "drops" or "rejects"
-	depends []string // what an unknown match depends on
+	condition
+	action action
+	chain  string // of jumps and goes
+	verb   string // of rejected: "drops" or "rejects"
 }
 
-// rule is one rule of a chain. Its outcomes are tried in order; behind the last one, and where none
-// matches, the next rule follows.
+// always is the condition of a rule that matches every packet.
+var always = condition{match: yes}
+
+// uncertain returns the outcome of a rule whose verdict is not evaluated, as of another part of the kernel
+// or another program.
+func uncertain(depends ...string) []outcome {
+	return []outcome{{condition: condition{unknown, depends}, action: either}}
+}
+
+// rule is one rule of a chain. Its outcomes are tried in order; the next rule follows where none matches.
 type rule struct {
 	text     string // names the rule in its chain, such as "rule 7"
 	outcomes func(view) []outcome
 }
 
-// view is a packet as the chains of a hook see it.
-type view struct {
-	packet Packet
-	// stateUnknown: the chain is called before the state of the packet is decided.
-	stateUnknown bool
+// condition is whether a rule matches, as far as it is evaluated, and the unknown parts of the packet that
+// this depends on.
+type condition struct {
+	match   truth
+	depends []string
+}
+
+// require narrows the match of the rule.
+func (c *condition) require(t truth, depends ...string) {
+	if t == unknown {
+		c.depends = append(c.depends, depends...)
+	}
+	c.match = min(c.match, t)
+}
+
+// narrow makes outcomes depend on the condition.
+func (c *condition) narrow(outcomes []outcome) []outcome {
+	for i := range outcomes {
+		outcomes[i].match = min(outcomes[i].match, c.match)
+		outcomes[i].depends = slices.Concat(c.depends, outcomes[i].depends)
+	}
+	return outcomes
 }
 
 // base is a chain that a hook of the kernel calls.
@@ -71,7 +96,7 @@ type base struct {
 }
 
 // Priorities at which the state of a packet is decided: nodecache and node-local-dns exclude it from
-// connection tracking at raw, before that sees it.
+// connection tracking at raw, before the priority of that.
 const (
 	priorityRaw      = -300
 	priorityTracking = -200
@@ -95,7 +120,7 @@ func (b base) walk(p Packet) result {
 	if p.Tracked {
 		known = priorityTracking
 	}
-	w := walker{base: b, view: view{packet: p, stateUnknown: b.priority <= known}, done: map[string]result{}}
+	w := walker{base: b, view: view{p, b.priority <= known}, done: map[string]result{}}
 	r := w.walk(b.chain.Name, 0)
 	if r.may.returns {
 		r.may.returns = false
@@ -103,43 +128,42 @@ func (b base) walk(p Packet) result {
 			r.may.reject = true
 		} else {
 			r.may.accept = true
-			if r.always == rejected {
+			if r.byDefault == rejected {
 				r.accepts("the policy", r.returnsDepend)
 			}
 		}
 	}
-	if r.always == returns {
-		r.always, r.place = accepts, ""
+	if r.byDefault == returns {
+		r.byDefault, r.place = accepts, ""
 		if b.drops {
-			r.always, r.place = rejected, "its policy drops"
+			r.byDefault, r.place = rejected, "its policy drops"
 		}
 	}
 	return r
 }
 
-// result is the possible verdicts of a chain on a packet.
+// result is what a chain may do with a packet.
 type result struct {
-	// may are the verdicts that are possible.
+	// may are the possible verdicts.
 	may struct{ accept, reject, returns bool }
-	// always is the verdict if no rule matches that depends on unknown values: returns, accepts or rejected.
-	// place names the rule of a rejection.
-	always action
-	place  string
+	// byDefault is the verdict if no rule matches that depends on unknown parts of the packet: returns, accepts
+	// or rejected. place names the rule of a rejection.
+	byDefault action
+	place     string
 	// accepting are rules that accept a part of the packets.
 	accepting []accepting
-	// returnsDepend names the values that an early return depends on.
+	// returnsDepend are the unknown parts that an early return depends on.
 	returnsDepend []string
 	err           error
 }
 
-// accepting is a rule that accepts packets, and the values that this depends on.
+// accepting is a rule that accepts packets, and the unknown parts that this depends on.
 type accepting struct {
 	rule    string
 	depends []string
 }
 
-// accepts adds an accepting rule. A few are enough: they are for people, and a chain may be called from
-// many rules.
+// accepts adds an accepting rule. A few are enough: people read them, and many rules may call a chain.
 func (r *result) accepts(rule string, depends []string) {
 	same := func(a accepting) bool { return a.rule == rule && slices.Equal(a.depends, depends) }
 	if len(r.accepting) < maxUnless && !slices.ContainsFunc(r.accepting, same) {
@@ -199,8 +223,8 @@ func (w *walker) walk(name string, depth int) result {
 		err = errDepth
 	}
 	if err != nil {
-		// Nothing is known of it: the packet may go any way, and by default to the next rule.
-		r.err, r.always = err, returns
+		// Any verdict is possible; the default is the next rule.
+		r.err, r.byDefault = err, returns
 		r.may.accept, r.may.reject, r.may.returns = true, true, true
 		return r
 	}
@@ -210,7 +234,11 @@ func (w *walker) walk(name string, depth int) result {
 			break
 		}
 	}
-	c.end()
+	if c.mayContinue || c.open {
+		c.may.returns = true
+		c.returnsDepend = merged(c.returnsDepend, c.because)
+		c.decide(returns, "")
+	}
 	w.done[name] = c.result
 	return c.result
 }
@@ -221,9 +249,9 @@ type chainWalk struct {
 	result
 	name        string
 	depth       int
-	open        bool     // always is not decided yet
+	open        bool     // byDefault is not decided yet
 	mayContinue bool     // the packet may reach the next rule
-	because     []string // what that depends on, if always is decided
+	because     []string // the unknown parts that this depends on, if byDefault is decided
 }
 
 // rule evaluates a rule.
@@ -243,7 +271,7 @@ func (c *chainWalk) rule(r rule) {
 	}
 }
 
-// outcome evaluates one outcome, and returns whether it may reach what follows.
+// outcome evaluates one outcome, and returns whether the packet may reach the next one.
 func (c *chainWalk) outcome(place string, o outcome) (mayContinue bool) {
 	sure := o.match == yes
 	depends := merged(c.because, o.depends)
@@ -277,13 +305,11 @@ func (c *chainWalk) call(place string, o outcome, depends []string) (mayContinue
 	sub := c.walk(o.chain, c.depth+1)
 	c.may.accept = c.may.accept || sub.may.accept
 	c.may.reject = c.may.reject || sub.may.reject
-	if c.err == nil {
-		c.err = sub.err
-	}
+	c.err = cmp.Or(c.err, sub.err)
 	for _, a := range sub.accepting {
 		c.accepts(a.rule, merged(depends, a.depends))
 	}
-	if sub.always == accepts && (o.match != yes || !c.open) {
+	if sub.byDefault == accepts && (o.match != yes || !c.open) {
 		c.accepts(place, depends)
 	}
 	sure := o.match == yes
@@ -293,30 +319,21 @@ func (c *chainWalk) call(place string, o outcome, depends []string) (mayContinue
 			c.returnsDepend = merged(c.returnsDepend, merged(depends, sub.returnsDepend))
 		}
 		if sure {
-			c.decide(sub.always, sub.place)
+			c.decide(sub.byDefault, sub.place)
 		}
 		return !sure
 	}
-	if !sure || sub.always == returns {
+	if !sure || sub.byDefault == returns {
 		return true
 	}
-	c.decide(sub.always, sub.place)
+	c.decide(sub.byDefault, sub.place)
 	c.because = merged(c.because, sub.returnsDepend)
 	return sub.may.returns
 }
 
-// decide notes what happens if no unknown rule matches, unless an earlier rule has decided it.
+// decide sets the verdict for the case that no unknown rule matches, unless an earlier rule has set it.
 func (c *chainWalk) decide(a action, place string) {
 	if c.open {
-		c.open, c.always, c.place = false, a, place
-	}
-}
-
-// end is the end of the chain.
-func (c *chainWalk) end() {
-	if c.mayContinue || c.open {
-		c.may.returns = true
-		c.returnsDepend = merged(c.returnsDepend, c.because)
-		c.decide(returns, "")
+		c.open, c.byDefault, c.place = false, a, place
 	}
 }

@@ -2,14 +2,16 @@ package firewall
 
 import (
 	"encoding/binary"
+	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/google/nftables/expr"
 	"github.com/google/nftables/xt"
 )
 
-// matchOf evaluates a match of iptables that is a part of a rule of nftables.
-func matchOf(e *expr.Match, v view) (match truth, depends string) {
+// xtMatch evaluates a match of iptables that is a part of a rule of nftables.
+func (v view) xtMatch(e *expr.Match) (match truth, depends string) {
 	switch info := e.Info.(type) {
 	case *xt.Comment:
 		return yes, ""
@@ -17,7 +19,7 @@ func matchOf(e *expr.Match, v view) (match truth, depends string) {
 		return v.ports(info.SrcPorts, info.DstPorts, info.InvFlags&xt.UdpInvSrcPorts != 0, info.InvFlags&xt.UdpInvDestPorts != 0)
 	case *xt.Tcp:
 		match, depends = v.ports(info.SrcPorts, info.DstPorts, info.InvFlags&xt.TcpInvSrcPorts != 0, info.InvFlags&xt.TcpInvDestPorts != 0)
-		flags := is(v.packet.flags()&info.FlagsMask == info.FlagsCmp)
+		flags := is(v.flags()&info.FlagsMask == info.FlagsCmp)
 		if info.InvFlags&xt.TcpInvFlags != 0 {
 			flags = flags.not()
 		}
@@ -37,91 +39,77 @@ func matchOf(e *expr.Match, v view) (match truth, depends string) {
 		const invertSource, invertDest = 1, 2
 		return v.addressType(info.Source, info.Dest, info.Flags&invertSource != 0, info.Flags&invertDest != 0, uint32(info.Flags))
 	case *xt.Unknown:
-		return unknownMatch(e.Name, e.Rev, *info, v)
+		return v.rawMatch(e.Name, e.Rev, *info)
 	}
-	return unknown, dependsOnMatch(e.Name)
+	return unknownMatch(e.Name)
 }
 
-// dependsOnMatch returns what a match that is not evaluated depends on.
-func dependsOnMatch(name string) string {
-	switch name {
-	case "mark", "connmark":
-		return byMark
-	case "limit", "hashlimit":
-		return byRate
-	case "iprange", "recent", "set":
-		return bySource
-	case "physdev":
-		return byInterface
-	}
-	return "the match " + name + " of iptables, which is not evaluated"
+// matchParts are the unknown parts of a packet that matches depend on which are not evaluated.
+var matchParts = map[string]string{
+	"mark": byMark, "connmark": byMark, "limit": byRate, "hashlimit": byRate,
+	"iprange": bySource, "recent": bySource, "set": bySource, "physdev": byInterface,
 }
 
-// unknownMatch evaluates matches whose data the library does not read.
-func unknownMatch(name string, revision uint32, data []byte, v view) (truth, string) {
+// unknownMatch returns the result of a match that is not evaluated.
+func unknownMatch(name string) (truth, string) {
+	if part, ok := matchParts[name]; ok {
+		return unknown, part
+	}
+	return unknown, "the match " + name + " of iptables, which is not evaluated"
+}
+
+// rawMatch evaluates matches whose data the library does not decode.
+func (v view) rawMatch(name string, revision uint32, data []byte) (truth, string) {
 	switch {
 	case name == "comment":
 		return yes, ""
 	case name == "state" && len(data) >= 4:
-		mask := uint16(binary.NativeEndian.Uint32(data))
-		if mask&stateMatchUntracked != 0 {
-			mask |= xtUntracked
-		}
-		return v.stateIn(mask)
+		return v.stateIn(uint16(binary.NativeEndian.Uint32(data)))
 	case name == "multiport" && revision == 1:
 		return v.multiport(data)
 	}
-	return unknown, dependsOnMatch(name)
+	return unknownMatch(name)
 }
 
-// Fields of the match multiport (linux/netfilter/xt_multiport.h): which ports, how many numbers, the
-// numbers, which of them begin a range, and whether the match is inverted.
+// maxPorts is the size of the lists in the match multiport, multiportSize that of its data
+// (linux/netfilter/xt_multiport.h): which ports, how many numbers, the numbers, which of them begin a range,
+// and whether the match is inverted.
 const (
-	multiportPorts  = 15
-	multiportSource = 0
-	multiportTarget = 1
-	multiportSize   = 2 + 2*multiportPorts + multiportPorts + 1
+	maxPorts      = 15
+	multiportSize = 2 + 2*maxPorts + maxPorts + 1
 )
 
 // multiport evaluates a list of ports.
 func (v view) multiport(data []byte) (truth, string) {
-	if len(data) < multiportSize || data[1] > multiportPorts {
+	options := []string{"--sports", "--dports", "--ports"}
+	if len(data) < multiportSize || data[1] > maxPorts || int(data[0]) >= len(options) {
 		return unknown, byOther
 	}
-	which, count := data[0], int(data[1])
-	known := byte(multiportTarget)
-	if v.packet.Reply {
-		known = multiportSource
-	}
-	in := false
-	for i := 0; i < count; i++ {
-		from := binary.NativeEndian.Uint16(data[2+2*i:])
-		to := from
-		if rangeBegins := data[2+2*multiportPorts+i] != 0; rangeBegins && i+1 < count {
-			i++
-			to = binary.NativeEndian.Uint16(data[2+2*i:])
+	var list strings.Builder
+	for i := range int(data[1]) {
+		fmt.Fprint(&list, binary.NativeEndian.Uint16(data[2+2*i:]))
+		switch beginsRange := data[2+2*maxPorts+i] != 0; {
+		case i+1 == int(data[1]):
+		case beginsRange:
+			list.WriteByte(':')
+		default:
+			list.WriteByte(',')
 		}
-		in = in || from <= v.packet.Port && v.packet.Port <= to
 	}
-	match := is(in)
-	switch {
-	case which == known:
-	case which == multiportSource || which == multiportTarget || !in:
-		match = unknown
-	}
+	match, depends := v.portIn(options[data[0]], list.String())
 	if data[multiportSize-1] != 0 {
 		match = match.not()
 	}
-	return match, bySourcePort
+	return match, depends
 }
 
 // ports evaluates ranges of the source and the destination port.
 func (v view) ports(source, target [2]uint16, notSource, notTarget bool) (truth, string) {
 	local, remote, notLocal, notRemote := target, source, notTarget, notSource
-	if v.packet.Reply {
+	if v.Reply {
 		local, remote, notLocal, notRemote = source, target, notSource, notTarget
 	}
-	match := is(local[0] <= v.packet.Port && v.packet.Port <= local[1] != notLocal)
+	match := is(local[0] <= v.Port && v.Port <= local[1] != notLocal)
 	if every := (remote == [2]uint16{0, 0xffff}); !every {
 		return min(match, unknown), bySourcePort
 	} else if notRemote {
@@ -130,43 +118,35 @@ func (v view) ports(source, target [2]uint16, notSource, notTarget bool) (truth,
 	return match, ""
 }
 
-// State bits of the match conntrack (linux/netfilter/xt_conntrack.h), and of the match state where that
-// differs (xt_state.h).
-const (
-	xtInvalid     = 1 << 0
-	xtEstablished = 1 << 1
-	xtRelated     = 1 << 2
-	xtNew         = 1 << 3
-	xtUntracked   = 1 << 8
-
-	stateMatchUntracked = 1 << 6
-)
-
-// stateIn returns whether the state of the packet is one of a mask.
+// stateIn returns whether the state of the packet is one of the mask.
 func (v view) stateIn(mask uint16) (truth, string) {
 	state, known := v.state()
 	if !known {
 		return unknown, byState
 	}
-	bit := map[uint32]uint16{stateUntracked: xtUntracked, stateNew: xtNew, stateEstablished: xtEstablished}[state]
-	return is(mask&bit != 0), ""
+	return is(mask&state != 0), ""
 }
 
-// conntrack evaluates the match conntrack, which compares nothing but the state of a packet that is
-// not tracked.
+// conntrack evaluates the match conntrack. Of a packet that is not tracked it compares only the state.
 func (v view) conntrack(info xt.ConntrackMtinfoBase, mask uint16) (truth, string) {
-	byStateOnly := xt.ConntrackFlags(info.MatchFlags)&^(xt.ConntrackState|xt.ConntrackStateAlias) == 0
-	if xt.ConntrackFlags(info.MatchFlags)&xt.ConntrackState == 0 {
-		if state, known := v.state(); known && state == stateUntracked {
-			return no, ""
-		}
+	state, known := v.state()
+	untracked := known && state == stateUntracked
+	fields := xt.ConntrackFlags(info.MatchFlags)
+	switch {
+	case fields&xt.ConntrackState == 0 && untracked:
+		return no, ""
+	case fields&xt.ConntrackState == 0:
 		return unknown, byState
+	}
+	const xtUntracked = 1 << 8 // linux/netfilter/xt_conntrack.h, where stateUntracked is another bit
+	if mask &^= stateUntracked; mask&xtUntracked != 0 {
+		mask |= stateUntracked
 	}
 	match, depends := v.stateIn(mask)
 	if xt.ConntrackFlags(info.InvertFlags)&xt.ConntrackState != 0 {
 		match = match.not()
 	}
-	if state, known := v.state(); !byStateOnly && (!known || state != stateUntracked) {
+	if fields&^(xt.ConntrackState|xt.ConntrackStateAlias) != 0 && !untracked {
 		return min(match, unknown), byState
 	}
 	return match, depends
@@ -179,7 +159,7 @@ func (v view) addressType(source, target uint16, notSource, notTarget bool, flag
 		return unknown, byInterface
 	}
 	local, remote, invert := target, source, notTarget
-	if v.packet.Reply {
+	if v.Reply {
 		local, remote, invert = source, target, notSource
 	}
 	match := yes
@@ -192,7 +172,7 @@ func (v view) addressType(source, target uint16, notSource, notTarget bool, flag
 	return match, ""
 }
 
-// Targets of iptables that let the packet go on to the next rule.
+// continuing are the targets of iptables after which the next rule follows.
 var continuing = []string{
 	"AUDIT", "CHECKSUM", "CLASSIFY", "CONNMARK", "CONNSECMARK", "CT", "DSCP", "ECN", "HL", "HMARK", "IDLETIMER", "LED", "LOG",
 	"MARK", "NFLOG", "NOTRACK", "RATEEST", "SECMARK", "SET", "TCPMSS", "TCPOPTSTRIP", "TEE", "TOS", "TRACE", "TTL", "ULOG",
@@ -202,9 +182,9 @@ var continuing = []string{
 func targetOf(name string) []outcome {
 	switch {
 	case name == "REJECT":
-		return []outcome{{match: yes, action: rejected, verb: "rejects"}}
+		return []outcome{{condition: always, action: rejected, verb: "rejects"}}
 	case slices.Contains(continuing, name):
 		return nil
 	}
-	return []outcome{{match: unknown, action: either, depends: []string{"the target " + name + " of iptables, which is not evaluated"}}}
+	return uncertain("the target " + name + " of iptables, which is not evaluated")
 }

@@ -1,0 +1,230 @@
+package rules
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/google/nftables"
+)
+
+// priority is the priority of a chain, as the kernel receives it and as nft prints it.
+type priority struct {
+	value nftables.ChainPriority
+	text  string
+}
+
+// Priorities relative to the kernel's: raw -300, connection tracking -200, mangle -150, destination NAT -100,
+// source NAT 100.
+var (
+	beforeRaw       = priority{-310, "raw - 10"}
+	raw             = priority{-300, "raw"}
+	mangle          = priority{-150, "mangle"}
+	afterDNAT       = priority{-90, "dstnat + 10"}
+	afterOutputDNAT = priority{-90, "-90"} // nft has no name for it in the hook output
+	sourceNAT       = priority{100, "srcnat"}
+)
+
+// hooks are the netfilter hooks by their names in nft.
+var hooks = map[string]*nftables.ChainHook{
+	"prerouting":  nftables.ChainHookPrerouting,
+	"output":      nftables.ChainHookOutput,
+	"postrouting": nftables.ChainHookPostrouting,
+}
+
+// chain is a base chain of the table; its policy is accept.
+type chain struct {
+	name     string
+	kind     nftables.ChainType
+	hook     string
+	priority priority
+	rules    []rule
+}
+
+// leaseSize is the max. number of addresses in a lease set. The kernel needs one for a set that packets add to.
+const leaseSize = 64
+
+// The names of the sets of leased addresses, by family.
+const (
+	lease4 = "lease4"
+	lease6 = "lease6"
+)
+
+// leaseSet returns the name of the set for addresses of a's family.
+func leaseSet(a netip.Addr) string {
+	if a.Is4() {
+		return lease4
+	}
+	return lease6
+}
+
+// leaseSets returns the sets of leased addresses of a table.
+func leaseSets(table *nftables.Table) []*nftables.Set {
+	set := func(name string, key nftables.SetDatatype) *nftables.Set {
+		return &nftables.Set{Table: table, Name: name, KeyType: key, HasTimeout: true, Dynamic: true, Size: leaseSize}
+	}
+	return []*nftables.Set{set(lease4, nftables.TypeIPAddr), set(lease6, nftables.TypeIP6Addr)}
+}
+
+// TableText returns the nftables table as nft prints and reads it, for golden files.
+func (c Config) TableText() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "table inet %s {\n", TableName(c.Interface))
+	for _, s := range leaseSets(nil) {
+		fmt.Fprintf(&b, "\tset %s {\n\t\ttype %s\n\t\tsize %d\n\t\tflags dynamic,timeout\n\t}\n\n", s.Name, s.KeyType.Name, s.Size)
+	}
+	for i, ch := range c.chains() {
+		if i > 0 {
+			b.WriteString("\n")
+		}
+		fmt.Fprintf(&b, "\tchain %s {\n\t\ttype %s hook %s priority %s; policy accept;\n", ch.name, ch.kind, ch.hook, ch.priority.text)
+		for _, r := range ch.rules {
+			fmt.Fprintf(&b, "\t\t%s\n", r.text())
+		}
+		b.WriteString("\t}\n")
+	}
+	b.WriteString("}\n")
+	return b.String()
+}
+
+// chains returns the chains of the table with their rules.
+func (c Config) chains() []chain {
+	all := []chain{
+		{"self", nftables.ChainTypeFilter, "output", beforeRaw, c.selfQueries()},
+		{ChainPods, nftables.ChainTypeFilter, "prerouting", raw, c.leased(!c.withoutSocket)},
+		{ChainNode, nftables.ChainTypeFilter, "output", raw, append(c.ownReplies(), c.leased(false)...)},
+	}
+	if arrivals, replies := c.pairQueries(); len(arrivals) > 0 {
+		all = append(all,
+			chain{"question", nftables.ChainTypeFilter, "prerouting", beforeRaw, arrivals},
+			chain{"question-replies", nftables.ChainTypeRoute, "output", beforeRaw, replies},
+		)
+	}
+	if rewrites := c.rewrites(); len(rewrites) > 0 {
+		all = append(all,
+			chain{ChainFallback, nftables.ChainTypeFilter, "prerouting", mangle, rewrites},
+			chain{"fallback-output", nftables.ChainTypeRoute, "output", mangle, rewrites},
+			chain{"nat-prerouting", nftables.ChainTypeNAT, "prerouting", afterDNAT, c.fallbackNAT()},
+			chain{"nat-output", nftables.ChainTypeNAT, "output", afterOutputDNAT, c.fallbackNAT()},
+		)
+	}
+	return append(all, chain{"nat-postrouting", nftables.ChainTypeNAT, "postrouting", sourceNAT, c.masquerade()})
+}
+
+// leased excludes packets to leased addresses from connection tracking, and so from NAT: the node itself receives
+// them. With withSocket they must have a socket: a killed process loses its sockets at once, and its lease a second
+// later. Packets of the node itself already have their client's socket, so that this match is useless for them.
+func (c Config) leased(withSocket bool) (all []rule) {
+	for _, four := range []bool{true, false} {
+		i := slices.IndexFunc(c.Addresses, func(a netip.Addr) bool { return a.Is4() == four })
+		if i < 0 {
+			continue
+		}
+		for _, p := range protocols {
+			r := rule{inLease(c.Addresses[i]), p.destination(c.Port)}
+			if withSocket {
+				r = append(r, hasSocket)
+			}
+			all = append(all, append(r, notrack, accept))
+		}
+	}
+	return all
+}
+
+// selfQueries are the rules for self-queries, which must reach the server without a lease, and for the datagrams that
+// renew and acquire the lease. The renewal of an expired lease is delivered to the server, which ignores it, so
+// that the process can distinguish it from one that was dropped. The priority is before raw, where network plugins
+// clear marks.
+func (c Config) selfQueries() (all []rule) {
+	for _, a := range c.Addresses {
+		if c.Question.Source(a).IsValid() {
+			all = append(all, rule{source(a), destination(QuestionTarget(a)), notrack, accept})
+		}
+		all = append(all,
+			rule{source(a), destination(a), inLease(a), udp.destination(c.Port), marked(RenewalMark), renew(a), drop},
+			rule{source(a), destination(a), udp.destination(c.Port), marked(RenewalMark), notrack, accept},
+			rule{source(a), destination(a), udp.destination(c.Port), marked(AcquireMark), renew(a), drop},
+			rule{source(a), destination(a), udp.destination(c.Port), marked(SelfQueryMark), notrack, accept},
+			rule{source(a), destination(a), tcp.destination(c.Port), marked(SelfQueryMark), notrack, accept},
+		)
+	}
+	return all
+}
+
+// pairQueries are the rules of [Question]: for self-queries that arrive on its devices, and for the server's replies.
+// Other packets may not pass the devices: pods could reach the server without a lease, and packets could loop.
+func (c Config) pairQueries() (arrivals, replies []rule) {
+	for _, a := range c.Addresses {
+		from, target := c.Question.Source(a), QuestionTarget(a)
+		if !from.IsValid() {
+			continue
+		}
+		arrivals = append(arrivals, rule{arrivedOn(c.Question.In), source(a), destination(target), rewriteSource(from), rewriteDestination(a), notrack, accept})
+		for _, p := range protocols {
+			replies = append(replies, rule{source(a), destination(from), p.source(c.Port), rewriteSource(target), rewriteDestination(a), notrack, accept})
+		}
+	}
+	if len(arrivals) > 0 {
+		arrivals = append(arrivals, rule{arrivedOn(c.Question.In), drop}, rule{arrivedOn(c.Question.Out), drop})
+	}
+	return arrivals, replies
+}
+
+// ownReplies are the rules for replies of the server, and for the health endpoint, which the kubelet of this node
+// queries. A reply is never tracked: its entry in connection tracking would hide the client's next query from
+// kube-proxy.
+func (c Config) ownReplies() (all []rule) {
+	for _, a := range c.Addresses {
+		for _, p := range protocols {
+			all = append(all, rule{source(a), p.source(c.Port), notrack, accept})
+		}
+		if c.Health != 0 {
+			all = append(all,
+				rule{destination(a), tcp.destination(c.Health), notrack, accept},
+				rule{source(a), tcp.source(c.Health), notrack, accept},
+			)
+		}
+	}
+	return all
+}
+
+// rewrites send packets without a lease to cluster DNS. They rewrite each packet; NAT, which sees only the first
+// packet of a connection, then finds the Service's address.
+func (c Config) rewrites() (all []rule) {
+	for _, a := range c.Addresses {
+		to, ok := c.fallback(a)
+		if !ok {
+			continue
+		}
+		for _, p := range protocols {
+			all = append(all, rule{destination(a), p.destination(c.Port), rewriteDestination(to)})
+		}
+	}
+	if len(all) > 0 {
+		all = append([]rule{{untracked, accept}}, all...)
+	}
+	return all
+}
+
+// fallbackNAT translates packets that kube-proxy has not translated: the replies of a fallback that is no Service
+// are translated back only with an entry of NAT, here to the address that the packet already has.
+func (c Config) fallbackNAT() (all []rule) {
+	for _, to := range c.Fallback {
+		for _, p := range protocols {
+			all = append(all, rule{destination(to), p.destination(c.Port), dnat(to)})
+		}
+	}
+	return all
+}
+
+// masquerade replaces the source of packets of the node itself that leave it: the kernel had chosen the node-local
+// address, to which other hosts can't reply.
+func (c Config) masquerade() (all []rule) {
+	for _, a := range c.Addresses {
+		if !isLinkLocal6(a) {
+			all = append(all, rule{source(a), notLoopback, masquerade})
+		}
+	}
+	return all
+}

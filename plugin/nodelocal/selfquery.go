@@ -1,0 +1,121 @@
+package nodelocal
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"strconv"
+	"syscall"
+	"time"
+
+	"github.com/miekg/dns"
+
+	"github.com/nearside-dns/nearside/plugin/nodelocal/rules"
+)
+
+const (
+	// selfQueryWait is the max. time for the answer to a self-query.
+	selfQueryWait = 400 * time.Millisecond
+	// tcpEvery: every tcpEvery-th self-query is sent over TCP as well.
+	tcpEvery = 10
+)
+
+// selfQuerier sends self-queries to the server on one address.
+type selfQuerier struct {
+	to     netip.AddrPort
+	target netip.AddrPort // replaces to in queries that arrive as those of pods do; invalid without a pair of devices
+	suffix string         // of the queried names
+	wait   time.Duration  // max. time for an answer
+	sent   uint64
+	tcp    bool // the next self-query is sent over TCP as well
+}
+
+// newSelfQuerier returns one for an address of the node. A link-local IPv6 address needs the interface.
+func newSelfQuerier(addr netip.Addr, iface string, port uint16, suffix string) *selfQuerier {
+	if addr.Is6() && addr.IsLinkLocalUnicast() {
+		addr = addr.WithZone(iface)
+	}
+	return &selfQuerier{to: netip.AddrPortFrom(addr, port), suffix: suffix, wait: selfQueryWait}
+}
+
+// query sends one self-query over UDP, and over TCP as well every tcpEvery-th time and after a failure over TCP. With
+// arriving the self-queries arrive on an interface as those of pods do, if there is a pair of devices.
+func (q *selfQuerier) query(ctx context.Context, arriving bool) error {
+	ctx, cancel := context.WithTimeout(ctx, q.wait)
+	defer cancel()
+	tcp := q.tcp || q.sent%tcpEvery == 0
+	q.sent++
+	if err := q.exchange(ctx, "udp", arriving); err != nil {
+		return err
+	}
+	if !tcp {
+		return nil
+	}
+	err := q.exchange(ctx, "tcp", arriving)
+	q.tcp = err != nil
+	return err
+}
+
+// exchange sends a self-query and reads the reply.
+func (q *selfQuerier) exchange(ctx context.Context, network string, arriving bool) error {
+	d, to := net.Dialer{LocalAddr: q.source(network)}, q.target
+	if !arriving || !to.IsValid() {
+		d.Control, to = mark(rules.SelfQueryMark), q.to
+	}
+	m := new(dns.Msg)
+	m.SetQuestion(strconv.FormatUint(q.sent, 36)+q.suffix, dns.TypeTXT)
+	m.RecursionDesired = false
+	client := dns.Client{Net: network, Dialer: &d, Timeout: q.wait}
+	r, _, err := client.ExchangeContext(ctx, m, to.String())
+	switch {
+	case err != nil:
+		return fmt.Errorf("%s: %w", network, err)
+	case !healthy(r):
+		return fmt.Errorf("%s: %w", network, errOther)
+	}
+	return nil
+}
+
+// errOther is the error if the reply is not nodecache's.
+var errOther = errors.New("another DNS server answers: one on the address, or cluster DNS, because another table of nftables removes the mark of the query before priority raw - 10")
+
+func healthy(r *dns.Msg) bool {
+	if r.Rcode != dns.RcodeSuccess || len(r.Answer) != 1 {
+		return false
+	}
+	txt, ok := r.Answer[0].(*dns.TXT)
+	return ok && len(txt.Txt) == 1 && txt.Txt[0] == healthText
+}
+
+// send sends a datagram with a mark that renews or acquires the lease, and returns whether the rules did so: then they
+// have dropped it, which the kernel reports as EPERM.
+func (q *selfQuerier) send(value int) (done bool) {
+	d := net.Dialer{LocalAddr: q.source("udp"), Control: mark(value)}
+	c, err := d.Dial("udp", q.to.String())
+	if err != nil {
+		return false
+	}
+	_, err = c.Write(make([]byte, 1)) // no DNS message: the server ignores it if no rule drops it
+	return errors.Is(errors.Join(err, c.Close()), syscall.EPERM)
+}
+
+// source returns the source of self-queries: the queried address.
+func (q *selfQuerier) source(network string) net.Addr {
+	from := netip.AddrPortFrom(q.to.Addr(), 0)
+	if network == "tcp" {
+		return net.TCPAddrFromAddrPort(from)
+	}
+	return net.UDPAddrFromAddrPort(from)
+}
+
+// mark returns a Control function that sets the mark of a socket's packets. Without the capability they are sent
+// without it.
+func mark(value int) func(network, address string, c syscall.RawConn) error {
+	return func(_, _ string, c syscall.RawConn) error {
+		return c.Control(func(fd uintptr) {
+			_ = setMark(int(fd), value)
+		})
+	}
+}

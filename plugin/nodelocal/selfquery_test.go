@@ -1,0 +1,95 @@
+package nodelocal
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/netip"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/miekg/dns"
+)
+
+// TestSelfQuery queries servers on the loopback address.
+func TestSelfQuery(t *testing.T) {
+	right := &NodeLocal{suffix: healthSuffix(".")}
+	for _, tc := range []struct {
+		name    string
+		answer  dns.HandlerFunc
+		network []string
+		want    error
+		fails   bool
+	}{
+		{"right", func(w dns.ResponseWriter, r *dns.Msg) { _, _ = right.ServeDNS(context.Background(), w, r) }, []string{"udp", "tcp"}, nil, false},
+		{"UDP only", func(w dns.ResponseWriter, r *dns.Msg) { _, _ = right.ServeDNS(context.Background(), w, r) }, []string{"udp"}, nil, true},
+		{"another server", func(w dns.ResponseWriter, r *dns.Msg) { _ = w.WriteMsg(new(dns.Msg).SetReply(r)) }, []string{"udp", "tcp"}, errOther, true},
+		{"refused", func(w dns.ResponseWriter, r *dns.Msg) { _ = w.WriteMsg(new(dns.Msg).SetRcode(r, dns.RcodeRefused)) }, []string{"udp", "tcp"}, errOther, true},
+		{"silence", func(dns.ResponseWriter, *dns.Msg) {}, []string{"udp", "tcp"}, nil, true},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			to := serve(t, tc.answer, tc.network)
+			q := newSelfQuerier(to.Addr(), "lo", to.Port(), right.suffix)
+			err := q.query(context.Background(), true)
+			if (err != nil) != tc.fails || tc.want != nil && !errors.Is(err, tc.want) {
+				t.Errorf("error %v, want %v", err, tc.want)
+			}
+		})
+	}
+}
+
+// serve runs a server on a port of the loopback address until the end of the test.
+func serve(t *testing.T, answer dns.HandlerFunc, networks []string) netip.AddrPort {
+	t.Helper()
+	packets, err := net.ListenPacket("udp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	to := packets.LocalAddr().(*net.UDPAddr).AddrPort()
+	for _, network := range networks {
+		s := &dns.Server{Handler: answer, PacketConn: packets}
+		if network == "tcp" {
+			s.PacketConn = nil
+			if s.Listener, err = net.Listen("tcp", to.String()); err != nil {
+				t.Skip("the port is taken for TCP")
+			}
+		}
+		started := make(chan struct{})
+		s.NotifyStartedFunc = func() { close(started) }
+		go func() { _ = s.ActivateAndServe() }()
+		<-started
+		t.Cleanup(func() {
+			if err := s.Shutdown(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	return to
+}
+
+// TestSelfQueryTCP queries a server that refuses TCP for a time.
+func TestSelfQueryTCP(t *testing.T) {
+	right := &NodeLocal{suffix: healthSuffix(".")}
+	var refuse atomic.Bool
+	to := serve(t, func(w dns.ResponseWriter, r *dns.Msg) {
+		if _, tcp := w.RemoteAddr().(*net.TCPAddr); tcp && refuse.Load() {
+			_ = w.Close()
+			return
+		}
+		_, _ = right.ServeDNS(context.Background(), w, r)
+	}, []string{"udp", "tcp"})
+	q := newSelfQuerier(to.Addr(), "lo", to.Port(), right.suffix)
+	refuse.Store(true)
+	for range 3 { // one of ten self-queries is sent over TCP, but every one after a failure
+		if err := q.query(context.Background(), true); err == nil || !strings.HasPrefix(err.Error(), "tcp: ") {
+			t.Errorf("without TCP: %v", err)
+		}
+	}
+	refuse.Store(false)
+	for range 2 * tcpEvery {
+		if err := q.query(context.Background(), true); err != nil {
+			t.Error(err)
+		}
+	}
+}
