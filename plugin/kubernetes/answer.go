@@ -38,7 +38,7 @@ const (
 const maxChain = 10
 
 // answer adds the records of an existing name to a reply. Without records of the type it is NODATA.
-func (k *Kubernetes) answer(q *query, f found, m *dns.Msg) {
+func (k *Kubernetes) answer(q *query, f result, m *dns.Msg) {
 	switch q.qtype {
 	case dns.TypeA, dns.TypeAAAA:
 		m.Answer, m.Truncated = k.addressRecords(q, f, nil)
@@ -80,7 +80,7 @@ func (k *Kubernetes) header(owner string, rrtype uint16) dns.RR_Header {
 }
 
 // addressRecords returns the A or AAAA records of a name, after the CNAMEs to them. chain has the CNAMEs followed before.
-func (k *Kubernetes) addressRecords(q *query, f found, chain []dns.RR) (records []dns.RR, truncated bool) {
+func (k *Kubernetes) addressRecords(q *query, f result, chain []dns.RR) (records []dns.RR, truncated bool) {
 	if f.kind == alias {
 		return k.follow(q, f.entry.Service.Target, chain)
 	}
@@ -88,7 +88,7 @@ func (k *Kubernetes) addressRecords(q *query, f found, chain []dns.RR) (records 
 }
 
 // addresses returns the addresses of a name, of both families and with duplicates.
-func (k *Kubernetes) addresses(q *query, f found) (addrs []netip.Addr) {
+func (k *Kubernetes) addresses(q *query, f result) (addrs []netip.Addr) {
 	switch f.kind {
 	case clusterIPs:
 		return f.entry.Service.IPs
@@ -218,7 +218,7 @@ type srvTarget struct {
 
 // srvRecords returns the SRV records of a name and the addresses of their targets. As in CoreDNS, the weight depends on the
 // number of ports of all addresses, including duplicates and ports without a number.
-func (k *Kubernetes) srvRecords(q *query, f found) (records, extra []dns.RR) {
+func (k *Kubernetes) srvRecords(q *query, f result) (records, extra []dns.RR) {
 	targets := k.srvTargets(q, f)
 	if len(targets) == 0 {
 		return nil, nil
@@ -250,7 +250,7 @@ func addressType(a netip.Addr) uint16 {
 // noPorts replaces an empty list of ports, whose name exists and counts for the weight.
 var noPorts = []index.Port{{Number: index.NoPort}}
 
-func (k *Kubernetes) srvTargets(q *query, f found) (targets []srvTarget) {
+func (k *Kubernetes) srvTargets(q *query, f result) (targets []srvTarget) {
 	add := func(name string, addr netip.Addr, ports []index.Port) {
 		if name == "" {
 			return

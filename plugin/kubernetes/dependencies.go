@@ -50,7 +50,7 @@ func (d *dependencies) onAddress(a netip.Addr) {
 
 // onNodes adds the Nodes and the cluster's ID, if the locations of endpoints and caller decide the answer. They must be
 // read after the call.
-func (d *dependencies) onNodes(f *found) {
+func (d *dependencies) onNodes(f *result) {
 	if d != nil && f.policy.Filters() {
 		d.on(d.index.NodesGeneration())
 	}

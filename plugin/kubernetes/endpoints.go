@@ -50,7 +50,7 @@ func (c *queryCaller) count() {
 
 // mayUseCaller prepares a query whose answer may depend on the caller: the name is filtered, or an alias, whose target may
 // be.
-func (k *Kubernetes) mayUseCaller(q *query, f *found) {
+func (k *Kubernetes) mayUseCaller(q *query, f *result) {
 	q.dependencies.onNodes(f)
 	if q.caller == nil && k.callers != nil && (f.policy.ByCaller() || f.kind == alias) {
 		q.caller = &queryCaller{}
@@ -78,7 +78,7 @@ func (k *Kubernetes) callerOf(ip string, option []byte) (topology.Caller, eviden
 
 // selectEndpoints returns the endpoints of a filtered name that the caller gets. Some may be of a family that was not
 // queried.
-func (k *Kubernetes) selectEndpoints(q *query, f *found) (selected []topology.Endpoint) {
+func (k *Kubernetes) selectEndpoints(q *query, f *result) (selected []topology.Endpoint) {
 	nodesSynced := k.hasNodes() // before Nodes are looked up
 	var caller topology.Caller
 	if f.policy.ByCaller() {

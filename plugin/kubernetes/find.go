@@ -13,9 +13,9 @@ import (
 	"github.com/nearside-dns/nearside/plugin/kubernetes/topology"
 )
 
-// found is the result of looking up a name.
-type found struct {
-	kind    foundKind
+// result is the result of the lookup of a name.
+type result struct {
+	kind    resultKind
 	name    objectName   // for endpoints and clusterIPs
 	entry   *index.Entry // for endpoints, clusterIPs and alias
 	addr    netip.Addr   // for pod
@@ -24,24 +24,24 @@ type found struct {
 	policy topology.Policy // for endpoints: selects those that a caller gets
 }
 
-type foundKind uint8
+type resultKind uint8
 
 const (
-	notFound      foundKind = iota // the name does not exist
-	fixedName                      // the name exists in every cluster, and has no records of its own
-	emptyName                      // the name exists and has no records: a namespace, or a zone without endpoints
-	schemaVersion                  // dns-version
-	nameServer                     // ns.dns
-	clusterIPs                     // a Service with ClusterIPs
-	endpoints                      // endpoints of a Service
-	alias                          // an ExternalName Service
-	pod                            // a pod's address
-	reverseName                    // an address in a reverse zone
+	notFound      resultKind = iota // the name does not exist
+	fixedName                       // the name exists in every cluster, and has no records of its own
+	emptyName                       // the name exists and has no records: a namespace, or a zone without endpoints
+	schemaVersion                   // dns-version
+	nameServer                      // ns.dns
+	clusterIPs                      // a Service with ClusterIPs
+	endpoints                       // endpoints of a Service
+	alias                           // an ExternalName Service
+	pod                             // a pod's address
+	reverseName                     // an address in a reverse zone
 )
 
 // isFixed reports whether the answer for a type is the same in every cluster. For NS it is not: the names of the server
 // are those of its Services.
-func (f *found) isFixed(qtype uint16) bool {
+func (f *result) isFixed(qtype uint16) bool {
 	return f.kind == schemaVersion || f.kind == fixedName && qtype != dns.TypeNS
 }
 
@@ -56,33 +56,33 @@ func (k *Kubernetes) grammar(imported bool) grammar {
 }
 
 // find looks up a name in a zone, in lower case, and records the dependencies of the result.
-func (k *Kubernetes) find(name, zone string, d *dependencies) found {
+func (k *Kubernetes) find(name, zone string, d *dependencies) result {
 	base, reverse := below(name, zone), dnsutil.IsReverse(name) > 0
 	imported := k.isClusterset(zone)
 	switch {
 	case base == "ns.dns":
-		return found{kind: nameServer}
+		return result{kind: nameServer}
 	case base == "dns": // the parent of ns.dns
-		return found{kind: fixedName}
+		return result{kind: fixedName}
 	case base == "dns-version":
-		return found{kind: schemaVersion}
+		return result{kind: schemaVersion}
 	case reverse:
 		if f := k.findAddress(name, d); f.kind != notFound || base != "" {
 			return f
 		}
-		return found{kind: fixedName}
+		return result{kind: fixedName}
 	case base == "" || base == labelService || base == labelPod && !imported:
-		return found{kind: fixedName}
+		return result{kind: fixedName}
 	}
 	n, err := parseName(name, zone, k.grammar(imported))
 	if err != nil || !k.exposes(n.namespace) {
-		return found{}
+		return result{}
 	}
 	switch {
 	case n.kind == labelPod && (k.pods == podsDisabled || imported):
-		return found{}
+		return result{}
 	case n.object == "":
-		return found{kind: emptyName}
+		return result{kind: emptyName}
 	case n.kind == labelPod:
 		return k.findPod(n, d)
 	default:
@@ -91,39 +91,39 @@ func (k *Kubernetes) find(name, zone string, d *dependencies) found {
 }
 
 // findPod looks up the name of a pod, such as 1-2-3-4.ns.pod.zone.
-func (k *Kubernetes) findPod(n objectName, d *dependencies) found {
+func (k *Kubernetes) findPod(n objectName, d *dependencies) result {
 	a, ok := undashed(n.object)
 	if !ok {
-		return found{}
+		return result{}
 	}
 	if k.pods == podsVerified {
 		d.onAddress(a)
 		inNamespace := func(p *index.Pod) bool { return p.Namespace == n.namespace }
 		if !slices.ContainsFunc(k.index.PodsByIP(a), inNamespace) {
-			return found{}
+			return result{}
 		}
 	}
-	return found{kind: pod, name: n, addr: a}
+	return result{kind: pod, name: n, addr: a}
 }
 
 // findService looks up the name of a Service or ServiceImport, or one below it.
-func (k *Kubernetes) findService(n objectName, d *dependencies) found {
+func (k *Kubernetes) findService(n objectName, d *dependencies) result {
 	e := d.onObject(k.index, &n)
 	if e == nil || k.ignoreEmpty && e.Service.Kind == index.ClusterIP && e.Ready() == 0 {
-		return found{}
+		return result{}
 	}
 	kind := e.Service.Kind
 	if n.zone != "" && kind != index.Headless {
-		return found{} // ClusterIPs have no zone
+		return result{} // ClusterIPs have no zone
 	}
 	switch {
 	case kind == index.ExternalName:
 		if n.endpoint != "" || n.port != "" || n.protocol != "" || e.Service.Target == "" {
-			return found{}
+			return result{}
 		}
-		return found{kind: alias, entry: e, name: n}
+		return result{kind: alias, entry: e, name: n}
 	case kind == index.Headless || n.endpoint != "":
-		f := found{kind: endpoints, entry: e, name: n, policy: k.policyOf(e.Service, &n)}
+		f := result{kind: endpoints, entry: e, name: n, policy: k.policyOf(e.Service, &n)}
 		for range f.endpoints() {
 			return f
 		}
@@ -131,12 +131,12 @@ func (k *Kubernetes) findService(n objectName, d *dependencies) found {
 			f.kind = emptyName // endpoints in the zone may exist at another time
 			return f
 		}
-		return found{}
+		return result{}
 	default:
 		if !n.hasPort(e.Service.Ports) {
-			return found{}
+			return result{}
 		}
-		return found{kind: clusterIPs, entry: e, name: n}
+		return result{kind: clusterIPs, entry: e, name: n}
 	}
 }
 
@@ -163,7 +163,7 @@ func (n *objectName) hasPort(ports []index.Port) bool {
 
 // endpoints yields the endpoints of a name with their slices: all for the name of a Service, one for the name of an
 // endpoint, those in the zone for a zonal name. With the name of a port, only slices with such a port count.
-func (f *found) endpoints() iter.Seq2[*index.Endpoint, *index.Slice] {
+func (f *result) endpoints() iter.Seq2[*index.Endpoint, *index.Slice] {
 	return func(yield func(*index.Endpoint, *index.Slice) bool) {
 		exists := false
 		each := func(match func(*index.Endpoint) bool) bool {

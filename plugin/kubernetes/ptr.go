@@ -19,21 +19,21 @@ func isReverse(zone string) bool {
 }
 
 // findAddress looks up a reverse name.
-func (k *Kubernetes) findAddress(name string, d *dependencies) found {
+func (k *Kubernetes) findAddress(name string, d *dependencies) result {
 	a, err := netip.ParseAddr(dnsutil.ExtractAddressFromReverse(name))
 	if err != nil {
-		return found{}
+		return result{}
 	}
 	// Labels that are not one digit or octet may look like an address when they are joined.
 	if again, err := dns.ReverseAddr(a.String()); err != nil || again != name {
-		return found{}
+		return result{}
 	}
 	d.onAddress(a)
 	targets := k.ptrTargets(a)
 	if len(targets) == 0 {
-		return found{}
+		return result{}
 	}
-	return found{kind: reverseName, targets: targets}
+	return result{kind: reverseName, targets: targets}
 }
 
 // ptrTargets returns the targets of an address's PTR records: the Service with this ClusterIP, or else each endpoint of a

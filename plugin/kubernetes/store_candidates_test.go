@@ -210,10 +210,10 @@ func TestStoredSearch_Until(t *testing.T) {
 		{"found behind, the first is created", second, listTeam, func(ix *index.Index) {
 			ix.PutService(&index.Service{Namespace: "team", Name: "shop", Kind: index.Headless})
 		}, false},
-		{"found behind, another comes where the first is not", second, listTeam, func(ix *index.Index) {
+		{"found behind, another is created in the namespace of the first", second, listTeam, func(ix *index.Index) {
 			ix.PutService(&index.Service{Namespace: "team", Name: "new"})
 		}, false}, // all missing names of a namespace share one generation
-		{"found behind, another comes where it is", second, listTeam, func(ix *index.Index) {
+		{"found behind, another is created in its namespace", second, listTeam, func(ix *index.Index) {
 			ix.PutService(&index.Service{Namespace: "shop", Name: "new"})
 		}, true},
 		{"found behind, it changes", second, listTeam, func(ix *index.Index) {

@@ -34,7 +34,7 @@ func (k *Kubernetes) Transfer(zone string, serial uint32) (<-chan []dns.RR, erro
 		}
 		ns, _ := k.nsRecords(zone) // the addresses of Services are among the zone's own records
 		out <- ns
-		out <- k.transferName(zone, dnsutil.Join("ns.dns", zone), found{kind: nameServer}, dns.TypeA, dns.TypeAAAA)
+		out <- k.transferName(zone, dnsutil.Join("ns.dns", zone), result{kind: nameServer}, dns.TypeA, dns.TypeAAAA)
 		if isReverse(zone) {
 			k.transferAddresses(zone, out)
 		} else {
@@ -53,7 +53,7 @@ func (k *Kubernetes) transferAddresses(zone string, out chan<- []dns.RR) {
 			continue
 		}
 		m := new(dns.Msg)
-		k.answer(&query{zone: zone, owner: name, qtype: dns.TypePTR}, found{kind: reverseName, targets: k.ptrTargets(a)}, m)
+		k.answer(&query{zone: zone, owner: name, qtype: dns.TypePTR}, result{kind: reverseName, targets: k.ptrTargets(a)}, m)
 		out <- m.Answer
 	}
 }
@@ -90,7 +90,7 @@ func (k *Kubernetes) transferServices(zone string, out chan<- []dns.RR) {
 	}
 }
 
-func (k *Kubernetes) transferEndpoints(zone, service string, f found, out chan<- []dns.RR) {
+func (k *Kubernetes) transferEndpoints(zone, service string, f result, out chan<- []dns.RR) {
 	seen := set[string]{}
 	for e, slice := range f.endpoints() {
 		n := f.name
@@ -103,7 +103,7 @@ func (k *Kubernetes) transferEndpoints(zone, service string, f found, out chan<-
 }
 
 // transferName returns the records of a name with the given types, not filtered by caller.
-func (k *Kubernetes) transferName(zone, owner string, f found, types ...uint16) (records []dns.RR) {
+func (k *Kubernetes) transferName(zone, owner string, f result, types ...uint16) (records []dns.RR) {
 	f.policy = topology.Policy{}
 	for _, t := range types {
 		m := new(dns.Msg)
