@@ -10,28 +10,28 @@ import (
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
 )
 
-// What a query may allocate, as measured: the records, the reply and the names that are cut from it, with a search
-// list those of each candidate. That answers can be kept costs nothing as long as nobody keeps them; keeping costs
-// the packed form.
+// Allocations of a query, as measured: the records, the reply and the names cut from it, and those of each candidate
+// of a search list. Without a store, recording the dependencies of an answer costs nothing; storing costs the packed
+// form.
 func TestAllocations(t *testing.T) {
 	for _, c := range []struct {
 		name, owner string
 		list        []string
-		kept        bool
+		stored      bool
 		limit       float64
 	}{
 		{"ClusterIP A", "web.shop.svc.cluster.local.", nil, false, 14},
 		{"NXDOMAIN", "none.shop.svc.cluster.local.", nil, false, 13},
-		{"ClusterIP A, kept", "web.shop.svc.cluster.local.", nil, true, 22},
-		{"NXDOMAIN, kept", "none.shop.svc.cluster.local.", nil, true, 20},
+		{"ClusterIP A, stored", "web.shop.svc.cluster.local.", nil, true, 22},
+		{"NXDOMAIN, stored", "none.shop.svc.cluster.local.", nil, true, 20},
 		{"search list, the first", "web.shop.svc.cluster.local.", listShop, false, 46},
 		{"search list, none", "www.example.org.shop.svc.cluster.local.", listShop, false, 58},
-		{"search list, none, kept", "www.example.org.shop.svc.cluster.local.", listShop, true, 62},
+		{"search list, none, stored", "www.example.org.shop.svc.cluster.local.", listShop, true, 62},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			k := smallCluster(t, "kubernetes cluster.local")
 			k.space = answers.NewStore(1 << 20).NewKeyspace()
-			k.space.ByGeneration.Store(c.kept)
+			k.space.ByGeneration.Store(c.stored)
 			r := test.Case{Qname: c.owner, Qtype: dns.TypeA}.Msg()
 			if c.list != nil {
 				r = withList(t, r, c.list...)

@@ -3,6 +3,7 @@ package kubernetes
 import (
 	"context"
 	"net/netip"
+	"slices"
 	"strings"
 
 	"github.com/coredns/coredns/plugin"
@@ -14,30 +15,30 @@ import (
 	"github.com/nearside-dns/nearside/plugin/kubernetes/index"
 )
 
-// query is one question on its way to an answer.
+// query is a query for one name.
 type query struct {
 	ctx          context.Context
 	state        request.Request
-	zone         string // the zone, as it was asked
-	owner        string // the name that records are made for, as it was asked
+	zone         string // in the case of the query
+	owner        string // owner name of the records, in the case of the query
 	qtype        uint16
-	asker        *asker        // nil where the answer is for all
-	dependencies *dependencies // nil if the reply is not cached
+	caller       *queryCaller  // nil if the answer is the same for every caller
+	dependencies *dependencies // nil if the reply is not stored
 }
 
-// The versions of the specifications that the answers follow, that of Kubernetes and that of KEP-1645 for zones of a
-// clusterset, and the time to live of that statement in seconds.
+// Versions of the implemented specifications, of Kubernetes and of KEP-1645 for zones of a clusterset, and the TTL of their
+// TXT records in seconds.
 const (
 	specVersion           = "1.1.0"
 	clustersetSpecVersion = "1.0.0"
 	specVersionTTL        = 28800
 )
 
-// maxChain is the number of CNAMEs that are followed inside of the zone.
+// maxChain is the maximum number of CNAMEs followed in a zone.
 const maxChain = 10
 
-// answer fills in the records of a name that exists. None of the type is NODATA.
-func (k *Kubernetes) answer(q *query, f found, m *dns.Msg) {
+// answer adds the records of an existing name to a reply. Without records of the type it is NODATA.
+func (k *Kubernetes) answer(q *query, f result, m *dns.Msg) {
 	switch q.qtype {
 	case dns.TypeA, dns.TypeAAAA:
 		m.Answer, m.Truncated = k.addressRecords(q, f, nil)
@@ -48,7 +49,7 @@ func (k *Kubernetes) answer(q *query, f found, m *dns.Msg) {
 			m.Answer = []dns.RR{k.cname(q.owner, f.entry.Service.Target)}
 		}
 	case dns.TypePTR:
-		for _, target := range f.ptr {
+		for _, target := range f.targets {
 			m.Answer = append(m.Answer, &dns.PTR{Hdr: k.header(q.owner, dns.TypePTR), Ptr: target})
 		}
 	case dns.TypeTXT:
@@ -78,18 +79,16 @@ func (k *Kubernetes) header(owner string, rrtype uint16) dns.RR_Header {
 	return dns.RR_Header{Name: owner, Rrtype: rrtype, Class: dns.ClassINET, Ttl: k.ttl}
 }
 
-// addressRecords returns the A or AAAA records of a name, behind the CNAMEs that lead to them.
-// chain holds the CNAMEs that led here.
-func (k *Kubernetes) addressRecords(q *query, f found, chain []dns.RR) (records []dns.RR, truncated bool) {
+// addressRecords returns the A or AAAA records of a name, after the CNAMEs to them. chain has the CNAMEs followed before.
+func (k *Kubernetes) addressRecords(q *query, f result, chain []dns.RR) (records []dns.RR, truncated bool) {
 	if f.kind == alias {
-		return k.chase(q, f.entry.Service.Target, chain)
+		return k.follow(q, f.entry.Service.Target, chain)
 	}
-	addrs := k.addresses(q, f)
-	return k.rrset(q.owner, q.qtype, addrs), false
+	return k.rrset(q.owner, q.qtype, k.addresses(q, f)), false
 }
 
-// addresses returns the addresses of both families that a name stands for. Some may repeat.
-func (k *Kubernetes) addresses(q *query, f found) (addrs []netip.Addr) {
+// addresses returns the addresses of a name, of both families and with duplicates.
+func (k *Kubernetes) addresses(q *query, f result) (addrs []netip.Addr) {
 	switch f.kind {
 	case clusterIPs:
 		return f.entry.Service.IPs
@@ -103,8 +102,8 @@ func (k *Kubernetes) addresses(q *query, f found) (addrs []netip.Addr) {
 	case endpoints:
 		addrs = make([]netip.Addr, 0, f.entry.Ready())
 		if f.policy.Filters() {
-			for _, c := range k.chosen(q, &f) {
-				addrs = append(addrs, c.Endpoint.Addr)
+			for _, e := range k.selectEndpoints(q, &f) {
+				addrs = append(addrs, e.Addr)
 			}
 			return addrs
 		}
@@ -115,7 +114,7 @@ func (k *Kubernetes) addresses(q *query, f found) (addrs []netip.Addr) {
 	return addrs
 }
 
-// rrset returns the records of one type, A or AAAA, each address once.
+// rrset returns the A or AAAA records of a name without duplicates.
 func (k *Kubernetes) rrset(owner string, qtype uint16, addrs []netip.Addr) []dns.RR {
 	n := 0
 	for _, a := range addrs {
@@ -144,15 +143,25 @@ func addressRecord(h dns.RR_Header, a netip.Addr) dns.RR {
 	return &dns.AAAA{Hdr: h, AAAA: a.AsSlice()}
 }
 
-// addressSet tells whether an address was seen. Few addresses are searched, many are hashed.
+// set is a set of comparable values.
+type set[T comparable] map[T]struct{}
+
+// add reports whether a value is new to the set.
+func (s set[T]) add(v T) bool {
+	n := len(s)
+	s[v] = struct{}{}
+	return len(s) > n
+}
+
+// addressSet is a set of addresses: a slice if it is small, since hashing would take longer.
 type addressSet struct {
 	few  []netip.Addr
-	many map[netip.Addr]struct{}
+	many set[netip.Addr]
 }
 
 func newAddressSet(n int) *addressSet {
 	if n > 16 {
-		return &addressSet{many: make(map[netip.Addr]struct{}, n)}
+		return &addressSet{many: make(set[netip.Addr], n)}
 	}
 	return &addressSet{few: make([]netip.Addr, 0, n)}
 }
@@ -160,14 +169,10 @@ func newAddressSet(n int) *addressSet {
 // add reports whether the address is new to the set.
 func (s *addressSet) add(a netip.Addr) bool {
 	if s.many != nil {
-		_, seen := s.many[a]
-		s.many[a] = struct{}{}
-		return !seen
+		return s.many.add(a)
 	}
-	for _, b := range s.few {
-		if a == b {
-			return false
-		}
+	if slices.Contains(s.few, a) {
+		return false
 	}
 	s.few = append(s.few, a)
 	return true
@@ -177,18 +182,18 @@ func (k *Kubernetes) cname(owner, target string) *dns.CNAME {
 	return &dns.CNAME{Hdr: k.header(owner, dns.TypeCNAME), Target: target}
 }
 
-// chase follows an ExternalName: inside of the zone in the index, elsewhere through the server. As
-// in CoreDNS a target elsewhere that fails leaves the CNAME alone in the answer, and one in the zone
-// that has no address leaves nothing.
-func (k *Kubernetes) chase(q *query, target string, chain []dns.RR) (records []dns.RR, truncated bool) {
-	q.dependencies.onUntracked() // the target, which another server or another Service may have
+// follow resolves the target of an ExternalName: from the index if it is in the zone, else by a query through the server. As
+// in CoreDNS, the answer is only the CNAME if another server has no records of the target, and empty if a target in the zone
+// has no address.
+func (k *Kubernetes) follow(q *query, target string, chain []dns.RR) (records []dns.RR, truncated bool) {
+	q.dependencies.onUntracked() // the target, a name of another server or Service
 	link := k.cname(q.owner, target)
 	if plugin.Name(q.owner).Matches(target) || len(chain) > maxChain || dnsutil.DuplicateCNAME(link, chain) {
 		return nil, false
 	}
 	if !dns.IsSubDomain(q.zone, target) || k.isClusterset(plugin.Zones(k.Zones).Matches(strings.ToLower(target))) {
 		state := q.state
-		state.Req = searchlist.WithoutOption(state.Req) // the list is not of the target
+		state.Req = searchlist.WithoutOption(state.Req) // the search list does not apply to the target
 		reply, err := k.upstream.Lookup(q.ctx, state, target, q.qtype)
 		if err != nil || reply == nil {
 			return nil, false
@@ -204,42 +209,31 @@ func (k *Kubernetes) chase(q *query, target string, chain []dns.RR) (records []d
 	return append([]dns.RR{link}, rest...), truncated
 }
 
-// srvTarget is one SRV record before its weight is known.
+// srvTarget is an SRV record before its weight is calculated.
 type srvTarget struct {
 	name string
 	addr netip.Addr
 	port int32
 }
 
-// srvRecords returns the SRV records of a name and the addresses of their targets. Each port of each
-// address counts for the weight, before what stands twice is left out and ports without a number
-// are: as in CoreDNS.
-func (k *Kubernetes) srvRecords(q *query, f found) (records, extra []dns.RR) {
+// srvRecords returns the SRV records of a name and the addresses of their targets. As in CoreDNS, the weight depends on the
+// number of ports of all addresses, including duplicates and ports without a number.
+func (k *Kubernetes) srvRecords(q *query, f result) (records, extra []dns.RR) {
 	targets := k.srvTargets(q, f)
 	if len(targets) == 0 {
 		return nil, nil
 	}
 	header := k.header(q.owner, dns.TypeSRV)
 	weight := uint16(max(1, 100/len(targets)))
-	type named struct {
-		name string
-		port int32
-	}
-	type glue struct {
-		name string
-		addr netip.Addr
-	}
-	seen, glued := map[named]struct{}{}, map[glue]struct{}{}
+	seen := set[srvTarget]{}
 	for _, t := range targets {
 		if t.port == index.NoPort {
 			continue
 		}
-		if _, ok := seen[named{t.name, t.port}]; !ok {
-			seen[named{t.name, t.port}] = struct{}{}
+		if seen.add(srvTarget{name: t.name, port: t.port}) {
 			records = append(records, &dns.SRV{Hdr: header, Weight: weight, Port: uint16(t.port), Target: t.name})
 		}
-		if _, ok := glued[glue{t.name, t.addr}]; !ok {
-			glued[glue{t.name, t.addr}] = struct{}{}
+		if seen.add(srvTarget{name: t.name, addr: t.addr}) {
 			extra = append(extra, addressRecord(k.header(t.name, addressType(t.addr)), t.addr))
 		}
 	}
@@ -253,10 +247,10 @@ func addressType(a netip.Addr) uint16 {
 	return dns.TypeAAAA
 }
 
-// noPorts stands for a list without ports: the name exists, and it counts for the weight.
+// noPorts replaces an empty list of ports, whose name exists and counts for the weight.
 var noPorts = []index.Port{{Number: index.NoPort}}
 
-func (k *Kubernetes) srvTargets(q *query, f found) (targets []srvTarget) {
+func (k *Kubernetes) srvTargets(q *query, f result) (targets []srvTarget) {
 	add := func(name string, addr netip.Addr, ports []index.Port) {
 		if name == "" {
 			return
@@ -279,8 +273,8 @@ func (k *Kubernetes) srvTargets(q *query, f found) (targets []srvTarget) {
 	case endpoints:
 		base := serviceName(f.entry.Service, q.zone)
 		if f.policy.Filters() {
-			for _, c := range k.chosen(q, &f) {
-				add(f.name.endpointName(c.Endpoint, c.Slice, base), c.Endpoint.Addr, c.Slice.Ports)
+			for _, e := range k.selectEndpoints(q, &f) {
+				add(f.name.endpointName(e.Endpoint, e.Slice, base), e.Addr, e.Slice.Ports)
 			}
 			return targets
 		}
@@ -288,7 +282,7 @@ func (k *Kubernetes) srvTargets(q *query, f found) (targets []srvTarget) {
 			add(f.name.endpointName(e, slice, base), e.Addr, slice.Ports)
 		}
 	case pod:
-		// A pod has no ports that DNS knows of; CoreDNS answers port 0, and so do we.
+		// The ports of a pod are unknown; the answer has port 0, as in CoreDNS.
 		name := dnsutil.Join(f.name.object, f.name.namespace, labelPod, q.zone)
 		targets = []srvTarget{{name, f.addr, 0}}
 	}

@@ -12,7 +12,7 @@ import (
 	"github.com/nearside-dns/nearside/plugin/kubernetes/index"
 )
 
-// Times of the SOA record in seconds, as in CoreDNS.
+// Fields of the SOA record in seconds, as in CoreDNS.
 const (
 	soaRefresh = 7200
 	soaRetry   = 1800
@@ -20,7 +20,7 @@ const (
 	soaMaxTTL  = 300
 )
 
-// soa returns the SOA record of a zone. Its serial is the Unix time of the last change.
+// soa returns the SOA record of a zone. The serial is the Unix time of the last change.
 func (k *Kubernetes) soa(zone string) *dns.SOA {
 	return &dns.SOA{
 		Hdr:     dns.RR_Header{Name: zone, Rrtype: dns.TypeSOA, Class: dns.ClassINET, Ttl: min(k.ttl, soaMaxTTL)},
@@ -36,25 +36,23 @@ func (k *Kubernetes) soa(zone string) *dns.SOA {
 
 func (k *Kubernetes) serial() uint32 { return uint32(k.index.Modified()) } // #nosec G115 -- serials wrap, RFC 1982
 
-// nameServerAddr is a name of the server with one of its addresses.
+// nameServerAddr is a name of this server with one of its addresses.
 type nameServerAddr struct {
 	name string
 	addr netip.Addr
 }
 
-// nameServers returns the server's names in a zone: those of the Services that its own address is
-// an endpoint of, or ns.dns with its own addresses where there is no such Service. A reverse zone and one of a
-// clusterset have no Services; their server has the name that it has in the first zone that has some.
+// nameServers returns the names of this server in a zone: those of the Services with an endpoint at one of its addresses, or
+// ns.dns with its own addresses if there is none. In reverse zones and zones of a clusterset, which have no Services, they
+// are the names in the first zone that has.
 func (k *Kubernetes) nameServers(zone string) (all []nameServerAddr) {
 	servicesIn := zone
 	if isReverse(zone) || k.isClusterset(zone) {
 		servicesIn = k.primaryZone
 	}
-	seen := map[nameServerAddr]struct{}{}
+	seen := set[nameServerAddr]{}
 	add := func(name string, a netip.Addr) {
-		ns := nameServerAddr{name, a}
-		if _, ok := seen[ns]; !ok {
-			seen[ns] = struct{}{}
+		if ns := (nameServerAddr{name, a}); seen.add(ns) {
 			all = append(all, ns)
 		}
 	}
@@ -86,12 +84,11 @@ func (k *Kubernetes) nameServers(zone string) (all []nameServerAddr) {
 	return all
 }
 
-// nsRecords returns the NS records of a zone and the addresses of the names in them.
+// nsRecords returns the NS records of a zone and the addresses of their targets.
 func (k *Kubernetes) nsRecords(zone string) (records, extra []dns.RR) {
-	seen := map[string]struct{}{}
+	seen := set[string]{}
 	for _, ns := range k.nameServers(zone) {
-		if _, ok := seen[ns.name]; !ok {
-			seen[ns.name] = struct{}{}
+		if seen.add(ns.name) {
 			records = append(records, &dns.NS{Hdr: k.header(zone, dns.TypeNS), Ns: ns.name})
 		}
 		extra = append(extra, addressRecord(k.header(ns.name, addressType(ns.addr)), ns.addr))
@@ -99,15 +96,15 @@ func (k *Kubernetes) nsRecords(zone string) (records, extra []dns.RR) {
 	return records, extra
 }
 
-// boundIPs returns the addresses that the server listens on, without loopback: those of the bind
-// plugin, or else all of the machine.
+// boundIPs returns the addresses that the server listens on, without loopback: those of plugin bind, or else all addresses
+// of the machine.
 func boundIPs(c *caddy.Controller) (ips []netip.Addr) {
 	hosts := dnsserver.GetConfig(c).ListenHosts
 	if len(hosts) == 0 || hosts[0] == "" {
 		hosts = nil
 		addrs, err := net.InterfaceAddrs()
 		if err != nil {
-			log.Warningf("cannot list the machine's addresses, the zones will have no NS records: %v", err)
+			log.Warningf("listing the machine's addresses failed: zones have no NS records: %v", err)
 		}
 		for _, a := range addrs {
 			hosts = append(hosts, a.String())

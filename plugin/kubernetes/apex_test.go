@@ -51,7 +51,7 @@ func TestApex_SOA(t *testing.T) {
 				lookup{name: "mixed case", ask: "Cluster.LOCAL SOA", answer: []string{soa("Cluster.LOCAL.")}},
 				lookup{name: "reverse zone", ask: "10.in-addr.arpa SOA", answer: []string{soa("10.in-addr.arpa.")}},
 				lookup{name: "below the apex", ask: "svc.cluster.local SOA"},
-				lookup{name: "of nothing", ask: "none.cluster.local SOA", rcode: dns.RcodeNameError},
+				lookup{name: "nonexistent name", ask: "none.cluster.local SOA", rcode: dns.RcodeNameError},
 			)
 			sameRecords(t, "NXDOMAIN", ask(t, k, "none.shop.svc.cluster.LOCAL A").Ns, []string{soa("cluster.LOCAL.")})
 			sameRecords(t, "NODATA", ask(t, k, "shop.svc.CLUSTER.local A").Ns, []string{soa("CLUSTER.local.")})
@@ -85,7 +85,7 @@ func TestApex_NS(t *testing.T) {
 	peers := service("kube-system", "peers", headless, udp("dns", 53))
 	objects := []runtime.Object{namespace("kube-system"), dnsService, peers,
 		slice(dnsService, "a", endpoint("10.1.0.1"), endpoint("10.1.0.2")), slice(peers, "a", endpoint("10.1.0.3", hostname("a")), endpoint("10.1.0.4"))}
-	own := lookup{name: "none of its own", ask: "cluster.local NS", answer: []string{"cluster.local. 5 IN NS ns.dns.cluster.local."},
+	own := lookup{name: "no own address", ask: "cluster.local NS", answer: []string{"cluster.local. 5 IN NS ns.dns.cluster.local."},
 		extra: []string{"ns.dns.cluster.local. 5 IN A 10.1.0.9"}}
 	for _, c := range []struct {
 		name, ip string
@@ -117,7 +117,7 @@ func TestApex_NS(t *testing.T) {
 	}
 }
 
-// The names in NS and SOA records exist and have the addresses that go with them.
+// The names in NS and SOA records exist and have the addresses in the additional section.
 func TestApex_NameServersResolve(t *testing.T) {
 	dnsService := service("kube-system", "kube-dns", []string{"10.0.0.10"}, udp("dns", 53))
 	for _, c := range []struct{ name, block, zone, ip string }{

@@ -8,8 +8,8 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 )
 
-// Bugs of CoreDNS that are not here. Its zone transfers are in transfer_test.go, its startup_timeout
-// and apiserver options in setup_test.go and parse_test.go.
+// Bugs of CoreDNS that this plugin does not have. Those of zone transfers are in transfer_test.go, those of
+// startup_timeout and the apiserver options in setup_test.go and parse_test.go.
 
 func TestBug_TXTAtEmptyNonTerminals(t *testing.T) {
 	k := answering(t, "kubernetes cluster.local", namespace("shop"))
@@ -69,7 +69,7 @@ func TestBug_SlicesOfNames(t *testing.T) {
 	}
 }
 
-// Names of a reverse zone that are no address have no records, whatever stands in their labels.
+// Names of a reverse zone that are not an address have no records, with any labels.
 func TestBug_OddReverseNames(t *testing.T) {
 	db := service("shop", "db", headless)
 	zones := "kubernetes cluster.local in-addr.arpa ip6.arpa"
@@ -89,7 +89,7 @@ func TestBug_OddReverseNames(t *testing.T) {
 	)
 }
 
-// A reverse zone may be as small as one address.
+// A reverse zone may have a single address.
 func TestBug_ReverseZoneOfOneAddress(t *testing.T) {
 	check(t, answering(t, "kubernetes cluster.local 1.0.0.10.in-addr.arpa", namespace("shop"), service("shop", "web", []string{"10.0.0.1"}, tcp("", 80))),
 		lookup{name: "PTR", ask: "1.0.0.10.in-addr.arpa PTR", answer: []string{"1.0.0.10.in-addr.arpa. 5 IN PTR web.shop.svc.cluster.local."}},

@@ -2,6 +2,7 @@ package kubernetes
 
 import (
 	"net/netip"
+	"slices"
 	"sync"
 	"unsafe"
 
@@ -15,8 +16,8 @@ import (
 	"github.com/nearside-dns/nearside/plugin/kubernetes/topology"
 )
 
-// places are where addresses and nodes are found: those of an index.Index, which describes the methods.
-type places interface {
+// locations finds nodes by address and by name. An index.Index implements it, and describes the methods.
+type locations interface {
 	EndpointNode(a netip.Addr) index.Symbol
 	PodNode(a netip.Addr) index.Symbol
 	Node(name index.Symbol) *index.Node
@@ -24,15 +25,15 @@ type places interface {
 	NodeByIP(a netip.Addr) *index.Node
 }
 
-// callers tells who asks, and implements store.Views.
+// callers locates the callers of queries by address and by the caller option. It implements answers.Views.
 type callers struct {
-	index places
-	trust []netip.Prefix // whose option is believed
-	said  sync.Once      // that somebody is not
+	index    locations
+	trust    []netip.Prefix // ranges of trusted senders of the option
+	warnOnce sync.Once      // about an untrusted option
 }
 
-// privateRanges are those from which the option is believed if nothing else is said: addresses of machines and
-// pods, which no packet of the internet has (RFC 1918, RFC 4193, RFC 6598, loopback and link-local).
+// privateRanges are the senders of the caller option that are trusted by default: addresses of machines and pods that no
+// packet from the internet has (RFC 1918, RFC 4193, RFC 6598, loopback and link-local).
 var privateRanges = []netip.Prefix{
 	netip.MustParsePrefix("10.0.0.0/8"),
 	netip.MustParsePrefix("172.16.0.0/12"),
@@ -45,7 +46,7 @@ var privateRanges = []netip.Prefix{
 	netip.MustParsePrefix("::1/128"),
 }
 
-// evidence is how the caller is known, or why not.
+// evidence is the source of a caller's location, or the reason why the location is unknown.
 type evidence int
 
 const (
@@ -54,15 +55,15 @@ const (
 	byEndpoint
 	byPodCIDR
 	byNodeAddress
-	unknownNode    // the option names a node that has not been read
-	unknownAddress // nothing is known of the address
-	untrusted      // there is an option, from where it is not believed, and nothing is known of the address
-	malformed      // there is an option that can't be read, and nothing is known of the address
-	evidences
-	nowhere = evidences // a query of a plugin's own; nobody counts it
+	unknownNode    // the option names a node without a record
+	unknownAddress // the address is unknown
+	untrusted      // the option is from an untrusted sender, and the address is unknown
+	malformed      // the option is malformed, and the address is unknown
+	evidences      // number of values that are counted
+	noAddress      // a plugin's own query, which is not counted
 )
 
-// callersTotal counts answers that depend on who asks, by evidence.
+// callersTotal counts answers that depend on the caller, by evidence.
 var callersTotal = func() (counters [evidences]prometheus.Counter) {
 	vec := promauto.NewCounterVec(prometheus.CounterOpts{
 		Namespace: "nearside", Subsystem: "kubernetes", Name: "topology_answers_total",
@@ -77,8 +78,8 @@ var callersTotal = func() (counters [evidences]prometheus.Counter) {
 	return counters
 }()
 
-// find returns who asks, given the address and the data of the option, or nil if there is none.
-func (c *callers) find(from netip.Addr, option []byte) (who topology.Caller, why evidence) {
+// find returns the caller with an address and the data of the option, nil without an option.
+func (c *callers) find(from netip.Addr, option []byte) (found topology.Caller, by evidence) {
 	from = from.WithZone("").Unmap()
 	failed := unknownAddress
 	if option != nil {
@@ -86,8 +87,8 @@ func (c *callers) find(from netip.Addr, option []byte) (who topology.Caller, why
 		switch {
 		case !c.trusts(from):
 			failed = untrusted
-			c.said.Do(func() {
-				log.Warningf("%s says for which node it asks, and is not believed: add its range to trust if it is a node's; others that are not believed are only counted", from)
+			c.warnOnce.Do(func() {
+				log.Warningf("caller option of %s ignored: the address is in no range of trust; add it if it is a node's (further senders are only counted)", from)
 			})
 		case !ok:
 			failed = malformed
@@ -95,39 +96,33 @@ func (c *callers) find(from netip.Addr, option []byte) (who topology.Caller, why
 			return c.named(node, zone)
 		}
 	}
-	if who, why = c.addressed(from); why == unknownAddress {
-		why = failed
+	if found, by = c.byAddress(from); by == unknownAddress {
+		by = failed
 	}
-	return who, why
+	return found, by
 }
 
 func (c *callers) trusts(from netip.Addr) bool {
-	for _, p := range c.trust {
-		if p.Contains(from) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(c.trust, func(p netip.Prefix) bool { return p.Contains(from) })
 }
 
-// named returns the caller on a node that an option names.
+// named returns the caller on the node in an option.
 func (c *callers) named(node, zone []byte) (topology.Caller, evidence) {
-	if n := c.index.NodeNamed(unsafe.String(&node[0], len(node))); n != nil { // nobody holds on to the text
+	if n := c.index.NodeNamed(unsafe.String(&node[0], len(node))); n != nil { // the index does not retain the text
 		return on(n), byOption
 	}
 	return topology.Caller{Name: index.NewSymbol(string(node)), Zone: index.NewSymbol(string(zone))}, unknownNode
 }
 
-// on returns the caller on a node. Of its zone nobody knows more than the node's labels.
+// on returns the caller on a node. Its zone is that of the node's labels, also if an option has another one.
 func on(n *index.Node) topology.Caller {
 	zone, _ := n.Label(topology.ZoneLabel)
 	return topology.Caller{Name: n.Name, Zone: zone, Node: n}
 }
 
-// addressed returns the caller with an address. Pods, where they are watched, are what is most certain: anyone who
-// may write EndpointSlices can say something of endpoints, and many networks give out addresses without regard to
-// the ranges of Nodes.
-func (c *callers) addressed(from netip.Addr) (who topology.Caller, why evidence) {
+// byAddress returns the caller with an address. Watched pods are the most reliable source: endpoints are in EndpointSlices,
+// which users may write, and many networks assign addresses outside of the ranges of Nodes.
+func (c *callers) byAddress(from netip.Addr) (topology.Caller, evidence) {
 	if name := c.index.PodNode(from); name != (index.Symbol{}) {
 		return c.onNode(name), byPod
 	}
@@ -146,7 +141,7 @@ func (c *callers) addressed(from netip.Addr) (who topology.Caller, why evidence)
 	return on(n), byPodCIDR
 }
 
-// onNode returns the caller on the node of a name, which may not have been read.
+// onNode returns the caller on a node that may have no record.
 func (c *callers) onNode(name index.Symbol) topology.Caller {
 	if n := c.index.Node(name); n != nil {
 		return on(n)
@@ -154,30 +149,28 @@ func (c *callers) onNode(name index.Symbol) topology.Caller {
 	return topology.Caller{Name: name}
 }
 
-// View implements store.Views.
+// View implements answers.Views.
 func (c *callers) View(from netip.Addr, option []byte) answers.View {
-	who, why := c.find(from, option)
-	return viewOf(who, why)
+	return viewOf(c.find(from, option))
 }
 
-// unknownCaller is the number of the view of those of whom nothing is known; nodes have theirs from 1.
+// unknownCaller is the number of the view of unknown callers; those of nodes start at 1.
 const unknownCaller = 0
 
-// viewOf returns the view of a caller. What one on a node that is not read is answered is not kept: there may
-// be any number of them.
-func viewOf(who topology.Caller, why evidence) answers.View {
-	v := answers.View{Number: unknownCaller, Callers: callersTotal[why]}
+// viewOf returns the view of a caller. Answers for a node without a record are not stored, since the number of such names is
+// unbounded.
+func viewOf(caller topology.Caller, by evidence) answers.View {
+	v := answers.View{Number: unknownCaller, Callers: callersTotal[by]}
 	switch {
-	case who.Node != nil:
-		v.Number = who.Node.Number()
-	case who.Known():
+	case caller.Node != nil:
+		v.Number = caller.Node.Number()
+	case caller.Known():
 		v.Private = true
 	}
 	return v
 }
 
-// optionOf returns the data of the option that names the caller, nil if there is none. Of several none can be
-// believed: an empty one can't be read.
+// optionOf returns the data of the caller option, nil if there is none, and malformed (empty) data if there are several.
 func optionOf(r *dns.Msg) (data []byte) {
 	opt := r.IsEdns0()
 	if opt == nil {

@@ -15,8 +15,8 @@ import (
 	"github.com/nearside-dns/nearside/plugin/kubernetes/source"
 )
 
-// answering returns the handler of a kubernetes block, in step with a cluster of these objects. It
-// differs from what setup makes in the source only: the selectors are applied here.
+// answering returns the handler of a kubernetes block, synced with a cluster of these objects. It differs from the
+// result of setup only in the source: the selectors are applied here.
 func answering(t testing.TB, block string, objects ...runtime.Object) *Kubernetes {
 	t.Helper()
 	k, err := kubernetesDirective.parse(caddy.NewTestController("dns", block))
@@ -36,7 +36,7 @@ func answering(t testing.TB, block string, objects ...runtime.Object) *Kubernete
 	return k
 }
 
-// indexOf returns the index of a handler, to change it.
+// indexOf returns the index of a handler, to modify it.
 func indexOf(k *Kubernetes) *index.Index {
 	ix, ok := k.index.(*index.Index)
 	if !ok {
@@ -70,7 +70,7 @@ func put(k *Kubernetes, strip source.Stripper, o runtime.Object) {
 	}
 }
 
-// unsynced makes the handler one whose source has not read everything yet.
+// unsynced sets the source's status to not synced.
 func unsynced(k *Kubernetes) *Kubernetes {
 	k.synced.Store(false)
 	k.status = func() []source.Status { return []source.Status{{Resource: source.Services}} }
@@ -81,7 +81,7 @@ func namespace(name string) *corev1.Namespace {
 	return &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"name": name}}}
 }
 
-// service returns a Service with these ClusterIPs, headless where they are "None".
+// service returns a Service with these ClusterIPs, headless for "None".
 func service(ns, name string, ips []string, ports ...corev1.ServicePort) *corev1.Service {
 	s := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: name}}
 	s.Spec.ClusterIPs, s.Spec.Ports = ips, ports

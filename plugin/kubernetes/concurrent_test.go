@@ -11,7 +11,7 @@ import (
 	"github.com/nearside-dns/nearside/plugin/kubernetes/source"
 )
 
-// An answer is of one moment: a slice that is replaced is seen before or after, and never in between.
+// An answer is from one point in time: from before or after the replacement of a slice, never from both.
 func TestServeDNS_WhileTheClusterChanges(t *testing.T) {
 	db := service("shop", "db", headless, tcp("sql", 5432))
 	versions := []*discoveryv1.EndpointSlice{

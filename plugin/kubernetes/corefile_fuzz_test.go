@@ -22,11 +22,11 @@ func FuzzCorefile(f *testing.F) {
 	f.Add("set.local in-addr.arpa {\nmulticluster set.local in-addr.arpa\n}")
 	t0, err := kubernetesDirective.parse(caddy.NewTestController("dns", ""))
 	if t0 != nil || err != nil {
-		f.Fatalf("nothing gives %v and %v", t0, err)
+		f.Fatalf("no arguments: %v and %v", t0, err)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
 		if strings.Contains(text, "/") && (strings.Contains(text, "kubeconfig") || strings.Contains(text, "tls")) {
-			t.Skip("files that are none of this test's, and may block")
+			t.Skip("other files may block")
 		}
 		k, err := kubernetesDirective.parse(caddy.NewTestController("dns", "kubernetes "+text))
 		switch {

@@ -10,8 +10,8 @@ import (
 	"github.com/nearside-dns/nearside/plugin/kubernetes/topology"
 )
 
-// policyOf returns which endpoints of a Service or ServiceImport a caller sees by a name: all by the name of one, by
-// the name of a zone, and below a ClusterIP.
+// policyOf returns the policy that selects endpoints of a Service or ServiceImport for a caller. Names of one endpoint, of a
+// zone and below a ClusterIP Service are not filtered.
 func (k *Kubernetes) policyOf(s *index.Service, n *objectName) (p topology.Policy) {
 	if s.Kind != index.Headless || n.endpoint != "" || n.zone != "" {
 		return p
@@ -25,68 +25,67 @@ func (k *Kubernetes) policyOf(s *index.Service, n *objectName) (p topology.Polic
 	return p
 }
 
-// asker is who asks, found out where the answer depends on it.
-type asker struct {
+// queryCaller is the caller of a query, located when the answer first depends on it.
+type queryCaller struct {
 	topology.Caller
-	why      evidence
-	done     bool
-	unplaced bool // nothing is seen, which may be for want of Nodes that have not been read
+	evidence  evidence
+	located   bool
+	unlocated bool // no endpoint was selected, possibly because Nodes are not synced
 }
 
-// asked reports whether the answer depends on who asks.
-func (a *asker) asked() bool { return a != nil && a.done }
+// isUsed reports whether the answer depends on the caller.
+func (c *queryCaller) isUsed() bool { return c != nil && c.located }
 
-// early reports whether the answer can't be given before Nodes have been read.
-func (a *asker) early() bool { return a != nil && a.unplaced }
+// needsNodes reports whether the query can't be answered before Nodes are synced.
+func (c *queryCaller) needsNodes() bool { return c != nil && c.unlocated }
 
-func (a *asker) view() answers.View { return viewOf(a.Caller, a.why) }
+func (c *queryCaller) view() answers.View { return viewOf(c.Caller, c.evidence) }
 
-// count counts an answer that depends on who asks.
-func (a *asker) count() {
-	if a.asked() && a.why != nowhere {
-		callersTotal[a.why].Inc()
+// count counts an answer that depends on the caller.
+func (c *queryCaller) count() {
+	if c.isUsed() && c.evidence != noAddress {
+		callersTotal[c.evidence].Inc()
 	}
 }
 
-// expectAsker makes an answer one that may depend on who asks, if what is found is like that: an alias may lead to
-// what is filtered.
-func (k *Kubernetes) expectAsker(q *query, f *found) {
+// mayUseCaller prepares a query whose answer may depend on the caller: the name is filtered, or an alias, whose target may
+// be.
+func (k *Kubernetes) mayUseCaller(q *query, f *result) {
 	q.dependencies.onNodes(f)
-	if q.asker == nil && k.callers != nil && (f.policy.ByCaller() || f.kind == alias) {
-		q.asker = &asker{}
+	if q.caller == nil && k.callers != nil && (f.policy.ByCaller() || f.kind == alias) {
+		q.caller = &queryCaller{}
 	}
 }
 
-// ask finds out who asks.
-func (k *Kubernetes) ask(q *query) topology.Caller {
-	a := q.asker
-	if a.done {
-		return a.Caller
+// locate returns the caller of a query.
+func (k *Kubernetes) locate(q *query) topology.Caller {
+	c := q.caller
+	if !c.located {
+		c.located = true
+		c.Caller, c.evidence = k.callerOf(q.state.IP(), optionOf(q.state.Req))
 	}
-	a.done = true
-	a.Caller, a.why = k.callerOf(q.state.IP(), optionOf(q.state.Req))
-	return a.Caller
+	return c.Caller
 }
 
-// callerOf returns who asks, as far as it is known, given the address and the data of the option.
+// callerOf returns the caller with an address and the data of the caller option.
 func (k *Kubernetes) callerOf(ip string, option []byte) (topology.Caller, evidence) {
 	from, err := netip.ParseAddr(ip)
 	if err != nil {
-		return topology.Caller{}, nowhere
+		return topology.Caller{}, noAddress
 	}
 	return k.callers.find(from, option)
 }
 
-// chosen returns the endpoints of a name that the caller sees, where not everyone sees all. Some may be of a family
-// that is not asked for.
-func (k *Kubernetes) chosen(q *query, f *found) (seen []topology.Endpoint) {
-	placed := k.hasNodes() // before the look
-	var who topology.Caller
+// selectEndpoints returns the endpoints of a filtered name that the caller gets. Some may be of a family that was not
+// queried.
+func (k *Kubernetes) selectEndpoints(q *query, f *result) (selected []topology.Endpoint) {
+	nodesSynced := k.hasNodes() // before Nodes are looked up
+	var caller topology.Caller
 	if f.policy.ByCaller() {
-		who = k.ask(q)
+		caller = k.locate(q)
 	}
-	who.Cluster = k.ownCluster()
-	any := false
+	caller.Cluster = k.ownCluster()
+	exists := false
 	for _, family := range families(q.qtype, f.name.imported) {
 		all := make([]topology.Endpoint, 0, f.entry.Ready())
 		for e, slice := range f.endpoints() {
@@ -94,21 +93,20 @@ func (k *Kubernetes) chosen(q *query, f *found) (seen []topology.Endpoint) {
 				all = append(all, topology.Endpoint{Endpoint: e, Slice: slice})
 			}
 		}
-		any = any || len(all) > 0
-		seen = append(seen, f.policy.Select(k.index, who, all)...)
+		exists = exists || len(all) > 0
+		selected = append(selected, f.policy.Select(k.index, caller, all)...)
 	}
-	if q.asker.asked() && any && len(seen) == 0 && !placed {
-		q.asker.unplaced = true // and stays so: a lookup of the other family may follow
+	if q.caller.isUsed() && exists && len(selected) == 0 && !nodesSynced {
+		q.caller.unlocated = true // never reset: a lookup of the other family may follow
 	}
-	return seen
+	return selected
 }
 
-// bothFamilies stands for the types of addresses of both families.
+// bothFamilies stands for both types of addresses.
 const bothFamilies = dns.TypeANY
 
-// families returns the types of the addresses that are chosen from for a type, each by itself. For a Service each
-// family is, as for kube-proxy. For a ServiceImport both are together, so that A and AAAA are of the same endpoints
-// (KEP-1645).
+// families returns the address types that endpoints are selected from, one after the other. For a Service each family is
+// separate, as in kube-proxy. For a ServiceImport both are together, so that A and AAAA have the same endpoints (KEP-1645).
 func families(qtype uint16, imported bool) []uint16 {
 	switch {
 	case imported:
@@ -119,7 +117,7 @@ func families(qtype uint16, imported bool) []uint16 {
 	return []uint16{dns.TypeA, dns.TypeAAAA}
 }
 
-// ownCluster returns the ID of this cluster, zero if it is not known.
+// ownCluster returns the ID of this cluster, zero if unknown.
 func (k *Kubernetes) ownCluster() index.Symbol {
 	if k.clusterID != (index.Symbol{}) {
 		return k.clusterID

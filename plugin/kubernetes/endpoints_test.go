@@ -64,8 +64,8 @@ func putNode(ix *index.Index, name, zone, rack, cidr string) {
 	ix.PutNode(n)
 }
 
-// placed returns a handler for three nodes in two zones, and Services with an endpoint on two of them. The
-// addresses of endpoints are 10.1.NODE.SERVICE.
+// placed returns a handler for three nodes in two zones, and Services with an endpoint on two of them. The addresses
+// of endpoints are 10.1.NODE.SERVICE.
 func placed(t testing.TB, block string) *Kubernetes {
 	t.Helper()
 	rack := "example.com/rack"
@@ -104,7 +104,7 @@ func placed(t testing.TB, block string) *Kubernetes {
 	return k
 }
 
-// askAs returns the reply to a question from an address, with options that name the caller.
+// askAs returns the reply to a query from an address, with options that name the caller.
 func askAs(t testing.TB, k *Kubernetes, from, owner string, qtype uint16, options ...[]byte) *dns.Msg {
 	t.Helper()
 	r := test.Case{Qname: owner, Qtype: qtype}.Msg()
@@ -130,7 +130,7 @@ func naming(t testing.TB, node, zone string) []byte {
 	return data
 }
 
-// seenBy returns the nodes whose endpoints are in a reply, or what it says without an answer.
+// seenBy returns the nodes whose endpoints are in a reply, or the rcode without an answer.
 func seenBy(m *dns.Msg) string {
 	if m.Rcode != dns.RcodeSuccess {
 		return dns.RcodeToString[m.Rcode]
@@ -147,8 +147,8 @@ func seenBy(m *dns.Msg) string {
 	return strings.Join(nodes, " ")
 }
 
-// TestVisible asks as callers on each node, by address and by option, and as one that nobody knows.
-func TestVisible(t *testing.T) {
+// TestSelected sends queries of callers on each node, by address and by option, and of an unknown caller.
+func TestSelected(t *testing.T) {
 	k := placed(t, "kubernetes cluster.local {\ntopology\n}")
 	for name, want := range map[string]struct{ n1, n2, n3, unknown string }{
 		"plain":          {"n1 n3", "n1 n3", "n1 n3", "n1 n3"},
@@ -160,7 +160,7 @@ func TestVisible(t *testing.T) {
 		"samenode":       {"n1", "n1", "n3", "n1 n3"},
 		"auto":           {"n1", "n1", "n3", "n1 n3"},
 		"both":           {"n1", "n1", "n3", ""},
-		"clusterip":      {"n0", "n0", "n0", "n0"}, // its own address
+		"clusterip":      {"n0", "n0", "n0", "n0"}, // its ClusterIP
 		"db-3.host":      {"n3", "n3", "n3", "n3"},
 		"db-3.clusterip": {"n3", "n3", "n3", "n3"},
 		"alias":          {"n1", "", "n3", ""},
@@ -172,11 +172,11 @@ func TestVisible(t *testing.T) {
 				if who != "unknown" {
 					from = "10.240." + who[1:] + ".9"
 					if got := seenBy(askAs(t, k, "10.99.0.1", owner, dns.TypeA, naming(t, who, ""))); got != want {
-						t.Errorf("%s by option sees %q, want %q", who, got, want)
+						t.Errorf("%s by option gets %q, want %q", who, got, want)
 					}
 				}
 				if got := seenBy(askAs(t, k, from, owner, dns.TypeA)); got != want {
-					t.Errorf("%s sees %q, want %q", who, got, want)
+					t.Errorf("%s gets %q, want %q", who, got, want)
 				}
 				if name == "clusterip" || strings.HasPrefix(name, "db-") || name == "alias" || name == "toall" {
 					continue
@@ -184,7 +184,7 @@ func TestVisible(t *testing.T) {
 				for _, owner := range []string{owner, "_sql._tcp." + owner} {
 					m := askAs(t, k, from, owner, dns.TypeSRV)
 					if got := seenBy(m); got != want || len(m.Extra) != len(m.Answer) {
-						t.Errorf("%s: %s sees %q with %d addresses, want %q", owner, who, got, len(m.Extra), want)
+						t.Errorf("%s: %s gets %q with %d addresses, want %q", owner, who, got, len(m.Extra), want)
 					}
 				}
 				if m := askAs(t, k, from, owner, dns.TypeAAAA); m.Rcode != dns.RcodeSuccess || len(m.Answer) != 0 {
@@ -195,8 +195,8 @@ func TestVisible(t *testing.T) {
 	}
 }
 
-// TestVisible_Default has headless Services follow the Corefile, unless they say something themselves.
-func TestVisible_Default(t *testing.T) {
+// TestSelected_Default applies the keys of the Corefile to headless Services without own settings.
+func TestSelected_Default(t *testing.T) {
 	k := placed(t, "kubernetes cluster.local {\ntopology keys kubernetes.io/hostname *\n}")
 	for name, want := range map[string]string{"plain": "n1", "close": "n1", "auto": "n1", "rack": "n1", "clusterip": "n0", "db-3.plain": "n3"} {
 		if got := seenBy(askAs(t, k, "10.240.1.9", name+".shop.svc.cluster.local.", dns.TypeA)); got != want {
@@ -211,8 +211,8 @@ func TestVisible_Default(t *testing.T) {
 	}
 }
 
-// TestVisible_Off is what CoreDNS answers.
-func TestVisible_Off(t *testing.T) {
+// TestSelected_Off has the answers of CoreDNS.
+func TestSelected_Off(t *testing.T) {
 	k := placed(t, "kubernetes cluster.local")
 	for _, name := range []string{"plain", "host", "rack", "local", "close", "auto", "both", "alias"} {
 		if got := seenBy(askAs(t, k, "10.240.1.9", name+".shop.svc.cluster.local.", dns.TypeA, naming(t, "n1", "east"))); got != "n1 n3" {
@@ -221,8 +221,8 @@ func TestVisible_Off(t *testing.T) {
 	}
 }
 
-// TestVisible_Changes asserts that the next answer has what is next.
-func TestVisible_Changes(t *testing.T) {
+// TestSelected_Changes asserts that the next answer after a change has the endpoints that match next.
+func TestSelected_Changes(t *testing.T) {
 	k := placed(t, "kubernetes cluster.local {\ntopology\n}")
 	ix := indexOf(k)
 	see := func(name, want string) {
@@ -242,7 +242,7 @@ func TestVisible_Changes(t *testing.T) {
 	for _, name := range []string{"wide", "close", "samenode"} {
 		see(name, "n1")
 		change(name, moved)
-		see(name, "n1 n3") // the addresses are as before
+		see(name, "n1 n3") // the addresses are unchanged
 	}
 	see("auto", "n1")
 	change("auto", func(e *index.Endpoint) { e.Hints = nil })
@@ -252,14 +252,14 @@ func TestVisible_Changes(t *testing.T) {
 	putNode(ix, "n3", "west", "r1", "10.240.3.0/24")
 	see("rack", "n1 n3")
 	putNode(ix, "n1", "east", "r7", "10.240.1.0/24")
-	see("rack", "n1") // with itself
+	see("rack", "n1") // shares the rack with itself
 	ix.DeleteNode(index.NewSymbol("n1"))
 	see("rack", "")
 }
 
-// TestVisible_WithoutNodes has Nodes that have not been read: what leaves no choice waits for them, the rest does
-// without.
-func TestVisible_WithoutNodes(t *testing.T) {
+// TestSelected_WithoutNodes has Nodes that are not synced: queries without a selected endpoint get SERVFAIL, others
+// are answered.
+func TestSelected_WithoutNodes(t *testing.T) {
 	k := placed(t, "kubernetes cluster.local {\ntopology\n}")
 	ix, read := indexOf(k), false
 	ix.ReplaceNodes(nil)
@@ -267,7 +267,7 @@ func TestVisible_WithoutNodes(t *testing.T) {
 		return []source.Status{{Resource: source.Services, Synced: true}, {Resource: source.Nodes, Synced: read}}
 	}
 	if !k.Ready() {
-		t.Error("not ready for want of Nodes")
+		t.Error("not ready without Nodes")
 	}
 	see := func(name, byOption, byAddress string) {
 		t.Helper()
@@ -281,7 +281,7 @@ func TestVisible_WithoutNodes(t *testing.T) {
 	}
 	see("plain", "n1 n3", "n1 n3")
 	see("local", "n1", "SERVFAIL")
-	see("host", "n1", "SERVFAIL") // the name of the node is that of the host
+	see("host", "n1", "SERVFAIL") // the node's name is the host name
 	see("rack", "SERVFAIL", "SERVFAIL")
 	see("wide", "n1", "n1 n3")
 	see("close", "n1", "n1 n3")
@@ -317,7 +317,7 @@ func TestCallers(t *testing.T) {
 		"option over IPv4 in IPv6":         {"::ffff:10.0.0.1", here, "n1", "east", byOption, false},
 		"option of a node that is not":     {"10.0.0.1", there, "n9", "north", unknownNode, true},
 		"the node's own zone counts":       {"10.0.0.1", naming(t, "n3", "elsewhere"), "n3", "west", byOption, false},
-		"option goes before the address":   {"10.240.2.1", here, "n1", "east", byOption, false},
+		"option precedes the address":      {"10.240.2.1", here, "n1", "east", byOption, false},
 		"option of a stranger":             {"192.0.2.1", here, "", "", untrusted, false},
 		"option of a stranger, broken":     {"192.0.2.1", []byte{7}, "", "", untrusted, false},
 		"option of no use, address":        {"10.240.2.1", []byte{7}, "n2", "east", byPodCIDR, false},
@@ -328,13 +328,13 @@ func TestCallers(t *testing.T) {
 		"endpoint":                         {"10.1.3.0", nil, "n3", "west", byEndpoint, false},
 		"range":                            {"10.240.2.200", nil, "n2", "east", byPodCIDR, false},
 		"range of IPv6":                    {"2001:db8:6::9", nil, "n6", "east", byPodCIDR, false},
-		"pod goes before range":            {"10.240.3.7", nil, "n2", "east", byPod, false},
-		"pod goes before endpoint":         {"10.1.3.4", nil, "n2", "east", byPod, false},
-		"endpoint goes before range":       {"10.1.3.5", nil, "n3", "west", byEndpoint, false},
+		"pod precedes range":               {"10.240.3.7", nil, "n2", "east", byPod, false},
+		"pod precedes endpoint":            {"10.1.3.4", nil, "n2", "east", byPod, false},
+		"endpoint precedes range":          {"10.1.3.5", nil, "n3", "west", byEndpoint, false},
 		"pod":                              {"10.250.0.1", nil, "n2", "east", byPod, false},
 		"pod on a node that is not known":  {"10.250.0.2", nil, "gone", "", byPod, true},
-		"nobody":                           {"10.250.0.3", nil, "", "", unknownAddress, false},
-		"nobody over IPv6":                 {"2001:db8:7::9", nil, "", "", unknownAddress, false},
+		"unknown":                          {"10.250.0.3", nil, "", "", unknownAddress, false},
+		"unknown over IPv6":                {"2001:db8:7::9", nil, "", "", unknownAddress, false},
 		"an address of the range next by":  {"10.240.4.0", nil, "", "", unknownAddress, false},
 		"an IPv6 address like one of IPv4": {"::10.240.2.1", nil, "", "", unknownAddress, false},
 	} {
@@ -355,7 +355,7 @@ func TestCallers(t *testing.T) {
 	}
 }
 
-// TestCallers_Several: of two options none is believed.
+// TestCallers_Several asserts that two options are ignored.
 func TestCallers_Several(t *testing.T) {
 	k := placed(t, "kubernetes cluster.local {\ntopology\n}")
 	const owner = "local.shop.svc.cluster.local."
@@ -381,7 +381,7 @@ func TestCallers_Trust(t *testing.T) {
 func TestCallers_AllocateNothing(t *testing.T) {
 	k := placed(t, "kubernetes cluster.local {\ntopology\npods verified\n}")
 	data := naming(t, "n1", "east")
-	for name, from := range map[string]string{"endpoint": "10.1.3.0", "range": "10.240.2.1", "nobody": "192.0.2.1"} {
+	for name, from := range map[string]string{"endpoint": "10.1.3.0", "range": "10.240.2.1", "unknown": "192.0.2.1"} {
 		a := netip.MustParseAddr(from)
 		if n := testing.AllocsPerRun(100, func() { k.callers.View(a, nil) }); n != 0 {
 			t.Errorf("%s: %v allocations", name, n)
@@ -411,7 +411,7 @@ func TestMetadata_Caller(t *testing.T) {
 				r.IsEdns0().Option = []dns.EDNS0{&dns.EDNS0_LOCAL{Code: caller.Code, Data: c.option}}
 			}
 			ctx = k.Metadata(ctx, request.Request{W: &test.ResponseWriter{RemoteIP: c.from}, Req: r})
-			r.Extra = nil // as the server does before the log is written
+			r.Extra = nil // as the server does before it logs the query
 			all := map[string]string{}
 			for name, value := range metadata.ValueFuncs(ctx) {
 				all[name] = value()

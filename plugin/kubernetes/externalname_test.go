@@ -12,7 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// upstreamFunc answers for what is outside of the cluster.
+// upstreamFunc answers queries for names outside of the cluster.
 type upstreamFunc func(name string, qtype uint16) (*dns.Msg, error)
 
 func (f upstreamFunc) Lookup(_ context.Context, state request.Request, name string, qtype uint16) (*dns.Msg, error) {
@@ -22,7 +22,7 @@ func (f upstreamFunc) Lookup(_ context.Context, state request.Request, name stri
 	return f(name, qtype)
 }
 
-// upstreamOf answers with these records, and with NXDOMAIN where there is none for the name.
+// upstreamOf answers with these records, and with NXDOMAIN for other names.
 func upstreamOf(t testing.TB, records ...string) upstreamFunc {
 	t.Helper()
 	var all []dns.RR
@@ -76,7 +76,7 @@ func TestExternalName_Chase(t *testing.T) {
 	check(t, k,
 		lookup{name: "ClusterIP", ask: "alias.shop.svc.cluster.local A", answer: []string{
 			"alias.shop.svc.cluster.local. 5 IN CNAME web.shop.svc.cluster.local.", "web.shop.svc.cluster.local. 5 IN A 10.0.0.1"}},
-		lookup{name: "in two steps, case kept", ask: "alias2.Shop.svc.cluster.local A", answer: []string{
+		lookup{name: "in two steps, case stored", ask: "alias2.Shop.svc.cluster.local A", answer: []string{
 			"alias2.Shop.svc.cluster.local. 5 IN CNAME ALIAS.shop.svc.Cluster.Local.",
 			"ALIAS.shop.svc.Cluster.Local. 5 IN CNAME web.shop.svc.cluster.local.", "web.shop.svc.cluster.local. 5 IN A 10.0.0.1"}},
 		lookup{name: "headless", ask: "to-db.shop.svc.cluster.local A", answer: []string{
@@ -112,7 +112,7 @@ func TestExternalName_Chase(t *testing.T) {
 	)
 }
 
-// Eleven CNAMEs are followed, as in CoreDNS, whose limit of 10 counts those before the last.
+// Eleven CNAMEs are followed, as in CoreDNS, whose limit of 10 does not count the last one.
 func TestExternalName_Depth(t *testing.T) {
 	chain := func(n int) *Kubernetes {
 		objects := []runtime.Object{namespace("shop"), service("shop", fmt.Sprint("c", n), []string{"10.0.0.1"}, tcp("", 1))}

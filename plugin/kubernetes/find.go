@@ -13,77 +13,76 @@ import (
 	"github.com/nearside-dns/nearside/plugin/kubernetes/topology"
 )
 
-// found is what a name stands for.
-type found struct {
-	kind  foundKind
-	name  objectName   // of endpoints and clusterIPs
-	entry *index.Entry // of endpoints, clusterIPs and alias
-	addr  netip.Addr   // of a pod
-	ptr   []string     // of an address
+// result is the result of the lookup of a name.
+type result struct {
+	kind    resultKind
+	name    objectName   // for endpoints and clusterIPs
+	entry   *index.Entry // for endpoints, clusterIPs and alias
+	addr    netip.Addr   // for pod
+	targets []string     // for reverseName
 
-	policy topology.Policy // of endpoints: which of them a caller sees
+	policy topology.Policy // for endpoints: selects those that a caller gets
 }
 
-type foundKind uint8
+type resultKind uint8
 
 const (
-	nothing       foundKind = iota // the name does not exist
-	fixed                          // the name exists in every cluster, and has no records of its own
-	node                           // the name exists, and has no records: a namespace, a zone without endpoints
-	schemaVersion                  // dns-version
-	nameServer                     // ns.dns
-	clusterIPs                     // a Service by its ClusterIPs
-	endpoints                      // endpoints of a Service
-	alias                          // an ExternalName Service
-	pod                            // a pod by its address
-	address                        // an address in a reverse zone
+	notFound      resultKind = iota // the name does not exist
+	fixedName                       // the name exists in every cluster, and has no records of its own
+	emptyName                       // the name exists and has no records: a namespace, or a zone without endpoints
+	schemaVersion                   // dns-version
+	nameServer                      // ns.dns
+	clusterIPs                      // a Service with ClusterIPs
+	endpoints                       // endpoints of a Service
+	alias                           // an ExternalName Service
+	pod                             // a pod's address
+	reverseName                     // an address in a reverse zone
 )
 
-// known reports whether the answer for a type is the same in every cluster. NS is not: the server's
-// names are those of its Services.
-func (f *found) known(qtype uint16) bool {
-	return f.kind == schemaVersion || f.kind == fixed && qtype != dns.TypeNS
+// isFixed reports whether the answer for a type is the same in every cluster. For NS it is not: the names of the server
+// are those of its Services.
+func (f *result) isFixed(qtype uint16) bool {
+	return f.kind == schemaVersion || f.kind == fixedName && qtype != dns.TypeNS
 }
 
-// isClusterset reports whether the names of a zone are those of ServiceImports.
+// isClusterset reports whether a zone has the names of ServiceImports.
 func (k *Kubernetes) isClusterset(zone string) bool {
 	return slices.ContainsFunc(k.clustersets, func(z string) bool { return strings.EqualFold(z, zone) })
 }
 
-// grammar returns that of the names of a zone, given whether it is one of a clusterset.
+// grammar returns the grammar of a zone's names. imported is true for a zone of a clusterset.
 func (k *Kubernetes) grammar(imported bool) grammar {
 	return grammar{zonal: k.source.Zones && !imported, imported: imported}
 }
 
-// find returns what a name in a zone stands for; the name is in lower case. The basis takes in what that
-// follows from.
-func (k *Kubernetes) find(name, zone string, d *dependencies) found {
+// find looks up a name in a zone, in lower case, and records the dependencies of the result.
+func (k *Kubernetes) find(name, zone string, d *dependencies) result {
 	base, reverse := below(name, zone), dnsutil.IsReverse(name) > 0
 	imported := k.isClusterset(zone)
 	switch {
 	case base == "ns.dns":
-		return found{kind: nameServer}
-	case base == "dns": // ns.dns is below it
-		return found{kind: fixed}
+		return result{kind: nameServer}
+	case base == "dns": // the parent of ns.dns
+		return result{kind: fixedName}
 	case base == "dns-version":
-		return found{kind: schemaVersion}
+		return result{kind: schemaVersion}
 	case reverse:
-		if f := k.findAddress(name, d); f.kind != nothing || base != "" {
+		if f := k.findAddress(name, d); f.kind != notFound || base != "" {
 			return f
 		}
-		return found{kind: fixed}
+		return result{kind: fixedName}
 	case base == "" || base == labelService || base == labelPod && !imported:
-		return found{kind: fixed}
+		return result{kind: fixedName}
 	}
 	n, err := parseName(name, zone, k.grammar(imported))
 	if err != nil || !k.exposes(n.namespace) {
-		return found{}
+		return result{}
 	}
 	switch {
 	case n.kind == labelPod && (k.pods == podsDisabled || imported):
-		return found{}
+		return result{}
 	case n.object == "":
-		return found{kind: node}
+		return result{kind: emptyName}
 	case n.kind == labelPod:
 		return k.findPod(n, d)
 	default:
@@ -91,56 +90,53 @@ func (k *Kubernetes) find(name, zone string, d *dependencies) found {
 	}
 }
 
-// findPod returns the pod that a name like 1-2-3-4.ns.pod.zone stands for.
-func (k *Kubernetes) findPod(n objectName, d *dependencies) found {
+// findPod looks up the name of a pod, such as 1-2-3-4.ns.pod.zone.
+func (k *Kubernetes) findPod(n objectName, d *dependencies) result {
 	a, ok := undashed(n.object)
 	if !ok {
-		return found{}
+		return result{}
 	}
 	if k.pods == podsVerified {
 		d.onAddress(a)
-		known := false
-		for _, p := range k.index.PodsByIP(a) {
-			known = known || p.Namespace == n.namespace
-		}
-		if !known {
-			return found{}
+		inNamespace := func(p *index.Pod) bool { return p.Namespace == n.namespace }
+		if !slices.ContainsFunc(k.index.PodsByIP(a), inNamespace) {
+			return result{}
 		}
 	}
-	return found{kind: pod, name: n, addr: a}
+	return result{kind: pod, name: n, addr: a}
 }
 
-// findService returns what is at a Service or ServiceImport, or below it.
-func (k *Kubernetes) findService(n objectName, d *dependencies) found {
+// findService looks up the name of a Service or ServiceImport, or one below it.
+func (k *Kubernetes) findService(n objectName, d *dependencies) result {
 	e := d.onObject(k.index, &n)
 	if e == nil || k.ignoreEmpty && e.Service.Kind == index.ClusterIP && e.Ready() == 0 {
-		return found{}
+		return result{}
 	}
 	kind := e.Service.Kind
 	if n.zone != "" && kind != index.Headless {
-		return found{} // a ClusterIP is in no zone
+		return result{} // ClusterIPs have no zone
 	}
 	switch {
 	case kind == index.ExternalName:
 		if n.endpoint != "" || n.port != "" || n.protocol != "" || e.Service.Target == "" {
-			return found{}
+			return result{}
 		}
-		return found{kind: alias, entry: e, name: n}
+		return result{kind: alias, entry: e, name: n}
 	case kind == index.Headless || n.endpoint != "":
-		f := found{kind: endpoints, entry: e, name: n, policy: k.policyOf(e.Service, &n)}
+		f := result{kind: endpoints, entry: e, name: n, policy: k.policyOf(e.Service, &n)}
 		for range f.endpoints() {
 			return f
 		}
 		if n.zone != "" {
-			f.kind = node // the Service exists, and its zones come and go
+			f.kind = emptyName // endpoints in the zone may exist at another time
 			return f
 		}
-		return found{}
+		return result{}
 	default:
 		if !n.hasPort(e.Service.Ports) {
-			return found{}
+			return result{}
 		}
-		return found{kind: clusterIPs, entry: e, name: n}
+		return result{kind: clusterIPs, entry: e, name: n}
 	}
 }
 
@@ -152,38 +148,32 @@ func (n *objectName) in(ix records) *index.Entry {
 	return ix.Service(n.namespace, n.object)
 }
 
-// matches reports whether the name means a port.
+// matches reports whether the name has a port's name and protocol, or none.
 func (n *objectName) matches(p index.Port) bool {
 	return (n.port == "" || n.port == p.Name.String()) && (n.protocol == "" || n.protocol == p.Protocol.String())
 }
 
-// hasPort reports whether the name means one of the ports. A list without ports is meant by a name
-// that asks for none.
+// hasPort reports whether the name matches one of the ports, or has no port and there are none.
 func (n *objectName) hasPort(ports []index.Port) bool {
 	if len(ports) == 0 {
 		return n.port == "" && n.protocol == ""
 	}
-	for _, p := range ports {
-		if n.matches(p) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(ports, n.matches)
 }
 
-// endpoints yields the endpoints that the name means, with the slice of each, whose ports it may mean: of an
-// endpoint name the one, of a zonal name those of the zone.
-func (f *found) endpoints() iter.Seq2[*index.Endpoint, *index.Slice] {
+// endpoints yields the endpoints of a name with their slices: all for the name of a Service, one for the name of an
+// endpoint, those in the zone for a zonal name. With the name of a port, only slices with such a port count.
+func (f *result) endpoints() iter.Seq2[*index.Endpoint, *index.Slice] {
 	return func(yield func(*index.Endpoint, *index.Slice) bool) {
-		any := false
-		all := func(in func(*index.Endpoint) bool) bool {
+		exists := false
+		each := func(match func(*index.Endpoint) bool) bool {
 			for _, s := range f.entry.Slices {
 				if !f.name.hasPort(s.Ports) || !f.name.inCluster(s) {
 					continue
 				}
 				for i := range s.Endpoints {
-					if e := &s.Endpoints[i]; in(e) {
-						any = true
+					if e := &s.Endpoints[i]; match(e) {
+						exists = true
 						if !yield(e, s) {
 							return false
 						}
@@ -192,20 +182,19 @@ func (f *found) endpoints() iter.Seq2[*index.Endpoint, *index.Slice] {
 			}
 			return true
 		}
-		if !all(f.name.selector()) || any || !f.name.prefer {
-			return
+		if each(f.name.selector()) && !exists && f.name.prefer {
+			each(func(*index.Endpoint) bool { return true })
 		}
-		all(func(*index.Endpoint) bool { return true })
 	}
 }
 
-// inCluster reports whether the name of an endpoint is of the cluster that the endpoints of a slice are in. Other names
-// are of all clusters.
+// inCluster reports whether the endpoints of a slice are in the cluster that the name of an imported endpoint has. Other
+// names are independent of the cluster.
 func (n *objectName) inCluster(s *index.Slice) bool {
 	return !n.imported || n.endpoint == "" || n.cluster == s.Cluster.String()
 }
 
-// selector returns the test of whether the name means an endpoint.
+// selector returns a function that reports whether an endpoint is one of the name.
 func (n *objectName) selector() func(*index.Endpoint) bool {
 	switch {
 	case n.zone != "":
@@ -226,24 +215,24 @@ func (n *objectName) selector() func(*index.Endpoint) bool {
 	}
 }
 
-// maxName is the greatest length of a fully qualified name in characters: 255 octets in wire form (RFC 1035, section
-// 3.1), which has one more.
+// maxName is the maximum length of a fully qualified name in characters. In wire form it has one octet more, 255 (RFC 1035,
+// section 3.1).
 const maxName = 254
 
-// endpointName returns the name of an endpoint, given that of its Service or ServiceImport; empty if it is too long to
-// be a name, as the ID of a cluster may make it.
-func (n *objectName) endpointName(e *index.Endpoint, s *index.Slice, of string) string {
+// endpointName returns the name of an endpoint below a Service or ServiceImport, "" if it is too long, as with a long
+// cluster ID.
+func (n *objectName) endpointName(e *index.Endpoint, s *index.Slice, service string) string {
+	name := label(e) + "." + service
 	if id := s.Cluster.String(); n.imported && id != "" {
-		of = id + "." + of
+		name = label(e) + "." + id + "." + service
 	}
-	name := label(e) + "." + of
 	if len(name) > maxName {
 		return ""
 	}
 	return name
 }
 
-// label returns the name of an endpoint below its Service.
+// label returns the label of an endpoint below its Service.
 func label(e *index.Endpoint) string {
 	if e.Name != "" {
 		return e.Name
@@ -251,8 +240,8 @@ func label(e *index.Endpoint) string {
 	return dashed(e.Addr)
 }
 
-// dashed returns an address in the form that is one label: 10-1-2-3, 2001-db8--1. Since a label
-// cannot end in a dash, a 0 takes the place of what the last colons left out.
+// dashed returns an address as a label: 10-1-2-3, 2001-db8--1. A 0 is appended to a final dash, with which a label cannot
+// end.
 func dashed(a netip.Addr) string {
 	if a.Is4() {
 		return strings.ReplaceAll(a.String(), ".", "-")
@@ -264,7 +253,7 @@ func dashed(a netip.Addr) string {
 	return s
 }
 
-// undashed returns the address that a label stands for. Three single dashes make it IPv4.
+// undashed parses an address in the form of dashed. With three single dashes it is IPv4.
 func undashed(label string) (netip.Addr, bool) {
 	sep := ":"
 	if strings.Count(label, "-") == 3 && !strings.Contains(label, "--") {
@@ -275,54 +264,6 @@ func undashed(label string) (netip.Addr, bool) {
 		return netip.Addr{}, false
 	}
 	return a.Unmap(), true
-}
-
-// findAddress returns the names of an address in a reverse zone.
-func (k *Kubernetes) findAddress(name string, d *dependencies) found {
-	a, err := netip.ParseAddr(dnsutil.ExtractAddressFromReverse(name))
-	if err != nil {
-		return found{}
-	}
-	// Labels that are more than one digit or octet may look like an address when they are joined.
-	if again, err := dns.ReverseAddr(a.String()); err != nil || again != name {
-		return found{}
-	}
-	d.onAddress(a)
-	targets := k.pointers(a)
-	if len(targets) == 0 {
-		return found{}
-	}
-	return found{kind: address, ptr: targets}
-}
-
-// pointers returns what PTR records of an address point at: the Service that has it as ClusterIP,
-// or else each endpoint of a Service that has it, ClusterIP Services included.
-func (k *Kubernetes) pointers(a netip.Addr) (targets []string) {
-	if k.primaryZone == "" {
-		return nil
-	}
-	for _, s := range k.index.ServicesByIP(a) {
-		if k.exposes(s.Namespace) {
-			return []string{serviceName(s, k.primaryZone)}
-		}
-	}
-	seen := map[string]struct{}{}
-	for _, sl := range k.index.SlicesByIP(a) {
-		e := k.index.Service(sl.Namespace, sl.Service)
-		if e == nil || e.Service.Kind == index.ExternalName || !k.exposes(sl.Namespace) {
-			continue
-		}
-		for i := range sl.Endpoints {
-			if ep := &sl.Endpoints[i]; ep.Addr == a {
-				name := label(ep) + "." + serviceName(e.Service, k.primaryZone)
-				if _, ok := seen[name]; !ok {
-					seen[name] = struct{}{}
-					targets = append(targets, name)
-				}
-			}
-		}
-	}
-	return targets
 }
 
 // serviceName returns the full name of a Service.

@@ -14,22 +14,22 @@ import (
 	"github.com/nearside-dns/nearside/plugin/kubernetes/source"
 )
 
-// importChanges draws random changes of a small cluster with ServiceImports of the names of its Services. As with
-// changes, most of them alter one thing of what is there.
+// importChanges draws random changes of a small cluster with ServiceImports of the names of its Services. Like
+// changes, it usually alters one field of an existing record.
 type importChanges struct {
 	*changes
 	ix *recordedImports
 	m  *importModel
-	// unread is whether ServiceImports are not read, as when they come after they were missing; nil if they always are.
+	// unread is true while ServiceImports are not synced, as after the resource was missing; nil if they always are.
 	unread *atomic.Bool
 }
 
 var (
 	clusterIDs   = []string{"west", "east", "easter", "eu.west-1", ""}
-	importSlices = []string{"i1", "i2", "i3", "one"} // the last may be a Service's, too
+	importSlices = []string{"i1", "i2", "i3", "one"} // the last one may be of a Service, too
 )
 
-// newImportChanges fills the cluster of a handler, and returns what changes it. A model follows.
+// newImportChanges fills the cluster of a handler, and returns its random changes. A model follows.
 func newImportChanges(seed uint64, k *Kubernetes) *importChanges {
 	c := &importChanges{changes: newChanges(seed, k)}
 	c.m = &importModel{model: c.changes.ix.model, imports: map[index.Name]index.Service{}, topology: k.source.Topology, prefer: k.preferCluster,
@@ -53,8 +53,8 @@ func newImportChanges(seed uint64, k *Kubernetes) *importChanges {
 	return c
 }
 
-// importChanges returns random changes of the handler's cluster, in which ServiceImports may have to be read anew.
-func (s *keeping) importChanges(seed uint64) *importChanges {
+// importChanges returns random changes of the handler's cluster, in which ServiceImports may have to be synced again.
+func (s *storing) importChanges(seed uint64) *importChanges {
 	c := newImportChanges(seed, s.k)
 	c.unread = new(atomic.Bool)
 	c.m.unread = c.unread
@@ -69,7 +69,7 @@ func (s *keeping) importChanges(seed uint64) *importChanges {
 	return c
 }
 
-// change makes one change and returns what it was.
+// change makes one change and returns its description.
 func (c *importChanges) change() string {
 	if c.unread != nil && c.unread.Load() && c.IntN(3) == 0 {
 		c.unread.Store(false)
@@ -81,11 +81,11 @@ func (c *importChanges) change() string {
 	}
 	n := c.IntN(100)
 	if !c.ix.HasNamespace(ns) && n < 50 {
-		c.ix.PutNamespace(ns) // nothing else is seen until then
+		c.ix.PutNamespace(ns) // other records have no names before
 		return "PutNamespace " + ns
 	}
 	if !c.reads.Endpoints && n >= 25 && n < 55 {
-		n %= 25 // there is nobody to read it
+		n %= 25 // no reader uses it
 	}
 	switch {
 	case n < 18:
@@ -134,7 +134,7 @@ func (c *importChanges) change() string {
 	}
 }
 
-// serviceImport draws a record: the one that is there with something altered, or a new one.
+// serviceImport draws a record: the current one with an alteration, or a new one.
 func (c *importChanges) serviceImport(ns, name string) *index.Service {
 	s := &index.Service{Namespace: ns, Name: name, Kind: pick(c.Rand, []index.Kind{index.ClusterIP, index.Headless, index.Headless}), Ports: c.ports()}
 	old, ok := c.m.imports[index.Name{Namespace: ns, Name: name}]
@@ -186,7 +186,7 @@ func (c *importChanges) importSlice(ns, name string) *index.Slice {
 	case 3:
 		s.Ports = drawn.Ports
 	case 4:
-		s.Endpoints = append(s.Endpoints, c.endpoint()) // it becomes ready
+		s.Endpoints = append(s.Endpoints, c.endpoint()) // an endpoint becomes ready
 	case 5:
 		s.Endpoints = slices.Delete(s.Endpoints, at, at+1)
 	case 6:
@@ -197,7 +197,7 @@ func (c *importChanges) importSlice(ns, name string) *index.Slice {
 	return s
 }
 
-// hintImport has the endpoints of a ServiceImport hinted, all or most of them.
+// hintImport adds hints to all or most of the endpoints of a ServiceImport.
 func (c *importChanges) hintImport(namespace, name string) string {
 	zones, nodes, share := c.IntN(3) > 0, c.IntN(2) == 0, pick(c.Rand, []int{0, 8, 10, 10, 10})
 	for _, key := range slices.SortedFunc(maps.Keys(c.m.slices), func(a, b index.Name) int {
@@ -227,7 +227,7 @@ func (c *importChanges) hintImport(namespace, name string) string {
 	return fmt.Sprintf("hints of the import %s.%s: for zones %t, for nodes %t, share of endpoints %d of 10", name, namespace, zones, nodes, share)
 }
 
-// questions draws n questions, most of them for names of ServiceImports that may be there.
+// questions draws n queries, most of them for names of ServiceImports that may exist.
 func (c *importChanges) questions(n int) (all []dns.Question) {
 	below := c.below()
 	for len(all) < n {
@@ -256,7 +256,7 @@ func (c *importChanges) questions(n int) (all []dns.Question) {
 	return all
 }
 
-// below returns what may stand before the name of a ServiceImport.
+// below returns labels that may be before the name of a ServiceImport.
 func (c *importChanges) below() (all []string) {
 	for _, host := range []string{"db-0.", "db-1.", "10-1-0-1.", "10-1-0-2.", "10-1-0-3.", "2001-db8--1.", "x."} {
 		for _, id := range append(slices.Clone(clusterIDs), "north", "west-1") {

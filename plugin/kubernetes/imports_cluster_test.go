@@ -17,13 +17,13 @@ import (
 	"github.com/nearside-dns/nearside/plugin/kubernetes/source"
 )
 
-// clusterset returns a block with zones of the cluster, of its clusterset and of addresses, and with these options.
+// clusterset returns a block with zones of the cluster, of its clusterset and of addresses, and these options.
 func clusterset(options ...string) string {
 	return "kubernetes cluster.local clusterset.local 10.in-addr.arpa 8.b.d.0.1.0.0.2.ip6.arpa {\nmulticluster clusterset.local\n" +
 		strings.Join(options, "\n") + "\n}"
 }
 
-// importing is answering for a cluster that has ServiceImports as well.
+// importing is answering for a cluster with ServiceImports.
 func importing(t testing.TB, block string, objects ...runtime.Object) *Kubernetes {
 	t.Helper()
 	k := answering(t, block, objects...)
@@ -34,7 +34,7 @@ func importing(t testing.TB, block string, objects ...runtime.Object) *Kubernete
 	return k
 }
 
-// putImport puts a ServiceImport, and nothing else.
+// putImport puts only a ServiceImport.
 func putImport(k *Kubernetes, strip source.Stripper, o runtime.Object) {
 	i, ok := o.(*mcsv1beta1.ServiceImport)
 	if !ok || !k.source.Imports || k.source.Labels != nil && !k.source.Labels.Matches(labels.Set(i.Labels)) {
@@ -45,7 +45,7 @@ func putImport(k *Kubernetes, strip source.Stripper, o runtime.Object) {
 	}
 }
 
-// imported returns a ServiceImport with these ClusterSetIPs, headless where they are "None".
+// imported returns a ServiceImport with these ClusterSetIPs, headless for "None".
 func imported(ns, name string, ips []string, ports ...corev1.ServicePort) *mcsv1beta1.ServiceImport {
 	i := &mcsv1beta1.ServiceImport{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: name}}
 	i.Spec.Type, i.Spec.IPs = mcsv1beta1.ClusterSetIP, ips
@@ -58,8 +58,8 @@ func imported(ns, name string, ips []string, ports ...corev1.ServicePort) *mcsv1
 	return i
 }
 
-// importedSlice returns an EndpointSlice of a ServiceImport with endpoints in a cluster, of none if that is empty; the
-// ports are those of the ServiceImport.
+// importedSlice returns an EndpointSlice of a ServiceImport with endpoints in a cluster, without a cluster ID if that
+// is empty; the ports are those of the ServiceImport.
 func importedSlice(of *mcsv1beta1.ServiceImport, cluster, name string, endpoints ...discoveryv1.Endpoint) *discoveryv1.EndpointSlice {
 	s := slice(&corev1.Service{ObjectMeta: of.ObjectMeta}, name, endpoints...)
 	s.Labels = map[string]string{mcsv1beta1.LabelServiceName: of.Name}
@@ -73,13 +73,13 @@ func importedSlice(of *mcsv1beta1.ServiceImport, cluster, name string, endpoints
 	return s
 }
 
-// ofService makes an EndpointSlice one of a Service as well.
+// ofService makes an EndpointSlice belong to a Service as well.
 func ofService(s *discoveryv1.EndpointSlice, service string) *discoveryv1.EndpointSlice {
 	s.Labels[discoveryv1.LabelServiceName] = service
 	return s
 }
 
-// labeled gives an object labels beside those that it has.
+// labeled adds labels to an object.
 func labeled[O metav1.Object](o O, key, value string) O {
 	all := o.GetLabels()
 	if all == nil {
@@ -99,10 +99,10 @@ func parsedAddr(t testing.TB, text string) netip.Addr {
 	return a
 }
 
-// newImportKeeping is newKeeping for a cluster that has ServiceImports as well.
-func newImportKeeping(t testing.TB, block string, objects ...runtime.Object) (*keeping, *elsewhere) {
+// newImportStoring is newStoring for a cluster with ServiceImports.
+func newImportStoring(t testing.TB, block string, objects ...runtime.Object) (*storing, *elsewhere) {
 	t.Helper()
-	s, world := newKeeping(t, block, objects...)
+	s, world := newStoring(t, block, objects...)
 	strip := source.Stripper{Options: s.k.source, Skipped: new(source.Skipped)}
 	for _, o := range objects {
 		putImport(s.k, strip, o)
@@ -118,7 +118,7 @@ func addrs(t testing.TB, texts ...string) (all []netip.Addr) {
 	return all
 }
 
-// multiclustering is importing for a block of the directive multicluster.
+// multiclustering is importing for a block of directive multicluster.
 func multiclustering(t testing.TB, block string, objects ...runtime.Object) *Kubernetes {
 	t.Helper()
 	k, err := multiclusterDirective.parse(caddy.NewTestController("dns", block))
@@ -129,7 +129,7 @@ func multiclustering(t testing.TB, block string, objects ...runtime.Object) *Kub
 	strip := source.Stripper{Options: k.source, Skipped: new(source.Skipped)}
 	for _, o := range objects {
 		if _, ok := o.(*corev1.Service); ok {
-			continue // nobody reads them
+			continue // the source does not read them
 		}
 		put(k, strip, o)
 		putImport(k, strip, o)

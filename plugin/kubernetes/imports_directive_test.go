@@ -16,7 +16,7 @@ import (
 	"github.com/nearside-dns/nearside/plugin/kubernetes/source"
 )
 
-// The directive multicluster has the answers of zones of a clusterset, and of no others.
+// Directive multicluster answers queries in zones of clustersets only.
 func TestMulticluster(t *testing.T) {
 	db := imported("shop", "db", headless, tcp("sql", 5432))
 	both := ofService(importedSlice(db, "north", "both", endpoint("10.7.1.1", hostname("n-0"))), "db")
@@ -68,15 +68,15 @@ func TestMulticluster_Options(t *testing.T) {
 	}
 }
 
-// Before everything has been read every name is SERVFAIL. The directive is ready without ServiceImports, since the server
-// may have other names, and not without what is read of all clusters.
+// Before the first sync every name is SERVFAIL. The directive is ready without ServiceImports, since the server may
+// have other names, but not without the other resources.
 func TestMulticluster_BeforeTheFirstReading(t *testing.T) {
 	objects := []runtime.Object{namespace("shop"), imported("shop", "web", []string{"10.100.0.1"}, tcp("http", 80))}
 	for _, r := range []string{source.ServiceImports, source.Namespaces, source.EndpointSlices} {
 		k := withStatus(multiclustering(t, "multicluster clusterset.local", objects...), source.Status{Resource: r})
 		check(t, k, empty("web.shop"+inSet, dns.RcodeServerFailure, []string{"A"})...)
 		if k.Ready() != (r == source.ServiceImports) {
-			t.Errorf("before %s have been read ready is %v", r, k.Ready())
+			t.Errorf("ready before the first sync of %s: %v", r, k.Ready())
 		}
 	}
 	for _, r := range []string{source.Services, source.Pods} {
@@ -86,14 +86,15 @@ func TestMulticluster_BeforeTheFirstReading(t *testing.T) {
 	}
 }
 
-// registerMulticluster makes the directive known to servers of the tests, behind kubernetes.
+// registerMulticluster adds the directive to the servers of the tests, after kubernetes.
 var registerMulticluster = sync.OnceFunc(func() {
 	plugin.Register("multicluster", SetupMulticluster)
 	at := slices.Index(dnsserver.Directives, "kubernetes") + 1
 	dnsserver.Directives = slices.Insert(slices.Clone(dnsserver.Directives), at, "multicluster")
 })
 
-// Both directives may be in one server block: each answers its own zones, and kubernetes tries search lists of its own.
+// Both directives may be in one server block: each answers its own zones, and kubernetes tries the candidates in its
+// own.
 func TestMulticluster_BesideKubernetes(t *testing.T) {
 	registerMulticluster()
 	dir := t.TempDir()
@@ -115,16 +116,16 @@ spec: {type: ClusterSetIP, ips: [10.100.0.1], ports: [{port: 80}]}
 		sameRecords(t, owner, ask(new(dns.Msg).SetQuestion(owner, dns.TypeA)).Answer, []string{owner + " 5 IN A " + want})
 	}
 	r := withList(t, new(dns.Msg).SetQuestion("web.team.shop.svc.cluster.local.", dns.TypeA), listShop...)
-	if m := ask(r); saysOf(m) != listShop[1] {
+	if m := ask(r); resultOf(m) != listShop[1] {
 		t.Errorf("the reply to a search list is\n%v", m)
 	}
 	r = withList(t, new(dns.Msg).SetQuestion("web.shop.svc.clusterset.local.", dns.TypeA), "shop.svc.clusterset.local.", "team.svc.clusterset.local.")
-	if m := ask(r); saysOf(m) != saysNothing || m.Rcode != dns.RcodeNameError { // the other block comes first, and may have names below the zone
+	if m := ask(r); resultOf(m) != notTried || m.Rcode != dns.RcodeNameError { // the other block precedes, and may have names below the zone
 		t.Errorf("the reply to a search list of the clusterset is\n%v", m)
 	}
 }
 
-// Search lists of pods are in a zone of the cluster.
+// Search lists of pods have a zone of the cluster.
 func TestSearchPaths_NoZoneOfTheCluster(t *testing.T) {
 	for block, want := range map[string]error{
 		"kubernetes cluster.local clusterset.local {\nmulticluster clusterset.local\npods verified\n}": nil,

@@ -17,7 +17,7 @@ import (
 	"github.com/nearside-dns/nearside/plugin/kubernetes/source"
 )
 
-// readable checks that a client can read a message.
+// readable asserts that a client can unpack a message.
 func readable(t *testing.T, m *dns.Msg) {
 	t.Helper()
 	m.Compress = true
@@ -30,8 +30,8 @@ func readable(t *testing.T, m *dns.Msg) {
 	}
 }
 
-// TestClusterset_OverlongNames has an endpoint whose name would be longer than 255 octets: its address counts, and it has
-// no name of its own.
+// TestClusterset_OverlongNames has an endpoint whose name would be longer than 255 octets: the ServiceImport has its
+// address, but the endpoint has no name of its own.
 func TestClusterset_OverlongNames(t *testing.T) {
 	name, ns := strings.Repeat("s", 63), strings.Repeat("n", 63)
 	db := imported(ns, name, headless, tcp("sql", 5432))
@@ -50,8 +50,8 @@ func TestClusterset_OverlongNames(t *testing.T) {
 	}
 }
 
-// TestClusterset_PortsNobodyHasChecked has ports as a custom resource may have them.
-func TestClusterset_PortsNobodyHasChecked(t *testing.T) {
+// TestClusterset_UnvalidatedPorts has ports that a custom resource may have.
+func TestClusterset_UnvalidatedPorts(t *testing.T) {
 	k := importing(t, clusterset(), namespace("shop"),
 		imported("shop", "web", []string{"10.100.0.1"}, tcp("http", 80), tcp("high", 65616), tcp("low", -5), tcp("none", 0), tcp("a..b", 81),
 			tcp("a b", 82), tcp(strings.Repeat("p", 64), 83), corev1.ServicePort{Name: "odd", Protocol: "No such", Port: 84}))
@@ -63,7 +63,8 @@ func TestClusterset_PortsNobodyHasChecked(t *testing.T) {
 	}
 }
 
-// TestClusterset_BelowTheCluster has the zone of the clusterset in that of the cluster, where an ExternalName leads to it.
+// TestClusterset_BelowTheCluster has the zone of the clusterset below that of the cluster, and an ExternalName with a
+// target in it.
 func TestClusterset_BelowTheCluster(t *testing.T) {
 	const set = ".svc.set.cluster.local"
 	k := importing(t, "kubernetes cluster.local set.cluster.local {\nmulticluster set.cluster.local\n}", namespace("shop"),
@@ -74,7 +75,7 @@ func TestClusterset_BelowTheCluster(t *testing.T) {
 	}
 }
 
-// itself looks names up in the handler, as the server does.
+// itself looks up names in the handler, as the server does.
 type itself struct{ k *Kubernetes }
 
 func (i itself) Lookup(ctx context.Context, state request.Request, name string, qtype uint16) (*dns.Msg, error) {
@@ -94,7 +95,7 @@ func (r *recordedReply) WriteMsg(m *dns.Msg) error {
 	return nil
 }
 
-// TestClusterset_TwoLines checks that a second line adds zones.
+// TestClusterset_TwoLines asserts that a second line adds zones.
 func TestClusterset_TwoLines(t *testing.T) {
 	k := importing(t, "kubernetes cluster.local a.local b.local {\nmulticluster a.local\nmulticluster b.local\n}", namespace("shop"),
 		service("shop", "web", []string{"10.0.0.1"}, tcp("http", 80)))
@@ -105,7 +106,7 @@ func TestClusterset_TwoLines(t *testing.T) {
 	}
 }
 
-// TestMulticluster_MetadataBesideKubernetes checks that the directive leaves what is known of callers elsewhere alone.
+// TestMulticluster_MetadataBesideKubernetes asserts that the directive does not overwrite the metadata of callers.
 func TestMulticluster_MetadataBesideKubernetes(t *testing.T) {
 	k := answering(t, "kubernetes cluster.local {\ntopology\n}", namespace("shop"))
 	beside, err := multiclusterDirective.parse(caddy.NewTestController("dns", "multicluster clusterset.local {\ntopology\n}"))
@@ -125,12 +126,12 @@ func TestMulticluster_MetadataBesideKubernetes(t *testing.T) {
 	}
 }
 
-// TestClustersetKept_PassedOn has a second directive answer what the first passes on: nobody keeps that until the second
-// knows better, since it is the first that may.
-func TestClustersetKept_PassedOn(t *testing.T) {
+// TestClustersetStored_Fallthrough has a second directive that answers queries passed on by the first: its answers are
+// not stored, since their validity also depends on the first one.
+func TestClustersetStored_Fallthrough(t *testing.T) {
 	for name, inFront := range map[string]bool{"alone": false, "a cache in front": true} {
 		t.Run(name, func(t *testing.T) {
-			s, _ := newImportKeeping(t, "kubernetes cluster.local {\nfallthrough\n}", namespace("shop"))
+			s, _ := newImportStoring(t, "kubernetes cluster.local {\nfallthrough\n}", namespace("shop"))
 			next, err := multiclusterDirective.parse(caddy.NewTestController("dns", "multicluster cluster.local"))
 			if err != nil {
 				t.Fatal(err)
@@ -143,8 +144,8 @@ func TestClustersetKept_PassedOn(t *testing.T) {
 				s.withCache()
 			}
 			next.space = s.k.space
-			if s.keptFor(t, questionFor(t, "web.shop.svc.cluster.local A")) != nil {
-				t.Error("an answer is kept")
+			if s.storedFor(t, questionFor(t, "web.shop.svc.cluster.local A")) != nil {
+				t.Error("an answer is stored")
 			}
 			indexOf(s.k).PutService(&index.Service{Namespace: "shop", Name: "web", IPs: []netip.Addr{parsedAddr(t, "10.0.0.1")}})
 			if m := ask(t, s.k, "web.shop.svc.cluster.local A"); len(m.Answer) != 1 {
@@ -154,26 +155,26 @@ func TestClustersetKept_PassedOn(t *testing.T) {
 	}
 }
 
-// TestClustersetKept_NoLongerRead has the resource come back after it was missing: what was kept does not hold any more, nor
-// is anything kept that was looked up as it did.
-func TestClustersetKept_NoLongerRead(t *testing.T) {
+// TestClustersetStored_NotSyncedAgain has the resource return after it was missing: stored answers are not valid any
+// more, and answers from lookups before are not stored.
+func TestClustersetStored_NotSyncedAgain(t *testing.T) {
 	question := questionFor(t, "web.shop"+inSet+" A")
 	t.Run("before", func(t *testing.T) {
-		s, _ := newImportKeeping(t, clusterset(), namespace("shop"))
-		if s.keptFor(t, question) == nil {
-			t.Fatal("NXDOMAIN is not kept")
+		s, _ := newImportStoring(t, clusterset(), namespace("shop"))
+		if s.storedFor(t, question) == nil {
+			t.Fatal("NXDOMAIN is not stored")
 		}
 		indexOf(s.k).Outdate()
 		packed, err := question.Pack()
 		if err != nil {
 			t.Fatal(err)
 		}
-		if s.kept(packed, testClients[0]) != nil {
-			t.Error("NXDOMAIN is kept still")
+		if s.stored(packed, testClients[0]) != nil {
+			t.Error("NXDOMAIN is stored still")
 		}
 	})
 	t.Run("amid the look", func(t *testing.T) {
-		s, _ := newImportKeeping(t, clusterset(), namespace("shop"))
+		s, _ := newImportStoring(t, clusterset(), namespace("shop"))
 		status := s.k.status
 		unread := func() []source.Status { return []source.Status{{Resource: source.ServiceImports}} }
 		ix := indexOf(s.k)
@@ -181,8 +182,8 @@ func TestClustersetKept_NoLongerRead(t *testing.T) {
 			s.k.status = unread
 			ix.Outdate()
 		}}, status)
-		if s.keptFor(t, question) != nil {
-			t.Error("NXDOMAIN is kept")
+		if s.storedFor(t, question) != nil {
+			t.Error("NXDOMAIN is stored")
 		}
 	})
 }

@@ -102,8 +102,8 @@ func wireName(t testing.TB, name string) []byte {
 	return wire[:n]
 }
 
-// FuzzImportedNameOf makes names of the parts that objects may have: they are parsed to these parts, whatever they are,
-// and no two of them have one name.
+// FuzzImportedNameOf makes names from the parts that objects may have: parsing a name returns its parts, and no two
+// objects have one name.
 func FuzzImportedNameOf(f *testing.F) {
 	f.Add("shop", "db", "db-0", "east")
 	f.Add("svc", "svc", "svc", "svc.svc")
@@ -138,8 +138,8 @@ func FuzzImportedNameOf(f *testing.F) {
 	})
 }
 
-// FuzzServeClusterset is FuzzServeDNS for a clusterset: what holds for every reply, and that a name exists for all types
-// or for none.
+// FuzzServeClusterset is FuzzServeDNS for a clusterset: it checks the properties of every reply, and that a name
+// exists for all types or for none.
 func FuzzServeClusterset(f *testing.F) {
 	names := append([]string{"dns-version.clusterset.local.", "ns.dns.clusterset.local.", "db.shop.svc.clusterset.local.", "noip.shop.svc.clusterset.local.", "w.east.web.shop.svc.clusterset.local.",
 		"10-2-1-2.east.db.shop.svc.clusterset.local.", "b-0.bare.shop.svc.clusterset.local.", "Web.SHOP.svc.ClusterSet.Local.", "1.0.100.10.in-addr.arpa.", "web.shop.svc.cluster.local."}, parsedImportedNames...)

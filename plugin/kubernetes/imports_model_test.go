@@ -13,20 +13,19 @@ import (
 	"github.com/nearside-dns/nearside/plugin/kubernetes/index"
 )
 
-// importModel is a cluster with ServiceImports as it was put, and says what the names of its clusterset are answered
-// with: slowly, from lists, and with nothing of what the handler does it with.
+// importModel is a slow oracle for the answers in a clusterset: it uses lists, and no code of the handler.
 type importModel struct {
 	*model
 	imports map[index.Name]index.Service
-	id      string // of this cluster, as its ClusterProperty has it
+	id      string // ID in the ClusterProperty
 	unread  *atomic.Bool
 
-	// What the block says.
+	// Options of the block.
 	topology    bool
 	prefer      bool
-	given       string // ID of this cluster
+	given       string // ID in the Corefile
 	ignoreEmpty bool
-	shown       []string // namespaces; empty is all
+	shown       []string // exposed namespaces; empty for all
 }
 
 // recordedImports is an index that an importModel follows.
@@ -58,7 +57,7 @@ func (r *recordedImports) SetClusterID(id index.Symbol) {
 	r.Index.SetClusterID(id)
 }
 
-// own returns the ID of this cluster, empty if it is not known.
+// own returns the ID of this cluster, empty if unknown.
 func (m *importModel) own() string {
 	if m.given != "" {
 		return m.given
@@ -66,7 +65,7 @@ func (m *importModel) own() string {
 	return m.id
 }
 
-// caller is model.caller: endpoints of ServiceImports alone, and those that are said to be in some cluster, place nobody.
+// caller is model.caller: endpoints of ServiceImports only, and those with a cluster ID, locate no caller.
 func (m *importModel) caller(query *dns.Msg, from netip.Addr) modelCaller {
 	plain := *m.model
 	plain.slices = maps.Clone(m.slices)
@@ -74,7 +73,7 @@ func (m *importModel) caller(query *dns.Msg, from netip.Addr) modelCaller {
 	return plain.caller(query, from)
 }
 
-// importedName is a name below svc of the zone, taken apart by the rules of the issue.
+// importedName is a parsed name below svc of the zone.
 type importedName struct {
 	namespace, name string
 	host, cluster   string
@@ -83,7 +82,7 @@ type importedName struct {
 
 const modelZone = "clusterset.local."
 
-// parse takes a name in lower case apart; ok is false for one that nothing can have.
+// parse parses a name in lower case; ok is false for one that cannot exist.
 func (m *importModel) parse(name string) (n importedName, ok bool) {
 	labels := strings.Split(strings.TrimSuffix(name, "."+modelZone), ".")
 	last := len(labels) - 1
@@ -109,7 +108,7 @@ func (m *importModel) parse(name string) (n importedName, ok bool) {
 	return n, true
 }
 
-// modelAnswer is a reply without order, in lower case: addresses, or targets of SRV with their ports; and the names with
+// modelAnswer is an unordered reply in lower case: addresses, or targets of SRV with their ports; and the names with
 // addresses in the additional section.
 type modelAnswer struct {
 	rcode          int
@@ -124,7 +123,7 @@ func (a modelAnswer) equal(b modelAnswer) bool {
 	return a.rcode == b.rcode && maps.Equal(a.records, b.records) && maps.Equal(a.extra, b.extra)
 }
 
-// answer returns the reply to a question for a name below svc.
+// answer returns the reply to a query for a name below svc.
 func (m *importModel) answer(q dns.Question, who modelCaller) modelAnswer {
 	if m.unread != nil && m.unread.Load() {
 		return modelAnswer{rcode: dns.RcodeServerFailure}
@@ -170,7 +169,7 @@ func (m *importModel) answer(q dns.Question, who modelCaller) modelAnswer {
 	return modelRecords(q.Qtype, all)
 }
 
-// target is an address with its name, and the ports that are asked for.
+// target is an address with its name, and the ports that match the query.
 type target struct {
 	name  string
 	addr  netip.Addr
@@ -195,8 +194,8 @@ func modelRecords(qtype uint16, all []target) modelAnswer {
 	return a
 }
 
-// ports returns those that the name asks for, and whether it asks for what the list has: of one without ports that is
-// all of them.
+// ports returns the ports that match a name, and whether it matches the list: a name without a port matches every
+// list.
 func (n importedName) ports(all []index.Port) (some []index.Port, asked bool) {
 	for _, p := range all {
 		if (n.port == "" || n.port == p.Name.String()) && (n.protocol == "" || n.protocol == p.Protocol.String()) {
@@ -206,7 +205,7 @@ func (n importedName) ports(all []index.Port) (some []index.Port, asked bool) {
 	return some, len(some) > 0 || len(all) == 0 && n.port+n.protocol == ""
 }
 
-// importedEndpoint is an endpoint of a cluster, with the ports that it is asked for.
+// importedEndpoint is an endpoint in a cluster, with the ports that match the query.
 type importedEndpoint struct {
 	index.Endpoint
 	cluster string
@@ -220,7 +219,7 @@ func (e importedEndpoint) label() string {
 	return strings.NewReplacer(".", "-", ":", "-").Replace(e.Addr.String())
 }
 
-// under returns the endpoints of a ServiceImport that a name means.
+// under returns the endpoints of a ServiceImport that match a name.
 func (m *importModel) under(s index.Service, n importedName) (all []importedEndpoint) {
 	for _, name := range slices.SortedFunc(maps.Keys(m.slices), func(a, b index.Name) int {
 		return strings.Compare(a.Namespace+"/"+a.Name, b.Namespace+"/"+b.Name)
@@ -240,7 +239,7 @@ func (m *importModel) under(s index.Service, n importedName) (all []importedEndp
 	return all
 }
 
-// choose returns the endpoints of a headless ServiceImport that a caller sees.
+// choose returns the endpoints of a headless ServiceImport that a caller gets.
 func (m *importModel) choose(s index.Service, who modelCaller, all []importedEndpoint) []importedEndpoint {
 	if m.prefer && m.own() != "" {
 		var own []importedEndpoint
@@ -256,8 +255,8 @@ func (m *importModel) choose(s index.Service, who modelCaller, all []importedEnd
 	return m.byPolicy(s, who, all)
 }
 
-// byPolicy has the model choose, from both families together. An endpoint of another cluster is on no node, and what is
-// for nodes there is for none of this cluster.
+// byPolicy applies the model's policy to both families together. Endpoints of other clusters have no node, and no
+// hints for nodes of this cluster.
 func (m *importModel) byPolicy(s index.Service, who modelCaller, all []importedEndpoint) (chosen []importedEndpoint) {
 	if !m.topology {
 		return all
@@ -284,7 +283,7 @@ func (m *importModel) byPolicy(s index.Service, who modelCaller, all []importedE
 	return chosen
 }
 
-// answerOf is a reply in the same form. Of one that is cut it is what is left.
+// answerOf converts a reply to this form, a truncated one as far as it has records.
 func answerOf(m *dns.Msg) (a modelAnswer, err error) {
 	a = modelAnswer{rcode: m.Rcode, records: map[string]bool{}, extra: map[string]bool{}}
 	for _, rr := range m.Answer {

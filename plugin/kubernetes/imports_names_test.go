@@ -9,9 +9,9 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// The names of a clusterset zone: KEP-1645 and its DNS specification 1.0.0, whose sections the tests name.
+// Names of a clusterset zone: KEP-1645 and its DNS specification 1.0.0; the tests name its sections.
 
-// clustersetObjects are a cluster with ServiceImports of all kinds, and Services of the same names and of others.
+// clustersetObjects are a cluster with ServiceImports of all kinds, and Services with the same and other names.
 func clustersetObjects() []runtime.Object {
 	web := imported("shop", "web", []string{"10.100.0.1", "2001:db8:100::1"}, tcp("http", 80), udp("quic", 443))
 	db := imported("shop", "db", headless, tcp("sql", 5432), tcp("admin", 8080))
@@ -47,7 +47,7 @@ func clustersetObjects() []runtime.Object {
 
 const inSet = ".svc.clusterset.local"
 
-// a returns a lookup of addresses: of the type A where they are IPv4, and else AAAA.
+// a returns a lookup of addresses, of type A for IPv4 and AAAA for IPv6.
 func a(owner string, ips ...string) lookup {
 	qtype := "A"
 	if len(ips) > 0 && strings.Contains(ips[0], ":") {
@@ -60,7 +60,7 @@ func a(owner string, ips ...string) lookup {
 	return l
 }
 
-// nodata and nxdomain return lookups of a name by types, all if there are none, without an answer.
+// nodata and nxdomain return lookups of a name without an answer, by types, or by all types if none is given.
 func nodata(owner string, types ...string) (all []lookup) {
 	return empty(owner, dns.RcodeSuccess, types)
 }
@@ -94,10 +94,10 @@ func TestClusterset_2_3_1_ClusterSetIPs(t *testing.T) {
 	check(t, k, nxdomain("none.shop"+inSet)...)
 	check(t, k, nxdomain("web.team"+inSet)...)
 	check(t, k, nxdomain("web.missing"+inSet)...)
-	check(t, k, nxdomain("lone.shop"+inSet)...) // an EndpointSlice alone is no ServiceImport
+	check(t, k, nxdomain("lone.shop"+inSet)...) // an EndpointSlice without a ServiceImport
 }
 
-// Each zone has its own: a Service has no name in the clusterset, and a ServiceImport none in the cluster.
+// Each zone has its own names: a Service has none in the clusterset, and a ServiceImport none in the cluster.
 func TestClusterset_ZonesApart(t *testing.T) {
 	k := importing(t, clusterset(), clustersetObjects()...)
 	check(t, k, a("web.shop.svc.cluster.local", "10.0.0.1"), a("db.shop.svc.cluster.local", "10.1.0.1"),
@@ -128,11 +128,11 @@ func TestClusterset_2_4_1_Headless(t *testing.T) {
 	check(t, k, nxdomain("x.east.down.shop"+inSet)...)
 }
 
-// Names of endpoints: the host, the cluster, the ServiceImport.
+// Names of endpoints have the host, the cluster and the ServiceImport.
 func TestClusterset_2_4_1_Endpoints(t *testing.T) {
 	k := importing(t, clusterset(), clustersetObjects()...)
 	check(t, k,
-		a("db-0.east.db.shop"+inSet, "10.2.1.1"), a("db-0.east.db.shop"+inSet, "2001:db8:2::1"), // of several slices, each address once
+		a("db-0.east.db.shop"+inSet, "10.2.1.1"), a("db-0.east.db.shop"+inSet, "2001:db8:2::1"), // several slices, each address once
 		a("10-2-1-2.east.db.shop"+inSet, "10.2.1.2"),
 		a("db-0.eu.west-1.db.shop"+inSet, "10.3.1.1"), a("db-1.eu.west-1.db.shop"+inSet, "10.3.1.2"),
 		a("s-0.east.only6.shop"+inSet, "2001:db8:2::6"),
@@ -150,14 +150,14 @@ func TestClusterset_2_4_1_Endpoints(t *testing.T) {
 	check(t, k, nodata("s-0.east.only6.shop"+inSet, "A")...)
 	check(t, k, nodata("10-2-1-2.east.db.shop"+inSet, "AAAA")...)
 	for _, name := range []string{
-		"10-2-1-1.east.db",  // it has a hostname
-		"db-1.east.db",      // it is in another cluster
+		"10-2-1-1.east.db",  // the endpoint has a hostname
+		"db-1.east.db",      // the endpoint is in another cluster
 		"db-0.west.db",      // no such cluster
 		"db-0.west-1.db",    // part of an ID
 		"db-0.eu.db",        // the other part
-		"db-0.west-1.eu.db", // turned round
+		"db-0.west-1.eu.db", // reversed
 		"db-0.x.eu.west-1.db", "db-0.eu.west-1.x.db", "x.db-0.eu.west-1.db",
-		`db-0.eu\.west-1.db`, // a label with a dot in it
+		`db-0.eu\.west-1.db`, // a label with a dot
 		"10-2-1-3.east.db",   // not ready
 		"10-2-0-2.east.web",  // not ready
 		"10-2-1-2.eu.west-1.db", "2001-db8-2--1.east.db", "10.2.1.2.east.db", "x.east.db", "db-0.east.none", "x.east.lone",
@@ -166,7 +166,7 @@ func TestClusterset_2_4_1_Endpoints(t *testing.T) {
 	}
 }
 
-// Endpoints of a slice without the ID of a cluster, or with one that can be no part of a name.
+// Endpoints of a slice without a cluster ID, or with one that cannot be part of a name.
 func TestClusterset_EndpointsOfNoCluster(t *testing.T) {
 	db := imported("shop", "db", headless, tcp("sql", 5432))
 	k := importing(t, clusterset(), namespace("shop"), db,
@@ -188,7 +188,7 @@ func TestClusterset_EndpointsOfNoCluster(t *testing.T) {
 	}
 }
 
-// The names of endpoints are of pods where the block says so, as those of Services.
+// Endpoints are named after pods if the block has that option, as those of Services are.
 func TestClusterset_EndpointPodNames(t *testing.T) {
 	db := imported("shop", "db", headless, tcp("sql", 5432))
 	objects := []runtime.Object{namespace("shop"), db,
@@ -201,18 +201,18 @@ func TestClusterset_EndpointPodNames(t *testing.T) {
 	check(t, off, nxdomain("db-x7.east.db.shop"+inSet)...)
 }
 
-// Sections 2.3.4 and 2.4.4: no cluster can be picked out by its ID.
+// Sections 2.3.4 and 2.4.4: no name selects a cluster by its ID.
 func TestClusterset_2_4_4_NoNamesOfClusters(t *testing.T) {
 	k := importing(t, clusterset(), clustersetObjects()...)
 	for _, name := range []string{"east.db", "east.web", "west-1.db", "db-0.db", "10-2-1-2.db", "w.web", "_tcp.db", "_http.web", "_.db", "x.db", "east.bare",
 		"east.down", "east.lone"} {
 		check(t, k, nxdomain(name+".shop"+inSet)...)
 	}
-	// Two labels are a host and a cluster, so that no cluster has a name of its own by them either.
+	// Two labels are a host and a cluster, so that they do not select a cluster either.
 	check(t, k, nxdomain("eu.west-1.db.shop"+inSet)...)
 }
 
-// Sections 2.3.2 and 2.4.2: SRV by port. One underscore of the two tells a port from a host.
+// Sections 2.3.2 and 2.4.2: SRV by port. One underscore in the two labels distinguishes a port from a host.
 func TestClusterset_2_3_2_Ports(t *testing.T) {
 	k := importing(t, clusterset(), clustersetObjects()...)
 	web := func(owner string) lookup {
@@ -265,7 +265,7 @@ func TestClusterset_SRVOfAllPorts(t *testing.T) {
 	}
 }
 
-// Targets of SRV have addresses, and the ones that come along.
+// Targets of SRV have the addresses in the additional section.
 func TestClusterset_TargetsResolve(t *testing.T) {
 	k := importing(t, clusterset(), clustersetObjects()...)
 	for _, name := range []string{"web", "four", "six", "both", "db", "bare", "only6", "_sql._tcp.db", "_http._tcp.web", "db-0.eu.west-1.db", "w.east.web"} {
@@ -288,7 +288,7 @@ func TestClusterset_TargetsResolve(t *testing.T) {
 	}
 }
 
-// Names of three or more labels before the ServiceImport are of hosts, and there are no zonal ones.
+// Names with three or more labels before the ServiceImport are those of hosts; there are no zonal names.
 func TestClusterset_LongNames(t *testing.T) {
 	for _, options := range []string{"", "zonal"} {
 		t.Run(options, func(t *testing.T) {
@@ -313,11 +313,11 @@ func TestClusterset_LongNames(t *testing.T) {
 	})
 }
 
-// A name may have 255 octets in wire form, and one more is none.
+// A name has at most 255 octets in wire form.
 func TestClusterset_LongestNames(t *testing.T) {
 	name, ns, host := strings.Repeat("s", 63), strings.Repeat("n", 63), strings.Repeat("h", 63)
 	base := name + "." + ns + inSet
-	room := 254 - len(host+"."+"."+base+".") // for the ID, in a name with the dot at its end
+	room := 254 - len(host+"."+"."+base+".") // for the ID, in a name with its final dot
 	db := imported(ns, name, headless, tcp("sql", 5432))
 	for _, c := range []struct {
 		id    int
@@ -339,7 +339,7 @@ func TestClusterset_LongestNames(t *testing.T) {
 	}
 }
 
-// There are no pods in a clusterset, however the block answers for those of the cluster.
+// A clusterset has no names of pods, with any pod mode of the block.
 func TestClusterset_NoPods(t *testing.T) {
 	for _, mode := range []string{"disabled", "insecure", "verified"} {
 		t.Run(mode, func(t *testing.T) {
@@ -374,7 +374,7 @@ func TestClusterset_2_2_SchemaVersionAndNonTerminals(t *testing.T) {
 	}
 }
 
-// The case of a name does not count, and that of an ID neither; the records have the case that was asked for.
+// Names and cluster IDs are case-insensitive; the records have the case of the query.
 func TestClusterset_CaseInsensitive(t *testing.T) {
 	db := imported("shop", "db", headless, tcp("SQL", 5432))
 	k := importing(t, clusterset(), namespace("shop"), db,
@@ -397,7 +397,7 @@ func TestClusterset_CaseInsensitive(t *testing.T) {
 	}
 }
 
-// An address has names in the cluster, or none.
+// An address has only names in the cluster.
 func TestClusterset_NoPointers(t *testing.T) {
 	web := imported("shop", "web", []string{"10.100.0.1", "2001:db8:100::1"}, tcp("http", 80))
 	db := imported("shop", "db", headless, tcp("sql", 5432))
@@ -424,7 +424,7 @@ func TestClusterset_NoPointers(t *testing.T) {
 	}
 }
 
-// Without a zone of the cluster there is none that an address could have a name in.
+// Without a zone of the cluster, no address has a name.
 func TestClusterset_NoPointersWithoutTheCluster(t *testing.T) {
 	k := importing(t, "kubernetes clusterset.local 10.in-addr.arpa {\nmulticluster clusterset.local\n}", clustersetObjects()...)
 	for _, name := range []string{"1.0.0.10.in-addr.arpa", "1.0.1.10.in-addr.arpa", "1.0.100.10.in-addr.arpa"} {
@@ -436,7 +436,7 @@ func TestClusterset_NoPointersWithoutTheCluster(t *testing.T) {
 	check(t, k, a("web.shop"+inSet, "10.100.0.1"))
 }
 
-// One EndpointSlice may be of a Service and of a ServiceImport.
+// One EndpointSlice may belong to a Service and to a ServiceImport.
 func TestClusterset_SliceOfBoth(t *testing.T) {
 	db := imported("shop", "db", headless, tcp("sql", 5432))
 	local := service("shop", "store", headless, tcp("sql", 5432))
@@ -453,7 +453,7 @@ func TestClusterset_SliceOfBoth(t *testing.T) {
 	}
 }
 
-// Without multicluster nothing of all this is there: the zone is one of the cluster, and slices of others count nowhere.
+// Without multicluster, the zone is one of the cluster, and slices of other clusters have no records.
 func TestClusterset_Off(t *testing.T) {
 	k := importing(t, "kubernetes cluster.local clusterset.local 10.in-addr.arpa", clustersetObjects()...)
 	check(t, k, a("web.shop"+inSet, "10.0.0.1"), a("local.shop"+inSet, "10.0.0.2"), a("db.shop"+inSet, "10.1.0.1"), a("db.shop.svc.cluster.local", "10.1.0.1"),
@@ -462,11 +462,11 @@ func TestClusterset_Off(t *testing.T) {
 	check(t, k, nxdomain("1.0.2.10.in-addr.arpa")...)
 	check(t, k, nodata("pod.clusterset.local")...)
 	if s := indexOf(k).SliceRecord("shop", "db-e4"); s != nil {
-		t.Errorf("a slice of another cluster is kept for nobody: %+v", *s)
+		t.Errorf("a slice of another cluster is in the index without a ServiceImport: %+v", *s)
 	}
 }
 
-// Zones may be below each other: the longest one counts.
+// Zones may be below each other: the longest one is used.
 func TestClusterset_NestedZones(t *testing.T) {
 	for _, zones := range [][2]string{{"local", "clusterset.local"}, {"cluster.set", "set"}, {"cluster.local", "set.svc.cluster.local"}} {
 		cluster, set := zones[0], zones[1]

@@ -17,7 +17,7 @@ import (
 	"github.com/nearside-dns/nearside/plugin/kubernetes/source"
 )
 
-// Which namespaces are answered for is said of both kinds of zones alike.
+// The selection of namespaces applies to both kinds of zones.
 func TestClusterset_Namespaces(t *testing.T) {
 	db := imported("team", "db", headless, tcp("sql", 5432))
 	objects := []runtime.Object{namespace("shop"), namespace("team"), db, importedSlice(db, "east", "e", endpoint("10.2.1.1", hostname("db-0"))),
@@ -35,7 +35,7 @@ func TestClusterset_Namespaces(t *testing.T) {
 	}
 }
 
-// A selector is for ServiceImports and for their EndpointSlices.
+// A selector applies to ServiceImports and to their EndpointSlices.
 func TestClusterset_Labels(t *testing.T) {
 	db, hidden := labeled(imported("shop", "db", headless, tcp("sql", 5432)), "show", "yes"), imported("shop", "hidden", headless, tcp("sql", 5432))
 	k := importing(t, clusterset("labels show=yes"), namespace("shop"), db, hidden,
@@ -78,8 +78,8 @@ func TestClusterset_NoEndpoints(t *testing.T) {
 	}
 }
 
-// What has addresses of its own and no ready endpoint is left out with the option: endpoints of its own name in either
-// kind of zone count.
+// With the option, a ServiceImport with ClusterSetIPs and without ready endpoints does not exist; endpoints of each
+// kind count for their own kind of zone.
 func TestClusterset_IgnoreEmpty(t *testing.T) {
 	full, idle := imported("shop", "full", []string{"10.100.0.1"}, tcp("http", 80)), imported("shop", "idle", []string{"10.100.0.2"}, tcp("http", 80))
 	none := imported("shop", "none", []string{"10.100.0.3"}, tcp("http", 80))
@@ -121,9 +121,9 @@ func TestClusterset_Fallthrough(t *testing.T) {
 	}
 }
 
-// withStatus makes the handler one whose source has these resources in other states than read.
+// withStatus sets the status of these resources to another one than synced.
 func withStatus(k *Kubernetes, others ...source.Status) *Kubernetes {
-	for _, done := range []interface{ Store(bool) }{&k.synced, &k.placed} {
+	for _, done := range []interface{ Store(bool) }{&k.synced, &k.nodesSynced} {
 		done.Store(false)
 	}
 	resources := k.source.Resources()
@@ -142,7 +142,7 @@ func withStatus(k *Kubernetes, others ...source.Status) *Kubernetes {
 	return k
 }
 
-// Each kind of zone waits for what its answers need.
+// Each kind of zone waits for the resources that its answers need.
 func TestClusterset_BeforeTheFirstReading(t *testing.T) {
 	const cluster, set, pointer = "web.shop.svc.cluster.local A", "web.shop" + inSet + " A", "1.0.0.10.in-addr.arpa PTR"
 	for _, c := range []struct {
@@ -181,7 +181,7 @@ func TestClusterset_BeforeTheFirstReading(t *testing.T) {
 	t.Run("fallthrough first", func(t *testing.T) {
 		k := withStatus(importing(t, clusterset("fallthrough"), clustersetObjects()...), source.Status{Resource: source.ServiceImports})
 		if !passedOn(t, k, "none.shop"+inSet+" A") || passedOn(t, k, "web.shop"+inSet+" A") {
-			t.Error("before the first reading fallthrough is not as for Services")
+			t.Error("before the first sync fallthrough is not as for Services")
 		}
 	})
 	t.Run("there after it was missing", func(t *testing.T) {
@@ -192,7 +192,7 @@ func TestClusterset_BeforeTheFirstReading(t *testing.T) {
 	})
 }
 
-// duringTheLook is an index whose source ends its first reading while ServiceImports are looked for.
+// duringTheLook is an index whose source completes its first sync while ServiceImports are looked up.
 type duringTheLook struct {
 	*index.Index
 	found func()
@@ -204,7 +204,7 @@ func (d duringTheLook) Import(namespace, name string) *index.Entry {
 	return e
 }
 
-// A source may end its first reading while a query looks at the index: what was found before is no answer.
+// The first sync may end during a query: an answer made from a part of the records is not returned.
 func TestClusterset_ReadDuringTheLook(t *testing.T) {
 	k := importing(t, clusterset(), namespace("shop"))
 	read := false
@@ -215,7 +215,7 @@ func TestClusterset_ReadDuringTheLook(t *testing.T) {
 		t.Errorf("the look ended: %v, and the reply is\n%v", read, m)
 	}
 	if m := ask(t, k, "web.shop"+inSet+" A"); m.Rcode != dns.RcodeNameError {
-		t.Errorf("after the first reading the reply is\n%v", m)
+		t.Errorf("after the first sync the reply is\n%v", m)
 	}
 }
 
@@ -225,17 +225,17 @@ func TestClusterset_Ready(t *testing.T) {
 		is    source.Status
 		ready bool
 	}{
-		{"all read", source.Status{Resource: "none"}, true},
-		{"ServiceImports not read", source.Status{Resource: source.ServiceImports}, true},
+		{"all synced", source.Status{Resource: "none"}, true},
+		{"ServiceImports not synced", source.Status{Resource: source.ServiceImports}, true},
 		{"ServiceImports denied", source.Status{Resource: source.ServiceImports, Denied: true}, true},
-		{"ServiceImports denied that were read", source.Status{Resource: source.ServiceImports, Synced: true, Denied: true}, true},
+		{"ServiceImports denied after a sync", source.Status{Resource: source.ServiceImports, Synced: true, Denied: true}, true},
 		{"ServiceImports frozen", source.Status{Resource: source.ServiceImports, Synced: true, Frozen: true}, true},
 		{"EndpointSlices denied", source.Status{Resource: source.EndpointSlices, Denied: true}, false},
 		{"Services denied", source.Status{Resource: source.Services, Denied: true}, false},
-		{"ClusterProperties not read", source.Status{Resource: source.ClusterProperties}, true},
+		{"ClusterProperties not synced", source.Status{Resource: source.ClusterProperties}, true},
 		{"ClusterProperties denied", source.Status{Resource: source.ClusterProperties, Denied: true}, true},
 		{"ClusterProperties frozen", source.Status{Resource: source.ClusterProperties, Synced: true, Frozen: true}, true},
-		{"Nodes not read", source.Status{Resource: source.Nodes}, true},
+		{"Nodes not synced", source.Status{Resource: source.Nodes}, true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			k := withStatus(importing(t, clusterset("topology", "prefer-local-cluster")), c.is)
@@ -246,7 +246,7 @@ func TestClusterset_Ready(t *testing.T) {
 	}
 }
 
-// ServiceImports that may not be read are SERVFAIL in their zones, and nowhere else.
+// Without permission for ServiceImports, names in their zones are SERVFAIL, and others are not.
 func TestClusterset_Denied(t *testing.T) {
 	k := withStatus(importing(t, clusterset(), clustersetObjects()...), source.Status{Resource: source.ServiceImports, Denied: true})
 	check(t, k, a("web.shop.svc.cluster.local", "10.0.0.1"), a("db-0.db.shop.svc.cluster.local", "10.1.0.1"))
@@ -254,7 +254,7 @@ func TestClusterset_Denied(t *testing.T) {
 	check(t, k, empty("none.shop"+inSet, dns.RcodeServerFailure, []string{"A", "SRV"})...)
 }
 
-// The start waits for ServiceImports, unless it is clear that they will not come.
+// The start waits for ServiceImports, unless the permission is missing.
 func TestClusterset_StartWaits(t *testing.T) {
 	start := func(timeout time.Duration, is ...source.Status) time.Duration {
 		k := withStatus(importing(t, clusterset("prefer-local-cluster")), is...)
@@ -263,7 +263,7 @@ func TestClusterset_StartWaits(t *testing.T) {
 		return time.Since(begin)
 	}
 	if took := start(300*time.Millisecond, source.Status{Resource: source.ServiceImports}); took < 300*time.Millisecond {
-		t.Errorf("the start took %s while ServiceImports are not read, want 300ms at least", took)
+		t.Errorf("the start took %s while ServiceImports are not synced, want at least 300ms", took)
 	}
 	for _, r := range []string{source.ServiceImports, source.ClusterProperties} {
 		if took := start(time.Minute, source.Status{Resource: r, Denied: true}); took > 30*time.Second {
@@ -301,7 +301,7 @@ func TestClusterset_ApexNS(t *testing.T) {
 				want.answer = append(want.answer, "clusterset.local. 5 IN NS "+ns)
 			}
 			check(t, k, want)
-			for _, ns := range c.ns { // which a client may ask for
+			for _, ns := range c.ns { // a client may query them
 				both := append(ask(t, k, ns+" A").Answer, ask(t, k, ns+" AAAA").Answer...)
 				sameRecords(t, ns, both, c.extra)
 			}
@@ -325,14 +325,14 @@ func TestClusterset_ApexSOA(t *testing.T) {
 		lookup{name: "apex", ask: "clusterset.local SOA", answer: soa("clusterset.local.")},
 		lookup{name: "mixed case", ask: "ClusterSet.LOCAL SOA", answer: soa("ClusterSet.LOCAL.")},
 		lookup{name: "below it", ask: "svc.clusterset.local SOA"},
-		lookup{name: "of nothing", ask: "none.clusterset.local SOA", rcode: dns.RcodeNameError})
+		lookup{name: "nonexistent name", ask: "none.clusterset.local SOA", rcode: dns.RcodeNameError})
 	sameRecords(t, "NXDOMAIN", ask(t, k, "none.shop.svc.clusterset.LOCAL A").Ns, soa("clusterset.LOCAL."))
 	sameRecords(t, "NODATA", ask(t, k, "noip.shop"+inSet+" A").Ns, soa("clusterset.local."))
 	withStatus(k, source.Status{Resource: source.ServiceImports})
 	sameRecords(t, "SERVFAIL", ask(t, k, "web.shop"+inSet+" A").Ns, soa("clusterset.local."))
 }
 
-// In CoreDNS a ServiceImport that comes or goes leaves the serial as it is.
+// In CoreDNS, creating or deleting a ServiceImport does not change the serial.
 func TestClusterset_Serial(t *testing.T) {
 	k := importing(t, clusterset())
 	if n := k.index.Modified(); n != 0 {
@@ -340,11 +340,12 @@ func TestClusterset_Serial(t *testing.T) {
 	}
 	indexOf(k).PutImport(&index.Service{Namespace: "shop", Name: "web"})
 	if n := k.index.Modified(); n == 0 {
-		t.Error("a ServiceImport came, and the serial is as before")
+		t.Error("the serial is unchanged after a ServiceImport was created")
 	}
 }
 
-// An alias may lead from the cluster to its clusterset, which is another zone: the server is asked.
+// An alias in the cluster may have a target in its clusterset, which is another zone: it is resolved through the
+// server.
 func TestClusterset_Aliases(t *testing.T) {
 	web := imported("shop", "web", []string{"10.100.0.1"}, tcp("http", 80))
 	k := importing(t, clusterset(), namespace("shop"), web, externalName("shop", "out", "web.shop.svc.clusterset.local"))
@@ -386,21 +387,21 @@ func TestClusterset_Metadata(t *testing.T) {
 	}
 }
 
-// Nothing is kept of a clusterset's zone before ServiceImports have been read, and what is of the cluster is.
-func TestClusterset_KeptBeforeTheFirstReading(t *testing.T) {
-	for question, kept := range map[string]bool{"web.shop" + inSet + " A": false, "none.shop" + inSet + " A": false, "clusterset.local A": false,
+// Before ServiceImports are synced, answers in a clusterset's zone are not stored; answers in the cluster are.
+func TestClusterset_StoredBeforeTheFirstReading(t *testing.T) {
+	for question, stored := range map[string]bool{"web.shop" + inSet + " A": false, "none.shop" + inSet + " A": false, "clusterset.local A": false,
 		"dns-version.clusterset.local TXT": false, "web.shop.svc.cluster.local A": true, "none.shop.svc.cluster.local A": true} {
 		t.Run(question, func(t *testing.T) {
-			s, _ := newImportKeeping(t, clusterset(), clustersetObjects()...)
+			s, _ := newImportStoring(t, clusterset(), clustersetObjects()...)
 			withStatus(s.k, source.Status{Resource: source.ServiceImports})
-			if s.keptFor(t, questionFor(t, question)); s.len() > 0 != kept {
-				t.Errorf("kept is %v, want %v", !kept, kept)
+			if s.storedFor(t, questionFor(t, question)); s.len() > 0 != stored {
+				t.Errorf("stored is %v, want %v", !stored, stored)
 			}
 		})
 	}
 }
 
-// A transfer of one of its zones has nothing to wait for but ServiceImports.
+// A transfer of a clusterset's zone waits only for ServiceImports.
 func TestClusterset_TransferBeforeTheFirstReading(t *testing.T) {
 	k := withStatus(importing(t, clusterset(), clustersetObjects()...), source.Status{Resource: source.ServiceImports})
 	if in, err := k.Transfer("clusterset.local.", 0); err == nil || in != nil {
@@ -419,7 +420,7 @@ func TestClusterset_TransferBeforeTheFirstReading(t *testing.T) {
 	}
 }
 
-// Transfers by the transfer plugin alone: an AXFR that comes to the handler is refused.
+// Only plugin transfer does transfers: the handler refuses AXFR.
 func TestClusterset_TransferRefused(t *testing.T) {
 	k := importing(t, clusterset(), clustersetObjects()...)
 	w := dnstest.NewRecorder(&test.ResponseWriter{})

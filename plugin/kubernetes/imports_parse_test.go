@@ -58,7 +58,7 @@ func TestParseClusterset_Accepted(t *testing.T) {
 	}
 }
 
-// Each message names the file, the line and the option, and says what is wrong with which word.
+// Each error has the file, the line, the option and the invalid word.
 func TestParseClusterset_Rejected(t *testing.T) {
 	const set = "multicluster clusterset.local\n"
 	for _, c := range []struct {
@@ -102,7 +102,7 @@ func TestParseClusterset_Rejected(t *testing.T) {
 	}
 }
 
-// checkMessage looks for the line in an error, and for parts of what it says, in order.
+// checkMessage asserts that an error has the line, and parts of the message in order.
 func checkMessage(t *testing.T, err error, line int, parts []string) {
 	t.Helper()
 	prefix := fmt.Sprintf("Testfile:%d - Error during parsing: ", line)
@@ -120,7 +120,7 @@ func checkMessage(t *testing.T, err error, line int, parts []string) {
 	}
 }
 
-// The directive of the external plugin has zones of the clusterset alone, and no options that are about others.
+// The directive of the external plugin has zones of the clusterset only, and no options about others.
 func TestParseMulticluster(t *testing.T) {
 	parse := func(text, keys string) (*Kubernetes, error) {
 		c := caddy.NewTestController("dns", text)
@@ -178,7 +178,7 @@ func TestParseMulticluster(t *testing.T) {
 	}
 }
 
-// Blocks that read the same share a source; what is read differs with what ServiceImports need.
+// Blocks that read the same records share a source; ServiceImports need other records.
 func TestSourceIdentity_Clusterset(t *testing.T) {
 	identity := func(block string) string {
 		k, err := kubernetesDirective.parse(caddy.NewTestController("dns", "kubernetes cluster.local clusterset.local {\n"+block+"\n}"))

@@ -17,8 +17,8 @@ import (
 )
 
 // placedImports returns a handler for the nodes of placed, in cluster west, and ServiceImports with endpoints in two
-// clusters, whose nodes have the same names. The third number of an address is that of the node, the fourth tells the
-// clusters: 1 is west, 2 is east, and 3 is none.
+// clusters, whose nodes have the same names. The third number of an address is that of the node, the fourth that of
+// the cluster: 1 is west, 2 is east, and 3 is none.
 func placedImports(t testing.TB, block string) *Kubernetes {
 	t.Helper()
 	ports := []corev1.ServicePort{tcp("sql", 5432)}
@@ -74,7 +74,7 @@ func placedImports(t testing.TB, block string) *Kubernetes {
 	return k
 }
 
-// endpointsIn returns the third and fourth numbers of the addresses in a reply, or what it says without an answer.
+// endpointsIn returns the third and fourth numbers of the addresses in a reply, or the rcode without an answer.
 func endpointsIn(m *dns.Msg) string {
 	if m.Rcode != dns.RcodeSuccess {
 		return dns.RcodeToString[m.Rcode]
@@ -89,7 +89,7 @@ func endpointsIn(m *dns.Msg) string {
 	return strings.Join(slices.Compact(all), " ")
 }
 
-// askedOf has callers on nodes and one that is not known ask for a ServiceImport, by A and by SRV.
+// askedOf queries a ServiceImport for callers on nodes and an unknown one, by A and by SRV.
 func askedOf(t *testing.T, k *Kubernetes, name string, want map[string]string) {
 	t.Helper()
 	from := map[string]string{"n1": "10.240.1.9", "n2": "10.240.2.9", "n3": "10.240.3.9", "unknown": "192.0.2.1"}
@@ -99,13 +99,13 @@ func askedOf(t *testing.T, k *Kubernetes, name string, want map[string]string) {
 			qtype uint16
 		}{{name + ".shop.svc." + modelZone, dns.TypeA}, {name + ".shop.svc." + modelZone, dns.TypeSRV}, {"_sql._tcp." + name + ".shop.svc." + modelZone, dns.TypeSRV}} {
 			if got := endpointsIn(askAs(t, k, from[who], ask.owner, ask.qtype)); got != want {
-				t.Errorf("%s %s: %s sees %q, want %q", ask.owner, dns.TypeToString[ask.qtype], who, got, want)
+				t.Errorf("%s %s: %s gets %q, want %q", ask.owner, dns.TypeToString[ask.qtype], who, got, want)
 			}
 		}
 	}
 }
 
-// TestClusterset_Topology asks as callers on each node: the nodes of east are none of theirs, and the zones are.
+// TestClusterset_Topology sends queries of callers on each node: nodes of east never match theirs, zones do.
 func TestClusterset_Topology(t *testing.T) {
 	const everything = "1.1 1.2 3.1 3.2"
 	for name, want := range map[string]map[string]string{
@@ -130,7 +130,7 @@ func TestClusterset_Topology(t *testing.T) {
 	})
 	t.Run("a ClusterSetIP", func(t *testing.T) {
 		if got := endpointsIn(askAs(t, placedImports(t, clusterset("topology", "prefer-local-cluster")), "10.240.1.9", "vip.shop.svc."+modelZone, dns.TypeA)); got != "0.1" {
-			t.Errorf("it has %q", got)
+			t.Errorf("got %q", got)
 		}
 	})
 	t.Run("keys of the block", func(t *testing.T) {
@@ -153,7 +153,7 @@ func TestClusterset_Topology(t *testing.T) {
 	})
 }
 
-// TestClusterset_PreferLocalCluster has the endpoints of the own cluster come first, as far as any are left.
+// TestClusterset_PreferLocalCluster prefers the endpoints of the own cluster, if any are selected.
 func TestClusterset_PreferLocalCluster(t *testing.T) {
 	const everything = "1.1 1.2 3.1 3.2"
 	t.Run("alone", func(t *testing.T) {
@@ -179,12 +179,12 @@ func TestClusterset_PreferLocalCluster(t *testing.T) {
 		s := *indexOf(k).SliceRecord("shop", "zone-west")
 		s.Endpoints = s.Endpoints[1:]
 		indexOf(k).PutSlice(&s)
-		askedOf(t, k, "zone", map[string]string{"n1": "1.2", "n2": "1.2", "n3": "3.1"}) // none of this cluster in the zone east
+		askedOf(t, k, "zone", map[string]string{"n1": "1.2", "n2": "1.2", "n3": "3.1"}) // no endpoint of this cluster in zone east
 	})
 	t.Run("Services have no clusters", func(t *testing.T) {
 		k := placed(t, clusterset("prefer-local-cluster"))
 		indexOf(k).SetClusterID(index.NewSymbol("west"))
-		both := *indexOf(k).SliceRecord("shop", "plain-a") // as the import of one cluster's endpoints may be
+		both := *indexOf(k).SliceRecord("shop", "plain-a") // as an imported slice of one cluster may be
 		both.Name, both.Import, both.Cluster, both.Endpoints = "plain-b", "plain", index.NewSymbol("west"), both.Endpoints[:1]
 		indexOf(k).PutSlice(&both)
 		if got := seenBy(askAs(t, k, "10.240.1.9", "plain.shop.svc.cluster.local.", dns.TypeA)); got != "n1 n3" {
@@ -193,8 +193,8 @@ func TestClusterset_PreferLocalCluster(t *testing.T) {
 	})
 }
 
-// A and AAAA are of the same endpoints: for a ServiceImport both families are chosen from together, for a Service each
-// by itself, as by kube-proxy.
+// A and AAAA have the same endpoints: for a ServiceImport they are selected from both families together, for a Service
+// separately, as in kube-proxy.
 func TestClusterset_FamiliesTogether(t *testing.T) {
 	db := imported("shop", "db", headless, tcp("sql", 5432))
 	zone := "topology.kubernetes.io/zone, *"
@@ -215,18 +215,19 @@ func TestClusterset_FamiliesTogether(t *testing.T) {
 		{"10.240.1.9", cluster, 1, 1, 2}, {"10.240.3.9", cluster, 1, 1, 2},
 	} {
 		if a, aaaa, srv := count(c.from, c.name, dns.TypeA), count(c.from, c.name, dns.TypeAAAA), count(c.from, c.name, dns.TypeSRV); a != c.a || aaaa != c.aaaa || srv != c.srv {
-			t.Errorf("%s asks for %s: %d A, %d AAAA and %d SRV records, want %d, %d and %d", c.from, c.name, a, aaaa, srv, c.a, c.aaaa, c.srv)
+			t.Errorf("%s, queries for %s: %d A, %d AAAA and %d SRV records, want %d, %d and %d", c.from, c.name, a, aaaa, srv, c.a, c.aaaa, c.srv)
 		}
 	}
 	if m := askAs(t, k, "10.240.1.9", set, dns.TypeAAAA); m.Rcode != dns.RcodeSuccess {
-		t.Errorf("a family that the caller gets nothing of is no NODATA:\n%v", m)
+		t.Errorf("no NODATA for a family without endpoints for the caller:\n%v", m)
 	}
 	if m := askAs(t, k, "10.240.1.9", set, dns.TypeSRV); endpointsIn(m) != "1.1" || len(m.Extra) != 1 {
 		t.Errorf("SRV has other endpoints than A:\n%v", m)
 	}
 }
 
-// What leaves no choice waits for Nodes, the rest does without; the own ID is not waited for.
+// Queries without a selected endpoint get SERVFAIL until Nodes are synced, others are answered; the cluster's own ID
+// is not waited for.
 func TestClusterset_TopologyBeforeNodes(t *testing.T) {
 	for _, c := range []struct{ unread, name, want string }{
 		{source.Nodes, "plain", "1.1 1.2 3.1 3.2"},
@@ -250,7 +251,7 @@ func TestClusterset_TopologyBeforeNodes(t *testing.T) {
 	}
 }
 
-// Only answers that depend on who asks are counted, and kept by callers.
+// Only answers that depend on the caller are counted, and stored by caller.
 func TestClusterset_TopologyCountsCallers(t *testing.T) {
 	k := placedImports(t, clusterset("topology", "prefer-local-cluster"))
 	for name, want := range map[string]float64{"plain": 0, "host": 1, "vip": 0, "h-1.west.host": 0, "none": 0} {
@@ -261,7 +262,7 @@ func TestClusterset_TopologyCountsCallers(t *testing.T) {
 		}
 	}
 	for name, views := range map[string]bool{"plain": false, "host": true, "vip": false} {
-		s, _ := newKeeping(t, clusterset("topology", "prefer-local-cluster"))
+		s, _ := newStoring(t, clusterset("topology", "prefer-local-cluster"))
 		other := placedImports(t, clusterset("topology", "prefer-local-cluster"))
 		for _, h := range []*Kubernetes{s.k, s.plain} {
 			h.attach(other.index, other.status)
@@ -269,13 +270,13 @@ func TestClusterset_TopologyCountsCallers(t *testing.T) {
 		r := questionFor(t, name+".shop"+inSet+" A")
 		r.SetEdns0(1232, false)
 		r.IsEdns0().Option = []dns.EDNS0{&dns.EDNS0_LOCAL{Code: caller.Code, Data: naming(t, "n1", "")}}
-		if e := s.keptFor(t, r); e == nil || (e.Views != nil) != views {
+		if e := s.storedFor(t, r); e == nil || (e.Views != nil) != views {
 			t.Errorf("%s: the entry is %+v, want one by callers: %t", name, e, views)
 		}
 	}
 }
 
-// A transfer is for all: it has every endpoint, whoever is to see it.
+// A transfer has every endpoint, for any caller.
 func TestTransfer_WithTopology(t *testing.T) {
 	for zone, k := range map[string]func(options ...string) *Kubernetes{
 		"cluster.local.": func(options ...string) *Kubernetes { return placed(t, clusterset(options...)) },

@@ -56,7 +56,8 @@ func TestClusterset_Transfer(t *testing.T) {
 	sameRecords(t, "transfer", transferred(t, k, modelZone), want)
 }
 
-// The transfer of the cluster's zone has nothing of ServiceImports, and that of a reverse zone nothing that only they have.
+// The transfer of the cluster's zone has no records of ServiceImports, and that of a reverse zone none of addresses
+// that only they have.
 func TestClusterset_TransferOfOtherZones(t *testing.T) {
 	k, without := importing(t, clusterset(), clustersetObjects()...), answering(t, "kubernetes cluster.local 10.in-addr.arpa", clustersetObjects()...)
 	for _, zone := range []string{"cluster.local.", "10.in-addr.arpa."} {
@@ -64,8 +65,8 @@ func TestClusterset_TransferOfOtherZones(t *testing.T) {
 	}
 }
 
-// Every record of a transfer is what a query for its owner and type is answered with where nobody comes first, and the
-// other way round; none comes twice, in whatever case.
+// Every record of a transfer is one of the answer to a query for its owner and type without a preferred cluster, and
+// the other way round, without duplicates, ignoring case.
 func TestClusterset_TransferEqualsQueries(t *testing.T) {
 	total := 0
 	for i, options := range [][]string{
@@ -73,9 +74,9 @@ func TestClusterset_TransferEqualsQueries(t *testing.T) {
 	} {
 		t.Run(fmt.Sprint(options), func(t *testing.T) {
 			property.Seeds(t, 0, 6, func(t *testing.T, seed uint64) {
-				s, _ := newKeeping(t, clusterset(options...))
+				s, _ := newStoring(t, clusterset(options...))
 				c := newImportChanges(uint64(i)<<8|seed, s.k)
-				c.many = c.many[:8] // a hundred endpoints have nothing that these have not
+				c.many = c.many[:8] // a hundred endpoints would test no more
 				c.ix.ReplaceSlices(nil)
 				plain := s.beside(t, clusterset(slices.DeleteFunc(slices.Clone(options), filters)...))
 				for _, k := range []*Kubernetes{s.k, plain} {
@@ -97,16 +98,16 @@ func TestClusterset_TransferEqualsQueries(t *testing.T) {
 	}
 }
 
-// filters reports whether an option has callers get different endpoints.
+// filters reports whether an option makes answers depend on the caller or its cluster.
 func filters(option string) bool {
 	return strings.HasPrefix(option, "topology") || strings.HasPrefix(option, preferLocalCluster)
 }
 
-// importsEqualQueries compares a transfer with queries to a handler for what is in it, and for all that the model has. It
-// returns how many records there were.
+// importsEqualQueries compares a transfer with queries for its records, and for all names of the model. It returns the
+// number of records.
 func importsEqualQueries(t *testing.T, k, plain *Kubernetes, m *importModel) (n int) {
 	t.Helper()
-	sent := map[string][]string{} // by question
+	sent := map[string][]string{} // by query
 	for _, r := range transferred(t, k, modelZone) {
 		question := strings.ToLower(r.Header().Name) + " " + dns.TypeToString[r.Header().Rrtype]
 		if record := strings.ToLower(text(r)); slices.Contains(sent[question], record) {
@@ -143,7 +144,7 @@ func importsEqualQueries(t *testing.T, k, plain *Kubernetes, m *importModel) (n 
 	return n
 }
 
-// owners returns the names of ServiceImports, of their ports that have a name of their own, and of their endpoints.
+// owners returns the names of ServiceImports, of their named ports, and of their endpoints.
 func (m *importModel) owners() (all []string) {
 	for key, s := range m.imports {
 		name := key.Name + "." + key.Namespace + ".svc." + modelZone

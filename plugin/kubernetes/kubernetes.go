@@ -1,6 +1,6 @@
-// Package kubernetes answers the names of a cluster: Services, headless pods, what the Kubernetes DNS specification
-// has besides, and the ServiceImports of a clusterset (KEP-1645). In go questions and the index that a source fills; out
-// come resource records. It is a drop-in for CoreDNS's plugin of the same name.
+// Package kubernetes answers queries for the names of a cluster: Services, endpoints, pods, the other names of the Kubernetes
+// DNS specification, and the ServiceImports of a clusterset (KEP-1645). Input is queries and the index that a source fills;
+// output is resource records. It is a drop-in replacement of CoreDNS's plugin of the same name.
 package kubernetes
 
 import (
@@ -29,41 +29,41 @@ import (
 type Kubernetes struct {
 	Next plugin.Handler
 
-	name string // of the directive: kubernetes or multicluster
+	name string // the directive: kubernetes or multicluster
 
-	// Zones are the zones that are answered for, normalized; at least one is not a reverse zone.
+	// Zones are the zones that the plugin answers for, normalized; at least one is not a reverse zone.
 	Zones []string
-	// clustersets are those of them that have the names of ServiceImports instead of Services.
+	// clustersets are the Zones with names of ServiceImports instead of Services.
 	clustersets []string
-	// Fall says for which zones a name that does not exist is handed to the next plugin.
+	// Fall has the zones whose nonexistent names are passed to the next plugin.
 	Fall fall.F
 
 	options
 
-	primaryZone string // the first zone with names of Services, empty if there is none; PTR names are in it
+	primaryZone string // first zone with names of Services, which PTR targets are in; empty if there is none
 	upstream    upstreamer
 	localIPs    []netip.Addr      // addresses that the server listens on, without loopback
-	space       *answers.Keyspace // where answers are kept for the fast path
+	space       *answers.Keyspace // of the store of the fast path
 	resolvConf  string            // file with the search list of the server's machine
 
-	// shared tells that another plugin of the block may answer names of the zones; serves tells which names
-	// the server gives to the block, nil if it is all.
+	// shared is true if another plugin of the server block may answer names of the zones.
 	shared bool
+	// serves reports whether the server dispatches a name to this server block; nil if it has only this one.
 	serves func(ctx context.Context, name string) bool
 
-	// index and status are those of the source; set by attach, before the server answers.
-	index    records
-	status   func() []source.Status
-	attached atomic.Bool
-	callers  *callers    // nil without topology
-	synced   atomic.Bool // set once every resource has been read that answers need
-	placed   atomic.Bool // set once Nodes have been read
+	// index and status are those of the source; attach sets them before the server answers.
+	index       records
+	status      func() []source.Status
+	attached    atomic.Bool
+	callers     *callers    // nil without topology
+	synced      atomic.Bool // all resources needed by every answer have been synced
+	nodesSynced atomic.Bool // Nodes have been synced
 }
 
-// records are what answers are made from: those of an index.Index, which describes the methods. Tests put
-// something between, since an answer that is kept depends on the order in which they are called.
+// records is the data that answers are made from. An index.Index implements it, and describes the methods. Tests wrap it,
+// since the validity of a stored answer depends on the order of the calls.
 type records interface {
-	places
+	locations
 	Service(namespace, name string) *index.Entry
 	Services() []*index.Entry
 	Import(namespace, name string) *index.Entry
@@ -91,27 +91,27 @@ func (k *Kubernetes) attach(ix records, status func() []source.Status) {
 			k.callers.trust = privateRanges
 		}
 	}
-	k.attached.Store(true) // from here on Ready may look at them: it is asked during the start, too
+	k.attached.Store(true) // Ready is called during the start, too
 }
 
-// options are what a kubernetes block can say, besides zones and fallthrough.
+// options are the settings of the block, besides zones and fallthrough.
 type options struct {
 	source         source.Options
 	connection     apiserver.Connection
-	manifests      string            // directory of manifests; empty means the API server
-	sourceAt       corefile.Position // the line that says where the records come from
-	namespaces     map[string]struct{}
+	manifests      string            // directory of manifests; empty for the API server
+	sourceAt       corefile.Position // line of the option that selects the source
+	namespaces     set[string]
 	pods           podMode
 	ttl            uint32 // seconds
 	ignoreEmpty    bool
 	startupTimeout time.Duration
-	topologyKeys   []index.Symbol // of headless Services that say nothing of topology
-	preferCluster  bool           // of headless ServiceImports the endpoints of this cluster come first
-	clusterID      index.Symbol   // of this cluster; zero is that of its ClusterProperty
-	trust          []netip.Prefix // whose word is taken for who asks; nil is privateRanges
+	topologyKeys   []index.Symbol // default for headless Services without topology settings
+	preferCluster  bool           // prefer the endpoints of headless ServiceImports in this cluster
+	clusterID      index.Symbol   // ID of this cluster; zero for that of its ClusterProperty
+	trust          []netip.Prefix // trusted senders of the caller option; nil for privateRanges
 }
 
-// podMode says how names of pods (1-2-3-4.ns.pod.zone) are answered.
+// podMode is the mode of option pods, for names such as 1-2-3-4.ns.pod.zone.
 type podMode string
 
 const (
@@ -120,7 +120,7 @@ const (
 	podsVerified podMode = "verified"
 )
 
-// upstreamer looks up names that are not in the cluster, through the server itself.
+// upstreamer looks up names outside of the cluster, through the server itself.
 type upstreamer interface {
 	Lookup(ctx context.Context, state request.Request, name string, qtype uint16) (*dns.Msg, error)
 }
@@ -131,9 +131,9 @@ func (k *Kubernetes) Name() string { return k.name }
 // OwnZones implements fastpath.Own.
 func (k *Kubernetes) OwnZones() []string { return k.Zones }
 
-// Ready implements ready.Readiness: once every resource has been read that answers need, until a watch is
-// frozen. A server that has lost its API server stays ready: it answers from what it knows, like all others.
-// One that can't read ServiceImports is ready without them, since it has all other names.
+// Ready implements ready.Readiness. The plugin is ready when all resources needed by every answer are synced, until a watch
+// freezes. It remains ready without its API server, since it answers from the last known state, as all other servers do,
+// and without access to ServiceImports, since it has all other names.
 func (k *Kubernetes) Ready() bool {
 	if !k.attached.Load() {
 		return false
@@ -146,9 +146,8 @@ func (k *Kubernetes) Ready() bool {
 	return true
 }
 
-// needed reports whether all answers need a resource. They do without Nodes and the cluster's own ID, which the
-// server may not be allowed to read: callers are not known then. ServiceImports are needed in zones of a clusterset
-// alone.
+// needed reports whether every answer needs a resource. Nodes and the ClusterProperty are optional, since the server may lack
+// the permission: callers are unknown then. ServiceImports are needed only in zones of a clusterset.
 func needed(s source.Status) bool {
 	switch s.Resource {
 	case source.ServiceImports, source.Nodes, source.ClusterProperties:
@@ -161,38 +160,34 @@ func imports(s source.Status) bool { return s.Resource == source.ServiceImports 
 
 func nodes(s source.Status) bool { return s.Resource == source.Nodes }
 
-// hasSynced reports whether every resource has been read once that all answers need.
-func (k *Kubernetes) hasSynced() bool { return k.hasRead(&k.synced, needed) }
+// hasSynced reports whether all resources needed by every answer have been synced once.
+func (k *Kubernetes) hasSynced() bool { return k.haveSynced(&k.synced, needed) }
 
-// syncedIn reports whether every resource has been read once that answers in a zone need.
-func (k *Kubernetes) syncedIn(zone string) bool {
+// isSynced reports whether all resources needed by answers in a zone are synced.
+func (k *Kubernetes) isSynced(zone string) bool {
 	return k.hasSynced() && (!k.isClusterset(zone) || k.hasImports())
 }
 
-// hasImports reports whether ServiceImports have been read, if they are read at all. That is no longer so when the
-// resource comes back after it was missing.
-func (k *Kubernetes) hasImports() bool { return k.areRead(imports) }
+// hasImports reports whether ServiceImports are synced, or not watched. It is false again while a missing resource
+// definition has returned and is not synced yet.
+func (k *Kubernetes) hasImports() bool { return k.areSynced(imports) }
 
-// hasNodes reports whether Nodes have been read once, if they are read at all.
-func (k *Kubernetes) hasNodes() bool { return k.hasRead(&k.placed, nodes) }
+// hasNodes reports whether Nodes have been synced once, or are not watched.
+func (k *Kubernetes) hasNodes() bool { return k.haveSynced(&k.nodesSynced, nodes) }
 
-// hasRead reports whether some resources have been read once, and remembers it.
-func (k *Kubernetes) hasRead(done *atomic.Bool, which func(source.Status) bool) bool {
-	if done.Load() {
-		return true
+// haveSynced reports whether the selected resources have been synced once, which it stores in done.
+func (k *Kubernetes) haveSynced(done *atomic.Bool, selects func(source.Status) bool) bool {
+	if !done.Load() && k.areSynced(selects) {
+		done.Store(true)
 	}
-	if !k.areRead(which) {
-		return false
-	}
-	done.Store(true)
-	return true
+	return done.Load()
 }
 
-func (k *Kubernetes) areRead(which func(source.Status) bool) bool {
-	return !slices.ContainsFunc(k.status(), func(s source.Status) bool { return which(s) && !s.Synced })
+func (k *Kubernetes) areSynced(selects func(source.Status) bool) bool {
+	return !slices.ContainsFunc(k.status(), func(s source.Status) bool { return selects(s) && !s.Synced })
 }
 
-// exposes reports whether the namespace exists and is one of those that are answered for.
+// exposes reports whether a namespace exists and is one of the configured ones.
 func (k *Kubernetes) exposes(namespace string) bool {
 	if len(k.namespaces) > 0 {
 		if _, ok := k.namespaces[namespace]; !ok {
@@ -209,58 +204,58 @@ func (k *Kubernetes) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.
 	}
 	inFront := answers.PropertiesOf(ctx, r)
 	state := request.Request{W: w, Req: r}
-	qname := r.Question[0].Name // as unpacked it is in the form that state.QName takes time to make
+	qname := r.Question[0].Name // unpacked names have the form that state.QName takes time to normalize to
 	name := strings.ToLower(qname)
 	zone := plugin.Zones(k.Zones).Matches(qname)
 	if zone == "" {
 		return plugin.NextOrFailure(k.Name(), k.Next, ctx, w, r)
 	}
-	zone = qname[len(qname)-len(zone):] // as it was asked
+	zone = qname[len(qname)-len(zone):] // in the case of the query
 	state.Zone = zone
 	if t := state.QType(); t == dns.TypeAXFR || t == dns.TypeIXFR {
-		return dns.RcodeRefused, nil // the transfer plugin comes first, where there is one
+		return dns.RcodeRefused, nil // plugin transfer precedes this one
 	}
 
-	synced := k.syncedIn(zone) // before the look, which may find a part of the cluster until then
-	keeps := synced && k.keeps(r, name, inFront) && !isPassed(ctx)
+	synced := k.isSynced(zone) // before the lookup, which may find only a part of the records until then
+	storable := synced && k.isStorable(r, name, inFront) && !isFallthrough(ctx)
 	q := query{ctx: ctx, state: state, zone: zone, owner: qname, qtype: state.QType()}
 	if synced {
-		if s := k.search(q, name, keeps); s != nil {
-			return k.give(&s.query, &s.made, inFront)
+		if x := k.expand(q, name, storable); x != nil {
+			return k.send(&x.query, &x.reply, inFront)
 		}
 	}
-	a := made{m: newReply(r)}
-	if keeps {
+	a := reply{m: newReply(r)}
+	if storable {
 		q.dependencies = newDependencies(k.index)
 	}
 	f := k.find(name, zone, q.dependencies)
-	if f.kind == nothing && k.Fall.Through(name) {
-		return plugin.NextOrFailure(k.Name(), k.Next, passOn(ctx), w, r)
+	if f.kind == notFound && k.Fall.Through(name) {
+		return plugin.NextOrFailure(k.Name(), k.Next, withFallthrough(ctx), w, r)
 	}
-	k.expectAsker(&q, &f)
+	k.mayUseCaller(&q, &f)
 	switch {
-	case !f.known(q.qtype) && !synced:
+	case !f.isFixed(q.qtype) && !synced:
 		a.m.Rcode = dns.RcodeServerFailure
-	case f.kind == nothing:
+	case f.kind == notFound:
 		a.m.Rcode = dns.RcodeNameError
 	default:
 		k.answer(&q, f, a.m)
 	}
-	if q.asker.early() {
+	if q.caller.needsNodes() {
 		a.m.Rcode = dns.RcodeServerFailure
 	}
 	if len(a.m.Answer) == 0 {
 		a.m.Ns = []dns.RR{k.soa(zone)}
 	}
-	return k.give(&q, &a, inFront)
+	return k.send(&q, &a, inFront)
 }
 
-// made is a reply, and the search list candidate that it answers.
-type made struct {
+// reply is a reply with its search list option.
+type reply struct {
 	m *dns.Msg
-	// search is the data of the option that says which candidate of a search list it is the answer of (see
-	// package search); nil if the query is answered as one without such a list.
-	search []byte
+	// suffix is the data of the option in the reply: the suffix of the candidate that it answers, empty if no candidate has
+	// data. It is nil, and the reply has no option, if the query was answered as one without a search list.
+	suffix []byte
 }
 
 func newReply(r *dns.Msg) *dns.Msg {
@@ -269,13 +264,13 @@ func newReply(r *dns.Msg) *dns.Msg {
 	return m
 }
 
-// give has a reply kept, and writes it.
-func (k *Kubernetes) give(q *query, a *made, inFront *answers.Properties) (int, error) {
-	q.asker.count()
-	k.keep(q, a, inFront) // before others on the way to the client change it
+// send stores a reply and writes it.
+func (k *Kubernetes) send(q *query, a *reply, inFront *answers.Properties) (int, error) {
+	q.caller.count()
+	k.store(q, a, inFront) // before plugins closer to the client modify it
 	m := a.m
-	if a.search != nil {
-		m = searchlist.WithOption(m, a.search)
+	if a.suffix != nil {
+		m = searchlist.WithOption(m, a.suffix)
 	}
 	if err := q.state.W.WriteMsg(m); err != nil {
 		return dns.RcodeServerFailure, err

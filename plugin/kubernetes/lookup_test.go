@@ -11,8 +11,8 @@ import (
 	"github.com/miekg/dns"
 )
 
-// lookup is a question and the reply that is expected. The order of the records does not count. Of a
-// NODATA, NXDOMAIN or SERVFAIL the SOA in the authority section goes without saying.
+// lookup is a query and its expected reply. The order of the records does not matter. The SOA in the authority section
+// of NODATA, NXDOMAIN and SERVFAIL is implied.
 type lookup struct {
 	name          string // of the case
 	ask           string // owner and type
@@ -35,8 +35,7 @@ func check(t *testing.T, k *Kubernetes, lookups ...lookup) {
 	}
 }
 
-// ask returns the reply to a question in the form "owner TYPE". What holds for every reply is
-// checked here.
+// ask returns the reply to a query in the form "owner TYPE". It checks the properties of every reply.
 func ask(t testing.TB, k *Kubernetes, question string) *dns.Msg {
 	t.Helper()
 	owner, qtype, _ := strings.Cut(question, " ")

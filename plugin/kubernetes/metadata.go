@@ -26,9 +26,9 @@ func (k *Kubernetes) Metadata(ctx context.Context, state request.Request) contex
 		}
 	}
 	zone := plugin.Zones(k.Zones).Matches(state.Name())
-	if k.callers != nil && (zone != "" || k.primaryZone != "") { // of others a kubernetes beside it knows more
-		from, option := state.IP(), optionOf(state.Req) // the server takes the option out for the reply
-		caller := sync.OnceValue(func() topology.Caller { who, _ := k.callerOf(from, option); return who })
+	if k.callers != nil && (zone != "" || k.primaryZone != "") { // a handler for clustersets only leaves other names to one for the cluster
+		from, option := state.IP(), optionOf(state.Req) // now: the server removes the option for the reply
+		caller := sync.OnceValue(func() topology.Caller { c, _ := k.callerOf(from, option); return c })
 		metadata.SetValueFunc(ctx, "nearside/caller-node", func() string { return caller().Name.String() })
 		metadata.SetValueFunc(ctx, "nearside/caller-zone", func() string { return caller().Zone.String() })
 	}
@@ -56,15 +56,15 @@ func (k *Kubernetes) Metadata(ctx context.Context, state request.Request) contex
 	return ctx
 }
 
-// client returns the pod that has an address, where pods are watched; of several, as in the host
-// network, the first by namespace and name.
+// client returns the pod with an address, if pods are watched; the first by namespace and name of several, as in the host
+// network.
 func (k *Kubernetes) client(ip string) *index.Pod {
 	a, err := netip.ParseAddr(ip)
 	if err != nil {
 		return nil
 	}
-	for _, p := range k.index.PodsByIP(a.WithZone("").Unmap()) {
-		return p
+	if pods := k.index.PodsByIP(a.WithZone("").Unmap()); len(pods) > 0 {
+		return pods[0]
 	}
 	return nil
 }

@@ -14,7 +14,7 @@ import (
 
 var _ metadata.Provider = (*Kubernetes)(nil)
 
-// values returns the metadata of a question that comes from an address.
+// values returns the metadata of a query from an address.
 func values(k *Kubernetes, from, owner string) map[string]string {
 	ctx := metadata.ContextWithMetadata(context.Background())
 	r := test.Case{Qname: owner, Qtype: dns.TypeA}.Msg()
@@ -26,7 +26,7 @@ func values(k *Kubernetes, from, owner string) map[string]string {
 	return all
 }
 
-// parts returns what the metadata of a name is: kind, namespace, service, endpoint, port, protocol.
+// parts returns the metadata of a name: kind, namespace, service, endpoint, port, protocol.
 func parts(kind, ns, service, endpoint, port, protocol string) map[string]string {
 	return map[string]string{"kubernetes/kind": kind, "kubernetes/namespace": ns, "kubernetes/service": service,
 		"kubernetes/endpoint": endpoint, "kubernetes/port-name": port, "kubernetes/protocol": protocol}
@@ -93,7 +93,7 @@ func TestMetadata_Client(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			k := answering(t, "kubernetes cluster.local {\n"+c.block+"\n}", p, shared[0], shared[1], shared[2])
-			// Of another zone's name the client is known, too.
+			// The client is also known for a name in another zone.
 			if got := values(k, c.from, "example.org"); !maps.Equal(got, c.want) {
 				t.Errorf("got %v\nwant %v", got, c.want)
 			}

@@ -9,7 +9,7 @@ import (
 	"github.com/miekg/dns"
 )
 
-// Names of the schema, https://github.com/kubernetes/dns/blob/master/docs/specification.md.
+// Labels of the schema, https://github.com/kubernetes/dns/blob/master/docs/specification.md.
 const (
 	labelService = "svc"
 	labelPod     = "pod"
@@ -19,47 +19,46 @@ const (
 	labelPrefer = "prefer"
 )
 
-// objectName is a name in the cluster, taken apart. Fields from the right are empty where the name
-// ends before them. All are in lower case.
+// objectName is a parsed name of the cluster, in lower case. Fields of labels that the name does not have are empty.
 type objectName struct {
 	kind      string // labelService or labelPod; empty at the apex, and at svc and pod themselves
 	namespace string
 	object    string // the Service, or the pod's address with dashes
 
-	imported bool // the object is a ServiceImport, since the zone is one of a clusterset
+	imported bool // the object is a ServiceImport: the zone is one of a clusterset
 
 	// At most one of these three groups is set.
 	endpoint       string
-	cluster        string // of the endpoint of a ServiceImport: the ID of its cluster; it may hold dots
-	port, protocol string // without their underscore; empty matches any
-	zone           string // of a zonal name; it may hold dots
-	prefer         bool   // a zonal name that falls back to all zones
+	cluster        string // cluster ID in the endpoint name of a ServiceImport; it may contain dots
+	port, protocol string // without the underscore; empty matches any
+	zone           string // topology zone of a zonal name; it may contain dots
+	prefer         bool   // the zonal name falls back to all zones
 }
 
-// errName says that a name is outside of the schema. Its text is the metadata
-// kubernetes/parse-error, the same as in CoreDNS.
+// errName is the error for a name outside of the schema. Its text, the same as in CoreDNS, is the metadata
+// kubernetes/parse-error.
 var errName = errors.New("invalid query name")
 
-// below returns what a name has left of a zone that it is in; it is empty for the zone itself.
+// below returns the part of a name before its zone, "" for the zone itself.
 func below(name, zone string) string {
 	base, err := dnsutil.TrimZone(name, zone)
 	if err != nil {
-		return "" // nothing left of it
+		return ""
 	}
 	return base
 }
 
-// grammar says what names a zone has besides those of every zone.
+// grammar selects the optional names of a zone.
 type grammar struct {
 	zonal    bool // zonal names
-	imported bool // names of ServiceImports, instead of Services and pods
+	imported bool // names of ServiceImports instead of Services and pods
 }
 
-// parseName takes a name in zone apart; both are fully qualified, the name in lower case.
+// parseName parses a name in a zone; both are fully qualified, the name is in lower case.
 //
-// Underscores of ports and protocols are not required, as in CoreDNS: two labels left of the Service
-// are a port and a protocol, one is an endpoint. Left of a ServiceImport one of the two has to have its
-// underscore: labels without are an endpoint and the ID of its cluster.
+// As in CoreDNS, the underscores of port and protocol are optional: two labels before a Service are port and protocol, one
+// is an endpoint. Before a ServiceImport, one of two labels must have its underscore: labels without are an endpoint and
+// the ID of its cluster.
 func parseName(name, zone string, g grammar) (n objectName, err error) {
 	base := below(name, zone)
 	if base == "" || base == labelService || base == labelPod {
@@ -67,36 +66,36 @@ func parseName(name, zone string, g grammar) (n objectName, err error) {
 	}
 	n.imported = g.imported
 	labels := dns.SplitDomainName(base)
-	take := func() (label string) {
+	pop := func() (label string) {
 		if len(labels) > 0 {
 			label = labels[len(labels)-1]
 			labels = labels[:len(labels)-1]
 		}
 		return label
 	}
-	n.kind = take()
+	n.kind = pop()
 	if n.kind != labelService && n.kind != labelPod {
 		return objectName{}, errName
 	}
-	n.namespace = take()
-	n.object = take()
+	n.namespace = pop()
+	n.object = pop()
 	switch {
 	case len(labels) == 0:
 	case len(labels) == 1:
-		n.endpoint = take()
+		n.endpoint = pop()
 	case len(labels) == 2 && (!g.imported || slices.ContainsFunc(labels, hasUnderscore)):
-		n.protocol = strings.TrimPrefix(take(), "_")
-		n.port = strings.TrimPrefix(take(), "_")
+		n.protocol = strings.TrimPrefix(pop(), "_")
+		n.port = strings.TrimPrefix(pop(), "_")
 	case g.imported:
 		if slices.ContainsFunc(labels, hasUnderscore) {
 			return objectName{}, errName
 		}
 		n.endpoint, n.cluster = labels[0], strings.Join(labels[1:], ".")
 	default:
-		if !g.zonal || n.kind != labelService || take() != labelZone {
+		if !g.zonal || n.kind != labelService || pop() != labelZone {
 			return objectName{}, errName
 		}
-		switch take() {
+		switch pop() {
 		case labelPin:
 		case labelPrefer:
 			n.prefer = true

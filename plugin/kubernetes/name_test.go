@@ -8,8 +8,8 @@ import (
 	"github.com/miekg/dns"
 )
 
-// slowName is what parseName is to agree with: the shapes of the schema, one after the other. ok is
-// false outside of the schema.
+// slowName is the oracle of parseName: the forms of the schema, one after the other. ok is false for a name outside of
+// the schema.
 func slowName(name, zone string, zonal bool) (n objectName, ok bool) {
 	all, of := dns.SplitDomainName(name), dns.SplitDomainName(zone)
 	left := all[:len(all)-len(of)]
@@ -19,7 +19,7 @@ func slowName(name, zone string, zonal bool) (n objectName, ok bool) {
 	if len(left) == 1 && (left[0] == "svc" || left[0] == "pod") {
 		return n, true
 	}
-	slices.Reverse(left) // svc, namespace, Service, and what is below it
+	slices.Reverse(left) // svc, namespace, Service, and the labels below it
 	if left[0] != "svc" && left[0] != "pod" {
 		return n, false
 	}
@@ -46,7 +46,7 @@ func slowName(name, zone string, zonal bool) (n objectName, ok bool) {
 	return n, false
 }
 
-// joined puts a name together again.
+// joined returns the text of a parsed name.
 func joined(n objectName, zone string) string {
 	parts := []string{n.endpoint, n.port, n.protocol}
 	if n.zone != "" {
@@ -63,8 +63,7 @@ func joined(n objectName, zone string) string {
 	return strings.Join(slices.DeleteFunc(parts, func(p string) bool { return p == "" }), ".") + "."
 }
 
-// withoutUnderscores takes one underscore off a port and a protocol, and leaves out what is then
-// empty.
+// withoutUnderscores removes one underscore of a port and a protocol, and omits those that are empty then.
 func withoutUnderscores(name, zone string) string {
 	labels := dns.SplitDomainName(name)
 	if len(labels)-dns.CountLabel(zone) == 5 {
@@ -87,7 +86,7 @@ func agrees(t *testing.T, name, zone string, zonal bool) {
 		return
 	}
 	if got.kind == "" {
-		return // the apex, svc and pod are told apart before
+		return // the apex, svc and pod are parsed before
 	}
 	if again, want := joined(got, zone), withoutUnderscores(name, zone); again != want {
 		t.Errorf("%s in %s: joined again it is %s, want %s", name, zone, again, want)

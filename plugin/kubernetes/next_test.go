@@ -11,8 +11,7 @@ import (
 	"github.com/miekg/dns"
 )
 
-// passedOn reports whether the question went to the next plugin, in which case nothing may have been
-// written.
+// passedOn reports whether the query was passed to the next plugin; no reply may have been written then.
 func passedOn(t *testing.T, k *Kubernetes, question string) (next bool) {
 	t.Helper()
 	owner, qtype, _ := strings.Cut(question, " ")
@@ -54,7 +53,7 @@ func TestFallthrough(t *testing.T) {
 		{"NODATA", "fallthrough", "web.shop.svc.cluster.local AAAA", false},
 		{"namespace", "fallthrough", "shop.svc.cluster.local A", false},
 		{"apex", "fallthrough", "cluster.local A", false},
-		{"SOA of nothing", "fallthrough", "none.shop.svc.cluster.local SOA", true},
+		{"SOA of a nonexistent name", "fallthrough", "none.shop.svc.cluster.local SOA", true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			k := answering(t, allZones+" {\n"+c.block+"\n}", namespace("shop"), web)

@@ -1,7 +1,6 @@
 package kubernetes
 
 import (
-	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -11,7 +10,6 @@ import (
 
 	"github.com/coredns/caddy"
 	"github.com/coredns/coredns/plugin"
-	"github.com/coredns/coredns/plugin/pkg/dnsutil"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 
@@ -28,20 +26,20 @@ const (
 	defaultStartupTimeout = 5 * time.Second
 )
 
-// directive is one of those that make a Kubernetes.
+// directive is a Corefile directive handled by this package.
 type directive struct {
 	name    string
-	without []string // options that it does not have
-	example string   // of a zone
+	without []string // unsupported options
+	example string   // example of a zone
 }
 
 var (
 	kubernetesDirective = directive{name: "kubernetes", example: "cluster.local"}
-	// multiclusterDirective is that of the external plugin multicluster: all its zones are of the clusterset.
+	// multiclusterDirective is the directive of CoreDNS's external plugin multicluster: all its zones are of the clusterset.
 	multiclusterDirective = directive{name: "multicluster", without: []string{"multicluster", "pods", "zonal"}, example: "clusterset.local"}
 )
 
-// parse reads the block of a directive in a server block; there may be one.
+// parse parses the block of a directive, which a server block may have once.
 func (d directive) parse(c *caddy.Controller) (k *Kubernetes, err error) {
 	for c.Next() {
 		if k != nil {
@@ -63,16 +61,9 @@ func (d directive) parseBlock(c *caddy.Controller) (*Kubernetes, error) {
 		if len(args) == 0 {
 			args = c.ServerBlockKeys
 		}
-		return nil, start.Errorf("no zone of the cluster in %q: name one that is not a reverse zone, such as %s", args, d.example)
+		return nil, start.Errorf("no zone of the cluster in %q: want at least one that is not a reverse zone, such as %s", args, d.example)
 	}
-	for _, zone := range args {
-		switch all := plugin.Host(zone).NormalizeExact(); {
-		case len(all) == 0: // as in CoreDNS
-			log.Warningf("%s: %q is no zone, and is left out", d.name, zone)
-		case d.name == multiclusterDirective.name && isReverse(all[0]):
-			log.Warningf("%s: %s is a reverse zone, in which ServiceImports have no names: none exists then", d.name, all[0])
-		}
-	}
+	d.warnZones(args)
 	seen, err := parsers.Without(d.without...).Parse(c, k)
 	if err != nil {
 		return nil, err
@@ -81,7 +72,7 @@ func (d directive) parseBlock(c *caddy.Controller) (*Kubernetes, error) {
 		return nil, err
 	}
 	if here, ok := seen["trust"]; ok && !k.source.Topology {
-		return nil, here.Errorf("trust requires topology: nobody else asks who the caller is")
+		return nil, here.Errorf("trust requires topology, the only user of the caller option")
 	}
 	if d.name == multiclusterDirective.name {
 		k.clustersets = slices.DeleteFunc(slices.Clone(k.Zones), isReverse)
@@ -91,6 +82,26 @@ func (d directive) parseBlock(c *caddy.Controller) (*Kubernetes, error) {
 	}
 	k.source.Pods = k.pods == podsVerified
 	k.source.SearchPaths = k.source.Pods
+	if err := k.completeSource(start, seen); err != nil {
+		return nil, err
+	}
+	return k, nil
+}
+
+// warnZones logs zones without names. As in CoreDNS, an invalid zone is not an error.
+func (d directive) warnZones(zones []string) {
+	for _, zone := range zones {
+		switch all := plugin.Host(zone).NormalizeExact(); {
+		case len(all) == 0:
+			log.Warningf("%s: invalid zone %q ignored", d.name, zone)
+		case d.name == multiclusterDirective.name && isReverse(all[0]):
+			log.Warningf("%s: %s is a reverse zone, where ServiceImports have no names: all its names are answered with NXDOMAIN", d.name, all[0])
+		}
+	}
+}
+
+// completeSource sets the position of the source's options, and checks those of TLS.
+func (k *Kubernetes) completeSource(start corefile.Position, seen map[string]corefile.Position) error {
 	k.sourceAt = start
 	for _, name := range []string{"endpoint", "kubeconfig", "manifests"} {
 		if here, ok := seen[name]; ok {
@@ -99,18 +110,18 @@ func (d directive) parseBlock(c *caddy.Controller) (*Kubernetes, error) {
 	}
 	if here, ok := seen["tls"]; ok {
 		if err := k.connection.CheckTLS(); err != nil {
-			return nil, here.Errorf("tls: %v; it takes %s", err, parsers["tls"].Form)
+			return here.Errorf("tls: %v; it takes %s", err, parsers["tls"].Form)
 		}
 	}
-	return k, nil
+	return nil
 }
 
-// contradictions are the options that cannot both be set, and why.
+// contradictions are pairs of options that exclude each other, and the reason.
 var contradictions = []struct{ one, other, why string }{
-	{"namespaces", "namespace_labels", "both say which namespaces are answered for"},
-	{"zonal", "noendpoints", "zonal names are those of endpoints"},
-	{"topology", "noendpoints", "topology is about endpoints"},
-	{preferLocalCluster, "noendpoints", "it says which endpoints come first"},
+	{"namespaces", "namespace_labels", "both select namespaces"},
+	{"zonal", "noendpoints", "zonal names are names of endpoints"},
+	{"topology", "noendpoints", "topology selects endpoints"},
+	{preferLocalCluster, "noendpoints", "it selects endpoints"},
 	{"manifests", "endpoint", fromDirectory},
 	{"manifests", "kubeconfig", fromDirectory},
 	{"manifests", "tls", fromDirectory},
@@ -119,9 +130,9 @@ var contradictions = []struct{ one, other, why string }{
 	{"manifests", "apiserver_max_inflight", fromDirectory},
 }
 
-const fromDirectory = "the records come from a directory or from an API server"
+const fromDirectory = "records are read from a directory or from an API server"
 
-// conflicts returns an error, at the later line, where options contradict each other.
+// conflicts returns an error, at the later line, if two options exclude each other.
 func conflicts(seen map[string]corefile.Position) error {
 	for _, c := range contradictions {
 		one, ok := seen[c.one]
@@ -136,19 +147,19 @@ func conflicts(seen map[string]corefile.Position) error {
 	return nil
 }
 
-// completeClustersets checks the zones of a clusterset and sets what follows from them.
+// completeClustersets validates the zones of a clusterset and sets the fields that depend on them.
 func (k *Kubernetes) completeClustersets(seen map[string]corefile.Position) error {
 	for _, z := range k.clustersets {
 		if !slices.Contains(k.Zones, z) {
-			return seen["multicluster"].Errorf("multicluster: %s is not a zone of this block, which has %s: name it there, too", z, strings.Join(k.Zones, ", "))
+			return seen["multicluster"].Errorf("multicluster: %s is not a zone of this block: want one of %s", z, strings.Join(k.Zones, ", "))
 		}
 		if isReverse(z) {
-			return seen["multicluster"].Errorf("multicluster: %s is a reverse zone, in which ServiceImports have no names", z)
+			return seen["multicluster"].Errorf("multicluster: %s is a reverse zone, where ServiceImports have no names", z)
 		}
 	}
 	k.source.Imports = len(k.clustersets) > 0
 	if here, ok := seen[preferLocalCluster]; ok && !k.source.Imports {
-		return here.Errorf("%s requires a zone of multicluster: it is about endpoints of ServiceImports", preferLocalCluster)
+		return here.Errorf("%s requires a zone of multicluster: it selects endpoints of ServiceImports", preferLocalCluster)
 	}
 	k.source.ClusterID = k.source.Imports && (k.preferCluster || k.source.Topology) && k.clusterID == index.Symbol{}
 	for _, z := range k.Zones {
@@ -161,19 +172,11 @@ func (k *Kubernetes) completeClustersets(seen map[string]corefile.Position) erro
 	return nil
 }
 
-func isForward(zone string) bool { return !isReverse(zone) }
-
-// isReverse reports whether a zone is one of addresses. The zones above all of them count as well.
-func isReverse(zone string) bool {
-	zone = strings.ToLower(zone)
-	return zone == "in-addr.arpa." || zone == "ip6.arpa." || dnsutil.IsReverse(zone) > 0
-}
-
 var parsers = corefile.Options[*Kubernetes]{
 	"endpoint":               connection("endpoint"),
 	"tls":                    connection("tls"),
 	"kubeconfig":             connection("kubeconfig"),
-	"manifests":              {Min: 1, Max: 1, Form: "a directory", Parse: parseManifests},
+	"manifests":              {Min: 1, Max: 1, Form: "a directory", Parse: func(k *Kubernetes, args []string) error { k.manifests = args[0]; return nil }},
 	"apiserver_qps":          connection("apiserver_qps"),
 	"apiserver_burst":        connection("apiserver_burst"),
 	"apiserver_max_inflight": connection("apiserver_max_inflight"),
@@ -187,10 +190,10 @@ var parsers = corefile.Options[*Kubernetes]{
 	"zonal":                  {Form: "no argument", Parse: func(k *Kubernetes, _ []string) error { k.source.Zones = true; return nil }},
 	"ignore":                 {Min: 1, Max: 1, Form: "empty_service", Parse: parseIgnore},
 	"fallthrough":            {Max: -1, Form: "zones, or none for all", Parse: func(k *Kubernetes, args []string) error { k.Fall.SetZonesFromArgs(args); return nil }},
-	"topology":               {Max: -1, Form: "nothing, or what headless Services have by default: keys KEY...", Parse: parseTopology},
+	"topology":               {Max: -1, Once: true, Form: "nothing, or the default of headless Services: keys KEY...", Parse: parseTopology},
 	"trust":                  {Min: 1, Max: -1, Form: "ranges of addresses such as 10.0.0.0/8", Parse: parseTrust},
 	"multicluster":           {Max: -1, Form: "zones of a clusterset, such as clusterset.local", Parse: parseMulticluster},
-	preferLocalCluster:       {Max: 1, Form: "nothing, or the ID of this cluster", Parse: parsePreferLocalCluster},
+	preferLocalCluster:       {Max: 1, Form: "nothing, or the ID of this cluster: labels of letters, digits and dashes", Parse: parsePreferLocalCluster},
 	"startup_timeout":        {Min: 1, Max: 1, Form: "a duration such as 5s, 0s or more", Parse: parseStartupTimeout},
 }
 
@@ -204,17 +207,12 @@ func connection(name string) corefile.Option[*Kubernetes] {
 
 const preferLocalCluster = "prefer-local-cluster"
 
-func parseManifests(k *Kubernetes, args []string) error {
-	k.manifests = args[0]
-	return nil
-}
-
 func parseNamespaces(k *Kubernetes, args []string) error {
 	if k.namespaces == nil {
-		k.namespaces = map[string]struct{}{}
+		k.namespaces = set[string]{}
 	}
 	for _, ns := range args {
-		k.namespaces[ns] = struct{}{}
+		k.namespaces.add(ns)
 	}
 	return nil
 }
@@ -243,7 +241,7 @@ func parsePods(k *Kubernetes, args []string) error {
 		k.pods = m
 		return nil
 	}
-	return fmt.Errorf("%q is no mode", args[0])
+	return fmt.Errorf("invalid mode %q", args[0])
 }
 
 func parseTTL(k *Kubernetes, args []string) error {
@@ -266,22 +264,19 @@ func parseIgnore(k *Kubernetes, args []string) error {
 func parseStartupTimeout(k *Kubernetes, args []string) error {
 	d, err := time.ParseDuration(args[0])
 	if err != nil || d < 0 {
-		return fmt.Errorf("%q is no such duration", args[0])
+		return fmt.Errorf("invalid duration %q", args[0])
 	}
 	k.startupTimeout = d
 	return nil
 }
 
 func parseTopology(k *Kubernetes, args []string) (err error) {
-	if k.source.Topology {
-		return errors.New("it is there twice")
-	}
 	k.source.Topology = true
 	if len(args) == 0 {
 		return nil
 	}
 	if args[0] != "keys" || len(args) == 1 {
-		return fmt.Errorf("got %q", args)
+		return fmt.Errorf("invalid arguments %q", args)
 	}
 	k.topologyKeys, err = topology.Keys(args[1:])
 	return err
@@ -294,7 +289,7 @@ func parseTrust(k *Kubernetes, args []string) error {
 			p, err = netip.PrefixFrom(a, a.BitLen()), nil
 		}
 		if err != nil || p.Addr().Is4In6() {
-			return fmt.Errorf("%q is no such range", arg)
+			return fmt.Errorf("invalid range %q", arg)
 		}
 		k.trust = append(k.trust, p.Masked())
 	}
@@ -304,12 +299,12 @@ func parseTrust(k *Kubernetes, args []string) error {
 func parseMulticluster(k *Kubernetes, args []string) error {
 	for _, zone := range args {
 		if len(plugin.Host(zone).NormalizeExact()) == 0 {
-			return fmt.Errorf("%q is no zone", zone)
+			return fmt.Errorf("invalid zone %q", zone)
 		}
 	}
 	k.clustersets = append(k.clustersets, plugin.OriginsFromArgsOrServerBlock(args, nil)...)
 	if len(args) == 0 { // as in CoreDNS
-		log.Warning("multicluster names no zone, and so does nothing")
+		log.Warning("multicluster without zones has no effect")
 	}
 	return nil
 }
@@ -320,7 +315,7 @@ func parsePreferLocalCluster(k *Kubernetes, args []string) error {
 		return nil
 	}
 	if !source.IsClusterID(args[0]) {
-		return fmt.Errorf("%q is no name of a cluster, which has labels of letters, digits and dashes", args[0])
+		return fmt.Errorf("invalid cluster ID %q", args[0])
 	}
 	k.clusterID = index.NewSymbol(strings.ToLower(args[0]))
 	return nil

@@ -129,16 +129,16 @@ func TestParse_Accepted(t *testing.T) {
 	}
 }
 
-// Each message names the file, the line and the option, and says what it takes.
+// Each error has the file, the line, the option and the accepted form.
 func TestParse_Rejected(t *testing.T) {
-	notInACluster(t) // an empty kubeconfig means the cluster, where there is one
+	notInACluster(t) // an empty kubeconfig selects the cluster of the environment, if any
 	config, bad, empty := written(t, "kubeconfig", kubeconfig), written(t, "bad", "{{{"), written(t, "empty", "")
 	const (
 		requests   = "; it takes a number of requests, 0 or more"
 		rate       = "; it takes a number of requests a second, 0 or more"
 		file       = "; it takes a file and optionally a context: FILE [CONTEXT]"
 		url        = "; it takes the URL of an API server, such as https://10.0.0.1:6443"
-		topologies = "; it takes nothing, or what headless Services have by default: keys KEY..."
+		topologies = "; it takes nothing, or the default of headless Services: keys KEY..."
 		duration   = "; it takes a duration such as 5s, 0s or more"
 		known      = "known are apiserver_burst, apiserver_max_inflight, apiserver_qps, endpoint, endpoint_pod_names, fallthrough, ignore, kubeconfig, labels, manifests, multicluster, namespace_labels, namespaces, noendpoints, pods, prefer-local-cluster, startup_timeout, tls, topology, trust, ttl, zonal"
 	)
@@ -186,7 +186,7 @@ func TestParse_Rejected(t *testing.T) {
 		{"pods", 2, `pods takes one of disabled, insecure, verified, got []`},
 		{"pods {\nverified\n}", 2, `pods takes one of disabled, insecure, verified, got ["{"]`},
 		{"pods verified insecure", 2, `pods takes one of disabled, insecure, verified, got ["verified" "insecure"]`},
-		{"pods Verified", 2, `pods: "Verified" is no mode; it takes one of disabled, insecure, verified`},
+		{"pods Verified", 2, `pods: invalid mode "Verified"; it takes one of disabled, insecure, verified`},
 		{"endpoint_pod_names on", 2, `endpoint_pod_names takes no argument, got ["on"]`},
 		{"ttl", 2, `ttl takes seconds, 0 to 3600, got []`},
 		{"ttl -1", 2, `ttl: "-1" is out of range; it takes seconds, 0 to 3600`},
@@ -194,27 +194,27 @@ func TestParse_Rejected(t *testing.T) {
 		{"ttl 5s", 2, `ttl: "5s" is out of range; it takes seconds, 0 to 3600`},
 		{"noendpoints true", 2, `noendpoints takes no argument, got ["true"]`},
 		{"zonal on", 2, `zonal takes no argument, got ["on"]`},
-		{"topology on", 2, `topology: got ["on"]` + topologies},
-		{"topology\ntopology keys a", 3, `topology: it is there twice` + topologies},
-		{"topology\ntrust ::ffff:10.0.0.0/104", 3, `trust: "::ffff:10.0.0.0/104" is no such range; it takes ranges of addresses such as 10.0.0.0/8`},
-		{"topology keys", 2, `topology: got ["keys"]` + topologies},
+		{"topology on", 2, `topology: invalid arguments ["on"]` + topologies},
+		{"topology\ntopology keys a", 3, `topology is given twice`},
+		{"topology\ntrust ::ffff:10.0.0.0/104", 3, `trust: invalid range "::ffff:10.0.0.0/104"; it takes ranges of addresses such as 10.0.0.0/8`},
+		{"topology keys", 2, `topology: invalid arguments ["keys"]` + topologies},
 		{"topology keys * a", 2, `topology: "*" must be the last key` + topologies},
 		{"topology keys a/b/c", 2, `topology: invalid label key "a/b/c": a valid label key must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character (e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for validation is '([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]') with an optional DNS subdomain prefix and '/' (e.g. 'example.com/MyName')` + topologies},
-		{"topology\nnoendpoints", 3, `topology and noendpoints cannot both be set: topology is about endpoints`},
-		{"ttl 5\ntrust 10.0.0.0/8", 3, `trust requires topology: nobody else asks who the caller is`},
+		{"topology\nnoendpoints", 3, `topology and noendpoints cannot both be set: topology selects endpoints`},
+		{"ttl 5\ntrust 10.0.0.0/8", 3, `trust requires topology, the only user of the caller option`},
 		{"topology\ntrust", 3, `trust takes ranges of addresses such as 10.0.0.0/8, got []`},
-		{"topology\ntrust everyone", 3, `trust: "everyone" is no such range; it takes ranges of addresses such as 10.0.0.0/8`},
-		{"topology\ntrust fe80::1%eth0", 3, `trust: "fe80::1%eth0" is no such range; it takes ranges of addresses such as 10.0.0.0/8`},
+		{"topology\ntrust everyone", 3, `trust: invalid range "everyone"; it takes ranges of addresses such as 10.0.0.0/8`},
+		{"topology\ntrust fe80::1%eth0", 3, `trust: invalid range "fe80::1%eth0"; it takes ranges of addresses such as 10.0.0.0/8`},
 		{"ignore", 2, `ignore takes empty_service, got []`},
 		{"ignore everything", 2, `ignore: "everything" cannot be ignored; it takes empty_service`},
 		{"startup_timeout", 2, `startup_timeout takes a duration such as 5s, 0s or more, got []`},
-		{"startup_timeout 5", 2, `startup_timeout: "5" is no such duration` + duration},
-		{"startup_timeout -5s", 2, `startup_timeout: "-5s" is no such duration` + duration},
-		{"zonal\nnoendpoints", 3, `zonal and noendpoints cannot both be set: zonal names are those of endpoints`},
-		{"noendpoints\nttl 5\nzonal", 4, `zonal and noendpoints cannot both be set: zonal names are those of endpoints`},
-		{"namespaces a\nnamespace_labels b", 3, `namespaces and namespace_labels cannot both be set: both say which namespaces are answered for`},
-		{"manifests a\nendpoint http://b", 3, `manifests and endpoint cannot both be set: the records come from a directory or from an API server`},
-		{"apiserver_qps 1\nmanifests a", 3, `manifests and apiserver_qps cannot both be set: the records come from a directory or from an API server`},
+		{"startup_timeout 5", 2, `startup_timeout: invalid duration "5"` + duration},
+		{"startup_timeout -5s", 2, `startup_timeout: invalid duration "-5s"` + duration},
+		{"zonal\nnoendpoints", 3, `zonal and noendpoints cannot both be set: zonal names are names of endpoints`},
+		{"noendpoints\nttl 5\nzonal", 4, `zonal and noendpoints cannot both be set: zonal names are names of endpoints`},
+		{"namespaces a\nnamespace_labels b", 3, `namespaces and namespace_labels cannot both be set: both select namespaces`},
+		{"manifests a\nendpoint http://b", 3, `manifests and endpoint cannot both be set: records are read from a directory or from an API server`},
+		{"apiserver_qps 1\nmanifests a", 3, `manifests and apiserver_qps cannot both be set: records are read from a directory or from an API server`},
 	} {
 		t.Run(c.block, func(t *testing.T) {
 			_, err := kubernetesDirective.parse(caddy.NewTestController("dns", "kubernetes cluster.local {\n"+c.block+"\n}"))
@@ -226,7 +226,7 @@ func TestParse_Rejected(t *testing.T) {
 }
 
 func TestParse_RejectedZones(t *testing.T) {
-	const advice = ": name one that is not a reverse zone, such as cluster.local"
+	const advice = ": want at least one that is not a reverse zone, such as cluster.local"
 	for _, c := range []struct{ name, corefile, want string }{
 		{"none", "kubernetes", `Testfile:1 - Error during parsing: no zone of the cluster in []` + advice},
 		{"reverse only", "kubernetes 10.in-addr.arpa", `Testfile:1 - Error during parsing: no zone of the cluster in ["10.in-addr.arpa"]` + advice},
@@ -243,7 +243,7 @@ func TestParse_RejectedZones(t *testing.T) {
 	}
 }
 
-// CoreDNS says of endpoint that it is ignored where kubeconfig is set, in either order.
+// As in CoreDNS, endpoint is ignored with a warning if kubeconfig is set, in either order.
 func TestParse_KubeconfigBeatsEndpoint(t *testing.T) {
 	config := written(t, "kubeconfig", kubeconfig)
 	for _, block := range []string{"endpoint http://10.0.0.1\nkubeconfig " + config, "kubeconfig " + config + "\nendpoint http://10.0.0.1"} {
@@ -258,7 +258,7 @@ func TestParse_KubeconfigBeatsEndpoint(t *testing.T) {
 	}
 }
 
-// In CoreDNS these options change nothing: they are set after the clients are made.
+// In CoreDNS these options have no effect: they are set after the clients are created.
 func TestBug_LimitsTakeEffect(t *testing.T) {
 	k, err := kubernetesDirective.parse(caddy.NewTestController("dns", "kubernetes cluster.local {\nendpoint http://127.0.0.1:1\napiserver_qps 77\napiserver_burst 3\napiserver_max_inflight 1\n}"))
 	if err != nil {
@@ -284,7 +284,7 @@ func TestBug_LimitsTakeEffect(t *testing.T) {
 func TestParse_RejectedServerBlock(t *testing.T) {
 	controller := caddy.NewTestController("dns", "kubernetes")
 	controller.ServerBlockKeys = []string{"10.in-addr.arpa.", "ip6.arpa."}
-	const want = `Testfile:1 - Error during parsing: no zone of the cluster in ["10.in-addr.arpa." "ip6.arpa."]: name one that is not a reverse zone, such as cluster.local`
+	const want = `Testfile:1 - Error during parsing: no zone of the cluster in ["10.in-addr.arpa." "ip6.arpa."]: want at least one that is not a reverse zone, such as cluster.local`
 	if _, err := kubernetesDirective.parse(controller); err == nil || err.Error() != want {
 		t.Errorf("error is\n\t%v\nwant\n\t%s", err, want)
 	}

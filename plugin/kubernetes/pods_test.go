@@ -71,7 +71,7 @@ func TestPods_Verified(t *testing.T) {
 		nothing("failed", "10-1-0-2.shop"),
 		nothing("unknown", "10-1-0-3.shop"),
 		nothing("by its name", "p.shop"),
-		// Not so in CoreDNS: a name means its address, in whatever form.
+		// Unlike in CoreDNS, a name matches its address in every form of writing.
 		lookup{name: "IPv6 not in its shortest form", ask: "2001-db8-0-0-0-0-0-7.shop.pod.cluster.local AAAA",
 			answer: []string{"2001-db8-0-0-0-0-0-7.shop.pod.cluster.local. 5 IN AAAA 2001:db8::7"}},
 	)

@@ -9,7 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// What CoreDNS does beyond the specification, or against it, and people rely on.
+// Behaviour of CoreDNS beyond or against the specification that users rely on.
 
 func quirky(t *testing.T, block string) *Kubernetes {
 	db := service("shop", "db", headless, tcp("sql", 5432))

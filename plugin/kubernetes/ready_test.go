@@ -20,9 +20,9 @@ func TestReady(t *testing.T) {
 		is            []source.Status
 		ready, synced bool
 	}{
-		{"all read", []source.Status{synced, synced}, true, true},
-		{"one not read", []source.Status{synced, unread}, false, false},
-		{"none read", []source.Status{unread, unread}, false, false},
+		{"all synced", []source.Status{synced, synced}, true, true},
+		{"one not synced", []source.Status{synced, unread}, false, false},
+		{"none synced", []source.Status{unread, unread}, false, false},
 		{"one frozen", []source.Status{synced, frozen}, false, true},
 		{"nothing to read", nil, true, true},
 	} {
@@ -39,7 +39,7 @@ func TestReady(t *testing.T) {
 	}
 }
 
-// The ready plugin asks before the kubernetes plugin has started, too.
+// Plugin ready checks before the kubernetes plugin has started, too.
 func TestReady_BeforeTheStart(t *testing.T) {
 	k, err := kubernetesDirective.parse(caddy.NewTestController("dns", "kubernetes cluster.local"))
 	if err != nil {
@@ -50,7 +50,7 @@ func TestReady_BeforeTheStart(t *testing.T) {
 	}
 }
 
-// A watch that thaws makes the server ready again; once in step it answers all along.
+// The server is ready again when a frozen watch recovers; after the first sync it answers all the time.
 func TestReady_Thaw(t *testing.T) {
 	status := source.Status{Resource: source.Services}
 	k := answering(t, "kubernetes cluster.local", namespace("shop"))

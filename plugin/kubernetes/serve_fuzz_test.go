@@ -16,7 +16,7 @@ import (
 	"github.com/nearside-dns/nearside/plugin/internal/searchlist"
 )
 
-// smallCluster has something of everything.
+// smallCluster has objects of every kind.
 func smallCluster(t testing.TB, block string) *Kubernetes {
 	db := service("shop", "db", headless, tcp("sql", 5432), udp("", 53))
 	web := service("shop", "web", []string{"10.0.0.1", "2001:db8::1"}, tcp("http", 80))
@@ -32,7 +32,7 @@ func smallCluster(t testing.TB, block string) *Kubernetes {
 	return k
 }
 
-// question returns a query as it comes from the wire, or nil where that cannot be unpacked.
+// question returns a query as it is unpacked, or nil for an invalid one.
 func question(name []byte, qtype uint16) *dns.Msg {
 	wire := []byte{0, 1, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0}
 	wire = append(wire, name...)
@@ -45,7 +45,7 @@ func question(name []byte, qtype uint16) *dns.Msg {
 	return r
 }
 
-// onWire is a reply as the client reads it.
+// onWire is a reply as the client unpacks it.
 func onWire(t *testing.T, m *dns.Msg) *dns.Msg {
 	t.Helper()
 	wire, err := m.Pack()
@@ -95,8 +95,8 @@ func FuzzServeDNS(f *testing.F) {
 	})
 }
 
-// served returns the reply as the client reads it, or nil where the question is another's, and checks
-// what holds for every reply.
+// served returns the reply as the client unpacks it, or nil for a query of another zone, and checks the properties of
+// every reply.
 func served(t *testing.T, k *Kubernetes, r *dns.Msg) *dns.Msg {
 	t.Helper()
 	w := dnstest.NewRecorder(&test.ResponseWriter{})
@@ -142,8 +142,8 @@ func served(t *testing.T, k *Kubernetes, r *dns.Msg) *dns.Msg {
 	return m
 }
 
-// FuzzSearch compares the reply to a query with any search list with what comes of asking for its candidates one by
-// one, or for the name alone where the reply says that they were not tried.
+// FuzzSearch compares the reply to a query with any search list with the result of querying its candidates one by one,
+// or with the reply for the name if the option reports that they were not tried.
 func FuzzSearch(f *testing.F) {
 	for i, list := range append(searchLists, []string{"shop.svc.cluster.local."}, []string{`a\.b.cluster.local.`, "cluster.local."}) {
 		data, ok := searchlist.AppendSuffixes(nil, list)
@@ -172,8 +172,8 @@ func FuzzSearch(f *testing.F) {
 		m := direct(t, k, searchlist.WithOption(r, data), "10.240.0.1")
 		onWire(t, m)
 		suffixes, ok := searchlist.ParseSuffixes(data)
-		if tried := saysOf(m) != saysNothing; tried && (!ok || len(suffixes) == 0) {
-			t.Fatalf("tried what can't be read: %q", data)
+		if tried := resultOf(m) != notTried; tried && (!ok || len(suffixes) == 0) {
+			t.Fatalf("candidates of malformed data tried: %q", data)
 		} else if !tried {
 			suffixes = nil
 		}

@@ -25,8 +25,7 @@ func init() { plugin.Register(pluginName, setup) }
 
 func setup(c *caddy.Controller) error { return kubernetesDirective.setup(c) }
 
-// SetupMulticluster is the setup function of the directive multicluster, which is a kubernetes block with zones of a
-// clusterset alone.
+// SetupMulticluster is the setup function of directive multicluster, a kubernetes block with zones of a clusterset only.
 func SetupMulticluster(c *caddy.Controller) error { return multiclusterDirective.setup(c) }
 
 func (d directive) setup(c *caddy.Controller) error {
@@ -44,7 +43,7 @@ func (d directive) setup(c *caddy.Controller) error {
 	new(source.Use).Follow(c, k.sourceIdentity, src, func(lease *source.Lease) {
 		k.localIPs = boundIPs(c)
 		k.warnShadowed(dnsserver.GetConfig(c).Handler(pluginName))
-		k.shared = block.IsShared(dnsserver.GetConfig(c), d.besides()...)
+		k.shared = block.IsShared(dnsserver.GetConfig(c), d.neutral()...)
 		k.attach(lease.Index(), lease.Status)
 		k.awaitSync(k.startupTimeout)
 	})
@@ -55,23 +54,23 @@ func (d directive) setup(c *caddy.Controller) error {
 	return nil
 }
 
-// warnShadowed warns of zones that a kubernetes block of the same server block has for names of the cluster: it answers
-// them.
-func (k *Kubernetes) warnShadowed(by plugin.Handler) {
-	first, ok := by.(*Kubernetes)
+// warnShadowed logs the zones that another handler, the kubernetes directive of the same server block, has as zones of the
+// cluster: that one answers first.
+func (k *Kubernetes) warnShadowed(handler plugin.Handler) {
+	first, ok := handler.(*Kubernetes)
 	if !ok || first == k {
 		return
 	}
 	for _, zone := range k.Zones {
 		if slices.Contains(first.Zones, zone) && !first.isClusterset(zone) {
-			log.Warningf("%s is a zone of %s and of %s in one server block: it has the names of the cluster, and not of the clusterset", zone, first.name, k.name)
+			log.Warningf("zone %s is in %s and in %s of one server block: its names are those of the cluster, not of the clusterset", zone, first.name, k.name)
 		}
 	}
 }
 
-// besides returns the plugins that don't answer names of the directive's zones. Its own come before those of
-// multicluster.
-func (d directive) besides() []string {
+// neutral returns plugins of the server block that don't answer names of the directive's zones. For kubernetes, multicluster
+// is one: it comes later in the chain.
+func (d directive) neutral() []string {
 	if d.name == multiclusterDirective.name {
 		return []string{d.name, "transfer"}
 	}
@@ -94,25 +93,21 @@ func newKubernetes(zones []string) *Kubernetes {
 	}
 }
 
-// newSource checks what the configured source needs, and returns it. A directory of manifests is read
-// here, so that a broken file is an error of the configuration.
+// newSource returns the configured source. It reads a directory of manifests, so that an invalid file is a configuration
+// error.
 func (k *Kubernetes) newSource() (source.Source, error) {
 	skipped := new(source.Skipped)
-	if k.manifests != "" {
-		s, err := manifests.New(k.manifests, k.source, skipped)
-		if err != nil {
-			return nil, fmt.Errorf("manifests: %w", err)
-		}
-		return s, nil
+	if k.manifests == "" {
+		return apiserver.New(k.connection, k.source, skipped)
 	}
-	s, err := apiserver.New(k.connection, k.source, skipped)
+	s, err := manifests.New(k.manifests, k.source, skipped)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("manifests: %w", err)
 	}
 	return s, nil
 }
 
-// sourceIdentity is equal for configurations that one source serves.
+// sourceIdentity is equal for configurations that can share a source.
 func (k *Kubernetes) sourceIdentity() string {
 	selectors := ""
 	for _, s := range []fmt.Stringer{k.source.Labels, k.source.NamespaceLabels} {
@@ -126,52 +121,51 @@ func (k *Kubernetes) sourceIdentity() string {
 	return fmt.Sprintf("%s|%s|%s|%+v", k.manifests, k.connection.Identity(), selectors, o)
 }
 
-// nodesWait is how long the start waits for Nodes when all else has been read. The server may not be allowed to
-// read them.
+// nodesWait bounds how long the start waits for Nodes after all else is synced. The server may lack the permission.
 const nodesWait = time.Second
 
-// awaitSync waits until everything has been read, but not for longer than the timeout: the server
-// answers SERVFAIL then, until it has.
+// awaitSync waits until all resources are synced, at most for the timeout. After it, queries are answered with SERVFAIL until
+// they are.
 func (k *Kubernetes) awaitSync(timeout time.Duration) {
 	end := time.Now().Add(timeout)
-	said := time.AfterFunc(500*time.Millisecond, func() {
-		log.Infof("waiting up to %s for the first reading of the cluster", timeout)
+	waiting := time.AfterFunc(500*time.Millisecond, func() {
+		log.Infof("waiting up to %s for the first sync of the cluster", timeout)
 	})
-	defer said.Stop()
+	defer waiting.Stop()
 	switch {
-	case !soon(timeout, k.hasSynced):
-		log.Warningf("starting before the first reading of the cluster: names are answered with SERVFAIL until it is done (%s)", k.unsynced())
-	case !soon(time.Until(end), k.importsSettled):
-		log.Warningf("starting before ServiceImports have been read: their names are answered with SERVFAIL until it is done")
-	case !soon(min(time.Until(end), nodesWait), k.hasNodes):
-		log.Warningf("starting before Nodes have been read (list and watch on nodes): until then callers are known by little, and where nothing is left to see the answer is SERVFAIL")
+	case !waitFor(timeout, k.hasSynced):
+		log.Warningf("starting before the first sync of the cluster: names are answered with SERVFAIL until it is complete (%s)", k.unsynced())
+	case !waitFor(time.Until(end), k.importsSettled):
+		log.Warningf("starting before ServiceImports are synced: their names are answered with SERVFAIL until they are")
+	case !waitFor(min(time.Until(end), nodesWait), k.hasNodes):
+		log.Warningf("starting before Nodes are synced (list and watch on nodes): until they are, callers may be unknown, and empty topology results return SERVFAIL")
 	}
 }
 
-// importsSettled reports whether ServiceImports have been read, or will not be: the server may not be allowed to.
+// importsSettled reports whether ServiceImports are synced, or will not be for lack of permission.
 func (k *Kubernetes) importsSettled() bool {
 	return k.hasImports() || slices.ContainsFunc(k.status(), func(s source.Status) bool { return imports(s) && s.Denied })
 }
 
-// soon waits until something is so, and reports whether it came in time.
-func soon(within time.Duration, so func() bool) bool {
-	deadline := time.NewTimer(within)
+// waitFor polls a condition until it is true, and reports whether it was in time.
+func waitFor(timeout time.Duration, condition func() bool) bool {
+	deadline := time.NewTimer(timeout)
 	defer deadline.Stop()
-	look := time.NewTicker(20 * time.Millisecond)
-	defer look.Stop()
-	for !so() {
+	poll := time.NewTicker(20 * time.Millisecond)
+	defer poll.Stop()
+	for !condition() {
 		select {
-		case <-look.C:
+		case <-poll.C:
 		case <-deadline.C:
-			return so()
+			return condition()
 		}
 	}
 	return true
 }
 
-// unsynced names the resources that have not been read yet.
+// unsynced lists the resources that are not synced.
 func (k *Kubernetes) unsynced() (text string) {
-	text = "not read yet:"
+	text = "not synced:"
 	for _, s := range k.status() {
 		if !s.Synced {
 			text += " " + s.Resource

@@ -15,7 +15,7 @@ import (
 	"github.com/nearside-dns/nearside/plugin/internal/block"
 )
 
-// notInACluster takes away what tells a pod of its API server.
+// notInACluster unsets the environment variables with the address of the API server.
 func notInACluster(t *testing.T) {
 	t.Helper()
 	t.Setenv("KUBERNETES_SERVICE_HOST", "")
@@ -30,7 +30,7 @@ func TestSetup_NotInACluster(t *testing.T) {
 	}
 }
 
-// What is wrong with an option's argument is said with the file, the line and the option.
+// Errors have the file, the line and the option.
 func TestSetup_Rejected(t *testing.T) {
 	notInACluster(t)
 	noPEM := written(t, "cert", "this is no PEM")
@@ -70,7 +70,7 @@ func TestSetup_Endpoint(t *testing.T) {
 	}
 }
 
-// Answers are kept in the space of the server block.
+// Answers are stored in the keyspace of the server block.
 func TestSetup_Space(t *testing.T) {
 	controller := caddy.NewTestController("dns", "kubernetes cluster.local {\nendpoint http://127.0.0.1:1\n}")
 	if err := setup(controller); err != nil {
@@ -82,7 +82,7 @@ func TestSetup_Space(t *testing.T) {
 	}
 }
 
-// run starts a server without sockets but for its own port.
+// run starts a server with a random port.
 func run(t *testing.T, corefile string) (*caddy.Instance, error) {
 	t.Helper()
 	caddy.Quiet = true
@@ -114,7 +114,7 @@ func TestStartupTimeout(t *testing.T) {
 	}
 }
 
-// With manifests everything is read at once, and a start does not wait.
+// Manifests are read before the start, which does not wait.
 func TestStart_Manifests(t *testing.T) {
 	dir := t.TempDir()
 	if err := os.WriteFile(dir+"/ns.yaml", []byte("apiVersion: v1\nkind: Namespace\nmetadata: {name: shop}\n"), 0o600); err != nil {
@@ -139,7 +139,7 @@ func TestStart_Manifests(t *testing.T) {
 // errStart is the error of a plugin that fails to start.
 var errStart = errors.New("another plugin fails to start")
 
-// registerFailing registers that plugin, once in the process, under a name that the tests' list of directives has.
+// registerFailing registers that plugin, once in the process, with a name in the tests' list of directives.
 var registerFailing = sync.OnceFunc(func() {
 	plugin.Register("chaos", func(c *caddy.Controller) error {
 		c.OnStartup(func() error { return errStart })
@@ -147,8 +147,8 @@ var registerFailing = sync.OnceFunc(func() {
 	})
 })
 
-// A signal during the start shuts down what has not been started, too: while another server block
-// waits for its first reading, or when another plugin's start fails.
+// A signal during the start also stops server blocks that have not started: while another one waits for its first
+// sync, or after another plugin's start failed.
 func TestShutdownBeforeStart(t *testing.T) {
 	registerFailing()
 	inst, err := run(t, ".:0 {\nchaos\nkubernetes cluster.local {\nendpoint http://127.0.0.1:1\n}\n}")
@@ -174,7 +174,7 @@ func TestSourceIdentity(t *testing.T) {
 		}
 		return k.sourceIdentity()
 	}
-	// Each reads something else, or in another way.
+	// Each configuration reads other data, or from another source.
 	seen := map[string]string{}
 	for _, block := range []string{"", "endpoint http://a", "endpoint http://b", "kubeconfig " + config, "kubeconfig " + config + " there", "manifests a", "manifests b",
 		"apiserver_qps 1", "apiserver_burst 1", "apiserver_max_inflight 1", "pods verified", "noendpoints", "endpoint_pod_names", "zonal",

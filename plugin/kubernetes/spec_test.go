@@ -30,7 +30,7 @@ func TestSpec_2_1_Hostname(t *testing.T) {
 	)
 }
 
-// Section 2: names are those of DNS, and so their case does not count.
+// Section 2: names are DNS names, and so case-insensitive.
 func TestSpec_2_CaseInsensitive(t *testing.T) {
 	web := service("shop", "web", []string{"10.0.0.1", "2001:db8::1"}, tcp("HTTP", 80))
 	db := service("shop", "db", headless, tcp("sql", 5432))
@@ -144,7 +144,7 @@ func TestSpec_2_4_1_Readiness(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			db := service("shop", "db", headless)
-			db.Spec.PublishNotReadyAddresses = true // which the controller acts on, not DNS
+			db.Spec.PublishNotReadyAddresses = true // the controller uses it, not DNS
 			k := answering(t, allZones, namespace("shop"), db, slice(db, "a", endpoint("10.1.0.1", conditions(c.is))))
 			want := lookup{name: "A", ask: "db.shop.svc.cluster.local A", rcode: dns.RcodeNameError}
 			if c.ready {

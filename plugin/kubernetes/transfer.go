@@ -13,16 +13,15 @@ import (
 	"github.com/nearside-dns/nearside/plugin/kubernetes/topology"
 )
 
-var errNotSynced = errors.New("not in step with the cluster yet")
+var errNotSynced = errors.New("records of the cluster are not synced")
 
-// Transfer implements transfer.Transferer: every record that a query for a Service would be answered
-// with, or every PTR of a reverse zone. Not in it are pods, endpoint names of Services with
-// ClusterIPs, zonal names and dns-version.
+// Transfer implements transfer.Transferer. It returns every record of Services or, of a reverse zone, every PTR record. It
+// omits pods, endpoint names of Services with ClusterIPs, zonal names and dns-version.
 func (k *Kubernetes) Transfer(zone string, serial uint32) (<-chan []dns.RR, error) {
 	if !slices.Contains(k.Zones, zone) {
 		return nil, transfer.ErrNotAuthoritative
 	}
-	if !k.syncedIn(zone) {
+	if !k.isSynced(zone) {
 		return nil, errNotSynced
 	}
 	soa := k.soa(zone)
@@ -35,7 +34,7 @@ func (k *Kubernetes) Transfer(zone string, serial uint32) (<-chan []dns.RR, erro
 		}
 		ns, _ := k.nsRecords(zone) // the addresses of Services are among the zone's own records
 		out <- ns
-		out <- k.transferName(zone, dnsutil.Join("ns.dns", zone), found{kind: nameServer}, dns.TypeA, dns.TypeAAAA)
+		out <- k.transferName(zone, dnsutil.Join("ns.dns", zone), result{kind: nameServer}, dns.TypeA, dns.TypeAAAA)
 		if isReverse(zone) {
 			k.transferAddresses(zone, out)
 		} else {
@@ -54,7 +53,7 @@ func (k *Kubernetes) transferAddresses(zone string, out chan<- []dns.RR) {
 			continue
 		}
 		m := new(dns.Msg)
-		k.answer(&query{zone: zone, owner: name, qtype: dns.TypePTR}, found{kind: address, ptr: k.pointers(a)}, m)
+		k.answer(&query{zone: zone, owner: name, qtype: dns.TypePTR}, result{kind: reverseName, targets: k.ptrTargets(a)}, m)
 		out <- m.Answer
 	}
 }
@@ -71,7 +70,7 @@ func (k *Kubernetes) transferServices(zone string, out chan<- []dns.RR) {
 		}
 		n := objectName{kind: labelService, namespace: s.Namespace, object: s.Name, imported: imported}
 		f := k.findService(n, nil)
-		if f.kind == nothing {
+		if f.kind == notFound {
 			continue
 		}
 		name := serviceName(s, zone)
@@ -91,22 +90,20 @@ func (k *Kubernetes) transferServices(zone string, out chan<- []dns.RR) {
 	}
 }
 
-func (k *Kubernetes) transferEndpoints(zone, service string, f found, out chan<- []dns.RR) {
-	seen := map[string]struct{}{}
+func (k *Kubernetes) transferEndpoints(zone, service string, f result, out chan<- []dns.RR) {
+	seen := set[string]{}
 	for e, slice := range f.endpoints() {
 		n := f.name
 		n.endpoint, n.cluster = label(e), slice.Cluster.String()
 		owner := n.endpointName(e, slice, service)
-		if _, ok := seen[owner]; ok || owner == "" {
-			continue
+		if owner != "" && seen.add(owner) {
+			out <- k.transferName(zone, owner, k.findService(n, nil), dns.TypeA, dns.TypeAAAA)
 		}
-		seen[owner] = struct{}{}
-		out <- k.transferName(zone, owner, k.findService(n, nil), dns.TypeA, dns.TypeAAAA)
 	}
 }
 
-// transferName returns the records of some types that a name has, whoever asks.
-func (k *Kubernetes) transferName(zone, owner string, f found, types ...uint16) (records []dns.RR) {
+// transferName returns the records of a name with the given types, not filtered by caller.
+func (k *Kubernetes) transferName(zone, owner string, f result, types ...uint16) (records []dns.RR) {
 	f.policy = topology.Policy{}
 	for _, t := range types {
 		m := new(dns.Msg)
@@ -116,11 +113,11 @@ func (k *Kubernetes) transferName(zone, owner string, f found, types ...uint16) 
 	return records
 }
 
-// namedPorts returns the ports of a Service that have a name of their own, each once.
+// namedPorts returns the ports of a Service that have a name, without duplicates.
 func namedPorts(e *index.Entry) (ports []index.Port) {
-	add := func(of []index.Port) {
-		for _, p := range of {
-			p.Number = 0 // a name may stand for several numbers
+	add := func(all []index.Port) {
+		for _, p := range all {
+			p.Number = 0 // several ports may have one name
 			if p.Name.String() != "" && !slices.Contains(ports, p) {
 				ports = append(ports, p)
 			}

@@ -18,7 +18,7 @@ import (
 
 var _ transfer.Transferer = (*Kubernetes)(nil)
 
-// transferred returns the records of a transfer between its two SOAs, which are checked.
+// transferred returns the records of a transfer between its two SOA records, which it checks.
 func transferred(t testing.TB, k *Kubernetes, zone string) (records []dns.RR) {
 	t.Helper()
 	in, err := k.Transfer(zone, 0)
@@ -157,8 +157,8 @@ func TestTransfer_Refused(t *testing.T) {
 	}
 }
 
-// Every record of a transfer is what a query for its owner and type is answered with, and the other
-// way round; none comes twice.
+// Every record of a transfer is one of the answer to a query for its owner and type, and the other way round, without
+// duplicates.
 func TestTransfer_EqualsQueries(t *testing.T) {
 	blocks := []string{"", "endpoint_pod_names", "ignore empty_service", "noendpoints", "pods insecure", "namespaces default ns-a svc",
 		"namespace_labels colour=red", "zonal\npods verified"}
@@ -175,7 +175,7 @@ func TestTransfer_EqualsQueries(t *testing.T) {
 				k.upstream = upstreamOf(t)
 				equalsQueries(t, k, zone)
 			}) {
-				return // others would say the same
+				return // others would report the same
 			}
 		}
 	})
@@ -183,7 +183,7 @@ func TestTransfer_EqualsQueries(t *testing.T) {
 
 func equalsQueries(t *testing.T, k *Kubernetes, zone string) {
 	t.Helper()
-	sent := map[string][]string{} // by question
+	sent := map[string][]string{} // by query
 	for _, r := range transferred(t, k, zone) {
 		question := r.Header().Name + " " + dns.TypeToString[r.Header().Rrtype]
 		if slices.Contains(sent[question], text(r)) {
@@ -206,7 +206,7 @@ func equalsQueries(t *testing.T, k *Kubernetes, zone string) {
 	}
 }
 
-// A consumer may take its time while the cluster changes.
+// A receiver may be slow while the cluster changes.
 func TestTransfer_WhileTheClusterChanges(t *testing.T) {
 	var objects []runtime.Object
 	objects = append(objects, namespace("shop"))
@@ -228,7 +228,7 @@ func TestTransfer_WhileTheClusterChanges(t *testing.T) {
 	}
 }
 
-// TestTransfer_Topology checks that a transfer has every endpoint: a secondary is not the caller of what it answers.
+// TestTransfer_Topology asserts that a transfer has every endpoint, for any caller: a secondary answers other callers.
 func TestTransfer_Topology(t *testing.T) {
 	for _, zone := range []string{"cluster.local.", "10.in-addr.arpa."} {
 		all := transferred(t, placed(t, allZones), zone)

@@ -1,6 +1,6 @@
-// Package multicluster is the directive of CoreDNS's external plugin of that name: it answers the names of the
-// ServiceImports of a clusterset (KEP-1645). In go a server block's lines; out comes a handler of package kubernetes
-// whose zones are all of a clusterset. That package has everything else.
+// Package multicluster registers the directive of CoreDNS's external plugin of that name, which answers queries for the
+// ServiceImports of a clusterset (KEP-1645). Input is the lines of a server block; output is a handler of package kubernetes
+// with zones of a clusterset only.
 package multicluster
 
 import (

@@ -33,6 +33,16 @@ func Candidates(base string, suffixes []string) []string {
 	return all
 }
 
+// RelatedTypes are, for a type of query, the other types whose records make a candidate the answer: addresses of the other
+// family, and addresses for the types with connection parameters (RFC 9460). Resolvers that query both families end their
+// search at such a name; otherwise the records of one service could come from two names.
+var RelatedTypes = map[uint16][]uint16{
+	dns.TypeA:     {dns.TypeAAAA},
+	dns.TypeAAAA:  {dns.TypeA},
+	dns.TypeHTTPS: {dns.TypeA, dns.TypeAAAA},
+	dns.TypeSVCB:  {dns.TypeA, dns.TypeAAAA},
+}
+
 // escaped reports whether the byte at an index of a name in presentation form is escaped by a backslash.
 func escaped(name string, at int) bool {
 	n := 0

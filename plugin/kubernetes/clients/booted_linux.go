@@ -7,8 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// booted returns when this node was booted, to a second; zero if the kernel does not say. It is found out once, so
-// that it is the same for all configurations of the process.
+// booted returns the boot time of this node in whole seconds, zero if the kernel has no boot clock. It is read once, so that it
+// is the same for all configurations of the process.
 var booted = sync.OnceValue(func() time.Time {
 	var up unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &up); err != nil {

@@ -4,5 +4,5 @@ package clients
 
 import "time"
 
-// booted returns when this node was booted, which is not known here.
+// booted returns zero: the boot time is unknown on this system.
 func booted() time.Time { return time.Time{} }

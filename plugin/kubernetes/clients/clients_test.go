@@ -20,7 +20,7 @@ var (
 	podIPv6 = netip.MustParseAddr("fd00::1")
 )
 
-// indexOf returns an index with pods, which have names of their own.
+// indexOf returns an index with pods, which get different names.
 func indexOf(pods ...*index.Pod) *index.Index {
 	ix := index.New()
 	for _, p := range pods {
@@ -29,7 +29,7 @@ func indexOf(pods ...*index.Pod) *index.Index {
 	return ix
 }
 
-// pod returns a pod of a namespace, changed.
+// pod returns a pod of a namespace with modifications.
 func pod(namespace, name string, changes ...func(*index.Pod)) *index.Pod {
 	p := &index.Pod{Namespace: namespace, Name: name, IPs: []netip.Addr{podIP, podIPv6}}
 	for _, change := range changes {
@@ -45,7 +45,7 @@ func says(policy string, searches ...string) func(*index.Pod) {
 	return func(p *index.Pod) { p.DNS = &index.PodDNS{Policy: policy, Searches: searches} }
 }
 
-// state is what a source says of itself, as of a time.
+// state is the status of a source at a time.
 type state struct {
 	mu    sync.Mutex
 	now   time.Time
@@ -81,12 +81,12 @@ func (s *state) clients(all Pods) *Clients {
 	return c
 }
 
-// list is the search list of a pod that says nothing of it.
+// list is the search list of a pod without DNS settings.
 func list(namespace string, more ...string) []string {
 	return append([]string{namespace + ".svc." + zone, "svc." + zone, zone}, more...)
 }
 
-// check compares what is found with a list, or with the reason why there is none.
+// check compares the result for an address with a list, or with the reason why it is unknown.
 func check(c *Clients, from netip.Addr, want []string, why searchlist.Unknown) error {
 	p, reason := c.Find(from)
 	if reason != why || (p != nil) != (why == searchlist.Known) {
@@ -164,7 +164,7 @@ func TestUnknownString(t *testing.T) {
 	}
 }
 
-// TestOutdated asserts that pods are not believed while nothing is heard of them, and are again as soon as there is.
+// TestOutdated asserts that pods are not used while their watch is silent, and are again as soon as it is not.
 func TestOutdated(t *testing.T) {
 	heard := func(d time.Duration) func(s *state) { return func(s *state) { s.all[0].Heard = s.now.Add(-d) } }
 	tests := map[string]struct {
@@ -209,14 +209,14 @@ func TestOutdated(t *testing.T) {
 			}
 			s.all = []source.Status{{Resource: source.Pods, Synced: true, Heard: s.now}}
 			if err := check(c, podIP, list("shop", "example.org."), searchlist.Known); err != nil {
-				t.Errorf("heard of again: %v", err)
+				t.Errorf("after the silence: %v", err)
 			}
 		})
 	}
 }
 
-// TestSilence has a source fall silent: it is noticed within a second, and not looked for with each query; and so is
-// a clock that is set back.
+// TestSilence asserts that a silent source is detected within a second, without a check for each query; and also after the
+// clock was set back.
 func TestSilence(t *testing.T) {
 	s := newState()
 	c := s.clients(indexOf(pod("shop", "a")))
@@ -227,7 +227,7 @@ func TestSilence(t *testing.T) {
 		}
 	}
 	if s.looks != 1 {
-		t.Errorf("looked %d times at once", s.looks)
+		t.Errorf("%d checks within a second", s.looks)
 	}
 	s.all[0].Synced = false
 	s.now = s.now.Add(statusInterval - 1)
@@ -249,8 +249,8 @@ func TestSilence(t *testing.T) {
 	}
 }
 
-// TestStories tells of addresses that go from one pod to another, as the index has them step by step. A pod never
-// has the list of the one before it.
+// TestStories moves addresses from one pod to another in the steps in which the index changes. A pod never has the list of
+// the previous one.
 func TestStories(t *testing.T) {
 	type step struct {
 		put    *index.Pod // or
@@ -332,7 +332,7 @@ func TestStories(t *testing.T) {
 	}
 }
 
-// TestHost changes the search list of the node. Lists that come again have the numbers that they had.
+// TestHost changes the search list of the node. Lists that are used again have the same IDs.
 func TestHost(t *testing.T) {
 	s := newState()
 	c := s.clients(indexOf(
@@ -367,7 +367,7 @@ func TestHost(t *testing.T) {
 	}
 }
 
-// TestManyPods asserts that what is remembered of pods is bounded.
+// TestManyPods asserts that the number of cached lists is bounded.
 func TestManyPods(t *testing.T) {
 	at, s := 0, newState()
 	c := s.clients(podsFunc(func() *index.Pod { return pod(fmt.Sprint("ns", at), "a") }))
@@ -381,7 +381,7 @@ func TestManyPods(t *testing.T) {
 			t.Fatal(err)
 		}
 		if n := len(c.lists.Load().list); n > maxCached {
-			t.Fatalf("%d lists are remembered", n)
+			t.Fatalf("%d lists are cached", n)
 		}
 	}
 }
@@ -404,14 +404,14 @@ func TestFindAllocates(t *testing.T) {
 	}
 }
 
-// TestWhileWritten looks for clients while pods come and go, the source falls silent and the host's list changes. What
-// is found between two changes is what there is between them.
+// TestWhileWritten finds clients while pods are created and deleted, the source falls silent and the host's list changes. A
+// result between two changes is that of the state between them.
 func TestWhileWritten(t *testing.T) {
 	const rounds, readers = 2000, 4
 	ix, s := index.New(), newState()
 	c := s.clients(ix)
 	type known struct {
-		phase int64 // even; odd while a write goes on
+		phase int64 // odd during a write
 		want  []string
 		why   searchlist.Unknown
 	}
@@ -454,10 +454,10 @@ func TestWhileWritten(t *testing.T) {
 		become(func() { ix.PutPod(pod("kube-system", "proxy", hostNetwork)) }, nil, searchlist.HostNetwork)
 		become(func() { ix.DeletePod("kube-system", "proxy"); ix.DeletePod(other, "new") }, nil, searchlist.NoPod)
 	}
-	for compared.Load() < 100 { // the readers have had no turn
+	for compared.Load() < 100 { // until readers had a chance to run
 		time.Sleep(time.Millisecond)
 	}
 	ended.Store(true)
 	wait.Wait()
-	t.Logf("%d looks between two changes", compared.Load())
+	t.Logf("%d lookups between two changes", compared.Load())
 }

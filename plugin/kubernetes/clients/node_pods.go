@@ -111,10 +111,10 @@ func (s *NodePods) Status() []source.Status {
 // logCount logs the number of pods. A node's cache that runs as a pod counts itself, so that 0 means a wrong node name.
 func (s *NodePods) logCount(pods int) {
 	if pods == 0 {
-		log.Warningf("node %s has no pods: if that is not its name, no names are expanded", s.node)
+		log.Warningf("node %s has no pods: if the name is wrong, no names are expanded", s.node)
 		return
 	}
-	log.Infof("search lists of %d pods of node %s are known", pods, s.node)
+	log.Infof("pods synced: search lists of %d pods of node %s are available", pods, s.node)
 }
 
 // HostSearch returns the search list of the node's resolv.conf as the kubelet reads it. An unchanged list is the same

@@ -17,10 +17,10 @@ import (
 	"github.com/nearside-dns/nearside/test/fakeapi"
 )
 
-// directive is what the sources of these tests are configured with.
+// directive is the name of the test's directive.
 const directive = "pods"
 
-// parsed are the sources of the last configuration, in the order of its blocks.
+// parsed are the NodePods of the last configuration, in the order of its server blocks.
 var parsed []*NodePods
 
 func TestMain(m *testing.M) {
@@ -44,7 +44,7 @@ func input(text string) caddy.CaddyfileInput {
 	return caddy.CaddyfileInput{Filepath: "Corefile", Contents: []byte(text), ServerTypeName: "dns"}
 }
 
-// start starts a server without sockets but for its own port, and ends what the last reload has made of it.
+// start starts a server with a random port, and stops the instance of the last reload at the end of the test.
 func start(t *testing.T, text string) (reload func(text string) error) {
 	t.Helper()
 	instance, err := caddy.Start(input(text))
@@ -77,7 +77,7 @@ func eventually(t *testing.T, what string, condition func() bool) {
 	}
 }
 
-// at returns the name of a pod with an address, or nothing.
+// at returns the name of a pod with an address, or an empty string.
 func (s *NodePods) at(ip string) string {
 	if p := s.TenantsOf(netip.MustParseAddr(ip)).Pod; p != nil {
 		return p.Name
@@ -125,7 +125,7 @@ func TestBeforeStart(t *testing.T) {
 	}
 }
 
-// TestStartWaitsForNothing: an API server that is away, or does not answer, does not hold up the start.
+// TestStartWaitsForNothing asserts that an API server that is unreachable, or does not answer, does not delay the start.
 func TestStartWaitsForNothing(t *testing.T) {
 	api := startAPI(t, podObject("node-1", "here", "10.1.0.1"))
 	api.Hang(fakeapi.Pods, true)
@@ -136,13 +136,14 @@ func TestStartWaitsForNothing(t *testing.T) {
 	}
 	s := parsed[0]
 	if s.synced() || s.at("10.1.0.1") != "" {
-		t.Error("pods are known that have not been read")
+		t.Error("pods before the first sync")
 	}
 	api.Hang(fakeapi.Pods, false)
 	eventually(t, "the pod, once the server answers", func() bool { return s.synced() && s.at("10.1.0.1") == "here" })
 }
 
-// TestReload: blocks that ask for the same share it, and a reload keeps what is known while the API server is away.
+// TestReload asserts that blocks with the same identity share a source, and that a reload retains pods while the API server is
+// unreachable.
 func TestReload(t *testing.T) {
 	api := startAPI(t, podObject("node-1", "here", "10.1.0.1"), podObject("node-2", "there", "10.1.0.2"))
 	block := "pods {\nnode node-1\nendpoint " + api.URL() + "\n}\n"
@@ -161,14 +162,14 @@ func TestReload(t *testing.T) {
 		t.Fatal(err)
 	}
 	if third := parsed[0]; third == first || !third.synced() || third.at("10.1.0.1") != "here" {
-		t.Error("a reload has lost what was known")
+		t.Error("the reload lost the pods")
 	}
 	third := parsed[0]
 	if err := reload(".:0 {\npods {\nnode node-1\nendpoint ftp://a\n}\n}"); err == nil {
-		t.Fatal("a wrong Corefile was taken")
+		t.Fatal("an invalid Corefile was accepted")
 	}
 	if !third.synced() || third.at("10.1.0.1") != "here" {
-		t.Error("a reload that failed has lost what was known")
+		t.Error("the failed reload lost the pods")
 	}
 	api.Refuse(false)
 	if err := reload(".:0 {\npods {\nnode node-2\nendpoint " + api.URL() + "\n}\n}"); err != nil {
@@ -179,7 +180,7 @@ func TestReload(t *testing.T) {
 	eventually(t, "the end of the first watch", func() bool { return api.OpenWatches(fakeapi.Pods) == 1 })
 }
 
-// TestManifests reads a directory in the place of an API server, at once.
+// TestManifests asserts that manifests are available immediately after the start.
 func TestManifests(t *testing.T) {
 	folder := t.TempDir()
 	const manifest = "apiVersion: v1\nkind: Pod\nmetadata: {name: here, namespace: shop}\nspec: {nodeName: node-1}\nstatus: {podIP: 10.1.0.1}\n"
@@ -194,7 +195,7 @@ func TestManifests(t *testing.T) {
 	}
 }
 
-// TestBooted: a node was booted before its tests run, and always at the same time.
+// TestBooted asserts that the boot time is in the past and constant.
 func TestBooted(t *testing.T) {
 	first := booted()
 	if age := time.Since(first); !first.IsZero() && (age < 0 || age > 100*365*24*time.Hour) {

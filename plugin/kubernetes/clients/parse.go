@@ -1,7 +1,7 @@
 package clients
 
 import (
-	"errors"
+	"fmt"
 
 	"github.com/coredns/caddy"
 	"k8s.io/apimachinery/pkg/util/validation"
@@ -31,7 +31,7 @@ var known = corefile.Options[*options]{
 	"tls":         connection("tls"),
 	"kubeconfig":  connection("kubeconfig"),
 	"manifests":   {Min: 1, Max: 1, Once: true, Form: "a directory", Parse: func(o *options, args []string) error { o.manifests = args[0]; return nil }},
-	"resolv_conf": {Min: 1, Max: 1, Once: true, Form: "the file that the kubelet makes the resolv.conf of pods of", Parse: func(o *options, args []string) error { o.resolvConf = args[0]; return nil }},
+	"resolv_conf": {Min: 1, Max: 1, Once: true, Form: "the file from which the kubelet makes the resolv.conf of pods", Parse: func(o *options, args []string) error { o.resolvConf = args[0]; return nil }},
 }
 
 // connection returns an option of the connection to the API server.
@@ -62,7 +62,7 @@ func ParseNode(c *caddy.Controller) (*NodePods, error) {
 		return nil, err
 	}
 	if o.node == "" {
-		return nil, start.Errorf("whose pods? node NAME says it, and so does -node-name or the variable NODE_NAME of the environment")
+		return nil, start.Errorf("missing node: want node NAME, -node-name or the environment variable NODE_NAME")
 	}
 	if here, ok := seen["tls"]; ok {
 		if err := o.connection.CheckTLS(); err != nil {
@@ -99,7 +99,7 @@ func conflicts(seen map[string]corefile.Position) error {
 
 func parseNode(o *options, args []string) error {
 	if len(validation.IsDNS1123Subdomain(args[0])) > 0 {
-		return errors.New("a node's name has 1 to 253 characters a-z, 0-9, - and ., and a letter or digit at both ends")
+		return fmt.Errorf("invalid node name %q: want 1 to 253 characters a-z, 0-9, - and ., with a letter or digit at both ends", args[0])
 	}
 	o.node = args[0]
 	return nil

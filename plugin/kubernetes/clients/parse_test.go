@@ -11,14 +11,14 @@ import (
 	"github.com/nearside-dns/nearside/internal/nodefacts"
 )
 
-// notInACluster takes away what tells a pod of its API server.
+// notInACluster unsets the environment variables with the address of the API server.
 func notInACluster(t testing.TB) {
 	t.Helper()
 	t.Setenv("KUBERNETES_SERVICE_HOST", "")
 	t.Setenv("KUBERNETES_SERVICE_PORT", "")
 }
 
-// parseText parses a directive with these lines in its block.
+// parseText parses a directive with a block of these lines.
 func parseText(block string) (*NodePods, error) {
 	c := caddy.NewTestController("dns", "autopath @nodelocal {\n"+block+"\n}")
 	c.Next()
@@ -49,7 +49,7 @@ func TestParse(t *testing.T) {
 	}
 }
 
-// TestParseNode: the name of the node is that of the option, else that of the process.
+// TestParseNode asserts that the node name is that of the option, or else that of the process.
 func TestParseNode(t *testing.T) {
 	notInACluster(t)
 	t.Cleanup(func() { nodefacts.Set(nodefacts.Facts{}) })
@@ -67,13 +67,13 @@ func TestParseNode(t *testing.T) {
 	}
 }
 
-// TestParseErrors: what is wrong is said with the file and the line.
+// TestParseErrors asserts that errors have the file and the line.
 func TestParseErrors(t *testing.T) {
 	notInACluster(t)
 	noPEM, noResolvConf := written(t, "cert", "this is no PEM"), written(t, "resolv.conf", "\nnameserver\n")
 	for name, tc := range map[string]struct{ block, want string }{
-		"no node":              {"endpoint http://127.0.0.1:1", "Testfile:1 - Error during parsing: whose pods? node NAME says it"},
-		"no name":              {"\nnode Node_1", "Testfile:3 - Error during parsing: node: a node's name has 1 to 253 characters a-z, 0-9, - and ., and a letter or digit at both ends; it takes the name of this node"},
+		"no node":              {"endpoint http://127.0.0.1:1", "Testfile:1 - Error during parsing: missing node: want node NAME"},
+		"no name":              {"\nnode Node_1", `Testfile:3 - Error during parsing: node: invalid node name "Node_1": want 1 to 253 characters a-z, 0-9, - and ., with a letter or digit at both ends; it takes the name of this node`},
 		"two names":            {"node a b", `Testfile:2 - Error during parsing: node takes the name of this node, got ["a" "b"]`},
 		"no argument":          {"node", `Testfile:2 - Error during parsing: node takes the name of this node, got []`},
 		"unknown":              {"node a\nnonsense", `Testfile:3 - Error during parsing: unknown option "nonsense", known are endpoint, kubeconfig, manifests, node, resolv_conf, tls`},
@@ -107,8 +107,8 @@ func FuzzParse(f *testing.F) {
 		}
 	}
 	f.Fuzz(func(t *testing.T, text string) {
-		if strings.Contains(text, "/") && strings.ContainsAny(text, "kmrt") { // of kubeconfig, manifests, resolv_conf, tls
-			t.Skip("files that are none of this test's, and may block")
+		if strings.Contains(text, "/") && strings.ContainsAny(text, "kmrt") { // a path for kubeconfig, manifests, resolv_conf or tls
+			t.Skip("other files may block")
 		}
 		s, err := parseText("resolv_conf " + resolvConf + "\n" + text)
 		switch {

@@ -76,10 +76,10 @@ func (h *hostSearch) read() {
 	switch {
 	case err != nil && h.problem != err.Error():
 		h.problem = err.Error()
-		h.log.Warningf("%v; the node's search list stays %q", err, *h.list.Load())
+		h.log.Warningf("reading resolv.conf failed: %v; the node's search list remains %q", err, *h.list.Load())
 	case err == nil && h.problem != "":
 		h.problem = ""
-		h.log.Infof("%s can be read again", h.file)
+		h.log.Infof("%s is readable again", h.file)
 	}
 	if err == nil && !slices.Equal(search, *h.list.Load()) {
 		h.list.Store(&search)

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// recorder is a log.
+// recorder is a logger that records lines.
 type recorder struct {
 	mu    sync.Mutex
 	lines []string
@@ -25,7 +25,7 @@ func (r *recorder) add(level, format string, v ...any) {
 func (r *recorder) Infof(format string, v ...any)    { r.add("info", format, v...) }
 func (r *recorder) Warningf(format string, v ...any) { r.add("warning", format, v...) }
 
-// replace puts another file in the place of one, as a rename does.
+// replace replaces a file by renaming another one.
 func replace(t *testing.T, file, text string) {
 	t.Helper()
 	if err := os.WriteFile(file+".new", []byte(text), 0o600); err != nil {
@@ -36,7 +36,7 @@ func replace(t *testing.T, file, text string) {
 	}
 }
 
-// TestHostSearchFollows reads a file as it changes. The time is the test's.
+// TestHostSearchFollows asserts that changes of the file are read, with a clock of the test.
 func TestHostSearchFollows(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "resolv.conf")
 	replace(t, file, "search a.example\n")
@@ -65,7 +65,7 @@ func TestHostSearchFollows(t *testing.T) {
 		t.Error("the same list is another slice")
 	}
 	if first[0] != "a.example" {
-		t.Error("a list that was given away has changed")
+		t.Error("a returned list has changed")
 	}
 
 	if err := os.Remove(file); err != nil {
@@ -85,16 +85,16 @@ func TestHostSearchFollows(t *testing.T) {
 	want(readInterval, "e.example")
 
 	lines := []string{
-		"warning open " + file + `: no such file or directory; the node's search list stays ["b.example" "c.example"]`,
-		"warning " + file + `:1: nameserver without an address, with which the kubelet starts no pod; the node's search list stays ["b.example" "c.example"]`,
-		"info " + file + " can be read again",
+		"warning reading resolv.conf failed: open " + file + `: no such file or directory; the node's search list remains ["b.example" "c.example"]`,
+		"warning reading resolv.conf failed: " + file + `:1: nameserver without an address, with which the kubelet starts no pod; the node's search list remains ["b.example" "c.example"]`,
+		"info " + file + " is readable again",
 	}
 	if !slices.Equal(log.lines, lines) {
 		t.Errorf("logged %q, want %q", log.lines, lines)
 	}
 }
 
-// TestHostSearchConcurrently has many ask while the file changes: each gets one of the lists.
+// TestHostSearchConcurrently reads the list in several goroutines while the file changes: each gets one of the lists.
 func TestHostSearchConcurrently(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "resolv.conf")
 	replace(t, file, "search a.example b.example\n")
@@ -105,7 +105,7 @@ func TestHostSearchConcurrently(t *testing.T) {
 	start := time.Now()
 	var mu sync.Mutex
 	now := start
-	h.now = func() time.Time { // each question is a second later
+	h.now = func() time.Time { // each call is a second later
 		mu.Lock()
 		defer mu.Unlock()
 		now = now.Add(readInterval)
@@ -127,6 +127,6 @@ func TestHostSearchConcurrently(t *testing.T) {
 	}
 	wg.Wait()
 	if got := h.get(); got[0] != "j.example" {
-		t.Errorf("at last %q", got)
+		t.Errorf("in the end %q", got)
 	}
 }

@@ -6,15 +6,15 @@ import (
 	"strconv"
 )
 
-// kept is an answer as a cache keeps it.
-type kept struct {
+// stored is a stored answer.
+type stored struct {
 	question question
-	// content is all that the answer is made from, as text.
+	// content is the data that the answer was made from, as text.
 	content string
 	hangsOn []hold
 }
 
-// hold is a generation and the number that it had before the records were read.
+// hold is a generation with its number before the records were read.
 type hold struct {
 	generation *Generation
 	number     uint64
@@ -22,7 +22,7 @@ type hold struct {
 
 func load(g *Generation) hold { return hold{g, g.Load()} }
 
-func (k kept) valid() bool {
+func (k stored) valid() bool {
 	for _, g := range k.hangsOn {
 		if g.generation.Load() != g.number {
 			return false
@@ -31,20 +31,20 @@ func (k kept) valid() bool {
 	return true
 }
 
-// check returns an error where the answer counts as valid and is not the one that one gets now.
-func (k kept) check(now kept) error {
+// check returns an error if the answer counts as valid and differs from the current one.
+func (k stored) check(now stored) error {
 	if k.valid() && k.content != now.content {
 		return fmt.Errorf("the answer to %T %v counts as valid:\n%q\nit is\n%q", k.question, k.question, k.content, now.content)
 	}
 	return nil
 }
 
-// question is what answers are kept for. ask reads the index as a handler that keeps its answer has
-// to: a generation that was found by a name is looked up again once its number is loaded, because in
-// between the thing may have gone, and another of its name come, with another generation.
-type question interface{ ask(*Index) kept }
+// question is a query whose answer is stored. ask reads the index as a handler that stores its answer must: a
+// generation found by name is looked up again after its number was loaded, since in between the object may have been
+// replaced by one of the same name with another generation.
+type question interface{ ask(*Index) stored }
 
-// questions returns every question about what is in the alphabet.
+// questions returns every question about the names of the alphabet.
 func (a *alphabet) questions() []question {
 	all := []question{clusterQuestion{}}
 	for _, ns := range a.namespaces {
@@ -61,28 +61,28 @@ func (a *alphabet) questions() []question {
 	return all
 }
 
-// serviceQuestion asks for the records at and below the name of a Service.
+// serviceQuestion reads the records at and below the name of a Service.
 type serviceQuestion Name
 
-func (q serviceQuestion) ask(ix *Index) kept {
+func (q serviceQuestion) ask(ix *Index) stored {
 	return askEntry(ix, q, Name(q), ix.Service, appendSlice)
 }
 
-// importQuestion is serviceQuestion for a ServiceImport, below which names have the cluster in them, too.
+// importQuestion is serviceQuestion for a ServiceImport; names below it also have the cluster.
 type importQuestion Name
 
-func (q importQuestion) ask(ix *Index) kept {
+func (q importQuestion) ask(ix *Index) stored {
 	return askEntry(ix, q, Name(q), ix.Import, func(b []byte, s *Slice) []byte {
 		return appendSlice(appendStrings(b, "cluster", s.Cluster.String()), s)
 	})
 }
 
-func askEntry(ix *Index, q question, name Name, find func(namespace, name string) *Entry, show func([]byte, *Slice) []byte) kept {
+func askEntry(ix *Index, q question, name Name, find func(namespace, name string) *Entry, show func([]byte, *Slice) []byte) stored {
 	for {
 		namespaces := load(ix.NamespacesGeneration())
 		g := ix.NamespaceGeneration(name.Namespace)
 		if g == nil {
-			return kept{q, "no such namespace", []hold{namespaces}}
+			return stored{q, "no such namespace", []hold{namespaces}}
 		}
 		names := load(g)
 		if ix.NamespaceGeneration(name.Namespace) != g {
@@ -90,26 +90,26 @@ func askEntry(ix *Index, q question, name Name, find func(namespace, name string
 		}
 		e := find(name.Namespace, name.Name)
 		if e == nil {
-			return kept{q, "no such name", []hold{names}}
+			return stored{q, "no such name", []hold{names}}
 		}
 		own := load(e.Generation())
 		if e = find(name.Namespace, name.Name); e == nil || e.Generation() != own.generation {
 			continue
 		}
-		return kept{q, string(appendEntry(nil, e, show)), []hold{namespaces, own}}
+		return stored{q, string(appendEntry(nil, e, show)), []hold{namespaces, own}}
 	}
 }
 
-// namesQuestion asks which Services and ServiceImports a namespace has. No answer lists them, but each that says of one
-// name that it is missing hangs on the same generation.
+// namesQuestion reads which Services and ServiceImports a namespace has. No answer lists them, but every NXDOMAIN
+// depends on the same generation.
 type namesQuestion string
 
-func (q namesQuestion) ask(ix *Index) kept {
+func (q namesQuestion) ask(ix *Index) stored {
 	for {
 		namespaces := load(ix.NamespacesGeneration())
 		g := ix.NamespaceGeneration(string(q))
 		if g == nil {
-			return kept{q, "no such namespace", []hold{namespaces}}
+			return stored{q, "no such namespace", []hold{namespaces}}
 		}
 		names := load(g)
 		if ix.NamespaceGeneration(string(q)) != g {
@@ -127,23 +127,23 @@ func (q namesQuestion) ask(ix *Index) kept {
 				b = appendStrings(b, e.Service.Name)
 			}
 		}
-		return kept{q, string(b), []hold{names}}
+		return stored{q, string(b), []hold{names}}
 	}
 }
 
-// clusterQuestion asks for the ID of the cluster, on which it depends who gets which endpoints, as it does on Nodes.
+// clusterQuestion reads the ID of the cluster, which decides like the Nodes which endpoints a caller gets.
 type clusterQuestion struct{}
 
-func (q clusterQuestion) ask(ix *Index) kept {
+func (q clusterQuestion) ask(ix *Index) stored {
 	nodes := load(ix.NodesGeneration())
-	return kept{q, ix.ClusterID().String(), []hold{nodes}}
+	return stored{q, ix.ClusterID().String(), []hold{nodes}}
 }
 
-// pointerQuestion asks for the PTR records of an address. An endpoint has one under each Service that
-// exists and is no alias.
+// pointerQuestion reads the PTR records of an address. An endpoint has one for each existing Service that is not an
+// alias.
 type pointerQuestion struct{ netip.Addr }
 
-func (q pointerQuestion) ask(ix *Index) kept {
+func (q pointerQuestion) ask(ix *Index) stored {
 	generation := load(ix.AddressGeneration(q.Addr))
 	var b []byte
 	for _, s := range ix.ServicesByIP(q.Addr) {
@@ -159,22 +159,22 @@ func (q pointerQuestion) ask(ix *Index) kept {
 			}
 		}
 	}
-	return kept{q, string(b), []hold{generation}}
+	return stored{q, string(b), []hold{generation}}
 }
 
-// podQuestion asks for the pods that have an address.
+// podQuestion reads the pods with an address.
 type podQuestion struct{ netip.Addr }
 
-func (q podQuestion) ask(ix *Index) kept {
+func (q podQuestion) ask(ix *Index) stored {
 	generation := load(ix.AddressGeneration(q.Addr))
 	var b []byte
 	for _, p := range ix.PodsByIP(q.Addr) {
 		b = appendStrings(b, "pod", p.Namespace, p.Name)
 	}
-	return kept{q, string(b), []hold{generation}}
+	return stored{q, string(b), []hold{generation}}
 }
 
-// The text of records: everything that an answer may show.
+// The text of records has everything that an answer may contain.
 
 func appendEntry(b []byte, e *Entry, show func([]byte, *Slice) []byte) []byte {
 	b = appendService(b, e.Service)

@@ -14,8 +14,8 @@ import (
 	"github.com/nearside-dns/nearside/test/property"
 )
 
-// readWhile runs several readers for as long as write does. A reader
-// is called again and again; the first error of any ends all and fails the test.
+// readWhile runs readers until write returns. A reader is called repeatedly; the first error ends all of them and
+// fails the test.
 func readWhile(t *testing.T, readers int, read func() error, write func(failed func() bool)) {
 	t.Helper()
 	var (
@@ -47,7 +47,7 @@ func readWhile(t *testing.T, readers int, read func() error, write func(failed f
 	}
 }
 
-// steady is a writer that never takes away its own records, whatever is replaced.
+// steady is a writer that never removes its own records when it replaces others.
 type steady struct {
 	*Index
 	service  *Service
@@ -71,7 +71,7 @@ func newSteady(ix *Index) *steady {
 	return w
 }
 
-// update puts the records anew, equal or with something changed.
+// update puts the records again, equal or with a change.
 func (w *steady) update(r *rand.Rand) {
 	w.service = &Service{
 		Namespace: steadyNamespace, Name: "service", IPs: []netip.Addr{steadyIP},
@@ -109,7 +109,7 @@ func (w *steady) ReplaceNamespaces(all []string) {
 	w.Index.ReplaceNamespaces(append(slices.Clip(all), steadyNamespace))
 }
 
-// grow adds many records under one namespace, so that the tables get larger; shrink takes them out.
+// grow adds many records to one namespace, so that the tables grow; shrink removes them.
 func (w *steady) grow(n int) {
 	ip := netip.MustParseAddr("10.4.0.1")
 	for i := range n {
@@ -134,7 +134,7 @@ func (w *steady) shrink(n int) {
 	}
 }
 
-// TestReadersWhileWriting checks everything that holds for every view at any moment.
+// TestReadersWhileWriting checks the invariants of every view during writes.
 func TestReadersWhileWriting(t *testing.T) {
 	o := newOperations(1, newAlphabet(2, 3, 3))
 	ix := New()
@@ -154,7 +154,7 @@ func TestReadersWhileWriting(t *testing.T) {
 		})
 }
 
-// checkSteady looks for what is there all the time.
+// checkSteady looks up records that always exist.
 func checkSteady(ix *Index) error {
 	if !ix.HasNamespace(steadyNamespace) || ix.NamespaceGeneration(steadyNamespace) == nil {
 		return errors.New("the steady namespace was not found")
@@ -188,7 +188,7 @@ func checkSteady(ix *Index) error {
 	return nil
 }
 
-// checkViews looks into every view that a reader can get.
+// checkViews checks every view that a reader can get.
 func checkViews(ix *Index, a *alphabet) error {
 	var errs []error
 	ofService := func(s *Slice) string { return s.Service }
@@ -214,7 +214,7 @@ func checkViews(ix *Index, a *alphabet) error {
 	return errors.Join(errs...)
 }
 
-// checkList looks at all Services or ServiceImports; owner returns what an EndpointSlice says of which it is of.
+// checkList checks all Services or ServiceImports; owner returns the name in an EndpointSlice.
 func checkList(reader string, all []*Entry, owner func(*Slice) string) error {
 	var errs []error
 	for _, e := range all {
@@ -247,7 +247,7 @@ func checkEntry(e *Entry, k Name, owner func(*Slice) string) error {
 	return nil
 }
 
-// checkFound looks at what was found by an address: each has it, and each is there once.
+// checkFound checks the records found by an address: each has it, and each is found once.
 func checkFound[R interface {
 	*T
 	key() Name
@@ -263,7 +263,7 @@ func checkFound[R interface {
 	return nil
 }
 
-// TestAnswersWhileWriting has readers keep answers that they make while a writer is at work.
+// TestAnswersWhileWriting stores answers in readers during writes.
 func TestAnswersWhileWriting(t *testing.T) {
 	t.Run("random operations", func(t *testing.T) {
 		property.Seeds(t, 0, 3, func(t *testing.T, seed uint64) {
@@ -281,14 +281,14 @@ func TestAnswersWhileWriting(t *testing.T) {
 	})
 }
 
-// keepWhile has readers answer questions while write is called. Whenever the writer is between two
-// calls, a kept answer that counts as valid has to be what one gets now.
+// keepWhile answers questions in readers while write is called. Between two calls, every stored answer that counts as
+// valid must equal the current one.
 func keepWhile(t *testing.T, ix *Index, questions []question, steps int, write func() string) {
 	t.Helper()
-	answers := make(chan kept, 100)
-	cache := map[question][]kept{}
+	answers := make(chan stored, 100)
+	cache := map[question][]stored{}
 	check := func() error {
-		for range len(answers) { // not those that come meanwhile: they may never end
+		for range len(answers) { // not those added during the loop, which might never end
 			a := <-answers
 			cache[a.question] = append(cache[a.question], a)
 		}
@@ -299,7 +299,7 @@ func keepWhile(t *testing.T, ix *Index, questions []question, steps int, write f
 					return err
 				}
 			}
-			valid := slices.DeleteFunc(all, func(a kept) bool { return !a.valid() })
+			valid := slices.DeleteFunc(all, func(a stored) bool { return !a.valid() })
 			cache[q] = valid[:min(1, len(valid))]
 		}
 		return nil
@@ -309,7 +309,7 @@ func keepWhile(t *testing.T, ix *Index, questions []question, steps int, write f
 			a := questions[rand.IntN(len(questions))].ask(ix)
 			select {
 			case answers <- a:
-			default: // the writer has enough to look at
+			default: // the writer has enough answers to check
 			}
 			return nil
 		},
@@ -324,8 +324,8 @@ func keepWhile(t *testing.T, ix *Index, questions []question, steps int, write f
 		})
 }
 
-// largeRecords are so large that it takes a while to put them in place. A reader is likely to come
-// between any two things that the writer does.
+// largeRecords are so large that writing them takes a while. A reader is likely to run between any two steps of the
+// writer.
 type largeRecords struct {
 	*rand.Rand
 	ix        *Index
@@ -358,7 +358,7 @@ func (l *largeRecords) questions() []question {
 	return all
 }
 
-// write makes a random change and returns what it was.
+// write makes a random change and returns its description.
 func (l *largeRecords) write() string {
 	from := l.IntN(3) * 100
 	addresses := l.addresses[from : from+400]

@@ -35,13 +35,13 @@ func webPod() *Pod {
 	return &Pod{Namespace: "default", Name: "web-a", IPs: []netip.Addr{podIP}}
 }
 
-// with returns r with a change.
+// with returns a modified copy of r.
 func with[R any](r *R, change func(*R)) *R {
 	change(r)
 	return r
 }
 
-// The generations that the cases of TestGenerations look at.
+// The generations that the cases of TestGenerations check.
 const (
 	genWeb        = "Service web"
 	genOther      = "Service other"
@@ -54,7 +54,7 @@ const (
 	genPod        = "pod"
 )
 
-// generations returns those that a reader could hold now.
+// generations returns those that a reader could have now.
 func generations(ix *Index) map[string]*Generation {
 	all := map[string]*Generation{
 		genNamespaces: ix.NamespacesGeneration(),
@@ -76,9 +76,9 @@ func generations(ix *Index) map[string]*Generation {
 	return all
 }
 
-// TestGenerations says for each kind of change what advances, and that nothing else does. Before each
-// there are the Services web, with an endpoint, and other, the EndpointSlice lone-1 of a Service that
-// is not there, and a pod.
+// TestGenerations asserts for each kind of change which generations advance, and that no other does. Before each
+// change the index has the Services web, with an endpoint, and other, the EndpointSlice lone-1 of a Service that does
+// not exist, and a pod.
 func TestGenerations(t *testing.T) {
 	tests := []struct {
 		name   string
@@ -223,8 +223,8 @@ func TestGenerations(t *testing.T) {
 	}
 }
 
-// TestGenerationsOfAddresses makes sure that the cases above tell addresses apart, and that all
-// addresses do not crowd on few generations.
+// TestGenerationsOfAddresses asserts that the addresses of the cases above have different generations, and that
+// addresses are spread over many generations.
 func TestGenerationsOfAddresses(t *testing.T) {
 	ix := New()
 	t.Run("different in TestGenerations", func(t *testing.T) {
@@ -254,8 +254,8 @@ func TestGenerationsOfAddresses(t *testing.T) {
 	}
 }
 
-// TestGenerationOutlivesService follows one name through its coming and going while its EndpointSlices
-// stay: who keeps an answer under the generation of an earlier life must see that it ended.
+// TestGenerationOutlivesService creates and deletes a Service while its EndpointSlices remain: an answer stored with
+// the generation of a deleted Service must not be valid.
 func TestGenerationOutlivesService(t *testing.T) {
 	tests := []struct {
 		name  string
@@ -275,7 +275,7 @@ func TestGenerationOutlivesService(t *testing.T) {
 			first := serviceQuestion{"default", "web"}.ask(ix)
 			ix.DeleteService("default", "web")
 			if first.valid() {
-				t.Error("the answer is valid after the Service has gone")
+				t.Error("the answer is valid after the Service was deleted")
 			}
 			ix.PutService(web())
 			if first.valid() {

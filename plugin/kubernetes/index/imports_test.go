@@ -16,7 +16,7 @@ var (
 	strangeIP = netip.MustParseAddr("10.129.0.3")
 )
 
-// store is a ServiceImport of the name of a Service.
+// store is a ServiceImport with the name of a Service.
 func store() *Service {
 	return &Service{
 		Namespace: "default", Name: "web", IPs: []netip.Addr{importIP},
@@ -24,7 +24,7 @@ func store() *Service {
 	}
 }
 
-// remoteSlice is of the ServiceImport alone, sharedSlice of the Service of that name as well.
+// remoteSlice belongs to the ServiceImport only, sharedSlice also to the Service of that name.
 func remoteSlice() *Slice {
 	return &Slice{
 		Namespace: "default", Name: "web-remote", Import: "web", Cluster: NewSymbol("east"),
@@ -39,7 +39,7 @@ func sharedSlice() *Slice {
 	}
 }
 
-// Generations that the cases of TestImportGenerations look at, besides those of TestGenerations.
+// Generations that the cases of TestImportGenerations check, besides those of TestGenerations.
 const (
 	genImport   = "ServiceImport web"
 	genOtherImp = "ServiceImport other"
@@ -69,7 +69,7 @@ func importGenerations(ix *Index) map[string]*Generation {
 }
 
 // importCluster has the Services web and other, ServiceImports of the same names, an EndpointSlice of each kind and
-// one of a ServiceImport that is not there, in a cluster with the ID west.
+// one of a ServiceImport that does not exist, in a cluster with the ID west.
 func importCluster(clock *time.Time) *Index {
 	ix := New()
 	ix.now = func() time.Time { return *clock }
@@ -85,8 +85,8 @@ func importCluster(clock *time.Time) *Index {
 	return ix
 }
 
-// TestImportGenerations says for each kind of change what advances, and that nothing else does: no address leads to a
-// ServiceImport, so none of theirs.
+// TestImportGenerations asserts for each kind of change which generations advance, and that no other does, in
+// particular no address's: ServiceImports have no PTR records.
 func TestImportGenerations(t *testing.T) {
 	tests := []struct {
 		name   string
@@ -184,11 +184,11 @@ func TestImportGenerations(t *testing.T) {
 	}
 }
 
-// TestClusterID says that the Nodes' generation advances with the ID, and with nothing that leaves it as it is.
+// TestClusterID asserts that the Nodes' generation advances when the ID changes, and only then.
 func TestClusterID(t *testing.T) {
 	ix := New()
 	if id := ix.ClusterID(); id != (Symbol{}) {
-		t.Errorf("of a new index the ID is %q", id)
+		t.Errorf("the ID of a new index is %q", id)
 	}
 	for _, step := range []struct {
 		id       string
@@ -205,13 +205,13 @@ func TestClusterID(t *testing.T) {
 	}
 }
 
-// No address leads to what only ServiceImports have, and their endpoints place no callers.
+// Addresses of ServiceImports only have no records by address, and their endpoints locate no callers.
 func TestImportAddresses(t *testing.T) {
 	clock := time.Unix(1000, 0)
 	ix := importCluster(&clock)
 	for _, a := range []netip.Addr{importIP, remoteIP, movedIP} {
 		if s, l := ix.ServicesByIP(a), ix.SlicesByIP(a); len(s)+len(l) > 0 {
-			t.Errorf("%s leads to %s and %s", a, keys(s), keys(l))
+			t.Errorf("%s has %s and %s", a, keys(s), keys(l))
 		}
 		if n := ix.EndpointNode(a); n != (Symbol{}) {
 			t.Errorf("%s is on node %q", a, n)
@@ -221,7 +221,7 @@ func TestImportAddresses(t *testing.T) {
 		}
 	}
 	if l := ix.SlicesByIP(sharedIP); len(l) != 1 || l[0].Name != "web-shared" {
-		t.Errorf("the address of both leads to %s", keys(l))
+		t.Errorf("the address of both has %s", keys(l))
 	}
 	if n := ix.EndpointNode(sharedIP).String(); n != "n2" {
 		t.Errorf("the address of both is on node %q, want n2", n)
@@ -247,8 +247,8 @@ func TestImportAddresses(t *testing.T) {
 	}
 }
 
-// A slice of another cluster may be of a Service, too, where an implementation has it so. Its nodes are not those of
-// this cluster, whatever their names.
+// A slice of another cluster may also belong to a Service, in some implementations. Its nodes are not those of this
+// cluster, even with equal names.
 func TestImportAddresses_NodesOfOtherClusters(t *testing.T) {
 	ix := New()
 	ix.PutSlice(with(sharedSlice(), func(s *Slice) { s.Cluster = NewSymbol("east") }))
@@ -274,12 +274,12 @@ func TestImportGenerationOutlives(t *testing.T) {
 			none := q.ask(ix)
 			ix.PutImport(store())
 			if none.valid() {
-				t.Error("that there is none is valid after it has come")
+				t.Error("NXDOMAIN is valid after the ServiceImport was created")
 			}
 			first := q.ask(ix)
 			ix.DeleteImport("default", "web")
 			if first.valid() {
-				t.Error("the answer is valid after the ServiceImport has gone")
+				t.Error("the answer is valid after the ServiceImport was deleted")
 			}
 			ix.PutImport(store())
 			if first.valid() {
@@ -289,7 +289,7 @@ func TestImportGenerationOutlives(t *testing.T) {
 	}
 }
 
-// The names of a slice of both kinds are kept once, as are those of the others.
+// The strings of a slice of both kinds are shared, as those of other slices are.
 func TestImportRecords_Equal(t *testing.T) {
 	for what, change := range map[string]func(*Slice){
 		"Service": func(s *Slice) { s.Service = "x" }, "Import": func(s *Slice) { s.Import = "x" },
@@ -307,8 +307,8 @@ func TestImportRecords_Equal(t *testing.T) {
 	}
 }
 
-// TestReadWhileSlicesMove reads every field of a slice of both a Service and a ServiceImport while others take its place:
-// the race detector sees what is written to after it was published.
+// TestReadWhileSlicesMove reads every field of a slice of both a Service and a ServiceImport while others replace it:
+// the race detector finds writes after it was published.
 func TestReadWhileSlicesMove(t *testing.T) {
 	ix := New()
 	ix.PutNamespace("shop")

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// TestOnce puts what stands several times: readers find it once.
+// TestOnce puts records with duplicate addresses: readers find each record once.
 func TestOnce(t *testing.T) {
 	twice := []netip.Addr{webIP, webIP}
 	ix := New()
@@ -44,7 +44,7 @@ func TestOnce(t *testing.T) {
 	}
 }
 
-// TestReplaceWithTheSameNameTwice lists one name twice, as two manifest files may: the last one holds.
+// TestReplaceWithTheSameNameTwice lists one name twice, as two manifest files may: the last one is used.
 func TestReplaceWithTheSameNameTwice(t *testing.T) {
 	ix, m := New(), newModel()
 	a := &alphabet{
@@ -67,7 +67,7 @@ func TestReplaceWithTheSameNameTwice(t *testing.T) {
 	}
 }
 
-// TestModelCanFail proves that the comparison with the model finds an index that differs from it.
+// TestModelCanFail asserts that the comparison with the model detects an index that differs.
 func TestModelCanFail(t *testing.T) {
 	a := newAlphabet(1, 1, 1)
 	k := Name{a.namespaces[0], a.services[0]}
@@ -91,7 +91,7 @@ func TestModelCanFail(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			ix, m := New(), newModel()
 			if err := m.compare(ix, a); err != nil {
-				t.Fatalf("two empty ones: %v", err)
+				t.Fatalf("empty index and model: %v", err)
 			}
 			tt.change(ix)
 			if err := m.compare(ix, a); err == nil {
@@ -101,8 +101,7 @@ func TestModelCanFail(t *testing.T) {
 	}
 }
 
-// TestPodDNSStays: what a pod says of its resolver is the same memory as long as it says the same, so that what
-// follows from it can be remembered by it.
+// TestPodDNSStays asserts that equal DNS settings of pods share one record, by which search lists are cached.
 func TestPodDNSStays(t *testing.T) {
 	ix := New()
 	said := func(policy string, ending bool) *PodDNS {
@@ -117,9 +116,9 @@ func TestPodDNSStays(t *testing.T) {
 	}
 	first := said("None", false)
 	if said("None", true) != first {
-		t.Error("a pod that says the same of its resolver has another copy of it")
+		t.Error("a pod with equal settings has a copy of them")
 	}
 	if said("Default", true) == first {
-		t.Error("a pod that says something else has the same memory")
+		t.Error("a pod with other settings shares them")
 	}
 }

@@ -33,7 +33,7 @@ func TestLabels(t *testing.T) {
 				if v, ok := n.Label(NewSymbol(tc.key)); v.String() != tc.want || ok != tc.has {
 					t.Errorf("%q, %v in form %d, want %q, %v", v, ok, form, tc.want, tc.has)
 				}
-				New().PutNode(n) // makes it small
+				New().PutNode(n) // packs the labels
 			}
 		})
 	}
@@ -72,7 +72,7 @@ func TestSameLabels(t *testing.T) {
 	}
 }
 
-// TestKeyLists shows that nodes with the same keys share them, and that lists without users are let go.
+// TestKeyLists asserts that nodes with the same keys share a list, and that lists without users are removed.
 func TestKeyLists(t *testing.T) {
 	ix := New()
 	lists := func(want int) {
@@ -92,7 +92,7 @@ func TestKeyLists(t *testing.T) {
 	ix.SetNodeCIDRs(NewSymbol("n0"), NewUID("uid-n0"), []netip.Prefix{netip.MustParsePrefix("10.0.0.0/24")})
 	lists(2)
 	if v, ok := ix.NodeByIP(netip.MustParseAddr("10.0.0.1")).Label(NewSymbol("host")); !ok || v.String() != "0" {
-		t.Errorf("host is %q after the range came", v)
+		t.Errorf("host is %q after the range was set", v)
 	}
 	ix.PutNode(labelled("n0", "host", "0", "zone", "b"))
 	lists(1)
@@ -104,8 +104,8 @@ func TestKeyLists(t *testing.T) {
 	lists(0)
 }
 
-// TestReplaceByThePresent puts records again that are in the index, or were until ranges came, while they
-// are read: nothing is written to them, which the race detector sees, and nothing changes.
+// TestReplaceByThePresent puts records again that are in the index, or were until ranges were set, while they are
+// read: they are not written to, which the race detector would find, and no generation advances.
 func TestReplaceByThePresent(t *testing.T) {
 	ix, name := New(), NewSymbol("n")
 	before := labelled("n", "zone", "a")

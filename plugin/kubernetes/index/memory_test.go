@@ -13,7 +13,7 @@ func TestReadersDoNotAllocate(t *testing.T) {
 	ix.PutNamespace("default")
 	ix.PutService(&Service{Namespace: "default", Name: "web"})
 	ix.PutSlice(&Slice{Namespace: "default", Name: "web-1", Service: "web", Endpoints: []Endpoint{{Addr: steadyEndpoint}}})
-	// A name from a packet is not a constant that the compiler knows.
+	// Names from packets are not constants known to the compiler.
 	namespace, name, missing := strings.Clone("default"), strings.Clone("web"), strings.Clone("missing")
 	tests := []struct {
 		name string
@@ -44,8 +44,7 @@ func TestReadersDoNotAllocate(t *testing.T) {
 	}
 }
 
-// BenchmarkBuild fills an index as the first list of a large cluster does, and reports what of it
-// stays in memory.
+// BenchmarkBuild fills an index like the first list of a large cluster, and reports the memory in use afterwards.
 func BenchmarkBuild(b *testing.B) {
 	const services, endpoints = 10_000, 110_000
 	var ix *Index
@@ -62,12 +61,12 @@ func BenchmarkBuild(b *testing.B) {
 func liveHeap() uint64 {
 	var m runtime.MemStats
 	runtime.GC()
-	runtime.GC() // what the first one only marked for finalizers and unique's handles
+	runtime.GC() // frees handles of package unique and objects with finalizers that the first run marked
 	runtime.ReadMemStats(&m)
 	return m.HeapAlloc
 }
 
-// buildCluster makes records with strings of their own, as those that come off the wire have.
+// buildCluster creates records with their own strings, like decoded ones.
 func buildCluster(services, endpoints int) *Index {
 	ix := New()
 	clusterIP, pod := netip.MustParseAddr("10.96.0.1"), netip.MustParseAddr("10.128.0.1")

@@ -10,8 +10,7 @@ import (
 	"strings"
 )
 
-// model is the Index as one writes it without a thought of speed or of concurrent readers: maps of
-// what was put, and readers that search through all of it. It is the oracle of the tests here.
+// model is a slow and simple Index: maps of the records put, and linear searches. It is the oracle of these tests.
 type model struct {
 	services   map[Name]record[Service]
 	imports    map[Name]record[Service]
@@ -21,14 +20,14 @@ type model struct {
 	clusterID  Symbol
 }
 
-// record is a record as it was put: the very pointer, and a copy of the content it had, since the
-// Index may write to a record that is handed to it.
+// record is a record that was put: its pointer, and a copy of its content, since the Index may write to a record
+// passed to it.
 type record[R any] struct {
 	put *R
 	was *R
 }
 
-// writer is what changes a model in the same way as an Index.
+// writer is the set of write methods that a model and an Index share.
 type writer interface {
 	PutService(*Service)
 	DeleteService(namespace, name string)
@@ -95,7 +94,7 @@ func (m *model) PutPod(p *Pod)          { put(m.pods, p.key(), p, copyPod(p)) }
 func (m *model) PutNamespace(n string)  { m.namespaces[n] = true }
 func (m *model) SetClusterID(id Symbol) { m.clusterID = id }
 
-// put makes s the record of k, unless the one that is there says the same.
+// put sets the record of k, unless the current one is equal.
 func put[R any](all map[Name]record[R], k Name, s, was *R) {
 	if old, ok := all[k]; ok && fmt.Sprintf("%+v", *old.was) == fmt.Sprintf("%+v", *was) {
 		return
@@ -144,7 +143,7 @@ func (m *model) ReplaceNamespaces(all []string) {
 	}
 }
 
-// keep removes what is not among the records.
+// keep removes all records except the given ones.
 func keep[R interface {
 	*T
 	key() Name
@@ -185,7 +184,7 @@ func (m *model) slicesByIP(a netip.Addr) []*Slice {
 	return sorted(m.slices, func(s *Slice) bool { return slices.Contains(s.pointedAt(), a) })
 }
 
-// endpointNode returns the name of the one node that the endpoints of an address are on.
+// endpointNode returns the name of the only node of an address's endpoints.
 func (m *model) endpointNode(a netip.Addr) (name Symbol) {
 	nodes := map[Symbol]bool{}
 	for _, s := range m.slicesByIP(a) {
@@ -206,7 +205,7 @@ func (m *model) podsByIP(a netip.Addr) []*Pod {
 	return sorted(m.pods, func(p *Pod) bool { return slices.Contains(p.IPs, a) })
 }
 
-// addresses returns all that a Service or an endpoint has, ordered, each once.
+// addresses returns the addresses of all Services and endpoints, sorted and without duplicates.
 func (m *model) addresses() []netip.Addr {
 	var all []netip.Addr
 	for _, s := range m.services {
@@ -226,7 +225,7 @@ func (s *Slice) addresses() []netip.Addr {
 	return all
 }
 
-// pointedAt returns the addresses that lead to the EndpointSlice: none if it is of no Service.
+// pointedAt returns the addresses under which an EndpointSlice is found: none if it is not of a Service.
 func (s *Slice) pointedAt() []netip.Addr {
 	if s.Service == "" {
 		return nil
@@ -239,7 +238,7 @@ func distinct(all []netip.Addr) []netip.Addr {
 	return slices.Compact(all)
 }
 
-// names returns the names that a Service or an EndpointSlice has.
+// names returns the names of Services and of the owners of EndpointSlices.
 func (m *model) names() map[Name]bool {
 	all := map[Name]bool{}
 	for k := range m.services {
@@ -267,8 +266,8 @@ func (m *model) importNames() map[Name]bool {
 	return all
 }
 
-// compare asks everything that a reader can ask, about all that is in the alphabet, and returns where
-// the Index says something else than the model.
+// compare compares all results that readers can get for the names of the alphabet, and returns the first difference
+// between Index and model.
 func (m *model) compare(ix *Index, a *alphabet) error {
 	var errs []error
 	check := func(ok bool, format string, args ...any) {
@@ -333,8 +332,7 @@ func (m *model) compareImport(ix *Index, k Name) error {
 	return compareEntry("Import", k, ix.Import(k.Namespace, k.Name), want, m.slicesOfImport(k))
 }
 
-// compareEntry compares what a reader returned for a name: an entry of the record and of the EndpointSlices under
-// it, or none where there is no record.
+// compareEntry compares an entry with the record and the EndpointSlices of its name, or nil if there is no record.
 func compareEntry(reader string, k Name, e *Entry, want *Service, under []*Slice) error {
 	if e == nil || want == nil {
 		if e != nil || want != nil {
@@ -357,7 +355,7 @@ func compareEntry(reader string, k Name, e *Entry, want *Service, under []*Slice
 	return sameRecords("Slices of "+reader, k, e.Slices, under)
 }
 
-// sameRecords compares what a reader returned for an argument: it has to be the very records.
+// sameRecords compares the result for an argument: it must have the same pointers.
 func sameRecords[R interface {
 	comparable
 	key() Name
@@ -368,7 +366,7 @@ func sameRecords[R interface {
 	return fmt.Errorf("%s(%v) = %s, want %s", reader, of, keys(got), keys(want))
 }
 
-// compareContent tells whether each record still holds what it held when it was put.
+// compareContent asserts that the content of each record is unchanged since it was put.
 func (m *model) compareContent() error {
 	return errors.Join(changed(m.services), changed(m.imports), changed(m.slices), changed(m.pods))
 }
@@ -382,7 +380,7 @@ func changed[R any](all map[Name]record[R]) error {
 	return nil
 }
 
-// compareSizes finds what no reader would see: things that are left in the tables for ever.
+// compareSizes detects values that are never removed from the tables, which readers would not notice.
 func (m *model) compareSizes(ix *Index) error {
 	var clusterIPs, endpoints, podIPs int
 	for _, s := range m.services {
@@ -416,7 +414,7 @@ func keys[R interface{ key() Name }](all []R) string {
 	return "[" + strings.TrimSpace(b.String()) + "]"
 }
 
-// String shows what hints say in the text of a record, and not where they are.
+// String shows the contents of hints in the text of a record, instead of a pointer.
 func (h *Hints) String() string {
 	if h == nil {
 		return "none"
@@ -424,7 +422,7 @@ func (h *Hints) String() string {
 	return fmt.Sprintf("%+v", *h)
 }
 
-// String is for Topology what it is for Hints.
+// String does the same for Topology.
 func (t *Topology) String() string {
 	if t == nil {
 		return "none"

@@ -14,19 +14,19 @@ import (
 	"github.com/nearside-dns/nearside/test/property"
 )
 
-// plainNode is what is known of a node.
+// plainNode is a node of the model.
 type plainNode struct {
 	uid    string
 	labels map[string]string
 	cidrs  []netip.Prefix
 }
 
-// nodeModel is the nodes of an Index without a thought of speed: a map, and a search through all of it.
+// nodeModel is a slow and simple model of the nodes of an Index: a map and linear searches.
 type nodeModel struct {
 	nodes   map[string]plainNode
-	numbers map[string]uint32 // of the nodes that are there, as first seen
-	given   map[uint32]string // the number of each node that was ever there
-	changed bool              // whether the last operation changed labels, or a node came or went
+	numbers map[string]uint32 // of the current nodes, as first seen
+	given   map[uint32]string // the number of each node that ever existed
+	changed bool              // whether the last operation changed labels, or added or removed a node
 }
 
 func newNodeModel() *nodeModel {
@@ -57,7 +57,7 @@ func (m *nodeModel) delete(name string) {
 	}
 }
 
-// byIP returns the names of the nodes of which a range holds the address, and none has a longer one that does.
+// byIP returns the names of the nodes with the longest range that contains an address.
 func (m *nodeModel) byIP(a netip.Addr) (found []string) {
 	longest := -1
 	for name, n := range m.nodes {
@@ -82,14 +82,14 @@ func (n plainNode) record(name string) *Node {
 	return r
 }
 
-// nodeAlphabet is what the random nodes are made of.
+// nodeAlphabet has the values of random nodes.
 type nodeAlphabet struct {
 	names  []string
 	keys   []string
 	ranges []netip.Prefix
 }
 
-// newNodeAlphabet has ranges of several lengths that lie in each other, not all written by their first address.
+// newNodeAlphabet has ranges of several lengths that contain each other, not all written with their first address.
 func newNodeAlphabet(names int) nodeAlphabet {
 	a := nodeAlphabet{names: numbered("node", names), keys: []string{"zone", "rack", "empty"}}
 	for _, text := range []string{
@@ -101,7 +101,7 @@ func newNodeAlphabet(names int) nodeAlphabet {
 	return a
 }
 
-// addresses are the first and the last of each range, and of those beside it.
+// addresses are the first and the last of each range, and those next to it.
 func (a nodeAlphabet) addresses() (all []netip.Addr) {
 	for _, p := range a.ranges {
 		last := p.Masked().Addr().AsSlice()
@@ -125,7 +125,7 @@ func (a nodeAlphabet) node(r *rand.Rand) plainNode {
 	return n
 }
 
-// cidrs draws none that are known, none that there are, or a few, of which two may be the same.
+// cidrs returns nil (unknown), an empty list, or a few ranges, of which two may be equal.
 func (a nodeAlphabet) cidrs(r *rand.Rand) []netip.Prefix {
 	if r.IntN(3) == 0 {
 		return nil
@@ -137,7 +137,7 @@ func (a nodeAlphabet) cidrs(r *rand.Rand) []netip.Prefix {
 	return all
 }
 
-// nodeStep runs a random operation on both, and returns what it was.
+// nodeStep runs a random operation on both, and returns its description.
 func nodeStep(r *rand.Rand, a nodeAlphabet, ix *Index, m *nodeModel) string {
 	m.changed = false
 	name := pick(r, a.names)
@@ -168,7 +168,7 @@ func nodeStep(r *rand.Rand, a nodeAlphabet, ix *Index, m *nodeModel) string {
 	}
 }
 
-// replaceStep replaces the nodes: some are the very records of before, some equal, some drawn anew.
+// replaceStep replaces the nodes: by current records, equal ones and new ones.
 func replaceStep(r *rand.Rand, a nodeAlphabet, ix *Index, m *nodeModel) string {
 	drop, anew := pick(r, []int{0, 30, 100}), pick(r, []int{0, 30})
 	var all []*Node
@@ -192,7 +192,7 @@ func replaceStep(r *rand.Rand, a nodeAlphabet, ix *Index, m *nodeModel) string {
 	return fmt.Sprintf("ReplaceNodes by %d", len(all))
 }
 
-// compare returns where the Index says something else than the model.
+// compare returns the first difference between Index and model.
 func (m *nodeModel) compare(ix *Index, a nodeAlphabet, addresses []netip.Addr) error {
 	var errs []error
 	for _, name := range a.names {
@@ -242,7 +242,7 @@ func (m *nodeModel) compareNode(n *Node, name string, keys []string) error {
 	return nil
 }
 
-// compareSizes finds what no reader would see: things that are left in the tables for ever.
+// compareSizes detects values that are never removed from the tables, which readers would not notice.
 func (m *nodeModel) compareSizes(ix *Index) error {
 	ranges, labeled, lengths, lists := 0, 0, map[int]bool{}, map[string]bool{}
 	for _, n := range m.nodes {
@@ -270,7 +270,7 @@ func (m *nodeModel) compareSizes(ix *Index) error {
 	return nil
 }
 
-// TestRandomNodes compares all that readers see of nodes with the model.
+// TestRandomNodes compares all results of readers about nodes with the model.
 func TestRandomNodes(t *testing.T) {
 	for _, size := range []struct {
 		names int
@@ -298,7 +298,7 @@ func TestRandomNodes(t *testing.T) {
 	}
 }
 
-// TestNodesGeneration says for each kind of change whether answers may be others.
+// TestNodesGeneration asserts for each kind of change whether the generation advances.
 func TestNodesGeneration(t *testing.T) {
 	first := netip.MustParsePrefix("10.1.0.0/24")
 	node := func() plainNode {
@@ -310,8 +310,8 @@ func TestNodesGeneration(t *testing.T) {
 		change func(*Index)
 		want   bool
 	}{
-		{"a node comes", func(ix *Index) { ix.PutNode(node().record("n2")) }, true},
-		{"a node without labels comes", func(ix *Index) { ix.PutNode(&Node{Name: n2}) }, true},
+		{"a node is created", func(ix *Index) { ix.PutNode(node().record("n2")) }, true},
+		{"a node without labels is created", func(ix *Index) { ix.PutNode(&Node{Name: n2}) }, true},
 		{"an equal record", func(ix *Index) { ix.PutNode(node().record("n1")) }, false},
 		{"the very record", func(ix *Index) { ix.PutNode(ix.Node(n1)) }, false},
 		{"a record that does not speak of ranges", func(ix *Index) {
@@ -327,7 +327,7 @@ func TestNodesGeneration(t *testing.T) {
 		}, false},
 		{"ranges of a node of before", func(ix *Index) { ix.SetNodeCIDRs(n1, NewUID("u0"), []netip.Prefix{}) }, false},
 		{"ranges of no node", func(ix *Index) { ix.SetNodeCIDRs(n2, NewUID("u1"), []netip.Prefix{first}) }, false},
-		{"a node goes", func(ix *Index) { ix.DeleteNode(n1) }, true},
+		{"a node is deleted", func(ix *Index) { ix.DeleteNode(n1) }, true},
 		{"a node goes that is not there", func(ix *Index) { ix.DeleteNode(n2) }, false},
 		{"the same nodes", func(ix *Index) { ix.ReplaceNodes([]*Node{node().record("n1")}) }, false},
 		{"no nodes", func(ix *Index) { ix.ReplaceNodes(nil) }, true},
@@ -352,7 +352,7 @@ func TestNodeRanges(t *testing.T) {
 	tests := []struct {
 		name   string
 		change func(*Index)
-		want   bool // whether addresses of the ranges lead to the node
+		want   bool // whether the node is found by addresses in the ranges
 	}{
 		{"nothing changes", func(*Index) {}, true},
 		{"a record that does not speak of them", func(ix *Index) {
@@ -362,7 +362,7 @@ func TestNodeRanges(t *testing.T) {
 		{"another node of the name", func(ix *Index) { ix.PutNode(&Node{Name: name, UID: NewUID("u2")}) }, false},
 		{"a record that has none", func(ix *Index) { ix.PutNode(&Node{Name: name, UID: NewUID("u1"), CIDRs: []netip.Prefix{}}) }, false},
 		{"set for another node of the name", func(ix *Index) { ix.SetNodeCIDRs(name, NewUID("u2"), []netip.Prefix{}) }, true},
-		{"the node goes", func(ix *Index) { ix.DeleteNode(name) }, false},
+		{"the node is deleted", func(ix *Index) { ix.DeleteNode(name) }, false},
 		{"the node goes and comes, unspoken of", func(ix *Index) { ix.DeleteNode(name); ix.PutNode(&Node{Name: name, UID: NewUID("u1")}) }, false},
 	}
 	for _, tt := range tests {
@@ -380,11 +380,11 @@ func TestNodeRanges(t *testing.T) {
 	}
 }
 
-// TestNodeOfAddress is about EndpointNode and PodNode, which find the same way.
+// TestNodeOfAddress tests EndpointNode and PodNode, which have the same rules.
 func TestNodeOfAddress(t *testing.T) {
 	tests := []struct {
 		name  string
-		nodes []string // of the records with the address, one record each
+		nodes []string // one for each record with the address
 		want  string
 	}{
 		{"none", nil, ""},
@@ -453,8 +453,8 @@ func TestNodeReadersDoNotAllocate(t *testing.T) {
 	}
 }
 
-// TestNodesWhileWriting has readers look for a node that is there all the time with a range of its own, while it
-// changes and others come and go. The two labels of a node always have the same value.
+// TestNodesWhileWriting looks up a permanent node with its own range, while it changes and others are added and
+// removed. The two labels of a node always have the same value.
 func TestNodesWhileWriting(t *testing.T) {
 	r, ix, name := rand.New(rand.NewPCG(7, 0)), New(), NewSymbol("steady")
 	wide, narrow := netip.MustParsePrefix("10.9.0.0/16"), netip.MustParsePrefix("10.9.1.0/24")
@@ -472,7 +472,7 @@ func TestNodesWhileWriting(t *testing.T) {
 				return fmt.Errorf("the steady node is %+v, its number was %d", n, number)
 			}
 		}
-		if by := ix.NodeByIP(inside); by != nil { // while ranges change there may be none
+		if by := ix.NodeByIP(inside); by != nil { // there may be none while ranges change
 			if !slices.ContainsFunc(by.CIDRs, func(p netip.Prefix) bool { return p.Contains(inside) }) {
 				return fmt.Errorf("NodeByIP found %+v", by)
 			}
@@ -514,7 +514,8 @@ func symbolsOf(texts []string) (all []Symbol) {
 	return all
 }
 
-// TestNodesGenerationComesAfter asserts that who has read the generation finds the node as it is by then.
+// TestNodesGenerationComesAfter asserts that a reader of the generation finds the node in the state that the
+// generation counts.
 func TestNodesGenerationComesAfter(t *testing.T) {
 	ix, name, version := New(), NewSymbol("n1"), NewSymbol("version")
 	put := func(v int) {

@@ -9,7 +9,7 @@ import (
 	"strconv"
 )
 
-// alphabet is what random operations are made of. A small one makes everything collide.
+// alphabet has the names and addresses of random operations. A small one makes records collide.
 type alphabet struct {
 	namespaces, services, slices, pods []string
 	v4, v6                             []netip.Addr
@@ -38,13 +38,13 @@ func numbered(prefix string, n int) []string {
 	return all
 }
 
-// operation is one call of a writer, of an Index or a model.
+// operation is one call of a write method, on an Index or a model.
 type operation struct {
 	text string
 	run  func(writer)
 }
 
-// operations draws random operations that make sense after the ones before, which the model knows.
+// operations draws random operations that make sense in the current state, which the model has.
 type operations struct {
 	*alphabet
 	*rand.Rand
@@ -112,7 +112,7 @@ func (o *operations) delete() operation {
 	}
 }
 
-// replace draws a relist: most of it is known, some is not in it any more, and now and then nothing is.
+// replace draws a relist: most records are known, some are missing, and sometimes all are.
 func (o *operations) replace() operation {
 	keep := pick(o.Rand, []float64{0, 0.5, 1, 1})
 	switch o.IntN(5) {
@@ -139,8 +139,7 @@ func (o *operations) replace() operation {
 	}
 }
 
-// relist returns a part of the known records, as they are or drawn again, with a few new ones, in any
-// order.
+// relist returns a part of the known records, unchanged or drawn again, with a few new ones, in any order.
 func relist[R any](o *operations, known map[Name]record[R], names []string, keep float64, draw func(Name) *R) []*R {
 	listed := slices.SortedFunc(maps.Keys(known), Name.compare)
 	if o.IntN(2) == 0 {
@@ -175,8 +174,8 @@ func (o *operations) version() string {
 	return strconv.Itoa(o.versions)
 }
 
-// service draws a record of a Service, or of a ServiceImport, for a name: the one that it has, an equal one, an altered
-// one or a new one.
+// service draws a record of a Service or ServiceImport for a name: the current one, an equal one, an altered one or a
+// new one.
 func (o *operations) service(known map[Name]record[Service], k Name) *Service {
 	if old, ok := known[k]; ok {
 		switch o.IntN(8) {
@@ -199,8 +198,8 @@ func (o *operations) service(known map[Name]record[Service], k Name) *Service {
 	return s
 }
 
-// alteredService changes one thing, so that nothing else can bring the change to light. It may make
-// Services that no API server has; the index takes a record as it is.
+// alteredService changes one field, so that nothing else can reveal the change. It may make Services that no API
+// server accepts; the index does not validate records.
 func (o *operations) alteredService(old *Service) *Service {
 	s := copyService(old)
 	switch o.IntN(5) {
@@ -234,7 +233,7 @@ func (o *operations) slice(k Name) *Slice {
 	s.Service, s.Import = o.owners()
 	family := pick(o.Rand, [][]netip.Addr{o.v4, o.v6})
 	endpoints := o.IntN(5)
-	if o.IntN(8) == 0 { // many with the same address
+	if o.IntN(8) == 0 { // many endpoints with the same address
 		endpoints += 30
 		family = family[:min(1+o.IntN(2), len(family))]
 	}
@@ -284,8 +283,7 @@ func (o *operations) alteredSlice(old *Slice) *Slice {
 	return s
 }
 
-// owners draws the names of what an EndpointSlice is of: of a Service, of a ServiceImport, or of both, whose names are
-// most often the same then.
+// owners draws the owners of an EndpointSlice: a Service, a ServiceImport, or both, usually of one name then.
 func (o *operations) owners() (service, imported string) {
 	service = pick(o.Rand, o.services)
 	imported = service
@@ -343,7 +341,7 @@ func (o *operations) pod(k Name) *Pod {
 	return &Pod{Namespace: k.Namespace, Name: k.Name, IPs: o.ips()}
 }
 
-// ips returns none, one, one of each family, or one that is there twice, as a manifest may have it.
+// ips returns none, one, one of each family, or one twice, as a manifest may have it.
 func (o *operations) ips() []netip.Addr {
 	switch o.IntN(5) {
 	case 0:

@@ -9,21 +9,21 @@ import (
 	"github.com/nearside-dns/nearside/test/property"
 )
 
-// alphabets are what the random tests run over: in the small one everything collides, in the wide one
-// the tables grow and shrink.
+// alphabets are the names and addresses of the random tests: a small one for collisions, a large one for tables that
+// grow and shrink.
 var alphabets = []struct {
 	name                         string
 	namespaces, names, addresses int
 	seeds                        uint64
 	steps                        int
-	// every is the number of steps from one comparison of all to the next.
+	// every is the number of steps between two complete comparisons.
 	every int
 }{
 	{name: "small", namespaces: 2, names: 3, addresses: 3, seeds: 40, steps: 200, every: 1},
 	{name: "wide", namespaces: 4, names: 40, addresses: 60, seeds: 4, steps: 700, every: 10},
 }
 
-// TestRandomOperations compares all that readers see with the model.
+// TestRandomOperations compares all results of readers with the model.
 func TestRandomOperations(t *testing.T) {
 	for _, a := range alphabets {
 		t.Run(a.name, func(t *testing.T) {
@@ -46,8 +46,8 @@ func TestRandomOperations(t *testing.T) {
 	}
 }
 
-// TestRandomGenerations keeps answers from before and from the midst of each operation: one that is no
-// longer true must not count as valid, and nothing advances for what has not changed.
+// TestRandomGenerations stores answers before and during each operation: an outdated one must not count as valid, and
+// no generation advances without a change.
 func TestRandomGenerations(t *testing.T) {
 	for _, a := range alphabets {
 		t.Run(a.name, func(t *testing.T) {
@@ -75,28 +75,27 @@ func TestRandomGenerations(t *testing.T) {
 	}
 }
 
-// keeper keeps the answers to questions about an index, and is its clock. An index looks at the clock
-// in the midst of a change, after it has advanced generations: a reader that comes at that very moment
-// has to find the new records.
+// keeper stores answers to questions about an index, and is its clock. An index reads the clock during a change,
+// before it advances generations: a reader at that moment must find the new records.
 type keeper struct {
 	*rand.Rand
 	ix        *Index
 	questions []question
-	before    map[question]kept // answers from before an operation
-	amid      []kept            // from the midst of it
+	before    map[question]stored // answers from before an operation
+	amid      []stored            // answers from during the operation
 	clock     time.Time
 }
 
 func newKeeper(seed uint64, ix *Index, questions []question) *keeper {
 	k := &keeper{
 		Rand: rand.New(rand.NewPCG(seed, 1)), ix: ix, questions: questions,
-		before: map[question]kept{}, clock: time.Unix(1_000_000, 0),
+		before: map[question]stored{}, clock: time.Unix(1_000_000, 0),
 	}
 	ix.now = k.now
 	return k
 }
 
-// now asks as many questions as the small alphabet has: all of the wide one would take long.
+// now answers as many questions as the small alphabet has: all those of the large one would take long.
 func (k *keeper) now() time.Time {
 	const most = 20
 	if len(k.questions) <= most {
@@ -111,20 +110,20 @@ func (k *keeper) now() time.Time {
 	return k.clock
 }
 
-// check returns a kept answer that counts as valid and is not what one gets now.
+// check returns a stored answer that counts as valid and differs from the current one.
 func (k *keeper) check() error {
-	answers := make(map[question]kept, len(k.questions))
+	answers := make(map[question]stored, len(k.questions))
 	for _, q := range k.questions {
 		answers[q] = q.ask(k.ix)
 	}
 	for q, a := range k.before {
 		if err := a.check(answers[q]); err != nil {
-			return fmt.Errorf("kept from before: %w", err)
+			return fmt.Errorf("stored before: %w", err)
 		}
 	}
 	for _, a := range k.amid {
 		if err := a.check(answers[a.question]); err != nil {
-			return fmt.Errorf("kept from the midst of it: %w", err)
+			return fmt.Errorf("stored during the operation: %w", err)
 		}
 	}
 	k.before, k.amid = answers, k.amid[:0]

@@ -31,12 +31,12 @@ func TestSymbol(t *testing.T) {
 	}
 }
 
-// unseen are the fields by which records of one name do not differ: the key, and the version, which
-// moves with every change of an object that DNS does not look at.
+// unseen are the fields that Equal does not compare: the key, and the version, which changes with every change of an
+// object.
 var unseen = map[string]bool{"Namespace": true, "Name": true}
 
-// TestEqual changes every field of every record, those too that are yet to be added: a field that
-// equal forgets would leave answers in a cache that are no longer true.
+// TestEqual changes every field of every record, including fields added later: a field that Equal ignores would leave
+// outdated answers in stores.
 func TestEqual(t *testing.T) {
 	t.Run("Service", func(t *testing.T) {
 		eachField(t, web, unseen, (*Service).Equal)
@@ -83,7 +83,7 @@ func eachField[R any](t *testing.T, record func() *R, ignored map[string]bool, e
 	}
 	for _, f := range reflect.VisibleFields(reflect.TypeFor[R]()) {
 		if !f.IsExported() {
-			continue // it is the index's, and says nothing of the object
+			continue // set by the index, not a field of the object
 		}
 		t.Run(f.Name, func(t *testing.T) {
 			r := record()
@@ -98,7 +98,7 @@ func eachField[R any](t *testing.T, record func() *R, ignored map[string]bool, e
 	}
 }
 
-// alter gives v another value.
+// alter sets v to another value.
 func alter(t *testing.T, v reflect.Value) {
 	t.Helper()
 	switch p := v.Addr().Interface().(type) {
@@ -141,6 +141,6 @@ func alter(t *testing.T, v reflect.Value) {
 	case *[]Endpoint:
 		*p = append(*p, Endpoint{Addr: movedIP})
 	default:
-		t.Fatalf("say here how a %s is altered", v.Type())
+		t.Fatalf("missing alteration of a %s", v.Type())
 	}
 }

@@ -11,8 +11,8 @@ const (
 	crowdedEndpoints = 1000 // the maximum of an EndpointSlice
 )
 
-// crowdedSlice returns one of the EndpointSlices whose endpoints all have the address endpointIP. The version is that of
-// its first endpoint's name.
+// crowdedSlice returns an EndpointSlice whose endpoints all have the address endpointIP. The version is in the name of
+// its first endpoint.
 func crowdedSlice(number, version int) *Slice {
 	s := &Slice{Namespace: "default", Name: fmt.Sprintf("shared-%d", number), Service: "shared"}
 	for i := range crowdedEndpoints {
@@ -30,8 +30,8 @@ func crowdedAddress() *Index {
 	return ix
 }
 
-// TestUpdateWhereEndpointsShareAnAddress counts what one update costs where EndpointSlices of many endpoints have the
-// same address. It is bounded by the number of slices, and not by the square of the number of endpoints.
+// TestUpdateWhereEndpointsShareAnAddress asserts that the cost of an update of EndpointSlices whose endpoints all have
+// one address depends on the number of slices, not on the square of the number of endpoints.
 func TestUpdateWhereEndpointsShareAnAddress(t *testing.T) {
 	ix := crowdedAddress()
 	if ix.endpoints.size != crowdedSlices {
@@ -39,7 +39,7 @@ func TestUpdateWhereEndpointsShareAnAddress(t *testing.T) {
 	}
 	const runs = 3
 	var updates []*Slice
-	for version := range runs + 1 { // one more to warm up
+	for version := range runs + 1 { // one more as a warm-up
 		updates = append(updates, crowdedSlice(0, version+1))
 	}
 	allocations := testing.AllocsPerRun(runs, func() {
@@ -102,7 +102,7 @@ func benchmarkUpdate(b *testing.B, ix *Index, slice func(version int) *Slice) {
 	}
 }
 
-// BenchmarkBuildShared is BenchmarkBuild where the endpoints of each slice share an address.
+// BenchmarkBuildShared is BenchmarkBuild with one address for all endpoints of a slice.
 func BenchmarkBuildShared(b *testing.B) {
 	var ix *Index
 	before := liveHeap()

@@ -8,13 +8,12 @@ import (
 	"slices"
 )
 
-// stock is what there is at one moment by the model, and every number by which the Index tells that
-// it has changed.
+// stock is the state of the model at one time, with every counter by which the Index reports changes of it.
 type stock struct {
 	ix *Index
 
 	names      map[Name]item   // a Service, its EndpointSlices or both; with the Service's generation
-	imports    map[Name]item   // the same for a ServiceImport, whose addresses lead to nothing
+	imports    map[Name]item   // the same for a ServiceImport, which is not found by address
 	pods       map[Name]item   // without a generation
 	namespaces map[string]item // the names of the Services and ServiceImports in it; with the namespace's generation
 
@@ -77,7 +76,7 @@ func takeStock(ix *Index, m *model) *stock {
 
 func takeName(in objects, k Name, service *Service, under []*Slice) item {
 	var it item
-	if e, ok := in.get(k); ok { // also where Service tells nothing, as only slices are there
+	if e, ok := in.get(k); ok { // also an entry with slices only, which Service does not return
 		it.generation = load(e.generation)
 	}
 	var b []byte
@@ -93,8 +92,8 @@ func takeName(in objects, k Name, service *Service, under []*Slice) item {
 	return it
 }
 
-// precise returns what has advanced although nothing of it has changed, and a Modified that is not
-// now if anything has changed, or not as before if nothing has.
+// precise returns the generations that advanced without a change, and an error if Modified is not now after a change,
+// or changed without one.
 func (s *stock) precise(after *stock, now int64) error {
 	var errs []error
 	may := map[*Generation]bool{}
@@ -127,8 +126,8 @@ func (s *stock) precise(after *stock, now int64) error {
 	return errors.Join(errs...)
 }
 
-// differences returns an item for everything that came, went or changed, with the addresses of before
-// and after.
+// differences returns an item for every record that was added, removed or changed, with its previous and new
+// addresses.
 func differences(before, after map[Name]item) []item {
 	var all []item
 	for k, b := range before {
@@ -144,7 +143,7 @@ func differences(before, after map[Name]item) []item {
 	return all
 }
 
-// unmoved returns an error where content has stayed and the generation has not.
+// unmoved returns an error if content is unchanged and its generation advanced.
 func unmoved[K comparable](what string, before, after map[K]item) error {
 	for k, b := range before {
 		if a, ok := after[k]; ok && a.content == b.content && a.generation != b.generation {

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// tableModel is a table without its speed. Each value that the tests put is another number.
+// tableModel is a simple table. Every value that the tests put is another number.
 type tableModel map[uint16][]int
 
 func (m tableModel) size() (n int) {
@@ -18,8 +18,8 @@ func (m tableModel) size() (n int) {
 	return n
 }
 
-// tableProgram runs a table and its model through the steps that bytes spell: of each three, the first
-// says what to do, the others are a key.
+// tableProgram runs a table and its model through steps encoded as bytes: three for each step, the operation and a
+// key.
 type tableProgram struct {
 	*table[uint16, int]
 	model tableModel
@@ -30,16 +30,16 @@ type tableProgram struct {
 const (
 	stepAdd = iota
 	stepSet
-	stepRemoveOne  // of the values of a key, a certain one
-	stepRemoveAny  // of the values of a key, the first that is met
-	stepRemoveNone // no value matches
+	stepRemoveOne  // a certain value of a key
+	stepRemoveAny  // any value of a key
+	stepRemoveNone // a value that the key does not have
 	stepGrow       // adds a value to each of many keys
 	stepShrink     // removes a value from each of many keys
-	stepEmpty      // removes all, while each yields it
+	stepEmpty      // removes every value during the iteration
 	steps
 )
 
-// bulk is how many keys stepGrow and stepShrink touch.
+// bulk is the number of keys of stepGrow and stepShrink.
 const bulk = 1500
 
 func (p *tableProgram) run(program []byte) error {
@@ -64,7 +64,7 @@ func (p *tableProgram) step(what byte, k uint16) {
 		p.addNext(k)
 	case stepSet:
 		if len(p.model[k]) > 1 {
-			return // nothing sets what may stand several times
+			return // set is not used for keys with several values
 		}
 		p.next++
 		p.set(k, p.next)
@@ -116,7 +116,7 @@ func (p *tableProgram) forget(k uint16, v int) {
 	}
 }
 
-// check compares what the table says of one key, and its size.
+// check compares the values of one key, and the size.
 func (p *tableProgram) check(k uint16) error {
 	want := p.model[k]
 	if got := slices.Sorted(p.all(k)); !slices.Equal(got, slices.Sorted(slices.Values(want))) {
@@ -129,7 +129,7 @@ func (p *tableProgram) check(k uint16) error {
 		if !slices.Contains(want, v) {
 			return fmt.Errorf("all(%d) begins with %d, want one of %v", k, v, want)
 		}
-		break // the iterator has to bear it
+		break // the iterator must support an early end
 	}
 	if p.size != p.model.size() {
 		return fmt.Errorf("size = %d, want %d", p.size, p.model.size())
@@ -141,7 +141,7 @@ func (p *tableProgram) check(k uint16) error {
 	return nil
 }
 
-// checkAll compares everything.
+// checkAll compares all keys.
 func (p *tableProgram) checkAll() error {
 	got := tableModel{}
 	for k, v := range p.each() {
@@ -161,13 +161,13 @@ func (p *tableProgram) checkAll() error {
 		}
 	}
 	for range p.each() {
-		break // the iterator has to bear it
+		break // the iterator must support an early end
 	}
 	return nil
 }
 
-// FuzzTable is best run with -fuzzminimizetime=1x: each table hashes in another way, so which lines a
-// program covers differs from run to run, and no program can be made smaller by that.
+// FuzzTable is best run with -fuzzminimizetime=1x: each table has another hash seed, so that the coverage of a program
+// varies and no program can be minimized by it.
 func FuzzTable(f *testing.F) {
 	f.Add([]byte{})
 	f.Add([]byte{stepAdd, 0, 1, stepAdd, 0, 1, stepAdd, 0, 1, stepRemoveOne, 0, 1, stepRemoveNone, 0, 1, stepRemoveAny, 0, 1})
@@ -186,8 +186,7 @@ func FuzzTable(f *testing.F) {
 	})
 }
 
-// TestTableReadersWhileWriting has readers look for what is always there, while the table around it
-// grows and shrinks and chains are rebuilt.
+// TestTableReadersWhileWriting looks up permanent keys while the table grows and shrinks and chains are rebuilt.
 func TestTableReadersWhileWriting(t *testing.T) {
 	const always, others = 50, 5000
 	tab := newTable[int, int]()

@@ -8,7 +8,7 @@ import (
 	"github.com/nearside-dns/nearside/plugin/kubernetes/index"
 )
 
-// The labels of nodes that the tests use.
+// Labels of nodes.
 const (
 	hostname = "kubernetes.io/hostname"
 	zone     = "topology.kubernetes.io/zone"
@@ -16,7 +16,7 @@ const (
 	rack     = "example.com/rack"
 )
 
-// nodeMap is a Nodes that counts how often it is asked.
+// nodeMap implements Nodes and counts lookups.
 type nodeMap struct {
 	nodes map[index.Symbol]*index.Node
 	asked int
@@ -27,7 +27,7 @@ func (m *nodeMap) Node(name index.Symbol) *index.Node {
 	return m.nodes[name]
 }
 
-// newNodeMap makes nodes of their labels.
+// newNodeMap returns nodes with labels.
 func newNodeMap(all map[string]map[string]string) *nodeMap {
 	m := &nodeMap{nodes: map[index.Symbol]*index.Node{}}
 	for name, labels := range all {
@@ -40,7 +40,7 @@ func newNodeMap(all map[string]map[string]string) *nodeMap {
 	return m
 }
 
-// caller is one on a node: in the zone of the node's label, or else in the one given.
+// caller returns a caller on a node, in the zone of the node's label, or else in the given one.
 func (m *nodeMap) caller(node, in string) Caller {
 	c := Caller{Name: index.NewSymbol(node), Zone: index.NewSymbol(in)}
 	if c.Node = m.nodes[c.Name]; c.Node != nil {
@@ -49,7 +49,7 @@ func (m *nodeMap) caller(node, in string) Caller {
 	return c
 }
 
-// symbols returns the Symbols of strings; nil of none.
+// symbols returns the Symbols of strings, nil for none.
 func symbols(all ...string) []index.Symbol {
 	var s []index.Symbol
 	for _, a := range all {
@@ -58,8 +58,8 @@ func symbols(all ...string) []index.Symbol {
 	return s
 }
 
-// candidates makes endpoints of texts such as "w1 node=a1 zone=a forNodes=a1,a2 forZones=a": the name, and
-// what the EndpointSlice says of it.
+// endpointsOf returns endpoints for texts such as "w1 node=a1 zone=a forNodes=a1,a2 forZones=a": the name, and the
+// fields of the EndpointSlice.
 func endpointsOf(t *testing.T, texts []string) []Endpoint {
 	t.Helper()
 	var all []Endpoint
@@ -94,7 +94,7 @@ func set(e *index.Endpoint, key, value string) error {
 	case "forZones":
 		hints().Zones = symbols(strings.Split(value, ",")...)
 	case "noHints":
-		hints() // there, and empty
+		hints() // present and empty
 	default:
 		return fmt.Errorf("an endpoint has no %q", key)
 	}

@@ -10,8 +10,8 @@ import (
 	"github.com/nearside-dns/nearside/test/property"
 )
 
-// across makes candidates of texts as candidates does, each after the ID of its cluster: "east/w1 node=a1 zone=a". One
-// whose text begins with the slash is of a slice that says no cluster.
+// across is endpointsOf for texts with the ID of the cluster: "east/w1 node=a1 zone=a". With nothing before the slash,
+// the slice has no cluster.
 func across(t *testing.T, all []string) []Endpoint {
 	t.Helper()
 	var made []Endpoint
@@ -38,7 +38,7 @@ var (
 	eastWithoutHint = []string{"west/w1 forZones=a", "west/w2 forZones=b", "east/e1", "east/e2"}
 )
 
-// crossing is a case: what a caller on a node of a cluster gets of the endpoints of several.
+// crossing is a case: the endpoints that a caller in a cluster gets.
 type crossing struct {
 	name          string
 	cluster, node string // of the caller
@@ -64,7 +64,7 @@ func headlessPolicy(topology *index.Topology) Policy {
 	return PolicyOf(&index.Service{Kind: index.Headless, Topology: topology}, nil)
 }
 
-// A node of another cluster is none of the caller's, whatever its name; a zone may go across clusters.
+// Nodes of another cluster never match the caller's, even with equal names; a zone may span clusters.
 func TestSelectOtherClusters(t *testing.T) {
 	t.Run("hostname", func(t *testing.T) {
 		checkAcross(t, headlessPolicy(keysOf(hostname)), []crossing{
@@ -123,7 +123,7 @@ func TestSelectOtherClusters(t *testing.T) {
 	})
 }
 
-// Those of the caller's cluster come first, as far as the policy leaves any of them.
+// Endpoints of the caller's cluster are preferred, if the policy selects any of them.
 func TestSelectOwnClusterFirst(t *testing.T) {
 	t.Run("alone", func(t *testing.T) {
 		checkAcross(t, headlessPolicy(nil).OwnClusterFirst(), []crossing{
@@ -132,7 +132,7 @@ func TestSelectOwnClusterFirst(t *testing.T) {
 			{name: "none in this cluster", cluster: "north", node: "a1", endpoints: twoClusters, want: "w1 w2 e1 e2 u1"},
 			{name: "an ID that is part of another", cluster: "we", endpoints: twoClusters, want: "w1 w2 e1 e2 u1"},
 			{name: "own ID not known", node: "a1", endpoints: twoClusters, want: "w1 w2 e1 e2 u1"},
-			{name: "own ID not known, and nobody says a cluster", endpoints: []string{"/u1", "/u2"}, want: "u1 u2"},
+			{name: "own ID unknown, slices without a cluster", endpoints: []string{"/u1", "/u2"}, want: "u1 u2"},
 			{name: "no endpoints", cluster: "west"},
 		})
 	})
@@ -140,7 +140,7 @@ func TestSelectOwnClusterFirst(t *testing.T) {
 		checkAcross(t, headlessPolicy(keysOf(hostname)).OwnClusterFirst(), []crossing{
 			{name: "own", cluster: "west", node: "a1", endpoints: twoClusters, want: "w1"},
 			{name: "none on the node in this cluster", cluster: "west", node: "a2", endpoints: twoClusters},
-			{name: "none left of this cluster: of what says no cluster", cluster: "west", node: "a1", endpoints: []string{"west/w2 node=b1", "/u1 node=a1"}, want: "u1"},
+			{name: "none selected in this cluster: slices without a cluster", cluster: "west", node: "a1", endpoints: []string{"west/w2 node=b1", "/u1 node=a1"}, want: "u1"},
 		})
 	})
 	t.Run("zone", func(t *testing.T) {
@@ -178,7 +178,7 @@ func TestSelectOwnClusterFirst(t *testing.T) {
 	})
 }
 
-// Whether a policy chooses at all, and whether by who asks.
+// Whether a policy filters, and whether by caller.
 func TestPolicyOwnClusterFirst(t *testing.T) {
 	for _, c := range []struct {
 		name             string
@@ -204,7 +204,7 @@ func TestPolicyOwnClusterFirst(t *testing.T) {
 	}
 }
 
-// clusterWorld is a world whose endpoints are in several clusters.
+// clusterWorld is a world with endpoints in several clusters.
 type clusterWorld struct {
 	*world
 	clusters []string // of the endpoints
@@ -226,8 +226,8 @@ func (w *clusterWorld) own(i int) bool {
 	return w.cluster != "" && w.cluster == w.clusters[i]
 }
 
-// asSeen are the endpoints as the caller sees them: those of another cluster are on no node, and what is for nodes
-// there is for none here.
+// asSeen returns the endpoints from the caller's point of view: those of another cluster have no node, and no hints
+// for nodes of this cluster.
 func (w *clusterWorld) asSeen() []place {
 	all := slices.Clone(w.endpoints)
 	for i := range all {
@@ -242,7 +242,7 @@ func (w *clusterWorld) asSeen() []place {
 	return all
 }
 
-// choose returns which endpoints the caller gets: of those of its own cluster, or else of all.
+// choose returns the indices of the endpoints that the caller gets: of its own cluster, or else of all.
 func (w *clusterWorld) choose() []int {
 	seen := w.asSeen()
 	plain := *w.world
@@ -298,7 +298,7 @@ func TestSelectRandomClusters(t *testing.T) {
 	}
 }
 
-// count notes what kind of case it was, as far as something was chosen.
+// count counts the kinds of cases in which endpoints were filtered.
 func (w *clusterWorld) count(counts map[string]int, chosen []Endpoint) {
 	others := 0
 	for _, c := range chosen {

@@ -29,7 +29,7 @@ func texts(keys []index.Symbol) []string {
 	return all
 }
 
-// validAnnotations are texts and the keys that they stand for.
+// validAnnotations are texts and their keys.
 var validAnnotations = []struct {
 	name, text string
 	want       []string
@@ -59,7 +59,7 @@ var validAnnotations = []struct {
 	{"a string by its tag", `[!!str 123]`, []string{"123"}},
 }
 
-// brokenAnnotations are texts and a part of what is said of them.
+// brokenAnnotations are texts and a part of their error.
 var brokenAnnotations = []struct{ name, text, want string }{
 	{"comma alone", ",", "key 1 is empty"},
 	{"comma at the end", "rack,", "key 2 is empty"},
@@ -137,7 +137,7 @@ func TestKeys(t *testing.T) {
 	tests := []struct {
 		name string
 		args []string
-		err  string // a part of it; empty if there is none
+		err  string // a part of the error; empty if there is none
 	}{
 		{name: "one", args: []string{hostname}},
 		{name: "several", args: []string{hostname, zone, "*"}},
@@ -165,11 +165,11 @@ func TestKeys(t *testing.T) {
 	}
 }
 
-// maxError is how long an error of ParseKeys may be in bytes: it goes to a log, and the annotation is up to
-// 256 KiB of anybody's text.
+// maxError is the maximum length of an error of ParseKeys in bytes: it is logged, and the annotation is up to 256 KiB
+// of text from any user.
 const maxError = 700
 
-// checkParseKeys asserts what holds for every text.
+// checkParseKeys asserts the properties of the result for every text.
 func checkParseKeys(t *testing.T, text string) {
 	t.Helper()
 	keys, err := ParseKeys(text)

@@ -19,10 +19,6 @@ const (
 	defaultKeys
 )
 
-var ruleNames = [...]string{
-	noRule: "none", annotation: "annotation", local: "local", hints: "hints", preference: "preference", defaultKeys: "default",
-}
-
 // Policy decides which endpoints of a Service a caller gets. The zero Policy returns all endpoints to every caller.
 type Policy struct {
 	rule         rule
@@ -67,7 +63,3 @@ func (p Policy) Filters() bool { return p.rule != noRule || p.ownCluster }
 
 // ByCaller reports whether callers in one cluster may get different endpoints.
 func (p Policy) ByCaller() bool { return p.rule != noRule }
-
-// String returns the rule of the policy: "annotation" and "default" (topology keys), "local" (internalTrafficPolicy),
-// "hints" (topology-mode Auto), "preference" (trafficDistribution), or "none".
-func (p Policy) String() string { return ruleNames[p.rule] }

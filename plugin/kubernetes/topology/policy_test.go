@@ -6,7 +6,14 @@ import (
 	"github.com/nearside-dns/nearside/plugin/kubernetes/index"
 )
 
-func TestOf(t *testing.T) {
+var ruleNames = [...]string{
+	noRule: "none", annotation: "annotation", local: "local", hints: "hints", preference: "preference", defaultKeys: "default",
+}
+
+// String returns the rule of the policy.
+func (p Policy) String() string { return ruleNames[p.rule] }
+
+func TestPolicyOf(t *testing.T) {
 	keys, defaults := symbols(hostname), symbols(zone, "*")
 	everything := &index.Topology{Keys: keys, Local: true, Auto: true, Distribution: index.PreferSameNode}
 	tests := []struct {
@@ -16,16 +23,16 @@ func TestOf(t *testing.T) {
 		defaults []index.Symbol
 		want     string
 	}{
-		{name: "nothing said", kind: index.Headless, want: "none"},
-		{name: "nothing said, with default keys", kind: index.Headless, defaults: defaults, want: "default"},
-		{name: "a topology that says nothing", kind: index.Headless, topology: &index.Topology{}, want: "none"},
-		{name: "a topology that says nothing, with default keys", kind: index.Headless, topology: &index.Topology{}, defaults: defaults, want: "default"},
-		{name: "no keys are as no annotation", kind: index.Headless, topology: &index.Topology{Keys: []index.Symbol{}}, defaults: defaults, want: "default"},
-		{name: "the annotation is above all", kind: index.Headless, topology: everything, defaults: defaults, want: "annotation"},
-		{name: "Local is above Auto and trafficDistribution", kind: index.Headless, topology: &index.Topology{Local: true, Auto: true, Distribution: index.PreferSameZone}, defaults: defaults, want: "local"},
-		{name: "Auto is above trafficDistribution", kind: index.Headless, topology: &index.Topology{Auto: true, Distribution: index.PreferSameZone}, defaults: defaults, want: "hints"},
-		{name: "PreferSameZone is above default keys", kind: index.Headless, topology: &index.Topology{Distribution: index.PreferSameZone}, defaults: defaults, want: "preference"},
-		{name: "PreferSameNode is above default keys", kind: index.Headless, topology: &index.Topology{Distribution: index.PreferSameNode}, defaults: defaults, want: "preference"},
+		{name: "no topology", kind: index.Headless, want: "none"},
+		{name: "no topology, with default keys", kind: index.Headless, defaults: defaults, want: "default"},
+		{name: "topology without settings", kind: index.Headless, topology: &index.Topology{}, want: "none"},
+		{name: "topology without settings, with default keys", kind: index.Headless, topology: &index.Topology{}, defaults: defaults, want: "default"},
+		{name: "empty keys are ignored", kind: index.Headless, topology: &index.Topology{Keys: []index.Symbol{}}, defaults: defaults, want: "default"},
+		{name: "the annotation precedes all others", kind: index.Headless, topology: everything, defaults: defaults, want: "annotation"},
+		{name: "Local precedes Auto and trafficDistribution", kind: index.Headless, topology: &index.Topology{Local: true, Auto: true, Distribution: index.PreferSameZone}, defaults: defaults, want: "local"},
+		{name: "Auto precedes trafficDistribution", kind: index.Headless, topology: &index.Topology{Auto: true, Distribution: index.PreferSameZone}, defaults: defaults, want: "hints"},
+		{name: "PreferSameZone precedes default keys", kind: index.Headless, topology: &index.Topology{Distribution: index.PreferSameZone}, defaults: defaults, want: "preference"},
+		{name: "PreferSameNode precedes default keys", kind: index.Headless, topology: &index.Topology{Distribution: index.PreferSameNode}, defaults: defaults, want: "preference"},
 		{name: "ClusterIP is never filtered", kind: index.ClusterIP, topology: everything, defaults: defaults, want: "none"},
 		{name: "ExternalName is never filtered", kind: index.ExternalName, topology: everything, defaults: defaults, want: "none"},
 	}
@@ -48,7 +55,7 @@ func TestKnown(t *testing.T) {
 		caller Caller
 		want   bool
 	}{
-		{"nothing is known", Caller{}, false},
+		{"unknown", Caller{}, false},
 		{"a zone alone", Caller{Zone: index.NewSymbol("a")}, false},
 		{"a node's name", Caller{Name: index.NewSymbol("a1")}, true},
 	}

@@ -11,7 +11,7 @@ import (
 	"github.com/nearside-dns/nearside/test/property"
 )
 
-// world is a random case, in plain strings and maps: the oracle here reads nothing of the index's records.
+// world is a random case of plain strings and maps: this oracle does not use the records of the index.
 type world struct {
 	nodes      map[string]map[string]string // labels of the nodes that have a record
 	endpoints  []place
@@ -32,7 +32,7 @@ type plainPolicy struct {
 	distribution string
 }
 
-// choose returns which endpoints the caller gets, as the issue has it word by word.
+// choose returns the indices of the endpoints that the caller gets, as specified.
 func (w *world) choose() []int {
 	switch p := w.policy; {
 	case !w.headless:
@@ -60,7 +60,7 @@ func (w *world) those(match func(place) bool) (found []int) {
 	return found
 }
 
-// firstOf returns the first that is not empty, or else all.
+// firstOf returns the first list that is not empty, or else all endpoints.
 func (w *world) firstOf(choices ...[]int) []int {
 	for _, c := range choices {
 		if len(c) > 0 {
@@ -70,7 +70,7 @@ func (w *world) firstOf(choices ...[]int) []int {
 	return w.those(func(place) bool { return true })
 }
 
-// labels returns those of a node as far as they are known.
+// labels returns the known labels of a node.
 func (w *world) labels(node, in string) map[string]string {
 	if known, ok := w.nodes[node]; ok {
 		return known
@@ -141,7 +141,8 @@ var (
 
 func pick[T any](r *rand.Rand, all []T) T { return all[r.IntN(len(all))] }
 
-// often reports true with a chance that a world has drawn for itself: things are there for all, for some, for none.
+// often returns a function that reports true with a random probability of this world: all, some or none of its objects
+// have a property.
 func often(r *rand.Rand) func() bool {
 	chance := pick(r, []float64{0, 0.3, 0.8, 0.95, 1})
 	return func() bool { return r.Float64() < chance }
@@ -234,7 +235,7 @@ func (w *world) drawCaller(r *rand.Rand) {
 	}
 }
 
-// candidates are the endpoints as the index has them.
+// selectable returns the endpoints as records of the index.
 func (w *world) selectable() []Endpoint {
 	var all []Endpoint
 	for i, p := range w.endpoints {
@@ -261,8 +262,8 @@ func (w *world) service() *index.Service {
 	return s
 }
 
-// TestSelectRandom compares with the oracle, over random clusters. What is chosen are the very candidates, in
-// order, and the records stay as they are.
+// TestSelectRandom compares Select with the oracle in random clusters. The result has the same pointers in the same
+// order, and the records are unchanged.
 func TestSelectRandom(t *testing.T) {
 	property.Seeds(t, 0, 25_000, func(t *testing.T, seed uint64) {
 		w := newWorld(rand.New(rand.NewPCG(seed, 0)))

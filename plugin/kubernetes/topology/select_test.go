@@ -6,8 +6,8 @@ import (
 	"github.com/nearside-dns/nearside/plugin/kubernetes/index"
 )
 
-// cluster has two zones, and racks that go across them. There are no records of the nodes x1 and x2; the
-// node bare has no labels, blank a rack of no name, and odd another host name than its own.
+// cluster has two zones, and racks that span them. Nodes x1 and x2 have no record; node bare has no labels, blank an
+// empty rack, and odd a host name that is not its own.
 func cluster() *nodeMap {
 	return newNodeMap(map[string]map[string]string{
 		"a1":    {hostname: "a1", zone: "a", rack: "r1"},
@@ -19,7 +19,7 @@ func cluster() *nodeMap {
 	})
 }
 
-// everywhere has an endpoint on each node, as the EndpointSlice controller writes them without hints.
+// everywhere has an endpoint on each node, as in EndpointSlices without hints.
 var everywhere = []string{
 	"wa1 node=a1 zone=a", "wa2 node=a2 zone=a", "wb1 node=b1 zone=b", "wbare node=bare",
 	"wblank node=blank", "wodd node=odd zone=b", "wx1 node=x1 zone=a", "wx2 node=x2 zone=b", "outside",
@@ -27,8 +27,8 @@ var everywhere = []string{
 
 const every = "wa1 wa2 wb1 wbare wblank wodd wx1 wx2 outside"
 
-// The endpoints of the cases with hints. The hints lead away from where the endpoints are, so that what is
-// chosen by them is not what is chosen by place.
+// Endpoints with hints. The hints are for other nodes and zones than those of the endpoints, so that selection by
+// hints and by location have different results.
 var (
 	hintedZones = []string{"w1 node=b1 zone=b forZones=a", "w2 node=a1 zone=a forZones=b", "w3 node=a2 zone=a forZones=a,b"}
 	hintedNodes = []string{"w1 node=b1 zone=b forNodes=a1", "w2 node=a1 zone=a forNodes=b1,a2", "w3 node=a2 zone=a forNodes=a1,a2"}
@@ -41,7 +41,7 @@ var (
 	emptyHints      = []string{"w1 node=a1 zone=a noHints", "w2 node=a2 zone=a noHints", "w3 node=b1 zone=b"}
 )
 
-// selection is a case: what a caller on a node gets of the endpoints.
+// selection is a case: the endpoints that a caller on a node gets.
 type selection struct {
 	name      string
 	node, in  string // of the caller; no node if it is unknown, and the zone if the node has no record
@@ -49,7 +49,7 @@ type selection struct {
 	want      string
 }
 
-// check runs the cases, and each again with every endpoint there twice.
+// check runs the cases, and each again with every endpoint twice.
 func check(t *testing.T, topology *index.Topology, defaults []index.Symbol, cases []selection) {
 	t.Helper()
 	p := PolicyOf(&index.Service{Kind: index.Headless, Topology: topology}, defaults)
@@ -71,7 +71,7 @@ func check(t *testing.T, topology *index.Topology, defaults []index.Symbol, case
 
 func keysOf(keys ...string) *index.Topology { return &index.Topology{Keys: symbols(keys...)} }
 
-func TestSelectNothingSaid(t *testing.T) {
+func TestSelectWithoutPolicy(t *testing.T) {
 	check(t, nil, nil, []selection{
 		{name: "a known caller", node: "a1", endpoints: bothHints, want: "w1 w2 w3"},
 		{name: "an unknown caller", endpoints: everywhere, want: every},
@@ -168,7 +168,8 @@ func TestSelectLocal(t *testing.T) {
 	})
 }
 
-// kubeProxy is what kube-proxy does with hints, whatever put them there (pkg/proxy, KEP-2433, KEP-3015).
+// kubeProxy has the cases in which selection is that of kube-proxy, whatever set the hints (pkg/proxy, KEP-2433,
+// KEP-3015).
 var kubeProxy = []selection{
 	{name: "hints for all, one for the node", node: "a1", endpoints: hintedNodes, want: "w1 w3"},
 	{name: "hints for all, of several nodes", node: "a2", endpoints: hintedNodes, want: "w2 w3"},
@@ -233,7 +234,7 @@ func TestSelectPreferSameNode(t *testing.T) {
 	})
 }
 
-// allPolicies has one of each.
+// allPolicies has one policy of each rule.
 var allPolicies = map[string]*index.Topology{
 	"keys":           keysOf(region, rack, hostname, zone, "*"),
 	"local":          {Local: true},
@@ -262,8 +263,8 @@ func TestSelectDoesNotAllocate(t *testing.T) {
 	}
 }
 
-// TestSelectAsksOnce asserts that an endpoint costs one look for its node at most, however many keys there are.
-func TestSelectAsksOnce(t *testing.T) {
+// TestSelectLooksUpNodesOnce asserts that the node of an endpoint is looked up at most once, with any number of keys.
+func TestSelectLooksUpNodesOnce(t *testing.T) {
 	p := PolicyOf(&index.Service{Kind: index.Headless, Topology: keysOf(region, rack, hostname, zone, "*")}, nil)
 	nodes := cluster()
 	p.Select(nodes, nodes.caller("odd", ""), endpointsOf(t, everywhere))

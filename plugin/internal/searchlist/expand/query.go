@@ -75,28 +75,19 @@ func (c *candidateReply) setName(name string) {
 	}
 }
 
-// checkOtherTypes queries a candidate that exists without data for the types in siblings: with data of one of them, the
-// candidate is the result, so that A, AAAA and HTTPS (RFC 9460) have the same candidate. Resolvers that query both
-// address families end their search at that candidate, too. The last candidate is the result anyway if none has failed.
+// checkOtherTypes queries a candidate that exists without data for the related types: with data of one of them, the
+// candidate is the result. The last candidate is the result anyway if none has failed.
 func (k *walk) checkOtherTypes(i int, c candidateReply) candidateReply {
 	if c.status != exists || i == len(k.names)-1 && k.failed == nil {
 		return c
 	}
-	for _, sibling := range siblings[k.r.Question[0].Qtype] {
-		if status := k.query(k.names[i], sibling, nil).status; status == hasData || status == failed {
+	for _, related := range searchlist.RelatedTypes[k.r.Question[0].Qtype] {
+		if status := k.query(k.names[i], related, nil).status; status == hasData || status == failed {
 			c.status = status
 			return c
 		}
 	}
 	return c
-}
-
-// siblings are the types whose data make a candidate the result of a query for another type.
-var siblings = map[uint16][]uint16{
-	dns.TypeA:     {dns.TypeAAAA},
-	dns.TypeAAAA:  {dns.TypeA},
-	dns.TypeHTTPS: {dns.TypeA, dns.TypeAAAA},
-	dns.TypeSVCB:  {dns.TypeA, dns.TypeAAAA},
 }
 
 // query sends the client's query for another name and type, and joins the validity of the reply.

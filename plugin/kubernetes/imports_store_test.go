@@ -16,12 +16,12 @@ import (
 	"github.com/nearside-dns/nearside/test/property"
 )
 
-// keptImportBlocks are configurations that answers in a clusterset hang on in different ways.
-var keptImportBlocks = []struct {
+// storedImportBlocks are configurations with options that answers in a clusterset depend on in different ways.
+var storedImportBlocks = []struct {
 	name    string
 	options []string
 	inFront bool
-	order   bool // it is for the tests of the order of reading, too
+	order   bool // also for the tests of the order of lookups
 }{
 	{name: "plain", order: true},
 	{name: "pods verified, zonal", options: []string{"pods verified", "zonal"}},
@@ -37,15 +37,16 @@ var keptImportBlocks = []struct {
 	{name: "topology, the own cluster first, same host, a cache in front", options: []string{"topology keys kubernetes.io/hostname", "prefer-local-cluster eu.west-1"}, inFront: true},
 }
 
-// TestClustersetKept asks between random changes of a cluster with ServiceImports. Every answer has to be what a model
-// says, for every caller; and what is kept and counts as valid has to be what one gets without keeping, byte for byte.
-func TestClustersetKept(t *testing.T) {
+// TestClustersetStored sends queries between random changes of a cluster with ServiceImports. Every answer must be the
+// model's, for every caller; and a stored answer that counts as valid must equal, byte for byte, one made without a
+// store.
+func TestClustersetStored(t *testing.T) {
 	all := seen{}
-	for i, block := range keptImportBlocks {
+	for i, block := range storedImportBlocks {
 		t.Run(block.name, func(t *testing.T) {
 			mine := seen{}
 			property.Seeds(t, uint64(2*i), 2, func(t *testing.T, seed uint64) {
-				s, world := newKeeping(t, clusterset(block.options...))
+				s, world := newStoring(t, clusterset(block.options...))
 				if block.inFront {
 					s.withCache()
 				}
@@ -60,13 +61,13 @@ func TestClustersetKept(t *testing.T) {
 			}
 		})
 	}
-	all.require(t, "AAAA", "NXDOMAIN", "long", "compressed", "search: kept", "search: the first", "search: a later one", "search: none exists",
-		"search: none has data", "search: data of the other family", "model: an endpoint", "model: a port", "model: a part of what all have", "model: SERVFAIL")
+	all.require(t, "AAAA", "NXDOMAIN", "long", "compressed", "search: stored", "search: the first", "search: a later one", "search: none exists",
+		"search: none has data", "search: data of the other family", "model: an endpoint", "model: a port", "model: a part of all endpoints", "model: SERVFAIL")
 }
 
-func (s *keeping) askImportsBetweenChanges(c *importChanges, world *elsewhere, counts seen) error {
-	questions := c.questions(keptQuestions)
-	for step := range keptChanges {
+func (s *storing) askImportsBetweenChanges(c *importChanges, world *elsewhere, counts seen) error {
+	questions := c.questions(storedQuestions)
+	for step := range storedChanges {
 		text := c.change()
 		world.address = world.address.Next()
 		for range 20 {
@@ -94,12 +95,12 @@ var importLists = [][]string{
 	{"team.svc.cluster.local.", "team.svc.clusterset.local."},
 	{"team.svc.clusterset.local.", "team.svc.cluster.local.", "shop.svc.clusterset.local."},
 	{"svc.clusterset.local.", "svc.cluster.local."},
-	{"svc.clusterset.local.", "example.org."}, // not of the zones
+	{"svc.clusterset.local.", "example.org."}, // outside of the zones
 	{"pod.clusterset.local.", "svc.clusterset.local."},
 }
 
-// importQuery draws a query in wire form, some with a search list.
-func (s *keeping) importQuery(r *rand.Rand, q dns.Question) ([]byte, error) {
+// importQuery draws a packed query, sometimes with a search list.
+func (s *storing) importQuery(r *rand.Rand, q dns.Question) ([]byte, error) {
 	query, err := s.queryOf(r, q.Name, q.Qtype)
 	if err != nil || r.IntN(4) > 0 {
 		return query, err
@@ -121,35 +122,35 @@ func (s *keeping) importQuery(r *rand.Rand, q dns.Question) ([]byte, error) {
 	return searchlist.WithOption(m, data).Pack()
 }
 
-// compareAnswers compares what is kept for a query, if there is something, with what one gets without keeping. Then it
-// asks, which has to change nothing of the answer, and looks at what is kept now. Of a search list it asks for the names
-// one by one.
-func (s *keeping) compareAnswers(c *importChanges, query []byte, from client, counts seen) error {
+// compareAnswers compares the stored answer to a query, if any, with one made without a store. Then it sends the
+// query, which must not change the answer, and checks the stored answer again. The candidates of a search list are
+// queried one by one.
+func (s *storing) compareAnswers(c *importChanges, query []byte, from client, counts seen) error {
 	if e, _ := s.entry(query); e != nil && !e.Current() {
 		counts["not valid any more"]++
 	}
 	if err := s.compare(query, from, counts); err != nil {
-		return fmt.Errorf("kept: %w", err)
+		return fmt.Errorf("stored: %w", err)
 	}
-	want, err := reply(s.plain, query, from)
+	want, err := packedReply(s.plain, query, from)
 	if err != nil {
 		return err
 	}
-	answer, err := reply(s.front, query, from)
+	answer, err := packedReply(s.front, query, from)
 	if err != nil {
 		return err
 	}
 	if err := same(answer, want); err != nil {
-		return fmt.Errorf("asked, with keeping: %w", err)
+		return fmt.Errorf("answer with a store: %w", err)
 	}
 	if err := s.compare(query, from, counts); err != nil {
-		return fmt.Errorf("just kept: %w", err)
+		return fmt.Errorf("just stored: %w", err)
 	}
 	return s.compareWalk(c, query, from, counts)
 }
 
 // compareWalk is checkWalk for lists with suffixes in zones of both kinds.
-func (s *keeping) compareWalk(c *importChanges, query []byte, from client, counts seen) error {
+func (s *storing) compareWalk(c *importChanges, query []byte, from client, counts seen) error {
 	r := new(dns.Msg)
 	if err := r.Unpack(query); err != nil {
 		return err
@@ -162,7 +163,7 @@ func (s *keeping) compareWalk(c *importChanges, query []byte, from client, count
 	if !readable || r.Question[0].Qtype == dns.TypeDS || slices.ContainsFunc(suffixes, func(name string) bool {
 		return !dns.IsSubDomain("cluster.local.", name) && (c.unread.Load() || !dns.IsSubDomain(modelZone, name))
 	}) {
-		suffixes = nil // the name alone
+		suffixes = nil // only the name
 	}
 	var failed error
 	ask := func(name string, qtype uint16) *dns.Msg {
@@ -190,9 +191,9 @@ func (s *keeping) compareWalk(c *importChanges, query []byte, from client, count
 	return nil
 }
 
-// compareModel compares the answer to a query for a name below svc of the clusterset, asked without a search list, with
-// what the model says.
-func (s *keeping) compareModel(model *importModel, query []byte, from client, counts seen) error {
+// compareModel compares the answer to a query for a name below svc of the clusterset, without a search list, with the
+// model's.
+func (s *storing) compareModel(model *importModel, query []byte, from client, counts seen) error {
 	r := new(dns.Msg)
 	if err := r.Unpack(query); err != nil {
 		return err
@@ -223,12 +224,12 @@ func (s *keeping) compareModel(model *importModel, query []byte, from client, co
 	case n.port+n.protocol != "":
 		counts["model: a port"]++
 	case q.Qtype == dns.TypeA && len(got.records) < len(model.allAddresses(n)):
-		counts["model: a part of what all have"]++
+		counts["model: a part of all endpoints"]++
 	}
 	return nil
 }
 
-// allAddresses returns the IPv4 addresses of a headless ServiceImport, wherever they are.
+// allAddresses returns the IPv4 addresses of a headless ServiceImport in all clusters.
 func (m *importModel) allAddresses(n importedName) map[netip.Addr]bool {
 	all := map[netip.Addr]bool{}
 	s := m.imports[index.Name{Namespace: n.namespace, Name: n.name}]
@@ -240,15 +241,15 @@ func (m *importModel) allAddresses(n importedName) map[netip.Addr]bool {
 	return all
 }
 
-// TestClustersetKept_ChangeAmidTheLook is TestKept_ChangeAmidTheLook for ServiceImports.
-func TestClustersetKept_ChangeAmidTheLook(t *testing.T) {
-	for i, block := range keptImportBlocks {
+// TestClustersetStored_ChangeDuringTheLookup is TestStored_ChangeDuringTheLookup for ServiceImports.
+func TestClustersetStored_ChangeDuringTheLookup(t *testing.T) {
+	for i, block := range storedImportBlocks {
 		if !block.order {
 			continue
 		}
 		t.Run(block.name, func(t *testing.T) {
 			property.Seeds(t, uint64(i), 1, func(t *testing.T, seed uint64) {
-				s, _ := newKeeping(t, clusterset(block.options...))
+				s, _ := newStoring(t, clusterset(block.options...))
 				if block.inFront {
 					s.withCache()
 				}
@@ -261,13 +262,13 @@ func TestClustersetKept_ChangeAmidTheLook(t *testing.T) {
 						t.Fatalf("step %d, %s: %v", step, text, err)
 					}
 				}
-				compared.require(t, "A", "NODATA", "search: kept")
+				compared.require(t, "A", "NODATA", "search: stored")
 			})
 		})
 	}
 }
 
-func (s *keeping) changeImportsAmid(c *importChanges, a *amid, compared seen) (text string, err error) {
+func (s *storing) changeImportsAmid(c *importChanges, a *amid, compared seen) (text string, err error) {
 	q := c.questions(1)[0]
 	query, err := s.importQuery(c.Rand, q)
 	if err != nil {
@@ -283,7 +284,7 @@ func (s *keeping) changeImportsAmid(c *importChanges, a *amid, compared seen) (t
 			text += "\nmeanwhile " + c.change()
 		}
 	}
-	if _, err := reply(s.front, query, from); err != nil {
+	if _, err := packedReply(s.front, query, from); err != nil {
 		return text, err
 	}
 	a.left = 0
@@ -296,8 +297,8 @@ func (s *keeping) changeImportsAmid(c *importChanges, a *amid, compared seen) (t
 	return text, s.compareForOthers(query, from, compared)
 }
 
-// compareForOthers compares what is kept for the one who asked, and for callers elsewhere.
-func (s *keeping) compareForOthers(query []byte, from client, compared seen) error {
+// compareForOthers compares the stored answers for the caller of the query, and for callers elsewhere.
+func (s *storing) compareForOthers(query []byte, from client, compared seen) error {
 	for _, c := range append([]client{from}, otherCallers...) {
 		if err := s.compare(query, c, compared); err != nil {
 			return fmt.Errorf("for %s: %w", c.address, err)
@@ -306,15 +307,15 @@ func (s *keeping) compareForOthers(query []byte, from client, compared seen) err
 	return nil
 }
 
-// TestClustersetKept_WhileTheClusterChanges is TestKept_WhileTheClusterChanges for ServiceImports.
-func TestClustersetKept_WhileTheClusterChanges(t *testing.T) {
-	for i, block := range keptImportBlocks {
+// TestClustersetStored_WhileTheClusterChanges is TestStored_WhileTheClusterChanges for ServiceImports.
+func TestClustersetStored_WhileTheClusterChanges(t *testing.T) {
+	for i, block := range storedImportBlocks {
 		if !block.order {
 			continue
 		}
 		t.Run(block.name, func(t *testing.T) {
 			property.Seeds(t, uint64(i), 1, func(t *testing.T, seed uint64) {
-				s, _ := newKeeping(t, clusterset(block.options...))
+				s, _ := newStoring(t, clusterset(block.options...))
 				if block.inFront {
 					s.withCache()
 				}
@@ -338,11 +339,11 @@ func TestClustersetKept_WhileTheClusterChanges(t *testing.T) {
 	}
 }
 
-// TestClustersetKept_What says what is kept of a clusterset's zone and what is not.
-func TestClustersetKept_What(t *testing.T) {
+// TestClustersetStored_What asserts which answers in a clusterset's zone are stored.
+func TestClustersetStored_What(t *testing.T) {
 	for _, c := range []struct {
-		ask  string
-		kept bool
+		ask    string
+		stored bool
 	}{
 		{"web.shop" + inSet + " A", true}, {"web.shop" + inSet + " SRV", true}, {"four.shop" + inSet + " AAAA", true}, {"db.shop" + inSet + " A", true},
 		{"db-0.east.db.shop" + inSet + " A", true}, {"_sql._tcp.db.shop" + inSet + " SRV", true}, {"noip.shop" + inSet + " A", true}, {"none.shop" + inSet + " A", true},
@@ -352,21 +353,21 @@ func TestClustersetKept_What(t *testing.T) {
 	} {
 		t.Run(c.ask, func(t *testing.T) {
 			for _, options := range []string{"", "prefer-local-cluster"} {
-				s, _ := newImportKeeping(t, clusterset(options), clustersetObjects()...)
-				e := s.keptFor(t, questionFor(t, c.ask))
-				if got := e != nil && e.Fresh(answers.Now()); got != c.kept {
-					t.Errorf("%s: kept is %v, want %v", options, got, c.kept)
+				s, _ := newImportStoring(t, clusterset(options), clustersetObjects()...)
+				e := s.storedFor(t, questionFor(t, c.ask))
+				if got := e != nil && e.Fresh(answers.Now()); got != c.stored {
+					t.Errorf("%s: stored is %v, want %v", options, got, c.stored)
 				}
 				if e != nil && e.Views != nil {
-					t.Errorf("%s: it is kept by callers, who are none here", options)
+					t.Errorf("%s: it is stored by caller, without topology", options)
 				}
 			}
 		})
 	}
 }
 
-// TestClustersetKept_Until says which changes an answer outlives and which not.
-func TestClustersetKept_Until(t *testing.T) {
+// TestClustersetStored_Until asserts which changes end the validity of an answer.
+func TestClustersetStored_Until(t *testing.T) {
 	ip := func(s string) []netip.Addr { return []netip.Addr{netip.MustParseAddr(s)} }
 	const (
 		web  = "web.shop" + inSet + " A"
@@ -393,44 +394,44 @@ func TestClustersetKept_Until(t *testing.T) {
 		{"the ServiceImport changes", web, "", func(ix *index.Index) {
 			ix.PutImport(&index.Service{Namespace: "shop", Name: "web", IPs: ip("10.100.0.9")})
 		}, false},
-		{"it goes", web, "", func(ix *index.Index) { ix.DeleteImport("shop", "web") }, false},
+		{"deleted", web, "", func(ix *index.Index) { ix.DeleteImport("shop", "web") }, false},
 		{"it is not in the next list", web, "", func(ix *index.Index) { ix.ReplaceImports(nil) }, false},
-		{"its namespace goes", web, "", func(ix *index.Index) { ix.DeleteNamespace("shop") }, false},
+		{"its namespace is deleted", web, "", func(ix *index.Index) { ix.DeleteNamespace("shop") }, false},
 		{"the Service of its name changes", web, "", func(ix *index.Index) {
 			ix.PutService(&index.Service{Namespace: "shop", Name: "web", IPs: ip("10.0.0.9")})
 		}, true},
-		{"the Service of its name goes", web, "", func(ix *index.Index) { ix.DeleteService("shop", "web") }, true},
-		{"another comes", web, "", func(ix *index.Index) { ix.PutImport(&index.Service{Namespace: "shop", Name: "new"}) }, true},
+		{"the Service of its name is deleted", web, "", func(ix *index.Index) { ix.DeleteService("shop", "web") }, true},
+		{"another one is created", web, "", func(ix *index.Index) { ix.PutImport(&index.Service{Namespace: "shop", Name: "new"}) }, true},
 		{"a Service, and the ServiceImport of its name changes", own, "", func(ix *index.Index) {
 			ix.PutImport(&index.Service{Namespace: "shop", Name: "web", IPs: ip("10.100.0.9")})
 		}, true},
 		{"the cluster's ID", web, "prefer-local-cluster", func(ix *index.Index) { ix.SetClusterID(index.NewSymbol("east")) }, true},
 
-		{"headless, an endpoint goes", db, "", slice(func(s *index.Slice) { s.Endpoints = s.Endpoints[1:] }), false},
-		{"headless, an endpoint comes", db, "", slice(func(s *index.Slice) { s.Endpoints = append(s.Endpoints, index.Endpoint{Addr: ip("10.9.0.1")[0]}) }), false},
-		{"headless, a slice goes", db, "", func(ix *index.Index) { ix.DeleteSlice("shop", "db-w4") }, false},
-		{"headless, a slice comes", db, "", func(ix *index.Index) {
+		{"headless, an endpoint is deleted", db, "", slice(func(s *index.Slice) { s.Endpoints = s.Endpoints[1:] }), false},
+		{"headless, an endpoint is created", db, "", slice(func(s *index.Slice) { s.Endpoints = append(s.Endpoints, index.Endpoint{Addr: ip("10.9.0.1")[0]}) }), false},
+		{"headless, a slice is deleted", db, "", func(ix *index.Index) { ix.DeleteSlice("shop", "db-w4") }, false},
+		{"headless, a slice is created", db, "", func(ix *index.Index) {
 			ix.PutSlice(&index.Slice{Namespace: "shop", Name: "db-n", Import: "db", Endpoints: []index.Endpoint{{Addr: ip("10.9.0.1")[0]}}})
 		}, false},
-		{"headless, a slice passes to another", db, "", slice(func(s *index.Slice) { s.Import = "bare" }), false},
+		{"headless, a slice moves to another object", db, "", slice(func(s *index.Slice) { s.Import = "bare" }), false},
 		{"headless, a slice becomes a Service's", db, "", slice(func(s *index.Slice) { s.Service, s.Import = "db", "" }), false},
 		{"headless, becomes a ClusterSetIP", db, "", func(ix *index.Index) {
 			ix.PutImport(&index.Service{Namespace: "shop", Name: "db", IPs: ip("10.100.0.9")})
 		}, false},
 		{"headless, a slice of the Service of its name changes", db, "", func(ix *index.Index) { ix.DeleteSlice("shop", "db-own") }, true},
 		{"headless, the cluster's ID", db, "", func(ix *index.Index) { ix.SetClusterID(index.NewSymbol("east")) }, true},
-		{"headless, the cluster's ID, which comes first", db, "prefer-local-cluster", func(ix *index.Index) { ix.SetClusterID(index.NewSymbol("east")) }, false},
+		{"headless, the cluster's ID, preferred", db, "prefer-local-cluster", func(ix *index.Index) { ix.SetClusterID(index.NewSymbol("east")) }, false},
 		{"headless, the cluster's ID again", db, "prefer-local-cluster", func(ix *index.Index) { ix.SetClusterID(index.Symbol{}) }, true},
 		{"endpoint, its cluster", host, "", slice(func(s *index.Slice) { s.Cluster = index.NewSymbol("north") }), false},
 		{"endpoint, its name", host, "", slice(func(s *index.Slice) { s.Endpoints[0].Name = "db-7" }), false},
 		{"endpoint, the cluster's ID", host, "prefer-local-cluster", func(ix *index.Index) { ix.SetClusterID(index.NewSymbol("east")) }, true},
 
-		{"NXDOMAIN, it comes", none, "", func(ix *index.Index) { ix.PutImport(&index.Service{Namespace: "shop", Name: "new"}) }, false},
-		{"NXDOMAIN, it comes with a list", none, "", func(ix *index.Index) {
+		{"NXDOMAIN, created", none, "", func(ix *index.Index) { ix.PutImport(&index.Service{Namespace: "shop", Name: "new"}) }, false},
+		{"NXDOMAIN, created by a relist", none, "", func(ix *index.Index) {
 			ix.ReplaceImports(append([]*index.Service{{Namespace: "shop", Name: "new"}}, ix.ImportRecord("shop", "web")))
 		}, false},
-		{"NXDOMAIN, it comes in another namespace", none, "", func(ix *index.Index) { ix.PutImport(&index.Service{Namespace: "team", Name: "new"}) }, true},
-		{"NXDOMAIN, its slice comes first", none, "", func(ix *index.Index) {
+		{"NXDOMAIN, created in another namespace", none, "", func(ix *index.Index) { ix.PutImport(&index.Service{Namespace: "team", Name: "new"}) }, true},
+		{"NXDOMAIN, slice created first", none, "", func(ix *index.Index) {
 			ix.PutSlice(&index.Slice{Namespace: "shop", Name: "new-1", Import: "new", Endpoints: []index.Endpoint{{Addr: ip("10.9.0.1")[0]}}})
 		}, true},
 		{"NXDOMAIN of an endpoint, it becomes ready", "db-9.east.db.shop" + inSet + " A", "", slice(func(s *index.Slice) {
@@ -439,22 +440,22 @@ func TestClustersetKept_Until(t *testing.T) {
 		{"NXDOMAIN of none ready, one becomes ready", "empty.shop" + inSet + " A", "", func(ix *index.Index) {
 			ix.PutSlice(&index.Slice{Namespace: "shop", Name: "empty-1", Import: "empty", Endpoints: []index.Endpoint{{Addr: ip("10.9.0.1")[0]}}})
 		}, false},
-		{"NXDOMAIN of a namespace, it comes", "web.missing" + inSet + " A", "", func(ix *index.Index) { ix.PutNamespace("missing") }, false},
-		{"NODATA, addresses come", "noip.shop" + inSet + " A", "", func(ix *index.Index) {
+		{"NXDOMAIN of a namespace, created", "web.missing" + inSet + " A", "", func(ix *index.Index) { ix.PutNamespace("missing") }, false},
+		{"NODATA, addresses added", "noip.shop" + inSet + " A", "", func(ix *index.Index) {
 			ix.PutImport(&index.Service{Namespace: "shop", Name: "noip", IPs: ip("10.100.0.9")})
 		}, false},
-		{"NXDOMAIN of a Service, a ServiceImport of its name comes", gone, "", func(ix *index.Index) {
+		{"NXDOMAIN of a Service, a ServiceImport of its name is created", gone, "", func(ix *index.Index) {
 			ix.PutImport(&index.Service{Namespace: "shop", Name: "new"})
-		}, false}, // of names that come and go a namespace has one count
+		}, false}, // all created and deleted names of a namespace share one generation
 		{"ignore empty_service, an endpoint becomes ready", "four.shop" + inSet + " A", "ignore empty_service", func(ix *index.Index) {
 			ix.PutSlice(&index.Slice{Namespace: "shop", Name: "four-1", Import: "four", Endpoints: []index.Endpoint{{Addr: ip("10.9.0.1")[0]}}})
 		}, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			s, _ := newImportKeeping(t, clusterset(c.options), clustersetObjects()...)
-			e := s.keptFor(t, questionFor(t, c.ask))
+			s, _ := newImportStoring(t, clusterset(c.options), clustersetObjects()...)
+			e := s.storedFor(t, questionFor(t, c.ask))
 			if e == nil || !e.Fresh(answers.Now()) {
-				t.Fatal("the answer is not kept")
+				t.Fatal("the answer is not stored")
 			}
 			c.change(indexOf(s.k))
 			if got := e.Fresh(answers.Now()); got != c.outlives {

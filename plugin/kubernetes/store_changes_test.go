@@ -12,13 +12,13 @@ import (
 	"github.com/nearside-dns/nearside/plugin/kubernetes/source"
 )
 
-// changes draws random changes of a small cluster, in which everything collides. Most of them alter one
-// thing of what is there, so that nothing else can bring it to light.
+// changes draws random changes of a small cluster, in which records collide. Most of them alter one field of an
+// existing record, so that nothing else can reveal the change.
 type changes struct {
 	*rand.Rand
 	ix         *recorded
 	reads      source.Options // what a source of the configuration reads
-	focus      index.Name     // of a Service that changes more than others, if there is one
+	focus      index.Name     // of a Service that changes more than others, if any
 	namespaces []string
 	services   []string
 	slices     []string
@@ -58,7 +58,7 @@ func newChanges(seed uint64, k *Kubernetes) *changes {
 	return c
 }
 
-// following returns n addresses from one on.
+// following returns n addresses from a start.
 func following(first string, n int) (all []netip.Addr) {
 	for a := netip.MustParseAddr(first); len(all) < n; a = a.Next() {
 		all = append(all, a)
@@ -66,18 +66,18 @@ func following(first string, n int) (all []netip.Addr) {
 	return all
 }
 
-// reverse returns the name of an address that has PTR records.
+// reverse returns the reverse name of an address.
 func reverse(a netip.Addr) string {
 	name, err := dns.ReverseAddr(a.String())
 	if err != nil {
-		panic(err) // every address has one
+		panic(err) // every address has a reverse name
 	}
 	return name
 }
 
 func pick[T any](r *rand.Rand, all []T) T { return all[r.IntN(len(all))] }
 
-// change makes one change and returns what it was.
+// change makes one change and returns its description.
 func (c *changes) change() string {
 	ix := c.ix
 	ns, service, slice, pod := pick(c.Rand, c.namespaces), pick(c.Rand, c.services), pick(c.Rand, c.slices), pick(c.Rand, c.pods)
@@ -89,10 +89,10 @@ func (c *changes) change() string {
 	}
 	n := c.IntN(100)
 	if !ix.HasNamespace(ns) && n < 50 {
-		n = namespaceComes // nothing else is seen until then
+		n = namespaceComes // other records have no names before
 	}
 	if n < 80 && n >= 45 && !c.reads.Endpoints || n < 91 && n >= 80 && !c.reads.Pods {
-		n %= 40 // there is nobody to read it
+		n %= 40 // no reader uses it
 	}
 	switch {
 	case n < 40:
@@ -146,7 +146,7 @@ func (c *changes) change() string {
 
 const namespaceComes = 95
 
-// relist is what a source does whose watch has ended: some of what is known is not in the list any more.
+// relist replaces all records of a kind, as a source does after its watch has ended: some are missing from the list.
 func (c *changes) relist() string {
 	ix := c.ix
 	switch c.IntN(3) {
@@ -204,7 +204,7 @@ func (c *changes) kind() index.Kind {
 	return pick(c.Rand, []index.Kind{index.ClusterIP, index.ClusterIP, index.Headless, index.Headless, index.ExternalName})
 }
 
-// service draws a record: the one that is there with something altered, or a new one.
+// service draws a record: the current one with an alteration, or a new one.
 func (c *changes) service(ns, name string) *index.Service {
 	s := &index.Service{Namespace: ns, Name: name, Kind: c.kind(), Ports: c.ports()}
 	old := c.ix.ServiceRecord(ns, name)
@@ -253,7 +253,7 @@ func (c *changes) slice(ns, name string) *index.Slice {
 	case 1:
 		s.Ports = c.ports()
 	case 2:
-		s.Endpoints = append(s.Endpoints, c.endpoint()) // it becomes ready
+		s.Endpoints = append(s.Endpoints, c.endpoint()) // an endpoint becomes ready
 	case 3:
 		at := c.IntN(len(s.Endpoints))
 		s.Endpoints = slices.Delete(s.Endpoints, at, at+1)
@@ -299,7 +299,7 @@ func (c *changes) endpoint() index.Endpoint {
 	return e
 }
 
-// questions draws n questions, most of them for names of Services, pods and addresses that may be there.
+// questions draws n queries, most of them for names of Services, pods and addresses that may exist.
 func (c *changes) questions(n int) (all []dns.Question) {
 	names := c.names()
 	for len(all) < n {
@@ -326,7 +326,7 @@ var types = []uint16{
 	dns.TypeTXT, dns.TypeNS, dns.TypeSOA, dns.TypeMX, dns.TypeANY, dns.TypeDS, dns.TypeHTTPS,
 }
 
-// names returns what is asked for: names at and around everything that may be there.
+// names returns the names of queries: those of all records that may exist, and similar ones.
 func (c *changes) names() (all []string) {
 	for _, ns := range append(slices.Clone(c.namespaces), "none") {
 		all = append(all, ns+".svc.cluster.local.", ns+".pod.cluster.local.", "www.example.org."+ns+".svc.cluster.local.",

@@ -18,7 +18,7 @@ import (
 	_ "github.com/nearside-dns/nearside/plugin/cache"
 )
 
-// standIn is a plugin of another name that passes everything on.
+// standIn is a plugin of another name that passes every query to the next one.
 type standIn struct {
 	name string
 	next plugin.Handler
@@ -39,8 +39,7 @@ var registerStandIns = sync.OnceFunc(func() {
 	}
 })
 
-// A server tries the candidates of a search list unless another plugin of the block, or another block, may have an
-// answer of its own to one of them.
+// A server tries the candidates of a search list unless another plugin or another server block may answer one of them.
 func TestSetup_Search(t *testing.T) {
 	registerStandIns()
 	dir := t.TempDir()
@@ -60,14 +59,14 @@ func TestSetup_Search(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			ask := askServer(t, c.corefile)
 			m := ask(withList(t, new(dns.Msg).SetQuestion("web.team.shop.svc.cluster.local.", dns.TypeA), listShop...))
-			if tried := saysOf(m) != saysNothing; tried != c.tried || m.Rcode != dns.RcodeNameError {
+			if tried := resultOf(m) != notTried; tried != c.tried || m.Rcode != dns.RcodeNameError {
 				t.Errorf("tried is %v, want %v, and NXDOMAIN; the reply is\n%v", tried, c.tried, m)
 			}
 		})
 	}
 }
 
-// askServer starts a server and returns what asks it over TCP, as long as the test runs.
+// askServer starts a server and returns a function that queries it over TCP during the test.
 func askServer(t *testing.T, corefile string) func(*dns.Msg) *dns.Msg {
 	t.Helper()
 	inst, err := run(t, corefile)
@@ -95,8 +94,8 @@ func askServer(t *testing.T, corefile string) func(*dns.Msg) *dns.Msg {
 	}
 }
 
-// With plugin cache in front, the answer to a search list is kept until what it follows from changes, although its
-// TTL is longer; it is not given to a query for the name alone, nor the other way round.
+// Plugin cache stores the answer to a query with a search list until its dependencies change, although its TTL is
+// longer; it is not used for a query without the list, nor the other way round.
 func TestSearch_BehindCache(t *testing.T) {
 	dir := t.TempDir()
 	manifest := func(namespace, ip string) {
@@ -112,7 +111,7 @@ func TestSearch_BehindCache(t *testing.T) {
 	const behind = "web.team.shop.svc.cluster.local. 3600 IN CNAME web.team.svc.cluster.local. web.team.svc.cluster.local. 3600 IN A "
 	is := func(r *dns.Msg, rcode int, says, answer string) bool {
 		m := ask(r)
-		return m.Rcode == rcode && saysOf(m) == says && strings.Join(texts(m.Answer), " ") == answer
+		return m.Rcode == rcode && resultOf(m) == says && strings.Join(texts(m.Answer), " ") == answer
 	}
 	for i := range 2 {
 		if !is(list, dns.RcodeSuccess, listShop[1], behind+"10.0.0.1") {
@@ -128,7 +127,7 @@ func TestSearch_BehindCache(t *testing.T) {
 		time.Sleep(20 * time.Millisecond)
 	}
 	for i := range 2 {
-		if !is(plain, dns.RcodeNameError, saysNothing, "") {
+		if !is(plain, dns.RcodeNameError, notTried, "") {
 			t.Errorf("without a list, time %d: %v", i, ask(plain))
 		}
 		if !is(list, dns.RcodeSuccess, listShop[1], behind+"10.0.0.2") {

@@ -39,15 +39,15 @@ func withList(t testing.TB, r *dns.Msg, suffixes ...string) *dns.Msg {
 	return searchlist.WithOption(r, data)
 }
 
-// askSearch returns the reply to "base TYPE" with a search list, and what it says of the candidates.
+// askSearch returns the reply to "base TYPE" with a search list, and the result in its option.
 func askSearch(t testing.TB, k *Kubernetes, question string, suffixes ...string) (m *dns.Msg, says string) {
 	t.Helper()
 	base, qtype, _ := strings.Cut(question, " ")
 	m = direct(t, k, withList(t, questionFor(t, base+"."+suffixes[0]+" "+qtype), suffixes...), "10.240.0.1")
-	return m, saysOf(m)
+	return m, resultOf(m)
 }
 
-// direct returns the reply of a handler as it writes it.
+// direct returns the unmodified reply of a handler.
 func direct(t testing.TB, h plugin.Handler, r *dns.Msg, from string) *dns.Msg {
 	t.Helper()
 	w := dnstest.NewRecorder(&test.ResponseWriter{RemoteIP: from})
@@ -57,22 +57,22 @@ func direct(t testing.TB, h plugin.Handler, r *dns.Msg, from string) *dns.Msg {
 	return w.Msg
 }
 
-// What a reply may say of candidates besides naming the suffix of one.
+// Results in the option of a reply, besides the suffix of a candidate.
 const (
-	saysNothing = "" // they were not tried
-	saysNone    = "none"
+	notTried = "" // the candidates were not tried
+	saysNone = "none"
 )
 
-// saysOf returns what a reply says of candidates.
-func saysOf(m *dns.Msg) string {
+// resultOf returns the result in the option of a reply.
+func resultOf(m *dns.Msg) string {
 	data, ok := searchlist.OptionOf(m)
 	if !ok {
-		return saysNothing
+		return notTried
 	}
 	names, ok := searchlist.ParseSuffixes(data)
 	switch {
 	case !ok || len(names) > 1:
-		return fmt.Sprintf("what can't be read: %q", data)
+		return fmt.Sprintf("malformed data: %q", data)
 	case len(names) == 0:
 		return saysNone
 	}
@@ -88,7 +88,7 @@ func searchedObjects() []runtime.Object {
 		service("shop", "web", []string{"10.0.0.1"}, tcp("http", 80)), service("team", "web", []string{"10.0.0.2"}, tcp("http", 80)),
 		service("shop", "six", []string{"2001:db8::6"}, tcp("http", 80)), service("team", "six", []string{"10.0.0.6"}, tcp("http", 80)),
 		service("team", "mail", []string{"10.0.0.3"}, tcp("smtp", 25)),
-		service("shop", "team", []string{"10.0.0.4"}, tcp("http", 80)), // as the namespace
+		service("shop", "team", []string{"10.0.0.4"}, tcp("http", 80)), // the name of the namespace
 		externalName("shop", "out", "www.example.org"), externalName("shop", "in", "mail.team.svc.cluster.local"),
 		externalName("shop", "dead", "none.team.svc.cluster.local"), externalName("shop", "gone", "none.example.org"),
 		externalName("shop", "half", "six.shop.svc.cluster.local"), service("team", "half", []string{"10.0.0.7"}),
@@ -116,8 +116,8 @@ func TestSearch(t *testing.T) {
 			"web.team.svc.shop.svc.cluster.local. 5 IN CNAME web.team.svc.cluster.local.", "web.team.svc.cluster.local. 5 IN A 10.0.0.2"}},
 		{name: "none", ask: "www.example.org A", list: listShop, says: saysNone, rcode: dns.RcodeNameError},
 		{name: "NODATA", ask: "web TXT", list: listShop, says: saysNone},
-		{name: "NODATA, then nothing: a namespace", ask: "shop A", list: listShop, says: saysNone},
-		{name: "nothing, then NODATA", ask: "team.svc MX", list: listShop, says: saysNone},
+		{name: "NODATA, then NXDOMAIN: a namespace", ask: "shop A", list: listShop, says: saysNone},
+		{name: "NXDOMAIN, then NODATA", ask: "team.svc MX", list: listShop, says: saysNone},
 		{name: "NODATA, then data", ask: "half CNAME", list: []string{both[1], both[0]}, says: both[0], answer: []string{
 			"half.team.svc.cluster.local. 5 IN CNAME half.shop.svc.cluster.local.", "half.shop.svc.cluster.local. 5 IN CNAME six.shop.svc.cluster.local."}},
 		{name: "no data, data of the other namespace", ask: "dead A", list: both, says: both[1], answer: []string{
@@ -138,7 +138,7 @@ func TestSearch(t *testing.T) {
 			"in.shop.svc.cluster.local. 5 IN CNAME mail.team.svc.cluster.local.", "mail.team.svc.cluster.local. 5 IN A 10.0.0.3"}},
 		{name: "alias without the family", ask: "out AAAA", list: listShop, says: listShop[0], answer: []string{
 			"out.shop.svc.cluster.local. 5 IN CNAME www.example.org."}},
-		{name: "alias of what is not there", ask: "gone A", list: both, says: both[0], answer: []string{
+		{name: "alias with a nonexistent target", ask: "gone A", list: both, says: both[0], answer: []string{
 			"gone.shop.svc.cluster.local. 5 IN CNAME none.example.org."}},
 		{name: "CNAME", ask: "out.shop CNAME", list: listTeam, says: listTeam[1], answer: []string{
 			"out.shop.team.svc.cluster.local. 5 IN CNAME out.shop.svc.cluster.local.", "out.shop.svc.cluster.local. 5 IN CNAME www.example.org."}},
@@ -159,14 +159,14 @@ func TestSearch(t *testing.T) {
 		{name: "a suffix outside of the zones", ask: "web.team A", list: append(slices.Clone(listShop), "example.org."), rcode: dns.RcodeNameError},
 		{name: "the zone's parent", ask: "web.team A", list: []string{listShop[0], "local.", listShop[1]}, rcode: dns.RcodeNameError},
 		{name: "the zone's parent, with a name that is in the zone", ask: "web.team.svc.cluster A", list: []string{listShop[0], "local."}, rcode: dns.RcodeNameError},
-		{name: "what only ends like the zone", ask: "web.team A", list: []string{listShop[0], "xcluster.local."}, rcode: dns.RcodeNameError},
+		{name: "suffix without a label boundary", ask: "web.team A", list: []string{listShop[0], "xcluster.local."}, rcode: dns.RcodeNameError},
 		{name: "a reverse zone", ask: "1.0.0 A", list: []string{listShop[0], "10.in-addr.arpa."}, rcode: dns.RcodeNameError},
 		{name: "DS", ask: "web.team DS", list: listShop, rcode: dns.RcodeNameError},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			m, says := askSearch(t, k, c.ask, c.list...)
 			if m.Rcode != c.rcode || says != c.says {
-				t.Errorf("%s, the reply says %q, want %s, %q", dns.RcodeToString[m.Rcode], says, dns.RcodeToString[c.rcode], c.says)
+				t.Errorf("%s, the option has %q, want %s, %q", dns.RcodeToString[m.Rcode], says, dns.RcodeToString[c.rcode], c.says)
 			}
 			if got := texts(m.Answer); !slices.Equal(got, c.answer) {
 				t.Errorf("the answer is\n\t%s\nwant\n\t%s", strings.Join(got, "\n\t"), strings.Join(c.answer, "\n\t"))
@@ -181,7 +181,7 @@ func TestSearch(t *testing.T) {
 	}
 }
 
-// With a list that can't be what it says, the reply is the one to the name.
+// With an invalid list, the reply is that for the name.
 func TestSearch_Malformed(t *testing.T) {
 	k := answering(t, "kubernetes cluster.local", searchedObjects()...)
 	list := func(suffixes ...string) []byte {
@@ -221,7 +221,7 @@ func TestSearch_Malformed(t *testing.T) {
 				r.IsEdns0().Option = append(r.IsEdns0().Option, &dns.EDNS0_LOCAL{Code: searchlist.OptionCode, Data: data})
 			}
 			m := direct(t, k, r, "10.240.0.1")
-			if tried := saysOf(m) != saysNothing; tried != c.tried {
+			if tried := resultOf(m) != notTried; tried != c.tried {
 				t.Fatalf("tried is %v, want %v; the reply is\n%v", tried, c.tried, m)
 			}
 			if !c.tried && m.String() != want.String() {
@@ -231,7 +231,7 @@ func TestSearch_Malformed(t *testing.T) {
 	}
 }
 
-// Where others may have an answer to one of the names, the reply is the one to the name.
+// If other plugins may answer one of the candidates, the reply is that for the name.
 func TestSearch_OthersAnswer(t *testing.T) {
 	web := func(r *dns.Msg) *dns.Msg { return r }
 	for _, c := range []struct {
@@ -250,7 +250,7 @@ func TestSearch_OthersAnswer(t *testing.T) {
 		{name: "a candidate is of another block", prepare: func(k *Kubernetes) {
 			k.serves = func(_ context.Context, name string) bool { return name != "web.team.svc.cluster.local." }
 		}},
-		{name: "before everything has been read", prepare: func(k *Kubernetes) { unsynced(k) }},
+		{name: "before the first sync", prepare: func(k *Kubernetes) { unsynced(k) }},
 		{name: "another class", alter: func(r *dns.Msg) *dns.Msg { r.Question[0].Qclass = dns.ClassCHAOS; return r }},
 		{name: "another opcode", alter: func(r *dns.Msg) *dns.Msg { r.Opcode = dns.OpcodeNotify; return r }},
 	} {
@@ -267,20 +267,20 @@ func TestSearch_OthersAnswer(t *testing.T) {
 			}
 			r := withList(t, new(dns.Msg).SetQuestion("web.team.shop.svc.cluster.local.", dns.TypeA), listShop...)
 			m := direct(t, k, c.alter(r), "10.240.0.1")
-			if tried := saysOf(m) != saysNothing; tried != c.tried {
+			if tried := resultOf(m) != notTried; tried != c.tried {
 				t.Errorf("tried is %v, want %v; the reply is\n%v", tried, c.tried, m)
 			}
 		})
 	}
 }
 
-// countingFor are the types that make a name count for another one.
+// countingFor are the types whose records make a candidate the answer to another type.
 var countingFor = map[uint16][]uint16{
 	dns.TypeA: {dns.TypeAAAA}, dns.TypeAAAA: {dns.TypeA},
 	dns.TypeHTTPS: {dns.TypeA, dns.TypeAAAA}, dns.TypeSVCB: {dns.TypeA, dns.TypeAAAA},
 }
 
-// walked is what comes of asking for one candidate after the other.
+// walked is the result of querying one candidate after the other.
 type walked struct {
 	says   string
 	rcode  int
@@ -289,8 +289,8 @@ type walked struct {
 	ns     string
 }
 
-// walk asks a handler for one candidate after the other, as package search says, or for the name alone if there are
-// no suffixes. It knows no more of the handler than its replies, and takes the suffixes to be of its zones.
+// walk queries a handler for one candidate after the other, as package searchlist documents, or only for the name if
+// there are no suffixes. It uses only the handler's replies, and assumes that the suffixes are in its zones.
 func walk(ask func(name string, qtype uint16) *dns.Msg, q dns.Question, suffixes []string) (out walked) {
 	plain := walkedOf(ask(q.Name, q.Qtype))
 	if suffixes == nil {
@@ -345,16 +345,16 @@ func withoutOPT(records []dns.RR) []dns.RR {
 	return slices.DeleteFunc(slices.Clone(records), func(rr dns.RR) bool { return rr.Header().Rrtype == dns.TypeOPT })
 }
 
-// walkedOf is a reply in the same form.
+// walkedOf converts a reply to this form.
 func walkedOf(m *dns.Msg) walked {
-	return walked{saysOf(m), m.Rcode, texts(m.Answer), texts(withoutOPT(m.Extra)), strings.Join(texts(m.Ns), " ")}
+	return walked{resultOf(m), m.Rcode, texts(m.Answer), texts(withoutOPT(m.Extra)), strings.Join(texts(m.Ns), " ")}
 }
 
 func (w walked) same(o walked) bool {
 	return w.says == o.says && w.rcode == o.rcode && w.ns == o.ns && slices.Equal(w.answer, o.answer) && slices.Equal(w.extra, o.extra)
 }
 
-// TestSearch_Walk compares the reply to a query with a list with what comes of asking for the candidates one by one.
+// TestSearch_Walk compares the reply to a query with a list with the result of querying the candidates one by one.
 func TestSearch_Walk(t *testing.T) {
 	k := answering(t, "kubernetes cluster.local other.local {\npods verified\nzonal\n}", searchedObjects()...)
 	k.upstream = upstreamOf(t, "www.example.org. 60 IN A 192.0.2.1")
@@ -401,7 +401,7 @@ func TestSearch_Walk(t *testing.T) {
 
 func kindOfWalk(w walked, suffixes []string) string {
 	switch {
-	case w.says == saysNothing:
+	case w.says == notTried:
 		return "not tried"
 	case w.rcode == dns.RcodeNameError:
 		return "none exists"
@@ -415,7 +415,7 @@ func kindOfWalk(w walked, suffixes []string) string {
 	return "a later one"
 }
 
-// Which candidate is the one depends on who asks where topology filters. The counter of callers counts an answer once.
+// With topology, the caller decides which candidate is the answer. The counter of callers counts an answer once.
 func TestSearch_Topology(t *testing.T) {
 	k := placed(t, "kubernetes cluster.local {\ntopology\n}")
 	strip := source.Stripper{Options: k.source, Skipped: new(source.Skipped)}
@@ -429,7 +429,7 @@ func TestSearch_Topology(t *testing.T) {
 	}{
 		{"local", "n1", first, "n1"},
 		{"local", "n3", first, "n3"},
-		{"local", "n2", second, "n9"}, // as a caller who sees nothing of the first
+		{"local", "n2", second, "n9"}, // a caller that gets no endpoint of the first
 		{"rack", "n2", first, "n3"},
 		{"none", "n2", saysNone, "NXDOMAIN"},
 		{"host", "n2", saysNone, ""},
@@ -439,8 +439,8 @@ func TestSearch_Topology(t *testing.T) {
 			before := counted(callersTotal[byOption])
 			r := withList(t, asNodeNamed(t, c.node, c.name+"."+first), first, second)
 			m := direct(t, k, r, "10.0.0.1")
-			if says, sees := saysOf(m), seenBy(m); says != c.says || sees != c.sees {
-				t.Errorf("it says %q and has %q, want %q and %q", says, sees, c.says, c.sees)
+			if says, sees := resultOf(m), seenBy(m); says != c.says || sees != c.sees {
+				t.Errorf("the option has %q and has %q, want %q and %q", says, sees, c.says, c.sees)
 			}
 			want := 1.0
 			if c.name == "none" {
@@ -461,8 +461,8 @@ func asNodeNamed(t testing.TB, node, name string) *dns.Msg {
 	return r
 }
 
-// Until Nodes have been read, what a caller sees of a candidate may not be known. The reply is the one to the name
-// then, and it counts as one answer.
+// While Nodes are not synced, it may be unknown whether a candidate has data for the caller. The reply is that for the
+// name then, and counts as one answer.
 func TestSearch_BeforeNodes(t *testing.T) {
 	k := placed(t, "kubernetes cluster.local {\ntopology\n}")
 	indexOf(k).ReplaceNodes(nil)
@@ -471,9 +471,9 @@ func TestSearch_BeforeNodes(t *testing.T) {
 		ask, says, sees string
 		counted         float64
 	}{
-		{"local A", saysNothing, "SERVFAIL", 1},
-		{"local.shop A", saysNothing, "NXDOMAIN", 0}, // it is the second that is not known
-		{"local HTTPS", saysNothing, "", 0},          // whether it has addresses is not known
+		{"local A", notTried, "SERVFAIL", 1},
+		{"local.shop A", notTried, "NXDOMAIN", 0}, // the second one is unknown
+		{"local HTTPS", notTried, "", 0},          // it is unknown whether it has addresses
 		{"wide A", "shop.svc.cluster.local.", "n1 n3", 1},
 		{"plain.shop A", "svc.cluster.local.", "n1 n3", 0},
 		{"none A", saysNone, "NXDOMAIN", 0},
@@ -482,7 +482,7 @@ func TestSearch_BeforeNodes(t *testing.T) {
 			before := counted(callersTotal[unknownAddress])
 			m, says := askSearch(t, k, c.ask, listShop...)
 			if sees := seenBy(m); says != c.says || sees != c.sees {
-				t.Errorf("it says %q and has %q, want %q and %q", says, sees, c.says, c.sees)
+				t.Errorf("the option has %q and has %q, want %q and %q", says, sees, c.says, c.sees)
 			}
 			if n := counted(callersTotal[unknownAddress]) - before; n != c.counted {
 				t.Errorf("%v answers are counted, want %v", n, c.counted)
@@ -491,7 +491,7 @@ func TestSearch_BeforeNodes(t *testing.T) {
 	}
 }
 
-// searchless is an upstream that sees whether it is asked with a search list.
+// searchless is an upstream that detects queries with a search list.
 type searchless struct {
 	t *testing.T
 	n int
@@ -500,15 +500,15 @@ type searchless struct {
 func (u *searchless) Lookup(_ context.Context, state request.Request, name string, _ uint16) (*dns.Msg, error) {
 	u.n++
 	if searchlist.HasOption(state.Req) {
-		u.t.Errorf("asked for %s with a search list", name)
+		u.t.Errorf("query for %s has a search list", name)
 	}
 	if optionOf(state.Req) == nil {
-		u.t.Errorf("asked for %s without what names the caller", name)
+		u.t.Errorf("query for %s has no caller option", name)
 	}
 	return new(dns.Msg), nil
 }
 
-// The list is for the name that is asked for, and not for where an alias leads: that is a full name.
+// The search list is not applied to the target of an alias, which is a full name.
 func TestSearch_NotForTargets(t *testing.T) {
 	k := answering(t, "kubernetes cluster.local", searchedObjects()...)
 	up := &searchless{t: t}
@@ -517,11 +517,11 @@ func TestSearch_NotForTargets(t *testing.T) {
 		direct(t, k, withList(t, asNodeNamed(t, "n1", "out."+listShop[0]), list...), "10.240.0.1")
 	}
 	if up.n != 2 {
-		t.Errorf("the upstream was asked %d times, want 2", up.n)
+		t.Errorf("the upstream was queried %d times, want 2", up.n)
 	}
 }
 
-// Metadata are those of the name that is asked for.
+// Metadata is that of QNAME.
 func TestSearch_Metadata(t *testing.T) {
 	k := placed(t, "kubernetes cluster.local {\ntopology\n}")
 	const owner = "web.team.shop.svc.cluster.local."
@@ -532,7 +532,7 @@ func TestSearch_Metadata(t *testing.T) {
 	}
 }
 
-// metadataOf returns the metadata of a query that comes from an address.
+// metadataOf returns the metadata of a query from an address.
 func metadataOf(k *Kubernetes, r *dns.Msg, from string) map[string]string {
 	ctx := k.Metadata(metadata.ContextWithMetadata(context.Background()), request.Request{W: &test.ResponseWriter{RemoteIP: from}, Req: r})
 	all := map[string]string{}
@@ -546,19 +546,19 @@ func metadataOf(k *Kubernetes, r *dns.Msg, from string) map[string]string {
 func counted(c prometheus.Counter) float64 {
 	var m dto.Metric
 	if err := c.Write(&m); err != nil {
-		panic(err) // it is no counter
+		panic(err) // not a counter
 	}
 	return m.GetCounter().GetValue()
 }
 
-// A candidate that is too long to be a name is not there, whatever its labels say.
+// A candidate that is too long for a name does not exist, with any labels.
 func TestSearch_TooLong(t *testing.T) {
 	label := strings.Repeat("a", 63)
 	far := strings.Repeat(label[:60]+".", 2) + "cluster.local."
 	k := answering(t, "kubernetes cluster.local "+far+" {\npods insecure\n}", searchedObjects()...)
 	for base, rcode := range map[string]int{"10-1-0-7.team.pod": dns.RcodeSuccess, label + "." + label + ".10-1-0-7.team.pod": dns.RcodeNameError} {
-		if m, says := askSearch(t, k, base+" A", "none.cluster.local.", far); m.Rcode != rcode || says == saysNothing {
-			t.Errorf("%s: the reply says %q and is\n%v", base, says, m)
+		if m, says := askSearch(t, k, base+" A", "none.cluster.local.", far); m.Rcode != rcode || says == notTried {
+			t.Errorf("%s: the option has %q and is\n%v", base, says, m)
 		}
 	}
 }

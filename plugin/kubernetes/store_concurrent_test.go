@@ -12,17 +12,17 @@ import (
 	"github.com/nearside-dns/nearside/test/property"
 )
 
-// TestKept_WhileTheClusterChanges has readers ask, and so have answers kept, while the cluster changes. An
-// answer may be put into the store long after the change that made it wrong: it must not count as valid
-// then. Between two changes a kept answer has to be what one gets without keeping.
-func TestKept_WhileTheClusterChanges(t *testing.T) {
-	for i, block := range keptBlocks {
+// TestStored_WhileTheClusterChanges answers and stores in readers while the cluster changes. An answer may be stored
+// long after the change that outdated it: it must not count as valid then. Between two changes, a stored answer must
+// equal one made without a store.
+func TestStored_WhileTheClusterChanges(t *testing.T) {
+	for i, block := range storedBlocks {
 		if !block.order {
 			continue
 		}
 		t.Run(block.name, func(t *testing.T) {
 			property.Seeds(t, uint64(i), 1, func(t *testing.T, seed uint64) {
-				s, _ := newKeeping(t, allZones+" {\n"+block.options+"\n}")
+				s, _ := newStoring(t, allZones+" {\n"+block.options+"\n}")
 				if block.inFront {
 					s.withCache()
 				}
@@ -47,26 +47,26 @@ func TestKept_WhileTheClusterChanges(t *testing.T) {
 }
 
 // compareAfter compares stored answers to some of the queries with answers made anew, after a change of the cluster.
-func (s *keeping) compareAfter(change string, queries [][]byte, r *rand.Rand, caller func() client, compared seen) error {
+func (s *storing) compareAfter(change string, queries [][]byte, r *rand.Rand, caller func() client, compared seen) error {
 	for range 2 {
 		for range 10 {
 			if err := s.compare(pick(r, queries), caller(), compared); err != nil {
 				return fmt.Errorf("after %s: %w", change, err)
 			}
 		}
-		runtime.Gosched() // a reader that has looked before the change may keep what it has made now
+		runtime.Gosched() // a reader that read before the change may store its answer now
 	}
 	return nil
 }
 
-// Readers ask for as long as this, and for as many changes, while the cluster changes.
+// Readers run for at least this time, and at least this number of changes.
 const (
 	whileAskedFor     = time.Second
 	whileAskedChanges = 400
 )
 
-// whileAsked calls change again and again while readers ask, until there is an error.
-func (s *keeping) whileAsked(queries [][]byte, change func() error) error {
+// whileAsked calls change repeatedly while readers send queries, until there is an error.
+func (s *storing) whileAsked(queries [][]byte, change func() error) error {
 	var readers sync.WaitGroup
 	var stop atomic.Bool
 	failed := make(chan error, 2)
@@ -74,7 +74,7 @@ func (s *keeping) whileAsked(queries [][]byte, change func() error) error {
 		readers.Go(func() {
 			r := rand.New(rand.NewPCG(uint64(i), 1))
 			for !stop.Load() {
-				if _, err := reply(s.front, pick(r, queries), pick(r, s.clients)); err != nil {
+				if _, err := packedReply(s.front, pick(r, queries), pick(r, s.clients)); err != nil {
 					failed <- err
 					return
 				}
@@ -97,13 +97,13 @@ func (s *keeping) whileAsked(queries [][]byte, change func() error) error {
 	return err
 }
 
-// compare compares what is kept for a query, if there is something, with what one gets without keeping.
-func (s *keeping) compare(query []byte, from client, counts seen) error {
-	got := s.kept(query, from)
+// compare compares the stored answer to a query, if any, with one made without a store.
+func (s *storing) compare(query []byte, from client, counts seen) error {
+	got := s.stored(query, from)
 	if got == nil {
 		return nil
 	}
-	want, err := reply(s.plain, query, from)
+	want, err := packedReply(s.plain, query, from)
 	if err != nil {
 		return err
 	}
@@ -113,8 +113,8 @@ func (s *keeping) compare(query []byte, from client, counts seen) error {
 	return counts.count(query, got)
 }
 
-// client draws where a query comes from; where that does not matter it is the first.
-func (s *keeping) client(r *rand.Rand) client {
+// client draws the client of a query, the first one if it does not matter.
+func (s *storing) client(r *rand.Rand) client {
 	if s.model == nil {
 		return s.clients[0]
 	}

@@ -26,13 +26,13 @@ import (
 	"github.com/nearside-dns/nearside/plugin/kubernetes/source"
 )
 
-// nodesApart are three nodes, each in a zone of its own, whose endpoints and clients have the number of the node
-// as the second octet: 10.1.0.x and 10.101.0.x are on n1.
+// nodesApart are three nodes, each in its own zone. The second octet of the addresses of endpoints and clients has the
+// number of the node: 10.1.0.x and 10.101.0.x are on n1.
 type nodesApart struct{ ix *index.Index }
 
 const apartNodes = 3
 
-// keysApart are Services that never give a caller an endpoint of another node, and why.
+// keysApart are Services with policies that never return an endpoint of another node.
 var keysApart = map[string]*index.Topology{
 	"local":   {Local: true},
 	"host":    {Keys: []index.Symbol{index.NewSymbol(keyHostname)}},
@@ -87,7 +87,7 @@ func (n *nodesApart) record(node int, rack string) *index.Node {
 
 func (n *nodesApart) putNode(node int, rack string) { n.ix.PutNode(n.record(node, rack)) }
 
-// change changes something: endpoints come and go, Services and nodes go and come back.
+// change makes a random change: endpoints, Services and nodes are added, removed and restored.
 func (n *nodesApart) change(r *rand.Rand) {
 	node, service := 1+r.IntN(apartNodes), pick(r, []string{"local", "host", "zone", "or-rack"})
 	switch r.IntN(12) {
@@ -116,23 +116,23 @@ func (n *nodesApart) change(r *rand.Rand) {
 	}
 }
 
-// query draws a question and who asks it: a client on a node, by its address or by the option.
+// query draws a query and its caller: a client on a node, identified by its address or by the option.
 func (n *nodesApart) query(r *rand.Rand) (query []byte, from client, node int, err error) {
 	name := pick(r, []string{"local", "host", "zone", "or-rack", "alias", "_http._tcp.local"})
 	m := new(dns.Msg).SetQuestion(name+".shop.svc.cluster.local.", pick(r, []uint16{dns.TypeA, dns.TypeA, dns.TypeSRV}))
 	node = 1 + r.IntN(apartNodes)
 	switch r.IntN(4) {
 	case 0:
-		from.address = fmt.Sprintf("10.%d.0.%d", node, 1+r.IntN(3)) // an endpoint, now and then
+		from.address = fmt.Sprintf("10.%d.0.%d", node, 1+r.IntN(3)) // sometimes an endpoint
 	case 1:
 		from.address = fmt.Sprintf("10.%d.0.%d", 100+node, 1+r.IntN(9))
 	default:
-		from.address = fmt.Sprintf("10.%d.0.9", 101+r.IntN(apartNodes)) // of any node: the option says more
+		from.address = fmt.Sprintf("10.%d.0.9", 101+r.IntN(apartNodes)) // of any node: the option takes precedence
 		data, _ := caller.Append(nil, fmt.Sprint("n", node), pick(r, []string{"", fmt.Sprint("z", node)}))
 		m.SetEdns0(1232, false)
 		m.IsEdns0().Option = []dns.EDNS0{&dns.EDNS0_LOCAL{Code: caller.Code, Data: data}}
 	}
-	if r.IntN(3) == 0 { // by a list, behind a name that is not there or to which there is nothing to see
+	if r.IntN(3) == 0 { // with a search list whose first candidate does not exist or has no endpoint for the caller
 		list := pick(r, [][]string{{"team.svc.cluster.local.", "shop.svc.cluster.local."}, {"none.shop.svc.cluster.local.", "shop.svc.cluster.local."}, {"shop.svc.cluster.local.", "svc.cluster.local."}})
 		data, _ := searchlist.AppendSuffixes(nil, list)
 		m.Question[0].Name = strings.TrimSuffix(m.Question[0].Name, "shop.svc.cluster.local.") + list[0]
@@ -143,8 +143,8 @@ func (n *nodesApart) query(r *rand.Rand) (query []byte, from client, node int, e
 	return query, from, node, err
 }
 
-// onlyOn returns an error if an address in a reply is not that of an endpoint of a node. It returns the number
-// of addresses.
+// onlyOn returns an error if an address in a reply is not that of an endpoint on a node. It returns the number of
+// addresses.
 func onlyOn(node int, answer []byte) (n int, err error) {
 	m := new(dns.Msg)
 	if err := m.Unpack(answer); err != nil {
@@ -160,25 +160,24 @@ func onlyOn(node int, answer []byte) (n int, err error) {
 	return n, nil
 }
 
-// TestKept_CallersApart has callers on several nodes ask at once while nodes, Services and endpoints come and
-// go. By no policy here a caller ever sees an endpoint of another node, and each endpoint's address tells the
-// node.
-func TestKept_CallersApart(t *testing.T) {
+// TestStored_CallersApart sends queries of callers on several nodes concurrently while nodes, Services and endpoints
+// change. No policy here returns an endpoint of another node, and the address of an endpoint has its node.
+func TestStored_CallersApart(t *testing.T) {
 	for _, inFront := range []bool{false, true} {
 		t.Run(fmt.Sprint("a cache in front ", inFront), func(t *testing.T) {
-			s, _ := newKeeping(t, allZones+" {\ntopology\n}")
+			s, _ := newStoring(t, allZones+" {\ntopology\n}")
 			if inFront {
 				s.withCache()
 			}
 			n := newNodesApart(indexOf(s.k))
-			var kept, made atomic.Int64
+			var stored, made atomic.Int64
 			var stop atomic.Bool
 			var readers sync.WaitGroup
 			for i := range 3 {
 				readers.Go(func() {
 					r := rand.New(rand.NewPCG(uint64(i), 1))
 					for !stop.Load() && !t.Failed() {
-						if err := s.askApart(n, r, &kept, &made); err != nil {
+						if err := s.askApart(n, r, &stored, &made); err != nil {
 							t.Error(err)
 						}
 					}
@@ -186,7 +185,7 @@ func TestKept_CallersApart(t *testing.T) {
 			}
 			r := rand.New(rand.NewPCG(7, 7))
 			deadline := time.Now().Add(20 * time.Second)
-			for i := 0; !t.Failed() && time.Now().Before(deadline) && (i < 2000 || kept.Load() < 200 || made.Load() < 200); i++ {
+			for i := 0; !t.Failed() && time.Now().Before(deadline) && (i < 2000 || stored.Load() < 200 || made.Load() < 200); i++ {
 				n.change(r)
 				for range r.IntN(3) {
 					runtime.Gosched()
@@ -194,23 +193,23 @@ func TestKept_CallersApart(t *testing.T) {
 			}
 			stop.Store(true)
 			readers.Wait()
-			if t.Logf("%d addresses kept, %d made", kept.Load(), made.Load()); kept.Load() == 0 || made.Load() == 0 {
+			if t.Logf("%d addresses stored, %d made", stored.Load(), made.Load()); stored.Load() == 0 || made.Load() == 0 {
 				t.Error("nothing was given")
 			}
 		})
 	}
 }
 
-// askApart asks as the fast path does: for what is kept, or else the handler.
-func (s *keeping) askApart(n *nodesApart, r *rand.Rand, kept, made *atomic.Int64) error {
+// askApart answers as the fast path does: with the stored answer, or else from the handler.
+func (s *storing) askApart(n *nodesApart, r *rand.Rand, stored, made *atomic.Int64) error {
 	query, from, node, err := n.query(r)
 	if err != nil {
 		return err
 	}
-	count, answer := kept, s.kept(query, from)
+	count, answer := stored, s.stored(query, from)
 	if answer == nil {
 		count = made
-		if answer, err = reply(s.front, query, from); err != nil {
+		if answer, err = packedReply(s.front, query, from); err != nil {
 			return err
 		}
 	}
@@ -228,7 +227,7 @@ func asNode(node int, name string) *dns.Msg {
 	return r
 }
 
-// through is a server whose lookups of targets go through another handler, as the same client.
+// through is a server that looks up targets in another handler, for the same client.
 type through struct{ h plugin.Handler }
 
 func (t *through) Lookup(ctx context.Context, state request.Request, name string, qtype uint16) (*dns.Msg, error) {
@@ -238,8 +237,7 @@ func (t *through) Lookup(ctx context.Context, state request.Request, name string
 	return w.Msg, err
 }
 
-// rewriting is a plugin between a cache and kubernetes that answers with the reply to another question, such as
-// autopath.
+// rewriting is a plugin between a cache and kubernetes that answers with the reply to another query, as autopath does.
 type rewriting struct {
 	next plugin.Handler
 	name string
@@ -257,13 +255,13 @@ func (p *rewriting) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.M
 	return dns.RcodeSuccess, w.WriteMsg(nw.Msg)
 }
 
-// A cache in front is told that an answer is not for all, wherever on the way to it somebody looked at who asks.
+// A cache in front is notified of an answer that depends on the caller, wherever the caller was used.
 func TestConditions_Views(t *testing.T) {
 	const target = "local.shop.svc.cluster.local."
 	for _, c := range []struct {
 		name, ask string
 		forAll    bool
-		front     func(s *keeping, other *Kubernetes) plugin.Handler
+		front     func(s *storing, other *Kubernetes) plugin.Handler
 	}{
 		{name: "the Service", ask: target},
 		{name: "its port", ask: "_http._tcp." + target},
@@ -272,20 +270,20 @@ func TestConditions_Views(t *testing.T) {
 		{name: "no Service", ask: "none.shop.svc.cluster.local.", forAll: true},
 		{name: "a Service without topology", ask: "any.shop.svc.cluster.local.", forAll: true},
 		{name: "an alias in the zone", ask: "alias.shop.svc.cluster.local."},
-		{name: "an alias of a name that another block answers", ask: "alias.shop.svc.other.local.", front: func(s *keeping, other *Kubernetes) plugin.Handler {
+		{name: "an alias of a name that another block answers", ask: "alias.shop.svc.other.local.", front: func(s *storing, other *Kubernetes) plugin.Handler {
 			other.upstream = &through{s.k}
 			return other
 		}},
-		{name: "an alias of one that is behind a cache of its own", ask: "alias.shop.svc.other.local.", front: func(s *keeping, other *Kubernetes) plugin.Handler {
+		{name: "an alias of one that is behind a cache of its own", ask: "alias.shop.svc.other.local.", front: func(s *storing, other *Kubernetes) plugin.Handler {
 			other.upstream = &through{&cacheInFront{s.k, s.space}}
 			return other
 		}},
-		{name: "a plugin between that asks for it", ask: "local.shop.svc.", front: func(s *keeping, _ *Kubernetes) plugin.Handler {
+		{name: "a plugin between that asks for it", ask: "local.shop.svc.", front: func(s *storing, _ *Kubernetes) plugin.Handler {
 			return &rewriting{s.k, target}
 		}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			s, _ := newKeeping(t, allZones+" {\ntopology\n}")
+			s, _ := newStoring(t, allZones+" {\ntopology\n}")
 			ix := newNodesApart(indexOf(s.k)).ix
 			ix.PutService(&index.Service{Namespace: "shop", Name: "web", IPs: []netip.Addr{netip.MustParseAddr("10.0.0.1")}})
 			ix.PutService(&index.Service{Namespace: "shop", Name: "any", Kind: index.Headless})
@@ -311,18 +309,18 @@ func TestConditions_Views(t *testing.T) {
 	}
 }
 
-// A cache in front is told so as well if the cluster changes during the look.
+// The same holds if the cluster changes during the lookup.
 func TestConditions_ViewsAmidTheLook(t *testing.T) {
 	outdated := 0
 	for left := range 20 {
-		s, _ := newKeeping(t, allZones+" {\ntopology\n}")
+		s, _ := newStoring(t, allZones+" {\ntopology\n}")
 		n := newNodesApart(indexOf(s.k))
 		s.k.attach(&amid{Index: n.ix, left: left + 1, happens: func() {
 			n.ix.DeleteService("shop", "local")
 			for i := range apartNodes {
 				n.ix.DeleteSlice("shop", fmt.Sprintf("local-%d", i+1))
 			}
-			n.putService("local") // another one, so that what the first look found is none's any more
+			n.putService("local") // a new one, so that the entry found first is outdated
 			n.putEndpoints("local", 1, 1)
 		}}, s.k.status)
 		r := asNode(1, "local.shop.svc.cluster.local.")
@@ -332,7 +330,7 @@ func TestConditions_ViewsAmidTheLook(t *testing.T) {
 			t.Fatal(err)
 		}
 		if (&answers.Entry{Validity: answers.Validity{Bounds: conditions.Bounds}}).Current() {
-			continue // it looked before, or after
+			continue // the lookup was before or after the change
 		}
 		if outdated++; conditions.ForAll() && len(w.Msg.Answer) > 0 {
 			t.Errorf("moment %d: it is said that this is for all:\n%v", left+1, w.Msg)
@@ -343,24 +341,24 @@ func TestConditions_ViewsAmidTheLook(t *testing.T) {
 	}
 }
 
-// Until Nodes have been read, what may be missing for that reason alone is no answer, and nothing of it is kept.
-func TestKept_BeforeNodes(t *testing.T) {
+// While Nodes are not synced, answers that may lack endpoints for that reason are SERVFAIL, and are not stored.
+func TestStored_BeforeNodes(t *testing.T) {
 	for _, c := range []struct {
 		service string
 		rcode   int
-		node    int // that asks, by the option; 0 by an address that nobody knows
+		node    int // of the caller, by the option; 0 for a client with an unknown address
 		answers int
 	}{
 		{"local", dns.RcodeSuccess, 1, 2},
 		{"local", dns.RcodeServerFailure, 0, 0},
-		{"host", dns.RcodeSuccess, 1, 2}, // its name is that of its host
+		{"host", dns.RcodeSuccess, 1, 2}, // the node's name is its host name
 		{"zone", dns.RcodeServerFailure, 1, 0},
 		{"zone", dns.RcodeServerFailure, 0, 0},
 		{"soft", dns.RcodeSuccess, 0, 6},
 		{"soft", dns.RcodeSuccess, 1, 2},
 	} {
 		t.Run(fmt.Sprintf("%s, node %d", c.service, c.node), func(t *testing.T) {
-			s, _ := newKeeping(t, allZones+" {\ntopology\n}")
+			s, _ := newStoring(t, allZones+" {\ntopology\n}")
 			nodesRead := false
 			s.k.status = func() []source.Status { return []source.Status{{Resource: source.Nodes, Synced: nodesRead}} }
 			n := newNodesApart(indexOf(s.k))
@@ -384,8 +382,8 @@ func TestKept_BeforeNodes(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if kept := s.kept(query, testClients[0]); kept != nil && c.rcode != dns.RcodeSuccess {
-				t.Error("it is kept that there is no answer")
+			if stored := s.stored(query, testClients[0]); stored != nil && c.rcode != dns.RcodeSuccess {
+				t.Error("it is stored that there is no answer")
 			}
 			nodesRead = true
 			n.putNode(1, "")
@@ -399,10 +397,9 @@ func TestKept_BeforeNodes(t *testing.T) {
 	}
 }
 
-// The first reading of Nodes may end while a query looks at who asks. What the query has not found before is no
-// reason for an answer without addresses.
+// The first sync of Nodes may end during a query. An answer without addresses that was made before is not NODATA.
 func TestServeDNS_NodesReadDuringTheLook(t *testing.T) {
-	s, _ := newKeeping(t, allZones+" {\ntopology\n}")
+	s, _ := newStoring(t, allZones+" {\ntopology\n}")
 	n := newNodesApart(indexOf(s.k))
 	for i := range apartNodes {
 		n.ix.DeleteNode(nodeSymbol(i + 1))

@@ -12,11 +12,11 @@ import (
 	"github.com/nearside-dns/nearside/test/property"
 )
 
-// amid is an index that something happens to at a certain moment of a look: before or after the reader
-// calls one of the methods that answers hang on.
+// amid is an index that calls a function at a certain moment of a lookup: before or after a call of a method that
+// validity depends on.
 type amid struct {
 	*index.Index
-	left    int // moments until then
+	left    int // moments until the call
 	happens func()
 }
 
@@ -129,16 +129,16 @@ func (a *amid) Modified() int64 {
 	return a.Index.Modified()
 }
 
-// TestKept_ChangeAmidTheLook has the cluster change at any moment of a query. What is kept of that query
-// has to be what one gets after the change, and after others that follow, or not to count as valid.
-func TestKept_ChangeAmidTheLook(t *testing.T) {
-	for i, block := range keptBlocks {
+// TestStored_ChangeDuringTheLookup changes the cluster at any moment of a query. The answer stored for that query must
+// be that after the change, and after further changes, or not count as valid.
+func TestStored_ChangeDuringTheLookup(t *testing.T) {
+	for i, block := range storedBlocks {
 		if !block.order {
 			continue
 		}
 		t.Run(block.name, func(t *testing.T) {
 			property.Seeds(t, uint64(i), 1, func(t *testing.T, seed uint64) {
-				s, _ := newKeeping(t, allZones+" {\n"+block.options+"\n}")
+				s, _ := newStoring(t, allZones+" {\n"+block.options+"\n}")
 				if block.inFront {
 					s.withCache()
 				}
@@ -147,24 +147,24 @@ func TestKept_ChangeAmidTheLook(t *testing.T) {
 				s.k.attach(a, s.k.status)
 				compared, steps := seen{}, 3000
 				if s.model != nil {
-					steps = 1500 // of which each does more
+					steps = 1500 // each of which makes several queries
 				}
 				for step := range steps {
 					if text, err := s.changeAmid(c, a, compared); err != nil {
 						t.Fatalf("step %d, %s: %v", step, text, err)
 					}
 				}
-				compared.require(t, "A", "PTR", "NODATA", "search: kept")
+				compared.require(t, "A", "PTR", "NODATA", "search: stored")
 			})
 		})
 	}
 }
 
-// moments is within how many of them something happens: a query with a search list has more of them.
+// moments is the number of moments of which one is drawn: a query with a search list has more of them.
 const moments = 28
 
-// changeAmid asks a question while something changes, and looks at what is kept of it then.
-func (s *keeping) changeAmid(c *changes, a *amid, compared seen) (text string, err error) {
+// changeAmid sends a query, changes the cluster during it, and checks the stored answer.
+func (s *storing) changeAmid(c *changes, a *amid, compared seen) (text string, err error) {
 	q := c.questions(1)[0]
 	m := new(dns.Msg).SetQuestion(q.Name, q.Qtype)
 	from := testClients[0]
@@ -186,7 +186,7 @@ func (s *keeping) changeAmid(c *changes, a *amid, compared seen) (text string, e
 			text += "\nmeanwhile " + c.change()
 		}
 	}
-	if _, err := reply(s.front, query, from); err != nil {
+	if _, err := packedReply(s.front, query, from); err != nil {
 		return text, err
 	}
 	a.left = 0
@@ -199,11 +199,11 @@ func (s *keeping) changeAmid(c *changes, a *amid, compared seen) (text string, e
 	return text, s.compareAll(query, from, compared)
 }
 
-// otherCallers are on two nodes and nowhere.
+// otherCallers are on two nodes and unknown.
 var otherCallers = []client{{"10.240.1.5", 1480}, {"10.240.1.200", 1480}, {"203.0.113.5", 1480}}
 
-// compareAll compares what is kept for the one who asked, and for others.
-func (s *keeping) compareAll(query []byte, from client, compared seen) error {
+// compareAll compares the stored answers for the caller of the query, and for others.
+func (s *storing) compareAll(query []byte, from client, compared seen) error {
 	if err := s.compare(query, from, compared); err != nil || s.model == nil {
 		return err
 	}

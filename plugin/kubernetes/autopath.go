@@ -10,12 +10,12 @@ import (
 	"github.com/nearside-dns/nearside/plugin/kubernetes/source"
 )
 
-var errNoClusterZone = errors.New("search paths are in a zone of the cluster, and the block has only zones of a clusterset")
+var errNoClusterZone = errors.New("search lists need a zone of the cluster: the kubernetes block has only zones of a clusterset")
 
-var errPodsNotWatched = errors.New("search paths are those of pods, which the kubernetes block does not watch: it needs pods verified")
+var errPodsNotWatched = errors.New("search lists need watched pods: the kubernetes block needs pods verified")
 
-// SearchLists returns the search lists of pods by address, for plugin autopath. The list of the node
-// is taken to be that of the server's own resolv.conf, as it is now.
+// SearchLists returns the search lists of pods by address, for plugin autopath. The node's search list is that of the
+// server's own resolv.conf at the time of the call.
 func (k *Kubernetes) SearchLists() (searchlist.Finder, error) {
 	if k.primaryZone == "" {
 		return nil, errNoClusterZone
@@ -25,12 +25,12 @@ func (k *Kubernetes) SearchLists() (searchlist.Finder, error) {
 	}
 	host, err := searchlist.ReadResolvConf(k.resolvConf)
 	if err != nil {
-		log.Warningf("search paths are without the search list of the node: %v", err)
+		log.Warningf("search lists of pods lack the search list of the node: %v", err)
 	}
 	return clients.NewClients(clientPods{k}, k.podStatus, k.primaryZone, func() []string { return host }), nil
 }
 
-// podStatus is the state of the source. Before the start nothing has been read: autopath starts before this plugin.
+// podStatus returns the state of the source. Before attach, pods are not synced: autopath starts before this plugin.
 func (k *Kubernetes) podStatus() []source.Status {
 	if !k.attached.Load() {
 		return []source.Status{{Resource: source.Pods}}
@@ -38,7 +38,7 @@ func (k *Kubernetes) podStatus() []source.Status {
 	return k.status()
 }
 
-// clientPods are the pods of the source, none before the start.
+// clientPods implements clients.Pods. There are no pods before attach.
 type clientPods struct{ k *Kubernetes }
 
 // TenantsOf implements clients.Pods.

@@ -18,22 +18,22 @@ import (
 	"github.com/nearside-dns/nearside/plugin/kubernetes/index"
 )
 
-// searchLists are the lists that random queries carry: those of pods, and others whose candidates hang on more.
+// searchLists are the lists of random queries: those of pods, and others with more dependencies.
 var searchLists = [][]string{
 	listShop, listTeam,
 	{"shop.svc.cluster.local.", "team.svc.cluster.local."},
 	{"team.svc.cluster.local.", "shop.svc.cluster.local.", "svc.cluster.local."},
-	{"shop.svc.cluster.local.", "none.svc.cluster.local.", "team.svc.cluster.local.", "web.shop.svc.cluster.local.", "web.team.svc.cluster.local."}, // too much to hang on
+	{"shop.svc.cluster.local.", "none.svc.cluster.local.", "team.svc.cluster.local.", "web.shop.svc.cluster.local.", "web.team.svc.cluster.local."}, // too many dependencies
 	{"svc.cluster.local.", "shop.svc.cluster.local.", "cluster.local."},
 	{"pod.cluster.local.", "cluster.local.", "svc.cluster.local."},
 	{"shop.pod.cluster.local.", "team.pod.cluster.local."},
 	{"cluster.local.", "svc.cluster.local.", "shop.svc.cluster.local."},
-	{"shop.svc.cluster.local.", "svc.cluster.local.", "example.org."}, // not of the zones
+	{"shop.svc.cluster.local.", "svc.cluster.local.", "example.org."}, // outside of the zones
 	{"in-addr.arpa.", "cluster.local."},
 	{"example.org.", "svc.cluster.local."},
 }
 
-// listFor draws a search list for a name, nil if there is none that begins with a suffix of it.
+// listFor draws a search list for a name, nil if none begins with a suffix of it.
 func listFor(r *rand.Rand, name string) []string {
 	var all [][]string
 	for _, list := range searchLists {
@@ -47,7 +47,7 @@ func listFor(r *rand.Rand, name string) []string {
 	return pick(r, all)
 }
 
-// addList draws whether a query carries a search list, and which.
+// addList draws whether a query has a search list, and which.
 func addList(r *rand.Rand, m *dns.Msg) *dns.Msg {
 	list := listFor(r, strings.ToLower(m.Question[0].Name))
 	if list == nil || r.IntN(3) > 0 {
@@ -58,14 +58,14 @@ func addList(r *rand.Rand, m *dns.Msg) *dns.Msg {
 		panic(fmt.Sprint("no search list: ", list))
 	}
 	if r.IntN(20) == 0 {
-		data = data[1:] // what can't be read
+		data = data[1:] // malformed
 	}
 	return searchlist.WithOption(m, data)
 }
 
-// checkWalk compares the answer to a query with a search list with what comes of asking for its candidates one by
-// one. Where one of them may be another's, that is the answer for the name.
-func (s *keeping) checkWalk(query []byte, from client, counts seen) error {
+// checkWalk compares the answer to a query with a search list with the result of querying its candidates one by one.
+// If another plugin may answer one of them, it must be the answer for the name.
+func (s *storing) checkWalk(query []byte, from client, counts seen) error {
 	r := new(dns.Msg)
 	if err := r.Unpack(query); err != nil {
 		return err
@@ -92,7 +92,7 @@ func (s *keeping) checkWalk(query []byte, from client, counts seen) error {
 	suffixes, readable := searchlist.ParseSuffixes(data)
 	if !readable || r.Question[0].Qtype == dns.TypeDS || len(s.plain.Fall.Zones) > 0 && s.plain.Fall.Zones[0] == "." ||
 		slices.ContainsFunc(suffixes, func(name string) bool { return !dns.IsSubDomain("cluster.local.", name) }) {
-		suffixes = nil // the name alone
+		suffixes = nil // only the name
 	}
 	want, got := walk(ask, r.Question[0], suffixes), walkedOf(m)
 	if failed != nil {
@@ -105,7 +105,7 @@ func (s *keeping) checkWalk(query []byte, from client, counts seen) error {
 	return nil
 }
 
-// replyTo returns the reply to a query as the handler writes it.
+// replyTo returns the unmodified reply of the handler to a query.
 func replyTo(k *Kubernetes, r *dns.Msg, from client) (*dns.Msg, error) {
 	w := dnstest.NewRecorder(&test.ResponseWriter{RemoteIP: from.address})
 	rcode, err := k.ServeDNS(context.Background(), w, r)
@@ -115,29 +115,29 @@ func replyTo(k *Kubernetes, r *dns.Msg, from client) (*dns.Msg, error) {
 	return w.Msg, nil
 }
 
-// searchKinds are what a test of kept answers has to compare.
+// searchKinds are the kinds of answers that a test of stored answers must compare.
 var searchKinds = []string{"search: the first", "search: a later one", "search: none exists", "search: none has data",
-	"search: data of the other family", "search: kept"}
+	"search: data of the other family", "search: stored"}
 
-// TestKeptSearch_What says which answers to queries with a search list are kept, by what, and what else they are
-// kept under.
-func TestKeptSearch_What(t *testing.T) {
+// TestStoredSearch_What asserts which answers to queries with a search list are stored, by whom, and under which other
+// keys.
+func TestStoredSearch_What(t *testing.T) {
 	for _, c := range []struct {
 		name, ask string
 		list      []string
-		alter     func(s *keeping)
-		kept      bool // under the key with the list
-		plain     bool // under that of the name
+		alter     func(s *storing)
+		stored    bool // with the key of the list
+		plain     bool // with the key of the name
 	}{
-		{name: "the first", ask: "web.shop.svc.cluster.local A", list: listShop, kept: true},
-		{name: "a later one", ask: "db-0.db.shop.team.svc.cluster.local A", list: listTeam, kept: true},
-		{name: "none exists", ask: "www.example.org.shop.svc.cluster.local A", list: listShop, kept: true},
-		{name: "none has data", ask: "web.shop.svc.cluster.local TXT", list: listShop, kept: true},
-		{name: "data of the other family", ask: "web.shop.svc.cluster.local AAAA", list: listShop, kept: true},
+		{name: "the first", ask: "web.shop.svc.cluster.local A", list: listShop, stored: true},
+		{name: "a later one", ask: "db-0.db.shop.team.svc.cluster.local A", list: listTeam, stored: true},
+		{name: "none exists", ask: "www.example.org.shop.svc.cluster.local A", list: listShop, stored: true},
+		{name: "none has data", ask: "web.shop.svc.cluster.local TXT", list: listShop, stored: true},
+		{name: "data of the other family", ask: "web.shop.svc.cluster.local AAAA", list: listShop, stored: true},
 		{name: "an alias on the way", ask: "out.shop.svc.cluster.local AAAA", list: listShop},
 		{name: "an alias that has no data", ask: "in.shop.svc.cluster.local AAAA", list: []string{"shop.svc.cluster.local.", "team.svc.cluster.local."}},
-		{name: "an alias that leads nowhere, before what has data", ask: "dead.shop.svc.cluster.local A",
-			list: []string{"shop.svc.cluster.local.", "team.svc.cluster.local."}, alter: func(s *keeping) {
+		{name: "an alias without target, before a candidate with data", ask: "dead.shop.svc.cluster.local A",
+			list: []string{"shop.svc.cluster.local.", "team.svc.cluster.local."}, alter: func(s *storing) {
 				indexOf(s.k).PutService(&index.Service{Namespace: "shop", Name: "dead", Kind: index.ExternalName, Target: "none.shop.svc.cluster.local."})
 				indexOf(s.k).PutService(&index.Service{Namespace: "team", Name: "dead", IPs: []netip.Addr{netip.MustParseAddr("10.0.0.5")}})
 			}},
@@ -145,51 +145,51 @@ func TestKeptSearch_What(t *testing.T) {
 		{name: "an alias to another server, SVCB", ask: "out.shop.svc.cluster.local SVCB", list: listShop},
 		{name: "an alias to a Service, HTTPS", ask: "in.shop.svc.cluster.local HTTPS", list: []string{"shop.svc.cluster.local.", "team.svc.cluster.local."}},
 		{name: "an alias to a Service, SVCB", ask: "in.shop.svc.cluster.local SVCB", list: []string{"shop.svc.cluster.local.", "team.svc.cluster.local."}},
-		{name: "an alias, SRV", ask: "out.shop.svc.cluster.local SRV", list: listShop, kept: true},
+		{name: "an alias, SRV", ask: "out.shop.svc.cluster.local SRV", list: listShop, stored: true},
 		{name: "a name of the server on the way", ask: "ns.dns.shop.svc.cluster.local A", list: listShop},
-		{name: "as much as there is to hang on", ask: "x.shop.svc.cluster.local A", kept: true,
+		{name: "maximum number of dependencies", ask: "x.shop.svc.cluster.local A", stored: true,
 			list: []string{"shop.svc.cluster.local.", "team.svc.cluster.local.", "web.shop.svc.cluster.local."}},
-		{name: "too much to hang on", ask: "x.shop.svc.cluster.local A",
+		{name: "too many dependencies", ask: "x.shop.svc.cluster.local A",
 			list: []string{"shop.svc.cluster.local.", "team.svc.cluster.local.", "web.shop.svc.cluster.local.", "db.shop.svc.cluster.local."}},
-		{name: "the same again and again", ask: "x.web.shop.svc.cluster.local A", kept: true,
+		{name: "the same again and again", ask: "x.web.shop.svc.cluster.local A", stored: true,
 			list: []string{"web.shop.svc.cluster.local.", "y.web.shop.svc.cluster.local.", "z.web.shop.svc.cluster.local.", "shop.svc.cluster.local.",
 				"svc.cluster.local.", "db-1.web.shop.svc.cluster.local."}},
 		{name: "of other zones", ask: "web.shop.svc.cluster.local A", list: append(listShop[:1:1], "example.org."), plain: true},
-		{name: "a plugin beside it", ask: "web.shop.svc.cluster.local A", list: listShop, alter: func(s *keeping) { s.k.shared = true }, plain: true},
+		{name: "a plugin beside it", ask: "web.shop.svc.cluster.local A", list: listShop, alter: func(s *storing) { s.k.shared = true }, plain: true},
 		{name: "upper case", ask: "Web.shop.svc.cluster.local A", list: listShop},
-		{name: "before the first reading", ask: "web.shop.svc.cluster.local A", list: listShop, alter: func(s *keeping) { unsynced(s.k) }},
+		{name: "before the first sync", ask: "web.shop.svc.cluster.local A", list: listShop, alter: func(s *storing) { unsynced(s.k) }},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			s, _ := newKeeping(t, allZones+" {\npods verified\nzonal\n}", keepingObjects()...)
+			s, _ := newStoring(t, allZones+" {\npods verified\nzonal\n}", storedObjects()...)
 			if c.alter != nil {
 				c.alter(s)
 			}
 			plain := questionFor(t, c.ask)
-			e := s.keptFor(t, withList(t, plain, c.list...))
-			if got := e != nil && e.Fresh(answers.Now()); got != c.kept {
-				t.Errorf("kept is %v, want %v", got, c.kept)
+			e := s.storedFor(t, withList(t, plain, c.list...))
+			if got := e != nil && e.Fresh(answers.Now()); got != c.stored {
+				t.Errorf("stored is %v, want %v", got, c.stored)
 			}
 			query, err := plain.Pack()
 			if err != nil {
 				t.Fatal(err)
 			}
 			if e, _ := s.entry(query); (e != nil && e.Fresh(answers.Now())) != c.plain {
-				t.Errorf("it is kept for the name: %v", e)
+				t.Errorf("it is stored for the name: %v", e)
 			}
-			if c.kept != (s.len() > 0) && !c.plain {
-				t.Errorf("%d answers are kept", s.len())
+			if c.stored != (s.len() > 0) && !c.plain {
+				t.Errorf("%d answers are stored", s.len())
 			}
 		})
 	}
 }
 
-// TestKeptSearch_Until says which changes the answer to a query with a search list outlives: those that change the
-// answer for none of the candidates that it follows from.
-func TestKeptSearch_Until(t *testing.T) {
+// TestStoredSearch_Until asserts that the answer to a query with a search list is valid until the answer for one of
+// the candidates tried changes.
+func TestStoredSearch_Until(t *testing.T) {
 	ip := func(s string) []netip.Addr { return []netip.Addr{netip.MustParseAddr(s)} }
 	const (
-		first  = "web.shop.svc.cluster.local A"               // found at once
-		second = "web.shop.team.svc.cluster.local A"          // behind what is not there
+		first  = "web.shop.svc.cluster.local A"               // the first candidate exists
+		second = "web.shop.team.svc.cluster.local A"          // after a candidate that does not exist
 		none   = "www.example.shop.svc.cluster.local A"       // www in namespace example, or below Service example
 		pod    = "10-1-0-7.shop.pod.shop.svc.cluster.local A" // the third
 	)
@@ -202,47 +202,47 @@ func TestKeptSearch_Until(t *testing.T) {
 		{"found, the Service changes", first, listShop, func(ix *index.Index) {
 			ix.PutService(&index.Service{Namespace: "shop", Name: "web", IPs: ip("10.0.0.9")})
 		}, false},
-		{"found, the Service goes", first, listShop, func(ix *index.Index) { ix.DeleteService("shop", "web") }, false},
-		{"found, another comes", first, listShop, func(ix *index.Index) { ix.PutService(&index.Service{Namespace: "shop", Name: "new"}) }, true},
+		{"found, the Service is deleted", first, listShop, func(ix *index.Index) { ix.DeleteService("shop", "web") }, false},
+		{"found, another is created", first, listShop, func(ix *index.Index) { ix.PutService(&index.Service{Namespace: "shop", Name: "new"}) }, true},
 		{"found, another changes", first, listShop, func(ix *index.Index) { ix.PutService(&index.Service{Namespace: "shop", Name: "db"}) }, true},
-		{"found, a namespace of that name comes", first, listShop, func(ix *index.Index) { ix.PutNamespace("web") }, false}, // of all namespaces there is one count
+		{"found, a namespace of that name is created", first, listShop, func(ix *index.Index) { ix.PutNamespace("web") }, false}, // all namespaces share one generation
 
-		{"found behind, the first comes", second, listTeam, func(ix *index.Index) {
+		{"found behind, the first is created", second, listTeam, func(ix *index.Index) {
 			ix.PutService(&index.Service{Namespace: "team", Name: "shop", Kind: index.Headless})
 		}, false},
-		{"found behind, another comes where the first is not", second, listTeam, func(ix *index.Index) {
+		{"found behind, another is created in the namespace of the first", second, listTeam, func(ix *index.Index) {
 			ix.PutService(&index.Service{Namespace: "team", Name: "new"})
-		}, false}, // of names that are not there a namespace has one count
-		{"found behind, another comes where it is", second, listTeam, func(ix *index.Index) {
+		}, false}, // all missing names of a namespace share one generation
+		{"found behind, another is created in its namespace", second, listTeam, func(ix *index.Index) {
 			ix.PutService(&index.Service{Namespace: "shop", Name: "new"})
 		}, true},
 		{"found behind, it changes", second, listTeam, func(ix *index.Index) {
 			ix.PutService(&index.Service{Namespace: "shop", Name: "web", IPs: ip("10.0.0.9")})
 		}, false},
-		{"found behind, the namespace of the first goes", second, listTeam, func(ix *index.Index) { ix.DeleteNamespace("team") }, false},
-		{"found behind, its namespace goes", second, listTeam, func(ix *index.Index) { ix.DeleteNamespace("shop") }, false},
+		{"found behind, the namespace of the first is deleted", second, listTeam, func(ix *index.Index) { ix.DeleteNamespace("team") }, false},
+		{"found behind, its namespace is deleted", second, listTeam, func(ix *index.Index) { ix.DeleteNamespace("shop") }, false},
 
-		{"none, the Service comes", none, listShop, func(ix *index.Index) {
+		{"none, the Service is created", none, listShop, func(ix *index.Index) {
 			ix.PutService(&index.Service{Namespace: "shop", Name: "example", Kind: index.Headless})
 		}, false},
-		{"none, the namespace comes", none, listShop, func(ix *index.Index) { ix.PutNamespace("example") }, false},
+		{"none, the namespace is created", none, listShop, func(ix *index.Index) { ix.PutNamespace("example") }, false},
 		{"none, a Service changes", none, listShop, func(ix *index.Index) {
 			ix.PutService(&index.Service{Namespace: "shop", Name: "web", IPs: ip("10.0.0.9")})
 		}, true},
-		{"none, a Service of another namespace comes", none, listShop, func(ix *index.Index) {
+		{"none, a Service of another namespace is created", none, listShop, func(ix *index.Index) {
 			ix.PutService(&index.Service{Namespace: "team", Name: "example", Kind: index.Headless})
 		}, true},
-		{"none, a pod comes", none, listShop, func(ix *index.Index) { ix.PutPod(&index.Pod{Namespace: "shop", Name: "x", IPs: ip("10.1.0.9")}) }, true},
+		{"none, a pod is created", none, listShop, func(ix *index.Index) { ix.PutPod(&index.Pod{Namespace: "shop", Name: "x", IPs: ip("10.1.0.9")}) }, true},
 
-		{"pod, it goes", pod, listShop, func(ix *index.Index) { ix.DeletePod("shop", "p") }, false},
-		{"pod, another comes", pod, listShop, func(ix *index.Index) { ix.PutPod(&index.Pod{Namespace: "shop", Name: "q", IPs: ip("10.1.0.8")}) }, true},
+		{"pod, it is deleted", pod, listShop, func(ix *index.Index) { ix.DeletePod("shop", "p") }, false},
+		{"pod, another is created", pod, listShop, func(ix *index.Index) { ix.PutPod(&index.Pod{Namespace: "shop", Name: "q", IPs: ip("10.1.0.8")}) }, true},
 		{"pod, a Service changes", pod, listShop, func(ix *index.Index) { ix.PutService(&index.Service{Namespace: "shop", Name: "db"}) }, true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			s, _ := newKeeping(t, allZones+" {\npods verified\n}", keepingObjects()...)
-			e := s.keptFor(t, withList(t, questionFor(t, c.ask), c.list...))
+			s, _ := newStoring(t, allZones+" {\npods verified\n}", storedObjects()...)
+			e := s.storedFor(t, withList(t, questionFor(t, c.ask), c.list...))
 			if e == nil || !e.Fresh(answers.Now()) {
-				t.Fatal("the answer is not kept")
+				t.Fatal("the answer is not stored")
 			}
 			c.change(indexOf(s.k))
 			if got := e.Fresh(answers.Now()); got != c.outlives {
@@ -252,9 +252,10 @@ func TestKeptSearch_Until(t *testing.T) {
 	}
 }
 
-// What is kept of a query with a search list is not given to one without, or with another list, nor the other way.
-func TestKeptSearch_Apart(t *testing.T) {
-	s, _ := newKeeping(t, allZones, keepingObjects()...)
+// The stored answer to a query with a search list is not used for a query without one or with another one, nor the
+// other way round.
+func TestStoredSearch_Apart(t *testing.T) {
+	s, _ := newStoring(t, allZones, storedObjects()...)
 	plain := questionFor(t, "web.shop.team.svc.cluster.local A")
 	queries := []*dns.Msg{plain, withList(t, plain, listTeam...), withList(t, plain, listTeam[:1]...), withList(t, plain, "shop.team.svc.cluster.local.", "team.svc.cluster.local.")}
 	for i, r := range queries {
@@ -263,15 +264,15 @@ func TestKeptSearch_Apart(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if kept := s.kept(query, testClients[0]); (kept != nil) != (j < i) {
-				t.Errorf("before query %d is asked something is kept for query %d: %v", i, j, kept != nil)
+			if stored := s.stored(query, testClients[0]); (stored != nil) != (j < i) {
+				t.Errorf("before query %d is asked something is stored for query %d: %v", i, j, stored != nil)
 			}
 		}
-		s.keptFor(t, r)
+		s.storedFor(t, r)
 	}
 }
 
-// A cache in front is told what the answer hangs on, and what the reply says of the candidates.
+// A cache in front receives the dependencies of the answer, and the option of the reply.
 func TestConditions_Search(t *testing.T) {
 	for _, c := range []struct {
 		ask    string
@@ -284,7 +285,7 @@ func TestConditions_Search(t *testing.T) {
 		{"none.team.svc.cluster.local A", listTeam, []byte{}, false},
 	} {
 		t.Run(c.ask, func(t *testing.T) {
-			s, _ := newKeeping(t, allZones, keepingObjects()...)
+			s, _ := newStoring(t, allZones, storedObjects()...)
 			r := withList(t, questionFor(t, c.ask), c.list...)
 			ctx, conditions := answers.Record(context.Background(), r)
 			if _, err := s.k.ServeDNS(ctx, dnstest.NewRecorder(&test.ResponseWriter{}), r); err != nil {

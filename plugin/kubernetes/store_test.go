@@ -23,21 +23,21 @@ import (
 	"github.com/nearside-dns/nearside/test/property"
 )
 
-// keeping is a handler whose answers are kept, and one of the same configuration and index whose are not.
-type keeping struct {
+// storing is a handler whose answers are stored, and one with the same configuration and index whose answers are not.
+type storing struct {
 	k, plain *Kubernetes
-	// front is what is asked: the handler, or a cache in front of it that keeps its answers.
+	// front receives the queries: the handler, or a cache in front of it that stores the answers.
 	front plugin.Handler
 	store *answers.Store
 	space *answers.Keyspace
-	// clients are where queries come from.
+	// clients are the clients of the queries.
 	clients []client
-	// unfiltered is the same without topology, model what is to be seen with it; both nil without it.
+	// unfiltered is the same without topology, model is the oracle with topology; both are nil without it.
 	unfiltered *Kubernetes
 	model      *model
 }
 
-// elsewhere stands for everything outside of the cluster, which has another opinion after each change.
+// elsewhere answers queries for names outside of the cluster, with another answer after each change.
 type elsewhere struct{ address netip.Addr }
 
 func (e *elsewhere) records(name string, qtype uint16) []dns.RR {
@@ -62,10 +62,10 @@ func (e *elsewhere) ServeDNS(_ context.Context, w dns.ResponseWriter, r *dns.Msg
 
 func (e *elsewhere) Name() string { return "elsewhere" }
 
-// newKeeping returns a handler of a block whose answers are kept, and the rest of the world.
-func newKeeping(t testing.TB, block string, objects ...runtime.Object) (*keeping, *elsewhere) {
+// newStoring returns a handler of a block whose answers are stored.
+func newStoring(t testing.TB, block string, objects ...runtime.Object) (*storing, *elsewhere) {
 	t.Helper()
-	s := &keeping{k: answering(t, block, objects...), store: answers.NewStore(1 << 20), clients: testClients}
+	s := &storing{k: answering(t, block, objects...), store: answers.NewStore(1 << 20), clients: testClients}
 	s.space = s.store.NewKeyspace()
 	s.space.ByGeneration.Store(true)
 	s.plain = s.beside(t, block)
@@ -78,13 +78,13 @@ func newKeeping(t testing.TB, block string, objects ...runtime.Object) (*keeping
 	world := &elsewhere{netip.MustParseAddr("192.0.2.1")}
 	for _, k := range all {
 		k.Next, k.upstream = world, world
-		k.localIPs = []netip.Addr{netip.MustParseAddr("10.1.0.1")} // which may be an endpoint, too
+		k.localIPs = []netip.Addr{netip.MustParseAddr("10.1.0.1")} // may be an endpoint, too
 	}
 	return s, world
 }
 
-// beside returns a handler of a block that keeps nothing, with the same index.
-func (s *keeping) beside(t testing.TB, block string) *Kubernetes {
+// beside returns a handler of a block without a store, with the same index.
+func (s *storing) beside(t testing.TB, block string) *Kubernetes {
 	t.Helper()
 	k, err := kubernetesDirective.parse(caddy.NewTestController("dns", block))
 	if err != nil {
@@ -94,7 +94,7 @@ func (s *keeping) beside(t testing.TB, block string) *Kubernetes {
 	return k
 }
 
-// cacheInFront keeps what it is told the conditions of, as the cache plugin does.
+// cacheInFront stores the answers whose properties it receives, as plugin cache does.
 type cacheInFront struct {
 	next  plugin.Handler
 	space *answers.Keyspace
@@ -109,28 +109,28 @@ func (c *cacheInFront) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dn
 		return rcode, err
 	}
 	bare := *nw.Msg
-	bare.Extra = withoutOPT(bare.Extra) // of its options there is word in the conditions
+	bare.Extra = withoutOPT(bare.Extra) // its options are in the properties
 	c.space.PutReply(r, &bare, &conditions.Properties)
 	return dns.RcodeSuccess, w.WriteMsg(nw.Msg)
 }
 
-// withCache puts a cache in front, which is the one that keeps the answers then.
-func (s *keeping) withCache() {
+// withCache puts a cache in front, which stores the answers then.
+func (s *storing) withCache() {
 	s.front = &cacheInFront{s.k, s.space}
-	s.k.space = s.store.NewKeyspace() // the handler has to leave it empty
+	s.k.space = s.store.NewKeyspace() // the handler must not use it
 	s.k.space.ByGeneration.Store(true)
 }
 
-// client is where a query comes from: IPv6 has less room before answers are compressed.
+// client is the sender of a query: with IPv6, answers are compressed from a lower size on.
 type client struct {
 	address   string
-	fragments int // the longest answer without compression in bytes, as in CoreDNS
+	fragments int // maximum size of an answer without compression in bytes, as in CoreDNS
 }
 
 var testClients = []client{{"10.240.0.1", 1480}, {"2001:db8::240:1", 1220}}
 
-// reply returns what a handler answers to a query in wire form, as the server sends it.
-func reply(h plugin.Handler, query []byte, from client) ([]byte, error) {
+// packedReply returns the reply of a handler to a packed query, as the server sends it.
+func packedReply(h plugin.Handler, query []byte, from client) ([]byte, error) {
 	r := new(dns.Msg)
 	if err := r.Unpack(query); err != nil {
 		return nil, err
@@ -143,14 +143,14 @@ func reply(h plugin.Handler, query []byte, from client) ([]byte, error) {
 	return w.Msg.Pack()
 }
 
-// entry returns what is kept for a query, or nil. Answers of a cluster are the same with and without DO.
-func (s *keeping) entry(query []byte) (*answers.Entry, *answers.Query) {
+// entry returns the stored answer to a query, or nil. Answers of a cluster are the same with and without DO.
+func (s *storing) entry(query []byte) (*answers.Entry, *answers.Query) {
 	e, q, _ := s.entryAndKey(query)
 	return e, q
 }
 
-// entryAndKey is entry with the key under which it is, behind which there is room for a view.
-func (s *keeping) entryAndKey(query []byte) (*answers.Entry, *answers.Query, []byte) {
+// entryAndKey is entry with its key, which has room for a view.
+func (s *storing) entryAndKey(query []byte) (*answers.Entry, *answers.Query, []byte) {
 	var q answers.Query
 	if !q.Parse(query) {
 		return nil, nil, nil
@@ -165,8 +165,8 @@ func (s *keeping) entryAndKey(query []byte) (*answers.Entry, *answers.Query, []b
 	return s.store.Get(key), &q, key
 }
 
-// kept returns the reply that a fast path would give to a query, or nil.
-func (s *keeping) kept(query []byte, from client) []byte {
+// stored returns the reply that a fast path would send to a query, or nil.
+func (s *storing) stored(query []byte, from client) []byte {
 	e, q, key := s.entryAndKey(query)
 	if e != nil && e.Views != nil {
 		e, _ = s.store.GetView(e, key, answers.Now(), netip.MustParseAddr(from.address), q.CallerData(query))
@@ -192,8 +192,8 @@ func same(got, want []byte) error {
 		g.Unpack(got), len(got), g, w.Unpack(want), len(want), w, got, want)
 }
 
-// queryOf draws a query in wire form for a name and a type.
-func (s *keeping) queryOf(r *rand.Rand, name string, qtype uint16) ([]byte, error) {
+// queryOf draws a packed query for a name and a type.
+func (s *storing) queryOf(r *rand.Rand, name string, qtype uint16) ([]byte, error) {
 	m := new(dns.Msg).SetQuestion(name, qtype)
 	m.Id = uint16(r.Uint32())
 	m.RecursionDesired, m.CheckingDisabled, m.AuthenticatedData = r.IntN(4) > 0, r.IntN(4) == 0, r.IntN(4) == 0
@@ -219,11 +219,11 @@ func mixedCase(r *rand.Rand, name string) string {
 	return string(b)
 }
 
-// keptBlocks are configurations whose options answers hang on in different ways.
-var keptBlocks = []struct {
+// storedBlocks are configurations with options that answers depend on in different ways.
+var storedBlocks = []struct {
 	name, options string
 	inFront       bool
-	order         bool // it is for the tests of the order of reading, too
+	order         bool // also for the tests of the order of lookups
 }{
 	{name: "plain"},
 	{name: "pods insecure, ttl 0", options: "pods insecure\nttl 0"},
@@ -241,7 +241,7 @@ var keptBlocks = []struct {
 	{name: "topology, a cache in front", options: "topology keys example.org/rack\npods verified", inFront: true, order: true},
 }
 
-// seen counts what was compared, by kind: a test that compares nothing finds nothing.
+// seen counts the comparisons by kind: a test without comparisons finds nothing.
 type seen map[string]int
 
 func (s seen) count(query, answer []byte) error {
@@ -270,12 +270,12 @@ func (s seen) count(query, answer []byte) error {
 		s["EDNS"]++
 	}
 	if searchlist.HasOption(m) {
-		s["search: kept"]++
+		s["search: stored"]++
 	}
 	return nil
 }
 
-// require fails the test unless each of these was compared. A few drawn seeds may not reach all of them.
+// require fails the test unless each of these kinds was compared. A few seeds may not reach all of them.
 func (s seen) require(t *testing.T, kinds ...string) {
 	t.Helper()
 	t.Logf("compared: %v", s)
@@ -289,17 +289,17 @@ func (s seen) require(t *testing.T, kinds ...string) {
 	}
 }
 
-// TestKept asks between random changes of the cluster. What is kept and counts as valid has to be what one
-// gets without keeping, byte for byte, whatever the query looks like. With topology that has to be what a model
-// says, for every caller.
-func TestKept(t *testing.T) {
+// TestStored sends queries between random changes of the cluster. A stored answer that counts as valid must equal,
+// byte for byte, one made without a store, for every form of the query. With topology, both must be the model's, for
+// every caller.
+func TestStored(t *testing.T) {
 	compared := seen{}
-	for i, block := range keptBlocks {
+	for i, block := range storedBlocks {
 		t.Run(block.name, func(t *testing.T) {
 			mine := seen{}
-			// Seed 126 once found a kept answer that followed an alias.
-			property.Seeds(t, uint64(100*i+24), keptSeeds, func(t *testing.T, seed uint64) {
-				s, world := newKeeping(t, allZones+" {\n"+block.options+"\n}")
+			// Seed 126 once found a stored answer that followed an alias.
+			property.Seeds(t, uint64(100*i+24), storedSeeds, func(t *testing.T, seed uint64) {
+				s, world := newStoring(t, allZones+" {\n"+block.options+"\n}")
 				if block.inFront {
 					s.withCache()
 				}
@@ -311,8 +311,8 @@ func TestKept(t *testing.T) {
 				}
 			})
 			mine.require(t, "A", "PTR", "NODATA", "mixed case", "EDNS", "not valid any more")
-			if block.name != "fallthrough" { // of every name another may know more
-				mine.require(t, "search: kept")
+			if block.name != "fallthrough" { // the next plugin may answer any name
+				mine.require(t, "search: stored")
 			}
 			if strings.Contains(block.options, "topology") {
 				mine.require(t, topologyKinds...)
@@ -327,19 +327,18 @@ func TestKept(t *testing.T) {
 	compared.require(t, searchKinds...)
 }
 
-// Changes for each seed, and questions after each of them. They come from some of all, so that a kept
-// answer is asked for again.
+// Changes for each seed, and queries after each of them. They are drawn from a few, so that stored answers are used.
 const (
-	keptChanges   = 100
-	keptQuestions = 80
-	keptAsked     = 30
-	keptSeeds     = 4
+	storedChanges   = 100
+	storedQuestions = 80
+	storedAsked     = 30
+	storedSeeds     = 4
 )
 
-func (s *keeping) askBetweenChanges(c *changes, world *elsewhere, counts seen) error {
-	questions, steps, times := c.questions(keptQuestions), keptChanges, keptAsked
+func (s *storing) askBetweenChanges(c *changes, world *elsewhere, counts seen) error {
+	questions, steps, times := c.questions(storedQuestions), storedChanges, storedAsked
 	if s.model != nil {
-		steps, times = 70, 15 // each time asks for more callers than one
+		steps, times = 70, 15 // each time with several callers
 	}
 	for step := range steps {
 		text := c.change()
@@ -354,9 +353,9 @@ func (s *keeping) askBetweenChanges(c *changes, world *elsewhere, counts seen) e
 	return nil
 }
 
-// askAndCompare compares what is kept for a question, if there is something. Then it asks for it, which has
-// to change nothing of the answer, and looks at what is kept now.
-func (s *keeping) askAndCompare(r *rand.Rand, asked dns.Question, counts seen) error {
+// askAndCompare compares the stored answer to a query, if any. Then it sends the query, which must not change the
+// answer, and checks the stored answer again.
+func (s *storing) askAndCompare(r *rand.Rand, asked dns.Question, counts seen) error {
 	query, err := s.queryOf(r, asked.Name, asked.Qtype)
 	if err != nil {
 		return err
@@ -365,28 +364,28 @@ func (s *keeping) askAndCompare(r *rand.Rand, asked dns.Question, counts seen) e
 	if e, _ := s.entry(query); e != nil && !e.Current() {
 		counts["not valid any more"]++
 	}
-	want, err := reply(s.plain, query, from)
+	want, err := packedReply(s.plain, query, from)
 	if err != nil {
 		return err
 	}
-	if got := s.kept(query, from); got != nil {
+	if got := s.stored(query, from); got != nil {
 		if err := same(got, want); err != nil {
-			return fmt.Errorf("kept: %w", err)
+			return fmt.Errorf("stored: %w", err)
 		}
 		if err := counts.count(query, got); err != nil {
 			return err
 		}
 	}
-	answer, err := reply(s.front, query, from)
+	answer, err := packedReply(s.front, query, from)
 	if err != nil {
 		return err
 	}
 	if err := same(answer, want); err != nil {
-		return fmt.Errorf("asked, with keeping: %w", err)
+		return fmt.Errorf("answer with a store: %w", err)
 	}
-	if got := s.kept(query, from); got != nil {
+	if got := s.stored(query, from); got != nil {
 		if err := same(got, want); err != nil {
-			return fmt.Errorf("just kept: %w", err)
+			return fmt.Errorf("just stored: %w", err)
 		}
 	}
 	if m := new(dns.Msg); m.Unpack(query) == nil && searchlist.HasOption(m) {

@@ -12,8 +12,8 @@ import (
 	"github.com/nearside-dns/nearside/plugin/kubernetes/index"
 )
 
-// model is a cluster as it was put, and says what a caller is to see of headless Services: slowly, from lists,
-// and with nothing of what the handler does it with.
+// model is a slow oracle for the endpoints of headless Services that a caller gets: it uses lists, and no code of the
+// handler.
 type model struct {
 	services   map[index.Name]index.Service
 	slices     map[index.Name]index.Slice
@@ -21,8 +21,8 @@ type model struct {
 	namespaces map[string]bool
 	nodes      map[string]modelNode
 
-	defaults []string                // keys of the Corefile
-	trusts   func(a netip.Addr) bool // whose option is believed
+	defaults []string                // default keys in the Corefile
+	trusts   func(a netip.Addr) bool // whether the option of an address is used
 }
 
 type modelNode struct {
@@ -108,7 +108,7 @@ func (r *recorded) ReplaceNamespaces(all []string) {
 	r.Index.ReplaceNamespaces(all)
 }
 
-// noteNode takes in a node before the index has it, which changes its form.
+// noteNode copies a node before the index packs its labels.
 func (r *recorded) noteNode(n *index.Node) {
 	name := n.Name.String()
 	noted := modelNode{uid: n.UID, labels: map[string]string{}, cidrs: n.CIDRs}
@@ -149,10 +149,10 @@ func (r *recorded) ReplaceNodes(all []*index.Node) {
 	r.Index.ReplaceNodes(all)
 }
 
-// modelCaller is who asks; without a node nothing is known of it.
+// modelCaller is the caller of a query; without a node it is unknown.
 type modelCaller struct{ node, zone string }
 
-// caller returns who asks, by the option of a query or the address that it comes from.
+// caller returns the caller, by the option of a query or by its address.
 func (m *model) caller(query *dns.Msg, from netip.Addr) modelCaller {
 	if node, zone, ok := optionIn(query); ok && m.trusts(from) {
 		if n, known := m.nodes[node]; known {
@@ -164,7 +164,7 @@ func (m *model) caller(query *dns.Msg, from netip.Addr) modelCaller {
 	return modelCaller{node, m.nodes[node].labels[keyZone]}
 }
 
-// nodeOf returns the node that an address is on.
+// nodeOf returns the node of an address.
 func (m *model) nodeOf(from netip.Addr) string {
 	var on []string
 	for _, p := range m.pods {
@@ -204,7 +204,7 @@ func allSame(all []string) bool {
 	return !slices.ContainsFunc(all, func(s string) bool { return s != all[0] })
 }
 
-// optionIn reads the one option of a query that names the caller.
+// optionIn parses the only caller option of a query.
 func optionIn(query *dns.Msg) (node, zone string, ok bool) {
 	var all []string
 	if opt := query.IsEdns0(); opt != nil {
@@ -239,8 +239,7 @@ const (
 	keyHostname = "kubernetes.io/hostname"
 )
 
-// label returns the label of a node, or what stands for it where the node is not known; zone is known from
-// elsewhere.
+// label returns the label of a node, or its substitute for a node without a record; zone is the known zone.
 func (m *model) label(node, zone, key string) (value string, ok bool) {
 	if n, known := m.nodes[node]; known {
 		value, ok = n.labels[key]
@@ -255,13 +254,13 @@ func (m *model) label(node, zone, key string) (value string, ok bool) {
 	return "", false
 }
 
-// modelEndpoint is an endpoint with the ports that it may be asked for.
+// modelEndpoint is an endpoint with the ports of its slice.
 type modelEndpoint struct {
 	index.Endpoint
 	ports []index.Port
 }
 
-// that returns the endpoints for which a condition holds.
+// that returns the endpoints that match.
 func that(all []modelEndpoint, holds func(index.Endpoint) bool) (some []modelEndpoint) {
 	for _, e := range all {
 		if holds(e.Endpoint) {
@@ -271,7 +270,7 @@ func that(all []modelEndpoint, holds func(index.Endpoint) bool) (some []modelEnd
 	return some
 }
 
-// seen returns which of the endpoints of a Service, all of one family, a caller sees.
+// seen returns the endpoints of a Service that a caller gets, given all endpoints of one family.
 func (m *model) seen(s index.Service, who modelCaller, all []modelEndpoint) []modelEndpoint {
 	said := index.Topology{}
 	if s.Topology != nil {
@@ -362,9 +361,8 @@ func byPreference(d index.Distribution, who modelCaller, all []modelEndpoint) []
 	return all
 }
 
-// records returns what the answer to a question holds besides CNAMEs, as texts without order: addresses, or
-// targets of SRV with their ports. It tells whether all callers would get the same; then the rest is
-// nothing.
+// records returns the unordered records of an answer besides CNAMEs, as texts: addresses, or targets of SRV with their
+// ports. It reports whether the answer is independent of the caller; the other results are empty then.
 func (m *model) records(q dns.Question, who modelCaller) (records map[string]bool, addresses map[netip.Addr]bool, depends bool) {
 	name := strings.ToLower(q.Name)
 	been := map[string]bool{}
@@ -416,7 +414,7 @@ func modelLabel(e index.Endpoint) string {
 	return strings.NewReplacer(".", "-", ":", "-").Replace(e.Addr.String())
 }
 
-// service returns the Service that a name is one of, or one of a port of.
+// service returns the Service of a name, which may be that of one of its ports.
 func (m *model) service(name string) (s index.Service, port, protocol string, ok bool) {
 	labels := strings.Split(strings.TrimSuffix(name, ".svc.cluster.local."), ".")
 	if len(labels) == 4 && strings.HasPrefix(labels[0], "_") && strings.HasPrefix(labels[1], "_") {
@@ -429,7 +427,7 @@ func (m *model) service(name string) (s index.Service, port, protocol string, ok
 	return s, port, protocol, ok
 }
 
-// endpoints returns those of a family that the name of a Service or of one of its ports means.
+// endpoints returns the endpoints of a family for the name of a Service or of one of its ports.
 func (m *model) endpoints(s index.Service, port, protocol string, v4 bool) (all []modelEndpoint) {
 	for _, sl := range m.slices {
 		if sl.Namespace != s.Namespace || sl.Service != s.Name {

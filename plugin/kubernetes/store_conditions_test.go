@@ -20,8 +20,8 @@ import (
 	"github.com/nearside-dns/nearside/plugin/kubernetes/source"
 )
 
-// keepingObjects are a cluster with something of everything.
-func keepingObjects() []runtime.Object {
+// storedObjects are a cluster with objects of every kind.
+func storedObjects() []runtime.Object {
 	web := service("shop", "web", []string{"10.0.0.1"}, tcp("http", 80))
 	db := service("shop", "db", headless, tcp("sql", 5432))
 	return []runtime.Object{
@@ -33,7 +33,7 @@ func keepingObjects() []runtime.Object {
 	}
 }
 
-// questionFor returns a query for "owner TYPE" as it is read from the wire.
+// questionFor returns a query for "owner TYPE" as it is unpacked.
 func questionFor(t testing.TB, question string) *dns.Msg {
 	t.Helper()
 	owner, qtype, _ := strings.Cut(question, " ")
@@ -43,8 +43,8 @@ func questionFor(t testing.TB, question string) *dns.Msg {
 	return new(dns.Msg).SetQuestion(dns.Fqdn(owner), dns.StringToType[qtype])
 }
 
-// keptFor asks and returns the entry that is kept then, or nil.
-func (s *keeping) keptFor(t testing.TB, r *dns.Msg) *answers.Entry {
+// storedFor sends a query and returns the entry that is stored then, or nil.
+func (s *storing) storedFor(t testing.TB, r *dns.Msg) *answers.Entry {
 	t.Helper()
 	query, err := r.Pack()
 	if err != nil {
@@ -58,35 +58,35 @@ func (s *keeping) keptFor(t testing.TB, r *dns.Msg) *answers.Entry {
 	return e
 }
 
-func (s *keeping) len() int { return s.space.Len(answers.Success) + s.space.Len(answers.Denial) }
+func (s *storing) len() int { return s.space.Len(answers.Success) + s.space.Len(answers.Denial) }
 
-// TestKept_What says what is kept and what is not.
-func TestKept_What(t *testing.T) {
+// TestStored_What asserts which answers are stored.
+func TestStored_What(t *testing.T) {
 	const options = "pods verified\nzonal\nfallthrough ip6.arpa"
 	for _, c := range []struct {
 		name, ask string
-		kept      bool
+		stored    bool
 		alter     func(*dns.Msg)
 	}{
-		{name: "ClusterIP", ask: "web.shop.svc.cluster.local A", kept: true},
-		{name: "ClusterIP of the other family", ask: "web.shop.svc.cluster.local AAAA", kept: true},
-		{name: "SRV", ask: "_http._tcp.web.shop.svc.cluster.local SRV", kept: true},
-		{name: "headless", ask: "db.shop.svc.cluster.local A", kept: true},
-		{name: "endpoint", ask: "db-0.db.shop.svc.cluster.local A", kept: true},
-		{name: "zonal", ask: "east.pin._zone.db.shop.svc.cluster.local A", kept: true},
-		{name: "type that nobody has", ask: "web.shop.svc.cluster.local MX", kept: true},
-		{name: "no Service", ask: "none.shop.svc.cluster.local A", kept: true},
-		{name: "no namespace", ask: "web.none.svc.cluster.local A", kept: true},
-		{name: "outside of the schema", ask: "www.example.org.shop.svc.cluster.local A", kept: true},
-		{name: "pod", ask: "10-1-0-7.shop.pod.cluster.local A", kept: true},
-		{name: "PTR", ask: "2.0.1.10.in-addr.arpa PTR", kept: true},
-		{name: "no PTR", ask: "99.0.1.10.in-addr.arpa PTR", kept: true},
-		{name: "namespace", ask: "shop.svc.cluster.local A", kept: true},
-		{name: "apex, NODATA", ask: "cluster.local A", kept: true},
-		{name: "schema version", ask: "dns-version.cluster.local TXT", kept: true},
-		{name: "CNAME", ask: "out.shop.svc.cluster.local CNAME", kept: true},
-		{name: "alias, NODATA", ask: "out.shop.svc.cluster.local TXT", kept: true},
-		{name: "EDNS", ask: "web.shop.svc.cluster.local A", kept: true, alter: func(m *dns.Msg) { m.SetEdns0(1232, false) }},
+		{name: "ClusterIP", ask: "web.shop.svc.cluster.local A", stored: true},
+		{name: "ClusterIP of the other family", ask: "web.shop.svc.cluster.local AAAA", stored: true},
+		{name: "SRV", ask: "_http._tcp.web.shop.svc.cluster.local SRV", stored: true},
+		{name: "headless", ask: "db.shop.svc.cluster.local A", stored: true},
+		{name: "endpoint", ask: "db-0.db.shop.svc.cluster.local A", stored: true},
+		{name: "zonal", ask: "east.pin._zone.db.shop.svc.cluster.local A", stored: true},
+		{name: "type without records", ask: "web.shop.svc.cluster.local MX", stored: true},
+		{name: "no Service", ask: "none.shop.svc.cluster.local A", stored: true},
+		{name: "no namespace", ask: "web.none.svc.cluster.local A", stored: true},
+		{name: "outside of the schema", ask: "www.example.org.shop.svc.cluster.local A", stored: true},
+		{name: "pod", ask: "10-1-0-7.shop.pod.cluster.local A", stored: true},
+		{name: "PTR", ask: "2.0.1.10.in-addr.arpa PTR", stored: true},
+		{name: "no PTR", ask: "99.0.1.10.in-addr.arpa PTR", stored: true},
+		{name: "namespace", ask: "shop.svc.cluster.local A", stored: true},
+		{name: "apex, NODATA", ask: "cluster.local A", stored: true},
+		{name: "schema version", ask: "dns-version.cluster.local TXT", stored: true},
+		{name: "CNAME", ask: "out.shop.svc.cluster.local CNAME", stored: true},
+		{name: "alias, NODATA", ask: "out.shop.svc.cluster.local TXT", stored: true},
+		{name: "EDNS", ask: "web.shop.svc.cluster.local A", stored: true, alter: func(m *dns.Msg) { m.SetEdns0(1232, false) }},
 
 		{name: "alias of a name elsewhere", ask: "out.shop.svc.cluster.local A"},
 		{name: "alias of a name in the cluster", ask: "in.shop.svc.cluster.local A"},
@@ -101,45 +101,43 @@ func TestKept_What(t *testing.T) {
 		{name: "another opcode", ask: "web.shop.svc.cluster.local A", alter: func(m *dns.Msg) { m.Opcode = dns.OpcodeNotify }},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			s, _ := newKeeping(t, allZones+" {\n"+options+"\n}", keepingObjects()...)
+			s, _ := newStoring(t, allZones+" {\n"+options+"\n}", storedObjects()...)
 			r := questionFor(t, c.ask)
 			if c.alter != nil {
 				c.alter(r)
 			}
-			e := s.keptFor(t, r)
-			if got := s.len() > 0; got != c.kept {
-				t.Errorf("kept is %v, want %v", got, c.kept)
+			e := s.storedFor(t, r)
+			if got := s.len() > 0; got != c.stored {
+				t.Errorf("stored is %v, want %v", got, c.stored)
 			}
-			if c.kept && (e == nil || !e.Fresh(answers.Now())) {
+			if c.stored && (e == nil || !e.Fresh(answers.Now())) {
 				t.Errorf("the entry %v is not valid under the key of the query", e)
 			}
 		})
 	}
 }
 
-// Nothing is kept before everything has been read, not even what is the same in every cluster, and nothing
-// while there is nobody to give it.
-func TestKept_WhenNot(t *testing.T) {
+// No answer is stored before the first sync, not even a fixed one, and none without a store that uses it.
+func TestStored_WhenNot(t *testing.T) {
 	for _, question := range []string{"web.shop.svc.cluster.local A", "none.shop.svc.cluster.local A", "cluster.local A", "dns-version.cluster.local TXT"} {
 		t.Run(question, func(t *testing.T) {
-			s, _ := newKeeping(t, allZones, keepingObjects()...)
+			s, _ := newStoring(t, allZones, storedObjects()...)
 			unsynced(s.k)
-			if s.keptFor(t, questionFor(t, question)); s.len() > 0 {
-				t.Error("kept before the first reading")
+			if s.storedFor(t, questionFor(t, question)); s.len() > 0 {
+				t.Error("stored before the first sync")
 			}
-			s, _ = newKeeping(t, allZones, keepingObjects()...)
+			s, _ = newStoring(t, allZones, storedObjects()...)
 			s.space.ByGeneration.Store(false)
-			if s.keptFor(t, questionFor(t, question)); s.len() > 0 {
-				t.Error("kept though there is no fast path")
+			if s.storedFor(t, questionFor(t, question)); s.len() > 0 {
+				t.Error("stored though there is no fast path")
 			}
 		})
 	}
 }
 
-// A source may end its first reading while a query looks at the index. What was found in a part of the
-// cluster is no answer.
+// The first sync may end during a query. An answer made from a part of the records is not returned.
 func TestServeDNS_SyncedDuringTheLook(t *testing.T) {
-	s, _ := newKeeping(t, allZones, keepingObjects()...)
+	s, _ := newStoring(t, allZones, storedObjects()...)
 	ready := s.k.status
 	unsynced(s.k)
 	not := s.k.status
@@ -151,12 +149,12 @@ func TestServeDNS_SyncedDuringTheLook(t *testing.T) {
 		return ready()
 	}
 	if m := ask(t, s.k, "none.shop.svc.cluster.local A"); m.Rcode != dns.RcodeServerFailure || s.len() > 0 {
-		t.Errorf("rcode is %s and %d answers are kept", dns.RcodeToString[m.Rcode], s.len())
+		t.Errorf("rcode is %s and %d answers are stored", dns.RcodeToString[m.Rcode], s.len())
 	}
 }
 
-// TestKept_Until says which changes an answer outlives and which not.
-func TestKept_Until(t *testing.T) {
+// TestStored_Until asserts which changes end the validity of an answer.
+func TestStored_Until(t *testing.T) {
 	ip := func(s string) []netip.Addr { return []netip.Addr{netip.MustParseAddr(s)} }
 	const (
 		web  = "web.shop.svc.cluster.local A"
@@ -171,37 +169,37 @@ func TestKept_Until(t *testing.T) {
 		outlives  bool
 	}{
 		{"another Service changes", web, func(ix *index.Index) { ix.PutService(&index.Service{Namespace: "shop", Name: "db"}) }, true},
-		{"another Service comes", web, func(ix *index.Index) { ix.PutService(&index.Service{Namespace: "shop", Name: "new"}) }, true},
-		{"another Service goes", web, func(ix *index.Index) { ix.DeleteService("shop", "db") }, true},
+		{"another Service is created", web, func(ix *index.Index) { ix.PutService(&index.Service{Namespace: "shop", Name: "new"}) }, true},
+		{"another Service is deleted", web, func(ix *index.Index) { ix.DeleteService("shop", "db") }, true},
 		{"the Service changes", web, func(ix *index.Index) {
 			ix.PutService(&index.Service{Namespace: "shop", Name: "web", IPs: ip("10.0.0.9")})
 		}, false},
-		{"the Service goes", web, func(ix *index.Index) { ix.DeleteService("shop", "web") }, false},
-		{"the namespace goes", web, func(ix *index.Index) { ix.DeleteNamespace("shop") }, false},
+		{"the Service is deleted", web, func(ix *index.Index) { ix.DeleteService("shop", "web") }, false},
+		{"the namespace is deleted", web, func(ix *index.Index) { ix.DeleteNamespace("shop") }, false},
 		{"NXDOMAIN, another Service changes", none, func(ix *index.Index) {
 			ix.PutService(&index.Service{Namespace: "shop", Name: "web", IPs: ip("10.0.0.9")})
 		}, true},
-		{"NXDOMAIN, a Service of another namespace comes", none, func(ix *index.Index) {
+		{"NXDOMAIN, a Service of another namespace is created", none, func(ix *index.Index) {
 			ix.PutService(&index.Service{Namespace: "team", Name: "none"})
 		}, true},
-		{"NXDOMAIN, the Service comes", none, func(ix *index.Index) { ix.PutService(&index.Service{Namespace: "shop", Name: "none"}) }, false},
+		{"NXDOMAIN, the Service is created", none, func(ix *index.Index) { ix.PutService(&index.Service{Namespace: "shop", Name: "none"}) }, false},
 		{"NXDOMAIN, an EndpointSlice comes before its Service", none, func(ix *index.Index) {
 			ix.PutSlice(&index.Slice{Namespace: "shop", Name: "none-1", Service: "none", Endpoints: []index.Endpoint{{Addr: ip("10.1.0.9")[0]}}})
 		}, true},
 		{"ignore empty_service, an endpoint becomes ready", idle, func(ix *index.Index) {
 			ix.PutSlice(&index.Slice{Namespace: "shop", Name: "idle-1", Service: "idle", Endpoints: []index.Endpoint{{Addr: ip("10.1.0.9")[0]}}})
 		}, false},
-		{"PTR, the endpoint goes", ptr, func(ix *index.Index) { ix.DeleteSlice("shop", "db-a") }, false},
-		{"PTR, its Service goes", ptr, func(ix *index.Index) { ix.DeleteService("shop", "db") }, false},
+		{"PTR, the endpoint is deleted", ptr, func(ix *index.Index) { ix.DeleteSlice("shop", "db-a") }, false},
+		{"PTR, its Service is deleted", ptr, func(ix *index.Index) { ix.DeleteService("shop", "db") }, false},
 		{"PTR, another address", ptr, func(ix *index.Index) { ix.DeleteSlice("shop", "web-a") }, true},
-		{"pod goes", pod, func(ix *index.Index) { ix.DeletePod("shop", "p") }, false},
-		{"another pod comes", pod, func(ix *index.Index) { ix.PutPod(&index.Pod{Namespace: "shop", Name: "q", IPs: ip("10.1.0.8")}) }, true},
+		{"pod is deleted", pod, func(ix *index.Index) { ix.DeletePod("shop", "p") }, false},
+		{"another pod is created", pod, func(ix *index.Index) { ix.PutPod(&index.Pod{Namespace: "shop", Name: "q", IPs: ip("10.1.0.8")}) }, true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			s, _ := newKeeping(t, allZones+" {\npods verified\nignore empty_service\n}", keepingObjects()...)
-			e := s.keptFor(t, questionFor(t, c.ask))
+			s, _ := newStoring(t, allZones+" {\npods verified\nignore empty_service\n}", storedObjects()...)
+			e := s.storedFor(t, questionFor(t, c.ask))
 			if e == nil || !e.Fresh(answers.Now()) {
-				t.Fatal("the answer is not kept")
+				t.Fatal("the answer is not stored")
 			}
 			c.change(indexOf(s.k))
 			if got := e.Fresh(answers.Now()); got != c.outlives {
@@ -211,19 +209,19 @@ func TestKept_Until(t *testing.T) {
 	}
 }
 
-// A kept negative answer has the serial of now, though its other parts are from before.
-func TestKept_Serial(t *testing.T) {
-	s, _ := newKeeping(t, allZones, keepingObjects()...)
+// A stored negative answer is returned with the current serial.
+func TestStored_Serial(t *testing.T) {
+	s, _ := newStoring(t, allZones, storedObjects()...)
 	query, err := questionFor(t, "none.shop.svc.cluster.local A").Pack()
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := reply(s.front, query, testClients[0]); err != nil {
+	if _, err := packedReply(s.front, query, testClients[0]); err != nil {
 		t.Fatal(err)
 	}
-	before := s.kept(query, testClients[0])
+	before := s.stored(query, testClients[0])
 	if before == nil {
-		t.Fatal("the answer is not kept")
+		t.Fatal("the answer is not stored")
 	}
 	// The serial is in seconds.
 	for port, was := int32(1), s.k.index.Modified(); s.k.index.Modified() == was; port++ {
@@ -233,11 +231,11 @@ func TestKept_Serial(t *testing.T) {
 		time.Sleep(10 * time.Millisecond)
 		indexOf(s.k).PutService(&index.Service{Namespace: "shop", Name: "web", Ports: []index.Port{{Number: port}}})
 	}
-	got := s.kept(query, testClients[0])
+	got := s.stored(query, testClients[0])
 	if string(got) == string(before) {
 		t.Error("the serial is the one of before")
 	}
-	want, err := reply(s.plain, query, testClients[0])
+	want, err := packedReply(s.plain, query, testClients[0])
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -246,8 +244,8 @@ func TestKept_Serial(t *testing.T) {
 	}
 }
 
-// afterwards is a client that the cluster changes for between its answer and the moment in which the cache
-// in front keeps it.
+// afterwards is a client that changes the cluster after it received its answer and before the cache in front stores
+// it.
 type afterwards struct {
 	dns.ResponseWriter
 	change func()
@@ -258,11 +256,11 @@ func (w *afterwards) WriteMsg(m *dns.Msg) error {
 	return w.ResponseWriter.WriteMsg(m)
 }
 
-// An answer that is put into the store after the change that made it wrong is not valid there.
-func TestKept_PutTooLate(t *testing.T) {
+// An answer that is stored after the change that outdated it is not valid.
+func TestStored_PutTooLate(t *testing.T) {
 	for _, question := range []string{"web.shop.svc.cluster.local A", "none.shop.svc.cluster.local A", "1.0.0.10.in-addr.arpa PTR"} {
 		t.Run(question, func(t *testing.T) {
-			s, _ := newKeeping(t, allZones, keepingObjects()...)
+			s, _ := newStoring(t, allZones, storedObjects()...)
 			s.withCache()
 			r := questionFor(t, question)
 			ctx, conditions := answers.Record(context.Background(), r)
@@ -286,7 +284,7 @@ func TestKept_PutTooLate(t *testing.T) {
 	}
 }
 
-// again is a plugin between a cache and kubernetes that asks for other names first, such as autopath.
+// again is a plugin between a cache and kubernetes that queries other names first, as autopath does.
 type again struct {
 	next  plugin.Handler
 	first string
@@ -303,7 +301,7 @@ func (a *again) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.Msg) 
 	return a.next.ServeDNS(ctx, w, r)
 }
 
-// nested is a server whose lookups of targets go through the chain again.
+// nested is a server that looks up targets through the chain.
 type nested struct{ h plugin.Handler }
 
 func (n *nested) Lookup(ctx context.Context, _ request.Request, name string, qtype uint16) (*dns.Msg, error) {
@@ -312,11 +310,11 @@ func (n *nested) Lookup(ctx context.Context, _ request.Request, name string, qty
 	return w.Msg, err
 }
 
-// A cache in front is told the conditions of the answer that it gets, and of no other one.
+// A cache in front receives the properties of the answer to its query, and of no other one.
 func TestConditions(t *testing.T) {
 	for _, c := range []struct {
 		name, ask string
-		first     string // asked by a plugin between, before
+		first     string // queried first by a plugin between
 		known     bool
 	}{
 		{name: "a Service", ask: "web.shop.svc.cluster.local A", known: true},
@@ -331,9 +329,9 @@ func TestConditions(t *testing.T) {
 		{name: "DS, after a name of the cluster", ask: "web.shop.svc.cluster.local DS", first: "none.shop.svc.cluster.local."},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			objects := append(keepingObjects(), externalName("shop", "other", "web.shop.svc.other.local"))
-			s, _ := newKeeping(t, allZones+" {\nfallthrough in-addr.arpa\n}", objects...)
-			other := answering(t, "kubernetes other.local", keepingObjects()...)
+			objects := append(storedObjects(), externalName("shop", "other", "web.shop.svc.other.local"))
+			s, _ := newStoring(t, allZones+" {\nfallthrough in-addr.arpa\n}", objects...)
+			other := answering(t, "kubernetes other.local", storedObjects()...)
 			other.Next = s.k.Next
 			s.k.upstream = &nested{other}
 			s.front = s.k
@@ -359,7 +357,7 @@ func TestConditions(t *testing.T) {
 	}
 }
 
-// An answer is right for a question in other case if no name in it but the question's follows it.
+// An answer is correct for a query in another case unless another name in it follows the case of the query.
 func TestConditions_AnyCase(t *testing.T) {
 	for _, c := range []struct {
 		ask string
@@ -375,10 +373,10 @@ func TestConditions_AnyCase(t *testing.T) {
 		{"none.shop.svc.cluster.local A", false},
 	} {
 		t.Run(c.ask, func(t *testing.T) {
-			s, _ := newKeeping(t, allZones, keepingObjects()...)
-			e := s.keptFor(t, questionFor(t, c.ask))
+			s, _ := newStoring(t, allZones, storedObjects()...)
+			e := s.storedFor(t, questionFor(t, c.ask))
 			if e == nil {
-				t.Fatal("the answer is not kept")
+				t.Fatal("the answer is not stored")
 			}
 			if e.AnyCase != c.any {
 				t.Errorf("it is right in any case: %v, want %v", e.AnyCase, c.any)

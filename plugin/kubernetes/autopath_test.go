@@ -50,7 +50,7 @@ func TestSearchPaths(t *testing.T) {
 		{"with searches of its own", "10.1.0.2", append(slices.Clone(shop), "corp.example."), searchlist.Known},
 		{"with no others", "10.1.0.3", []string{"corp.example."}, searchlist.Known},
 		{"host network", "10.1.0.4", nil, searchlist.HostNetwork},
-		{"nobody", "10.1.0.5", nil, searchlist.NoPod},
+		{"unknown", "10.1.0.5", nil, searchlist.NoPod},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			p, why := paths.Find(netip.MustParseAddr(c.from))
@@ -65,7 +65,7 @@ func TestSearchPaths(t *testing.T) {
 	}
 }
 
-// Plugin autopath asks before this plugin has started, too: nothing is known of any client then.
+// Plugin autopath looks up clients before this plugin has started: all are unknown then.
 func TestSearchPaths_BeforeTheStart(t *testing.T) {
 	k, err := kubernetesDirective.parse(caddy.NewTestController("dns", "kubernetes cluster.local {\npods verified\n}"))
 	if err != nil {
@@ -88,7 +88,7 @@ func TestSearchPaths_BeforeTheStart(t *testing.T) {
 	}
 }
 
-// Only a block that watches pods knows of their lists, and it keeps what they follow from.
+// Only a block that watches pods has their search lists, and reads the fields that they depend on.
 func TestSearchPaths_PodsVerified(t *testing.T) {
 	for _, c := range []struct {
 		block string
@@ -103,13 +103,13 @@ func TestSearchPaths_PodsVerified(t *testing.T) {
 				t.Errorf("error is %v", err)
 			}
 			if k.source.SearchPaths != c.known {
-				t.Errorf("what the lists follow from is kept: %v", k.source.SearchPaths)
+				t.Errorf("fields of search lists are stored: %v", k.source.SearchPaths)
 			}
 		})
 	}
 }
 
-// Without a resolv.conf, lists are without the domains of the node, as in CoreDNS.
+// Without a resolv.conf, search lists lack the domains of the node, as in CoreDNS.
 func TestSearchPaths_NoResolvConf(t *testing.T) {
 	k := answering(t, "kubernetes cluster.local {\npods verified\n}", podIn("shop", "p", corev1.PodRunning, "10.1.0.1"))
 	k.resolvConf = t.TempDir() + "/none"

@@ -14,7 +14,7 @@ import (
 	"github.com/nearside-dns/nearside/plugin/kubernetes/index"
 )
 
-// topologyClients are callers on nodes and elsewhere, whose option is believed or not.
+// topologyClients are callers on nodes and unknown ones, with and without a trusted address.
 var topologyClients = []client{
 	{"10.1.0.1", 1480},             // may be an endpoint
 	{"10.1.0.2", 1480},             // and in a node's range
@@ -26,9 +26,9 @@ var topologyClients = []client{
 	{"10.9.0.1", 1480},             // may be a pod
 	{"192.0.2.9", 1480},            // in the range that one of the blocks trusts
 	{"192.0.2.70", 1480},           // and in the range of n3
-	{"203.0.113.5", 1480},          // nowhere
-	{"2001:db8:99::1", 1220},       // nowhere
-	{"10.99.0.1", 1480},            // nowhere, in a private range
+	{"203.0.113.5", 1480},          // unknown
+	{"2001:db8:99::1", 1220},       // unknown
+	{"10.99.0.1", 1480},            // unknown, in a private range
 	{"fd00::9", 1220},              // the same
 }
 
@@ -48,14 +48,13 @@ func prefixes(texts ...string) (all []netip.Prefix) {
 
 var (
 	nodeNames     = []string{"n1", "n2", "n3"}
-	endpointNodes = []string{"n1", "n1", "n2", "n2", "n3", "n4", ""} // n4 is never there
+	endpointNodes = []string{"n1", "n1", "n2", "n2", "n3", "n4", ""} // n4 has no record
 	zoneNames     = []string{"east", "east", "west.example", "west.example", "north"}
 )
 
 const keyRack = "example.org/rack"
 
-// nameCaller draws the option that names the caller: of a node that may be there or not, or one that is to be
-// ignored.
+// nameCaller draws the caller option: of a node that may exist or not, or an invalid one.
 func nameCaller(r *rand.Rand, m *dns.Msg) {
 	if r.IntN(3) == 0 {
 		return
@@ -91,7 +90,7 @@ func nameCaller(r *rand.Rand, m *dns.Msg) {
 	}
 }
 
-// withoutTopology returns a block without what it says of topology.
+// withoutTopology returns a block without its topology options.
 func withoutTopology(block string) string {
 	var lines []string
 	for line := range strings.SplitSeq(block, "\n") {
@@ -103,7 +102,7 @@ func withoutTopology(block string) string {
 }
 
 // changes returns random changes of the handler's cluster. With topology a model follows them.
-func (s *keeping) changes(seed uint64) *changes {
+func (s *storing) changes(seed uint64) *changes {
 	c := newChanges(seed, s.k)
 	if !s.k.source.Topology {
 		return c
@@ -120,7 +119,7 @@ func (s *keeping) changes(seed uint64) *changes {
 	return c
 }
 
-// changeTopology changes something that decides what callers see.
+// changeTopology changes a record that decides which endpoints callers get.
 func (c *changes) changeTopology(namespace, service string) string {
 	old := c.ix.ServiceRecord(namespace, service)
 	if old == nil || c.IntN(2) == 0 {
@@ -135,7 +134,7 @@ func (c *changes) changeTopology(namespace, service string) string {
 	return c.hint(namespace, service)
 }
 
-// hint has the endpoints of a Service hinted, some of them, or none.
+// hint adds hints to some endpoints of a Service, or removes all.
 func (c *changes) hint(namespace, service string) string {
 	zones, nodes, share := c.IntN(3) > 0, c.IntN(2) == 0, pick(c.Rand, []int{0, 8, 10, 10, 10})
 	names := slices.SortedFunc(maps.Keys(c.ix.model.slices), func(a, b index.Name) int {
@@ -166,7 +165,7 @@ func (c *changes) hint(namespace, service string) string {
 	return fmt.Sprintf("hints of %s.%s: for zones %t, for nodes %t, share of endpoints %d of 10", service, namespace, zones, nodes, share)
 }
 
-// changeNode changes a node, or several.
+// changeNode changes one node or several.
 func (c *changes) changeNode() string {
 	name := pick(c.Rand, nodeNames)
 	symbol := index.NewSymbol(name)
@@ -199,7 +198,7 @@ func (c *changes) changeNode() string {
 	}
 }
 
-// ranges draws those of a node: none of them is not the same as that they are not known.
+// ranges draws the ranges of a node: none is not the same as unknown.
 func (c *changes) ranges(node string) []netip.Prefix {
 	some := []netip.Prefix{}
 	for _, p := range nodeRanges[node] {
@@ -210,7 +209,7 @@ func (c *changes) ranges(node string) []netip.Prefix {
 	return some
 }
 
-// node draws a record: the one that is there with one label altered, or a new one.
+// node draws a record: the current one with one label altered, or a new one.
 func (c *changes) node(name string) *index.Node {
 	n := &index.Node{Name: index.NewSymbol(name), UID: index.NewUID(name)}
 	labels := map[string]string{keyHostname: name, keyZone: pick(c.Rand, zoneNames), keyRack: pick(c.Rand, []string{"", "r1", "r2"})}
@@ -235,7 +234,7 @@ func (c *changes) node(name string) *index.Node {
 	return n
 }
 
-// topology draws what a Service says.
+// topology draws the topology settings of a Service.
 func (c *changes) topology() *index.Topology {
 	t := &index.Topology{}
 	switch c.IntN(9) {
@@ -257,14 +256,14 @@ func (c *changes) topology() *index.Topology {
 	case 8:
 		t.Distribution = index.PreferSameNode
 	}
-	if c.IntN(3) == 0 { // what has less authority
+	if c.IntN(3) == 0 { // settings of lower precedence
 		t.Local, t.Auto = t.Local || c.IntN(3) == 0, t.Auto || c.IntN(3) == 0
 		t.Distribution = pick(c.Rand, []index.Distribution{index.NoDistribution, index.PreferSameZone, index.PreferSameNode})
 	}
 	return t
 }
 
-// filtered draws a question whose answer may depend on who asks.
+// filtered draws a query whose answer may depend on the caller.
 func (c *changes) filtered() dns.Question {
 	name := pick(c.Rand, c.services) + "." + pick(c.Rand, c.namespaces) + ".svc.cluster.local."
 	qtype := pick(c.Rand, []uint16{dns.TypeA, dns.TypeA, dns.TypeA, dns.TypeAAAA, dns.TypeSRV})
@@ -292,12 +291,12 @@ func (c *changes) spread(all []index.Endpoint) {
 
 // topologyKinds are what a test of a block with topology has to compare.
 var topologyKinds = []string{"model: all", "model: fewer", "model: none", "model: the same for everyone",
-	"caller: unknown", "caller: on a node", "caller: on a node that is not there", "kept for another"}
+	"caller: unknown", "caller: on a node", "caller: on a node that is not there", "stored for another"}
 
 // checkModel compares an answer with what the model says, and with the answer without topology: that is the
 // same where nothing is filtered, and of the same name where something is.
-func (s *keeping) checkModel(query, answer []byte, from client, counts seen) error {
-	unfiltered, err := reply(s.unfiltered, query, from)
+func (s *storing) checkModel(query, answer []byte, from client, counts seen) error {
+	unfiltered, err := packedReply(s.unfiltered, query, from)
 	if err != nil {
 		return err
 	}
@@ -395,9 +394,9 @@ func sees(m *dns.Msg, want map[string]bool, addresses map[netip.Addr]bool) error
 	return nil
 }
 
-// compareOthers compares what is kept for other callers, just after the question was asked: it is none's
-// answer but theirs.
-func (s *keeping) compareOthers(r *rand.Rand, asked dns.Question, counts seen) error {
+// compareOthers compares the stored answers for other callers, immediately after the query of one: none of them may
+// get that answer.
+func (s *storing) compareOthers(r *rand.Rand, asked dns.Question, counts seen) error {
 	if asked.Qtype != dns.TypeA && asked.Qtype != dns.TypeAAAA && asked.Qtype != dns.TypeSRV {
 		return nil
 	}
@@ -407,12 +406,12 @@ func (s *keeping) compareOthers(r *rand.Rand, asked dns.Question, counts seen) e
 			return err
 		}
 		from := pick(r, s.clients)
-		if s.kept(query, from) == nil {
+		if s.stored(query, from) == nil {
 			continue
 		}
-		counts["kept for another"]++
+		counts["stored for another"]++
 		if err := s.compare(query, from, counts); err != nil {
-			return fmt.Errorf("kept, when another asks: %w", err)
+			return fmt.Errorf("stored, when another asks: %w", err)
 		}
 	}
 	return nil

@@ -14,7 +14,7 @@ import (
 	"github.com/nearside-dns/nearside/plugin/kubernetes/source"
 )
 
-// Search lists of pods that look for a name in the cluster first, and then in its clusterset.
+// Search lists of pods with suffixes of the cluster first, and then of its clusterset.
 var (
 	listBoth = []string{"shop.svc.cluster.local.", "svc.cluster.local.", "cluster.local.", "shop.svc.clusterset.local.", "svc.clusterset.local.", "clusterset.local."}
 	listSet  = []string{"shop.svc.clusterset.local.", "svc.clusterset.local.", "clusterset.local."}
@@ -69,7 +69,7 @@ func TestSearch_Clusterset(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			m, says := askSearch(t, k, c.ask, c.list...)
 			if m.Rcode != c.rcode || says != c.says {
-				t.Errorf("%s, the reply says %q, want %s, %q", dns.RcodeToString[m.Rcode], says, dns.RcodeToString[c.rcode], c.says)
+				t.Errorf("%s, the option has %q, want %s, %q", dns.RcodeToString[m.Rcode], says, dns.RcodeToString[c.rcode], c.says)
 			}
 			if got := texts(m.Answer); !slices.Equal(got, c.answer) {
 				t.Errorf("the answer is\n\t%s\nwant\n\t%s", strings.Join(got, "\n\t"), strings.Join(c.answer, "\n\t"))
@@ -110,8 +110,8 @@ func TestSearch_ClustersetWalk(t *testing.T) {
 	}
 }
 
-// Until ServiceImports have been read, what a candidate has in the clusterset is not known: the reply is the one to the
-// name, and one that is found before it may be given.
+// While ServiceImports are not synced, it is unknown whether a candidate in the clusterset exists: the reply is that
+// for the name, unless an earlier candidate has data.
 func TestSearch_ClustersetBeforeTheFirstReading(t *testing.T) {
 	for _, c := range []struct {
 		ask   string
@@ -129,14 +129,14 @@ func TestSearch_ClustersetBeforeTheFirstReading(t *testing.T) {
 		t.Run(fmt.Sprint(c.ask, c.list), func(t *testing.T) {
 			k := withStatus(importing(t, clusterset(), searchedImports()...), source.Status{Resource: source.ServiceImports})
 			m, says := askSearch(t, k, c.ask, c.list...)
-			if m.Rcode != c.rcode || (says != saysNothing) != c.tried {
-				t.Errorf("%s, it says %q, want %s, tried: %t\n%v", dns.RcodeToString[m.Rcode], says, dns.RcodeToString[c.rcode], c.tried, m)
+			if m.Rcode != c.rcode || (says != notTried) != c.tried {
+				t.Errorf("%s, the option has %q, want %s, tried: %t\n%v", dns.RcodeToString[m.Rcode], says, dns.RcodeToString[c.rcode], c.tried, m)
 			}
 		})
 	}
 }
 
-// Others may have the names of one zone and not of the other.
+// Another plugin may answer names of one zone and not of the other.
 func TestSearch_ClustersetOthersAnswer(t *testing.T) {
 	for _, c := range []struct {
 		options string
@@ -156,14 +156,14 @@ func TestSearch_ClustersetOthersAnswer(t *testing.T) {
 			if c.prepare != nil {
 				c.prepare(k)
 			}
-			if m, says := askSearch(t, k, "four A", listBoth...); (says != saysNothing) != c.tried {
-				t.Errorf("it says %q, want tried: %t\n%v", says, c.tried, m)
+			if m, says := askSearch(t, k, "four A", listBoth...); (says != notTried) != c.tried {
+				t.Errorf("the option has %q, want tried: %t\n%v", says, c.tried, m)
 			}
 		})
 	}
 }
 
-// Which ServiceImport has data depends on who asks, and A and AAAA lead to the same one.
+// The caller decides which ServiceImport has data, and A and AAAA are from the same one.
 func TestSearch_ClustersetTopology(t *testing.T) {
 	k := placedImports(t, clusterset("topology"))
 	ix := indexOf(k)
@@ -172,7 +172,7 @@ func TestSearch_ClustersetTopology(t *testing.T) {
 	for from, want := range map[string]string{"10.240.1.9": "shop.svc.clusterset.local.", "10.240.2.9": "team.svc.clusterset.local."} {
 		for _, qtype := range []uint16{dns.TypeA, dns.TypeAAAA} {
 			r := withList(t, new(dns.Msg).SetQuestion("local.shop.svc.clusterset.local.", qtype), "shop.svc.clusterset.local.", "team.svc.clusterset.local.")
-			if says := saysOf(direct(t, k, r, from)); says != want {
+			if says := resultOf(direct(t, k, r, from)); says != want {
 				t.Errorf("%s from %s leads to %q, want %q", dns.TypeToString[qtype], from, says, want)
 			}
 		}

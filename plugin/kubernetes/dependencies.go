@@ -1,0 +1,76 @@
+package kubernetes
+
+import (
+	"net/netip"
+
+	"github.com/nearside-dns/nearside/plugin/internal/answers"
+	"github.com/nearside-dns/nearside/plugin/kubernetes/index"
+)
+
+// dependencies is the data that an answer is made from, so that the answer can be stored until the data changes. It is
+// filled in while the index is read, since the order matters: see index.Generation. A nil *dependencies records nothing:
+// the answer is not stored.
+type dependencies struct {
+	index      records
+	properties answers.Properties
+	untracked  bool // the answer depends on data whose changes advance none of the Generations
+}
+
+// onUntracked marks the answer as one whose validity Generations do not bound. Every function that reads such data calls
+// it, so that the mark does not depend on the query's type: a query with a search list reads other types, too.
+func (d *dependencies) onUntracked() {
+	if d != nil {
+		d.untracked = true
+	}
+}
+
+// newDependencies returns the dependencies of a lookup of one name. They include the list of namespaces, so that a
+// namespace need not be looked up twice: replacing it by one of the same name advances that Generation.
+func newDependencies(ix records) *dependencies {
+	d := &dependencies{index: ix}
+	d.on(ix.NamespacesGeneration())
+	return d
+}
+
+// on adds the data that a Generation counts, nil if the index no longer has the data. The data must be read after the call.
+func (d *dependencies) on(g *index.Generation) {
+	if g == nil {
+		d.properties.End()
+		return
+	}
+	d.properties.DependOn(g)
+}
+
+// onAddress adds the records of an address.
+func (d *dependencies) onAddress(a netip.Addr) {
+	if d != nil {
+		d.on(d.index.AddressGeneration(a))
+	}
+}
+
+// onNodes adds the Nodes and the cluster's ID, if the locations of endpoints and caller decide the answer. They must be
+// read after the call.
+func (d *dependencies) onNodes(f *result) {
+	if d != nil && f.policy.Filters() {
+		d.on(d.index.NodesGeneration())
+	}
+}
+
+// onObject looks up a Service or ServiceImport in an existing namespace and adds it. The first lookup finds the
+// Generation; the answer is made from the second one, after the Generation's number was read.
+func (d *dependencies) onObject(ix records, n *objectName) *index.Entry {
+	first := n.in(ix)
+	if d == nil {
+		return first
+	}
+	if first == nil {
+		d.on(ix.NamespaceGeneration(n.namespace))
+	} else {
+		d.on(first.Generation())
+	}
+	second := n.in(ix)
+	if (first == nil) != (second == nil) || first != nil && first.Generation() != second.Generation() {
+		d.properties.End()
+	}
+	return second
+}

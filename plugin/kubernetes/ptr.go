@@ -1,0 +1,65 @@
+package kubernetes
+
+import (
+	"net/netip"
+	"strings"
+
+	"github.com/coredns/coredns/plugin/pkg/dnsutil"
+	"github.com/miekg/dns"
+
+	"github.com/nearside-dns/nearside/plugin/kubernetes/index"
+)
+
+func isForward(zone string) bool { return !isReverse(zone) }
+
+// isReverse reports whether a zone has reverse names: in-addr.arpa., ip6.arpa. or a zone below one of them.
+func isReverse(zone string) bool {
+	zone = strings.ToLower(zone)
+	return zone == "in-addr.arpa." || zone == "ip6.arpa." || dnsutil.IsReverse(zone) > 0
+}
+
+// findAddress looks up a reverse name.
+func (k *Kubernetes) findAddress(name string, d *dependencies) result {
+	a, err := netip.ParseAddr(dnsutil.ExtractAddressFromReverse(name))
+	if err != nil {
+		return result{}
+	}
+	// Labels that are not one digit or octet may look like an address when they are joined.
+	if again, err := dns.ReverseAddr(a.String()); err != nil || again != name {
+		return result{}
+	}
+	d.onAddress(a)
+	targets := k.ptrTargets(a)
+	if len(targets) == 0 {
+		return result{}
+	}
+	return result{kind: reverseName, targets: targets}
+}
+
+// ptrTargets returns the targets of an address's PTR records: the Service with this ClusterIP, or else each endpoint of a
+// Service with this address, including ClusterIP Services.
+func (k *Kubernetes) ptrTargets(a netip.Addr) (targets []string) {
+	if k.primaryZone == "" {
+		return nil
+	}
+	for _, s := range k.index.ServicesByIP(a) {
+		if k.exposes(s.Namespace) {
+			return []string{serviceName(s, k.primaryZone)}
+		}
+	}
+	seen := set[string]{}
+	for _, sl := range k.index.SlicesByIP(a) {
+		e := k.index.Service(sl.Namespace, sl.Service)
+		if e == nil || e.Service.Kind == index.ExternalName || !k.exposes(sl.Namespace) {
+			continue
+		}
+		for i := range sl.Endpoints {
+			if ep := &sl.Endpoints[i]; ep.Addr == a {
+				if name := label(ep) + "." + serviceName(e.Service, k.primaryZone); seen.add(name) {
+					targets = append(targets, name)
+				}
+			}
+		}
+	}
+	return targets
+}
