@@ -160,7 +160,6 @@ func unknown(reason string) map[string]float64 {
 
 func TestServeDNS(t *testing.T) {
 	list, _ := searchlist.AppendSuffixes(nil, shop.Suffixes)
-	change := func(f func(*dns.Msg)) func(*dns.Msg) { return f }
 	const name = "www.shop.svc.cluster.local."
 	all := []string{name, "www.svc.cluster.local.", "www.cluster.local.", "www."}
 	tests := map[string]struct {
@@ -186,10 +185,10 @@ func TestServeDNS(t *testing.T) {
 		"an unknown client, another zone": {noIP, "www.example.org.", nil, false, nil, nil},
 		"a candidate":                     {podIP, name, nil, true, nil, nil},
 		"an unknown client, a candidate":  {noIP, name, nil, true, nil, nil},
-		"with the option of a list":       {podIP, name, change(func(r *dns.Msg) { *r = *searchlist.WithOption(r, list) }), false, nil, nil},
-		"CH":                              {podIP, name, change(func(r *dns.Msg) { r.Question[0].Qclass = dns.ClassCHAOS }), false, nil, nil},
-		"AXFR":                            {podIP, name, change(func(r *dns.Msg) { r.Question[0].Qtype = dns.TypeAXFR }), false, nil, nil},
-		"NOTIFY":                          {podIP, name, change(func(r *dns.Msg) { r.Opcode = dns.OpcodeNotify }), false, nil, nil},
+		"with the option of a list":       {podIP, name, func(r *dns.Msg) { *r = *searchlist.WithOption(r, list) }, false, nil, nil},
+		"CH":                              {podIP, name, func(r *dns.Msg) { r.Question[0].Qclass = dns.ClassCHAOS }, false, nil, nil},
+		"AXFR":                            {podIP, name, func(r *dns.Msg) { r.Question[0].Qtype = dns.TypeAXFR }, false, nil, nil},
+		"NOTIFY":                          {podIP, name, func(r *dns.Msg) { r.Opcode = dns.OpcodeNotify }, false, nil, nil},
 	}
 	for title, tt := range tests {
 		t.Run(title, func(t *testing.T) {

@@ -235,7 +235,7 @@ func testUnknownVersion(t *testing.T, addr string) {
 			t.Errorf("over %s: %v", network, m)
 			continue
 		}
-		if e, ok := opt.Option[0].(*dns.EDNS0_EDE); !ok || e.InfoCode != dns.ExtendedErrorCodeNotSupported || e.ExtraText != "search path v2 is not known, but v1" {
+		if e, ok := opt.Option[0].(*dns.EDNS0_EDE); !ok || e.InfoCode != dns.ExtendedErrorCodeNotSupported || e.ExtraText != `unknown search path version "v2": want v1` {
 			t.Errorf("over %s: %v", network, opt)
 		}
 	}
