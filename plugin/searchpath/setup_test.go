@@ -41,7 +41,7 @@ func (cache) Name() string { return "cache" }
 var started *SearchPath // by the last start
 
 func init() {
-	dnsserver.Directives = append(dnsserver.Directives, "searchpath", "cache", "started")
+	dnsserver.Directives = append(dnsserver.Directives, "searchpath", "started")
 	plugin.Register("cache", func(c *caddy.Controller) error {
 		dnsserver.GetConfig(c).AddPlugin(func(next plugin.Handler) plugin.Handler { return cache{next} })
 		return nil
