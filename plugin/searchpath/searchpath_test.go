@@ -93,13 +93,14 @@ func TestSearchNames(t *testing.T) {
 	}
 }
 
-// TestQuestionsApart asserts that the lists of two questions share no memory.
+// TestQuestionsApart asserts that the lists of two questions share no memory, and that the answers do not depend on the
+// client's list.
 func TestQuestionsApart(t *testing.T) {
 	s, _ := newTest()
 	one := s.question(searchName{base: "web.", namespace: "shop", zone: "cluster.local."})
 	two := s.question(searchName{base: "web.", namespace: "office", zone: "cluster.local."})
-	if one.Suffixes[0] != "shop.svc.cluster.local." || two.Suffixes[0] != "office.svc.cluster.local." || !slices.Equal(one.Suffixes[3:], two.Suffixes[3:]) {
-		t.Errorf("lists %q and %q", one.Suffixes, two.Suffixes)
+	if one.Suffixes[0] != "shop.svc.cluster.local." || two.Suffixes[0] != "office.svc.cluster.local." || !slices.Equal(one.Suffixes[3:], two.Suffixes[3:]) || one.Path != 0 {
+		t.Errorf("questions %+v and %+v", one, two)
 	}
 	one.Suffixes = append(one.Suffixes, "x.")
 	one.Suffixes[3] = "y."
@@ -207,9 +208,10 @@ func TestExtendedError(t *testing.T) {
 // TestNotAnswered has queries that are refused, or that are for the next plugin.
 func TestNotAnswered(t *testing.T) {
 	const name = "web.v1.search.shop.cluster.local.ap.k8s.io."
-	notify, chaos, two := query(name, dns.TypeSOA), query(name, dns.TypeA), query(name, dns.TypeA)
+	notify, chaos, two, signed := query(name, dns.TypeSOA), query(name, dns.TypeA), query(name, dns.TypeA), query(name, dns.TypeA)
 	notify.Opcode, chaos.Question[0].Qclass = dns.OpcodeNotify, dns.ClassCHAOS
 	two.Question = append(two.Question, two.Question[0])
+	signed.SetTsig("key.", dns.HmacSHA256, 300, 0)
 	for text, c := range map[string]struct {
 		r    *dns.Msg
 		code int
@@ -222,6 +224,7 @@ func TestNotAnswered(t *testing.T) {
 		"CHAOS":         {chaos, dns.RcodeRefused, true},
 		"transfer":      {query("ap.k8s.io.", dns.TypeAXFR), dns.RcodeRefused, false},
 		"IXFR":          {query(name, dns.TypeIXFR), dns.RcodeRefused, false},
+		"TSIG":          {signed, dns.RcodeRefused, false},
 		"two questions": {two, dns.RcodeFormatError, false},
 		"no question":   {new(dns.Msg), dns.RcodeFormatError, false},
 	} {
