@@ -58,7 +58,7 @@ func TestDuplicateServerBlock(t *testing.T) {
 func TestUnknownDirective(t *testing.T) {
 	paths := map[string]string{"clusterdns": daemon.Build(t, "clusterdns"), "nodecache": daemon.Build(t, "nodecache")}
 	for _, tc := range []struct{ program, directive, want string }{
-		{"nodecache", "bufsize", ", which node-local-dns has and nodecache does not: remove it, or keep node-local-dns where it is needed; nodecache -plugins lists what there is"},
+		{"nodecache", "bufsize", ", which node-local-dns has and nodecache does not: remove it, or keep node-local-dns where it is needed; nodecache -plugins lists the directives"},
 		{"nodecache", "dns64", ", which node-local-dns has and nodecache does not: "},
 		{"nodecache", "timeouts", ", which node-local-dns has and nodecache does not: "},
 		{"nodecache", "trace", ", which node-local-dns has and nodecache does not: "},
@@ -66,7 +66,7 @@ func TestUnknownDirective(t *testing.T) {
 		{"clusterdns", "dns64", ", which CoreDNS has and clusterdns does not: "},
 		{"clusterdns", "kubernetess", `: did you mean "kubernetes"?`},
 		{"nodecache", "forwrad", `: did you mean "forward"?`},
-		{"nodecache", "nonsense", "; nodecache -plugins lists what there is"},
+		{"nodecache", "nonsense", "; nodecache -plugins lists the directives"},
 	} {
 		t.Run(tc.program+"/"+tc.directive, func(t *testing.T) {
 			code, output := run(t, ".:5399 {\n    errors\n    "+tc.directive+"\n}\n", paths[tc.program], "-conf", "stdin")

@@ -25,7 +25,7 @@ func TestNodecacheFlags(t *testing.T) {
 	for _, tc := range []struct{ flag, value, want string }{
 		{"localip", "169.254.20.10,nowhere", `"nowhere" is not an IP address`},
 		{"localip", "127.0.0.1", "127.0.0.1 is a loopback address"},
-		{"localip", "169.254.20.10,169.254.20.10", "169.254.20.10 stands there twice"},
+		{"localip", "169.254.20.10,169.254.20.10", "duplicate value 169.254.20.10"},
 		{"setupinterface", "perhaps", "parse error"},
 		{"interfacename", "a/b", "an interface name has 1 to 15 visible characters"},
 		{"setupiptables", "perhaps", "parse error"},
@@ -67,7 +67,7 @@ func TestNodecacheTemplate(t *testing.T) {
 	path := daemon.Build(t, "nodecache")
 	for _, tc := range []struct{ name, text, args, want string }{
 		{"no Service", ".:0 {\n    forward . __PILLAR__CLUSTER__DNS__\n}\n", "-upstreamsvc kube-dns-upstream", "base:2 - __PILLAR__CLUSTER__DNS__ is the address of cluster DNS, which the variable KUBE_DNS_UPSTREAM_SERVICE_HOST"},
-		{"no address", ".:0 {\n    bind __PILLAR__LOCAL__DNS__\n}\n", "", "base:2 - __PILLAR__LOCAL__DNS__ is what -localip says"},
+		{"no address", ".:0 {\n    bind __PILLAR__LOCAL__DNS__\n}\n", "", "base:2 - __PILLAR__LOCAL__DNS__ is the value of -localip"},
 		{"not installed", "__PILLAR__DNS__DOMAIN__:0 {\n}\n", "", "base:1 - __PILLAR__DNS__DOMAIN__ is not a variable"},
 		{"nothing answers", ".:0 {\n}\n", "-localip 169.254.20.10", "no server block on port 53"},
 		{"unknown directive", ".:0 {\n    errors\n    nonsense\n}\n", "", "base:3 - Error during parsing: Unknown directive 'nonsense'"},
@@ -267,7 +267,7 @@ func TestNodecacheTemplateChanges(t *testing.T) {
 		" ",
 	} {
 		m.swap(t, map[string]string{"Corefile.base": broken})
-		within(t, "refused", func() bool { return lines(p, "Not reloaded, the configuration before goes on: ") == i+1 })
+		within(t, "refused", func() bool { return lines(p, "Not reloaded, the previous configuration stays in use: ") == i+1 })
 		if got := question(addr, fmt.Sprintf("b%d.example.", i)); got != "192.0.2.1" {
 			t.Errorf("with a broken template the answer is %s", got)
 		}

@@ -191,7 +191,7 @@ func TestNodecacheUselessResolvConf(t *testing.T) {
 			within(t, "mended", func() bool { return textOf(local, "b.example.") == "10.99.0.1/tcp" })
 		}
 		write(t, conf, "nameserver 127.0.0.53\n")
-		within(t, "useless again", func() bool { return lines(p, "Not reloaded, the configuration before goes on: ") == 1 })
+		within(t, "useless again", func() bool { return lines(p, "Not reloaded, the previous configuration stays in use: ") == 1 })
 		if got := textOf("169.254.20.10:1053", "c.example."); got != "10.99.0.1/tcp" {
 			t.Errorf("with a useless resolv.conf the answer is %s", got)
 		}

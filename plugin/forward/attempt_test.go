@@ -15,7 +15,7 @@ import (
 
 func TestTransports(t *testing.T) {
 	t.Parallel()
-	for options, want := range map[string][2]string{ // of a query over UDP, and over TCP
+	for options, want := range map[string][2]string{ // for a client's UDP, and TCP
 		"":                              {"UDP", "TCP"},
 		"force_tcp":                     {"TCP", "TCP"},
 		"prefer_udp":                    {"UDP", "UDP"},
@@ -41,7 +41,7 @@ func TestTransports(t *testing.T) {
 	}
 }
 
-// TestTruncated: over UDP the server truncates everything.
+// TestTruncated: the server truncates all answers over UDP.
 func TestTruncated(t *testing.T) {
 	t.Parallel()
 	cases := atOnce(t)
@@ -55,15 +55,15 @@ func TestTruncated(t *testing.T) {
 		truncated bool
 		counted   float64 // fallbacks to TCP
 	}{
-		"for the client to ask again":        {"", good, nil, false, true, 0},
-		"prefer_udp":                         {"prefer_udp", good, nil, false, false, 1},
-		"prefer_udp, a client's TCP":         {"prefer_udp", good, nil, true, false, 1},
-		"TCP refuses":                        {"prefer_udp", refusing, nil, true, true, 1},
-		"TCP is silent":                      {"prefer_udp\ntimeout 300ms", silent, nil, true, true, 1},
-		"TCP closes":                         {"prefer_udp", rogue.Behaviour{CloseAtOnce: true}, nil, true, true, 1},
-		"TCP is slow":                        {"prefer_udp", rogue.Behaviour{Delay: 300 * time.Millisecond}, nil, true, false, 1},
-		"TCP refuses, a second that is good": {"prefer_udp", refusing, &good, true, true, 1},
-		"better than SERVFAIL of a second":   {"prefer_udp\nhedge 50ms\ntimeout 500ms", silent, &rogue.Behaviour{Rcode: dns.RcodeServerFailure}, true, true, 1},
+		"the client repeats the query":     {"", good, nil, false, true, 0},
+		"prefer_udp":                       {"prefer_udp", good, nil, false, false, 1},
+		"prefer_udp, a client's TCP":       {"prefer_udp", good, nil, true, false, 1},
+		"TCP refuses":                      {"prefer_udp", refusing, nil, true, true, 1},
+		"TCP is silent":                    {"prefer_udp\ntimeout 300ms", silent, nil, true, true, 1},
+		"TCP closes":                       {"prefer_udp", rogue.Behaviour{CloseAtOnce: true}, nil, true, true, 1},
+		"TCP is slow":                      {"prefer_udp", rogue.Behaviour{Delay: 300 * time.Millisecond}, nil, true, false, 1},
+		"TCP refuses, the second is good":  {"prefer_udp", refusing, &good, true, true, 1},
+		"better than SERVFAIL of a second": {"prefer_udp\nhedge 50ms\ntimeout 500ms", silent, &rogue.Behaviour{Rcode: dns.RcodeServerFailure}, true, true, 1},
 	} {
 		cases.Run(name, func(t *testing.T) {
 			c.server.OverUDP = truncates
@@ -87,7 +87,7 @@ func TestTruncated(t *testing.T) {
 	}
 }
 
-// TestFallback: TCP brings nothing, in different ways, while UDP works. Then TCP works.
+// TestFallback: TCP fails in different ways while UDP works. Then TCP works.
 func TestFallback(t *testing.T) {
 	t.Parallel()
 	cases := atOnce(t)
@@ -97,7 +97,7 @@ func TestFallback(t *testing.T) {
 	} {
 		for options, tcp := range map[string]bool{"force_tcp": false, "": true} {
 			cases.Run(fmt.Sprintf("%s, %s", name, options), func(t *testing.T) {
-				b := b // which other cases have too
+				b := b // other cases change it
 				b.OverUDP = rogue.Well()
 				f, servers := forwardTo(t, "fallback udp\n"+options, b)
 				s, u := servers[0], upstreamOf(f, 0)
@@ -106,7 +106,7 @@ func TestFallback(t *testing.T) {
 				if a := ask(f, m, tcp); a.wrong(m) != "" || a.took > answerTime+margin {
 					t.Errorf("after %v: %s", a.took, a.wrong(m))
 				}
-				within(t, "TCP is known not to work", u.tcpBad.Load)
+				within(t, "TCP counts as failed", u.tcpBad.Load)
 				before := s.Counts()
 				wantRight(t, f, tcp, "b.example.", "c.example.")
 				if after := s.Counts(); after.TCP != before.TCP || after.UDP != before.UDP+2 {
@@ -116,14 +116,14 @@ func TestFallback(t *testing.T) {
 					t.Errorf("%v fallbacks are counted, want 3", n)
 				}
 				s.Behave(rogue.Behaviour{OverUDP: &rogue.Behaviour{Truncate: true}})
-				within(t, "TCP is known to work", func() bool { return !u.tcpBad.Load() })
+				within(t, "TCP counts as working", func() bool { return !u.tcpBad.Load() })
 				wantRight(t, f, tcp, "d.example.", "e.example.")
 			})
 		}
 	}
 }
 
-// TestFallback_Not: nothing is changed where TCP works, or nothing does.
+// TestFallback_Not: there is no fallback if TCP works, or UDP fails as well.
 func TestFallback_Not(t *testing.T) {
 	t.Parallel()
 	cases := atOnce(t)
@@ -140,7 +140,7 @@ func TestFallback_Not(t *testing.T) {
 			t.Errorf("code %d, %+v", a.code, servers[0].Counts())
 		}
 		if upstreamOf(f, 0).tcpBad.Load() {
-			t.Error("TCP does not work, though UDP does not either")
+			t.Error("TCP counts as failed although UDP fails too")
 		}
 	})
 	cases.Run("a slow answer among others", func(t *testing.T) {
@@ -153,7 +153,7 @@ func TestFallback_Not(t *testing.T) {
 		}
 		slow.Wait()
 		if c := servers[0].Counts(); c.UDP > 0 || c.UDPProbes > 0 || upstreamOf(f, 0).tcpCheck.Load() {
-			t.Errorf("it was asked over UDP: %+v", c)
+			t.Errorf("queries over UDP: %+v", c)
 		}
 	})
 	cases.Run("a slow answer alone", func(t *testing.T) {
@@ -163,7 +163,7 @@ func TestFallback_Not(t *testing.T) {
 			t.Errorf("%+v", c)
 		}
 		if n := metric(t, "nearside_forward_fallbacks_total", "to", servers[0].Addr); n != 0 {
-			t.Errorf("%v fallbacks are counted, though TCP was first", n)
+			t.Errorf("%v fallbacks are counted although TCP was first", n)
 		}
 	})
 	cases.Run("truncated while TCP does not work", func(t *testing.T) {
@@ -172,7 +172,7 @@ func TestFallback_Not(t *testing.T) {
 			if a := ask(f, question("a.example."), true); a.Msg == nil || !a.Truncated || a.took > margin {
 				t.Errorf("query %d: message %v, error %v, after %v", i, a.Msg, a.err, a.took)
 			}
-			within(t, "TCP is known not to work", upstreamOf(f, 0).tcpBad.Load)
+			within(t, "TCP counts as failed", upstreamOf(f, 0).tcpBad.Load)
 		}
 		if n := servers[0].Counts().UDP; n != 3 {
 			t.Errorf("%d queries over UDP", n)
@@ -180,8 +180,8 @@ func TestFallback_Not(t *testing.T) {
 	})
 }
 
-// TestConnection_Silent: a connection on which the server says nothing any more is left, once that takes too
-// long or UDP has shown that the server does answer. The next connection works.
+// TestConnection_Silent: a connection without answers is replaced after read_timeout, or once UDP shows that the server
+// works.
 func TestConnection_Silent(t *testing.T) {
 	t.Parallel()
 	cases := atOnce(t)
@@ -217,7 +217,7 @@ func TestConnection_Silent(t *testing.T) {
 	}
 }
 
-// TestWrongAnswers: what is no answer to a query is not given to a client, but counted.
+// TestWrongAnswers: answers that do not match the query are dropped and counted.
 func TestWrongAnswers(t *testing.T) {
 	t.Parallel()
 	cases := atOnce(t)
@@ -265,7 +265,7 @@ func TestWrongAnswers(t *testing.T) {
 	}
 }
 
-// TestUnreadable: an answer whose header and question are right, and the rest is not.
+// TestUnreadable: the header and question of the answer are right, and the rest is malformed.
 func TestUnreadable(t *testing.T) {
 	t.Parallel()
 	cases := atOnce(t)
@@ -278,7 +278,7 @@ func TestUnreadable(t *testing.T) {
 				if err != nil {
 					t.Error(err)
 				}
-				b[7] = 3                        // records, which are not there
+				b[7] = 3                        // missing records
 				_, _ = w.Write(append(b, 0xc0)) // the client may be gone
 			}}
 			prefix := ""
@@ -295,7 +295,7 @@ func TestUnreadable(t *testing.T) {
 	}
 }
 
-// TestBareRefusal: an answer that is a header gets the question that was asked.
+// TestBareRefusal: an answer without a question gets that of the query.
 func TestBareRefusal(t *testing.T) {
 	t.Parallel()
 	for _, code := range []int{dns.RcodeFormatError, dns.RcodeServerFailure, dns.RcodeNotImplemented, dns.RcodeRefused} {
@@ -329,7 +329,7 @@ func keepAliveOf(m *dns.Msg) (all []dns.EDNS0) {
 	return all
 }
 
-// TestKeepAlive: how long a connection stays is between its two ends, RFC 7828 section 3.2.1.
+// TestKeepAlive: edns-tcp-keepalive is not forwarded, RFC 7828 section 3.2.1.
 func TestKeepAlive(t *testing.T) {
 	t.Parallel()
 	for _, tcp := range []bool{false, true} {
@@ -371,8 +371,7 @@ func TestKeepAlive(t *testing.T) {
 	}
 }
 
-// TestTSIG: a message that is signed with a key of others stays as it is, but for its id (RFC 8945 section
-// 5.5).
+// TestTSIG: a signed message is forwarded unchanged, except for its id (RFC 8945 section 5.5).
 func TestTSIG(t *testing.T) {
 	t.Parallel()
 	for name, keepAlive := range map[string]bool{"alone": false, "with edns-tcp-keepalive": true} {
@@ -412,7 +411,7 @@ func TestTSIG(t *testing.T) {
 	}
 }
 
-// TestTransfer: an answer of many messages has a connection of its own.
+// TestTransfer: a zone transfer has its own connection.
 func TestTransfer(t *testing.T) {
 	t.Parallel()
 	for _, options := range []string{"", "prefer_udp", "force_tcp", "fallback udp\nforce_tcp"} {
@@ -442,7 +441,7 @@ func TestTransfer(t *testing.T) {
 	}
 }
 
-// TestMany: clients with the same id share connections, and each gets its own answer.
+// TestMany: queries with the same id share connections, and each gets its own answer.
 func TestMany(t *testing.T) {
 	t.Parallel()
 	f, servers := forwardTo(t, "force_tcp", rogue.Behaviour{Shuffle: 50 * time.Millisecond})
@@ -462,7 +461,7 @@ func TestMany(t *testing.T) {
 	}
 }
 
-// TestLong: a query longer than most, and an answer longer than a datagram.
+// TestLong: a long query, and an answer longer than a datagram.
 func TestLong(t *testing.T) {
 	t.Parallel()
 	at := script{tcp: replies(func(r *dns.Msg) *dns.Msg {

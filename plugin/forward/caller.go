@@ -12,16 +12,16 @@ import (
 )
 
 const (
-	// ednsRoom is the greatest reply in bytes, of a query to which an OPT record is added: what a client
-	// without EDNS takes (RFC 1035 section 4.2.1), and the OPT record that is taken out again.
+	// ednsRoom is the maximum reply in bytes to a query to which an OPT record is added: the limit of a client without EDNS
+	// (RFC 1035 section 4.2.1), and the OPT record, which is removed.
 	ednsRoom = dns.MinMsgSize + 11
-	// unnamedFor is for how long an upstream is not told who is calling that has refused a query for that.
+	// unnamedFor is how long an upstream that refuses the option gets queries without it.
 	unnamedFor = time.Minute
-	// maxPlainRcode is the greatest response code that a reply without an OPT record can have.
+	// maxPlainRcode is the maximum response code of a reply without an OPT record.
 	maxPlainRcode = 0xf
 )
 
-// newCaller returns the option that names who is calling. It is not changed after that.
+// newCaller returns the option with node and zone of the caller. Queries share it.
 func newCaller(node, zone string) (dns.EDNS0, bool) {
 	data, ok := caller.Append(nil, node, zone)
 	return &dns.EDNS0_LOCAL{Code: caller.Code, Data: data}, ok
@@ -31,18 +31,17 @@ func isCaller(o dns.EDNS0) bool { return o.Option() == caller.Code }
 
 func isSearch(o dns.EDNS0) bool { return o.Option() == searchlist.OptionCode }
 
-// isOurs tells of the options that are for cluster DNS alone.
+// isOurs reports whether an option is for cluster DNS only.
 func isOurs(o dns.EDNS0) bool { return isCaller(o) || isSearch(o) }
 
 func isKeepAlive(o dns.EDNS0) bool { return o.Option() == dns.EDNS0TCPKEEPALIVE }
 
-// isHop tells of the options that go no further than the next server.
+// isHop reports whether an option is valid between two servers only.
 func isHop(o dns.EDNS0) bool { return isOurs(o) || isKeepAlive(o) }
 
-// hopOf returns which options of a message are not passed on. edns-tcp-keepalive is between a client and
-// this server, or this server and the upstream, RFC 7828 section 3.2.1; what is signed keeps it, RFC 8945
-// section 5.5. It is not for a client to say who is calling, signed or not; nor is a search list for servers that are
-// not the cluster's own, which newExchange sees to.
+// hopOf returns a function that reports whether an option of a message is not forwarded. edns-tcp-keepalive is between two
+// servers (RFC 7828 section 3.2.1), but stays in a signed message (RFC 8945 section 5.5). The caller of a client is dropped,
+// signed or not, since clients could set any; so is a search list, which newExchange adds for cluster DNS.
 func hopOf(m *dns.Msg) func(dns.EDNS0) bool {
 	if m.IsTsig() != nil {
 		return isOurs
@@ -50,7 +49,7 @@ func hopOf(m *dns.Msg) func(dns.EDNS0) bool {
 	return isHop
 }
 
-// withoutHops returns a query without the options that are not passed on. The client's stays as it is.
+// withoutHops returns a query without the options that are not forwarded. The client's query is not changed.
 func withoutHops(r *dns.Msg) *dns.Msg {
 	out := r
 	for i, rr := range r.Extra {
@@ -68,15 +67,15 @@ func withoutHops(r *dns.Msg) *dns.Msg {
 	return out
 }
 
-// withExtra returns a message that has other additional records, and the rest in common with another.
+// withExtra returns a message with other additional records, which shares the rest with its argument.
 func withExtra(r *dns.Msg, extra []dns.RR) *dns.Msg {
 	out := *r
 	out.Extra = extra
 	return &out
 }
 
-// forCluster returns a query as cluster DNS gets it: it says who is calling, and has the search list of the client's
-// if there is one that may be tried there. All else it has in common with the query as others get it.
+// forCluster returns a query for cluster DNS: with the caller, and with the client's search list if cluster DNS may try it.
+// The rest is shared with the query for other upstreams.
 func (f *Forward) forCluster(plain, clients *dns.Msg) (r *dns.Msg, searches bool) {
 	list, searches := f.listOf(clients)
 	if !searches {
@@ -85,7 +84,7 @@ func (f *Forward) forCluster(plain, clients *dns.Msg) (r *dns.Msg, searches bool
 	return adding(plain, f.caller, &dns.EDNS0_LOCAL{Code: searchlist.OptionCode, Data: list}), true
 }
 
-// adding returns a query that has options more, and all else in common with another.
+// adding returns a query with more options, which shares the rest with its argument.
 func adding(r *dns.Msg, options ...dns.EDNS0) *dns.Msg {
 	own := r.IsEdns0()
 	if own == nil {
@@ -99,9 +98,8 @@ func adding(r *dns.Msg, options ...dns.EDNS0) *dns.Msg {
 	return withExtra(r, extra)
 }
 
-// clean takes out of a reply what the client has not asked for: the options that are not passed on, and the
-// OPT record itself if it is there because of one that was added. What is said of a search list stays if the upstream
-// was sent one.
+// clean removes from a reply the options that are not forwarded, and the OPT record if the client's query had none. The
+// result of a search list stays if the upstream got one.
 func (x *exchange) clean(reply *dns.Msg, searched bool) {
 	if x.addedOPT {
 		reply.Extra = slices.DeleteFunc(reply.Extra, func(rr dns.RR) bool { return rr.Header().Rrtype == dns.TypeOPT })
@@ -118,13 +116,13 @@ func (x *exchange) clean(reply *dns.Msg, searched bool) {
 	}
 }
 
-// isNamed reports whether a call says who is calling.
+// isNamed reports whether the query of a call has the caller.
 func (x *exchange) isNamed(call *transport.Call) bool {
 	return x.plain != nil && &call.Query[0] == &x.query[0]
 }
 
-// refuses reports whether a reply may be there because of EDNS or of an option: RFC 6891 section 7 and
-// section 6.1.3. A server of RFC 6891 does not mind an option that it does not know.
+// refuses reports whether a server may have refused a query because of EDNS or of an option (RFC 6891 sections 7 and 6.1.3).
+// A server that implements RFC 6891 ignores unknown options.
 func refuses(reply *dns.Msg) bool {
 	switch reply.Rcode {
 	case dns.RcodeFormatError, dns.RcodeNotImplemented, dns.RcodeBadVers:
@@ -133,15 +131,15 @@ func refuses(reply *dns.Msg) bool {
 	return false
 }
 
-// packUnnamed makes the query that does not say who is calling, of one that does.
+// packUnnamed makes the query without the caller.
 func (x *exchange) packUnnamed() bool {
 	if x.unnamed == nil {
-		x.unnamed, _ = x.plain.Pack() // it could be packed with more in it
+		x.unnamed, _ = x.plain.Pack() // it could be packed with more options
 	}
 	return x.unnamed != nil
 }
 
-// askUnnamed asks an upstream again that has refused a query, the same way.
+// askUnnamed repeats a refused query without the caller, over the same transport.
 func (x *exchange) askUnnamed(a *attempt, refusal *dns.Msg, overUDP bool, now time.Time) {
 	a.to.works()
 	a.to.observe(refusal.Rcode, now.Sub(a.started))
@@ -153,7 +151,7 @@ func (x *exchange) askUnnamed(a *attempt, refusal *dns.Msg, overUDP bool, now ti
 	}
 }
 
-// queryFor returns what an attempt sends.
+// queryFor returns the query of an attempt.
 func (x *exchange) queryFor(a *attempt) []byte {
 	if x.plain != nil && (a.refusal != 0 || a.to.isUnnamed()) && x.packUnnamed() {
 		return x.unnamed
@@ -161,20 +159,20 @@ func (x *exchange) queryFor(a *attempt) []byte {
 	return x.query
 }
 
-// isUnnamed reports whether an upstream is not to be told who is calling.
+// isUnnamed reports whether an upstream gets queries without the caller.
 func (u *upstream) isUnnamed() bool {
 	until := u.unnamedUntil.Load()
 	return until != 0 && time.Now().UnixNano() < until
 }
 
-// leaveUnnamed notes that an upstream answers what it has refused before, if it is not told who is calling.
+// leaveUnnamed sends queries without the caller to an upstream for a while: it has answered one that it refused with it.
 func (u *upstream) leaveUnnamed(refusal int, now time.Time) {
 	code := dns.RcodeToString[refusal]
 	if refusal == dns.RcodeBadVers { // which has two names
 		code = "BADVERS"
 	}
 	if u.unnamedUntil.Swap(now.Add(unnamedFor).UnixNano()) == 0 {
-		log.Warningf("Upstream %s answers %s to queries that say who is calling (option caller): it is asked without that, and with it again after %v",
+		log.Warningf("Upstream %s answers %s to queries with the option caller: it gets queries without it, and with it again after %v",
 			u.address, code, unnamedFor)
 	}
 }

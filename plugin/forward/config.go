@@ -10,53 +10,53 @@ import (
 	"github.com/nearside-dns/nearside/plugin/internal/corefile"
 )
 
-// config is what a stanza of the Corefile says.
+// config is a stanza of the Corefile.
 type config struct {
 	at     corefile.Position // the line where the stanza begins
 	from   string            // the zone whose queries are forwarded, normalized
-	except []string          // zones of it whose queries are not, normalized
+	except []string          // zones below it whose queries are not forwarded, normalized
 	to     []target          // in the order of the Corefile
 
 	forceTCP    bool
 	preferUDP   bool
-	fallbackUDP bool // from TCP that does not work
+	fallbackUDP bool // query over UDP where TCP fails
 
-	caller dns.EDNS0 // the option that says who is calling, of every query; nil is none
+	caller dns.EDNS0 // EDNS option with the name of the caller's node, of every query; nil is none
 
-	timeout     time.Duration // for all that is done for one query
-	readTimeout time.Duration // for an answer of one upstream, before another is asked
-	hedge       time.Duration // after which another upstream is asked too; 0 is never
+	timeout     time.Duration // of one query, with all its attempts
+	readTimeout time.Duration // of one upstream, before another is queried
+	hedge       time.Duration // after which another upstream is queried too; 0 is never
 
-	expire         time.Duration // after which idle connections are closed
-	maxAge         time.Duration // after which connections take no more queries; 0 is never
-	maxIdle        int           // idle connections to an upstream that are kept; 0 is any number
-	maxInFlight    int           // queries on their way on one connection
-	maxConnections int           // to an upstream, while it takes many queries on each
+	expire         time.Duration // after which an idle connection is closed
+	maxAge         time.Duration // after which a connection gets no more queries; 0 is never
+	maxIdle        int           // limit of idle connections to an upstream; 0 is none
+	maxInFlight    int           // limit of unanswered queries on one connection
+	maxConnections int           // limit of connections to an upstream that accepts several queries on each
 
-	maxFails       uint32        // failed checks up to which an upstream counts as healthy; 0 is any number
-	attempts       int           // failed attempts that end a query; 0 is any number, unsaid twice the upstreams
+	maxFails       uint32        // failed checks after which an upstream is unhealthy; 0 is never
+	attempts       int           // failed attempts that end a query; 0 is no limit, unset twice the number of upstreams
 	checkEvery     time.Duration // between checks of an upstream that has failed
-	checkName      string        // what a check asks for
-	checkRecursion bool          // whether a check asks for recursion
+	checkName      string        // the name in the query of a check
+	checkRecursion bool          // whether a check has the flag RD
 
-	maxConcurrent int64 // queries that are worked on; 0 is any number
+	maxConcurrent int64 // limit of queries in progress; 0 is none
 	policy        policy
-	next          []int // response codes that the next stanza gets the query for
+	next          []int // response codes after which the next stanza gets the query
 	nextOnNodata  bool
-	failover      []int // response codes that another upstream is asked for
-	failfast      bool  // whether queries fail at once while all upstreams are down
+	failover      []int // response codes after which another upstream is queried
+	failfast      bool  // whether queries fail at once while all upstreams are unhealthy
 
 	tls           *tls.Config
 	tlsServerName string
 	dohMethod     string
 	source        net.IP   // nil is the kernel's choice
-	resolver      []string // host:port of those who are asked for the addresses of upstreams; none is the system's
+	resolver      []string // host:port of the resolvers of upstreams' names; none is the system's
 }
 
-// unsaid is the value of config.attempts where the Corefile says nothing.
-const unsaid = -1
+// unset is the value of config.attempts without the option.
+const unset = -1
 
-// target is one TO of a stanza: an address, or a name or a file by which addresses are found.
+// target is one TO of a stanza: an address, or a name or a file with addresses.
 type target struct {
 	text     string // as in the Corefile
 	endpoint endpoint
@@ -75,10 +75,10 @@ type hostname struct {
 type endpoint struct {
 	protocol   string // transport.DNS, transport.TLS, transport.QUIC or transport.HTTPS
 	address    string // host:port
-	serverName string // what its certificate has to be for, if the Corefile says it with %
+	serverName string // the name of its certificate, after % in the Corefile
 }
 
-// policy is the order in which upstreams are asked. It leaves the slice that it is given as it is.
+// policy is the order in which upstreams are queried. It does not change its argument.
 type policy interface {
 	order(all []*upstream) []*upstream
 	String() string

@@ -13,16 +13,16 @@ import (
 	"github.com/nearside-dns/nearside/plugin/forward/internal/stanzas"
 )
 
-// ours are the stanzas that CoreDNS's forward takes and this one refuses, and why.
+// ours are the stanzas that only CoreDNS's forward accepts, and the reasons.
 var ours = map[string]string{}
 
 func init() {
 	for reason, upstreams := range map[string][]string{
-		"a port that nothing can have":                      {"127.0.0.1:65536", "127.0.0.1:-1", "127.0.0.1:port"},
-		"a port that nothing can have, of a host":           {"dns.example:0x35"},
-		"an unknown protocol, which asks nobody":            {"https3://127.0.0.1"},
-		"a directory, which names no servers":               {"FOLDER 192.0.2.1"},
-		"a file with a server by name, which is no address": {"FOLDER/names.conf"},
+		"a port that nothing can have":            {"127.0.0.1:65536", "127.0.0.1:-1", "127.0.0.1:port"},
+		"a port that nothing can have, of a host": {"dns.example:0x35"},
+		"an unknown protocol":                     {"https3://127.0.0.1"},
+		"a directory":                             {"FOLDER 192.0.2.1"},
+		"a file with a server by name":            {"FOLDER/names.conf"},
 	} {
 		for _, to := range upstreams {
 			ours["forward . "+to+" {\nresolver RESOLVER\n}"] = reason
@@ -30,8 +30,7 @@ func init() {
 	}
 }
 
-// accepts tells what a server with a stanza would say at start: in CoreDNS that looks up names while it
-// reads the stanza.
+// accepts returns the error of a stanza at the start of a server, which includes lookups.
 func accepts(text string) error {
 	configs, err := parse(caddy.NewTestController("dns", text))
 	if err != nil {
@@ -45,7 +44,7 @@ func accepts(text string) error {
 	return nil
 }
 
-// TestDifferential_Stanzas compares what this plugin takes and refuses with CoreDNS's.
+// TestDifferential_Stanzas compares the accepted stanzas with those of CoreDNS's plugin.
 func TestDifferential_Stanzas(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "refusals")
 	cmd := exec.Command("go", "test", "-count=1", "./internal/stock")
@@ -60,7 +59,7 @@ func TestDifferential_Stanzas(t *testing.T) {
 	stock := strings.Split(string(text), stanzas.Separator)
 	names, texts := stanzas.Names(), stanzas.Texts(t)
 	if len(stock) != len(texts) || len(names) != len(texts) {
-		t.Fatalf("CoreDNS's read %d stanzas, there are %d", len(stock), len(texts))
+		t.Fatalf("CoreDNS's parsed %d stanzas of %d", len(stock), len(texts))
 	}
 	taken := 0
 	for i, name := range names {
@@ -70,12 +69,12 @@ func TestDifferential_Stanzas(t *testing.T) {
 				taken++
 			}
 			if err != nil && !strings.HasPrefix(err.Error(), "Testfile:") {
-				t.Errorf("the error does not say where: %v", err)
+				t.Errorf("the error has no position: %v", err)
 			}
 			got, want := err == nil, stock[i] == ""
 			if _, known := ours[name]; known {
 				if got || !want {
-					t.Errorf("taken: %t, by CoreDNS: %t; it is an exception no more", got, want)
+					t.Errorf("accepted: %t, by CoreDNS: %t; it is no exception", got, want)
 				}
 				return
 			}
@@ -85,6 +84,6 @@ func TestDifferential_Stanzas(t *testing.T) {
 		})
 	}
 	if len(texts) < 150 || taken < 50 || len(texts)-taken < 50 {
-		t.Errorf("%d stanzas, %d of them taken: that compares too little", len(texts), taken)
+		t.Errorf("%d stanzas, %d of them accepted: too few to compare", len(texts), taken)
 	}
 }

@@ -16,86 +16,68 @@ import (
 )
 
 const (
-	// pause is how long upstreams that have all failed at once are left alone, doubled each time up to maxPause:
-	// a server that restarts is back soon.
+	// pause is the time for which a query waits after all upstreams have failed at once, doubled each time up to
+	// maxPause: a server that restarts is back soon.
 	pause    = 100 * time.Millisecond
 	maxPause = 400 * time.Millisecond
-	// downPart is the part of its time for which a query waits while all upstreams are known to be down.
+	// downPart is the part of its time for which a query waits while all upstreams are down.
 	downPart = 0.1
-	// connectTime is how long the making of a connection may take before UDP is asked as well, and
-	// answerTime how long an answer on one that is made; but half of what the upstream has at most.
-	connectTime = 250 * time.Millisecond
-	answerTime  = time.Second
-	// maxAttempts bounds what is sent for one query, for each upstream.
+	// maxAttempts bounds the attempts of one query, for each upstream.
 	maxAttempts = 16
 )
 
-// exchange is what is done for one query: attempts, of which the first good answer wins. An attempt that is
-// late goes on while the next upstream is asked.
+// exchange forwards one query: it makes attempts at the upstreams in turn, and returns the first good answer. A late
+// attempt goes on while the next upstream is tried.
 type exchange struct {
 	f        *Forward
 	query    []byte
-	buf      []byte   // for the query
-	plain    *dns.Msg // the query but for the options that are for cluster DNS; nil if it has none
+	buf      []byte   // of the query
+	plain    *dns.Msg // the query without the options for cluster DNS; nil if it has none
 	unnamed  []byte   // plain, packed; nil until it is needed
-	addedOPT bool     // to the query, which has none from the client
+	addedOPT bool     // to the query; the client's has none
 	searches bool     // the query has the client's search list, plain has not
 	clientID uint16
 	overTCP  bool // from the client
-	alone    bool // the answer has many messages
+	alone    bool // a zone transfer, which needs its own connection
 
 	results  chan *transport.Call
 	timer    *time.Timer
 	started  time.Time
 	deadline time.Time
 
-	all      []*upstream // that there are
-	order    []*upstream // in which they are asked
-	next     int         // of the order
-	tried    int         // of the order, the first time
-	pass     int         // how often the order was gone through
+	all      []*upstream
+	order    []*upstream // of the attempts
+	next     int         // index in order
+	tried    int         // upstreams in order that were tried
+	pass     int         // number of passes through order
 	passFrom time.Time
 	attempts []*attempt
-	first    attempt // most queries have one
+	first    attempt // avoids an allocation, as call does
 	call     transport.Call
-	failures int       // attempts that count against max_connect_attempts
-	failover int       // answers that were not good enough for failover
-	hedged   bool      // another was asked because one is late
-	last     bool      // no other attempt is made
-	broken   bool      // all upstreams were found down
+	failures int       // that count against max_connect_attempts
+	failover int       // answers with a response code of failover
+	hedged   bool      // another upstream was tried because of a late answer
+	last     bool      // no further attempt is made
+	broken   bool      // all upstreams were down
 	ended    bool      // the time is over, or the client is gone
-	nextAt   time.Time // when another upstream is asked; zero is when an attempt ends
+	nextAt   time.Time // of the next attempt; zero is when an attempt ends
 
-	held     *dns.Msg // an answer that another may be better than
-	heldFrom *upstream
-	err      error // of the last attempt
+	reserved     *dns.Msg // the client's answer if no better one arrives
+	reservedFrom *upstream
+	err          error // of the last attempt
 }
 
-// attempt is an upstream being asked.
-type attempt struct {
-	to      *upstream
-	stream  *transport.Call // nil if it is not on its way
-	udp     *transport.Call // the same
-	started time.Time
-	share   time.Duration // of the time for the query, after which it counts as failed
-	udpAt   time.Time     // when UDP is asked too; zero is never
-	tcpErr  error         // why TCP brought nothing
-	open    bool          // an answer may come in time
-	refusal int           // of the query that says who is calling; 0 if it was not refused
-	trial   bool
-}
-
-// exchanges are used again.
+// exchanges are reused.
 var exchanges = sync.Pool{New: func() any {
 	return &exchange{buf: make([]byte, 512), timer: time.NewTimer(time.Hour), attempts: make([]*attempt, 0, 2)}
 }}
 
-var errQuestions = errors.New("a query has one question")
+var errQuestions = errors.New("query without exactly one question")
 
-// newExchange packs a query, which says who is calling if the stanza wants that. What is signed can't.
+// newExchange packs a query. With the option caller it names the calling node, unless it is signed.
 func (f *Forward) newExchange(state *request.Request) (*exchange, error) {
 	r := state.Req
-	if len(r.Question) != 1 { // which no answer could be compared with, RFC 9619
+	if len(r.Question) != 1 { // RFC 9619
 		return nil, errQuestions
 	}
 	var plain *dns.Msg
@@ -127,7 +109,7 @@ func (f *Forward) newExchange(state *request.Request) (*exchange, error) {
 	return x, nil
 }
 
-// release gives back what is used again. A call that has not come back keeps what it needs.
+// release cancels the calls, and makes the exchange available for reuse, unless a call in flight still uses it.
 func (x *exchange) release() {
 	busy := false
 	for _, a := range x.attempts {
@@ -142,7 +124,7 @@ func (x *exchange) release() {
 	}
 }
 
-// run returns the answer and whom it is from.
+// run returns the answer and its upstream.
 func (x *exchange) run(ctx context.Context) (*dns.Msg, *upstream, error) {
 	if d, ok := ctx.Deadline(); ok && d.Before(x.deadline) {
 		x.deadline = d
@@ -150,80 +132,72 @@ func (x *exchange) run(ctx context.Context) (*dns.Msg, *upstream, error) {
 	if len(x.all) == 0 {
 		return nil, nil, errNone
 	}
-	x.order = inOrder(x.f.policy.order(x.all))
-	x.ask(x.started)
-	for !x.over() {
+	x.order = doubtedLast(x.f.policy.order(x.all))
+	x.try(x.started)
+	for !x.done() {
 		x.timer.Reset(time.Until(x.wakeAt()))
 		select {
 		case call := <-x.results:
-			if reply, from := x.take(call); reply != nil {
+			if reply, from := x.receive(call); reply != nil {
 				return reply, from, nil
 			}
 		case now := <-x.timer.C:
-			if !now.Before(x.deadline) {
-				x.last, x.ended = true, true
-				x.close()
-				break
+			if now.Before(x.deadline) {
+				x.elapsed(now)
+			} else {
+				x.end(true)
 			}
-			x.elapsed(now)
 		case <-ctx.Done():
-			x.last, x.ended, x.err = true, true, ctx.Err()
-			x.leave()
+			x.err = ctx.Err()
+			x.end(false)
 		}
 	}
-	if x.held != nil {
-		return x.held, x.heldFrom, nil
+	if x.reserved != nil {
+		return x.reserved, x.reservedFrom, nil
 	}
 	if x.err == nil {
 		x.err = errNoAnswer
 	}
-	return nil, x.asked(), x.err
-}
-
-// asked returns the upstream that was asked last.
-func (x *exchange) asked() *upstream {
 	if len(x.attempts) == 0 {
-		return nil
+		return nil, nil, x.err
 	}
-	return x.attempts[len(x.attempts)-1].to
+	return nil, x.attempts[len(x.attempts)-1].to, x.err
 }
 
-// inOrder returns the order with those in the end that have failed lately. It leaves the argument alone.
-func inOrder(order []*upstream) []*upstream {
+// doubtedLast returns the order with the upstreams at the end that have failed lately. It does not change its argument.
+func doubtedLast(order []*upstream) []*upstream {
 	if len(order) < 2 || !slices.ContainsFunc(order, (*upstream).doubted) {
 		return order
 	}
-	sure := make([]*upstream, 0, len(order))
+	sorted := make([]*upstream, 0, len(order))
 	var doubted []*upstream
 	for _, u := range order {
 		if u.doubted() {
 			doubted = append(doubted, u)
 		} else {
-			sure = append(sure, u)
+			sorted = append(sorted, u)
 		}
 	}
-	return append(sure, doubted...)
+	return append(sorted, doubted...)
 }
 
-func (u *upstream) doubted() bool { return u.doubtful.Load() }
-
-// over reports whether nothing is to be waited for. Where the Corefile does not say how many attempts there
-// may be, those that are late may answer until the end, unless all upstreams are known to be down.
-func (x *exchange) over() bool {
-	return x.last && !x.waits() && (x.ended || x.broken || x.held != nil || x.f.attempts != unsaid || !x.outstanding())
+// done reports whether no answer is awaited. Without max_connect_attempts late attempts may answer until the end of
+// the time, unless all upstreams were down.
+func (x *exchange) done() bool {
+	return x.last && !x.waits() && (x.ended || x.broken || x.reserved != nil || x.f.attempts != unset || !x.inFlight())
 }
 
-// outstanding reports whether anything may come, be it late.
-func (x *exchange) outstanding() bool {
+// inFlight reports whether a call is in flight, even a late one.
+func (x *exchange) inFlight() bool {
 	return slices.ContainsFunc(x.attempts, func(a *attempt) bool { return a.stream != nil || a.udp != nil })
 }
 
-// waits reports whether an upstream that was asked may answer in time.
+// waits reports whether an attempt is open.
 func (x *exchange) waits() bool {
 	return slices.ContainsFunc(x.attempts, func(a *attempt) bool { return a.open })
 }
 
-// wakeAt returns when there is something to do if nothing comes before.
+// wakeAt returns the next time at which elapsed has something to do.
 func (x *exchange) wakeAt() time.Time {
 	at := x.deadline
 	sooner := func(t time.Time) {
@@ -243,27 +217,27 @@ func (x *exchange) wakeAt() time.Time {
 	return at
 }
 
-// elapsed does what is due.
+// elapsed processes everything that is due.
 func (x *exchange) elapsed(now time.Time) {
 	for _, a := range x.attempts {
 		if !a.open {
 			continue
 		}
 		if !a.udpAt.IsZero() && !now.Before(a.udpAt) {
-			x.askUDPToo(a, now)
+			x.fallBack(a, now)
 		}
 		if now.Sub(a.started) >= a.share {
-			x.tooLate(a, now)
+			x.attemptLate(a, now)
 		}
 	}
 	if !x.last && !x.nextAt.IsZero() && !now.Before(x.nextAt) {
 		x.hedged = x.hedged || x.waits()
-		x.ask(now)
+		x.try(now)
 	}
 }
 
-// tooLate counts an attempt as failed. Its answer is still good if it comes before that of another.
-func (x *exchange) tooLate(a *attempt, now time.Time) {
+// attemptLate counts an attempt as failed. Its answer is still used if it is the first.
+func (x *exchange) attemptLate(a *attempt, now time.Time) {
 	a.open = false
 	a.endTrial()
 	if a.stream != nil {
@@ -273,56 +247,51 @@ func (x *exchange) tooLate(a *attempt, now time.Time) {
 		x.err = fmt.Errorf("%s: %w", a.to.address, errNoAnswer)
 	}
 	a.to.failed()
-	x.failed(now, true)
+	x.retry(now, true)
 }
 
-// failed sees that another attempt is made, unless there were enough. Attempts that fail at once are too
-// many only if the Corefile says how many there may be: they cost nothing, and are made ever more rarely.
-func (x *exchange) failed(now time.Time, late bool) {
+// retry makes another attempt after a failed one, unless max_connect_attempts is reached. By default attempts that fail
+// at once do not count: they are cheap, and are made more and more rarely.
+func (x *exchange) retry(now time.Time, late bool) {
 	if x.last {
 		return
 	}
-	if !now.Before(x.deadline) || x.held != nil && x.failover == 0 { // nothing can come, or there is an answer, if not a good one
+	if !now.Before(x.deadline) || x.reserved != nil && x.failover == 0 {
 		x.last = true
 		return
 	}
 	if late || x.f.attempts > 0 {
 		x.failures++
 	}
-	most := x.f.attempts
-	if most == unsaid {
-		most = 2 * len(x.all)
+	limit := x.f.attempts
+	if limit == unset {
+		limit = 2 * len(x.all)
 	}
 	switch {
-	case most > 0 && x.failures >= most, len(x.attempts) >= maxAttempts*len(x.all):
+	case limit > 0 && x.failures >= limit, len(x.attempts) >= maxAttempts*len(x.all):
 		x.last = true
-	case x.waits() && x.tried >= len(x.order):
-		// All others were asked as well, and one of them may answer.
+	case x.waits() && x.tried >= len(x.order): // all were tried, and one may answer
 	default:
-		x.ask(now)
+		x.try(now)
 	}
 }
 
-// leave ends the wait without a word against those who are asked.
-func (x *exchange) leave() {
-	for _, a := range x.attempts {
-		a.open = false
-	}
-}
-
-// close ends the wait for everyone.
-func (x *exchange) close() {
+// end ends all attempts. If the time is over, upstreams that have not answered count as failed.
+func (x *exchange) end(timeout bool) {
+	x.last, x.ended = true, true
 	for _, a := range x.attempts {
 		if a.open {
 			a.open = false
 			a.endTrial()
-			a.to.failed()
+			if timeout {
+				a.to.failed()
+			}
 		}
 	}
 }
 
-// ask asks the next upstream.
-func (x *exchange) ask(now time.Time) {
+// try makes an attempt at the next upstream.
+func (x *exchange) try(now time.Time) {
 	x.nextAt = time.Time{}
 	u, trial := x.pick(now)
 	if u == nil {
@@ -347,8 +316,8 @@ func (x *exchange) ask(now time.Time) {
 	}
 }
 
-// pick returns the upstream to ask, and whether it is one that is down. It is nil because it is later that
-// one is to be asked, or because no other is asked at all.
+// pick returns the next upstream, and whether the attempt is a trial of one that is down. It returns nil if the next
+// attempt is made later (nextAt) or never (last).
 func (x *exchange) pick(now time.Time) (u *upstream, trial bool) {
 	for range x.order {
 		if x.next == len(x.order) {
@@ -370,8 +339,8 @@ func (x *exchange) pick(now time.Time) (u *upstream, trial bool) {
 	return u, u != nil
 }
 
-// pickDown is for when all upstreams are down. It may be the checks that fail, so one is asked, if not too
-// many others are asking it; and one may be up again soon, for which a query waits a part of its time.
+// pickDown returns an upstream for a trial while all are down, since the checks may be wrong. If there are too many
+// trials, the query waits for a part of its time.
 func (x *exchange) pickDown(now time.Time) *upstream {
 	if x.waits() {
 		return nil
@@ -394,11 +363,4 @@ func (x *exchange) pickDown(now time.Time) *upstream {
 		return nil
 	}
 	return u
-}
-
-func (a *attempt) endTrial() {
-	if a.trial {
-		a.trial = false
-		a.to.trials.Add(-1)
-	}
 }

@@ -20,7 +20,7 @@ import (
 	"github.com/nearside-dns/nearside/test/property"
 )
 
-// failing answers with a code.
+// failing answers with a response code.
 func failing(code int) rogue.Behaviour { return rogue.Behaviour{Rcode: code} }
 
 func TestFailover(t *testing.T) {
@@ -32,9 +32,9 @@ func TestFailover(t *testing.T) {
 		options string
 		servers []rogue.Behaviour
 		rcode   int
-		asked   []int // how often at least; 0 is never
+		queries []int // minimum of each server; 0 is none
 	}{
-		"not said":              {"", []rogue.Behaviour{servfail, good}, dns.RcodeServerFailure, []int{1, 0}},
+		"without the option":    {"", []rogue.Behaviour{servfail, good}, dns.RcodeServerFailure, []int{1, 0}},
 		"the second is good":    {"failover SERVFAIL", []rogue.Behaviour{servfail, good}, dns.RcodeSuccess, []int{1, 1}},
 		"the third is good":     {"failover SERVFAIL REFUSED", []rogue.Behaviour{servfail, refused, good}, dns.RcodeSuccess, []int{1, 1, 1}},
 		"another code":          {"failover REFUSED", []rogue.Behaviour{servfail, good}, dns.RcodeServerFailure, []int{1, 0}},
@@ -53,9 +53,9 @@ func TestFailover(t *testing.T) {
 				if a.Msg == nil || a.code != c.rcode {
 					t.Errorf("message %v, code %d, error %v; want code %d", a.Msg, a.code, a.err, c.rcode)
 				}
-				for i, least := range c.asked {
+				for i, least := range c.queries {
 					if n := servers[i].Counts().Queries(); n < least || least == 0 && n > 0 {
-						t.Errorf("server %d was asked %d times, want %d", i, n, least)
+						t.Errorf("server %d got %d queries, want %d", i, n, least)
 					}
 				}
 			})
@@ -71,18 +71,18 @@ func TestNext(t *testing.T) {
 	for name, c := range map[string]struct {
 		options string
 		first   rogue.Behaviour
-		last    bool // there is no other stanza
+		last    bool // it is the only stanza
 		passed  bool
 	}{
-		"the code":                  {"next NXDOMAIN", failing(dns.RcodeNameError), false, true},
-		"another code":              {"next NXDOMAIN", failing(dns.RcodeServerFailure), false, false},
-		"a good answer":             {"next NXDOMAIN\nnext_on_nodata", good, false, false},
-		"no data":                   {"next_on_nodata", nodata, false, true},
-		"no data, not said":         {"next NXDOMAIN", nodata, false, false},
-		"no data is no other code":  {"next_on_nodata", failing(dns.RcodeNameError), false, false},
-		"not to another plugin":     {"next NXDOMAIN", failing(dns.RcodeNameError), true, false},
-		"no data, to no one":        {"next_on_nodata", nodata, true, false},
-		"not for want of an answer": {"next SERVFAIL\ntimeout 200ms", silent, false, false},
+		"the code":                 {"next NXDOMAIN", failing(dns.RcodeNameError), false, true},
+		"another code":             {"next NXDOMAIN", failing(dns.RcodeServerFailure), false, false},
+		"a good answer":            {"next NXDOMAIN\nnext_on_nodata", good, false, false},
+		"no data":                  {"next_on_nodata", nodata, false, true},
+		"no data, other option":    {"next NXDOMAIN", nodata, false, false},
+		"no data is no other code": {"next_on_nodata", failing(dns.RcodeNameError), false, false},
+		"not to another plugin":    {"next NXDOMAIN", failing(dns.RcodeNameError), true, false},
+		"no data, last stanza":     {"next_on_nodata", nodata, true, false},
+		"without an answer":        {"next SERVFAIL\ntimeout 200ms", silent, false, false},
 	} {
 		cases.Run(name, func(t *testing.T) {
 			one, two := rogue.Start(t, c.first), rogue.Start(t, good)
@@ -92,7 +92,7 @@ func TestNext(t *testing.T) {
 			}
 			a := ask(chainOf(t, text), question("a.example."), false)
 			if passed := two.Counts().Queries() > 0; passed != c.passed || a.code == dns.RcodeYXDomain {
-				t.Errorf("passed on: %t, want %t; code %d", passed, c.passed, a.code)
+				t.Errorf("passed to the next: %t, want %t; code %d", passed, c.passed, a.code)
 			}
 		})
 	}
@@ -113,7 +113,7 @@ func TestMatches(t *testing.T) {
 	}
 	whole := chainOf(t, strings.Replace(stanzaOf("except a.example", s.Addr), " . ", " a.example ", 1))
 	if a := ask(whole, question("a.example."), false); a.Msg == nil {
-		t.Errorf("the zone itself is left out: code %d", a.code)
+		t.Errorf("the zone itself is not forwarded: code %d", a.code)
 	}
 }
 
@@ -127,8 +127,8 @@ func TestHedge(t *testing.T) {
 		options string
 		servers []rogue.Behaviour
 		rcode   int
-		asked   []int
-		soon    bool // before the first upstream has answered
+		queries []int
+		early   bool // before the first upstream has answered
 	}{
 		"the second answers first":        {"", []rogue.Behaviour{late, good}, dns.RcodeSuccess, []int{1, 1}, true},
 		"the first is silent":             {"", []rogue.Behaviour{silent, good}, dns.RcodeSuccess, []int{1, 1}, true},
@@ -155,12 +155,12 @@ func TestHedge(t *testing.T) {
 				if a.Msg == nil || a.code != c.rcode {
 					t.Errorf("message %v, code %d, error %v; want code %d", a.Msg, a.code, a.err, c.rcode)
 				}
-				for i, n := range c.asked {
+				for i, n := range c.queries {
 					if got := servers[i].Counts().Queries(); got != n {
-						t.Errorf("server %d was asked %d times, want %d", i, got, n)
+						t.Errorf("server %d got %d queries, want %d", i, got, n)
 					}
 				}
-				if c.soon && a.took > late.Delay-50*time.Millisecond {
+				if c.early && a.took > late.Delay-50*time.Millisecond {
 					t.Errorf("the answer took %v", a.took)
 				}
 			})
@@ -168,8 +168,8 @@ func TestHedge(t *testing.T) {
 	}
 }
 
-// TestInTime has servers that are silent, and looks at how long clients wait. Where a good server comes last, its
-// share of the timeout is a second: a busy machine stops a process for a part of that.
+// TestInTime measures how long clients wait for silent servers. A good server at the end has a share of a second, which
+// is enough on a busy machine.
 func TestInTime(t *testing.T) {
 	t.Parallel()
 	cases := atOnce(t)
@@ -195,7 +195,7 @@ func TestInTime(t *testing.T) {
 		"attempts 1":              {"max_connect_attempts 1\nread_timeout 200ms", 1, 1, dns.RcodeServerFailure, 200 * time.Millisecond, 200 * time.Millisecond},
 		"attempts 2":              {"max_connect_attempts 2\nread_timeout 200ms", 2, 1, dns.RcodeServerFailure, 400 * time.Millisecond, 400 * time.Millisecond},
 		"attempts 0":              {"max_connect_attempts 0\nread_timeout 100ms\ntimeout 1s", 2, 0, dns.RcodeServerFailure, time.Second, time.Second},
-		"attempts unsaid":         {"read_timeout 100ms\ntimeout 3s", 2, 0, dns.RcodeServerFailure, 3 * time.Second, 3 * time.Second},
+		"attempts by default":     {"read_timeout 100ms\ntimeout 3s", 2, 0, dns.RcodeServerFailure, 3 * time.Second, 3 * time.Second},
 		"read_timeout is too big": {"read_timeout 1m\ntimeout 2s", 1, 1, dns.RcodeSuccess, 0, 2 * time.Second},
 		"hedge":                   {"hedge 100ms\ntimeout 4s", 3, 1, dns.RcodeSuccess, time.Second, 1500 * time.Millisecond},
 	} {
@@ -232,7 +232,7 @@ func TestInTime(t *testing.T) {
 	}
 }
 
-// TestLateAnswer: an upstream that is late is not given up when another is asked.
+// TestLateAnswer: a late answer is used although another upstream was tried.
 func TestLateAnswer(t *testing.T) {
 	t.Parallel()
 	cases := atOnce(t)
@@ -248,14 +248,14 @@ func TestLateAnswer(t *testing.T) {
 					t.Errorf("after %v: %s", a.took, wrong)
 				}
 				if n := all[0].Counts().Queries(); n < 1 || n > 2 {
-					t.Errorf("it was asked %d times", n)
+					t.Errorf("it got %d queries", n)
 				}
 			})
 		}
 	}
 }
 
-// TestEnd: the client's context ends the wait.
+// TestEnd: the end of the context ends the wait.
 func TestEnd(t *testing.T) {
 	t.Parallel()
 	cases := atOnce(t)
@@ -293,7 +293,7 @@ func TestEnd(t *testing.T) {
 			t.Errorf("code %d, error %v, after %v", a.code, a.err, a.took)
 		}
 	})
-	// What there is when the time is over is better than nothing.
+	// A truncated answer is better than none.
 	cases.Run("cancelled with an answer", func(t *testing.T) {
 		f, _ := forwardTo(t, "prefer_udp", rogue.Behaviour{Drop: 1, OverUDP: &rogue.Behaviour{Truncate: true}})
 		ctx, cancel := context.WithCancel(context.Background())
@@ -304,7 +304,7 @@ func TestEnd(t *testing.T) {
 	})
 }
 
-// TestEnd_NoMore: when the time is over, nothing is sent any more.
+// TestEnd_NoMore: no attempt is made after the end of the time.
 func TestEnd_NoMore(t *testing.T) {
 	f, _ := forwardTo(t, "max_connect_attempts 0", good, good)
 	for name, late := range map[string]time.Duration{"before the end": -time.Nanosecond, "at the end": 0} {
@@ -315,9 +315,9 @@ func TestEnd_NoMore(t *testing.T) {
 			}
 			defer x.release()
 			x.order = x.all
-			x.ask(x.started)
+			x.try(x.started)
 			x.attempts[0].open = false
-			x.failed(x.deadline.Add(late), false)
+			x.retry(x.deadline.Add(late), false)
 			if n := len(x.attempts); n != 1 != (late < 0) || x.last != (late == 0) {
 				t.Errorf("%d attempts, the last: %t", n, x.last)
 			}
@@ -325,7 +325,7 @@ func TestEnd_NoMore(t *testing.T) {
 	}
 }
 
-// TestComesBack: a server that refuses is back soon, and clients wait for it.
+// TestComesBack: queries wait for a server that refuses for a short time.
 func TestComesBack(t *testing.T) {
 	t.Parallel()
 	cases := atOnce(t)
@@ -357,7 +357,7 @@ func TestComesBack(t *testing.T) {
 	}
 }
 
-// TestPauses: a server that fails at once is asked ever more rarely.
+// TestPauses: a server that fails at once is tried more and more rarely.
 func TestPauses(t *testing.T) {
 	t.Parallel()
 	certificate := rogue.NewCertificate(t, "127.0.0.1")
@@ -379,11 +379,10 @@ func TestPauses(t *testing.T) {
 		})
 	}
 	wait.Wait()
-	// After 0, 100, 300, 700 and 1500 ms, or not quite while it is down by the checks. The client of HTTP/2 may
-	// send one again by itself, and the
-	// machine may be so busy that there is time for few.
+	// After 0, 100, 300, 700 and 1500 ms; fewer while it is down, or on a busy machine. The client of HTTP/2 may repeat
+	// one.
 	if n := asked.Load(); n <= queries || n > 6*queries {
-		t.Errorf("%d queries were sent for %d of clients, want up to 5 for each, and not all of them once", n, queries)
+		t.Errorf("%d queries were sent for %d of clients, want up to 5 for each, and more than 1 on average", n, queries)
 	}
 }
 
@@ -406,7 +405,7 @@ func TestMaxConcurrent(t *testing.T) {
 	wantRight(t, f, false, "b.example.")
 }
 
-// TestNotOneQuestion: what no server can answer is not sent, and speaks against none.
+// TestNotOneQuestion: a query without exactly one question is not sent, and is no failure of the upstream.
 func TestNotOneQuestion(t *testing.T) {
 	t.Parallel()
 	cases := atOnce(t)
@@ -422,13 +421,13 @@ func TestNotOneQuestion(t *testing.T) {
 				t.Errorf("code %d, error %v, after %v", a.code, a.err, a.took)
 			}
 			if c := servers[0].Counts(); c.Queries()+c.Probes()+c.Malformed > 0 || upstreamOf(f, 0).doubted() {
-				t.Errorf("the server was asked: %+v", c)
+				t.Errorf("the server got queries: %+v", c)
 			}
 		})
 	}
 }
 
-// TestUse changes upstreams while clients ask. What is kept keeps its connections, and no query is lost.
+// TestUse changes upstreams under load. Those that remain keep their connections, and no query is lost.
 func TestUse(t *testing.T) {
 	t.Parallel()
 	cases := atOnce(t)
@@ -454,10 +453,10 @@ func TestUse(t *testing.T) {
 			ended.Store(true)
 			clients.Wait()
 			if upstreamOf(f, 0) != kept || len(*f.upstreams.Load()) != 2 {
-				t.Error("an upstream was not kept")
+				t.Error("a remaining upstream was replaced")
 			}
 			if n := servers[1].Counts().Connections; options != "" && n > 2 {
-				t.Errorf("%d connections to the one that was kept", n)
+				t.Errorf("%d connections to the remaining upstream", n)
 			}
 			f.use(nil)
 			if a := ask(f, question("a.example."), false); a.code != dns.RcodeServerFailure || !errors.Is(a.err, errNone) {
@@ -473,7 +472,7 @@ func TestUse(t *testing.T) {
 	}
 }
 
-// running returns the stacks of goroutines of this plugin's, without the tests'.
+// running returns the stacks of this plugin's goroutines, except those of tests.
 func running() (stacks []string) {
 	buf := make([]byte, 1<<22)
 	for _, stack := range strings.Split(string(buf[:runtime.Stack(buf, true)]), "\n\n") {
@@ -487,8 +486,8 @@ func running() (stacks []string) {
 	return stacks
 }
 
-// TestStop: queries on their way get their answers, and nothing is left then. It is not parallel: it looks
-// at all goroutines.
+// TestStop: queries in flight are answered, and no goroutine is left. It is not parallel, since it examines all
+// goroutines.
 func TestStop(t *testing.T) {
 	cases := atOnce(t)
 	for name, c := range map[string]struct {
@@ -517,7 +516,7 @@ func TestStop(t *testing.T) {
 			f.use([]endpoint{plain(servers[0].Addr), plain("127.0.0.1:9")})
 			wait.Wait()
 			if n := len(*f.upstreams.Load()); n != 1 {
-				t.Errorf("%d upstreams are used after the end", n)
+				t.Errorf("%d upstreams after the end", n)
 			}
 			f.stop()
 			within(t, "connections are closed", func() bool { return servers[0].Counts().Open == 0 })
@@ -527,9 +526,9 @@ func TestStop(t *testing.T) {
 	within(t, "goroutines have ended", func() bool { return len(running()) == 0 })
 }
 
-// TestStory has servers that change what they do at random, of which one always answers: no client gets
-// anything but its answer, or anything after its time. Then that one misbehaves as well.
-func TestStory(t *testing.T) {
+// TestChangingServers has servers that change their behaviour at random, while one always answers: each client gets its answer in
+// time. Then that one misbehaves as well.
+func TestChangingServers(t *testing.T) {
 	t.Parallel()
 	cases := atOnce(t)
 	defer cases.Wait()
@@ -542,7 +541,7 @@ func TestStory(t *testing.T) {
 	}
 }
 
-// moods are what servers of a story do. None has a wrong answer to a question that it answers.
+// moods are the behaviours of these servers. None sends a wrong answer as the right one.
 var moods = []rogue.Behaviour{
 	good, good, silent, refusing, {Delay: 100 * time.Millisecond}, {Shuffle: 50 * time.Millisecond}, {CloseAfter: 1}, {CloseAtOnce: true},
 	{InOrder: true, Delay: 2 * time.Millisecond}, {ResetShare: 0.3}, {Cut: 0.3}, {Drop: 0.3}, {Wrong: rogue.WrongID | rogue.WrongDirection},
@@ -550,7 +549,7 @@ var moods = []rogue.Behaviour{
 }
 
 func tellStory(t *testing.T, seed uint64, options string, allMisbehave bool) {
-	dice := rand.New(rand.NewPCG(seed, 1)) // #nosec G404 -- a story
+	dice := rand.New(rand.NewPCG(seed, 1)) // #nosec G404 -- reproducible
 	const timeout = 1500 * time.Millisecond
 	f, servers := forwardTo(t, options+"\nhealth_check 20ms\ntimeout "+timeout.String(), good, good, good)
 	var ended atomic.Bool
@@ -575,9 +574,9 @@ func tellStory(t *testing.T, seed uint64, options string, allMisbehave bool) {
 		})
 	}
 	const enough = 50
-	for i := 0; i < 30 || right.Load() < enough && i < 3000; i++ { // on a busy machine few are asked meanwhile
+	for i := 0; i < 30 || right.Load() < enough && i < 3000; i++ { // a busy machine sends few
 		n := dice.IntN(len(servers))
-		if n > 0 || allMisbehave { // the first stays good otherwise
+		if n > 0 || allMisbehave { // otherwise the first remains good
 			servers[n].Behave(moods[dice.IntN(len(moods))])
 		}
 		time.Sleep(time.Duration(dice.IntN(100)) * time.Millisecond)
@@ -590,7 +589,7 @@ func tellStory(t *testing.T, seed uint64, options string, allMisbehave bool) {
 	if right.Load() < enough {
 		t.Errorf("%d right answers and %d failures", right.Load(), failed.Load())
 	}
-	// Once all are good again, all is well again.
+	// When all servers are good again, all queries succeed.
 	within(t, "ten answers at once", func() bool {
 		for i := range 10 {
 			m := question(fmt.Sprintf("after%d.example.", i))

@@ -1,6 +1,6 @@
-// Package forward asks other servers. In go queries that no plugin before it answers; out come the answers
-// of upstreams, which are asked over few connections with many queries on each. It is a drop-in for
-// CoreDNS's plugin of the same name.
+// Package forward forwards queries to upstream servers, over few connections with many queries on each. In go queries
+// that no plugin before it answers; out come the answers of upstreams. It is a drop-in replacement for CoreDNS's plugin
+// of the same name.
 package forward
 
 import (
@@ -23,35 +23,35 @@ const pluginName = "forward"
 
 var log = clog.NewWithPlugin(pluginName)
 
-// Errors of queries that no upstream has answered.
+// Errors of queries without an answer.
 var (
 	errNoHealthy = errors.New("no healthy upstream")
-	errNone      = errors.New("no upstream is known yet")
+	errNone      = errors.New("no upstream found yet")
 )
 
-// Forward is the plugin's handler for one stanza.
+// Forward is the handler of one stanza.
 type Forward struct {
 	Next plugin.Handler
 
 	config
 	upstreams  atomic.Pointer[[]*upstream]
 	concurrent atomic.Int64
-	before     []*Forward // the stanzas of the server block that queries come to before
+	before     []*Forward // earlier stanzas of the server block
 	shared     bool       // another plugin of the block may answer names of the cluster; set at the start
 
-	mu      sync.Mutex // of changing the upstreams
+	mu      sync.Mutex // of changes of the upstreams
 	stopped bool
 }
 
-// newForward returns the handler of a stanza, which has no upstreams yet.
+// newForward returns the handler of a stanza, without upstreams.
 func newForward(c config) *Forward {
 	f := &Forward{config: c}
 	f.upstreams.Store(new([]*upstream))
 	return f
 }
 
-// use has queries go to these servers. Those that are asked already are kept, with their connections; those
-// that are not asked any more are left once they have answered.
+// use changes the upstreams. Those that remain keep their connections; those that do not are closed after the queries in
+// flight.
 func (f *Forward) use(endpoints []endpoint) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -76,7 +76,7 @@ func (f *Forward) use(endpoints []endpoint) {
 	}
 }
 
-// stop lets queries on their way end, and closes connections after them.
+// stop closes connections after the queries in flight.
 func (f *Forward) stop() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -126,11 +126,11 @@ func (f *Forward) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.Msg
 	if t, ok := w.(taker); ok {
 		write = t.TakeMsg
 	}
-	_ = write(reply) // the client is gone, or it is counted where it is written
+	_ = write(reply) // the client is gone, or the writer counts the error
 	return dns.RcodeSuccess, nil
 }
 
-// taker is a writer that keeps messages, such as that of cache. It need not copy what is given to it.
+// taker is a writer that may modify and store the message, as that of cache does, which saves a copy.
 type taker interface {
 	TakeMsg(*dns.Msg) error
 }
@@ -143,7 +143,7 @@ func (f *Forward) matches(name string) bool {
 	return name == f.from || !slices.ContainsFunc(f.except, func(zone string) bool { return plugin.Name(zone).Matches(name) })
 }
 
-// passesOn reports whether the next stanza is to answer instead.
+// passesOn reports whether the next stanza answers instead, by the options next and next_on_nodata.
 func (f *Forward) passesOn(reply *dns.Msg) bool {
 	if _, ok := f.Next.(*Forward); !ok {
 		return false

@@ -18,7 +18,7 @@ import (
 
 const checkFailures = "coredns_proxy_healthcheck_failures_total"
 
-// TestDown: after more failed checks than may be, an upstream is not asked while there is another.
+// TestDown: after more than max_fails failed checks, an upstream gets no queries while another is up.
 func TestDown(t *testing.T) {
 	t.Parallel()
 	cases := atOnce(t)
@@ -35,7 +35,7 @@ func TestDown(t *testing.T) {
 			u, s := upstreamOf(f, 0), servers[0]
 			u.fails.Store(c.fails)
 			if u.down() {
-				t.Error("it is down before it has failed too often")
+				t.Error("it is down too early")
 			}
 			u.fails.Store(0)
 			wantRight(t, f, c.tcp, "a.example.")
@@ -49,7 +49,7 @@ func TestDown(t *testing.T) {
 			s.ResetCounts()
 			wantRight(t, f, c.tcp, "d.example.")
 			if s.Counts().Queries() != 1 {
-				t.Error("it is not asked first")
+				t.Error("it is not the first")
 			}
 			time.Sleep(60 * time.Millisecond)
 			if n := s.Counts().Probes(); n > 0 {
@@ -59,7 +59,7 @@ func TestDown(t *testing.T) {
 	}
 }
 
-// TestCheck looks at what servers are asked.
+// TestCheck examines the queries of checks.
 func TestCheck(t *testing.T) {
 	t.Parallel()
 	certificate := rogue.NewCertificate(t, "127.0.0.1")
@@ -73,7 +73,7 @@ func TestCheck(t *testing.T) {
 			t.Run(c.options+" "+transport, func(t *testing.T) {
 				var seen sight
 				s := script{tcp: replies(func(r *dns.Msg) *dns.Msg { seen.add(r); return new(dns.Msg).SetRcode(r, dns.RcodeRefused) })}
-				prefix, other := "", replies(func(*dns.Msg) *dns.Msg { t.Error("it comes by another way"); return nil })
+				prefix, other := "", replies(func(*dns.Msg) *dns.Msg { t.Error("a check over the other protocol"); return nil })
 				switch transport {
 				case "TLS":
 					prefix, s.tls = "tls://", certificate.Config
@@ -94,14 +94,14 @@ func TestCheck(t *testing.T) {
 					t.Fatalf("%d queries", len(all))
 				}
 				if q := all[0].Question[0]; q.Name != c.name || q.Qtype != dns.TypeNS || all[0].RecursionDesired != c.recursion {
-					t.Errorf("it was asked %v", all[0])
+					t.Errorf("the query is %v", all[0])
 				}
 			})
 		}
 	}
 }
 
-// TestCheck_Every counts checks of a server that refuses.
+// TestCheck_Every counts the checks of a server that refuses.
 func TestCheck_Every(t *testing.T) {
 	t.Parallel()
 	cases := atOnce(t)
@@ -142,14 +142,14 @@ func TestCheck_Every(t *testing.T) {
 	}
 }
 
-// TestCheck_Again: a query that fails while a check ends is not forgotten.
+// TestCheck_Again: a query that fails while a check ends causes another check.
 func TestCheck_Again(t *testing.T) {
 	t.Parallel()
 	f, _ := forwardTo(t, "", good)
 	u := upstreamOf(f, 0)
 	u.checking.Store(true)
-	u.failed() // which leaves it to the check
-	if u.rest() || !u.checking.Load() {
+	u.failed() // starts no second check
+	if u.endCheck() || !u.checking.Load() {
 		t.Error("the upstream is doubted, and not checked")
 	}
 	u.check()
@@ -165,7 +165,7 @@ func TestCheck_Again(t *testing.T) {
 	}
 }
 
-// TestCheck_Busy: a check that can't be sent, since too many queries are on their way, says nothing of the upstream.
+// TestCheck_Busy: a check that can't be sent, since too many queries are in flight, does not count.
 func TestCheck_Busy(t *testing.T) {
 	t.Parallel()
 	f, servers := forwardTo(t, "force_tcp\nhealth_check 20ms", good)
@@ -193,7 +193,7 @@ func TestCheck_Busy(t *testing.T) {
 	}
 }
 
-// TestUpByQuery: an answer to a client shows that the checks are wrong.
+// TestUpByQuery: an answer to a client makes an upstream up.
 func TestUpByQuery(t *testing.T) {
 	t.Parallel()
 	for _, tcp := range []bool{false, true} {
@@ -216,14 +216,14 @@ func TestUpByQuery(t *testing.T) {
 	}
 }
 
-// TestAllDown is not parallel: what it counts has no labels.
+// TestAllDown is not parallel: its metric has no labels.
 func TestAllDown(t *testing.T) {
 	const broken = "coredns_forward_healthcheck_broken_total"
 	allDown := func(t *testing.T, options string, behaviours ...rogue.Behaviour) (*Forward, []*rogue.Server) {
 		f, servers := forwardTo(t, options, behaviours...)
 		for _, u := range *f.upstreams.Load() {
 			u.fails.Store(100)
-			u.checking.Store(true) // so that no check changes it
+			u.checking.Store(true) // prevents checks
 		}
 		return f, servers
 	}
@@ -243,7 +243,7 @@ func TestAllDown(t *testing.T) {
 		before := metric(t, broken)
 		wantRight(t, f, false, "a.example.", "b.example.")
 		if n := metric(t, broken) - before; n != 0 || !upstreamOf(f, 0).down() {
-			t.Errorf("counted %v, and the first is asked", n)
+			t.Errorf("counted %v, and the first got queries", n)
 		}
 	})
 	t.Run("trial", func(t *testing.T) {
@@ -254,7 +254,7 @@ func TestAllDown(t *testing.T) {
 			t.Errorf("counted %v", n)
 		}
 		if upstreamOf(f, 0).down() == upstreamOf(f, 1).down() {
-			t.Error("the one that was asked is not up, or the other is")
+			t.Error("the upstream that answered is not up, or the other is")
 		}
 	})
 	t.Run("any of them", func(t *testing.T) {
@@ -290,8 +290,8 @@ func TestAllDown(t *testing.T) {
 	})
 }
 
-// TestAskedLast: an upstream that has failed is asked last until it answers.
-func TestAskedLast(t *testing.T) {
+// TestDoubtedLast: an upstream that has failed is the last in the order until it answers.
+func TestDoubtedLast(t *testing.T) {
 	t.Parallel()
 	f, servers := forwardTo(t, "policy sequential\nread_timeout 100ms\nhealth_check 20ms\nmax_fails 1000", silent, good, good)
 	u := upstreamOf(f, 0)
@@ -301,9 +301,9 @@ func TestAskedLast(t *testing.T) {
 	}
 	wantRight(t, f, false, "b.example.", "c.example.")
 	if servers[0].Counts().Queries() != 1 {
-		t.Error("it is asked before others")
+		t.Error("it is not the last")
 	}
-	// It is asked when the others do not answer.
+	// It is tried when the others do not answer.
 	servers[1].Behave(refusing)
 	servers[2].Behave(refusing)
 	servers[0].Behave(rogue.Behaviour{})
@@ -314,6 +314,6 @@ func TestAskedLast(t *testing.T) {
 	servers[0].ResetCounts()
 	wantRight(t, f, false, "e.example.")
 	if servers[0].Counts().Queries() != 1 {
-		t.Error("it is not asked first again")
+		t.Error("it is not the first again")
 	}
 }

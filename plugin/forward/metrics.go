@@ -15,7 +15,7 @@ import (
 	"github.com/nearside-dns/nearside/plugin/forward/transport"
 )
 
-// What CoreDNS's forward counts.
+// Metrics of CoreDNS's forward.
 var (
 	healthcheckBroken = promauto.NewCounter(prometheus.CounterOpts{
 		Namespace: plugin.Namespace, Subsystem: "forward", Name: "healthcheck_broken_total",
@@ -27,7 +27,7 @@ var (
 	})
 )
 
-// What CoreDNS's package proxy counts, which is there for DNS over HTTPS and QUIC and has registered them.
+// Metrics of CoreDNS's package proxy, which registers them, and uses them for DNS over HTTPS and QUIC.
 var (
 	requestDuration = existing(prometheus.NewHistogramVec(prometheus.HistogramOpts{
 		Namespace: plugin.Namespace, Subsystem: "proxy", Name: "request_duration_seconds",
@@ -48,7 +48,7 @@ var (
 	}, []string{"proxy_name", "to", "proto"}))
 )
 
-// existing registers a metric, or returns the one that is registered by its name.
+// existing returns the registered metric of a name, or registers it.
 func existing[C prometheus.Collector](c C) C {
 	err := prometheus.Register(c)
 	if already := (prometheus.AlreadyRegisteredError{}); errors.As(err, &already) {
@@ -57,43 +57,43 @@ func existing[C prometheus.Collector](c C) C {
 		}
 	}
 	if err != nil {
-		panic(err) // another version of CoreDNS calls it something else
+		panic(err) // CoreDNS has changed its metric
 	}
 	return c
 }
 
-// namespace begins the names of what only this plugin counts.
+// namespace is that of metrics that CoreDNS does not have.
 const namespace = "nearside"
 
 var (
 	up = promauto.NewGaugeVec(prometheus.GaugeOpts{
 		Namespace: namespace, Subsystem: pluginName, Name: "up",
-		Help: "Gauge that is 0 while checks find an upstream down, and 1 else.",
+		Help: "Gauge that is 0 while an upstream is down by its checks, and 1 otherwise.",
 	}, []string{"to"})
 	connections = promauto.NewGaugeVec(prometheus.GaugeOpts{
 		Namespace: namespace, Subsystem: pluginName, Name: "connections",
-		Help: "Gauge of the connections, and sockets of UDP, that are open to an upstream.",
+		Help: "Gauge of the open connections and UDP sockets to an upstream.",
 	}, []string{"to", "proto"})
 	inFlight = promauto.NewGaugeVec(prometheus.GaugeOpts{
 		Namespace: namespace, Subsystem: pluginName, Name: "in_flight",
-		Help: "Gauge of the queries that an upstream has not answered.",
+		Help: "Gauge of the queries in flight to an upstream.",
 	}, []string{"to", "proto"})
 	depth = promauto.NewHistogramVec(prometheus.HistogramOpts{
 		Namespace: namespace, Subsystem: pluginName, Name: "pipelining_depth",
 		Buckets: []float64{1, 2, 5, 10, 20, 50, 100, 200, 500, 1000},
-		Help:    "Histogram of the queries on their way on a connection when one is sent, with that one.",
+		Help:    "Histogram of the queries in flight on a connection when one is sent, including that one.",
 	}, []string{"to", "proto"})
 	fallbacks = promauto.NewCounterVec(prometheus.CounterOpts{
 		Namespace: namespace, Subsystem: pluginName, Name: "fallbacks_total",
-		Help: "Counter of changes to another transport: to UDP because TCP does not work, to TCP because an answer over UDP was truncated, and of an upstream to one query per connection.",
+		Help: "Counter of fallbacks: queries answered over UDP because TCP does not work, or repeated over TCP because the answer was truncated, and changes of an upstream to one query per connection.",
 	}, []string{"to", "reason"})
 	lateAnswers = promauto.NewCounterVec(prometheus.CounterOpts{
 		Namespace: namespace, Subsystem: pluginName, Name: "late_answers_total",
-		Help: "Counter of answers to queries that were given up or answered by another.",
+		Help: "Counter of answers to queries that were cancelled, or answered by another upstream.",
 	}, []string{"to", "proto"})
 	droppedAnswers = promauto.NewCounterVec(prometheus.CounterOpts{
 		Namespace: namespace, Subsystem: pluginName, Name: "dropped_answers_total",
-		Help: "Counter of answers that were none to the query: of another id, to another question, to one in other letters, malformed, or there before the query.",
+		Help: "Counter of answers that do not match the query: with another id, question, or case of the name, malformed, or received before the query was sent.",
 	}, []string{"to", "proto", "reason"})
 	packets = promauto.NewCounterVec(prometheus.CounterOpts{
 		Namespace: namespace, Subsystem: pluginName, Name: "packets_total",
@@ -108,15 +108,6 @@ const (
 	fallbackSingle    = "one_query_per_connection"
 )
 
-// The values of the label reason of dropped answers.
-const (
-	droppedID        = "id"
-	droppedQuestion  = "question"
-	droppedCase      = "case"
-	droppedMalformed = "malformed"
-	droppedEarly     = "early"
-)
-
 // The values of the label proto.
 const (
 	protoUDP = "udp"
@@ -124,22 +115,23 @@ const (
 	protoTLS = "tcp-tls"
 )
 
-// carrierMetrics returns what is counted of one way to an upstream.
+// carrierMetrics returns the metrics of one carrier.
 func carrierMetrics(to, proto string) *transport.Metrics {
-	dropped := func(reason string) prometheus.Counter { return droppedAnswers.WithLabelValues(to, proto, reason) }
+	dropped := map[string]prometheus.Counter{}
+	for _, reason := range transport.DropReasons() {
+		dropped[reason] = droppedAnswers.WithLabelValues(to, proto, reason)
+	}
 	return &transport.Metrics{
 		Connections: connections.WithLabelValues(to, proto), InFlight: inFlight.WithLabelValues(to, proto),
 		Depth: depth.WithLabelValues(to, proto),
 		Hits:  connCacheHits.WithLabelValues(pluginName, to, proto), Misses: connCacheMisses.WithLabelValues(pluginName, to, proto),
 		Late: lateAnswers.WithLabelValues(to, proto), Single: fallbacks.WithLabelValues(to, fallbackSingle),
 		Sent: packets.WithLabelValues(to, proto, "sent"), Received: packets.WithLabelValues(to, proto, "received"),
-		DroppedID: dropped(droppedID), DroppedQuestion: dropped(droppedQuestion), DroppedCase: dropped(droppedCase), DroppedMalformed: dropped(droppedMalformed),
-		DroppedEarly: dropped(droppedEarly),
+		Dropped: dropped,
 	}
 }
 
-// series are the metrics of addresses. They are those of all upstreams that have the address, and go some
-// time after the last: a host's address may be another again and again.
+// series deletes the metrics of addresses some time after their last upstream: a hostname may have ever new addresses.
 type series struct {
 	mu    sync.Mutex
 	users map[string]int
@@ -148,7 +140,7 @@ type series struct {
 
 var used = &series{users: map[string]int{}, after: time.Minute}
 
-// begin notes that an upstream has an address.
+// begin counts an upstream of an address.
 func (s *series) begin(to string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -157,7 +149,7 @@ func (s *series) begin(to string) {
 	}
 }
 
-// end notes that an upstream is not used any more.
+// end counts it no longer.
 func (s *series) end(to string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -177,13 +169,13 @@ func (s *series) remove(to string) {
 		lateAnswers.MetricVec, droppedAnswers.MetricVec, packets.MetricVec} {
 		v.DeletePartialMatch(own)
 	}
-	own = prometheus.Labels{"to": to, "proxy_name": pluginName}
+	own["proxy_name"] = pluginName
 	for _, v := range []*prometheus.MetricVec{requestDuration.MetricVec, healthcheckFailures.MetricVec, connCacheHits.MetricVec, connCacheMisses.MetricVec} {
 		v.DeletePartialMatch(own)
 	}
 }
 
-// durations are the histograms of one upstream, by response code, each made when it is first needed.
+// durations caches the histograms of one upstream by response code.
 type durations struct {
 	to     string
 	byCode [16]atomic.Pointer[prometheus.Observer]

@@ -2,7 +2,7 @@ package forward
 
 import "testing"
 
-// What is counted of an upstream goes when nobody asks it any more, and stays as long as another stanza does.
+// The metrics of an upstream are removed after its last stanza has stopped.
 func TestSeries(t *testing.T) {
 	f, servers := forwardTo(t, "force_tcp", good, good)
 	gone, stays := servers[0].Addr, servers[1].Addr
@@ -17,12 +17,12 @@ func TestSeries(t *testing.T) {
 	f.use([]endpoint{upstreamOf(f, 1).endpoint})
 	used.remove(gone)
 	if sum(gone) == 0 || sum(stays) == 0 {
-		t.Errorf("counted %v and %v while both are asked", sum(gone), sum(stays))
+		t.Errorf("counted %v and %v while both are used", sum(gone), sum(stays))
 	}
 	other.stop()
 	used.remove(gone)
 	used.remove(stays)
 	if sum(gone) > 0 || sum(stays) == 0 {
-		t.Errorf("counted %v of what is not asked any more, and %v", sum(gone), sum(stays))
+		t.Errorf("counted %v of the unused upstream, and %v", sum(gone), sum(stays))
 	}
 }

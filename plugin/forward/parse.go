@@ -4,7 +4,6 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
-	"maps"
 	"math"
 	"net"
 	"net/http"
@@ -17,10 +16,12 @@ import (
 	"github.com/coredns/caddy"
 	"github.com/coredns/coredns/core/dnsserver"
 	"github.com/coredns/coredns/plugin"
+	scheme "github.com/coredns/coredns/plugin/pkg/parse"
 	pkgtls "github.com/coredns/coredns/plugin/pkg/tls"
 	"github.com/coredns/coredns/plugin/pkg/transport"
 	"github.com/miekg/dns"
 
+	"github.com/nearside-dns/nearside/internal/nodefacts"
 	"github.com/nearside-dns/nearside/plugin/internal/caller"
 	"github.com/nearside-dns/nearside/plugin/internal/corefile"
 )
@@ -34,12 +35,12 @@ const (
 	defaultMaxFails       = 2
 	defaultMaxInFlight    = 1000
 	defaultMaxConnections = 2
-	maxMaxInFlight        = 65000 // an id has 16 bits, and some are to stay free
+	maxMaxInFlight        = 65000 // an id has 16 bits, and some must be free
 	maxMaxConnections     = 64
 	maxUpstreams          = 15
 )
 
-// defaults returns what a stanza means that says nothing.
+// defaults returns a stanza without options.
 func defaults(at corefile.Position) config {
 	return config{
 		at:             at,
@@ -49,7 +50,7 @@ func defaults(at corefile.Position) config {
 		maxInFlight:    defaultMaxInFlight,
 		maxConnections: defaultMaxConnections,
 		maxFails:       defaultMaxFails,
-		attempts:       unsaid,
+		attempts:       unset,
 		checkEvery:     defaultCheckEvery,
 		checkName:      ".",
 		checkRecursion: true,
@@ -59,11 +60,11 @@ func defaults(at corefile.Position) config {
 	}
 }
 
-// parse reads the stanzas of a server block, in their order. It reads the files that they name, but
-// opens no socket and looks up no name.
+// parse reads the stanzas of a server block, in their order, and the files that they name. It opens no socket and looks up
+// no name.
 func parse(c *caddy.Controller) (all []config, err error) {
 	for c.Next() {
-		s := stanza{config: defaults(corefile.At(c)), root: dnsserver.GetConfig(c).Root, seen: map[string]corefile.Position{}}
+		s := stanza{config: defaults(corefile.At(c)), root: dnsserver.GetConfig(c).Root}
 		if err := s.parse(c); err != nil {
 			return nil, err
 		}
@@ -72,12 +73,11 @@ func parse(c *caddy.Controller) (all []config, err error) {
 	return all, nil
 }
 
-// stanza is one that is being read.
+// stanza is a stanza while it is parsed.
 type stanza struct {
 	config
-	root string // that files of certificates are relative to
+	root string // the folder of relative paths
 	seen map[string]corefile.Position
-	last corefile.Position // of the last option
 }
 
 const stanzaForm = "a zone and upstreams: FROM TO..."
@@ -99,42 +99,48 @@ func (s *stanza) parse(c *caddy.Controller) error {
 	if len(to) == 0 {
 		return s.at.Errorf("forward takes %s, got no upstream for %s", stanzaForm, from)
 	}
-	if err := s.parseBlock(c); err != nil {
+	seen, err := options.Parse(c, s)
+	if err != nil {
 		return err
 	}
+	s.seen = seen
 	if err := s.check(); err != nil {
 		return err
 	}
-	return s.parseTargets(to)
+	return s.parseTargets(s.useNodeFacts(to))
 }
 
-func (s *stanza) parseBlock(c *caddy.Controller) error {
-	before := ""
-	for c.NextBlock() {
-		name, here := c.Val(), corefile.At(c)
-		o, ok := options[name]
-		switch {
-		case !ok && here == s.last: // on one line with another option
-			return here.Errorf("%s takes %s and nothing else, got %q after it", before, options[before].form, name)
-		case !ok:
-			return here.Errorf("unknown option %q, known are %s", name, knownOptions())
-		}
-		if _, twice := s.seen[name]; twice && o.once {
-			return here.Errorf("%s is given twice", name)
-		}
-		args, ok := o.arguments(c)
-		if !ok {
-			return here.Errorf("%s takes %s, got %q", name, o.form, args)
-		}
-		if err := o.parse(s, args); err != nil {
-			return here.Errorf("%s: %v; it takes %s", name, err, o.form)
-		}
-		s.seen[name], s.last, before = here, here, name
+// useNodeFacts sets the defaults that the process has for this stanza, where no option says otherwise, and returns its
+// upstreams.
+func (s *stanza) useNodeFacts(to []string) []string {
+	facts := nodefacts.For(s.at.File)
+	defaults := facts.Forward[s.at.Line]
+	if defaults.Servers != nil {
+		to = defaults.Servers
 	}
-	return nil
+	if defaults.TCP && !s.choosesTransport(to) {
+		s.forceTCP, s.fallbackUDP = true, true
+	}
+	if defaults.Caller && s.caller == nil {
+		s.caller, _ = newCaller(facts.Node, facts.Zone) // nodecache has checked both
+	}
+	return to
 }
 
-// check looks for options that contradict each other.
+// choosesTransport reports whether an option or an upstream says how upstreams are queried.
+func (s *stanza) choosesTransport(to []string) bool {
+	for _, option := range []string{"force_tcp", "prefer_udp", "fallback", "tls"} {
+		if _, given := s.seen[option]; given {
+			return true
+		}
+	}
+	return slices.ContainsFunc(to, func(text string) bool {
+		protocol, _ := scheme.Transport(text)
+		return protocol != transport.DNS
+	})
+}
+
+// check returns an error for options that contradict each other.
 func (s *stanza) check() error {
 	if s.maxAge > 0 && s.maxAge < s.expire {
 		return s.seen["max_age"].Errorf("max_age: %s is less than expire, which is %s; it takes 0 or at least as much", s.maxAge, s.expire)
@@ -148,30 +154,6 @@ func (s *stanza) check() error {
 	return nil
 }
 
-// option is how one line of the block is read. form says what it takes, for error messages.
-type option struct {
-	min, max int  // number of arguments; max -1 is any number
-	once     bool // of ours; CoreDNS lets options be given again
-	form     string
-	parse    func(s *stanza, args []string) error
-}
-
-// arguments reads those of the option. Where one has to be given exactly, the next option may follow it
-// on the same line: CoreDNS has it so.
-func (o option) arguments(c *caddy.Controller) (args []string, ok bool) {
-	if o.min == 1 && o.max == 1 {
-		if !c.NextArg() {
-			return nil, false
-		}
-		return []string{c.Val()}, true
-	}
-	args = c.RemainingArgs()
-	if c.NextArg() { // an opening brace
-		return append(args, c.Val()), false
-	}
-	return args, len(args) >= o.min && (o.max < 0 || len(args) <= o.max)
-}
-
 const (
 	durationForm = "a duration such as 10s"
 	numberForm   = "a number, 0 or more"
@@ -179,37 +161,37 @@ const (
 	noForm       = "no argument"
 )
 
-var options = map[string]option{
-	"except":                           {1, -1, false, "zones", parseExcept},
-	"force_tcp":                        {0, 0, false, noForm, func(s *stanza, _ []string) error { s.forceTCP = true; return nil }},
-	"prefer_udp":                       {0, 0, false, noForm, func(s *stanza, _ []string) error { s.preferUDP = true; return nil }},
-	"fallback":                         {1, 1, true, "udp", parseFallback},
-	"caller":                           {1, 2, true, "the name of a node, and optionally its zone: NODE [ZONE]", parseCaller},
-	"timeout":                          {1, 1, true, "a duration of more than 0, such as 5s", positive(func(s *stanza) *time.Duration { return &s.timeout })},
-	"read_timeout":                     {1, 1, false, "a duration of more than 0, such as 2s", positive(func(s *stanza) *time.Duration { return &s.readTimeout })},
-	"hedge":                            {1, 1, true, "a duration less than timeout, such as 200ms, or 0 for never", duration(func(s *stanza) *time.Duration { return &s.hedge })},
-	"expire":                           {1, 1, false, durationForm, duration(func(s *stanza) *time.Duration { return &s.expire })},
-	"max_age":                          {1, 1, false, durationForm, duration(func(s *stanza) *time.Duration { return &s.maxAge })},
-	"max_idle_conns":                   {1, 1, false, numberForm, parseMaxIdle},
-	"max_in_flight":                    {1, 1, true, "a number of 1 to 65000", between(1, maxMaxInFlight, func(s *stanza) *int { return &s.maxInFlight })},
-	"max_connections":                  {1, 1, true, "a number of 1 to 64", between(1, maxMaxConnections, func(s *stanza) *int { return &s.maxConnections })},
-	"max_fails":                        {1, 1, false, numberForm, parseMaxFails},
-	"max_connect_attempts":             {1, 1, false, numberForm, parseAttempts},
-	"max_concurrent":                   {1, 1, false, numberForm, parseMaxConcurrent},
-	"health_check":                     {1, -1, false, "a duration, and optionally no_rec and a name: DURATION [no_rec] [domain FQDN]", parseHealthCheck},
-	"policy":                           {1, 1, false, "random, round_robin or sequential", parsePolicy},
-	"next":                             {1, -1, false, rcodeForm, parseNext},
-	"next_on_nodata":                   {0, 0, false, noForm, func(s *stanza, _ []string) error { s.nextOnNodata = true; return nil }},
-	"failover":                         {1, -1, false, rcodeForm + ", but not NOERROR", parseFailover},
-	"failfast_all_unhealthy_upstreams": {0, 0, false, noForm, func(s *stanza, _ []string) error { s.failfast = true; return nil }},
-	"tls":                              {0, 3, false, "files: [CA], or CERT KEY [CA]", parseTLS},
-	"tls_servername":                   {1, 1, false, "a name", func(s *stanza, args []string) error { s.tlsServerName = args[0]; return nil }},
-	"doh_method":                       {1, 1, false, "GET or POST", parseMethod},
-	"source_address":                   {1, 1, false, "an IP address", parseSource},
-	"resolver":                         {1, -1, false, "IP addresses, each optionally with a port", parseResolver},
+// options are those of CoreDNS's forward, which accepts repeated ones, and those of nearside (Once). After an option with
+// exactly one argument, another may follow on the same line, as in CoreDNS.
+var options = corefile.Options[*stanza]{
+	"except":                           {Min: 1, Max: -1, Form: "zones", Parse: parseExcept},
+	"force_tcp":                        {Form: noForm, Parse: func(s *stanza, _ []string) error { s.forceTCP = true; return nil }},
+	"prefer_udp":                       {Form: noForm, Parse: func(s *stanza, _ []string) error { s.preferUDP = true; return nil }},
+	"fallback":                         {Min: 1, Max: 1, Once: true, Shared: true, Form: "udp", Parse: parseFallback},
+	"caller":                           {Min: 1, Max: 2, Once: true, Form: "the name of a node, and optionally its zone: NODE [ZONE]", Parse: parseCaller},
+	"timeout":                          {Min: 1, Max: 1, Once: true, Shared: true, Form: "a duration of more than 0, such as 5s", Parse: positive(func(s *stanza) *time.Duration { return &s.timeout })},
+	"read_timeout":                     {Min: 1, Max: 1, Shared: true, Form: "a duration of more than 0, such as 2s", Parse: positive(func(s *stanza) *time.Duration { return &s.readTimeout })},
+	"hedge":                            {Min: 1, Max: 1, Once: true, Shared: true, Form: "a duration less than timeout, such as 200ms, or 0 for never", Parse: duration(func(s *stanza) *time.Duration { return &s.hedge })},
+	"expire":                           {Min: 1, Max: 1, Shared: true, Form: durationForm, Parse: duration(func(s *stanza) *time.Duration { return &s.expire })},
+	"max_age":                          {Min: 1, Max: 1, Shared: true, Form: durationForm, Parse: duration(func(s *stanza) *time.Duration { return &s.maxAge })},
+	"max_idle_conns":                   {Min: 1, Max: 1, Shared: true, Form: numberForm, Parse: parseMaxIdle},
+	"max_in_flight":                    {Min: 1, Max: 1, Once: true, Shared: true, Form: "a number of 1 to 65000", Parse: between(1, maxMaxInFlight, func(s *stanza) *int { return &s.maxInFlight })},
+	"max_connections":                  {Min: 1, Max: 1, Once: true, Shared: true, Form: "a number of 1 to 64", Parse: between(1, maxMaxConnections, func(s *stanza) *int { return &s.maxConnections })},
+	"max_fails":                        {Min: 1, Max: 1, Shared: true, Form: numberForm, Parse: parseMaxFails},
+	"max_connect_attempts":             {Min: 1, Max: 1, Shared: true, Form: numberForm, Parse: parseAttempts},
+	"max_concurrent":                   {Min: 1, Max: 1, Shared: true, Form: numberForm, Parse: parseMaxConcurrent},
+	"health_check":                     {Min: 1, Max: -1, Form: "a duration, and optionally no_rec and a name: DURATION [no_rec] [domain FQDN]", Parse: parseHealthCheck},
+	"policy":                           {Min: 1, Max: 1, Shared: true, Form: "random, round_robin or sequential", Parse: parsePolicy},
+	"next":                             {Min: 1, Max: -1, Form: rcodeForm, Parse: parseNext},
+	"next_on_nodata":                   {Form: noForm, Parse: func(s *stanza, _ []string) error { s.nextOnNodata = true; return nil }},
+	"failover":                         {Min: 1, Max: -1, Form: rcodeForm + ", but not NOERROR", Parse: parseFailover},
+	"failfast_all_unhealthy_upstreams": {Form: noForm, Parse: func(s *stanza, _ []string) error { s.failfast = true; return nil }},
+	"tls":                              {Max: 3, Form: "files: [CA], or CERT KEY [CA]", Parse: parseTLS},
+	"tls_servername":                   {Min: 1, Max: 1, Shared: true, Form: "a name", Parse: func(s *stanza, args []string) error { s.tlsServerName = args[0]; return nil }},
+	"doh_method":                       {Min: 1, Max: 1, Shared: true, Form: "GET or POST", Parse: parseMethod},
+	"source_address":                   {Min: 1, Max: 1, Shared: true, Form: "an IP address", Parse: parseSource},
+	"resolver":                         {Min: 1, Max: -1, Form: "IP addresses, each optionally with a port", Parse: parseResolver},
 }
-
-func knownOptions() string { return strings.Join(slices.Sorted(maps.Keys(options)), ", ") }
 
 func parseExcept(s *stanza, args []string) error {
 	for _, arg := range args {
@@ -286,7 +268,7 @@ func between(least, most int, of func(*stanza) *int) func(*stanza, []string) err
 	}
 }
 
-// number reads one of 0 or more.
+// number parses a number of 0 or more.
 func number(arg string) (int, error) {
 	n, err := strconv.Atoi(arg)
 	if err != nil {
@@ -298,7 +280,7 @@ func number(arg string) (int, error) {
 	return n, nil
 }
 
-// number32 reads one of 32 bits. It may have no sign.
+// number32 parses an unsigned number of 32 bits.
 func number32(arg string) (uint32, error) {
 	n, err := strconv.ParseUint(arg, 10, 32)
 	if err != nil {
@@ -329,7 +311,7 @@ func parseAttempts(s *stanza, args []string) error {
 	return err
 }
 
-// parseHealthCheck reads DURATION [no_rec] [domain FQDN]. What is given again begins anew, but for no_rec.
+// parseHealthCheck parses DURATION [no_rec] [domain FQDN]. A repeated option replaces all but no_rec.
 func parseHealthCheck(s *stanza, args []string) error {
 	if err := duration(func(s *stanza) *time.Duration { return &s.checkEvery })(s, args); err != nil {
 		return err
@@ -414,7 +396,7 @@ func parseSource(s *stanza, args []string) error {
 	return nil
 }
 
-// parseResolver reads addresses. Given again, they take the place of those before.
+// parseResolver parses addresses. A repeated option replaces them.
 func parseResolver(s *stanza, args []string) error {
 	s.resolver = nil
 	for _, arg := range args {

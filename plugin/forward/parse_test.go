@@ -14,6 +14,7 @@ import (
 	"github.com/coredns/coredns/plugin/pkg/transport"
 	"github.com/miekg/dns"
 
+	"github.com/nearside-dns/nearside/internal/nodefacts"
 	"github.com/nearside-dns/nearside/plugin/internal/corefile"
 )
 
@@ -107,10 +108,63 @@ func TestParse_Options(t *testing.T) {
 	}
 }
 
+// TestParse_NodeFacts has a stanza with facts of the node for its line, and one with the same settings as options.
+func TestParse_NodeFacts(t *testing.T) {
+	for name, c := range map[string]struct {
+		to, options string
+		facts       nodefacts.Forward
+		want        string
+	}{
+		"none":                      {"192.0.2.1", "", nodefacts.Forward{}, "192.0.2.1"},
+		"TCP":                       {"192.0.2.1", "", nodefacts.Forward{TCP: true}, "192.0.2.1 {\nforce_tcp\nfallback udp\n}"},
+		"TCP and another option":    {"192.0.2.1", "max_fails 1", nodefacts.Forward{TCP: true}, "192.0.2.1 {\nmax_fails 1\nforce_tcp\nfallback udp\n}"},
+		"force_tcp":                 {"192.0.2.1", "force_tcp", nodefacts.Forward{TCP: true}, "192.0.2.1 {\nforce_tcp\n}"},
+		"prefer_udp":                {"192.0.2.1", "prefer_udp", nodefacts.Forward{TCP: true}, "192.0.2.1 {\nprefer_udp\n}"},
+		"fallback":                  {"192.0.2.1", "fallback udp", nodefacts.Forward{TCP: true}, "192.0.2.1 {\nfallback udp\n}"},
+		"tls":                       {"192.0.2.1", "tls", nodefacts.Forward{TCP: true}, "192.0.2.1 {\ntls\n}"},
+		"an upstream over TLS":      {"192.0.2.1 tls://192.0.2.2", "", nodefacts.Forward{TCP: true}, "192.0.2.1 tls://192.0.2.2"},
+		"caller":                    {"192.0.2.1", "", nodefacts.Forward{Caller: true}, "192.0.2.1 {\ncaller node-a zone-1\n}"},
+		"another caller":            {"192.0.2.1", "caller b", nodefacts.Forward{Caller: true}, "192.0.2.1 {\ncaller b\n}"},
+		"servers of a file":         {"/etc/resolv.conf", "", nodefacts.Forward{Servers: []string{"192.0.2.1", "fd00::1"}, TCP: true}, "192.0.2.1 fd00::1 {\nforce_tcp\nfallback udp\n}"},
+		"servers of a missing file": {"/none/resolv.conf", "", nodefacts.Forward{Servers: []string{"127.0.0.1:0"}}, "127.0.0.1:0"},
+		"everything":                {"192.0.2.1", "", nodefacts.Forward{TCP: true, Caller: true}, "192.0.2.1 {\nforce_tcp\nfallback udp\ncaller node-a zone-1\n}"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			parseOne := func(text string, facts nodefacts.Facts) config {
+				t.Helper()
+				t.Cleanup(func() { nodefacts.Set(nodefacts.Facts{}) })
+				nodefacts.Set(facts)
+				all, err := parse(caddy.NewTestController("dns", text))
+				if err != nil || len(all) != 1 {
+					t.Fatalf("%d stanzas, error %v", len(all), err)
+				}
+				return all[0]
+			}
+			text := "forward . " + c.to + " {\n" + c.options + "\n}"
+			facts := nodefacts.Facts{Corefile: "Testfile", Node: "node-a", Zone: "zone-1", Forward: map[int]nodefacts.Forward{1: c.facts}}
+			want := parseOne("forward . "+c.want, nodefacts.Facts{})
+			if got := parseOne(text, facts); !reflect.DeepEqual(got, want) {
+				t.Errorf("stanza\n got %+v\nwant %+v", got, want)
+			}
+			if c.facts.Servers == nil { // the directive of an imported file, and one of another line
+				want = parseOne(text, nodefacts.Facts{})
+				facts.Corefile = "/etc/coredns/Corefile"
+				if got := parseOne(text, facts); !reflect.DeepEqual(got, want) {
+					t.Errorf("stanza of another file\n got %+v\nwant %+v", got, want)
+				}
+				facts.Corefile, facts.Forward = "Testfile", map[int]nodefacts.Forward{2: c.facts}
+				if got := parseOne(text, facts); !reflect.DeepEqual(got, want) {
+					t.Errorf("stanza of another line\n got %+v\nwant %+v", got, want)
+				}
+			}
+		})
+	}
+}
+
 func TestParse_Defaults(t *testing.T) {
 	c := defaults(corefile.Position{})
 	if c.timeout != 4800*time.Millisecond || c.readTimeout != 2*time.Second || c.expire != 10*time.Second || c.checkEvery != 500*time.Millisecond || c.hedge != 0 ||
-		c.maxFails != 2 || c.attempts != unsaid || c.maxInFlight != 1000 || c.maxConnections != 2 || c.maxAge != 0 || c.maxIdle != 0 || c.maxConcurrent != 0 ||
+		c.maxFails != 2 || c.attempts != unset || c.maxInFlight != 1000 || c.maxConnections != 2 || c.maxAge != 0 || c.maxIdle != 0 || c.maxConcurrent != 0 ||
 		c.checkName != "." || !c.checkRecursion || c.policy.String() != "random" || c.dohMethod != "POST" || c.tls == nil {
 		t.Errorf("defaults: %+v", c)
 	}
@@ -210,21 +264,21 @@ func TestParse_Errors(t *testing.T) {
 		{"forward", "Testfile:1 - Error during parsing: forward takes a zone and upstreams: FROM TO..., got nothing"},
 		{"forward .", "forward takes a zone and upstreams: FROM TO..., got no upstream for ."},
 		{"forward a..b 192.0.2.1", `forward: "a..b" is no zone; it takes a zone and upstreams`},
-		{"forward . 192.0.2.1\n\nforward . 192.0.2.1:70000", `Testfile:3 - Error during parsing: forward: "192.0.2.1:70000": "70000" is no port, 1 to 65535; TO is an address such as`},
-		{"forward . 192.0.2.256", `forward: "192.0.2.256": it is no address; TO is an address such as 192.0.2.53, 192.0.2.53:5353`},
-		{"forward . 192.0.2.1,192.0.2.2", `"192.0.2.1,192.0.2.2": it is neither an address nor a file nor a name`},
-		{"forward . /nowhere/resolv.conf", `"/nowhere/resolv.conf": there is no such file`},
-		{"forward . /", `"/": it is no file of lines`},
-		{"forward . " + empty, "no server is named in " + empty + "; a stanza needs one to start with"},
-		{"forward . " + named, "no server is named in " + named},
+		{"forward . 192.0.2.1\n\nforward . 192.0.2.1:70000", `Testfile:3 - Error during parsing: forward: "192.0.2.1:70000": invalid port "70000": want 1-65535; TO is an address such as`},
+		{"forward . 192.0.2.256", `forward: "192.0.2.256": invalid address; TO is an address such as 192.0.2.53, 192.0.2.53:5353`},
+		{"forward . 192.0.2.1,192.0.2.2", `"192.0.2.1,192.0.2.2": neither an address nor a file nor a hostname`},
+		{"forward . /nowhere/resolv.conf", `"/nowhere/resolv.conf": no such file`},
+		{"forward . /", `"/": not a text file`},
+		{"forward . " + empty, "no server in " + empty + ": want at least one"},
+		{"forward . " + named, "no server in " + named},
 		{"forward . tcp://192.0.2.1", `"tcp://192.0.2.1": unknown protocol`},
-		{"forward . grpc://192.0.2.1", "upstreams can't be asked over grpc, only over dns, tls, quic and https"},
+		{"forward . grpc://192.0.2.1", "invalid protocol grpc: want dns, tls, quic or https"},
 		{"forward . dns://", "no address"},
-		{"forward . https://192.0.2.1/dns-query", "a path can't be given, it is always /dns-query"},
-		{"forward . [::1]%dns.example:853", "it is neither an address nor a file nor a name"},
-		{"forward . tls://::1%dns.example:853", `"dns.example:853" can't be the name of a server`},
-		{"forward . tls://192.0.2.1%a {\ntls_servername b\n}", "the server's name can be given after % or by tls_servername, not both: a and b"},
-		{"forward ." + strings.Repeat(" 192.0.2.1", 16), "forward: 16 upstreams are too many, there may be 15"},
+		{"forward . https://192.0.2.1/dns-query", "the path is always /dns-query"},
+		{"forward . [::1]%dns.example:853", "neither an address nor a file nor a hostname"},
+		{"forward . tls://::1%dns.example:853", `invalid server name "dns.example:853"`},
+		{"forward . tls://192.0.2.1%a {\ntls_servername b\n}", "server name both after % and by tls_servername: a and b"},
+		{"forward ." + strings.Repeat(" 192.0.2.1", 16), "forward: 16 upstreams, the limit is 15"},
 		{"forward . 192.0.2.1 {\n\nblaatl\n}", `Testfile:3 - Error during parsing: unknown option "blaatl", known are caller, doh_method, except, expire,`},
 		{"forward . 192.0.2.1 {\nmax_fails 1 2\n}", `Testfile:2 - Error during parsing: max_fails takes a number, 0 or more and nothing else, got "2" after it`},
 		{"forward . 192.0.2.1 {\nexcept\n}", "except takes zones, got []"},
@@ -268,7 +322,7 @@ func TestParse_Errors(t *testing.T) {
 		{"forward . 192.0.2.1 {\ndoh_method PUT\n}", `doh_method: "PUT" is neither; it takes GET or POST`},
 		{"forward . 192.0.2.1 {\nsource_address lo\n}", `source_address: "lo" is none; it takes an IP address`},
 		{"forward . 192.0.2.1 {\nresolver dns.example\n}", `resolver: "dns.example" is no address; it takes IP addresses, each optionally with a port`},
-		{"forward . 192.0.2.1 {\nresolver 192.0.2.1:x\n}", `"x" is no port`},
+		{"forward . 192.0.2.1 {\nresolver 192.0.2.1:x\n}", `invalid port "x"`},
 	} {
 		t.Run(c.text, func(t *testing.T) {
 			_, err := parse(caddy.NewTestController("dns", c.text))
@@ -312,7 +366,7 @@ func checkParsed(t *testing.T, c config) {
 	t.Helper()
 	if c.from == "" || len(c.to) == 0 || c.timeout <= 0 || c.readTimeout <= 0 || c.hedge < 0 || c.hedge >= c.timeout || c.expire < 0 || c.maxAge < 0 ||
 		c.maxAge > 0 && c.maxAge < c.expire || c.maxIdle < 0 || c.maxInFlight < 1 || c.maxInFlight > 65000 || c.maxConnections < 1 || c.maxConnections > 64 ||
-		c.attempts < unsaid || c.checkEvery < 0 || c.maxConcurrent < 0 || c.policy == nil || c.tls == nil || !dns.IsFqdn(c.checkName) {
+		c.attempts < unset || c.checkEvery < 0 || c.maxConcurrent < 0 || c.policy == nil || c.tls == nil || !dns.IsFqdn(c.checkName) {
 		t.Errorf("accepted: %+v", c)
 	}
 	for _, to := range c.to {

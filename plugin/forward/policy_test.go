@@ -23,7 +23,7 @@ func policyNamed(t *testing.T, name string) policy {
 	return p
 }
 
-// TestPolicies looks at what holds for any order: each upstream is in it once, and what is given stays.
+// TestPolicies: each order has each upstream once, and the argument is not changed.
 func TestPolicies(t *testing.T) {
 	for _, name := range []string{"random", "round_robin", "sequential"} {
 		t.Run(name, func(t *testing.T) {
@@ -34,7 +34,7 @@ func TestPolicies(t *testing.T) {
 				for range 3 * n {
 					ordered := p.order(all)
 					if !slices.Equal(all, before) {
-						t.Fatal("the slice that was given is another")
+						t.Fatal("the argument is changed")
 					}
 					if len(ordered) != n {
 						t.Fatalf("%d of %d upstreams", len(ordered), n)
@@ -70,7 +70,7 @@ func TestSequential(t *testing.T) {
 	}
 }
 
-// Only the first takes turns; the rest stay in order.
+// Only the first takes turns; the rest remain in order.
 func TestRoundRobin(t *testing.T) {
 	all := someUpstreams(3)
 	p := policyNamed(t, "round_robin")

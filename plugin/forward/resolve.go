@@ -1,6 +1,7 @@
 package forward
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -11,13 +12,14 @@ import (
 	"time"
 
 	"github.com/miekg/dns"
+
+	"github.com/nearside-dns/nearside/plugin/forward/transport"
 )
 
-// addresses are what a lookup has found. The two families are asked for by themselves: where one could
-// not be, nothing is known of it.
+// addresses is the result of a lookup. Each address family has its own query, which may fail.
 type addresses struct {
 	found   []netip.Addr
-	unknown [2]bool // IPv4, IPv6
+	unknown [2]bool // the query for IPv4, IPv6 failed
 }
 
 var families = [2]struct {
@@ -25,12 +27,11 @@ var families = [2]struct {
 	network string
 }{{dns.TypeA, "ip4"}, {dns.TypeAAAA, "ip6"}}
 
-// errNoHost is the error of a lookup where a name has no address: it does not exist, or has none. Any
-// other error may pass.
-var errNoHost = errors.New("there is no address of it")
+// errNoHost is the error for a name that does not exist, or has no address. Other errors are temporary.
+var errNoHost = errors.New("no address found")
 
-// after returns the addresses when those before were known. These come first, as far as they are still
-// right or nothing is known of their family.
+// after returns the addresses in a stable order: first those of the last lookup that are still valid, or whose family is
+// unknown.
 func (a addresses) after(before []netip.Addr) (all []netip.Addr) {
 	for _, address := range before {
 		family := 0
@@ -49,30 +50,30 @@ func (a addresses) after(before []netip.Addr) (all []netip.Addr) {
 	return all
 }
 
-// newLookup returns what looks up names: at resolvers that are given as host:port, or with the system's.
-// Names are absolute.
+// newLookup returns a function that looks up absolute names at resolvers, given as host:port, or as the system is
+// configured.
 func newLookup(resolvers []string) func(context.Context, string) (addresses, error) {
 	if len(resolvers) == 0 {
-		// Go's own can tell a name that does not exist from a server that does not answer.
+		// Go's resolver distinguishes a name that does not exist from a failure.
 		system := systemLookup{resolver: &net.Resolver{PreferGo: true}}
 		return system.lookup
 	}
 	return serverLookup{servers: resolvers, timeout: 2 * time.Second}.lookup
 }
 
-// both asks for the two families at the same time, and puts together what comes.
-func both(ask func(family int) ([]netip.Addr, error)) (all addresses, err error) {
+// both queries the two families concurrently.
+func both(query func(family int) ([]netip.Addr, error)) (all addresses, err error) {
 	var found [2][]netip.Addr
 	var errs [2]error
 	var wait sync.WaitGroup
 	for family := range families {
-		wait.Go(func() { found[family], errs[family] = ask(family) })
+		wait.Go(func() { found[family], errs[family] = query(family) })
 	}
 	wait.Wait()
 	for family := range families {
 		all.unknown[family] = errs[family] != nil && !errors.Is(errs[family], errNoHost)
 		for _, address := range found[family] {
-			// Servers that block names give such addresses, which are not there to be asked.
+			// Servers that block names answer with such addresses.
 			if address = address.Unmap(); !address.IsUnspecified() && !address.IsMulticast() {
 				all.found = append(all.found, address)
 			}
@@ -89,7 +90,7 @@ func both(ask func(family int) ([]netip.Addr, error)) (all addresses, err error)
 	return all, errNoHost
 }
 
-// systemLookup asks as the system is configured.
+// systemLookup looks up names as the system is configured.
 type systemLookup struct{ resolver *net.Resolver }
 
 func (l systemLookup) lookup(ctx context.Context, name string) (addresses, error) {
@@ -103,18 +104,18 @@ func (l systemLookup) lookup(ctx context.Context, name string) (addresses, error
 	})
 }
 
-// serverLookup asks servers, one after the other until one has an address.
+// serverLookup queries servers in turn until one has an address.
 type serverLookup struct {
 	servers []string
 	timeout time.Duration // for one answer
 }
 
-// lookup returns errNoHost only if all servers say so.
+// lookup returns errNoHost only if all servers do.
 func (l serverLookup) lookup(ctx context.Context, name string) (addresses, error) {
 	var failure error
 	for _, server := range l.servers {
 		found, err := both(func(family int) ([]netip.Addr, error) {
-			return l.ask(ctx, server, name, families[family].qtype)
+			return l.query(ctx, server, name, families[family].qtype)
 		})
 		if err == nil {
 			return found, nil
@@ -129,17 +130,21 @@ func (l serverLookup) lookup(ctx context.Context, name string) (addresses, error
 	return addresses{}, failure
 }
 
-// ask asks one server for one type, over UDP, and over TCP if the answer is too long for that.
-func (l serverLookup) ask(ctx context.Context, server, name string, qtype uint16) (found []netip.Addr, err error) {
-	query := new(dns.Msg)
-	query.SetQuestion(name, qtype)
-	query.SetEdns0(1232, false)
+// query queries one server for one type, over UDP, and over TCP if the answer is truncated.
+func (l serverLookup) query(ctx context.Context, server, name string, qtype uint16) (found []netip.Addr, err error) {
+	m := new(dns.Msg)
+	m.SetQuestion(name, qtype)
+	m.SetEdns0(1232, false)
+	query, err := m.Pack()
+	if err != nil {
+		return nil, err
+	}
 	reply, err := l.exchange(ctx, "udp", server, query)
 	if err == nil && reply.Truncated {
 		reply, err = l.exchange(ctx, "tcp", server, query)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("asking %s: %w", server, err)
+		return nil, fmt.Errorf("query %s: %w", server, err)
 	}
 	switch reply.Rcode {
 	case dns.RcodeSuccess:
@@ -166,43 +171,36 @@ func (l serverLookup) ask(ctx context.Context, server, name string, qtype uint16
 	return found, nil
 }
 
-// exchange sends a query and waits for the reply to it.
-func (l serverLookup) exchange(ctx context.Context, network, server string, query *dns.Msg) (*dns.Msg, error) {
+// exchange sends a query and waits for the answer. Other datagrams are ignored: they may be forged.
+func (l serverLookup) exchange(ctx context.Context, network, server string, query []byte) (*dns.Msg, error) {
 	ctx, cancel := context.WithTimeout(ctx, l.timeout)
 	defer cancel()
 	raw, err := new(net.Dialer).DialContext(ctx, network, server)
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = raw.Close() }() // there is nothing left to do with it
-	end := context.AfterFunc(ctx, func() { _ = raw.SetDeadline(time.Unix(1, 0)) })
-	defer end()
+	defer func() { _ = raw.Close() }() // no data is lost
+	stop := context.AfterFunc(ctx, func() { _ = raw.SetDeadline(time.Unix(1, 0)) })
+	defer stop()
 	conn := &dns.Conn{Conn: raw, UDPSize: 1232}
-	if err := conn.WriteMsg(query); err != nil {
+	if _, err := conn.Write(query); err != nil {
 		return nil, err
 	}
 	for {
-		reply, err := conn.ReadMsg()
+		packed, err := conn.ReadMsgHeader(nil)
 		var failure net.Error
 		if err != nil && (network == "tcp" || errors.As(err, &failure)) {
 			return nil, err
 		}
-		// Anything else that comes over UDP may be from somebody else.
-		if err == nil && repliesTo(reply, query) {
+		reply := new(dns.Msg)
+		if err == nil && answers(packed, query) && reply.Unpack(packed) == nil {
 			return reply, nil
 		}
 	}
 }
 
-// repliesTo tells whether a message is the reply to a query. One that refuses may be without a question.
-func repliesTo(reply, query *dns.Msg) bool {
-	if !reply.Response || reply.Id != query.Id {
-		return false
-	}
-	if len(reply.Question) == 0 {
-		return reply.Rcode != dns.RcodeSuccess && reply.Rcode != dns.RcodeNameError
-	}
-	q := query.Question[0]
-	return len(reply.Question) == 1 && reply.Question[0] == dns.Question{Name: reply.Question[0].Name, Qtype: q.Qtype, Qclass: q.Qclass} &&
-		dns.CanonicalName(reply.Question[0].Name) == dns.CanonicalName(q.Name)
+// answers reports whether a message answers a query. The case of the name may differ.
+func answers(message, query []byte) bool {
+	reason := transport.Check(query, message)
+	return bytes.HasPrefix(message, query[:2]) && (reason == "" || reason == transport.WrongCase)
 }

@@ -15,8 +15,8 @@ import (
 	"github.com/miekg/dns"
 )
 
-// fakeResolver is a server on loopback. Its reply to a question is what is said for it, over UDP and over TCP:
-// records, NXDOMAIN or another error, TC, nothing (for no reply at all), or forged before those.
+// fakeResolver is a server on loopback with a reply for each question, over UDP and over TCP: records, NXDOMAIN or
+// another error, TC, nothing (no reply), or forged (before the reply).
 type fakeResolver struct {
 	address string
 
@@ -58,7 +58,7 @@ func listenBoth(t *testing.T) (net.PacketConn, net.Listener) {
 		if err == nil {
 			return udp, tcp
 		}
-		_ = tcp.Close() // another port then
+		_ = tcp.Close() // and tries another port
 	}
 	t.Fatal("no port is free for both")
 	return nil, nil
@@ -70,7 +70,7 @@ func (r *fakeResolver) set(question, reply string) {
 	r.replies[question] = reply
 }
 
-// questions returns what has been asked, sorted: the two families are asked for at the same time.
+// questions returns the sorted questions: those for the two families are concurrent.
 func (r *fakeResolver) questions() string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -116,11 +116,11 @@ func (r *fakeResolver) reply(w dns.ResponseWriter, q *dns.Msg) error {
 			m.Answer = append(m.Answer, rr)
 		}
 	}
-	_ = w.WriteMsg(m) // the one who asked may be gone
+	_ = w.WriteMsg(m) // the client may be gone
 	return nil
 }
 
-// forge writes what is no reply to the query.
+// forge writes messages that do not answer the query.
 func forge(w dns.ResponseWriter, m *dns.Msg) error {
 	wrong, err := dns.NewRR("a.example. 1 IN A 192.0.2.66")
 	if err != nil {
@@ -136,7 +136,7 @@ func forge(w dns.ResponseWriter, m *dns.Msg) error {
 			return err
 		}
 	}
-	_, err = w.Write([]byte("this is no message"))
+	_, err = w.Write([]byte("not a message"))
 	return err
 }
 
@@ -195,7 +195,7 @@ func TestServerLookup(t *testing.T) {
 	}
 }
 
-// TestServerLookup_Several: the servers are asked in their order, until one has an address.
+// TestServerLookup_Several: servers are queried in order, until one has an address.
 func TestServerLookup_Several(t *testing.T) {
 	const address = "a.example. 60 IN A 192.0.2.1"
 	for _, c := range []struct {
@@ -220,7 +220,7 @@ func TestServerLookup_Several(t *testing.T) {
 				t.Errorf("found %v, %v; want the error %v", got.found, err, c.err)
 			}
 			if asked := second.questions(); asked != c.asked {
-				t.Errorf("the second was asked %s, want %s", asked, c.asked)
+				t.Errorf("the second got %s, want %s", asked, c.asked)
 			}
 		})
 	}
@@ -229,21 +229,21 @@ func TestServerLookup_Several(t *testing.T) {
 		second.set(v4, "SERVFAIL")
 		_, err := serverLookup{servers: []string{first.address, second.address}, timeout: time.Second}.lookup(t.Context(), "a.example.")
 		if err == nil || errors.Is(err, errNoHost) {
-			t.Errorf("error %v, want one that may pass", err)
+			t.Errorf("error %v, want a temporary one", err)
 		}
 	})
-	t.Run("nobody is there", func(t *testing.T) {
+	t.Run("refused", func(t *testing.T) {
 		udp, tcp := listenBoth(t)
 		address := udp.LocalAddr().String()
 		_, _ = udp.Close(), tcp.Close()
 		_, err := serverLookup{servers: []string{address}, timeout: time.Second}.lookup(t.Context(), "a.example.")
 		if err == nil || errors.Is(err, errNoHost) {
-			t.Errorf("error %v, want one that may pass", err)
+			t.Errorf("error %v, want a temporary one", err)
 		}
 	})
 }
 
-// TestServerLookup_Ends: the end of the context is the end of a lookup.
+// TestServerLookup_Ends: the end of the context ends a lookup.
 func TestServerLookup_Ends(t *testing.T) {
 	r := startResolver(t)
 	r.set(v4, "nothing")
@@ -267,11 +267,11 @@ func TestServerLookup_Ends(t *testing.T) {
 			t.Errorf("error %v", err)
 		}
 	case <-time.After(10 * time.Second):
-		t.Error("it goes on")
+		t.Error("it continues")
 	}
 }
 
-// TestSystemLookup asks the way the system does, at a server of the test.
+// TestSystemLookup looks up names as the system does, at a server of the test.
 func TestSystemLookup(t *testing.T) {
 	const cname = "c.example. 60 IN CNAME a.example."
 	r := startResolver(t)
@@ -293,16 +293,16 @@ func TestSystemLookup(t *testing.T) {
 		t.Errorf("error %v, want %v", err, errNoHost)
 	}
 	if _, err := system.lookup(t.Context(), "b.example."); err == nil || errors.Is(err, errNoHost) {
-		t.Errorf("error %v, want one that may pass", err)
+		t.Errorf("error %v, want a temporary one", err)
 	}
 	for _, asked := range strings.Split(r.questions(), ", ") {
 		if !strings.HasSuffix(strings.Fields(asked)[1], ".example.") {
-			t.Errorf("asked %s, which is no absolute name that was looked for", asked)
+			t.Errorf("query for %s, which is not an absolute name of the test", asked)
 		}
 	}
 }
 
-// TestTargets_Resolver lets a stanza find its upstream at a resolver, and the addresses change.
+// TestTargets_Resolver looks up an upstream at a resolver, and changes its addresses.
 func TestTargets_Resolver(t *testing.T) {
 	r := startResolver(t)
 	r.set(v4, "a.example. 60 IN A 192.0.2.1")
@@ -326,10 +326,10 @@ func TestTargets_Resolver(t *testing.T) {
 		select {
 		case got := <-told:
 			if got != want {
-				t.Errorf("told %s, want %s", got, want)
+				t.Errorf("change %s, want %s", got, want)
 			}
 		case <-time.After(10 * time.Second):
-			t.Fatalf("%s was not told", want)
+			t.Fatalf("no change to %s", want)
 		}
 	}
 	r.set(v4, "TC")

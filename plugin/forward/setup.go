@@ -9,6 +9,7 @@ import (
 	"github.com/coredns/coredns/plugin"
 
 	serverblock "github.com/nearside-dns/nearside/plugin/internal/block"
+	"github.com/nearside-dns/nearside/plugin/internal/reload"
 )
 
 func init() { plugin.Register(pluginName, setup) }
@@ -20,23 +21,23 @@ func setup(c *caddy.Controller) error {
 	}
 	b := newBlock(configs)
 	for _, f := range b.stanzas {
-		// The next of a stanza is the one after it, since they are added in their order.
+		// Stanzas are added in their order, so that the next handler of one is the stanza after it.
 		dnsserver.GetConfig(c).AddPlugin(func(next plugin.Handler) plugin.Handler {
 			f.Next = next
 			return f
 		})
 	}
-	c.OnStartup(func() error {
-		b.shares(serverblock.IsShared(dnsserver.GetConfig(c)))
-		return b.start()
+	reload.Follow(c, reload.Owner{
+		Start: func() error {
+			b.shares(serverblock.IsShared(dnsserver.GetConfig(c)))
+			return b.start()
+		},
+		Stop: func(reload.End) error { return b.stop() },
 	})
-	c.OnShutdown(b.stop)
-	c.OnRestart(reloads.begin)
-	c.OnRestartFailed(reloads.failed)
 	return nil
 }
 
-// block is the stanzas of one server block.
+// block has the stanzas of one server block.
 type block struct {
 	stanzas []*Forward
 	targets []*targets
@@ -61,14 +62,14 @@ func newBlock(configs []config) *block {
 	return b
 }
 
-// shares says whether other plugins of the server block may answer names of the cluster.
+// shares sets whether other plugins of the server block may answer names of the cluster.
 func (b *block) shares(is bool) {
 	for _, f := range b.stanzas {
 		f.shared = is
 	}
 }
 
-// start finds the upstreams of all stanzas before it begins with any: an error leaves nothing behind.
+// start finds the upstreams of all stanzas before it starts any: after an error nothing runs.
 func (b *block) start() error {
 	endpoints := make([][]endpoint, len(b.targets))
 	failures := make([]error, len(b.targets))
@@ -91,11 +92,10 @@ func (b *block) start() error {
 		f.use(endpoints[i])
 		b.watches.Go(func() { b.targets[i].watch(b.ctx, f.use) })
 	}
-	reloads.started(b)
 	return nil
 }
 
-// stop ends everything that start has begun. It may be called without it, and again.
+// stop ends the goroutines and connections of start. It may be called without start, and repeatedly.
 func (b *block) stop() error {
 	b.cancel()
 	b.mu.Lock()
@@ -109,37 +109,4 @@ func (b *block) stop() error {
 		f.stop()
 	}
 	return nil
-}
-
-// reloads knows what has started since a reload began. The server does not stop that when another part of
-// the new configuration fails to start.
-var reloads reload
-
-type reload struct {
-	mu     sync.Mutex
-	blocks []*block
-}
-
-func (r *reload) begin() error { r.take(); return nil }
-
-func (r *reload) started(b *block) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.blocks = append(r.blocks, b)
-}
-
-// failed stops the new configuration. It is called once per block of the old one, and has nothing left to
-// do from the second time on.
-func (r *reload) failed() error {
-	for _, b := range r.take() {
-		_ = b.stop() // it never fails
-	}
-	return nil
-}
-
-func (r *reload) take() (blocks []*block) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	blocks, r.blocks = r.blocks, nil
-	return blocks
 }

@@ -15,72 +15,68 @@ import (
 	"github.com/nearside-dns/nearside/plugin/internal/corefile"
 )
 
-// targets finds the upstreams that a stanza names, and what becomes of them: files are read again, and
-// hosts are looked up again. What was good stays where that fails.
+// targets finds the upstreams that the TOs of a stanza stand for: files are read again, and hosts looked up again. The
+// last upstreams remain while that fails.
 type targets struct {
-	at     corefile.Position
-	from   string
-	named  []*named
-	wait   timing
-	lookup func(ctx context.Context, name string) (addresses, error)
+	at      corefile.Position
+	from    string
+	sources []*source
+	wait    timing
+	lookup  func(ctx context.Context, name string) (addresses, error)
 
-	mu    sync.Mutex
-	given []endpoint // the last that were told
-	cut   bool       // whether some were left out of them
+	mu       sync.Mutex
+	reported []endpoint // the last upstreams
+	cut      bool       // there were more than maxUpstreams
 }
 
-// named is a TO and the endpoints that it stands for. Only one goroutine uses it, but for the endpoints,
-// which targets.mu guards.
-type named struct {
+// source is a TO and its endpoints. Only one goroutine uses it, except for endpoints, which targets.mu guards.
+type source struct {
 	target
 	endpoints []endpoint
 	known     []netip.Addr // of a host
-	failing   bool         // so that it is said once
+	failing   bool         // the failure is logged
 }
 
-// timing says when to look again.
+// timing are the waits between reads and lookups.
 type timing struct {
-	first     time.Duration // for what is done before the start
-	file      time.Duration // between two readings of a file
-	settle    time.Duration // for which a changed file has to stay the same: it may be half written
-	host      time.Duration // between two lookups of a host
-	jitter    time.Duration // at most, more than that
-	retry     time.Duration // after a lookup that failed, doubled each time
-	retryMost time.Duration
+	first    time.Duration // limit of the lookups at the start
+	file     time.Duration // between two reads of a file
+	settle   time.Duration // for which a changed file must stay the same: it may be incomplete
+	host     time.Duration // between two lookups of a host
+	jitter   time.Duration // maximum addition to that
+	retry    time.Duration // after a failed lookup, doubled each time
+	maxRetry time.Duration
 }
 
-// newTargets returns those of a stanza. Nothing is looked up before first.
+// newTargets returns the targets of a stanza. It looks up nothing.
 func newTargets(c config) *targets {
 	t := &targets{
 		at: c.at, from: c.from,
 		wait: timing{
 			first: 5 * time.Second, file: 5 * time.Second, settle: 200 * time.Millisecond,
-			host: 30 * time.Second, jitter: 3 * time.Second, retry: time.Second, retryMost: 30 * time.Second,
+			host: 30 * time.Second, jitter: 3 * time.Second, retry: time.Second, maxRetry: 30 * time.Second,
 		},
 		lookup: newLookup(c.resolver),
 	}
 	for _, to := range c.to {
-		n := &named{target: to}
-		if !n.changes() {
-			n.endpoints = []endpoint{to.endpoint}
+		s := &source{target: to}
+		if s.file == "" && s.host.name == "" {
+			s.endpoints = []endpoint{to.endpoint}
 		}
-		t.named = append(t.named, n)
+		t.sources = append(t.sources, s)
 	}
 	return t
 }
 
-// changes tells whether a TO may stand for others later.
-func (n *named) changes() bool { return n.file != "" || n.host.name != "" }
-
-// first returns the upstreams to begin with. It takes five seconds at most. A host that does not exist is
-// an error; what can't be found out now is looked for by watch, and may leave no upstream at all.
+// first returns the upstreams at the start, after at most timing.first. A host that does not exist is an error; after
+// other failures watch retries, and there may be no upstream yet.
 func (t *targets) first(ctx context.Context) ([]endpoint, error) {
 	ctx, cancel := context.WithTimeout(ctx, t.wait.first)
 	defer cancel()
-	failures := make([]error, len(t.named))
+	failures := make([]error, len(t.sources))
 	var all sync.WaitGroup
-	for i, n := range t.named {
-		all.Go(func() { failures[i] = t.begin(ctx, n) })
+	for i, s := range t.sources {
+		all.Go(func() { failures[i] = t.findFirst(ctx, s) })
 	}
 	all.Wait()
 	for _, err := range failures {
@@ -90,94 +86,94 @@ func (t *targets) first(ctx context.Context) ([]endpoint, error) {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.given = t.combine()
-	return slices.Clone(t.given), nil
+	t.reported = t.combine()
+	return slices.Clone(t.reported), nil
 }
 
-// begin finds what a TO stands for, for the first time.
-func (t *targets) begin(ctx context.Context, n *named) error {
+// findFirst finds the endpoints of a TO for the first time.
+func (t *targets) findFirst(ctx context.Context, s *source) (err error) {
+	var found []endpoint
 	switch {
-	case n.file != "":
-		found, err := n.read(true)
-		if err != nil {
-			n.failed(err)
-		}
-		n.endpoints = found
-	case n.host.name != "":
-		found, err := t.find(ctx, n)
+	case s.file != "":
+		found, err = s.read(true)
+	case s.host.name != "":
+		found, err = t.find(ctx, s)
 		if errors.Is(err, errNoHost) {
-			return fmt.Errorf("%q is no file, and as a host's name: %w", n.text, err)
+			return fmt.Errorf("%q is neither a file nor a host: %w", s.text, err)
 		}
-		if err != nil {
-			n.failed(err)
-		}
-		n.endpoints = found
+	default:
+		return nil
 	}
+	if err != nil {
+		s.failed(err)
+	}
+	s.endpoints = found
 	return nil
 }
 
-// watch looks for changes until ctx ends, and calls changed with the upstreams after each, once at a time.
-// It comes after first, and returns at once if nothing can change.
+// watch calls changed with the upstreams after each change, not concurrently, until ctx ends. It is called after first,
+// and returns at once if nothing can change.
 func (t *targets) watch(ctx context.Context, changed func([]endpoint)) {
 	var all sync.WaitGroup
 	defer all.Wait()
-	for _, n := range t.named {
+	for _, s := range t.sources {
 		switch {
-		case n.file != "":
-			all.Go(func() { t.followFile(ctx, n, changed) })
-		case n.host.name != "":
-			all.Go(func() { t.followHost(ctx, n, changed) })
+		case s.file != "":
+			all.Go(func() { t.watchFile(ctx, s, changed) })
+		case s.host.name != "":
+			all.Go(func() { t.watchHost(ctx, s, changed) })
 		}
 	}
 }
 
-// followFile reads a file again and again. It does not ask the kernel to tell of changes: that misses
-// some where the file is mounted by itself, or a link leads to it.
-func (t *targets) followFile(ctx context.Context, n *named, changed func([]endpoint)) {
-	var candidate []endpoint
+// watchFile reads a file again and again. Notifications of the kernel (inotify(7)) miss changes of a file that is a mount
+// point or behind a symbolic link.
+func (t *targets) watchFile(ctx context.Context, s *source, changed func([]endpoint)) {
+	var unsettled []endpoint
 	for wait := t.wait.file; sleep(ctx, wait); {
 		wait = t.wait.file
-		found, err := n.read(false)
+		found, err := s.read(false)
 		switch {
 		case err != nil:
-			n.failed(err)
-			candidate = nil
-		case slices.Equal(found, n.endpoints):
-			n.recovered()
-			candidate = nil
-		case slices.Equal(found, candidate):
-			n.recovered()
-			if _, err := n.read(true); err == nil { // for what it has to say
-				t.tell(n, found, changed)
+			s.failed(err)
+			unsettled = nil
+		case slices.Equal(found, s.endpoints):
+			s.recovered()
+			unsettled = nil
+		case slices.Equal(found, unsettled):
+			s.recovered()
+			if _, err := s.read(true); err == nil { // it logs ignored servers
+				t.update(s, found, changed)
 			}
 		default:
-			candidate, wait = found, t.wait.settle
+			unsettled, wait = found, t.wait.settle
 		}
 	}
 }
 
-func (t *targets) followHost(ctx context.Context, n *named, changed func([]endpoint)) {
+// watchHost looks up a host again and again.
+func (t *targets) watchHost(ctx context.Context, s *source, changed func([]endpoint)) {
 	retry := t.wait.retry
 	for {
 		wait := t.wait.host + rand.N(t.wait.jitter+1) // #nosec G404 -- it only spreads load
-		if n.failing {
-			wait, retry = retry, min(2*retry, t.wait.retryMost)
+		if s.failing {
+			wait, retry = retry, min(2*retry, t.wait.maxRetry)
 		} else {
 			retry = t.wait.retry
 		}
 		if !sleep(ctx, wait) {
 			return
 		}
-		found, err := t.find(ctx, n)
+		found, err := t.find(ctx, s)
 		if ctx.Err() != nil {
 			return
 		}
 		if err != nil {
-			n.failed(err)
+			s.failed(err)
 			continue
 		}
-		n.recovered()
-		t.tell(n, found, changed)
+		s.recovered()
+		t.update(s, found, changed)
 	}
 }
 
@@ -193,82 +189,82 @@ func sleep(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-var errNoServers = errors.New("it names no server")
+var errNoServers = errors.New("no nameserver line with an address")
 
-// read returns the servers that a file names. Loudly, it says which of them are none.
-func (n *named) read(loudly bool) (found []endpoint, err error) {
-	servers, ignored, err := readServers(n.file)
+// read returns the servers of a file, and optionally logs those that it ignores.
+func (s *source) read(logIgnored bool) (found []endpoint, err error) {
+	servers, ignored, err := readServers(s.file)
 	if err != nil {
 		return nil, err
 	}
-	if loudly && len(ignored) > 0 {
-		log.Warningf("%s: ignored as servers, since they are no IP addresses: %q", n.file, ignored)
+	if logIgnored && len(ignored) > 0 {
+		log.Warningf("%s: ignored nameservers that are no IP addresses: %q", s.file, ignored)
 	}
 	if len(servers) == 0 {
 		return nil, errNoServers
 	}
 	for _, server := range servers {
-		e := n.endpoint
+		e := s.endpoint
 		e.address = net.JoinHostPort(server.String(), ports[e.protocol])
 		found = append(found, e)
 	}
 	return found, nil
 }
 
-// find looks up a host. Addresses that are known stay before new ones: servers shuffle their answers.
-func (t *targets) find(ctx context.Context, n *named) (found []endpoint, err error) {
-	now, err := t.lookup(ctx, n.host.name)
+// find looks up a host. Known addresses stay before new ones: servers shuffle their answers.
+func (t *targets) find(ctx context.Context, s *source) (found []endpoint, err error) {
+	now, err := t.lookup(ctx, s.host.name)
 	if err != nil {
 		return nil, err
 	}
-	n.known = now.after(n.known)
-	for _, address := range n.known {
-		e := n.host.endpoint
-		e.address = net.JoinHostPort(address.String(), n.host.port)
+	s.known = now.after(s.known)
+	for _, address := range s.known {
+		e := s.host.endpoint
+		e.address = net.JoinHostPort(address.String(), s.host.port)
 		found = append(found, e)
 	}
 	return found, nil
 }
 
-// failed says that a TO is what it was before, once.
-func (n *named) failed(err error) {
-	if !n.failing {
-		kept := "nothing is asked there"
-		if len(n.endpoints) > 0 {
-			kept = "still asked are " + addressesOf(n.endpoints)
+// failed logs the first of successive failures.
+func (s *source) failed(err error) {
+	if !s.failing {
+		remaining := "none are used"
+		if len(s.endpoints) > 0 {
+			remaining = "still used are " + addressesOf(s.endpoints)
 		}
-		log.Warningf("upstreams of %s: %v; %s until that is better", n.text, err, kept)
+		log.Warningf("upstreams of %s not found: %v; %s", s.text, err, remaining)
 	}
-	n.failing = true
+	s.failing = true
 }
 
-func (n *named) recovered() {
-	if n.failing {
-		log.Infof("upstreams of %s are found again", n.text)
+func (s *source) recovered() {
+	if s.failing {
+		log.Infof("upstreams of %s found again", s.text)
 	}
-	n.failing = false
+	s.failing = false
 }
 
-// tell passes on that a TO has other endpoints, if that makes a difference.
-func (t *targets) tell(n *named, found []endpoint, changed func([]endpoint)) {
+// update sets the endpoints of a TO, and reports the upstreams if they differ.
+func (t *targets) update(s *source, found []endpoint, changed func([]endpoint)) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	n.endpoints = found
+	s.endpoints = found
 	now := t.combine()
-	if slices.Equal(now, t.given) {
+	if slices.Equal(now, t.reported) {
 		return
 	}
-	t.given = now
-	log.Infof("upstreams of %s are now %s", n.text, addressesOf(found))
+	t.reported = now
+	log.Infof("upstreams of %s are now %s", s.text, addressesOf(found))
 	changed(slices.Clone(now))
 }
 
-// combine returns the endpoints of all, each once and in the order of the Corefile, but no more than
-// there may be. The caller holds mu.
+// combine returns the first maxUpstreams endpoints of all TOs in the order of the Corefile, without duplicates. The
+// caller holds mu.
 func (t *targets) combine() (all []endpoint) {
 	seen := map[endpoint]bool{}
-	for _, n := range t.named {
-		for _, e := range n.endpoints {
+	for _, s := range t.sources {
+		for _, e := range s.endpoints {
 			if !seen[e] {
 				seen[e] = true
 				all = append(all, e)
@@ -277,7 +273,7 @@ func (t *targets) combine() (all []endpoint) {
 	}
 	cut := len(all) > maxUpstreams
 	if cut && !t.cut {
-		log.Warningf("%d upstreams for %s are too many: only the first %d are asked", len(all), t.from, maxUpstreams)
+		log.Warningf("%d upstreams for %s, the limit is %d: the others are not used", len(all), t.from, maxUpstreams)
 	}
 	t.cut = cut
 	return all[:min(len(all), maxUpstreams)]

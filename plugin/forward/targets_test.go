@@ -29,7 +29,7 @@ func parsed(t *testing.T, text string) *targets {
 	return newTargets(all[0])
 }
 
-// watched is what watch has told.
+// watched records the changes that watch reports.
 type watched struct {
 	mu  sync.Mutex
 	all []string
@@ -41,7 +41,7 @@ func (w *watched) changed(endpoints []endpoint) {
 	w.all = append(w.all, addressesOf(endpoints))
 }
 
-// take returns what has been told since it was last called.
+// take returns the changes since its last call.
 func (w *watched) take() (all []string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -49,7 +49,7 @@ func (w *watched) take() (all []string) {
 	return all
 }
 
-// follow begins to watch, in a bubble of its own time, and ends with the test.
+// follow watches until the end of the test, in a synctest bubble.
 func follow(t *testing.T, tg *targets) *watched {
 	t.Helper()
 	w := new(watched)
@@ -61,13 +61,13 @@ func follow(t *testing.T, tg *targets) *watched {
 	return w
 }
 
-// after lets time pass, and compares what has been told meanwhile.
+// after lets time pass, and compares the changes.
 func (w *watched) after(t *testing.T, d time.Duration, want ...string) {
 	t.Helper()
 	time.Sleep(d)
 	synctest.Wait()
 	if got := w.take(); !slices.Equal(got, want) {
-		t.Errorf("told %q, want %q", got, want)
+		t.Errorf("changes %q, want %q", got, want)
 	}
 }
 
@@ -98,11 +98,11 @@ func TestTargets_Fixed(t *testing.T) {
 	}
 }
 
-// TestTargets_Nothing: where nothing can change, watching ends at once.
+// TestTargets_Nothing: watching fixed addresses ends at once.
 func TestTargets_Nothing(t *testing.T) {
 	tg := parsed(t, "forward . 192.0.2.1")
 	wantFirst(t, tg, "192.0.2.1:53")
-	tg.watch(t.Context(), func([]endpoint) { t.Error("told of a change") })
+	tg.watch(t.Context(), func([]endpoint) { t.Error("a change") })
 }
 
 func TestTargets_TooMany(t *testing.T) {
@@ -116,7 +116,7 @@ func TestTargets_TooMany(t *testing.T) {
 	}
 }
 
-// TestTargets_FileChanges: a file is read again whatever happens to it.
+// TestTargets_FileChanges: a file is read again after changes of any kind.
 func TestTargets_FileChanges(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		path := resolvConf(t, "nameserver 192.0.2.1\n")
@@ -134,7 +134,7 @@ func TestTargets_FileChanges(t *testing.T) {
 		write(path, "nameserver 192.0.2.2\nnameserver 192.0.2.3\n") // in place
 		w.after(t, 6*time.Second, "192.0.2.2:53, 192.0.2.3:53, 192.0.2.9:53")
 
-		write(path+".new", "nameserver 192.0.2.4\n") // another file takes its place
+		write(path+".new", "nameserver 192.0.2.4\n") // replaces the file
 		if err := os.Rename(path+".new", path); err != nil {
 			t.Fatal(err)
 		}
@@ -155,14 +155,14 @@ func TestTargets_FileChanges(t *testing.T) {
 		if err := os.Remove(path); err != nil {
 			t.Fatal(err)
 		}
-		write(path, "nameserver 192.0.2.4\n") // what it was
+		write(path, "nameserver 192.0.2.4\n") // as before
 		w.after(t, time.Minute)
-		write(path, "nameserver 192.0.2.9\n") // one that is there already
+		write(path, "nameserver 192.0.2.9\n") // a duplicate
 		w.after(t, time.Minute, "192.0.2.9:53")
 	})
 }
 
-// TestTargets_LinkChanges: a file is reached through links, as in a mounted ConfigMap.
+// TestTargets_LinkChanges: a file behind symbolic links, as in a mounted ConfigMap.
 func TestTargets_LinkChanges(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dir := t.TempDir()
@@ -198,7 +198,7 @@ func TestTargets_LinkChanges(t *testing.T) {
 	})
 }
 
-// TestTargets_HalfWritten: what a file says for a moment only is not taken.
+// TestTargets_HalfWritten: short-lived contents of a file are ignored.
 func TestTargets_HalfWritten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		path := resolvConf(t, "nameserver 192.0.2.1\n")
@@ -220,7 +220,7 @@ func TestTargets_HalfWritten(t *testing.T) {
 	})
 }
 
-// TestTargets_EmptyAtFirst: a file without servers is no error beside others, and counts once it has some.
+// TestTargets_EmptyAtFirst: a file without servers is no error beside other upstreams, and may have some later.
 func TestTargets_EmptyAtFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		path := resolvConf(t, "")
@@ -244,7 +244,7 @@ type hosts struct {
 
 var errTemporary = errors.New("SERVFAIL")
 
-// set makes name have addresses, or an error where there are none.
+// set sets the addresses of a name, or its error.
 func (h *hosts) set(name string, err error, list ...string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -290,7 +290,7 @@ func TestTargets_HostChanges(t *testing.T) {
 	})
 }
 
-// TestTargets_Interval: lookups are 30 s apart, and a little more.
+// TestTargets_Interval: lookups are a little more than 30 s apart.
 func TestTargets_Interval(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := new(hosts)
@@ -309,7 +309,7 @@ func TestTargets_Interval(t *testing.T) {
 			apart := at.Sub(h.asked[i])
 			different[apart] = true
 			if apart < 30*time.Second || apart > 33*time.Second {
-				t.Errorf("lookup %d came %s after the one before", i+1, apart)
+				t.Errorf("lookup %d is %s after the one before", i+1, apart)
 			}
 		}
 		if len(different) < 5 {
@@ -318,8 +318,7 @@ func TestTargets_Interval(t *testing.T) {
 	})
 }
 
-// TestTargets_HostLater: a host that can't be looked up at start is asked for again, more and more slowly,
-// and the others work meanwhile.
+// TestTargets_HostLater: a lookup that fails at start is repeated more and more rarely, and the others work.
 func TestTargets_HostLater(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := new(hosts)
@@ -340,7 +339,7 @@ func TestTargets_HostLater(t *testing.T) {
 		if want := []time.Duration{0, s, 3 * s, 7 * s, 15 * s, 31 * s, 61 * s, 91 * s, 121 * s}; !slices.Equal(times, want) {
 			t.Errorf("lookups at %v, want %v", times, want)
 		}
-		h.set("a.example.", errNoHost) // it can't end the start any more
+		h.set("a.example.", errNoHost) // is no error after the start
 		w.after(t, time.Minute)
 		h.set("a.example.", nil, "192.0.2.1")
 		w.after(t, 30*time.Second, "192.0.2.1:53, 192.0.2.9:53")
@@ -367,13 +366,13 @@ func TestTargets_NoSuchHost(t *testing.T) {
 	tg := parsed(t, "\n\nforward . a.example 192.0.2.9 b.example")
 	tg.lookup = h.lookup
 	_, err := tg.first(t.Context())
-	const want = `Testfile:3 - Error during parsing: forward: "b.example" is no file, and as a host's name: there is no address of it`
+	const want = `Testfile:3 - Error during parsing: forward: "b.example" is neither a file nor a host: no address found`
 	if err == nil || err.Error() != want {
 		t.Errorf("error\n got %v\nwant %s", err, want)
 	}
 }
 
-// TestTargets_FirstIsBounded: the start waits five seconds at most, for all hosts together.
+// TestTargets_FirstIsBounded: the start waits at most five seconds for all hosts.
 func TestTargets_FirstIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		tg := parsed(t, "forward . a.example b.example c.example 192.0.2.9")
@@ -389,7 +388,7 @@ func TestTargets_FirstIsBounded(t *testing.T) {
 	})
 }
 
-// TestTargets_Stop: a lookup that hangs does not hold up the end.
+// TestTargets_Stop: a lookup in progress does not delay the end.
 func TestTargets_Stop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := new(hosts)
@@ -403,7 +402,7 @@ func TestTargets_Stop(t *testing.T) {
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan struct{})
-		go func() { defer close(ended); tg.watch(ctx, func([]endpoint) { t.Error("told of a change") }) }()
+		go func() { defer close(ended); tg.watch(ctx, func([]endpoint) { t.Error("a change") }) }()
 		time.Sleep(time.Minute)
 		begin := time.Now()
 		cancel()
@@ -414,7 +413,7 @@ func TestTargets_Stop(t *testing.T) {
 	})
 }
 
-// logged returns what is logged meanwhile.
+// logged returns the log of a function.
 func logged(t *testing.T, do func()) string {
 	t.Helper()
 	var text bytes.Buffer
@@ -424,19 +423,19 @@ func logged(t *testing.T, do func()) string {
 	return text.String()
 }
 
-// TestTargets_SaidOnce: trouble is in the log once, and when it is over.
-func TestTargets_SaidOnce(t *testing.T) {
-	n := &named{target: target{text: "a.example"}, endpoints: []endpoint{plain("192.0.2.1:53")}}
-	said := logged(t, func() {
-		n.recovered()
-		n.failed(errTemporary)
-		n.failed(errNoHost)
-		n.recovered()
-		n.recovered()
+// TestTargets_LoggedOnce: a failure is logged once, and its end too.
+func TestTargets_LoggedOnce(t *testing.T) {
+	s := &source{target: target{text: "a.example"}, endpoints: []endpoint{plain("192.0.2.1:53")}}
+	text := logged(t, func() {
+		s.recovered()
+		s.failed(errTemporary)
+		s.failed(errNoHost)
+		s.recovered()
+		s.recovered()
 	})
-	if strings.Count(said, "\n") != 2 || !strings.Contains(said, "upstreams of a.example: SERVFAIL; still asked are 192.0.2.1:53 until that is better\n") ||
-		!strings.Contains(said, "upstreams of a.example are found again\n") {
-		t.Errorf("logged:\n%s", said)
+	if strings.Count(text, "\n") != 2 || !strings.Contains(text, "upstreams of a.example not found: SERVFAIL; still used are 192.0.2.1:53\n") ||
+		!strings.Contains(text, "upstreams of a.example found again\n") {
+		t.Errorf("logged:\n%s", text)
 	}
 }
 
@@ -454,7 +453,7 @@ func TestAddresses_After(t *testing.T) {
 	}{
 		{"first", nil, list("192.0.2.1", "::1"), list("192.0.2.1", "::1"), [2]bool{}},
 		{"the order stays", list("192.0.2.1", "192.0.2.2"), list("192.0.2.2", "192.0.2.1"), list("192.0.2.1", "192.0.2.2"), [2]bool{}},
-		{"one goes, one comes", list("192.0.2.1", "192.0.2.2"), list("192.0.2.3", "192.0.2.2"), list("192.0.2.2", "192.0.2.3"), [2]bool{}},
+		{"one is removed, one added", list("192.0.2.1", "192.0.2.2"), list("192.0.2.3", "192.0.2.2"), list("192.0.2.2", "192.0.2.3"), [2]bool{}},
 		{"a family that is gone", list("192.0.2.1", "::1"), list("192.0.2.1"), list("192.0.2.1"), [2]bool{}},
 		{"IPv6 is not known", list("192.0.2.1", "::1"), list("192.0.2.2"), list("::1", "192.0.2.2"), [2]bool{false, true}},
 		{"IPv4 is not known", list("192.0.2.1", "::1"), list("::2"), list("192.0.2.1", "::2"), [2]bool{true, false}},

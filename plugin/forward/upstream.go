@@ -7,14 +7,11 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net"
-	"net/http"
 	"strings"
 	"time"
 
 	"github.com/coredns/coredns/plugin/pkg/proxy"
 	protocols "github.com/coredns/coredns/plugin/pkg/transport"
-	"github.com/coredns/coredns/request"
-	"github.com/miekg/dns"
 
 	"github.com/nearside-dns/nearside/plugin/forward/transport"
 )
@@ -25,18 +22,18 @@ type upstream struct {
 	c *config
 
 	stream transport.Carrier    // TCP, TLS, HTTPS or QUIC
-	pool   *transport.Pool      // stream, if it is TCP or TLS
-	udp    *transport.Datagrams // nil if the endpoint says another protocol
+	pool   *transport.Pool      // stream over TCP and TLS
+	udp    *transport.Datagrams // nil if the endpoint has another protocol
 	proxy  *proxy.Proxy         // of HTTPS and QUIC
 	took   durations
 
 	health
 }
 
-// newUpstream returns an upstream, to which no connection is made before the first query.
+// newUpstream returns an upstream. It opens no connection before the first query.
 func newUpstream(c *config, e endpoint) *upstream {
 	u := &upstream{endpoint: e, c: c, took: durations{to: e.address}}
-	u.life, u.die = context.WithCancel(context.Background())
+	u.ctx, u.cancel = context.WithCancel(context.Background())
 	u.tcpAgain = tcpPause
 	used.begin(e.address)
 	switch e.protocol {
@@ -54,8 +51,8 @@ func newUpstream(c *config, e endpoint) *upstream {
 	return u
 }
 
-// A connection that many queries share would keep them at one of the servers that may be behind an address,
-// as behind that of a Service. It is replaced after some time between these, which the Corefile may say.
+// Without max_age a connection takes queries for a random time between these: behind one address, as that of a
+// Service, there may be several servers.
 const (
 	minAge = time.Minute
 	maxAge = 3 * time.Minute
@@ -67,7 +64,7 @@ func (u *upstream) carryByPool(dial func(context.Context) (net.Conn, error)) {
 		Dial: dial, MaxInFlight: u.c.maxInFlight, MaxConnections: u.c.maxConnections,
 		MaxIdle: u.c.maxIdle, Expire: u.c.expire, MaxAge: cmp.Or(u.c.maxAge, age),
 		Metrics: carrierMetrics(u.address, u.streamProto()),
-		Say:     func(what string) { log.Infof("Upstream %s %s", u.address, what) },
+		Log:     func(predicate string) { log.Infof("Upstream %s %s", u.address, predicate) },
 	})
 	u.stream = u.pool
 }
@@ -84,14 +81,14 @@ func (u *upstream) dialTLS(config *tls.Config) func(context.Context) (net.Conn, 
 		}
 		secure := tls.Client(plain, config)
 		if err := secure.HandshakeContext(ctx); err != nil {
-			_ = plain.Close() // the handshake has failed, which is said
+			_ = plain.Close() // the error of the handshake is reported
 			return nil, fmt.Errorf("TLS: %w", err)
 		}
 		return secure, nil
 	}
 }
 
-// tlsConfig returns the stanza's, for the name that the server's certificate has to have.
+// tlsConfig returns the stanza's configuration with the server name of the upstream.
 func (u *upstream) tlsConfig() *tls.Config {
 	config := u.c.tls.Clone()
 	switch {
@@ -109,7 +106,7 @@ func (u *upstream) tlsConfig() *tls.Config {
 	return config
 }
 
-// streamProto returns the label proto of what is not UDP.
+// streamProto returns the label proto of the stream.
 func (u *upstream) streamProto() string {
 	switch u.protocol {
 	case protocols.DNS:
@@ -120,96 +117,10 @@ func (u *upstream) streamProto() string {
 	return u.protocol
 }
 
-const (
-	// httpsConnections bounds the connections to a server. With HTTP/2 one takes many queries, but many may
-	// come before it is made.
-	httpsConnections = 16
-	// httpsSilence is how long a connection with HTTP/2 may say nothing before it is asked whether it lives, and
-	// then before it is given up.
-	httpsSilence = time.Second
-)
-
-// carryByProxy uses what CoreDNS has for DNS over HTTPS and QUIC. How long a query may take is the query's
-// deadline.
-func (u *upstream) carryByProxy() {
-	u.proxy = proxy.NewProxy(pluginName, u.address, u.protocol)
-	carrier := &transport.Func{Exchange: u.exchangeByProxy, Closed: func() {}}
-	config := u.tlsConfig()
-	if way, ok := http.DefaultTransport.(*http.Transport); ok && u.protocol == protocols.HTTPS {
-		way = way.Clone()
-		way.IdleConnTimeout = max(u.c.expire, time.Millisecond) // 0 is for ever
-		way.MaxConnsPerHost = httpsConnections
-		way.HTTP2 = &http.HTTP2Config{SendPingTimeout: httpsSilence, PingTimeout: httpsSilence}
-		u.proxy.SetHTTPClient(&http.Client{Transport: way})
-		u.proxy.SetDOHRequestOptions(u.c.dohMethod)
-		u.proxy.SetDOHHost(config.ServerName)
-		carrier.Closed = way.CloseIdleConnections
-	}
-	u.proxy.SetTLSConfig(config)
-	u.proxy.SetExpire(u.c.expire)
-	u.proxy.SetMaxAge(u.c.maxAge)
-	u.proxy.SetMaxIdleConns(u.c.maxIdle)
-	u.proxy.SetReadTimeout(u.c.timeout)
-	if u.c.source != nil {
-		u.proxy.SetLocalAddress(u.c.source)
-	}
-	if u.protocol == protocols.QUIC {
-		u.proxy.Start(u.c.checkEvery)                                         // of which only the closing of idle connections is used
-		carrier.Closed = func() { time.AfterFunc(u.c.timeout, u.proxy.Stop) } // it ends queries on their way
-	}
-	u.stream = carrier
-}
-
-// exchangeByProxy implements transport.Func's Exchange.
-func (u *upstream) exchangeByProxy(ctx context.Context, query []byte) ([]byte, error) {
-	m := new(dns.Msg)
-	if err := m.Unpack(query); err != nil {
-		return nil, err
-	}
-	state := request.Request{Req: m}
-	for {
-		reply, _, _, err := u.proxy.Connect(ctx, state, proxy.Options{ForceTCP: true})
-		if err == proxy.ErrCachedClosed && ctx.Err() == nil { //nolint:errorlint // it is returned as it is
-			continue
-		}
-		if err != nil {
-			return nil, err
-		}
-		if reason := misfit(m, reply); reason != "" {
-			droppedAnswers.WithLabelValues(u.address, u.protocol, reason).Inc()
-			return nil, transport.ErrWrongAnswer
-		}
-		return reply.Pack()
-	}
-}
-
-// misfit returns why a reply is none to a query, as the label reason says it, or nothing. What counts is
-// what package transport goes by.
-func misfit(query, reply *dns.Msg) string {
-	if !reply.Response || reply.Opcode != query.Opcode {
-		return droppedMalformed
-	}
-	if len(reply.Question) == 0 {
-		switch reply.Rcode {
-		case dns.RcodeFormatError, dns.RcodeServerFailure, dns.RcodeNotImplemented, dns.RcodeRefused:
-			return ""
-		}
-		return droppedQuestion
-	}
-	is, want := reply.Question[0], query.Question[0]
-	switch {
-	case len(reply.Question) > 1, is.Qtype != want.Qtype, is.Qclass != want.Qclass, dns.CanonicalName(is.Name) != dns.CanonicalName(want.Name):
-		return droppedQuestion
-	case is.Name != want.Name:
-		return droppedCase
-	}
-	return ""
-}
-
-// stop ends checks, and connections once nobody waits for an answer.
+// stop ends checks, and closes connections after the queries in flight.
 func (u *upstream) stop() {
 	u.stopOnce.Do(func() {
-		u.die()
+		u.cancel()
 		used.end(u.address)
 		u.stream.Close()
 		if u.udp != nil {
@@ -220,7 +131,7 @@ func (u *upstream) stop() {
 
 // observe counts an answer.
 func (u *upstream) observe(rcode int, took time.Duration) {
-	if u.proxy == nil { // which does it itself
+	if u.proxy == nil { // which counts its answers itself
 		u.took.of(rcode).Observe(took.Seconds())
 	}
 }

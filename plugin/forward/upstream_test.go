@@ -21,23 +21,22 @@ import (
 	"github.com/nearside-dns/nearside/test/forward/rogue"
 )
 
-// certified are the servers' names that a client wants, and whether it takes a certificate for 127.0.0.1
-// and dns.example.
+// certified are the server names of stanzas, and whether they accept a certificate for 127.0.0.1 and dns.example.
 var certified = map[string]struct {
-	name, options string // ADDRESS and CA are put in
+	name, options string // with ADDRESS and CA to replace
 	right         bool
 }{
-	"the address":                    {"", "tls CA", true},
-	"a name":                         {"%dns.example", "tls CA", true},
-	"another name":                   {"%other.example", "tls CA", false},
-	"tls_servername":                 {"", "tls CA\ntls_servername dns.example", true},
-	"tls_servername, another":        {"", "tls CA\ntls_servername other.example", false},
-	"tls_servername before tls":      {"", "tls_servername other.example\ntls CA", false},
-	"an authority that is not known": {"", "", false},
-	"a client's certificate":         {"", "tls CERT KEY CA", true},
+	"the address":               {"", "tls CA", true},
+	"a name":                    {"%dns.example", "tls CA", true},
+	"another name":              {"%other.example", "tls CA", false},
+	"tls_servername":            {"", "tls CA\ntls_servername dns.example", true},
+	"tls_servername, another":   {"", "tls CA\ntls_servername other.example", false},
+	"tls_servername before tls": {"", "tls_servername other.example\ntls CA", false},
+	"an unknown authority":      {"", "", false},
+	"a client's certificate":    {"", "tls CERT KEY CA", true},
 }
 
-// secure returns a stanza for a server, as in certified.
+// secure returns a stanza with the options of certified.
 func secure(protocol, at, name, options string, c rogue.Certificate) string {
 	host, port, _ := strings.Cut(at, ":")
 	options = strings.NewReplacer("CERT", c.Cert, "KEY", c.Key, "CA", c.CA).Replace(options)
@@ -110,14 +109,14 @@ func checkCertified(t *testing.T, a answer, m *dns.Msg, right bool) {
 	}
 }
 
-// web is a server of DNS over HTTPS.
+// web is a DNS over HTTPS server.
 type web struct {
 	at                   string
 	requests, made, open atomic.Int64
 	methods              sync.Map
 }
 
-// startWeb starts a server that replies with what a function makes; without a message, with code 500.
+// startWeb starts a server that sends the replies of a function; without one, the status 500.
 func startWeb(t *testing.T, config *tls.Config, reply func(r *dns.Msg) *dns.Msg) *web {
 	t.Helper()
 	w := new(web)
@@ -127,9 +126,9 @@ func startWeb(t *testing.T, config *tls.Config, reply func(r *dns.Msg) *dns.Msg)
 		m, err := doh.RequestToMsg(in)
 		if err != nil {
 			select {
-			case <-in.Context().Done(): // the client has given up, and the rest of the request does not come
+			case <-in.Context().Done(): // the client has cancelled the request
 			case <-time.After(10 * time.Second):
-				t.Errorf("a request that is wrong: %v", err)
+				t.Errorf("invalid request: %v", err)
 			}
 			return
 		}
@@ -181,7 +180,7 @@ func TestHTTPS(t *testing.T) {
 			}
 			w.methods.Range(func(key, _ any) bool {
 				if got := fmt.Sprint(key); got != strings.Replace(want, "AT", w.at, 1) {
-					t.Errorf("asked by %s, want %s", got, want)
+					t.Errorf("request %s, want %s", got, want)
 				}
 				return true
 			})
@@ -199,7 +198,7 @@ func TestHTTPS(t *testing.T) {
 	}
 }
 
-// TestHTTPS_Wrong: answers that are none are not given to clients. The second upstream has a good one.
+// TestHTTPS_Wrong: answers that do not match the query are dropped. The second upstream has the right one.
 func TestHTTPS_Wrong(t *testing.T) {
 	t.Parallel()
 	certificate := rogue.NewCertificate(t, "127.0.0.1")
@@ -222,7 +221,7 @@ func TestHTTPS_Wrong(t *testing.T) {
 			if n := metric(t, "nearside_forward_dropped_answers_total", "to", w.at, "proto", "https", "reason", c.reason); c.reason != "" && n == 0 {
 				t.Errorf("%v are counted", n)
 			}
-			if c.reason != "" { // it is none to a check either, but somebody is there
+			if c.reason != "" { // a check accepts any answer
 				within(t, "it is not doubted", func() bool { return !upstreamOf(f, 0).doubted() })
 			}
 		})
@@ -241,7 +240,7 @@ func TestHTTPS_Wrong(t *testing.T) {
 	})
 }
 
-// TestHTTPS_Late: what holds for other upstreams in time holds for those by HTTPS.
+// TestHTTPS_Late: timeouts apply to HTTPS as well.
 func TestHTTPS_Late(t *testing.T) {
 	t.Parallel()
 	certificate := rogue.NewCertificate(t, "127.0.0.1")
@@ -267,7 +266,7 @@ func TestHTTPS_Late(t *testing.T) {
 	}
 }
 
-// TestHTTPS_Health: a server that fails is asked last, and first again once it answers a check.
+// TestHTTPS_Health: an upstream that has failed is the last in the order until it answers a check.
 func TestHTTPS_Health(t *testing.T) {
 	t.Parallel()
 	certificate := rogue.NewCertificate(t, "127.0.0.1")
@@ -293,7 +292,7 @@ func TestHTTPS_Health(t *testing.T) {
 	before := s.Counts().Queries()
 	wantRight(t, f, false, "b.example.")
 	if s.Counts().Queries() != before+1 {
-		t.Error("the other is not asked")
+		t.Error("the other got no query")
 	}
 	if n := metric(t, checkFailures, "to", w.at, "proxy_name", "forward"); n < 3 {
 		t.Errorf("%v failed checks are counted", n)
@@ -302,14 +301,14 @@ func TestHTTPS_Health(t *testing.T) {
 	within(t, "it is up", func() bool { return !u.down() && !u.doubted() })
 	wantRight(t, f, false, "c.example.")
 	if s.Counts().Queries() != before+1 {
-		t.Error("it is not asked first")
+		t.Error("it is not the first")
 	}
 	if q := seen.all()[0]; q.Question[0].Name != "check.example." || q.RecursionDesired {
-		t.Errorf("a check asks %v", q)
+		t.Errorf("the query of a check is %v", q)
 	}
 }
 
-// TestHTTPS_Stop is not parallel: it looks at all goroutines.
+// TestHTTPS_Stop is not parallel, since it examines all goroutines.
 func TestHTTPS_Stop(t *testing.T) {
 	certificate := rogue.NewCertificate(t, "127.0.0.1")
 	for name, c := range map[string]struct {
@@ -335,7 +334,7 @@ func TestHTTPS_Stop(t *testing.T) {
 	}
 }
 
-// TestMetrics has each of the metrics counted once.
+// TestMetrics causes each metric once.
 func TestMetrics(t *testing.T) {
 	t.Parallel()
 	f, servers := forwardTo(t, "policy sequential\nhedge 50ms", rogue.Behaviour{Slow: 200 * time.Millisecond}, good)

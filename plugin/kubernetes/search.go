@@ -1,6 +1,7 @@
 package kubernetes
 
 import (
+	"cmp"
 	"context"
 
 	"github.com/coredns/coredns/plugin"
@@ -26,21 +27,20 @@ func (k *Kubernetes) candidates(q *query, lower string) []candidate {
 		return nil
 	}
 	suffixes, ok := searchlist.ParseSuffixes(data)
-	if !ok || len(suffixes) == 0 || lower == suffixes[0] || !dns.IsSubDomain(suffixes[0], lower) {
+	if !ok || len(suffixes) == 0 {
 		return nil
 	}
-	base := lower[:len(lower)-len(suffixes[0])]
-	all := make([]candidate, len(suffixes))
-	for i, suffix := range suffixes {
-		c := candidate{lower: base + suffix, suffix: suffix}
-		if c.zone = k.zoneOf(q.ctx, &c); c.zone == "" {
+	base := searchlist.Base(lower, suffixes[0])
+	if base == "" {
+		return nil
+	}
+	all := make([]candidate, 0, len(suffixes))
+	for i, name := range searchlist.Candidates(base, suffixes) {
+		c := candidate{name: name, lower: name, suffix: suffixes[i]}
+		if c.zone = k.zoneOf(q.ctx, cmp.Or(name, c.suffix), c.suffix); c.zone == "" {
 			return nil
 		}
-		if _, ok := dns.IsDomainName(c.lower); !ok {
-			c.lower = ""
-		}
-		c.name = c.lower
-		all[i] = c
+		all = append(all, c)
 	}
 	all[0].name, all[0].zone = q.owner, q.zone
 	return all
@@ -48,12 +48,12 @@ func (k *Kubernetes) candidates(q *query, lower string) []candidate {
 
 // zoneOf returns the zone of a candidate, empty unless its suffix is in the zone, too, and nobody but this plugin
 // answers the name, be it there or not.
-func (k *Kubernetes) zoneOf(ctx context.Context, c *candidate) string {
-	zone := plugin.Zones(k.Zones).Matches(c.lower)
+func (k *Kubernetes) zoneOf(ctx context.Context, name, suffix string) string {
+	zone := plugin.Zones(k.Zones).Matches(name)
 	if !k.syncedIn(zone) {
 		return ""
 	}
-	if len(zone) > len(c.suffix) || isReverse(zone) || k.Fall.Through(c.lower) || k.serves != nil && !k.serves(ctx, c.lower) {
+	if len(zone) > len(suffix) || isReverse(zone) || k.Fall.Through(name) || k.serves != nil && !k.serves(ctx, name) {
 		return ""
 	}
 	return zone

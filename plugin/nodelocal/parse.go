@@ -3,7 +3,6 @@ package nodelocal
 import (
 	"errors"
 	"fmt"
-	"maps"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -31,7 +30,7 @@ const (
 	maxAddresses = 16
 )
 
-// backend is what puts rules into the kernel.
+// backend is a means to set rules in the kernel.
 type backend string
 
 const (
@@ -41,15 +40,16 @@ const (
 	backendNone     backend = "none"
 )
 
-// config is what the directive says.
+// config is the directive.
 type config struct {
 	rules.Config
 	setupInterface, setupRules bool
 	backend                    backend
 	interval                   time.Duration
 	keep                       bool
-	questionFrom               []netip.Addr // the sources of queries to itself; nil is over lo
-	zone                       string       // of the server block
+	questionFrom               []netip.Addr  // the sources of queries to itself; nil is over lo
+	zone                       string        // of the server block
+	context                    caddy.Context // of the Corefile, to tell its nodes from those before a reload
 }
 
 func newConfig() config {
@@ -63,31 +63,24 @@ func newConfig() config {
 	}
 }
 
-// defaultQuestionFrom returns addresses that no host has and no network routes: the IPv4 dummy address (RFC 7600)
-// and one of the IPv6 dummy prefix (RFC 9780).
+// defaultQuestionFrom returns addresses that no host has and no network routes: the IPv4 dummy address (RFC 7600) and one
+// of the IPv6 dummy prefix (RFC 9780).
 func defaultQuestionFrom() []netip.Addr {
 	return []netip.Addr{netip.AddrFrom4([4]byte{192, 0, 0, 8}), netip.AddrFrom16([16]byte{0: 0x01, 7: 0x01, 15: 0x08})}
 }
 
-// option is one option of the block.
-type option struct {
-	min, max int    // how many arguments, -1 is any
-	form     string // what the arguments are
-	parse    func(*config, []string) error
+var options = corefile.Options[*config]{
+	"interface": {Min: 1, Max: 1, Form: "the name of the interface", Parse: parseInterface},
+	"setup":     {Min: 1, Max: 2, Form: "interface and rules, one of them, or none", Parse: parseSetup},
+	"backend":   {Min: 1, Max: 1, Form: "nftables, iptables, none or auto", Parse: parseBackend},
+	"interval":  {Min: 1, Max: 1, Form: "a duration of at least 1s", Parse: parseInterval},
+	"keep":      {Form: "nothing", Parse: func(c *config, _ []string) error { c.keep = true; return nil }},
+	"health":    {Min: 1, Max: 1, Form: "a port", Parse: parseHealth},
+	"question":  {Min: 1, Max: 3, Form: "lo, or from and addresses, at most one per family", Parse: parseQuestion},
+	"fallback":  {Min: 1, Max: -1, Form: "addresses, at most one per family, and after except those that kube-proxy knows", Parse: parseFallback},
 }
 
-var options = map[string]option{
-	"interface": {1, 1, "the name of the interface", parseInterface},
-	"setup":     {1, 2, "interface and rules, one of them, or none", parseSetup},
-	"backend":   {1, 1, "nftables, iptables, none or auto", parseBackend},
-	"interval":  {1, 1, "a duration of at least 1s", parseInterval},
-	"keep":      {0, 0, "nothing", func(c *config, _ []string) error { c.keep = true; return nil }},
-	"health":    {1, 1, "a port", parseHealth},
-	"question":  {1, 3, "lo, or from and addresses, at most one per family", parseQuestion},
-	"fallback":  {1, -1, "addresses, at most one per family, and after except those that kube-proxy knows", parseFallback},
-}
-
-// parseConfig reads the directive of a server block; there may be one.
+// parseConfig parses the directive of a server block, of which there may be one.
 func parseConfig(c *caddy.Controller) (cfg config, err error) {
 	for n := 0; c.Next(); n++ {
 		if n > 0 {
@@ -105,20 +98,8 @@ func parseBlock(c *caddy.Controller) (cfg config, err error) {
 	if cfg.Addresses, err = parseAddresses(c.RemainingArgs()); err != nil {
 		return cfg, corefile.At(c).Errorf("%v", err)
 	}
-	for c.NextBlock() {
-		name := c.Val()
-		o, ok := options[name]
-		if !ok {
-			known := slices.Sorted(maps.Keys(options))
-			return cfg, corefile.At(c).Errorf("unknown option %q, known are %s", name, strings.Join(known, ", "))
-		}
-		args := c.RemainingArgs()
-		if len(args) < o.min || o.max >= 0 && len(args) > o.max {
-			return cfg, corefile.At(c).Errorf("%s takes %s, got %q", name, o.form, args)
-		}
-		if err := o.parse(&cfg, args); err != nil {
-			return cfg, corefile.At(c).Errorf("%s: %v; it takes %s", name, err, o.form)
-		}
+	if _, err := options.Parse(c, &cfg); err != nil {
+		return cfg, err
 	}
 	if cfg.Port, err = port(c); err != nil {
 		return cfg, corefile.At(c).Errorf("%v", err)
@@ -132,12 +113,12 @@ func parseBlock(c *caddy.Controller) (cfg config, err error) {
 	return cfg, nil
 }
 
-// asksItselfByPair returns whether the server's queries to itself may take a pair of devices.
+// asksItselfByPair reports whether the server's queries to itself may use a pair of devices.
 func (c *config) asksItselfByPair() bool {
 	return c.setupInterface && c.setupRules && c.backend != backendNone && c.backend != backendIPTables && len(c.questionFrom) > 0
 }
 
-// port returns the port that the server block answers plain DNS on.
+// port returns the port of the server block, which must be plain DNS.
 func port(c *caddy.Controller) (uint16, error) {
 	protocol, key := parse.Transport(c.ServerBlockKeys[0])
 	if protocol != transport.DNS {
@@ -171,7 +152,7 @@ func parseAddresses(args []string) (all []netip.Addr, err error) {
 	return all, nil
 }
 
-// parseAddress refuses what an interface of a node can't have for pods to ask.
+// parseAddress parses an address that an interface of the node may have and that pods can query.
 func parseAddress(text string) (netip.Addr, error) {
 	a, err := netip.ParseAddr(text)
 	switch {
@@ -243,7 +224,7 @@ func parseHealth(c *config, args []string) error {
 	return nil
 }
 
-// hasFamily returns whether one of the addresses is of the family of a.
+// hasFamily reports whether one of the addresses is of the family of a.
 func hasFamily(all []netip.Addr, a netip.Addr) bool {
 	return slices.ContainsFunc(all, func(b netip.Addr) bool { return b.Is4() == a.Is4() })
 }

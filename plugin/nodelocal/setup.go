@@ -9,6 +9,8 @@ import (
 	"github.com/coredns/coredns/core/dnsserver"
 	"github.com/coredns/coredns/plugin"
 	clog "github.com/coredns/coredns/plugin/pkg/log"
+
+	"github.com/nearside-dns/nearside/plugin/internal/reload"
 )
 
 const pluginName = "nodelocal"
@@ -22,12 +24,13 @@ func setup(c *caddy.Controller) error {
 	if err != nil {
 		return plugin.Error(pluginName, err)
 	}
+	cfg.context = c.Context()
 	handler := &handler{NodeLocal: NodeLocal{suffix: healthSuffix(cfg.zone), addresses: slices.Concat(cfg.Addresses, cfg.questionFrom)}, node: newNode(cfg)}
-	c.OnStartup(func() error { return nodes.start(handler.node) })
-	c.OnRestart(func() error { nodes.reloadBegins(); return nil })
-	c.OnRestartFailed(func() error { nodes.reloadFailed(handler.node); return nil })
-	c.OnShutdown(func() error { nodes.shutdown(handler.node); return nil })
-	c.OnFinalShutdown(func() error { handler.node.leave(); return nil })
+	reload.Follow(c, reload.Owner{
+		Start:  func() error { return nodes.start(handler.node) },
+		Stop:   func(end reload.End) error { nodes.stop(handler.node, end); return nil },
+		Retain: handler.node.poke,
+	})
 	dnsserver.GetConfig(c).AddPlugin(func(next plugin.Handler) plugin.Handler {
 		handler.Next = next
 		return handler
@@ -44,23 +47,20 @@ type handler struct {
 // Ready implements ready.Readiness: the server answers itself on every address, over lo at least.
 func (h *handler) Ready() bool { return h.node.ready() }
 
-// nodes are those of the process: one, but for the time of a reload, and one per interface if a
-// Corefile names several.
+// nodes are the nodes of the process: one per interface, usually one, and two during a reload.
 var nodes = new(registry)
 
 type registry struct {
-	mu        sync.Mutex
-	running   []*node
-	reloading bool
-	old       []*node // what ran before the reload that is going on
+	mu      sync.Mutex
+	running []*node
 }
 
-// start starts a node, or refuses to: the interface may be given once.
+// start starts a node. A second one of a configuration with the same interface is an error.
 func (r *registry) start(n *node) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, other := range r.running {
-		if other.config.Interface == n.config.Interface && !slices.Contains(r.old, other) {
+		if other.config.Interface == n.config.Interface && other.config.context == n.config.context {
 			return fmt.Errorf("plugin/%s: interface %s is given in two server blocks", pluginName, n.config.Interface)
 		}
 	}
@@ -71,52 +71,25 @@ func (r *registry) start(n *node) error {
 	return nil
 }
 
-// reloadBegins notes what runs: the next configuration starts beside it.
-func (r *registry) reloadBegins() {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if !r.reloading {
-		r.reloading, r.old = true, slices.Clone(r.running)
-	}
-}
-
-// reloadFailed ends what the configuration that failed has started, and has the node that stays put
-// its own state back.
-func (r *registry) reloadFailed(stays *node) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for _, n := range r.running {
-		if r.reloading && !slices.Contains(r.old, n) {
-			n.handOver(r.old)
-		}
-	}
-	if r.reloading {
-		r.running, r.old, r.reloading = r.old, nil, false
-	}
-	stays.poke()
-}
-
-// shutdown ends a node at the end of a reload. At the end of the process it goes on until the final
-// shutdown, after which the server stops.
-func (r *registry) shutdown(n *node) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	i := slices.Index(r.old, n)
-	if !r.reloading || i < 0 {
+// stop ends a node with its configuration, and lets the nodes of the configuration that stays restore their state in the
+// kernel. At the end of the process the node only releases its leases: it runs until the program calls Stopped.
+func (r *registry) stop(n *node, end reload.End) {
+	if end == reload.Exit {
+		n.leave()
 		return
 	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	r.running = slices.DeleteFunc(r.running, func(other *node) bool { return other == n })
-	n.handOver(r.running)
-	if r.old = slices.Delete(r.old, i, i+1); len(r.old) == 0 {
-		r.reloading = false
-	}
-	for _, other := range r.running {
+	stay := slices.DeleteFunc(slices.Clone(r.running), func(other *node) bool { return other.config.context == n.config.context })
+	n.handOver(stay)
+	for _, other := range stay {
 		other.poke()
 	}
 }
 
-// Stopped removes what the process has made in the kernel, unless it is to stay or another instance
-// needs it. The program calls it once its servers have stopped.
+// Stopped removes interfaces and rules of the process, unless the option keep is set or another instance uses them. The
+// program calls it after its servers have stopped.
 func Stopped() {
 	nodes.mu.Lock()
 	defer nodes.mu.Unlock()

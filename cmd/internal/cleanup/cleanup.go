@@ -1,10 +1,9 @@
 //go:build linux
 
-// Package cleanup is "nodecache cleanup": it removes what an earlier run of nodecache or node-local-dns
-// left on a node, and says what. In go the flags and the machine; out come lines of what was removed.
-// It finds everything first and removes afterwards, rules before the interface: rules that keep packets
-// from cluster DNS must not outlive the address that they lead to. While nodecache or node-local-dns
-// runs, it refuses.
+// Package cleanup is the subcommand nodecache cleanup: it removes interfaces, addresses and rules that an earlier run of
+// nodecache or node-local-dns left on a node. In go the flags and the machine; out comes a line for each removed item. It
+// finds everything first and removes rules before the interface: rules that redirect packets from cluster DNS must not
+// outlive the address of their destination. It refuses while nodecache or node-local-dns runs.
 package cleanup
 
 import (
@@ -25,9 +24,9 @@ import (
 // options are the flags.
 type options struct {
 	iface     string       // the interface
-	named     bool         // it was named: other interfaces of nodecache stay
-	addresses []netip.Addr // that nodecache served, to find them on lo
-	only      string       // "iptables" for its rules alone, else empty
+	named     bool         // the flag is set: other interfaces of nodecache stay
+	addresses []netip.Addr // addresses that nodecache answered on, to find them on lo
+	only      string       // "iptables" for its rules only, else empty
 	dryRun    bool
 	force     bool
 	timeout   time.Duration // of each step
@@ -35,25 +34,24 @@ type options struct {
 
 const defaultInterface = "nodelocaldns"
 
-// Command runs "nodecache cleanup" with the arguments after the word cleanup, and returns the exit
-// code: 0, also when there was nothing to remove; 1 if something could not be removed or is in use; 2
-// for wrong flags.
+// Command runs nodecache cleanup with the arguments after the word cleanup, and returns the exit code: 0, also without
+// anything to remove; 1 if an item could not be removed or is in use; 2 for invalid flags.
 func Command(args []string) int {
 	fs, err := proc.Open("/proc")
 	if err != nil {
-		complain(os.Stderr, err)
+		printError(os.Stderr, err)
 		return 1
 	}
 	return command(args, newNode(fs), os.Stdout, os.Stderr)
 }
 
-func command(args []string, n *node, out, complaints io.Writer) int {
+func command(args []string, n *node, out, errs io.Writer) int {
 	o, err := parse(args, out)
 	switch {
 	case errors.Is(err, flag.ErrHelp):
 		return 0
 	case err != nil:
-		complain(complaints, err)
+		printError(errs, err)
 		return 2
 	}
 	if err := run(o, n, out); err != nil {
@@ -61,7 +59,7 @@ func command(args []string, n *node, out, complaints io.Writer) int {
 			if errors.Is(e, fs.ErrPermission) {
 				e = fmt.Errorf("%w: run it as root, or in the nodecache container", e)
 			}
-			complain(complaints, e)
+			printError(errs, e)
 		}
 		return 1
 	}
@@ -73,12 +71,12 @@ func parse(args []string, help io.Writer) (options, error) {
 	var o options
 	f := flag.NewFlagSet("cleanup", flag.ContinueOnError)
 	f.SetOutput(io.Discard) // an error is printed once, by the caller
-	f.StringVar(&o.iface, "interfacename", defaultInterface, "the node-local interface; named, it is the only one that is removed")
-	addresses := f.String("localip", "", "comma list of the addresses that nodecache served: those of them on lo are removed")
-	f.StringVar(&o.only, "only", "", `"iptables": remove the rules of iptables alone, also beside a nodecache that uses nftables`)
-	f.BoolVar(&o.dryRun, "dry-run", false, "say what would be removed, and remove nothing")
-	f.BoolVar(&o.force, "force", false, "remove it even while it is in use; a nodecache that runs makes it again")
-	f.DurationVar(&o.timeout, "timeout", 10*time.Second, "bound of each step")
+	f.StringVar(&o.iface, "interfacename", defaultInterface, "the node-local interface; if set, no other interface is removed")
+	addresses := f.String("localip", "", "comma-separated addresses on which nodecache answered: those on lo are removed")
+	f.StringVar(&o.only, "only", "", `"iptables": remove only the rules of iptables, also while a nodecache runs that uses nftables`)
+	f.BoolVar(&o.dryRun, "dry-run", false, "print the items that would be removed, and remove none")
+	f.BoolVar(&o.force, "force", false, "remove items that are in use; a running nodecache makes them again")
+	f.DurationVar(&o.timeout, "timeout", 10*time.Second, "timeout of each step")
 	if err := f.Parse(args); err != nil {
 		if errors.Is(err, flag.ErrHelp) {
 			usage(f, help)
@@ -100,32 +98,32 @@ func parse(args []string, help io.Writer) (options, error) {
 	case o.only != "" && o.only != "iptables":
 		return o, fmt.Errorf("-only: %q is not iptables", o.only)
 	case o.iface == "" || o.iface == "lo":
-		return o, fmt.Errorf("-interfacename: %q cannot be nodecache's", o.iface)
+		return o, fmt.Errorf("invalid -interfacename %q", o.iface)
 	case o.timeout <= 0:
-		return o, fmt.Errorf("-timeout: %s is not longer than 0", o.timeout)
+		return o, fmt.Errorf("invalid -timeout %s: want more than 0", o.timeout)
 	}
 	return o, nil
 }
 
 func usage(f *flag.FlagSet, out io.Writer) {
-	const text = `nodecache cleanup removes what an earlier run of nodecache or node-local-dns left on this
-node: tables of nftables, rules of iptables, the interface, addresses on lo. Exit code: 0, 1 if
-something could not be removed or is in use, 2 for wrong flags.
+	const text = `nodecache cleanup removes from this node the tables of nftables, rules of iptables, interface and
+addresses on lo that an earlier run of nodecache or node-local-dns left. Exit code: 0, 1 if an item
+could not be removed or is in use, 2 for invalid flags.
 
 `
 	if _, err := io.WriteString(out, text); err != nil {
-		return // nobody reads
+		return // the help cannot be printed
 	}
 	f.SetOutput(out)
 	f.PrintDefaults()
 }
 
-func complain(w io.Writer, err error) {
-	// An error that cannot be written cannot be reported either.
+// printError ignores an error of the writer, which could only be printed there.
+func printError(w io.Writer, err error) {
 	_, _ = fmt.Fprintf(w, "nodecache cleanup: %s\n", strings.Join(strings.Fields(err.Error()), " "))
 }
 
-// split returns the errors that were joined.
+// split returns the single errors of joined ones.
 func split(err error) []error {
 	if joined, ok := err.(interface{ Unwrap() []error }); ok {
 		var all []error
@@ -137,7 +135,7 @@ func split(err error) []error {
 	return []error{err}
 }
 
-// run finds, refuses or removes, and says what was removed. It goes on after an error.
+// run removes the leftovers and prints them, unless they are in use. After an error it continues with the others.
 func run(o options, n *node, out io.Writer) error {
 	found, problem := n.find(o)
 	if !o.force && !o.dryRun {
@@ -149,7 +147,7 @@ func run(o options, n *node, out io.Writer) error {
 			return err
 		}
 		defer release()
-		// Again, since nobody can arrive any more.
+		// Again: no instance can start any more.
 		if err := n.refuse(o, found); err != nil {
 			return err
 		}
@@ -161,12 +159,12 @@ func run(o options, n *node, out io.Writer) error {
 	items := found.items(o)
 	for _, i := range items {
 		if !o.dryRun {
-			if err := i.within(o.timeout); err != nil {
+			if err := i.removeWithin(o.timeout); err != nil {
 				problem = errors.Join(problem, err)
 				continue
 			}
 		}
-		if _, err := fmt.Fprintf(out, "%s %s\n", verb, i.what); err != nil {
+		if _, err := fmt.Fprintf(out, "%s %s\n", verb, i.name); err != nil {
 			return errors.Join(problem, fmt.Errorf("write the result: %w", err))
 		}
 	}
@@ -180,7 +178,7 @@ func run(o options, n *node, out io.Writer) error {
 
 // item is one thing to remove.
 type item struct {
-	what   string
+	name   string
 	remove func(context.Context) error
 }
 
@@ -188,8 +186,8 @@ type item struct {
 // their errors are worth reporting.
 const patience = time.Second
 
-// within removes the item. It returns soon after the limit even if the kernel does not.
-func (i item) within(limit time.Duration) error {
+// removeWithin removes the item. It returns soon after the limit even if the kernel does not.
+func (i item) removeWithin(limit time.Duration) error {
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
 	done := make(chan error, 1)
@@ -198,6 +196,6 @@ func (i item) within(limit time.Duration) error {
 	case err := <-done:
 		return err
 	case <-time.After(limit + patience):
-		return fmt.Errorf("remove %s: %w", i.what, ctx.Err())
+		return fmt.Errorf("remove %s: %w", i.name, ctx.Err())
 	}
 }

@@ -7,9 +7,9 @@ import (
 	"os"
 )
 
-// Command says that there is nothing to remove here: nodes run Linux.
+// Command prints that nodes run Linux.
 func Command([]string) int {
-	// An error that cannot be written cannot be reported either.
+	// An error of the writer could only be printed there.
 	_, _ = fmt.Fprintln(os.Stderr, "nodecache cleanup: nodes run Linux, and this is another system")
 	return 1
 }

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/nearside-dns/nearside/cmd/internal/doctor/proc"
+	"github.com/nearside-dns/nearside/plugin/nodelocal"
 	"github.com/nearside-dns/nearside/plugin/nodelocal/link"
 	"github.com/nearside-dns/nearside/plugin/nodelocal/rules"
 	"github.com/nearside-dns/nearside/test/namespace"
@@ -31,39 +32,39 @@ func TestWrongFlags(t *testing.T) {
 		{"-nothing"}, {"argument"}, {"-only", "nftables"}, {"-localip", "x"}, {"-interfacename", "lo"}, {"-interfacename", ""}, {"-timeout", "0s"}, {"-dry-run", "now"},
 	} {
 		t.Run(strings.Join(args, " "), func(t *testing.T) {
-			var out, complaints bytes.Buffer
-			if code := command(args, newNode(host(t)), &out, &complaints); code != 2 {
+			var out, errs bytes.Buffer
+			if code := command(args, newNode(host(t)), &out, &errs); code != 2 {
 				t.Errorf("exit code %d, want 2", code)
 			}
-			if said := complaints.String(); strings.Count(said, "\n") != 1 || !strings.HasPrefix(said, "nodecache cleanup: ") || out.Len() > 0 {
-				t.Errorf("said %q, printed %q; want one line said", said, out.String())
+			if text := errs.String(); strings.Count(text, "\n") != 1 || !strings.HasPrefix(text, "nodecache cleanup: ") || out.Len() > 0 {
+				t.Errorf("errors %q, output %q; want one line of errors", text, out.String())
 			}
 		})
 	}
 }
 
 func TestHelp(t *testing.T) {
-	var out, complaints bytes.Buffer
-	if code := command([]string{"-help"}, newNode(host(t)), &out, &complaints); code != 0 || complaints.Len() > 0 || !strings.Contains(out.String(), "-dry-run") {
-		t.Errorf("exit code %d, said %q, printed %q", code, complaints.String(), out.String())
+	var out, errs bytes.Buffer
+	if code := command([]string{"-help"}, newNode(host(t)), &out, &errs); code != 0 || errs.Len() > 0 || !strings.Contains(out.String(), "-dry-run") {
+		t.Errorf("exit code %d, errors %q, output %q", code, errs.String(), out.String())
 	}
 }
 
-// TestGoesOn: after an error the rest is removed, and each error is a line.
-func TestGoesOn(t *testing.T) {
+// TestErrors prints each of several errors in a line.
+func TestErrors(t *testing.T) {
 	err := errors.Join(errors.New("a\nb"), errors.Join(errors.New("c")))
-	var said []string
+	var errs []string
 	for _, e := range split(err) {
 		var b bytes.Buffer
-		complain(&b, e)
-		said = append(said, b.String())
+		printError(&b, e)
+		errs = append(errs, b.String())
 	}
-	if got := strings.Join(said, ""); got != "nodecache cleanup: a b\nnodecache cleanup: c\n" {
+	if got := strings.Join(errs, ""); got != "nodecache cleanup: a b\nnodecache cleanup: c\n" {
 		t.Errorf("got %q", got)
 	}
 }
 
-// TestRefuse says what counts as in use.
+// TestRefuse has leftovers that are in use, and others.
 func TestRefuse(t *testing.T) {
 	const udp = "heading\n  1: 0A14FEA9:0035 00000000:0000 07 00000000:00000000 00:00000000 00000000     0        0 101 2 0 0\n"
 	own := rules.TableName("nodelocaldns")
@@ -76,11 +77,11 @@ func TestRefuse(t *testing.T) {
 		want      string // part of the error
 	}{
 		{"nothing runs", options{}, leftovers{interfaces: []string{"nodelocaldns"}}, nil, "", ""},
-		{"an instance", options{}, leftovers{interfaces: []string{"nodelocaldns"}}, map[string]int{"nodelocaldns": 1}, "", "keeps interface nodelocaldns"},
+		{"an instance", options{}, leftovers{interfaces: []string{"nodelocaldns"}}, map[string]int{"nodelocaldns": 1}, "", "uses interface nodelocaldns"},
 		{"an instance of another interface", options{}, leftovers{interfaces: []string{"x"}}, map[string]int{"nodelocaldns": 1}, "", ""},
-		{"an instance whose rules these may be", options{}, leftovers{interfaces: []string{"x"}, rules: make([]rules.PredecessorRule, 1)}, map[string]int{"nodelocaldns": 1}, "", "keeps interface nodelocaldns"},
+		{"an instance whose rules these may be", options{}, leftovers{interfaces: []string{"x"}, rules: make([]rules.PredecessorRule, 1)}, map[string]int{"nodelocaldns": 1}, "", "uses interface nodelocaldns"},
 		{"only iptables, the instance has a table", options{only: "iptables"}, leftovers{interfaces: []string{"nodelocaldns"}, tables: []string{own}, served: []netip.Addr{four}}, map[string]int{"nodelocaldns": 1}, udp, ""},
-		{"only iptables, the instance has none", options{only: "iptables"}, leftovers{interfaces: []string{"nodelocaldns"}}, map[string]int{"nodelocaldns": 1}, "", "keeps interface"},
+		{"only iptables, the instance has none", options{only: "iptables"}, leftovers{interfaces: []string{"nodelocaldns"}}, map[string]int{"nodelocaldns": 1}, "", "uses interface"},
 		{"node-local-dns", options{}, leftovers{served: []netip.Addr{four}}, nil, udp, "node-cache (pid 7) listens on 169.254.20.10:53"},
 		{"a server on another address", options{}, leftovers{served: []netip.Addr{six}}, nil, udp, ""},
 	} {
@@ -128,19 +129,19 @@ func TestWithin(t *testing.T) {
 	never := make(chan struct{})
 	defer close(never)
 	i := item{"table x", func(context.Context) error { <-never; return nil }}
-	if err := i.within(time.Millisecond); !errors.Is(err, context.DeadlineExceeded) || !strings.HasPrefix(err.Error(), "remove table x: ") {
+	if err := i.removeWithin(time.Millisecond); !errors.Is(err, context.DeadlineExceeded) || !strings.HasPrefix(err.Error(), "remove table x: ") {
 		t.Errorf("got %v", err)
 	}
 }
 
-// cleanup runs the command and returns what it printed and said.
-func cleanup(t *testing.T, code int, args ...string) (printed, said string) {
+// cleanup runs the command and returns its output and its errors.
+func cleanup(t *testing.T, code int, args ...string) (output, errors string) {
 	t.Helper()
-	var out, complaints bytes.Buffer
-	if got := command(args, newNode(host(t)), &out, &complaints); got != code {
-		t.Errorf("%q: exit code %d, want %d; printed %q, said %q", args, got, code, out.String(), complaints.String())
+	var out, errs bytes.Buffer
+	if got := command(args, newNode(host(t)), &out, &errs); got != code {
+		t.Errorf("%q: exit code %d, want %d; output %q, errors %q", args, got, code, out.String(), errs.String())
 	}
-	return out.String(), complaints.String()
+	return out.String(), errs.String()
 }
 
 // ruleset is what nftables, iptables and the interfaces hold.
@@ -179,11 +180,11 @@ func TestNamespaceLeftovers(t *testing.T) {
 	if !namespace.Inside(t) {
 		return
 	}
-	// What others have stays.
+	// Rules and tables of other programs stay.
 	namespace.Run(t, "iptables-nft", "-t", "raw", "-A", "PREROUTING", "-d", "192.0.2.1", "-j", "NOTRACK")
 	namespace.Run(t, "iptables-legacy", "-t", "raw", "-A", "PREROUTING", "-d", "192.0.2.1", "-j", "NOTRACK")
 	namespace.Run(t, "nft", "add table inet nearside; add table ip nearside-nodelocaldns")
-	for _, program := range []string{"iptables-nft", "ip6tables-nft"} { // empty chains, as they are afterwards
+	for _, program := range []string{"iptables-nft", "ip6tables-nft"} { // empty chains, as after a removal
 		for _, place := range [][2]string{{"raw", "PREROUTING"}, {"raw", "OUTPUT"}, {"filter", "INPUT"}, {"filter", "OUTPUT"}} {
 			namespace.Run(t, program, "-t", place[0], "-P", place[1], "ACCEPT")
 		}
@@ -226,8 +227,8 @@ func TestNamespaceLeftovers(t *testing.T) {
 	}
 }
 
-// TestNamespacePair removes the devices of nodecache's queries to itself, also where the interface is gone, and no
-// device of another kind.
+// TestNamespacePair removes the devices of nodecache's queries to itself, also without the interface, and no device of
+// another kind.
 func TestNamespacePair(t *testing.T) {
 	if !namespace.Inside(t) {
 		return
@@ -242,7 +243,7 @@ func TestNamespacePair(t *testing.T) {
 	}
 	namespace.Run(t, "ip", "link", "add", "nodelocaldns-q1", "type", "bridge")
 	if printed, _ := cleanup(t, 0); printed != "nothing to remove\n" {
-		t.Errorf("printed %q, and a bridge is another's", printed)
+		t.Errorf("printed %q, and nodecache does not make bridges of this name", printed)
 	}
 	if left := namespace.Run(t, "ip", "-brief", "link"); strings.Contains(left, "q0") || !strings.Contains(left, "q1") {
 		t.Errorf("left\n%s", left)
@@ -257,9 +258,9 @@ func TestNamespaceInUse(t *testing.T) {
 	left := ruleset(t)
 	refused := func(want string, args ...string) {
 		t.Helper()
-		out, said := cleanup(t, 1, args...)
-		if out != "" || strings.Count(said, "\n") != 1 || !strings.Contains(said, want) {
-			t.Errorf("printed %q, said %q; want one line with %q", out, said, want)
+		out, errs := cleanup(t, 1, args...)
+		if out != "" || strings.Count(errs, "\n") != 1 || !strings.Contains(errs, want) {
+			t.Errorf("output %q, errors %q; want one line with %q", out, errs, want)
 		}
 		if ruleset(t) != left {
 			t.Error("it has changed something")
@@ -277,7 +278,7 @@ func TestNamespaceInUse(t *testing.T) {
 		}
 	}
 	end := announce("00000000000000000001-000001-1")
-	refused("nodecache runs and keeps interface nodelocaldns: stop it first, or give -force")
+	refused("nodecache is running and uses interface nodelocaldns: stop it first, or set -force")
 	if out, _ := cleanup(t, 0, "-only", "iptables"); strings.Count(out, "\n") != 26 || strings.Count(out, "removed rule") != 26 {
 		t.Errorf("-only iptables: got\n%s", out)
 	}
@@ -285,7 +286,7 @@ func TestNamespaceInUse(t *testing.T) {
 	end()
 
 	end = announce("removal")
-	refused("another process is removing it")
+	refused(nodelocal.ErrClaimed.Error())
 	end()
 
 	p, err := net.ListenPacket("udp", "169.254.20.10:53")
@@ -308,19 +309,19 @@ func TestNamespaceForeign(t *testing.T) {
 		return
 	}
 	namespace.Run(t, "ip", "link", "add", "nodelocaldns", "type", "veth", "peer", "name", "x")
-	out, said := cleanup(t, 1)
-	if out != "" || said != "nodecache cleanup: interface nodelocaldns is a veth, not a dummy or bridge, which nodecache does not make: left as it is\n" {
-		t.Errorf("a veth: printed %q, said %q", out, said)
+	out, errs := cleanup(t, 1)
+	if out != "" || errs != "nodecache cleanup: interface nodelocaldns is a veth, not a dummy or bridge, which nodecache does not make: left as it is\n" {
+		t.Errorf("a veth: output %q, errors %q", out, errs)
 	}
 	namespace.Run(t, "ip", "link", "del", "nodelocaldns")
 	namespace.Run(t, "ip", "link", "add", "nodelocaldns", "type", "bridge")
 	namespace.Run(t, "ip", "link", "add", "port0", "type", "veth", "peer", "name", "port1")
 	namespace.Run(t, "ip", "link", "set", "port0", "master", "nodelocaldns")
-	// The rest is removed all the same.
+	// Other leftovers are removed.
 	namespace.Run(t, "nft", "add table inet nearside-nodelocaldns")
-	out, said = cleanup(t, 1)
-	if out != "removed table inet nearside-nodelocaldns\n" || !strings.Contains(said, "bridge with the port port0") {
-		t.Errorf("a bridge in use: printed %q, said %q", out, said)
+	out, errs = cleanup(t, 1)
+	if out != "removed table inet nearside-nodelocaldns\n" || !strings.Contains(errs, "bridge with the port port0") {
+		t.Errorf("a bridge in use: output %q, errors %q", out, errs)
 	}
 }
 
@@ -339,7 +340,7 @@ func TestNamespaceLoopback(t *testing.T) {
 	if out, _ := cleanup(t, 0, "-dry-run"); out != "would remove table inet nearside-dns0\nwould remove addresses on lo: fd00::a\nwould remove addresses on lo: 169.254.20.10\n" {
 		t.Errorf("planned: got\n%s", out)
 	}
-	// An interface that is named is the only one.
+	// Other interfaces than that of the flag stay.
 	if out, _ := cleanup(t, 0, "-interfacename", "other"); out != "nothing to remove\n" {
 		t.Errorf("another interface: got\n%s", out)
 	}
@@ -352,8 +353,8 @@ func TestNamespaceLoopback(t *testing.T) {
 	}
 }
 
-// Nothing waits for longer than the steps' bound.
-func TestNamespaceBounded(t *testing.T) {
+// TestNamespaceTimeout has a program that does not end.
+func TestNamespaceTimeout(t *testing.T) {
 	if !namespace.Inside(t) {
 		return
 	}
@@ -364,8 +365,8 @@ func TestNamespaceBounded(t *testing.T) {
 	namespace.Run(t, "iptables-legacy", "-t", "raw", "-S") // makes the table
 	t.Setenv("PATH", bin+":"+os.Getenv("PATH"))
 	start := time.Now()
-	if _, said := cleanup(t, 1, "-timeout", "300ms"); !strings.Contains(said, "iptables-legacy -w 5 -t raw -S") {
-		t.Errorf("said %q", said)
+	if _, errs := cleanup(t, 1, "-timeout", "300ms"); !strings.Contains(errs, "iptables-legacy -w 5 -t raw -S") {
+		t.Errorf("errors %q", errs)
 	}
 	if took := time.Since(start); took > 30*time.Second {
 		t.Errorf("it took %s", took)

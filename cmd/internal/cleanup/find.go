@@ -19,25 +19,24 @@ import (
 // node is the machine.
 type node struct {
 	proc proc.FS
-	// instances returns how many instances of nodecache keep an interface.
+	// instances returns the number of running nodecaches that use an interface.
 	instances func(iface string) (int, error)
 }
 
 func newNode(fs proc.FS) *node { return &node{proc: fs, instances: nodelocal.Instances} }
 
-// leftovers are what was found.
+// leftovers are the items that an earlier run left.
 type leftovers struct {
-	interfaces []string // that nodecache has, or had; also those that are gone
-	tables     []string // by their names; of family inet
+	interfaces []string // names of interfaces of nodecache, existing or not
+	tables     []string // names of tables of family inet
 	rules      []rules.PredecessorRule
 	links      []link.Link
-	pairs      []link.Pair             // of which one device is there
-	loopback   map[string][]netip.Addr // addresses on lo, by the interface that they stand in for
-	served     []netip.Addr            // addresses of all this
+	pairs      []link.Pair             // of which at least one device exists
+	loopback   map[string][]netip.Addr // addresses on lo, by the interface that they replace
+	served     []netip.Addr            // the addresses of all these
 }
 
-// find looks for everything that nodecache or node-local-dns leaves. With an error it has found the
-// rest.
+// find finds the leftovers. With an error, those of other kinds are returned.
 func (n *node) find(o options) (leftovers, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), o.timeout)
 	defer cancel()
@@ -59,7 +58,7 @@ func (n *node) findRules(ctx context.Context, o options, l *leftovers) error {
 	return errors.Join(problem, err)
 }
 
-// findTables finds the tables of nodecache. Listing nftables without its module would load it for nothing.
+// findTables finds the tables of nodecache. Without the module of nftables there are none, and listing them would load it.
 func (n *node) findTables(ctx context.Context, o options, l *leftovers) error {
 	if !rules.TablesLoaded() {
 		return nil
@@ -104,7 +103,7 @@ func (n *node) findLinks(l *leftovers) error {
 	return err
 }
 
-// findLink adds an interface that has the name of nodecache's, and refuses one that is not.
+// findLink adds an interface with the name of nodecache's. It returns an error if nodecache cannot have made it.
 func (l *leftovers) findLink(found link.Link, links []link.Link) error {
 	if foreign := found.Foreign(links); foreign != "" {
 		return fmt.Errorf("interface %s is %s, which nodecache does not make: left as it is", found.Name, foreign)
@@ -116,8 +115,8 @@ func (l *leftovers) findLink(found link.Link, links []link.Link) error {
 	return nil
 }
 
-// findLoopback takes the addresses of lo that are nodecache's: those with its label, and those that
-// its rules or the flags name. IPv6 addresses have no label.
+// findLoopback adds the addresses on lo with a label of nodecache, and those of its rules and of the flags. IPv6 addresses
+// have no label.
 func (l *leftovers) findLoopback(lo link.Link) {
 	for _, a := range lo.Addresses {
 		address := a.Prefix.Addr()
@@ -136,7 +135,7 @@ func (l *leftovers) findLoopback(lo link.Link) {
 	}
 }
 
-// items are the things to remove, in the order in which that is safe.
+// items returns the leftovers in the order in which their removal is safe.
 func (l leftovers) items(o options) []item {
 	var all []item
 	if o.only == "" {
@@ -164,11 +163,11 @@ func (l leftovers) items(o options) []item {
 	}
 	for _, found := range l.links {
 		name := found.Name
-		what := fmt.Sprintf("interface %s (%s)%s", name, found.Kind, held(found))
+		text := fmt.Sprintf("interface %s (%s)%s", name, found.Kind, addressesOf(found))
 		if len(l.loopback[name]) > 0 {
-			what += ", addresses on lo: " + list(l.loopback[name])
+			text += ", addresses on lo: " + list(l.loopback[name])
 		}
-		all = append(all, item{what, removeInterface(name)})
+		all = append(all, item{text, removeInterface(name)})
 	}
 	for _, name := range l.interfaces {
 		gone := slices.ContainsFunc(l.links, func(found link.Link) bool { return found.Name == name })
@@ -179,8 +178,8 @@ func (l leftovers) items(o options) []item {
 	return all
 }
 
-// held names the addresses of an interface.
-func held(l link.Link) string {
+// addressesOf returns " with " and the addresses of an interface, "" without any.
+func addressesOf(l link.Link) string {
 	var addresses []netip.Addr
 	for _, a := range l.Addresses {
 		addresses = append(addresses, a.Prefix.Addr())

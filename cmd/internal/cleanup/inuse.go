@@ -12,13 +12,13 @@ import (
 	"github.com/nearside-dns/nearside/plugin/nodelocal/rules"
 )
 
-// refuse returns an error while what was found is in use: by an instance of nodecache, or by a server
-// that listens on one of the addresses, such as node-local-dns.
+// refuse returns an error if the leftovers are in use: by a running nodecache, or by a server that listens on one of the
+// addresses, such as node-local-dns.
 func (n *node) refuse(o options, l leftovers) error {
 	instances := 0
 	interfaces := l.interfaces
 	if len(l.rules) > 0 && !slices.Contains(interfaces, defaultInterface) {
-		// The rules of iptables do not say whose they are.
+		// The rules of iptables do not name an interface.
 		interfaces = append(slices.Clone(interfaces), defaultInterface)
 	}
 	for _, iface := range interfaces {
@@ -34,15 +34,14 @@ func (n *node) refuse(o options, l leftovers) error {
 			instances += count
 			continue
 		}
-		return fmt.Errorf("nodecache runs and keeps interface %s: stop it first, or give -force", iface)
+		return fmt.Errorf("nodecache is running and uses interface %s: stop it first, or set -force", iface)
 	}
 	if instances > 0 {
-		return nil // those are who listens
+		return nil // the listeners are theirs
 	}
 	return n.refuseServed(l)
 }
 
-// dnsPort is where a server listens that is still in use.
 const dnsPort = 53
 
 func (n *node) refuseServed(l leftovers) error {
@@ -52,18 +51,18 @@ func (n *node) refuseServed(l leftovers) error {
 	}
 	for _, s := range sockets {
 		if slices.Contains(l.served, s.Local) && !s.Local.IsLoopback() {
-			return fmt.Errorf("%s listens on %s: stop it first, or give -force", s.Owner, netip.AddrPortFrom(s.Local, dnsPort))
+			return fmt.Errorf("%s listens on %s: stop it first, or set -force", s.Owner, netip.AddrPortFrom(s.Local, dnsPort))
 		}
 	}
 	return nil
 }
 
-// claim keeps instances that start now from setting up what is being removed.
+// claim prevents nodecaches from starting while their leftovers are removed.
 func (n *node) claim(interfaces []string) (release func(), err error) {
 	var claims []io.Closer
 	release = func() {
 		for _, c := range claims {
-			_ = c.Close() // the process ends soon, and with it the claim
+			_ = c.Close() // the claim ends with the process
 		}
 	}
 	for _, iface := range interfaces {

@@ -9,31 +9,33 @@ import (
 	"path/filepath"
 
 	"github.com/coredns/caddy"
+
+	"github.com/nearside-dns/nearside/internal/nodefacts"
 )
 
-// Corefile is a configuration as it is served.
+// Corefile is a configuration.
 type Corefile struct {
-	// Name is that of the file, for messages.
+	// Name is the name of the file, for messages.
 	Name string
-	// Text is what is parsed.
+	// Text is the text that is parsed.
 	Text []byte
-	// Lines says for each line of Text which line of the file it stands for, counted from 1, and 0 if
-	// it stands for none. Nil: the text is the file's.
-	Lines []int
-	// Beside is what else the configuration depends on, such as the contents of imported files or a
-	// digest of them: another one is another configuration.
-	Beside string
+	// Lines is the number of lines of Text that are the file's, if the program has added others after them; else 0.
+	Lines int
+	// Facts are the defaults of plugins for this configuration.
+	Facts nodefacts.Facts
+	// Imported is a digest of the imported files: a change of it is a change of the configuration.
+	Imported string
 }
 
-// Reader reads a Corefile as CoreDNS's -conf does: a path, "stdin", or "" for Corefile in the working
-// directory. One without text is an error. The name is returned with an error too.
+// Reader reads a Corefile as -conf of CoreDNS does: a path, "stdin", or "" for Corefile in the working directory. An empty
+// one is an error. The name is returned with an error too.
 type Reader func(conf string) (Corefile, error)
 
 func (c Corefile) input() caddy.Input {
 	return caddy.CaddyfileInput{Contents: c.Text, Filepath: c.Name, ServerTypeName: serverType}
 }
 
-// load returns the configuration as it is now.
+// load reads the configuration.
 func (d *Daemon) load() (Corefile, error) {
 	if d.Source != nil {
 		return d.Source(d.conf, d.read)
@@ -41,11 +43,10 @@ func (d *Daemon) load() (Corefile, error) {
 	return d.read(d.conf)
 }
 
-// errWatched says that the program reloads by itself.
 var errWatched = errors.New("the program watches its configuration itself")
 
-// loader is what the reload plugin reads with. A program that has a source of its own watches it itself:
-// two that reload the same change would start two servers, of which one is never stopped.
+// loader reads the configuration for the reload plugin. It returns an error in a program with a Source, which reloads by
+// itself: two reloads of one change would start two servers, of which one is never stopped.
 func (d *Daemon) loader(string) (caddy.Input, error) {
 	if d.Source != nil {
 		return nil, errWatched

@@ -1,6 +1,5 @@
-// Package daemon is what both programs have in common: the flags that CoreDNS has, the way from a
-// Corefile to a running server, its reload, and the end of it. In go the name of the program, its
-// directives and what is its own; it returns the exit code.
+// Package daemon runs the server of both programs: the flags of CoreDNS, start, reload, signals and shutdown. In go the
+// name of the program, its directives and its hooks; out comes the exit code.
 package daemon
 
 import (
@@ -21,6 +20,9 @@ import (
 	"github.com/coredns/caddy"
 	"github.com/coredns/coredns/core/dnsserver"
 	clog "github.com/coredns/coredns/plugin/pkg/log"
+
+	"github.com/nearside-dns/nearside/cmd/internal/flagvalue"
+	"github.com/nearside-dns/nearside/internal/nodefacts"
 )
 
 // Version is the version of the program; the build sets it.
@@ -28,54 +30,51 @@ var Version = "(untracked build)"
 
 const serverType = "dns"
 
-// Daemon is one program. Everything but Name and Directives may be left out.
+// Daemon is one program. Name and Directives are required.
 type Daemon struct {
-	// Name is what the program calls itself.
+	// Name is the name of the program.
 	Name string
 	// Directives are the names that a Corefile may use, in the order in which plugins see a query.
 	Directives []string
-	// Replaced is the program in whose place this one runs, besides CoreDNS; its directives are those that
-	// a Corefile may have from there.
+	// Replaced is the program besides CoreDNS whose Corefiles this one reads.
 	Replaced Replaced
-	// GCPercent is how much garbage there may be, in percent of what is alive; 0 is as much as Go allows.
+	// GCPercent is the default of GOGC; 0 is Go's own.
 	GCPercent int
-	// Commands are what the program does instead of serving if its first argument is their name. They
-	// get the arguments after it and return the exit code.
+	// Commands are the program's subcommands by name. They get the arguments after the name and return the exit code.
 	Commands map[string]func(args []string) int
-	// Flags adds the program's own flags. A value that is wrong is refused by the flag itself.
+	// Flags adds the program's own flags. They check their values.
 	Flags func(*flag.FlagSet)
-	// Source returns the configuration, at the start and whenever it is asked for again. It takes the
-	// place of reading the file that -conf names; read does that, for it to use.
+	// Source returns the configuration, at the start and for each reload. It replaces reading the file of -conf, which read
+	// does.
 	Source func(conf string, read Reader) (Corefile, error)
-	// Started is called once the server answers. It may keep refresh and call it whenever the
-	// configuration may have changed, from any goroutine but its own: one that says the same is left alone.
+	// Started is called once the server answers. refresh reloads the configuration if it has changed; it may be called
+	// after Started has returned, from any goroutine.
 	Started func(refresh func())
-	// Stopped is called at the end of the process, after the last query was answered, or if the server
-	// did not start.
+	// Stopped is called at the end of the process, after the last answer, or if the server did not start.
 	Stopped func()
 
 	conf             string
-	logFormat        logFormat
+	logFormat        string
 	version, plugins bool
-	stdin            []byte // what standard input held; it can be read once only
+	stdin            []byte // standard input, which can be read once
 
-	instance  atomic.Pointer[caddy.Instance] // the one that answers; nil before the first
-	restart   turn                           // of reloading and ending
-	running   *Corefile                      // what the instance was started with; guarded by restart
-	refused   *Corefile                      // what could not be started; guarded by restart
-	complaint string                         // the last reason for not reloading; guarded by restart
-	served    atomic.Pointer[string]         // the tokens of what the instance was started with
+	instance  atomic.Pointer[caddy.Instance] // the running one; nil before the first
+	restart   reloadLock                     // held by a reload, and by the shutdown
+	running   *Corefile                      // of the instance; guarded by restart
+	refused   *Corefile                      // the last that did not start; guarded by restart
+	complaint string                         // the last logged reason for not reloading; guarded by restart
+	served    atomic.Pointer[string]         // the tokens of the instance's Corefile
 	finished  sync.Once
-	ended     chan struct{} // closed when the end has come
+	ended     chan struct{} // closed at the end of the shutdown
 }
 
-// Replaced is a program with Corefiles of its own.
+// Replaced is a program with Corefiles.
 type Replaced struct {
 	Name       string
 	Directives []string
 }
 
-// Run starts the server and returns when it has ended, with the exit code of the process.
+// Run runs the server until it ends, and returns the exit code of the process.
 func (d *Daemon) Run(args []string) int {
 	if len(args) > 0 && d.Commands[args[0]] != nil {
 		return d.Commands[args[0]](args[1:])
@@ -101,28 +100,29 @@ func (d *Daemon) Run(args []string) int {
 	return 0
 }
 
-// flags are those of CoreDNS and the program's own. The set is silent: a wrong flag is worth one line,
-// not the whole list.
+// flags returns the flags of CoreDNS and the program's own. The set prints nothing: an invalid flag is one line, not the
+// whole list.
 func (d *Daemon) flags() *flag.FlagSet {
 	f := flag.NewFlagSet(d.Name, flag.ContinueOnError)
 	f.SetOutput(io.Discard)
 	f.StringVar(&d.conf, "conf", "", `Corefile to load, "stdin" to read it from there (default "Corefile")`)
 	dnsserver.Port = dnsserver.DefaultPort
-	f.Var((*port)(&dnsserver.Port), "dns.port", "`port` of server blocks that name none")
-	f.Var((*port)(&dnsserver.Port), "p", "short for -dns.port")
+	port := flagvalue.Text{Value: &dnsserver.Port, Check: flagvalue.CheckPort}
+	f.Var(port, "dns.port", "`port` of server blocks that name none")
+	f.Var(port, "p", "short for -dns.port")
 	f.StringVar(&caddy.PidFile, "pidfile", "", "file to write the process id to")
 	f.BoolVar(&d.plugins, "plugins", false, "list the plugins and exit")
 	f.BoolVar(&d.version, "version", false, "show the version and exit")
 	f.BoolVar(&dnsserver.Quiet, "quiet", false, "do not print which zones are served")
 	d.logFormat = "text"
-	f.Var(&d.logFormat, "log-format", "log `format`, text or json")
+	f.Var(flagvalue.Text{Value: &d.logFormat, Check: checkLogFormat}, "log-format", "log `format`, text or json")
 	if d.Flags != nil {
 		d.Flags(f)
 	}
 	return f
 }
 
-// usage lists commands and flags.
+// usage prints commands and flags.
 func (d *Daemon) usage(f *flag.FlagSet) {
 	out := f.Output()
 	fmt.Fprintf(out, "Usage: %s [flags]\n", d.Name)
@@ -133,7 +133,7 @@ func (d *Daemon) usage(f *flag.FlagSet) {
 	f.PrintDefaults()
 }
 
-// checkArguments returns an error if something is left that is no flag.
+// checkArguments returns an error for an argument that is not a flag.
 func checkArguments(f *flag.FlagSet, args []string) error {
 	if f.NArg() == 0 {
 		return nil
@@ -150,19 +150,6 @@ func checkArguments(f *flag.FlagSet, args []string) error {
 func isBool(f *flag.Flag) bool {
 	b, ok := f.Value.(interface{ IsBoolFlag() bool })
 	return ok && b.IsBoolFlag()
-}
-
-// port is that of TCP and UDP, as a text.
-type port string
-
-func (p *port) String() string { return string(*p) }
-
-func (p *port) Set(text string) error {
-	if number, err := strconv.ParseUint(text, 10, 16); err != nil || number == 0 {
-		return fmt.Errorf("%q is not a port, 1 to 65535", text)
-	}
-	*p = port(text)
-	return nil
 }
 
 func (d *Daemon) run() error {
@@ -185,11 +172,11 @@ func (d *Daemon) run() error {
 	return d.serve()
 }
 
-// serve returns when the server has ended. If a signal ends it, the process ends here.
+// serve runs the server. A signal ends the process in it.
 func (d *Daemon) serve() error {
-	d.ended, d.restart = make(chan struct{}), newTurn()
-	d.boundGarbage()
-	// The reload plugin reads with it.
+	d.ended, d.restart = make(chan struct{}), newReloadLock()
+	d.setGarbageTarget()
+	// The reload plugin reads with this loader.
 	caddy.RegisterCaddyfileLoader("corefile", caddy.LoaderFunc(d.loader))
 	caddy.RegisterEventHook("instance", d.hook)
 	d.trapSignals()
@@ -197,7 +184,7 @@ func (d *Daemon) serve() error {
 	if err != nil {
 		return err
 	}
-	instance, err := caddy.Start(corefile.input())
+	instance, err := d.first(corefile)
 	if err != nil {
 		d.finish()
 		return d.explain(corefile, err)
@@ -205,31 +192,37 @@ func (d *Daemon) serve() error {
 	if !dnsserver.Quiet {
 		clog.Info(d.versionLine())
 	}
-	if d.restart.take() {
-		if d.running == nil { // a signal may have reloaded it already
+	if d.restart.acquire() {
+		if d.running == nil { // else a signal has reloaded it
 			d.running = &corefile
 		}
-		if d.Started != nil { // in turn, so that Stopped comes after it
+		if d.Started != nil { // with the lock, so that it precedes Stopped
 			d.Started(func() { d.reload(false) })
 		}
-		d.restart.give()
+		d.restart.release()
 	}
 	instance.Wait()
-	if d.restart.over() {
+	if d.restart.isClosed() {
 		<-d.ended
 	}
 	d.finish()
 	return nil
 }
 
-// boundGarbage does so unless the environment says something, as every program in Go allows.
-func (d *Daemon) boundGarbage() {
+// first starts the first instance of the server.
+func (d *Daemon) first(c Corefile) (*caddy.Instance, error) {
+	nodefacts.Set(c.Facts)
+	return caddy.Start(c.input())
+}
+
+// setGarbageTarget sets GCPercent, unless the environment has GOGC.
+func (d *Daemon) setGarbageTarget() {
 	if d.GCPercent > 0 && os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(d.GCPercent)
 	}
 }
 
-// hook learns which instance answers, whoever restarted it.
+// hook stores the running instance. A restart may come from this program or from the reload plugin.
 func (d *Daemon) hook(event caddy.EventName, info any) error {
 	if instance, ok := info.(*caddy.Instance); ok && event == caddy.InstanceStartupEvent {
 		d.watchRestarts(instance)

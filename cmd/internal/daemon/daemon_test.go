@@ -13,22 +13,22 @@ import (
 	"github.com/coredns/caddy"
 	"github.com/coredns/coredns/core/dnsserver"
 	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"github.com/nearside-dns/nearside/internal/nodefacts"
 )
 
-// TestExplain has errors about a text that is not the file.
+// TestExplain has errors about a Corefile to which the program has added lines.
 func TestExplain(t *testing.T) {
-	rendered := Corefile{Name: "/etc/Corefile.base", Text: []byte("a\nb\nc\nd\n"), Lines: []int{1, 2, 2, 3, 0}}
+	rendered := Corefile{Name: "/etc/Corefile.base", Text: []byte("a\nb\nc\nd\ne\n"), Lines: 4}
 	for _, tc := range []struct {
 		name     string
 		corefile Corefile
 		err      string
 		want     string
 	}{
-		{"line that moved", rendered, "plugin/cache: /etc/Corefile.base:4 - Error during parsing: x", "plugin/cache: /etc/Corefile.base:3 - Error during parsing: x"},
-		{"line that did not", rendered, "/etc/Corefile.base:1 - x", "/etc/Corefile.base:1 - x"},
-		{"two", rendered, "/etc/Corefile.base:3 and /etc/Corefile.base:4", "/etc/Corefile.base:2 and /etc/Corefile.base:3"},
+		{"line of the file", rendered, "plugin/cache: /etc/Corefile.base:4 - Error during parsing: x", "plugin/cache: /etc/Corefile.base:4 - Error during parsing: x"},
+		{"two lines", rendered, "/etc/Corefile.base:3 and /etc/Corefile.base:5", "/etc/Corefile.base:3 and /etc/Corefile.base (line 5 as rendered)"},
 		{"line that was added", rendered, "/etc/Corefile.base:5 - x", "/etc/Corefile.base (line 5 as rendered) - x"},
-		{"beyond the end", rendered, "/etc/Corefile.base:9 - x", "/etc/Corefile.base:9 - x"},
 		{"another file", rendered, "/etc/other:4 - x", "/etc/other:4 - x"},
 		{"no line", rendered, "plugin/forward: x", "plugin/forward: x"},
 		{"the file itself", Corefile{Name: "f"}, "f:4 - x", "f:4 - x"},
@@ -44,25 +44,25 @@ func TestExplain(t *testing.T) {
 	}
 }
 
-func TestTurn(t *testing.T) {
-	turns := newTurn()
-	if !turns.take() || turns.over() {
-		t.Fatal("no turn")
+func TestReloadLock(t *testing.T) {
+	lock := newReloadLock()
+	if !lock.acquire() || lock.isClosed() {
+		t.Fatal("not acquired")
 	}
 	second := make(chan bool)
-	go func() { second <- turns.take() }()
+	go func() { second <- lock.acquire() }()
 	select {
 	case <-second:
-		t.Fatal("two turns at once")
+		t.Fatal("acquired twice")
 	case <-time.After(50 * time.Millisecond):
 	}
-	turns.give()
+	lock.release()
 	if !<-second {
-		t.Fatal("no second turn")
+		t.Fatal("not acquired after the release")
 	}
-	turns.takeLast(time.Millisecond) // does not wait for the second for ever
-	if !turns.over() || turns.take() {
-		t.Error("a turn after the end")
+	lock.close(time.Millisecond) // returns although the lock is held
+	if !lock.isClosed() || lock.acquire() {
+		t.Error("acquired after close")
 	}
 }
 
@@ -121,7 +121,7 @@ func TestCommands(t *testing.T) {
 	}
 }
 
-// TestReloadRefused has configurations refused, by both ways to a reload. The gauge says so until one is served.
+// TestReloadRefused has refused configurations, by both ways of a reload. The gauge is 1 until one is served.
 func TestReloadRefused(t *testing.T) {
 	const (
 		plain    = ".:0 {\n    bind 127.0.0.1\n}\n"
@@ -139,14 +139,14 @@ func TestReloadRefused(t *testing.T) {
 		}
 	}
 	configure(t, plain)
-	d := &Daemon{Name: "p", Directives: []string{"bind", "errors"}, conf: path, restart: newTurn()}
+	d := &Daemon{Name: "p", Directives: []string{"bind", "errors"}, conf: path, restart: newReloadLock()}
 	quiet := dnsserver.Quiet
 	dnsserver.Quiet = true
 	t.Cleanup(func() { dnsserver.Quiet = quiet })
 	if err := dnsserver.SetDirectives(d.Directives); err != nil {
 		t.Fatal(err)
 	}
-	caddy.RegisterEventHook(fmt.Sprintf("%s %p", t.Name(), d), d.hook) // its name is the process's
+	caddy.RegisterEventHook(fmt.Sprintf("%s %p", t.Name(), d), d.hook) // hooks are global and have unique names
 	corefile, err := d.load()
 	if err != nil {
 		t.Fatal(err)
@@ -166,7 +166,7 @@ func TestReloadRefused(t *testing.T) {
 	ways := map[string]func(){
 		"signal": func() { d.reload(true) },
 		"change": func() { d.reload(false) },
-		// What the reload plugin does at each interval; it restarts with a text once.
+		// As the reload plugin does at each interval: it restarts once with a text.
 		"plugin": func() func() {
 			tried := ""
 			return func() {
@@ -212,5 +212,53 @@ func TestReloadRefused(t *testing.T) {
 		}
 		configure(t, plain)
 		ways[way]()
+	}
+}
+
+// TestReloadFacts changes the facts of a configuration: a change of them alone reloads it, and after a refused
+// configuration plugins read those of the one in use.
+func TestReloadFacts(t *testing.T) {
+	const valid, invalid = ".:0 {\n    bind 127.0.0.1\n}\n", ".:0 {\n    nonsense\n}\n"
+	var source Corefile
+	d := &Daemon{Name: "p", Directives: []string{"bind", "errors"}, restart: newReloadLock(), Source: func(string, Reader) (Corefile, error) { return source, nil }}
+	if err := dnsserver.SetDirectives(d.Directives); err != nil {
+		t.Fatal(err)
+	}
+	caddy.RegisterEventHook(fmt.Sprintf("%s %p", t.Name(), d), d.hook)
+	t.Cleanup(func() {
+		if err := d.instance.Load().Stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	for i, step := range []struct {
+		text, node string
+		want       string // the node of the configuration in use
+		reloads    bool
+	}{
+		{valid, "a", "a", true},
+		{valid, "b", "b", true},
+		{valid, "b", "b", false},
+		{invalid, "c", "b", false},
+		{invalid, "d", "b", false},
+		{valid, "d", "d", true},
+	} {
+		before := d.instance.Load()
+		source = Corefile{Name: "f", Text: []byte(step.text), Facts: nodefacts.Facts{Corefile: "f", Node: step.node}}
+		if i == 0 {
+			instance, err := d.first(source)
+			if err != nil {
+				t.Fatal(err)
+			}
+			d.instance.Store(instance)
+			first := source
+			d.running = &first
+		}
+		d.reload(false)
+		if got := nodefacts.For("f").Node; got != step.want || d.running.Facts.Node != step.want {
+			t.Errorf("step %d: node %q, that of the running configuration %q, want %q", i, got, d.running.Facts.Node, step.want)
+		}
+		if reloaded := d.instance.Load() != before; reloaded != step.reloads {
+			t.Errorf("step %d: reloaded %t, want %t", i, reloaded, step.reloads)
+		}
 	}
 }

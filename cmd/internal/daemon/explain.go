@@ -20,8 +20,8 @@ import (
 // directivesOfCoreDNS are those of CoreDNS itself, before a program sets its own.
 var directivesOfCoreDNS = slices.Clone(dnsserver.Directives)
 
-// explain adds to an error of CoreDNS how to correct the file: the lines of two conflicting server blocks, or which
-// program has an unknown directive.
+// explain adds to an error of CoreDNS how to correct the file: the lines of two conflicting server blocks, or the program
+// that has an unknown directive.
 func (d *Daemon) explain(c Corefile, err error) error {
 	if err == nil {
 		return nil
@@ -33,7 +33,7 @@ func (d *Daemon) explain(c Corefile, err error) error {
 
 var unknownDirective = regexp.MustCompile(`Unknown directive '([^']+)'$`)
 
-// adviseOnDirective adds to the error about an unknown directive which program has it, or a directive with a similar
+// adviseOnDirective adds to the error about an unknown directive the program that has it, or a directive with a similar
 // name.
 func (d *Daemon) adviseOnDirective(text string) string {
 	found := unknownDirective.FindStringSubmatch(text)
@@ -54,10 +54,10 @@ func (d *Daemon) adviseOnDirective(text string) string {
 	if has != "" {
 		text += fmt.Sprintf(", which %s has and %s does not: remove it, or keep %[1]s where it is needed", has, d.Name)
 	}
-	return text + fmt.Sprintf("; %s -plugins lists what there is", d.Name)
+	return text + fmt.Sprintf("; %s -plugins lists the directives", d.Name)
 }
 
-// nearest returns the directive that is one or two letters from a name, or "".
+// nearest returns the directive at a distance of one or two letters from a name, or "".
 func (d *Daemon) nearest(name string) (near string) {
 	limit := 3
 	for _, directive := range d.Directives {
@@ -68,8 +68,7 @@ func (d *Daemon) nearest(name string) (near string) {
 	return near
 }
 
-// distance is how many letters have to be put in, left out or changed to make one word of another
-// (Levenshtein).
+// distance returns the Levenshtein distance of two words.
 func distance(a, b string) int {
 	row := make([]int, len(b)+1)
 	for j := range row {
@@ -93,8 +92,7 @@ func distance(a, b string) int {
 // notServed is the error of CoreDNS about two server blocks for one zone.
 var notServed = regexp.MustCompile(`cannot serve (\S+)(?: on (\S+))? - `)
 
-// locateBlocks puts the lines of two server blocks for one zone into an error: the second one's before it,
-// the first one's behind.
+// locateBlocks adds the lines of two server blocks for one zone to an error.
 func (c Corefile) locateBlocks(text string) string {
 	at := notServed.FindStringSubmatchIndex(text)
 	if at == nil {
@@ -115,8 +113,8 @@ func (c Corefile) locateBlocks(text string) string {
 	return fmt.Sprintf("%s%s - %s at %s: leave out one of them, or bind each to other addresses", before, places[1], text, places[0])
 }
 
-// places returns where the server blocks begin that have a zone, such as "dns://.:53". With an address,
-// these are blocks that are bound to it or to none.
+// places returns the first lines of the server blocks that have a zone, such as "dns://.:53". With an address, only blocks
+// that are bound to it, or not bound, count.
 func (c Corefile) places(zone, address string) (all []string) {
 	blocks, err := caddyfile.Parse(c.Name, bytes.NewReader(c.Text), nil)
 	if err != nil {
@@ -146,8 +144,8 @@ func (c Corefile) places(zone, address string) (all []string) {
 	return all
 }
 
-// beginning returns the first directive of a block as FILE:LINE, or :LINE in the Corefile itself, and
-// whether all its directives are in other files.
+// beginning returns the place of a block's first directive, FILE:LINE, or :LINE in the Corefile itself, and whether all its
+// directives are in imported files.
 func beginning(b caddyfile.ServerBlock) (place string, imported bool) {
 	var first *caddyfile.Token
 	imported = true
@@ -165,8 +163,7 @@ func beginning(b caddyfile.ServerBlock) (place string, imported bool) {
 	return fmt.Sprintf("%s:%d", first.File, first.Line), imported
 }
 
-// blockBegin is the line that names the zones of a server block. Without keys it is an import of server
-// blocks.
+// blockBegin is the line with the keys of a server block. Without keys it is an import of server blocks.
 type blockBegin struct {
 	keys []string
 	line int
@@ -174,7 +171,7 @@ type blockBegin struct {
 
 var environment = regexp.MustCompile(`{[$%]([^}%]+)%?}`)
 
-// begins returns the server blocks of the file itself, and where it imports others.
+// begins returns where the file's server blocks begin, and where it imports others.
 func (c Corefile) begins() (all []blockBegin) {
 	depth := 0
 	var b blockBegin
@@ -205,7 +202,7 @@ func (c Corefile) begins() (all []blockBegin) {
 // variable returns the value of "{$NAME}" or "{%NAME%}".
 func variable(text string) string { return os.Getenv(environment.FindStringSubmatch(text)[1]) }
 
-// ports are those of a transport where a key names none.
+// ports are the default ports of transports other than DNS.
 var ports = map[string]string{
 	transport.TLS:    transport.TLSPort,
 	transport.QUIC:   transport.QUICPort,
@@ -214,7 +211,7 @@ var ports = map[string]string{
 	transport.HTTPS3: transport.HTTPSPort,
 }
 
-// zones returns the zones of a key, as CoreDNS names them in errors.
+// zones returns the zones of a key in the form of CoreDNS's errors.
 func zones(key string) (all []string) {
 	scheme, rest := parse.Transport(key)
 	_, port, err := plugin.SplitHostPort(rest)
@@ -233,21 +230,18 @@ func zones(key string) (all []string) {
 	return all
 }
 
-// explain returns an error about the text as one about the file: it has the file's line numbers.
+// explain returns an error about the text as one about the file: lines that the program has added are not in the file.
 func (c Corefile) explain(err error) error {
-	if err == nil || c.Lines == nil {
+	if err == nil || c.Lines == 0 {
 		return err
 	}
 	place := regexp.MustCompile(regexp.QuoteMeta(c.Name) + `:(\d+)`)
 	text := place.ReplaceAllStringFunc(err.Error(), func(found string) string {
 		line, convErr := strconv.Atoi(place.FindStringSubmatch(found)[1])
-		if convErr != nil || line < 1 || line > len(c.Lines) {
+		if convErr != nil || line <= c.Lines {
 			return found
 		}
-		if c.Lines[line-1] == 0 {
-			return fmt.Sprintf("%s (line %d as rendered)", c.Name, line)
-		}
-		return fmt.Sprintf("%s:%d", c.Name, c.Lines[line-1])
+		return fmt.Sprintf("%s (line %d as rendered)", c.Name, line)
 	})
 	return errors.New(text)
 }

@@ -10,31 +10,25 @@ import (
 	clog "github.com/coredns/coredns/plugin/pkg/log"
 )
 
-// logFormat is text or one that CoreDNS knows.
-type logFormat string
-
-func (l *logFormat) String() string { return string(*l) }
-
-func (l *logFormat) Set(text string) error {
+func checkLogFormat(text string) error {
 	if text != "text" && text != "json" {
 		return errors.New("want text or json")
 	}
-	*l = logFormat(text)
 	return nil
 }
 
-func configureLog(format logFormat) error {
+func configureLog(format string) error {
 	output := withoutCaddy{os.Stdout}
 	clog.SetOutput(output)
 	if format != "text" {
-		return clog.Configure(string(format), output)
+		return clog.Configure(format, output)
 	}
 	log.SetFlags(0)
 	return nil
 }
 
-// withoutCaddy leaves out what caddy says of a failed restart. Whoever asked for the restart says it
-// too, and this program says it with the line numbers of the file.
+// withoutCaddy drops caddy's log line about a failed restart. This program or the reload plugin, whichever restarted,
+// logs it too.
 type withoutCaddy struct{ io.Writer }
 
 var failedRestart = []byte("[ERROR] Restart failed: ")

@@ -5,16 +5,14 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promauto"
 )
 
-// notReloaded counts what coredns_reload_failed_total does not see: reloads that the program asked for
-// itself, after a signal or a change.
+// notReloaded counts failed reloads of this program itself, which coredns_reload_failed_total does not include.
 var notReloaded = promauto.NewCounter(prometheus.CounterOpts{
 	Namespace: "nearside",
 	Name:      "reload_failed_total",
 	Help:      "Reloads of the configuration, after a signal or a change, that left the configuration before in use.",
 })
 
-// reloadRefused says for as long as it lasts what the counters say once: whoever reloads, the directive
-// reload included.
+// reloadRefused is the state after a reload by this program or by the directive reload; the counters have events.
 var reloadRefused = promauto.NewGauge(prometheus.GaugeOpts{
 	Namespace: "nearside",
 	Name:      "reload_refused",

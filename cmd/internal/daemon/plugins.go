@@ -1,7 +1,7 @@
 package daemon
 
-// The plugins of CoreDNS that the stock Corefiles of kubeadm, EKS, AKS, kubespray and node-local-dns
-// use. Which of them a program offers is said by its directives.
+// The plugins that the stock Corefiles of kubeadm, EKS, AKS, kubespray and node-local-dns use. A program offers those of its
+// directives.
 import (
 	_ "github.com/coredns/coredns/plugin/bind"
 	_ "github.com/coredns/coredns/plugin/debug"

@@ -4,73 +4,77 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"reflect"
 	"time"
 
 	"github.com/coredns/caddy"
 	"github.com/coredns/caddy/caddyfile"
 	clog "github.com/coredns/coredns/plugin/pkg/log"
+
+	"github.com/nearside-dns/nearside/internal/nodefacts"
 )
 
-// turn is a lock for which one can wait a bounded time. Once taken for the end it is never given back.
-type turn struct {
-	token chan struct{}
-	end   chan struct{}
+// reloadLock lets one reload run at a time, and none after the shutdown has begun.
+type reloadLock struct {
+	token  chan struct{}
+	closed chan struct{}
 }
 
-func newTurn() turn { return turn{token: make(chan struct{}, 1), end: make(chan struct{})} }
+func newReloadLock() reloadLock {
+	return reloadLock{token: make(chan struct{}, 1), closed: make(chan struct{})}
+}
 
-// take waits for its turn, and tells if it was had before the end began.
-func (t turn) take() bool {
+// acquire waits for the lock, and returns false once it is closed.
+func (l reloadLock) acquire() bool {
 	select {
-	case <-t.end:
+	case <-l.closed:
 		return false
-	case t.token <- struct{}{}:
+	case l.token <- struct{}{}:
 	}
-	if t.over() {
-		<-t.token
+	if l.isClosed() {
+		<-l.token
 		return false
 	}
 	return true
 }
 
-func (t turn) give() { <-t.token }
+func (l reloadLock) release() { <-l.token }
 
-// takeLast begins the end and waits for who is at it, at most so long.
-func (t turn) takeLast(longest time.Duration) {
-	close(t.end)
+// close closes the lock and waits for its holder until a timeout.
+func (l reloadLock) close(timeout time.Duration) {
+	close(l.closed)
 	select {
-	case t.token <- struct{}{}:
-	case <-time.After(longest):
+	case l.token <- struct{}{}:
+	case <-time.After(timeout):
 	}
 }
 
-// over tells if the end has begun.
-func (t turn) over() bool {
+func (l reloadLock) isClosed() bool {
 	select {
-	case <-t.end:
+	case <-l.closed:
 		return true
 	default:
 		return false
 	}
 }
 
-// reload reads the configuration and restarts the server with it, one reload at a time. If that is not
-// possible the server goes on with what it had, and one line says why. Unless told always, it leaves
-// alone what runs and what was refused before, and complains of one thing once.
+// reload reads the configuration and restarts the server with it. If that fails, the server continues with its
+// configuration, and one line has the reason. Unless forced, it does nothing for a configuration that is running or was
+// refused the last time, and logs one reason once.
 //
-// The event hooks stay, where caddy's own SIGUSR1 purges them: the reload plugin registers its hook once
-// in the life of a process, and would never see a change again.
-func (d *Daemon) reload(always bool) {
-	if !d.restart.take() {
+// It does not remove event hooks, as caddy's SIGUSR1 does: the reload plugin registers its hook once in a process, and
+// would not notice a change again.
+func (d *Daemon) reload(forced bool) {
+	if !d.restart.acquire() {
 		return
 	}
-	defer d.restart.give()
+	defer d.restart.release()
 	corefile, err := d.load()
 	if err != nil {
-		d.complain(err, always)
+		d.complain(err, forced)
 		return
 	}
-	if !always && d.known(corefile) {
+	if !forced && d.known(corefile) {
 		return
 	}
 	if err := d.start(corefile); err != nil {
@@ -81,7 +85,7 @@ func (d *Daemon) reload(always bool) {
 	d.refused, d.complaint = nil, ""
 }
 
-// known tells if a configuration is what runs or what was refused the last time.
+// known reports whether a configuration is running or was refused the last time.
 func (d *Daemon) known(c Corefile) bool {
 	if d.running != nil && d.running.equal(c) {
 		reloadRefused.Set(0)
@@ -92,7 +96,7 @@ func (d *Daemon) known(c Corefile) bool {
 }
 
 func (c Corefile) equal(other Corefile) bool {
-	return bytes.Equal(c.Text, other.Text) && c.Beside == other.Beside
+	return bytes.Equal(c.Text, other.Text) && c.Imported == other.Imported && reflect.DeepEqual(c.Facts, other.Facts)
 }
 
 func (d *Daemon) start(corefile Corefile) error {
@@ -100,27 +104,31 @@ func (d *Daemon) start(corefile Corefile) error {
 	if instance == nil {
 		return errors.New("the server has not started")
 	}
+	previous := nodefacts.Set(corefile.Facts)
 	started, err := instance.Restart(corefile.input())
 	if err == nil && started == nil {
 		err = errors.New("a plugin panicked, see the line before") // caddy recovers and returns nothing
 	}
-	if err == nil {
-		d.running = &corefile
+	if err != nil {
+		nodefacts.Set(previous)
+		return err
 	}
-	return err
+	d.running = &corefile
+	return nil
 }
 
-func (d *Daemon) complain(err error, always bool) {
+// complain logs and counts why a configuration is refused.
+func (d *Daemon) complain(err error, forced bool) {
 	reason := oneLine(err)
-	if always || reason != d.complaint {
+	if forced || reason != d.complaint {
 		notReloaded.Inc()
-		clog.Errorf("Not reloaded, the configuration before goes on: %s", reason)
+		clog.Errorf("Not reloaded, the previous configuration stays in use: %s", reason)
 	}
 	d.complaint = reason
 	reloadRefused.Set(1)
 }
 
-// watchRestarts has an instance that has started tell of the next one that does not, whoever wants it.
+// watchRestarts sets the gauge when a restart of the instance fails, by this program or by the reload plugin.
 func (d *Daemon) watchRestarts(instance *caddy.Instance) {
 	instance.OnRestartFailed = append(instance.OnRestartFailed, func() error {
 		reloadRefused.Set(1)
@@ -132,8 +140,8 @@ func (d *Daemon) watchRestarts(instance *caddy.Instance) {
 	reloadRefused.Set(0)
 }
 
-// compare sees what the reload plugin leaves alone: a configuration that can't be taken apart, and one that
-// is again what is served. Of any other, a restart tells, or has told.
+// compare sets the gauge for a configuration for which the reload plugin does not restart: one that cannot be parsed, and
+// the one that is served. For others the restart sets it.
 func (d *Daemon) compare(in caddy.Input) {
 	text, err := tokens(in)
 	served := d.served.Load()
@@ -145,7 +153,7 @@ func (d *Daemon) compare(in caddy.Input) {
 	}
 }
 
-// tokens are what caddy sees of a configuration, imported files included. The reload plugin compares the same.
+// tokens returns a configuration as the reload plugin compares it: without comments, with imported files.
 func tokens(in caddy.Input) (string, error) {
 	blocks, err := caddyfile.Parse(in.Path(), bytes.NewReader(in.Body()), nil)
 	if err != nil {

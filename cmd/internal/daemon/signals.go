@@ -17,11 +17,11 @@ import (
 	"github.com/nearside-dns/nearside/plugin/fastpath"
 )
 
-// reloadEnds bounds the wait of a signal that ends the process for a reload that is under way.
-const reloadEnds = 5 * time.Second
+// reloadTimeout bounds how long a shutdown waits for a running reload.
+const reloadTimeout = 5 * time.Second
 
-// trapSignals handles signals from now on. It replaces caddy.TrapSignals, which ends at once on SIGQUIT
-// and gives a program no say after the last query was answered.
+// trapSignals handles signals. It replaces caddy.TrapSignals, which ends the process at once on SIGQUIT, and has no hook
+// after the last answer.
 func (d *Daemon) trapSignals() {
 	received, reload := make(chan os.Signal, 4), make(chan struct{}, 1)
 	signal.Notify(received, slices.Concat(endSignals, reloadSignals)...)
@@ -36,40 +36,41 @@ func (d *Daemon) trapSignals() {
 	go func() {
 		for s := range received {
 			if slices.Contains(endSignals, s) {
-				d.endOnce(s)
+				d.shutdown(s)
 				continue
 			}
 			clog.Infof("%s: Reloading", name(s))
 			select {
 			case reload <- struct{}{}:
-			default: // one is waiting already, and will see what this one would
+			default: // a pending reload reads the same configuration
 			}
 		}
 	}()
 }
 
-// endOnce ends the process in order. A second signal ends it at once: somebody is in a hurry.
-func (d *Daemon) endOnce(s os.Signal) {
-	if d.restart.over() {
+// shutdown ends the process after the last answer. A second signal ends it at once.
+func (d *Daemon) shutdown(s os.Signal) {
+	if d.restart.isClosed() {
 		clog.Warningf("%s again: ending at once", name(s))
 		os.Exit(2)
 	}
 	clog.Infof("%s: Shutting down servers then terminating", name(s))
 	instance := d.instance.Load()
-	longest := reloadEnds
+	timeout := reloadTimeout
 	if instance == nil {
-		longest = 0 // nothing answers yet, so there is nothing to finish
+		timeout = 0 // no server answers yet
 	}
 	go func() {
-		d.restart.takeLast(longest)
-		d.end()
+		d.restart.close(timeout)
+		d.stopServers()
 		os.Exit(0)
 	}()
-	<-d.restart.end
+	<-d.restart.closed
 }
 
-// end lets the plugins say goodbye, then lets the servers answer what they have taken.
-func (d *Daemon) end() {
+// stopServers runs the plugins' shutdown hooks, then stops the servers once they have answered the queries that they have
+// received.
+func (d *Daemon) stopServers() {
 	defer close(d.ended)
 	if instance := d.instance.Load(); instance != nil {
 		for _, err := range instance.ShutdownCallbacks() {
@@ -83,7 +84,7 @@ func (d *Daemon) end() {
 	d.finish()
 }
 
-// finish leaves nothing behind.
+// finish runs the program's hook and removes the pidfile.
 func (d *Daemon) finish() {
 	d.finished.Do(func() {
 		if d.Stopped != nil {
@@ -95,8 +96,7 @@ func (d *Daemon) finish() {
 	})
 }
 
-// removePidfile removes the file if it has the number of this process: another may have begun with the
-// same file while this one ended.
+// removePidfile removes the file if it has the id of this process: another process may have written it since.
 func removePidfile(path string) error {
 	if path == "" {
 		return nil

@@ -4,12 +4,12 @@ package daemon
 
 import "os"
 
-// Only an interrupt can be sent everywhere.
+// Every system has interrupts only.
 var (
 	endSignals     = []os.Signal{os.Interrupt}
 	reloadSignals  []os.Signal
 	ignoredSignals []os.Signal
 )
 
-// name is how people call a signal.
+// name returns the name of a signal.
 func name(s os.Signal) string { return s.String() }

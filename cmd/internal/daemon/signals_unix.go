@@ -10,12 +10,12 @@ import (
 var (
 	endSignals    = []os.Signal{syscall.SIGTERM, syscall.SIGINT, syscall.SIGQUIT}
 	reloadSignals = []os.Signal{syscall.SIGUSR1}
-	// SIGHUP comes when a terminal closes, which is nobody's wish. SIGUSR2 made caddy start a second
-	// process in its place, which the tools that watch a daemon do not expect.
+	// The kernel sends SIGHUP when a terminal closes. On SIGUSR2 caddy starts a second process in place of this one, which
+	// supervisors do not expect.
 	ignoredSignals = []os.Signal{syscall.SIGHUP, syscall.SIGUSR2}
 )
 
-// name is how people call a signal.
+// name returns the usual name of a signal.
 func name(s os.Signal) string {
 	switch s {
 	case syscall.SIGTERM:

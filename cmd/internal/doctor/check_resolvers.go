@@ -8,14 +8,14 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/nearside-dns/nearside/cmd/internal/nodelocaldns"
+	"github.com/nearside-dns/nearside/cmd/internal/resolvconf"
 )
 
 // resolvers returns the nameservers that nodecache uses for names outside of the cluster, the file that
 // has them, and those that it skips there.
 func (n *node) resolvers() (servers, skipped []string, file string, err error) {
 	s := n.setup()
-	servers, skipped, file, err = nodelocaldns.Nameservers(s.root, s.resolvConf, s.addresses)
+	servers, skipped, file, err = resolvconf.Nameservers(s.root, s.resolvConf, s.addresses)
 	return servers, skipped, strings.TrimPrefix(file, s.root), err
 }
 

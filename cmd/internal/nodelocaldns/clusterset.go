@@ -3,45 +3,34 @@ package nodelocaldns
 import (
 	"cmp"
 	"fmt"
-	"net"
 	"slices"
 	"strings"
 	"unicode"
 
 	"github.com/coredns/caddy/caddyfile"
 	"github.com/miekg/dns"
+
+	"github.com/nearside-dns/nearside/cmd/internal/kubednsconfig"
+	"github.com/nearside-dns/nearside/internal/nodefacts"
 )
 
-// zoneNames are those of -clusterset-zone, in their order: in lower case, without the dot at the end.
+// zoneNames are the value of -clusterset-zone: in lower case, without the dot at the end.
 type zoneNames []string
 
 func (z *zoneNames) String() string { return strings.Join(*z, ",") }
 
-// Set replaces the zones. Empty is none, as it is by default.
-func (z *zoneNames) Set(list string) error {
-	*z = nil
-	if list == "" {
-		return nil
-	}
-	for text := range strings.SplitSeq(list, ",") {
-		name, err := clustersetZone(strings.TrimSpace(text))
-		if err != nil {
-			return err
-		}
-		if slices.Contains(*z, name) {
-			return fmt.Errorf("%s stands there twice", name)
-		}
-		*z = append(*z, name)
-	}
-	return nil
+// Set replaces the zones.
+func (z *zoneNames) Set(list string) (err error) {
+	*z, err = parseList(list, clustersetZone)
+	return err
 }
 
-// clustersetZone parses the name of a zone whose names are those of ServiceImports, and no others.
+// clustersetZone parses the name of a zone with the names of ServiceImports only.
 func clustersetZone(text string) (string, error) {
 	zone := dns.CanonicalName(text)
 	name := strings.TrimSuffix(zone, ".")
 	switch {
-	case text == "" || zone != "." && !isSubdomain(name):
+	case text == "" || zone != "." && !kubednsconfig.IsSubdomain(name):
 		return "", fmt.Errorf("%q is not a domain name of letters, digits, - and ., such as clusterset.local", text)
 	case mayLeave(zone):
 		return "", fmt.Errorf("%q is the root or a zone of addresses, want the zone of a clusterset, such as clusterset.local", text)
@@ -51,24 +40,25 @@ func clustersetZone(text string) (string, error) {
 	return name, nil
 }
 
-// leftOut are the directives that a block for a clusterset zone does not have of its model: those of the whole
-// process, and those of search lists, which have no such zone.
-var leftOut = []string{"autopath", "health", "nodelocal", "pprof", "ready", "reload", "searchpath"}
+// notCopied are the directives that a block for a clusterset zone does not copy: those of the whole process, and those of
+// search lists, which have no such zone.
+var notCopied = []string{"autopath", "health", "nodelocal", "pprof", "ready", "reload", "searchpath"}
 
 // model is a server block that forwards a zone of the cluster to cluster DNS alone.
 type model struct {
-	block   caddyfile.ServerBlock
-	zone    string            // with the dot at the end
-	forward []caddyfile.Token // the stanza that does it
+	block    caddyfile.ServerBlock
+	zone     string            // with the dot at the end
+	forward  []caddyfile.Token // the directive for the zone
+	defaults nodefacts.Forward // of that directive
 }
 
-// clustersetBlocks returns server blocks for the zones of -clusterset-zone that have none in the Corefile, each like
-// that of a zone of the cluster in the document, which has been rendered but for what is added.
-func (v values) clustersetBlocks(d *document, blocks []caddyfile.ServerBlock) (all []string, err error) {
+// clustersetBlocks returns server blocks for the zones of -clusterset-zone that have none in the Corefile. Each is a copy
+// of the block of a zone of the cluster.
+func (v values) clustersetBlocks(blocks []caddyfile.ServerBlock, file string, forward map[int]nodefacts.Forward) (all []addedBlock, err error) {
 	var missing zoneNames
 	for _, zone := range v.clusterset {
-		if place, ok := v.serves(blocks, zone, d.name); ok {
-			v.remark(remark{info, fmt.Sprintf("no block for %s of -clusterset-zone is added, it is a zone of %s already", zone, place)})
+		if place, ok := v.blockOf(blocks, zone, file); ok {
+			v.report(message{info, fmt.Sprintf("no block for %s of -clusterset-zone is added, it is a zone of %s already", zone, place)})
 			continue
 		}
 		missing = append(missing, zone)
@@ -79,29 +69,25 @@ func (v values) clustersetBlocks(d *document, blocks []caddyfile.ServerBlock) (a
 	if err := v.usable(clusterDNS); err != nil {
 		return nil, fmt.Errorf("-clusterset-zone %s: %w", &missing, err)
 	}
-	rendered, err := d.parse()
-	if err != nil {
-		return nil, err
-	}
-	models := v.models(rendered)
+	models := v.models(blocks, forward)
 	if len(models) == 0 {
 		return nil, fmt.Errorf("%s: no server block on port %s forwards a zone of the cluster to cluster DNS, %s, alone, so -clusterset-zone has no model for %s: write such a block, or one for each of these zones",
-			d.name, v.port, v.clusterDNS, &missing)
+			file, v.port, v.clusterDNS, &missing)
 	}
 	for _, zone := range missing {
-		v.remark(remark{info, fmt.Sprintf("a block for %s of -clusterset-zone is added, like that of %s", zone, strings.TrimSuffix(models[0].zone, "."))})
+		v.report(message{info, fmt.Sprintf("a block for %s of -clusterset-zone is added, like that of %s", zone, strings.TrimSuffix(models[0].zone, "."))})
 		for _, m := range models {
-			all = append(all, v.like(m, zone))
+			all = append(all, v.copyOf(m, zone))
 		}
 	}
 	return all, nil
 }
 
-// models returns the server blocks on the port of DNS that forward a zone of the cluster to cluster DNS alone. All
-// are of one zone, the first; there is more than one where blocks are bound to different addresses.
-func (v values) models(blocks []caddyfile.ServerBlock) (all []model) {
+// models returns the server blocks on the port of DNS that forward a zone of the cluster to cluster DNS alone. All have
+// the same zone, the first of the Corefile; there are several where they are bound to different addresses.
+func (v values) models(blocks []caddyfile.ServerBlock, forward map[int]nodefacts.Forward) (all []model) {
 	for _, b := range blocks {
-		m, ok := v.model(b)
+		m, ok := v.model(b, forward)
 		if ok && (len(all) == 0 || m.zone == all[0].zone) {
 			all = append(all, m)
 		}
@@ -109,78 +95,78 @@ func (v values) models(blocks []caddyfile.ServerBlock) (all []model) {
 	return all
 }
 
-// model returns what a server block is as a model, for the first of its zones that can be one.
-func (v values) model(b caddyfile.ServerBlock) (model, bool) {
+// model returns a server block as a model, for the first of its zones that can be one.
+func (v values) model(b caddyfile.ServerBlock, forward map[int]nodefacts.Forward) (model, bool) {
 	isOther := func(server string) bool { return !v.isClusterDNS(server) }
-	all := directives(b.Tokens["forward"])
-	for _, text := range b.Keys {
-		k, ok := v.key(text)
-		if !ok || !k.dns || k.port != v.port || !slices.ContainsFunc(k.zones, isOfCluster) {
+	for _, key := range b.Keys {
+		zones := v.zonesOn(key)
+		if !slices.ContainsFunc(zones, isOfCluster) {
 			continue
 		}
-		zone := k.zones[0] // there are more only of addresses
-		first := slices.IndexFunc(all, func(tokens []caddyfile.Token) bool {
-			return len(tokens) > 2 && slices.Contains(forwarded(b, tokens[1].Text), zone)
-		})
-		if first < 0 {
-			continue
-		}
-		if to := stanzaOf(all[first]).to; len(to) > 0 && !slices.ContainsFunc(to, isOther) {
-			return model{b, zone, all[first]}, true
+		m := model{block: b, zone: zones[0]} // only zones of addresses are several
+		for _, tokens := range directives(b.Tokens["forward"]) {
+			if len(tokens) < 3 || !slices.Contains(forwardedZones(b, tokens[1].Text), m.zone) {
+				continue
+			}
+			if tokens[0].File == "" {
+				m.defaults = forward[tokens[0].Line]
+			}
+			to := stanzaOf(tokens).to
+			if m.defaults.Servers != nil {
+				to = m.defaults.Servers
+			}
+			if len(to) == 0 || slices.ContainsFunc(to, isOther) {
+				break // queries for the zone reach this directive only
+			}
+			m.forward = tokens
+			return m, true
 		}
 	}
 	return model{}, false
 }
 
-// like returns a block for another zone that is like a model: it has its directives, and of those that forward the
-// one that makes it a model. Where they name the model's zone, the block names its own.
-func (v values) like(m model, zone string) string {
+// copyOf returns a block for another zone with the directives of a model, and of its forward directives the one for the
+// model's zone. The block's zone replaces the model's among their arguments.
+func (v values) copyOf(m model, zone string) addedBlock {
 	var all [][]caddyfile.Token
 	for name, tokens := range m.block.Tokens {
-		if !slices.Contains(leftOut, name) && name != "forward" {
+		if !slices.Contains(notCopied, name) && name != "forward" {
 			all = append(all, tokens)
 		}
 	}
 	forward := slices.Clone(m.forward)
-	forward[1].Text = "." // it may say a zone that the other is not in
+	forward[1].Text = "." // the directive's zone may not include the block's
 	all = append(all, forward)
 	slices.SortFunc(all, func(a, b []caddyfile.Token) int {
 		return cmp.Or(strings.Compare(a[0].File, b[0].File), a[0].Line-b[0].Line)
 	})
-	lines := []string{net.JoinHostPort(zone, v.port) + " {"}
+	var lines []string
+	forwardLine := 0
 	for _, tokens := range all {
-		lines = append(lines, v.withCaller(tokens, written(renamed(tokens, m.zone, zone)))...)
+		if tokens[0].Text == "forward" && tokens[0].File == "" {
+			forwardLine = 2 + strings.Count(strings.Join(append(lines, ""), "\n"), "\n")
+		}
+		lines = append(lines, format(renamed(tokens, m.zone, zone))...)
 	}
-	return strings.Join(append(lines, "}", ""), "\n")
-}
-
-// withCaller adds to the lines of a forward directive who is calling, if that is not said. It may not be where the
-// model has zones of addresses as well. Directives of imported files stay as they are.
-func (v values) withCaller(tokens []caddyfile.Token, lines []string) []string {
-	s := stanzaOf(tokens)
-	if tokens[0].Text != "forward" || tokens[0].File != "" || v.caller == "" || s.option(callerIs) > 0 {
-		return lines
-	}
-	first, err := s.rewrite(lines[0], s.to, []string{v.caller})
-	if err != nil {
-		return lines // the brace is on another line, which CoreDNS does not take
-	}
-	return append(first, lines[1:]...)
+	block := v.newBlock(zone, lines...)
+	block.forwardLine, block.forward = forwardLine, m.defaults
+	block.forward.Caller = v.node != "" && stanzaOf(forward).options[optionCaller] == 0 // also where the model has zones of addresses
+	return block
 }
 
 // renamed returns the tokens of directives with another zone among their arguments.
 func renamed(tokens []caddyfile.Token, from, to string) []caddyfile.Token {
 	tokens = slices.Clone(tokens)
 	for i := range tokens {
-		if follows(tokens, i) && dns.CanonicalName(tokens[i].Text) == from {
+		if isArgument(tokens, i) && dns.CanonicalName(tokens[i].Text) == from {
 			tokens[i].Text = to
 		}
 	}
 	return tokens
 }
 
-// follows reports whether a token is an argument: it is on the line on which the token before ends.
-func follows(tokens []caddyfile.Token, i int) bool {
+// isArgument reports whether a token is on the line on which the token before it ends.
+func isArgument(tokens []caddyfile.Token, i int) bool {
 	if i == 0 {
 		return false
 	}
@@ -188,14 +174,14 @@ func follows(tokens []caddyfile.Token, i int) bool {
 	return t.File == before.File && t.Line == before.Line+strings.Count(before.Text, "\n")
 }
 
-// written returns the lines that the parser of Corefiles makes such directives of, in a server block.
-func written(tokens []caddyfile.Token) (lines []string) {
+// format returns lines that the parser of Corefiles reads as these directives of a server block.
+func format(tokens []caddyfile.Token) (lines []string) {
 	depth := 1
 	for i, t := range tokens {
 		if t.Text == "}" {
 			depth--
 		}
-		if follows(tokens, i) {
+		if isArgument(tokens, i) {
 			lines[len(lines)-1] += " " + quoted(t.Text)
 		} else {
 			lines = append(lines, strings.Repeat("    ", depth)+quoted(t.Text))
@@ -207,7 +193,7 @@ func written(tokens []caddyfile.Token) (lines []string) {
 	return lines
 }
 
-// quoted returns a token as it stands in a Corefile. In quotes a backslash stands for itself, but before a quote.
+// quoted returns a token as it stands in a Corefile. In quotes a backslash stands for itself, except before a quote.
 func quoted(text string) string {
 	special := func(r rune) bool { return unicode.IsSpace(r) || r == '#' }
 	if text == "" || text[0] == '"' || strings.ContainsFunc(text, special) {

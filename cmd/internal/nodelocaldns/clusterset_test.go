@@ -12,9 +12,10 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nearside-dns/nearside/cmd/internal/daemon"
+	"github.com/nearside-dns/nearside/cmd/internal/kubednsconfig"
 )
 
-// TestZoneNames has the value of -clusterset-zone as it is used.
+// TestZoneNames has values of -clusterset-zone and their normal form.
 func TestZoneNames(t *testing.T) {
 	for text, want := range map[string]string{
 		"":                                  "",
@@ -55,19 +56,19 @@ func FuzzZoneNames(f *testing.F) {
 	})
 }
 
-// rendered renders a Corefile and returns its text and what is remarked.
-func rendered(t *testing.T, v values, text string) (string, remarks) {
+// rendered renders a Corefile and returns it as it is written, and the messages.
+func rendered(t *testing.T, v values, text string) (daemon.Corefile, messages) {
 	t.Helper()
-	var said remarks
-	v.remark = said.add
+	var logged messages
+	v.report = logged.add
 	got, err := v.render(daemon.Corefile{Name: "f", Text: []byte(text)})
 	if err != nil {
 		t.Fatal(err)
 	}
-	return string(got.Text), said
+	return got, logged
 }
 
-// TestClustersetServed has Corefiles with a block for the zone: it is as it would be without the flag.
+// TestClustersetServed has Corefiles with a block for the zone: the flag changes nothing.
 func TestClustersetServed(t *testing.T) {
 	const model = "cluster.local {\n    forward . 10.96.0.11\n}\n"
 	for name, tc := range map[string]struct{ text, want string }{
@@ -80,59 +81,69 @@ func TestClustersetServed(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			v := example(t, "")
-			without, said := rendered(t, v, tc.text)
+			without, logged := rendered(t, v, tc.text)
 			v.clusterset = zoneNames{"clusterset.local"}
-			with, saidWith := rendered(t, v, tc.text)
-			want := append(said, remark{info, "no block for clusterset.local of -clusterset-zone is added, it is a zone of " + tc.want + " already"})
-			if with != without || !slices.Equal(saidWith, want) {
-				t.Errorf("remarks %v, rendered was\n%s", saidWith, with)
+			with, loggedWith := rendered(t, v, tc.text)
+			want := append(logged, message{info, "no block for clusterset.local of -clusterset-zone is added, it is a zone of " + tc.want + " already"})
+			if shown(with) != shown(without) || !slices.Equal(loggedWith, want) {
+				t.Errorf("messages %v, rendered was\n%s", loggedWith, shown(with))
 			}
 		})
 	}
 }
 
-// TestClustersetLike has what an added block is like, and what it leaves out.
-func TestClustersetLike(t *testing.T) {
+// TestClustersetCopy has the directives that an added block copies, and those that it does not.
+func TestClustersetCopy(t *testing.T) {
 	imported := filepath.Join(t.TempDir(), "imported")
 	file(t, imported, "cache {\n    denial 9984 5\n}\nforward . 10.96.0.11\nlog a\n")
-	for name, tc := range map[string]struct{ text, want string }{
-		"imported file":               {"cluster.local {\n    errors\n    import " + imported + "\n}\n", "    errors\n    cache {\n        denial 9984 5\n    }\n    forward . 10.96.0.11\n    log a\n"},
-		"the same line of two files":  {"\ncluster.local {\n    import " + imported + "\n\n    log b\n    errors\n}\n", "    errors\n    cache {\n        denial 9984 5\n    }\n    forward . 10.96.0.11\n    log a\n    log b\n"},
-		"the word in another":         {"cluster.local {\n    hosts forward {\n        192.0.2.1 a\n    }\n    forward . 10.96.0.11 {\n        prefer_udp\n        caller another\n    }\n}\n", "    hosts forward {\n        192.0.2.1 a\n    }\n    forward . 10.96.0.11 {\n        prefer_udp\n        caller another\n    }\n"},
-		"import in a directive":       {"(s) {\n    denial 9984 5\n}\ncluster.local {\n    cache {\n        import s\n    }\n    forward . 10.96.0.11 {\n        prefer_udp\n    }\n}\n", "    cache {\n        denial 9984 5\n    }\n    forward . 10.96.0.11 {\n        caller node-a\n        prefer_udp\n    }\n"},
-		"of the process":              {"cluster.local {\n    health :8080\n    pprof\n    ready\n    reload\n    nodelocal 192.0.2.1 {\n        setup none\n    }\n    forward . 10.96.0.11 {\n        prefer_udp\n        caller another\n    }\n}\n", "    forward . 10.96.0.11 {\n        prefer_udp\n        caller another\n    }\n"},
-		"the stanza of the zone":      {"cluster.local {\n    forward a.cluster.local 192.0.2.1\n    forward local 10.96.0.11 {\n        prefer_udp\n        caller another\n    }\n    forward . 192.0.2.1\n}\n", "    forward . 10.96.0.11 {\n        prefer_udp\n        caller another\n    }\n"},
-		"with a zone of addresses":    {"10.in-addr.arpa cluster.local {\n    forward . 10.96.0.11 {\n        prefer_udp\n    }\n}\n", "    forward . 10.96.0.11 {\n        caller node-a\n        prefer_udp\n    }\n"},
-		"the first of several":        {"a.local {\n    forward . 10.96.0.11 192.0.2.1\n}\nb.local {\n    log\n    forward . 10.96.0.11 {\n        prefer_udp\n        caller another\n    }\n}\nc.local {\n    forward . 10.96.0.11\n}\n", "    log\n    forward . 10.96.0.11 {\n        prefer_udp\n        caller another\n    }\n"},
-		"a zone by its name":          {"cluster.local {\n    log cluster.local\n    log Cluster.Local. {\n        cluster.local\n    }\n    forward cluster.local 10.96.0.11 {\n        prefer_udp\n        caller another\n    }\n}\n", "    log clusterset.local\n    log clusterset.local {\n        cluster.local\n    }\n    forward . 10.96.0.11 {\n        prefer_udp\n        caller another\n    }\n"},
-		"a brace on the block's line": {"cluster.local { forward . 10.96.0.11 {\n        prefer_udp\n        caller another\n    }\n}\n", "    forward . 10.96.0.11 {\n        prefer_udp\n        caller another\n    }\n"},
+	for name, tc := range map[string]struct {
+		text, want string
+		imported   bool // the forward directive
+	}{
+		"imported file":               {"cluster.local {\n    errors\n    import " + imported + "\n}\n", "    errors\n    cache {\n        denial 9984 5\n    }\n    forward . 10.96.0.11\n    log a\n", true},
+		"the same line of two files":  {"\ncluster.local {\n    import " + imported + "\n\n    log b\n    errors\n}\n", "    errors\n    cache {\n        denial 9984 5\n    }\n    forward . 10.96.0.11\n    log a\n    log b\n", true},
+		"the word in another":         {"cluster.local {\n    hosts forward {\n        192.0.2.1 a\n    }\n    forward . 10.96.0.11 {\n        prefer_udp\n        caller another\n    }\n}\n", "    hosts forward {\n        192.0.2.1 a\n    }\n    forward . 10.96.0.11 {\n        prefer_udp\n        caller another\n    }\n", false},
+		"import in a directive":       {"(s) {\n    denial 9984 5\n}\ncluster.local {\n    cache {\n        import s\n    }\n    forward . 10.96.0.11 {\n        prefer_udp\n    }\n}\n", "    cache {\n        denial 9984 5\n    }\n    forward . 10.96.0.11 {\n        prefer_udp\n    }\n", false},
+		"of the process":              {"cluster.local {\n    health :8080\n    pprof\n    ready\n    reload\n    nodelocal 192.0.2.1 {\n        setup none\n    }\n    forward . 10.96.0.11 {\n        prefer_udp\n        caller another\n    }\n}\n", "    forward . 10.96.0.11 {\n        prefer_udp\n        caller another\n    }\n", false},
+		"the stanza of the zone":      {"cluster.local {\n    forward a.cluster.local 192.0.2.1\n    forward local 10.96.0.11 {\n        prefer_udp\n        caller another\n    }\n    forward . 192.0.2.1\n}\n", "    forward . 10.96.0.11 {\n        prefer_udp\n        caller another\n    }\n", false},
+		"with a zone of addresses":    {"10.in-addr.arpa cluster.local {\n    forward . 10.96.0.11 {\n        prefer_udp\n    }\n}\n", "    forward . 10.96.0.11 {\n        prefer_udp\n    }\n", false},
+		"the first of several":        {"a.local {\n    forward . 10.96.0.11 192.0.2.1\n}\nb.local {\n    log\n    forward . 10.96.0.11 {\n        prefer_udp\n        caller another\n    }\n}\nc.local {\n    forward . 10.96.0.11\n}\n", "    log\n    forward . 10.96.0.11 {\n        prefer_udp\n        caller another\n    }\n", false},
+		"a zone by its name":          {"cluster.local {\n    log cluster.local\n    log Cluster.Local. {\n        cluster.local\n    }\n    forward cluster.local 10.96.0.11 {\n        prefer_udp\n        caller another\n    }\n}\n", "    log clusterset.local\n    log clusterset.local {\n        cluster.local\n    }\n    forward . 10.96.0.11 {\n        prefer_udp\n        caller another\n    }\n", false},
+		"a brace on the block's line": {"cluster.local { forward . 10.96.0.11 {\n        prefer_udp\n        caller another\n    }\n}\n", "    forward . 10.96.0.11 {\n        prefer_udp\n        caller another\n    }\n", false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			v := example(t, "")
-			v.caller = "caller node-a"
+			v.node = "node-a"
 			without, _ := rendered(t, v, tc.text)
 			v.clusterset = zoneNames{"clusterset.local"}
 			with, _ := rendered(t, v, tc.text)
-			if want := without + "clusterset.local:53 {\n" + tc.want + "}\n"; with != want {
-				t.Errorf("rendered was\n%s\nwant\n%s", with, want)
+			if want := string(without.Text) + "clusterset.local:53 {\n" + tc.want + "}\n"; string(with.Text) != want {
+				t.Errorf("rendered was\n%s\nwant\n%s", with.Text, want)
+			}
+			forward := bytes.Count(with.Text[:bytes.LastIndex(with.Text, []byte(" forward ."))], []byte("\n")) + 1
+			added := with.Facts.Forward
+			for line := range without.Facts.Forward {
+				delete(added, line)
+			}
+			if d, ok := added[forward]; len(added) > 1 || ok == tc.imported || !ok && len(added) > 0 || ok && (!d.TCP || d.Caller == strings.Contains(tc.want, "caller")) {
+				t.Errorf("defaults of the added block %+v, its forward directive is in line %d", added, forward)
 			}
 		})
 	}
 }
 
-// TestClustersetPort has DNS on another port, which a block that names none is on as well.
+// TestClustersetPort has DNS on another port, which blocks without a port use too.
 func TestClustersetPort(t *testing.T) {
 	const stanza = " {\n    forward . 10.96.0.11 {\n        prefer_udp\n    }\n}\n"
 	v := example(t, "")
 	v.port, v.clusterset = "5353", zoneNames{"clusterset.local", "mesh.example"}
 	const text = "a.local:53" + stanza + "cluster.local" + stanza + "b.local:5353" + stanza + "clusterset.local:53" + stanza
-	if got, said := rendered(t, v, text); got != text+"clusterset.local:5353"+stanza+"mesh.example:5353"+stanza || len(said) != 2 {
-		t.Errorf("remarks %v, rendered was\n%s", said, got)
+	if got, logged := rendered(t, v, text); string(got.Text) != text+"clusterset.local:5353"+stanza+"mesh.example:5353"+stanza || len(logged) != 2 {
+		t.Errorf("messages %v, rendered was\n%s", logged, got.Text)
 	}
 }
 
-// TestClustersetReload adds the zone to the Corefile, and takes it out again. A stub domain of the ConfigMap may not
-// have it.
+// TestClustersetReload adds the zone to the Corefile, and removes it. It is not valid as a stub domain of the ConfigMap.
 func TestClustersetReload(t *testing.T) {
 	const model = "cluster.local {\n    forward . 10.96.0.11\n}\n"
 	base, directory := filepath.Join(t.TempDir(), "base"), t.TempDir()
@@ -140,26 +151,26 @@ func TestClustersetReload(t *testing.T) {
 		"-basecorefile", base, "-kubednscm", directory, "-clusterset-zone", "clusterset.local")
 	errors := 0
 	n.setupError = func(string) { errors++ }
-	check := func(what, want string, wantRemarks, wantErrors int) {
+	check := func(what, want string, wantMessages, wantErrors int) {
 		t.Helper()
 		got, err := n.Source(filepath.Join(directory, "out"), reader)
 		if err != nil || !strings.Contains(string(got.Text), want) || strings.Count(string(got.Text), "clusterset.local") != 1 {
 			t.Errorf("%s: error %v, rendered was\n%s", what, err, got.Text)
 		}
-		if len(n.remarks) != wantRemarks || errors != wantErrors {
-			t.Errorf("%s: remarks %v, %d errors", what, n.remarks, errors)
+		if len(n.logged) != wantMessages || errors != wantErrors {
+			t.Errorf("%s: messages %v, %d errors", what, n.logged, errors)
 		}
 	}
 	file(t, base, model)
-	check("at first", "clusterset.local:53 {\n    forward . 10.96.0.11 {\n", 1, 0)
+	check("at first", "clusterset.local:53 {\n    forward . 10.96.0.11\n}\n", 1, 0)
 	file(t, base, model+"clusterset.local {\n    forward . 192.0.2.1\n}\n")
 	check("written", "clusterset.local {\n    forward . 192.0.2.1\n}\n", 1, 0)
 	file(t, base, model)
-	check("again", "clusterset.local:53 {\n    forward . 10.96.0.11 {\n", 1, 0)
-	file(t, filepath.Join(directory, stubDomains), `{"clusterset.local": ["192.0.2.1"]}`)
-	check("stub domain", "clusterset.local:53 {\n    forward . 10.96.0.11 {\n", 1, 1)
-	if want := "stub domain clusterset.local is a zone of -clusterset-zone already"; n.complaint != want {
-		t.Errorf("complaint %q, want %q", n.complaint, want)
+	check("again", "clusterset.local:53 {\n    forward . 10.96.0.11\n}\n", 1, 0)
+	file(t, filepath.Join(directory, kubednsconfig.StubDomains), `{"clusterset.local": ["192.0.2.1"]}`)
+	check("stub domain", "clusterset.local:53 {\n    forward . 10.96.0.11\n}\n", 1, 1)
+	if want := "stub domain clusterset.local is a zone of -clusterset-zone already"; n.kubeDNSReason != want {
+		t.Errorf("reason %q, want %q", n.kubeDNSReason, want)
 	}
 	file(t, base, "cluster.local {\n    forward . 192.0.2.1\n}\n")
 	if _, err := n.Source("", reader); err == nil || !strings.Contains(err.Error(), "-clusterset-zone") {
@@ -167,7 +178,7 @@ func TestClustersetReload(t *testing.T) {
 	}
 }
 
-// shape returns the words of directives by lines, as plugins get them from the parser of Corefiles.
+// shape returns the words of directives by lines, as plugins read them.
 func shape(tokens []caddyfile.Token) (lines [][]string) {
 	for d := caddyfile.NewDispenserTokens("", tokens); d.Next(); {
 		line := []string{d.Val()}
@@ -179,7 +190,7 @@ func shape(tokens []caddyfile.Token) (lines [][]string) {
 	return lines
 }
 
-// mayParse parses a Corefile of the fuzzer, which may not have files and variables of this machine.
+// mayParse parses a Corefile of the fuzzer, and skips those that depend on files and variables of this machine.
 func mayParse(t *testing.T, text string) []caddyfile.ServerBlock {
 	t.Helper()
 	if strings.Contains(text, "import") || strings.Contains(text, "{$") || strings.Contains(text, "{%") {
@@ -192,15 +203,15 @@ func mayParse(t *testing.T, text string) []caddyfile.ServerBlock {
 	return blocks
 }
 
-// FuzzWritten writes directives from their tokens: the parser makes the same of it.
-func FuzzWritten(f *testing.F) {
+// FuzzFormat formats the tokens of directives: the parser reads the same tokens.
+func FuzzFormat(f *testing.F) {
 	for _, text := range []string{"log . \"a b\" c", "cache {\n success 1 2\n}\nlog", "x \"\" \"#\" a#b \"\n\" \\\"a \"\\\"\"", "a \"\\\\\"\nb {\n {\n }\n}", "a\r\nb \"\r\" \u00a0c", "a { b }\na {\n} c"} {
 		f.Add(text)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
 		blocks := mayParse(t, ". {\n"+text+"\n}\n")
 		for name, tokens := range blocks[0].Tokens {
-			lines := strings.Join(written(tokens), "\n")
+			lines := strings.Join(format(tokens), "\n")
 			again, err := caddyfile.Parse("f", strings.NewReader(". {\n"+lines+"\n}\n"), nil)
 			if err != nil || len(again) != 1 || len(again[0].Tokens) != 1 {
 				t.Fatalf("%q is written %q, which is %+v, error %v", text, lines, again, err)
@@ -212,8 +223,8 @@ func FuzzWritten(f *testing.F) {
 	})
 }
 
-// FuzzClusterset renders any text with and without the flag: it has as many blocks more as the zone has none, each
-// with the directives of another.
+// FuzzClusterset renders any text with and without the flag. Blocks are added if the zone has none, each with the directives
+// of another block.
 func FuzzClusterset(f *testing.F) {
 	for _, name := range []string{"stock", "custom", "clusterset", "caller", "cluster"} {
 		text, err := os.ReadFile(filepath.Join("testdata/render", name+".base"))
@@ -227,7 +238,7 @@ func FuzzClusterset(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text string) {
 		mayParse(t, text)
 		v := example(t, "")
-		v.caller = "caller node-a"
+		v.node = "node-a"
 		before, err := v.render(daemon.Corefile{Name: "f", Text: []byte(text)})
 		if err != nil {
 			t.Skip("wrong without the flag")
@@ -248,21 +259,21 @@ func FuzzClusterset(f *testing.F) {
 		if !bytes.HasPrefix(after.Text, bytes.TrimSuffix(before.Text, []byte("\n"))) {
 			t.Errorf("%q became\n%s", text, after.Text)
 		}
-		if _, served := v.serves(have, "clusterset.local", "f"); served != (len(got) == len(have)) {
+		if _, served := v.blockOf(have, "clusterset.local", "f"); served != (len(got) == len(have)) {
 			t.Fatalf("%q has the zone is %v, and became\n%s", text, served, after.Text)
 		}
 		for _, b := range got[len(have):] {
-			if !slices.Equal(b.Keys, []string{"clusterset.local:53"}) || !slices.ContainsFunc(have, func(m caddyfile.ServerBlock) bool { return isLike(b, m) }) {
+			if !slices.Equal(b.Keys, []string{"clusterset.local:53"}) || !slices.ContainsFunc(have, func(m caddyfile.ServerBlock) bool { return isCopy(b, m) }) {
 				t.Errorf("%q became\n%s", text, after.Text)
 			}
 		}
 	})
 }
 
-// isLike reports whether a block has what it should have of a model, and all goes to cluster DNS.
-func isLike(b, m caddyfile.ServerBlock) bool {
+// isCopy reports whether a block has the copied directives of a model, and forwards everything to cluster DNS.
+func isCopy(b, m caddyfile.ServerBlock) bool {
 	for name, tokens := range m.Tokens {
-		if name == "forward" || slices.Contains(leftOut, name) {
+		if name == "forward" || slices.Contains(notCopied, name) {
 			continue
 		}
 		same := func(got, want []string) bool {
@@ -273,11 +284,10 @@ func isLike(b, m caddyfile.ServerBlock) bool {
 		}
 	}
 	for name := range b.Tokens {
-		if m.Tokens[name] == nil || slices.Contains(leftOut, name) {
+		if m.Tokens[name] == nil || slices.Contains(notCopied, name) {
 			return false
 		}
 	}
-	stanza := shape(b.Tokens["forward"])[0]
-	to := slices.DeleteFunc(stanza[2:], func(word string) bool { return strings.Contains(word, "10.96.0.11") || word == "{" })
-	return stanza[1] == "." && len(to) == 0
+	to := stanzaOf(b.Tokens["forward"]).to
+	return b.Tokens["forward"][1].Text == "." && len(to) > 0 && !slices.ContainsFunc(to, func(server string) bool { return !strings.Contains(server, "10.96.0.11") })
 }

@@ -11,13 +11,15 @@ import (
 	"time"
 
 	"github.com/miekg/dns"
+
+	"github.com/nearside-dns/nearside/cmd/internal/dualstack"
 )
 
-// clusterRecords answers as cluster DNS with these records does, NXDOMAIN without any.
-func clusterRecords(t *testing.T, server string, asked *[]string, records ...string) exchange {
+// clusterRecords answers with these records as cluster DNS does, with NXDOMAIN if none matches.
+func clusterRecords(t *testing.T, server string, queried *[]string, records ...string) dualstack.Exchange {
 	return func(_ context.Context, to netip.AddrPort, question *dns.Msg) (*dns.Msg, error) {
 		q := question.Question[0]
-		*asked = append(*asked, q.Name+" "+dns.TypeToString[q.Qtype])
+		*queried = append(*queried, q.Name+" "+dns.TypeToString[q.Qtype])
 		if to != netip.MustParseAddrPort(server) {
 			return nil, errors.New("no server at " + to.String())
 		}
@@ -39,8 +41,8 @@ func clusterRecords(t *testing.T, server string, asked *[]string, records ...str
 	}
 }
 
-// TestFallbackOfBothFamilies has the environment name one address of the Service, as the kubelet does,
-// and cluster DNS know the other.
+// TestFallbackOfBothFamilies has one address of the Service in the environment, as the kubelet sets it, and the other in
+// cluster DNS.
 func TestFallbackOfBothFamilies(t *testing.T) {
 	const (
 		reverse4 = "11.0.96.10.in-addr.arpa. 5 IN PTR up.kube-system.svc.cluster.local."
@@ -52,7 +54,7 @@ func TestFallbackOfBothFamilies(t *testing.T) {
 		name, service string
 		args          []string
 		records       []string
-		want          string // the line of the directive, empty for none
+		want          string // the line of the directive
 		queries       int
 	}{
 		{"IPv4 first", "10.96.0.11", []string{"-localip", "169.254.20.10,fd00:20::10"}, []string{reverse4, second6}, "fallback 10.96.0.11 fd00:96::b\n", 2},
@@ -68,23 +70,23 @@ func TestFallbackOfBothFamilies(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			n := node(t, map[string]string{"UP_SERVICE_HOST": c.service}, append(c.args, "-upstreamsvc", "up")...)
-			var asked []string
-			n.exchange = clusterRecords(t, netip.AddrPortFrom(netip.MustParseAddr(c.service), 53).String(), &asked, c.records...)
+			var queried []string
+			n.exchange = clusterRecords(t, netip.AddrPortFrom(netip.MustParseAddr(c.service), 53).String(), &queried, c.records...)
 			conf := filepath.Join(t.TempDir(), "Corefile")
 			file(t, conf, ".:53 {\n    log\n}\n")
 			got, err := n.Source(conf, reader)
 			if err != nil {
 				t.Fatal(err)
 			}
-			if !strings.Contains(string(got.Text), c.want) || len(asked) != c.queries {
-				t.Errorf("%d queries (%q), want %d; %q is not in\n%s", len(asked), asked, c.queries, c.want, got.Text)
+			if !strings.Contains(string(got.Text), c.want) || len(queried) != c.queries {
+				t.Errorf("%d queries (%q), want %d; %q is not in\n%s", len(queried), queried, c.queries, c.want, got.Text)
 			}
 		})
 	}
 }
 
-// TestFallbackLearntLater has cluster DNS begin to answer after the start.
-func TestFallbackLearntLater(t *testing.T) {
+// TestFallbackFoundLater has cluster DNS that does not answer until after the start.
+func TestFallbackFoundLater(t *testing.T) {
 	n := node(t, map[string]string{"KUBE_DNS_SERVICE_HOST": "10.96.0.11"}, "-localip", "169.254.20.10,fd00:20::10")
 	conf := filepath.Join(t.TempDir(), "Corefile")
 	file(t, conf, ".:53 {\n    log\n}\n")
@@ -99,24 +101,24 @@ func TestFallbackLearntLater(t *testing.T) {
 	if text := source(); !strings.Contains(text, "fallback 10.96.0.11\n") {
 		t.Errorf("without an answer:\n%s", text)
 	}
-	var asked []string
-	n.exchange = clusterRecords(t, "10.96.0.11:53", &asked,
+	var queried []string
+	n.second.Exchange = clusterRecords(t, "10.96.0.11:53", &queried,
 		"11.0.96.10.in-addr.arpa. 5 IN PTR kube-dns.kube-system.svc.cluster.local.", "kube-dns.kube-system.svc.cluster.local. 5 IN AAAA fd00:96::b")
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
-	n.followSecond(ctx, cancel) // returns when it has learnt the address
+	n.second.Follow(ctx, cancel) // returns when it has found the address
 	const both = "fallback 10.96.0.11 fd00:96::b\n"
 	if text := source(); !strings.Contains(text, both) {
 		t.Errorf("with an answer:\n%s", text)
 	}
-	n.exchange = clusterRecords(t, "10.96.0.99:53", &asked)
-	if changed, err := n.lookUpSecond(context.Background()); changed || err == nil || !strings.Contains(source(), both) {
+	n.second.Exchange = clusterRecords(t, "10.96.0.99:53", &queried)
+	if changed, err := n.second.Look(context.Background()); changed || err == nil || !strings.Contains(source(), both) {
 		t.Errorf("without an answer again: changed %t, error %v\n%s", changed, err, source())
 	}
 }
 
-// TestFallbackAfterEmptyAnswers runs followSecond with cluster DNS that answers without addresses for a while, as it
-// does while it starts or where its list of Services is incomplete.
+// TestFallbackAfterEmptyAnswers has cluster DNS that answers without addresses for a while, as it does while it starts or
+// while its list of Services is incomplete.
 func TestFallbackAfterEmptyAnswers(t *testing.T) {
 	for _, tc := range []struct {
 		name        string
@@ -125,17 +127,17 @@ func TestFallbackAfterEmptyAnswers(t *testing.T) {
 		want        string
 		reloads     int
 	}{
-		{"learnt soon after empty answers at the start", 0, 8 * time.Second, time.Minute, "10.96.0.11 fd00:96::b", 1},
-		{"kept over two empty answers", time.Minute, lookupEvery + 2*lookupRetry - time.Second, time.Hour, "10.96.0.11 fd00:96::b", 0},
+		{"found soon after empty answers at the start", 0, 8 * time.Second, time.Minute, "10.96.0.11 fd00:96::b", 1},
+		{"unchanged by two empty answers", time.Minute, dualstack.Every + 2*dualstack.Retry - time.Second, time.Hour, "10.96.0.11 fd00:96::b", 0},
 		{"dropped when all answers are empty", time.Minute, 2 * time.Hour, time.Hour, "10.96.0.11", 1},
-		{"learnt again after all were empty", time.Minute, time.Hour, time.Hour + 2*lookupEvery, "10.96.0.11 fd00:96::b", 2},
+		{"found again after all were empty", time.Minute, time.Hour, time.Hour + 2*dualstack.Every, "10.96.0.11 fd00:96::b", 2},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				n := node(t, map[string]string{"KUBE_DNS_SERVICE_HOST": "10.96.0.11"}, "-localip", "169.254.20.10,fd00:20::10")
-				var asked []string
-				empty := clusterRecords(t, "10.96.0.11:53", &asked)
-				full := clusterRecords(t, "10.96.0.11:53", &asked,
+				var queried []string
+				empty := clusterRecords(t, "10.96.0.11:53", &queried)
+				full := clusterRecords(t, "10.96.0.11:53", &queried,
 					"11.0.96.10.in-addr.arpa. 5 IN PTR kube-dns.kube-system.svc.cluster.local.", "kube-dns.kube-system.svc.cluster.local. 5 IN AAAA fd00:96::b")
 				start, reloads := time.Now(), 0
 				n.exchange = func(ctx context.Context, to netip.AddrPort, question *dns.Msg) (*dns.Msg, error) {
@@ -144,12 +146,13 @@ func TestFallbackAfterEmptyAnswers(t *testing.T) {
 					}
 					return full(ctx, to, question)
 				}
-				if _, err := n.lookUpSecond(t.Context()); err != nil && tc.from > 0 { // that of the start
+				n.second = n.newLookup()
+				if _, err := n.second.Look(t.Context()); err != nil && tc.from > 0 { // that of the start
 					t.Fatal(err)
 				}
 				ctx, cancel := context.WithCancel(t.Context())
 				defer cancel()
-				go n.followSecond(ctx, func() { reloads++ })
+				go n.second.Follow(ctx, func() { reloads++ })
 				time.Sleep(tc.at)
 				synctest.Wait()
 				if got := strings.Join(n.defaultFallback(), " "); got != tc.want || reloads != tc.reloads {

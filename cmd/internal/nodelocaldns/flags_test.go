@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/nearside-dns/nearside/cmd/internal/metricsserver"
 )
 
 func parseFlags(t *testing.T, args ...string) (*Node, error) {
@@ -18,7 +20,7 @@ func parseFlags(t *testing.T, args ...string) (*Node, error) {
 	return n, f.Parse(args)
 }
 
-// TestDefaults has those of node-local-dns.
+// TestDefaults has the defaults of node-local-dns.
 func TestDefaults(t *testing.T) {
 	n, err := parseFlags(t)
 	if err != nil {
@@ -60,22 +62,22 @@ func TestFlags(t *testing.T) {
 	if got, want := o.clusterset.String(), "clusterset.local,mesh.example"; got != want {
 		t.Errorf("zones %s, want %s", got, want)
 	}
-	want := options{interfaceName: "dns0", skipTeardown: true, metrics: "[::1]:9353", prometheus: "127.0.0.1:9253", healthPort: 8081,
+	want := options{interfaceName: "dns0", skipTeardown: true, metrics: metricsserver.Server{Address: "[::1]:9353"}, prometheus: "127.0.0.1:9253", healthPort: "8081",
 		base: "b", corefile: "c", kubeDNS: "k", upstreamSvc: "kube-dns-upstream", interval: seconds(90 * time.Second)}
 	if got := o; !slices.Equal(got.localIPs, want.localIPs) || got.interfaceName != want.interfaceName || got.setupInterface || got.setupIptables ||
-		!got.skipTeardown || got.metrics != want.metrics || got.prometheus != want.prometheus || got.healthPort != want.healthPort ||
+		!got.skipTeardown || got.metrics.Address != want.metrics.Address || got.prometheus != want.prometheus || got.healthPort != want.healthPort ||
 		got.base != want.base || got.corefile != want.corefile || got.kubeDNS != want.kubeDNS || got.upstreamSvc != want.upstreamSvc || got.interval != want.interval {
 		t.Errorf("options %+v, want %+v", got, want)
 	}
 }
 
-// TestWrongFlags has the values that a flag refuses, with a reason.
-func TestWrongFlags(t *testing.T) {
+// TestInvalidFlags has invalid values of flags and their errors.
+func TestInvalidFlags(t *testing.T) {
 	for _, tc := range []struct{ flag, value, want string }{
 		{"localip", "x", `"x" is not an IP address`},
 		{"localip", "169.254.20.10,", `"" is not an IP address`},
-		{"localip", "169.254.20.10,169.254.20.10", "169.254.20.10 stands there twice"},
-		{"localip", "10.0.0.1,::ffff:10.0.0.1", "10.0.0.1 stands there twice"},
+		{"localip", "169.254.20.10,169.254.20.10", "duplicate value 169.254.20.10"},
+		{"localip", "10.0.0.1,::ffff:10.0.0.1", "duplicate value 10.0.0.1"},
 		{"localip", "0.0.0.0", "stands for every address"},
 		{"localip", "::", "stands for every address"},
 		{"localip", "224.0.0.1", "multicast"},
@@ -130,7 +132,7 @@ func TestWrongFlags(t *testing.T) {
 		{"clusterset-zone", ".", `"." is the root or a zone of addresses, want the zone of a clusterset`},
 		{"clusterset-zone", "10.in-addr.arpa", "is the root or a zone of addresses"},
 		{"clusterset-zone", "a.example,IP6.Arpa.", "is the root or a zone of addresses"},
-		{"clusterset-zone", "a.example,B.example.,b.example", "b.example stands there twice"},
+		{"clusterset-zone", "a.example,B.example.,b.example", "duplicate value b.example"},
 		{"clusterset-zone", "nodelocal.nearside.invalid", "nodelocal.nearside.invalid is the name of a block that nodecache adds"},
 		{"syncinterval", "0", "from 1s to 24h"},
 		{"syncinterval", "0ns", "from 1s to 24h"},
@@ -156,8 +158,8 @@ func TestWrongFlags(t *testing.T) {
 	}
 }
 
-// TestFlagsOfNodeLocalDNS has every flag of node-local-dns, past releases included, and of the CoreDNS in it,
-// in every form that its value may have there.
+// TestFlagsOfNodeLocalDNS has every flag of node-local-dns, past releases included, and of its CoreDNS, in every form of its
+// value.
 func TestFlagsOfNodeLocalDNS(t *testing.T) {
 	booleans := []string{"1", "0", "t", "f", "T", "F", "true", "false", "TRUE", "FALSE", "True", "False"}
 	for name, forms := range map[string][]string{
@@ -187,7 +189,7 @@ func TestFlagsOfNodeLocalDNS(t *testing.T) {
 		for _, value := range forms {
 			for _, args := range [][]string{{"-" + name + "=" + value}, {"--" + name + "=" + value}, {"-" + name, value}} {
 				if slices.Equal(forms, booleans) && len(args) == 2 {
-					continue // the value of a boolean stands behind =
+					continue // the value of a boolean comes after =
 				}
 				if _, err := parseFlags(t, args...); err != nil {
 					t.Errorf("nodecache %s: %v", strings.Join(args, " "), err)
@@ -202,12 +204,12 @@ func TestFlagsOfNodeLocalDNS(t *testing.T) {
 	}
 }
 
-// TestSyncInterval has the forms of a time: node-local-dns multiplies a duration by a second.
+// TestSyncInterval has the forms of -syncinterval: node-local-dns multiplies a duration by a second.
 func TestSyncInterval(t *testing.T) {
 	for text, want := range map[string]time.Duration{
 		"60": time.Minute, "60s": time.Minute, "1": time.Second, "1m30s": 90 * time.Second, "24h": 24 * time.Hour,
 		"1ns": time.Second, "60ns": time.Minute, "1us": 1000 * time.Second, "86400ns": 24 * time.Hour,
-		"999us": 24 * time.Hour, // 11 days: a check more often than asked for does no harm
+		"999us": 24 * time.Hour, // 11 days: more frequent checks do no harm
 	} {
 		n, err := parseFlags(t, "-syncinterval", text)
 		if err != nil || time.Duration(n.options.interval) != want {
@@ -217,7 +219,7 @@ func TestSyncInterval(t *testing.T) {
 }
 
 func TestServiceVariable(t *testing.T) {
-	if got, want := serviceName("kube-dns-upstream").variable(), "KUBE_DNS_UPSTREAM_SERVICE_HOST"; got != want {
+	if got, want := serviceVariable("kube-dns-upstream"), "KUBE_DNS_UPSTREAM_SERVICE_HOST"; got != want {
 		t.Errorf("variable %s, want %s", got, want)
 	}
 }

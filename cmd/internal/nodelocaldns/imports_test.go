@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// TestImports changes what a Corefile imports: each change is another configuration, and all places are
-// watched.
+// TestImports changes the imported files: each change is a change of the configuration, and all files and searched
+// directories are watched.
 func TestImports(t *testing.T) {
 	directory := t.TempDir()
 	at := func(name string) string { return filepath.Join(directory, name) }
@@ -23,19 +23,19 @@ func TestImports(t *testing.T) {
 	file(t, at("one"), "import two\n")
 	file(t, at("two"), "# nothing\n")
 	file(t, at("env"), "log\n")
-	file(t, at("snippet"), "__PILLAR__LOCAL__DNS__ is not looked at, since a snippet has this name\n")
+	file(t, at("snippet"), "__PILLAR__LOCAL__DNS__ is ignored, since a snippet has this name\n")
 	n := node(t, nil)
-	beside := []string{""}
+	digests := []string{""}
 	step := func(name string, same bool) {
 		t.Helper()
 		got, err := n.Source(at("Corefile"), reader)
 		if err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
-		if last := beside[len(beside)-1]; (got.Beside == last) != same || !same && slices.Contains(beside, got.Beside) {
-			t.Errorf("%s: %q after %q", name, got.Beside, beside)
+		if last := digests[len(digests)-1]; (got.Imported == last) != same || !same && slices.Contains(digests, got.Imported) {
+			t.Errorf("%s: %q after %q", name, got.Imported, digests)
 		}
-		beside = append(beside, got.Beside)
+		digests = append(digests, got.Imported)
 	}
 	step("at the start", false)
 	step("the same", true)
@@ -61,8 +61,8 @@ func TestImports(t *testing.T) {
 	}
 	file(t, at("custom/a.server"), "a.example {\n  forward . /etc/resolv.conf {\n    tls /etc/ca.pem\n  }\n}\n")
 	step("forward", false)
-	if !strings.Contains(n.remarks[0].text, at("custom/a.server")+":2 - forward stands in an imported file") || len(n.remarks) != 1 {
-		t.Errorf("said %v", n.remarks)
+	if !strings.Contains(n.logged[0].text, at("custom/a.server")+":2 - forward stands in an imported file") || len(n.logged) != 1 {
+		t.Errorf("messages %v", n.logged)
 	}
 	if err := os.Remove(at("one")); err != nil {
 		t.Fatal(err)
@@ -72,7 +72,7 @@ func TestImports(t *testing.T) {
 	}
 }
 
-// TestUnchanged looks again and again at a Corefile that the parser warns of.
+// TestUnchanged reads a Corefile with warnings of the parser repeatedly.
 func TestUnchanged(t *testing.T) {
 	var output bytes.Buffer
 	log.SetOutput(&output)
@@ -88,6 +88,6 @@ func TestUnchanged(t *testing.T) {
 		warnings = append(warnings, strings.Count(output.String(), "No files matching"))
 	}
 	if warnings[0] == 0 || warnings[1] != warnings[3] {
-		t.Errorf("warnings after each look: %d", warnings)
+		t.Errorf("warnings after each reading: %d", warnings)
 	}
 }

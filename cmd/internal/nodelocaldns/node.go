@@ -1,8 +1,7 @@
-// Package nodelocaldns is what the command line of node-local-dns means. In go its flags, its template
-// of a Corefile, the kube-dns ConfigMap, the node's resolv.conf and the environment; out comes a Corefile
-// as CoreDNS takes it, again whenever one of them changes. It makes no interface and no rule: that is
-// said to the nodelocal plugin, in a server block that is added to the Corefile. It may not import
-// k8s.io.
+// Package nodelocaldns makes the configuration of nodecache from the command line of node-local-dns. In go its flags, its
+// template of a Corefile, the kube-dns ConfigMap, the node's resolv.conf and the environment; out come a Corefile and the
+// facts from which plugins take defaults, again whenever an input changes. Interface and rules are made by the nodelocal
+// plugin, from a server block that is added to the Corefile. It may not import k8s.io.
 package nodelocaldns
 
 import (
@@ -20,78 +19,79 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/coredns/coredns/core/dnsserver"
-	clog "github.com/coredns/coredns/plugin/pkg/log"
 
 	"github.com/nearside-dns/nearside/cmd/internal/daemon"
+	"github.com/nearside-dns/nearside/cmd/internal/dualstack"
+	"github.com/nearside-dns/nearside/cmd/internal/filewatch"
+	"github.com/nearside-dns/nearside/cmd/internal/kubednsconfig"
+	"github.com/nearside-dns/nearside/cmd/internal/resolvconf"
 	plugin "github.com/nearside-dns/nearside/plugin/nodelocal"
 )
 
-// Node is one node's cache, from its flags to its Corefile. Make one with New; its methods are the hooks
-// of a daemon.Daemon.
+// Node makes the configuration of one node's cache. Its methods are the hooks of a daemon.Daemon.
 type Node struct {
-	options    options
-	setupError func(errortype string) // counts an error that does not end the process
-	flags      *flag.FlagSet
-	environ    func(string) string
-	variables  func() []string            // all of the environment, NAME=value
-	resolvConf string                     // nodeResolvConf, and another in tests
-	uplinks    string                     // uplinks, and another in tests
-	host       string                     // hostRoot, and another in tests
-	mounted    string                     // defaultKubeDNS, and another in tests
-	exchange   exchange                   // with cluster DNS
-	second     atomic.Pointer[netip.Addr] // of the fallback, in the other family; nil if it is not known
-	lookedUp   sync.Once                  // second, before the first rendering
-	empty      int                        // lookups of second in a row that were answered without an address
-	stop       context.CancelFunc
+	options     options
+	setupError  func(errortype string) // counts an error that does not end the process
+	flags       *flag.FlagSet
+	environ     func() []string    // NAME=value
+	resolvConf  string             // resolvconf.Path except in tests, as the next two
+	uplinks     string             // resolvconf.Uplinks
+	host        string             // resolvconf.HostRoot
+	kubeDNSPath string             // defaultKubeDNS except in tests
+	exchange    dualstack.Exchange // with cluster DNS
+	second      *dualstack.Lookup  // of the second fallback; nil if there is none
+	firstLookup sync.Once          // of second, before the first rendering
+	stop        context.CancelFunc
 
-	// These are used by Source only, which is called once at a time.
-	templated bool    // the template was there before
-	kubeDNS   kubeDNS // what the ConfigMap said when it was last right
-	complaint string  // what was wrong with it the last time
-	written   []byte
-	unwritten string          // why the rendered text is not written
-	last      *rendering      // nil before the first
-	remarks   remarks         // of the last rendering that was right
-	unserved  map[string]bool // files that had no server to ask then; nil before there was one
-	copied    bool            // the copy of the node's resolv.conf was used then
+	// Only Source uses these; its calls do not overlap.
+	templated     bool                 // the template existed before
+	kubeDNS       kubednsconfig.Config // the last valid ConfigMap
+	kubeDNSReason string               // why the ConfigMap is not used, as logged
+	written       string               // the rendered file
+	unwritten     string               // why the rendered file is not written, as logged
+	last          *rendering           // nil before the first
+	logged        messages             // of the last valid rendering
+	serverless    map[string]bool      // files without a usable server in the last valid rendering; nil before it
+	usedCopy      bool                 // the last valid rendering used the copy of the node's resolv.conf
 
 	mu    sync.Mutex
-	files []string // what was read the last time
+	files []string // inputs of the last rendering
 }
 
-// New returns a Node with node-local-dns's defaults.
+// New returns a Node with the defaults of node-local-dns.
 func New() *Node {
 	return &Node{
-		options:    defaults(),
-		setupError: func(errortype string) { plugin.SetupErrors.WithLabelValues(errortype).Inc() },
-		environ:    os.Getenv,
-		variables:  os.Environ,
-		resolvConf: nodeResolvConf,
-		uplinks:    uplinks,
-		host:       hostRoot,
-		mounted:    defaultKubeDNS,
-		exchange:   exchangeUDP,
+		options:     defaults(),
+		setupError:  func(errortype string) { plugin.SetupErrors.WithLabelValues(errortype).Inc() },
+		environ:     os.Environ,
+		resolvConf:  resolvconf.Path,
+		uplinks:     resolvconf.Uplinks,
+		host:        resolvconf.HostRoot,
+		kubeDNSPath: defaultKubeDNS,
+		exchange:    dualstack.OverUDP,
 	}
 }
 
 // inPod is a variable that the kubelet sets in every container.
 const inPod = "KUBERNETES_SERVICE_HOST"
 
-// rendering is what became of the Corefile.
+// rendering is the result for some inputs.
 type rendering struct {
 	inputs [sha256.Size]byte
 	out    daemon.Corefile
 	err    error
 }
 
-// Source reads and renders the Corefile, if anything that it depends on has changed: what is wrong with
-// it is then said once.
+// Source reads and renders the Corefile, if an input has changed, so that messages are logged once.
 func (n *Node) Source(conf string, read daemon.Reader) (daemon.Corefile, error) {
-	n.lookedUp.Do(func() { _, _ = n.lookUpSecond(context.Background()) }) // without an answer, followSecond goes on
+	n.firstLookup.Do(func() {
+		if n.second = n.newLookup(); n.second != nil {
+			_, _ = n.second.Look(context.Background()) // Follow retries
+		}
+	})
 	inputs := n.inputs()
 	source, target, err := n.choose(conf, read)
 	if err != nil {
@@ -112,10 +112,13 @@ func (n *Node) Source(conf string, read daemon.Reader) (daemon.Corefile, error) 
 	return n.last.out, n.last.err
 }
 
+// byteOrderMark begins a text file that some editors wrote.
+var byteOrderMark = []byte("\ufeff")
+
 // inputs returns a digest of the contents of the watched files, the names in watched directories, the targets of
-// symbolic links, and the addresses of the fallback. The target of a link counts besides the contents: onHost resolves
-// an absolute link below the folder with the node's files, and opening the link itself fails in the container whatever
-// its target is. The environment and the flags of a process do not change.
+// symbolic links, and the addresses of the fallback. The target of a link counts besides the contents: an absolute link
+// of the node is resolved below the folder with the node's files, and opening the link itself fails in the container
+// whatever its target is. The environment and the flags of a process do not change.
 func (n *Node) inputs() (sum [sha256.Size]byte) {
 	h := sha256.New()
 	for _, path := range n.watched() {
@@ -124,7 +127,7 @@ func (n *Node) inputs() (sum [sha256.Size]byte) {
 		if notDirectory == nil {
 			err = nil
 		}
-		target, _ := os.Readlink(path) // "" for all else than a link
+		target, _ := os.Readlink(path) // "" except for a link
 		fmt.Fprintf(h, "%s %d %s %s %v %s\n", path, len(text), text, entries, err, target)
 	}
 	fmt.Fprintf(h, "%v", n.defaultFallback())
@@ -132,84 +135,82 @@ func (n *Node) inputs() (sum [sha256.Size]byte) {
 	return sum
 }
 
-// render uses the ConfigMap if that is possible, else what it said before, and nothing if even that does
-// not go with the Corefile.
+// render uses the ConfigMap if possible, else its last valid content, and none if the Corefile contradicts that too.
 func (n *Node) render(source daemon.Corefile, reads func(file string)) (daemon.Corefile, error) {
-	candidates := []kubeDNS{n.kubeDNS, {}}
-	wanted, wrong := n.configMap()
-	if wrong == nil {
+	candidates := []kubednsconfig.Config{n.kubeDNS, {}}
+	wanted, reason := n.configMap()
+	if reason == nil {
 		candidates = slices.Insert(candidates, 0, wanted)
 	}
-	candidates = slices.CompactFunc(candidates, func(a, b kubeDNS) bool { return reflect.DeepEqual(a, b) })
-	var first error
-	for i, c := range candidates {
-		out, err := n.renderWith(c, source, reads)
-		switch last := i == len(candidates)-1; {
-		case err == nil:
-			n.complain(cmp.Or(wrong, first))
+	candidates = slices.CompactFunc(candidates, func(a, b kubednsconfig.Config) bool { return reflect.DeepEqual(a, b) })
+	var first, last error
+	for _, c := range candidates {
+		var out daemon.Corefile
+		if out, last = n.renderWith(c, source, reads); last == nil {
+			n.reportConfigMap(cmp.Or(reason, first))
 			return out, nil
-		case i == 0:
-			first = err
-		case last && err.Error() != first.Error():
-			n.complain(cmp.Or(wrong, first))
-			return out, err
 		}
+		first = cmp.Or(first, last)
 	}
-	n.complain(wrong)
-	return source, first
+	if last.Error() != first.Error() { // else the Corefile is invalid with any ConfigMap
+		reason = cmp.Or(reason, first)
+	}
+	n.reportConfigMap(reason)
+	return source, last
 }
 
-// renderWith renders with this in the ConfigMap, and remembers it if it goes.
-func (n *Node) renderWith(c kubeDNS, source daemon.Corefile, reads func(file string)) (daemon.Corefile, error) {
-	var said remarks
-	unserved, copied := map[string]bool{}, false
+// renderWith renders with this content of the ConfigMap. A valid rendering replaces the last one.
+func (n *Node) renderWith(c kubednsconfig.Config, source daemon.Corefile, reads func(file string)) (daemon.Corefile, error) {
+	var log messages
+	files := resolvConfFiles{Node: n, reads: reads, report: log.add, serverless: map[string]bool{}}
 	v := n.values()
-	v.kubeDNS, v.reads, v.remark = c, reads, said.add
-	name, zone, err := n.itself()
-	if err != nil {
-		said.add(remark{failure, err.Error()})
-	}
-	v.node, v.caller = name, callerOption(name, zone)
-	var differ func(node, copied []string)
-	if n.unserved == nil { // later, the node's file may have changed while this runs
-		differ = func(node, copied []string) { said.add(remark{warning, n.differ(node, copied)}) }
-	}
-	v.nameservers = func(file string, own addresses) ([]string, error) {
-		servers, err := resolvConf{
-			differ: differ,
-			copy:   n.resolvConf, uplinks: n.uplinks, host: n.host, own: own, read: reads, remark: said.add,
-			copied: n.unserved == nil || n.copied, // else what was read before is newer than the copy
-			useCopy: func(reason error) {
-				copied = true
-				said.add(remark{warning, fmt.Sprintf("resolv.conf of the node not used, its copy from the start of the pod is, and changes are not followed: %s; see the mounts of the nodecache manifest", reason)})
-			},
-		}.nameservers(file)
-		if file == n.resolvConf && n.environ(inPod) != "" && !mounted(n.host) {
-			said.add(remark{info, fmt.Sprintf("%s is a copy from the start of the pod, changes on the node are not followed: mount the node's /etc at %s/etc, as the nodecache manifest does", file, n.host)})
-		}
-		if useless := (uselessError{}); errors.As(err, &useless) && (n.unserved == nil || n.unserved[file]) {
-			said.add(remark{failure, err.Error() + "; until it changes, what would be asked there only gets SERVFAIL"})
-			unserved[file] = true
-			return nil, nil
-		}
-		return servers, err
+	v.kubeDNS, v.reads, v.report, v.nameservers = c, reads, log.add, files.nameservers
+	var invalid error
+	if v.node, v.zone, invalid = n.nodeNameAndZone(); invalid != nil {
+		log.add(message{failure, invalid.Error()})
 	}
 	out, err := v.render(source)
 	if err == nil {
-		said.tell(v.caller, string(out.Text))
-		said.log(n.remarks)
-		n.kubeDNS, n.remarks, n.unserved, n.copied = c, said, unserved, copied
+		log.log(n.logged)
+		n.kubeDNS, n.logged, n.serverless, n.usedCopy = c, log, files.serverless, files.usedCopy
 	}
 	return out, err
 }
 
-// differ returns the log line about a copy of resolv.conf whose servers are not used. The copy may differ for either of
-// two reasons, which look the same here.
-func (n *Node) differ(node, copied []string) string {
-	return fmt.Sprintf("servers of the node's %s (%s) are used, not those of the copy that the kubelet made for the pod (%s). "+
-		"If the node's file has changed since the pod was created, nothing is to be done. If --resolv-conf of the kubelet names another file, whose servers are to be used, "+
-		"remove the mount %s/etc (followResolvConf: false in the chart), or name that file below %[4]s after forward in the Corefile",
-		nodeResolvConf, strings.Join(node, " "), strings.Join(copied, " "), n.host)
+// resolvConfFiles reads the resolv.conf files of one rendering.
+type resolvConfFiles struct {
+	*Node
+	reads      func(file string)
+	report     func(message)
+	serverless map[string]bool // files without a usable server
+	usedCopy   bool
+}
+
+// nameservers returns the nameservers of a file, none at the start or as before if none is usable: then it must not
+// keep the cache from answering for other zones.
+func (f *resolvConfFiles) nameservers(file string, own addresses) ([]string, error) {
+	first := f.Node.serverless == nil
+	found, err := resolvconf.Reader{
+		Own: own, Path: f.resolvConf, Uplinks: f.uplinks, Host: f.host,
+		AllowCopy: first || f.Node.usedCopy, // else the servers in use are newer than the copy
+		Compare:   first,                    // later, the node's file may have changed
+	}.Nameservers(file)
+	for _, path := range found.Files {
+		f.reads(path)
+	}
+	for _, text := range found.Warnings {
+		f.report(message{warning, text})
+	}
+	f.usedCopy = f.usedCopy || found.Copy
+	if file == f.resolvConf && f.getenv(inPod) != "" && !resolvconf.Mounted(f.host) {
+		f.report(message{info, fmt.Sprintf("%s is a copy from the start of the pod, changes on the node are not followed: mount the node's /etc at %s/etc, as the nodecache manifest does", file, f.host)})
+	}
+	if errors.As(err, new(resolvconf.UselessError)) && (first || f.Node.serverless[file]) {
+		f.report(message{failure, err.Error() + "; until it changes, queries for these servers get SERVFAIL"})
+		f.serverless[file] = true
+		return nil, nil
+	}
+	return found.Servers, err
 }
 
 func (n *Node) values() values {
@@ -218,22 +219,22 @@ func (n *Node) values() values {
 		local:      o.localIPs,
 		port:       dnsserver.Port,
 		service:    o.upstreamSvc,
-		prometheus: o.prometheus.String(),
+		prometheus: o.prometheus,
 		resolvConf: n.resolvConf,
 		clusterset: o.clusterset,
 		directive: nodelocal{
-			interfaceName: o.interfaceName.String(),
+			interfaceName: o.interfaceName,
 			device:        o.setupInterface,
 			rules:         o.setupIptables,
 			keep:          o.skipTeardown,
-			healthPort:    o.healthPort.String(),
+			healthPort:    o.healthPort,
 			interval:      o.interval.String(),
 			question:      o.question.option(),
+			fallback:      o.fallback.texts(),
+			services:      n.serviceAddresses(),
 		},
 	}
-	v.directive.fallback = o.fallback.texts()
-	v.directive.services = n.services()
-	if ip, err := netip.ParseAddr(n.environ(o.upstreamSvc.variable())); err == nil {
+	if ip, err := netip.ParseAddr(n.getenv(serviceVariable(o.upstreamSvc))); err == nil {
 		v.clusterDNS = ip.String()
 	}
 	if len(v.directive.fallback) == 0 {
@@ -242,54 +243,31 @@ func (n *Node) values() values {
 	return v
 }
 
-// services returns those of the node-local addresses that a Service of the namespace has, such as that of
-// kube-dns: kube-proxy knows them.
-func (n *Node) services() (known []string) {
-	for _, variable := range n.variables() {
+// getenv returns the value of an environment variable, "" if it is not set.
+func (n *Node) getenv(name string) string {
+	for _, variable := range n.environ() {
+		if value, found := strings.CutPrefix(variable, name+"="); found {
+			return value
+		}
+	}
+	return ""
+}
+
+// serviceAddresses returns the node-local addresses that Services of the namespace have, such as that of kube-dns: for
+// these kube-proxy has rules.
+func (n *Node) serviceAddresses() (all []string) {
+	for _, variable := range n.environ() {
 		name, text, _ := strings.Cut(variable, "=")
 		ip, err := netip.ParseAddr(text)
-		if err == nil && strings.HasSuffix(name, serviceHost) && n.local(ip.Unmap()) {
-			known = append(known, ip.Unmap().String())
+		if err == nil && strings.HasSuffix(name, serviceHost) && n.isLocal(ip.Unmap()) {
+			all = append(all, ip.Unmap().String())
 		}
 	}
-	slices.Sort(known)
-	return slices.Compact(known)
+	slices.Sort(all)
+	return slices.Compact(all)
 }
 
-// serviceHost ends the names of the variables that have the address of a Service.
-const serviceHost = "_SERVICE_HOST"
-
-// configMap reads the ConfigMap of kube-dns. Without the flag it need not be there, unless it said
-// something before.
-func (n *Node) configMap() (kubeDNS, error) {
-	directory := n.kubeDNSDirectory()
-	if n.options.kubeDNS == "" && len(n.kubeDNS.stubDomains)+len(n.kubeDNS.upstreams) == 0 {
-		if _, err := os.Stat(directory); errors.Is(err, os.ErrNotExist) {
-			return kubeDNS{}, nil
-		}
-	}
-	return readKubeDNS(directory)
-}
-
-func (n *Node) kubeDNSDirectory() string {
-	if n.options.kubeDNS != "" {
-		return n.options.kubeDNS
-	}
-	return n.mounted
-}
-
-// complain says and counts once what is wrong with the ConfigMap.
-func (n *Node) complain(wrong error) {
-	if wrong == nil {
-		n.complaint = ""
-		return
-	}
-	if reason := wrong.Error(); reason != n.complaint {
-		n.complaint = reason
-		n.setupError("configmap")
-		clog.Errorf("ConfigMap of kube-dns not used, what it said before holds: %s", reason)
-	}
-}
+func (n *Node) isLocal(a netip.Addr) bool { return slices.Contains(n.options.localIPs, a) }
 
 func (n *Node) setFiles(files []string) {
 	n.mu.Lock()
@@ -297,29 +275,32 @@ func (n *Node) setFiles(files []string) {
 	n.files = files
 }
 
-// watched are the files and directories whose change may change the Corefile.
+// watched returns the files and directories whose change may change the configuration.
 func (n *Node) watched() []string {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	directory := n.kubeDNSDirectory()
-	return append([]string{n.options.base, directory, filepath.Join(directory, stubDomains), filepath.Join(directory, upstreamNameservers)}, n.files...)
+	keys := []string{filepath.Join(directory, kubednsconfig.StubDomains), filepath.Join(directory, kubednsconfig.UpstreamNameservers)}
+	return slices.Concat([]string{n.options.base, directory}, keys, n.files)
 }
 
-// Started serves metrics and watches files.
+// Started serves metrics and watches the inputs.
 func (n *Node) Started(refresh func()) {
 	ctx, stop := context.WithCancel(context.Background())
 	n.stop = stop
-	n.remarkIgnored()
+	n.logIgnored()
 	every := time.Duration(n.options.interval)
 	if len(n.options.localIPs) > 0 || n.set("metrics-listen-address") {
-		go n.serveMetrics(ctx, every)
+		go n.options.metrics.Serve(ctx, every)
 	}
-	w := &watcher{paths: n.watched, every: every, settle: settle, changed: refresh}
-	go w.run(ctx)
-	go n.followSecond(ctx, refresh)
+	w := &filewatch.Watcher{Paths: n.watched, Every: every, Settle: filewatch.Settle, Changed: refresh}
+	go w.Run(ctx)
+	if n.second != nil {
+		go n.second.Follow(ctx, refresh)
+	}
 }
 
-// Stopped ends what Started began, and has the plugin take away interface and rules.
+// Stopped ends the goroutines of Started, and removes interface and rules.
 func (n *Node) Stopped() {
 	if n.stop != nil {
 		n.stop()

@@ -15,9 +15,10 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nearside-dns/nearside/cmd/internal/daemon"
+	"github.com/nearside-dns/nearside/cmd/internal/kubednsconfig"
 )
 
-// reader is the daemon's, without standard input.
+// reader reads a Corefile as the daemon does, except standard input.
 func reader(conf string) (daemon.Corefile, error) {
 	if conf == "stdin" {
 		return daemon.Corefile{Name: conf, Text: []byte(". {\n    erratic\n}\n")}, nil
@@ -36,8 +37,7 @@ func node(t *testing.T, environ map[string]string, args ...string) *Node {
 	if err != nil {
 		t.Fatal(err)
 	}
-	n.environ = func(name string) string { return environ[name] }
-	n.variables = func() (all []string) {
+	n.environ = func() (all []string) {
 		for name, value := range environ {
 			all = append(all, name+"="+value)
 		}
@@ -58,6 +58,33 @@ func node(t *testing.T, environ map[string]string, args ...string) *Node {
 	return n
 }
 
+// shown returns a Corefile as it is written for people to read.
+func shown(c daemon.Corefile) string { return string(c.Text) + describe(c, 0) }
+
+// mount is the directory of a ConfigMap.
+type mount struct{ path string }
+
+func newMount(t *testing.T, files map[string]string) *mount {
+	m := &mount{path: filepath.Join(t.TempDir(), "mount")}
+	m.swap(t, files)
+	return m
+}
+
+// swap replaces the files.
+func (m *mount) swap(t *testing.T, files map[string]string) {
+	t.Helper()
+	err := os.RemoveAll(m.path)
+	if err == nil {
+		err = os.Mkdir(m.path, 0o700)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, text := range files {
+		file(t, filepath.Join(m.path, name), text)
+	}
+}
+
 func file(t *testing.T, path, text string) {
 	t.Helper()
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
@@ -65,14 +92,14 @@ func file(t *testing.T, path, text string) {
 	}
 }
 
-// TestChoose tells which file is read and which is written.
+// TestChoose has the file that is read and the file that is written.
 func TestChoose(t *testing.T) {
 	const base, other = ". {\n    cache\n}\n", ". {\n    log\n}\n"
 	directory := t.TempDir()
 	at := func(name string) string { return filepath.Join(directory, name) }
 	file(t, at("base"), base)
 	file(t, at("conf"), other)
-	file(t, at("somebody's"), other)
+	file(t, at("foreign"), other)
 	file(t, at("mark"), "\ufeff"+base)
 	file(t, at("leftover"), renderedHeader+"/etc/coredns/Corefile.base\n"+base)
 	for _, tc := range []struct {
@@ -95,7 +122,7 @@ func TestChoose(t *testing.T) {
 		{"no template, corefile missing", []string{"-corefile", at("none")}, "", nil, "", "", at("none")},
 		{"no template, corefile by default", nil, "", func(n *Node) { n.options.corefile = at("conf") }, at("conf"), "", ""},
 		{"nothing", nil, "", nil, "", "", "no configuration"},
-		{"what was rendered before", nil, at("leftover"), nil, "", "", "nodecache rendered " + at("leftover")},
+		{"a rendered file", nil, at("leftover"), nil, "", "", "nodecache rendered " + at("leftover")},
 		{"template with a byte order mark", []string{"-basecorefile", at("mark")}, at("out7"), nil, at("mark"), at("out7"), ""},
 		{"written before", []string{"-basecorefile", at("base")}, at("leftover"), nil, at("base"), at("leftover"), ""},
 		{"written nowhere", []string{"-basecorefile", at("base")}, "/none/out", nil, at("base"), "", ""},
@@ -124,23 +151,23 @@ func TestChoose(t *testing.T) {
 			}
 		})
 	}
-	t.Run("somebody else's file", func(t *testing.T) {
+	t.Run("file of another program", func(t *testing.T) {
 		n := node(t, nil, "-basecorefile", at("base"))
-		if _, err := n.Source(at("somebody's"), reader); err != nil || !strings.Contains(n.unwritten, "nodecache has not written it") {
-			t.Errorf("error %v, said %q", err, n.unwritten)
+		if _, err := n.Source(at("foreign"), reader); err != nil || !strings.Contains(n.unwritten, "exists and nodecache has not written it") {
+			t.Errorf("error %v, logged %q", err, n.unwritten)
 		}
-		if text, err := os.ReadFile(at("somebody's")); err != nil || string(text) != other {
+		if text, err := os.ReadFile(at("foreign")); err != nil || string(text) != other {
 			t.Errorf("%q, error %v", text, err)
 		}
 	})
-	t.Run("template goes away", func(t *testing.T) {
+	t.Run("template removed", func(t *testing.T) {
 		n := node(t, nil)
-		n.options.base = at("goes")
-		file(t, at("goes"), base)
+		n.options.base = at("removed")
+		file(t, at("removed"), base)
 		if _, err := n.Source(at("out6"), reader); err != nil {
 			t.Fatal(err)
 		}
-		if err := os.Remove(at("goes")); err != nil {
+		if err := os.Remove(at("removed")); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := n.Source(at("out6"), reader); !errors.Is(err, fs.ErrNotExist) {
@@ -169,15 +196,15 @@ func TestConfigMap(t *testing.T) {
 			t.Fatalf("%s: %v", name, err)
 		}
 		for _, w := range want {
-			if no, ok := strings.CutPrefix(w, "not "); strings.Contains(string(got.Text), no) == ok {
-				t.Errorf("%s: %q is not as wanted in\n%s", name, w, got.Text)
+			if no, ok := strings.CutPrefix(w, "not "); strings.Contains(shown(got), no) == ok {
+				t.Errorf("%s: %q is not as wanted in\n%s", name, w, shown(got))
 			}
 		}
 		if counted != count {
 			t.Errorf("%s: %d errors counted, want %d", name, counted, count)
 		}
 	}
-	step("at the start", 0, "a.example:53 {", "forward . 10.0.0.2 {")
+	step("at the start", 0, "a.example:53 {", "# forward in line 2: to 10.0.0.2, force_tcp, fallback udp\n")
 	m.swap(t, map[string]string{"stubDomains": `{"a.example": ["name"]}`})
 	step("invalid", 1, "a.example:53 {")
 	step("still invalid", 1, "a.example:53 {")
@@ -201,11 +228,10 @@ func TestConfigMap(t *testing.T) {
 	}
 }
 
-// TestConfigMapUnnamed has the ConfigMap where it is without a flag: it need not be there, but it must not
-// go away.
-func TestConfigMapUnnamed(t *testing.T) {
+// TestConfigMapByDefault has the ConfigMap of the default path: it may be missing, but not removed.
+func TestConfigMapByDefault(t *testing.T) {
 	n := node(t, nil)
-	n.mounted = filepath.Join(t.TempDir(), "kube-dns")
+	n.kubeDNSPath = filepath.Join(t.TempDir(), "kube-dns")
 	counted := 0
 	n.setupError = func(string) { counted++ }
 	conf := filepath.Join(t.TempDir(), "Corefile")
@@ -218,19 +244,19 @@ func TestConfigMapUnnamed(t *testing.T) {
 		}
 	}
 	step("at the start", false, 0)
-	if err := os.Mkdir(n.mounted, 0o700); err != nil {
+	if err := os.Mkdir(n.kubeDNSPath, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	file(t, filepath.Join(n.mounted, stubDomains), `{"a.example": ["10.1.2.3"]}`)
+	file(t, filepath.Join(n.kubeDNSPath, kubednsconfig.StubDomains), `{"a.example": ["10.1.2.3"]}`)
 	step("there", true, 0)
-	if err := os.RemoveAll(n.mounted); err != nil {
+	if err := os.RemoveAll(n.kubeDNSPath); err != nil {
 		t.Fatal(err)
 	}
 	step("gone", true, 1)
 	step("still gone", true, 1)
 }
 
-// TestUselessResolvConf has a resolv.conf without a server to ask, at the start and later.
+// TestUselessResolvConf has a resolv.conf without a usable server, at the start and later.
 func TestUselessResolvConf(t *testing.T) {
 	n := node(t, nil)
 	conf := filepath.Join(t.TempDir(), "Corefile")
@@ -245,19 +271,19 @@ func TestUselessResolvConf(t *testing.T) {
 			}
 			return
 		}
-		if err != nil || !strings.Contains(string(got.Text), want) {
-			t.Errorf("%s: error %v, %q is not in\n%s", name, err, want, got.Text)
+		if err != nil || !strings.Contains(shown(got), want) {
+			t.Errorf("%s: error %v, %q is not in\n%s", name, err, want, shown(got))
 		}
-		if (len(n.remarks) == 0) != (said == "") || said != "" && !strings.Contains(n.remarks[0].text, said) {
-			t.Errorf("%s: said %v, want %q", name, n.remarks, said)
+		if (len(n.logged) == 0) != (said == "") || said != "" && !strings.Contains(n.logged[0].text, said) {
+			t.Errorf("%s: messages %v, want %q", name, n.logged, said)
 		}
 	}
-	step("at the start", "nameserver 127.0.0.1\n", "forward . 127.0.0.1:0 {\n        max_fails 3\n    }", n.resolvConf+" names only 127.0.0.1", "")
-	step("beside a server", "nameserver 127.0.0.1\n", "forward . 10.9.9.9 {\n", n.resolvConf+" names only 127.0.0.1", "")
-	step("still", "nameserver dns.example\n", "forward . 127.0.0.1:0 {", `nameserver "dns.example" is not an IP address`, "")
-	step("mended", "nameserver 10.0.0.2\n", "forward . 10.0.0.2 {", "", "")
-	step("broken", "nameserver 127.0.0.1\n", "", "", conf+":7 - "+n.resolvConf+" names only 127.0.0.1")
-	step("mended again", "nameserver 10.0.0.3\n", "forward . 10.0.0.3 {", "", "")
+	step("at the start", "nameserver 127.0.0.1\n", "# forward in line 2: to 127.0.0.1:0\n", n.resolvConf+" names only 127.0.0.1", "")
+	step("beside a server", "nameserver 127.0.0.1\n", "# forward in line 7: to 10.9.9.9, force_tcp, fallback udp\n", n.resolvConf+" names only 127.0.0.1", "")
+	step("still", "nameserver dns.example\n", "# forward in line 2: to 127.0.0.1:0\n", `nameserver "dns.example" is not an IP address`, "")
+	step("mended", "nameserver 10.0.0.2\n", "to 10.0.0.2, force_tcp", "", "")
+	step("broken", "nameserver 127.0.0.1\n", "", "", conf+":2 - "+n.resolvConf+" names only 127.0.0.1")
+	step("mended again", "nameserver 10.0.0.3\n", "to 10.0.0.3, force_tcp", "", "")
 }
 
 func TestConfigMapMissingAtTheStart(t *testing.T) {
@@ -279,8 +305,8 @@ func TestConfigMapMissingAtTheStart(t *testing.T) {
 	}
 }
 
-// TestFlagsToDirective has what the flags and the environment say to the nodelocal directive.
-func TestFlagsToDirective(t *testing.T) {
+// TestNodelocalDirective has the nodelocal directive made from flags and environment.
+func TestNodelocalDirective(t *testing.T) {
 	service := map[string]string{"KUBE_DNS_SERVICE_HOST": "10.96.0.10", "UP_SERVICE_HOST": "fd00:0::11", "BAD_SERVICE_HOST": "x"}
 	for _, tc := range []struct {
 		name string

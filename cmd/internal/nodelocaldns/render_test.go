@@ -12,11 +12,13 @@ import (
 	"github.com/coredns/caddy/caddyfile"
 
 	"github.com/nearside-dns/nearside/cmd/internal/daemon"
+	"github.com/nearside-dns/nearside/cmd/internal/kubednsconfig"
+	"github.com/nearside-dns/nearside/cmd/internal/resolvconf"
 )
 
 var update = flag.Bool("update", false, "write the golden files")
 
-// example returns values of a node: two resolvers, of which those named take no TCP.
+// example returns the values of a node with two resolvers.
 func example(t testing.TB, localIPs string) values {
 	t.Helper()
 	v := values{
@@ -24,19 +26,19 @@ func example(t testing.TB, localIPs string) values {
 		clusterDNS: "10.96.0.11",
 		service:    "kube-dns-upstream",
 		prometheus: ":9253",
-		resolvConf: nodeResolvConf,
+		resolvConf: resolvconf.Path,
 		directive: nodelocal{
 			interfaceName: "nodelocaldns", device: true, rules: true,
 			healthPort: "8080", interval: "1m0s", fallback: []string{"10.96.0.11"},
 		},
 		nameservers: func(file string, _ addresses) ([]string, error) {
-			if file != nodeResolvConf {
+			if file != resolvconf.Path {
 				return nil, fmt.Errorf("open %s: no such file", file)
 			}
 			return []string{"10.0.0.2", "fd00::2"}, nil
 		},
 		reads:  func(string) {},
-		remark: func(remark) {},
+		report: func(message) {},
 	}
 	if err := v.local.Set(localIPs); err != nil {
 		t.Fatal(err)
@@ -44,13 +46,13 @@ func example(t testing.TB, localIPs string) values {
 	return v
 }
 
-// TestRenderGolden renders the templates of testdata. Run it with -update to write what comes out.
+// TestRenderGolden renders the templates of testdata. The flag -update writes the golden files.
 func TestRenderGolden(t *testing.T) {
-	stubs := kubeDNS{stubDomains: map[string][]string{
+	stubs := kubednsconfig.Config{StubDomains: map[string][]string{
 		"corp.example": {"10.1.2.3", "10.1.2.4:5353"},
 		"b.example":    {"fd00::3"},
 	}}
-	stubsAtClusterDNS := kubeDNS{stubDomains: map[string][]string{"corp.example": {"10.96.0.11"}}}
+	stubsAtClusterDNS := kubednsconfig.Config{StubDomains: map[string][]string{"corp.example": {"10.96.0.11"}}}
 	for _, tc := range []struct {
 		name, base string
 		values     values
@@ -60,26 +62,26 @@ func TestRenderGolden(t *testing.T) {
 		{"stock-two-addresses", "stock", example(t, "169.254.20.10,10.96.0.10"), nil},
 		{"stock-both-families", "stock", example(t, "169.254.20.10,fd00::10"), nil},
 		{"stock-stub-domains", "stock", example(t, "169.254.20.10"), func(v *values) { v.kubeDNS = stubs }},
-		{"stock-custom-upstreams", "stock", example(t, "169.254.20.10"), func(v *values) { v.kubeDNS.upstreams = []string{"10.1.2.3", "10.1.2.4"} }},
+		{"stock-custom-upstreams", "stock", example(t, "169.254.20.10"), func(v *values) { v.kubeDNS.Upstreams = []string{"10.1.2.3", "10.1.2.4"} }},
 		{"custom", "custom", example(t, "169.254.20.10"), nil},
-		{"custom-upstreams", "custom", example(t, "169.254.20.10"), func(v *values) { v.kubeDNS.upstreams = []string{"10.1.2.3"} }},
+		{"custom-upstreams", "custom", example(t, "169.254.20.10"), func(v *values) { v.kubeDNS.Upstreams = []string{"10.1.2.3"} }},
 		{"custom-setup-none", "custom", example(t, "169.254.20.10"), func(v *values) {
 			v.directive = nodelocal{interfaceName: "dns0", keep: true, healthPort: "8081", interval: "5s"}
 		}},
 		{"ready", "ready", example(t, "169.254.20.10,10.96.0.10"), nil},
 		{"cluster", "cluster", example(t, ""), nil},
-		{"stock-node", "stock", example(t, "169.254.20.10"), func(v *values) { v.caller = "caller node-a" }},
-		{"stock-node-zone-stub-domains", "stock", example(t, "169.254.20.10"), func(v *values) { v.caller, v.kubeDNS = "caller node-a zone-1", stubsAtClusterDNS }},
-		{"cluster-node", "cluster", example(t, ""), func(v *values) { v.caller = "caller node-a" }},
-		{"custom-node", "custom", example(t, "169.254.20.10"), func(v *values) { v.caller = "caller node-a" }},
-		{"caller", "caller", example(t, ""), func(v *values) { v.caller = "caller node-a zone-1" }},
-		{"pods", "pods", example(t, ""), func(v *values) { v.node, v.caller = "node-a", "caller node-a" }},
+		{"stock-node", "stock", example(t, "169.254.20.10"), func(v *values) { v.node = "node-a" }},
+		{"stock-node-zone-stub-domains", "stock", example(t, "169.254.20.10"), func(v *values) { v.node, v.zone, v.kubeDNS = "node-a", "zone-1", stubsAtClusterDNS }},
+		{"cluster-node", "cluster", example(t, ""), func(v *values) { v.node = "node-a" }},
+		{"custom-node", "custom", example(t, "169.254.20.10"), func(v *values) { v.node = "node-a" }},
+		{"caller", "caller", example(t, ""), func(v *values) { v.node, v.zone = "node-a", "zone-1" }},
+		{"pods", "pods", example(t, ""), func(v *values) { v.node = "node-a" }},
 		{"pods-no-node", "pods", example(t, ""), nil},
 		{"clusterset", "clusterset", example(t, ""), func(v *values) {
-			v.node, v.caller, v.clusterset = "node-a", "caller node-a", zoneNames{"clusterset.local", "served.local", "mesh.example"}
+			v.node, v.clusterset = "node-a", zoneNames{"clusterset.local", "served.local", "mesh.example"}
 		}},
 		{"stock-clusterset", "stock", example(t, "169.254.20.10,fd00::10"), func(v *values) {
-			v.kubeDNS, v.caller, v.clusterset = stubs, "caller node-a zone-1", zoneNames{"clusterset.local", "mesh.example"}
+			v.kubeDNS, v.node, v.zone, v.clusterset = stubs, "node-a", "zone-1", zoneNames{"clusterset.local", "mesh.example"}
 		}},
 		{"cluster-clusterset", "cluster", example(t, ""), func(v *values) { v.clusterset = zoneNames{"clusterset.local"} }},
 		{"custom-clusterset", "custom", example(t, "169.254.20.10"), func(v *values) { v.clusterset = zoneNames{"clusterset.local"} }},
@@ -98,8 +100,8 @@ func TestRenderGolden(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			golden(t, filepath.Join("testdata/render", tc.name+".golden"), got.Text)
-			checkOrigin(t, string(text), got)
+			golden(t, filepath.Join("testdata/render", tc.name+".golden"), []byte(shown(got)))
+			checkLines(t, string(text), got)
 		})
 	}
 }
@@ -116,34 +118,25 @@ func golden(t *testing.T, path string, got []byte) {
 		t.Fatal(err)
 	}
 	if !bytes.Equal(got, want) {
-		t.Errorf("%s says\n%s\nand rendered was\n%s", path, want, got)
+		t.Errorf("%s has\n%s\ngot\n%s", path, want, got)
 	}
 }
 
-// checkOrigin checks that every line without a variable or a directive that is rewritten is where its number says.
-func checkOrigin(t *testing.T, template string, got daemon.Corefile) {
+// checkLines checks that the lines of the file have their numbers, except those with variables.
+func checkLines(t *testing.T, template string, got daemon.Corefile) {
 	t.Helper()
-	from, lines := strings.Split(template, "\n"), strings.Split(string(got.Text), "\n")
-	if len(got.Lines) != len(lines) {
-		t.Fatalf("%d line numbers for %d lines", len(got.Lines), len(lines))
+	from, lines := strings.Split(strings.TrimSuffix(template, "\n"), "\n"), strings.Split(string(got.Text), "\n")
+	if got.Lines != 0 && got.Lines != len(from) || len(lines) < len(from) {
+		t.Fatalf("%d lines, of which %d are the file's, want %d", len(lines), got.Lines, len(from))
 	}
-	seen := 0
-	for i, line := range lines {
-		origin := got.Lines[i]
-		if origin == 0 || strings.Contains(from[origin-1], "forward") || strings.Contains(from[origin-1], ofThisNode) || strings.Contains(from[origin-1], "__") || strings.Contains(from[origin-1], overTCP) {
-			continue
+	for i, line := range from {
+		if !strings.Contains(line, "__") && !strings.Contains(line, optionTCP) && line != lines[i] {
+			t.Errorf("line %d is %q, want %q", i+1, lines[i], line)
 		}
-		seen++
-		if line != from[origin-1] {
-			t.Errorf("line %d is %q and is said to be line %d, %q", i+1, line, origin, from[origin-1])
-		}
-	}
-	if seen == 0 {
-		t.Error("no line is the template's")
 	}
 }
 
-// TestRenderErrors has one line of text for each, with the place in the file where there is one.
+// TestRenderErrors has errors of one line, with the place in the file if they have one.
 func TestRenderErrors(t *testing.T) {
 	for _, tc := range []struct {
 		name   string
@@ -152,14 +145,14 @@ func TestRenderErrors(t *testing.T) {
 		with   func(*values)
 		want   string
 	}{
-		{"variable of the installer", "a:53 {\n  log\n}\n__PILLAR__DNS__DOMAIN__ {\n}\n", example(t, ""), nil, "f:4 - __PILLAR__DNS__DOMAIN__ is not a variable"},
-		{"variable unknown", ". {\n  forward . __PILLAR__NOTHING__\n}\n", example(t, ""), nil, "f:2 - __PILLAR__NOTHING__ is not a variable"},
+		{"variable of the installer", "a:53 {\n  log\n}\n__PILLAR__DNS__DOMAIN__ {\n}\n", example(t, ""), nil, "f:4 - __PILLAR__DNS__DOMAIN__ is not a variable of nodecache"},
+		{"variable unknown", ". {\n  forward . __PILLAR__NOTHING__\n}\n", example(t, ""), nil, "f:2 - __PILLAR__NOTHING__ is not a variable of nodecache"},
 		{"address of cluster DNS", ". {\n  errors\n  forward . __PILLAR__CLUSTER__DNS__\n}\n", example(t, ""), func(v *values) { v.clusterDNS = "" }, `f:3 - __PILLAR__CLUSTER__DNS__ is the address of cluster DNS, which the variable KUBE_DNS_UPSTREAM_SERVICE_HOST of the environment has if there is a Service "kube-dns-upstream"`},
 		{"cluster DNS here", ". {\n  forward . __PILLAR__CLUSTER__DNS__\n}\n", example(t, "10.96.0.11"), nil, `f:2 - __PILLAR__CLUSTER__DNS__ would be 10.96.0.11, the address of Service "kube-dns-upstream", on which nodecache answers itself`},
 		{"cluster DNS bound here", ". {\n  bind 10.96.0.11\n  forward . __PILLAR__CLUSTER__DNS__\n}\n", example(t, ""), nil, `f:3 - __PILLAR__CLUSTER__DNS__ would be 10.96.0.11`},
 		{"cluster DNS of the directive", ". {\n  nodelocal 10.96.0.11\n  forward . __PILLAR__CLUSTER__DNS__\n}\n", example(t, ""), nil, `f:3 - __PILLAR__CLUSTER__DNS__ would be 10.96.0.11`},
-		{"no address", ". {\n  bind __PILLAR__LOCAL__DNS__\n}\n", example(t, ""), nil, "f:2 - __PILLAR__LOCAL__DNS__ is what -localip says"},
-		{"no endpoint", ". {\n  prometheus __PROMETHEUS__ENDPOINT__\n}\n", example(t, ""), func(v *values) { v.prometheus = "" }, "f:2 - __PROMETHEUS__ENDPOINT__ is what -prometheus-listen-address says"},
+		{"no address", ". {\n  bind __PILLAR__LOCAL__DNS__\n}\n", example(t, ""), nil, "f:2 - __PILLAR__LOCAL__DNS__ is the value of -localip"},
+		{"no endpoint", ". {\n  prometheus __PROMETHEUS__ENDPOINT__\n}\n", example(t, ""), func(v *values) { v.prometheus = "" }, "f:2 - __PROMETHEUS__ENDPOINT__ is the value of -prometheus-listen-address"},
 		{"brace missing", ". {\n  log\n", example(t, ""), nil, "f:2 - Syntax error: Unexpected token 'log', expecting '}'"},
 		{"directive and flag", ". {\n  log\n  nodelocal 169.254.20.10\n}\n", example(t, "169.254.20.10"), nil, "f:3 - the nodelocal directive and the flag -localip"},
 		{"address that nothing is bound to", ". {\n  bind 169.254.20.10\n}\n", example(t, "169.254.20.10,10.96.0.10"), nil, "f: no server block on port 53 is bound to 10.96.0.10 of -localip"},
@@ -170,11 +163,11 @@ func TestRenderErrors(t *testing.T) {
 		{"no braces", ".:53\nlog\n", example(t, "169.254.20.10"), nil, "f:1 - a server block without braces"},
 		{"resolv.conf", ". {\n  forward . /none\n}\n", example(t, ""), nil, "f:2 - open /none: no such file"},
 		{"stub domain served", "corp.example {\n  log\n}\n", example(t, ""), func(v *values) {
-			v.kubeDNS.stubDomains = map[string][]string{"corp.example": {"10.1.2.3"}}
+			v.kubeDNS.StubDomains = map[string][]string{"corp.example": {"10.1.2.3"}}
 		}, "stub domain corp.example is a zone of f:2 already"},
 		{"stub domain of the clusterset", "cluster.local {\n  forward . 10.96.0.11\n}\n", example(t, ""), func(v *values) {
 			v.clusterset = zoneNames{"mesh.example", "clusterset.local"}
-			v.kubeDNS.stubDomains = map[string][]string{"clusterset.local": {"10.1.2.3"}}
+			v.kubeDNS.StubDomains = map[string][]string{"clusterset.local": {"10.1.2.3"}}
 		}, "stub domain clusterset.local is a zone of -clusterset-zone already"},
 		{"clusterset, no address", ". {\n}\n", example(t, ""), func(v *values) { v.clusterDNS, v.clusterset = "", zoneNames{"clusterset.local"} }, `-clusterset-zone clusterset.local: __PILLAR__CLUSTER__DNS__ is the address of cluster DNS, which the variable KUBE_DNS_UPSTREAM_SERVICE_HOST`},
 		{"clusterset, cluster DNS here", ". {\n}\n", example(t, "10.96.0.11"), func(v *values) { v.clusterset = zoneNames{"clusterset.local"} }, "-clusterset-zone clusterset.local: __PILLAR__CLUSTER__DNS__ would be 10.96.0.11"},
@@ -182,13 +175,13 @@ func TestRenderErrors(t *testing.T) {
 		{"clusterset, addresses only", "10.in-addr.arpa . {\n  forward . 10.96.0.11\n}\n", example(t, ""), func(v *values) { v.clusterset = zoneNames{"clusterset.local"} }, "f: no server block on port 53 forwards a zone of the cluster"},
 		{"clusterset, another server as well", "cluster.local {\n  forward . 10.96.0.11 192.0.2.1\n}\n", example(t, ""), func(v *values) { v.clusterset = zoneNames{"clusterset.local"} }, "f: no server block on port 53 forwards a zone of the cluster"},
 		{"clusterset, another server first", "cluster.local {\n  forward . 192.0.2.1\n  forward . 10.96.0.11\n}\n", example(t, ""), func(v *values) { v.clusterset = zoneNames{"clusterset.local"} }, "f: no server block on port 53 forwards a zone of the cluster"},
-		{"clusterset, to nobody", "cluster.local {\n  forward .\n  {\n  }\n}\n", example(t, ""), func(v *values) { v.caller, v.clusterset = "caller node-a", zoneNames{"clusterset.local"} }, "f: no server block on port 53 forwards a zone of the cluster"},
+		{"clusterset, without a server", "cluster.local {\n  forward .\n  {\n  }\n}\n", example(t, ""), func(v *values) { v.node, v.clusterset = "node-a", zoneNames{"clusterset.local"} }, "f: no server block on port 53 forwards a zone of the cluster"},
 		{"clusterset, a part of the zone", "cluster.local {\n  forward a.cluster.local 10.96.0.11\n}\n", example(t, ""), func(v *values) { v.clusterset = zoneNames{"clusterset.local"} }, "f: no server block on port 53 forwards a zone of the cluster"},
 		{"clusterset, another port", "cluster.local:5353 {\n  forward . 10.96.0.11\n}\n", example(t, ""), func(v *values) { v.clusterset = zoneNames{"clusterset.local"} }, "f: no server block on port 53 forwards a zone of the cluster"},
 		{"clusterset, over TLS", "tls://cluster.local:53 {\n  forward . 10.96.0.11\n}\n", example(t, ""), func(v *values) { v.clusterset = zoneNames{"clusterset.local"} }, "f: no server block on port 53 forwards a zone of the cluster"},
 		{"clusterset, no braces", "cluster.local\nforward . 10.96.0.11\n", example(t, ""), func(v *values) { v.clusterset = zoneNames{"clusterset.local"} }, "f:1 - a server block without braces"},
 		{"stub domain of this program", ". {\n}\n", example(t, "169.254.20.10"), func(v *values) {
-			v.kubeDNS.stubDomains = map[string][]string{"nodelocal.nearside.invalid": {"10.1.2.3"}}
+			v.kubeDNS.StubDomains = map[string][]string{"nodelocal.nearside.invalid": {"10.1.2.3"}}
 		}, "stub domain nodelocal.nearside.invalid is the name of a block that nodecache adds"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -203,7 +196,7 @@ func TestRenderErrors(t *testing.T) {
 	}
 }
 
-// TestBind has what the added blocks are bound to, and the interface by its name.
+// TestBind has the addresses to which added blocks are bound, and the name of the interface after bind.
 func TestBind(t *testing.T) {
 	for _, tc := range []struct {
 		name, text, localIPs string
@@ -234,8 +227,8 @@ func TestBind(t *testing.T) {
 	}
 }
 
-// TestRenderKeeps has texts that say nothing which is to be replaced.
-func TestRenderKeeps(t *testing.T) {
+// TestRenderUnchanged has Corefiles without anything to replace.
+func TestRenderUnchanged(t *testing.T) {
 	for name, text := range map[string]string{
 		"plain":            ". {\n    forward . 192.0.2.1 192.0.2.2:5353\n    cache\n}\n",
 		"no braces":        ".:53\nforward . 192.0.2.1\n",
@@ -257,7 +250,7 @@ func TestRenderKeeps(t *testing.T) {
 	}
 }
 
-// FuzzRender renders any text: it is an error, or a text that parses.
+// FuzzRender renders any text: it is invalid, or the result parses.
 func FuzzRender(f *testing.F) {
 	for _, name := range []string{"stock", "custom", "stanzas", "caller"} {
 		text, err := os.ReadFile(filepath.Join("testdata/render", name+".base"))
@@ -280,8 +273,8 @@ func FuzzRender(f *testing.F) {
 		v := example(t, "")
 		v.local = local
 		if stubs {
-			v.kubeDNS = kubeDNS{stubDomains: map[string][]string{"corp.example": {"10.1.2.3"}}, upstreams: []string{"10.1.2.3"}}
-			v.caller = "caller node-a zone-1"
+			v.kubeDNS = kubednsconfig.Config{StubDomains: map[string][]string{"corp.example": {"10.1.2.3"}}, Upstreams: []string{"10.1.2.3"}}
+			v.node, v.zone = "node-a", "zone-1"
 		}
 		got, err := v.render(daemon.Corefile{Name: "f", Text: []byte(text)})
 		if err != nil {
@@ -290,8 +283,8 @@ func FuzzRender(f *testing.F) {
 		if _, err := caddyfile.Parse("f", bytes.NewReader(got.Text), nil); err != nil {
 			t.Errorf("%q became %q, which does not parse: %v", text, got.Text, err)
 		}
-		if lines := bytes.Count(got.Text, []byte("\n")) + 1; lines != len(got.Lines) {
-			t.Errorf("%d lines, %d numbers", lines, len(got.Lines))
+		if lines := bytes.Count(got.Text, []byte("\n")) + 1; got.Lines > lines {
+			t.Errorf("%d lines, of which %d are the file's", lines, got.Lines)
 		}
 	})
 }

@@ -3,63 +3,52 @@ package nodelocaldns
 import (
 	"errors"
 	"fmt"
-	"slices"
+	"regexp"
 	"strings"
 
 	"github.com/coredns/caddy/caddyfile"
 
+	"github.com/nearside-dns/nearside/cmd/internal/corefileimports"
 	"github.com/nearside-dns/nearside/cmd/internal/daemon"
+	"github.com/nearside-dns/nearside/cmd/internal/kubednsconfig"
+	"github.com/nearside-dns/nearside/internal/nodefacts"
 )
 
-// values are what a Corefile is rendered with.
+// values are the inputs of a rendering besides the Corefile.
 type values struct {
 	local      addresses
-	port       string // of blocks that name none, and of the blocks that are added
-	clusterDNS string // "" if it is not known
-	service    serviceName
+	port       string // of blocks that name none, and of added blocks
+	clusterDNS string // "" if unknown
+	service    string // of cluster DNS
 	prometheus string
-	resolvConf string // what upstreamServers means without a ConfigMap
-	kubeDNS    kubeDNS
+	resolvConf string // the file that upstreamServers stands for without a ConfigMap
+	kubeDNS    kubednsconfig.Config
 	directive  nodelocal
-	node       nodeName  // which node this is, "" if it is not known
-	caller     string    // option of forward for what goes to cluster DNS, "" for none
-	own        addresses // what this process answers on; render finds it
-	clusterset zoneNames // zones whose names are those of ServiceImports
+	node, zone string    // of this node, "" if unknown
+	own        addresses // the addresses that this process answers on; set by render
+	clusterset zoneNames
 
 	nameservers func(file string, own addresses) ([]string, error)
-	reads       func(path string) // told of imported files, and of directories where more may come
-	remark      func(remark)      // what is worth a line in the log
+	reads       func(path string) // called with imported files, and with directories that an import pattern searches
+	report      func(message)
 }
 
-// document is a Corefile being rendered. Line i+1 of the text is lines[i]; it came from line origin[i]
-// of the file.
-type document struct {
-	name   string
-	lines  []string
-	origin []int
-}
-
-// render turns a Corefile or the template of one into what is served:
+// render returns a Corefile or a template as it is served:
 //
-//   - variables have their values,
-//   - the forward stanzas name servers and not files; these and cluster DNS are asked over TCP, and over UDP
-//     where that does not work,
-//   - cluster DNS is told which node asks for names of the cluster,
-//   - autopath is told whose pods are meant,
-//   - the stub domains of the ConfigMap have server blocks,
-//   - the zones of the clusterset have server blocks,
-//   - the directive that makes interface, rules and lease stands in a block of its own.
+//   - variables are replaced by their values, and the name of the interface after bind by its addresses,
+//   - server blocks are added for the stub domains of the ConfigMap, for the zones of the clusterset, and for the
+//     directive that makes interface, rules and lease,
+//   - the facts have the defaults of the directives forward and autopath.
 //
-// What the user wrote stays on its line, but for up to four lines that options of forward may need;
-// the result says where each line came from.
+// The lines of the file keep their numbers; added blocks come after them.
 func (v values) render(source daemon.Corefile) (daemon.Corefile, error) {
 	v.own = v.local
 	text, err := v.substitute(source.Name, string(source.Text))
 	if err != nil {
 		return source, err
 	}
-	imported := newImports(v.reads)
-	if err := imported.follow(source.Name, text); err != nil {
+	imported := corefileimports.New(v.reads, checkImported)
+	if err := imported.Follow(source.Name, text); err != nil {
 		return source, err
 	}
 	blocks, err := caddyfile.Parse(source.Name, strings.NewReader(text), nil)
@@ -67,161 +56,79 @@ func (v values) render(source daemon.Corefile) (daemon.Corefile, error) {
 		return source, err
 	}
 	v.own = ownAddresses(v.local, blocks)
-	if err := v.check(source.Name, string(source.Text)); err != nil {
+	if err := v.check(source.Name, string(source.Text)); err != nil { // again, with the addresses after bind
 		return source, err
 	}
 	if err := v.checkKubeDNS(); err != nil {
 		return source, err
 	}
-	d := newDocument(source.Name, text)
-	v.nameAddresses(d, blocks)
-	v.remarkImported(blocks)
-	if err := v.forward(d, strings.Split(string(source.Text), "\n"), stanzas(blocks)); err != nil {
-		return source, err
-	}
-	if err := v.namePods(d, blocks); err != nil {
-		return source, err
-	}
-	added, err := v.added(blocks, source.Name)
+	lines := strings.Split(text, "\n")
+	v.replaceInterface(lines, blocks)
+	v.reportImported(blocks)
+	forward, err := v.forwardDefaults(source.Name, strings.Split(string(source.Text), "\n"), lines, stanzas(blocks))
 	if err != nil {
 		return source, err
 	}
-	ofClusterset, err := v.clustersetBlocks(d, blocks)
+	added, err := v.addedBlocks(blocks, source.Name, forward)
 	if err != nil {
 		return source, err
 	}
-	added = append(ofClusterset, added...)
-	for _, block := range added {
-		d.append(block)
-	}
-	out := d.corefile()
-	out.Beside = imported.sum()
-	return out, d.check(len(blocks) + len(added))
+	out := daemon.Corefile{Name: source.Name, Text: []byte(strings.Join(lines, "\n")), Imported: imported.Sum()}
+	out.Facts = nodefacts.Facts{Corefile: source.Name, Node: v.node, Zone: v.zone, Forward: forward}
+	addBlocks(&out, added)
+	v.reportCaller(string(out.Text), forward)
+	return out, checkBlocks(out, len(blocks)+len(added))
 }
 
-func newDocument(name, text string) *document {
-	d := &document{name: name, lines: strings.Split(text, "\n")}
-	for i := range d.lines {
-		d.origin = append(d.origin, i+1)
+// addBlocks appends server blocks and the defaults of their forward directives.
+func addBlocks(out *daemon.Corefile, added []addedBlock) {
+	if len(added) == 0 {
+		return
 	}
-	return d
+	text := strings.TrimSuffix(string(out.Text), "\n") + "\n"
+	out.Lines = strings.Count(text, "\n")
+	for _, b := range added {
+		if b.forwardLine > 0 {
+			out.Facts.Forward[strings.Count(text, "\n")+b.forwardLine] = b.forward
+		}
+		text += b.text
+	}
+	out.Text = []byte(text)
 }
 
-// forward rewrites stanzas, the last one first, so that the numbers of the lines before it stay right.
-func (v values) forward(d *document, template []string, all []stanza) error {
-	slices.SortFunc(all, func(a, b stanza) int { return b.line - a.line })
-	for _, s := range all {
-		if s.line > len(d.lines) {
-			return fmt.Errorf("%s: no line %d", d.name, s.line)
-		}
-		if strings.Contains(template[s.line-1], upstreamServers) && len(v.kubeDNS.upstreams) > 0 {
-			// Servers that someone named need not take TCP, and node-local-dns does not ask them over it.
-			if line := s.option(overTCP); line > 0 {
-				d.remove(line, overTCP)
-			}
-			continue
-		}
-		if !slices.ContainsFunc(s.to, isFile) && !slices.ContainsFunc(s.to, v.isClusterDNS) {
-			continue
-		}
-		if err := v.rewrite(d, s); err != nil {
-			return fmt.Errorf("%s:%d - %w", d.name, s.line, err)
-		}
-	}
-	return nil
-}
-
-// rewrite puts servers in the place of files, and adds the transport where the stanza says none.
-func (v values) rewrite(d *document, s stanza) error {
-	servers, err := v.expand(s.to)
+// checkBlocks parses the result, which must have the blocks of the file and the added ones: a server block without
+// braces, which is then the only one of a file, would include them.
+func checkBlocks(out daemon.Corefile, want int) error {
+	blocks, err := caddyfile.Parse(out.Name, strings.NewReader(string(out.Text)), nil)
 	if err != nil {
-		return err
-	}
-	var options []string
-	if len(servers) == 0 {
-		servers = []string{nobody}
-	} else if !s.saysTransport() && !slices.ContainsFunc(servers, isEncrypted) {
-		options = []string{overTCP, orUDP}
-	}
-	if v.tellsCaller(d, s, servers) {
-		options = append(options, v.caller)
-	}
-	if options == nil && slices.Equal(servers, s.to) {
-		return nil
-	}
-	lines, err := s.rewrite(d.lines[s.line-1], servers, options)
-	if err != nil && slices.Equal(servers, s.to) {
-		if slices.Contains(options, v.caller) {
-			v.remark(remark{warning, fmt.Sprintf("%s:%d - cluster DNS is not told which node asks: %s", d.name, s.line, err)})
-		}
-		return nil // it works as it is, over UDP when a client asks over UDP
-	}
-	if err != nil {
-		return err
-	}
-	d.replace(s.line, lines)
-	return nil
-}
-
-// at returns where a line of the file is now, or begins.
-func (d *document) at(line int) int { return slices.Index(d.origin, line) + 1 }
-
-// replace puts lines in the place of one.
-func (d *document) replace(line int, by []string) {
-	origin := slices.Repeat([]int{d.origin[line-1]}, len(by))
-	d.lines = slices.Replace(d.lines, line-1, line, by...)
-	d.origin = slices.Replace(d.origin, line-1, line, origin...)
-}
-
-// remove takes a word out of a line, and leaves the line.
-func (d *document) remove(line int, word string) {
-	d.lines[line-1] = strings.TrimRight(strings.Replace(d.lines[line-1], word, "", 1), " \t\r")
-}
-
-// put puts other words in the place of a word of a line.
-func (d *document) put(line int, word, by string) {
-	text := d.lines[line-1]
-	words, _ := fields(text)
-	for _, w := range slices.Backward(words) {
-		if strings.Trim(text[w.start:w.end], `"`) == word {
-			text = text[:w.start] + by + text[w.end:]
-		}
-	}
-	d.lines[line-1] = text
-}
-
-// append adds the lines of a block.
-func (d *document) append(block string) {
-	if last := len(d.lines) - 1; d.lines[last] == "" {
-		d.lines, d.origin = d.lines[:last], d.origin[:last]
-	}
-	lines := strings.Split(block, "\n")
-	d.lines = append(d.lines, lines...)
-	d.origin = append(d.origin, make([]int, len(lines))...)
-}
-
-func (d *document) corefile() daemon.Corefile {
-	return daemon.Corefile{Name: d.name, Text: []byte(strings.Join(d.lines, "\n")), Lines: d.origin}
-}
-
-// check parses the result. It has to have the blocks of the file and those that were added: a file may
-// have one server block without braces, which would swallow them.
-func (d *document) check(want int) error {
-	blocks, err := d.parse()
-	if err != nil {
-		return err
+		return fmt.Errorf("as rendered: %w", err)
 	}
 	if len(blocks) != want {
-		return errors.New(d.name + ":1 - a server block without braces cannot stand beside the blocks that nodecache adds: put its directives in braces")
+		return errors.New(out.Name + ":1 - a server block without braces cannot stand beside the blocks that nodecache adds: put its directives in braces")
 	}
 	return nil
 }
 
-// parse parses the document as it is now.
-func (d *document) parse() ([]caddyfile.ServerBlock, error) {
-	blocks, err := caddyfile.Parse(d.name, strings.NewReader(strings.Join(d.lines, "\n")), nil)
-	if err != nil {
-		return nil, fmt.Errorf("as rendered: %w", err)
+// replaceInterface replaces the interface's name after bind by the addresses of -localip: CoreDNS looks up the
+// interface before nodecache has made it. The name of an interface that nodecache does not make is left to CoreDNS.
+func (v values) replaceInterface(lines []string, blocks []caddyfile.ServerBlock) {
+	if len(v.local) == 0 || !v.directive.device {
+		return
 	}
-	return blocks, nil
+	name := v.directive.interfaceName
+	word := regexp.MustCompile(`(^|\s)"?` + regexp.QuoteMeta(name) + `"?(\s|#|$)`)
+	for _, b := range blocks {
+		var tokens []caddyfile.Token
+		for _, t := range b.Tokens["bind"] {
+			if t.Text != name || t.File != "" {
+				tokens = append(tokens, t)
+				continue
+			}
+			lines[t.Line-1] = word.ReplaceAllString(lines[t.Line-1], "${1}"+strings.Join(v.local.texts(), " ")+"${2}")
+			for _, t.Text = range v.local.texts() {
+				tokens = append(tokens, t)
+			}
+		}
+		b.Tokens["bind"] = tokens
+	}
 }

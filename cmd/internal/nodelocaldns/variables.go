@@ -10,15 +10,13 @@ import (
 	"github.com/coredns/caddy/caddyfile"
 )
 
-// The variables of a template. The node's resolv.conf is what upstreamServers means unless the ConfigMap
-// says otherwise.
+// The variables of a template.
 const (
 	clusterDNS      = "__PILLAR__CLUSTER__DNS__"
 	localDNS        = "__PILLAR__LOCAL__DNS__"
 	dnsServer       = "__PILLAR__DNS__SERVER__"
 	upstreamServers = "__PILLAR__UPSTREAM__SERVERS__"
 	prometheusAddr  = "__PROMETHEUS__ENDPOINT__"
-	nodeResolvConf  = "/etc/resolv.conf"
 )
 
 var (
@@ -26,7 +24,7 @@ var (
 	localDNSPort = regexp.MustCompile(localDNS + `:([0-9]+)`)
 )
 
-// check returns why a variable of a text has no value.
+// check returns an error if a variable of a text, except in a comment, has no value.
 func (v values) check(name, text string) error {
 	for d := caddyfile.NewDispenser(name, strings.NewReader(text)); d.Next(); {
 		for _, found := range variable.FindAllString(d.Val(), -1) {
@@ -38,14 +36,21 @@ func (v values) check(name, text string) error {
 	return nil
 }
 
-// substitute puts values in the place of variables, line by line, so that no line moves. One that has no
-// value stays if it stands in a comment and is an error elsewhere.
+// checkImported returns an error if a word of an imported file has a variable.
+func checkImported(file string, line int, word string) error {
+	if found := variable.FindString(word); found != "" {
+		return fmt.Errorf("%s:%d - %s is in an imported file, where variables have no values: write it in the template itself, or a value here", file, line, found)
+	}
+	return nil
+}
+
+// substitute replaces variables by their values. Lines keep their numbers. In comments, variables without a value stay.
 func (v values) substitute(name, text string) (string, error) {
 	if err := v.check(name, text); err != nil {
 		return "", err
 	}
 	if len(v.local) > 0 {
-		// One address with a port, as in the stock health directive, is the first of several.
+		// An address with a port, as in the stock health directive, is the first of several.
 		first := v.local[0].String()
 		text = localDNSPort.ReplaceAllStringFunc(text, func(found string) string {
 			return net.JoinHostPort(first, found[len(localDNS)+1:])
@@ -66,8 +71,8 @@ func (v values) value(variable string) string {
 	case localDNS:
 		return strings.Join(v.local.texts(), " ")
 	case upstreamServers:
-		if len(v.kubeDNS.upstreams) > 0 {
-			return strings.Join(v.kubeDNS.upstreams, " ")
+		if len(v.kubeDNS.Upstreams) > 0 {
+			return strings.Join(v.kubeDNS.Upstreams, " ")
 		}
 		return v.resolvConf
 	case prometheusAddr:
@@ -81,24 +86,24 @@ func (v values) usable(variable string) error {
 	switch variable {
 	case clusterDNS:
 		if slices.Contains(v.own.texts(), v.clusterDNS) {
-			return fmt.Errorf("%s would be %s, the address of Service %q, on which nodecache answers itself (see -localip, bind and nodelocal), so it would ask itself: create a second Service of cluster DNS, such as kube-dns-upstream, and name it with -upstreamsvc",
+			return fmt.Errorf("%s would be %s, the address of Service %q, on which nodecache answers itself (see -localip, bind and nodelocal), so it would query itself: create a second Service of cluster DNS, such as kube-dns-upstream, and name it with -upstreamsvc",
 				variable, v.clusterDNS, v.service)
 		}
 		if v.clusterDNS == "" {
 			return fmt.Errorf("%s is the address of cluster DNS, which the variable %s of the environment has if there is a Service %q in the namespace of this pod when it starts: create it with port 53 and the selector of cluster DNS, or name another with -upstreamsvc",
-				variable, v.service.variable(), v.service)
+				variable, serviceVariable(v.service), v.service)
 		}
 	case localDNS:
 		if len(v.local) == 0 {
-			return fmt.Errorf("%s is what -localip says, which is not given", variable)
+			return fmt.Errorf("%s is the value of -localip, which is not set", variable)
 		}
 	case prometheusAddr:
 		if v.prometheus == "" {
-			return fmt.Errorf("%s is what -prometheus-listen-address says, which is empty", variable)
+			return fmt.Errorf("%s is the value of -prometheus-listen-address, which is empty", variable)
 		}
 	case dnsServer, upstreamServers:
 	default:
-		return fmt.Errorf("%s is not a variable that nodecache knows; what installs node-local-dns replaces it", variable)
+		return fmt.Errorf("%s is not a variable of nodecache; the installation of node-local-dns replaces it", variable)
 	}
 	return nil
 }

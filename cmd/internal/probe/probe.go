@@ -1,6 +1,6 @@
-// Package probe is "clusterdns probe": it asks a DNS server a real question over UDP and over TCP, for
-// the exec probes of a kubelet. In go the flags; out comes an exit code, and a line that says what was
-// answered. It may not import what the servers are made of: it is started every few seconds.
+// Package probe is the subcommand probe: it queries a DNS server over UDP and over TCP, for the exec probes of a kubelet.
+// In go the flags; out come an exit code and a line with the replies. It may not import CoreDNS or the plugins: it is started
+// every few seconds.
 package probe
 
 import (
@@ -17,54 +17,54 @@ import (
 	"github.com/miekg/dns"
 )
 
-// attempt is how long one query waits for its answer. A datagram may be lost where a server has more to
-// do than it can; one of several is answered even then, while a server that hangs answers none.
-const attempt = time.Second
+// queryTimeout bounds one query. An overloaded server loses datagrams, and answers one of several; a server that hangs
+// answers none.
+const queryTimeout = time.Second
 
 // options are the flags.
 type options struct {
 	server  string        // address and port
-	name    string        // what has to exist, fully qualified; empty: any answer will do
-	timeout time.Duration // of all attempts together
+	name    string        // a name that must exist, fully qualified; empty: any reply is right
+	timeout time.Duration // of all queries together
 }
 
-// Command runs "PROGRAM probe" with the arguments after the word probe, and returns the exit code: 0 if
-// the server answered over UDP and over TCP; 1 if not; 2 for wrong flags.
+// Command returns the subcommand of a program. It gets the arguments after the word probe, and returns the exit code: 0 if
+// the server answered over UDP and over TCP; 1 if not; 2 for invalid flags.
 func Command(program string) func(args []string) int {
 	return func(args []string) int { return command(program, args, os.Stdout, os.Stderr) }
 }
 
-func command(program string, args []string, out, complaints io.Writer) int {
+func command(program string, args []string, out, errs io.Writer) int {
 	o, err := parse(program, args, out)
 	switch {
 	case errors.Is(err, flag.ErrHelp):
 		return 0
 	case err != nil:
-		say(complaints, "%s probe: %v; see %[1]s probe -help\n", program, err)
+		printf(errs, "%s probe: %v; see %[1]s probe -help\n", program, err)
 		return 2
 	}
-	answers, err := ask(o)
+	replies, err := query(o)
 	if err != nil {
-		say(complaints, "%s probe: %s\n", program, strings.ReplaceAll(err.Error(), "\n", "; "))
+		printf(errs, "%s probe: %s\n", program, strings.ReplaceAll(err.Error(), "\n", "; "))
 		return 1
 	}
-	say(out, "%s\n", strings.Join(answers, ", "))
+	printf(out, "%s\n", strings.Join(replies, ", "))
 	return 0
 }
 
-// say prints. What can't be printed can't be reported either; the exit code says it.
-func say(w io.Writer, format string, values ...any) { _, _ = fmt.Fprintf(w, format, values...) }
+// printf ignores errors of the writer, which could only be printed there.
+func printf(w io.Writer, format string, values ...any) { _, _ = fmt.Fprintf(w, format, values...) }
 
 func parse(program string, args []string, help io.Writer) (options, error) {
 	var o options
 	f := flag.NewFlagSet("probe", flag.ContinueOnError)
 	f.SetOutput(io.Discard) // an error is printed once, by the caller
 	f.StringVar(&o.server, "server", "127.0.0.1:53", "`address` and port of the server")
-	f.StringVar(&o.name, "name", "", "`name` that has to exist; without it, any answer will do")
-	f.DurationVar(&o.timeout, "timeout", 4*time.Second, "how long to go on asking; less than the kubelet waits for the probe")
+	f.StringVar(&o.name, "name", "", "`name` that must exist; without it, any reply is right")
+	f.DurationVar(&o.timeout, "timeout", 4*time.Second, "how long to retry; less than the kubelet's timeout of the probe")
 	if err := f.Parse(args); err != nil {
 		if errors.Is(err, flag.ErrHelp) {
-			say(help, "%s probe asks a DNS server over UDP and over TCP. Exit code: 0, 1 if one of the two is\nnot answered as it should be, 2 for wrong flags.\n\n", program)
+			printf(help, "%s probe queries a DNS server over UDP and over TCP. Exit code: 0, 1 without the expected\nreply to one of the two, 2 for invalid flags.\n\n", program)
 			f.SetOutput(help)
 			f.PrintDefaults()
 		}
@@ -78,44 +78,43 @@ func parse(program string, args []string, help io.Writer) (options, error) {
 	}
 	if o.name != "" {
 		if _, ok := dns.IsDomainName(o.name); !ok {
-			return o, fmt.Errorf("-name: %q is not a name", o.name)
+			return o, fmt.Errorf("-name: %q is not a domain name", o.name)
 		}
 		o.name = dns.Fqdn(o.name)
 	}
 	if o.timeout <= 0 {
-		return o, fmt.Errorf("-timeout: %s is not longer than 0", o.timeout)
+		return o, fmt.Errorf("invalid -timeout %s: want more than 0", o.timeout)
 	}
 	return o, nil
 }
 
-// ask asks over both, at the same time, and returns what was answered.
-func ask(o options) ([]string, error) {
+// query queries over both at the same time, and returns the replies.
+func query(o options) ([]string, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), o.timeout)
 	defer cancel()
 	networks := []string{"udp", "tcp"}
-	answers, errs := make([]string, len(networks)), make([]error, len(networks))
+	replies, errs := make([]string, len(networks)), make([]error, len(networks))
 	done := make(chan struct{})
 	for i, network := range networks {
 		go func() {
-			answers[i], errs[i] = o.over(ctx, network)
+			replies[i], errs[i] = o.over(ctx, network)
 			done <- struct{}{}
 		}()
 	}
 	for range networks {
 		<-done
 	}
-	return answers, errors.Join(errs...)
+	return replies, errors.Join(errs...)
 }
 
-// over asks over one network until the answer is right or the time is over, when it returns the last
-// error.
+// over queries over one network until the reply is right. It returns the last error at the end of the timeout.
 func (o options) over(ctx context.Context, network string) (string, error) {
 	var last error
 	for {
 		started := time.Now()
-		answer, err := o.once(ctx, network)
+		reply, err := o.once(ctx, network)
 		if err == nil {
-			return network + ": " + answer, nil
+			return network + ": " + reply, nil
 		}
 		if last == nil || ctx.Err() == nil {
 			last = fmt.Errorf("%s: %w", network, err)
@@ -123,26 +122,26 @@ func (o options) over(ctx context.Context, network string) (string, error) {
 		select {
 		case <-ctx.Done():
 			return "", last
-		case <-time.After(attempt - time.Since(started)):
+		case <-time.After(queryTimeout - time.Since(started)):
 		}
 	}
 }
 
-// once sends one query and says what was answered.
+// once sends one query and returns a description of the reply.
 func (o options) once(ctx context.Context, network string) (string, error) {
-	ctx, cancel := context.WithTimeout(ctx, attempt)
+	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
 	defer cancel()
 	m := new(dns.Msg)
 	if o.name != "" {
 		m.SetQuestion(o.name, dns.TypeA)
 	} else {
-		// A version of EDNS that is not there (RFC 6891 section 6.1.3) is refused before any plugin and any
-		// upstream has a say: that an upstream is dead is no reason to start again.
+		// The server refuses an unknown version of EDNS (RFC 6891 section 6.1.3) before any plugin: that an upstream does
+		// not answer is no reason to restart the server.
 		m.SetQuestion(".", dns.TypeNS)
 		m.SetEdns0(dns.DefaultMsgSize, false)
 		m.IsEdns0().SetVersion(1)
 	}
-	client := dns.Client{Net: network, Timeout: attempt}
+	client := dns.Client{Net: network, Timeout: queryTimeout}
 	r, took, err := client.ExchangeContext(ctx, m, o.server)
 	if err != nil {
 		return "", err
@@ -153,9 +152,8 @@ func (o options) once(ctx context.Context, network string) (string, error) {
 	return fmt.Sprintf("%s in %.1f ms", rcodeOf(r), float64(took.Microseconds())/1000), nil
 }
 
-// rcodeOf returns the name of the code of a reply.
 func rcodeOf(r *dns.Msg) string {
-	if r.Rcode == dns.RcodeBadVers { // which the table has as the code of a signature, with the same number
+	if r.Rcode == dns.RcodeBadVers { // the table has BADSIG for the same number
 		return "BADVERS"
 	}
 	return dns.RcodeToString[r.Rcode]

@@ -9,7 +9,7 @@ import (
 	"github.com/miekg/dns"
 )
 
-// listen opens a port of 127.0.0.1 for both. What is free for TCP may be some client's for UDP.
+// listen opens a port of 127.0.0.1 for both. A port that is free for TCP may be in use for UDP.
 func listen(t *testing.T) (ln net.Listener, conn net.PacketConn) {
 	t.Helper()
 	var err error
@@ -28,8 +28,7 @@ func listen(t *testing.T) (ln net.Listener, conn net.PacketConn) {
 	return nil, nil
 }
 
-// server answers over UDP and TCP on one port of 127.0.0.1 with what the handlers write; nil ones leave
-// the network closed.
+// server answers over UDP and TCP on one port of 127.0.0.1. Without a handler the port is closed.
 func server(t *testing.T, udp, tcp dns.HandlerFunc) string {
 	t.Helper()
 	ln, conn := listen(t)
@@ -72,9 +71,9 @@ func silent(dns.ResponseWriter, *dns.Msg) {}
 
 // second does not answer the first query.
 func second(t *testing.T, rcode int) dns.HandlerFunc {
-	var asked atomic.Int64
+	var queries atomic.Int64
 	return func(w dns.ResponseWriter, q *dns.Msg) {
-		if asked.Add(1) > 1 {
+		if queries.Add(1) > 1 {
 			answer(t, rcode)(w, q)
 		}
 	}
@@ -87,7 +86,7 @@ func TestCommand(t *testing.T) {
 		udp, tcp dns.HandlerFunc
 		args     string
 		code     int
-		want     string // in what is printed
+		want     string // in the output
 	}{
 		{"any answer", refused, failed, "", 0, "udp: REFUSED in "},
 		{"no answer over UDP", silent, ok, "-timeout 100ms", 1, "clusterdns probe: udp: read udp "},
@@ -97,14 +96,14 @@ func TestCommand(t *testing.T) {
 		{"one datagram lost", second(t, dns.RcodeSuccess), ok, "", 0, "udp: NOERROR in "},
 		{"name", ok, ok, "-name kubernetes.default.svc.cluster.local", 0, "tcp: NOERROR in "},
 		{"name before the first sync", failed, failed, "-timeout 100ms -name kubernetes.default.svc.cluster.local", 1, "udp: kubernetes.default.svc.cluster.local. is SERVFAIL at 127.0.0.1:"},
-		{"name that is not there", ok, absent, "-timeout 100ms -name a.b", 1, "tcp: a.b. is NXDOMAIN at "},
+		{"name that does not exist", ok, absent, "-timeout 100ms -name a.b", 1, "tcp: a.b. is NXDOMAIN at "},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			args := append([]string{"-server", server(t, tt.udp, tt.tcp)}, strings.Fields(tt.args)...)
-			var out, complaints strings.Builder
-			code := command("clusterdns", args, &out, &complaints)
-			text := out.String() + complaints.String()
+			var out, errs strings.Builder
+			code := command("clusterdns", args, &out, &errs)
+			text := out.String() + errs.String()
 			if code != tt.code || !strings.Contains(text, tt.want) || strings.Count(text, "\n") != 1 {
 				t.Errorf("exit code %d, printed %q, want %d and %q in one line", code, text, tt.code, tt.want)
 			}
@@ -112,15 +111,15 @@ func TestCommand(t *testing.T) {
 	}
 }
 
-// TestQuestion checks what is asked.
+// TestQuestion checks the queries.
 func TestQuestion(t *testing.T) {
-	type asked struct {
+	type query struct {
 		dns.Question
 		version uint8 // of EDNS
 	}
-	questions := make(chan asked, 4)
+	questions := make(chan query, 4)
 	h := func(w dns.ResponseWriter, q *dns.Msg) {
-		a := asked{Question: q.Question[0]}
+		a := query{Question: q.Question[0]}
 		if opt := q.IsEdns0(); opt != nil {
 			a.version = opt.Version()
 		}
@@ -130,10 +129,10 @@ func TestQuestion(t *testing.T) {
 	addr := server(t, h, h)
 	for _, tt := range []struct {
 		args []string
-		want asked
+		want query
 	}{
-		{[]string{"-server", addr}, asked{dns.Question{Name: ".", Qtype: dns.TypeNS, Qclass: dns.ClassINET}, 1}},
-		{[]string{"-server", addr, "-name", "web.shop"}, asked{dns.Question{Name: "web.shop.", Qtype: dns.TypeA, Qclass: dns.ClassINET}, 0}},
+		{[]string{"-server", addr}, query{dns.Question{Name: ".", Qtype: dns.TypeNS, Qclass: dns.ClassINET}, 1}},
+		{[]string{"-server", addr, "-name", "web.shop"}, query{dns.Question{Name: "web.shop.", Qtype: dns.TypeA, Qclass: dns.ClassINET}, 0}},
 	} {
 		var out strings.Builder
 		if code := command("clusterdns", tt.args, &out, &out); code != 0 {
@@ -141,7 +140,7 @@ func TestQuestion(t *testing.T) {
 		}
 		for range 2 {
 			if got := <-questions; got != tt.want {
-				t.Errorf("asked %v, want %v", got, tt.want)
+				t.Errorf("query %v, want %v", got, tt.want)
 			}
 		}
 	}
@@ -151,24 +150,24 @@ func TestFlags(t *testing.T) {
 	tests := []struct{ args, want string }{
 		{"-server 127.0.0.1", `-server: "127.0.0.1" is not an address with a port`},
 		{"-server localhost:53", `"localhost:53" is not an address`},
-		{"-name a..b", `-name: "a..b" is not a name`},
-		{"-timeout 0s", "-timeout: 0s is not longer than 0"},
+		{"-name a..b", `-name: "a..b" is not a domain name`},
+		{"-timeout 0s", "invalid -timeout 0s: want more than 0"},
 		{"-timeout soon", "invalid value"},
 		{"now", `unexpected argument "now"`},
 	}
 	for _, tt := range tests {
 		t.Run(tt.args, func(t *testing.T) {
-			var out, complaints strings.Builder
-			if code := command("nodecache", strings.Fields(tt.args), &out, &complaints); code != 2 || out.Len() > 0 ||
-				!strings.Contains(complaints.String(), tt.want) || !strings.HasSuffix(complaints.String(), "see nodecache probe -help\n") {
-				t.Errorf("exit code %d, printed %q and %q, want %q", code, out.String(), complaints.String(), tt.want)
+			var out, errs strings.Builder
+			if code := command("nodecache", strings.Fields(tt.args), &out, &errs); code != 2 || out.Len() > 0 ||
+				!strings.Contains(errs.String(), tt.want) || !strings.HasSuffix(errs.String(), "see nodecache probe -help\n") {
+				t.Errorf("exit code %d, printed %q and %q, want %q", code, out.String(), errs.String(), tt.want)
 			}
 		})
 	}
 	t.Run("help", func(t *testing.T) {
-		var out, complaints strings.Builder
-		if code := command("clusterdns", []string{"-help"}, &out, &complaints); code != 0 || complaints.Len() > 0 || !strings.Contains(out.String(), "-server address") {
-			t.Errorf("exit code %d, printed %q and %q", code, out.String(), complaints.String())
+		var out, errs strings.Builder
+		if code := command("clusterdns", []string{"-help"}, &out, &errs); code != 0 || errs.Len() > 0 || !strings.Contains(out.String(), "-server address") {
+			t.Errorf("exit code %d, printed %q and %q", code, out.String(), errs.String())
 		}
 	})
 }

@@ -5,28 +5,28 @@ import (
 	"time"
 )
 
-// What a round trip over a warm connection may allocate, as measured: the call and its answer, its place on
-// the connection, and for UDP the goroutine's query. The server of the test allocates nothing then.
+// Limits of the allocations of a round trip over an open connection, as measured: the call, the answer, the flight, and
+// for UDP the goroutine and its query. The server of the test allocates nothing.
 const (
 	roundTripTCP = 4
 	roundTripUDP = 8
 )
 
 func TestAllocations(t *testing.T) {
-	tcp := newBed(t, serving(t, func(c *session) {
+	tcp := newTestbed(t, serving(t, func(c *session) {
 		buf := make([]byte, 512)
 		for {
 			n, err := c.Read(buf)
 			if err != nil {
 				return
 			}
-			buf[4] |= 0x80 // behind the length
+			buf[4] |= 0x80 // after the length
 			if _, err := c.Write(buf[:n]); err != nil {
 				return
 			}
 		}
 	}), 100, 2)
-	tcp.tick = time.Hour // looking after connections is no part of a round trip
+	tcp.tick = time.Hour // checks of connections do not count
 	s := newUDPServer(t)
 	udp := newDatagrams(t, s)
 	stop := make(chan struct{})

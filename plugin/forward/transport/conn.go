@@ -6,116 +6,102 @@ import (
 	"errors"
 	"net"
 	"runtime"
+	"slices"
 	"syscall"
 	"time"
 )
 
 const (
-	lengthLen  = 2 // of what precedes a message, in bytes, RFC 1035 section 4.2.2
+	lengthLen  = 2 // bytes of the length before a message, RFC 1035 section 4.2.2
 	maxMessage = 65535
-	ids        = 1 << 16
-	firstRead  = 4 << 10
-	mostRead   = 32 << 10
-	// writeTime bounds one write. It is longer than the kernel keeps what nobody acknowledges.
-	writeTime = 2 * time.Second
-	// A query waits for others for a part of the time that answers take, when at least so many are on their
-	// way. Less than the shortest wait is no wait.
-	lingerPart = 64
-	minLinger  = 50 * time.Microsecond
-	maxLinger  = 500 * time.Microsecond
-	busyFrom   = 8
-	// maxMoves bounds how often a query moves from connections that were lost after they had brought
-	// answers to other queries.
-	maxMoves = 5
+	maxIDs     = 1 << 16
+	minRead    = 4 << 10
+	maxRead    = 32 << 10
+	// writeTimeout bounds one write. It is longer than the kernel waits for acknowledgements.
+	writeTimeout = 2 * time.Second
+	// A busy connection delays writes and reads by a fraction of the round trip, so that more queries share a segment.
+	// Delays below minDelay are left out.
+	delayFraction = 64
+	minDelay      = 50 * time.Microsecond
+	maxDelay      = 500 * time.Microsecond
+	busyInFlight  = 8
+	// maxMoves bounds the connections that a query loses after they had delivered other answers, and
+	// maxMovesUnanswered those that delivered none.
+	maxMoves           = 5
+	maxMovesUnanswered = 2
 )
 
-// flight is a call on a connection.
+// flight is a call on one connection.
 type flight struct {
-	call         *Call // nil once nobody waits for the answer
-	conn         *conn
-	id           uint16
-	sent         time.Time
-	older, newer *flight
-	canary       *conn // if the call is also on this one, where it has waited for long
-	brought      int   // how many answers that one had brought then
-	copyOf       *conn // the same, where it is the oldest and nothing is said
-	number       int   // in the order of sending
-	moved        bool  // to another connection, away from this one
+	call   *Call // nil after it was cancelled or moved; the id stays reserved
+	conn   *conn
+	id     uint16
+	number int // in the order of sending, from 1
+	sent   time.Time
+
+	copyFrom       *conn // of a copy: the connection that may be stalled
+	answeredBefore int   // answers on that connection when the copy was sent
+	copyOfOldest   bool
 }
 
-// conn is a connection. Everything but the reading and the writing is guarded by the pool's mutex.
+// conn is a connection. The pool's mutex guards everything but the socket.
 type conn struct {
-	pool *Pool
-	c    net.Conn // nil until it is made
-	wake chan struct{}
-	ctx  context.Context // of the making
-	end  context.CancelFunc
+	pool   *Pool
+	c      net.Conn // nil until the connection is established
+	wake   chan struct{}
+	ctx    context.Context // of the handshake
+	cancel context.CancelFunc
 
-	out, spare []byte // to be written; written
+	out, spare []byte // to be written; a buffer for reuse
 
-	flights        map[uint16]*flight // with those that nobody waits for
-	oldest, newest *flight            // of those that someone waits for
-	inFlight       int
-	nextID         uint16
+	byID     map[uint16]*flight // including those without a call
+	inFlight int                // with a call
+	nextID   uint16
 
-	made     time.Time // when that began
-	up       time.Time // when that ended
-	used     time.Time // when it last got or had a query
-	heard    time.Time // when it last brought something
-	idle     time.Duration
-	sent     int // queries
-	answered int
-	leaving  bool
-	gone     bool
+	created    time.Time
+	opened     time.Time
+	used       time.Time // last query or answer
+	lastAnswer time.Time
+	idle       time.Duration // limit of the idle time
+	sent       int           // queries
+	answered   int
+	highest    int  // number of the last query that was answered
+	retired    bool // takes no more queries
+	closed     bool
 
-	canaries int       // queries of which a copy was sent elsewhere since it last brought something
-	canaryAt time.Time // when the last one was
-	slow     *flight   // away from behind which queries were moved
-	stuck    bool      // a copy of slow was answered sooner
-	highest  int       // number of the answered queries
-
-	writes, reads uint32 // packets, where the kernel does not count them
-	kernelCounts  bool
-	packets       packets
+	copies   int // of its queries sent by others since the last answer
+	copiedAt time.Time
+	packets  packets // counted
 }
 
 func newConn(p *Pool) *conn {
 	now := p.now()
-	ctx, cancel := context.WithTimeout(context.Background(), dialTime)
+	ctx, cancel := context.WithTimeout(context.Background(), dialTimeout)
 	return &conn{
-		pool: p, ctx: ctx, end: cancel, wake: make(chan struct{}, 1), flights: map[uint16]*flight{},
-		made: now, used: now, idle: p.Expire,
-		// Who cannot see the connection cannot answer on it, so ids need not be hard to guess. In sequence
-		// they come again as late as can be.
-		nextID: uint16(now.UnixNano()), // #nosec G115 -- any will do
+		pool: p, ctx: ctx, cancel: cancel, wake: make(chan struct{}, 1), byID: map[uint16]*flight{},
+		created: now, used: now, idle: p.Expire,
+		// Forging an answer needs the sequence numbers of TCP, so ids need not be random. In sequence the reuse of an
+		// id takes longest.
+		nextID: uint16(now.UnixNano()), // #nosec G115 -- any id is good
 	}
 }
 
-// takes reports whether there is room for a query, where so many may be on their way and so many may be
-// sent in all; a limit of 0 is none.
-func (c *conn) takes(depth, limit int) bool {
-	return !c.leaving && c.inFlight < depth && (limit == 0 || c.sent < limit) &&
-		len(c.out) < maxUnsent && len(c.flights) < ids
+// hasRoom reports whether the connection takes a query with depth as the limit of queries in flight and limit as that
+// of all queries, 0 for none.
+func (c *conn) hasRoom(depth, limit int) bool {
+	return !c.retired && c.inFlight < depth && (limit == 0 || c.sent < limit) &&
+		len(c.out) < maxUnsent && len(c.byID) < maxIDs
 }
-
-// forgotten returns how many ids wait for an answer that nobody waits for.
-func (c *conn) forgotten() int { return len(c.flights) - c.inFlight }
 
 // put sends a call.
 func (c *conn) put(call *Call) *flight {
-	f := &flight{call: call, conn: c, sent: c.pool.now(), older: c.newest}
-	for c.flights[c.nextID] != nil {
+	f := &flight{call: call, conn: c, sent: c.pool.now(), number: c.sent + 1}
+	for c.byID[c.nextID] != nil {
 		c.nextID++
 	}
-	f.id, f.number = c.nextID, c.sent+1
+	f.id = c.nextID
 	c.nextID++
-	c.flights[f.id] = f
-	if c.newest == nil {
-		c.oldest = f
-	} else {
-		c.newest.newer = f
-	}
-	c.newest = f
+	c.byID[f.id] = f
 	c.inFlight++
 	c.used = f.sent
 	if call.flights == nil {
@@ -128,12 +114,12 @@ func (c *conn) put(call *Call) *flight {
 	return f
 }
 
-// write appends a query to what is to be written, and wakes the writer.
+// write appends a query to the output, and wakes the writer.
 func (c *conn) write(call *Call, id uint16) {
 	start := len(c.out)
 	c.out = append(c.out, 0, 0)
 	if c.sent == 0 {
-		c.out = asksToStay(c.out, call.Query, call.question)
+		c.out = appendKeepAlive(c.out, call.Query, call.question)
 	} else {
 		c.out = append(c.out, call.Query...)
 	}
@@ -147,81 +133,73 @@ func (c *conn) write(call *Call, id uint16) {
 	}
 }
 
-// take takes a call off the connection. Its id is not used before an answer has come.
-func (c *conn) take(f *flight) {
-	if f.older == nil {
-		c.oldest = f.newer
-	} else {
-		f.older.newer = f.newer
-	}
-	if f.newer == nil {
-		c.newest = f.older
-	} else {
-		f.newer.older = f.older
-	}
-	f.older, f.newer = nil, nil
+// remove separates a call from the connection. The id stays reserved until its answer arrives.
+func (c *conn) remove(f *flight) {
 	c.inFlight--
 	c.pool.Metrics.InFlight.Dec()
-	for i, other := range f.call.flights {
-		if other == f {
-			f.call.flights[i] = f.call.flights[len(f.call.flights)-1]
-			f.call.flights = f.call.flights[:len(f.call.flights)-1]
-			break
-		}
-	}
+	i := slices.Index(f.call.flights, f)
+	f.call.flights = slices.Delete(f.call.flights, i, i+1)
 	f.call = nil
 }
 
-// rest closes the connection if nobody is on it, and nobody will be.
-func (c *conn) rest() {
-	if c.inFlight == 0 && (c.leaving || c.pool.closing) && !c.awaitsConfirmation() {
-		c.pool.leave(c)
+// oldest returns the oldest flight with a call.
+func (c *conn) oldest() (oldest *flight) {
+	for _, f := range c.byID {
+		if f.call != nil && (oldest == nil || f.number < oldest.number) {
+			oldest = f
+		}
+	}
+	return oldest
+}
+
+// queue returns the flights with a call, the oldest first.
+func (c *conn) queue() []*flight {
+	all := make([]*flight, 0, c.inFlight)
+	for _, f := range c.byID {
+		if f.call != nil {
+			all = append(all, f)
+		}
+	}
+	slices.SortFunc(all, func(a, b *flight) int { return a.number - b.number })
+	return all
+}
+
+// closeIfUnused closes a connection without queries that takes no more.
+func (c *conn) closeIfUnused() {
+	if c.inFlight == 0 && (c.retired || c.pool.closing) {
+		c.pool.retire(c)
 	}
 }
 
-// close ends the connection. It does not wait: TLS says goodbye, which a server that does not read holds
-// up.
+// close closes the connection in the background: a server that does not read delays the end of TLS.
 func (c *conn) close() {
 	if c.c == nil {
-		c.end()
+		c.cancel()
 		return
 	}
-	c.count()
-	go func() { _ = c.c.Close() }() // the reader finds out
+	c.countPackets()
+	go func() { _ = c.c.Close() }() // the reader gets the error
 }
 
-// count counts the packets since the last time.
-func (c *conn) count() {
+// countPackets adds the packets since the last count to the metrics. On systems without such counters, each write and
+// read counts as a packet.
+func (c *conn) countPackets() {
 	if c.c == nil {
 		return
 	}
 	now, ok := segments(c.c)
-	switch {
-	case ok:
-		c.kernelCounts = true
-	case c.kernelCounts: // and does no more, since the connection is closed
+	if !ok {
 		return
-	default:
-		now = packets{sent: c.writes, received: c.reads}
 	}
 	c.pool.Metrics.Sent.Add(float64(now.sent - c.packets.sent))
 	c.pool.Metrics.Received.Add(float64(now.received - c.packets.received))
 	c.packets = now
 }
 
-// packets are how many a connection has had.
+// packets are the packets of a connection.
 type packets struct{ sent, received uint32 }
 
-// movable returns from how many lost connections a call may have come when this one is lost. One that had
-// brought answers was lost for reasons of its own.
-func (c *conn) movable() int {
-	if c.answered > 0 {
-		return maxMoves
-	}
-	return 2
-}
-
-// run makes the connection, and writes to it.
+// run establishes the connection, and writes to it.
 func (c *conn) run() {
 	p := c.pool
 	made, err := p.dial(c)
@@ -232,29 +210,31 @@ func (c *conn) run() {
 	p.Metrics.Connections.Inc()
 	go c.read()
 	for range c.wake {
-		c.linger()
+		c.delay()
 		p.mu.Lock()
-		b, gone := c.out, c.gone
+		b, closed := c.out, c.closed
 		c.out, c.spare = c.spare[:0], nil
 		p.mu.Unlock()
-		if gone {
+		if closed {
 			return
 		}
 		if len(b) > 0 {
-			if err = made.SetWriteDeadline(time.Now().Add(writeTime)); err == nil {
+			if err = made.SetWriteDeadline(time.Now().Add(writeTimeout)); err == nil {
 				_, err = made.Write(b)
 			}
 			switch {
 			case err == nil:
 			case errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE):
-				return // the reader finds the end, and the answers that came before it
+				return // the reader finds the end, and the answers that arrived before it
 			default:
 				p.lost(c, err)
 				return
 			}
 		}
+		if !countsSegments {
+			p.Metrics.Sent.Inc()
+		}
 		p.mu.Lock()
-		c.writes++
 		if c.spare = b[:0]; cap(b) > maxUnsent/4 {
 			c.spare = nil
 		}
@@ -262,69 +242,80 @@ func (c *conn) run() {
 	}
 }
 
-// linger waits a little for others, whose queries or answers then share a segment and a system call with
-// those that are there: no longer than is lost in the time that answers take, and not at all if there are
-// few.
-func (c *conn) linger() {
+// delay waits for further queries or answers on a busy connection, to share a segment and a system call: for a
+// small fraction of the round trip.
+func (c *conn) delay() {
 	p := c.pool
 	p.mu.Lock()
-	wait := min(p.rtt/lingerPart, maxLinger)
-	busy := c.inFlight >= busyFrom
+	wait := min(p.rtt/delayFraction, maxDelay)
+	busy := c.inFlight >= busyInFlight
 	p.mu.Unlock()
-	if busy && wait >= minLinger {
+	if busy && wait >= minDelay {
 		time.Sleep(wait)
 	} else {
-		runtime.Gosched() // those who are about to send
+		runtime.Gosched() // to goroutines that are about to send
 	}
 }
 
-// dial makes a connection. It is given up when nobody waits for it any more.
+// Dialer returns a dialer with a local address; nil leaves the choice to the kernel.
+func Dialer(network string, source net.IP) *net.Dialer {
+	d := &net.Dialer{Control: control, KeepAlive: -1} // idle connections are closed soon
+	switch {
+	case source == nil:
+	case network == "udp":
+		d.LocalAddr = &net.UDPAddr{IP: source}
+	default:
+		d.LocalAddr = &net.TCPAddr{IP: source}
+	}
+	return d
+}
+
+// dial establishes a connection. Cancelling its last query cancels the handshake.
 func (p *Pool) dial(c *conn) (net.Conn, error) {
-	defer c.end()
+	defer c.cancel()
 	made, err := p.Dial(c.ctx)
 	if err != nil {
 		return nil, err
 	}
-	endSoon(made)
+	setUserTimeout(made)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	c.c = made
-	c.up = p.now()
-	if p.fruitless < manyFruitless {
+	c.opened = p.now()
+	if p.unanswered < pauseAfter {
 		p.failures, p.retryAt, p.dialErr = 0, time.Time{}, nil
 	}
-	if c.leaving && c.inFlight == 0 {
+	if c.retired && c.inFlight == 0 {
 		c.close()
 	}
 	return made, nil
 }
 
-// read takes answers until the connection ends.
+// read receives answers until the connection ends.
 func (c *conn) read() {
-	buf := make([]byte, firstRead)
+	buf := make([]byte, minRead)
 	have := 0
 	for {
 		n, err := c.c.Read(buf[have:])
 		have += n
 		rest := c.receive(buf[:have])
-		c.linger()
+		c.delay()
 		if err != nil {
 			c.pool.lost(c, err)
 			return
 		}
 		have = copy(buf, rest)
-		if need := c.room(buf[:have], n); need > len(buf) {
+		if need := readSize(buf[:have], n); need > len(buf) {
 			buf = append(make([]byte, 0, need), buf[:have]...)[:need]
 		}
 	}
 }
 
-// room returns how much is to be read at once, in bytes: more if that much came, and at least the message
-// that has begun.
-func (c *conn) room(begun []byte, came int) int {
+// readSize returns the size of the read buffer: larger after a long read, and at least the message that has begun.
+func readSize(begun []byte, lastRead int) int {
 	need := 0
-	if came >= firstRead {
-		need = mostRead
+	if lastRead >= minRead {
+		need = maxRead
 	}
 	if len(begun) >= lengthLen {
 		need = max(need, lengthLen+int(binary.BigEndian.Uint16(begun)))
@@ -332,7 +323,7 @@ func (c *conn) room(begun []byte, came int) int {
 	return need
 }
 
-// nextMessage splits what was read after the first message, which is nil if it is not there as a whole.
+// nextMessage splits off the first message, which is nil if it is incomplete.
 func nextMessage(b []byte) (message, rest []byte) {
 	if len(b) < lengthLen {
 		return nil, b
@@ -344,18 +335,20 @@ func nextMessage(b []byte) (message, rest []byte) {
 	return b[lengthLen:end:end], b[end:]
 }
 
-// receive takes the answers in what was read, and returns what is left.
+// receive processes the complete messages of a read, and returns the rest.
 func (c *conn) receive(b []byte) (rest []byte) {
 	p := c.pool
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	c.reads++
+	if !countsSegments {
+		p.Metrics.Received.Inc()
+	}
 	now := p.now()
 	for {
 		message, rest := nextMessage(b)
 		if message == nil {
-			p.feed()
-			c.rest()
+			p.sendWaiting()
+			c.closeIfUnused()
 			return rest
 		}
 		b = rest
@@ -363,78 +356,74 @@ func (c *conn) receive(b []byte) (rest []byte) {
 	}
 }
 
-// answer takes one answer. One that is none to the query of its id is dropped, and the right one may
-// follow.
+// answer processes one message. If it does not answer the query of its id it is dropped, and the right one may follow.
 func (c *conn) answer(message []byte, now time.Time) {
 	p := c.pool
 	if len(message) < headerLen {
-		p.Metrics.drop(malformed)
+		p.Metrics.Dropped[Malformed].Inc()
 		return
 	}
-	f := c.flights[binary.BigEndian.Uint16(message)]
+	f := c.byID[binary.BigEndian.Uint16(message)]
 	if f == nil {
-		p.Metrics.drop(wrongID)
-		return
-	}
-	if f.call == nil {
-		c.lateAnswer(f, message, now)
+		p.Metrics.Dropped[WrongID].Inc()
 		return
 	}
 	call := f.call
-	if v := check(call.Query[:call.question], message); v != right {
-		p.Metrics.drop(v)
+	if call == nil {
+		delete(c.byID, f.id)
+		p.Metrics.Late.Inc()
+		c.observe(f, message, now)
 		return
 	}
-	delete(c.flights, f.id)
-	if f.canary != nil {
-		p.canaryAnswered(f, now)
+	if reason := check(call.Query[:call.question], message); reason != "" {
+		p.Metrics.Dropped[reason].Inc()
+		return
 	}
-	if f.copyOf != nil {
-		f.copyOf.stuck = true
+	c.complete(f, message, now)
+}
+
+// complete ends a call with its answer.
+func (c *conn) complete(f *flight, message []byte, now time.Time) {
+	p, call := c.pool, f.call
+	delete(c.byID, f.id)
+	switch {
+	case f.copyOfOldest:
+		p.stalls = 0
+	case f.copyFrom != nil:
+		p.copyAnswered(f, now)
 	}
-	c.hear(f, message, now)
+	c.observe(f, message, now)
 	c.used = now
-	p.note(now.Sub(f.sent))
-	c.take(f)
-	for len(call.flights) > 0 { // on another connection too
+	p.observeRTT(now.Sub(f.sent))
+	c.remove(f)
+	for len(call.flights) > 0 { // copies
 		other := call.flights[0]
-		if other.canary != nil {
-			p.heldUp = 0 // the original was sooner
+		if other.copyFrom != nil {
+			p.stalls = 0 // the original was faster
 		}
-		other.conn.take(other)
-		other.conn.rest()
+		other.conn.remove(other)
+		other.conn.closeIfUnused()
 	}
-	call.not = c
+	call.avoid = c
 	call.finish(append([]byte(nil), message...), nil)
 }
 
-// lateAnswer takes an answer that nobody waits for.
-func (c *conn) lateAnswer(f *flight, message []byte, now time.Time) {
-	delete(c.flights, f.id)
-	c.pool.Metrics.Late.Inc()
-	c.hear(f, message, now)
-	if f.moved {
-		c.pool.movedAnswered(c, now)
-	}
-}
-
-// hear notes what an answer says of the connection: that it works, whether answers keep the order, and for
-// how long it may be idle. A query that was overtaken may never be answered, which says nothing; if it is, the
-// server does not work on one at a time.
-func (c *conn) hear(f *flight, message []byte, now time.Time) {
+// observe learns from an answer: the order of answers, and the limit of the idle time. A query that newer ones
+// overtook proves nothing before it is answered: it may be one that the server drops.
+func (c *conn) observe(f *flight, message []byte, now time.Time) {
 	if f.number < c.highest {
-		c.pool.answersOutOfOrder(now)
+		c.pool.answeredOutOfOrder(now)
 	}
 	c.highest = max(c.highest, f.number)
-	c.heard, c.canaries = now, 0
+	c.lastAnswer, c.copies = now, 0
 	c.answered++
-	c.pool.fruitless = 0
-	idle, ok := mayStay(message)
+	c.pool.unanswered = 0
+	idle, ok := keepAliveOf(message)
 	if !ok {
 		return
 	}
 	c.idle = min(c.pool.Expire, idle)
-	if idle == 0 && !c.leaving {
-		c.pool.leave(c)
+	if idle == 0 && !c.retired {
+		c.pool.retire(c)
 	}
 }

@@ -5,7 +5,7 @@ import (
 	"sync"
 )
 
-// Func carries queries by a function that waits for the answer, which it has checked.
+// Func sends queries by a function that waits for the answer and checks it.
 type Func struct {
 	// Exchange returns the answer to a packed query.
 	Exchange func(ctx context.Context, query []byte) ([]byte, error)
@@ -45,7 +45,7 @@ func (f *Func) Cancel(call *Call) {
 	}
 }
 
-// Late implements Carrier. Nothing follows for others.
+// Late implements Carrier.
 func (f *Func) Late(*Call) {}
 
 // Close implements Carrier.

@@ -10,95 +10,84 @@ import (
 	"time"
 )
 
-// Config is what a Pool is made of.
+// Config configures a Pool.
 type Config struct {
-	// Dial makes a connection; it may include a handshake.
+	// Dial opens a connection, including a TLS handshake.
 	Dial func(ctx context.Context) (net.Conn, error)
-	// MaxInFlight is the number of queries on their way on one connection, and MaxConnections that of
-	// connections, while the upstream takes many queries on one; both at least 1.
+	// MaxInFlight limits the queries in flight on one connection, and MaxConnections the connections to a server
+	// that takes many queries on each; both at least 1.
 	MaxInFlight, MaxConnections int
-	// MaxIdle is how many idle connections are kept; 0 is any number.
+	// MaxIdle limits the idle connections; 0 is no limit.
 	MaxIdle int
-	// Expire is how long an idle connection is kept, and MaxAge after what time a connection takes no more
-	// queries; 0 is never.
+	// Expire limits the idle time of a connection, and MaxAge the time in which it takes queries; a MaxAge of 0 is
+	// no limit.
 	Expire, MaxAge time.Duration
 	Metrics        *Metrics
-	// Say is told what has been found out of the upstream, as a predicate.
-	Say func(what string)
+	// Log logs a change of the server's class or limit, given as a predicate.
+	Log func(predicate string)
 }
 
 const (
-	// maxSingleConnections bounds the connections while each takes one query at a time: as many queries as
-	// there may be on two connections by default.
-	maxSingleConnections = 2000
-	// maxAlone bounds the connections for one query each, and those that are about to end.
-	maxAlone = 256
-	// maxEscapes bounds such connections for queries that have lost others.
+	// maxSerialConnections bounds the connections to a serial server: as many queries as two connections carry by
+	// default.
+	maxSerialConnections = 2000
+	// maxUnansweredConnections is that bound while no connection delivers an answer.
+	maxUnansweredConnections = 16
+	// maxRetiredConnections bounds the connections for one query, with the retired ones.
+	maxRetiredConnections = 256
+	// maxEscapes bounds them when the query may have ended other connections.
 	maxEscapes = 16
-	// someConnections bounds them as long as they bring nothing.
-	someConnections = 16
 	// maxWaiting bounds the queries that wait for room on a connection.
 	maxWaiting = 1024
-	// maxUnsent bounds what waits to be written to a connection, in bytes: a server that does not read
-	// gets no more.
+	// maxUnsent bounds the unwritten bytes of a connection: the server may not read.
 	maxUnsent = 256 << 10
-	// maxForgotten bounds the ids of a connection that wait for an answer nobody waits for.
-	maxForgotten = 16384
-	// dialTime bounds the making of a connection: two segments of the handshake may be lost (RFC 6298
-	// section 2).
-	dialTime = 3500 * time.Millisecond
+	// maxReserved bounds the ids of a connection reserved for answers to cancelled queries.
+	maxReserved = 16384
+	// dialTimeout bounds a handshake, in which two segments may be lost (RFC 6298 section 2).
+	dialTimeout = 3500 * time.Millisecond
 )
 
-// times are what a Pool goes by. Tests have shorter ones.
+// times are the timing of a Pool. Tests shorten it.
 type times struct {
-	now        func() time.Time
-	backoff    time.Duration // after a connection could not be made, doubled each time
-	maxBackoff time.Duration
-	single     time.Duration // of one query per connection, doubled each time
-	maxSingle  time.Duration
-	stall      time.Duration // least silence of a connection that is suspicious
-	maxStall   time.Duration
-	prompt     time.Duration // after an answer, in which a close has to do with it
-	tick       time.Duration
+	now                  func() time.Time
+	backoff, maxBackoff  time.Duration // after a failed handshake, doubled each time
+	minSerial, maxSerial time.Duration // validity of the serial class, doubled each time
+	stall, maxStall      time.Duration // bounds of the wait that counts as a stall
+	prompt               time.Duration // between an answer and a close that is due to it
+	tick                 time.Duration // between two checks of the connections
 }
 
-func realTimes() times {
-	return times{
-		now:     time.Now,
-		backoff: 50 * time.Millisecond, maxBackoff: 500 * time.Millisecond,
-		single: 30 * time.Second, maxSingle: 10 * time.Minute,
-		stall: 100 * time.Millisecond, maxStall: 500 * time.Millisecond,
-		prompt: 200 * time.Millisecond,
-		tick:   50 * time.Millisecond,
-	}
-}
-
-// Pool carries queries over few connections, many at a time on each. Make one with NewPool.
+// Pool sends many queries over few TCP or TLS connections. Create it with NewPool.
 type Pool struct {
 	Config
 	times
 
 	mu      sync.Mutex
-	conns   []*conn // that take queries, or are being made
-	leaving []*conn // that take none, and are closed when those on them have ended
+	conns   []*conn // take queries, or are being established
+	retired []*conn // take no more queries, and close after their last one
 	waiting []*Call
 	closing bool
 	ticking bool
 
-	failures int // connections that could not be made, one after the other
+	failures int // successive failed handshakes
 	retryAt  time.Time
 	dialErr  error
 
-	rtt   time.Duration // average time that answers take
-	least time.Duration // that answers take
-	learnt
+	rtt    time.Duration // smoothed
+	minRTT time.Duration
+	behaviour
 }
 
-// NewPool returns a Pool. It opens nothing before the first query.
+// NewPool returns a Pool. It opens no connection before the first query.
 func NewPool(c Config) *Pool {
-	p := &Pool{Config: c, times: realTimes()}
-	p.learnt.hold = p.single
-	return p
+	return &Pool{Config: c, times: times{
+		now:     time.Now,
+		backoff: 50 * time.Millisecond, maxBackoff: 500 * time.Millisecond,
+		minSerial: 30 * time.Second, maxSerial: 10 * time.Minute,
+		stall: 100 * time.Millisecond, maxStall: 500 * time.Millisecond,
+		prompt: 200 * time.Millisecond,
+		tick:   50 * time.Millisecond,
+	}}
 }
 
 // Send implements Carrier.
@@ -110,20 +99,16 @@ func (p *Pool) Send(call *Call) {
 		return
 	}
 	if call.earlier != nil {
-		call.not, call.earlier = call.earlier.not, nil
+		call.avoid, call.earlier = call.earlier.avoid, nil
 	}
-	p.feed() // those who wait come first
+	p.sendWaiting()
 	p.assign(call)
 }
 
-// assign puts a call on a connection, or lets it wait for room.
+// assign sends a call, or appends it to the waiting ones.
 func (p *Pool) assign(call *Call) {
-	c, fresh, err := p.place(call)
 	switch {
-	case err != nil:
-		call.finish(nil, err)
-	case c != nil:
-		p.put(call, c, fresh)
+	case p.trySend(call):
 	case len(p.waiting) >= maxWaiting:
 		call.finish(nil, ErrBusy)
 	default:
@@ -132,83 +117,81 @@ func (p *Pool) assign(call *Call) {
 	}
 }
 
-// put sends a call by a connection, which may have been opened for it.
-func (p *Pool) put(call *Call, c *conn, fresh bool) {
-	if fresh {
+// trySend sends a call, or ends it with an error. It returns false if there is no room.
+func (p *Pool) trySend(call *Call) bool {
+	c, err := p.place(call)
+	switch {
+	case err != nil:
+		call.finish(nil, err)
+		return true
+	case c == nil:
+		return false
+	case c.sent == 0:
 		p.Metrics.Misses.Inc()
-	} else {
+	default:
 		p.Metrics.Hits.Inc()
 	}
 	c.put(call)
+	return true
 }
 
-// place returns a connection with room, which may be a new one, or nil if there is none. It fails if none
-// can be made.
-func (p *Pool) place(call *Call) (c *conn, fresh bool, err error) {
+// place returns a connection with room, which may be new, or nil if there is none. It fails if no connection exists
+// and none can be opened.
+func (p *Pool) place(call *Call) (*conn, error) {
 	now := p.now()
 	if call.Alone {
-		if len(p.leaving) >= maxAlone {
-			return nil, false, ErrBusy
+		if len(p.retired) >= maxRetiredConnections {
+			return nil, ErrBusy
 		}
-		return p.openAlone(), true, nil
+		return p.openAlone(), nil
 	}
 	depth := p.depth(now)
-	p.leaveOld(now)
+	p.retireOld(now)
 	for _, c := range p.conns {
-		if c != call.not && c.takes(depth, p.limit) {
-			return c, false, nil
+		if c != call.avoid && c.hasRoom(depth, p.limit) {
+			return c, nil
 		}
 	}
-	most := p.mayHave(depth)
-	if len(p.conns) >= most {
-		p.leaveSpent()
+	limit := p.maxConns(depth)
+	if len(p.conns) >= limit {
+		p.retireSpent()
 	}
 	switch {
-	case len(p.conns) < most && !now.Before(p.retryAt):
-		return p.openShared(), true, nil
-	case call.not != nil && slices.Contains(p.conns, call.not) && call.not.takes(depth, p.limit):
-		return call.not, false, nil
+	case len(p.conns) < limit && !now.Before(p.retryAt):
+		return p.openShared(), nil
+	case call.avoid != nil && slices.Contains(p.conns, call.avoid) && call.avoid.hasRoom(depth, p.limit):
+		return call.avoid, nil
 	case len(p.conns) > 0:
-		return nil, false, nil
+		return nil, nil
 	}
-	return nil, false, p.dialErr
+	return nil, p.dialErr
 }
 
-// mayHave returns how many connections there may be: more where each takes few queries.
-func (p *Pool) mayHave(depth int) int {
+// maxConns returns the limit of connections: more where each takes few queries.
+func (p *Pool) maxConns(depth int) int {
 	switch {
-	case depth == 1 && p.fruitless >= someFruitless: // it may be that it answers nobody
-		return max(p.MaxConnections, someConnections)
+	case depth == 1 && p.unanswered >= serialAfter:
+		return max(p.MaxConnections, maxUnansweredConnections)
 	case depth == 1:
-		return max(p.MaxConnections, maxSingleConnections)
+		return max(p.MaxConnections, maxSerialConnections)
 	case p.limit > 0:
 		return p.MaxConnections * max(1, p.MaxInFlight/p.limit)
 	}
 	return p.MaxConnections
 }
 
-// leaveSpent closes connections that have had as many queries as the server answers on one, if it has not
-// closed them itself.
-func (p *Pool) leaveSpent() {
-	if p.limit == 0 {
-		return
-	}
-	for _, c := range slices.Clone(p.conns) {
-		if c.inFlight == 0 && c.sent >= p.limit {
-			p.leave(c)
-		}
-	}
-}
-
-// open begins to make a connection.
+// open begins to establish a connection.
 func (p *Pool) open() *conn {
 	c := newConn(p)
 	go c.run()
-	p.keepTime()
+	if !p.ticking {
+		p.ticking = true
+		time.AfterFunc(p.tick, p.check)
+	}
 	return c
 }
 
-// openShared opens a connection that takes queries.
+// openShared opens a connection for many queries.
 func (p *Pool) openShared() *conn {
 	c := p.open()
 	p.conns = append(p.conns, c)
@@ -218,63 +201,70 @@ func (p *Pool) openShared() *conn {
 // openAlone opens a connection for one query, which the caller puts on it.
 func (p *Pool) openAlone() *conn {
 	c := p.open()
-	c.leaving = true
-	p.leaving = append(p.leaving, c)
+	c.retired = true
+	p.retired = append(p.retired, c)
 	return c
 }
 
-// leave lets a connection end when those on it have.
-func (p *Pool) leave(c *conn) {
-	if c.gone {
+// retire gives a connection no more queries, and closes it after its last one.
+func (p *Pool) retire(c *conn) {
+	if c.closed {
 		return
 	}
 	if i := slices.Index(p.conns, c); i >= 0 {
 		p.conns = slices.Delete(p.conns, i, i+1)
 	}
-	if !c.leaving {
-		c.leaving = true
-		p.leaving = append(p.leaving, c)
+	if !c.retired {
+		c.retired = true
+		p.retired = append(p.retired, c)
 	}
 	if c.inFlight == 0 {
 		c.close()
 	}
 }
 
-// leaveOld lets those end that have taken queries for long enough.
-func (p *Pool) leaveOld(now time.Time) {
+// retireOld retires connections that have reached MaxAge.
+func (p *Pool) retireOld(now time.Time) {
 	if p.MaxAge == 0 {
 		return
 	}
-	for i := len(p.conns) - 1; i >= 0; i-- { // leave takes it out of the list
-		if now.Sub(p.conns[i].made) > p.MaxAge {
-			p.leave(p.conns[i])
+	for i := len(p.conns) - 1; i >= 0; i-- { // retire changes the list
+		if now.Sub(p.conns[i].created) > p.MaxAge {
+			p.retire(p.conns[i])
 		}
 	}
 }
 
-// forget takes a connection that has ended off the lists.
-func (p *Pool) forget(c *conn) {
-	gone := func(other *conn) bool { return other == c }
-	p.conns = slices.DeleteFunc(p.conns, gone)
-	p.leaving = slices.DeleteFunc(p.leaving, gone)
+// retireSpent retires idle connections that have reached the server's limit of queries.
+func (p *Pool) retireSpent() {
+	if p.limit == 0 {
+		return
+	}
+	for _, c := range slices.Clone(p.conns) {
+		if c.inFlight == 0 && c.sent >= p.limit {
+			p.retire(c)
+		}
+	}
 }
 
-// feed gives room to those who wait for it.
-func (p *Pool) feed() {
+// remove takes a closed connection off the lists.
+func (p *Pool) remove(c *conn) {
+	same := func(other *conn) bool { return other == c }
+	p.conns = slices.DeleteFunc(p.conns, same)
+	p.retired = slices.DeleteFunc(p.retired, same)
+}
+
+// sendWaiting sends waiting calls while there is room.
+func (p *Pool) sendWaiting() {
 	for len(p.waiting) > 0 {
 		call := p.waiting[0]
-		c, fresh, err := p.place(call)
-		if c == nil && err == nil {
+		call.waits = false // before the call can be reused
+		if !p.trySend(call) {
+			call.waits = true
 			return
 		}
 		p.waiting[0] = nil
 		p.waiting = p.waiting[1:]
-		call.waits = false
-		if err != nil {
-			call.finish(nil, err)
-			continue
-		}
-		p.put(call, c, fresh)
 	}
 	p.waiting = nil
 }
@@ -284,39 +274,34 @@ func (p *Pool) Cancel(call *Call) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	call.ended = true
-	p.detach(call)
-}
-
-// detach takes a call off its connections, which may have room then.
-func (p *Pool) detach(call *Call) {
 	if call.waits {
 		call.waits = false
 		p.waiting = slices.DeleteFunc(p.waiting, func(c *Call) bool { return c == call })
 	}
 	for len(call.flights) > 0 {
-		f := call.flights[0]
-		call.not = f.conn
-		f.conn.take(f)
-		if f.conn.forgotten() >= maxForgotten {
-			p.leave(f.conn)
+		c := call.flights[0].conn
+		call.avoid = c
+		c.remove(call.flights[0])
+		if len(c.byID)-c.inFlight >= maxReserved {
+			p.retire(c)
 		}
-		f.conn.rest()
+		c.closeIfUnused()
 	}
-	p.feed()
+	p.sendWaiting()
 }
 
-// Late implements Carrier. A connection that has brought nothing since the query was sent may be dead,
-// with nobody left to say so: the next queries go by another.
+// Late implements Carrier. A connection that has received nothing since the query was sent may be dead without an
+// error: it is retired.
 func (p *Pool) Late(call *Call) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, f := range call.flights {
-		call.not = f.conn
-		if f.conn.heard.Before(f.sent) && !f.conn.leaving && f.conn.c != nil {
-			p.leave(f.conn)
+		call.avoid = f.conn
+		if f.conn.lastAnswer.Before(f.sent) && !f.conn.retired && f.conn.c != nil {
+			p.retire(f.conn)
 		}
 	}
-	p.feed()
+	p.sendWaiting()
 }
 
 // Close implements Carrier.
@@ -326,80 +311,71 @@ func (p *Pool) Close() {
 	p.closing = true
 	for _, c := range slices.Clone(p.conns) {
 		if c.inFlight == 0 {
-			p.leave(c)
+			p.retire(c)
 		}
 	}
 }
 
-// note takes in how long an answer took.
-func (p *Pool) note(took time.Duration) {
+// observeRTT updates the round trip times. The minimum grows slowly, since the path may have become longer.
+func (p *Pool) observeRTT(rtt time.Duration) {
 	if p.rtt == 0 {
-		p.rtt, p.least = took, took
+		p.rtt, p.minRTT = rtt, rtt
 	}
-	p.rtt += (took - p.rtt) / 8
-	// The least time is forgotten slowly: the way may have become longer.
-	p.least = min(took, p.least+(p.rtt-p.least)/1024)
+	p.rtt += (rtt - p.rtt) / 8
+	p.minRTT = min(rtt, p.minRTT+(p.rtt-p.minRTT)/1024)
 }
 
-// keepTime has the connections looked after as long as there are any.
-func (p *Pool) keepTime() {
-	if !p.ticking {
-		p.ticking = true
-		time.AfterFunc(p.tick, p.look)
-	}
-}
-
-// look closes what is idle and finds out what is stuck.
-func (p *Pool) look() {
+// check closes idle connections and finds stalled ones, again and again while there are connections.
+func (p *Pool) check() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	now := p.now()
 	p.expire(now)
-	p.feed() // the time for another connection may have come
+	p.sendWaiting() // the pause after a failed handshake may be over
 	wait := 10 * p.tick
 	for _, c := range slices.Clone(p.conns) {
 		if c.inFlight > 1 {
 			wait = p.tick
-			p.suspect(c, now)
+			p.checkStall(c, now)
 		}
-		c.count()
+		c.countPackets()
 	}
-	if p.ticking = len(p.conns)+len(p.leaving) > 0; p.ticking {
-		time.AfterFunc(wait, p.look)
+	if p.ticking = len(p.conns)+len(p.retired) > 0; p.ticking {
+		time.AfterFunc(wait, p.check)
 	}
 }
 
-// expire closes connections that have been idle for long, or are more than are wanted.
+// expire closes connections that have been idle for long, and those above the limits.
 func (p *Pool) expire(now time.Time) {
 	idle := 0
-	most := p.mayHave(p.depth(now))
+	limit := p.maxConns(p.depth(now))
 	for _, c := range slices.Clone(p.conns) {
 		if c.inFlight > 0 || c.c == nil {
 			continue
 		}
 		idle++
-		if now.Sub(c.used) >= c.idle || len(p.conns) > most || p.MaxIdle > 0 && idle > p.MaxIdle {
-			p.leave(c)
+		if now.Sub(c.used) >= c.idle || len(p.conns) > limit || p.MaxIdle > 0 && idle > p.MaxIdle {
+			p.retire(c)
 		}
 	}
-	for _, c := range slices.Clone(p.leaving) {
-		if now.Sub(c.used) > 2*dialTime { // those on it have given up
+	for _, c := range slices.Clone(p.retired) {
+		if now.Sub(c.used) > 2*dialTimeout { // its queries have timed out
 			c.close()
 		}
 	}
 }
 
-// failed ends a connection that could not be made.
+// failed ends a connection that could not be established.
 func (p *Pool) failed(c *conn, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	c.gone = true
-	p.forget(c)
+	c.closed = true
+	p.remove(c)
 	err = fmt.Errorf("connect: %w", err)
-	if !errors.Is(err, context.Canceled) { // which was our doing
+	if !errors.Is(err, context.Canceled) { // by this side
 		p.backOff(p.now(), err)
 	}
-	p.move(c, err)
+	p.moveAll(c, err)
 	if len(p.conns) == 0 {
 		for _, call := range p.waiting {
 			call.waits = false
@@ -409,48 +385,72 @@ func (p *Pool) failed(c *conn, err error) {
 	}
 }
 
-// backOff lets no connection be made for a time, and says why to queries that need one.
-func (p *Pool) backOff(now time.Time, why error) {
+// backOff opens no connection for a while. Queries that need one fail with the error.
+func (p *Pool) backOff(now time.Time, err error) {
 	p.retryAt = now.Add(min(p.backoff<<min(p.failures, 8), p.maxBackoff))
 	p.failures++
-	p.dialErr = why
+	p.dialErr = err
 }
 
-// move gives the calls of a connection that has ended to others.
-func (p *Pool) move(c *conn, err error) {
-	var homeless []*Call
-	for c.oldest != nil {
-		f := c.oldest
+// lost ends a connection that can't be read or written any more.
+func (p *Pool) lost(c *conn, err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if c.closed {
+		return
+	}
+	c.closed = true
+	c.close()
+	p.Metrics.Connections.Dec()
+	p.remove(c)
+	select {
+	case c.wake <- struct{}{}: // for the writer to end
+	default:
+	}
+	if closedByServer(err) {
+		p.observeClose(c)
+	}
+	p.moveAll(c, fmt.Errorf("%w: %w", errClosed, err))
+}
+
+// moveAll moves the calls of a closed connection to others. A call that has lost too many fails.
+func (p *Pool) moveAll(c *conn, err error) {
+	limit := maxMovesUnanswered
+	if c.answered > 0 {
+		limit = maxMoves
+	}
+	var displaced []*Call
+	for _, f := range c.queue() {
 		call := f.call
-		c.take(f)
+		c.remove(f)
 		if len(call.flights) > 0 {
 			continue
 		}
-		call.not = c
-		call.moved++
-		if call.Alone || call.moved > c.movable() {
+		call.avoid = c
+		call.moves++
+		if call.Alone || call.moves > limit {
 			call.finish(nil, err)
 			continue
 		}
-		homeless = append(homeless, call)
+		displaced = append(displaced, call)
 	}
 	now := p.now()
-	for _, call := range homeless {
-		// It may be the query that has the server hang up. Others are not to suffer again.
-		call.Alone = call.moved > 1 && p.depth(now) > 1 && len(p.leaving) < maxEscapes && !now.Before(p.retryAt)
+	for _, call := range displaced {
+		// The query may be the reason for the closes. Then it must not close further connections of others.
+		call.Alone = call.moves > 1 && p.depth(now) > 1 && len(p.retired) < maxEscapes && !now.Before(p.retryAt)
 		p.assign(call)
 	}
-	p.feed()
+	p.sendWaiting()
 }
 
-// State reports whether a call is on a connection that is made, and whether that has brought something
-// since the query was sent.
-func (p *Pool) State(call *Call) (made, brings bool) {
+// State reports whether a connection of a call is established, and whether it has received answers since the query was
+// sent.
+func (p *Pool) State(call *Call) (established, answers bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, f := range call.flights {
-		made = made || f.conn.c != nil
-		brings = brings || f.conn.c != nil && f.conn.heard.After(f.sent)
+		established = established || f.conn.c != nil
+		answers = answers || f.conn.c != nil && f.conn.lastAnswer.After(f.sent)
 	}
-	return made, brings
+	return established, answers
 }

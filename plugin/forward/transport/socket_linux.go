@@ -8,12 +8,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// unacknowledged is how long data may go unacknowledged before the kernel takes the connection for dead
-// (tcp(7), TCP_USER_TIMEOUT): three retransmissions, and short enough for a second try.
+// unacknowledged limits the time for which sent data may be unacknowledged (tcp(7), TCP_USER_TIMEOUT): three
+// retransmissions, and short enough for a second try.
 const unacknowledged = time.Second
 
-// control sets what a connection needs before it is made: for UDP, that errors of the network arrive at once
-// (ip(7), IP_RECVERR).
+// control sets socket options before connecting: over UDP, network errors are reported at once (ip(7), IP_RECVERR).
 func control(network, _ string, raw syscall.RawConn) error {
 	var failed error
 	err := raw.Control(func(fd uintptr) {
@@ -30,12 +29,12 @@ func control(network, _ string, raw syscall.RawConn) error {
 	return failed
 }
 
-// unread returns a function that reports whether an answer lies in an idle socket, and whether an error does (poll(2)):
-// neither belongs to the query that is sent next. The function allocates nothing; only one call may run at a time.
+// unread returns a function that reports whether an idle socket has received an answer or an error (poll(2)): neither
+// belongs to the next query. The function allocates nothing; calls must not be concurrent.
 func unread(c *net.UDPConn) func() (answer, failed bool) {
 	raw := rawConn(c)
 	if raw == nil {
-		return noSecondUse
+		return unknownUnread
 	}
 	sockets := []unix.PollFd{{Events: unix.POLLIN}}
 	var err error
@@ -52,20 +51,20 @@ func unread(c *net.UDPConn) func() (answer, failed bool) {
 	}
 }
 
-// endSoon sees that a connection does not stay when nobody is there. It is for one that is made: the kernel
-// would end the making of it as soon, when the first segment was lost.
-func endSoon(c net.Conn) {
+// setUserTimeout makes the kernel close a connection whose peer is gone. It is set after the handshake, which the
+// option would end as soon as one segment is lost.
+func setUserTimeout(c net.Conn) {
 	raw := rawConn(c)
 	if raw == nil {
 		return
 	}
-	// One that fails has been closed, or stays for as long as the system has it.
+	// If it fails, the connection is closed, or the system's timeout applies.
 	_ = raw.Control(func(fd uintptr) {
 		_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(unacknowledged.Milliseconds()))
 	})
 }
 
-// rawConn returns what gives access to the socket, or nil if there is none.
+// rawConn returns access to the socket of a TCP, TLS or UDP connection, or nil.
 func rawConn(c net.Conn) syscall.RawConn {
 	if wrapped, is := c.(interface{ NetConn() net.Conn }); is { // TLS
 		c = wrapped.NetConn()
@@ -81,7 +80,10 @@ func rawConn(c net.Conn) syscall.RawConn {
 	return raw
 }
 
-// segments returns how many segments a connection has had, RFC 4898's tcpEStatsPerfSegsOut and -In.
+// countsSegments reports whether segments is supported.
+const countsSegments = true
+
+// segments returns the segments of a connection, RFC 4898's tcpEStatsPerfSegsOut and -In.
 func segments(c net.Conn) (p packets, ok bool) {
 	raw := rawConn(c)
 	if raw == nil {

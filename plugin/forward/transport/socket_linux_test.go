@@ -13,9 +13,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-func TestEndSoon(t *testing.T) {
+func TestUserTimeout(t *testing.T) {
 	t.Parallel()
-	b := newBed(t, serving(t, echo), 10, 1)
+	b := newTestbed(t, serving(t, echo), 10, 1)
 	b.send("www.example.").answered()
 	b.mu.Lock()
 	raw := rawConn(b.conns[0].c)
@@ -30,7 +30,7 @@ func TestEndSoon(t *testing.T) {
 	}
 }
 
-// full is a server whose queue of new connections is full, so that no more can be made.
+// full returns the address of a server that accepts no connections, and whose queue of them is full.
 func full(t *testing.T) string {
 	t.Helper()
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
@@ -56,13 +56,13 @@ func full(t *testing.T) string {
 		}
 		t.Cleanup(func() { _ = c.Close() })
 	}
-	t.Fatal("connections are made though nobody accepts them")
+	t.Fatal("handshakes succeed although the queue should be full")
 	return ""
 }
 
 func TestHangingConnect(t *testing.T) {
 	t.Parallel()
-	b := newBed(t, newServer(t), 10, 2)
+	b := newTestbed(t, newServer(t), 10, 2)
 	b.backoff, b.maxBackoff = time.Hour, time.Hour
 	address := full(t)
 	b.Dial = func(ctx context.Context) (net.Conn, error) {
@@ -72,30 +72,30 @@ func TestHangingConnect(t *testing.T) {
 	alone := newSent(t, "alone.example.")
 	alone.Alone = true
 	b.Send(alone.Call)
-	b.Cancel(alone.Call) // nobody waits for it
+	b.Cancel(alone.Call)
 	all := b.sendAll(100, "n")
 	for _, s := range all {
-		// It is this package's time that ends it: the kernel's is for connections that are made.
+		// dialTimeout ends the handshake, not TCP_USER_TIMEOUT.
 		if err := s.fails(); errors.Is(err, syscall.ETIMEDOUT) || !errors.Is(err, os.ErrDeadlineExceeded) && !errors.Is(err, context.DeadlineExceeded) {
 			t.Fatalf("error %v", err)
 		}
 	}
 	if n := b.dials.Load(); n > 3 {
-		t.Errorf("%d connections were tried", n)
+		t.Errorf("%d handshakes", n)
 	}
 	noneWaits := b.send("more.example.")
 	_ = noneWaits.fails()
-	eventually(t, "nobody dials", func() bool {
+	eventually(t, "no handshake is left", func() bool {
 		b.mu.Lock()
 		defer b.mu.Unlock()
-		return len(b.conns)+len(b.leaving) == 0
+		return len(b.conns)+len(b.retired) == 0
 	})
 }
 
-// A connection that nobody waits for is not made to the end, and says nothing of the server.
-func TestConnectIsGivenUp(t *testing.T) {
+// Cancelling the last query cancels the handshake, which does not count as a failure of the server.
+func TestConnectIsCancelled(t *testing.T) {
 	t.Parallel()
-	b := newBed(t, newServer(t), 10, 2)
+	b := newTestbed(t, newServer(t), 10, 2)
 	given := make(chan error, 1)
 	address := full(t)
 	b.Dial = func(ctx context.Context) (net.Conn, error) {
@@ -113,7 +113,7 @@ func TestConnectIsGivenUp(t *testing.T) {
 			t.Errorf("error %v", err)
 		}
 	case <-time.After(soon):
-		t.Fatal("it is not given up")
+		t.Fatal("it is not cancelled")
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()

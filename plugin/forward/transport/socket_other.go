@@ -9,9 +9,11 @@ import (
 
 func control(string, string, syscall.RawConn) error { return nil }
 
-// unread has each query sent from a socket of its own: whether an answer lies in a used one is not known.
-func unread(*net.UDPConn) func() (answer, failed bool) { return noSecondUse }
+// unread makes each query use a new socket: the content of a used one can't be examined.
+func unread(*net.UDPConn) func() (answer, failed bool) { return unknownUnread }
 
-func endSoon(net.Conn) {}
+func setUserTimeout(net.Conn) {}
+
+const countsSegments = false
 
 func segments(net.Conn) (packets, bool) { return packets{}, false }

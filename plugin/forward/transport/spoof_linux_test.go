@@ -10,7 +10,7 @@ import (
 	"github.com/nearside-dns/nearside/test/namespace"
 )
 
-// spoofer sends datagrams from an address and port that are another process's.
+// spoofer sends datagrams with the address and port of another process.
 type spoofer struct {
 	t  testing.TB
 	fd int
@@ -42,14 +42,14 @@ func (s *spoofer) send(from, to *net.UDPAddr, payload []byte) {
 	}
 }
 
-// forged returns the answer that is not the upstream's: it has an A record.
+// forged returns a forged answer, with an A record.
 func forged(query []byte) []byte {
 	return append(edit(answer(query), func(b []byte) { b[ancountAt+1]++ }),
 		0xc0, headerLen, 0, 1, 0, 1, 0, 0, 0, 60, 0, 4, 192, 0, 2, 66)
 }
 
-// An attacker who knows the port of an idle socket fills it with answers of every id in the name of the upstream, before
-// the query is sent. None of them is compared with the query.
+// An attacker who knows the port of an idle socket fills it with answers of all ids before the query is sent. None of
+// them is accepted.
 func TestUDPAnswersBeforeTheQuery(t *testing.T) {
 	if !namespace.Inside(t) {
 		return
@@ -59,18 +59,18 @@ func TestUDPAnswersBeforeTheQuery(t *testing.T) {
 	d := newDatagrams(t, upstream)
 	one := send(t, d, "first.example.")
 	p := upstream.next()
-	upstream.say(p, answer(p.query))
+	upstream.respond(p, answer(p.query))
 	one.answered()
 	for round := range 5 {
 		becomes(t, "sockets", d.Metrics.Connections, 1)
-		eventually(t, "the socket is kept", func() bool { return d.idleNow() == 1 })
+		eventually(t, "the socket is idle", func() bool { return d.idleNow() == 1 })
 		fill(t, attacker, upstream, p.from, question(t, "www.example."))
 		victim := send(t, d, "www.example.")
 		next := upstream.next()
 		if next.from.Port == p.from.Port {
 			t.Errorf("round %d: the query was sent from port %d, to which answers had come", round, p.from.Port)
 		}
-		upstream.say(next, answer(next.query))
+		upstream.respond(next, answer(next.query))
 		victim.answered()
 		if victim.Reply[ancountAt+1] != 0 {
 			t.Fatalf("round %d: the answer is the forged one: %x", round, victim.Reply)
@@ -82,11 +82,11 @@ func TestUDPAnswersBeforeTheQuery(t *testing.T) {
 	}
 }
 
-// fill sends an answer of each id to a socket, until well beyond what its buffer has room for.
+// fill sends answers of all ids to a socket, more than its buffer holds.
 func fill(t *testing.T, attacker *spoofer, upstream *udpServer, to *net.UDPAddr, query []byte) {
 	t.Helper()
 	guess := forged(query)
-	for id := range ids {
+	for id := range maxIDs {
 		setID(guess, uint16(id))
 		attacker.send(upstream.LocalAddr().(*net.UDPAddr), to, guess)
 	}

@@ -1,6 +1,7 @@
 package transport
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -13,59 +14,60 @@ import (
 	"time"
 )
 
-// Dialer returns what makes connections from an address of this host; nil is the kernel's choice.
-func Dialer(network string, source net.IP) *net.Dialer {
-	d := &net.Dialer{Control: control, KeepAlive: -1} // a connection that is idle is closed soon
-	switch {
-	case source == nil:
-	case network == "udp":
-		d.LocalAddr = &net.UDPAddr{IP: source}
-	default:
-		d.LocalAddr = &net.TCPAddr{IP: source}
-	}
-	return d
-}
+const (
+	// maxIdleSockets is the default limit of idle sockets.
+	maxIdleSockets = 64
+	// bufferSize is the size of a receive buffer, unless the query allows longer answers. An answer that fills the
+	// buffer may be cut off.
+	bufferSize = 4097
+	// maxGuesses bounds the answers with wrong ids that a query receives on one port: their sender may know it.
+	maxGuesses = 16
+	// maxPorts bounds the ports that one query is sent from.
+	maxPorts = 3
+	// maxUses bounds the queries sent from one port, which an attacker may find out.
+	maxUses = 100
+)
 
-// Datagrams carries queries over UDP. Each has a socket of its own while it is on its way, whose port
-// and whose id nobody else knows, RFC 5452 section 4.
+var (
+	errCancelled = errors.New("cancelled")
+	errGuessed   = errors.New("many answers with wrong ids")
+)
+
+// Datagrams sends queries over UDP. Each query has its own socket while it is in flight, with a random port and id,
+// RFC 5452 section 4.
 type Datagrams struct {
-	// Address is the server's, host:port.
+	// Address is the server's host:port.
 	Address string
-	// Source is the own address, nil for the kernel's choice.
+	// Source is the local address; nil leaves the choice to the kernel.
 	Source net.IP
-	// Expire is how long an idle socket is kept, MaxAge how long any; 0 is never for MaxAge. MaxIdle is how
-	// many are kept; 0 is up to 64.
+	// Expire limits the idle time of a socket, MaxAge its age (0 is no limit), and MaxIdle the idle sockets (0 is
+	// 64).
 	Expire, MaxAge time.Duration
 	MaxIdle        int
 	Metrics        *Metrics
 
 	mu       sync.Mutex
-	idle     []*socket // the one that is idle longest first
+	idle     []*socket // the one with the longest idle time first
 	closing  bool
 	sweeping bool
 }
-
-// maxIdleSockets bounds the sockets that are kept for the next burst.
-const maxIdleSockets = 64
 
 // socket is connected to the server.
 type socket struct {
 	c          *net.UDPConn
 	made, used time.Time
 	uses       int
-	guessed    bool // a datagram came that is not the answer: its sender may know the port
+	exposed    bool // received a datagram that is not the answer: its sender may know the port
 	unread     func() (answer, failed bool)
 }
 
-// noSecondUse is for sockets of which it is not known what lies in them.
-func noSecondUse() (answer, failed bool) { return false, true }
+// unknownUnread stands for unread where the content of a socket can't be examined.
+func unknownUnread() (answer, failed bool) { return false, true }
 
 // Send implements Carrier.
 func (d *Datagrams) Send(call *Call) {
 	if !call.prepare() {
-		d.mu.Lock()
-		defer d.mu.Unlock()
-		call.finish(nil, errQuery)
+		d.finish(call, nil, errQuery)
 		return
 	}
 	go d.carry(call)
@@ -73,13 +75,13 @@ func (d *Datagrams) Send(call *Call) {
 
 // carry sends a query and waits for the answer.
 func (d *Datagrams) carry(call *Call) {
-	s, reused, err := d.take(call)
+	s, reused, err := d.socketFor(call)
 	if err != nil {
 		d.finish(call, nil, err)
 		return
 	}
 	reply, err := d.exchange(s, call)
-	// What is refused may be the query before.
+	// On a reused socket a refusal may be of the query before.
 	for ports := 1; ports < maxPorts && (reused && refused(err) || errors.Is(err, errGuessed)); ports++ {
 		d.drop(s)
 		reused = false
@@ -89,10 +91,10 @@ func (d *Datagrams) carry(call *Call) {
 	}
 	switch {
 	case s == nil:
-	case err != nil, s.guessed: // an answer may still come, and is not to be taken for that to another query
+	case err != nil, s.exposed: // a late answer must not be read as that of the next query
 		d.drop(s)
 	default:
-		d.give(s)
+		d.release(s)
 	}
 	d.finish(call, reply, err)
 }
@@ -104,19 +106,10 @@ func (d *Datagrams) finish(call *Call, reply []byte, err error) {
 	call.finish(reply, err)
 }
 
-// errGivenUp tells that nobody waits for the answer any more.
-var errGivenUp = errors.New("given up")
-
-// take returns a socket for a call, and whether it was used before.
-func (d *Datagrams) take(call *Call) (s *socket, reused bool, err error) {
+// socketFor returns a socket for a call, and whether it was used before.
+func (d *Datagrams) socketFor(call *Call) (s *socket, reused bool, err error) {
 	for {
-		d.mu.Lock()
-		s, old := d.pick(time.Now())
-		call.socket = s
-		d.mu.Unlock()
-		for _, o := range old {
-			d.drop(o)
-		}
+		s := d.nextIdle(call)
 		if s == nil {
 			s, err = d.connect(call)
 			return s, false, err
@@ -127,13 +120,13 @@ func (d *Datagrams) take(call *Call) (s *socket, reused bool, err error) {
 			return s, true, nil
 		}
 		if answer {
-			d.Metrics.DroppedEarly.Inc()
+			d.Metrics.Dropped[Early].Inc()
 		}
 		d.drop(s)
 	}
 }
 
-// connect makes a socket for a call.
+// connect opens a socket for a call.
 func (d *Datagrams) connect(call *Call) (*socket, error) {
 	d.Metrics.Misses.Inc()
 	ctx, cancel := context.WithDeadline(context.Background(), call.Deadline)
@@ -154,113 +147,87 @@ func (d *Datagrams) connect(call *Call) (*socket, error) {
 	return s, nil
 }
 
-// pick takes an idle socket, and those that have been idle too long. The one that was idle longest comes
-// first, so that ports take turns.
-func (d *Datagrams) pick(now time.Time) (s *socket, old []*socket) {
-	for len(d.idle) > 0 {
-		s, d.idle = d.idle[0], d.idle[1:]
-		if now.Sub(s.used) < d.Expire && (d.MaxAge == 0 || now.Sub(s.made) < d.MaxAge) {
-			return s, old
-		}
-		old = append(old, s)
+// nextIdle takes the socket with the longest idle time for a call, so that ports take turns, or returns nil.
+func (d *Datagrams) nextIdle(call *Call) *socket {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.closeExpired(time.Now())
+	if len(d.idle) == 0 {
+		return nil
 	}
-	return nil, old
+	call.socket, d.idle = d.idle[0], d.idle[1:]
+	return call.socket
 }
 
-// give keeps a socket for another query.
-func (d *Datagrams) give(s *socket) {
-	most := d.MaxIdle
-	if most == 0 {
-		most = maxIdleSockets
+// closeExpired closes idle sockets that have reached Expire or MaxAge, up to the first that has not.
+func (d *Datagrams) closeExpired(now time.Time) {
+	for len(d.idle) > 0 {
+		s := d.idle[0]
+		if now.Sub(s.used) < d.Expire && (d.MaxAge == 0 || now.Sub(s.made) < d.MaxAge) {
+			return
+		}
+		d.drop(s)
+		d.idle = d.idle[1:]
 	}
+}
+
+// release makes a socket idle, or closes it.
+func (d *Datagrams) release(s *socket) {
 	s.used = time.Now()
 	s.uses++
 	d.mu.Lock()
-	keep := !d.closing && d.Expire > 0 && s.uses < maxUses && len(d.idle) < most
-	if keep {
-		d.idle = append(d.idle, s)
-		d.sweepLater()
-	}
-	d.mu.Unlock()
-	if !keep {
+	defer d.mu.Unlock()
+	if d.closing || d.Expire <= 0 || s.uses >= maxUses || len(d.idle) >= cmp.Or(d.MaxIdle, maxIdleSockets) {
 		d.drop(s)
-	}
-}
-
-// sweepLater has idle sockets closed once they are too old.
-func (d *Datagrams) sweepLater() {
-	if d.sweeping {
 		return
 	}
-	d.sweeping = true
-	time.AfterFunc(d.Expire, d.sweep)
+	d.idle = append(d.idle, s)
+	if !d.sweeping {
+		d.sweeping = true
+		time.AfterFunc(d.Expire, d.sweep)
+	}
 }
 
+// sweep closes expired sockets, again and again while there are idle ones.
 func (d *Datagrams) sweep() {
 	d.mu.Lock()
-	now := time.Now()
-	n := 0
-	for n < len(d.idle) && now.Sub(d.idle[n].used) >= d.Expire {
-		n++
-	}
-	old := d.idle[:n:n]
-	d.idle = d.idle[n:]
+	defer d.mu.Unlock()
+	d.closeExpired(time.Now())
 	if d.sweeping = len(d.idle) > 0; d.sweeping {
 		time.AfterFunc(d.Expire/2, d.sweep)
-	}
-	d.mu.Unlock()
-	for _, s := range old {
-		d.drop(s)
 	}
 }
 
 func (d *Datagrams) drop(s *socket) {
-	_ = s.c.Close() // nothing is lost with it
+	_ = s.c.Close() // no data is lost
 	d.Metrics.Connections.Dec()
 }
 
-const (
-	// usualReply is how long a buffer for datagrams is in bytes, unless a query asks for more. One that is full
-	// may lack the end of an answer.
-	usualReply = 4097
-	// maxGuesses is how many answers of other ids a query takes before it goes by another port: who sends them
-	// may know this one.
-	maxGuesses = 16
-	// maxPorts is how many ports a query goes by.
-	maxPorts = 3
-	// maxUses is how many queries go by one port, so that who finds it out does so for nothing.
-	maxUses = 100
-)
+// buffers are receive buffers of bufferSize.
+var buffers = sync.Pool{New: func() any { b := make([]byte, bufferSize); return &b }}
 
-var errGuessed = errors.New("answers of many other ids came")
-
-// replies are buffers for datagrams.
-var replies = sync.Pool{New: func() any { b := make([]byte, usualReply); return &b }}
-
-// replyBuffer returns a buffer for the answer to a query, whose OPT record says how long that may be, RFC
-// 6891 section 6.2.3.
-func replyBuffer(call *Call) *[]byte {
+// bufferFor returns a buffer for the longest answer that the OPT record of a query allows, RFC 6891 section 6.2.3.
+func bufferFor(call *Call) *[]byte {
 	opt := call.Query[call.question:]
 	if len(opt) >= optLen && opt[0] == 0 && binary.BigEndian.Uint16(opt[1:]) == typeOPT {
-		if size := int(binary.BigEndian.Uint16(opt[3:])); size >= usualReply {
+		if size := int(binary.BigEndian.Uint16(opt[3:])); size >= bufferSize {
 			b := make([]byte, size+1)
 			return &b
 		}
 	}
-	buf, _ := replies.Get().(*[]byte)
+	buf, _ := buffers.Get().(*[]byte)
 	return buf
 }
 
-// exchange sends a query and takes the answer. What is no answer to it is dropped: it may be someone
-// else's guess.
+// exchange sends a query and receives the answer. Other datagrams are dropped: they may be forged.
 func (d *Datagrams) exchange(s *socket, call *Call) ([]byte, error) {
 	d.Metrics.InFlight.Inc()
 	defer d.Metrics.InFlight.Dec()
-	defer d.disarm(call)
+	defer d.detach(call)
 	query := append(make([]byte, 0, len(call.Query)), call.Query...)
 	id := uint16(rand.Uint32()) // #nosec G404 G115 -- ChaCha8 with a seed of the system's
 	setID(query, id)
-	if err := d.arm(s, call); err != nil {
+	if err := d.setDeadline(s, call); err != nil {
 		return nil, err
 	}
 	if _, err := s.c.Write(query); err != nil {
@@ -268,9 +235,14 @@ func (d *Datagrams) exchange(s *socket, call *Call) ([]byte, error) {
 	}
 	d.Metrics.Sent.Inc()
 	d.Metrics.Depth.Observe(1)
-	buf := replyBuffer(call)
-	if len(*buf) == usualReply {
-		defer replies.Put(buf)
+	return d.receive(s, call, id)
+}
+
+// receive waits for the answer to a query that was sent with an id.
+func (d *Datagrams) receive(s *socket, call *Call, id uint16) ([]byte, error) {
+	buf := bufferFor(call)
+	if len(*buf) == bufferSize {
+		defer buffers.Put(buf)
 	}
 	for guesses := 0; guesses < maxGuesses; {
 		n, err := s.c.Read(*buf)
@@ -279,46 +251,43 @@ func (d *Datagrams) exchange(s *socket, call *Call) ([]byte, error) {
 		}
 		d.Metrics.Received.Inc()
 		reply := (*buf)[:n]
-		v := malformed
-		if n >= headerLen {
-			if v = check(query[:call.question], reply); binary.BigEndian.Uint16(reply) != id {
-				v = wrongID
-				guesses++
-			}
+		reason := check(call.Query[:call.question], reply)
+		if n >= headerLen && binary.BigEndian.Uint16(reply) != id {
+			reason = WrongID
+			guesses++
 		}
 		switch {
-		case v == right && n == len(*buf): // and the rest of it is lost
+		case reason == "" && n == len(*buf): // it may be cut off
 			return truncated(reply[:call.question]), nil
-		case v == right:
+		case reason == "":
 			return append([]byte(nil), reply...), nil
 		}
-		s.guessed = true
-		d.Metrics.drop(v)
+		s.exposed = true
+		d.Metrics.Dropped[reason].Inc()
 	}
 	return nil, errGuessed
 }
 
-// truncated returns the beginning of an answer as one that says that it is truncated, RFC 1035 section 4.1.1.
+// truncated returns a truncated answer with the header and question of another, RFC 1035 section 4.1.1.
 func truncated(begin []byte) []byte {
 	reply := append([]byte(nil), begin...)
-	reply[flagsAt] |= truncationIs
+	reply[flagsAt] |= truncationBit
 	clear(reply[ancountAt:headerLen])
 	return reply
 }
 
-// arm bounds the wait for an answer. A call that was cancelled has no wait.
-func (d *Datagrams) arm(s *socket, call *Call) error {
+// setDeadline limits the wait for an answer. It fails if the call is cancelled.
+func (d *Datagrams) setDeadline(s *socket, call *Call) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if call.ended {
-		return errGivenUp
+		return errCancelled
 	}
 	return s.c.SetDeadline(call.Deadline)
 }
 
-// disarm takes a socket from a call before another gets it, so that it is not the other's wait that Cancel
-// ends.
-func (d *Datagrams) disarm(call *Call) {
+// detach separates a socket from a call before another call uses it: Cancel of the first must not end the second.
+func (d *Datagrams) detach(call *Call) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	call.socket = nil
@@ -330,25 +299,24 @@ func (d *Datagrams) Cancel(call *Call) {
 	defer d.mu.Unlock()
 	call.ended = true
 	if call.socket != nil {
-		_ = call.socket.c.SetDeadline(time.Unix(1, 0)) // it is closed then
+		_ = call.socket.c.SetDeadline(time.Unix(1, 0)) // the reader closes the socket
 	}
 }
 
-// Late implements Carrier. Nothing follows for others.
+// Late implements Carrier.
 func (d *Datagrams) Late(*Call) {}
 
 // Close implements Carrier.
 func (d *Datagrams) Close() {
 	d.mu.Lock()
-	idle := d.idle
-	d.idle, d.closing = nil, true
-	d.mu.Unlock()
-	for _, s := range idle {
+	defer d.mu.Unlock()
+	for _, s := range d.idle {
 		d.drop(s)
 	}
+	d.idle, d.closing = nil, true
 }
 
-// refused reports whether an error says that nobody is there, rather than that nobody answers.
+// refused reports whether an error means that the server is unreachable, rather than silent.
 func refused(err error) bool {
 	return errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.ECONNRESET) ||
 		errors.Is(err, syscall.EHOSTUNREACH) || errors.Is(err, syscall.ENETUNREACH) || errors.Is(err, os.ErrPermission)

@@ -14,13 +14,13 @@ import (
 	"time"
 )
 
-// packet is a query over UDP, and whom it is from.
+// packet is a query over UDP and its sender.
 type packet struct {
 	query []byte
 	from  *net.UDPAddr
 }
 
-// udpServer listens on loopback. A test reads and writes its packets.
+// udpServer listens on loopback. Tests read and write its packets.
 type udpServer struct {
 	*net.UDPConn
 	t       testing.TB
@@ -47,7 +47,7 @@ func udpServerAt(t testing.TB, at *net.UDPAddr) *udpServer {
 			if errors.Is(err, net.ErrClosed) {
 				return
 			}
-			if err == nil { // others are errors of packets before
+			if err == nil { // others are ICMP errors for earlier packets
 				s.packets <- packet{slices.Clone(buf[:n]), from}
 			}
 		}
@@ -66,13 +66,13 @@ func (s *udpServer) next() packet {
 	case p := <-s.packets:
 		return p
 	case <-time.After(soon):
-		s.t.Fatal("no query came")
+		s.t.Fatal("no query")
 		return packet{}
 	}
 }
 
-// say writes packets to who has asked.
-func (s *udpServer) say(to packet, messages ...[]byte) {
+// respond writes packets to the sender of a query.
+func (s *udpServer) respond(to packet, messages ...[]byte) {
 	s.t.Helper()
 	for _, m := range messages {
 		if _, err := s.WriteToUDP(m, to.from); err != nil {
@@ -92,7 +92,7 @@ func newDatagrams(t testing.TB, s *udpServer) *Datagrams {
 	return d
 }
 
-// idleNow is how many sockets are kept.
+// idleNow returns the number of idle sockets.
 func (d *Datagrams) idleNow() int {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -118,18 +118,18 @@ func TestUDP(t *testing.T) {
 		t.Errorf("%d ports and %d ids for 50 queries", len(ports), len(ids))
 	}
 	if n := number(d.Metrics.InFlight); n != 50 {
-		t.Errorf("%d on their way", n)
+		t.Errorf("%d in flight", n)
 	}
 	slices.Reverse(asked)
 	for _, p := range asked {
-		s.say(p, answer(p.query))
+		s.respond(p, answer(p.query))
 	}
 	allAnswered(all)
 	m := d.Metrics
 	if got, want := []int{number(m.Sent), number(m.Received), number(m.Misses), number(m.Hits), number(m.Connections)}, []int{50, 50, 50, 0, 50}; !slices.Equal(got, want) {
 		t.Errorf("packets sent and received, misses, hits, sockets: %v, want %v", got, want)
 	}
-	// The sockets take turns, and a query has not the id of the one before.
+	// The sockets take turns, and ids differ.
 	var first []int
 	same := 0
 	for i := range 50 {
@@ -142,11 +142,11 @@ func TestUDP(t *testing.T) {
 		if ids[id(p.query)] {
 			same++
 		}
-		s.say(p, answer(p.query))
+		s.respond(p, answer(p.query))
 		one.answered()
-		eventually(t, "the socket is kept", func() bool { return d.idleNow() == 50 })
+		eventually(t, "the socket is idle", func() bool { return d.idleNow() == 50 })
 	}
-	for _, s := range all { // are not overwritten by answers that came later
+	for _, s := range all { // later answers do not overwrite them
 		s.right()
 	}
 	if same > 5 {
@@ -189,26 +189,26 @@ func TestUDPDropsWrongAnswers(t *testing.T) {
 			d := newDatagrams(t, s)
 			one := send(t, d, "www.example.")
 			p := s.next()
-			s.say(p, c.wrong(p.query)...)
+			s.respond(p, c.wrong(p.query)...)
 			eventually(t, "they are dropped", func() bool { return d.Metrics.dropped() == c.want })
-			one.notBack()
-			s.say(p, answer(p.query))
+			one.notDone()
+			s.respond(p, answer(p.query))
 			one.answered()
 			becomes(t, "sockets: the sender of a wrong answer may know the port", d.Metrics.Connections, 0)
 		})
 	}
 }
 
-// The second copy of an answer is there before the next query, which goes by another port.
+// A duplicate of an answer arrives before the next query, which uses another port.
 func TestUDPAnswersTwice(t *testing.T) {
 	t.Parallel()
 	s := newUDPServer(t)
 	d := newDatagrams(t, s)
 	one := send(t, d, "www.example.")
 	p := s.next()
-	s.say(p, answer(p.query), answer(p.query))
+	s.respond(p, answer(p.query), answer(p.query))
 	one.answered()
-	eventually(t, "the socket is kept", func() bool { return d.idleNow() == 1 })
+	eventually(t, "the socket is idle", func() bool { return d.idleNow() == 1 })
 	eventually(t, "the second copy is there", func() bool {
 		d.mu.Lock()
 		defer d.mu.Unlock()
@@ -218,12 +218,12 @@ func TestUDPAnswersTwice(t *testing.T) {
 	other := send(t, d, "other.example.")
 	next := s.next()
 	if next.from.Port == p.from.Port {
-		t.Error("the port to which an answer had come is used again")
+		t.Error("the port that received an early answer is reused")
 	}
-	s.say(next, answer(next.query))
+	s.respond(next, answer(next.query))
 	other.answered()
 	m := d.Metrics
-	if got, want := []int{number(m.Hits), number(m.Misses), number(m.DroppedEarly), number(m.Connections)}, []int{0, 2, 1, 1}; !slices.Equal(got, want) {
+	if got, want := []int{number(m.Hits), number(m.Misses), number(m.Dropped[Early]), number(m.Connections)}, []int{0, 2, 1, 1}; !slices.Equal(got, want) {
 		t.Errorf("hits, misses, answers before the query, sockets: %v, want %v", got, want)
 	}
 	if dropped := m.dropped(); dropped != [4]int{} {
@@ -231,29 +231,29 @@ func TestUDPAnswersTwice(t *testing.T) {
 	}
 }
 
-func TestUDPHeaderThatRefuses(t *testing.T) {
+func TestUDPRefusalWithoutQuestion(t *testing.T) {
 	t.Parallel()
 	s := newUDPServer(t)
 	d := newDatagrams(t, s)
 	one := send(t, d, "www.example.")
 	p := s.next()
-	s.say(p, edit(rcodeOnly(5), func(b []byte) { copy(b, p.query[:2]) }))
-	one.back()
+	s.respond(p, edit(rcodeOnly(5), func(b []byte) { copy(b, p.query[:2]) }))
+	one.wait()
 	if one.Err != nil || len(one.Reply) != 12 || id(one.Reply) != 0xabcd {
 		t.Errorf("reply %x, error %v", one.Reply, one.Err)
 	}
 }
 
-func TestUDPNobodyThere(t *testing.T) {
+func TestUDPRefused(t *testing.T) {
 	t.Parallel()
 	s := newUDPServer(t)
 	d := newDatagrams(t, s)
 	at := s.LocalAddr().(*net.UDPAddr)
 	one := send(t, d, "first.example.")
 	p := s.next()
-	s.say(p, answer(p.query))
+	s.respond(p, answer(p.query))
 	one.answered()
-	eventually(t, "the socket is kept", func() bool { return d.idleNow() == 1 })
+	eventually(t, "the socket is idle", func() bool { return d.idleNow() == 1 })
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -264,7 +264,7 @@ func TestUDPNobodyThere(t *testing.T) {
 		}
 	}
 	if n := d.idleNow(); n != 0 {
-		t.Errorf("%d sockets are kept that brought errors", n)
+		t.Errorf("%d idle sockets have had errors", n)
 	}
 	if n := number(d.Metrics.Connections); n != 0 {
 		t.Errorf("%d sockets", n)
@@ -272,11 +272,11 @@ func TestUDPNobodyThere(t *testing.T) {
 	s = udpServerAt(t, at)
 	one = send(t, d, "again.example.")
 	p = s.next()
-	s.say(p, answer(p.query))
+	s.respond(p, answer(p.query))
 	one.answered()
 }
 
-// A socket may have an error of long ago, which is not that of the next query.
+// An old error of a socket is not that of the next query.
 func TestUDPStaleError(t *testing.T) {
 	t.Parallel()
 	s := newUDPServer(t)
@@ -284,14 +284,14 @@ func TestUDPStaleError(t *testing.T) {
 	at := s.LocalAddr().(*net.UDPAddr)
 	one := send(t, d, "first.example.")
 	p := s.next()
-	s.say(p, answer(p.query))
+	s.respond(p, answer(p.query))
 	one.answered()
-	eventually(t, "the socket is kept", func() bool { return d.idleNow() == 1 })
+	eventually(t, "the socket is idle", func() bool { return d.idleNow() == 1 })
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
 	d.mu.Lock()
-	_, err := d.idle[0].c.Write([]byte("something that came too late"))
+	_, err := d.idle[0].c.Write([]byte("something too late"))
 	d.mu.Unlock()
 	if err != nil {
 		t.Fatal(err)
@@ -302,7 +302,7 @@ func TestUDPStaleError(t *testing.T) {
 	if next.from.Port == p.from.Port {
 		t.Skip("the kernel had forgotten the error")
 	}
-	s.say(next, answer(next.query))
+	s.respond(next, answer(next.query))
 	one.answered()
 	if hits, misses := number(d.Metrics.Hits), number(d.Metrics.Misses); hits != 0 || misses != 2 {
 		t.Errorf("%d hits and %d misses, want 0 and 2", hits, misses)
@@ -321,7 +321,7 @@ func TestUDPIdleSockets(t *testing.T) {
 			asked = append(asked, s.next())
 		}
 		for _, p := range asked {
-			s.say(p, answer(p.query))
+			s.respond(p, answer(p.query))
 		}
 		allAnswered(all)
 	}
@@ -329,10 +329,10 @@ func TestUDPIdleSockets(t *testing.T) {
 		name            string
 		expire, maxAge  time.Duration
 		maxIdle         int
-		kept, keptAfter int
+		idle, idleAfter int
 	}{
-		{"kept", time.Minute, 0, 0, 10, 10},
-		{"not kept", 0, 0, 0, 0, 0},
+		{"idle", time.Minute, 0, 0, 10, 10},
+		{"without expire", 0, 0, 0, 0, 0},
 		{"few", time.Minute, 0, 3, 3, 3},
 		{"closed after a time", 10 * time.Millisecond, 0, 0, 0, 0},
 	} {
@@ -342,8 +342,8 @@ func TestUDPIdleSockets(t *testing.T) {
 			d := newDatagrams(t, s)
 			d.Expire, d.MaxAge, d.MaxIdle = c.expire, c.maxAge, c.maxIdle
 			burst(t, s, d, 10)
-			becomes(t, "sockets", d.Metrics.Connections, c.kept)
-			becomes(t, "sockets later", d.Metrics.Connections, c.keptAfter)
+			becomes(t, "sockets", d.Metrics.Connections, c.idle)
+			becomes(t, "sockets later", d.Metrics.Connections, c.idleAfter)
 		})
 	}
 	t.Run("many", func(t *testing.T) {
@@ -354,7 +354,7 @@ func TestUDPIdleSockets(t *testing.T) {
 		becomes(t, "sockets", d.Metrics.Connections, maxIdleSockets)
 		d.Close()
 		becomes(t, "sockets", d.Metrics.Connections, 0)
-		burst(t, s, d, 2) // carried, but nothing is kept
+		burst(t, s, d, 2) // no socket becomes idle
 		becomes(t, "sockets", d.Metrics.Connections, 0)
 	})
 	t.Run("old", func(t *testing.T) {
@@ -371,7 +371,7 @@ func TestUDPIdleSockets(t *testing.T) {
 	})
 }
 
-// The socket of a query that was not answered is not used for another: its answer may come then.
+// The socket of an unanswered query is not reused: the answer may arrive late.
 func TestUDPUnanswered(t *testing.T) {
 	t.Parallel()
 	s := newUDPServer(t)
@@ -389,34 +389,33 @@ func TestUDPUnanswered(t *testing.T) {
 	d.Cancel(given.Call)
 	becomes(t, "sockets", d.Metrics.Connections, 0)
 	becomes(t, "on their way", d.Metrics.InFlight, 0)
-	given.notBack()
+	given.notDone()
 	other := send(t, d, "other.example.")
 	r := s.next()
 	if r.from.Port == p.from.Port || r.from.Port == q.from.Port {
 		t.Error("a socket is used again")
 	}
-	s.say(r, answer(r.query))
+	s.respond(r, answer(r.query))
 	other.answered()
-	d.Cancel(other.Call) // has come back
+	d.Cancel(other.Call) // has returned
 	d.Late(other.Call)
-	other.notBack()
+	other.notDone()
 }
 
-func TestUDPCancelBeforeItIsSent(t *testing.T) {
+func TestUDPCancelBeforeSending(t *testing.T) {
 	t.Parallel()
 	s := newUDPServer(t)
 	d := newDatagrams(t, s)
 	for range 200 {
 		one := send(t, d, "www.example.")
-		d.Cancel(one.Call) // at any moment of the sending
-		one.notBack()
+		d.Cancel(one.Call) // at any time
+		one.notDone()
 	}
 	becomes(t, "sockets", d.Metrics.Connections, 0)
 	becomes(t, "on their way", d.Metrics.InFlight, 0)
 }
 
-// A call that is cancelled when it has just been answered does not end the wait of the one that has its
-// socket now.
+// Cancelling a call that has just been answered does not affect the next call on its socket.
 func TestUDPCancelLeavesOthers(t *testing.T) {
 	t.Parallel()
 	s := newUDPServer(t)
@@ -462,7 +461,7 @@ func TestUDPCancelLeavesOthers(t *testing.T) {
 	server.Wait()
 }
 
-// Who guesses ids knows the port, so the query goes by another.
+// After many wrong ids the query is sent from another port, since the attacker knows this one.
 func TestUDPGuesses(t *testing.T) {
 	t.Parallel()
 	s := newUDPServer(t)
@@ -470,22 +469,22 @@ func TestUDPGuesses(t *testing.T) {
 	one := send(t, d, "www.example.")
 	p := s.next()
 	for i := range maxGuesses {
-		s.say(p, edit(answer(p.query), func(b []byte) { setID(b, id(b)+1+uint16(i)) }))
+		s.respond(p, edit(answer(p.query), func(b []byte) { setID(b, id(b)+1+uint16(i)) }))
 	}
 	other := s.next()
 	if other.from.String() == p.from.String() {
 		t.Errorf("both from %s", p.from)
 	}
-	s.say(p, answer(p.query)) // which is too late
-	one.notBack()
-	s.say(other, answer(other.query))
+	s.respond(p, answer(p.query)) // too late
+	one.notDone()
+	s.respond(other, answer(other.query))
 	one.answered()
 }
 
-// An answer that is longer than anyone asked for is one that is truncated.
+// An answer longer than the query allows counts as truncated.
 func TestUDPLongAnswers(t *testing.T) {
 	for _, c := range []struct {
-		size      uint16 // that the query says
+		size      uint16 // of the query's OPT record
 		length    int
 		truncated bool
 	}{{0, 513, false}, {0, 4096, false}, {0, 4097, true}, {0, 65000, true}, {4096, 4096, false}, {4097, 4097, false}, {8192, 8192, false}, {8192, 8193, true}, {65000, 65000, false}} {
@@ -501,13 +500,13 @@ func TestUDPLongAnswers(t *testing.T) {
 			d.Send(one.Call)
 			p := s.next()
 			long := answer(p.query)
-			s.say(p, append(long, make([]byte, c.length-len(long))...))
-			one.back()
+			s.respond(p, append(long, make([]byte, c.length-len(long))...))
+			one.wait()
 			want := c.length
 			if c.truncated {
 				want = plain
 			}
-			if one.Err != nil || len(one.Reply) != want || id(one.Reply) != 0xabcd || (one.Reply[flagsAt]&truncationIs != 0) != c.truncated {
+			if one.Err != nil || len(one.Reply) != want || id(one.Reply) != 0xabcd || (one.Reply[flagsAt]&truncationBit != 0) != c.truncated {
 				t.Errorf("%d bytes, error %v", len(one.Reply), one.Err)
 			}
 		})

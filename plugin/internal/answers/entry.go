@@ -1,6 +1,3 @@
-// Package store holds packed answers of the whole process in one budget of bytes. In go answers with the
-// conditions under which they hold; they are read without a lock and without allocating. It knows
-// neither plugins nor the cluster: whoever puts an answer in says what it hangs on.
 package answers
 
 import (
@@ -13,17 +10,17 @@ import (
 	"github.com/miekg/dns"
 )
 
-// Kind is the class of an answer as metrics of caches have it.
+// Kind is the class of an answer in the metrics of caches.
 type Kind uint8
 
 // The kinds of answers.
 const (
-	Success Kind = iota // data, or a reply without any that says nothing of denial
-	Denial              // NXDOMAIN, NODATA, and failures that are kept
+	Success Kind = iota // data, or a reply without data that is no denial
+	Denial              // NXDOMAIN, NODATA, and stored failures
 	kinds
 )
 
-// String returns the name that metrics use.
+// String returns the label of metrics.
 func (k Kind) String() string {
 	if k == Denial {
 		return "denial"
@@ -31,76 +28,74 @@ func (k Kind) String() string {
 	return "success"
 }
 
-// Views tells callers apart to whom the answer is not the same.
+// Views returns the views of callers that get different answers.
 type Views interface {
-	// View returns the view that a caller has, given the address and the data of the EDNS option that names
-	// it, or nil. The answer for it is the one that the plugins would give now.
+	// View returns the view of the caller with an address, and with the data of EDNS option 65313 (package caller) or nil.
+	// The stored answer of a view is the one that the plugins would return now.
 	View(from netip.Addr, option []byte) View
 }
 
-// View is what a caller sees.
+// View is a set of callers that get the same answer.
 type View struct {
-	// Number is what answers for the view are kept under; Private is set if none are.
+	// Number is a part of the key of the view's answers; Private is set if they are not stored.
 	Number  uint32
 	Private bool
-	// Callers counts an answer.
+	// Callers counts the answers to callers of the view; it may be nil.
 	Callers Counter
 }
 
-// Counter counts what it is asked to.
+// Counter counts events.
 type Counter interface{ Inc() }
 
-// ServerCounter counts what it is asked to for each server apart.
+// ServerCounter counts events by server.
 type ServerCounter interface {
-	// On returns what counts for a server, given its address.
+	// On returns the counter of the server with an address.
 	On(server string) Counter
 }
 
-// Serial tells the present serial number of a zone.
+// Serial returns the present serial number of a zone.
 type Serial interface{ Modified() int64 }
 
-// Entry is an answer and until when it holds. All but what is atomic is set before Put and never
-// changes after it.
+// Entry is a packed answer with its validity. Fields are set before Put; after it only the atomic ones change.
 type Entry struct {
-	// Plain is the answer without compression of names, as CoreDNS gives it to a client that has room.
+	// Plain is the answer without compression of names, which CoreDNS sends if it fits the client's limit.
 	Plain Answer
-	// Compressed is the other form. It is there if Plain is too long for a client without EDNS.
+	// Compressed is the answer with compression, nil if Plain fits every client.
 	Compressed *Answer
 	// Options are those of the OPT record in wire form, such as an extended error (RFC 8914).
 	Options []byte
-	// AnyCase tells that Plain holds for a question in other case as well, since names in it that are not
-	// the question's do not follow its case.
+	// AnyCase reports that the answer is right for a question in any case: no other name in it follows the question's case.
 	AnyCase bool
-	// Kind is what metrics count it as.
+	// Kind is the class in the metrics.
 	Kind Kind
 	// Validity bounds how long the answer may be served. Without Expires, TTLs are not decremented.
 	Validity
 	// Stored is the time at which the answer was made, since the start of the process.
 	Stored time.Duration
-	// Gone is when an expired entry is of no use any more, not before Expires.
+	// Gone is the time from which an expired entry is not served stale either, not before Expires.
 	Gone time.Duration
-	// KeepTTL tells that TTLs do not go down while the answer holds.
+	// KeepTTL is set if TTLs are not decremented while the answer is fresh.
 	KeepTTL bool
-	// Views is there if the answer depends on who asks: there is none in this entry, but one for each view
-	// under a key of its own.
+	// Views is set if the answer depends on the caller: this entry has no answer, and each view has an entry with a key of
+	// its own.
 	Views Views
-	// Count is there if somebody counts how often the answer is given.
+	// Count counts how often the answer is served; it may be nil.
 	Count ServerCounter
 	// Serial is the present serial number for the SOA record in the authority section, or nil.
 	Serial Serial
-	// Cached tells that a cache keeps it, counts it and its hits, and limits the number of such entries; if not, it is
-	// kept by its Bounds alone, or for a view or a search list, and only the budget limits it.
+	// Cached is set for entries of plugin cache, which counts them and their hits and limits their number. Other entries
+	// are valid by Generations alone, or belong to a view or a search list; only the budget limits them.
 	Cached bool
-	// Popularity is there if the entry is to be fetched again before it expires.
+	// Popularity is set if a popular answer is prefetched before it expires.
 	Popularity *Popularity
-	// Costly tells that the answer came from another server, so that it is evicted later.
+	// Costly is set if the answer came from another server: it is evicted later.
 	Costly bool
-	// State is for who has made the entry; StateSize is the memory that it takes in bytes.
+	// State belongs to the plugin that made the entry; StateSize is its memory in bytes.
 	State     any
 	StateSize int
 
-	// plainExcess and compressedExcess are by how many bytes package dns takes the two forms for longer
-	// than they are (text with escapes, signatures): CoreDNS shortens by what it takes them for.
+	// plainExcess and compressedExcess are the bytes by which dns.Msg.Len overestimates the two forms (text with escapes,
+	// signatures): CoreDNS truncates by that length.
 	plainExcess, compressedExcess int
 
 	keyspace *Keyspace
@@ -109,24 +104,24 @@ type Entry struct {
 	size     int64
 	credit   atomic.Int32
 	next     atomic.Pointer[Entry] // in the bucket
-	// newer and older are the neighbours in the ring of the hand, guarded by the store's mutex.
+	// newer and older are the neighbours in the ring that the clock hand walks, guarded by the store's mutex.
 	newer, older *Entry
 }
 
-// Popularity counts hits, as CoreDNS does for its prefetch: those without a gap.
+// Popularity counts hits for prefetch as CoreDNS does: a pause longer than Gap starts again.
 type Popularity struct {
-	// Amount is the number of hits that make an entry popular, Gap the time without one that ends the
-	// count, From the time since Epoch from which a popular entry is to be fetched again.
+	// Amount is the number of hits that make an entry popular, Gap the time without a hit that resets the count, From the
+	// time since the start of the process from which a popular entry is prefetched.
 	Amount int64
 	Gap    time.Duration
 	From   time.Duration
-	// Refreshing is set while it is fetched.
+	// Refreshing is set while the answer is being prefetched.
 	Refreshing atomic.Bool
 
 	hits, last atomic.Int64
 }
 
-// Count takes in a hit and reports whether the entry is to be fetched again now.
+// Count counts a hit and reports whether the entry is to be prefetched now.
 func (p *Popularity) Count(now time.Duration) bool {
 	last := time.Duration(p.last.Swap(int64(now)))
 	if now-last > p.Gap {
@@ -137,20 +132,20 @@ func (p *Popularity) Count(now time.Duration) bool {
 	return now >= p.From && p.hits.Load() >= p.Amount
 }
 
-// Inherit takes over the hits of the entry that this one replaces.
+// Inherit copies the count of the entry that this one replaces.
 func (p *Popularity) Inherit(old *Popularity) {
 	p.hits.Store(old.hits.Load())
 	p.last.Store(old.last.Load())
 }
 
-// errUnpackable is what Fill says of a message that has no packed form that is kept.
+// errUnpackable is the error of Fill for a message without a packed form that can be stored.
 var errUnpackable = errors.New("the answer has a code that needs an OPT record")
 
-// plainLimit is the longest answer that every client has room for, RFC 1035 section 4.2.1.
+// plainLimit is the length in bytes of answers that fit every client, RFC 1035 section 4.2.1.
 const plainLimit = dns.MinMsgSize - OptLen
 
-// Fill packs a reply into the entry. The reply has no OPT record; its question is in lower case. The
-// message is as before in the end.
+// Fill packs a reply into the entry. The reply has no OPT record, and its question is in lower case. The message is not
+// changed.
 func (e *Entry) Fill(m *dns.Msg) error {
 	if m.Rcode > 0xf {
 		return errUnpackable
@@ -184,7 +179,7 @@ func pack(m *dns.Msg) (Answer, error) {
 	return NewAnswer(append(make([]byte, 0, len(b)), b...))
 }
 
-// Patch returns how the answer is to be given at a time at which it holds.
+// Patch returns the changes to the answer for a time at which it is fresh.
 func (e *Entry) Patch(now time.Duration) Patch {
 	p := Patch{Options: e.Options}
 	if e.Expires != 0 && !e.KeepTTL && now > e.Stored {
@@ -196,10 +191,10 @@ func (e *Entry) Patch(now time.Duration) Patch {
 	return p
 }
 
-// buffers are for answers between their packed form and a message.
+// buffers hold packed answers while they are unpacked.
 var buffers = sync.Pool{New: func() any { b := make([]byte, 0, 1<<10); return &b }}
 
-// Message returns the answer to a query as a message, without an OPT record: who writes it adds that.
+// Message returns the answer to a query as a message without an OPT record, which the writer adds.
 func (e *Entry) Message(query []byte, q Query, p *Patch) (*dns.Msg, error) {
 	b, _ := buffers.Get().(*[]byte)
 	defer buffers.Put(b)
@@ -209,11 +204,11 @@ func (e *Entry) Message(query []byte, q Query, p *Patch) (*dns.Msg, error) {
 	return m, m.Unpack(*b)
 }
 
-// CountedLen returns the length of the answer in bytes as package dns takes it, which CoreDNS counts.
+// CountedLen returns the length of the answer in bytes as dns.Msg.Len returns it, which CoreDNS's metrics count.
 func (e *Entry) CountedLen() int { return e.Plain.Len() + e.plainExcess }
 
-// Form returns the form of the answer that the server gives to a query, given the length that it may
-// have in bytes, or nil if it has to be shortened. Plain is not asked for by those it does not fit.
+// Form returns the form of the answer that the server sends to a query whose replies may have limit bytes, nil if the
+// answer has to be truncated. fragments is the length in bytes from which CoreDNS compresses names to avoid fragments.
 func (e *Entry) Form(q *Query, p *Patch, limit, fragments int) *Answer {
 	if n := e.Plain.ReplyLen(q, p) + e.plainExcess; n <= limit && n <= fragments {
 		return &e.Plain

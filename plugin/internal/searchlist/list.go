@@ -34,25 +34,8 @@ func (p *List) Expands(name []byte) bool {
 	return false
 }
 
-// Base returns the part of a fully qualified name before the first suffix, in the case of the name: the name that the
-// client looks up. It returns "" for a name that is not below the first suffix.
-func (p *List) Base(name string) string {
-	first := p.First()
-	cut := len(name) - len(first)
-	if cut < 2 || !strings.EqualFold(name[cut:], first) || name[cut-1] != '.' || escaped(name, cut-1) {
-		return ""
-	}
-	return name[:cut]
-}
-
-// escaped reports whether the byte at an index of a name in presentation form is escaped by a backslash.
-func escaped(name string, at int) bool {
-	n := 0
-	for at--; at >= 0 && name[at] == '\\'; at-- {
-		n++
-	}
-	return n%2 == 1
-}
+// Base returns the part of a name before the first suffix; see the function Base.
+func (p *List) Base(name string) string { return Base(name, p.First()) }
 
 // maxLists bounds the registry. A cluster has about one list per namespace, and some of pods with a dnsConfig.
 const maxLists = 1 << 16

@@ -6,6 +6,7 @@ import (
 	"github.com/coredns/caddy"
 	"k8s.io/apimachinery/pkg/util/validation"
 
+	"github.com/nearside-dns/nearside/internal/nodefacts"
 	"github.com/nearside-dns/nearside/plugin/internal/corefile"
 	"github.com/nearside-dns/nearside/plugin/kubernetes/source/apiserver"
 )
@@ -52,7 +53,7 @@ func connection(name string) corefile.Option[*options] {
 //	resolv_conf FILE
 func ParseNode(c *caddy.Controller) (*NodePods, error) {
 	start := corefile.At(c)
-	o := options{resolvConf: defaultResolvConf, sourceAt: start, resolvConfAt: start}
+	o := options{node: nodefacts.For(start.File).Node, resolvConf: defaultResolvConf, sourceAt: start, resolvConfAt: start}
 	seen, err := known.Parse(c, &o)
 	if err != nil {
 		return nil, err

@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/coredns/caddy"
+
+	"github.com/nearside-dns/nearside/internal/nodefacts"
 )
 
 // notInACluster takes away what tells a pod of its API server.
@@ -44,6 +46,24 @@ func TestParse(t *testing.T) {
 	s, err = parseText("manifests " + folder + "\nnode node-1")
 	if err != nil || s.manifests != folder || s.resolvConf != defaultResolvConf {
 		t.Errorf("%+v, error %v", s, err)
+	}
+}
+
+// TestParseNode: the name of the node is that of the option, else that of the process.
+func TestParseNode(t *testing.T) {
+	notInACluster(t)
+	t.Cleanup(func() { nodefacts.Set(nodefacts.Facts{}) })
+	block := "manifests " + t.TempDir()
+	nodefacts.Set(nodefacts.Facts{Corefile: "Testfile", Node: "node-a"})
+	if s, err := parseText(block); err != nil || s.node != "node-a" {
+		t.Errorf("%+v, error %v, want node-a", s, err)
+	}
+	if s, err := parseText(block + "\nnode node-b"); err != nil || s.node != "node-b" {
+		t.Errorf("%+v, error %v, want node-b", s, err)
+	}
+	nodefacts.Set(nodefacts.Facts{Corefile: "/etc/coredns/Corefile", Node: "node-a"})
+	if _, err := parseText(block); err == nil {
+		t.Error("a directive in an imported file has a node")
 	}
 }
 

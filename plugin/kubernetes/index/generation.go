@@ -2,19 +2,20 @@ package index
 
 import "sync/atomic"
 
-// Generation counts the changes of one thing that answers are made from. A writer publishes the
-// records first and advances the number then, before the event that brought the change counts as
-// processed. So an answer that is kept with the number never outlives the last processed event, if its
-// reader (1) finds the Generation, (2) loads the number, (3) looks up again and goes on only if it
-// finds the same Generation, and (4) makes the answer from what that second look gave: a thing that
-// went and came back has another Generation, and the old one never advances again.
+// Generation is a counter that advances with every change of the records that an answer is made from. A writer publishes
+// new records before it advances the counter, and both before the event that brought the change counts as processed.
 //
-// An answer about a Service hangs on the Generation of its Entry, or where there is none on the one of
-// the namespace; a PTR on the one of its address; and all of them on NamespacesGeneration, since a
-// namespace takes its names with it and leaves its objects to be deleted one by one.
+// A stored answer is never older than the last processed event, if its reader (1) finds the Generation, (2) loads the
+// number, (3) looks up the Generation again and continues only if it is the same one, and (4) makes the answer from the
+// records of the second lookup: an object that was deleted and created again has another Generation, and the old one
+// never advances again.
+//
+// An answer about a Service depends on the Generation of its Entry, or of its namespace if there is no Entry; a PTR record
+// on the one of the address; and every answer on NamespacesGeneration, since the names of a namespace end with it while its
+// objects are still being deleted.
 type Generation struct{ n atomic.Uint64 }
 
-// Load returns the present number.
+// Load returns the current number.
 func (g *Generation) Load() uint64 { return g.n.Load() }
 
 func (g *Generation) advance() { g.n.Add(1) }

@@ -1,6 +1,5 @@
-// Package index holds what is known of the cluster in the form that answers are made from: names to
-// Services and ServiceImports with their endpoints, addresses to names. In go stripped records from a source, out come
-// entries that never change and are read without a lock.
+// Package index maps names to Services and ServiceImports with their endpoints, and addresses to names. Input is stripped
+// records from a source; output is immutable entries, which are read without a lock.
 //
 // It is pure Go data: it imports neither client-go nor dns packages.
 package index
@@ -23,8 +22,7 @@ func (n Name) compare(o Name) int {
 	return cmp.Or(strings.Compare(n.Namespace, o.Namespace), strings.Compare(n.Name, o.Name))
 }
 
-// Entry is all that is known under the name of one Service, or one ServiceImport, at one moment. It never
-// changes; an update puts another Entry in its place.
+// Entry is a Service or ServiceImport with its EndpointSlices. It is immutable: an update replaces it by another Entry.
 type Entry struct {
 	// Service is nil while only its EndpointSlices have arrived.
 	Service *Service
@@ -34,7 +32,7 @@ type Entry struct {
 	generation *Generation
 }
 
-// Generation advances with every change of the Service, of its endpoints, and when it goes.
+// Generation advances with every change of the Service or its endpoints, and when it is deleted.
 func (e *Entry) Generation() *Generation { return e.generation }
 
 // Ready returns the number of ready endpoint addresses.
@@ -45,29 +43,28 @@ func (e *Entry) Ready() (n int) {
 	return n
 }
 
-// place is an EndpointSlice with at least one endpoint of an address.
-type place struct {
+// addressSlice is an EndpointSlice with at least one endpoint of an address.
+type addressSlice struct {
 	slice *Slice
-	// node is the name of the node that the endpoints of the address are on, nil if they are on several nodes.
+	// node is the name of the node of the address's endpoints, nil if they are on several nodes.
 	node *Symbol
 }
 
-// namespace is what is known of a namespace that exists.
+// namespace is an existing namespace.
 type namespace struct {
 	name       string
 	generation *Generation
 }
 
-// Index is the state of the cluster. Any number of goroutines may read it while others write;
-// writes follow each other.
+// Index is the state of the cluster. It is safe for concurrent use; reads take no lock.
 type Index struct {
 	services   objects
 	imports    objects
 	namespaces *table[string, *namespace]
-	// clusterIPs and endpoints lead from an address to what has it, so that PTR needs no search. What only
-	// ServiceImports have is not in them: it has no PTR, and the nodes of its endpoints may be another cluster's.
+	// clusterIPs and endpoints map addresses for PTR records and callers. Addresses of ServiceImports only are not in them:
+	// they have no PTR records, and the nodes of their endpoints may be in another cluster.
 	clusterIPs *table[netip.Addr, *Service]
-	endpoints  *table[netip.Addr, place]
+	endpoints  *table[netip.Addr, addressSlice]
 	podIPs     *table[netip.Addr, *Pod]
 	nodes      nodes
 	clusterID  atomic.Pointer[Symbol]
@@ -75,14 +72,14 @@ type Index struct {
 	namespacesGeneration Generation
 	addressGenerations   [addressGenerations]Generation
 
-	modified atomic.Int64 // Unix time in seconds of the last change that an answer can show
+	modified atomic.Int64 // time of the last change that can change an answer, Unix time in seconds
 	now      func() time.Time
 
 	mu sync.Mutex // held by writers
-	// slicesByName and podsByName lead to the record that an event replaces. Guarded by mu.
+	// slicesByName and podsByName find the record that an event replaces. Guarded by mu.
 	slicesByName map[Name]*Slice
 	podsByName   map[Name]*Pod
-	podDNS       map[string]*PodDNS // what pods say of their resolvers, by that
+	podDNS       map[string]*PodDNS // DNS settings that pods share, by their contents
 }
 
 // addressGenerations is the number of Generations that all addresses share by hash, a power of two.
@@ -95,7 +92,7 @@ func New() *Index {
 		imports:      newObjects(func(s *Slice) *string { return &s.Import }),
 		namespaces:   newTable[string, *namespace](),
 		clusterIPs:   newTable[netip.Addr, *Service](),
-		endpoints:    newTable[netip.Addr, place](),
+		endpoints:    newTable[netip.Addr, addressSlice](),
 		podIPs:       newTable[netip.Addr, *Pod](),
 		nodes:        newNodes(),
 		now:          time.Now,
@@ -105,8 +102,7 @@ func New() *Index {
 	}
 }
 
-// Service returns what is known of a Service, or nil where there is none. Both names are in lower
-// case.
+// Service returns a Service with its endpoints, or nil. Both names are in lower case.
 func (ix *Index) Service(namespace, name string) *Entry { return ix.services.find(namespace, name) }
 
 // Import is Service for ServiceImports.
@@ -124,8 +120,8 @@ func (ix *Index) HasNamespace(name string) bool {
 	return ok
 }
 
-// NamespaceGeneration advances with every Service or ServiceImport that is created or deleted in the namespace, and
-// when the namespace goes. It is nil where the namespace does not exist.
+// NamespaceGeneration advances when a Service or ServiceImport is created or deleted in the namespace, and when the
+// namespace is deleted. It is nil if the namespace does not exist.
 func (ix *Index) NamespaceGeneration(name string) *Generation {
 	ns, ok := ix.namespaces.get(name)
 	if !ok {
@@ -134,59 +130,51 @@ func (ix *Index) NamespaceGeneration(name string) *Generation {
 	return ns.generation
 }
 
-// NamespacesGeneration advances with every namespace that is created or deleted, and with Outdate.
+// NamespacesGeneration advances when a namespace is created or deleted, and with Outdate.
 func (ix *Index) NamespacesGeneration() *Generation { return &ix.namespacesGeneration }
 
-// ServicesByIP returns the Services with a ClusterIP, ordered by namespace and name. It is one at
-// most, but for moments in which an address passes from one Service to another.
-func (ix *Index) ServicesByIP(a netip.Addr) []*Service {
-	return inOrder(ix.clusterIPs.all(a))
-}
+// ServicesByIP returns the Services with a ClusterIP, ordered by namespace and name. There is more than one only while an
+// address moves from one Service to another.
+func (ix *Index) ServicesByIP(a netip.Addr) []*Service { return inOrder(ix.clusterIPs.all(a)) }
 
 // SlicesByIP returns the EndpointSlices of Services with a ready endpoint of that address, ordered by
 // namespace and name.
 func (ix *Index) SlicesByIP(a netip.Addr) []*Slice {
 	return inOrder(func(yield func(*Slice) bool) {
-		for at := range ix.endpoints.all(a) {
-			if !yield(at.slice) {
+		for v := range ix.endpoints.all(a) {
+			if !yield(v.slice) {
 				return
 			}
 		}
 	})
 }
 
-// Addresses yields each address that a Service or a ready endpoint has, some more than once.
+// Addresses yields each address of a Service or a ready endpoint, some more than once.
 func (ix *Index) Addresses() iter.Seq[netip.Addr] {
 	return func(yield func(netip.Addr) bool) {
-		for a := range ix.clusterIPs.each() {
-			if !yield(a) {
-				return
-			}
-		}
-		for a := range ix.endpoints.each() {
-			if !yield(a) {
-				return
+		for _, keys := range [...]iter.Seq[netip.Addr]{ix.clusterIPs.keys(), ix.endpoints.keys()} {
+			for a := range keys {
+				if !yield(a) {
+					return
+				}
 			}
 		}
 	}
 }
 
-// PodsByIP returns the pods with an address, ordered by namespace and name: those of the host
-// network share one.
-func (ix *Index) PodsByIP(a netip.Addr) []*Pod {
-	return inOrder(ix.podIPs.all(a))
-}
+// PodsByIP returns the pods with an address, ordered by namespace and name. Pods in the host network share one.
+func (ix *Index) PodsByIP(a netip.Addr) []*Pod { return inOrder(ix.podIPs.all(a)) }
 
-// inOrder returns records ordered by key, each key once. A key is there twice when a record has the
-// address twice, and for the moment in which a record takes the place of another.
+// inOrder returns records ordered by key, each key once. A key is there twice if a record has the address twice, and while
+// a new record replaces an old one.
 func inOrder[R interface{ key() Name }](records iter.Seq[R]) []R {
 	found := slices.Collect(records)
 	slices.SortFunc(found, func(a, b R) int { return a.key().compare(b.key()) })
 	return slices.CompactFunc(found, func(a, b R) bool { return a.key() == b.key() })
 }
 
-// AddressGeneration advances with every change of what an address leads to. Addresses share a few
-// hundred of them, so it may advance without one.
+// AddressGeneration advances with every change of the Services, endpoints and pods that have the address. Addresses share
+// a few hundred Generations, so that it also advances with changes of others.
 func (ix *Index) AddressGeneration(a netip.Addr) *Generation {
 	h := uint32(2166136261)
 	for _, b := range a.As16() {
@@ -195,8 +183,8 @@ func (ix *Index) AddressGeneration(a netip.Addr) *Generation {
 	return &ix.addressGenerations[(h^h>>16)%addressGenerations]
 }
 
-// Modified returns the time of the last change that an answer can show, 0 before the first.
-// It is the serial of the zones: Unix time in seconds.
+// Modified returns the time of the last change that can change an answer, in Unix time in seconds, 0 before the first
+// one. It is the serial of the zones.
 func (ix *Index) Modified() int64 { return ix.modified.Load() }
 
 func (s *Service) key() Name { return Name{s.Namespace, s.Name} }

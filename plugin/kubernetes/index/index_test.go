@@ -81,7 +81,7 @@ func TestModelCanFail(t *testing.T) {
 			ix.PutSlice(&Slice{Namespace: k.Namespace, Name: a.slices[0], Service: k.Name})
 		}},
 		{"endpoint", func(ix *Index) {
-			ix.endpoints.add(a.v6[0], place{slice: &Slice{Namespace: k.Namespace, Name: a.slices[0]}})
+			ix.endpoints.add(a.v6[0], addressSlice{slice: &Slice{Namespace: k.Namespace, Name: a.slices[0]}})
 		}},
 		{"namespace", func(ix *Index) { ix.PutNamespace(k.Namespace) }},
 		{"pod", func(ix *Index) { ix.PutPod(&Pod{Namespace: k.Namespace, Name: a.pods[0]}) }},

@@ -2,19 +2,19 @@ package index
 
 import "strings"
 
-// keyLists are the lists of keys that the labels of nodes have, by the joined keys. The nodes of a cluster
-// have few different ones, so each is kept once: it would be a quarter of the memory of a node.
+// keyLists are the label keys of nodes, by the joined keys. The nodes of a cluster have few different lists, so they share
+// them: a list of its own would be a quarter of the memory of a node.
 type keyLists map[string]*keyList
 
-// keyList is used by as many nodes as it counts.
+// keyList is the list of label keys of a number of nodes.
 type keyList struct {
 	keys  []Symbol
 	users int
 }
 
-// pack brings the labels of a node that is taken up into the smaller form.
+// pack replaces the Labels of a node that is added to the index by a shared list of keys and the values.
 func (k keyLists) pack(n *Node) {
-	if n.keys != nil { // the copy of a node of the index
+	if n.keys != nil { // a copy of a node of the index
 		n.keys.users++
 		return
 	}
@@ -35,7 +35,7 @@ func (k keyLists) pack(n *Node) {
 	n.keys, n.values, n.Labels = list, values, nil
 }
 
-// release gives back the list of a node that leaves the index.
+// release removes the user of a list when a node leaves the index.
 func (k keyLists) release(n *Node) {
 	if n.keys == nil {
 		return
@@ -45,7 +45,7 @@ func (k keyLists) release(n *Node) {
 	}
 }
 
-// join returns keys with a byte between that is in none.
+// join returns the keys, separated by a byte that no key has.
 func join(keys []Symbol) string {
 	var all strings.Builder
 	for _, k := range keys {
@@ -55,7 +55,7 @@ func join(keys []Symbol) string {
 	return all.String()
 }
 
-// Label returns the value of a label, and whether the node has it. A value may be empty.
+// Label returns the value of a label, which may be empty, and whether the node has the label.
 func (n *Node) Label(key Symbol) (value Symbol, ok bool) {
 	if n.keys != nil {
 		for i, k := range n.keys.keys {
@@ -73,7 +73,7 @@ func (n *Node) Label(key Symbol) (value Symbol, ok bool) {
 	return Symbol{}, false
 }
 
-// label returns a label by its place, and whether there are as many.
+// label returns the label at an index, and whether there is one.
 func (n *Node) label(i int) (l Label, ok bool) {
 	switch {
 	case n.keys != nil && i < len(n.values):
@@ -84,7 +84,7 @@ func (n *Node) label(i int) (l Label, ok bool) {
 	return Label{}, false
 }
 
-// sameLabels reports whether two nodes have the same labels, each in whichever form.
+// sameLabels reports whether two nodes have the same labels, packed or not.
 func (n *Node) sameLabels(o *Node) bool {
 	for i := 0; ; i++ {
 		l, more := n.label(i)

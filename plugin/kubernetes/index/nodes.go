@@ -1,6 +1,7 @@
 package index
 
 import (
+	"maps"
 	"net/netip"
 	"slices"
 	"sync/atomic"
@@ -10,29 +11,29 @@ import (
 type nodes struct {
 	byName     *table[string, *Node]
 	byCIDR     *table[netip.Prefix, *Node]
-	lengths    atomic.Pointer[[]int] // of the prefixes in byCIDR, IPv4 ones as those of IPv6; the longest first
+	lengths    atomic.Pointer[[]int] // lengths of the prefixes in byCIDR, as IPv6 prefixes, in descending order
 	generation Generation
 
 	// Guarded by the index's mutex.
-	count   map[int]int // prefixes of each length
+	count   map[int]int // number of prefixes of each length
 	keys    keyLists
-	numbers uint32 // given to nodes so far
+	numbers uint32 // the last Number assigned
 }
 
 func newNodes() nodes {
 	return nodes{byName: newTable[string, *Node](), byCIDR: newTable[netip.Prefix, *Node](), count: map[int]int{}, keys: keyLists{}}
 }
 
-// Node returns what is known of a node, or nil.
+// Node returns the record of a node, or nil.
 func (ix *Index) Node(name Symbol) *Node { return ix.NodeNamed(name.String()) }
 
-// NodeNamed is Node for a name as text, on which it does not hold.
+// NodeNamed is Node for a name as text, which it does not retain.
 func (ix *Index) NodeNamed(name string) *Node {
 	n, _ := ix.nodes.byName.get(name)
 	return n
 }
 
-// NodeByIP returns the node that has an address in its ranges, or nil. The smallest range counts.
+// NodeByIP returns the node with the smallest range that contains an address, or nil.
 func (ix *Index) NodeByIP(a netip.Addr) *Node {
 	lengths := ix.nodes.lengths.Load()
 	if lengths == nil {
@@ -43,7 +44,7 @@ func (ix *Index) NodeByIP(a netip.Addr) *Node {
 			length -= 96
 		}
 		if length < 0 {
-			continue // of IPv6 ranges; Prefix would make an error of it
+			continue // a length of IPv6 ranges, an error in Prefix
 		}
 		if p, err := a.Prefix(length); err == nil {
 			if n, ok := ix.nodes.byCIDR.get(p); ok {
@@ -54,14 +55,14 @@ func (ix *Index) NodeByIP(a netip.Addr) *Node {
 	return nil
 }
 
-// EndpointNode returns the name of the node that the ready endpoints of an address are on. It is zero if there
-// is none, or if they are on several: as an address passes from one pod to another they may be.
+// EndpointNode returns the name of the node that runs the ready endpoints with an address. It is zero if no node is known,
+// and if there are several nodes, as while an address moves from one pod to another.
 func (ix *Index) EndpointNode(a netip.Addr) (name Symbol) {
-	for in := range ix.endpoints.all(a) {
-		if in.slice.Cluster != (Symbol{}) {
-			continue // the node may be another cluster's, and of its own there are slices that say no cluster
+	for v := range ix.endpoints.all(a) {
+		if v.slice.Cluster != (Symbol{}) {
+			continue // the node may be in another cluster; the cluster's own endpoints also have slices without a cluster ID
 		}
-		if in.node == nil || !agree(&name, *in.node) {
+		if v.node == nil || !sameNode(&name, *v.node) {
 			return Symbol{}
 		}
 	}
@@ -71,15 +72,15 @@ func (ix *Index) EndpointNode(a netip.Addr) (name Symbol) {
 // PodNode is EndpointNode for pods.
 func (ix *Index) PodNode(a netip.Addr) (name Symbol) {
 	for p := range ix.podIPs.all(a) {
-		if !agree(&name, p.Node) {
+		if !sameNode(&name, p.Node) {
 			return Symbol{}
 		}
 	}
 	return name
 }
 
-// agree takes in the name of a node, if it is known, and reports whether it is the same as before.
-func agree(name *Symbol, other Symbol) bool {
+// sameNode sets the name of a node that is not known yet, and reports whether a known one is the same.
+func sameNode(name *Symbol, other Symbol) bool {
 	switch {
 	case other == (Symbol{}):
 		return true
@@ -89,7 +90,7 @@ func agree(name *Symbol, other Symbol) bool {
 	return *name == other
 }
 
-// ClusterID returns the ID of this cluster among others, zero while it is not known.
+// ClusterID returns the ID of this cluster in its clusterset, zero if unknown.
 func (ix *Index) ClusterID() Symbol {
 	if id := ix.clusterID.Load(); id != nil {
 		return *id
@@ -97,7 +98,7 @@ func (ix *Index) ClusterID() Symbol {
 	return Symbol{}
 }
 
-// SetClusterID sets the ID of this cluster. The zero Symbol says that it is not known.
+// SetClusterID sets the ID of this cluster, zero for an unknown one.
 func (ix *Index) SetClusterID(id Symbol) {
 	ix.mu.Lock()
 	defer ix.mu.Unlock()
@@ -107,51 +108,34 @@ func (ix *Index) SetClusterID(id Symbol) {
 	}
 }
 
-// NodesGeneration advances with every node that comes or goes, with every change of labels, and with the ID of this
-// cluster, which says whose the nodes of endpoints are. The ranges of pod addresses are not part of it.
+// NodesGeneration advances when a node is created or deleted, with every change of labels, and with the ID of this cluster,
+// which decides whether the node of an endpoint is one of these. It does not count changes of the ranges of pod addresses.
 func (ix *Index) NodesGeneration() *Generation { return &ix.nodes.generation }
 
-// PutNode adds a node or replaces the one of that name. A record without CIDRs takes over those of the one
-// that it replaces, if it is of the same node: they never change.
-func (ix *Index) PutNode(n *Node) {
-	ix.mu.Lock()
-	defer ix.mu.Unlock()
-	ix.putNode(n)
-}
+// PutNode adds a node or replaces the one of that name. A record without CIDRs inherits those of its predecessor with the
+// same UID: they never change.
+func (ix *Index) PutNode(n *Node) { ix.write(func() { ix.putNode(n) }) }
 
-// SetNodeCIDRs sets the ranges of the pods' addresses of a node, if it is there with that UID.
+// SetNodeCIDRs sets the ranges of the pods' addresses of a node, if it exists with that UID.
 func (ix *Index) SetNodeCIDRs(name Symbol, uid UID, cidrs []netip.Prefix) {
-	ix.mu.Lock()
-	defer ix.mu.Unlock()
-	if old := ix.Node(name); old != nil && old.UID == uid {
-		n := *old
-		n.CIDRs = cidrs
-		ix.putNode(&n)
-	}
-}
-
-// DeleteNode removes a node, if it is there.
-func (ix *Index) DeleteNode(name Symbol) {
-	ix.mu.Lock()
-	defer ix.mu.Unlock()
-	ix.deleteNode(name)
-}
-
-// ReplaceNodes makes the nodes of the index those of all, and no others.
-func (ix *Index) ReplaceNodes(all []*Node) {
-	ix.mu.Lock()
-	defer ix.mu.Unlock()
-	keep := make(map[Symbol]struct{}, len(all))
-	for _, n := range all {
-		keep[n.Name] = struct{}{}
-		ix.putNode(n)
-	}
-	for _, n := range ix.nodes.byName.each() {
-		if _, ok := keep[n.Name]; !ok {
-			ix.deleteNode(n.Name)
+	ix.write(func() {
+		if old := ix.Node(name); old != nil && old.UID == uid {
+			n := *old
+			n.CIDRs = cidrs
+			ix.putNode(&n)
 		}
-	}
+	})
 }
+
+// DeleteNode removes a node, if it exists.
+func (ix *Index) DeleteNode(name Symbol) { ix.write(func() { ix.deleteNode(name.String()) }) }
+
+// ReplaceNodes replaces all nodes.
+func (ix *Index) ReplaceNodes(all []*Node) {
+	ix.write(func() { replace(all, (*Node).key, ix.putNode, ix.nodes.byName.keys(), ix.deleteNode) })
+}
+
+func (n *Node) key() string { return n.Name.String() }
 
 func (ix *Index) putNode(n *Node) {
 	old := ix.Node(n.Name)
@@ -160,7 +144,7 @@ func (ix *Index) putNode(n *Node) {
 		ix.nodes.numbers++
 		n.number = ix.nodes.numbers
 	case old.Covers(n):
-		return // n may have been in the index before, and be read: it is not written to
+		return // n may be a record of the index, which readers use: it must not be modified
 	default:
 		n.number = old.number
 		if n.CIDRs == nil && n.UID == old.UID {
@@ -168,7 +152,7 @@ func (ix *Index) putNode(n *Node) {
 		}
 	}
 	ix.nodes.keys.pack(n)
-	ix.nodes.byName.set(n.Name.String(), n)
+	ix.nodes.byName.set(n.key(), n)
 	ix.moveCIDRs(old, n)
 	if old == nil || !old.sameLabels(n) {
 		ix.nodes.generation.advance()
@@ -178,18 +162,18 @@ func (ix *Index) putNode(n *Node) {
 	}
 }
 
-func (ix *Index) deleteNode(name Symbol) {
-	old := ix.Node(name)
+func (ix *Index) deleteNode(name string) {
+	old := ix.NodeNamed(name)
 	if old == nil {
 		return
 	}
-	ix.nodes.byName.remove(name.String(), func(*Node) bool { return true })
+	ix.nodes.byName.remove(name, old)
 	ix.moveCIDRs(old, nil)
 	ix.nodes.keys.release(old)
 	ix.nodes.generation.advance()
 }
 
-// moveCIDRs makes the ranges of a node lead to its new record.
+// moveCIDRs replaces a node under its ranges.
 func (ix *Index) moveCIDRs(old, n *Node) {
 	if n != nil {
 		for _, p := range n.CIDRs {
@@ -199,13 +183,13 @@ func (ix *Index) moveCIDRs(old, n *Node) {
 	}
 	if old != nil {
 		for _, p := range old.CIDRs {
-			ix.nodes.byCIDR.remove(p.Masked(), func(v *Node) bool { return v == old })
+			ix.nodes.byCIDR.remove(p.Masked(), old)
 			ix.countLength(p, -1)
 		}
 	}
 }
 
-// countLength notes that there is one prefix more, or less, of a length.
+// countLength adds to the number of prefixes with the length of p.
 func (ix *Index) countLength(p netip.Prefix, more int) {
 	length := p.Bits()
 	if p.Addr().Is4() {
@@ -218,11 +202,7 @@ func (ix *Index) countLength(p netip.Prefix, more int) {
 	} else if now == 0 {
 		delete(ix.nodes.count, length)
 	}
-	lengths := make([]int, 0, len(ix.nodes.count))
-	for length := range ix.nodes.count {
-		lengths = append(lengths, length)
-	}
-	slices.Sort(lengths)
+	lengths := slices.Sorted(maps.Keys(ix.nodes.count))
 	slices.Reverse(lengths)
 	ix.nodes.lengths.Store(&lengths)
 }

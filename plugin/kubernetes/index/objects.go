@@ -5,18 +5,18 @@ import (
 	"strings"
 )
 
-// objects are the Services of the index, or its ServiceImports, by name, each with its endpoints.
+// objects are the Services, or the ServiceImports, with their endpoints, by name.
 type objects struct {
 	*table[Name, *Entry]
-	// of returns the field of an EndpointSlice that names the one which it belongs to. An empty name is none.
-	of func(*Slice) *string
+	// ownerName returns the field of an EndpointSlice with the name of its Service or ServiceImport, "" for none.
+	ownerName func(*Slice) *string
 }
 
-func newObjects(of func(*Slice) *string) objects {
-	return objects{table: newTable[Name, *Entry](), of: of}
+func newObjects(ownerName func(*Slice) *string) objects {
+	return objects{table: newTable[Name, *Entry](), ownerName: ownerName}
 }
 
-// find returns what is known of one, or nil where there is none.
+// find returns the entry of an existing object, or nil.
 func (o objects) find(namespace, name string) *Entry {
 	e, _ := o.get(Name{namespace, name})
 	if e == nil || e.Service == nil {
@@ -25,7 +25,7 @@ func (o objects) find(namespace, name string) *Entry {
 	return e
 }
 
-// every returns all of them, ordered by namespace and name.
+// every returns the entries of all existing objects, ordered by namespace and name.
 func (o objects) every() []*Entry {
 	var all []*Entry
 	for _, e := range o.each() {
@@ -37,11 +37,10 @@ func (o objects) every() []*Entry {
 	return all
 }
 
-// owner is the key of the one that an EndpointSlice belongs to.
-func (o objects) owner(s *Slice) Name { return Name{s.Namespace, *o.of(s)} }
+// owner returns the key of the object that an EndpointSlice belongs to.
+func (o objects) owner(s *Slice) Name { return Name{s.Namespace, *o.ownerName(s)} }
 
-// name returns the name of an entry that is in the table. New records take their key from it, so that
-// its strings are kept once.
+// name returns the name of an entry of the table. New records use its strings, to save memory.
 func (o objects) name(e *Entry) Name {
 	if e.Service != nil {
 		return e.Service.key()
@@ -49,7 +48,7 @@ func (o objects) name(e *Entry) Name {
 	return o.owner(e.Slices[0])
 }
 
-// put puts a record into its entry, and returns the entry as it was; nil if it says the same already.
+// put sets the record of an entry and returns the previous entry, nil if the record is equal to the current one.
 func (o objects) put(s *Service) *Entry {
 	k := s.key()
 	e, _ := o.get(k)
@@ -66,32 +65,18 @@ func (o objects) put(s *Service) *Entry {
 	return e
 }
 
-// delete takes a record out of its entry, and returns the entry as it was; nil if there was none.
+// delete removes the record of an entry and returns the previous entry, nil if there was no record.
 func (o objects) delete(k Name) *Entry {
 	e, _ := o.get(k)
 	if e == nil || e.Service == nil {
 		return nil
 	}
 	if len(e.Slices) == 0 {
-		o.remove(k, func(*Entry) bool { return true })
+		o.remove(k, e)
 	} else {
 		o.set(k, &Entry{Slices: e.Slices, generation: e.generation})
 	}
 	return e
-}
-
-// replace puts all, and deletes the others.
-func (o objects) replace(all []*Service, put func(*Service), del func(Name)) {
-	keep := make(map[Name]struct{}, len(all))
-	for _, s := range all {
-		keep[s.key()] = struct{}{}
-		put(s)
-	}
-	for k, e := range o.each() {
-		if _, ok := keep[k]; !ok && e.Service != nil {
-			del(k)
-		}
-	}
 }
 
 // record returns the Service of an entry, or nil.
@@ -102,16 +87,15 @@ func (e *Entry) record() *Service {
 	return e.Service
 }
 
-// adopt gives an EndpointSlice that is not in the table yet the strings of the one that it belongs to.
-func (o objects) adopt(s *Slice) {
+// shareStrings lets a new EndpointSlice use the strings of the object that it belongs to.
+func (o objects) shareStrings(s *Slice) {
 	if e, _ := o.get(o.owner(s)); e != nil {
 		k := o.name(e)
-		s.Namespace, *o.of(s) = k.Namespace, k.Name
+		s.Namespace, *o.ownerName(s) = k.Namespace, k.Name
 	}
 }
 
-// link puts an EndpointSlice into the entry that it belongs to, and returns the entry as it was; nil if it belongs
-// to none.
+// link adds an EndpointSlice to the entry of its object and returns the previous entry, nil for a slice of no object.
 func (o objects) link(s *Slice) *Entry {
 	k := o.owner(s)
 	if k.Name == "" {
@@ -125,8 +109,8 @@ func (o objects) link(s *Slice) *Entry {
 	return e
 }
 
-// unlink takes an EndpointSlice out of the entry that it belongs to, and returns the entry as it was; nil if it
-// belongs to none.
+// unlink removes an EndpointSlice from the entry of its object and returns the previous entry, nil for a slice of no
+// object.
 func (o objects) unlink(s *Slice) *Entry {
 	k := o.owner(s)
 	if k.Name == "" {
@@ -135,14 +119,14 @@ func (o objects) unlink(s *Slice) *Entry {
 	e, _ := o.get(k)
 	rest := slices.DeleteFunc(slices.Clone(e.Slices), func(v *Slice) bool { return v == s })
 	if e.Service == nil && len(rest) == 0 {
-		o.remove(k, func(*Entry) bool { return true })
+		o.remove(k, e)
 	} else {
 		o.set(k, &Entry{Service: e.Service, Slices: rest, generation: e.generation})
 	}
 	return e
 }
 
-// withSlice returns all with s in the place of the slice of its name, or added in order.
+// withSlice returns the slices with s, which replaces the one of its name. They stay ordered by name.
 func withSlice(all []*Slice, s *Slice) []*Slice {
 	at, found := slices.BinarySearchFunc(all, s, func(a, b *Slice) int { return strings.Compare(a.Name, b.Name) })
 	if found {

@@ -5,16 +5,19 @@ import (
 	"strings"
 )
 
-// Tenants is what the pods with an address have in common.
+// Tenants summarizes the pods with an address.
 type Tenants struct {
 	// Pod is one of them, nil if there is none.
 	Pod *Pod
-	// HostNetwork is true if one of them has the addresses of its node, Alike if the search list of all follows from
-	// the same, Ending if all are about to go.
-	HostNetwork, Alike, Ending bool
+	// HostNetwork is true if one of the pods is in the host network.
+	HostNetwork bool
+	// Alike is true if namespace and DNS settings are the same for all of them, and so the search list.
+	Alike bool
+	// Ending is true if all of them are about to lose the address.
+	Ending bool
 }
 
-// TenantsOf returns what is known of the pods with an address. It does not allocate.
+// TenantsOf summarizes the pods with an address. It does not allocate.
 func (ix *Index) TenantsOf(a netip.Addr) Tenants {
 	t := Tenants{Alike: true, Ending: true}
 	for n := ix.podIPs.bucket(a).Load(); n != nil; n = n.next {
@@ -32,17 +35,17 @@ func (ix *Index) TenantsOf(a netip.Addr) Tenants {
 	return t
 }
 
-// Pods returns how many pods there are.
+// Pods returns the number of pods.
 func (ix *Index) Pods() int {
 	ix.mu.Lock()
 	defer ix.mu.Unlock()
 	return len(ix.podsByName)
 }
 
-// maxPodDNS is how many of what pods say of their resolvers are remembered, to be shared.
+// maxPodDNS bounds the DNS settings that are shared.
 const maxPodDNS = 1 << 12
 
-// sharedDNS returns the one record of all that say the same: search paths are remembered by it. The mutex is held.
+// sharedDNS returns the one record of equal DNS settings, by which search lists are cached. The mutex is held.
 func (ix *Index) sharedDNS(d *PodDNS) *PodDNS {
 	if d == nil {
 		return nil
@@ -52,7 +55,7 @@ func (ix *Index) sharedDNS(d *PodDNS) *PodDNS {
 		return shared
 	}
 	if len(ix.podDNS) >= maxPodDNS {
-		clear(ix.podDNS) // those in use stay, and others that say the same get their own
+		clear(ix.podDNS) // pods retain the cleared records; later pods with equal settings share new ones
 	}
 	ix.podDNS[key] = d
 	return d

@@ -6,25 +6,24 @@ import (
 	"sync/atomic"
 )
 
-// table is a hash table that any number of goroutines read without a lock while one writes. A key
-// may stand in it more than once. Readers see chains of nodes that never change once linked in; a
-// writer replaces the part of a chain that comes before the node it takes out.
-type table[K comparable, V any] struct {
+// table is a hash table that any number of goroutines read without a lock while one writes. A key may have several
+// values. The nodes of a chain never change once linked in; to remove a node, the writer replaces the nodes before it.
+type table[K, V comparable] struct {
 	seed    maphash.Seed
 	buckets atomic.Pointer[[]atomic.Pointer[node[K, V]]]
-	size    int // nodes in all; read and written by the writer only
+	size    int // number of nodes; only the writer reads and writes it
 }
 
-type node[K comparable, V any] struct {
+type node[K, V comparable] struct {
 	next *node[K, V]
 	key  K
 	val  V
 }
 
-// minBuckets is the smallest number of chains, a power of two.
+// minBuckets is the minimum number of chains, a power of two.
 const minBuckets = 16
 
-func newTable[K comparable, V any]() *table[K, V] {
+func newTable[K, V comparable]() *table[K, V] {
 	t := &table[K, V]{seed: maphash.MakeSeed()}
 	b := make([]atomic.Pointer[node[K, V]], minBuckets)
 	t.buckets.Store(&b)
@@ -36,7 +35,7 @@ func (t *table[K, V]) bucket(k K) *atomic.Pointer[node[K, V]] {
 	return &b[maphash.Comparable(t.seed, k)&uint64(len(b)-1)]
 }
 
-// get returns a value of k; where k stands several times, any one of them.
+// get returns a value of k, any one of several.
 func (t *table[K, V]) get(k K) (v V, ok bool) {
 	for n := t.bucket(k).Load(); n != nil; n = n.next {
 		if n.key == k {
@@ -46,7 +45,7 @@ func (t *table[K, V]) get(k K) (v V, ok bool) {
 	return v, false
 }
 
-// all yields every value of k as of one moment.
+// all yields every value of k as of one point in time.
 func (t *table[K, V]) all(k K) iter.Seq[V] {
 	return func(yield func(V) bool) {
 		for n := t.bucket(k).Load(); n != nil; n = n.next {
@@ -57,8 +56,7 @@ func (t *table[K, V]) all(k K) iter.Seq[V] {
 	}
 }
 
-// each yields every key and value. It sees all that stands in the table from before it begins until
-// it ends, and may or may not see what is added or removed meanwhile.
+// each yields every key and value. Values that are added or removed during the iteration may or may not be among them.
 func (t *table[K, V]) each() iter.Seq2[K, V] {
 	return func(yield func(K, V) bool) {
 		b := *t.buckets.Load()
@@ -72,7 +70,18 @@ func (t *table[K, V]) each() iter.Seq2[K, V] {
 	}
 }
 
-// add puts v beside what k has already.
+// keys yields the key of every value.
+func (t *table[K, V]) keys() iter.Seq[K] {
+	return func(yield func(K) bool) {
+		for k := range t.each() {
+			if !yield(k) {
+				return
+			}
+		}
+	}
+}
+
+// add adds a value of k beside those that it has.
 func (t *table[K, V]) add(k K, v V) {
 	t.resize()
 	p := t.bucket(k)
@@ -80,7 +89,7 @@ func (t *table[K, V]) add(k K, v V) {
 	t.size++
 }
 
-// set makes v the one value of k, in one step: a reader sees the old value or the new one.
+// set replaces the only value of k in one step: a reader sees the old value or the new one.
 func (t *table[K, V]) set(k K, v V) {
 	p := t.bucket(k)
 	for n := p.Load(); n != nil; n = n.next {
@@ -92,11 +101,11 @@ func (t *table[K, V]) set(k K, v V) {
 	t.add(k, v)
 }
 
-// remove takes out the first value of k for which match holds.
-func (t *table[K, V]) remove(k K, match func(V) bool) {
+// remove removes a value of k.
+func (t *table[K, V]) remove(k K, v V) {
 	p := t.bucket(k)
 	for n := p.Load(); n != nil; n = n.next {
-		if n.key == k && match(n.val) {
+		if n.key == k && n.val == v {
 			p.Store(without(p.Load(), n))
 			t.size--
 			t.resize()
@@ -105,9 +114,18 @@ func (t *table[K, V]) remove(k K, match func(V) bool) {
 	}
 }
 
-// without returns the chain from head on less the node out: the nodes before it as copies, those
-// behind it as they are.
-func without[K comparable, V any](head, out *node[K, V]) *node[K, V] {
+// move replaces a value under all its keys: it adds the new one under its keys, and then removes the old one.
+func (t *table[K, V]) move(oldKeys []K, old V, keys []K, v V) {
+	for _, k := range keys {
+		t.add(k, v)
+	}
+	for _, k := range oldKeys {
+		t.remove(k, old)
+	}
+}
+
+// without returns a chain without one of its nodes: the nodes before it are copies, those after it are shared.
+func without[K, V comparable](head, out *node[K, V]) *node[K, V] {
 	if head == out {
 		return out.next
 	}
@@ -121,8 +139,8 @@ func without[K comparable, V any](head, out *node[K, V]) *node[K, V] {
 	return first
 }
 
-// resize keeps between an eighth of a node and two nodes a chain. Readers of the old chains go on
-// with them.
+// resize doubles or halves the number of chains at two nodes and at an eighth of a node per chain. Readers of the old
+// chains continue with them.
 func (t *table[K, V]) resize() {
 	old := *t.buckets.Load()
 	want := len(old)

@@ -76,7 +76,7 @@ func (p *tableProgram) step(what byte, k uint16) {
 	case stepRemoveAny:
 		p.removeAny(k)
 	case stepRemoveNone:
-		p.remove(k, func(int) bool { return false })
+		p.remove(k, -1)
 	case stepGrow:
 		for i := range uint16(bulk) {
 			p.addNext(k + i)
@@ -99,15 +99,13 @@ func (p *tableProgram) addNext(k uint16) {
 }
 
 func (p *tableProgram) removeValue(k uint16, v int) {
-	p.remove(k, func(w int) bool { return w == v })
+	p.remove(k, v)
 	p.forget(k, v)
 }
 
 func (p *tableProgram) removeAny(k uint16) {
-	removed := 0
-	p.remove(k, func(v int) bool { removed = v; return true })
-	if removed != 0 {
-		p.forget(k, removed)
+	if v, ok := p.get(k); ok {
+		p.removeValue(k, v)
 	}
 }
 
@@ -224,7 +222,8 @@ func TestTableReadersWhileWriting(t *testing.T) {
 					tab.set(k%always, k)
 				}
 				for k := always; k < others; k++ {
-					tab.remove(k, func(int) bool { return true })
+					v, _ := tab.get(k)
+					tab.remove(k, v)
 					tab.set(k%always, -k)
 				}
 			}

@@ -1,34 +1,48 @@
 package index
 
 import (
+	"iter"
+	"maps"
 	"net/netip"
 	"slices"
 )
 
-// Every writer publishes the new records first and advances the generations then; see Generation. A
-// record that says what the present one says changes nothing: the present one stays.
-// A record handed in belongs to the index from then on: it is not changed any more, and not put again
-// after it was replaced.
+// A writer publishes new records before it advances the generations; see Generation. A record equal to the current one
+// changes nothing: the current one stays. A record passed to a Put or Replace method belongs to the index: it must not be
+// modified any more, nor be put again after it was replaced.
+
+// write calls a function with the writers' lock held.
+func (ix *Index) write(f func()) {
+	ix.mu.Lock()
+	defer ix.mu.Unlock()
+	f()
+}
+
+// replace puts all records, and deletes every current key that none of them has.
+func replace[K comparable, R any](all []R, key func(R) K, put func(R), current iter.Seq[K], del func(K)) {
+	wanted := make(map[K]struct{}, len(all))
+	for _, r := range all {
+		wanted[key(r)] = struct{}{}
+		put(r)
+	}
+	for k := range current {
+		if _, ok := wanted[k]; !ok {
+			del(k)
+		}
+	}
+}
 
 // PutService adds a Service or replaces the one of that name.
-func (ix *Index) PutService(s *Service) {
-	ix.mu.Lock()
-	defer ix.mu.Unlock()
-	ix.putService(s)
-}
+func (ix *Index) PutService(s *Service) { ix.write(func() { ix.putService(s) }) }
 
-// DeleteService removes a Service, if it is there.
+// DeleteService removes a Service, if it exists.
 func (ix *Index) DeleteService(namespace, name string) {
-	ix.mu.Lock()
-	defer ix.mu.Unlock()
-	ix.deleteService(Name{namespace, name})
+	ix.write(func() { ix.deleteService(Name{namespace, name}) })
 }
 
-// ReplaceServices makes the Services of the index those of all, and no others.
+// ReplaceServices replaces all Services.
 func (ix *Index) ReplaceServices(all []*Service) {
-	ix.mu.Lock()
-	defer ix.mu.Unlock()
-	ix.services.replace(all, ix.putService, ix.deleteService)
+	ix.write(func() { replace(all, (*Service).key, ix.putService, ix.services.keys(), ix.deleteService) })
 }
 
 // ServiceRecord returns the Service as it was put, or nil.
@@ -37,24 +51,16 @@ func (ix *Index) ServiceRecord(namespace, name string) *Service {
 }
 
 // PutImport adds a ServiceImport or replaces the one of that name.
-func (ix *Index) PutImport(s *Service) {
-	ix.mu.Lock()
-	defer ix.mu.Unlock()
-	ix.putImport(s)
-}
+func (ix *Index) PutImport(s *Service) { ix.write(func() { ix.putImport(s) }) }
 
-// DeleteImport removes a ServiceImport, if it is there.
+// DeleteImport removes a ServiceImport, if it exists.
 func (ix *Index) DeleteImport(namespace, name string) {
-	ix.mu.Lock()
-	defer ix.mu.Unlock()
-	ix.deleteImport(Name{namespace, name})
+	ix.write(func() { ix.deleteImport(Name{namespace, name}) })
 }
 
-// ReplaceImports makes the ServiceImports of the index those of all, and no others.
+// ReplaceImports replaces all ServiceImports.
 func (ix *Index) ReplaceImports(all []*Service) {
-	ix.mu.Lock()
-	defer ix.mu.Unlock()
-	ix.imports.replace(all, ix.putImport, ix.deleteImport)
+	ix.write(func() { replace(all, (*Service).key, ix.putImport, ix.imports.keys(), ix.deleteImport) })
 }
 
 // ImportRecord returns the ServiceImport as it was put, or nil.
@@ -63,24 +69,19 @@ func (ix *Index) ImportRecord(namespace, name string) *Service {
 }
 
 func (ix *Index) putService(s *Service) {
-	e := ix.services.put(s)
-	if e == nil {
-		return
+	if e := ix.services.put(s); e != nil {
+		ix.clusterIPs.move(e.Service.ips(), e.Service, s.ips(), s)
+		ix.serviceChanged(s.Namespace, e, e.Service == nil)
+		ix.addressesChanged(e, s)
 	}
-	old := e.Service
-	ix.moveClusterIPs(old, s)
-	ix.serviceChanged(s.Namespace, e, old == nil)
-	ix.addressesChanged(old, s, e.Slices)
 }
 
 func (ix *Index) deleteService(k Name) {
-	e := ix.services.delete(k)
-	if e == nil {
-		return
+	if e := ix.services.delete(k); e != nil {
+		ix.clusterIPs.move(e.Service.ips(), e.Service, nil, nil)
+		ix.serviceChanged(k.Namespace, e, true)
+		ix.addressesChanged(e, nil)
 	}
-	ix.moveClusterIPs(e.Service, nil)
-	ix.serviceChanged(k.Namespace, e, true)
-	ix.addressesChanged(e.Service, nil, e.Slices)
 }
 
 func (ix *Index) putImport(s *Service) {
@@ -95,92 +96,71 @@ func (ix *Index) deleteImport(k Name) {
 	}
 }
 
-// moveClusterIPs makes the addresses of a Service lead to its new record.
-func (ix *Index) moveClusterIPs(old, s *Service) {
-	if s != nil {
-		for _, a := range s.IPs {
-			ix.clusterIPs.add(a, s)
-		}
+// ips returns the addresses of a Service, none of nil.
+func (s *Service) ips() []netip.Addr {
+	if s == nil {
+		return nil
 	}
-	if old != nil {
-		for _, a := range old.IPs {
-			ix.clusterIPs.remove(a, func(v *Service) bool { return v == old })
-		}
-	}
+	return s.IPs
 }
 
-// serviceChanged advances the generations that answers about a Service or ServiceImport hang on; nameChanged tells
-// that its name came or went.
-func (ix *Index) serviceChanged(in string, e *Entry, nameChanged bool) {
-	ix.touch()
+// serviceChanged advances the generations that answers about a Service or ServiceImport depend on. created is true if it
+// was created or deleted.
+func (ix *Index) serviceChanged(in string, e *Entry, created bool) {
+	ix.setModified()
 	e.generation.advance()
-	if nameChanged {
+	if created {
 		if ns, ok := ix.namespaces.get(in); ok {
 			ns.generation.advance()
 		}
 	}
 }
 
-// addressesChanged advances the generations of the addresses that lead, or led, to a Service: its
-// own, and those of its endpoints, since an endpoint has a name only under a Service.
-func (ix *Index) addressesChanged(old, s *Service, under []*Slice) {
-	for _, v := range []*Service{old, s} {
-		if v != nil {
-			for _, a := range v.IPs {
-				ix.AddressGeneration(a).advance()
-			}
-		}
-	}
+// addressesChanged advances the generations of the addresses of a Service, given its previous entry: its own addresses,
+// and those of its endpoints, since an endpoint has a name only below a Service.
+func (ix *Index) addressesChanged(before *Entry, s *Service) {
+	old := before.Service
+	ix.advanceAddresses(old.ips())
+	ix.advanceAddresses(s.ips())
 	if old == nil || s == nil || old.Kind != s.Kind {
-		for _, sl := range under {
+		for _, sl := range before.Slices {
 			ix.endpointsChanged(sl)
 		}
 	}
 }
 
+func (ix *Index) advanceAddresses(all []netip.Addr) {
+	for _, a := range all {
+		ix.AddressGeneration(a).advance()
+	}
+}
+
 func (ix *Index) endpointsChanged(s *Slice) {
-	if s.named() {
+	if s.ofService() {
 		for i := range s.Endpoints {
 			ix.AddressGeneration(s.Endpoints[i].Addr).advance()
 		}
 	}
 }
 
-// named reports whether a slice is of a Service, by which its addresses have names.
-func (s *Slice) named() bool { return s != nil && s.Service != "" }
+// ofService reports whether a slice belongs to a Service: its addresses have PTR records then.
+func (s *Slice) ofService() bool { return s != nil && s.Service != "" }
 
-// touch notes that an answer may be another now. The time never goes back: zones whose serial does are
-// not transferred. It is part of answers, so it is set before their generations advance.
-func (ix *Index) touch() { ix.modified.Store(max(ix.modified.Load(), ix.now().Unix())) }
+// setModified sets the time of the last change. It never goes back, since a zone whose serial does is not transferred. It
+// is part of answers, so it is set before their generations advance.
+func (ix *Index) setModified() { ix.modified.Store(max(ix.modified.Load(), ix.now().Unix())) }
 
 // PutSlice adds an EndpointSlice or replaces the one of that name.
-func (ix *Index) PutSlice(s *Slice) {
-	ix.mu.Lock()
-	defer ix.mu.Unlock()
-	ix.putSlice(s)
-}
+func (ix *Index) PutSlice(s *Slice) { ix.write(func() { ix.putSlice(s) }) }
 
-// DeleteSlice removes an EndpointSlice, if it is there.
+// DeleteSlice removes an EndpointSlice, if it exists.
 func (ix *Index) DeleteSlice(namespace, name string) {
-	ix.mu.Lock()
-	defer ix.mu.Unlock()
-	ix.deleteSlice(Name{namespace, name})
+	ix.write(func() { ix.deleteSlice(Name{namespace, name}) })
 }
 
-// ReplaceSlices makes the EndpointSlices of the index those of all, and no others.
+// ReplaceSlices replaces all EndpointSlices.
 func (ix *Index) ReplaceSlices(all []*Slice) {
-	ix.mu.Lock()
-	defer ix.mu.Unlock()
-	keep := make(map[Name]struct{}, len(all))
-	for _, s := range all {
-		keep[s.key()] = struct{}{}
-		ix.putSlice(s)
-	}
-	for k := range ix.slicesByName {
-		if _, ok := keep[k]; !ok {
-			ix.deleteSlice(k)
-		}
-	}
+	ix.write(func() { replace(all, (*Slice).key, ix.putSlice, maps.Keys(ix.slicesByName), ix.deleteSlice) })
 }
 
 // SliceRecord returns the EndpointSlice as it was put, or nil.
@@ -200,7 +180,7 @@ func (ix *Index) putSlice(s *Slice) {
 	}
 	both := [...]objects{ix.services, ix.imports}
 	for _, o := range both {
-		o.adopt(s) // before readers have it
+		o.shareStrings(s) // before readers see it
 	}
 	ix.slicesByName[s.key()] = s
 	var changed []*Entry
@@ -227,45 +207,45 @@ func (ix *Index) deleteSlice(k Name) {
 	ix.slicesChanged(changed, old, nil)
 }
 
-// moveEndpoints makes the addresses of an EndpointSlice of a Service lead to its new record.
+// moveEndpoints replaces an EndpointSlice of a Service under the addresses of its endpoints.
 func (ix *Index) moveEndpoints(old, s *Slice) {
-	for a, p := range s.places() {
-		ix.endpoints.add(a, p)
+	for a, v := range s.byAddress() {
+		ix.endpoints.add(a, v)
 	}
-	for a := range old.places() {
-		ix.endpoints.remove(a, func(v place) bool { return v.slice == old })
+	for a, v := range old.byAddress() {
+		ix.endpoints.remove(a, v)
 	}
 }
 
-// places returns one place for each address of an EndpointSlice, none if it is not of a Service. Many endpoints may
+// byAddress returns one value for each address of an EndpointSlice, none if it is not of a Service. Many endpoints may
 // have the same address.
-func (s *Slice) places() map[netip.Addr]place {
-	if !s.named() {
+func (s *Slice) byAddress() map[netip.Addr]addressSlice {
+	if !s.ofService() {
 		return nil
 	}
-	all := make(map[netip.Addr]place, len(s.Endpoints))
+	all := make(map[netip.Addr]addressSlice, len(s.Endpoints))
 	for i := range s.Endpoints {
 		e := &s.Endpoints[i]
-		p, found := all[e.Addr]
+		v, found := all[e.Addr]
 		switch {
 		case !found:
-			p = place{s, &e.Node}
-		case p.node == nil || e.Node == Symbol{} || e.Node == *p.node:
+			v = addressSlice{s, &e.Node}
+		case v.node == nil || e.Node == Symbol{} || e.Node == *v.node:
 			continue
-		case *p.node == Symbol{}:
-			p.node = &e.Node
+		case *v.node == Symbol{}:
+			v.node = &e.Node
 		default:
-			p.node = nil
+			v.node = nil
 		}
-		all[e.Addr] = p
+		all[e.Addr] = v
 	}
 	return all
 }
 
-// slicesChanged advances the generations that answers hang on from entries and from the records of a slice; any of
-// them may be nil.
+// slicesChanged advances the generations that depend on entries and on the old and new record of a slice; each of them may
+// be nil.
 func (ix *Index) slicesChanged(entries []*Entry, old, s *Slice) {
-	ix.touch()
+	ix.setModified()
 	for _, e := range entries {
 		if e != nil {
 			e.generation.advance()
@@ -275,50 +255,27 @@ func (ix *Index) slicesChanged(entries []*Entry, old, s *Slice) {
 	ix.endpointsChanged(s)
 }
 
-// PutNamespace adds a namespace, if it is not there.
-func (ix *Index) PutNamespace(name string) {
-	ix.mu.Lock()
-	defer ix.mu.Unlock()
-	ix.putNamespace(name)
-}
+// PutNamespace adds a namespace, if it does not exist.
+func (ix *Index) PutNamespace(name string) { ix.write(func() { ix.putNamespace(name) }) }
 
-// DeleteNamespace removes a namespace, if it is there. Its objects stay until they are deleted,
-// without a name.
-func (ix *Index) DeleteNamespace(name string) {
-	ix.mu.Lock()
-	defer ix.mu.Unlock()
-	ix.deleteNamespace(name)
-}
+// DeleteNamespace removes a namespace, if it exists. Its objects remain until they are deleted, but have no DNS names.
+func (ix *Index) DeleteNamespace(name string) { ix.write(func() { ix.deleteNamespace(name) }) }
 
-// ReplaceNamespaces makes the namespaces of the index those of all, and no others.
+// ReplaceNamespaces replaces all namespaces.
 func (ix *Index) ReplaceNamespaces(all []string) {
-	ix.mu.Lock()
-	defer ix.mu.Unlock()
-	keep := make(map[string]struct{}, len(all))
-	for _, name := range all {
-		keep[name] = struct{}{}
-		ix.putNamespace(name)
-	}
-	for name := range ix.namespaces.each() {
-		if _, ok := keep[name]; !ok {
-			ix.deleteNamespace(name)
-		}
-	}
+	same := func(name string) string { return name }
+	ix.write(func() { replace(all, same, ix.putNamespace, ix.namespaces.keys(), ix.deleteNamespace) })
 }
 
-// Outdate has every answer made anew: the source knows less than before.
-func (ix *Index) Outdate() {
-	ix.mu.Lock()
-	defer ix.mu.Unlock()
-	ix.namespacesGeneration.advance()
-}
+// Outdate ends the validity of every stored answer, for a source that has lost the access to a resource.
+func (ix *Index) Outdate() { ix.write(ix.namespacesGeneration.advance) }
 
 func (ix *Index) putNamespace(name string) {
 	if _, ok := ix.namespaces.get(name); ok {
 		return
 	}
 	ix.namespaces.set(name, &namespace{name: name, generation: new(Generation)})
-	ix.touch()
+	ix.setModified()
 	ix.namespacesGeneration.advance()
 }
 
@@ -327,40 +284,23 @@ func (ix *Index) deleteNamespace(name string) {
 	if !ok {
 		return
 	}
-	ix.namespaces.remove(name, func(*namespace) bool { return true })
-	ix.touch()
+	ix.namespaces.remove(name, ns)
+	ix.setModified()
 	ns.generation.advance()
 	ix.namespacesGeneration.advance()
 }
 
 // PutPod adds a pod or replaces the one of that name.
-func (ix *Index) PutPod(p *Pod) {
-	ix.mu.Lock()
-	defer ix.mu.Unlock()
-	ix.putPod(p)
-}
+func (ix *Index) PutPod(p *Pod) { ix.write(func() { ix.putPod(p) }) }
 
-// DeletePod removes a pod, if it is there.
+// DeletePod removes a pod, if it exists.
 func (ix *Index) DeletePod(namespace, name string) {
-	ix.mu.Lock()
-	defer ix.mu.Unlock()
-	ix.deletePod(Name{namespace, name})
+	ix.write(func() { ix.deletePod(Name{namespace, name}) })
 }
 
-// ReplacePods makes the pods of the index those of all, and no others.
+// ReplacePods replaces all pods.
 func (ix *Index) ReplacePods(all []*Pod) {
-	ix.mu.Lock()
-	defer ix.mu.Unlock()
-	keep := make(map[Name]struct{}, len(all))
-	for _, p := range all {
-		keep[p.key()] = struct{}{}
-		ix.putPod(p)
-	}
-	for k := range ix.podsByName {
-		if _, ok := keep[k]; !ok {
-			ix.deletePod(k)
-		}
-	}
+	ix.write(func() { replace(all, (*Pod).key, ix.putPod, maps.Keys(ix.podsByName), ix.deletePod) })
 }
 
 // PodRecord returns the pod as it was put, or nil.
@@ -377,42 +317,30 @@ func (ix *Index) putPod(p *Pod) {
 	}
 	p.DNS = ix.sharedDNS(p.DNS)
 	ix.podsByName[p.key()] = p
-	ix.movePod(old, p)
-	if old == nil || !slices.Equal(old.IPs, p.IPs) { // labels are in no answer
+	ix.podIPs.move(old.ips(), old, p.ips(), p)
+	if old == nil || !slices.Equal(old.IPs, p.IPs) { // no answer has the other fields
 		ix.podChanged(old, p)
 	}
 }
 
 func (ix *Index) deletePod(k Name) {
-	old := ix.podsByName[k]
-	if old == nil {
-		return
-	}
-	delete(ix.podsByName, k)
-	ix.movePod(old, nil)
-	ix.podChanged(old)
-}
-
-func (ix *Index) movePod(old, p *Pod) {
-	if p != nil {
-		for _, a := range p.IPs {
-			ix.podIPs.add(a, p)
-		}
-	}
-	if old != nil {
-		for _, a := range old.IPs {
-			ix.podIPs.remove(a, func(v *Pod) bool { return v == old })
-		}
+	if old := ix.podsByName[k]; old != nil {
+		delete(ix.podsByName, k)
+		ix.podIPs.move(old.ips(), old, nil, nil)
+		ix.podChanged(old, nil)
 	}
 }
 
-func (ix *Index) podChanged(pods ...*Pod) {
-	ix.touch()
-	for _, p := range pods {
-		if p != nil {
-			for _, a := range p.IPs {
-				ix.AddressGeneration(a).advance()
-			}
-		}
+// ips returns the addresses of a pod, none of nil.
+func (p *Pod) ips() []netip.Addr {
+	if p == nil {
+		return nil
 	}
+	return p.IPs
+}
+
+func (ix *Index) podChanged(old, p *Pod) {
+	ix.setModified()
+	ix.advanceAddresses(old.ips())
+	ix.advanceAddresses(p.ips())
 }

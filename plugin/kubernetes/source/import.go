@@ -15,7 +15,7 @@ import (
 	"github.com/nearside-dns/nearside/plugin/kubernetes/index"
 )
 
-// Import returns the record of a ServiceImport (KEP-1645), or nil where DNS cannot carry its name.
+// Import returns the record of a ServiceImport (KEP-1645), or nil if DNS cannot carry its name.
 func (s Stripper) Import(o *mcsv1beta1.ServiceImport) *index.Service {
 	skip := s.Skipped.object(ServiceImports, o.Namespace, o.Name)
 	if !skip.named() {
@@ -39,8 +39,7 @@ func (s Stripper) Import(o *mcsv1beta1.ServiceImport) *index.Service {
 	return r
 }
 
-// validPort reports whether a port is one that SRV records can have: of a custom resource the API server does not see
-// to it.
+// validPort reports whether SRV records can have a port: the API server does not check those of custom resources.
 func validPort(p *mcsv1beta1.ServicePort, skip skippedObject) bool {
 	switch {
 	case p.Port < 1 || p.Port > 65535:
@@ -55,8 +54,8 @@ func validPort(p *mcsv1beta1.ServicePort, skip skippedObject) bool {
 	return false
 }
 
-// importOf returns the name of the ServiceImport that an EndpointSlice belongs to and the cluster that its
-// endpoints are in, as far as it tells.
+// importOf returns the name of the ServiceImport that an EndpointSlice belongs to and the cluster that its endpoints are
+// in, zero values if its labels have none.
 func (s Stripper) importOf(o *discoveryv1.EndpointSlice, skip skippedObject) (name string, cluster index.Symbol) {
 	name = o.Labels[mcsv1beta1.LabelServiceName]
 	if !s.Imports || name == "" {
@@ -69,7 +68,7 @@ func (s Stripper) importOf(o *discoveryv1.EndpointSlice, skip skippedObject) (na
 	return strings.Clone(name), clusterID(o.Labels[mcsv1beta1.LabelSourceCluster], "source cluster", skip)
 }
 
-// clusterID returns the ID of a cluster in lower case, zero where there is none that can be part of a name.
+// clusterID returns the ID of a cluster in lower case, zero if it cannot be part of a name.
 func clusterID(text, what string, skip skippedObject) index.Symbol {
 	if text == "" {
 		return index.Symbol{}
@@ -85,7 +84,7 @@ func clusterID(text, what string, skip skippedObject) index.Symbol {
 // "ClusterID"; KEP-2149).
 func IsClusterID(text string) bool {
 	if strings.ContainsFunc(text, func(r rune) bool { return r > unicode.MaxASCII }) {
-		return false // some of which have lower cases that are letters of ASCII
+		return false // the lower case of some is a letter of ASCII
 	}
 	text = strings.ToLower(text)
 	return len(text) <= validation.DNS1123SubdomainMaxLength && !slices.ContainsFunc(strings.Split(text, "."), isNoLabel)
@@ -96,7 +95,7 @@ func isNoLabel(s string) bool { return !isLabel(s) }
 // ClusterPropertyName is the name of the ClusterProperty whose value is the ID of the cluster (KEP-2149).
 const ClusterPropertyName = "cluster.clusterset.k8s.io"
 
-// ClusterProperty is what all versions of the kind have in common (KEP-2149, group about.k8s.io).
+// ClusterProperty has the fields that all versions of the kind have (KEP-2149, group about.k8s.io).
 type ClusterProperty struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
@@ -133,8 +132,8 @@ func (l *ClusterPropertyList) DeepCopyObject() runtime.Object {
 	return &c
 }
 
-// ClusterIDOf returns the ID that a ClusterProperty gives to its cluster, in lower case, zero if it is of another
-// property or its value cannot be part of a name.
+// ClusterIDOf returns the ID of the cluster from its ClusterProperty, in lower case, zero if that is another property or
+// its value cannot be part of a name.
 func (s Stripper) ClusterIDOf(o *ClusterProperty) index.Symbol {
 	if o.Name != ClusterPropertyName {
 		return index.Symbol{}

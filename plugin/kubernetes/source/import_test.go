@@ -18,7 +18,7 @@ import (
 	"github.com/nearside-dns/nearside/plugin/kubernetes/index"
 )
 
-// skips runs f and returns what it reported of a resource as left out, once for each time.
+// skips runs f and returns the reasons for which it left out parts of a resource, one for each part.
 func skips(resource string, f func()) (reasons []string) {
 	all := []string{"name", "address", "hostname", "topology keys", "traffic distribution", "service import", "source cluster", "cluster ID"}
 	before := map[string]float64{}
@@ -122,7 +122,7 @@ func TestStripImport(t *testing.T) {
 	}
 }
 
-// TestStripImportedSlice has the labels of EndpointSlices: what each record belongs to, by what is read.
+// TestStripImportedSlice strips EndpointSlices with labels of Services, ServiceImports and clusters.
 func TestStripImportedSlice(t *testing.T) {
 	const service, imported, cluster = discoveryv1.LabelServiceName, mcsv1beta1.LabelServiceName, mcsv1beta1.LabelSourceCluster
 	with := Options{Imports: true}
@@ -213,7 +213,7 @@ func TestClusterIDOf(t *testing.T) {
 	}
 }
 
-// idForm is what KEP-1645 and KEP-2149 say of the ID of a cluster, and RFC 1123 of its labels.
+// idForm is the form of the ID of a cluster by KEP-1645 and KEP-2149, with labels as in RFC 1123.
 var idForm = regexp.MustCompile(`^[a-zA-Z0-9]([-a-zA-Z0-9]{0,61}[a-zA-Z0-9])?(\.[a-zA-Z0-9]([-a-zA-Z0-9]{0,61}[a-zA-Z0-9])?)*$`)
 
 func FuzzIsClusterID(f *testing.F) {
@@ -230,7 +230,7 @@ func FuzzIsClusterID(f *testing.F) {
 	})
 }
 
-// TestClusterPropertyCopies shows that copies share nothing with what they were made of.
+// TestClusterPropertyCopies: copies share no memory with their original.
 func TestClusterPropertyCopies(t *testing.T) {
 	of := func(value string) *ClusterPropertyList {
 		one := ClusterProperty{ObjectMeta: metav1.ObjectMeta{Name: ClusterPropertyName, Labels: map[string]string{"a": value}}, Spec: ClusterPropertySpec{Value: value}}

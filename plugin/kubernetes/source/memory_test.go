@@ -10,8 +10,7 @@ import (
 	"github.com/nearside-dns/nearside/plugin/kubernetes/index"
 )
 
-// memoryNodes is the size of a large cluster, and maxNodeBytes what a node of it may keep in memory, in
-// bytes: 5 MB in all.
+// memoryNodes is the number of nodes in a large cluster, and maxNodeBytes the maximum size of the record of one.
 const (
 	memoryNodes  = 5_000
 	maxNodeBytes = 1_000
@@ -93,8 +92,7 @@ func nodeName(i int) string {
 	return fmt.Sprintf("ip-10-%d-%d-%d.eu-central-1.compute.internal", i/65536, i/256%256, i%256)
 }
 
-// TestNodeMemory measures what stays of the Nodes of a large cluster, with pod ranges and addresses of their own
-// in both families.
+// TestNodeMemory measures the records of the Nodes of a large cluster, with pod ranges and addresses in both families.
 func TestNodeMemory(t *testing.T) {
 	for _, cloud := range []struct {
 		name   string
@@ -112,16 +110,16 @@ func TestNodeMemory(t *testing.T) {
 			bytes := float64(liveHeap()-before) / memoryNodes
 			t.Logf("%d nodes with %d labels: %.0f bytes each", memoryNodes, len(cloud.labels(0)), bytes)
 			if bytes > maxNodeBytes {
-				t.Errorf("%.0f bytes of each node are kept, want %d at most", bytes, maxNodeBytes)
+				t.Errorf("%.0f bytes of each node in memory, want at most %d", bytes, maxNodeBytes)
 			}
 			if ix.Node(index.NewSymbol(nodeName(memoryNodes-1))) == nil {
-				t.Error("the last node is not there")
+				t.Error("no last node")
 			}
 		})
 	}
 }
 
-// ownStrings returns labels whose strings are their own, as those that come off the wire are.
+// ownStrings returns labels that share no memory with others, like those of a decoded object.
 func ownStrings(labels map[string]string) map[string]string {
 	own := maps.Clone(labels)
 	for k, v := range labels {
@@ -133,7 +131,7 @@ func ownStrings(labels map[string]string) map[string]string {
 
 func liveHeap() uint64 {
 	var m runtime.MemStats
-	for range 4 { // what one only marks for finalizers and unique's handles goes in the next
+	for range 4 { // finalizers and the handles of unique need several cycles
 		runtime.GC()
 	}
 	runtime.ReadMemStats(&m)

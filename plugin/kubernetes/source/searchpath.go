@@ -10,7 +10,7 @@ import (
 	"github.com/nearside-dns/nearside/plugin/kubernetes/index"
 )
 
-// podDNS returns what a pod says of its resolver, or nil for what most say.
+// podDNS returns the resolver settings of a pod, nil for the default: ClusterFirst without searches.
 func podDNS(o *corev1.Pod) *index.PodDNS {
 	d := &index.PodDNS{Policy: policy(o.Spec.DNSPolicy)}
 	if o.Spec.DNSConfig != nil {
@@ -24,7 +24,7 @@ func podDNS(o *corev1.Pod) *index.PodDNS {
 	return d
 }
 
-// policy returns a dnsPolicy as the kubelet takes it: one that it does not know is ClusterFirst.
+// policy returns a dnsPolicy as the kubelet reads it: an unknown one is ClusterFirst.
 func policy(p corev1.DNSPolicy) string {
 	for _, known := range []corev1.DNSPolicy{corev1.DNSClusterFirstWithHostNet, corev1.DNSDefault, corev1.DNSNone} {
 		if p == known {
@@ -34,15 +34,15 @@ func policy(p corev1.DNSPolicy) string {
 	return string(corev1.DNSClusterFirst)
 }
 
-// holdsAddresses reports whether a pod's status shows that its addresses are its own now.
+// ownsAddresses reports whether a pod's status shows that it still has its addresses.
 //
-// They are those of its sandbox. When that is gone, they are free for another pod, and the status says so late: at
-// the end of a pod the kubelet reports the phase after it has freed them. So a pod that asks must have a container
-// that runs. After the boot of a node the status is from before, until the kubelet has written another one, and all
-// addresses are given anew: so that container must have been started since.
+// They are those of its sandbox. When that is deleted, they are free for another pod, and the status changes late: at
+// the end of a pod the kubelet reports the phase after it has freed them. So the pod must have a running container.
+// After the boot of a node all addresses are assigned again, while the status is an old one until the kubelet has
+// written it: so that container must have been started since.
 //
-// A status without containers, as manifests may have it, says nothing against the pod.
-func holdsAddresses(o *corev1.Pod, booted time.Time) bool {
+// A status without containers, as manifests may have it, is accepted.
+func ownsAddresses(o *corev1.Pod, booted time.Time) bool {
 	for i := range o.Status.Conditions {
 		if c := &o.Status.Conditions[i]; c.Type == corev1.PodReadyToStartContainers && c.Status == corev1.ConditionFalse {
 			return false // it has no sandbox

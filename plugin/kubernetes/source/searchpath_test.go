@@ -31,7 +31,7 @@ func sandbox(is corev1.ConditionStatus) corev1.PodCondition {
 	return corev1.PodCondition{Type: corev1.PodReadyToStartContainers, Status: is}
 }
 
-// TestPodEnding has the states in which a pod may have lost its addresses, and those in which it has them.
+// TestPodEnding lists the states in which a pod may have lost its addresses, and those in which it has them.
 func TestPodEnding(t *testing.T) {
 	statuses := func(all ...corev1.ContainerStatus) []corev1.ContainerStatus { return all }
 	for name, tc := range map[string]struct {
@@ -62,7 +62,7 @@ func TestPodEnding(t *testing.T) {
 			o.Status.Conditions = []corev1.PodCondition{sandbox(corev1.ConditionFalse)}
 		}, true},
 		"is being deleted": {func(o *corev1.Pod) {
-			o.DeletionTimestamp = &metav1.Time{Time: bootedAt.Add(time.Hour)} // in 30 seconds, say
+			o.DeletionTimestamp = &metav1.Time{Time: bootedAt.Add(time.Hour)} // after a grace period
 			o.Status.ContainerStatuses = statuses(runs(time.Second))
 		}, true},
 	} {
@@ -96,7 +96,7 @@ func TestPodEnding(t *testing.T) {
 	}
 }
 
-// TestPodSearchPath has what is kept for search paths, and that it is kept for them alone.
+// TestPodSearchPath: the fields that a search list depends on are stored with SearchPaths, and not without.
 func TestPodSearchPath(t *testing.T) {
 	config := func(searches ...string) *corev1.PodDNSConfig { return &corev1.PodDNSConfig{Searches: searches} }
 	for _, tc := range []struct {

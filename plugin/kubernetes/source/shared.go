@@ -11,10 +11,9 @@ import (
 	"github.com/nearside-dns/nearside/plugin/kubernetes/index"
 )
 
-// Lease is the use of a running source by one configuration. Configurations that ask for the same
-// source share it and its index: the server blocks of a Corefile, and the old and the new
-// configuration during a reload. So a reload neither lists the cluster again nor forgets what is
-// known of it while the API server is away.
+// Lease is a reference of one configuration to a running source. Configurations with the same source share it and its
+// index: the server blocks of a Corefile, and the old and the new configuration during a reload. So a reload neither
+// lists the cluster again nor loses its records while the API server is away.
 type Lease struct {
 	shared *shared
 	once   sync.Once
@@ -35,12 +34,11 @@ var running struct {
 	shared []*shared
 }
 
-// stopWait is how long the end of a source is waited for. client-go may sit in a pause between two
-// attempts to reach an API server that is away, which no signal ends.
+// stopWait bounds the wait for the end of a source: client-go's pause between two attempts to reach an API server cannot
+// be interrupted.
 const stopWait = time.Second
 
-// Acquire returns the use of the source with that key. If it runs already, it is used and src is not;
-// otherwise src is started.
+// Acquire returns a lease on the source with a key. If none runs, it starts src.
 func Acquire(key string, src Source) *Lease {
 	running.mu.Lock()
 	defer running.mu.Unlock()
@@ -70,7 +68,7 @@ func (l *Lease) Index() *index.Index { return l.shared.index }
 // Status returns the state of the source's resources.
 func (l *Lease) Status() []Status { return l.shared.source.Status() }
 
-// Release ends the use. The last one to end stops the source.
+// Release ends the lease. The last release stops the source.
 func (l *Lease) Release() { l.once.Do(l.shared.release) }
 
 func (s *shared) release() {
@@ -90,7 +88,7 @@ func (s *shared) release() {
 	}
 }
 
-// ages is the metric of how long ago each resource was known to be in step.
+// ages is the metric of the time since each resource was known to be up to date.
 type ages struct{ desc *prometheus.Desc }
 
 func init() {
@@ -103,7 +101,7 @@ func init() {
 // Describe implements prometheus.Collector.
 func (a ages) Describe(ch chan<- *prometheus.Desc) { ch <- a.desc }
 
-// Collect implements prometheus.Collector. Of several sources the oldest word counts.
+// Collect implements prometheus.Collector. Of several sources the oldest time counts.
 func (a ages) Collect(ch chan<- prometheus.Metric) {
 	running.mu.Lock()
 	sources := slices.Clone(running.shared)

@@ -11,7 +11,7 @@ import (
 	"github.com/nearside-dns/nearside/plugin/kubernetes/index"
 )
 
-// fixedSource runs until it is told to stop, and says of its resources what it was given.
+// fixedSource runs until it is stopped, and returns a fixed status.
 type fixedSource struct {
 	status  []Status
 	stopped chan struct{}
@@ -46,7 +46,7 @@ func TestLease(t *testing.T) {
 			t.Error("an index is shared where it should not be, or not where it should")
 		}
 		first.Release()
-		first.Release() // twice counts once
+		first.Release() // the second call does nothing
 		if src.hasStopped() {
 			t.Fatal("the source stopped while it was in use")
 		}
@@ -80,7 +80,7 @@ func TestLease(t *testing.T) {
 	})
 }
 
-// stuckSource does not end when it is told to.
+// stuckSource does not end when it is stopped.
 type stuckSource struct{ end chan struct{} }
 
 func (s *stuckSource) Run(context.Context, *index.Index) { <-s.end }

@@ -12,7 +12,7 @@ import (
 
 var log = clog.NewWithPlugin("kubernetes")
 
-// skippedObjects counts, with each list and each event anew.
+// skippedObjects counts an object with each list and each event.
 var skippedObjects = promauto.NewCounterVec(prometheus.CounterOpts{
 	Namespace: "nearside",
 	Subsystem: "kubernetes",
@@ -20,7 +20,7 @@ var skippedObjects = promauto.NewCounterVec(prometheus.CounterOpts{
 	Help:      "Objects, or parts of objects, that no DNS record can carry, by what is wrong with them.",
 }, []string{"resource", "reason"})
 
-// Skipped reports what was left out because DNS cannot carry it: counted each time, logged once.
+// Skipped reports objects, and parts of objects, that DNS cannot carry. It counts them each time, and logs them once.
 type Skipped struct {
 	mu     sync.Mutex
 	logged map[skippedPart]struct{}
@@ -28,10 +28,10 @@ type Skipped struct {
 
 type skippedPart struct{ resource, object, reason, problem string }
 
-// maxLogged bounds the memory for what has been logged; what comes beyond it is counted only.
+// maxLogged is the maximum number of logged parts; further ones are only counted.
 const maxLogged = 1000
 
-// skippedObject is the one object that a Stripper is at.
+// skippedObject reports parts of one object.
 type skippedObject struct {
 	to                        *Skipped
 	resource, namespace, name string
@@ -45,20 +45,18 @@ func (s *Skipped) object(resource, namespace, name string) skippedObject {
 func (o skippedObject) named() bool {
 	for _, n := range []string{o.namespace, o.name} {
 		if n == "" && o.resource == Namespaces {
-			continue // a namespace is in none
+			continue // namespaces are in no namespace
 		}
 		if problems := validation.IsDNS1123Label(n); len(problems) > 0 {
-			o.report("name", "no DNS label: "+problems[0])
+			o.part("name", "no DNS label: "+problems[0])
 			return false
 		}
 	}
 	return true
 }
 
-// part reports that a part of the object is left out; the rest of it is served.
-func (o skippedObject) part(reason, problem string) { o.report(reason, problem) }
-
-func (o skippedObject) report(reason, problem string) {
+// part reports that the object, or a part of it, is left out.
+func (o skippedObject) part(reason, problem string) {
 	skippedObjects.WithLabelValues(o.resource, reason).Inc()
 	o.to.mu.Lock()
 	defer o.to.mu.Unlock()

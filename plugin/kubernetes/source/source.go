@@ -1,7 +1,7 @@
 // Package source brings the state of a cluster into an index. In go Kubernetes objects, from an API
 // server or from files; out come their stripped records, in the index, as long as the source runs.
 //
-// It does not know what answers look like: of DNS it knows only which names are valid.
+// It does not know answers: of DNS it knows only which names are valid.
 package source
 
 import (
@@ -24,12 +24,11 @@ const (
 	ClusterProperties = "clusterproperties"
 )
 
-// Source keeps an index in step with a cluster.
+// Source updates an index from a cluster.
 type Source interface {
-	// Run fills the index and keeps it in step until ctx ends. It is called once.
+	// Run fills the index and updates it until ctx ends. It is called once.
 	Run(ctx context.Context, ix *index.Index)
-	// Status tells how far each resource that the source reads is in step. It may be called at any
-	// time, before Run too.
+	// Status returns the state of each resource that the source reads. It may be called at any time, also before Run.
 	Status() []Status
 }
 
@@ -39,41 +38,40 @@ type Status struct {
 	Resource string
 	// Synced is true from the moment that all objects have been read once.
 	Synced bool
-	// Heard is when the source last had word that the index is in step: from a list, an event or a
-	// bookmark. It is zero before the first.
+	// Heard is the time of the last list, event or bookmark: the index was up to date then. It is zero before the first.
 	Heard time.Time
-	// Frozen is true while a watch is open that no longer tells of changes.
+	// Frozen is true while a watch is open that no longer reports changes.
 	Frozen bool
-	// Denied is true while the server does not let the resource be read (401, 403).
+	// Denied is true while the server refuses requests for the resource with 401 or 403.
 	Denied bool
 }
 
-// Options say what a source reads and which parts of it are kept.
+// Options are the resources that a source reads, and the parts of them that it stores.
 type Options struct {
-	// Endpoints is false where EndpointSlices are not read at all.
+	// Endpoints is true if EndpointSlices are read.
 	Endpoints bool
-	// Pods is true where pods are read.
+	// Pods is true if pods are read.
 	Pods bool
 	// EndpointPodNames names an endpoint without a hostname after its pod.
 	EndpointPodNames bool
-	// Zones keeps the zone of each endpoint.
+	// Zones stores the zone of each endpoint.
 	Zones bool
 	// Topology is true where nodes are read. It keeps what Services say of topology, and of each endpoint
 	// and pod the node, the zone and the hints.
 	Topology bool
-	// SearchPaths keeps of each pod what its search path hangs on.
+	// SearchPaths stores the fields of each pod that its search list depends on.
 	SearchPaths bool
-	// PodsOnly is true where nothing is read but pods, and their labels are not kept.
+	// PodsOnly is true if only pods are read, and their labels are not stored.
 	PodsOnly bool
-	// Imports is true where ServiceImports are read, and of EndpointSlices what they say of them.
+	// Imports is true if ServiceImports are read, and the labels of EndpointSlices that refer to them.
 	Imports bool
-	// ImportsOnly is true where nothing is read of Services, of their EndpointSlices and of pods. It goes with Imports.
+	// ImportsOnly is true if Services, their EndpointSlices and pods are not read. It implies Imports.
 	ImportsOnly bool
-	// ClusterID is true where the ID of the cluster is read, from its ClusterProperty.
+	// ClusterID is true if the ID of the cluster is read, from its ClusterProperty.
 	ClusterID bool
-	// Node is the name of the node whose pods are read; empty is every one.
+	// Node is the name of the node whose pods are read; "" is every node.
 	Node string
-	// Booted is when that node was booted, zero where that is not known. Read with SearchPaths.
+	// Booted is the time at which that node was booted, zero if unknown. It is used with SearchPaths.
 	Booted time.Time
 	// Labels selects Services, ServiceImports, EndpointSlices and pods, NamespaceLabels namespaces; nil selects all.
 	Labels, NamespaceLabels labels.Selector

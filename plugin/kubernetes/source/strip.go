@@ -13,15 +13,14 @@ import (
 	"github.com/nearside-dns/nearside/plugin/kubernetes/index"
 )
 
-// Stripper turns API objects into records. What an object holds besides is not referred to by the
-// record, so the object can be freed. Objects, and parts of objects, that no DNS name can carry are
-// left out and reported to Skipped.
+// Stripper turns API objects into records. Records do not refer to the memory of the object, so that it can be freed.
+// Objects, and parts of objects, that no DNS name can carry are left out and reported to Skipped.
 type Stripper struct {
 	Options
 	Skipped *Skipped
 }
 
-// Service returns the record of a Service, or nil where DNS cannot carry its name.
+// Service returns the record of a Service, or nil if DNS cannot carry its name.
 func (s Stripper) Service(o *corev1.Service) *index.Service {
 	skip := s.Skipped.object(Services, o.Namespace, o.Name)
 	if !skip.named() {
@@ -67,8 +66,8 @@ func ips(all []string, skip skippedObject) []netip.Addr {
 	return parsed
 }
 
-// externalName returns the fully qualified target of an ExternalName Service, or "" where no CNAME
-// can point at it. An IP address is not reported: the API allows it and says that it has no record.
+// externalName returns the fully qualified target of an ExternalName Service, or "" if no CNAME can point at it. An IP
+// address is not reported: the API allows it, without a record.
 func externalName(name string, skip skippedObject) string {
 	if _, err := netip.ParseAddr(name); err == nil {
 		return ""
@@ -80,7 +79,7 @@ func externalName(name string, skip skippedObject) string {
 	return dns.Fqdn(strings.Clone(name))
 }
 
-// port returns the record of a port. A missing protocol is TCP, as the API server would have it.
+// port returns the record of a port. A missing protocol is TCP, as in the API.
 func port(name string, protocol corev1.Protocol, number int32) index.Port {
 	if protocol == "" {
 		protocol = corev1.ProtocolTCP
@@ -102,8 +101,8 @@ func address(text string, skip skippedObject) (netip.Addr, bool) {
 	return a.Unmap(), true
 }
 
-// Slice returns the record of an EndpointSlice with its ready endpoints, or nil where it belongs to
-// nothing that is read or has no IP addresses.
+// Slice returns the record of an EndpointSlice with its ready endpoints, or nil if it belongs to no object that is read
+// or has no IP addresses.
 func (s Stripper) Slice(o *discoveryv1.EndpointSlice) *index.Slice {
 	if o.AddressType == discoveryv1.AddressTypeFQDN {
 		return nil
@@ -129,7 +128,7 @@ func (s Stripper) Slice(o *discoveryv1.EndpointSlice) *index.Slice {
 			r.Endpoints = s.endpoints(r.Endpoints, e, skip)
 		}
 	}
-	// Growing doubles: give back what stays unused, there may be tens of thousands of slices.
+	// append may have allocated twice the size: with tens of thousands of slices that counts.
 	r.Endpoints = append(make([]index.Endpoint, 0, len(r.Endpoints)), r.Endpoints...)
 	return r
 }
@@ -160,8 +159,7 @@ func slicePort(p *discoveryv1.EndpointPort) index.Port {
 	return port(name, protocol, number)
 }
 
-// ready tells whether an endpoint is served: an unknown state is to be taken as ready, says the
-// EndpointSlice API.
+// ready reports whether an endpoint is served. An unknown state means ready (EndpointSlice API).
 func ready(e *discoveryv1.Endpoint) bool {
 	return e.Conditions.Ready == nil || *e.Conditions.Ready
 }
@@ -184,7 +182,7 @@ func (s Stripper) endpoints(to []index.Endpoint, e *discoveryv1.Endpoint, skip s
 	return to
 }
 
-// endpointName returns the label of an endpoint, or "" for the one made of its address.
+// endpointName returns the label of an endpoint, or "" if its address is to be the label.
 func (s Stripper) endpointName(e *discoveryv1.Endpoint, skip skippedObject) string {
 	if e.Hostname != nil && *e.Hostname != "" {
 		if name := strings.ToLower(*e.Hostname); isLabel(name) {
@@ -192,7 +190,7 @@ func (s Stripper) endpointName(e *discoveryv1.Endpoint, skip skippedObject) stri
 		}
 		skip.part("hostname", fmt.Sprintf("%q is not a DNS label", *e.Hostname))
 	}
-	// A pod's name may be longer than a label, or have dots: those pods go by their address.
+	// A pod's name may be longer than a label, or have dots: then the address is used.
 	if s.EndpointPodNames && e.TargetRef != nil && isLabel(e.TargetRef.Name) {
 		return strings.Clone(e.TargetRef.Name)
 	}
@@ -201,7 +199,7 @@ func (s Stripper) endpointName(e *discoveryv1.Endpoint, skip skippedObject) stri
 
 func isLabel(s string) bool { return len(validation.IsDNS1123Label(s)) == 0 }
 
-// Namespace returns the name of a namespace, or "" where DNS cannot carry it.
+// Namespace returns the name of a namespace, or "" if DNS cannot carry it.
 func (s Stripper) Namespace(o *corev1.Namespace) string {
 	if !s.Skipped.object(Namespaces, "", o.Name).named() {
 		return ""
@@ -209,8 +207,7 @@ func (s Stripper) Namespace(o *corev1.Namespace) string {
 	return strings.Clone(o.Name)
 }
 
-// Pod returns the record of a pod, or nil for one that runs no more: its address may be another's
-// already.
+// Pod returns the record of a pod, or nil for one that has ended: another pod may have its address already.
 func (s Stripper) Pod(o *corev1.Pod) *index.Pod {
 	switch o.Status.Phase {
 	case corev1.PodSucceeded, corev1.PodFailed, corev1.PodUnknown:
@@ -234,7 +231,7 @@ func (s Stripper) Pod(o *corev1.Pod) *index.Pod {
 	}
 	if s.SearchPaths {
 		r.HostNetwork = o.Spec.HostNetwork
-		r.Ending = o.DeletionTimestamp != nil || !holdsAddresses(o, s.Booted)
+		r.Ending = o.DeletionTimestamp != nil || !ownsAddresses(o, s.Booted)
 		r.DNS = podDNS(o)
 	}
 	return r

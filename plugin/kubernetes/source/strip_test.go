@@ -115,7 +115,7 @@ func TestStripSlice(t *testing.T) {
 	}
 }
 
-// TestSkipped shows that what DNS cannot carry is left out, counted each time and logged once.
+// TestSkipped: objects that DNS cannot carry are left out, counted each time and logged once.
 func TestSkipped(t *testing.T) {
 	var logged bytes.Buffer
 	stdlog.SetOutput(&logged)

@@ -14,11 +14,11 @@ import (
 	"github.com/nearside-dns/nearside/plugin/kubernetes/topology"
 )
 
-// AnnotationTopologyKeys is the annotation of a Service or ServiceImport with the labels of nodes, in order, by which its
-// endpoints are near to a caller (KEP-536).
+// AnnotationTopologyKeys is the annotation of a Service or ServiceImport that lists node labels: endpoints on nodes with
+// the caller's value of the first label are preferred, then those of the second (KEP-536).
 const AnnotationTopologyKeys = "nearside.dev/topology-keys"
 
-// topology returns what a headless Service or ServiceImport says of which endpoints a caller is to get, or nil.
+// topology returns the policy by which a headless Service or ServiceImport selects endpoints for a caller, nil for none.
 func (s Stripper) topology(annotations map[string]string, policy *corev1.ServiceInternalTrafficPolicy, distributed *string, skip skippedObject) *index.Topology {
 	if !s.Topology {
 		return nil
@@ -48,8 +48,8 @@ func topologyKeys(annotations map[string]string, skip skippedObject) []index.Sym
 	return keys
 }
 
-// topologyAuto reports whether hints are asked for. Where both annotations are there, the EndpointSlice
-// controller reads the older one.
+// topologyAuto reports whether the annotations request hints. Of both annotations the EndpointSlice controller reads the
+// older one.
 func topologyAuto(annotations map[string]string) bool {
 	mode, ok := annotations[corev1.DeprecatedAnnotationTopologyAwareHints]
 	if !ok {
@@ -73,11 +73,11 @@ func distribution(text *string, skip skippedObject) index.Distribution {
 	}
 }
 
-// hintsLookedBack is among how many of the endpoints before it hints like those of an endpoint are looked
-// for, to be shared: zones are few, and hints for nodes differ from endpoint to endpoint.
+// hintsLookedBack is the number of earlier endpoints with which an endpoint may share its hints: zones are few, and
+// hints for nodes differ from endpoint to endpoint.
 const hintsLookedBack = 16
 
-// hints returns the hints of an endpoint that comes after others of its slice, or nil.
+// hints returns the hints of an endpoint, or nil. before are the earlier endpoints of its slice.
 func (s Stripper) hints(e *discoveryv1.Endpoint, before []index.Endpoint) *index.Hints {
 	if !s.Topology || e.Hints == nil || len(e.Hints.ForNodes)+len(e.Hints.ForZones) == 0 {
 		return nil
@@ -97,7 +97,7 @@ func (s Stripper) hints(e *discoveryv1.Endpoint, before []index.Endpoint) *index
 	return h
 }
 
-// Node returns the record of a node. Without ranges it has none, and they may be known elsewhere.
+// Node returns the record of a node. Without ranges its CIDRs are nil: the index may have them from another source.
 func (s Stripper) Node(labels map[string]string, name, uid string, ranges ...string) *index.Node {
 	skip := s.Skipped.object(Nodes, "", name)
 	n := &index.Node{Name: index.NewSymbol(name), UID: index.NewUID(uid), Labels: nodeLabels(labels)}
@@ -112,8 +112,8 @@ func (s Stripper) Node(labels map[string]string, name, uid string, ranges ...str
 	return n
 }
 
-// NodeRanges returns the addresses that a node's callers have, as ranges: those of its pods, one of each family or
-// none, and its own, which pods of the host network and a cache of the node have. whole tells that there are both.
+// NodeRanges returns the ranges of a node's pods, at most one of each family, and the node's own addresses as ranges,
+// which its cache and pods in the host network use. whole is true if there are both.
 func NodeRanges(o *corev1.Node) (all []string, whole bool) {
 	all = slices.Clone(o.Spec.PodCIDRs)
 	if len(all) == 0 && o.Spec.PodCIDR != "" {

@@ -15,7 +15,7 @@ import (
 	"github.com/nearside-dns/nearside/plugin/kubernetes/index"
 )
 
-// topologyStripper keeps what topology needs.
+// topologyStripper stores the fields that topology needs.
 func topologyStripper() Stripper {
 	return Stripper{Options: Options{Topology: true}, Skipped: new(Skipped)}
 }
@@ -28,7 +28,7 @@ func symbols(all ...string) []index.Symbol {
 	return s
 }
 
-// TestStripTopology reads what headless Services say; skipped is the part that is reported as left out.
+// TestStripTopology reads the policies of headless Services; skipped is the part that is reported as left out.
 func TestStripTopology(t *testing.T) {
 	annotation := func(key, value string) map[string]string { return map[string]string{key: value} }
 	distribution := func(d string) corev1.ServiceSpec { return corev1.ServiceSpec{TrafficDistribution: &d} }
@@ -88,7 +88,7 @@ func TestStripTopology(t *testing.T) {
 	}
 }
 
-// endpointOn is an endpoint on a node in a zone with hints for nodes and for zones, separated by commas.
+// endpointOn returns an endpoint on a node in a zone with hints for nodes and for zones, separated by commas.
 func endpointOn(ip, node, zone, forNodes, forZones string) discoveryv1.Endpoint {
 	e := discoveryv1.Endpoint{Addresses: []string{ip}, NodeName: &node, Zone: &zone}
 	names := func(text string) []string {

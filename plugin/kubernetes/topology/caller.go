@@ -2,43 +2,42 @@ package topology
 
 import "github.com/nearside-dns/nearside/plugin/kubernetes/index"
 
-// Caller is the one who asks, as far as it is known. The zero Caller is unknown.
+// Caller is the location of the client of a query. The zero Caller is unknown.
 type Caller struct {
-	// Name is that of the caller's node; empty if the caller is unknown.
+	// Name is the name of the caller's node, empty for an unknown caller.
 	Name index.Symbol
-	// Zone is that of the node by its label topology.kubernetes.io/zone, or by what came with the query if
-	// there is no record of the node. It may be empty.
+	// Zone is the node's label topology.kubernetes.io/zone, or the zone in the query's option if there is no record of the
+	// node. It may be empty.
 	Zone index.Symbol
-	// Node is nil if there is no record of the node.
+	// Node is the record of the node, nil if there is none.
 	Node *index.Node
-	// Cluster is the ID of the cluster that the caller is in, zero if it is not known. It counts where endpoints
-	// are in several.
+	// Cluster is the ID of the caller's cluster, zero if unknown. It matters for endpoints in several clusters.
 	Cluster index.Symbol
 }
 
-// Known reports whether the caller's node is known by name.
+// Known reports whether the name of the caller's node is known.
 func (c Caller) Known() bool { return c.Name != index.Symbol{} }
 
-// shares reports whether the endpoints of a slice are known to be in the caller's cluster.
-func (c Caller) shares(s *index.Slice) bool {
+// inCluster reports whether the endpoints of a slice are known to be in the caller's cluster.
+func (c Caller) inCluster(s *index.Slice) bool {
 	return s.Cluster != index.Symbol{} && s.Cluster == c.Cluster
 }
 
-// elsewhere reports whether they are known to be in another.
-func (c Caller) elsewhere(s *index.Slice) bool {
-	return s.Cluster != index.Symbol{} && c.Cluster != index.Symbol{} && !c.shares(s)
+// inOtherCluster reports whether the endpoints of a slice are known to be in another cluster.
+func (c Caller) inOtherCluster(s *index.Slice) bool {
+	return s.Cluster != index.Symbol{} && c.Cluster != index.Symbol{} && s.Cluster != c.Cluster
 }
 
-// nodeOf returns the name of the node that an endpoint is on, zero if it is not one of the caller's cluster: nodes of
-// several clusters may have the same name.
-func (c Caller) nodeOf(a Candidate) index.Symbol {
-	if c.elsewhere(a.Slice) {
+// nodeOf returns the name of an endpoint's node, zero for one in another cluster: nodes of several clusters may have the
+// same name.
+func (c Caller) nodeOf(e Endpoint) index.Symbol {
+	if c.inOtherCluster(e.Slice) {
 		return index.Symbol{}
 	}
-	return a.Endpoint.Node
+	return e.Node
 }
 
-// Nodes finds the record of a node by name; nil where there is none. It is an index.Index.
+// Nodes finds the record of a node by name, nil if there is none. An index.Index implements it.
 type Nodes interface {
 	Node(name index.Symbol) *index.Node
 }

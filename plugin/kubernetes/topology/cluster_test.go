@@ -60,9 +60,9 @@ func symbols(all ...string) []index.Symbol {
 
 // candidates makes endpoints of texts such as "w1 node=a1 zone=a forNodes=a1,a2 forZones=a": the name, and
 // what the EndpointSlice says of it.
-func candidates(t *testing.T, texts []string) []Candidate {
+func endpointsOf(t *testing.T, texts []string) []Endpoint {
 	t.Helper()
-	var all []Candidate
+	var all []Endpoint
 	for i, text := range texts {
 		fields := strings.Fields(text)
 		e := &index.Endpoint{Name: fields[0]}
@@ -72,7 +72,7 @@ func candidates(t *testing.T, texts []string) []Candidate {
 				t.Fatal(err)
 			}
 		}
-		all = append(all, Candidate{Endpoint: e, Slice: &index.Slice{Ports: []index.Port{{Number: int32(i + 1)}}}})
+		all = append(all, Endpoint{Endpoint: e, Slice: &index.Slice{Ports: []index.Port{{Number: int32(i + 1)}}}})
 	}
 	return all
 }
@@ -102,7 +102,7 @@ func set(e *index.Endpoint, key, value string) error {
 }
 
 // names returns the names of the endpoints, in order.
-func names(all []Candidate) string {
+func names(all []Endpoint) string {
 	var s []string
 	for _, c := range all {
 		s = append(s, c.Endpoint.Name)

@@ -12,15 +12,15 @@ import (
 
 // across makes candidates of texts as candidates does, each after the ID of its cluster: "east/w1 node=a1 zone=a". One
 // whose text begins with the slash is of a slice that says no cluster.
-func across(t *testing.T, all []string) []Candidate {
+func across(t *testing.T, all []string) []Endpoint {
 	t.Helper()
-	var made []Candidate
+	var made []Endpoint
 	for _, text := range all {
 		cluster, endpoint, ok := strings.Cut(text, "/")
 		if !ok {
 			t.Fatalf("%q is of no cluster", text)
 		}
-		one := candidates(t, []string{endpoint})[0]
+		one := endpointsOf(t, []string{endpoint})[0]
 		one.Slice.Cluster = index.NewSymbol(cluster)
 		made = append(made, one)
 	}
@@ -61,7 +61,7 @@ func checkAcross(t *testing.T, p Policy, cases []crossing) {
 }
 
 func headlessPolicy(topology *index.Topology) Policy {
-	return Of(&index.Service{Kind: index.Headless, Topology: topology}, nil)
+	return PolicyOf(&index.Service{Kind: index.Headless, Topology: topology}, nil)
 }
 
 // A node of another cluster is none of the caller's, whatever its name; a zone may go across clusters.
@@ -271,15 +271,15 @@ func TestSelectRandomClusters(t *testing.T) {
 	counts := map[string]int{}
 	property.Seeds(t, 0, 15_000, func(t *testing.T, seed uint64) {
 		w := newClusterWorld(rand.New(rand.NewPCG(seed, 1)))
-		nodes, all := newNodeMap(w.nodes), w.candidates()
+		nodes, all := newNodeMap(w.nodes), w.selectable()
 		for i := range all {
 			all[i].Slice.Cluster = index.NewSymbol(w.clusters[i])
 		}
-		var want []Candidate
+		var want []Endpoint
 		for _, i := range w.choose() {
 			want = append(want, all[i])
 		}
-		p := Of(w.service(), symbols(w.defaults...))
+		p := PolicyOf(w.service(), symbols(w.defaults...))
 		if w.ownFirst {
 			p = p.OwnClusterFirst()
 		}
@@ -299,7 +299,7 @@ func TestSelectRandomClusters(t *testing.T) {
 }
 
 // count notes what kind of case it was, as far as something was chosen.
-func (w *clusterWorld) count(counts map[string]int, chosen []Candidate) {
+func (w *clusterWorld) count(counts map[string]int, chosen []Endpoint) {
 	others := 0
 	for _, c := range chosen {
 		if id := c.Slice.Cluster.String(); id != w.cluster {

@@ -13,20 +13,19 @@ import (
 	"github.com/nearside-dns/nearside/plugin/kubernetes/index"
 )
 
-// maxKeys is the greatest number of keys, as KEP-536 had it.
+// maxKeys is the maximum number of keys, as in KEP-536.
 const maxKeys = 16
 
-// ParseKeys returns the keys of an annotation nearside.dev/topology-keys: label keys separated by commas, or
-// as a YAML list. Empty text and an empty list are as no annotation, and give nil.
+// ParseKeys parses an annotation nearside.dev/topology-keys: label keys separated by commas, or a YAML list of them. For
+// empty text and an empty list it returns nil, as without the annotation.
 //
-// Keys are as KEP-536 had them: 16 at most, none of them twice, each a label key or "*", which has to be the
-// last.
+// As in KEP-536, there are at most 16 different keys, each a label key or, as the last one, "*".
 func ParseKeys(text string) ([]index.Symbol, error) {
 	trimmed := strings.TrimSpace(text)
 	if trimmed == "" {
 		return nil, nil
 	}
-	if trimmed[0] != '[' && trimmed[0] != '-' { // neither can begin a label key
+	if trimmed[0] != '[' && trimmed[0] != '-' { // no label key starts with these
 		return Keys(fields(trimmed))
 	}
 	keys, err := parseList(text)
@@ -36,7 +35,7 @@ func ParseKeys(text string) ([]index.Symbol, error) {
 	return Keys(keys)
 }
 
-// fields returns the parts between commas, without the space about them.
+// fields splits a text at commas and trims the parts.
 func fields(text string) []string {
 	parts := strings.Split(text, ",")
 	for i := range parts {
@@ -45,13 +44,13 @@ func fields(text string) []string {
 	return parts
 }
 
-// Keys returns the keys that are the arguments of an option: one at least, and else as in the annotation.
+// Keys returns the keys in the arguments of an option, at least one. The rules are those of the annotation.
 func Keys(args []string) ([]index.Symbol, error) {
 	switch {
 	case len(args) == 0:
-		return nil, fmt.Errorf("no keys; want 1 to %d", maxKeys)
+		return nil, fmt.Errorf("no keys: want 1 to %d", maxKeys)
 	case len(args) > maxKeys:
-		return nil, fmt.Errorf("%d keys; want %d at most", len(args), maxKeys)
+		return nil, fmt.Errorf("%d keys: want 1 to %d", len(args), maxKeys)
 	}
 	keys := make([]index.Symbol, 0, len(args))
 	for i, arg := range args {
@@ -63,21 +62,21 @@ func Keys(args []string) ([]index.Symbol, error) {
 	return keys, nil
 }
 
-// checkKey returns what is wrong with a key in its place. Of text it quotes 80 characters: it may be long.
+// checkKey validates the key at an index. Errors quote at most 80 characters, since the annotation may be long.
 func checkKey(keys []string, i int) error {
 	key := keys[i]
 	switch {
 	case key == "":
 		return fmt.Errorf("key %d is empty", i+1)
 	case key == "*" && i < len(keys)-1:
-		return errors.New(`"*" has to be the last key`)
+		return errors.New(`"*" must be the last key`)
 	case slices.Contains(keys[:i], key):
-		return fmt.Errorf("%.80q is there twice", key)
+		return fmt.Errorf("duplicate key %.80q", key)
 	case key == "*":
 		return nil
 	}
 	if wrong := validation.IsQualifiedName(key); len(wrong) > 0 {
-		return fmt.Errorf("%.80q is not a label key: %s", key, wrong[0])
+		return fmt.Errorf("invalid label key %.80q: %s", key, wrong[0])
 	}
 	return nil
 }
@@ -88,7 +87,7 @@ func parseList(text string) ([]string, error) {
 	if err != nil {
 		hint := ""
 		if strings.Contains(text, "*") {
-			hint = `; in YAML any is written "*", with the quotes`
+			hint = `; in YAML, * needs quotes: "*"`
 		}
 		return nil, fmt.Errorf("not a YAML list: %.200s%s", strings.TrimPrefix(err.Error(), "yaml: "), hint)
 	}
@@ -108,8 +107,8 @@ func parseList(text string) ([]string, error) {
 // decode returns the root of the one YAML document in a text.
 func decode(text string) (root *yaml.Node, err error) {
 	defer func() {
-		if r := recover(); r != nil { // the parser has panics for states that it holds impossible
-			root, err = nil, fmt.Errorf("the YAML parser fails on this: %v", r)
+		if r := recover(); r != nil { // the parser panics in states that it considers impossible
+			root, err = nil, fmt.Errorf("YAML parser failed: %v", r)
 		}
 	}()
 	d := yaml.NewDecoder(strings.NewReader(text))
@@ -118,14 +117,14 @@ func decode(text string) (root *yaml.Node, err error) {
 		return nil, err
 	}
 	if err := d.Decode(&more); err == nil {
-		return nil, errors.New("there is more after it")
+		return nil, errors.New("text after the list")
 	} else if !errors.Is(err, io.EOF) {
 		return nil, err
 	}
 	return document.Content[0], nil
 }
 
-// kindOf says what a YAML node is that should have been something else.
+// kindOf describes a YAML node of an unexpected kind.
 func kindOf(n *yaml.Node) string {
 	switch n.Kind {
 	case yaml.SequenceNode:
@@ -141,6 +140,6 @@ func kindOf(n *yaml.Node) string {
 	case "!!null":
 		return "null"
 	default:
-		return fmt.Sprintf("%.20s %.80s; with quotes it is a string", tag, n.Value)
+		return fmt.Sprintf("%.20s %.80s: a string needs quotes", tag, n.Value)
 	}
 }

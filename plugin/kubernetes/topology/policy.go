@@ -1,13 +1,13 @@
-// Package topology chooses which endpoints of a headless Service a caller gets, by where the two are. In go
-// records of the index and what is known of the caller; out comes a part of the endpoints, in their order.
+// Package topology selects the endpoints of a headless Service that a caller gets, by the locations of both. Input is
+// records of the index and the caller's location; output is a part of the endpoints, in their order.
 //
-// Its functions are pure. Beside the index it imports what reads the annotation, a YAML parser and the rules
-// for label keys of k8s.io/apimachinery, and neither client-go nor dns packages nor CoreDNS.
+// Its functions are pure. Besides the index it imports the parsers of the annotation, a YAML parser and the rules for label
+// keys of k8s.io/apimachinery, and neither client-go nor dns packages nor CoreDNS.
 package topology
 
 import "github.com/nearside-dns/nearside/plugin/kubernetes/index"
 
-// rule says by what endpoints are chosen.
+// rule is a way to select endpoints.
 type rule uint8
 
 const (
@@ -23,17 +23,17 @@ var ruleNames = [...]string{
 	noRule: "none", annotation: "annotation", local: "local", hints: "hints", preference: "preference", defaultKeys: "default",
 }
 
-// Policy says which endpoints of a Service a caller is to get. The zero Policy gives everybody all.
+// Policy decides which endpoints of a Service a caller gets. The zero Policy returns all endpoints to every caller.
 type Policy struct {
 	rule         rule
-	distribution index.Distribution // of preference
-	keys         []index.Symbol     // of annotation and defaultKeys
-	ownCluster   bool               // the endpoints of the caller's cluster come first
+	distribution index.Distribution // for preference
+	keys         []index.Symbol     // for annotation and defaultKeys
+	ownCluster   bool               // prefer endpoints of the caller's cluster
 }
 
-// Of returns the policy of a Service or ServiceImport: the first of what it says itself, in the order of authority, and else the
-// default keys of the Corefile. Only headless Services are filtered.
-func Of(s *index.Service, defaults []index.Symbol) Policy {
+// PolicyOf returns the policy of a Service or ServiceImport: the first of its own settings in order of precedence, or else
+// the default keys of the Corefile. Only headless Services are filtered.
+func PolicyOf(s *index.Service, defaults []index.Symbol) Policy {
 	if s.Kind != index.Headless {
 		return Policy{}
 	}
@@ -55,19 +55,19 @@ func Of(s *index.Service, defaults []index.Symbol) Policy {
 	return Policy{}
 }
 
-// OwnClusterFirst returns the policy that gives of the endpoints of the caller's cluster what p gives, and what p gives
-// of all if that is nothing.
+// OwnClusterFirst returns a policy that applies p to the endpoints of the caller's cluster, and to all endpoints only if
+// that selects none.
 func (p Policy) OwnClusterFirst() Policy {
 	p.ownCluster = true
 	return p
 }
 
-// Filters reports whether somebody may not get all endpoints.
+// Filters reports whether a caller may get less than all endpoints.
 func (p Policy) Filters() bool { return p.rule != noRule || p.ownCluster }
 
-// ByCaller reports whether callers of one cluster may get different endpoints.
+// ByCaller reports whether callers in one cluster may get different endpoints.
 func (p Policy) ByCaller() bool { return p.rule != noRule }
 
-// String returns by what the policy chooses: "annotation" and "default" by keys, "local" by
-// internalTrafficPolicy, "hints" by topology-mode Auto, "preference" by trafficDistribution, or "none".
+// String returns the rule of the policy: "annotation" and "default" (topology keys), "local" (internalTrafficPolicy),
+// "hints" (topology-mode Auto), "preference" (trafficDistribution), or "none".
 func (p Policy) String() string { return ruleNames[p.rule] }

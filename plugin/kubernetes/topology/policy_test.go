@@ -31,7 +31,7 @@ func TestOf(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			p := Of(&index.Service{Kind: tt.kind, Topology: tt.topology}, tt.defaults)
+			p := PolicyOf(&index.Service{Kind: tt.kind, Topology: tt.topology}, tt.defaults)
 			if got := p.String(); got != tt.want {
 				t.Errorf("%s, want %s", got, tt.want)
 			}

@@ -174,7 +174,7 @@ func newWorld(r *rand.Rand) *world {
 }
 
 func newPlaces(r *rand.Rand) []place {
-	placed, zoned, nodeHints, zoneHints := often(r), often(r), often(r), often(r)
+	placed, zoned, hintedNodes, hintedZones := often(r), often(r), often(r), often(r)
 	all := make([]place, r.IntN(7))
 	for i := range all {
 		if placed() {
@@ -183,10 +183,10 @@ func newPlaces(r *rand.Rand) []place {
 		if zoned() {
 			all[i].zone = pick(r, someZones)
 		}
-		if nodeHints() {
+		if hintedNodes() {
 			all[i].forNodes = someOf(r, someNodes)
 		}
-		if zoneHints() {
+		if hintedZones() {
 			all[i].forZones = someOf(r, someZones)
 		}
 		if i > 0 && r.IntN(6) == 0 {
@@ -235,14 +235,14 @@ func (w *world) drawCaller(r *rand.Rand) {
 }
 
 // candidates are the endpoints as the index has them.
-func (w *world) candidates() []Candidate {
-	var all []Candidate
+func (w *world) selectable() []Endpoint {
+	var all []Endpoint
 	for i, p := range w.endpoints {
 		e := &index.Endpoint{Name: fmt.Sprint("w", i), Node: index.NewSymbol(p.node), Zone: index.NewSymbol(p.zone)}
 		if len(p.forNodes)+len(p.forZones) > 0 || i%2 == 0 {
 			e.Hints = &index.Hints{Nodes: symbols(p.forNodes...), Zones: symbols(p.forZones...)}
 		}
-		all = append(all, Candidate{Endpoint: e, Slice: &index.Slice{Ports: []index.Port{{Number: int32(i + 1)}}}})
+		all = append(all, Endpoint{Endpoint: e, Slice: &index.Slice{Ports: []index.Port{{Number: int32(i + 1)}}}})
 	}
 	return all
 }
@@ -266,14 +266,14 @@ func (w *world) service() *index.Service {
 func TestSelectRandom(t *testing.T) {
 	property.Seeds(t, 0, 25_000, func(t *testing.T, seed uint64) {
 		w := newWorld(rand.New(rand.NewPCG(seed, 0)))
-		nodes, all, again := newNodeMap(w.nodes), w.candidates(), w.candidates()
-		var want []Candidate
+		nodes, all, again := newNodeMap(w.nodes), w.selectable(), w.selectable()
+		var want []Endpoint
 		for _, i := range w.choose() {
 			want = append(want, all[i])
 		}
-		p := Of(w.service(), symbols(w.defaults...))
+		p := PolicyOf(w.service(), symbols(w.defaults...))
 		got := p.Select(nodes, nodes.caller(w.node, w.zone), slices.Clone(all))
-		same := func(a, b Candidate) bool { return a.Endpoint == b.Endpoint && a.Slice == b.Slice }
+		same := func(a, b Endpoint) bool { return a.Endpoint == b.Endpoint && a.Slice == b.Slice }
 		if !slices.EqualFunc(got, want, same) {
 			t.Fatalf("policy %s: got %q, want %q of\n%+v", p, names(got), names(want), *w)
 		}

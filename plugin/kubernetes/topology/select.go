@@ -7,21 +7,19 @@ import (
 	"github.com/nearside-dns/nearside/plugin/kubernetes/index"
 )
 
-// Candidate is an endpoint to choose from, and the EndpointSlice that has it.
-type Candidate struct {
-	Endpoint *index.Endpoint
-	Slice    *index.Slice
+// Endpoint is an endpoint with its EndpointSlice.
+type Endpoint struct {
+	*index.Endpoint
+	Slice *index.Slice
 }
 
-// Select returns those of all that the caller gets, in their order. They take the place of all, in its array.
+// Select returns the endpoints that the caller gets, in their order. It overwrites the array of all.
 //
-// An unknown caller gets all from a preference and from hints, nothing from Local, and from keys what "*"
-// gives.
-//
-// Where the endpoints of the caller's cluster come first, the others count only if nothing is left of those.
-func (p Policy) Select(nodes Nodes, c Caller, all []Candidate) []Candidate {
+// An unknown caller gets all endpoints by preference and by hints, none by internalTrafficPolicy: Local, and by topology
+// keys those that "*" selects.
+func (p Policy) Select(nodes Nodes, c Caller, all []Endpoint) []Endpoint {
 	if p.ownCluster && c.Cluster != (index.Symbol{}) {
-		own := slices.DeleteFunc(slices.Clone(all), func(a Candidate) bool { return !c.shares(a.Slice) })
+		own := slices.DeleteFunc(slices.Clone(all), func(e Endpoint) bool { return !c.inCluster(e.Slice) })
 		if own = p.byRule(nodes, c, own); len(own) > 0 {
 			return append(all[:0], own...)
 		}
@@ -29,138 +27,125 @@ func (p Policy) Select(nodes Nodes, c Caller, all []Candidate) []Candidate {
 	return p.byRule(nodes, c, all)
 }
 
-func (p Policy) byRule(nodes Nodes, c Caller, all []Candidate) []Candidate {
+func (p Policy) byRule(nodes Nodes, c Caller, all []Endpoint) []Endpoint {
 	switch p.rule {
 	case annotation, defaultKeys:
 		return c.byKeys(p.keys, nodes, all)
 	case local:
-		return c.onNode(all)
+		return filter(all, func(e Endpoint) bool { return c.Known() && c.nodeOf(e) == c.Name })
 	case hints:
 		return c.byHints(all)
 	case preference:
 		if slices.ContainsFunc(all, hasHints) {
 			return c.byHints(all)
 		}
-		return c.byPlace(p.distribution, all)
+		return c.byDistribution(p.distribution, all)
 	}
 	return all
 }
 
-// never is the rank of an endpoint that the caller does not get.
-const never = math.MaxInt
+// excluded is the rank of an endpoint that the caller does not get.
+const excluded = math.MaxInt
 
-// nearest returns the candidates of the least rank.
-func nearest(all []Candidate, rank func(Candidate) int) []Candidate {
-	least, kept := never, all[:0]
-	for _, c := range all {
-		r := rank(c)
-		if r == never || r > least {
+// lowest returns the endpoints of the lowest rank.
+func lowest(all []Endpoint, rank func(Endpoint) int) []Endpoint {
+	least, selected := excluded, all[:0]
+	for _, e := range all {
+		r := rank(e)
+		if r == excluded || r > least {
 			continue
 		}
 		if r < least {
-			least, kept = r, kept[:0]
+			least, selected = r, selected[:0]
 		}
-		kept = append(kept, c)
+		selected = append(selected, e)
 	}
-	return kept
+	return selected
 }
 
-// only returns the candidates that match.
-func only(all []Candidate, match func(Candidate) bool) []Candidate {
-	return nearest(all, func(a Candidate) int {
-		if match(a) {
+// filter returns the endpoints that match.
+func filter(all []Endpoint, match func(Endpoint) bool) []Endpoint {
+	return lowest(all, func(e Endpoint) int {
+		if match(e) {
 			return 0
 		}
-		return never
+		return excluded
 	})
 }
 
-// onNode is the rule of internalTrafficPolicy: Local.
-func (c Caller) onNode(all []Candidate) []Candidate {
-	return only(all, func(a Candidate) bool { return c.Known() && c.nodeOf(a) == c.Name })
-}
-
-// byPlace is the rule of a trafficDistribution where the EndpointSlices have no hints.
-func (c Caller) byPlace(d index.Distribution, all []Candidate) []Candidate {
+// byDistribution applies a trafficDistribution to EndpointSlices without hints.
+func (c Caller) byDistribution(d index.Distribution, all []Endpoint) []Endpoint {
 	if !c.Known() {
 		return all
 	}
-	return nearest(all, func(a Candidate) int {
+	return lowest(all, func(e Endpoint) int {
 		switch {
-		case d == index.PreferSameNode && c.nodeOf(a) == c.Name:
+		case d == index.PreferSameNode && c.nodeOf(e) == c.Name:
 			return 0
-		case c.Zone != index.Symbol{} && a.Endpoint.Zone == c.Zone:
+		case c.Zone != index.Symbol{} && e.Zone == c.Zone:
 			return 1
 		}
 		return 2
 	})
 }
 
-func hasHints(c Candidate) bool {
-	h := c.Endpoint.Hints
-	return h != nil && len(h.Nodes)+len(h.Zones) > 0
-}
+func hasHints(e Endpoint) bool { return len(nodeHints(e))+len(zoneHints(e)) > 0 }
 
-func forNodes(e *index.Endpoint) []index.Symbol {
+func nodeHints(e Endpoint) []index.Symbol {
 	if e.Hints == nil {
 		return nil
 	}
 	return e.Hints.Nodes
 }
 
-func forZones(e *index.Endpoint) []index.Symbol {
+func zoneHints(e Endpoint) []index.Symbol {
 	if e.Hints == nil {
 		return nil
 	}
 	return e.Hints.Zones
 }
 
-// byHints is what kube-proxy does (KEP-2433, KEP-3015): the endpoints with a hint for the caller's node, else
-// those with one for its zone, else all. Hints of a kind count only if every endpoint has one: the others may be
-// those that serve the caller.
-func (c Caller) byHints(all []Candidate) []Candidate {
+// byHints selects as kube-proxy does (KEP-2433, KEP-3015): the endpoints with a hint for the caller's node, else those with
+// a hint for its zone, else all. Hints of a kind are used only if every endpoint has one, since an endpoint without may be
+// the one for the caller.
+func (c Caller) byHints(all []Endpoint) []Endpoint {
 	if !c.Known() {
 		return all
 	}
 	for _, hint := range [...]struct {
-		of     func(*index.Endpoint) []index.Symbol
-		wanted index.Symbol
-		here   bool // what they name is of one cluster
-	}{{forNodes, c.Name, true}, {forZones, c.Zone, false}} {
-		isFor := func(a Candidate) bool {
-			return slices.Contains(hint.of(a.Endpoint), hint.wanted) && !(hint.here && c.elsewhere(a.Slice))
+		of       func(Endpoint) []index.Symbol
+		location index.Symbol
+		isNode   bool // the hint names a node of the endpoint's own cluster
+	}{{nodeHints, c.Name, true}, {zoneHints, c.Zone, false}} {
+		matches := func(e Endpoint) bool {
+			return slices.Contains(hint.of(e), hint.location) && !(hint.isNode && c.inOtherCluster(e.Slice))
 		}
-		has := func(a Candidate) bool { return len(hint.of(a.Endpoint)) > 0 }
-		if hint.wanted != (index.Symbol{}) && allOf(all, has) && slices.ContainsFunc(all, isFor) {
-			return only(all, isFor)
+		lacks := func(e Endpoint) bool { return len(hint.of(e)) == 0 }
+		if hint.location != (index.Symbol{}) && !slices.ContainsFunc(all, lacks) && slices.ContainsFunc(all, matches) {
+			return filter(all, matches)
 		}
 	}
 	return all
 }
 
-func allOf(all []Candidate, is func(Candidate) bool) bool {
-	return !slices.ContainsFunc(all, func(a Candidate) bool { return !is(a) })
-}
-
-// ZoneLabel is the label of nodes that names their zone.
+// ZoneLabel is the label of nodes with the name of their zone.
 var ZoneLabel = index.NewSymbol("topology.kubernetes.io/zone")
 
-// Other keys that stand for more than a label of a record.
+// Other keys with a special meaning.
 var (
 	anyKey      = index.NewSymbol("*")
 	hostnameKey = index.NewSymbol("kubernetes.io/hostname")
 )
 
-// byKeys is the rule of topology keys (KEP-536): the first key counts for which some endpoint's node has the
-// value that the caller's node has.
-func (c Caller) byKeys(keys []index.Symbol, nodes Nodes, all []Candidate) []Candidate {
+// byKeys applies topology keys (KEP-536): it selects the endpoints whose node has the caller's value of the first key that
+// matches any endpoint.
+func (c Caller) byKeys(keys []index.Symbol, nodes Nodes, all []Endpoint) []Endpoint {
 	var room [maxKeys]index.Label
 	wanted := c.labels(keys, room[:0])
-	return nearest(all, func(a Candidate) int { return rank(c.nodeOf(a), a.Endpoint.Zone, nodes, wanted) })
+	return lowest(all, func(e Endpoint) int { return rank(c.nodeOf(e), e.Zone, nodes, wanted) })
 }
 
-// labels appends the labels that an endpoint's node is to have one of, in the order of the keys: those of the
-// keys that the caller's node has, and "*".
+// labels appends the labels of the caller's node with the given keys, in the order of the keys, and "*".
 func (c Caller) labels(keys []index.Symbol, dst []index.Label) []index.Label {
 	for _, key := range keys {
 		if key == anyKey {
@@ -172,7 +157,7 @@ func (c Caller) labels(keys []index.Symbol, dst []index.Label) []index.Label {
 	return dst
 }
 
-// rank returns which of the labels wanted is the first that an endpoint's node has, given the node's name and zone.
+// rank returns the index of the first wanted label of an endpoint's node, given the node's name and zone.
 func rank(node, zone index.Symbol, nodes Nodes, wanted []index.Label) int {
 	var n *index.Node
 	if node != (index.Symbol{}) {
@@ -186,11 +171,11 @@ func rank(node, zone index.Symbol, nodes Nodes, wanted []index.Label) int {
 			return i
 		}
 	}
-	return never
+	return excluded
 }
 
-// labelOf returns a label of a node, and whether it has it. Where there is no record, the node's name stands for
-// the name of its host, and the zone is known from elsewhere.
+// labelOf returns the value of a node's label, and whether the node has it. Without a record of the node, its name is the
+// host name, and the zone is the given one.
 func labelOf(n *index.Node, name, zone, key index.Symbol) (value index.Symbol, ok bool) {
 	switch {
 	case n != nil:

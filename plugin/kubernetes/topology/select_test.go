@@ -30,9 +30,9 @@ const every = "wa1 wa2 wb1 wbare wblank wodd wx1 wx2 outside"
 // The endpoints of the cases with hints. The hints lead away from where the endpoints are, so that what is
 // chosen by them is not what is chosen by place.
 var (
-	zoneHints = []string{"w1 node=b1 zone=b forZones=a", "w2 node=a1 zone=a forZones=b", "w3 node=a2 zone=a forZones=a,b"}
-	nodeHints = []string{"w1 node=b1 zone=b forNodes=a1", "w2 node=a1 zone=a forNodes=b1,a2", "w3 node=a2 zone=a forNodes=a1,a2"}
-	bothHints = []string{
+	hintedZones = []string{"w1 node=b1 zone=b forZones=a", "w2 node=a1 zone=a forZones=b", "w3 node=a2 zone=a forZones=a,b"}
+	hintedNodes = []string{"w1 node=b1 zone=b forNodes=a1", "w2 node=a1 zone=a forNodes=b1,a2", "w3 node=a2 zone=a forNodes=a1,a2"}
+	bothHints   = []string{
 		"w1 node=a1 zone=a forNodes=a1 forZones=a", "w2 node=a2 zone=a forNodes=a2 forZones=a", "w3 node=b1 zone=b forNodes=b1 forZones=b",
 	}
 	oneWithoutZones = []string{"w1 node=a1 zone=a forZones=a", "w2 node=b1 zone=b forZones=b", "w3 node=a1 zone=a"}
@@ -52,15 +52,15 @@ type selection struct {
 // check runs the cases, and each again with every endpoint there twice.
 func check(t *testing.T, topology *index.Topology, defaults []index.Symbol, cases []selection) {
 	t.Helper()
-	p := Of(&index.Service{Kind: index.Headless, Topology: topology}, defaults)
+	p := PolicyOf(&index.Service{Kind: index.Headless, Topology: topology}, defaults)
 	for _, tt := range cases {
 		t.Run(tt.name, func(t *testing.T) {
 			nodes := cluster()
-			got := p.Select(nodes, nodes.caller(tt.node, tt.in), candidates(t, tt.endpoints))
+			got := p.Select(nodes, nodes.caller(tt.node, tt.in), endpointsOf(t, tt.endpoints))
 			if names(got) != tt.want {
 				t.Errorf("got %q, want %q", names(got), tt.want)
 			}
-			twice := append(candidates(t, tt.endpoints), candidates(t, tt.endpoints)...)
+			twice := append(endpointsOf(t, tt.endpoints), endpointsOf(t, tt.endpoints)...)
 			got = p.Select(nodes, nodes.caller(tt.node, tt.in), twice)
 			if n := len(got) / 2; names(got[:n]) != tt.want || names(got[n:]) != tt.want {
 				t.Errorf("of duplicates got %q, want %q twice", names(got), tt.want)
@@ -90,7 +90,7 @@ func TestSelectByHostname(t *testing.T) {
 		{name: "unknown caller", endpoints: everywhere},
 		{name: "unknown caller with a zone", in: "a", endpoints: everywhere},
 		{name: "no endpoints", node: "a1"},
-		{name: "hints don't count", node: "a1", endpoints: zoneHints, want: "w2"},
+		{name: "hints don't count", node: "a1", endpoints: hintedZones, want: "w2"},
 	})
 }
 
@@ -163,18 +163,18 @@ func TestSelectLocal(t *testing.T) {
 		{name: "by the node's name, not the host's", node: "odd", endpoints: everywhere, want: "wodd"},
 		{name: "node without labels", node: "bare", endpoints: everywhere, want: "wbare"},
 		{name: "no record of the node", node: "x1", endpoints: everywhere, want: "wx1"},
-		{name: "hints don't count", node: "a1", endpoints: nodeHints, want: "w2"},
+		{name: "hints don't count", node: "a1", endpoints: hintedNodes, want: "w2"},
 		{name: "unknown caller, not even endpoints without a node", endpoints: everywhere},
 	})
 }
 
 // kubeProxy is what kube-proxy does with hints, whatever put them there (pkg/proxy, KEP-2433, KEP-3015).
 var kubeProxy = []selection{
-	{name: "hints for all, one for the node", node: "a1", endpoints: nodeHints, want: "w1 w3"},
-	{name: "hints for all, of several nodes", node: "a2", endpoints: nodeHints, want: "w2 w3"},
-	{name: "node hints for all, none for the node, no zone hints", node: "odd", endpoints: nodeHints, want: "w1 w2 w3"},
-	{name: "zone hints for all, one for the zone", node: "a1", endpoints: zoneHints, want: "w1 w3"},
-	{name: "zone hints for all, none for the zone", node: "x1", in: "c", endpoints: zoneHints, want: "w1 w2 w3"},
+	{name: "hints for all, one for the node", node: "a1", endpoints: hintedNodes, want: "w1 w3"},
+	{name: "hints for all, of several nodes", node: "a2", endpoints: hintedNodes, want: "w2 w3"},
+	{name: "node hints for all, none for the node, no zone hints", node: "odd", endpoints: hintedNodes, want: "w1 w2 w3"},
+	{name: "zone hints for all, one for the zone", node: "a1", endpoints: hintedZones, want: "w1 w3"},
+	{name: "zone hints for all, none for the zone", node: "x1", in: "c", endpoints: hintedZones, want: "w1 w2 w3"},
 	{name: "both kinds: node first", node: "a1", endpoints: bothHints, want: "w1"},
 	{name: "both kinds, none for the node: zone", node: "odd", endpoints: bothHints, want: "w3"},
 	{name: "both kinds, neither for the caller", node: "x1", in: "c", endpoints: bothHints, want: "w1 w2 w3"},
@@ -182,11 +182,11 @@ var kubeProxy = []selection{
 	{name: "one endpoint without node hints: zone", node: "a1", endpoints: oneWithoutNodes, want: "w1 w2"},
 	{name: "some with nodes, others with zones", node: "a1", endpoints: mixedHints, want: "w1 w2"},
 	{name: "no record of the caller's node: by its name", node: "x1", endpoints: []string{"w1 forNodes=x1", "w2 forNodes=a1"}, want: "w1"},
-	{name: "no record of the caller's node: by the caller's zone", node: "x1", in: "a", endpoints: zoneHints, want: "w1 w3"},
-	{name: "no zone of the caller", node: "bare", endpoints: zoneHints, want: "w1 w2 w3"},
+	{name: "no record of the caller's node: by the caller's zone", node: "x1", in: "a", endpoints: hintedZones, want: "w1 w3"},
+	{name: "no zone of the caller", node: "bare", endpoints: hintedZones, want: "w1 w2 w3"},
 	{name: "no zone of the caller, and an empty zone hint", node: "bare", endpoints: []string{"w1 forZones=", "w2 forZones=a"}, want: "w1 w2"},
 	{name: "unknown caller", endpoints: bothHints, want: "w1 w2 w3"},
-	{name: "unknown caller with a zone", in: "a", endpoints: zoneHints, want: "w1 w2 w3"},
+	{name: "unknown caller with a zone", in: "a", endpoints: hintedZones, want: "w1 w2 w3"},
 	{name: "unknown caller, and an empty node hint", endpoints: []string{"w1 forNodes=", "w2 forNodes=a1"}, want: "w1 w2"},
 	{name: "no endpoints", node: "a1"},
 }
@@ -247,9 +247,9 @@ func TestSelectDoesNotAllocate(t *testing.T) {
 	for name, topology := range allPolicies {
 		for kind, endpoints := range map[string][]string{"no hints": everywhere, "hints": bothHints} {
 			t.Run(name+"/"+kind, func(t *testing.T) {
-				p := Of(&index.Service{Kind: index.Headless, Topology: topology}, nil)
-				nodes, all := cluster(), candidates(t, endpoints)
-				c, buffer := nodes.caller("a1", ""), make([]Candidate, len(all))
+				p := PolicyOf(&index.Service{Kind: index.Headless, Topology: topology}, nil)
+				nodes, all := cluster(), endpointsOf(t, endpoints)
+				c, buffer := nodes.caller("a1", ""), make([]Endpoint, len(all))
 				n := testing.AllocsPerRun(100, func() {
 					copy(buffer, all)
 					p.Select(nodes, c, buffer)
@@ -264,9 +264,9 @@ func TestSelectDoesNotAllocate(t *testing.T) {
 
 // TestSelectAsksOnce asserts that an endpoint costs one look for its node at most, however many keys there are.
 func TestSelectAsksOnce(t *testing.T) {
-	p := Of(&index.Service{Kind: index.Headless, Topology: keysOf(region, rack, hostname, zone, "*")}, nil)
+	p := PolicyOf(&index.Service{Kind: index.Headless, Topology: keysOf(region, rack, hostname, zone, "*")}, nil)
 	nodes := cluster()
-	p.Select(nodes, nodes.caller("odd", ""), candidates(t, everywhere))
+	p.Select(nodes, nodes.caller("odd", ""), endpointsOf(t, everywhere))
 	if nodes.asked > len(everywhere) {
 		t.Errorf("asked %d times for the nodes of %d endpoints", nodes.asked, len(everywhere))
 	}
@@ -274,19 +274,19 @@ func TestSelectAsksOnce(t *testing.T) {
 
 func BenchmarkSelect(b *testing.B) {
 	ix := index.New()
-	var all []Candidate
+	var all []Endpoint
 	for _, name := range []string{"n0", "n1", "n2", "n3", "n4", "n5", "n6", "n7", "n8", "n9"} {
 		ix.PutNode(&index.Node{Name: index.NewSymbol(name), Labels: []index.Label{
 			{Key: index.NewSymbol(hostname), Value: index.NewSymbol(name)},
 			{Key: index.NewSymbol(zone), Value: index.NewSymbol("zone-" + name)},
 		}})
-		all = append(all, Candidate{Slice: &index.Slice{}, Endpoint: &index.Endpoint{Node: index.NewSymbol(name), Zone: index.NewSymbol("zone-" + name)}})
+		all = append(all, Endpoint{Slice: &index.Slice{}, Endpoint: &index.Endpoint{Node: index.NewSymbol(name), Zone: index.NewSymbol("zone-" + name)}})
 	}
 	n := ix.Node(index.NewSymbol("n5"))
 	c := Caller{Name: n.Name, Zone: index.NewSymbol("zone-n5"), Node: n}
 	for name, topology := range allPolicies {
 		b.Run(name, func(b *testing.B) {
-			p, buffer := Of(&index.Service{Kind: index.Headless, Topology: topology}, nil), make([]Candidate, len(all))
+			p, buffer := PolicyOf(&index.Service{Kind: index.Headless, Topology: topology}, nil), make([]Endpoint, len(all))
 			for b.Loop() {
 				copy(buffer, all)
 				p.Select(ix, c, buffer)

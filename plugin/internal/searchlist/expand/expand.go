@@ -128,26 +128,11 @@ type walk struct {
 
 func newWalk(x *Expander, ctx context.Context, w dns.ResponseWriter, r *dns.Msg, q *Question) *walk {
 	k := &walk{Expander: x, ctx: Nest(ctx), w: w, r: r, q: q}
-	for _, s := range q.Suffixes {
-		k.names = append(k.names, join(q.Base, s))
-	}
-	k.names = append(k.names, q.Base)
+	k.names = append(searchlist.Candidates(q.Base, q.Suffixes), q.Base)
 	if asked := r.Question[0].Name; strings.EqualFold(k.names[0], asked) {
 		k.names[0] = asked // in the client's case
 	}
 	return k
-}
-
-// join returns a candidate's name, "" if there can't be one.
-func join(base, suffix string) string {
-	if suffix == "." {
-		return base
-	}
-	name := base + suffix
-	if _, ok := dns.IsDomainName(name); !ok {
-		return ""
-	}
-	return name
 }
 
 // run asks until a candidate has data.

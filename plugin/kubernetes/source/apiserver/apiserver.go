@@ -1,8 +1,8 @@
 // Package apiserver is the source that reads an API server: client-go reflectors over protobuf and
-// streamed lists, whose store is the index itself. No object is kept besides its record. Custom resources
+// streamed lists, whose store is the index itself. Only the records of objects stay in memory. Custom resources
 // are JSON, and may be missing; see custom.
 //
-// A watch that stays open and tells nothing any more is found and replaced; see watchdog.
+// A watch that is open and no longer reports changes is detected and replaced; see watchdog.
 package apiserver
 
 import (
@@ -28,7 +28,7 @@ import (
 
 var log = clog.NewWithPlugin("kubernetes")
 
-// logOf returns the log of the plugin that a source is for.
+// logOf returns the log of the plugin that uses a source.
 func logOf(o source.Options) clog.P {
 	if o.PodsOnly {
 		return clog.NewWithPlugin("autopath")
@@ -43,12 +43,12 @@ type Source struct {
 	clients   clients
 	host      string
 	resources []*resource
-	nodesRead atomic.Bool // whole, which tells more than the metadata that are watched
+	nodesRead atomic.Bool // whole Nodes, of which only metadata are watched
 	pace      pace
 }
 
-// New returns the source for a connection. It opens no connection yet; it fails where the
-// connection's files cannot be used.
+// New returns the source for a connection. It opens no connection yet; it fails if the files of the connection cannot be
+// used.
 func New(c Connection, o source.Options, skipped *source.Skipped) (*Source, error) {
 	config, err := c.RESTConfig()
 	if err != nil {
@@ -64,12 +64,12 @@ func New(c Connection, o source.Options, skipped *source.Skipped) (*Source, erro
 	return s, nil
 }
 
-// finished is the field selector that leaves out pods that run no more.
+// finished is the field selector that leaves out pods that have ended.
 const finished = "status.phase!=Succeeded,status.phase!=Failed,status.phase!=Unknown"
 
 func (s *Source) resource(name string) *resource {
 	r := &resource{name: name, host: s.host, client: s.clients.core, health: newHealth(), meanwhile: meanwhileFor(name, s.options), log: logOf(s.options)}
-	watchesFrozen.WithLabelValues(name) // the first is worth seeing as a change
+	watchesFrozen.WithLabelValues(name) // exported as 0, so that alerts see the first as an increase
 	selector := s.options.Labels
 	switch name {
 	case source.Services:
@@ -89,12 +89,12 @@ func (s *Source) resource(name string) *resource {
 	case source.ServiceImports:
 		r.client = s.clients.imports
 		r.define(&serviceImports)
-	case source.ClusterProperties: // one of them
+	case source.ClusterProperties: // only the one with the ID
 		r.client = s.clients.properties
 		r.define(&clusterProperties)
 		r.fields = fields.OneTermEqualSelector(metav1.ObjectNameField, source.ClusterPropertyName).String()
 		selector = nil
-	case source.Nodes: // their metadata alone: status, which changes all the time, is most of a Node
+	case source.Nodes: // only their metadata: the status is most of a Node and changes all the time
 		r.example, r.list = &metav1.PartialObjectMetadata{}, &metav1.PartialObjectMetadataList{}
 		r.accept, r.acceptList = metadataAs("PartialObjectMetadata"), metadataAs("PartialObjectMetadataList")
 		selector = nil
@@ -105,7 +105,7 @@ func (s *Source) resource(name string) *resource {
 	return r
 }
 
-// imported returns a selector with which EndpointSlices are selected only if they belong to a ServiceImport.
+// imported restricts a selector to EndpointSlices that belong to a ServiceImport.
 func imported(selector labels.Selector) labels.Selector {
 	if selector == nil {
 		selector = labels.Everything()
@@ -117,7 +117,7 @@ func imported(selector labels.Selector) labels.Selector {
 	return selector.Add(*exists)
 }
 
-// podFields selects the pods that run, or will.
+// podFields returns the field selector for pods that run, or will.
 func (s *Source) podFields() string {
 	if s.options.Node == "" {
 		return finished
@@ -127,7 +127,7 @@ func (s *Source) podFields() string {
 
 // Run implements source.Source.
 func (s *Source) Run(ctx context.Context, ix *index.Index) {
-	if s.options.PodsOnly { // of many nodes, which may not be allowed to: the watchdog says what that means
+	if s.options.PodsOnly { // on many nodes, perhaps without the permission: the watchdog logs the consequence
 		ctx = klog.NewContext(ctx, withoutRepeats(logOf(s.options)))
 	}
 	var wg sync.WaitGroup
@@ -141,7 +141,7 @@ func (s *Source) Run(ctx context.Context, ix *index.Index) {
 	wg.Wait()
 }
 
-// follow keeps the records of a resource in step until ctx ends.
+// follow updates the records of a resource until ctx ends.
 func (s *Source) follow(ctx context.Context, r *resource, ix *index.Index) {
 	if r.definition != nil {
 		r.custom(s.clients.core, s.pace, ix.Outdate).run(ctx)

@@ -31,7 +31,7 @@ func startAPI(t *testing.T) *fakeapi.Server {
 	return api
 }
 
-// clock is a time that a test moves.
+// clock is a clock that the test advances.
 type clock struct{ offset atomic.Int64 }
 
 func (c *clock) now() time.Time          { return time.Now().Add(time.Duration(c.offset.Load())) }
@@ -250,16 +250,16 @@ func TestWatchdog(t *testing.T) {
 		api.Freeze("services", true)
 		api.Put(service("web", "10.96.0.2", nil))
 		c.advance(quiet)
-		r.look(t.Context(), state)
+		r.check(t.Context(), state)
 		if state.answered == 0 {
-			t.Fatal("the server was not asked, or did not answer")
+			t.Fatal("the server was not probed, or did not answer")
 		}
 		if status(s, source.Services).Frozen {
 			t.Fatal("a quiet watch is called frozen before the server had time to show otherwise")
 		}
 		c.advance(frozenAfter + time.Second)
 		api.Freeze("services", false)
-		r.look(t.Context(), state)
+		r.check(t.Context(), state)
 		eventually(t, "the update that the frozen watch kept back", func() bool { return hasIP(ix, "web", "10.96.0.2") })
 		eventually(t, "not frozen after the new list", func() bool { return !status(s, source.Services).Frozen })
 	})
@@ -269,10 +269,10 @@ func TestWatchdog(t *testing.T) {
 		r, state := theResource(s, source.Services), new(watching)
 		api.Freeze("services", true)
 		c.advance(quiet)
-		r.look(t.Context(), state)
-		api.Refuse(true) // so that no list can mend it yet
+		r.check(t.Context(), state)
+		api.Refuse(true) // so that no list succeeds yet
 		c.advance(frozenAfter + time.Second)
-		r.look(t.Context(), state)
+		r.check(t.Context(), state)
 		if !status(s, source.Services).Frozen {
 			t.Fatal("the frozen watch is not reported")
 		}
@@ -287,12 +287,12 @@ func TestWatchdog(t *testing.T) {
 	t.Run("watches that stay frozen are made up for by lists", func(t *testing.T) {
 		api, s, ix, c := start(t)
 		r, state := theResource(s, source.Services), new(watching)
-		api.Freeze("services", true) // for good: streamed lists get nothing either
+		api.Freeze("services", true) // permanently: streamed lists send nothing either
 		api.Put(service("web", "10.96.0.2", nil))
 		c.advance(quiet)
-		r.look(t.Context(), state)
+		r.check(t.Context(), state)
 		c.advance(frozenAfter + time.Second)
-		r.look(t.Context(), state)
+		r.check(t.Context(), state)
 		eventually(t, "the update, by a list", func() bool { return hasIP(ix, "web", "10.96.0.2") })
 		eventually(t, "not frozen after the list", func() bool { return !status(s, source.Services).Frozen })
 		eventually(t, "a watch", func() bool { w, _ := r.health.silence(); return w != nil })
@@ -303,10 +303,10 @@ func TestWatchdog(t *testing.T) {
 		r, state := theResource(s, source.Services), new(watching)
 		api.Freeze("services", true)
 		c.advance(quiet)
-		r.look(t.Context(), state)
+		r.check(t.Context(), state)
 		api.Refuse(true)
 		c.advance(frozenAfter + time.Second)
-		r.look(t.Context(), state)
+		r.check(t.Context(), state)
 		if !status(s, source.Services).Frozen {
 			t.Fatal("the frozen watch is not reported")
 		}
@@ -334,12 +334,12 @@ func TestWatchdog(t *testing.T) {
 		r, state := theResource(s, source.Services), new(watching)
 		opened := r.health.current
 		c.advance(quiet)
-		r.look(t.Context(), state)
+		r.check(t.Context(), state)
 		before := status(s, source.Services).Heard
 		api.SetBookmarkInterval(10 * time.Millisecond)
-		api.Put(service("web", "10.96.0.3", nil)) // stands for the bookmark that the question provokes
+		api.Put(service("web", "10.96.0.3", nil)) // in place of the bookmark that the probe triggers
 		eventually(t, "word", func() bool { return status(s, source.Services).Heard.After(before) })
-		r.look(t.Context(), state)
+		r.check(t.Context(), state)
 		if state.answered != 0 || r.health.current != opened || status(s, source.Services).Frozen {
 			t.Fatal("the watch was taken for a frozen one")
 		}
@@ -352,7 +352,7 @@ func TestWatchdog(t *testing.T) {
 		api.Refuse(true)
 		for range 5 {
 			c.advance(quiet)
-			r.look(t.Context(), state)
+			r.check(t.Context(), state)
 		}
 		if status(s, source.Services).Frozen {
 			t.Fatal("frozen, though the API server is away")
@@ -363,7 +363,7 @@ func TestWatchdog(t *testing.T) {
 	})
 }
 
-// TestLimits shows that apiserver_qps, apiserver_burst and apiserver_max_inflight are in force.
+// TestLimits: apiserver_qps, apiserver_burst and apiserver_max_inflight limit requests.
 func TestLimits(t *testing.T) {
 	api := startAPI(t)
 	api.Put(service("web", "10.96.0.1", nil))

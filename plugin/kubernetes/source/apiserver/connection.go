@@ -25,25 +25,24 @@ import (
 	"github.com/nearside-dns/nearside/plugin/kubernetes/source"
 )
 
-// Connection says which API server to read and how hard it may be asked. The zero Connection is the
-// one of the cluster that the process runs in.
+// Connection is the address of an API server, the credentials and the limits for requests. The zero Connection is that of
+// the cluster that the process runs in.
 type Connection struct {
-	// Endpoint is the URL of the API server; Cert, Key and CA are files in PEM that go with it.
+	// Endpoint is the URL of the API server; Cert, Key and CA are its files in PEM.
 	Endpoint, Cert, Key, CA string
 	// Kubeconfig is a file, Context the name of a context in it; an empty one is the current.
 	Kubeconfig, Context string
 	// QPS and Burst limit the requests a second; 0 leaves client-go's defaults, 5 and 10.
 	QPS   float32
 	Burst int
-	// MaxInflight limits the requests that wait for an answer at a time; 0 is no limit. A watch
-	// counts until it is open.
+	// MaxInflight limits the requests that wait for an answer; 0 is no limit. A watch counts until it is open.
 	MaxInflight int
 }
 
-// ErrNotInCluster is returned where nothing says which API server to read.
+// ErrNotInCluster is returned if no API server is configured, and the process is not in a cluster.
 var ErrNotInCluster = errors.New("no API server to read: not in a cluster (KUBERNETES_SERVICE_HOST is not set) and none of endpoint, kubeconfig and manifests is given")
 
-// RESTConfig checks the connection's files and returns what client-go needs. It opens no connection.
+// RESTConfig checks the files of the connection and returns client-go's configuration. It opens no connection.
 func (c Connection) RESTConfig() (*rest.Config, error) {
 	config, err := c.base()
 	if err != nil {
@@ -79,7 +78,7 @@ func (c Connection) base() (*rest.Config, error) {
 		if err != nil {
 			return nil, err
 		}
-		// Not the deferred kind, which takes an empty file for the cluster that it runs in.
+		// The deferred loader would use the in-cluster configuration for an empty file.
 		config, err := clientcmd.NewNonInteractiveClientConfig(*file, "", &clientcmd.ConfigOverrides{CurrentContext: c.Context}, rules).ClientConfig()
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", c.Kubeconfig, err)
@@ -98,8 +97,8 @@ func (c Connection) base() (*rest.Config, error) {
 	return config, err
 }
 
-// Identity tells connections apart: equal ones read the same server in the same way. The content of the
-// files is part of it, so that a changed file is another connection.
+// Identity returns a text that is equal for connections to the same server in the same way. It includes the content of
+// the files: with a changed file it is another connection.
 func (c Connection) Identity() string {
 	id := fmt.Sprintf("%+v", c)
 	for _, file := range []string{c.Kubeconfig, c.Cert, c.Key, c.CA} {
@@ -110,7 +109,7 @@ func (c Connection) Identity() string {
 	return id
 }
 
-// inflight lets through as many requests at a time as there are slots.
+// inflight limits the requests at a time to the number of slots.
 type inflight struct {
 	slots chan struct{}
 	next  http.RoundTripper
@@ -126,17 +125,17 @@ func (t inflight) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 }
 
-// metadataAs returns what to accept to get objects in one of the forms that have their metadata alone.
+// metadataAs returns the Accept header for objects, or lists of them, with their metadata only.
 func metadataAs(kind string) string {
 	form := ";as=" + kind + ";g=" + metav1.GroupName + ";v=v1"
 	return apiruntime.ContentTypeProtobuf + form + "," + apiruntime.ContentTypeJSON + form
 }
 
-// clients are the REST clients of the groups that are read. They know the types of those groups
-// only: the scheme of all of Kubernetes takes several MiB.
+// clients are the REST clients of the groups that are read, with the types of those groups only: the scheme of all of
+// Kubernetes takes several MiB.
 type clients struct {
 	core, discovery     rest.Interface
-	imports, properties rest.Interface // of custom resources; nil where they are not read
+	imports, properties rest.Interface // of custom resources; nil if they are not read
 }
 
 func newClients(config *rest.Config, o source.Options) (c clients, err error) {
@@ -170,7 +169,7 @@ func newClients(config *rest.Config, o source.Options) (c clients, err error) {
 	return c, err
 }
 
-// codecsFor returns the codecs of these types and of what comes with each group.
+// codecsFor returns the codecs of these types, and of the metadata types of each group.
 func codecsFor(types ...func(*apiruntime.Scheme) error) (apiruntime.NegotiatedSerializer, error) {
 	scheme := apiruntime.NewScheme()
 	for _, add := range types {

@@ -23,7 +23,7 @@ import (
 	"github.com/nearside-dns/nearside/test/controlplane"
 )
 
-// propertyCRD has what KEP-2149 says that a ClusterProperty is.
+// propertyCRD defines ClusterProperties by KEP-2149.
 const propertyCRD = `
 apiVersion: apiextensions.k8s.io/v1
 kind: CustomResourceDefinition
@@ -48,7 +48,7 @@ spec:
 
 const definitionsPath = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/"
 
-// realCluster is a real API server whose objects are made as they are written.
+// realCluster is a real API server whose objects are created from manifests.
 type realCluster struct {
 	t     *testing.T
 	plane *controlplane.ControlPlane
@@ -68,7 +68,7 @@ func (c *realCluster) object(manifest []byte) []byte {
 
 func (c *realCluster) create(path string, manifest []byte) {
 	c.t.Helper()
-	// A kind that has been defined just now takes a moment until it can be made.
+	// A kind that has just been defined is not served at once.
 	shortly(c.t, "create in "+path, func() bool {
 		err := c.client().Post().AbsPath(path).SetHeader("Content-Type", runtime.ContentTypeJSON).Body(c.object(manifest)).Do(c.t.Context()).Error()
 		if err != nil && !apierrors.IsNotFound(err) {
@@ -85,7 +85,7 @@ func (c *realCluster) delete(path string) {
 	}
 }
 
-// createImport makes an import by one of the versions of its API.
+// createImport creates an import in one of the versions of its API.
 func (c *realCluster) createImport(version, name, ip string) {
 	c.t.Helper()
 	c.create("/apis/multicluster.x-k8s.io/"+version+"/namespaces/default/serviceimports", fmt.Appendf(nil, `
@@ -96,11 +96,11 @@ spec: {type: ClusterSetIP, ips: [%s], ports: [{name: http, port: 80, protocol: T
 `, version, name, ip))
 }
 
-// serve has ServiceImports served in these versions, and no others.
+// serve sets the served versions of ServiceImports.
 func (c *realCluster) serve(versions ...string) {
 	c.t.Helper()
 	path := definitionsPath + mcsv1beta1.ServiceImportFullName
-	shortly(c.t, "an update of the definition", func() bool { // whose status the server itself writes meanwhile
+	shortly(c.t, "an update of the definition", func() bool { // the server updates its status at the same time
 		text, err := c.client().Get().AbsPath(path).SetHeader("Accept", runtime.ContentTypeJSON).DoRaw(c.t.Context())
 		if err != nil {
 			c.t.Fatal(err)
@@ -131,20 +131,20 @@ func (c *realCluster) serve(versions ...string) {
 	})
 }
 
-// realSource is a running source that looks for custom resources every second.
+// realSource is a running source that checks for custom resources every second.
 type realSource struct {
 	*Source
 	ix *index.Index
 }
 
-// runReal starts a source that stops with the test.
+// runReal runs a source until the test ends.
 func runReal(t *testing.T, kubeconfig string, o source.Options) *realSource {
 	t.Helper()
 	s, err := New(Connection{Kubeconfig: kubeconfig, QPS: 50, Burst: 100}, o, new(source.Skipped))
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.pace.look, s.pace.confirm, s.pace.retry = time.Second, time.Second/2, time.Second/10
+	s.pace.check, s.pace.confirm, s.pace.retry = time.Second, time.Second/2, time.Second/10
 	r := &realSource{Source: s, ix: index.New()}
 	ctx, stop := context.WithCancel(context.Background())
 	done := make(chan struct{})
@@ -159,7 +159,7 @@ func runReal(t *testing.T, kubeconfig string, o source.Options) *realSource {
 	return r
 }
 
-// shortly waits for what a real API server brings about, on a busy machine too.
+// shortly waits for a condition, long enough for a real API server on a busy machine.
 func shortly(t *testing.T, what string, condition func() bool) {
 	t.Helper()
 	for end := time.Now().Add(2 * time.Minute); !condition(); time.Sleep(20 * time.Millisecond) {
@@ -177,8 +177,8 @@ func (s *realSource) ip(name string) string {
 	return e.Service.IPs[0].String()
 }
 
-// TestRealServer follows ServiceImports and ClusterProperties of a real API server, as they come, change and go, with
-// all that a role for it must allow and no more.
+// TestRealServer reads ServiceImports and ClusterProperties of a real API server while their definitions are added, changed
+// and deleted, with a role that allows only the necessary.
 func TestRealServer(t *testing.T) {
 	c := &realCluster{t: t, plane: controlplane.Start(t)}
 	log := captureLog(t)
@@ -203,7 +203,7 @@ func TestRealServer(t *testing.T) {
 	wantLines(1, "[WARNING]", "serviceimports: the API server", "does not serve")
 	wantLines(1, "[WARNING]", "clusterproperties: the API server", "does not serve")
 	if imports(s).Denied || properties(s).Denied {
-		t.Error("denied what is not there")
+		t.Error("a missing resource is reported as denied")
 	}
 
 	c.create(definitionsPath, crd.ServiceImportCRD)
@@ -305,7 +305,7 @@ spec: {value: east}
 	}
 }
 
-// grant gives a user a role.
+// grant binds a role to a user.
 func (c *realCluster) grant(user, name string, rules []rbacv1.PolicyRule) {
 	c.t.Helper()
 	role := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: name}, Rules: rules}

@@ -18,36 +18,36 @@ import (
 	"github.com/nearside-dns/nearside/plugin/kubernetes/source"
 )
 
-// custom follows a resource that may be missing, come later, change the versions in which it is served, and go. While
-// it is missing it is in step: there is nothing to read.
+// custom watches a resource whose definition may be missing, be added later, change its versions, and be deleted. While
+// it is missing, the resource counts as synced.
 //
-// The API server's discovery tells which it is. It may lag behind what the server serves, when it has just started,
-// and servers behind one address may differ for a while. So what has been read is given up when two looks in a row,
-// with a pause between them, have found that discovery does not have the resource, that it cannot be listed, and that
-// other resources are there.
+// The versions are those in the API server's discovery. After a start of the server discovery may lag behind its
+// resources, and servers behind one address may differ for a while. So the records are deleted only after two checks,
+// with a pause between them, in which discovery did not list the resource, listing it failed with 404, and other
+// resources could be listed.
 type custom struct {
 	*resource
 	core    rest.Interface
 	pace    pace
-	outdate func() // called when it is there after it was missing: what follows from that holds no more
+	outdate func() // called when it is served after it was missing: answers that depend on that are no longer valid
 	backoff wait.Backoff
 
-	looked  bool   // a look has told what there is
-	served  string // the version that was found last; "" if none
-	doubted bool   // the last look has found none, but there had been one
+	checked bool   // a check has succeeded
+	served  string // the version that the last check found; "" if none
+	doubted bool   // the last check found none, the one before it did
 }
 
-// custom returns what follows the resource, which has a definition.
+// custom returns the watcher of a resource that has a definition.
 func (r *resource) custom(core rest.Interface, p pace, outdate func()) *custom {
 	return &custom{resource: r, core: core, pace: p, outdate: outdate, backoff: p.retries()}
 }
 
-// retries are the pauses after failures.
+// retries returns the pauses after failures.
 func (p pace) retries() wait.Backoff {
-	return wait.Backoff{Duration: p.retry, Factor: 2, Jitter: 0.5, Steps: 10, Cap: p.look}
+	return wait.Backoff{Duration: p.retry, Factor: 2, Jitter: 0.5, Steps: 10, Cap: p.check}
 }
 
-// run looks for the resource, and reads it while it is there, until ctx ends.
+// run checks whether the resource is served, and reads it while it is, until ctx ends.
 func (c *custom) run(ctx context.Context) {
 	ctx = klog.NewContext(ctx, withoutRepeats(c.log))
 	for ctx.Err() == nil {
@@ -68,7 +68,7 @@ func (c *custom) run(ctx context.Context) {
 	}
 }
 
-// failed notes that a look has told nothing.
+// failed records a check that failed.
 func (c *custom) failed(ctx context.Context, err error) {
 	c.doubted = false
 	c.health.failed(err)
@@ -85,23 +85,23 @@ func (c *custom) find(ctx context.Context) (string, error) {
 		return version, err
 	}
 	if version, err = c.try(ctx); isDenied(err) {
-		return "", nil // which it would be in either case; so discovery has the last word
+		return "", nil // the server denies it whether it exists or not: discovery decides
 	}
 	return version, err
 }
 
-// discover asks the API server's discovery for the best version, "" if there is none.
+// discover returns the best version in the API server's discovery, "" if there is none.
 func (c *custom) discover(ctx context.Context) (string, error) {
 	var group metav1.APIGroup
-	if err := c.ask(ctx, &group, c.definition.group); err != nil {
+	if err := c.discovery(ctx, &group, c.definition.group); err != nil {
 		return "", unlessNotFound(err)
 	}
 	for _, version := range c.definition.versions {
 		if !slices.ContainsFunc(group.Versions, func(v metav1.GroupVersionForDiscovery) bool { return v.Version == version }) {
 			continue
 		}
-		var all metav1.APIResourceList // of other kinds, too, which may have other versions
-		if err := unlessNotFound(c.ask(ctx, &all, c.definition.group, version)); err != nil {
+		var all metav1.APIResourceList // other kinds of the group may have other versions
+		if err := unlessNotFound(c.discovery(ctx, &all, c.definition.group, version)); err != nil {
 			return "", err
 		}
 		if slices.ContainsFunc(all.APIResources, func(r metav1.APIResource) bool { return r.Name == c.name }) {
@@ -111,7 +111,7 @@ func (c *custom) discover(ctx context.Context) (string, error) {
 	return "", nil
 }
 
-func (c *custom) ask(ctx context.Context, into runtime.Object, path ...string) error {
+func (c *custom) discovery(ctx context.Context, into runtime.Object, path ...string) error {
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
 	return c.client.Get().AbsPath(append([]string{"/apis"}, path...)...).Do(ctx).Into(into)
@@ -132,7 +132,7 @@ func (c *custom) try(ctx context.Context) (string, error) {
 	return "", nil
 }
 
-// useVersion has all requests be made in a version.
+// useVersion sets the version of all requests.
 func (c *custom) useVersion(version string) { c.version.Store(&version) }
 
 func unlessNotFound(err error) error {
@@ -142,10 +142,10 @@ func unlessNotFound(err error) error {
 	return err
 }
 
-// isDenied reports whether a request failed for want of the right to make it.
+// isDenied reports whether a request failed because the account lacks the permission.
 func isDenied(err error) bool { return apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err) }
 
-// missing notes that a look has found no version.
+// missing records a check that found no version.
 func (c *custom) missing(ctx context.Context) {
 	if err := c.vouch(ctx); err != nil {
 		c.failed(ctx, err)
@@ -161,11 +161,11 @@ func (c *custom) missing(ctx context.Context) {
 	}
 	c.health.missing()
 	c.found("")
-	c.pause(ctx, c.pace.look)
+	c.pause(ctx, c.pace.check)
 }
 
-// vouch fails if what says for the first time that the resource is missing is no API server in working order, but
-// something before it for which nothing exists.
+// vouch checks, the first time that the resource is missing, that an API server in working order has answered, and not a
+// proxy before it that returns 404 for all.
 func (c *custom) vouch(ctx context.Context) error {
 	if c.health.isMissing() {
 		return nil
@@ -174,15 +174,15 @@ func (c *custom) vouch(ctx context.Context) error {
 	defer cancel()
 	err := c.core.Get().Resource(source.Namespaces).VersionedParams(&metav1.ListOptions{Limit: 1}, metav1.ParameterCodec).Do(ctx).Error()
 	if isDenied(err) {
-		return nil // it exists
+		return nil // namespaces exist
 	}
 	return err
 }
 
-// found notes which version there is, "" for none, and logs what has changed.
+// found records the served version, "" for none, and logs a change.
 func (c *custom) found(version string) {
-	first, before := !c.looked, c.served
-	c.looked, c.served = true, version
+	first, before := !c.checked, c.served
+	c.checked, c.served = true, version
 	switch {
 	case version == before && !first:
 	case version == "" && first:
@@ -197,13 +197,13 @@ func (c *custom) found(version string) {
 	}
 }
 
-// names returns what is looked for as messages call it, by the name of its CustomResourceDefinition.
+// names returns the name of the CustomResourceDefinition and its versions, for messages.
 func (c *custom) names() string {
 	return fmt.Sprintf("%s.%s (%s)", c.name, c.definition.group, strings.Join(c.definition.versions, ", "))
 }
 
-// read lists and watches the resource in the version that was found, until that is not there any more or may not be
-// read.
+// read lists and watches the resource in the version that was found, until that is no longer served or the account lacks
+// the permission.
 func (c *custom) read(ctx context.Context) {
 	c.useVersion(c.served)
 	retries := c.pace.retries()
@@ -214,7 +214,7 @@ func (c *custom) read(ctx context.Context) {
 		if err != nil {
 			c.health.failed(err)
 		}
-		if c.pace.now().Sub(began) > c.pace.look {
+		if c.pace.now().Sub(began) > c.pace.check {
 			c.backoff = c.pace.retries()
 		}
 		c.pause(ctx, c.backoff.Step())

@@ -42,7 +42,7 @@ func clusterProperty(name, value string) *fakeapi.ClusterProperty {
 	return &fakeapi.ClusterProperty{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: fakeapi.ClusterPropertySpec{Value: value}}
 }
 
-// importedSlice is one of an import, and of a Service too if that is not "".
+// importedSlice is a slice of an import, and also of a Service if that is not "".
 func importedSlice(name, of, cluster, service string, addresses ...string) *discoveryv1.EndpointSlice {
 	s := slice(name, service, addresses...)
 	s.Labels = map[string]string{mcsv1beta1.LabelServiceName: of, mcsv1beta1.LabelSourceCluster: cluster}
@@ -52,7 +52,7 @@ func importedSlice(name, of, cluster, service string, addresses ...string) *disc
 	return s
 }
 
-// front stands before an API server, counts what is asked of it and answers some requests itself.
+// front is a proxy before an API server: it counts requests, and answers some itself.
 type front struct {
 	url string
 
@@ -70,7 +70,7 @@ func startFront(t *testing.T, api *fakeapi.Server) *front {
 	}
 	proxy := httputil.NewSingleHostReverseProxy(to)
 	proxy.FlushInterval = -1
-	// A watch that ends with the source is no matter for the log.
+	// Watches that end with the source are not logged.
 	proxy.ErrorHandler = func(w http.ResponseWriter, _ *http.Request, _ error) { w.WriteHeader(http.StatusBadGateway) }
 	f := &front{asked: map[string]int{}, selectors: map[string]string{}}
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -103,14 +103,14 @@ func (f *front) selector(path string) string {
 	return f.selectors[path]
 }
 
-// answers has the requests answered with a status that is not 0; nil has all of them pass.
+// answers sets the status of requests, 0 to forward them; nil forwards all.
 func (f *front) answers(with func(path string) (status int)) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.answer = with
 }
 
-// fails answers the paths with one of these beginnings.
+// fails answers paths with these prefixes with a status.
 func (f *front) fails(status int, beginnings ...string) {
 	f.answers(func(path string) int {
 		for _, b := range beginnings {
@@ -122,7 +122,7 @@ func (f *front) fails(status int, beginnings ...string) {
 	})
 }
 
-// counts returns how often each path was asked for so far.
+// counts returns the number of requests for each path.
 func (f *front) counts() map[string]int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -134,7 +134,7 @@ const (
 	importsList  = importsGroup + "/v1beta1/serviceimports"
 )
 
-// clusterset is a running source that reads ServiceImports at a quick pace.
+// clusterset is a running source that reads ServiceImports with short intervals.
 type clusterset struct {
 	*Source
 	t     *testing.T
@@ -145,7 +145,7 @@ type clusterset struct {
 	clock *clock
 }
 
-// startClusterset runs a source over an API server that has been prepared.
+// startClusterset runs a source with a prepared API server.
 func startClusterset(t *testing.T, o source.Options, prepare func(api *fakeapi.Server, f *front)) *clusterset {
 	t.Helper()
 	c := &clusterset{t: t, log: captureLog(t), api: startAPI(t), ix: index.New(), clock: new(clock)}
@@ -158,7 +158,7 @@ func startClusterset(t *testing.T, o source.Options, prepare func(api *fakeapi.S
 	if c.Source, err = New(Connection{Endpoint: c.front.url, QPS: 1000, Burst: 1000}, o, new(source.Skipped)); err != nil {
 		t.Fatal(err)
 	}
-	c.pace = pace{now: time.Now, retry: time.Millisecond, look: 20 * time.Millisecond, confirm: 10 * time.Millisecond}
+	c.pace = pace{now: time.Now, retry: time.Millisecond, check: 20 * time.Millisecond, confirm: 10 * time.Millisecond}
 	for _, r := range c.resources {
 		r.health.now = c.clock.now
 	}
@@ -217,14 +217,14 @@ func (c *clusterset) awaitStatus(what, resource string, holds func(source.Status
 	eventually(c.t, what, func() bool { return holds(status(c.Source, resource)) })
 }
 
-// heard waits until there is news of a resource, be it that there is none.
+// heard waits until the state of a resource has been updated.
 func (c *clusterset) heard(resource string) {
 	c.t.Helper()
 	before := status(c.Source, resource).Heard
 	c.awaitStatus("news of "+resource, resource, func(s source.Status) bool { return s.Heard.After(before) })
 }
 
-// looks waits until discovery has been asked so many times for a group.
+// looks waits for a number of requests of discovery for a group.
 func (c *clusterset) looks(times int) {
 	c.t.Helper()
 	end := c.front.counts()[importsGroup] + times
@@ -309,7 +309,7 @@ func TestImports(t *testing.T) {
 	}
 }
 
-// TestClusterID follows the ID of the cluster; what else is said of it is not read.
+// TestClusterID reads the ID of the cluster, and no other property.
 func TestClusterID(t *testing.T) {
 	c := startClusterset(t, withImports, func(api *fakeapi.Server, _ *front) {
 		if err := api.Put(clusterProperty("clusterset.k8s.io", "all"), clusterProperty("a.example.com", "b")); err != nil {
@@ -344,8 +344,7 @@ func TestClusterID(t *testing.T) {
 	c.wantLines(3, "plugin/kubernetes: clusterproperties")
 }
 
-// TestOtherProperties shows that properties that are not the ID of the cluster leave that alone, where a server
-// ignores the selector.
+// TestOtherProperties: other properties do not change the ID of the cluster, even if a server ignores the selector.
 func TestOtherProperties(t *testing.T) {
 	ix := index.New()
 	s := &Source{stripper: source.Stripper{Skipped: new(source.Skipped)}}
@@ -379,7 +378,7 @@ func TestOtherProperties(t *testing.T) {
 	}
 }
 
-// TestImportsCome starts without the definition, which is installed later, and removed again.
+// TestImportsCome starts without the definition, installs it later, and deletes it.
 func TestImportsCome(t *testing.T) {
 	c := startClusterset(t, withImports, func(api *fakeapi.Server, _ *front) {
 		if err := api.ServeVersions(source.ServiceImports); err != nil {
@@ -398,12 +397,12 @@ func TestImportsCome(t *testing.T) {
 	c.looks(5)
 	for path, n := range c.front.counts() {
 		if path != importsGroup && n != before[path] {
-			t.Errorf("%s was asked while the group was missing, beside it", path)
+			t.Errorf("%s was requested while the group was missing", path)
 		}
 	}
 	c.wantLines(1, "[WARNING]", "serviceimports: the API server "+c.front.url, "does not serve serviceimports.multicluster.x-k8s.io (v1beta1, v1alpha1); zones of a clusterset have no names until it does")
 
-	c.serve(fakeapi.ServiceExports, "v1beta1") // the group, and something else in it
+	c.serve(fakeapi.ServiceExports, "v1beta1") // the group, with another resource
 	for range 3 {
 		c.heard(source.ServiceImports)
 	}
@@ -430,8 +429,8 @@ func TestImportsCome(t *testing.T) {
 	c.wantLines(0, "client-go", "rror")
 }
 
-// TestImportsComeDenied has the resource come before the right to read it: it is not in step any more, and what followed
-// from its absence is outdated.
+// TestImportsComeDenied adds the resource before the permission to read it: it is no longer in step, and answers that
+// depend on its absence are outdated.
 func TestImportsComeDenied(t *testing.T) {
 	c := startClusterset(t, withImports, func(api *fakeapi.Server, _ *front) {
 		if err := api.ServeVersions(source.ServiceImports); err != nil {
@@ -444,14 +443,14 @@ func TestImportsComeDenied(t *testing.T) {
 	c.serve(source.ServiceImports, "v1beta1")
 	c.awaitStatus("denied", source.ServiceImports, func(s source.Status) bool { return s.Denied && !s.Synced })
 	if c.ix.NamespacesGeneration().Load() == before {
-		t.Error("answers that were kept are not outdated")
+		t.Error("cached answers are not outdated")
 	}
 	c.api.Forbid(source.ServiceImports, false)
 	c.awaitIP("an import, once it may be read", "web", "10.97.0.1")
 	c.awaitStatus("granted", source.ServiceImports, func(s source.Status) bool { return !s.Denied && s.Synced })
 }
 
-// TestImportsChangeVersion: while one version is there records stay in use.
+// TestImportsChangeVersion: while any version is served, records stay in use.
 func TestImportsChangeVersion(t *testing.T) {
 	c := startClusterset(t, withImports, nil)
 	eventually(t, "synced", func() bool { return synced(c.Source) })
@@ -484,8 +483,8 @@ func TestImportsChangeVersion(t *testing.T) {
 	c.wantLines(3, "plugin/kubernetes: serviceimports")
 }
 
-// TestImportsKept has servers, and what stands before them, say wrongly that ServiceImports are missing or fail to say
-// anything: what is known stays in use.
+// TestImportsKept: servers, and proxies before them, report wrongly that ServiceImports are missing, or fail. The records
+// stay in use.
 func TestImportsKept(t *testing.T) {
 	isList := func(path string) bool { return strings.HasSuffix(path, "/serviceimports") }
 	listed := func(c *clusterset) {
@@ -495,7 +494,7 @@ func TestImportsKept(t *testing.T) {
 	looksFor := func(n int) func(c *clusterset) { return func(c *clusterset) { c.looks(n) } }
 	for _, tc := range []struct {
 		name   string
-		answer func(path string, asked int) (status int) // asked is how often there was a request for the path
+		answer func(path string, asked int) (status int) // asked is the number of requests for the path
 		wait   func(c *clusterset)
 	}{
 		{"discovery lags, and lists work again", func(path string, asked int) int {
@@ -557,7 +556,7 @@ func TestImportsKept(t *testing.T) {
 				tc.wait(c)
 			}
 			if c.ip("web") != "10.97.0.1" || !status(c.Source, source.ServiceImports).Synced {
-				t.Fatal("what was known is given up")
+				t.Fatal("the records were deleted")
 			}
 			c.put(serviceImport("web", "10.97.0.2", nil))
 			c.front.answers(nil)
@@ -593,13 +592,13 @@ func TestImportsKept(t *testing.T) {
 			eventually(t, "a watch", func() bool { w, _ := theResource(c.Source, source.ServiceImports).health.silence(); return w != nil })
 		}
 		if c.ix.ImportRecord("shop", "web") != kept {
-			t.Error("what was known was given up in between")
+			t.Error("the records were deleted in between")
 		}
 		c.wantLines(0, "serviceimports: ", "no longer serves")
 	})
 }
 
-// TestImportsDenied is about a role without the right to read ServiceImports.
+// TestImportsDenied has a role without the permission to read ServiceImports.
 func TestImportsDenied(t *testing.T) {
 	denied := func(s source.Status) bool { return s.Denied && !s.Synced }
 	granted := func(s source.Status) bool { return !s.Denied && s.Synced }
@@ -624,7 +623,7 @@ func TestImportsDenied(t *testing.T) {
 			r, state := theResource(c.Source, source.ServiceImports), new(watching)
 			c.clock.advance(lostAfter + time.Second)
 			for range 3 {
-				r.look(t.Context(), state)
+				r.check(t.Context(), state)
 			}
 			c.looks(3)
 			c.wantLines(1, "[WARNING]", "serviceimports: no watch on the API server", "answering names of clusterset zones with SERVFAIL until they have been read; last error")
@@ -633,7 +632,7 @@ func TestImportsDenied(t *testing.T) {
 			tc.grant(c)
 			c.awaitIP("an import, once it may be read", "web", "10.97.0.1")
 			c.awaitStatus("granted", source.ServiceImports, granted)
-			r.look(t.Context(), state)
+			r.check(t.Context(), state)
 			c.wantLines(1, "[INFO]", "serviceimports: watching the API server", "again")
 		})
 	}
@@ -658,7 +657,7 @@ func TestImportsDenied(t *testing.T) {
 		c.awaitIP("an import again", "web", "10.97.0.1")
 	})
 
-	t.Run("what is not there", func(t *testing.T) {
+	t.Run("missing resource", func(t *testing.T) {
 		c := startClusterset(t, withImports, func(api *fakeapi.Server, f *front) {
 			if err := api.ServeVersions(source.ServiceImports); err != nil {
 				t.Fatal(err)
@@ -685,7 +684,7 @@ func TestImportsDenied(t *testing.T) {
 		c.awaitStatus("denied when it is there again", source.ServiceImports, denied)
 	})
 
-	t.Run("what is not there, and namespaces as well", func(t *testing.T) {
+	t.Run("missing resource, namespaces denied as well", func(t *testing.T) {
 		c := startClusterset(t, withImports, func(api *fakeapi.Server, _ *front) {
 			api.Forbid(source.Namespaces, true)
 			if err := api.ServeVersions(source.ServiceImports); err != nil {
@@ -703,7 +702,7 @@ func TestImportsDenied(t *testing.T) {
 		c.awaitStatus("denied", source.ServiceImports, func(s source.Status) bool { return s.Denied && s.Synced })
 		c.looks(3)
 		if c.ip("web") != "10.97.0.1" {
-			t.Error("what is known is given up")
+			t.Error("the records were deleted")
 		}
 		c.put(serviceImport("web", "10.97.0.2", nil))
 		c.api.Forbid(source.ServiceImports, false)
@@ -712,7 +711,7 @@ func TestImportsDenied(t *testing.T) {
 	})
 }
 
-// TestImportsAway has no API server at the start, and none later while ServiceImports are missing.
+// TestImportsAway starts without an API server, and loses it later while ServiceImports are missing.
 func TestImportsAway(t *testing.T) {
 	c := startClusterset(t, withImports, func(api *fakeapi.Server, f *front) {
 		f.fails(http.StatusServiceUnavailable, "/")
@@ -730,9 +729,9 @@ func TestImportsAway(t *testing.T) {
 	c.front.fails(http.StatusServiceUnavailable, importsGroup)
 	c.looks(3)
 	c.clock.advance(lostAfter + time.Second)
-	r.look(t.Context(), state)
+	r.check(t.Context(), state)
 	c.looks(3)
-	r.look(t.Context(), state)
+	r.check(t.Context(), state)
 	c.wantLines(1, "[WARNING]", "serviceimports: no watch on the API server", "answering from what is known")
 	heard := status(c.Source, source.ServiceImports).Heard
 	c.looks(2)
@@ -741,7 +740,7 @@ func TestImportsAway(t *testing.T) {
 	}
 	c.front.answers(nil)
 	c.heard(source.ServiceImports)
-	r.look(t.Context(), state)
+	r.check(t.Context(), state)
 	c.wantLines(1, "[INFO]", "serviceimports: the API server", "answers again")
 	c.wantLines(1, "serviceimports: ", "does not serve")
 }
@@ -757,13 +756,13 @@ func TestImportsFrozen(t *testing.T) {
 			c.api.Freeze(resource, true)
 			c.put(serviceImport("web", "10.97.0.2", nil), clusterProperty(source.ClusterPropertyName, "west"))
 			c.clock.advance(quietAfter + time.Second)
-			r.look(t.Context(), state)
+			r.check(t.Context(), state)
 			if state.answered == 0 {
-				t.Fatal("the server was not asked, or did not answer")
+				t.Fatal("the server was not probed, or did not answer")
 			}
-			c.front.fails(http.StatusServiceUnavailable, "/") // so that no list can mend it yet
+			c.front.fails(http.StatusServiceUnavailable, "/") // so that no list succeeds yet
 			c.clock.advance(frozenAfter + time.Second)
-			r.look(t.Context(), state)
+			r.check(t.Context(), state)
 			if !status(c.Source, resource).Frozen {
 				t.Error("the frozen watch is not reported")
 			}
@@ -775,7 +774,7 @@ func TestImportsFrozen(t *testing.T) {
 	}
 }
 
-// TestImportsOnly reads nothing of the cluster's own Services.
+// TestImportsOnly does not read the cluster's own Services.
 func TestImportsOnly(t *testing.T) {
 	o := source.Options{Endpoints: true, Pods: true, Imports: true, ImportsOnly: true, ClusterID: true}
 	selects := func(c *clusterset, path, want string) {
@@ -862,7 +861,7 @@ func TestImportsStop(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			s.pace.retry, s.pace.look, s.pace.confirm = time.Hour, time.Hour, time.Hour
+			s.pace.retry, s.pace.check, s.pace.confirm = time.Hour, time.Hour, time.Hour
 			ctx, stop := context.WithCancel(t.Context())
 			done := make(chan struct{})
 			go func() {

@@ -11,15 +11,15 @@ import (
 	"github.com/nearside-dns/nearside/plugin/kubernetes/source"
 )
 
-// definition says what is read of a resource that an API server has only while a CustomResourceDefinition, or another
-// server behind it, gives it.
+// definition describes a resource that an API server serves only with a CustomResourceDefinition, or with another server
+// behind it.
 type definition struct {
 	kind     string
 	group    string
 	versions []string // that can be read, the best first
 	// object and list stand for all versions.
 	object, list runtime.Object
-	without      string // what it means that none of them is served
+	without      string // the consequence if no version is served, for messages
 }
 
 var (
@@ -48,7 +48,7 @@ func (d *definition) client(config *rest.Config, httpClient *http.Client) (rest.
 	one := rest.CopyConfig(config)
 	one.GroupVersion, one.APIPath, one.NegotiatedSerializer = &schema.GroupVersion{Group: d.group, Version: d.versions[0]}, "/apis", codecs
 	one.ContentType, one.AcceptContentTypes = runtime.ContentTypeJSON, runtime.ContentTypeJSON
-	one.WarningHandler = rest.NoWarnings{} // each answer may tell of a deprecated version, which is read for want of a better one
+	one.WarningHandler = rest.NoWarnings{} // each answer may warn of a deprecated version, which is read only if there is no better one
 	return rest.RESTClientForConfigAndClient(one, httpClient)
 }
 
@@ -61,7 +61,7 @@ func (d *definition) addToScheme(scheme *runtime.Scheme) error {
 	return nil
 }
 
-// define makes a resource that of a definition.
+// define sets the definition of a resource.
 func (r *resource) define(d *definition) {
 	r.definition, r.example, r.list = d, d.object, d.list
 }

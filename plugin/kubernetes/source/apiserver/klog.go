@@ -10,21 +10,21 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// RedirectKlog sends what client-go logs to the server's log.
+// RedirectKlog redirects client-go's log to that of the server.
 var RedirectKlog = sync.OnceFunc(func() {
 	klog.SetLogger(logr.New(&klogSink{Formatter: funcr.NewFormatter(funcr.Options{}), log: log}))
 })
 
-// withoutRepeats returns a logger for which an error that comes again and again is one line.
+// withoutRepeats returns a logger that logs equal errors in succession once.
 func withoutRepeats(to clog.P) klog.Logger {
 	return logr.New(&klogSink{Formatter: funcr.NewFormatter(funcr.Options{}), log: to, last: new(atomic.Pointer[string])})
 }
 
-// klogSink writes what client-go logs: its errors as errors, so that alerts on the log see them.
+// klogSink writes client-go's log, errors as errors, so that alerts on the log see them.
 type klogSink struct {
 	funcr.Formatter
 	log  clog.P
-	last *atomic.Pointer[string] // the last error; nil if repeats are written
+	last *atomic.Pointer[string] // the last error; nil if repeats are logged
 }
 
 // Info implements logr.LogSink.

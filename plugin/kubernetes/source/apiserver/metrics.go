@@ -19,9 +19,8 @@ import (
 const subsystem = "kubernetes"
 
 var (
-	// programmingDuration is the SLI "DNS programming latency" of SIG Scalability: from the change
-	// of a Service or a ready pod, as the EndpointSlice controller notes it, to the moment that an
-	// answer shows it.
+	// programmingDuration is the SLI "DNS programming latency" of SIG Scalability: from the change of a Service or a ready
+	// pod, in the annotation of the EndpointSlice controller, to the first answer with the change.
 	programmingDuration = promauto.NewHistogramVec(prometheus.HistogramOpts{
 		Namespace:                   plugin.Namespace,
 		Subsystem:                   subsystem,
@@ -60,7 +59,7 @@ var (
 		Namespace: "nearside",
 		Subsystem: subsystem,
 		Name:      "watches_frozen_total",
-		Help:      "Watches that were replaced because they told nothing any more while the API server answered.",
+		Help:      "Watches that were replaced because they reported nothing for minutes while the API server answered.",
 	}, []string{"resource"})
 )
 
@@ -87,7 +86,7 @@ func (r results) Increment(_ context.Context, code, method, host string) {
 // labelValue makes a host a valid label: those are UTF-8.
 func labelValue(s string) string { return strings.ToValidUTF8(s, "\uFFFD") }
 
-// programmed observes how long changes of endpoints took to be answered.
+// programmed observes the time between changes of endpoints and their answers.
 type programmed struct{ index *index.Index }
 
 func (p programmed) observe(o *discoveryv1.EndpointSlice) {

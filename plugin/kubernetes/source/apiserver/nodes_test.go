@@ -30,7 +30,7 @@ import (
 // withNodes are the options of a source that reads nodes.
 var withNodes = source.Options{Endpoints: true, Topology: true}
 
-// node is the object of a node that has been there for long, with a range of pod addresses or none.
+// node returns an old node, with a range of pod addresses or none.
 func node(name, zone, podCIDR string) *corev1.Node {
 	n := &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{
@@ -46,20 +46,20 @@ func node(name, zone, podCIDR string) *corev1.Node {
 	return n
 }
 
-// joined makes of a node one that was created at a time.
+// joined sets the time at which a node was created.
 func joined(n *corev1.Node, at time.Time) *corev1.Node {
 	n.CreationTimestamp = metav1.NewTime(at)
 	return n
 }
 
-// heartbeat makes of a node what its kubelet reports every five minutes.
+// heartbeat updates a node as its kubelet does every five minutes.
 func heartbeat(n *corev1.Node, i int) *corev1.Node {
 	n.Annotations["beat"] = fmt.Sprint(i)
 	n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, LastHeartbeatTime: metav1.NewTime(time.Unix(int64(i), 0))}}
 	return n
 }
 
-// nodeSource is a running source that reads nodes at a quick pace.
+// nodeSource is a running source that reads nodes with short intervals.
 type nodeSource struct {
 	*Source
 	t     *testing.T
@@ -75,7 +75,7 @@ func runNodes(t *testing.T, api *fakeapi.Server, endpoint string) *nodeSource {
 		t.Fatal(err)
 	}
 	n := &nodeSource{Source: s, t: t, api: api, ix: index.New(), clock: new(clock)}
-	s.pace = pace{now: n.clock.now, again: time.Millisecond, retry: time.Millisecond, retryMost: 10 * time.Millisecond}
+	s.pace = pace{now: n.clock.now, again: time.Millisecond, retry: time.Millisecond, maxRetry: 10 * time.Millisecond}
 	ctx, stop := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() {
@@ -89,7 +89,7 @@ func runNodes(t *testing.T, api *fakeapi.Server, endpoint string) *nodeSource {
 	return n
 }
 
-// startNodes runs a source over these objects until it is in step.
+// startNodes runs a source with these objects, and waits until it is in step.
 func startNodes(t *testing.T, objects ...runtime.Object) *nodeSource {
 	t.Helper()
 	api := startAPI(t)
@@ -110,7 +110,7 @@ func (n *nodeSource) put(objects ...runtime.Object) {
 
 func (n *nodeSource) node(name string) *index.Node { return n.ix.Node(index.NewSymbol(name)) }
 
-// zone returns the zone that a node is in, "none" without the node.
+// zone returns the zone of a node, "none" without the node.
 func (n *nodeSource) zone(name string) string {
 	r := n.node(name)
 	if r == nil {
@@ -120,7 +120,7 @@ func (n *nodeSource) zone(name string) string {
 	return z.String()
 }
 
-// at returns the name of the node that an address of a pod is on, or "".
+// at returns the name of the node of a pod address, or "".
 func (n *nodeSource) at(ip string) string {
 	if r := n.ix.NodeByIP(netip.MustParseAddr(ip)); r != nil {
 		return r.Name.String()
@@ -128,7 +128,7 @@ func (n *nodeSource) at(ip string) string {
 	return ""
 }
 
-// reads returns how many pages of whole Nodes have been read.
+// reads returns the number of pages of whole Nodes that have been read.
 func (n *nodeSource) reads() int {
 	return n.api.Requests()[fakeapi.Request{Verb: fakeapi.VerbList, Resource: fakeapi.Nodes, ContentType: runtime.ContentTypeProtobuf}]
 }
@@ -140,7 +140,7 @@ func (n *nodeSource) pass(mark string) {
 	eventually(n.t, "event "+mark, func() bool { return n.zone("pass") == mark && n.at("10.200.0.1") == "pass" })
 }
 
-// away has changes made while the API server is away for nodes, after which all are listed anew.
+// away makes changes while the API server refuses requests for nodes; they are listed again then.
 func (n *nodeSource) away(change func()) {
 	n.t.Helper()
 	n.api.Refuse(true)
@@ -150,7 +150,7 @@ func (n *nodeSource) away(change func()) {
 	n.api.Refuse(false)
 }
 
-// jsonOnly stands before an API server and has it answer in JSON.
+// jsonOnly is a proxy before an API server that makes it answer in JSON.
 func jsonOnly(t *testing.T, api *fakeapi.Server) string {
 	t.Helper()
 	to, err := url.Parse(api.URL())
@@ -163,7 +163,7 @@ func jsonOnly(t *testing.T, api *fakeapi.Server) string {
 		accepted = slices.DeleteFunc(accepted, func(a string) bool { return strings.Contains(a, "protobuf") })
 		r.Out.Header.Set("Accept", strings.Join(accepted, ","))
 	}}
-	// A watch that ends with the source is no matter for the log.
+	// Watches that end with the source are not logged.
 	proxy.ErrorHandler = func(w http.ResponseWriter, _ *http.Request, _ error) { w.WriteHeader(http.StatusBadGateway) }
 	server := httptest.NewServer(proxy)
 	t.Cleanup(server.Close)
@@ -228,7 +228,7 @@ func TestNodes(t *testing.T) {
 	}
 }
 
-// TestNodeHeartbeats shows that what kubelets report again and again changes nothing.
+// TestNodeHeartbeats: the periodic updates of kubelets change no record.
 func TestNodeHeartbeats(t *testing.T) {
 	n := startNodes(t, node("a", "z1", "10.1.0.0/24"), node("b", "z2", "")) // b is on a network without ranges
 	eventually(t, "the range", func() bool { return n.at("10.1.0.1") == "a" })
@@ -250,7 +250,7 @@ func TestNodeHeartbeats(t *testing.T) {
 	}
 }
 
-// TestNodeRanges shows for how long a node that has no range of addresses is read again.
+// TestNodeRanges: a node without a range of addresses is read again while it is young.
 func TestNodeRanges(t *testing.T) {
 	t.Run("given to a young node", func(t *testing.T) {
 		n := startNodes(t)
@@ -263,7 +263,7 @@ func TestNodeRanges(t *testing.T) {
 
 	t.Run("not given while it is young", func(t *testing.T) {
 		n := startNodes(t)
-		before, now := n.reads(), time.Now() // all were read once, though there were none
+		before, now := n.reads(), time.Now() // all have been read once
 		n.put(joined(node("young", "z1", ""), now))
 		eventually(t, "the first read", func() bool { return n.reads() == before+1 })
 		n.put(heartbeat(joined(node("young", "z1", ""), now), 1))
@@ -324,7 +324,7 @@ func TestNodeRanges(t *testing.T) {
 	})
 }
 
-// TestNodesRelist shows what is kept of nodes when all are listed anew after changes in between.
+// TestNodesRelist lists all nodes again after missed changes: unchanged records stay.
 func TestNodesRelist(t *testing.T) {
 	var all []runtime.Object
 	for i := range 3 * fewNodes {
@@ -341,9 +341,9 @@ func TestNodesRelist(t *testing.T) {
 			t.Fatal(err)
 		}
 	})
-	eventually(t, "what came meanwhile", func() bool { return n.zone("late") == "z2" && n.at("10.2.0.1") == "late" })
+	eventually(t, "the missed changes", func() bool { return n.zone("late") == "z2" && n.at("10.2.0.1") == "late" })
 	if n.zone("n4") != "none" || n.at("10.1.4.1") != "" || n.zone("n3") != "z3" || n.at("10.1.3.1") != "n3" {
-		t.Error("what went or changed meanwhile was missed")
+		t.Error("a missed deletion or change is not in the index")
 	}
 	if n.node("n5") != kept {
 		t.Error("the record of an unchanged node was replaced")
@@ -354,11 +354,11 @@ func TestNodesRelist(t *testing.T) {
 		t.Errorf("a list makes another record of an unchanged node: %v, %v", r, err)
 	}
 	if got := n.reads() - reads; got != 1 {
-		t.Errorf("%d reads of whole Nodes, want 1, of the node that came", got)
+		t.Errorf("%d reads of whole Nodes, want 1, of the new node", got)
 	}
 }
 
-// logged is what is logged while a test runs.
+// logged stores the log of a test.
 type logged struct {
 	mu   sync.Mutex
 	text bytes.Buffer
@@ -390,7 +390,7 @@ func captureLog(t *testing.T) *logged {
 	return l
 }
 
-// TestNodeRangesFail shows that ranges that cannot be read hold up nothing, are logged once and come later.
+// TestNodeRangesFail: ranges that cannot be read delay nothing, are logged once and read later.
 func TestNodeRangesFail(t *testing.T) {
 	log := captureLog(t)
 	n := startNodes(t, node("a", "z1", "10.1.0.0/24"))
@@ -409,7 +409,7 @@ func TestNodeRangesFail(t *testing.T) {
 	eventually(t, "the end in the log", func() bool { return len(log.lines("[INFO]", "nodes: the ranges of pod addresses are read")) == 1 })
 }
 
-// TestNodesForbidden shows that a cluster whose RBAC does not let Nodes be read is served all the same.
+// TestNodesForbidden: a cluster whose RBAC denies Nodes is served all the same.
 func TestNodesForbidden(t *testing.T) {
 	log := captureLog(t)
 	api := startAPI(t)
@@ -433,10 +433,10 @@ func TestNodesForbidden(t *testing.T) {
 		t.Errorf("want Nodes denied, and nothing else: %+v", n.Status())
 	}
 	r.health.mu.Lock()
-	r.health.closed = r.health.closed.Add(-lostAfter) // the watch has been away for long
+	r.health.closed = r.health.closed.Add(-lostAfter) // long without a watch
 	r.health.mu.Unlock()
 	for range 3 {
-		r.look(t.Context(), state)
+		r.check(t.Context(), state)
 	}
 	if got := log.lines("[WARNING]", "nodes: no watch on the API server", "answering without them", `resource "nodes"`); len(got) != 1 {
 		t.Errorf("logged %q, want one line", got)
@@ -448,7 +448,7 @@ func TestNodesForbidden(t *testing.T) {
 	}
 }
 
-// TestNodesStop shows that a source ends while whole Nodes are being read.
+// TestNodesStop ends a source while it reads whole Nodes.
 func TestNodesStop(t *testing.T) {
 	api := startAPI(t)
 	api.Hang(fakeapi.Nodes, true)
@@ -478,8 +478,8 @@ func TestNodesStop(t *testing.T) {
 	})
 }
 
-// TestNodesSynced shows that Nodes count as read when their ranges are there, not only their metadata: until then
-// a caller that is not found may be on a node all the same.
+// TestNodesSynced: Nodes are synced when their ranges have been read, not only their metadata. Until then an unknown
+// caller may be on a node.
 func TestNodesSynced(t *testing.T) {
 	n := startNodes(t, node("a", "z1", "10.1.0.0/24"))
 	read := func() bool {

@@ -8,13 +8,13 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// Option is how one option of a Corefile is read into a Connection.
+// Option parses one option of a Corefile into a Connection.
 type Option struct {
 	// Min and Max bound the number of arguments; Max -1 is any number.
 	Min, Max int
-	// Form says what the option takes, for error messages.
+	// Form is the accepted form of the arguments, for error messages.
 	Form string
-	// Parse sets what the arguments say. Their number has been checked.
+	// Parse sets the fields of the Connection. The number of the arguments has been checked.
 	Parse func(c *Connection, args []string) error
 }
 
@@ -81,7 +81,7 @@ func count(arg string) (int, error) {
 	return n, nil
 }
 
-// CheckTLS returns what is wrong with the files of the option tls. They are used with an endpoint only.
+// CheckTLS returns an error if the files of the option tls cannot be used. They are used with an endpoint only.
 func (c Connection) CheckTLS() error {
 	if c.Endpoint == "" || c.Kubeconfig != "" {
 		return nil

@@ -19,42 +19,42 @@ import (
 )
 
 const (
-	// youngFor is for how long a node may get its range of pod addresses yet: the controller manager gives
-	// it soon after the registration, other networks never do.
+	// youngFor is the age up to which a node may still get its pod range: the controller manager sets it soon after the
+	// registration, other networks never do.
 	youngFor = 10 * time.Minute
-	// fewNodes are read one by one. More are read page by page, if they are a good part of all nodes.
+	// fewNodes is the number of nodes up to which they are read one by one. More are read page by page, if they are at least
+	// a tenth of all.
 	fewNodes = 10
-	// nodesPerPage bounds what is in memory of whole Nodes, which are about 10 kB each.
+	// nodesPerPage bounds the memory for whole Nodes, which are about 10 kB each.
 	nodesPerPage = 500
-	// pageTimeout bounds the wait for a page.
+	// pageTimeout bounds the request for a page.
 	pageTimeout = time.Minute
 )
 
-// pace is how often nodes are read, and custom resources looked for, so that tests can shorten it.
+// pace are the intervals for reading nodes and custom resources, so that tests can shorten them.
 type pace struct {
 	now func() time.Time
 	// again is the pause before a young node is read again: its events come in bursts.
 	again time.Duration
-	// retry and retryMost bound the pause after a failure, which doubles. That of a custom resource grows to look.
-	retry, retryMost time.Duration
-	// look is the pause between two looks for a custom resource that is missing, and confirm the one before the
-	// look that has what was read of it given up.
-	look, confirm time.Duration
+	// retry and maxRetry bound the pause after a failure, which doubles. That of a custom resource grows to check.
+	retry, maxRetry time.Duration
+	// check is the pause between two checks whether a missing custom resource is served, and confirm the pause before the
+	// check that deletes its records.
+	check, confirm time.Duration
 }
 
 func defaultPace() pace {
 	return pace{
-		now: time.Now, again: 5 * time.Second, retry: time.Second, retryMost: 5 * time.Minute,
-		look: 10 * time.Second, confirm: 5 * time.Second,
+		now: time.Now, again: 5 * time.Second, retry: time.Second, maxRetry: 5 * time.Minute,
+		check: 10 * time.Second, confirm: 5 * time.Second,
 	}
 }
 
-// everyNode stands in the queue for all nodes.
+// everyNode is the item of the queue that stands for all nodes.
 var everyNode index.Symbol
 
-// podCIDRs brings the ranges of the pods' addresses into the index. They are no metadata of Nodes, so they
-// are read from whole ones: once of all, and later of each new one. That needs no right but to list Nodes,
-// and goes on beside the watch.
+// podCIDRs adds the ranges of the pods' addresses to the index. They are not in the metadata of Nodes, so whole Nodes are
+// read: all of them once, and later each new one. That needs only the permission to list Nodes, and runs beside the watch.
 type podCIDRs struct {
 	client   rest.Interface
 	host     string
@@ -65,11 +65,11 @@ type podCIDRs struct {
 	once     *atomic.Bool // set when all nodes have been read
 
 	mu       sync.Mutex
-	without  map[index.Symbol]nodeWithout     // nodes that were read and lacked something
-	failures map[metav1.StatusReason]struct{} // logged since a read succeeded
+	without  map[index.Symbol]nodeWithout     // nodes that were read and lack pod ranges or addresses
+	failures map[metav1.StatusReason]struct{} // logged since the last success
 }
 
-// nodeWithout is a node as it was read.
+// nodeWithout is a node that lacked ranges when it was read.
 type nodeWithout struct {
 	uid     index.UID
 	created time.Time
@@ -79,7 +79,7 @@ func (s *Source) podCIDRs(ix *index.Index) *podCIDRs {
 	return &podCIDRs{
 		client: s.clients.core, host: s.host, stripper: s.stripper, index: ix,
 		queue: workqueue.NewTypedRateLimitingQueue(
-			workqueue.NewTypedItemExponentialFailureRateLimiter[index.Symbol](s.pace.retry, s.pace.retryMost)),
+			workqueue.NewTypedItemExponentialFailureRateLimiter[index.Symbol](s.pace.retry, s.pace.maxRetry)),
 		pace:     s.pace,
 		once:     &s.nodesRead,
 		without:  map[index.Symbol]nodeWithout{},
@@ -122,7 +122,7 @@ func (p *podCIDRs) listed(all []*index.Node) {
 	}
 }
 
-// wants reports whether a node is to be read, and whether that is not the first time.
+// wants reports whether a node must be read, and whether it has been read before.
 func (p *podCIDRs) wants(name index.Symbol) (wants, again bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -180,7 +180,7 @@ func (p *podCIDRs) read(ctx context.Context, name index.Symbol) error {
 			return err
 		}
 		for i := range page.Items {
-			p.take(&page.Items[i])
+			p.store(&page.Items[i])
 		}
 		if page.Continue == "" {
 			return nil
@@ -197,8 +197,8 @@ func (p *podCIDRs) page(ctx context.Context, o metav1.ListOptions) (*corev1.Node
 	return page, err
 }
 
-// take brings the range of a node into the index.
-func (p *podCIDRs) take(o *corev1.Node) {
+// store adds the ranges of a node to the index.
+func (p *podCIDRs) store(o *corev1.Node) {
 	ranges, whole := source.NodeRanges(o)
 	n := p.stripper.Node(nil, o.Name, string(o.UID), ranges...)
 	if len(n.CIDRs) > 0 {

@@ -38,7 +38,7 @@ func deleted(p *corev1.Pod) *corev1.Pod {
 	return p
 }
 
-// podsText says which pods have an address, and which of them are ending.
+// podsText returns the pods that have an address, and marks those that are ending.
 func podsText(ix *index.Index, ip string) (text string) {
 	for _, p := range ix.PodsByIP(netip.MustParseAddr(ip)) {
 		text += " " + p.Name
@@ -68,8 +68,8 @@ func startPods(t *testing.T, pods ...*corev1.Pod) *nodePods {
 	return n
 }
 
-// settle waits until the index has all that was put before, by two more pods. The first may be part of a list, whose
-// deletions are handled after its objects; the second is put later, so that its event comes after the whole list.
+// settle waits until the index has all earlier changes, by two more pods. The first may be part of a list, whose deletions
+// follow its objects; the second is created later, so that its event follows the list.
 func (n *nodePods) settle() {
 	n.t.Helper()
 	for range 2 {
@@ -80,7 +80,7 @@ func (n *nodePods) settle() {
 	}
 }
 
-// want compares who has each address.
+// want compares the pods of each address.
 func (n *nodePods) want(step string, all map[string]string) {
 	n.t.Helper()
 	for ip, want := range all {
@@ -103,7 +103,7 @@ func TestPodsOfNode(t *testing.T) {
 	}
 }
 
-// TestPodsPassAddresses has the ways in which an address passes from one pod to another.
+// TestPodsPassAddresses tests the ways in which an address passes from one pod to another.
 func TestPodsPassAddresses(t *testing.T) {
 	const ip, other, six = "10.1.0.1", "10.1.0.2", "fd00::1"
 	a := podOn("node-1", "a", ip, six)
@@ -179,7 +179,7 @@ func TestPodsPassAddresses(t *testing.T) {
 	}
 }
 
-// TestPodsForbidden: who may not read pods is told once what that means, and once what the server says.
+// TestPodsForbidden: without the permission to read pods, the consequence and the error of the server are logged once.
 func TestPodsForbidden(t *testing.T) {
 	log := captureLog(t)
 	api := startAPI(t)
@@ -195,10 +195,10 @@ func TestPodsForbidden(t *testing.T) {
 	r, state := theResource(s, source.Pods), new(watching)
 	eventually(t, "several attempts", func() bool { return asked() > 4 })
 	r.health.mu.Lock()
-	r.health.closed = r.health.closed.Add(-lostAfter) // the watch has been away for long
+	r.health.closed = r.health.closed.Add(-lostAfter) // long without a watch
 	r.health.mu.Unlock()
 	for range 3 {
-		r.look(t.Context(), state)
+		r.check(t.Context(), state)
 	}
 	if got := log.lines("[WARNING]", "pods: no watch on the API server", "no search path is expanded until they have been read", `resource "pods"`); len(got) != 1 {
 		t.Errorf("logged %q, want one line", got)

@@ -13,30 +13,29 @@ import (
 	"github.com/nearside-dns/nearside/plugin/kubernetes/source"
 )
 
-// records is the way of one resource's objects into the index.
+// records writes the objects of one resource to the index.
 type records interface {
-	// strip returns the record of an object, the one in the index where that says the same; nil where
-	// there is none.
+	// strip returns the record of an object, that in the index if it is equal; nil if there is none.
 	strip(obj any) (any, error)
-	// put strips an object into the index, or removes it from there if it has no record any more.
+	// put strips an object into the index, or removes it if it no longer has a record.
 	put(obj any) error
 	remove(obj any) error
-	// replace makes stripped records, and no others, the content of the index.
+	// replace replaces the content of the index by stripped records.
 	replace(stripped []any)
-	// run does what goes on beside that, until ctx ends.
+	// run does the work beside events, until ctx ends.
 	run(ctx context.Context)
 }
 
 // typed implements records for objects O with records of type R.
 type typed[O metav1.Object, R any] struct {
 	toRecord  func(O) *R
-	known     func(namespace, name string) *R
+	known     func(namespace, name string) *R // the record in the index; nil if records are not reused
 	same      func(present, stripped *R) bool
 	putRecord func(*R)
 	delete    func(namespace, name string)
 	replaceBy func([]*R)
 	after     func(O)               // called when an event has been processed; may be nil
-	beside    func(context.Context) // what goes on beside events; may be nil
+	beside    func(context.Context) // the work beside events; may be nil
 }
 
 func (t *typed[O, R]) object(obj any) (o O, err error) {
@@ -53,11 +52,12 @@ func (t *typed[O, R]) strip(obj any) (any, error) {
 		return nil, err
 	}
 	r := t.toRecord(o)
-	// After a relist nearly all objects are as they were. To keep their records is what keeps a relist
-	// from needing the memory twice. Their version is not asked: a server that was restored from a
-	// backup gives the same ones again.
-	if present := t.known(o.GetNamespace(), o.GetName()); present != nil && r != nil && t.same(present, r) {
-		return present, nil
+	// After a relist nearly all objects are unchanged. Without reuse of their records a relist would need the memory twice.
+	// Resource versions are not compared: a server that was restored from a backup assigns the same ones again.
+	if t.known != nil && r != nil {
+		if present := t.known(o.GetNamespace(), o.GetName()); present != nil && t.same(present, r) {
+			return present, nil
+		}
 	}
 	return r, nil
 }
@@ -144,9 +144,8 @@ func (s *Source) records(resource string, ix *index.Index) records {
 	}
 }
 
-// pod keeps the record of a pod that is being deleted as it was, until it is gone: it may answer for
-// as long as it runs, and its last updates may have lost its address. One that was not known before
-// is not taken up.
+// pod returns the record of a pod. That of a pod which is being deleted does not change until it is deleted: the pod may
+// answer as long as it runs, and its last updates may lack its address. An unknown one is not added.
 func (s *Source) pod(o *corev1.Pod, ix *index.Index) *index.Pod {
 	if o.DeletionTimestamp == nil {
 		return s.stripper.Pod(o)
@@ -168,7 +167,6 @@ func (s *Source) namespaces(ix *index.Index) records {
 			}
 			return nil
 		},
-		known:     func(string, string) *string { return nil }, // a name is all there is to keep
 		putRecord: func(name *string) { ix.PutNamespace(*name) },
 		delete:    func(_, name string) { ix.DeleteNamespace(name) },
 		replaceBy: func(names []*string) {
@@ -181,7 +179,7 @@ func (s *Source) namespaces(ix *index.Index) records {
 	}
 }
 
-// clusterProperties takes the ID of the cluster from its ClusterProperty.
+// clusterProperties sets the ID of the cluster from its ClusterProperty.
 func (s *Source) clusterProperties(ix *index.Index) records {
 	return &typed[*source.ClusterProperty, index.Symbol]{
 		toRecord: func(o *source.ClusterProperty) *index.Symbol {
@@ -190,7 +188,6 @@ func (s *Source) clusterProperties(ix *index.Index) records {
 			}
 			return nil
 		},
-		known:     func(string, string) *index.Symbol { return nil }, // an ID is all there is to keep
 		putRecord: func(id *index.Symbol) { ix.SetClusterID(*id) },
 		delete: func(_, name string) {
 			if name == source.ClusterPropertyName {
@@ -207,7 +204,7 @@ func (s *Source) clusterProperties(ix *index.Index) records {
 	}
 }
 
-// nodes takes the metadata of Nodes from the watch; the ranges of their pods' addresses come beside it.
+// nodes stores the metadata of Nodes; the ranges of their pods' addresses are read beside the watch.
 func (s *Source) nodes(ix *index.Index) records {
 	ranges := s.podCIDRs(ix)
 	return &typed[*metav1.PartialObjectMetadata, index.Node]{

@@ -25,10 +25,9 @@ type resource struct {
 	client         rest.Interface
 	example, list  runtime.Object
 	labels, fields string
-	// accept and acceptList ask for single objects and for lists in another form than that of the client.
+	// accept and acceptList are the Accept headers for objects and for lists, if they differ from that of the client.
 	accept, acceptList string
-	// definition is that of a custom resource, nil for one that every API server has; version is the one of its
-	// versions that is asked for.
+	// definition is that of a custom resource, nil for one that every API server has; version is the one that is requested.
 	definition *definition
 	version    atomic.Pointer[string]
 	records    records
@@ -55,7 +54,7 @@ func (r *resource) selected(o metav1.ListOptions) *metav1.ListOptions {
 // API servers without streamed lists, and lists after a frozen watch.
 func (r *resource) listObjects(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 	if r.health.listsAnew() && o.Continue == "" {
-		o.ResourceVersion, o.ResourceVersionMatch = "", "" // the newest that there is
+		o.ResourceVersion, o.ResourceVersionMatch = "", "" // the newest, from the database
 	}
 	page, err := r.get(ctx, o)
 	if err != nil {
@@ -102,15 +101,15 @@ type stripped struct{ record any }
 func (stripped) GetObjectKind() schema.ObjectKind { return schema.EmptyObjectKind }
 func (s stripped) DeepCopyObject() runtime.Object { return s }
 
-// watchObjects opens a watch. After a frozen one it refuses, in the two ways that make the reflector
-// list: a watch that goes on from a version is told that the version has expired, and a streamed list,
-// which would come from the cache behind the frozen watch, that the server cannot do it.
+// watchObjects opens a watch. After a frozen one it fails with the errors that make the reflector list: for a watch from a
+// version, that the version has expired, and for a streamed list, which would be served from the cache behind the frozen
+// watch, that the server does not support it.
 func (r *resource) watchObjects(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
 	if r.health.listsAnew() {
 		if o.SendInitialEvents != nil {
 			return nil, apierrors.NewInvalid(schema.GroupKind{Kind: r.name}, "", nil)
 		}
-		return nil, apierrors.NewResourceExpired("the watch told nothing any more")
+		return nil, apierrors.NewResourceExpired("the watch was frozen")
 	}
 	o.Watch = true
 	w, err := r.request(o, r.accept).Watch(ctx)
@@ -129,7 +128,7 @@ func (r *resource) Transformer() cache.TransformFunc {
 	}
 }
 
-// Replace takes over a list. Its items are records already.
+// Replace stores a list. Its items are records already.
 func (r *resource) Replace(items []any, _ string) error {
 	for i, item := range items {
 		if s, ok := item.(stripped); ok {
@@ -141,22 +140,22 @@ func (r *resource) Replace(items []any, _ string) error {
 	return nil
 }
 
-// Add takes over an event.
+// Add stores the object of an event.
 func (r *resource) Add(o any) error {
 	defer r.health.heard()
 	return r.records.put(o)
 }
 
-// Update takes over an event.
+// Update stores the object of an event.
 func (r *resource) Update(o any) error { return r.Add(o) }
 
-// Delete takes over an event.
+// Delete removes the object of an event.
 func (r *resource) Delete(o any) error {
 	defer r.health.heard()
 	return r.records.remove(o)
 }
 
-// Bookmark is told when the server says that there is nothing new.
+// Bookmark is called when the server reports that there is no change.
 func (r *resource) Bookmark(string) error {
 	r.health.heard()
 	return nil

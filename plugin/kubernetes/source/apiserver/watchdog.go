@@ -12,40 +12,39 @@ import (
 )
 
 const (
-	// quietAfter is how long a watch may say nothing before the server is asked whether all is well.
-	// Servers send a bookmark about every minute.
+	// quietAfter is the time without events after which the server is probed. Servers send a bookmark about every minute.
 	quietAfter = 90 * time.Second
-	// frozenAfter is how long a watch may say nothing after the server answered that question. To
-	// answer it, the server brings its watch cache up to date, and so has a bookmark to send.
+	// frozenAfter is the time without events after the server has answered a probe. To answer it, the server updates its
+	// watch cache, and so has a bookmark to send.
 	frozenAfter = 90 * time.Second
-	// lostAfter is how long a watch may be away before it is reported.
+	// lostAfter is the time without a watch after which that is logged.
 	lostAfter = 10 * time.Second
-	// lookEvery is how often the watchdog looks.
-	lookEvery = 5 * time.Second
-	// probeTimeout bounds the question to the server.
+	// checkEvery is the interval of the watchdog's checks.
+	checkEvery = 5 * time.Second
+	// probeTimeout bounds a probe.
 	probeTimeout = 10 * time.Second
 )
 
-// health is what is known of the watch of one resource.
+// health is the state of the watch of one resource.
 type health struct {
 	now func() time.Time
 
 	mu      sync.Mutex
-	current *tracked  // the open watch; nil where there is none
-	last    time.Time // of the last word that the index is in step
-	moved   time.Time // of the last sign of life, which is more than the last word
+	current *tracked  // the open watch; nil if there is none
+	last    time.Time // of the last list, event or bookmark
+	moved   time.Time // of the last sign of life, such as an object of a list that is not complete
 	closed  time.Time // when the last watch ended, or the source began, while there is no watch
 	failure error     // of the last request that failed
-	denied  bool      // it failed for want of the right to make it
-	absent  bool      // the server has no such resource: nothing is to be read
-	inStep  bool      // a list was taken over once, since the server has the resource
+	denied  bool      // it failed because the account lacks the permission
+	absent  bool      // the server does not have the resource
+	inStep  bool      // a list has been stored since the server has the resource
 	frozen  bool
-	relist  bool // watches are refused until a list has been taken over
+	relist  bool // watches are refused until a list has been stored
 }
 
 func newHealth() *health { return &health{now: time.Now} }
 
-// tracked is an open watch whose end is noticed.
+// tracked is an open watch that reports its end to health.
 type tracked struct {
 	watch.Interface
 	health *health
@@ -60,7 +59,7 @@ func (h *health) opened(w watch.Interface) watch.Interface {
 	return h.current
 }
 
-// Stop is called by the reflector at the end of each watch, whoever ended it.
+// Stop is called by the reflector at the end of each watch.
 func (t *tracked) Stop() {
 	t.Interface.Stop()
 	t.health.mu.Lock()
@@ -71,14 +70,14 @@ func (t *tracked) Stop() {
 	}
 }
 
-// active notes a sign of life that is not yet word of being in step: an object of a list.
+// active records an object of a list, which is a sign of life before the list is complete.
 func (h *health) active() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.moved = h.now()
 }
 
-// heard notes word that the index is in step.
+// heard records a list, an event or a bookmark.
 func (h *health) heard() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -87,7 +86,7 @@ func (h *health) heard() {
 	h.frozen = false
 }
 
-// synced notes that a list was taken over.
+// synced records that a list has been stored.
 func (h *health) synced() {
 	h.heard()
 	h.mu.Lock()
@@ -97,18 +96,17 @@ func (h *health) synced() {
 	h.relist = false
 }
 
-// missing notes word that the server has no such resource.
+// missing records that the server does not have the resource.
 func (h *health) missing() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.last = h.now()
 	h.absent = true
 	h.inStep, h.denied, h.frozen, h.relist = false, false, false, false
-	h.closed = time.Time{} // there is no watch to be missed
+	h.closed = time.Time{} // no watch is expected
 }
 
-// appears notes that the server has the resource, which is to be read, and reports whether that is news after word that
-// it has not.
+// appears records that the server has the resource, and reports whether it did not have it before.
 func (h *health) appears() (news bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -119,22 +117,22 @@ func (h *health) appears() (news bool) {
 	return news
 }
 
-// isMissing reports whether the last word is that the server has no such resource.
+// isMissing reports whether the server does not have the resource.
 func (h *health) isMissing() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.absent
 }
 
-// hasRead reports whether a list was taken over once, since the server has the resource.
+// hasRead reports whether a list has been stored since the server has the resource.
 func (h *health) hasRead() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.inStep
 }
 
-// status tells of a frozen watch as long as the server answers: when it is away, all servers of names
-// are in the same case, and none would be left.
+// status reports a frozen watch only while the server answers: when it is away, all replicas of the DNS server have no
+// watch, and if all were unready none would answer.
 func (h *health) status(resource string) source.Status {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -147,35 +145,35 @@ func (h *health) status(resource string) source.Status {
 	}
 }
 
-// begins notes that the source runs, and has no watch yet.
+// begins records that the source runs, and has no watch yet.
 func (h *health) begins() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.closed = h.now()
 }
 
-// failed notes why a request failed. If it was for want of the right to make it, the resource can be there, whatever
-// was known before.
+// failed records the error of a request. If the account lacks the permission, the resource may exist, even if it did not
+// before.
 func (h *health) failed(err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.failure = err
-	h.denied = h.denied || isDenied(err) // until it is answered
+	h.denied = h.denied || isDenied(err) // until a request succeeds
 	h.absent = h.absent && !h.denied
 	if h.current == nil && h.closed.IsZero() {
 		h.closed = h.now()
 	}
 }
 
-// listsAnew reports whether the next list is to come from what the server itself has to read from its
-// database, not from the cache behind a frozen watch.
+// listsAnew reports whether the next list must be read from the server's database, not from the cache behind a frozen
+// watch.
 func (h *health) listsAnew() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.relist
 }
 
-// silence returns the open watch and for how long it has said nothing; nil where none is open.
+// silence returns the open watch and the time since its last sign of life; nil if none is open.
 func (h *health) silence() (*tracked, time.Duration) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -185,8 +183,7 @@ func (h *health) silence() (*tracked, time.Duration) {
 	return h.current, h.now().Sub(h.moved)
 }
 
-// freeze ends a watch that tells nothing any more, and has everything listed anew. It does nothing if
-// the watch has ended by itself meanwhile.
+// freeze ends a frozen watch, and forces a new list. It does nothing if the watch has ended by itself.
 func (h *health) freeze(w *tracked) {
 	h.mu.Lock()
 	if h.current != w {
@@ -198,7 +195,7 @@ func (h *health) freeze(w *tracked) {
 	w.Interface.Stop()
 }
 
-// away returns for how long there has been no watch, 0 where one is open, and what failed last.
+// away returns the time without a watch, 0 if one is open, and the last error.
 func (h *health) away() (time.Duration, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -212,13 +209,12 @@ func (h *health) awayFor() time.Duration {
 	return h.now().Sub(h.closed)
 }
 
-// watchdog tells a frozen watch from a quiet one and a lost API server from both. Quiet for long, it
-// asks the server a question that a working server can only answer when its watches are up to date.
-// If the watch stays silent although the server answered, the watch is frozen: it is replaced, and
-// the resource is out of step until a list has been taken over. If the server does not answer, it is
-// away: what is known stays in use.
+// watchdog distinguishes a frozen watch, a quiet one, and a lost API server. If a watch has been quiet for long, it probes
+// the server with a request that a working server can only answer when its watches are up to date. If the watch stays
+// quiet although the server has answered, the watch is frozen: it is replaced, and the resource is not in step until a new
+// list has been stored. If the server does not answer, it is away: the records stay in use.
 func (r *resource) watchdog(ctx context.Context) {
-	tick := time.NewTicker(lookEvery)
+	tick := time.NewTicker(checkEvery)
 	defer tick.Stop()
 	var state watching
 	for {
@@ -226,12 +222,12 @@ func (r *resource) watchdog(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
-			r.look(ctx, &state)
+			r.check(ctx, &state)
 		}
 	}
 }
 
-// meanwhile says what is done without a watch, after everything has been read once and before.
+// meanwhile is the consequence of a missing watch, for messages: after everything has been read once, and before.
 type meanwhile struct{ known, unread string }
 
 func meanwhileFor(name string, o source.Options) meanwhile {
@@ -249,14 +245,14 @@ func meanwhileFor(name string, o source.Options) meanwhile {
 	return m
 }
 
-// watching is what the watchdog remembers from look to look.
+// watching is the state of the watchdog between its checks.
 type watching struct {
-	answered time.Duration // the silence at which the server answered; 0 if it was not asked
-	mute     bool          // it has been reported that the server does not answer
-	lost     bool          // the loss of the API server has been reported
+	answered time.Duration // the silence at which the server answered a probe; 0 if it was not probed
+	mute     bool          // it has been logged that the server does not answer
+	lost     bool          // the loss of the API server has been logged
 }
 
-func (r *resource) look(ctx context.Context, state *watching) {
+func (r *resource) check(ctx context.Context, state *watching) {
 	r.reportLoss(state)
 	w, silent := r.health.silence()
 	switch {
@@ -269,19 +265,19 @@ func (r *resource) look(ctx context.Context, state *watching) {
 			return
 		}
 		if !state.mute {
-			r.log.Warningf("%s: the watch has said nothing for %s, and the API server %s does not answer: %v; %s",
+			r.log.Warningf("%s: no event of the watch for %s, and the API server %s does not answer: %v; %s",
 				r.name, silent.Round(time.Second), r.host, err, r.meanwhile.known)
 		}
 		state.mute = true
 	case silent > state.answered+frozenAfter:
-		r.log.Errorf("%s: the watch is frozen: nothing for %s, though the API server %s answers; listing anew", r.name, silent.Round(time.Second), r.host)
+		r.log.Errorf("%s: the watch is frozen: nothing for %s, though the API server %s answers; listing again", r.name, silent.Round(time.Second), r.host)
 		watchesFrozen.WithLabelValues(r.name).Inc()
 		state.answered = 0
 		r.health.freeze(w)
 	}
 }
 
-// probe asks for one object in a way that the server answers from its newest state.
+// probe lists one object, in a way that the server answers from its newest state.
 func (r *resource) probe(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()

@@ -59,8 +59,7 @@ func goldenLines(t *testing.T, path string) map[string]string {
 	return want
 }
 
-// newError returns the error of New for a directory with a copy of one file, the directory's own name
-// left out.
+// newError returns the error of New for a directory with a copy of one file, without the name of the directory.
 func newError(t *testing.T, path string) string {
 	t.Helper()
 	content, err := os.ReadFile(path)
@@ -81,7 +80,7 @@ func newError(t *testing.T, path string) string {
 
 var everything = source.Options{Endpoints: true, Pods: true, Zones: true}
 
-func write(t *testing.T, dir, name, content string) {
+func write(t testing.TB, dir, name, content string) {
 	t.Helper()
 	path := filepath.Join(dir, name)
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {

@@ -43,19 +43,19 @@ const (
 	ofEast    = "multicluster.kubernetes.io/source-cluster: east"
 )
 
-// imports has manifests of a Service and an import of one name, with slices of the one, the other and both.
+// imports are manifests of a Service and a ServiceImport of one name, with slices of the one, the other and both.
 var imports = "{apiVersion: v1, kind: Service, metadata: {name: db, namespace: shop}, spec: {clusterIP: None}}\n---\n" +
 	importFile("shop", "db", "type: Headless, ports: [{name: sql, port: 5432}]") +
 	sliceFile("local", "10.0.0.1", ofService) +
 	sliceFile("east", "10.0.0.2", ofImport+", "+ofEast) +
 	sliceFile("both", "10.0.0.3", ofService+", "+ofImport+", multicluster.kubernetes.io/source-cluster: West.Prod") +
-	sliceFile("nobody", "10.0.0.4", ofImport) +
+	sliceFile("lone", "10.0.0.4", ofImport) +
 	clusterFile("cluster.clusterset.k8s.io", "east") +
 	clusterFile("clusterset.k8s.io", "Shops & more")
 
 const (
 	dumpService = "service shop/db headless\n  slice both%s: 10.0.0.3\n  slice local: 10.0.0.1"
-	dumpImport  = "import shop/db headless sql/tcp/5432\n  slice both of west.prod: 10.0.0.3\n  slice east of east: 10.0.0.2\n  slice nobody: 10.0.0.4"
+	dumpImport  = "import shop/db headless sql/tcp/5432\n  slice both of west.prod: 10.0.0.3\n  slice east of east: 10.0.0.2\n  slice lone: 10.0.0.4"
 )
 
 func TestImports(t *testing.T) {
@@ -68,11 +68,11 @@ func TestImports(t *testing.T) {
 			withImports, map[string]string{"a.yaml": imports},
 			fmt.Sprintf(dumpService, " of west.prod") + "\n" + dumpImport + "\ncluster east",
 		},
-		"alone": {
+		"without Services": {
 			importsOnly, map[string]string{"a.yaml": imports},
 			dumpImport + "\ncluster east",
 		},
-		"not asked for": {
+		"not read": {
 			source.Options{Endpoints: true, Zones: true}, map[string]string{"a.yaml": imports},
 			fmt.Sprintf(dumpService, ""),
 		},
@@ -84,7 +84,7 @@ func TestImports(t *testing.T) {
 			source.Options{Imports: true}, map[string]string{"a.yaml": imports},
 			"service shop/db headless\nimport shop/db headless sql/tcp/5432",
 		},
-		"pods alone": {
+		"only pods": {
 			source.Options{PodsOnly: true, Pods: true}, map[string]string{"a.yaml": imports}, "",
 		},
 		"addresses": {
@@ -154,17 +154,17 @@ func TestImportTopology(t *testing.T) {
 	}
 }
 
-// TestImportNotes has what is said of ServiceImports that lead to no answer, and where nothing is said.
+// TestImportNotes expects a line in the log for each ServiceImport and EndpointSlice without an answer, and no other.
 func TestImportNotes(t *testing.T) {
 	files := map[string]string{
 		"a.yaml": importFile("shop", "web", "type: ClusterSetIP, ports: []") + importFile("shop", "db", "type: Headless, ports: []") +
-			sliceFile("nobody", "10.0.0.4", ofImport) + sliceFile("east", "10.0.0.2", ofImport+", "+ofEast),
+			sliceFile("lone", "10.0.0.4", ofImport) + sliceFile("east", "10.0.0.2", ofImport+", "+ofEast),
 		"b.yaml": importFile("shop", "other", "type: ClusterSetIP, ips: [10.112.0.7], ports: []") + sliceFile("lost", "10.0.0.5", ofEast),
 	}
 	const (
 		unserved = "info %s/a.yaml:1: a kubernetes block without zones of multicluster does not answer for ServiceImports"
 		address  = "warning %s/a.yaml:1: ServiceImport shop/web has no address: in a cluster its controller would set one, here spec.ips must give it"
-		cluster  = "warning %s/a.yaml:5: EndpointSlice shop/nobody is of no cluster: the names of its endpoints have none, unless its label multicluster.kubernetes.io/source-cluster names one"
+		cluster  = "warning %s/a.yaml:5: EndpointSlice shop/lone is of no cluster: the names of its endpoints have none, unless its label multicluster.kubernetes.io/source-cluster names one"
 		lost     = "warning %s/b.yaml:3: EndpointSlice shop/lost belongs to no Service: its label kubernetes.io/service-name must name one, or multicluster.kubernetes.io/service-name a ServiceImport"
 	)
 	for name, test := range map[string]struct {
@@ -174,7 +174,7 @@ func TestImportNotes(t *testing.T) {
 		"with a multicluster zone":    {withImports, []string{address, cluster, lost}},
 		"with nothing else":           {importsOnly, []string{address, cluster, lost}},
 		"without a multicluster zone": {everything, []string{unserved, lost}},
-		"with pods alone":             {source.Options{Pods: true, PodsOnly: true}, []string{lost}},
+		"with only pods":              {source.Options{Pods: true, PodsOnly: true}, []string{lost}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s, _, log := load(t, test.opts, files)
@@ -185,7 +185,7 @@ func TestImportNotes(t *testing.T) {
 			if !slices.Equal(log.lines, want) {
 				t.Errorf("logged\n%s\nwant\n%s", strings.Join(log.lines, "\n"), strings.Join(want, "\n"))
 			}
-			s.look(nil, true)
+			s.refresh(nil)
 			if len(log.lines) != len(want) {
 				t.Errorf("logged again: %q", log.lines)
 			}
@@ -244,14 +244,15 @@ func TestWatchImports(t *testing.T) {
 	r.write("import.yaml", importFile("shop", "db", "type: ClusterSetIP, ips: [10.112.0.7], ports: []"))
 	r.serves(dumpLocal + "  slice east: 10.0.0.2\nimport shop/db [10.112.0.7]")
 	r.write("import.yaml", importFile("shop", "db", "type: ClusterSetIP, ip: 10.112.0.8, ports: []"))
-	r.logs(1, "error ", "import.yaml:1: ServiceImport shop/db: spec.ip: no such field; did you mean ips?; the file is served as it was before")
+	r.logs(1, "error ", "import.yaml:1: ServiceImport shop/db: spec.ip: unknown field; see kubectl explain serviceimport.spec; the last valid state of the directory is served")
 	r.must(os.Remove(r.path("service.yaml")))
-	r.serves("import shop/db [10.112.0.7]")
+	r.write("import.yaml", importFile("shop", "db", "type: ClusterSetIP, ips: [10.112.0.8], ports: []"))
+	r.serves("import shop/db [10.112.0.8]")
 	r.must(os.Remove(r.path("import.yaml")))
 	r.serves("")
 }
 
-// TestImportRecordsStay changes one object and sees that what others are served from stays.
+// TestImportRecordsStay changes one object and expects the records and generations of others to stay.
 func TestImportRecordsStay(t *testing.T) {
 	stays := importFile("shop", "db", "type: Headless, ports: []") + sliceFile("east", "10.0.0.2", ofImport+", "+ofEast) + service("shop", "web", "10.96.0.1") +
 		clusterFile("cluster.clusterset.k8s.io", "east")
@@ -269,12 +270,12 @@ func TestImportRecordsStay(t *testing.T) {
 	}
 	before = generations()
 	write(t, s.root, "a.yaml", "# the same\n"+stays+importFile("shop", "web", "type: ClusterSetIP, ips: [10.112.0.8], ports: []"))
-	s.look(nil, false)
+	s.refresh(nil)
 	if ix.ImportRecord("shop", "db") != imported || ix.SliceRecord("shop", "east") != slice {
 		t.Error("an unchanged record was replaced")
 	}
-	if kept := s.served.objects[key{"ServiceImport", "shop", "db"}].imported; kept != imported {
-		t.Error("an unchanged record is there twice")
+	if kept := s.cluster.objects[key{"ServiceImport", "shop", "db"}].record; kept != imported {
+		t.Error("an unchanged record is in memory twice")
 	}
 	after := generations()
 	if last := len(before) - 1; !slices.Equal(after[:last], before[:last]) || after[last] == before[last] {
@@ -282,9 +283,9 @@ func TestImportRecordsStay(t *testing.T) {
 	}
 }
 
-// TestOrder reads an index while it is filled: what a name leads to is there before the name.
+// TestOrder reads an index while it is filled: endpoints are in it before the name of their ServiceImport.
 func TestOrder(t *testing.T) {
-	const many = 500 // so that each step takes its time
+	const many = 500 // so that each step is slow enough to be seen
 	text := imports + nodeFile("node-1", "zone-a", "")
 	for i := range many {
 		text += sliceFile(fmt.Sprint("other-", i), "10.1.0.1", "multicluster.kubernetes.io/service-name: other")
@@ -294,15 +295,15 @@ func TestOrder(t *testing.T) {
 	s, _, _ := load(t, opts, map[string]string{"a.yaml": text})
 	early := func(ix *index.Index) string {
 		if len(ix.SlicesByIP(netip.MustParseAddr("10.0.0.1"))) > 0 && (ix.ClusterID() == (index.Symbol{}) || ix.Node(index.NewSymbol("node-1")) == nil) {
-			return "endpoints were there before what says where they are"
+			return "endpoints were visible before their Nodes and the ID of the cluster"
 		}
 		if e := ix.Import("shop", "db"); e != nil && len(e.Slices) != 3 {
-			return fmt.Sprintf("the import was there with %d slices, want 3", len(e.Slices))
+			return fmt.Sprintf("the import was visible with %d slices, want 3", len(e.Slices))
 		}
 		return ""
 	}
 	for range 20 {
-		s.ix, s.served = index.New(), served{}
+		s.ix = index.New()
 		begun, found := make(chan struct{}), make(chan string)
 		var filled atomic.Bool
 		go func() {
@@ -322,8 +323,7 @@ func TestOrder(t *testing.T) {
 	}
 }
 
-// TestRandomImports edits files at random and sees that each state is served as a Source serves it that starts with it,
-// which knows no earlier one.
+// TestRandomImports edits files at random: each state is served as by a Source that starts with it.
 func TestRandomImports(t *testing.T) {
 	property.Seeds(t, 0, 1, func(t *testing.T, seed uint64) {
 		random := rand.New(rand.NewPCG(seed, 0))
@@ -345,7 +345,7 @@ func TestRandomImports(t *testing.T) {
 						break
 					}
 				}
-				s.look(nil, true)
+				s.refresh(nil)
 				_, fresh, _ := load(t, opts, files)
 				if got, want := dump(ix), dump(fresh); got != want {
 					t.Fatalf("state %d: got\n%s\nwant\n%s\nof %q", i, got, want, slices.Sorted(maps.Values(files)))
@@ -355,7 +355,7 @@ func TestRandomImports(t *testing.T) {
 	})
 }
 
-// randomFile has objects that no file with another number has.
+// randomFile returns objects that are in no file with another number.
 func randomFile(random *rand.Rand, number string) string {
 	pick := func(all ...string) string { return all[random.IntN(len(all))] }
 	text := "# never empty\n---\n"
@@ -369,7 +369,7 @@ func randomFile(random *rand.Rand, number string) string {
 		if random.IntN(3) == 0 {
 			continue
 		}
-		of := "db-" + pick("0", "1", "2", "3") // of another file too
+		of := "db-" + pick("0", "1", "2", "3") // also one of another file
 		labels := pick("kubernetes.io/service-name: "+of, "multicluster.kubernetes.io/service-name: "+of, "kubernetes.io/service-name: "+of+", multicluster.kubernetes.io/service-name: "+of) +
 			pick("", ", "+ofEast, ", multicluster.kubernetes.io/source-cluster: west") + pick("", "", ", hidden: any")
 		text += sliceFile(slice+"-"+number, pick("10.0.0.1", "10.0.0.2"), labels)

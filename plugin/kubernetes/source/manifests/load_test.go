@@ -1,8 +1,8 @@
 package manifests
 
 import (
+	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -17,7 +17,7 @@ import (
 	"github.com/nearside-dns/nearside/plugin/kubernetes/source"
 )
 
-// recorder keeps what is logged.
+// recorder stores the lines of the log.
 type recorder struct {
 	mu    sync.Mutex
 	lines []string
@@ -66,7 +66,7 @@ func load(t *testing.T, opts source.Options, files map[string]string) (*Source, 
 	return s, s.ix, log
 }
 
-// dump writes what an index has as text, a line for each record, ordered.
+// dump returns the records of an index as text, a line for each, in order.
 func dump(ix *index.Index) string {
 	all := append(entries(ix, "service", ix.Services()), entries(ix, "import", ix.Imports())...)
 	if id := ix.ClusterID(); id != (index.Symbol{}) {
@@ -182,6 +182,18 @@ func TestRecords(t *testing.T) {
 			files: map[string]string{"a.yaml": "---\n# nothing\n---\n" + service("a", "a", "10.96.0.1") + "---\n" + service("a", "b", "None") + "...\n---\n"},
 			want:  "service a/a [10.96.0.1]\nservice a/b headless",
 		},
+		"documents after directives, and after the end of others": {
+			files: map[string]string{"a.yaml": "# nothing\n%YAML 1.1\n---\n" + strings.TrimSuffix(service("a", "a", "10.96.0.1"), "---\n") + "...\n---\n" + service("a", "b", "None") + "--- {apiVersion: v1, kind: Service, metadata: {name: c}}\n"},
+			want:  "service a/a [10.96.0.1]\nservice a/b headless\nservice default/c []",
+		},
+		"line breaks of other systems": {
+			files: map[string]string{"a.yaml": "\xef\xbb\xbf" + strings.ReplaceAll(service("a", "a", "10.96.0.1")+service("a", "b", "None"), "\n", "\r\n")},
+			want:  "service a/a [10.96.0.1]\nservice a/b headless",
+		},
+		"a field twice in an object that is not read": {
+			files: map[string]string{"a.yaml": service("a", "a", "10.96.0.1") + "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: a, name: b}\n"},
+			want:  "service a/a [10.96.0.1]",
+		},
 		"an empty file": {files: map[string]string{"a.yaml": "", "b.json": "", "c.json": "null"}},
 		"a List": {
 			files: map[string]string{"a.yaml": "apiVersion: v1\nkind: List\nmetadata: {resourceVersion: ''}\nitems:\n- " + strings.TrimSpace(strings.Split(headless, "---")[0]) + "\n- {apiVersion: apps/v1, kind: Deployment}\n"},
@@ -213,7 +225,7 @@ spec:
 `},
 			want: "service default/one [10.96.0.1] http/tcp/80\nservice default/two [10.96.0.2 fd00::2] dns/udp/53 dns-tcp/tcp/53",
 		},
-		"kinds of custom resources that are called alike": {
+		"custom resources with kinds of the same names": {
 			files: map[string]string{
 				"a.yaml": "apiVersion: serving.knative.dev/v1\nkind: Service\nmetadata: {name: a}\nspec: {template: {}}\n",
 				"b.yaml": "apiVersion: multicluster.x-k8s.io/v1alpha1\nkind: Service\nmetadata: {name: a}\nspec: {template: {}}\n",
@@ -235,7 +247,7 @@ spec:
 			files: map[string]string{"a.yaml": endpoints, "z.yaml": node},
 			want:  "service default/db headless\n  slice db-1 /tcp/5432 any/tcp/-1: 10.0.0.1,db-0 10.0.0.2 10.0.0.4",
 		},
-		"no endpoints asked for": {
+		"endpoints that are not read": {
 			files: map[string]string{"a.yaml": endpoints},
 			want:  "service default/db headless",
 		},
@@ -297,9 +309,9 @@ items:
 		opts source.Options
 		want map[string]string
 	}{
-		"all":           {source.Options{Pods: true}, map[string]string{"one": "[10.0.0.1]", "two": "[10.0.0.2 fd00::2]"}},
-		"selected":      {source.Options{Pods: true, Labels: selector(t, "app=db")}, map[string]string{"two": "[10.0.0.2 fd00::2]"}},
-		"not asked for": {source.Options{}, nil},
+		"all":      {source.Options{Pods: true}, map[string]string{"one": "[10.0.0.1]", "two": "[10.0.0.2 fd00::2]"}},
+		"selected": {source.Options{Pods: true, Labels: selector(t, "app=db")}, map[string]string{"two": "[10.0.0.2 fd00::2]"}},
+		"not read": {source.Options{}, nil},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -342,13 +354,6 @@ func TestNotes(t *testing.T) {
 	}
 }
 
-// TestKindNames: messages name every kind that is read.
-func TestKindNames(t *testing.T) {
-	if got, want := slices.Sorted(slices.Values(kindNames)), sorted(kinds); !slices.Equal(got, want) {
-		t.Errorf("messages name %q, and %q are read", got, want)
-	}
-}
-
 func TestLinksAreFollowed(t *testing.T) {
 	dir, outside := t.TempDir(), t.TempDir()
 	write(t, outside, "linked.yaml", service("shop", "linked", "None"))
@@ -374,7 +379,7 @@ func TestLinksAreFollowed(t *testing.T) {
 	}
 }
 
-// TestLinesOfLargeFiles: the line of a syntax error is right behind more text than is searched.
+// TestLinesOfLargeFiles: the line of a syntax error is right even if it follows more text than maxSearched.
 func TestLinesOfLargeFiles(t *testing.T) {
 	const lines = 4 // of one document
 	document := "kind: ConfigMap\napiVersion: v1\nnote: " + strings.Repeat("x", 1000) + "\n---\n"
@@ -390,34 +395,15 @@ func TestLinesOfLargeFiles(t *testing.T) {
 		"large, first line":  {3000, "}\n", 1},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, bad := documents("a.yaml", []byte(strings.Repeat(document, test.documents)+test.broken))
-			if bad == nil {
-				t.Fatal("no problem")
+			_, err := parser{}.parse("a.yaml", []byte(strings.Repeat(document, test.documents)+test.broken))
+			var bad *problem
+			if !errors.As(err, &bad) {
+				t.Fatalf("got %v, want a problem", err)
 			}
 			if want := test.documents*lines + test.line; bad.line != want {
 				t.Errorf("got line %d, want %d: %v", bad.line, want, bad)
 			}
 		})
-	}
-}
-
-// TestUnreadableDirectory: files of a directory that cannot be read are not gone.
-func TestUnreadableDirectory(t *testing.T) {
-	s, _, log := load(t, source.Options{}, map[string]string{"a.yaml": service("shop", "a", "None"), "sub/b.yaml": service("shop", "b", "None"), "subtle.yaml": ""})
-	barred := &tree{files: map[string]entry{"a.yaml": {}}, unreadable: map[string]string{"sub": "permission denied"}}
-	for range 2 {
-		s.mended(barred)
-		s.drop(barred)
-	}
-	if s.files["sub/b.yaml"] == nil || s.files["subtle.yaml"] != nil {
-		t.Errorf("got %v", sorted(s.files))
-	}
-	if got := log.with("error ", "sub: permission denied; what was read there last is still served"); len(got) != 1 {
-		t.Errorf("logged %q", log.lines)
-	}
-	s.mended(&tree{})
-	if got := log.with("info ", "sub can be read again"); len(got) != 1 {
-		t.Errorf("logged %q", log.lines)
 	}
 }
 
@@ -459,7 +445,7 @@ cluster east`)
 		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}
 	kinds := map[string]int{}
-	for k := range s.served.objects {
+	for k := range s.cluster.objects {
 		kinds[k.kind]++
 	}
 	for kind, n := range map[string]int{"Namespace": 3, "Node": 3, "Service": 6, "EndpointSlice": 10, "Pod": 4, "ServiceImport": 2, "ClusterProperty": 1} {
@@ -476,8 +462,8 @@ func TestStatus(t *testing.T) {
 	s, _, _ := load(t, everything, nil)
 	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	s.now = func() time.Time { return at }
-	if again := s.look(nil, true); again != 0 {
-		t.Errorf("wants to look again after %v", again)
+	if pause := s.refresh(nil); pause != s.wait.reread {
+		t.Errorf("reads again after %v", pause)
 	}
 	all := s.Status()
 	if len(all) != 4 {
@@ -493,11 +479,11 @@ func TestStatus(t *testing.T) {
 	}
 	later := at.Add(time.Minute)
 	s.now = func() time.Time { return later }
-	s.look(nil, true)
+	s.refresh(nil)
 	if st := s.Status()[0]; !st.Synced || st.Frozen || !st.Heard.Equal(at) {
 		t.Errorf("without the directory: %+v", st)
 	}
-	s.look(&watch{failed: fs.ErrInvalid}, true)
+	s.refresh(&watch{failed: true})
 	if st := s.Status()[0]; !st.Frozen {
 		t.Errorf("without directory and watch: %+v", st)
 	}

@@ -1,14 +1,13 @@
 // Package manifests brings a directory of Kubernetes manifests into an index, as if they were in a
 // cluster. In go files of YAML and JSON, watched as long as the source runs; out come the records of
 // their Services, ServiceImports, EndpointSlices, Namespaces, Nodes and Pods, in the index, and the ID of the
-// cluster.
+// cluster. The directory is accepted or refused as a whole: while a file has an error, the last valid state is served.
 //
-// It stands in for an API server: it imports no client-go, and no dns package, and it knows nothing
-// of how names are answered.
+// The package replaces an API server: it imports no client-go and no dns package, and does not know how names are
+// answered.
 package manifests
 
 import (
-	"errors"
 	"fmt"
 	"path/filepath"
 	"sync"
@@ -20,7 +19,7 @@ import (
 	"github.com/nearside-dns/nearside/plugin/kubernetes/source"
 )
 
-// logger is the part of the CoreDNS logger that is used here; tests put their own in its place.
+// logger is the part of the CoreDNS logger that is used here; tests replace it.
 type logger interface {
 	Infof(format string, v ...any)
 	Warningf(format string, v ...any)
@@ -29,41 +28,33 @@ type logger interface {
 
 // timing holds the intervals of a Source, so that tests can shorten them.
 type timing struct {
-	// settle is how long the directory must be at rest after a change, and settleMost how long
-	// changes that go on and on are waited for.
-	settle, settleMost time.Duration
-	// reread is how often everything is read whether or not it seems to have changed: on network
-	// file systems no change may be heard of.
-	reread time.Duration
-	// poll is how often changes are looked for while the directory cannot be watched.
-	poll time.Duration
-	// empty is how long a file must stay empty until that is believed: a writer truncates first.
-	empty time.Duration
-	// grain is the age from which on the time of a file's last change tells it from the next one.
-	grain time.Duration
+	settle    time.Duration // without changes, after which the directory is read
+	maxSettle time.Duration // the maximum of this delay while changes go on
+	reread    time.Duration // between readings without changes: network file systems may report none
+	poll      time.Duration // between readings while the directory cannot be watched
+	empty     time.Duration // for which a file that had objects must be empty for that to be accepted
 }
 
 var defaultTiming = timing{
-	settle:     100 * time.Millisecond,
-	settleMost: 500 * time.Millisecond,
-	reread:     30 * time.Second,
-	poll:       2 * time.Second,
-	empty:      time.Second,
-	grain:      2 * time.Second,
+	settle:    100 * time.Millisecond,
+	maxSettle: 500 * time.Millisecond,
+	reread:    30 * time.Second,
+	poll:      2 * time.Second,
+	empty:     time.Second,
 }
 
-// bounds limit what is read, so that a wrong directory is an error and not the end of the memory.
+// bounds limit what is read: a wrong directory must be an error, and not use up the memory.
 type bounds struct {
 	files     int   // manifests and directories
-	fileBytes int64 // in one file
-	allBytes  int64 // in all files
+	fileBytes int64 // of one file
+	allBytes  int64 // of all files
 }
 
 var defaultBounds = bounds{files: 100_000, fileBytes: 16 << 20, allBytes: 1 << 30}
 
-// Source keeps an index in step with a directory of manifests. New makes it.
+// Source updates an index from a directory of manifests. New creates it.
 type Source struct {
-	dir    string // as it was given, for messages
+	dir    string // as configured, for messages
 	root   string // the same, absolute
 	opts   source.Options
 	parser parser
@@ -72,24 +63,24 @@ type Source struct {
 	wait   timing
 	bounds bounds
 
-	// What follows belongs to New and then to Run.
+	// The rest is used by New and then by Run alone.
 
-	ix    *index.Index
-	files map[string]*file // by path below the directory
-	// troubles are the lines logged about directories, by path: one line for each, until it is mended.
-	troubles map[string]string
-	served   served
+	ix      *index.Index
+	files   map[string]*file // by path below the directory
+	cluster *cluster         // the last valid state
+	failure string           // that has been logged; "" while the directory is valid
+	kinds   map[string]bool  // kinds about which a line has been logged
 
 	mu     sync.Mutex
-	inStep bool      // the index has what was read; guarded by mu
+	inStep bool      // the index has been filled; guarded by mu
 	heard  time.Time // guarded by mu
 	frozen bool      // guarded by mu
 }
 
 var _ source.Source = (*Source)(nil)
 
-// New reads the directory once and returns a Source that begins with what was read. Its error is one
-// line with the file and line of what is wrong.
+// New reads the directory once and returns a Source that begins with this state. Its error is one line with the file
+// and line of the first error.
 func New(dir string, opts source.Options, skipped *source.Skipped) (*Source, error) {
 	s, err := newSource(dir, opts, skipped)
 	if err != nil {
@@ -99,6 +90,12 @@ func New(dir string, opts source.Options, skipped *source.Skipped) (*Source, err
 		return nil, err
 	}
 	return s, nil
+}
+
+// begin reads the directory for the first time.
+func (s *Source) begin() error {
+	_, _, err := s.update(nil)
+	return err
 }
 
 // newSource returns a Source that has read nothing yet.
@@ -111,49 +108,21 @@ func newSource(dir string, opts source.Options, skipped *source.Skipped) (*Sourc
 		skipped = new(source.Skipped)
 	}
 	return &Source{
-		dir:      filepath.Clean(dir),
-		root:     root,
-		opts:     opts,
-		parser:   parser{opts: opts, strip: source.Stripper{Options: opts, Skipped: skipped}},
-		log:      clog.NewWithPlugin("kubernetes"),
-		now:      time.Now,
-		wait:     defaultTiming,
-		bounds:   defaultBounds,
-		files:    map[string]*file{},
-		troubles: map[string]string{},
+		dir:     filepath.Clean(dir),
+		root:    root,
+		opts:    opts,
+		parser:  parser{opts: opts, strip: source.Stripper{Options: opts, Skipped: skipped}},
+		log:     clog.NewWithPlugin("kubernetes"),
+		now:     time.Now,
+		wait:    defaultTiming,
+		bounds:  defaultBounds,
+		files:   map[string]*file{},
+		cluster: newCluster(),
+		kinds:   map[string]bool{},
 	}, nil
 }
 
-// begin is the look at the directory that decides whether the server starts.
-func (s *Source) begin() error {
-	t, err := s.readTree(nil, true)
-	if err != nil {
-		return s.directoryError(err)
-	}
-	for _, dir := range sorted(t.unreadable) {
-		return fmt.Errorf("%s: %s", s.show(dir), t.unreadable[dir])
-	}
-	s.drop(t)
-	s.choose()
-	var broken []string
-	for _, f := range s.inOrder() {
-		if p := f.trouble(); p != "" {
-			broken = append(broken, p)
-		}
-	}
-	switch len(broken) {
-	case 0:
-	case 1:
-		return errors.New(broken[0])
-	default:
-		return fmt.Errorf("%s (the first of %d broken files)", broken[0], len(broken))
-	}
-	s.settleFiles()
-	s.hear()
-	return nil
-}
-
-// Status tells when the directory was last looked at with success. All resources are in step once Run has begun.
+// Status implements source.Source. All resources are in step once Run has begun.
 func (s *Source) Status() []source.Status {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -164,16 +133,11 @@ func (s *Source) Status() []source.Status {
 	return all
 }
 
-// hear notes a look at the directory that succeeded.
-func (s *Source) hear() {
+// setStatus records a reading of the directory: the time of an accepted one, or whether changes cannot be found.
+func (s *Source) setStatus(heard time.Time, frozen bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.heard, s.frozen = s.now(), false
-}
-
-// freeze notes that neither the watch nor a look tells of changes.
-func (s *Source) freeze(is bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.frozen = is
+	if s.frozen = frozen; !heard.IsZero() {
+		s.heard = heard
+	}
 }

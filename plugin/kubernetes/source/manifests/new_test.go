@@ -45,7 +45,7 @@ func TestNewFails(t *testing.T) {
 				write(t, dir, "b.yaml", "kind: Service")
 				write(t, dir, "a.yaml", "kind: Node")
 			},
-			want: "DIR/a.yaml:1: Node: apiVersion is missing; want v1 (the first of 2 broken files)",
+			want: "DIR/a.yaml:1: Node: apiVersion: missing; want v1 (the first of 2 broken files)",
 		},
 		"a link that leads nowhere": {
 			prepare: func(t *testing.T, dir string) {

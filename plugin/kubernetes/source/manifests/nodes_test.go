@@ -21,7 +21,7 @@ func nodeFile(name, zone, spec string) string {
 	return fmt.Sprintf("{apiVersion: v1, kind: Node, metadata: {name: %s, labels: {topology.kubernetes.io/zone: %s}}, spec: {%s}}\n---\n", name, zone, spec)
 }
 
-// nodeText returns what the index has of a node: its zone and where an address leads to.
+// nodeText returns the zone of a node in the index, and the node of an address.
 func nodeText(ix *index.Index, name, ip string) string {
 	text := "no node"
 	if n := ix.Node(index.NewSymbol(name)); n != nil {
@@ -75,7 +75,7 @@ func TestNodeChanges(t *testing.T) {
 		t.Helper()
 		r.within(3*time.Second, want, func() bool { return nodeText(r.ix, "node-1", "10.1.0.1") == want })
 	}
-	// A writer publishes first and advances the generation then, so it may come a moment after what is seen.
+	// The index publishes a record before it advances the generation.
 	advanced := func(what string, since uint64) {
 		t.Helper()
 		by := func() uint64 { return r.ix.NodesGeneration().Load() - since }

@@ -1,23 +1,26 @@
 package manifests
 
 import (
+	"cmp"
+	"encoding/json"
+	"errors"
 	"fmt"
+	"maps"
 	"reflect"
+	"regexp"
 	"slices"
 	"strings"
 
-	"go.yaml.in/yaml/v3"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/validation"
+	kjson "sigs.k8s.io/json"
 	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 
-	"github.com/nearside-dns/nearside/plugin/kubernetes/index"
 	"github.com/nearside-dns/nearside/plugin/kubernetes/source"
 )
 
-// key names one object of the cluster.
+// key identifies an object of the cluster.
 type key struct{ kind, namespace, name string }
 
 func (k key) String() string {
@@ -27,96 +30,96 @@ func (k key) String() string {
 	return k.kind + " " + k.namespace + "/" + k.name
 }
 
-// contents is what one file says.
+// place is where an object is: in a document of a file, at a path.
+type place struct {
+	file   string
+	number int    // of the document
+	path   string // "" or that of an item of a list
+}
+
+// contents are the objects of one file.
 type contents struct {
-	objects []*object
-	others  []other  // objects of kinds that are not read
-	notes   []string // line and text of what is no error and may still be a mistake
+	objects  []*object
+	unread   []unread
+	warnings []warning
 }
 
-func (c *contents) all() []*object {
-	if c == nil {
-		return nil
-	}
-	return c.objects
-}
-
-// other stands for objects of a kind that is not read, in one namespace.
-type other struct {
+// unread stands for the objects of one kind that is not read, in one namespace.
+type unread struct {
 	kind, namespace string
-	line            int
+	place           place
 }
 
-// object is one object of a file with what is needed of it.
-type object struct {
-	key  key
-	line int
-
-	service   *index.Service // nil unless selected, as imported, slice and pod
-	imported  *index.Service // of a ServiceImport
-	slice     *index.Slice
-	pod       *index.Pod
-	node      *index.Node       // nil without topology
-	clusterID index.Symbol      // zero unless the object gives the cluster its ID
-	labels    map[string]string // of a Namespace
-	zone      string            // of a Node
-	// unplaced is an EndpointSlice with endpoints whose zone is that of their Node; its slice is made
-	// once the Nodes are known.
-	unplaced *discoveryv1.EndpointSlice
-	placed   int // the state of the Nodes that slice was made with
+// warning is about a valid object that may be a mistake.
+type warning struct {
+	place place
+	text  string
 }
 
 // apiObject is what the API types have in common.
 type apiObject interface{ GetObjectMeta() metav1.Object }
 
-// clusterProperty is a ClusterProperty with the status that an API server gives it.
+// clusterProperty is a ClusterProperty with the status that an API server adds.
 type clusterProperty struct {
 	source.ClusterProperty `json:",inline"`
 	Status                 struct{} `json:"status"`
 }
 
-// kind is a kind of object that is read.
+// kind is a kind of object that is read. All versions of a kind have the same fields, as far as they are read.
 type kind struct {
-	apiVersions []string // one at least, of one group; the newest first
+	name        string
+	apiVersions []string // of one group, the newest first
 	namespaced  bool
+	isLabel     bool // names are one DNS label, not several
 	new         func() apiObject
-	// label tells that the name is one DNS label; other names are several.
-	label bool
 }
 
-var kinds = map[string]kind{
-	"Service":         {[]string{"v1"}, true, func() apiObject { return new(corev1.Service) }, true},
-	"EndpointSlice":   {[]string{"discovery.k8s.io/v1"}, true, func() apiObject { return new(discoveryv1.EndpointSlice) }, false},
-	"ServiceImport":   {inGroup(mcsv1beta1.GroupName, "v1beta1", "v1alpha1"), true, func() apiObject { return new(mcsv1beta1.ServiceImport) }, true},
-	"Namespace":       {[]string{"v1"}, false, func() apiObject { return new(corev1.Namespace) }, true},
-	"Node":            {[]string{"v1"}, false, func() apiObject { return new(corev1.Node) }, false},
-	"Pod":             {[]string{"v1"}, true, func() apiObject { return new(corev1.Pod) }, false},
-	"ClusterProperty": {inGroup("about.k8s.io", "v1", "v1beta1", "v1alpha1"), false, func() apiObject { return new(clusterProperty) }, false},
+var kinds = []kind{
+	{"Service", []string{"v1"}, true, true, func() apiObject { return new(corev1.Service) }},
+	{"EndpointSlice", []string{"discovery.k8s.io/v1"}, true, false, func() apiObject { return new(discoveryv1.EndpointSlice) }},
+	{"ServiceImport", []string{"multicluster.x-k8s.io/v1beta1", "multicluster.x-k8s.io/v1alpha1"}, true, true, func() apiObject { return new(mcsv1beta1.ServiceImport) }},
+	{"Namespace", []string{"v1"}, false, true, func() apiObject { return new(corev1.Namespace) }},
+	{"Node", []string{"v1"}, false, false, func() apiObject { return new(corev1.Node) }},
+	{"Pod", []string{"v1"}, true, false, func() apiObject { return new(corev1.Pod) }},
+	{"ClusterProperty", []string{"about.k8s.io/v1", "about.k8s.io/v1beta1", "about.k8s.io/v1alpha1"}, false, false, func() apiObject { return new(clusterProperty) }},
 }
 
-// kindNames are those of kinds, in the order of messages.
-var kindNames = []string{"Service", "EndpointSlice", "ServiceImport", "Namespace", "Node", "Pod", "ClusterProperty"}
-
-// inGroup returns the API versions of a group. All versions of a kind have the same fields, as far as they are read.
-func inGroup(group string, versions ...string) (all []string) {
-	for _, v := range versions {
-		all = append(all, group+"/"+v)
+// kindNames returns the names of the kinds that are read, for messages.
+func kindNames() string {
+	var names []string
+	for _, k := range kinds {
+		names = append(names, k.name)
 	}
-	return all
+	last := len(names) - 1
+	return strings.Join(names[:last], ", ") + " and " + names[last]
 }
 
-// foreign tells a group of custom resources, which may have kinds of the same names: Knative has a
-// Service. Names in k8s.io are kept for Kubernetes.
-func (k kind) foreign(group string) bool {
-	own := func(apiVersion string) bool { return strings.HasPrefix(apiVersion, group+"/") }
-	return strings.Contains(group, ".") && !strings.HasSuffix(group, ".k8s.io") && !slices.ContainsFunc(k.apiVersions, own)
+// kindOf returns the kind of an object, nil for one that is not read. Custom resources of other groups may have kinds
+// of the same names, as Knative has a Service; names in k8s.io are reserved for Kubernetes.
+func kindOf(name, apiVersion string) *kind {
+	i := slices.IndexFunc(kinds, func(k kind) bool { return k.name == name })
+	if i < 0 {
+		return nil
+	}
+	group, _, _ := strings.Cut(apiVersion, "/")
+	own, _, _ := strings.Cut(kinds[i].apiVersions[0], "/")
+	if strings.Contains(group, ".") && !strings.HasSuffix(group, ".k8s.io") && group != own {
+		return nil
+	}
+	return &kinds[i]
 }
 
-// collection is an object that holds others: a List, as kubectl get -o yaml writes, or a ServiceList.
-type collection struct {
-	metav1.TypeMeta `json:",inline"`
-	metav1.ListMeta `json:"metadata"`
-	Items           []*yaml.Node `json:"items"`
+// item is an object that has been found in a document.
+type item struct {
+	place
+	text  *text
+	json  []byte
+	twice *problem // nil if there is none; objects that are not read may have one
+}
+
+// problem returns an error of a field of an object, which has a name or none yet.
+func (it item) problem(object, path, text string) *problem {
+	return &problem{it.text.lineOf(it.number, join(it.path, path)), object, path, text}
 }
 
 // parser makes contents of files.
@@ -125,317 +128,230 @@ type parser struct {
 	strip source.Stripper
 }
 
-// reading is the parser at one file.
+// reading is a parser at one file.
 type reading struct {
 	parser
-	decoder decoder
-	out     contents
-	seen    map[key]int // the line of each object
+	contents contents
+	seen     map[key]place
 }
 
-// parse returns what a file says, or what is wrong with the first place where something is.
-func (p parser) parse(path string, content []byte) (*contents, *problem) {
-	roots, bad := documents(path, content)
-	if bad != nil {
-		return nil, bad
+// parse returns the contents of a file, or its first error. It reads a file again if a field is set twice: that is no
+// error in an object that is not read, nor if one of the two is merged by `<<`.
+func (p parser) parse(path string, content []byte) (*contents, error) {
+	t := newText(path, content)
+	c, err := p.read(path, t, true)
+	if errors.Is(err, errTwice) {
+		c, err = p.read(path, t, false)
 	}
-	r := reading{parser: p, seen: map[key]int{}}
-	for _, n := range roots {
-		if bad := r.document(n, position{line: n.Line}, metav1.TypeMeta{}, true); bad != nil {
-			return nil, bad
+	return c, err
+}
+
+func (p parser) read(path string, t *text, strict bool) (*contents, error) {
+	r := reading{parser: p, seen: map[key]place{}}
+	err := t.documents(strict, func(number int, document []byte) error {
+		it := item{place: place{path, number, ""}, text: t, json: document}
+		if !strict {
+			it.twice = duplicate(t.root(number), "")
 		}
-	}
-	return &r.out, nil
+		if bad := r.item(it, metav1.TypeMeta{}); bad != nil {
+			return bad
+		}
+		return nil
+	})
+	return &r.contents, err
 }
 
-// document reads one object. Items of a typed list may leave out what the list says already; lists
-// may not be in lists.
-func (r *reading) document(n *yaml.Node, at position, of metav1.TypeMeta, lists bool) *problem {
-	h, bad := r.header(n, at, of)
-	if bad != nil {
-		return bad
+// header is read of objects of all kinds.
+type header struct {
+	metav1.TypeMeta `json:",inline"`
+	Metadata        struct {
+		Name      string `json:"name"`
+		Namespace string `json:"namespace"`
+	} `json:"metadata"`
+}
+
+// item reads an object. Those in a typed list may leave out kind and version, which are then those of the list.
+func (r *reading) item(it item, of metav1.TypeMeta) *problem {
+	if string(it.json) == "null" && it.path == "" {
+		return nil // an empty document
 	}
-	group, _, _ := strings.Cut(h.apiVersion, "/")
-	item, isList := strings.CutSuffix(h.kind, "List")
-	k, known := kinds[item]
+	h := header{TypeMeta: of}
+	_ = kjson.UnmarshalCaseSensitivePreserveInts(it.json, &h) // other errors are reported when the kind is known
+	name, isList := strings.CutSuffix(h.Kind, "List")
+	k := kindOf(name, h.APIVersion)
+	isList = isList && (k != nil || name == "")
+	isRead, versions := k != nil || isList, []string{"v1"}
+	if k != nil {
+		versions = k.apiVersions
+	}
 	switch {
-	case isList && (known || item == "") && !k.foreign(group):
-		if !lists {
-			return at.problem("a %s inside of a list; put its items there", h.kind)
+	case h.Kind == "":
+		return it.problem("", "kind", "missing; want an object with apiVersion, kind and metadata; DNS needs "+kindNames())
+	case h.APIVersion == "" && isRead:
+		return it.problem(h.Kind, "apiVersion", "missing; want "+strings.Join(versions, " or "))
+	case h.APIVersion == "":
+		return it.problem(h.Kind, "apiVersion", "missing")
+	case isList && it.path != "":
+		return it.problem("", "", fmt.Sprintf("a %s inside of a list; move its items to the outer list", h.Kind))
+	case of.Kind != "" && h.Kind != of.Kind:
+		return it.problem("", "kind", fmt.Sprintf("%s in a %sList; want %s", h.Kind, of.Kind, of.Kind))
+	case it.twice != nil && (isRead || it.twice.path == "kind" || it.twice.path == "apiVersion"):
+		it.twice.object = h.object(k)
+		return it.twice
+	case !isRead:
+		r.skip(it, h, name)
+		return nil
+	case !slices.Contains(versions, h.APIVersion):
+		return it.problem(h.object(k), "apiVersion", fmt.Sprintf("%s is not read; want %s", h.APIVersion, strings.Join(versions, " or ")))
+	case isList:
+		return r.list(it, h, name)
+	}
+	return r.object(it, h, k)
+}
+
+// object returns the name of an object for errors: its kind, and its name if it has one.
+func (h header) object(k *kind) string {
+	if h.Metadata.Name == "" || k == nil || k.name != h.Kind {
+		return h.Kind
+	}
+	o := key{kind: h.Kind, name: h.Metadata.Name}
+	if k.namespaced {
+		o.namespace = cmp.Or(h.Metadata.Namespace, metav1.NamespaceDefault)
+	}
+	return o.String()
+}
+
+// skip records an object that is not read: its namespace exists nevertheless.
+func (r *reading) skip(it item, h header, name string) {
+	u := unread{kind: h.Kind, namespace: h.Metadata.Namespace, place: it.place}
+	if slices.ContainsFunc(kinds, func(k kind) bool { return k.name == name }) {
+		group, _, _ := strings.Cut(h.APIVersion, "/")
+		u.kind += "." + group
+	}
+	if !slices.ContainsFunc(r.contents.unread, func(o unread) bool { return o.kind == u.kind && o.namespace == u.namespace }) {
+		r.contents.unread = append(r.contents.unread, u)
+	}
+}
+
+// list is an object that contains others: a List, as kubectl get -o yaml writes, or one of a kind, such as a ServiceList.
+type list struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata"`
+	Items           []json.RawMessage `json:"items"`
+}
+
+func (r *reading) list(it item, h header, of string) *problem {
+	all := &list{}
+	if path, text := decode(it.json, all, h.Kind); text != "" {
+		return it.problem(h.Kind, path, text)
+	}
+	var each metav1.TypeMeta
+	if of != "" {
+		each = metav1.TypeMeta{Kind: of, APIVersion: h.APIVersion}
+	}
+	for i, text := range all.Items {
+		all.Items[i] = nil
+		if bad := r.item(item{place: place{it.file, it.number, fmt.Sprintf("items[%d]", i)}, text: it.text, json: text}, each); bad != nil {
+			return bad
 		}
-		return r.list(n, at, h)
-	case known && !k.foreign(group):
-		return r.object(n, at, h)
 	}
-	if known {
-		h.kind += "." + group
-	}
-	r.skip(h)
 	return nil
 }
 
-// header is what all objects begin with.
-type header struct {
-	kind, apiVersion, namespace, name string
-	line                              int
+// object reads an object of a kind that is read.
+func (r *reading) object(it item, h header, k *kind) *problem {
+	o := k.new()
+	if path, text := decode(it.json, o, h.Kind); text != "" {
+		return it.problem(h.object(k), path, text)
+	}
+	if errs := check(k, o); len(errs) > 0 {
+		return it.problem(h.object(k), errs[0].Field, errs[0].ErrorBody())
+	}
+	m := o.GetObjectMeta()
+	if k.namespaced && m.GetNamespace() == "" {
+		m.SetNamespace(metav1.NamespaceDefault)
+	}
+	name := key{h.Kind, m.GetNamespace(), m.GetName()}
+	if first, ok := r.seen[name]; ok {
+		return it.problem(name.String(), "", fmt.Sprintf("already in line %d; delete one of the two", it.text.lineOf(first.number, first.path)))
+	}
+	r.seen[name] = it.place
+	made := r.record(o)
+	made.key, made.place = name, it.place
+	r.contents.objects = append(r.contents.objects, made)
+	if text := r.warning(o); text != "" {
+		r.contents.warnings = append(r.contents.warnings, warning{it.place, name.String() + " " + text})
+	}
+	return nil
 }
 
-// String names the object as far as it has a name.
-func (h header) String() string {
+// decode fills an object from JSON as strictly as the API server does with fieldValidation=Strict. It returns the path
+// and the text of the first error, "" for none.
+func decode(text []byte, into any, kind string) (path, problem string) {
+	strict, err := kjson.UnmarshalStrict(text, into)
+	var field kjson.FieldError
 	switch {
-	case h.name == "":
-		return h.kind
-	case !kinds[h.kind].namespaced:
-		h.namespace = ""
-	case h.namespace == "":
-		h.namespace = metav1.NamespaceDefault
+	case err != nil:
+		var value any
+		_ = kjson.UnmarshalCaseSensitivePreserveInts(text, &value) // it has been parsed before
+		path = culprit(value, func(v any) bool {
+			text, _ := json.Marshal(v)
+			_, err := kjson.UnmarshalStrict(text, reflect.New(reflect.TypeOf(into).Elem()).Interface())
+			return err != nil
+		})
+		problem = describe(err)
+	case len(strict) > 0 && errors.As(strict[0], &field):
+		path = field.FieldPath()
+		problem, _, _ = strings.Cut(field.Error(), " \"") // "unknown field" or "duplicate field"
+		if problem == "unknown field" {
+			around := path[:max(strings.LastIndex(path, "."), 0)]
+			problem += "; see kubectl explain " + strings.ToLower(kind) + indexes.ReplaceAllString(strings.TrimSuffix("."+around, "."), "")
+		}
+	default:
+		return "", ""
 	}
-	return key{h.kind, h.namespace, h.name}.String()
+	return path, problem
 }
 
-// header reads kind and apiVersion strictly, and the name as far as there is one.
-func (r *reading) header(n *yaml.Node, at position, of metav1.TypeMeta) (header, *problem) {
-	h := header{kind: of.Kind, apiVersion: of.APIVersion, line: at.line}
-	pairs, bad := r.decoder.pairs(n, at)
-	if bad != nil {
-		if n.Kind != yaml.MappingNode {
-			bad.text = fmt.Sprintf("want an object with apiVersion, kind and metadata, not %s", describe(n))
-		}
-		return h, bad
-	}
-	for _, f := range pairs {
-		var to *string
-		switch f.name {
-		case "kind":
-			to = &h.kind
-		case "apiVersion":
-			to = &h.apiVersion
-		default:
-			continue
-		}
-		if bad := scalarField(f, to); bad != nil {
-			return h, bad
-		}
-	}
-	switch {
-	case h.kind == "":
-		return h, at.problem("kind is missing; want %s or another kind of Kubernetes", strings.Join(kindNames, ", "))
-	case h.apiVersion == "":
-		return h, at.problem("%s: apiVersion is missing%s", h.kind, wantVersion(h.kind))
-	}
-	h.namespace, h.name = textAt(n, "metadata", "namespace"), textAt(n, "metadata", "name")
-	return h, nil
-}
+var indexes = regexp.MustCompile(`\[\d+\]`)
 
-func scalarField(f pair, to *string) *problem {
-	at := position{line: f.line, path: f.name}
-	if f.value.Kind == yaml.AliasNode {
-		f.value = f.value.Alias
-	}
-	if f.value.ShortTag() == "!!null" {
-		return nil
-	}
-	return scalar(f.value, reflect.ValueOf(to).Elem(), at)
-}
-
-func wantVersion(of string) string {
-	if k, ok := kinds[of]; ok {
-		return "; want " + series(k.apiVersions, "or")
-	}
-	if of == "List" {
-		return "; want " + series(listVersions, "or")
+// culprit returns the path of the value that makes a call fail: of the innermost one that does without those beside it.
+func culprit(v any, fails func(any) bool) (path string) {
+	switch v := v.(type) {
+	case map[string]any:
+		for _, name := range slices.Sorted(maps.Keys(v)) {
+			alone := func(child any) bool { return fails(map[string]any{name: child}) }
+			if !fails(map[string]any{}) && alone(v[name]) {
+				return join(name, culprit(v[name], alone))
+			}
+		}
+	case []any:
+		for i, child := range v {
+			alone := func(child any) bool { return fails([]any{child}) }
+			if !fails([]any{}) && alone(child) {
+				return join(fmt.Sprintf("[%d]", i), culprit(child, alone))
+			}
+		}
 	}
 	return ""
 }
 
-// listVersions are those of a List, whatever it holds.
-var listVersions = []string{"v1"}
-
-// series writes one or more things for a message, with a word before the last of several.
-func series(all []string, word string) string {
-	last := len(all) - 1
-	if last == 0 {
-		return all[0]
-	}
-	return strings.Join(all[:last], ", ") + " " + word + " " + all[last]
+// wanted are the forms of values by the kinds of Go's types.
+var wanted = map[reflect.Kind]string{
+	reflect.String: "text in quotes",
+	reflect.Bool:   "true or false",
+	reflect.Int32:  "a whole number of up to 32 bits",
+	reflect.Int64:  "a whole number",
+	reflect.Slice:  `a list ("- ...")`,
+	reflect.Map:    `fields ("name: value")`,
+	reflect.Struct: `fields ("name: value")`,
 }
 
-// skip notes an object of a kind that is not read: its namespace exists nevertheless.
-func (r *reading) skip(h header) {
-	o := other{kind: h.kind, namespace: h.namespace, line: h.line}
-	if !slices.ContainsFunc(r.out.others, func(p other) bool { return p.kind == o.kind && p.namespace == o.namespace }) {
-		r.out.others = append(r.out.others, o)
+// describe returns the text of a decoder's error.
+func describe(err error) string {
+	var wrong *json.UnmarshalTypeError
+	if errors.As(err, &wrong) && wanted[wrong.Type.Kind()] != "" {
+		return fmt.Sprintf("want %s, not %s", wanted[wrong.Type.Kind()], wrong.Value)
 	}
-}
-
-func (r *reading) list(n *yaml.Node, at position, h header) *problem {
-	item := strings.TrimSuffix(h.kind, "List")
-	of := metav1.TypeMeta{}
-	want := listVersions
-	if item != "" {
-		of = metav1.TypeMeta{Kind: item, APIVersion: h.apiVersion}
-		want = kinds[item].apiVersions
-	}
-	if !slices.Contains(want, h.apiVersion) {
-		return version(n, h, want)
-	}
-	var c collection
-	if bad := r.decoder.decode(n, reflect.ValueOf(&c).Elem(), at); bad != nil {
-		bad.object = h.kind
-		return bad
-	}
-	for i, n := range c.Items {
-		if bad := r.document(n, at.field("items", at.line).item(i, n.Line).bare(), of, false); bad != nil {
-			return bad
-		}
-		if n.Kind == yaml.AliasNode {
-			n = n.Alias
-		}
-		if k := textAt(n, "kind"); item != "" && k != "" && k != item {
-			return position{line: lineAt(n, "kind"), path: "kind"}.problem("%s in a %s; want %s", k, h.kind, item)
-		}
-	}
-	return nil
-}
-
-// bare leaves out the path: fields are named from their object on.
-func (at position) bare() position {
-	at.path = ""
-	return at
-}
-
-func version(n *yaml.Node, h header, want []string) *problem {
-	return &problem{
-		line: lineAt(n, "apiVersion"), object: h.String(), path: "apiVersion",
-		text: fmt.Sprintf("%s is not read; want %s", clip(h.apiVersion), series(want, "or")),
-	}
-}
-
-// object reads an object of a kind that is read.
-func (r *reading) object(n *yaml.Node, at position, h header) *problem {
-	k := kinds[h.kind]
-	if !slices.Contains(k.apiVersions, h.apiVersion) {
-		return version(n, h, k.apiVersions)
-	}
-	o := k.new()
-	bad := r.decoder.decode(n, reflect.ValueOf(o).Elem(), at)
-	if bad == nil {
-		bad = checkName(n, o.GetObjectMeta(), h.kind)
-	}
-	if bad == nil {
-		bad = check(n, o)
-	}
-	if bad != nil {
-		bad.object = h.String()
-		return bad
-	}
-	return r.add(n, o, h)
-}
-
-// checkName completes and checks what an object is called.
-func checkName(n *yaml.Node, m metav1.Object, of string) *problem {
-	k := kinds[of]
-	switch {
-	case m.GetName() == "":
-		return wrong(n, "is missing; every object needs a name", "metadata", "name")
-	case !k.namespaced && m.GetNamespace() != "":
-		return wrong(n, fmt.Sprintf("a %s is in no namespace; leave it out", of), "metadata", "namespace")
-	case k.namespaced && m.GetNamespace() == "":
-		m.SetNamespace(metav1.NamespaceDefault)
-	}
-	const want = "%q; want lower-case letters, digits and dashes, a letter or digit first and last, %s"
-	switch {
-	case k.label && !isLabel(m.GetName()):
-		return wrong(n, fmt.Sprintf(want, clip(m.GetName()), "63 at most"), "metadata", "name")
-	case len(validation.IsDNS1123Subdomain(m.GetName())) > 0:
-		return wrong(n, fmt.Sprintf(want, clip(m.GetName()), "or several of that with dots between, 253 at most"), "metadata", "name")
-	case k.namespaced && !isLabel(m.GetNamespace()):
-		return wrong(n, fmt.Sprintf(want, clip(m.GetNamespace()), "63 at most"), "metadata", "namespace")
-	}
-	return nil
-}
-
-func isLabel(name string) bool { return len(validation.IsDNS1123Label(name)) == 0 }
-
-// add puts an object into the contents, unless it is there already.
-func (r *reading) add(n *yaml.Node, o apiObject, h header) *problem {
-	m := o.GetObjectMeta()
-	k := key{h.kind, m.GetNamespace(), m.GetName()}
-	if line, ok := r.seen[k]; ok {
-		return &problem{line: h.line, object: k.String(), text: fmt.Sprintf("already in line %d; delete one of the two", line)}
-	}
-	r.seen[k] = h.line
-	made := r.record(o)
-	made.key, made.line = k, h.line
-	r.out.objects = append(r.out.objects, made)
-	if note := r.doubt(o); note != "" {
-		r.out.notes = append(r.out.notes, fmt.Sprintf("%d: %s %s", h.line, k, note))
-	}
-	return nil
-}
-
-// step returns the child of a node and the line in which it is announced.
-func step(n *yaml.Node, to any) (*yaml.Node, int) {
-	if n.Kind == yaml.AliasNode {
-		n = n.Alias
-	}
-	switch to := to.(type) {
-	case int:
-		if n.Kind == yaml.SequenceNode && to < len(n.Content) {
-			return n.Content[to], n.Content[to].Line
-		}
-	case string:
-		if n.Kind != yaml.MappingNode {
-			return nil, 0
-		}
-		for i := 0; i+1 < len(n.Content); i += 2 {
-			if n.Content[i].Value == to {
-				return n.Content[i+1], n.Content[i].Line
-			}
-		}
-	}
-	return nil, 0
-}
-
-// lineAt returns the line of a field, or of what it would be in.
-func lineAt(n *yaml.Node, path ...any) int {
-	line := n.Line
-	for _, to := range path {
-		child, at := step(n, to)
-		if child == nil {
-			break
-		}
-		n, line = child, at
-	}
-	return line
-}
-
-// textAt returns the text of a field, or "".
-func textAt(n *yaml.Node, path ...any) string {
-	for _, to := range path {
-		if n, _ = step(n, to); n == nil {
-			return ""
-		}
-	}
-	if n.Kind != yaml.ScalarNode || n.ShortTag() != "!!str" {
-		return ""
-	}
-	return n.Value
-}
-
-// wrong returns the problem of a field of an object.
-func wrong(n *yaml.Node, text string, path ...any) *problem {
-	var name strings.Builder
-	for _, to := range path {
-		switch to := to.(type) {
-		case int:
-			fmt.Fprintf(&name, "[%d]", to)
-		case string:
-			if name.Len() > 0 {
-				name.WriteByte('.')
-			}
-			name.WriteString(to)
-		}
-	}
-	return &problem{line: lineAt(n, path...), path: name.String(), text: text}
+	return err.Error()
 }

@@ -63,7 +63,7 @@ func TestPodsOfNode(t *testing.T) {
 			}
 		})
 	}
-	t.Run("what search paths hang on", func(t *testing.T) {
+	t.Run("fields that search lists depend on", func(t *testing.T) {
 		_, ix, _ := load(t, source.Options{Pods: true, PodsOnly: true, SearchPaths: true}, map[string]string{"a.yaml": podsOfNodes})
 		want := &index.Pod{
 			Namespace: "shop", Name: "here", IPs: []netip.Addr{netip.MustParseAddr("10.1.0.1")},

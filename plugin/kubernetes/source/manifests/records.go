@@ -4,6 +4,7 @@ import (
 	"maps"
 	"net/netip"
 	"reflect"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -14,48 +15,73 @@ import (
 	"github.com/nearside-dns/nearside/plugin/kubernetes/source"
 )
 
-// record makes what is kept of an API object. Of one that is not asked for, that is its key.
+// object is the data stored for an API object.
+type object struct {
+	key   key
+	place place
+	// record is an *index.Service, *index.Slice, *index.Pod, *index.Node, or the index.Symbol of the ID of the cluster; nil
+	// if the options do not select the object.
+	record any
+	labels map[string]string // of a Namespace
+	zone   string            // of a Node
+	// unplaced is an EndpointSlice with endpoints in the zones of their Nodes. Its record is made when those are known.
+	unplaced *discoveryv1.EndpointSlice
+}
+
+// record returns the data to store for an API object.
 func (p parser) record(o apiObject) *object {
-	m := o.GetObjectMeta()
-	selected := selects(p.opts.Labels, m.GetLabels())
+	selected := selects(p.opts.Labels, o.GetObjectMeta().GetLabels())
 	made := &object{}
 	switch o := o.(type) {
 	case *corev1.Service:
 		if selected && !p.opts.PodsOnly && !p.opts.ImportsOnly {
-			made.service = p.strip.Service(o)
+			made.record = orNil(p.strip.Service(o))
 		}
 	case *mcsv1beta1.ServiceImport:
 		if selected && p.opts.Imports {
-			made.imported = p.strip.Import(o)
+			made.record = orNil(p.strip.Import(o))
 		}
 	case *discoveryv1.EndpointSlice:
 		switch {
 		case !selected || !p.opts.Endpoints:
-		case (p.opts.Zones || p.opts.Topology) && unplaced(o):
+		case (p.opts.Zones || p.opts.Topology) && isUnplaced(o):
 			o.ManagedFields, o.Annotations = nil, nil
 			made.unplaced = o
 		default:
-			made.slice = p.strip.Slice(o)
+			made.record = orNil(p.strip.Slice(o))
 		}
 	case *corev1.Pod:
-		if selected && p.reads(o) {
-			podIPs(o)
-			made.pod = p.strip.Pod(o)
+		if selected && p.opts.Pods && (p.opts.Node == "" || o.Spec.NodeName == p.opts.Node) {
+			if len(o.Status.PodIPs) == 0 && o.Status.PodIP != "" { // which the API server copies
+				o.Status.PodIPs = []corev1.PodIP{{IP: o.Status.PodIP}}
+			}
+			made.record = orNil(p.strip.Pod(o))
 		}
 	case *corev1.Namespace:
 		made.labels = o.Labels
 	case *corev1.Node:
 		made.zone = o.Labels[corev1.LabelTopologyZone]
 		if p.opts.Topology {
-			made.node = p.node(o)
+			made.record = p.node(o)
 		}
 	case *clusterProperty:
-		made.clusterID = p.strip.ClusterIDOf(&o.ClusterProperty)
+		if id := p.strip.ClusterIDOf(&o.ClusterProperty); p.opts.ClusterID && id != (index.Symbol{}) {
+			made.record = id
+		}
 	}
 	return made
 }
 
-// node says of the ranges that a node has none where the file has none: the index would keep earlier ones.
+// orNil returns nil for a nil record, which has a type.
+func orNil[R any](r *R) any {
+	if r == nil {
+		return nil
+	}
+	return r
+}
+
+// node returns the record of a node. Where the file has no ranges, the record has an empty list: without a list, the
+// index would retain earlier ones.
 func (p parser) node(o *corev1.Node) *index.Node {
 	ranges, _ := source.NodeRanges(o)
 	n := p.strip.Node(o.Labels, o.Name, string(o.UID), ranges...)
@@ -65,41 +91,23 @@ func (p parser) node(o *corev1.Node) *index.Node {
 	return n
 }
 
-// reads reports whether a pod is read.
-func (p parser) reads(o *corev1.Pod) bool {
-	return p.opts.Pods && (p.opts.Node == "" || o.Spec.NodeName == p.opts.Node)
-}
-
-// podIPs does what the API server does for a pod with podIP alone.
-func podIPs(o *corev1.Pod) {
-	if len(o.Status.PodIPs) == 0 && o.Status.PodIP != "" {
-		o.Status.PodIPs = []corev1.PodIP{{IP: o.Status.PodIP}}
-	}
-}
-
 func selects(s labels.Selector, l map[string]string) bool {
 	return s == nil || s.Matches(labels.Set(l))
 }
 
-// unplaced tells whether a zone must be found by an endpoint's node. Endpoints that come from another cluster have
-// their zones with them, and none of the nodes here.
-func unplaced(o *discoveryv1.EndpointSlice) bool {
+// isUnplaced reports whether an endpoint is in the zone of its Node. Endpoints of another cluster have their own zones,
+// and are on none of the Nodes here.
+func isUnplaced(o *discoveryv1.EndpointSlice) bool {
 	if o.Labels[mcsv1beta1.LabelSourceCluster] != "" {
 		return false
 	}
-	for i := range o.Endpoints {
-		if e := &o.Endpoints[i]; e.Zone == nil && e.NodeName != nil {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(o.Endpoints, func(e discoveryv1.Endpoint) bool { return e.Zone == nil && e.NodeName != nil })
 }
 
-// withZones returns the slice with the zones of its endpoints' nodes, as the EndpointSlice controller
-// would write it.
+// withZones returns the slice with the zones of its endpoints' Nodes, as the EndpointSlice controller writes it.
 func withZones(o *discoveryv1.EndpointSlice, zones map[string]string) *discoveryv1.EndpointSlice {
 	placed := *o
-	placed.Endpoints = append([]discoveryv1.Endpoint(nil), o.Endpoints...)
+	placed.Endpoints = slices.Clone(o.Endpoints)
 	for i := range placed.Endpoints {
 		e := &placed.Endpoints[i]
 		if e.Zone != nil || e.NodeName == nil {
@@ -112,172 +120,121 @@ func withZones(o *discoveryv1.EndpointSlice, zones map[string]string) *discovery
 	return &placed
 }
 
-// served is what the index has.
-type served struct {
-	objects map[key]*object
-	zones   map[string]string // of nodes
-	placed  int               // counts the states of zones, from 1
-	kinds   map[string]struct{}
+// cluster is a valid state of the directory.
+type cluster struct {
+	files      map[string]*contents // by path below the directory
+	objects    map[key]*object
+	zones      map[string]string            // of Nodes
+	namespaces map[string]map[string]string // labels by name
 }
 
-// serve makes the index what the files say. Records that say the same as before stay as they are.
-func (s *Source) serve() {
-	now := make(map[key]*object, len(s.served.objects))
-	namespaces := map[string]map[string]string{corev1.NamespaceDefault: nil}
-	zones := map[string]string{}
-	for _, f := range s.inOrder() {
-		for _, o := range f.good.all() {
-			now[o.key] = o
-			switch o.key.kind {
-			case "Namespace":
-				namespaces[o.key.name] = o.labels
-			case "Node":
-				if o.zone != "" {
-					zones[o.key.name] = o.zone
-				}
-			}
-		}
-	}
-	if s.served.placed == 0 || !maps.Equal(zones, s.served.zones) {
-		s.served.zones = zones
-		s.served.placed++
-	}
-	s.implied(namespaces)
-	s.write(now)
-	if !s.opts.PodsOnly {
-		s.ix.ReplaceNamespaces(s.selected(namespaces))
-	}
-	s.served.objects = now
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.inStep = true
-}
-
-// implied adds the namespaces that objects are in: a cluster would have refused them otherwise.
-func (s *Source) implied(namespaces map[string]map[string]string) {
-	add := func(name string) {
-		if _, ok := namespaces[name]; !ok && name != "" {
-			namespaces[name] = nil
-		}
-	}
-	for _, f := range s.files {
-		for _, o := range f.good.all() {
-			add(o.key.namespace)
-		}
-		if f.good != nil {
-			for _, o := range f.good.others {
-				add(o.namespace)
-			}
-		}
+func newCluster() *cluster {
+	return &cluster{
+		files:      map[string]*contents{},
+		objects:    map[key]*object{},
+		zones:      map[string]string{},
+		namespaces: map[string]map[string]string{corev1.NamespaceDefault: nil},
 	}
 }
 
-// selected returns the namespaces that opts selects. Each has the label with its name that the API
-// server gives it.
-func (s *Source) selected(namespaces map[string]map[string]string) []string {
-	var all []string
-	for _, name := range sorted(namespaces) {
-		l := maps.Clone(namespaces[name])
+// add adds a file. It returns an object of the file that is in another file too, and that other one.
+func (c *cluster) add(path string, file *contents) (first, again *object) {
+	c.files[path] = file
+	for _, o := range file.objects {
+		if first := c.objects[o.key]; first != nil {
+			return first, o
+		}
+		c.objects[o.key] = o
+		c.imply(o.key.namespace)
+		switch {
+		case o.key.kind == "Namespace":
+			c.namespaces[o.key.name] = o.labels
+		case o.zone != "":
+			c.zones[o.key.name] = o.zone
+		}
+	}
+	for _, u := range file.unread {
+		c.imply(u.namespace)
+	}
+	return nil, nil
+}
+
+// imply adds the namespace of an object, without which a cluster would have refused it.
+func (c *cluster) imply(namespace string) {
+	if _, ok := c.namespaces[namespace]; !ok && namespace != "" {
+		c.namespaces[namespace] = nil
+	}
+}
+
+// complete makes the records that depend on Nodes, and replaces equal records by those of the state before: a file
+// that has been edited would have them in memory twice.
+func (c *cluster) complete(before *cluster, strip source.Stripper) {
+	moved := !maps.Equal(c.zones, before.zones)
+	for k, o := range c.objects {
+		if o.unplaced != nil && (o.record == nil || moved) {
+			o.record = orNil(strip.Slice(withZones(o.unplaced, c.zones)))
+		}
+		if old := before.objects[k]; old != nil && old != o && reflect.DeepEqual(old.record, o.record) {
+			o.record = old.record
+		}
+	}
+}
+
+// namespaceNames returns the namespaces that a selector selects. Each has the label with its name that the API server
+// adds.
+func (c *cluster) namespaceNames(s labels.Selector, strip source.Stripper) (all []string) {
+	for name, l := range c.namespaces {
+		l = maps.Clone(l)
 		if l == nil {
 			l = map[string]string{}
 		}
 		l[corev1.LabelMetadataName] = name
-		if !selects(s.opts.NamespaceLabels, l) {
-			continue
-		}
 		o := &corev1.Namespace{}
-		o.Name = name
-		if name := s.parser.strip.Namespace(o); name != "" {
+		if o.Name = name; selects(s, l) && strip.Namespace(o) != "" {
 			all = append(all, name)
 		}
 	}
 	return all
 }
 
-// recordLists are the records of all objects.
-type recordLists struct {
-	services, imports []*index.Service
-	slices            []*index.Slice
-	pods              []*index.Pod
-	nodes             []*index.Node
-	clusterID         index.Symbol
-}
-
-func (r *recordLists) add(o *object) {
-	if o.service != nil {
-		r.services = append(r.services, o.service)
-	}
-	if o.imported != nil {
-		r.imports = append(r.imports, o.imported)
-	}
-	if o.slice != nil {
-		r.slices = append(r.slices, o.slice)
-	}
-	if o.pod != nil {
-		r.pods = append(r.pods, o.pod)
-	}
-	if o.node != nil {
-		r.nodes = append(r.nodes, o.node)
-	}
-	if o.clusterID != (index.Symbol{}) {
-		r.clusterID = o.clusterID
-	}
-}
-
-// write replaces the records of the index. Nodes and the ID of the cluster, which say where endpoints are, come
+// serve replaces the records of the index. Nodes and the ID of the cluster, which say where endpoints are, come
 // before these, endpoints before the Services and ServiceImports whose names make them visible, and namespaces last.
-func (s *Source) write(now map[key]*object) {
-	var all recordLists
-	for k, o := range now {
-		s.placeSlice(o)
-		if old := s.served.objects[k]; old != nil && old != o {
-			o.keep(old)
+func (s *Source) serve() {
+	var (
+		services, imports []*index.Service
+		endpoints         []*index.Slice
+		pods              []*index.Pod
+		nodes             []*index.Node
+		clusterID         index.Symbol
+	)
+	for k, o := range s.cluster.objects {
+		switch r := o.record.(type) {
+		case *index.Service:
+			if k.kind == "ServiceImport" {
+				imports = append(imports, r)
+			} else {
+				services = append(services, r)
+			}
+		case *index.Slice:
+			endpoints = append(endpoints, r)
+		case *index.Pod:
+			pods = append(pods, r)
+		case *index.Node:
+			nodes = append(nodes, r)
+		case index.Symbol:
+			clusterID = r
 		}
-		all.add(o)
 	}
-	if s.opts.Topology {
-		s.ix.ReplaceNodes(all.nodes)
+	s.ix.ReplaceNodes(nodes)
+	s.ix.SetClusterID(clusterID)
+	s.ix.ReplaceSlices(endpoints)
+	s.ix.ReplacePods(pods)
+	s.ix.ReplaceServices(services)
+	s.ix.ReplaceImports(imports)
+	if !s.opts.PodsOnly {
+		s.ix.ReplaceNamespaces(s.cluster.namespaceNames(s.opts.NamespaceLabels, s.parser.strip))
 	}
-	if s.opts.ClusterID {
-		s.ix.SetClusterID(all.clusterID)
-	}
-	if s.opts.Endpoints {
-		s.ix.ReplaceSlices(all.slices)
-	}
-	if s.opts.Pods {
-		s.ix.ReplacePods(all.pods)
-	}
-	s.ix.ReplaceServices(all.services)
-	s.ix.ReplaceImports(all.imports)
-}
-
-// placeSlice makes the record of a slice that hangs on Nodes, where it is not of their present state.
-func (s *Source) placeSlice(o *object) {
-	if o.unplaced == nil || o.placed == s.served.placed {
-		return
-	}
-	o.placed = s.served.placed
-	r := s.parser.strip.Slice(withZones(o.unplaced, s.served.zones))
-	if !reflect.DeepEqual(r, o.slice) {
-		o.slice = r
-	}
-}
-
-// keep takes the records of old that say the same.
-func (o *object) keep(old *object) {
-	if reflect.DeepEqual(o.service, old.service) {
-		o.service = old.service
-	}
-	if reflect.DeepEqual(o.imported, old.imported) {
-		o.imported = old.imported
-	}
-	if reflect.DeepEqual(o.slice, old.slice) {
-		o.slice = old.slice
-	}
-	if reflect.DeepEqual(o.pod, old.pod) {
-		o.pod = old.pod
-	}
-	if o.node != nil && old.node != nil && old.node.Equal(o.node) {
-		o.node = old.node
-	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.inStep = true
 }

@@ -1,0 +1,76 @@
+// Package metricsserver serves /metrics with the flags of node-local-dns. In go an address and the files of TLS; out
+// comes an HTTP server that runs until a context ends. A port that is in use does not end the process.
+package metricsserver
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"flag"
+	"log"
+	"net"
+	"net/http"
+	"time"
+
+	clog "github.com/coredns/coredns/plugin/pkg/log"
+	"github.com/coredns/coredns/plugin/pkg/reuseport"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+)
+
+// Server serves the metrics of the process.
+type Server struct {
+	Address string // host:port, the host may be empty; "" serves nothing
+	tls     tlsFiles
+}
+
+// Flags adds the flags of TLS.
+func (s *Server) Flags(f *flag.FlagSet) { s.tls.flags(f) }
+
+// Serve serves /metrics until the context ends. It retries while another process has the port, which may be the one
+// that this process replaces. Two nodecaches share the port.
+func (s *Server) Serve(ctx context.Context, retry time.Duration) {
+	if s.Address == "" {
+		return
+	}
+	for logged := false; ; {
+		listener, err := reuseport.Listen("tcp", s.Address)
+		if err == nil {
+			s.serve(ctx, listener)
+			return
+		}
+		if !logged {
+			clog.Errorf("Metrics are not served on -metrics-listen-address, tried again every %s: %s", retry, err)
+			logged = true
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(retry):
+		}
+	}
+}
+
+func (s *Server) serve(ctx context.Context, listener net.Listener) {
+	if s.tls.enabled {
+		listener = s.tls.wrap(listener)
+	}
+	mux := http.NewServeMux()
+	mux.Handle("/metrics", promhttp.Handler())
+	server := &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second, ErrorLog: log.New(warnings{}, "", 0)}
+	context.AfterFunc(ctx, func() {
+		if err := server.Close(); err != nil {
+			clog.Warningf("Metrics: %s", err)
+		}
+	})
+	if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+		clog.Errorf("Metrics: %s", err)
+	}
+}
+
+// warnings logs the messages of the HTTP server, such as a failed TLS handshake, as warnings.
+type warnings struct{}
+
+func (warnings) Write(line []byte) (int, error) {
+	clog.Warningf("Metrics: %s", bytes.TrimSpace(line))
+	return len(line), nil
+}

@@ -1,0 +1,141 @@
+package forward
+
+import (
+	"strings"
+	"time"
+
+	"github.com/miekg/dns"
+
+	"github.com/nearside-dns/nearside/plugin/forward/transport"
+)
+
+const (
+	// dialTime is the time for a handshake before UDP is tried as well, and answerTime that for an answer on an
+	// established connection; but at most half of the upstream's share.
+	dialTime   = 250 * time.Millisecond
+	answerTime = time.Second
+	// tcpPause is the time between two checks of an upstream whose TCP does not work.
+	tcpPause = 30 * time.Second
+)
+
+// send sends the query over the transport that the options, the client and the state of the upstream require.
+func (x *exchange) send(a *attempt, now time.Time) {
+	u, tcp := a.to, x.wantsTCP()
+	switch {
+	case u.udp == nil:
+		x.sendStream(a)
+	case tcp && x.f.fallbackUDP && u.tcpBad.Load() && !x.alone:
+		x.sendUDP(a)
+	case tcp || x.alone:
+		x.sendStream(a)
+		if x.f.fallbackUDP && !x.alone {
+			a.udpAt = now.Add(min(dialTime, a.share/2))
+		}
+	default:
+		x.sendUDP(a)
+	}
+}
+
+// wantsTCP reports whether the query is for TCP, if the upstream has TCP and UDP.
+func (x *exchange) wantsTCP() bool { return x.f.forceTCP || !x.f.preferUDP && x.overTCP }
+
+func (x *exchange) newCall(a *attempt) *transport.Call {
+	call := &x.call
+	if call.Query != nil {
+		call = new(transport.Call)
+	}
+	*call = transport.Call{Query: x.queryFor(a), Deadline: x.deadline, Done: x.results, Alone: x.alone}
+	return call
+}
+
+func (x *exchange) sendStream(a *attempt) {
+	a.stream = x.newCall(a)
+	for _, earlier := range x.attempts {
+		if earlier != a && earlier.to == a.to && earlier.stream != nil {
+			a.stream.Elsewhere(earlier.stream)
+		}
+	}
+	a.to.stream.Send(a.stream)
+}
+
+func (x *exchange) sendUDP(a *attempt) {
+	a.udp = x.newCall(a)
+	a.to.udp.Send(a.udp)
+}
+
+// fallBack sends the query over UDP as well, unless TCP may still work: its connection delivers other answers, or has
+// been established for less than answerTime.
+func (x *exchange) fallBack(a *attempt, now time.Time) {
+	a.udpAt = time.Time{}
+	if a.stream == nil || a.udp != nil {
+		return
+	}
+	established, answers := a.to.pool.State(a.stream)
+	wait := min(answerTime, a.share/2)
+	switch {
+	case answers:
+	case established && now.Sub(a.started) < wait:
+		a.udpAt = a.started.Add(wait)
+	default:
+		x.sendUDP(a)
+	}
+}
+
+// fellBack notes an answer over UDP to a query that TCP did not answer.
+func (x *exchange) fellBack(a *attempt) {
+	u := a.to
+	fallbacks.WithLabelValues(u.address, fallbackUDP).Inc()
+	reason := "an answer is late"
+	if a.tcpErr != nil {
+		reason = a.tcpErr.Error()
+	}
+	u.doubtTCP(reason)
+	if a.stream != nil { // the next query must not wait on the same connection
+		u.stream.Late(a.stream)
+	}
+}
+
+// truncated handles a truncated answer over UDP: it is the client's unless TCP may deliver the whole one. fellBack
+// reports that TCP did not answer.
+func (x *exchange) truncated(a *attempt, reply *dns.Msg, fellBack bool) (*dns.Msg, *upstream) {
+	u := a.to
+	x.reserve(reply, u)
+	if a.open && !u.tcpBad.Load() && a.stream == nil && !fellBack {
+		fallbacks.WithLabelValues(u.address, fallbackTruncated).Inc()
+		x.sendStream(a)
+	}
+	if a.open && a.stream != nil {
+		return nil, nil
+	}
+	return reply, u
+}
+
+// doubtTCP checks TCP after UDP has worked instead. While it fails, queries go over UDP.
+func (u *upstream) doubtTCP(reason string) {
+	if !u.tcpBad.Load() && u.tcpCheck.CompareAndSwap(false, true) {
+		go u.checkTCP(reason)
+	}
+}
+
+// checkTCP checks TCP until it works, or UDP does not work either, which shows no fault of TCP.
+func (u *upstream) checkTCP(reason string) {
+	defer u.tcpCheck.Store(false)
+	for {
+		err := u.probe(u.stream)
+		if err == nil {
+			if u.tcpBad.Swap(false) {
+				log.Infof("Upstream %s answers over TCP again", u.address)
+			}
+			return
+		}
+		if u.probe(u.udp) == nil && !u.tcpBad.Swap(true) {
+			if text := err.Error(); !strings.Contains(reason, text) {
+				reason += "; " + text
+			}
+			log.Warningf("Upstream %s does not answer over TCP (%s): queries go over UDP; TCP is checked every %v", u.address, reason, u.tcpAgain)
+		}
+		if !u.tcpBad.Load() || !sleep(u.ctx, u.tcpAgain) {
+			return
+		}
+	}
+}

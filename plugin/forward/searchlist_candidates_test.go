@@ -1,0 +1,109 @@
+package forward
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"testing"
+
+	"github.com/coredns/caddy"
+	"github.com/coredns/coredns/core/dnsserver"
+	"github.com/coredns/coredns/plugin"
+	"github.com/miekg/dns"
+
+	"github.com/nearside-dns/nearside/plugin/internal/searchlist"
+)
+
+// TestListOf: a search list is only sent to an upstream that gets all its candidates.
+func TestListOf(t *testing.T) {
+	t.Parallel()
+	const (
+		shop   = "forward . 192.0.2.1 {\ncaller node-a\n}\n"
+		third  = "team.cluster.local" // the zone of the third name of the list
+		asksOf = "web.team.shop.svc.cluster.local."
+	)
+	own := []string{"shop.svc.cluster.local.", "svc.cluster.local.", "cluster.local."}
+	tests := map[string]struct {
+		stanzas string
+		stanza  int
+		shared  bool
+		name    string
+		want    bool
+	}{
+		"alone":                           {shop, 0, false, asksOf, true},
+		"in another case":                 {shop, 0, false, "Web.Team.SHOP.svc.cluster.local.", true},
+		"with a plugin that may have one": {shop, 0, true, asksOf, false},
+		"of another name":                 {shop, 0, false, "web.team.svc.cluster.local.", false},
+		"for a part of the zone":          {"forward svc.cluster.local 192.0.2.1 {\ncaller node-a\n}\n", 0, false, asksOf, false},
+		"for all of the zone":             {"forward cluster.local 192.0.2.1 {\ncaller node-a\n}\n" + shop, 0, false, asksOf, true},
+		"behind one for a name":           {"forward " + third + " 192.0.2.2\n" + shop, 1, false, asksOf, false},
+		"behind one for others":           {"forward mail.cluster.local 192.0.2.2\n" + shop, 1, false, asksOf, true},
+		"before one for a name":           {shop + "forward " + third + " 192.0.2.2\n", 0, false, asksOf, true},
+		"except a name":                   {"forward . 192.0.2.1 {\ncaller node-a\nexcept " + third + "\n}\n", 0, false, asksOf, false},
+		"except others":                   {"forward . 192.0.2.1 {\ncaller node-a\nexcept mail.cluster.local\n}\n", 0, false, asksOf, true},
+	}
+	for name, tt := range tests {
+		configs, err := parse(caddy.NewTestController("dns", tt.stanzas))
+		if err != nil {
+			t.Fatal(err)
+		}
+		b := newBlock(configs)
+		b.shares(tt.shared)
+		data, _ := searchlist.AppendSuffixes(nil, own)
+		m := searchlist.WithOption(new(dns.Msg).SetQuestion(tt.name, dns.TypeA), data)
+		list, ok := b.stanzas[tt.stanza].listOf(m)
+		if ok != tt.want || ok && !slices.Equal(list, data) {
+			t.Errorf("%s: got %q, %t, want %t", name, list, ok, tt.want)
+		}
+	}
+}
+
+// neighbour is another plugin of a server block, before this one.
+type neighbour struct {
+	name string
+	next plugin.Handler
+}
+
+func (n *neighbour) Name() string { return n.name }
+
+func (n *neighbour) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.Msg) (int, error) {
+	return plugin.NextOrFailure(n.name, n.next, ctx, w, r)
+}
+
+// neighbours are the plugins of the last started server.
+var neighbours []*neighbour
+
+var registerNeighbours = sync.OnceFunc(func() {
+	for _, name := range []string{"log", "hosts"} {
+		plugin.Register(name, func(c *caddy.Controller) error {
+			dnsserver.GetConfig(c).AddPlugin(func(next plugin.Handler) plugin.Handler {
+				n := &neighbour{name, next}
+				neighbours = append(neighbours, n)
+				return n
+			})
+			return nil
+		})
+	}
+})
+
+// TestSetup_Shared: after the start a stanza knows whether another plugin of its block may have names.
+func TestSetup_Shared(t *testing.T) {
+	registerNeighbours()
+	caddy.Quiet, dnsserver.Quiet = true, true
+	for name, want := range map[string]bool{"log": false, "hosts": true} {
+		neighbours = nil
+		text := "cluster.local:0 {\n" + name + "\nforward . 192.0.2.1\n}\n"
+		inst, err := caddy.Start(caddy.CaddyfileInput{Filepath: "Corefile", Contents: []byte(text), ServerTypeName: "dns"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if f, ok := neighbours[0].next.(*Forward); !ok || f.shared != want {
+			t.Errorf("with %s it is shared: %t, want %t", name, !want, want)
+		}
+		for _, err := range append(inst.ShutdownCallbacks(), inst.Stop()) {
+			if err != nil {
+				t.Error(err)
+			}
+		}
+	}
+}

@@ -1,0 +1,319 @@
+package forward
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/coredns/caddy"
+	"github.com/coredns/coredns/plugin"
+	"github.com/coredns/coredns/plugin/pkg/dnstest"
+	"github.com/coredns/coredns/plugin/test"
+	"github.com/miekg/dns"
+	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
+
+	"github.com/nearside-dns/nearside/test/forward/rogue"
+)
+
+const (
+	// bounded limits the wait for an expected event on a busy machine.
+	bounded = 10 * time.Second
+	// margin is the delay that a busy machine may add.
+	margin = time.Second
+)
+
+// silent reads queries and never answers, refusing refuses connections.
+var silent, refusing, good = rogue.Behaviour{Drop: 1}, rogue.Behaviour{Refuse: true}, rogue.Behaviour{}
+
+// stanzaOf returns a stanza for servers.
+func stanzaOf(options string, to ...string) string {
+	return "forward . " + strings.Join(to, " ") + " {\n" + options + "\n}"
+}
+
+// placesOf returns the addresses of servers.
+func placesOf(servers []*rogue.Server) (all []string) {
+	for _, s := range servers {
+		all = append(all, s.Addr)
+	}
+	return all
+}
+
+// chainOf returns the first stanza of a text; each is followed by the next, the last by a plugin that answers YXDOMAIN.
+func chainOf(t *testing.T, text string) *Forward {
+	t.Helper()
+	configs, err := parse(caddy.NewTestController("dns", text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	next := test.NextHandler(dns.RcodeYXDomain, nil)
+	for _, c := range slices.Backward(configs) {
+		endpoints, err := newTargets(c).first(context.Background())
+		if err != nil {
+			t.Fatal(err)
+		}
+		f := newForward(c)
+		f.Next = next
+		f.use(endpoints)
+		t.Cleanup(f.stop)
+		next = f
+	}
+	f, _ := next.(*Forward)
+	return f
+}
+
+// servedHosts counts the addresses of nextHost.
+var servedHosts atomic.Uint32
+
+// nextHost returns a loopback address that no server of the process has had: metrics are those of the process, by address
+// and port, and the kernel gives a port of a server that has ended to another test's.
+func nextHost() string {
+	n := servedHosts.Add(1)
+	return netip.AddrFrom4([4]byte{127, 1 + byte(n>>16), byte(n >> 8), byte(n)}).String()
+}
+
+// forwardTo returns a stanza for servers that behave in these ways, and the servers.
+func forwardTo(t *testing.T, options string, behaviours ...rogue.Behaviour) (*Forward, []*rogue.Server) {
+	t.Helper()
+	var servers []*rogue.Server
+	for _, b := range behaviours {
+		servers = append(servers, rogue.StartAt(t, rogue.Options{Host: nextHost()}, b))
+	}
+	return chainOf(t, stanzaOf(options, placesOf(servers)...)), servers
+}
+
+func upstreamOf(f *Forward, i int) *upstream { return (*f.upstreams.Load())[i] }
+
+// answer is the result of a query: a message, or a response code and an error.
+type answer struct {
+	*dns.Msg
+	code int
+	err  error
+	took time.Duration
+}
+
+func question(name string) *dns.Msg { return new(dns.Msg).SetQuestion(name, dns.TypeA) }
+
+// ask queries over UDP or TCP.
+func ask(h plugin.Handler, m *dns.Msg, tcp bool) answer {
+	return askWith(context.Background(), h, m, tcp)
+}
+
+func askWith(ctx context.Context, h plugin.Handler, m *dns.Msg, tcp bool) answer {
+	w := dnstest.NewRecorder(&test.ResponseWriter{TCP: tcp})
+	began := time.Now()
+	code, err := h.ServeDNS(ctx, w, m)
+	a := answer{Msg: w.Msg, code: code, err: err, took: time.Since(began)}
+	if w.Msg != nil {
+		a.code = w.Rcode
+	}
+	return a
+}
+
+// wrong returns the difference between an answer and that of a good server, or nothing.
+func (a answer) wrong(m *dns.Msg) string {
+	switch {
+	case a.Msg == nil:
+		return fmt.Sprintf("no answer but %s after %v: %v", dns.RcodeToString[a.code], a.took, a.err)
+	case a.Id != m.Id:
+		return fmt.Sprintf("id %d, want %d", a.Id, m.Id)
+	case len(a.Question) != 1 || a.Question[0] != m.Question[0]:
+		return fmt.Sprintf("question %v, want %v", a.Question, m.Question)
+	case len(a.Answer) != 1:
+		return fmt.Sprintf("no address but %s, truncated: %t", dns.RcodeToString[a.Rcode], a.Truncated)
+	}
+	record, ok := a.Answer[0].(*dns.A)
+	if !ok {
+		return fmt.Sprintf("no address but %v", a.Answer)
+	}
+	if got, _ := netip.AddrFromSlice(record.A.To4()); got != rogue.Address(m.Question[0].Name) {
+		return fmt.Sprintf("address %v, want %v", got, rogue.Address(m.Question[0].Name))
+	}
+	return ""
+}
+
+// wantRight queries names, and fails the test without the answers of a good server.
+func wantRight(t *testing.T, h plugin.Handler, tcp bool, names ...string) {
+	t.Helper()
+	for _, name := range names {
+		m := question(name)
+		if wrong := ask(h, m, tcp).wrong(m); wrong != "" {
+			t.Errorf("%s: %s", name, wrong)
+		}
+	}
+}
+
+// atOnce runs cases that mostly wait, all concurrently: t.Parallel is limited to the number of processors. Call Wait
+// before the test ends.
+func atOnce(t *testing.T) *concurrent { return &concurrent{t: t} }
+
+type concurrent struct {
+	sync.WaitGroup
+	t *testing.T
+}
+
+// Run starts a case.
+func (c *concurrent) Run(name string, run func(t *testing.T)) {
+	c.Go(func() { c.t.Run(name, run) })
+}
+
+// within waits for a condition.
+func within(t *testing.T, what string, so func() bool) {
+	t.Helper()
+	for end := time.Now().Add(bounded); !so(); time.Sleep(2 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("not in %v: %s", bounded, what)
+		}
+	}
+}
+
+// sight records the queries of a scripted server.
+type sight struct {
+	mu      sync.Mutex
+	queries []*dns.Msg
+}
+
+func (s *sight) add(m *dns.Msg) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.queries = append(s.queries, m.Copy()) // the server changes it
+}
+
+func (s *sight) all() []*dns.Msg {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.queries)
+}
+
+// script is a server with handlers of the test, for behaviours that rogue servers do not have.
+type script struct {
+	udp, tcp dns.HandlerFunc // nil is the same as the other
+	tls      *tls.Config     // for TCP
+}
+
+// address starts the server and returns its address.
+func (s script) address(t *testing.T) string {
+	t.Helper()
+	var l net.Listener
+	var p net.PacketConn
+	var err error
+	for range 20 { // until a port is free for both
+		if l, err = net.Listen("tcp", "127.0.0.1:0"); err != nil {
+			t.Fatal(err)
+		}
+		if p, err = net.ListenPacket("udp", l.Addr().String()); err == nil {
+			break
+		}
+		_ = l.Close() // and tries another
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := l.Addr().String()
+	if s.tls != nil {
+		l = tls.NewListener(l, s.tls)
+	}
+	if s.udp == nil {
+		s.udp = s.tcp
+	}
+	if s.tcp == nil {
+		s.tcp = s.udp
+	}
+	accept := func(dns.Header) dns.MsgAcceptAction { return dns.MsgAccept }
+	for _, server := range []*dns.Server{
+		{Listener: l, Handler: s.tcp, MaxTCPQueries: -1, MsgAcceptFunc: accept},
+		{PacketConn: p, Handler: s.udp, MsgAcceptFunc: accept},
+	} {
+		started, ended := make(chan struct{}), make(chan error, 1)
+		server.NotifyStartedFunc = func() { close(started) }
+		go func() { ended <- server.ActivateAndServe() }()
+		<-started
+		t.Cleanup(func() {
+			ctx, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
+			defer cancel()
+			if err := server.ShutdownContext(ctx); err != nil && !errors.Is(err, context.DeadlineExceeded) {
+				t.Error(err)
+			}
+		})
+	}
+	return at
+}
+
+// addressReply returns the reply of a good server.
+func addressReply(r *dns.Msg) *dns.Msg {
+	m := new(dns.Msg).SetReply(r)
+	if q := r.Question[0]; q.Qtype == dns.TypeA {
+		a := rogue.Address(q.Name).As4()
+		m.Answer = []dns.RR{&dns.A{Hdr: dns.RR_Header{Name: q.Name, Rrtype: dns.TypeA, Class: dns.ClassINET, Ttl: 300}, A: a[:]}}
+	}
+	return m
+}
+
+// replies returns a handler that sends the replies of a function; nil is no reply.
+func replies(of func(r *dns.Msg) *dns.Msg) dns.HandlerFunc {
+	return func(w dns.ResponseWriter, r *dns.Msg) {
+		if m := of(r); m != nil {
+			_ = w.WriteMsg(m) // the client may be gone
+		}
+	}
+}
+
+// counted are the metrics of the plugin.
+var counted = []prometheus.Collector{
+	healthcheckBroken, maxConcurrentRejects, requestDuration, healthcheckFailures, connCacheHits, connCacheMisses,
+	connections, inFlight, depth, fallbacks, lateAnswers, droppedAnswers, packets,
+}
+
+// nameOf returns a metric's full name.
+func nameOf(c prometheus.Collector) string {
+	described := make(chan *prometheus.Desc, 1)
+	c.Describe(described)
+	_, name, _ := strings.Cut((<-described).String(), `fqName: "`)
+	name, _, _ = strings.Cut(name, `"`)
+	return name
+}
+
+// metric returns the sum of the series of a metric with these labels; of a histogram, the number of observations. It
+// does not gather other metrics, which have thousands of series.
+func metric(t *testing.T, name string, labels ...string) (sum float64) {
+	t.Helper()
+	i := slices.IndexFunc(counted, func(c prometheus.Collector) bool { return nameOf(c) == name })
+	if i < 0 {
+		t.Fatalf("there is no metric %s", name)
+	}
+	series := make(chan prometheus.Metric, 16)
+	go func() {
+		defer close(series)
+		counted[i].Collect(series)
+	}()
+	for one := range series {
+		m := new(dto.Metric)
+		if err := one.Write(m); err != nil {
+			t.Error(err)
+		}
+		if has(m, labels) {
+			sum += m.GetCounter().GetValue() + m.GetGauge().GetValue() + float64(m.GetHistogram().GetSampleCount())
+		}
+	}
+	return sum
+}
+
+func has(m *dto.Metric, labels []string) bool {
+	for i := 0; i < len(labels); i += 2 {
+		if !slices.ContainsFunc(m.GetLabel(), func(l *dto.LabelPair) bool {
+			return l.GetName() == labels[i] && l.GetValue() == labels[i+1]
+		}) {
+			return false
+		}
+	}
+	return true
+}

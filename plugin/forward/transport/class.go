@@ -1,0 +1,237 @@
+package transport
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"time"
+)
+
+// class is how a server works on the queries of one connection. It follows from the answers and closes that are
+// observed. Only while it is unknown, copies of queries may be sent to find it out.
+type class int
+
+const (
+	unknown   class = iota
+	pipelined       // answers out of order, RFC 7766 section 6.2.1.1
+	serial          // works on one query at a time, or closes the connection after one
+)
+
+const (
+	// serialAfter is the number of successive connections closed without an answer after which the server counts
+	// as serial, and pauseAfter the number after which no connection is opened for a while.
+	serialAfter = 3
+	pauseAfter  = 32
+	// maxCopies bounds the copies sent for queries of a connection while it receives nothing.
+	maxCopies = 4
+	// maxRetired is the number of retired connections up to which a new one may be opened for a copy.
+	maxRetired = 2
+	// maxStalls is the number of successive stalls after which the server counts as serial. One may be a lossy
+	// network.
+	maxStalls = 2
+	// busyAnswers is the number of answers that a busy connection receives while a copy is under way: its queries
+	// wait because of the load, not because of one slow query.
+	busyAnswers = 8
+)
+
+// behaviour is what the observed answers and closes show of the server.
+type behaviour struct {
+	class       class
+	classUntil  time.Time     // the server behind the address may change: the class is unknown again then
+	serialFor   time.Duration // validity of the last serial class, doubled each time
+	limit       int           // queries per connection; 0 is no limit
+	limitUntil  time.Time
+	closedAfter int // answers on the last connection that the server closed right after one
+	stalls      int // successive stalls: copies answered while the original query waits
+	unanswered  int // successive connections closed without an answer
+}
+
+// classAt returns the class of the server.
+func (p *Pool) classAt(now time.Time) class {
+	if !now.Before(p.classUntil) {
+		p.class = unknown
+	}
+	return p.class
+}
+
+// depth returns the maximum number of queries in flight on one connection.
+func (p *Pool) depth(now time.Time) int {
+	if p.limit > 0 && now.After(p.limitUntil) {
+		p.limit = 0
+	}
+	if p.classAt(now) == serial {
+		return 1
+	}
+	return p.MaxInFlight
+}
+
+// setSerial sets the class of a server that needs one query per connection at a time, and at most limit in all.
+func (p *Pool) setSerial(limit int, reason string) {
+	now := p.now()
+	if p.depth(now) == 1 && p.limit == limit {
+		return
+	}
+	p.serialFor = min(2*p.serialFor, p.maxSerial)
+	if p.serialFor == 0 || now.Sub(p.classUntil) > p.maxSerial {
+		p.serialFor = p.minSerial
+	}
+	p.class, p.classUntil = serial, now.Add(p.serialFor)
+	p.limit, p.limitUntil = limit, p.classUntil
+	p.Metrics.Single.Inc()
+	go p.Log(fmt.Sprintf("%s: one query per connection for %v", reason, p.serialFor))
+}
+
+// answeredOutOfOrder sets the class of a server that answered a query before an older one of the same connection.
+func (p *Pool) answeredOutOfOrder(now time.Time) {
+	if p.classAt(now) == serial && p.limit == 1 {
+		return // it closes connections after one answer all the same
+	}
+	p.class, p.classUntil = pipelined, now.Add(p.maxSerial)
+	p.serialFor, p.stalls = 0, 0
+}
+
+// closedByServer reports whether the server closed the connection. Otherwise this side did, or it timed out.
+func closedByServer(err error) bool {
+	var timeout net.Error
+	return !errors.Is(err, net.ErrClosed) && !(errors.As(err, &timeout) && timeout.Timeout())
+}
+
+// observeClose learns from a connection that the server closed right after an answer. Once may be chance; twice
+// after the same number of answers is a limit of the server.
+func (p *Pool) observeClose(c *conn) {
+	now := p.now()
+	if c.answered == 0 {
+		p.observeUnanswered(c, now)
+		return
+	}
+	if now.Sub(c.lastAnswer) > p.prompt {
+		return
+	}
+	before := p.closedAfter
+	p.closedAfter = c.answered
+	switch {
+	case c.answered != before:
+	case c.answered == 1:
+		p.setSerial(1, "closes connections after one answer")
+	case p.limit != c.answered:
+		p.limit, p.limitUntil = c.answered, now.Add(p.maxSerial)
+		go p.Log(fmt.Sprintf("closes connections after %d answers: no more queries than that per connection for %v", p.limit, p.maxSerial))
+	}
+}
+
+// observeUnanswered learns from a connection that was closed before its first answer. After a few of them each query
+// gets a connection of its own: one of them may be the cause. After many the server counts as unreachable.
+func (p *Pool) observeUnanswered(c *conn, now time.Time) {
+	if c.inFlight == 0 {
+		return
+	}
+	p.unanswered++
+	switch {
+	case p.unanswered >= pauseAfter:
+		p.backOff(now, errClosed)
+	case p.unanswered >= serialAfter && c.inFlight > 1:
+		p.setSerial(0, "closes connections before an answer")
+	}
+}
+
+// checkStall looks for queries that wait behind the oldest of a connection for much longer than an answer takes: the
+// server is serial or slow, or the connection is dead. If the class is unknown, a copy of one of these queries goes to
+// another connection: only a slow server does not answer that sooner.
+func (p *Pool) checkStall(c *conn, now time.Time) {
+	class := p.classAt(now)
+	if class == pipelined || c.c == nil || c.copies >= maxCopies {
+		return
+	}
+	wait := min(max(4*p.minRTT, p.stall), p.maxStall)
+	since := slices.MaxFunc([]time.Time{c.opened, c.copiedAt, c.oldest().sent}, time.Time.Compare)
+	if now.Sub(since) < wait {
+		return
+	}
+	if class == serial {
+		p.moveBehindOldest(c)
+		return
+	}
+	for _, f := range slices.Backward(c.queue()[1:]) { // a new query has not waited for long enough
+		if now.Sub(f.sent) < wait/2 || len(f.call.flights) > 1 {
+			continue
+		}
+		if other := p.connForCopy(c); other != nil {
+			c.copies++
+			c.copiedAt = now
+			sent := other.put(f.call)
+			sent.copyFrom, sent.answeredBefore = c, c.answered
+		}
+		return
+	}
+}
+
+// connForCopy returns a connection for a copy of a query, or nil: an idle or new one if possible, since others may be
+// stalled too.
+func (p *Pool) connForCopy(except *conn) *conn {
+	for _, c := range p.conns {
+		if c != except && c.inFlight == 0 && c.hasRoom(1, p.limit) {
+			return c
+		}
+	}
+	now := p.now()
+	limit := p.maxConns(p.depth(now))
+	if len(p.conns) < limit && len(p.conns)+len(p.retired) < limit+maxRetired && !now.Before(p.retryAt) {
+		return p.openShared()
+	}
+	for _, c := range p.conns {
+		if c != except && c.hasRoom(maxCopies, p.limit) {
+			return c
+		}
+	}
+	return nil
+}
+
+// copyAnswered judges a connection by the answer to a copy whose original still waits there.
+func (p *Pool) copyAnswered(f *flight, now time.Time) {
+	c := f.copyFrom
+	original := slices.ContainsFunc(f.call.flights, func(f *flight) bool { return f.conn == c })
+	if c.closed || !original || p.classAt(now) != unknown {
+		return
+	}
+	silent := c.lastAnswer.Before(f.sent)
+	if !silent && c.answered-f.answeredBefore > busyAnswers {
+		p.stalls = 0
+		return
+	}
+	if p.stalls++; p.stalls >= maxStalls { // after an expired serial class, one stall is enough
+		p.setSerial(0, "works on one query of a connection at a time")
+	}
+	if silent {
+		p.copyOldest(c)
+	}
+	if silent || p.classAt(now) == serial {
+		p.moveBehindOldest(c)
+	}
+}
+
+// copyOldest sends a copy of the oldest query of a connection on a connection of its own. If that is answered sooner,
+// the connection is dead or its network is lossy, and the server is not serial.
+func (p *Pool) copyOldest(c *conn) {
+	if call := c.oldest().call; len(call.flights) == 1 && len(p.retired) < maxEscapes {
+		p.openAlone().put(call).copyOfOldest = true
+	}
+}
+
+// moveBehindOldest moves all queries of a connection but the oldest to others: on a serial server only the oldest
+// makes progress.
+func (p *Pool) moveBehindOldest(c *conn) {
+	var displaced []*Call
+	for _, f := range c.queue()[1:] {
+		call := f.call
+		c.remove(f)
+		if len(call.flights) == 0 {
+			call.avoid = c
+			displaced = append(displaced, call)
+		}
+	}
+	p.retire(c)
+	for _, call := range displaced {
+		p.assign(call)
+	}
+}

@@ -1,0 +1,757 @@
+package transport
+
+import (
+	"errors"
+	"net"
+	"os"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// closing serves connections that end after a number of answers.
+func closing(answers int, how func(*session)) func(*session) {
+	return func(c *session) {
+		for range answers {
+			q := c.next()
+			if q == nil || !c.respond(answer(q)) {
+				return
+			}
+		}
+		how(c)
+	}
+}
+
+// halfway writes the beginning of a frame, and closes the connection.
+func halfway(c *session) {
+	_, _ = c.Write([]byte{0, 50, 1, 2, 3})
+	c.close()
+}
+
+// Every call is answered although the server closes connections, whatever the way.
+func TestServersThatClose(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		answers int
+		how     func(*session)
+		maxOpen int32 // connections at once
+		log     string
+	}{
+		{"after each answer", 1, (*session).close, 300, "closes connections after one answer"},
+		{"after each answer with a reset", 1, (*session).reset, 300, "closes connections after one answer"},
+		{"after each answer in a frame", 1, halfway, 300, "closes connections after one answer"},
+		{"after 2 answers", 2, (*session).close, 300, "closes connections after 2 answers"},
+		{"after 20 answers", 20, (*session).close, 2 * 1000 / 20, "closes connections after 20 answers"},
+		{"after 20 answers with a reset", 20, (*session).reset, 2 * 1000 / 20, "closes connections after 20 answers"},
+		{"after 20 answers in a frame", 20, halfway, 2 * 1000 / 20, "closes connections after 20 answers"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			b := newTestbed(t, serving(t, closing(c.answers, c.how)), 1000, 2)
+			for round := range 3 {
+				allAnswered(b.sendAll(300, letters(round)))
+			}
+			b.wantLog(c.log)
+			// The server may count a connection that this side has not closed yet.
+			if n := b.maxOpen.Load(); n > c.maxOpen+8 {
+				t.Errorf("%d connections at once", n)
+			}
+		})
+	}
+}
+
+// An answer received before a reset is used, although writes fail.
+func TestAnswerBeforeReset(t *testing.T) {
+	t.Parallel()
+	var firsts atomic.Int32
+	s := serving(t, func(c *session) {
+		q := c.next()
+		if q == nil {
+			return
+		}
+		if nameOf(q) == "first.example." {
+			firsts.Add(1)
+		}
+		c.respond(answer(q))
+		c.reset()
+	})
+	const rounds = 200
+	for range rounds {
+		b := newTestbed(t, s, 1000, 1)
+		first := b.send("first.example.")
+		var others []*sent
+		for len(first.done) == 0 && len(others) < 100 {
+			others = append(others, b.send("other.example."))
+			time.Sleep(10 * time.Microsecond)
+		}
+		first.answered()
+		for _, o := range others {
+			b.Cancel(o.Call)
+		}
+		b.Pool.Close()
+		b.wantClosed()
+	}
+	if n := firsts.Load(); n != rounds {
+		t.Errorf("%d of %d queries were sent again although they were answered", n-rounds, rounds)
+	}
+}
+
+// Calls to a server that never answers fail after few connections.
+func TestServersThatCloseAtOnce(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		serve func(*session)
+	}{
+		{"at once", func(*session) {}},
+		{"at once with a reset", (*session).reset},
+		{"after a query", func(c *session) { c.next() }},
+		{"after a query with a reset", func(c *session) {
+			c.next()
+			c.reset()
+		}},
+		{"in the middle of a frame", func(c *session) {
+			c.next()
+			halfway(c)
+		}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			b := newTestbed(t, serving(t, c.serve), 1000, 2)
+			all := b.sendAll(500, "n")
+			for _, s := range all {
+				if err := s.fails(); !errors.Is(err, errClosed) && !refused(err) {
+					t.Fatalf("error %v", err)
+				}
+			}
+			// Some connections may be opened before the last of the pause begins: shared ones, and those for one query.
+			if n := b.dials.Load(); n > pauseAfter+maxUnansweredConnections+maxEscapes {
+				t.Errorf("%d connections for 500 calls", n)
+			}
+			if n := number(b.Metrics.Single); n > 1 {
+				t.Errorf("%d changes to one query per connection", n)
+			}
+		})
+	}
+}
+
+// A call fails after losing a few connections that have delivered other answers.
+func TestMoves(t *testing.T) {
+	t.Parallel()
+	b := newTestbed(t, newServer(t), 1000, 1)
+	unlucky := b.send("unlucky.example.")
+	for i := range 2 {
+		unlucky.notDone()
+		one := b.accept()
+		one.query()
+		for range 3 + i { // different numbers, so that no limit is learnt
+			s := b.send("lucky.example.")
+			one.respond(answer(one.query()))
+			s.answered()
+		}
+		one.close()
+	}
+	own := b.accept() // for this query alone, which may be the reason for the closes
+	own.query()
+	s := b.send("lucky.example.")
+	one := b.accept()
+	one.respond(answer(one.query()))
+	s.answered()
+	own.close()
+	if err := unlucky.fails(); !errors.Is(err, errClosed) {
+		t.Errorf("error %v", err)
+	}
+}
+
+// minutes returns the remaining time of the class in whole minutes.
+func (b *testbed) minutes() int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return int(b.classUntil.Sub(b.now()).Round(time.Minute) / time.Minute)
+}
+
+func TestOneQueryPerConnection(t *testing.T) {
+	t.Parallel()
+	b := newTestbed(t, newServer(t), 100, 2)
+	b.minSerial, b.maxSerial = 10*time.Minute, 60*time.Minute
+	closes := func() {
+		t.Helper()
+		first, second := b.send("first.example."), b.send("second.example.")
+		one := b.accept()
+		q := one.query()
+		if next := one.query(); nameOf(q) != first.name || nameOf(next) != second.name {
+			t.Fatalf("%s and %s on one connection", nameOf(q), nameOf(next))
+		}
+		one.respond(answer(q))
+		one.close()
+		first.answered()
+		two := b.accept()
+		two.respond(answer(two.query()))
+		two.close()
+		second.answered()
+		eventually(t, "no connection is left", func() bool { return b.connsNow() == 0 })
+	}
+	for i, want := range []int{10, 20, 40, 60, 60} {
+		closes()
+		if got := b.minutes(); got != want {
+			t.Fatalf("time %d: for %d minutes, want %d", i, got, want)
+		}
+		if got := number(b.Metrics.Single); got != i+1 {
+			t.Errorf("time %d: %d changes counted", i, got)
+		}
+		// Meanwhile each query has its own connection.
+		all := b.sendAll(5, "single")
+		for range all {
+			one := b.accept()
+			one.respond(answer(one.query()))
+			one.close()
+		}
+		allAnswered(all)
+		b.clock.skip(time.Duration(want)*time.Minute - 10*time.Second)
+		early := b.sendAll(2, "early")
+		for range early {
+			one := b.accept()
+			one.respond(answer(one.query()))
+			one.close()
+		}
+		allAnswered(early)
+		eventually(t, "no connection is left", func() bool { return b.connsNow() == 0 })
+		b.clock.skip(20 * time.Second)
+	}
+	// After a long time the shortest is used again.
+	b.clock.skip(2 * time.Hour)
+	closes()
+	if got := b.minutes(); got != 10 {
+		t.Errorf("after a long time: for %d minutes, want 10", got)
+	}
+}
+
+// The connections to a serial server are bounded, and reused if it leaves them open.
+func TestOneQueryPerConnectionIsBounded(t *testing.T) {
+	t.Parallel()
+	b := newTestbed(t, newServer(t), 100, 2)
+	b.mu.Lock()
+	b.setSerial(0, "is serial")
+	b.mu.Unlock()
+	const maxOpen = maxSerialConnections
+	all := b.sendAll(maxOpen+100, "n")
+	if n := b.waitingNow(); n != 100 {
+		t.Errorf("%d calls wait, want 100", n)
+	}
+	var end sync.WaitGroup
+	for range maxOpen {
+		one := b.accept()
+		end.Go(func() { echo(one) })
+	}
+	allAnswered(all)
+	if n := b.accepted.Load(); n != maxOpen {
+		t.Errorf("%d connections, want %d", n, maxOpen)
+	}
+	b.clock.skip(31 * time.Second) // the class has expired
+	becomes(t, "connections", b.Metrics.Connections, 2)
+	b.Pool.Close()
+	end.Wait()
+}
+
+func TestLimit(t *testing.T) {
+	t.Parallel()
+	b := newTestbed(t, newServer(t), 100, 2)
+	for range 2 {
+		all := b.sendAll(5, "n")
+		one := b.accept()
+		asked := one.queries(5)
+		for _, s := range all[:3] {
+			one.respond(answer(asked[s.name]))
+		}
+		allAnswered(all[:3])
+		one.close()
+		two := b.accept()
+		asked = two.queries(2)
+		two.respond(answer(asked[all[3].name]), answer(asked[all[4].name]))
+		allAnswered(all[3:])
+		b.mu.Lock()
+		for _, c := range b.conns {
+			b.retire(c) // so that its end is not learnt from
+		}
+		b.mu.Unlock()
+		two.end()
+	}
+	b.wantLog("closes connections after 3 answers")
+	// Connections get no more queries than that, even if the server leaves them open.
+	var asked, open atomic.Int32
+	stop := make(chan struct{})
+	b.ended.Go(func() {
+		for {
+			select {
+			case <-stop:
+				return
+			case one := <-b.sessions:
+				b.ended.Go(func() {
+					n := int32(0)
+					for q := one.next(); q != nil; q = one.next() {
+						n++
+						asked.Store(max(asked.Load(), n))
+						open.Store(max(open.Load(), int32(number(b.Metrics.Connections))))
+						one.respond(answer(q))
+					}
+				})
+			}
+		}
+	})
+	allAnswered(b.sendAll(100, "m"))
+	for i := range 10 {
+		b.send("o" + letters(i) + ".example.").answered()
+	}
+	close(stop)
+	if n := asked.Load(); n != 3 {
+		t.Errorf("%d queries on a connection, want 3", n)
+	}
+	if n := open.Load(); n > 2*100/3+2 { // some may be closing
+		t.Errorf("%d connections at once", n)
+	}
+	// The limit expires.
+	b.clock.skip(b.maxSerial + time.Second)
+	eventually(t, "no connection is left", func() bool { return b.connsNow() == 0 })
+	all := b.sendAll(10, "p")
+	one := b.accept()
+	for range all {
+		one.respond(answer(one.query()))
+	}
+	allAnswered(all)
+}
+
+// The end of a connection changes the class or the limit.
+func TestObserveClose(t *testing.T) {
+	reset := &net.OpError{Op: "read", Err: os.NewSyscallError("read", syscall.ECONNRESET)}
+	for _, c := range []struct {
+		name     string
+		answered []int // by successive connections
+		waits    bool  // a query waits on each
+		after    time.Duration
+		err      error
+		limit    int
+		single   bool
+	}{
+		{"one answer, others wait, once", []int{1}, true, 0, reset, 0, false},
+		{"one answer, others wait, twice", []int{1, 1}, true, 0, reset, 1, true},
+		{"one answer, others wait, twice, long after", []int{1, 1}, true, time.Second, reset, 0, false},
+		{"one answer, once", []int{1}, false, 0, reset, 0, false},
+		{"one answer, twice", []int{1, 1}, false, 0, reset, 1, true},
+		{"one answer, twice, long after", []int{1, 1}, false, time.Second, reset, 0, false},
+		{"no answer, twice", []int{0, 0}, true, 0, reset, 0, false},
+		{"no answer, again and again", []int{0, 0, 0}, true, 0, reset, 0, true},
+		{"no answer, no other waits", []int{0, 0, 0}, false, 0, reset, 0, false},
+		{"no answer, one in between", []int{0, 0, 5, 0, 0}, true, 0, reset, 0, false},
+		{"the same number twice", []int{7, 7}, true, 0, reset, 7, false},
+		{"different numbers", []int{7, 8, 7}, true, 0, reset, 0, false},
+		{"another number later", []int{7, 7, 9, 9}, true, 0, reset, 9, false},
+		{"closed here", []int{1, 1}, true, 0, net.ErrClosed, 0, false},
+		{"dead", []int{1, 1}, true, 0, &net.OpError{Op: "read", Err: os.NewSyscallError("read", syscall.ETIMEDOUT)}, 0, false},
+		{"cannot be written to", []int{1, 1}, true, 0, &net.OpError{Op: "write", Err: os.ErrDeadlineExceeded}, 0, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			b := newTestbed(t, newServer(t), 100, 1)
+			for _, n := range c.answered {
+				s := b.send("first.example.")
+				one := b.acceptFirst()
+				q := one.query()
+				if n > 0 {
+					one.respond(answer(q))
+					s.answered()
+				}
+				b.mu.Lock()
+				ends := b.conns[0]
+				ends.answered = n
+				b.mu.Unlock()
+				var waits *sent
+				if c.waits {
+					waits = b.send("waits.example.")
+					one.query()
+				}
+				b.clock.skip(c.after)
+				b.lost(ends, c.err)
+				if n == 0 {
+					b.Cancel(s.Call)
+				}
+				if waits != nil {
+					b.Cancel(waits.Call)
+				}
+				b.mu.Lock()
+				for len(b.conns) > 0 { // of the moved calls
+					b.retire(b.conns[0])
+				}
+				b.mu.Unlock()
+				becomes(t, "connections", b.Metrics.Connections, 0)
+			}
+			b.mu.Lock()
+			defer b.mu.Unlock()
+			if b.limit != c.limit || (b.depth(b.now()) == 1) != c.single {
+				t.Errorf("limit %d, depth %d", b.limit, b.depth(b.now()))
+			}
+		})
+	}
+}
+
+// inOrder serves one query at a time. Those for names that begin with slow wait for end, and their copies a little
+// longer.
+func inOrder(end <-chan struct{}) func(*session) {
+	var seen sync.Map
+	return func(c *session) {
+		for q := c.next(); q != nil; q = c.next() {
+			if name := nameOf(q); name[:4] == "slow" {
+				_, again := seen.LoadOrStore(name, true)
+				<-end
+				if again {
+					time.Sleep(50 * time.Millisecond)
+				}
+			}
+			if !c.respond(answer(q)) {
+				return
+			}
+		}
+	}
+}
+
+// Queries behind a slow one are answered by another connection. After the second time the server counts as serial.
+func TestInOrderServer(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		warm bool // the connection has delivered an answer
+		slow int
+		fast int
+	}{
+		{"one slow query", true, 1, 200},
+		{"one slow query on a new connection", false, 1, 200},
+		{"two slow queries", true, 2, 200},
+		{"one behind a slow query", true, 1, 1},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			for range 5 { // a busy machine may delay originals and copies in any way
+				if foundSerial(t, c.warm, c.slow, c.fast) {
+					return
+				}
+			}
+			t.Error("the server is not found to be serial")
+		})
+	}
+}
+
+// foundSerial sends slow queries and fast ones behind them to a server that works on one at a time, and reports whether
+// the second round makes it serial. The fast queries must be answered in any case.
+func foundSerial(t *testing.T, warm bool, slow, fast int) bool {
+	t.Helper()
+	end := make(chan struct{})
+	release := sync.OnceFunc(func() { close(end) })
+	b := newTestbed(t, serving(t, inOrder(end)), 1000, 2)
+	t.Cleanup(release) // before that of the testbed
+	b.setStall(100 * time.Millisecond)
+	if warm {
+		b.send("warm.example.").answered()
+	}
+	var waiting []*sent
+	for round := 0; number(b.Metrics.Single) == 0; round++ {
+		if round == maxStalls {
+			release()
+			allAnswered(waiting)
+			return false
+		}
+		waiting = append(waiting, b.sendAll(slow, "slow"+letters(round))...)
+		allAnswered(b.sendAll(fast, "fast"+letters(round)))
+		for _, s := range waiting {
+			s.notDone()
+		}
+		if n := b.accepted.Load(); round == 0 && number(b.Metrics.Single) == 0 && n > int32(slow)+4 { // the machine may be slow
+			t.Errorf("%d connections", n)
+		}
+	}
+	b.wantLog("works on one query of a connection at a time")
+	// Now slow queries delay no others.
+	b.setStall(time.Hour)
+	waiting = append(waiting, b.sendAll(slow, "slower")...)
+	allAnswered(b.sendAll(100, "after"))
+	release()
+	allAnswered(waiting)
+	if n := number(b.Metrics.Single); n != 1 {
+		t.Errorf("%d changes to one query per connection", n)
+	}
+	b.Pool.Close()
+	b.wantClosed()
+	return true
+}
+
+// setStall sets the wait that counts as a stall.
+func (b *testbed) setStall(d time.Duration) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.stall, b.maxStall = d, d
+}
+
+// stalling has two queries wait on a connection until a copy of the second one arrives on another.
+func (b *testbed) stalling(one *session, prefix string) (all []*sent, asked map[string][]byte, other *session, copied []byte) {
+	b.t.Helper()
+	all = b.sendAll(2, prefix)
+	asked = one.queries(2)
+	b.setStall(5 * time.Millisecond)
+	other = b.accept()
+	copied = other.query()
+	b.setStall(time.Hour)
+	if nameOf(copied) != all[1].name {
+		b.t.Fatalf("a copy of %s, want %s", nameOf(copied), all[1].name)
+	}
+	return all, asked, other, copied
+}
+
+// Two successive stalls make a server serial, unless something in between contradicts it.
+func TestStalls(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		between func(b *testbed, two, escape *session)
+		want    int // changes to one query per connection
+	}{
+		{"nothing in between", func(*testbed, *session, *session) {}, 1},
+		{"an answer in order", func(b *testbed, two, _ *session) {
+			s := b.send("between.example.")
+			two.respond(answer(two.query()))
+			s.answered()
+		}, 1},
+		{"the copy of the oldest is faster", func(b *testbed, _, escape *session) {
+			escape.respond(answer(escape.query()))
+			becomes(b.t, "queries in flight", b.Metrics.InFlight, 0)
+		}, 0},
+		{"an original is faster than its copy", func(b *testbed, two, _ *session) {
+			all, asked, other, _ := b.stalling(two, "original")
+			two.respond(answer(asked[all[0].name]), answer(asked[all[1].name]))
+			allAnswered(all)
+			other.close()
+			eventually(b.t, "the connection of the copy is closed", func() bool { return b.connsNow() == 1 })
+		}, 0},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			b := newTestbed(t, newServer(t), 100, 2)
+			warm := b.send("warm.example.")
+			one := b.accept()
+			one.respond(answer(one.query()))
+			warm.answered()
+			first, _, two, copied := b.stalling(one, "first")
+			two.respond(answer(copied))
+			first[1].answered()
+			escape := b.accept() // for a copy of the oldest
+			c.between(b, two, escape)
+			second, _, three, copied := b.stalling(two, "second")
+			three.respond(answer(copied))
+			second[1].answered()
+			if n := number(b.Metrics.Single); n != c.want {
+				t.Errorf("%d changes to one query per connection, want %d", n, c.want)
+			}
+			for _, s := range append(first, second...) {
+				b.Cancel(s.Call)
+			}
+		})
+	}
+}
+
+// When the serial class has expired, the next stall restores it.
+func TestStallAfterSerial(t *testing.T) {
+	t.Parallel()
+	b := newTestbed(t, newServer(t), 100, 2)
+	b.mu.Lock()
+	b.stalls = maxStalls
+	b.setSerial(0, "is serial")
+	b.mu.Unlock()
+	b.clock.skip(b.minSerial + time.Second)
+	warm := b.send("warm.example.")
+	one := b.accept()
+	one.respond(answer(one.query()))
+	warm.answered()
+	all, _, two, copied := b.stalling(one, "n")
+	two.respond(answer(copied))
+	all[1].answered()
+	if n := number(b.Metrics.Single); n != 2 {
+		t.Errorf("%d changes to one query per connection, want 2", n)
+	}
+	b.Cancel(all[0].Call)
+}
+
+// A serial server is sent no copies: queries behind a slow one move at once. An answer out of order ends the class.
+func TestSerialServerGetsNoCopies(t *testing.T) {
+	t.Parallel()
+	b := newTestbed(t, newServer(t), 100, 2)
+	all := b.sendAll(3, "n")
+	one := b.accept()
+	asked := one.queries(3)
+	b.mu.Lock()
+	b.setSerial(0, "is serial")
+	b.mu.Unlock()
+	b.setStall(5 * time.Millisecond)
+	for range 2 {
+		other := b.accept()
+		other.respond(answer(other.query()))
+	}
+	allAnswered(all[1:])
+	if n := number(b.Metrics.Depth.(depths)); n != 5 {
+		t.Errorf("%d queries were sent, want 3 and 2 of them again", n)
+	}
+	one.respond(answer(asked[all[1].name]))
+	becomes(t, "late answers", b.Metrics.Late, 1)
+	one.respond(answer(asked[all[0].name]))
+	all[0].answered()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if got := b.classAt(b.now()); got != pipelined {
+		t.Errorf("class %d after an answer out of order, want %d", got, pipelined)
+	}
+}
+
+// A pipelined server gets no copies.
+func TestOutOfOrderServer(t *testing.T) {
+	t.Parallel()
+	b := newTestbed(t, newServer(t), 100, 2)
+	all := b.sendAll(20, "n")
+	one := b.accept()
+	asked := one.queries(20)
+	one.respond(answer(asked[all[1].name]), answer(asked[all[0].name]))
+	all[1].answered()
+	all[0].answered()
+	b.mu.Lock()
+	b.stall, b.maxStall = 5*time.Millisecond, 5*time.Millisecond
+	b.mu.Unlock()
+	time.Sleep(50 * time.Millisecond)
+	for _, s := range all[2:] {
+		one.respond(answer(asked[s.name]))
+		s.answered()
+	}
+	if n := b.accepted.Load(); n != 1 {
+		t.Errorf("%d connections, want 1", n)
+	}
+	if n := number(b.Metrics.Depth.(depths)); n != 20 {
+		t.Errorf("%d queries were sent, want 20", n)
+	}
+	// After a long time the class expires.
+	b.clock.skip(b.maxSerial + time.Second)
+	eventually(t, "no connection is left", func() bool { return b.connsNow() == 0 })
+	again := b.sendAll(2, "again")
+	b.accept().queries(2)
+	b.accept().query()
+	b.Cancel(again[0].Call)
+	b.Cancel(again[1].Call)
+}
+
+// The queries of a dead connection are answered by another, and the server does not become serial.
+func TestDeadConnection(t *testing.T) {
+	t.Parallel()
+	b := newTestbed(t, newServer(t), 100, 2)
+	b.stall, b.maxStall = 5*time.Millisecond, 5*time.Millisecond
+	warm := b.send("warm.example.")
+	dead := b.accept()
+	dead.respond(answer(dead.query()))
+	warm.answered()
+	all := b.sendAll(20, "n")
+	dead.queries(20)
+	other := b.accept()
+	b.mu.Lock()
+	b.stall, b.maxStall = time.Hour, time.Hour // no more stalls
+	b.mu.Unlock()
+	b.ended.Go(func() {
+		for one := other; one != nil; one = <-b.sessions {
+			b.ended.Go(func() { echo(one) })
+		}
+	})
+	allAnswered(all)
+	allAnswered(b.sendAll(20, "m"))
+	if n := number(b.Metrics.Single); n != 0 {
+		t.Errorf("%d changes to one query per connection", n)
+	}
+	b.clock.skip(10 * time.Second) // its queries have timed out
+	dead.end()
+}
+
+// The copies for a silent connection are bounded: each is of another query, on another connection if possible.
+func TestCopiesAreBounded(t *testing.T) {
+	for _, c := range []struct {
+		name              string
+		connections, made int
+	}{{"on one connection", 2, 1}, {"on several", 10, maxCopies}} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			b := newTestbed(t, newServer(t), 100, c.connections)
+			b.stall, b.maxStall = time.Millisecond, time.Millisecond
+			all := b.sendAll(50, "n")
+			b.accept().queries(50)
+			copied := map[string]bool{}
+			for range c.made {
+				other := b.accept()
+				for range maxCopies / c.made {
+					copied[nameOf(other.query())] = true
+				}
+			}
+			time.Sleep(50 * time.Millisecond)
+			if n := number(b.Metrics.Depth.(depths)); n != 50+maxCopies || len(copied) != maxCopies {
+				t.Errorf("%d copies of %d queries", n-50, len(copied))
+			}
+			if n := int(b.accepted.Load()); n != 1+c.made {
+				t.Errorf("%d connections", n)
+			}
+			if copied[all[0].name] {
+				t.Error("a copy of the oldest")
+			}
+			for _, s := range all {
+				s.notDone()
+				b.Cancel(s.Call)
+			}
+		})
+	}
+}
+
+// A query survives the loss of the connection of its copy, or of its own.
+func TestLostCopy(t *testing.T) {
+	for _, name := range []string{"the copy's connection is lost", "the silent connection is lost", "both are lost", "the copy's answer is wrong"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := newTestbed(t, newServer(t), 100, 2)
+			b.stall, b.maxStall = 5*time.Millisecond, time.Hour
+			first, second := b.send("first.example."), b.send("second.example.")
+			one := b.accept()
+			asked := one.queries(2)
+			two := b.accept()
+			q := two.query()
+			b.mu.Lock()
+			b.stall = time.Hour
+			b.mu.Unlock()
+			switch name {
+			case "the copy's connection is lost":
+				two.close()
+				becomes(t, "connections", b.Metrics.Connections, 1)
+				one.respond(answer(asked[second.name]), answer(asked[first.name]))
+			case "the silent connection is lost":
+				one.close()
+				becomes(t, "connections", b.Metrics.Connections, 1)
+				two.respond(answer(q))
+				two.respond(answer(two.query()))
+			case "both are lost":
+				one.close()
+				becomes(t, "connections", b.Metrics.Connections, 1)
+				two.close()
+				for range 2 { // the query with the copy gets its own connection
+					c := b.accept()
+					c.respond(answer(c.query()))
+				}
+				first.answered()
+				second.answered()
+				return
+			case "the copy's answer is wrong":
+				two.respond(q)
+				becomes(t, "dropped", b.Metrics.Dropped[Malformed], 1)
+				one.respond(answer(asked[second.name]), answer(asked[first.name]))
+			}
+			first.answered()
+			second.answered()
+			if n := number(b.Metrics.InFlight); n != 0 {
+				t.Errorf("%d in flight", n)
+			}
+		})
+	}
+}

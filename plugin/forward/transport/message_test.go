@@ -1,0 +1,360 @@
+package transport
+
+import (
+	"bytes"
+	"encoding/binary"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/miekg/dns"
+)
+
+// slowQuestionEnd is questionEnd by package dns.
+func slowQuestionEnd(b []byte) int {
+	if len(b) < 12 || binary.BigEndian.Uint16(b[4:]) != 1 {
+		return 0
+	}
+	_, end, err := dns.UnpackDomainName(b, 12)
+	if err != nil || end+4 > len(b) {
+		return 0
+	}
+	for at := 12; at < end; at += int(b[at]) + 1 { // package dns follows pointers
+		if b[at] > 63 {
+			return 0
+		}
+	}
+	return end + 4
+}
+
+// slowCheck is check in simple steps.
+func slowCheck(query, reply []byte) string {
+	end := slowQuestionEnd(query)
+	if len(reply) < 12 {
+		return Malformed
+	}
+	asked := dns.Question{Qtype: binary.BigEndian.Uint16(query[end-4:]), Qclass: binary.BigEndian.Uint16(query[end-2:])}
+	asked.Name, _, _ = dns.UnpackDomainName(query, 12)
+	isResponse, opcode, rcode := reply[2]&0x80 != 0, reply[2]>>3&15, int(reply[3]&15)
+	if !isResponse || opcode != query[2]>>3&15 {
+		return Malformed
+	}
+	refuses := rcode == dns.RcodeFormatError || rcode == dns.RcodeServerFailure || rcode == dns.RcodeNotImplemented || rcode == dns.RcodeRefused
+	if binary.BigEndian.Uint16(reply[4:]) == 0 && refuses {
+		return ""
+	}
+	at := slowQuestionEnd(reply)
+	if at == 0 {
+		return WrongQuestion
+	}
+	got := dns.Question{Qtype: binary.BigEndian.Uint16(reply[at-4:]), Qclass: binary.BigEndian.Uint16(reply[at-2:])}
+	got.Name, _, _ = dns.UnpackDomainName(reply, 12)
+	switch {
+	case got == asked:
+		return ""
+	case got.Qtype == asked.Qtype && got.Qclass == asked.Qclass && strings.EqualFold(got.Name, asked.Name):
+		return WrongCase
+	}
+	return WrongQuestion
+}
+
+// edit returns a changed copy.
+func edit(b []byte, change func([]byte)) []byte {
+	b = slices.Clone(b)
+	change(b)
+	return b
+}
+
+func rcodeOnly(rcode byte) []byte { return []byte{0, 0, 0x80, rcode, 0, 0, 0, 0, 0, 0, 0, 0} }
+
+func TestCheck(t *testing.T) {
+	query := question(t, "wWw.Example.")
+	for _, c := range []struct {
+		name  string
+		reply []byte
+		want  string
+	}{
+		{"its answer", answer(query), ""},
+		{"with more behind the question", append(answer(query), 1, 2, 3), ""},
+		{"no response", query, Malformed},
+		{"another opcode", edit(answer(query), func(b []byte) { b[2] |= 4 << 3 }), Malformed},
+		{"another name", answer(question(t, "wWw.Examplf.")), WrongQuestion},
+		{"a longer name", answer(question(t, "a.wWw.Example.")), WrongQuestion},
+		{"a shorter name", answer(question(t, "Example.")), WrongQuestion},
+		{"another case", answer(question(t, "www.example.")), WrongCase},
+		{"another case of one letter", answer(question(t, "wWw.ExamplE.")), WrongCase},
+		{"another type", edit(answer(query), func(b []byte) { b[len(b)-3] = 28 }), WrongQuestion},
+		{"another class", edit(answer(query), func(b []byte) { b[len(b)-1] = 3 }), WrongQuestion},
+		{"another case and type", edit(answer(question(t, "www.example.")), func(b []byte) { b[len(b)-3] = 28 }), WrongQuestion},
+		{"two questions", edit(answer(query), func(b []byte) { b[5] = 2 }), WrongQuestion},
+		{"no question, NOERROR", rcodeOnly(0), WrongQuestion},
+		{"no question, FORMERR", rcodeOnly(1), ""},
+		{"no question, SERVFAIL", rcodeOnly(2), ""},
+		{"no question, NXDOMAIN", rcodeOnly(3), WrongQuestion},
+		{"no question, NOTIMP", rcodeOnly(4), ""},
+		{"no question, REFUSED", rcodeOnly(5), ""},
+		{"no question, YXDOMAIN", rcodeOnly(6), WrongQuestion},
+		{"no question, BADVERS", append(edit(rcodeOnly(0), func(b []byte) { b[11] = 1 }), 0, 0, 41, 4, 0, 1, 0, 0, 0, 0, 0), WrongQuestion},
+		{"a question cut off", answer(query)[:len(query)-1], WrongQuestion},
+		{"a header", answer(query)[:12], WrongQuestion},
+		{"a short header", answer(query)[:11], Malformed},
+		{"nothing", nil, Malformed},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			if got := check(query, c.reply); got != c.want {
+				t.Errorf("check: %v, want %v", got, c.want)
+			}
+			if got := slowCheck(query, c.reply); got != c.want {
+				t.Errorf("the slow version: %v, want %v", got, c.want)
+			}
+		})
+	}
+}
+
+func FuzzCheck(f *testing.F) {
+	query := question(f, "wWw.Example.")
+	f.Add(query, answer(query))
+	f.Add(query, answer(question(f, "www.example.")))
+	f.Add(query, rcodeOnly(3))
+	f.Add(query, rcodeOnly(5))
+	f.Add(question(f, "."), answer(question(f, ".")))
+	f.Add(question(f, "\\000\\@\\255A[.x."), answer(question(f, "\\000`\\255a{.x.")))
+	f.Fuzz(func(t *testing.T, query, reply []byte) {
+		end := questionEnd(query)
+		if end == 0 {
+			return
+		}
+		if got, want := check(query[:end], reply), slowCheck(query, reply); got != want {
+			t.Errorf("%v, the slow version returns %v\nquery %x\nreply %x", got, want, query, reply)
+		}
+	})
+}
+
+func TestQuestionEnd(t *testing.T) {
+	header := func(questions byte) []byte { return []byte{0, 0, 1, 0, 0, questions, 0, 0, 0, 0, 0, 0} }
+	label := func(n int) []byte { return append([]byte{byte(n)}, bytes.Repeat([]byte{'a'}, n)...) }
+	name := func(lengths ...int) []byte {
+		b := header(1)
+		for _, n := range lengths {
+			b = append(b, label(n)...)
+		}
+		return append(b, 0, 0, 1, 0, 1)
+	}
+	for _, c := range []struct {
+		name    string
+		message []byte
+		want    int
+	}{
+		{"the root", name(), 17},
+		{"two labels", name(3, 7), 29},
+		{"a label of 63", name(63), 81},
+		{"a label of 64", name(64), 0},
+		{"a name of 255", name(63, 63, 63, 61), 12 + 255 + 4},
+		{"a name of 256", name(63, 63, 63, 62), 0},
+		{"more behind it", append(name(3), 9, 9), 21},
+		{"a pointer", append(header(1), 0xc0, 0, 0, 1, 0, 1), 0},
+		{"a label and a pointer", append(header(1), 1, 'a', 0xc0, 12, 0, 1, 0, 1), 0},
+		{"no root", append(header(1), 1, 'a'), 0},
+		{"a label that is cut off", append(header(1), 9, 'a', 0, 0, 1, 0, 1), 0},
+		{"a class that is cut off", name(3)[:20], 0},
+		{"no question", append(header(0), name(3)[12:]...), 0},
+		{"two questions", append(header(2), name(3)[12:]...), 0},
+		{"a header", header(1), 0},
+		{"half a header", header(1)[:6], 0},
+		{"nothing", nil, 0},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			if got := questionEnd(c.message); got != c.want {
+				t.Errorf("%d, want %d", got, c.want)
+			}
+			if got := slowQuestionEnd(c.message); got != c.want {
+				t.Errorf("the slow version: %d, want %d", got, c.want)
+			}
+		})
+	}
+}
+
+func FuzzQuestionEnd(f *testing.F) {
+	f.Add(question(f, "www.example."))
+	f.Add(question(f, "."))
+	f.Add(question(f, strings.Repeat(strings.Repeat("a", 63)+".", 3)+strings.Repeat("b", 61)+"."))
+	f.Add([]byte("\x00\x00\x01\x00\x00\x01\x00\x00\x00\x00\x00\x00\xc0\x0c\x00\x01\x00\x01"))
+	f.Fuzz(func(t *testing.T, message []byte) {
+		if got, want := questionEnd(message), slowQuestionEnd(message); got != want {
+			t.Errorf("%d, the slow version returns %d: %x", got, want, message)
+		}
+	})
+}
+
+// withOPT packs a query with an OPT record of some options.
+func withOPT(t testing.TB, options ...dns.EDNS0) []byte {
+	t.Helper()
+	m := new(dns.Msg)
+	m.SetQuestion("www.example.", dns.TypeA)
+	m.SetEdns0(1232, true)
+	m.Extra[0].(*dns.OPT).Option = options
+	b, err := m.Pack()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+func TestAsksToStay(t *testing.T) {
+	cookie := &dns.EDNS0_COOKIE{Code: dns.EDNS0COOKIE, Cookie: "0123456789abcdef"}
+	padding := func(n int) dns.EDNS0 { return &dns.EDNS0_PADDING{Padding: make([]byte, n)} }
+	plain := withOPT(t)
+	room := maxMessage - len(withOPT(t, padding(0)))
+	for _, c := range []struct {
+		name  string
+		query []byte
+		asks  bool
+	}{
+		{"an OPT record", plain, true},
+		{"an OPT record with an option", withOPT(t, cookie), true},
+		{"no OPT record", question(t, "www.example."), false},
+		{"no room for an option", withOPT(t, padding(room)), false},
+		{"room for all but a byte of it", withOPT(t, padding(room-3)), false},
+		{"just room for it", withOPT(t, padding(room-4)), true},
+		{"a record that is no OPT", edit(plain, func(b []byte) { b[len(b)-9] = 42 }), false},
+		{"an OPT record with a name", edit(plain, func(b []byte) { b[len(b)-11] = 1 }), false},
+		{"an OPT record that is longer than the message", edit(plain, func(b []byte) { b[len(b)-1] = 1 }), false},
+		{"bytes behind the OPT record", append(slices.Clone(plain), 0), false},
+		{"an OPT record that is cut off", plain[:len(plain)-1], false},
+		{"an answer", edit(plain, func(b []byte) { b[7] = 1 }), false},
+		{"two additional records", edit(plain, func(b []byte) { b[11] = 2 }), false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			before := slices.Clone(c.query)
+			got := appendKeepAlive([]byte("before"), c.query, questionEnd(c.query))
+			if !bytes.Equal(c.query, before) {
+				t.Error("the query was changed")
+			}
+			if string(got[:6]) != "before" {
+				t.Errorf("it begins with %q", got[:6])
+			}
+			got = got[6:]
+			if !c.asks {
+				if !bytes.Equal(got, c.query) {
+					t.Errorf("it was changed to %x", got)
+				}
+				return
+			}
+			if len(got) != len(c.query)+4 || !bytes.HasSuffix(got, []byte{0, 11, 0, 0}) {
+				t.Errorf("no option was put to %x: %x", c.query, got)
+			}
+			sameButKeepAlive(t, c.query, got)
+		})
+	}
+}
+
+// sameButKeepAlive compares a query with one that may have keepalive added. It reports whether that has.
+func sameButKeepAlive(t *testing.T, query, asks []byte) {
+	t.Helper()
+	if bytes.Equal(query, asks) {
+		return
+	}
+	was, is := new(dns.Msg), new(dns.Msg)
+	if was.Unpack(query) != nil {
+		return // nothing to compare
+	}
+	if err := is.Unpack(asks); err != nil {
+		t.Fatalf("it cannot be read any more: %v\n%x\n%x", err, query, asks)
+	}
+	o := is.IsEdns0()
+	if o == nil || len(o.Option) == 0 {
+		t.Fatalf("no option in %x", asks)
+	}
+	last := len(o.Option) - 1
+	k, ok := o.Option[last].(*dns.EDNS0_TCP_KEEPALIVE)
+	if !ok || k.Timeout != 0 {
+		t.Fatalf("the last option is %v", o.Option[last])
+	}
+	o.Option = o.Option[:last]
+	a, err := was.Pack()
+	if err != nil {
+		return // package dns reads some messages that it does not write
+	}
+	b, err := is.Pack()
+	if err != nil || !bytes.Equal(a, b) {
+		t.Fatalf("without the option it differs (%v):\n%v\n%v", err, was, is)
+	}
+}
+
+func FuzzAppendKeepAlive(f *testing.F) {
+	f.Add(question(f, "www.example."))
+	f.Add(withOPT(f))
+	f.Add(withOPT(f, &dns.EDNS0_COOKIE{Code: dns.EDNS0COOKIE, Cookie: "0123456789abcdef"}))
+	f.Add(withOPT(f, &dns.EDNS0_SUBNET{Code: dns.EDNS0SUBNET, Family: 1, Address: []byte{0, 0, 0, 0}}))
+	f.Fuzz(func(t *testing.T, query []byte) {
+		end := questionEnd(query)
+		if end == 0 || len(query) > maxMessage {
+			return
+		}
+		got := appendKeepAlive(nil, query, end)
+		if len(got) > maxMessage || questionEnd(got) != end {
+			t.Fatalf("%d bytes, the question ends at %d", len(got), questionEnd(got))
+		}
+		sameButKeepAlive(t, query, got)
+	})
+}
+
+// messages splits a stream of frames that is read in pieces of these sizes.
+func messages(stream []byte, sizes []byte) (got [][]byte, left int) {
+	buf := make([]byte, minRead)
+	have := 0
+	for i := 0; len(stream) > 0; i++ {
+		n := len(stream)
+		if len(sizes) > 0 {
+			n = min(n, int(sizes[i%len(sizes)])*(1+i%37)+1)
+		}
+		n = copy(buf[have:], stream[:n])
+		if n == 0 {
+			return got, -1 // no room for reading
+		}
+		stream = stream[n:]
+		have += n
+		rest := buf[:have]
+		for {
+			var m []byte
+			if m, rest = nextMessage(rest); m == nil {
+				break
+			}
+			got = append(got, slices.Clone(m))
+		}
+		have = copy(buf, rest)
+		if need := readSize(buf[:have], n); need > len(buf) {
+			buf = append(make([]byte, 0, need), buf[:have]...)[:need]
+		}
+	}
+	return got, have
+}
+
+// slowMessages splits a whole stream of frames.
+func slowMessages(stream []byte) (all [][]byte, left int) {
+	for len(stream) >= 2 {
+		n := int(stream[0])<<8 | int(stream[1])
+		if len(stream) < 2+n {
+			break
+		}
+		all = append(all, stream[2:2+n])
+		stream = stream[2+n:]
+	}
+	return all, len(stream)
+}
+
+func FuzzFrames(f *testing.F) {
+	three := slices.Concat(frame([]byte("one")), frame(nil), frame(bytes.Repeat([]byte{7}, 300)))
+	f.Add(three, []byte{0})
+	f.Add(three, []byte{1, 0, 2})
+	f.Add(three[:len(three)-1], []byte{})
+	f.Add(frame(make([]byte, 65535)), []byte{255, 0})
+	f.Add(slices.Concat(frame(make([]byte, 4093)), frame(make([]byte, 5)), frame(make([]byte, 40000))), []byte{255})
+	f.Fuzz(func(t *testing.T, stream, sizes []byte) {
+		want, wantLeft := slowMessages(stream)
+		got, left := messages(stream, sizes)
+		if left != wantLeft || !slices.EqualFunc(got, want, bytes.Equal) {
+			t.Errorf("%d messages and %d bytes left, want %d and %d", len(got), left, len(want), wantLeft)
+		}
+	})
+}

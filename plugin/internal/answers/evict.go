@@ -1,0 +1,71 @@
+package answers
+
+import "time"
+
+// Eviction is by a clock hand (second chance): it decrements the credit of entries that it passes, evicts an entry without
+// credit, and a hit restores the credit. Answers of other servers have more credit than those of the process itself, and
+// large ones less.
+const (
+	creditCostly = 3
+	creditOwn    = 2
+	largeEntry   = 4 << 10
+)
+
+// maxCredit returns the credit of an entry after a hit.
+func (e *Entry) maxCredit() int32 {
+	credit := int32(creditOwn)
+	if e.Costly {
+		credit = creditCostly
+	}
+	if e.size > largeEntry {
+		credit--
+	}
+	return credit
+}
+
+// use restores the credit. It writes only a changed value, since readers share the cache line.
+func (e *Entry) use() {
+	if credit := e.maxCredit(); e.credit.Load() != credit {
+		e.credit.Store(credit)
+	}
+}
+
+// shrink evicts entries, except a new one, until the others fit the budget.
+func (s *Store) shrink(fresh *Entry) {
+	for s.bytes.Load() > s.budget.Load() && s.evict(func(o *Entry) bool { return o != fresh }) {
+	}
+}
+
+// evict removes one of the entries that may be evicted: the first that the hand finds without credit, or that is useless.
+// It reports whether there was one.
+func (s *Store) evict(may func(*Entry) bool) bool {
+	if s.hand == nil {
+		return false
+	}
+	now := s.now()
+	// Each round decrements credits, but concurrent hits restore them: the last round ignores credit.
+	start, rounds := s.hand, 0
+	for e := s.hand; rounds <= creditCostly; {
+		next := e.newer
+		if may(e) {
+			if e.credit.Load() <= 0 || rounds == creditCostly || e.useless(now) {
+				s.hand = next
+				s.unlink(e)
+				if evicted := e.keyspace.evicted[e.Kind]; evicted != nil && e.Cached && !e.useless(now) {
+					evicted()
+				}
+				return true
+			}
+			e.credit.Add(-1)
+		}
+		if e = next; e == start {
+			rounds++
+		}
+	}
+	return false
+}
+
+// useless reports whether the answer can't be served any more, not even stale.
+func (e *Entry) useless(now time.Duration) bool {
+	return !e.Current() || e.Expires != 0 && now >= max(e.Expires, e.Gone)
+}

@@ -1,0 +1,235 @@
+package manifests
+
+import (
+	"bytes"
+	"cmp"
+	"errors"
+	"fmt"
+	"hash/maphash"
+	"io"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+)
+
+var hashSeed = maphash.MakeSeed()
+
+// file is one manifest.
+type file struct {
+	sum        uint64    // of the content that was parsed last
+	contents   *contents // the last valid ones
+	err        error     // of the present content
+	emptySince time.Time // when a file with objects became empty; zero once that is accepted
+}
+
+// maxTries is the maximum number of times that a directory which changes meanwhile is read again.
+const maxTries = 4
+
+// readFiles reads all files. All of them were in the directory at one moment: it lists the directory again at the end
+// and starts over if that has changed, so that half of a swap of links is never read. A directory that changes all
+// the time is accepted as it is, and is then not stable.
+//
+// Directories are watched before they are read, so that no change is missed in between.
+func (s *Source) readFiles(w *watch) (stable bool, err error) {
+	t, err := s.list()
+	for range maxTries {
+		w.follow(t.dirs)
+		if err == nil {
+			maps.DeleteFunc(s.files, func(path string, _ *file) bool { return t.files[path] == nil })
+			for path := range t.files {
+				s.readFile(path)
+			}
+		}
+		again, errAgain := s.list()
+		if t.same(again) && fmt.Sprint(err) == fmt.Sprint(errAgain) {
+			return true, err
+		}
+		t, err = again, errAgain
+	}
+	return false, err
+}
+
+func (s *Source) readFile(path string) {
+	f := s.files[path]
+	if f == nil {
+		f = &file{}
+		s.files[path] = f
+	}
+	content, err := s.content(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return // deleted since it was listed, which the next list shows
+	case err != nil:
+		f.sum, f.err = 0, s.fileError(path, reason(err))
+		return
+	}
+	if len(bytes.TrimSpace(content)) == 0 && f.contents != nil && len(f.contents.objects) > 0 {
+		f.emptySince = cmp.Or(f.emptySince, s.now())
+		if s.now().Sub(f.emptySince) < s.wait.empty {
+			return
+		}
+	}
+	f.emptySince = time.Time{}
+	sum := maphash.Bytes(hashSeed, content)
+	if f.sum == sum {
+		return
+	}
+	parsed, err := s.parser.parse(path, content)
+	if f.sum, f.err = sum, err; err != nil {
+		f.err = fmt.Errorf("%s:%w", s.show(path), err)
+		return
+	}
+	f.contents = parsed
+}
+
+func (s *Source) content(path string) ([]byte, error) {
+	r, err := os.Open(filepath.Join(s.root, path))
+	if err != nil {
+		return nil, err
+	}
+	defer r.Close()
+	content, err := io.ReadAll(io.LimitReader(r, s.bounds.fileBytes+1))
+	if err == nil && int64(len(content)) > s.bounds.fileBytes {
+		return nil, fmt.Errorf("larger than %d MiB; split it", s.bounds.fileBytes>>20)
+	}
+	return content, err
+}
+
+// errBeingWritten is returned while a file that had objects is empty: writers truncate first.
+var errBeingWritten = errors.New("a file is being written")
+
+// update reads the directory and accepts its state, or returns the first error in it. It reports whether the state has
+// changed, and returns the pause until the next reading if no change is reported.
+func (s *Source) update(w *watch) (changed bool, pause time.Duration, err error) {
+	stable, err := s.readFiles(w)
+	s.setStatus(time.Time{}, err != nil && w.broken())
+	if err != nil {
+		return false, s.wait.poll, err
+	}
+	for _, f := range s.files {
+		if !f.emptySince.IsZero() {
+			return false, s.wait.empty / 4, errBeingWritten
+		}
+	}
+	switch pause = s.wait.reread; {
+	case !stable:
+		pause = s.wait.empty / 4
+	case w.broken():
+		pause = s.wait.poll
+	}
+	next, err := s.combine()
+	if err != nil {
+		return false, pause, err
+	}
+	s.setStatus(s.now(), false)
+	if maps.Equal(next.files, s.cluster.files) {
+		return false, pause, nil
+	}
+	next.complete(s.cluster, s.parser.strip)
+	for _, path := range slices.Sorted(maps.Keys(next.files)) {
+		if next.files[path] != s.cluster.files[path] {
+			s.logWarnings(path, next.files[path])
+		}
+	}
+	s.cluster = next
+	return true, pause, nil
+}
+
+// combine returns the state of all files, or the first error in them.
+func (s *Source) combine() (*cluster, error) {
+	c := newCluster()
+	var failures []error
+	at := s.placeText()
+	for _, path := range slices.Sorted(maps.Keys(s.files)) {
+		f := s.files[path]
+		err := f.err
+		if err == nil && f.contents != nil {
+			if first, again := c.add(path, f.contents); again != nil {
+				err = fmt.Errorf("%s: %s: already in %s; delete one of the two", at(again.place), again.key, at(first.place))
+			}
+		}
+		if err != nil {
+			failures = append(failures, err)
+		}
+	}
+	switch len(failures) {
+	case 0:
+		return c, nil
+	case 1:
+		return nil, failures[0]
+	}
+	return nil, fmt.Errorf("%w (the first of %d broken files)", failures[0], len(failures))
+}
+
+// placeText returns a function that returns the file and the line of an object for messages. It reads the file, each
+// once: lines are not stored.
+func (s *Source) placeText() func(place) string {
+	texts := map[string]*text{}
+	return func(p place) string {
+		if texts[p.file] == nil {
+			content, _ := s.content(p.file) // of a file that is gone the line is 1
+			texts[p.file] = newText(p.file, content)
+		}
+		return fmt.Sprintf("%s:%d", s.show(p.file), texts[p.file].lineOf(p.number, p.path))
+	}
+}
+
+// refresh updates the index from the directory, and returns the pause until the next reading if no change is reported.
+func (s *Source) refresh(w *watch) (pause time.Duration) {
+	changed, pause, err := s.update(w)
+	switch {
+	case errors.Is(err, errBeingWritten):
+	case err != nil && err.Error() != s.failure:
+		s.failure = err.Error()
+		s.log.Errorf("%s; the last valid state of the directory is served", s.failure)
+	case err == nil && s.failure != "":
+		s.failure = ""
+		s.log.Infof("manifests directory %s: valid again and served", s.show(""))
+	}
+	if changed {
+		s.serve()
+	}
+	return pause
+}
+
+// maxWarnings is the maximum number of warnings about one file, and maxKinds of lines about kinds.
+const (
+	maxWarnings = 5
+	maxKinds    = 50
+)
+
+// logWarnings logs the warnings about an accepted file, and the kinds in it that are not read.
+func (s *Source) logWarnings(path string, c *contents) {
+	at := s.placeText()
+	for _, n := range c.warnings[:min(len(c.warnings), maxWarnings)] {
+		s.log.Warningf("%s: %s", at(n.place), n.text)
+	}
+	if more := len(c.warnings) - maxWarnings; more > 0 {
+		s.log.Warningf("%s: %d more warnings", s.show(path), more)
+	}
+	for _, u := range c.unread {
+		if s.isFirst(u.kind) {
+			s.log.Infof("%s: %s is not read: DNS needs %s", at(u.place), u.kind, kindNames())
+		}
+	}
+	if s.opts.Imports || s.opts.PodsOnly {
+		return
+	}
+	for _, o := range c.objects {
+		if o.key.kind == "ServiceImport" && s.isFirst(o.key.kind) {
+			s.log.Infof("%s: a kubernetes block without zones of multicluster does not answer for ServiceImports", at(o.place))
+		}
+	}
+}
+
+// isFirst reports whether an object is the first of a kind about which a line is logged.
+func (s *Source) isFirst(kind string) bool {
+	if s.kinds[kind] || len(s.kinds) >= maxKinds {
+		return false
+	}
+	s.kinds[kind] = true
+	return true
+}

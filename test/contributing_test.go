@@ -1,0 +1,62 @@
+package test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// maxContributingLines is the length of CONTRIBUTING in lines: two screens.
+const maxContributingLines = 100
+
+var (
+	repositoryPath = regexp.MustCompile("`((?:cmd|deploy|docs|internal|plugin|test)/[\\w./-]*)`")
+	behaviourRow   = regexp.MustCompile("(?m)^\\| ([^|`]+) \\| `([^`]+\\.go)` \\|$")
+)
+
+// behaviours are those for which CONTRIBUTING names the file.
+var behaviours = []string{
+	"state of the lease", "serve-stale", "prefetch", "fallback to UDP", "PTR", "overload", "AXFR", "a pod's search list",
+	"pods of this node", "silencing CoreDNS's socket", "selection of endpoints", "plugins that prevent the fast path",
+}
+
+// problemsOfContributing returns what is wrong with the text of CONTRIBUTING in a repository.
+func problemsOfContributing(root, text string) (problems []string) {
+	if lines := strings.Count(text, "\n"); lines > maxContributingLines {
+		problems = append(problems, fmt.Sprintf("%d lines, more than two screens", lines))
+	}
+	for _, found := range repositoryPath.FindAllStringSubmatch(text, -1) {
+		if _, err := os.Stat(filepath.Join(root, found[1])); err != nil {
+			problems = append(problems, found[1]+" does not exist")
+		}
+	}
+	var named []string
+	for _, row := range behaviourRow.FindAllStringSubmatch(text, -1) {
+		named = append(named, row[1])
+	}
+	if !slices.Equal(named, behaviours) {
+		problems = append(problems, fmt.Sprintf("files are named for %q", named))
+	}
+	return problems
+}
+
+func TestContributing(t *testing.T) {
+	text, err := os.ReadFile(filepath.Join(root, "CONTRIBUTING.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, problem := range problemsOfContributing(root, string(text)) {
+		t.Error(problem)
+	}
+	t.Run("can fail", func(t *testing.T) {
+		wrong := strings.Replace(string(text), "| PTR | `plugin/kubernetes/ptr.go` |", "| PTR | `plugin/kubernetes/pointer.go` |", 1)
+		wrong = strings.Replace(wrong, "| AXFR |", "| transfers |", 1) + strings.Repeat("\n", maxContributingLines)
+		if problems := problemsOfContributing(root, wrong); len(problems) < 3 {
+			t.Errorf("found only %q", problems)
+		}
+	})
+}
