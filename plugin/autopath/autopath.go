@@ -1,7 +1,7 @@
-// Package autopath answers the first name that a client's resolver makes of a search list with what the whole list
-// leads to, so that the client need not ask for the rest. In go queries, and the search lists of clients, which
-// another part knows; out come replies with a CNAME to the name that was found. It is a drop-in for CoreDNS's
-// plugin of the same name.
+// Package autopath answers the first name that a client's resolver makes from a search list with the answer of the whole
+// list, so that the client need not query the other names. Input is queries and the search lists of clients; output is
+// replies with a CNAME to the name that was found. It is a drop-in for CoreDNS's plugin of the same name. The search lists
+// of pods are from other packages, through SearchLister and NodeFinder.
 package autopath
 
 import (
@@ -13,7 +13,6 @@ import (
 	"github.com/coredns/coredns/request"
 	"github.com/miekg/dns"
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/promauto"
 
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/block"
@@ -25,10 +24,8 @@ import (
 type Autopath struct {
 	expand.Expander
 
-	// Zones are those in which the first names of search lists are, normalized.
-	Zones []string
-	// Clients knows the search lists.
-	Clients searchlist.Finder
+	zones []string          // queries for names in them may be expanded; normalized
+	lists searchlist.Finder // by client
 }
 
 // Name implements plugin.Handler.
@@ -36,24 +33,25 @@ func (a *Autopath) Name() string { return pluginName }
 
 // ServeDNS implements plugin.Handler.
 func (a *Autopath) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.Msg) (int, error) {
-	if expand.Nested(ctx) || !expand.Expandable(r) || !plugin.Zones(a.Zones).Contains(r.Question[0].Name) {
+	if expand.Nested(ctx) || !expand.Expandable(r) || !plugin.Zones(a.zones).Contains(r.Question[0].Name) {
 		return a.pass(ctx, w, r)
 	}
-	p, why := a.Clients.Find(addressOf(w))
-	if p == nil {
-		unknown[why].WithLabelValues(metrics.WithServer(ctx)).Inc()
+	list, reason := a.lists.Find(addressOf(w))
+	if list == nil {
+		unknownClient(metrics.WithServer(ctx), reason).Inc()
 		return a.pass(ctx, w, r)
 	}
-	p.Namespace.Inc()
-	base := p.Base(r.Question[0].Name)
+	list.Namespace.Inc()
+	base := list.Base(r.Question[0].Name)
 	if base == "" {
 		return a.pass(ctx, w, r)
 	}
-	return a.Expander.ServeDNS(ctx, w, r, &expand.Question{Base: base, Suffixes: p.Suffixes, Path: p.ID})
+	return a.Expander.ServeDNS(ctx, w, r, &expand.Question{Base: base, Suffixes: list.Suffixes, Path: list.ID})
 }
 
-// pass has a query answered as it is. What the plugins ask for on the way, such as where an alias leads, is no name
-// that the client's resolver has made: it is not expanded, and what comes of it is everybody's.
+// pass sends a query to the next plugin without expanding it. The queries of later plugins, such as for the target of an
+// ExternalName, are not from the client's resolver: they are not expanded either, so that their answers are the same for
+// all clients.
 func (a *Autopath) pass(ctx context.Context, w dns.ResponseWriter, r *dns.Msg) (int, error) {
 	return plugin.NextOrFailure(pluginName, a.Next, expand.Nest(ctx), w, r)
 }
@@ -65,91 +63,33 @@ func addressOf(w dns.ResponseWriter) netip.Addr {
 	return a.WithZone("").Unmap()
 }
 
-// SearchZones implements fastpath.Searcher.
-func (a *Autopath) SearchZones() []string { return a.Zones }
+// SearchZones implements block.Searcher.
+func (a *Autopath) SearchZones() []string { return a.zones }
 
-// SearchesOn implements fastpath.Searcher.
+// SearchesOn implements block.Searcher.
 func (a *Autopath) SearchesOn(server string) block.Searches {
-	s := &searches{clients: a.Clients, first: a.Results.First(server)}
-	for why := range s.unknown[1:] {
-		why++ // no reason is none
-		s.unknown[why] = unknown[why].WithLabelValues(server)
+	s := &searches{lists: a.lists, first: a.Results.First(server)}
+	for reason := searchlist.Known + 1; reason < searchlist.Reasons; reason++ {
+		s.unknown[reason] = unknownClient(server, reason)
 	}
 	return s
 }
 
-// searches implements fastpath.Searches.
+// searches implements block.Searches. Search allocates nothing.
 type searches struct {
-	clients searchlist.Finder
+	lists   searchlist.Finder
 	first   answers.Counter
 	unknown [searchlist.Reasons]prometheus.Counter
 }
 
-// Search implements fastpath.Searches.
+// Search implements block.Searches.
 func (s *searches) Search(from netip.Addr, name []byte) block.Search {
-	p, why := s.clients.Find(from)
+	list, reason := s.lists.Find(from)
 	switch {
-	case p == nil:
-		return block.Search{Count: s.unknown[why]}
-	case !p.Expands(name):
-		return block.Search{Client: p.Namespace}
+	case list == nil:
+		return block.Search{Count: s.unknown[reason]}
+	case !list.Expands(name):
+		return block.Search{Client: list.Namespace}
 	}
-	return block.Search{List: p.ID, Count: s.first, Client: p.Namespace}
+	return block.Search{List: list.ID, Count: s.first, Client: list.Namespace}
 }
-
-// results counts expansions, under CoreDNS's name too.
-var results = func() *expand.Results {
-	r := expand.NewResults(pluginName)
-	r.Also = promauto.NewCounterVec(prometheus.CounterOpts{
-		Namespace: plugin.Namespace, Subsystem: pluginName, Name: "success_total",
-		Help: "Counter of requests that did autopath.",
-	}, []string{"server"})
-	return r
-}()
-
-// unknown counts queries in the zones from clients without a known search list.
-var unknown = func() (counters [searchlist.Reasons]*prometheus.CounterVec) {
-	vec := promauto.NewCounterVec(prometheus.CounterOpts{
-		Namespace: "nearside", Subsystem: pluginName, Name: "unknown_clients_total",
-		Help: "Queries in the zones of autopath that were answered as they are since the client's search list is not known, by reason (no_pod, host_network, ambiguous, ending, no_search_list, outdated).",
-	}, []string{"server", "reason"})
-	for why := range counters[1:] {
-		why++ // no reason is none
-		counters[why] = vec.MustCurryWith(prometheus.Labels{"reason": searchlist.Unknown(why).String()})
-	}
-	return counters
-}()
-
-// byNamespace is the metric of the queries that a namespace's pods have asked.
-type byNamespace struct{ desc *prometheus.Desc }
-
-func init() {
-	prometheus.MustRegister(byNamespace{prometheus.NewDesc(
-		prometheus.BuildFQName("nearside", pluginName, "namespace_queries_total"),
-		"Queries in the zones of autopath from pods whose search list is known, by the namespace of the pod.",
-		[]string{"namespace"}, nil)})
-}
-
-// Describe implements prometheus.Collector.
-func (m byNamespace) Describe(ch chan<- *prometheus.Desc) { ch <- m.desc }
-
-// Collect implements prometheus.Collector.
-func (m byNamespace) Collect(ch chan<- prometheus.Metric) {
-	for _, n := range searchlist.Namespaces() {
-		ch <- prometheus.MustNewConstMetric(m.desc, prometheus.CounterValue, float64(n.Queries()), n.Name)
-	}
-}
-
-// everyone is the Finder of a list that is everybody's.
-type everyone struct{ path *searchlist.List }
-
-// Find implements path.Finder.
-func (e everyone) Find(netip.Addr) (*searchlist.List, searchlist.Unknown) {
-	if e.path == nil {
-		return nil, searchlist.NoList
-	}
-	return e.path, searchlist.Known
-}
-
-// Zone implements path.Finder.
-func (everyone) Zone() string { return "" }

@@ -7,11 +7,11 @@ import (
 	"github.com/nearside-dns/nearside/plugin/internal/searchlist/expand"
 )
 
-// results counts what search names have led to.
+// results counts the expansions of search names.
 var results = expand.NewResults(pluginName)
 
-// rejected counts the names under the suffix that do not exist.
+// rejected counts queries for names under the suffix that do not exist.
 var rejected = promauto.NewCounterVec(prometheus.CounterOpts{
 	Namespace: "nearside", Subsystem: pluginName, Name: "rejected_total",
-	Help: "Queries for names under the suffix that carry no search path, by reason: name (it is not of the form), schema (its version is not known), nested (it was asked for on the way to the answer to another).",
+	Help: "Queries for names under the suffix that carry no search path, by reason: name (not of the form), schema (unknown version), nested (queried for the answer to another search name).",
 }, []string{"server", "reason"})

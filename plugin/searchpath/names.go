@@ -7,54 +7,54 @@ import (
 	"github.com/miekg/dns"
 )
 
-// labelSearch stands between what a client has looked up and its namespace.
+// labelSearch is the label between the looked-up name and the namespace.
 const labelSearch = "search"
 
-// maxLabel is the greatest length of a label in bytes, RFC 1035 section 2.3.4.
+// maxLabel is the max length of a label in bytes, RFC 1035 section 2.3.4.
 const maxLabel = 63
 
-// meaning is what a name under the suffix stands for.
-type meaning int
+// nameKind is the kind of a name under the suffix.
+type nameKind int
 
 const (
-	// foreign is outside of the grammar: no such name exists, and none below it.
-	foreign meaning = iota
-	// above has no records, and search names are below it: an empty non-terminal, RFC 8020 section 2.
-	above
+	// invalid names are not of the grammar: neither they nor names below them exist.
+	invalid nameKind = iota
+	// empty names have no records, and search names are below them: empty non-terminals, RFC 8020 section 2.
+	empty
 	// apex is the suffix itself.
 	apex
-	// unknownSchema asks for a version of the search path that is not known.
+	// unknownSchema names have an unknown version of the search path.
 	unknownSchema
-	// lookup is a search name.
-	lookup
+	// search names are of the grammar, with all of its parts.
+	search
 )
 
-// searchName is a search name, taken apart. All is in lower case.
+// searchName has the parts of a search name, in lower case.
 type searchName struct {
-	base      string // what the client has looked up, fully qualified
-	schema    string // the version; empty where the name has none
+	base      string // the name that the client looks up, fully qualified
+	schema    string // the version; empty for a name without one
 	namespace string
 	zone      string // of the cluster, fully qualified
 }
 
-// grammar knows the names under one suffix:
+// grammar is that of the names under one suffix:
 //
 //	<base> . [<schema> .] search . <namespace> . <zone> . <suffix>
 //
-// A name is read from the right, where all is known: the suffix, a zone, one label that is the namespace, the label
-// search. Of zones that are suffixes of each other the longest counts. A label v and digits next to search is a
-// schema, whatever is left of it. So the base may have any labels, these among them.
+// A name is parsed from the right: the suffix, a zone, one label that is the namespace, the label search. If zones are
+// suffixes of each other, the longest one matches. The label before search is a schema if it is v and digits. The base
+// may have any labels, also search and those of a schema.
 type grammar struct {
 	suffix  string       // fully qualified, in lower case
 	zones   plugin.Zones // likewise
-	schemas []schema     // those that are known; the first is that of names without one
+	schemas []schema     // the known versions
 }
 
 // contains reports whether a fully qualified name, in any case, is the suffix or under it.
 func (g *grammar) contains(name string) bool { return dns.IsSubDomain(g.suffix, name) }
 
-// parse takes a fully qualified name under the suffix apart. Of a name with an unknown schema, the schema is set.
-func (g *grammar) parse(name string) (searchName, meaning) {
+// parse parses a fully qualified name under the suffix. For an unknown schema, the schema is set.
+func (g *grammar) parse(name string) (searchName, nameKind) {
 	rest := strings.ToLower(name[:len(name)-len(g.suffix)])
 	if rest == "" {
 		return searchName{}, apex
@@ -63,22 +63,22 @@ func (g *grammar) parse(name string) (searchName, meaning) {
 	if zone == "" {
 		return searchName{}, g.aboveZone(rest)
 	}
-	labels := labelsOf(rest[:len(rest)-len(zone)])
+	labels := dns.SplitDomainName(rest[:len(rest)-len(zone)]) // dots inside of a label stay escaped
 	if len(labels) > 0 && !isNamespace(labels[len(labels)-1]) {
-		return searchName{}, foreign
+		return searchName{}, invalid
 	}
 	if len(labels) < 2 {
-		return searchName{}, above
+		return searchName{}, empty
 	}
 	n := searchName{zone: zone, namespace: labels[len(labels)-1]}
 	if labels[len(labels)-2] != labelSearch {
-		return searchName{}, foreign
+		return searchName{}, invalid
 	}
 	return g.parseBase(n, labels[:len(labels)-2])
 }
 
-// parseBase takes in what is left of the label search.
-func (g *grammar) parseBase(n searchName, labels []string) (searchName, meaning) {
+// parseBase parses the labels before the label search.
+func (g *grammar) parseBase(n searchName, labels []string) (searchName, nameKind) {
 	if len(labels) > 0 && isSchema(labels[len(labels)-1]) {
 		n.schema, labels = labels[len(labels)-1], labels[:len(labels)-1]
 	}
@@ -86,25 +86,25 @@ func (g *grammar) parseBase(n searchName, labels []string) (searchName, meaning)
 		return n, unknownSchema
 	}
 	if len(labels) == 0 {
-		return n, above
+		return n, empty
 	}
 	if n.base = strings.Join(labels, ".") + "."; g.contains(n.base) {
-		return searchName{}, foreign // a search name's own search name: the base has had its answer
+		return searchName{}, invalid // the search name of a search name: the resolver has had the answer to the base
 	}
-	return n, lookup
+	return n, search
 }
 
-// aboveZone returns what a name outside of all zones is.
-func (g *grammar) aboveZone(name string) meaning {
+// aboveZone returns the kind of a name that is in no zone.
+func (g *grammar) aboveZone(name string) nameKind {
 	for _, zone := range g.zones {
 		if dns.IsSubDomain(name, zone) {
-			return above
+			return empty
 		}
 	}
-	return foreign
+	return invalid
 }
 
-// schema returns the schema with a label, that of names without one if it is empty, or nil.
+// schema returns the schema with a label, which is empty for names without one, or nil.
 func (g *grammar) schema(label string) *schema {
 	for i := range g.schemas {
 		if s := &g.schemas[i]; label == s.label || label == "" && s.unversioned {
@@ -114,22 +114,14 @@ func (g *grammar) schema(label string) *schema {
 	return nil
 }
 
-// labelsOf returns the labels of a name. Dots that are part of a label are escaped.
-func labelsOf(name string) []string {
-	if name == "" {
-		return nil
-	}
-	return dns.SplitDomainName(name)
-}
-
-// isSchema reports whether a label in lower case is the version of a search path: v and digits.
+// isSchema reports whether a label in lower case is a version of the search path: v and digits.
 func isSchema(label string) bool {
 	digits, ok := strings.CutPrefix(label, "v")
 	return ok && digits != "" && strings.Trim(digits, "0123456789") == ""
 }
 
-// isNamespace reports whether a label in lower case is the name of a namespace: letters, digits and hyphens, the
-// latter neither first nor last (RFC 1123 section 2.1).
+// isNamespace reports whether a label in lower case can be the name of a namespace: letters, digits and, not at its
+// ends, hyphens (RFC 1123 section 2.1).
 func isNamespace(label string) bool {
 	for i := range len(label) {
 		c := label[i]

@@ -18,19 +18,19 @@ import (
 
 const (
 	defaultSuffix = "ap.k8s.io."
-	// hostFile is where the search list of the host is, if no other file is given.
-	hostFile = "/etc/resolv.conf"
+	// defaultResolvConf is the file with the search list of the host.
+	defaultResolvConf = "/etc/resolv.conf"
 )
 
-// options are what the block of the directive says.
+// options are the options of the directive.
 type options struct {
-	zones   plugin.Zones
-	schemas []schema
-	host    bool   // the search list of the host is tried as well
-	file    string // that it is in
+	zones      plugin.Zones
+	schemas    []schema
+	host       bool // candidates with the search list of the host are tried as well
+	resolvConf string
 }
 
-// parse reads the searchpath block of a server block; there may be one.
+// parse parses the directive of a server block, which can be used once.
 func parse(c *caddy.Controller) (s *SearchPath, err error) {
 	for c.Next() {
 		if s != nil {
@@ -49,7 +49,7 @@ func parseBlock(c *caddy.Controller) (*SearchPath, error) {
 	if err != nil {
 		return nil, start.Errorf("searchpath: %v", err)
 	}
-	o := options{schemas: schemas, host: true, file: hostFile}
+	o := options{schemas: schemas, host: true, resolvConf: defaultResolvConf}
 	seen, err := parsers.Parse(c, &o)
 	if err != nil {
 		return nil, err
@@ -58,64 +58,64 @@ func parseBlock(c *caddy.Controller) (*SearchPath, error) {
 		return nil, err
 	}
 	s := &SearchPath{grammar: grammar{suffix: suffix, zones: o.zones, schemas: o.schemas}}
-	here, given := seen["resolv_conf"]
-	if s.host, err = o.hostSearch(&s.grammar, given); err != nil {
-		return nil, cmp.Or(here, start).Errorf("the search list of the host: %v", err)
+	here, required := seen["resolv_conf"]
+	if s.host, err = o.hostSearch(&s.grammar, required); err != nil {
+		return nil, cmp.Or(here, start).Errorf("search list of the host: %v", err)
 	}
 	return s, nil
 }
 
-// parseSuffix reads the arguments of the directive, given the zones of the server block: what is not in one of them
-// is never asked of the block.
+// parseSuffix parses the arguments of the directive. The suffix must be in a zone of the server block, which receives no
+// other queries.
 func parseSuffix(args []string, block plugin.Zones) (string, error) {
 	suffix := defaultSuffix
 	if len(args) > 1 {
-		return "", fmt.Errorf("it takes one suffix or none, got %q", args)
+		return "", fmt.Errorf("invalid arguments %q: want one suffix or none", args)
 	}
 	if len(args) == 1 {
 		suffix = plugin.Name(args[0]).Normalize()
 	}
-	if err := checkHostname(suffix); err != nil {
-		return "", fmt.Errorf("%w; the suffix is a name such as ap.k8s.io", err)
+	if !isHostname(suffix) {
+		return "", fmt.Errorf("invalid suffix %q: want a name of letters, digits and hyphens, such as ap.k8s.io", suffix)
 	}
 	if block.Matches(suffix) == "" {
 		key := strings.TrimSuffix(suffix, ".")
-		return "", fmt.Errorf("the server block is for %q and gets no query for names under %s: add %s to its zones, or put the directive into a block %s:53 of its own",
+		return "", fmt.Errorf("the server block is for %q and receives no query for names under %s: add %s to its zones, or move the directive to a server block for %s:53",
 			[]string(block), key, key, key)
 	}
 	return suffix, nil
 }
 
-// check returns an error where options contradict each other, or a zone is missing.
+// check returns an error if options contradict each other, or if there is no zone.
 func (o *options) check(suffix string, start corefile.Position, seen map[string]corefile.Position) error {
 	if len(o.zones) == 0 {
-		return start.Errorf("searchpath: no zone of a cluster is given: say which, such as zone cluster.local")
+		return start.Errorf("searchpath: missing zone of a cluster: want an option such as zone cluster.local")
 	}
 	if here, ok := seen["resolv_conf"]; ok && !o.host {
 		return here.Errorf("resolv_conf and host-searches off cannot both be set: the file is for the search list of the host")
 	}
 	for _, zone := range o.zones {
 		if dns.IsSubDomain(suffix, zone) {
-			return seen["zone"].Errorf("zone: %q is under the suffix %q, whose names are no others", zone, suffix)
+			return seen["zone"].Errorf("zone: invalid zone %q: want one that is not under the suffix %q", zone, suffix)
 		}
 	}
 	return nil
 }
 
-// hostSearch returns the search list of the host: what is not in a zone of the cluster, where the list of the
-// schema says for itself what to try, nor under the suffix. The file has to be there if it is given.
-func (o *options) hostSearch(g *grammar, given bool) (suffixes []string, err error) {
+// hostSearch returns the search list of the host without the names in a zone of the cluster, which the schema has, and
+// those under the suffix. A missing file is no list, unless it is required.
+func (o *options) hostSearch(g *grammar, required bool) (suffixes []string, err error) {
 	if !o.host {
 		return nil, nil
 	}
-	search, err := searchlist.ReadResolvConf(o.file)
-	if !given && errors.Is(err, fs.ErrNotExist) {
-		return nil, nil // a host without it has no search list
+	list, err := searchlist.ReadResolvConf(o.resolvConf)
+	if !required && errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
 	}
 	if err != nil {
 		return nil, err
 	}
-	for _, s := range search {
+	for _, s := range list {
 		s = plugin.Name(s).Normalize()
 		if _, ok := dns.IsDomainName(s); ok && !g.zones.Contains(s) && !g.contains(s) {
 			suffixes = append(suffixes, s)
@@ -126,19 +126,19 @@ func (o *options) hostSearch(g *grammar, given bool) (suffixes []string, err err
 
 var parsers = corefile.Options[*options]{
 	"zone":          {Min: 1, Max: -1, Once: true, Form: "zones of clusters, such as cluster.local", Parse: parseZones},
-	"schema":        {Min: 1, Max: -1, Once: true, Form: "versions of the search path, of " + known(schemas), Parse: parseSchemas},
+	"schema":        {Min: 1, Max: -1, Once: true, Form: "versions of the search path, of " + versions(schemas), Parse: parseSchemas},
 	"host-searches": {Min: 1, Max: 1, Once: true, Form: "on or off", Parse: parseHostSearches},
-	"resolv_conf":   {Min: 1, Max: 1, Once: true, Form: "a file in the form of resolv.conf(5)", Parse: func(o *options, args []string) error { o.file = args[0]; return nil }},
+	"resolv_conf":   {Min: 1, Max: 1, Once: true, Form: "a file in the form of resolv.conf(5)", Parse: func(o *options, args []string) error { o.resolvConf = args[0]; return nil }},
 }
 
 func parseZones(o *options, args []string) error {
 	for _, arg := range args {
 		zone := plugin.Name(arg).Normalize()
-		if err := checkHostname(zone); err != nil {
-			return err
+		if !isHostname(zone) {
+			return fmt.Errorf("invalid zone %q: want a name of letters, digits and hyphens", arg)
 		}
 		if dns.IsSubDomain("arpa.", zone) {
-			return fmt.Errorf("%q is a zone of addresses", arg)
+			return fmt.Errorf("invalid zone %q: it is a reverse zone", arg)
 		}
 		if slices.Contains(o.zones, zone) {
 			return fmt.Errorf("%q is given twice", arg)
@@ -151,11 +151,12 @@ func parseZones(o *options, args []string) error {
 func parseSchemas(o *options, args []string) error {
 	o.schemas = nil
 	for _, arg := range args {
-		i := slices.IndexFunc(schemas, func(s schema) bool { return s.label == arg })
+		hasLabel := func(s schema) bool { return s.label == arg }
+		i := slices.IndexFunc(schemas, hasLabel)
 		if i < 0 {
-			return fmt.Errorf("%q is not known", arg)
+			return fmt.Errorf("unknown version %q", arg)
 		}
-		if slices.ContainsFunc(o.schemas, func(s schema) bool { return s.label == arg }) {
+		if slices.ContainsFunc(o.schemas, hasLabel) {
 			return fmt.Errorf("%q is given twice", arg)
 		}
 		o.schemas = append(o.schemas, schemas[i])
@@ -164,27 +165,19 @@ func parseSchemas(o *options, args []string) error {
 }
 
 func parseHostSearches(o *options, args []string) error {
-	switch args[0] {
-	case "on":
-		o.host = true
-	case "off":
-		o.host = false
-	default:
-		return fmt.Errorf("%q is neither", args[0])
+	if args[0] != "on" && args[0] != "off" {
+		return fmt.Errorf("invalid value %q", args[0])
 	}
+	o.host = args[0] == "on"
 	return nil
 }
 
-// checkHostname returns an error for what can't be in a search list of a pod: names that are fully qualified and in
-// lower case, of letters, digits and hyphens (RFC 1123 section 2.1).
-func checkHostname(name string) error {
-	if _, ok := dns.IsDomainName(name); !ok {
-		return fmt.Errorf("%q is no name", name)
-	}
+// isHostname reports whether a name can be in the search list of a pod: each label has letters, digits and hyphens (RFC
+// 1123 section 2.1). The name is fully qualified, in lower case.
+func isHostname(name string) bool {
+	_, ok := dns.IsDomainName(name)
 	for label := range strings.SplitSeq(strings.TrimSuffix(name, "."), ".") {
-		if !isNamespace(label) {
-			return fmt.Errorf("%q is no name of letters, digits and hyphens", name)
-		}
+		ok = ok && isNamespace(label)
 	}
-	return nil
+	return ok
 }

@@ -10,11 +10,11 @@ import (
 	"github.com/coredns/caddy"
 )
 
-// host is a resolv.conf that a host may have.
-const host = "nameserver 192.0.2.53\nsearch eu.Example.com example.com. . shop.svc.cluster.local local a.ap.k8s.io cluster.local\n"
+// hostConf is the resolv.conf of a host.
+const hostConf = "nameserver 192.0.2.53\nsearch eu.Example.com example.com. . shop.svc.cluster.local local a.ap.k8s.io cluster.local\n"
 
-// fileOf returns the path of a file with a text.
-func fileOf(t *testing.T, text string) string {
+// writeFile returns the path of a file with a text.
+func writeFile(t *testing.T, text string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "resolv.conf")
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
@@ -23,7 +23,7 @@ func fileOf(t *testing.T, text string) string {
 	return path
 }
 
-// controller reads a Corefile with the keys of its server block, which are all names if there are none.
+// controller returns a controller that reads a directive of a server block with keys, by default for all names.
 func controller(corefile string, keys ...string) *caddy.Controller {
 	c := caddy.NewTestController("dns", corefile)
 	if c.ServerBlockKeys = keys; len(keys) == 0 {
@@ -33,7 +33,7 @@ func controller(corefile string, keys ...string) *caddy.Controller {
 }
 
 func TestParse(t *testing.T) {
-	file := fileOf(t, host)
+	file := writeFile(t, hostConf)
 	for _, c := range []struct {
 		corefile string
 		keys     []string
@@ -48,8 +48,8 @@ func TestParse(t *testing.T) {
 		{"searchpath ap.cluster.local {\nzone cluster.local local\nhost-searches off\nschema v1\n}", nil, "ap.cluster.local.", []string{"cluster.local.", "local."}, nil},
 		{"searchpath {\nzone cluster.local\nresolv_conf " + file + "\n}", nil, "ap.k8s.io.", []string{"cluster.local."}, []string{"eu.example.com.", "example.com.", "local."}},
 		{"searchpath {\nresolv_conf " + file + "\nzone local\nhost-searches on\n}", nil, "ap.k8s.io.", []string{"local."}, []string{"eu.example.com.", "example.com."}},
-		{"searchpath internal {\nresolv_conf " + fileOf(t, "search a b c\nsearch x.org internal\n") + "\nzone local\n}", nil, "internal.", []string{"local."}, []string{"x.org."}},
-		{"searchpath {\nresolv_conf " + fileOf(t, "") + "\nzone local\n}", nil, "ap.k8s.io.", []string{"local."}, nil},
+		{"searchpath internal {\nresolv_conf " + writeFile(t, "search a b c\nsearch x.org internal\n") + "\nzone local\n}", nil, "internal.", []string{"local."}, []string{"x.org."}},
+		{"searchpath {\nresolv_conf " + writeFile(t, "") + "\nzone local\n}", nil, "ap.k8s.io.", []string{"local."}, nil},
 	} {
 		t.Run(c.corefile, func(t *testing.T) {
 			s, err := parse(controller(c.corefile, c.keys...))
@@ -60,44 +60,44 @@ func TestParse(t *testing.T) {
 				t.Errorf("suffix %s, zones %q, host %q; want %s, %q, %q", s.grammar.suffix, s.grammar.zones, s.host, c.suffix, c.zones, c.host)
 			}
 			if len(s.grammar.schemas) != len(schemas) {
-				t.Errorf("schemas %s", known(s.grammar.schemas))
+				t.Errorf("schemas %s", versions(s.grammar.schemas))
 			}
 		})
 	}
 }
 
 func TestParseErrors(t *testing.T) {
-	file := fileOf(t, host)
+	file := writeFile(t, hostConf)
 	const options = "known are host-searches, resolv_conf, schema, zone"
 	for _, c := range []struct{ corefile, want string }{
-		{"searchpath", "1 - Error during parsing: searchpath: no zone of a cluster is given: say which, such as zone cluster.local"},
-		{"searchpath {\nhost-searches off\n}", "1 - Error during parsing: searchpath: no zone of a cluster is given"},
-		{"searchpath a.org b.org", `1 - Error during parsing: searchpath: it takes one suffix or none, got ["a.org" "b.org"]`},
-		{"searchpath .", `1 - Error during parsing: searchpath: "." is no name of letters, digits and hyphens; the suffix is a name such as ap.k8s.io`},
-		{"searchpath a..b", `"a..b." is no name; the suffix is a name such as ap.k8s.io`},
-		{"searchpath ap_k8s.io", `"ap_k8s.io." is no name of letters, digits and hyphens`},
-		{"searchpath *.k8s.io", `"*.k8s.io." is no name of letters`},
+		{"searchpath", "1 - Error during parsing: searchpath: missing zone of a cluster: want an option such as zone cluster.local"},
+		{"searchpath {\nhost-searches off\n}", "1 - Error during parsing: searchpath: missing zone of a cluster"},
+		{"searchpath a.org b.org", `1 - Error during parsing: searchpath: invalid arguments ["a.org" "b.org"]: want one suffix or none`},
+		{"searchpath .", `1 - Error during parsing: searchpath: invalid suffix ".": want a name of letters, digits and hyphens, such as ap.k8s.io`},
+		{"searchpath a..b", `invalid suffix "a..b.": want a name of letters, digits and hyphens, such as ap.k8s.io`},
+		{"searchpath ap_k8s.io", `invalid suffix "ap_k8s.io.": want a name`},
+		{"searchpath *.k8s.io", `invalid suffix "*.k8s.io.": want a name`},
 		{"searchpath {\n\nzones cluster.local\n}", `3 - Error during parsing: unknown option "zones", ` + options},
 		{"searchpath {\nzone\n}", "2 - Error during parsing: zone takes zones of clusters, such as cluster.local, got []"},
-		{"searchpath {\nzone .\n}", `2 - Error during parsing: zone: "." is no name of letters, digits and hyphens; it takes zones of clusters`},
-		{"searchpath {\nzone cluster.local cluster..local\n}", `zone: "cluster..local." is no name; it takes zones`},
-		{"searchpath {\nzone cluster.local in-addr.arpa\n}", `zone: "in-addr.arpa" is a zone of addresses; it takes zones`},
-		{"searchpath {\nzone 10.in-addr.ARPA\n}", `zone: "10.in-addr.ARPA" is a zone of addresses`},
+		{"searchpath {\nzone .\n}", `2 - Error during parsing: zone: invalid zone ".": want a name of letters, digits and hyphens; it takes zones of clusters`},
+		{"searchpath {\nzone cluster.local cluster..local\n}", `zone: invalid zone "cluster..local": want a name of letters, digits and hyphens; it takes zones`},
+		{"searchpath {\nzone cluster.local in-addr.arpa\n}", `zone: invalid zone "in-addr.arpa": it is a reverse zone; it takes zones`},
+		{"searchpath {\nzone 10.in-addr.ARPA\n}", `zone: invalid zone "10.in-addr.ARPA": it is a reverse zone`},
 		{"searchpath {\nzone cluster.local Cluster.local.\n}", `zone: "Cluster.local." is given twice`},
 		{"searchpath {\nzone cluster.local\nzone example.org\n}", "3 - Error during parsing: zone is given twice"},
-		{"searchpath local {\nhost-searches off\nzone example.org cluster.local\n}", `3 - Error during parsing: zone: "cluster.local." is under the suffix "local.", whose names are no others`},
-		{"searchpath cluster.local {\nzone cluster.local\n}", `zone: "cluster.local." is under the suffix "cluster.local."`},
+		{"searchpath local {\nhost-searches off\nzone example.org cluster.local\n}", `3 - Error during parsing: zone: invalid zone "cluster.local.": want one that is not under the suffix "local."`},
+		{"searchpath cluster.local {\nzone cluster.local\n}", `zone: invalid zone "cluster.local.": want one that is not under the suffix "cluster.local."`},
 		{"searchpath {\nzone cluster.local\nschema\n}", "3 - Error during parsing: schema takes versions of the search path, of v1, got []"},
-		{"searchpath {\nzone cluster.local\nschema v1 v2\n}", `3 - Error during parsing: schema: "v2" is not known; it takes versions of the search path, of v1`},
-		{"searchpath {\nzone cluster.local\nschema V1\n}", `schema: "V1" is not known`},
+		{"searchpath {\nzone cluster.local\nschema v1 v2\n}", `3 - Error during parsing: schema: unknown version "v2"; it takes versions of the search path, of v1`},
+		{"searchpath {\nzone cluster.local\nschema V1\n}", `schema: unknown version "V1"`},
 		{"searchpath {\nzone cluster.local\nschema v1 v1\n}", `schema: "v1" is given twice`},
 		{"searchpath {\nzone cluster.local\nhost-searches\n}", "3 - Error during parsing: host-searches takes on or off, got []"},
-		{"searchpath {\nzone cluster.local\nhost-searches yes\n}", `3 - Error during parsing: host-searches: "yes" is neither; it takes on or off`},
+		{"searchpath {\nzone cluster.local\nhost-searches yes\n}", `3 - Error during parsing: host-searches: invalid value "yes"; it takes on or off`},
 		{"searchpath {\nzone cluster.local\nhost-searches on off\n}", `host-searches takes on or off, got ["on" "off"]`},
 		{"searchpath {\nzone cluster.local\nhost-searches off\nhost-searches off\n}", "4 - Error during parsing: host-searches is given twice"},
 		{"searchpath {\nzone cluster.local\nresolv_conf\n}", "3 - Error during parsing: resolv_conf takes a file in the form of resolv.conf(5), got []"},
-		{"searchpath {\nzone cluster.local\nresolv_conf /nonexistent\n}", "3 - Error during parsing: the search list of the host: open /nonexistent: no such file"},
-		{"searchpath {\nzone cluster.local\nresolv_conf " + fileOf(t, "nameserver\n") + "\n}", "3 - Error during parsing: the search list of the host: "},
+		{"searchpath {\nzone cluster.local\nresolv_conf /nonexistent\n}", "3 - Error during parsing: search list of the host: open /nonexistent: no such file"},
+		{"searchpath {\nzone cluster.local\nresolv_conf " + writeFile(t, "nameserver\n") + "\n}", "3 - Error during parsing: search list of the host: "},
 		{"searchpath {\nresolv_conf " + file + "\nzone cluster.local\nhost-searches off\n}", "2 - Error during parsing: resolv_conf and host-searches off cannot both be set: the file is for the search list of the host"},
 		{"searchpath {\nzone cluster.local\n}\nsearchpath {\nzone cluster.local\n}", "4 - Error during parsing: this plugin can only be used once per Server Block"},
 	} {
@@ -112,31 +112,31 @@ func TestParseErrors(t *testing.T) {
 
 func TestHostSearch(t *testing.T) {
 	g := testGrammar()
-	file := fileOf(t, host)
+	file := writeFile(t, hostConf)
 	for _, c := range []struct {
-		o     options
-		given bool
-		want  []string
-		fails bool
+		o        options
+		required bool
+		want     []string
+		fails    bool
 	}{
-		{options{host: true, file: file}, true, []string{"eu.example.com.", "example.com."}, false},
-		{options{host: true, file: file}, false, []string{"eu.example.com.", "example.com."}, false},
-		{options{host: false, file: file}, false, nil, false},
-		{options{host: true, file: "/nonexistent"}, false, nil, false},
-		{options{host: true, file: "/nonexistent"}, true, nil, true},
-		{options{host: true, file: fileOf(t, "nameserver\n")}, false, nil, true},
-		{options{host: true, file: fileOf(t, "search . a..b "+strings.Repeat("x", 64)+" c.\n")}, false, []string{"c."}, false},
+		{options{host: true, resolvConf: file}, true, []string{"eu.example.com.", "example.com."}, false},
+		{options{host: true, resolvConf: file}, false, []string{"eu.example.com.", "example.com."}, false},
+		{options{host: false, resolvConf: file}, false, nil, false},
+		{options{host: true, resolvConf: "/nonexistent"}, false, nil, false},
+		{options{host: true, resolvConf: "/nonexistent"}, true, nil, true},
+		{options{host: true, resolvConf: writeFile(t, "nameserver\n")}, false, nil, true},
+		{options{host: true, resolvConf: writeFile(t, "search . a..b "+strings.Repeat("x", 64)+" c.\n")}, false, []string{"c."}, false},
 	} {
-		got, err := c.o.hostSearch(g, c.given)
+		got, err := c.o.hostSearch(g, c.required)
 		if !slices.Equal(got, c.want) || (err != nil) != c.fails {
-			t.Errorf("%+v, given %t: %q, %v; want %q", c.o, c.given, got, err, c.want)
+			t.Errorf("%+v, required %t: %q, %v; want %q", c.o, c.required, got, err, c.want)
 		}
 	}
 }
 
-// TestOtherBlock is about the mistake that is easiest to make: queries for the suffix never come to the block.
+// TestOtherBlock has the most likely mistake: the server block does not receive queries for the suffix.
 func TestOtherBlock(t *testing.T) {
-	const want = `Testfile:1 - Error during parsing: searchpath: the server block is for ["cluster.local." "10.in-addr.arpa."] and gets no query for names under ap.k8s.io: add ap.k8s.io to its zones, or put the directive into a block ap.k8s.io:53 of its own`
+	const want = `Testfile:1 - Error during parsing: searchpath: the server block is for ["cluster.local." "10.in-addr.arpa."] and receives no query for names under ap.k8s.io: add ap.k8s.io to its zones, or move the directive to a server block for ap.k8s.io:53`
 	_, err := parse(controller("searchpath {\nzone cluster.local\n}", "dns://cluster.local:53", "dns://10.0.0.0/8:53"))
 	if err == nil || err.Error() != want {
 		t.Errorf("error\n got %v\nwant %s", err, want)
@@ -153,7 +153,7 @@ func FuzzCorefile(f *testing.F) {
 	f.Add("{\nzone cluster.local local\nhost-searches off\n}\nsearchpath {\nzone c.local\n}")
 	f.Fuzz(func(t *testing.T, text string) {
 		if strings.Contains(text, "resolv_conf") && strings.Contains(text, "/") {
-			t.Skip("files that are none of this test's, and may block")
+			t.Skip("a file outside of the test, which may block")
 		}
 		s, err := parse(controller("searchpath " + text))
 		switch {
@@ -165,8 +165,8 @@ func FuzzCorefile(f *testing.F) {
 			t.Error("neither an error nor a handler")
 		case err == nil:
 			name := "web.v1.search.shop." + s.grammar.zones[0] + s.grammar.suffix
-			if n, what := s.grammar.parse(name); what != lookup || n.base != "web." && n.zone == s.grammar.zones[0] {
-				t.Errorf("accepted %+v, with which %s is %s", s.grammar, name, meanings[what])
+			if n, kind := s.grammar.parse(name); kind != search || n.base != "web." && n.zone == s.grammar.zones[0] {
+				t.Errorf("accepted %+v, with which %s is %s", s.grammar, name, kinds[kind])
 			}
 		}
 	})

@@ -2,32 +2,31 @@ package searchpath
 
 import "strings"
 
-// schema is a version of the search path that names carry.
+// schema is a version of the search path that search names carry.
 type schema struct {
-	// label is the version as names have it: v and digits.
+	// label is the version in names: v and digits.
 	label string
-	// unversioned tells that names without a version have this one.
+	// unversioned marks the version of names without a version.
 	unversioned bool
-	// suffixes returns the search list, without the host's and without the bare name, fully qualified and in order.
+	// suffixes returns the search list, fully qualified and in order, without the host's list and the bare name.
 	suffixes func(namespace, zone string) []string
 }
 
-// schemas are all there are. What a version means never changes, since search lists of pods name it: what is
-// to change gets an entry of its own.
+// schemas are all versions. The search lists of pods name them, so a version never changes: a change is a new entry.
 var schemas = []schema{
 	{label: "v1", unversioned: true, suffixes: clusterFirst},
 }
 
-// known returns the versions, for people.
-func known(schemas []schema) string {
-	labels := make([]string, 0, len(schemas))
+// versions returns the versions for a message.
+func versions(schemas []schema) string {
+	all := make([]string, 0, len(schemas))
 	for _, s := range schemas {
-		labels = append(labels, s.label)
+		all = append(all, s.label)
 	}
-	return strings.Join(labels, ", ")
+	return strings.Join(all, ", ")
 }
 
-// clusterFirst is the search list that the kubelet gives pods with the dnsPolicy ClusterFirst, but for the host's.
+// clusterFirst is the search list that the kubelet writes for pods with the dnsPolicy ClusterFirst, without the host's.
 func clusterFirst(namespace, zone string) []string {
 	return []string{namespace + ".svc." + zone, "svc." + zone, zone}
 }

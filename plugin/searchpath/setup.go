@@ -18,16 +18,15 @@ func setup(c *caddy.Controller) error {
 	if err != nil {
 		return plugin.Error(pluginName, err)
 	}
+	s.Expander = expand.Expander{Plugin: pluginName, Block: block.Of(c), Zones: s.grammar.zones, Results: results}
 	config := dnsserver.GetConfig(c)
-	x := &expand.Expander{Plugin: pluginName, Block: block.Of(c), Zones: s.grammar.zones, Results: results}
-	s.expander = x
-	c.OnStartup(func() error { x.KeepsPlain = keepsPlain(config); return nil })
+	c.OnStartup(func() error {
+		s.KeepsPlain = config.Handler("cache") == nil
+		return nil
+	})
 	config.AddPlugin(func(next plugin.Handler) plugin.Handler {
-		s.Next, x.Next = next, next
+		s.Next = next
 		return s
 	})
 	return nil
 }
-
-// keepsPlain reports whether nobody in a server block keeps the answers to what the next plugin is asked.
-func keepsPlain(config *dnsserver.Config) bool { return config.Handler("cache") == nil }

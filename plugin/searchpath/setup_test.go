@@ -7,12 +7,10 @@ import (
 	"github.com/coredns/caddy"
 	"github.com/coredns/coredns/core/dnsserver"
 	"github.com/coredns/coredns/plugin"
-
-	"github.com/nearside-dns/nearside/plugin/internal/searchlist/expand"
 )
 
-// setUp sets a server block up, as the server does, and returns its handler.
-func setUp(t *testing.T, corefile string) (*SearchPath, *caddy.Controller) {
+// setUp sets up a server block as the server does, and returns its handler.
+func setUp(t *testing.T, corefile string) *SearchPath {
 	t.Helper()
 	c := controller(corefile)
 	if err := setup(c); err != nil {
@@ -22,41 +20,54 @@ func setUp(t *testing.T, corefile string) (*SearchPath, *caddy.Controller) {
 	if len(plugins) != 1 {
 		t.Fatalf("%d plugins, want 1", len(plugins))
 	}
-	return plugins[0](new(nobody)).(*SearchPath), c
+	return plugins[0](new(next)).(*SearchPath)
 }
 
 func TestSetup(t *testing.T) {
-	s, _ := setUp(t, "searchpath {\nzone cluster.local example.org\nhost-searches off\n}")
-	x := s.expander.(*expand.Expander)
-	if s.Name() != "searchpath" || x.Plugin != "searchpath" || x.Block == nil || x.Results != results {
-		t.Errorf("the handler is %+v with %+v", s, x)
+	s := setUp(t, "searchpath {\nzone cluster.local example.org\nhost-searches off\n}")
+	if s.Name() != "searchpath" || s.Plugin != "searchpath" || s.Block == nil || s.Results != results || s.Next == nil {
+		t.Errorf("got %+v", s)
 	}
-	if s.Next == nil || x.Next != s.Next {
-		t.Errorf("the next plugins are %v and %v", s.Next, x.Next)
-	}
-	if got := strings.Join(x.Zones, " "); got != "cluster.local. example.org." {
+	if got := strings.Join(s.Zones, " "); got != "cluster.local. example.org." {
 		t.Errorf("zones %q", got)
 	}
 }
 
-// cache is a plugin that keeps what the next one says.
+// cache is a plugin named cache.
 type cache struct{ plugin.Handler }
 
 func (cache) Name() string { return "cache" }
 
-// TestKeepsPlain holds that the answers to candidates are kept by one of the plugins of a block.
-func TestKeepsPlain(t *testing.T) {
-	for _, withCache := range []bool{false, true} {
-		_, c := setUp(t, "searchpath {\nzone cluster.local\nhost-searches off\n}")
+var started *SearchPath // by the last start
+
+func init() {
+	dnsserver.Directives = append(dnsserver.Directives, "searchpath", "started")
+	plugin.Register("cache", func(c *caddy.Controller) error {
+		dnsserver.GetConfig(c).AddPlugin(func(next plugin.Handler) plugin.Handler { return cache{next} })
+		return nil
+	})
+	plugin.Register("started", func(c *caddy.Controller) error { // its OnStartup is called after that of searchpath
 		config := dnsserver.GetConfig(c)
-		if withCache {
-			config.Plugin = append(config.Plugin, func(plugin.Handler) plugin.Handler { return cache{} })
-		}
-		if _, err := dnsserver.NewServer("dns://:53", []*dnsserver.Config{config}); err != nil { // it makes the handlers
+		c.OnStartup(func() error { started, _ = config.Handler("searchpath").(*SearchPath); return nil })
+		return nil
+	})
+}
+
+// TestKeepsPlain asserts that one plugin of a server block stores the answers to candidates: cache if there is one.
+func TestKeepsPlain(t *testing.T) {
+	caddy.Quiet, dnsserver.Quiet = true, true
+	for directive, want := range map[string]bool{"": true, "cache": false} {
+		text := ".:0 {\nsearchpath {\nzone cluster.local\nhost-searches off\n}\nstarted\n" + directive + "\n}\n"
+		instance, err := caddy.Start(caddy.CaddyfileInput{Filepath: "Corefile", Contents: []byte(text), ServerTypeName: "dns"})
+		if err != nil {
 			t.Fatal(err)
 		}
-		if got := keepsPlain(config); got == withCache {
-			t.Errorf("with a cache %t, it keeps plain answers: %t", withCache, got)
+		instance.ShutdownCallbacks()
+		if err := instance.Stop(); err != nil {
+			t.Error(err)
+		}
+		if started.KeepsPlain != want {
+			t.Errorf("with %q: KeepsPlain %t, want %t", directive, started.KeepsPlain, want)
 		}
 	}
 }

@@ -1,5 +1,4 @@
-// Package caller tests from outside that nodecache tells cluster DNS which node asks, and nobody else: with
-// real nodecache, upstreams that write down each byte that they get, real CoreDNS and dig. In go Corefiles,
-// flags and queries; it knows nothing of the code under test but the bytes that README.md of plugin forward
-// documents.
+// Package caller tests end to end that nodecache sends the name of its node to cluster DNS, and to no other server: real
+// nodecache, upstreams that record each byte of queries, real CoreDNS and dig. Input is Corefiles, flags and queries. It
+// uses nothing of the code under test but the option that README.md of plugin forward documents.
 package caller

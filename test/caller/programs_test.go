@@ -21,13 +21,13 @@ import (
 )
 
 const (
-	// clusterHost is where cluster DNS is, and otherHost where servers of others are.
+	// clusterHost is the address of cluster DNS, and otherHost that of other servers.
 	clusterHost = "127.0.0.2"
 	otherHost   = "127.0.0.3"
-	// clusterVariable is where the kubelet tells the address of cluster DNS.
+	// clusterVariable is the environment variable in which the kubelet sets the address of cluster DNS.
 	clusterVariable = "KUBE_DNS_SERVICE_HOST"
-	// bounded is how long something may take that is to happen soon, on a busy machine.
-	bounded = 30 * time.Second
+	// maxWait bounds waiting for events that are due at once, on a busy machine.
+	maxWait = 30 * time.Second
 )
 
 // TestMain removes the program that the tests have built.
@@ -41,8 +41,8 @@ func TestMain(m *testing.M) {
 	os.Exit(daemon.Main(m))
 }
 
-// start starts nodecache with a Corefile, whose PORT is that of the address, and waits until it answers.
-// Blocks that nodecache adds have the same port. A name that no block has is refused.
+// start starts nodecache with a Corefile, in which PORT is the port of the returned address, and waits until it answers.
+// Server blocks that nodecache adds have the same port.
 func start(t *testing.T, corefile string, args ...string) (p *daemon.Process, address string) {
 	t.Helper()
 	port := strconv.Itoa(daemon.FreePort(t))
@@ -56,8 +56,7 @@ func start(t *testing.T, corefile string, args ...string) (p *daemon.Process, ad
 	return p, address
 }
 
-// startCoreDNS runs real CoreDNS with a Corefile until the end of the test, and waits until it answers at
-// an address, of DNS.
+// startCoreDNS starts real CoreDNS with a Corefile, until the end of the test, and waits until it answers at an address.
 func startCoreDNS(t *testing.T, address, corefile string) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "Corefile")
@@ -86,19 +85,19 @@ func startCoreDNS(t *testing.T, address, corefile string) {
 	})
 }
 
-// exchange asks a server once.
+// exchange sends a query and returns the reply.
 func exchange(network, address string, m *dns.Msg) (*dns.Msg, error) {
-	c := dns.Client{Net: network, Timeout: bounded / 2, UDPSize: dns.MaxMsgSize}
+	c := dns.Client{Net: network, Timeout: maxWait / 2, UDPSize: dns.MaxMsgSize}
 	reply, _, err := c.Exchange(m, address)
 	return reply, err
 }
 
-// wait waits until something is so.
-func wait(t *testing.T, what string, so func() bool) {
+// wait waits until a condition is true, and fails the test after maxWait.
+func wait(t *testing.T, what string, condition func() bool) {
 	t.Helper()
-	for end := time.Now().Add(bounded); !so(); time.Sleep(10 * time.Millisecond) {
+	for end := time.Now().Add(maxWait); !condition(); time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(end) {
-			t.Fatalf("not within %s: %s", bounded, what)
+			t.Fatalf("not within %s: %s", maxWait, what)
 		}
 	}
 }

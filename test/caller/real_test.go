@@ -17,12 +17,12 @@ import (
 	"github.com/nearside-dns/nearside/test/forward/rogue"
 )
 
-// zoneFile is a zone of CoreDNS, with answers of a size that just fits a datagram of 512 bytes, and does not.
+// zoneFile returns a zone file for CoreDNS, with answers that are just below and above 512 bytes, the size of a datagram.
 func zoneFile(t *testing.T) string {
 	t.Helper()
 	var b strings.Builder
 	b.WriteString("file.local. 60 IN SOA ns.file.local. hostmaster.file.local. 1 3600 600 86400 60\nfile.local. 60 IN NS ns.file.local.\nns.file.local. 60 IN A 192.0.2.1\n")
-	for i := range 30 { // rdata of so many bytes more or less
+	for i := range 30 { // sizes around the limit
 		fmt.Fprintf(&b, "size%d.file.local. 60 IN TXT %q %q\n", i, strings.Repeat("a", 250), strings.Repeat("b", 180+i))
 	}
 	for i := range 60 {
@@ -36,7 +36,7 @@ func zoneFile(t *testing.T) string {
 	return path
 }
 
-// questions are what is asked of CoreDNS.
+// questions returns the questions of the queries to CoreDNS.
 func questions() (all []dns.Question) {
 	add := func(name string, types ...uint16) {
 		for _, qtype := range types {
@@ -57,8 +57,8 @@ func questions() (all []dns.Question) {
 	return all
 }
 
-// TestCoreDNS has real CoreDNS as cluster DNS: it takes no notice of the option, and clients see the same
-// bytes with and without it.
+// TestCoreDNS has real CoreDNS as cluster DNS: it ignores the option, and clients receive the same bytes with and without
+// it.
 func TestCoreDNS(t *testing.T) {
 	address := fmt.Sprintf("%s:%d", clusterHost, daemon.FreePort(t))
 	_, port, _ := strings.Cut(address, ":")
@@ -98,7 +98,7 @@ template.local:PORT {
 	}
 }
 
-// same fails the test if two servers do not answer the same.
+// same fails the test if two servers do not answer with the same bytes.
 func same(t *testing.T, what, network string, m *dns.Msg, without, with string) {
 	t.Helper()
 	var replies [2]string
@@ -112,22 +112,17 @@ func same(t *testing.T, what, network string, m *dns.Msg, without, with string) 
 			t.Fatal(err)
 		}
 		replies[i] = string(packed)
-		wantUntoldOf(t, what, m, reply)
+		if m.IsEdns0() == nil && reply.IsEdns0() != nil {
+			t.Errorf("%s: the client receives %v", what, reply.IsEdns0())
+		}
 	}
 	if replies[0] != replies[1] {
 		t.Errorf("%s: the reply is\n%x\nwith the option and\n%x\nwithout", what, replies[1], replies[0])
 	}
 }
 
-func wantUntoldOf(t *testing.T, what string, m, reply *dns.Msg) {
-	t.Helper()
-	if m.IsEdns0() == nil && reply.IsEdns0() != nil {
-		t.Errorf("%s: the client gets %v", what, reply.IsEdns0())
-	}
-}
-
-// TestCarriers has CoreDNS pass on what it gets over TLS, HTTPS and QUIC.
-func TestCarriers(t *testing.T) {
+// TestEncrypted tests the option over TLS, HTTPS and QUIC: CoreDNS receives the queries and forwards them to a recorder.
+func TestEncrypted(t *testing.T) {
 	cert := rogue.NewCertificate(t, "127.0.0.3")
 	r := record(t, otherHost, false)
 	plain := daemon.FreePort(t)
@@ -151,15 +146,15 @@ func TestCarriers(t *testing.T) {
 				}
 				got := r.of(m.Question[0].Name)
 				if len(got) != 1 || len(got[0].callers()) != 1 || got[0].callers()[0] != nodeAOfZone {
-					t.Errorf("%s: upstream gets %+v", client, got)
+					t.Errorf("%s: upstream received %+v", client, got)
 				}
-				wantUntold(t, m, reply)
+				wantNoCaller(t, m, reply)
 			}
 		})
 	}
 }
 
-// dig asks a server, and returns what it prints.
+// dig runs dig with a server, and returns its output.
 func dig(t *testing.T, address string, args ...string) string {
 	t.Helper()
 	path, err := exec.LookPath("dig")
@@ -177,7 +172,7 @@ func dig(t *testing.T, address string, args ...string) string {
 	return string(out)
 }
 
-// TestDig asks as a person does who tries to be on another node.
+// TestDig has a client that sends the option itself, to be taken for a client on another node.
 func TestDig(t *testing.T) {
 	const spoofed = "+ednsopt=65313:01066e6f64652d62" // node-b
 	r, other := record(t, clusterHost, false), record(t, otherHost, false)
@@ -198,23 +193,23 @@ func TestDig(t *testing.T) {
 				name := "n" + strconv.Itoa(i) + "." + domain
 				out := dig(t, address, append(c.args, name)...)
 				if !strings.Contains(out, "status: NOERROR") || strings.Contains(out, "65313") || strings.Contains(out, "OPT PSEUDOSECTION") != c.opt {
-					t.Errorf("dig says\n%s", out)
+					t.Errorf("output of dig:\n%s", out)
 				}
 				got := at.of(name)
 				if len(got) != 1 {
-					t.Fatalf("there are %d queries upstream", len(got))
+					t.Fatalf("upstream received %d queries, want 1", len(got))
 				}
 				callers := strings.Join(got[0].callers(), " ")
 				if want := map[bool]string{true: nodeA, false: ""}[at == r]; callers != want {
-					t.Errorf("upstream of %s is told %q, want %q", domain, callers, want)
+					t.Errorf("upstream of %s received the callers %q, want %q", domain, callers, want)
 				}
 			}
 		})
 	}
 }
 
-// TestWrong has names that no node can have: a wrong flag is one line and the end, a wrong variable one line.
-func TestWrong(t *testing.T) {
+// TestInvalid has invalid names of nodes: an invalid flag is an error of one line, an invalid variable a logged line.
+func TestInvalid(t *testing.T) {
 	path := daemon.Program(t, "nodecache")
 	for _, arg := range []string{"-node-name=Node A", "-node-name=a_b", "-node-name=" + strings.Repeat("a", 254), "-node-zone=zone 1", "-node-zone=" + strings.Repeat("a", 64)} {
 		t.Run(arg, func(t *testing.T) {
@@ -225,7 +220,7 @@ func TestWrong(t *testing.T) {
 			}
 			name, _, _ := strings.Cut(arg, "=")
 			if code != 2 || strings.Count(string(out), "\n") != 1 || !strings.Contains(string(out), name) {
-				t.Errorf("exit code %d and %q, want 2 and one line", code, out)
+				t.Errorf("exit code %d and output %q, want 2 and one line", code, out)
 			}
 		})
 	}
@@ -237,7 +232,7 @@ func TestWrong(t *testing.T) {
 			t.Error(err)
 		}
 		if got := r.of("a.cluster.local."); len(got) != 1 || got[0].opts > 0 {
-			t.Errorf("upstream gets %+v", got)
+			t.Errorf("upstream received %+v", got)
 		}
 		const want = `variable NODE_NAME of the environment: "Node A" is not the name of a node`
 		if n := strings.Count(p.Output(), want); n != 1 {

@@ -16,31 +16,31 @@ import (
 	"github.com/nearside-dns/nearside/test/daemon"
 )
 
-// Numbers of the messages that the recorder reads, RFC 1035 section 4.1 and RFC 6891 section 6.1.
+// Numbers in messages, RFC 1035 section 4.1 and RFC 6891 section 6.1.
 const (
 	headerLen       = 12
 	typeOPT         = 41
 	optionKeepAlive = 11    // RFC 7828
-	optionCaller    = 65313 // what is tested here
+	optionCaller    = 65313 // the option under test
 )
 
-// option is one of an OPT record.
+// option is an option of an OPT record.
 type option struct {
 	code uint16
 	data string
 }
 
-// query is what a recorder got. It is read without package dns, so that every byte counts.
+// query is a query that a recorder received. It is parsed without package dns, which would hide some bytes.
 type query struct {
 	network string
-	name    string // as in the message: lengths and labels
-	opts    int    // OPT records
-	size    uint16 // of UDP answers, of the last OPT record
-	flags   uint32 // of that: extended code, version and DO
+	name    string // in wire form
+	opts    int    // number of OPT records
+	size    uint16 // UDP payload size of the last OPT record
+	flags   uint32 // extended code, version and DO of the last OPT record
 	options []option
 }
 
-// callers returns the data of the options that say who is calling.
+// callers returns the data of the options 65313.
 func (q query) callers() (all []string) {
 	for _, o := range q.options {
 		if o.code == optionCaller {
@@ -50,7 +50,7 @@ func (q query) callers() (all []string) {
 	return all
 }
 
-// others returns the codes of the options but edns-tcp-keepalive, which is forward's own, and the caller.
+// others returns the codes of the options, except edns-tcp-keepalive, which forward adds, and 65313.
 func (q query) others() (all []uint16) {
 	for _, o := range q.options {
 		if o.code != optionKeepAlive && o.code != optionCaller {
@@ -60,10 +60,10 @@ func (q query) others() (all []uint16) {
 	return all
 }
 
-// parse reads a query that has a question and nothing behind it but OPT records.
+// parse parses a query with one question and no records but OPT records.
 func parse(b []byte) (q query, err error) {
 	if len(b) < headerLen {
-		return q, fmt.Errorf("%x is no message", b)
+		return q, fmt.Errorf("%x is not a message", b)
 	}
 	at := headerLen
 	for b[at] != 0 {
@@ -73,7 +73,7 @@ func parse(b []byte) (q query, err error) {
 	at += 1 + 4
 	for range binary.BigEndian.Uint16(b[10:]) {
 		if b[at] != 0 || binary.BigEndian.Uint16(b[at+1:]) != typeOPT {
-			return q, fmt.Errorf("%x has a record that is no OPT", b)
+			return q, fmt.Errorf("%x has a record that is not OPT", b)
 		}
 		q.opts++
 		q.size, q.flags = binary.BigEndian.Uint16(b[at+3:]), binary.BigEndian.Uint32(b[at+5:])
@@ -85,13 +85,13 @@ func parse(b []byte) (q query, err error) {
 		}
 	}
 	if at != len(b) {
-		return q, fmt.Errorf("%x has %d bytes too many", b, len(b)-at)
+		return q, fmt.Errorf("%x has %d bytes after the last record", b, len(b)-at)
 	}
 	return q, nil
 }
 
-// recorder is an upstream that writes down queries. It answers NOERROR without records, and with an option
-// of code 65313 of its own to those who have EDNS, or FORMERR to those if it is old.
+// recorder is an upstream that records queries. It answers NOERROR without records. Queries with EDNS are answered with
+// an option 65313, or, if it is old, with FORMERR.
 type recorder struct {
 	address string
 	old     bool
@@ -101,7 +101,7 @@ type recorder struct {
 	errs []error
 }
 
-// record starts a recorder on an address of this host.
+// record starts a recorder on an address of this machine.
 func record(t *testing.T, host string, old bool) *recorder {
 	t.Helper()
 	r := &recorder{address: net.JoinHostPort(host, strconv.Itoa(daemon.FreePort(t))), old: old}
@@ -133,9 +133,9 @@ func (r *recorder) datagrams(p net.PacketConn) {
 	for {
 		n, from, err := p.ReadFrom(b)
 		if err != nil {
-			return // it is closed
+			return // closed
 		}
-		_, _ = p.WriteTo(r.answer("udp", b[:n]), from) // who asked may be gone
+		_, _ = p.WriteTo(r.answer("udp", b[:n]), from) // the client may have closed its socket
 	}
 }
 
@@ -143,15 +143,15 @@ func (r *recorder) connections(l net.Listener) {
 	for {
 		c, err := l.Accept()
 		if err != nil {
-			return // it is closed
+			return // closed
 		}
 		go r.connection(c)
 	}
 }
 
-// connection answers until the other side closes.
+// connection answers queries until the client closes the connection.
 func (r *recorder) connection(c net.Conn) {
-	defer func() { _ = c.Close() }() // there is nothing to lose
+	defer func() { _ = c.Close() }() // all replies were written
 	var length [2]byte
 	for {
 		if _, err := io.ReadFull(c, length[:]); err != nil {
@@ -168,7 +168,7 @@ func (r *recorder) connection(c net.Conn) {
 	}
 }
 
-// answer writes a query down and returns what is answered.
+// answer records a query and returns the reply.
 func (r *recorder) answer(network string, b []byte) []byte {
 	q, err := parse(b)
 	q.network = network
@@ -207,7 +207,7 @@ func (r *recorder) of(name string) (all []query) {
 	return all
 }
 
-// text returns a name in the usual form.
+// text returns a name in presentation form.
 func text(wire string) (name string) {
 	for wire[0] != 0 {
 		end := 1 + int(wire[0])

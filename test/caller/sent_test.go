@@ -13,13 +13,13 @@ import (
 	"github.com/miekg/dns"
 )
 
-// What is sent of a node alone, and of a node with its zone.
+// Data of the option for a node, and for a node with its zone.
 const (
 	nodeA       = "\x01\x06node-a"
 	nodeAOfZone = "\x01\x06node-a\x06zone-1"
 )
 
-// corefile has the blocks of node-local-dns, and some more. CLUSTER and OTHER are servers.
+// corefile has the server blocks of node-local-dns, and some more. CLUSTER and OTHER are servers.
 const corefile = `cluster.local:PORT {
     cache 30
     forward . CLUSTER
@@ -59,7 +59,7 @@ in-addr.arpa:PORT ip6.arpa:PORT {
 }
 `
 
-// clients are what asks, by EDNS of the query.
+// clients set the EDNS of a query, by kind of client.
 var clients = map[string]func(m *dns.Msg){
 	"noedns": func(*dns.Msg) {},
 	"edns":   func(m *dns.Msg) { m.SetEdns0(1300, true) },
@@ -82,7 +82,7 @@ var clients = map[string]func(m *dns.Msg){
 	},
 }
 
-// TestSent asks for names of zones, and looks at each byte that servers get.
+// TestSent sends queries for names of each zone, and compares each byte that the servers receive.
 func TestSent(t *testing.T) {
 	cluster, other := record(t, clusterHost, false), record(t, otherHost, false)
 	stubs := t.TempDir()
@@ -93,7 +93,7 @@ func TestSent(t *testing.T) {
 	for name, c := range map[string]struct {
 		environ map[string]string
 		args    []string
-		told    string // "" is nothing
+		option  string // data of option 65313; "" for none
 	}{
 		"nothing":      {nil, nil, ""},
 		"flag":         {nil, []string{"-node-name", "node-a"}, nodeA},
@@ -110,21 +110,21 @@ func TestSent(t *testing.T) {
 			label := strings.ReplaceAll(name, " ", "-") + "."
 			for zone, want := range map[string]struct {
 				at      *recorder
-				network string // "" is that of the client
-				told    string
+				network string // "" for that of the client
+				option  string
 			}{
-				"cluster.local.":        {cluster, "tcp", c.told},
-				"a.b.cluster.local.":    {cluster, "tcp", c.told},
-				"clusterset.local.":     {cluster, "tcp", c.told},
-				"a.b.clusterset.local.": {cluster, "tcp", c.told},
-				"udp.local.":            {cluster, "udp", c.told},
-				"client.local.":         {cluster, "", c.told},
+				"cluster.local.":        {cluster, "tcp", c.option},
+				"a.b.cluster.local.":    {cluster, "tcp", c.option},
+				"clusterset.local.":     {cluster, "tcp", c.option},
+				"a.b.clusterset.local.": {cluster, "tcp", c.option},
+				"udp.local.":            {cluster, "udp", c.option},
+				"client.local.":         {cluster, "", c.option},
 				"mixed.local.":          {cluster, "tcp", ""},
 				"own.local.":            {cluster, "tcp", "\x01\x07another"},
 				"10.in-addr.arpa.":      {cluster, "tcp", ""},
 				"d.f.ip6.arpa.":         {cluster, "tcp", ""},
-				"one.local.":            {cluster, "tcp", c.told},
-				"cluster.example.":      {cluster, "tcp", c.told},
+				"one.local.":            {cluster, "tcp", c.option},
+				"cluster.example.":      {cluster, "tcp", c.option},
 				"all.cluster.example.":  {other, "", ""},
 				"example.":              {cluster, "tcp", ""},
 				"corp.example.":         {other, "", ""},
@@ -132,12 +132,12 @@ func TestSent(t *testing.T) {
 			} {
 				for client, edns := range clients {
 					for _, network := range []string{"udp", "tcp"} {
-						asked := sent{label + client + "-" + network + "." + zone, network, edns}
+						query := sent{label + client + "-" + network + "." + zone, network, edns}
 						w := want
 						if w.network == "" {
 							w.network = network
 						}
-						asked.check(t, address, w.at, w.network, w.told)
+						query.check(t, address, w.at, w.network, w.option)
 					}
 				}
 			}
@@ -151,8 +151,8 @@ type sent struct {
 	edns          func(*dns.Msg)
 }
 
-// check sends the query, and looks at what a recorder got and what came back.
-func (s sent) check(t *testing.T, address string, r *recorder, network, told string) {
+// check sends the query, and checks the query that the recorder receives and the reply.
+func (s sent) check(t *testing.T, address string, r *recorder, network, option string) {
 	t.Helper()
 	m := new(dns.Msg).SetQuestion(s.name, dns.TypeA)
 	s.edns(m)
@@ -162,34 +162,34 @@ func (s sent) check(t *testing.T, address string, r *recorder, network, told str
 	}
 	got := r.of(s.name)
 	if len(got) != 1 {
-		t.Fatalf("%s: there are %d queries upstream", s.name, len(got))
+		t.Fatalf("%s: upstream received %d queries, want 1", s.name, len(got))
 	}
 	q, o := got[0], m.IsEdns0()
 	var want []string
-	if told != "" {
-		want = []string{told}
+	if option != "" {
+		want = []string{option}
 	}
 	if !slices.Equal(q.callers(), want) || q.network != network {
-		t.Errorf("%s: upstream is told %q over %s, want %q over %s", s.name, q.callers(), q.network, want, network)
+		t.Errorf("%s: upstream received the callers %q over %s, want %q over %s", s.name, q.callers(), q.network, want, network)
 	}
 	switch {
-	case o == nil && told == "":
+	case o == nil && option == "":
 		if q.opts != 0 {
-			t.Errorf("%s: upstream gets %d OPT records", s.name, q.opts)
+			t.Errorf("%s: upstream received %d OPT records", s.name, q.opts)
 		}
 	case o == nil:
 		if q.opts != 1 || q.flags != 0 || q.size != 512+11 || len(q.others()) > 0 {
-			t.Errorf("%s: upstream gets %+v", s.name, q)
+			t.Errorf("%s: upstream received %+v", s.name, q)
 		}
 	default:
 		if q.opts != len(m.Extra) || q.size != o.UDPSize() || q.flags != o.Hdr.Ttl || !slices.Equal(q.others(), codes(o)) {
-			t.Errorf("%s: upstream gets %+v for %v", s.name, q, o)
+			t.Errorf("%s: upstream received %+v for %v", s.name, q, o)
 		}
 	}
-	wantUntold(t, m, reply)
+	wantNoCaller(t, m, reply)
 }
 
-// codes returns those of the options that are to be passed on.
+// codes returns the codes of the options that forward passes on.
 func codes(o *dns.OPT) (all []uint16) {
 	for _, option := range o.Option {
 		if option.Option() != optionCaller {
@@ -199,21 +199,21 @@ func codes(o *dns.OPT) (all []uint16) {
 	return all
 }
 
-// wantUntold fails the test if a client gets an option of code 65313, or EDNS that it has not asked for.
-func wantUntold(t *testing.T, m, reply *dns.Msg) {
+// wantNoCaller fails the test if a client receives an option 65313, or EDNS although its query had none.
+func wantNoCaller(t *testing.T, m, reply *dns.Msg) {
 	t.Helper()
 	name := m.Question[0].Name
 	if (reply.IsEdns0() != nil) != (m.IsEdns0() != nil) {
-		t.Errorf("%s: the client gets %v", name, reply.IsEdns0())
+		t.Errorf("%s: the client receives %v", name, reply.IsEdns0())
 	}
 	for _, rr := range reply.Extra {
 		if o, ok := rr.(*dns.OPT); ok && slices.ContainsFunc(o.Option, func(o dns.EDNS0) bool { return o.Option() == optionCaller }) {
-			t.Errorf("%s: the client gets %v", name, o)
+			t.Errorf("%s: the client receives %v", name, o)
 		}
 	}
 }
 
-// TestOldUpstream has a server that answers FORMERR to whoever has EDNS: clients see the same with and
+// TestOldUpstream has an upstream that answers queries with EDNS by FORMERR: clients receive the same replies with and
 // without the option.
 func TestOldUpstream(t *testing.T) {
 	for _, args := range [][]string{nil, {"-node-name", "node-a"}} {
@@ -229,12 +229,12 @@ func TestOldUpstream(t *testing.T) {
 						t.Errorf("error %v, reply %v", err, reply)
 						continue
 					}
-					wantUntold(t, m, reply)
+					wantNoCaller(t, m, reply)
 					if args == nil {
 						want = 1
 					}
 					if got := old.of(name); len(got) != want || got[len(got)-1].opts > 0 {
-						t.Errorf("query %d: upstream got %+v, want %d queries", i, got, want)
+						t.Errorf("query %d: upstream received %+v, want %d queries", i, got, want)
 					}
 				}
 				reply, err := exchange("udp", address, new(dns.Msg).SetQuestion("b.cluster.local.", dns.TypeA).SetEdns0(1232, false))

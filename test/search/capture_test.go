@@ -14,11 +14,11 @@ import (
 	"github.com/nearside-dns/nearside/test/netns"
 )
 
-// capture sees the packets that leave a pod. The kernel gives them to its socket while they are sent, so that all of a
-// program that has ended are there.
+// capture reads the packets that leave a pod. Its socket receives them while they are sent, so that it has all packets of
+// a program that has ended.
 type capture struct{ socket int }
 
-// capturePackets begins to see those of a namespace's eth0, until the end of the test.
+// capturePackets captures the packets of a namespace's eth0 until the end of the test.
 func capturePackets(t *testing.T, n *netns.Namespace) *capture {
 	t.Helper()
 	c := &capture{}
@@ -33,9 +33,9 @@ func capturePackets(t *testing.T, n *netns.Namespace) *capture {
 	return c
 }
 
-// packetSocket makes a socket that gets the packets of an interface from the network layer on.
+// packetSocket opens a socket for the packets of an interface, from the network layer up.
 func packetSocket(device string) (int, error) {
-	const all = unix.ETH_P_ALL<<8 | unix.ETH_P_ALL>>8 // in the order of the network
+	const all = unix.ETH_P_ALL<<8 | unix.ETH_P_ALL>>8 // in network byte order
 	socket, err := unix.Socket(unix.AF_PACKET, unix.SOCK_DGRAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return -1, err
@@ -53,8 +53,8 @@ func packetSocket(device string) (int, error) {
 	return socket, nil
 }
 
-// queries returns the queries that have left since it was last called, one for each packet. A packet to the port of DNS
-// that is no query over UDP is an error: each of TCP would count.
+// queries returns the queries that were sent since its last call, one for each packet. A packet to port 53 that is not a
+// query over UDP is an error.
 func (c *capture) queries() (all []query, err error) {
 	b := make([]byte, 65536)
 	for {
@@ -94,7 +94,7 @@ func carriesData(segment []byte) bool {
 	return len(segment) >= 20 && (segment[13]&syn != 0 || len(segment) > int(segment[12]>>4)*4)
 }
 
-// discard forgets the packets that have left.
+// discard drops the captured packets.
 func (c *capture) discard() error {
 	b := make([]byte, 1)
 	for {
@@ -107,7 +107,7 @@ func (c *capture) discard() error {
 	}
 }
 
-// transport returns what an IP packet without extension headers or fragments carries.
+// transport returns the protocol and the payload of an IP packet without extension headers or fragments.
 func transport(packet []byte) (protocol int, payload []byte) {
 	switch {
 	case len(packet) >= 20 && packet[0]>>4 == 4:

@@ -14,12 +14,12 @@ import (
 	"github.com/nearside-dns/nearside/test/netns"
 )
 
-// autopath is the directive of nodecache.
+// autopath returns the directive of nodecache.
 func (w *world) autopath() string {
 	return "autopath @nodelocal {\n        " + w.source(nodeAccount) + "\n    }"
 }
 
-// TestExpansion has nodecache expand search lists, with the pods of its node from a real API server.
+// TestExpansion tests autopath in nodecache, with the pods of its node from a real API server.
 func TestExpansion(t *testing.T) {
 	w := newWorld(t)
 	all := resolvers(t)
@@ -27,7 +27,7 @@ func TestExpansion(t *testing.T) {
 	t.Run("CoreDNS", func(t *testing.T) { testExpansion(t, w, w.startStock(t), all, 3) })
 }
 
-// TestManifests has the objects in files, and no API server.
+// TestManifests has the objects in files, without an API server.
 func TestManifests(t *testing.T) {
 	w := newManifests(t)
 	n := w.newNode(t)
@@ -35,11 +35,12 @@ func TestManifests(t *testing.T) {
 	k := n.newKinds(t)
 	n.waitFor(t, k.shop, k.bank, k.extra, k.own)
 	k.lookUp(t, resolvers(t), true)
-	testSideBySide(t, n, n.clients(t, k), behind, "autopath")
+	testSideBySide(t, n, n.clients(t, k), suffixes, "autopath")
 }
 
-// testExpansion has one kind of cluster DNS, which is asked for all candidates of a name and a type in so many queries.
-func testExpansion(t *testing.T, w *world, server *clusterServer, all []resolving, queries int) {
+// testExpansion tests nodecache in front of one kind of cluster DNS. queries is the max number of queries that
+// cluster DNS receives for all candidates of a name and a type.
+func testExpansion(t *testing.T, w *world, server *clusterServer, all []resolver, queries int) {
 	n := w.newNode(t)
 	n.startCache(t, server, corefile(w.autopath(), ""))
 	k := n.newKinds(t)
@@ -48,7 +49,7 @@ func testExpansion(t *testing.T, w *world, server *clusterServer, all []resolvin
 	t.Run("queries for an external name", func(t *testing.T) { testExternal(t, w, server, k, all, queries) })
 	t.Run("queries for a missing name", func(t *testing.T) { testMissing(t, w, server, k, all, queries) })
 	t.Run("fast path", func(t *testing.T) { testFastPath(t, n, k.shop) })
-	t.Run("clients side by side", func(t *testing.T) { testSideBySide(t, n, n.clients(t, k), behind, "autopath") })
+	t.Run("clients side by side", func(t *testing.T) { testSideBySide(t, n, n.clients(t, k), suffixes, "autopath") })
 	t.Run("replaced pods", func(t *testing.T) { testReplaced(t, n) })
 	t.Run("ended pods", func(t *testing.T) { testEnded(t, n) })
 	t.Run("reload", func(t *testing.T) { testReload(t, n, k) })
@@ -60,16 +61,16 @@ func testExpansion(t *testing.T, w *world, server *clusterServer, all []resolvin
 func (n *node) waitFor(t *testing.T, all ...*pod) {
 	t.Helper()
 	for _, p := range all {
-		l := lookup{name: "both-#.outside.example"}.next() // one is enough: what is not expanded is kept for others alone
+		l := lookup{name: "both-#.outside.example"}.next() // answers without a list are not stored for clients with one
 		for _, server := range []string{local, local6} {
 			eventually(t, "the search list of "+p.String()+" is known", func() error {
-				return asking{from: p.Namespace, server: server, network: "udp"}.check(l.name+"."+p.search[0]+".", "A", "192.0.2.1 at "+l.name+".")
+				return querier{from: p.Namespace, server: server, network: "udp"}.check(l.name+"."+p.search[0]+".", "A", "192.0.2.1 at "+l.name+".")
 			})
 		}
 	}
 }
 
-// byType tells how many queries there are for each type, and for each name and type.
+// byType returns the number of queries for each type, and for each name and type.
 func byType(all []query) (types, questions map[string]int) {
 	types, questions = map[string]int{}, map[string]int{}
 	for _, q := range all {
@@ -79,13 +80,13 @@ func byType(all []query) (types, questions map[string]int) {
 	return types, questions
 }
 
-// wantQueries fails the test if a server got more queries for a type than it was to get, or one twice.
+// wantQueries fails the test if a server received more than perType queries for a type, or a query twice.
 func wantQueries(t *testing.T, what string, all []query, perType int) {
 	t.Helper()
 	types, questions := byType(all)
 	for _, qtype := range []string{"A", "AAAA"} {
 		if types[qtype] > perType {
-			t.Errorf("%s: %d queries for %s, want %d at most: %v", what, types[qtype], qtype, perType, all)
+			t.Errorf("%s: %d queries for %s, want max %d: %v", what, types[qtype], qtype, perType, all)
 		}
 	}
 	for q, n := range questions {
@@ -95,17 +96,17 @@ func wantQueries(t *testing.T, what string, all []query, perType int) {
 	}
 }
 
-// testExternal counts the queries that a name costs that is found behind all suffixes.
-func testExternal(t *testing.T, w *world, server *clusterServer, k kinds, all []resolving, queries int) {
+// testExternal counts the queries for a name that exists only without a suffix.
+func testExternal(t *testing.T, w *world, server *clusterServer, k kinds, all []resolver, queries int) {
 	for _, r := range all {
 		if r.command("any", "") == nil {
 			continue
 		}
 		t.Run(r.name, func(t *testing.T) {
-			l := lookup{name: "both-#.outside.example", v4: "192.0.2.1", v6: "2001:db8::1", canonical: "both-#.outside.example", at: behindNone}.next()
+			l := lookup{name: "both-#.outside.example", v4: "192.0.2.1", v6: "2001:db8::1", canonical: "both-#.outside.example", at: noSuffix}.next()
 			lookUp(t, r, k.shop, "any", l, true)
-			wantQueries(t, "cluster DNS, of the first", server.since(0, l.name+"."), queries)
-			wantQueries(t, "upstream, of the first", w.upstream.since(0, l.name+"."), 2) // in the zone of the nodes, and as it is
+			wantQueries(t, "cluster DNS, first lookup", server.since(0, l.name+"."), queries)
+			wantQueries(t, "upstream, first lookup", w.upstream.since(0, l.name+"."), 2) // with the suffix of the nodes, and without one
 			cluster, outside := server.mark(), w.upstream.mark()
 			lookUp(t, r, k.shop, "any", l, true)
 			wantQueries(t, "cluster DNS, again", server.since(cluster, l.name+"."), 0)
@@ -117,8 +118,8 @@ func testExternal(t *testing.T, w *world, server *clusterServer, k kinds, all []
 	}
 }
 
-// testMissing counts the queries that a name costs that does not exist, for which a resolver walks along its list.
-func testMissing(t *testing.T, w *world, server *clusterServer, k kinds, all []resolving, queries int) {
+// testMissing counts the queries for a name that does not exist, for which resolvers query all candidates.
+func testMissing(t *testing.T, w *world, server *clusterServer, k kinds, all []resolver, queries int) {
 	for _, r := range all {
 		if r.command("any", "") == nil {
 			continue
@@ -138,13 +139,13 @@ func testMissing(t *testing.T, w *world, server *clusterServer, k kinds, all []r
 	}
 }
 
-// testFastPath asks again and again for what a search list leads to: after the first time, the fast path answers.
+// testFastPath sends queries that are expanded, repeatedly: the fast path answers all but the first.
 func testFastPath(t *testing.T, n *node, p *pod) {
 	const times = 20
 	for _, base := range []string{"web", "web.bank", "intra-0", "both-0.outside.example", "four-0.outside.example"} {
 		for _, qtype := range []string{"A", "AAAA"} {
 			name := base + "." + p.search[0] + "."
-			a := asking{from: p.Namespace, server: local, network: "udp"}
+			a := querier{from: p.Namespace, server: local, network: "udp"}
 			if err := a.check(name, qtype, model(p.search, name, qtype)); err != nil {
 				t.Error(err)
 			}
@@ -155,20 +156,20 @@ func testFastPath(t *testing.T, n *node, p *pod) {
 				}
 			}
 			if got := n.metrics(t).Since(before).Sum("nearside_fastpath_answered_total"); got < times {
-				t.Errorf("%s %s: the fast path has answered %v of %d", name, qtype, got, times)
+				t.Errorf("%s %s: the fast path answered %v of %d", name, qtype, got, times)
 			}
 		}
 	}
 }
 
-// client asks and has a search list, or none that is known.
+// client is a querier with its search list, nil if nodecache does not know one.
 type client struct {
 	name string
-	asking
+	querier
 	list []string
 }
 
-// clients are the pods, and those that nobody is to guess of.
+// clients returns the pods, and clients whose search list nodecache must not guess.
 func (n *node) clients(t *testing.T, k kinds) (all []client) {
 	t.Helper()
 	add := func(name string, from *netns.Namespace, source4, source6 string, list []string) {
@@ -178,7 +179,7 @@ func (n *node) clients(t *testing.T, k kinds) (all []client) {
 			}
 			for _, network := range []string{"udp", "tcp"} {
 				for _, edns := range []bool{false, true} {
-					all = append(all, client{name, asking{from: from, server: server, source: source, network: network, edns: edns}, list})
+					all = append(all, client{name, querier{from: from, server: server, source: source, network: network, edns: edns}, list})
 				}
 			}
 		}
@@ -206,28 +207,28 @@ func (n *node) clients(t *testing.T, k kinds) (all []client) {
 	add("a pod in the host network", n.Namespace, n.IPv4.String(), n.IPv6.String(), nil)
 	add("the node", n.Namespace, local, local6, nil)
 
-	other := n.newPod(t, "policy", shop, "corp.example") // which asks nodecache all the same
+	other := n.newPod(t, "policy", shop, "corp.example") // which queries nodecache nevertheless
 	n.create(t, other, func(p *corev1.Pod) { p.Spec.DNSPolicy = corev1.DNSDefault })
 	add("a pod with the node's list", other.Namespace, other.IPv4.String(), other.IPv6.String(), nil)
 	return all
 }
 
-// bases are what clients look up, with a number for %d.
+// bases are names that clients look up, with a number for %d.
 var bases = []string{
 	"dual", "web", "sixth", "db", "e1.db", "web.bank", "db.shop", "abroad", "shop", "vault", "vault.bank", "search", "svc",
 	"intra-%d", "only-%d", "bare-%d", "missing-%d", "both-%d.outside.example", "four-%d.outside.example", "six-%d.outside.example",
 	"alias-%d.outside.example", "empty-%d.outside.example", "missing-%d.outside.example", "deep.missing-%d.outside.example",
 }
 
-// behind are the suffixes that clients ask with, whoever they are; more often those that are expanded for somebody.
-var behind = []string{
+// suffixes are those of queried names, for all clients; those that some client has as the first one are more frequent.
+var suffixes = []string{
 	".shop.svc.cluster.local.", ".shop.svc.cluster.local.", ".shop.svc.cluster.local.", ".bank.svc.cluster.local.", ".bank.svc.cluster.local.",
 	".svc.cluster.local.", ".cluster.local.", ".corp.example.", ".extra.example.", ".",
 }
 
-// testSideBySide has all clients ask for the same names at the same time, over and over: each gets what it is to get,
-// whatever is kept for others.
-func testSideBySide(t *testing.T, n *node, clients []client, behind []string, plugin string) {
+// testSideBySide has all clients query the same names concurrently and repeatedly: each receives the answer for its own
+// search list, and not one that is stored for another list.
+func testSideBySide(t *testing.T, n *node, clients []client, suffixes []string, plugin string) {
 	const workers, each, numbers = 6, 1500, 8
 	first := lookups.Add(numbers) - numbers
 	before := n.metrics(t)
@@ -242,7 +243,7 @@ func testSideBySide(t *testing.T, n *node, clients []client, behind []string, pl
 				if strings.Contains(base, "%") {
 					base = fmt.Sprintf(base, first+random.Int64N(numbers))
 				}
-				name := base + behind[random.IntN(len(behind))]
+				name := base + suffixes[random.IntN(len(suffixes))]
 				if random.IntN(8) == 0 {
 					name = strings.ToUpper(name)
 				}
@@ -261,11 +262,11 @@ func testSideBySide(t *testing.T, n *node, clients []client, behind []string, pl
 			t.Error(err)
 		}
 	}
-	t.Logf("%d of %d queries have a wrong answer", count, workers*each)
+	t.Logf("%d of %d answers are wrong", count, workers*each)
 	for _, name := range []string{"nearside_fastpath_answered_total", "nearside_" + plugin + "_expansions_total"} {
-		grown := n.metrics(t).Since(before).Sum(name)
-		if t.Logf("%s: %v", name, grown); grown == 0 {
-			t.Errorf("%s has not grown", name)
+		increase := n.metrics(t).Since(before).Sum(name)
+		if t.Logf("%s: %v", name, increase); increase == 0 {
+			t.Errorf("%s has not increased", name)
 		}
 	}
 }

@@ -8,25 +8,25 @@ import (
 	"sync/atomic"
 )
 
-// Where a name is found if not along the search list.
+// Positions of names that are not found by a suffix of the search list.
 const (
-	nowhere = -1 // it is looked for everywhere
-	asIs    = -2 // it is asked for as it is, at first
+	nowhere = -1 // all candidates are queried
+	asIs    = -2 // the name itself is queried first
 )
 
-// lookup is a name and what every resolver is to say of it, whoever expands the search list.
+// lookup is a name and its answer by every resolver, with and without expansion by the server.
 type lookup struct {
-	name      string // # is a number that no other lookup has
+	name      string // # is replaced by a unique number
 	v4, v6    string // addresses, sorted
 	canonical string
-	at        int // which suffix of the list it is found behind; the number of suffixes is behind none
-	// noData tells that the name exists behind an earlier suffix, without data, so that a resolver that stops there
-	// finds nothing, if it walks itself.
+	at        int // index of the suffix with which it exists; the number of suffixes for the bare name
+	// noData marks a name that exists with an earlier suffix, without data, so that a resolver that stops there finds
+	// nothing, unless the server expands the list.
 	noData bool
 }
 
-// behindNone are how many suffixes the search list of a pod has, by the policy ClusterFirst.
-const behindNone = 4
+// noSuffix is the position of the bare name: the number of suffixes of a pod's search list with the policy ClusterFirst.
+const noSuffix = 4
 
 // common are the lookups of a pod in the namespace shop, with the policy ClusterFirst.
 var common = []lookup{
@@ -41,19 +41,19 @@ var common = []lookup{
 	{name: "v1", v4: "10.96.1.9", canonical: "v1.shop.svc.cluster.local"},
 	{name: "db.shop", v4: "10.0.1.1 10.0.1.2", v6: "fd01:1::1", canonical: "db.shop.svc.cluster.local", at: 1},
 	{name: "db.shop.svc", v4: "10.0.1.1 10.0.1.2", v6: "fd01:1::1", canonical: "db.shop.svc.cluster.local", at: 2},
-	{name: "db.shop.svc.cluster.local", v4: "10.0.1.1 10.0.1.2", v6: "fd01:1::1", canonical: "db.shop.svc.cluster.local", at: behindNone},
+	{name: "db.shop.svc.cluster.local", v4: "10.0.1.1 10.0.1.2", v6: "fd01:1::1", canonical: "db.shop.svc.cluster.local", at: noSuffix},
 	{name: "db.shop.svc.cluster.local.", v4: "10.0.1.1 10.0.1.2", v6: "fd01:1::1", canonical: "db.shop.svc.cluster.local", at: asIs},
 	{name: "abroad", v4: "192.0.2.3", v6: "2001:db8::3", canonical: "target-0.outside.example"},
 	{name: "abroad.shop", v4: "192.0.2.3", v6: "2001:db8::3", canonical: "target-0.outside.example", at: 1},
 	{name: "inland", v4: "10.0.1.1 10.0.1.2", v6: "fd01:1::1", canonical: "db.shop.svc.cluster.local"},
 	{name: "intra-#", v4: "192.0.2.11", v6: "2001:db8::11", canonical: "intra-#.corp.example", at: 3},
-	{name: "both-#.outside.example", v4: "192.0.2.1", v6: "2001:db8::1", canonical: "both-#.outside.example", at: behindNone},
-	{name: "four-#.outside.example", v4: "192.0.2.2", canonical: "four-#.outside.example", at: behindNone},
-	{name: "six-#.outside.example", v6: "2001:db8::2", canonical: "six-#.outside.example", at: behindNone},
-	{name: "alias-#.outside.example", v4: "192.0.2.3", v6: "2001:db8::3", canonical: "target-0.outside.example", at: behindNone},
-	{name: "bare-#", v4: "192.0.2.32", canonical: "bare-#", at: behindNone},
+	{name: "both-#.outside.example", v4: "192.0.2.1", v6: "2001:db8::1", canonical: "both-#.outside.example", at: noSuffix},
+	{name: "four-#.outside.example", v4: "192.0.2.2", canonical: "four-#.outside.example", at: noSuffix},
+	{name: "six-#.outside.example", v6: "2001:db8::2", canonical: "six-#.outside.example", at: noSuffix},
+	{name: "alias-#.outside.example", v4: "192.0.2.3", v6: "2001:db8::3", canonical: "target-0.outside.example", at: noSuffix},
+	{name: "bare-#", v4: "192.0.2.32", canonical: "bare-#", at: noSuffix},
 	{name: "both-#.outside.example.", v4: "192.0.2.1", v6: "2001:db8::1", canonical: "both-#.outside.example", at: asIs},
-	{name: "shop", v4: "192.0.2.12", canonical: "shop.corp.example", at: 3, noData: true}, // shop.svc.cluster.local is that
+	{name: "shop", v4: "192.0.2.12", canonical: "shop.corp.example", at: 3, noData: true}, // shop.svc.cluster.local exists
 	{name: "empty-#.outside.example", at: nowhere},
 	{name: "missing-#", at: nowhere},
 	{name: "missing-#.outside.example", at: nowhere},
@@ -65,7 +65,7 @@ var inBank = []lookup{
 	{name: "web", v4: "10.96.2.2", canonical: "web.bank.svc.cluster.local"},
 	{name: "vault", v4: "10.0.2.1", canonical: "vault.bank.svc.cluster.local"},
 	{name: "dual", at: nowhere},
-	{name: "both-#.outside.example", v4: "192.0.2.1", v6: "2001:db8::1", canonical: "both-#.outside.example", at: behindNone},
+	{name: "both-#.outside.example", v4: "192.0.2.1", v6: "2001:db8::1", canonical: "both-#.outside.example", at: noSuffix},
 }
 
 // withExtra are lookups of a pod in the namespace shop that searches extra.example as well.
@@ -85,18 +85,18 @@ var ownList = []lookup{
 	{name: "web.bank", v4: "192.0.2.31", canonical: "web.bank", at: 2},
 }
 
-// lookups counts those that were made.
+// lookups is the last unique number.
 var lookups atomic.Int64
 
-// next returns the lookup with a number that no other has.
+// next returns the lookup with a unique number.
 func (l lookup) next() lookup {
 	number := fmt.Sprint(lookups.Add(1))
 	l.name, l.canonical = strings.ReplaceAll(l.name, "#", number), strings.ReplaceAll(l.canonical, "#", number)
 	return l
 }
 
-// want is what a resolver is to say, if the search list is expanded by the server or not.
-func (l lookup) want(r resolving, family string, expanded bool) outcome {
+// want returns the outcome for a resolver. expanded is set if the server expands the search list.
+func (l lookup) want(r resolver, family string, expanded bool) outcome {
 	found := strings.TrimSpace(map[string]string{"any": l.v4 + " " + l.v6, "4": l.v4, "6": l.v6}[family])
 	if found == "" || l.noData && r.stopsAtNoData && !expanded {
 		return outcome{failure: "none"}
@@ -104,8 +104,7 @@ func (l lookup) want(r resolving, family string, expanded bool) outcome {
 	return outcome{addresses: found, canonical: l.canonical}
 }
 
-// packets is how many are to leave a pod with a search list of this length that looks it up for a family, if what is
-// wanted is found.
+// packets returns the number of packets for a successful lookup by a pod with this number of suffixes.
 func (l lookup) packets(family string, suffixes int, expanded bool) int {
 	names := l.at + 1
 	switch {

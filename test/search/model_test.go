@@ -16,7 +16,7 @@ const clusterZone = "cluster.local."
 type records struct {
 	exists bool
 	v4, v6 []string
-	owner  string // where they are
+	owner  string // owner name
 }
 
 func (r records) of(qtype string) []string {
@@ -26,7 +26,7 @@ func (r records) of(qtype string) []string {
 	return r.v6
 }
 
-// look returns what is at a name that nobody expands, in the cluster or upstream.
+// look returns the records of a name, in the cluster or upstream, without expansion.
 func look(name string) records {
 	if dns.IsSubDomain(clusterZone, name) {
 		return lookInCluster(name)
@@ -45,7 +45,7 @@ func look(name string) records {
 	return r
 }
 
-// lookInCluster returns what is at a name of the zone of the cluster.
+// lookInCluster returns the records of a name in the zone of the cluster.
 func lookInCluster(name string) (r records) {
 	r.owner = name
 	for _, s := range services {
@@ -80,7 +80,7 @@ func (r *records) add(addresses ...string) {
 	}
 }
 
-// brief tells the records as brief does those of a reply.
+// brief returns the records in the form of brief for replies.
 func (r records) brief(qtype string) string {
 	switch found := slices.Sorted(slices.Values(r.of(qtype))); {
 	case len(found) > 0:
@@ -91,20 +91,20 @@ func (r records) brief(qtype string) string {
 	return "NXDOMAIN"
 }
 
-// model says what a client is to be answered, whose search list is known, or nil if it is not.
+// model returns the answer for a client with this search list, nil if the server does not know one, in the form of brief.
 func model(list []string, name, qtype string) string {
 	name = strings.ToLower(name)
 	if len(list) > 0 && strings.HasSuffix(name, "."+list[0]+".") {
-		return found(strings.TrimSuffix(name, list[0]+"."), list).brief(qtype)
+		return expand(strings.TrimSuffix(name, list[0]+"."), list).brief(qtype)
 	}
-	if below, ok := strings.CutSuffix(name, "."+clusterZone+carrying); ok {
-		return carried(strings.Split(below, ".")).brief(qtype)
+	if below, ok := strings.CutSuffix(name, "."+clusterZone+searchNameSuffix); ok {
+		return lookSearchName(strings.Split(below, ".")).brief(qtype)
 	}
 	return look(name).brief(qtype)
 }
 
-// found returns what the first candidate of a search list has that has addresses.
-func found(base string, list []string) records {
+// expand returns the records of the first candidate with addresses.
+func expand(base string, list []string) records {
 	exists := false
 	for _, suffix := range append(slices.Clone(list), "") {
 		r := look(dns.Fqdn(base + suffix))
@@ -116,11 +116,11 @@ func found(base string, list []string) records {
 	return records{exists: exists}
 }
 
-// carrying is what names are under that carry their search list.
-const carrying = "ap.k8s.io."
+// searchNameSuffix is the suffix of search names.
+const searchNameSuffix = "ap.k8s.io."
 
-// carried returns what such a name leads to, of which the labels are given that stand left of the zone of the cluster.
-func carried(labels []string) records {
+// lookSearchName returns the records for a search name, given its labels before the zone of the cluster.
+func lookSearchName(labels []string) records {
 	n := len(labels)
 	switch {
 	case n == 1:
@@ -137,5 +137,5 @@ func carried(labels []string) records {
 	case "v2":
 		return records{}
 	}
-	return found(strings.Join(base, ".")+".", clusterSearch(namespace))
+	return expand(strings.Join(base, ".")+".", clusterSearch(namespace))
 }

@@ -11,24 +11,24 @@ import (
 	"github.com/nearside-dns/nearside/test/netns"
 )
 
-// The addresses of servers, which are all in one namespace.
+// Addresses of the servers, which share one network namespace.
 const (
-	oursTap   = "10.2.0.1" // clusterdns, with a tap before it
-	ours      = "10.2.0.11"
-	stockTap  = "10.2.0.2" // CoreDNS, with a tap before it
-	stock     = "10.2.0.12"
-	resolver  = "10.2.0.3" // upstream
-	local     = "169.254.20.10"
-	local6    = "fd00::169:254:20:10"
-	nodeRange = "10.2.0.0/16"
+	oursTap    = "10.2.0.1" // the tap in front of clusterdns
+	ours       = "10.2.0.11"
+	stockTap   = "10.2.0.2" // the tap in front of CoreDNS
+	stock      = "10.2.0.12"
+	upstreamIP = "10.2.0.3"
+	local      = "169.254.20.10"
+	local6     = "fd00::169:254:20:10"
+	nodeRange  = "10.2.0.0/16"
 )
 
 // pod is a network namespace with the address of a pod.
 type pod struct {
 	*netns.Namespace
-	// namespace is that of Kubernetes, name that of the pod, empty if the API has none.
+	// namespace and name are those of the pod in the API; the name is empty for a pod that is not in it.
 	namespace, name string
-	// search are the suffixes in its resolv.conf, server is the one that it asks.
+	// search and server are the suffixes and the nameserver of its resolv.conf.
 	search  []string
 	server  string
 	packets *capture
@@ -42,22 +42,22 @@ type node struct {
 	world  *world
 	number int
 	name   string // in the API
-	pods   int    // how many there are
+	pods   int    // number of pods
 	cache  *netns.Process
 }
 
-// newServers makes the namespace where the servers are, which routes between the nodes.
+// newServers creates the network namespace of the servers, which routes between the nodes.
 func newServers(t *testing.T) *netns.Namespace {
 	t.Helper()
 	n := netns.Add(t, "dns")
-	for _, a := range []string{oursTap, ours, stockTap, stock, resolver} {
+	for _, a := range []string{oursTap, ours, stockTap, stock, upstreamIP} {
 		n.Run(t, "ip", "addr", "add", a+"/32", "dev", "lo")
 	}
 	n.Forwards(t)
 	return n
 }
 
-// newNode makes a node, until the end of the test.
+// newNode creates a node, until the end of the test.
 func (w *world) newNode(t *testing.T) *node {
 	t.Helper()
 	w.nodes++
@@ -66,14 +66,14 @@ func (w *world) newNode(t *testing.T) *node {
 	n.Join(t, w.dns, n.name, fmt.Sprintf("10.2.%d.%%d/24", k), fmt.Sprintf("fd02:0:0:%d::%%d/64", k))
 	n.Forwards(t)
 	w.dns.Run(t, "ip", "route", "add", fmt.Sprintf("10.1%02d.0.0/16", k), "via", n.IPv4.String())
-	n.Etc(t, "resolv.conf", "nameserver "+resolver+"\nsearch "+strings.TrimSuffix(corp, ".")+"\n")
+	n.Etc(t, "resolv.conf", "nameserver "+upstreamIP+"\nsearch "+strings.TrimSuffix(corp, ".")+"\n")
 	if w.plane != nil {
 		n.Forward(t, strings.TrimPrefix(w.plane.URL(), "https://"))
 	}
 	return n
 }
 
-// newPod makes a pod's network namespace on the node, with its resolv.conf. The API does not know of it.
+// newPod creates the network namespace of a pod on the node, with its resolv.conf. The pod is not in the API.
 func (n *node) newPod(t *testing.T, role, namespace string, search ...string) *pod {
 	t.Helper()
 	n.pods++
@@ -84,7 +84,7 @@ func (n *node) newPod(t *testing.T, role, namespace string, search ...string) *p
 	return p
 }
 
-// configure gives a pod another search list.
+// configure sets the search list of a pod.
 func (p *pod) configure(t *testing.T, search ...string) {
 	t.Helper()
 	p.search = search
@@ -92,10 +92,10 @@ func (p *pod) configure(t *testing.T, search ...string) {
 	p.Etc(t, "nsswitch.conf", "hosts: files dns\n")
 }
 
-// addresses are those of a pod, as the API has them.
+// addresses returns the addresses of a pod in the API.
 func (p *pod) addresses() []netip.Addr { return []netip.Addr{p.IPv4, p.IPv6} }
 
-// clusterSearch is the search list of a pod with the policy ClusterFirst, with what its dnsConfig adds.
+// clusterSearch returns the search list of a pod with the policy ClusterFirst and more suffixes by dnsConfig.
 func clusterSearch(namespace string, more ...string) []string {
 	list := []string{namespace + ".svc.cluster.local", "svc.cluster.local", "cluster.local", strings.TrimSuffix(corp, ".")}
 	return append(list, more...)

@@ -27,11 +27,11 @@ const (
 	nodeAccount    = "system:serviceaccount:kube-system:node-local-dns"
 )
 
-// service is a Service of one port; endpoints are the addresses of a headless one, each family in a slice.
+// service is a Service with one port. The endpoints of each family are in an EndpointSlice.
 type service struct {
 	namespace, name string
-	ips             []string // cluster IPs; none if it is headless
-	alias           string   // of an ExternalName
+	ips             []string // cluster IPs; none for a headless one
+	alias           string   // target of an ExternalName
 	endpoints       []string
 }
 
@@ -48,7 +48,7 @@ var services = []service{
 	{namespace: shop, name: "v1", ips: []string{"10.96.1.9"}},
 }
 
-// objects are those of the API that the service is.
+// objects returns the service's objects of the API.
 func (s service) objects() []runtime.Object {
 	meta := metav1.ObjectMeta{Namespace: s.namespace, Name: s.name}
 	types := runtimeType("v1", "Service")
@@ -100,7 +100,7 @@ func family(address string) corev1.IPFamily {
 	return corev1.IPv4Protocol
 }
 
-// podObject is a pod of the API: where it is, and what its resolv.conf is made from.
+// podObject returns a pod of the API, with its node and addresses.
 func podObject(p *pod, node string, options ...func(*corev1.Pod)) *corev1.Pod {
 	o := &corev1.Pod{
 		TypeMeta:   runtimeType("v1", "Pod"),
@@ -122,7 +122,7 @@ func searches(suffixes ...string) func(*corev1.Pod) {
 	return func(p *corev1.Pod) { p.Spec.DNSConfig = &corev1.PodDNSConfig{Searches: suffixes} }
 }
 
-// policyNone is the policy None with this search list.
+// policyNone sets the policy None with this search list.
 func policyNone(suffixes ...string) func(*corev1.Pod) {
 	return func(p *corev1.Pod) {
 		p.Spec.DNSPolicy = corev1.DNSNone
@@ -130,15 +130,15 @@ func policyNone(suffixes ...string) func(*corev1.Pod) {
 	}
 }
 
-// inHostNetwork puts the pod into its node's network.
+// inHostNetwork sets the network of the node.
 func inHostNetwork(p *corev1.Pod) {
 	p.Spec.HostNetwork, p.Spec.DNSPolicy = true, corev1.DNSClusterFirstWithHostNet
 }
 
-// api makes objects in an API server.
+// api creates objects in an API server.
 type api struct{ kubernetes.Interface }
 
-// fill makes the namespaces and the services.
+// fill creates the namespaces and the services.
 func (c api) fill(t *testing.T) {
 	t.Helper()
 	for _, name := range []string{shop, bank} {
@@ -163,7 +163,7 @@ func (c api) fill(t *testing.T) {
 	}
 }
 
-// put makes a pod with its status, as scheduler and kubelet do, or its manifest.
+// put creates a pod, in the API with its node and status, or as a manifest.
 func (w *world) put(t *testing.T, p *corev1.Pod) {
 	t.Helper()
 	if w.plane == nil {
@@ -173,7 +173,7 @@ func (w *world) put(t *testing.T, p *corev1.Pod) {
 	w.create(t, p)
 }
 
-// create makes a pod with its status.
+// create creates a pod with its status.
 func (c api) create(t *testing.T, p *corev1.Pod) {
 	t.Helper()
 	made, err := c.CoreV1().Pods(p.Namespace).Create(t.Context(), p, metav1.CreateOptions{})
@@ -186,11 +186,11 @@ func (c api) create(t *testing.T, p *corev1.Pod) {
 	}
 }
 
-// deletePod asks for the end of a pod, as anybody does, or tells that it is gone, as its kubelet does then.
-func (c api) deletePod(t *testing.T, p *pod, gone bool) {
+// deletePod deletes a pod with a grace period, as kubectl does, or at once, as the kubelet does after its end.
+func (c api) deletePod(t *testing.T, p *pod, atOnce bool) {
 	t.Helper()
 	grace := int64(30)
-	if gone {
+	if atOnce {
 		grace = 0
 	}
 	if err := c.CoreV1().Pods(p.namespace).Delete(t.Context(), p.name, metav1.DeleteOptions{GracePeriodSeconds: &grace}); err != nil {
@@ -198,7 +198,7 @@ func (c api) deletePod(t *testing.T, p *pod, gone bool) {
 	}
 }
 
-// setPhase changes the phase of a pod.
+// setPhase sets the phase of a pod.
 func (c api) setPhase(t *testing.T, p *pod, phase corev1.PodPhase) {
 	t.Helper()
 	o, err := c.CoreV1().Pods(p.namespace).Get(t.Context(), p.name, metav1.GetOptions{})
@@ -211,7 +211,7 @@ func (c api) setPhase(t *testing.T, p *pod, phase corev1.PodPhase) {
 	}
 }
 
-// grant lets an account list and watch resources.
+// grant permits an account to list and watch resources.
 func (c api) grant(t *testing.T, account string, rules ...rbacv1.PolicyRule) {
 	t.Helper()
 	object := metav1.ObjectMeta{Name: account}

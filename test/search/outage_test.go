@@ -13,35 +13,35 @@ import (
 	"time"
 )
 
-// outsideNames are lookups of names that are not the cluster's, found behind no suffix.
+// outsideNames are lookups of names outside of the cluster that exist only without a suffix.
 var outsideNames = []lookup{
-	{name: "both-#.outside.example", v4: "192.0.2.1", v6: "2001:db8::1", canonical: "both-#.outside.example", at: behindNone},
-	{name: "four-#.outside.example", v4: "192.0.2.2", canonical: "four-#.outside.example", at: behindNone},
-	{name: "alias-#.outside.example", v4: "192.0.2.3", v6: "2001:db8::3", canonical: "target-0.outside.example", at: behindNone},
+	{name: "both-#.outside.example", v4: "192.0.2.1", v6: "2001:db8::1", canonical: "both-#.outside.example", at: noSuffix},
+	{name: "four-#.outside.example", v4: "192.0.2.2", canonical: "four-#.outside.example", at: noSuffix},
+	{name: "alias-#.outside.example", v4: "192.0.2.3", v6: "2001:db8::3", canonical: "target-0.outside.example", at: noSuffix},
 }
 
-// brokenClusters are the ways in which cluster DNS does not answer.
-var brokenClusters = []struct {
-	name    string
-	happens func(*tap)
+// outages are the ways in which cluster DNS does not answer.
+var outages = []struct {
+	name  string
+	begin func(*tap)
 }{
 	{"killed", (*tap).close},
-	{"failing", func(p *tap) { p.become(failing) }},
-	{"silent", func(p *tap) { p.become(silent) }},
+	{"failing", func(p *tap) { p.set(failing) }},
+	{"silent", func(p *tap) { p.set(silent) }},
 }
 
-// testClusterDown breaks cluster DNS: names that others answer for are found all the same, by musl too, which gives
-// up if it sees SERVFAIL; those of the cluster that nobody knows are a failure, not missing.
-func testClusterDown(t *testing.T, server *clusterServer, k kinds, all []resolving) {
-	for _, tc := range brokenClusters {
+// testClusterDown has outages of cluster DNS: names of other servers are still found, also by musl, which gives up on
+// SERVFAIL; the answer for missing names is SERVFAIL and not NXDOMAIN, since cluster DNS may have them.
+func testClusterDown(t *testing.T, server *clusterServer, k kinds, all []resolver) {
+	for _, tc := range outages {
 		t.Run(tc.name, func(t *testing.T) {
-			tc.happens(server.tap)
+			tc.begin(server.tap)
 			defer server.mend(t)
 			for _, r := range all {
 				t.Run(r.name, func(t *testing.T) {
 					for _, l := range outsideNames {
 						for _, family := range []string{"any", "4"} {
-							if r.command(family, l.name) != nil { // which may ask twice: it takes its time
+							if r.command(family, l.name) != nil { // packets are not counted: answers take long, so that resolvers may retry
 								wantOutcome(t, r, k.shop, family, l.next(), true)
 							}
 						}
@@ -50,7 +50,7 @@ func testClusterDown(t *testing.T, server *clusterServer, k kinds, all []resolvi
 			}
 			for _, network := range []string{"udp", "tcp"} {
 				name := lookup{name: "missing-#"}.next().name + ".shop.svc.cluster.local."
-				if err := (asking{from: k.shop.Namespace, server: local, network: network}).check(name, "A", "SERVFAIL"); err != nil {
+				if err := (querier{from: k.shop.Namespace, server: local, network: network}).check(name, "A", "SERVFAIL"); err != nil {
 					t.Error(err)
 				}
 			}
@@ -59,7 +59,7 @@ func testClusterDown(t *testing.T, server *clusterServer, k kinds, all []resolvi
 	t.Run("mended", func(t *testing.T) {
 		eventually(t, "cluster names are answered again", func() error {
 			name := lookup{name: "missing-#"}.next().name + ".shop.svc.cluster.local."
-			return asking{from: k.shop.Namespace, server: local, network: "udp"}.check(name, "A", "NXDOMAIN")
+			return querier{from: k.shop.Namespace, server: local, network: "udp"}.check(name, "A", "NXDOMAIN")
 		})
 	})
 }
@@ -67,7 +67,7 @@ func testClusterDown(t *testing.T, server *clusterServer, k kinds, all []resolvi
 // mend ends an outage of cluster DNS.
 func (p *tap) mend(t *testing.T) {
 	t.Helper()
-	p.become(passing)
+	p.set(passing)
 	p.mu.Lock()
 	closed := p.listener == nil
 	p.mu.Unlock()
@@ -76,29 +76,29 @@ func (p *tap) mend(t *testing.T) {
 	}
 }
 
-// stream is a client that asks again and again.
+// stream is a client that sends queries continuously.
 type stream struct {
 	running sync.WaitGroup
 	stop    chan struct{}
 
-	mu    sync.Mutex
-	asked int
-	wrong []error
+	mu      sync.Mutex
+	answers int
+	wrong   []error
 }
 
-// startStream starts one that asks as a pod, for names that are expanded, kept and new. Each answer is to be along the
-// pod's list.
+// startStream starts a stream from a pod, for names that are expanded, both stored and new ones. Each answer has to be
+// that of the pod's search list.
 func startStream(t *testing.T, p *pod) *stream {
 	t.Helper()
 	s := &stream{stop: make(chan struct{})}
 	for _, network := range []string{"udp", "tcp"} {
-		s.running.Go(func() { s.ask(p, network) })
+		s.running.Go(func() { s.send(p, network) })
 	}
 	t.Cleanup(func() { s.end(t) })
 	return s
 }
 
-func (s *stream) ask(p *pod, network string) {
+func (s *stream) send(p *pod, network string) {
 	for {
 		select {
 		case <-s.stop:
@@ -108,13 +108,13 @@ func (s *stream) ask(p *pod, network string) {
 		number := lookups.Add(1)
 		for _, base := range []string{fmt.Sprintf("both-%d.outside.example", number), fmt.Sprintf("only-%d", number), "both-0.outside.example", "only-0", "web", "web.bank"} {
 			name := base + "." + p.search[0] + "."
-			a := asking{from: p.Namespace, server: local, network: network}
+			a := querier{from: p.Namespace, server: local, network: network}
 			err := a.check(name, "A", model(p.search, name, "A"))
 			if network == "tcp" && (errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET)) {
 				err = a.check(name, "A", model(p.search, name, "A")) // a reload may reset connections
 			}
 			s.mu.Lock()
-			if s.asked++; err != nil {
+			if s.answers++; err != nil {
 				s.wrong = append(s.wrong, err)
 			}
 			s.mu.Unlock()
@@ -122,12 +122,12 @@ func (s *stream) ask(p *pod, network string) {
 	}
 }
 
-// more waits until so many more questions were answered.
-func (s *stream) more(t *testing.T, n int) {
+// wait waits for a number of answers.
+func (s *stream) wait(t *testing.T, n int) {
 	t.Helper()
-	count := func() int { s.mu.Lock(); defer s.mu.Unlock(); return s.asked }
+	count := func() int { s.mu.Lock(); defer s.mu.Unlock(); return s.answers }
 	first := count()
-	eventually(t, "the stream goes on", func() error {
+	eventually(t, "the stream has answers", func() error {
 		if got := count() - first; got < n {
 			return fmt.Errorf("%d answers", got)
 		}
@@ -135,7 +135,7 @@ func (s *stream) more(t *testing.T, n int) {
 	})
 }
 
-// end stops it and fails the test if an answer was wrong.
+// end stops the stream and fails the test if an answer was wrong.
 func (s *stream) end(t *testing.T) {
 	t.Helper()
 	select {
@@ -148,10 +148,10 @@ func (s *stream) end(t *testing.T) {
 	for _, err := range s.wrong[:min(10, len(s.wrong))] {
 		t.Error(err)
 	}
-	t.Logf("%d of %d answers are wrong", len(s.wrong), s.asked)
+	t.Logf("%d of %d answers are wrong", len(s.wrong), s.answers)
 }
 
-// reload has nodecache read its configuration again, and waits until it has.
+// reload reloads the configuration of nodecache, and waits until it has.
 func (n *node) reload(t *testing.T) {
 	t.Helper()
 	const done = "Reloading complete"
@@ -159,30 +159,30 @@ func (n *node) reload(t *testing.T) {
 	n.cache.Signal(t, syscall.SIGUSR1)
 	eventually(t, "nodecache has reloaded", func() error {
 		if strings.Count(n.cache.Output(), done) == before {
-			return fmt.Errorf("the log is\n%s", n.cache.Output())
+			return fmt.Errorf("log:\n%s", n.cache.Output())
 		}
 		return nil
 	})
 }
 
-// testReload reloads nodecache while pods ask: search lists stay known. TCP connections that are not accepted yet are
-// reset by a reload (plugin/nodelocal/README.md), so there UDP alone counts.
+// testReload reloads nodecache while pods send queries: their search lists stay known. A reload resets TCP connections that
+// are not accepted yet (plugin/nodelocal/README.md); the stream retries those queries.
 func testReload(t *testing.T, n *node, k kinds) {
 	s := startStream(t, k.extra)
 	for range 10 {
 		n.reload(t)
-		s.more(t, 50)
+		s.wait(t, 50)
 	}
 	s.end(t)
 }
 
-// testAPIDown kills the API server: what is known of pods stays so, over a reload too.
-func testAPIDown(t *testing.T, n *node, k kinds, all []resolving) {
+// testAPIDown kills the API server: the search lists of pods stay known, also over a reload.
+func testAPIDown(t *testing.T, n *node, k kinds, all []resolver) {
 	n.world.plane.KillAPIServer()
 	s := startStream(t, k.extra)
-	s.more(t, 50)
+	s.wait(t, 50)
 	n.reload(t)
-	s.more(t, 50)
+	s.wait(t, 50)
 	s.end(t)
 	for _, r := range all {
 		t.Run(r.name, func(t *testing.T) {
@@ -197,6 +197,6 @@ func testAPIDown(t *testing.T, n *node, k kinds, all []resolving) {
 		p := n.newPod(t, "late", shop, clusterSearch(shop)...)
 		n.create(t, p)
 		n.waitFor(t, p)
-		t.Logf("a new pod is known after %v", time.Since(begin).Round(time.Millisecond))
+		t.Logf("the search list of a new pod is known after %v", time.Since(begin).Round(time.Millisecond))
 	})
 }

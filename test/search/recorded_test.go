@@ -14,10 +14,10 @@ import (
 // optionSearch is the EDNS option that carries a search list.
 const optionSearch = 65314
 
-// query is one that a server got, or that left a pod.
+// query is a query that a server received or that left a pod.
 type query struct {
 	network, name, qtype string
-	search               bool // it has the option that carries a search list
+	search               bool // with the option of a search list
 }
 
 func (q query) String() string {
@@ -28,7 +28,7 @@ func (q query) String() string {
 	return text
 }
 
-// newQuery reads a query. It is an error if it has not one question.
+// newQuery unpacks a query, which must have one question.
 func newQuery(network string, packed []byte) (query, error) {
 	m := new(dns.Msg)
 	if err := m.Unpack(packed); err != nil {
@@ -44,7 +44,7 @@ func newQuery(network string, packed []byte) (query, error) {
 	return q, nil
 }
 
-// recorded are the queries that a server got.
+// recorded are the queries that a server has received.
 type recorded struct {
 	mu  sync.Mutex
 	all []query
@@ -56,14 +56,14 @@ func (r *recorded) add(q query) {
 	r.all = append(r.all, q)
 }
 
-// mark returns a place in what is recorded, for since.
+// mark returns the number of recorded queries, for since.
 func (r *recorded) mark() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return len(r.all)
 }
 
-// since returns what was recorded after a mark of names that begin so, in which the servers' own are not.
+// since returns the queries after a mark for names with a prefix, which excludes queries of the servers' own.
 func (r *recorded) since(mark int, name string) (found []query) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

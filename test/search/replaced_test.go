@@ -11,15 +11,15 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// holder is a pod that has the address for some time.
+// holder is a pod that has an address for some time.
 type holder struct {
 	name, namespace string
 	options         []func(*corev1.Pod)
 	list            []string
 }
 
-// testReplaced gives an address to one pod after the other. None is ever answered along the list of one before it: as
-// soon as it is not that of the one before, it is none, and then its own.
+// testReplaced assigns an address to one pod after the other. Answers are first those for the list of the previous pod,
+// then for no list, then for the list of the new pod, and never go back.
 func testReplaced(t *testing.T, n *node) {
 	p := n.newPod(t, "replaced", shop, clusterSearch(shop)...)
 	var before *holder
@@ -42,7 +42,7 @@ func testReplaced(t *testing.T, n *node) {
 	}
 }
 
-// end ends the pod that has the address: first it is asked to, then it is gone.
+// end ends the pod that has the address: with a grace period, and then at once.
 func (n *node) end(t *testing.T, p *pod, h *holder) {
 	t.Helper()
 	n.world.deletePod(t, p, false)
@@ -50,8 +50,8 @@ func (n *node) end(t *testing.T, p *pod, h *holder) {
 	n.world.deletePod(t, p, true)
 }
 
-// follow asks until answers are along the list of one holder, nil for none, from that of the one before, which may be
-// answered at first. Nothing is answered along a list whose time is over.
+// follow sends queries until the answers are those for the list of a holder, nil for none. At first they may be those for
+// the previous holder. Once an answer is for a later list, none may be for an earlier one.
 func (n *node) follow(t *testing.T, p *pod, before, after *holder) {
 	t.Helper()
 	var lists [][]string
@@ -63,31 +63,31 @@ func (n *node) follow(t *testing.T, p *pod, before, after *holder) {
 		lists = append(lists, after.list)
 	}
 	at := 0
-	end := time.Now().Add(bounded)
+	end := time.Now().Add(maxWait)
 	for at < len(lists)-1 {
 		var err error
-		if at, err = n.along(p, lists, at); err != nil {
+		if at, err = n.latest(p, lists, at); err != nil {
 			t.Fatal(err)
 		}
 		if time.Now().After(end) {
-			t.Fatalf("not within %s: answers along %q, but along %q", bounded, lists[len(lists)-1], lists[at])
+			t.Fatalf("not within %s: answers for the list %q; they are for %q", maxWait, lists[len(lists)-1], lists[at])
 		}
 	}
-	for range 20 { // and it stays so
-		if _, err := n.along(p, lists, at); err != nil {
+	for range 20 { // the answers do not change any more
+		if _, err := n.latest(p, lists, at); err != nil {
 			t.Fatal(err)
 		}
 	}
 }
 
-// along returns along which of the lists the answers are, from one on. What is asked for is in the cache for others, so
-// that it is an answer from there that would be wrong.
-func (n *node) along(p *pod, lists [][]string, from int) (int, error) {
+// latest returns the index of the last list that an answer is for, not less than from. The store has the answers of other
+// clients to these queries, which a wrong list would return.
+func (n *node) latest(p *pod, lists [][]string, from int) (int, error) {
 	for _, network := range []string{"udp", "tcp"} {
 		for _, base := range []string{"intra-0", "only-0", "web.bank", "both-0.outside.example", "missing-0"} {
 			for _, suffix := range []string{".shop.svc.cluster.local.", ".bank.svc.cluster.local."} {
 				name := base + suffix
-				reply, err := asking{from: p.Namespace, server: local, network: network}.ask(name, "A")
+				reply, err := querier{from: p.Namespace, server: local, network: network}.send(name, "A")
 				if err != nil {
 					return 0, err
 				}
@@ -96,7 +96,7 @@ func (n *node) along(p *pod, lists [][]string, from int) (int, error) {
 					at++
 				}
 				if at == len(lists) {
-					return 0, fmt.Errorf("%s over %s is %q, which is along none of %q", name, network, got, lists[from:])
+					return 0, fmt.Errorf("%s over %s is %q, the answer for none of the lists %q", name, network, got, lists[from:])
 				}
 				from = at
 			}
@@ -105,8 +105,7 @@ func (n *node) along(p *pod, lists [][]string, from int) (int, error) {
 	return from, nil
 }
 
-// testEnded has a pod that has come to its end, is kept in the API, and has its address there still, which is
-// another pod's.
+// testEnded has a pod that has ended and is still in the API, with an address that another pod has now.
 func testEnded(t *testing.T, n *node) {
 	for _, phase := range []corev1.PodPhase{corev1.PodSucceeded, corev1.PodFailed} {
 		t.Run(string(phase), func(t *testing.T) {

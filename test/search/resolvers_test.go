@@ -14,10 +14,10 @@ import (
 	"github.com/nearside-dns/nearside/test/netns"
 )
 
-// outcome is what a resolver says of a name.
+// outcome is the result of a lookup by a resolver.
 type outcome struct {
 	addresses string // sorted
-	canonical string // empty if the resolver does not tell
+	canonical string // empty if the resolver does not return it
 	failure   string // "none", "again", "fail"
 }
 
@@ -28,26 +28,26 @@ func (o outcome) String() string {
 	return strings.TrimSpace(o.addresses + " " + o.canonical)
 }
 
-// families are what an address is looked up for: both, IPv4, IPv6.
+// families are the address families of lookups: both, IPv4, IPv6.
 var families = []string{"any", "4", "6"}
 
-// types are the record types that a lookup for a family asks for.
+// types returns the record types that a lookup for a family queries.
 func types(family string) []string {
 	return map[string][]string{"any": {"A", "AAAA"}, "4": {"A"}, "6": {"AAAA"}}[family]
 }
 
-// resolving is a resolver of the machine's or of a language's, as programs of a pod have it.
-type resolving struct {
+// resolver is a resolver of a C library, a language or a tool.
+type resolver struct {
 	name string
-	// command returns the program that looks a name up, nil if it can't for that family.
+	// command returns the command that looks up a name, nil if it does not support the family.
 	command func(family, name string) []string
 	parse   func(out string, err error) (outcome, error)
-	// stopsAtNoData tells that a name that exists ends the search, with data or not.
+	// stopsAtNoData is set if a name without data of the type ends the search.
 	stopsAtNoData bool
 }
 
-// resolvers returns all, of which programs are built, until the end of the test.
-func resolvers(t *testing.T) []resolving {
+// resolvers builds the programs of all resolvers, until the end of the test.
+func resolvers(t *testing.T) []resolver {
 	t.Helper()
 	netns.Require(t, "gcc", "musl-gcc", "getent", "dig")
 	folder := t.TempDir()
@@ -67,7 +67,7 @@ func resolvers(t *testing.T) []resolving {
 	lookup := func(path string) func(family, name string) []string {
 		return func(family, name string) []string { return []string{path, family, name} }
 	}
-	return []resolving{
+	return []resolver{
 		{name: "getent", command: getent, parse: parseGetent},
 		{name: "glibc", command: lookup(glibc), parse: parseLookup},
 		{name: "musl", command: lookup(musl), parse: parseLookup, stopsAtNoData: true},
@@ -83,10 +83,10 @@ func getent(family, name string) []string {
 	case "4":
 		return []string{"getent", "ahostsv4", name}
 	}
-	return nil // ahostsv6 makes IPv6 addresses of IPv4 ones
+	return nil // ahostsv6 maps IPv4 addresses to IPv6
 }
 
-// parseGetent reads lines of an address, a kind of socket and, in the first, the canonical name.
+// parseGetent parses lines of an address, a socket type and, in the first line, the canonical name.
 func parseGetent(out string, err error) (o outcome, _ error) {
 	if err != nil {
 		if strings.TrimSpace(out) != "" {
@@ -106,7 +106,7 @@ func parseGetent(out string, err error) (o outcome, _ error) {
 	return o, nil
 }
 
-// parseLookup reads what the programs of this package print.
+// parseLookup parses the output of this package's programs.
 func parseLookup(out string, err error) (o outcome, _ error) {
 	if err != nil {
 		return o, err
@@ -131,12 +131,12 @@ func parseLookup(out string, err error) (o outcome, _ error) {
 
 func digSearch(family, name string) []string {
 	if family == "any" {
-		return nil // it asks for one type
+		return nil // dig queries one type
 	}
 	return []string{"dig", "+search", "+tries=1", "+time=10", "+nocmd", "+nostats", name, types(family)[0]}
 }
 
-// parseDig reads what dig prints of a reply.
+// parseDig parses the reply in the output of dig.
 func parseDig(out string, err error) (o outcome, _ error) {
 	if err != nil {
 		return o, err
@@ -156,7 +156,7 @@ func parseDig(out string, err error) (o outcome, _ error) {
 	case strings.Contains(out, "status: SERVFAIL"):
 		o.failure = "again"
 	default:
-		return o, fmt.Errorf("dig says:\n%s", out)
+		return o, fmt.Errorf("unexpected output of dig:\n%s", out)
 	}
 	return o, nil
 }
@@ -166,8 +166,8 @@ func sorted(all []string) string {
 	return strings.Join(slices.Compact(all), " ")
 }
 
-// lookup looks a name up in a pod that does nothing else, and returns the queries that left the pod for it too.
-func (r resolving) lookup(p *pod, family, name string) (o outcome, sent []query, err error) {
+// lookup looks up a name in a pod that is otherwise idle, and returns the queries that left the pod.
+func (r resolver) lookup(p *pod, family, name string) (o outcome, sent []query, err error) {
 	if err := p.packets.discard(); err != nil {
 		return o, nil, err
 	}

@@ -10,10 +10,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// kinds are the pods that a node has in the tests of resolvers.
+// kinds are the pods of a node, by the kind of their search list.
 type kinds struct{ shop, bank, extra, own *pod }
 
-// newKinds makes one pod of each kind, in the API too.
+// newKinds creates one pod of each kind, also in the API.
 func (n *node) newKinds(t *testing.T) kinds {
 	t.Helper()
 	k := kinds{
@@ -29,14 +29,15 @@ func (n *node) newKinds(t *testing.T) kinds {
 	return k
 }
 
-// create makes the pod in the API, on this node.
+// create creates the pod in the API, on this node.
 func (n *node) create(t *testing.T, p *pod, options ...func(*corev1.Pod)) {
 	t.Helper()
 	p.name = p.String() + "-" + n.name
 	n.world.put(t, podObject(p, n.name, options...))
 }
 
-// TestWithoutExpansion looks names up as they always were: it is what all else is compared with, by the same table.
+// TestWithoutExpansion has resolvers walk the search list themselves: the reference for the other tests, with the same
+// lookups.
 func TestWithoutExpansion(t *testing.T) {
 	w := newWorld(t)
 	all := resolvers(t)
@@ -51,24 +52,24 @@ func TestWithoutExpansion(t *testing.T) {
 			k := n.newKinds(t)
 			k.lookUp(t, all, false)
 			t.Run("cluster DNS fails", func(t *testing.T) {
-				server.become(failing)
-				defer server.become(passing)
-				l := lookup{name: "both-#.outside.example"}.next() // which musl does not come to
+				server.set(failing)
+				defer server.set(passing)
+				l := lookup{name: "both-#.outside.example"}.next() // musl gives up before this candidate
 				if got, _, err := named(all, "musl").lookup(k.shop, "any", l.name); err != nil || got.failure != "again" {
-					t.Errorf("musl says %q, error %v", got, err)
+					t.Errorf("musl: got %q, error %v", got, err)
 				}
 			})
 		})
 	}
 }
 
-// named returns the resolver of a name.
-func named(all []resolving, name string) resolving {
-	return all[slices.IndexFunc(all, func(r resolving) bool { return r.name == name })]
+// named returns the resolver with a name.
+func named(all []resolver, name string) resolver {
+	return all[slices.IndexFunc(all, func(r resolver) bool { return r.name == name })]
 }
 
-// lookUp has all resolvers look everything up in all pods.
-func (k kinds) lookUp(t *testing.T, all []resolving, expanded bool) {
+// lookUp runs all lookups by all resolvers in all pods.
+func (k kinds) lookUp(t *testing.T, all []resolver, expanded bool) {
 	t.Helper()
 	for _, tc := range []struct {
 		pod     *pod
@@ -91,8 +92,8 @@ func (k kinds) lookUp(t *testing.T, all []resolving, expanded bool) {
 	}
 }
 
-// lookUp fails the test if a resolver does not say what it is to say, or sends another number of packets for it.
-func lookUp(t *testing.T, r resolving, p *pod, family string, l lookup, expanded bool) {
+// lookUp fails the test if a lookup has a wrong outcome or sends a wrong number of packets.
+func lookUp(t *testing.T, r resolver, p *pod, family string, l lookup, expanded bool) {
 	t.Helper()
 	sent := wantOutcome(t, r, p, family, l, expanded)
 	if want := l.packets(family, len(p.search), expanded); l.want(r, family, expanded).failure == "" && len(sent) != want {
@@ -100,8 +101,8 @@ func lookUp(t *testing.T, r resolving, p *pod, family string, l lookup, expanded
 	}
 }
 
-// wantOutcome fails the test if a resolver does not say what it is to say, and returns what it sent.
-func wantOutcome(t *testing.T, r resolving, p *pod, family string, l lookup, expanded bool) []query {
+// wantOutcome fails the test if a lookup has a wrong outcome, and returns the queries that were sent.
+func wantOutcome(t *testing.T, r resolver, p *pod, family string, l lookup, expanded bool) []query {
 	t.Helper()
 	got, sent, err := r.lookup(p, family, l.name)
 	if err != nil {
@@ -109,7 +110,7 @@ func wantOutcome(t *testing.T, r resolving, p *pod, family string, l lookup, exp
 		return nil
 	}
 	want := l.want(r, family, expanded)
-	if got.canonical == "" { // not told, or nothing found
+	if got.canonical == "" { // not returned by the resolver, or not found
 		want.canonical = ""
 	}
 	got.canonical = strings.ToLower(got.canonical)

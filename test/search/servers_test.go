@@ -20,23 +20,23 @@ import (
 	"github.com/nearside-dns/nearside/test/netns"
 )
 
-// bounded is how long something may take that is to happen soon, on a busy machine.
-const bounded = 30 * time.Second
+// maxWait bounds waiting for events that are due at once, on a busy machine.
+const maxWait = 30 * time.Second
 
 // TestMain removes the programs that the tests have built.
 func TestMain(m *testing.M) { os.Exit(daemon.Main(m)) }
 
-// world is all that the nodes of a test share.
+// world has the servers and objects that the nodes of a test share.
 type world struct {
 	plane     *controlplane.ControlPlane // nil if the objects are manifests
 	manifests string                     // their directory then
 	api
 	dns      *netns.Namespace
 	upstream *upstream
-	nodes    int // how many were made
+	nodes    int // number of nodes
 }
 
-// newWorld starts what all nodes need, with the objects in a real API server.
+// newWorld starts the shared servers, with the objects in a real API server.
 func newWorld(t *testing.T) *world {
 	t.Helper()
 	netns.Require(t, "ip", "nft")
@@ -49,11 +49,11 @@ func newWorld(t *testing.T) *world {
 	w.grant(t, nodeAccount, rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{"pods"}})
 	w.dns = newServers(t)
 	w.dns.Forward(t, strings.TrimPrefix(w.plane.URL(), "https://"))
-	w.upstream = startUpstream(t, w.dns, resolver)
+	w.upstream = startUpstream(t, w.dns, upstreamIP)
 	return w
 }
 
-// newManifests starts what all nodes need, with the objects in files.
+// newManifests starts the shared servers, with the objects in files.
 func newManifests(t *testing.T) *world {
 	t.Helper()
 	netns.Require(t, "ip", "nft")
@@ -63,11 +63,11 @@ func newManifests(t *testing.T) *world {
 			w.writeManifest(t, o)
 		}
 	}
-	w.upstream = startUpstream(t, w.dns, resolver)
+	w.upstream = startUpstream(t, w.dns, upstreamIP)
 	return w
 }
 
-// writeManifest adds an object to the directory, at once and in whole.
+// writeManifest adds an object to the directory atomically.
 func (w *world) writeManifest(t *testing.T, o any) {
 	t.Helper()
 	text, err := json.Marshal(o)
@@ -84,7 +84,7 @@ func (w *world) writeManifest(t *testing.T, o any) {
 	}
 }
 
-// source are the lines of a Corefile that tell where the objects are, for an account.
+// source returns the option of a Corefile for the source of the objects, with an account.
 func (w *world) source(account string) string {
 	if w.plane == nil {
 		return "manifests " + w.manifests
@@ -92,7 +92,7 @@ func (w *world) source(account string) string {
 	return "kubeconfig " + w.plane.KubeconfigFor(account)
 }
 
-// clusterCorefile is that of cluster DNS, for both programs. EXPANSION is what is tested.
+// clusterCorefile is the Corefile of cluster DNS, clusterdns or CoreDNS. EXPANSION is the directive under test.
 const clusterCorefile = `.:53 {
     bind ADDRESS
     errors
@@ -104,17 +104,17 @@ const clusterCorefile = `.:53 {
         ttl 30
     }
     cache 30
-    forward . ` + resolver + `
+    forward . ` + upstreamIP + `
 }
 `
 
-// clusterServer is cluster DNS, with a tap before it that the nodes ask.
+// clusterServer is cluster DNS with a tap in front, which the nodes query.
 type clusterServer struct {
 	*tap
 	*netns.Process
 }
 
-// startCluster starts a cluster DNS, and waits until it is ready.
+// startCluster starts cluster DNS and waits until it is ready.
 func (w *world) startCluster(t *testing.T, program, expansion, address, tapAddress string) *clusterServer {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "Corefile")
@@ -150,8 +150,8 @@ func (w *world) startStock(t *testing.T) *clusterServer {
 	return w.startCluster(t, controlplane.RequireBinary(t, "coredns"), "", stock, stockTap)
 }
 
-// nodeCorefile is that of node-local-dns's manifest but for the sizes of the caches. CLUSTER is the address of cluster
-// DNS, EXPANSION what is tested.
+// nodeCorefile is the Corefile of node-local-dns's manifest, except the sizes of the caches. EXPANSION is the directive
+// under test.
 const nodeCorefile = `cluster.local:53 {
     errors
     EXPANSION
@@ -177,13 +177,13 @@ const nodeCorefile = `cluster.local:53 {
 BLOCKS
 `
 
-// corefile returns a Corefile of nodecache, with lines in the block of the cluster's zone, and further blocks.
+// corefile returns a Corefile of nodecache with a directive in the block of the cluster's zone and with further blocks.
 func corefile(expansion, blocks string) string {
 	return strings.NewReplacer("EXPANSION", expansion, "BLOCKS", blocks).Replace(nodeCorefile)
 }
 
-// startCache starts nodecache on the node, with the command line of the manifest but for the paths and the rules, and
-// waits until it answers.
+// startCache starts nodecache on the node, with the command line of the manifest except paths and rules, and waits until
+// it answers.
 func (n *node) startCache(t *testing.T, server *clusterServer, corefile string) {
 	t.Helper()
 	folder := t.TempDir()
@@ -193,7 +193,7 @@ func (n *node) startCache(t *testing.T, server *clusterServer, corefile string) 
 	environment := []string{"KUBE_DNS_UPSTREAM_SERVICE_HOST=" + host, "NODE_NAME=" + n.name}
 	n.cache = n.StartWith(t, environment, daemon.Program(t, "nodecache"),
 		"-localip", local+","+local6,
-		"-setupiptables=false", // else cluster DNS answers in its place while the machine is too busy for it
+		"-setupiptables=false", // with rules, cluster DNS would answer while the machine is too busy to renew the lease
 		"-conf", filepath.Join(folder, "Corefile"),
 		"-upstreamsvc", "kube-dns-upstream",
 		"-pidfile", filepath.Join(folder, "node-cache.pid"),
@@ -206,13 +206,13 @@ func (n *node) startCache(t *testing.T, server *clusterServer, corefile string) 
 					t.Fatalf("nodecache ended:\n%s", n.cache.Output())
 				default:
 				}
-				return asking{from: n.Namespace, server: address, network: network, lifetime: time.Second}.check("both-0."+outside, "A", "192.0.2.1 at both-0."+outside)
+				return querier{from: n.Namespace, server: address, network: network, timeout: time.Second}.check("both-0."+outside, "A", "192.0.2.1 at both-0."+outside)
 			})
 		}
 	}
 }
 
-// metrics are those of the node's nodecache.
+// metrics returns the metrics of the node's nodecache.
 func (n *node) metrics(t *testing.T) daemon.Samples {
 	t.Helper()
 	return daemon.Scrape(t, n.Client(), "127.0.0.1:9253")
@@ -225,16 +225,16 @@ func write(t *testing.T, path, text string) {
 	}
 }
 
-// eventually waits until a check passes, and fails the test if it does not in time.
+// eventually waits until a check passes, and fails the test after maxWait.
 func eventually(t *testing.T, what string, check func() error) {
 	t.Helper()
-	for end := time.Now().Add(bounded); ; time.Sleep(50 * time.Millisecond) {
+	for end := time.Now().Add(maxWait); ; time.Sleep(50 * time.Millisecond) {
 		err := check()
 		if err == nil {
 			return
 		}
 		if time.Now().After(end) {
-			t.Fatalf("not within %s: %s: %v", bounded, what, err)
+			t.Fatalf("not within %s: %s: %v", maxWait, what, err)
 		}
 	}
 }

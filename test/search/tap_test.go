@@ -16,16 +16,16 @@ import (
 	"github.com/nearside-dns/nearside/test/netns"
 )
 
-// state is what becomes of the queries that a tap gets.
+// state is how a tap handles queries.
 type state int
 
 const (
-	passing state = iota // to the server, and its replies back
-	silent               // they are lost
-	failing              // SERVFAIL
+	passing state = iota // forwards them to the server, and the replies to the client
+	silent               // drops them
+	failing              // answers SERVFAIL
 )
 
-// tap stands before a server, writes down the queries that it gets, and passes them on as they are.
+// tap is a proxy in front of a server that records the queries and forwards messages unchanged.
 type tap struct {
 	recorded
 	in              *netns.Namespace
@@ -40,7 +40,7 @@ type tap struct {
 	problem  error
 }
 
-// startTap starts a tap on one address of a namespace for the server on another, until the end of the test.
+// startTap starts a tap on an address in front of a server in the same namespace, until the end of the test.
 func startTap(t *testing.T, in *netns.Namespace, address, server string) *tap {
 	t.Helper()
 	p := &tap{in: in, address: net.JoinHostPort(address, "53"), server: net.JoinHostPort(server, "53"), open: map[net.Conn]struct{}{}}
@@ -55,7 +55,7 @@ func startTap(t *testing.T, in *netns.Namespace, address, server string) *tap {
 	return p
 }
 
-// listen opens the tap, also again after close.
+// listen opens the sockets, also again after close.
 func (p *tap) listen(t *testing.T) {
 	t.Helper()
 	p.mu.Lock()
@@ -74,7 +74,7 @@ func (p *tap) listen(t *testing.T) {
 	p.running.Go(func() { p.datagrams(packets) })
 }
 
-// close ends the tap as if its host had nothing there: connections are reset, packets refused.
+// close closes all sockets, as if the server were not running: connections are reset, packets refused.
 func (p *tap) close() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -89,15 +89,15 @@ func (p *tap) close() {
 	p.problem = errors.Join(p.problem, err)
 }
 
-// become sets what becomes of queries from now on.
-func (p *tap) become(s state) {
+// set sets the state.
+func (p *tap) set(s state) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.state = s
 }
 
-// got writes a query down and returns what is to become of it.
-func (p *tap) got(network string, packed []byte) state {
+// record records a query and returns the state.
+func (p *tap) record(network string, packed []byte) state {
 	q, err := newQuery(network, packed)
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -109,10 +109,10 @@ func (p *tap) got(network string, packed []byte) state {
 	return p.state
 }
 
-// dial makes a connection to the server.
+// dial opens a connection to the server.
 func (p *tap) dial(network string) (c net.Conn, err error) {
 	err = p.in.Do(func() error {
-		c, err = net.DialTimeout(network, p.server, bounded)
+		c, err = net.DialTimeout(network, p.server, maxWait)
 		return err
 	})
 	return c, err
@@ -125,22 +125,22 @@ func (p *tap) datagrams(packets net.PacketConn) {
 		if err != nil {
 			return // it is closed
 		}
-		switch p.got("udp", b[:n]) {
+		switch p.record("udp", b[:n]) {
 		case passing:
 			p.running.Go(func() { p.exchange(packets, from, b[:n]) })
 		case failing:
-			_, _ = packets.WriteTo(failure(b[:n]), from) // who asked may be gone
+			_, _ = packets.WriteTo(failure(b[:n]), from) // the client may have closed its socket
 		}
 	}
 }
 
-// exchange asks the server once.
+// exchange forwards one query and its reply.
 func (p *tap) exchange(packets net.PacketConn, from net.Addr, packed []byte) {
 	c, err := p.dial("udp")
 	if err != nil {
 		return
 	}
-	defer func() { _ = c.Close() }() // there is nothing to lose
+	defer func() { _ = c.Close() }() // a datagram socket
 	if err := c.SetDeadline(time.Now().Add(5 * time.Second)); err != nil {
 		return
 	}
@@ -163,8 +163,8 @@ func (p *tap) accept(listener net.Listener) {
 	}
 }
 
-// remember tells whether the tap is open; close closes these connections then.
-func (p *tap) remember(all ...net.Conn) bool {
+// register registers connections, which close closes. It reports whether the tap is open.
+func (p *tap) register(all ...net.Conn) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, c := range all {
@@ -173,45 +173,44 @@ func (p *tap) remember(all ...net.Conn) bool {
 	return p.listener != nil
 }
 
-func (p *tap) forget(c net.Conn) {
+func (p *tap) unregister(c net.Conn) {
 	p.mu.Lock()
 	delete(p.open, c)
 	p.mu.Unlock()
 	_ = c.Close()
 }
 
-// connection passes the messages of a connection on until one side closes it.
+// connection forwards the messages of a connection until one side closes it.
 func (p *tap) connection(client net.Conn) {
-	defer p.forget(client)
+	defer p.unregister(client)
 	server, err := p.dial("tcp")
 	if err != nil {
 		return
 	}
-	defer p.forget(server)
-	if !p.remember(client, server) {
+	defer p.unregister(server)
+	if !p.register(client, server) {
 		return
 	}
-	var writing sync.Mutex // to the client
+	var toClient, toServer sync.Mutex
 	p.running.Go(func() {
 		defer func() { _ = client.Close() }() // ends the loop below
 		for {
 			reply, err := readMessage(server)
-			if err != nil || writeMessage(&writing, client, reply) != nil {
+			if err != nil || writeMessage(&toClient, client, reply) != nil {
 				return
 			}
 		}
 	})
-	var alone sync.Mutex
 	for {
 		packed, err := readMessage(client)
 		if err != nil {
 			return
 		}
-		switch p.got("tcp", packed) {
+		switch p.record("tcp", packed) {
 		case passing:
-			err = writeMessage(&alone, server, packed)
+			err = writeMessage(&toServer, server, packed)
 		case failing:
-			err = writeMessage(&writing, client, failure(packed))
+			err = writeMessage(&toClient, client, failure(packed))
 		}
 		if err != nil {
 			return
@@ -243,7 +242,7 @@ func readMessage(c net.Conn) ([]byte, error) {
 	return b, err
 }
 
-// writeMessage writes a message with its length. Nobody else who has the lock writes between.
+// writeMessage writes a message with its length, with the connection's lock held.
 func writeMessage(lock *sync.Mutex, c net.Conn, packed []byte) error {
 	lock.Lock()
 	defer lock.Unlock()

@@ -12,23 +12,23 @@ import (
 	"github.com/nearside-dns/nearside/test/netns"
 )
 
-// The zones that the upstream has names in.
+// The zones of the upstream.
 const (
-	outside = "outside.example." // somewhere in the internet
-	corp    = "corp.example."    // what the nodes search
-	extra   = "extra.example."   // what some pods search as well
+	outside = "outside.example." // of the internet
+	corp    = "corp.example."    // in the search list of the nodes
+	extra   = "extra.example."   // in the search list of some pods
 )
 
-// ttl is that of the upstream's records and of what does not exist there, in seconds.
+// ttl is the TTL of the upstream's records and denials, in seconds.
 const ttl = 60
 
-// data is what the upstream has at a name.
+// data are the upstream's records of a name, or its response code.
 type data struct {
 	v4, v6, alias string
 	rcode         int
 }
 
-// upstreamNames are the names of the upstream: for KIND all names KIND-N of the zone.
+// upstreamNames are the data of the upstream by zone and name; the entry KIND is also that of all names KIND-N.
 var upstreamNames = map[string]map[string]data{
 	outside: {
 		"both":   {v4: "192.0.2.1", v6: "2001:db8::1"},
@@ -47,7 +47,7 @@ var upstreamNames = map[string]map[string]data{
 // upstream is the resolver of the nodes.
 type upstream struct{ recorded }
 
-// startUpstream starts it on an address of a namespace, until the end of the test.
+// startUpstream starts the upstream on an address of a namespace, until the end of the test.
 func startUpstream(t *testing.T, in *netns.Namespace, address string) *upstream {
 	t.Helper()
 	u := &upstream{}
@@ -90,10 +90,10 @@ func (u *upstream) ServeDNS(w dns.ResponseWriter, r *dns.Msg) {
 	if err != nil {
 		panic(err) // the records above are wrong
 	}
-	_, _ = w.Write(packed) // who asked may be gone
+	_, _ = w.Write(packed) // the client may have closed its socket
 }
 
-// answer returns the sections and the code of a reply.
+// answer returns the sections and the response code of a reply.
 func answer(q dns.Question) *dns.Msg {
 	m := new(dns.Msg)
 	zone, d, found := find(q.Name)
@@ -125,7 +125,7 @@ func header(name string, rrtype uint16) dns.RR_Header {
 	return dns.RR_Header{Name: name, Rrtype: rrtype, Class: dns.ClassINET, Ttl: ttl}
 }
 
-// find returns the zone of a name, and what is there.
+// find returns the zone of a name and its data.
 func find(name string) (zone string, d data, found bool) {
 	name, zone = strings.ToLower(name), "."
 	for z := range upstreamNames {

@@ -17,13 +17,13 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(daemon.Main(m)) }
 
-// upstream is the resolver of the node. It knows a few names.
+// upstream is the resolver of the node. It records queries.
 type upstream struct {
-	mu    sync.Mutex
-	asked []string // names and types, in order
+	mu      sync.Mutex
+	queried []string // names and types, in order
 }
 
-// records are the upstream's. Of other names under example it denies that they exist.
+// records are those of the upstream. Its answer for other names is NXDOMAIN.
 var records = []string{
 	"www.outside.example. 3600 IN A 192.0.2.80", "www.outside.example. 3600 IN AAAA 2001:db8::80",
 	"four.outside.example. 3600 IN A 192.0.2.81",
@@ -34,9 +34,9 @@ var records = []string{
 // ServeDNS implements dns.Handler.
 func (u *upstream) ServeDNS(w dns.ResponseWriter, r *dns.Msg) {
 	q := r.Question[0]
-	if q.Name != "." { // that is the question whether a server has started
+	if q.Name != "." { // the query by which package daemon waits for a server
 		u.mu.Lock()
-		u.asked = append(u.asked, strings.ToLower(q.Name)+" "+dns.TypeToString[q.Qtype])
+		u.queried = append(u.queried, strings.ToLower(q.Name)+" "+dns.TypeToString[q.Qtype])
 		u.mu.Unlock()
 	}
 	m := new(dns.Msg).SetRcode(r, dns.RcodeNameError)
@@ -56,16 +56,15 @@ func (u *upstream) ServeDNS(w dns.ResponseWriter, r *dns.Msg) {
 			m.Ns = []dns.RR{soa}
 		}
 	}
-	_ = w.WriteMsg(m) // the one who asks says so if nothing comes
+	_ = w.WriteMsg(m) // without a reply, the test fails
 }
 
-// taken returns what was asked since the last call, in order. What is asked again, since it has taken long to answer, is
-// one question.
-func (u *upstream) taken() (asked []string) {
+// take returns the queries since the last call, in order. Retries count as one query.
+func (u *upstream) take() (queried []string) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	asked, u.asked = slices.Compact(u.asked), nil
-	return asked
+	queried, u.queried = slices.Compact(u.queried), nil
+	return queried
 }
 
 // startUpstream starts the upstream and returns its address, for UDP and TCP.
@@ -98,10 +97,10 @@ func startUpstream(t *testing.T) (*upstream, string) {
 	return u, listener.Addr().String()
 }
 
-// withoutCache is the server that keeps nothing of what the upstream says.
+// withoutCache is the server without the plugin cache.
 const withoutCache = "clusterdns"
 
-// servers are the programs between a pod and the upstream, by what is in front.
+// servers starts the servers and returns their addresses by name.
 func servers(t *testing.T, upstream string) map[string]string {
 	t.Helper()
 	demo, err := filepath.Abs(filepath.Join("..", "..", "deploy", "demo"))
@@ -127,10 +126,10 @@ func servers(t *testing.T, upstream string) map[string]string {
 	}
 }
 
-// ask returns the reply to a question.
-func ask(t *testing.T, server, network string, r *dns.Msg) *dns.Msg {
+// exchange sends a query and returns the reply.
+func exchange(t *testing.T, server, network string, r *dns.Msg) *dns.Msg {
 	t.Helper()
-	c := dns.Client{Net: network, Timeout: takesEffect}
+	c := dns.Client{Net: network, Timeout: maxWait}
 	m, _, err := c.Exchange(r, server)
 	if err != nil {
 		t.Fatalf("%s: %v", r.Question[0].Name, err)
@@ -138,25 +137,25 @@ func ask(t *testing.T, server, network string, r *dns.Msg) *dns.Msg {
 	return m
 }
 
-// shown returns what a reply says, without TTLs: the code, and the records of the answer.
-func shown(m *dns.Msg) string {
-	text := dns.RcodeToString[m.Rcode]
+// text returns the response code and the answer section of a reply, without TTLs.
+func text(m *dns.Msg) string {
+	all := dns.RcodeToString[m.Rcode]
 	for _, rr := range m.Answer {
 		h := rr.Header()
-		text += "; " + h.Name + " " + dns.TypeToString[h.Rrtype] + " " + strings.TrimPrefix(rr.String(), h.String())
+		all += "; " + h.Name + " " + dns.TypeToString[h.Rrtype] + " " + strings.TrimPrefix(rr.String(), h.String())
 	}
-	return text
+	return all
 }
 
 // entry is the search entry of a pod in the namespace shop.
 const entry = ".v1.search.shop.cluster.local.ap.k8s.io."
 
 var answers = []struct {
-	name  string
-	qtype uint16
-	want  string   // as shown, behind the CNAME
-	owner string   // that the CNAME leads to; empty if there is none
-	asked []string // of the upstream: once, where there is a cache
+	name    string
+	qtype   uint16
+	want    string   // the records after the CNAME, or NXDOMAIN
+	target  string   // of the CNAME; "" for none
+	queried []string // of the upstream; once, if there is a cache
 }{
 	{"web" + entry, dns.TypeA, "web.shop.svc.cluster.local. A 10.96.12.34", "web.shop.svc.cluster.local.", nil},
 	{"web" + entry, dns.TypeAAAA, "web.shop.svc.cluster.local. AAAA fd00:96::1234", "web.shop.svc.cluster.local.", nil},
@@ -178,64 +177,64 @@ var answers = []struct {
 	{"v1.search.shop.cluster.local.ap.k8s.io.", dns.TypeA, "", "", nil},
 }
 
-// TestAnswers asks the programs for search names.
+// TestAnswers sends queries for search names to each server.
 func TestAnswers(t *testing.T) {
 	u, address := startUpstream(t)
 	for server, addr := range servers(t, address) {
 		t.Run(server, func(t *testing.T) {
 			testAnswers(t, u, server, addr)
 			testUnknownVersion(t, addr)
-			if m := ask(t, addr, "tcp", new(dns.Msg).SetAxfr("ap.k8s.io.")); m.Rcode != dns.RcodeRefused {
-				t.Errorf("the reply to a transfer is %v", m)
+			if m := exchange(t, addr, "tcp", new(dns.Msg).SetAxfr("ap.k8s.io.")); m.Rcode != dns.RcodeRefused {
+				t.Errorf("reply to a transfer: %v", m)
 			}
 		})
 	}
 }
 
-// testAnswers asks a server for each name several times: what is kept is as what was not, and nobody is asked for it.
+// testAnswers sends each query several times: stored answers are the same as the first, without queries to the upstream.
 func testAnswers(t *testing.T, u *upstream, server, addr string) {
 	for _, a := range answers {
 		want := "NOERROR"
 		switch {
 		case a.want == "NXDOMAIN":
 			want = a.want
-		case a.owner != "":
-			want += "; " + a.name + " CNAME " + a.owner + "; " + a.want
+		case a.target != "":
+			want += "; " + a.name + " CNAME " + a.target + "; " + a.want
 		case a.want != "":
 			want += "; " + a.want
 		}
-		u.taken()
+		u.take()
 		for i, network := range []string{"udp", "udp", "tcp"} {
-			m := ask(t, addr, network, new(dns.Msg).SetQuestion(a.name, a.qtype))
-			if got := shown(m); got != want || len(m.Answer) == 0 && len(m.Ns) != 1 {
+			m := exchange(t, addr, network, new(dns.Msg).SetQuestion(a.name, a.qtype))
+			if got := text(m); got != want || len(m.Answer) == 0 && len(m.Ns) != 1 {
 				t.Errorf("%s %s over %s:\n got %s\nwant %s", a.name, dns.TypeToString[a.qtype], network, got, want)
 			}
-			asked := a.asked
+			queried := a.queried
 			if i > 0 && server != withoutCache {
-				asked = nil
+				queried = nil
 			}
-			if got := u.taken(); !slices.Equal(got, asked) {
-				t.Errorf("%s %s over %s: the upstream was asked for %q, want %q", a.name, dns.TypeToString[a.qtype], network, got, asked)
+			if got := u.take(); !slices.Equal(got, queried) {
+				t.Errorf("%s %s over %s: upstream received %q, want %q", a.name, dns.TypeToString[a.qtype], network, got, queried)
 			}
 		}
 	}
 }
 
-// testUnknownVersion looks at what clients are told of a version that is not known.
+// testUnknownVersion checks the extended error of replies for an unknown version.
 func testUnknownVersion(t *testing.T, addr string) {
 	for _, network := range []string{"udp", "tcp"} {
 		r := new(dns.Msg).SetQuestion("web.v2.search.shop.cluster.local.ap.k8s.io.", dns.TypeA)
-		if m := ask(t, addr, network, r); m.Rcode != dns.RcodeNameError || m.IsEdns0() != nil {
+		if m := exchange(t, addr, network, r); m.Rcode != dns.RcodeNameError || m.IsEdns0() != nil {
 			t.Errorf("over %s without EDNS: %v", network, m)
 		}
 		r.SetEdns0(1232, true)
-		m := ask(t, addr, network, r)
+		m := exchange(t, addr, network, r)
 		opt := m.IsEdns0()
 		if m.Rcode != dns.RcodeNameError || opt == nil || len(opt.Option) != 1 || !opt.Do() {
 			t.Errorf("over %s: %v", network, m)
 			continue
 		}
-		if e, ok := opt.Option[0].(*dns.EDNS0_EDE); !ok || e.InfoCode != dns.ExtendedErrorCodeNotSupported || e.ExtraText != "search path v2 is not known, but v1" {
+		if e, ok := opt.Option[0].(*dns.EDNS0_EDE); !ok || e.InfoCode != dns.ExtendedErrorCodeNotSupported || e.ExtraText != `unknown search path version "v2": want v1` {
 			t.Errorf("over %s: %v", network, opt)
 		}
 	}

@@ -1,4 +1,3 @@
-// Package searchpath tests names that carry their search path: deploy/searchpath against a real API server, which pods
-// get the search entry, what is left alone, and that no pod is ever refused; and the directive in the programs, what
-// pods with the entry are answered.
+// Package searchpath tests search names end to end: deploy/searchpath in a real API server (which pods receive the search
+// entry, which stay unchanged, and that no pod is refused), and the answers of the programs with the plugin searchpath.
 package searchpath

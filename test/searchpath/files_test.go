@@ -15,8 +15,8 @@ import (
 	"k8s.io/client-go/kubernetes/scheme"
 )
 
-// folder is what is tested.
-var folder = filepath.Join("..", "..", "deploy", "searchpath")
+// directory is the directory under test.
+var directory = filepath.Join("..", "..", "deploy", "searchpath")
 
 // policy is a policy and its binding.
 type policy struct {
@@ -24,17 +24,17 @@ type policy struct {
 	binding *admissionv1.MutatingAdmissionPolicyBinding
 }
 
-// read returns the text of a file in the folder.
+// read returns the text of a file in the directory.
 func read(t *testing.T, name string) []byte {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join(folder, name))
+	text, err := os.ReadFile(filepath.Join(directory, name))
 	if err != nil {
 		t.Fatal(err)
 	}
 	return text
 }
 
-// fromFiles returns what the kustomization has.
+// fromFiles returns the policy of the kustomization.
 func fromFiles(t *testing.T) *policy {
 	t.Helper()
 	var kustomization struct{ Resources []string }
@@ -48,15 +48,15 @@ func fromFiles(t *testing.T) *policy {
 		if err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
-		p.take(t, object)
+		p.set(t, object)
 	}
 	if p.policy == nil || p.binding == nil {
-		t.Fatalf("resources %q have %+v", kustomization.Resources, p)
+		t.Fatalf("resources %q: got %+v", kustomization.Resources, p)
 	}
 	return p
 }
 
-func (p *policy) take(t *testing.T, object runtime.Object) {
+func (p *policy) set(t *testing.T, object runtime.Object) {
 	t.Helper()
 	switch o := object.(type) {
 	case *admissionv1.MutatingAdmissionPolicy:
@@ -64,11 +64,11 @@ func (p *policy) take(t *testing.T, object runtime.Object) {
 	case *admissionv1.MutatingAdmissionPolicyBinding:
 		p.binding = o
 	default:
-		t.Fatalf("a %T is in the folder", o)
+		t.Fatalf("unexpected %T in the directory", o)
 	}
 }
 
-// with sets variables to expressions.
+// with sets the expressions of variables.
 func (p *policy) with(t *testing.T, values map[string]string) *policy {
 	t.Helper()
 	for name, expression := range values {
@@ -81,13 +81,13 @@ func (p *policy) with(t *testing.T, values map[string]string) *policy {
 	return p
 }
 
-// named gives both objects another name.
+// named sets the name of both objects.
 func (p *policy) named(name string) *policy {
 	p.policy.Name, p.binding.Name, p.binding.Spec.PolicyName = name, name, name
 	return p
 }
 
-// operation is one of a JSON patch (RFC 6902).
+// operation is an operation of a JSON patch (RFC 6902).
 type operation struct{ Op, Path, Value string }
 
 // overlay returns the variables that the overlay in README.md sets, by name.
@@ -96,7 +96,7 @@ func overlay(t *testing.T) map[string]string {
 	_, text, _ := strings.Cut(string(read(t, "README.md")), "   ```yaml\n")
 	text, _, found := strings.Cut(text, "   ```\n")
 	if !found {
-		t.Fatal("README.md shows no overlay")
+		t.Fatal("README.md has no overlay")
 	}
 	var kustomization struct {
 		Resources []string
@@ -110,7 +110,7 @@ func overlay(t *testing.T) map[string]string {
 	}
 	p := fromFiles(t).policy
 	if len(kustomization.Patches) != 1 || kustomization.Patches[0].Target.Kind != p.Kind || kustomization.Patches[0].Target.Name != p.Name {
-		t.Fatalf("the overlay patches %+v", kustomization.Patches)
+		t.Fatalf("patches of the overlay: %+v", kustomization.Patches)
 	}
 	var operations []operation
 	if err := yaml.Unmarshal([]byte(kustomization.Patches[0].Patch), &operations); err != nil {
@@ -127,14 +127,14 @@ func variablesOf(t *testing.T, variables []admissionv1.Variable, operations []op
 		number, is := strings.CutPrefix(strings.TrimSuffix(o.Path, "/expression"), "/spec/variables/")
 		i, err := strconv.Atoi(number)
 		if !is || err != nil || i >= len(variables) || o.Op != "replace" {
-			t.Fatalf("the overlay has the operation %+v", o)
+			t.Fatalf("unexpected operation of the overlay: %+v", o)
 		}
 		values[variables[i].Name] = o.Value
 	}
 	return values
 }
 
-// TestOverlay holds that the overlay in README.md sets what is to be set, whatever the order of the variables.
+// TestOverlay asserts that the overlay in README.md sets the variables that must be set, in any order of the variables.
 func TestOverlay(t *testing.T) {
 	got := overlay(t)
 	for name, want := range map[string]string{"nameservers": "['169.254.20.10']", "zone": "'cluster.local'", "suffix": "'ap.k8s.io'"} {

@@ -17,7 +17,7 @@ import (
 	"github.com/nearside-dns/nearside/test/controlplane"
 )
 
-// The label of namespaces and the annotation of pods, and their values.
+// The label of namespaces, which is also an annotation of pods, and its values; and the namespaces of the tests.
 const (
 	label      = "nearside.dev/search-path"
 	byServer   = "server"
@@ -26,9 +26,8 @@ const (
 	unlabelled = "office"
 )
 
-// takesEffect bounds the wait for the API server to see a policy or the label of a namespace, which it learns of by a
-// watch.
-const takesEffect = time.Minute
+// maxWait bounds waiting until a policy or the label of a namespace is effective: the API server watches them.
+const maxWait = time.Minute
 
 // cluster is an API server for a test.
 type cluster struct {
@@ -38,7 +37,7 @@ type cluster struct {
 
 func start(t *testing.T) cluster { return cluster{t, controlplane.Start(t).Client()} }
 
-// namespace makes a namespace with labels.
+// namespace creates a namespace with labels.
 func (c cluster) namespace(name string, labels map[string]string) {
 	c.t.Helper()
 	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels}}
@@ -47,7 +46,7 @@ func (c cluster) namespace(name string, labels map[string]string) {
 	}
 }
 
-// relabel gives a namespace another value of the label, or none.
+// relabel sets the label of a namespace, or removes it if the value is empty.
 func (c cluster) relabel(namespace, value string) {
 	c.t.Helper()
 	patch := `{"metadata":{"labels":{"` + label + `":null}}}`
@@ -59,7 +58,7 @@ func (c cluster) relabel(namespace, value string) {
 	}
 }
 
-// apply makes a policy and its binding.
+// apply creates a policy and its binding.
 func (c cluster) apply(p *policy) {
 	c.t.Helper()
 	api := c.AdmissionregistrationV1()
@@ -71,7 +70,7 @@ func (c cluster) apply(p *policy) {
 	}
 }
 
-// create makes a pod. That it can be made is what every test here tests.
+// create creates a pod. All tests assert that the API server does not refuse it.
 func (c cluster) create(p *corev1.Pod) *corev1.Pod {
 	c.t.Helper()
 	made, err := c.CoreV1().Pods(p.Namespace).Create(c.t.Context(), p, metav1.CreateOptions{})
@@ -81,10 +80,10 @@ func (c cluster) create(p *corev1.Pod) *corev1.Pod {
 	return made
 }
 
-// await waits until a plain pod in a namespace would get the search entry, or would not.
+// await waits until the policy sets, or does not set, the search entry of a plain pod in a namespace.
 func (c cluster) await(namespace string, served bool) {
 	c.t.Helper()
-	ctx, cancel := context.WithTimeout(c.t.Context(), takesEffect)
+	ctx, cancel := context.WithTimeout(c.t.Context(), maxWait)
 	defer cancel()
 	for {
 		got, err := c.CoreV1().Pods(namespace).Create(ctx, pod(namespace, "probe"), metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
@@ -96,13 +95,13 @@ func (c cluster) await(namespace string, served bool) {
 		}
 		select {
 		case <-ctx.Done():
-			c.t.Fatalf("in namespace %s a pod has dnsPolicy %s after %v", namespace, got.Spec.DNSPolicy, takesEffect)
+			c.t.Fatalf("in namespace %s a pod has dnsPolicy %s after %v", namespace, got.Spec.DNSPolicy, maxWait)
 		case <-time.After(50 * time.Millisecond):
 		}
 	}
 }
 
-// pod returns a pod that says nothing of DNS, with changes.
+// pod returns a pod without DNS settings, with changes.
 func pod(namespace, name string, changes ...func(*corev1.Pod)) *corev1.Pod {
 	p := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
@@ -114,7 +113,7 @@ func pod(namespace, name string, changes ...func(*corev1.Pod)) *corev1.Pod {
 	return p
 }
 
-// served are the fields that the policy sets.
+// served returns the fields that the policy sets.
 func served(namespace string) (corev1.DNSPolicy, *corev1.PodDNSConfig) {
 	five := "5"
 	return corev1.DNSNone, &corev1.PodDNSConfig{
@@ -124,7 +123,7 @@ func served(namespace string) (corev1.DNSPolicy, *corev1.PodDNSConfig) {
 	}
 }
 
-// check compares a pod with what is to come of the one that was sent: the same, but for DNS where that is served.
+// check compares a created pod with the one that was sent: they are equal, except the DNS fields of a served pod.
 func (c cluster) check(sent, got *corev1.Pod, isServed bool) {
 	c.t.Helper()
 	want := sent.Spec.DeepCopy()
@@ -143,7 +142,7 @@ func (c cluster) check(sent, got *corev1.Pod, isServed bool) {
 		}
 	}
 	if len(got.Annotations) != len(sent.Annotations) || len(got.Spec.Containers) != 1 || got.Spec.HostNetwork != sent.Spec.HostNetwork {
-		c.t.Errorf("more has changed: %v", got)
+		c.t.Errorf("other fields have changed: %v", got)
 	}
 }
 
@@ -172,7 +171,7 @@ func onSystem(name corev1.OSName) func(*corev1.Pod) {
 
 func generated(p *corev1.Pod) { p.Name, p.GenerateName = "", "generated-" }
 
-// kinds are the pods there are, and whether they get the search entry in a labelled namespace.
+// kinds are kinds of pods, and whether they receive the search entry in a labelled namespace.
 var kinds = []struct {
 	name    string
 	changes []func(*corev1.Pod)
@@ -208,7 +207,7 @@ func TestPolicy(t *testing.T) {
 	c.namespace(labelled, map[string]string{label: byServer})
 	c.namespace(unlabelled, nil)
 	c.namespace("byclient", map[string]string{label: byClient})
-	before := c.create(pod(labelled, "before")) // it is not touched later, either
+	before := c.create(pod(labelled, "before")) // the policy never changes it
 	c.check(pod(labelled, "before"), before, false)
 
 	p := fromFiles(t)
@@ -235,7 +234,7 @@ func TestPolicy(t *testing.T) {
 	})
 }
 
-// testLater does with pods what happens to them after they were made: the policy has no part in it.
+// testLater changes existing pods in all ways that the API has: the policy applies to none of them.
 func (c cluster) testLater(before *corev1.Pod) {
 	ctx, pods := c.t.Context(), c.CoreV1().Pods(labelled)
 	for _, name := range []string{before.Name, "plain", "opted-out"} {
@@ -275,25 +274,25 @@ func (c cluster) testLater(before *corev1.Pod) {
 	}
 }
 
-// testRelabelled takes the label from a namespace and gives it back. Pods that exist keep what they have.
+// testRelabelled removes the label of a namespace and sets it again. Existing pods stay unchanged.
 func (c cluster) testRelabelled() {
-	kept := c.create(pod(labelled, "kept"))
+	existing := c.create(pod(labelled, "existing"))
 	for _, value := range []string{byClient, byServer, "", byServer} {
 		c.relabel(labelled, value)
 		c.await(labelled, value == byServer)
 	}
 	c.relabel(unlabelled, byServer)
 	c.await(unlabelled, true)
-	got, err := c.CoreV1().Pods(labelled).Get(c.t.Context(), kept.Name, metav1.GetOptions{})
+	got, err := c.CoreV1().Pods(labelled).Get(c.t.Context(), existing.Name, metav1.GetOptions{})
 	if err != nil {
 		c.t.Fatal(err)
 	}
-	if !reflect.DeepEqual(got.Spec, kept.Spec) {
-		c.t.Errorf("the pod's spec was %v and is %v", kept.Spec, got.Spec)
+	if !reflect.DeepEqual(got.Spec, existing.Spec) {
+		c.t.Errorf("the pod's spec was %v and is %v", existing.Spec, got.Spec)
 	}
 }
 
-// refused are values of the policy's variables that the API server does not take: it compiles them.
+// refused are values of the policy's variables that the API server refuses, because it cannot compile them.
 var refused = map[string]map[string]string{
 	"number":            nameservers("[1]"),
 	"no list":           nameservers("'169.254.20.10'"),
@@ -304,7 +303,7 @@ var refused = map[string]map[string]string{
 	"zone has no quote": zone("cluster.local"),
 }
 
-// wrongs are values with which the policy must leave pods alone.
+// wrongs are values with which the policy must not change pods.
 var wrongs = []struct {
 	name   string
 	values map[string]string // by variable
@@ -331,7 +330,7 @@ var wrongs = []struct {
 	{"wrong-suffix", map[string]string{"nameservers": "['169.254.20.10']", "suffix": "'ap_k8s'"}},
 }
 
-// longZone makes the search entry longer than a name may be.
+// longZone is a zone with which the search entry exceeds the max length of a name.
 var longZone = func() string {
 	name := make([]byte, 240)
 	for i := range name {
@@ -350,15 +349,15 @@ func zone(expression string) map[string]string {
 	return map[string]string{"nameservers": "['169.254.20.10']", "zone": expression}
 }
 
-// TestWrongPolicies gives the policy every wrong value that can be thought of, each for a namespace of its own, where
-// a pod can be made all the same. The right policy comes last: the API server learns of them in order.
+// TestWrongPolicies has policies with wrong values, each for a namespace of its own, in which pods can still be created. The
+// right policy is last: the API server watches policies in order.
 func TestWrongPolicies(t *testing.T) {
 	c := start(t)
 	right := fromFiles(t).with(t, overlay(t))
 	for name, values := range refused {
 		p := fromFiles(t).with(t, values).policy
 		if _, err := c.AdmissionregistrationV1().MutatingAdmissionPolicies().Create(t.Context(), p, metav1.CreateOptions{}); !apierrors.IsInvalid(err) {
-			t.Errorf("%s: error %v, want that the policy is invalid", name, err)
+			t.Errorf("%s: error %v, want an invalid policy", name, err)
 		}
 	}
 	for _, w := range wrongs {
@@ -379,7 +378,7 @@ func TestWrongPolicies(t *testing.T) {
 	}
 }
 
-// TestRightValues holds that what is allowed is taken: three addresses, of both families.
+// TestRightValues has the max number of addresses, of both families.
 func TestRightValues(t *testing.T) {
 	c := start(t)
 	c.namespace(labelled, map[string]string{label: byServer})

@@ -9,43 +9,43 @@ import (
 	"github.com/nearside-dns/nearside/test/netns"
 )
 
-// nodes is how many there are; they count from 1.
+// nodes is the number of nodes, which are numbered from 1.
 const nodes = 3
 
-// The addresses of servers.
+// Addresses of servers and of clients without a node.
 const (
-	clusterDNS  = "10.2.0.1" // what nodecache asks
+	clusterDNS  = "10.2.0.1" // upstream of nodecache
 	clusterDNS6 = "fd02::1"
 	otherDNS    = "10.2.0.2" // a second clusterdns, with another Corefile
 	local       = "169.254.20.10"
-	// The addresses of stranger are a private one and one that the internet could have (RFC 5737), of which
-	// nothing is known.
+	// fromTrusted and fromUntrusted are addresses of stranger that no object of the API has: a private one, and a public
+	// one (RFC 5737).
 	fromTrusted   = "10.3.0.2"
 	fromUntrusted = "198.51.100.2"
-	// fromPod is one of a Pod, outside of the ranges of all nodes.
+	// fromPod is an address of stranger that a Pod has, outside of the pod ranges of all nodes.
 	fromPod = "10.3.0.3"
 )
 
-// nodeRange are the addresses of nodes.
+// nodeRange is the range of the addresses of nodes.
 const nodeRange = "10.2.0.0/16"
 
-// podRanges are those of a node's pods, as in its Node.
+// podRanges returns the pod ranges of a node, as its Node has them.
 func podRanges(node int) []string {
 	return []string{fmt.Sprintf("10.1.%d.0/24", node), fmt.Sprintf("fd01:0:0:%d::/64", node)}
 }
 
-// nodeAddress is the IPv4 address of a node.
+// nodeAddress returns the IPv4 address of a node.
 func nodeAddress(node int) string { return fmt.Sprintf("10.2.%d.2", node) }
 
-// bed is the network. Each part of it has a link to dns, or behind it, and reaches all others.
+// bed is the network. All namespaces reach each other, through dns.
 type bed struct {
-	dns      *netns.Namespace        // where cluster DNS runs
-	node     [nodes]*netns.Namespace // where nodecache runs
-	pod      [nodes]*netns.Namespace // behind their nodes, with an address of its range
-	stranger *netns.Namespace        // with addresses of no node
+	dns      *netns.Namespace        // with cluster DNS
+	node     [nodes]*netns.Namespace // with nodecache
+	pod      [nodes]*netns.Namespace // behind their nodes, with addresses of their pod ranges
+	stranger *netns.Namespace        // a client that is on no node
 }
 
-// newBed makes the network, until the end of the test.
+// newBed creates the network, until the end of the test.
 func newBed(t *testing.T) *bed {
 	t.Helper()
 	b := &bed{dns: netns.Add(t, "dns"), stranger: netns.Add(t, "stranger")}

@@ -11,23 +11,23 @@ import (
 	"github.com/nearside-dns/nearside/test/netns"
 )
 
-// question is what dig asks for.
+// question is a question of a query.
 type question struct{ name, qtype string }
 
-// reply is what dig prints of one.
+// reply is a reply as dig prints it.
 type reply struct {
 	status                        string
 	answer, authority, additional []string // records without OPT: owner, TTL, class, type, data
 }
 
-// asking is who asks whom, and how.
-type asking struct {
+// querier sends queries from a namespace to a server, by dig.
+type querier struct {
 	from    *netns.Namespace
 	server  string
 	options []string // of dig
 }
 
-// claims returns the option of dig by which a query says that it comes from a node, maybe in a zone.
+// claims returns the option of dig for EDNS option 65313 with a node and, if it is not empty, a zone.
 func claims(node, zone string) string {
 	data := fmt.Sprintf("01%02x%x", len(node), node)
 	if zone != "" {
@@ -36,36 +36,36 @@ func claims(node, zone string) string {
 	return "+ednsopt=65313:" + data
 }
 
-// with is the same with further options of dig.
-func (a asking) with(options ...string) asking {
-	a.options = append(slices.Clone(a.options), options...)
-	return a
+// with returns the querier with further options of dig.
+func (q querier) with(options ...string) querier {
+	q.options = append(slices.Clone(q.options), options...)
+	return q
 }
 
-func (a asking) String() string {
-	name := a.from.Name[strings.LastIndexByte(a.from.Name, '-')+1:]
-	return strings.TrimSpace(fmt.Sprintf("from %s: dig @%s %s", name, a.server, strings.Join(a.options, " ")))
+func (q querier) String() string {
+	name := q.from.Name[strings.LastIndexByte(q.from.Name, '-')+1:]
+	return strings.TrimSpace(fmt.Sprintf("from %s: dig @%s %s", name, q.server, strings.Join(q.options, " ")))
 }
 
-// ask runs one dig for all questions. It is an error if one has no reply, or if a reply tells of callers: it
-// is not to have the option 65313, whoever asks.
-func (a asking) ask(questions ...question) ([]reply, error) {
-	args := append([]string{"@" + a.server, "+nocookie", "+tries=2", "+time=5"}, a.options...)
-	for _, q := range questions {
-		args = append(args, q.name, q.qtype)
+// send runs one dig for all questions. It fails if a question has no reply, or if a reply has the option 65313, which no
+// client may receive.
+func (q querier) send(questions ...question) ([]reply, error) {
+	args := append([]string{"@" + q.server, "+nocookie", "+tries=2", "+time=5"}, q.options...)
+	for _, each := range questions {
+		args = append(args, each.name, each.qtype)
 	}
-	out, err := a.from.Try("dig", args...)
+	out, err := q.from.Try("dig", args...)
 	if err != nil {
 		return nil, err
 	}
 	parts := strings.Split(out, ";; ->>HEADER<<- ")[1:]
 	if len(parts) != len(questions) {
-		return nil, fmt.Errorf("%v: %d replies to %d questions:\n%s", a, len(parts), len(questions), out)
+		return nil, fmt.Errorf("%v: %d replies to %d questions:\n%s", q, len(parts), len(questions), out)
 	}
 	replies := make([]reply, len(parts))
 	for i, p := range parts {
 		if strings.Contains(p, "OPT=65313") {
-			return nil, fmt.Errorf("%v: the reply has the option 65313:\n%s", a, p)
+			return nil, fmt.Errorf("%v: the reply has the option 65313:\n%s", q, p)
 		}
 		replies[i] = parse(p)
 	}
@@ -74,12 +74,12 @@ func (a asking) ask(questions ...question) ([]reply, error) {
 
 var statusOf = regexp.MustCompile(`status: ([A-Z]+),`)
 
-// parse reads what dig prints of one reply, from the header on.
+// parse parses one reply in the output of dig, from the header on.
 func parse(text string) (r reply) {
 	if m := statusOf.FindStringSubmatch(text); m != nil {
 		r.status = m[1]
 	}
-	section := &[]string{} // of nothing that counts
+	section := &[]string{} // a section that is ignored
 	for line := range strings.Lines(text) {
 		line = strings.TrimSpace(line)
 		switch {
@@ -98,8 +98,8 @@ func parse(text string) (r reply) {
 	return r
 }
 
-// String returns the last words of the answers, sorted, which are addresses and the targets of SRV; behind a bar
-// those of further records, which are the targets' addresses; and the status if there is no answer.
+// String returns the addresses or SRV targets of the answer section, sorted, and after a bar the addresses of the additional
+// section. Without an answer, it returns the status.
 func (r reply) String() string {
 	if len(r.answer) == 0 {
 		soa := slices.ContainsFunc(r.authority, func(record string) bool { return strings.Contains(record, "\tSOA\t") })

@@ -1,7 +1,6 @@
-// Package topology tests from outside that callers get the endpoints that are near to them: a real API server,
-// clusterdns that reads it, and three nodes in two zones, each with a real nodecache and a pod that asks with
-// dig. In go objects of the API, and addresses and EDNS options that queries have; it knows nothing of the code
-// under test but what the README files say.
+// Package topology tests end to end that answers depend on where the caller runs: a real API server, clusterdns, and three
+// nodes in two zones, each with real nodecache and a pod that sends queries by dig. Input is objects of the API, and
+// addresses and EDNS options of queries. It uses nothing of the code under test but the behaviour in the README files.
 //
-// It has tests only. They need root and the programs that test/install.sh gets.
+// It has only tests. They need root and the programs of test/install.sh.
 package topology

@@ -16,12 +16,12 @@ import (
 )
 
 const (
-	shop = "shop" // the namespace of all objects here
+	shop = "shop" // namespace of all objects
 	rack = "example.com/rack"
 	port = "db"
 )
 
-// object is a Service with its endpoints. Endpoint k is on node k.
+// object is a Service with its endpoints. Endpoint number k is on node k.
 type object struct {
 	name        string
 	annotations map[string]string
@@ -31,7 +31,7 @@ type object struct {
 	forZones    map[int]string
 }
 
-// objects are all Services. Hints lead elsewhere than the nodes and zones of the endpoints do.
+// objects returns all Services. Their hints differ from the nodes and zones of the endpoints.
 func objects() []object {
 	keys := func(text string) map[string]string { return map[string]string{"nearside.dev/topology-keys": text} }
 	all := []int{1, 2, 3}
@@ -53,16 +53,16 @@ func objects() []object {
 	}
 }
 
-// webIP is that of the Service web, which is the only one that is not headless.
+// webIP is the ClusterIP of the Service web, the only one that is not headless.
 const webIP = "10.96.7.7"
 
-// zones are those of the nodes at first, racks what they have for the label of our own.
+// zones and racks are the initial labels of the nodes.
 var (
 	zones = [nodes]string{"east", "east", "west"}
 	racks = [nodes]string{"a", "b", "a"}
 )
 
-// address is one of an endpoint.
+// address returns the address of an endpoint.
 func address(endpoint int, family discoveryv1.AddressType) string {
 	if family == discoveryv1.AddressTypeIPv6 {
 		return fmt.Sprintf("fd01:0:0:%d::a", endpoint)
@@ -72,7 +72,7 @@ func address(endpoint int, family discoveryv1.AddressType) string {
 
 var families = []discoveryv1.AddressType{discoveryv1.AddressTypeIPv4, discoveryv1.AddressTypeIPv6}
 
-// api makes objects in an API server and changes them.
+// api creates and changes objects in an API server.
 type api struct {
 	kubernetes.Interface
 }
@@ -126,7 +126,7 @@ func (c api) create(t *testing.T, o object) {
 	}
 }
 
-// sliceName is the EndpointSlice of a Service for a family.
+// sliceName returns the name of the EndpointSlice of a Service for a family.
 func sliceName(service string, family discoveryv1.AddressType) string {
 	if family == discoveryv1.AddressTypeIPv6 {
 		return service + "-v6"
@@ -162,8 +162,7 @@ func (o object) slice(family discoveryv1.AddressType) *discoveryv1.EndpointSlice
 	return s
 }
 
-// createAgent makes a Service whose one endpoint is in the host network of n1, so that the address of that node
-// is known.
+// createAgent creates a Service with one endpoint, in the host network of n1, so that clusterdns knows that node's address.
 func (c api) createAgent(t *testing.T) {
 	t.Helper()
 	o := object{name: "agent", endpoints: []int{1}}
@@ -181,7 +180,7 @@ func (c api) createAgent(t *testing.T) {
 	}
 }
 
-// createPod makes a Pod on n2, with an address that no EndpointSlice has.
+// createPod creates a Pod on n2, with an address that no EndpointSlice has.
 func (c api) createPod(t *testing.T) {
 	t.Helper()
 	p := &corev1.Pod{
@@ -214,7 +213,7 @@ func (c api) change(t *testing.T, service string, edit func(*discoveryv1.Endpoin
 	}
 }
 
-// remove takes the endpoint on a node away.
+// remove removes the endpoint on a node.
 func (c api) remove(t *testing.T, service, node string) {
 	t.Helper()
 	c.change(t, service, func(s *discoveryv1.EndpointSlice) {
@@ -222,7 +221,7 @@ func (c api) remove(t *testing.T, service, node string) {
 	})
 }
 
-// restore gives a Service the endpoints that it had at first.
+// restore restores the initial endpoints of a Service.
 func (c api) restore(t *testing.T, service string) {
 	t.Helper()
 	for _, o := range objects() {
@@ -232,7 +231,7 @@ func (c api) restore(t *testing.T, service string) {
 	}
 }
 
-// unready makes the endpoint on a node not ready.
+// unready sets the endpoint on a node to not ready.
 func (c api) unready(t *testing.T, service, node string) {
 	t.Helper()
 	c.change(t, service, func(s *discoveryv1.EndpointSlice) {
@@ -244,7 +243,7 @@ func (c api) unready(t *testing.T, service, node string) {
 	})
 }
 
-// withdrawHints takes the hints of all endpoints away.
+// withdrawHints removes the hints of all endpoints.
 func (c api) withdrawHints(t *testing.T, service string) {
 	t.Helper()
 	c.change(t, service, func(s *discoveryv1.EndpointSlice) {
@@ -267,7 +266,7 @@ func (c api) relabel(t *testing.T, node, key, value string) {
 	}
 }
 
-// grant gives a user what README.md says that the account of clusterdns needs, with these verbs for Nodes.
+// grant grants a user the permissions of the account of clusterdns in README.md, with these verbs for Nodes.
 func (c api) grant(t *testing.T, role, user string, nodeVerbs ...string) {
 	t.Helper()
 	watch := []string{"list", "watch"}

@@ -18,25 +18,25 @@ import (
 	"github.com/nearside-dns/nearside/test/netns"
 )
 
-// bounded is how long something may take that is to happen at once, or within the TTL, on a busy machine.
-const bounded = 30 * time.Second
+// maxWait bounds waiting for events that are due at once or within the TTL, on a busy machine.
+const maxWait = 30 * time.Second
 
-// The accounts that clusterdns has.
+// Accounts of clusterdns.
 const (
 	account      = "system:serviceaccount:kube-system:clusterdns"
 	blindAccount = "system:serviceaccount:kube-system:clusterdns-without-nodes"
 )
 
-// cluster is all of it.
+// cluster is a cluster with its network, API server and programs.
 type cluster struct {
 	*bed
 	api
 	plane    *controlplane.ControlPlane
 	programs map[string]string // paths
-	server   *clusterServer    // at clusterDNS
+	server   *clusterServer    // with the address clusterDNS
 }
 
-// start starts everything that runs as long as the test.
+// start starts a cluster, until the end of the test.
 func start(t *testing.T) *cluster {
 	t.Helper()
 	netns.Require(t, "ip", "nft", "dig")
@@ -50,7 +50,7 @@ func start(t *testing.T) *cluster {
 	c.fill(t)
 	c.bed = newBed(t)
 	c.dns.Forward(t, strings.TrimPrefix(c.plane.URL(), "https://"))
-	// Only nodes are believed: a pod whose query goes past its nodecache could else say what it likes.
+	// Only the option of nodes is trusted: pods that query clusterdns directly could send any.
 	c.server = c.startCluster(t, account, "topology\n        trust "+nodeRange, clusterDNS, clusterDNS6)
 	for i := range nodes {
 		c.startNode(t, i+1)
@@ -58,8 +58,8 @@ func start(t *testing.T) *cluster {
 	return c
 }
 
-// corefile is that of clusterdns. Its answers have a TTL of 5 seconds, which is how long a nodecache may be behind:
-// cache keeps nothing for less.
+// corefile is the Corefile of clusterdns. The TTL is the default, 5 seconds, which is the min TTL of cache and bounds the age
+// of answers of nodecache.
 const corefile = `.:53 {
     bind ADDRESSES
     errors
@@ -73,14 +73,14 @@ const corefile = `.:53 {
 }
 `
 
-// clusterServer is a clusterdns that runs.
+// clusterServer is a running clusterdns.
 type clusterServer struct {
 	*netns.Process
 	from    *netns.Namespace
 	address string
 }
 
-// startCluster starts a clusterdns on addresses, and waits until it is ready and answers.
+// startCluster starts clusterdns on addresses, and waits until it is ready and answers.
 func (c *cluster) startCluster(t *testing.T, user, options string, addresses ...string) *clusterServer {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "Corefile")
@@ -92,12 +92,12 @@ func (c *cluster) startCluster(t *testing.T, user, options string, addresses ...
 		return err
 	})
 	for _, a := range addresses {
-		eventually(t, "clusterdns answers", func() error { return asking{from: s.from, server: a}.check(always) })
+		eventually(t, "clusterdns answers", func() error { return querier{from: s.from, server: a}.check(common) })
 	}
 	return s
 }
 
-// template is the Corefile of node-local-dns's manifest, with one address.
+// template is the Corefile of node-local-dns's manifest, with one listen address.
 const template = `cluster.local:53 {
     errors
     cache {
@@ -135,8 +135,8 @@ in-addr.arpa:53 ip6.arpa:53 {
     }
 `
 
-// startNode starts nodecache on a node, with the command line of the manifest but for the paths, and waits until
-// it takes the pod's queries. Each node is told its name in another way.
+// startNode starts nodecache on a node, with the command line of the manifest except paths, and waits until it receives the
+// pod's queries. Each node's name is set in another way: by a flag, or by variables without and with the zone.
 func (c *cluster) startNode(t *testing.T, node int) {
 	t.Helper()
 	folder, name := t.TempDir(), fmt.Sprint("n", node)
@@ -160,7 +160,7 @@ func (c *cluster) startNode(t *testing.T, node int) {
 		environment = append(environment, "NODE_NAME="+name, "NODE_ZONE="+zones[node-1])
 	}
 	n.StartWith(t, environment, c.programs["nodecache"], args...)
-	eventually(t, "nodecache takes the queries of "+name, func() error {
+	eventually(t, "nodecache has a lease on "+name, func() error {
 		if c.cacheMetric(t, node, `nearside_nodelocal_lease{address="`+local+`"} `) != 1 {
 			return fmt.Errorf("no lease on %s", name)
 		}
@@ -168,7 +168,7 @@ func (c *cluster) startNode(t *testing.T, node int) {
 	})
 }
 
-// cacheMetric returns the sum of the metrics of a nodecache whose lines begin so; 0 before it runs.
+// cacheMetric returns the sum of the metrics of a nodecache with a prefix; 0 before it runs.
 func (c *cluster) cacheMetric(t *testing.T, node int, prefix string) int {
 	t.Helper()
 	page, err := get(c.node[node-1], "http://127.0.0.1:9253/metrics")
@@ -178,7 +178,7 @@ func (c *cluster) cacheMetric(t *testing.T, node int, prefix string) int {
 	return sum(t, page, prefix)
 }
 
-// sum adds the values of the lines that begin so.
+// sum returns the sum of the values of the lines with a prefix.
 func sum(t *testing.T, page, prefix string) (total int) {
 	t.Helper()
 	for line := range strings.Lines(page) {
@@ -195,7 +195,7 @@ func sum(t *testing.T, page, prefix string) (total int) {
 	return total
 }
 
-// get returns the page at a URL, asked for in a namespace. It is an error if it is not there.
+// get requests a URL from a namespace, and returns the page. Another status than 200 is an error.
 func get(from *netns.Namespace, url string) (page string, err error) {
 	reply, err := from.Client().Get(url)
 	if err != nil {
@@ -218,16 +218,16 @@ func write(t *testing.T, path, text string) {
 	}
 }
 
-// eventually waits until a check passes, and fails the test if it does not in time.
+// eventually waits until a check passes, and fails the test after maxWait.
 func eventually(t *testing.T, what string, check func() error) {
 	t.Helper()
-	for end := time.Now().Add(bounded); ; time.Sleep(50 * time.Millisecond) {
+	for end := time.Now().Add(maxWait); ; time.Sleep(50 * time.Millisecond) {
 		err := check()
 		if err == nil {
 			return
 		}
 		if time.Now().After(end) {
-			t.Fatalf("not within %s: %s: %v", bounded, what, err)
+			t.Fatalf("not within %s: %s: %v", maxWait, what, err)
 		}
 	}
 }

@@ -1,8 +1,8 @@
-// Command golookup prints what Go's own resolver says of a name, for the tests of package search.
+// Command golookup looks up a name by Go's own resolver, for the tests of package search.
 //
 //	golookup any|4|6|name NAME
 //
-// It prints a line "address ADDRESS" for each address, with "name" a line "canonical NAME", or one line "error WHY".
+// It prints a line "address ADDRESS" for each address, with "name" a line "canonical NAME"; or one line "error REASON".
 package main
 
 import (
@@ -20,7 +20,7 @@ func main() {
 		os.Exit(2)
 	}
 	if err := lookup(os.Args[1], os.Args[2]); err != nil {
-		fmt.Println("error", why(err))
+		fmt.Println("error", reason(err))
 	}
 }
 
@@ -40,8 +40,8 @@ func lookup(what, name string) error {
 	return err
 }
 
-// why returns the word that the other programs have for an error.
-func why(err error) string {
+// reason returns the word of testdata/lookup.c for an error.
+func reason(err error) string {
 	var failure *net.DNSError
 	switch {
 	case !errors.As(err, &failure):

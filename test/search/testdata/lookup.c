@@ -1,5 +1,5 @@
-/* lookup any|4|6 NAME prints what getaddrinfo of the C library says of a name: a line "canonical NAME" and a line
-   "address ADDRESS" for each, or one line "error WHY". */
+/* lookup any|4|6 NAME looks up a name by getaddrinfo of the C library. It prints a line "canonical NAME" and a line
+   "address ADDRESS" for each address, or one line "error REASON". */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <netdb.h>
@@ -7,7 +7,7 @@
 #include <string.h>
 #include <sys/socket.h>
 
-static const char *why(int code)
+static const char *reason(int code)
 {
 	switch (code) {
 	case EAI_NONAME:
@@ -33,7 +33,7 @@ int main(int argc, char **argv)
 	hints.ai_family = !strcmp(argv[1], "4") ? AF_INET : !strcmp(argv[1], "6") ? AF_INET6 : AF_UNSPEC;
 	int code = getaddrinfo(argv[2], NULL, &hints, &all);
 	if (code) {
-		printf("error %s\n", why(code));
+		printf("error %s\n", reason(code));
 		return 0;
 	}
 	printf("canonical %s\n", all->ai_canonname);

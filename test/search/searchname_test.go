@@ -10,13 +10,13 @@ import (
 	"github.com/nearside-dns/nearside/test/daemon"
 )
 
-// searchpath is the directive for names that carry their search list.
+// searchpath is the directive for search names.
 const searchpath = `searchpath {
         zone cluster.local
     }`
 
-// carryingBlock is the server block of nodecache for such names.
-const carryingBlock = `ap.k8s.io:53 {
+// searchNamesBlock is the server block of nodecache for search names.
+const searchNamesBlock = `ap.k8s.io:53 {
     errors
     bind ` + local + ` ` + local6 + `
     ` + searchpath + `
@@ -24,27 +24,28 @@ const carryingBlock = `ap.k8s.io:53 {
 }
 `
 
-// entry is the one search entry of a pod.
+// entry returns the only search entry of a pod.
 func entry(namespace string) string { return "v1.search." + namespace + ".cluster.local.ap.k8s.io" }
 
-// TestCarried has pods with one search entry, which carries the list, in nodecache and in clusterdns.
-func TestCarried(t *testing.T) {
+// TestSearchNames has pods with one search entry, so that their resolvers query search names, with the plugin searchpath in
+// nodecache or in clusterdns.
+func TestSearchNames(t *testing.T) {
 	w := newManifests(t)
 	all := resolvers(t)
 	t.Run("nodecache", func(t *testing.T) {
 		n := w.newNode(t)
 		server := w.startOurs(t)
-		n.startCache(t, server, corefile("", carryingBlock))
-		k := n.newCarrying(t)
+		n.startCache(t, server, corefile("", searchNamesBlock))
+		k := n.newSearchNamePods(t)
 		k.lookUp(t, all, true)
 		t.Run("queries for an external name", func(t *testing.T) { testExternal(t, w, server, k, all, 1) })
 		t.Run("queries for a missing name", func(t *testing.T) { testMissing(t, w, server, k, all, 1) })
 		t.Run("clients side by side", func(t *testing.T) {
 			clients := n.clients(t, n.newKinds(t))
 			for i := range clients {
-				clients[i].list = nil // which nobody is to know
+				clients[i].list = nil // without autopath, lists have no effect
 			}
-			testSideBySide(t, n, clients, carriedBehind, "searchpath")
+			testSideBySide(t, n, clients, searchNameSuffixes, "searchpath")
 		})
 		t.Run("cluster DNS is down", func(t *testing.T) { testClusterDown(t, server, k, all) })
 	})
@@ -54,7 +55,7 @@ func TestCarried(t *testing.T) {
 		write(t, host, "search corp.example\n")
 		expansion := strings.Replace(searchpath, "\n    }", "\n        resolv_conf "+host+"\n    }", 1)
 		w.startCluster(t, daemon.Program(t, "clusterdns"), expansion, stock, stockTap)
-		k := n.newCarrying(t)
+		k := n.newSearchNamePods(t)
 		for _, p := range []*pod{k.shop, k.bank} {
 			p.server = stock
 			p.configure(t, p.search...)
@@ -63,16 +64,16 @@ func TestCarried(t *testing.T) {
 	})
 }
 
-// carriedBehind are suffixes of names that carry a list, and some that are as they are.
-var carriedBehind = []string{
+// searchNameSuffixes are suffixes of search names and of other names.
+var searchNameSuffixes = []string{
 	".v1.search.shop.cluster.local.ap.k8s.io.", ".v1.search.bank.cluster.local.ap.k8s.io.",
 	".search.shop.cluster.local.ap.k8s.io.", ".search.bank.cluster.local.ap.k8s.io.",
 	".v2.search.shop.cluster.local.ap.k8s.io.", ".find.shop.cluster.local.ap.k8s.io.", ".cluster.local.ap.k8s.io.",
 	".shop.svc.cluster.local.", ".svc.cluster.local.", ".corp.example.", ".",
 }
 
-// newCarrying makes pods with one search entry. Nothing has to know of them.
-func (n *node) newCarrying(t *testing.T) kinds {
+// newSearchNamePods creates pods with one search entry. They are not in the API.
+func (n *node) newSearchNamePods(t *testing.T) kinds {
 	t.Helper()
 	return kinds{shop: n.newPod(t, "carries-shop", shop, entry(shop)), bank: n.newPod(t, "carries-bank", bank, entry(bank))}
 }
