@@ -61,12 +61,17 @@ func (c *Cache) storeListDenials(r *upstreamReply) {
 		return
 	}
 	suffixes, ok := searchlist.ParseSuffixes(r.query.Search)
-	base, below := baseOf(r.query.msg.Question[0].Name, suffixes)
-	if !ok || !below {
+	if !ok || len(suffixes) == 0 {
 		return
 	}
-	for _, suffix := range suffixes {
-		c.storeDenial(base+suffix, r)
+	base := searchlist.Base(r.query.msg.Question[0].Name, suffixes[0])
+	if base == "" {
+		return
+	}
+	for _, candidate := range searchlist.Candidates(base, suffixes) {
+		if candidate != "" {
+			c.storeDenial(candidate, r)
+		}
 	}
 }
 
@@ -88,12 +93,4 @@ func (c *Cache) storeDenial(name string, r *upstreamReply) {
 	single := *r
 	single.query, single.msg, single.options = q, &denial, nil
 	c.storeReply(&single)
-}
-
-// baseOf returns the part of a name before the first suffix.
-func baseOf(name string, suffixes []string) (base string, ok bool) {
-	if len(suffixes) == 0 || len(name) <= len(suffixes[0]) || !dns.IsSubDomain(suffixes[0], name) {
-		return "", false
-	}
-	return name[:len(name)-len(suffixes[0])], true
 }
