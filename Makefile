@@ -1,5 +1,4 @@
-# Each target says what it installs or builds. Nothing but Go, make and a Debian package manager is
-# assumed; see test/install.sh.
+# Requires Go, make and Debian's package manager; test/install.sh installs or builds the rest.
 
 SHELL := /bin/bash
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo untracked)
@@ -16,8 +15,8 @@ REPOSITORY ?= nearside
 REVISION ?= $(shell git rev-parse HEAD 2>/dev/null)
 SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null || echo 0)
 
-# Nothing of this machine and its clock gets in, so that the same commit gives the same digests.
-image: ## images of both programs for linux/amd64 and linux/arm64, and what is in them, into bin/image/
+# The machine and the time have no effect, so that the same commit gives the same digests.
+image: ## images of both programs for linux/amd64 and linux/arm64, with their bills of materials, into bin/image/
 	GOFLAGS=-buildvcs=false GOOS=linux GOARCH=amd64 GOAMD64=v1 $(GOBUILD) -o $(IMAGES)/linux-amd64/ ./cmd/...
 	GOFLAGS=-buildvcs=false GOOS=linux GOARCH=arm64 GOARM64=v8.0 $(GOBUILD) -o $(IMAGES)/linux-arm64/ ./cmd/...
 	cd deploy/image && GOWORK=off go run . -folder '$(abspath $(IMAGES))' -repository '$(REPOSITORY)' \
@@ -26,15 +25,15 @@ image: ## images of both programs for linux/amd64 and linux/arm64, and what is i
 run: build ## clusterdns on 127.0.0.1:1053 with the demo cluster of deploy/demo
 	bin/clusterdns -conf Corefile.example
 
-# Most tests run programs that they build; go does not know that, and would show what an older program did (-count=1).
-# The lease of a node lasts for a second: what kills and stops its cache has the machine for itself.
-test: ## every test, against real servers that are built or installed first
+# -count=1: most tests run programs that they build, which Go's cache of test results does not notice.
+# Tests of the lease, which expires after a second, need the whole machine, so they run alone.
+test: ## every test, beside real servers, which it installs or builds first
 	test/install.sh
 	NEARSIDE_REQUIRE_ALL=1 go test -count=1 -race -timeout 20m $$(go list ./... | grep -v '/test/nodelocal$$')
 	NEARSIDE_REQUIRE_ALL=1 go test -count=1 -race -timeout 20m ./test/nodelocal
 
 # A cluster of one node: etcd, the parts of Kubernetes and containerd, in namespaces of their own.
-e2e: ## images and deploy/ on a real kubelet, asked from pods; needs root
+e2e: ## images and deploy/ on a real kubelet, queried from pods; needs root
 	test/install.sh ip ps nft containerd runc cni etcd kube-apiserver kube-controller-manager kube-scheduler kube-proxy kubelet kubectl helm coredns
 	NEARSIDE_REQUIRE_ALL=1 NEARSIDE_E2E=1 go test -count=1 -v -timeout 20m ./test/cluster
 
@@ -56,7 +55,7 @@ properties: ## the random tests with new seeds, for TIME
 	test/install.sh coredns
 	test/properties.sh $(TIME)
 
-# A peer that can't be had is named in the report; the rest is measured all the same.
+# The report lists peers that could not be installed; the others are measured.
 bench: ## CPU per query and memory beside other servers, as printed in test/bench/RESULTS.md
 	test/install.sh coredns dnsperf
 	-test/install.sh unbound dnsdist

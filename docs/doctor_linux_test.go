@@ -17,7 +17,7 @@ import (
 // troubleshooting is the page that explains the checks of nodecache doctor.
 const troubleshooting = "docs/troubleshooting.md"
 
-// explained returns patterns of the checks in the first column of a page's table: words in capitals stand for anything.
+// explained returns patterns of the checks in the first column of a page's table: words in capitals match any word.
 func explained(page string) (all []*regexp.Regexp) {
 	_, table, _ := strings.Cut(page, "\n## The checks\n")
 	for line := range strings.Lines(table) {
@@ -36,7 +36,7 @@ func explained(page string) (all []*regexp.Regexp) {
 	return all
 }
 
-// notExplained returns the checks that no pattern is for.
+// notExplained returns the checks that match no pattern.
 func notExplained(checks []string, patterns []*regexp.Regexp) (all []string) {
 	for _, check := range checks {
 		if !slices.ContainsFunc(patterns, func(p *regexp.Regexp) bool { return p.MatchString(check) }) {
@@ -46,8 +46,8 @@ func notExplained(checks []string, patterns []*regexp.Regexp) (all []string) {
 	return all
 }
 
-// TestChecksOfDoctor sees that the page explains every line that nodecache doctor prints here, where it finds nothing
-// of nodecache. It asks loopback addresses alone.
+// TestChecksOfDoctor checks that the page explains every line that nodecache doctor prints on a machine without nodecache.
+// Its queries go to loopback addresses only.
 func TestChecksOfDoctor(t *testing.T) {
 	conf := filepath.Join(t.TempDir(), "resolv.conf")
 	if err := os.WriteFile(conf, []byte("nameserver 127.0.0.1\n"), 0o600); err != nil {
@@ -65,7 +65,7 @@ func TestChecksOfDoctor(t *testing.T) {
 	}
 	var checks []string
 	for _, l := range lines {
-		checks = append(checks, strings.Replace(l.Check, "port 1 ", "port 53 ", 1)) // as it is called if nothing else is said
+		checks = append(checks, strings.Replace(l.Check, "port 1 ", "port 53 ", 1)) // its name with the default port
 	}
 	if len(checks) < 25 {
 		t.Errorf("%d checks: %q", len(checks), checks)

@@ -1,5 +1,5 @@
-// Package docs holds the tests of what people read: that links lead somewhere, that tests and metrics which a page
-// names are there, and that no metric of a program is missing from docs/configuration.md.
+// Package docs tests the pages of the repository: that targets of links exist, that the tests, metrics and log lines that a
+// page names exist, and that docs/configuration.md has every metric of the programs.
 package docs
 
 import (
@@ -15,7 +15,7 @@ import (
 	"unicode"
 )
 
-const root = ".."
+const root = ".." // of the repository
 
 // documents returns the Markdown files of the repository, by their path from its root.
 func documents(t *testing.T) (all map[string]string) {
@@ -25,7 +25,7 @@ func documents(t *testing.T) (all map[string]string) {
 		switch {
 		case err != nil:
 			if errors.Is(err, fs.ErrNotExist) {
-				return nil // a test beside this one has removed it
+				return nil // removed by a test that runs at the same time
 			}
 			return err
 		case d.IsDir() && (d.Name() == "testdata" || d.Name() == "bin" || strings.HasPrefix(d.Name(), ".") && d.Name() != ".."):
@@ -47,7 +47,7 @@ func documents(t *testing.T) (all map[string]string) {
 	return all
 }
 
-// prose is a text without blocks of code, whose lines stay as empty ones, and without code in lines.
+// prose returns a text with empty lines for blocks of code, and without inline code.
 func prose(markdown string) string {
 	var b strings.Builder
 	fenced := false
@@ -63,10 +63,10 @@ func prose(markdown string) string {
 	return regexp.MustCompile("`[^`\n]*`").ReplaceAllString(b.String(), "code")
 }
 
-// target is where a link or a picture of Markdown or HTML leads.
+// target matches the target of a link or a picture, in Markdown or HTML.
 var target = regexp.MustCompile(`\]\(([^()\s]+)\)|(?:src|srcset|href)="([^"]+)"`)
 
-// anchors are the places of a text that a link can lead to: its headings, as GitHub calls them.
+// anchors returns the anchors of a text: those that GitHub generates for its headings.
 func anchors(markdown string) (all []string) {
 	fenced := false
 	for line := range strings.Lines(markdown) {
@@ -97,7 +97,7 @@ func anchors(markdown string) (all []string) {
 	return all
 }
 
-// broken returns the links of documents that lead nowhere. exists tells of files that are no documents, and folders.
+// broken returns the links of documents whose target does not exist. exists reports whether a folder or another file exists.
 func broken(documents map[string]string, exists func(path string) bool) (all []string) {
 	for name, text := range documents {
 		for _, found := range target.FindAllStringSubmatch(prose(text), -1) {

@@ -17,8 +17,7 @@ import (
 	"github.com/nearside-dns/nearside/test/daemon"
 )
 
-// clusterCorefile has most of the directives of clusterdns, with metrics on METRICS. The upstream is one that
-// answers nothing.
+// clusterCorefile has most directives of clusterdns, with metrics on METRICS. Its upstream does not answer.
 const clusterCorefile = `.:PORT {
     bind 127.0.0.1
     metadata
@@ -65,7 +64,7 @@ ap.k8s.io:PORT {
 }
 `
 
-// nodeCorefile has most of those of nodecache, in front of SERVER.
+// nodeCorefile has most directives of nodecache, with the upstream SERVER.
 const nodeCorefile = `cluster.local:PORT {
     bind 127.0.0.1
     nodelocal 169.254.20.10 {
@@ -100,13 +99,13 @@ ap.k8s.io:PORT {
 }
 `
 
-// asked are names that most plugins have to do with.
-var asked = []string{
+// queried are names whose queries reach most of the plugins.
+var queried = []string{
 	"web.shop.svc.cluster.local.", "db.shop.svc.cluster.local.", "missing.shop.svc.cluster.local.", "web.shop.svc.clusterset.local.",
 	"web.v1.search.shop.cluster.local.ap.k8s.io.", "wrong.ap.k8s.io.", "a.example.", "b.example.", "web.svc.cluster.local.two.", "none.example.",
 }
 
-// exported starts a program, asks it, and returns the names of its metrics.
+// exported starts a program, sends queries, and returns the names of its metrics.
 func exported(t *testing.T, program, corefile string, args ...string) (server *daemon.Process, names []string) {
 	t.Helper()
 	local := func() string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(daemon.FreePort(t))) }
@@ -118,7 +117,7 @@ func exported(t *testing.T, program, corefile string, args ...string) (server *d
 	corefile = strings.NewReplacer("DEMO", demo, "METRICS", metrics, "HEALTH", local(), "READY", local()).Replace(corefile)
 	server = daemon.Start(t, daemon.Build(t, program), corefile, args...)
 	client := dns.Client{Timeout: 30 * time.Second}
-	for _, name := range asked {
+	for _, name := range queried {
 		for range 2 {
 			if _, _, err := client.Exchange(new(dns.Msg).SetQuestion(name, dns.TypeA), server.Addr); err != nil {
 				t.Fatalf("%s: %v", name, err)
@@ -133,7 +132,7 @@ func exported(t *testing.T, program, corefile string, args ...string) (server *d
 	return server, slices.Sorted(maps.Keys(found))
 }
 
-// TestMetricsOfPrograms sees that the page has every metric that the programs export.
+// TestMetricsOfPrograms checks that the page has every metric that the programs export.
 func TestMetricsOfPrograms(t *testing.T) {
 	listed := listedMetrics(t, documents(t))
 	cluster, names := exported(t, "clusterdns", clusterCorefile)
@@ -145,7 +144,7 @@ func TestMetricsOfPrograms(t *testing.T) {
 		"nearside_kubernetes_last_sync_seconds", "nearside_reload_failed_total", "nearside_searchpath_expansions_total",
 	} {
 		if !slices.Contains(names, must) {
-			t.Errorf("%s is not exported here, so that this test sees less than it should", must)
+			t.Errorf("%s is not exported here: the test does not cover it", must)
 		}
 	}
 	for _, name := range unlisted(strings.Join(names, "\n"), listed) {

@@ -9,13 +9,13 @@ import (
 	"testing"
 )
 
-// configuration is the page that has all metrics.
+// configuration is the page with all metrics.
 const configuration = "docs/configuration.md"
 
-// metric is the name of one that is ours or CoreDNS's.
+// metric matches the name of a metric of nearside or CoreDNS.
 var metric = regexp.MustCompile(`\b(?:coredns|nearside)_[a-z0-9]+(?:_[a-z0-9]+)+\b`)
 
-// suffixes are what Prometheus adds to the name of a histogram.
+// suffixes matches the suffixes that Prometheus adds to the name of a histogram.
 var suffixes = regexp.MustCompile(`_(?:bucket|sum|count)$`)
 
 // unlisted returns the metrics of a text that are not among the listed ones.
@@ -29,7 +29,7 @@ func unlisted(text string, listed []string) (all []string) {
 	return slices.Compact(all)
 }
 
-// listedMetrics are those of the page that has all.
+// listedMetrics returns the metrics of the page with all metrics.
 func listedMetrics(t *testing.T, all map[string]string) []string {
 	t.Helper()
 	listed := metric.FindAllString(all[configuration], -1)
@@ -39,12 +39,12 @@ func listedMetrics(t *testing.T, all map[string]string) []string {
 	return listed
 }
 
-// isForOperators tells of the documents that name metrics to look at.
+// isForOperators reports whether a document is for operators, who can look up only exported metrics.
 func isForOperators(name string) bool {
 	return name == "README.md" || strings.HasPrefix(name, "docs/")
 }
 
-// TestMetricsOfDocuments sees that metrics which a document names are those that there are.
+// TestMetricsOfDocuments checks that metrics named in a document exist.
 func TestMetricsOfDocuments(t *testing.T) {
 	all := documents(t)
 	listed := listedMetrics(t, all)
@@ -63,10 +63,10 @@ func TestMetricsOfDocuments(t *testing.T) {
 	})
 }
 
-// cited is a test that a document names, with a link to its file. The text may go on to parts of it.
+// cited matches a link to a test: its name, an optional list of parts, and the file.
 var cited = regexp.MustCompile(`\[(Test[A-Za-z0-9]+)[^\]]*\]\(([^()\s]+_test\.go)\)`)
 
-// missingTests returns the tests that a document names and that its links do not lead to. read returns a file's text.
+// missingTests returns the tests that a document names and that are not in the linked file. read returns a file's text.
 func missingTests(name, text string, read func(path string) string) (all []string) {
 	for _, found := range cited.FindAllStringSubmatch(text, -1) {
 		path := filepath.ToSlash(filepath.Join(filepath.Dir(name), found[2]))
@@ -77,12 +77,12 @@ func missingTests(name, text string, read func(path string) string) (all []strin
 	return all
 }
 
-// TestCitedTests sees that the tests which a document names as its proof are there.
+// TestCitedTests checks that tests named in a document exist.
 func TestCitedTests(t *testing.T) {
 	read := func(path string) string {
 		text, err := os.ReadFile(filepath.Join(root, path))
 		if err != nil {
-			return "" // TestLinks says so
+			return "" // TestLinks fails for it
 		}
 		return string(text)
 	}
@@ -106,53 +106,80 @@ func TestCitedTests(t *testing.T) {
 	})
 }
 
-// gone returns the folders of CONTRIBUTING.md's table that are not there. After a folder with another one above it,
-// names stand for those beside it.
-func gone(text string, exists func(path string) bool) (all []string) {
-	for line := range strings.Lines(text) {
-		cells := strings.Split(line, "|")
-		if len(cells) < 3 || !strings.Contains(cells[1], "/`") {
-			continue
+// rows matches the folders in the first column of a table.
+var rows = regexp.MustCompile("(?m)^\\| \\[?`([^` ]+)/`")
+
+// differences compares the folders of a page's table with those that exist and need a row.
+func differences(page string, folders []string, exists func(path string) bool) (all []string) {
+	var listed []string
+	for _, found := range rows.FindAllStringSubmatch(page, -1) {
+		listed = append(listed, found[1])
+		if !exists(found[1]) {
+			all = append(all, "no folder "+found[1])
 		}
-		beside := ""
-		for _, found := range regexp.MustCompile("`([^`]+)/`").FindAllStringSubmatch(cells[1], -1) {
-			path := found[1]
-			if !exists(path) {
-				path = beside + "/" + path
-			}
-			if !exists(path) {
-				all = append(all, found[1])
-			}
-			beside = filepath.ToSlash(filepath.Dir(path))
+	}
+	for _, folder := range folders {
+		if !slices.Contains(listed, folder) {
+			all = append(all, "no row for "+folder)
 		}
 	}
 	return all
 }
 
-// TestFoldersOfContributing sees that the folders which CONTRIBUTING.md explains are there.
-func TestFoldersOfContributing(t *testing.T) {
+// foldersOf returns the folders below one that have files which need a row: all but those of testdata, and in deploy only
+// the folders of the first level.
+func foldersOf(t *testing.T, folder string) (all []string) {
+	t.Helper()
+	err := filepath.WalkDir(filepath.Join(root, folder), func(path string, d os.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		name, err := filepath.Rel(root, path)
+		name = filepath.ToSlash(name)
+		switch {
+		case err != nil:
+			return err
+		case d.IsDir() && (d.Name() == "testdata" || folder == "deploy" && strings.Count(name, "/") > 1):
+			return filepath.SkipDir
+		case d.IsDir() && folder == "deploy" && name != folder:
+			all = append(all, name)
+		case !d.IsDir() && folder != "deploy":
+			all = append(all, filepath.ToSlash(filepath.Dir(name)))
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
+}
+
+// TestFolders checks that the READMEs of deploy, docs and test have a row for each folder, and no others.
+func TestFolders(t *testing.T) {
 	exists := func(path string) bool {
 		info, err := os.Stat(filepath.Join(root, path))
 		return err == nil && info.IsDir()
 	}
-	for _, folder := range gone(documents(t)["CONTRIBUTING.md"], exists) {
-		t.Errorf("CONTRIBUTING.md: there is no folder %s", folder)
+	for _, folder := range []string{"deploy", "docs", "test"} {
+		for _, problem := range differences(documents(t)[folder+"/README.md"], foldersOf(t, folder), exists) {
+			t.Errorf("%s/README.md: %s", folder, problem)
+		}
 	}
 	t.Run("can fail", func(t *testing.T) {
-		there := []string{"a", "a/b", "a/c", "d"}
-		got := gone("| folder | |\n|---|---|\n| `a/b/`, `c/`, `e/` | x |\n| `d/` | `f/` |\n| `g/` | x |\n`h/`\n", func(path string) bool { return slices.Contains(there, path) })
-		if want := []string{"e", "g"}; !slices.Equal(got, want) {
+		got := differences("| folder | |\n|---|---|\n| `a/b/` | `f/` |\n| [`a/d/`](d/README.md) | x |\n| `a/g/` | x |\n`h/`\n", []string{"a/b", "a/c", "a/d"}, func(path string) bool { return path != "a/g" })
+		if want := []string{"no folder a/g", "no row for a/c"}; !slices.Equal(got, want) {
 			t.Errorf("%q, want %q", got, want)
 		}
 	})
 }
 
-// saidInLog finds what a document says that a log says: log: "this" or "that". Three dots stand for what differs.
-var saidInLog = regexp.MustCompile(`\blog[a-z ]*: ("[^"|]+"(?:(?:,? or|,) "[^"|]+")*)`)
+// quotedLog matches quotes of log lines in documents: log: "this" or "that". Three dots stand for any text.
+var quotedLog = regexp.MustCompile(`\blog[a-z ]*: ("[^"|]+"(?:(?:,? or|,) "[^"|]+")*)`)
 
-// unsaid returns the parts of such texts that are in no source.
-func unsaid(text string, sources []string) (all []string) {
-	for _, found := range saidInLog.FindAllStringSubmatch(strings.Join(strings.Fields(text), " "), -1) {
+// notLogged returns the parts of quoted log lines that are in no source.
+func notLogged(text string, sources []string) (all []string) {
+	for _, found := range quotedLog.FindAllStringSubmatch(strings.Join(strings.Fields(text), " "), -1) {
 		for _, quote := range regexp.MustCompile(`"([^"]+)"`).FindAllStringSubmatch(found[1], -1) {
 			for part := range strings.SplitSeq(quote[1], " ... ") {
 				part = strings.TrimSpace(part)
@@ -165,8 +192,8 @@ func unsaid(text string, sources []string) (all []string) {
 	return all
 }
 
-// TestLogsOfDocuments sees that the programs can say what documents say that they log. Some of it is the API server's,
-// and stands in a test.
+// TestLogsOfDocuments checks that log lines quoted in documents are in the source of the programs. Those with a message of
+// the API server are in a test.
 func TestLogsOfDocuments(t *testing.T) {
 	var sources []string
 	for _, folder := range []string{"cmd", "plugin", "test/topology"} {
@@ -187,8 +214,8 @@ func TestLogsOfDocuments(t *testing.T) {
 		if !isForOperators(name) {
 			continue
 		}
-		count += len(saidInLog.FindAllString(text, -1))
-		for _, part := range unsaid(text, sources) {
+		count += len(quotedLog.FindAllString(text, -1))
+		for _, part := range notLogged(text, sources) {
 			t.Errorf("%s: no program logs %q", name, part)
 		}
 	}
@@ -196,7 +223,7 @@ func TestLogsOfDocuments(t *testing.T) {
 		t.Errorf("%d lines of logs are quoted", count)
 	}
 	t.Run("can fail", func(t *testing.T) {
-		got := unsaid("log: \"one\nis ... gone\", \"two\" or \"three\"; log of it: \"four\", and no log \"five\"", []string{`"one is %s here"`, "three"})
+		got := notLogged("log: \"one\nis ... gone\", \"two\" or \"three\"; log of it: \"four\", and no log \"five\"", []string{`"one is %s here"`, "three"})
 		if want := []string{"gone", "two", "four"}; !slices.Equal(got, want) {
 			t.Errorf("%q, want %q", got, want)
 		}

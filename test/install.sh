@@ -1,19 +1,19 @@
 #!/usr/bin/env bash
-# Gets the real programs that the tests run against: dig, nft, iptables, conntrack, ip,
+# Installs the programs that the tests run: dig, nft, iptables, conntrack, ip,
 # ps, containerd with ctr, runc, the CNI plugins (cni), prometheus with promtool, and the DNS
 # servers unbound, nsd, dnsmasq and named from Debian packages, etcd, the programs of
 # Kubernetes, the kubelet's search lists (kubelet-dns), coredns, the names in PromQL
 # (promql-names) and helm built from the Go module proxy, and a kernel to boot
-# (kernel/install.sh). gcc is for the race detector, and with musl-gcc for programs that
-# resolve names by glibc and by musl.
+# (kernel/install.sh). gcc is for the race detector and, with musl-gcc, for programs that
+# resolve names with glibc and musl.
 #
 #   test/install.sh               everything
 #   test/install.sh dig coredns   only these
 #   test/install.sh --print-bin   print the folder that the binaries go to
 #
-# dnsperf and dnsdist, which only the benchmark uses, and rsvg-convert, which only the
-# pictures of the documents need, are installed when they are named. The servers are
-# not left running as services.
+# dnsperf and dnsdist, which only the benchmark uses, and rsvg-convert, which draws the
+# pictures of the documents, are installed only if they are named. The servers do not run
+# as services.
 #
 # The binaries go to $NEARSIDE_TEST_BIN, else $XDG_CACHE_HOME/nearside/bin, else
 # ~/.cache/nearside/bin. A binary is rebuilt only when its module files, its
@@ -23,7 +23,7 @@ set -euo pipefail
 everything=(dig gcc musl-gcc nft iptables conntrack ip ps unbound nsd dnsmasq named containerd runc cni etcd kube-apiserver kube-controller-manager kube-scheduler kube-proxy kubelet kubectl kubelet-dns coredns promql-names prometheus helm kernel)
 benchmark=(dnsperf dnsdist rsvg-convert)
 
-# A user's PATH may lack the folders of the system's tools.
+# The PATH of a user may lack the folders of system programs.
 PATH=$PATH:/usr/local/sbin:/usr/sbin:/sbin
 
 say() { printf 'install.sh: %s\n' "$*"; }
@@ -42,11 +42,11 @@ if [[ $bin != /* ]]; then
 fi
 here=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd)
 
-# How long another apt may hold a lock, in seconds.
+# Time limit for the lock of another apt, in seconds.
 lock_timeout=300
 
-# update_packages runs apt-get update. It waits for the lock of the package lists
-# itself, for apt-get waits for those of dpkg only.
+# update_packages runs apt-get update. It waits for the lock of the package lists, since
+# apt-get waits only for those of dpkg.
 update_packages() {
 	local end=$((SECONDS + lock_timeout)) output
 	while ! output=$(LC_ALL=C apt-get -q -o "DPkg::Lock::Timeout=$lock_timeout" update 2>&1); do
@@ -58,7 +58,7 @@ update_packages() {
 	done
 }
 
-# package PROGRAM DEBIAN_PACKAGE... gets a program, which may be a path, from Debian's packages.
+# package PROGRAM DEBIAN_PACKAGE... installs a program, which may be a path, from Debian's packages.
 package() {
 	local program=$1
 	shift
@@ -83,9 +83,9 @@ package() {
 	rm -f "$log"
 }
 
-# server PROGRAM DEBIAN_PACKAGE gets a server from Debian's packages, whose service has the name of
-# the program, and keeps the package from starting it: only the tests and the benchmark run it, on
-# ports of their own.
+# server PROGRAM DEBIAN_PACKAGE installs a server from Debian's packages, whose service has the name of
+# the program, and prevents the package from starting it: only the tests and the benchmark run it, on
+# other ports.
 server() {
 	local program=$1 policy=/usr/sbin/policy-rc.d
 	if command -v "$program" >/dev/null; then
@@ -93,7 +93,7 @@ server() {
 		return
 	fi
 	if [[ $(id -u) -eq 0 && ! -e $policy ]]; then
-		# Each part has a shell of its own, which takes the file away however it ends.
+		# Each part runs in its own shell, which removes the file at any exit.
 		# shellcheck disable=SC2064
 		trap "rm -f -- '$policy'" EXIT
 		printf '#!/bin/sh\nexit 101\n' >"$policy"
@@ -105,7 +105,7 @@ server() {
 	fi
 }
 
-# flags NAME prints, one per line, the build flags that NAME has of its own.
+# flags NAME prints the build flags that only NAME has, one per line.
 flags() {
 	local version rest v
 	case $1 in
@@ -120,8 +120,8 @@ flags() {
 	esac
 }
 
-# sources PACKAGE prints what the module's own folder has of a package, which the module
-# files do not tell the version of.
+# sources PACKAGE prints the sources of a package in the module's own folder, since go.mod has
+# no version of them.
 sources() {
 	if [[ $1 == ./* ]]; then
 		cat -- "$1"/*.go
@@ -156,7 +156,7 @@ build() {
 	fi
 	say "$name: building from $package in test/$2 (minutes when the build cache is empty)"
 	start=$SECONDS
-	# Build beside the old binary and rename, so that a running test never sees half a file.
+	# Build a new file and rename it, so that a running test never sees an incomplete one.
 	go build -mod=readonly -buildvcs=false -trimpath "${own[@]}" -o "$bin/.$name.new" "$package"
 	rm -f -- "$stamp"
 	mv -f -- "$bin/.$name.new" "$bin/$name"
@@ -191,8 +191,8 @@ if [[ ${#chosen[@]} -eq 0 ]]; then
 	chosen=("${everything[@]}")
 fi
 
-# Each part runs as a job of its own, so that set -e holds inside it and one
-# failed part does not keep the others from being installed.
+# Each part runs as a separate job, so that set -e applies inside it and a failed part does
+# not prevent the others.
 failed=()
 for name in "${chosen[@]}"; do
 	case $name in
@@ -206,7 +206,7 @@ for name in "${chosen[@]}"; do
 	ps) package ps procps & ;;
 	unbound) server unbound unbound & ;;
 	nsd) server nsd nsd & ;;
-	dnsmasq) package dnsmasq dnsmasq-base & ;; # which has no service
+	dnsmasq) package dnsmasq dnsmasq-base & ;; # the package without a service
 	named) server named bind9 & ;;
 	dnsperf) package dnsperf dnsperf & ;;
 	dnsdist) server dnsdist dnsdist & ;;

@@ -15,14 +15,14 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/layout"
 )
 
-// dockerImage is an entry of manifest.json, the list that Docker's engine without an image store of containerd reads.
+// dockerImage is an entry of manifest.json, the list that a Docker engine without containerd's image store reads.
 type dockerImage struct {
 	Config   string
 	RepoTags []string
 	Layers   []string
 }
 
-// archive writes an OCI image layout with Docker's list beside it; both name the same blobs.
+// archive writes an OCI image layout and Docker's list; both refer to the same blobs.
 func archive(to io.Writer, reference name.Tag, index v1.ImageIndex, images []image) (err error) {
 	folder, err := os.MkdirTemp("", "nearside-image")
 	if err != nil {
@@ -50,8 +50,8 @@ func archive(to io.Writer, reference name.Tag, index v1.ImageIndex, images []ima
 	return pack(to, os.DirFS(folder))
 }
 
-// dockerList returns manifest.json. It has no way to say that two images are one for two platforms, so each has a tag with
-// its architecture, and the first has the tag itself.
+// dockerList returns manifest.json. Its format has no images of several platforms, so each platform has a tag with its
+// architecture, and the first one also has the tag itself.
 func dockerList(reference name.Tag, images []image) ([]byte, error) {
 	var list []dockerImage
 	for n, i := range images {
@@ -80,7 +80,7 @@ func dockerList(reference name.Tag, images []image) ([]byte, error) {
 	return json.Marshal(list)
 }
 
-// blob returns the path of one in a layout.
+// blob returns the path of a blob in a layout.
 func blob(digest v1.Hash) string { return "blobs/" + digest.Algorithm + "/" + digest.Hex }
 
 // pack writes a folder as a tar, in the order of its names.

@@ -14,17 +14,17 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/types"
 )
 
-// program is one that gets an image.
+// program is a program with an image.
 type program struct {
 	name        string
 	description string
-	user        string   // who it runs as
+	user        string   // user of the process
 	bind        bool     // it may bind ports below 1024 without being root
-	ports       []string // that it serves by default
+	ports       []string // default ports of the server
 }
 
-// programs have images. nodecache is root: interface, rules and iptables' lock need it, and the
-// manifest leaves it only the capabilities that it uses.
+// programs are those with images. nodecache runs as root, which interface, rules and the lock of iptables need; its
+// manifest drops all capabilities that it does not use.
 var programs = []program{
 	{
 		name:        "clusterdns",
@@ -41,12 +41,12 @@ var programs = []program{
 	},
 }
 
-// architectures are those that images have, the one of the unqualified tag in Docker's list first.
+// architectures of the images. In Docker's list, the first one has the tag without an architecture.
 var architectures = []string{"amd64", "arm64"}
 
 const source = "https://github.com/nearside-dns/nearside"
 
-// image is that of a program for one platform.
+// image is the image of a program for one platform.
 type image struct {
 	v1.Image
 	platform v1.Platform
@@ -54,7 +54,7 @@ type image struct {
 	digest   string               // of the program, SHA-256
 }
 
-// ArtifactType keeps the index from calling the image an artifact of some type: it is an image.
+// ArtifactType is empty, so that the index lists an image and not an artifact.
 func (image) ArtifactType() (string, error) { return "", nil }
 
 // images returns a program's image for each platform.
@@ -141,7 +141,7 @@ func (r release) history(what string) v1.History {
 	return v1.History{Created: v1.Time{Time: r.created}, CreatedBy: "nearside deploy/image", Comment: what}
 }
 
-// index returns the one of a program's images.
+// index returns the index of a program's images.
 func (r release) index(p program, images []image) v1.ImageIndex {
 	index := mutate.IndexMediaType(empty.Index, types.OCIImageIndex)
 	for _, i := range images {

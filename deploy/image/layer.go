@@ -15,8 +15,8 @@ import (
 	"golang.org/x/crypto/x509roots/fallback/bundle"
 )
 
-// file is one of a layer, or a folder if its name ends in a slash. All belong to root, and none has a
-// time: a layer is the same for as long as its content is.
+// file is a file of a layer, or a folder if its name ends in a slash. Files belong to root and have no time, so the same
+// content gives the same layer.
 type file struct {
 	name    string
 	mode    int64
@@ -24,8 +24,8 @@ type file struct {
 	records map[string]string // PAX
 }
 
-// baseLayer returns what both programs need to be there: the certificates that DNS over TLS, HTTPS and
-// QUIC are checked with, and a folder for what is asked to be written, such as -pidfile.
+// baseLayer returns the files that both programs need: the root certificates for DNS over TLS, HTTPS and QUIC, and a
+// folder for files that flags such as -pidfile create.
 func baseLayer() (v1.Layer, error) {
 	return layer([]file{
 		{name: "etc/", mode: 0o755},
@@ -36,8 +36,8 @@ func baseLayer() (v1.Layer, error) {
 	})
 }
 
-// certificates returns Mozilla's roots, in PEM. One that is trusted only for certificates until some date is left
-// out: a file can't say so.
+// certificates returns Mozilla's root certificates, in PEM, without those that Mozilla trusts only until some date: a file
+// can't express that.
 func certificates() []byte {
 	var text bytes.Buffer
 	for root := range bundle.Roots() {
@@ -48,7 +48,7 @@ func certificates() []byte {
 	return text.Bytes()
 }
 
-// file returns that of the program.
+// file returns the file of the program.
 func (p program) file(content []byte) file {
 	f := file{name: p.name, mode: 0o755, content: content}
 	if p.bind {
@@ -57,9 +57,9 @@ func (p program) file(content []byte) file {
 	return f
 }
 
-// bindCapability returns the attribute of a file whose process gets CAP_NET_BIND_SERVICE whoever starts it, if
-// its container may have it: Kubernetes sets no ambient capabilities, so a program that root does not run starts with
-// those of its file alone. It is the kernel's struct vfs_cap_data, revision 2, with the effective flag.
+// bindCapability returns the attribute of a file whose process gets CAP_NET_BIND_SERVICE without being root, if its
+// container permits it: Kubernetes sets no ambient capabilities, so such a process has only the capabilities of its file.
+// It is the kernel's struct vfs_cap_data, revision 2, with the effective flag.
 func bindCapability() string {
 	const (
 		revision2      = 0x02000000
@@ -73,7 +73,7 @@ func bindCapability() string {
 	return string(words)
 }
 
-// layer returns files as a layer.
+// layer returns a layer with the files.
 func layer(files []file) (v1.Layer, error) {
 	var content bytes.Buffer
 	w := tar.NewWriter(&content)

@@ -1,7 +1,7 @@
-// Command image makes container images of the programs, without a container engine. In go the folders
-// linux-amd64 and linux-arm64 with the programs as they were built; out come, for each program, an
-// archive that container runtimes import and a list of what is in it. Nothing of the machine or the
-// clock gets in: the same programs and flags give the same bytes. It may not import the programs.
+// Command image builds container images of the programs, without a container engine. Input is the folders
+// linux-amd64 and linux-arm64 with the built programs; output is, for each program, an archive for container runtimes and
+// a bill of materials. The machine and the time have no effect: the same programs and flags give the same bytes. It may
+// not import the programs.
 package main
 
 import (
@@ -17,15 +17,15 @@ import (
 	"github.com/google/go-containerregistry/pkg/name"
 )
 
-// release is what all images of a run have in common.
+// release has the settings of all images of a run.
 type release struct {
-	folder     string    // of the programs, and of what is made from them
+	folder     string    // of the programs and of the output
 	repository string    // the part of the image's name before that of the program
 	version    string    // of the programs, and the tag
 	revision   string    // the commit, or ""
-	created    time.Time // what stands for the time of the build
+	created    time.Time // the creation time in the images
 
-	certificates bool // print those that images have, and make none
+	certificates bool // print the certificates of the images, and build none
 }
 
 func main() {
@@ -96,12 +96,12 @@ func parse(args []string) (release, error) {
 func (r release) reference(p program) (name.Tag, error) {
 	reference, err := name.NewTag(r.repository + "/" + p.name + ":" + r.version)
 	if err != nil {
-		return reference, fmt.Errorf("flags -repository and -version do not make the name of an image: %w", err)
+		return reference, fmt.Errorf("flags -repository and -version do not form a valid image name: %w", err)
 	}
 	return reference, nil
 }
 
-// make makes all images.
+// make builds all images.
 func (r release) make() error {
 	for _, p := range programs {
 		if err := r.makeOne(p); err != nil {
@@ -141,7 +141,7 @@ func (r release) makeOne(p program) error {
 	return nil
 }
 
-// write writes a file beside the one that is there and renames it, so that nobody sees half of it.
+// write replaces a file by rename, so that readers never see a part of it.
 func write(path string, content func(*os.File) error) (err error) {
 	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
 	if err != nil {
@@ -158,12 +158,12 @@ func write(path string, content func(*os.File) error) (err error) {
 	return os.Rename(f.Name(), path)
 }
 
-// long returns a name with its registry, by which all but this library call Docker Hub docker.io.
+// long returns a name with its registry: docker.io for Docker Hub, which this library calls by another name.
 func long(reference name.Tag) string {
 	return strings.Replace(reference.Name(), name.DefaultRegistry+"/", "docker.io/", 1)
 }
 
-// short returns a name as people write it: without Docker Hub's registry.
+// short returns a name without the registry of Docker Hub.
 func short(reference name.Tag) string {
 	return strings.TrimPrefix(reference.Name(), name.DefaultRegistry+"/")
 }

@@ -18,21 +18,21 @@ import (
 	"github.com/package-url/packageurl-go"
 )
 
-// module is where the programs come from.
+// module is the module of the programs.
 const module = "github.com/nearside-dns/nearside"
 
-// roots is the module that has the certificates.
+// roots is the module with the certificates.
 const roots = "golang.org/x/crypto/x509roots/fallback"
 
-// bill is a bill of materials in the making: what an image has for any of its platforms.
+// bill is a bill of materials: the components of an image on all of its platforms.
 type bill struct {
 	*cyclonedx.BOM
 	components   map[string]cyclonedx.Component // by reference
-	dependencies map[string][]string            // from a reference to those that are in it
+	dependencies map[string][]string            // from a reference to those of its parts
 }
 
-// bill returns that of a program's images. What a program was made of is what it says itself: the Go
-// toolchain writes it into each. Which of the modules needs which other is not said there.
+// bill returns the bill of materials of a program's images. The modules of a program are those that the Go toolchain
+// writes into it, without the dependencies between them.
 func (r release) bill(p program, reference name.Tag, digest v1.Hash, images []image) (*bill, error) {
 	b := &bill{BOM: cyclonedx.NewBOM(), components: map[string]cyclonedx.Component{}, dependencies: map[string][]string{}}
 	whole := r.container(p, reference, digest)
@@ -58,19 +58,19 @@ func (r release) bill(p program, reference name.Tag, digest v1.Hash, images []im
 	return b, nil
 }
 
-// add adds a component that is in another one.
+// add adds a component as a part of another one.
 func (b *bill) add(in string, c cyclonedx.Component) {
 	b.components[c.BOMRef] = c
 	b.dependencies[in] = append(b.dependencies[in], c.BOMRef)
 }
 
-// program adds what a program was made of.
+// program adds the modules of a program.
 func (b *bill) program(p program, i image, version string) {
 	ref := executableRef(p, i)
 	own := library(&debug.Module{Path: module, Version: version})
 	own.Licenses = apache()
 	b.add(ref, own)
-	// The standard library has the name that advisories call it by.
+	// The standard library has the name that advisories use.
 	b.add(ref, library(&debug.Module{Path: "stdlib", Version: strings.TrimPrefix(i.info.GoVersion, "go")}))
 	for _, m := range i.info.Deps {
 		if m.Replace != nil {
@@ -80,7 +80,7 @@ func (b *bill) program(p program, i image, version string) {
 	}
 }
 
-// certificates adds the file that has them and the module that it was made from.
+// certificates adds the file of certificates and the module of its source.
 func (b *bill) certificates(in string) error {
 	info, ok := debug.ReadBuildInfo()
 	n := -1
@@ -88,7 +88,7 @@ func (b *bill) certificates(in string) error {
 		n = slices.IndexFunc(info.Deps, func(m *debug.Module) bool { return m.Path == roots })
 	}
 	if n < 0 {
-		return fmt.Errorf("this program does not say which version of %s it has", roots)
+		return fmt.Errorf("this program has no version of module %s in its build information", roots)
 	}
 	sum := sha256.Sum256(certificates())
 	c := cyclonedx.Component{
@@ -107,7 +107,7 @@ func (b *bill) encode(f *os.File) error {
 	return cyclonedx.NewBOMEncoder(f, cyclonedx.BOMFileFormatJSON).SetPretty(true).SetEscapeHTML(false).EncodeVersion(b.BOM, cyclonedx.SpecVersion1_6)
 }
 
-// container is the image, for all of its platforms.
+// container returns the component of the image, for all of its platforms.
 func (r release) container(p program, reference name.Tag, digest v1.Hash) cyclonedx.Component {
 	of := func(name string) string { return strings.TrimSuffix(name, ":"+reference.TagStr()) }
 	purl := packageurl.NewPackageURL(packageurl.TypeOCI, "", p.name, digest.String(), packageurl.Qualifiers{
@@ -129,7 +129,7 @@ func (r release) container(p program, reference name.Tag, digest v1.Hash) cyclon
 	}
 }
 
-// executable is the program as it is in one platform's image.
+// executable returns the component of the program for one platform.
 func (r release) executable(p program, i image) cyclonedx.Component {
 	return cyclonedx.Component{
 		BOMRef:   executableRef(p, i),
@@ -149,7 +149,7 @@ func executableRef(p program, i image) string {
 	return "file:/" + p.name + "?platform=" + url.QueryEscape(i.platform.String())
 }
 
-// library is a Go module.
+// library returns the component of a Go module.
 func library(m *debug.Module) cyclonedx.Component {
 	namespace, base := "", m.Path
 	if n := strings.LastIndexByte(m.Path, '/'); n >= 0 {

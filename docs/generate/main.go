@@ -1,6 +1,6 @@
-// Command generate writes docs/configuration.md: what the programs say of their flags and directives, and what
-// the READMEs of the plugins say of their syntax, their metadata and their metrics. In go the sources of the
-// module; out comes one page. It may not import packages of the module: it asks the programs, as users do.
+// Command generate writes docs/configuration.md: flags and directives from the output of the programs; syntax, metadata
+// and metrics from the READMEs of the plugins. Input is the source of the module; output is one page. It may not import
+// packages of the module: it runs the programs, as users do.
 package main
 
 import (
@@ -12,7 +12,7 @@ import (
 	"strings"
 )
 
-// pagePath is the page that is written, from the root of the repository.
+// pagePath is the path of the page, from the root of the repository.
 const pagePath = "docs/configuration.md"
 
 func main() {
@@ -29,7 +29,7 @@ func run(root string) error {
 	if err != nil {
 		return err
 	}
-	defer func() { _ = os.RemoveAll(folder) }() // what stays there is a temporary file
+	defer func() { _ = os.RemoveAll(folder) }() // only temporary files would remain
 	p, err := build(root, folder)
 	if err != nil {
 		return err
@@ -41,13 +41,13 @@ func run(root string) error {
 	return os.WriteFile(filepath.Join(root, pagePath), []byte(text), 0o644)
 }
 
-// names are the programs, in the order of the page.
+// names are those of the programs, in the order of the page.
 var names = []string{"clusterdns", "nodecache"}
 
-// programs is the folder that the programs were built into.
+// programs is the folder of the built programs.
 type programs string
 
-// build builds the programs. What they print does not depend on how.
+// build builds the programs, for this machine.
 func build(root, folder string) (programs, error) {
 	args := []string{"build", "-o", folder + "/"}
 	for _, name := range names {
@@ -61,7 +61,7 @@ func build(root, folder string) (programs, error) {
 	return programs(folder), nil
 }
 
-// output returns what a program prints. Its environment is empty, since a variable may be a default.
+// output returns the output of a program. Its environment is empty, since variables change defaults.
 func (p programs) output(name string, args ...string) (string, error) {
 	cmd := exec.Command(filepath.Join(string(p), name), args...)
 	cmd.Env = []string{}

@@ -6,10 +6,10 @@ import (
 	"strings"
 )
 
-// section is a part of a Markdown text: a heading of the second level and what follows it.
+// section is a part of a Markdown text: a heading of the second level and the text below it.
 type section struct{ title, text string }
 
-// sections splits a Markdown text at its headings of the second level. What stands before the first is left out.
+// sections splits a Markdown text at its headings of the second level, without the text before the first.
 func sections(markdown string) (all []section) {
 	fenced := false
 	for line := range strings.Lines(markdown) {
@@ -23,13 +23,13 @@ func sections(markdown string) (all []section) {
 	return all
 }
 
-// isFence tells a line that begins or ends a block of code.
+// isFence reports whether a line begins or ends a block of code.
 func isFence(line string) bool {
 	line = strings.TrimLeft(line, " ")
 	return strings.HasPrefix(line, "```") || strings.HasPrefix(line, "~~~")
 }
 
-// lower makes every heading of a text so many levels less.
+// lower moves every heading of a text down by a number of levels.
 func lower(markdown string, levels int) string {
 	var b strings.Builder
 	fenced := false
@@ -43,11 +43,11 @@ func lower(markdown string, levels int) string {
 	return b.String()
 }
 
-// link is one of Markdown with its text in square brackets, on one line or two.
+// link matches the target of a Markdown link and the bracket before it.
 var link = regexp.MustCompile(`\]\(([^()\s]+)\)`)
 
-// relinked returns a text of a README as it stands in a page of another folder: links that lead from the README
-// lead from the page to the same place. Both paths are from the root of the repository.
+// relinked returns a text of a README for a page in another folder, with relative links adjusted. Both paths are from the
+// root of the repository.
 func relinked(markdown, readme, page string) string {
 	up := strings.Repeat("../", strings.Count(page, "/"))
 	return link.ReplaceAllStringFunc(markdown, func(found string) string {

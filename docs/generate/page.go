@@ -16,23 +16,23 @@ import (
 //go:embed configuration.md.tmpl
 var pageTemplate string
 
-// printer returns what a program prints if it is started with arguments.
+// printer runs a program with arguments and returns its output.
 type printer func(program string, args ...string) (string, error)
 
-// content is what the template can ask for.
+// content has the data of the template.
 type content struct {
 	print   printer
 	plugins []plugin
 }
 
-// plugin is one with a README in this repository.
+// plugin is a plugin with a README in this repository.
 type plugin struct {
 	Name     string
 	readme   string // its path from the root of the repository
 	sections []section
 }
 
-// Summary is the purpose as it stands in a table.
+// Summary is the purpose without its full stop, for a table.
 func (d directive) Summary() string { return strings.TrimSuffix(d.Purpose, ".") }
 
 // page returns the page.
@@ -60,7 +60,7 @@ func readPlugins(root string) (all []plugin, err error) {
 	if len(paths) == 0 {
 		return nil, fmt.Errorf("no README of a plugin below %s", root)
 	}
-	for _, p := range paths { // they are sorted
+	for _, p := range paths { // sorted by Glob
 		text, err := os.ReadFile(p)
 		if err != nil {
 			return nil, err
@@ -74,7 +74,7 @@ func readPlugins(root string) (all []plugin, err error) {
 // Plugins are those of this repository, by name.
 func (c content) Plugins() []plugin { return c.plugins }
 
-// Section returns what the README says under a heading, and nothing if it has none.
+// Section returns the text below a heading of the README, or "".
 func (p plugin) Section(title string) string {
 	for _, s := range p.sections {
 		if s.title == title {
@@ -84,25 +84,25 @@ func (p plugin) Section(title string) string {
 	return ""
 }
 
-// Purpose is the line that says what the plugin does, without its name.
+// Purpose is the line of the README that describes the plugin, without its name.
 func (p plugin) Purpose() (string, error) {
 	_, purpose, found := strings.Cut(strings.Join(strings.Fields(p.Section("Name")), " "), "* - ")
 	if !found {
-		return "", fmt.Errorf("%s: the section Name is not of the form *name* - what it does", p.readme)
+		return "", fmt.Errorf("%s: the section Name is not of the form *name* - purpose", p.readme)
 	}
 	return purpose, nil
 }
 
-// Link leads to the README from the page.
+// Link is the path of the README from the page.
 func (p plugin) Link() string { return "../" + p.readme }
 
-// invocation is a command line of a program and what it prints.
+// invocation is a command line of a program and its output.
 type invocation struct{ Line, Text string }
 
-// command finds the commands of a program in what it says of its use.
+// command matches the commands of a program in its help.
 var command = regexp.MustCompile(`(?m)^\s+\S+ (\S+) \[flags\];`)
 
-// Help returns what the programs and their commands say of their flags.
+// Help returns the help of the programs and of their commands.
 func (c content) Help() (all []invocation, err error) {
 	for _, name := range names {
 		text, err := c.print(name, "-help")
@@ -121,7 +121,7 @@ func (c content) Help() (all []invocation, err error) {
 	return all, nil
 }
 
-// shown is a text as it stands in a block of code.
+// shown returns a help text for a block of code: with spaces instead of tabs.
 func shown(text string) string {
 	return strings.TrimSpace(strings.ReplaceAll(text, "    \t", "        "))
 }
@@ -132,8 +132,7 @@ type directive struct {
 	In                  map[string]bool // by program
 }
 
-// Directives returns all that a Corefile may have, by name. One of which nothing is known is an error: it would be
-// missing from the page.
+// Directives returns all directives of the programs, by name. An unknown one is an error, since the page would lack it.
 func (c content) Directives() (all []directive, err error) {
 	known := map[string]directive{}
 	for name, purpose := range ofCoreDNS {
@@ -165,7 +164,7 @@ func (c content) Directives() (all []directive, err error) {
 		}
 	}
 	if len(used) == 0 {
-		return nil, errors.New("the programs name no directives")
+		return nil, errors.New("the programs list no directives")
 	}
 	for _, name := range slices.Sorted(maps.Keys(used)) {
 		all = append(all, used[name])
@@ -173,7 +172,7 @@ func (c content) Directives() (all []directive, err error) {
 	return all, nil
 }
 
-// pageOf is how the site of CoreDNS calls the page of a directive.
+// pageOf returns the name of a directive's page at coredns.io.
 func pageOf(directive string) string {
 	if directive == "prometheus" {
 		return "metrics"
@@ -181,23 +180,23 @@ func pageOf(directive string) string {
 	return directive
 }
 
-// ofCoreDNS says what the directives do that are CoreDNS's own, as they come with CoreDNS.
+// ofCoreDNS has the purpose of each directive that comes with CoreDNS.
 var ofCoreDNS = map[string]string{
-	"bind":        "says on which addresses or interfaces a server block listens",
-	"debug":       "lets a panic end the process, and prints what plugins log for debugging",
-	"errors":      "logs the errors of plugins, and can sum up those that match a pattern (`consolidate`)",
-	"health":      "answers `/health` over HTTP while the process runs, and lets it run on for a while after SIGTERM (`lameduck`)",
-	"hosts":       "answers addresses from a file in the form of /etc/hosts, or from lines of the Corefile",
+	"bind":        "sets the addresses or interfaces on which a server block listens",
+	"debug":       "lets a panic end the process, and enables debug logs of plugins",
+	"errors":      "logs the errors of plugins, and can summarize those that match a pattern (`consolidate`)",
+	"health":      "serves `/health` over HTTP while the process runs, and delays the exit after SIGTERM (`lameduck`)",
+	"hosts":       "answers with addresses from a file like /etc/hosts, or from lines of the Corefile",
 	"log":         "logs queries",
-	"loop":        "ends the process at the start if queries that it forwards come back to it",
+	"loop":        "ends the process at the start if forwarded queries loop back to it",
 	"loadbalance": "changes the order of the addresses in answers",
-	"metadata":    "lets plugins say more of a query, which `log` and `rewrite` can use",
-	"pprof":       "answers profiles of the process over HTTP",
-	"prometheus":  "answers metrics over HTTP",
-	"ready":       "answers `/ready` over HTTP once the plugins are",
+	"metadata":    "lets plugins add data to a query, for `log` and `rewrite`",
+	"pprof":       "serves profiles of the process over HTTP",
+	"prometheus":  "serves metrics over HTTP",
+	"ready":       "serves `/ready` over HTTP, which succeeds once the plugins are ready",
 	"reload":      "reads the Corefile again when it has changed",
-	"rewrite":     "changes queries, and answers back",
-	"template":    "makes answers from a template",
+	"rewrite":     "changes queries, and reverts the change in answers",
+	"template":    "creates answers from a template",
 	"transfer":    "answers zone transfers (AXFR) and sends NOTIFY",
-	"whoami":      "answers with the address and port of who asks",
+	"whoami":      "answers with the address and port of the client",
 }

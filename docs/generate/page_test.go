@@ -29,7 +29,7 @@ func firstDifference(got, want string) (number int, gotLine, wantLine string) {
 	return 0, "", ""
 }
 
-// TestPage makes the page anew and compares it with the one that is there.
+// TestPage generates the page and compares it with docs/configuration.md.
 func TestPage(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("nodecache doctor and cleanup are for Linux")
@@ -65,7 +65,7 @@ func TestPage(t *testing.T) {
 	})
 }
 
-// writePlugin makes a root with one plugin.
+// writePlugin creates a repository with one plugin.
 func writePlugin(t *testing.T, name, readme string) (root string) {
 	t.Helper()
 	root = t.TempDir()
@@ -113,7 +113,7 @@ func TestPageOfPlugin(t *testing.T) {
 	}
 }
 
-// TestPageFails has what the page cannot be made of.
+// TestPageFails has sources from which the page can't be generated.
 func TestPageFails(t *testing.T) {
 	fails := errors.New("it does not start")
 	for _, tc := range []struct {
@@ -122,9 +122,9 @@ func TestPageFails(t *testing.T) {
 		printed      error
 		want         string
 	}{
-		{"a directive of which nothing is known", echoReadme, "echo nonsense", nil, "directive nonsense of clusterdns: it has neither"},
+		{"unknown directive", echoReadme, "echo nonsense", nil, "directive nonsense of clusterdns: it has neither"},
 		{"no purpose", "# echo\n\n## Name\n\necho\n", "echo", nil, "plugin/echo/README.md: the section Name is not of the form"},
-		{"no directives", echoReadme, "", nil, "the programs name no directives"},
+		{"no directives", echoReadme, "", nil, "the programs list no directives"},
 		{"a program that fails", echoReadme, "", fails, fails.Error()},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

@@ -39,7 +39,7 @@ func TestWrongValues(t *testing.T) {
 		{"name of the Service", "clusterdns: {service: {name: kube_dns}}", "at '/clusterdns/service/name'"},
 		{"zone", "clusterDomain: cluster.local.", "at '/clusterDomain'"},
 		{"zone of a clusterset", "multicluster: {zones: [\"*.local\"]}", "at '/multicluster/zones/0'"},
-		{"zone of the cluster as that of a clusterset", "multicluster: {zones: [cluster.local]}", "multicluster.zones has cluster.local, which is clusterDomain"},
+		{"zone of the cluster as that of a clusterset", "multicluster: {zones: [cluster.local]}", "multicluster.zones contains cluster.local, which is clusterDomain"},
 		{"pods", "clusterdns: {pods: all}", "at '/clusterdns/pods'"},
 		{"no replica", "clusterdns: {replicas: 0}", "at '/clusterdns/replicas': minimum"},
 		{"no upstream", "clusterdns: {upstreams: []}", "at '/clusterdns/upstreams': minItems"},
@@ -55,7 +55,7 @@ func TestWrongValues(t *testing.T) {
 		{"label that selects", "clusterdns: {podLabels: {k8s-app: other}}", "invalid propertyName 'k8s-app'"},
 		{"nothing", "clusterdns: {enabled: false}\nnodecache: {enabled: false}", "there is nothing to install"},
 		{"autopath without the node", "nodecache: {nodeName: false}", "nodecache.autopath needs nodecache.nodeName"},
-		{"second address with IPVS", "proxyMode: ipvs\nnodecache: {secondServiceIP: \"fd00:96::a\"}", "nodecache.secondServiceIP is not taken with proxyMode ipvs"},
+		{"second address with IPVS", "proxyMode: ipvs\nnodecache: {secondServiceIP: \"fd00:96::a\"}", "nodecache.secondServiceIP is invalid with proxyMode ipvs"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			if out, complaint, err := template(t, tc.values); err == nil || !strings.Contains(complaint, tc.want) {

@@ -274,7 +274,7 @@ func TestPrometheusRule(t *testing.T) {
 func prometheusRule(rules string) string {
 	_, groups, _ := strings.Cut(rules, "\ngroups:\n")
 	var b strings.Builder
-	b.WriteString(`# The rules of rules.yaml as an object for the Prometheus Operator. Change them there, and make this anew with
+	b.WriteString(`# The rules of rules.yaml as an object for the Prometheus Operator. After a change there, update this file with
 # ` + "`go test ./test/monitoring -run TestPrometheusRule -update`" + `.
 apiVersion: monitoring.coreos.com/v1
 kind: PrometheusRule

@@ -1,18 +1,18 @@
-{{/* Labels of what is nearside's, of a program: {"root": $, "name": "clusterdns"}. */}}
+{{/* Labels of the objects of a program: {"root": $, "name": "clusterdns"}. */}}
 {{- define "nearside.labels" -}}
 app.kubernetes.io/name: {{ .name }}
 app.kubernetes.io/part-of: nearside
 {{ include "nearside.release" .root }}
 {{- end -}}
 
-{{/* Labels of everything: which release it is of. */}}
+{{/* Labels of all objects: the release. */}}
 {{- define "nearside.release" -}}
 app.kubernetes.io/instance: {{ .Release.Name }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end -}}
 
-{{/* The reference of an image: {"root": $, "image": .Values.clusterdns.image}. What the program does not say, both share. */}}
+{{/* The reference of an image: {"root": $, "image": .Values.clusterdns.image}. Values that the program does not set are those of image. */}}
 {{- define "nearside.image" -}}
 {{- $repository := .image.repository -}}
 {{- with .image.registry | default .root.Values.image.registry }}{{ $repository = printf "%s/%s" . $repository }}{{ end -}}
@@ -23,14 +23,14 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end -}}
 {{- end -}}
 
-{{/* Families of a Service. */}}
+{{/* Address families of a Service. */}}
 {{- define "nearside.families" -}}
 {{- if .Values.dualStack }}
 ipFamilyPolicy: PreferDualStack
 {{- end }}
 {{- end -}}
 
-{{/* What nodecache answers on: its own addresses, and those of the Service where kube-proxy lets it. */}}
+{{/* Addresses of nodecache: its own, and those of the Service if the mode of kube-proxy permits it. */}}
 {{- define "nearside.localips" -}}
 {{- $all := .Values.nodecache.localIPs -}}
 {{- if ne .Values.proxyMode "ipvs" -}}
