@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -71,12 +72,22 @@ func chainOf(t *testing.T, text string) *Forward {
 	return f
 }
 
+// servedHosts counts the addresses of nextHost.
+var servedHosts atomic.Uint32
+
+// nextHost returns a loopback address that no server of the process has had: metrics are those of the process, by address
+// and port, and the kernel gives a port of a server that has ended to another test's.
+func nextHost() string {
+	n := servedHosts.Add(1)
+	return netip.AddrFrom4([4]byte{127, 1 + byte(n>>16), byte(n >> 8), byte(n)}).String()
+}
+
 // forwardTo returns a stanza for servers that behave in these ways, and the servers.
 func forwardTo(t *testing.T, options string, behaviours ...rogue.Behaviour) (*Forward, []*rogue.Server) {
 	t.Helper()
 	var servers []*rogue.Server
 	for _, b := range behaviours {
-		servers = append(servers, rogue.Start(t, b))
+		servers = append(servers, rogue.StartAt(t, rogue.Options{Host: nextHost()}, b))
 	}
 	return chainOf(t, stanzaOf(options, placesOf(servers)...)), servers
 }
