@@ -49,7 +49,7 @@ func check(ctx context.Context, packets []Packet, withTables bool, procNet strin
 	var err error
 	if withTables {
 		r, err = rules.Steady(evaluation)
-	} else { // the generation of the rules is asked of nf_tables, too
+	} else { // Steady reads the generation of the rules from nf_tables, which would load its module
 		r, err = evaluation()
 	}
 	return r.findings, r.verdicts, errors.Join(err, problem)
