@@ -35,7 +35,7 @@ test: ## every test, beside real servers, which it installs or builds first
 # A cluster of one node: etcd, the parts of Kubernetes and containerd, in namespaces of their own.
 e2e: ## images and deploy/ on a real kubelet, queried from pods; needs root
 	test/install.sh ip ps nft containerd runc cni etcd kube-apiserver kube-controller-manager kube-scheduler kube-proxy kubelet kubectl helm coredns
-	NEARSIDE_REQUIRE_ALL=1 NEARSIDE_E2E=1 go test -count=1 -v -timeout 20m ./test/cluster
+	NEARSIDE_REQUIRE_ALL=1 NEARSIDE_E2E=1 go test -count=1 -timeout 20m ./test/cluster
 
 unit: ## tests of packages, which need neither root nor anything installed; about two minutes
 	go test $$(go list ./cmd/... ./internal/... ./plugin/... ./docs/floors ./test/words)

@@ -209,7 +209,7 @@ func TestLate(t *testing.T) {
 			s := start(t, zone(forward(late.Addr+" "+good.Addr, option, "policy sequential", "read_timeout 300ms")))
 			queries := load{pace: 5 * time.Millisecond} // for longer than an answer is late: connections stay in use
 			queries.run(s).wantRight(t)
-			if proto == "udp" { // whose sockets are closed when nobody waits: late answers reach nobody
+			if proto == "udp" { // the socket of a query is closed with the query, so that no late answer is received
 				return
 			}
 			// A busy machine stops the process for longer than read_timeout: then the pool closes the connection, and

@@ -42,9 +42,9 @@ func TestFirewallThatAcceptsPods(t *testing.T) {
 	}
 }
 
-// TestQuestionOverLo starts a nodecache whose queries to itself take lo: because `question lo` is configured, or
-// because a bridge has the name of a device of the pair. The nodecache then holds the lease although a firewall rejects
-// the queries of pods.
+// TestQuestionOverLo starts nodecache with queries to itself over lo: `question lo` is configured, or nodecache cannot
+// create its pair of devices, since a bridge has the name of one. Then nodecache holds the lease although a firewall
+// rejects the queries of pods.
 func TestQuestionOverLo(t *testing.T) {
 	for _, c := range []struct{ name, option, line string }{
 		{"configured", "question lo", ""},

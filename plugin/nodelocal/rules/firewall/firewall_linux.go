@@ -25,7 +25,7 @@ func Check(ctx context.Context, packets []Packet, withTables bool, procNet strin
 	ctx, cancel := context.WithTimeout(ctx, checkWait)
 	defer cancel()
 	legacy, problem := legacyBases(ctx, procNet)
-	if !withTables { // rules.Steady would query nf_tables as well
+	if !withTables { // rules.Steady reads the generation of the rules from nf_tables, which would load its module
 		findings, err := evaluate(legacy, packets)
 		return findings, errors.Join(err, problem)
 	}
