@@ -1,6 +1,6 @@
-// Package reload tells a plugin when what it owns begins and ends with its configuration: caddy starts the next
-// configuration beside the present one, ends the present one only after that, and calls nothing of a configuration that
-// could not start. Input is a caddy.Controller in setup; output is calls of an Owner's functions. It is a leaf.
+// Package reload calls a plugin when its configuration starts, is replaced or is refused, and at exit. Caddy starts the
+// next configuration beside the present one, ends the present one only after that, and calls nothing of a configuration
+// that could not start. Input is a caddy.Controller in setup; output is calls of an Owner's functions. It is a leaf.
 package reload
 
 import (
@@ -21,19 +21,19 @@ const (
 	Exit                // the process ends, after health's lameduck period
 )
 
-// Owner are the functions of a plugin that owns something for the time of a configuration. Each may be nil.
+// Owner has the callbacks of a plugin with resources of one configuration. Each may be nil.
 type Owner struct {
 	// Start is called when the configuration starts. An error refuses the configuration; Start leaves nothing behind then.
 	Start func() error
 	// Stop is called once. At Exit, Start may not have been called, or may still run: a signal ends the process at any
 	// time.
 	Stop func(End) error
-	// Retain is called when the configuration stays because the next one could not start, after the Stop of what the next
-	// one has started.
+	// Retain is called after a failed reload, when the refused configuration was stopped and this one stays.
 	Retain func()
 }
 
-// started are the followers that have started since the last reload began. If the reload fails, they are stopped.
+// started are the followers that have started since the last reload began. If the reload fails, those of the refused
+// configuration are stopped. Those of the present one are among them if a plugin before ours fails at the reload's begin.
 var started struct {
 	mu  sync.Mutex
 	all []*follower
@@ -49,13 +49,14 @@ func takeStarted() []*follower {
 
 type follower struct {
 	Owner
+	configuration caddy.Context
 	reloading atomic.Bool
 	stopped   sync.Once
 }
 
 // Follow calls the functions of an Owner with the configuration of a controller. It is called in setup.
 func Follow(c *caddy.Controller, o Owner) {
-	f := &follower{Owner: o}
+	f := &follower{Owner: o, configuration: c.Context()}
 	c.OnStartup(f.start)
 	c.OnRestart(f.restart)
 	c.OnRestartFailed(f.restartFailed)
@@ -82,12 +83,15 @@ func (f *follower) restart() error {
 	return nil
 }
 
-// restartFailed is called for each follower of the configuration that stays; the first one stops all of the other.
+// restartFailed is called for each follower of the configuration that stays; the first call stops all followers of the
+// refused one.
 func (f *follower) restartFailed() error {
 	f.reloading.Store(false)
 	var errs []error
 	for _, next := range takeStarted() {
-		errs = append(errs, next.stop(Refused))
+		if next.configuration != f.configuration {
+			errs = append(errs, next.stop(Refused))
+		}
 	}
 	if f.Retain != nil {
 		f.Retain()

@@ -18,12 +18,21 @@ const testDirective = "reloadtest"
 // calls are what the owners of the running test were called for.
 var calls []string
 
+// refuseReload makes the next reload fail before any plugin is called for it.
+var refuseReload bool
+
 // init registers a directive that follows its configuration: reloadtest NAME [fail].
 func init() {
 	plugin.Register(testDirective, func(c *caddy.Controller) error {
 		for c.Next() {
 			args := c.RemainingArgs()
 			name := args[0]
+			c.OnRestart(func() error {
+				if refuseReload {
+					return errors.New("refused before it begins")
+				}
+				return nil
+			})
 			Follow(c, Owner{
 				Start: func() error {
 					if slices.Contains(args, "fail") {
@@ -67,6 +76,13 @@ func TestFollow(t *testing.T) {
 		t.Fatal(err)
 	}
 	expect("start", "start a", "start b")
+
+	refuseReload = true
+	if _, err := instance.Restart(corefile("c")); err == nil {
+		t.Fatal("no error")
+	}
+	refuseReload = false
+	expect("refused by another plugin", "retain a", "retain b")
 
 	if _, err := instance.Restart(corefile("c", "d", "e fail")); err == nil || !strings.Contains(err.Error(), "refused by e") {
 		t.Fatalf("reload with %v", err)

@@ -502,15 +502,25 @@ func TestFailing(t *testing.T) {
 
 // TestAliasTTL has data of one candidate that expires after the denial of another.
 func TestAliasTTL(t *testing.T) {
-	inBubble(t, func(t *testing.T) {
-		w := newBackend(nil)
-		w.fallback.expires = 5 * time.Second
-		w.withFact(bareName, dns.TypeA, lasting(replyData, 3600))
-		m := send(t, newExpander(w), query(first, dns.TypeA), &podQuestion).Msg
-		if m == nil || len(m.Answer) < 2 || m.Answer[0].Header().Ttl != 5 || m.Answer[1].Header().Ttl != 3600 {
-			t.Errorf("got %v, want an alias for 5 seconds to a record for 3600", m)
-		}
-	})
+	for name, c := range map[string]struct {
+		denial time.Duration
+		want   uint32
+	}{
+		"a cache stores the denials for 5 seconds": {5 * time.Second, 5},
+		"no cache stores the denials":              {0, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T) {
+				w := newBackend(nil)
+				w.fallback.expires = c.denial
+				w.withFact(bareName, dns.TypeA, lasting(replyData, 3600))
+				m := send(t, newExpander(w), query(first, dns.TypeA), &podQuestion).Msg
+				if m == nil || len(m.Answer) < 2 || m.Answer[0].Header().Ttl != c.want || m.Answer[1].Header().Ttl != 3600 {
+					t.Errorf("got %v, want an alias for %d seconds to a record for 3600", m, c.want)
+				}
+			})
+		})
+	}
 }
 
 // brokenPipe is a connection to a client that has closed it.

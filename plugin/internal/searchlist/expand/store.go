@@ -11,12 +11,14 @@ import (
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
 )
 
-// joinReply joins the validity of the reply for a candidate with that of the walk. A reply that no cache stores ends it.
+// joinReply joins the validity of the reply for a candidate with that of the walk. A reply that no cache stores, and that
+// no Generation counts, expires at once: an alias that depends on it has the TTL 0.
 func joinReply(v *answers.Validity, reply *dns.Msg, recorded *answers.Recorded) {
 	switch {
-	case reply == nil, reply.Truncated, reply.Rcode == dns.RcodeRefused, !recorded.ForAll(),
-		!recorded.ByGeneration() && recorded.Expires == 0:
+	case reply == nil, reply.Truncated, reply.Rcode == dns.RcodeRefused, !recorded.ForAll():
 		v.End()
+	case !recorded.ByGeneration() && recorded.Expires == 0:
+		v.Until(answers.Now())
 	default:
 		v.Join(&recorded.Validity)
 	}
