@@ -50,8 +50,8 @@ func takeStarted() []*follower {
 type follower struct {
 	Owner
 	configuration caddy.Context
-	reloading atomic.Bool
-	stopped   sync.Once
+	reloading     atomic.Bool
+	stopped       sync.Once
 }
 
 // Follow calls the functions of an Owner with the configuration of a controller. It is called in setup.
