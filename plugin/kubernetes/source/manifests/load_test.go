@@ -474,6 +474,12 @@ func TestStatus(t *testing.T) {
 			t.Errorf("%+v", st)
 		}
 	}
+	at = at.Add(time.Minute)
+	write(t, s.root, "broken.yaml", "kind: [")
+	s.refresh(nil)
+	if st := s.Status()[0]; !st.Synced || st.Frozen || !st.Heard.Equal(at) {
+		t.Errorf("with a broken file: %+v", st)
+	}
 	if err := os.RemoveAll(s.root); err != nil {
 		t.Fatal(err)
 	}
@@ -486,5 +492,19 @@ func TestStatus(t *testing.T) {
 	s.refresh(&watch{failed: true})
 	if st := s.Status()[0]; !st.Frozen {
 		t.Errorf("without directory and watch: %+v", st)
+	}
+}
+
+// TestUnreadableAfterEmpty has a file that is truncated, and then can't be read: the error is logged.
+func TestUnreadableAfterEmpty(t *testing.T) {
+	s, _, log := load(t, everything, map[string]string{"one.yaml": service("shop", "one", "10.96.0.1")})
+	write(t, s.root, "one.yaml", "")
+	if s.refresh(nil); len(log.lines) > 0 {
+		t.Fatalf("while the file is empty: %q", log.lines)
+	}
+	write(t, s.root, "one.yaml", strings.Repeat("#", 200))
+	s.bounds.fileBytes = 100
+	if s.refresh(nil); len(log.with("larger than")) != 1 {
+		t.Errorf("logged %q, want one error", log.lines)
 	}
 }

@@ -133,7 +133,8 @@ func (s *Source) Status() []source.Status {
 	return all
 }
 
-// setStatus records a reading of the directory: the time of an accepted one, or whether changes cannot be found.
+// setStatus records a reading of the directory: the time of one without an error of the file system, although a file may
+// be invalid, or whether changes cannot be found.
 func (s *Source) setStatus(heard time.Time, frozen bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

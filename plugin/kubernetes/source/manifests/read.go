@@ -63,7 +63,7 @@ func (s *Source) readFile(path string) {
 	case errors.Is(err, fs.ErrNotExist):
 		return // deleted since it was listed, which the next list shows
 	case err != nil:
-		f.sum, f.err = 0, s.fileError(path, reason(err))
+		f.sum, f.err, f.emptySince = 0, s.fileError(path, reason(err)), time.Time{}
 		return
 	}
 	if len(bytes.TrimSpace(content)) == 0 && f.contents != nil && len(f.contents.objects) > 0 {
@@ -105,10 +105,11 @@ var errBeingWritten = errors.New("a file is being written")
 // changed, and returns the pause until the next reading if no change is reported.
 func (s *Source) update(w *watch) (changed bool, pause time.Duration, err error) {
 	stable, err := s.readFiles(w)
-	s.setStatus(time.Time{}, err != nil && w.broken())
 	if err != nil {
+		s.setStatus(time.Time{}, w.broken())
 		return false, s.wait.poll, err
 	}
+	s.setStatus(s.now(), false)
 	for _, f := range s.files {
 		if !f.emptySince.IsZero() {
 			return false, s.wait.empty / 4, errBeingWritten
@@ -124,7 +125,6 @@ func (s *Source) update(w *watch) (changed bool, pause time.Duration, err error)
 	if err != nil {
 		return false, pause, err
 	}
-	s.setStatus(s.now(), false)
 	if maps.Equal(next.files, s.cluster.files) {
 		return false, pause, nil
 	}
