@@ -15,6 +15,7 @@ const maxContributingLines = 100
 
 var (
 	repositoryPath = regexp.MustCompile("`((?:cmd|deploy|docs|internal|plugin|test)/[\\w./-]*)`")
+	singleTest     = regexp.MustCompile("-run (Test\\w+) (\\S+)`")
 	behaviourRow   = regexp.MustCompile("(?m)^\\| ([^|`]+) \\| `([^`]+\\.go)` \\|$")
 )
 
@@ -34,6 +35,11 @@ func problemsOfContributing(root, text string) (problems []string) {
 			problems = append(problems, found[1]+" does not exist")
 		}
 	}
+	for _, found := range singleTest.FindAllStringSubmatch(text, -1) {
+		if !hasTest(filepath.Join(root, found[2]), found[1]) {
+			problems = append(problems, fmt.Sprintf("%s has no test %s", found[2], found[1]))
+		}
+	}
 	var named []string
 	for _, row := range behaviourRow.FindAllStringSubmatch(text, -1) {
 		named = append(named, row[1])
@@ -42,6 +48,15 @@ func problemsOfContributing(root, text string) (problems []string) {
 		problems = append(problems, fmt.Sprintf("files are named for %q", named))
 	}
 	return problems
+}
+
+// hasTest reports whether a directory has a test with a name.
+func hasTest(dir, name string) bool {
+	files, _ := filepath.Glob(filepath.Join(dir, "*_test.go")) // the pattern is valid
+	return slices.ContainsFunc(files, func(file string) bool {
+		content, err := os.ReadFile(file)
+		return err == nil && strings.Contains(string(content), "func "+name+"(")
+	})
 }
 
 func TestContributing(t *testing.T) {
@@ -55,8 +70,9 @@ func TestContributing(t *testing.T) {
 	t.Run("can fail", func(t *testing.T) {
 		wrong := strings.Replace(string(text), "| PTR | `plugin/kubernetes/ptr.go` |", "| PTR | `plugin/kubernetes/pointer.go` |", 1)
 		wrong = strings.Replace(wrong, "| AXFR |", "| transfers |", 1) + strings.Repeat("\n", maxContributingLines)
-		if problems := problemsOfContributing(root, wrong); len(problems) < 3 {
-			t.Errorf("found only %q", problems)
+		wrong = strings.Replace(wrong, "-run Test", "-run TestNo", 1)
+		if problems := problemsOfContributing(root, wrong); len(problems) != 4 {
+			t.Errorf("found %q, want 4 problems", problems)
 		}
 	})
 }
