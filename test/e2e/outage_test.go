@@ -118,7 +118,7 @@ func testOutage(t *testing.T, c *cluster) {
 	time.Sleep(time.Second)
 	c.KillAPIServer()
 	eventually(t, 30*time.Second, "the loss of the API server in the log", func() bool {
-		return strings.Contains(c.dns.Output(), "answering from what is known")
+		return strings.Contains(c.dns.Output(), "answering from the last known state")
 	})
 	if !c.ready(t) {
 		t.Error("not ready without an API server: nobody would be left to answer")

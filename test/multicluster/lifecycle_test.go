@@ -50,7 +50,7 @@ const (
 	wordThere   = "serves multicluster.x-k8s.io/"
 	wordGone    = "no longer serves"
 	wordUnread  = "SERVFAIL"
-	wordAway    = "answering from what is known"
+	wordAway    = "answering from the last known state"
 	wordBack    = "again"
 )
 

@@ -732,7 +732,7 @@ func TestImportsAway(t *testing.T) {
 	r.check(t.Context(), state)
 	c.looks(3)
 	r.check(t.Context(), state)
-	c.wantLines(1, "[WARNING]", "serviceimports: no watch on the API server", "answering from what is known")
+	c.wantLines(1, "[WARNING]", "serviceimports: no watch on the API server", "answering from the last known state")
 	heard := status(c.Source, source.ServiceImports).Heard
 	c.looks(2)
 	if got := status(c.Source, source.ServiceImports); got.Heard != heard || !got.Synced {

@@ -28,12 +28,12 @@ type resource struct {
 	// accept and acceptList are the Accept headers for objects and for lists, if they differ from that of the client.
 	accept, acceptList string
 	// definition is that of a custom resource, nil for one that every API server has; version is the one that is requested.
-	definition *definition
-	version    atomic.Pointer[string]
-	records    records
-	health     *health
-	meanwhile  meanwhile
-	log        clog.P
+	definition  *definition
+	version     atomic.Pointer[string]
+	records     records
+	health      *health
+	consequence consequence
+	log         clog.P
 }
 
 var (
