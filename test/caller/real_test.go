@@ -172,7 +172,7 @@ func dig(t *testing.T, address string, args ...string) string {
 	return string(out)
 }
 
-// TestDig has a client that sends the option itself, to be taken for a client on another node.
+// TestDig has a client that sends the option itself, to impersonate a client on another node.
 func TestDig(t *testing.T) {
 	const spoofed = "+ednsopt=65313:01066e6f64652d62" // node-b
 	r, other := record(t, clusterHost, false), record(t, otherHost, false)
@@ -208,7 +208,8 @@ func TestDig(t *testing.T) {
 	}
 }
 
-// TestInvalid has invalid names of nodes: an invalid flag is an error of one line, an invalid variable a logged line.
+// TestInvalid has invalid names of nodes: an invalid flag is an error of one line, an invalid variable is logged in one
+// line.
 func TestInvalid(t *testing.T) {
 	path := daemon.Program(t, "nodecache")
 	for _, arg := range []string{"-node-name=Node A", "-node-name=a_b", "-node-name=" + strings.Repeat("a", 254), "-node-zone=zone 1", "-node-zone=" + strings.Repeat("a", 64)} {

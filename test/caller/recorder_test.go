@@ -90,8 +90,8 @@ func parse(b []byte) (q query, err error) {
 	return q, nil
 }
 
-// recorder is an upstream that records queries. It answers NOERROR without records. Queries with EDNS are answered with
-// an option 65313, or, if it is old, with FORMERR.
+// recorder is an upstream that records queries. It answers NOERROR without records. Replies to queries with EDNS have an
+// option 65313; an old recorder answers such queries with FORMERR.
 type recorder struct {
 	address string
 	old     bool

@@ -15,7 +15,7 @@ import (
 	"testing"
 )
 
-// askerImage is the image of the tests' own pods, and of the pause container of every pod.
+// askerImage is the image of the test pods, and of the pause container of every pod.
 const askerImage = "nearside.test/asker:test"
 
 // buildAsker makes the archive of askerImage, and returns its path.

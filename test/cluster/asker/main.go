@@ -1,17 +1,17 @@
-// Command asker is the program in the images of the tests' pods: the pause container of every pod, and a client whose
-// test says over HTTP what to ask. It takes its servers and search path from the /etc/resolv.conf that the kubelet
-// wrote.
+// Command asker is the program in the images of the tests' pods: the pause container of every pod, and a DNS client that
+// tests control over HTTP. Its servers and search list are those of the /etc/resolv.conf that the kubelet wrote.
 //
-//	asker pause    waits until it is told to end
+//	asker pause    waits for SIGTERM
 //	asker serve    answers on port 9999
 //
 //	GET /resolv.conf                     the file
-//	GET /lookup?name=N[&kind=srv|addr]   what Go's resolver finds, with the search path
-//	GET /ask?name=N[&type=T]...          the answer of one server, as text; the name is taken as it is
-//	POST /load/ID?name=N&rate=R...       begins to ask R times a second; # in the name is the number of the query
-//	DELETE /load/ID                      ends that, and says as JSON what became of every query
+//	GET /lookup?name=N[&kind=srv|addr]   result of Go's resolver, with the search list
+//	GET /ask?name=N[&type=T]...          the answer of one server, as text; the search list is not used
+//	POST /load/ID?name=N&rate=R...       starts a load of R queries per second; # in the name is the number of the query
+//	DELETE /load/ID                      ends the load, and returns its result as JSON
 //
-// network=tcp and server=ADDRESS[:PORT] change how and whom /ask and /load ask: by UDP, the first server of the file.
+// network=tcp and server=ADDRESS[:PORT] set protocol and server of /ask and /load; the defaults are UDP and the first
+// server of the file.
 package main
 
 import (
@@ -35,7 +35,7 @@ func main() {
 	log.Fatal(http.ListenAndServe(":9999", newHandler()))
 }
 
-// pause holds the namespaces of a pod until it is told to end.
+// pause is the process of a pod's namespaces. It ends on SIGTERM.
 func pause() {
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT)
