@@ -17,7 +17,7 @@ import (
 	"github.com/nearside-dns/nearside/test/daemon"
 )
 
-// dnsServer serves both protocols on one port, until it is told to stop.
+// dnsServer serves both protocols on one port, until it is stopped.
 type dnsServer struct {
 	at   string
 	stop func()
@@ -51,7 +51,7 @@ func stoppable(t *testing.T, address string) dnsServer {
 	return dnsServer{at: at, stop: stop}
 }
 
-// probed is nodecache as Cilium's overlay has it, on loopback, with the command by which the kubelet asks if it is ready.
+// probed is nodecache as in Cilium's overlay, on loopback, with the command of the kubelet's readiness probe.
 type probed struct {
 	*daemon.Process
 	command []string
@@ -74,7 +74,7 @@ func startProbed(t *testing.T, all objects, clusterDNS string) probed {
 	return probed{Process: p, command: command}
 }
 
-// probe runs the command, and returns its exit code and what it says.
+// probe runs the command, and returns its exit code and its output.
 func (p probed) probe(t *testing.T) (int, string) {
 	t.Helper()
 	out, err := exec.Command(p.command[0], p.command[1:]...).CombinedOutput()
@@ -99,7 +99,7 @@ func (p probed) awaitExit(t *testing.T, want int) {
 	})
 }
 
-// TestProbeWithoutAddresses runs the readiness probe of a nodecache that asks itself nothing.
+// TestProbeWithoutAddresses runs the readiness probe of a nodecache without self-queries.
 func TestProbeWithoutAddresses(t *testing.T) {
 	for name, all := range map[string]objects{
 		"overlay": decoded(t, kustomize(t, deployed+"/overlays/cilium")),

@@ -13,12 +13,12 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// ofHelm are the labels and annotations that say which release an object is of, and what Helm is to do with it.
+// ofHelm are the labels and annotations with the release of an object, and with Helm's instructions for it.
 func ofHelm(name string, _ string) bool {
 	return strings.HasPrefix(name, "helm.sh/") || name == "app.kubernetes.io/managed-by" || name == "app.kubernetes.io/instance"
 }
 
-// plain takes from an object what only Helm reads.
+// plain removes from an object the fields that only Helm reads.
 func plain(t *testing.T, object runtime.Object) string {
 	t.Helper()
 	meta := object.(metav1.Object)
@@ -36,7 +36,7 @@ func plain(t *testing.T, object runtime.Object) string {
 	return text(t, object)
 }
 
-// differences returns what is in one set of objects and not in the other, or not the same.
+// differences returns the objects that only one of two sets has, or that differ.
 func differences(t *testing.T, kustomized, templated objects) (all []string) {
 	t.Helper()
 	for _, name := range slices.Compact(slices.Sorted(slices.Values(append(kustomized.names(), templated.names()...)))) {
@@ -56,7 +56,7 @@ func differences(t *testing.T, kustomized, templated objects) (all []string) {
 	return all
 }
 
-// firstDifference returns the first lines in which two texts are not the same.
+// firstDifference returns the first lines in which two texts differ.
 func firstDifference(a, b string) string {
 	linesA, linesB := strings.Split(a, "\n"), strings.Split(b, "\n")
 	for i := range min(len(linesA), len(linesB)) {
@@ -67,7 +67,7 @@ func firstDifference(a, b string) string {
 	return a[min(len(a), len(b)):] + b[min(len(a), len(b)):]
 }
 
-// TestSame compares each kustomization with the chart, with the values that mean the same.
+// TestSame compares each kustomization with the chart, with equivalent values.
 func TestSame(t *testing.T) {
 	values := map[string]string{
 		"clusterdns":     "nodecache: {enabled: false}",
@@ -86,7 +86,7 @@ func TestSame(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			same, ok := values[name]
 			if !ok {
-				t.Fatal("nobody says which values of the chart mean the same")
+				t.Fatal("no equivalent values of the chart in this test")
 			}
 			for _, d := range differences(t, decoded(t, kustomize(t, folder)), decoded(t, templated(t, same))) {
 				t.Error(d)
@@ -170,7 +170,7 @@ func mine(t *testing.T, resources string, components ...string) string {
 	return folder
 }
 
-// TestMonitors compares the chart's monitors with those of deploy/monitoring: the alerts need the labels that they give.
+// TestMonitors compares the chart's monitors with those of deploy/monitoring: the alerts need their labels.
 func TestMonitors(t *testing.T) {
 	file, err := os.ReadFile(filepath.Join(deployed, "monitoring", "monitors.yaml"))
 	if err != nil {
@@ -189,7 +189,7 @@ func TestMonitors(t *testing.T) {
 				t.Fatal(err)
 			}
 			for _, e := range endpoints {
-				delete(e.(map[string]any), "interval") // which the chart has a value for
+				delete(e.(map[string]any), "interval") // for which the chart has a value
 			}
 			if len(endpoints) > 0 {
 				if err := unstructured.SetNestedSlice(of.Object, endpoints, "spec", list); err != nil {

@@ -25,20 +25,20 @@ import (
 
 const corefiles = deployed + "/corefiles"
 
-// question is one, with its answer.
+// question is a question with its answer.
 type question struct{ name, want string }
 
-// Answers of the servers that a Corefile here names: ofOutside is that of the node's resolver.
+// Answers of the servers that a Corefile here names: ofOutside is the node's resolver's.
 const (
 	ofOutside = "A 192.0.2.80"
 	ofInside  = "A 192.0.2.90"
 	ofService = "A 10.96.12.34"
 )
 
-// service is the one that every Corefile has to answer.
+// service is the Service that every Corefile must answer.
 var service = question{"web.shop.svc.cluster.local A", ofService}
 
-// cases says what the files of a program are asked for.
+// cases are the questions for the files of a program.
 var cases = map[string]map[string][]question{
 	"clusterdns": {
 		"stub-domain":   {{"www.corp.example.com A", ofInside}, {"www.example.com A", ofOutside}},
@@ -67,7 +67,7 @@ var cases = map[string]map[string][]question{
 	},
 }
 
-// snippet reads a file, with servers of the test in the place of those that it names.
+// snippet reads a file and replaces the servers in it by those of the test.
 func snippet(t *testing.T, program, name string) string {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(corefiles, program, name+".corefile"))
@@ -76,7 +76,7 @@ func snippet(t *testing.T, program, name string) string {
 	}
 	inside := "192.0.2.90"
 	if name == "split-horizon" {
-		inside = "" // and knows no name
+		inside = "" // and has no names
 	}
 	address := upstream(t, inside)
 	replaced := regexp.MustCompile(`(?m)^(    forward \.) 10\.150\.0\.1.*?( \{)?$`).ReplaceAllString(string(text), "$1 "+address+"$2")
@@ -119,7 +119,7 @@ func upstreamTLS(t *testing.T, address, name string) (at, ca string) {
 // blockName matches the first line of a server block.
 var blockName = regexp.MustCompile(`(?m)^(\S+):53 \{\n`)
 
-// added puts server blocks into a Corefile: in the place of those of the same name, or at the end.
+// added adds server blocks to a Corefile: they replace those of the same name, or are appended.
 func added(t *testing.T, corefile, blocks string) string {
 	t.Helper()
 	for _, name := range blockName.FindAllStringSubmatch(blocks, -1) {
@@ -128,7 +128,7 @@ func added(t *testing.T, corefile, blocks string) string {
 	return corefile + blocks
 }
 
-// TestSnippets starts each file of deploy/corefiles and asks for what it is about.
+// TestSnippets starts each file of deploy/corefiles and sends the questions that the file is about.
 func TestSnippets(t *testing.T) {
 	base, err := os.ReadFile(deployed + "/nodecache/Corefile.base")
 	if err != nil {
@@ -144,7 +144,7 @@ func TestSnippets(t *testing.T) {
 			t.Run(name+"/"+file, func(t *testing.T) {
 				questions, ok := of[file]
 				if !ok {
-					t.Fatal("nobody says what it is to be asked for")
+					t.Fatal("no question in cases")
 				}
 				corefile := snippet(t, name, file)
 				if name == "nodecache" {
@@ -159,7 +159,7 @@ func TestSnippets(t *testing.T) {
 				for _, q := range append(slices.Clone(questions), service) {
 					awaitAnswer(t, p.Addr, q.name, q.want)
 				}
-				if file == "log" { // a line comes when the answer is out
+				if file == "log" { // the line is written after the answer
 					await(t, "the query in the log", func() error {
 						if !strings.Contains(p.Output(), "www.corp.example.com") {
 							return errors.New(p.Output())
@@ -175,7 +175,7 @@ func TestSnippets(t *testing.T) {
 	}
 }
 
-// TestAdded shows where a server block goes.
+// TestAdded has the places of added server blocks.
 func TestAdded(t *testing.T) {
 	const corefile = "a:53 {\n    x {\n    }\n}\nb:53 {\n    y\n}\n"
 	for _, tc := range []struct{ name, blocks, want string }{
