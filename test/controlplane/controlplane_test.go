@@ -225,7 +225,7 @@ func TestReservePort(t *testing.T) {
 	}
 	address := net.JoinHostPort("127.0.0.1", fmt.Sprint(p.number))
 	if connection, err := net.Dial("tcp", address); err == nil {
-		t.Errorf("somebody listens on reserved port %d: %v", p.number, connection.Close())
+		t.Errorf("a process listens on reserved port %d: %v", p.number, connection.Close())
 	}
 	if err := p.release(); err != nil {
 		t.Fatal(err)

@@ -12,8 +12,8 @@ import (
 	"github.com/nearside-dns/nearside/test/daemon"
 )
 
-// exact returns the samples that have to be the same with the fast path and without: what CoreDNS counts
-// of queries, but for how long they took.
+// exact returns the samples that must be the same with and without the fast path: CoreDNS's metrics of queries, except
+// durations.
 func exact(all daemon.Samples) daemon.Samples {
 	kept := daemon.Samples{}
 	for key, value := range all {
@@ -27,7 +27,7 @@ func exact(all daemon.Samples) daemon.Samples {
 	return kept
 }
 
-// sameMetrics sends the queries to both programs and compares what they have counted.
+// sameMetrics sends the queries to both programs and compares their metrics.
 func sameMetrics(t *testing.T, p pair, queries []query) {
 	t.Helper()
 	beforeOn, beforeOff := p.on.scrape(t), p.off.scrape(t)
@@ -46,7 +46,7 @@ func sameMetrics(t *testing.T, p pair, queries []query) {
 		}
 	}
 	var on, off daemon.Samples
-	counted := func() bool { // a reply is counted when it is on its way
+	counted := func() bool { // a reply is counted as it is sent
 		on, off = p.on.scrape(t).Since(beforeOn), p.off.scrape(t).Since(beforeOff)
 		return len(differences(exact(on), exact(off))) == 0
 	}

@@ -11,17 +11,17 @@ import (
 	"github.com/miekg/dns"
 )
 
-// reply is what the scripted server says to a question.
+// reply is the scripted server's reply to a question.
 type reply struct {
 	rcode           int
-	answer, ns, add []string // records as text; OWNER is the name that was asked for
+	answer, ns, add []string // records as text; OWNER is the name of the question
 	ad              bool     // authenticated data
 	ede             []uint16 // extended errors
 }
 
 const soa = "test. 60 IN SOA ns.test. hostmaster.test. 7 3600 600 86400 30"
 
-// script is what a server for the zone test answers: by name and type, "name *" for any type.
+// script has the replies of a server for the zone test: by name and type, "name *" for any type.
 var script = map[string]reply{
 	"a.test. A":        {answer: []string{"OWNER 300 IN A 192.0.2.1"}},
 	"a.test. AAAA":     {answer: []string{"OWNER 300 IN AAAA 2001:db8::1"}},
@@ -85,7 +85,7 @@ func scriptedNames() (names []string) {
 	return slices.Compact(names)
 }
 
-// answerScript answers as the script says, and NXDOMAIN else. To a client with DO it adds a signature.
+// answerScript answers by the script, and NXDOMAIN for other names. It adds a signature for a client with DO.
 func answerScript(t *testing.T) dns.HandlerFunc {
 	return func(w dns.ResponseWriter, r *dns.Msg) {
 		name := strings.ToLower(r.Question[0].Name)
@@ -129,7 +129,7 @@ func answerScript(t *testing.T) dns.HandlerFunc {
 		}
 		m.Compress = true
 		m.Truncate(size)
-		_ = w.WriteMsg(m) // whoever asked may be gone
+		_ = w.WriteMsg(m) // the client may have closed its socket
 	}
 }
 
@@ -188,10 +188,10 @@ func TestParityOfCache(t *testing.T) {
 	}
 }
 
-// TestMetricsOfCache compares what a cache with the fast path and without it counts.
+// TestMetricsOfCache compares the counters of a cache with and without the fast path.
 func TestMetricsOfCache(t *testing.T) {
 	u := startUpstream(t, answerScript(t))
-	// Nothing of them may expire while the test runs: it would be counted by chance.
+	// No entry may expire while the test runs: that would change the counters by chance.
 	names := []string{
 		"a.test.", "many.test.", "chain.test.", "txt.test.", "big.test.", "mx.test.", "srv.test.", "secure.test.", "ede.test.", "blocked.test.",
 		"nodata.test.", "none.test.",

@@ -66,7 +66,7 @@ func TestQuestionOverLo(t *testing.T) {
 				t.Errorf("no line %q", c.line)
 			}
 			if page, err := get(n.Node, "http://127.0.0.1:9253/metrics"); err != nil || !strings.Contains(page, `question="lo"} 1`) {
-				t.Errorf("the metrics do not say so: %v", err)
+				t.Errorf("no metric with the question lo: %v", err)
 			}
 			n.Node.Run(t, "nft", "delete", "table", "inet", "firewalld")
 			p.Stop(t)
