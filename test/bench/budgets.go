@@ -7,19 +7,19 @@ import (
 	"strings"
 )
 
-// budget is a bar for one figure of ours: a share of a peer's, or a limit. If it has both, one of them is enough.
+// budget is a bar for one figure of ours: a share of a peer's, or a limit. With both, either is enough.
 type budget struct {
 	title string
-	part  string // of a run, that measures it
-	what  string // was measured
+	part  string // part that measures it
+	what  string // name of the figure
 	own   string // server
-	peer  string // server, if the bar is a share
+	peer  string // if the bar is a share
 	share float64
-	limit float64 // in the unit; megabytes of what was measured in mebibytes, if there is neither unit nor peer
+	limit float64 // in the unit; with neither unit nor peer in megabytes, of a figure in mebibytes
 	unit  string  // of the figures; microseconds, if there is a peer and no unit
-	// asGood says that with a share of 1, as much as the peer is enough.
+	// asGood is set if equality with the peer is enough for a share of 1.
 	asGood bool
-	// highest says that the bar holds in each round, not for the median.
+	// highest is set if the bar is for each round, not for the median.
 	highest bool
 }
 
@@ -85,7 +85,7 @@ func (b budget) judge(r results) (measured, met string) {
 	return fmt.Sprintf("%.2f %s, %s %.2f %s", v, unit, part(ratio), median(peer), unit), yes(shared || within)
 }
 
-// judgeLimit compares the figures with a bar that is no share.
+// judgeLimit compares the figures with a limit.
 func (b budget) judgeLimit(own []float64) (measured, met string) {
 	v, unit, format := median(own), b.unit, "%.0f %s"
 	if b.highest {
@@ -97,7 +97,7 @@ func (b budget) judgeLimit(own []float64) (measured, met string) {
 	return fmt.Sprintf(format, v, unit), yes(v <= b.limit)
 }
 
-// part is a ratio in words: a fraction that can be compared with the bar's.
+// part formats a ratio: a fraction that can be compared with the bar's.
 func part(ratio float64) string {
 	if ratio < 1 {
 		return fmt.Sprintf("1/%.1f of", 1/ratio)

@@ -30,7 +30,7 @@ func TestImportsInCorefiles(t *testing.T) {
 	}
 }
 
-// TestImportQuestions compares what is expected of each question with the objects that are generated.
+// TestImportQuestions compares the expected answers with the generated objects.
 func TestImportQuestions(t *testing.T) {
 	g := fakeapi.Generated{Services: 20, Endpoints: 100, Nodes: 3, Namespaces: 7, Imports: 30, Headless: 0.1, Seed: 1}
 	records := importRecords(t, g)
@@ -52,7 +52,7 @@ func TestImportQuestions(t *testing.T) {
 	}
 }
 
-// importRecords are the numbers of records of the names of a cluster's imports, by what their objects say.
+// importRecords are the numbers of records of the names of a cluster's imports, from their objects.
 func importRecords(t *testing.T, g fakeapi.Generated) map[dns.Question]int {
 	t.Helper()
 	records, headless := map[dns.Question]int{}, map[string]bool{}

@@ -28,7 +28,7 @@ func addressText(all []netip.Addr) string {
 	return strings.Join(text, " ")
 }
 
-// TestLookups holds the look-ups against a plain model of the cluster.
+// TestLookups compares the look-ups with a plain model of the cluster.
 func TestLookups(t *testing.T) {
 	if err := searchCluster.Validate(); err != nil {
 		t.Fatal(err)

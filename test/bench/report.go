@@ -62,7 +62,7 @@ func names(kinds []kind) (all []string) {
 	return all
 }
 
-// reportHits writes a line for each server: its figures, and how many times those of nodecache they are.
+// reportHits writes a line for each server: its figures, and their ratio to those of nodecache.
 func (b *bench) reportHits(text *strings.Builder) {
 	text.WriteString("\n| cache hits: CPU per query, us |")
 	for _, k := range hitKinds {
@@ -79,7 +79,7 @@ func (b *bench) reportHits(text *strings.Builder) {
 	}
 }
 
-// reportMisses writes a line for each server. What was lost is the sum of the rounds that count.
+// reportMisses writes a line for each server. Lost queries are the sum over the valid rounds.
 func (b *bench) reportMisses(text *strings.Builder) {
 	columns := []struct{ title, what, format string }{
 		{"p50, ms", missP50, "%.2f"},
@@ -108,7 +108,7 @@ func (b *bench) reportMisses(text *strings.Builder) {
 	}
 }
 
-// share is a number out of another, of all rounds together.
+// share is the ratio of two numbers, of all rounds together.
 func share(some, of []float64) string {
 	if len(of) == 0 {
 		return "missing"
@@ -120,8 +120,7 @@ func share(some, of []float64) string {
 	return fmt.Sprintf("%.0f of %.0f", n, all)
 }
 
-// table writes a line for each thing measured: of a server of ours, and of CoreDNS. The results are under
-// the prefix and the row.
+// table writes a line for each row: our server, and CoreDNS. The results are under the prefix and the row.
 func (b *bench) table(text *strings.Builder, title, server, format, prefix string, rows []string) {
 	fmt.Fprintf(text, "\n| %s | %s | CoreDNS | CoreDNS to %s |\n|---|---|---|---|\n", title, server, server)
 	for _, what := range rows {
@@ -132,7 +131,7 @@ func (b *bench) table(text *strings.Builder, title, server, format, prefix strin
 	}
 }
 
-// cell is the figures of the rounds.
+// cell returns the figures of the rounds.
 func cell(format string, v []float64) string {
 	switch len(v) {
 	case 0:
