@@ -15,7 +15,7 @@ import (
 	"github.com/nearside-dns/nearside/test/fakeapi/randomcluster"
 )
 
-// edge is the namespace of what randomcluster does not make.
+// edge is the namespace of the objects that randomcluster does not make.
 const edge = "edge"
 
 // additions returns objects that random clusters lack: the server's own Service, long chains of
@@ -45,7 +45,7 @@ func additions(r *rand.Rand, own []netip.Addr) []runtime.Object {
 	last.Name, last.AddressType = "zones-6", discoveryv1.AddressTypeIPv6
 	objs = append(objs, zones, last)
 
-	// 13 links: more than are followed.
+	// 13 links: more than the limit.
 	for i := range 13 {
 		objs = append(objs, alias(fmt.Sprintf("chain-%d", i), fmt.Sprintf("chain-%d.%s.svc.%s", i+1, edge, randomcluster.Zone)))
 	}
@@ -73,8 +73,9 @@ func additions(r *rand.Rand, own []netip.Addr) []runtime.Object {
 	return append(objs, ownObjects(r, own)...)
 }
 
-// importAdditions returns imports that random clusters lack: one of many endpoints in clusters with the same
-// addresses, one that has a port without a protocol, one without ports, one whose endpoints are a Service's as well, one of no
+// importAdditions returns imports that random clusters lack: one of many endpoints in clusters with the same addresses,
+// one with a port without a protocol, one without ports, one whose endpoints are a Service's as well, one without a
+// valid cluster ID, and ones with slices of names.
 // cluster that has a name, and ones with slices of names.
 func importAdditions() []runtime.Object {
 	plain := serviceImport("plain", mcsv1beta1.ClusterSetIP, "10.3.0.201")
@@ -129,8 +130,8 @@ func importedSlice(of, cluster string, ips ...string) *discoveryv1.EndpointSlice
 	return s
 }
 
-// ownObjects returns, at times, a Service of which the servers under test are an endpoint, or a slice
-// with their address that belongs to none.
+// ownObjects returns, in some rounds, a Service with the servers under test as endpoint, or a slice with their address
+// that belongs to none.
 func ownObjects(r *rand.Rand, own []netip.Addr) (objs []runtime.Object) {
 	if len(own) == 0 {
 		return nil

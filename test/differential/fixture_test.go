@@ -10,8 +10,8 @@ import (
 	"github.com/nearside-dns/nearside/test/controlplane"
 )
 
-// TestFindsOtherConfigurations checks that the test can fail: CoreDNS is compared to CoreDNS with something
-// else in its Corefile, which is told of and not allowed.
+// TestFindsOtherConfigurations asserts that the test can fail: CoreDNS is compared to CoreDNS with another Corefile, and
+// the differences are reported as not allowed.
 func TestFindsOtherConfigurations(t *testing.T) {
 	binary := controlplane.RequireBinary(t, "coredns")
 	if testing.Short() {
@@ -55,7 +55,7 @@ func TestFindsOtherConfigurations(t *testing.T) {
 	}
 }
 
-// TestComparesAll checks that every part of an answer is compared.
+// TestComparesAll asserts that every part of an answer is compared.
 func TestComparesAll(t *testing.T) {
 	reply := func() *dns.Msg {
 		m := new(dns.Msg)
