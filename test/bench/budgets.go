@@ -28,10 +28,10 @@ var budgets = []budget{
 	{title: "the same with EDNS", part: partHits, what: kindHitEDNS, own: nameNodeCache, peer: nameUnbound, share: 1},
 	{title: "ClusterIP A at most 1/10 of CoreDNS, kubeadm's Corefile", part: partCluster, what: stockPrefix + kindClusterIP, own: nameClusterDNS, peer: nameCoreDNS, share: 1. / 10},
 	{title: "headless A, 10 endpoints, at most 1/12, kubeadm's Corefile", part: partCluster, what: stockPrefix + kindHeadless, own: nameClusterDNS, peer: nameCoreDNS, share: 1. / 12},
-	{title: "NXDOMAIN of a search path at most 1/8, kubeadm's Corefile", part: partCluster, what: stockPrefix + kindNXDOMAIN, own: nameClusterDNS, peer: nameCoreDNS, share: 1. / 8},
+	{title: "NXDOMAIN of a search list at most 1/8, kubeadm's Corefile", part: partCluster, what: stockPrefix + kindNXDOMAIN, own: nameClusterDNS, peer: nameCoreDNS, share: 1. / 8},
 	{title: "ClusterIP A at most 1/10, *kubernetes* alone", part: partCluster, what: kindClusterIP, own: nameClusterDNS, peer: nameCoreDNS, share: 1. / 10},
 	{title: "headless A, 10 endpoints, at most 1/12, *kubernetes* alone", part: partCluster, what: kindHeadless, own: nameClusterDNS, peer: nameCoreDNS, share: 1. / 12},
-	{title: "NXDOMAIN of a search path at most 1/8, *kubernetes* alone", part: partCluster, what: kindNXDOMAIN, own: nameClusterDNS, peer: nameCoreDNS, share: 1. / 8},
+	{title: "NXDOMAIN of a search list at most 1/8, *kubernetes* alone", part: partCluster, what: kindNXDOMAIN, own: nameClusterDNS, peer: nameCoreDNS, share: 1. / 8},
 	{title: "headless A with topology at most 1.5 times the one without", part: partTopology, what: callerRow(kindHeadless, false), own: nameTopology, peer: nameForAll, share: 1.5},
 	{title: "the same over TCP", part: partTopology, what: callerRow(kindHeadless, true), own: nameTopology, peer: nameForAll, share: 1.5},
 	{title: "headless SRV with topology at most 1.5 times the one without", part: partTopology, what: callerRow(kindHeadlessSRV, false), own: nameTopology, peer: nameForAll, share: 1.5},
@@ -39,12 +39,12 @@ var budgets = []budget{
 	{title: "memory of cluster DNS at most 100 MB, a relist included", part: partMemory, what: memoryPeak, own: nameClusterDNS, limit: 100},
 	{title: "memory of the node cache at rest at most 25 MB", part: partMemory, what: memoryRest, own: nameNodeCache, limit: 25},
 	{title: "miss over TCP at most 30 us, or 0.4 of CoreDNS in the same run", part: partMisses, what: missCPU, own: nameNodeCache, peer: nameCoreDNS, share: 0.4, limit: 30},
-	{title: "misses over at most 4 connections to the upstream, in each round", part: partMisses, what: missMost, own: nameNodeCache, limit: 4, unit: "connections", highest: true},
+	{title: "misses over at most 4 connections to the upstream, in each round", part: partMisses, what: missMax, own: nameNodeCache, limit: 4, unit: "connections", highest: true},
 	{title: "p99 of misses no worse than Unbound's", part: partMisses, what: missP99, own: nameNodeCache, peer: nameUnbound, share: 1, unit: "ms", asGood: true},
-	{title: "an external name takes a pod 2 queries, with autopath on the node", part: partSearch, what: searchExternal, own: nameExpanded, limit: 2, unit: "queries"},
+	{title: "2 queries of a pod for an external name, with autopath on the node", part: partSearch, what: searchExternal, own: nameExpanded, limit: 2, unit: "queries"},
 	{title: "fewer queries to cluster DNS than without autopath", part: partSearch, what: searchToCluster, own: nameExpanded, peer: nameWalked, share: 1, unit: "queries"},
 	{title: "less CPU of the node cache than without autopath", part: partSearch, what: searchNodeCPU, own: nameExpanded, peer: nameWalked, share: 1},
-	{title: "an external name known earlier than without autopath, median", part: partSearch, what: externalP50, own: nameExpanded, peer: nameWalked, share: 1, unit: "ms"},
+	{title: "lower median latency of external names than without autopath", part: partSearch, what: externalP50, own: nameExpanded, peer: nameWalked, share: 1, unit: "ms"},
 }
 
 // reportBudgets writes the table of the budgets that this run measured, if there are any.

@@ -63,7 +63,7 @@ func someImport(g fakeapi.Generated, n int, headless bool) fakeapi.GeneratedImpo
 // fewestImports is the number of imports of which one is headless.
 const fewestImports = 10
 
-const memoryImports = "after the first reading, with imports"
+const memoryImports = "after the first sync, with imports"
 
 // measureImports compares servers that read a cluster with imports.
 func (b *bench) measureImports(ctx context.Context) error {

@@ -102,7 +102,7 @@ func TestReportImports(t *testing.T) {
 	for _, want := range []string{
 		"| 2000 imports, *kubernetes* alone: CPU per query, us | clusterdns | CoreDNS | CoreDNS to clusterdns |\n|---|---|---|---|\n| ClusterSetIP A | 5.00 | 50.00 | 10.00 |\n",
 		"| 2000 imports, kubeadm's Corefile: CPU per query, us | clusterdns | CoreDNS | CoreDNS to clusterdns |\n|---|---|---|---|\n| ClusterSetIP A | 6.00 | 60.00 | 10.00 |\n",
-		"| after the first reading | 50 | 500 | 10.00 |\n| after the first reading, with imports | 60 | 600 | 10.00 |\n",
+		"| after the first sync | 50 | 500 | 10.00 |\n| after the first sync, with imports | 60 | 600 | 10.00 |\n",
 		"Queries lost: none.\n",
 	} {
 		if !strings.Contains(text.String(), want) {

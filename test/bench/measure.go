@@ -19,9 +19,9 @@ func (r results) add(what, server string, v float64) {
 }
 
 const (
-	memorySync   = "after the first reading"
+	memorySync   = "after the first sync"
 	memoryRelist = "after one full relist"
-	memoryPeak   = "highest, relist included"
+	memoryPeak   = "maximum, relist included"
 	memoryRest   = "node cache at rest"
 	memoryHits   = "node cache after the queries"
 )

@@ -19,7 +19,7 @@ const (
 	missCPU     = "misses: CPU per query"
 	missP50     = "misses: median latency"
 	missP99     = "misses: p99 latency"
-	missMost    = "misses: connections at most"
+	missMax     = "misses: max connections"
 	missEnd     = "misses: connections at the end"
 	missReached = "misses: rate reached"
 	missSent    = "misses: queries sent"
@@ -210,7 +210,7 @@ func (b *bench) addMiss(s *server, cpu time.Duration, counted statistics, latenc
 	fmt.Fprintf(os.Stderr, "%s, misses: %.2f us, p50 %.2f ms, p99 %.2f ms, %.0f/s, lost %d; upstream: %s\n",
 		s.name, each, p50, p99, counted.rate, counted.lost, upstream)
 	for what, v := range map[string]float64{
-		missCPU: each, missP50: p50, missP99: p99, missMost: float64(upstream.most), missEnd: float64(upstream.open),
+		missCPU: each, missP50: p50, missP99: p99, missMax: float64(upstream.maxOpen), missEnd: float64(upstream.open),
 		missReached: counted.rate, missSent: float64(counted.sent), missLost: float64(counted.lost),
 	} {
 		b.results.add(what, s.name, v)

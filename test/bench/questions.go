@@ -31,7 +31,7 @@ const (
 	kindClusterIP   = "ClusterIP A"
 	kindHeadless    = "headless A, 10 endpoints"
 	kindHeadlessSRV = "headless SRV, 10 endpoints"
-	kindNXDOMAIN    = "NXDOMAIN of a search path"
+	kindNXDOMAIN    = "NXDOMAIN of a search list"
 	kindHit         = "A"
 	kindHitEDNS     = "A with EDNS"
 )

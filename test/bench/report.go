@@ -84,7 +84,7 @@ func (b *bench) reportMisses(text *strings.Builder) {
 	columns := []struct{ title, what, format string }{
 		{"p50, ms", missP50, "%.2f"},
 		{"p99, ms", missP99, "%.2f"},
-		{"connections at most", missMost, "%.0f"},
+		{"max connections", missMax, "%.0f"},
 		{"at the end", missEnd, "%.0f"},
 		{"queries/s", missReached, "%.0f"},
 	}

@@ -185,13 +185,13 @@ var searchTables = []struct {
 	title   string
 	columns []searchColumn
 }{
-	{"queries for each look-up", []searchColumn{
+	{"queries per look-up", []searchColumn{
 		{"of the pod", searchQueries, "%.2f"},
 		{"of the pod, for an external name", searchExternal, "%.2f"},
 		{"to cluster DNS", searchToCluster, "%.2f"},
 		{"to the upstream", searchToUpstream, "%.2f"},
 	}},
-	{"CPU for each look-up, and latency", []searchColumn{
+	{"CPU per look-up, and latency", []searchColumn{
 		{"node cache, us", searchNodeCPU, "%.0f"},
 		{"cluster DNS, us", searchClusterCPU, "%.0f"},
 		{"external p50, ms", externalP50, "%.2f"},

@@ -20,7 +20,7 @@ const withTopology = "\n        topology keys kubernetes.io/os *"
 
 // Figures of queries for a caller, whom nodecache's option names.
 const (
-	memoryTopology = "memory after the first reading, MiB"
+	memoryTopology = "memory after the first sync, MiB"
 )
 
 var callerKinds = []string{kindHeadless, kindHeadlessSRV, kindClusterIP}

@@ -41,19 +41,19 @@ const (
 // upstreamCounts are the counts of the upstream server.
 type upstreamCounts struct {
 	open    int // open TCP connections now
-	most    int // maximum of open TCP connections
+	maxOpen int // maximum of open TCP connections
 	queries int // over TCP and UDP
 }
 
 // The text of the TXT record.
-const countsFormat = "open %d most %d queries %d"
+const countsFormat = "open %d max %d queries %d"
 
 func (c upstreamCounts) String() string {
-	return fmt.Sprintf(countsFormat, c.open, c.most, c.queries)
+	return fmt.Sprintf(countsFormat, c.open, c.maxOpen, c.queries)
 }
 
 func parseCounts(text string) (c upstreamCounts, err error) {
-	if _, err := fmt.Sscanf(text, countsFormat, &c.open, &c.most, &c.queries); err != nil {
+	if _, err := fmt.Sscanf(text, countsFormat, &c.open, &c.maxOpen, &c.queries); err != nil {
 		return c, fmt.Errorf("counts of the upstream server: %q: %w", text, err)
 	}
 	return c, nil

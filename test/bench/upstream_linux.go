@@ -168,7 +168,7 @@ func (u *upstream) accept() error {
 		}
 		u.streams[fd] = &stream{fd: fd}
 		u.counts.open++
-		u.counts.most = max(u.counts.most, u.counts.open)
+		u.counts.maxOpen = max(u.counts.maxOpen, u.counts.open)
 	}
 }
 
@@ -254,7 +254,7 @@ func (u *upstream) countsOf(owner string) []byte {
 	switch owner {
 	case "\x06counts\x00":
 	case "\x05reset\x00":
-		u.counts.most, u.counts.queries = u.counts.open, 0
+		u.counts.maxOpen, u.counts.queries = u.counts.open, 0
 	default:
 		return nil
 	}

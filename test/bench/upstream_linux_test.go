@@ -102,14 +102,14 @@ func TestUpstreamCounts(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	if want := (upstreamCounts{open: 2, most: 3, queries: 4}); got != want {
+	if want := (upstreamCounts{open: 2, maxOpen: 3, queries: 4}); got != want {
 		t.Errorf("counts: %s, want %s", got, want)
 	}
 	if _, err := askCounts(port, nameReset); err != nil {
 		t.Fatal(err)
 	}
 	got, err := askCounts(port, nameCounts)
-	if want := (upstreamCounts{open: 2, most: 2}); err != nil || got != want {
+	if want := (upstreamCounts{open: 2, maxOpen: 2}); err != nil || got != want {
 		t.Errorf("counts after they began anew: %s, error %v; want %s", got, err, want)
 	}
 }

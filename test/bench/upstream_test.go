@@ -97,7 +97,7 @@ func TestCounts(t *testing.T) {
 		want upstreamCounts
 		bad  bool
 	}{
-		{"open 2 most 500 queries 8000", upstreamCounts{2, 500, 8000}, false},
+		{"open 2 max 500 queries 8000", upstreamCounts{2, 500, 8000}, false},
 		{upstreamCounts{open: 1}.String(), upstreamCounts{open: 1}, false},
 		{"open 2", upstreamCounts{open: 2}, true},
 		{"", upstreamCounts{}, true},
