@@ -61,11 +61,11 @@ func kustomized(t *testing.T, folder string) (all []runtime.Object) {
 		if !slices.Contains(kustomization.Resources, f.Name()) {
 			t.Errorf("%s is not in the kustomization", f.Name())
 		}
-		of, err := objects([]byte(read(t, filepath.Join(folder, f.Name()))))
+		found, err := objects([]byte(read(t, filepath.Join(folder, f.Name()))))
 		if err != nil {
 			t.Fatalf("%s: %v", f.Name(), err)
 		}
-		all = append(all, of...)
+		all = append(all, found...)
 	}
 	return all
 }

@@ -19,8 +19,8 @@ import (
 // callerOption is the code of the EDNS option with the node of the caller.
 const callerOption = 65313
 
-// told answers every question with a TXT record: the server's name, the transport, and the content of the caller option.
-func told(who, network string) dns.HandlerFunc {
+// reporting answers every question with a TXT record: the server's name, the transport, and the content of the caller option.
+func reporting(who, network string) dns.HandlerFunc {
 	return func(w dns.ResponseWriter, m *dns.Msg) {
 		caller := ""
 		if o := m.IsEdns0(); o != nil {
@@ -39,8 +39,8 @@ func told(who, network string) dns.HandlerFunc {
 	}
 }
 
-// serveTold starts a server in a namespace, on port 53 of an address that it adds to the namespace.
-func serveTold(t *testing.T, n *netns.Namespace, who, address string) {
+// serveReporting starts a server in a namespace, on port 53 of an address that it adds to the namespace.
+func serveReporting(t *testing.T, n *netns.Namespace, who, address string) {
 	t.Helper()
 	n.Run(t, "ip", "addr", "add", address+"/32", "dev", "eth0")
 	var udp, tcp dns.Server
@@ -54,7 +54,7 @@ func serveTold(t *testing.T, n *netns.Namespace, who, address string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	udp.Handler, tcp.Handler = told(who, "udp"), told(who, "tcp")
+	udp.Handler, tcp.Handler = reporting(who, "udp"), reporting(who, "tcp")
 	for _, server := range []*dns.Server{&udp, &tcp} {
 		started := make(chan struct{})
 		server.NotifyStartedFunc = func() { close(started) }
@@ -94,13 +94,13 @@ type stockNode struct {
 }
 
 // startStock starts nodecache on a node, with a template and more flags. Cluster DNS and the node's resolver are servers
-// of serveTold.
+// of serveReporting.
 func startStock(t *testing.T, program, template string, args ...string) *stockNode {
 	t.Helper()
 	folder := t.TempDir()
 	n := &stockNode{bed: netns.New(t), base: filepath.Join(folder, "Corefile.base")}
-	serveTold(t, n.bed.Upstream, "cluster", "10.96.0.11")
-	serveTold(t, n.bed.Upstream, "resolver", "10.2.0.53")
+	serveReporting(t, n.bed.Upstream, "cluster", "10.96.0.11")
+	serveReporting(t, n.bed.Upstream, "resolver", "10.2.0.53")
 	n.bed.Node.Etc(t, "resolv.conf", "nameserver 10.2.0.53\n")
 	write(t, n.base, template)
 	n.process = n.bed.Node.StartWith(t, []string{"KUBE_DNS_UPSTREAM_SERVICE_HOST=10.96.0.11"}, program, append([]string{
@@ -159,8 +159,8 @@ func TestNodecacheClusterset(t *testing.T) {
 	}
 	write(t, n.base, stock)
 	n.await(t, "clusterset.local.", ofCluster)
-	said := "no block for clusterset.local of -clusterset-zone is added, it is a zone of " + n.base + ":"
-	if count := strings.Count(n.process.Output(), said); count != 1 {
+	line := "no block for clusterset.local of -clusterset-zone is added, it is a zone of " + n.base + ":"
+	if count := strings.Count(n.process.Output(), line); count != 1 {
 		t.Errorf("%d lines of it", count)
 	}
 }

@@ -203,7 +203,7 @@ func TestParse_Rejected(t *testing.T) {
 		{"topology\nnoendpoints", 3, `topology and noendpoints cannot both be set: topology selects endpoints`},
 		{"ttl 5\ntrust 10.0.0.0/8", 3, `trust requires topology, the only user of the caller option`},
 		{"topology\ntrust", 3, `trust takes ranges of addresses such as 10.0.0.0/8, got []`},
-		{"topology\ntrust everyone", 3, `trust: invalid range "everyone"; it takes ranges of addresses such as 10.0.0.0/8`},
+		{"topology\ntrust all-nodes", 3, `trust: invalid range "all-nodes"; it takes ranges of addresses such as 10.0.0.0/8`},
 		{"topology\ntrust fe80::1%eth0", 3, `trust: invalid range "fe80::1%eth0"; it takes ranges of addresses such as 10.0.0.0/8`},
 		{"ignore", 2, `ignore takes empty_service, got []`},
 		{"ignore everything", 2, `ignore: "everything" cannot be ignored; it takes empty_service`},

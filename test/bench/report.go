@@ -109,13 +109,13 @@ func (b *bench) reportMisses(text *strings.Builder) {
 }
 
 // share is the ratio of two numbers, of all rounds together.
-func share(some, of []float64) string {
-	if len(of) == 0 {
+func share(parts, totals []float64) string {
+	if len(totals) == 0 {
 		return "missing"
 	}
 	var n, all float64
-	for i := range of {
-		n, all = n+some[i], all+of[i]
+	for i := range totals {
+		n, all = n+parts[i], all+totals[i]
 	}
 	return fmt.Sprintf("%.0f of %.0f", n, all)
 }

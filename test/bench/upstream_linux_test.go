@@ -229,7 +229,7 @@ func TestUpstreamBlocked(t *testing.T) {
 		var events [1]unix.EpollEvent
 		n, err := unix.EpollWait(u.epoll, events[:], 10000)
 		if n != 1 && !errors.Is(err, unix.EINTR) {
-			t.Fatalf("the kernel does not say that there is room: %v", err)
+			t.Fatalf("epoll does not report room: %v", err)
 		}
 		if err := u.handle(s.fd); err != nil {
 			t.Fatal(err)

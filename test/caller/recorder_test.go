@@ -195,8 +195,8 @@ func (r *recorder) answer(network string, b []byte) []byte {
 	return append(reply, 0, 3, 1, 1, 'x')
 }
 
-// of returns the queries for a name.
-func (r *recorder) of(name string) (all []query) {
+// queriesFor returns the queries for a name.
+func (r *recorder) queriesFor(name string) (all []query) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, q := range r.all {

@@ -132,7 +132,7 @@ func answer(server, question string) (string, error) {
 }
 
 // exchange is answer on a connection, which it closes.
-func exchange(conn net.Conn, question string) (said string, err error) {
+func exchange(conn net.Conn, question string) (reply string, err error) {
 	defer func() { err = errors.Join(err, conn.Close()) }()
 	name, kind, _ := strings.Cut(question, " ")
 	client := dns.Client{Timeout: 2 * time.Second} // the caller retries

@@ -71,16 +71,16 @@ func parseRule(page string) (r rule, err error) {
 		r.highest[n[0]] = n[1]
 	}
 	page = unwrapped(page)
-	for _, of := range []struct {
+	for _, c := range []struct {
 		pattern *regexp.Regexp
 		into    []*int
 	}{{more, []*int{&r.more}}, {limit, []*int{&r.limit, &r.reach}}, {full, []*int{&r.full}}, {request, []*int{&r.request}}} {
-		n, err := numbers(page, of.pattern)
+		n, err := numbers(page, c.pattern)
 		if err != nil {
 			return r, err
 		}
 		for i := range n {
-			*of.into[i] = n[i]
+			*c.into[i] = n[i]
 		}
 	}
 	return r, nil

@@ -92,8 +92,8 @@ func (p probed) probe(t *testing.T) (int, string) {
 func (p probed) awaitExit(t *testing.T, want int) {
 	t.Helper()
 	await(t, "exit code "+strconv.Itoa(want), func() error {
-		if code, said := p.probe(t); code != want {
-			return fmt.Errorf("exit code %d: %s", code, said)
+		if code, output := p.probe(t); code != want {
+			return fmt.Errorf("exit code %d: %s", code, output)
 		}
 		return nil
 	})
@@ -112,8 +112,8 @@ func TestProbeWithoutAddresses(t *testing.T) {
 				p.awaitExit(t, 0)
 				behind.stop()
 				await(t, "the answer has expired", func() error {
-					if code, said := p.probe(t); code != 0 {
-						return fmt.Errorf("not ready, with the answer in its cache: exit code %d: %s", code, said)
+					if code, output := p.probe(t); code != 0 {
+						return fmt.Errorf("not ready, with the answer in its cache: exit code %d: %s", code, output)
 					}
 					if !strings.Contains(p.Output(), "serving stale answers") {
 						return fmt.Errorf("it says\n%s", p.Output())
@@ -129,8 +129,8 @@ func TestProbeWithoutAddresses(t *testing.T) {
 				behind := stoppable(t, "10.96.0.1")
 				behind.stop()
 				p := startProbed(t, all, behind.at)
-				if code, said := p.probe(t); code != 1 {
-					t.Errorf("exit code %d: %s", code, said)
+				if code, output := p.probe(t); code != 1 {
+					t.Errorf("exit code %d: %s", code, output)
 				}
 			})
 		})

@@ -22,16 +22,16 @@ func ofHelm(name string, _ string) bool {
 func plain(t *testing.T, object runtime.Object) string {
 	t.Helper()
 	meta := object.(metav1.Object)
-	for _, of := range []struct {
+	for _, field := range []struct {
 		get func() map[string]string
 		set func(map[string]string)
 	}{{meta.GetLabels, meta.SetLabels}, {meta.GetAnnotations, meta.SetAnnotations}} {
-		rest := maps.Clone(of.get())
+		rest := maps.Clone(field.get())
 		maps.DeleteFunc(rest, ofHelm)
 		if len(rest) == 0 {
 			rest = nil
 		}
-		of.set(rest)
+		field.set(rest)
 	}
 	return text(t, object)
 }
@@ -157,12 +157,12 @@ func mine(t *testing.T, resources string, components ...string) string {
 		t.Fatal(err)
 	}
 	text := "apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\nresources:\n"
-	for of := range strings.SplitSeq(resources, ", ") {
-		text += "- " + filepath.Join(relative, of) + "\n"
+	for name := range strings.SplitSeq(resources, ", ") {
+		text += "- " + filepath.Join(relative, name) + "\n"
 	}
 	text += "components:\n"
-	for _, of := range components {
-		text += "- " + filepath.Join(relative, of) + "\n"
+	for _, name := range components {
+		text += "- " + filepath.Join(relative, name) + "\n"
 	}
 	if err := os.WriteFile(filepath.Join(folder, "kustomization.yaml"), []byte(text), 0o600); err != nil {
 		t.Fatal(err)
@@ -178,13 +178,13 @@ func TestMonitors(t *testing.T) {
 	}
 	chart := decoded(t, templated(t, "clusterdns: {podMonitor: {enabled: true}}\nnodecache: {serviceMonitor: {enabled: true}}"))
 	for name, object := range decoded(t, string(file)) {
-		of, ok := chart[name].(*unstructured.Unstructured)
+		rendered, ok := chart[name].(*unstructured.Unstructured)
 		if !ok {
 			t.Errorf("the chart has no %s", name)
 			continue
 		}
 		for _, list := range []string{"podMetricsEndpoints", "endpoints"} {
-			endpoints, _, err := unstructured.NestedSlice(of.Object, "spec", list)
+			endpoints, _, err := unstructured.NestedSlice(rendered.Object, "spec", list)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -192,12 +192,12 @@ func TestMonitors(t *testing.T) {
 				delete(e.(map[string]any), "interval") // for which the chart has a value
 			}
 			if len(endpoints) > 0 {
-				if err := unstructured.SetNestedSlice(of.Object, endpoints, "spec", list); err != nil {
+				if err := unstructured.SetNestedSlice(rendered.Object, endpoints, "spec", list); err != nil {
 					t.Fatal(err)
 				}
 			}
 		}
-		if k, h := plain(t, object), plain(t, of); k != h {
+		if k, h := plain(t, object), plain(t, rendered); k != h {
 			t.Errorf("%s is not the same:\n%s", name, firstDifference(k, h))
 		}
 	}

@@ -94,11 +94,11 @@ func upstreamTLS(t *testing.T, address, name string) (at, ca string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	of := &x509.Certificate{
+	template := &x509.Certificate{
 		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: name}, DNSNames: []string{name},
 		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true,
 	}
-	der, err := x509.CreateCertificate(rand.Reader, of, of, key.Public(), key)
+	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -134,7 +134,7 @@ func TestSnippets(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, of := range cases {
+	for name, questionsOf := range cases {
 		files, err := filepath.Glob(filepath.Join(corefiles, name, "*"))
 		if err != nil {
 			t.Fatal(err)
@@ -142,7 +142,7 @@ func TestSnippets(t *testing.T) {
 		for _, file := range files {
 			file = strings.TrimSuffix(filepath.Base(file), ".corefile")
 			t.Run(name+"/"+file, func(t *testing.T) {
-				questions, ok := of[file]
+				questions, ok := questionsOf[file]
 				if !ok {
 					t.Fatal("no question in cases")
 				}
@@ -169,8 +169,8 @@ func TestSnippets(t *testing.T) {
 				}
 			})
 		}
-		if len(files) != len(of) {
-			t.Errorf("%s: %d files, %d of them known", name, len(files), len(of))
+		if len(files) != len(questionsOf) {
+			t.Errorf("%s: %d files, %d of them known", name, len(files), len(questionsOf))
 		}
 	}
 }

@@ -71,17 +71,17 @@ func TestImages(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var of struct {
+	var metadata struct {
 		AppVersion string `yaml:"appVersion"`
 	}
-	if err := yaml.Unmarshal([]byte(version), &of); err != nil {
+	if err := yaml.Unmarshal([]byte(version), &metadata); err != nil {
 		t.Fatal(err)
 	}
 	const digest = "sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
 	for _, tc := range []struct{ name, values, clusterdns, nodecache string }{
-		{"neither", "", "nearside/clusterdns:" + of.AppVersion, "nearside/nodecache:" + of.AppVersion},
+		{"neither", "", "nearside/clusterdns:" + metadata.AppVersion, "nearside/nodecache:" + metadata.AppVersion},
 		{"both", "image: {registry: example.com, tag: v1}", "example.com/nearside/clusterdns:v1", "example.com/nearside/nodecache:v1"},
-		{"one", "clusterdns: {image: {registry: example.com, tag: v1}}", "example.com/nearside/clusterdns:v1", "nearside/nodecache:" + of.AppVersion},
+		{"one", "clusterdns: {image: {registry: example.com, tag: v1}}", "example.com/nearside/clusterdns:v1", "nearside/nodecache:" + metadata.AppVersion},
 		{
 			"one beside both", "image: {registry: example.com, tag: v1}\nnodecache: {image: {registry: \"example.org:5000/dns\", repository: cache, tag: v2}}",
 			"example.com/nearside/clusterdns:v1", "example.org:5000/dns/cache:v2",
@@ -155,13 +155,13 @@ func (s *schema) disagreements(path string, values map[string]any) (all []string
 		all = append(all, path+" takes any name")
 	}
 	for name, value := range values {
-		of, ok := s.Properties[name]
+		property, ok := s.Properties[name]
 		inner, isObject := value.(map[string]any)
 		switch {
 		case !ok:
 			all = append(all, path+"/"+name+" is not in the schema")
-		case isObject && len(of.Properties) > 0:
-			all = append(all, of.disagreements(path+"/"+name, inner)...)
+		case isObject && len(property.Properties) > 0:
+			all = append(all, property.disagreements(path+"/"+name, inner)...)
 		}
 	}
 	for name := range s.Properties {

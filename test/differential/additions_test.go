@@ -104,9 +104,9 @@ func importAdditions() []runtime.Object {
 		}
 		objs = append(objs, importedSlice("crowd", cluster, ips...))
 	}
-	for _, of := range []string{"names", "vip"} {
-		s := importedSlice(of, "west", "www.example.org", "crowd.edge.svc.clusterset.local")
-		s.Name, s.AddressType = "imported-"+of+"-fqdn", discoveryv1.AddressTypeFQDN
+	for _, name := range []string{"names", "vip"} {
+		s := importedSlice(name, "west", "www.example.org", "crowd.edge.svc.clusterset.local")
+		s.Name, s.AddressType = "imported-"+name+"-fqdn", discoveryv1.AddressTypeFQDN
 		objs = append(objs, s)
 	}
 	return objs
@@ -123,10 +123,10 @@ func serviceImport(name string, kind mcsv1beta1.ServiceImportType, ips ...string
 }
 
 // importedSlice returns a slice of an import's endpoints in a cluster.
-func importedSlice(of, cluster string, ips ...string) *discoveryv1.EndpointSlice {
-	s := slice(of, ips...)
-	s.Name = strings.ToLower("imported-" + of + "-" + cluster)
-	s.Labels = map[string]string{mcsv1beta1.LabelServiceName: of, mcsv1beta1.LabelSourceCluster: cluster}
+func importedSlice(name, cluster string, ips ...string) *discoveryv1.EndpointSlice {
+	s := slice(name, ips...)
+	s.Name = strings.ToLower("imported-" + name + "-" + cluster)
+	s.Labels = map[string]string{mcsv1beta1.LabelServiceName: name, mcsv1beta1.LabelSourceCluster: cluster}
 	return s
 }
 
@@ -178,10 +178,10 @@ func alias(name, target string) *corev1.Service {
 	return s
 }
 
-func slice(of string, ips ...string) *discoveryv1.EndpointSlice {
+func slice(service string, ips ...string) *discoveryv1.EndpointSlice {
 	s := &discoveryv1.EndpointSlice{
 		ObjectMeta: metav1.ObjectMeta{
-			Namespace: edge, Name: of + "-4", Labels: map[string]string{discoveryv1.LabelServiceName: of},
+			Namespace: edge, Name: service + "-4", Labels: map[string]string{discoveryv1.LabelServiceName: service},
 		},
 		AddressType: discoveryv1.AddressTypeIPv4,
 	}
@@ -194,8 +194,8 @@ func slice(of string, ips ...string) *discoveryv1.EndpointSlice {
 }
 
 // fqdnSlice returns a slice whose addresses are names, which the API allows.
-func fqdnSlice(of string) *discoveryv1.EndpointSlice {
-	s := slice(of, "www.example.org", "crowd.edge.svc.cluster.local")
-	s.Name, s.AddressType = of+"-fqdn", discoveryv1.AddressTypeFQDN
+func fqdnSlice(service string) *discoveryv1.EndpointSlice {
+	s := slice(service, "www.example.org", "crowd.edge.svc.cluster.local")
+	s.Name, s.AddressType = service+"-fqdn", discoveryv1.AddressTypeFQDN
 	return s
 }

@@ -147,8 +147,8 @@ type address struct {
 }
 
 // addresses returns the ready addresses of slices.
-func addresses(of []*discoveryv1.EndpointSlice) (all []address) {
-	for _, s := range of {
+func addresses(endpoints []*discoveryv1.EndpointSlice) (all []address) {
+	for _, s := range endpoints {
 		for i := range s.Endpoints {
 			if e := &s.Endpoints[i]; isReady(e) {
 				for _, a := range e.Addresses {

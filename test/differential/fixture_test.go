@@ -42,13 +42,13 @@ func TestFindsOtherConfigurations(t *testing.T) {
 				t.Fatalf("%q is not in the Corefile of %q", c.was, v.name)
 			}
 			r := newRun(t)
-			told := 0
-			r.fail = func(string) { told++ }
+			reported := 0
+			r.fail = func(string) { reported++ }
 			r.serve(t, v, program{"CoreDNS", binary, v.corefile}, program{"CoreDNS otherwise", binary, other})
 			if err := r.seed(1); err != nil {
 				t.Fatal(err)
 			}
-			if told == 0 {
+			if reported == 0 {
 				t.Errorf("%d questions found no difference", r.asked[v.name])
 			}
 		})

@@ -93,7 +93,9 @@ func transferTable() []allowedInTransfer {
 				s, _ := d.service()
 				imp, _ := d.serviceImport()
 				srv, ok := d.rr.(*dns.SRV)
-				names := func(of []*discoveryv1.EndpointSlice) bool { return slices.ContainsFunc(addresses(of), address.isName) }
+				names := func(endpoints []*discoveryv1.EndpointSlice) bool {
+					return slices.ContainsFunc(addresses(endpoints), address.isName)
+				}
 				return ok && d.fromStock && srv.Target == "." &&
 					(s != nil && names(d.c.slicesOf(s.Namespace, s.Name)) || imp != nil && names(d.c.importedOf(imp.Namespace, imp.Name)))
 			},
@@ -104,7 +106,9 @@ func transferTable() []allowedInTransfer {
 			explains: func(d *transferred) bool {
 				s, _ := d.service()
 				imp, _ := d.serviceImport()
-				empty := func(of []*discoveryv1.EndpointSlice) bool { return !slices.ContainsFunc(addresses(of), address.isIP) }
+				empty := func(endpoints []*discoveryv1.EndpointSlice) bool {
+					return !slices.ContainsFunc(addresses(endpoints), address.isIP)
+				}
 				return d.fromStock && d.ignoreEmpty &&
 					(s != nil && len(clusterIPs(s)) > 0 && empty(d.c.slicesOf(s.Namespace, s.Name)) ||
 						imp != nil && len(imp.Spec.IPs) > 0 && empty(d.c.importedOf(imp.Namespace, imp.Name)))

@@ -36,7 +36,7 @@ metadata: {name: first, namespace: newcomers}
 spec: {clusterIP: 10.96.201.1, ports: [{name: http, port: 80, protocol: TCP}]}
 `
 
-// brief says what an answer says: the code, and the data of its records in order.
+// brief returns an answer as text: the code, and the data of its records in order.
 func brief(t *testing.T, packet []byte) string {
 	t.Helper()
 	m := new(dns.Msg)

@@ -39,7 +39,7 @@ func sameMetrics(t *testing.T, p pair, queries []query) {
 		w := p.dial(t, way.network, way.host)
 		for range way.times {
 			for _, q := range queries {
-				if on, _ := w.ask(t, q.packet); on != nil {
+				if reply, _ := w.ask(t, q.packet); reply != nil {
 					replies++
 				}
 			}

@@ -14,7 +14,7 @@ import (
 // cached names, and new names that the server answers.
 func TestOverload(t *testing.T) {
 	const (
-		most    = 10 // max_concurrent
+		share   = 10 // max_concurrent
 		running = 8  // share of one client
 		waiting = 5  // waiting queries of one client
 		queries = 1000
@@ -57,7 +57,7 @@ func TestOverload(t *testing.T) {
 		if n := now.Sum(inFlight); n > running+waiting+1 {
 			t.Fatalf("%v queries are in flight, want at most %d", n, running+waiting+1)
 		}
-		if n := now.Sum(goroutines) - before.Sum(goroutines); n > 2*most+spare {
+		if n := now.Sum(goroutines) - before.Sum(goroutines); n > 2*share+spare {
 			t.Fatalf("there are %v goroutines more than without load", n)
 		}
 		other.ask(t, kept) // cached names are answered meanwhile

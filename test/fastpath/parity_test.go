@@ -74,8 +74,8 @@ func TestParityOfClusterNames(t *testing.T) {
 		name    string
 		queries []query
 		again   int
-		least   int // percentage that is answered by the fast path
-		most    int
+		minimum int // percentage that is answered by the fast path
+		maximum int
 	}{
 		// Left to the chain are the first query of each kind, queries that are not stored (SOA, NS, DS, aliases with
 		// addresses), answers that are too long for the client, and denials in upper case.
@@ -96,8 +96,8 @@ func TestParityOfClusterNames(t *testing.T) {
 			before := p.on.scrape(t)
 			datagrams := comparison{}.checkAll(t, p, tc.queries, tc.again)
 			answered, _ := p.counted(t, before, datagrams)
-			if percent := 100 * answered / datagrams; percent < tc.least || percent > tc.most {
-				t.Errorf("%d of %d queries were answered by the fast path, want %d%% to %d%%", answered, datagrams, tc.least, tc.most)
+			if percent := 100 * answered / datagrams; percent < tc.minimum || percent > tc.maximum {
+				t.Errorf("%d of %d queries were answered by the fast path, want %d%% to %d%%", answered, datagrams, tc.minimum, tc.maximum)
 			}
 			t.Logf("%d of %d", answered, datagrams)
 		})

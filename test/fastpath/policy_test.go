@@ -140,7 +140,7 @@ func TestPoliciesOfListeners(t *testing.T) {
 				for range 3 {
 					w.ask(t, packets["plain"])
 				}
-				within(t, "the fast path is there again", func() bool { return p.on.scrape(t).Since(before).Sum(answeredTotal) > 0 })
+				within(t, "the fast path is on again", func() bool { return p.on.scrape(t).Since(before).Sum(answeredTotal) > 0 })
 			})
 		}
 	}

@@ -154,8 +154,8 @@ func TestParityOfCache(t *testing.T) {
 		name    string
 		queries []query
 		again   int
-		least   int // percentage that is answered by the fast path
-		most    int
+		minimum int // percentage that is answered by the fast path
+		maximum int
 	}{
 		{"all names and types", plain(t, scriptedNames()), 3, 50, 84},
 		{"address as asked by different clients", variants(t, "a.test.", dns.TypeA), 2, 90, 100},
@@ -180,8 +180,8 @@ func TestParityOfCache(t *testing.T) {
 			before := p.on.scrape(t)
 			datagrams := comparison{ttl: 1}.checkAll(t, p, tc.queries, tc.again)
 			answered, _ := p.counted(t, before, datagrams)
-			if percent := 100 * answered / datagrams; percent < tc.least || percent > tc.most {
-				t.Errorf("%d of %d queries were answered by the fast path, want %d%% to %d%%", answered, datagrams, tc.least, tc.most)
+			if percent := 100 * answered / datagrams; percent < tc.minimum || percent > tc.maximum {
+				t.Errorf("%d of %d queries were answered by the fast path, want %d%% to %d%%", answered, datagrams, tc.minimum, tc.maximum)
 			}
 			t.Logf("%d of %d", answered, datagrams)
 		})

@@ -224,8 +224,8 @@ func searchUpstream(w dns.ResponseWriter, r *dns.Msg) {
 // single names are the truth.
 type searching struct {
 	pair
-	plain *server
-	of    []asker
+	plain   *server
+	clients []asker
 }
 
 // ask queries one name.
@@ -443,7 +443,7 @@ func startSearching(t *testing.T, program, corefile, expand, carry string) *sear
 		return strings.NewReplacer("EXPAND", expand, "CARRY", carry, "CACHE", cache).Replace(corefile)
 	}
 	// A failure is not cached, so that the duration of the test has no effect.
-	s := &searching{pair: startPair(t, program, fill(expand, carry, "cache {\n servfail 0\n}")), of: askers(hostSearch(t))}
+	s := &searching{pair: startPair(t, program, fill(expand, carry, "cache {\n servfail 0\n}")), clients: askers(hostSearch(t))}
 	s.plain = start(t, program, strings.NewReplacer("FASTPATH", "fastpath off").Replace(fill("", "", "")))
 	return s
 }
@@ -451,7 +451,7 @@ func startSearching(t *testing.T, program, corefile, expand, carry string) *sear
 // wiresOf opens sockets over UDP from all clients.
 func (s *searching) wiresOf(t *testing.T) (all []wires) {
 	t.Helper()
-	for _, from := range s.of {
+	for _, from := range s.clients {
 		all = append(all, wires{on: fromAddress(t, s.on, from.address), off: fromAddress(t, s.off, from.address)})
 	}
 	return all
@@ -465,15 +465,15 @@ func TestSearches(t *testing.T) {
 	for name, kind := range searchKinds(t, folder) {
 		t.Run(name, func(t *testing.T) {
 			s := startSearching(t, kind.program, kind.corefile, kind.expand, kind.carry)
-			if last := &s.of[len(s.of)-1]; strings.Contains(name, "all zones") {
+			if last := &s.clients[len(s.clients)-1]; strings.Contains(name, "all zones") {
 				last.list = []string{"corp.test.", "shop.svc.cluster.local."}
 			}
 			ways := s.wiresOf(t)
 			beforeOn, beforeOff := s.on.scrape(t), s.off.scrape(t)
 			random := rand.New(rand.NewPCG(3, 4))
 			for range questions {
-				i := random.IntN(len(s.of))
-				s.check(t, s.of[i], ways[i], randomSearch(random, kind.carry != ""), 120)
+				i := random.IntN(len(s.clients))
+				s.check(t, s.clients[i], ways[i], randomSearch(random, kind.carry != ""), 120)
 				if t.Failed() {
 					return
 				}
@@ -525,12 +525,12 @@ func TestSearchesOfOneList(t *testing.T) {
 }
 `, folder, up), "autopath cluster.local "+file, "")
 	list := []string{"shop.svc.cluster.local.", "svc.cluster.local.", "cluster.local.", "corp.test."}
-	s.of = []asker{{"127.1.1.1", list}, {"127.1.1.7", list}}
+	s.clients = []asker{{"127.1.1.1", list}, {"127.1.1.7", list}}
 	ways := s.wiresOf(t)
 	random := rand.New(rand.NewPCG(5, 6))
 	for range 100 {
-		i := random.IntN(len(s.of))
-		s.check(t, s.of[i], ways[i], randomSearch(random, false), 120)
+		i := random.IntN(len(s.clients))
+		s.check(t, s.clients[i], ways[i], randomSearch(random, false), 120)
 	}
 }
 
@@ -557,7 +557,7 @@ func TestSearchesChange(t *testing.T) {
 					return (len(m.Answer) > 0) == there && (!there || strings.HasSuffix(m.Answer[0].String(), fmt.Sprintf("10.96.2.%d", round)))
 				})
 			}
-			for i, from := range s.of {
+			for i, from := range s.clients {
 				for range 2 {
 					s.check(t, from, ways[i], newQuery(service, dns.TypeA), 300)
 					s.check(t, from, ways[i], newQuery("till.bank.svc.cluster.local.", dns.TypeA), 300)
@@ -592,11 +592,11 @@ func TestSearchedAlias(t *testing.T) {
 	p := startPair(t, "nodecache", fmt.Sprintf("cluster.local:PORT {\nbind 127.0.0.1\nprometheus METRICS\nFASTPATH\nautopath @nodelocal {\nnode n1\nmanifests %s\nresolv_conf %s\n}\ncache\nforward . %s\n}\n.:PORT {\nbind 127.0.0.1\nFASTPATH\ncache\nforward . %s\n}\n",
 		folder, conf, cluster.address, up))
 	packet := pack(t, newQuery("www.example.org.shop.svc.cluster.local.", dns.TypeA))
-	nobody := fromAddress(t, p.on, "127.1.1.7")
-	if got := brief(t, nobody.ask(t, packet)); !strings.HasPrefix(got, "NXDOMAIN") {
+	unlisted := fromAddress(t, p.on, "127.1.1.7")
+	if got := brief(t, unlisted.ask(t, packet)); !strings.HasPrefix(got, "NXDOMAIN") {
 		t.Fatalf("as it is: %s", got)
 	}
-	nobody.ask(t, packet) // from the store
+	unlisted.ask(t, packet) // from the store
 	got := fromAddress(t, p.on, "127.1.1.1").ask(t, packet)
 	want := fromAddress(t, p.off, "127.1.1.1").ask(t, packet)
 	maskSerials(got)

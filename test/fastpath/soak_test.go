@@ -37,7 +37,7 @@ func versionAddress(v int64) string { return fmt.Sprintf("%s%d.%d", versionsNet,
 
 // question returns a query for the address of a Service.
 func (v *versions) question(name string) question {
-	least := v.seen.Load()
+	minimum := v.seen.Load()
 	return question{name + ".shop.svc.cluster.local.", dns.TypeA, func(m *dns.Msg) string {
 		if m.Rcode != dns.RcodeSuccess || len(m.Answer) != 1 {
 			return fmt.Sprintf("want one address and got\n%v", m)
@@ -48,8 +48,8 @@ func (v *versions) question(name string) question {
 		}
 		four := a.A.To4()
 		got := int64(four[2])*250 + int64(four[3]) - 1
-		if got < least {
-			return fmt.Sprintf("%v, when %s was seen before", a.A, versionAddress(least))
+		if got < minimum {
+			return fmt.Sprintf("%v, when %s was seen before", a.A, versionAddress(minimum))
 		}
 		for seen := v.seen.Load(); seen < got && !v.seen.CompareAndSwap(seen, got); seen = v.seen.Load() {
 		}

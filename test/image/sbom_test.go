@@ -87,7 +87,7 @@ func billProblems(text []byte, a archive, want expectation, certificatesModule s
 	byRef := map[string]component{whole.BOMRef: whole}
 	for _, c := range b.Components {
 		if _, twice := byRef[c.BOMRef]; twice {
-			add("%s is there twice", c.BOMRef)
+			add("%s is listed twice", c.BOMRef)
 		}
 		byRef[c.BOMRef] = c
 	}

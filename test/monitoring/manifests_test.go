@@ -81,8 +81,8 @@ func kustomized(t *testing.T, folder string) (all []object) {
 	}
 }
 
-// of returns the object of a kind and a name.
-func of(t *testing.T, all []object, kind, name string) object {
+// find returns the object of a kind and a name.
+func find(t *testing.T, all []object, kind, name string) object {
 	t.Helper()
 	i := slices.IndexFunc(all, func(o object) bool { return o.Kind == kind && o.Metadata.Name == name })
 	if i < 0 {
@@ -96,7 +96,7 @@ func TestManifests(t *testing.T) {
 	all := kustomized(t, folder)
 	for program, path := range dashboards {
 		t.Run("dashboard of "+program, func(t *testing.T) {
-			o := of(t, all, "ConfigMap", "nearside-dashboard-"+program)
+			o := find(t, all, "ConfigMap", "nearside-dashboard-"+program)
 			text, err := os.ReadFile(path)
 			if err != nil {
 				t.Fatal(err)
@@ -110,15 +110,15 @@ func TestManifests(t *testing.T) {
 			}
 		})
 	}
-	of(t, all, "PrometheusRule", "nearside")
+	find(t, all, "PrometheusRule", "nearside")
 	t.Run("clusterdns", func(t *testing.T) {
-		m := of(t, all, "PodMonitor", clusterdns)
-		d := of(t, kustomized(t, "../../deploy/clusterdns"), "Deployment", clusterdns)
+		m := find(t, all, "PodMonitor", clusterdns)
+		d := find(t, kustomized(t, "../../deploy/clusterdns"), "Deployment", clusterdns)
 		finds(t, m, m.Spec.PodMetricsEndpoints, d.Spec.Template.Metadata.Labels, d.Spec.Template.Spec.Containers[0].Ports)
 	})
 	t.Run("nodecache", func(t *testing.T) {
-		m := of(t, all, "ServiceMonitor", nodecache)
-		s := of(t, kustomized(t, "../../deploy/nodecache"), "Service", nodecache)
+		m := find(t, all, "ServiceMonitor", nodecache)
+		s := find(t, kustomized(t, "../../deploy/nodecache"), "Service", nodecache)
 		finds(t, m, m.Spec.Endpoints, s.Metadata.Labels, s.Spec.Ports)
 	})
 }
@@ -147,7 +147,7 @@ func TestOverlay(t *testing.T) {
 	}
 	all := kustomized(t, in)
 	for kind, name := range map[string]string{"PodMonitor": clusterdns, "ServiceMonitor": nodecache, "PrometheusRule": "nearside"} {
-		o := of(t, all, kind, name)
+		o := find(t, all, kind, name)
 		if o.Metadata.Labels["release"] == "" || o.Spec.Selector.MatchLabels["release"] != "" {
 			t.Errorf("%s has the labels %v and selects %v", kind, o.Metadata.Labels, o.Spec.Selector.MatchLabels)
 		}

@@ -102,8 +102,8 @@ func TestPrograms(t *testing.T) {
 				}
 			}
 			for _, l := range templateLabels(r) {
-				of := names.Selectors[0] // those of the result without an aggregation
-				inMetric := names.Result == nil && (isTarget(l) || all[programsOf(of)[0]][of.Metric][l] != nil)
+				selector := names.Selectors[0] // those of the result without an aggregation
+				inMetric := names.Result == nil && (isTarget(l) || all[programsOf(selector)[0]][selector.Metric][l] != nil)
 				if !inMetric && !slices.Contains(names.Result, l) {
 					t.Errorf("%s: the text has the label %s, which the expression has not", r.Alert, l)
 				}

@@ -186,7 +186,7 @@ func incomplete(r rule, runbooks string, tests *unitTestFile) (all []string) {
 			}
 		}
 	}
-	fires, silent := tests.of(r.Alert)
+	fires, silent := tests.coverage(r.Alert)
 	if !fires {
 		all = append(all, "no unit test in which it fires")
 	}
@@ -227,8 +227,8 @@ func readUnitTests(t *testing.T) *unitTestFile {
 	return &f
 }
 
-// of reports whether there is a test in which an alert fires, and one in which it does not.
-func (f *unitTestFile) of(alert string) (fires, silent bool) {
+// coverage reports whether there is a test in which an alert fires, and one in which it does not.
+func (f *unitTestFile) coverage(alert string) (fires, silent bool) {
 	for _, test := range f.Tests {
 		for _, e := range test.PromQLExprTest {
 			if strings.Contains(e.Expr, `(ALERTS{alertname="`+alert+`", alertstate="firing"})`) {

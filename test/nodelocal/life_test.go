@@ -199,11 +199,11 @@ func wantAll(t *testing.T, streams load, start time.Time, who string, lostTCP in
 	t.Helper()
 	for g, r := range streams.stop() {
 		t.Logf("%v: %v", g, r)
-		most := 0
+		maxLost := 0
 		if strings.Contains(fmt.Sprint(g), "tcp") {
-			most = lostTCP
+			maxLost = lostTCP
 		}
-		if r.Lost() > most {
+		if r.Lost() > maxLost {
 			t.Errorf("%v: lost %d queries: %v", g, r.Lost(), r)
 		}
 		if by := r.Since(start).By(); by[who] == 0 || len(by) != 1 {
@@ -272,7 +272,7 @@ func TestIPTables(t *testing.T) {
 		return nil
 	})
 	if !strings.Contains(p.Output(), "iptables") {
-		t.Errorf("nodecache does not say that it uses iptables:\n%s", p.Output())
+		t.Errorf("nodecache does not log that it uses iptables:\n%s", p.Output())
 	}
 	for i, a := range both {
 		n.Node.Run(t, "conntrack", "-F")

@@ -20,8 +20,8 @@ func (n *node) withFallback(who string) cache {
 	return cache{who: who, addresses: []netip.Addr{local4}, options: []string{"fallback " + n.Upstream.IPv4.String()}}
 }
 
-// who sends a number of queries from a pod and counts the answers by server.
-func (n *node) who(t *testing.T, queries int) map[string]int {
+// servers sends a number of queries from a pod and counts the answers by server.
+func (n *node) servers(t *testing.T, queries int) map[string]int {
 	t.Helper()
 	by := map[string]int{}
 	for i := range queries {
@@ -41,15 +41,15 @@ func TestHungInstance(t *testing.T) {
 	first := n.run(t, n.withFallback("first"))
 	n.start(t, n.withFallback("second"))
 	waitFor(t, startTimeout, "the second instance to answer", func() error {
-		if by := n.who(t, 20); by["second"] == 0 {
+		if by := n.servers(t, 20); by["second"] == 0 {
 			return fmt.Errorf("answers by %v", by)
 		}
 		return nil
 	})
 	first.Freeze(t)
 	n.waitAnswer(t, bounded, local4, "upstream")
-	const queries, most = 100, 5
-	if by := n.who(t, queries); by["upstream"]+by["second"] < queries-most {
+	const queries, limit = 100, 5
+	if by := n.servers(t, queries); by["upstream"]+by["second"] < queries-limit {
 		t.Errorf("with one instance frozen: answers by %v", by)
 	}
 	first.Thaw(t)
@@ -194,7 +194,7 @@ func TestFirewall(t *testing.T) {
 	n.Node.Run(t, "iptables", "-P", "INPUT", "DROP")
 	before := n.iptables(t)
 	p := n.run(t, n.withFallback("local"))
-	if by := n.who(t, 20); by["local"] != 20 {
+	if by := n.servers(t, 20); by["local"] != 20 {
 		t.Errorf("answers by %v", by)
 	}
 	n.Node.Run(t, "iptables", "-F", "INPUT")

@@ -90,6 +90,6 @@ func TestDummy(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := netlink.LinkByName(name); err == nil {
-		t.Error("the interface is there after it was deleted")
+		t.Error("the interface exists after its deletion")
 	}
 }

@@ -41,9 +41,9 @@ const (
 )
 
 // eventually waits until a condition is true. Otherwise the test fails with the last state.
-func eventually(t *testing.T, seen func() string, holds func() bool) {
+func eventually(t *testing.T, seen func() string, isMet func() bool) {
 	t.Helper()
-	for end := time.Now().Add(wait); !holds(); time.Sleep(step) {
+	for end := time.Now().Add(wait); !isMet(); time.Sleep(step) {
 		if time.Now().After(end) {
 			t.Fatalf("after %v still %s", wait, seen())
 		}

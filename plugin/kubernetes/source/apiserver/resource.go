@@ -62,13 +62,13 @@ func (r *resource) listObjects(ctx context.Context, o metav1.ListOptions) (runti
 		return nil, err
 	}
 	r.health.active()
-	of, err := meta.ListAccessor(page)
+	metadata, err := meta.ListAccessor(page)
 	if err != nil {
 		return nil, fmt.Errorf("list %s: %w", r.name, err)
 	}
 	records := &metainternalversion.List{}
-	records.ResourceVersion, records.Continue = of.GetResourceVersion(), of.GetContinue()
-	records.RemainingItemCount = of.GetRemainingItemCount()
+	records.ResourceVersion, records.Continue = metadata.GetResourceVersion(), metadata.GetContinue()
+	records.RemainingItemCount = metadata.GetRemainingItemCount()
 	err = meta.EachListItem(page, func(o runtime.Object) error {
 		record, err := r.records.strip(o)
 		records.Items = append(records.Items, stripped{record})
