@@ -261,7 +261,7 @@ func same(before, after state) error {
 func TestLooks(t *testing.T) {
 	const (
 		node = "systemd         0::/init.scope\nkubelet         0::/system.slice/kubelet.service\nkube-proxy      0::/nearside/node\n" +
-			"pause           0::/kubepods/besteffort/pod1/2\nasker           0::/kubepods/besteffort/pod1/3\n"
+			"pause           0::/kubepods/besteffort/pod1/2\nclient           0::/kubepods/besteffort/pod1/3\n"
 		nft       = "nft             0::/nearside/node\n"
 		left      = "iptables        0::/kubepods/burstable/pod4/5\n"
 		nodecache = "nodecache       0::/nearside/node\n"

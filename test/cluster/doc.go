@@ -8,7 +8,7 @@
 //
 // The node has its own namespaces for network, mounts, processes, cgroups and host name, made by the program in inside/.
 // When its process 1 ends, all others end as well, so nothing is left on the machine, which the tests check. Pods run
-// the program in asker/. It imports nothing from plugin/ or cmd/: only the behaviour of a deployed nearside counts.
+// the program in client/. It imports nothing from plugin/ or cmd/: only the behaviour of a deployed nearside counts.
 //
 // The tests take minutes and need root, so they run only when NEARSIDE_E2E is 1, as in "make e2e".
 package cluster

@@ -19,13 +19,13 @@ import (
 const (
 	// shop is the namespace of testdata/workloads.yaml.
 	shop = "shop"
-	// askerPort is the port of the program of asker/.
-	askerPort = "9999"
+	// clientPort is the port of the program of client/.
+	clientPort = "9999"
 	// askTimeout bounds a request to it: Go's resolver queries every name of a search list twice.
 	askTimeout = time.Minute
 )
 
-// pod is a pod that runs the program of asker/.
+// pod is a pod that runs the program of client/.
 type pod struct {
 	name       string
 	ipv4, ipv6 string
@@ -61,7 +61,7 @@ func (c *cluster) pod(t *testing.T, name string) *pod {
 
 // request sends a request to the program in the pod, and returns the body.
 func (p *pod) request(method, path string, values url.Values) (text string, err error) {
-	address := url.URL{Scheme: "http", Host: net.JoinHostPort(p.ipv4, askerPort), Path: path, RawQuery: values.Encode()}
+	address := url.URL{Scheme: "http", Host: net.JoinHostPort(p.ipv4, clientPort), Path: path, RawQuery: values.Encode()}
 	request, err := http.NewRequest(method, address.String(), nil)
 	if err != nil {
 		return "", err

@@ -174,7 +174,7 @@ func (c *cluster) startNode(t *testing.T) {
 		_, err := c.try(t.Context(), "ctr", "version")
 		return err
 	})
-	c.importImage(t, buildAsker(t, c.folder))
+	c.importImage(t, buildClientImage(t, c.folder))
 	c.start(t, "kubelet",
 		"--config="+filepath.Join(c.folder, "kubelet.yaml"), "--kubeconfig="+c.keys.path("kubelet.kubeconfig"),
 		"--hostname-override="+nodeName, "--node-ip="+c.nodeAddress(false)+","+c.nodeAddress(true),

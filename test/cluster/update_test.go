@@ -21,7 +21,7 @@ const loadRate = 25
 // settle is the time of the loads before an update and after it: by then the old pods are gone.
 const settle = 5 * time.Second
 
-// outcome is the result of a load, as the program of asker/ returns it.
+// outcome is the result of a load, as the program of client/ returns it.
 type outcome struct {
 	Sent, Answered int
 	Lost           []lost
@@ -35,7 +35,7 @@ type lost struct {
 // load is a stream of queries of pods during a change.
 type load struct {
 	name    string
-	query   string  // parameters for the program of asker/
+	query   string  // parameters for the program of client/
 	allowed float64 // the fraction of its queries that may be lost
 }
 

@@ -1,8 +1,8 @@
-// Command asker is the program in the images of the tests' pods: the pause container of every pod, and a DNS client that
+// Command client is the program in the images of the tests' pods: the pause container of every pod, and a DNS client that
 // tests control over HTTP. Its servers and search list are those of the /etc/resolv.conf that the kubelet wrote.
 //
-//	asker pause    waits for SIGTERM
-//	asker serve    answers on port 9999
+//	client pause    waits for SIGTERM
+//	client serve    answers on port 9999
 //
 //	GET /resolv.conf                     the file
 //	GET /lookup?name=N[&kind=srv|addr]   result of Go's resolver, with the search list
@@ -29,7 +29,7 @@ func main() {
 		return
 	}
 	if len(os.Args) != 2 || os.Args[1] != "serve" {
-		fmt.Fprintln(os.Stderr, "usage: asker pause | asker serve")
+		fmt.Fprintln(os.Stderr, "usage: client pause | client serve")
 		os.Exit(2)
 	}
 	log.Fatal(http.ListenAndServe(":9999", newHandler()))
