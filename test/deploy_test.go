@@ -70,8 +70,8 @@ func kustomized(t *testing.T, folder string) (all []runtime.Object) {
 	return all
 }
 
-// TestStrict has objects with an unknown field, which is an error.
-func TestStrict(t *testing.T) {
+// TestInvalidObjects has objects with an unknown field, which is an error.
+func TestInvalidObjects(t *testing.T) {
 	const role = "apiVersion: rbac.authorization.k8s.io/v1\nkind: ClusterRole\nmetadata:\n  name: a\n---\napiVersion: rbac.authorization.k8s.io/v1\nkind: ClusterRole\nmetadata:\n  name: b\n"
 	if all, err := objects([]byte(role)); err != nil || len(all) != 2 {
 		t.Errorf("%d objects, error %v", len(all), err)

@@ -287,8 +287,8 @@ func TestNodecacheTemplateChanges(t *testing.T) {
 	within(t, "mended", answersWith(addr, "c.example.", "192.0.2.2"))
 }
 
-// TestEnd ends the programs while a query to a slow server is in progress.
-func TestEnd(t *testing.T) {
+// TestShutdown ends the programs while a query to a slow server is in progress.
+func TestShutdown(t *testing.T) {
 	for _, program := range []string{"clusterdns", "nodecache"} {
 		path := daemon.Build(t, program)
 		for _, tc := range []struct {

@@ -158,9 +158,9 @@ func TestNodecacheResolvConf(t *testing.T) {
 	}
 }
 
-// TestNodecacheUselessResolvConf starts without a usable server: the cluster's zones are answered, and others once the
+// TestNodecacheUnusableResolvConf starts without a usable server: the cluster's zones are answered, and others once the
 // file has a server. It is also bound to every address, with an address of each family.
-func TestNodecacheUselessResolvConf(t *testing.T) {
+func TestNodecacheUnusableResolvConf(t *testing.T) {
 	path := inNamespace(t, "169.254.20.10/32", "fd00::10/128", "10.96.0.11/32", "10.99.0.1/32")
 	if path == "" {
 		return

@@ -213,9 +213,9 @@ func wantNoCaller(t *testing.T, m, reply *dns.Msg) {
 	}
 }
 
-// TestOldUpstream has an upstream that answers queries with EDNS by FORMERR: clients receive the same replies with and
+// TestUpstreamWithoutEDNS has an upstream that answers queries with EDNS by FORMERR: clients receive the same replies with and
 // without the option.
-func TestOldUpstream(t *testing.T) {
+func TestUpstreamWithoutEDNS(t *testing.T) {
 	for _, args := range [][]string{nil, {"-node-name", "node-a"}} {
 		for _, transport := range []string{"force_tcp", "prefer_udp"} {
 			t.Run(strings.Join(args, " ")+" "+transport, func(t *testing.T) {

@@ -257,8 +257,8 @@ func same(before, after state) error {
 	return nil
 }
 
-// TestLooks has changes that the node's own programs make between two states, and leftovers of nearside.
-func TestLooks(t *testing.T) {
+// TestStateChanges has changes that the node's own programs make between two states, and leftovers of nearside.
+func TestStateChanges(t *testing.T) {
 	const (
 		node = "systemd         0::/init.scope\nkubelet         0::/system.slice/kubelet.service\nkube-proxy      0::/nearside/node\n" +
 			"pause           0::/kubepods/besteffort/pod1/2\nclient           0::/kubepods/besteffort/pod1/3\n"
@@ -287,7 +287,7 @@ func TestLooks(t *testing.T) {
 	}
 }
 
-func TestSame(t *testing.T) {
+func TestStateDifference(t *testing.T) {
 	before := state{"ip": {"lo", "eth0"}, "ls": {"containerd"}}
 	for _, c := range []struct {
 		name  string

@@ -121,7 +121,7 @@ func using(t *testing.T, folder string) (all []string) {
 	return all
 }
 
-func TestUsing(t *testing.T) {
+func TestProcessesUsingFolder(t *testing.T) {
 	folder := t.TempDir()
 	if all := using(t, folder); len(all) > 0 {
 		t.Errorf("before: %q", all)

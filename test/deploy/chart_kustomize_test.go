@@ -67,8 +67,8 @@ func firstDifference(a, b string) string {
 	return a[min(len(a), len(b)):] + b[min(len(a), len(b)):]
 }
 
-// TestSame compares each kustomization with the chart, with equivalent values.
-func TestSame(t *testing.T) {
+// TestChartMatchesKustomization compares each kustomization with the chart, with equivalent values.
+func TestChartMatchesKustomization(t *testing.T) {
 	values := map[string]string{
 		"clusterdns":     "nodecache: {enabled: false}",
 		"nodecache":      "clusterdns: {enabled: false}",

@@ -194,8 +194,8 @@ func (s *server) withVolumes(t *testing.T, overlay string) {
 	}
 }
 
-// TestSteps has an example of a page.
-func TestSteps(t *testing.T) {
+// TestParseMigrationPage has an example of a page.
+func TestParseMigrationPage(t *testing.T) {
 	got := steps("1. text\n\n   ```console\n   $ a b\n   output\n   $ c\n   ```\n\n```yaml\n# x/y.yaml\nz: 1\n```\n\n```yaml\nz: 2\n```\n\n```corefile\n# x/y: add to the first block\n    log\n```\n")
 	want := []step{{command: "a b"}, {command: "c"}, {file: "x/y.yaml", text: "# x/y.yaml\nz: 1\n"}, {into: "x/y", text: "    log\n"}}
 	if !slices.Equal(got, want) {

@@ -291,9 +291,9 @@ func (n *node) awaitTraffic(t *testing.T, p *netns.Process) {
 	})
 }
 
-// TestTakesOver starts nodecache on a node with a running node-local-dns. Then node-local-dns ends, and removes the
+// TestReplaceNodeLocalDNS starts nodecache on a node with a running node-local-dns. Then node-local-dns ends, and removes the
 // interface.
-func TestTakesOver(t *testing.T) {
+func TestReplaceNodeLocalDNS(t *testing.T) {
 	n := newNode(t, decoded(t, kustomize(t, deployed+"/nodecache")))
 	predecessor := n.startPredecessor(t)
 	n.awaitService(t)
@@ -313,9 +313,9 @@ func TestTakesOver(t *testing.T) {
 	n.awaitService(t)
 }
 
-// TestGivesBack ends nodecache, as with a node label that neither DaemonSet selects, and then starts node-local-dns: the
+// TestReturnToNodeLocalDNS ends nodecache, as with a node label that neither DaemonSet selects, and then starts node-local-dns: the
 // node is as it was before nodecache.
-func TestGivesBack(t *testing.T) {
+func TestReturnToNodeLocalDNS(t *testing.T) {
 	netns.Require(t, "nft")
 	n := newNode(t, decoded(t, kustomize(t, deployed+"/nodecache")))
 	state := func() string {

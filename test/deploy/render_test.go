@@ -180,7 +180,7 @@ func overlays(t *testing.T) (folders []string) {
 	return folders
 }
 
-// variants are values to render the chart with, besides those of TestSame.
+// variants are values to render the chart with, besides those of TestChartMatchesKustomization.
 var variants = map[string]string{
 	"all":                         everyValue,
 	"clusterdns alone":            "nodecache: {enabled: false}",
@@ -291,8 +291,8 @@ func TestRender(t *testing.T) {
 	}
 }
 
-// TestStrict has an unknown field and a duplicate object, which are errors.
-func TestStrict(t *testing.T) {
+// TestInvalidObjects has an unknown field and a duplicate object, which are errors.
+func TestInvalidObjects(t *testing.T) {
 	const account = "apiVersion: v1\nkind: ServiceAccount\nmetadata:\n  name: a\n"
 	for _, tc := range []struct{ name, text, want string }{
 		{"right", "# comment\n---\n" + account, ""},

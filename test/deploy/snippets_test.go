@@ -175,8 +175,8 @@ func TestSnippets(t *testing.T) {
 	}
 }
 
-// TestAdded has the places of added server blocks.
-func TestAdded(t *testing.T) {
+// TestAddServerBlocks has the places of added server blocks.
+func TestAddServerBlocks(t *testing.T) {
 	const corefile = "a:53 {\n    x {\n    }\n}\nb:53 {\n    y\n}\n"
 	for _, tc := range []struct{ name, blocks, want string }{
 		{"in the place", "# why\na:53 {\n    z\n}\n", "b:53 {\n    y\n}\n# why\na:53 {\n    z\n}\n"},

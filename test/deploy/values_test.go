@@ -23,8 +23,8 @@ func TestLint(t *testing.T) {
 	}
 }
 
-// TestWrongValues has invalid values, with a part of the error.
-func TestWrongValues(t *testing.T) {
+// TestInvalidValues has invalid values, with a part of the error.
+func TestInvalidValues(t *testing.T) {
 	for _, tc := range []struct{ name, values, want string }{
 		{"unknown name", "clusterDNS: {enabled: true}", "additional properties 'clusterDNS' not allowed"},
 		{"unknown name inside", "nodecache: {localIP: 169.254.20.10}", "at '/nodecache': additional properties 'localIP' not allowed"},
@@ -100,8 +100,8 @@ func TestImages(t *testing.T) {
 	}
 }
 
-// TestNotes has the notes after an installation about missing addresses.
-func TestNotes(t *testing.T) {
+// TestInstallNotes has the notes after an installation about missing addresses.
+func TestInstallNotes(t *testing.T) {
 	const (
 		second = "set\nnodecache.secondServiceIP to the other one"
 		local  = "nodecache.localIPs has none"

@@ -30,9 +30,9 @@ func answerWith(address string) dns.HandlerFunc {
 	}
 }
 
-// TestBlocksApart queries a name that two server blocks may have, on the listener of either. One of them has no cache,
+// TestStorePerServerBlock queries a name that two server blocks may have, on the listener of either. One of them has no cache,
 // and must not be answered from the other one's store.
-func TestBlocksApart(t *testing.T) {
+func TestStorePerServerBlock(t *testing.T) {
 	inside, outside := startUpstream(t, answerWith("192.0.2.1")), startUpstream(t, answerWith("192.0.2.2"))
 	s := start(t, "clusterdns", fmt.Sprintf(`internal.test:PORT {
     bind 127.0.0.1
@@ -65,9 +65,9 @@ func TestBlocksApart(t *testing.T) {
 	}
 }
 
-// TestNamesDoNotWait has an upstream that holds back every reply, and names that do not need it: those of another server
+// TestQueuePerServerBlock has an upstream that holds back every reply, and names that do not need it: those of another server
 // block, and those of the cluster in the same one, as in the stock Corefiles.
-func TestNamesDoNotWait(t *testing.T) {
+func TestQueuePerServerBlock(t *testing.T) {
 	g := newGate(t)
 	defer g.open() // its server ends after its answers
 	held := startUpstream(t, func(w dns.ResponseWriter, r *dns.Msg) {

@@ -41,9 +41,9 @@ func answerApart(w dns.ResponseWriter, r *dns.Msg) {
 	_ = w.WriteMsg(m) // the client may have closed its socket
 }
 
-// TestAnswersApart has one client send a query whose answer is for it alone, and another one the ordinary query for the
+// TestUnsharedAnswers has one client send a query whose answer is for it alone, and another one the ordinary query for the
 // name, over UDP and TCP, in both orders. Each receives the upstream's answer to its own query.
-func TestAnswersApart(t *testing.T) {
+func TestUnsharedAnswers(t *testing.T) {
 	u := startUpstream(t, answerApart)
 	subnet := func(address string) func(*dns.Msg) {
 		return func(m *dns.Msg) {

@@ -129,8 +129,8 @@ func TestOneBlockPrevented(t *testing.T) {
 	}
 }
 
-// TestWrongArguments starts programs with invalid directives.
-func TestWrongArguments(t *testing.T) {
+// TestInvalidArguments starts programs with invalid directives.
+func TestInvalidArguments(t *testing.T) {
 	for _, tc := range []struct {
 		name, directive string
 		line            int    // of the error

@@ -51,9 +51,9 @@ func brief(t *testing.T, packet []byte) string {
 	return strings.TrimSpace(dns.RcodeToString[m.Rcode] + " " + strings.Join(data, ", "))
 }
 
-// TestChangeIsSeen changes manifests. Once the plugins return the new answer, the fast path must never return the old
+// TestChangedAnswers changes manifests. Once the plugins return the new answer, the fast path must never return the old
 // one.
-func TestChangeIsSeen(t *testing.T) {
+func TestChangedAnswers(t *testing.T) {
 	for name, more := range map[string]string{"by generation": "", "with cache": "cache 3600"} {
 		t.Run(name, func(t *testing.T) {
 			folder := newCluster(t)

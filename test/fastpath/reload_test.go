@@ -149,8 +149,8 @@ func TestReload(t *testing.T) {
 	})
 }
 
-// TestReloadInARow reloads many times, and waits only for the end of each reload.
-func TestReloadInARow(t *testing.T) {
+// TestConsecutiveReloads reloads many times, and waits only for the end of each reload.
+func TestConsecutiveReloads(t *testing.T) {
 	forEachLife(t, func(t *testing.T, s life) {
 		loads := s.startLoads(t)
 		for i := range 10 {
@@ -268,8 +268,8 @@ func unique(count int) (names []string) {
 	return names
 }
 
-// TestHeldQueriesAreAnswered ends servers and programs while a slow upstream has queries.
-func TestHeldQueriesAreAnswered(t *testing.T) {
+// TestReloadWithSlowUpstream ends servers and programs while a slow upstream has queries.
+func TestReloadWithSlowUpstream(t *testing.T) {
 	const queries = 300
 	for _, tc := range []struct {
 		name string
@@ -309,8 +309,8 @@ func TestHeldQueriesAreAnswered(t *testing.T) {
 	}
 }
 
-// TestReceivedQueriesAreAnswered ends a program that has not read its queries yet.
-func TestReceivedQueriesAreAnswered(t *testing.T) {
+// TestStopWithUnreadQueries ends a program that has not read its queries yet.
+func TestStopWithUnreadQueries(t *testing.T) {
 	const queries = 200
 	for _, tc := range []struct {
 		name   string

@@ -534,9 +534,9 @@ func TestSearchesOfOneList(t *testing.T) {
 	}
 }
 
-// TestSearchesChange adds and removes Services between queries: a result from before a change is never returned after
+// TestExpansionAfterChange adds and removes Services between queries: a result from before a change is never returned after
 // it, wherever it was stored.
-func TestSearchesChange(t *testing.T) {
+func TestExpansionAfterChange(t *testing.T) {
 	for _, cache := range []string{"", "cache"} {
 		folder := searchFolder(t)
 		up := startUpstream(t, searchUpstream).address

@@ -139,8 +139,8 @@ func TestPrograms(t *testing.T) {
 	}
 }
 
-// TestEnds ends machines before their programs end.
-func TestEnds(t *testing.T) {
+// TestMachineFailures ends machines before their programs end.
+func TestMachineFailures(t *testing.T) {
 	parts := Require(t)
 	for name, c := range map[string]struct {
 		script  string

@@ -142,8 +142,8 @@ func variables(t *testing.T, d *picture.Dashboard) (all []string) {
 	return all
 }
 
-// TestWrongDashboard asserts that the test above can fail.
-func TestWrongDashboard(t *testing.T) {
+// TestInvalidDashboard asserts that the test above can fail.
+func TestInvalidDashboard(t *testing.T) {
 	text, err := os.ReadFile(dashboards[nodecache])
 	if err != nil {
 		t.Fatal(err)

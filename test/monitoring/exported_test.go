@@ -103,8 +103,8 @@ func documentedValues(t *testing.T) map[string]bool {
 	return all
 }
 
-// TestLacks asserts that missing metrics are found.
-func TestLacks(t *testing.T) {
+// TestMissingMetrics asserts that missing metrics are found.
+func TestMissingMetrics(t *testing.T) {
 	e := exported{}
 	e.read("# HELP a_total text {x=\"9\"} 1\na_total{x=\"1\",y=\"a \\\" b\"} 3\na_total{x=\"2\",y=\"\"} 0\nb 1e+06\nc_bucket{le=\"+Inf\"} 7\n")
 	for name, tc := range map[string]struct {

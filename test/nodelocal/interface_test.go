@@ -105,8 +105,8 @@ func ask(t *testing.T, from *netns.Namespace, network string, to netip.Addr, cou
 	all.Wait()
 }
 
-// TestHeldAddress starts nodecache where another interface has its address.
-func TestHeldAddress(t *testing.T) {
+// TestAddressInUse starts nodecache where another interface has its address.
+func TestAddressInUse(t *testing.T) {
 	n := newNode(t)
 	n.Node.Run(t, "ip", "link", "add", "kept0", "type", "bridge")
 	n.Node.Run(t, "ip", "addr", "add", local4.String()+"/32", "dev", "kept0")

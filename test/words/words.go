@@ -35,7 +35,7 @@ func skipped(name string) bool {
 	if slices.ContainsFunc(pending, func(folder string) bool { return strings.HasPrefix(name, folder) }) {
 		return true
 	}
-	return strings.Contains(name, "testdata/") || strings.HasPrefix(name, ".") && !strings.HasPrefix(name, ".ci") ||
+	return strings.Contains(name, "testdata/") || strings.HasPrefix(name, ".") && !strings.HasPrefix(name, ".ci/") ||
 		strings.HasPrefix(name, "bin/") || strings.HasPrefix(name, "test/words/") || name == "CHANGELOG.md"
 }
 
@@ -70,7 +70,7 @@ func scannerOf(name string) func(name, text string) ([]finding, error) {
 	case ".yaml", ".yml", ".sh", ".tpl":
 		return checkHashes
 	}
-	if base := path.Base(name); base == "Makefile" || strings.HasPrefix(base, "Corefile") || strings.HasPrefix(base, "Dockerfile") {
+	if base := path.Base(name); base == "Makefile" || name == ".ci/run" || strings.HasPrefix(base, "Corefile") || strings.HasPrefix(base, "Dockerfile") {
 		return checkHashes
 	}
 	return nil
