@@ -43,7 +43,7 @@ type load struct {
 // must not lose a query, except by a property of kube-proxy that CoreDNS has to live with, too: datagrams from a source
 // port of an earlier flow go to the same pod as that flow, until the pod is no longer a serving endpoint.
 var loads = []load{
-	{"kept answers, UDP", "name=web.shop.svc.cluster.local", 0},
+	{"cached names, UDP", "name=web.shop.svc.cluster.local", 0},
 	{"new cluster names, UDP", "type=AAAA&name=fd00--1-#.shop.pod.cluster.local", 0},
 	{"new cluster names, TCP", "type=AAAA&name=fd00--2-#.shop.pod.cluster.local&network=tcp", 0},
 	{"new external names, UDP", "name=n#." + anyName, 0},

@@ -173,7 +173,7 @@ func commonTable() []allowed {
 		},
 		{
 			name:   "zone of an address that one slice has twice",
-			reason: "a zone is an endpoint's. CoreDNS keeps one for each address of a slice, that of the last endpoint",
+			reason: "a zone is an endpoint's. CoreDNS stores one for each address of a slice, that of the last endpoint",
 			explains: func(d *difference) bool {
 				labels := d.labels()
 				if !d.zonal || len(labels) < 6 || labels[0] != "svc" || labels[3] != "_zone" || labels[4] != "pin" && labels[4] != "prefer" {

@@ -109,7 +109,7 @@ func TestCallers(t *testing.T) {
 		from    string
 		options []string
 		want    string
-		kept    bool // for the fast path
+		stored  bool // for the fast path
 	}{
 		{"127.1.1.7", nil, first, true},
 		{"127.1.1.8", nil, first, true},
@@ -132,7 +132,7 @@ func TestCallers(t *testing.T) {
 			p := startPair(t, "clusterdns", fmt.Sprintf(
 				".:PORT {\n    prometheus METRICS\n    errors\n%s    kubernetes cluster.local {\n        manifests %s\n        topology\n    }\n    FASTPATH\n}\n", cache, folder))
 			before := p.on.scrape(t)
-			asked, kept := 0, 0
+			asked, stored := 0, 0
 			for range 3 {
 				for i, c := range callers {
 					t.Run(strconv.Itoa(i), func(t *testing.T) {
@@ -149,14 +149,14 @@ func TestCallers(t *testing.T) {
 						}
 					})
 					asked++
-					if c.kept {
-						kept++
+					if c.stored {
+						stored++
 					}
 				}
 			}
 			// Each of four views is resolved once: those of three nodes, and that of unknown callers.
-			if answered, _ := p.counted(t, before, asked); answered != kept-4 {
-				t.Errorf("the fast path answered %d of %d queries, want %d", answered, asked, kept-4)
+			if answered, _ := p.counted(t, before, asked); answered != stored-4 {
+				t.Errorf("the fast path answered %d of %d queries, want %d", answered, asked, stored-4)
 			}
 			all := p.on.scrape(t).Since(before)
 			for caller, want := range map[string]float64{"option": 12, "unknown_node": 3, "endpoint": 3, "pod_cidr": 18, "unknown_address": 3, "malformed_option": 0} {

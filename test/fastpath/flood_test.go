@@ -19,7 +19,7 @@ import (
 const (
 	floodRate    = 2500 // queries per second of a flood
 	floodZone    = ".flood.test."
-	keptPrefix   = "kept." // for names with longer answers
+	longPrefix   = "long." // for names with longer answers
 	floodSource  = "127.0.0.2"
 	clientSource = "127.0.0.3"
 	// clientPause is the time between two queries of the client that must be served. In floodDuring it sends about 300
@@ -37,7 +37,7 @@ func startFloodUpstream(t *testing.T) *upstream {
 	return startUpstream(t, func(w dns.ResponseWriter, r *dns.Msg) {
 		switch name := r.Question[0].Name; {
 		case strings.HasSuffix(name, floodZone):
-		case strings.HasPrefix(name, keptPrefix):
+		case strings.HasPrefix(name, longPrefix):
 			m := new(dns.Msg).SetReply(r)
 			header := dns.RR_Header{Name: name, Rrtype: dns.TypeTXT, Class: dns.ClassINET, Ttl: 300}
 			for range 15 {
@@ -162,7 +162,7 @@ func fillCache(t *testing.T, s *server) {
 			return
 		}
 		for _, name := range unique(atOnce) {
-			if _, err := conn.Write(pack(t, newQuery(keptPrefix+name, dns.TypeTXT).SetEdns0(4096, false))); err != nil {
+			if _, err := conn.Write(pack(t, newQuery(longPrefix+name, dns.TypeTXT).SetEdns0(4096, false))); err != nil {
 				t.Fatal(err)
 			}
 		}

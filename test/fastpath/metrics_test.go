@@ -15,16 +15,16 @@ import (
 // exact returns the samples that must be the same with and without the fast path: CoreDNS's metrics of queries, except
 // durations.
 func exact(all daemon.Samples) daemon.Samples {
-	kept := daemon.Samples{}
+	selected := daemon.Samples{}
 	for key, value := range all {
 		name, _, _ := strings.Cut(key, "{")
 		counts := strings.HasPrefix(name, "coredns_dns_") || strings.HasPrefix(name, "coredns_cache_") || name == "coredns_panics_total"
 		timed := name == "coredns_dns_request_duration_seconds_bucket" || name == "coredns_dns_request_duration_seconds_sum"
 		if counts && !timed {
-			kept[key] = value
+			selected[key] = value
 		}
 	}
-	return kept
+	return selected
 }
 
 // sameMetrics sends the queries to both programs and compares their metrics.

@@ -24,10 +24,10 @@ func TestOverload(t *testing.T) {
 	// The first queries stay until the gate is open.
 	s, g := slow(t, bothLoopbacks, "fastpath {\nmax_concurrent 10\n}", "timeout 60s", "read_timeout 60s")
 	defer g.open() // its server ends after its answers
-	kept := pack(t, newQuery("web.shop.svc.cluster.local.", dns.TypeA))
+	cached := pack(t, newQuery("web.shop.svc.cluster.local.", dns.TypeA))
 	other := fromAddress(t, s, clientSource)
 	for range 2 {
-		other.ask(t, kept)
+		other.ask(t, cached)
 	}
 	before := s.scrape(t)
 
@@ -60,7 +60,7 @@ func TestOverload(t *testing.T) {
 		if n := now.Sum(goroutines) - before.Sum(goroutines); n > 2*share+spare {
 			t.Fatalf("there are %v goroutines more than without load", n)
 		}
-		other.ask(t, kept) // cached names are answered meanwhile
+		other.ask(t, cached) // cached names are answered meanwhile
 	}
 	now := s.scrape(t).Since(before)
 	if n := now.Sum(answeredTotal); n != queries/chunk {

@@ -377,13 +377,13 @@ func randomSearch(random *rand.Rand, carries bool) *dns.Msg {
 
 // ofSearches returns the samples of searches.
 func ofSearches(all daemon.Samples) daemon.Samples {
-	kept := exact(all)
+	selected := exact(all)
 	for key, value := range all {
 		if name, _, _ := strings.Cut(key, "{"); strings.Contains(name, "_autopath_") || strings.Contains(name, "_searchpath_") {
-			kept[key] = value
+			selected[key] = value
 		}
 	}
-	return kept
+	return selected
 }
 
 // searchFolder returns a folder with the manifests of the cluster of these tests.
@@ -487,7 +487,7 @@ func TestSearches(t *testing.T) {
 				t.Errorf("with the fast path and without:\n%s", strings.Join(differences(ofSearches(on), ofSearches(off)), "\n"))
 			}
 			expanded, answered := on.Sum("nearside_autopath_expansions_total"), on.Sum(answeredTotal)
-			if keeps := !strings.Contains(name, "without a cache"); expanded < questions/2 || keeps && answered < questions*3/4 {
+			if hasCache := !strings.Contains(name, "without a cache"); expanded < questions/2 || hasCache && answered < questions*3/4 {
 				t.Errorf("%v queries were expanded, and %v answered by the fast path, of %d", expanded, answered, questions)
 			}
 			for _, why := range []string{"host_network", "no_pod", "ambiguous", "ending"} {

@@ -106,7 +106,7 @@ func TestManifests(t *testing.T) {
 			}
 			// kubectl apply stores the object in an annotation, as JSON: quotes and new lines take two bytes each.
 			if size := len(text) + strings.Count(string(text), `"`) + strings.Count(string(text), "\n"); size > 200<<10 {
-				t.Errorf("%d bytes are more than kubectl apply can keep", size)
+				t.Errorf("%d bytes are more than kubectl apply can store", size)
 			}
 		})
 	}
