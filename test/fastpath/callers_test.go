@@ -121,7 +121,7 @@ func TestCallers(t *testing.T) {
 		{"127.1.1.7", []string{option("n2")}, second, true},
 		{"127.1.1.7", []string{option("n2") + "\x04west"}, second, true},
 		{"127.1.1.7", []string{option("n3")}, "", true},
-		{"127.1.4.7", []string{option("no caller")}, "", false},
+		{"127.1.4.7", []string{option("unknown")}, "", false},
 		{"127.1.2.7", []string{"\x07"}, second, true},
 		{"127.1.1.7", []string{option("n2"), option("n2")}, first, false},
 	}
