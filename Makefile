@@ -40,9 +40,10 @@ e2e: ## images and deploy/ on a real kubelet, queried from pods; needs root
 unit: ## tests of packages, which need neither root nor anything installed; about two minutes
 	go test $$(go list ./cmd/... ./internal/... ./plugin/... ./docs/floors ./test/words)
 
-lint: ## vet, formatting and a tidy go.mod
+lint: ## vet, formatting, wording and a tidy go.mod
 	@test -z "$$(gofmt -l .)" || { echo "gofmt needed:"; gofmt -l .; exit 1; }
 	go vet ./...
+	go run ./test/words
 	go mod tidy -diff
 	cd deploy/image && GOWORK=off go vet ./... && GOWORK=off go mod tidy -diff
 

@@ -19,13 +19,13 @@ var (
 	behaviourRow   = regexp.MustCompile("(?m)^\\| ([^|`]+) \\| `([^`]+\\.go)` \\|$")
 )
 
-// behaviours are those for which CONTRIBUTING names the file.
+// behaviours are those whose file CONTRIBUTING names.
 var behaviours = []string{
 	"state of the lease", "serve-stale", "prefetch", "fallback to UDP", "PTR", "overload", "AXFR", "a pod's search list",
 	"pods of this node", "silencing CoreDNS's socket", "selection of endpoints", "plugins that prevent the fast path",
 }
 
-// problemsOfContributing returns what is wrong with the text of CONTRIBUTING in a repository.
+// problemsOfContributing returns the problems of the text of CONTRIBUTING in a repository.
 func problemsOfContributing(root, text string) (problems []string) {
 	if lines := strings.Count(text, "\n"); lines > maxContributingLines {
 		problems = append(problems, fmt.Sprintf("%d lines, more than two screens", lines))

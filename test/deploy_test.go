@@ -24,7 +24,7 @@ import (
 	"github.com/nearside-dns/nearside/test/controlplane"
 )
 
-// objects returns those of a YAML text, as the API server would take them: without fields that it does not know.
+// objects returns the objects of a YAML text, decoded as strictly as by the API server: unknown fields are errors.
 func objects(text []byte) (all []runtime.Object, err error) {
 	strict := json.NewSerializerWithOptions(json.DefaultMetaFactory, scheme.Scheme, scheme.Scheme, json.SerializerOptions{Yaml: true, Strict: true})
 	for documents := utilyaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(text))); ; {
@@ -43,7 +43,7 @@ func objects(text []byte) (all []runtime.Object, err error) {
 	}
 }
 
-// kustomized returns the objects of a folder's kustomization, which has to have all of its files.
+// kustomized returns the objects of a folder's kustomization, which must include all files of the folder.
 func kustomized(t *testing.T, folder string) (all []runtime.Object) {
 	t.Helper()
 	var kustomization struct{ Resources []string }
@@ -61,17 +61,17 @@ func kustomized(t *testing.T, folder string) (all []runtime.Object) {
 		if !slices.Contains(kustomization.Resources, f.Name()) {
 			t.Errorf("%s is not in the kustomization", f.Name())
 		}
-		of, err := objects([]byte(read(t, filepath.Join(folder, f.Name()))))
+		found, err := objects([]byte(read(t, filepath.Join(folder, f.Name()))))
 		if err != nil {
 			t.Fatalf("%s: %v", f.Name(), err)
 		}
-		all = append(all, of...)
+		all = append(all, found...)
 	}
 	return all
 }
 
-// TestStrict shows that objects with a field that nobody reads are an error.
-func TestStrict(t *testing.T) {
+// TestInvalidObjects has objects with an unknown field, which is an error.
+func TestInvalidObjects(t *testing.T) {
 	const role = "apiVersion: rbac.authorization.k8s.io/v1\nkind: ClusterRole\nmetadata:\n  name: a\n---\napiVersion: rbac.authorization.k8s.io/v1\nkind: ClusterRole\nmetadata:\n  name: b\n"
 	if all, err := objects([]byte(role)); err != nil || len(all) != 2 {
 		t.Errorf("%d objects, error %v", len(all), err)
@@ -100,7 +100,7 @@ func create(t *testing.T, client kubernetes.Interface, all []runtime.Object, opt
 	}
 }
 
-// TestMulticlusterOverlay holds that the overlay of the README names the binding, and a field that this has.
+// TestMulticlusterOverlay asserts that the overlay of the README names the binding, and a field of it.
 func TestMulticlusterOverlay(t *testing.T) {
 	folder := filepath.Join(root, "deploy", "multicluster")
 	shown := slices.DeleteFunc(blocks(read(t, filepath.Join(folder, "README.md"))), func(b block) bool { return b.language != "yaml" })
@@ -132,8 +132,8 @@ func TestMulticlusterOverlay(t *testing.T) {
 	}
 }
 
-// TestMulticlusterRights applies deploy/multicluster to a real API server, and asks it what the account of cluster DNS
-// may do then.
+// TestMulticlusterRights applies deploy/multicluster to a real API server, and queries the permissions of cluster DNS's
+// account then.
 func TestMulticlusterRights(t *testing.T) {
 	all := kustomized(t, filepath.Join(root, "deploy", "multicluster"))
 	if len(all) != 2 {
@@ -152,10 +152,10 @@ func TestMulticlusterRights(t *testing.T) {
 	}
 	const account = "system:serviceaccount:kube-system:coredns"
 	if may(account, "list", "multicluster.x-k8s.io", "serviceimports") {
-		t.Fatal("the account has the rights before")
+		t.Fatal("the account has the permissions before")
 	}
 	create(t, client, all, metav1.CreateOptions{})
-	within(t, "the rights are there", func() bool { return may(account, "list", "multicluster.x-k8s.io", "serviceimports") })
+	within(t, "the permissions are granted", func() bool { return may(account, "list", "multicluster.x-k8s.io", "serviceimports") })
 	for _, tc := range []struct {
 		user, verb, group, resource string
 		want                        bool

@@ -16,11 +16,10 @@ import (
 	"time"
 )
 
-// daemonEnds bounds the wait for a program that is to end by itself.
+// daemonEnds bounds the wait for the end of a program.
 const daemonEnds = 30 * time.Second
 
-// forbidden says what a package may not import, directly or not. The reason stands in the package's
-// comment.
+// forbidden are the packages that a package may not import, directly or not. The reason is in the package's comment.
 var forbidden = map[string][]string{
 	"plugin/kubernetes/index":            {"k8s.io/", "github.com/miekg/dns", "github.com/coredns/"},
 	"plugin/kubernetes/topology":         {"k8s.io/client-go", "k8s.io/api/", "github.com/miekg/dns", "github.com/coredns/", "github.com/prometheus/"},
@@ -86,7 +85,7 @@ func TestImports(t *testing.T) {
 // sections are the fixed ones of a CoreDNS plugin's README.
 var sections = []string{"## Name", "## Description", "## Syntax", "## Examples"}
 
-// missing returns what the folder of a plugin lacks.
+// missing returns the files that the folder of a plugin lacks.
 func missing(t *testing.T, folder string) (all []string) {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(folder, "README.md"))

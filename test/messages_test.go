@@ -10,8 +10,7 @@ import (
 	"github.com/nearside-dns/nearside/test/daemon"
 )
 
-// TestDuplicateServerBlock starts both programs with two server blocks for one zone: one line names the
-// lines of both.
+// TestDuplicateServerBlock starts both programs with two server blocks for one zone: one line names the lines of both.
 func TestDuplicateServerBlock(t *testing.T) {
 	const second = "\n.:5399 {\n    errors\n}\n"
 	imported := filepath.Join(t.TempDir(), "imported")
@@ -45,7 +44,7 @@ func TestDuplicateServerBlock(t *testing.T) {
 	t.Run("rendered", func(t *testing.T) {
 		base, resolvConf := filepath.Join(t.TempDir(), "base"), filepath.Join(t.TempDir(), "resolv.conf")
 		write(t, resolvConf, "nameserver 10.99.0.1\n")
-		write(t, base, "a.example:5399 {\n    forward . "+resolvConf+"\n}\n.:5399 {\n}\n"+second) // forward gets more lines
+		write(t, base, "a.example:5399 {\n    forward . "+resolvConf+"\n}\n.:5399 {\n}\n"+second) // forward has more tokens then
 		code, output := run(t, "", paths["nodecache"], "-basecorefile", base, "-conf", filepath.Join(t.TempDir(), "Corefile"))
 		if want := fmt.Sprintf("%s:7 - cannot serve dns://.:5399 - it is already defined at %s:4: ", base, base); code != 1 || !strings.Contains(output, want) {
 			t.Errorf("exit code %d and %q, want 1 and %q", code, output, want)
@@ -53,8 +52,8 @@ func TestDuplicateServerBlock(t *testing.T) {
 	})
 }
 
-// TestUnknownDirective starts both programs with directives that they do not have: one line says which
-// program has it and what to do, or which directive was meant.
+// TestUnknownDirective starts both programs with directives that they do not have: one line names the program that has
+// it and the remedy, or the directive that was meant.
 func TestUnknownDirective(t *testing.T) {
 	paths := map[string]string{"clusterdns": daemon.Build(t, "clusterdns"), "nodecache": daemon.Build(t, "nodecache")}
 	for _, tc := range []struct{ program, directive, want string }{

@@ -11,7 +11,7 @@ import (
 	"github.com/nearside-dns/nearside/test/daemon"
 )
 
-// zoneOfChart is a server block as the chart of Labyrinth Labs (k8s-nodelocaldns-helm) makes it by default.
+// zoneOfChart is a server block of the chart of Labyrinth Labs (k8s-nodelocaldns-helm) with default values.
 const zoneOfChart = `ZONE {
   errors
   cache 30 {
@@ -29,9 +29,8 @@ const zoneOfChart = `ZONE {
 }
 `
 
-// TestNodecacheChart starts nodecache in the place of node-local-dns in the chart of Labyrinth Labs, with
-// its arguments: -syncinterval is 1ns there, which is a second in node-local-dns. Older versions of the
-// chart also set -setupebtables.
+// TestNodecacheChart starts nodecache as node-local-dns in the chart of Labyrinth Labs, with its arguments:
+// -syncinterval is 1ns there, which is a second in node-local-dns. Older versions of the chart also set -setupebtables.
 func TestNodecacheChart(t *testing.T) {
 	path := inNamespace(t, "10.99.0.1/32")
 	if path == "" {

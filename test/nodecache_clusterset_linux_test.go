@@ -16,11 +16,11 @@ import (
 	"github.com/nearside-dns/nearside/test/netns"
 )
 
-// callerOption is the code of the EDNS option that says for which node is asked.
+// callerOption is the code of the EDNS option with the node of the caller.
 const callerOption = 65313
 
-// told answers every question with a TXT record: a name, how it was asked, and what it was told of the caller.
-func told(who, network string) dns.HandlerFunc {
+// reporting answers every question with a TXT record: the server's name, the transport, and the content of the caller option.
+func reporting(who, network string) dns.HandlerFunc {
 	return func(w dns.ResponseWriter, m *dns.Msg) {
 		caller := ""
 		if o := m.IsEdns0(); o != nil {
@@ -35,12 +35,12 @@ func told(who, network string) dns.HandlerFunc {
 			Hdr: dns.RR_Header{Name: m.Question[0].Name, Rrtype: dns.TypeTXT, Class: dns.ClassINET, Ttl: 5},
 			Txt: []string{who, network, caller},
 		}}
-		_ = w.WriteMsg(r) // who asked may be gone
+		_ = w.WriteMsg(r) // the client may have closed its socket
 	}
 }
 
-// serveTold makes a server in a namespace, on port 53 of an address that the namespace gets for it.
-func serveTold(t *testing.T, n *netns.Namespace, who, address string) {
+// serveReporting starts a server in a namespace, on port 53 of an address that it adds to the namespace.
+func serveReporting(t *testing.T, n *netns.Namespace, who, address string) {
 	t.Helper()
 	n.Run(t, "ip", "addr", "add", address+"/32", "dev", "eth0")
 	var udp, tcp dns.Server
@@ -54,7 +54,7 @@ func serveTold(t *testing.T, n *netns.Namespace, who, address string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	udp.Handler, tcp.Handler = told(who, "udp"), told(who, "tcp")
+	udp.Handler, tcp.Handler = reporting(who, "udp"), reporting(who, "tcp")
 	for _, server := range []*dns.Server{&udp, &tcp} {
 		started := make(chan struct{})
 		server.NotifyStartedFunc = func() { close(started) }
@@ -72,20 +72,20 @@ func serveTold(t *testing.T, n *netns.Namespace, who, address string) {
 	}
 }
 
-// Answers of the servers of stockNode, with what the nodecache there tells of itself.
+// Answers of the servers of stockNode, with the caller option of the nodecache there.
 const (
 	ofCluster       = "cluster tcp 01066e6f64652d61067a6f6e652d31"
 	ofClusterUntold = "cluster tcp "
 	ofOthers        = "resolver tcp "
 )
 
-// stockTemplate is the Corefile of node-local-dns as Kubernetes has it.
+// stockTemplate is the Corefile of node-local-dns in Kubernetes' manifest.
 func stockTemplate(t *testing.T) string {
 	t.Helper()
 	return read(t, filepath.Join(root, "cmd", "internal", "nodelocaldns", "testdata", "render", "stock.base"))
 }
 
-// stockNode is a node with nodecache, which runs as the manifest of node-local-dns runs it, for a pod that asks.
+// stockNode is a node with nodecache, with the command line of node-local-dns's manifest, and a pod that sends queries.
 type stockNode struct {
 	bed     *netns.Bed
 	process *netns.Process
@@ -93,14 +93,14 @@ type stockNode struct {
 	asked   int
 }
 
-// startStock starts nodecache on a node, with a template and more flags. Cluster DNS and the node's resolver are those
-// of serveTold.
+// startStock starts nodecache on a node, with a template and more flags. Cluster DNS and the node's resolver are servers
+// of serveReporting.
 func startStock(t *testing.T, program, template string, args ...string) *stockNode {
 	t.Helper()
 	folder := t.TempDir()
 	n := &stockNode{bed: netns.New(t), base: filepath.Join(folder, "Corefile.base")}
-	serveTold(t, n.bed.Upstream, "cluster", "10.96.0.11")
-	serveTold(t, n.bed.Upstream, "resolver", "10.2.0.53")
+	serveReporting(t, n.bed.Upstream, "cluster", "10.96.0.11")
+	serveReporting(t, n.bed.Upstream, "resolver", "10.2.0.53")
 	n.bed.Node.Etc(t, "resolv.conf", "nameserver 10.2.0.53\n")
 	write(t, n.base, template)
 	n.process = n.bed.Node.StartWith(t, []string{"KUBE_DNS_UPSTREAM_SERVICE_HOST=10.96.0.11"}, program, append([]string{
@@ -110,7 +110,7 @@ func startStock(t *testing.T, program, template string, args ...string) *stockNo
 	return n
 }
 
-// ask asks for a new name of a zone.
+// ask queries a new name of a zone.
 func (n *stockNode) ask(network, address, zone string) string {
 	n.asked++
 	record, err := n.bed.Pod[0].Ask(network, netip.MustParseAddr(address), fmt.Sprintf("q%d.%s", n.asked, zone), 5*time.Second)
@@ -120,14 +120,14 @@ func (n *stockNode) ask(network, address, zone string) string {
 	return strings.Join(record, " ")
 }
 
-// await waits until names of a zone are answered so.
+// await waits until names of a zone have this answer.
 func (n *stockNode) await(t *testing.T, zone, want string) {
 	t.Helper()
 	within(t, zone+" is answered by "+want, func() bool { return n.ask("udp", "169.254.20.10", zone) == want })
 }
 
 // TestNodecacheClusterset runs the stock template of node-local-dns on a node, with -clusterset-zone: the zone is
-// forwarded as the cluster's is, and no other is.
+// forwarded like the cluster's, and no other is.
 func TestNodecacheClusterset(t *testing.T) {
 	stock := stockTemplate(t)
 	n := startStock(t, daemon.Build(t, "nodecache"), stock, "-clusterset-zone", "clusterset.local,Mesh.Example.")
@@ -159,13 +159,13 @@ func TestNodecacheClusterset(t *testing.T) {
 	}
 	write(t, n.base, stock)
 	n.await(t, "clusterset.local.", ofCluster)
-	said := "no block for clusterset.local of -clusterset-zone is added, it is a zone of " + n.base + ":"
-	if count := strings.Count(n.process.Output(), said); count != 1 {
+	line := "no block for clusterset.local of -clusterset-zone is added, it is a zone of " + n.base + ":"
+	if count := strings.Count(n.process.Output(), line); count != 1 {
 		t.Errorf("%d lines of it", count)
 	}
 }
 
-// TestNodecacheClustersetWrong has values and Corefiles that don't go with -clusterset-zone: one line that names the
+// TestNodecacheClustersetWrong has values and Corefiles that conflict with -clusterset-zone: one line that names the
 // flag.
 func TestNodecacheClustersetWrong(t *testing.T) {
 	path := daemon.Build(t, "nodecache")

@@ -51,7 +51,7 @@ func TestNodecacheFlags(t *testing.T) {
 	}
 }
 
-// TestNodecacheHelp names what the flags alone do not say.
+// TestNodecacheHelp checks facts in the help that the flags' names do not have.
 func TestNodecacheHelp(t *testing.T) {
 	code, output := run(t, "", daemon.Build(t, "nodecache"), "-help")
 	for _, want := range []string{"nodecache doctor [flags]", "nodecache cleanup [flags]", "if there is a template (-basecorefile), the file to write", "1s to 24h"} {
@@ -61,8 +61,7 @@ func TestNodecacheHelp(t *testing.T) {
 	}
 }
 
-// TestNodecacheTemplate has templates that cannot be rendered: one line that names file and line, exit
-// code 1.
+// TestNodecacheTemplate has templates that cannot be rendered: one line with file and line, exit code 1.
 func TestNodecacheTemplate(t *testing.T) {
 	path := daemon.Build(t, "nodecache")
 	for _, tc := range []struct{ name, text, args, want string }{
@@ -92,7 +91,7 @@ func write(t testing.TB, path, text string) {
 	}
 }
 
-// nameserver answers every question for an address with the same one, after a while.
+// nameserver answers every question with the same address, after a delay.
 func nameserver(t testing.TB, address string, delay time.Duration) (addr string, asked *atomic.Int64) {
 	t.Helper()
 	asked = new(atomic.Int64)
@@ -142,7 +141,7 @@ func question(addr, name string) string {
 	return dns.RcodeToString[r.Rcode]
 }
 
-// within waits until something is as it should be.
+// within waits until a condition is true.
 func within(t testing.TB, what string, as func() bool) {
 	t.Helper()
 	for end := time.Now().Add(30 * time.Second); !as(); time.Sleep(50 * time.Millisecond) {
@@ -190,8 +189,7 @@ func (m *configMapMount) swap(t testing.TB, files map[string]string) {
 	must(os.RemoveAll(filepath.Join(m.path, ".."+strconv.Itoa(m.version-1))))
 }
 
-// TestNodecacheConfigMap swaps the kube-dns ConfigMap under a running nodecache. The poll is too slow to
-// help.
+// TestNodecacheConfigMap swaps the kube-dns ConfigMap under a running nodecache. The poll is too slow to have an effect.
 func TestNodecacheConfigMap(t *testing.T) {
 	one, _ := nameserver(t, "192.0.2.1", 0)
 	two, _ := nameserver(t, "192.0.2.2", 0)
@@ -225,7 +223,7 @@ func TestNodecacheConfigMap(t *testing.T) {
 	within(t, "mended", answersWith(stub, "d.corp.example.", "192.0.2.1"))
 }
 
-// get returns the body of a page, or why there is none.
+// get returns the body of a page, or the error.
 func get(t testing.TB, url string) string {
 	t.Helper()
 	r, err := http.Get(url)
@@ -242,7 +240,7 @@ func get(t testing.TB, url string) string {
 	return string(body)
 }
 
-// TestNodecacheTemplateChanges breaks and mends the template under a running nodecache.
+// TestNodecacheTemplateChanges writes invalid and valid templates under a running nodecache.
 func TestNodecacheTemplateChanges(t *testing.T) {
 	one, _ := nameserver(t, "192.0.2.1", 0)
 	two, _ := nameserver(t, "192.0.2.2", 0)
@@ -289,8 +287,8 @@ func TestNodecacheTemplateChanges(t *testing.T) {
 	within(t, "mended", answersWith(addr, "c.example.", "192.0.2.2"))
 }
 
-// TestEnd ends the programs while a query is on its way to a slow server.
-func TestEnd(t *testing.T) {
+// TestShutdown ends the programs while a query to a slow server is in progress.
+func TestShutdown(t *testing.T) {
 	for _, program := range []string{"clusterdns", "nodecache"} {
 		path := daemon.Build(t, program)
 		for _, tc := range []struct {
@@ -314,10 +312,10 @@ func TestEnd(t *testing.T) {
 				before := asked.Load()
 				answer := make(chan string, 1)
 				go func() { answer <- question(p.Addr, "a.example.") }()
-				within(t, "the query is on its way", func() bool { return asked.Load() > before })
+				within(t, "the query is in progress", func() bool { return asked.Load() > before })
 				for _, s := range tc.signals {
 					p.Signal(t, s)
-					time.Sleep(100 * time.Millisecond) // two of a kind at once are one
+					time.Sleep(100 * time.Millisecond) // two equal signals at once are one
 				}
 				code, err := p.Wait(20 * time.Second)
 				if err != nil || code != tc.code {
@@ -336,8 +334,7 @@ func TestEnd(t *testing.T) {
 	}
 }
 
-// TestReloadSignal reloads with SIGUSR1, and then with the reload plugin, which has to see changes after
-// a SIGUSR1 as before.
+// TestReloadSignal reloads with SIGUSR1, and then with the reload plugin, which must still see changes after a SIGUSR1.
 func TestReloadSignal(t *testing.T) {
 	for _, program := range []string{"clusterdns", "nodecache"} {
 		t.Run(program, func(t *testing.T) {
@@ -369,8 +366,8 @@ func TestReloadSignal(t *testing.T) {
 	}
 }
 
-// TestNodecacheImport changes a file that the Corefile imports, and adds one that a pattern matches. The
-// poll is too slow to help, and there is no reload plugin.
+// TestNodecacheImport changes a file that the Corefile imports, and adds one that a pattern matches. The poll is too
+// slow to have an effect, and there is no reload plugin.
 func TestNodecacheImport(t *testing.T) {
 	imported := filepath.Join(t.TempDir(), "imported")
 	text := func(address string) string {
@@ -392,8 +389,8 @@ func TestNodecacheImport(t *testing.T) {
 	}
 }
 
-// TestNodecacheOverlap has two that serve the same metrics port, as an old one and a new one do while a
-// DaemonSet surges.
+// TestNodecacheOverlap has two instances with the same metrics port, as the old and the new one of a DaemonSet that
+// surges.
 func TestNodecacheOverlap(t *testing.T) {
 	path, metrics := daemon.Build(t, "nodecache"), fmt.Sprintf("127.0.0.1:%d", daemon.FreePort(t))
 	corefile := ".:PORT {\n    bind 127.0.0.1\n}\n"
@@ -401,10 +398,10 @@ func TestNodecacheOverlap(t *testing.T) {
 		return strings.Contains(get(t, "http://"+metrics+"/metrics"), "coredns_nodecache_setup_errors_total")
 	}
 	old := daemon.Start(t, path, corefile, "-metrics-listen-address", metrics)
-	within(t, "metrics of the old one", there)
+	within(t, "metrics of the old instance", there)
 	young := daemon.Start(t, path, corefile, "-metrics-listen-address", metrics)
 	old.Stop(t)
-	within(t, "metrics of the young one", there)
+	within(t, "metrics of the new instance", there)
 	if strings.Contains(young.Output(), "ERROR") {
 		t.Errorf("output %s", young.Output())
 	}

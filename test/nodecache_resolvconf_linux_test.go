@@ -15,13 +15,11 @@ import (
 	"github.com/nearside-dns/nearside/test/daemon"
 )
 
-// namespaceVariable holds the folder of the programs in a test that runs in a network namespace of its
-// own.
+// namespaceVariable holds the folder of the programs in a test that runs in its own network namespace.
 const namespaceVariable = "NEARSIDE_TEST_NAMESPACE"
 
-// inNamespace runs the test once more, in a process with a network namespace of its own, whose loopback
-// interface has these addresses, and with mounts of its own. It returns the path of nodecache there and
-// "" here.
+// inNamespace runs the test once more, in a process with its own network namespace, whose loopback interface has these
+// addresses, and its own mounts. It returns the path of nodecache there and "" here.
 func inNamespace(t *testing.T, addresses ...string) (nodecache string) {
 	t.Helper()
 	if folder := os.Getenv(namespaceVariable); folder != "" {
@@ -57,7 +55,7 @@ func inNamespace(t *testing.T, addresses ...string) (nodecache string) {
 	return ""
 }
 
-// namespaceLacks returns what a namespace needs and is not there.
+// namespaceLacks returns a missing requirement of a namespace, "" if there is none.
 func namespaceLacks() string {
 	if os.Geteuid() != 0 {
 		return "a network namespace needs root"
@@ -68,8 +66,7 @@ func namespaceLacks() string {
 	return ""
 }
 
-// resolver answers on port 53 of an address with the name of the transport it was asked over, as a TXT
-// record: "udp" or "tcp".
+// resolver answers on port 53 of an address with a TXT record that names the transport of the query: "udp" or "tcp".
 func resolver(t *testing.T, address string, transports ...string) {
 	t.Helper()
 	for _, network := range transports {
@@ -101,7 +98,7 @@ func resolver(t *testing.T, address string, transports ...string) {
 	}
 }
 
-// textOf asks for a TXT record and returns it.
+// textOf queries a TXT record and returns it.
 func textOf(addr, name string) string {
 	r, err := dns.Exchange(new(dns.Msg).SetQuestion(name, dns.TypeTXT), addr)
 	if err != nil {
@@ -113,8 +110,8 @@ func textOf(addr, name string) string {
 	return dns.RcodeToString[r.Rcode]
 }
 
-// TestNodecacheResolvConf changes the node's resolv.conf under a running nodecache: it goes over TCP to
-// servers that take it. It also has errors behind a line that rendering has moved.
+// TestNodecacheResolvConf changes the node's resolv.conf under a running nodecache, which queries servers over TCP if
+// they answer there. The Corefile also has an error on a line that rendering has moved.
 func TestNodecacheResolvConf(t *testing.T) {
 	path := inNamespace(t, "10.99.0.1/32", "10.99.0.2/32", "fd99::1/128")
 	if path == "" {
@@ -147,7 +144,7 @@ func TestNodecacheResolvConf(t *testing.T) {
 	change("fd99::1")
 	within(t, "to one of the other family", gives(p, "fd99::1/tcp"))
 	change("127.0.0.53")
-	within(t, "only the node itself is refused", func() bool { return lines(p, "names only 127.0.0.53, which would come back to this node") == 1 })
+	within(t, "only the node itself is refused", func() bool { return lines(p, "names only 127.0.0.53, which would loop back to this node") == 1 })
 	if got := textOf(p.Addr, "a.example."); got != "fd99::1/tcp" {
 		t.Errorf("with a useless resolv.conf the answer is %s", got)
 	}
@@ -161,9 +158,9 @@ func TestNodecacheResolvConf(t *testing.T) {
 	}
 }
 
-// TestNodecacheUselessResolvConf starts where no server can be asked: the cluster's zones work, and the
-// others do when the file has one. It is also bound to every address, with an address of each family.
-func TestNodecacheUselessResolvConf(t *testing.T) {
+// TestNodecacheUnusableResolvConf starts without a usable server: the cluster's zones are answered, and others once the
+// file has a server. It is also bound to every address, with an address of each family.
+func TestNodecacheUnusableResolvConf(t *testing.T) {
 	path := inNamespace(t, "169.254.20.10/32", "fd00::10/128", "10.96.0.11/32", "10.99.0.1/32")
 	if path == "" {
 		return
@@ -183,7 +180,7 @@ func TestNodecacheUselessResolvConf(t *testing.T) {
 				t.Errorf("without a server the answer is %s", got)
 			}
 		}
-		if got := lines(p, conf+" names only 127.0.0.53, which would come back to this node"); got != 1 {
+		if got := lines(p, conf+" names only 127.0.0.53, which would loop back to this node"); got != 1 {
 			t.Errorf("%d lines name file and reason", got)
 		}
 		write(t, conf, "nameserver 10.99.0.1\n")
@@ -199,8 +196,8 @@ func TestNodecacheUselessResolvConf(t *testing.T) {
 	}
 }
 
-// TestNodecacheStock runs the stock template of node-local-dns, with stub domains and an address of each
-// family, with the command line of its DaemonSet. The addresses are there and no rules are made.
+// TestNodecacheStock runs the stock template of node-local-dns, with stub domains and an address of each family, with
+// the command line of its DaemonSet. The addresses exist, and nodecache makes no rules.
 func TestNodecacheStock(t *testing.T) {
 	path := inNamespace(t, "169.254.20.10/32", "fd00::10/128", "10.96.0.11/32", "10.99.0.1/32", "10.99.0.2/32")
 	if path == "" {
@@ -251,7 +248,7 @@ func TestNodecacheStock(t *testing.T) {
 	}
 }
 
-// mount puts a file over another, in this process's mounts.
+// mount mounts a file over another, in this process's mount namespace.
 func mount(t *testing.T, file, over string) {
 	t.Helper()
 	if err := syscall.Mount("", "/", "", syscall.MS_REC|syscall.MS_PRIVATE, ""); err != nil {

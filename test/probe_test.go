@@ -10,10 +10,10 @@ import (
 	"github.com/nearside-dns/nearside/test/daemon"
 )
 
-// TestProbe runs the probe of a kubelet against a server whose upstream answers nothing: that is no reason to start the
-// server again. With a name it asks for what the server knows itself.
+// TestProbe runs the liveness probe against a server whose upstream does not answer: that is no reason for a restart.
+// With a name, the probe queries a record of the server itself.
 func TestProbe(t *testing.T) {
-	dead, err := net.ListenPacket("udp", "127.0.0.1:0") // has its datagrams, and says nothing
+	dead, err := net.ListenPacket("udp", "127.0.0.1:0") // receives datagrams, and sends no replies
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -35,7 +35,7 @@ func TestProbe(t *testing.T) {
 			}{
 				{"any answer", nil, 0, "udp: BADVERS in "},
 				{"a name", []string{"-name", "web.example.org"}, 0, "udp: NOERROR in "},
-				{"a name that is not had", []string{"-timeout", "1s", "-name", "www.example.org"}, 1, "probe: udp: "},
+				{"a name that does not exist", []string{"-timeout", "1s", "-name", "www.example.org"}, 1, "probe: udp: "},
 			} {
 				t.Run(c.name, func(t *testing.T) {
 					out, err := exec.Command(path, append([]string{"probe", "-server", p.Addr}, c.args...)...).CombinedOutput()

@@ -11,7 +11,7 @@ import (
 	"github.com/nearside-dns/nearside/test/daemon"
 )
 
-// run runs a program to its end and returns its exit code and what it printed.
+// run runs a program to its end and returns its exit code and its output.
 func run(t *testing.T, stdin, program string, args ...string) (code int, output string) {
 	t.Helper()
 	cmd := exec.Command(program, args...)
@@ -26,7 +26,7 @@ func run(t *testing.T, stdin, program string, args ...string) (code int, output 
 	return cmd.ProcessState.ExitCode(), string(out)
 }
 
-// TestPrograms runs the programs to the end that wrong flags and wrong configurations bring.
+// TestPrograms runs the programs with invalid flags and configurations, to their end.
 func TestPrograms(t *testing.T) {
 	empty := filepath.Join(t.TempDir(), "empty")
 	if err := os.WriteFile(empty, []byte("\n"), 0o600); err != nil {
@@ -51,7 +51,7 @@ func TestPrograms(t *testing.T) {
 			{"value of a switch", []string{"-quiet", "false"}, "", 2, `unexpected argument "false": write -quiet=false`},
 			{"port", []string{"-dns.port", "0"}, "", 2, `flag -dns.port: "0" is not a port`},
 			{"no Corefile", nil, "", 1, "no configuration: open Corefile: no such file or directory; name a Corefile with -conf"},
-			{"Corefile that is not there", []string{"-conf", "/none"}, "", 1, "no configuration: open /none: no such file"},
+			{"missing Corefile", []string{"-conf", "/none"}, "", 1, "no configuration: open /none: no such file"},
 			{"empty Corefile", []string{"-conf", empty}, "", 1, empty + " is empty"},
 			{"log format", []string{"-conf", "stdin", "-log-format", "xml"}, "", 2, "flag -log-format: want text or json"},
 			{"directive of another program", []string{"-conf", "stdin"}, ".:0 {\n    nonsense\n}\n", 1, "stdin:2 - Error during parsing: Unknown directive 'nonsense'"},
@@ -70,8 +70,7 @@ func TestPrograms(t *testing.T) {
 	}
 }
 
-// TestNodecache starts nodecache with the server blocks of node-local-dns's Corefile, without what is
-// the node's own.
+// TestNodecache starts nodecache with the server blocks of node-local-dns's Corefile, without the settings of the node.
 func TestNodecache(t *testing.T) {
 	daemon.Start(t, daemon.Build(t, "nodecache"), `cluster.local:PORT {
     errors

@@ -10,7 +10,7 @@ case $limit in
 *) seconds=${limit%s} ;;
 esac
 end=$((SECONDS + seconds))
-ulimit -v $((8 << 20)) # KiB for each test program, so that a seed that is taken for a size fails instead of the machine
+ulimit -v $((8 << 20)) # KiB for each test program, so that a seed that is used as a size fails instead of the machine
 programs=$(mktemp -d)
 trap 'rm -rf "$programs"' EXIT
 

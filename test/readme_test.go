@@ -1,5 +1,4 @@
-// Package test holds the tests that look at the repository as its users do: its documents and its
-// layout.
+// Package test holds the tests that use the repository as its users do: its documents and its layout.
 package test
 
 import (
@@ -74,8 +73,7 @@ func documents(t *testing.T) (paths []string) {
 	return paths
 }
 
-// TestCorefilesOfDocuments starts a server with every Corefile that a document shows, and with
-// Corefile.example.
+// TestCorefilesOfDocuments starts a server with every Corefile in a document, and with Corefile.example.
 func TestCorefilesOfDocuments(t *testing.T) {
 	program := daemon.Build(t, "clusterdns")
 	api := fakeapi.New()
@@ -109,7 +107,7 @@ func TestCorefilesOfDocuments(t *testing.T) {
 	}
 }
 
-// startOnNode starts nodecache on a node of its own, with a Corefile as it is, and asks it.
+// startOnNode starts nodecache on a node of its own, with an unchanged Corefile, and queries it.
 func startOnNode(t *testing.T, program, corefile string) {
 	t.Helper()
 	node := netns.New(t).Node
@@ -121,7 +119,7 @@ func startOnNode(t *testing.T, program, corefile string) {
 	p := node.Start(t, program, "-conf", path)
 	server := regexp.MustCompile(`(?m)^    bind (\S+)`).FindStringSubmatch(corefile)[1]
 	for end := time.Now().Add(daemonEnds); ; time.Sleep(50 * time.Millisecond) {
-		// What it asks itself needs no upstream.
+		// Self-queries need no upstream.
 		out, _ := node.Try("dig", "+tries=1", "+time=1", "+noall", "+answer", "@"+server, "-q", "1.nodelocal-health.", "TXT", "-q", "1.nodelocal-health.cluster.local.", "TXT")
 		if strings.Contains(out, "nearside") {
 			return
@@ -137,15 +135,15 @@ func startOnNode(t *testing.T, program, corefile string) {
 	}
 }
 
-// startInTemplate starts nodecache on a node, with the stock template of node-local-dns and a block for another zone
-// that is added to it, and asks for a name of the zone. Cluster DNS has to be asked for it as for names of the cluster.
+// startInTemplate starts nodecache on a node, with the stock template of node-local-dns and an added block for another
+// zone, and queries a name of the zone. Cluster DNS must receive it like names of the cluster.
 func startInTemplate(t *testing.T, program, added string) {
 	t.Helper()
 	zone, _, _ := strings.Cut(added, ":")
 	startStock(t, program, stockTemplate(t)+added).await(t, zone+".", ofCluster)
 }
 
-// TestBrokenCorefileOfDocument shows that the test above can fail.
+// TestBrokenCorefileOfDocument asserts that the test above can fail.
 func TestBrokenCorefileOfDocument(t *testing.T) {
 	b := blocks("text\n~~~ corefile\n.:53 {\n    kubernetes {\n        manifests\n    }\n}\n~~~\n1. text\n\n   ```corefile\n   .:53 {\n       log\n   }\n   ```\n")
 	if len(b) != 2 || b[0].language != "corefile" || b[0].line != 3 || b[1] != (block{"corefile", 12, ".:53 {\n    log\n}\n"}) {
@@ -161,7 +159,7 @@ func TestBrokenCorefileOfDocument(t *testing.T) {
 	}
 }
 
-// here makes what a Corefile refers to be there: free ports of 127.0.0.1, files, an API server.
+// here creates what a Corefile refers to: free ports of 127.0.0.1, files, an API server.
 func here(t *testing.T, corefile, apiURL string) string {
 	t.Helper()
 	corefile = regexp.MustCompile(`(?m)^([.\w]+):\d+ \{$`).ReplaceAllString(corefile, "$1:PORT {\n    bind 127.0.0.1")
@@ -198,7 +196,7 @@ func here(t *testing.T, corefile, apiURL string) string {
 		corefile = regexp.MustCompile(`(?m)^(    (kubernetes|multicluster) .*\{)$`).ReplaceAllString(corefile, "$1\n        endpoint "+apiURL)
 		corefile = regexp.MustCompile(`(?m)^(    multicluster\b[^{\n]*)$`).ReplaceAllString(corefile, "$1 {\n        endpoint "+apiURL+"\n    }")
 	}
-	return strings.ReplaceAll(corefile, "    loop\n", "") // it would ask the server of resolv.conf, which is not there
+	return strings.ReplaceAll(corefile, "    loop\n", "") // it would query the server of resolv.conf, which does not run
 }
 
 func kubeconfig(url string) string {
@@ -211,8 +209,7 @@ current-context: x
 `
 }
 
-// TestCommandsOfReadme runs the dig commands that README.md and the one of kubernetes show, and compares what
-// they print.
+// TestCommandsOfReadme runs the dig commands of README.md and the one of kubernetes, and compares their output.
 func TestCommandsOfReadme(t *testing.T) {
 	if _, err := exec.LookPath("dig"); err != nil && os.Getenv("NEARSIDE_REQUIRE_ALL") != "1" {
 		t.Skipf("%v: run test/install.sh", err)

@@ -45,8 +45,7 @@ var directives = []string{
 
 func main() {
 	autopath.NewNodeFinder = func(c *caddy.Controller, zone string) (autopath.NodeFinder, error) { return clients.ForNode(c, zone) }
-	// Most of what it keeps stays, and what it does most makes no garbage: memory is worth more than the
-	// collector's time.
+	// The records are long-lived, and a cached answer makes no garbage: lower memory is worth the collector's time.
 	d := daemon.Daemon{
 		Name:       "clusterdns",
 		Directives: directives,

@@ -109,15 +109,15 @@ func (b *bill) encode(f *os.File) error {
 
 // container returns the component of the image, for all of its platforms.
 func (r release) container(p program, reference name.Tag, digest v1.Hash) cyclonedx.Component {
-	of := func(name string) string { return strings.TrimSuffix(name, ":"+reference.TagStr()) }
+	trimTag := func(name string) string { return strings.TrimSuffix(name, ":"+reference.TagStr()) }
 	purl := packageurl.NewPackageURL(packageurl.TypeOCI, "", p.name, digest.String(), packageurl.Qualifiers{
-		{Key: "repository_url", Value: of(long(reference))},
+		{Key: "repository_url", Value: trimTag(long(reference))},
 		{Key: "tag", Value: reference.TagStr()},
 	}, "").ToString()
 	return cyclonedx.Component{
 		BOMRef:      purl,
 		Type:        cyclonedx.ComponentTypeContainer,
-		Name:        of(short(reference)),
+		Name:        trimTag(short(reference)),
 		Version:     reference.TagStr(),
 		Description: p.description,
 		Hashes:      hashes(digest.Hex),

@@ -79,7 +79,7 @@ func writePlugin(t *testing.T, name, readme string) (root string) {
 	return root
 }
 
-const echoReadme = "# echo\n\n## Name\n\n*echo* - says it again.\n\n## Syntax\n\n~~~ txt\necho\n# a comment\n~~~\n\nSee [below](#more).\n\n" +
+const echoReadme = "# echo\n\n## Name\n\n*echo* - repeats queries.\n\n## Syntax\n\n~~~ txt\necho\n# a comment\n~~~\n\nSee [below](#more).\n\n" +
 	"## Metrics\n\n* `echo_total` - echoes.\n\n## More\n\nNot for the page.\n"
 
 func TestPageOfPlugin(t *testing.T) {
@@ -94,9 +94,9 @@ func TestPageOfPlugin(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, want := range []string{
-		"| [echo](#echo) | yes | yes | says it again |",
+		"| [echo](#echo) | yes | yes | repeats queries |",
 		"| [bind](https://coredns.io/plugins/bind/) | yes | yes |",
-		"\n### echo\n\n*echo* - says it again. More in its [README](../plugin/echo/README.md).\n\n#### echo: syntax\n\n~~~ txt\necho\n# a comment\n~~~\n",
+		"\n### echo\n\n*echo* - repeats queries. More in its [README](../plugin/echo/README.md).\n\n#### echo: syntax\n\n~~~ txt\necho\n# a comment\n~~~\n",
 		"See [below](../plugin/echo/README.md#more).",
 		"#### echo: metrics\n\n* `echo_total` - echoes.\n",
 		"\n### nodecache look\n",

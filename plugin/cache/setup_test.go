@@ -33,7 +33,7 @@ func setUp(t *testing.T, blocks ...string) (all []*caddy.Controller, err error) 
 
 func TestBudget(t *testing.T) {
 	t.Cleanup(func() { current.Store(nil); answers.Shared.SetBudget(answers.DefaultBudget) })
-	of := func(c *caddy.Controller) *budget { return budgetOf(c) }
+	parsed := func(c *caddy.Controller) *budget { return budgetOf(c) }
 	none, err := setUp(t, "cache")
 	if err != nil {
 		t.Fatal(err)
@@ -48,18 +48,18 @@ func TestBudget(t *testing.T) {
 			t.Errorf("%s: budget of %d bytes, want %d", step, got, bytes)
 		}
 	}
-	of(none[0]).apply()
+	parsed(none[0]).apply()
 	want("without a budget", answers.DefaultBudget)
 	for _, c := range some {
-		of(c).apply()
+		parsed(c).apply()
 	}
-	of(none[0]).release()
+	parsed(none[0]).release()
 	want("after a reload", 4<<20)
-	of(none[0]).apply()
-	of(some[0]).release()
+	parsed(none[0]).apply()
+	parsed(some[0]).release()
 	want("after a reload without it", answers.DefaultBudget)
-	of(some[0]).apply()
-	of(some[0]).release()
+	parsed(some[0]).apply()
+	parsed(some[0]).release()
 	want("without any cache", answers.DefaultBudget)
 }
 

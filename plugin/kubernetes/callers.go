@@ -109,13 +109,13 @@ func (c *callers) trusts(from netip.Addr) bool {
 // named returns the caller on the node in an option.
 func (c *callers) named(node, zone []byte) (topology.Caller, evidence) {
 	if n := c.index.NodeNamed(unsafe.String(&node[0], len(node))); n != nil { // the index does not retain the text
-		return on(n), byOption
+		return callerOn(n), byOption
 	}
 	return topology.Caller{Name: index.NewSymbol(string(node)), Zone: index.NewSymbol(string(zone))}, unknownNode
 }
 
-// on returns the caller on a node. Its zone is that of the node's labels, also if an option has another one.
-func on(n *index.Node) topology.Caller {
+// callerOn returns the caller on a node. Its zone is that of the node's labels, also if an option has another one.
+func callerOn(n *index.Node) topology.Caller {
 	zone, _ := n.Label(topology.ZoneLabel)
 	return topology.Caller{Name: n.Name, Zone: zone, Node: n}
 }
@@ -135,16 +135,16 @@ func (c *callers) byAddress(from netip.Addr) (topology.Caller, evidence) {
 	}
 	for _, p := range n.CIDRs {
 		if p.IsSingleIP() && p.Addr() == from {
-			return on(n), byNodeAddress
+			return callerOn(n), byNodeAddress
 		}
 	}
-	return on(n), byPodCIDR
+	return callerOn(n), byPodCIDR
 }
 
 // onNode returns the caller on a node that may have no record.
 func (c *callers) onNode(name index.Symbol) topology.Caller {
 	if n := c.index.Node(name); n != nil {
-		return on(n)
+		return callerOn(n)
 	}
 	return topology.Caller{Name: name}
 }

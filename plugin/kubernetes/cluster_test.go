@@ -47,8 +47,8 @@ func indexOf(k *Kubernetes) *index.Index {
 
 func put(k *Kubernetes, strip source.Stripper, o runtime.Object) {
 	ix := indexOf(k)
-	selects := func(s labels.Selector, of map[string]string) bool {
-		return s == nil || s.Matches(labels.Set(of))
+	selects := func(s labels.Selector, set map[string]string) bool {
+		return s == nil || s.Matches(labels.Set(set))
 	}
 	switch o := o.(type) {
 	case *corev1.Service:
@@ -108,12 +108,12 @@ func udp(name string, number int32) corev1.ServicePort {
 }
 
 // slice returns an EndpointSlice of a Service in its namespace; the ports are those of the Service.
-func slice(of *corev1.Service, name string, endpoints ...discoveryv1.Endpoint) *discoveryv1.EndpointSlice {
+func slice(service *corev1.Service, name string, endpoints ...discoveryv1.Endpoint) *discoveryv1.EndpointSlice {
 	s := &discoveryv1.EndpointSlice{
 		ObjectMeta: metav1.ObjectMeta{
-			Namespace: of.Namespace,
-			Name:      of.Name + "-" + name,
-			Labels:    map[string]string{discoveryv1.LabelServiceName: of.Name},
+			Namespace: service.Namespace,
+			Name:      service.Name + "-" + name,
+			Labels:    map[string]string{discoveryv1.LabelServiceName: service.Name},
 		},
 		AddressType: discoveryv1.AddressTypeIPv4,
 		Endpoints:   endpoints,
@@ -123,8 +123,8 @@ func slice(of *corev1.Service, name string, endpoints ...discoveryv1.Endpoint) *
 			s.AddressType = discoveryv1.AddressTypeIPv6
 		}
 	}
-	for i := range of.Spec.Ports {
-		p := &of.Spec.Ports[i]
+	for i := range service.Spec.Ports {
+		p := &service.Spec.Ports[i]
 		s.Ports = append(s.Ports, discoveryv1.EndpointPort{Name: &p.Name, Protocol: &p.Protocol, Port: &p.Port})
 	}
 	return s

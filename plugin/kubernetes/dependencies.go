@@ -28,12 +28,12 @@ func (d *dependencies) onUntracked() {
 // namespace need not be looked up twice: replacing it by one of the same name advances that Generation.
 func newDependencies(ix records) *dependencies {
 	d := &dependencies{index: ix}
-	d.on(ix.NamespacesGeneration())
+	d.add(ix.NamespacesGeneration())
 	return d
 }
 
-// on adds the data that a Generation counts, nil if the index no longer has the data. The data must be read after the call.
-func (d *dependencies) on(g *index.Generation) {
+// add adds the data that a Generation counts, nil if the index no longer has the data. The data must be read after the call.
+func (d *dependencies) add(g *index.Generation) {
 	if g == nil {
 		d.properties.End()
 		return
@@ -44,7 +44,7 @@ func (d *dependencies) on(g *index.Generation) {
 // onAddress adds the records of an address.
 func (d *dependencies) onAddress(a netip.Addr) {
 	if d != nil {
-		d.on(d.index.AddressGeneration(a))
+		d.add(d.index.AddressGeneration(a))
 	}
 }
 
@@ -52,7 +52,7 @@ func (d *dependencies) onAddress(a netip.Addr) {
 // read after the call.
 func (d *dependencies) onNodes(f *result) {
 	if d != nil && f.policy.Filters() {
-		d.on(d.index.NodesGeneration())
+		d.add(d.index.NodesGeneration())
 	}
 }
 
@@ -64,9 +64,9 @@ func (d *dependencies) onObject(ix records, n *objectName) *index.Entry {
 		return first
 	}
 	if first == nil {
-		d.on(ix.NamespaceGeneration(n.namespace))
+		d.add(ix.NamespaceGeneration(n.namespace))
 	} else {
-		d.on(first.Generation())
+		d.add(first.Generation())
 	}
 	second := n.in(ix)
 	if (first == nil) != (second == nil) || first != nil && first.Generation() != second.Generation() {

@@ -60,14 +60,14 @@ func imported(ns, name string, ips []string, ports ...corev1.ServicePort) *mcsv1
 
 // importedSlice returns an EndpointSlice of a ServiceImport with endpoints in a cluster, without a cluster ID if that
 // is empty; the ports are those of the ServiceImport.
-func importedSlice(of *mcsv1beta1.ServiceImport, cluster, name string, endpoints ...discoveryv1.Endpoint) *discoveryv1.EndpointSlice {
-	s := slice(&corev1.Service{ObjectMeta: of.ObjectMeta}, name, endpoints...)
-	s.Labels = map[string]string{mcsv1beta1.LabelServiceName: of.Name}
+func importedSlice(imported *mcsv1beta1.ServiceImport, cluster, name string, endpoints ...discoveryv1.Endpoint) *discoveryv1.EndpointSlice {
+	s := slice(&corev1.Service{ObjectMeta: imported.ObjectMeta}, name, endpoints...)
+	s.Labels = map[string]string{mcsv1beta1.LabelServiceName: imported.Name}
 	if cluster != "" {
 		s.Labels[mcsv1beta1.LabelSourceCluster] = cluster
 	}
-	for i := range of.Spec.Ports {
-		p := &of.Spec.Ports[i]
+	for i := range imported.Spec.Ports {
+		p := &imported.Spec.Ports[i]
 		s.Ports = append(s.Ports, discoveryv1.EndpointPort{Name: &p.Name, Protocol: &p.Protocol, Port: &p.Port})
 	}
 	return s

@@ -13,8 +13,8 @@ import (
 
 // slowImportedName is slowName for the zone of a clusterset.
 func slowImportedName(name, zone string) (n objectName, ok bool) {
-	all, of := dns.SplitDomainName(name), dns.SplitDomainName(zone)
-	left := all[:len(all)-len(of)]
+	all, suffix := dns.SplitDomainName(name), dns.SplitDomainName(zone)
+	left := all[:len(all)-len(suffix)]
 	if len(left) == 0 || len(left) == 1 && (left[0] == "svc" || left[0] == "pod") {
 		return n, true
 	}

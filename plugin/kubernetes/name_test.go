@@ -11,8 +11,8 @@ import (
 // slowName is the oracle of parseName: the forms of the schema, one after the other. ok is false for a name outside of
 // the schema.
 func slowName(name, zone string, zonal bool) (n objectName, ok bool) {
-	all, of := dns.SplitDomainName(name), dns.SplitDomainName(zone)
-	left := all[:len(all)-len(of)]
+	all, suffix := dns.SplitDomainName(name), dns.SplitDomainName(zone)
+	left := all[:len(all)-len(suffix)]
 	if len(left) == 0 {
 		return n, true
 	}

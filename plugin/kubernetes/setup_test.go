@@ -92,8 +92,8 @@ func run(t *testing.T, corefile string) (*caddy.Instance, error) {
 
 func TestStartupTimeout(t *testing.T) {
 	for _, c := range []struct {
-		timeout     string
-		least, most time.Duration
+		timeout          string
+		minimum, maximum time.Duration
 	}{{"0s", 0, 400 * time.Millisecond}, {"600ms", 600 * time.Millisecond, 2 * time.Second}} {
 		t.Run(c.timeout, func(t *testing.T) {
 			begin := time.Now()
@@ -101,8 +101,8 @@ func TestStartupTimeout(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if took := time.Since(begin); took < c.least || took > c.most {
-				t.Errorf("the start took %s, want %s to %s", took, c.least, c.most)
+			if took := time.Since(begin); took < c.minimum || took > c.maximum {
+				t.Errorf("the start took %s, want %s to %s", took, c.minimum, c.maximum)
 			}
 			if errs := inst.ShutdownCallbacks(); len(errs) > 0 {
 				t.Error(errs)

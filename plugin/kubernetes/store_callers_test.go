@@ -333,7 +333,7 @@ func TestConditions_ViewsAmidTheLook(t *testing.T) {
 			continue // the lookup was before or after the change
 		}
 		if outdated++; conditions.ForAll() && len(w.Msg.Answer) > 0 {
-			t.Errorf("moment %d: it is said that this is for all:\n%v", left+1, w.Msg)
+			t.Errorf("moment %d: the answer counts as one for all callers:\n%v", left+1, w.Msg)
 		}
 	}
 	if outdated == 0 {

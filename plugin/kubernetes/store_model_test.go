@@ -166,25 +166,25 @@ func (m *model) caller(query *dns.Msg, from netip.Addr) modelCaller {
 
 // nodeOf returns the node of an address.
 func (m *model) nodeOf(from netip.Addr) string {
-	var on []string
+	var nodes []string
 	for _, p := range m.pods {
 		if slices.Contains(p.IPs, from) && p.Node.String() != "" {
-			on = append(on, p.Node.String())
+			nodes = append(nodes, p.Node.String())
 		}
 	}
-	if len(on) > 0 && allSame(on) {
-		return on[0]
+	if len(nodes) > 0 && allSame(nodes) {
+		return nodes[0]
 	}
-	on = nil
+	nodes = nil
 	for _, s := range m.slices {
 		for _, e := range s.Endpoints {
 			if e.Addr == from && e.Node.String() != "" {
-				on = append(on, e.Node.String())
+				nodes = append(nodes, e.Node.String())
 			}
 		}
 	}
-	if len(on) > 0 && allSame(on) {
-		return on[0]
+	if len(nodes) > 0 && allSame(nodes) {
+		return nodes[0]
 	}
 	node, longest := "", -1
 	for name, n := range m.nodes {
@@ -261,9 +261,9 @@ type modelEndpoint struct {
 }
 
 // that returns the endpoints that match.
-func that(all []modelEndpoint, holds func(index.Endpoint) bool) (some []modelEndpoint) {
+func that(all []modelEndpoint, matches func(index.Endpoint) bool) (some []modelEndpoint) {
 	for _, e := range all {
-		if holds(e.Endpoint) {
+		if matches(e.Endpoint) {
 			some = append(some, e)
 		}
 	}
@@ -272,23 +272,23 @@ func that(all []modelEndpoint, holds func(index.Endpoint) bool) (some []modelEnd
 
 // seen returns the endpoints of a Service that a caller gets, given all endpoints of one family.
 func (m *model) seen(s index.Service, who modelCaller, all []modelEndpoint) []modelEndpoint {
-	said := index.Topology{}
+	policy := index.Topology{}
 	if s.Topology != nil {
-		said = *s.Topology
+		policy = *s.Topology
 	}
 	var keys []string
-	for _, k := range said.Keys {
+	for _, k := range policy.Keys {
 		keys = append(keys, k.String())
 	}
 	switch {
 	case keys != nil:
 		return m.byKeys(keys, who, all)
-	case said.Local:
+	case policy.Local:
 		return that(all, func(e index.Endpoint) bool { return who.node != "" && e.Node.String() == who.node })
-	case said.Auto, said.Distribution != index.NoDistribution && len(that(all, isHinted)) > 0:
+	case policy.Auto, policy.Distribution != index.NoDistribution && len(that(all, isHinted)) > 0:
 		return byHints(who, all)
-	case said.Distribution != index.NoDistribution:
-		return byPreference(said.Distribution, who, all)
+	case policy.Distribution != index.NoDistribution:
+		return byPreference(policy.Distribution, who, all)
 	}
 	if len(m.defaults) > 0 {
 		return m.byKeys(m.defaults, who, all)

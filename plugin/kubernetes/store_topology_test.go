@@ -290,11 +290,11 @@ func (c *changes) spread(all []index.Endpoint) {
 }
 
 // topologyKinds are what a test of a block with topology has to compare.
-var topologyKinds = []string{"model: all", "model: fewer", "model: none", "model: the same for everyone",
+var topologyKinds = []string{"model: all", "model: fewer", "model: none", "model: the same for all",
 	"caller: unknown", "caller: on a node", "caller: on a node that is not there", "stored for another"}
 
-// checkModel compares an answer with what the model says, and with the answer without topology: that is the
-// same where nothing is filtered, and of the same name where something is.
+// checkModel compares an answer with the model's, and with the answer without topology: that is the
+// same without filtering, and has the same name with filtering.
 func (s *storing) checkModel(query, answer []byte, from client, counts seen) error {
 	unfiltered, err := packedReply(s.unfiltered, query, from)
 	if err != nil {
@@ -309,7 +309,7 @@ func (s *storing) checkModel(query, answer []byte, from client, counts seen) err
 	who := s.model.caller(&asked, netip.MustParseAddr(from.address))
 	want, addresses, depends := s.model.records(asked.Question[0], who)
 	if !depends {
-		counts["model: the same for everyone"]++
+		counts["model: the same for all"]++
 		if err := same(answer, unfiltered); err != nil {
 			return fmt.Errorf("with topology and without: %w", err)
 		}
@@ -349,8 +349,8 @@ func countModel(counts seen, m *model, who modelCaller, got, all *dns.Msg) {
 	}
 }
 
-// sees returns an error unless the answer holds what is wanted, and nothing else. One that is cut may hold
-// less.
+// sees returns an error unless the answer has the wanted records and no others. A truncated one may have
+// fewer.
 func sees(m *dns.Msg, want map[string]bool, addresses map[netip.Addr]bool) error {
 	got := map[string]bool{}
 	for _, rr := range m.Answer {

@@ -122,7 +122,7 @@ func (c *config) asksItselfByPair() bool {
 func port(c *caddy.Controller) (uint16, error) {
 	protocol, key := parse.Transport(c.ServerBlockKeys[0])
 	if protocol != transport.DNS {
-		return 0, fmt.Errorf("the server block %q is not plain DNS, which pods ask", key)
+		return 0, fmt.Errorf("the server block %q is not plain DNS, which pods use", key)
 	}
 	text := dnsserver.GetConfig(c).Port
 	n, err := strconv.ParseUint(text, 10, 16)
@@ -134,7 +134,7 @@ func port(c *caddy.Controller) (uint16, error) {
 
 func parseAddresses(args []string) (all []netip.Addr, err error) {
 	if len(args) == 0 {
-		return nil, errors.New("no address: give those that pods ask, such as 169.254.20.10")
+		return nil, errors.New("missing address: want those that pods query, such as 169.254.20.10")
 	}
 	if len(args) > maxAddresses {
 		return nil, fmt.Errorf("%d addresses, at most %d are possible", len(args), maxAddresses)
@@ -161,7 +161,7 @@ func parseAddress(text string) (netip.Addr, error) {
 	case a.Zone() != "":
 		return a, fmt.Errorf("address %s has a zone", a)
 	case a.Is4In6(), a.IsUnspecified(), a.IsMulticast(), a.IsLoopback(), a == netip.AddrFrom4([4]byte{255, 255, 255, 255}):
-		return a, fmt.Errorf("%s is no address that pods can ask", a)
+		return a, fmt.Errorf("%s is not an address that pods can query", a)
 	}
 	return a, nil
 }

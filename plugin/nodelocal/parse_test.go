@@ -71,16 +71,16 @@ func TestParse(t *testing.T) {
 func TestParseErrors(t *testing.T) {
 	inBlock := func(line string) string { return "nodelocal 169.254.20.10 {\n" + line + "\n}" }
 	for _, tc := range []struct{ name, text, want string }{
-		{"no address", "nodelocal", ":1 - Error during parsing: no address: give those that pods ask, such as 169.254.20.10"},
+		{"no address", "nodelocal", ":1 - Error during parsing: missing address: want those that pods query, such as 169.254.20.10"},
 		{"not an address", "nodelocal kube-dns", `"kube-dns" is not an IP address`},
 		{"prefix", "nodelocal 169.254.20.10/32", `"169.254.20.10/32" is not an IP address`},
 		{"twice", "nodelocal fd00::a 10.0.0.1 fd00:0::a", "address fd00::a is given twice"},
-		{"loopback", "nodelocal 127.0.0.1", "127.0.0.1 is no address that pods can ask"},
-		{"IPv6 loopback", "nodelocal ::1", "::1 is no address that pods can ask"},
-		{"mapped", "nodelocal ::ffff:10.0.0.1", "is no address that pods can ask"},
-		{"multicast", "nodelocal 224.0.0.251", "is no address that pods can ask"},
-		{"broadcast", "nodelocal 255.255.255.255", "is no address that pods can ask"},
-		{"unspecified", "nodelocal 0.0.0.0", "is no address that pods can ask"},
+		{"loopback", "nodelocal 127.0.0.1", "127.0.0.1 is not an address that pods can query"},
+		{"IPv6 loopback", "nodelocal ::1", "::1 is not an address that pods can query"},
+		{"mapped", "nodelocal ::ffff:10.0.0.1", "is not an address that pods can query"},
+		{"multicast", "nodelocal 224.0.0.251", "is not an address that pods can query"},
+		{"broadcast", "nodelocal 255.255.255.255", "is not an address that pods can query"},
+		{"unspecified", "nodelocal 0.0.0.0", "is not an address that pods can query"},
 		{"zone", "nodelocal fe80::1%eth0", "address fe80::1%eth0 has a zone"},
 		{"too many", "nodelocal" + strings.Repeat(" 10.0.0.1", 17), "17 addresses, at most 16 are possible"},
 		{"directive twice", "nodelocal 10.0.0.1\nnodelocal 10.0.0.2", ":2 - Error during parsing: this plugin can only be used once per Server Block"},
@@ -120,7 +120,7 @@ func TestParseErrors(t *testing.T) {
 	}
 	t.Run("not plain DNS", func(t *testing.T) {
 		_, err := parseConfig(controller("nodelocal 10.0.0.1", "tls://.:853"))
-		if err == nil || !strings.Contains(err.Error(), "is not plain DNS, which pods ask") {
+		if err == nil || !strings.Contains(err.Error(), "is not plain DNS, which pods use") {
 			t.Errorf("error %v", err)
 		}
 	})

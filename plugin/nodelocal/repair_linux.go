@@ -264,6 +264,6 @@ func (n *node) errorType(err error) string {
 // report logs an error, unless it is the last one again.
 func (n *node) report(err error) {
 	if text := err.Error(); n.lastError.Swap(text) != text {
-		log.Errorf("%v: DNS goes on; tried again every %s", err, min(n.config.interval, retryAfter))
+		log.Errorf("%v: DNS is not affected; retry every %s", err, min(n.config.interval, retryAfter))
 	}
 }

@@ -52,7 +52,7 @@ func serve(t *testing.T, answer dns.HandlerFunc, networks []string) netip.AddrPo
 		if network == "tcp" {
 			s.PacketConn = nil
 			if s.Listener, err = net.Listen("tcp", to.String()); err != nil {
-				t.Skip("the port is taken for TCP")
+				t.Skip("the TCP port is in use")
 			}
 		}
 		started := make(chan struct{})

@@ -7,19 +7,19 @@ import (
 	"strings"
 )
 
-// budget is a bar for one figure of ours: a share of a peer's, or a limit. If it has both, one of them is enough.
+// budget is a bar for one figure of ours: a share of a peer's, or a limit. With both, either is enough.
 type budget struct {
 	title string
-	part  string // of a run, that measures it
-	what  string // was measured
+	part  string // part that measures it
+	what  string // name of the figure
 	own   string // server
-	peer  string // server, if the bar is a share
+	peer  string // if the bar is a share
 	share float64
-	limit float64 // in the unit; megabytes of what was measured in mebibytes, if there is neither unit nor peer
+	limit float64 // in the unit; with neither unit nor peer in megabytes, of a figure in mebibytes
 	unit  string  // of the figures; microseconds, if there is a peer and no unit
-	// asGood says that with a share of 1, as much as the peer is enough.
+	// asGood is set if equality with the peer is enough for a share of 1.
 	asGood bool
-	// highest says that the bar holds in each round, not for the median.
+	// highest is set if the bar is for each round, not for the median.
 	highest bool
 }
 
@@ -28,10 +28,10 @@ var budgets = []budget{
 	{title: "the same with EDNS", part: partHits, what: kindHitEDNS, own: nameNodeCache, peer: nameUnbound, share: 1},
 	{title: "ClusterIP A at most 1/10 of CoreDNS, kubeadm's Corefile", part: partCluster, what: stockPrefix + kindClusterIP, own: nameClusterDNS, peer: nameCoreDNS, share: 1. / 10},
 	{title: "headless A, 10 endpoints, at most 1/12, kubeadm's Corefile", part: partCluster, what: stockPrefix + kindHeadless, own: nameClusterDNS, peer: nameCoreDNS, share: 1. / 12},
-	{title: "NXDOMAIN of a search path at most 1/8, kubeadm's Corefile", part: partCluster, what: stockPrefix + kindNXDOMAIN, own: nameClusterDNS, peer: nameCoreDNS, share: 1. / 8},
+	{title: "NXDOMAIN of a search list at most 1/8, kubeadm's Corefile", part: partCluster, what: stockPrefix + kindNXDOMAIN, own: nameClusterDNS, peer: nameCoreDNS, share: 1. / 8},
 	{title: "ClusterIP A at most 1/10, *kubernetes* alone", part: partCluster, what: kindClusterIP, own: nameClusterDNS, peer: nameCoreDNS, share: 1. / 10},
 	{title: "headless A, 10 endpoints, at most 1/12, *kubernetes* alone", part: partCluster, what: kindHeadless, own: nameClusterDNS, peer: nameCoreDNS, share: 1. / 12},
-	{title: "NXDOMAIN of a search path at most 1/8, *kubernetes* alone", part: partCluster, what: kindNXDOMAIN, own: nameClusterDNS, peer: nameCoreDNS, share: 1. / 8},
+	{title: "NXDOMAIN of a search list at most 1/8, *kubernetes* alone", part: partCluster, what: kindNXDOMAIN, own: nameClusterDNS, peer: nameCoreDNS, share: 1. / 8},
 	{title: "headless A with topology at most 1.5 times the one without", part: partTopology, what: callerRow(kindHeadless, false), own: nameTopology, peer: nameForAll, share: 1.5},
 	{title: "the same over TCP", part: partTopology, what: callerRow(kindHeadless, true), own: nameTopology, peer: nameForAll, share: 1.5},
 	{title: "headless SRV with topology at most 1.5 times the one without", part: partTopology, what: callerRow(kindHeadlessSRV, false), own: nameTopology, peer: nameForAll, share: 1.5},
@@ -39,12 +39,12 @@ var budgets = []budget{
 	{title: "memory of cluster DNS at most 100 MB, a relist included", part: partMemory, what: memoryPeak, own: nameClusterDNS, limit: 100},
 	{title: "memory of the node cache at rest at most 25 MB", part: partMemory, what: memoryRest, own: nameNodeCache, limit: 25},
 	{title: "miss over TCP at most 30 us, or 0.4 of CoreDNS in the same run", part: partMisses, what: missCPU, own: nameNodeCache, peer: nameCoreDNS, share: 0.4, limit: 30},
-	{title: "misses over at most 4 connections to the upstream, in each round", part: partMisses, what: missMost, own: nameNodeCache, limit: 4, unit: "connections", highest: true},
+	{title: "misses over at most 4 connections to the upstream, in each round", part: partMisses, what: missMax, own: nameNodeCache, limit: 4, unit: "connections", highest: true},
 	{title: "p99 of misses no worse than Unbound's", part: partMisses, what: missP99, own: nameNodeCache, peer: nameUnbound, share: 1, unit: "ms", asGood: true},
-	{title: "an external name takes a pod 2 queries, with autopath on the node", part: partSearch, what: searchExternal, own: nameExpanded, limit: 2, unit: "queries"},
+	{title: "2 queries of a pod for an external name, with autopath on the node", part: partSearch, what: searchExternal, own: nameExpanded, limit: 2, unit: "queries"},
 	{title: "fewer queries to cluster DNS than without autopath", part: partSearch, what: searchToCluster, own: nameExpanded, peer: nameWalked, share: 1, unit: "queries"},
 	{title: "less CPU of the node cache than without autopath", part: partSearch, what: searchNodeCPU, own: nameExpanded, peer: nameWalked, share: 1},
-	{title: "an external name known earlier than without autopath, median", part: partSearch, what: externalP50, own: nameExpanded, peer: nameWalked, share: 1, unit: "ms"},
+	{title: "lower median latency of external names than without autopath", part: partSearch, what: externalP50, own: nameExpanded, peer: nameWalked, share: 1, unit: "ms"},
 }
 
 // reportBudgets writes the table of the budgets that this run measured, if there are any.
@@ -85,7 +85,7 @@ func (b budget) judge(r results) (measured, met string) {
 	return fmt.Sprintf("%.2f %s, %s %.2f %s", v, unit, part(ratio), median(peer), unit), yes(shared || within)
 }
 
-// judgeLimit compares the figures with a bar that is no share.
+// judgeLimit compares the figures with a limit.
 func (b budget) judgeLimit(own []float64) (measured, met string) {
 	v, unit, format := median(own), b.unit, "%.0f %s"
 	if b.highest {
@@ -97,7 +97,7 @@ func (b budget) judgeLimit(own []float64) (measured, met string) {
 	return fmt.Sprintf(format, v, unit), yes(v <= b.limit)
 }
 
-// part is a ratio in words: a fraction that can be compared with the bar's.
+// part formats a ratio: a fraction that can be compared with the bar's.
 func part(ratio float64) string {
 	if ratio < 1 {
 		return fmt.Sprintf("1/%.1f of", 1/ratio)

@@ -14,11 +14,11 @@ import (
 	"github.com/miekg/dns"
 )
 
-// checkClients is the number of sockets of a check; each has one question on its way.
+// checkClients is the number of sockets of a check; each has one question in flight.
 const checkClients = 32
 
-// check asks a server every question once, and fails with the first answer that is not as expected.
-// It returns the lowest TTL of the answers' records, in seconds.
+// check sends every question to a server once, and fails with the first answer that is not as expected. It returns the
+// lowest TTL of the answers' records, in seconds.
 func check(ctx context.Context, s *server, l *load) (ttl uint32, err error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -36,7 +36,7 @@ func check(ctx context.Context, s *server, l *load) (ttl uint32, err error) {
 	return c.lowest.Load(), context.Cause(ctx)
 }
 
-// checker is one check under way.
+// checker is a check in progress.
 type checker struct {
 	*server
 	questions []packet
@@ -44,7 +44,7 @@ type checker struct {
 	lowest    atomic.Uint32
 }
 
-// ask asks what none of the other clients has asked yet.
+// ask sends the questions that no other client has sent yet.
 func (c *checker) ask(ctx context.Context) error {
 	conn, err := net.DialUDP("udp", nil, &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1), Port: c.port})
 	if err != nil {
@@ -70,7 +70,7 @@ func (c *checker) ask(ctx context.Context) error {
 	return nil
 }
 
-// judge compares an answer with what is expected, and notes its TTLs.
+// judge compares an answer with the expected one, and records its TTLs.
 func (c *checker) judge(q packet, answer []byte) error {
 	var m dns.Msg
 	if err := m.Unpack(answer); err != nil {
@@ -114,7 +114,7 @@ func exchange(conn *net.UDPConn, send, buffer []byte) ([]byte, error) {
 	}
 }
 
-// receive waits for the answer to a question, past those to earlier ones.
+// receive waits for the answer to a question, and skips those to earlier ones.
 func receive(conn *net.UDPConn, send, buffer []byte) (n int, err error) {
 	if err := conn.SetReadDeadline(time.Now().Add(time.Second)); err != nil {
 		return 0, err

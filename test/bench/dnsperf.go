@@ -11,33 +11,33 @@ import (
 	"time"
 )
 
-// How dnsperf asks.
+// Parameters of dnsperf.
 const (
-	outstanding = "100" // queries on their way at most
+	outstanding = "100" // maximum of queries in flight
 	clients     = "10"  // sockets
 	timeout     = "15"  // seconds after which a query is lost; a busy machine may stop a server for long
-	longest     = "120" // seconds that one measurement may take
+	longest     = "120" // maximum seconds of one measurement
 
-	// With a rate, the queries on their way are not what limits it: 8,000 each second make 1,000 in an
-	// eighth of a second. More would be no load but a flood, when dnsperf itself had to wait for its core
-	// and makes up for it. A query is lost after the time that resolvers wait.
+	// With a rate, the number of queries in flight is not the limit: 8,000 per second make 1,000 in an eighth of a
+	// second. A higher one would be a flood when dnsperf has to wait for its core and catches up. A query is lost after
+	// the timeout of resolvers.
 	outstandingAtRate = "1000"
 	timeoutAtRate     = "5"
 )
 
-// perMille of the queries may be lost before a measurement does not count; up to that they are reported.
+// perMille is the maximum of lost queries of a valid measurement; they are reported.
 const perMille = 1
 
-// errLost says that too many were.
+// errLost means that too many were lost.
 var errLost = errors.New("too many queries lost")
 
-// errCode says that a query was answered with another response code than the expected one.
+// errCode means that a query was answered with another response code than the expected one.
 var errCode = errors.New("another response code")
 
 // generator is dnsperf.
 type generator struct{ path string }
 
-// ask has every question of a load asked a number of times over.
+// ask sends every question of a load a number of times.
 func (d generator) ask(ctx context.Context, port int, l *load, times int) (statistics, error) {
 	s, err := d.run(ctx, port, l, "-n", strconv.Itoa(times), "-l", longest)
 	if err != nil {
@@ -46,16 +46,16 @@ func (d generator) ask(ctx context.Context, port int, l *load, times int) (stati
 	return s, s.judge(l.rcode, times*len(l.packets))
 }
 
-// askFor has the questions of a load asked over and over for a number of seconds.
+// askFor sends the questions of a load again and again for a number of seconds.
 func (d generator) askFor(ctx context.Context, port int, l *load, seconds int) error {
 	_, err := d.run(ctx, port, l, "-l", strconv.Itoa(seconds))
 	return err
 }
 
-// askAtRate has every question of a load asked once, so many each second. It returns how long the client
-// waited for each answer as well, the shortest first.
+// askAtRate sends every question of a load once, at a rate per second. It also returns the latency of each answer, the
+// shortest first.
 func (d generator) askAtRate(ctx context.Context, port int, l *load, rate int) (statistics, []time.Duration, error) {
-	// dnsperf writes a line for each answer: into a file, for a pipe's reader would need time of a core.
+	// dnsperf writes a line for each answer: into a file, as the reader of a pipe would need CPU time.
 	path := l.file + ".answers"
 	out, err := os.Create(path)
 	if err != nil {
@@ -109,7 +109,7 @@ func (d generator) command(ctx context.Context, port int, l *load, outstanding, 
 	return exec.CommandContext(ctx, "taskset", append(args, bounds...)...)
 }
 
-// statistics are what dnsperf counts.
+// statistics are the counts of dnsperf.
 type statistics struct {
 	sent, completed, lost int
 	rate                  float64        // queries per second, by wall clock
@@ -160,7 +160,7 @@ func (s *statistics) readCodes(list string) error {
 	return nil
 }
 
-// judge says what is wrong with a measurement in which each answer was to have one response code.
+// judge returns an error if a measurement is not valid, given the only expected response code.
 func (s *statistics) judge(rcode string, queries int) error {
 	if err := s.judgeAnswered(rcode, queries); err != nil {
 		return err
@@ -171,7 +171,7 @@ func (s *statistics) judge(rcode string, queries int) error {
 	return nil
 }
 
-// judgeAnswered says what is wrong if it does not matter how many queries were lost.
+// judgeAnswered is judge without the check of lost queries.
 func (s *statistics) judgeAnswered(rcode string, queries int) error {
 	if s.sent != queries {
 		return fmt.Errorf("dnsperf: %d queries sent, want %d", s.sent, queries)

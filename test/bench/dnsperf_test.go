@@ -11,7 +11,7 @@ func TestStatistics(t *testing.T) {
 	const queries = 1000
 	for _, c := range []struct {
 		file string // in testdata
-		// want is a part of the error, or nothing if the measurement counts.
+		// want is a part of the error, "" for a valid measurement.
 		want string
 	}{
 		{"all-answered", ""},

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// echoBatch is the number of datagrams that one system call takes at most.
+// echoBatch is the maximum number of datagrams of one system call.
 const echoBatch = 64
 
 // mmsghdr is the kernel's struct mmsghdr (recvmmsg(2)).
@@ -22,8 +22,8 @@ type mmsghdr struct {
 // The number in it is 32 bits wide, and padded to a pointer's size.
 var _ [unix.SizeofMsghdr + unix.SizeofPtr]byte = [unsafe.Sizeof(mmsghdr{})]byte{}
 
-// echoer is the least that a server on one socket does: it takes datagrams in batches, sets the QR bit
-// in each and sends them back.
+// echoer is the minimal work of a server on one socket: it receives datagrams in batches, sets the QR bit in each and
+// sends them back.
 type echoer struct {
 	fd       int
 	messages [echoBatch]mmsghdr
@@ -58,7 +58,7 @@ func echo(address string) error {
 	}
 }
 
-// receive waits for datagrams and takes those that are there.
+// receive waits for datagrams and receives those in the buffer.
 func (e *echoer) receive() (int, error) {
 	for i := range e.messages {
 		e.vectors[i] = unix.Iovec{Base: &e.buffers[i][0]}
@@ -88,8 +88,8 @@ func (e *echoer) send(n int) error {
 	return nil
 }
 
-// call makes a system call for n messages. The thread does nothing else, so the scheduler is not told;
-// what it thinks of a thread that never returns is a signal every ten milliseconds.
+// call makes a system call for n messages. The thread does nothing else, so the scheduler is not informed; the cost is a
+// signal every ten milliseconds.
 func (e *echoer) call(trap uintptr, first, n int, flags uintptr) (int, error) {
 	for {
 		r, _, errno := unix.RawSyscall6(trap, uintptr(e.fd), uintptr(unsafe.Pointer(&e.messages[first])), uintptr(n), flags, 0, 0)

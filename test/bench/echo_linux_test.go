@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// TestEcho runs the echo server for as long as the test program lives, as it has no other end.
+// TestEcho runs the echo server, which ends with the test program.
 func TestEcho(t *testing.T) {
 	address := fmt.Sprintf("127.0.0.1:%d", freePort())
 	go func() { _ = echo(address) }() // without it, there is no answer
@@ -26,7 +26,7 @@ func TestEcho(t *testing.T) {
 	for _, size := range []int{2, 3, 12, 512} {
 		t.Run(fmt.Sprint(size, " bytes"), func(t *testing.T) {
 			send := bytes.Repeat([]byte{0x11}, size)
-			send[0] = byte(size) // of the id, by which exchange knows the answer
+			send[0] = byte(size) // of the id, by which exchange matches the answer
 			got, err := exchange(conn.(*net.UDPConn), send, make([]byte, 4096))
 			if err != nil {
 				t.Fatal(err)

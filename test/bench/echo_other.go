@@ -4,4 +4,4 @@ package main
 
 import "errors"
 
-func echo(string) error { return errors.New("echo: recvmmsg is there on Linux only") }
+func echo(string) error { return errors.New("echo: recvmmsg needs Linux") }

@@ -10,12 +10,12 @@ import (
 	"github.com/nearside-dns/nearside/test/fakeapi"
 )
 
-// withImports makes a Corefile one that answers for imports, too.
+// withImports adds ServiceImports to a Corefile.
 var withImports = strings.NewReplacer(
 	"cluster.local in-addr.arpa", "cluster.local clusterset.local in-addr.arpa",
 	"ttl 30", "ttl 30\n        multicluster clusterset.local")
 
-// corefile gives what a Corefile becomes for servers that read this cluster.
+// corefile returns the Corefile for servers that read this cluster.
 func (w world) corefile(text string) string {
 	if w.imports {
 		return withImports.Replace(text)
@@ -23,7 +23,7 @@ func (w world) corefile(text string) string {
 	return text
 }
 
-// importKinds are asked of the cluster DNS servers that read imports.
+// importKinds are the queries for the cluster DNS servers that read imports.
 var importKinds = []kind{
 	{"ClusterSetIP A", true, nil, false, func(g fakeapi.Generated, n int) (string, uint16, int, int) {
 		return importName(someImport(g, n, false)), dns.TypeA, dns.RcodeSuccess, 1
@@ -51,7 +51,7 @@ func clustersetName(name, namespace string) string {
 
 func importName(i fakeapi.GeneratedImport) string { return clustersetName(i.Name, i.Namespace) }
 
-// someImport gives the first import from the n-th on that is headless, or is not.
+// someImport returns the first import from the n-th on that is headless, or is not.
 func someImport(g fakeapi.Generated, n int, headless bool) fakeapi.GeneratedImport {
 	for ; ; n++ {
 		if i := g.Import(n % g.Imports); i.Headless == headless {
@@ -60,10 +60,10 @@ func someImport(g fakeapi.Generated, n int, headless bool) fakeapi.GeneratedImpo
 	}
 }
 
-// fewestImports are those of which one is headless.
+// fewestImports is the number of imports of which one is headless.
 const fewestImports = 10
 
-const memoryImports = "after the first reading, with imports"
+const memoryImports = "after the first sync, with imports"
 
 // measureImports compares servers that read a cluster with imports.
 func (b *bench) measureImports(ctx context.Context) error {

@@ -30,7 +30,7 @@ func TestImportsInCorefiles(t *testing.T) {
 	}
 }
 
-// TestImportQuestions compares what is expected of each question with the objects that are generated.
+// TestImportQuestions compares the expected answers with the generated objects.
 func TestImportQuestions(t *testing.T) {
 	g := fakeapi.Generated{Services: 20, Endpoints: 100, Nodes: 3, Namespaces: 7, Imports: 30, Headless: 0.1, Seed: 1}
 	records := importRecords(t, g)
@@ -52,7 +52,7 @@ func TestImportQuestions(t *testing.T) {
 	}
 }
 
-// importRecords are the numbers of records of the names of a cluster's imports, by what their objects say.
+// importRecords are the numbers of records of the names of a cluster's imports, from their objects.
 func importRecords(t *testing.T, g fakeapi.Generated) map[dns.Question]int {
 	t.Helper()
 	records, headless := map[dns.Question]int{}, map[string]bool{}
@@ -102,7 +102,7 @@ func TestReportImports(t *testing.T) {
 	for _, want := range []string{
 		"| 2000 imports, *kubernetes* alone: CPU per query, us | clusterdns | CoreDNS | CoreDNS to clusterdns |\n|---|---|---|---|\n| ClusterSetIP A | 5.00 | 50.00 | 10.00 |\n",
 		"| 2000 imports, kubeadm's Corefile: CPU per query, us | clusterdns | CoreDNS | CoreDNS to clusterdns |\n|---|---|---|---|\n| ClusterSetIP A | 6.00 | 60.00 | 10.00 |\n",
-		"| after the first reading | 50 | 500 | 10.00 |\n| after the first reading, with imports | 60 | 600 | 10.00 |\n",
+		"| after the first sync | 50 | 500 | 10.00 |\n| after the first sync, with imports | 60 | 600 | 10.00 |\n",
 		"Queries lost: none.\n",
 	} {
 		if !strings.Contains(text.String(), want) {

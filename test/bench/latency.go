@@ -7,9 +7,8 @@ import (
 	"time"
 )
 
-// parseLatencies reads how long the client waited for each answer from dnsperf's detailed output, the shortest
-// first. An answer's line is "> NOERROR name. A 0.020345", in seconds; that of a query which was not answered
-// is "> T name. A".
+// parseLatencies reads the latency of each answer from dnsperf's detailed output, the shortest first. An answer's line
+// is "> NOERROR name. A 0.020345", in seconds; the line of a query without an answer is "> T name. A".
 func parseLatencies(text string) (all []time.Duration, err error) {
 	for line := range strings.Lines(text) {
 		fields := strings.Fields(line)

@@ -15,20 +15,20 @@ import (
 	"github.com/nearside-dns/nearside/test/fakeapi"
 )
 
-// searchCluster is the cluster that search paths are measured in. Its size matters little there: what a server
-// does for a name is the same in a large one, and each of the servers has one of its own to read.
+// searchCluster is the cluster of the part search. It is small: a server's work for a name does not depend on the size,
+// and each server has to read it.
 var searchCluster = fakeapi.Generated{Services: 1000, Endpoints: 10000, Nodes: 100, Namespaces: 16, Headless: 0.1, Seed: 1}
 
-// searchPods is the number of pods on the node that is asked from.
+// searchPods is the number of pods on the node with the clients.
 const searchPods = 32
 
-// searchNode is the node that they run on.
+// searchNode is the node of the clients.
 func searchNode() string {
 	name, _ := searchCluster.Node(0)
 	return name
 }
 
-// pod is one of the clients. Its address is one of the loopback interface's, so that it can be asked from.
+// pod is a client. Its address is one of the loopback interface, so that it can send queries.
 type pod struct {
 	namespace string
 	number    int // of the namespace
@@ -40,12 +40,12 @@ func podOf(n int) pod {
 	return pod{searchCluster.Namespace(namespace), namespace, net.IPv4(127, 0, 1, byte(1+n))}
 }
 
-// searchList is what the kubelet writes into a pod's resolv.conf.
+// searchList is the search list in a pod's resolv.conf.
 func (p pod) searchList() []string {
 	return []string{p.namespace + ".svc.cluster.local.", "svc.cluster.local.", "cluster.local.", hostDomain}
 }
 
-// podObject is the pod as the API server has it.
+// podObject is the pod in the API.
 func podObject(n int) runtime.Object {
 	p := podOf(n)
 	name := fmt.Sprintf("client-%d", n)
@@ -58,24 +58,24 @@ func podObject(n int) runtime.Object {
 	}
 }
 
-// lookup is a name that a program in a pod wants the addresses of.
+// lookup is a name that a program in a pod resolves.
 type lookup struct {
 	pod      pod
-	name     string // without the dot at its end that would keep it from being searched for
+	name     string // without the final dot, so that the search list is used
 	external bool
 	want     []netip.Addr // in order
 }
 
-// What is looked up: mostly names outside the cluster, of which few are wanted often.
+// The mix of names: mostly names outside the cluster, few of them frequent.
 const (
 	externalNames = 3000
 	externalShare = 0.7
-	shortShare    = 0.5  // of the names of the cluster: those of the pod's own namespace, which need no more than the Service
+	shortShare    = 0.5  // of the cluster's names: those of the pod's own namespace, by the Service's name alone
 	zipfExponent  = 1.05 // how fast names become rarer
 )
 
-// lookups makes look-ups, the same ones for the same seed. The tag is in all external names, so that with a new
-// one they are in no cache.
+// lookups makes look-ups, the same ones for the same seed. All external names have the tag, so that with a new tag no
+// cache has them.
 func lookups(seed uint64, tag string, n int) ([]lookup, error) {
 	r := rand.New(rand.NewPCG(seed, 1))
 	externals := rand.NewZipf(r, zipfExponent, 1, externalNames-1)
@@ -97,7 +97,7 @@ func lookups(seed uint64, tag string, n int) ([]lookup, error) {
 	return all, nil
 }
 
-// clusterLookup is the look-up of a Service: in the pod's own namespace if it is short, else in another's.
+// clusterLookup is the look-up of a Service: in the pod's own namespace if it is short, otherwise in another's.
 func clusterLookup(p pod, short bool, namespace, service int) lookup {
 	if short {
 		s := serviceIn(p.number, service)
@@ -117,7 +117,7 @@ func serviceIn(namespace, n int) fakeapi.GeneratedService {
 	}
 }
 
-// externalAddresses returns the addresses that the upstream server has for a name.
+// externalAddresses returns the upstream server's addresses of a name.
 func externalAddresses(name string) ([]netip.Addr, error) {
 	var owner [256]byte
 	end, err := dns.PackDomainName(dns.Fqdn(name), owner[:], 0, nil, false)

@@ -28,7 +28,7 @@ func addressText(all []netip.Addr) string {
 	return strings.Join(text, " ")
 }
 
-// TestLookups holds the look-ups against a plain model of the cluster.
+// TestLookups compares the look-ups with a plain model of the cluster.
 func TestLookups(t *testing.T) {
 	if err := searchCluster.Validate(); err != nil {
 		t.Fatal(err)
@@ -72,8 +72,8 @@ func TestLookups(t *testing.T) {
 	if len(names) < externalNames/3 || len(names) > externalNames {
 		t.Errorf("%d external names, want many of %d", len(names), externalNames)
 	}
-	if most := names["w0.tag.example.com"]; most < 20*external/externalNames {
-		t.Errorf("the first name is wanted %d times of %d: no more than others", most, external)
+	if frequent := names["w0.tag.example.com"]; frequent < 20*external/externalNames {
+		t.Errorf("the first name is wanted %d times of %d: no more than others", frequent, external)
 	}
 }
 

@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// version asks a program for its version: the first line with a number that speaks of one, else the first
+// version runs a program for its version: the first line with a number and the word version, otherwise the first line
 // with a number.
 func version(path string, args ...string) string {
 	out, _ := exec.Command(path, args...).CombinedOutput() // some end with an error after printing it
@@ -27,7 +27,7 @@ func version(path string, args ...string) string {
 	return first
 }
 
-// machine describes what the figures were measured on.
+// machine describes the machine of the measurement.
 func machine() string {
 	kernel, err := os.ReadFile("/proc/sys/kernel/osrelease")
 	if err != nil {

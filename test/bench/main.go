@@ -1,14 +1,13 @@
-// Command bench measures clusterdns and nodecache beside other servers: CPU time per query and memory,
-// on the same generated cluster, in one run. It prints tables in Markdown. It needs Linux, dnsperf and
-// two cores; a server to compare with that is missing is named in the report.
+// Command bench measures clusterdns and nodecache beside other servers: CPU time per query and memory, on the same
+// generated cluster, in one run. It prints tables in Markdown. It needs Linux, dnsperf and two cores; the report names
+// the other servers that are missing.
 //
-// CPU time is that of the whole server process, user and system, divided by the number of queries
-// that it answered; wall clock time says nothing on a machine that others use. The server has one
-// core, the load the other. Before each measurement every question is asked once by a client that
-// checks the response code and the number of records of the answer; dnsperf, which makes the load,
-// counts response codes and lost queries only. Of misses, which go to an upstream server that takes its
-// time, the latency and the connections to that server are measured as well. Names that are searched for are looked
-// up by clients of our own, which walk through the search path as glibc does.
+// CPU time is that of the whole server process, user and system, divided by the number of answered queries; wall clock
+// time has no meaning on a shared machine. The server has one core, the load the other. Before each measurement a client
+// sends every question once, and checks the response code and the number of records of the answer; dnsperf, the load
+// generator, counts only response codes and lost queries. For misses, which go to a slow upstream server, the latency
+// and the connections to that server are measured as well. In the part search, clients of our own walk through the
+// search list as glibc does.
 package main
 
 import (
@@ -46,7 +45,7 @@ const (
 
 var everyPart = []string{partHits, partCluster, partTopology, partImports, partMemory, partMisses, partSearch}
 
-// settings are what a run is made of.
+// settings are the settings of a run.
 type settings struct {
 	cluster fakeapi.Generated
 	parts   []string
@@ -54,19 +53,19 @@ type settings struct {
 	hits    int    // queries of a kind of cache hits, for each server and round
 	misses  int    // queries, for each server and round
 	lookups int    // of pods, for each setup and round
-	near    bool   // the upstream server of misses is near, and takes its time
+	near    bool   // the upstream server of misses acknowledges at once
 	rounds  int    // all servers are measured in each, in turn
-	profile string // folder for CPU profiles, if any
+	profile string // for CPU profiles, "" for none
 }
 
 func (s settings) has(part string) bool { return slices.Contains(s.parts, part) }
 
-// needsCluster says that a part has the large cluster in it.
+// needsCluster reports whether a part needs the large cluster.
 func (s settings) needsCluster() bool {
 	return s.has(partHits) || s.has(partCluster) || s.has(partTopology) || s.has(partImports) || s.has(partMemory)
 }
 
-// needsDNSPerf says that a part has dnsperf for its load.
+// needsDNSPerf reports whether dnsperf generates the load of a part.
 func (s settings) needsDNSPerf() bool {
 	return s.has(partHits) || s.has(partCluster) || s.has(partTopology) || s.has(partImports) || s.has(partMisses)
 }
@@ -110,11 +109,11 @@ func parse(args []string) (settings, error) {
 	flags.IntVar(&s.cluster.Services, "services", 10000, "`number` of Services")
 	flags.IntVar(&s.cluster.Endpoints, "endpoints", 110000, "`number` of endpoints")
 	flags.IntVar(&s.cluster.Nodes, "nodes", 5000, "`number` of nodes")
-	flags.IntVar(&s.cluster.Imports, "imports", 2000, "`number` of ServiceImports, in the part that is about them")
+	flags.IntVar(&s.cluster.Imports, "imports", 2000, "`number` of ServiceImports, in the part imports")
 	flags.IntVar(&s.queries, "queries", 40000, "`number` of queries of each kind of cluster names, for each server and round")
 	flags.IntVar(&s.hits, "hits", 200000, "`number` of queries of each kind of cache hits, for each server and round")
 	flags.IntVar(&s.misses, "misses", 20000, "`number` of queries that no cache can answer, for each server and round")
-	flags.IntVar(&s.lookups, "lookups", 2000, "`number` of look-ups of pods that have a search path, for each setup and round")
+	flags.IntVar(&s.lookups, "lookups", 2000, "`number` of look-ups of pods with a search list, for each setup and round")
 	flags.BoolVar(&s.near, "near", false, "misses: the upstream server acknowledges at once, as one that is near but takes 20 ms to answer")
 	flags.IntVar(&s.rounds, "rounds", 5, "`number` of rounds; the median is reported")
 	flags.StringVar(&s.profile, "profile", "", "`folder` for CPU profiles of nodecache and clusterdns, taken after the rounds")

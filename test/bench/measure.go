@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// results are the figures: by what was measured, then by server, one for each round.
+// results are the figures of each round: by name, then by server.
 type results map[string]map[string][]float64
 
 func (r results) add(what, server string, v float64) {
@@ -19,14 +19,14 @@ func (r results) add(what, server string, v float64) {
 }
 
 const (
-	memorySync   = "after the first reading"
+	memorySync   = "after the first sync"
 	memoryRelist = "after one full relist"
-	memoryPeak   = "highest, relist included"
+	memoryPeak   = "maximum, relist included"
 	memoryRest   = "node cache at rest"
 	memoryHits   = "node cache after the queries"
 )
 
-// settle is how long the servers have to finish a relist and to give memory back.
+// settle is the time for servers to finish a relist and to release memory.
 const settle = 20 * time.Second
 
 // measure fills in the results.
@@ -54,7 +54,7 @@ func (b *bench) measure(ctx context.Context) error {
 	return nil
 }
 
-// measureRead measures the memory of servers that have read the cluster and did nothing else.
+// measureRead measures the memory of servers that have read the cluster and answered no query.
 func (b *bench) measureRead(ctx context.Context) error {
 	return b.memoryAtRest(ctx, b.servers, memorySync)
 }
@@ -107,7 +107,7 @@ func (b *bench) measureCaches(ctx context.Context) error {
 	return b.memoryOf(b.caches, memoryHits)
 }
 
-// measureRounds measures servers in turn; none is always the first. Then come the profiles.
+// measureRounds measures servers in turn, each round begins with another one. Then it takes the profiles.
 func (b *bench) measureRounds(ctx context.Context, servers []*server, loads []*load, queries int) error {
 	err := inTurns(b.rounds, servers, func(s *server, _ int) error {
 		for _, l := range loads {
@@ -123,7 +123,7 @@ func (b *bench) measureRounds(ctx context.Context, servers []*server, loads []*l
 	return b.profileAll(ctx, servers, loads)
 }
 
-// inTurns measures each of all in each round, and begins each round with another one.
+// inTurns measures all in each round, and begins each round with another one.
 func inTurns[S any](rounds int, all []S, measure func(s S, round int) error) error {
 	for round := range rounds {
 		fmt.Fprintf(os.Stderr, "round %d of %d\n", round+1, rounds)
@@ -136,14 +136,14 @@ func inTurns[S any](rounds int, all []S, measure func(s S, round int) error) err
 	return nil
 }
 
-// errSlow says that cached answers came to their end in a measurement.
-var errSlow = errors.New("it took longer than the answers live")
+// errSlow means that cached answers expired in a measurement.
+var errSlow = errors.New("cached answers expired")
 
-// tries is how often a measurement is begun.
+// tries is the maximum number of attempts of a measurement.
 const tries = 5
 
-// measureCPU measures one server with one kind of question. It measures again when queries were lost,
-// and hits that took longer than the cache's entries lived: some were no hits.
+// measureCPU measures one server with one kind of question. It repeats the measurement when queries were lost, and for
+// hits when entries of the cache expired: some queries were no hits.
 func (b *bench) measureCPU(ctx context.Context, s *server, l *load, queries int) error {
 	for range tries {
 		ttl, err := b.warm(ctx, s, l)
@@ -185,11 +185,11 @@ func (b *bench) timeOne(ctx context.Context, s *server, l *load, queries int) (e
 	return float64((after - before).Nanoseconds()) / 1000 / float64(counted.completed), counted, err
 }
 
-// enough is how long cached answers are to live from the start of a measurement.
+// enough is the minimum TTL of cached answers at the start of a measurement.
 const enough = 8 * time.Second
 
-// warm asks every question once, and checks the answers. It returns the lowest TTL among them, which is
-// no less than enough if they are cached.
+// warm sends every question once, and checks the answers. It returns the lowest TTL among them, which is no less than
+// enough if they are cached.
 func (b *bench) warm(ctx context.Context, s *server, l *load) (time.Duration, error) {
 	for range tries {
 		if _, err := b.dnsperf.ask(ctx, s.port, l, 1); err != nil && !errors.Is(err, errLost) {

@@ -8,10 +8,10 @@ import (
 	"strings"
 )
 
-// requestsMetric counts the queries that a server answered.
+// requestsMetric counts the queries of a server.
 const requestsMetric = "coredns_dns_requests_total{"
 
-// requests returns how many queries the server on a metrics port has answered.
+// requests returns the number of queries that the server on a metrics port has answered.
 func requests(port int) (float64, error) {
 	response, err := http.Get(fmt.Sprintf("http://127.0.0.1:%d/metrics", port))
 	if err != nil {

@@ -11,23 +11,23 @@ import (
 	"github.com/miekg/dns"
 )
 
-// missRate is how many names are asked for each second.
+// missRate is the number of queries per second.
 const missRate = 8000
 
-// What is measured with misses, of each server.
+// The figures of each server in the part misses.
 const (
 	missCPU     = "misses: CPU per query"
 	missP50     = "misses: median latency"
 	missP99     = "misses: p99 latency"
-	missMost    = "misses: connections at most"
+	missMax     = "misses: max connections"
 	missEnd     = "misses: connections at the end"
 	missReached = "misses: rate reached"
 	missSent    = "misses: queries sent"
 	missLost    = "misses: queries lost"
 )
 
-// missCorefile forwards over TCP, behind a cache that has none of the names. Arguments: the DNS port, the
-// port of the upstream server, the metrics port, what else is wanted.
+// missCorefile forwards over TCP, behind a cache that has none of the names. Arguments: the DNS port, the port of the
+// upstream server, the metrics port, further directives.
 const missCorefile = `.:%d {
     bind 127.0.0.1
     errors
@@ -39,8 +39,8 @@ const missCorefile = `.:%d {
 }
 `
 
-// unboundMisses has Unbound forward over TCP. At 8,000 queries a second, 160 are on their way in 20 ms; the limits
-// are far beyond, and the buffer holds what comes while another process has the core.
+// unboundMisses has Unbound forward over TCP. At 8,000 queries per second, 160 are in flight in 20 ms; the limits are
+// far higher, and the socket buffer is large enough while another process has the core.
 const unboundMisses = `    num-queries-per-thread: 16384
     outgoing-range: 8192
     outgoing-num-tcp: 500
@@ -48,7 +48,7 @@ const unboundMisses = `    num-queries-per-thread: 16384
     tcp-upstream: yes
 `
 
-// missServers are those that misses are measured with.
+// missServers are the servers of the part misses.
 var missServers = []cache{
 	{nameNodeCache, (*bench).startNodeCacheMisses, true},
 	{nameCoreDNS, (*bench).startCoreDNSMisses, false},
@@ -106,7 +106,7 @@ func (b *bench) stopMisses() {
 	b.stopUpstreams()
 }
 
-// measureMisses measures the servers in turn; none is always the first. Then come the profiles.
+// measureMisses measures the servers in turn, each round begins with another one. Then it takes the profiles.
 func (b *bench) measureMisses(ctx context.Context) error {
 	defer b.stopMisses()
 	if err := b.startMisses(ctx); err != nil {
@@ -129,8 +129,8 @@ func (b *bench) measureMisses(ctx context.Context) error {
 	return nil
 }
 
-// measureMiss measures one server in one round, again if it answered with an error. Lost queries are a figure of
-// their own, so that they are no reason.
+// measureMiss measures one server in one round, and again if it answered with an error. Lost queries are a figure of
+// their own, so they are no reason.
 func (b *bench) measureMiss(ctx context.Context, s *server, round int) error {
 	for try := range tries {
 		err := b.tryMiss(ctx, s, fmt.Sprintf("round%d-%d", round, try))
@@ -143,8 +143,8 @@ func (b *bench) measureMiss(ctx context.Context, s *server, round int) error {
 	return fmt.Errorf("no measurement of %d that counts: queries answered with an error", tries)
 }
 
-// How much is asked before a measurement: answers that are checked, and a second of the load, which has the
-// server open the connections that it wants.
+// Queries before a measurement: with checked answers, and a second of the load, in which the server opens its
+// connections.
 const (
 	checkedMisses = 1024
 	warmMisses    = missRate
@@ -179,7 +179,7 @@ func (b *bench) tryMiss(ctx context.Context, s *server, tag string) error {
 	return b.addMiss(s, after-before, counted, latencies)
 }
 
-// warmMiss asks what is asked before a measurement.
+// warmMiss sends the queries before a measurement.
 func (b *bench) warmMiss(ctx context.Context, s *server, tag string) error {
 	checked, err := freshNames(b.folder, "check."+tag+"."+s.name, checkedMisses)
 	if err != nil {
@@ -196,7 +196,7 @@ func (b *bench) warmMiss(ctx context.Context, s *server, tag string) error {
 	return err
 }
 
-// addMiss notes the figures of one measurement.
+// addMiss records the figures of one measurement.
 func (b *bench) addMiss(s *server, cpu time.Duration, counted statistics, latencies []time.Duration) error {
 	upstream, err := askCounts(s.upstream, nameCounts)
 	if err != nil {
@@ -210,7 +210,7 @@ func (b *bench) addMiss(s *server, cpu time.Duration, counted statistics, latenc
 	fmt.Fprintf(os.Stderr, "%s, misses: %.2f us, p50 %.2f ms, p99 %.2f ms, %.0f/s, lost %d; upstream: %s\n",
 		s.name, each, p50, p99, counted.rate, counted.lost, upstream)
 	for what, v := range map[string]float64{
-		missCPU: each, missP50: p50, missP99: p99, missMost: float64(upstream.most), missEnd: float64(upstream.open),
+		missCPU: each, missP50: p50, missP99: p99, missMax: float64(upstream.maxOpen), missEnd: float64(upstream.open),
 		missReached: counted.rate, missSent: float64(counted.sent), missLost: float64(counted.lost),
 	} {
 		b.results.add(what, s.name, v)
@@ -236,7 +236,7 @@ func (b *bench) profileMisses(ctx context.Context, s *server) error {
 	})
 }
 
-// freshNames makes questions for names that nobody else asks for, if the tag is another for each call.
+// freshNames makes questions for names that are in no other load, if each call has another tag.
 func freshNames(folder, tag string, n int) (*load, error) {
 	l := &load{what: "misses " + tag, rcode: dns.RcodeToString[dns.RcodeSuccess]}
 	var file strings.Builder

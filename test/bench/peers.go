@@ -15,8 +15,8 @@ import (
 	"github.com/miekg/dns"
 )
 
-// stockCorefile is that of node-local-dns, without health: the two programs that have it would share
-// the port. Arguments: the DNS port, the metrics port, the port of cluster DNS, what else is wanted.
+// stockCorefile is that of node-local-dns, without health: two programs would share the port. Arguments: the DNS port,
+// the metrics port, the port of cluster DNS, further directives.
 const stockCorefile = `cluster.local:%[1]d {
     errors
     cache {
@@ -44,7 +44,7 @@ in-addr.arpa:%[1]d ip6.arpa:%[1]d .:%[1]d {
 }
 `
 
-// unboundConf is Unbound with one thread. Everything goes to one upstream server, so that nothing leaves the
+// unboundConf is Unbound with one thread. It forwards everything to one upstream server, so that no packet leaves the
 // machine. Arguments: the port, more lines for the server, the folder, the port of the upstream server.
 const unboundConf = `server:
     interface: 127.0.0.1
@@ -69,9 +69,8 @@ forward-zone:
     forward-addr: 127.0.0.1@%d
 `
 
-// dnsdistConf is dnsdist with its packet cache; a thread takes queries, another takes what cluster DNS
-// answers. The name that it asks cluster DNS for, to see whether it lives, is one that exists there.
-// Arguments: the port, the port of cluster DNS, the name.
+// dnsdistConf is dnsdist with its packet cache; one thread receives queries, another the replies of cluster DNS. Its
+// health check queries a name of the cluster. Arguments: the port, the port of cluster DNS, the name.
 const dnsdistConf = `setLocal("127.0.0.1:%d")
 setACL({"127.0.0.0/8"})
 setSecurityPollSuffix("")
@@ -79,11 +78,11 @@ newServer({address="127.0.0.1:%d", checkName="%s"})
 getPool(""):setCache(newPacketCache(100000))
 `
 
-// cache is a way to start one of the servers that cache hits are measured with.
+// cache is a server of the part hits, with its start.
 type cache struct {
 	name  string
 	start func(b *bench, ctx context.Context, s *server) error
-	// own says that without it there is nothing to measure.
+	// own is set if nothing can be measured without it.
 	own bool
 }
 
@@ -95,11 +94,11 @@ var caches = []cache{
 	{nameEcho, (*bench).startEcho, true},
 }
 
-// startCaches starts those, with clusterdns behind them.
+// startCaches starts them, with clusterdns as upstream.
 func (b *bench) startCaches(ctx context.Context) error {
 	for _, c := range caches {
 		if c.name == nameCoreDNS && b.coredns == "" {
-			continue // which find has noted
+			continue // find has recorded the reason
 		}
 		if !b.has(partHits) && c.name != nameNodeCache && c.name != nameCoreDNS {
 			continue // whose memory is not compared
@@ -121,7 +120,7 @@ func (b *bench) startCaches(ctx context.Context) error {
 	return nil
 }
 
-// drop goes on without a server.
+// drop continues without a server.
 func (b *bench) drop(s *server, err error) {
 	if s.process != nil {
 		s.stop()

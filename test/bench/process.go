@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// The cores of the machine: one for the server that is measured, one for everything else.
+// The cores of the machine: one for the measured server, one for everything else.
 const (
 	serverCore = "0"
 	loadCore   = "1"
@@ -26,7 +26,7 @@ type process struct {
 	logs string
 }
 
-// launch starts a program on a core. Its output goes to a file that has the given name.
+// launch starts a program on a core. Its output goes to a file with this name.
 func launch(ctx context.Context, core, folder, name, path string, args ...string) (*process, error) {
 	logs := filepath.Join(folder, name+".log")
 	out, err := os.Create(logs)
@@ -39,7 +39,7 @@ func launch(ctx context.Context, core, folder, name, path string, args ...string
 	if err := cmd.Start(); err != nil {
 		return nil, fmt.Errorf("start %s: %w", path, err)
 	}
-	return &process{cmd: cmd, pid: cmd.Process.Pid, logs: logs}, nil // taskset becomes the program
+	return &process{cmd: cmd, pid: cmd.Process.Pid, logs: logs}, nil // taskset executes the program
 }
 
 func (p *process) stop() {
@@ -48,8 +48,8 @@ func (p *process) stop() {
 	}
 }
 
-// cpu returns the time that the process has used, user and system: the sum of what the scheduler notes
-// for its threads, in nanoseconds, since the ticks of /proc/PID/stat are too coarse for a short run.
+// cpu returns the CPU time of the process, user and system: the sum over its threads in the scheduler's statistics, in
+// nanoseconds, since the ticks of /proc/PID/stat are too coarse for a short run.
 func (p *process) cpu() (sum time.Duration, err error) {
 	files, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/schedstat", p.pid))
 	if err != nil {
@@ -69,7 +69,7 @@ func (p *process) cpu() (sum time.Duration, err error) {
 	return sum, nil
 }
 
-// memory returns resident memory in MiB, now and at its highest.
+// memory returns resident memory in MiB, now and its maximum.
 func (p *process) memory() (now, peak float64, err error) {
 	f, err := os.Open(fmt.Sprintf("/proc/%d/status", p.pid))
 	if err != nil {
@@ -109,7 +109,7 @@ func await(ctx context.Context, within time.Duration, what string, condition fun
 	return nil
 }
 
-// pause waits, unless the run is ended before.
+// pause waits, until the run ends at the latest.
 func pause(ctx context.Context, d time.Duration) error {
 	select {
 	case <-ctx.Done():
@@ -122,7 +122,7 @@ func pause(ctx context.Context, d time.Duration) error {
 func freePort() int {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
-		return 0 // the server that gets it says what is wrong
+		return 0 // the server that binds it reports the error
 	}
 	defer func() { _ = l.Close() }()
 	return l.Addr().(*net.TCPAddr).Port

@@ -14,8 +14,8 @@ import (
 // profileSeconds is the length of a CPU profile.
 const profileSeconds = 5
 
-// profiled gives a server a port for profiles, if they are wanted, and returns the lines for its
-// Corefile. It is for our programs alone.
+// profiled sets a server's port for profiles, if they are wanted, and returns the lines for its Corefile. It is for our
+// programs only.
 func (b *bench) profiled(s *server) string {
 	if b.profile == "" || s.name == nameCoreDNS {
 		return ""
@@ -48,7 +48,7 @@ func (b *bench) profileOne(ctx context.Context, s *server, l *load) error {
 	})
 }
 
-// profileDuring writes a CPU profile of a server while it is asked.
+// profileDuring writes a CPU profile of a server under load.
 func (b *bench) profileDuring(ctx context.Context, s *server, what string, ask func() error) error {
 	if err := os.MkdirAll(b.profile, 0o755); err != nil {
 		return err

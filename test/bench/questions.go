@@ -16,14 +16,13 @@ import (
 // kind is one kind of question.
 type kind struct {
 	name string
-	// edns says that questions have an OPT record, for answers of up to 4096 bytes.
+	// edns is set if questions have an OPT record, for answers of up to 4096 bytes.
 	edns bool
-	// option is the data of the option that names the caller, if there is one.
+	// option is the data of the caller option, "" for none.
 	option []byte
-	// tcp says that dnsperf asks over TCP, as nodecache does.
+	// tcp is set if dnsperf uses TCP, as nodecache does.
 	tcp bool
-	// question returns the n-th question; what is expected of the answer is its response code and
-	// number of records.
+	// question returns the n-th question, and the expected response code and number of records.
 	question func(g fakeapi.Generated, n int) (name string, qtype uint16, rcode, records int)
 }
 
@@ -32,12 +31,12 @@ const (
 	kindClusterIP   = "ClusterIP A"
 	kindHeadless    = "headless A, 10 endpoints"
 	kindHeadlessSRV = "headless SRV, 10 endpoints"
-	kindNXDOMAIN    = "NXDOMAIN of a search path"
+	kindNXDOMAIN    = "NXDOMAIN of a search list"
 	kindHit         = "A"
 	kindHitEDNS     = "A with EDNS"
 )
 
-// clusterKinds are asked of the cluster DNS servers.
+// clusterKinds are the queries for the cluster DNS servers.
 var clusterKinds = []kind{
 	{kindClusterIP, true, nil, false, func(g fakeapi.Generated, n int) (string, uint16, int, int) {
 		return serviceName(clusterIP(g, n)), dns.TypeA, dns.RcodeSuccess, 1
@@ -62,16 +61,16 @@ var clusterKinds = []kind{
 	}},
 }
 
-// hitKinds are asked of the caches: few enough names that the caches have them all. The resolvers of
-// glibc and musl send no EDNS, that of Go does.
+// hitKinds are the queries for the caches: few enough names that the caches have them all. The resolvers of glibc and
+// musl send no EDNS, that of Go does.
 var hitKinds = []kind{{kindHit, false, nil, false, hit}, {kindHitEDNS, true, nil, false, hit}}
 
 func hit(g fakeapi.Generated, n int) (string, uint16, int, int) {
 	return serviceName(clusterIP(g, n)), dns.TypeA, dns.RcodeSuccess, 1
 }
 
-// How many questions of a kind there are. They are drawn at random from the whole cluster; those of
-// the caches are the first of it, each once.
+// Numbers of questions of a kind. They are drawn at random from the whole cluster; those for the caches are the first of
+// it, each once.
 const (
 	clusterQuestions = 4096
 	hitQuestions     = 1000
@@ -105,19 +104,19 @@ func reverse(address string) string {
 	return name
 }
 
-// packet is a question ready to be sent, and what is expected.
+// packet is a packed question with the expected answer.
 type packet struct {
 	bytes          []byte
 	rcode, records int
-	address        net.IP // of the one record, if that is known
+	address        net.IP // of the only record, if known
 }
 
 // load is all questions of a kind.
 type load struct {
 	kind
-	what    string // it is called in the results
-	cached  bool   // the answers have a TTL that runs
-	rcode   string // of every answer, in dnsperf's words
+	what    string // its name in the results
+	cached  bool   // the answers have a TTL that counts down
+	rcode   string // of every answer, in dnsperf's notation
 	packets []packet
 	file    string // for dnsperf
 }
@@ -150,8 +149,8 @@ func firstOnes(g fakeapi.Generated, k kind, folder string) (*load, error) {
 	return l, l.write(folder, file.String())
 }
 
-// add makes the n-th question. Its packet is the one that dnsperf makes of the line in the file, so
-// that a cache which takes whole packets for keys knows both as one.
+// add makes the n-th question. Its packet equals dnsperf's for the line in the file, so that it is one entry for a cache
+// with whole packets as keys.
 func (l *load) add(g fakeapi.Generated, n int, file *strings.Builder) error {
 	name, qtype, rcode, records := l.question(g, n)
 	m := new(dns.Msg).SetQuestion(name, qtype)

@@ -62,7 +62,7 @@ func names(kinds []kind) (all []string) {
 	return all
 }
 
-// reportHits writes a line for each server: its figures, and how many times those of nodecache they are.
+// reportHits writes a line for each server: its figures, and their ratio to those of nodecache.
 func (b *bench) reportHits(text *strings.Builder) {
 	text.WriteString("\n| cache hits: CPU per query, us |")
 	for _, k := range hitKinds {
@@ -79,12 +79,12 @@ func (b *bench) reportHits(text *strings.Builder) {
 	}
 }
 
-// reportMisses writes a line for each server. What was lost is the sum of the rounds that count.
+// reportMisses writes a line for each server. Lost queries are the sum over the valid rounds.
 func (b *bench) reportMisses(text *strings.Builder) {
 	columns := []struct{ title, what, format string }{
 		{"p50, ms", missP50, "%.2f"},
 		{"p99, ms", missP99, "%.2f"},
-		{"connections at most", missMost, "%.0f"},
+		{"max connections", missMax, "%.0f"},
 		{"at the end", missEnd, "%.0f"},
 		{"queries/s", missReached, "%.0f"},
 	}
@@ -108,20 +108,19 @@ func (b *bench) reportMisses(text *strings.Builder) {
 	}
 }
 
-// share is a number out of another, of all rounds together.
-func share(some, of []float64) string {
-	if len(of) == 0 {
+// share is the ratio of two numbers, of all rounds together.
+func share(parts, totals []float64) string {
+	if len(totals) == 0 {
 		return "missing"
 	}
 	var n, all float64
-	for i := range of {
-		n, all = n+some[i], all+of[i]
+	for i := range totals {
+		n, all = n+parts[i], all+totals[i]
 	}
 	return fmt.Sprintf("%.0f of %.0f", n, all)
 }
 
-// table writes a line for each thing measured: of a server of ours, and of CoreDNS. The results are under
-// the prefix and the row.
+// table writes a line for each row: our server, and CoreDNS. The results are under the prefix and the row.
 func (b *bench) table(text *strings.Builder, title, server, format, prefix string, rows []string) {
 	fmt.Fprintf(text, "\n| %s | %s | CoreDNS | CoreDNS to %s |\n|---|---|---|---|\n", title, server, server)
 	for _, what := range rows {
@@ -132,7 +131,7 @@ func (b *bench) table(text *strings.Builder, title, server, format, prefix strin
 	}
 }
 
-// cell is the figures of the rounds.
+// cell returns the figures of the rounds.
 func cell(format string, v []float64) string {
 	switch len(v) {
 	case 0:

@@ -10,7 +10,7 @@ func TestBudgets(t *testing.T) {
 	tenth := budget{what: "A", own: "nodecache", peer: "Unbound", share: 0.1}
 	either := budget{what: "A", own: "nodecache", peer: "Unbound", share: 0.4, limit: 30}
 	asGood := budget{what: "A", own: "nodecache", peer: "Unbound", share: 1, unit: "ms", asGood: true}
-	most := budget{what: "A", own: "nodecache", limit: 4, unit: "connections", highest: true}
+	limited := budget{what: "A", own: "nodecache", limit: 4, unit: "connections", highest: true}
 	memory := budget{what: "A", own: "nodecache", limit: 25}
 	for _, c := range []struct {
 		name      string
@@ -32,8 +32,8 @@ func TestBudgets(t *testing.T) {
 		{"beyond the limit, no peer", either, []float64{31}, nil, "31.00 us", "unknown: Unbound is missing"},
 		{"as good", asGood, []float64{21}, []float64{21}, "21.00 ms, 1.0 times 21.00 ms", "yes"},
 		{"not as good", asGood, []float64{22}, []float64{21}, "22.00 ms, 1.0 times 21.00 ms", "**no**"},
-		{"few connections", most, []float64{2, 4, 2}, nil, "4 connections", "yes"},
-		{"many in one round", most, []float64{2, 5, 2}, nil, "5 connections", "**no**"},
+		{"few connections", limited, []float64{2, 4, 2}, nil, "4 connections", "yes"},
+		{"many in one round", limited, []float64{2, 5, 2}, nil, "5 connections", "**no**"},
 		{"little memory", memory, []float64{23}, nil, "24.1 MB", "yes"},
 		{"a mebibyte is more than a megabyte", memory, []float64{24}, nil, "25.2 MB", "**no**"},
 	} {
@@ -64,7 +64,7 @@ func TestReportMisses(t *testing.T) {
 	b := bench{settings: settings{parts: []string{partMisses}, rounds: 3}, results: results{}}
 	for i, v := range []float64{20, 30, 25} {
 		for what, figure := range map[string]float64{
-			missCPU: v, missP50: 20.5, missP99: v + 1, missMost: 2, missEnd: 1, missReached: 8000, missSent: 24000, missLost: float64(i),
+			missCPU: v, missP50: 20.5, missP99: v + 1, missMax: 2, missEnd: 1, missReached: 8000, missSent: 24000, missLost: float64(i),
 		} {
 			b.results.add(what, nameNodeCache, figure)
 			b.results.add(what, nameCoreDNS, figure*4)

@@ -13,16 +13,16 @@ import (
 	"github.com/miekg/dns"
 )
 
-// What glibc's resolver does where resolv.conf has the options that the kubelet writes.
+// The behaviour of glibc's resolver with the options that the kubelet writes into resolv.conf.
 const (
 	ndots           = 5 // with fewer dots, the search list is tried before the name itself
 	resolverTimeout = 5 * time.Second
 	resolverTries   = 2
 )
 
-// resolver looks names up as getaddrinfo of glibc does for a caller who wants addresses of both families: for each
-// name of the walk it asks for A and AAAA at once, from one socket that is closed after the two answers, and the
-// first name that has an address of either family ends the walk.
+// resolver looks up names like glibc's getaddrinfo for addresses of both families: for each name of the walk it queries
+// A and AAAA at once, from one socket that is closed after the two answers, and the first name that has an address of
+// either family ends the walk.
 type resolver struct {
 	server  netip.AddrPort
 	from    net.IP
@@ -32,13 +32,13 @@ type resolver struct {
 	again   int // of them, those that were sent again
 }
 
-// errNoAnswer says that a query was not answered, or with an error, which the resolver would report.
+// errNoAnswer is the error of a query without an answer, or with an error, which the resolver would report.
 var errNoAnswer = errors.New("no answer")
 
-// errWrong says that an answer is not what it should be.
+// errWrong is the error of an unexpected answer.
 var errWrong = errors.New("a wrong answer")
 
-// walk returns the names to be tried for a name, in order.
+// walk returns the candidates of a name, in order.
 func (r *resolver) walk(name string) []string {
 	if strings.HasSuffix(name, ".") {
 		return []string{name}
@@ -65,7 +65,7 @@ func (r *resolver) lookup(name string) ([]netip.Addr, error) {
 	return nil, nil
 }
 
-// ask asks for both families at once.
+// ask queries both families at once.
 func (r *resolver) ask(name string) ([]netip.Addr, error) {
 	conn, err := net.DialUDP("udp", &net.UDPAddr{IP: r.from}, net.UDPAddrFromAddrPort(r.server))
 	if err != nil {
@@ -105,12 +105,12 @@ func (r *resolver) send(conn *net.UDPConn, queries []*dns.Msg) error {
 	return nil
 }
 
-// receiveAnswers waits for the answers to queries. It returns those that are still without, and the addresses.
+// receiveAnswers waits for the answers to queries. It returns the queries without an answer, and the addresses.
 func receiveAnswers(conn *net.UDPConn, deadline time.Time, waiting []*dns.Msg, addresses []netip.Addr) ([]*dns.Msg, []netip.Addr, error) {
 	if err := conn.SetReadDeadline(deadline); err != nil {
 		return waiting, addresses, err
 	}
-	buffer := make([]byte, dns.MinMsgSize) // there is no EDNS in the queries
+	buffer := make([]byte, dns.MinMsgSize) // the queries have no EDNS
 	for len(waiting) > 0 {
 		n, err := conn.Read(buffer)
 		if err != nil {
@@ -133,8 +133,7 @@ func receiveAnswers(conn *net.UDPConn, deadline time.Time, waiting []*dns.Msg, a
 	return waiting, addresses, nil
 }
 
-// addressesIn returns the addresses that an answer gives for a question, through the CNAME records that lead from
-// its name to theirs.
+// addressesIn returns the addresses of a question in an answer, through CNAME records.
 func addressesIn(q dns.Question, m *dns.Msg) (all []netip.Addr, err error) {
 	if !m.Response || m.Truncated || len(m.Question) != 1 || m.Question[0] != q {
 		return nil, fmt.Errorf("%s: %w: %s", q.Name, errWrong, m)

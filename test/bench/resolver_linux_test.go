@@ -132,7 +132,7 @@ func zoneAnswer(zone []dns.RR, w dns.ResponseWriter, r *dns.Msg) error {
 }
 
 func TestLookup(t *testing.T) {
-	const long = time.Minute // so that nothing is sent again
+	const long = time.Minute // so that no query is repeated
 	zone := records(t,
 		"db.ns-000.svc.cluster.local. A 192.0.2.1",
 		"db.ns-000.svc.cluster.local. AAAA 2001:db8::1",
@@ -144,7 +144,7 @@ func TestLookup(t *testing.T) {
 	)
 	server := serveDNS(t, func(w dns.ResponseWriter, r *dns.Msg) {
 		if strings.HasPrefix(r.Question[0].Name, "broken.svc.") {
-			_ = w.WriteMsg(new(dns.Msg).SetRcode(r, dns.RcodeServerFailure)) // the look-up says what came of it
+			_ = w.WriteMsg(new(dns.Msg).SetRcode(r, dns.RcodeServerFailure)) // the result has the error
 			return
 		}
 		_ = zoneAnswer(zone, w, r)
@@ -179,7 +179,7 @@ func TestLookupFromPod(t *testing.T) {
 		if from := w.RemoteAddr().(*net.UDPAddr).IP; !from.Equal(podOf(3).address) {
 			other.Store(from)
 		}
-		_ = zoneAnswer(nil, w, r) // the look-up says what came of it
+		_ = zoneAnswer(nil, w, r) // the result has the error
 	})
 	r := resolver{server: server, from: podOf(3).address, timeout: time.Minute}
 	if _, err := r.lookup("www.example.com"); err != nil || other.Load() != nil {
@@ -187,7 +187,7 @@ func TestLookupFromPod(t *testing.T) {
 	}
 }
 
-// TestLookupSentAgain is about lost queries: those without an answer are sent again, those with one are not.
+// TestLookupSentAgain has lost queries: queries without an answer are sent again, those with one are not.
 func TestLookupSentAgain(t *testing.T) {
 	zone := records(t, "www.example.com. A 192.0.2.8", "www.example.com. AAAA 2001:db8::8")
 	for _, c := range []struct {
@@ -205,7 +205,7 @@ func TestLookupSentAgain(t *testing.T) {
 				if r.Question[0].Qtype == dns.TypeAAAA && asked.Add(1) <= c.lost {
 					return
 				}
-				_ = zoneAnswer(zone, w, r) // the look-up says what came of it
+				_ = zoneAnswer(zone, w, r) // the result has the error
 			})
 			r := resolver{server: server, from: podOf(0).address, timeout: c.timeout}
 			got, err := r.lookup("www.example.com")

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// What is measured of each setup. What is counted and CPU time are divided by the number of look-ups.
+// The figures of each setup. Counts and CPU time are divided by the number of look-ups.
 const (
 	searchQueries    = "search: queries of the pods"
 	searchExternal   = "search: queries of the pods for an external name"
@@ -24,7 +24,7 @@ const (
 	searchReached    = "search: rate reached"
 )
 
-// measureSearch measures the setups in turn; none is always the first. Then come the profiles.
+// measureSearch measures the setups in turn, each round begins with another one. Then it takes the profiles.
 func (b *bench) measureSearch(ctx context.Context) error {
 	defer b.stopSearch()
 	if err := b.startSearch(ctx); err != nil {
@@ -47,7 +47,7 @@ func (b *bench) measureSearch(ctx context.Context) error {
 	return nil
 }
 
-// measureSetup measures one setup in one round, again if too many look-ups failed.
+// measureSetup measures one setup in one round, and again if too many look-ups failed.
 func (b *bench) measureSetup(ctx context.Context, s *searchServers, round int) error {
 	for try := range tries {
 		err := b.trySetup(ctx, s, round, try)
@@ -60,8 +60,8 @@ func (b *bench) measureSetup(ctx context.Context, s *searchServers, round int) e
 	return fmt.Errorf("no measurement of %d that counts: look-ups failed", tries)
 }
 
-// searchWarm is how many look-ups there are before a measurement: three seconds of the load, so that the names
-// which are wanted most are in the caches, as they are in a cluster that has been up for longer.
+// searchWarm is the number of look-ups before a measurement: three seconds of the load, so that the frequent names are
+// in the caches, as in a cluster that has been up for longer.
 const searchWarm = 3 * searchRate
 
 func (b *bench) trySetup(ctx context.Context, s *searchServers, round, try int) error {
@@ -93,7 +93,7 @@ func (b *bench) trySetup(ctx context.Context, s *searchServers, round, try int) 
 	return nil
 }
 
-// lookUp has the pods look names up.
+// lookUp has the pods look up names.
 func (s *searchServers) lookUp(ctx context.Context, tag string, seed uint64, lookups int) (searchDone, error) {
 	done, err := runPods(ctx, searchJob{Port: uint16(s.asked().port), Tag: tag, Seed: seed, Lookups: lookups})
 	if err != nil {
@@ -136,7 +136,7 @@ func (s *searchServers) spent() (t searchTimes, err error) {
 	return t, err
 }
 
-// addSearch notes the figures of one measurement.
+// addSearch records the figures of one measurement.
 func (b *bench) addSearch(s *searchServers, done searchDone, queries searchCounts, spent searchTimes) {
 	each := func(v float64) float64 { return v / float64(done.lookups()) }
 	microseconds := func(d time.Duration) float64 { return each(float64(d.Nanoseconds()) / 1000) }
@@ -163,7 +163,7 @@ func (b *bench) addSearch(s *searchServers, done searchDone, queries searchCount
 	fmt.Fprintf(os.Stderr, "%s: %d look-ups, %.0f/s, %d failed, %d queries sent again\n", s.name, done.lookups(), done.Rate, done.Failed, done.Again)
 }
 
-// profileSetup writes CPU profiles of those of its servers that have a port for it.
+// profileSetup writes CPU profiles of the setup's servers that have a port for it.
 func (b *bench) profileSetup(ctx context.Context, s *searchServers) error {
 	for _, one := range s.servers() {
 		if one.pprof == 0 {
@@ -185,13 +185,13 @@ var searchTables = []struct {
 	title   string
 	columns []searchColumn
 }{
-	{"queries for each look-up", []searchColumn{
+	{"queries per look-up", []searchColumn{
 		{"of the pod", searchQueries, "%.2f"},
 		{"of the pod, for an external name", searchExternal, "%.2f"},
 		{"to cluster DNS", searchToCluster, "%.2f"},
 		{"to the upstream", searchToUpstream, "%.2f"},
 	}},
-	{"CPU for each look-up, and latency", []searchColumn{
+	{"CPU per look-up, and latency", []searchColumn{
 		{"node cache, us", searchNodeCPU, "%.0f"},
 		{"cluster DNS, us", searchClusterCPU, "%.0f"},
 		{"external p50, ms", externalP50, "%.2f"},

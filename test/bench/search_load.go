@@ -19,7 +19,7 @@ import (
 	"github.com/nearside-dns/nearside/test/fakeapi"
 )
 
-// The pods, and the API server that knows them, are this program in other modes.
+// The pods, and their API server, are this program in other modes.
 const (
 	podsMode      = "pods"       // the argument for the pods; the next one is a searchJob
 	searchAPIMode = "search-api" // the argument for the API server; the next one is the address
@@ -28,10 +28,10 @@ const (
 // How pods look names up.
 const (
 	searchRate   = 300 // each second
-	searchAtOnce = 64  // under way at most; those of a server that is too slow begin late
+	searchAtOnce = 64  // maximum in progress; with a slow server, look-ups start late
 )
 
-// searchJob is what the pods are to do.
+// searchJob is the job of the pods.
 type searchJob struct {
 	Port    uint16 // of the server
 	Tag     string // of external names
@@ -39,24 +39,24 @@ type searchJob struct {
 	Lookups int
 }
 
-// searchDone is what the pods report.
+// searchDone is the report of the pods.
 type searchDone struct {
 	External, Cluster kindDone
 	Again             int     // queries that were sent again
 	Failed            int     // look-ups without an answer; they are not among the others
 	Failure           string  // of the first of them
-	Rate              float64 // look-ups begun each second
+	Rate              float64 // look-ups started each second
 }
 
 func (d *searchDone) lookups() int { return len(d.External.Latencies) + len(d.Cluster.Latencies) }
 
-// kindDone is about names outside or inside the cluster.
+// kindDone has the results of names outside or inside the cluster.
 type kindDone struct {
 	Queries   int
 	Latencies []time.Duration // one for each look-up, to its final answer; the shortest first
 }
 
-// servePods looks names up and writes what came of it. It fails with the first wrong answer.
+// servePods runs the job and writes its result. It fails with the first wrong answer.
 func servePods(ctx context.Context, argument string, to io.Writer) error {
 	var job searchJob
 	if err := json.Unmarshal([]byte(argument), &job); err != nil {
@@ -75,7 +75,7 @@ func servePods(ctx context.Context, argument string, to io.Writer) error {
 	return json.NewEncoder(to).Encode(done)
 }
 
-// searchLoad is a number of look-ups under way.
+// searchLoad is a number of look-ups in progress.
 type searchLoad struct {
 	server   netip.AddrPort
 	timeout  time.Duration // of a query
@@ -85,7 +85,7 @@ type searchLoad struct {
 	done searchDone
 }
 
-// run begins a look-up at each interval.
+// run starts a look-up at each interval.
 func (l *searchLoad) run(ctx context.Context, all []lookup) (searchDone, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -111,7 +111,7 @@ func (l *searchLoad) run(ctx context.Context, all []lookup) (searchDone, error) 
 	return l.done, context.Cause(ctx)
 }
 
-// one looks one name up, and checks the addresses.
+// one looks up one name, and checks the addresses.
 func (l *searchLoad) one(wanted *lookup) error {
 	r := resolver{server: l.server, from: wanted.pod.address, search: wanted.pod.searchList(), timeout: l.timeout}
 	began := time.Now()
@@ -141,7 +141,7 @@ func (l *searchLoad) one(wanted *lookup) error {
 	return nil
 }
 
-// runPods has the pods look names up, on the core of the load.
+// runPods has the pods look up names, on the core of the load.
 func runPods(ctx context.Context, job searchJob) (done searchDone, err error) {
 	self, err := os.Executable()
 	if err != nil {
@@ -161,7 +161,7 @@ func runPods(ctx context.Context, job searchJob) (done searchDone, err error) {
 	return done, json.Unmarshal(out, &done)
 }
 
-// judge says whether too many look-ups failed for the measurement to count.
+// judge returns an error if too many look-ups failed for a valid measurement.
 func (d *searchDone) judge() error {
 	if len(d.External.Latencies) == 0 || len(d.Cluster.Latencies) == 0 || d.Failed*1000 > d.lookups()*perMille {
 		return fmt.Errorf("%d look-ups failed of %d, the first: %s: %w", d.Failed, d.Failed+d.lookups(), d.Failure, errLost)

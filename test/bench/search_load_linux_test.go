@@ -16,7 +16,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// clusterAnswer answers what cluster DNS and the upstream server together would, each name as it stands.
+// clusterAnswer answers as cluster DNS and the upstream server together, without expansion.
 func clusterAnswer(services map[string]string, r *dns.Msg) (*dns.Msg, error) {
 	q := r.Question[0]
 	if !strings.HasSuffix(q.Name, ".cluster.local.") {
@@ -44,7 +44,7 @@ func clusterAnswer(services map[string]string, r *dns.Msg) (*dns.Msg, error) {
 	return m, nil
 }
 
-// expandedAnswer is what a server with *autopath* answers for names of the first suffix.
+// expandedAnswer answers as a server with *autopath*, for names of the first suffix.
 func expandedAnswer(services map[string]string, search []string, r *dns.Msg) (*dns.Msg, error) {
 	asked := r.Question[0].Name
 	walk := resolver{search: search}
@@ -152,7 +152,7 @@ func TestSearchLoadFails(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			server := serveDNS(t, func(w dns.ResponseWriter, r *dns.Msg) {
-				_ = w.WriteMsg(c.answer(r)) // the load says what came of it
+				_ = w.WriteMsg(c.answer(r)) // the result has the failures
 			})
 			l := searchLoad{server: server, timeout: time.Minute}
 			done, err := l.run(t.Context(), all)
@@ -169,10 +169,10 @@ func TestSearchLoadFails(t *testing.T) {
 	}
 }
 
-// TestSearchLoadPaces begins with a look-up that no answer ends, and has the others begin at their time.
+// TestSearchLoadPaces has a first look-up without an answer, and the others start at their time.
 func TestSearchLoadPaces(t *testing.T) {
 	server := serveDNS(t, func(w dns.ResponseWriter, r *dns.Msg) {
-		_ = w.WriteMsg(new(dns.Msg).SetRcode(r, dns.RcodeServerFailure)) // the load says what came of it
+		_ = w.WriteMsg(new(dns.Msg).SetRcode(r, dns.RcodeServerFailure)) // the result has the failures
 	})
 	const n, interval = 20, 5 * time.Millisecond
 	l := searchLoad{server: server, timeout: time.Minute, interval: interval}
@@ -181,8 +181,8 @@ func TestSearchLoadPaces(t *testing.T) {
 	if took := time.Since(began); err != nil || took < (n-1)*interval {
 		t.Errorf("%s, error %v; want at least %s", took, err, (n-1)*interval)
 	}
-	if most := float64(n) / ((n - 1) * interval).Seconds(); done.Rate > most {
-		t.Errorf("a rate of %.0f/s, want at most %.0f/s", done.Rate, most)
+	if fastest := float64(n) / ((n - 1) * interval).Seconds(); done.Rate > fastest {
+		t.Errorf("a rate of %.0f/s, want at most %.0f/s", done.Rate, fastest)
 	}
 }
 
@@ -210,13 +210,13 @@ func TestSearchJudge(t *testing.T) {
 
 func TestServePods(t *testing.T) {
 	server := serveDNS(t, func(w dns.ResponseWriter, r *dns.Msg) {
-		_ = w.WriteMsg(new(dns.Msg).SetRcode(r, dns.RcodeServerFailure)) // the report says what came of it
+		_ = w.WriteMsg(new(dns.Msg).SetRcode(r, dns.RcodeServerFailure)) // the report has the error
 	})
 	job, err := json.Marshal(searchJob{Port: server.Port(), Tag: "test", Lookups: 3})
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, c := range []struct{ name, job, want string }{ // want is in the error, or the report's end
+	for _, c := range []struct{ name, job, want string }{ // want is in the error, or at the report's end
 		{"a job", string(job), `"Failed":3,`},
 		{"no job", "fast", "invalid character"},
 		{"a tag that is no label", `{"Tag":"..","Lookups":100}`, "bad rdata"},
@@ -241,7 +241,7 @@ func TestServePods(t *testing.T) {
 	})
 }
 
-// TestSearchAPI runs the API server for as long as the test program lives, as it has no other end.
+// TestSearchAPI runs the API server, which ends with the test program.
 func TestSearchAPI(t *testing.T) {
 	address := fmt.Sprintf("127.0.0.1:%d", freePort())
 	go func() { _ = serveSearchAPI(address) }() // without it, there is no answer

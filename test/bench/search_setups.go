@@ -14,19 +14,19 @@ import (
 	"github.com/miekg/dns"
 )
 
-// searchSetup is what pods ask: a node cache, or cluster DNS itself.
+// searchSetup is the server of the pods: a node cache, or cluster DNS itself.
 type searchSetup struct {
 	name    string
 	node    string // the node cache, if there is one
 	cluster string // cluster DNS
-	// autopath says that the first of the two expands search paths.
+	// autopath is set if the node cache, or else cluster DNS, expands search lists.
 	autopath bool
 }
 
-// clusterExpands says that cluster DNS does it.
+// clusterExpands is set if cluster DNS does it.
 func (s searchSetup) clusterExpands() bool { return s.autopath && s.node == "" }
 
-// own says that without the setup there is nothing to measure.
+// own is set if nothing can be measured without the setup.
 func (s searchSetup) own() bool { return s.node == nameNodeCache && s.cluster == nameClusterDNS }
 
 // The setups that budgets name.
@@ -45,9 +45,9 @@ var searchSetups = []searchSetup{
 	{"no node cache, CoreDNS with autopath", "", nameCoreDNS, true},
 }
 
-// nodeCorefile is that of node-local-dns, without health: the programs would share the port. Arguments: the DNS
-// port, the metrics port, the ports of cluster DNS and of the upstream server, lines for the cluster's zone and for
-// its forward, what else is wanted.
+// nodeCorefile is that of node-local-dns, without health: the programs would share the port. Arguments: the DNS port,
+// the metrics port, the ports of cluster DNS and of the upstream server, lines for the cluster's zone and for its
+// forward, further directives.
 const nodeCorefile = `cluster.local:%[1]d {
     errors
     cache {
@@ -84,13 +84,12 @@ in-addr.arpa:%[1]d ip6.arpa:%[1]d {
 }
 `
 
-// nodeCaller tells cluster DNS for which node it is asked, and of the search path: nodecache as it is deployed adds it
-// by itself. Argument: the node.
+// nodeCaller sends cluster DNS the node and the search list of the caller: a deployed nodecache adds it by itself.
+// Argument: the node.
 const nodeCaller = `
         caller %s`
 
-// nodeAutopath has the pods of the node read from the API server. Arguments: the node, the API server, a
-// resolv.conf.
+// nodeAutopath reads the pods of the node from the API server. Arguments: the node, the API server, a resolv.conf.
 const nodeAutopath = `
     autopath @nodelocal {
         node %s
@@ -98,13 +97,13 @@ const nodeAutopath = `
         resolv_conf %s
     }`
 
-// allPods and knownPods are lines of kubeadm's Corefile: the second has the pods watched, for *autopath*.
+// allPods and knownPods are lines of kubeadm's Corefile: with the second one the pods are watched, for *autopath*.
 const (
 	allPods   = "pods insecure"
 	knownPods = "pods verified"
 )
 
-// searchServers are a setup that runs.
+// searchServers are a running setup.
 type searchServers struct {
 	searchSetup
 	cache    *server // the node cache, if there is one
@@ -113,7 +112,7 @@ type searchServers struct {
 	upstream int     // port of the upstream server
 }
 
-// asked is the server that pods ask.
+// asked is the server of the pods.
 func (s *searchServers) asked() *server {
 	if s.cache != nil {
 		return s.cache
@@ -121,7 +120,7 @@ func (s *searchServers) asked() *server {
 	return s.dns
 }
 
-// servers are those that are there.
+// servers are the running ones.
 func (s *searchServers) servers() []*server {
 	return slices.DeleteFunc([]*server{s.cache, s.dns}, func(one *server) bool { return one == nil || one.process == nil })
 }
@@ -155,7 +154,7 @@ func (b *bench) startSearch(ctx context.Context) error {
 	}
 	for _, setup := range searchSetups {
 		if b.coredns == "" && (setup.node == nameCoreDNS || setup.cluster == nameCoreDNS) {
-			continue // which find has noted
+			continue // find has recorded the reason
 		}
 		s := &searchServers{searchSetup: setup}
 		b.search = append(b.search, s)
@@ -191,8 +190,8 @@ func (b *bench) startSetup(ctx context.Context, s *searchServers, api, resolvCon
 	})
 }
 
-// startSearchCluster starts cluster DNS. What of it reads the machine's resolv.conf gets ours: a mount that no other
-// process sees.
+// startSearchCluster starts cluster DNS with our resolv.conf instead of the machine's: a mount that no other process
+// sees.
 func (b *bench) startSearchCluster(ctx context.Context, s *searchServers, api, resolvConf string) error {
 	s.dns, s.metrics = &server{name: s.cluster, port: freePort()}, freePort()
 	more, path, args := b.profiled(s.dns), b.binary(s.cluster), []string{"-conf"}
@@ -212,8 +211,8 @@ func (b *bench) startSearchCluster(ctx context.Context, s *searchServers, api, r
 	return await(ctx, time.Minute, s.cluster, func() bool { return answers(s.dns.port, serviceName(last)) })
 }
 
-// unshare is the command that gives a program mounts of its own. It needs a user namespace as well if the user is
-// not root.
+// unshare is the command that runs a program with its own mounts. It needs a user namespace as well if the user is not
+// root.
 func unshare() []string {
 	if os.Geteuid() == 0 {
 		return []string{"unshare", "--mount"}
@@ -241,7 +240,7 @@ func answersFrom(client net.IP, port int, name string) bool {
 	return err == nil && len(r.Answer) > 0
 }
 
-// dropSetup goes on without a setup.
+// dropSetup continues without a setup.
 func (b *bench) dropSetup(s *searchServers, err error) {
 	for _, one := range s.servers() {
 		one.stop()

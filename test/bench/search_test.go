@@ -28,7 +28,7 @@ func TestSearchSetups(t *testing.T) {
 	}
 }
 
-// TestSearchServers is about setups of which a part is not there, or not yet.
+// TestSearchServers has setups without a node cache, or with one that does not run yet.
 func TestSearchServers(t *testing.T) {
 	running, planned := &server{process: &process{}}, &server{}
 	for _, c := range []struct {
@@ -38,7 +38,7 @@ func TestSearchServers(t *testing.T) {
 		asked      *server
 	}{
 		{"both", running, running, []*server{running, running}, running},
-		{"the node cache is to come", planned, running, []*server{running}, planned},
+		{"the node cache does not run yet", planned, running, []*server{running}, planned},
 		{"no node cache", nil, running, []*server{running}, running},
 		{"nothing yet", nil, nil, []*server{}, nil},
 	} {
@@ -48,7 +48,7 @@ func TestSearchServers(t *testing.T) {
 				t.Errorf("%d servers, want %d", len(got), len(c.want))
 			}
 			if s.asked() != c.asked {
-				t.Error("the pods ask another server")
+				t.Error("the pods query another server")
 			}
 		})
 	}

@@ -28,12 +28,12 @@ const (
 	nameEcho       = "echo"
 )
 
-// server is one of those that are measured.
+// server is a measured server.
 type server struct {
 	name  string
 	port  int
-	pprof int // port of the profiles, if any
-	// upstream is the port of the upstream server that it has for itself, if any.
+	pprof int // port of the profiles, 0 for none
+	// upstream is the port of its own upstream server, 0 for none.
 	upstream int
 	*process
 }
@@ -50,32 +50,32 @@ type bench struct {
 	plain    world     // without imports
 	imported world     // with them
 	servers  []*server // cluster DNS with *kubernetes* alone, clusterdns first
-	beside   []*server // the same programs once more, with kubeadm's Corefile or with imports
-	outside  *process  // what those forward to, if they do
+	beside   []*server // the same programs with kubeadm's Corefile or with imports
+	outside  *process  // their upstream servers
 	topology []*server // cluster DNS with and without topology
-	caches   []*server // node caches and what they are compared with
+	caches   []*server // node caches and their peers
 
-	forwarders []*server  // those that misses are measured with
-	upstreams  []*process // the upstream servers of those, or of the setups
+	forwarders []*server  // servers of the part misses
+	upstreams  []*process // upstream servers of these, or of the setups
 
-	searchAPI *process         // an API server that knows the pods
-	search    []*searchServers // the setups that search paths are measured with
+	searchAPI *process         // an API server with the pods
+	search    []*searchServers // setups of the part search
 
 	results  results
-	lost     []string // what was lost in a measurement
-	missing  []string // servers that could not be had, and why
-	versions []string // of the programs of others
+	lost     []string // lost queries of measurements
+	missing  []string // missing servers, with the reason
+	versions []string // of other projects
 }
 
 // world is a cluster that servers read from an API server.
 type world struct {
 	api     *process
 	url     string
-	imports bool // it has imports, for which the servers answer as well
+	imports bool // it has imports, and the servers answer their names
 }
 
-// corefile is *kubernetes* with what is measured and logged of it. Arguments: the DNS port, the metrics
-// port, the API server, what else is wanted.
+// corefile is *kubernetes* with metrics and errors. Arguments: the DNS port, the metrics port, the API server, further
+// directives.
 const corefile = `.:%d {
     bind 127.0.0.1
     errors
@@ -87,7 +87,7 @@ const corefile = `.:%d {
 }
 `
 
-// start builds what is to be built and starts the API server and cluster DNS.
+// start builds our programs and starts the API server and cluster DNS.
 func (b *bench) start(ctx context.Context) error {
 	if err := b.find(); err != nil {
 		return err
@@ -107,7 +107,7 @@ func (b *bench) start(ctx context.Context) error {
 	return b.startCluster(ctx, nameCoreDNS)
 }
 
-// find finds the programs of others.
+// find finds the programs of other projects.
 func (b *bench) find() (err error) {
 	if b.needsDNSPerf() {
 		if b.dnsperf.path, err = exec.LookPath("dnsperf"); err != nil {
@@ -123,14 +123,14 @@ func (b *bench) find() (err error) {
 	return nil
 }
 
-// note keeps a program's version for the report.
+// note records a program's version for the report.
 func (b *bench) note(version string) {
 	if version != "" && !slices.Contains(b.versions, version) {
 		b.versions = append(b.versions, version)
 	}
 }
 
-// miss notes that a server can't be had.
+// miss records that a server is missing.
 func (b *bench) miss(name string, err error) {
 	text := fmt.Sprintf("%s is missing: %v", name, err)
 	fmt.Fprintln(os.Stderr, text)
@@ -183,7 +183,7 @@ func (w *world) stop() {
 	}
 }
 
-// serving waits until an API server says that it has everything.
+// serving waits until an API server reports that it has the whole cluster.
 func (p *process) serving(ctx context.Context) error {
 	return await(ctx, time.Minute, "the API server", func() bool {
 		text, err := os.ReadFile(p.logs)
@@ -197,7 +197,7 @@ func (b *bench) startCluster(ctx context.Context, name string) error {
 	return b.startOne(ctx, b.plain, s, b.alone(s, b.plain), &b.servers)
 }
 
-// startBeside starts each of their programs once more, with the Corefile that conf makes.
+// startBeside starts both programs again, with the Corefile of conf.
 func (b *bench) startBeside(ctx context.Context, w world, conf func(s *server) string) error {
 	for _, first := range b.servers {
 		s := &server{name: first.name, port: freePort()}
@@ -208,8 +208,7 @@ func (b *bench) startBeside(ctx context.Context, w world, conf func(s *server) s
 	return nil
 }
 
-// startOne starts a cluster DNS server, which is one of those in all from then on, and waits until it has read
-// the whole cluster.
+// startOne starts a cluster DNS server, adds it to all, and waits until it has read the whole cluster.
 func (b *bench) startOne(ctx context.Context, w world, s *server, conf string, all *[]*server) error {
 	if err := b.run(ctx, s, b.binary(s.name), conf, "-conf"); err != nil {
 		return err
@@ -234,7 +233,7 @@ func (b *bench) alone(s *server, w world) string {
 	return w.corefile(fmt.Sprintf(corefile, s.port, freePort(), w.url, b.profiled(s)))
 }
 
-// synced waits until a cluster DNS server knows the last Service, and the last import if it reads them.
+// synced waits until a cluster DNS server has the last Service, and the last import if it reads them.
 func (b *bench) synced(ctx context.Context, s *server, w world) error {
 	last := []string{serviceName(b.cluster.Service(b.cluster.Services - 1))}
 	if w.imports {

@@ -8,24 +8,24 @@ import (
 	"strings"
 )
 
-// The cluster DNS servers whose costs are compared: one gives every caller the same, the other each its own.
+// The compared cluster DNS servers: one has the same answer for all callers, the other selects by caller.
 const (
 	nameForAll   = "without topology"
 	nameTopology = "with topology"
 )
 
-// withTopology compares callers and endpoints by a label that all nodes have alike, so that both servers give
-// the same answers.
+// withTopology compares callers and endpoints by a label with one value on all nodes, so that both servers give the same
+// answers.
 const withTopology = "\n        topology keys kubernetes.io/os *"
 
-// What is asked for a caller, who is named by the option that nodecache adds.
+// Figures of queries for a caller, whom nodecache's option names.
 const (
-	memoryTopology = "memory after the first reading, MiB"
+	memoryTopology = "memory after the first sync, MiB"
 )
 
 var callerKinds = []string{kindHeadless, kindHeadlessSRV, kindClusterIP}
 
-// callerRow is what is measured of a kind.
+// callerRow is the name of the figures of a kind.
 func callerRow(kind string, tcp bool) string {
 	if tcp {
 		return "for a caller, over TCP: " + kind
@@ -33,7 +33,7 @@ func callerRow(kind string, tcp bool) string {
 	return "for a caller, over UDP: " + kind
 }
 
-// measureTopology compares the two servers. Both are asked with the option.
+// measureTopology compares the two servers. Queries to both have the option.
 func (b *bench) measureTopology(ctx context.Context) error {
 	defer b.stopTopology()
 	for name, options := range map[string]string{nameForAll: "", nameTopology: withTopology} {
@@ -70,10 +70,10 @@ func (b *bench) measureTopology(ctx context.Context) error {
 	return b.measureRounds(ctx, b.topology, loads, b.queries)
 }
 
-// optionCode is the code of the option that names the caller, as the README of kubernetes says.
+// optionCode is the code of the caller option in the README of kubernetes.
 const optionCode = 65313
 
-// optionArgument is how dnsperf is told of the option.
+// optionArgument is dnsperf's argument for the option.
 func optionArgument(data []byte) string {
 	return fmt.Sprintf("%d:%s", optionCode, hex.EncodeToString(data))
 }
@@ -85,7 +85,7 @@ func (b *bench) stopTopology() {
 	b.topology = nil
 }
 
-// reportTopology writes a line for each thing measured.
+// reportTopology writes a line for each figure.
 func (b *bench) reportTopology(text *strings.Builder) {
 	fmt.Fprintf(text, "\n| clusterdns, CPU per query, us | %s | %s | ratio |\n|---|---|---|---|\n", nameForAll, nameTopology)
 	row := func(what, format string) {

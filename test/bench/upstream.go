@@ -15,10 +15,10 @@ import (
 	"github.com/miekg/dns"
 )
 
-// The upstream server that misses are measured with is this program in another mode.
+// The upstream server of the part misses is this program in another mode.
 const (
-	upstreamMode  = "upstream"            // the argument for it
-	nearMode      = "near-upstream"       // the same, with segments that are acknowledged at once
+	upstreamMode  = "upstream"            // argument for it
+	nearMode      = "near-upstream"       // the same, with immediate acknowledgements
 	upstreamDelay = 20 * time.Millisecond // from a query to its answer
 	upstreamTTL   = 60                    // of the answers, in seconds
 	negativeTTL   = 30                    // of answers without records, in seconds
@@ -27,7 +27,7 @@ const (
 // hostDomain is the search domain of the node's own resolv.conf. Nothing exists in it.
 const hostDomain = "node.internal."
 
-// inHostDomain says that a name in wire format, in lower case, is hostDomain or below it.
+// inHostDomain reports whether a name in wire format, in lower case, is hostDomain or below it.
 func inHostDomain(owner []byte) bool {
 	return bytes.HasSuffix(owner, []byte("\x04node\x08internal\x00"))
 }
@@ -35,31 +35,31 @@ func inHostDomain(owner []byte) bool {
 // Names of class CH for which the upstream server answers a TXT record with its counts.
 const (
 	nameCounts = "counts."
-	nameReset  = "reset." // as well, and begins to count anew
+	nameReset  = "reset." // also resets the counts
 )
 
-// upstreamCounts are what the upstream server counted.
+// upstreamCounts are the counts of the upstream server.
 type upstreamCounts struct {
-	open    int // TCP connections now
-	most    int // TCP connections that were open at once
+	open    int // open TCP connections now
+	maxOpen int // maximum of open TCP connections
 	queries int // over TCP and UDP
 }
 
 // The text of the TXT record.
-const countsFormat = "open %d most %d queries %d"
+const countsFormat = "open %d max %d queries %d"
 
 func (c upstreamCounts) String() string {
-	return fmt.Sprintf(countsFormat, c.open, c.most, c.queries)
+	return fmt.Sprintf(countsFormat, c.open, c.maxOpen, c.queries)
 }
 
 func parseCounts(text string) (c upstreamCounts, err error) {
-	if _, err := fmt.Sscanf(text, countsFormat, &c.open, &c.most, &c.queries); err != nil {
+	if _, err := fmt.Sscanf(text, countsFormat, &c.open, &c.maxOpen, &c.queries); err != nil {
 		return c, fmt.Errorf("counts of the upstream server: %q: %w", text, err)
 	}
 	return c, nil
 }
 
-// askCounts asks an upstream server for its counts.
+// askCounts queries the counts of an upstream server.
 func askCounts(port int, name string) (upstreamCounts, error) {
 	m := new(dns.Msg).SetQuestion(name, dns.TypeTXT)
 	m.Question[0].Qclass = dns.ClassCHAOS
@@ -76,8 +76,8 @@ func askCounts(port int, name string) (upstreamCounts, error) {
 	return upstreamCounts{}, fmt.Errorf("counts of the upstream server: no answer: %s", r)
 }
 
-// startUpstream starts an upstream server on the core of the load, for one server alone: connections of
-// others are not among those that it counts.
+// startUpstream starts an upstream server on the core of the load, for one server alone, so that it counts no
+// connections of others.
 func (b *bench) startUpstream(ctx context.Context) (port int, err error) {
 	self, err := os.Executable()
 	if err != nil {
@@ -106,8 +106,8 @@ func (b *bench) stopUpstreams() {
 	b.upstreams = nil
 }
 
-// addressOf is the address that the upstream server has for an owner name in wire format. It depends on the
-// name, so that an answer which belongs to another question is found out.
+// addressOf is the upstream server's address of an owner name in wire format. It depends on the name, so that an answer
+// to another question is detected.
 func addressOf(owner []byte) (address [4]byte) {
 	h := fnv.New32a()
 	_, _ = h.Write(owner) // never fails
@@ -115,7 +115,7 @@ func addressOf(owner []byte) (address [4]byte) {
 	return address
 }
 
-// address6Of is the IPv6 address that the upstream server has for an owner name. Every second name has none.
+// address6Of is the upstream server's IPv6 address of an owner name. Every second name has none.
 func address6Of(owner []byte) (address [16]byte, ok bool) {
 	address4 := addressOf(owner)
 	copy(address[:], "\x20\x01\x0d\xb8") // 2001:db8::/32, RFC 3849
@@ -143,9 +143,9 @@ func answerTo(to, query []byte, q question) []byte {
 // headerSize is the size of a message's header (RFC 1035 section 4.1.1).
 const headerSize = 12
 
-var errQuery = errors.New("no query that the upstream server answers")
+var errQuery = errors.New("not a query with one question")
 
-// question is what the upstream server reads of a query.
+// question has the fields of a query that the upstream server reads.
 type question struct {
 	owner        []byte // in wire format
 	qtype, class uint16
@@ -173,8 +173,8 @@ func readQuestion(query []byte) (q question, err error) {
 	return q, nil
 }
 
-// appendAnswer appends the answer to a query: its question, and a record of that name and type if there are
-// data for it. It has no OPT record, as that of a server without EDNS.
+// appendAnswer appends the answer to a query: its question, and a record of that name and type if there are data for it.
+// It has no OPT record, as from a server without EDNS.
 func appendAnswer(to, query []byte, q question, ttl uint32, data []byte) []byte {
 	start := len(to)
 	to = append(to, query[:q.end]...)
@@ -194,8 +194,8 @@ func appendAnswer(to, query []byte, q question, ttl uint32, data []byte) []byte 
 	return append(to, data...)
 }
 
-// appendNegative appends an answer without records, for whose lifetime there is an SOA record (RFC 2308 section 3).
-// The zone is that of the name's last two labels.
+// appendNegative appends an answer without records, with an SOA record for its TTL (RFC 2308 section 3). The zone is
+// that of the name's last two labels.
 func appendNegative(to, query []byte, q question, rcode byte) []byte {
 	start := len(to)
 	to = appendAnswer(to, query, q, 0, nil)
@@ -215,7 +215,7 @@ func appendNegative(to, query []byte, q question, rcode byte) []byte {
 	return to
 }
 
-// zoneAt returns where in an owner name its last two labels begin.
+// zoneAt returns the offset of an owner name's last two labels.
 func zoneAt(owner []byte) int {
 	var last, before int
 	for at := 0; at < len(owner) && owner[at] != 0; at += 1 + int(owner[at]) {

@@ -12,16 +12,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// upstream is a DNS server, over TCP and UDP, that answers each query upstreamDelay after it came. It shares
-// its core with the load, so it is one thread that waits for sockets and for the next answer's time in one
-// system call.
+// upstream is a DNS server, over TCP and UDP, that answers each query upstreamDelay after its arrival. It shares its
+// core with the load, so it is one thread that waits for sockets and for the next answer's time in one system call.
 type upstream struct {
 	near                       bool
 	epoll, listener, datagrams int
 	streams                    map[int]*stream // by file descriptor
-	waiting                    []pending       // in the order of their time, as the delay is the same for all
-	first                      int             // of waiting; those before it are sent
-	written                    []*stream       // that have answers to send now
+	waiting                    []pending       // by time, as the delay is the same for all
+	first                      int             // index of the first unsent one
+	written                    []*stream       // with answers that are due
 	buffer                     [1 << 16]byte
 	counts                     upstreamCounts
 	now                        func() time.Time
@@ -30,12 +29,12 @@ type upstream struct {
 // stream is a TCP connection.
 type stream struct {
 	fd      int
-	in, out []byte // a frame that has come in part; answers that are due
-	blocked bool   // the connection takes nothing more; the kernel says when it does
+	in, out []byte // an incomplete frame; answers that are due
+	blocked bool   // the send buffer is full; epoll reports when it has room
 	closed  bool
 }
 
-// pending is an answer that waits for its time: a frame for a stream, else a datagram for an address.
+// pending is an answer that is not due yet: a frame for a stream, otherwise a datagram for an address.
 type pending struct {
 	due    time.Time
 	stream *stream
@@ -43,8 +42,8 @@ type pending struct {
 	answer []byte
 }
 
-// serveUpstream serves an IPv4 address and port until the process is killed. A near one acknowledges segments
-// at once.
+// serveUpstream serves an IPv4 address and port until the process is killed. With near, it acknowledges segments at
+// once.
 func serveUpstream(address string, near bool) error {
 	at, err := netip.ParseAddrPort(address)
 	if err != nil {
@@ -69,7 +68,7 @@ func serveUpstream(address string, near bool) error {
 	}
 }
 
-// backlog is how many connections may wait to be accepted.
+// backlog is the maximum number of connections that wait to be accepted.
 const backlog = 4096
 
 func (u *upstream) open(at *unix.SockaddrInet4) (err error) {
@@ -111,9 +110,9 @@ func (u *upstream) watch(operation, fd int, events uint32) error {
 	return nil
 }
 
-// wait waits for sockets, no longer than to the next answer's time. epoll_wait(2) knows milliseconds only.
+// wait waits for sockets, at most until the next answer is due. epoll_wait(2) has a resolution of milliseconds.
 func (u *upstream) wait(events []unix.EpollEvent) (int, error) {
-	var timeout *unix.Timespec // for ever
+	var timeout *unix.Timespec // no timeout
 	if u.first < len(u.waiting) {
 		t := unix.NsecToTimespec(max(0, u.waiting[u.first].due.Sub(u.now()).Nanoseconds()))
 		timeout = &t
@@ -129,7 +128,7 @@ func (u *upstream) wait(events []unix.EpollEvent) (int, error) {
 	return 0, errno
 }
 
-// handle does what a socket is ready for. Errors of one connection end that connection.
+// handle processes the events of a socket. An error of a connection closes that connection.
 func (u *upstream) handle(fd int) error {
 	switch fd {
 	case u.listener:
@@ -169,7 +168,7 @@ func (u *upstream) accept() error {
 		}
 		u.streams[fd] = &stream{fd: fd}
 		u.counts.open++
-		u.counts.most = max(u.counts.most, u.counts.open)
+		u.counts.maxOpen = max(u.counts.maxOpen, u.counts.open)
 	}
 }
 
@@ -177,10 +176,10 @@ func (u *upstream) close(s *stream) {
 	s.closed = true
 	delete(u.streams, s.fd)
 	u.counts.open--
-	_ = unix.Close(s.fd) // nothing of it is wanted any more
+	_ = unix.Close(s.fd) // its remaining queries are dropped
 }
 
-// read takes queries from a connection, and closes it if it is at its end or brings something else.
+// read reads queries from a connection, and closes it at its end or after other data.
 func (u *upstream) read(s *stream) {
 	n, err := unix.Read(s.fd, u.buffer[:])
 	if errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EINTR) {
@@ -191,7 +190,7 @@ func (u *upstream) read(s *stream) {
 		return
 	}
 	if u.near {
-		_ = unix.SetsockoptInt(s.fd, unix.IPPROTO_TCP, unix.TCP_QUICKACK, 1) // which holds for what has come
+		_ = unix.SetsockoptInt(s.fd, unix.IPPROTO_TCP, unix.TCP_QUICKACK, 1) // which refers to the received data
 	}
 	in := u.buffer[:n]
 	if len(s.in) > 0 {
@@ -213,7 +212,7 @@ func (u *upstream) read(s *stream) {
 	s.in = append(s.in[:0], in...)
 }
 
-// receive takes queries from the socket for datagrams. What is no query is dropped.
+// receive reads queries from the UDP socket. Datagrams that are no queries are dropped.
 func (u *upstream) receive() error {
 	for {
 		n, from, err := unix.Recvfrom(u.datagrams, u.buffer[:], 0)
@@ -236,7 +235,7 @@ func (u *upstream) receive() error {
 	}
 }
 
-// answer appends the answer to a query. Those about the counts are wanted at once.
+// answer appends the answer to a query. Answers with the counts are due at once.
 func (u *upstream) answer(query, to []byte) (answer []byte, atOnce bool, err error) {
 	q, err := readQuestion(query)
 	if err != nil {
@@ -249,20 +248,20 @@ func (u *upstream) answer(query, to []byte) (answer []byte, atOnce bool, err err
 	return answerTo(to, query, q), false, nil
 }
 
-// countsOf returns the data of a TXT record with the counts, or nothing if the name is another.
+// countsOf returns the data of a TXT record with the counts, nil for another name.
 func (u *upstream) countsOf(owner string) []byte {
 	counts := u.counts.String()
 	switch owner {
 	case "\x06counts\x00":
 	case "\x05reset\x00":
-		u.counts.most, u.counts.queries = u.counts.open, 0
+		u.counts.maxOpen, u.counts.queries = u.counts.open, 0
 	default:
 		return nil
 	}
 	return append([]byte{byte(len(counts))}, counts...)
 }
 
-// sendDue sends the answers whose time has come: those of one connection with one system call.
+// sendDue sends the answers that are due: those of one connection with one system call.
 func (u *upstream) sendDue() {
 	now := u.now()
 	for ; u.first < len(u.waiting) && !u.waiting[u.first].due.After(now); u.first++ {
@@ -276,7 +275,7 @@ func (u *upstream) sendDue() {
 			}
 			p.stream.out = append(p.stream.out, p.answer...)
 		}
-		*p = pending{} // which keeps no memory
+		*p = pending{} // which frees the memory
 	}
 	if u.first > len(u.waiting)/2 {
 		u.waiting, u.first = u.waiting[:copy(u.waiting, u.waiting[u.first:])], 0
@@ -293,7 +292,7 @@ func (u *upstream) send(p pending) {
 	_ = unix.Sendto(u.datagrams, p.answer, 0, p.to) // a datagram may be lost
 }
 
-// flush sends what is due on a connection, as far as it takes it.
+// flush sends the due answers of a connection, until its send buffer is full.
 func (u *upstream) flush(s *stream) {
 	n, err := unix.Write(s.fd, s.out)
 	if err != nil && !errors.Is(err, unix.EAGAIN) && !errors.Is(err, unix.EINTR) {

@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// startTestUpstream runs an upstream server for as long as the test program lives, as it has no other end.
+// startTestUpstream runs an upstream server, which ends with the test program.
 func startTestUpstream(t *testing.T) (port int) {
 	t.Helper()
 	port = freePort()
@@ -28,10 +28,10 @@ func startTestUpstream(t *testing.T) (port int) {
 	return port
 }
 
-// frame puts the length before a message, as TCP has it (RFC 1035 section 4.2.2).
+// frame adds the length before a message, as TCP needs it (RFC 1035 section 4.2.2).
 func frame(m []byte) []byte { return append(binary.BigEndian.AppendUint16(nil, uint16(len(m))), m...) }
 
-// dialUpstream opens a connection that the test waits for no longer than ten seconds.
+// dialUpstream opens a connection with a deadline of ten seconds.
 func dialUpstream(t *testing.T, port int) net.Conn {
 	t.Helper()
 	c, err := net.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", port))
@@ -102,14 +102,14 @@ func TestUpstreamCounts(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	if want := (upstreamCounts{open: 2, most: 3, queries: 4}); got != want {
+	if want := (upstreamCounts{open: 2, maxOpen: 3, queries: 4}); got != want {
 		t.Errorf("counts: %s, want %s", got, want)
 	}
 	if _, err := askCounts(port, nameReset); err != nil {
 		t.Fatal(err)
 	}
 	got, err := askCounts(port, nameCounts)
-	if want := (upstreamCounts{open: 2, most: 2}); err != nil || got != want {
+	if want := (upstreamCounts{open: 2, maxOpen: 2}); err != nil || got != want {
 		t.Errorf("counts after they began anew: %s, error %v; want %s", got, err, want)
 	}
 }
@@ -135,7 +135,7 @@ func TestUpstreamEndsConnection(t *testing.T) {
 	}
 }
 
-// testStream is an upstream server with one connection, and the other end of that. The test turns the clock.
+// testStream is an upstream server with one connection, and the client's end of it. The test sets the clock.
 func testStream(t *testing.T, sendBuffer int) (u *upstream, s *stream, other int, clock *time.Time) {
 	t.Helper()
 	ends, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
@@ -164,7 +164,7 @@ func testStream(t *testing.T, sendBuffer int) (u *upstream, s *stream, other int
 	return u, s, ends[1], clock
 }
 
-// received returns what has come on a socket.
+// received returns the data in a socket's receive buffer.
 func received(t *testing.T, fd int) (all []byte) {
 	t.Helper()
 	buffer := make([]byte, 1<<16)
@@ -208,7 +208,7 @@ func TestUpstreamDelay(t *testing.T) {
 	}
 }
 
-// TestUpstreamBlocked is about a client that reads late: it gets everything, in order.
+// TestUpstreamBlocked has a client that reads late: it receives everything, in order.
 func TestUpstreamBlocked(t *testing.T) {
 	u, s, other, clock := testStream(t, 4096)
 	const queries = 1000
@@ -222,14 +222,14 @@ func TestUpstreamBlocked(t *testing.T) {
 	*clock = clock.Add(upstreamDelay)
 	u.sendDue()
 	if !s.blocked {
-		t.Fatal("the connection took everything: nothing is tested")
+		t.Fatal("the send buffer is not full: nothing is tested")
 	}
 	got := received(t, other)
 	for u.sendDue(); s.blocked; got = append(got, received(t, other)...) {
 		var events [1]unix.EpollEvent
 		n, err := unix.EpollWait(u.epoll, events[:], 10000)
 		if n != 1 && !errors.Is(err, unix.EINTR) {
-			t.Fatalf("the kernel does not say that there is room: %v", err)
+			t.Fatalf("epoll does not report room: %v", err)
 		}
 		if err := u.handle(s.fd); err != nil {
 			t.Fatal(err)

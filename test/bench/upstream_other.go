@@ -4,4 +4,4 @@ package main
 
 import "errors"
 
-func serveUpstream(string, bool) error { return errors.New("upstream: epoll is there on Linux only") }
+func serveUpstream(string, bool) error { return errors.New("upstream: epoll needs Linux") }

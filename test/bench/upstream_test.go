@@ -32,7 +32,7 @@ func TestReadQuestion(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		query []byte
-		owner string // or nothing, if it is to be refused
+		owner string // nil, if it must be refused
 	}{
 		{"a name", query, "\x02n1\x07example\x03com\x00"},
 		{"the root", packed(t, ".", dns.TypeNS, dns.ClassINET), "\x00"},
@@ -97,7 +97,7 @@ func TestCounts(t *testing.T) {
 		want upstreamCounts
 		bad  bool
 	}{
-		{"open 2 most 500 queries 8000", upstreamCounts{2, 500, 8000}, false},
+		{"open 2 max 500 queries 8000", upstreamCounts{2, 500, 8000}, false},
 		{upstreamCounts{open: 1}.String(), upstreamCounts{open: 1}, false},
 		{"open 2", upstreamCounts{open: 2}, true},
 		{"", upstreamCounts{}, true},
@@ -111,7 +111,7 @@ func TestCounts(t *testing.T) {
 	}
 }
 
-// TestJudgeAddress is about answers to other questions, which the number of records does not tell.
+// TestJudgeAddress has answers to other questions, with the right number of records.
 func TestJudgeAddress(t *testing.T) {
 	l, err := freshNames(t.TempDir(), "test", 2)
 	if err != nil {
@@ -139,8 +139,8 @@ func TestAnswerTo(t *testing.T) {
 		name   string
 		qtype  uint16
 		rcode  int
-		answer string // the data of a record
-		zone   string // that the SOA record is of
+		answer string // data of a record
+		zone   string // zone of the SOA record
 	}{
 		{"n0.example.com.", dns.TypeA, dns.RcodeSuccess, "A\t232.43.105.176", ""},
 		{"n0.example.com.", dns.TypeAAAA, dns.RcodeSuccess, "AAAA\t2001:db8::e82b:69b0", ""},
@@ -191,7 +191,7 @@ func recordText(records []dns.RR) (all []string) {
 	return all
 }
 
-// TestExternalAddresses holds what the load expects against what the upstream server answers.
+// TestExternalAddresses compares the addresses that the load expects with the upstream server's.
 func TestExternalAddresses(t *testing.T) {
 	for _, name := range []string{"n0.example.com", "n1.example.com", "n2.example.com", "n3.example.com"} {
 		var answered []netip.Addr

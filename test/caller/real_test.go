@@ -144,7 +144,7 @@ func TestEncrypted(t *testing.T) {
 				if err != nil || reply.Rcode != dns.RcodeSuccess {
 					t.Fatalf("%s: error %v, reply %v", client, err, reply)
 				}
-				got := r.of(m.Question[0].Name)
+				got := r.queriesFor(m.Question[0].Name)
 				if len(got) != 1 || len(got[0].callers()) != 1 || got[0].callers()[0] != nodeAOfZone {
 					t.Errorf("%s: upstream received %+v", client, got)
 				}
@@ -172,7 +172,7 @@ func dig(t *testing.T, address string, args ...string) string {
 	return string(out)
 }
 
-// TestDig has a client that sends the option itself, to be taken for a client on another node.
+// TestDig has a client that sends the option itself, to impersonate a client on another node.
 func TestDig(t *testing.T) {
 	const spoofed = "+ednsopt=65313:01066e6f64652d62" // node-b
 	r, other := record(t, clusterHost, false), record(t, otherHost, false)
@@ -195,7 +195,7 @@ func TestDig(t *testing.T) {
 				if !strings.Contains(out, "status: NOERROR") || strings.Contains(out, "65313") || strings.Contains(out, "OPT PSEUDOSECTION") != c.opt {
 					t.Errorf("output of dig:\n%s", out)
 				}
-				got := at.of(name)
+				got := at.queriesFor(name)
 				if len(got) != 1 {
 					t.Fatalf("upstream received %d queries, want 1", len(got))
 				}
@@ -208,7 +208,8 @@ func TestDig(t *testing.T) {
 	}
 }
 
-// TestInvalid has invalid names of nodes: an invalid flag is an error of one line, an invalid variable a logged line.
+// TestInvalid has invalid names of nodes: an invalid flag is an error of one line, an invalid variable is logged in one
+// line.
 func TestInvalid(t *testing.T) {
 	path := daemon.Program(t, "nodecache")
 	for _, arg := range []string{"-node-name=Node A", "-node-name=a_b", "-node-name=" + strings.Repeat("a", 254), "-node-zone=zone 1", "-node-zone=" + strings.Repeat("a", 64)} {
@@ -231,7 +232,7 @@ func TestInvalid(t *testing.T) {
 		if _, err := exchange("udp", address, new(dns.Msg).SetQuestion("a.cluster.local.", dns.TypeA)); err != nil {
 			t.Error(err)
 		}
-		if got := r.of("a.cluster.local."); len(got) != 1 || got[0].opts > 0 {
+		if got := r.queriesFor("a.cluster.local."); len(got) != 1 || got[0].opts > 0 {
 			t.Errorf("upstream received %+v", got)
 		}
 		const want = `variable NODE_NAME of the environment: "Node A" is not the name of a node`

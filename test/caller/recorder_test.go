@@ -90,8 +90,8 @@ func parse(b []byte) (q query, err error) {
 	return q, nil
 }
 
-// recorder is an upstream that records queries. It answers NOERROR without records. Queries with EDNS are answered with
-// an option 65313, or, if it is old, with FORMERR.
+// recorder is an upstream that records queries. It answers NOERROR without records. Replies to queries with EDNS have an
+// option 65313; an old recorder answers such queries with FORMERR.
 type recorder struct {
 	address string
 	old     bool
@@ -195,8 +195,8 @@ func (r *recorder) answer(network string, b []byte) []byte {
 	return append(reply, 0, 3, 1, 1, 'x')
 }
 
-// of returns the queries for a name.
-func (r *recorder) of(name string) (all []query) {
+// queriesFor returns the queries for a name.
+func (r *recorder) queriesFor(name string) (all []query) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, q := range r.all {

@@ -160,7 +160,7 @@ func (s sent) check(t *testing.T, address string, r *recorder, network, option s
 	if err != nil || reply.Rcode != dns.RcodeSuccess {
 		t.Fatalf("%s: error %v, reply %v", s.name, err, reply)
 	}
-	got := r.of(s.name)
+	got := r.queriesFor(s.name)
 	if len(got) != 1 {
 		t.Fatalf("%s: upstream received %d queries, want 1", s.name, len(got))
 	}
@@ -213,9 +213,9 @@ func wantNoCaller(t *testing.T, m, reply *dns.Msg) {
 	}
 }
 
-// TestOldUpstream has an upstream that answers queries with EDNS by FORMERR: clients receive the same replies with and
+// TestUpstreamWithoutEDNS has an upstream that answers queries with EDNS by FORMERR: clients receive the same replies with and
 // without the option.
-func TestOldUpstream(t *testing.T) {
+func TestUpstreamWithoutEDNS(t *testing.T) {
 	for _, args := range [][]string{nil, {"-node-name", "node-a"}} {
 		for _, transport := range []string{"force_tcp", "prefer_udp"} {
 			t.Run(strings.Join(args, " ")+" "+transport, func(t *testing.T) {
@@ -233,7 +233,7 @@ func TestOldUpstream(t *testing.T) {
 					if args == nil {
 						want = 1
 					}
-					if got := old.of(name); len(got) != want || got[len(got)-1].opts > 0 {
+					if got := old.queriesFor(name); len(got) != want || got[len(got)-1].opts > 0 {
 						t.Errorf("query %d: upstream received %+v, want %d queries", i, got, want)
 					}
 				}

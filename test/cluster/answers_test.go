@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// question is one that a pod asks, and what it has to get. In both, {web4} and {web6} are the cluster IPs of the
-// Service web, and {pod0}, {pod1} the addresses of its pods; {dashes0} is the first with dashes.
+// question is a query of a pod, with the wanted answer. In both, {web4} and {web6} are the cluster IPs of the Service
+// web, and {pod0}, {pod1} the addresses of its pods; {dashes0} is the first with dashes.
 type question struct {
 	name, path, query string
 	want              string // words and lines in any order
@@ -40,7 +40,7 @@ var answers = []question{
 	{"SRV, cluster IP", "/lookup", "kind=srv&name=_http._tcp.web.shop.svc.cluster.local", "web.shop.svc.cluster.local.:80"},
 	{"reverse, IPv4", "/lookup", "kind=addr&name={web4}", "web.shop.svc.cluster.local."},
 	{"reverse, IPv6", "/lookup", "kind=addr&name={web6}", "web.shop.svc.cluster.local."},
-	// As an endpoint of both Services.
+	// Endpoints of both Services.
 	{"reverse, a pod", "/lookup", "kind=addr&name={pod0}", "web-0.pods.shop.svc.cluster.local. {dashes0}.web.shop.svc.cluster.local."},
 
 	{"external over UDP", "/ask", "name=www.example.test", "NOERROR\nwww.example.test. A 198.51.100.7"},
@@ -51,7 +51,7 @@ var answers = []question{
 	{"external, reverse", "/lookup", "kind=addr&name=198.51.100.7", "www.example.test."},
 }
 
-// testAnswers asks all of it from a pod, once each, and sees whether nodecache was asked.
+// testAnswers sends every query from a pod, once each, and checks whether nodecache received it.
 func (c *cluster) testAnswers(t *testing.T, from string, cached bool) {
 	p := c.pod(t, from)
 	web4, web6 := c.serviceAddresses(t, shop, "web")
@@ -92,7 +92,7 @@ func sorted(text string) (lines []string) {
 	return lines
 }
 
-// testAddress asks nodecache at an address that the pods' resolv.conf does not have.
+// testAddress queries nodecache at an address that the pods' resolv.conf does not have.
 func (c *cluster) testAddress(t *testing.T, address string) {
 	web4, _ := c.serviceAddresses(t, shop, "web")
 	before := c.requests(t)

@@ -16,17 +16,17 @@ import (
 	"time"
 )
 
-// cgroupPrefix is what the names of the cgroups here begin with; the process id of the test follows.
+// cgroupPrefix is the first part of the names of cgroups here; the process id of the test follows.
 const cgroupPrefix = "nearside-test-"
 
-// hierarchy is where the kernel shows one tree of cgroups of version 1.
+// hierarchy is one tree of cgroups of version 1, with its mount point.
 type hierarchy struct {
-	controllers string // as /proc/self/cgroup has them
-	folder      string // of the cgroup in which this process is
+	controllers string // as in /proc/self/cgroup
+	folder      string // the cgroup of this process
 }
 
 // hierarchies returns those of this process. The test is skipped on a machine that has cgroups of version 2 only, which
-// it does not make yet.
+// are not supported yet.
 func hierarchies(t *testing.T) (all []hierarchy) {
 	t.Helper()
 	mounts := readFile(t, "/proc/self/mountinfo")
@@ -45,7 +45,7 @@ func hierarchies(t *testing.T) (all []hierarchy) {
 	return all
 }
 
-// mountOf returns where a hierarchy with these controllers is mounted, from the text of mountinfo.
+// mountOf returns the mount point of a hierarchy with these controllers, from the text of mountinfo.
 func mountOf(mounts, controllers string) string {
 	want := strings.Split(controllers, ",")
 	for line := range strings.Lines(mounts) {
@@ -81,7 +81,7 @@ func TestMountOf(t *testing.T) {
 }
 
 // makeCgroups makes the node's cgroup in every hierarchy, and removes them at the end of the test, when the node's
-// processes must be gone.
+// processes have ended.
 func makeCgroups(t *testing.T) (folders []string) {
 	t.Helper()
 	for _, h := range hierarchies(t) {
@@ -99,7 +99,7 @@ func makeCgroups(t *testing.T) (folders []string) {
 		if !strings.Contains(h.controllers, "cpuset") {
 			continue
 		}
-		for _, name := range []string{"cpuset.cpus", "cpuset.mems"} { // which a new cgroup has none of
+		for _, name := range []string{"cpuset.cpus", "cpuset.mems"} { // which are unset in a new cgroup
 			if err := os.WriteFile(filepath.Join(folder, name), []byte(readFile(t, filepath.Join(h.folder, name))), 0); err != nil {
 				t.Fatal(err)
 			}
@@ -108,7 +108,7 @@ func makeCgroups(t *testing.T) (folders []string) {
 	return folders
 }
 
-// removeOldCgroups removes the cgroups of test processes that are gone.
+// removeOldCgroups removes the cgroups of test processes that have ended.
 func removeOldCgroups(t *testing.T, folder string) {
 	t.Helper()
 	all, err := filepath.Glob(filepath.Join(folder, cgroupPrefix+"*"))
@@ -124,7 +124,7 @@ func removeOldCgroups(t *testing.T, folder string) {
 	}
 }
 
-// gone tells whether no process has this id.
+// gone reports whether no process has this id.
 func gone(pid string) bool {
 	number, err := strconv.Atoi(pid)
 	return err == nil && errors.Is(syscall.Kill(number, 0), syscall.ESRCH)
@@ -144,7 +144,7 @@ func removeCgroup(folder string) error {
 	}
 	for _, f := range slices.Backward(folders) {
 		for end := time.Now().Add(cleanupTimeout); ; time.Sleep(20 * time.Millisecond) {
-			// Not os.Remove, which takes the answer for a file for more telling.
+			// Not os.Remove, which returns the error of removing a file.
 			err := syscall.Rmdir(f)
 			if err == nil {
 				break

@@ -11,11 +11,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// confined is what the kernel has to say of a deployed program, in the words of /proc/PID/status.
+// confined is the kernel's view of a deployed program, in the fields of /proc/PID/status.
 type confined struct {
 	program string
 	uid     string
-	// capabilities are all that it has, and all that it could ever get.
+	// capabilities are the current capabilities, and those that the program could ever obtain.
 	capabilities []int
 }
 
@@ -24,7 +24,7 @@ var programsConfined = []confined{
 	{"nodecache", "0", []int{unix.CAP_NET_BIND_SERVICE, unix.CAP_NET_ADMIN}},
 }
 
-// testConfined sees that the programs have the rights of their manifests, and no others.
+// testConfined checks that the programs have the rights of their manifests, and no others.
 func (c *cluster) testConfined(t *testing.T) {
 	for _, want := range programsConfined {
 		t.Run(want.program, func(t *testing.T) {
@@ -50,7 +50,7 @@ func (c *cluster) testConfined(t *testing.T) {
 	}
 }
 
-// problems returns what a status has that is not wanted.
+// problems returns the differences of a status from the wanted one.
 func (c confined) problems(status string) (all []string) {
 	got := map[string]string{}
 	for line := range strings.Lines(status) {

@@ -21,10 +21,10 @@ import (
 // root is the folder of the module.
 const root = "../.."
 
-// tag is that of the images in the kustomize bases.
+// tag is the image tag in the kustomize bases.
 const tag = "dev"
 
-// What selects the pods of both programs.
+// Selectors of the pods of both programs.
 const (
 	nodecachePods  = "app.kubernetes.io/name=nodecache"
 	clusterdnsPods = "app.kubernetes.io/name=clusterdns"
@@ -37,16 +37,16 @@ var (
 	kubeDNS string
 )
 
-// way is one in which people install nearside.
+// way is one way to install nearside.
 type way struct {
 	name string
 	// service is the Service that the cluster has before.
 	service string
-	// files are what kubectl applies: "-k FOLDER" or "-f FILE".
+	// files are the arguments of kubectl apply: "-k FOLDER" or "-f FILE".
 	files func(t *testing.T, c *cluster) []string
-	// direct tells that nodecache leaves the address of that Service, which pods have in resolv.conf, to clusterdns.
+	// direct is set if nodecache does not take over the address of that Service, which pods have in resolv.conf.
 	direct bool
-	// more is what is tested of this way only.
+	// more are tests of this way only.
 	more func(t *testing.T, c *cluster)
 }
 
@@ -66,7 +66,7 @@ var ways = []way{
 		_, address := c.serviceAddresses(t, "kube-system", "kube-dns")
 		t.Run("over IPv6", func(t *testing.T) { c.testAddress(t, address) })
 	}},
-	// With kube-proxy in the mode that it has here: the kernel may lack IPVS.
+	// With kube-proxy in nftables mode, as here: the kernel may lack IPVS.
 	{name: "ipvs", service: kubeDNS, files: overlay("ipvs"), direct: true, more: func(t *testing.T, c *cluster) {
 		t.Run("local address", func(t *testing.T) { c.testAddress(t, "169.254.20.10") })
 	}},
@@ -89,7 +89,7 @@ func overlay(name string) func(*testing.T, *cluster) []string {
 	}
 }
 
-// chart is what helm makes of deploy/helm.
+// chart is the output of helm for deploy/helm.
 func chart(t *testing.T, c *cluster) []string {
 	t.Helper()
 	out, err := exec.Command(c.binaries["helm"], "template", "nearside", filepath.Join(root, "deploy/helm/nearside"), "--namespace=kube-system",
@@ -114,7 +114,7 @@ func (c *cluster) apply(t *testing.T, name, manifest string) {
 	c.kubectl(t, "apply", "-f", path)
 }
 
-// importImages makes the images as "make image" does, and gives them to containerd.
+// importImages builds the images as "make image" does, and imports them into containerd.
 func (c *cluster) importImages(t *testing.T) {
 	t.Helper()
 	folder := filepath.Join(c.folder, "images")
@@ -138,7 +138,7 @@ func TestDeployed(t *testing.T) {
 	t.Run("from CoreDNS and back", func(t *testing.T) { c.testMigration(t) })
 }
 
-// testWay installs nearside, tests it, takes it away, and compares the node with what it was.
+// testWay installs nearside, tests it, removes it, and compares the node with its state before.
 func (c *cluster) testWay(t *testing.T, w way) {
 	t.Cleanup(func() {
 		if t.Failed() {
@@ -162,7 +162,7 @@ func (c *cluster) testWay(t *testing.T, w way) {
 	c.waitNothingLeft(t, before)
 }
 
-// waitNothingLeft waits until the cluster has no objects of nearside, and the node is as it was.
+// waitNothingLeft waits until the cluster has no objects of nearside, and the node is in its state before.
 func (c *cluster) waitNothingLeft(t *testing.T, before state) {
 	t.Helper()
 	c.wait(t, "nothing left on the node", cleanupTimeout, func() error {
@@ -174,11 +174,12 @@ func (c *cluster) waitNothingLeft(t *testing.T, before state) {
 	})
 }
 
-// state is what a node has, by what shows it, as sorted lines.
+// state is the network state of a node: the sorted output of commands, by command.
 type state map[string][]string
 
-// state looks at what a program of nearside could leave on the node: interfaces, addresses, routes, rules, tables,
-// listeners, processes and files of /run. The node's own programs start others, such as kube-proxy's nft, at any time.
+// state reads everything that a program of nearside could leave on the node: interfaces, addresses, routes, rules,
+// tables, listeners, processes and files of /run. The node's own programs start others, such as kube-proxy's nft, at any
+// time.
 func (c *cluster) state(t *testing.T) state {
 	t.Helper()
 	now := state{}
@@ -206,7 +207,7 @@ func (c *cluster) state(t *testing.T) state {
 
 func allLines(output string) []string { return strings.Split(output, "\n") }
 
-// listeners returns protocol and address of each line of ss. What waits in a socket differs from look to look.
+// listeners returns protocol and address of each line of ss. The queue of a socket differs from time to time.
 func listeners(ss string) (all []string) {
 	for line := range strings.Lines(ss) {
 		if words := strings.Fields(line); len(words) > 4 {
@@ -231,11 +232,11 @@ func processes(ps string) (all []string) {
 	return all
 }
 
-// mountPoints are what the kubelet makes in /run for manifests that mount it, where the node does not have it: the lock
-// file of all who call iptables, and the folder of systemd-resolved.
+// mountPoints are created by the kubelet in /run for manifests that mount them, if the node does not have them: the lock
+// file of iptables, and the folder of systemd-resolved.
 var mountPoints = []string{"xtables.lock", "systemd"}
 
-// same returns an error that tells what one state has and the other has not.
+// same returns an error with the differences of two states.
 func same(before, after state) error {
 	var differences []string
 	for show, lines := range after {
@@ -256,11 +257,11 @@ func same(before, after state) error {
 	return nil
 }
 
-// TestLooks has what may run on a node between two looks, and what nearside could have left.
-func TestLooks(t *testing.T) {
+// TestStateChanges has changes that the node's own programs make between two states, and leftovers of nearside.
+func TestStateChanges(t *testing.T) {
 	const (
 		node = "systemd         0::/init.scope\nkubelet         0::/system.slice/kubelet.service\nkube-proxy      0::/nearside/node\n" +
-			"pause           0::/kubepods/besteffort/pod1/2\nasker           0::/kubepods/besteffort/pod1/3\n"
+			"pause           0::/kubepods/besteffort/pod1/2\nclient           0::/kubepods/besteffort/pod1/3\n"
 		nft       = "nft             0::/nearside/node\n"
 		left      = "iptables        0::/kubepods/burstable/pod4/5\n"
 		nodecache = "nodecache       0::/nearside/node\n"
@@ -286,7 +287,7 @@ func TestLooks(t *testing.T) {
 	}
 }
 
-func TestSame(t *testing.T) {
+func TestStateDifference(t *testing.T) {
 	before := state{"ip": {"lo", "eth0"}, "ls": {"containerd"}}
 	for _, c := range []struct {
 		name  string
@@ -309,7 +310,7 @@ func TestSame(t *testing.T) {
 	}
 }
 
-// requests returns how many queries nodecache has counted.
+// requests returns the number of queries that nodecache has counted.
 func (c *cluster) requests(t *testing.T) (sum float64) {
 	t.Helper()
 	reply, err := c.Node.Client().Get("http://" + net.JoinHostPort(c.Node.IPv4.String(), "9253") + "/metrics")
@@ -337,7 +338,7 @@ func (c *cluster) requests(t *testing.T) (sum float64) {
 	return sum
 }
 
-// showPods writes what the cluster says of its pods, and their logs, to the log of the test.
+// showPods logs the state of the cluster's pods, and their logs.
 func (c *cluster) showPods(t *testing.T) {
 	for _, args := range [][]string{
 		{"get", "pods", "-A", "-o", "wide"},

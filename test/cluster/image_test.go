@@ -15,15 +15,15 @@ import (
 	"testing"
 )
 
-// askerImage is the image of the tests' own pods, and of the pause container of every pod.
-const askerImage = "nearside.test/asker:test"
+// clientImage is the image of the test pods, and of the pause container of every pod.
+const clientImage = "nearside.test/client:test"
 
-// buildAsker makes the archive of askerImage, and returns its path.
-func buildAsker(t *testing.T, folder string) string {
+// buildClientImage makes the archive of clientImage, and returns its path.
+func buildClientImage(t *testing.T, folder string) string {
 	t.Helper()
-	program := filepath.Join(folder, "asker")
-	build(t, program, "github.com/nearside-dns/nearside/test/cluster/asker")
-	return writeImage(t, folder, askerImage, program)
+	program := filepath.Join(folder, "client")
+	build(t, program, "github.com/nearside-dns/nearside/test/cluster/client")
+	return writeImage(t, folder, clientImage, program)
 }
 
 // writeImage writes the archive of an image with one program into a folder, and returns its path.

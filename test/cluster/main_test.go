@@ -13,15 +13,15 @@ import (
 	"github.com/nearside-dns/nearside/test/netns"
 )
 
-// asked is the variable that turns these tests on when it is "1": they take minutes.
+// asked is the variable that enables these tests when it is "1": they take minutes.
 const asked = "NEARSIDE_E2E"
 
 func TestMain(m *testing.M) { os.Exit(daemon.Main(m)) }
 
-// binaries are the paths of what test/install.sh builds.
+// binaries are the paths of the programs that test/install.sh installs.
 type binaries map[string]string
 
-// require skips the test when it is not asked for, and without what it needs.
+// require skips the test when it is not enabled, or a program is missing.
 func require(t *testing.T) binaries {
 	t.Helper()
 	if os.Getenv(asked) != "1" {

@@ -14,8 +14,8 @@ const coreDNSImage = "nearside.test/coredns:test"
 //go:embed testdata/coredns.yaml
 var coreDNS string
 
-// clusterDNSLoads are what pods ask while cluster DNS changes, without a cache on the node. What kube-proxy does with
-// datagrams (see loads) costs the most where CoreDNS goes: its readiness is asked every ten seconds.
+// clusterDNSLoads are sent while cluster DNS is replaced, without a cache on the node. More is lost where CoreDNS ends,
+// as kube-proxy sends datagrams of old flows to it (see loads) and its readiness is probed only every ten seconds.
 var clusterDNSLoads = []load{
 	{"cluster name, UDP", "name=web.shop.svc.cluster.local", 0.02},
 	{"cluster name, TCP", "name=web.shop.svc.cluster.local&network=tcp", 0},
@@ -23,8 +23,8 @@ var clusterDNSLoads = []load{
 	{"external names, TCP", "name=t#." + anyName + "&network=tcp", 0},
 }
 
-// testMigration brings clusterdns beside CoreDNS, takes CoreDNS away, and goes all the way back, while pods ask the
-// Service that both are behind.
+// testMigration adds clusterdns beside CoreDNS, removes CoreDNS, and returns to CoreDNS, while pods query the Service of
+// both.
 func (c *cluster) testMigration(t *testing.T) {
 	t.Cleanup(func() {
 		if t.Failed() {
@@ -65,5 +65,6 @@ func (c *cluster) testMigration(t *testing.T) {
 	c.waitNothingLeft(t, before)
 }
 
-// coreDNSPods selects the pods of CoreDNS, and not those of clusterdns, which the Service takes for the same.
+// coreDNSPods selects the pods of CoreDNS, and not those of clusterdns, which the selector of the Service matches as
+// well.
 const coreDNSPods = "k8s-app=kube-dns,app.kubernetes.io/name!=clusterdns"

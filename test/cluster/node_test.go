@@ -21,34 +21,32 @@ import (
 )
 
 const (
-	// startTimeout is how long anything may take to be there: the API server, the node, a pod. On an idle machine it
-	// is seconds.
+	// startTimeout bounds the wait for a start: of the API server, the node, a pod. An idle machine needs seconds.
 	startTimeout = 3 * time.Minute
-	// cleanupTimeout is how long something may take to be gone.
+	// cleanupTimeout bounds the wait for the end of a process.
 	cleanupTimeout = 2 * time.Minute
-	// interval is the time between two looks.
+	// interval is the time between two checks.
 	interval = 200 * time.Millisecond
-	// logTail is how much of the log of each program a failed test shows, in bytes.
+	// logTail is the size of the shown end of each program's log of a failed test, in bytes.
 	logTail = 6 << 10
 )
 
 // cluster is a running cluster of one node.
 type cluster struct {
-	// Node is the network of the node, Outside that of a host next to it, which is the node's resolver and its way to
-	// everything else.
+	// Node is the network of the node, Outside that of a host next to it, which is the node's resolver and its gateway.
 	Node, Outside *netns.Namespace
-	// Client may do anything.
+	// Client has all permissions.
 	Client kubernetes.Interface
 
 	binaries binaries
 	folder   string // of this test, the same on the node
-	inside   string // the program of that name
-	init     int    // process 1 of the node, as the machine numbers it
+	inside   string // binary, by its name
+	init     int    // number of process 1 of the node in the machine's namespace
 	keys     *authority
 	programs []*program
 }
 
-// newCluster starts a cluster, and waits until its node is ready. It is gone at the end of the test.
+// newCluster starts a cluster, and waits until its node is ready. It ends with the test.
 func newCluster(t *testing.T) *cluster {
 	t.Helper()
 	c := &cluster{binaries: require(t), folder: newFolder(t)}
@@ -57,7 +55,7 @@ func newCluster(t *testing.T) *cluster {
 	c.inside = filepath.Join(c.folder, "inside")
 	build(t, c.inside, "github.com/nearside-dns/nearside/test/cluster/inside")
 	c.enter(t, groups)
-	// What is made last ends first: the programs are seen to be gone before their cgroups go.
+	// Cleanups run in reverse order: the programs have ended before their cgroups are removed.
 	t.Cleanup(func() {
 		if t.Failed() {
 			c.showLogs(t)
@@ -68,7 +66,7 @@ func newCluster(t *testing.T) *cluster {
 	return c
 }
 
-// newFolder makes the folder of a test. Its path is short, as those of sockets have to be, and tells the process.
+// newFolder makes the folder of a test. Its path is short, as sockets need it, and has the process id.
 func newFolder(t *testing.T) string {
 	t.Helper()
 	const prefix = "nearside-cluster-"
@@ -111,7 +109,7 @@ func using(t *testing.T, folder string) (all []string) {
 		t.Fatal(err)
 	}
 	for _, path := range processes {
-		if text, err := os.ReadFile(path); err == nil && strings.Contains(string(text), folder) { // else it is gone
+		if text, err := os.ReadFile(path); err == nil && strings.Contains(string(text), folder) { // otherwise the process has ended
 			all = append(all, strings.ReplaceAll(string(text), "\x00", " "))
 		}
 	}
@@ -123,7 +121,7 @@ func using(t *testing.T, folder string) (all []string) {
 	return all
 }
 
-func TestUsing(t *testing.T) {
+func TestProcessesUsingFolder(t *testing.T) {
 	folder := t.TempDir()
 	if all := using(t, folder); len(all) > 0 {
 		t.Errorf("before: %q", all)
@@ -162,7 +160,7 @@ func (c *cluster) makeNetwork(t *testing.T) {
 	c.Node.Etc(t, "resolv.conf", "nameserver "+outsideIPv4+"\nsearch "+nodeSearch+"\n")
 }
 
-// nodeAddress is that of the node in one of the families.
+// nodeAddress is the node's address of one family.
 func (c *cluster) nodeAddress(six bool) string {
 	if six {
 		return c.Node.IPv6.String()
@@ -170,7 +168,7 @@ func (c *cluster) nodeAddress(six bool) string {
 	return c.Node.IPv4.String()
 }
 
-// enter starts process 1 of the node. At the end of the test it is killed, and all of the node with it.
+// enter starts process 1 of the node. At the end of the test it is killed, and with it all processes of the node.
 func (c *cluster) enter(t *testing.T, groups []string) {
 	t.Helper()
 	entered := c.Node.Start(t, c.inside, "enter", c.folder, filepath.Base(groups[0]))
@@ -190,7 +188,7 @@ func (c *cluster) enter(t *testing.T, groups []string) {
 	c.wait(t, "process 1 of the node", startTimeout, func() error {
 		select {
 		case <-entered.Ended():
-			t.Fatal("process 1 of the node did not come")
+			t.Fatal("process 1 of the node did not start")
 		default:
 		}
 		var words []string
@@ -227,7 +225,7 @@ func (c *cluster) try(ctx context.Context, args ...string) (string, error) {
 	return string(out), nil
 }
 
-// run is try for a program that must not fail.
+// run is try for a program that must succeed.
 func (c *cluster) run(t *testing.T, args ...string) string {
 	t.Helper()
 	out, err := c.try(t.Context(), args...)
@@ -237,13 +235,13 @@ func (c *cluster) run(t *testing.T, args ...string) string {
 	return out
 }
 
-// kubectl runs kubectl as a user who may do anything.
+// kubectl runs kubectl as a user with all permissions.
 func (c *cluster) kubectl(t *testing.T, args ...string) string {
 	t.Helper()
 	return c.run(t, append([]string{c.binaries["kubectl"], "--kubeconfig=" + c.keys.path("admin.kubeconfig")}, args...)...)
 }
 
-// connect makes the client, whose connections begin on the node.
+// connect makes the client, whose connections start on the node.
 func (c *cluster) connect(t *testing.T) {
 	t.Helper()
 	config, err := clientcmd.BuildConfigFromFlags("", c.keys.path("admin.kubeconfig"))

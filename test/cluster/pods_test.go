@@ -19,20 +19,20 @@ import (
 const (
 	// shop is the namespace of testdata/workloads.yaml.
 	shop = "shop"
-	// askerPort is where the program of asker/ listens.
-	askerPort = "9999"
-	// askTimeout is how long a request to it may take: Go's resolver asks every name of a search list twice.
+	// clientPort is the port of the program of client/.
+	clientPort = "9999"
+	// askTimeout bounds a request to it: Go's resolver queries every name of a search list twice.
 	askTimeout = time.Minute
 )
 
-// pod is one that runs the program of asker/.
+// pod is a pod that runs the program of client/.
 type pod struct {
 	name       string
 	ipv4, ipv6 string
 	client     *http.Client
 }
 
-// startWorkloads makes the objects of testdata/workloads.yaml and waits until they are there.
+// startWorkloads creates the objects of testdata/workloads.yaml and waits until they are ready.
 func (c *cluster) startWorkloads(t *testing.T) {
 	t.Helper()
 	c.apply(t, "workloads.yaml", workloads)
@@ -59,9 +59,9 @@ func (c *cluster) pod(t *testing.T, name string) *pod {
 	return p
 }
 
-// request sends a request to the program in the pod, and returns what it says.
+// request sends a request to the program in the pod, and returns the body.
 func (p *pod) request(method, path string, values url.Values) (text string, err error) {
-	address := url.URL{Scheme: "http", Host: net.JoinHostPort(p.ipv4, askerPort), Path: path, RawQuery: values.Encode()}
+	address := url.URL{Scheme: "http", Host: net.JoinHostPort(p.ipv4, clientPort), Path: path, RawQuery: values.Encode()}
 	request, err := http.NewRequest(method, address.String(), nil)
 	if err != nil {
 		return "", err
@@ -83,11 +83,11 @@ func (p *pod) request(method, path string, values url.Values) (text string, err 
 	return string(body), nil
 }
 
-// clients are the pods that ask: one of its own network, and one in that of the node.
+// clients are the pods that send queries: one in its own network, one in the node's.
 var clients = []string{"client", "host-client"}
 
-// waitAnswers waits until both have an answer of cluster DNS: kube-proxy knows a new Service a moment after its pods are
-// ready.
+// waitAnswers waits until both receive an answer of cluster DNS: kube-proxy has the rules of a new Service a moment
+// after its pods are ready.
 func (c *cluster) waitAnswers(t *testing.T) {
 	t.Helper()
 	for _, name := range clients {

@@ -27,15 +27,15 @@ const (
 	outsideIPv4, outsideIPv6 = "10.2.0.1", "fd02::1"
 	// nodeSearch is the search list of the node itself.
 	nodeSearch = "node.test"
-	// serviceRanges are those of cluster IPs, and apiService the first one, which is that of the API server.
+	// serviceRanges are the ranges of cluster IPs, and apiService the first one, the address of the API server.
 	serviceRanges, apiService = "10.96.0.0/16,fd00:96::/112", "10.96.0.1"
 	// clusterDNS is the address of the Service kube-dns, which the kubelet writes into resolv.conf.
 	clusterDNS = "10.96.0.10"
-	// cniFolder is where Debian's containernetworking-plugins are.
+	// cniFolder is the folder of Debian's package containernetworking-plugins.
 	cniFolder = "/usr/lib/cni"
 )
 
-// podRanges are those of the addresses of pods.
+// podRanges are the ranges of addresses of pods.
 var podRanges = []string{"10.244.0.0/24", "fd00:244::/64"}
 
 // The configuration of the node's programs. FOLDER stands for the folder of the test.
@@ -48,11 +48,11 @@ var (
 	kubeletConfig string
 )
 
-// program is one that runs on the node.
+// program is a program that runs on the node.
 type program struct {
 	name  string
 	log   string        // its path
-	ended chan struct{} // closed when it is gone
+	ended chan struct{} // closed at its end
 }
 
 // start starts a program of the node, with its output in a file. It ends with the node.
@@ -79,7 +79,7 @@ func (c *cluster) start(t *testing.T, name string, args ...string) {
 		err := cmd.Start()
 		started <- errors.Join(err, log.Close())
 		if err == nil {
-			_ = cmd.Wait() // how it ended is in its log
+			_ = cmd.Wait() // its log has the reason of the end
 		}
 		close(p.ended)
 	}()
@@ -89,7 +89,7 @@ func (c *cluster) start(t *testing.T, name string, args ...string) {
 	c.programs = append(c.programs, p)
 }
 
-// showLogs writes the ends of all logs to the log of the test.
+// showLogs logs the ends of all logs in the test's output.
 func (c *cluster) showLogs(t *testing.T) {
 	for _, p := range c.programs {
 		text, err := os.ReadFile(p.log)
@@ -147,7 +147,7 @@ func (c *cluster) startControlPlane(t *testing.T) {
 		"--kubeconfig="+c.keys.path("kube-scheduler.kubeconfig"), "--leader-elect=false", "--bind-address=127.0.0.1",
 	)
 	c.wait(t, "the controllers", startTimeout, func() error {
-		// A pod needs this account, which one of them makes.
+		// A pod needs this account, which the controllers create.
 		_, err := c.Client.CoreV1().ServiceAccounts(metav1.NamespaceDefault).Get(t.Context(), "default", metav1.GetOptions{})
 		return err
 	})
@@ -174,7 +174,7 @@ func (c *cluster) startNode(t *testing.T) {
 		_, err := c.try(t.Context(), "ctr", "version")
 		return err
 	})
-	c.importImage(t, buildAsker(t, c.folder))
+	c.importImage(t, buildClientImage(t, c.folder))
 	c.start(t, "kubelet",
 		"--config="+filepath.Join(c.folder, "kubelet.yaml"), "--kubeconfig="+c.keys.path("kubelet.kubeconfig"),
 		"--hostname-override="+nodeName, "--node-ip="+c.nodeAddress(false)+","+c.nodeAddress(true),
@@ -189,7 +189,7 @@ func (c *cluster) startNode(t *testing.T) {
 	c.wait(t, "the node", startTimeout, func() error { return c.nodeReady(t) })
 }
 
-// importImage gives containerd an image.
+// importImage imports an image into containerd.
 func (c *cluster) importImage(t *testing.T, archive string) {
 	t.Helper()
 	t.Logf("images: %s", c.run(t, "ctr", "--namespace=k8s.io", "images", "import", archive))

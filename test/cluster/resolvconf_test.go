@@ -9,12 +9,12 @@ import (
 	"testing"
 )
 
-// uplinks is where systemd-resolved writes the servers that it asks.
+// uplinks is the file in which systemd-resolved writes its own upstreams.
 const uplinks = "/run/systemd/resolve/resolv.conf"
 
-// testResolvConf changes the resolv.conf of the node in the ways of systemd-resolved and NetworkManager, which rename
-// another file over it, while nodecache runs: a pod's queries for external names go to the servers of now. In the end
-// nodecache starts on a node whose resolv.conf names 127.0.0.53 alone.
+// testResolvConf changes the resolv.conf of the node while nodecache runs, in the ways of systemd-resolved and
+// NetworkManager, which rename another file over it: a pod's queries for external names go to the new servers. In the
+// end nodecache starts on a node whose resolv.conf names 127.0.0.53 alone.
 func (c *cluster) testResolvConf(t *testing.T) {
 	const etc = "/etc/resolv.conf"
 	conf := func(server string) string { return "nameserver " + server + "\nsearch " + nodeSearch + "\n" }
@@ -28,7 +28,7 @@ func (c *cluster) testResolvConf(t *testing.T) {
 		for _, from := range clients {
 			p := c.pod(t, from)
 			c.wait(t, "an answer of "+server+" for "+from, startTimeout, func() error {
-				names++ // no cache knows it
+				names++ // no cache has it
 				name := fmt.Sprintf("n%d.%s", names, serverName)
 				got, err := p.request("GET", "/ask", url.Values{"name": {name}, "type": {"TXT"}})
 				if err == nil && !strings.Contains(got, `"`+server+`"`) {

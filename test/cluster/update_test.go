@@ -15,13 +15,13 @@ import (
 	"time"
 )
 
-// loadRate is how many queries a second each load sends.
+// loadRate is the number of queries per second of each load.
 const loadRate = 25
 
-// settle is how long the loads go on before an update, and after it: the old pods are gone by then.
+// settle is the time of the loads before an update and after it: by then the old pods are gone.
 const settle = 5 * time.Second
 
-// outcome is what the program of asker/ says of a load.
+// outcome is the result of a load, as the program of client/ returns it.
 type outcome struct {
 	Sent, Answered int
 	Lost           []lost
@@ -32,18 +32,18 @@ type lost struct {
 	Why  string
 }
 
-// load is what pods ask while something happens.
+// load is a stream of queries of pods during a change.
 type load struct {
 	name    string
-	query   string  // as the program of asker/ takes it
-	allowed float64 // the part of its queries that may be lost
+	query   string  // parameters for the program of client/
+	allowed float64 // the fraction of its queries that may be lost
 }
 
-// loads are all of them. Every query has a name of its own where the name has a #, so that no cache knows it. An update
-// must not cost a query, except one thing that kube-proxy does with CoreDNS, too: datagrams from a port that was in use
-// before go to the same pod as then, until that pod is no longer a serving endpoint.
+// loads are sent during every change. A # in a name makes the name of each query new, so that no cache has it. An update
+// must not lose a query, except by a property of kube-proxy that CoreDNS has to live with, too: datagrams from a source
+// port of an earlier flow go to the same pod as that flow, until the pod is no longer a serving endpoint.
 var loads = []load{
-	{"kept answers, UDP", "name=web.shop.svc.cluster.local", 0},
+	{"cached names, UDP", "name=web.shop.svc.cluster.local", 0},
 	{"new cluster names, UDP", "type=AAAA&name=fd00--1-#.shop.pod.cluster.local", 0},
 	{"new cluster names, TCP", "type=AAAA&name=fd00--2-#.shop.pod.cluster.local&network=tcp", 0},
 	{"new external names, UDP", "name=n#." + anyName, 0},
@@ -52,7 +52,7 @@ var loads = []load{
 	{"clusterdns by its Service, TCP", "type=AAAA&name=fd00--4-#.shop.pod.cluster.local&server={upstream}&network=tcp", 0},
 }
 
-// during does something while pods ask, and counts what is lost.
+// during makes a change while pods send queries, and counts the lost ones.
 func (c *cluster) during(t *testing.T, loads []load, something func()) {
 	t.Helper()
 	values := strings.NewReplacer("#", "%23")
@@ -85,7 +85,7 @@ func (c *cluster) during(t *testing.T, loads []load, something func()) {
 		err  error
 	}
 	results := make([]ended, len(pods)*len(loads))
-	var all sync.WaitGroup // at once: one with a lost query takes its time
+	var all sync.WaitGroup // in parallel: a load with a lost query takes its time
 	for i := range results {
 		all.Go(func() {
 			results[i].text, results[i].err = pods[i/len(loads)].request("DELETE", "/load/"+strconv.Itoa(i%len(loads)), nil)
@@ -108,12 +108,12 @@ func (c *cluster) during(t *testing.T, loads []load, something func()) {
 	}
 }
 
-// describe tells the numbers of a load, and which queries were lost, counted from a start.
+// describe returns the numbers of a load, and the lost queries with their times since a start.
 func (o outcome) describe(start time.Time) string {
 	text := fmt.Sprintf("%d queries, %d answered, %d lost", o.Sent, o.Answered, len(o.Lost))
 	causes := map[string][]time.Duration{}
 	for _, l := range o.Lost {
-		cause := l.Why[strings.LastIndexByte(l.Why, ':')+1:] // what comes before has the port
+		cause := l.Why[strings.LastIndexByte(l.Why, ':')+1:] // the reason is after the addresses
 		causes[cause] = append(causes[cause], l.Sent.Sub(start).Round(time.Millisecond))
 	}
 	for _, cause := range slices.Sorted(maps.Keys(causes)) {
@@ -123,7 +123,7 @@ func (o outcome) describe(start time.Time) string {
 	return text
 }
 
-// judge returns an error when more was lost than may be.
+// judge returns an error when more queries were lost than the load permits.
 func (l load) judge(o outcome) error {
 	if o.Answered == 0 || o.Answered+len(o.Lost) != o.Sent {
 		return fmt.Errorf("%d answered and %d lost of %d", o.Answered, len(o.Lost), o.Sent)
@@ -161,7 +161,7 @@ func TestJudge(t *testing.T) {
 	}
 }
 
-// testUpdate replaces all pods of a workload while a pod and the node itself ask.
+// testUpdate replaces all pods of a workload while a pod and the node itself send queries.
 func (c *cluster) testUpdate(t *testing.T, what, selector string) {
 	c.during(t, loads, func() {
 		old := c.podsOf(t, selector)
@@ -171,23 +171,23 @@ func (c *cluster) testUpdate(t *testing.T, what, selector string) {
 	})
 }
 
-// testKilled kills nodecache while a pod and the node itself ask. Pods lose what it was asked at that moment, and the
-// node itself all that it asks until the lease has run out.
+// testKilled kills nodecache while a pod and the node itself send queries. Lost are the pod's queries in progress, and
+// all queries of the node itself until the lease has expired.
 func (c *cluster) testKilled(t *testing.T) {
 	let := slices.Clone(loads)
 	for i := range let {
-		// The queries of two seconds, of ten and more.
+		// Two seconds of queries, and ten, with a margin.
 		let[i].allowed = 0.2
 	}
 	c.during(t, let, func() {
-		c.run(t, "kill", "-KILL", strings.TrimSpace(c.run(t, "ps", "-C", "nodecache", "-o", "pid="))) // as the node numbers it
+		c.run(t, "kill", "-KILL", strings.TrimSpace(c.run(t, "ps", "-C", "nodecache", "-o", "pid="))) // the number in the node's process namespace
 		c.kubectl(t, "-n", "kube-system", "wait", "--for=jsonpath={.status.containerStatuses[0].restartCount}=1", "--timeout=2m",
 			"pod", "-l=app.kubernetes.io/name=nodecache")
 		c.kubectl(t, "-n", "kube-system", "wait", "--for=condition=Ready", "--timeout=2m", "pod", "-l=app.kubernetes.io/name=nodecache")
 	})
 }
 
-// testDoctor asks the deployed program what is wrong with the node.
+// testDoctor runs nodecache doctor in the deployed pod.
 func (c *cluster) testDoctor(t *testing.T) {
 	t.Log(c.kubectl(t, "-n", "kube-system", "exec", "daemonset/nodecache", "--", "/nodecache", "doctor"))
 }
@@ -198,7 +198,7 @@ func (c *cluster) podsOf(t *testing.T, selector string) []string {
 	return strings.Fields(c.kubectl(t, "-n", "kube-system", "get", "pods", "-o=name", "-l="+selector))
 }
 
-// waitGone waits until none of these pods is there.
+// waitGone waits until none of these pods exists.
 func (c *cluster) waitGone(t *testing.T, selector string, names []string) {
 	t.Helper()
 	c.wait(t, "the old pods gone", cleanupTimeout, func() error {

@@ -11,7 +11,7 @@ import (
 	"github.com/miekg/dns"
 )
 
-// zone is what the host next to the node knows, as the resolver that the node is configured with.
+// zone has the names of the host next to the node, which is the resolver of the node's configuration.
 var zone = []string{
 	"www.example.test. 60 IN A 198.51.100.7",
 	"www.example.test. 60 IN AAAA 2001:db8::7",
@@ -21,10 +21,10 @@ var zone = []string{
 	"large.example.test. 60 IN TXT " + strings.Repeat(`"`+strings.Repeat("x", 200)+`" `, 10),
 }
 
-// anyName is the zone in which every name has an address, 198.51.100.8.
+// anyName is the zone in which every name has the address 198.51.100.8.
 const anyName = "any.example.test."
 
-// serverName is the zone in which every name has a TXT record: the address of the resolver that was asked.
+// serverName is the zone in which every name has a TXT record: the address at which the resolver received the query.
 const serverName = "server.example.test."
 
 // startUpstream starts that resolver, on all its addresses, until the end of the test.
@@ -70,7 +70,7 @@ func (c *cluster) startUpstream(t *testing.T) {
 	}
 }
 
-// answer is the resolver's answer: what the records have, and NXDOMAIN for all else.
+// answer is the resolver's answer: the records of the zones, and NXDOMAIN for all other names.
 func answer(w dns.ResponseWriter, query *dns.Msg, records map[string][]dns.RR) {
 	reply := new(dns.Msg).SetReply(query)
 	reply.RecursionAvailable = true
@@ -113,5 +113,5 @@ func answer(w dns.ResponseWriter, query *dns.Msg, records map[string][]dns.RR) {
 		}
 		reply.Truncate(size)
 	}
-	_ = w.WriteMsg(reply) // whoever asked has gone
+	_ = w.WriteMsg(reply) // the client may have closed its socket
 }

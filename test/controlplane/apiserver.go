@@ -12,8 +12,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 )
 
-// ServiceCIDRs are the ranges that the API server gives cluster IPs from, the
-// primary range first.
+// ServiceCIDRs are the ranges of cluster IPs, the primary range first.
 const ServiceCIDRs = "10.96.0.0/16,fd00:96::/112"
 
 // advertiseAddress is the address of the API server in the EndpointSlice of the
@@ -22,12 +21,11 @@ const ServiceCIDRs = "10.96.0.0/16,fd00:96::/112"
 const advertiseAddress = "192.0.2.1"
 
 const (
-	// readyTimeout is how long the API server may take to become ready. It takes
-	// a few seconds on an idle machine.
+	// readyTimeout bounds the wait for a ready API server. An idle machine needs a few seconds.
 	readyTimeout = 2 * time.Minute
-	// readyInterval is the time between two looks whether it is ready.
+	// readyInterval is the time between two checks of readiness.
 	readyInterval = 50 * time.Millisecond
-	// readyRequestTimeout is how long one such look may take.
+	// readyRequestTimeout bounds one such check.
 	readyRequestTimeout = 5 * time.Second
 )
 
@@ -54,9 +52,8 @@ func (c *ControlPlane) startAPIServer() (*process, error) {
 	)
 }
 
-// waitReady waits until the API server is ready and has made the objects that
-// it makes by itself. It fails when one of the servers ends or readyTimeout
-// passed.
+// waitReady waits until the API server is ready and has created its own objects. It fails when one of the servers ends,
+// or after readyTimeout.
 func waitReady(client kubernetes.Interface, apiServer, etcd *process) error {
 	deadline := time.NewTimer(readyTimeout)
 	defer deadline.Stop()
@@ -77,8 +74,8 @@ func waitReady(client kubernetes.Interface, apiServer, etcd *process) error {
 	}
 }
 
-// lookReady returns nil when the API server is ready. It makes the namespaces and
-// the Service kubernetes only after it said so; a test must not see them come.
+// lookReady returns nil when the API server is ready. The API server creates the namespaces and the Service kubernetes
+// only after it reports readiness; a test must not see them appear.
 func lookReady(client kubernetes.Interface) error {
 	ctx, cancel := context.WithTimeout(context.Background(), readyRequestTimeout)
 	defer cancel()

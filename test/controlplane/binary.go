@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// requireAllVariable is the environment variable that turns tests skipped for
-// want of a binary into failures when it is "1".
+// requireAllVariable is the environment variable that, when it is "1", turns tests skipped for a missing binary into
+// failures.
 const requireAllVariable = "NEARSIDE_REQUIRE_ALL"
 
 // Binary returns the absolute path of the program with this name ("etcd",
@@ -32,8 +32,8 @@ func Binary(name string) (string, error) {
 	return path, nil
 }
 
-// RequireBinary returns what Binary returns. Without the binary it skips the
-// test, or fails it if the environment variable NEARSIDE_REQUIRE_ALL is "1".
+// RequireBinary is Binary, but without the binary it skips the test, or fails it if the environment variable
+// NEARSIDE_REQUIRE_ALL is "1".
 func RequireBinary(t testing.TB, name string) string {
 	t.Helper()
 	path, err := Binary(name)
@@ -68,8 +68,7 @@ func binaryFolder() (string, error) {
 	return folder, nil
 }
 
-// homeFolder returns $HOME or, without it, the home folder that the password
-// database has for the current user.
+// homeFolder returns $HOME or, without it, the home folder of the current user in the password database.
 func homeFolder() (string, error) {
 	if home := os.Getenv("HOME"); home != "" {
 		return home, nil

@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// certificateLife is how long all certificates of a control plane are valid.
+// certificateLife is the validity of all certificates of a control plane.
 const certificateLife = 24 * time.Hour
 
 // authority is a certificate authority with its key, made for one test.
@@ -54,8 +54,7 @@ func (a *authority) server(names []string, addresses []net.IP) (certificate, key
 	return a.sign(template)
 }
 
-// client makes a PEM certificate and key that the API server takes for this
-// user in these groups.
+// client makes a PEM certificate and key that authenticate this user in these groups.
 func (a *authority) client(user string, groups []string) (certificate, key []byte, err error) {
 	template := certificateTemplate(pkix.Name{CommonName: user, Organization: groups})
 	template.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}
@@ -81,7 +80,7 @@ func (a *authority) sign(template *x509.Certificate) (certificate, key []byte, e
 	return pemBlock("CERTIFICATE", der), key, nil
 }
 
-// certificateTemplate returns what all certificates here have in common.
+// certificateTemplate returns the fields that all certificates here have in common.
 func certificateTemplate(subject pkix.Name) *x509.Certificate {
 	now := time.Now()
 	return &x509.Certificate{

@@ -29,32 +29,31 @@ const (
 // logTailBytes is how much of each log a failed test shows, in bytes.
 const logTailBytes = 8 << 10
 
-// adminUser is the user of Kubeconfig and Client; its group may do anything.
+// adminUser is the user of Kubeconfig and Client; its group has all permissions.
 const (
 	adminUser  = "nearside-test-admin"
 	adminGroup = "system:masters"
 )
 
-// ControlPlane is a running etcd and kube-apiserver. Its methods fail the test
-// when something goes wrong, so call them only from the goroutine of the test.
+// ControlPlane is a running etcd and kube-apiserver. Its methods fail the test on an error, so call them only from the
+// goroutine of the test.
 type ControlPlane struct {
 	t               testing.TB
-	dir             string // everything is in this folder
+	dir             string // with all files
 	apiServerBinary string
 	apiServerLog    string
 	etcdLog         string
 	apiServerPort   *port
 	etcdPort        *port
-	ports           []*port // all that Stop gives back
+	ports           []*port // what Stop releases
 	authority       *authority
 	client          kubernetes.Interface
 	etcd            *process
 	apiServer       *process
 }
 
-// Start starts a control plane and waits until it is ready, which takes some
-// seconds. It stops when the test ends, and shows the ends of the two logs if
-// the test failed. The test is skipped when the binaries are missing.
+// Start starts a control plane and waits until it is ready, which takes some seconds. It stops when the test ends, and
+// logs the ends of the two logs if the test failed. The test is skipped when the binaries are missing.
 func Start(t testing.TB) *ControlPlane {
 	t.Helper()
 	etcdBinary := RequireBinary(t, "etcd")
@@ -129,7 +128,7 @@ func (c *ControlPlane) prepare() error {
 	if err != nil {
 		return fmt.Errorf("make admin client: %w", err)
 	}
-	config.QPS = -1 // a test that makes thousands of objects must not be slowed down
+	config.QPS = -1 // for tests that create thousands of objects
 	if c.client, err = kubernetes.NewForConfig(config); err != nil {
 		return fmt.Errorf("make admin client: %w", err)
 	}
@@ -142,8 +141,7 @@ func (c *ControlPlane) URL() string {
 	return fmt.Sprintf("https://127.0.0.1:%d", c.apiServerPort.number)
 }
 
-// Kubeconfig returns the path of a kubeconfig file for a user that may do
-// anything.
+// Kubeconfig returns the path of a kubeconfig file for a user with all permissions.
 func (c *ControlPlane) Kubeconfig() string { return filepath.Join(c.dir, adminKubeconfigFile) }
 
 // CAFile returns the path of the PEM certificate of the authority that signed
@@ -157,14 +155,12 @@ func (c *ControlPlane) CertFile() string { return filepath.Join(c.dir, adminCert
 // KeyFile returns the path of the PEM key that belongs to CertFile.
 func (c *ControlPlane) KeyFile() string { return filepath.Join(c.dir, adminKeyFile) }
 
-// Client returns a client that may do anything, without a limit on requests
-// per second.
+// Client returns a client with all permissions, without a limit on requests per second.
 func (c *ControlPlane) Client() kubernetes.Interface { return c.client }
 
-// KubeconfigFor returns the path of a new kubeconfig file for this user in
-// these groups, who may do what the RBAC objects in the API server say and what
-// every authenticated user may. For a service account give the name that RBAC
-// has for it, "system:serviceaccount:NAMESPACE:NAME".
+// KubeconfigFor returns the path of a new kubeconfig file for a user in these groups. The user has the permissions that
+// the RBAC objects in the API server grant, and those of every authenticated user. A service account has the name
+// "system:serviceaccount:NAMESPACE:NAME".
 func (c *ControlPlane) KubeconfigFor(user string, groups ...string) string {
 	c.t.Helper()
 	certificate, key, err := c.authority.client(user, groups)
@@ -201,8 +197,8 @@ func (c *ControlPlane) StartAPIServer() {
 	}
 }
 
-// KillAPIServer ends the API server with SIGKILL, frozen or not, and waits until
-// it is gone. Connections to its port are refused from then on.
+// KillAPIServer ends the API server with SIGKILL, frozen or not, and waits for its end. From then on, connections to its
+// port are refused.
 func (c *ControlPlane) KillAPIServer() {
 	c.t.Helper()
 	if err := c.apiServer.kill(); err != nil {
@@ -210,8 +206,8 @@ func (c *ControlPlane) KillAPIServer() {
 	}
 }
 
-// FreezeAPIServer stops the API server in its tracks with SIGSTOP: connections
-// to it stay open and new ones are accepted by the kernel, but nothing answers.
+// FreezeAPIServer stops the API server with SIGSTOP: its connections stay open and the kernel accepts new ones, but no
+// request is answered.
 func (c *ControlPlane) FreezeAPIServer() {
 	c.t.Helper()
 	if err := c.apiServer.signal(syscall.SIGSTOP); err != nil {
@@ -219,8 +215,7 @@ func (c *ControlPlane) FreezeAPIServer() {
 	}
 }
 
-// ThawAPIServer lets a frozen API server go on with SIGCONT. It does not wait
-// until the API server is ready.
+// ThawAPIServer continues a frozen API server with SIGCONT. It does not wait until the API server is ready.
 func (c *ControlPlane) ThawAPIServer() {
 	c.t.Helper()
 	if err := c.apiServer.signal(syscall.SIGCONT); err != nil {
@@ -228,9 +223,8 @@ func (c *ControlPlane) ThawAPIServer() {
 	}
 }
 
-// Stop ends both servers with SIGKILL, for their data is for the test only, and
-// gives the ports back. It runs by itself when the test ends; to call it again
-// does nothing.
+// Stop ends both servers with SIGKILL, as their data is for the test only, and releases the ports. It runs at the end of
+// the test; a second call does nothing.
 func (c *ControlPlane) Stop() {
 	c.t.Helper()
 	err := errors.Join(c.apiServer.kill(), c.etcd.kill())
@@ -243,7 +237,7 @@ func (c *ControlPlane) Stop() {
 	}
 }
 
-// showLogs writes the ends of both logs to the log of the test.
+// showLogs logs the ends of both logs in the test's output.
 func (c *ControlPlane) showLogs() {
 	for _, path := range []string{c.etcdLog, c.apiServerLog} {
 		text, err := logTail(path, logTailBytes)

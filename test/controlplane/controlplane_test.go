@@ -66,7 +66,7 @@ func TestControlPlane(t *testing.T) {
 	}
 }
 
-// testFreeze checks that a frozen server answers nothing and a thawed one does.
+// testFreeze asserts that a frozen server answers nothing and a thawed one does.
 func testFreeze(t *testing.T, c *ControlPlane) {
 	c.FreezeAPIServer()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
@@ -82,7 +82,7 @@ func testFreeze(t *testing.T, c *ControlPlane) {
 	}
 }
 
-// testLimitedUser checks that a user may do what RBAC says and nothing else.
+// testLimitedUser asserts that a user has the permissions of RBAC and no others.
 func testLimitedUser(t *testing.T, c *ControlPlane) {
 	ctx := t.Context()
 	const user = "system:serviceaccount:kube-system:reader"
@@ -107,7 +107,7 @@ func testLimitedUser(t *testing.T, c *ControlPlane) {
 	}
 	deadline := time.Now().Add(10 * time.Second)
 	err := get(ctx, client)
-	for err != nil && time.Now().Before(deadline) { // the API server learns of the role by a watch
+	for err != nil && time.Now().Before(deadline) { // the API server reads the role by a watch
 		time.Sleep(50 * time.Millisecond)
 		err = get(ctx, client)
 	}
@@ -154,7 +154,7 @@ func makeObjects(ctx context.Context, t *testing.T, client kubernetes.Interface)
 	}
 }
 
-// readService reads what makeObjects made and checks the addresses.
+// readService reads the objects of makeObjects and checks the addresses.
 func readService(ctx context.Context, t *testing.T, client kubernetes.Interface) *corev1.Service {
 	t.Helper()
 	service, err := client.CoreV1().Services(testNamespace).Get(ctx, testService, metav1.GetOptions{})
@@ -183,7 +183,7 @@ func readService(ctx context.Context, t *testing.T, client kubernetes.Interface)
 	return service
 }
 
-// get reads the service with a client and tells only whether that worked.
+// get reads the service with a client and reports whether that worked.
 func get(ctx context.Context, client kubernetes.Interface) error {
 	_, err := client.CoreV1().Services(testNamespace).Get(ctx, testService, metav1.GetOptions{})
 	return err
@@ -203,7 +203,7 @@ func clientFor(t *testing.T, kubeconfig string) kubernetes.Interface {
 	return client
 }
 
-// residentMemory returns how much memory a process has, like "123456 kB".
+// residentMemory returns the resident memory of a process, such as "123456 kB".
 func residentMemory(t *testing.T, p *process) string {
 	t.Helper()
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.cmd.Process.Pid))
@@ -225,7 +225,7 @@ func TestReservePort(t *testing.T) {
 	}
 	address := net.JoinHostPort("127.0.0.1", fmt.Sprint(p.number))
 	if connection, err := net.Dial("tcp", address); err == nil {
-		t.Errorf("somebody listens on reserved port %d: %v", p.number, connection.Close())
+		t.Errorf("a process listens on reserved port %d: %v", p.number, connection.Close())
 	}
 	if err := p.release(); err != nil {
 		t.Fatal(err)

@@ -5,8 +5,7 @@ import (
 	"path/filepath"
 )
 
-// startEtcd starts etcd on the two ports, with its data below dir, and does not
-// wait until it is ready: kube-apiserver does.
+// startEtcd starts etcd on the two ports, with its data below dir. kube-apiserver waits until etcd is ready.
 func startEtcd(binary, dir, log string, client, peer *port) (*process, error) {
 	clientURL := fmt.Sprintf("http://127.0.0.1:%d", client.number)
 	peerURL := fmt.Sprintf("http://127.0.0.1:%d", peer.number)

@@ -11,8 +11,7 @@ import (
 // kubeconfig file here.
 const kubeconfigName = "test"
 
-// newKubeconfig returns a kubeconfig for the API server at url with everything
-// in it, so that it needs no other files. All certificates and keys are PEM.
+// newKubeconfig returns a self-contained kubeconfig for the API server at url. All certificates and keys are PEM.
 func newKubeconfig(url string, authority, certificate, key []byte) *api.Config {
 	config := api.NewConfig()
 	config.Clusters[kubeconfigName] = &api.Cluster{Server: url, CertificateAuthorityData: authority}

@@ -9,9 +9,8 @@ import (
 // soReusePort is SO_REUSEPORT, which package syscall lacks on some machines.
 const soReusePort = 0xf
 
-// port is a TCP port of 127.0.0.1 that is kept for the servers of this test,
-// also while none of them listens on it. Only servers that share the port
-// (SO_REUSEPORT) can listen; nobody gets it by asking for any free port.
+// port is a TCP port of 127.0.0.1 that is reserved for the servers of this test, also while none of them listens on it.
+// Only servers with SO_REUSEPORT can bind it; the kernel assigns it to no socket that binds port 0.
 type port struct {
 	number int
 	socket int
@@ -45,7 +44,7 @@ func reservePort() (_ *port, err error) {
 	return &port{number: v4.Port, socket: socket}, nil
 }
 
-// release gives the port back to the system.
+// release lets the system assign the port again.
 func (p *port) release() error {
 	if err := syscall.Close(p.socket); err != nil {
 		return fmt.Errorf("release port %d: %w", p.number, err)

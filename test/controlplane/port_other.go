@@ -7,8 +7,7 @@ import (
 	"net"
 )
 
-// port is a TCP port of 127.0.0.1 that was free. Nothing keeps other programs
-// from taking it; see port_linux.go for the better way.
+// port is a TCP port of 127.0.0.1 that was free. Another program may bind it; port_linux.go prevents that.
 type port struct {
 	number int
 }
@@ -26,5 +25,5 @@ func reservePort() (*port, error) {
 	return &port{number: number}, nil
 }
 
-// release has nothing to give back here.
+// release does nothing here.
 func (p *port) release() error { return nil }

@@ -17,7 +17,7 @@ type process struct {
 	name   string
 	cmd    *exec.Cmd
 	exited chan struct{} // closed once the process is gone and reaped
-	result error         // how it ended; read it only after exited is closed
+	result error         // reason of its end; read it only after exited is closed
 }
 
 // startProcess starts the program at path in the folder dir, and appends its
@@ -35,8 +35,8 @@ func startProcess(name, path, dir, logPath string, args ...string) (*process, er
 	p := &process{name: name, cmd: cmd, exited: make(chan struct{})}
 	started := make(chan error, 1)
 	go func() {
-		// Linux can end a child along with the thread that started it, not with
-		// the whole parent process: so keep that thread for as long as the child.
+		// Linux ends a child with the thread that started it, not with the parent process: so the thread stays locked
+		// for the life of the child.
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
 		err := cmd.Start()
@@ -54,7 +54,7 @@ func startProcess(name, path, dir, logPath string, args ...string) (*process, er
 	return p, nil
 }
 
-// running tells whether the process has not ended. A frozen process is running.
+// running reports whether the process has not ended. A frozen process is running.
 func (p *process) running() bool {
 	if p == nil {
 		return false
@@ -67,7 +67,7 @@ func (p *process) running() bool {
 	}
 }
 
-// ended tells how the process ended. Call it only after exited is closed.
+// ended returns the reason of the process's end. Call it only after exited is closed.
 func (p *process) ended() error {
 	if p.result != nil {
 		return fmt.Errorf("%s ended: %w", p.name, p.result)
@@ -86,11 +86,11 @@ func (p *process) signal(s syscall.Signal) error {
 	return nil
 }
 
-// killTimeout is how long a killed process may take to be gone.
+// killTimeout bounds the wait for the end of a killed process.
 const killTimeout = 10 * time.Second
 
-// kill ends the process at once, even a frozen one, and waits until it is gone.
-// It does nothing when the process is not running.
+// kill ends the process at once, even a frozen one, and waits for its end. It does nothing when the process is not
+// running.
 func (p *process) kill() error {
 	if !p.running() {
 		return nil

@@ -1,5 +1,5 @@
-// Package daemon builds the programs of this module and runs them for tests. In go a Corefile; out
-// come the address that the program answers on and what it printed.
+// Package daemon builds the programs of this module and runs them for tests. Input is a Corefile; output is the address
+// that the program answers on and its output.
 package daemon
 
 import (
@@ -21,14 +21,14 @@ import (
 	"github.com/miekg/dns"
 )
 
-// Build builds a program of the module, such as clusterdns, and returns its path. It has the race
-// detector if the test has it.
+// Build builds a program of the module, such as clusterdns, and returns its path. It has the race detector if the test
+// has it.
 func Build(t testing.TB, program string) string {
 	t.Helper()
 	return BuildIn(t, t.TempDir(), program)
 }
 
-// BuildIn is Build into a folder, for a program that several tests run. One that is not in cmd is named by its folder.
+// BuildIn is Build into a folder, for a program that several tests run. A program outside of cmd is named by its folder.
 func BuildIn(t testing.TB, folder, program string) string {
 	t.Helper()
 	path := filepath.Join(folder, filepath.Base(program))
@@ -51,16 +51,15 @@ func build(t testing.TB, path, program string, race bool) {
 	}
 }
 
-// Ports that FreePort gives: below those that systems give to sockets that ask for none, so that no
-// client's socket has one when a program comes to listen.
+// Range of FreePort: below the ephemeral ports, so that no client's socket has the port when a program binds it.
 const (
 	firstPort = 12000
 	lastPort  = 32000
 )
 
-var givenPorts sync.Map // by FreePort, each once
+var givenPorts sync.Map // ports that FreePort has returned
 
-// FreePort returns a port that nobody had, on any address, for TCP and UDP a moment ago.
+// FreePort returns a port that was free a moment ago, on all addresses, for TCP and UDP. It returns each port once.
 func FreePort(t testing.TB) int {
 	t.Helper()
 	for range 100 {
@@ -100,7 +99,7 @@ type Process struct {
 	cmd    *exec.Cmd
 	output Output
 	ended  chan struct{}
-	err    error // why it ended; read after ended is closed
+	err    error // reason of its end; read after ended is closed
 }
 
 // Output collects what a program prints; it may be read while the program runs.
@@ -122,8 +121,8 @@ func (o *Output) String() string {
 	return o.text.String()
 }
 
-// Launch starts a program with a Corefile, in which PORT stands for the port to answer on, and does
-// not wait. It is stopped at the end of the test; its output is shown if the test failed.
+// Launch starts a program with a Corefile, in which PORT stands for the port to answer on, and does not wait. The
+// program is stopped at the end of the test; its output is logged if the test failed.
 func Launch(t testing.TB, path, corefile string, args ...string) *Process {
 	t.Helper()
 	p := &Process{Port: FreePort(t), ended: make(chan struct{})}
@@ -155,7 +154,7 @@ func Start(t testing.TB, path, corefile string, args ...string) *Process {
 	p := Launch(t, path, corefile, args...)
 	m := new(dns.Msg).SetQuestion(".", dns.TypeNS)
 	for end := time.Now().Add(30 * time.Second); ; time.Sleep(20 * time.Millisecond) {
-		c := dns.Client{Timeout: 3 * time.Second} // an upstream that says nothing is left after two
+		c := dns.Client{Timeout: 3 * time.Second} // an upstream that does not reply delays the answer by at most two
 		if _, _, err := c.Exchange(m, p.Addr); err == nil {
 			return p
 		}
@@ -170,7 +169,7 @@ func Start(t testing.TB, path, corefile string, args ...string) *Process {
 	}
 }
 
-// Configure writes another Corefile. The program reads it when it is told to reload.
+// Configure writes another Corefile. The program reads it on a reload.
 func (p *Process) Configure(t testing.TB, corefile string) {
 	t.Helper()
 	text := strings.ReplaceAll(corefile, "PORT", strconv.Itoa(p.Port))
@@ -179,7 +178,7 @@ func (p *Process) Configure(t testing.TB, corefile string) {
 	}
 }
 
-// Output returns what the program has printed.
+// Output returns the program's output.
 func (p *Process) Output() string { return p.output.String() }
 
 // Signal sends a signal to the program.
@@ -203,7 +202,7 @@ func (p *Process) Wait(timeout time.Duration) (int, error) {
 	}
 }
 
-// Stop ends the program: politely, then not.
+// Stop ends the program by SIGTERM, and by SIGKILL if that does not end it.
 func (p *Process) Stop(t testing.TB) {
 	t.Helper()
 	for _, s := range []syscall.Signal{syscall.SIGTERM, syscall.SIGKILL} {

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// programs are those that the tests of a package have built, in a folder of their own.
+// programs are the binaries built for the tests of a package, in a temporary folder.
 var programs builtPrograms
 
 type builtPrograms struct {
@@ -17,8 +17,8 @@ type builtPrograms struct {
 	built  map[string]bool // by path
 }
 
-// Program returns the path of a program of the module, which is built once for all tests of a package. The
-// package's TestMain removes it by Main.
+// Program returns the path of a program of the module, built once for all tests of a package. The package's TestMain
+// removes it with Main.
 func Program(t testing.TB, name string) string {
 	t.Helper()
 	return programs.path(t, name, RaceDetector)

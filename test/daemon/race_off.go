@@ -2,5 +2,5 @@
 
 package daemon
 
-// RaceDetector tells whether the tests, and so the programs, run under the race detector.
+// RaceDetector is true if the tests, and so the programs, run under the race detector.
 const RaceDetector = false

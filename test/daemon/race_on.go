@@ -2,5 +2,5 @@
 
 package daemon
 
-// RaceDetector tells that the tests run under the race detector; so do the programs then.
+// RaceDetector is true if the tests, and so the programs, run under the race detector.
 const RaceDetector = true

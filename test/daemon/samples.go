@@ -60,7 +60,7 @@ func hasLabels(text string, labels []string) bool {
 	return true
 }
 
-// Since returns by how much the samples have grown. What has not is left out.
+// Since returns the increase of each sample. Samples without an increase are left out.
 func (all Samples) Since(before Samples) Samples {
 	grown := Samples{}
 	for key, value := range all {

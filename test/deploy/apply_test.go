@@ -35,7 +35,7 @@ func newServer(t *testing.T) *server {
 	return s
 }
 
-// run runs kubectl and returns what it prints, complaints as well.
+// run runs kubectl and returns its output, with errors.
 func (s *server) run(t *testing.T, args ...string) string {
 	t.Helper()
 	out, complaint, err := output(s.kubectl, append([]string{"--kubeconfig", s.Kubeconfig()}, args...)...)
@@ -65,7 +65,7 @@ func known(t *testing.T, all objects) string {
 	return path
 }
 
-// TestAdmission lets a real API server validate everything, without keeping it.
+// TestAdmission has a real API server validate everything in a dry run.
 func TestAdmission(t *testing.T) {
 	s := newServer(t)
 	everything := rendered(t)
@@ -79,8 +79,8 @@ func TestAdmission(t *testing.T) {
 	}
 }
 
-// TestApplyAndDelete does what docs/migration.md says in a cluster that has CoreDNS's Service: applies clusterdns and
-// nodecache, and deletes them again.
+// TestApplyAndDelete follows docs/migration.md in a cluster with CoreDNS's Service: it applies clusterdns and nodecache,
+// and deletes them again.
 func TestApplyAndDelete(t *testing.T) {
 	s := newServer(t)
 	services := s.Client().CoreV1().Services("kube-system")
@@ -111,19 +111,19 @@ func TestApplyAndDelete(t *testing.T) {
 	s.run(t, "apply", "-k", beside)
 	s.run(t, "delete", "-k", beside)
 	if !has("kube-dns") || deployments() != 0 {
-		t.Fatal("beside-coredns takes the Service kube-dns, or leaves the Deployment")
+		t.Fatal("deleting beside-coredns deletes the Service kube-dns, or not the Deployment")
 	}
 	s.run(t, "apply", "-k", both)
 	if !has("kube-dns") || !has("kube-dns-upstream") || !has("nodecache") || deployments() != 1 {
-		t.Fatal("the Service kube-dns is not the one that it was, or something was not made")
+		t.Fatal("the Service kube-dns was replaced, or an object was not created")
 	}
 	s.run(t, "delete", "-k", nodes, "-l", "app.kubernetes.io/part-of=nearside")
 	if !has("kube-dns-upstream") || has("nodecache") {
-		t.Error("with the label, deleting nodecache takes kube-dns-upstream, or leaves the rest")
+		t.Error("with the label, deleting nodecache deletes kube-dns-upstream, or not the rest")
 	}
 	s.run(t, "delete", "-k", both, "-l", "app.kubernetes.io/part-of=nearside", "--ignore-not-found")
 	if !has("kube-dns") || deployments() != 0 {
-		t.Error("with the label, deleting takes the Service kube-dns, or leaves the Deployment")
+		t.Error("with the label, deleting deletes the Service kube-dns, or not the Deployment")
 	}
 	left := s.run(t, "get", "serviceaccounts,configmaps,daemonsets,poddisruptionbudgets,clusterroles,clusterrolebindings", "-A", "-l", "app.kubernetes.io/part-of=nearside", "-o", "name")
 	if strings.Contains(left, "/") {
@@ -131,7 +131,7 @@ func TestApplyAndDelete(t *testing.T) {
 	}
 }
 
-// rights are what a role gives: "list services" and so on.
+// rights are the permissions of a role: "list services" and so on.
 func rights(role *rbacv1.ClusterRole) (all []string) {
 	for _, rule := range role.Rules {
 		for _, resource := range rule.Resources {
@@ -144,11 +144,11 @@ func rights(role *rbacv1.ClusterRole) (all []string) {
 	return all
 }
 
-// asked are the rights that the requests to an API server need: for a watch that begins with a list, both.
+// asked are the permissions that the requests to an API server need: for a watch that begins with a list, both.
 func asked(api *fakeapi.Server) (all []string) {
 	for request := range api.Requests() {
 		switch request.Verb {
-		case fakeapi.VerbDiscover: // which every account may
+		case fakeapi.VerbDiscover: // which every account has
 		case fakeapi.VerbWatchList, fakeapi.VerbWatch, fakeapi.VerbList:
 			all = append(all, "list "+request.Resource, "watch "+request.Resource) // a client falls back from one to the other
 		default:
@@ -159,7 +159,7 @@ func asked(api *fakeapi.Server) (all []string) {
 	return slices.Compact(all)
 }
 
-// TestRights compares the rights of each account with what the program asks of the API server with its Corefile.
+// TestRights compares the permissions of each account with the requests of the program with its Corefile.
 func TestRights(t *testing.T) {
 	compare := func(t *testing.T, all objects, name, corefile string) {
 		role, ok := all["ClusterRole "+name].(*rbacv1.ClusterRole)
@@ -169,7 +169,7 @@ func TestRights(t *testing.T) {
 		}
 		api := cluster(t)
 		daemon.Start(t, program(t, name), onLoopback(t, corefile, api.URL(), upstream(t, "192.0.2.80")))
-		await(t, "what it asks is what it may", func() error {
+		await(t, "the requests need exactly the permissions", func() error {
 			if got := asked(api); !slices.Equal(got, want) {
 				return fmt.Errorf("it asks for %q, and has %q", got, want)
 			}
@@ -191,12 +191,12 @@ func TestRights(t *testing.T) {
 	}
 }
 
-// TestAccounts asks a real API server what the accounts may, and runs clusterdns with its own.
+// TestAccounts queries a real API server for the permissions of the accounts, and runs clusterdns with its own.
 func TestAccounts(t *testing.T) {
 	s := newServer(t)
 	s.run(t, "apply", "-k", deployed+"/overlays/kube-proxy")
 	const ofClusterDNS, ofNodecache = "system:serviceaccount:kube-system:clusterdns", "system:serviceaccount:kube-system:nodecache"
-	await(t, "the rights are there", func() error {
+	await(t, "the permissions are granted", func() error {
 		if !may(t, s.Client(), ofClusterDNS, "list", "", "services") {
 			return fmt.Errorf("%s may not list services", ofClusterDNS)
 		}
@@ -237,7 +237,7 @@ func TestAccounts(t *testing.T) {
 	awaitAnswer(t, p.Addr, "kubernetes.default.svc.cluster.local A", "A "+ip.Spec.ClusterIP)
 }
 
-// may asks what an account has the right to.
+// may queries the permissions of an account.
 func may(t *testing.T, client kubernetes.Interface, user, verb, group, resource string) bool {
 	t.Helper()
 	review, err := client.AuthorizationV1().SubjectAccessReviews().Create(t.Context(), &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{

@@ -23,10 +23,10 @@ import (
 	"github.com/nearside-dns/nearside/test/fakeapi"
 )
 
-// deadline bounds the wait for a state that comes by itself.
+// deadline bounds the wait for a state.
 const deadline = 60 * time.Second
 
-// await waits until something is there, and fails the test with what was there instead.
+// await waits until a function returns "", and fails the test with its last result.
 func await(t *testing.T, what string, look func() error) {
 	t.Helper()
 	for end := time.Now().Add(deadline); ; time.Sleep(50 * time.Millisecond) {
@@ -52,7 +52,7 @@ func program(t *testing.T, name string) string {
 	return programs[name]
 }
 
-// programFolder is made by TestMain.
+// programFolder is created by TestMain.
 var programFolder string
 
 func TestMain(m *testing.M) { os.Exit(inFolder(m)) }
@@ -67,8 +67,8 @@ func inFolder(m *testing.M) int {
 	return m.Run()
 }
 
-// cluster starts an API server that has a Service, web of the namespace shop, with one pod, on node-a of zone-1, and
-// the same Service for a clusterset.
+// cluster starts an API server with a Service, web of the namespace shop, with one pod, on node-a of zone-1, and the
+// same Service for a clusterset.
 func cluster(t *testing.T) *fakeapi.Server {
 	t.Helper()
 	api := fakeapi.New()
@@ -108,8 +108,8 @@ func cluster(t *testing.T) *fakeapi.Server {
 // pods matches the directive that reads the pods of a node.
 var pods = regexp.MustCompile(`(?m)^(    autopath.* @nodelocal)\n`)
 
-// onLoopback makes a Corefile answer on PORT of 127.0.0.1, with an API server, one resolver in the place of those of the
-// node, and HTTP on free ports. loop is left out: it ends a process whose upstream is not there yet.
+// onLoopback makes a Corefile answer on PORT of 127.0.0.1, with an API server, one resolver for those of the node, and
+// HTTP on free ports. loop is left out: it ends a process whose upstream does not run yet.
 func onLoopback(t *testing.T, corefile, apiURL, resolver string) string {
 	t.Helper()
 	corefile = regexp.MustCompile(`(?m)^([.\w-]+):53 \{$`).ReplaceAllString(corefile, "$1:PORT {\n    bind 127.0.0.1")
@@ -122,7 +122,7 @@ func onLoopback(t *testing.T, corefile, apiURL, resolver string) string {
 	return strings.NewReplacer("    loop\n", "", "lameduck 5s", "lameduck 1ms", "/etc/resolv.conf", resolver).Replace(corefile)
 }
 
-// answer returns the records, or what else a server said to a question such as "web.shop.svc.cluster.local A".
+// answer returns the records, or the response code, of a question such as "web.shop.svc.cluster.local A".
 func answer(server, question string) (string, error) {
 	conn, err := net.Dial("udp", server)
 	if err != nil {
@@ -132,10 +132,10 @@ func answer(server, question string) (string, error) {
 }
 
 // exchange is answer on a connection, which it closes.
-func exchange(conn net.Conn, question string) (said string, err error) {
+func exchange(conn net.Conn, question string) (reply string, err error) {
 	defer func() { err = errors.Join(err, conn.Close()) }()
 	name, kind, _ := strings.Cut(question, " ")
-	client := dns.Client{Timeout: 2 * time.Second} // who asks asks again
+	client := dns.Client{Timeout: 2 * time.Second} // the caller retries
 	r, _, err := client.ExchangeWithConn(new(dns.Msg).SetQuestion(dns.Fqdn(name), dns.StringToType[kind]), &dns.Conn{Conn: conn})
 	if err != nil {
 		return "", err
@@ -163,7 +163,7 @@ func awaitAnswer(t *testing.T, server, question, want string) {
 	})
 }
 
-// always answers every question for A with an address, and others with none. With no address, no name exists.
+// always answers every A question with an address, and others without records. With no address, no name exists.
 func always(address string) dns.HandlerFunc {
 	return func(w dns.ResponseWriter, q *dns.Msg) {
 		r := new(dns.Msg).SetReply(q)
@@ -173,11 +173,11 @@ func always(address string) dns.HandlerFunc {
 		case q.Question[0].Qtype == dns.TypeA:
 			r.Answer = []dns.RR{&dns.A{Hdr: dns.RR_Header{Name: q.Question[0].Name, Rrtype: dns.TypeA, Class: dns.ClassINET, Ttl: 5}, A: net.ParseIP(address)}}
 		}
-		_ = w.WriteMsg(r) // who asked may have gone
+		_ = w.WriteMsg(r) // the client may have closed its socket
 	}
 }
 
-// upstream serves an address on a free port, over UDP and TCP, and returns where.
+// upstream serves an address on a free port, over UDP and TCP, and returns the port's address.
 func upstream(t *testing.T, address string) string {
 	t.Helper()
 	at := net.JoinHostPort("127.0.0.1", strconv.Itoa(daemon.FreePort(t)))
@@ -195,7 +195,7 @@ func upstream(t *testing.T, address string) string {
 	return at
 }
 
-// bootClusterDNS starts clusterdns with a Corefile and asks it for a Service.
+// bootClusterDNS starts clusterdns with a Corefile and queries a Service.
 func bootClusterDNS(t *testing.T, corefile, zone string) *daemon.Process {
 	t.Helper()
 	p := daemon.Start(t, program(t, "clusterdns"), onLoopback(t, corefile, cluster(t).URL(), upstream(t, "192.0.2.80")))
@@ -204,7 +204,7 @@ func bootClusterDNS(t *testing.T, corefile, zone string) *daemon.Process {
 	return p
 }
 
-// rendered returns everything that somebody may apply, by the name of its overlay or variant.
+// rendered returns everything that users may apply, by the name of its overlay or variant.
 func rendered(t *testing.T) map[string]objects {
 	t.Helper()
 	all := map[string]objects{}
@@ -217,14 +217,14 @@ func rendered(t *testing.T) map[string]objects {
 	return all
 }
 
-// TestClusterDNSCorefiles starts clusterdns with every Corefile that is deployed, each once.
+// TestClusterDNSCorefiles starts clusterdns with every deployed Corefile, each once.
 func TestClusterDNSCorefiles(t *testing.T) {
 	seen := map[string]bool{}
 	everything := rendered(t)
 	for _, name := range slices.Sorted(maps.Keys(everything)) {
 		all := everything[name]
 		config, ok := all["ConfigMap clusterdns"].(*corev1.ConfigMap)
-		if !ok || seen[config.Data["Corefile"]] || strings.Contains(config.Data["Corefile"], "tls://") { // TestSnippets has that
+		if !ok || seen[config.Data["Corefile"]] || strings.Contains(config.Data["Corefile"], "tls://") { // a case of TestSnippets
 			continue
 		}
 		corefile := config.Data["Corefile"]

@@ -10,8 +10,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// withoutFallback returns the node-local address that has no fallback: one of a second family, where the
-// Service of -upstreamsvc has one family.
+// withoutFallback returns the node-local address that has no fallback: an address of a second family, if the Service of
+// -upstreamsvc has one family.
 func withoutFallback(all objects) (address string) {
 	set, ok := all["DaemonSet nodecache"].(*appsv1.DaemonSet)
 	if !ok {
@@ -43,8 +43,8 @@ func withoutFallback(all objects) (address string) {
 	return ""
 }
 
-// TestFallbackFamilies sees that cluster DNS has an address of each family that nodecache answers on, in
-// everything that is deployed.
+// TestFallbackFamilies checks that cluster DNS has an address of each family of nodecache's addresses, in everything
+// that is deployed.
 func TestFallbackFamilies(t *testing.T) {
 	for name, all := range rendered(t) {
 		if a := withoutFallback(all); a != "" {

@@ -16,14 +16,14 @@ import (
 
 const mebibyte = 1 << 20
 
-// rule is what docs/operating.md says of memory.
+// rule is the rule of docs/operating.md about memory.
 type rule struct {
-	highest map[int]int // of clusterdns with so many Services, in MiB
-	more    int         // what a limit has beside twice that
-	limit   int         // that of clusterdns, as the page has it
-	reach   int         // for how many Services that is
+	highest map[int]int // memory of clusterdns with this number of Services, in MiB
+	more    int         // what a limit adds to twice that
+	limit   int         // limit of clusterdns on the page
+	reach   int         // number of Services of that limit
 	full    int         // of nodecache with a full cache
-	request int         // that of nodecache, as the page has it
+	request int         // request of nodecache on the page
 }
 
 var (
@@ -35,7 +35,7 @@ var (
 	reach   = regexp.MustCompile(`clusterdns may take (\d+) MiB\. .*,? with ([\d,]+) Services`)
 )
 
-// numbers returns the numbers that a pattern finds once in a text, whose lines may end anywhere.
+// numbers returns the numbers of the only match of a pattern in a text, whose lines may end anywhere.
 func numbers(text string, pattern *regexp.Regexp) ([]int, error) {
 	found := pattern.FindAllStringSubmatch(text, -1)
 	if len(found) != 1 {
@@ -71,22 +71,22 @@ func parseRule(page string) (r rule, err error) {
 		r.highest[n[0]] = n[1]
 	}
 	page = unwrapped(page)
-	for _, of := range []struct {
+	for _, c := range []struct {
 		pattern *regexp.Regexp
 		into    []*int
 	}{{more, []*int{&r.more}}, {limit, []*int{&r.limit, &r.reach}}, {full, []*int{&r.full}}, {request, []*int{&r.request}}} {
-		n, err := numbers(page, of.pattern)
+		n, err := numbers(page, c.pattern)
 		if err != nil {
 			return r, err
 		}
 		for i := range n {
-			*of.into[i] = n[i]
+			*c.into[i] = n[i]
 		}
 	}
 	return r, nil
 }
 
-// broken returns what in a set of objects does not hold what the page says.
+// broken returns the objects of a set that break the rule, as text.
 func (r rule) broken(clusterdns, nodecache corev1.ResourceRequirements) (all []string) {
 	highest, ok := r.highest[r.reach]
 	if !ok {
@@ -126,7 +126,7 @@ func read(t *testing.T, path ...string) string {
 	return string(text)
 }
 
-// TestMemory holds the requests and limits against the rule of docs/operating.md.
+// TestMemory compares the requests and limits with the rule of docs/operating.md.
 func TestMemory(t *testing.T) {
 	r, err := parseRule(read(t, "../../docs/operating.md"))
 	if err != nil {

@@ -24,11 +24,11 @@ import (
 
 const migration = "../../docs/migration.md"
 
-// step is what a reader does next: a command, a file that is written, or a text that is added to the first block of one.
+// step is the next action of a reader: a command, a file to write, or a text to add to the first block of a file.
 type step struct{ command, file, into, text string }
 
-// steps returns those of a page: the commands of its console blocks, its YAML blocks that begin with the name of a file
-// in a comment, and its Corefile blocks that begin with where they are added.
+// steps returns the steps of a page: the commands of its console blocks, its YAML blocks that begin with a file name in
+// a comment, and its Corefile blocks that begin with the place where they are added.
 func steps(page string) (all []step) {
 	fence := regexp.MustCompile("(?ms)^( *)```(console|yaml|corefile)\n(.*?)^ *```$")
 	for _, m := range fence.FindAllStringSubmatch(page, -1) {
@@ -63,7 +63,7 @@ func inFirstBlock(t *testing.T, corefile, directives string) string {
 	return first + "{\n" + directives + rest
 }
 
-// ofTemplate returns what the page adds to the template of node-local-dns.
+// ofTemplate returns the block that the page adds to the template of node-local-dns.
 func ofTemplate(t *testing.T) string {
 	t.Helper()
 	page, err := os.ReadFile(migration)
@@ -78,7 +78,7 @@ func ofTemplate(t *testing.T) string {
 	return all[i].text
 }
 
-// installed returns the template that the manifest of node-local-dns has, with what the installation fills in.
+// installed returns the template of the manifest of node-local-dns, with the values of an installation.
 func installed(t *testing.T, clusterIP string) string {
 	t.Helper()
 	text, err := os.ReadFile("../../cmd/internal/nodelocaldns/testdata/render/stock.base")
@@ -91,7 +91,7 @@ func installed(t *testing.T, clusterIP string) string {
 // waiting matches the commands that need pods.
 var waiting = regexp.MustCompile(`^dig | rollout status | exec | logs | delete pod `)
 
-// TestMigration does what the page says, in a cluster with CoreDNS and node-local-dns that has no kubelet.
+// TestMigration follows the page, in a cluster with CoreDNS and node-local-dns that has no kubelet.
 func TestMigration(t *testing.T) {
 	text, err := os.ReadFile(migration)
 	if err != nil {
@@ -131,11 +131,11 @@ func TestMigration(t *testing.T) {
 			cmd.Env = append(os.Environ(), "KUBECONFIG="+s.Kubeconfig(), "HELM_CACHE_HOME="+work, "HELM_CONFIG_HOME="+work, "HELM_DATA_HOME="+work,
 				"PATH="+filepath.Dir(s.kubectl)+":"+filepath.Dir(helm)+":"+os.Getenv("PATH"))
 			out, err := cmd.CombinedOutput()
-			if ended := cmd.ProcessState; err != nil && !(strings.HasPrefix(do.command, "kubectl diff") && ended.ExitCode() == 1) { // 1 is that there are differences
+			if ended := cmd.ProcessState; err != nil && !(strings.HasPrefix(do.command, "kubectl diff") && ended.ExitCode() == 1) { // 1 stands for differences
 				t.Fatalf("%s: %v\n%s", do.command, err, out)
 			}
 			s.lookAt(t, do.command, before)
-			if s.daemons(t, "node-local-dns") == nil { // the way back is from the step before
+			if s.daemons(t, "node-local-dns") == nil { // the way back continues with the step before
 				again := &appsv1.DaemonSet{ObjectMeta: metav1.ObjectMeta{Name: last.Name, Namespace: last.Namespace}, Spec: last.Spec}
 				if _, err := s.Client().AppsV1().DaemonSets("kube-system").Create(t.Context(), again, metav1.CreateOptions{}); err != nil {
 					t.Fatal(err)
@@ -160,7 +160,7 @@ func TestMigration(t *testing.T) {
 	s.withVolumes(t, filepath.Join(work, "mine"))
 }
 
-// withVolumes adds the line to an overlay that the page shows, and holds what clusterdns mounts then.
+// withVolumes adds the line that the page shows to an overlay, and checks the volumes of clusterdns then.
 func (s *server) withVolumes(t *testing.T, overlay string) {
 	t.Helper()
 	page, err := os.ReadFile(migration)
@@ -169,7 +169,7 @@ func (s *server) withVolumes(t *testing.T, overlay string) {
 	}
 	line := regexp.MustCompile("`(patches: .*volumes.yaml.*)`").FindStringSubmatch(string(page))
 	if line == nil {
-		t.Fatal("the page does not say how volumes.yaml is used")
+		t.Fatal("the page has no line that uses volumes.yaml")
 	}
 	path := filepath.Join(overlay, "kustomization.yaml")
 	text, err := os.ReadFile(path)
@@ -194,8 +194,8 @@ func (s *server) withVolumes(t *testing.T, overlay string) {
 	}
 }
 
-// TestSteps shows how a page is read.
-func TestSteps(t *testing.T) {
+// TestParseMigrationPage has an example of a page.
+func TestParseMigrationPage(t *testing.T) {
 	got := steps("1. text\n\n   ```console\n   $ a b\n   output\n   $ c\n   ```\n\n```yaml\n# x/y.yaml\nz: 1\n```\n\n```yaml\nz: 2\n```\n\n```corefile\n# x/y: add to the first block\n    log\n```\n")
 	want := []step{{command: "a b"}, {command: "c"}, {file: "x/y.yaml", text: "# x/y.yaml\nz: 1\n"}, {into: "x/y", text: "    log\n"}}
 	if !slices.Equal(got, want) {
@@ -203,7 +203,7 @@ func TestSteps(t *testing.T) {
 	}
 }
 
-// predecessors are what the page begins with.
+// predecessors are the workloads at the begin of the page.
 type predecessors struct {
 	service *corev1.Service   // kube-dns
 	daemons *appsv1.DaemonSet // node-local-dns
@@ -264,7 +264,7 @@ func (s *server) withPredecessors(t *testing.T) (all predecessors) {
 	return all
 }
 
-// wants returns whether a DaemonSet wants a pod on a node, by its node selector and its affinity.
+// wants reports whether a DaemonSet has a pod on a node, by its node selector and its affinity.
 func wants(t *testing.T, set *appsv1.DaemonSet, node *corev1.Node) bool {
 	t.Helper()
 	pod := set.Spec.Template.Spec
@@ -292,7 +292,7 @@ func wants(t *testing.T, set *appsv1.DaemonSet, node *corev1.Node) bool {
 	return false
 }
 
-// placement is which of the two each node gets after a command of the page, for node-a and node-b.
+// placement is the workload of node-a and of node-b after each command of the page.
 var placement = map[string][2]string{
 	"kubectl apply -k nodes":                                                                        {"node-local-dns", "node-local-dns"},
 	"kubectl label node node-a nearside.dev/nodecache=true":                                         {"nodecache", "node-local-dns"},
@@ -303,7 +303,7 @@ var placement = map[string][2]string{
 	"kubectl label nodes -l nearside.dev/nodecache=leaving nearside.dev/nodecache-":                 {"node-local-dns", "node-local-dns"},
 }
 
-// place returns it.
+// place returns the placement.
 func (s *server) place(t *testing.T) (got [2]string) {
 	t.Helper()
 	for i, name := range []string{"node-a", "node-b"} {
@@ -335,7 +335,7 @@ func (s *server) daemons(t *testing.T, name string) *appsv1.DaemonSet {
 	return set
 }
 
-// deployment returns whether there is one.
+// deployment reports whether there is one.
 func (s *server) deployment(t *testing.T, name string) bool {
 	t.Helper()
 	_, err := s.Client().AppsV1().Deployments("kube-system").Get(t.Context(), name, metav1.GetOptions{})
@@ -345,7 +345,7 @@ func (s *server) deployment(t *testing.T, name string) bool {
 	return err == nil
 }
 
-// lookAt holds what the page promises of a command. It gets what was there before all of them.
+// lookAt checks the effects that the page describes of a command. before is the state at the begin.
 func (s *server) lookAt(t *testing.T, command string, before predecessors) {
 	t.Helper()
 	old := before.daemons.Spec

@@ -24,7 +24,7 @@ import (
 	"github.com/nearside-dns/nearside/test/netns"
 )
 
-// The servers behind a node: what the kubelet tells pods of the Services, and where the node's resolver is.
+// The servers behind a node: the addresses of Services in the environment of pods, and the node's resolver.
 const (
 	kubeDNS     = "10.96.0.10"
 	clusterDNS  = "10.96.0.11"
@@ -34,7 +34,7 @@ const (
 	questionFor = "web.shop.svc."
 )
 
-// node is one with nodecache, as a DaemonSet runs it.
+// node is a node with nodecache, started as by a DaemonSet.
 type node struct {
 	bed       *netns.Bed
 	container corev1.Container
@@ -58,7 +58,7 @@ func newNode(t *testing.T, all objects) *node {
 	return n
 }
 
-// serve answers every question for A with an address, on port 53 of another that the namespace gets for it.
+// serve answers every A question with an address, on port 53 of another address, which it adds to the namespace.
 func serve(t *testing.T, n *netns.Namespace, at, address string) {
 	t.Helper()
 	n.Run(t, "ip", "addr", "add", at+"/32", "dev", "eth0")
@@ -118,7 +118,7 @@ func (n *node) start(t *testing.T) *netns.Process {
 	return n.bed.Node.StartWith(t, environment, "setpriv", args...)
 }
 
-// addresses are those that pods ask.
+// addresses are the node-local addresses that pods use.
 func (n *node) addresses(t *testing.T) (all []netip.Addr) {
 	t.Helper()
 	i := slices.Index(n.container.Args, "-localip")
@@ -134,8 +134,8 @@ func (n *node) addresses(t *testing.T) (all []netip.Addr) {
 	return all
 }
 
-// awaitService waits until a pod gets names of the cluster from cluster DNS, and others from the resolver of the node, on
-// each address, over UDP and TCP.
+// awaitService waits until a pod gets names of the cluster from cluster DNS, and others from the resolver of the node,
+// on each address, over UDP and TCP.
 func (n *node) awaitService(t *testing.T) {
 	t.Helper()
 	zone := regexp.MustCompile(`^\S+?:`).FindString(n.template)
@@ -154,7 +154,7 @@ func (n *node) awaitService(t *testing.T) {
 	}
 }
 
-// ask asks from a pod.
+// ask sends a query from a pod.
 func (n *node) ask(network string, address netip.Addr, question string) (string, error) {
 	var conn net.Conn
 	err := n.bed.Pod[0].Do(func() (err error) {
@@ -168,7 +168,7 @@ func (n *node) ask(network string, address netip.Addr, question string) (string,
 	return exchange(conn, question)
 }
 
-// awaitProbe waits until a probe of the container has the answer 200, which the kubelet of the node gets.
+// awaitProbe waits until a probe of the container, sent like the kubelet's, returns 200.
 func (n *node) awaitProbe(t *testing.T, probe *corev1.Probe) {
 	t.Helper()
 	if probe.Exec != nil {
@@ -177,7 +177,7 @@ func (n *node) awaitProbe(t *testing.T, probe *corev1.Probe) {
 	}
 	get := probe.HTTPGet
 	host := get.Host
-	if host == "" { // that of the pod
+	if host == "" { // the pod's address
 		host = n.bed.Node.IPv4.String()
 	}
 	url := fmt.Sprintf("http://%s%s", net.JoinHostPort(host, get.Port.String()), get.Path)
@@ -194,7 +194,7 @@ func (n *node) awaitProbe(t *testing.T, probe *corev1.Probe) {
 	})
 }
 
-// TestNodecache runs nodecache on a node with what each DaemonSet and ConfigMap say, each once.
+// TestNodecache runs nodecache on a node with each DaemonSet and ConfigMap, each once.
 func TestNodecache(t *testing.T) {
 	seen := map[string]bool{}
 	everything := rendered(t)
@@ -220,7 +220,7 @@ func TestNodecache(t *testing.T) {
 				return
 			}
 			n.awaitTraffic(t, p)
-			// The capabilities of the container are enough for the devices of its queries to itself.
+			// The container's capabilities permit the devices of self-queries.
 			if out := n.bed.Node.Run(t, "ip", "link"); !strings.Contains(out, "nodelocaldns-q1") || strings.Contains(p.Output(), "to itself take lo") {
 				t.Errorf("interfaces\n%s\nnodecache logs\n%s", out, p.Output())
 			}
@@ -250,12 +250,12 @@ func TestSurge(t *testing.T) {
 	n.awaitService(t)
 }
 
-// startPredecessor starts another server in the place of node-local-dns, with interface, addresses and ports.
+// startPredecessor starts a DNS server as node-local-dns, with its interface, addresses and ports.
 func (n *node) startPredecessor(t *testing.T) *netns.Process {
 	t.Helper()
 	coredns := controlplane.RequireBinary(t, "coredns")
 	if _, err := n.bed.Node.Try("ip", "link", "add", "nodelocaldns", "type", "dummy"); err != nil {
-		n.bed.Node.Run(t, "ip", "link", "add", "nodelocaldns", "type", "bridge") // what nodecache makes where there is no dummy
+		n.bed.Node.Run(t, "ip", "link", "add", "nodelocaldns", "type", "bridge") // nodecache's device without a dummy driver
 	}
 	n.bed.Node.Run(t, "ip", "link", "set", "nodelocaldns", "up")
 	for _, a := range n.addresses(t) {
@@ -280,10 +280,10 @@ func end(t *testing.T, p *netns.Process) {
 	}
 }
 
-// awaitTraffic waits until nodecache has the queries of the node.
+// awaitTraffic waits until nodecache receives the queries of the node.
 func (n *node) awaitTraffic(t *testing.T, p *netns.Process) {
 	t.Helper()
-	await(t, "nodecache has the traffic", func() error {
+	await(t, "nodecache receives the traffic", func() error {
 		if strings.Count(p.Output(), "acquired: this server answers") < len(n.addresses(t)) {
 			return fmt.Errorf("it says\n%s", p.Output())
 		}
@@ -291,9 +291,9 @@ func (n *node) awaitTraffic(t *testing.T, p *netns.Process) {
 	})
 }
 
-// TestTakesOver starts nodecache on a node that node-local-dns still serves. Then that one ends, and takes the interface
-// with it.
-func TestTakesOver(t *testing.T) {
+// TestReplaceNodeLocalDNS starts nodecache on a node with a running node-local-dns. Then node-local-dns ends, and removes the
+// interface.
+func TestReplaceNodeLocalDNS(t *testing.T) {
 	n := newNode(t, decoded(t, kustomize(t, deployed+"/nodecache")))
 	predecessor := n.startPredecessor(t)
 	n.awaitService(t)
@@ -313,9 +313,9 @@ func TestTakesOver(t *testing.T) {
 	n.awaitService(t)
 }
 
-// TestGivesBack ends nodecache, as a label does that neither DaemonSet wants, and then starts node-local-dns: it finds
-// the node as it was before nodecache.
-func TestGivesBack(t *testing.T) {
+// TestReturnToNodeLocalDNS ends nodecache, as with a node label that neither DaemonSet selects, and then starts node-local-dns: the
+// node is as it was before nodecache.
+func TestReturnToNodeLocalDNS(t *testing.T) {
 	netns.Require(t, "nft")
 	n := newNode(t, decoded(t, kustomize(t, deployed+"/nodecache")))
 	state := func() string {
@@ -326,7 +326,7 @@ func TestGivesBack(t *testing.T) {
 	n.awaitTraffic(t, p)
 	n.awaitService(t)
 	if state() == before {
-		t.Fatal("nodecache has changed nothing, so this test sees nothing")
+		t.Fatal("nodecache has changed nothing, so this test proves nothing")
 	}
 	end(t, p)
 	if after := state(); after != before {
@@ -336,8 +336,8 @@ func TestGivesBack(t *testing.T) {
 	n.awaitService(t)
 }
 
-// TestTemplateOfNodeLocalDNS runs nodecache with the template that node-local-dns is installed with, without and with
-// what docs/migration.md adds for the readiness probe.
+// TestTemplateOfNodeLocalDNS runs nodecache with the installation's template of node-local-dns, without and with the
+// block that docs/migration.md adds for the readiness probe.
 func TestTemplateOfNodeLocalDNS(t *testing.T) {
 	netns.Require(t, "nft")
 	all := decoded(t, kustomize(t, deployed+"/nodecache"))
@@ -364,7 +364,7 @@ func TestTemplateOfNodeLocalDNS(t *testing.T) {
 	})
 }
 
-// readinessFollows drops what nodecache asks itself: it is not ready while that is so.
+// readinessFollows drops the self-queries of nodecache: it is not ready until they are answered again.
 func (n *node) readinessFollows(t *testing.T) {
 	t.Helper()
 	n.bed.Node.Run(t, "nft", "add table inet firewall; add chain inet firewall input { type filter hook input priority 0; }; add rule inet firewall input ip daddr 169.254.20.10 udp dport 53 drop")
@@ -384,7 +384,7 @@ func (n *node) readinessFollows(t *testing.T) {
 	n.awaitProbe(t, n.container.ReadinessProbe)
 }
 
-// TestReadiness has a firewall that drops what nodecache asks itself.
+// TestReadiness has a firewall that drops nodecache's self-queries.
 func TestReadiness(t *testing.T) {
 	netns.Require(t, "nft")
 	n := newNode(t, decoded(t, kustomize(t, deployed+"/nodecache")))

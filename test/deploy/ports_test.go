@@ -9,10 +9,10 @@ import (
 	"github.com/nearside-dns/nearside/test/daemon"
 )
 
-// TestHeldPorts starts the programs while somebody else has one of their ports.
-func TestHeldPorts(t *testing.T) {
+// TestPortsInUse starts the programs while another process has one of their ports.
+func TestPortsInUse(t *testing.T) {
 	for _, tc := range []struct {
-		name, corefile string // HELD is the address that somebody has
+		name, corefile string // HELD is the address of the other process
 		want           string // in the output
 		ends           bool
 	}{

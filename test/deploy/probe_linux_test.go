@@ -8,9 +8,9 @@ import (
 // awaitExec waits until a command that the kubelet runs in the container ends with 0.
 func (n *node) awaitExec(t *testing.T, command []string) {
 	t.Helper()
-	of := program(t, path.Base(command[0]))
+	binary := program(t, path.Base(command[0]))
 	await(t, "the probe", func() error {
-		_, err := n.bed.Node.Try(of, command[1:]...)
+		_, err := n.bed.Node.Try(binary, command[1:]...)
 		return err
 	})
 }

@@ -17,7 +17,7 @@ import (
 	"github.com/nearside-dns/nearside/test/daemon"
 )
 
-// dnsServer serves both protocols on one port, until it is told to stop.
+// dnsServer serves both protocols on one port, until it is stopped.
 type dnsServer struct {
 	at   string
 	stop func()
@@ -51,7 +51,7 @@ func stoppable(t *testing.T, address string) dnsServer {
 	return dnsServer{at: at, stop: stop}
 }
 
-// probed is nodecache as Cilium's overlay has it, on loopback, with the command by which the kubelet asks if it is ready.
+// probed is nodecache as in Cilium's overlay, on loopback, with the command of the kubelet's readiness probe.
 type probed struct {
 	*daemon.Process
 	command []string
@@ -74,7 +74,7 @@ func startProbed(t *testing.T, all objects, clusterDNS string) probed {
 	return probed{Process: p, command: command}
 }
 
-// probe runs the command, and returns its exit code and what it says.
+// probe runs the command, and returns its exit code and its output.
 func (p probed) probe(t *testing.T) (int, string) {
 	t.Helper()
 	out, err := exec.Command(p.command[0], p.command[1:]...).CombinedOutput()
@@ -92,14 +92,14 @@ func (p probed) probe(t *testing.T) (int, string) {
 func (p probed) awaitExit(t *testing.T, want int) {
 	t.Helper()
 	await(t, "exit code "+strconv.Itoa(want), func() error {
-		if code, said := p.probe(t); code != want {
-			return fmt.Errorf("exit code %d: %s", code, said)
+		if code, output := p.probe(t); code != want {
+			return fmt.Errorf("exit code %d: %s", code, output)
 		}
 		return nil
 	})
 }
 
-// TestProbeWithoutAddresses runs the readiness probe of a nodecache that asks itself nothing.
+// TestProbeWithoutAddresses runs the readiness probe of a nodecache without self-queries.
 func TestProbeWithoutAddresses(t *testing.T) {
 	for name, all := range map[string]objects{
 		"overlay": decoded(t, kustomize(t, deployed+"/overlays/cilium")),
@@ -112,8 +112,8 @@ func TestProbeWithoutAddresses(t *testing.T) {
 				p.awaitExit(t, 0)
 				behind.stop()
 				await(t, "the answer has expired", func() error {
-					if code, said := p.probe(t); code != 0 {
-						return fmt.Errorf("not ready, with the answer in its cache: exit code %d: %s", code, said)
+					if code, output := p.probe(t); code != 0 {
+						return fmt.Errorf("not ready, with the answer in its cache: exit code %d: %s", code, output)
 					}
 					if !strings.Contains(p.Output(), "serving stale answers") {
 						return fmt.Errorf("it says\n%s", p.Output())
@@ -129,8 +129,8 @@ func TestProbeWithoutAddresses(t *testing.T) {
 				behind := stoppable(t, "10.96.0.1")
 				behind.stop()
 				p := startProbed(t, all, behind.at)
-				if code, said := p.probe(t); code != 1 {
-					t.Errorf("exit code %d: %s", code, said)
+				if code, output := p.probe(t); code != 1 {
+					t.Errorf("exit code %d: %s", code, output)
 				}
 			})
 		})

@@ -29,17 +29,17 @@ const (
 	chart    = deployed + "/helm/nearside"
 )
 
-// foreign are the kinds that have no type here: nothing but the API server that has them knows their fields.
+// foreign are the kinds that have no type here: only the API server with their definitions knows the fields.
 var foreign = map[string]bool{
 	"cilium.io/v2, Kind=CiliumLocalRedirectPolicy":  true,
 	"monitoring.coreos.com/v1, Kind=PodMonitor":     true,
 	"monitoring.coreos.com/v1, Kind=ServiceMonitor": true,
 }
 
-// objects are those of a rendered text, by kind and name.
+// objects are the objects of a rendered text, by kind and name.
 type objects map[string]runtime.Object
 
-// output runs a program and returns what it prints, and what it complains of.
+// output runs a program and returns its standard output, and its errors.
 func output(program string, args ...string) (out, complaint string, err error) {
 	cmd := exec.Command(program, args...)
 	var stdout, stderr bytes.Buffer
@@ -48,7 +48,7 @@ func output(program string, args ...string) (out, complaint string, err error) {
 	return stdout.String(), stderr.String(), err
 }
 
-// texts are what was rendered before, by folder or values: several tests look at each.
+// texts are earlier renderings, by folder or values: several tests use each.
 var texts = map[string]string{}
 
 // kustomize renders a folder.
@@ -75,7 +75,7 @@ func template(t *testing.T, values string) (out, complaint string, err error) {
 	return output(controlplane.RequireBinary(t, "helm"), "template", "nearside", chart, "--namespace", "kube-system", "--values", path)
 }
 
-// templated is template with values that are right.
+// templated is template with valid values.
 func templated(t *testing.T, values string) string {
 	t.Helper()
 	if text, ok := texts["values: "+values]; ok {
@@ -89,8 +89,7 @@ func templated(t *testing.T, values string) string {
 	return out
 }
 
-// decode returns the objects of a text, and refuses a field that their types do not have, and an object that stands
-// there twice.
+// decode returns the objects of a text. An unknown field or a duplicate object is an error.
 func decode(text string) (objects, error) {
 	strict := serializer.NewSerializerWithOptions(serializer.DefaultMetaFactory, scheme.Scheme, scheme.Scheme, serializer.SerializerOptions{Yaml: true, Strict: true})
 	all := objects{}
@@ -153,7 +152,7 @@ func (o objects) names() (all []string) {
 	return all
 }
 
-// overlays are the folders that somebody can apply.
+// overlays are the folders that users can apply.
 func overlays(t *testing.T) (folders []string) {
 	t.Helper()
 	files, err := filepath.Glob(deployed + "/*/kustomization.yaml")
@@ -181,7 +180,7 @@ func overlays(t *testing.T) (folders []string) {
 	return folders
 }
 
-// variants are values that the chart is rendered with, beside those of TestSame.
+// variants are values to render the chart with, besides those of TestChartMatchesKustomization.
 var variants = map[string]string{
 	"all":                         everyValue,
 	"clusterdns alone":            "nodecache: {enabled: false}",
@@ -199,7 +198,7 @@ var variants = map[string]string{
 	"cilium with a clusterset":    "proxyMode: cilium\nmulticluster: {zones: [clusterset.local]}",
 }
 
-// everyValue sets what the other variants leave as it is.
+// everyValue sets the values that the other variants do not set.
 const everyValue = `
 clusterDomain: k8s.example.com
 dualStack: true
@@ -254,7 +253,7 @@ nodecache:
     }
 `
 
-// ownCorefiles need other rights than those that the values make.
+// ownCorefiles need other permissions than those of the values.
 const ownCorefiles = `
 proxyMode: cilium
 clusterdns:
@@ -282,7 +281,7 @@ nodecache:
     }
 `
 
-// TestRender renders everything, and takes each object as strictly as an API server.
+// TestRender renders everything, and decodes each object as strictly as an API server.
 func TestRender(t *testing.T) {
 	for _, folder := range overlays(t) {
 		t.Run(filepath.Base(folder), func(t *testing.T) { decoded(t, kustomize(t, folder)) })
@@ -292,8 +291,8 @@ func TestRender(t *testing.T) {
 	}
 }
 
-// TestStrict shows that a field that nobody reads, and an object that stands there twice, are errors.
-func TestStrict(t *testing.T) {
+// TestInvalidObjects has an unknown field and a duplicate object, which are errors.
+func TestInvalidObjects(t *testing.T) {
 	const account = "apiVersion: v1\nkind: ServiceAccount\nmetadata:\n  name: a\n"
 	for _, tc := range []struct{ name, text, want string }{
 		{"right", "# comment\n---\n" + account, ""},

@@ -25,20 +25,20 @@ import (
 
 const corefiles = deployed + "/corefiles"
 
-// question is one, with its answer.
+// question is a question with its answer.
 type question struct{ name, want string }
 
-// Answers of the servers that a Corefile here names: ofOutside is that of the node's resolver.
+// Answers of the servers that a Corefile here names: ofOutside is the node's resolver's.
 const (
 	ofOutside = "A 192.0.2.80"
 	ofInside  = "A 192.0.2.90"
 	ofService = "A 10.96.12.34"
 )
 
-// service is the one that every Corefile has to answer.
+// service is the Service that every Corefile must answer.
 var service = question{"web.shop.svc.cluster.local A", ofService}
 
-// cases says what the files of a program are asked for.
+// cases are the questions for the files of a program.
 var cases = map[string]map[string][]question{
 	"clusterdns": {
 		"stub-domain":   {{"www.corp.example.com A", ofInside}, {"www.example.com A", ofOutside}},
@@ -67,7 +67,7 @@ var cases = map[string]map[string][]question{
 	},
 }
 
-// snippet reads a file, with servers of the test in the place of those that it names.
+// snippet reads a file and replaces the servers in it by those of the test.
 func snippet(t *testing.T, program, name string) string {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(corefiles, program, name+".corefile"))
@@ -76,7 +76,7 @@ func snippet(t *testing.T, program, name string) string {
 	}
 	inside := "192.0.2.90"
 	if name == "split-horizon" {
-		inside = "" // and knows no name
+		inside = "" // and has no names
 	}
 	address := upstream(t, inside)
 	replaced := regexp.MustCompile(`(?m)^(    forward \.) 10\.150\.0\.1.*?( \{)?$`).ReplaceAllString(string(text), "$1 "+address+"$2")
@@ -94,11 +94,11 @@ func upstreamTLS(t *testing.T, address, name string) (at, ca string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	of := &x509.Certificate{
+	template := &x509.Certificate{
 		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: name}, DNSNames: []string{name},
 		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true,
 	}
-	der, err := x509.CreateCertificate(rand.Reader, of, of, key.Public(), key)
+	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -119,7 +119,7 @@ func upstreamTLS(t *testing.T, address, name string) (at, ca string) {
 // blockName matches the first line of a server block.
 var blockName = regexp.MustCompile(`(?m)^(\S+):53 \{\n`)
 
-// added puts server blocks into a Corefile: in the place of those of the same name, or at the end.
+// added adds server blocks to a Corefile: they replace those of the same name, or are appended.
 func added(t *testing.T, corefile, blocks string) string {
 	t.Helper()
 	for _, name := range blockName.FindAllStringSubmatch(blocks, -1) {
@@ -128,13 +128,13 @@ func added(t *testing.T, corefile, blocks string) string {
 	return corefile + blocks
 }
 
-// TestSnippets starts each file of deploy/corefiles and asks for what it is about.
+// TestSnippets starts each file of deploy/corefiles and sends the questions that the file is about.
 func TestSnippets(t *testing.T) {
 	base, err := os.ReadFile(deployed + "/nodecache/Corefile.base")
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, of := range cases {
+	for name, questionsOf := range cases {
 		files, err := filepath.Glob(filepath.Join(corefiles, name, "*"))
 		if err != nil {
 			t.Fatal(err)
@@ -142,9 +142,9 @@ func TestSnippets(t *testing.T) {
 		for _, file := range files {
 			file = strings.TrimSuffix(filepath.Base(file), ".corefile")
 			t.Run(name+"/"+file, func(t *testing.T) {
-				questions, ok := of[file]
+				questions, ok := questionsOf[file]
 				if !ok {
-					t.Fatal("nobody says what it is to be asked for")
+					t.Fatal("no question in cases")
 				}
 				corefile := snippet(t, name, file)
 				if name == "nodecache" {
@@ -159,7 +159,7 @@ func TestSnippets(t *testing.T) {
 				for _, q := range append(slices.Clone(questions), service) {
 					awaitAnswer(t, p.Addr, q.name, q.want)
 				}
-				if file == "log" { // a line comes when the answer is out
+				if file == "log" { // the line is written after the answer
 					await(t, "the query in the log", func() error {
 						if !strings.Contains(p.Output(), "www.corp.example.com") {
 							return errors.New(p.Output())
@@ -169,14 +169,14 @@ func TestSnippets(t *testing.T) {
 				}
 			})
 		}
-		if len(files) != len(of) {
-			t.Errorf("%s: %d files, %d of them known", name, len(files), len(of))
+		if len(files) != len(questionsOf) {
+			t.Errorf("%s: %d files, %d of them known", name, len(files), len(questionsOf))
 		}
 	}
 }
 
-// TestAdded shows where a server block goes.
-func TestAdded(t *testing.T) {
+// TestAddServerBlocks has the places of added server blocks.
+func TestAddServerBlocks(t *testing.T) {
 	const corefile = "a:53 {\n    x {\n    }\n}\nb:53 {\n    y\n}\n"
 	for _, tc := range []struct{ name, blocks, want string }{
 		{"in the place", "# why\na:53 {\n    z\n}\n", "b:53 {\n    y\n}\n# why\na:53 {\n    z\n}\n"},

@@ -15,7 +15,7 @@ import (
 	"github.com/nearside-dns/nearside/test/controlplane"
 )
 
-// TestLint lets Helm look at the chart.
+// TestLint runs helm lint on the chart.
 func TestLint(t *testing.T) {
 	out, complaint, err := output(controlplane.RequireBinary(t, "helm"), "lint", "--strict", chart)
 	if err != nil || strings.Contains(out, "[WARNING]") {
@@ -23,8 +23,8 @@ func TestLint(t *testing.T) {
 	}
 }
 
-// TestWrongValues has values that are refused, with what is said of them.
-func TestWrongValues(t *testing.T) {
+// TestInvalidValues has invalid values, with a part of the error.
+func TestInvalidValues(t *testing.T) {
 	for _, tc := range []struct{ name, values, want string }{
 		{"unknown name", "clusterDNS: {enabled: true}", "additional properties 'clusterDNS' not allowed"},
 		{"unknown name inside", "nodecache: {localIP: 169.254.20.10}", "at '/nodecache': additional properties 'localIP' not allowed"},
@@ -65,23 +65,23 @@ func TestWrongValues(t *testing.T) {
 	}
 }
 
-// TestImages has where images come from, by what is set for both programs and for one.
+// TestImages has the image references, by the values of both programs and of one.
 func TestImages(t *testing.T) {
 	version, _, err := output(controlplane.RequireBinary(t, "helm"), "show", "chart", chart)
 	if err != nil {
 		t.Fatal(err)
 	}
-	var of struct {
+	var metadata struct {
 		AppVersion string `yaml:"appVersion"`
 	}
-	if err := yaml.Unmarshal([]byte(version), &of); err != nil {
+	if err := yaml.Unmarshal([]byte(version), &metadata); err != nil {
 		t.Fatal(err)
 	}
 	const digest = "sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
 	for _, tc := range []struct{ name, values, clusterdns, nodecache string }{
-		{"neither", "", "nearside/clusterdns:" + of.AppVersion, "nearside/nodecache:" + of.AppVersion},
+		{"neither", "", "nearside/clusterdns:" + metadata.AppVersion, "nearside/nodecache:" + metadata.AppVersion},
 		{"both", "image: {registry: example.com, tag: v1}", "example.com/nearside/clusterdns:v1", "example.com/nearside/nodecache:v1"},
-		{"one", "clusterdns: {image: {registry: example.com, tag: v1}}", "example.com/nearside/clusterdns:v1", "nearside/nodecache:" + of.AppVersion},
+		{"one", "clusterdns: {image: {registry: example.com, tag: v1}}", "example.com/nearside/clusterdns:v1", "nearside/nodecache:" + metadata.AppVersion},
 		{
 			"one beside both", "image: {registry: example.com, tag: v1}\nnodecache: {image: {registry: \"example.org:5000/dns\", repository: cache, tag: v2}}",
 			"example.com/nearside/clusterdns:v1", "example.org:5000/dns/cache:v2",
@@ -100,8 +100,8 @@ func TestImages(t *testing.T) {
 	}
 }
 
-// TestNotes has what is said after an installation about addresses that nobody has set.
-func TestNotes(t *testing.T) {
+// TestInstallNotes has the notes after an installation about missing addresses.
+func TestInstallNotes(t *testing.T) {
 	const (
 		second = "set\nnodecache.secondServiceIP to the other one"
 		local  = "nodecache.localIPs has none"
@@ -142,26 +142,26 @@ func TestNotes(t *testing.T) {
 	}
 }
 
-// schema is what the test reads of a JSON schema.
+// schema has the fields of a JSON schema that the test reads.
 type schema struct {
 	Type       any
 	Properties map[string]*schema
 	Additional any `json:"additionalProperties"`
 }
 
-// disagreements returns where values and their schema do not speak of the same: names, and objects that take any name.
+// disagreements returns the differences between values and their schema: names, and objects that accept any name.
 func (s *schema) disagreements(path string, values map[string]any) (all []string) {
 	if s.Additional != false {
 		all = append(all, path+" takes any name")
 	}
 	for name, value := range values {
-		of, ok := s.Properties[name]
+		property, ok := s.Properties[name]
 		inner, isObject := value.(map[string]any)
 		switch {
 		case !ok:
 			all = append(all, path+"/"+name+" is not in the schema")
-		case isObject && len(of.Properties) > 0:
-			all = append(all, of.disagreements(path+"/"+name, inner)...)
+		case isObject && len(property.Properties) > 0:
+			all = append(all, property.disagreements(path+"/"+name, inner)...)
 		}
 	}
 	for name := range s.Properties {
@@ -173,7 +173,7 @@ func (s *schema) disagreements(path string, values map[string]any) (all []string
 	return all
 }
 
-// TestSchema holds that values.yaml has every name of the schema, and the other way round.
+// TestSchema asserts that values.yaml and the schema have the same names.
 func TestSchema(t *testing.T) {
 	var s schema
 	text, err := os.ReadFile(chart + "/values.schema.json")
@@ -190,7 +190,7 @@ func TestSchema(t *testing.T) {
 	if err := yaml.Unmarshal(text, &values); err != nil {
 		t.Fatal(err)
 	}
-	// What Kubernetes defines is given as a whole, and its parts need no default.
+	// Objects that Kubernetes defines are passed on as a whole, and their fields need no default.
 	kubernetes := []string{"/clusterdns/affinity", "/nodecache/affinity", "/clusterdns/resources", "/nodecache/resources"}
 	for _, d := range s.disagreements("", values) {
 		if !slices.ContainsFunc(kubernetes, func(path string) bool { return strings.HasPrefix(d, path+"/") }) {

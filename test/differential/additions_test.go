@@ -15,7 +15,7 @@ import (
 	"github.com/nearside-dns/nearside/test/fakeapi/randomcluster"
 )
 
-// edge is the namespace of what randomcluster does not make.
+// edge is the namespace of the objects that randomcluster does not make.
 const edge = "edge"
 
 // additions returns objects that random clusters lack: the server's own Service, long chains of
@@ -45,7 +45,7 @@ func additions(r *rand.Rand, own []netip.Addr) []runtime.Object {
 	last.Name, last.AddressType = "zones-6", discoveryv1.AddressTypeIPv6
 	objs = append(objs, zones, last)
 
-	// 13 links: more than are followed.
+	// 13 links: more than the limit.
 	for i := range 13 {
 		objs = append(objs, alias(fmt.Sprintf("chain-%d", i), fmt.Sprintf("chain-%d.%s.svc.%s", i+1, edge, randomcluster.Zone)))
 	}
@@ -73,8 +73,9 @@ func additions(r *rand.Rand, own []netip.Addr) []runtime.Object {
 	return append(objs, ownObjects(r, own)...)
 }
 
-// importAdditions returns imports that random clusters lack: one of many endpoints in clusters with the same
-// addresses, one that has a port without a protocol, one without ports, one whose endpoints are a Service's as well, one of no
+// importAdditions returns imports that random clusters lack: one of many endpoints in clusters with the same addresses,
+// one with a port without a protocol, one without ports, one whose endpoints are a Service's as well, one without a
+// valid cluster ID, and ones with slices of names.
 // cluster that has a name, and ones with slices of names.
 func importAdditions() []runtime.Object {
 	plain := serviceImport("plain", mcsv1beta1.ClusterSetIP, "10.3.0.201")
@@ -103,9 +104,9 @@ func importAdditions() []runtime.Object {
 		}
 		objs = append(objs, importedSlice("crowd", cluster, ips...))
 	}
-	for _, of := range []string{"names", "vip"} {
-		s := importedSlice(of, "west", "www.example.org", "crowd.edge.svc.clusterset.local")
-		s.Name, s.AddressType = "imported-"+of+"-fqdn", discoveryv1.AddressTypeFQDN
+	for _, name := range []string{"names", "vip"} {
+		s := importedSlice(name, "west", "www.example.org", "crowd.edge.svc.clusterset.local")
+		s.Name, s.AddressType = "imported-"+name+"-fqdn", discoveryv1.AddressTypeFQDN
 		objs = append(objs, s)
 	}
 	return objs
@@ -122,15 +123,15 @@ func serviceImport(name string, kind mcsv1beta1.ServiceImportType, ips ...string
 }
 
 // importedSlice returns a slice of an import's endpoints in a cluster.
-func importedSlice(of, cluster string, ips ...string) *discoveryv1.EndpointSlice {
-	s := slice(of, ips...)
-	s.Name = strings.ToLower("imported-" + of + "-" + cluster)
-	s.Labels = map[string]string{mcsv1beta1.LabelServiceName: of, mcsv1beta1.LabelSourceCluster: cluster}
+func importedSlice(name, cluster string, ips ...string) *discoveryv1.EndpointSlice {
+	s := slice(name, ips...)
+	s.Name = strings.ToLower("imported-" + name + "-" + cluster)
+	s.Labels = map[string]string{mcsv1beta1.LabelServiceName: name, mcsv1beta1.LabelSourceCluster: cluster}
 	return s
 }
 
-// ownObjects returns, at times, a Service of which the servers under test are an endpoint, or a slice
-// with their address that belongs to none.
+// ownObjects returns, in some rounds, a Service with the servers under test as endpoint, or a slice with their address
+// that belongs to none.
 func ownObjects(r *rand.Rand, own []netip.Addr) (objs []runtime.Object) {
 	if len(own) == 0 {
 		return nil
@@ -177,10 +178,10 @@ func alias(name, target string) *corev1.Service {
 	return s
 }
 
-func slice(of string, ips ...string) *discoveryv1.EndpointSlice {
+func slice(service string, ips ...string) *discoveryv1.EndpointSlice {
 	s := &discoveryv1.EndpointSlice{
 		ObjectMeta: metav1.ObjectMeta{
-			Namespace: edge, Name: of + "-4", Labels: map[string]string{discoveryv1.LabelServiceName: of},
+			Namespace: edge, Name: service + "-4", Labels: map[string]string{discoveryv1.LabelServiceName: service},
 		},
 		AddressType: discoveryv1.AddressTypeIPv4,
 	}
@@ -193,8 +194,8 @@ func slice(of string, ips ...string) *discoveryv1.EndpointSlice {
 }
 
 // fqdnSlice returns a slice whose addresses are names, which the API allows.
-func fqdnSlice(of string) *discoveryv1.EndpointSlice {
-	s := slice(of, "www.example.org", "crowd.edge.svc.cluster.local")
-	s.Name, s.AddressType = of+"-fqdn", discoveryv1.AddressTypeFQDN
+func fqdnSlice(service string) *discoveryv1.EndpointSlice {
+	s := slice(service, "www.example.org", "crowd.edge.svc.cluster.local")
+	s.Name, s.AddressType = service+"-fqdn", discoveryv1.AddressTypeFQDN
 	return s
 }

@@ -9,28 +9,28 @@ import (
 	"github.com/miekg/dns"
 )
 
-// allowed is a difference that is meant. It looks at a difference that is there, at both answers to it.
+// allowed is an intended difference. It checks a found difference, with both answers.
 type allowed struct {
 	name   string
 	reason string
-	// explains tells whether a difference is this one. It may ask both servers more.
+	// explains reports whether a difference is this one. It may send more queries to both servers.
 	explains func(d *difference) bool
-	// asks says that explains relies on another difference being explained, by one of those before this.
+	// asks is set if explains needs another difference to be explained by an earlier one.
 	asks bool
-	// pointers is the part of the rules for PTR that is another in our server, instead of explains.
+	// pointers is the changed part of the rules for PTR in our server, instead of explains.
 	pointers func(*pointerRules)
 	// servers is the same for the name servers of a zone.
 	servers func(*serverRules)
 	// imports is the same for names of ServiceImports.
 	imports func(*importRules)
-	// seldom says when the difference cannot be seen.
+	// seldom is the reason if a run may not see the difference.
 	seldom func(r *run) bool
 }
 
-// table returns all differences that are meant. The README of the plugin tells users of them.
+// table returns all intended differences. The README of the plugin documents them.
 func table() []allowed { return append(commonTable(), importTable()...) }
 
-// commonTable returns those that are not about ServiceImports alone.
+// commonTable returns those that do not concern ServiceImports alone.
 func commonTable() []allowed {
 	return []allowed{
 		{
@@ -93,7 +93,7 @@ func commonTable() []allowed {
 		},
 		{
 			name:     "PTR of an endpoint of no Service",
-			reason:   "a PTR points at a name that exists. CoreDNS makes one of every slice; that of a slice without the label service-name cannot be written, and nobody is answered",
+			reason:   "a PTR points at a name that exists. CoreDNS makes one of every slice; that of a slice without the label service-name cannot be packed, and there is no reply",
 			pointers: func(r *pointerRules) { r.existing = true },
 		},
 		{
@@ -113,7 +113,7 @@ func commonTable() []allowed {
 		},
 		{
 			name:     "PTR into the root zone",
-			reason:   "the root zone can be a cluster's. CoreDNS makes names of it that cannot be written, and nobody is answered",
+			reason:   "the root zone can be a cluster's. CoreDNS makes names of it that cannot be packed, and there is no reply",
 			pointers: func(r *pointerRules) { r.root = true },
 		},
 		{
@@ -141,8 +141,8 @@ func commonTable() []allowed {
 				if !d.verified || d.q.qtype != dns.TypeSRV || len(labels) < 3 || labels[0] != "pod" || d.stock.sections[2] != d.ours.sections[2] {
 					return false
 				}
-				// How many there are is not to be told from the objects: a pod that is being deleted counts with the
-				// addresses that it had before.
+				// Their number does not follow from the objects: a pod that is being deleted is counted with its former
+				// addresses.
 				for pods := 2; pods <= len(d.c.pods); pods++ {
 					if d.stock.replaced(fmt.Sprintf("SRV\t0 %d 0 ", 100/pods), "SRV\t0 100 0 ").sections == d.ours.sections {
 						return true
@@ -173,7 +173,7 @@ func commonTable() []allowed {
 		},
 		{
 			name:   "zone of an address that one slice has twice",
-			reason: "a zone is an endpoint's. CoreDNS keeps one for each address of a slice, that of the last endpoint",
+			reason: "a zone is an endpoint's. CoreDNS stores one for each address of a slice, that of the last endpoint",
 			explains: func(d *difference) bool {
 				labels := d.labels()
 				if !d.zonal || len(labels) < 6 || labels[0] != "svc" || labels[3] != "_zone" || labels[4] != "pin" && labels[4] != "prefer" {

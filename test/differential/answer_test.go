@@ -8,10 +8,10 @@ import (
 	"github.com/miekg/dns"
 )
 
-// answer is what a reply says, in a form in which equal means equal: sections are sets, the serial of a
-// SOA and the size of the client's buffer do not count.
+// answer is the content of a reply in a comparable form: sections are sets, the serial of a SOA and the client's buffer
+// size are left out.
 type answer struct {
-	reply *dns.Msg // nil where none came
+	reply *dns.Msg // nil without a reply
 	head  string
 	// sections are answer, authority and additional, a record a line, sorted, each once.
 	sections [3]string
@@ -57,7 +57,7 @@ func recordSet(records []dns.RR) (set []string) {
 
 func (a answer) equal(b answer) bool { return a.head == b.head && a.sections == b.sections }
 
-// replaced returns an answer with another text in the place of one.
+// replaced returns an answer with one text replaced.
 func (a answer) replaced(was, is string) answer {
 	for i := range a.sections {
 		a.sections[i] = strings.ReplaceAll(a.sections[i], was, is)
@@ -65,7 +65,7 @@ func (a answer) replaced(was, is string) answer {
 	return a
 }
 
-// rcode returns the code of a reply, or -1 where none came.
+// rcode returns the code of a reply, or -1 without one.
 func (a answer) rcode() int {
 	if a.reply == nil {
 		return -1
@@ -73,20 +73,20 @@ func (a answer) rcode() int {
 	return a.reply.Rcode
 }
 
-// negative tells whether an answer of the zone has no records, with this code.
+// negative reports whether an answer of the zone has no records, with this code.
 func (a answer) negative(rcode int) bool {
 	return a.rcode() == rcode && a.reply.Authoritative && len(a.reply.Answer) == 0 && len(a.reply.Ns) == 1 && len(a.reply.Extra) <= 1
 }
 
-// nodata tells whether an answer says that the name exists without records of the type.
+// nodata reports whether an answer is NODATA: the name exists without records of the type.
 func (a answer) nodata() bool { return a.negative(dns.RcodeSuccess) }
 
-// records tells whether an answer of the zone has records.
+// records reports whether an answer of the zone has records.
 func (a answer) records() bool {
 	return a.rcode() == dns.RcodeSuccess && a.reply.Authoritative && len(a.reply.Answer) > 0
 }
 
-// has tells whether an answer has records of a type, behind CNAMEs or not.
+// has reports whether an answer has records of a type, behind CNAMEs or not.
 func (a answer) has(qtype uint16) bool {
 	return a.rcode() == dns.RcodeSuccess && slices.ContainsFunc(a.reply.Answer, func(rr dns.RR) bool { return rr.Header().Rrtype == qtype })
 }
@@ -99,7 +99,7 @@ func (a answer) dig() string {
 	return a.reply.String()
 }
 
-// onlyCase tells whether an answer is another one but for the case of names.
+// onlyCase reports whether two answers differ in the case of names only.
 func onlyCase(a, b answer) bool {
 	for i := range a.sections {
 		if !strings.EqualFold(a.sections[i], b.sections[i]) {

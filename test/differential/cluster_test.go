@@ -15,22 +15,22 @@ import (
 	"github.com/nearside-dns/nearside/test/fakeapi/randomcluster"
 )
 
-// cluster is what a variant sees of the objects: those that its options select. It is what questions are
-// made of, and what allowed differences are judged by.
+// cluster is the part of the objects that a variant's options select. Questions are made from it, and allowed
+// differences are judged by it.
 type cluster struct {
 	variant    *variant
-	namespaces map[string]bool // of those that exist, the ones that are answered for
+	namespaces map[string]bool // existing namespaces that the options select
 	services   []*corev1.Service
 	slices     []*discoveryv1.EndpointSlice
-	imports    []*mcsv1beta1.ServiceImport  // all: what selects them is one of the differences
-	imported   []*discoveryv1.EndpointSlice // those of imports, with noendpoints too
+	imports    []*mcsv1beta1.ServiceImport  // all: selection is one of the differences
+	imported   []*discoveryv1.EndpointSlice // slices of imports, also with noendpoints
 	pods       []*corev1.Pod
-	own        []netip.Addr // addresses that the servers take for their own
+	own        []netip.Addr // the servers' own addresses
 
 	pools pools
 }
 
-// newCluster returns what a variant sees of the objects.
+// newCluster returns the objects that a variant selects.
 func newCluster(v *variant, objs []runtime.Object, own []netip.Addr) *cluster {
 	c := &cluster{variant: v, namespaces: map[string]bool{}, own: own}
 	ofObjects, ofNamespaces := labels.Everything(), labels.Everything()
@@ -96,7 +96,7 @@ func serviceOf(s *discoveryv1.EndpointSlice) string { return s.Labels[discoveryv
 // importOf returns the name of the ServiceImport that a slice belongs to, or "".
 func importOf(s *discoveryv1.EndpointSlice) string { return s.Labels[mcsv1beta1.LabelServiceName] }
 
-// sourceOf returns the ID of the cluster that a slice's endpoints are in, as it is written, or "".
+// sourceOf returns the cluster ID of a slice's endpoints, unchanged, or "".
 func sourceOf(s *discoveryv1.EndpointSlice) string { return s.Labels[mcsv1beta1.LabelSourceCluster] }
 
 // serviceImport returns the ServiceImport of that name, or nil.
@@ -119,7 +119,7 @@ func (c *cluster) importedOf(namespace, name string) (found []*discoveryv1.Endpo
 	return found
 }
 
-// isReady tells whether an endpoint is served. That nil means ready is said by the EndpointSlice API.
+// isReady reports whether an endpoint is served. In the EndpointSlice API, nil means ready.
 func isReady(e *discoveryv1.Endpoint) bool {
 	return e.Conditions.Ready == nil || *e.Conditions.Ready
 }
@@ -147,8 +147,8 @@ type address struct {
 }
 
 // addresses returns the ready addresses of slices.
-func addresses(of []*discoveryv1.EndpointSlice) (all []address) {
-	for _, s := range of {
+func addresses(endpoints []*discoveryv1.EndpointSlice) (all []address) {
+	for _, s := range endpoints {
 		for i := range s.Endpoints {
 			if e := &s.Endpoints[i]; isReady(e) {
 				for _, a := range e.Addresses {
@@ -160,10 +160,10 @@ func addresses(of []*discoveryv1.EndpointSlice) (all []address) {
 	return all
 }
 
-// naming is how an endpoint's label is made. The zero naming is CoreDNS's.
+// naming makes the label of an endpoint. The zero naming is CoreDNS's.
 type naming struct {
 	canonical bool // of the address in its canonical form
-	oneLabel  bool // of a pod's name only where that is one label
+	oneLabel  bool // of a pod's name only if that is one label
 }
 
 // label returns the label that an endpoint has below its Service.
@@ -202,7 +202,7 @@ func fullName(zone string, labels ...string) string {
 	return strings.Join(labels, ".") + "." + zone
 }
 
-// newObjects makes the random cluster of a seed. What is imported into it is made by a source of its own.
+// newObjects makes the random cluster of a seed. Its imports have a random source of their own.
 func newObjects(r, imports *rand.Rand, own []netip.Addr) []runtime.Object {
 	size := 6 + r.IntN(30)
 	if r.IntN(4) == 0 {
@@ -214,7 +214,7 @@ func newObjects(r, imports *rand.Rand, own []netip.Addr) []runtime.Object {
 	return asStored(randomcluster.Apply(objs, importAdditions(), nil))
 }
 
-// mutated makes some updates and returns them and the objects that are there then.
+// mutated makes some updates and returns them with the new objects.
 func mutated(r *rand.Rand, objs []runtime.Object) (changed, deleted, now []runtime.Object) {
 	now = objs
 	for range 2 + r.IntN(12) {
@@ -224,7 +224,7 @@ func mutated(r *rand.Rand, objs []runtime.Object) (changed, deleted, now []runti
 		changed = randomcluster.Apply(changed, c, d)
 		deleted = append(deleted, d...)
 	}
-	// What was deleted and made again is one update.
+	// Deletion and creation of an object are one update.
 	remaining := randomcluster.Apply(nil, now, nil)
 	deleted = slices.DeleteFunc(deleted, func(obj runtime.Object) bool {
 		return len(randomcluster.Apply(remaining, nil, []runtime.Object{obj})) < len(remaining)
@@ -232,13 +232,12 @@ func mutated(r *rand.Rand, objs []runtime.Object) (changed, deleted, now []runti
 	return changed, deleted, now
 }
 
-// isName tells whether the address is a name.
+// isName reports whether the address is a name.
 func (a address) isName() bool { return a.slice.AddressType == discoveryv1.AddressTypeFQDN }
 
 func (a address) isIP() bool { return !a.isName() }
 
-// asStored makes of objects what an API server would hold: with what it fills in, and without addresses in
-// slices of names.
+// asStored returns objects as an API server stores them: with default values, and without addresses in slices of names.
 func asStored(objs []runtime.Object) []runtime.Object {
 	for i, obj := range objs {
 		s, ok := obj.(*discoveryv1.EndpointSlice)

@@ -10,7 +10,7 @@ import (
 	"github.com/miekg/dns"
 )
 
-// difference is a question that is answered differently, or is to be looked at.
+// difference is a question with different answers, or one to examine.
 type difference struct {
 	*pair
 	c           *cluster
@@ -20,7 +20,7 @@ type difference struct {
 	depth       int  // of aliases on the way to this question
 }
 
-// ask asks both.
+// ask queries both.
 func (p *pair) ask(c *cluster, q question) *difference {
 	d := &difference{pair: p, c: c, q: q}
 	wait := patient
@@ -31,11 +31,11 @@ func (p *pair) ask(c *cluster, q question) *difference {
 	return d
 }
 
-// settling is how long CoreDNS may go on answering from before an update whose markers it has shown.
+// settling is the maximum time for which CoreDNS may answer from before an update whose markers it has shown.
 const settling = 2 * time.Second
 
-// settles asks CoreDNS again, and reports whether it comes to answer as our server did. On a busy machine it was seen to
-// deny a Service for a moment, with all markers there. Our server has to be right at once.
+// settles queries CoreDNS again, and reports whether its answer becomes that of our server. On a busy machine it has
+// denied a Service for a moment, although all markers existed. Our server must be right at once.
 func (d *difference) settles() bool {
 	for end := time.Now().Add(settling); time.Now().Before(end); time.Sleep(settling / 50) {
 		if d.stock = newAnswer(d.pair.stock.ask(d.q, patient)); d.same() {
@@ -45,7 +45,7 @@ func (d *difference) settles() bool {
 	return false
 }
 
-// askOurs asks our server alone.
+// askOurs queries our server alone.
 func (p *pair) askOurs(c *cluster, q question) answer {
 	wait := patient
 	if p.twins && p.unpackable(c, q) {
@@ -54,22 +54,22 @@ func (p *pair) askOurs(c *cluster, q question) answer {
 	return newAnswer(p.ours.ask(q, wait))
 }
 
-// again asks another question for the explanation of this difference.
+// again queries another name for the explanation of this difference.
 func (d *difference) again(name string, qtype uint16) *difference {
 	other := d.ask(d.c, question{name: name, qtype: qtype, tcp: d.q.tcp})
 	other.nested = true
 	return other
 }
 
-// same tells whether the answers are equal.
+// same reports whether the answers are equal.
 func (d *difference) same() bool { return d.stock.equal(d.ours) }
 
 func (d *difference) describe() string {
 	return fmt.Sprintf("question: %v\n\nCoreDNS:\n%s\nclusterdns:\n%s\nobjects:\n%s", d.q, d.stock.dig(), d.ours.dig(), d.objects())
 }
 
-// denied tells whether an answer to this question says that the name does not exist, or what others say
-// of it if it is handed on then.
+// denied reports whether an answer to this question denies the name, or is the outside resolver's answer if the name
+// falls through then.
 func (d *difference) denied(a answer) bool {
 	if !d.fallsThrough(d.q.name) {
 		return a.negative(dns.RcodeNameError)
@@ -86,13 +86,13 @@ func labelsBelow(zone, name string) []string {
 	return labels[dns.CountLabel(zone):]
 }
 
-// is tells whether the question is for that name below the zone; without labels, for the zone.
+// is reports whether the question is for that name below the zone; without labels, for the zone.
 func (d *difference) is(labels ...string) bool {
 	slices.Reverse(labels)
 	return slices.Equal(d.labels(), labels)
 }
 
-// header returns that of a record with the variant's time to live.
+// header returns a record header with the variant's TTL.
 func (d *difference) header(name string, t uint16) dns.RR_Header {
 	return dns.RR_Header{Name: name, Rrtype: t, Class: dns.ClassINET, Ttl: d.ttl}
 }

@@ -20,21 +20,20 @@ import (
 )
 
 var (
-	seeds     = flag.Int("seeds", 8, "how many random clusters")
-	rounds    = flag.Int("rounds", 4, "how many states of each cluster: the first, and after updates")
-	questions = flag.Int("questions", 300, "how many questions to each variant in a round")
-	ourBinary = flag.String("clusterdns", "", "the binary to test, instead of one built from the sources")
+	seeds     = flag.Int("seeds", 8, "number of random clusters")
+	rounds    = flag.Int("rounds", 4, "number of states of each cluster: the first, and after updates")
+	questions = flag.Int("questions", 300, "number of questions to each variant in a round")
+	ourBinary = flag.String("clusterdns", "", "path of the binary under test, instead of one built from the sources")
 )
 
 const (
-	// maxFailures is how many differences are told of before the test gives up.
+	// maxFailures is the number of reported differences after which the test ends.
 	maxFailures = 5
-	// syncLimit is how long a server may take to show an update. The first includes its start.
+	// syncLimit bounds the time until a server shows an update. The first includes its start.
 	syncLimit = time.Minute
 )
 
-// TestDifferential asks both servers, in every variant, and fails on what is answered differently without
-// being meant to.
+// TestDifferential queries both servers, in every variant, and fails on unintended differences.
 func TestDifferential(t *testing.T) {
 	stockBinary := controlplane.RequireBinary(t, "coredns")
 	binary := *ourBinary
@@ -74,17 +73,17 @@ type run struct {
 	used     map[string]int // allowed differences by name
 }
 
-// pair is one variant, served by both.
+// pair is one variant, served by both servers.
 type pair struct {
 	*variant
 	stock, ours *server
-	twins       bool // both are CoreDNS, as where the test itself is tested
+	twins       bool // both are CoreDNS, to test the test itself
 }
 
-// program is what serves a variant.
+// program is the server of a variant.
 type program struct{ name, binary, corefile string }
 
-// newRun starts what all servers are connected to.
+// newRun starts the programs that all servers connect to.
 func newRun(t *testing.T) *run {
 	t.Helper()
 	own, err := ownAddresses()
@@ -118,11 +117,11 @@ func (r *run) serve(t *testing.T, v *variant, stock, ours program) {
 	r.pairs = append(r.pairs, &pair{v, one(stock), one(ours), stock.binary == ours.binary})
 }
 
-// seed takes the servers through one cluster and its updates. An error is of the test itself.
+// seed runs one cluster and its updates. An error is one of the test itself.
 func (r *run) seed(seed uint64) error {
 	random := rand.New(rand.NewPCG(seed, 0))
 	objs := newObjects(random, rand.New(rand.NewPCG(seed, 1)), r.own)
-	// One cluster takes the other's place at once, or there is a moment without any.
+	// One cluster replaces the other at once, or after a moment without any.
 	if random.IntN(2) == 0 {
 		if err := r.api.Clear(); err != nil {
 			return err
@@ -135,7 +134,7 @@ func (r *run) seed(seed uint64) error {
 		if round > 0 {
 			var changed, deleted []runtime.Object
 			changed, deleted, objs = mutated(random, objs)
-			if random.IntN(8) == 0 { // the servers miss it, and have to list everything again
+			if random.IntN(8) == 0 { // the servers miss it, and must list everything again
 				r.api.Expire()
 				r.api.DropWatches("")
 			}
@@ -161,7 +160,7 @@ func (r *run) seed(seed uint64) error {
 	return nil
 }
 
-// compare asks every pair, as many at a time as there are processors.
+// compare queries every pair, as many at a time as there are processors.
 func (r *run) compare(seed, round uint64, objs []runtime.Object) (failed error) {
 	var wg sync.WaitGroup
 	todo := make(chan int)
@@ -184,8 +183,8 @@ func (r *run) compare(seed, round uint64, objs []runtime.Object) (failed error) 
 	return failed
 }
 
-// comparePair waits until both servers of a variant know the objects and asks them. where is said of what
-// is found.
+// comparePair waits until both servers of a variant have synced the objects, and queries them. where is a part of
+// reports.
 func (r *run) comparePair(p *pair, random rand.Source, objs []runtime.Object, where string) error {
 	for _, s := range []*server{p.stock, p.ours} {
 		if err := p.awaitMarkers(s, r.round, syncLimit); err != nil {
@@ -201,7 +200,7 @@ func (r *run) comparePair(p *pair, random rand.Source, objs []runtime.Object, wh
 	for asked < want {
 		q := a.next()
 		if p.unpackable(c, q) && a.chance(95) {
-			continue // waiting for no reply takes its time
+			continue // waiting for a missing reply takes its time
 		}
 		asked++
 		if !r.judge(p.ask(c, q), where) {
@@ -217,7 +216,7 @@ func (r *run) comparePair(p *pair, random rand.Source, objs []runtime.Object, wh
 	return r.compareTransfers(p, c, a, where)
 }
 
-// judge tells of a difference. It returns false where enough have been told of.
+// judge reports a difference. It returns false after maxFailures.
 func (r *run) judge(d *difference, where string) bool {
 	if d.same() {
 		return true
@@ -229,7 +228,7 @@ func (r *run) judge(d *difference, where string) bool {
 	return r.found(names, func() string { return where + "\n" + d.describe() })
 }
 
-// found counts a difference by the names of what explains it; without any it is an error.
+// found counts a difference by the names of its explanation; without any it is an error.
 func (r *run) found(names []string, describe func() string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -245,8 +244,8 @@ func (r *run) found(names []string, describe func() string) bool {
 	return r.failures < maxFailures
 }
 
-// report logs the counts of a run. An allowed difference that was not seen is an error, unless the run was
-// shorter than by default: a line that explains nothing hides what it once explained.
+// report logs the counts of a run. An allowed difference that was not seen is an error, unless the run was shorter than
+// by default: an unused line of the table hides differences.
 func (r *run) report(t *testing.T, took time.Duration) {
 	total := 0
 	for _, p := range r.pairs {

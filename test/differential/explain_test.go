@@ -10,7 +10,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 )
 
-// explain returns the names of the allowed differences that together make this one, or nothing.
+// explain returns the names of the allowed differences that together cause this one, or nothing.
 func (d *difference) explain() (names []string) {
 	switch {
 	case d.q.qtype == dns.TypePTR && addressOf(d.q.name).IsValid():
@@ -31,10 +31,10 @@ func (d *difference) explain() (names []string) {
 	return d.explainAlias()
 }
 
-// explained tells whether the answers are equal or may be as different as they are.
+// explained reports whether the answers are equal, or differ by allowed differences only.
 func (d *difference) explained() bool { return d.same() || len(d.explain()) > 0 }
 
-// explainAlias finds what explains a difference of the name that an alias is of.
+// explainAlias explains a difference by that of the alias's target.
 func (d *difference) explainAlias() []string {
 	labels := d.labels()
 	if len(labels) != 3 || labels[0] != "svc" || d.depth > 12 || d.q.qtype != dns.TypeA && d.q.qtype != dns.TypeAAAA {
@@ -46,7 +46,7 @@ func (d *difference) explainAlias() []string {
 	}
 	target := dns.Fqdn(s.Spec.ExternalName)
 	asked := target
-	if zone := d.zoneOf(d.q.name); dns.IsSubDomain(zone, target) { // CoreDNS compares it to the zone as it was asked
+	if zone := d.zoneOf(d.q.name); dns.IsSubDomain(zone, target) { // CoreDNS compares it to the zone as it was queried
 		asked = target[:len(target)-len(zone)] + d.q.name[len(d.q.name)-len(zone):]
 	}
 	o := d.again(asked, d.q.qtype)
@@ -57,8 +57,8 @@ func (d *difference) explainAlias() []string {
 	return o.explain()
 }
 
-// leads tells whether an answer is that for the target of an alias, behind the CNAME and but for case. Where
-// the target has no records, either may have nothing; an alias of a name that does not exist is not handed on.
+// leads reports whether an answer is that for the target of an alias, behind the CNAME and except for case. If the
+// target has no records, either answer may be empty; an alias of a name that does not exist does not fall through.
 func (d *difference) leads(a answer, target string, o *difference, to answer) bool {
 	if a.reply == nil || to.reply == nil {
 		return false
@@ -72,7 +72,7 @@ func (d *difference) leads(a answer, target string, o *difference, to answer) bo
 	return strings.EqualFold(strings.Join(recordSet(rest), "\n"), to.sections[0]) || (!to.has(d.q.qtype) || o.denied(to)) && !a.has(d.q.qtype)
 }
 
-// explainPointers finds the rules that make our answer of CoreDNS's, as few as are needed.
+// explainPointers finds the minimal set of rules that turn CoreDNS's answer into ours.
 func (d *difference) explainPointers() []string {
 	answers := func(a answer, rules pointerRules) bool {
 		possible := d.c.pointerSets(d.q.name, rules)
@@ -103,7 +103,7 @@ func (d *difference) explainImport() []string {
 	return fewest(func(a allowed) func(*importRules) { return a.imports }, func(r importRules) bool { return d.imports(r).is(d, d.ours) })
 }
 
-// fewest returns the names of the fewest lines of the table whose rules together do.
+// fewest returns the names of the smallest set of lines whose rules together explain the difference.
 func fewest[R any](ruleOf func(allowed) func(*R), do func(R) bool) (names []string) {
 	var with []allowed
 	for _, a := range table() {
@@ -132,7 +132,7 @@ func fewest[R any](ruleOf func(allowed) func(*R), do func(R) bool) (names []stri
 	return nil
 }
 
-// pointsTo tells whether an answer has exactly these PTR records, or is right for a name without any.
+// pointsTo reports whether an answer has exactly these PTR records, or is right for a name without any.
 func (d *difference) pointsTo(a answer, targets []string) bool {
 	if len(targets) == 0 {
 		return d.denied(a) || d.is() && a.nodata() // a zone can be that of an address
@@ -147,7 +147,7 @@ func (d *difference) pointsTo(a answer, targets []string) bool {
 	return a.records() && len(got) == len(a.reply.Answer) && slices.Equal(slices.Compact(got), targets)
 }
 
-// unpackable tells whether CoreDNS cannot write its answer.
+// unpackable reports whether CoreDNS cannot pack its answer.
 func (p *pair) unpackable(c *cluster, q question) bool {
 	switch q.qtype {
 	case dns.TypePTR:
@@ -170,8 +170,8 @@ func changed(records []dns.RR, change func(dns.RR)) []string {
 	return recordSet(copies)
 }
 
-// namedAs tells whether the difference is that of endpoints' names: the question is for one that is named
-// otherwise, or its answers are equal where an endpoint's old and new name are taken for the same.
+// namedAs reports whether the difference is that of endpoints' names: the question is for a renamed endpoint, or its
+// answers are equal if an endpoint's old and new name count as the same.
 func (d *difference) namedAs(ours naming) bool {
 	if d.stock.reply == nil || d.ours.reply == nil {
 		return false
@@ -203,7 +203,7 @@ func (d *difference) namedAs(ours naming) bool {
 		slices.Equal(changed(d.stock.reply.Extra, rename), changed(d.ours.reply.Extra, rename))
 }
 
-// isNamed tells whether an answer for an endpoint's name is right where endpoints are named so.
+// isNamed reports whether an answer for an endpoint's name is right with this naming.
 func (d *difference) isNamed(a answer, n naming) bool {
 	labels := d.labels()
 	var named []netip.Addr
@@ -220,10 +220,10 @@ func (d *difference) isNamed(a answer, n naming) bool {
 	if s := d.c.service(labels[1], labels[2]); len(named) == 0 || s == nil || isExternalName(s) || !d.c.namespaces[labels[1]] {
 		return d.denied(a)
 	}
-	return d.q.qtype != dns.TypeSOA && d.hasAddresses(a, named) // a SOA is explained otherwise
+	return d.q.qtype != dns.TypeSOA && d.hasAddresses(a, named) // a SOA has another explanation
 }
 
-// hasAddresses tells whether an answer, if it is one of addresses, has these.
+// hasAddresses reports whether an answer, if it is one of addresses, has these.
 func (d *difference) hasAddresses(a answer, ips []netip.Addr) bool {
 	var records []dns.RR
 	for _, ip := range ips {
@@ -237,7 +237,7 @@ func (d *difference) hasAddresses(a answer, ips []netip.Addr) bool {
 	return a.rcode() == dns.RcodeSuccess && a.reply.Authoritative && a.sections[0] == asText(records)
 }
 
-// inZone returns the addresses of slices that a zonal name means: its labels from the directive on, the
+// inZone returns the addresses of slices with the topology zone of a zonal name: its labels from the directive on, the
 // last first.
 func inZone(in []*discoveryv1.EndpointSlice, labels []string) (ips []netip.Addr) {
 	directive, parts := labels[0], slices.Clone(labels[1:])
@@ -259,8 +259,7 @@ func inZone(in []*discoveryv1.EndpointSlice, labels []string) (ips []netip.Addr)
 	return ips
 }
 
-// sameNames are beginnings of names, up to and with ".svc.", that stand for the same. Each leads to another
-// or to none.
+// sameNames are prefixes of names, up to and with ".svc.", that count as the same. Each refers to another or to none.
 type sameNames map[string]string
 
 func (s sameNames) first(name string) string {
@@ -276,7 +275,7 @@ func (s sameNames) join(a, b string) {
 	}
 }
 
-// one returns the one name that stands for all that are the same as name. A Service can be called svc.
+// one returns the one name that represents all that count as name. A Service may be named svc.
 func (s sameNames) one(name string) string {
 	const mark = ".svc."
 	for at := 0; ; {
@@ -292,8 +291,8 @@ func (s sameNames) one(name string) string {
 	}
 }
 
-// ofNames tells whether the difference is what CoreDNS makes of a slice of names: CNAMEs and what they
-// lead to, or a Service that is not empty for its sake.
+// ofNames reports whether the difference is CoreDNS's answer for a slice of names: CNAMEs and their targets, or a
+// Service that is not empty because of it.
 func (d *difference) ofNames() bool {
 	labels := d.labels()
 	if d.stock.reply == nil || d.ours.reply == nil || len(labels) < 3 || labels[0] != "svc" {
@@ -308,7 +307,7 @@ func (d *difference) ofNames() bool {
 		return false
 	case d.ignoreEmpty && d.denied(d.ours) && !slices.ContainsFunc(ready, address.isIP):
 		return true
-	case imported && d.noEndpoints && d.denied(d.ours): // as if there were no names: see import: noendpoints
+	case imported && d.noEndpoints && d.denied(d.ours): // as without names: see import: noendpoints
 		return true
 	}
 	more, had := slices.Clone(d.stock.reply.Answer), d.ours.reply.Answer
@@ -333,7 +332,7 @@ func (d *difference) ofNames() bool {
 	return len(more) > 0 || d.stock.nodata() && d.denied(d.ours)
 }
 
-// twoZones tells whether endpoints of a slice have the same address and different zones.
+// twoZones reports whether endpoints of a slice have the same address and different zones.
 func twoZones(s *discoveryv1.EndpointSlice) bool {
 	zones := map[string]string{}
 	for _, a := range addresses([]*discoveryv1.EndpointSlice{s}) {

@@ -10,8 +10,8 @@ import (
 	"github.com/nearside-dns/nearside/test/controlplane"
 )
 
-// TestFindsOtherConfigurations checks that the test can fail: CoreDNS is compared to CoreDNS with something
-// else in its Corefile, which is told of and not allowed.
+// TestFindsOtherConfigurations asserts that the test can fail: CoreDNS is compared to CoreDNS with another Corefile, and
+// the differences are reported as not allowed.
 func TestFindsOtherConfigurations(t *testing.T) {
 	binary := controlplane.RequireBinary(t, "coredns")
 	if testing.Short() {
@@ -42,20 +42,20 @@ func TestFindsOtherConfigurations(t *testing.T) {
 				t.Fatalf("%q is not in the Corefile of %q", c.was, v.name)
 			}
 			r := newRun(t)
-			told := 0
-			r.fail = func(string) { told++ }
+			reported := 0
+			r.fail = func(string) { reported++ }
 			r.serve(t, v, program{"CoreDNS", binary, v.corefile}, program{"CoreDNS otherwise", binary, other})
 			if err := r.seed(1); err != nil {
 				t.Fatal(err)
 			}
-			if told == 0 {
+			if reported == 0 {
 				t.Errorf("%d questions found no difference", r.asked[v.name])
 			}
 		})
 	}
 }
 
-// TestComparesAll checks that every part of an answer is compared.
+// TestComparesAll asserts that every part of an answer is compared.
 func TestComparesAll(t *testing.T) {
 	reply := func() *dns.Msg {
 		m := new(dns.Msg)

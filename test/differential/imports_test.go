@@ -12,21 +12,21 @@ import (
 	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 )
 
-// importRules say what a name of a ServiceImport is answered with. The zero rules are CoreDNS's.
+// importRules are the rules for the answers of a ServiceImport's names. The zero rules are CoreDNS's.
 type importRules struct {
-	anyLength bool // the ID of a cluster can be several labels
-	unnamed   bool // an endpoint of no cluster, or of one whose ID is no name, has a name without one
+	anyLength bool // the ID of a cluster may be several labels
+	unnamed   bool // an endpoint without a cluster, or with an invalid cluster ID, has a name without the ID
 	folded    bool // the ID of a cluster is written in lower case
 	portless  bool // one with addresses and without ports exists
-	protocol  bool // a port without a protocol is one of TCP
+	protocol  bool // the default protocol is TCP
 	selected  bool // labels are those of ServiceImports, namespace_labels those of namespaces
-	endless   bool // noendpoints holds
+	endless   bool // noendpoints applies
 	numeric   bool // slices of names have no addresses
-	typeless  bool // a name exists for TXT as for others
+	typeless  bool // a name exists for TXT as for other types
 	naming
 }
 
-// importTable returns the differences that are meant in zones of a clusterset.
+// importTable returns the intended differences in zones of a clusterset.
 func importTable() []allowed {
 	return []allowed{
 		{
@@ -36,7 +36,7 @@ func importTable() []allowed {
 		},
 		{
 			name: "import: endpoint of no cluster",
-			reason: "names are host names. CoreDNS makes an empty label of a missing ID, so that SRV cannot be written and nobody is answered, " +
+			reason: "names are host names. CoreDNS makes an empty label of a missing ID, so that SRV cannot be packed and there is no reply, " +
 				"and a name of one that is none",
 			imports: func(r *importRules) { r.unnamed = true },
 		},
@@ -95,8 +95,8 @@ func importTable() []allowed {
 	}
 }
 
-// aboutImport tells whether a question is for a name of a ServiceImport or below it, and its answer follows from the
-// import rules: that to a SOA query is explained otherwise.
+// aboutImport reports whether a question is for a name of a ServiceImport or below it, and its answer follows from the
+// import rules: the answer to a SOA query has another explanation.
 func (d *difference) aboutImport() bool {
 	if !d.isClusterset(d.zoneOf(d.q.name)) {
 		return false
@@ -105,11 +105,11 @@ func (d *difference) aboutImport() bool {
 	return len(labels) >= 3 && labels[0] == "svc" && d.q.qtype != dns.TypeSOA
 }
 
-// importName is the part of a question that is left of a ServiceImport's name.
+// importName is the part of a question left of a ServiceImport's name.
 type importName struct{ port, protocol, cluster, endpoint string }
 
-// importNameOf takes the labels left of a ServiceImport's name apart, the last first. It returns false where they are
-// none of the schema.
+// importNameOf parses the labels left of a ServiceImport's name, the last first. It returns false if they do not follow
+// the schema.
 func importNameOf(left []string, rules importRules) (n importName, ok bool) {
 	underscore := slices.ContainsFunc(left, func(l string) bool { return strings.HasPrefix(l, "_") })
 	switch last := len(left) - 1; {
@@ -128,24 +128,24 @@ func importNameOf(left []string, rules importRules) (n importName, ok bool) {
 	return n, true
 }
 
-// hasPort tells whether a name means a port.
+// hasPort reports whether a name stands for a port.
 func (n importName) hasPort(name, protocol string) bool {
 	return (n.port == "" || strings.EqualFold(n.port, name)) && (n.protocol == "" || strings.EqualFold(n.protocol, protocol))
 }
 
-// importAnswer is what a question for a name of a ServiceImport is answered with.
+// importAnswer is the answer to a question for a name of a ServiceImport.
 type importAnswer struct {
 	denied  bool // the name does not exist
-	broken  bool // it cannot be written
-	aliases bool // some of it follows from names instead of addresses: see ofNames
+	broken  bool // it cannot be packed
+	aliases bool // a part of it follows from names instead of addresses: see ofNames
 	records []importRecord
 }
 
 // importRecord is one address and one port at a name.
 type importRecord struct {
-	name string // that SRV points at
+	name string // target of SRV
 	ip   netip.Addr
-	port int32 // -1 is none
+	port int32 // -1 for none
 }
 
 // imports returns the answer to the question by some rules.
@@ -180,7 +180,7 @@ func (d *difference) imports(rules importRules) (a importAnswer) {
 	return a
 }
 
-// selects tells whether the variant's selectors let a ServiceImport be seen.
+// selects reports whether the variant's options select a ServiceImport.
 func (d *difference) selects(imp *mcsv1beta1.ServiceImport, rules importRules) bool {
 	selector := d.nsLabels
 	if rules.selected {
@@ -189,7 +189,7 @@ func (d *difference) selects(imp *mcsv1beta1.ServiceImport, rules importRules) b
 	return selector == "" || d.selector(selector).Matches(labels.Set(imp.Labels))
 }
 
-// importedAddresses returns the answer that has a ServiceImport's own addresses.
+// importedAddresses returns the answer with a ServiceImport's own addresses.
 func importedAddresses(imp *mcsv1beta1.ServiceImport, name importName, base string, rules importRules) (a importAnswer) {
 	ports := imp.Spec.Ports
 	if len(ports) == 0 && rules.portless {
@@ -212,12 +212,12 @@ func importedAddresses(imp *mcsv1beta1.ServiceImport, name importName, base stri
 	return a
 }
 
-// isUnnamed tells whether a slice's endpoints are of no cluster, or of one whose ID is no name.
+// isUnnamed reports whether a slice's endpoints have no cluster, or an invalid cluster ID.
 func isUnnamed(s *discoveryv1.EndpointSlice) bool {
 	return len(validation.IsDNS1123Subdomain(strings.ToLower(sourceOf(s)))) > 0
 }
 
-// importedEndpoints returns the answer that has the addresses of endpoints.
+// importedEndpoints returns the answer with the addresses of endpoints.
 func (d *difference) importedEndpoints(in []*discoveryv1.EndpointSlice, name importName, base string, rules importRules) (a importAnswer) {
 	for _, e := range addresses(in) {
 		if e.isName() && rules.numeric {
@@ -262,7 +262,7 @@ func (d *difference) importedEndpoints(in []*discoveryv1.EndpointSlice, name imp
 	return a
 }
 
-// is tells whether an answer is this one.
+// is reports whether an answer is this one.
 func (a importAnswer) is(d *difference, got answer) bool {
 	var answer, extra []dns.RR
 	switch d.q.qtype {

@@ -15,8 +15,8 @@ import (
 	"github.com/nearside-dns/nearside/test/fakeapi"
 )
 
-// Each resource is a watch of its own, which says nothing about the others. So there is a marker in each
-// of them: an object that is written last in every round, and that changes an answer.
+// Each resource is a separate watch, and its events imply nothing about the others. So each has a marker: an object that
+// is written last in every round, and that changes an answer.
 const markerNamespace = "marker"
 
 // markerToggle returns the namespace that exists in rounds of that parity.
@@ -25,7 +25,7 @@ func markerToggle(round int) string { return fmt.Sprintf("%s-%d", markerNamespac
 // markerIP returns an address that is used in this round only.
 func markerIP(round int) string { return fmt.Sprintf("10.255.%d.%d", round>>8&0xff, round&0xff) }
 
-// mark writes the markers of a round, and returns those that are there then.
+// mark writes the markers of a round, and returns those that exist then.
 func mark(api *fakeapi.Server, round int) ([]runtime.Object, error) {
 	meta := func(name string) metav1.ObjectMeta {
 		return metav1.ObjectMeta{Namespace: markerNamespace, Name: name}
@@ -84,7 +84,7 @@ func (p *pair) awaitMarkers(s *server, round int, limit time.Duration) error {
 	}
 	for _, zone := range p.clustersets {
 		all = append(all, marker{fullName(zone, "vip", markerNamespace, "svc"), has})
-		if !p.noEndpoints || s == p.stock { // which serves endpoints of imports all the same
+		if !p.noEndpoints || s == p.stock { // which serves endpoints of imports nevertheless
 			all = append(all, marker{fullName(zone, "headless", markerNamespace, "svc"), has})
 		}
 	}

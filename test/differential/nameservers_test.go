@@ -7,19 +7,19 @@ import (
 	"github.com/miekg/dns"
 )
 
-// serverRules say what the name servers of a zone are. The zero rules are CoreDNS's.
+// serverRules are the rules for the name servers of a zone. The zero rules are CoreDNS's.
 type serverRules struct {
-	bound    bool // addresses that are bound to are the server's
+	bound    bool // bound addresses are the server's
 	existing bool // only Services that exist and have addresses
-	exposed  bool // only Services in namespaces that are answered for
+	exposed  bool // only Services in selected namespaces
 	forward  bool // the servers of a reverse zone have their names in the first other zone
 	services bool // the servers of a clusterset's zone have their names in the first zone that has Services
-	anyCase  bool // in whatever case the zone is asked for
+	anyCase  bool // in any case of letters
 	root     bool // of the root zone, too
 	naming
 }
 
-// servers are the name servers of a zone with their addresses, as a question would have them.
+// servers are the name servers of a zone with their addresses, for a question.
 type servers struct {
 	denied bool // ns.dns does not exist
 	broken bool // an address is the text <nil>
@@ -31,7 +31,7 @@ type serverAddr struct {
 	ip   netip.Addr
 }
 
-// aboutServers tells whether a question is for the name servers of a zone or their addresses.
+// aboutServers reports whether a question is for the name servers of a zone or their addresses.
 func (d *difference) aboutServers() bool {
 	return d.zoneOf(d.q.name) != "" && (d.q.qtype == dns.TypeNS && d.is() || d.is("ns", "dns"))
 }
@@ -87,7 +87,7 @@ func (d *difference) servers(rules serverRules) (s servers) {
 	return s
 }
 
-// answered tells whether an answer has these servers.
+// answered reports whether an answer has these servers.
 func (d *difference) answered(a answer, s servers) bool {
 	var answer, extra []dns.RR
 	switch apex := d.is(); {

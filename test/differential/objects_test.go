@@ -12,8 +12,8 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// objects returns as YAML what of the cluster a question is about: Services and slices that have one of
-// its labels as their name, and what has the address in it.
+// objects returns the objects of a question as YAML: Services and slices with one of its labels as their name, and those
+// with its address.
 func (d *difference) objects() string {
 	labels := dns.SplitDomainName(strings.ToLower(d.q.name))
 	ip := addressOf(d.q.name)
@@ -81,7 +81,7 @@ func (d *difference) objects() string {
 	return b.String() + "\n"
 }
 
-// toYAML returns an object with the names of fields that the API has.
+// toYAML returns an object with the field names of the API.
 func toYAML(obj any) (string, error) {
 	text, err := json.Marshal(obj)
 	if err != nil {
@@ -95,8 +95,7 @@ func toYAML(obj any) (string, error) {
 	return string(out), err
 }
 
-// addressOf returns the address that CoreDNS takes a name in a reverse zone for; of some names that are
-// none, too.
+// addressOf returns CoreDNS's address of a name in a reverse zone; also of some names that have none.
 func addressOf(name string) netip.Addr {
 	a, err := netip.ParseAddr(dnsutil.ExtractAddressFromReverse(strings.ToLower(name)))
 	if err != nil {
@@ -105,7 +104,7 @@ func addressOf(name string) netip.Addr {
 	return a
 }
 
-// isAddress tells whether a name is the one that an address has.
+// isAddress reports whether a name is the reverse name of an address.
 func isAddress(name string) bool {
 	exact, err := dns.ReverseAddr(addressOf(name).String())
 	return err == nil && exact == strings.ToLower(name)

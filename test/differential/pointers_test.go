@@ -5,9 +5,9 @@ import (
 	"strings"
 )
 
-// pointerRules say how the names of an address are found. The zero rules are CoreDNS's.
+// pointerRules are the rules for the names of an address. The zero rules are CoreDNS's.
 type pointerRules struct {
-	exposed  bool // only in namespaces that are answered for, also without the option namespaces
+	exposed  bool // only in selected namespaces, also without the option namespaces
 	existing bool // endpoints only of a Service that exists and has endpoints
 	root     bool // into the root zone, too
 	exact    bool // only of names that are an address
@@ -15,8 +15,8 @@ type pointerRules struct {
 	naming
 }
 
-// pointerSets returns what the PTR records of a name can be, each sorted: one set for each Service
-// that has it as ClusterIP, since the first is meant; or else one set of its endpoints.
+// pointerSets returns the possible PTR records of a name, each sorted: one set for each Service with it as ClusterIP,
+// since only the first counts; or else one set of its endpoints.
 func (c *cluster) pointerSets(name string, rules pointerRules) (possible [][]string) {
 	ip := addressOf(name)
 	if rules.exact && !isAddress(name) {
@@ -30,7 +30,7 @@ func (c *cluster) pointerSets(name string, rules pointerRules) (possible [][]str
 		zone = c.variant.primary()
 	}
 	if zone == "." && !rules.root {
-		zone = ".." // CoreDNS adds a dot to the dot
+		zone = ".." // CoreDNS appends a dot to the dot
 	}
 	for _, s := range c.services {
 		if slices.Contains(clusterIPs(s), ip.String()) && !hidden(s.Namespace) {
@@ -55,8 +55,8 @@ func (c *cluster) pointerSets(name string, rules pointerRules) (possible [][]str
 	return [][]string{slices.Compact(names)}
 }
 
-// unpackable tells whether CoreDNS's answer is one that cannot be written to the wire: it has the name
-// of an endpoint of no Service, which has an empty label.
+// unpackable reports whether CoreDNS's answer cannot be packed: it has the name of an endpoint without a Service, with
+// an empty label.
 func unpackable(possible [][]string) bool {
 	return slices.ContainsFunc(possible, func(names []string) bool {
 		return slices.ContainsFunc(names, func(n string) bool { return strings.Contains(n, "..") })

@@ -6,7 +6,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 )
 
-// ofClusterset returns a name in a zone of a clusterset that there may be.
+// ofClusterset returns a name in a zone of a clusterset that may exist.
 func (a asker) ofClusterset() string {
 	zone := pick(a.Rand, a.c.variant.clustersets)
 	switch n := a.IntN(100); {
@@ -111,5 +111,5 @@ func (a asker) ofImportPort(zone string) string {
 	return name
 }
 
-// ofService tells whether a slice is no import's, or a Service's as well.
+// ofService reports whether a slice is no import's, or a Service's as well.
 func ofService(s *discoveryv1.EndpointSlice) bool { return importOf(s) == "" || serviceOf(s) != "" }

@@ -12,7 +12,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 )
 
-// question is one question and how it is asked.
+// question is one question and the form of its query.
 type question struct {
 	name  string // fully qualified
 	qtype uint16
@@ -34,10 +34,10 @@ func (q question) message() *dns.Msg {
 	return m
 }
 
-// pools are what names are made of: what there is in a cluster.
+// pools are the parts of names: those of the cluster's objects.
 type pools struct {
 	services   []*corev1.Service
-	endpoints  []address // but for those of imports alone
+	endpoints  []address // except those of imports alone
 	imported   []address
 	byIP       map[netip.Addr][]address
 	bySlice    map[*discoveryv1.EndpointSlice][]address
@@ -143,7 +143,7 @@ func (a asker) next() question {
 	return question{name: unpacked(dns.Fqdn(name)), qtype: a.qtype(name), tcp: a.chance(20)}
 }
 
-// unpacked returns a name as it is read from the wire: there is more than one way to write it.
+// unpacked returns a name in the form of an unpacked message: there are several ways to write a name.
 func unpacked(name string) string {
 	buf := make([]byte, 300)
 	if _, err := dns.PackDomainName(name, buf, 0, nil, false); err != nil {
@@ -156,7 +156,7 @@ func unpacked(name string) string {
 	return name
 }
 
-// qtype returns a type: the ones that names of that sort have records of, more often.
+// qtype returns a type: more often one with records at names of that sort.
 func (a asker) qtype(name string) uint16 {
 	switch {
 	case slices.Contains(a.c.variant.zones, strings.ToLower(name)) && a.chance(25):
@@ -198,7 +198,7 @@ func (a asker) qtype(name string) uint16 {
 	return pick(a.Rand, more)
 }
 
-// name returns a name that there may be.
+// name returns a name that may exist.
 func (a asker) name() string {
 	if len(a.c.variant.clustersets) > 0 && a.chance(60) {
 		return a.ofClusterset()
@@ -228,7 +228,7 @@ func (a asker) name() string {
 	return fullName(a.zone(), append(labels, pick(a.Rand, []string{"svc", "pod", "x"}))...)
 }
 
-// zone returns a zone of the variant, seldom one that is for addresses.
+// zone returns a zone of the variant, rarely a reverse zone.
 func (a asker) zone() string {
 	if a.chance(4) {
 		return pick(a.Rand, a.c.variant.zones)
@@ -332,7 +332,7 @@ func (a asker) ofPod() string {
 	return fullName(a.zone(), labels...)
 }
 
-// spelt returns an IPv6 address in one of the ways to write it; IPv4 has one.
+// spelt returns an IPv6 address in one of its text forms; IPv4 has one.
 func (a asker) spelt(ip string) string {
 	addr, err := netip.ParseAddr(ip)
 	if err != nil || addr.Is4() || a.chance(60) {
@@ -368,7 +368,7 @@ func (a asker) reverse() string {
 	return name
 }
 
-// reverseOf16 returns the name below ip6.arpa of an address, one inside of IPv6 too.
+// reverseOf16 returns the name below ip6.arpa of an address, also of an IPv4 address in IPv6.
 func reverseOf16(ip netip.Addr) string {
 	var labels []string
 	b := ip.As16()
@@ -428,7 +428,7 @@ func zonesOf(s []*discoveryv1.EndpointSlice) (zones []string) {
 	return zones
 }
 
-// altered returns a name like the given one.
+// altered returns a name similar to the given one.
 func (a asker) altered(name string) string {
 	labels := dns.SplitDomainName(name)
 	if len(labels) == 0 {
@@ -452,7 +452,7 @@ func (a asker) altered(name string) string {
 	return strings.Join(labels, ".") + "."
 }
 
-// mixedCase returns a name with some letters in upper case, all of them in one part at times.
+// mixedCase returns a name with some letters in upper case, sometimes all letters of one part.
 func (a asker) mixedCase(name string) string {
 	from := a.IntN(len(name))
 	if a.chance(50) {

@@ -18,12 +18,12 @@ import (
 	"github.com/nearside-dns/nearside/test/daemon"
 )
 
-// server is one running DNS server.
+// server is a running DNS server.
 type server struct {
 	name    string
 	address string
 	logFile string
-	exited  chan struct{} // closed when the process is gone
+	exited  chan struct{} // closed at the end of the process
 	result  error         // of the process; read it after exited
 
 	conns map[string]*dns.Conn // by network
@@ -40,7 +40,7 @@ func build(t *testing.T) string {
 	return path
 }
 
-// start starts a server with a Corefile, which is made for the port that was found.
+// start starts a server with a Corefile, which is made for a free port.
 func start(t *testing.T, name, binary, host string, corefile func(port string) string) *server {
 	t.Helper()
 	dir := t.TempDir()
@@ -62,7 +62,7 @@ func start(t *testing.T, name, binary, host string, corefile func(port string) s
 	cmd.SysProcAttr = childAttributes()
 	started := make(chan error, 1)
 	go func() {
-		// The child is bound to the life of the thread that started it.
+		// Linux ends the child with the thread that started it.
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
 		err := cmd.Start()
@@ -79,13 +79,13 @@ func start(t *testing.T, name, binary, host string, corefile func(port string) s
 		for _, c := range s.conns {
 			_ = c.Close() // nothing was left unsent
 		}
-		_ = cmd.Process.Kill() // fails where it has ended already
+		_ = cmd.Process.Kill() // fails if it has ended already
 		<-s.exited
 	})
 	return s
 }
 
-// ended returns an error where the process is gone.
+// ended returns an error if the process has ended.
 func (s *server) ended() error {
 	select {
 	case <-s.exited:
@@ -95,7 +95,7 @@ func (s *server) ended() error {
 	}
 }
 
-// log returns the end of what the server wrote.
+// log returns the end of the server's output.
 func (s *server) log() string {
 	text, err := os.ReadFile(s.logFile)
 	if err != nil {
@@ -104,8 +104,8 @@ func (s *server) log() string {
 	return string(text[max(0, len(text)-2000):])
 }
 
-// ownAddresses returns the addresses of the machine besides loopback, the ones that both servers take for
-// their own. The first is IPv4, and can be bound to; there is none where the machine has no such address.
+// ownAddresses returns the addresses of the machine besides loopback, which both servers use as their own. The first is
+// IPv4, and can be bound; there is none if the machine has no such address.
 func ownAddresses() (own []netip.Addr, err error) {
 	all, err := net.InterfaceAddrs()
 	if err != nil {
@@ -128,7 +128,7 @@ func ownAddresses() (own []netip.Addr, err error) {
 	return own, nil
 }
 
-// patience is how long a reply is waited for, and how often it is asked for.
+// patience is the wait for a reply, and the number of attempts.
 type patience struct {
 	timeout time.Duration
 	tries   int
@@ -141,8 +141,8 @@ var (
 	hopeless = patience{30 * time.Millisecond, 1}
 )
 
-// ask asks over UDP, and again over TCP if the reply is truncated or the question says so. It returns nil
-// where no reply comes.
+// ask sends a query over UDP, and again over TCP if the reply is truncated or the question requires it. It returns nil
+// without a reply.
 func (s *server) ask(q question, p patience) *dns.Msg {
 	m := q.message()
 	for range p.tries {
@@ -161,7 +161,7 @@ func (s *server) ask(q question, p patience) *dns.Msg {
 	return nil
 }
 
-// exchange sends a message on the connection that is kept, and returns the reply to it or nil.
+// exchange sends a message on the open connection, and returns the reply to it or nil.
 func (s *server) exchange(network string, m *dns.Msg, timeout time.Duration) *dns.Msg {
 	fresh := false
 	for {
@@ -178,7 +178,7 @@ func (s *server) exchange(network string, m *dns.Msg, timeout time.Duration) *dn
 		if err == nil {
 			return reply
 		}
-		_ = c.Close() // it is of no use any more
+		_ = c.Close() // it may be broken
 		delete(s.conns, network)
 		var netErr net.Error
 		if fresh || errors.As(err, &netErr) && netErr.Timeout() {

@@ -9,7 +9,7 @@ import (
 	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 )
 
-// importTransfers returns the differences that are meant in transfers of a zone of a clusterset.
+// importTransfers returns the intended differences in transfers of a zone of a clusterset.
 func importTransfers() []allowedInTransfer {
 	return []allowedInTransfer{
 		{
@@ -66,7 +66,7 @@ func importTransfers() []allowedInTransfer {
 	}
 }
 
-// selected tells whether a ServiceImport matches a selector; all match none.
+// selected reports whether a ServiceImport matches a selector; all match none.
 func (d *transferred) selected(imp *mcsv1beta1.ServiceImport, selector string) bool {
 	return selector == "" || d.selector(selector).Matches(labels.Set(imp.Labels))
 }

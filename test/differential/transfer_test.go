@@ -13,18 +13,18 @@ import (
 	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 )
 
-// transferred is a record that only one of the servers has in its copy of a zone.
+// transferred is a record in only one of the two copies of a zone.
 type transferred struct {
 	*pair
 	c         *cluster
 	zone      string
 	rr        dns.RR
 	fromStock bool
-	own       []dns.RR // all that the server has that has the record
-	others    []dns.RR // all that the other has
+	own       []dns.RR // the copy with the record
+	others    []dns.RR // the other copy
 }
 
-// allowedInTransfer is a record that is meant to be in one copy only.
+// allowedInTransfer is a record that is intended to be in one copy only.
 type allowedInTransfer struct {
 	name     string
 	reason   string
@@ -32,7 +32,7 @@ type allowedInTransfer struct {
 	explains func(*transferred) bool
 }
 
-// transferTable returns all differences of zone transfers that are meant.
+// transferTable returns all intended differences of zone transfers.
 func transferTable() []allowedInTransfer {
 	return append(importTransfers(), []allowedInTransfer{
 		{
@@ -45,7 +45,7 @@ func transferTable() []allowedInTransfer {
 		},
 		{
 			name:   "AXFR, name servers and their addresses",
-			reason: "NS records and addresses of ns.dns are those that queries are answered with. CoreDNS has them as glue with a TTL of 0",
+			reason: "NS records and addresses of ns.dns are those in answers to queries. CoreDNS has them as glue with a TTL of 0",
 			explains: func(d *transferred) bool {
 				switch d.rr.Header().Rrtype {
 				case dns.TypeNS:
@@ -58,7 +58,7 @@ func transferTable() []allowedInTransfer {
 		},
 		{
 			name:   "AXFR, weight of SRV",
-			reason: "SRV records are those that a query is answered with. CoreDNS counts other things for the weight here than there",
+			reason: "SRV records are those in answers to queries. CoreDNS computes other weights for transfers",
 			explains: func(d *transferred) bool {
 				srv, ok := d.rr.(*dns.SRV)
 				return ok && d.otherHas(func(rr dns.RR) { rr.(*dns.SRV).Weight = srv.Weight })
@@ -66,7 +66,7 @@ func transferTable() []allowedInTransfer {
 		},
 		{
 			name:   "AXFR, SRV of a headless Service",
-			reason: "SRV records are those that a query is answered with: also at the Service's own name",
+			reason: "SRV records are those in answers to queries: also at the Service's own name",
 			explains: func(d *transferred) bool {
 				s, below := d.service()
 				imp, _ := d.serviceImport()
@@ -93,18 +93,22 @@ func transferTable() []allowedInTransfer {
 				s, _ := d.service()
 				imp, _ := d.serviceImport()
 				srv, ok := d.rr.(*dns.SRV)
-				names := func(of []*discoveryv1.EndpointSlice) bool { return slices.ContainsFunc(addresses(of), address.isName) }
+				names := func(endpoints []*discoveryv1.EndpointSlice) bool {
+					return slices.ContainsFunc(addresses(endpoints), address.isName)
+				}
 				return ok && d.fromStock && srv.Target == "." &&
 					(s != nil && names(d.c.slicesOf(s.Namespace, s.Name)) || imp != nil && names(d.c.importedOf(imp.Namespace, imp.Name)))
 			},
 		},
 		{
 			name:   "AXFR with ignore empty_service",
-			reason: "a name that is not answered is not transferred",
+			reason: "a name without an answer is not transferred",
 			explains: func(d *transferred) bool {
 				s, _ := d.service()
 				imp, _ := d.serviceImport()
-				empty := func(of []*discoveryv1.EndpointSlice) bool { return !slices.ContainsFunc(addresses(of), address.isIP) }
+				empty := func(endpoints []*discoveryv1.EndpointSlice) bool {
+					return !slices.ContainsFunc(addresses(endpoints), address.isIP)
+				}
 				return d.fromStock && d.ignoreEmpty &&
 					(s != nil && len(clusterIPs(s)) > 0 && empty(d.c.slicesOf(s.Namespace, s.Name)) ||
 						imp != nil && len(imp.Spec.IPs) > 0 && empty(d.c.importedOf(imp.Namespace, imp.Name)))
@@ -133,12 +137,12 @@ func transferTable() []allowedInTransfer {
 	}...)
 }
 
-// below tells whether the record's name is below a label that is below the zone.
+// below reports whether the record's name is below a label that is below the zone.
 func (d *transferred) below(label string) bool {
 	return dns.IsSubDomain(fullName(d.zone, label), d.rr.Header().Name)
 }
 
-// service returns the Service that the record's name is of, and the labels left of it.
+// service returns the Service of the record's name, and the labels left of it.
 func (d *transferred) service() (*corev1.Service, []string) {
 	labels := labelsBelow(d.zone, d.rr.Header().Name)
 	if len(labels) < 3 || labels[0] != "svc" {
@@ -159,7 +163,7 @@ func (d *transferred) serviceImport() (*mcsv1beta1.ServiceImport, []string) {
 	return d.c.serviceImport(labels[1], labels[2]), labels[3:]
 }
 
-// isServer tells whether the record's name is a name server's.
+// isServer reports whether the record's name is a name server's.
 func (d *transferred) isServer() bool {
 	return slices.ContainsFunc(d.own, func(rr dns.RR) bool {
 		ns, ok := rr.(*dns.NS)
@@ -167,7 +171,7 @@ func (d *transferred) isServer() bool {
 	})
 }
 
-// otherHas tells whether the other copy has the record after a change.
+// otherHas reports whether the other copy has the record after a change.
 func (d *transferred) otherHas(change func(dns.RR)) bool {
 	return slices.ContainsFunc(d.others, func(rr dns.RR) bool {
 		if rr.Header().Rrtype != d.rr.Header().Rrtype || rr.Header().Name != d.rr.Header().Name {
@@ -179,15 +183,15 @@ func (d *transferred) otherHas(change func(dns.RR)) bool {
 	})
 }
 
-// numberless tells whether endpoints have ports without numbers.
+// numberless reports whether endpoints have ports without numbers.
 func numberless(in []*discoveryv1.EndpointSlice) bool {
 	return slices.ContainsFunc(in, func(s *discoveryv1.EndpointSlice) bool {
 		return slices.ContainsFunc(s.Ports, func(p discoveryv1.EndpointPort) bool { return p.Port == nil })
 	})
 }
 
-// compareZone compares two copies of a zone and returns the names of the differences, and the records
-// that no allowed difference explains.
+// compareZone compares two copies of a zone and returns the names of the differences, and the records without an
+// explanation.
 func (p *pair) compareZone(c *cluster, zone string, stock, ours []dns.RR) (names []string, unexplained []string) {
 	table := transferTable()
 	one := func(from, others []dns.RR, fromStock bool) {
@@ -213,8 +217,7 @@ func (p *pair) compareZone(c *cluster, zone string, stock, ours []dns.RR) (names
 	return names, unexplained
 }
 
-// transfer asks for a whole zone, or with a serial for the changes since. It returns the code of the
-// reply and the records.
+// transfer requests a whole zone, or with a serial the changes since. It returns the code of the reply and the records.
 func (s *server) transfer(zone string, serial uint32) (rcode int, records []dns.RR, err error) {
 	conn, err := net.DialTimeout("tcp", s.address, patient.timeout)
 	if err != nil {
@@ -249,7 +252,7 @@ func (s *server) transfer(zone string, serial uint32) (rcode int, records []dns.
 	}
 }
 
-// compareTransfers compares what zones look like as a whole, and whether ours is what its queries say.
+// compareTransfers compares whole zones of both servers, and ours with its answers to queries.
 func (r *run) compareTransfers(p *pair, c *cluster, a asker, where string) error {
 	zones := []string{p.primary(), pick(a.Rand, p.zones)}
 	if len(p.clustersets) > 0 {
@@ -294,7 +297,7 @@ func (r *run) compareTransfers(p *pair, c *cluster, a asker, where string) error
 	return nil
 }
 
-// checkRecords asks our server for some of the records of a zone, which a query must give as they are.
+// checkRecords queries our server for some of the records of a zone, which must be the same in answers.
 func (p *pair) checkRecords(a asker, zone string, records []dns.RR) (wrong []string) {
 	type key struct {
 		name  string
@@ -325,7 +328,7 @@ func (p *pair) checkRecords(a asker, zone string, records []dns.RR) (wrong []str
 	if !isReverse(zone) {
 		return wrong
 	}
-	// What is missing from a reverse zone is not found beside CoreDNS's, which has other records.
+	// The comparison with CoreDNS does not find records missing in a reverse zone, as its records differ.
 	for range 30 {
 		name, err := dns.ReverseAddr(pick(a.Rand, a.p.ips))
 		if err != nil || p.zoneOf(name) != zone {
@@ -356,7 +359,7 @@ const (
 	newerSerial  = "IXFR from a newer serial"
 )
 
-// compareIncremental asks for the changes since now, since long ago, and since the future.
+// compareIncremental requests the changes since now, since long ago, and since the future.
 func (r *run) compareIncremental(p *pair, zone string, stock, ours []dns.RR, where string) error {
 	for _, s := range []struct {
 		name   string

@@ -10,15 +10,15 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 )
 
-// variant is one Corefile, and what of it the test has to know. The Corefile's text says API, OUTSIDE,
-// PORT and LOCAL where the addresses come.
+// variant is one Corefile, with the settings that the test needs. The Corefile's text has the placeholders API, OUTSIDE,
+// PORT and LOCAL for addresses.
 type variant struct {
 	name     string
 	corefile string
-	zones    []string // those of the kubernetes block, as it normalizes them
-	// clustersets are those of them that are zones of a clusterset.
+	zones    []string // zones of the kubernetes block, as it normalizes them
+	// clustersets are those for ServiceImports.
 	clustersets []string
-	// share is how many of a hundred questions that others get this variant gets; 0 is all of them.
+	// share is the percentage of questions that this variant receives, compared to others; 0 is all of them.
 	share int
 
 	noEndpoints   bool
@@ -33,7 +33,7 @@ type variant struct {
 	labels        string
 	nsLabels      string
 	fall          []string // zones of fallthrough
-	needsOwnAddrs bool     // runs only on a machine that has an address besides loopback
+	needsOwnAddrs bool     // runs only on a machine with an address besides loopback
 }
 
 var variants = []*variant{
@@ -75,7 +75,7 @@ var variants = []*variant{
 		verified: true, podNames: true, zonal: true, transfers: true, ttl: 30,
 	},
 	{
-		// The zones are those of the server block, and nobody is asked about others.
+		// The zones are those of the server block; queries for other names are refused.
 		name:  "noendpoints",
 		zones: []string{"cluster.local.", "in-addr.arpa.", "ip6.arpa."},
 		corefile: `cluster.local:PORT in-addr.arpa:PORT ip6.arpa:PORT {
@@ -150,7 +150,7 @@ var variants = []*variant{
 		zonal: true, ttl: 5, fall: []string{"in-addr.arpa.", "ip6.arpa."},
 	},
 	{
-		// Everything is in the zone: no name is outside.
+		// The zone has all names: none is outside.
 		name:  "root",
 		zones: []string{"10.in-addr.arpa.", ".", "ip6.arpa."},
 		corefile: `.:PORT {
@@ -220,7 +220,7 @@ var variants = []*variant{
 		transfers: true, ttl: 5,
 	},
 	{
-		// The clusterset comes first, which is not where PTR records point.
+		// The clusterset is first; PTR records point into another zone.
 		name:  "two clustersets",
 		zones: []string{"clusterset.local.", "mcs.example.net.", "cluster.local.", "in-addr.arpa."},
 		corefile: `.:PORT {
@@ -266,7 +266,7 @@ var variants = []*variant{
 	},
 }
 
-// write fills in the addresses of a Corefile.
+// write replaces the placeholders of a Corefile.
 func write(corefile, api, outside, port string, own []netip.Addr) string {
 	local := ""
 	if len(own) > 0 {
@@ -276,7 +276,7 @@ func write(corefile, api, outside, port string, own []netip.Addr) string {
 		"NAMESPACES", fmt.Sprintf("%s %s %s", markerNamespace, markerToggle(0), markerToggle(1))).Replace(corefile)
 }
 
-// primary is the zone that PTR records point into: the first with names of Services.
+// primary is the zone of PTR targets: the first with names of Services.
 func (v *variant) primary() string {
 	return v.zones[slices.IndexFunc(v.zones, func(z string) bool { return !isReverse(z) && !v.isClusterset(z) })]
 }
@@ -286,7 +286,7 @@ func (v *variant) forward() string {
 	return v.zones[slices.IndexFunc(v.zones, func(z string) bool { return !isReverse(z) })]
 }
 
-// isClusterset tells whether the names of a zone are those of ServiceImports.
+// isClusterset reports whether the names of a zone are those of ServiceImports.
 func (v *variant) isClusterset(zone string) bool { return slices.Contains(v.clustersets, zone) }
 
 // zoneOf returns the most specific zone that a name is in, or "".
@@ -299,7 +299,7 @@ func (v *variant) zoneOf(name string) (zone string) {
 	return zone
 }
 
-// fallsThrough tells whether a name that does not exist is asked of the resolver outside.
+// fallsThrough reports whether the outside resolver is queried for a name that does not exist.
 func (v *variant) fallsThrough(name string) bool {
 	return slices.ContainsFunc(v.fall, func(z string) bool { return dns.IsSubDomain(z, name) })
 }
@@ -307,7 +307,7 @@ func (v *variant) fallsThrough(name string) bool {
 func (v *variant) selector(text string) labels.Selector {
 	s, err := labels.Parse(text)
 	if err != nil {
-		panic(err) // it is one of the table above
+		panic(err) // a row of the table above
 	}
 	return s
 }

@@ -1,4 +1,4 @@
-// Package e2e runs clusterdns against a real API server and asks it with dig.
+// Package e2e runs clusterdns against a real API server and queries it with dig.
 package e2e
 
 import (
@@ -22,13 +22,13 @@ import (
 	"github.com/nearside-dns/nearside/test/daemon"
 )
 
-// account is the user that clusterdns is; it may do what README.md says that it needs, and no more.
+// account is the user of clusterdns; it has the permissions of README.md, and no more.
 const account = "system:serviceaccount:kube-system:clusterdns"
 
 // cluster is a real API server with a clusterdns that reads it.
 type cluster struct {
 	*controlplane.ControlPlane
-	whole      *testing.T // the test of which the others are parts; clusterdns runs as long as it
+	whole      *testing.T // the parent of all tests; clusterdns runs as long as it
 	client     kubernetes.Interface
 	program    string
 	kubeconfig string
@@ -37,7 +37,7 @@ type cluster struct {
 	metrics    string // host:port of metrics
 }
 
-// corefile has everything on: pods verified watches pods too.
+// corefile has all options set: pods verified watches pods too.
 const corefile = `.:PORT {
     bind 127.0.0.1
     errors
@@ -73,7 +73,7 @@ func (c *cluster) run(t *testing.T) {
 	c.status, c.metrics = fmt.Sprintf("127.0.0.1:%d", ready), fmt.Sprintf("127.0.0.1:%d", metrics)
 }
 
-// grant gives the account what the README says that it needs: to list and watch, nothing else.
+// grant gives the account the permissions of the README: to list and watch, nothing else.
 func grant(t *testing.T, client kubernetes.Interface) {
 	t.Helper()
 	rules := []rbacv1.PolicyRule{
@@ -94,7 +94,7 @@ func grant(t *testing.T, client kubernetes.Interface) {
 	}
 }
 
-// dig asks as a person would and returns the lines of the short answer, sorted.
+// dig runs dig with its default options and returns the lines of the short answer, sorted.
 func (c *cluster) dig(t *testing.T, args ...string) []string {
 	t.Helper()
 	lines := strings.Split(strings.TrimSpace(c.digLong(t, append([]string{"+short"}, args...)...)), "\n")
@@ -114,7 +114,7 @@ func (c *cluster) digLong(t *testing.T, args ...string) string {
 	return string(out)
 }
 
-// rcode returns the response code of a question, empty where nobody answers.
+// rcode returns the response code of a query, "" without a reply.
 func (c *cluster) rcode(t *testing.T, args ...string) string {
 	t.Helper()
 	_, after, found := strings.Cut(c.digLong(t, args...), "status: ")
@@ -131,7 +131,7 @@ func (c *cluster) ready(t *testing.T) bool {
 	return code == http.StatusOK
 }
 
-// get returns the status code and the text of a page, 0 where nobody answers.
+// get returns the status code and the text of a page, 0 without a reply.
 func get(t *testing.T, url string) (code int, text string) {
 	t.Helper()
 	client := http.Client{Timeout: 2 * time.Second}
@@ -149,7 +149,7 @@ func get(t *testing.T, url string) (code int, text string) {
 	return reply.StatusCode, string(page)
 }
 
-// answering waits until clusterdns is ready, and answers.
+// answering waits until clusterdns is ready and answers.
 func (c *cluster) answering(t *testing.T, within time.Duration) {
 	t.Helper()
 	eventually(t, within, "ready", func() bool { return c.ready(t) })
@@ -255,8 +255,8 @@ func testUpdates(t *testing.T, c *cluster) {
 	}
 }
 
-// testMetrics looks for the metrics that the README of the plugin names, but for those of what has not
-// happened: client-go times requests that are not watches.
+// testMetrics checks that the metrics of the plugin's README exist, except those of events that have not happened:
+// client-go times requests that are not watches.
 func testMetrics(t *testing.T, c *cluster) {
 	_, page := get(t, "http://"+c.metrics+"/metrics")
 	for _, want := range []string{
@@ -273,8 +273,8 @@ func testMetrics(t *testing.T, c *cluster) {
 	}
 }
 
-// testReload gives the server a broken Corefile and one that differs: the first changes nothing, and
-// neither lists the cluster again.
+// testReload writes an invalid Corefile and then a changed one: the first changes nothing, and neither lists the cluster
+// again.
 func testReload(t *testing.T, c *cluster) {
 	good := fmt.Sprintf(corefile, daemon.FreePort(t), daemon.FreePort(t), c.kubeconfig)
 	c.dns.Configure(t, strings.Replace(good, "ttl 1", "ttl 99999", 1))
@@ -286,7 +286,7 @@ func testReload(t *testing.T, c *cluster) {
 	if got := c.dig(t, "web.shop.svc.cluster.local"); !slices.Equal(got, web[:1]) {
 		t.Fatalf("after a broken configuration: %q", got)
 	}
-	c.KillAPIServer() // what is known must come through a reload without it
+	c.KillAPIServer() // the last known state must survive a reload without the API server
 	c.dns.Configure(t, strings.Replace(good, "ttl 1", "ttl 7", 1))
 	c.dns.Signal(t, reloadSignal)
 	eventually(t, 10*time.Second, "the new ttl", func() bool {
@@ -309,10 +309,10 @@ func testBlindStart(t *testing.T, c *cluster) {
 		}
 	}
 	if c.ready(t) {
-		t.Error("ready before the first reading")
+		t.Error("ready before the first sync")
 	}
 	c.StartAPIServer()
-	eventually(t, 60*time.Second, "ready after the API server came", func() bool { return c.ready(t) })
+	eventually(t, 60*time.Second, "ready after the API server started", func() bool { return c.ready(t) })
 	if got, want := c.dig(t, "web.shop.svc.cluster.local"), clusterIPs(t, c.client, "web")[:1]; !slices.Equal(got, want) {
 		t.Errorf("after the API server came: %q, want %q", got, want)
 	}

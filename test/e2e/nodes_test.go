@@ -53,7 +53,7 @@ func runNodes(t *testing.T) *nodeCluster {
 	return c
 }
 
-// allow grants what topology needs beside what the account has: to list and watch nodes, not to get them.
+// allow grants the additional permissions of topology: to list and watch nodes, not to get them.
 func (c *nodeCluster) allow(t *testing.T) {
 	t.Helper()
 	role := &rbacv1.ClusterRole{
@@ -103,7 +103,7 @@ func (c *nodeCluster) remove(t *testing.T, name string) {
 
 func (c *nodeCluster) node(name string) *index.Node { return c.ix.Node(index.NewSymbol(name)) }
 
-// becomes waits until a node is in a zone and, unless ip is empty, the address leads to it.
+// becomes waits until a node is in a zone and, unless ip is empty, the address belongs to it.
 func (c *nodeCluster) becomes(t *testing.T, name, zone, ip string) {
 	t.Helper()
 	eventually(t, nodesSettle, fmt.Sprintf("node %s in zone %s with %q", name, zone, ip), func() bool {
@@ -135,10 +135,10 @@ func (c *nodeCluster) synced(resource string) bool {
 
 func TestNodes(t *testing.T) {
 	c := runNodes(t)
-	for i := range 12 { // more than are read one by one
+	for i := range 12 { // more than the limit of single reads
 		c.create(t, fmt.Sprintf("n%d", i), fmt.Sprintf("z%d", i%3), fmt.Sprintf("10.244.%d.0/24", i), fmt.Sprintf("fd00:10:244:%d::/64", i+1))
 	}
-	eventually(t, nodesSettle, "the resources that the account may read", func() bool {
+	eventually(t, nodesSettle, "the resources that the account can read", func() bool {
 		return c.synced(source.Services) && c.synced(source.EndpointSlices) && c.synced(source.Namespaces)
 	})
 	if c.synced(source.Nodes) || c.node("n0") != nil {
@@ -171,7 +171,7 @@ func TestNodes(t *testing.T) {
 		c.becomes(t, "n2", "z7", "10.244.2.1")
 	})
 
-	t.Run("the range of addresses comes after the node", func(t *testing.T) {
+	t.Run("the range of addresses is set after the node exists", func(t *testing.T) {
 		c.create(t, "late", "z1")
 		c.becomes(t, "late", "z1", "")
 		c.patch(t, "late", `{"spec":{"podCIDR":"10.246.0.0/24","podCIDRs":["10.246.0.0/24"]}}`)

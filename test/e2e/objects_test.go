@@ -11,7 +11,7 @@ import (
 
 func pointer[T any](v T) *T { return &v }
 
-// fill creates the objects that the tests ask for, in the namespace shop.
+// fill creates the objects that the tests query, in the namespace shop.
 func fill(t *testing.T, client kubernetes.Interface) {
 	t.Helper()
 	ctx, created := t.Context(), metav1.CreateOptions{}

@@ -27,7 +27,7 @@ type expectation struct {
 	answers []string // rdata, sorted
 }
 
-// load asks the same questions all the time and counts the answers that are not as expected.
+// load sends the same questions all the time and counts the answers that are not as expected.
 type load struct {
 	addr   string
 	asked  atomic.Int64
@@ -35,7 +35,7 @@ type load struct {
 	report func(string)
 }
 
-// run asks from a few clients, about a thousand questions a second in all, until ctx ends.
+// run sends about a thousand questions a second in all, from a few clients, until ctx ends.
 func (l *load) run(ctx context.Context, questions []expectation) {
 	var wg sync.WaitGroup
 	for client := range 4 {
@@ -93,8 +93,8 @@ func (l *load) fail(e expectation, got string) {
 	}
 }
 
-// testOutage kills the API server, changes nothing, restarts it, changes something, kills it again,
-// and stops it for a while, while questions are asked: no answer is wrong, and the change arrives.
+// testOutage sends queries while the API server is killed, restarted, changed, killed again and frozen: no answer is
+// wrong, and the change is seen.
 func testOutage(t *testing.T, c *cluster) {
 	web := clusterIPs(t, c.client, "web")
 	reverse, err := dns.ReverseAddr(web[0])
@@ -118,10 +118,10 @@ func testOutage(t *testing.T, c *cluster) {
 	time.Sleep(time.Second)
 	c.KillAPIServer()
 	eventually(t, 30*time.Second, "the loss of the API server in the log", func() bool {
-		return strings.Contains(c.dns.Output(), "answering from what is known")
+		return strings.Contains(c.dns.Output(), "answering from the last known state")
 	})
 	if !c.ready(t) {
-		t.Error("not ready without an API server: nobody would be left to answer")
+		t.Error("not ready without an API server: all replicas would be unready at once")
 	}
 	c.StartAPIServer()
 	if _, err := c.client.CoreV1().Services("shop").Create(t.Context(), headless("after"), metav1.CreateOptions{}); err != nil {

@@ -18,7 +18,7 @@ import (
 	"github.com/nearside-dns/nearside/test/netns"
 )
 
-// answerWith answers with an address, whatever is asked.
+// answerWith answers every question with an address.
 func answerWith(address string) dns.HandlerFunc {
 	return func(w dns.ResponseWriter, r *dns.Msg) {
 		m := new(dns.Msg).SetReply(r)
@@ -26,13 +26,13 @@ func answerWith(address string) dns.HandlerFunc {
 			Hdr: dns.RR_Header{Name: r.Question[0].Name, Rrtype: dns.TypeA, Class: dns.ClassINET, Ttl: 300},
 			A:   net.ParseIP(address).To4(),
 		}}
-		_ = w.WriteMsg(m) // whoever asked may be gone
+		_ = w.WriteMsg(m) // the client may have closed its socket
 	}
 }
 
-// TestBlocksApart asks for a name that two server blocks may have, on the listener of either. One of them
-// keeps nothing, and must not be answered from what the other one keeps.
-func TestBlocksApart(t *testing.T) {
+// TestStorePerServerBlock queries a name that two server blocks may have, on the listener of either. One of them has no cache,
+// and must not be answered from the other one's store.
+func TestStorePerServerBlock(t *testing.T) {
 	inside, outside := startUpstream(t, answerWith("192.0.2.1")), startUpstream(t, answerWith("192.0.2.2"))
 	s := start(t, "clusterdns", fmt.Sprintf(`internal.test:PORT {
     bind 127.0.0.1
@@ -61,15 +61,15 @@ func TestBlocksApart(t *testing.T) {
 		}
 	}
 	if s.scrape(t).Sum(answeredTotal) == 0 {
-		t.Error("nothing was answered from what is kept")
+		t.Error("nothing was answered from the store")
 	}
 }
 
-// TestNamesDoNotWait has an upstream that holds every query, beside names that need none: those of another
-// server block, and those of the cluster in the same one, as in the stock Corefiles.
-func TestNamesDoNotWait(t *testing.T) {
+// TestQueuePerServerBlock has an upstream that holds back every reply, and names that do not need it: those of another server
+// block, and those of the cluster in the same one, as in the stock Corefiles.
+func TestQueuePerServerBlock(t *testing.T) {
 	g := newGate(t)
-	defer g.open() // its server ends when it has answered
+	defer g.open() // its server ends after its answers
 	held := startUpstream(t, func(w dns.ResponseWriter, r *dns.Msg) {
 		g.pass(r.Question[0].Name)
 		answerAddress(w, r)
@@ -90,14 +90,14 @@ func TestNamesDoNotWait(t *testing.T) {
 `
 	folder := newCluster(t)
 	s := start(t, "clusterdns", fmt.Sprintf(block, "example.org", folder, healthy.address)+fmt.Sprintf(block, ".", folder, held.address))
-	cookie := func(name string) []byte { // such a query is nobody's to answer from what is kept
+	cookie := func(name string) []byte { // this query is never answered from the store
 		m := newQuery(name, dns.TypeA).SetEdns0(1232, false)
 		m.IsEdns0().Option = []dns.EDNS0{&dns.EDNS0_COOKIE{Code: dns.EDNS0COOKIE, Cookie: "0102030405060708"}}
 		return pack(t, m)
 	}
 	conn := dial(t, "udp", "127.0.0.1", s)
 	filled := 0
-	fill := func() { // what is held gives up after some seconds, so the chain has to be filled again and again
+	fill := func() { // a query that is held back fails after some seconds, so the chain has to be filled again and again
 		for range 20 {
 			filled++
 			conn.send(t, pack(t, newQuery(fmt.Sprintf("q%d.test.", filled), dns.TypeA)))
@@ -105,7 +105,7 @@ func TestNamesDoNotWait(t *testing.T) {
 		}
 	}
 	dropped := func() float64 { return s.scrape(t).Sum(droppedTotal, "reason", "overload") }
-	within(t, "the chain of the one block is full", func() bool {
+	within(t, "the queue of the one block is full", func() bool {
 		fill()
 		return dropped() > 0
 	})
@@ -117,19 +117,19 @@ func TestNamesDoNotWait(t *testing.T) {
 			other.ask(t, pack(t, newQuery(fmt.Sprintf("q%d.%s", i, zone), dns.TypeA)))
 			other.ask(t, cookie(fmt.Sprintf("c%d.%s", i, zone)))
 			probe := newQuery(fmt.Sprintf("p%d.test.", i), dns.TypeNS).SetEdns0(1232, false)
-			probe.IsEdns0().SetVersion(1) // refused before any block has a say
+			probe.IsEdns0().SetVersion(1) // refused before the plugin chain
 			other.send(t, pack(t, probe))
-			fill() // what waits longest is dropped
+			fill() // the query that waited longest is dropped
 			if other.receive(t, bounded) == nil {
 				t.Fatal("no reply to a query of another version of EDNS")
 			}
-			within(t, "the chain of the one block is still full", func() bool { return dropped() > before })
+			within(t, "the queue of the one block is still full", func() bool { return dropped() > before })
 		}
 	}
 }
 
-// TestReloadOverIPv6 takes the fast path away from a listener, and brings it back: queries over IPv6, to a
-// socket of both families, are answered by every configuration.
+// TestReloadOverIPv6 disables the fast path of a listener, and enables it again: queries over IPv6, to a socket of both
+// families, are answered under every configuration.
 func TestReloadOverIPv6(t *testing.T) {
 	for _, bind := range []string{"", "bind 0.0.0.0 ::", "bind eth0"} {
 		t.Run(bind, func(t *testing.T) { testReloadOverIPv6(t, bind) })
@@ -153,7 +153,7 @@ func testReloadOverIPv6(t *testing.T, bind string) {
 	within(t, "the start line", func() bool { return strings.Contains(p.Output(), "fast path for .") })
 	check := func(when string) {
 		t.Helper()
-		for range 4 { // each from another port, so that every socket has its share
+		for range 4 { // each from another port, so that every socket receives some
 			for _, a := range []netip.Addr{bed.Upstream.IPv6, bed.Upstream.IPv4} {
 				server := netip.AddrPortFrom(a, 53)
 				if from := askFrom(t, bed.Pod[0], server, "www.example.org."); from != server {
@@ -174,7 +174,7 @@ func testReloadOverIPv6(t *testing.T, bind string) {
 	}
 }
 
-// TestSameAddressOnTwoLinks has one link-local address on two interfaces: each has a server of its own.
+// TestSameAddressOnTwoLinks has one link-local address on two interfaces, with a server on each.
 func TestSameAddressOnTwoLinks(t *testing.T) {
 	host := netns.New(t).Upstream
 	for _, device := range []string{"one", "two"} {

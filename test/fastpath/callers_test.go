@@ -14,8 +14,8 @@ import (
 	"github.com/miekg/dns"
 )
 
-// placedCluster is a Service whose callers see the endpoint on their node, and a cluster of three nodes, of
-// which the third has no endpoint. Pods have loopback addresses, so that tests can ask from them.
+// placedCluster is a Service whose callers receive the endpoint on their node, and a cluster of three nodes, of which
+// the third has no endpoint. Pods have loopback addresses, from which tests can send queries.
 const placedCluster = `
 apiVersion: v1
 kind: Node
@@ -51,7 +51,7 @@ endpoints:
 - {addresses: [127.1.9.9], nodeName: n2}
 `
 
-// fromAddress opens a way to a server from an address.
+// fromAddress opens a socket to a server from an address.
 func fromAddress(t *testing.T, s *server, address string) *wire {
 	t.Helper()
 	server := &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1), Port: s.Port}
@@ -64,7 +64,7 @@ func fromAddress(t *testing.T, s *server, address string) *wire {
 	return w
 }
 
-// namedQuery returns a query with options that name the caller, by their data.
+// namedQuery returns a query with caller options, given their data.
 func namedQuery(t *testing.T, name string, qtype uint16, options ...string) []byte {
 	t.Helper()
 	m := newQuery(name, qtype)
@@ -100,8 +100,8 @@ func addressesIn(t *testing.T, reply []byte) string {
 	return strings.Join(all, " ")
 }
 
-// TestCallers asks from addresses on different nodes, and with options, in random order and again and again:
-// each caller has the answer for it, whether the fast path gives it or not, with cache in front and without.
+// TestCallers sends queries from addresses on different nodes, and with options, in random order, many times: each
+// caller receives its own answer, from the fast path or not, with and without cache.
 func TestCallers(t *testing.T) {
 	const first, second = "10.250.0.1", "10.250.0.2 127.1.9.9"
 	option := func(node string) string { return "\x01" + string(rune(len(node))) + node }
@@ -109,7 +109,7 @@ func TestCallers(t *testing.T) {
 		from    string
 		options []string
 		want    string
-		kept    bool // for the fast path
+		stored  bool // for the fast path
 	}{
 		{"127.1.1.7", nil, first, true},
 		{"127.1.1.8", nil, first, true},
@@ -121,7 +121,7 @@ func TestCallers(t *testing.T) {
 		{"127.1.1.7", []string{option("n2")}, second, true},
 		{"127.1.1.7", []string{option("n2") + "\x04west"}, second, true},
 		{"127.1.1.7", []string{option("n3")}, "", true},
-		{"127.1.4.7", []string{option("nobody")}, "", false},
+		{"127.1.4.7", []string{option("unknown")}, "", false},
 		{"127.1.2.7", []string{"\x07"}, second, true},
 		{"127.1.1.7", []string{option("n2"), option("n2")}, first, false},
 	}
@@ -132,7 +132,7 @@ func TestCallers(t *testing.T) {
 			p := startPair(t, "clusterdns", fmt.Sprintf(
 				".:PORT {\n    prometheus METRICS\n    errors\n%s    kubernetes cluster.local {\n        manifests %s\n        topology\n    }\n    FASTPATH\n}\n", cache, folder))
 			before := p.on.scrape(t)
-			asked, kept := 0, 0
+			asked, stored := 0, 0
 			for range 3 {
 				for i, c := range callers {
 					t.Run(strconv.Itoa(i), func(t *testing.T) {
@@ -149,14 +149,14 @@ func TestCallers(t *testing.T) {
 						}
 					})
 					asked++
-					if c.kept {
-						kept++
+					if c.stored {
+						stored++
 					}
 				}
 			}
-			// Each of four views is made once: those of three nodes, and the one of who is not known.
-			if answered, _ := p.counted(t, before, asked); answered != kept-4 {
-				t.Errorf("the fast path answered %d of %d queries, want %d", answered, asked, kept-4)
+			// Each of four views is resolved once: those of three nodes, and that of unknown callers.
+			if answered, _ := p.counted(t, before, asked); answered != stored-4 {
+				t.Errorf("the fast path answered %d of %d queries, want %d", answered, asked, stored-4)
 			}
 			all := p.on.scrape(t).Since(before)
 			for caller, want := range map[string]float64{"option": 12, "unknown_node": 3, "endpoint": 3, "pod_cidr": 18, "unknown_address": 3, "malformed_option": 0} {

@@ -12,8 +12,8 @@ import (
 
 const demo = "../../deploy/demo"
 
-// newCluster returns a folder with the manifests of the demo cluster, and of headless Services whose
-// answers are too long for some clients.
+// newCluster returns a folder with the manifests of the demo cluster, and of headless Services whose answers are too
+// long for some clients.
 func newCluster(t *testing.T) string {
 	t.Helper()
 	folder := t.TempDir()
@@ -28,7 +28,7 @@ func newCluster(t *testing.T) string {
 		}
 		manifest(t, folder, filepath.Base(path), string(text))
 	}
-	// 12 addresses need compression for a client without EDNS, 60 are too many for it, 120 for most.
+	// 12 addresses need compression for a client without EDNS, 60 are too many for it, 120 for nearly all.
 	for _, n := range []int{12, 60, 120} {
 		manifest(t, folder, fmt.Sprintf("many%d.yaml", n), headless(fmt.Sprintf("many%d", n), n))
 	}
@@ -43,9 +43,9 @@ func manifest(t *testing.T, folder, name, text string) {
 	}
 }
 
-// writeManifest writes a file in one step, so that nobody reads a part of it.
+// writeManifest writes a file in one step, so that no reader sees a part of it.
 func writeManifest(folder, name, text string) error {
-	unread := filepath.Join(folder, name+".new") // the suffix is none of a manifest
+	unread := filepath.Join(folder, name+".new") // a suffix that manifests do not have
 	if err := os.WriteFile(unread, []byte(text), 0o600); err != nil {
 		return err
 	}
@@ -64,7 +64,7 @@ spec:
 `, name, address)
 }
 
-// external returns a Service that is another name of something.
+// external returns a Service of type ExternalName.
 func external(name, target string) string {
 	return fmt.Sprintf(`apiVersion: v1
 kind: Service
@@ -73,7 +73,7 @@ spec: {type: ExternalName, externalName: %s}
 `, name, target)
 }
 
-// headless returns a Service with so many endpoints, the even ones with a hostname.
+// headless returns a Service with count endpoints, the even ones with a hostname.
 func headless(name string, endpoints int) string {
 	var addresses []string
 	for i := range endpoints {

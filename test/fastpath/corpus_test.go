@@ -13,13 +13,13 @@ import (
 	"github.com/miekg/dns"
 )
 
-// query is a packet with what it is.
+// query is a packet with a description.
 type query struct {
 	name   string
 	packet []byte
 }
 
-// clusterNames are names that clients of a cluster ask for, and what becomes of them in search paths.
+// clusterNames are names that clients of a cluster query, and their expansions by search lists.
 var clusterNames = []string{
 	"kubernetes.default.svc.cluster.local.",
 	"web.shop.svc.cluster.local.",
@@ -88,7 +88,7 @@ func pack(t *testing.T, m *dns.Msg) []byte {
 	return b
 }
 
-// plain returns every name with every type, and no EDNS.
+// plain returns every name with every type, without EDNS.
 func plain(t *testing.T, names []string) (all []query) {
 	t.Helper()
 	for _, name := range names {
@@ -100,14 +100,14 @@ func plain(t *testing.T, names []string) (all []query) {
 	return all
 }
 
-// variants returns a question as different clients ask it.
+// variants returns a question in the queries of different clients.
 func variants(t *testing.T, name string, qtype uint16) (all []query) {
 	t.Helper()
 	for bits := range 1 << 5 {
 		do, cd, ad, rd, mixed := bits&1 != 0, bits&2 != 0, bits&4 != 0, bits&8 != 0, bits&16 != 0
 		for _, size := range []int{-1, 0, 512, 1232, 4096, 65535} {
 			if size < 0 && do {
-				continue // there is no OPT record to say it in
+				continue // it needs an OPT record
 			}
 			m := newQuery(name, qtype)
 			if mixed {
@@ -135,8 +135,7 @@ func mixCase(name string) string {
 	return string(b)
 }
 
-// odd returns what most clients never send, asked for a name that there is: the fast path has to hand it
-// over.
+// odd returns unusual queries for an existing name: the fast path must leave them to the chain.
 func odd(t *testing.T, name string) (all []query) {
 	t.Helper()
 	add := func(text string, change func(*dns.Msg)) {
@@ -153,7 +152,7 @@ func odd(t *testing.T, name string) (all []query) {
 	option("unknown option", &dns.EDNS0_LOCAL{Code: 65001, Data: []byte{1, 2, 3}})
 	option("cookie", &dns.EDNS0_COOKIE{Code: dns.EDNS0COOKIE, Cookie: "0102030405060708"})
 	option("padding", &dns.EDNS0_PADDING{Padding: make([]byte, 64)})
-	option("so much padding that the query is longer than answers without EDNS", &dns.EDNS0_PADDING{Padding: make([]byte, 400)})
+	option("padding that makes the query longer than answers without EDNS", &dns.EDNS0_PADDING{Padding: make([]byte, 400)})
 	option("client subnet", &dns.EDNS0_SUBNET{Code: dns.EDNS0SUBNET, Family: 1, SourceNetmask: 24, Address: []byte{192, 0, 2, 0}})
 	option("NSID", &dns.EDNS0_NSID{Code: dns.EDNS0NSID})
 	option("keepalive", &dns.EDNS0_TCP_KEEPALIVE{Code: dns.EDNS0TCPKEEPALIVE})
@@ -191,7 +190,7 @@ func odd(t *testing.T, name string) (all []query) {
 
 const malformedFolder = "../../plugin/internal/answers/testdata/malformed"
 
-// malformed returns the packets that are in files named after what is wrong with them.
+// malformed returns the packets of the files, which are named after their errors.
 func malformed(t *testing.T) (all []query) {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join(malformedFolder, "*.bin"))

@@ -1,8 +1,6 @@
-// Package fastpath tests the fast path from outside: it starts the programs, sends datagrams, and
-// compares what comes back with what the same program gives with "fastpath off". In go Corefiles,
-// manifests and packets; it knows nothing of the code under test but its metrics and start lines.
+// Package fastpath tests the fast path from outside: it starts the programs, sends datagrams, and compares the replies
+// with those of the same program with "fastpath off". Input is Corefiles, manifests and packets; of the code under test
+// it uses only metrics and log lines.
 //
-// TestSoak lasts ten seconds. The long one is
-//
-//	go test ./test/fastpath -run TestSoak -soak 60s
+// TestSoak lasts ten seconds by default. To run it for longer: go test ./test/fastpath -run TestSoak -soak 60s
 package fastpath

@@ -19,7 +19,7 @@ const (
 	address = "dns://127.0.0.1:PORT"
 )
 
-// TestEligible starts programs and looks for the lines that tell who has the fast path.
+// TestEligible starts programs and checks the log lines about server blocks with the fast path.
 func TestEligible(t *testing.T) {
 	folder := newCluster(t)
 	weights := filepath.Join(folder, "weights")
@@ -47,13 +47,13 @@ func TestEligible(t *testing.T) {
 		not                     string   // none of these
 	}{
 		{"kubernetes", "clusterdns", block(plain4, kubernetes), []string{with + "cluster.local."}, none},
-		{"kubernetes with what is transparent", "clusterdns",
+		{"kubernetes with transparent plugins", "clusterdns",
 			block(".:PORT", kubernetes, "errors", "loop", "metadata", "prometheus 127.0.0.1:0", "transfer {\nto *\n}", "loadbalance", forward), []string{with + "."}, none},
 		{"cache", "nodecache", block(".:PORT", cache, forward), []string{with + "."}, none},
 		{"off", "clusterdns", block(plain4, kubernetes, "fastpath off"), []string{none + "cluster.local.: directive fastpath is off"}, with},
 		{"on", "clusterdns", block(plain4, kubernetes, "fastpath on"), []string{with + "cluster.local."}, none},
 		{"limit", "clusterdns", block(plain4, kubernetes, "fastpath {\nmax_concurrent 5\n}"), []string{with + "cluster.local."}, none},
-		{"nothing that keeps answers", "nodecache", block(".:PORT", forward, "fastpath"),
+		{"no plugin that stores answers", "nodecache", block(".:PORT", forward, "fastpath"),
 			[]string{none + ".: neither cache nor kubernetes is configured"}, with},
 		{"log", "clusterdns", block(plain4, kubernetes, "log"), []string{none + "cluster.local.: plugin log has to see every query"}, with},
 		{"rewrite", "clusterdns", block(plain4, kubernetes, "rewrite name a.example b.example"),
@@ -96,7 +96,7 @@ func TestEligible(t *testing.T) {
 	}
 }
 
-// TestOneBlockPrevented asks names of a block with the fast path and of one without it, on one listener.
+// TestOneBlockPrevented queries names of a block with the fast path and of one without it, on one listener.
 func TestOneBlockPrevented(t *testing.T) {
 	folder := newCluster(t)
 	logging := strings.Replace(clusterBlock(folder, "log . {\nclass error\n}"), ".:PORT", "svc.cluster.local:PORT", 1)
@@ -129,11 +129,11 @@ func TestOneBlockPrevented(t *testing.T) {
 	}
 }
 
-// TestWrongArguments starts programs with directives that can't be read.
-func TestWrongArguments(t *testing.T) {
+// TestInvalidArguments starts programs with invalid directives.
+func TestInvalidArguments(t *testing.T) {
 	for _, tc := range []struct {
 		name, directive string
-		line            int    // that the error is about
+		line            int    // of the error
 		want            string // in the error
 	}{
 		{"unknown argument", "fastpath maybe", 2, `invalid arguments ["maybe"]: want on, off or nothing`},

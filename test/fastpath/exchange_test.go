@@ -14,19 +14,18 @@ import (
 	"time"
 )
 
-// quiet is how long a server may say nothing before it is taken for one that does not answer, if
-// another one does not either.
+// quiet is the time after which a missing reply counts as no reply, if the other program does not reply either.
 const quiet = 400 * time.Millisecond
 
-// wire is a way to send packets to a server as they are, and to get the replies.
+// wire sends unchanged packets to a server, and receives the replies.
 type wire struct {
 	network string // udp or tcp
 	address string
 	conn    net.Conn
 }
 
-// dial opens a way to a server. Over TCP there is a connection for each query: a server may close one
-// after what it does not understand.
+// dial opens a connection or a socket. Over TCP there is a connection for each query: a server may close one after a
+// malformed message.
 func dial(t *testing.T, network, host string, s *server) *wire {
 	t.Helper()
 	w := &wire{network: network, address: net.JoinHostPort(host, strconv.Itoa(s.Port))}
@@ -94,7 +93,7 @@ func (w *wire) receive(t *testing.T, within time.Duration) []byte {
 	return b[:n]
 }
 
-// nothing fails the test if an error does not just say that there was no reply.
+// nothing fails the test unless an error only means that there was no reply.
 func nothing(t *testing.T, err error) []byte {
 	t.Helper()
 	if !errors.Is(err, os.ErrDeadlineExceeded) && !errors.Is(err, io.EOF) && !errors.Is(err, syscall.ECONNRESET) {
@@ -114,7 +113,7 @@ func (w *wire) ask(t *testing.T, query []byte) []byte {
 	return reply
 }
 
-// wires are ways to both programs of a pair.
+// wires are connections to both programs of a pair.
 type wires struct{ on, off *wire }
 
 func (p pair) dial(t *testing.T, network, host string) wires {

@@ -17,33 +17,33 @@ import (
 )
 
 const (
-	floodRate    = 2500 // queries a second of a flood
+	floodRate    = 2500 // queries per second of a flood
 	floodZone    = ".flood.test."
-	keptPrefix   = "kept." // of names with longer answers
+	longPrefix   = "long." // for names with longer answers
 	floodSource  = "127.0.0.2"
 	clientSource = "127.0.0.3"
-	// clientPause is between two queries of the client that is to be served. In floodDuring it sends some 300 queries,
-	// of which a datagram or two may be lost.
+	// clientPause is the time between two queries of the client that must be served. In floodDuring it sends about 300
+	// queries, of which a datagram or two may be lost.
 	clientPause = 20 * time.Millisecond
-	// resolverTimeout is after what time resolvers ask again.
+	// resolverTimeout is the time after which resolvers retry.
 	resolverTimeout = 2 * time.Second
-	// shippedLimit is the memory that docs/operating.md gives nodecache, in bytes.
+	// shippedLimit is the memory of nodecache in docs/operating.md, in bytes.
 	shippedLimit = 160 << 20
 )
 
-// startFloodUpstream starts a server that never answers names of the flood, and all others at once.
+// startFloodUpstream starts a server that never answers names of the flood, and answers all others at once.
 func startFloodUpstream(t *testing.T) *upstream {
 	t.Helper()
 	return startUpstream(t, func(w dns.ResponseWriter, r *dns.Msg) {
 		switch name := r.Question[0].Name; {
 		case strings.HasSuffix(name, floodZone):
-		case strings.HasPrefix(name, keptPrefix):
+		case strings.HasPrefix(name, longPrefix):
 			m := new(dns.Msg).SetReply(r)
 			header := dns.RR_Header{Name: name, Rrtype: dns.TypeTXT, Class: dns.ClassINET, Ttl: 300}
 			for range 15 {
 				m.Answer = append(m.Answer, &dns.TXT{Hdr: header, Txt: []string{strings.Repeat("x", 200)}})
 			}
-			_ = w.WriteMsg(m) // it is asked again if it is lost
+			_ = w.WriteMsg(m) // the client retries
 		default:
 			answerAddress(w, r)
 		}
@@ -62,7 +62,7 @@ func dialFrom(t *testing.T, source, server string) net.Conn {
 	return conn
 }
 
-// startFlood has sources ask for names that differ, in turn, until the returned function is called.
+// startFlood has sources send queries for different names, in turn, until the returned function is called.
 func startFlood(t *testing.T, server string, sources ...string) (stop func()) {
 	t.Helper()
 	var conns []net.Conn
@@ -103,7 +103,7 @@ func startFlood(t *testing.T, server string, sources ...string) (stop func()) {
 	return stop
 }
 
-// served has a client ask for new names for some time, and returns how many were answered in time and how many not.
+// served has a client query new names for some time, and returns how many were answered in time and how many not.
 func served(t *testing.T, server string, last time.Duration) (answered, failed int) {
 	t.Helper()
 	var mu sync.Mutex
@@ -128,7 +128,7 @@ func served(t *testing.T, server string, last time.Duration) (answered, failed i
 
 // isAnswered reports whether a name is answered in time.
 func isAnswered(conn net.Conn, name string) bool {
-	defer func() { _ = conn.Close() }() // the answer counts
+	defer func() { _ = conn.Close() }() // the answer is counted
 	packet, err := newQuery(name, dns.TypeA).Pack()
 	if err == nil {
 		_, err = conn.Write(packet)
@@ -145,13 +145,13 @@ func isAnswered(conn net.Conn, name string) bool {
 	return err == nil && reply.Unpack(b[:n]) == nil && isAddress("192.0.2.1")(reply) == ""
 }
 
-// highestMemory returns the highest resident memory that a process had, in bytes.
+// highestMemory returns the maximum resident memory of a process, in bytes.
 func highestMemory(t *testing.T, pid int) int {
 	t.Helper()
 	return int(memoryOf(t, pid, "VmHWM"))
 }
 
-// fillCache asks for names until the cache has no room for more.
+// fillCache queries names until the cache is full.
 func fillCache(t *testing.T, s *server) {
 	t.Helper()
 	const maxRounds = 4000
@@ -162,7 +162,7 @@ func fillCache(t *testing.T, s *server) {
 			return
 		}
 		for _, name := range unique(atOnce) {
-			if _, err := conn.Write(pack(t, newQuery(keptPrefix+name, dns.TypeTXT).SetEdns0(4096, false))); err != nil {
+			if _, err := conn.Write(pack(t, newQuery(longPrefix+name, dns.TypeTXT).SetEdns0(4096, false))); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -171,14 +171,14 @@ func fillCache(t *testing.T, s *server) {
 		}
 		for range atOnce {
 			if _, err := conn.Read(make([]byte, 4096)); err != nil {
-				break // a datagram was lost: there are other names
+				break // a datagram was lost: the next names replace it
 			}
 		}
 	}
 	t.Fatal("the cache does not get full")
 }
 
-// A flood is measured when its first queries have ended, after 4.8 seconds, and others have taken their places.
+// A flood is measured after its first queries have ended, 4.8 seconds after the start, and others have replaced them.
 const (
 	floodBefore = 5 * time.Second
 	floodDuring = 7 * time.Second
@@ -189,8 +189,8 @@ func floodBlock(u *upstream, options string) string {
 	return fmt.Sprintf(".:PORT {\n    bind 127.0.0.1\n    prometheus METRICS\n    cache\n    forward . %s {\n        %s\n    }\n}\n", u.address, options)
 }
 
-// measureFlood has sources flood a server while another client asks, and checks that this one is served, and how much
-// memory the server takes.
+// measureFlood has sources flood a server while another client sends queries, and checks that this one is served, and
+// the memory of the server.
 func measureFlood(t *testing.T, s *server, sources ...string) {
 	t.Helper()
 	stop := startFlood(t, s.Addr, sources...)
@@ -210,8 +210,8 @@ func measureFlood(t *testing.T, s *server, sources ...string) {
 	}
 }
 
-// TestFloodOfOneClient has one client flood names that the upstream never answers, while another asks for new names
-// that it answers.
+// TestFloodOfOneClient has one client flood names that the upstream never answers, while another queries new names that
+// it answers.
 func TestFloodOfOneClient(t *testing.T) {
 	for name, options := range map[string]string{"over UDP": "", "over TCP": "force_tcp"} {
 		t.Run(name, func(t *testing.T) {
@@ -232,11 +232,11 @@ func TestFloodOfManyAddresses(t *testing.T) {
 	measureFlood(t, s, sources...)
 }
 
-// TestFloodOfOneClientLikeCoreDNS has the same flood at CoreDNS and at nodecache: nodecache serves the other client, and
-// takes no more memory.
+// TestFloodOfOneClientLikeCoreDNS sends the same flood to CoreDNS and to nodecache: nodecache serves the other client,
+// and uses no more memory.
 func TestFloodOfOneClientLikeCoreDNS(t *testing.T) {
 	path := controlplane.RequireBinary(t, "coredns")
-	const corefile = ".:PORT {\n    bind 127.0.0.1\n    cache\n    forward . %s\n}\n" // both know all of it
+	const corefile = ".:PORT {\n    bind 127.0.0.1\n    cache\n    forward . %s\n}\n" // directives that both have
 	type result struct{ answered, failed, memory int }
 	results := map[string]*result{"coredns": {}, "nodecache": {}}
 	var measuring sync.WaitGroup

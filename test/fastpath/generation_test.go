@@ -36,7 +36,7 @@ metadata: {name: first, namespace: newcomers}
 spec: {clusterIP: 10.96.201.1, ports: [{name: http, port: 80, protocol: TCP}]}
 `
 
-// brief says what an answer says: the code, and the data of its records in order.
+// brief returns an answer as text: the code, and the data of its records in order.
 func brief(t *testing.T, packet []byte) string {
 	t.Helper()
 	m := new(dns.Msg)
@@ -51,9 +51,9 @@ func brief(t *testing.T, packet []byte) string {
 	return strings.TrimSpace(dns.RcodeToString[m.Rcode] + " " + strings.Join(data, ", "))
 }
 
-// TestChangeIsSeen changes manifests. Once the plugins give the new answer, the fast path must never
-// give the old one.
-func TestChangeIsSeen(t *testing.T) {
+// TestChangedAnswers changes manifests. Once the plugins return the new answer, the fast path must never return the old
+// one.
+func TestChangedAnswers(t *testing.T) {
 	for name, more := range map[string]string{"by generation": "", "with cache": "cache 3600"} {
 		t.Run(name, func(t *testing.T) {
 			folder := newCluster(t)
@@ -69,17 +69,17 @@ func TestChangeIsSeen(t *testing.T) {
 			}{
 				{"a Service comes", "moving.yaml", clusterIP("moving", "10.96.200.1"), "moving.shop.svc.cluster.local.", dns.TypeA, "NXDOMAIN", "NOERROR 10.96.200.1"},
 				{"its address changes", "moving.yaml", clusterIP("moving", "10.96.200.2"), "moving.shop.svc.cluster.local.", dns.TypeA, "NOERROR 10.96.200.1", "NOERROR 10.96.200.2"},
-				{"it gets a second family", "moving.yaml", dualStack, "moving.shop.svc.cluster.local.", dns.TypeAAAA, "NOERROR", "NOERROR fd00:96::200:2"},
+				{"a second family is added", "moving.yaml", dualStack, "moving.shop.svc.cluster.local.", dns.TypeAAAA, "NOERROR", "NOERROR fd00:96::200:2"},
 				{"it goes", "moving.yaml", "", "moving.shop.svc.cluster.local.", dns.TypeA, "NOERROR 10.96.200.2", "NXDOMAIN"},
-				{"its reverse name comes", "moving.yaml", dualStack, "2.200.96.10.in-addr.arpa.", dns.TypePTR, "NXDOMAIN", "NOERROR moving.shop.svc.cluster.local."},
-				{"its reverse name goes", "moving.yaml", clusterIP("moving", "10.96.200.3"), "2.200.96.10.in-addr.arpa.", dns.TypePTR, "NOERROR moving.shop.svc.cluster.local.", "NXDOMAIN"},
-				{"a headless Service comes", "growing.yaml", headlessAt("growing", "10.245.9.1"), "growing.shop.svc.cluster.local.", dns.TypeA, "NXDOMAIN", "NOERROR 10.245.9.1"},
+				{"its reverse name is added", "moving.yaml", dualStack, "2.200.96.10.in-addr.arpa.", dns.TypePTR, "NXDOMAIN", "NOERROR moving.shop.svc.cluster.local."},
+				{"its reverse name is removed", "moving.yaml", clusterIP("moving", "10.96.200.3"), "2.200.96.10.in-addr.arpa.", dns.TypePTR, "NOERROR moving.shop.svc.cluster.local.", "NXDOMAIN"},
+				{"a headless Service is added", "growing.yaml", headlessAt("growing", "10.245.9.1"), "growing.shop.svc.cluster.local.", dns.TypeA, "NXDOMAIN", "NOERROR 10.245.9.1"},
 				{"an endpoint comes", "growing.yaml", headlessAt("growing", "10.245.9.1", "10.245.9.2"), "growing.shop.svc.cluster.local.", dns.TypeA, "NOERROR 10.245.9.1", "NOERROR 10.245.9.1, 10.245.9.2"},
-				{"an endpoint gets a name", "growing.yaml", headlessAt("growing", "10.245.9.1", "10.245.9.2", "10.245.9.3"), "ep-2.growing.shop.svc.cluster.local.", dns.TypeA, "NXDOMAIN", "NOERROR 10.245.9.3"},
+				{"an endpoint's hostname is set", "growing.yaml", headlessAt("growing", "10.245.9.1", "10.245.9.2", "10.245.9.3"), "ep-2.growing.shop.svc.cluster.local.", dns.TypeA, "NXDOMAIN", "NOERROR 10.245.9.3"},
 				{"SRV loses endpoints", "growing.yaml", headlessAt("growing", "10.245.9.4"), "_http._tcp.growing.shop.svc.cluster.local.", dns.TypeSRV,
 					"NOERROR 0 33 80 10-245-9-2.growing.shop.svc.cluster.local., 0 33 80 ep-0.growing.shop.svc.cluster.local., 0 33 80 ep-2.growing.shop.svc.cluster.local.",
 					"NOERROR 0 100 80 ep-0.growing.shop.svc.cluster.local."},
-				{"the last endpoint goes", "growing.yaml", headlessAt("growing"), "growing.shop.svc.cluster.local.", dns.TypeA, "NOERROR 10.245.9.4", "NXDOMAIN"},
+				{"the last endpoint is removed", "growing.yaml", headlessAt("growing"), "growing.shop.svc.cluster.local.", dns.TypeA, "NOERROR 10.245.9.4", "NXDOMAIN"},
 				{"an alias comes", "alias.yaml", external("alias", "one.example.org"), "alias.shop.svc.cluster.local.", dns.TypeCNAME, "NXDOMAIN", "NOERROR one.example.org."},
 				{"the alias changes", "alias.yaml", external("alias", "two.example.org"), "alias.shop.svc.cluster.local.", dns.TypeCNAME, "NOERROR one.example.org.", "NOERROR two.example.org."},
 				{"the alias becomes a Service", "alias.yaml", clusterIP("alias", "10.96.202.1"), "alias.shop.svc.cluster.local.", dns.TypeA, "", "NOERROR 10.96.202.1"},
@@ -90,7 +90,7 @@ func TestChangeIsSeen(t *testing.T) {
 			} {
 				query := pack(t, newQuery(step.name, step.qtype))
 				mixed := pack(t, newQuery(mixCase(step.name), step.qtype))
-				if step.before != "" { // so often that it is kept
+				if step.before != "" { // so often that it is stored
 					for range 3 {
 						for _, w := range udp {
 							if got := brief(t, w.ask(t, query)); got != step.before {
@@ -123,7 +123,7 @@ func TestChangeIsSeen(t *testing.T) {
 				}
 			}
 			if s.scrape(t).Sum(answeredTotal)-hits < 100 {
-				t.Error("the fast path has answered next to nothing")
+				t.Error("the fast path has answered too little")
 			}
 		})
 	}

@@ -12,7 +12,7 @@ import (
 	"github.com/miekg/dns"
 )
 
-// TestHits asks in different forms for what has been asked before, and looks who answers.
+// TestHits sends queries in different forms for a stored answer, and checks whether the fast path or the chain answers.
 func TestHits(t *testing.T) {
 	u := startUpstream(t, answerScript(t))
 	for _, kind := range []struct {
@@ -73,12 +73,12 @@ func TestHits(t *testing.T) {
 	}
 }
 
-// TestLongQueries asks with padding. CoreDNS alone reads no more of a datagram than 512 bytes.
+// TestLongQueries sends queries with padding. CoreDNS alone reads only 512 bytes of a datagram.
 func TestLongQueries(t *testing.T) {
 	s := start(t, "clusterdns", strings.ReplaceAll(clusterBlock(newCluster(t)), "FASTPATH", ""))
 	udp := dial(t, "udp", "127.0.0.1", s)
 	for _, tc := range []struct {
-		length int // of the query in bytes
+		length int // size of the query in bytes
 		want   string
 	}{
 		{512, "NOERROR 10.96.12.34"}, {513, "NOERROR 10.96.12.34"}, {1232, "NOERROR 10.96.12.34"}, {1536, "NOERROR 10.96.12.34"},
@@ -96,8 +96,8 @@ func TestLongQueries(t *testing.T) {
 	}
 }
 
-// sorted returns a message as text with the records of each section sorted and the place of the OPT record, and for each
-// section the records as they came.
+// sorted returns a message as text with the records of each section sorted and the place of the OPT record, and the
+// records of each section in their original order.
 func sorted(t *testing.T, packet []byte) (text string, sections [3]string) {
 	t.Helper()
 	m := new(dns.Msg)
@@ -112,7 +112,7 @@ func sorted(t *testing.T, packet []byte) (text string, sections [3]string) {
 	return fmt.Sprintf("%d bytes, OPT %d\n%v", len(packet), opt, m), sections
 }
 
-// orders are the orders in which the records of each section came.
+// orders are the orders of the records of each section.
 type orders [3]map[string]bool
 
 func newOrders() orders { return orders{{}, {}, {}} }
@@ -123,7 +123,7 @@ func (o orders) add(sections [3]string) {
 	}
 }
 
-// change reports for each section whether records change places.
+// change reports for each section whether the order of its records changes.
 func (o orders) change() (sections [3]bool) {
 	for i, seen := range o {
 		sections[i] = len(seen) > 1
@@ -131,11 +131,11 @@ func (o orders) change() (sections [3]bool) {
 	return sections
 }
 
-// leftToTheChain are names whose records get an order that the fast path does not give.
+// leftToTheChain are names whose records get an order that the fast path does not produce.
 var leftToTheChain = map[string]bool{"mx.test.": true, "behind.test.": true}
 
-// TestLoadbalance compares answers whose records change places: those of each section do so with the fast path if they do
-// without it.
+// TestLoadbalance compares answers with a changing order of records: the order in each section changes with the fast
+// path if it does without it.
 func TestLoadbalance(t *testing.T) {
 	u := startUpstream(t, answerScript(t))
 	for _, kind := range []struct {
@@ -173,7 +173,7 @@ func TestLoadbalance(t *testing.T) {
 					packet := pack(t, m)
 					before := p.on.scrape(t).Sum(answeredTotal)
 					with, without := newOrders(), newOrders()
-					for range 100 { // two records in one order all the time: once in 2^99
+					for range 100 { // probability of two records in one constant order: 1 in 2^99
 						on, off := w.ask(t, packet)
 						maskSerials(on)
 						maskSerials(off)
@@ -184,7 +184,7 @@ func TestLoadbalance(t *testing.T) {
 							t.Fatalf("with the fast path\n%s\nwithout\n%s", textOn, textOff)
 						}
 						if on[2]&2 != 0 {
-							return // which records are left depends on their order
+							return // which records remain depends on their order
 						}
 						with.add(sectionsOn)
 						without.add(sectionsOff)
@@ -192,7 +192,7 @@ func TestLoadbalance(t *testing.T) {
 					if with.change() != without.change() {
 						t.Errorf("records of the sections change places with the fast path: %v, without: %v", with.change(), without.change())
 					}
-					for i := range without { // where none changes its place, there is one order
+					for i := range without { // without changes there is one order
 						if !without.change()[i] && !maps.Equal(with[i], without[i]) {
 							t.Errorf("section %d: order with the fast path %v, without %v", i, with[i], without[i])
 						}

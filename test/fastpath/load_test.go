@@ -13,14 +13,14 @@ import (
 	"github.com/miekg/dns"
 )
 
-// question is what a load asks, and what is wrong with an answer to it, "" for nothing.
+// question is a query of a load, with a check that returns the error of an answer, "" for none.
 type question struct {
 	name  string
 	qtype uint16
 	check func(*dns.Msg) string
 }
 
-// load asks a server without end. Each worker has one query under way, and waits for its answer.
+// load sends queries to a server without end. Each worker has one query in progress.
 type load struct {
 	stop    chan struct{}
 	workers sync.WaitGroup
@@ -31,12 +31,12 @@ type load struct {
 }
 
 const (
-	pause       = time.Millisecond // of a worker between two queries: the machine is busy
-	perSocket   = 25               // queries, then the worker takes another source port
+	pause       = time.Millisecond // of a worker between two queries, as the machine is busy
+	perSocket   = 25               // queries before a worker changes its source port
 	mostReports = 20
 )
 
-// startLoad starts workers that ask what next says, given the worker and the number of the query.
+// startLoad starts workers that send the queries of next, given the worker and the number of the query.
 func startLoad(t *testing.T, address string, workers int, next func(worker, i int) question) *load {
 	t.Helper()
 	l := &load{stop: make(chan struct{})}
@@ -58,8 +58,8 @@ func (l *load) halt() {
 	l.workers.Wait()
 }
 
-// end ends the load, and fails the test for every query that was lost or answered wrongly. It returns how
-// many queries there were.
+// end ends the load, and fails the test for every query that was lost or answered wrongly. It returns the number of
+// queries.
 func (l *load) end(t *testing.T) int {
 	t.Helper()
 	l.halt()

@@ -12,22 +12,22 @@ import (
 	"github.com/nearside-dns/nearside/test/daemon"
 )
 
-// exact returns the samples that have to be the same with the fast path and without: what CoreDNS counts
-// of queries, but for how long they took.
+// exact returns the samples that must be the same with and without the fast path: CoreDNS's metrics of queries, except
+// durations.
 func exact(all daemon.Samples) daemon.Samples {
-	kept := daemon.Samples{}
+	selected := daemon.Samples{}
 	for key, value := range all {
 		name, _, _ := strings.Cut(key, "{")
 		counts := strings.HasPrefix(name, "coredns_dns_") || strings.HasPrefix(name, "coredns_cache_") || name == "coredns_panics_total"
 		timed := name == "coredns_dns_request_duration_seconds_bucket" || name == "coredns_dns_request_duration_seconds_sum"
 		if counts && !timed {
-			kept[key] = value
+			selected[key] = value
 		}
 	}
-	return kept
+	return selected
 }
 
-// sameMetrics sends the queries to both programs and compares what they have counted.
+// sameMetrics sends the queries to both programs and compares their metrics.
 func sameMetrics(t *testing.T, p pair, queries []query) {
 	t.Helper()
 	beforeOn, beforeOff := p.on.scrape(t), p.off.scrape(t)
@@ -39,14 +39,14 @@ func sameMetrics(t *testing.T, p pair, queries []query) {
 		w := p.dial(t, way.network, way.host)
 		for range way.times {
 			for _, q := range queries {
-				if on, _ := w.ask(t, q.packet); on != nil {
+				if reply, _ := w.ask(t, q.packet); reply != nil {
 					replies++
 				}
 			}
 		}
 	}
 	var on, off daemon.Samples
-	counted := func() bool { // a reply is counted when it is on its way
+	counted := func() bool { // a reply is counted as it is sent
 		on, off = p.on.scrape(t).Since(beforeOn), p.off.scrape(t).Since(beforeOff)
 		return len(differences(exact(on), exact(off))) == 0
 	}

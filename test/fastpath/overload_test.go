@@ -10,24 +10,24 @@ import (
 	"github.com/miekg/dns"
 )
 
-// TestOverload has one client ask for a thousand names whose server does not answer. Another one is served all the
-// same: cached names, and new names that the server answers.
+// TestOverload has one client query a thousand names whose server does not answer. Another client is served meanwhile:
+// cached names, and new names that the server answers.
 func TestOverload(t *testing.T) {
 	const (
-		most    = 10 // max_concurrent
-		running = 8  // that one client has of them
-		waiting = 5  // that one client has
+		share   = 10 // max_concurrent
+		running = 8  // share of one client
+		waiting = 5  // waiting queries of one client
 		queries = 1000
-		chunk   = 100 // that are sent at a time: the sockets have room for them
-		spare   = 50  // goroutines that come and go for other reasons
+		chunk   = 100 // sent at a time: the socket buffers have room for them
+		spare   = 50  // goroutines that start and end for other reasons
 	)
 	// The first queries stay until the gate is open.
 	s, g := slow(t, bothLoopbacks, "fastpath {\nmax_concurrent 10\n}", "timeout 60s", "read_timeout 60s")
-	defer g.open() // its server ends when it has answered
-	kept := pack(t, newQuery("web.shop.svc.cluster.local.", dns.TypeA))
+	defer g.open() // its server ends after its answers
+	cached := pack(t, newQuery("web.shop.svc.cluster.local.", dns.TypeA))
 	other := fromAddress(t, s, clientSource)
 	for range 2 {
-		other.ask(t, kept)
+		other.ask(t, cached)
 	}
 	before := s.scrape(t)
 
@@ -37,7 +37,7 @@ func TestOverload(t *testing.T) {
 	for sent := 0; sent < queries; {
 		for i := range chunk {
 			if i == chunk/2 {
-				// On the way to the upstream while more queries of the first client come.
+				// Forwarded while more queries of the first client arrive.
 				other.send(t, pack(t, newQuery(fmt.Sprintf("served%d.example.net.", newNames), dns.TypeA)))
 				newNames++
 			}
@@ -57,10 +57,10 @@ func TestOverload(t *testing.T) {
 		if n := now.Sum(inFlight); n > running+waiting+1 {
 			t.Fatalf("%v queries are in flight, want at most %d", n, running+waiting+1)
 		}
-		if n := now.Sum(goroutines) - before.Sum(goroutines); n > 2*most+spare {
+		if n := now.Sum(goroutines) - before.Sum(goroutines); n > 2*share+spare {
 			t.Fatalf("there are %v goroutines more than without load", n)
 		}
-		other.ask(t, kept) // cached names are answered meanwhile
+		other.ask(t, cached) // cached names are answered meanwhile
 	}
 	now := s.scrape(t).Since(before)
 	if n := now.Sum(answeredTotal); n != queries/chunk {
@@ -69,7 +69,7 @@ func TestOverload(t *testing.T) {
 
 	g.open()
 	within(t, "nothing is in flight", func() bool { return s.scrape(t).Sum(inFlight) == 0 })
-	// The first came while there was room. Of those that wait, the oldest had to go, and all that waited for long.
+	// The first queries had places. Of the waiting ones, the oldest were dropped, and all that waited for long.
 	dropped := int(s.scrape(t).Since(before).Sum(droppedTotal, "reason", "overload"))
 	if dropped < queries-running-waiting || dropped > queries-running {
 		t.Errorf("%d queries are counted as dropped, want %d to %d", dropped, queries-running-waiting, queries-running)

@@ -8,14 +8,14 @@ import (
 	"github.com/miekg/dns"
 )
 
-// record is where the parts of a resource record stand in a message.
+// record has the offsets of a resource record's parts in a message.
 type record struct {
 	rrtype         uint16
 	ttl, data, end int
 }
 
-// records returns the records of a message, as far as it can be read. It is written for reading, and
-// shares nothing with the code under test.
+// records returns the records of a message up to the first error. It is a simple parser that shares no code with the
+// code under test.
 func records(m []byte) (all []record) {
 	if len(m) < 12 {
 		return nil
@@ -59,8 +59,8 @@ func nameEnd(m []byte, at int) int {
 	return len(m)
 }
 
-// maskSerials sets the serial of every SOA record to 0: programs that have loaded the same manifests at
-// different moments have different ones.
+// maskSerials sets the serial of every SOA record to 0: it depends on the time at which a program has loaded the
+// manifests.
 func maskSerials(m []byte) {
 	for _, r := range records(m) {
 		if r.rrtype == dns.TypeSOA && r.end-r.data >= 20 {
@@ -69,7 +69,7 @@ func maskSerials(m []byte) {
 	}
 }
 
-// matchTTLs writes the TTLs of one message into another where they are at most so many seconds apart.
+// matchTTLs copies the TTLs of one message into another where they differ by at most a number of seconds.
 func matchTTLs(from, to []byte, apart uint32) {
 	a, b := records(from), records(to)
 	if len(a) != len(b) {

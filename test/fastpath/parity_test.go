@@ -11,7 +11,7 @@ import (
 	"github.com/nearside-dns/nearside/test/daemon"
 )
 
-// comparison says what may differ between the replies of two programs.
+// comparison has the permitted differences between the replies of two programs.
 type comparison struct {
 	ttl uint32 // by which TTLs may differ in seconds
 }
@@ -34,8 +34,8 @@ func (c comparison) check(t *testing.T, w wires, q query) {
 	}
 }
 
-// checkAll sends every packet so many times over UDP in both families, so that the later ones find what
-// is kept, and once over TCP. It returns how many datagrams that makes.
+// checkAll sends every packet a number of times over UDP in both families, so that the later ones are answered from the
+// store, and once over TCP. It returns the number of datagrams.
 func (c comparison) checkAll(t *testing.T, p pair, queries []query, again int) (datagrams int) {
 	t.Helper()
 	for _, host := range []string{"127.0.0.1", "::1"} {
@@ -54,7 +54,7 @@ func (c comparison) checkAll(t *testing.T, p pair, queries []query, again int) (
 	return datagrams
 }
 
-// counted returns by how much the fast path has gone on since, once it has taken in so many datagrams.
+// counted returns the increase of the fast path's counters, once it has received all datagrams.
 func (p pair) counted(t *testing.T, before daemon.Samples, datagrams int) (answered, handedOver int) {
 	t.Helper()
 	within(t, "all datagrams are counted", func() bool {
@@ -74,11 +74,11 @@ func TestParityOfClusterNames(t *testing.T) {
 		name    string
 		queries []query
 		again   int
-		least   int // percentage that is answered by the fast path
-		most    int
+		minimum int // percentage that is answered by the fast path
+		maximum int
 	}{
-		// Handed over are the first query of each, those for something that is not kept (SOA, NS, DS, aliases
-		// with addresses), what is too long for the client, and denials in upper case.
+		// Left to the chain are the first query of each kind, queries that are not stored (SOA, NS, DS, aliases with
+		// addresses), answers that are too long for the client, and denials in upper case.
 		{"all names and types", plain(t, clusterNames), 3, 40, 83},
 		{"ClusterIP as asked by different clients", variants(t, "web.shop.svc.cluster.local.", dns.TypeA), 2, 40, 100},
 		{"headless as asked by different clients", variants(t, "db.shop.svc.cluster.local.", dns.TypeAAAA), 2, 50, 100},
@@ -96,8 +96,8 @@ func TestParityOfClusterNames(t *testing.T) {
 			before := p.on.scrape(t)
 			datagrams := comparison{}.checkAll(t, p, tc.queries, tc.again)
 			answered, _ := p.counted(t, before, datagrams)
-			if percent := 100 * answered / datagrams; percent < tc.least || percent > tc.most {
-				t.Errorf("%d of %d queries were answered by the fast path, want %d%% to %d%%", answered, datagrams, tc.least, tc.most)
+			if percent := 100 * answered / datagrams; percent < tc.minimum || percent > tc.maximum {
+				t.Errorf("%d of %d queries were answered by the fast path, want %d%% to %d%%", answered, datagrams, tc.minimum, tc.maximum)
 			}
 			t.Logf("%d of %d", answered, datagrams)
 		})

@@ -45,7 +45,7 @@ func proxied(packet []byte) []byte {
 	return append(append(header, 0x30, 0x39, 0, 53), packet...)
 }
 
-// outcome returns what a client learns of a reply, but for the time and the MAC of a signature.
+// outcome returns the parts of a reply that matter to a client: all except the time and the MAC of a signature.
 func outcome(t *testing.T, reply []byte) string {
 	t.Helper()
 	if reply == nil {
@@ -65,8 +65,8 @@ func outcome(t *testing.T, reply []byte) string {
 	return text
 }
 
-// TestPoliciesOfListeners has a server block that changes which datagrams are accepted beside one with a cache, on one
-// listener: at the start, and after a reload. Every datagram gets the reply that it gets without the fast path.
+// TestPoliciesOfListeners has a server block that changes which datagrams are accepted, and one with a cache, on one
+// listener: at the start, and after a reload. Every datagram gets the same reply as without the fast path.
 func TestPoliciesOfListeners(t *testing.T) {
 	u := startUpstream(t, answerAddress)
 	cached := fmt.Sprintf(".:PORT {\n%s\nprometheus METRICS\nerrors\nFASTPATH\ncache 30\nforward . %s\n}\n", bothLoopbacks, u.address)
@@ -90,7 +90,7 @@ func TestPoliciesOfListeners(t *testing.T) {
 	}
 	for _, tc := range []struct{ name, directive, reason string }{
 		{"tsig", "tsig {\nsecret " + secretName + " " + secret + "\nrequire all\n}", "a server block of this listener has TSIG secrets (plugin tsig)"},
-		// A server without secrets has a fast path; no signature is right for its plugins.
+		// A server without secrets has a fast path; its plugins accept no signature.
 		{"tsig without secrets", "tsig {\nrequire all\n}", ""},
 		{"proxyproto", "proxyproto {\nallow 127.0.0.1/32 ::1/128\n}", "a server block of this listener expects the PROXY protocol (plugin proxyproto)"},
 		{"update", "update", "a server block of this listener accepts other opcodes than QUERY and NOTIFY"},
@@ -140,14 +140,14 @@ func TestPoliciesOfListeners(t *testing.T) {
 				for range 3 {
 					w.ask(t, packets["plain"])
 				}
-				within(t, "the fast path is there again", func() bool { return p.on.scrape(t).Since(before).Sum(answeredTotal) > 0 })
+				within(t, "the fast path is on again", func() bool { return p.on.scrape(t).Since(before).Sum(answeredTotal) > 0 })
 			})
 		}
 	}
 }
 
-// TestPreventedBlockStoresNothing has server blocks whose answers the fast path does not give, beside one whose answers it
-// gives. What it does not give may not take a part of the budget.
+// TestPreventedBlockStoresNothing has server blocks without the fast path, and one with it. The former may not use the
+// budget of stored answers.
 func TestPreventedBlockStoresNothing(t *testing.T) {
 	folder := newCluster(t)
 	kubernetes := fmt.Sprintf("kubernetes cluster.local {\nmanifests %s\n}\n", folder)

@@ -14,7 +14,7 @@ import (
 	"github.com/nearside-dns/nearside/test/daemon"
 )
 
-// bounded is how long something may take that is to happen at once, on a busy machine.
+// bounded limits the wait for an event that is due at once, on a busy machine.
 const bounded = 10 * time.Second
 
 // TestMain removes the programs that the tests have built.
@@ -23,7 +23,7 @@ func TestMain(m *testing.M) {
 	os.Exit(daemon.Main(m))
 }
 
-// server is a running program whose metrics can be read.
+// server is a running program with metrics.
 type server struct {
 	*daemon.Process
 	metrics string // address
@@ -54,7 +54,7 @@ func (s *server) reload(t *testing.T, corefile string) {
 	s.reloadUntil(t, corefile, "[INFO] Reloading complete")
 }
 
-// reloadUntil is reload with the line that tells how it ended.
+// reloadUntil is reload with the log line at the end of the reload.
 func (s *server) reloadUntil(t *testing.T, corefile, line string) {
 	t.Helper()
 	s.Configure(t, s.fill(corefile))
@@ -63,7 +63,7 @@ func (s *server) reloadUntil(t *testing.T, corefile, line string) {
 	within(t, "a line with "+line, func() bool { return strings.Count(s.Output(), line) > before })
 }
 
-// within waits until something is so.
+// within waits until a condition is true.
 func within(t *testing.T, what string, so func() bool) {
 	t.Helper()
 	if !soon(so) {
@@ -71,10 +71,10 @@ func within(t *testing.T, what string, so func() bool) {
 	}
 }
 
-// pair is the same program twice with the same configuration, but for the fast path.
+// pair is the same program twice with the same configuration, with and without the fast path.
 type pair struct{ on, off *server }
 
-// startPair starts a program with a Corefile in which FASTPATH is where the directive may be.
+// startPair starts a program with a Corefile in which FASTPATH is the place of the directive.
 func startPair(t *testing.T, name, corefile string) pair {
 	t.Helper()
 	p := pair{
@@ -83,12 +83,12 @@ func startPair(t *testing.T, name, corefile string) pair {
 	}
 	within(t, "the start line of the fast path", func() bool { return strings.Contains(p.on.Output(), ": fast path for ") })
 	if strings.Contains(p.off.Output(), ": fast path for ") {
-		t.Fatal("fastpath off is not obeyed")
+		t.Fatal("fastpath off has no effect")
 	}
 	return p
 }
 
-// soon waits until something is so, and reports whether it came.
+// soon waits until a condition is true, and returns false after bounded.
 func soon(so func() bool) bool {
 	for end := time.Now().Add(bounded); !so(); time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(end) {

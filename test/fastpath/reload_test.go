@@ -15,17 +15,17 @@ import (
 	"github.com/miekg/dns"
 )
 
-// life is a program under load whose configuration is changed.
+// life is a program under load whose configuration changes.
 type life struct {
 	*server
-	corefile string // with FASTPATH and OTHER, for something of a broken one
+	corefile string // with FASTPATH and OTHER, where OTHER may be an invalid directive
 	next     func(worker, i int) question
 }
 
 // bothLoopbacks is the bind directive of most Corefiles of the tests.
 const bothLoopbacks = "bind 127.0.0.1 ::1"
 
-// binds are the directives that every reload is tested with. For the kernel, 0.0.0.0 and :: are the same address with two
+// binds are the bind directives of every reload test. For the kernel, 0.0.0.0 and :: are the same address with two
 // servers.
 var binds = []string{bothLoopbacks, "bind 0.0.0.0 ::"}
 
@@ -58,7 +58,7 @@ func endLoads(t *testing.T, loads [2]*load) {
 	t.Logf("%d queries over IPv4, %d over IPv6", loads[0].end(t), loads[1].end(t))
 }
 
-// awaitQueries waits until each of the loads has sent some queries more.
+// awaitQueries waits until each of the loads has sent some more queries.
 func awaitQueries(t *testing.T, loads [2]*load) {
 	t.Helper()
 	for _, l := range loads {
@@ -72,7 +72,7 @@ func startClusterdns(t *testing.T, bind string) life {
 	corefile := strings.Replace(clusterBlock(newCluster(t), "OTHER"), bothLoopbacks, bind, 1)
 	next := func(worker, i int) question {
 		switch i % 4 {
-		case 0: // nobody has asked for it
+		case 0: // a new name
 			return question{fmt.Sprintf("x%d-%d.shop.svc.cluster.local.", worker, i), dns.TypeA, isRcode(dns.RcodeNameError)}
 		case 1:
 			return question{"web.shop.svc.cluster.local.", dns.TypeA, isAddress("10.96.12.34")}
@@ -107,23 +107,23 @@ func startNodecache(t *testing.T, bind string) life {
 	return life{start(t, "nodecache", without(corefile)), corefile, next}
 }
 
-// without leaves the places in a Corefile empty.
+// without removes the placeholders of a Corefile.
 func without(corefile string) string { return with(corefile, "", "") }
 
-// with fills the places in a Corefile.
+// with replaces the placeholders of a Corefile.
 func with(corefile, fastpath, other string) string {
 	return strings.NewReplacer("FASTPATH", fastpath, "OTHER", other).Replace(corefile)
 }
 
-// TestReload changes the configuration under load again and again.
+// TestReload changes the configuration under load, many times.
 func TestReload(t *testing.T) {
 	forEachLife(t, func(t *testing.T, s life) {
 		loads := s.startLoads(t)
 		for _, step := range []struct {
 			name            string
 			fastpath, other string
-			ended           string // the line that tells that the reload has ended
-			hits            bool   // whether there is a fast path then
+			ended           string // log line at the end of the reload
+			hits            bool   // whether the fast path is on then
 		}{
 			{"the same", "", "", "[INFO] Reloading complete", true},
 			{"another limit", "fastpath {\nmax_concurrent 100\n}", "", "[INFO] Reloading complete", true},
@@ -149,8 +149,8 @@ func TestReload(t *testing.T) {
 	})
 }
 
-// TestReloadInARow reloads without waiting for anything but the end of each.
-func TestReloadInARow(t *testing.T) {
+// TestConsecutiveReloads reloads many times, and waits only for the end of each reload.
+func TestConsecutiveReloads(t *testing.T) {
 	forEachLife(t, func(t *testing.T, s life) {
 		loads := s.startLoads(t)
 		for i := range 10 {
@@ -163,8 +163,8 @@ func TestReloadInARow(t *testing.T) {
 	})
 }
 
-// TestReloadOfAddresses drops addresses of a program under load, and adds them again: those that stay are answered. For
-// the kernel they are one address, so no client notices which of the servers is there.
+// TestReloadOfAddresses drops addresses of a program under load, and adds them again: queries to the remaining ones are
+// answered. For the kernel they are one address, so no client notices which of the servers is running.
 func TestReloadOfAddresses(t *testing.T) {
 	const all = "bind 0.0.0.0 ::"
 	for name, begin := range map[string]func(*testing.T, string) life{"clusterdns": startClusterdns, "nodecache": startNodecache} {
@@ -173,7 +173,7 @@ func TestReloadOfAddresses(t *testing.T) {
 			loads := s.startLoads(t)
 			for _, step := range []struct {
 				bind, fastpath string
-				hits           bool // whether there is a fast path then
+				hits           bool // whether the fast path is on then
 			}{
 				{"bind ::", "", true},
 				{"bind ::", "fastpath off", false},
@@ -200,10 +200,10 @@ func TestReloadOfAddresses(t *testing.T) {
 	}
 }
 
-// heldZone has the names whose answers are held.
+// heldZone has the names whose answers are held back.
 const heldZone = ".example.org."
 
-// slow starts a program that forwards to a server which holds its answers. Options are those of forward.
+// slow starts a program that forwards to a server which holds back its answers. Options are those of forward.
 func slow(t *testing.T, bind, fastpath string, options ...string) (*server, *gate) {
 	t.Helper()
 	g := newGate(t)
@@ -233,7 +233,7 @@ func burst(t *testing.T, address string, names []string) net.Conn {
 	return conn
 }
 
-// answered reads answers until there are so many, and returns their names.
+// answered reads count answers, and returns their names.
 func answered(t *testing.T, conn net.Conn, count int) (names map[string]bool) {
 	t.Helper()
 	names = map[string]bool{}
@@ -259,7 +259,7 @@ func answered(t *testing.T, conn net.Conn, count int) (names map[string]bool) {
 	return names
 }
 
-// unique returns so many names that nobody has asked for.
+// unique returns count new names.
 func unique(count int) (names []string) {
 	mark := rand.Uint32()
 	for i := range count {
@@ -268,8 +268,8 @@ func unique(count int) (names []string) {
 	return names
 }
 
-// TestHeldQueriesAreAnswered ends what answers while queries are with a slow server.
-func TestHeldQueriesAreAnswered(t *testing.T) {
+// TestReloadWithSlowUpstream ends servers and programs while a slow upstream has queries.
+func TestReloadWithSlowUpstream(t *testing.T) {
 	const queries = 300
 	for _, tc := range []struct {
 		name string
@@ -293,14 +293,14 @@ func TestHeldQueriesAreAnswered(t *testing.T) {
 	} {
 		forEachBind(t, tc.name, func(t *testing.T, bind string) {
 			s, g := slow(t, bind, "")
-			// A socket's buffer has room for so many answers that are not read yet.
+			// A socket's buffer has room for this number of unread answers.
 			var conns []net.Conn
 			for range 6 {
 				conns = append(conns, burst(t, s.Addr, unique(queries/6)))
 			}
-			within(t, "all queries come to the slow server", func() bool { return g.count() == queries })
+			within(t, "the slow server has all queries", func() bool { return g.count() == queries })
 			tc.end(t, s, func() {
-				time.AfterFunc(200*time.Millisecond, g.open) // the end is under way
+				time.AfterFunc(200*time.Millisecond, g.open) // the program is ending
 			})
 			for _, conn := range conns {
 				answered(t, conn, queries/6)
@@ -309,8 +309,8 @@ func TestHeldQueriesAreAnswered(t *testing.T) {
 	}
 }
 
-// TestReceivedQueriesAreAnswered ends a program that has not read its queries yet.
-func TestReceivedQueriesAreAnswered(t *testing.T) {
+// TestStopWithUnreadQueries ends a program that has not read its queries yet.
+func TestStopWithUnreadQueries(t *testing.T) {
 	const queries = 200
 	for _, tc := range []struct {
 		name   string
@@ -323,7 +323,7 @@ func TestReceivedQueriesAreAnswered(t *testing.T) {
 			s, g := slow(t, bind, "")
 			g.open()
 			s.Signal(t, syscall.SIGSTOP)
-			var conns []net.Conn // several, so that every socket of the program has some
+			var conns []net.Conn // several, so that every socket of the program receives some
 			for range 10 {
 				conns = append(conns, burst(t, s.Addr, unique(queries/10)))
 			}

@@ -11,17 +11,17 @@ import (
 	"github.com/miekg/dns"
 )
 
-// reply is what the scripted server says to a question.
+// reply is the scripted server's reply to a question.
 type reply struct {
 	rcode           int
-	answer, ns, add []string // records as text; OWNER is the name that was asked for
+	answer, ns, add []string // records as text; OWNER is the name of the question
 	ad              bool     // authenticated data
 	ede             []uint16 // extended errors
 }
 
 const soa = "test. 60 IN SOA ns.test. hostmaster.test. 7 3600 600 86400 30"
 
-// script is what a server for the zone test answers: by name and type, "name *" for any type.
+// script has the replies of a server for the zone test: by name and type, "name *" for any type.
 var script = map[string]reply{
 	"a.test. A":        {answer: []string{"OWNER 300 IN A 192.0.2.1"}},
 	"a.test. AAAA":     {answer: []string{"OWNER 300 IN AAAA 2001:db8::1"}},
@@ -85,7 +85,7 @@ func scriptedNames() (names []string) {
 	return slices.Compact(names)
 }
 
-// answerScript answers as the script says, and NXDOMAIN else. To a client with DO it adds a signature.
+// answerScript answers by the script, and NXDOMAIN for other names. It adds a signature for a client with DO.
 func answerScript(t *testing.T) dns.HandlerFunc {
 	return func(w dns.ResponseWriter, r *dns.Msg) {
 		name := strings.ToLower(r.Question[0].Name)
@@ -129,7 +129,7 @@ func answerScript(t *testing.T) dns.HandlerFunc {
 		}
 		m.Compress = true
 		m.Truncate(size)
-		_ = w.WriteMsg(m) // whoever asked may be gone
+		_ = w.WriteMsg(m) // the client may have closed its socket
 	}
 }
 
@@ -154,8 +154,8 @@ func TestParityOfCache(t *testing.T) {
 		name    string
 		queries []query
 		again   int
-		least   int // percentage that is answered by the fast path
-		most    int
+		minimum int // percentage that is answered by the fast path
+		maximum int
 	}{
 		{"all names and types", plain(t, scriptedNames()), 3, 50, 84},
 		{"address as asked by different clients", variants(t, "a.test.", dns.TypeA), 2, 90, 100},
@@ -180,18 +180,18 @@ func TestParityOfCache(t *testing.T) {
 			before := p.on.scrape(t)
 			datagrams := comparison{ttl: 1}.checkAll(t, p, tc.queries, tc.again)
 			answered, _ := p.counted(t, before, datagrams)
-			if percent := 100 * answered / datagrams; percent < tc.least || percent > tc.most {
-				t.Errorf("%d of %d queries were answered by the fast path, want %d%% to %d%%", answered, datagrams, tc.least, tc.most)
+			if percent := 100 * answered / datagrams; percent < tc.minimum || percent > tc.maximum {
+				t.Errorf("%d of %d queries were answered by the fast path, want %d%% to %d%%", answered, datagrams, tc.minimum, tc.maximum)
 			}
 			t.Logf("%d of %d", answered, datagrams)
 		})
 	}
 }
 
-// TestMetricsOfCache compares what a cache with the fast path and without it counts.
+// TestMetricsOfCache compares the counters of a cache with and without the fast path.
 func TestMetricsOfCache(t *testing.T) {
 	u := startUpstream(t, answerScript(t))
-	// Nothing of them may expire while the test runs: it would be counted by chance.
+	// No entry may expire while the test runs: that would change the counters by chance.
 	names := []string{
 		"a.test.", "many.test.", "chain.test.", "txt.test.", "big.test.", "mx.test.", "srv.test.", "secure.test.", "ede.test.", "blocked.test.",
 		"nodata.test.", "none.test.",

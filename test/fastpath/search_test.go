@@ -19,7 +19,7 @@ import (
 	"github.com/nearside-dns/nearside/test/daemon"
 )
 
-// searchPods are pods with loopback addresses, so that tests can ask from them.
+// searchPods are pods with loopback addresses, from which tests can send queries.
 const searchPods = `
 apiVersion: v1
 kind: Pod
@@ -82,8 +82,8 @@ spec: {nodeName: n1, dnsPolicy: None, dnsConfig: {nameservers: [127.0.0.1], sear
 status: {phase: Running, podIPs: [{ip: 127.1.1.9}]}
 `
 
-// searchServices are Services in two namespaces: one name in both, one of each, one with IPv6 alone, and one that is
-// called like a namespace.
+// searchServices are Services in two namespaces: one name in both, one of each, one with IPv6 alone, and one with the
+// name of a namespace.
 const searchServices = `
 apiVersion: v1
 kind: Service
@@ -111,8 +111,7 @@ metadata: {name: corp, namespace: shop}
 spec: {type: ExternalName, externalName: both.corp.test}
 `
 
-// asker is a client, and the search list of its resolver as far as a server knows it; nil if it is not to be
-// expanded.
+// asker is a client, and the search list of its resolver if the server knows it; nil if its names are not expanded.
 type asker struct {
 	address string
 	list    []string
@@ -131,13 +130,13 @@ func askers(host []string) []asker {
 		{"127.1.1.5", nil},  // the host network
 		{"127.1.1.6", nil},  // about to go
 		{"127.1.1.10", nil}, // has ended
-		{"127.1.1.7", nil},  // nobody's
+		{"127.1.1.7", nil},  // address without a pod
 		{"127.1.1.8", nil},  // of two pods
 		{"127.1.1.9", nil},  // the first suffix is not in the zone
 	}
 }
 
-// hostSearch returns the search list of this machine, of which the program under test makes those of pods.
+// hostSearch returns the search list of this machine, from which the program under test makes those of pods.
 func hostSearch(t *testing.T) (list []string) {
 	t.Helper()
 	text, err := os.ReadFile("/etc/resolv.conf")
@@ -157,7 +156,7 @@ func hostSearch(t *testing.T) (list []string) {
 	return list
 }
 
-// searchBases are what clients look up; searchTypes are the types.
+// searchBases are the names that clients look up; searchTypes are the types.
 var (
 	searchBases = []string{
 		"both.", "till.", "six.", "corp.", "both.bank.", "six.shop.", "none.", "www.example.org.", "four.example.org.", "empty.example.org.",
@@ -166,7 +165,7 @@ var (
 	searchTypes = []uint16{dns.TypeA, dns.TypeAAAA, dns.TypeA, dns.TypeAAAA, dns.TypeTXT, dns.TypeSRV}
 )
 
-// searchUpstream answers for names outside of the cluster.
+// searchUpstream answers names outside of the cluster.
 func searchUpstream(w dns.ResponseWriter, r *dns.Msg) {
 	script := map[string]string{
 		"both.corp.test.":       "A AAAA",
@@ -218,18 +217,18 @@ func searchUpstream(w dns.ResponseWriter, r *dns.Msg) {
 		}
 		m.Ns = []dns.RR{soa}
 	}
-	_ = w.WriteMsg(m) // whoever asked may be gone
+	_ = w.WriteMsg(m) // the client may have closed its socket
 }
 
-// searching is a pair of programs that expand, and one that does not and keeps nothing: what that one says of
-// single names is what there is.
+// searching is a pair of programs that expand names, and a reference that neither expands nor caches: its answers to
+// single names are the truth.
 type searching struct {
 	pair
-	plain *server
-	of    []asker
+	plain   *server
+	clients []asker
 }
 
-// ask asks for one name.
+// ask queries one name.
 func (s *searching) ask(t *testing.T, name string, qtype uint16) *dns.Msg {
 	t.Helper()
 	return over(t, "tcp", s.plain, "127.0.0.1", newQuery(name, qtype))
@@ -250,7 +249,7 @@ func over(t *testing.T, network string, s *server, address string, m *dns.Msg) *
 	return reply
 }
 
-// answersOf returns what a reply says, as text: the code, the records in order, and the owner of a denial's SOA.
+// answersOf returns a reply as text: the code, the records in order, and the owner of a denial's SOA.
 func answersOf(m *dns.Msg, rest []dns.RR) string {
 	var all []string
 	for _, rr := range rest {
@@ -264,7 +263,7 @@ func answersOf(m *dns.Msg, rest []dns.RR) string {
 	return dns.RcodeToString[m.Rcode] + ": " + strings.Join(all, "; ")
 }
 
-// want goes through a search list as a resolver does, and returns what the reply is to say.
+// want walks through a search list as a resolver does, and returns the wanted reply.
 func (s *searching) want(t *testing.T, list []string, base, question string, qtype uint16) string {
 	t.Helper()
 	var none, empty *dns.Msg
@@ -315,7 +314,7 @@ func carried(name string) (base string, list []string) {
 	return strings.TrimSuffix(rest[:at], ".v1") + ".", []string{namespace + ".svc.cluster.local.", "svc.cluster.local.", "cluster.local."}
 }
 
-// check asks all programs in all ways, from a client, and compares what they say.
+// check queries all programs over all transports, from a client, and compares the replies.
 func (s *searching) check(t *testing.T, from asker, w wires, m *dns.Msg, ttl uint32) {
 	t.Helper()
 	question := m.Question[0]
@@ -352,7 +351,7 @@ func (s *searching) check(t *testing.T, from asker, w wires, m *dns.Msg, ttl uin
 	}
 }
 
-// randomSearch returns a query for something that a resolver with one of the lists asks for.
+// randomSearch returns a random query of a resolver with one of the lists.
 func randomSearch(random *rand.Rand, carries bool) *dns.Msg {
 	base := searchBases[random.IntN(len(searchBases))]
 	name := base
@@ -378,13 +377,13 @@ func randomSearch(random *rand.Rand, carries bool) *dns.Msg {
 
 // ofSearches returns the samples of searches.
 func ofSearches(all daemon.Samples) daemon.Samples {
-	kept := exact(all)
+	selected := exact(all)
 	for key, value := range all {
 		if name, _, _ := strings.Cut(key, "{"); strings.Contains(name, "_autopath_") || strings.Contains(name, "_searchpath_") {
-			kept[key] = value
+			selected[key] = value
 		}
 	}
-	return kept
+	return selected
 }
 
 // searchFolder returns a folder with the manifests of the cluster of these tests.
@@ -396,8 +395,8 @@ func searchFolder(t *testing.T) string {
 	return folder
 }
 
-// searchKinds are ways to have names expanded. EXPAND is where that is said; the one that does not has nothing there,
-// nor CACHE.
+// searchKinds are configurations that expand names. EXPAND stands for the directive, and CACHE for a cache; the
+// reference has neither.
 func searchKinds(t *testing.T, folder string) map[string]struct{ program, corefile, expand, carry string } {
 	t.Helper()
 	up := startUpstream(t, searchUpstream).address
@@ -428,7 +427,7 @@ func searchKinds(t *testing.T, folder string) map[string]struct{ program, corefi
 		"nodecache in front of clusterdns": {
 			"nodecache", "cluster.local:PORT {\n" + head + "EXPAND" + cached + to + " {\n caller n1\n}\n}\n.:PORT {\n" + head + "CARRY" + cached + forward + "}\n", node, carry,
 		},
-		"nodecache in front of what knows no lists": {
+		"nodecache in front of a server without search lists": {
 			"nodecache", "cluster.local:PORT {\n" + head + "EXPAND" + cached + to + "\n}\n.:PORT {\n" + head + "CARRY" + cached + forward + "}\n", node, carry,
 		},
 		"nodecache without a cache": {
@@ -443,38 +442,38 @@ func startSearching(t *testing.T, program, corefile, expand, carry string) *sear
 	fill := func(expand, carry, cache string) string {
 		return strings.NewReplacer("EXPAND", expand, "CARRY", carry, "CACHE", cache).Replace(corefile)
 	}
-	// A failure is kept for no time, so that it does not matter how long the test lasts.
-	s := &searching{pair: startPair(t, program, fill(expand, carry, "cache {\n servfail 0\n}")), of: askers(hostSearch(t))}
+	// A failure is not cached, so that the duration of the test has no effect.
+	s := &searching{pair: startPair(t, program, fill(expand, carry, "cache {\n servfail 0\n}")), clients: askers(hostSearch(t))}
 	s.plain = start(t, program, strings.NewReplacer("FASTPATH", "fastpath off").Replace(fill("", "", "")))
 	return s
 }
 
-// wiresOf opens ways over UDP from all clients.
+// wiresOf opens sockets over UDP from all clients.
 func (s *searching) wiresOf(t *testing.T) (all []wires) {
 	t.Helper()
-	for _, from := range s.of {
+	for _, from := range s.clients {
 		all = append(all, wires{on: fromAddress(t, s.on, from.address), off: fromAddress(t, s.off, from.address)})
 	}
 	return all
 }
 
-// TestSearches asks random questions from random clients, over UDP and TCP, with the fast path and without. All say the
-// same: what a resolver finds that goes through the list of that client by itself. And all count the same.
+// TestSearches sends random queries from random clients, over UDP and TCP, with and without the fast path. All replies
+// are the result of a resolver that walks through that client's list itself. And all metrics are the same.
 func TestSearches(t *testing.T) {
 	const questions = 250
 	folder := searchFolder(t)
 	for name, kind := range searchKinds(t, folder) {
 		t.Run(name, func(t *testing.T) {
 			s := startSearching(t, kind.program, kind.corefile, kind.expand, kind.carry)
-			if last := &s.of[len(s.of)-1]; strings.Contains(name, "all zones") {
+			if last := &s.clients[len(s.clients)-1]; strings.Contains(name, "all zones") {
 				last.list = []string{"corp.test.", "shop.svc.cluster.local."}
 			}
 			ways := s.wiresOf(t)
 			beforeOn, beforeOff := s.on.scrape(t), s.off.scrape(t)
 			random := rand.New(rand.NewPCG(3, 4))
 			for range questions {
-				i := random.IntN(len(s.of))
-				s.check(t, s.of[i], ways[i], randomSearch(random, kind.carry != ""), 120)
+				i := random.IntN(len(s.clients))
+				s.check(t, s.clients[i], ways[i], randomSearch(random, kind.carry != ""), 120)
 				if t.Failed() {
 					return
 				}
@@ -488,7 +487,7 @@ func TestSearches(t *testing.T) {
 				t.Errorf("with the fast path and without:\n%s", strings.Join(differences(ofSearches(on), ofSearches(off)), "\n"))
 			}
 			expanded, answered := on.Sum("nearside_autopath_expansions_total"), on.Sum(answeredTotal)
-			if keeps := !strings.Contains(name, "without a cache"); expanded < questions/2 || keeps && answered < questions*3/4 {
+			if hasCache := !strings.Contains(name, "without a cache"); expanded < questions/2 || hasCache && answered < questions*3/4 {
 				t.Errorf("%v queries were expanded, and %v answered by the fast path, of %d", expanded, answered, questions)
 			}
 			for _, why := range []string{"host_network", "no_pod", "ambiguous", "ending"} {
@@ -504,7 +503,7 @@ func TestSearches(t *testing.T) {
 	}
 }
 
-// TestSearchesOfOneList has the list of a file, which is everybody's.
+// TestSearchesOfOneList has the list of a file, for all clients.
 func TestSearchesOfOneList(t *testing.T) {
 	folder := searchFolder(t)
 	file := filepath.Join(t.TempDir(), "resolv.conf")
@@ -526,18 +525,18 @@ func TestSearchesOfOneList(t *testing.T) {
 }
 `, folder, up), "autopath cluster.local "+file, "")
 	list := []string{"shop.svc.cluster.local.", "svc.cluster.local.", "cluster.local.", "corp.test."}
-	s.of = []asker{{"127.1.1.1", list}, {"127.1.1.7", list}}
+	s.clients = []asker{{"127.1.1.1", list}, {"127.1.1.7", list}}
 	ways := s.wiresOf(t)
 	random := rand.New(rand.NewPCG(5, 6))
 	for range 100 {
-		i := random.IntN(len(s.of))
-		s.check(t, s.of[i], ways[i], randomSearch(random, false), 120)
+		i := random.IntN(len(s.clients))
+		s.check(t, s.clients[i], ways[i], randomSearch(random, false), 120)
 	}
 }
 
-// TestSearchesChange has Services come and go between questions: what was found without them, or with them, is given to
-// nobody any more, however it was kept.
-func TestSearchesChange(t *testing.T) {
+// TestExpansionAfterChange adds and removes Services between queries: a result from before a change is never returned after
+// it, wherever it was stored.
+func TestExpansionAfterChange(t *testing.T) {
 	for _, cache := range []string{"", "cache"} {
 		folder := searchFolder(t)
 		up := startUpstream(t, searchUpstream).address
@@ -558,7 +557,7 @@ func TestSearchesChange(t *testing.T) {
 					return (len(m.Answer) > 0) == there && (!there || strings.HasSuffix(m.Answer[0].String(), fmt.Sprintf("10.96.2.%d", round)))
 				})
 			}
-			for i, from := range s.of {
+			for i, from := range s.clients {
 				for range 2 {
 					s.check(t, from, ways[i], newQuery(service, dns.TypeA), 300)
 					s.check(t, from, ways[i], newQuery("till.bank.svc.cluster.local.", dns.TypeA), 300)
@@ -568,8 +567,8 @@ func TestSearchesChange(t *testing.T) {
 	}
 }
 
-// TestSearchedAlias has a first name with an alias to what does not exist. That is no data, whoever answers, and
-// however often it was asked for.
+// TestSearchedAlias has a first name with an alias to a name that does not exist. That is NODATA, from every program,
+// and at every repetition.
 func TestSearchedAlias(t *testing.T) {
 	cluster := startUpstream(t, func(w dns.ResponseWriter, r *dns.Msg) {
 		m := new(dns.Msg).SetRcode(r, dns.RcodeNameError)
@@ -582,7 +581,7 @@ func TestSearchedAlias(t *testing.T) {
 		if strings.HasPrefix(name, "www.example.org.shop.") {
 			m.Answer = []dns.RR{&dns.CNAME{Hdr: dns.RR_Header{Name: name, Rrtype: dns.TypeCNAME, Class: dns.ClassINET, Ttl: 300}, Target: "none.cluster.local."}}
 		}
-		_ = w.WriteMsg(m) // whoever asked may be gone
+		_ = w.WriteMsg(m) // the client may have closed its socket
 	})
 	up := startUpstream(t, searchUpstream).address
 	folder := searchFolder(t)
@@ -593,11 +592,11 @@ func TestSearchedAlias(t *testing.T) {
 	p := startPair(t, "nodecache", fmt.Sprintf("cluster.local:PORT {\nbind 127.0.0.1\nprometheus METRICS\nFASTPATH\nautopath @nodelocal {\nnode n1\nmanifests %s\nresolv_conf %s\n}\ncache\nforward . %s\n}\n.:PORT {\nbind 127.0.0.1\nFASTPATH\ncache\nforward . %s\n}\n",
 		folder, conf, cluster.address, up))
 	packet := pack(t, newQuery("www.example.org.shop.svc.cluster.local.", dns.TypeA))
-	nobody := fromAddress(t, p.on, "127.1.1.7")
-	if got := brief(t, nobody.ask(t, packet)); !strings.HasPrefix(got, "NXDOMAIN") {
+	unlisted := fromAddress(t, p.on, "127.1.1.7")
+	if got := brief(t, unlisted.ask(t, packet)); !strings.HasPrefix(got, "NXDOMAIN") {
 		t.Fatalf("as it is: %s", got)
 	}
-	nobody.ask(t, packet) // from what is kept
+	unlisted.ask(t, packet) // from the store
 	got := fromAddress(t, p.on, "127.1.1.1").ask(t, packet)
 	want := fromAddress(t, p.off, "127.1.1.1").ask(t, packet)
 	maskSerials(got)

@@ -21,24 +21,23 @@ import (
 
 var soak = flag.Duration("soak", 10*time.Second, "how long TestSoak lasts")
 
-// Bounds of what a program may take more at the end of the soak than after warming up.
+// Maximum growth of a program from the end of the warm-up to the end of the soak.
 const (
-	moreMemory     = 16 << 20 // bytes; the budget for answers is not used up by the names that are asked
-	morePart       = 4        // and this part of what there was, since the race detector takes several times as much
-	moreGoroutines = 10 + 64  // the latter are workers of the fast path, which are kept for the next queries
+	moreMemory     = 16 << 20 // bytes; the queries do not use up the budget for answers
+	morePart       = 4        // and this fraction of the memory then, since the race detector needs several times as much
+	moreGoroutines = 10 + 64  // the latter are idle workers of the fast path
 )
 
-// versions are the addresses that a Service has one after the other. Who has seen one must not be given
-// an older one.
+// versions are the successive addresses of a Service. A client that has received one must not receive an older one.
 type versions struct{ seen atomic.Int64 }
 
 const versionsNet = "10.97."
 
 func versionAddress(v int64) string { return fmt.Sprintf("%s%d.%d", versionsNet, v/250, v%250+1) }
 
-// question returns one for the address of a Service.
+// question returns a query for the address of a Service.
 func (v *versions) question(name string) question {
-	least := v.seen.Load()
+	minimum := v.seen.Load()
 	return question{name + ".shop.svc.cluster.local.", dns.TypeA, func(m *dns.Msg) string {
 		if m.Rcode != dns.RcodeSuccess || len(m.Answer) != 1 {
 			return fmt.Sprintf("want one address and got\n%v", m)
@@ -49,8 +48,8 @@ func (v *versions) question(name string) question {
 		}
 		four := a.A.To4()
 		got := int64(four[2])*250 + int64(four[3]) - 1
-		if got < least {
-			return fmt.Sprintf("%v, when %s was seen before", a.A, versionAddress(least))
+		if got < minimum {
+			return fmt.Sprintf("%v, when %s was seen before", a.A, versionAddress(minimum))
 		}
 		for seen := v.seen.Load(); seen < got && !v.seen.CompareAndSwap(seen, got); seen = v.seen.Load() {
 		}
@@ -89,8 +88,8 @@ func memoryOf(t *testing.T, pid int, field string) int64 {
 	return 0
 }
 
-// garbage sends what nobody has to answer: random bytes, queries with a byte changed, packets from the
-// files, datagrams that are larger than any query.
+// garbage sends packets that need no answer: random bytes, queries with a byte changed, packets from the files,
+// datagrams that are larger than any query.
 func garbage(t *testing.T, address string, files []query, valid []byte, stop chan struct{}) {
 	for {
 		conn, err := net.Dial("udp", address)
@@ -115,7 +114,7 @@ func garbage(t *testing.T, address string, files []query, valid []byte, stop cha
 				b = append(append(b, valid...), make([]byte, 1500+rand.IntN(60000))...)
 			}
 			if _, err := conn.Write(b); err != nil {
-				continue // an answer to an earlier one that nobody waited for
+				continue // a late answer to an earlier query
 			}
 		}
 		if err := conn.Close(); err != nil {
@@ -129,7 +128,7 @@ func garbage(t *testing.T, address string, files []query, valid []byte, stop cha
 	}
 }
 
-// TestSoak asks what is kept and what is not, while the cluster changes and garbage comes in.
+// TestSoak sends queries for cached and other names, while the cluster changes and invalid packets arrive.
 func TestSoak(t *testing.T) {
 	const (
 		workers  = 24

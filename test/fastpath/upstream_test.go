@@ -26,7 +26,7 @@ func startUpstream(t *testing.T, handler dns.HandlerFunc) *upstream {
 	u := &upstream{handler: handler}
 	var listener net.Listener
 	var conn net.PacketConn
-	for range 50 { // until a port is free for both
+	for range 50 { // until one port is free for both
 		var err error
 		if conn, err = net.ListenPacket("udp", "127.0.0.1:0"); err != nil {
 			t.Fatal(err)
@@ -66,7 +66,8 @@ func startUpstream(t *testing.T, handler dns.HandlerFunc) *upstream {
 	return u
 }
 
-// receiveBuffer has a socket hold the datagrams of a burst while the test waits for a processor.
+// receiveBuffer makes the buffer of a socket large enough for the datagrams of a burst while the test waits for CPU
+// time.
 func receiveBuffer(t *testing.T, conn net.PacketConn) {
 	t.Helper()
 	const size = 4 << 20
@@ -84,7 +85,7 @@ func receiveBuffer(t *testing.T, conn net.PacketConn) {
 	if forced == nil {
 		return
 	}
-	if err := udp.SetReadBuffer(size); err != nil { // without the privilege, as much as the system allows
+	if err := udp.SetReadBuffer(size); err != nil { // without the privilege, up to the system's limit
 		t.Fatal(err)
 	}
 }
@@ -95,19 +96,19 @@ func (u *upstream) ServeDNS(w dns.ResponseWriter, r *dns.Msg) {
 	u.handler(w, r)
 }
 
-// gate holds the answers of a server until it is opened.
+// gate holds back the answers of a server until it is opened.
 type gate struct {
 	once   sync.Once
 	opened chan struct{}
-	held   atomic.Int64 // queries that have come to it
+	held   atomic.Int64 // received queries
 
 	mu    sync.Mutex
-	names map[string]bool // that have come to it
+	names map[string]bool // names of received queries
 }
 
 func newGate(t *testing.T) *gate {
 	g := &gate{opened: make(chan struct{}), names: map[string]bool{}}
-	t.Cleanup(g.open) // a server ends when its last query has
+	t.Cleanup(g.open) // a server ends after its last query
 	return g
 }
 
@@ -122,19 +123,19 @@ func (g *gate) pass(name string) {
 	<-g.opened
 }
 
-// count returns how many different names have come.
+// count returns the number of different names received.
 func (g *gate) count() int {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return len(g.names)
 }
 
-// answerAddress answers with 192.0.2.1, whatever is asked.
+// answerAddress answers every question with 192.0.2.1.
 func answerAddress(w dns.ResponseWriter, r *dns.Msg) {
 	m := new(dns.Msg).SetReply(r)
 	m.Answer = []dns.RR{&dns.A{
 		Hdr: dns.RR_Header{Name: r.Question[0].Name, Rrtype: dns.TypeA, Class: dns.ClassINET, Ttl: 300},
 		A:   net.IPv4(192, 0, 2, 1).To4(),
 	}}
-	_ = w.WriteMsg(m) // whoever asked may be gone
+	_ = w.WriteMsg(m) // the client may have closed its socket
 }

@@ -1,6 +1,6 @@
-// Package image reads what `make image` and deploy/image/Dockerfile make, as a container runtime and the reader of
-// a bill of materials would. In go trees of the repository; out comes what is wrong with the images. It shares no
-// code with deploy/image, and may not import it.
+// Package image reads the images of `make image` and of deploy/image/Dockerfile as a container runtime and the reader of
+// a bill of materials would. Input is trees of the repository; output is the errors of the images. It shares no code
+// with deploy/image, and may not import it.
 package image
 
 import (
@@ -24,7 +24,7 @@ type entry struct {
 	content []byte
 }
 
-// descriptor, manifest and config are those of the OCI image specification, as far as they are read here.
+// descriptor, manifest and config have the fields of the OCI image specification that are read here.
 type descriptor struct {
 	MediaType    string
 	Digest       string
@@ -101,14 +101,14 @@ func readTar(r io.Reader) (all []entry, err error) {
 	}
 }
 
-// reader follows an archive's references and keeps which blobs were asked for.
+// reader follows an archive's references and records which blobs were read.
 type reader struct {
 	files map[string][]byte // by name
 	asked map[string]bool
 }
 
-// openArchive reads an archive from its index down. It fails on whatever is not what its descriptor says, on a blob that nothing
-// refers to, and on a list of Docker's that names other blobs.
+// openArchive reads an archive from its index down. It fails if a blob differs from its descriptor, if nothing refers to
+// a blob, and if Docker's list names other blobs.
 func openArchive(entries []entry) (a archive, err error) {
 	r := reader{files: map[string][]byte{}, asked: map[string]bool{}}
 	for _, e := range entries {
@@ -229,7 +229,7 @@ func (a archive) checkDocker() error {
 	return nil
 }
 
-// clocks returns which entries of a tar say when or by whom they were written, or are out of order.
+// clocks returns the entries of a tar with a time or an owner, or out of order.
 func clocks(entries []entry) (found []string) {
 	for n, e := range entries {
 		h := e.header
@@ -251,5 +251,5 @@ func digest(content []byte) string {
 	return "sha256:" + hex.EncodeToString(sum[:])
 }
 
-// blobPath is where a layout has a blob.
+// blobPath is the path of a blob in a layout.
 func blobPath(digest string) string { return "blobs/" + strings.Replace(digest, ":", "/", 1) }

@@ -14,7 +14,7 @@ import (
 
 const root = "../.."
 
-// What the images of the tests are made with.
+// Programs that build the images.
 const (
 	version  = "v0.0.0-test"
 	revision = "0123456789abcdef0123456789abcdef01234567"
@@ -22,7 +22,7 @@ const (
 	created  = "2023-11-14T22:13:20Z"
 )
 
-// need skips a test that can't have what it needs, and fails it if NEARSIDE_REQUIRE_ALL is "1".
+// need skips a test that lacks a requirement, and fails it if NEARSIDE_REQUIRE_ALL is "1".
 func need(t *testing.T, err error) {
 	t.Helper()
 	switch {
@@ -34,7 +34,7 @@ func need(t *testing.T, err error) {
 	}
 }
 
-// sources returns the paths that .dockerignore lets a container engine see.
+// sources returns the paths that .dockerignore does not exclude.
 func sources(t *testing.T) (paths []string) {
 	t.Helper()
 	for line := range strings.Lines(read(t, filepath.Join(root, ".dockerignore"))) {
@@ -70,7 +70,7 @@ func plant(t *testing.T, from, to string, paths []string, modified time.Time) {
 	}
 }
 
-// inModule returns a command in a module's folder that no workspace and no flags of this shell change.
+// inModule returns a command in a module's folder, without the workspace and flags of this shell.
 func inModule(folder, program string, args ...string) *exec.Cmd {
 	c := exec.Command(program, args...)
 	c.Dir = folder
@@ -78,7 +78,7 @@ func inModule(folder, program string, args ...string) *exec.Cmd {
 	return c
 }
 
-// makeImage runs `make image` in a tree and returns the folder of what it made.
+// makeImage runs `make image` in a tree and returns the output folder.
 func makeImage(t *testing.T, tree, umask string, environment ...string) string {
 	t.Helper()
 	folder := filepath.Join(t.TempDir(), "made")
@@ -92,7 +92,7 @@ func makeImage(t *testing.T, tree, umask string, environment ...string) string {
 	return folder
 }
 
-// openFile reads an archive, which has nothing of the clock itself.
+// openFile reads an archive.
 func openFile(t *testing.T, path string) (archive, []entry) {
 	t.Helper()
 	f, err := os.Open(path)

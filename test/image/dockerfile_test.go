@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// stage is a target of a Dockerfile, as far as its image's config comes from it.
+// stage is a target of a Dockerfile, with the fields that set its image's config.
 type stage struct {
 	base, user, folder string
 	entrypoint         string
@@ -43,7 +43,7 @@ func stages(text string) map[string]stage {
 	return all
 }
 
-// dockerfileProblems returns in what a Dockerfile's images are other than those of `make image`.
+// dockerfileProblems returns the differences of a Dockerfile's images from those of `make image`.
 func dockerfileProblems(text string) (found []string) {
 	all := stages(text)
 	for _, e := range expectations {

@@ -9,8 +9,7 @@ import (
 	"time"
 )
 
-// canFail shows that each of the checks above finds what it looks for, in copies of what was made with one thing
-// changed.
+// canFail asserts that each of the checks above can fail, with copies of the images that have one change.
 func canFail(t *testing.T, made string, entries []entry, want expectation) {
 	t.Run("archive", func(t *testing.T) { archiveCanFail(t, entries) })
 	t.Run("image", func(t *testing.T) { imageCanFail(t, entries, want) })
@@ -24,7 +23,7 @@ func canFail(t *testing.T, made string, entries []entry, want expectation) {
 	})
 }
 
-// change replaces the first old text of the entry with a name that begins so.
+// change replaces the first old text of the entry whose name has this prefix.
 func change(t *testing.T, entries []entry, name, old, replacement string) []entry {
 	t.Helper()
 	changed := slices.Clone(entries)
@@ -129,7 +128,7 @@ func imageCanFail(t *testing.T, entries []entry, want expectation) {
 	}
 }
 
-// copied returns a copy of what the cases above change; contents are shared.
+// copied returns a copy of the parts that the cases above change; contents are shared.
 func copied(a archive) archive {
 	a.index.Annotations, a.list.Annotations = maps.Clone(a.index.Annotations), maps.Clone(a.list.Annotations)
 	a.list.Manifests, a.docker, a.images = slices.Clone(a.list.Manifests), slices.Clone(a.docker), slices.Clone(a.images)

@@ -17,8 +17,8 @@ var expectations = []expectation{
 	{program: "nodecache", user: "0:0", ports: []string{"53/tcp", "53/udp", "9253/tcp"}},
 }
 
-// TestImages makes the images twice, in two trees that have the same files at another place with other times, and
-// looks at all that was made.
+// TestImages builds the images twice, in two trees that have the same files at another path with other times, and checks
+// the result.
 func TestImages(t *testing.T) {
 	if _, err := exec.LookPath("make"); err != nil {
 		need(t, err)
@@ -63,7 +63,7 @@ func TestImages(t *testing.T) {
 	t.Run("program", func(t *testing.T) { wrongFlags(t, first, made) })
 }
 
-// runs starts the program that is in the image of this machine.
+// runs starts the program of this machine's image.
 func runs(t *testing.T, a archive, want expectation) {
 	if runtime.GOOS != "linux" {
 		t.Skip("the images are for Linux")
@@ -85,7 +85,7 @@ func runs(t *testing.T, a archive, want expectation) {
 	t.Skipf("no image is for %s", runtime.GOARCH)
 }
 
-// certificatesModule returns the package URL of the module that deploy/image takes certificates from.
+// certificatesModule returns the package URL of the module with deploy/image's certificates.
 func certificatesModule(t *testing.T) string {
 	t.Helper()
 	const path = "golang.org/x/crypto/x509roots/fallback"
@@ -96,7 +96,7 @@ func certificatesModule(t *testing.T) string {
 	return golang(path, found[1])
 }
 
-// wrongFlags has the program behind `make image` refuse what no image can be made from.
+// wrongFlags runs the program of `make image` with flags from which no image can be made.
 func wrongFlags(t *testing.T, tree, made string) {
 	program := filepath.Join(t.TempDir(), "image")
 	if out, err := inModule(filepath.Join(tree, "deploy", "image"), "go", "build", "-o", program, ".").CombinedOutput(); err != nil {
@@ -118,7 +118,7 @@ func wrongFlags(t *testing.T, tree, made string) {
 		{"argument", []string{"-folder", made, "-version", "v1", "x"}, 2, `unexpected argument "x"`},
 		{"version that is no tag", []string{"-folder", made, "-version", "v1+2"}, 2, "do not form a valid image name"},
 		{"repository that is no name", []string{"-folder", made, "-version", "v1", "-repository", "Near Side"}, 2, "do not form a valid image name"},
-		{"time that is none", []string{"-folder", made, "-version", "v1", "-created", "now"}, 2, `invalid value "now" for flag -created`},
+		{"invalid time", []string{"-folder", made, "-version", "v1", "-created", "now"}, 2, `invalid value "now" for flag -created`},
 		{"nothing built", []string{"-folder", empty, "-version", "v1"}, 1, "no such file"},
 		{"built for another machine", []string{"-folder", mixed, "-version", "v1"}, 1, "linux-amd64/clusterdns: the program was not built with map[GOARCH:amd64]"},
 	} {

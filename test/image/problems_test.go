@@ -14,7 +14,7 @@ import (
 	"strings"
 )
 
-// expectation is what an image has to be.
+// expectation is the expected content of an image.
 type expectation struct {
 	program    string
 	user       string
@@ -25,7 +25,7 @@ type expectation struct {
 	created    string // of the images
 }
 
-// machines are the architectures that images have to be for.
+// machines are the architectures of the images.
 var machines = map[string]elf.Machine{"amd64": elf.EM_X86_64, "arm64": elf.EM_AARCH64}
 
 // netBindService is struct vfs_cap_data of linux/capability.h: revision 2 with the effective flag, then the permitted and
@@ -34,7 +34,7 @@ const netBindService = "\x01\x00\x00\x02" + "\x00\x04\x00\x00" + "\x00\x00\x00\x
 
 const certificatesPath = "etc/ssl/certs/ca-certificates.crt"
 
-// problems returns what is wrong with an archive.
+// problems returns the errors of an archive.
 func problems(a archive, want expectation) (found []string) {
 	add := func(format string, args ...any) { found = append(found, fmt.Sprintf(format, args...)) }
 	name := "nearside/" + want.program + ":" + want.version
@@ -66,7 +66,7 @@ func problems(a archive, want expectation) (found []string) {
 	return found
 }
 
-// annotations are those that the index, the images and their configs have.
+// annotations are those of the index, the images and their configs.
 func (e expectation) annotations() map[string]string {
 	description := map[string]string{
 		"clusterdns": "The DNS server of a Kubernetes cluster",
@@ -120,7 +120,7 @@ func (i image) problems(want expectation) (found []string) {
 	return found
 }
 
-// problems returns what is wrong with a file of an image.
+// problems returns the errors of a file of an image.
 func (e entry) problems(want expectation, architecture string) (found []string) {
 	found = clocks([]entry{e})
 	mode, attributes := int64(0o644), map[string]string{}

@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// billOfMaterials is that of CycloneDX, as far as it is read here.
+// billOfMaterials has the fields of a CycloneDX document that are read here.
 type billOfMaterials struct {
 	BOMFormat    string
 	SpecVersion  string
@@ -59,8 +59,8 @@ func golang(path, version string) string {
 	return "pkg:golang/" + path + "@" + strings.ReplaceAll(version, "+", "%2B")
 }
 
-// billProblems returns what a bill of materials says otherwise than the archive that it is for.
-// The module of the certificates is the one thing that the archive does not say.
+// billProblems returns the differences of a bill of materials from its archive.
+// Only the module of the certificates is not in the archive.
 func billProblems(text []byte, a archive, want expectation, certificatesModule string) (found []string) {
 	add := func(format string, args ...any) { found = append(found, fmt.Sprintf(format, args...)) }
 	var b billOfMaterials
@@ -87,7 +87,7 @@ func billProblems(text []byte, a archive, want expectation, certificatesModule s
 	byRef := map[string]component{whole.BOMRef: whole}
 	for _, c := range b.Components {
 		if _, twice := byRef[c.BOMRef]; twice {
-			add("%s is there twice", c.BOMRef)
+			add("%s is listed twice", c.BOMRef)
 		}
 		byRef[c.BOMRef] = c
 	}
@@ -122,8 +122,8 @@ func authorityFile(a archive) entry {
 	return entry{}
 }
 
-// programProblems compares what a bill has for the program of a platform with what the program says itself. It returns the
-// program's reference.
+// programProblems compares a bill's entry for the program of a platform with the program's own build information. It
+// returns the program's reference.
 func (i image) programProblems(b billOfMaterials, in map[string][]string, want expectation) (ref string, found []string) {
 	file := i.files[len(i.files)-1]
 	at := slices.IndexFunc(b.Components, func(c component) bool {
@@ -154,7 +154,7 @@ func (i image) programProblems(b billOfMaterials, in map[string][]string, want e
 	return c.BOMRef, found
 }
 
-// dangling returns references that lead nowhere, and components that nothing leads to.
+// dangling returns references without a target, and components without a reference.
 func dangling(byRef map[string]component, in map[string][]string, whole string) (found []string) {
 	reached := map[string]bool{whole: true}
 	for ref, all := range in {

@@ -18,9 +18,8 @@ const (
 // trailer is the name of the entry that ends a cpio archive.
 const trailer = "TRAILER!!!"
 
-// An archive writes a cpio archive of the "newc" format, which the kernel unpacks as the first file
-// system (Documentation/driver-api/early-userspace/buffer-format.rst). The first error stays: close
-// returns it.
+// An archive writes a cpio archive of the "newc" format, which the kernel unpacks as the initial file system
+// (Documentation/driver-api/early-userspace/buffer-format.rst). close returns the first error.
 type archive struct {
 	w       io.Writer
 	inode   int
@@ -30,7 +29,7 @@ type archive struct {
 
 func newArchive(w io.Writer) *archive { return &archive{w: w, folders: map[string]bool{"": true}} }
 
-// folder adds a folder and those above it, each once.
+// folder adds a folder and its parents, each once.
 func (a *archive) folder(name string) {
 	name = strings.Trim(path.Clean("/"+name), "/")
 	if a.folders[name] {
@@ -41,7 +40,7 @@ func (a *archive) folder(name string) {
 	a.entry(name, typeFolder|0o755, nil)
 }
 
-// file adds a file, in folders that it adds too.
+// file adds a file and its folders.
 func (a *archive) file(name string, mode os.FileMode, data []byte) {
 	name = strings.Trim(path.Clean("/"+name), "/")
 	a.folder(path.Dir(name))
@@ -67,8 +66,8 @@ func (a *archive) close() error {
 	return a.err
 }
 
-// entry writes a header of fixed length, the name and the data. Both are filled up to a multiple of
-// four bytes; all numbers are hexadecimal.
+// entry writes a header of fixed length, the name and the data. Both are padded to a multiple of four bytes; all numbers
+// are hexadecimal.
 func (a *archive) entry(name string, mode int, data []byte) {
 	if a.err != nil {
 		return
@@ -94,5 +93,5 @@ func (a *archive) entry(name string, mode int, data []byte) {
 	}
 }
 
-// filling returns the zeros that make n a multiple of four.
+// filling returns the zeros of padding n to a multiple of four.
 func filling(n int) []byte { return make([]byte, -n&3) }

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// BuildTest builds the tests of a package of this module, such as "plugin/nodelocal/link", into a
-// static binary for the machine and returns its path. The race detector is left out: it needs C.
+// BuildTest builds the tests of a package of this module, such as "plugin/nodelocal/link", into a static binary for the
+// machine and returns its path. It has no race detector, which needs C.
 func BuildTest(t testing.TB, pkg string) string {
 	t.Helper()
 	return build(t, pkg, "test", "-c")

@@ -27,7 +27,7 @@ func addHost(a *archive, names []string) error {
 	return nil
 }
 
-// linked adds a program's libraries, which are in the machine where they are on the host.
+// linked adds a program's libraries, at their paths on the host.
 func linked(program string, libraries map[string]bool) error {
 	if mustBeStatic(program) == nil {
 		return nil

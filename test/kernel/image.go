@@ -11,8 +11,8 @@ import (
 	"strings"
 )
 
-// writeImage writes the first file system of a machine that does the job: busybox, the modules, the
-// job's files and programs, and the script /init that the kernel starts.
+// writeImage writes the initial file system of a machine that runs the job: busybox, the modules, the job's files and
+// programs, and the script /init that the kernel starts.
 func writeImage(to string, parts Parts, job Job) (err error) {
 	found, err := findModules(parts.Modules)
 	if err != nil {
@@ -94,8 +94,8 @@ func addProgram(a *archive, p Program) {
 	})
 }
 
-// initScript is what the kernel starts first. The machine ends by a reboot, which qemu is told to
-// take as its end: switching a machine off needs more of a kernel than to start it again.
+// initScript is the first program of the machine. The machine ends by a reboot, at which qemu exits: switching it off
+// needs more drivers.
 func initScript(load []module, programs []Program) string {
 	var b strings.Builder
 	b.WriteString(`#!/bin/busybox sh
@@ -122,5 +122,5 @@ ip link set lo up
 	return b.String()
 }
 
-// shellWord quotes what the shell is to take as one word.
+// shellWord quotes a word for the shell.
 func shellWord(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }

@@ -12,7 +12,7 @@ import (
 	"testing"
 )
 
-// TestArchive lets another reader of the format unpack an archive.
+// TestArchive has another program unpack an archive.
 func TestArchive(t *testing.T) {
 	parts := requireParts(t)
 	files := map[string]string{"init": "#!/bin/sh\n", "a/b/empty": "", "a/b/c/one": "1", "a/two": "22", "four": "4444"}
@@ -56,7 +56,7 @@ func TestArchiveKeepsItsError(t *testing.T) {
 	}
 }
 
-// TestModules loads real modules' files: each comes once, and after those that it needs.
+// TestModules loads files of real modules: each once, and after its dependencies.
 func TestModules(t *testing.T) {
 	parts := requireParts(t)
 	found, err := findModules(parts.Modules)
@@ -134,7 +134,7 @@ func TestShellWord(t *testing.T) {
 	}
 }
 
-// TestInitScript wants each of the programs started in its own folder.
+// TestInitScript asserts that each program starts in its own folder.
 func TestInitScript(t *testing.T) {
 	script := initScript([]module{{name: "dummy"}}, []Program{{Name: "one", Args: []string{"-a", "b c"}}, {Name: "two"}})
 	for _, want := range []string{

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# Gets what the tests of this folder boot: qemu and a static busybox from Debian's
+# Installs the machine that the tests of this folder boot: qemu and a static busybox from Debian's
 # packages, and the files of Debian's cloud kernel, which is not installed on the
 # system.
 #
-#   test/kernel/install.sh           get what is missing
+#   test/kernel/install.sh           install the missing parts
 #
 # The kernel goes to the folder "kernel" below the one that test/install.sh
-# --print-bin prints. One that is there is kept; delete the folder to get the
-# present one of Debian.
+# --print-bin prints. An existing one is not updated; delete the folder to install
+# the current one of Debian.
 set -euo pipefail
 
 say() { printf 'kernel/install.sh: %s\n' "$*"; }
@@ -23,7 +23,7 @@ if [[ $(uname -m) != x86_64 ]]; then
 	exit 1
 fi
 
-# logged COMMAND... shows what the command printed only if it fails.
+# logged COMMAND... prints the output of the command only if it fails.
 logged() {
 	local log
 	log=$(mktemp)

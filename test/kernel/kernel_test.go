@@ -14,10 +14,10 @@ import (
 // root is the module's folder.
 const root = "../.."
 
-// nodelocal has the packages that change the kernel's state, as a path in the module.
+// nodelocal is the path in the module of the packages that change the kernel's state.
 const nodelocal = "plugin/nodelocal"
 
-// kernelTests begins the names of tests of what the kernel makes of something.
+// kernelTests is the prefix of the names of tests that need a kernel.
 const kernelTests = "TestKernel"
 
 // kernelTestPackages returns the packages below a folder of the module that have such tests.
@@ -43,12 +43,11 @@ func kernelTestPackages(t *testing.T, folder string) (all []string) {
 	return all
 }
 
-// leftOut are those of the iptables backend: they start iptables hundreds of times, which takes more
-// than a minute where the processor is emulated, and show nothing of the kernel that nft's do not.
+// leftOut are tests of the iptables backend: they start iptables hundreds of times, which takes more than a minute on an
+// emulated processor, and cover no more of the kernel than those of nft.
 const leftOut = kernelTests + "IPTables"
 
-// TestKernelTests runs the tests of the interface and the rules on Debian's kernel, which has the
-// dummy driver.
+// TestKernelTests runs the tests of the interface and the rules on Debian's kernel, which has the dummy driver.
 func TestKernelTests(t *testing.T) {
 	Require(t)
 	packages := kernelTestPackages(t, nodelocal)
@@ -80,9 +79,8 @@ func TestKernelTests(t *testing.T) {
 // inside has the tests that are only run in a machine.
 const inside = "test/kernel/inside"
 
-// TestInside runs nodecache itself, through a kill, a restart and a graceful end, and with pods that
-// ask it and cluster DNS behind it: on a kernel that has all it uses, and on one that lacks all that
-// nodecache can do without.
+// TestInside runs nodecache itself, with a kill, a restart and a graceful end, and with pods that query it and cluster
+// DNS behind it: on a kernel with all features that it uses, and on one without the optional ones.
 func TestInside(t *testing.T) {
 	Require(t)
 	test := BuildTest(t, inside)
@@ -92,8 +90,8 @@ func TestInside(t *testing.T) {
 		without []string
 		passes  []string
 	}{
-		"all that Debian has":  {"dummy", nil, []string{"TestDummy", "TestNodecache", "TestFallback"}},
-		"no more than it must": {"lo", []string{"dummy", "bridge", "nft_socket"}, []string{"TestNodecache", "TestFallback"}},
+		"all modules of Debian": {"dummy", nil, []string{"TestDummy", "TestNodecache", "TestFallback"}},
+		"required modules only": {"lo", []string{"dummy", "bridge", "nft_socket"}, []string{"TestNodecache", "TestFallback"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			args := []string{"-test.v", "-test.run", "^(" + strings.Join(c.passes, "|") + ")$", "-carrier", c.carrier}
@@ -113,10 +111,10 @@ func TestInside(t *testing.T) {
 	}
 }
 
-// TestPrograms gives one machine programs that end in different ways.
+// TestPrograms runs programs in one machine that end in different ways.
 func TestPrograms(t *testing.T) {
 	parts := Require(t)
-	shell := func(name, script string) Program { // busybox is the program that its file's name tells
+	shell := func(name, script string) Program { // busybox runs the applet with the name of its file
 		return Program{Name: name, Path: parts.Busybox, Args: []string{"-c", script}}
 	}
 	hello := filepath.Join(t.TempDir(), "hello")
@@ -141,8 +139,8 @@ func TestPrograms(t *testing.T) {
 	}
 }
 
-// TestEnds ends machines before their programs end.
-func TestEnds(t *testing.T) {
+// TestMachineFailures ends machines before their programs end.
+func TestMachineFailures(t *testing.T) {
 	parts := Require(t)
 	for name, c := range map[string]struct {
 		script  string

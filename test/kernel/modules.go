@@ -11,15 +11,15 @@ import (
 	"strings"
 )
 
-// wanted are the modules that the machine loads, besides those that they depend on: the drivers of
-// interfaces, what the rules are made of, and connection tracking with its netlink interface.
+// wanted are the modules that the machine loads, besides their dependencies: the drivers of interfaces, the expressions
+// of the rules, and connection tracking with its netlink interface.
 var wanted = []string{
 	"dummy", "veth", "bridge",
 	"nf_tables", "nft_ct", "nft_socket", "nft_nat", "nft_masq", "nft_chain_nat",
 	"nf_conntrack", "nf_conntrack_netlink", "nf_nat",
 }
 
-// moduleSuffix ends a module's file name; the suffix of a compression may follow.
+// moduleSuffix ends a module's file name, except for the suffix of a compression.
 const moduleSuffix = ".ko"
 
 // A modules maps the name of a module to its file.
@@ -45,13 +45,13 @@ func findModules(folder string) (modules, error) {
 	return found, nil
 }
 
-// A module is one to be loaded.
+// A module is a module to load.
 type module struct {
 	name string
 	data []byte
 }
 
-// load returns the named modules and those that they need, each after those that it needs.
+// load returns the named modules and their dependencies, each after its own dependencies.
 func (m modules) load(names []string) ([]module, error) {
 	var order []module
 	seen := map[string]bool{}
@@ -85,7 +85,7 @@ func (m modules) load(names []string) ([]module, error) {
 	return order, nil
 }
 
-// read returns the content of a module's file, not compressed.
+// read returns the content of a module's file, decompressed.
 func (m modules) read(name string) ([]byte, error) {
 	path, ok := m[name]
 	if !ok {
@@ -94,8 +94,8 @@ func (m modules) read(name string) ([]byte, error) {
 	return readModule(path)
 }
 
-// dependencies returns the names of the modules that one needs, as its .modinfo section has them.
-// That is asked instead of modules.dep, which is only made when a kernel is installed.
+// dependencies returns the names of a module's dependencies, from its .modinfo section: modules.dep is only created when
+// a kernel is installed.
 func dependencies(data []byte) ([]string, error) {
 	f, err := elf.NewFile(bytes.NewReader(data))
 	if err != nil {
@@ -117,7 +117,7 @@ func dependencies(data []byte) ([]string, error) {
 	return nil, nil
 }
 
-// readModule reads a module's file, through xz where that compressed it.
+// readModule reads a module's file, through xz if it is compressed.
 func readModule(path string) ([]byte, error) {
 	if !strings.HasSuffix(path, ".xz") {
 		return os.ReadFile(path)

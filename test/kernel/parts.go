@@ -9,11 +9,11 @@ import (
 	"testing"
 )
 
-// requireAllVariable is the environment variable that turns tests skipped for want of something into
-// failures when it is "1".
+// requireAllVariable is the environment variable that, when it is "1", turns tests skipped for a missing requirement
+// into failures.
 const requireAllVariable = "NEARSIDE_REQUIRE_ALL"
 
-// Parts are the files on the host that a machine is made of.
+// Parts are the files on the host that a machine consists of.
 type Parts struct {
 	Qemu    string // qemu-system-x86_64
 	Busybox string // a static busybox
@@ -21,9 +21,8 @@ type Parts struct {
 	Modules string // the folder with the kernel's modules
 }
 
-// Require finds the parts, and the named programs of the host. Without one of them it skips the test,
-// or fails it if the environment variable NEARSIDE_REQUIRE_ALL is "1". It skips the test too if the
-// tests are to be short.
+// Require finds the parts, and the named programs of the host. If one is missing, it skips the test, or fails it if the
+// environment variable NEARSIDE_REQUIRE_ALL is "1". It skips the test in short mode too.
 func Require(t testing.TB, programs ...string) Parts {
 	t.Helper()
 	if testing.Short() {
@@ -77,7 +76,7 @@ func findParts() (Parts, error) {
 	return p, nil
 }
 
-// cacheFolder returns the folder that install.sh puts the kernel into.
+// cacheFolder returns install.sh's folder for the kernel.
 func cacheFolder() (string, error) {
 	if folder := os.Getenv("NEARSIDE_TEST_BIN"); folder != "" {
 		return filepath.Join(folder, "kernel"), nil

@@ -2,7 +2,7 @@ package kernel
 
 import "syscall"
 
-// endWithParent lets qemu end when the test process ends in whatever way.
+// endWithParent ends qemu with the test process, however that ends.
 func endWithParent() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 }

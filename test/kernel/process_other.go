@@ -4,5 +4,5 @@ package kernel
 
 import "syscall"
 
-// endWithParent has nothing to set: only Linux ends a child with its parent.
+// endWithParent does nothing: only Linux ends a child with its parent.
 func endWithParent() *syscall.SysProcAttr { return &syscall.SysProcAttr{} }

@@ -12,17 +12,15 @@ import (
 // endWait bounds the wait for the last of qemu's output after qemu was killed.
 const endWait = 10 * time.Second
 
-// kernelLine is the kernel's command line. The console shows errors and what is worse; a panic ends the
-// machine at once. The kernel does not check that the timer interrupts as often as it should: on a
-// loaded host an emulated one did not, which is a panic.
+// kernelLine is the kernel's command line. The console shows errors and worse; a panic ends the machine at once. The
+// check of the timer's rate is off: it panics when a loaded host emulates the timer too slowly.
 const kernelLine = "console=ttyS0 loglevel=4 no_timer_check panic=-1 reboot=t rdinit=/init"
 
-// clock makes the machine's time a matter of the instructions that it has executed, 2^shift
-// nanoseconds for each: a host that has no time for qemu does not make anything in the machine late.
-// A machine that waits for time to pass is taken there at once.
+// clock derives the machine's time from the number of executed instructions, 2^shift nanoseconds for each: nothing in
+// the machine is late on a host without CPU time for qemu. An idle machine skips to its next timer.
 const clock = "shift=2,sleep=off"
 
-// boot runs a machine until it ends, and returns what its console showed.
+// boot runs a machine until it ends, and returns its console output.
 func boot(parts Parts, image string, timeout time.Duration) (console string, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()

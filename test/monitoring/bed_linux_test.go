@@ -25,17 +25,17 @@ import (
 	"github.com/nearside-dns/nearside/test/netns"
 )
 
-// bounded is how long something may take that is to happen soon, on a busy machine.
+// bounded limits the wait for an event that is due soon, on a busy machine.
 const bounded = 90 * time.Second
 
 // The addresses of the network.
 const (
-	local      = "169.254.20.10" // what pods ask
-	kubeDNS    = "10.96.0.10"    // the Service, which no kube-proxy serves here
+	local      = "169.254.20.10" // the server of pods
+	kubeDNS    = "10.96.0.10"    // the Service, for which no kube-proxy has rules here
 	clusterDNS = "10.2.0.2"
-	otherDNS   = "10.2.0.3" // another replica, which nodecache does not ask
+	otherDNS   = "10.2.0.3" // another replica, which nodecache does not query
 	resolver   = "10.2.0.53"
-	udpOnly    = "10.2.0.54" // a resolver behind a firewall that lets no TCP through
+	udpOnly    = "10.2.0.54" // a resolver behind a firewall that drops TCP
 	nodeName   = "node-a"
 )
 
@@ -50,7 +50,7 @@ type bed struct {
 	cache    *netns.Process
 }
 
-// newBed starts everything, and waits until pods are answered by it.
+// newBed starts everything, and waits until pods receive answers.
 func newBed(t *testing.T) *bed {
 	t.Helper()
 	b := &bed{Bed: netns.New(t), api: fakeapi.New()}
@@ -78,7 +78,7 @@ func newBed(t *testing.T) *bed {
 	return b
 }
 
-// clusterCorefile uses every plugin of clusterdns that counts.
+// clusterCorefile has every plugin of clusterdns with metrics.
 const clusterCorefile = `.:53 {
     bind ADDRESS
     metadata
@@ -123,7 +123,7 @@ func (b *bed) startClusterDNS(t *testing.T, address string) {
 	})
 }
 
-// nodeTemplate is node-local-dns's Corefile with every plugin of nodecache that counts.
+// nodeTemplate is node-local-dns's Corefile with every plugin of nodecache with metrics.
 const nodeTemplate = `cluster.local:53 {
     errors
     cache {
@@ -198,12 +198,12 @@ func (b *bed) startNodecache(t *testing.T) {
 	})
 }
 
-// objects are a cluster of a few Services, with the node and its pods.
+// objects are a cluster with a few Services, the node and its pods.
 func (b *bed) objects() (all []runtime.Object) {
 	meta := func(namespace, name string) metav1.ObjectMeta {
 		return metav1.ObjectMeta{Namespace: namespace, Name: name}
 	}
-	for _, namespace := range []string{"shop", "bank", "Not_a_label"} { // clusterdns leaves the last one out, and counts it
+	for _, namespace := range []string{"shop", "bank", "Not_a_label"} { // clusterdns skips the last one, and counts it
 		all = append(all, &corev1.Namespace{ObjectMeta: meta("", namespace)})
 	}
 	all = append(all, &corev1.Node{
@@ -236,7 +236,7 @@ func (b *bed) objects() (all []runtime.Object) {
 	}, b.databases(3))
 }
 
-// databases are the endpoints of the headless Service, of which some change now and then.
+// databases are the endpoints of the headless Service, some of which change from time to time.
 func (b *bed) databases(n int) *discoveryv1.EndpointSlice {
 	slice := &discoveryv1.EndpointSlice{
 		ObjectMeta: metav1.ObjectMeta{
@@ -255,7 +255,7 @@ func (b *bed) databases(n int) *discoveryv1.EndpointSlice {
 	return slice
 }
 
-// patient is how long a query may take whose answer is looked at: more than a server tries its upstreams.
+// patient is the timeout of queries whose answers are checked: more than a server needs to try all its upstreams.
 const patient = 8 * time.Second
 
 // ask sends one query from a namespace, and returns the reply.
@@ -283,7 +283,7 @@ func exchange(connection *dns.Conn, query *dns.Msg, timeout time.Duration) (*dns
 	return connection.ReadMsg()
 }
 
-// answered tells whether there are records of a name, within a second.
+// answered reports whether a name has records, within a second.
 func (b *bed) answered(from *netns.Namespace, network, server, name string, qtype uint16) error {
 	reply, err := ask(from, network, server, name, qtype, time.Second)
 	if err != nil {

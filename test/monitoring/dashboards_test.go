@@ -15,13 +15,13 @@ import (
 
 const folder = "../../deploy/monitoring"
 
-// dashboards are the files of the programs.
+// dashboards are the files, by program.
 var dashboards = map[string]string{
 	"nodecache":  folder + "/dashboards/nodecache.json",
 	"clusterdns": folder + "/dashboards/clusterdns.json",
 }
 
-// TestDashboards looks at what can be seen without the programs.
+// TestDashboards checks the properties that need no running program.
 func TestDashboards(t *testing.T) {
 	for program, path := range dashboards {
 		t.Run(program, func(t *testing.T) {
@@ -43,7 +43,7 @@ func TestDashboards(t *testing.T) {
 	}
 }
 
-// inspect returns what is wrong with a dashboard in itself.
+// inspect returns the errors of a dashboard.
 func inspect(t *testing.T, d *picture.Dashboard) (wrong []string) {
 	t.Helper()
 	complain := func(format string, args ...any) { wrong = append(wrong, fmt.Sprintf(format, args...)) }
@@ -121,7 +121,7 @@ func legendLabels(format string) (all []string) {
 	return all
 }
 
-// variables are the series that the variables of a dashboard take their values from.
+// variables are the series of a dashboard's variables.
 func variables(t *testing.T, d *picture.Dashboard) (all []string) {
 	t.Helper()
 	for _, v := range d.Templating.List {
@@ -142,8 +142,8 @@ func variables(t *testing.T, d *picture.Dashboard) (all []string) {
 	return all
 }
 
-// TestWrongDashboard shows that the test above can fail.
-func TestWrongDashboard(t *testing.T) {
+// TestInvalidDashboard asserts that the test above can fail.
+func TestInvalidDashboard(t *testing.T) {
 	text, err := os.ReadFile(dashboards[nodecache])
 	if err != nil {
 		t.Fatal(err)

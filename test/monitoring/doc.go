@@ -1,5 +1,5 @@
-// Package monitoring holds what deploy/monitoring shows and warns of against what the programs really export: in go the
-// dashboards, the rules and the runbooks, both programs with traffic and trouble, Prometheus's parser, promtool and
-// Prometheus itself; out comes which metric, label, alert or runbook is not there. It draws the pictures of the
-// documents, too (package picture). Nothing here may be imported by the programs.
+// Package monitoring compares deploy/monitoring with the metrics that the programs really export. Input is the
+// dashboards, the rules and the runbooks, both programs with traffic and failures, Prometheus's parser, promtool and
+// Prometheus itself; output is the missing metrics, labels, alerts and runbooks. It also draws the pictures of the
+// documents (package picture). The programs may not import it.
 package monitoring

@@ -10,10 +10,10 @@ import (
 	"testing"
 )
 
-// exported are the labels of metrics, and their values.
+// exported are the labels of metrics, with their values.
 type exported map[string]map[string]map[string]bool
 
-// read adds what a program exports in the text format of Prometheus.
+// read adds the metrics of a program in the text format of Prometheus.
 func (e exported) read(page string) {
 	for line := range strings.Lines(page) {
 		m := sample.FindStringSubmatch(line)
@@ -37,7 +37,8 @@ var (
 	label  = regexp.MustCompile(`(\w+)="((?:[^"\\]|\\.)*)"`)
 )
 
-// lacks returns what a selector names that is not exported. A value that was not seen is good if a document tells of it.
+// lacks returns the names of a selector that are not exported. A value that was not seen is accepted if a document has
+// it.
 func (e exported) lacks(s selector, documented map[string]bool) (all []string) {
 	if s.Metric == "up" {
 		return nil // Prometheus's own
@@ -77,7 +78,7 @@ func (e exported) lacks(s selector, documented map[string]bool) (all []string) {
 	return all
 }
 
-// documentedValues are the words in backticks of what the plugins' READMEs say of metrics.
+// documentedValues are the words in backticks in the plugins' READMEs about metrics.
 func documentedValues(t *testing.T) map[string]bool {
 	t.Helper()
 	paths, err := filepath.Glob("../../plugin/*/README.md")
@@ -97,13 +98,13 @@ func documentedValues(t *testing.T) map[string]bool {
 		}
 	}
 	if !all["overload"] {
-		t.Fatal("the README of fastpath no longer tells the reasons of dropped queries")
+		t.Fatal("the README of fastpath no longer has the reasons of dropped queries")
 	}
 	return all
 }
 
-// TestLacks shows that what is not exported is found.
-func TestLacks(t *testing.T) {
+// TestMissingMetrics asserts that missing metrics are found.
+func TestMissingMetrics(t *testing.T) {
 	e := exported{}
 	e.read("# HELP a_total text {x=\"9\"} 1\na_total{x=\"1\",y=\"a \\\" b\"} 3\na_total{x=\"2\",y=\"\"} 0\nb 1e+06\nc_bucket{le=\"+Inf\"} 7\n")
 	for name, tc := range map[string]struct {

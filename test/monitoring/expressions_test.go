@@ -11,31 +11,31 @@ import (
 	"github.com/nearside-dns/nearside/test/controlplane"
 )
 
-// The programs, as the label job calls them.
+// The programs, as in the label job.
 const (
 	nodecache  = "nodecache"
 	clusterdns = "clusterdns"
 )
 
-// selector is a metric that an expression reads, as test/monitoring/promql tells it.
+// selector is a metric of an expression, in the output of test/monitoring/promql.
 type selector struct {
 	Metric   string
-	Labels   []string          // that it has to have
+	Labels   []string          // labels that it must have
 	Equal    map[string]string // values of labels
 	Matching map[string]string // regular expressions for values of labels
 }
 
-// names are what an expression names.
+// names are the names in an expression.
 type names struct {
 	Selectors []selector
-	Result    []string // the labels of the result; nil where they are those of the metrics
+	Result    []string // labels of the result; nil if they are those of the metrics
 	Error     string
 }
 
-// targetLabels are those that come with the target and not from the program.
+// targetLabels are the labels of the scrape target, not of the program.
 var targetLabels = []string{"job", "instance", "node"}
 
-// parse returns what expressions name. It skips the test without the parser.
+// parse returns the names in expressions. It skips the test without the parser.
 func parse(t *testing.T, expressions ...string) []names {
 	t.Helper()
 	var in, errors bytes.Buffer
@@ -61,7 +61,7 @@ func parse(t *testing.T, expressions ...string) []names {
 	return all
 }
 
-// TestParse holds what the checks of this package rely on.
+// TestParse checks the parser's results that the tests of this package use.
 func TestParse(t *testing.T) {
 	for name, tc := range map[string]struct {
 		expression string
@@ -101,5 +101,5 @@ func TestParse(t *testing.T) {
 	})
 }
 
-// isTarget tells whether a label comes with the target.
+// isTarget reports whether a label is one of the target.
 func isTarget(label string) bool { return slices.Contains(targetLabels, label) }

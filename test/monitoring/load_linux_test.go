@@ -16,7 +16,7 @@ import (
 	"github.com/nearside-dns/nearside/test/netns"
 )
 
-// load is the traffic of pods in the background: queries that nobody looks at. What is checked is asked for by itself.
+// load is the background traffic of pods: queries whose answers are not checked.
 type load struct {
 	stop    chan struct{}
 	pause   time.Duration // of each client, between two queries
@@ -24,11 +24,11 @@ type load struct {
 	once    sync.Once
 }
 
-// clients are how many ask at a time.
+// clients is the number of concurrent clients.
 const clients = 8
 
-// startLoad lets pods ask until the end of the test, each of the clients so often in a second: most of them nodecache, one
-// the other replica of cluster DNS; one over TCP.
+// startLoad has pods send queries until the end of the test, each client at a steady rate: most of them to nodecache,
+// one to the other replica of cluster DNS; one over TCP.
 func (b *bed) startLoad(t *testing.T, perSecond int) *load {
 	t.Helper()
 	l := &load{stop: make(chan struct{}), pause: time.Second / time.Duration(perSecond)}
@@ -47,7 +47,7 @@ func (b *bed) startLoad(t *testing.T, perSecond int) *load {
 	return l
 }
 
-// change lets endpoints come and go, and now and then ends a watch, as the API server does.
+// change adds and removes endpoints, and ends a watch from time to time, as the API server does.
 func (b *bed) change(t *testing.T, stop chan struct{}) {
 	for n := 0; ; n++ {
 		select {
@@ -70,7 +70,7 @@ func (l *load) end() {
 	l.clients.Wait()
 }
 
-// ask asks for one name after the other.
+// ask sends one query after the other.
 func (l *load) ask(from *netns.Namespace, network, server string, random *rand.Rand) {
 	var connection *dns.Conn
 	defer func() {
@@ -103,9 +103,9 @@ func (l *load) ask(from *netns.Namespace, network, server string, random *rand.R
 	}
 }
 
-// someName is a name that a pod may ask for: of the cluster, of the first entry of its search list, or outside.
+// someName is a name that a pod may query: of the cluster, of the first entry of its search list, or outside.
 func someName(random *rand.Rand) string {
-	// A few names are asked for often, many now and then.
+	// A few names are frequent, many are rare.
 	n := int(random.ExpFloat64() * 20)
 	switch random.IntN(10) {
 	case 0, 1, 2:

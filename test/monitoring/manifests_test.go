@@ -16,7 +16,7 @@ import (
 	"github.com/nearside-dns/nearside/test/controlplane"
 )
 
-// object is what is looked at of what kustomize renders.
+// object has the fields of rendered objects that the tests read.
 type object struct {
 	Kind     string `yaml:"kind"`
 	Metadata struct {
@@ -59,7 +59,7 @@ type port struct {
 	Name string `yaml:"name"`
 }
 
-// kustomized returns what kubectl renders of a folder.
+// kustomized returns the rendered objects of a folder.
 func kustomized(t *testing.T, folder string) (all []object) {
 	t.Helper()
 	var problems bytes.Buffer
@@ -81,8 +81,8 @@ func kustomized(t *testing.T, folder string) (all []object) {
 	}
 }
 
-// of returns the object of a kind and a name.
-func of(t *testing.T, all []object, kind, name string) object {
+// find returns the object of a kind and a name.
+func find(t *testing.T, all []object, kind, name string) object {
 	t.Helper()
 	i := slices.IndexFunc(all, func(o object) bool { return o.Kind == kind && o.Metadata.Name == name })
 	if i < 0 {
@@ -91,12 +91,12 @@ func of(t *testing.T, all []object, kind, name string) object {
 	return all[i]
 }
 
-// TestManifests renders deploy/monitoring, and holds that it finds the pods of the other manifests.
+// TestManifests renders deploy/monitoring, and checks that it selects the pods of the other manifests.
 func TestManifests(t *testing.T) {
 	all := kustomized(t, folder)
 	for program, path := range dashboards {
 		t.Run("dashboard of "+program, func(t *testing.T) {
-			o := of(t, all, "ConfigMap", "nearside-dashboard-"+program)
+			o := find(t, all, "ConfigMap", "nearside-dashboard-"+program)
 			text, err := os.ReadFile(path)
 			if err != nil {
 				t.Fatal(err)
@@ -104,26 +104,26 @@ func TestManifests(t *testing.T) {
 			if o.Metadata.Labels["grafana_dashboard"] != "1" || o.Data["nearside-"+program+".json"] != string(text) {
 				t.Errorf("labels %v, or another dashboard than %s", o.Metadata.Labels, path)
 			}
-			// kubectl apply keeps the object in an annotation, as JSON: quotes and new lines take two bytes each.
+			// kubectl apply stores the object in an annotation, as JSON: quotes and new lines take two bytes each.
 			if size := len(text) + strings.Count(string(text), `"`) + strings.Count(string(text), "\n"); size > 200<<10 {
-				t.Errorf("%d bytes are more than kubectl apply can keep", size)
+				t.Errorf("%d bytes are more than kubectl apply can store", size)
 			}
 		})
 	}
-	of(t, all, "PrometheusRule", "nearside")
+	find(t, all, "PrometheusRule", "nearside")
 	t.Run("clusterdns", func(t *testing.T) {
-		m := of(t, all, "PodMonitor", clusterdns)
-		d := of(t, kustomized(t, "../../deploy/clusterdns"), "Deployment", clusterdns)
+		m := find(t, all, "PodMonitor", clusterdns)
+		d := find(t, kustomized(t, "../../deploy/clusterdns"), "Deployment", clusterdns)
 		finds(t, m, m.Spec.PodMetricsEndpoints, d.Spec.Template.Metadata.Labels, d.Spec.Template.Spec.Containers[0].Ports)
 	})
 	t.Run("nodecache", func(t *testing.T) {
-		m := of(t, all, "ServiceMonitor", nodecache)
-		s := of(t, kustomized(t, "../../deploy/nodecache"), "Service", nodecache)
+		m := find(t, all, "ServiceMonitor", nodecache)
+		s := find(t, kustomized(t, "../../deploy/nodecache"), "Service", nodecache)
 		finds(t, m, m.Spec.Endpoints, s.Metadata.Labels, s.Spec.Ports)
 	})
 }
 
-// TestOverlay renders the overlay that the README shows.
+// TestOverlay renders the overlay of the README.
 func TestOverlay(t *testing.T) {
 	text, err := os.ReadFile(folder + "/README.md")
 	if err != nil {
@@ -147,14 +147,14 @@ func TestOverlay(t *testing.T) {
 	}
 	all := kustomized(t, in)
 	for kind, name := range map[string]string{"PodMonitor": clusterdns, "ServiceMonitor": nodecache, "PrometheusRule": "nearside"} {
-		o := of(t, all, kind, name)
+		o := find(t, all, kind, name)
 		if o.Metadata.Labels["release"] == "" || o.Spec.Selector.MatchLabels["release"] != "" {
 			t.Errorf("%s has the labels %v and selects %v", kind, o.Metadata.Labels, o.Spec.Selector.MatchLabels)
 		}
 	}
 }
 
-// finds checks that a monitor selects something by its labels and ports, and gives it the labels of the rules.
+// finds checks that a monitor selects pods or Services by labels and ports, and adds the labels of the rules.
 func finds(t *testing.T, monitor object, endpoints []endpoint, labels map[string]string, ports []port) {
 	t.Helper()
 	if len(monitor.Spec.Selector.MatchLabels) == 0 {
@@ -180,8 +180,8 @@ func finds(t *testing.T, monitor object, endpoints []endpoint, labels map[string
 	}
 }
 
-// withoutKubernetes writes the example of a configuration with rules.yaml beside it, and fixed targets in the place of
-// those of Kubernetes, which Debian's Prometheus does not know.
+// withoutKubernetes writes the example of a configuration with rules.yaml beside it, and fixed targets instead of those
+// of Kubernetes, which Debian's Prometheus does not support.
 func withoutKubernetes(t *testing.T) string {
 	t.Helper()
 	var configuration map[string]any

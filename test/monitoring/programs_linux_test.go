@@ -21,12 +21,12 @@ import (
 	"github.com/nearside-dns/nearside/test/netns"
 )
 
-// picturesVariable is the environment variable that has the pictures of the documents made anew: how long the programs
-// have traffic then, such as 10m.
+// picturesVariable is the environment variable that makes the test draw the pictures of the documents again; its value
+// is the duration of the traffic, such as 10m.
 const picturesVariable = "NEARSIDE_PICTURES"
 
-// TestPrograms lets both programs have traffic and trouble, and looks for what the dashboards and the rules name in what
-// they export, and for data in every panel.
+// TestPrograms runs both programs with traffic and failures, and checks that they export every name in the dashboards
+// and the rules, and that every panel has data.
 func TestPrograms(t *testing.T) {
 	interval, pause, perSecond := time.Second, time.Duration(0), 25
 	if text := os.Getenv(picturesVariable); text != "" {
@@ -43,7 +43,7 @@ func TestPrograms(t *testing.T) {
 	l := b.startLoad(t, perSecond)
 	b.traffic(t)
 	b.trouble(t, pause)
-	time.Sleep(pause + 2*interval) // the last thing has been scraped twice
+	time.Sleep(pause + 2*interval) // the last event has been scraped twice
 	end := time.Now()
 	l.end()
 	for program, path := range dashboards {
@@ -89,7 +89,7 @@ func TestPrograms(t *testing.T) {
 	}
 	t.Run("rules", func(t *testing.T) {
 		for _, r := range alerts(t) {
-			// Prometheus says here what it can't match, such as several series on both sides.
+			// Prometheus reports here what it can't match, such as several series on both sides.
 			if _, err := p.query(r.Expr, start, end, false); err != nil {
 				t.Errorf("%s: %v", r.Alert, err)
 			}
@@ -102,8 +102,8 @@ func TestPrograms(t *testing.T) {
 				}
 			}
 			for _, l := range templateLabels(r) {
-				of := names.Selectors[0] // that of the result where no aggregation says what it has
-				inMetric := names.Result == nil && (isTarget(l) || all[programsOf(of)[0]][of.Metric][l] != nil)
+				selector := names.Selectors[0] // those of the result without an aggregation
+				inMetric := names.Result == nil && (isTarget(l) || all[programsOf(selector)[0]][selector.Metric][l] != nil)
 				if !inMetric && !slices.Contains(names.Result, l) {
 					t.Errorf("%s: the text has the label %s, which the expression has not", r.Alert, l)
 				}
@@ -122,8 +122,7 @@ func templateLabels(r rule) (all []string) {
 	return all
 }
 
-// draw draws a dashboard, all panels of which have to have data. The pictures of the documents are written if they are
-// wanted.
+// draw draws a dashboard; all panels must have data. The pictures of the documents are written if the variable is set.
 func (b *bed) draw(t *testing.T, p *prometheusServer, program, path string, start, end time.Time) {
 	t.Helper()
 	d, err := picture.Read(path)
@@ -131,7 +130,7 @@ func (b *bed) draw(t *testing.T, p *prometheusServer, program, path string, star
 		t.Fatal(err)
 	}
 	values := maps.Clone(filled)
-	values["job"], values["__rate_interval"] = program, (4 * p.interval).String() // as Grafana has it
+	values["job"], values["__rate_interval"] = program, (4 * p.interval).String() // as in Grafana
 	svg, empty, err := picture.Draw(d, start, end, func(expression string, instant bool) ([]picture.Series, error) {
 		return p.query(picture.Fill(expression, values), start, end, instant)
 	})
@@ -168,7 +167,7 @@ func (b *bed) draw(t *testing.T, p *prometheusServer, program, path string, star
 	}
 }
 
-// programsOf returns the programs that a selector is about. Metrics of the node cache alone need no job.
+// programsOf returns the programs of a selector. Metrics of the node cache alone need no job.
 func programsOf(s selector) []string {
 	if job := s.Equal["job"]; job != "" {
 		return []string{job}
@@ -179,7 +178,7 @@ func programsOf(s selector) []string {
 	return []string{nodecache}
 }
 
-// The names that pods ask for.
+// The names that pods query.
 var (
 	clusterNames  = []string{"web.shop.svc.cluster.local.", "web-2.shop.svc.cluster.local.", "db.shop.svc.cluster.local.", "web-1.bank.svc.cluster.local."}
 	missingNames  = []string{"none.shop.svc.cluster.local.", "none.invalid."}
@@ -187,7 +186,7 @@ var (
 	searchNames   = []string{"api.example.com.shop.svc.cluster.local.", "web.v1.search.shop.cluster.local.ap.k8s.io."}
 )
 
-// traffic asks for everything, by every way.
+// traffic sends queries of every kind, over every transport.
 func (b *bed) traffic(t *testing.T) {
 	t.Helper()
 	for _, network := range []string{"udp", "tcp"} {
@@ -204,8 +203,8 @@ func (b *bed) traffic(t *testing.T) {
 			}
 		}
 	}
-	// A change of a Service, whose way to the answers is measured.
-	eventually(t, "a change is known", func() error {
+	// A change of a Service, whose propagation is measured.
+	eventually(t, "a change is synced", func() error {
 		if err := b.api.Put(b.databases(4)); err != nil {
 			return err
 		}
@@ -215,9 +214,9 @@ func (b *bed) traffic(t *testing.T) {
 	b.counted(t, nodecache, "nearside_forward_fallbacks_total", "reason", "udp")
 }
 
-// trouble lets happen what a node can go through: resolvers that say nothing, a server that hangs, rules that somebody
+// trouble causes failures of a node: resolvers that do not reply, a server that hangs, rules that another program
 // removes.
-// After each thing there is a pause.
+// There is a pause after each.
 func (b *bed) trouble(t *testing.T, pause time.Duration) {
 	t.Helper()
 	time.Sleep(pause)

@@ -25,10 +25,10 @@ type prometheusServer struct {
 	interval time.Duration
 }
 
-// prometheusAddress is that of the server, in the namespace of cluster DNS.
+// prometheusAddress is the server's address, in the namespace of cluster DNS.
 const prometheusAddress = "127.0.0.1:9090"
 
-// startPrometheus starts Debian's Prometheus, with the labels that deploy/monitoring gives.
+// startPrometheus starts Debian's Prometheus, with the labels of deploy/monitoring.
 func (b *bed) startPrometheus(t *testing.T, interval time.Duration) *prometheusServer {
 	t.Helper()
 	in := t.TempDir()
@@ -52,7 +52,7 @@ func (b *bed) startPrometheus(t *testing.T, interval time.Duration) *prometheusS
 	return p
 }
 
-// answer is what the HTTP API of Prometheus gives.
+// answer is a response of the HTTP API of Prometheus.
 type answer struct {
 	Error string `json:"error"`
 	Data  struct {
@@ -77,7 +77,7 @@ func (s *sampleJSON) UnmarshalJSON(text []byte) error {
 	return err
 }
 
-// query returns what an expression has between two times, or at the end alone.
+// query returns an expression's values between two times, or at the end alone.
 func (p *prometheusServer) query(expression string, start, end time.Time, instant bool) (all []picture.Series, err error) {
 	seconds := func(t time.Time) string { return strconv.FormatFloat(float64(t.UnixMilli())/1000, 'f', 3, 64) }
 	form, path := url.Values{"query": {expression}, "time": {seconds(end)}}, "query"

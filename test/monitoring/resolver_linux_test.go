@@ -15,13 +15,13 @@ import (
 	"github.com/nearside-dns/nearside/test/netns"
 )
 
-// resolverServer stands for the resolvers of the node, which know all names under example.com.
+// resolverServer stands for the resolvers of the node, with all names under example.com.
 type resolverServer struct {
-	// down makes it say nothing.
+	// down makes it drop queries.
 	down atomic.Bool
 }
 
-// delay is how long an answer takes at most.
+// delay is the maximum delay of an answer.
 const delay = 20 * time.Millisecond
 
 // startResolver starts the resolvers: one over UDP and TCP, one over UDP alone.
@@ -58,8 +58,8 @@ func startResolver(t *testing.T, in *netns.Namespace) *resolverServer {
 	return r
 }
 
-// ServeDNS implements dns.Handler. Names that begin with "short" have a TTL of a second; before the answer to one that
-// begins with "wrong" comes one to another question.
+// ServeDNS implements dns.Handler. Names that begin with "short" have a TTL of a second; an answer to another question
+// precedes the answer to a name that begins with "wrong".
 func (r *resolverServer) ServeDNS(w dns.ResponseWriter, query *dns.Msg) {
 	if !r.down.Load() {
 		go answerLate(w, query) // the next query on the connection does not wait for it
@@ -78,7 +78,7 @@ func answerLate(w dns.ResponseWriter, query *dns.Msg) {
 		wrong := reply.Copy()
 		wrong.Question[0].Name = "another.example.com."
 		if err := w.WriteMsg(wrong); err != nil {
-			return // the client has gone
+			return // the client may have closed its socket
 		}
 	}
 	switch q := query.Question[0].Qtype; {
@@ -96,6 +96,6 @@ func answerLate(w dns.ResponseWriter, query *dns.Msg) {
 	if len(reply.Answer) == 0 {
 		reply.Ns = []dns.RR{&dns.SOA{Hdr: dns.RR_Header{Name: "example.com.", Rrtype: dns.TypeSOA, Class: dns.ClassINET, Ttl: 30}, Ns: "ns.example.com.", Mbox: "host.example.com.", Serial: 1, Refresh: 3600, Retry: 600, Expire: 86400, Minttl: 30}}
 	}
-	// An error tells that the client has gone.
+	// An error means that the client has closed its socket.
 	_ = w.WriteMsg(reply)
 }

@@ -39,7 +39,7 @@ type ruleFile struct {
 	} `yaml:"groups"`
 }
 
-// readYAML reads a file, which may have no field that nobody reads.
+// readYAML reads a file, in which unknown fields are an error.
 func readYAML(t *testing.T, path string, into any) {
 	t.Helper()
 	f, err := os.Open(path)
@@ -120,7 +120,7 @@ func TestRules(t *testing.T) {
 	})
 }
 
-// TestAlerts holds that each alert has all that somebody needs who is woken by it, and tests.
+// TestAlerts asserts that each alert has a runbook with all sections, labels, and unit tests.
 func TestAlerts(t *testing.T) {
 	text, err := os.ReadFile(runbooks)
 	if err != nil {
@@ -156,10 +156,10 @@ func TestAlerts(t *testing.T) {
 	})
 }
 
-// runbookURL is where the runbooks are; the name of an alert in small letters follows.
+// runbookURL is the page of the runbooks; the name of an alert in small letters follows.
 const runbookURL = "https://github.com/nearside-dns/nearside/blob/main/docs/runbooks.md#"
 
-// incomplete returns what an alert lacks.
+// incomplete returns the missing parts of an alert.
 func incomplete(r rule, runbooks string, tests *unitTestFile) (all []string) {
 	if s := r.Labels["severity"]; !slices.Contains([]string{"critical", "warning", "info"}, s) {
 		all = append(all, "severity "+s)
@@ -186,7 +186,7 @@ func incomplete(r rule, runbooks string, tests *unitTestFile) (all []string) {
 			}
 		}
 	}
-	fires, silent := tests.of(r.Alert)
+	fires, silent := tests.coverage(r.Alert)
 	if !fires {
 		all = append(all, "no unit test in which it fires")
 	}
@@ -196,7 +196,7 @@ func incomplete(r rule, runbooks string, tests *unitTestFile) (all []string) {
 	return all
 }
 
-// headings are the alerts that have a runbook, in order.
+// headings are the alerts with a runbook, in order.
 func headings(text string) (all []string) {
 	for _, m := range regexp.MustCompile(`(?m)^## (\w+)$`).FindAllStringSubmatch(text, -1) {
 		all = append(all, m[1])
@@ -204,7 +204,7 @@ func headings(text string) (all []string) {
 	return all
 }
 
-// unitTestFile is what is read of promtool's unit tests.
+// unitTestFile has the fields of promtool's unit tests that are read.
 type unitTestFile struct {
 	Tests []struct {
 		PromQLExprTest []struct {
@@ -227,8 +227,8 @@ func readUnitTests(t *testing.T) *unitTestFile {
 	return &f
 }
 
-// of tells whether there is a test in which an alert fires, and one in which it does not.
-func (f *unitTestFile) of(alert string) (fires, silent bool) {
+// coverage reports whether there is a test in which an alert fires, and one in which it does not.
+func (f *unitTestFile) coverage(alert string) (fires, silent bool) {
 	for _, test := range f.Tests {
 		for _, e := range test.PromQLExprTest {
 			if strings.Contains(e.Expr, `(ALERTS{alertname="`+alert+`", alertstate="firing"})`) {
@@ -240,7 +240,7 @@ func (f *unitTestFile) of(alert string) (fires, silent bool) {
 	return fires, silent
 }
 
-// TestPrometheusRule holds that the object for the operator has the rules of the file. With -update it is written.
+// TestPrometheusRule asserts that the object for the operator has the rules of the file. With -update it is written.
 func TestPrometheusRule(t *testing.T) {
 	const path = folder + "/prometheusrule.yaml"
 	text, err := os.ReadFile(rulesFile)

@@ -17,7 +17,7 @@ import (
 // endpoints are where the programs' metrics are.
 var endpoints = map[string][]string{nodecache: {"10.2.0.1:9253"}, clusterdns: {clusterDNS + ":9153", otherDNS + ":9153"}}
 
-// page returns what a program exports, as text; of several, the first.
+// page returns the metrics of a program, as text; of several programs, the first.
 func (b *bed) page(program string) (string, error) {
 	response, err := b.Upstream.Client().Get("http://" + endpoints[program][0] + "/metrics")
 	if err != nil {
@@ -53,7 +53,7 @@ func (b *bed) scrape(program string) (daemon.Samples, error) {
 	return all, nil
 }
 
-// counted waits until a program has counted something.
+// counted waits until a counter of a program has increased.
 func (b *bed) counted(t *testing.T, program, metric string, labels ...string) {
 	t.Helper()
 	eventually(t, fmt.Sprintf("%s counts %s %v", program, metric, labels), func() error {

@@ -12,7 +12,8 @@ import (
 	"github.com/nearside-dns/nearside/test/monitoring/picture"
 )
 
-// TestVariables holds that the dashboard of nodecache finds one that sets up no node, as with Cilium, and no clusterdns.
+// TestVariables asserts that the dashboard of nodecache finds an instance without node setup, as with Cilium, and
+// without clusterdns.
 func TestVariables(t *testing.T) {
 	d, err := picture.Read(dashboards[nodecache])
 	if err != nil {

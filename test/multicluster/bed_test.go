@@ -26,13 +26,13 @@ import (
 )
 
 const (
-	// account is who clusterdns is; it may do what README.md says that it needs, and no more.
+	// account is the user of clusterdns; it has the permissions of README.md, and no more.
 	account = "system:serviceaccount:kube-system:clusterdns"
-	// deniedAccount may do the same, but not read ServiceImports.
+	// deniedAccount has the same permissions, except to read ServiceImports.
 	deniedAccount = "system:serviceaccount:kube-system:clusterdns-without-imports"
-	// clusterHost is where nodecache finds cluster DNS: it does not ask 127.0.0.1, which could be itself.
+	// clusterHost is the address of cluster DNS for nodecache, which does not query 127.0.0.1: that could be itself.
 	clusterHost = "127.0.0.2"
-	// clusterVariable is where the kubelet tells the address of cluster DNS.
+	// clusterVariable is the environment variable in which the kubelet sets the address of cluster DNS.
 	clusterVariable = "KUBE_DNS_SERVICE_HOST"
 )
 
@@ -47,7 +47,7 @@ func TestMain(m *testing.M) {
 	os.Exit(daemon.Main(m))
 }
 
-// clusterset is all clusters. They trust each other, and a namespace is the same in each (KEP-1645).
+// clusterset is all clusters. A namespace is the same in each of them (KEP-1645).
 type clusterset struct {
 	west *cluster // its ID is of one label
 	east *cluster // its ID is of two labels
@@ -55,18 +55,18 @@ type clusterset struct {
 
 func (cs *clusterset) all() []*cluster { return []*cluster{cs.west, cs.east} }
 
-// cluster is one of a set: an API server, and a clusterdns that reads it.
+// cluster is one cluster of the set: an API server, and a clusterdns that reads it.
 type cluster struct {
 	*controlplane.ControlPlane
 	id      string
-	subnet  int    // tells its addresses from those of others
+	subnet  int    // part of its addresses
 	version string // of the ServiceImports that the tests write
 	client  kubernetes.Interface
-	objects dynamic.Interface // by their resource
+	objects dynamic.Interface // by resource
 	main    *server
 }
 
-// start starts two clusters, in which neither the objects of the tests nor the definitions of their kinds are there.
+// start starts two clusters, without the tests' objects and without the definitions of their kinds.
 func start(t *testing.T) *clusterset {
 	t.Helper()
 	if _, err := exec.LookPath("dig"); err != nil {
@@ -100,7 +100,7 @@ func startCluster(t *testing.T, id string, subnet int) *cluster {
 	return c
 }
 
-// The rights that clusterdns has to have: to list and watch, nothing else.
+// The permissions of clusterdns: to list and watch, nothing else.
 var (
 	watch       = []string{"list", "watch"}
 	rightsOfAll = []rbacv1.PolicyRule{
@@ -111,7 +111,7 @@ var (
 	rightsOfImports = rbacv1.PolicyRule{APIGroups: []string{"multicluster.x-k8s.io"}, Resources: []string{"serviceimports"}, Verbs: watch}
 )
 
-// grant gives a user rights in the whole cluster.
+// grant grants a user permissions in the whole cluster.
 func (c *cluster) grant(t *testing.T, role, user string, rules ...rbacv1.PolicyRule) {
 	t.Helper()
 	object := metav1.ObjectMeta{Name: role}
@@ -128,17 +128,17 @@ func (c *cluster) grant(t *testing.T, role, user string, rules ...rbacv1.PolicyR
 	}
 }
 
-// server is a clusterdns that runs. It has a block for each setup, on a port of its own.
+// server is a running clusterdns. It has a block for each setup, on a port of its own.
 type server struct {
 	*daemon.Process
 	ports  map[string]int // by setup
 	status string         // host:port of readiness
 }
 
-// setups are what stands in the server blocks of a clusterdns, by name. KUBECONFIG stands for the path of a file.
+// setups are the server blocks of a clusterdns, by name. KUBECONFIG stands for the path of a file.
 type setups map[string]string
 
-// launch starts a clusterdns as a user of the cluster, until the end of the test, and does not wait for it.
+// launch starts a clusterdns as a user of the cluster, until the end of the test, and returns at once.
 func (c *cluster) launch(t *testing.T, user string, all setups) *server {
 	t.Helper()
 	s := &server{ports: map[string]int{}, status: "127.0.0.1:" + strconv.Itoa(daemon.FreePort(t))}
@@ -158,17 +158,17 @@ func (c *cluster) launchMain(t *testing.T) *server {
 	return c.launch(t, account, setups{"": imports()})
 }
 
-// at asks a setup of the server.
+// at returns a query to a setup of the server.
 func (s *server) at(setup string) asking {
 	return at(fmt.Sprintf("127.0.0.1:%d", s.ports[setup]))
 }
 
-// upstream is where nodecache asks a setup.
+// upstream is the address of a setup for nodecache.
 func (s *server) upstream(setup string) string {
 	return fmt.Sprintf("%s:%d", clusterHost, s.ports[setup])
 }
 
-// isReady returns why the server is not.
+// isReady returns an error unless the server is ready.
 func (s *server) isReady() error {
 	client := http.Client{Timeout: bounded}
 	response, err := client.Get("http://" + s.status + "/ready")
@@ -191,7 +191,7 @@ func (s *server) awaitReady(t *testing.T) {
 	eventually(t, "clusterdns is ready", s.isReady)
 }
 
-// wantLines fails the test unless so many lines of the log, since it was as long as before, have all of these words.
+// wantLines fails the test unless the log, after its first before bytes, has want lines with all of these words.
 func (s *server) wantLines(t *testing.T, before, want int, words ...string) {
 	t.Helper()
 	if all := s.lines(before, words...); len(all) != want {
@@ -199,7 +199,7 @@ func (s *server) wantLines(t *testing.T, before, want int, words ...string) {
 	}
 }
 
-// lines returns the lines of the log, since it was as long as before, that have all of these words.
+// lines returns the lines of the log, after its first before bytes, with all of these words.
 func (s *server) lines(before int, words ...string) (all []string) {
 	for line := range strings.Lines(s.Output()[before:]) {
 		if !slices.ContainsFunc(words, func(word string) bool { return !strings.Contains(line, word) }) {
@@ -209,7 +209,7 @@ func (s *server) lines(before int, words ...string) (all []string) {
 	return all
 }
 
-// awaitLine waits until a line of the log, since it was as long as before, has all of these words.
+// awaitLine waits until the log, after its first before bytes, has a line with all of these words.
 func (s *server) awaitLine(t *testing.T, before int, words ...string) {
 	t.Helper()
 	eventually(t, fmt.Sprintf("the log has %q", words), func() error {
@@ -220,7 +220,7 @@ func (s *server) awaitLine(t *testing.T, before int, words ...string) {
 	})
 }
 
-// since logs how long something took.
+// since logs a duration.
 func since(t *testing.T, begin time.Time, what string) {
 	t.Helper()
 	t.Logf("%s after %v", what, time.Since(begin).Round(100*time.Millisecond))

@@ -12,8 +12,8 @@ import (
 
 // These are the checks of DNS in the conformance suite of the Multi-Cluster Services API.
 
-// testClusterSetIP checks what is to be for a Service with addresses of its own, in every cluster: hello is exported by
-// all, web by one.
+// testClusterSetIP checks the names of Services with cluster IPs, in every cluster: hello is exported by all, web by
+// one.
 func testClusterSetIP(t *testing.T, cs *clusterset) {
 	for _, c := range cs.all() {
 		t.Run(c.id, func(t *testing.T) {
@@ -41,7 +41,7 @@ func testClusterSetIP(t *testing.T, cs *clusterset) {
 	})
 }
 
-// pod is a ready endpoint of db, as all clusters are to see it: the labels before the Service's, and the addresses.
+// pod is a ready endpoint of db, the same for all clusters: the labels before the Service's, and the addresses.
 type pod struct{ name, v4, v6 string }
 
 func (cs *clusterset) pods() []pod {
@@ -52,7 +52,7 @@ func (cs *clusterset) pods() []pod {
 		{"db-1.west", w.v4(11), w.v6(11)},
 		{"db-0.east.prod", e.v4(10), e.v6(10)},
 		{dashed + ".east.prod", e.v4(13), ""},
-		{"fd00-12--13.east.prod", "", e.v6(13)}, // no hostname tells that the two are one pod
+		{"fd00-12--13.east.prod", "", e.v6(13)}, // without a hostname, it is not known that the two are one pod
 	}
 }
 
@@ -69,7 +69,7 @@ func addresses(all []pod) (v4, v6 []string) {
 	return v4, v6
 }
 
-// testHeadless checks what is to be for a headless Service that all clusters export, in every cluster.
+// testHeadless checks the names of a headless Service that all clusters export, in every cluster.
 func testHeadless(t *testing.T, cs *clusterset) {
 	all := cs.pods()
 	v4, v6 := addresses(all)
@@ -114,7 +114,7 @@ func address(name, qtype, ip string) wish {
 	return answer(name, qtype, ip)
 }
 
-// wantGlue returns in what an SRV reply has other addresses than those of its targets.
+// wantGlue returns an error if the additional addresses of an SRV reply are not those of its targets.
 func wantGlue(a asking, name string, all []string) error {
 	replies, err := a.ask(question{name, "SRV"})
 	if err != nil {

@@ -17,7 +17,7 @@ import (
 	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 )
 
-// The resources that the tests make by their names.
+// The resources of the tests' objects.
 var (
 	definitions       = schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}
 	serviceExports    = schema.GroupVersionResource{Group: mcsv1beta1.GroupName, Version: "v1beta1", Resource: mcsv1beta1.ServiceExportPluralName}
@@ -26,10 +26,10 @@ var (
 	endpointSlices    = schema.GroupVersionResource{Group: "discovery.k8s.io", Version: "v1", Resource: "endpointslices"}
 )
 
-// importVersions are those that the definition of ServiceImports has, the newest last.
+// importVersions are the versions in the definition of ServiceImports, the newest last.
 var importVersions = []string{"v1alpha1", "v1beta1"}
 
-// propertyDefinition has what KEP-2149 says that a ClusterProperty is.
+// propertyDefinition is the definition of ClusterProperty in KEP-2149.
 const propertyDefinition = `
 apiVersion: apiextensions.k8s.io/v1
 kind: CustomResourceDefinition
@@ -75,7 +75,7 @@ func (c *cluster) install(t *testing.T, manifest []byte, resource schema.GroupVe
 	c.awaitResource(t, resource, true)
 }
 
-// installImports creates the definition of ServiceImports, as it is released.
+// installImports creates the released definition of ServiceImports.
 func (c *cluster) installImports(t *testing.T) {
 	t.Helper()
 	c.install(t, crd.ServiceImportCRD, serviceImports)
@@ -98,14 +98,14 @@ func (c *cluster) awaitResource(t *testing.T, resource schema.GroupVersionResour
 	})
 }
 
-// removeImports removes the definition of ServiceImports, and with it all of them.
+// removeImports removes the definition of ServiceImports, and with it all objects.
 func (c *cluster) removeImports(t *testing.T) {
 	t.Helper()
 	all, name := c.objects.Resource(definitions), mcsv1beta1.ServiceImportFullName
 	if err := all.Delete(t.Context(), name, metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the definition is gone", func() error {
+	eventually(t, "the definition is removed", func() error {
 		if _, err := all.Get(t.Context(), name, metav1.GetOptions{}); !apierrors.IsNotFound(err) {
 			return fmt.Errorf("get %s: error %w, want that it is not found", name, err)
 		}
@@ -114,7 +114,8 @@ func (c *cluster) removeImports(t *testing.T) {
 	c.awaitResource(t, serviceImports, false)
 }
 
-// serve has ServiceImports served in these versions only, or in none, the newest last, and waits until it is so.
+// serve makes the API server serve ServiceImports in these versions only, or in none, the newest last, and waits until
+// it does.
 func (c *cluster) serve(t *testing.T, served ...string) {
 	t.Helper()
 	all := c.objects.Resource(definitions)
@@ -134,7 +135,7 @@ func (c *cluster) serve(t *testing.T, served ...string) {
 		if err := unstructured.SetNestedSlice(definition.Object, versions, "spec", "versions"); err != nil {
 			return err
 		}
-		_, err = all.Update(t.Context(), definition, metav1.UpdateOptions{}) // the server itself writes its status meanwhile
+		_, err = all.Update(t.Context(), definition, metav1.UpdateOptions{}) // the server updates its status meanwhile
 		return err
 	})
 	if len(served) > 0 {

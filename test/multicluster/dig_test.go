@@ -15,31 +15,31 @@ import (
 	"time"
 )
 
-// bounded is how long something may take that is to happen soon, on a busy machine.
+// bounded limits the wait for an event that is due soon, on a busy machine.
 const bounded = 60 * time.Second
 
-// question is what dig asks for.
+// question is a question for dig.
 type question struct{ name, qtype string }
 
-// record is one of a reply.
+// record is a record of a reply.
 type record struct{ owner, ttl, rtype, data string }
 
-// reply is what dig prints of one, without OPT.
+// reply is dig's output of a reply, without OPT.
 type reply struct {
 	status                        string
 	answer, authority, additional []record
 }
 
-// asking is who asks, and how: an address and port, and options of dig.
+// asking is the destination of queries, an address and port, with options of dig.
 type asking struct {
 	address string
 	options []string
 }
 
-// at asks a server with nothing but the question. A cookie, which dig would add, keeps a query from the fast path.
+// at returns queries to a server without additions. A cookie, which dig would add, prevents the fast path.
 func at(address string) asking { return asking{address: address} }
 
-// with is the same with further options of dig.
+// with returns the same with further options of dig.
 func (a asking) with(options ...string) asking {
 	a.options = append(slices.Clone(a.options), options...)
 	return a
@@ -49,7 +49,7 @@ func (a asking) String() string {
 	return strings.TrimSpace(fmt.Sprintf("dig @%s %s", a.address, strings.Join(a.options, " ")))
 }
 
-// as says which node the query is asked for, and maybe its zone, as nodecache does: see the README of kubernetes.
+// as adds the option with the caller's node and, if set, its zone, as nodecache does: see the README of kubernetes.
 func (a asking) as(node, zone string) asking {
 	if node == "" {
 		return a
@@ -61,7 +61,7 @@ func (a asking) as(node, zone string) asking {
 	return a.with("+ednsopt=65313:" + data)
 }
 
-// ask runs one dig for all questions. It is an error if one has no reply.
+// ask runs one dig for all questions. A question without a reply is an error.
 func (a asking) ask(questions ...question) ([]reply, error) {
 	host, port, err := net.SplitHostPort(a.address)
 	if err != nil {
@@ -90,12 +90,12 @@ func (a asking) ask(questions ...question) ([]reply, error) {
 
 var statusOf = regexp.MustCompile(`status: ([A-Z]+),`)
 
-// parse reads what dig prints of one reply, from the header on.
+// parse parses dig's output of one reply, from the header on.
 func parse(text string) (r reply) {
 	if m := statusOf.FindStringSubmatch(text); m != nil {
 		r.status = m[1]
 	}
-	section := &[]record{} // of nothing that counts
+	section := &[]record{} // a section that is ignored
 	for line := range strings.Lines(text) {
 		line = strings.TrimSpace(line)
 		fields := strings.Fields(line)
@@ -115,8 +115,8 @@ func parse(text string) (r reply) {
 	return r
 }
 
-// String returns the data of the answer, sorted; of SRV the port and the target alone. Without an answer it is NODATA
-// or the code: a negative reply is to have an SOA record then (RFC 2308 section 3).
+// String returns the data of the answer, sorted; of SRV the port and the target alone. Without an answer it is NODATA or
+// the code: a negative reply must have an SOA record (RFC 2308 section 3).
 func (r reply) String() string {
 	if len(r.answer) == 0 {
 		negative := r.status == "NOERROR" || r.status == "NXDOMAIN"
@@ -144,16 +144,16 @@ func (r reply) String() string {
 	return text
 }
 
-// wish is a question and what the reply is to be, as its String says.
+// wish is a question and the wanted reply, in the form of its String.
 type wish struct{ name, qtype, reply string }
 
-// answer is the wish for data.
+// answer is a wish for data.
 func answer(name, qtype string, data ...string) wish {
 	slices.Sort(data)
 	return wish{name, qtype, strings.Join(data, ", ")}
 }
 
-// check asks, and returns the replies that are not as they are to be.
+// check sends queries, and returns the replies that are not as wanted.
 func (a asking) check(all ...wish) error {
 	var questions []question
 	for _, w := range all {
@@ -168,7 +168,7 @@ func (a asking) check(all ...wish) error {
 	return err
 }
 
-// want fails the test if a reply is not as it is to be: over UDP, over TCP, and over UDP again, where it is kept by then.
+// want fails the test unless all replies are as wanted: over UDP, over TCP, and over UDP again, from the cache.
 func (a asking) want(t *testing.T, all ...wish) {
 	t.Helper()
 	for _, option := range []string{"+notcp", "+tcp", "+notcp"} {
@@ -178,7 +178,7 @@ func (a asking) want(t *testing.T, all ...wish) {
 	}
 }
 
-// await waits until all replies are as they are to be, and sees that they stay so.
+// await waits until all replies are as wanted, and checks that they stay so.
 func (a asking) await(t *testing.T, what string, all ...wish) {
 	t.Helper()
 	eventually(t, what, func() error { return a.check(all...) })
@@ -199,11 +199,10 @@ func eventually(t *testing.T, what string, check func() error) {
 	}
 }
 
-// digEvery is the pause between two digs that nothing waits for: each costs as much as thousands of answers.
+// digEvery is the pause between two background runs of dig: each costs as much as thousands of answers.
 const digEvery = 100 * time.Millisecond
 
-// steadily asks a server all the time, until the function that it returns is called, and fails the test if a reply is
-// ever another than it is to be.
+// steadily queries a server until the returned function is called, and fails the test if a reply is not as wanted.
 func (a asking) steadily(t *testing.T, all ...wish) (stop func()) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan int)

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// asked are names of which a server is asked everything: of the clusterset, and of the cluster.
+// asked are the names of all queries to a server: of the clusterset, and of the cluster.
 var asked = []string{
 	"hello" + inSet, "web" + inSet, "db" + inSet, "idle" + inSet, "narrow" + inSet, "pending" + inSet, "bare" + inSet,
 	"lone" + inSet, "both" + inSet, "private" + inSet, "db-0.west.db" + inSet, "db-0.east.prod.db" + inSet, "db-2.west.db" + inSet,
@@ -19,7 +19,7 @@ var asked = []string{
 	"10.0.11.10.in-addr.arpa.", "10.0.12.10.in-addr.arpa.",
 }
 
-// testDirective compares the answers of the directive for the clusterset alone with those of kubernetes for both.
+// testDirective compares the answers of directive multicluster with those of kubernetes for both kinds of zones.
 func testDirective(t *testing.T, cs *clusterset, s *server) {
 	var questions []question
 	for _, name := range asked {
@@ -45,7 +45,7 @@ func testDirective(t *testing.T, cs *clusterset, s *server) {
 	}
 }
 
-// timeless is a reply with its records in one order, and without what is in an SOA record, which tells of the time.
+// timeless is a reply with its records in one order, and without the fields of an SOA record that depend on the time.
 func timeless(r reply) reply {
 	for _, section := range []*[]record{&r.answer, &r.authority, &r.additional} {
 		*section = slices.Clone(*section)

@@ -15,17 +15,17 @@ import (
 	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 )
 
-// versions is how often each subject changes.
+// versions is the number of changes of each subject.
 const versions = 20
 
 const (
-	// cachedFor is less than the time for which the caches here keep answers, but for the changes that they are told of.
+	// cachedFor is less than the time for which the caches here store answers that no change invalidates.
 	cachedFor = 25 * time.Second
-	// soon is how long most changes may take on a busy machine, without a wait.
+	// soon is the maximum time of most changes on a busy machine without a forced wait.
 	soon = 4 * time.Second
 )
 
-// subject is what changes, from version to version, and the answer that tells the versions apart.
+// subject is an object that changes, from version to version, and its answer, which identifies the version.
 type subject struct {
 	name   string
 	qtype  uint16
@@ -82,15 +82,14 @@ func subjects(c *cluster) []subject {
 	}
 }
 
-// history is what one server is known to know: as soon as a reply is of a version, none that is asked for later may be
-// of one before.
+// history is the latest version that a server has returned: no later query may return an earlier one.
 type history struct {
 	subject
 	address string
 
 	mu    sync.Mutex
-	made  int // the version that the API has, or is about to have
-	known int // the newest that a reply was of
+	made  int // the API's version, or the next one
+	known int // the newest in a reply
 }
 
 func (h *history) make(version int) {
@@ -99,7 +98,7 @@ func (h *history) make(version int) {
 	h.made = version
 }
 
-// seen notes a reply to a question that was asked when an older version was known, and returns what is wrong with it.
+// seen records a reply to a query that was sent when an older version was known, and returns its error.
 func (h *history) seen(older int, got string) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -118,7 +117,7 @@ func (h *history) newest() int {
 	return h.known
 }
 
-// ask asks once, as the fast path likes it best.
+// ask sends one query, in the form that the fast path answers.
 func (h *history) ask(network string) error {
 	older := h.newest()
 	client := dns.Client{Net: network, Timeout: bounded}
@@ -129,7 +128,7 @@ func (h *history) ask(network string) error {
 	return h.seen(older, textOf(m))
 }
 
-// textOf is what reply.String is of a message.
+// textOf is reply.String of a message.
 func textOf(m *dns.Msg) string {
 	var all []string
 	for _, rr := range m.Answer {
@@ -147,8 +146,8 @@ func textOf(m *dns.Msg) string {
 	return strings.Join(all, ", ")
 }
 
-// testGenerations changes imports, and asks all the time: a change is in the answers at once, also if they are cached
-// for longer than the test waits, and no answer from before it comes back.
+// testGenerations changes imports under continuous queries: answers change at once, also if they are cached for longer
+// than the test waits, and no answer from before a change returns.
 func testGenerations(t *testing.T, cs *clusterset, s *server) {
 	servers := []asking{cs.west.main.at(""), s.at(cached), s.at(cachedNarrowly)}
 	moving := &mcsv1beta1.ServiceImport{ObjectMeta: meta("moving"), Spec: mcsv1beta1.ServiceImportSpec{Type: mcsv1beta1.Headless, Ports: []mcsv1beta1.ServicePort{}}}
@@ -166,7 +165,7 @@ func testGenerations(t *testing.T, cs *clusterset, s *server) {
 	}
 }
 
-// follow changes a subject, and returns how long it took until all servers answered so.
+// follow changes a subject, and returns the time until all servers return the new answer.
 func follow(t *testing.T, sub subject, servers []asking) (took []time.Duration) {
 	t.Helper()
 	sub.change(t, 1)
@@ -199,10 +198,10 @@ func follow(t *testing.T, sub subject, servers []asking) (took []time.Duration) 
 	return took
 }
 
-// askEvery is the pause between two questions to a server that nothing waits for.
+// askEvery is the pause between two queries of the background load.
 const askEvery = 5 * time.Millisecond
 
-// askAlways asks all servers over UDP and TCP until stop is called.
+// askAlways queries all servers over UDP and TCP until stop is called.
 func askAlways(t *testing.T, all []*history) (stop func()) {
 	done := make(chan struct{})
 	var wg sync.WaitGroup

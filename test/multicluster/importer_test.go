@@ -17,10 +17,10 @@ import (
 	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 )
 
-// importer is who makes the objects of imports.
+// importer is the creator of the imports' objects.
 const importer = "importer.test"
 
-// apply brings an object to a cluster, new or not.
+// apply creates or updates an object of a cluster.
 func (c *cluster) apply(t *testing.T, resource schema.GroupVersionResource, kind string, object metav1.Object) {
 	t.Helper()
 	fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(object)
@@ -36,7 +36,7 @@ func (c *cluster) apply(t *testing.T, resource schema.GroupVersionResource, kind
 	}
 }
 
-// applyImport brings a ServiceImport to a cluster, in the version of the API that it serves.
+// applyImport creates or updates a ServiceImport, in the version of the API that the cluster serves.
 func (c *cluster) applyImport(t *testing.T, s *mcsv1beta1.ServiceImport) {
 	t.Helper()
 	c.apply(t, serviceImports.GroupResource().WithVersion(c.version), mcsv1beta1.ServiceImportKindName, s)
@@ -50,7 +50,7 @@ func (c *cluster) deleteImport(t *testing.T, name string) {
 	}
 }
 
-// applySlice brings an EndpointSlice to a cluster.
+// applySlice creates or updates an EndpointSlice.
 func (c *cluster) applySlice(t *testing.T, s *discoveryv1.EndpointSlice) {
 	t.Helper()
 	c.apply(t, endpointSlices, "EndpointSlice", s)
@@ -69,7 +69,7 @@ type exported struct {
 	slices  []discoveryv1.EndpointSlice
 }
 
-// readExports returns what is exported by a name, by cluster.
+// readExports returns the exports of a name, by cluster.
 func (cs *clusterset) readExports(t *testing.T, name string) (all []exported) {
 	t.Helper()
 	for _, c := range cs.all() {
@@ -93,8 +93,8 @@ func (cs *clusterset) readExports(t *testing.T, name string) (all []exported) {
 	return all
 }
 
-// importInto does for a name what the controller of an implementation does: what clusters export by it has a
-// ServiceImport in the cluster, and EndpointSlices that say where their endpoints are.
+// importInto is the work of an implementation's controller for a name: the exports of all clusters have a ServiceImport
+// in the cluster, and EndpointSlices with their endpoints.
 func (c *cluster) importInto(t *testing.T, name string, all []exported) {
 	t.Helper()
 	c.applyImport(t, c.importOf(name, all))
@@ -105,8 +105,8 @@ func (c *cluster) importInto(t *testing.T, name string, all []exported) {
 	}
 }
 
-// importOf is the ServiceImport of Services: of their type, with all of their ports. Its addresses are the cluster's own,
-// of the families of the first.
+// importOf is the ServiceImport of Services: of their type, with all of their ports. Its addresses are the cluster's
+// own, of the families of the first.
 func (c *cluster) importOf(name string, all []exported) *mcsv1beta1.ServiceImport {
 	s := &mcsv1beta1.ServiceImport{ObjectMeta: meta(name)}
 	first := all[0].service.Spec
@@ -129,10 +129,10 @@ func (c *cluster) importOf(name string, all []exported) *mcsv1beta1.ServiceImpor
 	return s
 }
 
-// numbered are the names of imports that have addresses, which their numbers tell apart.
+// numbered are the names of imports with addresses, which contain their numbers.
 var numbered = []string{"", "hello", "web"}
 
-// clusterSetIP is the address by which a cluster reaches the import with a number.
+// clusterSetIP is the address in a cluster of the import with a number.
 func (c *cluster) clusterSetIP(family corev1.IPFamily, number int) string {
 	if family == corev1.IPv6Protocol {
 		return fmt.Sprintf("fd00:112:0:%d::%d", c.subnet, number)
@@ -140,7 +140,7 @@ func (c *cluster) clusterSetIP(family corev1.IPFamily, number int) string {
 	return fmt.Sprintf("10.112.%d.%d", c.subnet, number)
 }
 
-// copyOf is what every cluster has of an EndpointSlice of a Service that is exported.
+// copyOf is the copy of an exported Service's EndpointSlice in every cluster.
 func copyOf(name, id string, s discoveryv1.EndpointSlice) *discoveryv1.EndpointSlice {
 	c := &discoveryv1.EndpointSlice{ObjectMeta: meta("imported-" + id + "-" + s.Name)}
 	c.Labels = importedLabels(name, id)
@@ -148,7 +148,7 @@ func copyOf(name, id string, s discoveryv1.EndpointSlice) *discoveryv1.EndpointS
 	return c
 }
 
-// importedLabels are those of an EndpointSlice of an import, whose endpoints are in a cluster.
+// importedLabels are the labels of an import's EndpointSlice with endpoints in a cluster.
 func importedLabels(name, id string) map[string]string {
 	return map[string]string{
 		mcsv1beta1.LabelServiceName:   name,

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// localNames are names that clusterdns answers for the cluster alone, whatever becomes of ServiceImports.
+// localNames are names of the cluster alone, which clusterdns answers in every state of ServiceImports.
 func (c *cluster) localNames(t *testing.T) []wish {
 	t.Helper()
 	local := c.clusterIPs(t, "hello")
@@ -17,7 +17,7 @@ func (c *cluster) localNames(t *testing.T) []wish {
 	}
 }
 
-// importedNames are those of imports.
+// importedNames are names of imports.
 func (c *cluster) importedNames(t *testing.T, cs *clusterset) []wish {
 	t.Helper()
 	hello := c.importIPs(t, "hello")
@@ -28,7 +28,7 @@ func (c *cluster) importedNames(t *testing.T, cs *clusterset) []wish {
 	}
 }
 
-// allAs are names of imports for which the reply is the same.
+// allAs are the same wanted reply for names of imports.
 func allAs(reply string) (all []wish) {
 	for _, name := range []string{"hello" + inSet, "db" + inSet, "db-0.west.db" + inSet, "none" + inSet, shop + ".svc.clusterset.local."} {
 		all = append(all, wish{name, "A", reply})
@@ -36,28 +36,28 @@ func allAs(reply string) (all []wish) {
 	return all
 }
 
-// nothing is what is answered where there are no imports.
+// nothing is the reply without imports.
 func nothing() []wish {
 	all := allAs("NXDOMAIN")
-	all[len(all)-1].reply = "NODATA" // the namespace is there
+	all[len(all)-1].reply = "NODATA" // the namespace exists
 	return all
 }
 
-// The words of the log by which a person sees what has become of ServiceImports.
+// Parts of log lines about ServiceImports.
 const (
 	wordMissing = "does not serve"
-	wordServes  = "serves " // which the next two have
+	wordServes  = "serves " // contained in the next two
 	wordThere   = "serves multicluster.x-k8s.io/"
 	wordGone    = "no longer serves"
 	wordUnread  = "SERVFAIL"
-	wordAway    = "answering from what is known"
+	wordAway    = "answering from the last known state"
 	wordBack    = "again"
 )
 
-// resourceName is that of ServiceImports in the log.
+// resourceName is the name of ServiceImports in the log.
 const resourceName = "serviceimports"
 
-// testMissing is about a cluster whose API server does not have ServiceImports: all else is as ever.
+// testMissing has a cluster whose API server does not serve ServiceImports: all other answers are as usual.
 func testMissing(t *testing.T, cs *clusterset) {
 	for _, c := range cs.all() {
 		t.Run(c.id, func(t *testing.T) {
@@ -70,20 +70,20 @@ func testMissing(t *testing.T, cs *clusterset) {
 	}
 }
 
-// testInstalled is about servers that have seen the definition come.
+// testInstalled has servers that run when the definition is created.
 func testInstalled(t *testing.T, cs *clusterset, begin time.Time) {
 	for _, c := range cs.all() {
 		t.Run(c.id, func(t *testing.T) {
 			c.main.at("").await(t, "names of imports", append(c.localNames(t), c.importedNames(t, cs)...)...)
-			since(t, begin, "the definitions are created, and the names are there")
+			since(t, begin, "the definitions are created, and the names exist")
 			c.main.awaitLine(t, 0, resourceName, wordThere)
 			c.main.wantLines(t, 0, 2, resourceName)
 		})
 	}
 }
 
-// testVersions takes away the version that clusterdns reads, then all, and then the definition, while it is asked. Each
-// time one line says what is served now. If it takes long until that is certain, as on a busy machine, there is another
+// testVersions removes the version that clusterdns reads, then all, and then the definition, under load. Each time one
+// line names the served version. If it takes long until the version is known, as on a busy machine, another line reports
 // that no watch is open.
 func testVersions(t *testing.T, cs *clusterset) {
 	w := cs.west
@@ -111,7 +111,7 @@ func testVersions(t *testing.T, cs *clusterset) {
 		before, begin := len(w.main.Output()), time.Now()
 		w.serve(t)
 		ask.await(t, "no names of imports", nothing()...)
-		since(t, begin, "the names are gone")
+		since(t, begin, "the names do not exist")
 		w.main.awaitLine(t, before, resourceName, wordGone)
 		if err := w.main.isReady(); err != nil {
 			t.Error(err)
@@ -122,7 +122,7 @@ func testVersions(t *testing.T, cs *clusterset) {
 		before, begin := len(w.main.Output()), time.Now()
 		w.serve(t, importVersions...)
 		ask.await(t, "names of imports", w.importedNames(t, cs)...)
-		since(t, begin, "the names are back")
+		since(t, begin, "the names exist again")
 		w.main.awaitLine(t, before, resourceName, wordThere+"v1beta1")
 		w.main.wantLines(t, before, 1, resourceName, wordServes)
 	})
@@ -130,7 +130,7 @@ func testVersions(t *testing.T, cs *clusterset) {
 		before, begin := len(w.main.Output()), time.Now()
 		w.removeImports(t)
 		ask.await(t, "no names of imports", nothing()...)
-		since(t, begin, "the names are gone")
+		since(t, begin, "the names do not exist")
 		w.main.awaitLine(t, before, resourceName, wordGone)
 		if err := w.main.isReady(); err != nil {
 			t.Error(err)
@@ -139,7 +139,7 @@ func testVersions(t *testing.T, cs *clusterset) {
 	})
 }
 
-// testDenied is about an account that may not read ServiceImports, and then may.
+// testDenied has an account without the permission to read ServiceImports, and then grants it.
 func testDenied(t *testing.T, cs *clusterset, s *server) {
 	e := cs.east
 	s.awaitReady(t)
@@ -149,14 +149,14 @@ func testDenied(t *testing.T, cs *clusterset, s *server) {
 	begin := time.Now()
 	e.grant(t, "imports-for-all", deniedAccount, rightsOfImports)
 	s.at(byProperty).await(t, "names of imports", append(e.localNames(t), e.importedNames(t, cs)...)...)
-	since(t, begin, "the right is granted, and the names are there")
+	since(t, begin, "the permission is granted, and the names exist")
 	s.awaitLine(t, 0, resourceName, wordBack)
 	s.wantLines(t, 0, 2, resourceName)
-	s.wantLines(t, 0, 1, clusterProperties.Resource) // which have been missing all the time
+	s.wantLines(t, 0, 1, clusterProperties.Resource) // which did not exist before
 }
 
-// testOutage kills the API server of east: nobody takes it for one without ServiceImports, at its end as little as while
-// it starts anew.
+// testOutage kills the API server of east: clusterdns never concludes that ServiceImports are not served, neither at its
+// end nor while it starts.
 func testOutage(t *testing.T, cs *clusterset) {
 	e := cs.east
 	before, begin := len(e.main.Output()), time.Now()
@@ -167,16 +167,16 @@ func testOutage(t *testing.T, cs *clusterset) {
 	e.main.awaitLine(t, before, resourceName, wordAway)
 	blind.at("").await(t, "a reply", append(allAs("SERVFAIL"), wish{"hello" + inCluster, "A", "SERVFAIL"})...)
 	if blind.isReady() == nil {
-		t.Error("ready before the first reading")
+		t.Error("ready before the first sync")
 	}
 	if err := e.main.isReady(); err != nil {
 		t.Error(err)
 	}
 	e.StartAPIServer()
-	since(t, begin, "the API server is killed and back")
+	since(t, begin, "the API server is killed and restarted")
 	e.change(t, "10.112.2.202")
 	e.main.at("").await(t, "a change", answer("version"+inSet, "A", "10.112.2.202"))
-	blind.at("").await(t, "names, after the first reading", append(local, e.importedNames(t, cs)...)...)
+	blind.at("").await(t, "names, after the first sync", append(local, e.importedNames(t, cs)...)...)
 	e.main.awaitLine(t, before, resourceName, wordBack)
 	stop()
 	since(t, begin, "both servers follow")

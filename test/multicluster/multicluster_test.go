@@ -7,7 +7,8 @@ import (
 	"time"
 )
 
-// TestMulticluster runs two clusters, from before they can have ServiceImports to after one has lost them.
+// TestMulticluster runs two clusters, from before the definition of ServiceImports exists until after one has removed
+// it.
 func TestMulticluster(t *testing.T) {
 	cs := start(t)
 	cs.createServices(t)
@@ -23,7 +24,7 @@ func TestMulticluster(t *testing.T) {
 	cs.west.install(t, []byte(propertyDefinition), clusterProperties)
 	denied := cs.east.launch(t, deniedAccount, setups{byProperty: imports("prefer-local-cluster")})
 	if !t.Run("definitions installed later", func(t *testing.T) { testInstalled(t, cs, begin) }) {
-		return // all else would wait in vain
+		return // without it, the other tests would wait in vain
 	}
 	t.Run("definitions there", func(t *testing.T) {
 		t.Run("denied", func(t *testing.T) { // which mostly waits
@@ -46,7 +47,7 @@ func TestMulticluster(t *testing.T) {
 	})
 }
 
-// testNames is about what is answered while nothing is wrong.
+// testNames checks the answers without any failure.
 func testNames(t *testing.T, cs *clusterset, variety *server) {
 	t.Run("ClusterSetIP", func(t *testing.T) { testClusterSetIP(t, cs) })
 	t.Run("headless", func(t *testing.T) { testHeadless(t, cs) })

@@ -11,7 +11,7 @@ import (
 	"github.com/nearside-dns/nearside/test/daemon"
 )
 
-// nodeBlock forwards names to cluster DNS, as the Corefile of node-local-dns does those of the cluster.
+// nodeBlock forwards names to cluster DNS, as the Corefile of node-local-dns forwards those of the cluster.
 const nodeBlock = `ZONE:NODEPORT {
     bind 127.0.0.1
     errors
@@ -27,10 +27,10 @@ const nodeBlock = `ZONE:NODEPORT {
 }
 `
 
-// startNode starts a nodecache before a clusterdns, with a block for each zone, and waits until it answers.
+// startNode starts a nodecache with a clusterdns as cluster DNS, and a block for each zone, and waits until it answers.
 func startNode(t *testing.T, upstream string, zones []string, args ...string) asking {
 	t.Helper()
-	port := strconv.Itoa(daemon.FreePort(t)) // of blocks that nodecache adds, too
+	port := strconv.Itoa(daemon.FreePort(t)) // also of blocks that nodecache adds
 	corefile := "alive.invalid:PORT {\n    whoami\n}\n"
 	for _, zone := range zones {
 		corefile += strings.NewReplacer("ZONE", zone, "NODEPORT", port, "CLUSTERDNS", upstream).Replace(nodeBlock)
@@ -39,8 +39,8 @@ func startNode(t *testing.T, upstream string, zones []string, args ...string) as
 	return at("127.0.0.1:" + port)
 }
 
-// testNodecache asks through the caches of two nodes of west: the names of the clusterset are forwarded as those of the
-// cluster are, for a flag or a block, and with the node that asks.
+// testNodecache queries the caches of two nodes of west: names of the clusterset are forwarded like those of the
+// cluster, by a flag or a block, with the node of the caller.
 func testNodecache(t *testing.T, cs *clusterset, s *server) {
 	w := cs.west
 	hello, pods := w.importIPs(t, "hello"), cs.pods()

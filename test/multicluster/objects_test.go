@@ -27,7 +27,7 @@ const (
 	inCluster = "." + shop + ".svc.cluster.local."
 )
 
-// endpoint is a pod of a headless Service. Its number tells its addresses from those of others.
+// endpoint is a pod of a headless Service. Its number is a part of its addresses.
 type endpoint struct {
 	number         int
 	hostname       string
@@ -78,7 +78,7 @@ func given(text string) *string {
 	return &text
 }
 
-// create makes a Service of a cluster, and EndpointSlices as its controller makes them.
+// create creates a Service of a cluster, and EndpointSlices as its controller does.
 func (c *cluster) create(t *testing.T, s *corev1.Service, all ...endpoint) {
 	t.Helper()
 	if _, err := c.client.CoreV1().Services(shop).Create(t.Context(), s, metav1.CreateOptions{}); err != nil {
@@ -132,7 +132,7 @@ var (
 	}
 )
 
-// createServices makes what is there before anything of it is exported.
+// createServices creates the objects that exist before any export.
 func (cs *clusterset) createServices(t *testing.T) {
 	t.Helper()
 	for _, c := range cs.all() {
@@ -150,7 +150,7 @@ func (cs *clusterset) createServices(t *testing.T) {
 	cs.east.create(t, headless("db"), eastDB...)
 }
 
-// exportServices has what is there exported, and imported.
+// exportServices exports all of them, and imports them.
 func (cs *clusterset) exportServices(t *testing.T) {
 	t.Helper()
 	for _, name := range []string{"hello", "web", "db", "idle", "narrow"} {
@@ -166,7 +166,7 @@ func (cs *clusterset) exportServices(t *testing.T) {
 	cs.west.importOddities(t)
 }
 
-// importOddities brings to a cluster what importers of other kinds do, or do for a while.
+// importOddities creates in a cluster the objects of other importers, and intermediate states.
 func (c *cluster) importOddities(t *testing.T) {
 	t.Helper()
 	clusterSetIP, ports := mcsv1beta1.ClusterSetIP, []mcsv1beta1.ServicePort{{Name: postgres, Port: 5432}}
@@ -181,13 +181,13 @@ func (c *cluster) importOddities(t *testing.T) {
 	nowhere := importedLabels("lone", "")
 	delete(nowhere, mcsv1beta1.LabelSourceCluster)
 	c.applySlice(t, c.sliceOf("lone", nowhere, discoveryv1.AddressTypeIPv4, endpoint{number: 30, hostname: "lone-0"}))
-	// An implementation may leave what is exported as it is, and add its labels.
+	// An implementation may leave the exported slices unchanged, and add its labels.
 	two := importedLabels("both", c.id)
 	two[discoveryv1.LabelServiceName] = "both"
 	c.applySlice(t, c.sliceOf("both", two, discoveryv1.AddressTypeIPv4, endpoint{number: 31, hostname: "both-0"}))
 }
 
-// installDefinitions creates all definitions of the API but for that of ClusterProperties.
+// installDefinitions creates all definitions of the API except that of ClusterProperties.
 func (cs *clusterset) installDefinitions(t *testing.T) {
 	t.Helper()
 	for _, c := range cs.all() {
@@ -220,7 +220,7 @@ func (c *cluster) clusterIPs(t *testing.T, name string) []string {
 	return s.Spec.ClusterIPs
 }
 
-// change gives the import called version an address.
+// change assigns an address to the import called version.
 func (c *cluster) change(t *testing.T, ip string) {
 	t.Helper()
 	spec := mcsv1beta1.ServiceImportSpec{Type: mcsv1beta1.ClusterSetIP, IPs: []string{ip}, Ports: []mcsv1beta1.ServicePort{}}

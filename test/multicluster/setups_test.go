@@ -2,7 +2,7 @@
 
 package multicluster
 
-// The setups of the clusterdns of west that answers in other ways than the usual.
+// The setups of west's clusterdns that differ from the usual one.
 const (
 	byTopology     = "topology"
 	byArgument     = "cluster by argument"
@@ -28,8 +28,7 @@ func variants() setups {
 	}
 }
 
-// imports is the setup that answers the names of the cluster and of the clusterset by one directive, with further
-// options of it.
+// imports is the setup with one directive for the names of the cluster and of the clusterset, with further options.
 func imports(options ...string) string {
 	text := "kubernetes cluster.local clusterset.local in-addr.arpa ip6.arpa {\n        kubeconfig KUBECONFIG\n        multicluster clusterset.local\n"
 	for _, o := range options {
@@ -38,8 +37,8 @@ func imports(options ...string) string {
 	return text + "    }\n"
 }
 
-// directive is the setup that answers the names of the clusterset by the directive of their own, with further options
-// of it, and those of the cluster as without them.
+// directive is the setup with directive multicluster for the names of the clusterset, with further options of it; the
+// names of the cluster are unchanged.
 func directive(options ...string) string {
 	text := "multicluster clusterset.local {\n        kubeconfig KUBECONFIG\n"
 	for _, o := range options {

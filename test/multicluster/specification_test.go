@@ -8,7 +8,8 @@ import (
 	"github.com/miekg/dns"
 )
 
-// testSpecification checks what the DNS specification of KEP-1645 has besides, and README.md where it has nothing.
+// testSpecification checks the other names of the DNS specification of KEP-1645, and those of README.md where it has
+// none.
 func testSpecification(t *testing.T, cs *clusterset) {
 	w, e := cs.west, cs.east
 	hello := w.importIPs(t, "hello")
@@ -78,8 +79,8 @@ func testSpecification(t *testing.T, cs *clusterset) {
 	t.Run("no PTR into the zone", func(t *testing.T) { testPointers(t, cs) })
 }
 
-// testPointers asks for the names of addresses: those of Services of the cluster are in its own zone, and those that
-// only imports have are nobody's.
+// testPointers queries PTR records: addresses of the cluster's Services have names in its own zone, and those of imports
+// alone have none.
 func testPointers(t *testing.T, cs *clusterset) {
 	w, e := cs.west, cs.east
 	names := map[string]string{

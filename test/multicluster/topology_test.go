@@ -14,13 +14,13 @@ import (
 	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 )
 
-// placed is an endpoint somewhere in the set of clusters.
+// placed is an endpoint with its cluster, node and zone.
 type placed struct {
 	cluster string
 	endpoint
 }
 
-// placement has the endpoints of imports by name, one digit. There is a node n1 in both clusters, in another zone each.
+// placement has the endpoints of imports by name, one digit. Node n1 exists in both clusters, in different zones.
 var placement = map[string]placed{
 	"1": {"west", endpoint{number: 51, hostname: "e1", node: "n1", zone: "zone-a"}},
 	"2": {"west", endpoint{number: 52, hostname: "e2", node: "n2", zone: "zone-b"}},
@@ -50,7 +50,7 @@ type policy struct {
 	endpoints   string
 }
 
-// policies are all of them.
+// policies are all headless imports with a policy.
 func policies() []policy {
 	distribution := func(text string) mcsv1beta1.ServiceImportSpec {
 		return mcsv1beta1.ServiceImportSpec{TrafficDistribution: &text}
@@ -69,7 +69,7 @@ func policies() []policy {
 	}
 }
 
-// importPolicies brings all of them to a cluster, with the endpoints that a filter leaves.
+// importPolicies creates all of them in a cluster, with the endpoints that a filter selects.
 func (c *cluster) importPolicies(t *testing.T, ready func(e placed) bool) {
 	t.Helper()
 	for _, p := range policies() {
@@ -92,7 +92,7 @@ func (c *cluster) importPolicies(t *testing.T, ready func(e placed) bool) {
 	}
 }
 
-// createNodes makes the nodes of west.
+// createNodes creates the nodes of west.
 func (c *cluster) createNodes(t *testing.T) {
 	t.Helper()
 	for name, zone := range map[string]string{"n1": "zone-a", "n2": "zone-b"} {
@@ -103,7 +103,7 @@ func (c *cluster) createNodes(t *testing.T) {
 	}
 }
 
-// setClusterID sets the property that says what the ID of the cluster is.
+// setClusterID sets the property with the ID of the cluster.
 func (c *cluster) setClusterID(t *testing.T, id string) {
 	t.Helper()
 	p := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{"value": id}}}
@@ -116,10 +116,10 @@ func (c *cluster) setClusterID(t *testing.T, id string) {
 	}
 }
 
-// sees are the endpoints that a caller is to see of imports.
+// sees are the endpoints of imports that a caller must receive.
 type sees map[string]string
 
-// but returns the same with other rows.
+// but returns a copy with other rows.
 func (s sees) but(rows sees) sees {
 	all := sees{}
 	for _, m := range []sees{s, rows} {
@@ -130,7 +130,7 @@ func (s sees) but(rows sees) sees {
 	return all
 }
 
-// wishes are for A, AAAA and SRV: all of them are of the same endpoints.
+// wishes are the wanted replies for A, AAAA and SRV, with the same endpoints each.
 func (s sees) wishes(c *cluster) (all []wish) {
 	for name, digits := range s {
 		var v4, v6, targets []string
@@ -155,7 +155,7 @@ func (s sees) wishes(c *cluster) (all []wish) {
 	return all
 }
 
-// everything is what is seen where nothing is chosen.
+// everything are all endpoints, without a selection.
 func everything() sees {
 	all := sees{}
 	for _, p := range policies() {
@@ -164,7 +164,7 @@ func everything() sees {
 	return all
 }
 
-// view is what a caller sees by a setup.
+// view is the wanted view of a caller with a setup.
 type view struct {
 	setup, node, zone string
 	sees              sees
@@ -181,8 +181,8 @@ func (c *cluster) wantViews(t *testing.T, s *server, all []view) {
 	}
 }
 
-// testTopology asks the clusterdns of west as its nodes do: first while the ID of the cluster is not known but by the
-// Corefile, then when it is, then when it is another, and then as the endpoints of west go.
+// testTopology queries the clusterdns of west from its nodes: first while only the Corefile has the ID of the cluster,
+// then with the property, then with another ID, and then while the endpoints of west are removed.
 func testTopology(t *testing.T, cs *clusterset, s *server) {
 	w := cs.west
 	ready := func(placed) bool { return true }
@@ -240,7 +240,7 @@ func testTopology(t *testing.T, cs *clusterset, s *server) {
 		w.importPolicies(t, ready)
 		w.wantViews(t, s, always)
 	})
-	t.Run("Services choose as before", func(t *testing.T) {
+	t.Run("Services select as before", func(t *testing.T) {
 		for _, setup := range []string{byArgument, byProperty, byBoth} {
 			s.at(setup).want(t, answer("db"+inCluster, "A", w.v4(10), w.v4(11)))
 		}

@@ -13,22 +13,22 @@ import (
 	"github.com/nearside-dns/nearside/test/netns"
 )
 
-// before and after are how long the load runs before nodecache is hit, and after.
+// before and after are the times of load before the failure of nodecache, and after it.
 const before, after = time.Second, 4 * time.Second
 
-// gapBar is how long no query may be answered while the traffic of an address changes hands. A second is
-// the lease, and what the figures of test/bench show; a busy machine takes its time as well. Where
-// nobody takes the traffic over, nothing is answered until nodecache is back.
+// gapBar is the maximum time without an answer while the traffic of an address moves to another server. A second is the
+// lease, as in the figures of test/bench; a busy machine adds some. Without a fallback, queries get no answer until
+// nodecache runs again.
 const gapBar = after - time.Second
 
 // everywhere is all addresses of a node cache in a cluster.
 var everywhere = []netip.Addr{local4, local6, kubeDNS4, kubeDNS6}
 
-// fallback is the option that tells where packets to the link-local addresses go without nodecache.
-// kube-proxy knows where those to the cluster IPs go.
+// fallback is the option with the server of the link-local addresses without nodecache. For the cluster IPs, kube-proxy
+// has rules.
 var fallback = fmt.Sprintf("fallback %v %v except %v %v", upstream4, upstream6, kubeDNS4, kubeDNS6)
 
-// target is what one stream of a load asks, and where from.
+// target is the server and the sender of one stream of a load.
 type target struct {
 	from    string // "pod" or "node"
 	network string
@@ -39,7 +39,7 @@ func (g target) String() string {
 	return fmt.Sprintf("%v over %s from a %s", g.address, g.network, g.from)
 }
 
-// rates are the queries in a second; they set how exactly a gap is measured.
+// rates are the queries per second of a stream; they limit the precision of a measured gap.
 var rates = []struct {
 	from, network string
 	perSecond     int
@@ -50,7 +50,7 @@ var rates = []struct {
 // load is a stream of queries to each target.
 type load map[target]*netns.Stream
 
-// startLoad asks each address over UDP and TCP, from a pod and from the node itself.
+// startLoad queries each address over UDP and TCP, from a pod and from the node itself.
 func (n *node) startLoad(t *testing.T, addresses ...netip.Addr) load {
 	t.Helper()
 	l := load{}
@@ -80,9 +80,8 @@ func (l load) stop() map[target]netns.Report {
 	return all
 }
 
-// TestKubeProxy takes nodecache away from a node in the ways in which it can go, with a real
-// kube-proxy behind it, and counts what the pods lose. In iptables mode kube-proxy drops untracked
-// packets to the loopback address, as the kubelet does on every node.
+// TestKubeProxy stops nodecache in several ways, with a real kube-proxy behind it, and counts the lost queries of the
+// pods. In iptables mode kube-proxy drops untracked packets to the loopback address, as the kubelet does on every node.
 func TestKubeProxy(t *testing.T) {
 	for _, mode := range []string{"nftables", "iptables"} {
 		t.Run(mode, func(t *testing.T) { takeAway(t, newKubernetesNode(t, mode)) })
@@ -95,8 +94,8 @@ func takeAway(t *testing.T, n *node) {
 		name    string
 		options []string
 		hit     func(*netns.Process)
-		back    func(*netns.Process) // nil where nodecache has to be started again
-		served  []netip.Addr         // the addresses that are answered without nodecache
+		back    func(*netns.Process) // nil if nodecache must be started again
+		served  []netip.Addr         // addresses that are answered without nodecache
 	}{
 		{"clean stop", []string{fallback}, func(p *netns.Process) { p.Stop(t) }, nil, []netip.Addr{kubeDNS4, kubeDNS6}},
 		{"clean stop that keeps the rules", keep, func(p *netns.Process) { p.Stop(t) }, nil, everywhere},
@@ -129,8 +128,8 @@ func takeAway(t *testing.T, n *node) {
 	}
 }
 
-// judge looks at what became of one stream: the cache answers before it is hit at start and once it
-// is back, and cluster DNS in between.
+// judge checks the result of one stream: the cache answers before its failure and once it runs again, and cluster DNS in
+// between.
 func judge(t *testing.T, g target, r netns.Report, start, settled time.Time) {
 	t.Helper()
 	away := r.Since(start)
@@ -155,8 +154,8 @@ func judge(t *testing.T, g target, r netns.Report, start, settled time.Time) {
 	}
 }
 
-// TestFallbackOfBothFamilies freezes nodecache on addresses of both families. The environment has the
-// IPv4 address of cluster DNS alone, as the kubelet sets it; cluster DNS knows the other.
+// TestFallbackOfBothFamilies freezes nodecache on addresses of both families. The environment has only the IPv4 address
+// of cluster DNS, as the kubelet sets it; cluster DNS has a record of the other.
 func TestFallbackOfBothFamilies(t *testing.T) {
 	n := newNode(t)
 	n.restartClusterDNS(t, fmt.Sprintf("kube-dns-upstream.kube-system.svc.cluster.local 5 IN AAAA %v", n.Upstream.IPv6))
@@ -182,14 +181,14 @@ func TestFallbackOfBothFamilies(t *testing.T) {
 	}
 }
 
-// TestNoFallback has a cluster DNS of one family: the log names the address of the other, once.
+// TestNoFallback has cluster DNS with one family: the log names the address of the other, once.
 func TestNoFallback(t *testing.T) {
 	n := newNode(t)
 	n.restartClusterDNS(t, fmt.Sprintf("kube-dns-upstream.kube-system.svc.cluster.local 5 IN A %v", n.Upstream.IPv4))
 	p := n.startDualStack(t, n.Upstream.IPv4)
 	const line = "Address fd00:53::10 has no fallback: while nodecache does not answer there, pods get no answer"
 	waitLog(t, startTimeout, p, line)
-	// kube-proxy begins to serve the address.
+	// kube-proxy adds the address.
 	n.Node.Run(t, "nft", "add table ip6 kube-proxy; add map ip6 kube-proxy service-ips { type ipv6_addr . inet_proto . inet_service : verdict; }; "+
 		"add chain ip6 kube-proxy s; add element ip6 kube-proxy service-ips { fd00:53::10 . udp . 53 : goto s }")
 	waitLog(t, startTimeout, p, "Every address is answered without a lease as well")
@@ -198,8 +197,7 @@ func TestNoFallback(t *testing.T) {
 	}
 }
 
-// restartClusterDNS has cluster DNS know the name of its own Service, of which a record is given, and
-// nothing else of it.
+// restartClusterDNS gives cluster DNS one record for the name of its own Service, and no other of that Service.
 func (n *node) restartClusterDNS(t *testing.T, record string) {
 	t.Helper()
 	n.dns.Stop(t)

@@ -14,7 +14,7 @@ import (
 	"github.com/nearside-dns/nearside/test/netns"
 )
 
-// TestInterface looks at the interface in the kernel and asks every address with dig.
+// TestInterface reads the interface from the kernel and queries every address with dig.
 func TestInterface(t *testing.T) {
 	n := newNode(t)
 	n.run(t, cache{who: "local", addresses: everywhere})
@@ -69,7 +69,7 @@ func TestUntracked(t *testing.T) {
 			ask(t, n.Node, network, a, controls)
 		}
 	}
-	// So does the kubelet, from the node.
+	// The kubelet queries from the node as well.
 	if page, err := get(n.Node, "http://"+netip.AddrPortFrom(local4, 8080).String()+"/health"); err != nil || page != "OK" {
 		t.Errorf("health: %q, %v", page, err)
 	}
@@ -105,8 +105,8 @@ func ask(t *testing.T, from *netns.Namespace, network string, to netip.Addr, cou
 	all.Wait()
 }
 
-// TestHeldAddress starts nodecache where another interface has its address.
-func TestHeldAddress(t *testing.T) {
+// TestAddressInUse starts nodecache where another interface has its address.
+func TestAddressInUse(t *testing.T) {
 	n := newNode(t)
 	n.Node.Run(t, "ip", "link", "add", "kept0", "type", "bridge")
 	n.Node.Run(t, "ip", "addr", "add", local4.String()+"/32", "dev", "kept0")

@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// link is an interface as "ip -json addr" tells of it.
+// link is an interface in the output of "ip -json addr".
 type link struct {
 	Name  string   `json:"ifname"`
 	Flags []string `json:"flags"`
@@ -58,7 +58,7 @@ func (n *node) rules() string {
 	return text
 }
 
-// leased tells whether nodecache's table takes the traffic of an address.
+// leased reports whether nodecache's table directs the traffic of an address to it.
 func (n *node) leased(address netip.Addr) error {
 	set := "lease4"
 	if address.Is6() {
@@ -84,8 +84,7 @@ func (n *node) kernelState(t *testing.T) string {
 	}, "\n")
 }
 
-// iptables returns the rules of both families, without the chains: chains without rules stay behind
-// where somebody used them.
+// iptables returns the rules of both families, without the chains: chains without rules stay after their use.
 func (n *node) iptables(t *testing.T) (all []string) {
 	t.Helper()
 	for _, program := range []string{"iptables-save", "ip6tables-save"} {
@@ -98,7 +97,7 @@ func (n *node) iptables(t *testing.T) (all []string) {
 	return all
 }
 
-// tracked returns how many connections the kernel tracks to or from an address.
+// tracked returns the number of connections that the kernel tracks to or from an address.
 func (n *node) tracked(t *testing.T, address netip.Addr) (count int) {
 	t.Helper()
 	family := "ipv4"

@@ -17,11 +17,11 @@ import (
 	"github.com/nearside-dns/nearside/test/netns"
 )
 
-// nodeName is the name of the Node that kube-proxy looks for.
+// nodeName is the name of kube-proxy's Node.
 const nodeName = "node"
 
-// newKubernetesNode makes a node with a real kube-proxy in a mode, and waits until the pods reach
-// cluster DNS by the cluster IPs of kube-dns and of kube-dns-upstream.
+// newKubernetesNode makes a node with a real kube-proxy in a mode, and waits until pods reach cluster DNS at the cluster
+// IPs of kube-dns and of kube-dns-upstream.
 func newKubernetesNode(t *testing.T, mode string) *node {
 	t.Helper()
 	proxy := controlplane.RequireBinary(t, "kube-proxy")
@@ -89,7 +89,7 @@ func makeService(ctx context.Context, t *testing.T, client kubernetes.Interface,
 	}
 }
 
-// slice is an EndpointSlice of a Service with one endpoint that is ready.
+// slice is an EndpointSlice of a Service with one ready endpoint.
 func slice(service string, endpoint netip.Addr) *discoveryv1.EndpointSlice {
 	family, suffix := discoveryv1.AddressTypeIPv4, "-4"
 	if endpoint.Is6() {

@@ -18,10 +18,10 @@ import (
 	"github.com/nearside-dns/nearside/test/netns"
 )
 
-// bounded is how long something may take that is to happen at once or within a second.
+// bounded limits the wait for an event that is due at once or within a second.
 const bounded = 3 * time.Second
 
-// startTimeout is how long a program may take to start on a busy machine.
+// startTimeout bounds the start of a program on a busy machine.
 const startTimeout = 30 * time.Second
 
 // The addresses that nodecache listens on. The cluster IPs are those of the Service kube-dns.
@@ -32,13 +32,13 @@ var (
 	kubeDNS6 = netip.MustParseAddr("fd00:96::a")
 )
 
-// The cluster IPs of the Service kube-dns-upstream, which no nodecache listens on.
+// The cluster IPs of the Service kube-dns-upstream, on which no nodecache listens.
 var (
 	upstream4 = netip.MustParseAddr("10.96.0.11")
 	upstream6 = netip.MustParseAddr("fd00:96::b")
 )
 
-// The names of what nodecache makes.
+// Names of interface and tables of nodecache.
 const (
 	device = "nodelocaldns"
 	table  = "nearside-nodelocaldns"
@@ -53,14 +53,14 @@ func program(t *testing.T) string {
 	return daemon.Program(t, "nodecache")
 }
 
-// node is a node with pods and, behind it, cluster DNS. Every answer is a TXT record that says who
-// gives it and whom the query came from.
+// node is a node with pods and, behind it, cluster DNS. Every answer is a TXT record with the names of the server and of
+// the sender of the query.
 type node struct {
 	*netns.Bed
 	dns *netns.Process // cluster DNS
 }
 
-// newNode makes a node with nothing on it, and starts cluster DNS.
+// newNode makes a node without configuration, and starts cluster DNS.
 func newNode(t *testing.T) *node {
 	t.Helper()
 	netns.Require(t, "ip", "nft", "iptables", "conntrack", "dig")
@@ -70,14 +70,14 @@ func newNode(t *testing.T) *node {
 		_, err := n.Upstream.Ask("tcp", n.Upstream.IPv6, "up.test.", time.Second)
 		return err
 	})
-	// The kernel tracks connections only where rules ask for it.
+	// The kernel tracks connections only if rules use them.
 	n.Node.Run(t, "nft", "add table inet control; "+
 		"add chain inet control in { type filter hook prerouting priority 0; }; add rule inet control in ct state new counter; "+
 		"add chain inet control out { type filter hook output priority 0; }; add rule inet control out ct state new counter")
 	return n
 }
 
-// answering is the plugin that answers every query with who it is and whom it comes from.
+// answering is the plugin that answers every query with the names of server and sender.
 func answering(who string) string {
 	return fmt.Sprintf("template IN ANY . {\n        answer \"{{ .Name }} 5 IN TXT %s {{ .Remote }}\"\n    }", who)
 }
@@ -87,7 +87,7 @@ func server(plugins ...string) string {
 	return ".:53 {\n    " + strings.Join(plugins, "\n    ") + "\n}\n"
 }
 
-// write writes a file and makes its folder.
+// write writes a file and creates its folder.
 func write(t *testing.T, path, text string) {
 	t.Helper()
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
@@ -106,13 +106,13 @@ func corefile(t *testing.T, plugins ...string) string {
 	return path
 }
 
-// cache is what nodecache is configured with.
+// cache is the configuration of a nodecache.
 type cache struct {
-	// who is what it answers with.
+	// who is the name in its answers.
 	who string
-	// addresses are those that it listens on.
+	// addresses are the node-local addresses.
 	addresses []netip.Addr
-	// bind are the addresses of the server as the directive bind has them, empty for those of nodelocal.
+	// bind are the arguments of bind, empty for those of nodelocal.
 	bind string
 	// options are the lines in the block of nodelocal.
 	options []string
@@ -120,11 +120,11 @@ type cache struct {
 	more []string
 }
 
-// whos are those that answer as themselves; each has a port of its own behind its cache.
+// whos are the names in the answers; each has its own port behind the cache.
 var whos = []string{"local", "first", "second", "third", "bystander"}
 
-// text is the Corefile. The answers come out of a cache, so that the fast path has the addresses, and
-// from a server block of the same process behind it.
+// text is the Corefile. The answers are cached, so that the fast path has the addresses, and made by a server block of
+// the same process.
 func (c cache) text() string {
 	list := addressList(c.addresses)
 	return server(append([]string{
@@ -134,7 +134,7 @@ func (c cache) text() string {
 	}, c.more...)...) + c.behind()
 }
 
-// behind is the server block that it forwards to.
+// behind is the server block to which it forwards.
 func (c cache) behind() string {
 	return strings.Replace(server("bind 127.0.0.1", answering(c.who)), ":53", fmt.Sprintf(":%d", c.port()), 1)
 }
@@ -149,8 +149,7 @@ func (n *node) start(t *testing.T, c cache) *netns.Process {
 	return n.Node.Start(t, program(t), "-conf", path)
 }
 
-// run starts nodecache and waits until it answers a pod on each of its addresses and takes their
-// traffic.
+// run starts nodecache and waits until it answers a pod on each of its addresses and has their leases.
 func (n *node) run(t *testing.T, c cache) *netns.Process {
 	t.Helper()
 	p := n.start(t, c)
@@ -163,7 +162,7 @@ func (n *node) run(t *testing.T, c cache) *netns.Process {
 	return p
 }
 
-// hasLease tells whether the rules of this configuration have a lease.
+// hasLease reports whether the rules of this configuration have a lease.
 func (c cache) hasLease() bool {
 	for _, without := range []string{"backend iptables", "backend none", "setup none", "setup interface"} {
 		if slices.Contains(c.options, without) {
@@ -193,7 +192,7 @@ func addressList(all []netip.Addr) string {
 	return strings.Join(text, " ")
 }
 
-// waitLog waits until a program has written a text, and fails with all that it has written.
+// waitLog waits until a program's output contains a text, and fails with all of the output.
 func waitLog(t *testing.T, timeout time.Duration, p *netns.Process, text string) {
 	t.Helper()
 	waitFor(t, timeout, fmt.Sprintf("%q in the log", text), func() error {

@@ -12,12 +12,12 @@ import (
 	"github.com/nearside-dns/nearside/test/netns"
 )
 
-// maxTurn is the longest CPU time that TestStarvedServer may give the server at once: after the loss of a lease
-// the server waits for a second before it takes the lease again.
+// maxTurn is the maximum CPU time that TestStarvedServer leaves the server at once: after a lease has expired, the
+// server waits a second before it acquires the lease again.
 const maxTurn = 700 * time.Millisecond
 
 // TestStarvedServer stops nodecache for longer than the lease lasts, again and again, with a moment of CPU time in
-// between. Pods are answered by cluster DNS in that time, and do not wait for the server that is stopped.
+// between. In that time cluster DNS answers pods, and no pod waits for the stopped server.
 func TestStarvedServer(t *testing.T) {
 	const pauses, pause, turn = 7, 1700 * time.Millisecond, 50 * time.Millisecond
 	n := newNode(t)

@@ -15,8 +15,8 @@ import (
 	"github.com/nearside-dns/nearside/test/netns"
 )
 
-// stockCorefile is the configuration that Kubernetes' manifest of node-local-dns has. Words in
-// capitals are what is filled in at the installation: CLUSTER_DOMAIN, LOCAL_DNS and HEALTH.
+// stockCorefile is the configuration of Kubernetes' manifest of node-local-dns. The installation replaces the words in
+// capitals: CLUSTER_DOMAIN, LOCAL_DNS and HEALTH.
 const stockCorefile = `CLUSTER_DOMAIN:53 {
     errors
     cache {
@@ -65,16 +65,16 @@ ip6.arpa:53 {
     }
 `
 
-// The servers beside cluster DNS that a stock configuration can ask.
+// The upstreams of a stock configuration besides cluster DNS.
 const (
-	resolver = "10.2.0.53" // what the node's resolv.conf has
-	stub     = "10.2.0.54" // a stub domain's
+	resolver = "10.2.0.53" // server of the node's resolv.conf
+	stub     = "10.2.0.54" // server of a stub domain
 )
 
-// stock is nodecache as the manifest of node-local-dns runs it, but for the paths.
+// stock is nodecache with the command line of the manifest of node-local-dns, except for paths.
 type stock struct {
-	locals  []netip.Addr // of -localip
-	cluster netip.Addr   // of the Service kube-dns-upstream
+	locals  []netip.Addr // value of -localip
+	cluster netip.Addr   // cluster IP of the Service kube-dns-upstream
 }
 
 // TestStock runs the manifest's configuration with its command line and a real kube-proxy.
@@ -94,7 +94,7 @@ func TestStock(t *testing.T) {
 	}
 }
 
-// startResolvers starts the servers beside cluster DNS.
+// startResolvers starts the servers besides cluster DNS.
 func (n *node) startResolvers(t *testing.T) {
 	t.Helper()
 	n.Node.Etc(t, "resolv.conf", "nameserver "+resolver+"\nsearch example.com\n")
@@ -133,8 +133,8 @@ func (s stock) run(t *testing.T, n *node) *netns.Process {
 	return p
 }
 
-// waitCached waits until a query to this address reaches cluster DNS from the node, which asks for
-// nodecache, and not from the pod.
+// waitCached waits until cluster DNS receives a query for this address from the node, so from nodecache, and not from
+// the pod.
 func (s stock) waitCached(t *testing.T, n *node, address netip.Addr) {
 	t.Helper()
 	waitFor(t, startTimeout, fmt.Sprintf("nodecache to ask cluster DNS for a client of %v", address), func() error {
@@ -183,7 +183,7 @@ func (n *node) testStock(t *testing.T, s stock, before string) {
 	}
 }
 
-// testStockOverlap replaces nodecache as a DaemonSet with maxSurge does: both share all ports.
+// testStockOverlap replaces nodecache as a DaemonSet with maxSurge does: both instances share all ports.
 func (n *node) testStockOverlap(t *testing.T, s stock, before string) {
 	first := s.run(t, n)
 	second := s.run(t, n)
@@ -206,7 +206,7 @@ func (n *node) testStockOverlap(t *testing.T, s stock, before string) {
 	}
 }
 
-// testStockKilled wants both addresses to be answered by cluster DNS itself once nodecache is killed.
+// testStockKilled asserts that cluster DNS answers on both addresses after nodecache is killed.
 func (n *node) testStockKilled(t *testing.T, s stock) {
 	p := s.run(t, n)
 	p.Kill(t)
@@ -222,7 +222,7 @@ func (n *node) testStockKilled(t *testing.T, s stock) {
 	s.run(t, n).Stop(t)
 }
 
-// get returns the page at a URL, asked for in a namespace.
+// get returns the page at a URL, requested in a namespace.
 func get(from *netns.Namespace, url string) (page string, err error) {
 	client := from.Client()
 	client.Timeout = bounded

@@ -19,7 +19,7 @@ type records struct {
 	owner  string // owner name
 }
 
-func (r records) of(qtype string) []string {
+func (r records) byType(qtype string) []string {
 	if qtype == "A" {
 		return r.v4
 	}
@@ -82,7 +82,7 @@ func (r *records) add(addresses ...string) {
 
 // brief returns the records in the form of brief for replies.
 func (r records) brief(qtype string) string {
-	switch found := slices.Sorted(slices.Values(r.of(qtype))); {
+	switch found := slices.Sorted(slices.Values(r.byType(qtype))); {
 	case len(found) > 0:
 		return strings.Join(found, " ") + " at " + r.owner
 	case r.exists:

@@ -349,9 +349,9 @@ func zone(expression string) map[string]string {
 	return map[string]string{"nameservers": "['169.254.20.10']", "zone": expression}
 }
 
-// TestWrongPolicies has policies with wrong values, each for a namespace of its own, in which pods can still be created. The
+// TestInvalidPolicies has policies with wrong values, each for a namespace of its own, in which pods can still be created. The
 // right policy is last: the API server watches policies in order.
-func TestWrongPolicies(t *testing.T) {
+func TestInvalidPolicies(t *testing.T) {
 	c := start(t)
 	right := fromFiles(t).with(t, overlay(t))
 	for name, values := range refused {
@@ -378,8 +378,8 @@ func TestWrongPolicies(t *testing.T) {
 	}
 }
 
-// TestRightValues has the max number of addresses, of both families.
-func TestRightValues(t *testing.T) {
+// TestMaxAddresses has the max number of addresses, of both families.
+func TestMaxAddresses(t *testing.T) {
 	c := start(t)
 	c.namespace(labelled, map[string]string{label: byServer})
 	addresses := []string{"169.254.20.10", "fd00:96::a", "10.96.0.10"}

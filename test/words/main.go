@@ -1,6 +1,7 @@
-// Command words prints the lines of comments, messages and pages that use wording which STYLE forbids (see CONTRIBUTING,
-// "Words"), and fails if there are any. Input is the Go files and Markdown pages of the module; it reads comments and
-// string literals, not identifiers.
+// Command words prints the lines whose wording STYLE forbids (see CONTRIBUTING, "Words"), and fails if there are any. Input
+// is the files of the module: comments, string literals and declared identifiers of Go, the text of Markdown pages, and
+// comments of YAML files, scripts, templates and the Makefile. A line with "words:permit" is permitted: it should give
+// the reason.
 package main
 
 import (
@@ -21,7 +22,7 @@ func main() {
 		fmt.Println(f)
 	}
 	if len(found) > 0 {
-		fmt.Printf("%d lines: name the subject, and use the field's verb\n", len(found))
+		fmt.Printf("%d findings: name the subject, and use the field's verb\n", len(found))
 		os.Exit(1)
 	}
 }

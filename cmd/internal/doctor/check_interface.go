@@ -113,10 +113,10 @@ func (n *node) checkAddresses(context.Context) []Line {
 		return lines
 	}
 	l, _ := n.link(s.iface)
-	for _, on := range l.Addresses {
-		if a := on.Prefix.Addr(); !slices.Contains(s.addresses, a) && !a.IsLinkLocalUnicast() {
+	for _, assigned := range l.Addresses {
+		if a := assigned.Prefix.Addr(); !slices.Contains(s.addresses, a) && !a.IsLinkLocalUnicast() {
 			lines = append(lines, Line{"address " + a.String(), "on " + s.iface + ", not configured", Warn,
-				"queries of pods to it get no answer: ip address del " + on.Prefix.String() + " dev " + s.iface + ", or add it to -localip"})
+				"queries of pods to it get no answer: ip address del " + assigned.Prefix.String() + " dev " + s.iface + ", or add it to -localip"})
 		}
 	}
 	return lines
@@ -124,32 +124,32 @@ func (n *node) checkAddresses(context.Context) []Line {
 
 func (n *node) checkAddress(s setup, links []link.Link, a netip.Addr) Line {
 	line := Line{Check: "address " + a.String(), Verdict: OK}
-	var on []string
+	var interfaces []string
 	var own link.Address
 	for _, l := range links {
 		if found, ok := l.Address(a); ok {
-			on = append(on, l.Name)
+			interfaces = append(interfaces, l.Name)
 			if l.Name == s.iface || l.Name == "lo" {
 				own = found
 			}
 		}
 	}
-	line.Value = "on " + strings.Join(on, " and ")
+	line.Value = "on " + strings.Join(interfaces, " and ")
 	switch {
 	case a.Is6() && n.sysctl("net.ipv6.conf.all.disable_ipv6") == 1:
 		line.Value, line.Verdict = "IPv6 is switched off", Fail
 		line.Advice = "sysctl net.ipv6.conf.all.disable_ipv6=0, or remove the address from -localip"
-	case len(on) == 0:
+	case len(interfaces) == 0:
 		line.Value, line.Verdict = "on no interface", Fail
 		line.Advice = "start nodecache; if it runs, its log has the reason why the address is missing"
-	case slices.Contains(on, "kube-ipvs0"):
+	case slices.Contains(interfaces, "kube-ipvs0"):
 		line.Verdict = Fail
 		line.Advice = "kube-proxy in IPVS mode has this Service's address: configure nodecache with the link-local address only, and kubelet --cluster-dns with it"
 	case !own.Prefix.IsValid() && s.noIface:
 	case !own.Prefix.IsValid():
 		line.Verdict = Fail
 		line.Advice = "another interface has it: choose another address for nodecache, or remove it there"
-	case len(on) > 1:
+	case len(interfaces) > 1:
 		line.Verdict, line.Advice = Warn, "remove it from the other interface"
 	case own.Tentative:
 		line.Value += ", tentative"

@@ -3,6 +3,7 @@ package nodelocaldns
 import (
 	"cmp"
 	"fmt"
+	"net"
 	"slices"
 	"strings"
 	"unicode"
@@ -154,11 +155,12 @@ func (v values) copyOf(m model, zone string) addedBlock {
 	return block
 }
 
-// renamed returns the tokens of directives with another zone among their arguments.
+// renamed returns the tokens of directives with another zone among their arguments. Addresses stay: a zone may have the
+// text of an address.
 func renamed(tokens []caddyfile.Token, from, to string) []caddyfile.Token {
 	tokens = slices.Clone(tokens)
 	for i := range tokens {
-		if isArgument(tokens, i) && dns.CanonicalName(tokens[i].Text) == from {
+		if isArgument(tokens, i) && dns.CanonicalName(tokens[i].Text) == from && net.ParseIP(tokens[i].Text) == nil {
 			tokens[i].Text = to
 		}
 	}

@@ -224,7 +224,8 @@ func FuzzFormat(f *testing.F) {
 }
 
 // FuzzClusterset renders any text with and without the flag. Blocks are added if the zone has none, each with the directives
-// of another block.
+// of another block. Its corpus has unpaired braces, which moved the begin of added blocks, and a zone whose name is the
+// address of the server, which was replaced as well.
 func FuzzClusterset(f *testing.F) {
 	for _, name := range []string{"stock", "custom", "clusterset", "caller", "cluster"} {
 		text, err := os.ReadFile(filepath.Join("testdata/render", name+".base"))

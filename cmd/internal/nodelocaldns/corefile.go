@@ -81,7 +81,7 @@ func (n *Node) write(target string, c daemon.Corefile) {
 	}
 	if err != nil {
 		if n.unwritten != err.Error() {
-			clog.Infof("The rendered Corefile is not written, which changes nothing: %s", err)
+			clog.Infof("Rendered Corefile not written; no program reads it: %s", err)
 		}
 		n.unwritten = err.Error()
 		return
@@ -114,5 +114,5 @@ func describe(c daemon.Corefile, offset int) string {
 	if len(lines) == 0 {
 		return ""
 	}
-	return "# Defaults of directives, where no option says otherwise:\n" + strings.Join(lines, "")
+	return "# Defaults of directives, where no option overrides them:\n" + strings.Join(lines, "")
 }

@@ -209,7 +209,7 @@ func (v values) reportImported(blocks []caddyfile.ServerBlock) {
 					break
 				}
 				if t.File != "" && isFile(t.Text) {
-					v.report(message{info, fmt.Sprintf("%s:%d - forward stands in an imported file: all servers of %s are queried, also such as lead back to this node, and over UDP when a client queries over UDP", t.File, t.Line, t.Text)})
+					v.report(message{info, fmt.Sprintf("%s:%d - forward stands in an imported file: all servers of %s are queried, also those that loop back to this node, and over UDP when a client queries over UDP", t.File, t.Line, t.Text)})
 				}
 			}
 		}

@@ -49,13 +49,13 @@ func (n *Node) reportConfigMap(reason error) {
 func (v values) checkKubeDNS() error {
 	for _, server := range v.kubeDNS.Upstreams {
 		if v.isItself(server) {
-			return fmt.Errorf("upstreamNameservers: %s would come back to this node", server)
+			return fmt.Errorf("upstreamNameservers: %s would loop back to this node", server)
 		}
 	}
 	for _, domain := range slices.Sorted(maps.Keys(v.kubeDNS.StubDomains)) {
 		for _, server := range v.kubeDNS.StubDomains[domain] {
 			if v.isItself(server) {
-				return fmt.Errorf("stubDomains: %s of %s would come back to this node", server, domain)
+				return fmt.Errorf("stubDomains: %s of %s would loop back to this node", server, domain)
 			}
 		}
 	}

@@ -22,7 +22,7 @@ func TestServersOfThisNode(t *testing.T) {
 				v := example(t, "")
 				v.kubeDNS = c
 				_, err := v.render(daemon.Corefile{Name: "f", Text: []byte(corefile)})
-				if got := err != nil && strings.Contains(err.Error(), server) && strings.Contains(err.Error(), "would come back to this node"); got != want || err != nil && !got {
+				if got := err != nil && strings.Contains(err.Error(), server) && strings.Contains(err.Error(), "would loop back to this node"); got != want || err != nil && !got {
 					t.Errorf("%+v: error %v", c, err)
 				}
 			}

@@ -261,7 +261,7 @@ func TestUselessResolvConf(t *testing.T) {
 	n := node(t, nil)
 	conf := filepath.Join(t.TempDir(), "Corefile")
 	file(t, conf, ". {\n    forward . "+n.resolvConf+" {\n        max_fails 3\n    }\n}\nb {\n    forward . 10.9.9.9 "+n.resolvConf+"\n}\n")
-	step := func(name, text, want, said, refused string) {
+	step := func(name, text, want, message, refused string) {
 		t.Helper()
 		file(t, n.resolvConf, text)
 		got, err := n.Source(conf, reader)
@@ -274,8 +274,8 @@ func TestUselessResolvConf(t *testing.T) {
 		if err != nil || !strings.Contains(shown(got), want) {
 			t.Errorf("%s: error %v, %q is not in\n%s", name, err, want, shown(got))
 		}
-		if (len(n.logged) == 0) != (said == "") || said != "" && !strings.Contains(n.logged[0].text, said) {
-			t.Errorf("%s: messages %v, want %q", name, n.logged, said)
+		if (len(n.logged) == 0) != (message == "") || message != "" && !strings.Contains(n.logged[0].text, message) {
+			t.Errorf("%s: messages %v, want %q", name, n.logged, message)
 		}
 	}
 	step("at the start", "nameserver 127.0.0.1\n", "# forward in line 2: to 127.0.0.1:0\n", n.resolvConf+" names only 127.0.0.1", "")

@@ -160,6 +160,8 @@ func TestRenderErrors(t *testing.T) {
 		{"bound to everything and not bound", "a {\n  bind 0.0.0.0\n}\n. {\n}\n", example(t, "169.254.20.10"), nil, "f: block . has no bind and another has bind 0.0.0.0"},
 		{"link-local IPv6 address", ". {\n  bind fe80::53\n}\n", example(t, "fe80::53"), nil, "f: CoreDNS can't bind to fe80::53 of -localip, a link-local IPv6 address: leave bind out"},
 		{"no block on the port", ".:5353 {\n  log\n}\n", example(t, "169.254.20.10"), nil, "f has no server block on port 53"},
+		{"closing brace first", "}\n.:53 {\n    forward . 192.0.2.1\n}\n", example(t, ""), nil, "f:1 - Error during parsing: unexpected '}'"},
+		{"one closing brace too many", ".:53 {\n    forward . 192.0.2.1\n}\n}\n", example(t, ""), nil, "f:4 - Error during parsing: unexpected '}'"},
 		{"no braces", ".:53\nlog\n", example(t, "169.254.20.10"), nil, "f:1 - a server block without braces"},
 		{"resolv.conf", ". {\n  forward . /none\n}\n", example(t, ""), nil, "f:2 - open /none: no such file"},
 		{"stub domain served", "corp.example {\n  log\n}\n", example(t, ""), func(v *values) {

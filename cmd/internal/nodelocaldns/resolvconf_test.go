@@ -136,7 +136,7 @@ func TestCopyOfResolvConf(t *testing.T) {
 		if _, err := n.Source(conf, reader); err != nil {
 			t.Fatal(err)
 		}
-		if said := len(n.logged) == 1 && strings.Contains(n.logged[0].text, "is a copy from the start of the pod, changes on the node are not followed"); said != pod {
+		if warned := len(n.logged) == 1 && strings.Contains(n.logged[0].text, "is a copy from the start of the pod, changes on the node are not followed"); warned != pod {
 			t.Errorf("in a pod: %t, messages %v", pod, n.logged)
 		}
 	}

@@ -55,6 +55,11 @@ func (v values) render(source daemon.Corefile) (daemon.Corefile, error) {
 	if err != nil {
 		return source, err
 	}
+	if imported.Sum() == "" { // with imported files, braces may be paired across files
+		if err := checkBraces(source.Name, text); err != nil {
+			return source, err
+		}
+	}
 	v.own = ownAddresses(v.local, blocks)
 	if err := v.check(source.Name, string(source.Text)); err != nil { // again, with the addresses after bind
 		return source, err
@@ -78,6 +83,24 @@ func (v values) render(source daemon.Corefile) (daemon.Corefile, error) {
 	addBlocks(&out, added)
 	v.reportCaller(string(out.Text), forward)
 	return out, checkBlocks(out, len(blocks)+len(added))
+}
+
+// checkBraces returns an error for a closing brace without an opening one. CoreDNS's parser accepts it as a zone, or as the
+// end of a server block without braces, and it would change where added blocks begin.
+func checkBraces(file, text string) error {
+	depth := 0
+	for d := caddyfile.NewDispenser(file, strings.NewReader(text)); d.Next(); {
+		switch d.Val() {
+		case "{":
+			depth++
+		case "}":
+			depth--
+		}
+		if depth < 0 {
+			return d.Err("unexpected '}': no '{' is open")
+		}
+	}
+	return nil
 }
 
 // addBlocks appends server blocks and the defaults of their forward directives.

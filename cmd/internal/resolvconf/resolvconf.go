@@ -203,7 +203,7 @@ func (r Reader) usable(found *Result, file string, others ...string) ([]string, 
 	case len(skipped) == 0:
 		return nil, UselessError{file + " names no nameserver"}
 	}
-	return nil, UselessError{fmt.Sprintf("%s names only %s, which would come back to this node; name the servers behind it, in upstreamNameservers of the kube-dns ConfigMap or after forward",
+	return nil, UselessError{fmt.Sprintf("%s names only %s, which would loop back to this node; name the servers behind it, in upstreamNameservers of the kube-dns ConfigMap or after forward",
 		file, strings.Join(skipped, " and "))}
 }
 

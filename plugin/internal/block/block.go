@@ -31,7 +31,7 @@ type Block struct {
 // Of returns the server block of the plugin that calls it in setup.
 func Of(c *caddy.Controller) *Block {
 	config := dnsserver.GetConfig(c)
-	conf := configurations.of(c.Context())
+	conf := configurations.find(c.Context())
 	conf.follow(c)
 	for _, b := range conf.blocks {
 		if b.config == config {

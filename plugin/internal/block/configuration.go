@@ -31,10 +31,10 @@ type configurationList struct {
 }
 
 // Read registers the configuration that CoreDNS is reading, also if no plugin of its blocks calls Of.
-func Read(context caddy.Context) { configurations.of(context) }
+func Read(context caddy.Context) { configurations.find(context) }
 
-// of returns the configuration with a context. A new one gets its servers to call the fast path when they serve UDP.
-func (l *configurationList) of(context caddy.Context) *Configuration {
+// find returns the configuration with a context. A new one gets its servers to call the fast path when they serve UDP.
+func (l *configurationList) find(context caddy.Context) *Configuration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, conf := range l.all {

@@ -83,7 +83,7 @@ func (c *Clients) Find(from netip.Addr) (*searchlist.List, searchlist.Unknown) {
 	case t.Ending:
 		return nil, searchlist.Ending
 	}
-	if l := c.of(podDNS{t.Pod.Namespace, t.Pod.DNS}); l != nil {
+	if l := c.list(podDNS{t.Pod.Namespace, t.Pod.DNS}); l != nil {
 		return l, searchlist.Known
 	}
 	return nil, searchlist.NoList
@@ -110,8 +110,8 @@ func (c *Clients) isOutdated() bool {
 	return outdated
 }
 
-// of returns the list of a pod, or nil.
-func (c *Clients) of(pod podDNS) *searchlist.List {
+// list returns the search list of a pod, or nil.
+func (c *Clients) list(pod podDNS) *searchlist.List {
 	host, cached := c.host(), c.lists.Load()
 	if sameSlice(cached.host, host) {
 		if l, ok := cached.list[pod]; ok {

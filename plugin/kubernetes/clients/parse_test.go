@@ -79,7 +79,7 @@ func TestParseErrors(t *testing.T) {
 		"unknown":              {"node a\nnonsense", `Testfile:3 - Error during parsing: unknown option "nonsense", known are endpoint, kubeconfig, manifests, node, resolv_conf, tls`},
 		"an option of cluster": {"node a\npods verified", `Testfile:3 - Error during parsing: unknown option "pods"`},
 		"twice":                {"node a\nnode b", "Testfile:3 - Error during parsing: node is given twice"},
-		"endpoint":             {"node a\nendpoint ftp://10.0.0.1", `Testfile:3 - Error during parsing: endpoint: "ftp://10.0.0.1" is no such URL; it takes the URL of an API server`},
+		"endpoint":             {"node a\nendpoint ftp://10.0.0.1", `Testfile:3 - Error during parsing: endpoint: invalid URL "ftp://10.0.0.1"; it takes the URL of an API server`},
 		"kubeconfig":           {"node a\nkubeconfig /none/config", "Testfile:3 - Error during parsing: kubeconfig: "},
 		"tls":                  {"node a\nendpoint https://127.0.0.1:1\ntls " + noPEM + " " + noPEM + " " + noPEM, "Testfile:4 - Error during parsing: tls: "},
 		"manifests":            {"node a\nmanifests /none", "Testfile:3 - Error during parsing: manifests: manifests directory /none: no such file or directory"},

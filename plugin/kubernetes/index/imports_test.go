@@ -230,7 +230,7 @@ func TestImportAddresses(t *testing.T) {
 		t.Errorf("there are %d Services and %d ServiceImports, want 2 of each", len(services), len(imports))
 	}
 	for _, c := range []struct {
-		of   string
+		name string
 		e    *Entry
 		want []string
 	}{
@@ -242,7 +242,7 @@ func TestImportAddresses(t *testing.T) {
 			names = append(names, s.Name)
 		}
 		if !slices.Equal(names, c.want) {
-			t.Errorf("%s has the EndpointSlices %q, want %q", c.of, names, c.want)
+			t.Errorf("%s has the EndpointSlices %q, want %q", c.name, names, c.want)
 		}
 	}
 }

@@ -165,7 +165,7 @@ func (ix *Index) Addresses() iter.Seq[netip.Addr] {
 // PodsByIP returns the pods with an address, ordered by namespace and name. Pods in the host network share one.
 func (ix *Index) PodsByIP(a netip.Addr) []*Pod { return inOrder(ix.podIPs.all(a)) }
 
-// inOrder returns records ordered by key, each key once. A key is there twice if a record has the address twice, and while
+// inOrder returns records ordered by key, each key once. A key occurs twice if a record has the address twice, and while
 // a new record replaces an old one.
 func inOrder[R interface{ key() Name }](records iter.Seq[R]) []R {
 	found := slices.Collect(records)

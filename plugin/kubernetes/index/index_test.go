@@ -104,7 +104,7 @@ func TestModelCanFail(t *testing.T) {
 // TestPodDNSStays asserts that equal DNS settings of pods share one record, by which search lists are cached.
 func TestPodDNSStays(t *testing.T) {
 	ix := New()
-	said := func(policy string, ending bool) *PodDNS {
+	dnsOf := func(policy string, ending bool) *PodDNS {
 		p := webPod()
 		p.DNS, p.Ending = &PodDNS{Policy: policy}, ending
 		ix.PutPod(p)
@@ -114,11 +114,11 @@ func TestPodDNSStays(t *testing.T) {
 		}
 		return at[0].DNS
 	}
-	first := said("None", false)
-	if said("None", true) != first {
+	first := dnsOf("None", false)
+	if dnsOf("None", true) != first {
 		t.Error("a pod with equal settings has a copy of them")
 	}
-	if said("Default", true) == first {
+	if dnsOf("Default", true) == first {
 		t.Error("a pod with other settings shares them")
 	}
 }

@@ -359,11 +359,11 @@ func compareEntry(reader string, k Name, e *Entry, want *Service, under []*Slice
 func sameRecords[R interface {
 	comparable
 	key() Name
-}](reader string, of any, got, want []R) error {
+}](reader string, argument any, got, want []R) error {
 	if slices.Equal(got, want) {
 		return nil
 	}
-	return fmt.Errorf("%s(%v) = %s, want %s", reader, of, keys(got), keys(want))
+	return fmt.Errorf("%s(%v) = %s, want %s", reader, argument, keys(got), keys(want))
 }
 
 // compareContent asserts that the content of each record is unchanged since it was put.

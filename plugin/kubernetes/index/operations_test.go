@@ -312,7 +312,7 @@ func (o *operations) endpoint(family []netip.Addr) Endpoint {
 	}
 }
 
-func (o *operations) symbol(of ...string) Symbol { return NewSymbol(pick(o.Rand, of)) }
+func (o *operations) symbol(choices ...string) Symbol { return NewSymbol(pick(o.Rand, choices)) }
 
 func (o *operations) topology() *Topology {
 	return pick(o.Rand, []*Topology{

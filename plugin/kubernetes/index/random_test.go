@@ -97,14 +97,14 @@ func newKeeper(seed uint64, ix *Index, questions []question) *keeper {
 
 // now answers as many questions as the small alphabet has: all those of the large one would take long.
 func (k *keeper) now() time.Time {
-	const most = 20
-	if len(k.questions) <= most {
+	const limit = 20
+	if len(k.questions) <= limit {
 		for _, q := range k.questions {
 			k.amid = append(k.amid, q.ask(k.ix))
 		}
 		return k.clock
 	}
-	for range most {
+	for range limit {
 		k.amid = append(k.amid, pick(k.Rand, k.questions).ask(k.ix))
 	}
 	return k.clock

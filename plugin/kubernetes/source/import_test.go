@@ -232,17 +232,17 @@ func FuzzIsClusterID(f *testing.F) {
 
 // TestClusterPropertyCopies: copies share no memory with their original.
 func TestClusterPropertyCopies(t *testing.T) {
-	of := func(value string) *ClusterPropertyList {
+	withValue := func(value string) *ClusterPropertyList {
 		one := ClusterProperty{ObjectMeta: metav1.ObjectMeta{Name: ClusterPropertyName, Labels: map[string]string{"a": value}}, Spec: ClusterPropertySpec{Value: value}}
 		return &ClusterPropertyList{ListMeta: metav1.ListMeta{ResourceVersion: "7"}, Items: []ClusterProperty{one}}
 	}
-	var list runtime.Object = of("east")
+	var list runtime.Object = withValue("east")
 	copied := list.DeepCopyObject().(*ClusterPropertyList)
-	if !reflect.DeepEqual(copied, of("east")) {
+	if !reflect.DeepEqual(copied, withValue("east")) {
 		t.Errorf("copy %+v", copied)
 	}
 	copied.Items[0].Labels["a"], copied.Items[0].Spec.Value = "west", "west"
-	if !reflect.DeepEqual(list, of("east")) {
+	if !reflect.DeepEqual(list, withValue("east")) {
 		t.Errorf("a change of the copy changed the original: %+v", list)
 	}
 }

@@ -142,7 +142,7 @@ func TestSkipped(t *testing.T) {
 		s.Service(&corev1.Service{ObjectMeta: meta("shop", fmt.Sprintf("Upper-%d", i))})
 	}
 	if n := strings.Count(logged.String(), "\n"); n > maxLogged+1 {
-		t.Errorf("%d lines for different objects, want at most %d and one that says that there are more", n, maxLogged)
+		t.Errorf("%d lines for different objects, want at most %d and one about the others", n, maxLogged)
 	}
 	if n := len(s.Skipped.logged); n > maxLogged+1 {
 		t.Errorf("%d objects are remembered", n)

@@ -206,7 +206,7 @@ func TestNodeRanges(t *testing.T) {
 	own := corev1.NodeStatus{Addresses: []corev1.NodeAddress{
 		{Type: corev1.NodeHostName, Address: "n"}, {Type: corev1.NodeExternalIP, Address: "192.0.2.1"},
 		{Type: corev1.NodeInternalIP, Address: "10.0.0.1"}, {Type: corev1.NodeInternalIP, Address: "fd00::1"},
-		{Type: corev1.NodeInternalIP, Address: "what is none"}, {Type: corev1.NodeInternalIP, Address: "fe80::1%eth0"},
+		{Type: corev1.NodeInternalIP, Address: "no address"}, {Type: corev1.NodeInternalIP, Address: "fe80::1%eth0"},
 	}}
 	for _, tc := range []struct {
 		name   string

@@ -49,14 +49,14 @@ const excluded = math.MaxInt
 
 // lowest returns the endpoints of the lowest rank.
 func lowest(all []Endpoint, rank func(Endpoint) int) []Endpoint {
-	least, selected := excluded, all[:0]
+	minRank, selected := excluded, all[:0]
 	for _, e := range all {
 		r := rank(e)
-		if r == excluded || r > least {
+		if r == excluded || r > minRank {
 			continue
 		}
-		if r < least {
-			least, selected = r, selected[:0]
+		if r < minRank {
+			minRank, selected = r, selected[:0]
 		}
 		selected = append(selected, e)
 	}
@@ -113,14 +113,14 @@ func (c Caller) byHints(all []Endpoint) []Endpoint {
 		return all
 	}
 	for _, hint := range [...]struct {
-		of       func(Endpoint) []index.Symbol
+		hints    func(Endpoint) []index.Symbol
 		location index.Symbol
 		isNode   bool // the hint names a node of the endpoint's own cluster
 	}{{nodeHints, c.Name, true}, {zoneHints, c.Zone, false}} {
 		matches := func(e Endpoint) bool {
-			return slices.Contains(hint.of(e), hint.location) && !(hint.isNode && c.inOtherCluster(e.Slice))
+			return slices.Contains(hint.hints(e), hint.location) && !(hint.isNode && c.inOtherCluster(e.Slice))
 		}
-		lacks := func(e Endpoint) bool { return len(hint.of(e)) == 0 }
+		lacks := func(e Endpoint) bool { return len(hint.hints(e)) == 0 }
 		if hint.location != (index.Symbol{}) && !slices.ContainsFunc(all, lacks) && slices.ContainsFunc(all, matches) {
 			return filter(all, matches)
 		}

@@ -36,9 +36,9 @@ type Address struct {
 
 // Address returns the address of the interface that equals a.
 func (l Link) Address(a netip.Addr) (Address, bool) {
-	for _, on := range l.Addresses {
-		if on.Prefix.Addr() == a {
-			return on, true
+	for _, assigned := range l.Addresses {
+		if assigned.Prefix.Addr() == a {
+			return assigned, true
 		}
 	}
 	return Address{}, false

@@ -33,8 +33,8 @@ func TestList(t *testing.T) {
 		t.Errorf("got %+v, want a dummy or bridge that is up", l)
 	}
 	for _, a := range addrs {
-		if on, ok := l.Address(a); !ok || !on.Prefix.IsSingleIP() || on.Tentative {
-			t.Errorf("%s: got %+v, %t", a, on, ok)
+		if assigned, ok := l.Address(a); !ok || !assigned.Prefix.IsSingleIP() || assigned.Tentative {
+			t.Errorf("%s: got %+v, %t", a, assigned, ok)
 		}
 	}
 	if _, ok := l.Address(netip.MustParseAddr("169.254.20.11")); ok {

@@ -1,11 +1,11 @@
 //go:build linux
 
-// Command inside makes the inside of a node for the tests of test/cluster. In goes the network namespace that it is
-// started in, a folder, and cgroups into which the test moves it; out comes a process 1 that has mounts, processes,
-// cgroups and a host name of its own. When the test or this program is killed, all of it is gone.
+// Command inside makes the namespaces of a node for the tests of test/cluster. Input is the network namespace that it is
+// started in, a folder, and cgroups into which the test moves it; output is a process 1 with its own mounts, processes,
+// cgroups and host name. When the test or this program is killed, all of it ends.
 //
-//	inside enter FOLDER CGROUP      makes the node once it is in cgroups of this name, and stays
-//	inside join PROGRAM [ARG...]    moves from elsewhere into the cgroups of the node, and becomes the program
+//	inside enter FOLDER CGROUP      makes the node once it is in cgroups of this name, and waits
+//	inside join PROGRAM [ARG...]    moves itself into the cgroups of the node, and executes the program
 package main
 
 import (
@@ -24,17 +24,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// hostname is that of the node.
+// hostname is the host name of the node.
 const hostname = "node"
 
-// cgroupFolder is where the cgroups of version 1 are mounted.
+// cgroupFolder is the mount point of cgroups of version 1.
 const cgroupFolder = "/sys/fs/cgroup"
 
-// moveTimeout is how long the test may take to move this process.
+// moveTimeout bounds the wait until the test has moved this process.
 const moveTimeout = time.Minute
 
 // kubeletSysctls are the parameters of the whole machine that the kubelet sets. The node has files in their place, so
-// that the machine keeps its own.
+// that the machine's own do not change.
 var kubeletSysctls = []string{
 	"vm/overcommit_memory", "vm/panic_on_oom", "kernel/panic", "kernel/panic_on_oops",
 	"kernel/keys/root_maxkeys", "kernel/keys/root_maxbytes",
@@ -59,9 +59,9 @@ func run(args []string) error {
 	return errors.New("usage: inside enter FOLDER CGROUP | inside join PROGRAM [ARG...]")
 }
 
-// enter starts process 1 of the node, prints its number as the machine has it, and stays as long.
+// enter starts process 1 of the node, prints its number in the machine's namespace, and waits for its end.
 func enter(folder, cgroup string) error {
-	// Linux ends a child along with the thread that started it.
+	// Linux ends a child with the thread that started it.
 	runtime.LockOSThread()
 	if err := waitMoved(cgroup); err != nil {
 		return err
@@ -73,7 +73,7 @@ func enter(folder, cgroup string) error {
 	child := exec.Command(self, "init", folder)
 	child.Stdout, child.Stderr = os.Stdout, os.Stderr
 	child.SysProcAttr = &unix.SysProcAttr{
-		// The cgroup namespace has the cgroups of now as its root.
+		// The root of the cgroup namespace is the cgroup of this process now.
 		Cloneflags: unix.CLONE_NEWPID | unix.CLONE_NEWNS | unix.CLONE_NEWUTS | unix.CLONE_NEWIPC | unix.CLONE_NEWCGROUP,
 		Pdeathsig:  unix.SIGKILL,
 	}
@@ -84,8 +84,8 @@ func enter(folder, cgroup string) error {
 	return child.Wait()
 }
 
-// waitMoved waits until this process is in the cgroup of this name in every hierarchy. It cannot move itself: whoever
-// enters a network namespace by its name gets a /sys without cgroups.
+// waitMoved waits until this process is in the cgroup of this name in every hierarchy. It cannot move itself: a process
+// that enters a network namespace by its name gets a /sys without cgroups.
 func waitMoved(cgroup string) error {
 	for end := time.Now().Add(moveTimeout); ; time.Sleep(10 * time.Millisecond) {
 		all, err := ownCgroups()
@@ -102,7 +102,7 @@ func waitMoved(cgroup string) error {
 	}
 }
 
-// hierarchy is one tree of cgroups of version 1, and where this process is in it.
+// hierarchy is one tree of cgroups of version 1, and the place of this process in it.
 type hierarchy struct{ controllers, path string }
 
 func ownCgroups() (all []hierarchy, err error) {
@@ -119,8 +119,8 @@ func ownCgroups() (all []hierarchy, err error) {
 	return all, nil
 }
 
-// join becomes a program that runs in the cgroups of the node: a process that comes into the namespaces keeps those
-// that it had.
+// join becomes a program that runs in the cgroups of the node: a process that enters the namespaces stays in its old
+// cgroups.
 func join(program string, args []string) error {
 	all, err := filepath.Glob(filepath.Join(cgroupFolder, "*"))
 	if err != nil {
@@ -134,7 +134,7 @@ func join(program string, args []string) error {
 	return fmt.Errorf("run %s: %w", program, unix.Exec(program, args, os.Environ()))
 }
 
-// initialize is process 1: it makes the mounts, says so, and reaps what nobody else waits for.
+// initialize is process 1: it makes the mounts, reports that on standard output, and reaps orphaned processes.
 func initialize(folder string) error {
 	children := make(chan os.Signal, 1)
 	signal.Notify(children, unix.SIGCHLD)
@@ -173,11 +173,11 @@ func (m mount) do() error {
 	return nil
 }
 
-// makeMounts gives the node folders of its own where its programs write, and the kernel's view of its own namespaces.
-// The /sys of its network is there already.
+// makeMounts mounts folders of the node's own where its programs write, and the kernel's view of its namespaces. The
+// /sys of its network exists already.
 func makeMounts(folder string) error {
 	all := []mount{
-		// Nothing of the node gets to the machine. Below this the kubelet shares mounts with pods.
+		// No mount of the node propagates to the machine. The kubelet shares mounts with pods below this one.
 		{target: "/", flags: unix.MS_REC | unix.MS_PRIVATE},
 		{target: "/", flags: unix.MS_REC | unix.MS_SHARED},
 		{source: "proc", target: "/proc", kind: "proc", flags: unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC},

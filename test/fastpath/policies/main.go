@@ -1,5 +1,5 @@
-// Command policies is clusterdns built with plugins of CoreDNS that change which datagrams a server
-// accepts. In go a Corefile (-conf) and SIGUSR1, for a reload.
+// Command policies is clusterdns built with plugins of CoreDNS that change which datagrams a server accepts. Input is a
+// Corefile (-conf) and SIGUSR1, for a reload.
 package main
 
 import (

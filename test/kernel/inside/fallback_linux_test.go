@@ -11,14 +11,13 @@ import (
 	"github.com/nearside-dns/nearside/test/netns"
 )
 
-// answering is a server for all names whose answers say who gives them and to whom. The rest is what
-// else its block has, in whole lines.
+// answering is a server for all names whose answers name the server and the client. rest are further lines of its block.
 func answering(who, rest string) string {
 	return fmt.Sprintf(".:53 {\n\ttemplate IN TXT . {\n\t\tanswer \"{{ .Name }} 5 IN TXT %s {{ .Remote }}\"\n\t}\n%s}\n", who, rest)
 }
 
-// TestFallback asks from a pod and from the node, while nodecache runs and after it was killed: then
-// cluster DNS answers, by the rules alone, and sees the pod's own address.
+// TestFallback sends queries from a pod and from the node, while nodecache runs and after it was killed: then cluster
+// DNS answers, by the rules alone, and receives the pod's own address.
 func TestFallback(t *testing.T) {
 	needsMachine(t)
 	bed := netns.New(t)
@@ -41,7 +40,7 @@ func TestFallback(t *testing.T) {
 	answersCome(t, bed.Node, []string{"upstream", bed.Node.IPv4.String()}, []string{"upstream", bed.Node.IPv6.String()})
 }
 
-// answersCome waits until each address gives the answer that is wanted of it, over UDP and over TCP.
+// answersCome waits until each address returns the wanted answer, over UDP and over TCP.
 func answersCome(t *testing.T, from *netns.Namespace, want ...[]string) {
 	t.Helper()
 	for i, a := range addresses {

@@ -1,6 +1,6 @@
-// Package inside has tests that only the machine of test/kernel runs, where they are root, have the
-// kernel to themselves and find nodecache in their PATH. In come the kernel's state and a Corefile;
-// what they check is read from the kernel and asked of nodecache's sockets, not of its packages.
+// Package inside has tests that run only in the machine of test/kernel, as root, with the kernel to themselves and
+// nodecache in their PATH. Input is the kernel's state and a Corefile; the checked results are the kernel's state and
+// replies of nodecache's sockets. It imports none of nodecache's packages.
 package inside
 
 import (
@@ -17,13 +17,13 @@ import (
 	"github.com/nearside-dns/nearside/test/kernel"
 )
 
-// addresses are those of a node, of both families.
+// addresses are the node-local addresses, of both families.
 var addresses = []netip.Addr{netip.MustParseAddr("169.254.20.10"), netip.MustParseAddr("fd00::a")}
 
-// carrier is what the machine's kernel lets nodecache put its addresses on.
+// carrier is the kind of interface for the addresses that the machine's kernel supports.
 var carrier = flag.String("carrier", "dummy", "`kind` of the interface that is to have the addresses: dummy, bridge or lo")
 
-// needsMachine skips the test where it is not in a machine.
+// needsMachine skips the test outside of a machine.
 func needsMachine(t *testing.T) {
 	t.Helper()
 	if os.Getenv(kernel.InsideVariable) != "1" {
@@ -31,8 +31,8 @@ func needsMachine(t *testing.T) {
 	}
 }
 
-// addressesOf returns the interface's addresses, without those that the kernel itself gives it: a
-// link-local IPv6 address, or the loopback addresses. It fails the test if one has a network around it or is not usable.
+// addressesOf returns the interface's addresses, without those that the kernel itself adds: a link-local IPv6 address,
+// or the loopback addresses. It fails the test if an address has a network prefix or is not usable.
 func addressesOf(t *testing.T, link netlink.Link) (all []netip.Addr) {
 	t.Helper()
 	list, err := netlink.AddrList(link, netlink.FAMILY_ALL)
@@ -60,7 +60,7 @@ func addressesOf(t *testing.T, link netlink.Link) (all []netip.Addr) {
 	return all
 }
 
-// TestDummy makes a dummy interface and reads back what it is.
+// TestDummy makes a dummy interface and reads it back.
 func TestDummy(t *testing.T) {
 	needsMachine(t)
 	const name = "here"
@@ -90,6 +90,6 @@ func TestDummy(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := netlink.LinkByName(name); err == nil {
-		t.Error("the interface is there after it was deleted")
+		t.Error("the interface exists after its deletion")
 	}
 }

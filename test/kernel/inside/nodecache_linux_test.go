@@ -18,7 +18,7 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// What nodecache calls its interface and its table, unless told otherwise.
+// The default names of nodecache's interface and table.
 const (
 	interfaceName = "nodelocaldns"
 	tableName     = "nearside-" + interfaceName
@@ -34,24 +34,24 @@ const corefile = `.:53 {
 }
 `
 
-// wait bounds what an emulated processor on a loaded host may need; step is the time between looks.
+// wait bounds a wait on an emulated processor of a loaded host; step is the time between checks.
 const (
 	wait = 30 * time.Second
 	step = 100 * time.Millisecond
 )
 
-// eventually waits until a condition holds. The test fails with what is seen if it does not.
-func eventually(t *testing.T, seen func() string, holds func() bool) {
+// eventually waits until a condition is true. Otherwise the test fails with the last state.
+func eventually(t *testing.T, seen func() string, isMet func() bool) {
 	t.Helper()
-	for end := time.Now().Add(wait); !holds(); time.Sleep(step) {
+	for end := time.Now().Add(wait); !isMet(); time.Sleep(step) {
 		if time.Now().After(end) {
 			t.Fatalf("after %v still %s", wait, seen())
 		}
 	}
 }
 
-// TestNodecache takes nodecache through a start, a kill, another start and a graceful end, and reads
-// after each what the kernel has.
+// TestNodecache starts nodecache, kills it, starts it again and stops it gracefully, and reads the kernel's state after
+// each step.
 func TestNodecache(t *testing.T) {
 	needsMachine(t)
 	conf := filepath.Join(t.TempDir(), "Corefile")
@@ -83,7 +83,7 @@ func TestNodecache(t *testing.T) {
 	nothingLeft(t)
 }
 
-// start starts nodecache. What it printed is shown if the test fails.
+// start starts nodecache. Its output is logged if the test fails.
 func start(t *testing.T, conf string) *exec.Cmd {
 	t.Helper()
 	var out bytes.Buffer
@@ -103,7 +103,7 @@ func start(t *testing.T, conf string) *exec.Cmd {
 	return cmd
 }
 
-// end sends a signal and waits for the process. It returns how the process ended.
+// end sends a signal, waits for the process and returns its exit.
 func end(t *testing.T, cmd *exec.Cmd, signal os.Signal) error {
 	t.Helper()
 	if err := cmd.Process.Signal(signal); err != nil {
@@ -120,16 +120,16 @@ func end(t *testing.T, cmd *exec.Cmd, signal os.Signal) error {
 	}
 }
 
-// state is what nodecache has put into the kernel. It can be compared.
+// state is nodecache's state in the kernel. It is comparable.
 type state struct {
-	index  int // of the interface: another one means that it was made anew
+	index  int // of the interface: another index means that it was created again
 	tables int
 	chains int
 	rules  int
 }
 
-// node reads the state, and fails the test if the interface is not of the kind that it should be, or
-// not up, or does not have just the addresses.
+// node reads the state, and fails the test if the interface is not of the expected kind, or not up, or has other
+// addresses.
 func node(t *testing.T) state {
 	t.Helper()
 	name := interfaceName
@@ -181,7 +181,7 @@ func connect(t *testing.T) *nftables.Conn {
 	return c
 }
 
-// tables returns the names of all tables of nftables. Nobody but nodecache makes any here.
+// tables returns the names of all tables of nftables. Only nodecache creates tables here.
 func tables(t *testing.T) (names []string) {
 	t.Helper()
 	all, err := connect(t).ListTables()
@@ -194,9 +194,9 @@ func tables(t *testing.T) (names []string) {
 	return names
 }
 
-// leased returns the addresses that take traffic: the elements of the table's sets that did not
-// expire. While nodecache puts another table in the place of this one, a set may be gone between two
-// questions; package nftables does not tell that from other errors, so a few are forgiven.
+// leased returns the addresses with a lease: the elements of the table's sets that have not expired. While nodecache
+// replaces the table, a set may be missing between two queries; package nftables does not distinguish that from other
+// errors, so a few errors are ignored.
 func leased(t *testing.T) []netip.Addr {
 	t.Helper()
 	for forgiven := 0; ; forgiven++ {
@@ -241,14 +241,14 @@ func elements(t *testing.T) (all []netip.Addr, err error) {
 	return all, nil
 }
 
-// leasesAre waits until exactly these addresses take traffic.
+// leasesAre waits until exactly these addresses have a lease.
 func leasesAre(t *testing.T, want []netip.Addr) {
 	t.Helper()
 	seen := func() string { return fmt.Sprintf("the leases of %v, not of %v", leased(t), want) }
 	eventually(t, seen, func() bool { return slices.Equal(leased(t), want) })
 }
 
-// ask asks an address one question and returns an error if the answer is not the template's.
+// ask sends one query to an address and returns an error if the answer is not the template's.
 func ask(network string, to netip.Addr) error {
 	m := new(dns.Msg)
 	m.SetQuestion("host.example.", dns.TypeA)
@@ -265,7 +265,7 @@ func ask(network string, to netip.Addr) error {
 	return errors.New("not the answer of the Corefile: " + r.String())
 }
 
-// answered asks each address over UDP and over TCP.
+// answered queries each address over UDP and over TCP.
 func answered(t *testing.T) {
 	t.Helper()
 	for _, a := range addresses {
@@ -277,8 +277,8 @@ func answered(t *testing.T) {
 	}
 }
 
-// untracked checks that queries leave no entries in the table of connection tracking. One that comes
-// while a loaded host has starved the lease does, so it is tried more than once.
+// untracked checks that queries leave no entries in the table of connection tracking. A query does if it arrives while
+// the lease has expired on a loaded host, so there are several attempts.
 func untracked(t *testing.T) {
 	t.Helper()
 	var left []string
@@ -294,7 +294,7 @@ func untracked(t *testing.T) {
 	if len(left) > 0 {
 		t.Errorf("connection tracking has %q", left)
 	}
-	// That connection tracking works here is to be seen by an address that no rule names.
+	// An address that no rule names proves that connection tracking works here.
 	other := netip.MustParseAddr("127.0.0.1")
 	if err := ask("udp", other); err == nil {
 		t.Errorf("something answers on %s", other)
@@ -322,7 +322,7 @@ func tracked(t *testing.T, to []netip.Addr) (all []string) {
 	return all
 }
 
-// nothingLeft checks that interface, addresses and table went.
+// nothingLeft checks that interface, addresses and table are removed.
 func nothingLeft(t *testing.T) {
 	t.Helper()
 	_, err := netlink.LinkByName(interfaceName)

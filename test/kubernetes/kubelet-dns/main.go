@@ -1,5 +1,5 @@
-// Command kubelet-dns says which search list the kubelet gives pods, by the kubelet's own code. In go questions, out
-// come answers, both as JSON, one after the other in the same order.
+// Command kubelet-dns prints the search list of pods, computed by the kubelet's own code. Input is questions, output
+// answers, both as JSON, one after the other in the same order.
 package main
 
 import (
@@ -18,14 +18,14 @@ import (
 	"k8s.io/kubernetes/pkg/kubelet/network/dns"
 )
 
-// question is a pod and what the kubelet is configured with.
+// question is a pod and the configuration of the kubelet.
 type question struct {
 	Pod           *corev1.Pod `json:"pod"`
 	ClusterDomain string      `json:"clusterDomain"`
 	ResolvConf    string      `json:"resolvConf"` // a file
 }
 
-// answer is what the kubelet makes of it.
+// answer is the result of the kubelet.
 type answer struct {
 	Searches []string `json:"searches"`
 	Error    string   `json:"error,omitempty"`

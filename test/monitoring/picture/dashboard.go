@@ -1,7 +1,7 @@
-// Package picture draws dashboards of Grafana with the data of a Prometheus, for the documents and for tests: in go a
-// dashboard's JSON and a function that answers expressions, out comes SVG. It knows the panels that the dashboards of
-// deploy/monitoring have (rows, stats and time series) and is no Grafana: colours, fonts and ticks are its own. It asks
-// no server itself, and imports nothing but the standard library.
+// Package picture draws dashboards of Grafana with the data of a Prometheus, for the documents and for tests. Input is a
+// dashboard's JSON and a function that evaluates expressions, output is SVG. It supports the panels of the dashboards in
+// deploy/monitoring (rows, stats and time series), with colours, fonts and ticks of its own. It queries no server
+// itself, and imports only the standard library.
 package picture
 
 import (
@@ -12,7 +12,7 @@ import (
 	"strings"
 )
 
-// Dashboard is what is read of a dashboard's JSON.
+// Dashboard has the fields of a dashboard's JSON that are read.
 type Dashboard struct {
 	UID        string  `json:"uid"`
 	Title      string  `json:"title"`
@@ -53,10 +53,10 @@ type Panel struct {
 	} `json:"fieldConfig"`
 }
 
-// Place is where a panel is, in the units of a grid 24 wide.
+// Place is the position of a panel, in the units of a grid 24 wide.
 type Place struct{ X, Y, W, H int }
 
-// Overlaps tells whether two panels have a part of the grid in common.
+// Overlaps reports whether two panels have a part of the grid in common.
 func (p Place) Overlaps(o Place) bool {
 	return p.X < o.X+o.W && o.X < p.X+p.W && p.Y < o.Y+o.H && o.Y < p.Y+p.H
 }
@@ -85,7 +85,7 @@ func Read(path string) (*Dashboard, error) {
 
 var variable = regexp.MustCompile(`\$(\w+|\{\w+\})`)
 
-// Fill puts values in the place of the variables of an expression. One without a value stays.
+// Fill replaces the variables of an expression by values. A variable without a value stays.
 func Fill(expression string, values map[string]string) string {
 	return variable.ReplaceAllStringFunc(expression, func(m string) string {
 		if value, known := values[strings.Trim(m, "${}")]; known {

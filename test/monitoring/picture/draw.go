@@ -19,7 +19,7 @@ type Series struct {
 	Points []Point // by time
 }
 
-// Query returns the series that an expression has between two times, or its value at the end alone.
+// Query returns the series of an expression between two times, or its value at the end alone.
 type Query func(expression string, instant bool) ([]Series, error)
 
 // The measures of the picture, in pixels.
@@ -31,7 +31,7 @@ const (
 	padding = 10
 )
 
-// The colours, which are those of a dark theme.
+// The colours of a dark theme.
 const (
 	background = "#0f1116"
 	surface    = "#191c22"
@@ -42,7 +42,7 @@ const (
 
 var palette = []string{"#73bf69", "#f2c94c", "#5794f2", "#ff9830", "#e0556b", "#b877d9", "#4ec9c9", "#c7a26b", "#a5d66f", "#8f9bff", "#ff8fc6", "#9aa0ab"}
 
-// named are the colours that thresholds have.
+// named are the colours of thresholds.
 var named = map[string]string{"green": "#73bf69", "red": "#f2495c", "yellow": "#f2c94c", "orange": "#ff9830"}
 
 // canvas collects the picture.
@@ -133,7 +133,7 @@ func (l line) hasData() bool {
 
 var placeholder = regexp.MustCompile(`\{\{\s*(\w+)\s*\}\}`)
 
-// legend is what a series is called.
+// legend is the name of a series.
 func legend(format string, labels map[string]string) string {
 	return placeholder.ReplaceAllStringFunc(format, func(m string) string { return labels[placeholder.FindStringSubmatch(m)[1]] })
 }
@@ -149,7 +149,7 @@ func (c *canvas) stat(p Panel, a area, value float64) {
 	c.text(a.x+a.w/2, a.y+a.h/2+24, 30, colour, "middle", format(value, p.FieldConfig.Defaults.Unit, p.FieldConfig.Defaults.Decimals))
 }
 
-// timeseries draws lines over time, one on the other where they are stacked, and says what they are.
+// timeseries draws lines over time, stacked if the panel is, and a legend.
 func (c *canvas) timeseries(p Panel, a area, lines []line) {
 	slices.SortStableFunc(lines, func(a, b line) int { return strings.Compare(a.name, b.name) })
 	defaults := p.FieldConfig.Defaults
@@ -196,7 +196,7 @@ func (c *canvas) timeseries(p Panel, a area, lines []line) {
 
 func colourOf(i int) string { return palette[i%len(palette)] }
 
-// stack adds each line to those before. Lines of one panel are asked for at the same times.
+// stack adds each line to those before. All lines of a panel have the same times.
 func stack(lines []line) {
 	sum := map[float64]float64{}
 	for i, l := range lines {
@@ -211,7 +211,7 @@ func stack(lines []line) {
 	}
 }
 
-// line draws a line, with a gap where there is no value, and what is below it if it is of a stack.
+// line draws a line, with a gap where there is no value, and fills the area below a stacked one.
 func (c *canvas) line(l line, colour string, x, y func(float64) float64, stacked bool) {
 	var path strings.Builder
 	begun, first, last := false, 0.0, 0.0
@@ -264,7 +264,7 @@ type entry struct {
 	row  int
 }
 
-// legendRows is how many rows a legend has at most.
+// legendRows is the maximum number of rows of a legend.
 const legendRows = 3
 
 // wrap puts the names of lines into rows. Those that have no room are left out.

@@ -80,7 +80,7 @@ func TestDraw(t *testing.T) {
 		switch expression {
 		case "number":
 			if !instant {
-				return nil, errors.New("a number is asked for over time")
+				return nil, errors.New("a stat has a range query")
 			}
 			return []Series{{Points: []Point{{1100, 0.75}}}}, nil
 		case "lines":
@@ -153,7 +153,7 @@ func TestShrink(t *testing.T) {
 	if r, g, b, _ := got.At(50, 90).RGBA(); r>>8 != 255 || g>>8 != 255 || b>>8 != 255 {
 		t.Errorf("white has become %d %d %d", r>>8, g>>8, b>>8)
 	}
-	// What is rare gets the colour that is nearest of those that are kept.
+	// A rare colour is replaced by the nearest frequent one.
 	for _, at := range []image.Point{{3, 3}, {90, 39}, {47, 21}} {
 		shown := from.RGBAAt(at.X, at.Y)
 		if want := got.Palette.Convert(shown); got.At(at.X, at.Y) != want {

@@ -8,8 +8,8 @@ import (
 	"slices"
 )
 
-// Shrink returns a picture with at most 256 colours, those that it has most of, so that it takes a third of the bytes as
-// PNG. Drawings have few colours, and many shades between two of them at the edges of lines and letters.
+// Shrink returns a picture with at most 256 colours, the most frequent ones, so that its PNG has a third of the size.
+// Drawings have few colours, and many shades at the edges of lines and letters.
 func Shrink(from image.Image) *image.Paletted {
 	count := map[color.RGBA]int{}
 	bounds := from.Bounds()
@@ -24,7 +24,7 @@ func Shrink(from image.Image) *image.Paletted {
 	var palette color.Palette
 	similar := map[color.RGBA]bool{}
 	for _, c := range byCount {
-		// Colours that differ in the lowest three bits alone look the same.
+		// Colours that differ only in the lowest three bits look the same.
 		if s := (color.RGBA{c.R | 7, c.G | 7, c.B | 7, 255}); !similar[s] && len(palette) < 256 {
 			similar[s] = true
 			palette = append(palette, c)

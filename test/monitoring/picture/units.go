@@ -5,7 +5,7 @@ import (
 	"strconv"
 )
 
-// format writes a value in a unit of Grafana. Where decimals is nil, it has three digits at most.
+// format writes a value in a unit of Grafana. If decimals is nil, it has three digits at most.
 func format(v float64, unit string, decimals *int) string {
 	digits := func(v float64) string {
 		if decimals != nil {

@@ -1,6 +1,6 @@
-// Command promql-names says what the expressions of dashboards and rules name, by Prometheus's own parser. In go
-// expressions, out come their names, both as JSON, one after the other in the same order. It asks no server, and knows
-// nothing of which metrics there are.
+// Command promql-names lists the names in expressions of dashboards and rules, with Prometheus's own parser. Input is
+// expressions, output their names, both as JSON, one after the other in the same order. It queries no server, and does
+// not know which metrics exist.
 package main
 
 import (
@@ -18,17 +18,17 @@ import (
 // selector is a metric that an expression reads.
 type selector struct {
 	Metric string `json:"metric"`
-	// Labels are those that it has to have: of its matchers, and of by() and on() around it.
+	// Labels are those that the series must have: of matchers, and of by() and on() around it.
 	Labels []string `json:"labels,omitempty"`
-	// Equal are the values that its matchers want, by label, Matching the regular expressions.
+	// Equal are the values of its matchers, by label, Matching the regular expressions.
 	Equal    map[string]string `json:"equal,omitempty"`
 	Matching map[string]string `json:"matching,omitempty"`
 }
 
-// names are what an expression names.
+// names are the names in an expression.
 type names struct {
 	Selectors []selector `json:"selectors,omitempty"`
-	// Result are the labels of the result where an aggregation says so; nil where they are those of the metrics.
+	// Result are the labels of the result if an aggregation sets them; nil if they are those of the metrics.
 	Result []string `json:"result"`
 	Error  string   `json:"error,omitempty"`
 }
@@ -64,17 +64,17 @@ func run(in io.Reader, out io.Writer) error {
 	}
 }
 
-// selectors returns the metrics below a node, which have to have these labels too.
+// selectors returns the metrics below a node, which must have these labels too.
 func selectors(node parser.Node, needed []string) (all []selector) {
 	switch n := node.(type) {
 	case *parser.VectorSelector:
 		return []selector{selected(n, needed)}
 	case *parser.AggregateExpr:
-		// What is without a label need not have it.
+		// A series without a label need not have it.
 		if !n.Without {
 			needed = append(slices.Clone(needed), n.Grouping...)
 		}
-		// A parameter is a number: its metrics have labels of their own.
+		// A parameter is a number: its metrics have their own labels.
 		if n.Param != nil {
 			all = selectors(n.Param, nil)
 		}
@@ -85,7 +85,7 @@ func selectors(node parser.Node, needed []string) (all []selector) {
 			if m.On {
 				left, right = m.MatchingLabels, m.MatchingLabels
 			}
-			// The side of which there is one for many gives labels; the others come from the many.
+			// The "one" side of a many-to-one match contributes labels; the others are those of the "many" side.
 			switch m.Card {
 			case parser.CardManyToOne:
 				left, right = join(left, without(needed, m.Include)), join(right, m.Include)
@@ -128,7 +128,7 @@ func selected(v *parser.VectorSelector, needed []string) selector {
 	return s
 }
 
-// result returns the labels of what an expression gives, or nil if they are those of its metrics.
+// result returns the labels of an expression's result, or nil if they are those of its metrics.
 func result(node parser.Node) []string {
 	switch n := node.(type) {
 	case *parser.ParenExpr:

@@ -202,8 +202,8 @@ func (r *randomBackend) question() *Question {
 	return q
 }
 
-func (r *randomBackend) fact(most replyKind) fact {
-	f := fact{replyKind: replyKind(r.IntN(int(most) + 1)), ttl: 1 + r.Uint32N(300)}
+func (r *randomBackend) fact(limit replyKind) fact {
+	f := fact{replyKind: replyKind(r.IntN(int(limit) + 1)), ttl: 1 + r.Uint32N(300)}
 	if r.IntN(2) == 0 {
 		f.replyKind = replyNXDOMAIN
 	}
@@ -226,12 +226,12 @@ func (r *randomBackend) fact(most replyKind) fact {
 // backend returns a backend with random facts for names.
 func (r *randomBackend) backend(names []string) *backend {
 	w := &backend{facts: map[lookup]fact{}, ability: ability(r.IntN(int(abilities)))}
-	most := []replyKind{replyNODATA, replyData, replyData, replyTruncated, returnError}[r.IntN(5)]
+	limit := []replyKind{replyNODATA, replyData, replyData, replyTruncated, returnError}[r.IntN(5)]
 	w.fallback = r.fact(replyNXDOMAIN)
 	for _, name := range names {
-		exists := r.fact(most)
+		exists := r.fact(limit)
 		for _, qtype := range []uint16{dns.TypeA, dns.TypeAAAA, dns.TypeTXT} {
-			f := r.fact(most)
+			f := r.fact(limit)
 			if exists.replyKind == replyNXDOMAIN && r.IntN(10) > 0 {
 				f = exists
 			}

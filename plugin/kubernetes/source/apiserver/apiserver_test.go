@@ -317,7 +317,7 @@ func TestWatchdog(t *testing.T) {
 		}
 	})
 
-	t.Run("a watch that ends by itself is not taken for a frozen one", func(t *testing.T) {
+	t.Run("a watch that ends by itself does not count as frozen", func(t *testing.T) {
 		api, s, _, _ := start(t)
 		r := theResource(s, source.Services)
 		before, _ := r.health.silence()
@@ -341,7 +341,7 @@ func TestWatchdog(t *testing.T) {
 		eventually(t, "word", func() bool { return status(s, source.Services).Heard.After(before) })
 		r.check(t.Context(), state)
 		if state.answered != 0 || r.health.current != opened || status(s, source.Services).Frozen {
-			t.Fatal("the watch was taken for a frozen one")
+			t.Fatal("the watch counts as frozen")
 		}
 	})
 

@@ -43,9 +43,9 @@ func clusterProperty(name, value string) *fakeapi.ClusterProperty {
 }
 
 // importedSlice is a slice of an import, and also of a Service if that is not "".
-func importedSlice(name, of, cluster, service string, addresses ...string) *discoveryv1.EndpointSlice {
+func importedSlice(name, imported, cluster, service string, addresses ...string) *discoveryv1.EndpointSlice {
 	s := slice(name, service, addresses...)
-	s.Labels = map[string]string{mcsv1beta1.LabelServiceName: of, mcsv1beta1.LabelSourceCluster: cluster}
+	s.Labels = map[string]string{mcsv1beta1.LabelServiceName: imported, mcsv1beta1.LabelSourceCluster: cluster}
 	if service != "" {
 		s.Labels[discoveryv1.LabelServiceName] = service
 	}
@@ -212,9 +212,9 @@ func (c *clusterset) awaitID(what, id string) {
 	eventually(c.t, what, func() bool { return c.ix.ClusterID() == index.NewSymbol(id) })
 }
 
-func (c *clusterset) awaitStatus(what, resource string, holds func(source.Status) bool) {
+func (c *clusterset) awaitStatus(what, resource string, isMet func(source.Status) bool) {
 	c.t.Helper()
-	eventually(c.t, what, func() bool { return holds(status(c.Source, resource)) })
+	eventually(c.t, what, func() bool { return isMet(status(c.Source, resource)) })
 }
 
 // heard waits until the state of a resource has been updated.
@@ -671,7 +671,7 @@ func TestImportsDenied(t *testing.T) {
 		})
 		c.awaitStatus("in step with nothing", source.ServiceImports, granted)
 		c.serve(source.ServiceImports, "v1beta1")
-		c.awaitStatus("denied when it is there", source.ServiceImports, denied)
+		c.awaitStatus("denied when it exists", source.ServiceImports, denied)
 		c.serve(source.ServiceImports)
 		c.awaitStatus("in step with nothing again", source.ServiceImports, granted)
 		c.serve(source.ServiceImports, "v1beta1")
@@ -681,7 +681,7 @@ func TestImportsDenied(t *testing.T) {
 		c.awaitIP("none without the definition", "web", "none")
 		c.front.fails(http.StatusForbidden, importsList)
 		c.serve(source.ServiceImports, "v1beta1")
-		c.awaitStatus("denied when it is there again", source.ServiceImports, denied)
+		c.awaitStatus("denied when it exists again", source.ServiceImports, denied)
 	})
 
 	t.Run("missing resource, namespaces denied as well", func(t *testing.T) {
@@ -732,7 +732,7 @@ func TestImportsAway(t *testing.T) {
 	r.check(t.Context(), state)
 	c.looks(3)
 	r.check(t.Context(), state)
-	c.wantLines(1, "[WARNING]", "serviceimports: no watch on the API server", "answering from what is known")
+	c.wantLines(1, "[WARNING]", "serviceimports: no watch on the API server", "answering from the last known state")
 	heard := status(c.Source, source.ServiceImports).Heard
 	c.looks(2)
 	if got := status(c.Source, source.ServiceImports); got.Heard != heard || !got.Synced {
@@ -828,9 +828,9 @@ func TestImportsOnly(t *testing.T) {
 
 	t.Run("of labels", func(t *testing.T) {
 		blue := map[string]string{"tier": "blue"}
-		of := o
-		of.Labels = labels.SelectorFromSet(blue)
-		c := run(t, of, blue)
+		options := o
+		options.Labels = labels.SelectorFromSet(blue)
+		c := run(t, options, blue)
 		eventually(t, "synced", func() bool { return synced(c.Source) })
 		if got := slices(c); got != " both:" {
 			t.Errorf("slices %q", got)

@@ -438,7 +438,7 @@ func TestNodesForbidden(t *testing.T) {
 	for range 3 {
 		r.check(t.Context(), state)
 	}
-	if got := log.lines("[WARNING]", "nodes: no watch on the API server", "answering without them", `resource "nodes"`); len(got) != 1 {
+	if got := log.lines("[WARNING]", "nodes: no watch on the API server", "callers may be unknown", `resource "nodes"`); len(got) != 1 {
 		t.Errorf("logged %q, want one line", got)
 	}
 	api.Forbid(fakeapi.Nodes, false)

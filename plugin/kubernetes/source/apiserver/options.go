@@ -31,7 +31,7 @@ var Options = map[string]Option{
 func parseEndpoint(c *Connection, args []string) error {
 	u, _, err := rest.DefaultServerURL(args[0], "", schema.GroupVersion{}, false)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" {
-		return fmt.Errorf("%q is no such URL", args[0])
+		return fmt.Errorf("invalid URL %q", args[0])
 	}
 	if len(args) > 1 {
 		log.Warningf("endpoint: only the first of %q is used", args)
@@ -57,7 +57,7 @@ func parseKubeconfig(c *Connection, args []string) error {
 func parseQPS(c *Connection, args []string) error {
 	qps, err := strconv.ParseFloat(args[0], 32)
 	if err != nil || !(qps >= 0) {
-		return fmt.Errorf("%q is not such a number", args[0])
+		return fmt.Errorf("invalid number %q", args[0])
 	}
 	c.QPS = float32(qps)
 	return nil
@@ -76,7 +76,7 @@ func parseMaxInflight(c *Connection, args []string) (err error) {
 func count(arg string) (int, error) {
 	n, err := strconv.Atoi(arg)
 	if err != nil || n < 0 {
-		return 0, fmt.Errorf("%q is not such a number", arg)
+		return 0, fmt.Errorf("invalid number %q", arg)
 	}
 	return n, nil
 }

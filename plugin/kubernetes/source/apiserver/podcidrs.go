@@ -222,7 +222,7 @@ func (p *podCIDRs) failed(ctx context.Context, err error) {
 		return
 	}
 	p.failures[kind] = struct{}{}
-	log.Warningf("%s: the ranges of pod addresses cannot be read from the API server %s: %v; callers are not found by them; trying again",
+	log.Warningf("%s: the ranges of pod addresses cannot be read from the API server %s: %v; callers are not identified by them; retrying",
 		source.Nodes, p.host, err)
 }
 

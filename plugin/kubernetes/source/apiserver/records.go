@@ -41,7 +41,7 @@ type typed[O metav1.Object, R any] struct {
 func (t *typed[O, R]) object(obj any) (o O, err error) {
 	o, ok := obj.(O)
 	if !ok {
-		return o, fmt.Errorf("%T where %T was expected", obj, o)
+		return o, fmt.Errorf("invalid object %T: want %T", obj, o)
 	}
 	return o, nil
 }

@@ -28,12 +28,12 @@ type resource struct {
 	// accept and acceptList are the Accept headers for objects and for lists, if they differ from that of the client.
 	accept, acceptList string
 	// definition is that of a custom resource, nil for one that every API server has; version is the one that is requested.
-	definition *definition
-	version    atomic.Pointer[string]
-	records    records
-	health     *health
-	meanwhile  meanwhile
-	log        clog.P
+	definition  *definition
+	version     atomic.Pointer[string]
+	records     records
+	health      *health
+	consequence consequence
+	log         clog.P
 }
 
 var (
@@ -62,13 +62,13 @@ func (r *resource) listObjects(ctx context.Context, o metav1.ListOptions) (runti
 		return nil, err
 	}
 	r.health.active()
-	of, err := meta.ListAccessor(page)
+	metadata, err := meta.ListAccessor(page)
 	if err != nil {
 		return nil, fmt.Errorf("list %s: %w", r.name, err)
 	}
 	records := &metainternalversion.List{}
-	records.ResourceVersion, records.Continue = of.GetResourceVersion(), of.GetContinue()
-	records.RemainingItemCount = of.GetRemainingItemCount()
+	records.ResourceVersion, records.Continue = metadata.GetResourceVersion(), metadata.GetContinue()
+	records.RemainingItemCount = metadata.GetRemainingItemCount()
 	err = meta.EachListItem(page, func(o runtime.Object) error {
 		record, err := r.records.strip(o)
 		records.Items = append(records.Items, stripped{record})

@@ -227,22 +227,22 @@ func (r *resource) watchdog(ctx context.Context) {
 	}
 }
 
-// meanwhile is the consequence of a missing watch, for messages: after everything has been read once, and before.
-type meanwhile struct{ known, unread string }
+// consequence is the effect of a missing watch on answers, for log lines: after the first complete list, and before it.
+type consequence struct{ synced, unsynced string }
 
-func meanwhileFor(name string, o source.Options) meanwhile {
-	m := meanwhile{"answering from what is known", "answering SERVFAIL until it has been read"}
+func consequenceFor(name string, o source.Options) consequence {
+	c := consequence{"answering from the last known state", "answering SERVFAIL until it has been read"}
 	switch {
 	case name == source.Nodes:
-		m.unread = "answering without them until they have been read, with SERVFAIL where a policy leaves nothing to see"
+		c.unsynced = "callers may be unknown until they have been read, and empty topology results return SERVFAIL"
 	case name == source.ServiceImports:
-		m.unread = "answering names of clusterset zones with SERVFAIL until they have been read"
+		c.unsynced = "answering names of clusterset zones with SERVFAIL until they have been read"
 	case name == source.ClusterProperties:
-		m = meanwhile{"taking the ID of this cluster for what it was", "the ID of this cluster is not known until they have been read"}
+		c = consequence{"using the last known ID of this cluster", "the ID of this cluster is not known until they have been read"}
 	case o.PodsOnly:
-		m = meanwhile{"what is known of them is used for a few minutes", "no search path is expanded until they have been read"}
+		c = consequence{"their last known state is used for a few minutes", "no search path is expanded until they have been read"}
 	}
-	return m
+	return c
 }
 
 // watching is the state of the watchdog between its checks.
@@ -266,7 +266,7 @@ func (r *resource) check(ctx context.Context, state *watching) {
 		}
 		if !state.mute {
 			r.log.Warningf("%s: no event of the watch for %s, and the API server %s does not answer: %v; %s",
-				r.name, silent.Round(time.Second), r.host, err, r.meanwhile.known)
+				r.name, silent.Round(time.Second), r.host, err, r.consequence.synced)
 		}
 		state.mute = true
 	case silent > state.answered+frozenAfter:
@@ -291,11 +291,11 @@ func (r *resource) reportLoss(state *watching) {
 	switch {
 	case away > lostAfter && !state.lost:
 		state.lost = true
-		meanwhile := r.meanwhile.known
+		effect := r.consequence.synced
 		if !r.health.status(r.name).Synced {
-			meanwhile = r.meanwhile.unread
+			effect = r.consequence.unsynced
 		}
-		r.log.Warningf("%s: no watch on the API server %s for %s; %s; last error: %v", r.name, r.host, away.Round(time.Second), meanwhile, failure)
+		r.log.Warningf("%s: no watch on the API server %s for %s; %s; last error: %v", r.name, r.host, away.Round(time.Second), effect, failure)
 	case away == 0 && state.lost:
 		state.lost = false
 		if r.health.isMissing() {

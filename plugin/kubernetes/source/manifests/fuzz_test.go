@@ -87,9 +87,9 @@ func encode(t *testing.T, name string, content []byte) (out []byte) {
 }
 
 // encodeItem writes an object, with the kind and version of the list that it is in.
-func encodeItem(t *testing.T, text []byte, of header) (out []byte) {
+func encodeItem(t *testing.T, text []byte, inherited header) (out []byte) {
 	t.Helper()
-	h := of
+	h := inherited
 	if err := json.Unmarshal(text, &h); err != nil {
 		t.Skipf("the other decoder refuses it: %v", err)
 	}
@@ -101,12 +101,12 @@ func encodeItem(t *testing.T, text []byte, of header) (out []byte) {
 		if err := json.Unmarshal(text, all); err != nil {
 			t.Fatal(err)
 		}
-		of := header{}
+		element := header{}
 		if name != "" {
-			of.Kind, of.APIVersion = name, h.APIVersion
+			element.Kind, element.APIVersion = name, h.APIVersion
 		}
 		for _, text := range all.Items {
-			out = append(out, encodeItem(t, text, of)...)
+			out = append(out, encodeItem(t, text, element)...)
 		}
 		return out
 	case k == nil:

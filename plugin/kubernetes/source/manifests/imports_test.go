@@ -369,8 +369,8 @@ func randomFile(random *rand.Rand, number string) string {
 		if random.IntN(3) == 0 {
 			continue
 		}
-		of := "db-" + pick("0", "1", "2", "3") // also one of another file
-		labels := pick("kubernetes.io/service-name: "+of, "multicluster.kubernetes.io/service-name: "+of, "kubernetes.io/service-name: "+of+", multicluster.kubernetes.io/service-name: "+of) +
+		service := "db-" + pick("0", "1", "2", "3") // also one of another file
+		labels := pick("kubernetes.io/service-name: "+service, "multicluster.kubernetes.io/service-name: "+service, "kubernetes.io/service-name: "+service+", multicluster.kubernetes.io/service-name: "+service) +
 			pick("", ", "+ofEast, ", multicluster.kubernetes.io/source-cluster: west") + pick("", "", ", hidden: any")
 		text += sliceFile(slice+"-"+number, pick("10.0.0.1", "10.0.0.2"), labels)
 	}

@@ -75,10 +75,10 @@ func dump(ix *index.Index) string {
 	return strings.Join(all, "\n")
 }
 
-func entries(ix *index.Index, of string, entries []*index.Entry) (all []string) {
+func entries(ix *index.Index, service string, entries []*index.Entry) (all []string) {
 	for _, e := range entries {
 		s := e.Service
-		line := fmt.Sprintf("%s %s/%s", of, s.Namespace, s.Name)
+		line := fmt.Sprintf("%s %s/%s", service, s.Namespace, s.Name)
 		switch s.Kind {
 		case index.Headless:
 			line += " headless"
@@ -344,7 +344,7 @@ func TestNotes(t *testing.T) {
 		"not more":                  {[]string{"info "}, 2},
 		"a Service without address": {[]string{"warning ", "b.yaml:3: Service default/web has no address"}, 1},
 		"a slice without Service":   {[]string{"warning ", "b.yaml:5: EndpointSlice default/web-1 belongs to no Service: its label kubernetes.io/service-name must name one"}, 1},
-		"what is read":              {[]string{"a.yaml:1: ", "DNS needs Service, EndpointSlice, ServiceImport, Namespace, Node, Pod and ClusterProperty"}, 1},
+		"unread kinds":              {[]string{"a.yaml:1: ", "DNS needs Service, EndpointSlice, ServiceImport, Namespace, Node, Pod and ClusterProperty"}, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if got := log.with(test.parts...); len(got) != test.lines {

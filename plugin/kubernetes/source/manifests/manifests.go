@@ -29,7 +29,7 @@ type logger interface {
 // timing holds the intervals of a Source, so that tests can shorten them.
 type timing struct {
 	settle    time.Duration // without changes, after which the directory is read
-	maxSettle time.Duration // the maximum of this delay while changes go on
+	maxSettle time.Duration // the maximum of this delay while changes continue
 	reread    time.Duration // between readings without changes: network file systems may report none
 	poll      time.Duration // between readings while the directory cannot be watched
 	empty     time.Duration // for which a file that had objects must be empty for that to be accepted
@@ -43,7 +43,7 @@ var defaultTiming = timing{
 	empty:     time.Second,
 }
 
-// bounds limit what is read: a wrong directory must be an error, and not use up the memory.
+// bounds limit the files of a directory: a wrong directory must be an error, and not use up the memory.
 type bounds struct {
 	files     int   // manifests and directories
 	fileBytes int64 // of one file

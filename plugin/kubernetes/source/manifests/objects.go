@@ -171,11 +171,11 @@ type header struct {
 }
 
 // item reads an object. Those in a typed list may leave out kind and version, which are then those of the list.
-func (r *reading) item(it item, of metav1.TypeMeta) *problem {
+func (r *reading) item(it item, inherited metav1.TypeMeta) *problem {
 	if string(it.json) == "null" && it.path == "" {
 		return nil // an empty document
 	}
-	h := header{TypeMeta: of}
+	h := header{TypeMeta: inherited}
 	_ = kjson.UnmarshalCaseSensitivePreserveInts(it.json, &h) // other errors are reported when the kind is known
 	name, isList := strings.CutSuffix(h.Kind, "List")
 	k := kindOf(name, h.APIVersion)
@@ -193,8 +193,8 @@ func (r *reading) item(it item, of metav1.TypeMeta) *problem {
 		return it.problem(h.Kind, "apiVersion", "missing")
 	case isList && it.path != "":
 		return it.problem("", "", fmt.Sprintf("a %s inside of a list; move its items to the outer list", h.Kind))
-	case of.Kind != "" && h.Kind != of.Kind:
-		return it.problem("", "kind", fmt.Sprintf("%s in a %sList; want %s", h.Kind, of.Kind, of.Kind))
+	case inherited.Kind != "" && h.Kind != inherited.Kind:
+		return it.problem("", "kind", fmt.Sprintf("%s in a %sList; want %s", h.Kind, inherited.Kind, inherited.Kind))
 	case it.twice != nil && (isRead || it.twice.path == "kind" || it.twice.path == "apiVersion"):
 		it.twice.object = h.object(k)
 		return it.twice
@@ -240,14 +240,14 @@ type list struct {
 	Items           []json.RawMessage `json:"items"`
 }
 
-func (r *reading) list(it item, h header, of string) *problem {
+func (r *reading) list(it item, h header, kind string) *problem {
 	all := &list{}
 	if path, text := decode(it.json, all, h.Kind); text != "" {
 		return it.problem(h.Kind, path, text)
 	}
 	var each metav1.TypeMeta
-	if of != "" {
-		each = metav1.TypeMeta{Kind: of, APIVersion: h.APIVersion}
+	if kind != "" {
+		each = metav1.TypeMeta{Kind: kind, APIVersion: h.APIVersion}
 	}
 	for i, text := range all.Items {
 		all.Items[i] = nil

@@ -62,9 +62,9 @@ func run(t *testing.T, opts source.Options, files map[string]string, change func
 }
 
 // within waits until a condition holds.
-func (r *running) within(limit time.Duration, what string, holds func() bool) {
+func (r *running) within(limit time.Duration, what string, isMet func() bool) {
 	r.t.Helper()
-	for end := time.Now().Add(limit); !holds(); time.Sleep(5 * time.Millisecond) {
+	for end := time.Now().Add(limit); !isMet(); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(end) {
 			r.t.Fatalf("not within %v: %s; the index has\n%s\nand the log %q", limit, what, dump(r.ix), r.log.with(""))
 		}
@@ -360,7 +360,7 @@ func TestManyEvents(t *testing.T) {
 		}
 	}
 	if reads == 0 {
-		t.Error("not read while events went on")
+		t.Error("not read while events continued")
 	}
 }
 

@@ -45,14 +45,14 @@ const witness = `table inet nearside-witness {
 // grammar makes random rules for packets of a pod.
 type grammar struct{ *rand.Rand }
 
-func (g grammar) of(choices ...string) string { return choices[g.IntN(len(choices))] }
+func (g grammar) pick(choices ...string) string { return choices[g.IntN(len(choices))] }
 
 // match returns the matches of a rule; nft accepts only one that names a protocol.
 func (g grammar) match() string {
-	any := g.of("", "", `iifname "lo"`, `iifname != "lo"`, `iifname "pod"`, `iifname "p*"`, `iifname { "lo", "eth1" }`, "iif lo", "iif != lo", "iiftype loopback",
+	any := g.pick("", "", `iifname "lo"`, `iifname != "lo"`, `iifname "pod"`, `iifname "p*"`, `iifname { "lo", "eth1" }`, "iif lo", "iif != lo", "iiftype loopback",
 		"ct state established,related", "ct state new", "ct state invalid", "ct state untracked", "ct state { new, untracked }", "ct state != { established, related }", "ct status dnat", "ct mark 0", "ct direction original",
 		"meta pkttype host", "meta pkttype multicast", "meta mark 0", "meta mark & 1 == 1", "meta length > 50", "fib daddr type local", "fib saddr type local", "limit rate 1000/second", "limit rate over 1000/second")
-	return any + " " + g.of("", "udp dport 53", "tcp dport 53", "th dport { 22, 53 }", "th dport 50-60", "tcp dport != 53", "udp dport 54-65535",
+	return any + " " + g.pick("", "udp dport 53", "tcp dport 53", "th dport { 22, 53 }", "th dport 50-60", "tcp dport != 53", "udp dport 54-65535",
 		"ip daddr 169.254.20.10", "ip daddr 169.254.0.0/16", "ip daddr != 10.0.0.0/8", "ip6 daddr fd00::10", "ip6 daddr fd00::/64", "ip6 daddr { fe80::/10, fd00::10 }",
 		"ip saddr 10.0.0.0/8", "ip saddr 192.168.0.0/16", "ip6 saddr fd01::/64", "ip saddr . udp dport { 10.1.0.2 . 53, 10.9.0.0/16 . 1-99 }", `iifname . udp dport { "lo" . 53, "pod" . 53 }`,
 		"meta l4proto udp", "meta l4proto { tcp, udp }", "meta l4proto != tcp", "meta nfproto ipv4", "meta nfproto ipv6", "meta protocol ip",
@@ -68,7 +68,7 @@ func (g grammar) verdict(chains ...string) string {
 	for _, c := range chains {
 		all = append(all, "jump "+c, "jump "+c, "goto "+c, "meta nfproto vmap { ipv4 : jump "+c+", ipv6 : goto "+c+" }")
 	}
-	return g.of(all...)
+	return g.pick(all...)
 }
 
 // rules returns up to n rules of a chain.
@@ -82,8 +82,8 @@ func (g grammar) rules(n int, chains ...string) string {
 
 // table returns a random table.
 func (g grammar) table(name string) string {
-	priority := g.of("-5", "0", "10")
-	hook := g.of("input", "input", "prerouting")
+	priority := g.pick("-5", "0", "10")
+	hook := g.pick("input", "input", "prerouting")
 	return fmt.Sprintf(`table inet %s {
 	set four { type ipv4_addr; flags interval; elements = { 10.0.0.0/8, 169.254.20.0/24 }
 }
@@ -96,10 +96,10 @@ func (g grammar) table(name string) string {
 	chain in { type filter hook %s priority %s; policy %s;
 %s }
 }
-`, name, g.rules(3), g.rules(4, "b"), hook, priority, g.of("accept", "drop"), g.rules(6, "a", "b"))
+`, name, g.rules(3), g.rules(4, "b"), hook, priority, g.pick("accept", "drop"), g.rules(6, "a", "b"))
 }
 
-// TestFirewallAsTheKernel compares the verdict on packets with what the kernel does with packets of a
+// TestFirewallAsTheKernel compares the verdict on packets with the kernel's on packets of a
 // pod, for random rulesets.
 func TestFirewallAsTheKernel(t *testing.T) {
 	netns.Require(t, "ip", "nft")

@@ -103,7 +103,7 @@ func legacyOutcomes(words []string, v view, declared func(string) bool) []outcom
 	return r.narrow(target)
 }
 
-// legacyTarget returns what a target does.
+// legacyTarget returns the effect of a target.
 func legacyTarget(option, name string, declared func(string) bool) []outcome {
 	o := outcome{condition: always}
 	switch {

@@ -222,7 +222,7 @@ func TestFirewallOfIPTables(t *testing.T) {
 		{"rejected, and accepted by nodecache before", "-A INPUT -j REJECT\n" + accepts, "", ""},
 		{"accepted of a source", "-A INPUT -s 10.0.0.0/8 -j ACCEPT\n-A INPUT -j DROP", "CHAIN | RULE drops | " + both + " | unless UNLESS, by the address of the pod", "-A INPUT -j DROP"},
 		{"accepted of an interface", "-A INPUT -i cni+ -j ACCEPT\n-A INPUT -j DROP", "CHAIN | RULE drops | " + both + " | unless UNLESS, by the interface", "-A INPUT -j DROP"},
-		{"accepted of what is not lo", "-A INPUT ! -i lo -j ACCEPT\n-A INPUT -j DROP", "", ""},
+		{"accepted except on lo", "-A INPUT ! -i lo -j ACCEPT\n-A INPUT -j DROP", "", ""},
 		{"several ports", "-A INPUT -p udp -m multiport --dports 22,50:60 -j ACCEPT\n-A INPUT -p tcp -m multiport --dports 53,80 -j ACCEPT\n-A INPUT -j DROP", "", ""},
 		{"several other ports", "-A INPUT -p udp -m multiport --dports 22,54:60 -j ACCEPT\n-A INPUT -p tcp -m multiport ! --dports 54 -j ACCEPT\n-A INPUT -j DROP", "CHAIN | RULE drops | UDP to 169.254.20.10", "-A INPUT -j DROP"},
 		{"untracked packets", "-A INPUT -m conntrack --ctstate NEW,UNTRACKED -j ACCEPT\n-A INPUT -j DROP", "", ""},

@@ -12,11 +12,11 @@ import (
 	"github.com/miekg/dns"
 )
 
-// resolvConf is what the kubelet writes.
+// resolvConf is the file that the kubelet writes.
 const resolvConf = "/etc/resolv.conf"
 
-// queryTimeout is how long a query waits for its answer. Then it is lost: nothing here asks twice. It is longer than the
-// five seconds of resolvers, so that a slow machine is no loss.
+// queryTimeout is the wait for an answer. Then the query is lost: it is not repeated. It is longer than the five seconds
+// of resolvers, so that a slow machine is no loss.
 const queryTimeout = 15 * time.Second
 
 func newHandler() http.Handler {
@@ -44,7 +44,7 @@ func newHandler() http.Handler {
 	return mux
 }
 
-// lookup asks as a program written in Go does.
+// lookup resolves a name as a program written in Go does.
 func lookup(r *http.Request) (string, error) {
 	name := r.FormValue("name")
 	var found []string
@@ -66,13 +66,13 @@ func lookup(r *http.Request) (string, error) {
 	return strings.Join(found, " "), err
 }
 
-// question is what one query asks, and whom.
+// question is a query and its server.
 type question struct {
 	server, network, name string
 	kind                  uint16
 }
 
-// read takes a question from a request.
+// read reads a question from the parameters of a request.
 func read(r *http.Request) (question, error) {
 	q := question{network: "udp", name: dns.Fqdn(r.FormValue("name")), kind: dns.TypeA, server: r.FormValue("server")}
 	if q.server == "" {
@@ -101,15 +101,14 @@ func read(r *http.Request) (question, error) {
 	return q, nil
 }
 
-// exchange asks once, from a new port.
+// exchange sends one query, from a new port.
 func (q question) exchange() (*dns.Msg, error) {
 	client := &dns.Client{Net: q.network, Timeout: queryTimeout}
 	reply, _, err := client.Exchange(new(dns.Msg).SetQuestion(q.name, q.kind), q.server)
 	return reply, err
 }
 
-// ask sends one query. The text has the response code, then a line for each record of the answer, without
-// class and TTL.
+// ask sends one query. The text is the response code, then a line for each record of the answer, without class and TTL.
 func ask(r *http.Request) (string, error) {
 	q, err := read(r)
 	if err != nil {

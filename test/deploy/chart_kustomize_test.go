@@ -13,30 +13,30 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// ofHelm are the labels and annotations that say which release an object is of, and what Helm is to do with it.
+// ofHelm are the labels and annotations with the release of an object, and with Helm's instructions for it.
 func ofHelm(name string, _ string) bool {
 	return strings.HasPrefix(name, "helm.sh/") || name == "app.kubernetes.io/managed-by" || name == "app.kubernetes.io/instance"
 }
 
-// plain takes from an object what only Helm reads.
+// plain removes from an object the fields that only Helm reads.
 func plain(t *testing.T, object runtime.Object) string {
 	t.Helper()
 	meta := object.(metav1.Object)
-	for _, of := range []struct {
+	for _, field := range []struct {
 		get func() map[string]string
 		set func(map[string]string)
 	}{{meta.GetLabels, meta.SetLabels}, {meta.GetAnnotations, meta.SetAnnotations}} {
-		rest := maps.Clone(of.get())
+		rest := maps.Clone(field.get())
 		maps.DeleteFunc(rest, ofHelm)
 		if len(rest) == 0 {
 			rest = nil
 		}
-		of.set(rest)
+		field.set(rest)
 	}
 	return text(t, object)
 }
 
-// differences returns what is in one set of objects and not in the other, or not the same.
+// differences returns the objects that only one of two sets has, or that differ.
 func differences(t *testing.T, kustomized, templated objects) (all []string) {
 	t.Helper()
 	for _, name := range slices.Compact(slices.Sorted(slices.Values(append(kustomized.names(), templated.names()...)))) {
@@ -56,7 +56,7 @@ func differences(t *testing.T, kustomized, templated objects) (all []string) {
 	return all
 }
 
-// firstDifference returns the first lines in which two texts are not the same.
+// firstDifference returns the first lines in which two texts differ.
 func firstDifference(a, b string) string {
 	linesA, linesB := strings.Split(a, "\n"), strings.Split(b, "\n")
 	for i := range min(len(linesA), len(linesB)) {
@@ -67,8 +67,8 @@ func firstDifference(a, b string) string {
 	return a[min(len(a), len(b)):] + b[min(len(a), len(b)):]
 }
 
-// TestSame compares each kustomization with the chart, with the values that mean the same.
-func TestSame(t *testing.T) {
+// TestChartMatchesKustomization compares each kustomization with the chart, with equivalent values.
+func TestChartMatchesKustomization(t *testing.T) {
 	values := map[string]string{
 		"clusterdns":     "nodecache: {enabled: false}",
 		"nodecache":      "clusterdns: {enabled: false}",
@@ -86,7 +86,7 @@ func TestSame(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			same, ok := values[name]
 			if !ok {
-				t.Fatal("nobody says which values of the chart mean the same")
+				t.Fatal("no equivalent values of the chart in this test")
 			}
 			for _, d := range differences(t, decoded(t, kustomize(t, folder)), decoded(t, templated(t, same))) {
 				t.Error(d)
@@ -157,12 +157,12 @@ func mine(t *testing.T, resources string, components ...string) string {
 		t.Fatal(err)
 	}
 	text := "apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\nresources:\n"
-	for of := range strings.SplitSeq(resources, ", ") {
-		text += "- " + filepath.Join(relative, of) + "\n"
+	for name := range strings.SplitSeq(resources, ", ") {
+		text += "- " + filepath.Join(relative, name) + "\n"
 	}
 	text += "components:\n"
-	for _, of := range components {
-		text += "- " + filepath.Join(relative, of) + "\n"
+	for _, name := range components {
+		text += "- " + filepath.Join(relative, name) + "\n"
 	}
 	if err := os.WriteFile(filepath.Join(folder, "kustomization.yaml"), []byte(text), 0o600); err != nil {
 		t.Fatal(err)
@@ -170,7 +170,7 @@ func mine(t *testing.T, resources string, components ...string) string {
 	return folder
 }
 
-// TestMonitors compares the chart's monitors with those of deploy/monitoring: the alerts need the labels that they give.
+// TestMonitors compares the chart's monitors with those of deploy/monitoring: the alerts need their labels.
 func TestMonitors(t *testing.T) {
 	file, err := os.ReadFile(filepath.Join(deployed, "monitoring", "monitors.yaml"))
 	if err != nil {
@@ -178,26 +178,26 @@ func TestMonitors(t *testing.T) {
 	}
 	chart := decoded(t, templated(t, "clusterdns: {podMonitor: {enabled: true}}\nnodecache: {serviceMonitor: {enabled: true}}"))
 	for name, object := range decoded(t, string(file)) {
-		of, ok := chart[name].(*unstructured.Unstructured)
+		rendered, ok := chart[name].(*unstructured.Unstructured)
 		if !ok {
 			t.Errorf("the chart has no %s", name)
 			continue
 		}
 		for _, list := range []string{"podMetricsEndpoints", "endpoints"} {
-			endpoints, _, err := unstructured.NestedSlice(of.Object, "spec", list)
+			endpoints, _, err := unstructured.NestedSlice(rendered.Object, "spec", list)
 			if err != nil {
 				t.Fatal(err)
 			}
 			for _, e := range endpoints {
-				delete(e.(map[string]any), "interval") // which the chart has a value for
+				delete(e.(map[string]any), "interval") // for which the chart has a value
 			}
 			if len(endpoints) > 0 {
-				if err := unstructured.SetNestedSlice(of.Object, endpoints, "spec", list); err != nil {
+				if err := unstructured.SetNestedSlice(rendered.Object, endpoints, "spec", list); err != nil {
 					t.Fatal(err)
 				}
 			}
 		}
-		if k, h := plain(t, object), plain(t, of); k != h {
+		if k, h := plain(t, object), plain(t, rendered); k != h {
 			t.Errorf("%s is not the same:\n%s", name, firstDifference(k, h))
 		}
 	}

@@ -21,7 +21,7 @@ import (
 	"github.com/nearside-dns/nearside/test/netns"
 )
 
-// added are addresses that the server's host has besides its own, in families in turn.
+// added are further addresses of the server's host, alternately of each family.
 var added = []string{"10.2.0.77", "fd02::77", "10.2.0.78", "fd02::78"}
 
 // startIn starts clusterdns in a namespace, and waits until it answers there.
@@ -36,8 +36,8 @@ func startIn(t *testing.T, n *netns.Namespace, corefile string) *netns.Process {
 	return p
 }
 
-// askFrom asks an address from a namespace with a socket that takes answers from anywhere, and returns
-// where the answer came from.
+// askFrom queries an address from a namespace with a socket that receives answers from any address, and returns the
+// source of the answer.
 func askFrom(t *testing.T, n *netns.Namespace, server netip.AddrPort, name string) netip.AddrPort {
 	t.Helper()
 	var conn *net.UDPConn
@@ -54,7 +54,7 @@ func askFrom(t *testing.T, n *netns.Namespace, server netip.AddrPort, name strin
 		}
 	}()
 	query := pack(t, newQuery(name, dns.TypeA))
-	for range 20 { // the server's start line comes a moment before it answers
+	for range 20 { // the log line precedes the first answer by a moment
 		if _, err := conn.WriteToUDPAddrPort(query, server); err != nil {
 			t.Fatal(err)
 		}
@@ -78,8 +78,8 @@ func askFrom(t *testing.T, n *netns.Namespace, server netip.AddrPort, name strin
 	return netip.AddrPort{}
 }
 
-// linkLocal returns the link-local address of a host's interface as another host of the link has to write
-// it, which sees the link as a device of its own.
+// linkLocal returns the link-local address of a host's interface, with the zone of the other host of the link, in which
+// the link is another device.
 func linkLocal(t *testing.T, host, other *netns.Namespace, device string) netip.Addr {
 	t.Helper()
 	// Names of interfaces are looked up in the test's own namespace, so the zone is a number.
@@ -127,7 +127,7 @@ func TestSourceAddress(t *testing.T) {
 	for _, tc := range []struct {
 		name      string
 		bind      string
-		addresses []string // that are asked
+		addresses []string // queried addresses
 	}{
 		{"wildcard", "", append([]string{host.IPv4.String(), host.IPv6.String()}, added...)},
 		{"one address of several", "bind " + added[0], added[:1]},
@@ -141,7 +141,7 @@ func TestSourceAddress(t *testing.T) {
 				t.Run(text, func(t *testing.T) {
 					server := netip.AddrPortFrom(netip.MustParseAddr(text), 53)
 					for _, name := range []string{
-						"web.shop.svc.cluster.local.", "web.shop.svc.cluster.local.", // the second is kept
+						"web.shop.svc.cluster.local.", "web.shop.svc.cluster.local.", // the second is stored
 						"WEB.shop.svc.cluster.local.", "example.org.", // the last never is
 					} {
 						if from := askFrom(t, bed.Pod[0], server, name); from != server {

@@ -13,15 +13,15 @@ import (
 	"github.com/nearside-dns/nearside/test/daemon"
 )
 
-// outsideNames are targets outside of the cluster, in every state that a lookup can end in. Another
-// name has what its hash says; see outsideReply.
+// outsideNames are targets outside of the cluster, with every outcome of a lookup. The outcome of other names depends on
+// their hash; see outsideReply.
 var outsideNames = []string{
 	"www.example.org.", "example.com.", "db.example.net.", "x.cluster.local.example.org.",
 	"www.example.com.", "refused.example.org.", "big.example.org.", "localhost.",
 }
 
-// outsideReply is what the resolver outside answers. It depends on nothing but the question, so that a
-// name that fell through to it can be told from one that was answered.
+// outsideReply is the outside resolver's reply. It depends only on the question, so that an answer for a name that fell
+// through differs from one of the server itself.
 func outsideReply(r *dns.Msg) *dns.Msg {
 	m := new(dns.Msg)
 	m.SetReply(r)
@@ -87,7 +87,7 @@ func outsideReply(r *dns.Msg) *dns.Msg {
 	return m
 }
 
-// startOutside starts the resolver for what is outside of the cluster and returns its address.
+// startOutside starts the resolver for names outside of the cluster and returns its address.
 func startOutside(t *testing.T) string {
 	t.Helper()
 	address := net.JoinHostPort("127.0.0.1", strconv.Itoa(daemon.FreePort(t)))
@@ -111,7 +111,7 @@ func startOutside(t *testing.T) string {
 			}
 			m.Truncate(size)
 		}
-		_ = w.WriteMsg(m) // who asked is gone
+		_ = w.WriteMsg(m) // the client may have closed its socket
 	})
 	for _, s := range []*dns.Server{{PacketConn: packets, Handler: handler}, {Listener: listener, Handler: handler}} {
 		ready := make(chan struct{})

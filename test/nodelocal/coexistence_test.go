@@ -15,13 +15,13 @@ import (
 	"time"
 )
 
-// withFallback is nodecache on the link-local address, with cluster DNS for the time without a lease.
+// withFallback is nodecache on the link-local address, with cluster DNS as fallback without a lease.
 func (n *node) withFallback(who string) cache {
 	return cache{who: who, addresses: []netip.Addr{local4}, options: []string{"fallback " + n.Upstream.IPv4.String()}}
 }
 
-// who asks from a pod a number of times and counts the answers by server.
-func (n *node) who(t *testing.T, queries int) map[string]int {
+// servers sends a number of queries from a pod and counts the answers by server.
+func (n *node) servers(t *testing.T, queries int) map[string]int {
 	t.Helper()
 	by := map[string]int{}
 	for i := range queries {
@@ -34,30 +34,30 @@ func (n *node) who(t *testing.T, queries int) map[string]int {
 	return by
 }
 
-// TestHungInstance freezes one of two instances. The kernel gives it every second query, so that the
-// other one's answers must not bring the lease back.
+// TestHungInstance freezes one of two instances. The kernel gives it every second query, so that the answers of the
+// other one must not renew the lease.
 func TestHungInstance(t *testing.T) {
 	n := newNode(t)
 	first := n.run(t, n.withFallback("first"))
 	n.start(t, n.withFallback("second"))
 	waitFor(t, startTimeout, "the second instance to answer", func() error {
-		if by := n.who(t, 20); by["second"] == 0 {
+		if by := n.servers(t, 20); by["second"] == 0 {
 			return fmt.Errorf("answers by %v", by)
 		}
 		return nil
 	})
 	first.Freeze(t)
 	n.waitAnswer(t, bounded, local4, "upstream")
-	const queries, most = 100, 5
-	if by := n.who(t, queries); by["upstream"]+by["second"] < queries-most {
+	const queries, limit = 100, 5
+	if by := n.servers(t, queries); by["upstream"]+by["second"] < queries-limit {
 		t.Errorf("with one instance frozen: answers by %v", by)
 	}
 	first.Thaw(t)
 	waitFor(t, bounded, "the lease", func() error { return n.leased(local4) })
 }
 
-// TestPredecessor leaves the rules of node-local-dns that died: they would keep packets from cluster
-// DNS when nodecache dies as well.
+// TestPredecessor has leftover rules of a killed node-local-dns: they would keep packets from cluster DNS when nodecache
+// is killed as well.
 func TestPredecessor(t *testing.T) {
 	n := newNode(t)
 	for _, protocol := range []string{"udp", "tcp"} {
@@ -77,7 +77,7 @@ func TestPredecessor(t *testing.T) {
 	n.waitAnswer(t, bounded, local4, "upstream")
 }
 
-// TestOtherBackend reloads from iptables, whose rules take traffic come what may, to nftables.
+// TestOtherBackend reloads from iptables, whose rules direct traffic to nodecache unconditionally, to nftables.
 func TestOtherBackend(t *testing.T) {
 	n := newNode(t)
 	path := filepath.Join(t.TempDir(), "Corefile")
@@ -94,7 +94,7 @@ func TestOtherBackend(t *testing.T) {
 	})
 	write(t, path, n.withFallback("local").text())
 	p.Signal(t, syscall.SIGUSR1)
-	waitFor(t, startTimeout, "the rules of iptables to go, but those that accept", func() error {
+	waitFor(t, startTimeout, "removal of iptables rules except those that accept", func() error {
 		accepts := 0
 		for _, r := range n.iptables(t) {
 			if strings.Contains(r, "NOTRACK") {
@@ -112,8 +112,8 @@ func TestOtherBackend(t *testing.T) {
 	n.waitAnswer(t, bounded, local4, "upstream")
 }
 
-// TestMarksCleared has another table remove marks, as network plugins do: after that of nodecache, which does no harm,
-// and before it, so that renewals do not reach the rules, which is logged.
+// TestMarksCleared has another table remove marks, as network plugins do: after the table of nodecache, which is
+// harmless, and before it, so that renewals do not reach the rules, which is logged.
 func TestMarksCleared(t *testing.T) {
 	n := newNode(t)
 	p := n.run(t, n.withFallback("local"))
@@ -129,7 +129,7 @@ func TestMarksCleared(t *testing.T) {
 	marks(-320, "meta mark set 0")
 	n.waitAnswer(t, bounded, local4, "upstream")
 	waitLog(t, startTimeout, p, "renewals of its lease do not reach the rules")
-	// Another mark on the datagrams that take the lease alone: queries are answered, and there is no lease.
+	// Another mark on the renewals alone: queries are answered, and the lease expires.
 	p.Stop(t)
 	marks(-320, "meta mark 0x37 meta mark set 0x34")
 	p = n.start(t, n.withFallback("local"))
@@ -151,7 +151,7 @@ func TestSetupNone(t *testing.T) {
 	waitFor(t, bounded, "the lease", func() error { return n.leased(local4) })
 }
 
-// TestForeignAddressOnLo keeps an address of the administrator's on lo.
+// TestForeignAddressOnLo starts nodecache on an address that an administrator has added to lo.
 func TestForeignAddressOnLo(t *testing.T) {
 	n := newNode(t)
 	n.Node.Run(t, "ip", "addr", "add", kubeDNS4.String()+"/32", "dev", "lo")
@@ -169,7 +169,7 @@ func TestForeignAddressOnLo(t *testing.T) {
 	}
 }
 
-// TestOwnPort answers on another port than 53.
+// TestOwnPort has nodecache on another port than 53.
 func TestOwnPort(t *testing.T) {
 	n := newNode(t)
 	path := filepath.Join(t.TempDir(), "Corefile")
@@ -187,14 +187,14 @@ func TestOwnPort(t *testing.T) {
 	}
 }
 
-// TestFirewall has a firewall of iptables that drops what it does not know.
+// TestFirewall has a firewall of iptables that drops unknown packets.
 func TestFirewall(t *testing.T) {
 	n := newNode(t)
 	n.Node.Run(t, "iptables", "-A", "INPUT", "-i", "lo", "-j", "ACCEPT")
 	n.Node.Run(t, "iptables", "-P", "INPUT", "DROP")
 	before := n.iptables(t)
 	p := n.run(t, n.withFallback("local"))
-	if by := n.who(t, 20); by["local"] != 20 {
+	if by := n.servers(t, 20); by["local"] != 20 {
 		t.Errorf("answers by %v", by)
 	}
 	n.Node.Run(t, "iptables", "-F", "INPUT")
@@ -210,8 +210,8 @@ func TestFirewall(t *testing.T) {
 	}
 }
 
-// TestFirewallIsReported has a firewall of nftables whose last rule rejects what pods send, while its
-// policy is to accept. The log names it, and says when it is gone.
+// TestFirewallIsReported has a firewall of nftables whose last rule rejects packets of pods, while its policy is accept.
+// The log names the firewall, and its removal.
 func TestFirewallIsReported(t *testing.T) {
 	n := newNode(t)
 	n.Node.Run(t, "nft", `add table inet firewalld; add chain inet firewalld filter_INPUT { type filter hook input priority filter + 10; policy accept; }
@@ -233,7 +233,7 @@ add rule inet firewalld filter_INPUT reject with icmpx admin-prohibited`)
 	}
 }
 
-// TestFirewallThatAccepts has firewalls that let DNS through, of which nothing is to be logged.
+// TestFirewallThatAccepts has firewalls that accept DNS, which are not logged.
 func TestFirewallThatAccepts(t *testing.T) {
 	n := newNode(t)
 	n.Node.Run(t, "nft", `add table inet fw; add chain inet fw in { type filter hook input priority 0; policy drop; }

@@ -5,8 +5,8 @@ import (
 	"fmt"
 )
 
-// kubeadmCorefile is the one that kubeadm writes, on loopback. Arguments: the DNS port, the ports of
-// health, ready and prometheus, the API server, the port of the world outside, what else is wanted.
+// kubeadmCorefile is kubeadm's Corefile, on loopback. Arguments: the DNS port, the ports of health, ready and
+// prometheus, the API server, the port of the upstream, further directives.
 const kubeadmCorefile = `.:%d {
     bind 127.0.0.1
     errors
@@ -34,8 +34,7 @@ const kubeadmCorefile = `.:%d {
 }
 `
 
-// startStock starts the cluster DNS servers with kubeadm's Corefile. Nothing of what is asked is for
-// the world outside, which echoes.
+// startStock starts the cluster DNS servers with kubeadm's Corefile. No query reaches the upstream, which echoes.
 func (b *bench) startStock(ctx context.Context, w world) (err error) {
 	outside := freePort()
 	if b.outside, err = b.launchEcho(ctx, loadCore, outside); err != nil {
@@ -46,7 +45,7 @@ func (b *bench) startStock(ctx context.Context, w world) (err error) {
 	})
 }
 
-// stockPrefix is before the name of what is measured with kubeadm's Corefile.
+// stockPrefix precedes the names of the figures with kubeadm's Corefile.
 const stockPrefix = "kubeadm: "
 
 // measureStock measures the servers with that Corefile.

@@ -14,16 +14,16 @@ import (
 	"github.com/nearside-dns/nearside/test/netns"
 )
 
-// firewalld is a table as firewalld makes it for a node on which DNS was not allowed: it rejects by a rule, and its
-// policy is accept.
+// firewalld is a table of firewalld for a node on which DNS was not allowed: it rejects by a rule, and its policy is
+// accept.
 const firewalld = `add table inet firewalld; add chain inet firewalld filter_INPUT { type filter hook input priority filter + 10; policy accept; }; ` +
 	`add rule inet firewalld filter_INPUT ct state { established, related } accept; ` +
 	`add rule inet firewalld filter_INPUT iifname "lo" accept; ` +
 	`add rule inet firewalld filter_INPUT icmpv6 type { nd-neighbor-solicit, nd-neighbor-advert } accept; ` +
 	`add rule inet firewalld filter_INPUT reject with icmpx admin-prohibited`
 
-// TestFirewallThatAcceptsPods has a firewall that accepts DNS from pods, by their addresses, on a node that drops packets
-// whose source is routed elsewhere. With a source that the firewall accepts, nodecache has the lease.
+// TestFirewallThatAcceptsPods has a firewall that accepts DNS from pods, by their addresses, on a node that drops
+// packets whose source is routed elsewhere. With a source that the firewall accepts, nodecache acquires the lease.
 func TestFirewallThatAcceptsPods(t *testing.T) {
 	n := newNode(t)
 	for _, iface := range []string{"all", "default"} {
@@ -66,7 +66,7 @@ func TestQuestionOverLo(t *testing.T) {
 				t.Errorf("no line %q", c.line)
 			}
 			if page, err := get(n.Node, "http://127.0.0.1:9253/metrics"); err != nil || !strings.Contains(page, `question="lo"} 1`) {
-				t.Errorf("the metrics do not say so: %v", err)
+				t.Errorf("no metric with the question lo: %v", err)
 			}
 			n.Node.Run(t, "nft", "delete", "table", "inet", "firewalld")
 			p.Stop(t)
@@ -77,7 +77,8 @@ func TestQuestionOverLo(t *testing.T) {
 	}
 }
 
-// TestQuestionRepair removes what the queries of nodecache to itself need. It is back soon, and so is the lease.
+// TestQuestionRepair removes devices and routes of nodecache's self-queries. They are repaired soon, and the lease is
+// acquired again.
 func TestQuestionRepair(t *testing.T) {
 	n := newNode(t)
 	n.run(t, n.withFallback("local"))
@@ -100,8 +101,9 @@ func TestQuestionRepair(t *testing.T) {
 	}
 }
 
-// TestFirewallThatRejects has a firewall that rejects what pods ask on every interface but lo. Cluster DNS, which is
-// forwarded and no input, answers the pods then, before nodecache has a lease and while it has one.
+// TestFirewallThatRejects has a firewall that rejects queries of pods on every interface but lo. Then cluster DNS
+// answers the pods, as forwarded packets do not pass the input chain: before nodecache has a lease, and while it has
+// one.
 func TestFirewallThatRejects(t *testing.T) {
 	n := newNode(t)
 	configured := cache{who: "local", addresses: both, options: []string{n.fallbacks()}, more: []string{"ready 127.0.0.1:8181"}}
@@ -148,7 +150,7 @@ func TestFirewallThatRejects(t *testing.T) {
 	}
 }
 
-// fallbacks is the option that leads the queries of both families to cluster DNS without a lease.
+// fallbacks is the option that directs the queries of both families to cluster DNS without a lease.
 func (n *node) fallbacks() string {
 	return fmt.Sprintf("fallback %v %v", n.Upstream.IPv4, n.Upstream.IPv6)
 }
@@ -166,9 +168,9 @@ func (n *node) ready(port string) error {
 	return nil
 }
 
-// TestOverlapOfUnlikeQuestions replaces an instance by one whose queries to itself have another way or another source.
-// Either receives queries that only the other one answers. The new one has to be ready ten times in a row meanwhile, or
-// the old one would never be stopped, and takes the queries of pods when it is alone.
+// TestOverlapOfUnlikeQuestions replaces an instance by one whose self-queries have another route or another source.
+// Either receives queries that only the other one answers. The new one must be ready ten times in a row meanwhile, as
+// the old one would not be stopped otherwise, and acquires the lease when it is alone.
 func TestOverlapOfUnlikeQuestions(t *testing.T) {
 	n := newNode(t)
 	const byDefault, otherSources = "question from 192.0.0.8 100:0:0:1::8", "question from 192.0.2.8 2001:db8::8"
@@ -184,7 +186,7 @@ func TestOverlapOfUnlikeQuestions(t *testing.T) {
 			second := n.start(t, configured)
 			const probes, pause = 10, 300 * time.Millisecond
 			inARow := 0
-			waitFor(t, startTimeout, "the second instance to be ready for a while", func() error {
+			waitFor(t, startTimeout, "second instance ready for a while", func() error {
 				for err := n.ready("8282"); inARow < probes; err = n.ready("8282") {
 					if inARow++; err != nil {
 						inARow = 0
@@ -196,7 +198,7 @@ func TestOverlapOfUnlikeQuestions(t *testing.T) {
 			})
 			first.Stop(t)
 			for _, a := range both {
-				n.waitAnswer(t, 2*startTimeout, a, "second") // a lease that was lost is taken after 30 s at most
+				n.waitAnswer(t, 2*startTimeout, a, "second") // an expired lease is acquired after at most 30 s
 			}
 			second.Stop(t)
 		})

@@ -15,7 +15,7 @@ import (
 	"github.com/miekg/dns"
 )
 
-// startServer starts a server on the loopback interface that answers names beginning with "good", has no record of
+// startServer starts a server on the loopback interface that answers names beginning with "good", has no record for
 // those with "empty", and fails for others. It counts its queries.
 func startServer(t *testing.T) (address string, asked *atomic.Int64) {
 	t.Helper()
@@ -34,7 +34,7 @@ func startServer(t *testing.T) (address string, asked *atomic.Int64) {
 		case !strings.HasPrefix(name, "empty"):
 			reply.Rcode = dns.RcodeServerFailure
 		}
-		_ = w.WriteMsg(reply) // a lost answer is what the test would see
+		_ = w.WriteMsg(reply) // a lost answer fails the test as well
 	})}
 	ended := make(chan error, 1)
 	go func() { ended <- server.ActivateAndServe() }()
@@ -49,7 +49,7 @@ func startServer(t *testing.T) (address string, asked *atomic.Int64) {
 	return packets.LocalAddr().String(), asked
 }
 
-// request sends a request to the program, and returns the status and what it says.
+// request sends a request to the program, and returns the status and the body.
 func request(t *testing.T, server *httptest.Server, method, path string, values url.Values) (int, string) {
 	t.Helper()
 	r, err := http.NewRequest(method, server.URL+path+"?"+values.Encode(), nil)
@@ -111,7 +111,7 @@ func TestLoad(t *testing.T) {
 	}
 	t.Run("none to stop", func(t *testing.T) {
 		if status, _ := request(t, program, "DELETE", "/load/1", nil); status == http.StatusOK {
-			t.Error("a load that does not run was stopped")
+			t.Error("a load that does not run is stopped without an error")
 		}
 	})
 }

@@ -10,8 +10,8 @@ import (
 	"github.com/miekg/dns"
 )
 
-// answerApart is a server whose answer depends on the client subnet and on RD: without RD it refers the client to
-// other servers, or fails for names below fail.test.
+// answerApart is a server whose answer depends on the client subnet and on RD: without RD it refers the client to other
+// servers, or fails for names below fail.test.
 func answerApart(w dns.ResponseWriter, r *dns.Msg) {
 	m := new(dns.Msg).SetReply(r)
 	name := r.Question[0].Name
@@ -38,12 +38,12 @@ func answerApart(w dns.ResponseWriter, r *dns.Msg) {
 	default:
 		m.Ns = []dns.RR{&dns.NS{Hdr: header(dns.TypeNS), Ns: "ns.test."}}
 	}
-	_ = w.WriteMsg(m) // the client may be gone
+	_ = w.WriteMsg(m) // the client may have closed its socket
 }
 
-// TestAnswersApart has one client send a query whose answer is for it alone, and another one the ordinary query for
-// the name, over UDP and TCP, in both orders. Each gets what the server answers it.
-func TestAnswersApart(t *testing.T) {
+// TestUnsharedAnswers has one client send a query whose answer is for it alone, and another one the ordinary query for the
+// name, over UDP and TCP, in both orders. Each receives the upstream's answer to its own query.
+func TestUnsharedAnswers(t *testing.T) {
 	u := startUpstream(t, answerApart)
 	subnet := func(address string) func(*dns.Msg) {
 		return func(m *dns.Msg) {
@@ -60,7 +60,7 @@ func TestAnswersApart(t *testing.T) {
 	)
 	type step struct {
 		change func(*dns.Msg)
-		want   string // the address, or what else is in the reply
+		want   string // the address, or another part of the reply
 	}
 	s := start(t, "nodecache", strings.ReplaceAll(cacheBlock(u, "cache"), "FASTPATH", ""))
 	for _, c := range []struct {

@@ -17,7 +17,7 @@ import (
 // both is one address of each family.
 var both = []netip.Addr{local4, local6}
 
-// TestTeardown compares the kernel after a clean stop with what it was before.
+// TestTeardown compares the kernel's state after a clean stop with the state before the start.
 func TestTeardown(t *testing.T) {
 	for _, backend := range []string{"nftables", "iptables", "none"} {
 		t.Run(backend, func(t *testing.T) {
@@ -28,7 +28,7 @@ func TestTeardown(t *testing.T) {
 			before := n.kernelState(t)
 			p := n.run(t, cache{who: "local", addresses: both, options: []string{"backend " + backend}})
 			if n.kernelState(t) == before {
-				t.Fatal("nodecache left no trace in the kernel while it ran")
+				t.Fatal("nodecache has changed nothing in the kernel while it ran")
 			}
 			if code := p.Stop(t); code != 0 {
 				t.Errorf("exit code %d", code)
@@ -49,7 +49,7 @@ func TestTeardown(t *testing.T) {
 	})
 }
 
-// touchIPTables makes the tables that iptables leaves behind, empty, once somebody has used them.
+// touchIPTables makes the empty tables that any use of iptables leaves behind.
 func (n *node) touchIPTables(t *testing.T) {
 	t.Helper()
 	for _, program := range []string{"iptables", "ip6tables"} {
@@ -63,7 +63,7 @@ func (n *node) touchIPTables(t *testing.T) {
 	}
 }
 
-// TestAdopt kills nodecache and starts it again: it takes over what is there.
+// TestAdopt kills nodecache and starts it again: the new process adopts interface and rules.
 func TestAdopt(t *testing.T) {
 	n := newNode(t)
 	configured := cache{who: "local", addresses: both}
@@ -89,8 +89,8 @@ func TestAdopt(t *testing.T) {
 	}
 }
 
-// TestRepair takes away what nodecache has set up, and waits until it is back. The interval of the
-// full verification is a minute, so only the kernel's notifications can tell nodecache so soon.
+// TestRepair removes parts of nodecache's setup, and waits until they are repaired. The interval of the full
+// verification is a minute, so that only the kernel's notifications can lead to a repair that soon.
 func TestRepair(t *testing.T) {
 	n := newNode(t)
 	n.run(t, cache{who: "local", addresses: both})
@@ -130,12 +130,12 @@ func TestRepair(t *testing.T) {
 	}
 }
 
-// TestOverlap starts a second nodecache while the first one runs, stops the first, and wants every
-// query of a load answered. They share the ports of health, readiness and metrics too.
+// TestOverlap starts a second nodecache while the first one runs, stops the first, and asserts that every query of a
+// load is answered. They also share the ports of health, readiness and metrics.
 func TestOverlap(t *testing.T) {
 	n := newNode(t)
-	// Else the kernel resets connections that a listener has not accepted when it is closed, although
-	// another one could (tcp_migrate_req in Linux' ip-sysctl).
+	// Otherwise the kernel resets connections that a listener has not accepted when it is closed, although another
+	// listener could accept them (tcp_migrate_req in Linux' ip-sysctl).
 	n.Node.Sysctl(t, "net/ipv4/tcp_migrate_req", "1")
 	configured := cache{
 		who: "first", addresses: both, options: []string{"health 8080"},
@@ -147,8 +147,8 @@ func TestOverlap(t *testing.T) {
 		streams := n.startLoad(t, both...)
 		time.Sleep(before / 2)
 		next := n.start(t, configured)
-		// With IPv6 the kernel gives the next one no datagram while the first has sockets: those of the fast
-		// path are another group, behind that of the first.
+		// With IPv6 the kernel gives the second instance no datagram while the first has sockets: those of the fast path
+		// are another group, after that of the first.
 		waitFor(t, startTimeout, generation+" to serve", func() error {
 			for _, a := range both {
 				if !strings.Contains(next.Output(), fmt.Sprintf("Lease of %v acquired", a)) {
@@ -189,21 +189,21 @@ func waitAll(t *testing.T, streams load, who string) {
 	}
 }
 
-// resetByReload is how many queries over TCP a reload may lose of each stream: CoreDNS closes connections
+// resetByReload is the maximum number of TCP queries of each stream that a reload may lose: CoreDNS closes connections
 // that the old server has accepted and not read from yet.
 const resetByReload = 2
 
-// wantAll ends a load of which no query may be lost, but so many over TCP, and which only this server
-// may have answered since start.
+// wantAll ends a load of which no query may be lost, except a number over TCP, and which only this server may have
+// answered since start.
 func wantAll(t *testing.T, streams load, start time.Time, who string, lostTCP int) {
 	t.Helper()
 	for g, r := range streams.stop() {
 		t.Logf("%v: %v", g, r)
-		most := 0
+		maxLost := 0
 		if strings.Contains(fmt.Sprint(g), "tcp") {
-			most = lostTCP
+			maxLost = lostTCP
 		}
-		if r.Lost() > most {
+		if r.Lost() > maxLost {
 			t.Errorf("%v: lost %d queries: %v", g, r.Lost(), r)
 		}
 		if by := r.Since(start).By(); by[who] == 0 || len(by) != 1 {
@@ -212,8 +212,7 @@ func wantAll(t *testing.T, streams load, start time.Time, who string, lostTCP in
 	}
 }
 
-// TestReload has nodecache read other configurations under load: one that is good, and one that is
-// not.
+// TestReload has nodecache read other configurations under load: a valid one and an invalid one.
 func TestReload(t *testing.T) {
 	for name, bind := range map[string]string{"its addresses": "", "all addresses": "0.0.0.0 ::"} {
 		t.Run(name, func(t *testing.T) { testReload(t, bind) })
@@ -234,7 +233,7 @@ func testReload(t *testing.T, bind string) {
 	link, rules := n.links(t), n.rules()
 	streams := n.startLoad(t, both...)
 	time.Sleep(before / 2)
-	behind := configured.behind() // stays, for queries that the first configuration has on their way to it
+	behind := configured.behind() // stays, for queries of the first configuration in progress
 	configured.who = "second"
 	write(t, path, configured.text()+behind)
 	p.Signal(t, syscall.SIGUSR1)
@@ -259,8 +258,7 @@ func testReload(t *testing.T, bind string) {
 	}
 }
 
-// TestIPTables uses the rules of node-local-dns: twelve for each address, of which two are for the
-// health port.
+// TestIPTables has the rules of node-local-dns: twelve for each address, of which two are for the health port.
 func TestIPTables(t *testing.T) {
 	n := newNode(t)
 	configured := cache{who: "local", addresses: both, options: []string{"backend iptables", "health 8080"}}
@@ -274,7 +272,7 @@ func TestIPTables(t *testing.T) {
 		return nil
 	})
 	if !strings.Contains(p.Output(), "iptables") {
-		t.Errorf("nodecache does not say that it uses iptables:\n%s", p.Output())
+		t.Errorf("nodecache does not log that it uses iptables:\n%s", p.Output())
 	}
 	for i, a := range both {
 		n.Node.Run(t, "conntrack", "-F")

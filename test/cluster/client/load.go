@@ -13,26 +13,26 @@ import (
 	"github.com/miekg/dns"
 )
 
-// outcome is what became of the queries of a load.
+// outcome is the result of a load: how many queries were answered, and which were lost.
 type outcome struct {
 	Sent     int
 	Answered int
 	Lost     []lost
 }
 
-// lost is a query that got no answer, or one that was not NOERROR with a record.
+// lost is a query without an answer, or with an answer other than NOERROR with a record.
 type lost struct {
 	Sent time.Time
 	Why  string
 }
 
-// loads are those that run, by their ids.
+// loads are the running loads, by their ids.
 type loads struct {
 	mu      sync.Mutex
 	running map[string]*load
 }
 
-// load asks at a steady rate.
+// load sends queries at a steady rate.
 type load struct {
 	end     chan struct{}
 	queries sync.WaitGroup
@@ -62,7 +62,7 @@ func (l *loads) start(r *http.Request) (string, error) {
 	return "", nil
 }
 
-// send begins a query by each time of the schedule, whether or not those before have their answers.
+// send starts a query at each time of the schedule, also while earlier ones wait for their answers.
 func (l *load) send(q question, pause time.Duration) {
 	start := time.Now()
 	for i := 0; ; i++ {
