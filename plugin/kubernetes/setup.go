@@ -40,11 +40,11 @@ func (d directive) setup(c *caddy.Controller) error {
 	}
 	b := block.Of(c)
 	k.space, k.serves = b.Keyspace, b.Serves
-	new(source.Use).Follow(c, k.sourceIdentity, src, func(lease *source.Lease) {
+	source.Follow(c, k.sourceIdentity, src, func(handle *source.Handle) {
 		k.localIPs = boundIPs(c)
 		k.warnShadowed(dnsserver.GetConfig(c).Handler(pluginName))
 		k.shared = block.IsShared(dnsserver.GetConfig(c), d.neutral()...)
-		k.attach(lease.Index(), lease.Status)
+		k.attach(handle.Index(), handle.Status)
 		k.awaitSync(k.startupTimeout)
 	})
 	dnsserver.GetConfig(c).AddPlugin(func(next plugin.Handler) plugin.Handler {

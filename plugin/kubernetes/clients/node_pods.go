@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 	"sync"
+	"sync/atomic"
 
 	"github.com/coredns/caddy"
 	clog "github.com/coredns/coredns/plugin/pkg/log"
@@ -20,7 +21,7 @@ type NodePods struct {
 	options
 	source source.Source
 	host   *hostSearch
-	use    source.Use
+	handle atomic.Pointer[source.Handle] // nil before the start
 	logged sync.Once
 }
 
@@ -84,26 +85,26 @@ func (o options) identity() string {
 // over the source with its data.
 func (s *NodePods) Start(c *caddy.Controller) {
 	apiserver.RedirectKlog()
-	s.use.Follow(c, s.identity, s.source, func(*source.Lease) {})
+	source.Follow(c, s.identity, s.source, s.handle.Store)
 }
 
 // TenantsOf implements Pods. Before the start no pod is known.
 func (s *NodePods) TenantsOf(a netip.Addr) index.Tenants {
-	if lease := s.use.Lease(); lease != nil {
-		return lease.Index().TenantsOf(a)
+	if handle := s.handle.Load(); handle != nil {
+		return handle.Index().TenantsOf(a)
 	}
 	return index.Tenants{}
 }
 
 // Status returns the state of the source. Once it is synced, the number of pods is logged.
 func (s *NodePods) Status() []source.Status {
-	lease := s.use.Lease()
-	if lease == nil {
+	handle := s.handle.Load()
+	if handle == nil {
 		return s.source.Status()
 	}
-	all := lease.Status()
+	all := handle.Status()
 	if len(all) > 0 && all[0].Synced {
-		s.logged.Do(func() { s.logCount(lease.Index().Pods()) })
+		s.logged.Do(func() { s.logCount(handle.Index().Pods()) })
 	}
 	return all
 }
