@@ -46,7 +46,7 @@ func (a *Autopath) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.Ms
 	if base == "" {
 		return a.pass(ctx, w, r)
 	}
-	return a.Expander.ServeDNS(ctx, w, r, &expand.Question{Base: base, Suffixes: list.Suffixes, Path: list.ID})
+	return a.Expander.ServeDNS(ctx, w, r, &expand.Question{Base: base, Suffixes: list.Suffixes, ListID: list.ID})
 }
 
 // pass sends a query to the next plugin without expanding it. The queries of later plugins, such as for the target of an
@@ -68,7 +68,7 @@ func (a *Autopath) SearchZones() []string { return a.zones }
 
 // SearchesOn implements block.Searcher.
 func (a *Autopath) SearchesOn(server string) block.Searches {
-	s := &searches{lists: a.lists, first: a.Results.First(server)}
+	s := &searches{lists: a.lists, first: a.Metrics.First(server)}
 	for reason := searchlist.Known + 1; reason < searchlist.Reasons; reason++ {
 		s.unknown[reason] = unknownClient(server, reason)
 	}

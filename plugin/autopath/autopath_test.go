@@ -82,7 +82,7 @@ func (n *names) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.Msg) 
 // newAutopath returns a handler in front of names.
 func newAutopath(next *names) *Autopath {
 	return &Autopath{
-		Expander: expand.Expander{Plugin: pluginName, Next: next, Block: &block.Block{Keyspace: answers.Shared.NewKeyspace()}, Results: results},
+		Expander: expand.Expander{Plugin: pluginName, Next: next, Block: &block.Block{Keyspace: answers.Shared.NewKeyspace()}, Metrics: expandMetrics},
 		zones:    []string{"cluster.local."},
 		lists: lists{
 			netip.MustParseAddr(podIP): shop, netip.MustParseAddr(bankIP): bank, netip.MustParseAddr("fd00::1"): shop,

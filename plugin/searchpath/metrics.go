@@ -8,7 +8,7 @@ import (
 )
 
 // results counts the expansions of search names.
-var results = expand.NewResults(pluginName)
+var expandMetrics = expand.NewMetrics(pluginName)
 
 // rejected counts queries for names under the suffix that do not exist.
 var rejected = promauto.NewCounterVec(prometheus.CounterOpts{

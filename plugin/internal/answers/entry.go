@@ -49,8 +49,8 @@ type Counter interface{ Inc() }
 
 // ServerCounter counts events by server.
 type ServerCounter interface {
-	// On returns the counter of the server with an address.
-	On(server string) Counter
+	// Counter returns the counter of the server with an address.
+	Counter(server string) Counter
 }
 
 // Serial returns the present serial number of a zone.
@@ -74,8 +74,8 @@ type Entry struct {
 	Stored time.Duration
 	// Gone is the time from which an expired entry is not served stale either, not before Expires.
 	Gone time.Duration
-	// KeepTTL is set if TTLs are not decremented while the answer is fresh.
-	KeepTTL bool
+	// FixedTTL is set if TTLs are not decremented while the answer is fresh.
+	FixedTTL bool
 	// Views is set if the answer depends on the caller: this entry has no answer, and each view has an entry with a key of
 	// its own.
 	Views Views
@@ -182,7 +182,7 @@ func pack(m *dns.Msg) (Answer, error) {
 // Patch returns the changes to the answer for a time at which it is fresh.
 func (e *Entry) Patch(now time.Duration) Patch {
 	p := Patch{Options: e.Options}
-	if e.Expires != 0 && !e.KeepTTL && now > e.Stored {
+	if e.Expires != 0 && !e.FixedTTL && now > e.Stored {
 		p.Age = uint32((now - e.Stored) / time.Second) // #nosec G115 -- it has not expired
 	}
 	if e.Serial != nil {

@@ -62,7 +62,7 @@ func TestPatch(t *testing.T) {
 		"TTL":           {&Entry{Stored: time.Second, Validity: Validity{Expires: time.Minute}}, 31 * time.Second, Patch{Age: 30}},
 		"rounded down":  {&Entry{Stored: time.Second, Validity: Validity{Expires: time.Minute}}, 2*time.Second - 1, Patch{}},
 		"before Stored": {&Entry{Stored: time.Second, Validity: Validity{Expires: time.Minute}}, 0, Patch{}},
-		"KeepTTL":       {&Entry{Stored: time.Second, Validity: Validity{Expires: time.Minute}, KeepTTL: true}, 31 * time.Second, Patch{}},
+		"FixedTTL":      {&Entry{Stored: time.Second, Validity: Validity{Expires: time.Minute}, FixedTTL: true}, 31 * time.Second, Patch{}},
 		"by bounds":     {&Entry{Stored: time.Second}, time.Hour, Patch{}},
 		"serial":        {&Entry{Serial: modified(7)}, time.Hour, Patch{Serial: 7, SetSerial: true}},
 		"serial wraps":  {&Entry{Serial: modified(1<<32 + 9)}, time.Hour, Patch{Serial: 9, SetSerial: true}},

@@ -255,7 +255,7 @@ const (
 	keyDO     = 1
 	keyCD     = 2
 	keySearch = 4 // one byte of length and the data of a search list
-	keyPath   = 8 // the ID of a search list
+	keyList   = 8 // the ID of a search list
 )
 
 // numberLen is the length in a key of the number of a view, and of the ID of a search list.
@@ -320,10 +320,10 @@ func KeyName(key []byte) []byte {
 // AppendKeyView returns the key of the answer for one view of callers (see Views).
 func AppendKeyView(key []byte, view uint32) []byte { return binary.BigEndian.AppendUint32(key, view) }
 
-// AppendKeyPath returns the key of the answer found with a search list, by the ID of the list. The key must not have a
+// AppendKeyList returns the key of the answer found with a search list, by the ID of the list. The key must not have a
 // view. Keys without a list, and keys with a list in an EDNS option, differ from the result.
-func AppendKeyPath(key []byte, list uint32) []byte {
-	key[keyFlags] |= keyPath
+func AppendKeyList(key []byte, list uint32) []byte {
+	key[keyFlags] |= keyList
 	return binary.BigEndian.AppendUint32(key, list)
 }
 

@@ -518,7 +518,7 @@ func TestAppendKey(t *testing.T) {
 			if !q.Parse(b) {
 				t.Fatal("refused")
 			}
-			if n := len(AppendKeyView(AppendKeyPath(q.AppendKey(nil, 1, b), 1), 1)); n != MaxKey {
+			if n := len(AppendKeyView(AppendKeyList(q.AppendKey(nil, 1, b), 1), 1)); n != MaxKey {
 				t.Errorf("length %d", n)
 			}
 		})
@@ -529,7 +529,7 @@ func TestAppendKey(t *testing.T) {
 					continue
 				}
 				for _, number := range numbers {
-					path := string(AppendKeyPath([]byte(base), number))
+					path := string(AppendKeyList([]byte(base), number))
 					more := []string{string(AppendKeyView([]byte(base), number)), path}
 					for _, view := range numbers {
 						more = append(more, string(AppendKeyView([]byte(path), view)))
@@ -564,7 +564,7 @@ func TestParseAllocatesNothing(t *testing.T) {
 				if !q.Parse(b) {
 					t.Error("refused")
 				}
-				AppendKeyPath(q.AppendKey(key[:0], 7, b), 8)
+				AppendKeyList(q.AppendKey(key[:0], 7, b), 8)
 			}); n != 0 {
 				t.Errorf("%v allocations", n)
 			}

@@ -10,7 +10,6 @@ import (
 	"github.com/coredns/coredns/plugin/pkg/transport"
 	"github.com/miekg/dns"
 
-	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/reload"
 )
 
@@ -107,7 +106,7 @@ func (conf *Configuration) stop(end reload.End) error {
 	}
 	for _, b := range conf.blocks {
 		b.Keyspace.ByGeneration.Store(false)
-		answers.Shared.Drop(b.Keyspace)
+		b.Keyspace.Drop()
 	}
 	l := configurations
 	l.mu.Lock()
