@@ -30,6 +30,7 @@ var forbidden = map[string][]string{
 	"plugin/kubernetes/clients":          {"k8s.io/client-go/kubernetes", "github.com/coredns/coredns/core"},
 	"plugin/kubernetes/source/manifests": {"k8s.io/client-go/kubernetes", "github.com/coredns/coredns/core"},
 	"plugin/kubernetes/source/apiserver": {"k8s.io/client-go/kubernetes", "github.com/coredns/coredns/core"},
+	"plugin/kubernetes/source/settings":  {"k8s.io/client-go/kubernetes", "github.com/coredns/coredns/core"},
 	"plugin/internal/answers":            {"k8s.io/", "github.com/coredns/", "github.com/prometheus/"},
 	"plugin/internal/block":              {"k8s.io/"},
 	"plugin/internal/corefile":           {"k8s.io/", "github.com/miekg/dns"},

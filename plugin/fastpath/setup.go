@@ -59,7 +59,7 @@ func parse(b *block.Block, c *caddy.Controller) error {
 		case len(args) == 1 && args[0] == "off":
 			b.FastPathOff = true
 		default:
-			return c.Errf("invalid arguments %q: want on, off or nothing", args)
+			return c.Errf("invalid fastpath %s: want on, off or nothing", corefile.Quote(args))
 		}
 		if _, err := options.Parse(c, b); err != nil {
 			return err
@@ -73,11 +73,8 @@ const maxMaxConcurrent = 1 << 20
 
 func parseMaxConcurrent(b *block.Block, args []string) error {
 	n, err := strconv.Atoi(args[0])
-	if err != nil {
-		return fmt.Errorf("%q is no number", args[0])
-	}
-	if n < 1 || n > maxMaxConcurrent {
-		return fmt.Errorf("%q is out of range", args[0])
+	if err != nil || n < 1 || n > maxMaxConcurrent {
+		return fmt.Errorf("%q", args[0])
 	}
 	b.MaxConcurrent = n
 	return nil

@@ -18,11 +18,10 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
-	"github.com/nearside-dns/nearside/plugin/internal/corefile"
 	"github.com/nearside-dns/nearside/plugin/internal/searchlist"
 	"github.com/nearside-dns/nearside/plugin/kubernetes/index"
 	"github.com/nearside-dns/nearside/plugin/kubernetes/source"
-	"github.com/nearside-dns/nearside/plugin/kubernetes/source/apiserver"
+	"github.com/nearside-dns/nearside/plugin/kubernetes/source/settings"
 )
 
 // Kubernetes is the plugin's handler for one server block.
@@ -97,9 +96,7 @@ func (k *Kubernetes) attach(ix records, status func() []source.Status) {
 // options are the settings of the block, besides zones and fallthrough.
 type options struct {
 	source         source.Options
-	connection     apiserver.Connection
-	manifests      string            // directory of manifests; empty for the API server
-	sourceAt       corefile.Position // line of the option that selects the source
+	from           settings.Settings // where the source reads
 	namespaces     set[string]
 	pods           podMode
 	ttl            uint32 // seconds

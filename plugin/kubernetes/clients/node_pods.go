@@ -12,7 +12,6 @@ import (
 	"github.com/nearside-dns/nearside/plugin/kubernetes/index"
 	"github.com/nearside-dns/nearside/plugin/kubernetes/source"
 	"github.com/nearside-dns/nearside/plugin/kubernetes/source/apiserver"
-	"github.com/nearside-dns/nearside/plugin/kubernetes/source/manifests"
 )
 
 // NodePods are the pods of one node, from the API server or from manifests. Startup does not wait for them: until they
@@ -50,25 +49,13 @@ func (n *NodeClients) Start(c *caddy.Controller) { n.pods.Start(c) }
 func (o options) open() (*NodePods, error) {
 	host, err := newHostSearch(o.resolvConf)
 	if err != nil {
-		return nil, o.resolvConfAt.Errorf("resolv_conf: %v; it takes %s", err, known["resolv_conf"].Form)
+		return nil, known.Invalid("resolv_conf", o.resolvConfAt, fmt.Errorf("%q: %w", o.resolvConf, err))
 	}
-	src, err := o.newSource()
+	src, err := o.from.Open(o.reads())
 	if err != nil {
-		return nil, o.sourceAt.Errorf("%v", err)
+		return nil, err
 	}
 	return &NodePods{options: o, source: src, host: host}, nil
-}
-
-func (o options) newSource() (source.Source, error) {
-	skipped := new(source.Skipped)
-	if o.manifests == "" {
-		return apiserver.New(o.connection, o.reads(), skipped)
-	}
-	s, err := manifests.New(o.manifests, o.reads(), skipped)
-	if err != nil {
-		return nil, fmt.Errorf("manifests: %w", err)
-	}
-	return s, nil
 }
 
 // reads selects the pods to read and the fields to retain.
@@ -78,7 +65,7 @@ func (o options) reads() source.Options {
 
 // identity is equal for configurations that can share one source.
 func (o options) identity() string {
-	return fmt.Sprintf("pods of a node|%s|%s|%+v", o.manifests, o.connection.Identity(), o.reads())
+	return fmt.Sprintf("pods of a node|%s|%+v", o.from.Identity(), o.reads())
 }
 
 // Start watches the pods from the start of the configuration to its end. A configuration with the same identity takes

@@ -49,12 +49,12 @@ type Source struct {
 
 // New returns the source for a connection. It opens no connection yet; it fails if the files of the connection cannot be
 // used.
-func New(c Connection, o source.Options, skipped *source.Skipped) (*Source, error) {
+func New(c Connection, o source.Options) (*Source, error) {
 	config, err := c.RESTConfig()
 	if err != nil {
 		return nil, err
 	}
-	s := &Source{options: o, stripper: source.Stripper{Options: o, Skipped: skipped}, host: config.Host, pace: defaultPace()}
+	s := &Source{options: o, stripper: source.NewStripper(o), host: config.Host, pace: defaultPace()}
 	if s.clients, err = newClients(config, o); err != nil {
 		return nil, err
 	}

@@ -81,8 +81,8 @@ var _ source.Source = (*Source)(nil)
 
 // New reads the directory once and returns a Source that begins with this state. Its error is one line with the file
 // and line of the first error.
-func New(dir string, opts source.Options, skipped *source.Skipped) (*Source, error) {
-	s, err := newSource(dir, opts, skipped)
+func New(dir string, opts source.Options) (*Source, error) {
+	s, err := newSource(dir, opts)
 	if err != nil {
 		return nil, err
 	}
@@ -99,19 +99,16 @@ func (s *Source) begin() error {
 }
 
 // newSource returns a Source that has read nothing yet.
-func newSource(dir string, opts source.Options, skipped *source.Skipped) (*Source, error) {
+func newSource(dir string, opts source.Options) (*Source, error) {
 	root, err := filepath.Abs(dir)
 	if err != nil {
 		return nil, fmt.Errorf("manifests directory %s: %w", dir, err)
-	}
-	if skipped == nil {
-		skipped = new(source.Skipped)
 	}
 	return &Source{
 		dir:     filepath.Clean(dir),
 		root:    root,
 		opts:    opts,
-		parser:  parser{opts: opts, strip: source.Stripper{Options: opts, Skipped: skipped}},
+		parser:  parser{opts: opts, strip: source.NewStripper(opts)},
 		log:     clog.NewWithPlugin("kubernetes"),
 		now:     time.Now,
 		wait:    defaultTiming,
