@@ -16,6 +16,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
+	"github.com/nearside-dns/nearside/plugin/internal/corefile"
 )
 
 // Cache is the plugin's handler for one server block.
@@ -26,6 +27,7 @@ type Cache struct {
 	Zones []string
 
 	options
+	budgetAt corefile.Position // of the option budget
 
 	zonesLabel, view string
 	bypass           plugin.Zones // zones of plugins in the block that must not be cached

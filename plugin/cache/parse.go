@@ -69,24 +69,13 @@ func newCache(zones []string) *Cache {
 	}
 }
 
-// parse parses the cache directive of a server block, which may have one. It also returns the position of option budget.
-func parse(c *caddy.Controller) (h *Cache, budgetAt corefile.Position, err error) {
-	for c.Next() {
-		if h != nil {
-			return nil, corefile.Position{}, corefile.At(c).Errorf("%v", plugin.ErrOnce)
-		}
-		if h, budgetAt, err = parseBlock(c); err != nil {
-			return nil, corefile.Position{}, err
-		}
-	}
-	return h, budgetAt, nil
-}
+func parse(c *caddy.Controller) (*Cache, error) { return corefile.Once(c, parseBlock) }
 
-func parseBlock(c *caddy.Controller) (*Cache, corefile.Position, error) {
+func parseBlock(c *caddy.Controller) (*Cache, error) {
 	start, args := corefile.At(c), c.RemainingArgs()
 	ttl, zones, err := parseTTL(args)
 	if err != nil {
-		return nil, corefile.Position{}, start.Errorf("invalid cache %w: want [TTL] [ZONES...]", err)
+		return nil, start.Errorf("invalid cache %w: want [TTL] [ZONES...]", err)
 	}
 	h := newCache(plugin.OriginsFromArgsOrServerBlock(zones, c.ServerBlockKeys))
 	if ttl > 0 {
@@ -94,12 +83,13 @@ func parseBlock(c *caddy.Controller) (*Cache, corefile.Position, error) {
 	}
 	seen, err := parsers.Parse(c, h)
 	if err != nil {
-		return nil, corefile.Position{}, err
+		return nil, err
 	}
 	if here, ok := seen["serve_stale_policy"]; ok && (seen["serve_stale"] == corefile.Position{} || h.stale.onFailure) {
-		return nil, here, here.Errorf("serve_stale_policy requires serve_stale")
+		return nil, here.Errorf("serve_stale_policy requires serve_stale")
 	}
-	return h, seen["budget"], nil
+	h.budgetAt = seen["budget"]
+	return h, nil
 }
 
 // parseTTL splits the arguments of the directive into the TTL, 0 if there is none, and the zones.

@@ -18,7 +18,7 @@ func parsed(t *testing.T, corefile string) (*Cache, error) {
 	t.Helper()
 	c := caddy.NewTestController("dns", corefile)
 	c.ServerBlockKeys = []string{"dns://Example.org:53", "dns://example.net:53"}
-	h, _, err := parse(c)
+	h, err := parse(c)
 	return h, err
 }
 
@@ -116,7 +116,7 @@ func TestParseErrors(t *testing.T) {
 		{"cache 0", `1 - Error during parsing: invalid cache "0": TTL out of range 1-2147483647: want [TTL] [ZONES...]`},
 		{"cache -1 example.org", `invalid cache "-1": TTL`},
 		{"cache 2147483648", `invalid cache "2147483648": TTL`},
-		{"cache\ncache", "2 - Error during parsing: this plugin can only be used once per Server Block"},
+		{"cache\ncache", "2 - Error during parsing: duplicate cache: want one in a server block"},
 		{"cache {\n\npositive 15\n}", `3 - Error during parsing: unknown option "positive": want one of budget, denial, disable`},
 		{"cache {\nsuccess\n}", `2 - Error during parsing: invalid success: want a number of entries, and optionally TTLs in seconds: CAPACITY [TTL] [MINTTL]`},
 		{"cache {\ndenial aaa\n}", `invalid denial "aaa": want a number of entries`},

@@ -37,7 +37,7 @@ func init() {
 }
 
 func setup(c *caddy.Controller) error {
-	if err := parse(block.Of(c), c); err != nil {
+	if _, err := corefile.Once(c, parse); err != nil {
 		return plugin.Error(pluginName, err)
 	}
 	return nil
@@ -49,23 +49,17 @@ var options = corefile.Options[*block.Block]{
 }
 
 // parse parses fastpath [on|off] { max_concurrent NUMBER }.
-func parse(b *block.Block, c *caddy.Controller) error {
-	for seen := false; c.Next(); seen = true {
-		if seen {
-			return c.Errf("duplicate %s: want one in a server block", pluginName)
-		}
-		switch args := c.RemainingArgs(); {
-		case len(args) == 0 || len(args) == 1 && args[0] == "on":
-		case len(args) == 1 && args[0] == "off":
-			b.FastPathOff = true
-		default:
-			return c.Errf("invalid fastpath %s: want on, off or nothing", corefile.Quote(args))
-		}
-		if _, err := options.Parse(c, b); err != nil {
-			return err
-		}
+func parse(c *caddy.Controller) (*block.Block, error) {
+	b := block.Of(c)
+	switch args := c.RemainingArgs(); {
+	case len(args) == 0 || len(args) == 1 && args[0] == "on":
+	case len(args) == 1 && args[0] == "off":
+		b.FastPathOff = true
+	default:
+		return nil, c.Errf("invalid fastpath %s: want on, off or nothing", corefile.Quote(args))
 	}
-	return nil
+	_, err := options.Parse(c, b)
+	return b, err
 }
 
 // maxMaxConcurrent limits max_concurrent: that number of queries takes 100 GiB, at runningCost.

@@ -40,17 +40,8 @@ var (
 	multiclusterDirective = directive{name: "multicluster", without: []string{"multicluster", "pods", "zonal"}, example: "clusterset.local"}
 )
 
-// parse parses the block of a directive, which a server block may have once.
-func (d directive) parse(c *caddy.Controller) (k *Kubernetes, err error) {
-	for c.Next() {
-		if k != nil {
-			return nil, corefile.At(c).Errorf("%v", plugin.ErrOnce)
-		}
-		if k, err = d.parseBlock(c); err != nil {
-			return nil, err
-		}
-	}
-	return k, nil
+func (d directive) parse(c *caddy.Controller) (*Kubernetes, error) {
+	return corefile.Once(c, d.parseBlock)
 }
 
 func (d directive) parseBlock(c *caddy.Controller) (*Kubernetes, error) {

@@ -235,7 +235,7 @@ func TestParse_RejectedZones(t *testing.T) {
 		{"all of IPv4 only", "kubernetes in-addr.arpa", `Testfile:1 - Error during parsing: no zone of the cluster in ["in-addr.arpa"]` + advice},
 		{"all of IPv6 only", "kubernetes ip6.arpa", `Testfile:1 - Error during parsing: no zone of the cluster in ["ip6.arpa"]` + advice},
 		{"network only", "kubernetes 10.0.0.0/8", `Testfile:1 - Error during parsing: no zone of the cluster in ["10.0.0.0/8"]` + advice},
-		{"twice", "kubernetes a.local\nkubernetes b.local", "Testfile:2 - Error during parsing: this plugin can only be used once per Server Block"},
+		{"twice", "kubernetes a.local\nkubernetes b.local", "Testfile:2 - Error during parsing: duplicate kubernetes: want one in a server block"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			if _, err := kubernetesDirective.parse(caddy.NewTestController("dns", c.corefile)); err == nil || err.Error() != c.want {

@@ -80,18 +80,7 @@ var options = corefile.Options[*config]{
 	"fallback":  {Min: 1, Max: -1, Form: "addresses, at most one per family, and after except those that kube-proxy knows", Parse: parseFallback},
 }
 
-// parseConfig parses the directive of a server block, of which there may be one.
-func parseConfig(c *caddy.Controller) (cfg config, err error) {
-	for n := 0; c.Next(); n++ {
-		if n > 0 {
-			return cfg, corefile.At(c).Errorf("%v", plugin.ErrOnce)
-		}
-		if cfg, err = parseBlock(c); err != nil {
-			return cfg, err
-		}
-	}
-	return cfg, nil
-}
+func parseConfig(c *caddy.Controller) (config, error) { return corefile.Once(c, parseBlock) }
 
 func parseBlock(c *caddy.Controller) (cfg config, err error) {
 	cfg = newConfig()

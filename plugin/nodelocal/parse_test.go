@@ -83,7 +83,7 @@ func TestParseErrors(t *testing.T) {
 		{"unspecified", "nodelocal 0.0.0.0", "not an address that pods can query"},
 		{"zone", "nodelocal fe80::1%eth0", `invalid address "fe80::1%eth0": address with a zone`},
 		{"too many", "nodelocal" + strings.Repeat(" 10.0.0.1", 17), "17 addresses: want 1-16"},
-		{"directive twice", "nodelocal 10.0.0.1\nnodelocal 10.0.0.2", ":2 - Error during parsing: this plugin can only be used once per Server Block"},
+		{"directive twice", "nodelocal 10.0.0.1\nnodelocal 10.0.0.2", ":2 - Error during parsing: duplicate nodelocal: want one in a server block"},
 		{"unknown option", inBlock("iface x"), `:2 - Error during parsing: unknown option "iface": want one of backend, fallback, health, interface, interval, keep, question, setup`},
 		{"interface", inBlock("interface"), "invalid interface: want the name of the interface"},
 		{"long interface", inBlock("interface nodelocaldns-long"), `invalid interface "nodelocaldns-long": want the name of the interface, at most 15 bytes`},

@@ -30,18 +30,7 @@ type options struct {
 	resolvConf string
 }
 
-// parse parses the directive of a server block, which can be used once.
-func parse(c *caddy.Controller) (s *SearchPath, err error) {
-	for c.Next() {
-		if s != nil {
-			return nil, corefile.At(c).Errorf("%v", plugin.ErrOnce)
-		}
-		if s, err = parseBlock(c); err != nil {
-			return nil, err
-		}
-	}
-	return s, nil
-}
+func parse(c *caddy.Controller) (*SearchPath, error) { return corefile.Once(c, parseBlock) }
 
 func parseBlock(c *caddy.Controller) (*SearchPath, error) {
 	start := corefile.At(c)

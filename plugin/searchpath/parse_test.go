@@ -99,7 +99,7 @@ func TestParseErrors(t *testing.T) {
 		{"searchpath {\nzone cluster.local\nresolv_conf /nonexistent\n}", "3 - Error during parsing: search list of the host: open /nonexistent: no such file"},
 		{"searchpath {\nzone cluster.local\nresolv_conf " + writeFile(t, "nameserver\n") + "\n}", "3 - Error during parsing: search list of the host: "},
 		{"searchpath {\nresolv_conf " + file + "\nzone cluster.local\nhost-searches off\n}", "2 - Error during parsing: resolv_conf and host-searches off cannot both be set: the file is for the search list of the host"},
-		{"searchpath {\nzone cluster.local\n}\nsearchpath {\nzone cluster.local\n}", "4 - Error during parsing: this plugin can only be used once per Server Block"},
+		{"searchpath {\nzone cluster.local\n}\nsearchpath {\nzone cluster.local\n}", "4 - Error during parsing: duplicate searchpath: want one in a server block"},
 	} {
 		t.Run(c.corefile, func(t *testing.T) {
 			s, err := parse(controller(c.corefile))

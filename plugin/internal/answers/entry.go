@@ -60,8 +60,8 @@ type Serial interface{ Modified() int64 }
 type Entry struct {
 	// Plain is the answer without compression of names, which CoreDNS sends if it fits the client's limit.
 	Plain Answer
-	// Compressed is the answer with compression, nil if Plain fits every client.
-	Compressed *Answer
+	// compressed is the answer with compression, nil if Plain fits every client.
+	compressed *Answer
 	// Options are those of the OPT record in wire form, such as an extended error (RFC 8914).
 	Options []byte
 	// AnyCase reports that the answer is right for a question in any case: no other name in it follows the question's case.
@@ -166,7 +166,7 @@ func (e *Entry) Fill(m *dns.Msg) error {
 	if err != nil {
 		return err
 	}
-	e.Compressed, e.compressedExcess = &compressed, m.Len()-compressed.Len()
+	e.compressed, e.compressedExcess = &compressed, m.Len()-compressed.Len()
 	return nil
 }
 
@@ -176,7 +176,7 @@ func pack(m *dns.Msg) (Answer, error) {
 		return Answer{}, err
 	}
 	// Packing reserves more than it fills.
-	return NewAnswer(append(make([]byte, 0, len(b)), b...))
+	return newAnswer(append(make([]byte, 0, len(b)), b...))
 }
 
 // Patch returns the changes to the answer for a time at which it is fresh.
@@ -213,8 +213,8 @@ func (e *Entry) Form(q *Query, p *Patch, limit, fragments int) *Answer {
 	if n := e.Plain.ReplyLen(q, p) + e.plainExcess; n <= limit && n <= fragments {
 		return &e.Plain
 	}
-	if e.Compressed == nil || q.Upper || e.Compressed.ReplyLen(q, p)+e.compressedExcess > limit {
+	if e.compressed == nil || q.Upper || e.compressed.ReplyLen(q, p)+e.compressedExcess > limit {
 		return nil
 	}
-	return e.Compressed
+	return e.compressed
 }

@@ -50,7 +50,7 @@ func TestScanEvictsUnusedEntries(t *testing.T) {
 		put(ks, 1000+n, &Entry{})
 	}
 	for n := range 20 {
-		if s.find(s.Hash(key(ks, n)), key(ks, n)) != nil {
+		if s.find(s.hash(key(ks, n)), key(ks, n)) != nil {
 			t.Errorf("entry %d is stored long after its last hit", n)
 		}
 	}

@@ -99,7 +99,7 @@ func (k *Keyspace) PutReply(query, reply *dns.Msg, p *Properties) {
 	byGeneration := Validity{Bounds: p.Bounds}
 	if p.Views != nil {
 		k.putNew(key, &Entry{Validity: byGeneration, Views: p.Views})
-		key = AppendKeyView(key, p.View.Number)
+		key = appendKeyView(key, p.View.Number)
 	}
 	if p.View.Private || k.has(key, false) {
 		return
@@ -123,6 +123,6 @@ func (k *Keyspace) putNew(key []byte, e *Entry) {
 
 // has reports whether a key has a fresh entry, with Views or with an answer.
 func (k *Keyspace) has(key []byte, views bool) bool {
-	e := k.store.find(k.store.Hash(key), key)
+	e := k.store.find(k.store.hash(key), key)
 	return e != nil && (e.Views != nil) == views && e.Fresh(k.store.now())
 }

@@ -55,8 +55,8 @@ func (v *Validity) DependOn(g Generation) {
 	v.End()
 }
 
-// Until ends the validity at a time.
-func (v *Validity) Until(t time.Duration) {
+// until ends the validity at a time.
+func (v *Validity) until(t time.Duration) {
 	if v.Expires == 0 || t < v.Expires {
 		v.Expires = t
 	}
@@ -65,7 +65,7 @@ func (v *Validity) Until(t time.Duration) {
 // Join ends the validity when another one ends. Two numbers of a Generation mean that it has advanced already.
 func (v *Validity) Join(other *Validity) {
 	if other.Expires != 0 {
-		v.Until(other.Expires)
+		v.until(other.Expires)
 	}
 	for _, b := range other.Bounds {
 		if b.Generation == nil || v.Ended() {

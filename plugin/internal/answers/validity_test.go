@@ -20,10 +20,10 @@ func TestValidity(t *testing.T) {
 	}{
 		"zero":                     {func(*Validity) {}, false, false, true},
 		"ended":                    {func(v *Validity) { v.End() }, true, true, false},
-		"ended, with a time":       {func(v *Validity) { v.End(); v.Until(20) }, true, true, false},
-		"until later":              {func(v *Validity) { v.Until(11) }, false, false, true},
-		"until now":                {func(v *Validity) { v.Until(10) }, false, false, false},
-		"until earlier, and later": {func(v *Validity) { v.Until(9); v.Until(20) }, false, false, false},
+		"ended, with a time":       {func(v *Validity) { v.End(); v.until(20) }, true, true, false},
+		"until later":              {func(v *Validity) { v.until(11) }, false, false, true},
+		"until now":                {func(v *Validity) { v.until(10) }, false, false, false},
+		"until earlier, and later": {func(v *Validity) { v.until(9); v.until(20) }, false, false, false},
 		"a generation":             {func(v *Validity) { v.DependOn(g) }, false, true, true},
 		"no generation":            {func(v *Validity) { v.DependOn(nil) }, true, true, false},
 		"twice the same":           {func(v *Validity) { v.DependOn(g); v.DependOn(g); v.DependOn(other) }, false, true, true},
@@ -64,7 +64,7 @@ func TestJoin(t *testing.T) {
 			var v Validity
 			if r.IntN(2) == 0 {
 				times = append(times, time.Duration(1+r.IntN(20)))
-				v.Until(times[len(times)-1])
+				v.until(times[len(times)-1])
 			}
 			for range r.IntN(3) {
 				b := Bound{generations[r.IntN(len(generations))], 0}

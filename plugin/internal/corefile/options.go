@@ -24,6 +24,21 @@ type Option[T any] struct {
 // Options are the options of a directive, by name.
 type Options[T any] map[string]Option[T]
 
+// Once calls parse for a directive that a server block may have once.
+func Once[R any](c *caddy.Controller, parse func(*caddy.Controller) (R, error)) (R, error) {
+	var none, result R
+	for n := 0; c.Next(); n++ {
+		if n > 0 {
+			return none, At(c).Errorf("duplicate %s: want one in a server block", c.Val())
+		}
+		var err error
+		if result, err = parse(c); err != nil {
+			return none, err
+		}
+	}
+	return result, nil
+}
+
 // Parse parses the block of a directive, if it has one. The caller must have parsed the directive's arguments. Parse returns
 // the position of each option, the last one of a repeated option.
 func (o Options[T]) Parse(c *caddy.Controller, to T) (map[string]Position, error) {

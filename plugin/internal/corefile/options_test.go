@@ -83,6 +83,25 @@ func TestOptions(t *testing.T) {
 	})
 }
 
+func TestOnce(t *testing.T) {
+	word := func(c *caddy.Controller) (string, error) {
+		if !c.NextArg() {
+			return "partial", errors.New("no argument")
+		}
+		return c.Val(), nil
+	}
+	for _, tt := range []struct{ text, want, err string }{
+		{"directive a", "a", ""},
+		{"directive", "", "no argument"},
+		{"directive a\ndirective b", "", "Testfile:2 - Error during parsing: duplicate directive: want one in a server block"},
+	} {
+		got, err := Once(caddy.NewTestController("dns", tt.text), word)
+		if got != tt.want || err == nil && tt.err != "" || err != nil && err.Error() != tt.err {
+			t.Errorf("%q: %q, error %v", tt.text, got, err)
+		}
+	}
+}
+
 func TestConflict(t *testing.T) {
 	seen := map[string]Position{"a": {"Testfile", 3}, "b": {"Testfile", 2}, "c": {"Testfile", 4}}
 	for _, tt := range []struct{ one, other, want string }{

@@ -39,7 +39,7 @@ func sourceOptions() corefile.Options[*settings.Settings] {
 	return all
 }
 
-// ParseNode parses the block of a directive whose arguments have been read, if it has one:
+// parseNodePods parses the block of a directive whose arguments have been read, if it has one:
 //
 //	node NAME
 //	endpoint URL
@@ -47,7 +47,7 @@ func sourceOptions() corefile.Options[*settings.Settings] {
 //	kubeconfig FILE [CONTEXT]
 //	manifests DIRECTORY
 //	resolv_conf FILE
-func ParseNode(c *caddy.Controller) (*NodePods, error) {
+func parseNodePods(c *caddy.Controller) (*nodePods, error) {
 	start := corefile.At(c)
 	o := options{node: nodefacts.For(start.File).Node, resolvConf: defaultResolvConf, resolvConfAt: start}
 	seen, err := known.Parse(c, &o)

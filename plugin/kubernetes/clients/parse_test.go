@@ -19,11 +19,11 @@ func notInACluster(t testing.TB) {
 }
 
 // parseText parses a directive with a block of these lines.
-func parseText(block string) (*NodePods, error) {
+func parseText(block string) (*nodePods, error) {
 	c := caddy.NewTestController("dns", "autopath @nodelocal {\n"+block+"\n}")
 	c.Next()
 	c.RemainingArgs()
-	return ParseNode(c)
+	return parseNodePods(c)
 }
 
 func written(t testing.TB, name, text string) string {
@@ -40,7 +40,7 @@ func TestParse(t *testing.T) {
 	folder := t.TempDir()
 	resolvConf := written(t, "resolv.conf", "search corp.example\n")
 	s, err := parseText("node node-1.example\nendpoint https://10.0.0.1:6443\nresolv_conf " + resolvConf)
-	if err != nil || s.node != "node-1.example" || s.from.Connection.Endpoint != "https://10.0.0.1:6443" || len(s.HostSearch()) != 1 {
+	if err != nil || s.node != "node-1.example" || s.from.Connection.Endpoint != "https://10.0.0.1:6443" || len(s.hostSearch()) != 1 {
 		t.Errorf("%+v, error %v", s, err)
 	}
 	s, err = parseText("manifests " + folder + "\nnode node-1")
