@@ -1,6 +1,7 @@
 // Package kubernetes answers queries for the names of a cluster: Services, endpoints, pods, the other names of the Kubernetes
 // DNS specification, and the ServiceImports of a clusterset (KEP-1645). Input is queries and the index that a source fills;
-// output is resource records. It is a drop-in replacement of CoreDNS's plugin of the same name.
+// output is resource records. It is a drop-in replacement of CoreDNS's plugin of the same name, and imports no other
+// plugin.
 package kubernetes
 
 import (

@@ -1,8 +1,8 @@
-// Package apiserver is the source that reads an API server: client-go reflectors over protobuf and
-// streamed lists, whose store is the index itself. Only the records of objects stay in memory. Custom resources
-// are JSON, and may be missing; see custom.
-//
-// A watch that is open and no longer reports changes is detected and replaced; see watchdog.
+// Package apiserver is the source that reads an API server, with client-go's reflectors over protobuf and streamed
+// lists, whose store is the index itself: only the records of objects stay in memory. Input is a connection and the
+// resources to read; output is records in the index, and the status of each resource. Custom resources are JSON, and may
+// be missing: see custom. A watch that is open and no longer reports changes is replaced: see watchdog. The package
+// imports neither client-go's typed clients nor CoreDNS's server.
 package apiserver
 
 import (

@@ -1,10 +1,9 @@
-// Package manifests brings a directory of Kubernetes manifests into an index, as if they were in a
-// cluster. In go files of YAML and JSON, watched as long as the source runs; out come the records of
+// Package manifests updates an index from a directory of Kubernetes manifests, as if they were in a
+// cluster. Input is files of YAML and JSON, watched as long as the source runs; output is the records of
 // their Services, ServiceImports, EndpointSlices, Namespaces, Nodes and Pods, in the index, and the ID of the
 // cluster. The directory is accepted or refused as a whole: while a file has an error, the last valid state is served.
 //
-// The package replaces an API server: it imports no client-go and no dns package, and does not know how names are
-// answered.
+// The package replaces an API server: it imports neither client-go nor CoreDNS's server.
 package manifests
 
 import (
