@@ -66,8 +66,8 @@ func addressOf(w dns.ResponseWriter) netip.Addr {
 // SearchZones implements block.Searcher.
 func (a *Autopath) SearchZones() []string { return a.zones }
 
-// SearchesOn implements block.Searcher.
-func (a *Autopath) SearchesOn(server string) block.Searches {
+// ServerSearches implements block.Searcher.
+func (a *Autopath) ServerSearches(server string) block.Searches {
 	s := &searches{lists: a.lists, first: a.Metrics.First(server)}
 	for reason := searchlist.Known + 1; reason < searchlist.Reasons; reason++ {
 		s.unknown[reason] = unknownClient(server, reason)

@@ -308,7 +308,7 @@ func TestSearches(t *testing.T) {
 		t.Errorf("zones %q", a.SearchZones())
 	}
 	const server = "dns://:53"
-	searches := a.SearchesOn(server)
+	searches := a.ServerSearches(server)
 	ctx := context.WithValue(context.Background(), dnsserver.Key{}, &dnsserver.Server{Addr: server})
 	lists := map[uint32]string{} // suffixes by ID
 	for _, client := range []string{podIP, bankIP, hostIP, noIP, "fd00::1"} {

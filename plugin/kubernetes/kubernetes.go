@@ -126,7 +126,7 @@ type upstreamer interface {
 // Name implements plugin.Handler.
 func (k *Kubernetes) Name() string { return k.name }
 
-// OwnZones implements fastpath.Own.
+// OwnZones implements block.ZoneOwner.
 func (k *Kubernetes) OwnZones() []string { return k.Zones }
 
 // Ready implements ready.Readiness. The plugin is ready when all resources needed by every answer are synced, until a watch

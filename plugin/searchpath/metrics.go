@@ -7,7 +7,7 @@ import (
 	"github.com/nearside-dns/nearside/plugin/internal/searchlist/expand"
 )
 
-// results counts the expansions of search names.
+// expandMetrics counts the expansions of search names.
 var expandMetrics = expand.NewMetrics(pluginName)
 
 // rejected counts queries for names under the suffix that do not exist.

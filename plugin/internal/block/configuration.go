@@ -135,8 +135,8 @@ type Zone struct {
 	Block *Block // without a Keyspace if no plugin called Of
 }
 
-// ZonesOn returns the zones of the server with an address, in CoreDNS's form.
-func (conf *Configuration) ZonesOn(address string) (zones []Zone) {
+// ServerZones returns the zones of the server with an address, in CoreDNS's form.
+func (conf *Configuration) ServerZones(address string) (zones []Zone) {
 	for _, config := range configsOf(conf.context) {
 		first := firstOf(config)
 		if !slices.ContainsFunc(first.ListenHosts, func(host string) bool { return addressOf(config, host) == address }) {

@@ -68,7 +68,7 @@ func (o options) identity() string {
 	return fmt.Sprintf("pods of a node|%s|%+v", o.from.Identity(), o.reads())
 }
 
-// Start watches the pods from the start of the configuration to its end. A configuration with the same identity takes
+// start watches the pods from the start of the configuration to its end. A configuration with the same identity takes
 // over the source with its data.
 func (s *nodePods) start(c *caddy.Controller) {
 	apiserver.RedirectKlog()

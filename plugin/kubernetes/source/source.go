@@ -55,8 +55,8 @@ type Options struct {
 	EndpointPodNames bool
 	// Zones stores the zone of each endpoint.
 	Zones bool
-	// Topology is true where nodes are read. It keeps what Services say of topology, and of each endpoint
-	// and pod the node, the zone and the hints.
+	// Topology is true where nodes are read. It stores the topology settings of Services, and the node, the zone and the
+	// hints of each endpoint and pod.
 	Topology bool
 	// SearchPaths stores the fields of each pod that its search list depends on.
 	SearchPaths bool

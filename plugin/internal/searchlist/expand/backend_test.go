@@ -342,7 +342,7 @@ func recordsOf(name string, qtype uint16, ttl uint32) (all []dns.RR) {
 	return all
 }
 
-// results are the counters of all tests, which compare counts before and after.
+// testMetrics are the counters of all tests, which compare counts before and after.
 var testMetrics = NewMetrics("expand_test")
 
 // newExpander returns an Expander with a backend as the next plugin.

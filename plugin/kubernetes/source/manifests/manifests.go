@@ -25,7 +25,7 @@ type logger interface {
 	Errorf(format string, v ...any)
 }
 
-// timing holds the intervals of a Source, so that tests can shorten them.
+// timing has the intervals of a Source, so that tests can shorten them.
 type timing struct {
 	settle    time.Duration // without changes, after which the directory is read
 	maxSettle time.Duration // the maximum of this delay while changes go on
