@@ -218,9 +218,9 @@ func parseCaller(s *stanza, args []string) error {
 	}
 	switch option, ok := newCaller(args[0], zone); {
 	case len(args[0]) == 0 || len(args[0]) > caller.MaxNode:
-		return fmt.Errorf("%q: node of 1-%d bytes", args[0], caller.MaxNode)
+		return fmt.Errorf("%q: not 1-%d bytes", args[0], caller.MaxNode)
 	case !ok:
-		return fmt.Errorf("%q: zone of 1-%d bytes", zone, caller.MaxZone)
+		return fmt.Errorf("%q: not 1-%d bytes", zone, caller.MaxZone)
 	default:
 		s.caller = option
 		return nil

@@ -66,7 +66,7 @@ func (s *stanza) parseTarget(text string) (target, error) {
 	case rest == "":
 		return target{}, errors.New("no address")
 	case protocol == transport.HTTPS && strings.Contains(rest, "/"):
-		return target{}, errors.New("path: it is always /dns-query")
+		return target{}, errors.New("unexpected path: it is always /dns-query")
 	}
 	host, port, err := net.SplitHostPort(rest)
 	path := rest
