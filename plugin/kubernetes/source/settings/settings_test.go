@@ -22,7 +22,7 @@ func TestErrors(t *testing.T) {
 	tls := "tls " + strings.Repeat(noPEM+" ", 3)
 	for name, tt := range map[string]struct{ text, want string }{
 		"endpoint":            {"endpoint http://127.0.0.1:1", ""},
-		"unused tls":          {"tls a b c\nmanifests_", `Testfile:3 - Error during parsing: unknown option "manifests_": want one of`},
+		"unknown option":      {"tls a b c\nmanifest", `Testfile:3 - Error during parsing: unknown option "manifest": want one of`},
 		"no source":           {"apiserver_qps 1", "Testfile:1 - Error during parsing: no API server to read: not in a cluster"},
 		"invalid endpoint":    {"\nendpoint ftp://a", `Testfile:3 - Error during parsing: invalid endpoint "ftp://a": want the URL`},
 		"missing kubeconfig":  {"kubeconfig /none/config", `Testfile:2 - Error during parsing: invalid kubeconfig "/none/config": `},
