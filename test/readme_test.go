@@ -154,7 +154,7 @@ func TestBrokenCorefileOfDocument(t *testing.T) {
 	if err != nil || code != 1 {
 		t.Fatalf("exit code %d, %v; want 1 for a broken Corefile", code, err)
 	}
-	if !strings.Contains(p.Output(), "Corefile:4 - Error during parsing: manifests takes a directory, got []") {
+	if !strings.Contains(p.Output(), "Corefile:4 - Error during parsing: invalid manifests: want a directory") {
 		t.Errorf("the error was %q", p.Output())
 	}
 }

@@ -1,6 +1,6 @@
-// Package nodefacts holds settings of the process from which plugins take defaults: what nodecache knows of its node
-// and the Corefile does not say. In go the facts that belong to one Corefile, before that is loaded; out come the
-// facts for the setup of a directive. It imports no plugin.
+// Package nodefacts has settings of the process from which plugins take defaults: the node's name, its cluster DNS and
+// other facts that nodecache finds out and no Corefile states. Input is the facts for one Corefile, before that is
+// loaded; output is those facts in the setup of a directive. It imports no plugin.
 package nodefacts
 
 import "sync/atomic"

@@ -1,7 +1,7 @@
 // Package autopath answers the first name that a client's resolver makes from a search list with the answer of the whole
 // list, so that the client need not query the other names. Input is queries and the search lists of clients; output is
 // replies with a CNAME to the name that was found. It is a drop-in for CoreDNS's plugin of the same name. The search lists
-// of pods are from other packages, through SearchLister and NodeFinder.
+// of pods are from other packages, through SearchLister and NodeFinder: it imports no other plugin.
 package autopath
 
 import (
@@ -46,7 +46,7 @@ func (a *Autopath) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.Ms
 	if base == "" {
 		return a.pass(ctx, w, r)
 	}
-	return a.Expander.ServeDNS(ctx, w, r, &expand.Question{Base: base, Suffixes: list.Suffixes, Path: list.ID})
+	return a.Expander.ServeDNS(ctx, w, r, &expand.Question{Base: base, Suffixes: list.Suffixes, ListID: list.ID})
 }
 
 // pass sends a query to the next plugin without expanding it. The queries of later plugins, such as for the target of an
@@ -66,9 +66,9 @@ func addressOf(w dns.ResponseWriter) netip.Addr {
 // SearchZones implements block.Searcher.
 func (a *Autopath) SearchZones() []string { return a.zones }
 
-// SearchesOn implements block.Searcher.
-func (a *Autopath) SearchesOn(server string) block.Searches {
-	s := &searches{lists: a.lists, first: a.Results.First(server)}
+// ServerSearches implements block.Searcher.
+func (a *Autopath) ServerSearches(server string) block.Searches {
+	s := &searches{lists: a.lists, first: a.Metrics.First(server)}
 	for reason := searchlist.Known + 1; reason < searchlist.Reasons; reason++ {
 		s.unknown[reason] = unknownClient(server, reason)
 	}

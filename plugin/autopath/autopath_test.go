@@ -82,7 +82,7 @@ func (n *names) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.Msg) 
 // newAutopath returns a handler in front of names.
 func newAutopath(next *names) *Autopath {
 	return &Autopath{
-		Expander: expand.Expander{Plugin: pluginName, Next: next, Block: &block.Block{Keyspace: answers.Shared.NewKeyspace()}, Results: results},
+		Expander: expand.Expander{Plugin: pluginName, Next: next, Block: &block.Block{Keyspace: answers.Shared.NewKeyspace()}, Metrics: expandMetrics},
 		zones:    []string{"cluster.local."},
 		lists: lists{
 			netip.MustParseAddr(podIP): shop, netip.MustParseAddr(bankIP): bank, netip.MustParseAddr("fd00::1"): shop,
@@ -308,7 +308,7 @@ func TestSearches(t *testing.T) {
 		t.Errorf("zones %q", a.SearchZones())
 	}
 	const server = "dns://:53"
-	searches := a.SearchesOn(server)
+	searches := a.ServerSearches(server)
 	ctx := context.WithValue(context.Background(), dnsserver.Key{}, &dnsserver.Server{Addr: server})
 	lists := map[uint32]string{} // suffixes by ID
 	for _, client := range []string{podIP, bankIP, hostIP, noIP, "fd00::1"} {

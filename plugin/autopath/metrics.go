@@ -9,14 +9,14 @@ import (
 	"github.com/nearside-dns/nearside/plugin/internal/searchlist/expand"
 )
 
-// results counts expansions, also under the name that CoreDNS's autopath has for them.
-var results = func() *expand.Results {
-	r := expand.NewResults(pluginName)
-	r.Also = promauto.NewCounterVec(prometheus.CounterOpts{
+// expandMetrics counts expansions, also under the name that CoreDNS's autopath has for them.
+var expandMetrics = func() *expand.Metrics {
+	m := expand.NewMetrics(pluginName)
+	m.Found = promauto.NewCounterVec(prometheus.CounterOpts{
 		Namespace: plugin.Namespace, Subsystem: pluginName, Name: "success_total",
 		Help: "Counter of requests that did autopath.",
 	}, []string{"server"})
-	return r
+	return m
 }()
 
 // unknownClients counts queries in the plugin's zones from clients whose search list is unknown.

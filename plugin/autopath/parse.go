@@ -57,7 +57,7 @@ func parseOne(c *caddy.Controller) (*parsed, error) {
 	default:
 		list, err := readList(source)
 		if err != nil {
-			return nil, c.Errf("invalid resolv.conf %q: %v; want %s", source, err, usage)
+			return nil, c.Errf("invalid resolv.conf %q: %v: want %s", source, err, usage)
 		}
 		p.lists = sharedList{list}
 	}

@@ -84,7 +84,7 @@ func TestParseErrors(t *testing.T) {
 		"a zone and nothing":         {"autopath cluster.local", nil, 1, `invalid resolv.conf "cluster.local": open cluster.local: no such file`},
 		"a missing file":             {"\n\nautopath " + missing, nil, 3, `invalid resolv.conf "` + missing},
 		"no plugin after @":          {"autopath @", nil, 1, "missing plugin after @"},
-		"a directory":                {"autopath " + filepath.Dir(file), nil, 1, "is a directory; want autopath"},
+		"a directory":                {"autopath " + filepath.Dir(file), nil, 1, "is a directory: want autopath"},
 		"options of a file":          {"autopath " + file + " {\nnode n1\n}", nil, 2, `unexpected option "node": only @nodelocal has options`},
 		"options of kubernetes":      {"autopath @kubernetes {\n\nnode n1\n}", nil, 3, "only @nodelocal has options"},
 		"the second is wrong":        {"autopath " + file + "\nautopath", nil, 2, "missing source of search lists"},
@@ -93,7 +93,7 @@ func TestParseErrors(t *testing.T) {
 		"a zone of another block":    {"autopath foo.example @nodelocal {\nnode n1\n}", []string{"cluster.local."}, 1, `invalid zone foo.example.: the server block receives queries for ["cluster.local."] only`},
 		"the node without a name":    {"autopath @nodelocal", []string{"cluster.local."}, 1, "node NAME"},
 		"an unknown option":          {"autopath @nodelocal {\nnode n1\npods verified\n}", []string{"cluster.local."}, 3, `unknown option "pods"`},
-		"an option without argument": {"autopath @nodelocal {\nnode\n}", []string{"cluster.local."}, 2, "node takes"},
+		"an option without argument": {"autopath @nodelocal {\nnode\n}", []string{"cluster.local."}, 2, "invalid node: want"},
 		"a missing directory":        {"autopath @nodelocal {\nnode n1\nresolv_conf " + file + "\nmanifests " + missing + "\n}", []string{"cluster.local."}, 4, "manifests"},
 		"a missing file of the node": {"autopath @nodelocal {\nnode n1\nresolv_conf " + missing + "\n}", []string{"cluster.local."}, 3, "resolv_conf"},
 	}

@@ -5,7 +5,6 @@ import (
 	"github.com/coredns/coredns/core/dnsserver"
 	"github.com/coredns/coredns/plugin"
 
-	"github.com/nearside-dns/nearside/plugin/internal/block"
 	"github.com/nearside-dns/nearside/plugin/internal/searchlist"
 	"github.com/nearside-dns/nearside/plugin/internal/searchlist/expand"
 )
@@ -35,7 +34,8 @@ func setup(c *caddy.Controller) error {
 	if err != nil {
 		return plugin.Error(pluginName, err)
 	}
-	a := &Autopath{zones: p.zones, Expander: expand.Expander{Plugin: pluginName, Block: block.Of(c), Results: results}}
+	a := &Autopath{zones: p.zones, Expander: expand.Expander{Plugin: pluginName, Metrics: expandMetrics}}
+	a.Setup(c)
 	config := dnsserver.GetConfig(c)
 	if node, ok := p.lists.(NodeFinder); ok {
 		node.Start(c)
@@ -47,7 +47,6 @@ func setup(c *caddy.Controller) error {
 		if zone := a.lists.Zone(); zone != "" {
 			a.Expander.Zones = []string{zone}
 		}
-		a.KeepsPlain = config.Handler("cache") == nil
 		return nil
 	})
 	config.AddPlugin(func(next plugin.Handler) plugin.Handler {

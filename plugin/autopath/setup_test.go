@@ -123,7 +123,7 @@ func TestStart(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if a.Name() != "autopath" || a.Plugin != "autopath" || a.Block == nil || a.Next == nil || a.Results != results || a.KeepsPlain != tt.noCache {
+			if a.Name() != "autopath" || a.Plugin != "autopath" || a.Block == nil || a.Next == nil || a.Metrics != expandMetrics || a.StoresCandidates != tt.noCache {
 				t.Errorf("got %+v", a)
 			}
 			if !slices.Equal(a.zones, []string{"cluster.local.", "b.test."}) || !slices.Equal(a.Expander.Zones, tt.complete) {

@@ -1,6 +1,6 @@
 // Package cache stores the replies of the plugins behind it until their TTLs expire, and answers later queries for the
-// same question with them. Queries and replies go in; packed answers go into the store that the fast path also reads, so
-// that both send the same bytes. It replaces CoreDNS's plugin of the same name.
+// same question with them. Input is queries and replies; output is packed answers in the store that the fast path also
+// reads, so that both send the same bytes. It replaces CoreDNS's plugin of the same name, and imports no other plugin.
 package cache
 
 import (
@@ -16,6 +16,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
+	"github.com/nearside-dns/nearside/plugin/internal/corefile"
 )
 
 // Cache is the plugin's handler for one server block.
@@ -26,6 +27,7 @@ type Cache struct {
 	Zones []string
 
 	options
+	budgetAt corefile.Position // of the option budget
 
 	zonesLabel, view string
 	bypass           plugin.Zones // zones of plugins in the block that must not be cached

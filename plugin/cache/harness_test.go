@@ -41,7 +41,7 @@ func newTestCache(t *testing.T, corefile string) *testCache {
 	t.Helper()
 	c := caddy.NewTestController("dns", corefile)
 	c.ServerBlockKeys = []string{"."}
-	h, _, err := parse(c)
+	h, err := parse(c)
 	if err != nil {
 		t.Fatal(err)
 	}

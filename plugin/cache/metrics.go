@@ -95,7 +95,7 @@ func (c *Cache) counters(server string) *counters {
 	n := found.(*serverCounters)
 	if !ok { // once, since the store adds up the gauges that it shows
 		for _, k := range []answers.Kind{answers.Success, answers.Denial} {
-			c.space.Show(k, n.entries[k])
+			c.space.AddGauge(k, n.entries[k])
 		}
 	}
 	c.metrics.last.Store(n)

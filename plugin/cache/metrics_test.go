@@ -146,7 +146,7 @@ func TestEntries(t *testing.T) {
 		next.query("w. A")
 		next.query("v. A")
 		b.entriesAre("two answers in the cache of the next configuration", 3, 0)
-		b.store.Drop(b.space)
+		b.space.Drop()
 		b.entriesAre("the end of the one before", 2, 0)
 		b.query("w. A")
 		b.entriesAre("an answer after the end", 2, 0)

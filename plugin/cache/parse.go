@@ -69,24 +69,13 @@ func newCache(zones []string) *Cache {
 	}
 }
 
-// parse parses the cache directive of a server block, which may have one. It also returns the position of option budget.
-func parse(c *caddy.Controller) (h *Cache, budgetAt corefile.Position, err error) {
-	for c.Next() {
-		if h != nil {
-			return nil, corefile.Position{}, corefile.At(c).Errorf("%v", plugin.ErrOnce)
-		}
-		if h, budgetAt, err = parseBlock(c); err != nil {
-			return nil, corefile.Position{}, err
-		}
-	}
-	return h, budgetAt, nil
-}
+func parse(c *caddy.Controller) (*Cache, error) { return corefile.Once(c, parseBlock) }
 
-func parseBlock(c *caddy.Controller) (*Cache, corefile.Position, error) {
+func parseBlock(c *caddy.Controller) (*Cache, error) {
 	start, args := corefile.At(c), c.RemainingArgs()
 	ttl, zones, err := parseTTL(args)
 	if err != nil {
-		return nil, corefile.Position{}, start.Errorf("%w; cache takes a TTL in seconds and zones: [TTL] [ZONES...]", err)
+		return nil, start.Errorf("invalid cache %w: want [TTL] [ZONES...]", err)
 	}
 	h := newCache(plugin.OriginsFromArgsOrServerBlock(zones, c.ServerBlockKeys))
 	if ttl > 0 {
@@ -94,12 +83,13 @@ func parseBlock(c *caddy.Controller) (*Cache, corefile.Position, error) {
 	}
 	seen, err := parsers.Parse(c, h)
 	if err != nil {
-		return nil, corefile.Position{}, err
+		return nil, err
 	}
 	if here, ok := seen["serve_stale_policy"]; ok && (seen["serve_stale"] == corefile.Position{} || h.stale.onFailure) {
-		return nil, here, here.Errorf("serve_stale_policy requires serve_stale")
+		return nil, here.Errorf("serve_stale_policy requires serve_stale")
 	}
-	return h, seen["budget"], nil
+	h.budgetAt = seen["budget"]
+	return h, nil
 }
 
 // parseTTL splits the arguments of the directive into the TTL, 0 if there is none, and the zones.
@@ -132,7 +122,7 @@ var parsers = corefile.Options[*Cache]{
 func seconds(arg string, lowest int) (uint32, error) {
 	n, err := strconv.Atoi(arg)
 	if err != nil || n < lowest || n > maxTTL {
-		return 0, fmt.Errorf("invalid TTL %q: want %d-%d", arg, lowest, maxTTL)
+		return 0, fmt.Errorf("%q: TTL out of range %d-%d", arg, lowest, maxTTL)
 	}
 	return uint32(n), nil // #nosec G115 -- in range
 }
@@ -141,7 +131,7 @@ func seconds(arg string, lowest int) (uint32, error) {
 func (k *kindOptions) parse(args []string) (err error) {
 	n, err := strconv.Atoi(args[0])
 	if err != nil {
-		return fmt.Errorf("invalid capacity %q", args[0])
+		return fmt.Errorf("%q", args[0])
 	}
 	k.capacity = max(n, minCapacity)
 	if len(args) > 1 {
@@ -164,18 +154,18 @@ func (k *kindOptions) parse(args []string) (err error) {
 func parsePrefetch(h *Cache, args []string) error {
 	amount, err := strconv.Atoi(args[0])
 	if err != nil || amount < 0 {
-		return fmt.Errorf("invalid amount %q", args[0])
+		return fmt.Errorf("%q", args[0])
 	}
 	h.prefetch.amount = int64(amount)
 	if len(args) > 1 {
 		if h.prefetch.gap, err = time.ParseDuration(args[1]); err != nil {
-			return fmt.Errorf("invalid duration %q", args[1])
+			return fmt.Errorf("%q", args[1])
 		}
 	}
 	if len(args) > 2 {
 		n, err := strconv.Atoi(strings.TrimSuffix(args[2], "%"))
 		if err != nil || !strings.HasSuffix(args[2], "%") || n < 10 || n > 90 {
-			return fmt.Errorf("invalid percentage %q", args[2])
+			return fmt.Errorf("%q", args[2])
 		}
 		h.prefetch.percent = n
 	}
@@ -185,7 +175,7 @@ func parsePrefetch(h *Cache, args []string) error {
 func parseServeStale(h *Cache, args []string) (err error) {
 	if len(args) > 0 && args[0] == "off" {
 		if len(args) > 1 {
-			return fmt.Errorf("unexpected %q after off", args[1:])
+			return fmt.Errorf("%q: unexpected argument", args[1])
 		}
 		h.stale = staleOptions{onFailure: true}
 		return nil
@@ -209,7 +199,7 @@ func parseServeStale(h *Cache, args []string) (err error) {
 				rest = rest[1:]
 			}
 		default:
-			return fmt.Errorf("invalid mode %q", args[1])
+			return fmt.Errorf("%q", args[1])
 		}
 	}
 	if err := s.parseRest(rest); err != nil {
@@ -222,7 +212,7 @@ func parseServeStale(h *Cache, args []string) (err error) {
 // parseRest parses [RESPONSE_TTL [FAILURE_RECHECK]].
 func (s *staleOptions) parseRest(args []string) (err error) {
 	if len(args) > 2 {
-		return fmt.Errorf("unexpected %q", args[2:])
+		return fmt.Errorf("%q: unexpected argument", args[2])
 	}
 	if len(args) > 0 {
 		ttl, err := duration(args[0], math.MaxUint32*time.Second)
@@ -230,7 +220,7 @@ func (s *staleOptions) parseRest(args []string) (err error) {
 			return err
 		}
 		if ttl%time.Second != 0 {
-			return fmt.Errorf("invalid TTL %q: want whole seconds", args[0])
+			return fmt.Errorf("%q: not whole seconds", args[0])
 		}
 		s.ttl = uint32(ttl / time.Second) // #nosec G115 -- in range
 	}
@@ -245,16 +235,16 @@ func duration(arg string, limit time.Duration) (time.Duration, error) {
 	d, err := time.ParseDuration(arg)
 	switch {
 	case err != nil || d < 0:
-		return 0, fmt.Errorf("invalid duration %q: want 0 or more, such as 30s", arg)
+		return 0, fmt.Errorf("%q: not a duration of 0 or more, such as 30s", arg)
 	case d > limit:
-		return 0, fmt.Errorf("invalid duration %q: want 0s-%s", arg, limit)
+		return 0, fmt.Errorf("%q: out of range 0s-%s", arg, limit)
 	}
 	return d, nil
 }
 
 func parsePolicy(h *Cache, args []string) error {
 	if !strings.EqualFold(args[0], "prefer_positive") {
-		return fmt.Errorf("invalid policy %q", args[0])
+		return fmt.Errorf("%q", args[0])
 	}
 	h.preferPositive = true
 	return nil
@@ -277,7 +267,7 @@ func parseDisable(h *Cache, args []string) error {
 			return nil
 		}
 	}
-	return fmt.Errorf("invalid kind %q", args[0])
+	return fmt.Errorf("%q", args[0])
 }
 
 // units of sizes. One that ends in another comes before it.
@@ -303,5 +293,5 @@ func parseBudget(h *Cache, args []string) error {
 		}
 		return nil
 	}
-	return fmt.Errorf("invalid size %q", args[0])
+	return fmt.Errorf("%q", args[0])
 }

@@ -41,7 +41,7 @@ func (c *Cache) answeredQuery(q *clientQuery, options []dns.EDNS0) (answered *cl
 	}
 	if i := slices.IndexFunc(options, isSearchList); i >= 0 {
 		reply := options[i].(*dns.EDNS0_LOCAL).Data
-		return q, !slices.ContainsFunc(options[i+1:], isSearchList) && searchlist.Answers(reply, q.Search)
+		return q, !slices.ContainsFunc(options[i+1:], isSearchList) && searchlist.ValidReply(reply, q.Search)
 	}
 	alone := *q
 	alone.Search = nil

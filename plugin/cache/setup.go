@@ -18,13 +18,13 @@ var log = clog.NewWithPlugin(pluginName)
 func init() { plugin.Register(pluginName, setup) }
 
 func setup(c *caddy.Controller) error {
-	h, budgetAt, err := parse(c)
+	h, err := parse(c)
 	if err != nil {
 		return plugin.Error(pluginName, err)
 	}
 	b := block.Of(c)
 	budget := budgetOf(c)
-	if err := budget.set(h.budget, budgetAt); err != nil {
+	if err := budget.set(h.budget, h.budgetAt); err != nil {
 		return plugin.Error(pluginName, err)
 	}
 	h.space = b.Keyspace

@@ -78,7 +78,7 @@ func (c *Cache) newEntry(r *upstreamReply) *answers.Entry {
 		Options: packOptions(r.options),
 		Kind:    kindOf(r.class),
 		Stored:  now, Validity: answers.Validity{Expires: now + r.lifetime, Bounds: r.properties.Bounds}, Gone: now + r.lifetime + c.stale.maxAge,
-		KeepTTL: c.keepTTL, Serial: r.properties.Serial,
+		FixedTTL: c.keepTTL, Serial: r.properties.Serial,
 		AnyCase:    !byGeneration || r.properties.AnyCase,
 		Cached:     true,
 		Costly:     !byGeneration,

@@ -55,7 +55,7 @@ type reader struct {
 	query   answers.Query
 	patch   answers.Patch
 	key     [answers.MaxKey]byte
-	pathKey [answers.MaxKey]byte
+	listKey [answers.MaxKey]byte
 	random  uint64
 
 	failures int // of receiving in a row
@@ -239,9 +239,9 @@ func (r *reader) find(s *server, in []byte, client netip.Addr, now time.Duration
 		search = rt.search.Search(client, answers.KeyName(key))
 	}
 	if search.List != 0 {
-		path := answers.AppendKeyPath(append(r.pathKey[:0], key...), search.List)
-		if e = answers.Shared.Get(path); e != nil && e.Fresh(now) {
-			return rt, e, [3]answers.Counter{e.Count.On(rt.counters.server), search.Client}
+		listed := answers.AppendKeyList(append(r.listKey[:0], key...), search.List)
+		if e = answers.Shared.Get(listed); e != nil && e.Fresh(now) {
+			return rt, e, [3]answers.Counter{e.Count.Counter(rt.counters.server), search.Client}
 		}
 	}
 	e = answers.Shared.Get(key)
@@ -253,7 +253,7 @@ func (r *reader) find(s *server, in []byte, client netip.Addr, now time.Duration
 	case e == nil || search.List != 0 && !e.Plain.HasData():
 		return nil, nil, counters
 	case e.Count != nil: // its plugin precedes the one with search lists in the chain
-		return rt, e, [3]answers.Counter{e.Count.On(rt.counters.server), view.Callers}
+		return rt, e, [3]answers.Counter{e.Count.Counter(rt.counters.server), view.Callers}
 	}
 	return rt, e, [3]answers.Counter{search.Count, search.Client, view.Callers}
 }

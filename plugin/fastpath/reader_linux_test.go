@@ -49,7 +49,7 @@ type bed struct {
 func newBed(t *testing.T, shuffle bool) *bed {
 	t.Helper()
 	b := &bed{keyspace: answers.Shared.NewKeyspace(), cache: newCountedCache()}
-	t.Cleanup(func() { answers.Shared.Drop(b.keyspace) })
+	t.Cleanup(func() { b.keyspace.Drop() })
 	s := newServer(t, func(w dns.ResponseWriter, m *dns.Msg) {
 		if err := w.WriteMsg(new(dns.Msg).SetRcode(m, dns.RcodeRefused)); err != nil {
 			t.Error(err)

@@ -125,7 +125,7 @@ func (b *servedBlock) route(server, zone string) *route {
 	if b.Prevented == "" {
 		rt.keyspace = b.Keyspace.ID()
 		if b.search != nil && plugin.Zones(b.search.SearchZones()).Matches(zone) != "" {
-			rt.search = b.search.SearchesOn(server)
+			rt.search = b.search.ServerSearches(server)
 		}
 	}
 	if b.prometheus != nil {
@@ -154,7 +154,7 @@ func (b *servedBlock) subzones() (zones []string) {
 // blocksOn returns the server blocks on a server by zone.
 func blocksOn(conf *block.Configuration, server *dnsserver.Server) map[string]*servedBlock {
 	byZone, byConfig := map[string]*servedBlock{}, map[*dnsserver.Config]*servedBlock{}
-	for _, z := range conf.ZonesOn(server.Addr) {
+	for _, z := range conf.ServerZones(server.Addr) {
 		b := byConfig[z.Block.Config()]
 		if b == nil {
 			b = newServedBlock(z.Block)

@@ -37,7 +37,7 @@ func init() {
 }
 
 func setup(c *caddy.Controller) error {
-	if err := parse(block.Of(c), c); err != nil {
+	if _, err := corefile.Once(c, parse); err != nil {
 		return plugin.Error(pluginName, err)
 	}
 	return nil
@@ -49,23 +49,17 @@ var options = corefile.Options[*block.Block]{
 }
 
 // parse parses fastpath [on|off] { max_concurrent NUMBER }.
-func parse(b *block.Block, c *caddy.Controller) error {
-	for seen := false; c.Next(); seen = true {
-		if seen {
-			return c.Errf("duplicate %s: want one in a server block", pluginName)
-		}
-		switch args := c.RemainingArgs(); {
-		case len(args) == 0 || len(args) == 1 && args[0] == "on":
-		case len(args) == 1 && args[0] == "off":
-			b.FastPathOff = true
-		default:
-			return c.Errf("invalid arguments %q: want on, off or nothing", args)
-		}
-		if _, err := options.Parse(c, b); err != nil {
-			return err
-		}
+func parse(c *caddy.Controller) (*block.Block, error) {
+	b := block.Of(c)
+	switch args := c.RemainingArgs(); {
+	case len(args) == 0 || len(args) == 1 && args[0] == "on":
+	case len(args) == 1 && args[0] == "off":
+		b.FastPathOff = true
+	default:
+		return nil, c.Errf("invalid fastpath %s: want on, off or nothing", corefile.Quote(args))
 	}
-	return nil
+	_, err := options.Parse(c, b)
+	return b, err
 }
 
 // maxMaxConcurrent limits max_concurrent: that number of queries takes 100 GiB, at runningCost.
@@ -73,11 +67,8 @@ const maxMaxConcurrent = 1 << 20
 
 func parseMaxConcurrent(b *block.Block, args []string) error {
 	n, err := strconv.Atoi(args[0])
-	if err != nil {
-		return fmt.Errorf("%q is no number", args[0])
-	}
-	if n < 1 || n > maxMaxConcurrent {
-		return fmt.Errorf("%q is out of range", args[0])
+	if err != nil || n < 1 || n > maxMaxConcurrent {
+		return fmt.Errorf("%q", args[0])
 	}
 	b.MaxConcurrent = n
 	return nil

@@ -2,7 +2,6 @@ package forward
 
 import (
 	"crypto/tls"
-	"errors"
 	"fmt"
 	"math"
 	"net"
@@ -85,11 +84,11 @@ const stanzaForm = "a zone and upstreams: FROM TO..."
 func (s *stanza) parse(c *caddy.Controller) error {
 	var from string
 	if !c.Args(&from) {
-		return s.at.Errorf("forward takes %s, got nothing", stanzaForm)
+		return s.at.Errorf("invalid forward: want %s", stanzaForm)
 	}
 	zones := plugin.Host(from).NormalizeExact()
 	if len(zones) == 0 {
-		return s.at.Errorf("forward: %q is no zone; it takes %s", from, stanzaForm)
+		return s.at.Errorf("invalid forward %q: invalid zone: want %s", from, stanzaForm)
 	}
 	s.from = zones[0]
 	if len(zones) > 1 {
@@ -97,7 +96,7 @@ func (s *stanza) parse(c *caddy.Controller) error {
 	}
 	to := c.RemainingArgs()
 	if len(to) == 0 {
-		return s.at.Errorf("forward takes %s, got no upstream for %s", stanzaForm, from)
+		return s.at.Errorf("invalid forward %q: missing upstream: want %s", from, stanzaForm)
 	}
 	seen, err := options.Parse(c, s)
 	if err != nil {
@@ -143,10 +142,10 @@ func (s *stanza) choosesTransport(to []string) bool {
 // check returns an error for options that contradict each other.
 func (s *stanza) check() error {
 	if s.maxAge > 0 && s.maxAge < s.expire {
-		return s.seen["max_age"].Errorf("max_age: %s is less than expire, which is %s; it takes 0 or at least as much", s.maxAge, s.expire)
+		return s.seen["max_age"].Errorf("invalid max_age %q: want 0, or expire (%s) or more", s.maxAge, s.expire)
 	}
 	if s.hedge >= s.timeout {
-		return s.seen["hedge"].Errorf("hedge: %s is no time before timeout, which is %s; it takes less", s.hedge, s.timeout)
+		return s.seen["hedge"].Errorf("invalid hedge %q: want less than timeout (%s)", s.hedge, s.timeout)
 	}
 	if s.tlsServerName != "" {
 		s.tls.ServerName = s.tlsServerName
@@ -206,7 +205,7 @@ func parseExcept(s *stanza, args []string) error {
 
 func parseFallback(s *stanza, args []string) error {
 	if args[0] != "udp" {
-		return fmt.Errorf("%q is nothing to fall back to", args[0])
+		return fmt.Errorf("%q", args[0])
 	}
 	s.fallbackUDP = true
 	return nil
@@ -219,9 +218,9 @@ func parseCaller(s *stanza, args []string) error {
 	}
 	switch option, ok := newCaller(args[0], zone); {
 	case len(args[0]) == 0 || len(args[0]) > caller.MaxNode:
-		return fmt.Errorf("%q is no name of a node, 1 to %d bytes", args[0], caller.MaxNode)
+		return fmt.Errorf("%q: not 1-%d bytes", args[0], caller.MaxNode)
 	case !ok:
-		return fmt.Errorf("%q is no zone, 1 to %d bytes", zone, caller.MaxZone)
+		return fmt.Errorf("%q: not 1-%d bytes", zone, caller.MaxZone)
 	default:
 		s.caller = option
 		return nil
@@ -232,11 +231,8 @@ func parseCaller(s *stanza, args []string) error {
 func duration(of func(*stanza) *time.Duration) func(*stanza, []string) error {
 	return func(s *stanza, args []string) error {
 		d, err := time.ParseDuration(args[0])
-		if err != nil {
-			return fmt.Errorf("%q is no duration", args[0])
-		}
-		if d < 0 {
-			return fmt.Errorf("%q is negative", args[0])
+		if err != nil || d < 0 {
+			return fmt.Errorf("%q", args[0])
 		}
 		*of(s) = d
 		return nil
@@ -250,7 +246,7 @@ func positive(of func(*stanza) *time.Duration) func(*stanza, []string) error {
 			return err
 		}
 		if *of(s) == 0 {
-			return errors.New("it can't be 0")
+			return fmt.Errorf("%q", args[0])
 		}
 		return nil
 	}
@@ -261,7 +257,7 @@ func between(least, most int, of func(*stanza) *int) func(*stanza, []string) err
 	return func(s *stanza, args []string) error {
 		n, err := strconv.Atoi(args[0])
 		if err != nil || n < least || n > most {
-			return fmt.Errorf("%q is out of range", args[0])
+			return fmt.Errorf("%q", args[0])
 		}
 		*of(s) = n
 		return nil
@@ -271,11 +267,8 @@ func between(least, most int, of func(*stanza) *int) func(*stanza, []string) err
 // number parses a number of 0 or more.
 func number(arg string) (int, error) {
 	n, err := strconv.Atoi(arg)
-	if err != nil {
-		return 0, fmt.Errorf("%q is no number", arg)
-	}
-	if n < 0 {
-		return 0, fmt.Errorf("%q is negative", arg)
+	if err != nil || n < 0 {
+		return 0, fmt.Errorf("%q", arg)
 	}
 	return n, nil
 }
@@ -284,7 +277,7 @@ func number(arg string) (int, error) {
 func number32(arg string) (uint32, error) {
 	n, err := strconv.ParseUint(arg, 10, 32)
 	if err != nil {
-		return 0, fmt.Errorf("%q is no number of 0 to %d", arg, uint32(math.MaxUint32))
+		return 0, fmt.Errorf("%q: out of range 0-%d", arg, uint32(math.MaxUint32))
 	}
 	return uint32(n), nil
 }
@@ -323,14 +316,14 @@ func parseHealthCheck(s *stanza, args []string) error {
 			s.checkRecursion = false
 		case "domain":
 			if rest = rest[1:]; len(rest) == 0 {
-				return errors.New("no name after domain")
+				return fmt.Errorf("%q: missing name", "domain")
 			}
 			if _, ok := dns.IsDomainName(rest[0]); !ok {
-				return fmt.Errorf("%q is no domain name", rest[0])
+				return fmt.Errorf("%q: invalid name", rest[0])
 			}
 			s.checkName = plugin.Name(rest[0]).Normalize()
 		default:
-			return fmt.Errorf("%q is neither no_rec nor domain", rest[0])
+			return fmt.Errorf("%q: unexpected argument", rest[0])
 		}
 	}
 	return nil
@@ -339,7 +332,7 @@ func parseHealthCheck(s *stanza, args []string) error {
 func parsePolicy(s *stanza, args []string) error {
 	p, ok := newPolicy(args[0])
 	if !ok {
-		return fmt.Errorf("%q is no policy", args[0])
+		return fmt.Errorf("%q", args[0])
 	}
 	s.policy = p
 	return nil
@@ -349,7 +342,7 @@ func rcodes(args []string) (all []int, err error) {
 	for _, arg := range args {
 		code, ok := dns.StringToRcode[strings.ToUpper(arg)]
 		if !ok {
-			return nil, fmt.Errorf("%q is no response code", arg)
+			return nil, fmt.Errorf("%q", arg)
 		}
 		all = append(all, code)
 	}
@@ -365,7 +358,7 @@ func parseNext(s *stanza, args []string) error {
 func parseFailover(s *stanza, args []string) error {
 	codes, err := rcodes(args)
 	if err == nil && slices.Contains(codes, dns.RcodeSuccess) {
-		err = errors.New("NOERROR is no failure")
+		err = fmt.Errorf("%q", "NOERROR")
 	}
 	s.failover = append(s.failover, codes...)
 	return err
@@ -377,13 +370,15 @@ func parseTLS(s *stanza, args []string) (err error) {
 			args[i] = filepath.Join(s.root, args[i])
 		}
 	}
-	s.tls, err = pkgtls.NewTLSConfigFromArgs(args...)
-	return err
+	if s.tls, err = pkgtls.NewTLSConfigFromArgs(args...); err != nil {
+		return fmt.Errorf("%s: %w", corefile.Quote(args), err)
+	}
+	return nil
 }
 
 func parseMethod(s *stanza, args []string) error {
 	if args[0] != http.MethodGet && args[0] != http.MethodPost {
-		return fmt.Errorf("%q is neither", args[0])
+		return fmt.Errorf("%q", args[0])
 	}
 	s.dohMethod = args[0]
 	return nil
@@ -391,7 +386,7 @@ func parseMethod(s *stanza, args []string) error {
 
 func parseSource(s *stanza, args []string) error {
 	if s.source = net.ParseIP(args[0]); s.source == nil {
-		return fmt.Errorf("%q is none", args[0])
+		return fmt.Errorf("%q", args[0])
 	}
 	return nil
 }
@@ -405,7 +400,7 @@ func parseResolver(s *stanza, args []string) error {
 			host, port = arg, transport.Port
 		}
 		if net.ParseIP(host) == nil {
-			return fmt.Errorf("%q is no address", arg)
+			return fmt.Errorf("%q: not an IP address", arg)
 		}
 		if port, err = portNumber(port); err != nil {
 			return fmt.Errorf("%q: %w", arg, err)

@@ -25,20 +25,20 @@ var ports = map[string]string{
 	transport.HTTPS: transport.HTTPSPort,
 }
 
-const targetForm = "TO is an address such as 192.0.2.53, 192.0.2.53:5353 or tls://192.0.2.53%dns.example.org, a file such as /etc/resolv.conf, or a hostname"
+const targetForm = "an address such as 192.0.2.53, 192.0.2.53:5353 or tls://192.0.2.53%dns.example.org, a file such as /etc/resolv.conf, or a hostname"
 
 func (s *stanza) parseTargets(to []string) error {
 	upstreams := 0
 	for _, text := range to {
 		t, err := s.parseTarget(text)
 		if err != nil {
-			return s.at.Errorf("forward: %q: %v; %s", text, err, targetForm)
+			return s.at.Errorf("invalid upstream %q: %w: want %s", text, err, targetForm)
 		}
 		empty := false
 		if t.file != "" {
 			servers, _, err := readServers(t.file)
 			if err != nil {
-				return s.at.Errorf("forward: %q: %v; %s", text, err, targetForm)
+				return s.at.Errorf("invalid upstream %q: %w: want %s", text, err, targetForm)
 			}
 			empty = len(servers) == 0
 		}
@@ -48,10 +48,10 @@ func (s *stanza) parseTargets(to []string) error {
 		s.to = append(s.to, t)
 	}
 	if upstreams == 0 {
-		return s.at.Errorf("forward: no server in %s: want at least one", strings.Join(to, ", "))
+		return s.at.Errorf("no upstream in %s: want at least one", strings.Join(to, ", "))
 	}
 	if upstreams > maxUpstreams {
-		return s.at.Errorf("forward: %d upstreams, the limit is %d", upstreams, maxUpstreams)
+		return s.at.Errorf("%d upstreams: want 1-%d", upstreams, maxUpstreams)
 	}
 	return nil
 }
@@ -62,11 +62,11 @@ func (s *stanza) parseTarget(text string) (target, error) {
 	standard, ok := ports[protocol]
 	switch {
 	case !ok:
-		return target{}, fmt.Errorf("invalid protocol %s: want dns, tls, quic or https", protocol)
+		return target{}, fmt.Errorf("protocol %s is not dns, tls, quic or https", protocol)
 	case rest == "":
 		return target{}, errors.New("no address")
 	case protocol == transport.HTTPS && strings.Contains(rest, "/"):
-		return target{}, errors.New("the path is always /dns-query")
+		return target{}, errors.New("unexpected path: it is always /dns-query")
 	}
 	host, port, err := net.SplitHostPort(rest)
 	path := rest
@@ -185,7 +185,7 @@ func onlyHostnameBytes(name string) bool {
 func portNumber(port string) (string, error) {
 	n, err := net.LookupPort("tcp", port)
 	if err != nil {
-		return "", fmt.Errorf("invalid port %q: want 1-65535", port)
+		return "", fmt.Errorf("invalid port %q", port)
 	}
 	return strconv.Itoa(n), nil
 }

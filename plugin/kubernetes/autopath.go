@@ -27,7 +27,7 @@ func (k *Kubernetes) SearchLists() (searchlist.Finder, error) {
 	if err != nil {
 		log.Warningf("search lists of pods lack the search list of the node: %v", err)
 	}
-	return clients.NewClients(clientPods{k}, k.podStatus, k.primaryZone, func() []string { return host }), nil
+	return clients.New(clientPods{k}, k.podStatus, k.primaryZone, func() []string { return host }), nil
 }
 
 // podStatus returns the state of the source. Before attach, pods are not synced: autopath starts before this plugin.

@@ -418,7 +418,7 @@ func kindOfWalk(w walked, suffixes []string) string {
 // With topology, the caller decides which candidate is the answer. The counter of callers counts an answer once.
 func TestSearch_Topology(t *testing.T) {
 	k := placed(t, "kubernetes cluster.local {\ntopology\n}")
-	strip := source.Stripper{Options: k.source, Skipped: new(source.Skipped)}
+	strip := source.NewStripper(k.source)
 	other := service("team", "local", headless, tcp("sql", 5432))
 	for _, o := range []runtime.Object{namespace("team"), other, slice(other, "a", endpoint("10.1.9.1", onNode("n3")))} {
 		put(k, strip, o)

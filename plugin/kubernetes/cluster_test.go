@@ -29,7 +29,7 @@ func answering(t testing.TB, block string, objects ...runtime.Object) *Kubernete
 		}
 		return all
 	})
-	strip := source.Stripper{Options: k.source, Skipped: new(source.Skipped)}
+	strip := source.NewStripper(k.source)
 	for _, o := range objects {
 		put(k, strip, o)
 	}

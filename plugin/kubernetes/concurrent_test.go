@@ -19,7 +19,7 @@ func TestServeDNS_WhileTheClusterChanges(t *testing.T) {
 		slice(db, "a", endpoint("10.1.0.3"), endpoint("10.1.0.4"), endpoint("10.1.0.1")),
 	}
 	k := answering(t, allZones, namespace("shop"), db, versions[0])
-	strip := source.Stripper{Options: k.source, Skipped: new(source.Skipped)}
+	strip := source.NewStripper(k.source)
 	var writers, readers sync.WaitGroup
 	stop := make(chan struct{})
 	writers.Go(func() {

@@ -38,8 +38,8 @@ func FuzzCorefile(f *testing.F) {
 			t.Error("neither an error nor a handler")
 		case err == nil:
 			ofCluster := slices.ContainsFunc(k.Zones, func(z string) bool { return !isReverse(z) && !slices.Contains(k.clustersets, z) })
-			if (k.primaryZone != "") != ofCluster || !ofCluster && len(k.clustersets) == 0 || k.source.Imports != (len(k.clustersets) > 0) || k.preferCluster && !k.source.Imports || k.ttl > maxTTL || k.startupTimeout < 0 || k.connection.QPS < 0 || k.connection.Burst < 0 ||
-				k.connection.MaxInflight < 0 || k.source.Zones && !k.source.Endpoints || k.source.Pods != (k.pods == podsVerified) {
+			if (k.primaryZone != "") != ofCluster || !ofCluster && len(k.clustersets) == 0 || k.source.Imports != (len(k.clustersets) > 0) || k.preferCluster && !k.source.Imports || k.ttl > maxTTL || k.startupTimeout < 0 || k.from.Connection.QPS < 0 || k.from.Connection.Burst < 0 ||
+				k.from.Connection.MaxInflight < 0 || k.source.Zones && !k.source.Endpoints || k.source.Pods != (k.pods == podsVerified) {
 				t.Errorf("accepted: %+v", k.options)
 			}
 		}

@@ -27,7 +27,7 @@ func clusterset(options ...string) string {
 func importing(t testing.TB, block string, objects ...runtime.Object) *Kubernetes {
 	t.Helper()
 	k := answering(t, block, objects...)
-	strip := source.Stripper{Options: k.source, Skipped: new(source.Skipped)}
+	strip := source.NewStripper(k.source)
 	for _, o := range objects {
 		putImport(k, strip, o)
 	}
@@ -103,7 +103,7 @@ func parsedAddr(t testing.TB, text string) netip.Addr {
 func newImportStoring(t testing.TB, block string, objects ...runtime.Object) (*storing, *elsewhere) {
 	t.Helper()
 	s, world := newStoring(t, block, objects...)
-	strip := source.Stripper{Options: s.k.source, Skipped: new(source.Skipped)}
+	strip := source.NewStripper(s.k.source)
 	for _, o := range objects {
 		putImport(s.k, strip, o)
 	}
@@ -126,7 +126,7 @@ func multiclustering(t testing.TB, block string, objects ...runtime.Object) *Kub
 		t.Fatalf("%s: %v", block, err)
 	}
 	k.attach(index.New(), nil)
-	strip := source.Stripper{Options: k.source, Skipped: new(source.Skipped)}
+	strip := source.NewStripper(k.source)
 	for _, o := range objects {
 		if _, ok := o.(*corev1.Service); ok {
 			continue // the source does not read them

@@ -69,13 +69,13 @@ func TestParseClusterset_Rejected(t *testing.T) {
 		{"multicluster none.local", 2, []string{"multicluster", "none.local.", "not a zone of this block", "cluster.local., clusterset.local., in-addr.arpa."}},
 		{"ttl 5\nmulticluster clusterset.local svc.cluster.local", 3, []string{"multicluster", "svc.cluster.local.", "not a zone"}},
 		{"multicluster local", 2, []string{"multicluster", "local.", "not a zone"}},
-		{"multicluster .", 2, []string{"multicluster", ". is not a zone"}},
+		{"multicluster .", 2, []string{"multicluster", `".": not a zone`}},
 		{"multicluster in-addr.arpa", 2, []string{"multicluster", "in-addr.arpa.", "reverse zone"}},
 		{"multicluster clusterset.local in-addr.arpa\nttl 5", 2, []string{"multicluster", "in-addr.arpa.", "reverse zone"}},
 		{"multicluster 10.0.0.0/8", 2, []string{"multicluster", "10.in-addr.arpa.", "not a zone"}},
 		{"ttl 5\nprefer-local-cluster", 3, []string{"prefer-local-cluster", "requires a zone of multicluster"}},
 		{"multicluster\nprefer-local-cluster east", 3, []string{"prefer-local-cluster", "requires a zone of multicluster"}},
-		{set + "prefer-local-cluster a b", 3, []string{"prefer-local-cluster takes", "the ID of this cluster", `["a" "b"]`}},
+		{set + "prefer-local-cluster a b", 3, []string{`invalid prefer-local-cluster "a" "b"`, "the ID of this cluster"}},
 		{set + "prefer-local-cluster a_b", 3, []string{"prefer-local-cluster", `"a_b"`, "the ID of this cluster"}},
 		{set + "prefer-local-cluster -a", 3, []string{"prefer-local-cluster", `"-a"`}},
 		{set + "prefer-local-cluster a-", 3, []string{"prefer-local-cluster", `"a-"`}},
@@ -164,7 +164,7 @@ func TestParseMulticluster(t *testing.T) {
 				t.Fatal("accepted")
 			}
 			checkMessage(t, err, 2+strings.Count(c.block, "\n"), c.want)
-			if _, known, _ := strings.Cut(err.Error(), "known are "); slices.ContainsFunc(strings.Split(known, ", "), func(o string) bool {
+			if _, known, _ := strings.Cut(err.Error(), "want one of "); slices.ContainsFunc(strings.Split(known, ", "), func(o string) bool {
 				return o == "pods" || o == "zonal" || o == "multicluster"
 			}) {
 				t.Errorf("the error has options that it does not know: %v", err)

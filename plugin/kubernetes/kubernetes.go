@@ -1,6 +1,7 @@
 // Package kubernetes answers queries for the names of a cluster: Services, endpoints, pods, the other names of the Kubernetes
 // DNS specification, and the ServiceImports of a clusterset (KEP-1645). Input is queries and the index that a source fills;
-// output is resource records. It is a drop-in replacement of CoreDNS's plugin of the same name.
+// output is resource records. It is a drop-in replacement of CoreDNS's plugin of the same name, and imports no other
+// plugin.
 package kubernetes
 
 import (
@@ -18,11 +19,10 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
-	"github.com/nearside-dns/nearside/plugin/internal/corefile"
 	"github.com/nearside-dns/nearside/plugin/internal/searchlist"
 	"github.com/nearside-dns/nearside/plugin/kubernetes/index"
 	"github.com/nearside-dns/nearside/plugin/kubernetes/source"
-	"github.com/nearside-dns/nearside/plugin/kubernetes/source/apiserver"
+	"github.com/nearside-dns/nearside/plugin/kubernetes/source/settings"
 )
 
 // Kubernetes is the plugin's handler for one server block.
@@ -97,9 +97,7 @@ func (k *Kubernetes) attach(ix records, status func() []source.Status) {
 // options are the settings of the block, besides zones and fallthrough.
 type options struct {
 	source         source.Options
-	connection     apiserver.Connection
-	manifests      string            // directory of manifests; empty for the API server
-	sourceAt       corefile.Position // line of the option that selects the source
+	from           settings.Settings // where the source reads
 	namespaces     set[string]
 	pods           podMode
 	ttl            uint32 // seconds
@@ -128,7 +126,7 @@ type upstreamer interface {
 // Name implements plugin.Handler.
 func (k *Kubernetes) Name() string { return k.name }
 
-// OwnZones implements fastpath.Own.
+// OwnZones implements block.ZoneOwner.
 func (k *Kubernetes) OwnZones() []string { return k.Zones }
 
 // Ready implements ready.Readiness. The plugin is ready when all resources needed by every answer are synced, until a watch

@@ -37,8 +37,8 @@ func TestParse_Defaults(t *testing.T) {
 		t.Fatal(err)
 	}
 	if k.ttl != 5 || k.pods != podsDisabled || k.startupTimeout != 5*time.Second || !k.source.Endpoints || k.source.Pods || k.source.Zones ||
-		k.source.EndpointPodNames || k.ignoreEmpty || k.manifests != "" || len(k.namespaces) != 0 || len(k.Fall.Zones) != 0 ||
-		k.connection != (apiserver.Connection{}) || k.source.Labels != nil || k.source.NamespaceLabels != nil || k.upstream == nil {
+		k.source.EndpointPodNames || k.ignoreEmpty || k.from.Manifests != "" || len(k.namespaces) != 0 || len(k.Fall.Zones) != 0 ||
+		k.from.Connection != (apiserver.Connection{}) || k.source.Labels != nil || k.source.NamespaceLabels != nil || k.upstream == nil {
 		t.Errorf("%+v", k.options)
 	}
 }
@@ -73,21 +73,23 @@ func TestParse_Accepted(t *testing.T) {
 		block string
 		ok    func(k *Kubernetes) bool
 	}{
-		{"endpoint https://10.0.0.1:6443", func(k *Kubernetes) bool { return k.connection.Endpoint == "https://10.0.0.1:6443" }},
-		{"endpoint 10.0.0.1:8080", func(k *Kubernetes) bool { return k.connection.Endpoint == "10.0.0.1:8080" }},
-		{"endpoint http://a http://b", func(k *Kubernetes) bool { return k.connection.Endpoint == "http://a" }},
+		{"endpoint https://10.0.0.1:6443", func(k *Kubernetes) bool { return k.from.Connection.Endpoint == "https://10.0.0.1:6443" }},
+		{"endpoint 10.0.0.1:8080", func(k *Kubernetes) bool { return k.from.Connection.Endpoint == "10.0.0.1:8080" }},
+		{"endpoint http://a http://b", func(k *Kubernetes) bool { return k.from.Connection.Endpoint == "http://a" }},
 		{"tls " + pem + " " + pem + " " + pem, func(k *Kubernetes) bool {
-			return k.connection.Cert == pem && k.connection.Key == pem && k.connection.CA == pem
+			return k.from.Connection.Cert == pem && k.from.Connection.Key == pem && k.from.Connection.CA == pem
 		}},
-		{"kubeconfig " + config, func(k *Kubernetes) bool { return k.connection.Kubeconfig == config && k.connection.Context == "" }},
-		{"kubeconfig " + config + " there", func(k *Kubernetes) bool { return k.connection.Context == "there" }},
-		{"manifests /a/b", func(k *Kubernetes) bool { return k.manifests == "/a/b" }},
-		{"apiserver_qps 0.5", func(k *Kubernetes) bool { return k.connection.QPS == 0.5 }},
-		{"apiserver_qps 0", func(k *Kubernetes) bool { return k.connection.QPS == 0 }},
-		{"apiserver_qps inf", func(k *Kubernetes) bool { return math.IsInf(float64(k.connection.QPS), 1) }},
-		{"apiserver_burst 7", func(k *Kubernetes) bool { return k.connection.Burst == 7 }},
-		{"apiserver_burst 0", func(k *Kubernetes) bool { return k.connection.Burst == 0 }},
-		{"apiserver_max_inflight 3", func(k *Kubernetes) bool { return k.connection.MaxInflight == 3 }},
+		{"kubeconfig " + config, func(k *Kubernetes) bool {
+			return k.from.Connection.Kubeconfig == config && k.from.Connection.Context == ""
+		}},
+		{"kubeconfig " + config + " there", func(k *Kubernetes) bool { return k.from.Connection.Context == "there" }},
+		{"manifests /a/b", func(k *Kubernetes) bool { return k.from.Manifests == "/a/b" }},
+		{"apiserver_qps 0.5", func(k *Kubernetes) bool { return k.from.Connection.QPS == 0.5 }},
+		{"apiserver_qps 0", func(k *Kubernetes) bool { return k.from.Connection.QPS == 0 }},
+		{"apiserver_qps inf", func(k *Kubernetes) bool { return math.IsInf(float64(k.from.Connection.QPS), 1) }},
+		{"apiserver_burst 7", func(k *Kubernetes) bool { return k.from.Connection.Burst == 7 }},
+		{"apiserver_burst 0", func(k *Kubernetes) bool { return k.from.Connection.Burst == 0 }},
+		{"apiserver_max_inflight 3", func(k *Kubernetes) bool { return k.from.Connection.MaxInflight == 3 }},
 		{"namespaces a b\nnamespaces c", func(k *Kubernetes) bool { return fmt.Sprint(k.namespaces) == "map[a:{} b:{} c:{}]" }},
 		{"namespace_labels a=b", func(k *Kubernetes) bool { return k.source.NamespaceLabels.String() == "a=b" }},
 		{"labels environment in (production, qa),application=nginx", func(k *Kubernetes) bool {
@@ -134,82 +136,82 @@ func TestParse_Rejected(t *testing.T) {
 	notInACluster(t) // an empty kubeconfig selects the cluster of the environment, if any
 	config, bad, empty := written(t, "kubeconfig", kubeconfig), written(t, "bad", "{{{"), written(t, "empty", "")
 	const (
-		requests   = "; it takes a number of requests, 0 or more"
-		rate       = "; it takes a number of requests a second, 0 or more"
-		file       = "; it takes a file and optionally a context: FILE [CONTEXT]"
-		url        = "; it takes the URL of an API server, such as https://10.0.0.1:6443"
-		topologies = "; it takes nothing, or the default of headless Services: keys KEY..."
-		duration   = "; it takes a duration such as 5s, 0s or more"
-		known      = "known are apiserver_burst, apiserver_max_inflight, apiserver_qps, endpoint, endpoint_pod_names, fallthrough, ignore, kubeconfig, labels, manifests, multicluster, namespace_labels, namespaces, noendpoints, pods, prefer-local-cluster, startup_timeout, tls, topology, trust, ttl, zonal"
+		requests   = ": want a number of requests, 0 or more"
+		rate       = ": want a number of requests a second, 0 or more"
+		file       = ": want a file and optionally a context: FILE [CONTEXT]"
+		url        = ": want the URL of an API server, such as https://10.0.0.1:6443"
+		topologies = ": want nothing, or the default of headless Services: keys KEY..."
+		duration   = ": want a duration such as 5s, 0s or more"
+		known      = "want one of apiserver_burst, apiserver_max_inflight, apiserver_qps, endpoint, endpoint_pod_names, fallthrough, ignore, kubeconfig, labels, manifests, multicluster, namespace_labels, namespaces, noendpoints, pods, prefer-local-cluster, startup_timeout, tls, topology, trust, ttl, zonal"
 	)
 	for _, c := range []struct {
 		block string
 		line  int
 		want  string
 	}{
-		{"nonsense", 2, `unknown option "nonsense", ` + known},
-		{"TTL 5", 2, `unknown option "TTL", ` + known},
-		{"endpoint", 2, `endpoint takes the URL of an API server, such as https://10.0.0.1:6443, got []`},
-		{"endpoint ::::", 2, `endpoint: invalid URL "::::"` + url},
-		{"endpoint http://[::1", 2, `endpoint: invalid URL "http://[::1"` + url},
-		{"endpoint ftp://10.0.0.1", 2, `endpoint: invalid URL "ftp://10.0.0.1"` + url},
-		{"endpoint \"\"", 2, `endpoint: invalid URL ""` + url},
-		{"tls a b", 2, `tls takes three files: CERT KEY CACERT, got ["a" "b"]`},
-		{"tls a b c d", 2, `tls takes three files: CERT KEY CACERT, got ["a" "b" "c" "d"]`},
-		{"endpoint https://a\ntls /none/a " + empty + " " + empty, 3, `tls: invalid configuration: unable to read client-cert /none/a for  due to open /none/a: no such file or directory; it takes three files: CERT KEY CACERT`},
-		{"endpoint https://a\ntls " + empty + " /none/b " + empty, 3, `tls: invalid configuration: unable to read client-key /none/b for  due to open /none/b: no such file or directory; it takes three files: CERT KEY CACERT`},
-		{"endpoint https://a\ntls " + empty + " " + empty + " /none/c", 3, `tls: invalid configuration: unable to read certificate-authority /none/c for  due to open /none/c: no such file or directory; it takes three files: CERT KEY CACERT`},
-		{"kubeconfig", 2, `kubeconfig takes a file and optionally a context: FILE [CONTEXT], got []`},
-		{"kubeconfig a b c", 2, `kubeconfig takes a file and optionally a context: FILE [CONTEXT], got ["a" "b" "c"]`},
-		{"ttl 5\nkubeconfig /none/config", 3, `kubeconfig: stat /none/config: no such file or directory` + file},
-		{"kubeconfig " + bad, 2, `kubeconfig: error loading config file "` + bad + `": yaml: line 1: did not find expected node content` + file},
-		{"kubeconfig " + empty, 2, `kubeconfig: ` + empty + `: invalid configuration: no configuration has been provided, try setting KUBERNETES_MASTER environment variable` + file},
-		{"kubeconfig " + config + " elsewhere", 2, `kubeconfig: ` + config + `: context "elsewhere" does not exist` + file},
-		{"manifests", 2, `manifests takes a directory, got []`},
-		{"manifests a b", 2, `manifests takes a directory, got ["a" "b"]`},
-		{"apiserver_qps", 2, `apiserver_qps takes a number of requests a second, 0 or more, got []`},
-		{"apiserver_qps -1", 2, `apiserver_qps: invalid number "-1"` + rate},
-		{"apiserver_qps NaN", 2, `apiserver_qps: invalid number "NaN"` + rate},
-		{"apiserver_qps 1e39", 2, `apiserver_qps: invalid number "1e39"` + rate},
-		{"apiserver_qps many", 2, `apiserver_qps: invalid number "many"` + rate},
-		{"apiserver_burst 1 2", 2, `apiserver_burst takes a number of requests, 0 or more, got ["1" "2"]`},
-		{"apiserver_burst -1", 2, `apiserver_burst: invalid number "-1"` + requests},
-		{"apiserver_burst 1.5", 2, `apiserver_burst: invalid number "1.5"` + requests},
-		{"apiserver_burst 99999999999999999999", 2, `apiserver_burst: invalid number "99999999999999999999"` + requests},
-		{"apiserver_max_inflight", 2, `apiserver_max_inflight takes a number of requests, 0 or more, got []`},
-		{"apiserver_max_inflight -3", 2, `apiserver_max_inflight: invalid number "-3"` + requests},
-		{"namespaces", 2, `namespaces takes names of namespaces, got []`},
-		{"namespace_labels", 2, `namespace_labels takes a label selector, got []`},
-		{"namespace_labels a in (b", 2, `namespace_labels: couldn't parse the selector string "a in (b": unable to parse requirement: found '', expected: ',' or ')'; it takes a label selector`},
-		{"labels", 2, `labels takes a label selector, got []`},
-		{"labels =", 2, `labels: couldn't parse the selector string "=": found '=', expected: !, identifier, or 'end of string'; it takes a label selector`},
-		{"pods", 2, `pods takes one of disabled, insecure, verified, got []`},
-		{"pods {\nverified\n}", 2, `pods takes one of disabled, insecure, verified, got ["{"]`},
-		{"pods verified insecure", 2, `pods takes one of disabled, insecure, verified, got ["verified" "insecure"]`},
-		{"pods Verified", 2, `pods: invalid mode "Verified"; it takes one of disabled, insecure, verified`},
-		{"endpoint_pod_names on", 2, `endpoint_pod_names takes no argument, got ["on"]`},
-		{"ttl", 2, `ttl takes seconds, 0 to 3600, got []`},
-		{"ttl -1", 2, `ttl: "-1" is out of range; it takes seconds, 0 to 3600`},
-		{"\n\nttl 3601", 4, `ttl: "3601" is out of range; it takes seconds, 0 to 3600`},
-		{"ttl 5s", 2, `ttl: "5s" is out of range; it takes seconds, 0 to 3600`},
-		{"noendpoints true", 2, `noendpoints takes no argument, got ["true"]`},
-		{"zonal on", 2, `zonal takes no argument, got ["on"]`},
-		{"topology on", 2, `topology: invalid arguments ["on"]` + topologies},
-		{"topology\ntopology keys a", 3, `topology is given twice`},
-		{"topology\ntrust ::ffff:10.0.0.0/104", 3, `trust: invalid range "::ffff:10.0.0.0/104"; it takes ranges of addresses such as 10.0.0.0/8`},
-		{"topology keys", 2, `topology: invalid arguments ["keys"]` + topologies},
-		{"topology keys * a", 2, `topology: "*" must be the last key` + topologies},
-		{"topology keys a/b/c", 2, `topology: invalid label key "a/b/c": a valid label key must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character (e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for validation is '([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]') with an optional DNS subdomain prefix and '/' (e.g. 'example.com/MyName')` + topologies},
+		{"nonsense", 2, `unknown option "nonsense": ` + known},
+		{"TTL 5", 2, `unknown option "TTL": ` + known},
+		{"endpoint", 2, `invalid endpoint: want the URL of an API server, such as https://10.0.0.1:6443`},
+		{"endpoint ::::", 2, `invalid endpoint "::::"` + url},
+		{"endpoint http://[::1", 2, `invalid endpoint "http://[::1"` + url},
+		{"endpoint ftp://10.0.0.1", 2, `invalid endpoint "ftp://10.0.0.1"` + url},
+		{"endpoint \"\"", 2, `invalid endpoint ""` + url},
+		{"tls a b", 2, `invalid tls "a" "b": want three files: CERT KEY CACERT`},
+		{"tls a b c d", 2, `invalid tls "a" "b" "c" "d": want three files: CERT KEY CACERT`},
+		{"endpoint https://a\ntls /none/a " + empty + " " + empty, 3, `invalid tls "/none/a" "` + empty + `" "` + empty + `": invalid configuration: unable to read client-cert /none/a for  due to open /none/a: no such file or directory: want three files: CERT KEY CACERT`},
+		{"endpoint https://a\ntls " + empty + " /none/b " + empty, 3, `invalid tls "` + empty + `" "/none/b" "` + empty + `": invalid configuration: unable to read client-key /none/b for  due to open /none/b: no such file or directory: want three files: CERT KEY CACERT`},
+		{"endpoint https://a\ntls " + empty + " " + empty + " /none/c", 3, `invalid tls "` + empty + `" "` + empty + `" "/none/c": invalid configuration: unable to read certificate-authority /none/c for  due to open /none/c: no such file or directory: want three files: CERT KEY CACERT`},
+		{"kubeconfig", 2, `invalid kubeconfig: want a file and optionally a context: FILE [CONTEXT]`},
+		{"kubeconfig a b c", 2, `invalid kubeconfig "a" "b" "c": want a file and optionally a context: FILE [CONTEXT]`},
+		{"ttl 5\nkubeconfig /none/config", 3, `invalid kubeconfig "/none/config": stat /none/config: no such file or directory` + file},
+		{"kubeconfig " + bad, 2, `invalid kubeconfig "` + bad + `": error loading config file "` + bad + `": yaml: line 1: did not find expected node content` + file},
+		{"kubeconfig " + empty, 2, `invalid kubeconfig "` + empty + `": ` + empty + `: invalid configuration: no configuration has been provided, try setting KUBERNETES_MASTER environment variable` + file},
+		{"kubeconfig " + config + " elsewhere", 2, `invalid kubeconfig "` + config + `": ` + config + `: context "elsewhere" does not exist` + file},
+		{"manifests", 2, `invalid manifests: want a directory`},
+		{"manifests a b", 2, `invalid manifests "a" "b": want a directory`},
+		{"apiserver_qps", 2, `invalid apiserver_qps: want a number of requests a second, 0 or more`},
+		{"apiserver_qps -1", 2, `invalid apiserver_qps "-1"` + rate},
+		{"apiserver_qps NaN", 2, `invalid apiserver_qps "NaN"` + rate},
+		{"apiserver_qps 1e39", 2, `invalid apiserver_qps "1e39"` + rate},
+		{"apiserver_qps many", 2, `invalid apiserver_qps "many"` + rate},
+		{"apiserver_burst 1 2", 2, `invalid apiserver_burst "1" "2": want a number of requests, 0 or more`},
+		{"apiserver_burst -1", 2, `invalid apiserver_burst "-1"` + requests},
+		{"apiserver_burst 1.5", 2, `invalid apiserver_burst "1.5"` + requests},
+		{"apiserver_burst 99999999999999999999", 2, `invalid apiserver_burst "99999999999999999999"` + requests},
+		{"apiserver_max_inflight", 2, `invalid apiserver_max_inflight: want a number of requests, 0 or more`},
+		{"apiserver_max_inflight -3", 2, `invalid apiserver_max_inflight "-3"` + requests},
+		{"namespaces", 2, `invalid namespaces: want names of namespaces`},
+		{"namespace_labels", 2, `invalid namespace_labels: want a label selector`},
+		{"namespace_labels a in (b", 2, `invalid namespace_labels "a in (b": couldn't parse the selector string "a in (b": unable to parse requirement: found '', expected: ',' or ')': want a label selector`},
+		{"labels", 2, `invalid labels: want a label selector`},
+		{"labels =", 2, `invalid labels "=": couldn't parse the selector string "=": found '=', expected: !, identifier, or 'end of string': want a label selector`},
+		{"pods", 2, `invalid pods: want one of disabled, insecure, verified`},
+		{"pods {\nverified\n}", 2, `invalid pods "{": want one of disabled, insecure, verified`},
+		{"pods verified insecure", 2, `invalid pods "verified" "insecure": want one of disabled, insecure, verified`},
+		{"pods Verified", 2, `invalid pods "Verified": want one of disabled, insecure, verified`},
+		{"endpoint_pod_names on", 2, `invalid endpoint_pod_names "on": want no argument`},
+		{"ttl", 2, `invalid ttl: want seconds, 0 to 3600`},
+		{"ttl -1", 2, `invalid ttl "-1": want seconds, 0 to 3600`},
+		{"\n\nttl 3601", 4, `invalid ttl "3601": want seconds, 0 to 3600`},
+		{"ttl 5s", 2, `invalid ttl "5s": want seconds, 0 to 3600`},
+		{"noendpoints true", 2, `invalid noendpoints "true": want no argument`},
+		{"zonal on", 2, `invalid zonal "on": want no argument`},
+		{"topology on", 2, `invalid topology "on"` + topologies},
+		{"topology\ntopology keys a", 3, `duplicate option topology`},
+		{"topology\ntrust ::ffff:10.0.0.0/104", 3, `invalid trust "::ffff:10.0.0.0/104": want ranges of addresses such as 10.0.0.0/8`},
+		{"topology keys", 2, `invalid topology "keys"` + topologies},
+		{"topology keys * a", 2, `invalid topology "keys" "*" "a": "*" must be the last key` + topologies},
+		{"topology keys a/b/c", 2, `invalid topology "keys" "a/b/c": invalid label key "a/b/c": a valid label key must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character (e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for validation is '([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]') with an optional DNS subdomain prefix and '/' (e.g. 'example.com/MyName')` + topologies},
 		{"topology\nnoendpoints", 3, `topology and noendpoints cannot both be set: topology selects endpoints`},
 		{"ttl 5\ntrust 10.0.0.0/8", 3, `trust requires topology, the only user of the caller option`},
-		{"topology\ntrust", 3, `trust takes ranges of addresses such as 10.0.0.0/8, got []`},
-		{"topology\ntrust all-nodes", 3, `trust: invalid range "all-nodes"; it takes ranges of addresses such as 10.0.0.0/8`},
-		{"topology\ntrust fe80::1%eth0", 3, `trust: invalid range "fe80::1%eth0"; it takes ranges of addresses such as 10.0.0.0/8`},
-		{"ignore", 2, `ignore takes empty_service, got []`},
-		{"ignore everything", 2, `ignore: "everything" cannot be ignored; it takes empty_service`},
-		{"startup_timeout", 2, `startup_timeout takes a duration such as 5s, 0s or more, got []`},
-		{"startup_timeout 5", 2, `startup_timeout: invalid duration "5"` + duration},
-		{"startup_timeout -5s", 2, `startup_timeout: invalid duration "-5s"` + duration},
+		{"topology\ntrust", 3, `invalid trust: want ranges of addresses such as 10.0.0.0/8`},
+		{"topology\ntrust all-nodes", 3, `invalid trust "all-nodes": want ranges of addresses such as 10.0.0.0/8`},
+		{"topology\ntrust fe80::1%eth0", 3, `invalid trust "fe80::1%eth0": want ranges of addresses such as 10.0.0.0/8`},
+		{"ignore", 2, `invalid ignore: want empty_service`},
+		{"ignore everything", 2, `invalid ignore "everything": want empty_service`},
+		{"startup_timeout", 2, `invalid startup_timeout: want a duration such as 5s, 0s or more`},
+		{"startup_timeout 5", 2, `invalid startup_timeout "5"` + duration},
+		{"startup_timeout -5s", 2, `invalid startup_timeout "-5s"` + duration},
 		{"zonal\nnoendpoints", 3, `zonal and noendpoints cannot both be set: zonal names are names of endpoints`},
 		{"noendpoints\nttl 5\nzonal", 4, `zonal and noendpoints cannot both be set: zonal names are names of endpoints`},
 		{"namespaces a\nnamespace_labels b", 3, `namespaces and namespace_labels cannot both be set: both select namespaces`},
@@ -233,7 +235,7 @@ func TestParse_RejectedZones(t *testing.T) {
 		{"all of IPv4 only", "kubernetes in-addr.arpa", `Testfile:1 - Error during parsing: no zone of the cluster in ["in-addr.arpa"]` + advice},
 		{"all of IPv6 only", "kubernetes ip6.arpa", `Testfile:1 - Error during parsing: no zone of the cluster in ["ip6.arpa"]` + advice},
 		{"network only", "kubernetes 10.0.0.0/8", `Testfile:1 - Error during parsing: no zone of the cluster in ["10.0.0.0/8"]` + advice},
-		{"twice", "kubernetes a.local\nkubernetes b.local", "Testfile:2 - Error during parsing: this plugin can only be used once per Server Block"},
+		{"twice", "kubernetes a.local\nkubernetes b.local", "Testfile:2 - Error during parsing: duplicate kubernetes: want one in a server block"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			if _, err := kubernetesDirective.parse(caddy.NewTestController("dns", c.corefile)); err == nil || err.Error() != c.want {
@@ -252,7 +254,7 @@ func TestParse_KubeconfigBeatsEndpoint(t *testing.T) {
 			t.Error(err)
 			continue
 		}
-		if c, err := k.connection.RESTConfig(); err != nil || c.Host != "http://127.0.0.1:1" {
+		if c, err := k.from.Connection.RESTConfig(); err != nil || c.Host != "http://127.0.0.1:1" {
 			t.Errorf("%v, error %v", c, err)
 		}
 	}
@@ -264,7 +266,7 @@ func TestBug_LimitsTakeEffect(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	config, err := k.connection.RESTConfig()
+	config, err := k.from.Connection.RESTConfig()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -14,7 +14,6 @@ import (
 	"github.com/nearside-dns/nearside/plugin/internal/block"
 	"github.com/nearside-dns/nearside/plugin/kubernetes/source"
 	"github.com/nearside-dns/nearside/plugin/kubernetes/source/apiserver"
-	"github.com/nearside-dns/nearside/plugin/kubernetes/source/manifests"
 )
 
 const pluginName = "kubernetes"
@@ -34,17 +33,17 @@ func (d directive) setup(c *caddy.Controller) error {
 	if err != nil {
 		return plugin.Error(d.name, err)
 	}
-	src, err := k.newSource()
+	src, err := k.from.Open(k.source)
 	if err != nil {
-		return plugin.Error(d.name, k.sourceAt.Errorf("%v", err))
+		return plugin.Error(d.name, err)
 	}
 	b := block.Of(c)
 	k.space, k.serves = b.Keyspace, b.Serves
-	new(source.Use).Follow(c, k.sourceIdentity, src, func(lease *source.Lease) {
+	source.Follow(c, k.sourceIdentity, src, func(handle *source.Handle) {
 		k.localIPs = boundIPs(c)
 		k.warnShadowed(dnsserver.GetConfig(c).Handler(pluginName))
 		k.shared = block.IsShared(dnsserver.GetConfig(c), d.neutral()...)
-		k.attach(lease.Index(), lease.Status)
+		k.attach(handle.Index(), handle.Status)
 		k.awaitSync(k.startupTimeout)
 	})
 	dnsserver.GetConfig(c).AddPlugin(func(next plugin.Handler) plugin.Handler {
@@ -93,20 +92,6 @@ func newKubernetes(zones []string) *Kubernetes {
 	}
 }
 
-// newSource returns the configured source. It reads a directory of manifests, so that an invalid file is a configuration
-// error.
-func (k *Kubernetes) newSource() (source.Source, error) {
-	skipped := new(source.Skipped)
-	if k.manifests == "" {
-		return apiserver.New(k.connection, k.source, skipped)
-	}
-	s, err := manifests.New(k.manifests, k.source, skipped)
-	if err != nil {
-		return nil, fmt.Errorf("manifests: %w", err)
-	}
-	return s, nil
-}
-
 // sourceIdentity is equal for configurations that can share a source.
 func (k *Kubernetes) sourceIdentity() string {
 	selectors := ""
@@ -118,7 +103,7 @@ func (k *Kubernetes) sourceIdentity() string {
 	}
 	o := k.source
 	o.Labels, o.NamespaceLabels = nil, nil
-	return fmt.Sprintf("%s|%s|%s|%+v", k.manifests, k.connection.Identity(), selectors, o)
+	return fmt.Sprintf("%s|%s|%+v", k.from.Identity(), selectors, o)
 }
 
 // nodesWait bounds how long the start waits for Nodes after all else is synced. The server may lack the permission.

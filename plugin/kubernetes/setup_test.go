@@ -36,11 +36,11 @@ func TestSetup_Rejected(t *testing.T) {
 	noPEM := written(t, "cert", "this is no PEM")
 	for _, c := range []struct{ name, block, option string }{
 		{"unknown option", "nonsense", `unknown option "nonsense"`},
-		{"endpoint of colons", "endpoint ::::", "endpoint"},
-		{"endpoint with half an IPv6 address", "endpoint http://[::1", "endpoint"},
-		{"endpoint that is no HTTP", "endpoint ftp://10.0.0.1", "endpoint"},
-		{"endpoint that is empty", `endpoint ""`, "endpoint"},
-		{"tls files without PEM", "endpoint https://127.0.0.1:1\ntls " + noPEM + " " + noPEM + " " + noPEM, "tls"},
+		{"endpoint of colons", "endpoint ::::", "invalid endpoint"},
+		{"endpoint with half an IPv6 address", "endpoint http://[::1", "invalid endpoint"},
+		{"endpoint that is no HTTP", "endpoint ftp://10.0.0.1", "invalid endpoint"},
+		{"endpoint that is empty", `endpoint ""`, "invalid endpoint"},
+		{"tls files without PEM", "endpoint https://127.0.0.1:1\ntls " + noPEM + " " + noPEM + " " + noPEM, "invalid tls"},
 		{"manifests that are missing", "manifests /none", "manifests"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

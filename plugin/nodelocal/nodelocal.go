@@ -1,7 +1,8 @@
 // Package nodelocal sets up a node so that the queries of its pods reach the cache on it: an interface with the
 // node-local addresses, rules that exclude packets to them from connection tracking, and the lease, without which the
-// rules have no effect and cluster DNS answers. Input are the directive's options; output are the kernel's state,
-// repaired while the server runs, and metrics. Packages link and rules change the kernel; this package decides when.
+// rules have no effect and cluster DNS answers. Input is the directive's options; output is the kernel's state,
+// repaired while the server runs, and metrics. Packages link and rules change the kernel; this package decides when. It
+// imports no other plugin.
 package nodelocal
 
 import (

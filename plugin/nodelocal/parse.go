@@ -70,28 +70,17 @@ func defaultQuestionFrom() []netip.Addr {
 }
 
 var options = corefile.Options[*config]{
-	"interface": {Min: 1, Max: 1, Form: "the name of the interface", Parse: parseInterface},
+	"interface": {Min: 1, Max: 1, Form: fmt.Sprintf("the name of the interface, at most %d bytes", maxInterface), Parse: parseInterface},
 	"setup":     {Min: 1, Max: 2, Form: "interface and rules, one of them, or none", Parse: parseSetup},
 	"backend":   {Min: 1, Max: 1, Form: "nftables, iptables, none or auto", Parse: parseBackend},
 	"interval":  {Min: 1, Max: 1, Form: "a duration of at least 1s", Parse: parseInterval},
 	"keep":      {Form: "nothing", Parse: func(c *config, _ []string) error { c.keep = true; return nil }},
-	"health":    {Min: 1, Max: 1, Form: "a port", Parse: parseHealth},
+	"health":    {Min: 1, Max: 1, Form: "a port, 1-65535", Parse: parseHealth},
 	"question":  {Min: 1, Max: 3, Form: "lo, or from and addresses, at most one per family", Parse: parseQuestion},
 	"fallback":  {Min: 1, Max: -1, Form: "addresses, at most one per family, and after except those that kube-proxy knows", Parse: parseFallback},
 }
 
-// parseConfig parses the directive of a server block, of which there may be one.
-func parseConfig(c *caddy.Controller) (cfg config, err error) {
-	for n := 0; c.Next(); n++ {
-		if n > 0 {
-			return cfg, corefile.At(c).Errorf("%v", plugin.ErrOnce)
-		}
-		if cfg, err = parseBlock(c); err != nil {
-			return cfg, err
-		}
-	}
-	return cfg, nil
-}
+func parseConfig(c *caddy.Controller) (config, error) { return corefile.Once(c, parseBlock) }
 
 func parseBlock(c *caddy.Controller) (cfg config, err error) {
 	cfg = newConfig()
@@ -122,12 +111,12 @@ func (c *config) asksItselfByPair() bool {
 func port(c *caddy.Controller) (uint16, error) {
 	protocol, key := parse.Transport(c.ServerBlockKeys[0])
 	if protocol != transport.DNS {
-		return 0, fmt.Errorf("the server block %q is not plain DNS, which pods use", key)
+		return 0, fmt.Errorf("invalid server block %q: want plain DNS, which pods query", key)
 	}
 	text := dnsserver.GetConfig(c).Port
 	n, err := strconv.ParseUint(text, 10, 16)
 	if err != nil || n == 0 {
-		return 0, fmt.Errorf("the server block %q has the port %q: rules need a number of 1 to 65535", key, text)
+		return 0, fmt.Errorf("invalid port %q of the server block %q: want 1-65535", text, key)
 	}
 	return uint16(n), nil
 }
@@ -137,15 +126,15 @@ func parseAddresses(args []string) (all []netip.Addr, err error) {
 		return nil, errors.New("missing address: want those that pods query, such as 169.254.20.10")
 	}
 	if len(args) > maxAddresses {
-		return nil, fmt.Errorf("%d addresses, at most %d are possible", len(args), maxAddresses)
+		return nil, fmt.Errorf("%d addresses: want 1-%d", len(args), maxAddresses)
 	}
 	for _, text := range args {
 		a, err := parseAddress(text)
 		if err != nil {
-			return nil, err
+			return nil, fmt.Errorf("invalid address %w", err)
 		}
 		if slices.Contains(all, a) {
-			return nil, fmt.Errorf("address %s is given twice", a)
+			return nil, fmt.Errorf("duplicate address %s", a)
 		}
 		all = append(all, a)
 	}
@@ -157,11 +146,11 @@ func parseAddress(text string) (netip.Addr, error) {
 	a, err := netip.ParseAddr(text)
 	switch {
 	case err != nil:
-		return a, fmt.Errorf("%q is not an IP address", text)
+		return a, fmt.Errorf("%q: not an IP address", text)
 	case a.Zone() != "":
-		return a, fmt.Errorf("address %s has a zone", a)
+		return a, fmt.Errorf("%q: address with a zone", a)
 	case a.Is4In6(), a.IsUnspecified(), a.IsMulticast(), a.IsLoopback(), a == netip.AddrFrom4([4]byte{255, 255, 255, 255}):
-		return a, fmt.Errorf("%s is not an address that pods can query", a)
+		return a, fmt.Errorf("%q: not an address that pods can query", a)
 	}
 	return a, nil
 }
@@ -169,7 +158,7 @@ func parseAddress(text string) (netip.Addr, error) {
 func parseInterface(c *config, args []string) error {
 	name := args[0]
 	if len(name) > maxInterface || name == "" || name == "." || name == ".." || strings.ContainsAny(name, "/: \t") || name == "lo" {
-		return fmt.Errorf("%q can't be the name of an interface of at most %d bytes", name, maxInterface)
+		return fmt.Errorf("%q", name)
 	}
 	c.Interface = name
 	return nil
@@ -188,10 +177,10 @@ func parseSetup(c *config, args []string) error {
 		case "rules":
 			to = &c.setupRules
 		default:
-			return fmt.Errorf("can't set up %q", what)
+			return fmt.Errorf("%q", what)
 		}
 		if *to {
-			return fmt.Errorf("%s is given twice", what)
+			return fmt.Errorf("%q: duplicate", what)
 		}
 		*to = true
 	}
@@ -204,21 +193,20 @@ func parseBackend(c *config, args []string) error {
 		c.backend = b
 		return nil
 	}
-	return fmt.Errorf("unknown backend %q", args[0])
+	return fmt.Errorf("%q", args[0])
 }
 
 func parseInterval(c *config, args []string) (err error) {
-	c.interval, err = time.ParseDuration(args[0])
-	if err == nil && c.interval < minInterval {
-		err = fmt.Errorf("%s is too short", c.interval)
+	if c.interval, err = time.ParseDuration(args[0]); err != nil || c.interval < minInterval {
+		return fmt.Errorf("%q", args[0])
 	}
-	return err
+	return nil
 }
 
 func parseHealth(c *config, args []string) error {
 	n, err := strconv.ParseUint(args[0], 10, 16)
 	if err != nil || n == 0 {
-		return fmt.Errorf("%q is not a port", args[0])
+		return fmt.Errorf("%q", args[0])
 	}
 	c.Health = uint16(n)
 	return nil
@@ -236,7 +224,7 @@ func parseQuestion(c *config, args []string) error {
 		return nil
 	}
 	if args[0] != "from" || len(args) == 1 {
-		return fmt.Errorf("invalid value %q", strings.Join(args, " "))
+		return errors.New(corefile.Quote(args))
 	}
 	given := []netip.Addr{}
 	for _, text := range args[1:] {
@@ -245,9 +233,9 @@ func parseQuestion(c *config, args []string) error {
 		case err != nil:
 			return err
 		case a.Is6() && a.IsLinkLocalUnicast(), a == rules.QuestionTarget(a):
-			return fmt.Errorf("invalid address %s: want a unicast address that no interface has, and no link-local IPv6 address", a)
+			return fmt.Errorf("%q: link-local, or the address that is queried", a)
 		case hasFamily(given, a):
-			return fmt.Errorf("%s is the second address of its family", a)
+			return fmt.Errorf("%q: second address of its family", a)
 		}
 		given = append(given, a)
 	}
@@ -265,12 +253,12 @@ func parseFallback(c *config, args []string) error {
 	if i := slices.Index(args, "except"); i >= 0 {
 		to = args[:i]
 		if i == 0 || i == len(args)-1 {
-			return errors.New("except stands between addresses")
+			return fmt.Errorf("%q: not between addresses", "except")
 		}
 		for _, text := range args[i+1:] {
 			a, err := parseAddress(text)
 			if err == nil && !slices.Contains(c.Addresses, a) {
-				err = fmt.Errorf("%s after except is not one of the node-local addresses", a)
+				err = fmt.Errorf("%q: not one of the node-local addresses", a)
 			}
 			if err != nil {
 				return err
@@ -284,7 +272,7 @@ func parseFallback(c *config, args []string) error {
 			return err
 		}
 		if hasFamily(c.Fallback, a) {
-			return fmt.Errorf("%s is the second address of its family", a)
+			return fmt.Errorf("%q: second address of its family", a)
 		}
 		c.Fallback = append(c.Fallback, a)
 	}

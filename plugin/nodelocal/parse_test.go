@@ -72,44 +72,44 @@ func TestParseErrors(t *testing.T) {
 	inBlock := func(line string) string { return "nodelocal 169.254.20.10 {\n" + line + "\n}" }
 	for _, tc := range []struct{ name, text, want string }{
 		{"no address", "nodelocal", ":1 - Error during parsing: missing address: want those that pods query, such as 169.254.20.10"},
-		{"not an address", "nodelocal kube-dns", `"kube-dns" is not an IP address`},
-		{"prefix", "nodelocal 169.254.20.10/32", `"169.254.20.10/32" is not an IP address`},
-		{"twice", "nodelocal fd00::a 10.0.0.1 fd00:0::a", "address fd00::a is given twice"},
-		{"loopback", "nodelocal 127.0.0.1", "127.0.0.1 is not an address that pods can query"},
-		{"IPv6 loopback", "nodelocal ::1", "::1 is not an address that pods can query"},
-		{"mapped", "nodelocal ::ffff:10.0.0.1", "is not an address that pods can query"},
-		{"multicast", "nodelocal 224.0.0.251", "is not an address that pods can query"},
-		{"broadcast", "nodelocal 255.255.255.255", "is not an address that pods can query"},
-		{"unspecified", "nodelocal 0.0.0.0", "is not an address that pods can query"},
-		{"zone", "nodelocal fe80::1%eth0", "address fe80::1%eth0 has a zone"},
-		{"too many", "nodelocal" + strings.Repeat(" 10.0.0.1", 17), "17 addresses, at most 16 are possible"},
-		{"directive twice", "nodelocal 10.0.0.1\nnodelocal 10.0.0.2", ":2 - Error during parsing: this plugin can only be used once per Server Block"},
-		{"unknown option", inBlock("iface x"), `:2 - Error during parsing: unknown option "iface", known are backend, fallback, health, interface, interval, keep, question, setup`},
-		{"interface", inBlock("interface"), "interface takes the name of the interface, got []"},
-		{"long interface", inBlock("interface nodelocaldns-long"), `interface: "nodelocaldns-long" can't be the name of an interface of at most 15 bytes`},
-		{"lo", inBlock("interface lo"), `"lo" can't be the name`},
-		{"path", inBlock("interface a/b"), `"a/b" can't be the name`},
-		{"setup", inBlock("setup everything"), `setup: can't set up "everything"; it takes interface and rules, one of them, or none`},
-		{"setup twice", inBlock("setup rules rules"), "setup: rules is given twice"},
-		{"setup none and more", inBlock("setup none rules"), `setup: can't set up "none"`},
-		{"backend", inBlock("backend ipvs"), `backend: unknown backend "ipvs"; it takes nftables, iptables, none or auto`},
-		{"interval", inBlock("interval often"), `interval: time: invalid duration "often"; it takes a duration of at least 1s`},
-		{"short interval", inBlock("interval 10ms"), "interval: 10ms is too short"},
-		{"keep", inBlock("keep it"), `keep takes nothing, got ["it"]`},
-		{"health", inBlock("health 0"), `health: "0" is not a port`},
-		{"health too large", inBlock("health 65536"), `health: "65536" is not a port`},
-		{"question", inBlock("question 10.1.0.1"), `question: invalid value "10.1.0.1"; it takes lo, or from and addresses, at most one per family`},
-		{"question from nowhere", inBlock("question from"), `question: invalid value "from"`},
-		{"question from two", inBlock("question from 10.1.0.1 10.1.0.2"), "question: 10.1.0.2 is the second address of its family"},
-		{"question from a link", inBlock("question from fe80::1"), "question: invalid address fe80::1: want a unicast address that no interface has, and no link-local IPv6 address"},
+		{"not an address", "nodelocal kube-dns", `invalid address "kube-dns": not an IP address`},
+		{"prefix", "nodelocal 169.254.20.10/32", `invalid address "169.254.20.10/32": not an IP address`},
+		{"twice", "nodelocal fd00::a 10.0.0.1 fd00:0::a", "duplicate address fd00::a"},
+		{"loopback", "nodelocal 127.0.0.1", `invalid address "127.0.0.1": not an address that pods can query`},
+		{"IPv6 loopback", "nodelocal ::1", `invalid address "::1": not an address that pods can query`},
+		{"mapped", "nodelocal ::ffff:10.0.0.1", "not an address that pods can query"},
+		{"multicast", "nodelocal 224.0.0.251", "not an address that pods can query"},
+		{"broadcast", "nodelocal 255.255.255.255", "not an address that pods can query"},
+		{"unspecified", "nodelocal 0.0.0.0", "not an address that pods can query"},
+		{"zone", "nodelocal fe80::1%eth0", `invalid address "fe80::1%eth0": address with a zone`},
+		{"too many", "nodelocal" + strings.Repeat(" 10.0.0.1", 17), "17 addresses: want 1-16"},
+		{"directive twice", "nodelocal 10.0.0.1\nnodelocal 10.0.0.2", ":2 - Error during parsing: duplicate nodelocal: want one in a server block"},
+		{"unknown option", inBlock("iface x"), `:2 - Error during parsing: unknown option "iface": want one of backend, fallback, health, interface, interval, keep, question, setup`},
+		{"interface", inBlock("interface"), "invalid interface: want the name of the interface"},
+		{"long interface", inBlock("interface nodelocaldns-long"), `invalid interface "nodelocaldns-long": want the name of the interface, at most 15 bytes`},
+		{"lo", inBlock("interface lo"), `invalid interface "lo": want the name`},
+		{"path", inBlock("interface a/b"), `invalid interface "a/b": want the name`},
+		{"setup", inBlock("setup everything"), `invalid setup "everything": want interface and rules, one of them, or none`},
+		{"setup twice", inBlock("setup rules rules"), `invalid setup "rules": duplicate`},
+		{"setup none and more", inBlock("setup none rules"), `invalid setup "none"`},
+		{"backend", inBlock("backend ipvs"), `invalid backend "ipvs": want nftables, iptables, none or auto`},
+		{"interval", inBlock("interval often"), `invalid interval "often": want a duration of at least 1s`},
+		{"short interval", inBlock("interval 10ms"), `invalid interval "10ms": want`},
+		{"keep", inBlock("keep it"), `invalid keep "it": want nothing`},
+		{"health", inBlock("health 0"), `invalid health "0": want a port, 1-65535`},
+		{"health too large", inBlock("health 65536"), `invalid health "65536": want a port`},
+		{"question", inBlock("question 10.1.0.1"), `invalid question "10.1.0.1": want lo, or from and addresses, at most one per family`},
+		{"question from nowhere", inBlock("question from"), `invalid question "from": want`},
+		{"question from two", inBlock("question from 10.1.0.1 10.1.0.2"), `invalid question "10.1.0.2": second address of its family`},
+		{"question from a link", inBlock("question from fe80::1"), `invalid question "fe80::1": link-local`},
 		{"question from itself", inBlock("question from 169.254.20.10"), "invalid address 169.254.20.10: the server's queries to itself use it; see the option question"},
 		{"address of the question", "nodelocal 192.0.0.8", "invalid address 192.0.0.8"},
-		{"fallback", inBlock("fallback"), "fallback takes addresses"},
-		{"fallback name", inBlock("fallback kube-dns"), `fallback: "kube-dns" is not an IP address`},
-		{"fallback family", inBlock("fallback 10.0.0.1 10.0.0.2"), "fallback: 10.0.0.2 is the second address of its family"},
-		{"fallback except nothing", inBlock("fallback 10.0.0.1 except"), "fallback: except stands between addresses"},
-		{"fallback except first", inBlock("fallback except 10.0.0.1"), "fallback: except stands between addresses"},
-		{"fallback except another", inBlock("fallback 10.0.0.1 except 10.0.0.2"), "fallback: 10.0.0.2 after except is not one of the node-local addresses"},
+		{"fallback", inBlock("fallback"), "invalid fallback: want addresses"},
+		{"fallback name", inBlock("fallback kube-dns"), `invalid fallback "kube-dns": not an IP address`},
+		{"fallback family", inBlock("fallback 10.0.0.1 10.0.0.2"), `invalid fallback "10.0.0.2": second address of its family`},
+		{"fallback except nothing", inBlock("fallback 10.0.0.1 except"), `invalid fallback "except": not between addresses`},
+		{"fallback except first", inBlock("fallback except 10.0.0.1"), `invalid fallback "except": not between addresses`},
+		{"fallback except another", inBlock("fallback 10.0.0.1 except 10.0.0.2"), `invalid fallback "10.0.0.2": not one of the node-local addresses`},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			_, err := parseConfig(controller(tc.text))
@@ -120,7 +120,7 @@ func TestParseErrors(t *testing.T) {
 	}
 	t.Run("not plain DNS", func(t *testing.T) {
 		_, err := parseConfig(controller("nodelocal 10.0.0.1", "tls://.:853"))
-		if err == nil || !strings.Contains(err.Error(), "is not plain DNS, which pods use") {
+		if err == nil || !strings.Contains(err.Error(), ": want plain DNS, which pods query") {
 			t.Errorf("error %v", err)
 		}
 	})
@@ -128,7 +128,7 @@ func TestParseErrors(t *testing.T) {
 		c := controller("nodelocal 10.0.0.1")
 		dnsserver.GetConfig(c).Port = "0"
 		_, err := parseConfig(c)
-		if err == nil || !strings.Contains(err.Error(), `has the port "0": rules need a number of 1 to 65535`) {
+		if err == nil || !strings.Contains(err.Error(), `invalid port "0" of the server block ".:53": want 1-65535`) {
 			t.Errorf("error %v", err)
 		}
 	})

@@ -7,8 +7,8 @@ import (
 	"github.com/nearside-dns/nearside/plugin/internal/searchlist/expand"
 )
 
-// results counts the expansions of search names.
-var results = expand.NewResults(pluginName)
+// expandMetrics counts the expansions of search names.
+var expandMetrics = expand.NewMetrics(pluginName)
 
 // rejected counts queries for names under the suffix that do not exist.
 var rejected = promauto.NewCounterVec(prometheus.CounterOpts{

@@ -30,24 +30,13 @@ type options struct {
 	resolvConf string
 }
 
-// parse parses the directive of a server block, which can be used once.
-func parse(c *caddy.Controller) (s *SearchPath, err error) {
-	for c.Next() {
-		if s != nil {
-			return nil, corefile.At(c).Errorf("%v", plugin.ErrOnce)
-		}
-		if s, err = parseBlock(c); err != nil {
-			return nil, err
-		}
-	}
-	return s, nil
-}
+func parse(c *caddy.Controller) (*SearchPath, error) { return corefile.Once(c, parseBlock) }
 
 func parseBlock(c *caddy.Controller) (*SearchPath, error) {
 	start := corefile.At(c)
 	suffix, err := parseSuffix(c.RemainingArgs(), plugin.OriginsFromArgsOrServerBlock(nil, c.ServerBlockKeys))
 	if err != nil {
-		return nil, start.Errorf("searchpath: %v", err)
+		return nil, start.Errorf("invalid searchpath %w", err)
 	}
 	o := options{schemas: schemas, host: true, resolvConf: defaultResolvConf}
 	seen, err := parsers.Parse(c, &o)
@@ -70,18 +59,18 @@ func parseBlock(c *caddy.Controller) (*SearchPath, error) {
 func parseSuffix(args []string, block plugin.Zones) (string, error) {
 	suffix := defaultSuffix
 	if len(args) > 1 {
-		return "", fmt.Errorf("invalid arguments %q: want one suffix or none", args)
+		return "", fmt.Errorf("%s: want one suffix or none", corefile.Quote(args))
 	}
 	if len(args) == 1 {
 		suffix = plugin.Name(args[0]).Normalize()
 	}
 	if !isHostname(suffix) {
-		return "", fmt.Errorf("invalid suffix %q: want a name of letters, digits and hyphens, such as ap.k8s.io", suffix)
+		return "", fmt.Errorf("%q: want a name of letters, digits and hyphens, such as ap.k8s.io", suffix)
 	}
 	if block.Matches(suffix) == "" {
 		key := strings.TrimSuffix(suffix, ".")
-		return "", fmt.Errorf("the server block is for %q and receives no query for names under %s: add %s to its zones, or move the directive to a server block for %s:53",
-			[]string(block), key, key, key)
+		return "", fmt.Errorf("%q: the server block is for %q and receives no query for names under it: add %s to its zones, or move the directive to a server block for %s:53",
+			key, []string(block), key, key)
 	}
 	return suffix, nil
 }
@@ -89,14 +78,14 @@ func parseSuffix(args []string, block plugin.Zones) (string, error) {
 // check returns an error if options contradict each other, or if there is no zone.
 func (o *options) check(suffix string, start corefile.Position, seen map[string]corefile.Position) error {
 	if len(o.zones) == 0 {
-		return start.Errorf("searchpath: missing zone of a cluster: want an option such as zone cluster.local")
+		return start.Errorf("missing zone of a cluster: want an option such as zone cluster.local")
 	}
 	if here, ok := seen["resolv_conf"]; ok && !o.host {
 		return here.Errorf("resolv_conf and host-searches off cannot both be set: the file is for the search list of the host")
 	}
 	for _, zone := range o.zones {
 		if dns.IsSubDomain(suffix, zone) {
-			return seen["zone"].Errorf("zone: invalid zone %q: want one that is not under the suffix %q", zone, suffix)
+			return seen["zone"].Errorf("invalid zone %q: want one that is not under the suffix %q", zone, suffix)
 		}
 	}
 	return nil
@@ -125,7 +114,7 @@ func (o *options) hostSearch(g *grammar, required bool) (suffixes []string, err 
 }
 
 var parsers = corefile.Options[*options]{
-	"zone":          {Min: 1, Max: -1, Once: true, Form: "zones of clusters, such as cluster.local", Parse: parseZones},
+	"zone":          {Min: 1, Max: -1, Once: true, Form: "zones of clusters, of letters, digits and hyphens, such as cluster.local", Parse: parseZones},
 	"schema":        {Min: 1, Max: -1, Once: true, Form: "versions of the search path, of " + versions(schemas), Parse: parseSchemas},
 	"host-searches": {Min: 1, Max: 1, Once: true, Form: "on or off", Parse: parseHostSearches},
 	"resolv_conf":   {Min: 1, Max: 1, Once: true, Form: "a file in the form of resolv.conf(5)", Parse: func(o *options, args []string) error { o.resolvConf = args[0]; return nil }},
@@ -135,13 +124,13 @@ func parseZones(o *options, args []string) error {
 	for _, arg := range args {
 		zone := plugin.Name(arg).Normalize()
 		if !isHostname(zone) {
-			return fmt.Errorf("invalid zone %q: want a name of letters, digits and hyphens", arg)
+			return fmt.Errorf("%q", arg)
 		}
 		if dns.IsSubDomain("arpa.", zone) {
-			return fmt.Errorf("invalid zone %q: it is a reverse zone", arg)
+			return fmt.Errorf("%q: reverse zone", arg)
 		}
 		if slices.Contains(o.zones, zone) {
-			return fmt.Errorf("%q is given twice", arg)
+			return fmt.Errorf("%q: duplicate", arg)
 		}
 		o.zones = append(o.zones, zone)
 	}
@@ -154,10 +143,10 @@ func parseSchemas(o *options, args []string) error {
 		hasLabel := func(s schema) bool { return s.label == arg }
 		i := slices.IndexFunc(schemas, hasLabel)
 		if i < 0 {
-			return fmt.Errorf("unknown version %q", arg)
+			return fmt.Errorf("%q", arg)
 		}
 		if slices.ContainsFunc(o.schemas, hasLabel) {
-			return fmt.Errorf("%q is given twice", arg)
+			return fmt.Errorf("%q: duplicate", arg)
 		}
 		o.schemas = append(o.schemas, schemas[i])
 	}
@@ -166,7 +155,7 @@ func parseSchemas(o *options, args []string) error {
 
 func parseHostSearches(o *options, args []string) error {
 	if args[0] != "on" && args[0] != "off" {
-		return fmt.Errorf("invalid value %q", args[0])
+		return fmt.Errorf("%q", args[0])
 	}
 	o.host = args[0] == "on"
 	return nil

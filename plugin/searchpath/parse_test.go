@@ -68,38 +68,38 @@ func TestParse(t *testing.T) {
 
 func TestParseErrors(t *testing.T) {
 	file := writeFile(t, hostConf)
-	const options = "known are host-searches, resolv_conf, schema, zone"
+	const options = "want one of host-searches, resolv_conf, schema, zone"
 	for _, c := range []struct{ corefile, want string }{
-		{"searchpath", "1 - Error during parsing: searchpath: missing zone of a cluster: want an option such as zone cluster.local"},
-		{"searchpath {\nhost-searches off\n}", "1 - Error during parsing: searchpath: missing zone of a cluster"},
-		{"searchpath a.org b.org", `1 - Error during parsing: searchpath: invalid arguments ["a.org" "b.org"]: want one suffix or none`},
-		{"searchpath .", `1 - Error during parsing: searchpath: invalid suffix ".": want a name of letters, digits and hyphens, such as ap.k8s.io`},
-		{"searchpath a..b", `invalid suffix "a..b.": want a name of letters, digits and hyphens, such as ap.k8s.io`},
-		{"searchpath ap_k8s.io", `invalid suffix "ap_k8s.io.": want a name`},
-		{"searchpath *.k8s.io", `invalid suffix "*.k8s.io.": want a name`},
-		{"searchpath {\n\nzones cluster.local\n}", `3 - Error during parsing: unknown option "zones", ` + options},
-		{"searchpath {\nzone\n}", "2 - Error during parsing: zone takes zones of clusters, such as cluster.local, got []"},
-		{"searchpath {\nzone .\n}", `2 - Error during parsing: zone: invalid zone ".": want a name of letters, digits and hyphens; it takes zones of clusters`},
-		{"searchpath {\nzone cluster.local cluster..local\n}", `zone: invalid zone "cluster..local": want a name of letters, digits and hyphens; it takes zones`},
-		{"searchpath {\nzone cluster.local in-addr.arpa\n}", `zone: invalid zone "in-addr.arpa": it is a reverse zone; it takes zones`},
-		{"searchpath {\nzone 10.in-addr.ARPA\n}", `zone: invalid zone "10.in-addr.ARPA": it is a reverse zone`},
-		{"searchpath {\nzone cluster.local Cluster.local.\n}", `zone: "Cluster.local." is given twice`},
-		{"searchpath {\nzone cluster.local\nzone example.org\n}", "3 - Error during parsing: zone is given twice"},
-		{"searchpath local {\nhost-searches off\nzone example.org cluster.local\n}", `3 - Error during parsing: zone: invalid zone "cluster.local.": want one that is not under the suffix "local."`},
-		{"searchpath cluster.local {\nzone cluster.local\n}", `zone: invalid zone "cluster.local.": want one that is not under the suffix "cluster.local."`},
-		{"searchpath {\nzone cluster.local\nschema\n}", "3 - Error during parsing: schema takes versions of the search path, of v1, got []"},
-		{"searchpath {\nzone cluster.local\nschema v1 v2\n}", `3 - Error during parsing: schema: unknown version "v2"; it takes versions of the search path, of v1`},
-		{"searchpath {\nzone cluster.local\nschema V1\n}", `schema: unknown version "V1"`},
-		{"searchpath {\nzone cluster.local\nschema v1 v1\n}", `schema: "v1" is given twice`},
-		{"searchpath {\nzone cluster.local\nhost-searches\n}", "3 - Error during parsing: host-searches takes on or off, got []"},
-		{"searchpath {\nzone cluster.local\nhost-searches yes\n}", `3 - Error during parsing: host-searches: invalid value "yes"; it takes on or off`},
-		{"searchpath {\nzone cluster.local\nhost-searches on off\n}", `host-searches takes on or off, got ["on" "off"]`},
-		{"searchpath {\nzone cluster.local\nhost-searches off\nhost-searches off\n}", "4 - Error during parsing: host-searches is given twice"},
-		{"searchpath {\nzone cluster.local\nresolv_conf\n}", "3 - Error during parsing: resolv_conf takes a file in the form of resolv.conf(5), got []"},
+		{"searchpath", "1 - Error during parsing: missing zone of a cluster: want an option such as zone cluster.local"},
+		{"searchpath {\nhost-searches off\n}", "1 - Error during parsing: missing zone of a cluster"},
+		{"searchpath a.org b.org", `1 - Error during parsing: invalid searchpath "a.org" "b.org": want one suffix or none`},
+		{"searchpath .", `1 - Error during parsing: invalid searchpath ".": want a name of letters, digits and hyphens, such as ap.k8s.io`},
+		{"searchpath a..b", `invalid searchpath "a..b.": want a name of letters, digits and hyphens, such as ap.k8s.io`},
+		{"searchpath ap_k8s.io", `invalid searchpath "ap_k8s.io.": want a name`},
+		{"searchpath *.k8s.io", `invalid searchpath "*.k8s.io.": want a name`},
+		{"searchpath {\n\nzones cluster.local\n}", `3 - Error during parsing: unknown option "zones": ` + options},
+		{"searchpath {\nzone\n}", "2 - Error during parsing: invalid zone: want zones of clusters, of letters, digits and hyphens, such as cluster.local"},
+		{"searchpath {\nzone .\n}", `2 - Error during parsing: invalid zone ".": want zones of clusters, of letters`},
+		{"searchpath {\nzone cluster.local cluster..local\n}", `invalid zone "cluster..local": want zones`},
+		{"searchpath {\nzone cluster.local in-addr.arpa\n}", `invalid zone "in-addr.arpa": reverse zone: want zones`},
+		{"searchpath {\nzone 10.in-addr.ARPA\n}", `invalid zone "10.in-addr.ARPA": reverse zone`},
+		{"searchpath {\nzone cluster.local Cluster.local.\n}", `invalid zone "Cluster.local.": duplicate`},
+		{"searchpath {\nzone cluster.local\nzone example.org\n}", "3 - Error during parsing: duplicate option zone"},
+		{"searchpath local {\nhost-searches off\nzone example.org cluster.local\n}", `3 - Error during parsing: invalid zone "cluster.local.": want one that is not under the suffix "local."`},
+		{"searchpath cluster.local {\nzone cluster.local\n}", `invalid zone "cluster.local.": want one that is not under the suffix "cluster.local."`},
+		{"searchpath {\nzone cluster.local\nschema\n}", "3 - Error during parsing: invalid schema: want versions of the search path, of v1"},
+		{"searchpath {\nzone cluster.local\nschema v1 v2\n}", `3 - Error during parsing: invalid schema "v2": want versions of the search path, of v1`},
+		{"searchpath {\nzone cluster.local\nschema V1\n}", `invalid schema "V1"`},
+		{"searchpath {\nzone cluster.local\nschema v1 v1\n}", `invalid schema "v1": duplicate`},
+		{"searchpath {\nzone cluster.local\nhost-searches\n}", "3 - Error during parsing: invalid host-searches: want on or off"},
+		{"searchpath {\nzone cluster.local\nhost-searches yes\n}", `3 - Error during parsing: invalid host-searches "yes": want on or off`},
+		{"searchpath {\nzone cluster.local\nhost-searches on off\n}", `invalid host-searches "on" "off": want on or off`},
+		{"searchpath {\nzone cluster.local\nhost-searches off\nhost-searches off\n}", "4 - Error during parsing: duplicate option host-searches"},
+		{"searchpath {\nzone cluster.local\nresolv_conf\n}", "3 - Error during parsing: invalid resolv_conf: want a file in the form of resolv.conf(5)"},
 		{"searchpath {\nzone cluster.local\nresolv_conf /nonexistent\n}", "3 - Error during parsing: search list of the host: open /nonexistent: no such file"},
 		{"searchpath {\nzone cluster.local\nresolv_conf " + writeFile(t, "nameserver\n") + "\n}", "3 - Error during parsing: search list of the host: "},
 		{"searchpath {\nresolv_conf " + file + "\nzone cluster.local\nhost-searches off\n}", "2 - Error during parsing: resolv_conf and host-searches off cannot both be set: the file is for the search list of the host"},
-		{"searchpath {\nzone cluster.local\n}\nsearchpath {\nzone cluster.local\n}", "4 - Error during parsing: this plugin can only be used once per Server Block"},
+		{"searchpath {\nzone cluster.local\n}\nsearchpath {\nzone cluster.local\n}", "4 - Error during parsing: duplicate searchpath: want one in a server block"},
 	} {
 		t.Run(c.corefile, func(t *testing.T) {
 			s, err := parse(controller(c.corefile))
@@ -136,7 +136,7 @@ func TestHostSearch(t *testing.T) {
 
 // TestOtherBlock has the most likely mistake: the server block does not receive queries for the suffix.
 func TestOtherBlock(t *testing.T) {
-	const want = `Testfile:1 - Error during parsing: searchpath: the server block is for ["cluster.local." "10.in-addr.arpa."] and receives no query for names under ap.k8s.io: add ap.k8s.io to its zones, or move the directive to a server block for ap.k8s.io:53`
+	const want = `Testfile:1 - Error during parsing: invalid searchpath "ap.k8s.io": the server block is for ["cluster.local." "10.in-addr.arpa."] and receives no query for names under it: add ap.k8s.io to its zones, or move the directive to a server block for ap.k8s.io:53`
 	_, err := parse(controller("searchpath {\nzone cluster.local\n}", "dns://cluster.local:53", "dns://10.0.0.0/8:53"))
 	if err == nil || err.Error() != want {
 		t.Errorf("error\n got %v\nwant %s", err, want)

@@ -1,7 +1,7 @@
 // Package searchpath answers search names: names that carry a search path, so that a resolver with one search entry needs
 // one query where it would otherwise query several names. Input is queries for names under a suffix; output is the names
 // to try, for package expand, which returns the answer. Other names under the suffix are answered here. The answer does
-// not depend on the client.
+// not depend on the client. It imports no other plugin.
 package searchpath
 
 import (

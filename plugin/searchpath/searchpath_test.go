@@ -42,7 +42,7 @@ func (n *next) names() (all []string) {
 func newTest() (*SearchPath, *next) {
 	n := new(next)
 	return &SearchPath{
-		Expander: expand.Expander{Plugin: pluginName, Next: n, Block: &block.Block{Keyspace: answers.Shared.NewKeyspace()}, Results: results},
+		Expander: expand.Expander{Plugin: pluginName, Next: n, Block: &block.Block{Keyspace: answers.Shared.NewKeyspace()}, Metrics: expandMetrics},
 		grammar:  grammar{suffix: "ap.k8s.io.", zones: plugin.Zones{"cluster.local."}, schemas: schemas},
 		host:     []string{"eu.example.com.", "example.com."},
 	}, n
@@ -99,7 +99,7 @@ func TestQuestionsApart(t *testing.T) {
 	s, _ := newTest()
 	one := s.question(searchName{base: "web.", namespace: "shop", zone: "cluster.local."})
 	two := s.question(searchName{base: "web.", namespace: "office", zone: "cluster.local."})
-	if one.Suffixes[0] != "shop.svc.cluster.local." || two.Suffixes[0] != "office.svc.cluster.local." || !slices.Equal(one.Suffixes[3:], two.Suffixes[3:]) || one.Path != 0 {
+	if one.Suffixes[0] != "shop.svc.cluster.local." || two.Suffixes[0] != "office.svc.cluster.local." || !slices.Equal(one.Suffixes[3:], two.Suffixes[3:]) || one.ListID != 0 {
 		t.Errorf("questions %+v and %+v", one, two)
 	}
 	one.Suffixes = append(one.Suffixes, "x.")

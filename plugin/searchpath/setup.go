@@ -5,7 +5,6 @@ import (
 	"github.com/coredns/coredns/core/dnsserver"
 	"github.com/coredns/coredns/plugin"
 
-	"github.com/nearside-dns/nearside/plugin/internal/block"
 	"github.com/nearside-dns/nearside/plugin/internal/searchlist/expand"
 )
 
@@ -18,13 +17,9 @@ func setup(c *caddy.Controller) error {
 	if err != nil {
 		return plugin.Error(pluginName, err)
 	}
-	s.Expander = expand.Expander{Plugin: pluginName, Block: block.Of(c), Zones: s.grammar.zones, Results: results}
-	config := dnsserver.GetConfig(c)
-	c.OnStartup(func() error {
-		s.KeepsPlain = config.Handler("cache") == nil
-		return nil
-	})
-	config.AddPlugin(func(next plugin.Handler) plugin.Handler {
+	s.Expander = expand.Expander{Plugin: pluginName, Zones: s.grammar.zones, Metrics: expandMetrics}
+	s.Setup(c)
+	dnsserver.GetConfig(c).AddPlugin(func(next plugin.Handler) plugin.Handler {
 		s.Next = next
 		return s
 	})

@@ -25,7 +25,7 @@ func setUp(t *testing.T, corefile string) *SearchPath {
 
 func TestSetup(t *testing.T) {
 	s := setUp(t, "searchpath {\nzone cluster.local example.org\nhost-searches off\n}")
-	if s.Name() != "searchpath" || s.Plugin != "searchpath" || s.Block == nil || s.Results != results || s.Next == nil {
+	if s.Name() != "searchpath" || s.Plugin != "searchpath" || s.Block == nil || s.Metrics != expandMetrics || s.Next == nil {
 		t.Errorf("got %+v", s)
 	}
 	if got := strings.Join(s.Zones, " "); got != "cluster.local. example.org." {
@@ -53,8 +53,8 @@ func init() {
 	})
 }
 
-// TestKeepsPlain asserts that one plugin of a server block stores the answers to candidates: cache if there is one.
-func TestKeepsPlain(t *testing.T) {
+// TestStoresCandidates asserts that one plugin of a server block stores the answers to candidates: cache if there is one.
+func TestStoresCandidates(t *testing.T) {
 	caddy.Quiet, dnsserver.Quiet = true, true
 	for directive, want := range map[string]bool{"": true, "cache": false} {
 		text := ".:0 {\nsearchpath {\nzone cluster.local\nhost-searches off\n}\nstarted\n" + directive + "\n}\n"
@@ -66,8 +66,8 @@ func TestKeepsPlain(t *testing.T) {
 		if err := instance.Stop(); err != nil {
 			t.Error(err)
 		}
-		if started.KeepsPlain != want {
-			t.Errorf("with %q: KeepsPlain %t, want %t", directive, started.KeepsPlain, want)
+		if started.StoresCandidates != want {
+			t.Errorf("with %q: StoresCandidates %t, want %t", directive, started.StoresCandidates, want)
 		}
 	}
 }

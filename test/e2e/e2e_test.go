@@ -280,7 +280,7 @@ func testReload(t *testing.T, c *cluster) {
 	c.dns.Configure(t, strings.Replace(good, "ttl 1", "ttl 99999", 1))
 	c.dns.Signal(t, reloadSignal)
 	eventually(t, 10*time.Second, "the error", func() bool {
-		return strings.Contains(c.dns.Output(), `Corefile:9 - Error during parsing: ttl: "99999" is out of range; it takes seconds, 0 to 3600`)
+		return strings.Contains(c.dns.Output(), `Corefile:9 - Error during parsing: invalid ttl "99999": want seconds, 0 to 3600`)
 	})
 	web := clusterIPs(t, c.client, "web")
 	if got := c.dig(t, "web.shop.svc.cluster.local"); !slices.Equal(got, web[:1]) {

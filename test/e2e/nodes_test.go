@@ -35,7 +35,7 @@ func runNodes(t *testing.T) *nodeCluster {
 	control := controlplane.Start(t)
 	grant(t, control.Client())
 	s, err := apiserver.New(apiserver.Connection{Kubeconfig: control.KubeconfigFor(account)},
-		source.Options{Endpoints: true, Topology: true}, new(source.Skipped))
+		source.Options{Endpoints: true, Topology: true})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -27,15 +27,15 @@ type addressRun struct {
 	count  uint16
 }
 
-// Errors of NewAnswer.
+// Errors of newAnswer.
 var (
 	errMalformed  = errors.New("malformed answer")
 	errUnstorable = errors.New("answer with an OPT or TSIG record")
 )
 
-// NewAnswer returns the Answer of a packed reply with one question and without an OPT record. It refers to the bytes,
+// newAnswer returns the Answer of a packed reply with one question and without an OPT record. It refers to the bytes,
 // which must not change.
-func NewAnswer(packed []byte) (Answer, error) {
+func newAnswer(packed []byte) (Answer, error) {
 	a := Answer{packed: packed}
 	if len(packed) < HeaderLen || len(packed) > dns.MaxMsgSize-OptLen || binary.BigEndian.Uint16(packed[4:]) != 1 {
 		return Answer{}, errMalformed

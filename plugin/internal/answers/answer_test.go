@@ -77,7 +77,7 @@ func lastSOA(rrs []dns.RR) int {
 func checkReply(t *testing.T, answer, query *dns.Msg, p *Patch) {
 	t.Helper()
 	packed := packMsg(t, answer)
-	a, err := NewAnswer(append(make([]byte, 0, len(packed)), packed...))
+	a, err := newAnswer(append(make([]byte, 0, len(packed)), packed...))
 	if len(packed) > dns.MaxMsgSize-OptLen {
 		if err == nil {
 			t.Fatalf("accepted an answer of %d bytes", len(packed))
@@ -279,7 +279,7 @@ func TestAppendReply(t *testing.T) {
 // packedAnswer returns the packed form of a message.
 func packedAnswer(t testing.TB, m *dns.Msg) Answer {
 	t.Helper()
-	a, err := NewAnswer(packMsg(t, m))
+	a, err := newAnswer(packMsg(t, m))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -315,13 +315,13 @@ func TestNewAnswerRefuses(t *testing.T) {
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
-			if _, err := NewAnswer(tt.packed); !errors.Is(err, tt.err) {
+			if _, err := newAnswer(tt.packed); !errors.Is(err, tt.err) {
 				t.Errorf("error %v, want %v", err, tt.err)
 			}
 		})
 	}
 	for n := range whole {
-		if _, err := NewAnswer(whole[:n:n]); err == nil {
+		if _, err := newAnswer(whole[:n:n]); err == nil {
 			t.Errorf("accepted the first %d bytes of %d", n, len(whole))
 		}
 	}
@@ -352,7 +352,7 @@ func FuzzNewAnswer(f *testing.F) {
 			if err != nil {
 				return
 			}
-			if _, err := NewAnswer(packed); err != nil {
+			if _, err := newAnswer(packed); err != nil {
 				if new(dns.Msg).Unpack(packed) == nil && !errors.Is(err, errUnstorable) && len(packed) <= dns.MaxMsgSize-OptLen {
 					t.Fatalf("%v: %v", m, err)
 				}
@@ -369,7 +369,7 @@ func FuzzNewAnswer(f *testing.F) {
 // checkAnyAnswer asserts that replies from arbitrary accepted bytes have the right length and do not change the bytes.
 func checkAnyAnswer(t *testing.T, b []byte, r *rand.Rand) {
 	t.Helper()
-	a, err := NewAnswer(b[:len(b):len(b)])
+	a, err := newAnswer(b[:len(b):len(b)])
 	if err != nil {
 		return
 	}

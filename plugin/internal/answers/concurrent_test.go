@@ -57,7 +57,7 @@ func TestConcurrent(t *testing.T) {
 					for n := range 3 {
 						put(other, n, &Entry{Costly: true})
 					}
-					s.Drop(other)
+					other.Drop()
 				}
 			})
 			writers.Wait()

@@ -49,8 +49,8 @@ type Counter interface{ Inc() }
 
 // ServerCounter counts events by server.
 type ServerCounter interface {
-	// On returns the counter of the server with an address.
-	On(server string) Counter
+	// Counter returns the counter of the server with an address.
+	Counter(server string) Counter
 }
 
 // Serial returns the present serial number of a zone.
@@ -60,8 +60,8 @@ type Serial interface{ Modified() int64 }
 type Entry struct {
 	// Plain is the answer without compression of names, which CoreDNS sends if it fits the client's limit.
 	Plain Answer
-	// Compressed is the answer with compression, nil if Plain fits every client.
-	Compressed *Answer
+	// compressed is the answer with compression, nil if Plain fits every client.
+	compressed *Answer
 	// Options are those of the OPT record in wire form, such as an extended error (RFC 8914).
 	Options []byte
 	// AnyCase reports that the answer is right for a question in any case: no other name in it follows the question's case.
@@ -74,8 +74,8 @@ type Entry struct {
 	Stored time.Duration
 	// Gone is the time from which an expired entry is not served stale either, not before Expires.
 	Gone time.Duration
-	// KeepTTL is set if TTLs are not decremented while the answer is fresh.
-	KeepTTL bool
+	// FixedTTL is set if TTLs are not decremented while the answer is fresh.
+	FixedTTL bool
 	// Views is set if the answer depends on the caller: this entry has no answer, and each view has an entry with a key of
 	// its own.
 	Views Views
@@ -166,7 +166,7 @@ func (e *Entry) Fill(m *dns.Msg) error {
 	if err != nil {
 		return err
 	}
-	e.Compressed, e.compressedExcess = &compressed, m.Len()-compressed.Len()
+	e.compressed, e.compressedExcess = &compressed, m.Len()-compressed.Len()
 	return nil
 }
 
@@ -176,13 +176,13 @@ func pack(m *dns.Msg) (Answer, error) {
 		return Answer{}, err
 	}
 	// Packing reserves more than it fills.
-	return NewAnswer(append(make([]byte, 0, len(b)), b...))
+	return newAnswer(append(make([]byte, 0, len(b)), b...))
 }
 
 // Patch returns the changes to the answer for a time at which it is fresh.
 func (e *Entry) Patch(now time.Duration) Patch {
 	p := Patch{Options: e.Options}
-	if e.Expires != 0 && !e.KeepTTL && now > e.Stored {
+	if e.Expires != 0 && !e.FixedTTL && now > e.Stored {
 		p.Age = uint32((now - e.Stored) / time.Second) // #nosec G115 -- it has not expired
 	}
 	if e.Serial != nil {
@@ -213,8 +213,8 @@ func (e *Entry) Form(q *Query, p *Patch, limit, fragments int) *Answer {
 	if n := e.Plain.ReplyLen(q, p) + e.plainExcess; n <= limit && n <= fragments {
 		return &e.Plain
 	}
-	if e.Compressed == nil || q.Upper || e.Compressed.ReplyLen(q, p)+e.compressedExcess > limit {
+	if e.compressed == nil || q.Upper || e.compressed.ReplyLen(q, p)+e.compressedExcess > limit {
 		return nil
 	}
-	return e.Compressed
+	return e.compressed
 }

@@ -62,7 +62,7 @@ func TestPatch(t *testing.T) {
 		"TTL":           {&Entry{Stored: time.Second, Validity: Validity{Expires: time.Minute}}, 31 * time.Second, Patch{Age: 30}},
 		"rounded down":  {&Entry{Stored: time.Second, Validity: Validity{Expires: time.Minute}}, 2*time.Second - 1, Patch{}},
 		"before Stored": {&Entry{Stored: time.Second, Validity: Validity{Expires: time.Minute}}, 0, Patch{}},
-		"KeepTTL":       {&Entry{Stored: time.Second, Validity: Validity{Expires: time.Minute}, KeepTTL: true}, 31 * time.Second, Patch{}},
+		"FixedTTL":      {&Entry{Stored: time.Second, Validity: Validity{Expires: time.Minute}, FixedTTL: true}, 31 * time.Second, Patch{}},
 		"by bounds":     {&Entry{Stored: time.Second}, time.Hour, Patch{}},
 		"serial":        {&Entry{Serial: modified(7)}, time.Hour, Patch{Serial: 7, SetSerial: true}},
 		"serial wraps":  {&Entry{Serial: modified(1<<32 + 9)}, time.Hour, Patch{Serial: 9, SetSerial: true}},
@@ -189,13 +189,13 @@ func TestFormOfUpperCase(t *testing.T) {
 		"fits":                           {Query{}, 4096, 4096, &e.Plain},
 		"fits exactly":                   {Query{}, 700, 700, &e.Plain},
 		"fits in upper case":             {Query{Upper: true}, 4096, 4096, &e.Plain},
-		"over the limit":                 {Query{}, 699, 4096, e.Compressed},
+		"over the limit":                 {Query{}, 699, 4096, e.compressed},
 		"over the limit, in upper case":  {Query{Upper: true}, 699, 4096, nil},
-		"over a fragment":                {Query{}, 4096, 699, e.Compressed},
+		"over a fragment":                {Query{}, 4096, 699, e.compressed},
 		"over a fragment, in upper case": {Query{Upper: true}, 4096, 699, nil},
-		"compressed over a fragment":     {Query{}, e.Compressed.Len(), 100, e.Compressed},
-		"compressed over the limit":      {Query{}, e.Compressed.Len() - 1, 4096, nil},
-		"over the limit with OPT":        {Query{EDNS: true}, 710, 4096, e.Compressed},
+		"compressed over a fragment":     {Query{}, e.compressed.Len(), 100, e.compressed},
+		"compressed over the limit":      {Query{}, e.compressed.Len() - 1, 4096, nil},
+		"over the limit with OPT":        {Query{EDNS: true}, 710, 4096, e.compressed},
 		"fits with OPT":                  {Query{EDNS: true}, 711, 4096, &e.Plain},
 	}
 	for name, tt := range tests {
@@ -214,14 +214,14 @@ func TestFill(t *testing.T) {
 			if err := e.Fill(ofLength(t, length, false, false)); err != nil {
 				t.Fatal(err)
 			}
-			if got := e.Compressed != nil; got != want {
+			if got := e.compressed != nil; got != want {
 				t.Errorf("length %d: compressed %v", length, got)
 			}
 		}
 	})
 	t.Run("options count to the length", func(t *testing.T) {
 		e := &Entry{Options: []byte{0, 15, 0, 2, 0, 3}}
-		if err := e.Fill(ofLength(t, 501, false, false)); err != nil || e.Compressed == nil {
+		if err := e.Fill(ofLength(t, 501, false, false)); err != nil || e.compressed == nil {
 			t.Errorf("%v", err)
 		}
 	})

@@ -50,7 +50,7 @@ func TestScanEvictsUnusedEntries(t *testing.T) {
 		put(ks, 1000+n, &Entry{})
 	}
 	for n := range 20 {
-		if s.find(s.Hash(key(ks, n)), key(ks, n)) != nil {
+		if s.find(s.hash(key(ks, n)), key(ks, n)) != nil {
 			t.Errorf("entry %d is stored long after its last hit", n)
 		}
 	}
@@ -253,14 +253,14 @@ func TestShowTwoKeyspaces(t *testing.T) {
 	put(old, 2, &Entry{})
 	put(old, 3, &Entry{Cached: true, Kind: Denial})
 	for _, ks := range []*Keyspace{old, next} {
-		ks.Show(Success, shows)
+		ks.AddGauge(Success, shows)
 	}
 	put(next, 1, &Entry{Cached: true})
 	put(next, 2, &Entry{Cached: true})
 	if shows.number != 3 {
 		t.Errorf("the gauge is %v, want 3", shows.number)
 	}
-	s.Drop(old)
+	old.Drop()
 	put(old, 4, &Entry{Cached: true})
 	if shows.number != 2 {
 		t.Errorf("the gauge is %v after one keyspace was dropped, want 2", shows.number)
@@ -277,8 +277,8 @@ func TestDrop(t *testing.T) {
 		put(ks, n, &Entry{Kind: Kind(n % 2)})
 		put(other, n, &Entry{Kind: Kind(n % 2)})
 	}
-	s.Drop(ks)
-	s.Drop(ks)
+	ks.Drop()
+	ks.Drop()
 	put(ks, 1, &Entry{})
 	for n := range 50 {
 		if s.Get(key(ks, n)) != nil || s.Get(key(other, n)) == nil {

@@ -18,7 +18,7 @@ type Keyspace struct {
 	id    uint32
 
 	entries [kinds]atomic.Int64 // of each kind
-	// cached is the number of entries of each kind with Cached. Gauges show it, and capacity limits it; a capacity of 0 is
+	// cached is the number of entries of each kind with Cached. Gauges export it, and capacity limits it; a capacity of 0 is
 	// no limit except the budget. Guarded by the store's mutex.
 	cached   [kinds]int64
 	gauges   [kinds][]Gauge
@@ -27,7 +27,7 @@ type Keyspace struct {
 	dropped  bool
 }
 
-// Gauge shows a number.
+// Gauge is a metric of a number.
 type Gauge interface{ Add(change float64) }
 
 // NewKeyspace returns a keyspace without entries.
@@ -38,14 +38,14 @@ func (s *Store) NewKeyspace() *Keyspace {
 	return &Keyspace{store: s, id: s.keyspaces}
 }
 
-// Drop removes a keyspace with its entries. Put ignores it from then on.
-func (s *Store) Drop(keyspace *Keyspace) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	keyspace.dropped = true
-	for e := range s.ring() {
-		if e.keyspace == keyspace {
-			s.unlink(e)
+// Drop removes the keyspace with its entries. Put ignores it from then on.
+func (k *Keyspace) Drop() {
+	k.store.mu.Lock()
+	defer k.store.mu.Unlock()
+	k.dropped = true
+	for e := range k.store.ring() {
+		if e.keyspace == k {
+			k.store.unlink(e)
 		}
 	}
 }
@@ -56,8 +56,8 @@ func (k *Keyspace) ID() uint32 { return k.id }
 // Len returns the number of entries of a kind.
 func (k *Keyspace) Len(kind Kind) int { return int(k.entries[kind].Load()) }
 
-// Show adds the number of Cached entries of a kind to a gauge, and each change of it from now on.
-func (k *Keyspace) Show(kind Kind, g Gauge) {
+// AddGauge adds the number of Cached entries of a kind to a gauge, and each change of it from now on.
+func (k *Keyspace) AddGauge(kind Kind, g Gauge) {
 	k.store.mu.Lock()
 	defer k.store.mu.Unlock()
 	g.Add(float64(k.cached[kind]))
@@ -99,7 +99,7 @@ func (k *Keyspace) PutReply(query, reply *dns.Msg, p *Properties) {
 	byGeneration := Validity{Bounds: p.Bounds}
 	if p.Views != nil {
 		k.putNew(key, &Entry{Validity: byGeneration, Views: p.Views})
-		key = AppendKeyView(key, p.View.Number)
+		key = appendKeyView(key, p.View.Number)
 	}
 	if p.View.Private || k.has(key, false) {
 		return
@@ -123,6 +123,6 @@ func (k *Keyspace) putNew(key []byte, e *Entry) {
 
 // has reports whether a key has a fresh entry, with Views or with an answer.
 func (k *Keyspace) has(key []byte, views bool) bool {
-	e := k.store.find(k.store.Hash(key), key)
+	e := k.store.find(k.store.hash(key), key)
 	return e != nil && (e.Views != nil) == views && e.Fresh(k.store.now())
 }

@@ -40,7 +40,7 @@ func (m *model) addKeyspace() {
 	m.keyspaces = append(m.keyspaces, ks)
 	m.evicted[ks] = new([kinds]int)
 	for k := range kinds {
-		ks.Show(k, new(gauge))
+		ks.AddGauge(k, new(gauge))
 	}
 }
 
@@ -91,7 +91,7 @@ func (m *model) step() {
 	case op < 998:
 		m.store.SetBudget(100 << 10)
 	default:
-		m.store.Drop(ks)
+		ks.Drop()
 		m.dropped[ks] = true
 		m.addKeyspace()
 		if oldest := m.keyspaces[0]; len(m.keyspaces) > 6 && m.dropped[oldest] {
@@ -156,7 +156,7 @@ func TestModel(t *testing.T) {
 					t.Errorf("only %d hits", m.hits)
 				}
 				for _, ks := range m.keyspaces {
-					m.store.Drop(ks)
+					ks.Drop()
 				}
 				check(t, m.store, m.keyspaces...)
 				if m.store.Bytes() != 0 || m.store.hand != nil {

@@ -13,8 +13,8 @@ import (
 const (
 	HeaderLen  = 12
 	OptLen     = 11                                  // an OPT record without options
-	MaxNameLen = 255                                 // of a name, with its root label
-	MaxQuery   = HeaderLen + MaxNameLen + 4 + OptLen // without options
+	maxNameLen = 255                                 // of a name, with its root label
+	MaxQuery   = HeaderLen + maxNameLen + 4 + OptLen // without options
 )
 
 // optionHead is the length of the code and the length of an EDNS option, RFC 6891 section 6.1.2.
@@ -86,7 +86,7 @@ func (q *Query) Parse(b []byte) bool {
 // parseName sets NameLen and Upper. A name with a compression pointer is invalid.
 func (q *Query) parseName(b []byte) bool {
 	for at := HeaderLen; ; {
-		if at >= len(b) || at-HeaderLen >= MaxNameLen {
+		if at >= len(b) || at-HeaderLen >= maxNameLen {
 			return false
 		}
 		n := int(b[at])
@@ -255,14 +255,14 @@ const (
 	keyDO     = 1
 	keyCD     = 2
 	keySearch = 4 // one byte of length and the data of a search list
-	keyPath   = 8 // the ID of a search list
+	keyList   = 8 // the ID of a search list
 )
 
 // numberLen is the length in a key of the number of a view, and of the ID of a search list.
 const numberLen = 4
 
 // MaxKey is the maximum length of a key in bytes.
-const MaxKey = keyHead + MaxNameLen + 1 + searchlist.MaxOption + numberLen + numberLen
+const MaxKey = keyHead + maxNameLen + 1 + searchlist.MaxOption + numberLen + numberLen
 
 // AppendKey appends the key of the query's answer to dst: the keyspace, type, class, the flags DO and CD, the name in
 // lower case, and the search list.
@@ -317,13 +317,13 @@ func KeyName(key []byte) []byte {
 	return key[keyHead : end+1]
 }
 
-// AppendKeyView returns the key of the answer for one view of callers (see Views).
-func AppendKeyView(key []byte, view uint32) []byte { return binary.BigEndian.AppendUint32(key, view) }
+// appendKeyView returns the key of the answer for one view of callers (see Views).
+func appendKeyView(key []byte, view uint32) []byte { return binary.BigEndian.AppendUint32(key, view) }
 
-// AppendKeyPath returns the key of the answer found with a search list, by the ID of the list. The key must not have a
+// AppendKeyList returns the key of the answer found with a search list, by the ID of the list. The key must not have a
 // view. Keys without a list, and keys with a list in an EDNS option, differ from the result.
-func AppendKeyPath(key []byte, list uint32) []byte {
-	key[keyFlags] |= keyPath
+func AppendKeyList(key []byte, list uint32) []byte {
+	key[keyFlags] |= keyList
 	return binary.BigEndian.AppendUint32(key, list)
 }
 

@@ -219,7 +219,7 @@ func slowParse(t *testing.T, m *dns.Msg) (q Query, callerData []byte) {
 	if question.Qclass != dns.ClassINET {
 		t.Fatalf("accepted class %d", question.Qclass)
 	}
-	var wire [MaxNameLen]byte
+	var wire [maxNameLen]byte
 	n, err := dns.PackDomainName(question.Name, wire[:], 0, nil, false)
 	if err != nil {
 		t.Fatal(err)
@@ -518,7 +518,7 @@ func TestAppendKey(t *testing.T) {
 			if !q.Parse(b) {
 				t.Fatal("refused")
 			}
-			if n := len(AppendKeyView(AppendKeyPath(q.AppendKey(nil, 1, b), 1), 1)); n != MaxKey {
+			if n := len(appendKeyView(AppendKeyList(q.AppendKey(nil, 1, b), 1), 1)); n != MaxKey {
 				t.Errorf("length %d", n)
 			}
 		})
@@ -529,10 +529,10 @@ func TestAppendKey(t *testing.T) {
 					continue
 				}
 				for _, number := range numbers {
-					path := string(AppendKeyPath([]byte(base), number))
-					more := []string{string(AppendKeyView([]byte(base), number)), path}
+					path := string(AppendKeyList([]byte(base), number))
+					more := []string{string(appendKeyView([]byte(base), number)), path}
 					for _, view := range numbers {
-						more = append(more, string(AppendKeyView([]byte(path), view)))
+						more = append(more, string(appendKeyView([]byte(path), view)))
 					}
 					for _, key := range more {
 						if was, twice := known[key]; twice {
@@ -564,7 +564,7 @@ func TestParseAllocatesNothing(t *testing.T) {
 				if !q.Parse(b) {
 					t.Error("refused")
 				}
-				AppendKeyPath(q.AppendKey(key[:0], 7, b), 8)
+				AppendKeyList(q.AppendKey(key[:0], 7, b), 8)
 			}); n != 0 {
 				t.Errorf("%v allocations", n)
 			}

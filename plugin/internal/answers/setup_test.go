@@ -132,7 +132,7 @@ func check(t testing.TB, s *Store, keyspaces ...*Keyspace) {
 	found := 0
 	for i := range s.buckets {
 		for e := s.buckets[i].Load(); e != nil; e = e.next.Load() {
-			if found++; !ring[e] || s.bucket(e.hash) != &s.buckets[i] || e.hash != s.Hash([]byte(e.key)) {
+			if found++; !ring[e] || s.bucket(e.hash) != &s.buckets[i] || e.hash != s.hash([]byte(e.key)) {
 				t.Fatal("a bucket has an entry that is not in the ring, or that belongs to another bucket")
 			}
 		}

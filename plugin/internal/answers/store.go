@@ -68,12 +68,12 @@ func (s *Store) Bytes() int64 { return s.bytes.Load() }
 // Shared is the store of the process.
 var Shared = NewStore(DefaultBudget)
 
-// Hash returns the hash of a key.
-func (s *Store) Hash(key []byte) uint64 { return maphash.Bytes(s.seed, key) }
+// hash returns the hash of a key.
+func (s *Store) hash(key []byte) uint64 { return maphash.Bytes(s.seed, key) }
 
 // Get returns the entry of a key, fresh or not, or nil. It counts as a hit for eviction.
 func (s *Store) Get(key []byte) *Entry {
-	e := s.find(s.Hash(key), key)
+	e := s.find(s.hash(key), key)
 	if e != nil {
 		e.use()
 	}
@@ -90,7 +90,7 @@ func (s *Store) GetView(e *Entry, key []byte, now time.Duration, from netip.Addr
 	if v.Private {
 		return nil, v
 	}
-	return s.Get(AppendKeyView(key, v.Number)), v
+	return s.Get(appendKeyView(key, v.Number)), v
 }
 
 func (s *Store) find(hash uint64, key []byte) *Entry {
@@ -117,8 +117,8 @@ const (
 // memory returns the memory of an entry in bytes. The allocator rounds each part up by a twelfth or less.
 func (e *Entry) memory() int64 {
 	n := len(e.key) + cap(e.Options) + e.StateSize + e.Plain.Size()
-	if e.Compressed != nil {
-		n += compressedOverhead + e.Compressed.Size()
+	if e.compressed != nil {
+		n += compressedOverhead + e.compressed.Size()
 	}
 	if e.Popularity != nil {
 		n += popularityOverhead
@@ -129,7 +129,7 @@ func (e *Entry) memory() int64 {
 // Put stores an entry under a key of its keyspace and replaces the entry that is there. An entry larger than the budget,
 // or of a dropped keyspace, is not stored; the old one is removed all the same.
 func (s *Store) Put(keyspace *Keyspace, key []byte, e *Entry) {
-	e.keyspace, e.key, e.hash = keyspace, string(key), s.Hash(key)
+	e.keyspace, e.key, e.hash = keyspace, string(key), s.hash(key)
 	e.size = e.memory()
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -85,7 +85,7 @@ func (b *Block) zonesOf(ctx context.Context) *serverZones {
 
 func (b *Block) zonesOn(address string) *serverZones {
 	z := &serverZones{own: map[string]bool{}}
-	for _, zone := range b.conf.ZonesOn(address) {
+	for _, zone := range b.conf.ServerZones(address) {
 		z.all = append(z.all, zone.Name)
 		z.own[zone.Name] = z.own[zone.Name] || zone.Block == b
 	}

@@ -10,7 +10,6 @@ import (
 	"github.com/coredns/coredns/plugin/pkg/transport"
 	"github.com/miekg/dns"
 
-	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/reload"
 )
 
@@ -107,7 +106,7 @@ func (conf *Configuration) stop(end reload.End) error {
 	}
 	for _, b := range conf.blocks {
 		b.Keyspace.ByGeneration.Store(false)
-		answers.Shared.Drop(b.Keyspace)
+		b.Keyspace.Drop()
 	}
 	l := configurations
 	l.mu.Lock()
@@ -136,8 +135,8 @@ type Zone struct {
 	Block *Block // without a Keyspace if no plugin called Of
 }
 
-// ZonesOn returns the zones of the server with an address, in CoreDNS's form.
-func (conf *Configuration) ZonesOn(address string) (zones []Zone) {
+// ServerZones returns the zones of the server with an address, in CoreDNS's form.
+func (conf *Configuration) ServerZones(address string) (zones []Zone) {
 	for _, config := range configsOf(conf.context) {
 		first := firstOf(config)
 		if !slices.ContainsFunc(first.ListenHosts, func(host string) bool { return addressOf(config, host) == address }) {

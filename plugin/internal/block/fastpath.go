@@ -91,8 +91,8 @@ type CacheCounters struct {
 type Searcher interface {
 	// SearchZones returns the zones of the names that it expands, normalized.
 	SearchZones() []string
-	// SearchesOn returns the lookup of search lists for a server, given its address.
-	SearchesOn(server string) Searches
+	// ServerSearches returns the lookup of search lists for a server, given its address.
+	ServerSearches(server string) Searches
 }
 
 // Searches looks up the search list of a client.

@@ -88,7 +88,7 @@ func TestLookups(t *testing.T) {
 		if conn := conf.UDPSocket(server); conn == nil || conn.LocalAddr().String() != pair.LocalAddr().String() {
 			t.Errorf("socket of the server at %v: %v", pair.LocalAddr(), conn)
 		}
-		if zones := conf.ZonesOn(server.Addr); len(zones) != 2 || zones[0].Block != conf.blocks[0] || zones[1].Block != conf.blocks[0] {
+		if zones := conf.ServerZones(server.Addr); len(zones) != 2 || zones[0].Block != conf.blocks[0] || zones[1].Block != conf.blocks[0] {
 			t.Errorf("zones of the server %s: %+v", server.Addr, zones)
 		}
 	}

@@ -1,6 +1,7 @@
-// Package reload calls a plugin when its configuration starts, is replaced or is refused, and at exit. Caddy starts the
-// next configuration beside the present one, ends the present one only after that, and calls nothing of a configuration
-// that could not start. Input is a caddy.Controller in setup; output is calls of an Owner's functions. It is a leaf.
+// Package reload calls functions of a plugin when its configuration starts, is replaced or stays: caddy starts the next
+// configuration beside the present one, ends the present one only after that, and calls nothing of a configuration that
+// could not start. Input is a caddy.Controller in setup; output is calls of an Owner's functions. It imports no other
+// package of the project.
 package reload
 
 import (

@@ -28,8 +28,8 @@ func (n *Namespace) Queries() uint64 { return n.queries.Load() }
 // the metrics. A node runs pods of fewer namespaces at a time.
 const maxNamespaces = 1 << 10
 
-// OtherNamespace is the Name of the counter of all namespaces beyond maxNamespaces. It is not a valid namespace.
-const OtherNamespace = "(other)"
+// otherNamespace is the Name of the counter of all namespaces beyond maxNamespaces. It is not a valid namespace.
+const otherNamespace = "(other)"
 
 // namespaces has the counters of the process.
 var namespaces = struct {
@@ -43,7 +43,7 @@ func namespaceOf(name string) *Namespace {
 	defer namespaces.mu.Unlock()
 	n := namespaces.byName[name]
 	if n == nil && len(namespaces.byName) >= maxNamespaces {
-		name = OtherNamespace
+		name = otherNamespace
 		n = namespaces.byName[name]
 	}
 	if n == nil {

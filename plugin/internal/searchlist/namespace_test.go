@@ -56,7 +56,7 @@ func TestManyNamespaces(t *testing.T) {
 	for i := range maxNamespaces + 5 {
 		namespaceOf(fmt.Sprintf("many-%d", i)).Inc()
 	}
-	if got, ok := counted(OtherNamespace); !ok || got != 5 {
+	if got, ok := counted(otherNamespace); !ok || got != 5 {
 		t.Errorf("%d queries of others, want 5", got)
 	}
 	if n := len(Namespaces()); n != maxNamespaces+1 {

@@ -121,8 +121,8 @@ func InOptions(options []byte) bool {
 	return false
 }
 
-// Answers reports whether the data in a reply are valid for the data in its query: one of the query's suffixes, or none.
-func Answers(reply, query []byte) bool {
+// ValidReply reports whether the data in a reply are valid for the data in its query: one of the query's suffixes, or none.
+func ValidReply(reply, query []byte) bool {
 	if len(reply) == 0 {
 		return true
 	}

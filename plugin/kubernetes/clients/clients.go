@@ -1,5 +1,5 @@
 // Package clients finds the search list of a client by its address: the clients are the pods of an index, either all
-// pods of the cluster (in cluster DNS) or those of one node (NodePods, in a node's cache). Input is pods by address and
+// pods of the cluster (in cluster DNS) or those of one node (NodeClients, in a node's cache). Input is pods by address and
 // the node's resolv.conf; output is a searchlist.Finder. It sends no DNS queries and imports no plugin.
 package clients
 
@@ -57,9 +57,9 @@ type podDNS struct {
 // maxCached bounds the lists cached.
 const maxCached = 1 << 13
 
-// NewClients returns a Finder for the pods of a cluster with a zone, fully qualified. status returns the state of the
+// New returns a Finder for the pods of a cluster with a zone, fully qualified. status returns the state of the
 // pods' source. host returns the search list of the nodes; an unchanged list is the same slice.
-func NewClients(pods Pods, status func() []source.Status, zone string, host func() []string) *Clients {
+func New(pods Pods, status func() []source.Status, zone string, host func() []string) *Clients {
 	c := &Clients{zone: zone, pods: pods, status: status, host: host, now: time.Now}
 	c.lists.Store(&lists{})
 	return c

@@ -63,7 +63,7 @@ func newState() *state {
 }
 
 func (s *state) clients(all Pods) *Clients {
-	c := NewClients(all, func() []source.Status {
+	c := New(all, func() []source.Status {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		s.looks++

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 	"sync"
+	"sync/atomic"
 
 	"github.com/coredns/caddy"
 	clog "github.com/coredns/coredns/plugin/pkg/log"
@@ -11,16 +12,15 @@ import (
 	"github.com/nearside-dns/nearside/plugin/kubernetes/index"
 	"github.com/nearside-dns/nearside/plugin/kubernetes/source"
 	"github.com/nearside-dns/nearside/plugin/kubernetes/source/apiserver"
-	"github.com/nearside-dns/nearside/plugin/kubernetes/source/manifests"
 )
 
-// NodePods are the pods of one node, from the API server or from manifests. Startup does not wait for them: until they
+// nodePods are the pods of one node, from the API server or from manifests. Startup does not wait for them: until they
 // are synced, no pod is known.
-type NodePods struct {
+type nodePods struct {
 	options
 	source source.Source
 	host   *hostSearch
-	use    source.Use
+	handle atomic.Pointer[source.Handle] // nil before the start
 	logged sync.Once
 }
 
@@ -29,45 +29,33 @@ var log = clog.NewWithPlugin("autopath")
 // NodeClients is the searchlist.Finder for the pods of one node.
 type NodeClients struct {
 	*Clients
-	pods *NodePods
+	pods *nodePods
 }
 
-// ForNode parses the block of an autopath directive (see ParseNode) and returns the Finder for a cluster with this zone,
+// ForNode parses the block of an autopath directive (see parseNodePods) and returns the Finder for a cluster with this zone,
 // fully qualified.
 func ForNode(c *caddy.Controller, zone string) (*NodeClients, error) {
-	pods, err := ParseNode(c)
+	pods, err := parseNodePods(c)
 	if err != nil {
 		return nil, err
 	}
-	return &NodeClients{NewClients(pods, pods.Status, zone, pods.HostSearch), pods}, nil
+	return &NodeClients{New(pods, pods.Status, zone, pods.hostSearch), pods}, nil
 }
 
 // Start watches the pods from the start of the configuration to its end.
-func (n *NodeClients) Start(c *caddy.Controller) { n.pods.Start(c) }
+func (n *NodeClients) Start(c *caddy.Controller) { n.pods.start(c) }
 
 // open validates the options, and reads the manifests if they are the source.
-func (o options) open() (*NodePods, error) {
+func (o options) open() (*nodePods, error) {
 	host, err := newHostSearch(o.resolvConf)
 	if err != nil {
-		return nil, o.resolvConfAt.Errorf("resolv_conf: %v; it takes %s", err, known["resolv_conf"].Form)
+		return nil, known.Invalid("resolv_conf", o.resolvConfAt, fmt.Errorf("%q: %w", o.resolvConf, err))
 	}
-	src, err := o.newSource()
+	src, err := o.from.Open(o.reads())
 	if err != nil {
-		return nil, o.sourceAt.Errorf("%v", err)
+		return nil, err
 	}
-	return &NodePods{options: o, source: src, host: host}, nil
-}
-
-func (o options) newSource() (source.Source, error) {
-	skipped := new(source.Skipped)
-	if o.manifests == "" {
-		return apiserver.New(o.connection, o.reads(), skipped)
-	}
-	s, err := manifests.New(o.manifests, o.reads(), skipped)
-	if err != nil {
-		return nil, fmt.Errorf("manifests: %w", err)
-	}
-	return s, nil
+	return &nodePods{options: o, source: src, host: host}, nil
 }
 
 // reads selects the pods to read and the fields to retain.
@@ -77,39 +65,39 @@ func (o options) reads() source.Options {
 
 // identity is equal for configurations that can share one source.
 func (o options) identity() string {
-	return fmt.Sprintf("pods of a node|%s|%s|%+v", o.manifests, o.connection.Identity(), o.reads())
+	return fmt.Sprintf("pods of a node|%s|%+v", o.from.Identity(), o.reads())
 }
 
-// Start watches the pods from the start of the configuration to its end. A configuration with the same identity takes
+// start watches the pods from the start of the configuration to its end. A configuration with the same identity takes
 // over the source with its data.
-func (s *NodePods) Start(c *caddy.Controller) {
+func (s *nodePods) start(c *caddy.Controller) {
 	apiserver.RedirectKlog()
-	s.use.Follow(c, s.identity, s.source, func(*source.Lease) {})
+	source.Follow(c, s.identity, s.source, s.handle.Store)
 }
 
 // TenantsOf implements Pods. Before the start no pod is known.
-func (s *NodePods) TenantsOf(a netip.Addr) index.Tenants {
-	if lease := s.use.Lease(); lease != nil {
-		return lease.Index().TenantsOf(a)
+func (s *nodePods) TenantsOf(a netip.Addr) index.Tenants {
+	if handle := s.handle.Load(); handle != nil {
+		return handle.Index().TenantsOf(a)
 	}
 	return index.Tenants{}
 }
 
 // Status returns the state of the source. Once it is synced, the number of pods is logged.
-func (s *NodePods) Status() []source.Status {
-	lease := s.use.Lease()
-	if lease == nil {
+func (s *nodePods) Status() []source.Status {
+	handle := s.handle.Load()
+	if handle == nil {
 		return s.source.Status()
 	}
-	all := lease.Status()
+	all := handle.Status()
 	if len(all) > 0 && all[0].Synced {
-		s.logged.Do(func() { s.logCount(lease.Index().Pods()) })
+		s.logged.Do(func() { s.logCount(handle.Index().Pods()) })
 	}
 	return all
 }
 
 // logCount logs the number of pods. A node's cache that runs as a pod counts itself, so that 0 means a wrong node name.
-func (s *NodePods) logCount(pods int) {
+func (s *nodePods) logCount(pods int) {
 	if pods == 0 {
 		log.Warningf("node %s has no pods: if the name is wrong, no names are expanded", s.node)
 		return
@@ -117,6 +105,6 @@ func (s *NodePods) logCount(pods int) {
 	log.Infof("pods synced: search lists of %d pods of node %s are available", pods, s.node)
 }
 
-// HostSearch returns the search list of the node's resolv.conf as the kubelet reads it. An unchanged list is the same
+// hostSearch returns the search list of the node's resolv.conf as the kubelet reads it. An unchanged list is the same
 // slice.
-func (s *NodePods) HostSearch() []string { return s.host.get() }
+func (s *nodePods) hostSearch() []string { return s.host.get() }

@@ -20,19 +20,19 @@ import (
 // directive is the name of the test's directive.
 const directive = "pods"
 
-// parsed are the NodePods of the last configuration, in the order of its server blocks.
-var parsed []*NodePods
+// parsed are the nodePods of the last configuration, in the order of its server blocks.
+var parsed []*nodePods
 
 func TestMain(m *testing.M) {
 	caddy.Quiet, dnsserver.Quiet = true, true
 	dnsserver.Directives = append(dnsserver.Directives, directive)
 	plugin.Register(directive, func(c *caddy.Controller) error {
 		c.Next()
-		s, err := ParseNode(c)
+		s, err := parseNodePods(c)
 		if err != nil {
 			return err
 		}
-		s.Start(c)
+		s.start(c)
 		parsed = append(parsed, s)
 		return nil
 	})
@@ -78,14 +78,14 @@ func eventually(t *testing.T, what string, condition func() bool) {
 }
 
 // at returns the name of a pod with an address, or an empty string.
-func (s *NodePods) at(ip string) string {
+func (s *nodePods) at(ip string) string {
 	if p := s.TenantsOf(netip.MustParseAddr(ip)).Pod; p != nil {
 		return p.Name
 	}
 	return ""
 }
 
-func (s *NodePods) synced() bool {
+func (s *nodePods) synced() bool {
 	all := s.Status()
 	return len(all) == 1 && all[0].Resource == source.Pods && all[0].Synced
 }

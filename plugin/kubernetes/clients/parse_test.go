@@ -19,11 +19,11 @@ func notInACluster(t testing.TB) {
 }
 
 // parseText parses a directive with a block of these lines.
-func parseText(block string) (*NodePods, error) {
+func parseText(block string) (*nodePods, error) {
 	c := caddy.NewTestController("dns", "autopath @nodelocal {\n"+block+"\n}")
 	c.Next()
 	c.RemainingArgs()
-	return ParseNode(c)
+	return parseNodePods(c)
 }
 
 func written(t testing.TB, name, text string) string {
@@ -40,11 +40,11 @@ func TestParse(t *testing.T) {
 	folder := t.TempDir()
 	resolvConf := written(t, "resolv.conf", "search corp.example\n")
 	s, err := parseText("node node-1.example\nendpoint https://10.0.0.1:6443\nresolv_conf " + resolvConf)
-	if err != nil || s.node != "node-1.example" || s.connection.Endpoint != "https://10.0.0.1:6443" || len(s.HostSearch()) != 1 {
+	if err != nil || s.node != "node-1.example" || s.from.Connection.Endpoint != "https://10.0.0.1:6443" || len(s.hostSearch()) != 1 {
 		t.Errorf("%+v, error %v", s, err)
 	}
 	s, err = parseText("manifests " + folder + "\nnode node-1")
-	if err != nil || s.manifests != folder || s.resolvConf != defaultResolvConf {
+	if err != nil || s.from.Manifests != folder || s.resolvConf != defaultResolvConf {
 		t.Errorf("%+v, error %v", s, err)
 	}
 }
@@ -73,20 +73,20 @@ func TestParseErrors(t *testing.T) {
 	noPEM, noResolvConf := written(t, "cert", "this is no PEM"), written(t, "resolv.conf", "\nnameserver\n")
 	for name, tc := range map[string]struct{ block, want string }{
 		"no node":              {"endpoint http://127.0.0.1:1", "Testfile:1 - Error during parsing: missing node: want node NAME"},
-		"no name":              {"\nnode Node_1", `Testfile:3 - Error during parsing: node: invalid node name "Node_1": want 1 to 253 characters a-z, 0-9, - and ., with a letter or digit at both ends; it takes the name of this node`},
-		"two names":            {"node a b", `Testfile:2 - Error during parsing: node takes the name of this node, got ["a" "b"]`},
-		"no argument":          {"node", `Testfile:2 - Error during parsing: node takes the name of this node, got []`},
-		"unknown":              {"node a\nnonsense", `Testfile:3 - Error during parsing: unknown option "nonsense", known are endpoint, kubeconfig, manifests, node, resolv_conf, tls`},
+		"no name":              {"\nnode Node_1", `Testfile:3 - Error during parsing: invalid node "Node_1": want the name of this node: 1 to 253 characters a-z, 0-9, - and ., with a letter or digit at both ends`},
+		"two names":            {"node a b", `Testfile:2 - Error during parsing: invalid node "a" "b": want the name of this node`},
+		"no argument":          {"node", `Testfile:2 - Error during parsing: invalid node: want the name of this node`},
+		"unknown":              {"node a\nnonsense", `Testfile:3 - Error during parsing: unknown option "nonsense": want one of endpoint, kubeconfig, manifests, node, resolv_conf, tls`},
 		"an option of cluster": {"node a\npods verified", `Testfile:3 - Error during parsing: unknown option "pods"`},
-		"twice":                {"node a\nnode b", "Testfile:3 - Error during parsing: node is given twice"},
-		"endpoint":             {"node a\nendpoint ftp://10.0.0.1", `Testfile:3 - Error during parsing: endpoint: invalid URL "ftp://10.0.0.1"; it takes the URL of an API server`},
-		"kubeconfig":           {"node a\nkubeconfig /none/config", "Testfile:3 - Error during parsing: kubeconfig: "},
-		"tls":                  {"node a\nendpoint https://127.0.0.1:1\ntls " + noPEM + " " + noPEM + " " + noPEM, "Testfile:4 - Error during parsing: tls: "},
+		"twice":                {"node a\nnode b", "Testfile:3 - Error during parsing: duplicate option node"},
+		"endpoint":             {"node a\nendpoint ftp://10.0.0.1", `Testfile:3 - Error during parsing: invalid endpoint "ftp://10.0.0.1": want the URL of an API server`},
+		"kubeconfig":           {"node a\nkubeconfig /none/config", `Testfile:3 - Error during parsing: invalid kubeconfig "/none/config": `},
+		"tls":                  {"node a\nendpoint https://127.0.0.1:1\ntls " + noPEM + " " + noPEM + " " + noPEM, `Testfile:4 - Error during parsing: invalid tls "`},
 		"manifests":            {"node a\nmanifests /none", "Testfile:3 - Error during parsing: manifests: manifests directory /none: no such file or directory"},
-		"manifests, server":    {"node a\nendpoint http://127.0.0.1:1\nmanifests /none", "Testfile:4 - Error during parsing: manifests and endpoint cannot both be set: pods are read from a directory or from an API server"},
+		"manifests, server":    {"node a\nendpoint http://127.0.0.1:1\nmanifests /none", "Testfile:4 - Error during parsing: manifests and endpoint cannot both be set: records are read from a directory or from an API server"},
 		"server, manifests":    {"manifests /none\nnode a\ntls a b c", "Testfile:4 - Error during parsing: manifests and tls cannot both be set"},
-		"no resolv.conf":       {"node a\nendpoint http://127.0.0.1:1\nresolv_conf /none/resolv.conf", "Testfile:4 - Error during parsing: resolv_conf: open /none/resolv.conf: no such file or directory; it takes the file"},
-		"wrong resolv.conf":    {"node a\nresolv_conf " + noResolvConf + "\nendpoint http://127.0.0.1:1", "Testfile:3 - Error during parsing: resolv_conf: " + noResolvConf + ":2: nameserver without an address"},
+		"no resolv.conf":       {"node a\nendpoint http://127.0.0.1:1\nresolv_conf /none/resolv.conf", "Testfile:4 - Error during parsing: invalid resolv_conf \"/none/resolv.conf\": open /none/resolv.conf: no such file or directory: want the file"},
+		"wrong resolv.conf":    {"node a\nresolv_conf " + noResolvConf + "\nendpoint http://127.0.0.1:1", "Testfile:3 - Error during parsing: invalid resolv_conf \"" + noResolvConf + "\": " + noResolvConf + ":2: nameserver without an address"},
 		"not in a cluster":     {"node a", "Testfile:1 - Error during parsing: no API server to read: not in a cluster"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -17,7 +17,7 @@ import (
 
 // Import returns the record of a ServiceImport (KEP-1645), or nil if DNS cannot carry its name.
 func (s Stripper) Import(o *mcsv1beta1.ServiceImport) *index.Service {
-	skip := s.Skipped.object(ServiceImports, o.Namespace, o.Name)
+	skip := s.skipped.object(ServiceImports, o.Namespace, o.Name)
 	if !skip.named() {
 		return nil
 	}
@@ -138,5 +138,5 @@ func (s Stripper) ClusterIDOf(o *ClusterProperty) index.Symbol {
 	if o.Name != ClusterPropertyName {
 		return index.Symbol{}
 	}
-	return clusterID(o.Spec.Value, "cluster ID", s.Skipped.object(ClusterProperties, "", o.Name))
+	return clusterID(o.Spec.Value, "cluster ID", s.skipped.object(ClusterProperties, "", o.Name))
 }

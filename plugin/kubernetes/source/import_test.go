@@ -105,7 +105,7 @@ func TestStripImport(t *testing.T) {
 			if !reflect.DeepEqual(got, tc.want) {
 				t.Errorf("record %+v, want %+v", got, tc.want)
 			}
-			if got := (Stripper{Skipped: new(Skipped)}).Import(o); got.Topology != nil {
+			if got := NewStripper(Options{}).Import(o); got.Topology != nil {
 				t.Errorf("%+v kept without topology", got.Topology)
 			}
 		})
@@ -161,7 +161,7 @@ func TestStripImportedSlice(t *testing.T) {
 			}
 			got := "none"
 			reasons := skips(EndpointSlices, func() {
-				if r := (Stripper{Options: tc.options, Skipped: new(Skipped)}).Slice(o); r != nil {
+				if r := NewStripper(tc.options).Slice(o); r != nil {
 					got = r.Service + "/" + r.Import + "/" + r.Cluster.String()
 					if len(r.Endpoints) != 1 || r.Namespace != "shop" || r.Name != "web-1" {
 						t.Errorf("record %+v", r)
@@ -176,7 +176,7 @@ func TestStripImportedSlice(t *testing.T) {
 			}
 			o.AddressType = discoveryv1.AddressTypeFQDN
 			if reasons := skips(EndpointSlices, func() {
-				if r := (Stripper{Options: tc.options, Skipped: new(Skipped)}).Slice(o); r != nil {
+				if r := NewStripper(tc.options).Slice(o); r != nil {
 					t.Errorf("record %+v of names", r)
 				}
 			}); len(reasons) > 0 {

@@ -71,12 +71,12 @@ func TestPodEnding(t *testing.T) {
 			o.Status.PodIPs = []corev1.PodIP{{IP: "10.1.0.1"}}
 			tc.change(o)
 			options := Options{Pods: true, SearchPaths: true, Booted: bootedAt}
-			r := Stripper{Options: options, Skipped: new(Skipped)}.Pod(o)
+			r := NewStripper(options).Pod(o)
 			if r.Ending != tc.ending {
 				t.Errorf("ending is %t", r.Ending)
 			}
 			options.SearchPaths = false
-			if r := (Stripper{Options: options, Skipped: new(Skipped)}).Pod(o); r.Ending {
+			if r := NewStripper(options).Pod(o); r.Ending {
 				t.Error("ending without search paths")
 			}
 		})
@@ -84,13 +84,13 @@ func TestPodEnding(t *testing.T) {
 	t.Run("the time of the boot is not known", func(t *testing.T) {
 		o := &corev1.Pod{ObjectMeta: meta("shop", "web")}
 		o.Status.ContainerStatuses = []corev1.ContainerStatus{runs(-time.Hour)}
-		if r := (Stripper{Options: Options{SearchPaths: true}, Skipped: new(Skipped)}).Pod(o); r.Ending {
+		if r := NewStripper(Options{SearchPaths: true}).Pod(o); r.Ending {
 			t.Error("ending")
 		}
 	})
 	for _, phase := range []corev1.PodPhase{corev1.PodSucceeded, corev1.PodFailed, corev1.PodUnknown} {
 		o := &corev1.Pod{ObjectMeta: meta("shop", "web"), Status: corev1.PodStatus{Phase: phase}}
-		if r := (Stripper{Options: Options{SearchPaths: true}, Skipped: new(Skipped)}).Pod(o); r != nil {
+		if r := NewStripper(Options{SearchPaths: true}).Pod(o); r != nil {
 			t.Errorf("%s: record %+v, want none", phase, r)
 		}
 	}
@@ -123,7 +123,7 @@ func TestPodSearchPath(t *testing.T) {
 			IPs: []netip.Addr{netip.MustParseAddr("10.1.0.1"), netip.MustParseAddr("fd00::1")},
 		}
 		strip := func(o *corev1.Pod, options Options) *index.Pod {
-			return Stripper{Options: options, Skipped: new(Skipped)}.Pod(o)
+			return NewStripper(options).Pod(o)
 		}
 		if got := strip(o, Options{Pods: true, PodsOnly: true, SearchPaths: true}); !got.Equal(want) {
 			t.Errorf("policy %q, %v: record %+v with %+v, want %+v", tc.policy, tc.config, got, got.DNS, want.DNS)

@@ -20,8 +20,8 @@ var skippedObjects = promauto.NewCounterVec(prometheus.CounterOpts{
 	Help:      "Objects, or parts of objects, that no DNS record can carry, by what is wrong with them.",
 }, []string{"resource", "reason"})
 
-// Skipped reports objects, and parts of objects, that DNS cannot carry. It counts them each time, and logs them once.
-type Skipped struct {
+// skipped reports objects, and parts of objects, that DNS cannot carry. It counts them each time, and logs them once.
+type skipped struct {
 	mu     sync.Mutex
 	logged map[skippedPart]struct{}
 }
@@ -33,11 +33,11 @@ const maxLogged = 1000
 
 // skippedObject reports parts of one object.
 type skippedObject struct {
-	to                        *Skipped
+	to                        *skipped
 	resource, namespace, name string
 }
 
-func (s *Skipped) object(resource, namespace, name string) skippedObject {
+func (s *skipped) object(resource, namespace, name string) skippedObject {
 	return skippedObject{to: s, resource: resource, namespace: namespace, name: name}
 }
 

@@ -1,7 +1,6 @@
-// Package source brings the state of a cluster into an index. In go Kubernetes objects, from an API
-// server or from files; out come their stripped records, in the index, as long as the source runs.
-//
-// It does not know answers: of DNS it knows only which names are valid.
+// Package source updates an index from a cluster, and shares a running source between configurations. Input is
+// Kubernetes objects, from an API server (package apiserver) or from files (package manifests); output is their stripped
+// records in the index. It creates no answers and imports no plugin: of DNS it knows only which names are valid.
 package source
 
 import (
@@ -56,8 +55,8 @@ type Options struct {
 	EndpointPodNames bool
 	// Zones stores the zone of each endpoint.
 	Zones bool
-	// Topology is true where nodes are read. It keeps what Services say of topology, and of each endpoint
-	// and pod the node, the zone and the hints.
+	// Topology is true where nodes are read. It stores the topology settings of Services, and the node, the zone and the
+	// hints of each endpoint and pod.
 	Topology bool
 	// SearchPaths stores the fields of each pod that its search list depends on.
 	SearchPaths bool

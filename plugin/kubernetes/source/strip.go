@@ -14,15 +14,18 @@ import (
 )
 
 // Stripper turns API objects into records. Records do not refer to the memory of the object, so that it can be freed.
-// Objects, and parts of objects, that no DNS name can carry are left out and reported to Skipped.
+// Objects, and parts of objects, that no DNS name can carry are left out, counted each time and logged once.
 type Stripper struct {
 	Options
-	Skipped *Skipped
+	skipped *skipped
 }
+
+// NewStripper returns the Stripper of a source.
+func NewStripper(o Options) Stripper { return Stripper{o, new(skipped)} }
 
 // Service returns the record of a Service, or nil if DNS cannot carry its name.
 func (s Stripper) Service(o *corev1.Service) *index.Service {
-	skip := s.Skipped.object(Services, o.Namespace, o.Name)
+	skip := s.skipped.object(Services, o.Namespace, o.Name)
 	if !skip.named() {
 		return nil
 	}
@@ -107,7 +110,7 @@ func (s Stripper) Slice(o *discoveryv1.EndpointSlice) *index.Slice {
 	if o.AddressType == discoveryv1.AddressTypeFQDN {
 		return nil
 	}
-	skip := s.Skipped.object(EndpointSlices, o.Namespace, o.Name)
+	skip := s.skipped.object(EndpointSlices, o.Namespace, o.Name)
 	service := s.serviceOf(o)
 	imported, cluster := s.importOf(o, skip)
 	if service == "" && imported == "" {
@@ -201,7 +204,7 @@ func isLabel(s string) bool { return len(validation.IsDNS1123Label(s)) == 0 }
 
 // Namespace returns the name of a namespace, or "" if DNS cannot carry it.
 func (s Stripper) Namespace(o *corev1.Namespace) string {
-	if !s.Skipped.object(Namespaces, "", o.Name).named() {
+	if !s.skipped.object(Namespaces, "", o.Name).named() {
 		return ""
 	}
 	return strings.Clone(o.Name)
@@ -213,7 +216,7 @@ func (s Stripper) Pod(o *corev1.Pod) *index.Pod {
 	case corev1.PodSucceeded, corev1.PodFailed, corev1.PodUnknown:
 		return nil
 	}
-	skip := s.Skipped.object(Pods, o.Namespace, o.Name)
+	skip := s.skipped.object(Pods, o.Namespace, o.Name)
 	r := &index.Pod{
 		Namespace: strings.Clone(o.Namespace),
 		Name:      strings.Clone(o.Name),

@@ -54,7 +54,7 @@ func TestStripService(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			tc.want.Namespace, tc.want.Name = "shop", "web"
-			got := Stripper{Skipped: new(Skipped)}.Service(&corev1.Service{ObjectMeta: meta("shop", "web"), Spec: tc.spec})
+			got := NewStripper(Options{}).Service(&corev1.Service{ObjectMeta: meta("shop", "web"), Spec: tc.spec})
 			if !reflect.DeepEqual(got, tc.want) {
 				t.Errorf("record %+v, want %+v", got, tc.want)
 			}
@@ -88,7 +88,7 @@ func TestStripSlice(t *testing.T) {
 			[]string{endpoint("10.1.0.1", "db-0", "Zone-A"), endpoint("10.1.0.3", "pod-3", ""), endpoint("10.1.0.4", "", ""), endpoint("10.1.0.5", "", ""), endpoint("10.1.0.6", "", "")}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			r := Stripper{Options: tc.options, Skipped: new(Skipped)}.Slice(object)
+			r := NewStripper(tc.options).Slice(object)
 			var got []string
 			for _, e := range r.Endpoints {
 				got = append(got, endpoint(e.Addr.String(), e.Name, e.Zone.String()))
@@ -108,7 +108,7 @@ func TestStripSlice(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			other := object.DeepCopy()
 			change(other)
-			if r := (Stripper{Skipped: new(Skipped)}).Slice(other); r != nil {
+			if r := NewStripper(Options{}).Slice(other); r != nil {
 				t.Errorf("record %+v, want none", r)
 			}
 		})
@@ -120,7 +120,7 @@ func TestSkipped(t *testing.T) {
 	var logged bytes.Buffer
 	stdlog.SetOutput(&logged)
 	defer stdlog.SetOutput(os.Stderr)
-	s := Stripper{Skipped: new(Skipped)}
+	s := NewStripper(Options{})
 	counter := skippedObjects.WithLabelValues(Services, "name")
 	before := testutil.ToFloat64(counter)
 	long := &corev1.Service{ObjectMeta: meta("shop", strings.Repeat("a", 64))}
@@ -144,7 +144,7 @@ func TestSkipped(t *testing.T) {
 	if n := strings.Count(logged.String(), "\n"); n > maxLogged+1 {
 		t.Errorf("%d lines for different objects, want at most %d and one about the others", n, maxLogged)
 	}
-	if n := len(s.Skipped.logged); n > maxLogged+1 {
+	if n := len(s.skipped.logged); n > maxLogged+1 {
 		t.Errorf("%d objects are remembered", n)
 	}
 }

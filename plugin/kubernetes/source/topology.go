@@ -99,7 +99,7 @@ func (s Stripper) hints(e *discoveryv1.Endpoint, before []index.Endpoint) *index
 
 // Node returns the record of a node. Without ranges its CIDRs are nil: the index may have them from another source.
 func (s Stripper) Node(labels map[string]string, name, uid string, ranges ...string) *index.Node {
-	skip := s.Skipped.object(Nodes, "", name)
+	skip := s.skipped.object(Nodes, "", name)
 	n := &index.Node{Name: index.NewSymbol(name), UID: index.NewUID(uid), Labels: nodeLabels(labels)}
 	for _, text := range ranges {
 		p, err := netip.ParsePrefix(text)

@@ -17,7 +17,7 @@ import (
 
 // topologyStripper stores the fields that topology needs.
 func topologyStripper() Stripper {
-	return Stripper{Options: Options{Topology: true}, Skipped: new(Skipped)}
+	return NewStripper(Options{Topology: true})
 }
 
 func symbols(all ...string) []index.Symbol {
@@ -77,7 +77,7 @@ func TestStripTopology(t *testing.T) {
 			if got := testutil.ToFloat64(counter) > before; got != (tc.skipped != "") {
 				t.Errorf("reported %v", got)
 			}
-			if got := (Stripper{Skipped: new(Skipped)}).Service(o).Topology; got != nil {
+			if got := NewStripper(Options{}).Service(o).Topology; got != nil {
 				t.Errorf("%+v without topology, want none", got)
 			}
 			o.Spec.ClusterIP = "10.0.0.1"
@@ -145,7 +145,7 @@ func TestStripEndpointTopology(t *testing.T) {
 			for i := range want {
 				tc.change(&want[i])
 			}
-			got := Stripper{Options: tc.opts, Skipped: new(Skipped)}.Slice(object).Endpoints
+			got := NewStripper(tc.opts).Slice(object).Endpoints
 			if !reflect.DeepEqual(got, want) {
 				t.Errorf("endpoints %+v, want %+v", got, want)
 			}
@@ -164,7 +164,7 @@ func TestStripPodNode(t *testing.T) {
 	if got := topologyStripper().Pod(o).Node.String(); got != "node-a" {
 		t.Errorf("on %q, want node-a", got)
 	}
-	if got := (Stripper{Skipped: new(Skipped)}).Pod(o).Node.String(); got != "" {
+	if got := NewStripper(Options{}).Pod(o).Node.String(); got != "" {
 		t.Errorf("on %q without topology", got)
 	}
 }

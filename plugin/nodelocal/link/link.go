@@ -1,5 +1,5 @@
-// Package link manages the node-local interface: the device with the addresses that pods query. Input are a
-// name and addresses; output are the device and its addresses in the kernel, and a list of repairs. It may
+// Package link manages the node-local interface: the device with the addresses that pods query. Input is a
+// name and addresses; output is the device and its addresses in the kernel, and a list of repairs. It may
 // not import CoreDNS.
 package link
 

@@ -1,5 +1,5 @@
-// Package rules keeps packets to the node-local addresses out of connection tracking while the server answers,
-// and leaves or sends them to cluster DNS while it does not. Input are the addresses; output is a table of nftables,
+// Package rules excludes packets to the node-local addresses from connection tracking while the server answers,
+// and leaves or sends them to cluster DNS while it does not. Input is the addresses; output is a table of nftables,
 // as text or in the kernel, or rules of iptables. Of DNS it knows only the port, and it may not import CoreDNS.
 //
 // # The lease

@@ -1,7 +1,7 @@
 //go:build !coredns
 
-// Package differential compares nearside's cache with CoreDNS's: random queries, replies and waiting times go in, the
-// differences between the replies of the two come out. It has tests only. A program has one plugin "cache", so that the
+// Package differential compares nearside's cache with CoreDNS's: input is random queries, replies and
+// waiting times, output is the differences between the replies of the two. It has tests only. A program has one plugin "cache", so that the
 // tests are built twice: the build tag coredns selects CoreDNS's.
 package differential
 

@@ -342,12 +342,12 @@ func recordsOf(name string, qtype uint16, ttl uint32) (all []dns.RR) {
 	return all
 }
 
-// results are the counters of all tests, which compare counts before and after.
-var results = NewResults("expand_test")
+// testMetrics are the counters of all tests, which compare counts before and after.
+var testMetrics = NewMetrics("expand_test")
 
 // newExpander returns an Expander with a backend as the next plugin.
 func newExpander(w *backend, zones ...string) *Expander {
-	return &Expander{Plugin: "test", Next: w, Block: &block.Block{Keyspace: answers.Shared.NewKeyspace()}, Zones: zones, Results: results}
+	return &Expander{Plugin: "test", Next: w, Block: &block.Block{Keyspace: answers.Shared.NewKeyspace()}, Zones: zones, Metrics: testMetrics}
 }
 
 // response is the result of Expander.ServeDNS.

@@ -1,7 +1,7 @@
 // Package expand answers a query with the first candidate of a search list that has data, so that the client's resolver
 // does not query them one by one. Input is a query, a base and suffixes; output is one reply, which is stored until the
-// reply for one of the candidates ends. Candidates are queried through the server, from the first to the bare name. The
-// package does not depend on the source of the list.
+// validity of a candidate's reply ends. Candidates are queried through the server, from the first to the bare name. The
+// package does not depend on the source of the list, and imports neither plugins nor Kubernetes.
 package expand
 
 import (
@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/coredns/caddy"
 	"github.com/coredns/coredns/plugin"
 	"github.com/coredns/coredns/plugin/metrics"
 	"github.com/miekg/dns"
@@ -24,16 +25,25 @@ type Expander struct {
 	// Plugin is the name of the plugin, Next the next plugin.
 	Plugin string
 	Next   plugin.Handler
-	// Block is the server block. Answers are stored in its keyspace.
+	// Block is the server block, set by Setup. Answers are stored in its keyspace.
 	Block *block.Block
 	// Zones are zones with a single server for all names, fully qualified: one query with a search list is for
 	// several candidates.
 	Zones []string
-	// Results counts the expansions.
-	Results *Results
-	// KeepsPlain is set if no other plugin of the block stores Next's replies: the Expander stores them under the names
-	// of the candidates.
-	KeepsPlain bool
+	// Metrics counts the expansions.
+	Metrics *Metrics
+	// StoresCandidates is set by Setup if no cache of the block stores Next's replies: the Expander stores them under the
+	// names of the candidates.
+	StoresCandidates bool
+}
+
+// Setup sets Block, and StoresCandidates when the servers start. It is called in the plugin's setup.
+func (x *Expander) Setup(c *caddy.Controller) {
+	x.Block = block.Of(c)
+	c.OnStartup(func() error {
+		x.StoresCandidates = x.Block.Config().Handler("cache") == nil
+		return nil
+	})
 }
 
 // Question is a name to expand.
@@ -42,8 +52,8 @@ type Question struct {
 	Base string
 	// Suffixes are the suffixes of the candidates before the bare name, fully qualified and in order.
 	Suffixes []string
-	// Path is the ID of the search list for the key of the answer, 0 if the name determines the list.
-	Path uint32
+	// ListID is the ID of the search list for the key of the answer, 0 if the name determines the list.
+	ListID uint32
 }
 
 // walkTime bounds a walk: no further candidate is queried after it. Resolvers time out after 5 seconds by default, and
@@ -75,7 +85,7 @@ func (x *Expander) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.Ms
 	}
 	walk := newWalk(x, ctx, w, r, q)
 	out := walk.run()
-	x.Results.counter(metrics.WithServer(ctx), out.labels()).Inc()
+	x.Metrics.counter(metrics.WithServer(ctx), out.labels()).Inc()
 	if out.reply == nil {
 		return dns.RcodeServerFailure, out.err
 	}

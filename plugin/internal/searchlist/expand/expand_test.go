@@ -23,7 +23,7 @@ import (
 // The search list of a pod in namespace shop, and the expansion of its query for www.
 var (
 	podSuffixes = []string{"shop.svc.cluster.test.", "svc.cluster.test.", "cluster.test.", "corp.test."}
-	podQuestion = Question{Base: "www.", Suffixes: podSuffixes, Path: 1}
+	podQuestion = Question{Base: "www.", Suffixes: podSuffixes, ListID: 1}
 )
 
 const (
@@ -603,7 +603,7 @@ func TestPathsApart(t *testing.T) {
 	x := newExpander(w, "cluster.test.")
 	for i := range 500 {
 		list, base := random.IntN(len(lists)), bases[random.IntN(len(bases))]
-		q := &Question{Base: base, Suffixes: lists[list], Path: uint32(list + 1)}
+		q := &Question{Base: base, Suffixes: lists[list], ListID: uint32(list + 1)}
 		r := query(base+podSuffixes[0], dns.TypeA)
 		want := resolve(w, dns.TypeA, namesOf(r.Question[0].Name, q))
 		if err := want.check(r, send(t, x, r, q), 0); err != nil {
@@ -672,21 +672,21 @@ func TestSerial(t *testing.T) {
 	}
 }
 
-// TestKeepsPlain asserts that KeepsPlain stores replies under the names of the candidates, and only then.
-func TestKeepsPlain(t *testing.T) {
+// TestStoresCandidates asserts that StoresCandidates stores replies under the names of the candidates, and only then.
+func TestStoresCandidates(t *testing.T) {
 	g := &generation{}
-	for _, keepsPlain := range []bool{true, false} {
+	for _, storesCandidates := range []bool{true, false} {
 		w := &backend{facts: map[lookup]fact{}, fallback: fact{replyKind: replyNXDOMAIN, ttl: 5, bounds: []*generation{g}}}
 		w.withFact(second, dns.TypeA, fact{replyKind: replyNXDOMAIN, ttl: 5, bounds: []*generation{g}, private: true})
 		w.withFact(third, dns.TypeA, fact{replyKind: replyNXDOMAIN, ttl: 5, expires: time.Hour})
 		x := newExpander(w)
-		x.KeepsPlain = keepsPlain
+		x.StoresCandidates = storesCandidates
 		x.Block.Keyspace.ByGeneration.Store(true)
 		send(t, x, query(first, dns.TypeA), &podQuestion)
 		for name, want := range map[string]bool{first: true, second: false, third: false, fourth: true, bareName: true} {
 			k := x.key(query(name, dns.TypeA), &Question{})
-			if stored := k.fresh() != nil; stored != (want && keepsPlain) {
-				t.Errorf("%s is stored: %t, want %t", name, stored, want && keepsPlain)
+			if stored := k.fresh() != nil; stored != (want && storesCandidates) {
+				t.Errorf("%s is stored: %t, want %t", name, stored, want && storesCandidates)
 			}
 		}
 	}
@@ -697,12 +697,12 @@ func TestKeepsPlain(t *testing.T) {
 func TestPlain(t *testing.T) {
 	g, cluster := &generation{}, []string{"cluster.test."}
 	for _, tt := range []struct {
-		name       string
-		fact       fact
-		ability    ability
-		keepsPlain bool
-		want       bool
-		zones      []string
+		name             string
+		fact             fact
+		ability          ability
+		storesCandidates bool
+		want             bool
+		zones            []string
 	}{
 		{"a cache stores it", fact{ttl: 5, expires: time.Hour}, ignoresLists, false, false, nil},
 		{"a cache stores it, also by generation", fact{ttl: 5, expires: time.Hour, bounds: []*generation{g}}, ignoresLists, false, false, nil},
@@ -717,14 +717,14 @@ func TestPlain(t *testing.T) {
 			w := newBackend(nil).withFact(first, dns.TypeA, tt.fact)
 			w.ability = tt.ability
 			x := newExpander(w, tt.zones...)
-			x.KeepsPlain = tt.keepsPlain
+			x.StoresCandidates = tt.storesCandidates
 			x.Block.Keyspace.ByGeneration.Store(true)
 			r := query(first, dns.TypeA)
 			send(t, x, r, &podQuestion)
 			if stored := x.key(r, &podQuestion).fresh() != nil; stored != tt.want {
 				t.Errorf("stored under the list: %t", stored)
 			}
-			if stored := x.key(r, &Question{}).fresh() != nil; stored != (tt.keepsPlain && tt.zones == nil) {
+			if stored := x.key(r, &Question{}).fresh() != nil; stored != (tt.storesCandidates && tt.zones == nil) {
 				t.Errorf("stored under the name: %t", stored)
 			}
 		})
@@ -736,9 +736,9 @@ func TestServers(t *testing.T) {
 	w := newBackend(map[string]replyKind{bareName: replyData})
 	x := newExpander(w)
 	expansions := func(server string) float64 {
-		return testutil.ToFloat64(results.expansions.WithLabelValues(server, "success", "bare"))
+		return testutil.ToFloat64(testMetrics.expansions.WithLabelValues(server, "success", "bare"))
 	}
-	saved := func(server string) float64 { return testutil.ToFloat64(results.saved.WithLabelValues(server)) }
+	saved := func(server string) float64 { return testutil.ToFloat64(testMetrics.saved.WithLabelValues(server)) }
 	const one, two = "dns://one", "dns://two"
 	before := map[string][2]float64{one: {expansions(one), saved(one)}, two: {expansions(two), saved(two)}}
 	for _, address := range []string{one, two, one} {
@@ -758,12 +758,12 @@ func TestServers(t *testing.T) {
 // TestFirst asserts that First counts like an expansion that finds the first candidate.
 func TestFirst(t *testing.T) {
 	x := newExpander(newBackend(map[string]replyKind{first: replyData}))
-	before := results.snapshot()
+	before := testMetrics.snapshot()
 	send(t, x, query(first, dns.TypeA), &podQuestion)
-	expanded := results.since(before)
-	before = results.snapshot()
-	results.First("").Inc()
-	if counted := results.since(before); fmt.Sprint(counted) != fmt.Sprint(expanded) || len(counted) != 1 {
+	expanded := testMetrics.since(before)
+	before = testMetrics.snapshot()
+	testMetrics.First("").Inc()
+	if counted := testMetrics.since(before); fmt.Sprint(counted) != fmt.Sprint(expanded) || len(counted) != 1 {
 		t.Errorf("First counts %v, an expansion %v", counted, expanded)
 	}
 }
@@ -793,7 +793,7 @@ func TestConcurrent(t *testing.T) {
 				base := fmt.Sprintf("w%d.", n%3)
 				since := g.Load()
 				w := dnstest.NewRecorder(&test.ResponseWriter{})
-				if _, e := x.ServeDNS(context.Background(), w, query(base+podSuffixes[0], dns.TypeA), &Question{Base: base, Suffixes: podSuffixes, Path: 1}); e != nil {
+				if _, e := x.ServeDNS(context.Background(), w, query(base+podSuffixes[0], dns.TypeA), &Question{Base: base, Suffixes: podSuffixes, ListID: 1}); e != nil {
 					err = e
 					break
 				}

@@ -23,17 +23,17 @@ const (
 
 var resultNames = [...]string{"success", "nodata", "nxdomain", "failure"}
 
-// Results counts the expansions of a plugin by result and server.
-type Results struct {
+// Metrics counts the expansions of a plugin by result and server.
+type Metrics struct {
 	expansions *prometheus.CounterVec
 	saved      *prometheus.CounterVec
-	// Also counts expansions that have found a name, by server; it may be nil.
-	Also *prometheus.CounterVec
+	// Found counts expansions that have found a name, by server; it may be nil.
+	Found *prometheus.CounterVec
 }
 
-// NewResults registers and returns the counters of a plugin. It must be called once for a subsystem.
-func NewResults(subsystem string) *Results {
-	return &Results{
+// NewMetrics registers and returns the counters of a plugin. It must be called once for a subsystem.
+func NewMetrics(subsystem string) *Metrics {
+	return &Metrics{
 		expansions: promauto.NewCounterVec(prometheus.CounterOpts{
 			Namespace: "nearside", Subsystem: subsystem, Name: "expansions_total",
 			Help: "Queries answered by walking the candidates of a search list, by outcome (success, nodata, nxdomain, failure) and position of the candidate that was found, from 0; bare: the bare name, none: no candidate.",
@@ -59,8 +59,8 @@ func (o *outcome) labels() expansionLabels {
 
 // counter counts expansions with the same labels on one server.
 type counter struct {
-	expansions, saved, also prometheus.Counter
-	position                float64
+	expansions, saved, found prometheus.Counter
+	position                 float64
 }
 
 // Inc counts an expansion.
@@ -69,36 +69,36 @@ func (c *counter) Inc() {
 	if c.position > 0 {
 		c.saved.Add(c.position)
 	}
-	if c.also != nil {
-		c.also.Inc()
+	if c.found != nil {
+		c.found.Inc()
 	}
 }
 
 // counter returns the counter of a server for expansions with some labels.
-func (x *Results) counter(server string, labels expansionLabels) *counter {
+func (m *Metrics) counter(server string, labels expansionLabels) *counter {
 	position := "none"
-	c := &counter{saved: x.saved.WithLabelValues(server)}
+	c := &counter{saved: m.saved.WithLabelValues(server)}
 	if labels.found {
 		c.position = float64(labels.position)
 		if position = strconv.Itoa(labels.position); labels.bare {
 			position = "bare"
 		}
-		if x.Also != nil {
-			c.also = x.Also.WithLabelValues(server)
+		if m.Found != nil {
+			c.found = m.Found.WithLabelValues(server)
 		}
 	}
-	c.expansions = x.expansions.WithLabelValues(server, resultNames[labels.result], position)
+	c.expansions = m.expansions.WithLabelValues(server, resultNames[labels.result], position)
 	return c
 }
 
 // First returns the counter of a server for expansions that find the first candidate.
-func (x *Results) First(server string) answers.Counter {
-	return x.counter(server, expansionLabels{result: success, found: true})
+func (m *Metrics) First(server string) answers.Counter {
+	return m.counter(server, expansionLabels{result: success, found: true})
 }
 
 // hitCounter counts the hits of a stored answer as expansions. It implements answers.ServerCounter.
 type hitCounter struct {
-	results  *Results
+	metrics  *Metrics
 	labels   expansionLabels
 	counters atomic.Pointer[[]serverCounter]
 }
@@ -108,8 +108,8 @@ type serverCounter struct {
 	counter *counter
 }
 
-// On implements answers.ServerCounter.
-func (h *hitCounter) On(server string) answers.Counter {
+// Counter implements answers.ServerCounter.
+func (h *hitCounter) Counter(server string) answers.Counter {
 	var known []serverCounter
 	if all := h.counters.Load(); all != nil {
 		known = *all
@@ -119,7 +119,7 @@ func (h *hitCounter) On(server string) answers.Counter {
 			return s.counter
 		}
 	}
-	c := h.results.counter(server, h.labels)
+	c := h.metrics.counter(server, h.labels)
 	known = append(slices.Clip(known), serverCounter{server, c})
 	h.counters.Store(&known) // a concurrent addition may be lost; the next hit repeats it
 	return c

@@ -197,7 +197,7 @@ func (r *randomBackend) question() *Question {
 		q.Suffixes = slices.Concat(someSuffixes[:3], q.Suffixes[min(3, n):])
 	}
 	if r.IntN(4) > 0 {
-		q.Path = 1 + r.Uint32N(5)
+		q.ListID = 1 + r.Uint32N(5)
 	}
 	return q
 }
@@ -322,7 +322,7 @@ func checkModel(t *testing.T, seed uint64, counts map[string]int) {
 	switch {
 	case len(name) > 254 || random.IntN(5) == 0:
 		name = "carried.in.the.name.test."
-		q.Path = 0
+		q.ListID = 0
 	case random.IntN(10) == 0:
 		name = strings.ToUpper(name)
 		q.Base = name[:len(q.Base)]
@@ -339,7 +339,7 @@ func checkModel(t *testing.T, seed uint64, counts map[string]int) {
 		r.SetEdns0(1232, random.IntN(2) == 0)
 	}
 	want := resolve(w, r.Question[0].Qtype, names, x.Zones...)
-	before := results.snapshot()
+	before := testMetrics.snapshot()
 	describe := func() string {
 		s := fmt.Sprintf("%v of %+v\nability %d, zones %q", r.Question[0], *q, w.ability, x.Zones)
 		for _, name := range names {
@@ -356,7 +356,7 @@ func checkModel(t *testing.T, seed uint64, counts map[string]int) {
 	if want.saved > 0 {
 		delta["saved"] = float64(want.saved)
 	}
-	if d := results.since(before); !maps.Equal(d, delta) {
+	if d := testMetrics.since(before); !maps.Equal(d, delta) {
 		t.Fatalf("counted %v, want %v\n%s", d, delta, describe())
 	}
 	counts[want.result]++
@@ -381,7 +381,7 @@ func checkModel(t *testing.T, seed uint64, counts map[string]int) {
 	now := answers.Now()
 	again := func(what string, age uint32, isStored bool) bool {
 		t.Helper()
-		w.queries, before = nil, results.snapshot()
+		w.queries, before = nil, testMetrics.snapshot()
 		w.replies = nil
 		wanted := resolve(w, r.Question[0].Qtype, names, x.Zones...)
 		got := send(t, x, r, q)
@@ -391,7 +391,7 @@ func checkModel(t *testing.T, seed uint64, counts map[string]int) {
 		if err := wanted.check(r, got, age); err != nil {
 			t.Fatalf("%s: %v\n%s", what, err, describe())
 		}
-		if d := results.since(before); !maps.Equal(d, delta) {
+		if d := testMetrics.since(before); !maps.Equal(d, delta) {
 			t.Fatalf("%s: counted %v, want %v\n%s", what, d, delta, describe())
 		}
 		return true
@@ -429,7 +429,7 @@ func checkModel(t *testing.T, seed uint64, counts map[string]int) {
 }
 
 // snapshot returns the counters of the server without a name.
-func (x *Results) snapshot() map[string]float64 {
+func (x *Metrics) snapshot() map[string]float64 {
 	all := map[string]float64{}
 	collect := func(c prometheus.Collector, name string) {
 		metrics := make(chan prometheus.Metric, 1000)
@@ -451,14 +451,14 @@ func (x *Results) snapshot() map[string]float64 {
 	}
 	collect(x.expansions, "expansions")
 	collect(x.saved, "saved")
-	if x.Also != nil {
-		collect(x.Also, "also")
+	if x.Found != nil {
+		collect(x.Found, "also")
 	}
 	return all
 }
 
 // since returns the changes of counters since a snapshot.
-func (x *Results) since(before map[string]float64) map[string]float64 {
+func (x *Metrics) since(before map[string]float64) map[string]float64 {
 	now := x.snapshot()
 	for name, value := range now {
 		if now[name] -= before[name]; value == before[name] {

@@ -51,7 +51,7 @@ func (k *walk) queryRun(i int, suffixes []byte) (c candidateReply, matched strin
 	switch {
 	case !ok || !valid || len(names) > 1:
 		return c, "", false
-	case !searchlist.Answers(data, suffixes), len(names) == 0 && c.status == hasData, len(names) > 0 && c.status == absent:
+	case !searchlist.ValidReply(data, suffixes), len(names) == 0 && c.status == hasData, len(names) > 0 && c.status == absent:
 		c.status = failed // the option contradicts the query or the reply
 	case len(names) > 0:
 		c.status, c.stored, matched = hasData, false, names[0]
@@ -100,9 +100,9 @@ func (k *walk) query(name string, qtype uint16, suffixes []byte) candidateReply 
 	ctx, recorded := answers.Record(k.ctx, r)
 	reply, err := k.exchange(ctx, r)
 	c := candidateReply{status: k.statusOf(name, reply), name: name, reply: reply, serial: recorded.Serial, err: err}
-	c.stored = recorded.Expires != 0 || k.KeepsPlain && suffixes == nil
+	c.stored = recorded.Expires != 0 || k.StoresCandidates && suffixes == nil
 	joinReply(&k.validity, reply, recorded)
-	if k.KeepsPlain && err == nil && reply != nil && suffixes == nil && recorded.ForAll() && k.Block.Serves(k.ctx, name) {
+	if k.StoresCandidates && err == nil && reply != nil && suffixes == nil && recorded.ForAll() && k.Block.Serves(k.ctx, name) {
 		k.Block.Keyspace.PutReply(r, reply, &recorded.Properties)
 	}
 	return c

@@ -46,7 +46,7 @@ func takeQueries() []string {
 func init() {
 	dnsserver.Directives = append(dnsserver.Directives, expandDirective, backendDirective)
 	plugin.Register(expandDirective, func(c *caddy.Controller) error {
-		x := &Expander{Plugin: expandDirective, Block: block.Of(c), Results: results}
+		x := &Expander{Plugin: expandDirective, Block: block.Of(c), Metrics: testMetrics}
 		directives.blocks = append(directives.blocks, x.Block)
 		dnsserver.GetConfig(c).AddPlugin(func(next plugin.Handler) plugin.Handler {
 			x.Next = next
@@ -70,7 +70,7 @@ func (e expandHandler) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dn
 	if Nested(ctx) || !strings.HasSuffix(name, "."+podSuffixes[0]) {
 		return plugin.NextOrFailure(e.Name(), e.Next, ctx, w, r)
 	}
-	return e.Expander.ServeDNS(ctx, w, r, &Question{Base: strings.TrimSuffix(name, podSuffixes[0]), Suffixes: podSuffixes, Path: 1})
+	return e.Expander.ServeDNS(ctx, w, r, &Question{Base: strings.TrimSuffix(name, podSuffixes[0]), Suffixes: podSuffixes, ListID: 1})
 }
 
 type backendHandler struct{ zone string }

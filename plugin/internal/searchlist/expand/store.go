@@ -48,8 +48,8 @@ func (x *Expander) key(r *dns.Msg, q *Question) *key {
 		return k
 	}
 	k.bytes = x.Block.Keyspace.Key(make([]byte, 0, answers.MaxKey), k.query, &k.q)
-	if q.Path != 0 {
-		k.bytes = answers.AppendKeyPath(k.bytes, q.Path)
+	if q.ListID != 0 {
+		k.bytes = answers.AppendKeyList(k.bytes, q.ListID)
 	}
 	return k
 }
@@ -72,7 +72,7 @@ func (x *Expander) store(k *key, m *dns.Msg, out *outcome) {
 	if out.stored || len(k.bytes) == 0 || !out.validity.Fresh(now) || len(errorsOf(out.reply)) > 0 {
 		return
 	}
-	e := &answers.Entry{Stored: now, Validity: out.validity, Serial: out.serial, Count: &hitCounter{results: x.Results, labels: out.labels()}}
+	e := &answers.Entry{Stored: now, Validity: out.validity, Serial: out.serial, Count: &hitCounter{metrics: x.Metrics, labels: out.labels()}}
 	if e.Expires != 0 {
 		e.Gone, e.Costly = e.Expires, true
 	}
@@ -92,7 +92,7 @@ func (x *Expander) writeStored(ctx context.Context, w dns.ResponseWriter, r *dns
 		answers.Shared.Remove(e)
 		return dns.RcodeServerFailure, fmt.Errorf("plugin/%s: unpack stored answer of %s: %w", x.Plugin, r.Question[0].Name, err)
 	}
-	e.Count.On(metrics.WithServer(ctx)).Inc()
+	e.Count.Counter(metrics.WithServer(ctx)).Inc()
 	if err := w.WriteMsg(m); err != nil {
 		return dns.RcodeServerFailure, err
 	}

@@ -1,8 +1,8 @@
-// Package apiserver is the source that reads an API server: client-go reflectors over protobuf and
-// streamed lists, whose store is the index itself. Only the records of objects stay in memory. Custom resources
-// are JSON, and may be missing; see custom.
-//
-// A watch that is open and no longer reports changes is detected and replaced; see watchdog.
+// Package apiserver is the source that reads an API server, with client-go's reflectors over protobuf and streamed
+// lists, whose store is the index itself: only the records of objects stay in memory. Input is a connection and the
+// resources to read; output is records in the index, and the status of each resource. Custom resources are JSON, and may
+// be missing: see custom. A watch that is open and no longer reports changes is replaced: see watchdog. The package
+// imports neither client-go's typed clients nor CoreDNS's server.
 package apiserver
 
 import (
@@ -49,12 +49,12 @@ type Source struct {
 
 // New returns the source for a connection. It opens no connection yet; it fails if the files of the connection cannot be
 // used.
-func New(c Connection, o source.Options, skipped *source.Skipped) (*Source, error) {
+func New(c Connection, o source.Options) (*Source, error) {
 	config, err := c.RESTConfig()
 	if err != nil {
 		return nil, err
 	}
-	s := &Source{options: o, stripper: source.Stripper{Options: o, Skipped: skipped}, host: config.Host, pace: defaultPace()}
+	s := &Source{options: o, stripper: source.NewStripper(o), host: config.Host, pace: defaultPace()}
 	if s.clients, err = newClients(config, o); err != nil {
 		return nil, err
 	}

@@ -40,7 +40,7 @@ func (c *clock) advance(d time.Duration) { c.offset.Add(int64(d)) }
 // run starts a source for the API server and stops it with the test.
 func run(t *testing.T, api *fakeapi.Server, o source.Options, c *clock) (*Source, *index.Index) {
 	t.Helper()
-	s, err := New(Connection{Endpoint: api.URL(), QPS: 1000, Burst: 1000}, o, new(source.Skipped))
+	s, err := New(Connection{Endpoint: api.URL(), QPS: 1000, Burst: 1000}, o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -369,7 +369,7 @@ func TestLimits(t *testing.T) {
 	api.Put(service("web", "10.96.0.1", nil))
 
 	t.Run("requests a second", func(t *testing.T) {
-		s, err := New(Connection{Endpoint: api.URL(), QPS: 20, Burst: 1}, source.Options{}, new(source.Skipped))
+		s, err := New(Connection{Endpoint: api.URL(), QPS: 20, Burst: 1}, source.Options{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -386,7 +386,7 @@ func TestLimits(t *testing.T) {
 	})
 
 	t.Run("requests in flight", func(t *testing.T) {
-		s, err := New(Connection{Endpoint: api.URL(), QPS: 1000, Burst: 1000, MaxInflight: 1}, source.Options{}, new(source.Skipped))
+		s, err := New(Connection{Endpoint: api.URL(), QPS: 1000, Burst: 1000, MaxInflight: 1}, source.Options{})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -39,9 +39,6 @@ type Connection struct {
 	MaxInflight int
 }
 
-// ErrNotInCluster is returned if no API server is configured, and the process is not in a cluster.
-var ErrNotInCluster = errors.New("no API server to read: not in a cluster (KUBERNETES_SERVICE_HOST is not set) and none of endpoint, kubeconfig and manifests is given")
-
 // RESTConfig checks the files of the connection and returns client-go's configuration. It opens no connection.
 func (c Connection) RESTConfig() (*rest.Config, error) {
 	config, err := c.base()
@@ -92,7 +89,7 @@ func (c Connection) base() (*rest.Config, error) {
 	}
 	config, err := rest.InClusterConfig()
 	if errors.Is(err, rest.ErrNotInCluster) {
-		return nil, ErrNotInCluster
+		return nil, errors.New("no API server to read: not in a cluster (KUBERNETES_SERVICE_HOST is not set) and none of endpoint, kubeconfig and manifests is given")
 	}
 	return config, err
 }

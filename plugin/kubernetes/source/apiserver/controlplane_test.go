@@ -140,7 +140,7 @@ type realSource struct {
 // runReal runs a source until the test ends.
 func runReal(t *testing.T, kubeconfig string, o source.Options) *realSource {
 	t.Helper()
-	s, err := New(Connection{Kubeconfig: kubeconfig, QPS: 50, Burst: 100}, o, new(source.Skipped))
+	s, err := New(Connection{Kubeconfig: kubeconfig, QPS: 50, Burst: 100}, o)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -155,7 +155,7 @@ func startClusterset(t *testing.T, o source.Options, prepare func(api *fakeapi.S
 		prepare(c.api, c.front)
 	}
 	var err error
-	if c.Source, err = New(Connection{Endpoint: c.front.url, QPS: 1000, Burst: 1000}, o, new(source.Skipped)); err != nil {
+	if c.Source, err = New(Connection{Endpoint: c.front.url, QPS: 1000, Burst: 1000}, o); err != nil {
 		t.Fatal(err)
 	}
 	c.pace = pace{now: time.Now, retry: time.Millisecond, check: 20 * time.Millisecond, confirm: 10 * time.Millisecond}
@@ -347,7 +347,7 @@ func TestClusterID(t *testing.T) {
 // TestOtherProperties: other properties do not change the ID of the cluster, even if a server ignores the selector.
 func TestOtherProperties(t *testing.T) {
 	ix := index.New()
-	s := &Source{stripper: source.Stripper{Skipped: new(source.Skipped)}}
+	s := &Source{stripper: source.NewStripper(source.Options{})}
 	r := s.records(source.ClusterProperties, ix)
 	property := func(name, value string) *source.ClusterProperty {
 		return &source.ClusterProperty{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: source.ClusterPropertySpec{Value: value}}
@@ -857,7 +857,7 @@ func TestImportsStop(t *testing.T) {
 			api := startAPI(t)
 			f := startFront(t, api)
 			prepare(api, f)
-			s, err := New(Connection{Endpoint: f.url, QPS: 1000, Burst: 1000}, withImports, new(source.Skipped))
+			s, err := New(Connection{Endpoint: f.url, QPS: 1000, Burst: 1000}, withImports)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -70,7 +70,7 @@ type nodeSource struct {
 
 func runNodes(t *testing.T, api *fakeapi.Server, endpoint string) *nodeSource {
 	t.Helper()
-	s, err := New(Connection{Endpoint: endpoint, QPS: 1000, Burst: 1000}, withNodes, new(source.Skipped))
+	s, err := New(Connection{Endpoint: endpoint, QPS: 1000, Burst: 1000}, withNodes)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -452,7 +452,7 @@ func TestNodesForbidden(t *testing.T) {
 func TestNodesStop(t *testing.T) {
 	api := startAPI(t)
 	api.Hang(fakeapi.Nodes, true)
-	s, err := New(Connection{Endpoint: api.URL()}, withNodes, new(source.Skipped))
+	s, err := New(Connection{Endpoint: api.URL()}, withNodes)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -68,7 +68,7 @@ func newError(t *testing.T, path string) string {
 	}
 	dir := t.TempDir()
 	write(t, dir, filepath.Base(path), string(content))
-	_, err = New(dir, everything, nil)
+	_, err = New(dir, everything)
 	if err == nil {
 		return fmt.Sprintf("%s: no error", filepath.Base(path))
 	}

@@ -122,7 +122,7 @@ func (t *text) yamlValues(strict bool) (next func() ([]byte, error)) {
 	}
 }
 
-// safely calls a parser of YAML. They panic in states that they hold impossible.
+// safely calls a parser of YAML. They panic in states that they regard as impossible.
 func safely(f func() error) (err error) {
 	defer func() {
 		if r := recover(); r != nil {

@@ -37,7 +37,7 @@ func FuzzParse(f *testing.F) {
 		if isJSON {
 			name = "f.json"
 		}
-		p := parser{opts: opts, strip: source.Stripper{Options: opts, Skipped: new(source.Skipped)}}
+		p := parser{opts: opts, strip: source.NewStripper(opts)}
 		c, err := p.parse(name, content)
 		if err != nil {
 			var bad *problem

@@ -27,7 +27,7 @@ func BenchmarkNew(b *testing.B) {
 			}
 			peak := watchHeap(b)
 			for b.Loop() {
-				if _, err := New(dir, everything, nil); err != nil {
+				if _, err := New(dir, everything); err != nil {
 					b.Fatal(err)
 				}
 			}

@@ -52,7 +52,7 @@ func load(t *testing.T, opts source.Options, files map[string]string) (*Source, 
 	for name, content := range files {
 		write(t, dir, name, content)
 	}
-	s, err := newSource(dir, opts, nil)
+	s, err := newSource(dir, opts)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -368,7 +368,7 @@ func TestLinksAreFollowed(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	s, err := New(dir, source.Options{}, nil)
+	s, err := New(dir, source.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -410,7 +410,7 @@ func TestLinesOfLargeFiles(t *testing.T) {
 func TestDemo(t *testing.T) {
 	opts := everything
 	opts.Imports, opts.ClusterID = true, true
-	s, err := newSource("../../../../deploy/demo", opts, nil)
+	s, err := newSource("../../../../deploy/demo", opts)
 	if err != nil {
 		t.Fatal(err)
 	}

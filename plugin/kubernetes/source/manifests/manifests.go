@@ -1,10 +1,9 @@
-// Package manifests brings a directory of Kubernetes manifests into an index, as if they were in a
-// cluster. In go files of YAML and JSON, watched as long as the source runs; out come the records of
+// Package manifests updates an index from a directory of Kubernetes manifests, as if they were in a
+// cluster. Input is files of YAML and JSON, watched as long as the source runs; output is the records of
 // their Services, ServiceImports, EndpointSlices, Namespaces, Nodes and Pods, in the index, and the ID of the
 // cluster. The directory is accepted or refused as a whole: while a file has an error, the last valid state is served.
 //
-// The package replaces an API server: it imports no client-go and no dns package, and does not know how names are
-// answered.
+// The package replaces an API server: it imports neither client-go nor CoreDNS's server.
 package manifests
 
 import (
@@ -26,7 +25,7 @@ type logger interface {
 	Errorf(format string, v ...any)
 }
 
-// timing holds the intervals of a Source, so that tests can shorten them.
+// timing has the intervals of a Source, so that tests can shorten them.
 type timing struct {
 	settle    time.Duration // without changes, after which the directory is read
 	maxSettle time.Duration // the maximum of this delay while changes continue
@@ -81,8 +80,8 @@ var _ source.Source = (*Source)(nil)
 
 // New reads the directory once and returns a Source that begins with this state. Its error is one line with the file
 // and line of the first error.
-func New(dir string, opts source.Options, skipped *source.Skipped) (*Source, error) {
-	s, err := newSource(dir, opts, skipped)
+func New(dir string, opts source.Options) (*Source, error) {
+	s, err := newSource(dir, opts)
 	if err != nil {
 		return nil, err
 	}
@@ -99,19 +98,16 @@ func (s *Source) begin() error {
 }
 
 // newSource returns a Source that has read nothing yet.
-func newSource(dir string, opts source.Options, skipped *source.Skipped) (*Source, error) {
+func newSource(dir string, opts source.Options) (*Source, error) {
 	root, err := filepath.Abs(dir)
 	if err != nil {
 		return nil, fmt.Errorf("manifests directory %s: %w", dir, err)
-	}
-	if skipped == nil {
-		skipped = new(source.Skipped)
 	}
 	return &Source{
 		dir:     filepath.Clean(dir),
 		root:    root,
 		opts:    opts,
-		parser:  parser{opts: opts, strip: source.Stripper{Options: opts, Skipped: skipped}},
+		parser:  parser{opts: opts, strip: source.NewStripper(opts)},
 		log:     clog.NewWithPlugin("kubernetes"),
 		now:     time.Now,
 		wait:    defaultTiming,

@@ -85,7 +85,7 @@ func TestNewFails(t *testing.T) {
 				t.Fatal(err)
 			}
 			test.prepare(t, dir)
-			s, err := newSource(dir, source.Options{}, nil)
+			s, err := newSource(dir, source.Options{})
 			if err != nil {
 				t.Fatal(err)
 			}

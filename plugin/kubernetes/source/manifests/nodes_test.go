@@ -108,7 +108,7 @@ func TestNodeChanges(t *testing.T) {
 }
 
 func TestDemoNodes(t *testing.T) {
-	s, err := New("../../../../deploy/demo", withTopology, nil)
+	s, err := New("../../../../deploy/demo", withTopology)
 	if err != nil {
 		t.Fatal(err)
 	}

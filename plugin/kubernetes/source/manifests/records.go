@@ -197,7 +197,7 @@ func (c *cluster) namespaceNames(s labels.Selector, strip source.Stripper) (all 
 	return all
 }
 
-// serve replaces the records of the index. Nodes and the ID of the cluster, which decide the location of endpoints, come
+// serve replaces the records of the index. Nodes and the ID of the cluster, which locate endpoints, are replaced
 // before these, endpoints before the Services and ServiceImports whose names make them visible, and namespaces last.
 func (s *Source) serve() {
 	var (

@@ -35,7 +35,7 @@ func run(t *testing.T, opts source.Options, files map[string]string, change func
 	for name, content := range files {
 		write(t, r.dir, name, content)
 	}
-	s, err := newSource(r.dir, opts, nil)
+	s, err := newSource(r.dir, opts)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -37,33 +37,33 @@ func (s *fixedSource) hasStopped() bool {
 	}
 }
 
-func TestLease(t *testing.T) {
+func TestHandle(t *testing.T) {
 	t.Run("equal keys share a source and its index", func(t *testing.T) {
 		src, other := newFixedSource(), newFixedSource()
-		first, second := Acquire("a", src), Acquire("a", other)
-		apart := Acquire("b", other)
+		first, second := Open("a", src), Open("a", other)
+		apart := Open("b", other)
 		if first.Index() != second.Index() || first.Index() == apart.Index() {
 			t.Error("an index is shared where it should not be, or not where it should")
 		}
-		first.Release()
-		first.Release() // the second call does nothing
+		first.Close()
+		first.Close() // the second call does nothing
 		if src.hasStopped() {
 			t.Fatal("the source stopped while it was in use")
 		}
-		second.Release()
+		second.Close()
 		if !src.hasStopped() {
-			t.Error("the source did not stop with the last use")
+			t.Error("the source did not stop with the last handle")
 		}
 		if other.hasStopped() {
 			t.Error("the other source stopped")
 		}
-		apart.Release()
+		apart.Close()
 	})
 
-	t.Run("after the last use it is started anew", func(t *testing.T) {
-		Acquire("a", newFixedSource()).Release()
+	t.Run("after the last handle it is started anew", func(t *testing.T) {
+		Open("a", newFixedSource()).Close()
 		src := newFixedSource()
-		Acquire("a", src).Release()
+		Open("a", src).Close()
 		if !src.hasStopped() {
 			t.Error("the second source did not run")
 		}
@@ -73,7 +73,7 @@ func TestLease(t *testing.T) {
 		src := &stuckSource{end: make(chan struct{})}
 		defer close(src.end)
 		begin := time.Now()
-		Acquire("a", src).Release()
+		Open("a", src).Close()
 		if took := time.Since(begin); took > stopWait+5*time.Second {
 			t.Errorf("waited %s", took)
 		}
@@ -99,10 +99,10 @@ func TestLastSyncMetric(t *testing.T) {
 		t.Fatalf("%d values without a source", n)
 	}
 	now := time.Now()
-	first := Acquire("a", newFixedSource(Status{Resource: Services, Heard: now}, Status{Resource: Pods}))
-	second := Acquire("b", newFixedSource(Status{Resource: Services, Heard: now.Add(-time.Hour)}))
-	defer first.Release()
-	defer second.Release()
+	first := Open("a", newFixedSource(Status{Resource: Services, Heard: now}, Status{Resource: Pods}))
+	second := Open("b", newFixedSource(Status{Resource: Services, Heard: now.Add(-time.Hour)}))
+	defer first.Close()
+	defer second.Close()
 	if n := count(); n != 1 {
 		t.Errorf("%d values, want one: pods were never read, and Services count once", n)
 	}

@@ -12,10 +12,10 @@ import (
 	_ "github.com/coredns/coredns/plugin/bind"
 )
 
-// configured are the sources of the running test by key, and the leases in the order of their start.
+// configured are the sources of the running test by key, and the handles in the order of their start.
 var (
 	configured map[string]*fixedSource
-	leases     []*Lease
+	handles    []*Handle
 )
 
 // init registers a directive that uses a source, or refuses to start: sourcetest KEY, sourcetest fail.
@@ -30,7 +30,7 @@ func init() {
 			if configured[key] == nil {
 				configured[key] = newFixedSource()
 			}
-			new(Use).Follow(c, func() string { return key }, configured[key], func(l *Lease) { leases = append(leases, l) })
+			Follow(c, func() string { return key }, configured[key], func(h *Handle) { handles = append(handles, h) })
 		}
 		return nil
 	})
@@ -44,13 +44,13 @@ func configuration(keys ...string) caddy.CaddyfileInput {
 	return caddy.CaddyfileInput{Contents: []byte(text.String()), ServerTypeName: "dns"}
 }
 
-// TestUse reloads a configuration: a refused one stops the sources that only it uses, and one that is served takes over
+// TestFollow reloads a configuration: a refused one stops the sources that only it uses, and one that is served takes over
 // the source with its index.
-func TestUse(t *testing.T) {
+func TestFollow(t *testing.T) {
 	if err := dnsserver.SetDirectives([]string{"bind", "sourcetest"}); err != nil {
 		t.Fatal(err)
 	}
-	configured, leases = map[string]*fixedSource{}, nil
+	configured, handles = map[string]*fixedSource{}, nil
 	stopped := func(when string, want map[string]bool) {
 		t.Helper()
 		for key, want := range want {
@@ -75,7 +75,7 @@ func TestUse(t *testing.T) {
 		t.Fatal(err)
 	}
 	stopped("replaced", map[string]bool{"a": false, "b": true, "d": false})
-	if first, last := leases[0], leases[len(leases)-2]; first.Index() != last.Index() {
+	if first, last := handles[0], handles[len(handles)-2]; first.Index() != last.Index() {
 		t.Error("the index of the source was not handed over")
 	}
 	if errs := next.ShutdownCallbacks(); len(errs) > 0 {

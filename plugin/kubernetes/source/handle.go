@@ -4,17 +4,20 @@ import (
 	"context"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
+	"github.com/coredns/caddy"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/nearside-dns/nearside/plugin/internal/reload"
 	"github.com/nearside-dns/nearside/plugin/kubernetes/index"
 )
 
-// Lease is a reference of one configuration to a running source. Configurations with the same source share it and its
-// index: the server blocks of a Corefile, and the old and the new configuration during a reload. So a reload neither
-// lists the cluster again nor loses its records while the API server is away.
-type Lease struct {
+// Handle is a counted reference of one configuration to a running source. Configurations with the same source share it
+// and its index: the server blocks of a Corefile, and the old and the new configuration during a reload. So a reload
+// neither lists the cluster again nor loses its records while the API server is away.
+type Handle struct {
 	shared *shared
 	once   sync.Once
 }
@@ -23,7 +26,7 @@ type shared struct {
 	key    string
 	source Source
 	index  *index.Index
-	users  int // guarded by running.mu
+	count  int // of handles; guarded by running.mu
 	stop   context.CancelFunc
 	done   chan struct{}
 }
@@ -38,8 +41,29 @@ var running struct {
 // be interrupted.
 const stopWait = time.Second
 
-// Acquire returns a lease on the source with a key. If none runs, it starts src.
-func Acquire(key string, src Source) *Lease {
+// Follow opens a handle when the configuration of a controller starts, and closes it at the end of the configuration; at
+// the end of the process that is after health's lameduck period, during which answers must be right, too. started is
+// called with the handle. Follow is called in setup.
+func Follow(c *caddy.Controller, key func() string, src Source, started func(*Handle)) {
+	var opened atomic.Pointer[Handle]
+	reload.Follow(c, reload.Owner{
+		Start: func() error {
+			h := Open(key(), src)
+			opened.Store(h)
+			started(h)
+			return nil
+		},
+		Stop: func(reload.End) error {
+			if h := opened.Load(); h != nil {
+				h.Close()
+			}
+			return nil
+		},
+	})
+}
+
+// Open returns a handle of the source with a key. If none runs, it starts src.
+func Open(key string, src Source) *Handle {
 	running.mu.Lock()
 	defer running.mu.Unlock()
 	at := slices.IndexFunc(running.shared, func(s *shared) bool { return s.key == key })
@@ -47,9 +71,9 @@ func Acquire(key string, src Source) *Lease {
 		running.shared = append(running.shared, start(key, src))
 		at = len(running.shared) - 1
 	}
-	l := &Lease{shared: running.shared[at]}
-	l.shared.users++
-	return l
+	h := &Handle{shared: running.shared[at]}
+	h.shared.count++
+	return h
 }
 
 func start(key string, src Source) *shared {
@@ -63,18 +87,18 @@ func start(key string, src Source) *shared {
 }
 
 // Index returns the index that the source fills.
-func (l *Lease) Index() *index.Index { return l.shared.index }
+func (h *Handle) Index() *index.Index { return h.shared.index }
 
 // Status returns the state of the source's resources.
-func (l *Lease) Status() []Status { return l.shared.source.Status() }
+func (h *Handle) Status() []Status { return h.shared.source.Status() }
 
-// Release ends the lease. The last release stops the source.
-func (l *Lease) Release() { l.once.Do(l.shared.release) }
+// Close closes the handle. The last one to be closed stops the source.
+func (h *Handle) Close() { h.once.Do(h.shared.close) }
 
-func (s *shared) release() {
+func (s *shared) close() {
 	running.mu.Lock()
-	s.users--
-	last := s.users == 0
+	s.count--
+	last := s.count == 0
 	if last {
 		running.shared = slices.DeleteFunc(running.shared, func(r *shared) bool { return r == s })
 	}
