@@ -3,6 +3,7 @@
 package doctor
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -54,11 +55,12 @@ func (m machine) node(t *testing.T) *node {
 	n.setup = func() setup { return m.setup }
 	n.links = func() ([]link.Link, error) { return m.links, nil }
 	n.matched = func() (map[string][]netip.Addr, error) { return m.matched, m.rulesErr }
-	n.proxyModes = func() ([]string, error) { return m.modes, m.legacyErr }
+	n.proxy = func() (rules.KubeProxy, error) {
+		return rules.KubeProxy{Modes: m.modes, Services: m.proxied}, cmp.Or(m.unread, m.legacyErr)
+	}
 	n.instances = func(string) (int, error) { return m.instances, nil }
 	n.leases = func(string) (map[netip.Addr]time.Duration, error) { return m.leases, nil }
 	n.firewall = func(context.Context, []firewall.Packet) ([]firewall.Finding, error) { return m.findings, m.unread }
-	n.proxied = func(context.Context, []netip.Addr) ([]netip.Addr, error) { return m.proxied, m.unread }
 	n.predecessors = func() ([]rules.PredecessorRule, error) { return m.iptables, m.legacyErr }
 	return n
 }
