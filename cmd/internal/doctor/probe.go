@@ -296,9 +296,9 @@ func (n *node) probeCluster(ctx context.Context) []Line {
 // every resolver knows. Any answer shows that it can be reached.
 func (n *node) probeUpstreams(ctx context.Context) []Line {
 	s := n.setup()
-	resolvers, _, _, _ := n.resolvers() // checkResolvers reports the error
+	found, _ := n.resolvers() // checkResolvers reports the error
 	var servers []netip.AddrPort
-	for _, r := range resolvers {
+	for _, r := range found.Servers {
 		if a, err := netip.ParseAddr(r); err == nil {
 			servers = append(servers, netip.AddrPortFrom(a, dnsPort))
 		}

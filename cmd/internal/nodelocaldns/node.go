@@ -37,8 +37,7 @@ type Node struct {
 	setupError  func(errortype string) // counts an error that does not end the process
 	flags       *flag.FlagSet
 	environ     func() []string    // NAME=value
-	resolvConf  string             // resolvconf.Path except in tests, as the next two
-	uplinks     string             // resolvconf.Uplinks
+	resolvConf  string             // resolvconf.Path except in tests, as the next one
 	host        string             // resolvconf.HostRoot
 	kubeDNSPath string             // defaultKubeDNS except in tests
 	exchange    dualstack.Exchange // with cluster DNS
@@ -68,7 +67,6 @@ func New() *Node {
 		setupError:  func(errortype string) { plugin.SetupErrors.WithLabelValues(errortype).Inc() },
 		environ:     os.Environ,
 		resolvConf:  resolvconf.Path,
-		uplinks:     resolvconf.Uplinks,
 		host:        resolvconf.HostRoot,
 		kubeDNSPath: defaultKubeDNS,
 		exchange:    dualstack.OverUDP,
@@ -191,7 +189,7 @@ type resolvConfFiles struct {
 func (f *resolvConfFiles) nameservers(file string, own addresses) ([]string, error) {
 	first := f.Node.serverless == nil
 	found, err := resolvconf.Reader{
-		Own: own, Path: f.resolvConf, Uplinks: f.uplinks, Host: f.host,
+		Own: own, Path: f.resolvConf, Uplinks: resolvconf.Uplinks, Host: f.host,
 		AllowCopy: first || f.Node.usedCopy, // else the servers in use are newer than the copy
 		Compare:   first,                    // later, the node's file may have changed
 	}.Nameservers(file)
