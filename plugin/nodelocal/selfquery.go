@@ -40,6 +40,15 @@ func newSelfQuerier(addr netip.Addr, iface string, port uint16, suffix string) *
 	return &selfQuerier{to: netip.AddrPortFrom(addr, port), suffix: suffix, wait: selfQueryWait}
 }
 
+// QuerySelf sends one self-query over UDP, past the lease, to a node-local address that is on an interface of this name,
+// and waits for the answer of the nodecache whose server block has the zone. With arriving the query arrives on an
+// interface as those of pods do, instead of on lo.
+func QuerySelf(ctx context.Context, to netip.AddrPort, iface, zone string, arriving bool, wait time.Duration) error {
+	q := newSelfQuerier(to.Addr(), iface, to.Port(), healthSuffix(zone))
+	q.wait, q.target = wait, netip.AddrPortFrom(rules.QuestionTarget(to.Addr()), to.Port())
+	return q.exchange(ctx, "udp", arriving)
+}
+
 // query sends one self-query over UDP, and over TCP as well every tcpEvery-th time and after a failure over TCP. With
 // arriving the self-queries arrive on an interface as those of pods do, if there is a pair of devices.
 func (q *selfQuerier) query(ctx context.Context, arriving bool) error {
@@ -73,13 +82,13 @@ func (q *selfQuerier) exchange(ctx context.Context, network string, arriving boo
 	case err != nil:
 		return fmt.Errorf("%s: %w", network, err)
 	case !healthy(r):
-		return fmt.Errorf("%s: %w", network, errOther)
+		return fmt.Errorf("%s: %w", network, ErrOtherServer)
 	}
 	return nil
 }
 
-// errOther is the error if the reply is not nodecache's.
-var errOther = errors.New("another DNS server answers: one on the address, or cluster DNS, because another table of nftables removes the mark of the query before priority raw - 10")
+// ErrOtherServer is the error if the reply is not nodecache's.
+var ErrOtherServer = errors.New("another DNS server answers: one on the address, or cluster DNS, because another table of nftables removes the mark of the query before priority raw - 10")
 
 func healthy(r *dns.Msg) bool {
 	if r.Rcode != dns.RcodeSuccess || len(r.Answer) != 1 {

@@ -109,7 +109,7 @@ func (n *node) verifyPair(alone bool) error {
 // rejected returns a more precise error for a self-query that is answered over lo but not if it arrives as those of
 // pods do. A reply of another server shows that packets pass.
 func (n *node) rejected(addr netip.Addr, err error) error {
-	if errors.Is(err, errIgnored) || errors.Is(err, errLate) || errors.Is(err, errOther) {
+	if errors.Is(err, errIgnored) || errors.Is(err, errLate) || errors.Is(err, ErrOtherServer) {
 		return err
 	}
 	return fmt.Errorf("%w; the server answers over lo, but not queries that arrive on interface %s from %s: a firewall of the node may reject or drop them, and queries of pods too; accept port %d of %s there, UDP and TCP, from pods and from this address (see the option question)",

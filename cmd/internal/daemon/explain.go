@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -122,16 +123,13 @@ func (c Corefile) places(zone, address string) (all []string) {
 	}
 	begins := c.begins()
 	for _, b := range blocks {
-		place, imported := beginning(b)
+		place, imported := FirstDirective(b, c.Name)
 		if !imported || len(begins) > 0 && begins[0].keys != nil {
 			own := slices.IndexFunc(begins, func(own blockBegin) bool { return slices.Equal(own.keys, b.Keys) })
 			if own >= 0 {
-				place = fmt.Sprintf(":%d", begins[own].line)
+				place = fmt.Sprintf("%s:%d", c.Name, begins[own].line)
 				begins = begins[own+1:]
 			}
-		}
-		if place == "" || place[0] == ':' {
-			place = c.Name + place
 		}
 		bound := slices.ContainsFunc(b.Tokens["bind"], func(t caddyfile.Token) bool { return t.Text == address })
 		if address != "" && len(b.Tokens["bind"]) > 0 && !bound {
@@ -144,23 +142,21 @@ func (c Corefile) places(zone, address string) (all []string) {
 	return all
 }
 
-// beginning returns the place of a block's first directive, FILE:LINE, or :LINE in the Corefile itself, and whether all its
-// directives are in imported files.
-func beginning(b caddyfile.ServerBlock) (place string, imported bool) {
+// FirstDirective returns the place of the first directive of a block of a file, FILE:LINE, and whether all its directives
+// are in imported files. A block without directives begins in the file.
+func FirstDirective(b caddyfile.ServerBlock, file string) (place string, imported bool) {
 	var first *caddyfile.Token
-	imported = true
 	for _, tokens := range b.Tokens {
-		for _, t := range tokens {
-			imported = imported && t.File != ""
-			if first == nil || t.Line < first.Line {
+		for _, t := range tokens { // those of the file itself name none
+			if first == nil || t.File < first.File || t.File == first.File && t.Line < first.Line {
 				first = &t
 			}
 		}
 	}
 	if first == nil {
-		return "", false
+		return file, false
 	}
-	return fmt.Sprintf("%s:%d", first.File, first.Line), imported
+	return fmt.Sprintf("%s:%d", cmp.Or(first.File, file), first.Line), first.File != ""
 }
 
 // blockBegin is the line with the keys of a server block. Without keys it is an import of server blocks.

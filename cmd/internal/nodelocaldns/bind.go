@@ -9,6 +9,8 @@ import (
 	"github.com/coredns/coredns/plugin"
 	"github.com/coredns/coredns/plugin/pkg/parse"
 	"github.com/coredns/coredns/plugin/pkg/transport"
+
+	"github.com/nearside-dns/nearside/cmd/internal/daemon"
 )
 
 // zonesOn returns the zones of a server block's key if the key is on the port of DNS, over UDP and TCP.
@@ -29,29 +31,11 @@ func (v values) blockOf(blocks []caddyfile.ServerBlock, domain, file string) (pl
 	zone := plugin.Name(domain).Normalize()
 	for _, b := range blocks {
 		if slices.ContainsFunc(b.Keys, func(key string) bool { return slices.Contains(v.zonesOn(key), zone) }) {
-			return firstDirective(b, file), true
+			place, _ = daemon.FirstDirective(b, file)
+			return place, true
 		}
 	}
 	return "", false
-}
-
-// firstDirective returns the place of a block's first directive, in the file if it has one there.
-func firstDirective(b caddyfile.ServerBlock, file string) string {
-	var first *caddyfile.Token
-	for _, tokens := range b.Tokens {
-		for _, t := range tokens {
-			if first == nil || t.File < first.File || t.File == first.File && t.Line < first.Line {
-				first = &t
-			}
-		}
-	}
-	switch {
-	case first == nil:
-		return file
-	case first.File != "":
-		file = first.File
-	}
-	return fmt.Sprintf("%s:%d", file, first.Line)
 }
 
 // listeners are where the server blocks on the port of DNS listen.
