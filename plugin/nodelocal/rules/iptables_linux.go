@@ -137,7 +137,7 @@ func newIPTables(all []ipRule) (*IPTables, error) {
 // filterTables returns the address families with a filter table of iptables: of iptables-nft, which is in nftables,
 // or of iptables-legacy.
 func filterTables() (map[string]bool, error) {
-	tables, err := exchange(context.Background(), "list tables", (*nftables.Conn).ListTables)
+	tables, err := Exchange(context.Background(), "list tables", (*nftables.Conn).ListTables)
 	if err != nil {
 		return nil, err
 	}

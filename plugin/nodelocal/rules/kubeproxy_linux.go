@@ -67,7 +67,7 @@ func ReadKubeProxy(ctx context.Context, withTables bool, procNet string) (p Kube
 func (p *KubeProxy) readTables(ctx context.Context, name string) error {
 	tables := tableFamilies[name]
 	chains, err := Steady(func() ([]*nftables.Chain, error) {
-		return exchange(ctx, "list chains", func(c *nftables.Conn) ([]*nftables.Chain, error) { return c.ListChainsOfTableFamily(tables) })
+		return Exchange(ctx, "list chains", func(c *nftables.Conn) ([]*nftables.Chain, error) { return c.ListChainsOfTableFamily(tables) })
 	})
 	if err != nil {
 		return err
@@ -88,7 +88,7 @@ func (p *KubeProxy) readTables(ctx context.Context, name string) error {
 		return nil
 	}
 	p.tables = true
-	elements, err := exchange(ctx, "read maps of table "+proxyTable, func(c *nftables.Conn) ([]nftables.SetElement, error) {
+	elements, err := Exchange(ctx, "read maps of table "+proxyTable, func(c *nftables.Conn) ([]nftables.SetElement, error) {
 		return elementsOf(c, tables, proxyTable, proxyMaps...)
 	})
 	length := map[string]int{"ip": 4, "ip6": 16}[name] // the keys begin with the address

@@ -10,7 +10,6 @@ import (
 
 	"github.com/google/nftables"
 	"github.com/google/nftables/expr"
-	"github.com/mdlayher/netlink"
 
 	"github.com/nearside-dns/nearside/plugin/nodelocal/rules"
 )
@@ -64,13 +63,9 @@ type table struct {
 // tableBases returns the chains of nftables that hooks call, without those of NAT, which process only
 // tracked packets.
 func tableBases(ctx context.Context) (all []base, err error) {
-	c, err := connect(ctx)
+	chains, err := rules.Exchange(ctx, "list chains", (*nftables.Conn).ListChains)
 	if err != nil {
 		return nil, err
-	}
-	chains, err := c.ListChains()
-	if err != nil {
-		return nil, &rules.KernelError{Operation: "list chains", Err: err}
 	}
 	tables := map[string]*table{}
 	for _, ch := range chains {
@@ -93,15 +88,6 @@ func tableBases(ctx context.Context) (all []base, err error) {
 		all = append(all, b)
 	}
 	return all, nil
-}
-
-// connect returns a connection to nftables that ends with the context.
-func connect(ctx context.Context) (*nftables.Conn, error) {
-	if err := ctx.Err(); err != nil {
-		return nil, err
-	}
-	until, _ := ctx.Deadline()
-	return nftables.New(nftables.WithSockOptions(func(c *netlink.Conn) error { return c.SetDeadline(until) }))
 }
 
 // rules reads the rules of a chain, once.
@@ -137,17 +123,15 @@ func (t *table) set(name string) set {
 	return s
 }
 
-func (t *table) readSet(name string) (s set, err error) {
-	c, err := connect(t.ctx)
-	if err != nil {
-		return s, err
-	}
-	found, err := c.GetSetByName(t.kernel, name)
-	if err != nil {
-		return s, err
-	}
-	listed, err := c.GetSetElements(found)
-	return newSet(found, listed), err
+func (t *table) readSet(name string) (set, error) {
+	return rules.Exchange(t.ctx, "read set "+name, func(c *nftables.Conn) (s set, err error) {
+		found, err := c.GetSetByName(t.kernel, name)
+		if err != nil {
+			return s, err
+		}
+		listed, err := c.GetSetElements(found)
+		return newSet(found, listed), err
+	})
 }
 
 // expressions are those that are evaluated, by their names.
