@@ -49,7 +49,7 @@ func newNode(o options, fs proc.FS, environment []string) *node {
 		return rules.Steady(func() (map[netip.Addr]time.Duration, error) { return rules.Leased(iface) })
 	}
 	n.firewall = func(ctx context.Context, packets []firewall.Packet) ([]firewall.Finding, error) {
-		return firewall.Check(ctx, packets, n.mayList(), rules.ProcNet)
+		return firewall.Check(ctx, packets, n.mayList())
 	}
 	n.links = once(n, func(context.Context) ([]link.Link, error) { return link.List() })
 	n.matched = once(n, func(ctx context.Context) (map[string][]netip.Addr, error) {
@@ -60,7 +60,7 @@ func newNode(o options, fs proc.FS, environment []string) *node {
 	})
 	n.predecessors = once(n, func(ctx context.Context) ([]rules.PredecessorRule, error) { return rules.Predecessors(ctx, nil) })
 	n.proxy = once(n, func(ctx context.Context) (rules.KubeProxy, error) {
-		return rules.ReadKubeProxy(ctx, n.mayList(), rules.ProcNet)
+		return rules.ReadKubeProxy(ctx, n.mayList())
 	})
 	n.setup = sync.OnceValue(func() setup {
 		s := discover(o, fs, environment)

@@ -143,7 +143,7 @@ func filterTables() (map[string]bool, error) {
 	}
 	present := map[string]bool{}
 	for _, f := range ipFamilies {
-		legacy, _ := os.ReadFile(filepath.Join(ProcNet, f+tablesNames)) // only root may read it
+		legacy, _ := os.ReadFile(filepath.Join(procNet, f+tablesNames)) // only root may read it
 		present[f] = slices.Contains(strings.Fields(string(legacy)), filterTable) ||
 			slices.ContainsFunc(tables, func(t *nftables.Table) bool { return t.Name == filterTable && t.Family == tableFamilies[f] })
 	}

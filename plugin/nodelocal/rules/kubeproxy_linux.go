@@ -33,8 +33,8 @@ type KubeProxy struct {
 }
 
 // ReadKubeProxy reads the state of kube-proxy. With an error it returns the part that it could read. Listing nftables
-// makes the kernel load nf_tables: without withTables it is not listed. procNet is a folder such as /proc/net.
-func ReadKubeProxy(ctx context.Context, withTables bool, procNet string) (p KubeProxy, err error) {
+// makes the kernel load nf_tables: without withTables it is not listed.
+func ReadKubeProxy(ctx context.Context, withTables bool) (p KubeProxy, err error) {
 	ctx, cancel := context.WithTimeout(ctx, predecessorWait)
 	defer cancel()
 	if withTables {
@@ -42,7 +42,7 @@ func ReadKubeProxy(ctx context.Context, withTables bool, procNet string) (p Kube
 			err = errors.Join(err, p.readTables(ctx, name))
 		}
 	}
-	legacy, e := OpenLegacy(ctx, procNet)
+	legacy, e := OpenLegacy(ctx)
 	err = errors.Join(err, e)
 	for _, l := range legacy {
 		if slices.Contains(l.Tables, proxyNAT) {

@@ -43,7 +43,7 @@ func TestServicesOfKubeProxy(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			find := func() []netip.Addr {
 				t.Helper()
-				found, err := ReadKubeProxy(t.Context(), true, ProcNet)
+				found, err := ReadKubeProxy(t.Context(), true)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -92,7 +92,7 @@ func TestModesOfKubeProxy(t *testing.T) {
 			if c.setup != nil {
 				namespace.Run(t, c.setup[0], c.setup[1:]...)
 			}
-			got, err := ReadKubeProxy(t.Context(), true, ProcNet)
+			got, err := ReadKubeProxy(t.Context(), true)
 			if err != nil || !slices.Equal(got.Modes, c.want) {
 				t.Errorf("got %v, %v; want %v", got.Modes, err, c.want)
 			}

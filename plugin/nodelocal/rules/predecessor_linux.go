@@ -82,7 +82,7 @@ func Predecessors(ctx context.Context, addrs []netip.Addr) ([]PredecessorRule, e
 	ctx, cancel := context.WithTimeout(ctx, predecessorWait)
 	defer cancel()
 	found, err := nftPredecessors(ctx)
-	legacy, err2 := legacyPredecessors(ctx, ProcNet)
+	legacy, err2 := legacyPredecessors(ctx, procNet)
 	found = slices.DeleteFunc(append(found, legacy...), func(r PredecessorRule) bool {
 		return len(addrs) > 0 && !slices.ContainsFunc(r.Addresses, func(a netip.Addr) bool { return slices.Contains(addrs, a) })
 	})

@@ -19,11 +19,11 @@ const checkWait = 8 * time.Second
 
 // Check returns the chains that drop or reject packets, without those of nodecache. With an error it
 // returns those that it has found all the same. Listing nftables makes the kernel load nf_tables: without
-// withTables it is not listed. procNet is a folder such as /proc/net.
-func Check(ctx context.Context, packets []Packet, withTables bool, procNet string) ([]Finding, error) {
+// withTables it is not listed.
+func Check(ctx context.Context, packets []Packet, withTables bool) ([]Finding, error) {
 	ctx, cancel := context.WithTimeout(ctx, checkWait)
 	defer cancel()
-	legacy, problem := legacyBases(ctx, procNet)
+	legacy, problem := legacyBases(ctx)
 	if !withTables { // rules.Steady reads the generation of the rules from nf_tables, which would load its module
 		findings, err := evaluate(legacy, packets)
 		return findings, errors.Join(err, problem)
