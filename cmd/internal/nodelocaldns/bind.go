@@ -82,12 +82,12 @@ func (v values) listeners(blocks []caddyfile.ServerBlock) listeners {
 func (v values) bind(blocks []caddyfile.ServerBlock, file string) ([]string, error) {
 	l := v.listeners(blocks)
 	switch {
-	case len(v.local) == 0 && l.unbound != "":
+	case len(v.localIPs) == 0 && l.unbound != "":
 		return nil, nil
-	case len(v.local) == 0:
+	case len(v.localIPs) == 0:
 		return l.names, nil
 	case l.blocks == 0:
-		return nil, fmt.Errorf("%s has no server block on port %s, so nothing would answer on -localip %s", file, v.port, &v.local)
+		return nil, fmt.Errorf("%s has no server block on port %s, so nothing would answer on -localip %s", file, v.port, &v.localIPs)
 	case len(l.names) == 0:
 		return nil, nil
 	}
@@ -95,7 +95,7 @@ func (v values) bind(blocks []caddyfile.ServerBlock, file string) ([]string, err
 		return nil, fmt.Errorf("%s: block %s has no bind and another has bind %s, so two servers would receive queries to -localip: write the same in both", file, l.unbound, l.wildcard)
 	}
 	var bound []string
-	for _, ip := range v.local {
+	for _, ip := range v.localIPs {
 		switch {
 		case l.wildcard != "" && !l.ips[ip]:
 			continue

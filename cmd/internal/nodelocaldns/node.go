@@ -212,31 +212,15 @@ func (f *resolvConfFiles) nameservers(file string, own addresses) ([]string, err
 }
 
 func (n *Node) values() values {
-	o := &n.options
-	v := values{
-		local:      o.localIPs,
-		port:       dnsserver.Port,
-		service:    o.upstreamSvc,
-		prometheus: o.prometheus,
-		resolvConf: n.resolvConf,
-		clusterset: o.clusterset,
-		directive: nodelocal{
-			interfaceName: o.interfaceName,
-			device:        o.setupInterface,
-			rules:         o.setupIptables,
-			keep:          o.skipTeardown,
-			healthPort:    o.healthPort,
-			interval:      o.interval.String(),
-			question:      o.question.option(),
-			fallback:      o.fallback.texts(),
-			services:      n.serviceAddresses(),
-		},
-	}
-	if ip, err := netip.ParseAddr(n.getenv(serviceVariable(o.upstreamSvc))); err == nil {
+	v := values{options: n.options, port: dnsserver.Port, resolvConf: n.resolvConf, fallbacks: n.options.fallback.texts()}
+	if ip, err := netip.ParseAddr(n.getenv(serviceVariable(n.options.upstreamSvc))); err == nil {
 		v.clusterDNS = ip.String()
 	}
-	if len(v.directive.fallback) == 0 {
-		v.directive.fallback = n.defaultFallback()
+	if len(v.fallbacks) == 0 {
+		v.fallbacks = n.defaultFallback()
+	}
+	if services := n.serviceAddresses(); len(v.fallbacks) > 0 && len(services) > 0 {
+		v.fallbacks = slices.Concat(v.fallbacks, []string{"except"}, services)
 	}
 	return v
 }
