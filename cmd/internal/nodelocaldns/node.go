@@ -12,6 +12,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -36,13 +37,13 @@ type Node struct {
 	options     options
 	setupError  func(errortype string) // counts an error that does not end the process
 	flags       *flag.FlagSet
-	environ     func() []string    // NAME=value
-	resolvConf  string             // resolvconf.Path except in tests, as the next one
-	host        string             // resolvconf.HostRoot
-	kubeDNSPath string             // defaultKubeDNS except in tests
-	exchange    dualstack.Exchange // with cluster DNS
-	second      *dualstack.Lookup  // of the second fallback; nil if there is none
-	firstLookup sync.Once          // of second, before the first rendering
+	environ     func() []string   // NAME=value
+	resolvConf  string            // resolvconf.Path except in tests, as the next one
+	host        string            // resolvconf.HostRoot
+	kubeDNSPath string            // defaultKubeDNS except in tests
+	dial        dualstack.Dial    // connects to cluster DNS
+	second      *dualstack.Lookup // of the second fallback; nil if there is none
+	firstLookup sync.Once         // of second, before the first rendering
 	stop        context.CancelFunc
 
 	// Only Source uses these; its calls do not overlap.
@@ -69,7 +70,7 @@ func New() *Node {
 		resolvConf:  resolvconf.Path,
 		host:        resolvconf.HostRoot,
 		kubeDNSPath: defaultKubeDNS,
-		exchange:    dualstack.OverUDP,
+		dial:        new(net.Dialer).DialContext,
 	}
 }
 
