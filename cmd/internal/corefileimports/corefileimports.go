@@ -51,7 +51,7 @@ func (i *Imports) Follow(name, text string) error {
 		case strings.HasPrefix(word, "(") && strings.HasSuffix(word, ")"):
 			i.snippets[strings.Trim(word, "()")] = true
 		case word == "import" && d.NextArg():
-			if err := i.readAll(name, expandEnvironment(d.Val())); err != nil {
+			if err := i.readAll(name, ExpandEnvironment(d.Val())); err != nil {
 				return err
 			}
 		}
@@ -113,8 +113,8 @@ func searched(pattern string) string {
 
 var reference = regexp.MustCompile(`\{\$[^}]+\}|\{%[^%]+%\}`)
 
-// expandEnvironment replaces environment variables as the parser does.
-func expandEnvironment(text string) string {
+// ExpandEnvironment replaces environment variables as the parser does.
+func ExpandEnvironment(text string) string {
 	return reference.ReplaceAllStringFunc(text, func(found string) string {
 		return os.Getenv(strings.Trim(found, "{$%}"))
 	})

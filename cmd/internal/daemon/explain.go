@@ -5,7 +5,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"os"
 	"regexp"
 	"slices"
 	"strconv"
@@ -16,6 +15,8 @@ import (
 	"github.com/coredns/coredns/plugin"
 	"github.com/coredns/coredns/plugin/pkg/parse"
 	"github.com/coredns/coredns/plugin/pkg/transport"
+
+	"github.com/nearside-dns/nearside/cmd/internal/corefileimports"
 )
 
 // directivesOfCoreDNS are those of CoreDNS itself, before a program sets its own.
@@ -165,8 +166,6 @@ type blockBegin struct {
 	line int
 }
 
-var environment = regexp.MustCompile(`{[$%]([^}%]+)%?}`)
-
 // begins returns where the file's server blocks begin, and where it imports others.
 func (c Corefile) begins() (all []blockBegin) {
 	depth := 0
@@ -189,14 +188,11 @@ func (c Corefile) begins() (all []blockBegin) {
 			if len(b.keys) == 0 {
 				b.line = d.Line()
 			}
-			b.keys = append(b.keys, strings.TrimSuffix(environment.ReplaceAllStringFunc(word, variable), ","))
+			b.keys = append(b.keys, strings.TrimSuffix(corefileimports.ExpandEnvironment(word), ","))
 		}
 	}
 	return all
 }
-
-// variable returns the value of "{$NAME}" or "{%NAME%}".
-func variable(text string) string { return os.Getenv(environment.FindStringSubmatch(text)[1]) }
 
 // ports are the default ports of transports other than DNS.
 var ports = map[string]string{

@@ -22,8 +22,7 @@ var pairAddress = net.HardwareAddr{0x02, 0x00, 0x00, 0x00, 0x00, 0x35}
 // Pair is two connected devices in one network namespace. A packet sent through them arrives as a pod's does:
 // on an interface other than lo.
 type Pair struct {
-	// Out is the name of the sending device, In of the receiving one.
-	Out, In string
+	Out, In string // the names of the sending and the receiving device
 }
 
 // PairOf returns the pair of the interface of a name. It changes nothing in the kernel.

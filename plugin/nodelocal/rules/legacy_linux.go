@@ -21,10 +21,8 @@ const procNet = "/proc/thread-self/net"
 
 // Legacy is iptables-legacy, which has its rules outside of nftables, of one address family.
 type Legacy struct {
-	// Family is ip or ip6.
-	Family string
-	// Tables are the existing tables. Reading another one would create it.
-	Tables []string
+	Family string   // ip or ip6
+	Tables []string // the existing ones: reading another one would create it
 
 	program string // that reads the tables
 }

@@ -25,12 +25,10 @@ const predecessorWait = 8 * time.Second
 // PredecessorRule is an iptables rule that a predecessor has left: node-local-dns, or a nodecache with the iptables
 // backend.
 type PredecessorRule struct {
-	// Family is ip or ip6; Table and Chain are as iptables names them.
-	Family, Table, Chain string
-	// Comment is the whole comment.
-	Comment string
-	// Addresses are the single addresses that the rule matches.
-	Addresses []netip.Addr
+	Family       string       // ip or ip6
+	Table, Chain string       // as iptables names them
+	Comment      string       // the whole comment
+	Addresses    []netip.Addr // the single addresses that the rule matches
 
 	handle  uint64   // of a rule of iptables-nft
 	program string   // that removes a rule of iptables-legacy

@@ -56,22 +56,15 @@ const (
 
 // Config is the configuration of the rules.
 type Config struct {
-	// Interface is the name of the node-local interface; the table is named after it.
-	Interface string
-	// Addresses are the node-local addresses, of both families.
-	Addresses []netip.Addr
-	// Port is the port of DNS.
-	Port uint16
-	// Health is the TCP port of the health endpoint on the addresses; 0 is none.
-	Health uint16
+	Interface string       // the name of the node-local interface, after which the table is named
+	Addresses []netip.Addr // the node-local addresses, of both families
+	Port      uint16       // of DNS
+	Health    uint16       // the TCP port of the health endpoint on the addresses; 0 is none
 	// Fallback are the addresses that packets are rewritten to without a lease, max. one per family:
 	// the address of cluster DNS as a Service, or of one server.
 	Fallback []netip.Addr
-	// Services are those of the addresses that kube-proxy knows: they need no fallback.
-	Services []netip.Addr
-
-	// Question is the path of self-queries; the zero value is lo.
-	Question Question
+	Services []netip.Addr // those of the addresses that kube-proxy knows: they need no fallback
+	Question Question     // the path of self-queries; the zero value is lo
 
 	withoutSocket bool // the kernel can't match sockets
 }
@@ -82,10 +75,8 @@ type Config struct {
 // see it, to look like the query of a pod: from the address in Sources to the node-local one. The server's reply is
 // rewritten to one from QuestionTarget to the node-local address, and is delivered over lo.
 type Question struct {
-	// Out is the name of the sending device, In of the receiving one.
-	Out, In string
-	// Sources are the source addresses of the arriving queries, max. one per family. They are routed to In.
-	Sources []netip.Addr
+	Out, In string       // the names of the sending and the receiving device
+	Sources []netip.Addr // the source addresses of the arriving queries, max. one per family, which are routed to In
 }
 
 // QuestionTarget returns the address that stands for the server in self-queries from a node-local address of the
