@@ -87,14 +87,6 @@ func (q *selfQuerier) exchange(ctx context.Context, network string, arriving boo
 // ErrOtherServer is the error if the reply is not nodecache's.
 var ErrOtherServer = errors.New("another DNS server answers: one on the address, or cluster DNS, because another table of nftables removes the mark of the query before priority raw - 10")
 
-func healthy(r *dns.Msg) bool {
-	if r.Rcode != dns.RcodeSuccess || len(r.Answer) != 1 {
-		return false
-	}
-	txt, ok := r.Answer[0].(*dns.TXT)
-	return ok && len(txt.Txt) == 1 && txt.Txt[0] == healthText
-}
-
 // send sends a datagram with a mark that renews or acquires the lease, and returns whether the rules did so: then they
 // have dropped it, which the kernel reports as EPERM.
 func (q *selfQuerier) send(value int) (done bool) {
