@@ -20,7 +20,7 @@ const (
 // createPair creates the pair of devices through which self-queries arrive as those of pods do. Without it they use
 // lo, on which firewalls accept all packets.
 func (n *node) createPair() {
-	if !n.config.asksItselfByPair() {
+	if !n.config.queriesItselfByPair() {
 		return
 	}
 	pair := link.PairOf(n.config.Interface)

@@ -52,6 +52,7 @@ func TestParse(t *testing.T) {
 		})},
 		{"question over lo", "nodelocal 169.254.20.10 {\nquestion lo\n}", want(func(c *config) { c.questionFrom = nil })},
 		{"question from another address", "nodelocal 169.254.20.10 {\nquestion from 10.1.0.1\n}", want(func(c *config) { c.questionFrom, _ = parseAddresses([]string{"10.1.0.1", "100:0:0:1::8"}) })},
+		{"fallback in two lines", "nodelocal 169.254.20.10 {\nfallback 10.96.0.11\nfallback fd96::b\n}", want(func(c *config) { c.Fallback, _ = parseAddresses([]string{"10.96.0.11", "fd96::b"}) })},
 		{"nothing to set up", "nodelocal 169.254.20.10 {\nsetup none\n}", want(func(c *config) { c.setupInterface, c.setupRules = false, false })},
 		{"both to set up", "nodelocal 169.254.20.10 {\nsetup rules interface\n}", want(func(*config) {})},
 		{"only rules", "nodelocal 169.254.20.10 {\nsetup rules\n}", want(func(c *config) { c.setupInterface = false })},
@@ -71,18 +72,18 @@ func TestParse(t *testing.T) {
 func TestParseErrors(t *testing.T) {
 	inBlock := func(line string) string { return "nodelocal 169.254.20.10 {\n" + line + "\n}" }
 	for _, tc := range []struct{ name, text, want string }{
-		{"no address", "nodelocal", ":1 - Error during parsing: no address: give those that pods ask, such as 169.254.20.10"},
+		{"no address", "nodelocal", ":1 - Error during parsing: no address: want those that pods query, such as 169.254.20.10"},
 		{"not an address", "nodelocal kube-dns", `"kube-dns" is not an IP address`},
 		{"prefix", "nodelocal 169.254.20.10/32", `"169.254.20.10/32" is not an IP address`},
-		{"twice", "nodelocal fd00::a 10.0.0.1 fd00:0::a", "address fd00::a is given twice"},
-		{"loopback", "nodelocal 127.0.0.1", "127.0.0.1 is no address that pods can ask"},
-		{"IPv6 loopback", "nodelocal ::1", "::1 is no address that pods can ask"},
-		{"mapped", "nodelocal ::ffff:10.0.0.1", "is no address that pods can ask"},
-		{"multicast", "nodelocal 224.0.0.251", "is no address that pods can ask"},
-		{"broadcast", "nodelocal 255.255.255.255", "is no address that pods can ask"},
-		{"unspecified", "nodelocal 0.0.0.0", "is no address that pods can ask"},
+		{"twice", "nodelocal fd00::a 10.0.0.1 fd00:0::a", "duplicate address fd00::a"},
+		{"loopback", "nodelocal 127.0.0.1", "127.0.0.1 is no address that pods can query"},
+		{"IPv6 loopback", "nodelocal ::1", "::1 is no address that pods can query"},
+		{"mapped", "nodelocal ::ffff:10.0.0.1", "is no address that pods can query"},
+		{"multicast", "nodelocal 224.0.0.251", "is no address that pods can query"},
+		{"broadcast", "nodelocal 255.255.255.255", "is no address that pods can query"},
+		{"unspecified", "nodelocal 0.0.0.0", "is no address that pods can query"},
 		{"zone", "nodelocal fe80::1%eth0", "address fe80::1%eth0 has a zone"},
-		{"too many", "nodelocal" + strings.Repeat(" 10.0.0.1", 17), "17 addresses, at most 16 are possible"},
+		{"too many", "nodelocal" + strings.Repeat(" 10.0.0.1", 17), "17 addresses: want at most 16"},
 		{"directive twice", "nodelocal 10.0.0.1\nnodelocal 10.0.0.2", ":2 - Error during parsing: this plugin can only be used once per Server Block"},
 		{"unknown option", inBlock("iface x"), `:2 - Error during parsing: unknown option "iface", known are backend, fallback, health, interface, interval, keep, question, setup`},
 		{"interface", inBlock("interface"), "interface takes the name of the interface, got []"},
@@ -90,7 +91,7 @@ func TestParseErrors(t *testing.T) {
 		{"lo", inBlock("interface lo"), `"lo" can't be the name`},
 		{"path", inBlock("interface a/b"), `"a/b" can't be the name`},
 		{"setup", inBlock("setup everything"), `setup: can't set up "everything"; it takes interface and rules, one of them, or none`},
-		{"setup twice", inBlock("setup rules rules"), "setup: rules is given twice"},
+		{"setup twice", inBlock("setup rules rules"), "setup: duplicate rules"},
 		{"setup none and more", inBlock("setup none rules"), `setup: can't set up "none"`},
 		{"backend", inBlock("backend ipvs"), `backend: unknown backend "ipvs"; it takes nftables, iptables, none or auto`},
 		{"interval", inBlock("interval often"), `interval: time: invalid duration "often"; it takes a duration of at least 1s`},
@@ -120,7 +121,7 @@ func TestParseErrors(t *testing.T) {
 	}
 	t.Run("not plain DNS", func(t *testing.T) {
 		_, err := parseConfig(controller("nodelocal 10.0.0.1", "tls://.:853"))
-		if err == nil || !strings.Contains(err.Error(), "is not plain DNS, which pods ask") {
+		if err == nil || !strings.Contains(err.Error(), "is not plain DNS, over which pods query") {
 			t.Errorf("error %v", err)
 		}
 	})
