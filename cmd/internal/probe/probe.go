@@ -12,6 +12,7 @@ import (
 	"net"
 	"os"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/miekg/dns"
@@ -82,16 +83,11 @@ func query(o options) ([]string, error) {
 	defer cancel()
 	networks := []string{"udp", "tcp"}
 	replies, errs := make([]string, len(networks)), make([]error, len(networks))
-	done := make(chan struct{})
+	var wait sync.WaitGroup
 	for i, network := range networks {
-		go func() {
-			replies[i], errs[i] = o.over(ctx, network)
-			done <- struct{}{}
-		}()
+		wait.Go(func() { replies[i], errs[i] = o.over(ctx, network) })
 	}
-	for range networks {
-		<-done
-	}
+	wait.Wait()
 	return replies, errors.Join(errs...)
 }
 
