@@ -11,19 +11,15 @@ import (
 // map is nil if there is no such table.
 func Matched(ctx context.Context, iface string) (map[string][]netip.Addr, error) {
 	return Steady(func() (map[string][]netip.Addr, error) {
-		gone, err := Missing(iface)
-		if err != nil || gone {
-			return nil, err
-		}
 		chains, err := chainsOf(TableName(iface))
-		if err != nil {
+		if err != nil || len(chains) == 0 {
 			return nil, err
 		}
 		matched := make(map[string][]netip.Addr, len(chains))
 		for _, ch := range chains {
 			rules, err := ReadChain(ctx, nftables.TableFamilyINet, ch.Table.Name, ch.Name, predecessorExpression)
 			if err != nil {
-				return nil, &KernelError{"read chain " + ch.Name, err}
+				return nil, err
 			}
 			matched[ch.Name] = nil
 			for _, r := range rules {

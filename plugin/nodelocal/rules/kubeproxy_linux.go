@@ -78,7 +78,7 @@ func (p *KubeProxy) readTables(ctx context.Context, name string) error {
 			return ReadChain(ctx, tables, proxyNAT, proxyChain, predecessorExpression)
 		})
 		if err != nil {
-			return &KernelError{"read chain " + proxyChain, err}
+			return err
 		}
 		for _, r := range rules {
 			p.Services = append(p.Services, matchedAddresses(r.Exprs)...)

@@ -120,7 +120,7 @@ func nftPredecessors(ctx context.Context) (found []PredecessorRule, err error) {
 				return ReadChain(ctx, tableFamilies[family], place.table, place.chain, predecessorExpression)
 			})
 			if err != nil {
-				return found, &KernelError{fmt.Sprintf("read chain %s %s %s", family, place.table, place.chain), err}
+				return found, err
 			}
 			for _, rule := range rules {
 				if comment := commentOf(rule); strings.HasPrefix(comment, predecessorComment) {

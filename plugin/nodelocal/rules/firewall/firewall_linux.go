@@ -97,7 +97,7 @@ func (t *table) rules(chain string) ([]rule, error) {
 	}
 	listed, err := rules.ReadChain(t.ctx, t.kernel.Family, t.kernel.Name, chain, newExpression)
 	if err != nil {
-		return nil, fmt.Errorf("read chain %s: %w", chain, err)
+		return nil, err
 	}
 	all := make([]rule, 0, len(listed))
 	for _, r := range listed {
