@@ -59,7 +59,7 @@ func (n *node) removePair(pair link.Pair) {
 	if others, _, err := n.instance.others(); err != nil || others > 0 {
 		return
 	}
-	if _, err := pair.Remove(); err != nil {
+	if err := pair.Remove(); err != nil {
 		log.Warningf("%v", err)
 	}
 }
@@ -89,8 +89,7 @@ func (n *node) ensurePair(exact bool) (repaired bool, err error) {
 func (n *node) verifyPair(alone bool) error {
 	if len(n.config.Question.Sources) == 0 {
 		if alone {
-			_, err := link.PairOf(n.config.Interface).Remove()
-			return err
+			return link.PairOf(n.config.Interface).Remove()
 		}
 		return nil
 	}
