@@ -15,8 +15,8 @@ import (
 
 // Corefile is a configuration.
 type Corefile struct {
-	Name     string          // of the file, for messages
-	Text     []byte          // which is parsed
+	Name     string          // the name of the file, for messages
+	Text     []byte          // as it is parsed
 	Lines    int             // the number of lines of Text that are the file's, if the program has added others; else 0
 	Facts    nodefacts.Facts // defaults of plugins
 	Imported string          // a digest of the imported files: a change of it is a change of the configuration

@@ -22,7 +22,7 @@ const (
 
 var proxyMaps = []string{"service-ips", "no-endpoint-services"}
 
-// KubeProxy is what the kernel has of kube-proxy.
+// KubeProxy is the state of kube-proxy in the kernel.
 type KubeProxy struct {
 	// Modes are the modes whose tables, chains or interface exist: nftables, and ipvs or iptables.
 	Modes []string
