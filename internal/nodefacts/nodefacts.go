@@ -1,6 +1,6 @@
-// Package nodefacts holds settings of the process from which plugins take defaults: what nodecache knows of its node
-// and the Corefile does not say. In go the facts that belong to one Corefile, before that is loaded; out come the
-// facts for the setup of a directive. It imports no plugin.
+// Package nodefacts has settings of the process from which plugins set defaults: facts about the node that are not in
+// the Corefile. Input: the facts that belong to one Corefile, before that is loaded; output: the facts for the setup of
+// a directive. It imports no plugin.
 package nodefacts
 
 import "sync/atomic"

@@ -61,7 +61,7 @@ func (r *registry) start(n *node) error {
 	defer r.mu.Unlock()
 	for _, other := range r.running {
 		if other.config.Interface == n.config.Interface && other.config.context == n.config.context {
-			return fmt.Errorf("plugin/%s: interface %s is given in two server blocks", pluginName, n.config.Interface)
+			return fmt.Errorf("plugin/%s: duplicate interface %s: want another one in each server block with nodelocal", pluginName, n.config.Interface)
 		}
 	}
 	if err := n.start(); err != nil {

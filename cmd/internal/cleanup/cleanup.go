@@ -1,9 +1,9 @@
 //go:build linux
 
-// Package cleanup is the subcommand nodecache cleanup: it removes interfaces, addresses and rules that an earlier run of
-// nodecache or node-local-dns left on a node. In go the flags and the machine; out comes a line for each removed item. It
-// finds everything first and removes rules before the interface: rules that redirect packets from cluster DNS must not
-// outlive the address of their destination. It refuses while nodecache or node-local-dns runs.
+// Package cleanup is the subcommand nodecache cleanup: it removes interfaces, addresses and rules that an earlier run
+// of nodecache or node-local-dns left on a node. Input: the flags and the machine; output: a line for each removed
+// item. It finds everything first and removes rules before the interface: rules that redirect packets from cluster DNS
+// must not outlive the address of their destination. It refuses while nodecache or node-local-dns runs.
 package cleanup
 
 import (

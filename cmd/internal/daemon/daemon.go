@@ -1,5 +1,5 @@
-// Package daemon runs the server of both programs: the flags of CoreDNS, start, reload, signals and shutdown. In go the
-// name of the program, its directives and its hooks; out comes the exit code.
+// Package daemon runs the server of both programs: the flags of CoreDNS, start, reload, signals and shutdown. Input:
+// the name of the program, its directives and its hooks; output: the exit code.
 package daemon
 
 import (

@@ -44,7 +44,7 @@ func (n *node) checkWithoutTable(s setup) []Line {
 		return one(name, fmt.Sprintf("%d of iptables; no lease", len(found)), Warn,
 			"a nodecache that hangs or is killed leaves the node without DNS: use backend nftables, which needs nf_tables, nft_ct, nft_nat and nft_masq in the kernel")
 	case s.noRules:
-		return one(name, "none, as the configuration says", OK, "")
+		return one(name, "none, as configured", OK, "")
 	case err != nil:
 		return skipped(name, err)
 	}

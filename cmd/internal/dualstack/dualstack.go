@@ -1,7 +1,7 @@
-// Package dualstack finds the second address of a Service that has one of each family. The kubelet sets the first address
-// in the environment, and not the second. That one is looked up in cluster DNS, which needs no rights: the PTR record of
-// the first address has the name of the Service, and the name has records of both addresses. In go the name and the first
-// address of cluster DNS's own Service; out comes the second. It imports nothing of nodecache.
+// Package dualstack finds the second address of a Service that has one of each family. The kubelet sets only the first
+// address in the environment. The second is looked up in cluster DNS, which needs no rights: the PTR record of the
+// first address has the name of the Service, and the name has records of both addresses. Input: the name and the first
+// address of cluster DNS's own Service; output: the second. It imports nothing of nodecache.
 package dualstack
 
 import (

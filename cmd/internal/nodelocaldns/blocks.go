@@ -78,8 +78,8 @@ func (v values) stubBlock(domain string, bind []string) addedBlock {
 	return v.newBlock(domain, append(lines, "    forward . "+strings.Join(v.kubeDNS.StubDomains[domain], " "))...)
 }
 
-// readiness returns the lines of the ready directive, if the Corefile has one: it asks the plugins of its own block only,
-// and whether nodecache answers is known in the added block.
+// readiness returns the lines of the ready directive, if the Corefile has one: the directive queries the plugins of its
+// own block only, and nodelocal, which is ready while nodecache answers, is in the added block.
 func readiness(blocks []caddyfile.ServerBlock) []string {
 	for _, b := range blocks {
 		if tokens := b.Tokens["ready"]; len(tokens) > 0 {

@@ -1,7 +1,7 @@
-// Package nodelocaldns makes the configuration of nodecache from the command line of node-local-dns. In go its flags, its
-// template of a Corefile, the kube-dns ConfigMap, the node's resolv.conf and the environment; out come a Corefile and the
-// facts from which plugins take defaults, again whenever an input changes. Interface and rules are made by the nodelocal
-// plugin, from a server block that is added to the Corefile. It may not import k8s.io.
+// Package nodelocaldns makes the configuration of nodecache from the command line of node-local-dns. Input: its flags,
+// its template of a Corefile, the kube-dns ConfigMap, the node's resolv.conf and the environment; output: a Corefile
+// and the facts from which plugins set defaults, again whenever an input changes. Interface and rules are made by the
+// nodelocal plugin, from a server block that is added to the Corefile. It may not import k8s.io.
 package nodelocaldns
 
 import (
@@ -185,8 +185,8 @@ type resolvConfFiles struct {
 	usedCopy   bool
 }
 
-// nameservers returns the nameservers of a file, none at the start or as before if none is usable: then it must not
-// keep the cache from answering for other zones.
+// nameservers returns the usable nameservers of a file. None is an error only if the file had one before: at the start
+// it must not prevent the cache from answering for other zones.
 func (f *resolvConfFiles) nameservers(file string, own addresses) ([]string, error) {
 	first := f.Node.serverless == nil
 	found, err := resolvconf.Reader{

@@ -37,7 +37,7 @@ type values struct {
 //     directive that makes interface, rules and lease,
 //   - the facts have the defaults of the directives forward and autopath.
 //
-// The lines of the file keep their numbers; added blocks come after them.
+// The numbers of the file's lines do not change; added blocks follow them.
 func (v values) render(source daemon.Corefile) (daemon.Corefile, error) {
 	v.own = v.localIPs
 	text, err := v.substitute(source.Name, string(source.Text))

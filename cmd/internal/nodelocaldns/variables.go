@@ -44,7 +44,8 @@ func checkImported(file string, line int, word string) error {
 	return nil
 }
 
-// substitute replaces variables by their values. Lines keep their numbers. In comments, variables without a value stay.
+// substitute replaces variables by their values, except in comments those without a value. The numbers of lines do not
+// change.
 func (v values) substitute(name, text string) (string, error) {
 	if err := v.check(name, text); err != nil {
 		return "", err

@@ -1,6 +1,6 @@
-// Package probe is the subcommand probe: it queries a DNS server over UDP and over TCP, for the exec probes of a kubelet.
-// In go the flags; out come an exit code and a line with the replies. It may not import CoreDNS or the plugins: it is started
-// every few seconds.
+// Package probe is the subcommand probe: it queries a DNS server over UDP and over TCP, for the exec probes of a
+// kubelet. Input: the flags; output: an exit code and a line with the replies. It may not import CoreDNS or the
+// plugins, since the kubelet starts it every few seconds.
 package probe
 
 import (

@@ -1,4 +1,4 @@
-// Package resolvconf finds the nameservers of a node. In go the paths of the node's files; out come the nameservers
+// Package resolvconf finds the nameservers of a node. Input: the paths of the node's files; output: the nameservers
 // that nodecache can query, the warnings for the log, and the files whose change may change the result. It imports
 // nothing of nodecache.
 package resolvconf

@@ -1,5 +1,5 @@
-// Package subcommand reads the flags of subcommands, and prints their help and their errors. In go the arguments; out
-// come flag values, one line for each error, and the exit code. It imports nothing of the programs.
+// Package subcommand reads the flags of subcommands, and prints their help and their errors. Input: the arguments;
+// output: flag values, one line for each error, and the exit code. It imports nothing of the programs.
 package subcommand
 
 import (
