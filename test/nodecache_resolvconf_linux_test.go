@@ -147,7 +147,7 @@ func TestNodecacheResolvConf(t *testing.T) {
 	change("fd99::1")
 	within(t, "to one of the other family", gives(p, "fd99::1/tcp"))
 	change("127.0.0.53")
-	within(t, "only the node itself is refused", func() bool { return lines(p, "names only 127.0.0.53, which would come back to this node") == 1 })
+	within(t, "only the node itself is refused", func() bool { return lines(p, "names only 127.0.0.53, which would return to this node") == 1 })
 	if got := textOf(p.Addr, "a.example."); got != "fd99::1/tcp" {
 		t.Errorf("with a useless resolv.conf the answer is %s", got)
 	}
@@ -183,7 +183,7 @@ func TestNodecacheUselessResolvConf(t *testing.T) {
 				t.Errorf("without a server the answer is %s", got)
 			}
 		}
-		if got := lines(p, conf+" names only 127.0.0.53, which would come back to this node"); got != 1 {
+		if got := lines(p, conf+" names only 127.0.0.53, which would return to this node"); got != 1 {
 			t.Errorf("%d lines name file and reason", got)
 		}
 		write(t, conf, "nameserver 10.99.0.1\n")

@@ -44,18 +44,18 @@ func (n *Node) reportConfigMap(reason error) {
 	}
 }
 
-// checkKubeDNS returns an error if a server of the ConfigMap is this node's own: its queries would come back, which ends
+// checkKubeDNS returns an error if a server of the ConfigMap is this node's own: its queries would return, which ends
 // the process if the Corefile has the loop plugin. Another port may be that of another process.
 func (v values) checkKubeDNS() error {
 	for _, server := range v.kubeDNS.Upstreams {
 		if v.isItself(server) {
-			return fmt.Errorf("upstreamNameservers: %s would come back to this node", server)
+			return fmt.Errorf("upstreamNameservers: %s would return to this node", server)
 		}
 	}
 	for _, domain := range slices.Sorted(maps.Keys(v.kubeDNS.StubDomains)) {
 		for _, server := range v.kubeDNS.StubDomains[domain] {
 			if v.isItself(server) {
-				return fmt.Errorf("stubDomains: %s of %s would come back to this node", server, domain)
+				return fmt.Errorf("stubDomains: %s of %s would return to this node", server, domain)
 			}
 		}
 	}

@@ -22,7 +22,7 @@ func TestServersOfThisNode(t *testing.T) {
 				v := example(t, "")
 				v.kubeDNS = c
 				_, err := v.render(daemon.Corefile{Name: "f", Text: []byte(corefile)})
-				if got := err != nil && strings.Contains(err.Error(), server) && strings.Contains(err.Error(), "would come back to this node"); got != want || err != nil && !got {
+				if got := err != nil && strings.Contains(err.Error(), server) && strings.Contains(err.Error(), "would return to this node"); got != want || err != nil && !got {
 					t.Errorf("%+v: error %v", c, err)
 				}
 			}
@@ -46,7 +46,7 @@ func FuzzConfigMap(f *testing.F) {
 		v := example(t, "169.254.20.10")
 		v.kubeDNS = c
 		const corefile = "example.invalid {\n bind 169.254.20.10\n forward . __PILLAR__UPSTREAM__SERVERS__\n}\n"
-		if _, err := v.render(daemon.Corefile{Name: "f", Text: []byte(corefile)}); err != nil && !strings.Contains(err.Error(), "stub domain ") && !strings.Contains(err.Error(), "would come back") {
+		if _, err := v.render(daemon.Corefile{Name: "f", Text: []byte(corefile)}); err != nil && !strings.Contains(err.Error(), "stub domain ") && !strings.Contains(err.Error(), "would return") {
 			t.Errorf("%q and %q: %v", stubDomains, upstreams, err)
 		}
 	})

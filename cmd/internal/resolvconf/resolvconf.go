@@ -175,7 +175,7 @@ func (r Reader) usable(found *Result, file string, others ...string) error {
 	case len(skipped) == 0:
 		return UselessError{file + " names no nameserver"}
 	}
-	return UselessError{fmt.Sprintf("%s names only %s, which would come back to this node; name the servers behind it, in upstreamNameservers of the kube-dns ConfigMap or after forward",
+	return UselessError{fmt.Sprintf("%s names only %s, which would return to this node; name the servers behind it, in upstreamNameservers of the kube-dns ConfigMap or after forward",
 		file, strings.Join(skipped, " and "))}
 }
 
