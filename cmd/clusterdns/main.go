@@ -3,6 +3,7 @@ package main
 
 import (
 	"os"
+	"runtime/debug"
 
 	"github.com/coredns/caddy"
 
@@ -45,12 +46,13 @@ var directives = []string{
 
 func main() {
 	autopath.NewNodeFinder = func(c *caddy.Controller, zone string) (autopath.NodeFinder, error) { return clients.ForNode(c, zone) }
-	// The records are long-lived, and a cached answer makes no garbage: lower memory is worth the collector's time.
+	if os.Getenv("GOGC") == "" {
+		debug.SetGCPercent(50) // a query makes little garbage, so that memory costs more than the collector's time
+	}
 	d := daemon.Daemon{
 		Name:       "clusterdns",
 		Directives: directives,
 		Commands:   map[string]func([]string) int{"probe": probe.Command("clusterdns")},
-		GCPercent:  50,
 	}
 	os.Exit(d.Run(os.Args[1:]))
 }

@@ -37,7 +37,7 @@ func (n *node) verifyFilters(ctx context.Context) {
 	defer cancel()
 	tracked := n.rules == nil
 	packets := firewall.Packets(n.config.Addresses, n.config.Port, tracked)
-	found, err := firewall.Check(ctx, packets, n.backend == backendNFTables || rules.TablesLoaded(), rules.ProcNet)
+	found, err := firewall.Check(ctx, packets, n.backend == backendNFTables || rules.TablesLoaded())
 	if ctx.Err() != nil {
 		return
 	}
@@ -75,8 +75,8 @@ func (n *node) verifyFallback(ctx context.Context) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, filtersWait)
 	defer cancel()
-	proxied, err := rules.Proxied(ctx, lacking, true, rules.ProcNet)
-	lacking = slices.DeleteFunc(lacking, func(a netip.Addr) bool { return slices.Contains(proxied, a) })
+	proxy, err := rules.ReadKubeProxy(ctx, true)
+	lacking = slices.DeleteFunc(lacking, func(a netip.Addr) bool { return slices.Contains(proxy.Services, a) })
 	if err != nil && len(lacking) > 0 {
 		return // unknown: nodecache doctor reports rules that it can't read
 	}

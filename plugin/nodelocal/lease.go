@@ -10,6 +10,8 @@ import (
 const (
 	// renewInterval is the interval of self-queries. The answer to each renews the lease of an address.
 	renewInterval = 300 * time.Millisecond
+	// selfQueryWait is the max. time for the answer to a self-query.
+	selfQueryWait = 400 * time.Millisecond
 	// minAnswers is the number of consecutive answers, acquireInterval apart, before the lease is acquired, or renewed
 	// after a self-query without an answer. If another instance on the same address hangs, about every second query is
 	// lost.

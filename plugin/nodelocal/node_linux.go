@@ -224,10 +224,5 @@ func (n *node) showSetup() {
 		join(n.config.Addresses), n.config.Interface, kind, n.backend, fallback)
 }
 
-func join(addrs []netip.Addr) string {
-	parts := make([]string, len(addrs))
-	for i, a := range addrs {
-		parts[i] = a.String()
-	}
-	return strings.Join(parts, " ")
-}
+// join returns addresses with spaces between them.
+func join(addrs []netip.Addr) string { return strings.Trim(fmt.Sprint(addrs), "[]") }

@@ -64,6 +64,15 @@ func (n *NodeLocal) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.M
 	return dns.RcodeSuccess, w.WriteMsg(m)
 }
 
+// healthy returns whether a reply is the answer to a self-query.
+func healthy(r *dns.Msg) bool {
+	if r.Rcode != dns.RcodeSuccess || len(r.Answer) != 1 {
+		return false
+	}
+	txt, ok := r.Answer[0].(*dns.TXT)
+	return ok && len(txt.Txt) == 1 && txt.Txt[0] == healthText
+}
+
 // isOwn returns whether a query is from this node: from a loopback address, a node-local address, or the source of
 // self-queries.
 func (n *NodeLocal) isOwn(remote string) bool {

@@ -49,7 +49,7 @@ type config struct {
 	keep                       bool
 	questionFrom               []netip.Addr  // the sources of queries to itself; nil is over lo
 	zone                       string        // of the server block
-	context                    caddy.Context // of the Corefile, to tell its nodes from those before a reload
+	context                    caddy.Context // of the Corefile, distinguishes its nodes from those before a reload
 }
 
 func newConfig() config {
@@ -94,7 +94,7 @@ func parseBlock(c *caddy.Controller) (cfg config, err error) {
 		return cfg, corefile.At(c).Errorf("%v", err)
 	}
 	for _, a := range cfg.Addresses {
-		if cfg.asksItselfByPair() && (slices.Contains(cfg.questionFrom, a) || a == rules.QuestionTarget(a)) {
+		if cfg.queriesItselfByPair() && (slices.Contains(cfg.questionFrom, a) || a == rules.QuestionTarget(a)) {
 			return cfg, corefile.At(c).Errorf("invalid address %s: the server's queries to itself use it; see the option question", a)
 		}
 	}
@@ -102,8 +102,8 @@ func parseBlock(c *caddy.Controller) (cfg config, err error) {
 	return cfg, nil
 }
 
-// asksItselfByPair reports whether the server's queries to itself may use a pair of devices.
-func (c *config) asksItselfByPair() bool {
+// queriesItselfByPair reports whether the server's queries to itself may use a pair of devices.
+func (c *config) queriesItselfByPair() bool {
 	return c.setupInterface && c.setupRules && c.backend != backendNone && c.backend != backendIPTables && len(c.questionFrom) > 0
 }
 
@@ -169,20 +169,16 @@ func parseSetup(c *config, args []string) error {
 	if len(args) == 1 && args[0] == "none" {
 		return nil
 	}
+	parts := map[string]*bool{"interface": &c.setupInterface, "rules": &c.setupRules}
 	for _, what := range args {
-		var to *bool
-		switch what {
-		case "interface":
-			to = &c.setupInterface
-		case "rules":
-			to = &c.setupRules
-		default:
+		switch part := parts[what]; {
+		case part == nil:
 			return fmt.Errorf("%q", what)
-		}
-		if *to {
+		case *part:
 			return fmt.Errorf("%q: duplicate", what)
+		default:
+			*part = true
 		}
-		*to = true
 	}
 	return nil
 }
@@ -212,12 +208,27 @@ func parseHealth(c *config, args []string) error {
 	return nil
 }
 
+// addOnePerFamily adds addresses to others, at most one of each family.
+func addOnePerFamily(all []netip.Addr, args []string) ([]netip.Addr, error) {
+	for _, text := range args {
+		a, err := parseAddress(text)
+		if err == nil && hasFamily(all, a) {
+			err = fmt.Errorf("%q: second address of its family", a)
+		}
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, a)
+	}
+	return all, nil
+}
+
 // hasFamily reports whether one of the addresses is of the family of a.
 func hasFamily(all []netip.Addr, a netip.Addr) bool {
 	return slices.ContainsFunc(all, func(b netip.Addr) bool { return b.Is4() == a.Is4() })
 }
 
-// parseQuestion replaces the default source of each family that is given.
+// parseQuestion replaces the default source of each family of the arguments.
 func parseQuestion(c *config, args []string) error {
 	if len(args) == 1 && args[0] == "lo" {
 		c.questionFrom = nil
@@ -226,32 +237,22 @@ func parseQuestion(c *config, args []string) error {
 	if args[0] != "from" || len(args) == 1 {
 		return errors.New(corefile.Quote(args))
 	}
-	given := []netip.Addr{}
-	for _, text := range args[1:] {
-		a, err := parseAddress(text)
-		switch {
-		case err != nil:
-			return err
-		case a.Is6() && a.IsLinkLocalUnicast(), a == rules.QuestionTarget(a):
+	from, err := addOnePerFamily(nil, args[1:])
+	if err != nil {
+		return err
+	}
+	for _, a := range from {
+		if a.Is6() && a.IsLinkLocalUnicast() || a == rules.QuestionTarget(a) {
 			return fmt.Errorf("%q: link-local, or the address that is queried", a)
-		case hasFamily(given, a):
-			return fmt.Errorf("%q: second address of its family", a)
-		}
-		given = append(given, a)
-	}
-	for _, a := range defaultQuestionFrom() {
-		if !hasFamily(given, a) {
-			given = append(given, a)
 		}
 	}
-	c.questionFrom = given
+	defaults := slices.DeleteFunc(defaultQuestionFrom(), func(a netip.Addr) bool { return hasFamily(from, a) })
+	c.questionFrom = append(from, defaults...)
 	return nil
 }
 
-func parseFallback(c *config, args []string) error {
-	to := args
+func parseFallback(c *config, args []string) (err error) {
 	if i := slices.Index(args, "except"); i >= 0 {
-		to = args[:i]
 		if i == 0 || i == len(args)-1 {
 			return fmt.Errorf("%q: not between addresses", "except")
 		}
@@ -265,16 +266,8 @@ func parseFallback(c *config, args []string) error {
 			}
 			c.Services = append(c.Services, a)
 		}
+		args = args[:i]
 	}
-	for _, text := range to {
-		a, err := parseAddress(text)
-		if err != nil {
-			return err
-		}
-		if hasFamily(c.Fallback, a) {
-			return fmt.Errorf("%q: second address of its family", a)
-		}
-		c.Fallback = append(c.Fallback, a)
-	}
-	return nil
+	c.Fallback, err = addOnePerFamily(c.Fallback, args)
+	return err
 }

@@ -52,6 +52,7 @@ func TestParse(t *testing.T) {
 		})},
 		{"question over lo", "nodelocal 169.254.20.10 {\nquestion lo\n}", want(func(c *config) { c.questionFrom = nil })},
 		{"question from another address", "nodelocal 169.254.20.10 {\nquestion from 10.1.0.1\n}", want(func(c *config) { c.questionFrom, _ = parseAddresses([]string{"10.1.0.1", "100:0:0:1::8"}) })},
+		{"fallback in two lines", "nodelocal 169.254.20.10 {\nfallback 10.96.0.11\nfallback fd96::b\n}", want(func(c *config) { c.Fallback, _ = parseAddresses([]string{"10.96.0.11", "fd96::b"}) })},
 		{"nothing to set up", "nodelocal 169.254.20.10 {\nsetup none\n}", want(func(c *config) { c.setupInterface, c.setupRules = false, false })},
 		{"both to set up", "nodelocal 169.254.20.10 {\nsetup rules interface\n}", want(func(*config) {})},
 		{"only rules", "nodelocal 169.254.20.10 {\nsetup rules\n}", want(func(c *config) { c.setupInterface = false })},

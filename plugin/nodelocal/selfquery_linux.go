@@ -1,117 +1,119 @@
 package nodelocal
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
-	"slices"
+	"strconv"
+	"syscall"
 	"time"
 
-	"github.com/nearside-dns/nearside/plugin/nodelocal/link"
+	"github.com/miekg/dns"
+	"golang.org/x/sys/unix"
+
 	"github.com/nearside-dns/nearside/plugin/nodelocal/rules"
 )
 
-// pairTries is the max. number of attempts to create the pair of devices at the start, pairPause apart.
-const (
-	pairTries = 4
-	pairPause = 25 * time.Millisecond
-)
+// tcpEvery: every tcpEvery-th self-query is sent over TCP as well.
+const tcpEvery = 10
 
-// createPair creates the pair of devices through which self-queries arrive as those of pods do. Without it they use
-// lo, on which firewalls accept all packets.
-func (n *node) createPair() {
-	if !n.config.asksItselfByPair() {
-		return
+// selfQuerier sends self-queries to the server on one address.
+type selfQuerier struct {
+	to     netip.AddrPort
+	target netip.AddrPort // replaces to in queries that arrive as those of pods do; invalid without a pair of devices
+	suffix string         // of the queried names
+	wait   time.Duration  // max. time for an answer
+	sent   uint64
+	tcp    bool // the next self-query is sent over TCP as well
+}
+
+// newSelfQuerier returns one for an address of the node. A link-local IPv6 address needs the interface.
+func newSelfQuerier(addr netip.Addr, iface string, port uint16, suffix string) *selfQuerier {
+	if addr.Is6() && addr.IsLinkLocalUnicast() {
+		addr = addr.WithZone(iface)
 	}
-	pair := link.PairOf(n.config.Interface)
-	n.config.Question = rules.Question{Out: pair.Out, In: pair.In, Sources: n.selfQuerySources()}
-	if len(n.config.Question.Sources) == 0 {
-		return
-	}
-	err := bounded("creating interfaces "+pair.Out+" and "+pair.In, stepWait, func() (err error) {
-		n.mu.Lock()
-		defer n.mu.Unlock()
-		for range pairTries { // another change of interfaces may have interrupted a listing
-			if _, err = n.ensurePair(false); err == nil {
-				break
-			}
-			time.Sleep(pairPause)
-		}
+	return &selfQuerier{to: netip.AddrPortFrom(addr, port), suffix: suffix, wait: selfQueryWait}
+}
+
+// QuerySelf sends one self-query over UDP, past the lease, to a node-local address that is on an interface of this name,
+// and waits for the answer of the nodecache whose server block has the zone. With arriving the query arrives on an
+// interface as those of pods do, instead of on lo.
+func QuerySelf(ctx context.Context, to netip.AddrPort, iface, zone string, arriving bool, wait time.Duration) error {
+	q := newSelfQuerier(to.Addr(), iface, to.Port(), healthSuffix(zone))
+	q.wait, q.target = wait, netip.AddrPortFrom(rules.QuestionTarget(to.Addr()), to.Port())
+	return q.exchange(ctx, "udp", arriving)
+}
+
+// query sends one self-query over UDP, and over TCP as well every tcpEvery-th time and after a failure over TCP. With
+// arriving the self-queries arrive on an interface as those of pods do, if there is a pair of devices.
+func (q *selfQuerier) query(ctx context.Context, arriving bool) error {
+	ctx, cancel := context.WithTimeout(ctx, q.wait)
+	defer cancel()
+	tcp := q.tcp || q.sent%tcpEvery == 0
+	q.sent++
+	if err := q.exchange(ctx, "udp", arriving); err != nil {
 		return err
-	})
-	if err != nil {
-		n.config.Question = rules.Question{}
-		log.Warningf("Self-queries use lo: a firewall that rejects queries of pods is not detected: %v", err)
-		n.removePair(pair)
 	}
-}
-
-// removePairWithoutLease removes the pair again if the backend is iptables, which has no lease.
-func (n *node) removePairWithoutLease() {
-	if n.backend != backendNFTables && n.config.Question.In != "" {
-		n.config.Question = rules.Question{}
-		n.removePair(link.PairOf(n.config.Interface))
-	}
-}
-
-// removePair removes the pair, unless another instance uses it.
-func (n *node) removePair(pair link.Pair) {
-	if others, _, err := n.instance.others(); err != nil || others > 0 {
-		return
-	}
-	if _, err := pair.Remove(); err != nil {
-		log.Warningf("%v", err)
-	}
-}
-
-// selfQuerySources returns the configured sources of self-queries, of the families that need one.
-func (n *node) selfQuerySources() (all []netip.Addr) {
-	for _, s := range n.config.questionFrom {
-		q := rules.Question{Sources: []netip.Addr{s}}
-		if slices.ContainsFunc(n.config.Addresses, func(a netip.Addr) bool { return q.Source(a).IsValid() }) {
-			all = append(all, s)
-		}
-	}
-	return all
-}
-
-// ensurePair creates or repairs the pair and its routes.
-func (n *node) ensurePair(exact bool) (repaired bool, err error) {
-	sources := n.config.Question.Sources
-	targets := make([]netip.Addr, len(sources))
-	for i, s := range sources {
-		targets[i] = rules.QuestionTarget(s)
-	}
-	return link.PairOf(n.config.Interface).Ensure(targets, sources, exact)
-}
-
-// verifyPair repairs the pair, or removes that of an earlier configuration.
-func (n *node) verifyPair(alone bool) error {
-	if len(n.config.Question.Sources) == 0 {
-		if alone {
-			_, err := link.PairOf(n.config.Interface).Remove()
-			return err
-		}
+	if !tcp {
 		return nil
 	}
-	repaired, err := n.ensurePair(alone)
-	if err != nil {
-		SetupErrors.WithLabelValues(errorInterfaceCheck).Inc()
-		return err
+	err := q.exchange(ctx, "tcp", arriving)
+	q.tcp = err != nil
+	return err
+}
+
+// exchange sends a self-query and reads the reply.
+func (q *selfQuerier) exchange(ctx context.Context, network string, arriving bool) error {
+	d, to := net.Dialer{LocalAddr: q.source(network)}, q.target
+	if !arriving || !to.IsValid() {
+		d.Control, to = mark(rules.SelfQueryMark), q.to
 	}
-	if repaired {
-		repairs.WithLabelValues(n.config.Interface, repairedInterface).Inc()
-		log.Warningf("Repaired interfaces %s and %s, which self-queries use", n.config.Question.Out, n.config.Question.In)
+	m := new(dns.Msg)
+	m.SetQuestion(strconv.FormatUint(q.sent, 36)+q.suffix, dns.TypeTXT)
+	m.RecursionDesired = false
+	client := dns.Client{Net: network, Dialer: &d, Timeout: q.wait}
+	r, _, err := client.ExchangeContext(ctx, m, to.String())
+	switch {
+	case err != nil:
+		return fmt.Errorf("%s: %w", network, err)
+	case !healthy(r):
+		return fmt.Errorf("%s: %w", network, ErrOtherServer)
 	}
 	return nil
 }
 
-// rejected returns a more precise error for a self-query that is answered over lo but not if it arrives as those of
-// pods do. A reply of another server shows that packets pass.
-func (n *node) rejected(addr netip.Addr, err error) error {
-	if errors.Is(err, errIgnored) || errors.Is(err, errLate) || errors.Is(err, errOther) {
-		return err
+// ErrOtherServer is the error if the reply is not nodecache's.
+var ErrOtherServer = errors.New("another DNS server answers: one on the address, or cluster DNS, because another table of nftables removes the mark of the query before priority raw - 10")
+
+// send sends a datagram with a mark that renews or acquires the lease, and returns whether the rules did so: then they
+// have dropped it, which the kernel reports as EPERM.
+func (q *selfQuerier) send(value int) (done bool) {
+	d := net.Dialer{LocalAddr: q.source("udp"), Control: mark(value)}
+	c, err := d.Dial("udp", q.to.String())
+	if err != nil {
+		return false
 	}
-	return fmt.Errorf("%w; the server answers over lo, but not queries that arrive on interface %s from %s: a firewall of the node may reject or drop them, and queries of pods too; accept port %d of %s there, UDP and TCP, from pods and from this address (see the option question)",
-		err, n.config.Question.In, n.config.Question.Source(addr), n.config.Port, addr)
+	_, err = c.Write(make([]byte, 1)) // no DNS message: the server ignores it if no rule drops it
+	return errors.Is(errors.Join(err, c.Close()), syscall.EPERM)
+}
+
+// source returns the source of self-queries: the queried address.
+func (q *selfQuerier) source(network string) net.Addr {
+	from := netip.AddrPortFrom(q.to.Addr(), 0)
+	if network == "tcp" {
+		return net.TCPAddrFromAddrPort(from)
+	}
+	return net.UDPAddrFromAddrPort(from)
+}
+
+// mark returns a Control function that sets the mark of a socket's packets. Without the capability NET_ADMIN they
+// are sent without it.
+func mark(value int) func(network, address string, c syscall.RawConn) error {
+	return func(_, _ string, c syscall.RawConn) error {
+		return c.Control(func(fd uintptr) {
+			_ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_MARK, value)
+		})
+	}
 }

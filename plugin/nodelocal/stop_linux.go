@@ -114,13 +114,11 @@ func (n *node) removeAll() error {
 // removeInterface removes the interface and its pair, which may be of an earlier configuration.
 func (n *node) removeInterface() error {
 	if !n.config.setupInterface {
-		_, err := link.PairOf(n.config.Interface).Remove()
-		return err
+		return link.PairOf(n.config.Interface).Remove()
 	}
 	var onLoopback []netip.Addr
 	if n.link.Kind() == link.Loopback {
 		onLoopback = n.config.Addresses
 	}
-	_, err := link.Remove(n.config.Interface, onLoopback)
-	return err
+	return link.Remove(n.config.Interface, onLoopback)
 }

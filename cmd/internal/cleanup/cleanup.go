@@ -1,9 +1,9 @@
 //go:build linux
 
-// Package cleanup is the subcommand nodecache cleanup: it removes interfaces, addresses and rules that an earlier run of
-// nodecache or node-local-dns left on a node. In go the flags and the machine; out comes a line for each removed item. It
-// finds everything first and removes rules before the interface: rules that redirect packets from cluster DNS must not
-// outlive the address of their destination. It refuses while nodecache or node-local-dns runs.
+// Package cleanup is the subcommand nodecache cleanup: it removes interfaces, addresses and rules that an earlier run
+// of nodecache or node-local-dns left on a node. Input: the flags and the machine; output: a line for each removed
+// item. It finds everything first and removes rules before the interface: rules that redirect packets from cluster DNS
+// must not outlive the address of their destination. It refuses while nodecache or node-local-dns runs.
 package cleanup
 
 import (
@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/nearside-dns/nearside/cmd/internal/doctor/proc"
+	"github.com/nearside-dns/nearside/cmd/internal/subcommand"
 )
 
 // options are the flags.
@@ -39,7 +40,7 @@ const defaultInterface = "nodelocaldns"
 func Command(args []string) int {
 	fs, err := proc.Open("/proc")
 	if err != nil {
-		printError(os.Stderr, err)
+		subcommand.Print(os.Stderr, name, err)
 		return 1
 	}
 	return command(args, newNode(fs), os.Stdout, os.Stderr)
@@ -47,42 +48,40 @@ func Command(args []string) int {
 
 func command(args []string, n *node, out, errs io.Writer) int {
 	o, err := parse(args, out)
-	switch {
-	case errors.Is(err, flag.ErrHelp):
-		return 0
-	case err != nil:
-		printError(errs, err)
-		return 2
+	if err != nil {
+		return subcommand.Exit(errs, name, err)
 	}
 	if err := run(o, n, out); err != nil {
 		for _, e := range split(err) {
 			if errors.Is(e, fs.ErrPermission) {
 				e = fmt.Errorf("%w: run it as root, or in the nodecache container", e)
 			}
-			printError(errs, e)
+			subcommand.Print(errs, name, e)
 		}
 		return 1
 	}
 	return 0
 }
 
-// parse reads the flags. Every error is one line.
+const (
+	name        = "nodecache cleanup"
+	description = `nodecache cleanup removes from this node the tables of nftables, rules of iptables, interface and
+addresses on lo that an earlier run of nodecache or node-local-dns left. Exit code: 0, 1 if an item
+could not be removed or is in use, 2 for invalid flags.`
+)
+
+// parse reads the flags.
 func parse(args []string, help io.Writer) (options, error) {
 	var o options
 	f := flag.NewFlagSet("cleanup", flag.ContinueOnError)
-	f.SetOutput(io.Discard) // an error is printed once, by the caller
 	f.StringVar(&o.iface, "interfacename", defaultInterface, "the node-local interface; if set, no other interface is removed")
 	addresses := f.String("localip", "", "comma-separated addresses on which nodecache answered: those on lo are removed")
 	f.StringVar(&o.only, "only", "", `"iptables": remove only the rules of iptables, also while a nodecache runs that uses nftables`)
 	f.BoolVar(&o.dryRun, "dry-run", false, "print the items that would be removed, and remove none")
 	f.BoolVar(&o.force, "force", false, "remove items that are in use; a running nodecache makes them again")
 	f.DurationVar(&o.timeout, "timeout", 10*time.Second, "timeout of each step")
-	if err := f.Parse(args); err != nil {
-		if errors.Is(err, flag.ErrHelp) {
-			usage(f, help)
-			return o, err
-		}
-		return o, fmt.Errorf("%w; see nodecache cleanup -help", err)
+	if err := subcommand.Parse(f, args, description, help); err != nil {
+		return o, err
 	}
 	f.Visit(func(set *flag.Flag) { o.named = o.named || set.Name == "interfacename" })
 	for _, text := range strings.FieldsFunc(*addresses, func(r rune) bool { return r == ',' || r == ' ' }) {
@@ -93,8 +92,6 @@ func parse(args []string, help io.Writer) (options, error) {
 		o.addresses = append(o.addresses, a.Unmap())
 	}
 	switch {
-	case f.NArg() > 0:
-		return o, fmt.Errorf("unexpected argument %q; see nodecache cleanup -help", f.Arg(0))
 	case o.only != "" && o.only != "iptables":
 		return o, fmt.Errorf("-only: %q is not iptables", o.only)
 	case o.iface == "" || o.iface == "lo":
@@ -103,24 +100,6 @@ func parse(args []string, help io.Writer) (options, error) {
 		return o, fmt.Errorf("invalid -timeout %s: want more than 0", o.timeout)
 	}
 	return o, nil
-}
-
-func usage(f *flag.FlagSet, out io.Writer) {
-	const text = `nodecache cleanup removes from this node the tables of nftables, rules of iptables, interface and
-addresses on lo that an earlier run of nodecache or node-local-dns left. Exit code: 0, 1 if an item
-could not be removed or is in use, 2 for invalid flags.
-
-`
-	if _, err := io.WriteString(out, text); err != nil {
-		return // the help cannot be printed
-	}
-	f.SetOutput(out)
-	f.PrintDefaults()
-}
-
-// printError ignores an error of the writer, which could only be printed there.
-func printError(w io.Writer, err error) {
-	_, _ = fmt.Fprintf(w, "nodecache cleanup: %s\n", strings.Join(strings.Fields(err.Error()), " "))
 }
 
 // split returns the single errors of joined ones.

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/nearside-dns/nearside/cmd/internal/doctor/proc"
+	"github.com/nearside-dns/nearside/cmd/internal/subcommand"
 	"github.com/nearside-dns/nearside/plugin/nodelocal"
 	"github.com/nearside-dns/nearside/plugin/nodelocal/link"
 	"github.com/nearside-dns/nearside/plugin/nodelocal/rules"
@@ -56,7 +57,7 @@ func TestErrors(t *testing.T) {
 	var errs []string
 	for _, e := range split(err) {
 		var b bytes.Buffer
-		printError(&b, e)
+		subcommand.Print(&b, name, e)
 		errs = append(errs, b.String())
 	}
 	if got := strings.Join(errs, ""); got != "nodecache cleanup: a b\nnodecache cleanup: c\n" {

@@ -150,29 +150,18 @@ func (l leftovers) items(o options) []item {
 		}})
 	}
 	for _, pair := range l.pairs {
-		all = append(all, item{fmt.Sprintf("interfaces %s and %s (veth)", pair.Out, pair.In), func(context.Context) error {
-			_, err := pair.Remove()
-			return err
-		}})
-	}
-	removeInterface := func(name string) func(context.Context) error {
-		return func(context.Context) error {
-			_, err := link.Remove(name, l.loopback[name])
-			return err
-		}
-	}
-	for _, found := range l.links {
-		name := found.Name
-		text := fmt.Sprintf("interface %s (%s)%s", name, found.Kind, addressesOf(found))
-		if len(l.loopback[name]) > 0 {
-			text += ", addresses on lo: " + list(l.loopback[name])
-		}
-		all = append(all, item{text, removeInterface(name)})
+		all = append(all, item{fmt.Sprintf("interfaces %s and %s (veth)", pair.Out, pair.In), func(context.Context) error { return pair.Remove() }})
 	}
 	for _, name := range l.interfaces {
-		gone := slices.ContainsFunc(l.links, func(found link.Link) bool { return found.Name == name })
-		if addresses := l.loopback[name]; len(addresses) > 0 && !gone {
-			all = append(all, item{"addresses on lo: " + list(addresses), removeInterface(name)})
+		var parts []string
+		if i := slices.IndexFunc(l.links, func(found link.Link) bool { return found.Name == name }); i >= 0 {
+			parts = append(parts, fmt.Sprintf("interface %s (%s)%s", name, l.links[i].Kind, addressesOf(l.links[i])))
+		}
+		if addresses := l.loopback[name]; len(addresses) > 0 {
+			parts = append(parts, "addresses on lo: "+list(addresses))
+		}
+		if len(parts) > 0 {
+			all = append(all, item{strings.Join(parts, ", "), func(context.Context) error { return link.Remove(name, l.loopback[name]) }})
 		}
 	}
 	return all

@@ -1,6 +1,6 @@
-// Package corefileimports follows the imports of a Corefile, which its parser follows without reporting where it searched,
-// and not a file without tokens. In goes the text of a Corefile; out come the files and the directories whose change may
-// change the configuration, and a digest of the imported files. It imports nothing of nodecache.
+// Package corefileimports finds the files that a Corefile imports. The parser of Corefiles reports neither where it
+// searched nor files without tokens. Input: the text of a Corefile; output: the files and the directories whose change
+// may change the configuration, and a digest of the imported files. It imports nothing of nodecache.
 package corefileimports
 
 import (
@@ -20,7 +20,7 @@ import (
 type Imports struct {
 	reads    func(path string)
 	check    func(file string, line int, word string) error
-	snippets map[string]bool // by name; they come before files
+	snippets map[string]bool // by name; they have precedence over files
 	seen     map[string]bool
 	digest   hash.Hash // of names and contents
 }
@@ -51,7 +51,7 @@ func (i *Imports) Follow(name, text string) error {
 		case strings.HasPrefix(word, "(") && strings.HasSuffix(word, ")"):
 			i.snippets[strings.Trim(word, "()")] = true
 		case word == "import" && d.NextArg():
-			if err := i.readAll(name, expandEnvironment(d.Val())); err != nil {
+			if err := i.readAll(name, ExpandEnvironment(d.Val())); err != nil {
 				return err
 			}
 		}
@@ -73,7 +73,7 @@ func (i *Imports) readAll(from, pattern string) error {
 	}
 	i.reads(searched(pattern))
 	if strings.Count(pattern, "*") > 1 || strings.Count(pattern, "?") > 1 || strings.Contains(pattern, "[") {
-		return nil // the parser refuses it, since such a search may take very long
+		return nil // the parser refuses it, since such a search may be very long
 	}
 	files, _ := filepath.Glob(pattern) // the parser reports an invalid pattern
 	for _, file := range files {
@@ -113,8 +113,8 @@ func searched(pattern string) string {
 
 var reference = regexp.MustCompile(`\{\$[^}]+\}|\{%[^%]+%\}`)
 
-// expandEnvironment replaces environment variables as the parser does.
-func expandEnvironment(text string) string {
+// ExpandEnvironment replaces environment variables as the parser does.
+func ExpandEnvironment(text string) string {
 	return reference.ReplaceAllStringFunc(text, func(found string) string {
 		return os.Getenv(strings.Trim(found, "{$%}"))
 	})

@@ -15,16 +15,11 @@ import (
 
 // Corefile is a configuration.
 type Corefile struct {
-	// Name is the name of the file, for messages.
-	Name string
-	// Text is the text that is parsed.
-	Text []byte
-	// Lines is the number of lines of Text that are the file's, if the program has added others after them; else 0.
-	Lines int
-	// Facts are the defaults of plugins for this configuration.
-	Facts nodefacts.Facts
-	// Imported is a digest of the imported files: a change of it is a change of the configuration.
-	Imported string
+	Name     string          // the name of the file, for messages
+	Text     []byte          // as it is parsed
+	Lines    int             // the number of lines of Text that are the file's, if the program has added others; else 0
+	Facts    nodefacts.Facts // defaults of plugins
+	Imported string          // a digest of the imported files: a change of it is a change of the configuration
 }
 
 // Reader reads a Corefile as -conf of CoreDNS does: a path, "stdin", or "" for Corefile in the working directory. An empty

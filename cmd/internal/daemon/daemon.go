@@ -1,5 +1,5 @@
-// Package daemon runs the server of both programs: the flags of CoreDNS, start, reload, signals and shutdown. In go the
-// name of the program, its directives and its hooks; out comes the exit code.
+// Package daemon runs the server of both programs: the flags of CoreDNS, start, reload, signals and shutdown. Input:
+// the name of the program, its directives and its hooks; output: the exit code.
 package daemon
 
 import (
@@ -38,8 +38,6 @@ type Daemon struct {
 	Directives []string
 	// Replaced is the program besides CoreDNS whose Corefiles this one reads.
 	Replaced Replaced
-	// GCPercent is the default of GOGC; 0 is Go's own.
-	GCPercent int
 	// Commands are the program's subcommands by name. They get the arguments after the name and return the exit code.
 	Commands map[string]func(args []string) int
 	// Flags adds the program's own flags. They check their values.
@@ -175,7 +173,6 @@ func (d *Daemon) run() error {
 // serve runs the server. A signal ends the process in it.
 func (d *Daemon) serve() error {
 	d.ended, d.restart = make(chan struct{}), newReloadLock()
-	d.setGarbageTarget()
 	// The reload plugin reads with this loader.
 	caddy.RegisterCaddyfileLoader("corefile", caddy.LoaderFunc(d.loader))
 	caddy.RegisterEventHook("instance", d.hook)
@@ -213,13 +210,6 @@ func (d *Daemon) serve() error {
 func (d *Daemon) first(c Corefile) (*caddy.Instance, error) {
 	nodefacts.Set(c.Facts)
 	return caddy.Start(c.input())
-}
-
-// setGarbageTarget sets GCPercent, unless the environment has GOGC.
-func (d *Daemon) setGarbageTarget() {
-	if d.GCPercent > 0 && os.Getenv("GOGC") == "" {
-		debug.SetGCPercent(d.GCPercent)
-	}
 }
 
 // hook stores the running instance. A restart may come from this program or from the reload plugin.

@@ -2,9 +2,9 @@ package daemon
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
-	"os"
 	"regexp"
 	"slices"
 	"strconv"
@@ -15,6 +15,8 @@ import (
 	"github.com/coredns/coredns/plugin"
 	"github.com/coredns/coredns/plugin/pkg/parse"
 	"github.com/coredns/coredns/plugin/pkg/transport"
+
+	"github.com/nearside-dns/nearside/cmd/internal/corefileimports"
 )
 
 // directivesOfCoreDNS are those of CoreDNS itself, before a program sets its own.
@@ -122,16 +124,13 @@ func (c Corefile) places(zone, address string) (all []string) {
 	}
 	begins := c.begins()
 	for _, b := range blocks {
-		place, imported := beginning(b)
+		place, imported := FirstDirective(b, c.Name)
 		if !imported || len(begins) > 0 && begins[0].keys != nil {
 			own := slices.IndexFunc(begins, func(own blockBegin) bool { return slices.Equal(own.keys, b.Keys) })
 			if own >= 0 {
-				place = fmt.Sprintf(":%d", begins[own].line)
+				place = fmt.Sprintf("%s:%d", c.Name, begins[own].line)
 				begins = begins[own+1:]
 			}
-		}
-		if place == "" || place[0] == ':' {
-			place = c.Name + place
 		}
 		bound := slices.ContainsFunc(b.Tokens["bind"], func(t caddyfile.Token) bool { return t.Text == address })
 		if address != "" && len(b.Tokens["bind"]) > 0 && !bound {
@@ -144,23 +143,21 @@ func (c Corefile) places(zone, address string) (all []string) {
 	return all
 }
 
-// beginning returns the place of a block's first directive, FILE:LINE, or :LINE in the Corefile itself, and whether all its
-// directives are in imported files.
-func beginning(b caddyfile.ServerBlock) (place string, imported bool) {
+// FirstDirective returns the place of the first directive of a block of a file, FILE:LINE, and whether all its directives
+// are in imported files. A block without directives begins in the file.
+func FirstDirective(b caddyfile.ServerBlock, file string) (place string, imported bool) {
 	var first *caddyfile.Token
-	imported = true
 	for _, tokens := range b.Tokens {
-		for _, t := range tokens {
-			imported = imported && t.File != ""
-			if first == nil || t.Line < first.Line {
+		for _, t := range tokens { // those of the file itself name none
+			if first == nil || t.File < first.File || t.File == first.File && t.Line < first.Line {
 				first = &t
 			}
 		}
 	}
 	if first == nil {
-		return "", false
+		return file, false
 	}
-	return fmt.Sprintf("%s:%d", first.File, first.Line), imported
+	return fmt.Sprintf("%s:%d", cmp.Or(first.File, file), first.Line), first.File != ""
 }
 
 // blockBegin is the line with the keys of a server block. Without keys it is an import of server blocks.
@@ -168,8 +165,6 @@ type blockBegin struct {
 	keys []string
 	line int
 }
-
-var environment = regexp.MustCompile(`{[$%]([^}%]+)%?}`)
 
 // begins returns where the file's server blocks begin, and where it imports others.
 func (c Corefile) begins() (all []blockBegin) {
@@ -193,14 +188,11 @@ func (c Corefile) begins() (all []blockBegin) {
 			if len(b.keys) == 0 {
 				b.line = d.Line()
 			}
-			b.keys = append(b.keys, strings.TrimSuffix(environment.ReplaceAllStringFunc(word, variable), ","))
+			b.keys = append(b.keys, strings.TrimSuffix(corefileimports.ExpandEnvironment(word), ","))
 		}
 	}
 	return all
 }
-
-// variable returns the value of "{$NAME}" or "{%NAME%}".
-func variable(text string) string { return os.Getenv(environment.FindStringSubmatch(text)[1]) }
 
 // ports are the default ports of transports other than DNS.
 var ports = map[string]string{

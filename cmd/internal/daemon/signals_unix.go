@@ -5,6 +5,8 @@ package daemon
 import (
 	"os"
 	"syscall"
+
+	"golang.org/x/sys/unix"
 )
 
 var (
@@ -15,17 +17,5 @@ var (
 	ignoredSignals = []os.Signal{syscall.SIGHUP, syscall.SIGUSR2}
 )
 
-// name returns the usual name of a signal.
-func name(s os.Signal) string {
-	switch s {
-	case syscall.SIGTERM:
-		return "SIGTERM"
-	case syscall.SIGINT:
-		return "SIGINT"
-	case syscall.SIGQUIT:
-		return "SIGQUIT"
-	case syscall.SIGUSR1:
-		return "SIGUSR1"
-	}
-	return s.String()
-}
+// name returns the usual name of a signal, such as SIGTERM.
+func name(s os.Signal) string { return unix.SignalName(s.(syscall.Signal)) }

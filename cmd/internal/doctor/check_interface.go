@@ -67,7 +67,7 @@ func (n *node) checkInterface(context.Context) []Line {
 	l, ok := n.link(s.iface)
 	switch {
 	case !ok && s.noIface:
-		return one(name, "none, as the configuration says", OK, "")
+		return one(name, "none, as configured", OK, "")
 	case !ok && n.onLoopback(s.addresses):
 		return one(name, "none; the addresses are on lo", OK, "")
 	case !ok:

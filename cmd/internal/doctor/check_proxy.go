@@ -11,7 +11,8 @@ import (
 // checkProxy reports the mode of kube-proxy, by its rules in the kernel.
 func (n *node) checkProxy(context.Context) []Line {
 	const name = "kube-proxy"
-	modes, err := n.proxyModes()
+	proxy, err := n.proxy()
+	modes := proxy.Modes
 	switch {
 	case len(modes) == 0 && n.hasLink("cilium_host"):
 		return one(name, "none; Cilium is here (eBPF)", Warn,

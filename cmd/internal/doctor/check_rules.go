@@ -14,7 +14,7 @@ import (
 )
 
 // checkRules reports the rules, the leases, and the server that answers without a lease.
-func (n *node) checkRules(ctx context.Context) []Line {
+func (n *node) checkRules(context.Context) []Line {
 	s := n.setup()
 	matched, err := n.matched()
 	if err != nil {
@@ -29,7 +29,7 @@ func (n *node) checkRules(ctx context.Context) []Line {
 		lines[0].Advice = "the configuration has no rules: nodecache cleanup removes these while nodecache is stopped"
 	}
 	lines = append(lines, n.checkLeases(s)...)
-	return append(lines, n.checkFallback(ctx, s, matched[rules.ChainFallback])...)
+	return append(lines, n.checkFallback(s, matched[rules.ChainFallback])...)
 }
 
 // tableOf names nodecache's table for an interface.
@@ -44,7 +44,7 @@ func (n *node) checkWithoutTable(s setup) []Line {
 		return one(name, fmt.Sprintf("%d of iptables; no lease", len(found)), Warn,
 			"a nodecache that hangs or is killed leaves the node without DNS: use backend nftables, which needs nf_tables, nft_ct, nft_nat and nft_masq in the kernel")
 	case s.noRules:
-		return one(name, "none, as the configuration says", OK, "")
+		return one(name, "none, as configured", OK, "")
 	case err != nil:
 		return skipped(name, err)
 	}
@@ -96,19 +96,14 @@ func (n *node) checkLeases(s setup) (lines []Line) {
 
 // checkFallback reports the server that answers on each address without a lease: cluster DNS for addresses
 // with a fallback, the pods behind kube-proxy for a Service's address, or none.
-func (n *node) checkFallback(ctx context.Context, s setup, withFallback []netip.Addr) (lines []Line) {
-	lacking := slices.DeleteFunc(slices.Clone(s.addresses), func(a netip.Addr) bool { return slices.Contains(withFallback, a) })
-	var proxied []netip.Addr
-	var unread error
-	if len(lacking) > 0 {
-		proxied, unread = n.proxied(ctx, lacking)
-	}
+func (n *node) checkFallback(s setup, withFallback []netip.Addr) (lines []Line) {
+	proxy, unread := n.proxy()
 	for _, a := range s.addresses {
 		name := "fallback " + a.String()
 		switch {
-		case !slices.Contains(lacking, a):
+		case slices.Contains(withFallback, a):
 			lines = append(lines, Line{name, "cluster DNS, while the lease is out", OK, ""})
-		case slices.Contains(proxied, a):
+		case slices.Contains(proxy.Services, a):
 			lines = append(lines, Line{name, "kube-proxy, while the lease is out", OK, ""})
 		case unread != nil:
 			lines = append(lines, skipped(name, unread)...)

@@ -3,6 +3,7 @@
 package doctor
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -54,11 +55,12 @@ func (m machine) node(t *testing.T) *node {
 	n.setup = func() setup { return m.setup }
 	n.links = func() ([]link.Link, error) { return m.links, nil }
 	n.matched = func() (map[string][]netip.Addr, error) { return m.matched, m.rulesErr }
-	n.proxyModes = func() ([]string, error) { return m.modes, m.legacyErr }
+	n.proxy = func() (rules.KubeProxy, error) {
+		return rules.KubeProxy{Modes: m.modes, Services: m.proxied}, cmp.Or(m.unread, m.legacyErr)
+	}
 	n.instances = func(string) (int, error) { return m.instances, nil }
 	n.leases = func(string) (map[netip.Addr]time.Duration, error) { return m.leases, nil }
 	n.firewall = func(context.Context, []firewall.Packet) ([]firewall.Finding, error) { return m.findings, m.unread }
-	n.proxied = func(context.Context, []netip.Addr) ([]netip.Addr, error) { return m.proxied, m.unread }
 	n.predecessors = func() ([]rules.PredecessorRule, error) { return m.iptables, m.legacyErr }
 	return n
 }
@@ -138,7 +140,7 @@ func TestChecks(t *testing.T) {
 		}, []string{"warn | privileges | without CAP_NET_ADMIN"}, "as root"},
 
 		{"no interface", machine{setup: addresses}, (*node).checkInterface, []string{"fail | interface nodelocaldns | missing"}, "start nodecache"},
-		{"configured without an interface", machine{setup: setup{noIface: true}}, (*node).checkInterface, []string{"ok | interface nodelocaldns | none, as the configuration says"}, ""},
+		{"configured without an interface", machine{setup: setup{noIface: true}}, (*node).checkInterface, []string{"ok | interface nodelocaldns | none, as configured"}, ""},
 		{"on lo", machine{setup: addresses, links: []link.Link{device("lo", "device", "127.0.0.1/8", "169.254.20.10/32", "fd00::a/128")}}, (*node).checkInterface,
 			[]string{"ok | interface nodelocaldns | none; the addresses are on lo"}, ""},
 		{"one of two on lo", machine{setup: addresses, links: []link.Link{device("lo", "device", "169.254.20.10/32")}}, (*node).checkInterface,
@@ -175,7 +177,7 @@ func TestChecks(t *testing.T) {
 
 		{"rules not readable", machine{rulesErr: fs.ErrPermission}, (*node).checkRules, []string{"skip | rules | permission denied"}, "as root"},
 		{"no rules", machine{}, (*node).checkRules, []string{"fail | rules | none: no table inet nearside-nodelocaldns"}, ""},
-		{"configured without rules", machine{setup: setup{noRules: true}}, (*node).checkRules, []string{"ok | rules | none, as the configuration says"}, ""},
+		{"configured without rules", machine{setup: setup{noRules: true}}, (*node).checkRules, []string{"ok | rules | none, as configured"}, ""},
 		{"iptables", machine{iptables: []rules.PredecessorRule{oldRule, oldRule}}, (*node).checkRules, []string{"warn | rules | 2 of iptables; no lease"}, "backend nftables"},
 		{"iptables cannot be read", machine{legacyErr: errors.New("no\nprogram")}, (*node).checkRules, []string{"skip | rules | no program"}, ""},
 		{"rules, with and without lease", machine{

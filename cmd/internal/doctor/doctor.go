@@ -8,8 +8,6 @@ package doctor
 
 import (
 	"context"
-	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"os"
@@ -17,6 +15,7 @@ import (
 	"sync"
 
 	"github.com/nearside-dns/nearside/cmd/internal/doctor/proc"
+	"github.com/nearside-dns/nearside/cmd/internal/subcommand"
 )
 
 // Command runs "nodecache doctor" with the arguments after the word doctor, and returns the exit
@@ -26,17 +25,13 @@ func Command(args []string) int {
 }
 
 func command(args []string, procPath string, out, errorOut io.Writer) int {
-	o, err := parse(args, func(f *flag.FlagSet) { usage(f, out) })
-	if errors.Is(err, flag.ErrHelp) {
-		return 0
-	}
+	o, err := parse(args, out)
 	if err != nil {
-		printError(errorOut, err)
-		return 2
+		return subcommand.Exit(errorOut, name, err)
 	}
 	fs, err := proc.Open(procPath)
 	if err != nil {
-		printError(errorOut, err)
+		subcommand.Print(errorOut, name, err)
 		return 1
 	}
 	lines := examine(newNode(o, fs, os.Environ()))
@@ -45,7 +40,7 @@ func command(args []string, procPath string, out, errorOut io.Writer) int {
 		write = writeJSON
 	}
 	if err := write(out, lines); err != nil {
-		printError(errorOut, fmt.Errorf("write the result: %w", err))
+		subcommand.Print(errorOut, name, fmt.Errorf("write the result: %w", err))
 		return 1
 	}
 	if slices.ContainsFunc(lines, func(l Line) bool { return l.Verdict == Fail }) {
@@ -54,22 +49,11 @@ func command(args []string, procPath string, out, errorOut io.Writer) int {
 	return 0
 }
 
-func usage(f *flag.FlagSet, out io.Writer) {
-	const text = `nodecache doctor looks at this node and changes nothing. Run it as root on the node, or in
-the nodecache container. Exit code: 0, 1 if a check failed, 2 for wrong flags.
-
-`
-	if _, err := io.WriteString(out, text); err != nil {
-		return
-	}
-	f.SetOutput(out)
-	f.PrintDefaults()
-}
-
-func printError(w io.Writer, err error) {
-	// An error that cannot be written cannot be reported either.
-	_, _ = fmt.Fprintf(w, "nodecache doctor: %s\n", oneLine(err))
-}
+const (
+	name        = "nodecache doctor"
+	description = `nodecache doctor looks at this node and changes nothing. Run it as root on the node, or in
+the nodecache container. Exit code: 0, 1 if a check failed, 2 for wrong flags.`
+)
 
 // check reads a part of the node's state. Its name is printed if it does not return in time.
 type check struct {

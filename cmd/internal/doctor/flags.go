@@ -3,7 +3,6 @@
 package doctor
 
 import (
-	"errors"
 	"flag"
 	"fmt"
 	"io"
@@ -13,6 +12,8 @@ import (
 	"time"
 
 	"github.com/miekg/dns"
+
+	"github.com/nearside-dns/nearside/cmd/internal/subcommand"
 )
 
 // options are the flags.
@@ -31,11 +32,10 @@ type options struct {
 	timeout    time.Duration    // of each query and each read of the kernel's state
 }
 
-// parse reads the flags. Every error is one line; it is flag.ErrHelp if help has printed them.
-func parse(args []string, help func(*flag.FlagSet)) (options, error) {
+// parse reads the flags.
+func parse(args []string, help io.Writer) (options, error) {
 	o := options{domain: "cluster.local."}
 	f := flag.NewFlagSet("doctor", flag.ContinueOnError)
-	f.SetOutput(io.Discard) // an error is printed once, by the caller
 	f.Func("localip", "comma list of the `addresses` that nodecache serves (default: as the running one)",
 		func(text string) (err error) { o.addresses, err = parseAddresses(text); return err })
 	f.StringVar(&o.iface, "interfacename", "", "the node-local interface (default: as the running one, else nodelocaldns)")
@@ -52,26 +52,16 @@ func parse(args []string, help func(*flag.FlagSet)) (options, error) {
 	health := f.Uint("health-port", 0, "port of nodecache's health endpoint (default: that of health in the Corefile)")
 	f.StringVar(&o.format, "o", "text", "output, text or json")
 	f.DurationVar(&o.timeout, "timeout", 2*time.Second, "limit of each query and each read of the kernel's state")
-	err := f.Parse(args)
-	if errors.Is(err, flag.ErrHelp) {
-		help(f)
+	if err := subcommand.Parse(f, args, description, help); err != nil {
 		return o, err
 	}
-	if err == nil {
-		err = o.check(f.Args(), *port, *health)
-	}
-	if err != nil {
-		return o, fmt.Errorf("%w; see nodecache doctor -help", err)
-	}
 	o.port, o.health = uint16(*port), uint16(*health)
-	return o, nil
+	return o, o.check(*port, *health)
 }
 
-// check returns what is wrong with the arguments and with values that are of the right type.
-func (o *options) check(args []string, port, health uint) error {
+// check returns an error for a value that is out of range.
+func (o *options) check(port, health uint) error {
 	switch {
-	case len(args) > 0:
-		return fmt.Errorf("unexpected argument %q", args[0])
 	case port == 0 || port > math.MaxUint16:
 		return fmt.Errorf("invalid -dns.port %d: want 1-65535", port)
 	case health > math.MaxUint16:

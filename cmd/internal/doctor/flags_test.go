@@ -4,7 +4,7 @@ package doctor
 
 import (
 	"bytes"
-	"flag"
+	"io"
 	"net/netip"
 	"slices"
 	"strings"
@@ -13,7 +13,7 @@ import (
 
 func TestParse(t *testing.T) {
 	o, err := parse([]string{"-localip", "169.254.20.10,fd00::a", "-upstream", "192.0.2.1,192.0.2.2:54,[2001:db8::1]:55", "-domain", "Example.Com",
-		"-dns.port=5353", "-health-port", "8080", "-o", "json"}, func(*flag.FlagSet) {})
+		"-dns.port=5353", "-health-port", "8080", "-o", "json"}, io.Discard)
 	if err != nil {
 		t.Fatal(err)
 	}

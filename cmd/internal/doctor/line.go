@@ -15,26 +15,18 @@ type Verdict string
 
 // The verdicts. Only Fail makes the exit code 1.
 const (
-	// OK: nothing to do.
-	OK Verdict = "ok"
-	// Warn: it works, and may break or can be better.
-	Warn Verdict = "warn"
-	// Fail: pods of this node get wrong answers, late ones or none.
-	Fail Verdict = "fail"
-	// Skip: it could not be checked; the value is the reason.
-	Skip Verdict = "skip"
+	OK   Verdict = "ok"   // nothing to do
+	Warn Verdict = "warn" // it works, and may break or can be better
+	Fail Verdict = "fail" // pods of this node get wrong answers, late ones or none
+	Skip Verdict = "skip" // it could not be checked; the value is the reason
 )
 
 // Line is the result of one check.
 type Line struct {
-	// Check is the name of the check.
-	Check string `json:"check"`
-	// Value is the state that the check found.
-	Value string `json:"value"`
-	// Verdict is the judgement of the value.
+	Check   string  `json:"check"`
+	Value   string  `json:"value"` // the state that the check found
 	Verdict Verdict `json:"verdict"`
-	// Advice is what to do; empty when there is nothing to do.
-	Advice string `json:"advice"`
+	Advice  string  `json:"advice"` // how to correct the state; empty if it is right
 }
 
 // one is the result of a check that has one line.

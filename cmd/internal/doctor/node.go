@@ -31,8 +31,8 @@ type node struct {
 	matched func() (map[string][]netip.Addr, error)
 	// predecessors returns the rules of node-local-dns and of nodecache's iptables backend.
 	predecessors func() ([]rules.PredecessorRule, error)
-	// proxyModes returns the modes of kube-proxy whose rules the kernel has.
-	proxyModes func() ([]string, error)
+	// proxy returns the state of kube-proxy in the kernel.
+	proxy func() (rules.KubeProxy, error)
 
 	// instances returns how many instances of nodecache manage an interface.
 	instances func(iface string) (int, error)
@@ -41,7 +41,6 @@ type node struct {
 
 	leases   func(iface string) (map[netip.Addr]time.Duration, error)
 	firewall func(context.Context, []firewall.Packet) ([]firewall.Finding, error)
-	proxied  func(context.Context, []netip.Addr) ([]netip.Addr, error)
 }
 
 func newNode(o options, fs proc.FS, environment []string) *node {
@@ -50,10 +49,7 @@ func newNode(o options, fs proc.FS, environment []string) *node {
 		return rules.Steady(func() (map[netip.Addr]time.Duration, error) { return rules.Leased(iface) })
 	}
 	n.firewall = func(ctx context.Context, packets []firewall.Packet) ([]firewall.Finding, error) {
-		return firewall.Check(ctx, packets, n.mayList(), rules.ProcNet)
-	}
-	n.proxied = func(ctx context.Context, addrs []netip.Addr) ([]netip.Addr, error) {
-		return rules.Proxied(ctx, addrs, n.mayList(), rules.ProcNet)
+		return firewall.Check(ctx, packets, n.mayList())
 	}
 	n.links = once(n, func(context.Context) ([]link.Link, error) { return link.List() })
 	n.matched = once(n, func(ctx context.Context) (map[string][]netip.Addr, error) {
@@ -63,7 +59,9 @@ func newNode(o options, fs proc.FS, environment []string) *node {
 		return rules.Matched(ctx, n.setup().iface)
 	})
 	n.predecessors = once(n, func(ctx context.Context) ([]rules.PredecessorRule, error) { return rules.Predecessors(ctx, nil) })
-	n.proxyModes = once(n, func(ctx context.Context) ([]string, error) { return rules.ProxyModes(ctx, n.mayList(), rules.ProcNet) })
+	n.proxy = once(n, func(ctx context.Context) (rules.KubeProxy, error) {
+		return rules.ReadKubeProxy(ctx, n.mayList())
+	})
 	n.setup = sync.OnceValue(func() setup {
 		s := discover(o, fs, environment)
 		if len(s.addresses) == 0 {

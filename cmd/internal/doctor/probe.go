@@ -201,15 +201,15 @@ func (n *node) querySelf(ctx context.Context, a netip.Addr) Line {
 	for i, zone := range zones {
 		wait.Go(func() {
 			start := time.Now()
-			q := nodelocal.SelfQuery{Address: a, Interface: s.iface, Port: n.options.port, Zone: zone}
-			errs[i], took[i] = q.Send(ctx, n.options.timeout), time.Since(start)
+			errs[i] = nodelocal.QuerySelf(ctx, netip.AddrPortFrom(a, n.options.port), s.iface, zone, false, n.options.timeout)
+			took[i] = time.Since(start)
 		})
 	}
 	wait.Wait()
 	line := Line{Check: "nodecache itself on " + a.String()}
 	if i := slices.Index(errs, nil); i >= 0 {
 		line.Value, line.Verdict = "answers in "+milliseconds(took[i]), OK
-		n.queryArriving(ctx, &line, nodelocal.SelfQuery{Address: a, Interface: s.iface, Port: n.options.port, Zone: zones[i], Arriving: true})
+		n.queryArriving(ctx, &line, a, zones[i])
 		return line
 	}
 	if slices.ContainsFunc(errs, func(err error) bool { return errors.Is(err, nodelocal.ErrOtherServer) }) {
@@ -224,13 +224,14 @@ func (n *node) querySelf(ctx context.Context, a netip.Addr) Line {
 
 // queryArriving sends a query, which was answered over lo, on the way on which those of nodecache arrive
 // as queries of pods do, if there is one.
-func (n *node) queryArriving(ctx context.Context, line *Line, q nodelocal.SelfQuery) {
-	in := link.PairOf(q.Interface).In
-	if !n.hasLink(in) || q.Address.Is6() && q.Address.IsLinkLocalUnicast() || q.Send(ctx, n.options.timeout) == nil {
+func (n *node) queryArriving(ctx context.Context, line *Line, a netip.Addr, zone string) {
+	iface, port := n.setup().iface, n.options.port
+	in := link.PairOf(iface).In
+	if !n.hasLink(in) || a.Is6() && a.IsLinkLocalUnicast() || nodelocal.QuerySelf(ctx, netip.AddrPortFrom(a, port), iface, zone, true, n.options.timeout) == nil {
 		return
 	}
 	line.Value, line.Verdict = "answers over lo, and not on interface "+in, Fail
-	line.Advice = fmt.Sprintf("a firewall may reject or drop what arrives on other interfaces than lo, and then also queries of pods: accept UDP and TCP port %d to %s there; without an answer nodecache gets no lease", q.Port, q.Address)
+	line.Advice = fmt.Sprintf("a firewall may reject or drop what arrives on other interfaces than lo, and then also queries of pods: accept UDP and TCP port %d to %s there; without an answer nodecache gets no lease", port, a)
 }
 
 // probeHealth requests the health endpoint as the kubelet does: one address that answers is enough.
@@ -296,9 +297,9 @@ func (n *node) probeCluster(ctx context.Context) []Line {
 // every resolver knows. Any answer shows that it can be reached.
 func (n *node) probeUpstreams(ctx context.Context) []Line {
 	s := n.setup()
-	resolvers, _, _, _ := n.resolvers() // checkResolvers reports the error
+	found, _ := n.resolvers() // checkResolvers reports the error
 	var servers []netip.AddrPort
-	for _, r := range resolvers {
+	for _, r := range found.Servers {
 		if a, err := netip.ParseAddr(r); err == nil {
 			servers = append(servers, netip.AddrPortFrom(a, dnsPort))
 		}

@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -270,7 +271,7 @@ func TestCommand(t *testing.T) {
 	root := t.TempDir()
 	for _, format := range []string{"text", "json"} {
 		t.Run(format, func(t *testing.T) {
-			o, err := parse([]string{"-o", format, "-clusterdns", address.String(), "-resolvconf", root + "/none"}, nil)
+			o, err := parse([]string{"-o", format, "-clusterdns", address.String(), "-resolvconf", root + "/none"}, io.Discard)
 			if err != nil {
 				t.Fatal(err)
 			}

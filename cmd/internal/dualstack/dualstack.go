@@ -1,13 +1,13 @@
-// Package dualstack finds the second address of a Service that has one of each family. The kubelet sets the first address
-// in the environment, and not the second. That one is looked up in cluster DNS, which needs no rights: the PTR record of
-// the first address has the name of the Service, and the name has records of both addresses. In go the name and the first
-// address of cluster DNS's own Service; out comes the second. It imports nothing of nodecache.
+// Package dualstack finds the second address of a Service that has one of each family. The kubelet sets only the first
+// address in the environment. The second is looked up in cluster DNS, which needs no rights: the PTR record of the
+// first address has the name of the Service, and the name has records of both addresses. Input: the name and the first
+// address of cluster DNS's own Service; output: the second. It imports nothing of nodecache.
 package dualstack
 
 import (
 	"context"
 	"errors"
-	"fmt"
+	"net"
 	"net/netip"
 	"slices"
 	"strings"
@@ -15,7 +15,6 @@ import (
 	"time"
 
 	clog "github.com/coredns/coredns/plugin/pkg/log"
-	"github.com/miekg/dns"
 )
 
 const (
@@ -33,21 +32,15 @@ const (
 
 var errNoRecords = errors.New("no records")
 
-// Exchange sends a query to a server and returns the reply.
-type Exchange func(ctx context.Context, server netip.AddrPort, query *dns.Msg) (*dns.Msg, error)
-
-// OverUDP is the Exchange of programs.
-func OverUDP(ctx context.Context, server netip.AddrPort, query *dns.Msg) (*dns.Msg, error) {
-	reply, _, err := new(dns.Client).ExchangeContext(ctx, query, server.String())
-	return reply, err
-}
+// Dial connects to a server of DNS.
+type Dial func(ctx context.Context, network, address string) (net.Conn, error)
 
 // Lookup looks up the second address of the Service of cluster DNS.
 type Lookup struct {
 	Service  string // its name without the namespace
 	First    netip.Addr
 	Excluded []netip.Addr // addresses that are not the second one
-	Exchange Exchange
+	Dial     Dial
 
 	second       atomic.Pointer[netip.Addr] // nil if unknown
 	emptyReplies int                        // consecutive replies without an address
@@ -111,29 +104,26 @@ func (l *Lookup) Follow(ctx context.Context, changed func()) {
 
 // query returns the second address; the zero address if there is none.
 func (l *Lookup) query(ctx context.Context) (none netip.Addr, err error) {
-	reverse, err := dns.ReverseAddr(l.First.String())
+	server := netip.AddrPortFrom(l.First, dnsPort).String()
+	r := net.Resolver{PreferGo: true, Dial: func(ctx context.Context, network, _ string) (net.Conn, error) { return l.Dial(ctx, network, server) }}
+	names, err := r.LookupAddr(ctx, l.First.String())
 	if err != nil {
-		return none, err
+		return none, unlessNotFound(err)
 	}
-	names, err := l.records(ctx, reverse, dns.TypePTR)
-	if err != nil {
-		return none, err
-	}
-	qtype := dns.TypeAAAA
+	family := "ip6"
 	if l.First.Is6() {
-		qtype = dns.TypeA
+		family = "ip4"
 	}
-	for _, rr := range names {
-		ptr, ok := rr.(*dns.PTR)
-		if !ok || !strings.HasPrefix(strings.ToLower(ptr.Ptr), l.Service+".") {
+	for _, name := range names {
+		if !strings.HasPrefix(strings.ToLower(name), l.Service+".") {
 			continue
 		}
-		addresses, err := l.records(ctx, ptr.Ptr, qtype)
-		if err != nil {
+		addresses, err := r.LookupNetIP(ctx, family, name)
+		if err = unlessNotFound(err); err != nil {
 			return none, err
 		}
-		for _, rr := range addresses {
-			if a := addressOf(rr); a.IsGlobalUnicast() && a.Is4() != l.First.Is4() && !slices.Contains(l.Excluded, a) {
+		for _, a := range addresses {
+			if a = a.Unmap(); a.IsGlobalUnicast() && a.Is4() != l.First.Is4() && !slices.Contains(l.Excluded, a) {
 				return a, nil
 			}
 		}
@@ -141,27 +131,10 @@ func (l *Lookup) query(ctx context.Context) (none netip.Addr, err error) {
 	return none, nil
 }
 
-// records queries cluster DNS and returns the answer section. A reply with another code than NOERROR and NXDOMAIN is an
-// error.
-func (l *Lookup) records(ctx context.Context, name string, qtype uint16) ([]dns.RR, error) {
-	reply, err := l.Exchange(ctx, netip.AddrPortFrom(l.First, dnsPort), new(dns.Msg).SetQuestion(name, qtype))
-	switch {
-	case err != nil:
-		return nil, err
-	case reply.Rcode != dns.RcodeSuccess && reply.Rcode != dns.RcodeNameError:
-		return nil, fmt.Errorf("%s %s: %w", name, dns.RcodeToString[reply.Rcode], errNoRecords)
+// unlessNotFound returns an error, nil if it is that a name has no records.
+func unlessNotFound(err error) error {
+	if e := (*net.DNSError)(nil); errors.As(err, &e) && e.IsNotFound {
+		return nil
 	}
-	return reply.Answer, nil
-}
-
-// addressOf returns the address of a record, the zero address if it has none.
-func addressOf(rr dns.RR) netip.Addr {
-	var a netip.Addr
-	switch rr := rr.(type) {
-	case *dns.A:
-		a, _ = netip.AddrFromSlice(rr.A)
-	case *dns.AAAA:
-		a, _ = netip.AddrFromSlice(rr.AAAA)
-	}
-	return a.Unmap()
+	return err
 }

@@ -1,5 +1,5 @@
-// Package filewatch notices changes of files and directories. In go paths; out come calls of a function after a change has
-// settled. It imports nothing of nodecache.
+// Package filewatch notices changes of files and directories. Input: paths; output: calls of a function after a change
+// has settled. It imports nothing of nodecache.
 package filewatch
 
 import (

@@ -1,5 +1,6 @@
-// Package kubednsconfig reads the ConfigMap of kube-dns, with the rules of kube-dns and of node-local-dns. In goes the
-// directory where the kubelet mounts it; out come stub domains and upstream nameservers. It imports nothing of nodecache but the check of a port.
+// Package kubednsconfig reads the ConfigMap of kube-dns, with the rules of kube-dns and of node-local-dns. Input: the
+// directory where the kubelet mounts it; output: stub domains and upstream nameservers. It imports nothing of nodecache
+// but the check of a port.
 package kubednsconfig
 
 import (
@@ -32,7 +33,7 @@ const (
 )
 
 // Config is the content of the ConfigMap. A missing or empty key is an empty field. Servers are IP addresses, with or
-// without a port; dns:// or tls:// may come before, which node-local-dns does not accept and the forward plugin does.
+// without a port; they may begin with dns:// or tls://, which the forward plugin accepts and node-local-dns does not.
 type Config struct {
 	StubDomains map[string][]string // the nameservers of zones
 	Upstreams   []string            // they replace the node's resolv.conf

@@ -1,5 +1,5 @@
-// Package metricsserver serves /metrics with the flags of node-local-dns. In go an address and the files of TLS; out
-// comes an HTTP server that runs until a context ends. A port that is in use does not end the process.
+// Package metricsserver serves /metrics with the flags of node-local-dns. Input: an address and the files of TLS;
+// output: an HTTP server that runs until a context ends. A port that is in use does not end the process.
 package metricsserver
 
 import (

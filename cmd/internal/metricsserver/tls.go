@@ -103,7 +103,7 @@ func (t *tlsFiles) load() (*tls.Config, error) {
 		return c, nil
 	}
 	if c.ClientAuth == tls.NoClientCert {
-		return nil, errors.New("-tls-client-ca-file is set and -tls-client-auth-type is NoClientCert: want a policy that asks for certificates")
+		return nil, errors.New("-tls-client-ca-file is set and -tls-client-auth-type is NoClientCert: want a policy that requests certificates")
 	}
 	text, err := os.ReadFile(t.clientCAs)
 	if err != nil {

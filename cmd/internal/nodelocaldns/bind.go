@@ -9,6 +9,8 @@ import (
 	"github.com/coredns/coredns/plugin"
 	"github.com/coredns/coredns/plugin/pkg/parse"
 	"github.com/coredns/coredns/plugin/pkg/transport"
+
+	"github.com/nearside-dns/nearside/cmd/internal/daemon"
 )
 
 // zonesOn returns the zones of a server block's key if the key is on the port of DNS, over UDP and TCP.
@@ -29,29 +31,11 @@ func (v values) blockOf(blocks []caddyfile.ServerBlock, domain, file string) (pl
 	zone := plugin.Name(domain).Normalize()
 	for _, b := range blocks {
 		if slices.ContainsFunc(b.Keys, func(key string) bool { return slices.Contains(v.zonesOn(key), zone) }) {
-			return firstDirective(b, file), true
+			place, _ = daemon.FirstDirective(b, file)
+			return place, true
 		}
 	}
 	return "", false
-}
-
-// firstDirective returns the place of a block's first directive, in the file if it has one there.
-func firstDirective(b caddyfile.ServerBlock, file string) string {
-	var first *caddyfile.Token
-	for _, tokens := range b.Tokens {
-		for _, t := range tokens {
-			if first == nil || t.File < first.File || t.File == first.File && t.Line < first.Line {
-				first = &t
-			}
-		}
-	}
-	switch {
-	case first == nil:
-		return file
-	case first.File != "":
-		file = first.File
-	}
-	return fmt.Sprintf("%s:%d", file, first.Line)
 }
 
 // listeners are where the server blocks on the port of DNS listen.
@@ -98,12 +82,12 @@ func (v values) listeners(blocks []caddyfile.ServerBlock) listeners {
 func (v values) bind(blocks []caddyfile.ServerBlock, file string) ([]string, error) {
 	l := v.listeners(blocks)
 	switch {
-	case len(v.local) == 0 && l.unbound != "":
+	case len(v.localIPs) == 0 && l.unbound != "":
 		return nil, nil
-	case len(v.local) == 0:
+	case len(v.localIPs) == 0:
 		return l.names, nil
 	case l.blocks == 0:
-		return nil, fmt.Errorf("%s has no server block on port %s, so nothing would answer on -localip %s", file, v.port, &v.local)
+		return nil, fmt.Errorf("%s has no server block on port %s, so nothing would answer on -localip %s", file, v.port, &v.localIPs)
 	case len(l.names) == 0:
 		return nil, nil
 	}
@@ -111,7 +95,7 @@ func (v values) bind(blocks []caddyfile.ServerBlock, file string) ([]string, err
 		return nil, fmt.Errorf("%s: block %s has no bind and another has bind %s, so two servers would receive queries to -localip: write the same in both", file, l.unbound, l.wildcard)
 	}
 	var bound []string
-	for _, ip := range v.local {
+	for _, ip := range v.localIPs {
 		switch {
 		case l.wildcard != "" && !l.ips[ip]:
 			continue

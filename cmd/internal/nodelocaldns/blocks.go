@@ -28,23 +28,11 @@ func (v values) newBlock(zone string, lines ...string) addedBlock {
 	return addedBlock{text: net.JoinHostPort(zone, v.port) + " {\n" + strings.Join(lines, "\n") + "\n}\n"}
 }
 
-// nodelocal are the settings of the nodelocal directive from the flags.
-type nodelocal struct {
-	interfaceName string
-	device, rules bool // whether nodecache makes them
-	keep          bool
-	healthPort    string
-	interval      string
-	fallback      []string // addresses of cluster DNS, at most one per family
-	question      []string // the arguments of this option
-	services      []string // node-local addresses that Services have, so that kube-proxy has rules for them
-}
-
 // addedBlocks returns the server blocks for the zones of the clusterset, for stub domains, and for the nodelocal
 // directive. forward has the defaults of the Corefile's forward directives.
 func (v values) addedBlocks(blocks []caddyfile.ServerBlock, file string, forward map[int]nodefacts.Forward) ([]addedBlock, error) {
 	for _, b := range blocks {
-		if tokens := b.Tokens["nodelocal"]; len(tokens) > 0 && len(v.local) > 0 {
+		if tokens := b.Tokens["nodelocal"]; len(tokens) > 0 && len(v.localIPs) > 0 {
 			return nil, fmt.Errorf("%s:%d - the nodelocal directive and the flag -localip both set the addresses of this node: choose one", file, tokens[0].Line)
 		}
 	}
@@ -70,7 +58,7 @@ func (v values) addedBlocks(blocks []caddyfile.ServerBlock, file string, forward
 		return nil, err
 	}
 	all = append(all, stubs...)
-	if len(v.local) > 0 {
+	if len(v.localIPs) > 0 {
 		all = append(all, v.nodelocalBlock(bind, readiness(blocks)))
 	}
 	return all, nil
@@ -90,8 +78,8 @@ func (v values) stubBlock(domain string, bind []string) addedBlock {
 	return v.newBlock(domain, append(lines, "    forward . "+strings.Join(v.kubeDNS.StubDomains[domain], " "))...)
 }
 
-// readiness returns the lines of the ready directive, if the Corefile has one: it asks the plugins of its own block only,
-// and whether nodecache answers is known in the added block.
+// readiness returns the lines of the ready directive, if the Corefile has one: the directive queries the plugins of its
+// own block only, and nodelocal, which is ready while nodecache answers, is in the added block.
 func readiness(blocks []caddyfile.ServerBlock) []string {
 	for _, b := range blocks {
 		if tokens := b.Tokens["ready"]; len(tokens) > 0 {
@@ -102,38 +90,33 @@ func readiness(blocks []caddyfile.ServerBlock) []string {
 }
 
 func (v values) nodelocalBlock(bind, ready []string) addedBlock {
-	d := v.directive
 	var setup []string
-	if d.device {
+	if v.setupInterface {
 		setup = append(setup, "interface")
 	}
-	if d.rules {
+	if v.setupIptables {
 		setup = append(setup, "rules")
 	}
 	if setup == nil {
 		setup = []string{"none"}
 	}
 	lines := append(bindLine(bind), ready...)
-	lines = append(lines, "    nodelocal "+strings.Join(v.local.texts(), " ")+" {")
+	lines = append(lines, "    nodelocal "+strings.Join(v.localIPs.texts(), " ")+" {")
 	option := func(name string, arguments ...string) {
 		lines = append(lines, "        "+strings.Join(append([]string{name}, arguments...), " "))
 	}
-	option("interface", d.interfaceName)
+	option("interface", v.interfaceName)
 	option("setup", setup...)
-	option("health", d.healthPort)
-	option("interval", d.interval)
-	if d.keep {
+	option("health", v.healthPort)
+	option("interval", v.interval.String())
+	if v.skipTeardown {
 		option("keep")
 	}
-	if len(d.question) > 0 {
-		option("question", d.question...)
+	if question := v.question.option(); len(question) > 0 {
+		option("question", question...)
 	}
-	fallback := d.fallback
-	if len(fallback) > 0 && len(d.services) > 0 {
-		fallback = slices.Concat(fallback, []string{"except"}, d.services)
-	}
-	if len(fallback) > 0 {
-		option("fallback", fallback...)
+	if len(v.fallbacks) > 0 {
+		option("fallback", v.fallbacks...)
 	}
 	return v.newBlock(Zone, append(lines, "    }")...)
 }

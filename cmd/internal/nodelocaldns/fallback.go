@@ -39,5 +39,5 @@ func (n *Node) newLookup() *dualstack.Lookup {
 	if !ok || !needed {
 		return nil
 	}
-	return &dualstack.Lookup{Service: n.options.upstreamSvc, First: first, Excluded: n.options.localIPs, Exchange: n.exchange}
+	return &dualstack.Lookup{Service: n.options.upstreamSvc, First: first, Excluded: n.options.localIPs, Dial: n.dial}
 }

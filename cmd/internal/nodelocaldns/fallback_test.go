@@ -3,6 +3,7 @@ package nodelocaldns
 import (
 	"context"
 	"errors"
+	"net"
 	"net/netip"
 	"path/filepath"
 	"strings"
@@ -15,30 +16,48 @@ import (
 	"github.com/nearside-dns/nearside/cmd/internal/dualstack"
 )
 
-// clusterRecords answers with these records as cluster DNS does, with NXDOMAIN if none matches.
-func clusterRecords(t *testing.T, server string, queried *[]string, records ...string) dualstack.Exchange {
-	return func(_ context.Context, to netip.AddrPort, question *dns.Msg) (*dns.Msg, error) {
-		q := question.Question[0]
-		*queried = append(*queried, q.Name+" "+dns.TypeToString[q.Qtype])
-		if to != netip.MustParseAddrPort(server) {
-			return nil, errors.New("no server at " + to.String())
+// clusterRecords connects to a server that answers with these records as cluster DNS does, with NXDOMAIN if none matches.
+func clusterRecords(t *testing.T, server string, queried *[]string, records ...string) dualstack.Dial {
+	return func(_ context.Context, _, to string) (net.Conn, error) {
+		if to != server {
+			return nil, errors.New("no server at " + to)
 		}
-		answer := new(dns.Msg).SetReply(question)
-		for _, text := range records {
-			rr, err := dns.NewRR(text)
-			if err != nil {
-				t.Error(err)
-				continue
+		client, other := net.Pipe()
+		go func() {
+			connection := dns.Conn{Conn: other}
+			for {
+				question, err := connection.ReadMsg()
+				if err != nil {
+					return // closed
+				}
+				q := question.Question[0]
+				*queried = append(*queried, q.Name+" "+dns.TypeToString[q.Qtype])
+				if err := connection.WriteMsg(answerFrom(t, records, question)); err != nil {
+					t.Error(err)
+				}
 			}
-			if rr.Header().Name == q.Name && rr.Header().Rrtype == q.Qtype {
-				answer.Answer = append(answer.Answer, rr)
-			}
-		}
-		if len(answer.Answer) == 0 {
-			answer.Rcode = dns.RcodeNameError
-		}
-		return answer, nil
+		}()
+		return client, nil
 	}
+}
+
+func answerFrom(t *testing.T, records []string, question *dns.Msg) *dns.Msg {
+	q, answer := question.Question[0], new(dns.Msg).SetReply(question)
+	answer.Authoritative = true
+	for _, text := range records {
+		rr, err := dns.NewRR(text)
+		if err != nil {
+			t.Error(err)
+			continue
+		}
+		if rr.Header().Name == q.Name && rr.Header().Rrtype == q.Qtype {
+			answer.Answer = append(answer.Answer, rr)
+		}
+	}
+	if len(answer.Answer) == 0 {
+		answer.Rcode = dns.RcodeNameError
+	}
+	return answer
 }
 
 // TestFallbackOfBothFamilies has one address of the Service in the environment, as the kubelet sets it, and the other in
@@ -71,7 +90,7 @@ func TestFallbackOfBothFamilies(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			n := node(t, map[string]string{"UP_SERVICE_HOST": c.service}, append(c.args, "-upstreamsvc", "up")...)
 			var queried []string
-			n.exchange = clusterRecords(t, netip.AddrPortFrom(netip.MustParseAddr(c.service), 53).String(), &queried, c.records...)
+			n.dial = clusterRecords(t, netip.AddrPortFrom(netip.MustParseAddr(c.service), 53).String(), &queried, c.records...)
 			conf := filepath.Join(t.TempDir(), "Corefile")
 			file(t, conf, ".:53 {\n    log\n}\n")
 			got, err := n.Source(conf, reader)
@@ -102,7 +121,7 @@ func TestFallbackFoundLater(t *testing.T) {
 		t.Errorf("without an answer:\n%s", text)
 	}
 	var queried []string
-	n.second.Exchange = clusterRecords(t, "10.96.0.11:53", &queried,
+	n.second.Dial = clusterRecords(t, "10.96.0.11:53", &queried,
 		"11.0.96.10.in-addr.arpa. 5 IN PTR kube-dns.kube-system.svc.cluster.local.", "kube-dns.kube-system.svc.cluster.local. 5 IN AAAA fd00:96::b")
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
@@ -111,7 +130,7 @@ func TestFallbackFoundLater(t *testing.T) {
 	if text := source(); !strings.Contains(text, both) {
 		t.Errorf("with an answer:\n%s", text)
 	}
-	n.second.Exchange = clusterRecords(t, "10.96.0.99:53", &queried)
+	n.second.Dial = clusterRecords(t, "10.96.0.99:53", &queried)
 	if changed, err := n.second.Look(context.Background()); changed || err == nil || !strings.Contains(source(), both) {
 		t.Errorf("without an answer again: changed %t, error %v\n%s", changed, err, source())
 	}
@@ -140,11 +159,11 @@ func TestFallbackAfterEmptyAnswers(t *testing.T) {
 				full := clusterRecords(t, "10.96.0.11:53", &queried,
 					"11.0.96.10.in-addr.arpa. 5 IN PTR kube-dns.kube-system.svc.cluster.local.", "kube-dns.kube-system.svc.cluster.local. 5 IN AAAA fd00:96::b")
 				start, reloads := time.Now(), 0
-				n.exchange = func(ctx context.Context, to netip.AddrPort, question *dns.Msg) (*dns.Msg, error) {
+				n.dial = func(ctx context.Context, network, to string) (net.Conn, error) {
 					if since := time.Since(start); since >= tc.from && since < tc.until {
-						return empty(ctx, to, question)
+						return empty(ctx, network, to)
 					}
-					return full(ctx, to, question)
+					return full(ctx, network, to)
 				}
 				n.second = n.newLookup()
 				if _, err := n.second.Look(t.Context()); err != nil && tc.from > 0 { // that of the start

@@ -163,7 +163,7 @@ func (v values) expand(to []string) (servers []string, err error) {
 }
 
 // sendsCaller reports whether the name of the node is sent with the queries of a stanza: all its servers are cluster DNS,
-// and it forwards only zones of the cluster. The option caller of the Corefile comes first.
+// and it forwards only zones of the cluster. The option caller of the Corefile has precedence.
 func (v values) sendsCaller(name string, s stanza, servers []string) bool {
 	isOther := func(server string) bool { return !v.isClusterDNS(server) }
 	if v.node == "" || s.options[optionCaller] > 0 || slices.ContainsFunc(servers, isOther) {

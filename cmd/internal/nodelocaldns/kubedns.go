@@ -44,7 +44,7 @@ func (n *Node) reportConfigMap(reason error) {
 	}
 }
 
-// checkKubeDNS returns an error if a server of the ConfigMap is this node's own: its queries would come back, which ends
+// checkKubeDNS returns an error if a server of the ConfigMap is this node's own: its queries would return, which ends
 // the process if the Corefile has the loop plugin. Another port may be that of another process.
 func (v values) checkKubeDNS() error {
 	for _, server := range v.kubeDNS.Upstreams {

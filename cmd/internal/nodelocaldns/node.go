@@ -1,7 +1,7 @@
-// Package nodelocaldns makes the configuration of nodecache from the command line of node-local-dns. In go its flags, its
-// template of a Corefile, the kube-dns ConfigMap, the node's resolv.conf and the environment; out come a Corefile and the
-// facts from which plugins take defaults, again whenever an input changes. Interface and rules are made by the nodelocal
-// plugin, from a server block that is added to the Corefile. It may not import k8s.io.
+// Package nodelocaldns makes the configuration of nodecache from the command line of node-local-dns. Input: its flags,
+// its template of a Corefile, the kube-dns ConfigMap, the node's resolv.conf and the environment; output: a Corefile
+// and the facts from which plugins set defaults, again whenever an input changes. Interface and rules are made by the
+// nodelocal plugin, from a server block that is added to the Corefile. It may not import k8s.io.
 package nodelocaldns
 
 import (
@@ -12,6 +12,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -36,14 +37,13 @@ type Node struct {
 	options     options
 	setupError  func(errortype string) // counts an error that does not end the process
 	flags       *flag.FlagSet
-	environ     func() []string    // NAME=value
-	resolvConf  string             // resolvconf.Path except in tests, as the next two
-	uplinks     string             // resolvconf.Uplinks
-	host        string             // resolvconf.HostRoot
-	kubeDNSPath string             // defaultKubeDNS except in tests
-	exchange    dualstack.Exchange // with cluster DNS
-	second      *dualstack.Lookup  // of the second fallback; nil if there is none
-	firstLookup sync.Once          // of second, before the first rendering
+	environ     func() []string   // NAME=value
+	resolvConf  string            // resolvconf.Path except in tests, as the next one
+	host        string            // resolvconf.HostRoot
+	kubeDNSPath string            // defaultKubeDNS except in tests
+	dial        dualstack.Dial    // connects to cluster DNS
+	second      *dualstack.Lookup // of the second fallback; nil if there is none
+	firstLookup sync.Once         // of second, before the first rendering
 	stop        context.CancelFunc
 
 	// Only Source uses these; its calls do not overlap.
@@ -68,10 +68,9 @@ func New() *Node {
 		setupError:  func(errortype string) { plugin.SetupErrors.WithLabelValues(errortype).Inc() },
 		environ:     os.Environ,
 		resolvConf:  resolvconf.Path,
-		uplinks:     resolvconf.Uplinks,
 		host:        resolvconf.HostRoot,
 		kubeDNSPath: defaultKubeDNS,
-		exchange:    dualstack.OverUDP,
+		dial:        new(net.Dialer).DialContext,
 	}
 }
 
@@ -186,12 +185,12 @@ type resolvConfFiles struct {
 	usedCopy   bool
 }
 
-// nameservers returns the nameservers of a file, none at the start or as before if none is usable: then it must not
-// keep the cache from answering for other zones.
+// nameservers returns the usable nameservers of a file. None is an error only if the file had one before: at the start
+// it must not prevent the cache from answering for other zones.
 func (f *resolvConfFiles) nameservers(file string, own addresses) ([]string, error) {
 	first := f.Node.serverless == nil
 	found, err := resolvconf.Reader{
-		Own: own, Path: f.resolvConf, Uplinks: f.uplinks, Host: f.host,
+		Own: own, Path: f.resolvConf, Uplinks: resolvconf.Uplinks, Host: f.host,
 		AllowCopy: first || f.Node.usedCopy, // else the servers in use are newer than the copy
 		Compare:   first,                    // later, the node's file may have changed
 	}.Nameservers(file)
@@ -214,31 +213,15 @@ func (f *resolvConfFiles) nameservers(file string, own addresses) ([]string, err
 }
 
 func (n *Node) values() values {
-	o := &n.options
-	v := values{
-		local:      o.localIPs,
-		port:       dnsserver.Port,
-		service:    o.upstreamSvc,
-		prometheus: o.prometheus,
-		resolvConf: n.resolvConf,
-		clusterset: o.clusterset,
-		directive: nodelocal{
-			interfaceName: o.interfaceName,
-			device:        o.setupInterface,
-			rules:         o.setupIptables,
-			keep:          o.skipTeardown,
-			healthPort:    o.healthPort,
-			interval:      o.interval.String(),
-			question:      o.question.option(),
-			fallback:      o.fallback.texts(),
-			services:      n.serviceAddresses(),
-		},
-	}
-	if ip, err := netip.ParseAddr(n.getenv(serviceVariable(o.upstreamSvc))); err == nil {
+	v := values{options: n.options, port: dnsserver.Port, resolvConf: n.resolvConf, fallbacks: n.options.fallback.texts()}
+	if ip, err := netip.ParseAddr(n.getenv(serviceVariable(n.options.upstreamSvc))); err == nil {
 		v.clusterDNS = ip.String()
 	}
-	if len(v.directive.fallback) == 0 {
-		v.directive.fallback = n.defaultFallback()
+	if len(v.fallbacks) == 0 {
+		v.fallbacks = n.defaultFallback()
+	}
+	if services := n.serviceAddresses(); len(v.fallbacks) > 0 && len(services) > 0 {
+		v.fallbacks = slices.Concat(v.fallbacks, []string{"except"}, services)
 	}
 	return v
 }

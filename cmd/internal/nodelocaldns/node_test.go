@@ -5,14 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"net/netip"
+	"net"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
-
-	"github.com/miekg/dns"
 
 	"github.com/nearside-dns/nearside/cmd/internal/daemon"
 	"github.com/nearside-dns/nearside/cmd/internal/kubednsconfig"
@@ -49,7 +47,7 @@ func node(t *testing.T, environ map[string]string, args ...string) *Node {
 	if !n.set("corefile") {
 		n.options.corefile = filepath.Join(t.TempDir(), "Corefile")
 	}
-	n.exchange = func(context.Context, netip.AddrPort, *dns.Msg) (*dns.Msg, error) {
+	n.dial = func(context.Context, string, string) (net.Conn, error) {
 		return nil, errors.New("no cluster DNS")
 	}
 	n.resolvConf = filepath.Join(t.TempDir(), "resolv.conf")

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/coredns/caddy/caddyfile"
 
@@ -22,15 +23,11 @@ var update = flag.Bool("update", false, "write the golden files")
 func example(t testing.TB, localIPs string) values {
 	t.Helper()
 	v := values{
+		options:    defaults(),
 		port:       "53",
 		clusterDNS: "10.96.0.11",
-		service:    "kube-dns-upstream",
-		prometheus: ":9253",
 		resolvConf: resolvconf.Path,
-		directive: nodelocal{
-			interfaceName: "nodelocaldns", device: true, rules: true,
-			healthPort: "8080", interval: "1m0s", fallback: []string{"10.96.0.11"},
-		},
+		fallbacks:  []string{"10.96.0.11"},
 		nameservers: func(file string, _ addresses) ([]string, error) {
 			if file != resolvconf.Path {
 				return nil, fmt.Errorf("open %s: no such file", file)
@@ -40,7 +37,8 @@ func example(t testing.TB, localIPs string) values {
 		reads:  func(string) {},
 		report: func(message) {},
 	}
-	if err := v.local.Set(localIPs); err != nil {
+	v.upstreamSvc = "kube-dns-upstream"
+	if err := v.localIPs.Set(localIPs); err != nil {
 		t.Fatal(err)
 	}
 	return v
@@ -66,7 +64,8 @@ func TestRenderGolden(t *testing.T) {
 		{"custom", "custom", example(t, "169.254.20.10"), nil},
 		{"custom-upstreams", "custom", example(t, "169.254.20.10"), func(v *values) { v.kubeDNS.Upstreams = []string{"10.1.2.3"} }},
 		{"custom-setup-none", "custom", example(t, "169.254.20.10"), func(v *values) {
-			v.directive = nodelocal{interfaceName: "dns0", keep: true, healthPort: "8081", interval: "5s"}
+			v.interfaceName, v.healthPort, v.interval = "dns0", "8081", seconds(5*time.Second)
+			v.setupInterface, v.setupIptables, v.skipTeardown, v.fallbacks = false, false, true, nil
 		}},
 		{"ready", "ready", example(t, "169.254.20.10,10.96.0.10"), nil},
 		{"cluster", "cluster", example(t, ""), nil},
@@ -86,7 +85,7 @@ func TestRenderGolden(t *testing.T) {
 		{"cluster-clusterset", "cluster", example(t, ""), func(v *values) { v.clusterset = zoneNames{"clusterset.local"} }},
 		{"custom-clusterset", "custom", example(t, "169.254.20.10"), func(v *values) { v.clusterset = zoneNames{"clusterset.local"} }},
 		{"stanzas", "stanzas", example(t, ""), nil},
-		{"stanzas-addresses", "stanzas", example(t, "169.254.20.10"), func(v *values) { v.directive.device = false }},
+		{"stanzas-addresses", "stanzas", example(t, "169.254.20.10"), func(v *values) { v.setupInterface = false }},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			text, err := os.ReadFile(filepath.Join("testdata/render", tc.base+".base"))
@@ -214,7 +213,7 @@ func TestBind(t *testing.T) {
 		{"interface and the block", "a {\n  bind nodelocaldns\n}\n", "169.254.20.10,fd00::10", nil, ".invalid.:53 {\n    bind 169.254.20.10 fd00::10\n"},
 		{"interface in quotes", "a {\n  bind \"nodelocaldns\"\n}\n", "169.254.20.10", nil, "a {\n  bind 169.254.20.10\n}"},
 		{"interface in a snippet", "(s) {\n  bind nodelocaldns\n}\na {\n  import s\n}\nb {\n  import s\n}\n", "169.254.20.10", nil, "(s) {\n  bind 169.254.20.10\n}"},
-		{"interface of another", "a {\n  bind nodelocaldns\n}\n", "169.254.20.10", func(v *values) { v.directive.device = false }, "a {\n  bind nodelocaldns\n}"},
+		{"interface of another", "a {\n  bind nodelocaldns\n}\n", "169.254.20.10", func(v *values) { v.setupInterface = false }, "a {\n  bind nodelocaldns\n}"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			v := example(t, tc.localIPs)
@@ -273,7 +272,7 @@ func FuzzRender(f *testing.F) {
 			t.Skip("not addresses")
 		}
 		v := example(t, "")
-		v.local = local
+		v.localIPs = local
 		if stubs {
 			v.kubeDNS = kubednsconfig.Config{StubDomains: map[string][]string{"corp.example": {"10.1.2.3"}}, Upstreams: []string{"10.1.2.3"}}
 			v.node, v.zone = "node-a", "zone-1"

@@ -16,17 +16,14 @@ import (
 
 // values are the inputs of a rendering besides the Corefile.
 type values struct {
-	local      addresses
-	port       string // of blocks that name none, and of added blocks
-	clusterDNS string // "" if unknown
-	service    string // of cluster DNS
-	prometheus string
-	resolvConf string // the file that upstreamServers stands for without a ConfigMap
-	kubeDNS    kubednsconfig.Config
-	directive  nodelocal
-	node, zone string    // of this node, "" if unknown
-	own        addresses // the addresses that this process answers on; set by render
-	clusterset zoneNames
+	options
+	port       string               // of blocks that name none, and of added blocks
+	clusterDNS string               // "" if unknown
+	fallbacks  []string             // the arguments of the option fallback of nodelocal
+	resolvConf string               // the file that upstreamServers stands for without a ConfigMap
+	kubeDNS    kubednsconfig.Config // the content of the ConfigMap
+	node, zone string               // of this node, "" if unknown
+	own        addresses            // the addresses that this process answers on; set by render
 
 	nameservers func(file string, own addresses) ([]string, error)
 	reads       func(path string) // called with imported files, and with directories that an import pattern searches
@@ -40,9 +37,9 @@ type values struct {
 //     directive that makes interface, rules and lease,
 //   - the facts have the defaults of the directives forward and autopath.
 //
-// The lines of the file keep their numbers; added blocks come after them.
+// The numbers of the file's lines do not change; added blocks follow them.
 func (v values) render(source daemon.Corefile) (daemon.Corefile, error) {
-	v.own = v.local
+	v.own = v.localIPs
 	text, err := v.substitute(source.Name, string(source.Text))
 	if err != nil {
 		return source, err
@@ -60,7 +57,7 @@ func (v values) render(source daemon.Corefile) (daemon.Corefile, error) {
 			return source, err
 		}
 	}
-	v.own = ownAddresses(v.local, blocks)
+	v.own = ownAddresses(v.localIPs, blocks)
 	if err := v.check(source.Name, string(source.Text)); err != nil { // again, with the addresses after bind
 		return source, err
 	}
@@ -135,10 +132,10 @@ func checkBlocks(out daemon.Corefile, want int) error {
 // replaceInterface replaces the interface's name after bind by the addresses of -localip: CoreDNS looks up the
 // interface before nodecache has made it. The name of an interface that nodecache does not make is left to CoreDNS.
 func (v values) replaceInterface(lines []string, blocks []caddyfile.ServerBlock) {
-	if len(v.local) == 0 || !v.directive.device {
+	if len(v.localIPs) == 0 || !v.setupInterface {
 		return
 	}
-	name := v.directive.interfaceName
+	name := v.interfaceName
 	word := regexp.MustCompile(`(^|\s)"?` + regexp.QuoteMeta(name) + `"?(\s|#|$)`)
 	for _, b := range blocks {
 		var tokens []caddyfile.Token
@@ -147,8 +144,8 @@ func (v values) replaceInterface(lines []string, blocks []caddyfile.ServerBlock)
 				tokens = append(tokens, t)
 				continue
 			}
-			lines[t.Line-1] = word.ReplaceAllString(lines[t.Line-1], "${1}"+strings.Join(v.local.texts(), " ")+"${2}")
-			for _, t.Text = range v.local.texts() {
+			lines[t.Line-1] = word.ReplaceAllString(lines[t.Line-1], "${1}"+strings.Join(v.localIPs.texts(), " ")+"${2}")
+			for _, t.Text = range v.localIPs.texts() {
 				tokens = append(tokens, t)
 			}
 		}

@@ -44,14 +44,15 @@ func checkImported(file string, line int, word string) error {
 	return nil
 }
 
-// substitute replaces variables by their values. Lines keep their numbers. In comments, variables without a value stay.
+// substitute replaces variables by their values, except in comments those without a value. The numbers of lines do not
+// change.
 func (v values) substitute(name, text string) (string, error) {
 	if err := v.check(name, text); err != nil {
 		return "", err
 	}
-	if len(v.local) > 0 {
+	if len(v.localIPs) > 0 {
 		// An address with a port, as in the stock health directive, is the first of several.
-		first := v.local[0].String()
+		first := v.localIPs[0].String()
 		text = localDNSPort.ReplaceAllStringFunc(text, func(found string) string {
 			return net.JoinHostPort(first, found[len(localDNS)+1:])
 		})
@@ -69,7 +70,7 @@ func (v values) value(variable string) string {
 	case clusterDNS:
 		return v.clusterDNS
 	case localDNS:
-		return strings.Join(v.local.texts(), " ")
+		return strings.Join(v.localIPs.texts(), " ")
 	case upstreamServers:
 		if len(v.kubeDNS.Upstreams) > 0 {
 			return strings.Join(v.kubeDNS.Upstreams, " ")
@@ -87,14 +88,14 @@ func (v values) usable(variable string) error {
 	case clusterDNS:
 		if slices.Contains(v.own.texts(), v.clusterDNS) {
 			return fmt.Errorf("%s would be %s, the address of Service %q, on which nodecache answers itself (see -localip, bind and nodelocal), so it would query itself: create a second Service of cluster DNS, such as kube-dns-upstream, and name it with -upstreamsvc",
-				variable, v.clusterDNS, v.service)
+				variable, v.clusterDNS, v.upstreamSvc)
 		}
 		if v.clusterDNS == "" {
 			return fmt.Errorf("%s is the address of cluster DNS, which the variable %s of the environment has if there is a Service %q in the namespace of this pod when it starts: create it with port 53 and the selector of cluster DNS, or name another with -upstreamsvc",
-				variable, serviceVariable(v.service), v.service)
+				variable, serviceVariable(v.upstreamSvc), v.upstreamSvc)
 		}
 	case localDNS:
-		if len(v.local) == 0 {
+		if len(v.localIPs) == 0 {
 			return fmt.Errorf("%s is the value of -localip, which is not set", variable)
 		}
 	case prometheusAddr:

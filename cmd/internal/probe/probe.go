@@ -1,6 +1,6 @@
-// Package probe is the subcommand probe: it queries a DNS server over UDP and over TCP, for the exec probes of a kubelet.
-// In go the flags; out come an exit code and a line with the replies. It may not import CoreDNS or the plugins: it is started
-// every few seconds.
+// Package probe is the subcommand probe: it queries a DNS server over UDP and over TCP, for the exec probes of a
+// kubelet. Input: the flags; output: an exit code and a line with the replies. It may not import CoreDNS or the
+// plugins, since the kubelet starts it every few seconds.
 package probe
 
 import (
@@ -12,9 +12,12 @@ import (
 	"net"
 	"os"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/miekg/dns"
+
+	"github.com/nearside-dns/nearside/cmd/internal/subcommand"
 )
 
 // queryTimeout bounds one query. An overloaded server loses datagrams, and answers one of several; a server that hangs
@@ -35,43 +38,29 @@ func Command(program string) func(args []string) int {
 }
 
 func command(program string, args []string, out, errs io.Writer) int {
-	o, err := parse(program, args, out)
-	switch {
-	case errors.Is(err, flag.ErrHelp):
-		return 0
-	case err != nil:
-		printf(errs, "%s probe: %v; see %[1]s probe -help\n", program, err)
-		return 2
+	name := program + " probe"
+	o, err := parse(name, args, out)
+	if err != nil {
+		return subcommand.Exit(errs, name, err)
 	}
 	replies, err := query(o)
 	if err != nil {
-		printf(errs, "%s probe: %s\n", program, strings.ReplaceAll(err.Error(), "\n", "; "))
+		subcommand.Print(errs, name, errors.New(strings.ReplaceAll(err.Error(), "\n", "; ")))
 		return 1
 	}
-	printf(out, "%s\n", strings.Join(replies, ", "))
+	_, _ = fmt.Fprintln(out, strings.Join(replies, ", ")) // the kubelet reads the exit code only
 	return 0
 }
 
-// printf ignores errors of the writer, which could only be printed there.
-func printf(w io.Writer, format string, values ...any) { _, _ = fmt.Fprintf(w, format, values...) }
-
-func parse(program string, args []string, help io.Writer) (options, error) {
+func parse(name string, args []string, help io.Writer) (options, error) {
 	var o options
 	f := flag.NewFlagSet("probe", flag.ContinueOnError)
-	f.SetOutput(io.Discard) // an error is printed once, by the caller
 	f.StringVar(&o.server, "server", "127.0.0.1:53", "`address` and port of the server")
 	f.StringVar(&o.name, "name", "", "`name` that must exist; without it, any reply is right")
 	f.DurationVar(&o.timeout, "timeout", 4*time.Second, "how long to retry; less than the kubelet's timeout of the probe")
-	if err := f.Parse(args); err != nil {
-		if errors.Is(err, flag.ErrHelp) {
-			printf(help, "%s probe queries a DNS server over UDP and over TCP. Exit code: 0, 1 without the expected\nreply to one of the two, 2 for invalid flags.\n\n", program)
-			f.SetOutput(help)
-			f.PrintDefaults()
-		}
+	description := name + " queries a DNS server over UDP and over TCP. Exit code: 0, 1 without the expected\nreply to one of the two, 2 for invalid flags."
+	if err := subcommand.Parse(f, args, description, help); err != nil {
 		return o, err
-	}
-	if f.NArg() > 0 {
-		return o, fmt.Errorf("unexpected argument %q", f.Arg(0))
 	}
 	if host, port, err := net.SplitHostPort(o.server); err != nil || net.ParseIP(host) == nil || port == "" {
 		return o, fmt.Errorf("-server: %q is not an address with a port, such as 127.0.0.1:53 or [::1]:53", o.server)
@@ -94,16 +83,11 @@ func query(o options) ([]string, error) {
 	defer cancel()
 	networks := []string{"udp", "tcp"}
 	replies, errs := make([]string, len(networks)), make([]error, len(networks))
-	done := make(chan struct{})
+	var wait sync.WaitGroup
 	for i, network := range networks {
-		go func() {
-			replies[i], errs[i] = o.over(ctx, network)
-			done <- struct{}{}
-		}()
+		wait.Go(func() { replies[i], errs[i] = o.over(ctx, network) })
 	}
-	for range networks {
-		<-done
-	}
+	wait.Wait()
 	return replies, errors.Join(errs...)
 }
 

@@ -1,4 +1,4 @@
-// Package resolvconf finds the nameservers of a node. In go the paths of the node's files; out come the nameservers
+// Package resolvconf finds the nameservers of a node. Input: the paths of the node's files; output: the nameservers
 // that nodecache can query, the warnings for the log, and the files whose change may change the result. It imports
 // nothing of nodecache.
 package resolvconf
@@ -40,8 +40,8 @@ var byteOrderMark = []byte("\ufeff")
 type Reader struct {
 	Own     []netip.Addr // addresses that this process answers on: a query to one would return to it
 	Path    string       // the container's resolv.conf
-	Uplinks string
-	Host    string // the folder with the node's files: if it has /etc, its resolv.conf is read instead of Path
+	Uplinks string       // in the container
+	Host    string       // the folder with the node's files: if it has /etc, its resolv.conf is read instead of Path
 
 	AllowCopy bool // read Path where the node's file has no usable server
 	Compare   bool // warn if the node's file is read and Path names other servers
@@ -50,6 +50,8 @@ type Reader struct {
 // Result are the nameservers of a file.
 type Result struct {
 	Servers  []string
+	From     string   // the file that names them
+	Skipped  []string // servers of that file whose queries would loop back to this node
 	Warnings []string
 	Files    []string // all files that were read or looked for
 	Copy     bool     // the servers are from the copy, because of AllowCopy
@@ -60,15 +62,16 @@ type UselessError struct{ reason string }
 
 func (e UselessError) Error() string { return e.reason }
 
-// Nameservers returns the usable nameservers of a resolv.conf. Files is set with an error too.
+// Nameservers returns the usable nameservers of a resolv.conf. Files is set with any error, From and Skipped with a
+// UselessError.
 func (r Reader) Nameservers(file string) (found Result, err error) {
 	if file != r.Path || !Mounted(r.Host) {
-		found.Servers, err = r.usable(&found, file, r.Uplinks)
+		err = r.usable(&found, file, r.Uplinks)
 		return found, err
 	}
 	path, err := onHost(r.Host, Path, &found)
 	if err == nil {
-		found.Servers, err = r.usable(&found, path, filepath.Join(r.Host, r.Uplinks), r.Uplinks)
+		err = r.usable(&found, path, filepath.Join(r.Host, Uplinks), r.Uplinks)
 	}
 	switch {
 	case err == nil:
@@ -77,13 +80,15 @@ func (r Reader) Nameservers(file string) (found Result, err error) {
 	case !r.AllowCopy:
 		return found, err
 	}
-	servers, copyErr := r.usable(&found, file, r.Uplinks)
+	copied := found
+	copyErr := r.usable(&copied, file, r.Uplinks)
 	if copyErr != nil {
+		found.Files = copied.Files
 		return found, err
 	}
-	found.Servers, found.Copy = servers, true
-	found.Warnings = append(found.Warnings, fmt.Sprintf("resolv.conf of the node not used, its copy from the start of the pod is, and changes are not followed: %s; see the mounts of the nodecache manifest", err))
-	return found, nil
+	copied.Copy = true
+	copied.Warnings = append(copied.Warnings, fmt.Sprintf("resolv.conf of the node not used, its copy from the start of the pod is, and changes are not followed: %s; see the mounts of the nodecache manifest", err))
+	return copied, nil
 }
 
 // compare warns about a copy that names other servers than the node's file: the kubelet has copied another file
@@ -92,11 +97,11 @@ func (r Reader) compare(found *Result) {
 	if !r.Compare {
 		return
 	}
-	copied, err := r.usable(new(Result), r.Path, r.Uplinks)
-	if err != nil {
+	var other Result
+	if err := r.usable(&other, r.Path, r.Uplinks); err != nil {
 		return
 	}
-	compared := found.Servers
+	compared, copied := found.Servers, other.Servers
 	if len(copied) == maxNameservers {
 		compared = compared[:min(len(compared), maxNameservers)]
 	}
@@ -107,43 +112,6 @@ func (r Reader) compare(found *Result) {
 		"If the node's file has changed since the pod was created, nothing is to be done. If --resolv-conf of the kubelet names another file, whose servers are to be used, "+
 		"remove the mount %s/etc (followResolvConf: false in the chart), or name that file below %[4]s after forward in the Corefile",
 		Path, strings.Join(found.Servers, " "), strings.Join(copied, " "), r.Host))
-}
-
-// Nameservers returns the nameservers that a nodecache with this root folder and these addresses uses from a resolv.conf,
-// those that it skips there since queries to them would return to this node, and the file that has them. Without any
-// usable one there is no error.
-func Nameservers(root, file string, own []netip.Addr) (servers, skipped []string, from string, err error) {
-	path, behind := filepath.Join(root, file), []string{filepath.Join(root, Uplinks)}
-	if file == Path {
-		path, behind = paths(root)
-	}
-	r, found := Reader{Own: own}, Result{}
-	if _, skipped, err = r.parse(&found, path); err != nil {
-		return nil, nil, path, err
-	}
-	servers, err = r.usable(&found, path, behind...)
-	if errors.As(err, new(UselessError)) {
-		return nil, skipped, path, nil
-	}
-	if from = found.Files[len(found.Files)-1]; from != path {
-		skipped = nil
-	}
-	return servers, skipped, from, err
-}
-
-// paths returns the path of the node's resolv.conf and of the files that are read where it names only a resolver on the
-// node itself, as a nodecache with this root sees them.
-func paths(root string) (path string, uplinks []string) {
-	host := filepath.Join(root, HostRoot)
-	uplinks = []string{filepath.Join(root, Uplinks)}
-	if !Mounted(host) {
-		return filepath.Join(root, Path), uplinks
-	}
-	path, err := onHost(host, Path, new(Result))
-	if err != nil {
-		return filepath.Join(root, Path), uplinks
-	}
-	return path, append([]string{filepath.Join(host, Uplinks)}, uplinks...)
 }
 
 // Mounted reports whether a folder has the node's /etc.
@@ -180,30 +148,34 @@ func onHost(host, file string, found *Result) (string, error) {
 	return "", &fs.PathError{Op: "open", Path: filepath.Join(host, file), Err: syscall.ELOOP}
 }
 
-// usable returns the nameservers of a file without those that lead back to this node: a resolver on a loopback address
-// may query this cache, and an own address is this cache. Where only such are named, one of them on a loopback address,
-// the servers are those of the first other file that exists.
-func (r Reader) usable(found *Result, file string, others ...string) ([]string, error) {
+// usable sets the nameservers of a file without those that lead back to this node: a resolver on a loopback address may
+// query this cache, and an own address is this cache. Where only such are named, one of them on a loopback address, the
+// servers are those of the first other file that exists.
+func (r Reader) usable(found *Result, file string, others ...string) error {
 	servers, skipped, err := r.parse(found, file)
 	if err != nil {
-		return nil, err
+		return err
 	}
+	found.Servers, found.From, found.Skipped = servers, file, skipped
 	for _, other := range others {
 		if len(servers) > 0 || !slices.ContainsFunc(skipped, IsLocal) || other == file {
 			break
 		}
 		servers, _, err = r.parse(found, other)
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return nil, err
+			return err
+		}
+		if len(servers) > 0 {
+			found.Servers, found.From, found.Skipped = servers, other, nil
 		}
 	}
 	switch {
 	case len(servers) > 0:
-		return servers, nil
+		return nil
 	case len(skipped) == 0:
-		return nil, UselessError{file + " names no nameserver"}
+		return UselessError{file + " names no nameserver"}
 	}
-	return nil, UselessError{fmt.Sprintf("%s names only %s, which would loop back to this node; name the servers behind it, in upstreamNameservers of the kube-dns ConfigMap or after forward",
+	return UselessError{fmt.Sprintf("%s names only %s, which would loop back to this node; name the servers behind it, in upstreamNameservers of the kube-dns ConfigMap or after forward",
 		file, strings.Join(skipped, " and "))}
 }
 

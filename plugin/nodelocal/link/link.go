@@ -22,12 +22,10 @@ const (
 
 // Repair lists the changes of one call of Ensure.
 type Repair struct {
-	// Created is whether the interface was missing, as at the first start.
-	Created bool
-	// Up is whether the interface was down.
-	Up bool
-	// Added are the missing addresses, Removed the surplus ones.
-	Added, Removed []netip.Addr
+	Created bool         // the interface was missing, as at the first start
+	Up      bool         // the interface was down
+	Added   []netip.Addr // missing addresses
+	Removed []netip.Addr // surplus addresses
 }
 
 // Any returns whether anything was repaired.

@@ -284,37 +284,31 @@ func Missing(name string) (bool, error) {
 	return false, nil
 }
 
-// Remove removes the interface with its pair, or the addresses on lo, and returns whether any of them was
-// present. An interface of the name that is neither a dummy nor a bridge is a *KindError and stays.
-func Remove(name string, addrs []netip.Addr) (removed bool, err error) {
+// Remove removes the interface with its pair, or the addresses on lo. It is no error if they are missing. An interface of
+// the name that is neither a dummy nor a bridge is a *KindError and stays.
+func Remove(name string, addrs []netip.Addr) error {
 	h, err := handle()
 	if err != nil {
-		return false, err
+		return err
 	}
 	defer h.Close()
-	onLoopback, err := removeFromLoopback(h, name, addrs)
-	if err != nil {
-		return onLoopback, fmt.Errorf("interface lo: %w", permission(err))
+	if err := removeFromLoopback(h, name, addrs); err != nil {
+		return fmt.Errorf("interface lo: %w", permission(err))
 	}
-	pair, err := PairOf(name).remove(h)
-	removed = onLoopback || pair
-	if err != nil {
-		return removed, err
+	if err := PairOf(name).remove(h); err != nil {
+		return err
 	}
 	dev, err := h.LinkByName(name)
-	if errors.As(err, &netlink.LinkNotFoundError{}) {
-		return removed, nil
-	}
-	if err != nil {
-		return removed, fmt.Errorf("interface %s: %w", name, err)
+	switch {
+	case errors.As(err, &netlink.LinkNotFoundError{}):
+		return nil
+	case err != nil:
+		return fmt.Errorf("interface %s: %w", name, err)
 	}
 	if kind := Kind(dev.Type()); kind != Dummy && kind != Bridge {
-		return removed, &KindError{name, dev.Type(), wantDevice}
+		return &KindError{name, dev.Type(), wantDevice}
 	}
-	if err := removeDevice(h, dev); err != nil {
-		return removed, err
-	}
-	return true, nil
+	return removeDevice(h, dev)
 }
 
 // removeDevice removes a device, which another process may have removed already.
@@ -326,14 +320,14 @@ func removeDevice(h *netlink.Handle, dev netlink.Link) error {
 }
 
 // removeFromLoopback removes the addresses, and those with the interface's label, from lo.
-func removeFromLoopback(h *netlink.Handle, name string, addrs []netip.Addr) (removed bool, err error) {
+func removeFromLoopback(h *netlink.Handle, name string, addrs []netip.Addr) error {
 	lo, err := h.LinkByName("lo")
 	if err != nil {
-		return false, err
+		return err
 	}
 	present, err := addressesOf(h, lo)
 	if err != nil {
-		return false, err
+		return err
 	}
 	i := Interface{name: name, kind: Loopback}
 	for _, p := range present {
@@ -341,9 +335,8 @@ func removeFromLoopback(h *netlink.Handle, name string, addrs []netip.Addr) (rem
 			continue
 		}
 		if err := removeAddress(h, lo, p); err != nil {
-			return removed, err
+			return err
 		}
-		removed = true
 	}
-	return removed, nil
+	return nil
 }

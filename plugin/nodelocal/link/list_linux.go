@@ -11,27 +11,19 @@ import (
 
 // Link is a network interface of the node.
 type Link struct {
-	// Name is its name, such as nodelocaldns.
-	Name string
-	// Kind is the driver's name, such as dummy, bridge or veth; "device" for hardware.
-	Kind string
-	// Index is its number; Master is that of the bridge that it is a port of, or 0.
-	Index, Master int
-	// Up is whether it is set up.
-	Up bool
-	// Addresses are those on it.
+	Name      string
+	Kind      string // the driver's name, such as dummy, bridge or veth; "device" for hardware
+	Index     int
+	Master    int // the index of the bridge that it is a port of, or 0
+	Up        bool
 	Addresses []Address
 }
 
 // Address is an address of a network interface.
 type Address struct {
-	// Prefix is the address and the length of its prefix.
-	Prefix netip.Prefix
-	// Label is that of an IPv4 address; nodecache marks its addresses on lo with it.
-	Label string
-	// Tentative is whether duplicate address detection has not finished or has found a duplicate:
-	// nothing can be bound to the address.
-	Tentative bool
+	Prefix    netip.Prefix
+	Label     string // of an IPv4 address; nodecache marks its addresses on lo with it
+	Tentative bool   // duplicate address detection has not finished or found a duplicate: no socket can be bound to it
 }
 
 // Address returns the address of the interface that equals a.

@@ -22,8 +22,7 @@ var pairAddress = net.HardwareAddr{0x02, 0x00, 0x00, 0x00, 0x00, 0x35}
 // Pair is two connected devices in one network namespace. A packet sent through them arrives as a pod's does:
 // on an interface other than lo.
 type Pair struct {
-	// Out is the name of the sending device, In of the receiving one.
-	Out, In string
+	Out, In string // the names of the sending and the receiving device
 }
 
 // PairOf returns the pair of the interface of a name. It changes nothing in the kernel.
@@ -168,29 +167,28 @@ func hasRoute(routes []netlink.Route, a netip.Addr) bool {
 	return slices.ContainsFunc(routes, func(r netlink.Route) bool { return destination(r) == a })
 }
 
-// Remove removes the pair, and returns whether it was present. Interfaces of the names that are no veth stay.
-func (p Pair) Remove() (removed bool, err error) {
+// Remove removes the pair. It is no error if it is missing. Interfaces of the names that are no veth stay.
+func (p Pair) Remove() error {
 	h, err := handle()
 	if err != nil {
-		return false, err
+		return err
 	}
 	defer h.Close()
 	return p.remove(h)
 }
 
-func (p Pair) remove(h *netlink.Handle) (removed bool, err error) {
+func (p Pair) remove(h *netlink.Handle) error {
 	for _, name := range []string{p.Out, p.In} { // the kernel removes the second device with the first
 		dev, err := h.LinkByName(name)
-		if errors.As(err, &netlink.LinkNotFoundError{}) || err == nil && dev.Type() != pairKind {
+		switch {
+		case errors.As(err, &netlink.LinkNotFoundError{}) || err == nil && dev.Type() != pairKind:
 			continue
-		}
-		if err != nil {
-			return removed, fmt.Errorf("interface %s: %w", name, permission(err))
+		case err != nil:
+			return fmt.Errorf("interface %s: %w", name, permission(err))
 		}
 		if err := removeDevice(h, dev); err != nil {
-			return removed, err
+			return err
 		}
-		removed = true
 	}
-	return removed, nil
+	return nil
 }

@@ -46,38 +46,3 @@ func TestMatched(t *testing.T) {
 		t.Errorf("after the removal: %v, %v", got, err)
 	}
 }
-
-// TestProxyModes has rules as kube-proxy makes them in each of its modes.
-func TestProxyModes(t *testing.T) {
-	if !namespace.Inside(t) {
-		return
-	}
-	for _, c := range []struct {
-		name  string
-		setup []string
-		tear  []string
-		want  []string
-	}{
-		{"none", nil, nil, nil},
-		{"other chains", []string{"nft", "add table ip nat; add chain ip nat POSTROUTING"}, []string{"nft", "flush ruleset"}, nil},
-		{"nftables", []string{"nft", "add table ip6 kube-proxy; add chain ip6 kube-proxy services"}, []string{"nft", "flush ruleset"}, []string{"nftables"}},
-		{"iptables in nftables", []string{"iptables-nft", "-t", "nat", "-N", "KUBE-SERVICES"}, []string{"nft", "flush ruleset"}, []string{"iptables"}},
-		{"a comment of iptables-legacy", []string{"iptables-legacy", "-t", "nat", "-A", "OUTPUT", "-m", "comment", "--comment", "-N KUBE-SERVICES", "-j", "ACCEPT"}, []string{"iptables-legacy", "-t", "nat", "-F"}, nil},
-		{"iptables-legacy", []string{"iptables-legacy", "-t", "nat", "-N", "KUBE-SERVICES"}, nil, []string{"iptables"}},
-		{"two modes", []string{"nft", "add table ip kube-proxy; add chain ip kube-proxy services"}, nil, []string{"nftables", "iptables"}},
-		{"IPVS, whose mode has the chain too", []string{"ip", "link", "add", "kube-ipvs0", "type", "bridge"}, nil, []string{"nftables", "ipvs"}},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			if c.setup != nil {
-				namespace.Run(t, c.setup[0], c.setup[1:]...)
-			}
-			got, err := ProxyModes(t.Context(), true, ProcNet)
-			if err != nil || !slices.Equal(got, c.want) {
-				t.Errorf("got %v, %v; want %v", got, err, c.want)
-			}
-			if c.tear != nil {
-				namespace.Run(t, c.tear[0], c.tear[1:]...)
-			}
-		})
-	}
-}

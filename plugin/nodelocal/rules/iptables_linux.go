@@ -137,13 +137,13 @@ func newIPTables(all []ipRule) (*IPTables, error) {
 // filterTables returns the address families with a filter table of iptables: of iptables-nft, which is in nftables,
 // or of iptables-legacy.
 func filterTables() (map[string]bool, error) {
-	tables, err := exchange(context.Background(), "list tables", (*nftables.Conn).ListTables)
+	tables, err := Exchange(context.Background(), "list tables", (*nftables.Conn).ListTables)
 	if err != nil {
 		return nil, err
 	}
 	present := map[string]bool{}
 	for _, f := range ipFamilies {
-		legacy, _ := os.ReadFile(filepath.Join(ProcNet, f+tablesNames)) // only root may read it
+		legacy, _ := os.ReadFile(filepath.Join(procNet, f+tablesNames)) // only root may read it
 		present[f] = slices.Contains(strings.Fields(string(legacy)), filterTable) ||
 			slices.ContainsFunc(tables, func(t *nftables.Table) bool { return t.Name == filterTable && t.Family == tableFamilies[f] })
 	}

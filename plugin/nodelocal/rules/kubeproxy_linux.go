@@ -1,7 +1,6 @@
 package rules
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"net"
@@ -23,81 +22,103 @@ const (
 
 var proxyMaps = []string{"service-ips", "no-endpoint-services"}
 
-// Proxied returns those of the addresses for which kube-proxy, in any of its modes, has rules. With an error it returns
-// those that it could read. Listing nftables makes the kernel load nf_tables: without withTables it is not listed.
-// procNet is a folder such as /proc/net.
-func Proxied(ctx context.Context, addrs []netip.Addr, withTables bool, procNet string) (found []netip.Addr, err error) {
-	ctx, cancel := context.WithTimeout(ctx, predecessorWait)
-	defer cancel()
-	add := func(a netip.Addr) {
-		if slices.Contains(addrs, a) && !slices.Contains(found, a) {
-			found = append(found, a)
-		}
-	}
-	for _, a := range interfaceAddresses(proxyInterface) {
-		add(a)
-	}
-	if withTables {
-		err = proxiedByTables(ctx, addrs, add)
-	}
-	legacy, e := OpenLegacy(ctx, procNet)
-	err = errors.Join(err, e)
-	for _, l := range legacy {
-		if !slices.Contains(l.Tables, proxyNAT) {
-			continue
-		}
-		text, e := l.List(ctx, proxyNAT)
-		err = errors.Join(err, e)
-		for line := range strings.Lines(text) {
-			if words := SplitWords(strings.TrimSpace(line)); len(words) > 1 && words[0] == "-A" && words[1] == proxyChain {
-				for _, a := range addressesAfter(words) {
-					add(a)
-				}
-			}
-		}
-	}
-	return found, err
+// KubeProxy is the state of kube-proxy in the kernel.
+type KubeProxy struct {
+	// Modes are the modes whose tables, chains or interface exist: nftables, and ipvs or iptables.
+	Modes []string
+	// Services are the addresses for which kube-proxy has rules.
+	Services []netip.Addr
+
+	tables, chain bool // the table of the mode nftables exists; the chain of the mode iptables
 }
 
-// proxiedByTables calls add for the addresses in kube-proxy's own tables and in those of iptables-nft.
-func proxiedByTables(ctx context.Context, addrs []netip.Addr, add func(netip.Addr)) error {
-	for name, tables := range tableFamilies {
+// ReadKubeProxy reads the state of kube-proxy. With an error it returns the part that it could read. Listing nftables
+// makes the kernel load nf_tables: without withTables it is not listed.
+func ReadKubeProxy(ctx context.Context, withTables bool) (p KubeProxy, err error) {
+	ctx, cancel := context.WithTimeout(ctx, predecessorWait)
+	defer cancel()
+	if withTables {
+		for _, name := range ipFamilies {
+			err = errors.Join(err, p.readTables(ctx, name))
+		}
+	}
+	legacy, e := OpenLegacy(ctx)
+	err = errors.Join(err, e)
+	for _, l := range legacy {
+		if slices.Contains(l.Tables, proxyNAT) {
+			text, e := l.List(ctx, proxyNAT)
+			err = errors.Join(err, e)
+			p.readLegacy(text)
+		}
+	}
+	if p.tables {
+		p.Modes = append(p.Modes, "nftables")
+	}
+	if i, e := net.InterfaceByName(proxyInterface); e == nil { // this mode has the chain as well
+		p.Modes = append(p.Modes, "ipvs")
+		p.Services = append(p.Services, addressesOf(i)...)
+	} else if p.chain {
+		p.Modes = append(p.Modes, "iptables")
+	}
+	return p, err
+}
+
+// readTables reads kube-proxy's own table of a family, and its chain in the table of iptables-nft.
+func (p *KubeProxy) readTables(ctx context.Context, name string) error {
+	tables := tableFamilies[name]
+	chains, err := Steady(func() ([]*nftables.Chain, error) {
+		return Exchange(ctx, "list chains", func(c *nftables.Conn) ([]*nftables.Chain, error) { return c.ListChainsOfTableFamily(tables) })
+	})
+	if err != nil {
+		return err
+	}
+	if slices.ContainsFunc(chains, func(ch *nftables.Chain) bool { return ch.Table.Name == proxyNAT && ch.Name == proxyChain }) {
+		p.chain = true
 		rules, err := Steady(func() ([]nftables.Rule, error) {
 			return ReadChain(ctx, tables, proxyNAT, proxyChain, predecessorExpression)
 		})
 		if err != nil {
-			return &KernelError{"read chain " + proxyChain, err}
-		}
-		for _, r := range rules {
-			for _, a := range matchedAddresses(r.Exprs) {
-				add(a)
-			}
-		}
-		elements, err := exchange(ctx, "read maps of table "+proxyTable, func(c *nftables.Conn) ([]nftables.SetElement, error) {
-			return elementsOf(c, tables, proxyTable, proxyMaps...)
-		})
-		if err != nil {
 			return err
 		}
-		for _, a := range addrs { // the keys begin with the address
-			if name == family(a) && slices.ContainsFunc(elements, func(e nftables.SetElement) bool { return bytes.HasPrefix(e.Key, a.AsSlice()) }) {
-				add(a)
-			}
+		for _, r := range rules {
+			p.Services = append(p.Services, matchedAddresses(r.Exprs)...)
 		}
 	}
-	return nil
+	if !slices.ContainsFunc(chains, func(ch *nftables.Chain) bool { return ch.Table.Name == proxyTable }) {
+		return nil
+	}
+	p.tables = true
+	elements, err := Exchange(ctx, "read maps of table "+proxyTable, func(c *nftables.Conn) ([]nftables.SetElement, error) {
+		return elementsOf(c, tables, proxyTable, proxyMaps...)
+	})
+	length := map[string]int{"ip": 4, "ip6": 16}[name] // the keys begin with the address
+	for _, e := range elements {
+		if a, ok := netip.AddrFromSlice(e.Key[:min(length, len(e.Key))]); ok {
+			p.Services = append(p.Services, a)
+		}
+	}
+	return err
 }
 
-// interfaceAddresses returns the addresses of an interface; none if it is missing.
-func interfaceAddresses(name string) (all []netip.Addr) {
-	i, err := net.InterfaceByName(name)
-	if err != nil {
-		return nil
+// readLegacy reads kube-proxy's chain in the output of "iptables -S".
+func (p *KubeProxy) readLegacy(text string) {
+	for line := range strings.Lines(text) {
+		words := SplitWords(strings.TrimSpace(line))
+		if len(words) < 2 || words[1] != proxyChain {
+			continue
+		}
+		switch words[0] {
+		case "-N":
+			p.chain = true
+		case "-A":
+			p.Services = append(p.Services, addressesAfter(words)...)
+		}
 	}
-	addresses, err := i.Addrs()
-	if err != nil {
-		return nil
-	}
+}
+
+// addressesOf returns the addresses of an interface.
+func addressesOf(i *net.Interface) (all []netip.Addr) {
+	addresses, _ := i.Addrs() // with an error there are none: the interface has just been removed
 	for _, a := range addresses {
 		if p, err := netip.ParsePrefix(a.String()); err == nil {
 			all = append(all, p.Addr().Unmap())

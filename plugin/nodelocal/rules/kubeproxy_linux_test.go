@@ -1,7 +1,6 @@
 package rules
 
 import (
-	"context"
 	"net/netip"
 	"slices"
 	"testing"
@@ -9,12 +8,12 @@ import (
 	"github.com/nearside-dns/nearside/test/namespace"
 )
 
-// TestProxied has the rules of kube-proxy in each of its modes.
-func TestProxied(t *testing.T) {
+// TestServicesOfKubeProxy has the rules of kube-proxy in each of its modes.
+func TestServicesOfKubeProxy(t *testing.T) {
 	if !namespace.Inside(t) {
 		return
 	}
-	four, six, other := netip.MustParseAddr("10.96.0.10"), netip.MustParseAddr("fd00:96::a"), netip.MustParseAddr("169.254.20.10")
+	four, six := netip.MustParseAddr("10.96.0.10"), netip.MustParseAddr("fd00:96::a")
 	for _, c := range []struct {
 		name  string
 		setup [][]string
@@ -44,12 +43,12 @@ func TestProxied(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			find := func() []netip.Addr {
 				t.Helper()
-				found, err := Proxied(context.Background(), []netip.Addr{four, six, other}, true, ProcNet)
+				found, err := ReadKubeProxy(t.Context(), true)
 				if err != nil {
 					t.Fatal(err)
 				}
-				slices.SortFunc(found, netip.Addr.Compare)
-				return found
+				slices.SortFunc(found.Services, netip.Addr.Compare)
+				return found.Services
 			}
 			if found := find(); len(found) > 0 {
 				t.Errorf("without kube-proxy: %v", found)
@@ -64,6 +63,41 @@ func TestProxied(t *testing.T) {
 			for _, program := range []string{"iptables-legacy", "ip6tables-legacy"} {
 				namespace.Run(t, program, "-t", "nat", "-F")
 				namespace.Run(t, program, "-t", "nat", "-X")
+			}
+		})
+	}
+}
+
+// TestModesOfKubeProxy has rules as kube-proxy makes them in each of its modes.
+func TestModesOfKubeProxy(t *testing.T) {
+	if !namespace.Inside(t) {
+		return
+	}
+	for _, c := range []struct {
+		name  string
+		setup []string
+		tear  []string
+		want  []string
+	}{
+		{"none", nil, nil, nil},
+		{"other chains", []string{"nft", "add table ip nat; add chain ip nat POSTROUTING"}, []string{"nft", "flush ruleset"}, nil},
+		{"nftables", []string{"nft", "add table ip6 kube-proxy; add chain ip6 kube-proxy services"}, []string{"nft", "flush ruleset"}, []string{"nftables"}},
+		{"iptables in nftables", []string{"iptables-nft", "-t", "nat", "-N", "KUBE-SERVICES"}, []string{"nft", "flush ruleset"}, []string{"iptables"}},
+		{"a comment of iptables-legacy", []string{"iptables-legacy", "-t", "nat", "-A", "OUTPUT", "-m", "comment", "--comment", "-N KUBE-SERVICES", "-j", "ACCEPT"}, []string{"iptables-legacy", "-t", "nat", "-F"}, nil},
+		{"iptables-legacy", []string{"iptables-legacy", "-t", "nat", "-N", "KUBE-SERVICES"}, nil, []string{"iptables"}},
+		{"two modes", []string{"nft", "add table ip kube-proxy; add chain ip kube-proxy services"}, nil, []string{"nftables", "iptables"}},
+		{"IPVS, whose mode has the chain too", []string{"ip", "link", "add", "kube-ipvs0", "type", "bridge"}, nil, []string{"nftables", "ipvs"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			if c.setup != nil {
+				namespace.Run(t, c.setup[0], c.setup[1:]...)
+			}
+			got, err := ReadKubeProxy(t.Context(), true)
+			if err != nil || !slices.Equal(got.Modes, c.want) {
+				t.Errorf("got %v, %v; want %v", got.Modes, err, c.want)
+			}
+			if c.tear != nil {
+				namespace.Run(t, c.tear[0], c.tear[1:]...)
 			}
 		})
 	}

@@ -16,15 +16,13 @@ import (
 	"time"
 )
 
-// ProcNet is the folder of /proc with the files of the thread's network namespace.
-const ProcNet = "/proc/thread-self/net"
+// procNet is the folder of /proc with the files of the thread's network namespace.
+const procNet = "/proc/thread-self/net"
 
 // Legacy is iptables-legacy, which has its rules outside of nftables, of one address family.
 type Legacy struct {
-	// Family is ip or ip6.
-	Family string
-	// Tables are the existing tables. Reading another one would create it.
-	Tables []string
+	Family string   // ip or ip6
+	Tables []string // the existing ones: reading another one would create it
 
 	program string // that reads the tables
 }
@@ -32,13 +30,15 @@ type Legacy struct {
 // ipFamilies are the address families by their names in nft.
 var ipFamilies = []string{"ip", "ip6"}
 
-// tablesNames is the end of the names of the files in ProcNet that list the tables of a family.
+// tablesNames is the end of the names of the files in procNet that list the tables of a family.
 const tablesNames = "_tables_names"
 
-// OpenLegacy returns iptables-legacy of each family with tables, which the files ip_tables_names and ip6_tables_names
-// in a folder such as /proc/net list. With an error it returns the other family; the error is exec.ErrNotFound if no
-// program can read the tables.
-func OpenLegacy(ctx context.Context, folder string) (all []Legacy, err error) {
+// OpenLegacy returns iptables-legacy of each family with tables. With an error it returns the other family; the error is
+// exec.ErrNotFound if no program can read the tables.
+func OpenLegacy(ctx context.Context) (all []Legacy, err error) { return openLegacy(ctx, procNet) }
+
+// openLegacy is OpenLegacy with the folder that has the files ip_tables_names and ip6_tables_names.
+func openLegacy(ctx context.Context, folder string) (all []Legacy, err error) {
 	for _, family := range ipFamilies {
 		text, e := os.ReadFile(filepath.Join(folder, family+tablesNames))
 		l := Legacy{Family: family, Tables: strings.Fields(string(text))}
@@ -67,7 +67,7 @@ func (l Legacy) List(ctx context.Context, table string, chain ...string) (string
 
 // legacyPredecessors returns the predecessors' rules in iptables-legacy.
 func legacyPredecessors(ctx context.Context, folder string) (found []PredecessorRule, err error) {
-	all, err := OpenLegacy(ctx, folder)
+	all, err := openLegacy(ctx, folder)
 	for _, l := range all {
 		for _, place := range predecessorPlaces {
 			if !slices.Contains(l.Tables, place.table) {

@@ -146,10 +146,13 @@ func ReadChain(ctx context.Context, family nftables.TableFamily, table, chain st
 		found = append(found, rule)
 		return nil
 	})
-	if errors.Is(err, unix.ENOENT) {
+	switch {
+	case errors.Is(err, unix.ENOENT):
 		return nil, nil
+	case err != nil:
+		return nil, &KernelError{"read chain " + table + " " + chain, err}
 	}
-	return found, err
+	return found, nil
 }
 
 // readExpression returns the expression of an attribute, nil if it can't be read.

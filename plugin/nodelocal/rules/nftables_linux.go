@@ -45,8 +45,8 @@ func deadline(ctx context.Context) time.Time {
 	return until
 }
 
-// exchange calls f with a connection to nftables. Its error is a *KernelError.
-func exchange[T any](ctx context.Context, operation string, f func(*nftables.Conn) (T, error)) (result T, err error) {
+// Exchange calls f with a connection to nftables. Its error is a *KernelError.
+func Exchange[T any](ctx context.Context, operation string, f func(*nftables.Conn) (T, error)) (result T, err error) {
 	c, err := open(ctx)
 	if err == nil {
 		result, err = f(c)
@@ -59,7 +59,7 @@ func exchange[T any](ctx context.Context, operation string, f func(*nftables.Con
 
 // transact applies the changes that f queues, in one transaction. With an error of f it applies none.
 func transact(ctx context.Context, operation string, f func(*nftables.Conn) error) error {
-	_, err := exchange(ctx, operation, func(c *nftables.Conn) (none struct{}, err error) {
+	_, err := Exchange(ctx, operation, func(c *nftables.Conn) (none struct{}, err error) {
 		if err = f(c); err == nil {
 			err = c.Flush()
 		}
@@ -202,7 +202,7 @@ func (t *NFTables) read() (map[string][]uint64, error) {
 	if err != nil {
 		return nil, err
 	}
-	return exchange(context.Background(), "read table "+name, func(c *nftables.Conn) (map[string][]uint64, error) {
+	return Exchange(context.Background(), "read table "+name, func(c *nftables.Conn) (map[string][]uint64, error) {
 		handles := make(map[string][]uint64, len(chains))
 		for _, ch := range chains {
 			if ch.Policy != nil && *ch.Policy != nftables.ChainPolicyAccept {
@@ -223,7 +223,7 @@ func (t *NFTables) read() (map[string][]uint64, error) {
 
 // chainsOf returns the chains of a table of family inet.
 func chainsOf(table string) ([]*nftables.Chain, error) {
-	all, err := exchange(context.Background(), "list chains", func(c *nftables.Conn) ([]*nftables.Chain, error) {
+	all, err := Exchange(context.Background(), "list chains", func(c *nftables.Conn) ([]*nftables.Chain, error) {
 		return c.ListChainsOfTableFamily(nftables.TableFamilyINet)
 	})
 	return slices.DeleteFunc(all, func(ch *nftables.Chain) bool { return ch.Table.Name != table }), err
@@ -252,7 +252,7 @@ func RemoveTable(name string) error {
 
 // Leased returns the leased addresses of an interface, with the time until the lease expires.
 func Leased(iface string) (map[netip.Addr]time.Duration, error) {
-	elements, err := exchange(context.Background(), "read the lease", func(c *nftables.Conn) ([]nftables.SetElement, error) {
+	elements, err := Exchange(context.Background(), "read the lease", func(c *nftables.Conn) ([]nftables.SetElement, error) {
 		return elementsOf(c, nftables.TableFamilyINet, TableName(iface), lease4, lease6)
 	})
 	left := make(map[netip.Addr]time.Duration, len(elements))
@@ -294,7 +294,7 @@ func elementsOf(c *nftables.Conn, family nftables.TableFamily, table string, nam
 
 // Tables returns the names of nodecache's tables in the kernel.
 func Tables() (names []string, err error) {
-	tables, err := exchange(context.Background(), "list tables", func(c *nftables.Conn) ([]*nftables.Table, error) {
+	tables, err := Exchange(context.Background(), "list tables", func(c *nftables.Conn) ([]*nftables.Table, error) {
 		return c.ListTablesOfFamily(nftables.TableFamilyINet)
 	})
 	for _, t := range tables {

@@ -25,12 +25,10 @@ const predecessorWait = 8 * time.Second
 // PredecessorRule is an iptables rule that a predecessor has left: node-local-dns, or a nodecache with the iptables
 // backend.
 type PredecessorRule struct {
-	// Family is ip or ip6; Table and Chain are as iptables names them.
-	Family, Table, Chain string
-	// Comment is the whole comment.
-	Comment string
-	// Addresses are the single addresses that the rule matches.
-	Addresses []netip.Addr
+	Family       string       // ip or ip6
+	Table, Chain string       // as iptables names them
+	Comment      string       // the whole comment
+	Addresses    []netip.Addr // the single addresses that the rule matches
 
 	handle  uint64   // of a rule of iptables-nft
 	program string   // that removes a rule of iptables-legacy
@@ -82,7 +80,7 @@ func Predecessors(ctx context.Context, addrs []netip.Addr) ([]PredecessorRule, e
 	ctx, cancel := context.WithTimeout(ctx, predecessorWait)
 	defer cancel()
 	found, err := nftPredecessors(ctx)
-	legacy, err2 := legacyPredecessors(ctx, ProcNet)
+	legacy, err2 := legacyPredecessors(ctx, procNet)
 	found = slices.DeleteFunc(append(found, legacy...), func(r PredecessorRule) bool {
 		return len(addrs) > 0 && !slices.ContainsFunc(r.Addresses, func(a netip.Addr) bool { return slices.Contains(addrs, a) })
 	})
@@ -122,7 +120,7 @@ func nftPredecessors(ctx context.Context) (found []PredecessorRule, err error) {
 				return ReadChain(ctx, tableFamilies[family], place.table, place.chain, predecessorExpression)
 			})
 			if err != nil {
-				return found, &KernelError{fmt.Sprintf("read chain %s %s %s", family, place.table, place.chain), err}
+				return found, err
 			}
 			for _, rule := range rules {
 				if comment := commentOf(rule); strings.HasPrefix(comment, predecessorComment) {

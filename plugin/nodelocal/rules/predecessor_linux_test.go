@@ -321,7 +321,7 @@ func TestKernelIPTablesPredecessors(t *testing.T) {
 				t.Errorf("in an empty namespace: got %v", found)
 			}
 			for _, name := range []string{"ip_tables_names", "ip6_tables_names"} {
-				if names, err := os.ReadFile(filepath.Join(ProcNet, name)); err == nil && len(names) > 0 {
+				if names, err := os.ReadFile(filepath.Join(procNet, name)); err == nil && len(names) > 0 {
 					t.Errorf("%s: reading has created %s", name, names)
 				}
 			}

@@ -1,23 +1,7 @@
 // Package rules excludes packets to the node-local addresses from connection tracking while the server answers,
 // and leaves or sends them to cluster DNS while it does not. Input is the addresses; output is a table of nftables,
 // as text or in the kernel, or rules of iptables. Of DNS it knows only the port, and it may not import CoreDNS.
-//
-// # The lease
-//
-// The rules that direct queries to the server match only addresses in a set whose elements expire. After each answer
-// of the server to itself, the process sends a datagram with [RenewalMark] from the address to itself: a rule of the
-// table updates the set and drops the datagram. A renewal is no netlink transaction, which would interrupt other
-// programs' listings of rules, and a process that hangs, starves or is dead renews nothing. RenewalMark renews only an
-// element that has not expired, so that a process that was stopped before it sent the datagram can't renew an expired
-// lease; [AcquireMark] acquires a lease. The process learns the result from the system call: EPERM if a rule has
-// dropped the datagram.
-//
-// # The fallback
-//
-// Without a lease, kube-proxy handles packets to the addresses that it knows, as without nodecache. Packets to any
-// other address are rewritten to the address of cluster DNS, after connection tracking has seen them and before NAT:
-// kube-proxy then chooses an endpoint, and connection tracking translates the replies back, since it knows the packet
-// under its first address. No process has to update any of this.
+// The README of nodelocal describes lease and fallback.
 package rules
 
 import (
@@ -30,15 +14,10 @@ import (
 // Lease is the time from a renewal until the lease expires.
 const Lease = time.Second
 
-// Marks (SO_MARK) of packets that the server sends to itself, from the address to which it sends them.
-// Self-queries with SelfQueryMark reach the server with and without a lease. Datagrams with RenewalMark renew
-// the lease of the address, those with AcquireMark acquire it; neither is delivered. 0x35 was the mark of
-// self-queries that renewed the lease before their answer: an instance of such a version may run beside this
-// one and must not lose these queries.
-//
-// Setting a mark needs the capability NET_ADMIN or, since Linux 5.17, NET_RAW, in the network namespace of
-// the node. kube-proxy, Calico, Cilium and other network plugins use other bits. The loopback address can't be
-// the source: the kubelet and kube-proxy have a firewall rule that drops untracked packets to it.
+// Marks (SO_MARK) of packets that the server sends to itself, from the address to which it sends them. Self-queries with
+// SelfQueryMark reach the server with and without a lease. Datagrams with RenewalMark renew the lease of the address,
+// those with AcquireMark acquire it; neither is delivered. The loopback address can't be the source: the kubelet and
+// kube-proxy drop untracked packets to it. 0x35 had another meaning in earlier versions, which may run beside this one.
 const (
 	SelfQueryMark = 0x34
 	RenewalMark   = 0x36
@@ -56,22 +35,15 @@ const (
 
 // Config is the configuration of the rules.
 type Config struct {
-	// Interface is the name of the node-local interface; the table is named after it.
-	Interface string
-	// Addresses are the node-local addresses, of both families.
-	Addresses []netip.Addr
-	// Port is the port of DNS.
-	Port uint16
-	// Health is the TCP port of the health endpoint on the addresses; 0 is none.
-	Health uint16
+	Interface string       // the name of the node-local interface, after which the table is named
+	Addresses []netip.Addr // the node-local addresses, of both families
+	Port      uint16       // of DNS
+	Health    uint16       // the TCP port of the health endpoint on the addresses; 0 is none
 	// Fallback are the addresses that packets are rewritten to without a lease, max. one per family:
 	// the address of cluster DNS as a Service, or of one server.
 	Fallback []netip.Addr
-	// Services are those of the addresses that kube-proxy knows: they need no fallback.
-	Services []netip.Addr
-
-	// Question is the path of self-queries; the zero value is lo.
-	Question Question
+	Services []netip.Addr // those of the addresses that kube-proxy knows: they need no fallback
+	Question Question     // the path of self-queries; the zero value is lo
 
 	withoutSocket bool // the kernel can't match sockets
 }
@@ -82,10 +54,8 @@ type Config struct {
 // see it, to look like the query of a pod: from the address in Sources to the node-local one. The server's reply is
 // rewritten to one from QuestionTarget to the node-local address, and is delivered over lo.
 type Question struct {
-	// Out is the name of the sending device, In of the receiving one.
-	Out, In string
-	// Sources are the source addresses of the arriving queries, max. one per family. They are routed to In.
-	Sources []netip.Addr
+	Out, In string       // the names of the sending and the receiving device
+	Sources []netip.Addr // the source addresses of the arriving queries, max. one per family, which are routed to In
 }
 
 // QuestionTarget returns the address that stands for the server in self-queries from a node-local address of the

@@ -32,10 +32,8 @@ func Open(path string) (FS, error) {
 // Process identifies a process. The zero value is one that can't be seen: it has another process
 // namespace or another user.
 type Process struct {
-	// PID is its number in the process namespace of the reader.
-	PID int
-	// Name is the kernel's name of it, of up to 15 bytes; "?" if it has ended.
-	Name string
+	PID  int    // in the process namespace of the reader
+	Name string // the kernel's, of up to 15 bytes; "?" if the process has ended
 }
 
 // String names the process.
@@ -57,12 +55,9 @@ func processOf(p procfs.Proc) Process {
 // Command is a process with its arguments and environment.
 type Command struct {
 	Process
-	// Args are the arguments, the program's path first.
-	Args []string
-	// Environment has one NAME=value each; it is empty if it can't be read.
-	Environment []string
-	// Root and Dir are paths of the root and the working directory of the process.
-	Root, Dir string
+	Args        []string // the program's path first
+	Environment []string // NAME=value; empty if it can't be read
+	Root, Dir   string   // paths of the root and the working directory of the process
 }
 
 // Commands returns the other processes of this network namespace whose program has one of these names.
@@ -102,14 +97,10 @@ func (f FS) processes() procfs.Procs {
 
 // Socket is a socket that receives packets or connections from any address.
 type Socket struct {
-	// Network is "udp" or "tcp".
-	Network string
-	// Local is the address that it is bound to. An unspecified one stands for every address.
-	Local netip.Addr
-	// Drops counts the datagrams that were lost because the buffer was full; UDP only.
-	Drops uint64
-	// Owner is the process that has it open.
-	Owner Process
+	Network string     // udp or tcp
+	Local   netip.Addr // the address that it is bound to; an unspecified one stands for every address
+	Drops   uint64     // datagrams that were lost because the buffer was full
+	Owner   Process
 
 	inode uint64
 }

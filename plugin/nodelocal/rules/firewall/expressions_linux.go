@@ -21,12 +21,12 @@ type machine struct {
 	view
 	condition
 	table     *table
-	registers bits
+	registers field
 }
 
 // outcomesOf returns what a rule of nftables does with a packet.
 func (t *table) outcomesOf(expressions []expr.Any, v view) (all []outcome) {
-	m := machine{view: v, condition: always, table: t, registers: unknownBits(registerBytes, byOther)}
+	m := machine{view: v, condition: always, table: t, registers: unknownBytes(registerBytes, byOther)}
 	for _, e := range expressions {
 		found, more := m.expression(e)
 		all = append(all, m.narrow(found)...)
@@ -48,26 +48,26 @@ func offset(register uint32) int {
 // words returns how many bytes the words have that n bytes need.
 func words(n int) int { return (n + narrowRegister - 1) / narrowRegister * narrowRegister }
 
-// load puts bits into a register; the rest of the last word is 0.
-func (m *machine) load(register uint32, b bits) {
+// load writes a field into a register; the rest of the last word is 0.
+func (m *machine) load(register uint32, b field) {
 	at, n := offset(register), words(len(b.value))
 	if register == unix.NFT_REG_VERDICT || at < 0 || at+n > registerBytes {
 		m.require(unknown, byOther)
 		return
 	}
-	m.registers.set(at, knownBits(make([]byte, n)...))
+	m.registers.set(at, knownBytes(make([]byte, n)...))
 	m.registers.set(at, b)
 }
 
 // unknownLoad makes a register unknown, and those after it that the same load may have written.
 func (m *machine) unknownLoad(register uint32, part string) {
 	if at := offset(register); at >= 0 && at < registerBytes {
-		m.load(register, unknownBits(min(wideRegister, registerBytes-at), part))
+		m.load(register, unknownBytes(min(wideRegister, registerBytes-at), part))
 	}
 }
 
 // read returns n bytes from a register.
-func (m *machine) read(register uint32, n int) (b bits, ok bool) {
+func (m *machine) read(register uint32, n int) (b field, ok bool) {
 	at := offset(register)
 	if register == unix.NFT_REG_VERDICT || at < 0 || n == 0 || at+n > registerBytes {
 		return b, false
@@ -123,7 +123,7 @@ func (m *machine) data(e expr.Any) {
 			m.ct(e)
 		}
 	case *expr.Immediate:
-		m.load(e.Register, knownBits(e.Data...))
+		m.load(e.Register, knownBytes(e.Data...))
 	case *expr.Bitwise:
 		b, ok := m.read(e.SourceRegister, int(e.Len))
 		if !ok || len(e.Mask) != len(b.value) || len(e.Xor) != len(b.value) {
@@ -155,11 +155,11 @@ func (m *machine) data(e expr.Any) {
 		m.require(unknown, byRate)
 	default: // it may load or compare anything
 		m.require(unknown, byOther)
-		m.registers = unknownBits(registerBytes, byOther)
+		m.registers = unknownBytes(registerBytes, byOther)
 	}
 }
 
-func compare(b bits, op expr.CmpOp, data []byte) truth {
+func compare(b field, op expr.CmpOp, data []byte) truth {
 	switch op {
 	case expr.CmpOpEq:
 		return b.equal(data)
@@ -197,7 +197,7 @@ const (
 
 // metadata returns metadata that the kernel has of a packet, such as its interface, or the part of the packet
 // that it belongs to if nothing is known of it.
-func (p Packet) metadata(key expr.MetaKey) (b bits, unknownPart string) {
+func (p Packet) metadata(key expr.MetaKey) (b field, unknownPart string) {
 	family, ethertype := byte(unix.NFPROTO_IPV4), uint16(ethernet4)
 	if p.Address.Is6() {
 		family, ethertype = unix.NFPROTO_IPV6, ethernet6
@@ -208,11 +208,11 @@ func (p Packet) metadata(key expr.MetaKey) (b bits, unknownPart string) {
 	}
 	switch key {
 	case expr.MetaKeyNFPROTO:
-		return knownBits(family), ""
+		return knownBytes(family), ""
 	case expr.MetaKeyL4PROTO:
-		return knownBits(p.Protocol), ""
+		return knownBytes(p.Protocol), ""
 	case expr.MetaKeyPROTOCOL:
-		return knownBits(binary.BigEndian.AppendUint16(nil, ethertype)...), ""
+		return knownBytes(binary.BigEndian.AppendUint16(nil, ethertype)...), ""
 	case index:
 		return notLoopback(binary.NativeEndian.AppendUint32(nil, loopbackIndex)), ""
 	case kind:
@@ -223,7 +223,7 @@ func (p Packet) metadata(key expr.MetaKey) (b bits, unknownPart string) {
 		return notLoopback(lo), ""
 	case expr.MetaKeyPKTTYPE:
 		if !p.Reply {
-			return knownBits(toThisHost), ""
+			return knownBytes(toThisHost), ""
 		}
 	case expr.MetaKeyMARK:
 		return b, byMark
@@ -234,8 +234,8 @@ func (p Packet) metadata(key expr.MetaKey) (b bits, unknownPart string) {
 }
 
 // notLoopback returns an unknown property of the interface that does not have this value, which is that of lo.
-func notLoopback(value []byte) bits {
-	b := unknownBits(len(value), byInterface)
+func notLoopback(value []byte) field {
+	b := unknownBytes(len(value), byInterface)
 	b.not = []exclusion{{0, value}}
 	return b
 }
@@ -248,7 +248,7 @@ func (m *machine) ct(e *expr.Ct) {
 	case !known:
 		m.unknownLoad(e.Register, byState)
 	case e.Key == expr.CtKeySTATE:
-		m.load(e.Register, knownBits(binary.NativeEndian.AppendUint32(nil, uint32(state))...))
+		m.load(e.Register, knownBytes(binary.NativeEndian.AppendUint32(nil, uint32(state))...))
 	case state == stateUntracked:
 		m.require(no)
 	default:
@@ -258,7 +258,7 @@ func (m *machine) ct(e *expr.Ct) {
 
 // payload loads a part of a header.
 func (m *machine) payload(e *expr.Payload) {
-	var header bits
+	var header field
 	switch e.Base {
 	case expr.PayloadBaseNetworkHeader:
 		header = m.networkHeader()
@@ -277,7 +277,7 @@ func (m *machine) payload(e *expr.Payload) {
 func (m *machine) fib(e *expr.Fib) {
 	own := e.FlagDADDR && !m.Reply || e.FlagSADDR && m.Reply
 	if e.ResultADDRTYPE && own && e.FlagDADDR != e.FlagSADDR && !e.FlagIIF && !e.FlagOIF && !e.FlagMARK {
-		m.load(e.Register, knownBits(binary.NativeEndian.AppendUint32(nil, localAddress)...))
+		m.load(e.Register, knownBytes(binary.NativeEndian.AppendUint32(nil, localAddress)...))
 		return
 	}
 	m.require(unknown, byOther) // without a route it ends the rule

@@ -18,15 +18,12 @@ import (
 
 // Packet is a packet of DNS between a pod and a node-local address.
 type Packet struct {
-	// Address is the node-local address; Port is its port.
-	Address netip.Addr
-	Port    uint16
-	// Protocol is the IP protocol number of UDP or TCP. Of TCP it is the first segment.
-	Protocol uint8
-	// Reply is false for packets of the pod, true for the answers.
-	Reply bool
-	// Tracked is true if connection tracking processes the packet, since the node has no rules of
-	// nodecache. A query is then new, an answer established.
+	Address  netip.Addr // the node-local one
+	Port     uint16     // of that address
+	Protocol uint8      // UDP or TCP; of TCP the packet is the first segment
+	Reply    bool       // the packet is an answer
+	// Tracked is true if connection tracking processes the packet, since the node has no rules of nodecache. A query is
+	// then new, an answer established.
 	Tracked bool
 }
 
@@ -62,12 +59,10 @@ func Packets(addresses []netip.Addr, port uint16, tracked bool) (all []Packet) {
 
 // Chain is a chain that a hook of the kernel calls.
 type Chain struct {
-	// Legacy is true for a chain of iptables-legacy, false for one of nftables.
-	Legacy bool
-	// Family is ip, ip6 or inet; Table and Name are as nft and iptables print them.
-	Family, Table, Name string
-	// Hook is prerouting, input, output or postrouting.
-	Hook string
+	Legacy      bool   // a chain of iptables-legacy, not of nftables
+	Family      string // ip, ip6 or inet
+	Table, Name string // as nft and iptables print them
+	Hook        string // prerouting, input, output or postrouting
 }
 
 // String names the chain.
@@ -82,12 +77,9 @@ func (c Chain) String() string {
 // Finding is a chain that drops or rejects packets, unless a rule matches that depends on unknown parts
 // of them.
 type Finding struct {
-	// Chain is the chain of the hook.
-	Chain Chain
-	// Rule is the policy of the chain, or a rule of it or of a chain that it calls, with its verdict.
-	Rule string
-	// Packets are the packets concerned.
-	Packets []Packet
+	Chain   Chain    // of the hook
+	Rule    string   // the policy of the chain, or a rule of it or of a chain that it calls, with its verdict
+	Packets []Packet // the rejected ones
 	// Unless are the rules that accept some of the packets, with the unknown parts that they test.
 	// Without any, the packets are rejected for certain.
 	Unless []string

@@ -10,7 +10,6 @@ import (
 
 	"github.com/google/nftables"
 	"github.com/google/nftables/expr"
-	"github.com/mdlayher/netlink"
 
 	"github.com/nearside-dns/nearside/plugin/nodelocal/rules"
 )
@@ -20,11 +19,11 @@ const checkWait = 8 * time.Second
 
 // Check returns the chains that drop or reject packets, without those of nodecache. With an error it
 // returns those that it has found all the same. Listing nftables makes the kernel load nf_tables: without
-// withTables it is not listed. procNet is a folder such as /proc/net.
-func Check(ctx context.Context, packets []Packet, withTables bool, procNet string) ([]Finding, error) {
+// withTables it is not listed.
+func Check(ctx context.Context, packets []Packet, withTables bool) ([]Finding, error) {
 	ctx, cancel := context.WithTimeout(ctx, checkWait)
 	defer cancel()
-	legacy, problem := legacyBases(ctx, procNet)
+	legacy, problem := legacyBases(ctx)
 	if !withTables { // rules.Steady reads the generation of the rules from nf_tables, which would load its module
 		findings, err := evaluate(legacy, packets)
 		return findings, errors.Join(err, problem)
@@ -64,13 +63,9 @@ type table struct {
 // tableBases returns the chains of nftables that hooks call, without those of NAT, which process only
 // tracked packets.
 func tableBases(ctx context.Context) (all []base, err error) {
-	c, err := connect(ctx)
+	chains, err := rules.Exchange(ctx, "list chains", (*nftables.Conn).ListChains)
 	if err != nil {
 		return nil, err
-	}
-	chains, err := c.ListChains()
-	if err != nil {
-		return nil, &rules.KernelError{Operation: "list chains", Err: err}
 	}
 	tables := map[string]*table{}
 	for _, ch := range chains {
@@ -95,15 +90,6 @@ func tableBases(ctx context.Context) (all []base, err error) {
 	return all, nil
 }
 
-// connect returns a connection to nftables that ends with the context.
-func connect(ctx context.Context) (*nftables.Conn, error) {
-	if err := ctx.Err(); err != nil {
-		return nil, err
-	}
-	until, _ := ctx.Deadline()
-	return nftables.New(nftables.WithSockOptions(func(c *netlink.Conn) error { return c.SetDeadline(until) }))
-}
-
 // rules reads the rules of a chain, once.
 func (t *table) rules(chain string) ([]rule, error) {
 	if all, ok := t.chains[chain]; ok {
@@ -111,7 +97,7 @@ func (t *table) rules(chain string) ([]rule, error) {
 	}
 	listed, err := rules.ReadChain(t.ctx, t.kernel.Family, t.kernel.Name, chain, newExpression)
 	if err != nil {
-		return nil, fmt.Errorf("read chain %s: %w", chain, err)
+		return nil, err
 	}
 	all := make([]rule, 0, len(listed))
 	for _, r := range listed {
@@ -137,17 +123,15 @@ func (t *table) set(name string) set {
 	return s
 }
 
-func (t *table) readSet(name string) (s set, err error) {
-	c, err := connect(t.ctx)
-	if err != nil {
-		return s, err
-	}
-	found, err := c.GetSetByName(t.kernel, name)
-	if err != nil {
-		return s, err
-	}
-	listed, err := c.GetSetElements(found)
-	return newSet(found, listed), err
+func (t *table) readSet(name string) (set, error) {
+	return rules.Exchange(t.ctx, "read set "+name, func(c *nftables.Conn) (s set, err error) {
+		found, err := c.GetSetByName(t.kernel, name)
+		if err != nil {
+			return s, err
+		}
+		listed, err := c.GetSetElements(found)
+		return newSet(found, listed), err
+	})
 }
 
 // expressions are those that are evaluated, by their names.

@@ -15,8 +15,8 @@ import (
 var legacyPriorities = map[string]int{"raw": priorityRaw, "mangle": -150, "filter": 0, "security": 50}
 
 // legacyBases returns the chains of iptables-legacy that hooks call.
-func legacyBases(ctx context.Context, procNet string) (all []base, err error) {
-	tables, err := rules.OpenLegacy(ctx, procNet)
+func legacyBases(ctx context.Context) (all []base, err error) {
+	tables, err := rules.OpenLegacy(ctx)
 	for _, t := range tables {
 		for _, name := range t.Tables {
 			priority, ok := legacyPriorities[name]

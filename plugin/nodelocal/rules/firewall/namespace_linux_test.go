@@ -8,7 +8,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/nearside-dns/nearside/plugin/nodelocal/rules"
 	"github.com/nearside-dns/nearside/test/namespace"
 )
 
@@ -57,7 +56,7 @@ func brief(f Finding) string {
 // found checks the packets and returns the findings as the tests write them.
 func found(t *testing.T, packets []Packet) string {
 	t.Helper()
-	findings, err := Check(context.Background(), packets, true, rules.ProcNet)
+	findings, err := Check(context.Background(), packets, true)
 	if err != nil {
 		t.Fatal(err)
 	}

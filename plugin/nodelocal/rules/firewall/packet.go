@@ -26,7 +26,6 @@ const (
 	flagsTCP             = 13
 	flagSYN, flagACK     = 0x02, 0x10
 	version4, version6   = 0x45, 0x60
-	noFragment           = 0x3f // of the first byte of the fragment offset: all but two flags
 )
 
 // States of connection tracking, as the kernel numbers them for nftables and the match state of iptables.
@@ -58,9 +57,9 @@ func (v view) state() (state uint16, known bool) {
 	return stateNew, true
 }
 
-// networkHeader returns the bits of the IP header that are the same in every such packet, with the others
-// unknown.
-func (p Packet) networkHeader() bits {
+// networkHeader returns the IP header: the bytes that are the same in every such packet; the others are
+// unknown. The packet has no fragments, and IPv6 no traffic class.
+func (p Packet) networkHeader() field {
 	size, protocol, local, remote := header4, protocol4, target4, source4
 	if p.Address.Is6() {
 		size, protocol, local, remote = header6, protocol6, target6, source6
@@ -68,33 +67,33 @@ func (p Packet) networkHeader() bits {
 	if p.Reply {
 		local, remote = remote, local
 	}
-	b, address := unknownBits(size, byHeader), p.Address.AsSlice()
-	b.set(protocol, knownBits(p.Protocol))
-	b.set(local, knownBits(address...))
-	b.set(remote, unknownBits(len(address), bySource))
+	b, address := unknownBytes(size, byHeader), p.Address.AsSlice()
+	b.set(protocol, knownBytes(p.Protocol))
+	b.set(local, knownBytes(address...))
+	b.set(remote, unknownBytes(len(address), bySource))
 	if p.Address.Is4() {
-		b.set(0, knownBits(version4))
-		b.known[fragment4], b.known[fragment4+1] = noFragment, 0xff
+		b.set(0, knownBytes(version4))
+		b.set(fragment4, knownBytes(0, 0))
 	} else {
-		b.value[0], b.known[0] = version6, 0xf0
+		b.set(0, knownBytes(version6))
 	}
 	return b
 }
 
-// transportHeader returns the bits of the UDP or TCP header that are the same in every such packet, with
-// the others unknown.
-func (p Packet) transportHeader() bits {
+// transportHeader returns the UDP or TCP header: the bytes that are the same in every such packet; the others
+// are unknown.
+func (p Packet) transportHeader() field {
 	local, remote := 2, 0
 	if p.Reply {
 		local, remote = remote, local
 	}
-	b := unknownBits(headerUDP, byHeader)
+	b := unknownBytes(headerUDP, byHeader)
 	if p.Protocol == TCP {
-		b = unknownBits(headerTCP, byHeader)
-		b.set(flagsTCP, knownBits(p.flags()))
+		b = unknownBytes(headerTCP, byHeader)
+		b.set(flagsTCP, knownBytes(p.flags()))
 	}
-	b.set(local, knownBits(binary.BigEndian.AppendUint16(nil, p.Port)...))
-	b.set(remote, unknownBits(2, bySourcePort))
+	b.set(local, knownBytes(binary.BigEndian.AppendUint16(nil, p.Port)...))
+	b.set(remote, unknownBytes(2, bySourcePort))
 	return b
 }
 

@@ -81,7 +81,7 @@ func ranges(listed []nftables.SetElement) (all []element) {
 }
 
 // has returns whether an element matches a key.
-func (s set) has(e element, key bits) truth {
+func (s set) has(e element, key field) truth {
 	switch {
 	case e.from == nil:
 		return yes
@@ -109,7 +109,7 @@ func (s set) has(e element, key bits) truth {
 }
 
 // contains returns whether one of the elements matches.
-func (s set) contains(key bits) truth {
+func (s set) contains(key field) truth {
 	if s.broken {
 		return unknown
 	}

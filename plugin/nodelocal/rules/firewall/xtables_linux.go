@@ -10,7 +10,8 @@ import (
 	"github.com/google/nftables/xt"
 )
 
-// xtMatch evaluates a match of iptables that is a part of a rule of nftables.
+// xtMatch evaluates a match of iptables that is a part of a rule of nftables. iptables uses the highest revision of a
+// match that the kernel has; every kernel with nftables has these.
 func (v view) xtMatch(e *expr.Match) (match truth, depends string) {
 	switch info := e.Info.(type) {
 	case *xt.Comment:
@@ -27,19 +28,14 @@ func (v view) xtMatch(e *expr.Match) (match truth, depends string) {
 			return min(match, flags, unknown), byHeader
 		}
 		return min(match, flags), depends
-	case *xt.ConntrackMtinfo1:
-		return v.conntrack(info.ConntrackMtinfoBase, uint16(info.StateMask))
-	case *xt.ConntrackMtinfo2:
-		return v.conntrack(info.ConntrackMtinfoBase, info.StateMask)
 	case *xt.ConntrackMtinfo3:
-		return v.conntrack(info.ConntrackMtinfoBase, info.StateMask)
-	case *xt.AddrType:
-		return v.addressType(info.Source, info.Dest, info.InvertSource, info.InvertDest, 0)
+		return v.conntrack(info)
 	case *xt.AddrTypeV1:
-		const invertSource, invertDest = 1, 2
-		return v.addressType(info.Source, info.Dest, info.Flags&invertSource != 0, info.Flags&invertDest != 0, uint32(info.Flags))
+		return v.addressType(info)
 	case *xt.Unknown:
-		return v.rawMatch(e.Name, e.Rev, *info)
+		if e.Name == "multiport" && e.Rev == 1 {
+			return v.multiport(*info)
+		}
 	}
 	return unknownMatch(e.Name)
 }
@@ -56,19 +52,6 @@ func unknownMatch(name string) (truth, string) {
 		return unknown, part
 	}
 	return unknown, "the match " + name + " of iptables, which is not evaluated"
-}
-
-// rawMatch evaluates matches whose data the library does not decode.
-func (v view) rawMatch(name string, revision uint32, data []byte) (truth, string) {
-	switch {
-	case name == "comment":
-		return yes, ""
-	case name == "state" && len(data) >= 4:
-		return v.stateIn(uint16(binary.NativeEndian.Uint32(data)))
-	case name == "multiport" && revision == 1:
-		return v.multiport(data)
-	}
-	return unknownMatch(name)
 }
 
 // maxPorts is the size of the lists in the match multiport, multiportSize that of its data
@@ -127,8 +110,8 @@ func (v view) stateIn(mask uint16) (truth, string) {
 	return is(mask&state != 0), ""
 }
 
-// conntrack evaluates the match conntrack. Of a packet that is not tracked it compares only the state.
-func (v view) conntrack(info xt.ConntrackMtinfoBase, mask uint16) (truth, string) {
+// conntrack evaluates the matches conntrack and state. Of a packet that is not tracked they compare only the state.
+func (v view) conntrack(info *xt.ConntrackMtinfo3) (truth, string) {
 	state, known := v.state()
 	untracked := known && state == stateUntracked
 	fields := xt.ConntrackFlags(info.MatchFlags)
@@ -139,7 +122,8 @@ func (v view) conntrack(info xt.ConntrackMtinfoBase, mask uint16) (truth, string
 		return unknown, byState
 	}
 	const xtUntracked = 1 << 8 // linux/netfilter/xt_conntrack.h, where stateUntracked is another bit
-	if mask &^= stateUntracked; mask&xtUntracked != 0 {
+	mask := info.StateMask &^ stateUntracked
+	if mask&xtUntracked != 0 {
 		mask |= stateUntracked
 	}
 	match, depends := v.stateIn(mask)
@@ -153,14 +137,14 @@ func (v view) conntrack(info xt.ConntrackMtinfoBase, mask uint16) (truth, string
 }
 
 // addressType evaluates the match addrtype: the node-local address is one of the node.
-func (v view) addressType(source, target uint16, notSource, notTarget bool, flags uint32) (truth, string) {
-	const limits = 4 | 8 // to an interface
-	if flags&limits != 0 {
+func (v view) addressType(info *xt.AddrTypeV1) (truth, string) {
+	const invertSource, invertTarget, limits = 1, 2, 4 | 8 // flags; limits to an interface
+	if info.Flags&limits != 0 {
 		return unknown, byInterface
 	}
-	local, remote, invert := target, source, notTarget
+	local, remote, invert := info.Dest, info.Source, info.Flags&invertTarget != 0
 	if v.Reply {
-		local, remote, invert = source, target, notSource
+		local, remote, invert = info.Source, info.Dest, info.Flags&invertSource != 0
 	}
 	match := yes
 	if local != 0 {

@@ -5,14 +5,11 @@ import (
 	"slices"
 )
 
-// bits are bytes of which some bits are known.
-type bits struct {
-	value []byte // with the unknown bits 0
-	known []byte // a mask
-	// parts names, for each byte, the part of the packet that its unknown bits belong to.
-	parts []string
-	// not are values that parts of the bytes do not have.
-	not []exclusion
+// field is a field of a packet, or a part of the registers, of which some bytes are known.
+type field struct {
+	value []byte      // 0 where unknown
+	parts []string    // the part of the packet that an unknown byte belongs to; "" for a known byte
+	not   []exclusion // values that the bytes do not have
 }
 
 // exclusion is a value that the bytes from an offset on do not have.
@@ -21,28 +18,25 @@ type exclusion struct {
 	value  []byte
 }
 
-func knownBits(value ...byte) bits {
-	return bits{value: value, known: bytes.Repeat([]byte{0xff}, len(value)), parts: make([]string, len(value))}
+func knownBytes(value ...byte) field { return field{value: value, parts: make([]string, len(value))} }
+
+func unknownBytes(n int, part string) field {
+	return field{value: make([]byte, n), parts: slices.Repeat([]string{part}, n)}
 }
 
-func unknownBits(n int, part string) bits {
-	return bits{value: make([]byte, n), known: make([]byte, n), parts: slices.Repeat([]string{part}, n)}
-}
-
-// depends names the parts of the packet that the unknown bits belong to.
-func (b bits) depends() (all []string) {
-	for i, known := range b.known {
-		if known != 0xff && !slices.Contains(all, b.parts[i]) {
-			all = append(all, b.parts[i])
+// depends names the parts of the packet that the unknown bytes belong to.
+func (b field) depends() (all []string) {
+	for _, part := range b.parts {
+		if part != "" && !slices.Contains(all, part) {
+			all = append(all, part)
 		}
 	}
 	return all
 }
 
 // set replaces the bytes from an offset on.
-func (b *bits) set(offset int, by bits) {
+func (b *field) set(offset int, by field) {
 	copy(b.value[offset:], by.value)
-	copy(b.known[offset:], by.known)
 	copy(b.parts[offset:], by.parts)
 	b.not = slices.DeleteFunc(b.not, func(x exclusion) bool { return x.offset >= offset && x.offset < offset+len(by.value) })
 	for _, x := range by.not {
@@ -51,8 +45,8 @@ func (b *bits) set(offset int, by bits) {
 }
 
 // sub returns n of the bytes.
-func (b bits) sub(offset, n int) bits {
-	s := bits{value: b.value[offset : offset+n], known: b.known[offset : offset+n], parts: b.parts[offset : offset+n]}
+func (b field) sub(offset, n int) field {
+	s := field{value: b.value[offset : offset+n], parts: b.parts[offset : offset+n]}
 	for _, x := range b.not {
 		if x.offset >= offset && x.offset < offset+n {
 			s.not = append(s.not, exclusion{x.offset - offset, x.value})
@@ -62,7 +56,7 @@ func (b bits) sub(offset, n int) bits {
 }
 
 // excluded returns whether the bytes cannot be these. A name that ends here has a NUL at its end.
-func (b bits) excluded(data []byte) bool {
+func (b field) excluded(data []byte) bool {
 	return slices.ContainsFunc(b.not, func(x exclusion) bool {
 		if x.offset > len(data) {
 			return false
@@ -74,17 +68,17 @@ func (b bits) excluded(data []byte) bool {
 }
 
 // equal returns whether the bytes are these.
-func (b bits) equal(data []byte) truth {
+func (b field) equal(data []byte) truth {
 	if len(data) > len(b.value) {
 		return unknown
 	}
 	all := yes
 	for i, d := range data {
-		if (b.value[i]^d)&b.known[i] != 0 {
-			return no
-		}
-		if b.known[i] != 0xff {
+		switch {
+		case b.parts[i] != "":
 			all = unknown
+		case b.value[i] != d:
+			return no
 		}
 	}
 	if all == unknown && b.excluded(data) {
@@ -95,10 +89,12 @@ func (b bits) equal(data []byte) truth {
 
 // below returns whether the bytes are less than these, or equal to them if orEqual is set. The kernel
 // compares byte by byte.
-func (b bits) below(data []byte, orEqual bool) truth {
+func (b field) below(data []byte, orEqual bool) truth {
 	low, high := b.value, slices.Clone(b.value)
-	for i := range high {
-		high[i] |= ^b.known[i]
+	for i, part := range b.parts {
+		if part != "" {
+			high[i] = 0xff
+		}
 	}
 	n := min(len(data), len(low))
 	limit := 0
@@ -115,17 +111,20 @@ func (b bits) below(data []byte, orEqual bool) truth {
 }
 
 // within returns whether the bytes are in a range, both ends included.
-func (b bits) within(from, to []byte) truth {
+func (b field) within(from, to []byte) truth {
 	return min(b.below(from, false).not(), b.below(to, true))
 }
 
-// masked returns the bytes with some cleared and some flipped.
-func (b bits) masked(mask, xor []byte) bits {
-	out := bits{parts: slices.Clone(b.parts)} // b may be a part of what out replaces
+// masked returns the bytes with some bits cleared and some flipped. A byte with all bits cleared is known.
+func (b field) masked(mask, xor []byte) field {
+	out := field{value: make([]byte, len(b.value)), parts: slices.Clone(b.parts)} // b may be a part of what out replaces
 	for i := range b.value {
-		known := b.known[i] | ^mask[i]
-		out.known = append(out.known, known)
-		out.value = append(out.value, (b.value[i]&mask[i]^xor[i])&known)
+		if mask[i] == 0 {
+			out.parts[i] = ""
+		}
+		if out.parts[i] == "" {
+			out.value[i] = b.value[i]&mask[i] ^ xor[i]
+		}
 	}
 	return out
 }

@@ -1,7 +1,0 @@
-//go:build !linux
-
-package nodelocal
-
-import "errors"
-
-func setMark(int, int) error { return errors.ErrUnsupported }
