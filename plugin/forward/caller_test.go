@@ -82,25 +82,25 @@ func tells(r *dns.Msg) *dns.Msg {
 }
 
 // carried are the ways to an upstream: each starts one that replies, and returns its TO and options.
-var carried = map[string]func(t *testing.T, reply func(*dns.Msg) *dns.Msg) (to, options string){
-	"UDP": func(t *testing.T, reply func(*dns.Msg) *dns.Msg) (string, string) {
+var carried = map[string]func(t testing.TB, reply func(*dns.Msg) *dns.Msg) (to, options string){
+	"UDP": func(t testing.TB, reply func(*dns.Msg) *dns.Msg) (string, string) {
 		return script{tcp: replies(reply)}.address(t), "prefer_udp"
 	},
-	"TCP": func(t *testing.T, reply func(*dns.Msg) *dns.Msg) (string, string) {
+	"TCP": func(t testing.TB, reply func(*dns.Msg) *dns.Msg) (string, string) {
 		return script{tcp: replies(reply)}.address(t), "force_tcp"
 	},
-	"TLS": func(t *testing.T, reply func(*dns.Msg) *dns.Msg) (string, string) {
+	"TLS": func(t testing.TB, reply func(*dns.Msg) *dns.Msg) (string, string) {
 		c := rogue.NewCertificate(t, "127.0.0.1")
 		return "tls://" + script{tcp: replies(reply), tls: c.Config}.address(t), "tls " + c.CA
 	},
-	"HTTPS": func(t *testing.T, reply func(*dns.Msg) *dns.Msg) (string, string) {
+	"HTTPS": func(t testing.TB, reply func(*dns.Msg) *dns.Msg) (string, string) {
 		c := rogue.NewCertificate(t, "127.0.0.1")
 		return "https://" + startWeb(t, c.Config, reply).at, "tls " + c.CA
 	},
 }
 
 // asked asks as a client does whose query came over UDP, and wants it to be as it was.
-func asked(t *testing.T, f *Forward, name string, extra []dns.RR) (*dns.Msg, answer) {
+func asked(t testing.TB, f *Forward, name string, extra []dns.RR) (*dns.Msg, answer) {
 	t.Helper()
 	m := question(name)
 	m.Extra = extra
@@ -140,7 +140,7 @@ func TestCaller(t *testing.T) {
 }
 
 // checkAsked looks at what the upstream got of a client's query.
-func checkAsked(t *testing.T, name string, m, got *dns.Msg, want []string) {
+func checkAsked(t testing.TB, name string, m, got *dns.Msg, want []string) {
 	t.Helper()
 	if callers := callersOf(got); !slices.Equal(callers, want) {
 		t.Errorf("%s: the server gets the callers %q, want %q", name, callers, want)
@@ -167,7 +167,7 @@ func checkAsked(t *testing.T, name string, m, got *dns.Msg, want []string) {
 }
 
 // checkTold looks at what the client got.
-func checkTold(t *testing.T, name string, m, reply *dns.Msg) {
+func checkTold(t testing.TB, name string, m, reply *dns.Msg) {
 	t.Helper()
 	if callers := callersOf(reply); len(callers) > 0 {
 		t.Errorf("%s: the client gets the callers %q", name, callers)
