@@ -19,7 +19,7 @@ import (
 )
 
 // resolvConf writes a file, and returns its path.
-func resolvConf(t *testing.T, text string) string {
+func resolvConf(t testing.TB, text string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "resolv.conf")
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
@@ -165,7 +165,7 @@ func TestParse_Defaults(t *testing.T) {
 	c := defaults(corefile.Position{})
 	if c.timeout != 4800*time.Millisecond || c.readTimeout != 2*time.Second || c.expire != 10*time.Second || c.checkEvery != 500*time.Millisecond || c.hedge != 0 ||
 		c.maxFails != 2 || c.attempts != unset || c.maxInFlight != 1000 || c.maxConnections != 2 || c.maxAge != 0 || c.maxIdle != 0 || c.maxConcurrent != 0 ||
-		c.checkName != "." || !c.checkRecursion || c.policy.String() != "random" || c.dohMethod != "POST" || c.tls == nil {
+		c.checkName != "." || !c.checkRecursion || c.policy != (random{}) || c.dohMethod != "POST" || c.tls == nil {
 		t.Errorf("defaults: %+v", c)
 	}
 }
@@ -302,7 +302,7 @@ func TestParse_Errors(t *testing.T) {
 		{"forward . 192.0.2.1 {\nhedge 200\n}", `hedge: "200" is no duration; it takes a duration less than timeout`},
 		{"forward . 192.0.2.1 {\nexpire -1s\n}", `expire: "-1s" is negative; it takes a duration such as 10s`},
 		{"forward . 192.0.2.1 {\n\nmax_age 1s\n}", "Testfile:3 - Error during parsing: max_age: 1s is less than expire, which is 10s; it takes 0 or at least as much"},
-		{"forward . 192.0.2.1 {\nmax_idle_conns -1\n}", `max_idle_conns: "-1" is negative; it takes a number, 0 or more`},
+		{"forward . 192.0.2.1 {\nmax_idle_conns -1\n}", `max_idle_conns: "-1" is out of range; it takes a number, 0 or more`},
 		{"forward . 192.0.2.1 {\nmax_in_flight 0\n}", `max_in_flight: "0" is out of range; it takes a number of 1 to 65000`},
 		{"forward . 192.0.2.1 {\nmax_in_flight 65001\n}", `max_in_flight: "65001" is out of range`},
 		{"forward . 192.0.2.1 {\nmax_in_flight many\n}", `max_in_flight: "many" is out of range`},
@@ -310,7 +310,7 @@ func TestParse_Errors(t *testing.T) {
 		{"forward . 192.0.2.1 {\nmax_connections 1\nmax_connections 1\n}", "max_connections is given twice"},
 		{"forward . 192.0.2.1 {\nmax_fails 4294967296\n}", `max_fails: "4294967296" is no number of 0 to 4294967295`},
 		{"forward . 192.0.2.1 {\nmax_connect_attempts -1\n}", `max_connect_attempts: "-1" is no number`},
-		{"forward . 192.0.2.1 {\nmax_concurrent many\n}", `max_concurrent: "many" is no number; it takes a number, 0 or more`},
+		{"forward . 192.0.2.1 {\nmax_concurrent many\n}", `max_concurrent: "many" is out of range; it takes a number, 0 or more`},
 		{"forward . 192.0.2.1 {\nhealth_check 1s domain\n}", "health_check: no name after domain; it takes a duration, and optionally no_rec and a name: DURATION [no_rec] [domain FQDN]"},
 		{"forward . 192.0.2.1 {\nhealth_check 1s domain a..b\n}", `"a..b" is no domain name`},
 		{"forward . 192.0.2.1 {\nhealth_check 1s rec\n}", `"rec" is neither no_rec nor domain`},
