@@ -710,6 +710,35 @@ func TestDeadConnection(t *testing.T) {
 	dead.end()
 }
 
+// A server that answers the first query of each connection only does not get the others again and again.
+func TestServerThatStops(t *testing.T) {
+	t.Parallel()
+	b := newTestbed(t, serving(t, func(c *session) {
+		if q := c.next(); q != nil && c.respond(answer(q)) {
+			for q != nil {
+				q = c.next()
+			}
+		}
+	}), 1000, 2)
+	b.setStall(20 * time.Millisecond)
+	const queries = 300
+	var all []*sent
+	for i := range queries {
+		all = append(all, b.send(letters(i)+".example."))
+		time.Sleep(time.Millisecond)
+	}
+	time.Sleep(500 * time.Millisecond)
+	if n := number(b.Metrics.Depth.(depths)); n > 3*queries {
+		t.Errorf("%d queries were sent for %d", n, queries)
+	}
+	if n := b.accepted.Load(); n > 2*maxEscapes {
+		t.Errorf("%d connections", n)
+	}
+	for _, s := range all {
+		b.Cancel(s.Call)
+	}
+}
+
 // The copies for a silent connection are bounded: each is of another query, on another connection if possible.
 func TestCopiesAreBounded(t *testing.T) {
 	for _, c := range []struct {
