@@ -444,21 +444,23 @@ func TestTransfer(t *testing.T) {
 // TestMany: queries with the same id share connections, and each gets its own answer.
 func TestMany(t *testing.T) {
 	t.Parallel()
-	f, servers := forwardTo(t, "force_tcp", rogue.Behaviour{Shuffle: 50 * time.Millisecond})
-	var wait sync.WaitGroup
-	for i := range 300 {
-		wait.Go(func() {
-			m := question(fmt.Sprintf("q%d.example.", i))
-			m.Id = 4711
-			if wrong := ask(f, m, false).wrong(m); wrong != "" {
-				t.Error(wrong)
-			}
-		})
-	}
-	wait.Wait()
-	if c := servers[0].Counts(); c.TCP != 300 || c.Connections > 2 || c.UDP > 0 {
-		t.Errorf("%d queries over TCP, %d over UDP, on %d connections", c.TCP, c.UDP, c.Connections)
-	}
+	measured(t, func(t testing.TB) {
+		f, servers := forwardTo(t, "force_tcp", rogue.Behaviour{Shuffle: 50 * time.Millisecond})
+		var wait sync.WaitGroup
+		for i := range 300 {
+			wait.Go(func() {
+				m := question(fmt.Sprintf("q%d.example.", i))
+				m.Id = 4711
+				if wrong := ask(f, m, false).wrong(m); wrong != "" {
+					t.Error(wrong)
+				}
+			})
+		}
+		wait.Wait()
+		if c := servers[0].Counts(); c.TCP != 300 || c.Connections > 2 || c.UDP > 0 {
+			t.Errorf("%d queries over TCP, %d over UDP, on %d connections", c.TCP, c.UDP, c.Connections)
+		}
+	})
 }
 
 // TestLong: a long query, and an answer longer than a datagram.
