@@ -428,11 +428,11 @@ func TestTransfer(t *testing.T) {
 				}
 				wantRight(t, f, true, "b.example.")
 				after := servers[0].Counts()
-				most := 2
+				limit := 2
 				if before.TCP == 0 {
-					most = 3
+					limit = 3
 				}
-				if n := after.Connections - before.Connections; after.TCP-before.TCP < 2 || n < 2 || n > most {
+				if n := after.Connections - before.Connections; after.TCP-before.TCP < 2 || n < 2 || n > limit {
 					t.Errorf("%d connections more, %d queries over TCP", n, after.TCP-before.TCP)
 				}
 				within(t, "only one connection is open", func() bool { return servers[0].Counts().Open <= 1 })

@@ -53,9 +53,9 @@ func TestFailover(t *testing.T) {
 				if a.Msg == nil || a.code != c.rcode {
 					t.Errorf("message %v, code %d, error %v; want code %d", a.Msg, a.code, a.err, c.rcode)
 				}
-				for i, least := range c.queries {
-					if n := servers[i].Counts().Queries(); n < least || least == 0 && n > 0 {
-						t.Errorf("server %d got %d queries, want %d", i, n, least)
+				for i, want := range c.queries {
+					if n := servers[i].Counts().Queries(); n < want || want == 0 && n > 0 {
+						t.Errorf("server %d got %d queries, want %d", i, n, want)
 					}
 				}
 			})
@@ -179,8 +179,8 @@ func TestInTime(t *testing.T) {
 		silent  int // servers, before good ones
 		good    int
 		rcode   int
-		least   time.Duration
-		most    time.Duration
+		min     time.Duration
+		max     time.Duration
 	}{
 		"one of 2":                {"timeout 2s", 1, 1, dns.RcodeSuccess, 0, 2 * time.Second},
 		"one of 4":                {"timeout 1s", 1, 3, dns.RcodeSuccess, 0, time.Second},
@@ -215,8 +215,8 @@ func TestInTime(t *testing.T) {
 				f, _ := forwardTo(t, options, servers...)
 				m := question("a.example.")
 				a := ask(f, m, transport != "UDP")
-				if a.took < c.least || a.took > c.most+margin {
-					t.Errorf("after %v, want after %v to %v", a.took, c.least, c.most)
+				if a.took < c.min || a.took > c.max+margin {
+					t.Errorf("after %v, want after %v to %v", a.took, c.min, c.max)
 				}
 				if a.code != c.rcode {
 					t.Errorf("code %d and error %v, want code %d", a.code, a.err, c.rcode)

@@ -107,7 +107,7 @@ func TestCheck_Every(t *testing.T) {
 	cases := atOnce(t)
 	defer cases.Wait()
 	for options, c := range map[string]struct {
-		least float64
+		min   float64
 		every time.Duration
 	}{
 		"health_check 200ms": {2, 200 * time.Millisecond},
@@ -127,12 +127,12 @@ func TestCheck_Every(t *testing.T) {
 					u.failed()
 					time.Sleep(5 * time.Millisecond)
 				}
-				n, most := metric(t, checkFailures, "to", servers[0].Addr)-before, 0.0
+				n, limit := metric(t, checkFailures, "to", servers[0].Addr)-before, 0.0
 				if c.every > 0 {
-					most = 1 + float64(time.Since(began)/c.every)
+					limit = 1 + float64(time.Since(began)/c.every)
 				}
-				if n < c.least || n > most {
-					t.Errorf("%v checks, want %v to %v", n, c.least, most)
+				if n < c.min || n > limit {
+					t.Errorf("%v checks, want %v to %v", n, c.min, limit)
 				}
 				if options == "max_fails 0" && (u.doubted() || u.checking.Load() || u.down()) {
 					t.Error("it is checked, or doubted")
