@@ -675,8 +675,9 @@ func TestSlowServer(t *testing.T) {
 			if n := number(b.Metrics.Single); n != c.want {
 				t.Errorf("%d changes to one query per connection, want %d", n, c.want)
 			}
-			two.close()
-			one.close()
+			b.Pool.Close()
+			one.end()
+			two.end()
 		})
 	}
 }
