@@ -35,7 +35,7 @@ const (
 	busyAnswers = 8
 )
 
-const isSerial = "works on one query of a connection at a time"
+const serialReason = "works on one query of a connection at a time"
 
 // behaviour is what the observed answers and closes show of the server.
 type behaviour struct {
@@ -207,7 +207,7 @@ func (p *Pool) copyAnswered(f *flight, now time.Time) {
 		p.stalls = 0
 	default:
 		if p.stalls++; p.stalls >= maxStalls {
-			p.setSerial(0, isSerial)
+			p.setSerial(0, serialReason)
 			p.moveBehindOldest(c)
 		}
 	}
@@ -217,7 +217,7 @@ func (p *Pool) copyAnswered(f *flight, now time.Time) {
 // answers that one first.
 func (p *Pool) observeSlow(c *conn, f *flight, now time.Time) {
 	if c.slow != nil && c.byID[c.slow.id] != c.slow && f.number > c.slow.number && p.classAt(now) == unknown {
-		p.setSerial(0, isSerial)
+		p.setSerial(0, serialReason)
 	}
 }
 
