@@ -65,7 +65,7 @@ func TestTruncated(t *testing.T) {
 		"TCP refuses, the second is good":  {"prefer_udp", refusing, &good, true, true, 1},
 		"better than SERVFAIL of a second": {"prefer_udp\nhedge 50ms\ntimeout 500ms", silent, &rogue.Behaviour{Rcode: dns.RcodeServerFailure}, true, true, 1},
 	} {
-		cases.Run(name, func(t *testing.T) {
+		cases.Run(name, func(t testing.TB) {
 			c.server.OverUDP = truncates
 			behaviours := []rogue.Behaviour{c.server}
 			if c.second != nil {
@@ -96,7 +96,7 @@ func TestFallback(t *testing.T) {
 		"refuses": refusing, "hangs": {BlackHole: true}, "accepts and is silent": silent, "is deaf": {Deaf: true}, "closes": {CloseAtOnce: true},
 	} {
 		for options, tcp := range map[string]bool{"force_tcp": false, "": true} {
-			cases.Run(fmt.Sprintf("%s, %s", name, options), func(t *testing.T) {
+			cases.Run(fmt.Sprintf("%s, %s", name, options), func(t testing.TB) {
 				b := b // other cases change it
 				b.OverUDP = rogue.Well()
 				f, servers := forwardTo(t, "fallback udp\n"+options, b)
@@ -128,13 +128,13 @@ func TestFallback_Not(t *testing.T) {
 	t.Parallel()
 	cases := atOnce(t)
 	defer cases.Wait()
-	cases.Run("not said", func(t *testing.T) {
+	cases.Run("not said", func(t testing.TB) {
 		f, servers := forwardTo(t, "force_tcp\ntimeout 500ms", rogue.Behaviour{Refuse: true, OverUDP: rogue.Well()})
 		if a := ask(f, question("a.example."), false); a.code != dns.RcodeServerFailure || servers[0].Counts().UDP > 0 {
 			t.Errorf("code %d", a.code)
 		}
 	})
-	cases.Run("neither works", func(t *testing.T) {
+	cases.Run("neither works", func(t testing.TB) {
 		f, servers := forwardTo(t, "force_tcp\nfallback udp\ntimeout 1s", rogue.Behaviour{Refuse: true, OverUDP: &silent})
 		if a := ask(f, question("a.example."), false); a.code != dns.RcodeServerFailure || servers[0].Counts().UDP == 0 {
 			t.Errorf("code %d, %+v", a.code, servers[0].Counts())
@@ -143,7 +143,7 @@ func TestFallback_Not(t *testing.T) {
 			t.Error("TCP counts as failed although UDP fails too")
 		}
 	})
-	cases.Run("a slow answer among others", func(t *testing.T) {
+	cases.Run("a slow answer among others", func(t testing.TB) {
 		f, servers := forwardTo(t, "force_tcp\nfallback udp", rogue.Behaviour{Slow: 1300 * time.Millisecond})
 		var slow sync.WaitGroup
 		slow.Go(func() { wantRight(t, f, false, "slow.example.") })
@@ -156,7 +156,7 @@ func TestFallback_Not(t *testing.T) {
 			t.Errorf("queries over UDP: %+v", c)
 		}
 	})
-	cases.Run("a slow answer alone", func(t *testing.T) {
+	cases.Run("a slow answer alone", func(t testing.TB) {
 		f, servers := forwardTo(t, "force_tcp\nfallback udp", rogue.Behaviour{Delay: 1100 * time.Millisecond, OverUDP: &rogue.Behaviour{Delay: 300 * time.Millisecond}})
 		wantRight(t, f, false, "a.example.")
 		if c := servers[0].Counts(); c.TCP != 1 || c.UDP != 1 {
@@ -166,7 +166,7 @@ func TestFallback_Not(t *testing.T) {
 			t.Errorf("%v fallbacks are counted although TCP was first", n)
 		}
 	})
-	cases.Run("truncated while TCP does not work", func(t *testing.T) {
+	cases.Run("truncated while TCP does not work", func(t testing.TB) {
 		f, servers := forwardTo(t, "fallback udp", rogue.Behaviour{Refuse: true, OverUDP: &rogue.Behaviour{Truncate: true}})
 		for i := range 3 {
 			if a := ask(f, question("a.example."), true); a.Msg == nil || !a.Truncated || a.took > margin {
@@ -187,7 +187,7 @@ func TestConnection_Silent(t *testing.T) {
 	cases := atOnce(t)
 	defer cases.Wait()
 	for options, counted := range map[string]float64{"fallback udp\ntimeout 1s": 1, "read_timeout 700ms": 0} {
-		cases.Run(options, func(t *testing.T) {
+		cases.Run(options, func(t testing.TB) {
 			var mu sync.Mutex
 			first, seen := "", 0
 			at := script{
@@ -231,14 +231,14 @@ func TestWrongAnswers(t *testing.T) {
 	} {
 		for _, tcp := range []bool{false, true} {
 			proto := map[bool]string{true: protoTCP, false: protoUDP}[tcp]
-			count := func(t *testing.T, s *rogue.Server) float64 {
+			count := func(t testing.TB, s *rogue.Server) float64 {
 				labels := []string{"to", s.Addr, "proto", proto}
 				if c.reason != "" {
 					labels = append(labels, "reason", c.reason)
 				}
 				return metric(t, "nearside_forward_dropped_answers_total", labels...)
 			}
-			cases.Run(name+" alone, "+proto, func(t *testing.T) {
+			cases.Run(name+" alone, "+proto, func(t testing.TB) {
 				f, servers := forwardTo(t, "timeout 1s", rogue.Behaviour{Wrong: c.wrong, OnlyWrong: true})
 				if a := ask(f, question("a.example."), tcp); a.Msg != nil || a.code != dns.RcodeServerFailure || a.took > time.Second+margin {
 					t.Errorf("message %v, code %d, after %v", a.Msg, a.code, a.took)
@@ -247,14 +247,14 @@ func TestWrongAnswers(t *testing.T) {
 					t.Error("it is not counted")
 				}
 			})
-			cases.Run(name+", then another server, "+proto, func(t *testing.T) {
+			cases.Run(name+", then another server, "+proto, func(t testing.TB) {
 				f, servers := forwardTo(t, "policy sequential\nread_timeout 200ms", rogue.Behaviour{Wrong: c.wrong, OnlyWrong: true}, good)
 				wantRight(t, f, tcp, "a.example.")
 				if count(t, servers[0]) == 0 {
 					t.Error("it is not counted")
 				}
 			})
-			cases.Run(name+" before the right one, "+proto, func(t *testing.T) {
+			cases.Run(name+" before the right one, "+proto, func(t testing.TB) {
 				f, servers := forwardTo(t, "", rogue.Behaviour{Wrong: c.wrong})
 				wantRight(t, f, tcp, "a.example.", "B.example.", "c.eXaMple.")
 				if n := count(t, servers[0]); n < 3 {
@@ -272,7 +272,7 @@ func TestUnreadable(t *testing.T) {
 	defer cases.Wait()
 	certificate := rogue.NewCertificate(t, "127.0.0.1")
 	for proto, options := range map[string]string{protoUDP: "", protoTCP: "force_tcp", protoTLS: "tls " + certificate.CA} {
-		cases.Run(proto, func(t *testing.T) {
+		cases.Run(proto, func(t testing.TB) {
 			broken := script{tcp: func(w dns.ResponseWriter, r *dns.Msg) {
 				b, err := new(dns.Msg).SetReply(r).Pack()
 				if err != nil {
@@ -321,7 +321,7 @@ func TestBareRefusal(t *testing.T) {
 func keepAliveOf(m *dns.Msg) (all []dns.EDNS0) {
 	if o := m.IsEdns0(); o != nil {
 		for _, option := range o.Option {
-			if isKeepAlive(option) {
+			if option.Option() == dns.EDNS0TCPKEEPALIVE {
 				all = append(all, option)
 			}
 		}
@@ -428,11 +428,11 @@ func TestTransfer(t *testing.T) {
 				}
 				wantRight(t, f, true, "b.example.")
 				after := servers[0].Counts()
-				most := 2
+				limit := 2
 				if before.TCP == 0 {
-					most = 3
+					limit = 3
 				}
-				if n := after.Connections - before.Connections; after.TCP-before.TCP < 2 || n < 2 || n > most {
+				if n := after.Connections - before.Connections; after.TCP-before.TCP < 2 || n < 2 || n > limit {
 					t.Errorf("%d connections more, %d queries over TCP", n, after.TCP-before.TCP)
 				}
 				within(t, "only one connection is open", func() bool { return servers[0].Counts().Open <= 1 })
@@ -444,21 +444,23 @@ func TestTransfer(t *testing.T) {
 // TestMany: queries with the same id share connections, and each gets its own answer.
 func TestMany(t *testing.T) {
 	t.Parallel()
-	f, servers := forwardTo(t, "force_tcp", rogue.Behaviour{Shuffle: 50 * time.Millisecond})
-	var wait sync.WaitGroup
-	for i := range 300 {
-		wait.Go(func() {
-			m := question(fmt.Sprintf("q%d.example.", i))
-			m.Id = 4711
-			if wrong := ask(f, m, false).wrong(m); wrong != "" {
-				t.Error(wrong)
-			}
-		})
-	}
-	wait.Wait()
-	if c := servers[0].Counts(); c.TCP != 300 || c.Connections > 2 || c.UDP > 0 {
-		t.Errorf("%d queries over TCP, %d over UDP, on %d connections", c.TCP, c.UDP, c.Connections)
-	}
+	measured(t, func(t testing.TB) {
+		f, servers := forwardTo(t, "force_tcp", rogue.Behaviour{Shuffle: 50 * time.Millisecond})
+		var wait sync.WaitGroup
+		for i := range 300 {
+			wait.Go(func() {
+				m := question(fmt.Sprintf("q%d.example.", i))
+				m.Id = 4711
+				if wrong := ask(f, m, false).wrong(m); wrong != "" {
+					t.Error(wrong)
+				}
+			})
+		}
+		wait.Wait()
+		if c := servers[0].Counts(); c.TCP != 300 || c.Connections > 2 || c.UDP > 0 {
+			t.Errorf("%d queries over TCP, %d over UDP, on %d connections", c.TCP, c.UDP, c.Connections)
+		}
+	})
 }
 
 // TestLong: a long query, and an answer longer than a datagram.

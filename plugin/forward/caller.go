@@ -27,17 +27,13 @@ func newCaller(node, zone string) (dns.EDNS0, bool) {
 	return &dns.EDNS0_LOCAL{Code: caller.Code, Data: data}, ok
 }
 
-func isCaller(o dns.EDNS0) bool { return o.Option() == caller.Code }
-
 func isSearch(o dns.EDNS0) bool { return o.Option() == searchlist.OptionCode }
 
 // isOurs reports whether an option is for cluster DNS only.
-func isOurs(o dns.EDNS0) bool { return isCaller(o) || isSearch(o) }
-
-func isKeepAlive(o dns.EDNS0) bool { return o.Option() == dns.EDNS0TCPKEEPALIVE }
+func isOurs(o dns.EDNS0) bool { return o.Option() == caller.Code || isSearch(o) }
 
 // isHop reports whether an option is valid between two servers only.
-func isHop(o dns.EDNS0) bool { return isOurs(o) || isKeepAlive(o) }
+func isHop(o dns.EDNS0) bool { return isOurs(o) || o.Option() == dns.EDNS0TCPKEEPALIVE }
 
 // hopOf returns a function that reports whether an option of a message is not forwarded. edns-tcp-keepalive is between two
 // servers (RFC 7828 section 3.2.1), but stays in a signed message (RFC 8945 section 5.5). The caller of a client is dropped,

@@ -14,10 +14,10 @@ import (
 	"github.com/nearside-dns/nearside/test/forward/rogue"
 )
 
-// nodeA is what caller node-a zone-1 sends.
+// nodeA is the data of the option caller node-a zone-1.
 const nodeA = "\x01\x06node-a\x06zone-1"
 
-// spoof is what a client sends that says to be on another node.
+// spoof returns the option of a client that names another node.
 func spoof() dns.EDNS0 {
 	return &dns.EDNS0_LOCAL{Code: caller.Code, Data: []byte("\x01\x06node-b")}
 }
@@ -45,7 +45,7 @@ var asking = map[string]func() []dns.RR{
 	},
 }
 
-// callersOf returns the data of the options that say who is calling.
+// callersOf returns the data of the options with a caller.
 func callersOf(m *dns.Msg) (all []string) {
 	for _, rr := range m.Extra {
 		if o, ok := rr.(*dns.OPT); ok {
@@ -71,8 +71,8 @@ func others(m *dns.Msg) (all []uint16) {
 	return all
 }
 
-// tells answers with options, some of which are not for the client, to those who have EDNS.
-func tells(r *dns.Msg) *dns.Msg {
+// withOptions answers queries that have EDNS with options, some of which are not for the client.
+func withOptions(r *dns.Msg) *dns.Msg {
 	m := addressReply(r)
 	if r.IsEdns0() != nil {
 		m.SetEdns0(1232, r.IsEdns0().Do())
@@ -81,26 +81,26 @@ func tells(r *dns.Msg) *dns.Msg {
 	return m
 }
 
-// carried are the ways to an upstream: each starts one that replies, and returns its TO and options.
-var carried = map[string]func(t *testing.T, reply func(*dns.Msg) *dns.Msg) (to, options string){
-	"UDP": func(t *testing.T, reply func(*dns.Msg) *dns.Msg) (string, string) {
+// carried are the protocols of an upstream: each function starts a server, and returns its TO and options.
+var carried = map[string]func(t testing.TB, reply func(*dns.Msg) *dns.Msg) (to, options string){
+	"UDP": func(t testing.TB, reply func(*dns.Msg) *dns.Msg) (string, string) {
 		return script{tcp: replies(reply)}.address(t), "prefer_udp"
 	},
-	"TCP": func(t *testing.T, reply func(*dns.Msg) *dns.Msg) (string, string) {
+	"TCP": func(t testing.TB, reply func(*dns.Msg) *dns.Msg) (string, string) {
 		return script{tcp: replies(reply)}.address(t), "force_tcp"
 	},
-	"TLS": func(t *testing.T, reply func(*dns.Msg) *dns.Msg) (string, string) {
+	"TLS": func(t testing.TB, reply func(*dns.Msg) *dns.Msg) (string, string) {
 		c := rogue.NewCertificate(t, "127.0.0.1")
 		return "tls://" + script{tcp: replies(reply), tls: c.Config}.address(t), "tls " + c.CA
 	},
-	"HTTPS": func(t *testing.T, reply func(*dns.Msg) *dns.Msg) (string, string) {
+	"HTTPS": func(t testing.TB, reply func(*dns.Msg) *dns.Msg) (string, string) {
 		c := rogue.NewCertificate(t, "127.0.0.1")
 		return "https://" + startWeb(t, c.Config, reply).at, "tls " + c.CA
 	},
 }
 
-// asked asks as a client does whose query came over UDP, and wants it to be as it was.
-func asked(t *testing.T, f *Forward, name string, extra []dns.RR) (*dns.Msg, answer) {
+// asked sends a client's query over UDP, which must not be changed.
+func asked(t testing.TB, f *Forward, name string, extra []dns.RR) (*dns.Msg, answer) {
 	t.Helper()
 	m := question(name)
 	m.Extra = extra
@@ -115,7 +115,7 @@ func asked(t *testing.T, f *Forward, name string, extra []dns.RR) (*dns.Msg, ans
 	return m, a
 }
 
-// TestCaller: upstreams are told who is calling by the stanza, and nothing else; clients are told nothing.
+// TestCaller: upstreams get the caller of the stanza only, and clients get none.
 func TestCaller(t *testing.T) {
 	t.Parallel()
 	for way, start := range carried {
@@ -123,7 +123,7 @@ func TestCaller(t *testing.T) {
 			t.Run(way+" "+option, func(t *testing.T) {
 				t.Parallel()
 				var seen sight
-				to, options := start(t, func(r *dns.Msg) *dns.Msg { seen.add(r); return tells(r) })
+				to, options := start(t, func(r *dns.Msg) *dns.Msg { seen.add(r); return withOptions(r) })
 				f := chainOf(t, stanzaOf(options+"\n"+option, to))
 				for name, extra := range asking {
 					m, a := asked(t, f, "a.example.", extra())
@@ -132,15 +132,15 @@ func TestCaller(t *testing.T) {
 					}
 					all := seen.all()
 					checkAsked(t, name, m, all[len(all)-1], want)
-					checkTold(t, name, m, a.Msg)
+					checkReply(t, name, m, a.Msg)
 				}
 			})
 		}
 	}
 }
 
-// checkAsked looks at what the upstream got of a client's query.
-func checkAsked(t *testing.T, name string, m, got *dns.Msg, want []string) {
+// checkAsked compares a client's query with that at the upstream.
+func checkAsked(t testing.TB, name string, m, got *dns.Msg, want []string) {
 	t.Helper()
 	if callers := callersOf(got); !slices.Equal(callers, want) {
 		t.Errorf("%s: the server gets the callers %q, want %q", name, callers, want)
@@ -166,8 +166,8 @@ func checkAsked(t *testing.T, name string, m, got *dns.Msg, want []string) {
 	}
 }
 
-// checkTold looks at what the client got.
-func checkTold(t *testing.T, name string, m, reply *dns.Msg) {
+// checkReply compares the options of the client's reply with those of its query.
+func checkReply(t testing.TB, name string, m, reply *dns.Msg) {
 	t.Helper()
 	if callers := callersOf(reply); len(callers) > 0 {
 		t.Errorf("%s: the client gets the callers %q", name, callers)
@@ -181,12 +181,12 @@ func checkTold(t *testing.T, name string, m, reply *dns.Msg) {
 	}
 }
 
-// TestCaller_All: it does not matter which query of an exchange it is.
+// TestCaller_All: all queries of an exchange have the caller.
 func TestCaller_All(t *testing.T) {
 	t.Parallel()
 	var late, second sight
 	slow := script{tcp: replies(func(r *dns.Msg) *dns.Msg { late.add(r); return nil })}.address(t)
-	quick := script{tcp: replies(func(r *dns.Msg) *dns.Msg { second.add(r); return tells(r) })}.address(t)
+	quick := script{tcp: replies(func(r *dns.Msg) *dns.Msg { second.add(r); return withOptions(r) })}.address(t)
 	for name, options := range map[string]string{"hedge": "hedge 50ms", "read_timeout": "read_timeout 50ms", "fallback": "force_tcp\nfallback udp\nread_timeout 400ms"} {
 		t.Run(name, func(t *testing.T) {
 			f := chainOf(t, stanzaOf("max_fails 0\npolicy sequential\ncaller node-a zone-1\n"+options, slow, quick))
@@ -197,13 +197,13 @@ func TestCaller_All(t *testing.T) {
 			for _, got := range append(late.all(), second.all()...) {
 				checkAsked(t, name, m, got, []string{nodeA})
 			}
-			checkTold(t, name, m, a.Msg)
+			checkReply(t, name, m, a.Msg)
 		})
 	}
 }
 
-// TestCaller_Signed: nothing is added to what is signed, RFC 8945 section 5.5; and what a client says of the
-// caller is not passed on, though the signature is of no use then.
+// TestCaller_Signed: a signed query gets no option (RFC 8945 section 5.5). The caller of a client is dropped although that
+// makes the signature invalid.
 func TestCaller_Signed(t *testing.T) {
 	t.Parallel()
 	for name, extra := range map[string][]dns.RR{"alone": nil, "with a cookie": {optOf(cookie())}, "with the option": {optOf(cookie(), spoof())}} {
@@ -228,7 +228,7 @@ func TestCaller_Signed(t *testing.T) {
 	}
 }
 
-// refusal answers with a code to some queries.
+// refusal answers some queries with a response code.
 func refusal(seen *sight, code int, bare bool, to func(r *dns.Msg) bool) func(*dns.Msg) *dns.Msg {
 	return func(r *dns.Msg) *dns.Msg {
 		seen.add(r)
@@ -246,7 +246,7 @@ func refusal(seen *sight, code int, bare bool, to func(r *dns.Msg) bool) func(*d
 	}
 }
 
-// TestCaller_Refused: names do not fail because a server minds the option, or EDNS.
+// TestCaller_Refused: queries succeed at a server that refuses the option, or EDNS.
 func TestCaller_Refused(t *testing.T) {
 	t.Parallel()
 	hasEDNS := func(r *dns.Msg) bool { return r.IsEdns0() != nil }
@@ -258,7 +258,7 @@ func TestCaller_Refused(t *testing.T) {
 		to    func(*dns.Msg) bool
 		extra func() []dns.RR
 		rcode int
-		asked []int // how often, after each of three queries
+		asked []int // queries at the server, after each of three of the client
 	}{
 		"FORMERR to EDNS":              {dns.RcodeFormatError, false, hasEDNS, asking["without EDNS"], dns.RcodeSuccess, []int{2, 3, 4}},
 		"FORMERR without a question":   {dns.RcodeFormatError, true, hasEDNS, asking["without EDNS"], dns.RcodeSuccess, []int{2, 3, 4}},
@@ -299,7 +299,7 @@ func TestCaller_Refused(t *testing.T) {
 	}
 }
 
-// TestCaller_Again: an upstream that has refused the option is told again after a while.
+// TestCaller_Again: an upstream that has refused the option gets it again after unnamedFor.
 func TestCaller_Again(t *testing.T) {
 	var seen sight
 	at := script{tcp: replies(refusal(&seen, dns.RcodeFormatError, false, func(r *dns.Msg) bool { return r.IsEdns0() != nil }))}.address(t)
@@ -307,21 +307,21 @@ func TestCaller_Again(t *testing.T) {
 	u := upstreamOf(f, 0)
 	wantRight(t, f, false, "a.example.")
 	if until := time.Unix(0, u.unnamedUntil.Load()); time.Until(until) > unnamedFor || time.Until(until) < unnamedFor/2 {
-		t.Errorf("it is not told until %v", until)
+		t.Errorf("no caller until %v", until)
 	}
 	wantRight(t, f, false, "b.example.")
 	u.unnamedUntil.Store(1)
 	wantRight(t, f, false, "c.example.")
-	var told []bool
+	var named []bool
 	for _, r := range seen.all() {
-		told = append(told, r.IsEdns0() != nil)
+		named = append(named, r.IsEdns0() != nil)
 	}
-	if want := []bool{true, false, false, true, false}; !slices.Equal(told, want) {
-		t.Errorf("it was told: %v, want %v", told, want)
+	if want := []bool{true, false, false, true, false}; !slices.Equal(named, want) {
+		t.Errorf("queries with EDNS: %v, want %v", named, want)
 	}
 }
 
-// TestCaller_RefusedThenSilent: the query is asked again in the time of its upstream, then the next one.
+// TestCaller_RefusedThenSilent: the query is repeated within the share of its upstream, then sent to the next one.
 func TestCaller_RefusedThenSilent(t *testing.T) {
 	t.Parallel()
 	for _, tcp := range []bool{false, true} {
@@ -334,20 +334,20 @@ func TestCaller_RefusedThenSilent(t *testing.T) {
 				}
 				return new(dns.Msg).SetRcode(r, dns.RcodeFormatError)
 			})}.address(t)
-			well := script{tcp: replies(func(r *dns.Msg) *dns.Msg { second.add(r); return tells(r) })}.address(t)
+			well := script{tcp: replies(func(r *dns.Msg) *dns.Msg { second.add(r); return withOptions(r) })}.address(t)
 			f := chainOf(t, stanzaOf("policy sequential\nmax_fails 0\nread_timeout 200ms\ncaller node-a zone-1", bad, well))
 			m := question("a.example.")
 			if wrong := ask(f, m, tcp).wrong(m); wrong != "" {
 				t.Fatal(wrong)
 			}
 			if len(first.all()) != 2 || len(second.all()) != 1 || !slices.Equal(callersOf(second.all()[0]), []string{nodeA}) {
-				t.Errorf("the servers were asked %v and %v", first.all(), second.all())
+				t.Errorf("the servers got %v and %v", first.all(), second.all())
 			}
 		})
 	}
 }
 
-// TestCaller_Checks: nobody is calling who checks an upstream.
+// TestCaller_Checks: the query of a check has no caller.
 func TestCaller_Checks(t *testing.T) {
 	var seen sight
 	at := script{tcp: replies(func(r *dns.Msg) *dns.Msg { seen.add(r); return addressReply(r) })}.address(t)
@@ -359,15 +359,15 @@ func TestCaller_Checks(t *testing.T) {
 	}
 }
 
-// TestCaller_Allocs: who has nothing to do with callers pays nothing for them.
+// TestCaller_Allocs: queries without a caller cause no allocations.
 func TestCaller_Allocs(t *testing.T) {
 	who, _ := newCaller("node-a", "zone-1")
 	f := &Forward{config: config{from: ".", caller: who}}
 	without, edns, searches := question("a.example."), question("a.example."), question("a.example.")
 	edns.Extra, searches.Extra = []dns.RR{optOf(cookie())}, []dns.RR{optOf(list())}
 	for name, c := range map[string]struct {
-		most float64
-		run  func()
+		max float64
+		run func()
 	}{
 		"nothing to do":               {0, func() { withoutHops(without) }},
 		"nothing to do with EDNS":     {0, func() { withoutHops(edns) }},
@@ -377,14 +377,14 @@ func TestCaller_Allocs(t *testing.T) {
 		"the query of another stanza": {0, func() { new(exchange).clean(without, false) }},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if got := testing.AllocsPerRun(100, c.run); got > c.most {
-				t.Errorf("%v allocations, want at most %v", got, c.most)
+			if got := testing.AllocsPerRun(100, c.run); got > c.max {
+				t.Errorf("%v allocations, want at most %v", got, c.max)
 			}
 		})
 	}
 }
 
-// TestCaller_Room: an answer that a client without EDNS takes over UDP is not cut for the option's sake.
+// TestCaller_Room: a full answer to a query with the option fits a client without EDNS.
 func TestCaller_Room(t *testing.T) {
 	f := chainOf(t, stanzaOf("caller node-a", "127.0.0.1"))
 	x, err := f.newExchange(&request.Request{Req: question("a.example."), W: &test.ResponseWriter{}})

@@ -39,7 +39,7 @@ type config struct {
 	checkName      string        // the name in the query of a check
 	checkRecursion bool          // whether a check has the flag RD
 
-	maxConcurrent int64 // limit of queries in progress; 0 is none
+	maxConcurrent int // limit of queries in progress; 0 is none
 	policy        policy
 	next          []int // response codes after which the next stanza gets the query
 	nextOnNodata  bool
@@ -76,10 +76,4 @@ type endpoint struct {
 	protocol   string // transport.DNS, transport.TLS, transport.QUIC or transport.HTTPS
 	address    string // host:port
 	serverName string // the name of its certificate, after % in the Corefile
-}
-
-// policy is the order in which upstreams are queried. It does not change its argument.
-type policy interface {
-	order(all []*upstream) []*upstream
-	String() string
 }

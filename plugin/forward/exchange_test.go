@@ -47,15 +47,15 @@ func TestFailover(t *testing.T) {
 		"a name does not exist": {"failover NXDOMAIN", []rogue.Behaviour{failing(dns.RcodeNameError), good}, dns.RcodeSuccess, []int{1, 1}},
 	} {
 		for _, tcp := range []bool{false, true} {
-			cases.Run(fmt.Sprintf("%s, TCP %t", name, tcp), func(t *testing.T) {
+			cases.Run(fmt.Sprintf("%s, TCP %t", name, tcp), func(t testing.TB) {
 				f, servers := forwardTo(t, "policy sequential\n"+c.options, c.servers...)
 				a := ask(f, question("a.example."), tcp)
 				if a.Msg == nil || a.code != c.rcode {
 					t.Errorf("message %v, code %d, error %v; want code %d", a.Msg, a.code, a.err, c.rcode)
 				}
-				for i, least := range c.queries {
-					if n := servers[i].Counts().Queries(); n < least || least == 0 && n > 0 {
-						t.Errorf("server %d got %d queries, want %d", i, n, least)
+				for i, want := range c.queries {
+					if n := servers[i].Counts().Queries(); n < want || want == 0 && n > 0 {
+						t.Errorf("server %d got %d queries, want %d", i, n, want)
 					}
 				}
 			})
@@ -84,7 +84,7 @@ func TestNext(t *testing.T) {
 		"no data, last stanza":     {"next_on_nodata", nodata, true, false},
 		"without an answer":        {"next SERVFAIL\ntimeout 200ms", silent, false, false},
 	} {
-		cases.Run(name, func(t *testing.T) {
+		cases.Run(name, func(t testing.TB) {
 			one, two := rogue.Start(t, c.first), rogue.Start(t, good)
 			text := stanzaOf(c.options, one.Addr)
 			if !c.last {
@@ -145,7 +145,7 @@ func TestHedge(t *testing.T) {
 		"off":                             {"hedge 0", []rogue.Behaviour{{Delay: 300 * time.Millisecond}, good}, dns.RcodeSuccess, []int{1, 0}, false},
 	} {
 		for _, tcp := range []bool{false, true} {
-			cases.Run(fmt.Sprintf("%s, TCP %t", name, tcp), func(t *testing.T) {
+			cases.Run(fmt.Sprintf("%s, TCP %t", name, tcp), func(t testing.TB) {
 				options := "policy sequential\n" + c.options
 				if !strings.Contains(options, "hedge") {
 					options += "\nhedge 100ms"
@@ -179,8 +179,8 @@ func TestInTime(t *testing.T) {
 		silent  int // servers, before good ones
 		good    int
 		rcode   int
-		least   time.Duration
-		most    time.Duration
+		min     time.Duration
+		max     time.Duration
 	}{
 		"one of 2":                {"timeout 2s", 1, 1, dns.RcodeSuccess, 0, 2 * time.Second},
 		"one of 4":                {"timeout 1s", 1, 3, dns.RcodeSuccess, 0, time.Second},
@@ -200,7 +200,7 @@ func TestInTime(t *testing.T) {
 		"hedge":                   {"hedge 100ms\ntimeout 4s", 3, 1, dns.RcodeSuccess, time.Second, 1500 * time.Millisecond},
 	} {
 		for _, transport := range []string{"UDP", "TCP", "TCP with fallback"} {
-			cases.Run(name+" by "+transport, func(t *testing.T) {
+			cases.Run(name+" by "+transport, func(t testing.TB) {
 				var servers []rogue.Behaviour
 				for range c.silent {
 					servers = append(servers, silent)
@@ -215,8 +215,8 @@ func TestInTime(t *testing.T) {
 				f, _ := forwardTo(t, options, servers...)
 				m := question("a.example.")
 				a := ask(f, m, transport != "UDP")
-				if a.took < c.least || a.took > c.most+margin {
-					t.Errorf("after %v, want after %v to %v", a.took, c.least, c.most)
+				if a.took < c.min || a.took > c.max+margin {
+					t.Errorf("after %v, want after %v to %v", a.took, c.min, c.max)
 				}
 				if a.code != c.rcode {
 					t.Errorf("code %d and error %v, want code %d", a.code, a.err, c.rcode)
@@ -240,7 +240,7 @@ func TestLateAnswer(t *testing.T) {
 	slow := rogue.Behaviour{Delay: 400 * time.Millisecond}
 	for _, tcp := range []bool{false, true} {
 		for name, servers := range map[string][]rogue.Behaviour{"beside a silent one": {slow, silent}, "alone": {slow}, "beside one that refuses": {slow, refusing}} {
-			cases.Run(fmt.Sprintf("%s, TCP %t", name, tcp), func(t *testing.T) {
+			cases.Run(fmt.Sprintf("%s, TCP %t", name, tcp), func(t testing.TB) {
 				f, all := forwardTo(t, "policy sequential\nread_timeout 250ms", servers...)
 				m := question("a.example.")
 				a := ask(f, m, tcp)
@@ -261,7 +261,7 @@ func TestEnd(t *testing.T) {
 	cases := atOnce(t)
 	defer cases.Wait()
 	for _, tcp := range []bool{false, true} {
-		cases.Run(fmt.Sprintf("cancelled, TCP %t", tcp), func(t *testing.T) {
+		cases.Run(fmt.Sprintf("cancelled, TCP %t", tcp), func(t testing.TB) {
 			f, _ := forwardTo(t, "", silent)
 			ctx, cancel := context.WithCancel(context.Background())
 			time.AfterFunc(50*time.Millisecond, cancel)
@@ -269,7 +269,7 @@ func TestEnd(t *testing.T) {
 				t.Errorf("code %d, error %v, after %v", a.code, a.err, a.took)
 			}
 		})
-		cases.Run(fmt.Sprintf("deadline, TCP %t", tcp), func(t *testing.T) {
+		cases.Run(fmt.Sprintf("deadline, TCP %t", tcp), func(t testing.TB) {
 			f, _ := forwardTo(t, "", silent, silent)
 			ctx, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
 			defer cancel()
@@ -278,7 +278,7 @@ func TestEnd(t *testing.T) {
 			}
 		})
 	}
-	cases.Run("deadline, the second is good", func(t *testing.T) {
+	cases.Run("deadline, the second is good", func(t testing.TB) {
 		f, _ := forwardTo(t, "policy sequential", silent, good)
 		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 		defer cancel()
@@ -287,14 +287,14 @@ func TestEnd(t *testing.T) {
 			t.Error(wrong)
 		}
 	})
-	cases.Run("attempts that fail at once", func(t *testing.T) {
+	cases.Run("attempts that fail at once", func(t testing.TB) {
 		f, _ := forwardTo(t, "max_connect_attempts 2", refusing)
 		if a := ask(f, question("a.example."), true); a.code != dns.RcodeServerFailure || a.took > 100*time.Millisecond+margin {
 			t.Errorf("code %d, error %v, after %v", a.code, a.err, a.took)
 		}
 	})
 	// A truncated answer is better than none.
-	cases.Run("cancelled with an answer", func(t *testing.T) {
+	cases.Run("cancelled with an answer", func(t testing.TB) {
 		f, _ := forwardTo(t, "prefer_udp", rogue.Behaviour{Drop: 1, OverUDP: &rogue.Behaviour{Truncate: true}})
 		ctx, cancel := context.WithCancel(context.Background())
 		time.AfterFunc(200*time.Millisecond, cancel)
@@ -338,7 +338,7 @@ func TestComesBack(t *testing.T) {
 		"UDP": {"", false, 1}, "TCP": {"", true, 1}, "fallback": {"force_tcp\nfallback udp", false, 1}, "two": {"", true, 2},
 		"never checked": {"max_fails 0", true, 1},
 	} {
-		cases.Run(name, func(t *testing.T) {
+		cases.Run(name, func(t testing.TB) {
 			behaviours := make([]rogue.Behaviour, c.servers)
 			for i := range behaviours {
 				behaviours[i] = refusing
@@ -360,49 +360,53 @@ func TestComesBack(t *testing.T) {
 // TestPauses: a server that fails at once is tried more and more rarely.
 func TestPauses(t *testing.T) {
 	t.Parallel()
-	certificate := rogue.NewCertificate(t, "127.0.0.1")
-	var asked atomic.Int64
-	w := startWeb(t, certificate.Config, func(r *dns.Msg) *dns.Msg {
-		if r.Question[0].Qtype != dns.TypeNS {
-			asked.Add(1)
-		}
-		return nil
-	})
-	f := chainOf(t, stanzaOf("timeout 1600ms\ntls "+certificate.CA, "https://"+w.at))
-	const queries = 100
-	var wait sync.WaitGroup
-	for i := range queries {
-		wait.Go(func() {
-			if a := ask(f, question(fmt.Sprintf("q%d.example.", i)), true); a.code != dns.RcodeServerFailure || a.took > 1600*time.Millisecond+margin {
-				t.Errorf("code %d after %v", a.code, a.took)
+	measured(t, func(t testing.TB) {
+		certificate := rogue.NewCertificate(t, "127.0.0.1")
+		var asked atomic.Int64
+		w := startWeb(t, certificate.Config, func(r *dns.Msg) *dns.Msg {
+			if r.Question[0].Qtype != dns.TypeNS {
+				asked.Add(1)
 			}
+			return nil
 		})
-	}
-	wait.Wait()
-	// After 0, 100, 300, 700 and 1500 ms; fewer while it is down, or on a busy machine. The client of HTTP/2 may repeat
-	// one.
-	if n := asked.Load(); n <= queries || n > 6*queries {
-		t.Errorf("%d queries were sent for %d of clients, want up to 5 for each, and more than 1 on average", n, queries)
-	}
+		f := chainOf(t, stanzaOf("timeout 1600ms\ntls "+certificate.CA, "https://"+w.at))
+		const queries = 100
+		var wait sync.WaitGroup
+		for i := range queries {
+			wait.Go(func() {
+				if a := ask(f, question(fmt.Sprintf("q%d.example.", i)), true); a.code != dns.RcodeServerFailure || a.took > 1600*time.Millisecond+margin {
+					t.Errorf("code %d after %v", a.code, a.took)
+				}
+			})
+		}
+		wait.Wait()
+		// After 0, 100, 300, 700 and 1500 ms; fewer while it is down, or on a busy machine. The client of HTTP/2 may repeat
+		// one.
+		if n := asked.Load(); n <= queries || n > 6*queries {
+			t.Errorf("%d queries were sent for %d of clients, want up to 5 for each, and more than 1 on average", n, queries)
+		}
+	})
 }
 
 func TestMaxConcurrent(t *testing.T) {
 	t.Parallel()
-	f, servers := forwardTo(t, "max_concurrent 2\ntimeout 2s", rogue.Behaviour{Delay: 300 * time.Millisecond})
-	before := metric(t, "coredns_forward_max_concurrent_rejects_total")
-	var wait sync.WaitGroup
-	for i := range 2 {
-		wait.Go(func() { wantRight(t, f, false, fmt.Sprintf("q%d.example.", i)) })
-	}
-	within(t, "two queries", func() bool { return servers[0].Counts().Queries() == 2 })
-	if a := ask(f, question("a.example."), false); a.code != dns.RcodeRefused || a.err == nil {
-		t.Errorf("code %d, error %v", a.code, a.err)
-	}
-	if n := metric(t, "coredns_forward_max_concurrent_rejects_total") - before; n != 1 {
-		t.Errorf("%v are counted", n)
-	}
-	wait.Wait()
-	wantRight(t, f, false, "b.example.")
+	measured(t, func(t testing.TB) {
+		f, servers := forwardTo(t, "max_concurrent 2\ntimeout 2s", rogue.Behaviour{Delay: 300 * time.Millisecond})
+		before := metric(t, "coredns_forward_max_concurrent_rejects_total")
+		var wait sync.WaitGroup
+		for i := range 2 {
+			wait.Go(func() { wantRight(t, f, false, fmt.Sprintf("q%d.example.", i)) })
+		}
+		within(t, "two queries", func() bool { return servers[0].Counts().Queries() == 2 })
+		if a := ask(f, question("a.example."), false); a.code != dns.RcodeRefused || a.err == nil {
+			t.Errorf("code %d, error %v", a.code, a.err)
+		}
+		if n := metric(t, "coredns_forward_max_concurrent_rejects_total") - before; n != 1 {
+			t.Errorf("%v are counted", n)
+		}
+		wait.Wait()
+		wantRight(t, f, false, "b.example.")
+	})
 }
 
 // TestNotOneQuestion: a query without exactly one question is not sent, and is no failure of the upstream.
@@ -411,7 +415,7 @@ func TestNotOneQuestion(t *testing.T) {
 	cases := atOnce(t)
 	defer cases.Wait()
 	for _, n := range []int{0, 2} {
-		cases.Run(fmt.Sprint(n), func(t *testing.T) {
+		cases.Run(fmt.Sprint(n), func(t testing.TB) {
 			f, servers := forwardTo(t, "", good)
 			m := question("a.example.")
 			if m.Question = nil; n > 0 {
@@ -433,7 +437,7 @@ func TestUse(t *testing.T) {
 	cases := atOnce(t)
 	defer cases.Wait()
 	for _, options := range []string{"force_tcp", ""} {
-		cases.Run(options, func(t *testing.T) {
+		cases.Run(options, func(t testing.TB) {
 			slow := rogue.Behaviour{Delay: 20 * time.Millisecond}
 			f, servers := forwardTo(t, options+"\nexpire 1m", slow, slow, slow)
 			kept := upstreamOf(f, 1)
@@ -500,7 +504,7 @@ func TestStop(t *testing.T) {
 		"silent, is checked": {"force_tcp\nfallback udp\ntimeout 300ms\nread_timeout 50ms", silent, dns.RcodeServerFailure},
 		"TCP does not work":  {"force_tcp\nfallback udp", rogue.Behaviour{Refuse: true, OverUDP: rogue.Well()}, dns.RcodeSuccess},
 	} {
-		cases.Run(name, func(t *testing.T) {
+		cases.Run(name, func(t testing.TB) {
 			f, servers := forwardTo(t, c.options, c.server)
 			var wait sync.WaitGroup
 			for i := range 10 {
@@ -526,16 +530,20 @@ func TestStop(t *testing.T) {
 	within(t, "goroutines have ended", func() bool { return len(running()) == 0 })
 }
 
-// TestChangingServers has servers that change their behaviour at random, while one always answers: each client gets its answer in
-// time. Then that one misbehaves as well.
+// TestChangingServers has servers that change their behaviour at random, while one always answers: each client gets its
+// answer in time. Then that one misbehaves as well.
 func TestChangingServers(t *testing.T) {
 	t.Parallel()
 	cases := atOnce(t)
 	defer cases.Wait()
 	for _, options := range []string{"", "force_tcp", "force_tcp\nfallback udp\nhedge 50ms", "prefer_udp\nfailover SERVFAIL", "policy sequential\nhedge 20ms"} {
 		for _, all := range []bool{false, true} {
-			cases.Run(fmt.Sprintf("%s, all misbehave: %t", options, all), func(t *testing.T) {
-				property.Seeds(t, 1, 1, func(t *testing.T, seed uint64) { tellStory(t, seed, options, all) })
+			cases.Go(func() {
+				t.Run(fmt.Sprintf("%s, all misbehave: %t", options, all), func(t *testing.T) {
+					property.Seeds(t, 1, 1, func(t *testing.T, seed uint64) {
+						measured(t, func(t testing.TB) { changeServers(t, seed, options, all) })
+					})
+				})
 			})
 		}
 	}
@@ -548,7 +556,8 @@ var moods = []rogue.Behaviour{
 	{Wrong: rogue.WrongQuestion | rogue.WrongCase}, {Drop: 1, OverUDP: rogue.Well()}, {Refuse: true, OverUDP: rogue.Well()}, {OverUDP: &silent},
 }
 
-func tellStory(t *testing.T, seed uint64, options string, allMisbehave bool) {
+// changeServers runs one of these tests.
+func changeServers(t testing.TB, seed uint64, options string, allMisbehave bool) {
 	dice := rand.New(rand.NewPCG(seed, 1)) // #nosec G404 -- reproducible
 	const timeout = 1500 * time.Millisecond
 	f, servers := forwardTo(t, options+"\nhealth_check 20ms\ntimeout "+timeout.String(), good, good, good)

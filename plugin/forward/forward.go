@@ -97,7 +97,7 @@ func (f *Forward) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.Msg
 	}
 	if f.maxConcurrent > 0 {
 		defer f.concurrent.Add(-1)
-		if f.concurrent.Add(1) > f.maxConcurrent {
+		if f.concurrent.Add(1) > int64(f.maxConcurrent) {
 			maxConcurrentRejects.Inc()
 			return dns.RcodeRefused, fmt.Errorf("concurrent queries exceeded maximum %d", f.maxConcurrent)
 		}

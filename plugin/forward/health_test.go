@@ -30,7 +30,7 @@ func TestDown(t *testing.T) {
 	}{
 		"UDP": {"", false, 2}, "TCP": {"force_tcp", true, 2}, "fallback": {"force_tcp\nfallback udp", true, 2}, "5 fails": {"max_fails 5", false, 5}, "1 fail": {"force_tcp\nmax_fails 1", true, 1},
 	} {
-		cases.Run(name, func(t *testing.T) {
+		cases.Run(name, func(t testing.TB) {
 			f, servers := forwardTo(t, "policy sequential\nhealth_check 20ms\nread_timeout 300ms\n"+c.options, refusing, good)
 			u, s := upstreamOf(f, 0), servers[0]
 			u.fails.Store(c.fails)
@@ -107,7 +107,7 @@ func TestCheck_Every(t *testing.T) {
 	cases := atOnce(t)
 	defer cases.Wait()
 	for options, c := range map[string]struct {
-		least float64
+		min   float64
 		every time.Duration
 	}{
 		"health_check 200ms": {2, 200 * time.Millisecond},
@@ -117,7 +117,7 @@ func TestCheck_Every(t *testing.T) {
 		"max_fails 0":        {0, 0},
 	} {
 		for _, tcp := range []string{"", "\nforce_tcp"} {
-			cases.Run(options+tcp, func(t *testing.T) {
+			cases.Run(options+tcp, func(t testing.TB) {
 				f, servers := forwardTo(t, options+tcp, refusing)
 				u := upstreamOf(f, 0)
 				// Another server of this run may have had the same port.
@@ -127,12 +127,12 @@ func TestCheck_Every(t *testing.T) {
 					u.failed()
 					time.Sleep(5 * time.Millisecond)
 				}
-				n, most := metric(t, checkFailures, "to", servers[0].Addr)-before, 0.0
+				n, limit := metric(t, checkFailures, "to", servers[0].Addr)-before, 0.0
 				if c.every > 0 {
-					most = 1 + float64(time.Since(began)/c.every)
+					limit = 1 + float64(time.Since(began)/c.every)
 				}
-				if n < c.least || n > most {
-					t.Errorf("%v checks, want %v to %v", n, c.least, most)
+				if n < c.min || n > limit {
+					t.Errorf("%v checks, want %v to %v", n, c.min, limit)
 				}
 				if options == "max_fails 0" && (u.doubted() || u.checking.Load() || u.down()) {
 					t.Error("it is checked, or doubted")
@@ -219,7 +219,7 @@ func TestUpByQuery(t *testing.T) {
 // TestAllDown is not parallel: its metric has no labels.
 func TestAllDown(t *testing.T) {
 	const broken = "coredns_forward_healthcheck_broken_total"
-	allDown := func(t *testing.T, options string, behaviours ...rogue.Behaviour) (*Forward, []*rogue.Server) {
+	allDown := func(t testing.TB, options string, behaviours ...rogue.Behaviour) (*Forward, []*rogue.Server) {
 		f, servers := forwardTo(t, options, behaviours...)
 		for _, u := range *f.upstreams.Load() {
 			u.fails.Store(100)
@@ -269,51 +269,55 @@ func TestAllDown(t *testing.T) {
 		wait.Wait()
 	})
 	t.Run("few at a time", func(t *testing.T) {
-		for _, tcp := range []bool{false, true} {
-			f, servers := allDown(t, "timeout 200ms", silent)
-			u := upstreamOf(f, 0)
-			for round := range 2 {
-				var wait sync.WaitGroup
-				for i := range 50 {
-					wait.Go(func() {
-						if a := ask(f, question(fmt.Sprintf("r%d.q%d.example.", round, i)), tcp); a.code != dns.RcodeServerFailure || a.err == nil {
-							t.Errorf("code %d, error %v", a.code, a.err)
-						}
-					})
-				}
-				wait.Wait()
-				if n := len(servers[0].Counts().Names); n != (round+1)*maxTrials || u.trials.Load() != 0 {
-					t.Errorf("round %d: %d names in all; %d are still counted", round, n, u.trials.Load())
+		measured(t, func(t testing.TB) {
+			for _, tcp := range []bool{false, true} {
+				f, servers := allDown(t, "timeout 200ms", silent)
+				u := upstreamOf(f, 0)
+				for round := range 2 {
+					var wait sync.WaitGroup
+					for i := range 50 {
+						wait.Go(func() {
+							if a := ask(f, question(fmt.Sprintf("r%d.q%d.example.", round, i)), tcp); a.code != dns.RcodeServerFailure || a.err == nil {
+								t.Errorf("code %d, error %v", a.code, a.err)
+							}
+						})
+					}
+					wait.Wait()
+					if n := len(servers[0].Counts().Names); n != (round+1)*maxTrials || u.trials.Load() != 0 {
+						t.Errorf("round %d: %d names in all; %d are still counted", round, n, u.trials.Load())
+					}
 				}
 			}
-		}
+		})
 	})
 }
 
 // TestDoubtedLast: an upstream that has failed is the last in the order until it answers.
 func TestDoubtedLast(t *testing.T) {
 	t.Parallel()
-	f, servers := forwardTo(t, "policy sequential\nread_timeout 100ms\nhealth_check 20ms\nmax_fails 1000", silent, good, good)
-	u := upstreamOf(f, 0)
-	wantRight(t, f, false, "a.example.")
-	if !u.doubted() || servers[0].Counts().Queries() != 1 {
-		t.Error("it is not doubted")
-	}
-	wantRight(t, f, false, "b.example.", "c.example.")
-	if servers[0].Counts().Queries() != 1 {
-		t.Error("it is not the last")
-	}
-	// It is tried when the others do not answer.
-	servers[1].Behave(refusing)
-	servers[2].Behave(refusing)
-	servers[0].Behave(rogue.Behaviour{})
-	wantRight(t, f, false, "d.example.")
-	within(t, "it is not doubted any more", func() bool { return !u.doubted() })
-	servers[1].Behave(good)
-	servers[2].Behave(good)
-	servers[0].ResetCounts()
-	wantRight(t, f, false, "e.example.")
-	if servers[0].Counts().Queries() != 1 {
-		t.Error("it is not the first again")
-	}
+	measured(t, func(t testing.TB) {
+		f, servers := forwardTo(t, "policy sequential\nread_timeout 100ms\nhealth_check 20ms\nmax_fails 1000", silent, good, good)
+		u := upstreamOf(f, 0)
+		wantRight(t, f, false, "a.example.")
+		if !u.doubted() || servers[0].Counts().Queries() != 1 {
+			t.Error("it is not doubted")
+		}
+		wantRight(t, f, false, "b.example.", "c.example.")
+		if servers[0].Counts().Queries() != 1 {
+			t.Error("it is not the last")
+		}
+		// It is tried when the others do not answer.
+		servers[1].Behave(refusing)
+		servers[2].Behave(refusing)
+		servers[0].Behave(rogue.Behaviour{})
+		wantRight(t, f, false, "d.example.")
+		within(t, "it is not doubted any more", func() bool { return !u.doubted() })
+		servers[1].Behave(good)
+		servers[2].Behave(good)
+		servers[0].ResetCounts()
+		wantRight(t, f, false, "e.example.")
+		if servers[0].Counts().Queries() != 1 {
+			t.Error("it is not the first again")
+		}
+	})
 }

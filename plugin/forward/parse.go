@@ -173,12 +173,12 @@ var options = corefile.Options[*stanza]{
 	"hedge":                            {Min: 1, Max: 1, Once: true, Shared: true, Form: "a duration less than timeout, such as 200ms, or 0 for never", Parse: duration(func(s *stanza) *time.Duration { return &s.hedge })},
 	"expire":                           {Min: 1, Max: 1, Shared: true, Form: durationForm, Parse: duration(func(s *stanza) *time.Duration { return &s.expire })},
 	"max_age":                          {Min: 1, Max: 1, Shared: true, Form: durationForm, Parse: duration(func(s *stanza) *time.Duration { return &s.maxAge })},
-	"max_idle_conns":                   {Min: 1, Max: 1, Shared: true, Form: numberForm, Parse: parseMaxIdle},
+	"max_idle_conns":                   {Min: 1, Max: 1, Shared: true, Form: numberForm, Parse: between(0, math.MaxInt, func(s *stanza) *int { return &s.maxIdle })},
 	"max_in_flight":                    {Min: 1, Max: 1, Once: true, Shared: true, Form: "a number of 1 to 65000", Parse: between(1, maxMaxInFlight, func(s *stanza) *int { return &s.maxInFlight })},
 	"max_connections":                  {Min: 1, Max: 1, Once: true, Shared: true, Form: "a number of 1 to 64", Parse: between(1, maxMaxConnections, func(s *stanza) *int { return &s.maxConnections })},
 	"max_fails":                        {Min: 1, Max: 1, Shared: true, Form: numberForm, Parse: parseMaxFails},
 	"max_connect_attempts":             {Min: 1, Max: 1, Shared: true, Form: numberForm, Parse: parseAttempts},
-	"max_concurrent":                   {Min: 1, Max: 1, Shared: true, Form: numberForm, Parse: parseMaxConcurrent},
+	"max_concurrent":                   {Min: 1, Max: 1, Shared: true, Form: numberForm, Parse: between(0, math.MaxInt, func(s *stanza) *int { return &s.maxConcurrent })},
 	"health_check":                     {Min: 1, Max: -1, Form: "a duration, and optionally no_rec and a name: DURATION [no_rec] [domain FQDN]", Parse: parseHealthCheck},
 	"policy":                           {Min: 1, Max: 1, Shared: true, Form: "random, round_robin or sequential", Parse: parsePolicy},
 	"next":                             {Min: 1, Max: -1, Form: rcodeForm, Parse: parseNext},
@@ -252,25 +252,16 @@ func positive(of func(*stanza) *time.Duration) func(*stanza, []string) error {
 	}
 }
 
-// between returns a parser for a number of least to most.
-func between(least, most int, of func(*stanza) *int) func(*stanza, []string) error {
+// between returns a parser for a number in a range.
+func between(minimum, maximum int, of func(*stanza) *int) func(*stanza, []string) error {
 	return func(s *stanza, args []string) error {
 		n, err := strconv.Atoi(args[0])
-		if err != nil || n < least || n > most {
+		if err != nil || n < minimum || n > maximum {
 			return fmt.Errorf("%q", args[0])
 		}
 		*of(s) = n
 		return nil
 	}
-}
-
-// number parses a number of 0 or more.
-func number(arg string) (int, error) {
-	n, err := strconv.Atoi(arg)
-	if err != nil || n < 0 {
-		return 0, fmt.Errorf("%q", arg)
-	}
-	return n, nil
 }
 
 // number32 parses an unsigned number of 32 bits.
@@ -280,17 +271,6 @@ func number32(arg string) (uint32, error) {
 		return 0, fmt.Errorf("%q: out of range 0-%d", arg, uint32(math.MaxUint32))
 	}
 	return uint32(n), nil
-}
-
-func parseMaxIdle(s *stanza, args []string) (err error) {
-	s.maxIdle, err = number(args[0])
-	return err
-}
-
-func parseMaxConcurrent(s *stanza, args []string) error {
-	n, err := number(args[0])
-	s.maxConcurrent = int64(n)
-	return err
 }
 
 func parseMaxFails(s *stanza, args []string) (err error) {

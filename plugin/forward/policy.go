@@ -6,6 +6,11 @@ import (
 	"sync/atomic"
 )
 
+// policy is the order in which upstreams are queried. It does not change its argument.
+type policy interface {
+	order(all []*upstream) []*upstream
+}
+
 // newPolicy returns a new policy by its name in the Corefile. Each stanza has its own.
 func newPolicy(name string) (p policy, ok bool) {
 	switch name {
@@ -22,8 +27,6 @@ func newPolicy(name string) (p policy, ok bool) {
 // random is a random order.
 type random struct{}
 
-func (random) String() string { return "random" }
-
 func (random) order(all []*upstream) []*upstream {
 	if len(all) < 2 {
 		return all
@@ -38,8 +41,6 @@ func (random) order(all []*upstream) []*upstream {
 // roundRobin makes each upstream the first in turn. The others follow in the order of the Corefile.
 type roundRobin struct{ turn atomic.Uint64 }
 
-func (*roundRobin) String() string { return "round_robin" }
-
 func (r *roundRobin) order(all []*upstream) []*upstream {
 	if len(all) < 2 {
 		return all
@@ -50,7 +51,5 @@ func (r *roundRobin) order(all []*upstream) []*upstream {
 
 // sequential is the order of the Corefile.
 type sequential struct{}
-
-func (sequential) String() string { return "sequential" }
 
 func (sequential) order(all []*upstream) []*upstream { return all }

@@ -1,6 +1,7 @@
 package forward
 
 import (
+	"reflect"
 	"slices"
 	"sync"
 	"testing"
@@ -17,8 +18,8 @@ func someUpstreams(n int) []*upstream {
 func policyNamed(t *testing.T, name string) policy {
 	t.Helper()
 	p, ok := newPolicy(name)
-	if !ok || p.String() != name {
-		t.Fatalf("policy %v for %s", p, name)
+	if want := map[string]policy{"random": random{}, "round_robin": new(roundRobin), "sequential": sequential{}}[name]; !ok || !reflect.DeepEqual(p, want) {
+		t.Fatalf("policy %T for %s", p, name)
 	}
 	return p
 }

@@ -25,7 +25,7 @@ type fakeResolver struct {
 	asked   []string
 }
 
-func startResolver(t *testing.T) *fakeResolver {
+func startResolver(t testing.TB) *fakeResolver {
 	t.Helper()
 	r := &fakeResolver{replies: map[string]string{}}
 	udp, tcp := listenBoth(t)
@@ -47,7 +47,7 @@ func startResolver(t *testing.T) *fakeResolver {
 }
 
 // listenBoth listens on a port that is free for UDP and TCP.
-func listenBoth(t *testing.T) (net.PacketConn, net.Listener) {
+func listenBoth(t testing.TB) (net.PacketConn, net.Listener) {
 	t.Helper()
 	for range 20 {
 		tcp, err := net.Listen("tcp", "127.0.0.1:0")

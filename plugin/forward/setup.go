@@ -46,7 +46,6 @@ type block struct {
 	cancel context.CancelFunc
 
 	mu      sync.Mutex // a signal may stop the server while it starts
-	stopped bool
 	watches sync.WaitGroup
 }
 
@@ -85,7 +84,7 @@ func (b *block) start() error {
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.stopped {
+	if b.ctx.Err() != nil {
 		return nil
 	}
 	for i, f := range b.stanzas {
@@ -100,10 +99,6 @@ func (b *block) stop() error {
 	b.cancel()
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.stopped {
-		return nil
-	}
-	b.stopped = true
 	b.watches.Wait()
 	for _, f := range b.stanzas {
 		f.stop()

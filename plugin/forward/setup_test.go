@@ -47,7 +47,7 @@ func TestSetup_Error(t *testing.T) {
 }
 
 // blockOf returns the stanzas of a text.
-func blockOf(t *testing.T, text string) *block {
+func blockOf(t testing.TB, text string) *block {
 	t.Helper()
 	configs, err := parse(caddy.NewTestController("dns", text))
 	if err != nil {

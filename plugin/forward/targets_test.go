@@ -20,7 +20,7 @@ import (
 )
 
 // parsed returns the targets of one stanza.
-func parsed(t *testing.T, text string) *targets {
+func parsed(t testing.TB, text string) *targets {
 	t.Helper()
 	all, err := parse(caddy.NewTestController("dns", text))
 	if err != nil {
@@ -50,7 +50,7 @@ func (w *watched) take() (all []string) {
 }
 
 // follow watches until the end of the test, in a synctest bubble.
-func follow(t *testing.T, tg *targets) *watched {
+func follow(t testing.TB, tg *targets) *watched {
 	t.Helper()
 	w := new(watched)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -62,7 +62,7 @@ func follow(t *testing.T, tg *targets) *watched {
 }
 
 // after lets time pass, and compares the changes.
-func (w *watched) after(t *testing.T, d time.Duration, want ...string) {
+func (w *watched) after(t testing.TB, d time.Duration, want ...string) {
 	t.Helper()
 	time.Sleep(d)
 	synctest.Wait()
@@ -71,7 +71,7 @@ func (w *watched) after(t *testing.T, d time.Duration, want ...string) {
 	}
 }
 
-func wantFirst(t *testing.T, tg *targets, want string) {
+func wantFirst(t testing.TB, tg *targets, want string) {
 	t.Helper()
 	got, err := tg.first(t.Context())
 	if err != nil {

@@ -49,7 +49,7 @@ func placesOf(servers []*rogue.Server) (all []string) {
 }
 
 // chainOf returns the first stanza of a text; each is followed by the next, the last by a plugin that answers YXDOMAIN.
-func chainOf(t *testing.T, text string) *Forward {
+func chainOf(t testing.TB, text string) *Forward {
 	t.Helper()
 	configs, err := parse(caddy.NewTestController("dns", text))
 	if err != nil {
@@ -82,7 +82,7 @@ func nextHost() string {
 }
 
 // forwardTo returns a stanza for servers that behave in these ways, and the servers.
-func forwardTo(t *testing.T, options string, behaviours ...rogue.Behaviour) (*Forward, []*rogue.Server) {
+func forwardTo(t testing.TB, options string, behaviours ...rogue.Behaviour) (*Forward, []*rogue.Server) {
 	t.Helper()
 	var servers []*rogue.Server
 	for _, b := range behaviours {
@@ -142,7 +142,7 @@ func (a answer) wrong(m *dns.Msg) string {
 }
 
 // wantRight queries names, and fails the test without the answers of a good server.
-func wantRight(t *testing.T, h plugin.Handler, tcp bool, names ...string) {
+func wantRight(t testing.TB, h plugin.Handler, tcp bool, names ...string) {
 	t.Helper()
 	for _, name := range names {
 		m := question(name)
@@ -161,13 +161,13 @@ type concurrent struct {
 	t *testing.T
 }
 
-// Run starts a case.
-func (c *concurrent) Run(name string, run func(t *testing.T)) {
-	c.Go(func() { c.t.Run(name, run) })
+// Run starts a case, which may measure times.
+func (c *concurrent) Run(name string, run func(t testing.TB)) {
+	c.Go(func() { c.t.Run(name, func(t *testing.T) { measured(t, run) }) })
 }
 
 // within waits for a condition.
-func within(t *testing.T, what string, so func() bool) {
+func within(t testing.TB, what string, so func() bool) {
 	t.Helper()
 	for end := time.Now().Add(bounded); !so(); time.Sleep(2 * time.Millisecond) {
 		if time.Now().After(end) {
@@ -201,7 +201,7 @@ type script struct {
 }
 
 // address starts the server and returns its address.
-func (s script) address(t *testing.T) string {
+func (s script) address(t testing.TB) string {
 	t.Helper()
 	var l net.Listener
 	var p net.PacketConn
@@ -284,7 +284,7 @@ func nameOf(c prometheus.Collector) string {
 
 // metric returns the sum of the series of a metric with these labels; of a histogram, the number of observations. It
 // does not gather other metrics, which have thousands of series.
-func metric(t *testing.T, name string, labels ...string) (sum float64) {
+func metric(t testing.TB, name string, labels ...string) (sum float64) {
 	t.Helper()
 	i := slices.IndexFunc(counted, func(c prometheus.Collector) bool { return nameOf(c) == name })
 	if i < 0 {

@@ -40,27 +40,29 @@ var certified = map[string]struct {
 func secure(protocol, at, name, options string, c rogue.Certificate) string {
 	host, port, _ := strings.Cut(at, ":")
 	options = strings.NewReplacer("CERT", c.Cert, "KEY", c.Key, "CA", c.CA).Replace(options)
-	return stanzaOf("timeout 2s\nmax_connect_attempts 1\n"+options, protocol+"://"+host+name+":"+port)
+	return stanzaOf("timeout 10s\nread_timeout 10s\nmax_connect_attempts 1\n"+options, protocol+"://"+host+name+":"+port)
 }
 
 func TestTLS(t *testing.T) {
 	t.Parallel()
 	certificate := rogue.NewCertificate(t, "127.0.0.1", "dns.example")
 	t.Run("many on few connections", func(t *testing.T) {
-		s := rogue.StartAt(t, rogue.Options{TLS: certificate.Config}, rogue.Behaviour{Shuffle: 20 * time.Millisecond})
-		f := chainOf(t, secure("tls", s.Addr, "", "tls CA\nforce_tcp", certificate))
-		var wait sync.WaitGroup
-		for i := range 200 {
-			wait.Go(func() { wantRight(t, f, i%2 == 0, fmt.Sprintf("q%d.example.", i)) })
-		}
-		wait.Wait()
-		// A connection that is held up is found out with a copy of a query.
-		if c := s.Counts(); c.TCP < 200 || c.TCP > 210 || c.Connections > 2 || c.MostOnConnection < 10 || c.UDP > 0 {
-			t.Errorf("%+v", c)
-		}
-		if n := metric(t, "nearside_forward_connections", "to", s.Addr, "proto", "tcp-tls"); n < 1 {
-			t.Errorf("%v connections are counted", n)
-		}
+		measured(t, func(t testing.TB) {
+			s := rogue.StartAt(t, rogue.Options{TLS: certificate.Config}, rogue.Behaviour{Shuffle: 20 * time.Millisecond})
+			f := chainOf(t, secure("tls", s.Addr, "", "tls CA\nforce_tcp", certificate))
+			var wait sync.WaitGroup
+			for i := range 200 {
+				wait.Go(func() { wantRight(t, f, i%2 == 0, fmt.Sprintf("q%d.example.", i)) })
+			}
+			wait.Wait()
+			// A connection that is held up is found out with a copy of a query.
+			if c := s.Counts(); c.TCP < 200 || c.TCP > 210 || c.Connections > 2 || c.MostOnConnection < 10 || c.UDP > 0 {
+				t.Errorf("%+v", c)
+			}
+			if n := metric(t, "nearside_forward_connections", "to", s.Addr, "proto", "tcp-tls"); n < 1 {
+				t.Errorf("%v connections are counted", n)
+			}
+		})
 	})
 	for name, c := range certified {
 		t.Run(name, func(t *testing.T) {
@@ -99,7 +101,7 @@ func TestTLS(t *testing.T) {
 	})
 }
 
-func checkCertified(t *testing.T, a answer, m *dns.Msg, right bool) {
+func checkCertified(t testing.TB, a answer, m *dns.Msg, right bool) {
 	t.Helper()
 	switch {
 	case right && a.wrong(m) != "":
@@ -117,7 +119,7 @@ type web struct {
 }
 
 // startWeb starts a server that sends the replies of a function; without one, the status 500.
-func startWeb(t *testing.T, config *tls.Config, reply func(r *dns.Msg) *dns.Msg) *web {
+func startWeb(t testing.TB, config *tls.Config, reply func(r *dns.Msg) *dns.Msg) *web {
 	t.Helper()
 	w := new(web)
 	s := httptest.NewUnstartedServer(http.HandlerFunc(func(out http.ResponseWriter, in *http.Request) {
@@ -255,7 +257,7 @@ func TestHTTPS_Late(t *testing.T) {
 		"after read_timeout": {"read_timeout 200ms", 300 * time.Millisecond, dns.RcodeSuccess},
 		"never":              {"timeout 500ms", 2 * time.Second, dns.RcodeServerFailure},
 	} {
-		cases.Run(name, func(t *testing.T) {
+		cases.Run(name, func(t testing.TB) {
 			w := startWeb(t, certificate.Config, func(r *dns.Msg) *dns.Msg { time.Sleep(c.takes); return addressReply(r) })
 			m := question("a.example.")
 			a := ask(chainOf(t, stanzaOf(c.options+"\ntls "+certificate.CA, "https://"+w.at)), m, false)
@@ -337,61 +339,63 @@ func TestHTTPS_Stop(t *testing.T) {
 // TestMetrics causes each metric once.
 func TestMetrics(t *testing.T) {
 	t.Parallel()
-	f, servers := forwardTo(t, "policy sequential\nhedge 50ms", rogue.Behaviour{Slow: 200 * time.Millisecond}, good)
-	wantRight(t, f, true, "a.example.", "b.example.")
-	wantRight(t, f, false, "c.example.", "d.example.")
-	servers[1].Behave(failing(dns.RcodeServerFailure))
-	m := question("e.example.")
-	ask(f, m, true)
-	to := servers[0].Addr
-	for _, c := range []struct {
-		name   string
-		labels []string
-		want   float64
-	}{
-		{"coredns_proxy_request_duration_seconds", []string{"proxy_name", "forward", "to", to, "rcode", "NOERROR"}, 5},
-		{"coredns_proxy_conn_cache_hits_total", []string{"proxy_name", "forward", "to", to, "proto", "tcp"}, 2},
-		{"coredns_proxy_conn_cache_hits_total", []string{"proxy_name", "forward", "to", to, "proto", "udp"}, 1},
-		{"coredns_proxy_conn_cache_misses_total", []string{"proxy_name", "forward", "to", to, "proto", "tcp"}, 1},
-		{"coredns_proxy_conn_cache_misses_total", []string{"proxy_name", "forward", "to", to, "proto", "udp"}, 1},
-		{"nearside_forward_connections", []string{"to", to, "proto", "tcp"}, 1},
-		{"nearside_forward_connections", []string{"to", to, "proto", "udp"}, 1},
-		{"nearside_forward_in_flight", []string{"to", to}, 0},
-		{"nearside_forward_pipelining_depth", []string{"to", to, "proto", "tcp"}, 3},
-		{"nearside_forward_packets_total", []string{"to", to, "proto", "udp", "direction", "sent"}, 2},
-		{"nearside_forward_packets_total", []string{"to", to, "proto", "udp", "direction", "received"}, 2},
-	} {
-		if got := metric(t, c.name, c.labels...); got != c.want {
-			t.Errorf("%s%q is %v, want %v", c.name, c.labels, got, c.want)
+	measured(t, func(t testing.TB) {
+		f, servers := forwardTo(t, "policy sequential\nhedge 200ms", rogue.Behaviour{Slow: 800 * time.Millisecond}, good)
+		wantRight(t, f, true, "a.example.", "b.example.")
+		wantRight(t, f, false, "c.example.", "d.example.")
+		servers[1].Behave(failing(dns.RcodeServerFailure))
+		m := question("e.example.")
+		ask(f, m, true)
+		to := servers[0].Addr
+		for _, c := range []struct {
+			name   string
+			labels []string
+			want   float64
+		}{
+			{"coredns_proxy_request_duration_seconds", []string{"proxy_name", "forward", "to", to, "rcode", "NOERROR"}, 5},
+			{"coredns_proxy_conn_cache_hits_total", []string{"proxy_name", "forward", "to", to, "proto", "tcp"}, 2},
+			{"coredns_proxy_conn_cache_hits_total", []string{"proxy_name", "forward", "to", to, "proto", "udp"}, 1},
+			{"coredns_proxy_conn_cache_misses_total", []string{"proxy_name", "forward", "to", to, "proto", "tcp"}, 1},
+			{"coredns_proxy_conn_cache_misses_total", []string{"proxy_name", "forward", "to", to, "proto", "udp"}, 1},
+			{"nearside_forward_connections", []string{"to", to, "proto", "tcp"}, 1},
+			{"nearside_forward_connections", []string{"to", to, "proto", "udp"}, 1},
+			{"nearside_forward_in_flight", []string{"to", to}, 0},
+			{"nearside_forward_pipelining_depth", []string{"to", to, "proto", "tcp"}, 3},
+			{"nearside_forward_packets_total", []string{"to", to, "proto", "udp", "direction", "sent"}, 2},
+			{"nearside_forward_packets_total", []string{"to", to, "proto", "udp", "direction", "received"}, 2},
+		} {
+			if got := metric(t, c.name, c.labels...); got != c.want {
+				t.Errorf("%s%q is %v, want %v", c.name, c.labels, got, c.want)
+			}
 		}
-	}
-	for _, direction := range []string{"sent", "received"} {
-		within(t, "segments are counted", func() bool {
-			return metric(t, "nearside_forward_packets_total", "to", to, "proto", "tcp", "direction", direction) >= 3
-		})
-	}
-	servers[1].Behave(good)
-	wantRight(t, f, true, "slow.example.")
-	within(t, "the late answer is counted", func() bool { return metric(t, "nearside_forward_late_answers_total", "to", to, "proto", "tcp") == 1 })
-	one, closes := forwardTo(t, "force_tcp", rogue.Behaviour{CloseAfter: 1})
-	for i := range 5 {
-		wantRight(t, one, false, fmt.Sprintf("q%d.example.", i))
-	}
-	if n := metric(t, "nearside_forward_fallbacks_total", "to", closes[0].Addr, "reason", "one_query_per_connection"); n != 1 {
-		t.Errorf("%v changes to one query per connection", n)
-	}
-	families, err := prometheus.DefaultGatherer.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, c := range counted {
-		if !slices.ContainsFunc(families, func(f *dto.MetricFamily) bool { return f.GetName() == nameOf(c) && f.GetHelp() != "" }) {
-			t.Errorf("%s is not registered", nameOf(c))
+		for _, direction := range []string{"sent", "received"} {
+			within(t, "segments are counted", func() bool {
+				return metric(t, "nearside_forward_packets_total", "to", to, "proto", "tcp", "direction", direction) >= 3
+			})
 		}
-	}
-	code, failing := forwardTo(t, "", rogue.Behaviour{Rcode: 23})
-	ask(code, question("a.example.").SetEdns0(1232, false), false)
-	if n := metric(t, "coredns_proxy_request_duration_seconds", "to", failing[0].Addr, "rcode", "BADCOOKIE"); n != 1 {
-		t.Errorf("%v answers with an extended code", n)
-	}
+		servers[1].Behave(good)
+		wantRight(t, f, true, "slow.example.")
+		within(t, "the late answer is counted", func() bool { return metric(t, "nearside_forward_late_answers_total", "to", to, "proto", "tcp") == 1 })
+		one, closes := forwardTo(t, "force_tcp", rogue.Behaviour{CloseAfter: 1})
+		for i := range 5 {
+			wantRight(t, one, false, fmt.Sprintf("q%d.example.", i))
+		}
+		if n := metric(t, "nearside_forward_fallbacks_total", "to", closes[0].Addr, "reason", "one_query_per_connection"); n != 1 {
+			t.Errorf("%v changes to one query per connection", n)
+		}
+		families, err := prometheus.DefaultGatherer.Gather()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, c := range counted {
+			if !slices.ContainsFunc(families, func(f *dto.MetricFamily) bool { return f.GetName() == nameOf(c) && f.GetHelp() != "" }) {
+				t.Errorf("%s is not registered", nameOf(c))
+			}
+		}
+		code, failing := forwardTo(t, "", rogue.Behaviour{Rcode: 23})
+		ask(code, question("a.example.").SetEdns0(1232, false), false)
+		if n := metric(t, "coredns_proxy_request_duration_seconds", "to", failing[0].Addr, "rcode", "BADCOOKIE"); n != 1 {
+			t.Errorf("%v answers with an extended code", n)
+		}
+	})
 }

@@ -5,6 +5,7 @@
 package transport
 
 import (
+	"context"
 	"encoding/binary"
 	"errors"
 	"time"
@@ -41,9 +42,10 @@ type Call struct {
 	avoid    *conn     // the last connection of the call
 	flights  []*flight // the connections of the call
 	first    [1]*flight
-	socket   *socket // of the call, over UDP
-	waits    bool    // for room on a connection
-	moves    int     // lost connections
+	socket   *socket            // of the call, over UDP
+	cancel   context.CancelFunc // of a Func
+	waits    bool               // for room on a connection
+	moves    int                // lost connections
 	ended    bool
 }
 

@@ -27,13 +27,15 @@ const (
 	maxCopies = 4
 	// maxRetired is the number of retired connections up to which a new one may be opened for a copy.
 	maxRetired = 2
-	// maxStalls is the number of successive stalls after which the server counts as serial. One may be a lossy
-	// network.
+	// maxStalls is the number of successive stalls of connections that deliver answers after which the server counts
+	// as serial. One may be a lossy network.
 	maxStalls = 2
 	// busyAnswers is the number of answers that a busy connection receives while a copy is under way: its queries
 	// wait because of the load, not because of one slow query.
 	busyAnswers = 8
 )
+
+const serialReason = "works on one query of a connection at a time"
 
 // behaviour is what the observed answers and closes show of the server.
 type behaviour struct {
@@ -43,7 +45,7 @@ type behaviour struct {
 	limit       int           // queries per connection; 0 is no limit
 	limitUntil  time.Time
 	closedAfter int // answers on the last connection that the server closed right after one
-	stalls      int // successive stalls: copies answered while the original query waits
+	stalls      int // successive copies answered while the original waits on a connection that delivers answers
 	unanswered  int // successive connections closed without an answer
 }
 
@@ -76,7 +78,7 @@ func (p *Pool) setSerial(limit int, reason string) {
 	if p.serialFor == 0 || now.Sub(p.classUntil) > p.maxSerial {
 		p.serialFor = p.minSerial
 	}
-	p.class, p.classUntil = serial, now.Add(p.serialFor)
+	p.class, p.classUntil, p.stalls = serial, now.Add(p.serialFor), 0
 	p.limit, p.limitUntil = limit, p.classUntil
 	p.Metrics.Single.Inc()
 	go p.Log(fmt.Sprintf("%s: one query per connection for %v", reason, p.serialFor))
@@ -144,16 +146,16 @@ func (p *Pool) checkStall(c *conn, now time.Time) {
 		return
 	}
 	wait := min(max(4*p.minRTT, p.stall), p.maxStall)
-	since := slices.MaxFunc([]time.Time{c.opened, c.copiedAt, c.oldest().sent}, time.Time.Compare)
-	if now.Sub(since) < wait {
+	if now.Sub(latest(c.opened, c.copiedAt, c.oldest().sent)) < wait {
 		return
 	}
 	if class == serial {
 		p.moveBehindOldest(c)
 		return
 	}
-	for _, f := range slices.Backward(c.queue()[1:]) { // a new query has not waited for long enough
-		if now.Sub(f.sent) < wait/2 || len(f.call.flights) > 1 {
+	silent := now.Sub(latest(c.opened, c.lastAnswer)) >= wait
+	for _, f := range slices.Backward(c.queue()[1:]) {
+		if !silent && now.Sub(f.sent) < wait/2 || len(f.call.flights) > 1 {
 			continue
 		}
 		if other := p.connForCopy(c); other != nil {
@@ -165,6 +167,8 @@ func (p *Pool) checkStall(c *conn, now time.Time) {
 		return
 	}
 }
+
+func latest(times ...time.Time) time.Time { return slices.MaxFunc(times, time.Time.Compare) }
 
 // connForCopy returns a connection for a copy of a query, or nil: an idle or new one if possible, since others may be
 // stalled too.
@@ -190,23 +194,30 @@ func (p *Pool) connForCopy(except *conn) *conn {
 // copyAnswered judges a connection by the answer to a copy whose original still waits there.
 func (p *Pool) copyAnswered(f *flight, now time.Time) {
 	c := f.copyFrom
-	original := slices.ContainsFunc(f.call.flights, func(f *flight) bool { return f.conn == c })
-	if c.closed || !original || p.classAt(now) != unknown {
+	i := slices.IndexFunc(f.call.flights, func(f *flight) bool { return f.conn == c })
+	if c.closed || i < 0 || p.classAt(now) != unknown {
 		return
 	}
-	silent := c.lastAnswer.Before(f.sent)
-	if !silent && c.answered-f.answeredBefore > busyAnswers {
-		p.stalls = 0
-		return
-	}
-	if p.stalls++; p.stalls >= maxStalls { // after an expired serial class, one stall is enough
-		p.setSerial(0, "works on one query of a connection at a time")
-	}
-	if silent {
+	switch {
+	case c.lastAnswer.Before(f.sent): // the server may be slow, and the late answers show it
 		p.copyOldest(c)
-	}
-	if silent || p.classAt(now) == serial {
 		p.moveBehindOldest(c)
+	case f.call.flights[i].number < c.highest: // newer queries were answered: it waits for no other
+	case c.answered-f.answeredBefore > busyAnswers:
+		p.stalls = 0
+	default:
+		if p.stalls++; p.stalls >= maxStalls {
+			p.setSerial(0, serialReason)
+			p.moveBehindOldest(c)
+		}
+	}
+}
+
+// observeSlow judges a connection from which queries were moved away because of its oldest. The server is serial if it
+// answers that one first.
+func (p *Pool) observeSlow(c *conn, f *flight, now time.Time) {
+	if c.slow != nil && c.byID[c.slow.id] != c.slow && f.number > c.slow.number && p.classAt(now) == unknown {
+		p.setSerial(0, serialReason)
 	}
 }
 
@@ -214,13 +225,14 @@ func (p *Pool) copyAnswered(f *flight, now time.Time) {
 // the connection is dead or its network is lossy, and the server is not serial.
 func (p *Pool) copyOldest(c *conn) {
 	if call := c.oldest().call; len(call.flights) == 1 && len(p.retired) < maxEscapes {
-		p.openAlone().put(call).copyOfOldest = true
+		p.openAlone().put(call).copyOfOldest = c
 	}
 }
 
 // moveBehindOldest moves all queries of a connection but the oldest to others: on a serial server only the oldest
-// makes progress.
+// makes progress. The connection remains open for their late answers.
 func (p *Pool) moveBehindOldest(c *conn) {
+	c.slow, c.awaitsLate = c.oldest(), true
 	var displaced []*Call
 	for _, f := range c.queue()[1:] {
 		call := f.call

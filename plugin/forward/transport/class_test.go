@@ -4,6 +4,7 @@ import (
 	"errors"
 	"net"
 	"os"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -414,7 +415,8 @@ func inOrder(end <-chan struct{}) func(*session) {
 	}
 }
 
-// Queries behind a slow one are answered by another connection. After the second time the server counts as serial.
+// Queries behind a slow one are answered by another connection. When the slow one is answered, and then their originals,
+// the server counts as serial.
 func TestInOrderServer(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -429,57 +431,33 @@ func TestInOrderServer(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			for range 5 { // a busy machine may delay originals and copies in any way
-				if foundSerial(t, c.warm, c.slow, c.fast) {
-					return
-				}
+			end := make(chan struct{})
+			release := sync.OnceFunc(func() { close(end) })
+			b := newTestbed(t, serving(t, inOrder(end)), 1000, 2)
+			t.Cleanup(release) // before that of the testbed
+			b.setStall(100 * time.Millisecond)
+			if c.warm {
+				b.send("warm.example.").answered()
 			}
-			t.Error("the server is not found to be serial")
+			slow := b.sendAll(c.slow, "slow")
+			allAnswered(b.sendAll(c.fast, "fast"))
+			for _, s := range slow {
+				s.notDone()
+			}
+			if n := b.accepted.Load(); n > int32(c.slow)+4 { // the machine may be slow
+				t.Errorf("%d connections", n)
+			}
+			release()
+			allAnswered(slow)
+			b.wantLog("works on one query of a connection at a time")
+			if n := number(b.Metrics.Single); n != 1 {
+				t.Errorf("%d changes to one query per connection", n)
+			}
+			allAnswered(b.sendAll(100, "after"))
+			b.Pool.Close()
+			b.wantClosed()
 		})
 	}
-}
-
-// foundSerial sends slow queries and fast ones behind them to a server that works on one at a time, and reports whether
-// the second round makes it serial. The fast queries must be answered in any case.
-func foundSerial(t *testing.T, warm bool, slow, fast int) bool {
-	t.Helper()
-	end := make(chan struct{})
-	release := sync.OnceFunc(func() { close(end) })
-	b := newTestbed(t, serving(t, inOrder(end)), 1000, 2)
-	t.Cleanup(release) // before that of the testbed
-	b.setStall(100 * time.Millisecond)
-	if warm {
-		b.send("warm.example.").answered()
-	}
-	var waiting []*sent
-	for round := 0; number(b.Metrics.Single) == 0; round++ {
-		if round == maxStalls {
-			release()
-			allAnswered(waiting)
-			return false
-		}
-		waiting = append(waiting, b.sendAll(slow, "slow"+letters(round))...)
-		allAnswered(b.sendAll(fast, "fast"+letters(round)))
-		for _, s := range waiting {
-			s.notDone()
-		}
-		if n := b.accepted.Load(); round == 0 && number(b.Metrics.Single) == 0 && n > int32(slow)+4 { // the machine may be slow
-			t.Errorf("%d connections", n)
-		}
-	}
-	b.wantLog("works on one query of a connection at a time")
-	// Now slow queries delay no others.
-	b.setStall(time.Hour)
-	waiting = append(waiting, b.sendAll(slow, "slower")...)
-	allAnswered(b.sendAll(100, "after"))
-	release()
-	allAnswered(waiting)
-	if n := number(b.Metrics.Single); n != 1 {
-		t.Errorf("%d changes to one query per connection", n)
-	}
-	b.Pool.Close()
-	b.wantClosed()
-	return true
 }
 
 // setStall sets the wait that counts as a stall.
@@ -489,91 +467,94 @@ func (b *testbed) setStall(d time.Duration) {
 	b.stall, b.maxStall = d, d
 }
 
-// stalling has two queries wait on a connection until a copy of the second one arrives on another.
-func (b *testbed) stalling(one *session, prefix string) (all []*sent, asked map[string][]byte, other *session, copied []byte) {
-	b.t.Helper()
-	all = b.sendAll(2, prefix)
-	asked = one.queries(2)
-	b.setStall(5 * time.Millisecond)
-	other = b.accept()
-	copied = other.query()
-	b.setStall(time.Hour)
-	if nameOf(copied) != all[1].name {
-		b.t.Fatalf("a copy of %s, want %s", nameOf(copied), all[1].name)
-	}
-	return all, asked, other, copied
-}
-
-// Two successive stalls make a server serial, unless something in between contradicts it.
+// On a connection that delivers answers, two successive stalls make a server serial.
 func TestStalls(t *testing.T) {
-	for _, c := range []struct {
-		name    string
-		between func(b *testbed, two, escape *session)
-		want    int // changes to one query per connection
-	}{
-		{"nothing in between", func(*testbed, *session, *session) {}, 1},
-		{"an answer in order", func(b *testbed, two, _ *session) {
-			s := b.send("between.example.")
-			two.respond(answer(two.query()))
-			s.answered()
-		}, 1},
-		{"the copy of the oldest is faster", func(b *testbed, _, escape *session) {
-			escape.respond(answer(escape.query()))
-			becomes(b.t, "queries in flight", b.Metrics.InFlight, 0)
-		}, 0},
-		{"an original is faster than its copy", func(b *testbed, two, _ *session) {
-			all, asked, other, _ := b.stalling(two, "original")
-			two.respond(answer(asked[all[0].name]), answer(asked[all[1].name]))
-			allAnswered(all)
-			other.close()
-			eventually(b.t, "the connection of the copy is closed", func() bool { return b.connsNow() == 1 })
-		}, 0},
-	} {
-		t.Run(c.name, func(t *testing.T) {
+	const nothing, faster, busy = "nothing in between", "an original is faster than its copy", "a busy connection"
+	for name, want := range map[string]int{nothing: 1, faster: 0, busy: 0} {
+		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			b := newTestbed(t, newServer(t), 100, 2)
 			warm := b.send("warm.example.")
 			one := b.accept()
 			one.respond(answer(one.query()))
 			warm.answered()
-			first, _, two, copied := b.stalling(one, "first")
-			two.respond(answer(copied))
-			first[1].answered()
-			escape := b.accept() // for a copy of the oldest
-			c.between(b, two, escape)
-			second, _, three, copied := b.stalling(two, "second")
-			three.respond(answer(copied))
-			second[1].answered()
-			if n := number(b.Metrics.Single); n != c.want {
-				t.Errorf("%d changes to one query per connection, want %d", n, c.want)
+			all := b.sendAll(4+2*busyAnswers, "n")
+			asked := one.queries(len(all))
+			progress := func(n int) {
+				for _, s := range all[:n] {
+					one.respond(answer(asked[s.name]))
+					s.answered()
+				}
+				all = all[n:]
 			}
-			for _, s := range append(first, second...) {
+			var other *session
+			for round := range 2 {
+				b.setStall(5 * time.Millisecond)
+				if round == 0 {
+					other = b.accept()
+				}
+				copied := other.query()
+				b.setStall(time.Hour)
+				last := all[len(all)-1]
+				if nameOf(copied) != last.name {
+					t.Fatalf("a copy of %s, want %s", nameOf(copied), last.name)
+				}
+				switch {
+				case round == 1 && name == faster:
+					progress(len(all))
+					return
+				case round == 1 && name == busy:
+					progress(busyAnswers + 1)
+				default:
+					progress(1)
+				}
+				other.respond(answer(copied))
+				last.answered()
+				all = all[:len(all)-1]
+			}
+			if n := number(b.Metrics.Single); n != want {
+				t.Errorf("%d changes to one query per connection, want %d", n, want)
+			}
+			for _, s := range all {
 				b.Cancel(s.Call)
 			}
 		})
 	}
 }
 
-// When the serial class has expired, the next stall restores it.
-func TestStallAfterSerial(t *testing.T) {
+// A query that newer ones have overtaken waits for no other: a copy that is answered sooner is no stall.
+func TestOvertakenQuery(t *testing.T) {
 	t.Parallel()
 	b := newTestbed(t, newServer(t), 100, 2)
-	b.mu.Lock()
-	b.stalls = maxStalls
-	b.setSerial(0, "is serial")
-	b.mu.Unlock()
-	b.clock.skip(b.minSerial + time.Second)
-	warm := b.send("warm.example.")
+	slow := b.sendAll(1+maxStalls, "slow")
 	one := b.accept()
-	one.respond(answer(one.query()))
-	warm.answered()
-	all, _, two, copied := b.stalling(one, "n")
-	two.respond(answer(copied))
-	all[1].answered()
-	if n := number(b.Metrics.Single); n != 2 {
-		t.Errorf("%d changes to one query per connection, want 2", n)
+	one.queries(len(slow))
+	overtake := func() {
+		s := b.send("fast.example.")
+		one.respond(answer(one.query()))
+		s.answered()
 	}
-	b.Cancel(all[0].Call)
+	overtake()
+	var other *session
+	for i := range maxStalls {
+		b.setStall(5 * time.Millisecond)
+		if i == 0 {
+			other = b.accept()
+		}
+		q := other.query()
+		b.setStall(time.Hour)
+		copied := slow[len(slow)-1-i]
+		if nameOf(q) != copied.name {
+			t.Fatalf("a copy of %s, want %s", nameOf(q), copied.name)
+		}
+		overtake()
+		other.respond(answer(q))
+		copied.answered()
+	}
+	if n := number(b.Metrics.Single); n != 0 {
+		t.Errorf("%d changes to one query per connection", n)
+	}
+	b.Cancel(slow[0].Call)
 }
 
 // A serial server is sent no copies: queries behind a slow one move at once. An answer out of order ends the class.
@@ -640,6 +621,67 @@ func TestOutOfOrderServer(t *testing.T) {
 	b.Cancel(again[1].Call)
 }
 
+// A server that is slow with all queries for a while is serial only if the late answers are in order.
+func TestSlowServer(t *testing.T) {
+	for _, c := range []struct {
+		name      string
+		order     []int // of the answers on the first connection
+		cancelled bool  // the slowest, before the answers
+		want      int   // changes to one query per connection
+	}{
+		{"in order", []int{0, 1, 2, 3}, false, 1},
+		{"the slowest later", []int{1, 0, 2, 3}, false, 0},
+		{"the slowest last", []int{1, 2, 3, 0}, false, 0},
+		{"in order, the slowest is cancelled", []int{0, 1, 2, 3}, true, 1},
+		{"the slowest is cancelled and late", []int{1, 2, 3, 0}, true, 0},
+		{"the slowest is cancelled and never answered", []int{1, 2, 3}, true, 0},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			b := newTestbed(t, newServer(t), 100, 2)
+			b.stall, b.maxStall = 5*time.Millisecond, 5*time.Millisecond
+			warm := b.send("warm.example.")
+			one := b.accept()
+			one.respond(answer(one.query()))
+			warm.answered()
+			all := b.sendAll(4, "n")
+			asked := one.queries(4)
+			two := b.accept()
+			q := two.query()
+			if nameOf(q) != all[3].name {
+				t.Fatalf("a copy of %s, want %s", nameOf(q), all[3].name)
+			}
+			b.setStall(time.Hour) // no more copies
+			two.respond(answer(q))
+			two.respond(answer(two.query())) // those between
+			two.respond(answer(two.query()))
+			allAnswered(all[1:])
+			if c.cancelled {
+				b.Cancel(all[0].Call)
+			}
+			for i, n := range c.order {
+				one.respond(answer(asked[all[n].name]))
+				eventually(t, "it is read", func() bool {
+					late := i + 1
+					if !c.cancelled && slices.Contains(c.order[:i+1], 0) {
+						late--
+					}
+					return number(b.Metrics.Late) >= min(late, 3) // then it may be closed
+				})
+			}
+			if !c.cancelled {
+				all[0].answered()
+			}
+			if n := number(b.Metrics.Single); n != c.want {
+				t.Errorf("%d changes to one query per connection, want %d", n, c.want)
+			}
+			b.Pool.Close()
+			one.end()
+			two.end()
+		})
+	}
+}
+
 // The queries of a dead connection are answered by another, and the server does not become serial.
 func TestDeadConnection(t *testing.T) {
 	t.Parallel()
@@ -667,6 +709,35 @@ func TestDeadConnection(t *testing.T) {
 	}
 	b.clock.skip(10 * time.Second) // its queries have timed out
 	dead.end()
+}
+
+// A server that answers the first query of each connection only does not get the others again and again.
+func TestServerThatStops(t *testing.T) {
+	t.Parallel()
+	b := newTestbed(t, serving(t, func(c *session) {
+		if q := c.next(); q != nil && c.respond(answer(q)) {
+			for q != nil {
+				q = c.next()
+			}
+		}
+	}), 1000, 2)
+	b.setStall(20 * time.Millisecond)
+	const queries = 300
+	var all []*sent
+	for i := range queries {
+		all = append(all, b.send(letters(i)+".example."))
+		time.Sleep(time.Millisecond)
+	}
+	time.Sleep(500 * time.Millisecond)
+	if n := number(b.Metrics.Depth.(depths)); n > 3*queries {
+		t.Errorf("%d queries were sent for %d", n, queries)
+	}
+	if n := b.accepted.Load(); n > 2*maxEscapes {
+		t.Errorf("%d connections", n)
+	}
+	for _, s := range all {
+		b.Cancel(s.Call)
+	}
 }
 
 // The copies for a silent connection are bounded: each is of another query, on another connection if possible.

@@ -41,7 +41,7 @@ type flight struct {
 
 	copyFrom       *conn // of a copy: the connection that may be stalled
 	answeredBefore int   // answers on that connection when the copy was sent
-	copyOfOldest   bool
+	copyOfOldest   *conn // of a copy of the oldest query of a connection
 }
 
 // conn is a connection. The pool's mutex guards everything but the socket.
@@ -72,6 +72,9 @@ type conn struct {
 	copies   int // of its queries sent by others since the last answer
 	copiedAt time.Time
 	packets  packets // counted
+
+	slow       *flight // the query because of which others were moved away; nil if its copy was answered sooner
+	awaitsLate bool    // answers to those that were moved away
 }
 
 func newConn(p *Pool) *conn {
@@ -164,9 +167,10 @@ func (c *conn) queue() []*flight {
 	return all
 }
 
-// closeIfUnused closes a connection without queries that takes no more.
+// closeIfUnused closes a connection without queries that takes no more, and awaits no late answers.
 func (c *conn) closeIfUnused() {
-	if c.inFlight == 0 && (c.retired || c.pool.closing) {
+	awaits := c.awaitsLate && c.answered > 0 && len(c.byID) > 0
+	if c.inFlight == 0 && (c.retired && !awaits || c.pool.closing) {
 		c.pool.retire(c)
 	}
 }
@@ -387,8 +391,8 @@ func (c *conn) complete(f *flight, message []byte, now time.Time) {
 	p, call := c.pool, f.call
 	delete(c.byID, f.id)
 	switch {
-	case f.copyOfOldest:
-		p.stalls = 0
+	case f.copyOfOldest != nil:
+		f.copyOfOldest.slow = nil
 	case f.copyFrom != nil:
 		p.copyAnswered(f, now)
 	}
@@ -415,6 +419,7 @@ func (c *conn) observe(f *flight, message []byte, now time.Time) {
 		c.pool.answeredOutOfOrder(now)
 	}
 	c.highest = max(c.highest, f.number)
+	c.pool.observeSlow(c, f, now)
 	c.lastAnswer, c.copies = now, 0
 	c.answered++
 	c.pool.unanswered = 0

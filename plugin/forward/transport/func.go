@@ -12,25 +12,18 @@ type Func struct {
 	// Closed is called by Close.
 	Closed func()
 
-	mu      sync.Mutex
-	cancels map[*Call]context.CancelFunc
+	mu sync.Mutex
 }
 
 // Send implements Carrier.
 func (f *Func) Send(call *Call) {
 	ctx, cancel := context.WithDeadline(context.Background(), call.Deadline)
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.cancels == nil {
-		f.cancels = map[*Call]context.CancelFunc{}
-	}
-	f.cancels[call] = cancel
+	call.cancel = cancel
 	go func() {
 		defer cancel()
 		reply, err := f.Exchange(ctx, call.Query)
 		f.mu.Lock()
 		defer f.mu.Unlock()
-		delete(f.cancels, call)
 		call.finish(reply, err)
 	}()
 }
@@ -40,9 +33,7 @@ func (f *Func) Cancel(call *Call) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	call.ended = true
-	if cancel := f.cancels[call]; cancel != nil {
-		cancel()
-	}
+	call.cancel()
 }
 
 // Late implements Carrier.

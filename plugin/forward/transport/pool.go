@@ -309,7 +309,7 @@ func (p *Pool) Close() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.closing = true
-	for _, c := range slices.Clone(p.conns) {
+	for _, c := range slices.Concat(p.conns, p.retired) { // retire changes them
 		if c.inFlight == 0 {
 			p.retire(c)
 		}

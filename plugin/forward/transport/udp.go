@@ -102,7 +102,6 @@ func (d *Datagrams) carry(call *Call) {
 func (d *Datagrams) finish(call *Call, reply []byte, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	call.socket = nil
 	call.finish(reply, err)
 }
 
