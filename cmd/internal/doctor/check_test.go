@@ -49,6 +49,7 @@ func (m machine) node(t *testing.T) *node {
 		t.Fatal(err)
 	}
 	n := newNode(options{port: 53, timeout: time.Second, domain: "cluster.local."}, files, nil)
+	n.modules = files.Path("lib/modules")
 	if m.setup.iface == "" {
 		m.setup.iface = "nodelocaldns"
 	}
@@ -102,6 +103,21 @@ func TestChecks(t *testing.T) {
 	}
 	legacyFilter := filter("ip", "filter", "INPUT", false)
 	legacyFilter.Chain.Legacy = true
+	symbols := ""
+	for _, name := range []string{"nft_do_chain", "nf_conntrack_in", "nft_notrack_eval", "nft_nat_eval", "nft_masq_eval", "nft_socket_eval", "br_dev_xmit", "veth_xmit.cold"} {
+		symbols += "ffffffff81dbd870 t " + name + "\n"
+	}
+	modules := func(builtin, loadable string) map[string]string {
+		path := func(name string) string { return "kernel/net/" + strings.ReplaceAll(name, "_", "-") + ".ko" }
+		files := map[string]string{"modules": "", "sys/kernel/osrelease": "6.1\n"}
+		for _, name := range strings.Fields(builtin) {
+			files["lib/modules/6.1/modules.builtin"] += path(name) + "\n"
+		}
+		for _, name := range strings.Fields(loadable) {
+			files["lib/modules/6.1/modules.dep"] += path(name) + ".xz: kernel/net/ipv4/other.ko.xz\n"
+		}
+		return files
+	}
 	udp := func(rows ...string) map[string]string {
 		return map[string]string{"net/udp": "heading\n" + strings.Join(rows, ""), "net/tcp": ""}
 	}
@@ -131,6 +147,16 @@ func TestChecks(t *testing.T) {
 			[]string{"warn | kernel release | 5.1.21-x"}, "5.2"},
 		{"kernel 5.2", machine{files: map[string]string{"sys/kernel/osrelease": "5.2.0\n"}}, (*node).checkKernel, []string{"ok | kernel release | 5.2.0"}, ""},
 		{"kernel 6.1", machine{files: map[string]string{"sys/kernel/osrelease": "6.1\n"}}, (*node).checkKernel, []string{"ok | kernel release | 6.1"}, ""},
+		{"features of a kernel without modules", machine{files: map[string]string{"kallsyms": symbols}}, (*node).checkFeatures,
+			[]string{"ok | kernel features | all 8"}, ""},
+		{"features that a kernel without modules lacks", machine{files: map[string]string{"kallsyms": strings.Replace(symbols, "veth_xmit.cold", "other", 1)}}, (*node).checkFeatures,
+			[]string{"warn | kernel feature veth | not in this kernel"}, "use lo"},
+		{"features that can be loaded", machine{files: modules("nf_tables nf_conntrack", "nft_ct nft_nat nft_masq nft_socket dummy veth")}, (*node).checkFeatures,
+			[]string{"ok | kernel features | all 8"}, ""},
+		{"features without a module", machine{files: modules("nf_tables nf_conntrack", "nft_ct nft_nat nft_masq veth")}, (*node).checkFeatures,
+			[]string{"warn | kernel feature nft_socket | not in this kernel", "warn | kernel feature dummy | not in this kernel"}, "until its lease expires"},
+		{"modules that are not visible", machine{files: map[string]string{"modules": "nf_tables 1 0\nnft_ct 1 0\n"}}, (*node).checkFeatures,
+			[]string{"skip | kernel features | not known from here: nf_conntrack, nft_nat, nft_masq, nft_socket, dummy, veth"}, "/lib/modules"},
 		{"kernel without a number", machine{files: map[string]string{"sys/kernel/osrelease": "next\n"}}, (*node).checkKernel, []string{"skip | kernel release | next"}, ""},
 
 		{"no CAP_NET_ADMIN", machine{files: map[string]string{"self": "-> 1", "1/status": "CapEff:\t0000000000000400\n"}}, func(n *node, ctx context.Context) []Line {

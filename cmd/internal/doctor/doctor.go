@@ -66,6 +66,7 @@ var state = []check{
 	{"nodecache", (*node).checkInstances},
 	{"privileges", (*node).checkPrivileges},
 	{"kernel", (*node).checkKernel},
+	{"kernel features", (*node).checkFeatures},
 	{"interface", (*node).checkInterface},
 	{"addresses", (*node).checkAddresses},
 	{"rules", (*node).checkRules},

@@ -24,6 +24,7 @@ import (
 type node struct {
 	options options
 	proc    proc.FS
+	modules string // the folder of the kernel's modules, /lib/modules but in tests
 
 	setup func() setup
 	links func() ([]link.Link, error)
@@ -44,7 +45,7 @@ type node struct {
 }
 
 func newNode(o options, fs proc.FS, environment []string) *node {
-	n := &node{options: o, proc: fs, instances: nodelocal.Instances, tablesLoaded: rules.TablesLoaded}
+	n := &node{options: o, proc: fs, modules: "/lib/modules", instances: nodelocal.Instances, tablesLoaded: rules.TablesLoaded}
 	n.leases = func(iface string) (map[netip.Addr]time.Duration, error) {
 		return rules.Steady(func() (map[netip.Addr]time.Duration, error) { return rules.Leased(iface) })
 	}

@@ -29,6 +29,9 @@ func Open(path string) (FS, error) {
 	return FS{mounted, path}, err
 }
 
+// Path returns the path of a file of the proc file system.
+func (f FS) Path(name string) string { return filepath.Join(f.path, name) }
+
 // Process identifies a process. The zero value is one that can't be seen: it has another process
 // namespace or another user.
 type Process struct {
