@@ -9,6 +9,9 @@ import (
 	"strings"
 	"testing"
 
+	"go.yaml.in/yaml/v3"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"github.com/nearside-dns/nearside/plugin/kubernetes/source"
 )
 
@@ -76,8 +79,8 @@ func records(p parser, o *object) object {
 // encode writes the objects of a file as JSON, as the Kubernetes encoder does.
 func encode(t *testing.T, name string, content []byte) (out []byte) {
 	t.Helper()
-	err := newText(name, content).documents(false, func(_ int, document []byte) error {
-		out = append(out, encodeItem(t, document, header{})...)
+	err := documents(name, content, func(n *yaml.Node) error {
+		out = append(out, encodeItem(t, n, metav1.TypeMeta{})...)
 		return nil
 	})
 	if err != nil {
@@ -87,34 +90,35 @@ func encode(t *testing.T, name string, content []byte) (out []byte) {
 }
 
 // encodeItem writes an object, with the kind and version of the list that it is in.
-func encodeItem(t *testing.T, text []byte, of header) (out []byte) {
+func encodeItem(t *testing.T, n *yaml.Node, of metav1.TypeMeta) (out []byte) {
 	t.Helper()
-	h := of
-	if err := json.Unmarshal(text, &h); err != nil {
-		t.Skipf("the other decoder refuses it: %v", err)
+	h, bad := readHeader(n, of)
+	if bad != nil {
+		t.Fatal(bad)
 	}
 	name, isList := strings.CutSuffix(h.Kind, "List")
 	k := kindOf(name, h.APIVersion)
 	switch {
 	case isList && (k != nil || name == ""):
-		all := &list{}
-		if err := json.Unmarshal(text, all); err != nil {
-			t.Fatal(err)
-		}
-		of := header{}
+		of := metav1.TypeMeta{}
 		if name != "" {
 			of.Kind, of.APIVersion = name, h.APIVersion
 		}
-		for _, text := range all.Items {
-			out = append(out, encodeItem(t, text, of)...)
+		fields, _ := fieldsOf(n)
+		for _, f := range fields {
+			if f.key.Value == "items" {
+				for _, n := range target(f.value).Content {
+					out = append(out, encodeItem(t, n, of)...)
+				}
+			}
 		}
 		return out
 	case k == nil:
 		return nil
 	}
 	o := k.new()
-	if _, text := decode(text, o, ""); text != "" {
-		t.Fatal(text)
+	if bad := decode(n, o); bad != nil {
+		t.Fatal(bad)
 	}
 	reflect.ValueOf(o).Elem().FieldByName("TypeMeta").Set(reflect.ValueOf(h.TypeMeta))
 	out, err := json.Marshal(o)

@@ -2,19 +2,14 @@ package manifests
 
 import (
 	"cmp"
-	"encoding/json"
-	"errors"
 	"fmt"
-	"maps"
-	"reflect"
-	"regexp"
 	"slices"
 	"strings"
 
+	"go.yaml.in/yaml/v3"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	kjson "sigs.k8s.io/json"
 	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 
 	"github.com/nearside-dns/nearside/plugin/kubernetes/source"
@@ -30,11 +25,10 @@ func (k key) String() string {
 	return k.kind + " " + k.namespace + "/" + k.name
 }
 
-// place is where an object is: in a document of a file, at a path.
+// place is where an object is.
 type place struct {
-	file   string
-	number int    // of the document
-	path   string // "" or that of an item of a list
+	file string // path below the directory
+	line int
 }
 
 // contents are the objects of one file.
@@ -109,19 +103,6 @@ func kindOf(name, apiVersion string) *kind {
 	return &kinds[i]
 }
 
-// item is an object that has been found in a document.
-type item struct {
-	place
-	text  *text
-	json  []byte
-	twice *problem // nil if there is none; objects that are not read may have one
-}
-
-// problem returns an error of a field of an object, which has a name or none yet.
-func (it item) problem(object, path, text string) *problem {
-	return &problem{it.text.lineOf(it.number, join(it.path, path)), object, path, text}
-}
-
 // parser makes contents of files.
 type parser struct {
 	opts  source.Options
@@ -131,29 +112,16 @@ type parser struct {
 // reading is a parser at one file.
 type reading struct {
 	parser
+	file     string
 	contents contents
-	seen     map[key]place
+	seen     map[key]int // lines of objects
 }
 
-// parse returns the contents of a file, or its first error. It reads a file again if a field is set twice: that is no
-// error in an object that is not read, nor if one of the two is merged by `<<`.
+// parse returns the contents of a file, or its first error.
 func (p parser) parse(path string, content []byte) (*contents, error) {
-	t := newText(path, content)
-	c, err := p.read(path, t, true)
-	if errors.Is(err, errTwice) {
-		c, err = p.read(path, t, false)
-	}
-	return c, err
-}
-
-func (p parser) read(path string, t *text, strict bool) (*contents, error) {
-	r := reading{parser: p, seen: map[key]place{}}
-	err := t.documents(strict, func(number int, document []byte) error {
-		it := item{place: place{path, number, ""}, text: t, json: document}
-		if !strict {
-			it.twice = duplicate(t.root(number), "")
-		}
-		if bad := r.item(it, metav1.TypeMeta{}); bad != nil {
+	r := reading{parser: p, file: path, seen: map[key]int{}}
+	err := documents(path, content, func(n *yaml.Node) error {
+		if bad := r.item(n, metav1.TypeMeta{}, false); bad != nil {
 			return bad
 		}
 		return nil
@@ -163,20 +131,46 @@ func (p parser) read(path string, t *text, strict bool) (*contents, error) {
 
 // header is read of objects of all kinds.
 type header struct {
-	metav1.TypeMeta `json:",inline"`
-	Metadata        struct {
-		Name      string `json:"name"`
-		Namespace string `json:"namespace"`
-	} `json:"metadata"`
+	metav1.TypeMeta
+	name, namespace string // "" if missing or invalid
 }
 
-// item reads an object. Those in a typed list may leave out kind and version, which are then those of the list.
-func (r *reading) item(it item, of metav1.TypeMeta) *problem {
-	if string(it.json) == "null" && it.path == "" {
-		return nil // an empty document
+// readHeader reads the header of an object. Items of a typed list may leave out kind and version, which are then those
+// of the list.
+func readHeader(n *yaml.Node, of metav1.TypeMeta) (h header, bad *problem) {
+	h.TypeMeta = of
+	if target(n).Kind != yaml.MappingNode {
+		return h, &problem{line: n.Line, text: "want an object with apiVersion, kind and metadata, not " + describe(n)}
 	}
-	h := header{TypeMeta: of}
-	_ = kjson.UnmarshalCaseSensitivePreserveInts(it.json, &h) // other errors are reported when the kind is known
+	fields, bad := fieldsOf(n)
+	for _, f := range fields {
+		switch f.key.Value {
+		case "kind":
+			bad = cmp.Or(bad, f.decode(&h.Kind))
+		case "apiVersion":
+			bad = cmp.Or(bad, f.decode(&h.APIVersion))
+		case "metadata":
+			names, _ := fieldsOf(f.value) // errors are reported when the kind is known
+			for _, f := range names {
+				switch f.key.Value {
+				case "name":
+					_ = f.decode(&h.name)
+				case "namespace":
+					_ = f.decode(&h.namespace)
+				}
+			}
+		}
+	}
+	return h, bad
+}
+
+// item reads an object, which may be an item of a list of some kind.
+func (r *reading) item(n *yaml.Node, of metav1.TypeMeta, isItem bool) *problem {
+	h, bad := readHeader(n, of)
+	if bad != nil {
+		bad.object = h.Kind
+		return bad
+	}
 	name, isList := strings.CutSuffix(h.Kind, "List")
 	k := kindOf(name, h.APIVersion)
 	isList = isList && (k != nil || name == "")
@@ -186,44 +180,41 @@ func (r *reading) item(it item, of metav1.TypeMeta) *problem {
 	}
 	switch {
 	case h.Kind == "":
-		return it.problem("", "kind", "missing; want an object with apiVersion, kind and metadata; DNS needs "+kindNames())
+		return problemAt(n, "", "kind", "missing; want an object with apiVersion, kind and metadata; DNS needs "+kindNames())
 	case h.APIVersion == "" && isRead:
-		return it.problem(h.Kind, "apiVersion", "missing; want "+strings.Join(versions, " or "))
+		return problemAt(n, h.Kind, "apiVersion", "missing; want "+strings.Join(versions, " or "))
 	case h.APIVersion == "":
-		return it.problem(h.Kind, "apiVersion", "missing")
-	case isList && it.path != "":
-		return it.problem("", "", fmt.Sprintf("a %s inside of a list; move its items to the outer list", h.Kind))
+		return problemAt(n, h.Kind, "apiVersion", "missing")
+	case isList && isItem:
+		return problemAt(n, "", "", fmt.Sprintf("a %s inside of a list; move its items to the outer list", h.Kind))
 	case of.Kind != "" && h.Kind != of.Kind:
-		return it.problem("", "kind", fmt.Sprintf("%s in a %sList; want %s", h.Kind, of.Kind, of.Kind))
-	case it.twice != nil && (isRead || it.twice.path == "kind" || it.twice.path == "apiVersion"):
-		it.twice.object = h.object(k)
-		return it.twice
+		return problemAt(n, "", "kind", fmt.Sprintf("%s in a %sList; want %s", h.Kind, of.Kind, of.Kind))
 	case !isRead:
-		r.skip(it, h, name)
+		r.skip(n, h, name)
 		return nil
 	case !slices.Contains(versions, h.APIVersion):
-		return it.problem(h.object(k), "apiVersion", fmt.Sprintf("%s is not read; want %s", h.APIVersion, strings.Join(versions, " or ")))
+		return problemAt(n, h.object(k), "apiVersion", fmt.Sprintf("%s is not read; want %s", h.APIVersion, strings.Join(versions, " or ")))
 	case isList:
-		return r.list(it, h, name)
+		return r.list(n, h, name)
 	}
-	return r.object(it, h, k)
+	return r.object(n, h, k)
 }
 
 // object returns the name of an object for errors: its kind, and its name if it has one.
 func (h header) object(k *kind) string {
-	if h.Metadata.Name == "" || k == nil || k.name != h.Kind {
+	if h.name == "" || k == nil || k.name != h.Kind {
 		return h.Kind
 	}
-	o := key{kind: h.Kind, name: h.Metadata.Name}
+	o := key{kind: h.Kind, name: h.name}
 	if k.namespaced {
-		o.namespace = cmp.Or(h.Metadata.Namespace, metav1.NamespaceDefault)
+		o.namespace = cmp.Or(h.namespace, metav1.NamespaceDefault)
 	}
 	return o.String()
 }
 
 // skip records an object that is not read: its namespace exists nevertheless.
-func (r *reading) skip(it item, h header, name string) {
-	u := unread{kind: h.Kind, namespace: h.Metadata.Namespace, place: it.place}
+func (r *reading) skip(n *yaml.Node, h header, name string) {
+	u := unread{kind: h.Kind, namespace: h.namespace, place: place{r.file, n.Line}}
 	if slices.ContainsFunc(kinds, func(k kind) bool { return k.name == name }) {
 		group, _, _ := strings.Cut(h.APIVersion, "/")
 		u.kind += "." + group
@@ -237,21 +228,34 @@ func (r *reading) skip(it item, h header, name string) {
 type list struct {
 	metav1.TypeMeta `json:",inline"`
 	metav1.ListMeta `json:"metadata"`
-	Items           []json.RawMessage `json:"items"`
+	Items           []struct{} `json:"items"` // are read one by one
 }
 
-func (r *reading) list(it item, h header, of string) *problem {
-	all := &list{}
-	if path, text := decode(it.json, all, h.Kind); text != "" {
-		return it.problem(h.Kind, path, text)
+func (r *reading) list(n *yaml.Node, h header, of string) *problem {
+	fields, _ := fieldsOf(n) // the header has been read of them
+	all := *target(n)
+	all.Content = nil
+	var items []*yaml.Node
+	for _, f := range fields {
+		if f.key.Value == "items" && target(f.value).Kind == yaml.SequenceNode {
+			items = target(f.value).Content
+			continue
+		}
+		all.Content = append(all.Content, f.key, f.value)
+	}
+	if bad := decode(&all, &list{}); bad != nil {
+		bad.object = h.Kind
+		return bad
 	}
 	var each metav1.TypeMeta
 	if of != "" {
 		each = metav1.TypeMeta{Kind: of, APIVersion: h.APIVersion}
 	}
-	for i, text := range all.Items {
-		all.Items[i] = nil
-		if bad := r.item(item{place: place{it.file, it.number, fmt.Sprintf("items[%d]", i)}, text: it.text, json: text}, each); bad != nil {
+	for i, n := range items {
+		if n.ShortTag() == "!!null" {
+			return &problem{line: n.Line, object: h.Kind, path: fmt.Sprintf("items[%d]", i), text: noValue}
+		}
+		if bad := r.item(n, each, true); bad != nil {
 			return bad
 		}
 	}
@@ -259,13 +263,14 @@ func (r *reading) list(it item, h header, of string) *problem {
 }
 
 // object reads an object of a kind that is read.
-func (r *reading) object(it item, h header, k *kind) *problem {
+func (r *reading) object(n *yaml.Node, h header, k *kind) *problem {
 	o := k.new()
-	if path, text := decode(it.json, o, h.Kind); text != "" {
-		return it.problem(h.object(k), path, text)
+	if bad := decode(n, o); bad != nil {
+		bad.object = h.object(k)
+		return bad
 	}
 	if errs := check(k, o); len(errs) > 0 {
-		return it.problem(h.object(k), errs[0].Field, errs[0].ErrorBody())
+		return problemAt(n, h.object(k), errs[0].Field, errs[0].ErrorBody())
 	}
 	m := o.GetObjectMeta()
 	if k.namespaced && m.GetNamespace() == "" {
@@ -273,85 +278,14 @@ func (r *reading) object(it item, h header, k *kind) *problem {
 	}
 	name := key{h.Kind, m.GetNamespace(), m.GetName()}
 	if first, ok := r.seen[name]; ok {
-		return it.problem(name.String(), "", fmt.Sprintf("already in line %d; delete one of the two", it.text.lineOf(first.number, first.path)))
+		return problemAt(n, name.String(), "", fmt.Sprintf("already in line %d; delete one of the two", first))
 	}
-	r.seen[name] = it.place
+	r.seen[name] = n.Line
 	made := r.record(o)
-	made.key, made.place = name, it.place
+	made.key, made.place = name, place{r.file, n.Line}
 	r.contents.objects = append(r.contents.objects, made)
 	if text := r.warning(o); text != "" {
-		r.contents.warnings = append(r.contents.warnings, warning{it.place, name.String() + " " + text})
+		r.contents.warnings = append(r.contents.warnings, warning{made.place, name.String() + " " + text})
 	}
 	return nil
-}
-
-// decode fills an object from JSON as strictly as the API server does with fieldValidation=Strict. It returns the path
-// and the text of the first error, "" for none.
-func decode(text []byte, into any, kind string) (path, problem string) {
-	strict, err := kjson.UnmarshalStrict(text, into)
-	var field kjson.FieldError
-	switch {
-	case err != nil:
-		var value any
-		_ = kjson.UnmarshalCaseSensitivePreserveInts(text, &value) // it has been parsed before
-		path = culprit(value, func(v any) bool {
-			text, _ := json.Marshal(v)
-			_, err := kjson.UnmarshalStrict(text, reflect.New(reflect.TypeOf(into).Elem()).Interface())
-			return err != nil
-		})
-		problem = describe(err)
-	case len(strict) > 0 && errors.As(strict[0], &field):
-		path = field.FieldPath()
-		problem, _, _ = strings.Cut(field.Error(), " \"") // "unknown field" or "duplicate field"
-		if problem == "unknown field" {
-			around := path[:max(strings.LastIndex(path, "."), 0)]
-			problem += "; see kubectl explain " + strings.ToLower(kind) + indexes.ReplaceAllString(strings.TrimSuffix("."+around, "."), "")
-		}
-	default:
-		return "", ""
-	}
-	return path, problem
-}
-
-var indexes = regexp.MustCompile(`\[\d+\]`)
-
-// culprit returns the path of the value that makes a call fail: of the innermost one that does without those beside it.
-func culprit(v any, fails func(any) bool) (path string) {
-	switch v := v.(type) {
-	case map[string]any:
-		for _, name := range slices.Sorted(maps.Keys(v)) {
-			alone := func(child any) bool { return fails(map[string]any{name: child}) }
-			if !fails(map[string]any{}) && alone(v[name]) {
-				return join(name, culprit(v[name], alone))
-			}
-		}
-	case []any:
-		for i, child := range v {
-			alone := func(child any) bool { return fails([]any{child}) }
-			if !fails([]any{}) && alone(child) {
-				return join(fmt.Sprintf("[%d]", i), culprit(child, alone))
-			}
-		}
-	}
-	return ""
-}
-
-// wanted are the forms of values by the kinds of Go's types.
-var wanted = map[reflect.Kind]string{
-	reflect.String: "text in quotes",
-	reflect.Bool:   "true or false",
-	reflect.Int32:  "a whole number of up to 32 bits",
-	reflect.Int64:  "a whole number",
-	reflect.Slice:  `a list ("- ...")`,
-	reflect.Map:    `fields ("name: value")`,
-	reflect.Struct: `fields ("name: value")`,
-}
-
-// describe returns the text of a decoder's error.
-func describe(err error) string {
-	var wrong *json.UnmarshalTypeError
-	if errors.As(err, &wrong) && wanted[wrong.Type.Kind()] != "" {
-		return fmt.Sprintf("want %s, not %s", wanted[wrong.Type.Kind()], wrong.Value)
-	}
-	return err.Error()
 }

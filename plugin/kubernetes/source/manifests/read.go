@@ -142,13 +142,12 @@ func (s *Source) update(w *watch) (changed bool, pause time.Duration, err error)
 func (s *Source) combine() (*cluster, error) {
 	c := newCluster()
 	var failures []error
-	at := s.placeText()
 	for _, path := range slices.Sorted(maps.Keys(s.files)) {
 		f := s.files[path]
 		err := f.err
 		if err == nil && f.contents != nil {
 			if first, again := c.add(path, f.contents); again != nil {
-				err = fmt.Errorf("%s: %s: already in %s; delete one of the two", at(again.place), again.key, at(first.place))
+				err = fmt.Errorf("%s: %s: already in %s; delete one of the two", s.at(again.place), again.key, s.at(first.place))
 			}
 		}
 		if err != nil {
@@ -164,18 +163,8 @@ func (s *Source) combine() (*cluster, error) {
 	return nil, fmt.Errorf("%w (the first of %d broken files)", failures[0], len(failures))
 }
 
-// placeText returns a function that returns the file and the line of an object for messages. It reads the file, each
-// once: lines are not stored.
-func (s *Source) placeText() func(place) string {
-	texts := map[string]*text{}
-	return func(p place) string {
-		if texts[p.file] == nil {
-			content, _ := s.content(p.file) // of a file that is gone the line is 1
-			texts[p.file] = newText(p.file, content)
-		}
-		return fmt.Sprintf("%s:%d", s.show(p.file), texts[p.file].lineOf(p.number, p.path))
-	}
-}
+// at returns the file and the line of an object for messages.
+func (s *Source) at(p place) string { return fmt.Sprintf("%s:%d", s.show(p.file), p.line) }
 
 // refresh updates the index from the directory, and returns the pause until the next reading if no change is reported.
 func (s *Source) refresh(w *watch) (pause time.Duration) {
@@ -203,16 +192,15 @@ const (
 
 // logWarnings logs the warnings about an accepted file, and the kinds in it that are not read.
 func (s *Source) logWarnings(path string, c *contents) {
-	at := s.placeText()
 	for _, n := range c.warnings[:min(len(c.warnings), maxWarnings)] {
-		s.log.Warningf("%s: %s", at(n.place), n.text)
+		s.log.Warningf("%s: %s", s.at(n.place), n.text)
 	}
 	if more := len(c.warnings) - maxWarnings; more > 0 {
 		s.log.Warningf("%s: %d more warnings", s.show(path), more)
 	}
 	for _, u := range c.unread {
 		if s.isFirst(u.kind) {
-			s.log.Infof("%s: %s is not read: DNS needs %s", at(u.place), u.kind, kindNames())
+			s.log.Infof("%s: %s is not read: DNS needs %s", s.at(u.place), u.kind, kindNames())
 		}
 	}
 	if s.opts.Imports || s.opts.PodsOnly {
@@ -220,7 +208,7 @@ func (s *Source) logWarnings(path string, c *contents) {
 	}
 	for _, o := range c.objects {
 		if o.key.kind == "ServiceImport" && s.isFirst(o.key.kind) {
-			s.log.Infof("%s: a kubernetes block without zones of multicluster does not answer for ServiceImports", at(o.place))
+			s.log.Infof("%s: a kubernetes block without zones of multicluster does not answer for ServiceImports", s.at(o.place))
 		}
 	}
 }

@@ -147,7 +147,7 @@ func TestWatch(t *testing.T) {
 		}},
 		"broken, then valid again": {map[string]string{"one.yaml": one, "two.yaml": two}, func(r *running) {
 			r.write("one.yaml", "apiVersion: v1\nkind: Service\nmetadata:\n  nam: one\n")
-			r.logs(1, "error ", "one.yaml:4: Service: metadata.nam: unknown field; see kubectl explain service.metadata; the last valid state of the directory is served")
+			r.logs(1, "error ", "one.yaml:4: Service: metadata.nam: unknown field; did you mean name?; the last valid state of the directory is served")
 			r.write("two.yaml", service("shop", "two", "10.96.0.8"))
 			time.Sleep(300 * time.Millisecond)
 			r.serves(dumpOne + "\n" + dumpTwo) // refused as a whole
