@@ -19,6 +19,8 @@ var hashSeed = maphash.MakeSeed()
 
 // file is one manifest.
 type file struct {
+	info       fs.FileInfo // of the last reading at readAt; nil if it must be read again
+	readAt     time.Time
 	sum        uint64    // of the content that was parsed last
 	contents   *contents // the last valid ones
 	err        error     // of the present content
@@ -28,19 +30,25 @@ type file struct {
 // maxTries is the maximum number of times that a directory which changes meanwhile is read again.
 const maxTries = 4
 
-// readFiles reads all files. All of them were in the directory at one moment: it lists the directory again at the end
+// readFiles reads the files that seem to have changed, and all of them from time to time. All of them were in the directory at one moment: it lists the directory again at the end
 // and starts over if that has changed, so that half of a swap of links is never read. A directory that changes all
 // the time is accepted as it is, and is then not stable.
 //
 // Directories are watched before they are read, so that no change is missed in between.
 func (s *Source) readFiles(w *watch) (stable bool, err error) {
+	if now := s.now(); !now.Before(s.rereadAt) {
+		s.rereadAt = now.Add(s.wait.reread)
+		for _, f := range s.files {
+			f.info = nil
+		}
+	}
 	t, err := s.list()
 	for range maxTries {
 		w.follow(t.dirs)
 		if err == nil {
 			maps.DeleteFunc(s.files, func(path string, _ *file) bool { return t.files[path] == nil })
-			for path := range t.files {
-				s.readFile(path)
+			for path, info := range t.files {
+				s.readFile(path, info)
 			}
 		}
 		again, errAgain := s.list()
@@ -52,12 +60,16 @@ func (s *Source) readFiles(w *watch) (stable bool, err error) {
 	return false, err
 }
 
-func (s *Source) readFile(path string) {
+func (s *Source) readFile(path string, info fs.FileInfo) {
 	f := s.files[path]
 	if f == nil {
 		f = &file{}
 		s.files[path] = f
 	}
+	if f.info != nil && sameInfo(f.info, info) && f.readAt.Sub(info.ModTime()) > s.wait.grain {
+		return
+	}
+	f.info, f.readAt = nil, s.now()
 	content, err := s.content(path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
@@ -72,7 +84,7 @@ func (s *Source) readFile(path string) {
 			return
 		}
 	}
-	f.emptySince = time.Time{}
+	f.info, f.emptySince = info, time.Time{}
 	sum := maphash.Bytes(hashSeed, content)
 	if f.sum == sum {
 		return
