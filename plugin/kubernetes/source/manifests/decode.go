@@ -3,6 +3,7 @@ package manifests
 import (
 	"cmp"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"reflect"
@@ -17,9 +18,6 @@ import (
 // member is a field of a mapping.
 type member struct{ key, value *yaml.Node }
 
-// decode fills a value, such as a string.
-func (f member) decode(into any) *problem { return decodeAt(f.value, f.key.Line, f.key.Value, into) }
-
 // target returns the node itself, or the node behind an alias.
 func target(n *yaml.Node) *yaml.Node {
 	if n.Kind == yaml.AliasNode {
@@ -33,12 +31,13 @@ func join(path, name string) string { return strings.Trim(path+"."+name, ".") }
 
 // problemAt returns an error of a field of an object.
 func problemAt(n *yaml.Node, object, path, text string) *problem {
-	return &problem{lineOf(n, path), object, path, text}
+	_, line := find(n, path)
+	return &problem{line, object, path, text}
 }
 
-// lineOf returns the line of a field; of a field that is missing that of the object around it.
-func lineOf(n *yaml.Node, path string) int {
-	line := n.Line
+// find returns the value at a path and its line; nil and the line of the object around it if it is missing.
+func find(n *yaml.Node, path string) (value *yaml.Node, line int) {
+	line = n.Line
 	for _, step := range strings.FieldsFunc(path, func(r rune) bool { return strings.ContainsRune(".[]", r) }) {
 		fields, _ := fieldsOf(n)
 		at := slices.IndexFunc(fields, func(f member) bool { return f.key.Value == step })
@@ -49,10 +48,10 @@ func lineOf(n *yaml.Node, path string) int {
 		case err == nil && n.Kind == yaml.SequenceNode && i < len(n.Content):
 			n, line = n.Content[i], n.Content[i].Line
 		default:
-			return line
+			return nil, line
 		}
 	}
-	return line
+	return n, line
 }
 
 // fieldsOf returns the fields of a mapping in order: its own, and after them those that `<<` merges and that it does not
@@ -60,7 +59,7 @@ func lineOf(n *yaml.Node, path string) int {
 func fieldsOf(n *yaml.Node) (all []member, bad *problem) {
 	line := n.Line
 	if n = target(n); n.Kind != yaml.MappingNode {
-		return nil, &problem{line: line, text: "want " + wanted[reflect.Struct] + ", not " + describe(n)}
+		return nil, &problem{line: line, text: "want " + wanted["struct"] + ", not " + describe(n)}
 	}
 	lines := map[string]int{}
 	var merged []*yaml.Node
@@ -99,92 +98,72 @@ func fieldsOf(n *yaml.Node) (all []member, bad *problem) {
 const noValue = "an item without a value"
 
 // valueOf returns the value of a node, as encoding/json has it.
-func valueOf(n *yaml.Node) (any, *problem) {
+func valueOf(n *yaml.Node) (v any, err error) {
 	switch n = target(n); n.Kind {
 	case yaml.MappingNode:
 		fields, bad := fieldsOf(n)
+		if bad != nil {
+			return nil, bad
+		}
 		all := make(map[string]any, len(fields))
 		for _, f := range fields {
-			if bad == nil {
-				all[f.key.Value], bad = valueOf(f.value)
+			if all[f.key.Value], err = valueOf(f.value); err != nil {
+				return nil, err
 			}
 		}
-		return all, bad
+		return all, nil
 	case yaml.SequenceNode:
 		all := make([]any, len(n.Content))
 		for i, c := range n.Content {
-			v, bad := valueOf(c)
-			if bad != nil {
-				return nil, bad
+			if all[i], err = valueOf(c); err == nil && all[i] == nil {
+				err = &problem{line: c.Line, text: noValue}
 			}
-			if v == nil {
-				return nil, &problem{line: c.Line, text: noValue}
+			if err != nil {
+				return nil, err
 			}
-			all[i] = v
 		}
 		return all, nil
 	}
-	return scalar(n)
-}
-
-// scalar returns text, a number, a truth value or nil.
-func scalar(n *yaml.Node) (v any, bad *problem) {
 	if is, ok := truth(n); ok {
 		return is, nil
 	}
 	if tag := n.ShortTag(); tag == "!!str" || tag == "!!timestamp" {
 		return n.Value, nil
 	}
-	if err := n.Decode(&v); err != nil {
-		_, text := splitError(err)
-		return nil, &problem{line: n.Line, text: text}
-	}
-	return v, nil
+	err = n.Decode(&v)
+	return v, err
 }
 
-// truths are the words that are truth values in YAML 1.1, which kubectl reads; in 1.2 some of them are text.
-var truths = map[string]bool{
-	"true": true, "yes": true, "on": true, "y": true,
-	"false": false, "no": false, "off": false, "n": false,
-}
-
+// truth returns a truth value. In YAML 1.1, which kubectl reads, on and no are such values, and in 1.2 they are text.
 func truth(n *yaml.Node) (is, ok bool) {
-	lower := strings.ToLower(n.Value)
-	if n.ShortTag() != "!!bool" && n.Style != 0 || n.Value != lower && n.Value != strings.ToUpper(lower) && n.Value != strings.ToUpper(lower[:1])+lower[1:] {
+	isWord := n.ShortTag() == "!!str" && n.Style == 0 && len(n.Value) <= len("false")
+	if n.ShortTag() != "!!bool" && !isWord {
 		return false, false
 	}
-	is, ok = truths[lower]
-	return is, ok
+	err := (&yaml.Node{Kind: yaml.ScalarNode, Value: n.Value}).Decode(&is)
+	return is, err == nil
 }
 
-// decode fills an object as strictly as the API server does with fieldValidation=Strict.
-func decode(n *yaml.Node, into any) *problem { return decodeAt(n, n.Line, "", into) }
-
-func decodeAt(n *yaml.Node, line int, path string, into any) *problem {
-	v, bad := valueOf(n)
-	var err error
-	if bad == nil {
-		err = decodeValue(v, into)
-	}
-	if bad == nil && err == nil {
+// decode fills an object, or the value at a path, as strictly as the API server does with fieldValidation=Strict.
+func decode(n *yaml.Node, line int, path string, into any) *problem {
+	err := convert(n, into)
+	if err == nil {
 		return nil
 	}
-	if found := locate(n, line, path, reflect.TypeOf(into).Elem()); found != nil || bad != nil {
-		return cmp.Or(found, bad)
-	}
-	return &problem{line: line, path: path, text: err.Error()}
+	return cmp.Or(locate(n, line, path, reflect.TypeOf(into).Elem()), &problem{line: line, path: path, text: err.Error()})
 }
 
-func decodeValue(v, into any) error {
+func convert(n *yaml.Node, into any) error {
+	v, err := valueOf(n)
+	if err != nil {
+		return err
+	}
 	text, err := json.Marshal(v)
 	if err != nil {
 		return err
 	}
 	strict, err := kjson.UnmarshalStrict(text, into)
-	if err == nil && len(strict) > 0 {
-		return strict[0]
-	}
-	return err
+	return errors.Join(append(strict, err)...)
 }
 
 // locate returns the first error of a node as the value of a Go type, nil for none. The decoder reports no line.
@@ -209,17 +188,18 @@ func locate(n *yaml.Node, line int, path string, t reflect.Type) *problem {
 		}
 		return nil
 	}
-	v, bad := valueOf(n)
-	if bad != nil {
+	err := convert(n, reflect.New(t).Interface())
+	bad := (*problem)(nil)
+	switch {
+	case err == nil:
+		return nil
+	case errors.As(err, &bad):
 		bad.path = join(path, bad.path)
 		return bad
 	}
-	if decodeValue(v, reflect.New(t).Interface()) == nil {
-		return nil
-	}
-	text := fmt.Sprintf("want %s, not %s", wantedOf(t), describe(n))
+	text := fmt.Sprintf("want %s, not %s", cmp.Or(wanted[t.Name()], wanted[t.Kind().String()], t.String()), describe(n))
 	if t.Kind() == reflect.String && at.Kind == yaml.ScalarNode {
-		text += fmt.Sprintf("; write %q in quotes", clip(at.Value))
+		text += fmt.Sprintf("; write %q in quotes", at.Value)
 	}
 	return &problem{line: line, path: path, text: text}
 }
@@ -290,57 +270,39 @@ func isNear(a, b string, edits int) bool {
 	return isNear(a[1:], b, edits-1) || isNear(a, b[1:], edits-1) || isNear(a[1:], b[1:], edits-1)
 }
 
-// wanted are the forms of values by the kinds of Go's types, and those of types that decode themselves by their names.
-var wanted = map[any]string{
-	reflect.String: "text",
-	reflect.Bool:   "true or false",
-	reflect.Int32:  "a whole number of up to 32 bits",
-	reflect.Int64:  "a whole number",
-	reflect.Slice:  `a list ("- ...")`,
-	reflect.Map:    `fields ("name: value")`,
-	reflect.Struct: `fields ("name: value")`,
-	"Time":         "a time such as 2026-01-31T12:00:00Z",
-	"MicroTime":    "a time such as 2026-01-31T12:00:00.000000Z",
-	"Quantity":     "a quantity such as 100m or 64Mi",
-	"IntOrString":  "a number or text",
-}
-
-func wantedOf(t reflect.Type) string {
-	for _, of := range []any{t.Name(), t.Kind()} {
-		if text := wanted[of]; text != "" {
-			return text
-		}
-	}
-	return t.String()
+// wanted are the forms of values by the names of their types or kinds in Go.
+var wanted = map[string]string{
+	"string":      "text",
+	"bool":        "true or false",
+	"int32":       "a whole number of up to 32 bits",
+	"int64":       "a whole number",
+	"slice":       `a list ("- ...")`,
+	"map":         `fields ("name: value")`,
+	"struct":      `fields ("name: value")`,
+	"Time":        "a time such as 2026-01-31T12:00:00Z",
+	"MicroTime":   "a time such as 2026-01-31T12:00:00.000000Z",
+	"Quantity":    "a quantity such as 100m or 64Mi",
+	"IntOrString": "a number or text",
 }
 
 // describe returns the value of a node for messages.
 func describe(n *yaml.Node) string {
-	switch n = target(n); n.Kind {
-	case yaml.MappingNode:
+	n = target(n)
+	_, isTruth := truth(n)
+	switch tag := n.ShortTag(); {
+	case n.Kind == yaml.MappingNode:
 		return "fields"
-	case yaml.SequenceNode:
+	case n.Kind == yaml.SequenceNode:
 		return "a list"
-	}
-	if _, ok := truth(n); ok {
+	case isTruth:
 		return "the truth value " + n.Value
-	}
-	switch tag := n.ShortTag(); tag {
-	case "!!str", "!!timestamp":
-		return strconv.Quote(clip(n.Value))
-	case "!!null":
+	case tag == "!!str" || tag == "!!timestamp":
+		return strconv.Quote(n.Value)
+	case tag == "!!null":
 		return "nothing"
-	case "!!int", "!!float":
-		return "the number " + clip(n.Value)
+	case tag == "!!int" || tag == "!!float":
+		return "the number " + n.Value
 	default:
-		return "a value tagged " + clip(tag)
+		return "a value tagged " + tag
 	}
-}
-
-// clip shortens a text that a message quotes.
-func clip(text string) string {
-	if len(text) > 63 {
-		return strings.ToValidUTF8(text[:60], "") + "..."
-	}
-	return text
 }

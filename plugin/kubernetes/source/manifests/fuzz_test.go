@@ -59,7 +59,7 @@ func FuzzParse(f *testing.F) {
 		}
 		for i, o := range c.objects {
 			a := again.objects[i]
-			a.place = o.place
+			a.file, a.line = o.file, o.line
 			if !reflect.DeepEqual(records(p, o), records(p, a)) {
 				t.Errorf("%s: %+v and again %+v", o.key, records(p, o), records(p, a))
 			}
@@ -117,7 +117,7 @@ func encodeItem(t *testing.T, n *yaml.Node, of metav1.TypeMeta) (out []byte) {
 		return nil
 	}
 	o := k.new()
-	if bad := decode(n, o); bad != nil {
+	if bad := decode(n, n.Line, "", o); bad != nil {
 		t.Fatal(bad)
 	}
 	reflect.ValueOf(o).Elem().FieldByName("TypeMeta").Set(reflect.ValueOf(h.TypeMeta))

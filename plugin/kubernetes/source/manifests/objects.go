@@ -25,29 +25,17 @@ func (k key) String() string {
 	return k.kind + " " + k.namespace + "/" + k.name
 }
 
-// place is where an object is.
-type place struct {
-	file string // path below the directory
-	line int
-}
-
 // contents are the objects of one file.
 type contents struct {
 	objects  []*object
 	unread   []unread
-	warnings []warning
+	warnings []string // each begins with its line
 }
 
 // unread stands for the objects of one kind that is not read, in one namespace.
 type unread struct {
 	kind, namespace string
-	place           place
-}
-
-// warning is about a valid object that may be a mistake.
-type warning struct {
-	place place
-	text  string
+	line            int
 }
 
 // apiObject is what the API types have in common.
@@ -142,25 +130,20 @@ func readHeader(n *yaml.Node, of metav1.TypeMeta) (h header, bad *problem) {
 	if target(n).Kind != yaml.MappingNode {
 		return h, &problem{line: n.Line, text: "want an object with apiVersion, kind and metadata, not " + describe(n)}
 	}
-	fields, bad := fieldsOf(n)
-	for _, f := range fields {
-		switch f.key.Value {
-		case "kind":
-			bad = cmp.Or(bad, f.decode(&h.Kind))
-		case "apiVersion":
-			bad = cmp.Or(bad, f.decode(&h.APIVersion))
-		case "metadata":
-			names, _ := fieldsOf(f.value) // errors are reported when the kind is known
-			for _, f := range names {
-				switch f.key.Value {
-				case "name":
-					_ = f.decode(&h.name)
-				case "namespace":
-					_ = f.decode(&h.namespace)
-				}
-			}
+	for _, field := range []struct {
+		path string
+		into *string
+	}{{"metadata.name", &h.name}, {"metadata.namespace", &h.namespace}, {"kind", &h.Kind}, {"apiVersion", &h.APIVersion}} {
+		value, line := find(n, field.path)
+		if value == nil {
+			continue
+		}
+		bad := decode(value, line, field.path, field.into)
+		if bad != nil && !strings.Contains(field.path, ".") { // others are reported when the kind is known
+			return h, bad
 		}
 	}
+	_, bad = fieldsOf(n)
 	return h, bad
 }
 
@@ -214,7 +197,7 @@ func (h header) object(k *kind) string {
 
 // skip records an object that is not read: its namespace exists nevertheless.
 func (r *reading) skip(n *yaml.Node, h header, name string) {
-	u := unread{kind: h.Kind, namespace: h.namespace, place: place{r.file, n.Line}}
+	u := unread{kind: h.Kind, namespace: h.namespace, line: n.Line}
 	if slices.ContainsFunc(kinds, func(k kind) bool { return k.name == name }) {
 		group, _, _ := strings.Cut(h.APIVersion, "/")
 		u.kind += "." + group
@@ -243,7 +226,7 @@ func (r *reading) list(n *yaml.Node, h header, of string) *problem {
 		}
 		all.Content = append(all.Content, f.key, f.value)
 	}
-	if bad := decode(&all, &list{}); bad != nil {
+	if bad := decode(&all, n.Line, "", &list{}); bad != nil {
 		bad.object = h.Kind
 		return bad
 	}
@@ -265,7 +248,7 @@ func (r *reading) list(n *yaml.Node, h header, of string) *problem {
 // object reads an object of a kind that is read.
 func (r *reading) object(n *yaml.Node, h header, k *kind) *problem {
 	o := k.new()
-	if bad := decode(n, o); bad != nil {
+	if bad := decode(n, n.Line, "", o); bad != nil {
 		bad.object = h.object(k)
 		return bad
 	}
@@ -282,10 +265,10 @@ func (r *reading) object(n *yaml.Node, h header, k *kind) *problem {
 	}
 	r.seen[name] = n.Line
 	made := r.record(o)
-	made.key, made.place = name, place{r.file, n.Line}
+	made.key, made.file, made.line = name, r.file, n.Line
 	r.contents.objects = append(r.contents.objects, made)
 	if text := r.warning(o); text != "" {
-		r.contents.warnings = append(r.contents.warnings, warning{made.place, name.String() + " " + text})
+		r.contents.warnings = append(r.contents.warnings, fmt.Sprintf("%d: %s %s", n.Line, name, text))
 	}
 	return nil
 }

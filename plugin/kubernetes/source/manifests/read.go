@@ -159,7 +159,7 @@ func (s *Source) combine() (*cluster, error) {
 		err := f.err
 		if err == nil && f.contents != nil {
 			if first, again := c.add(path, f.contents); again != nil {
-				err = fmt.Errorf("%s: %s: already in %s; delete one of the two", s.at(again.place), again.key, s.at(first.place))
+				err = fmt.Errorf("%s: %s: already in %s; delete one of the two", s.at(again.file, again.line), again.key, s.at(first.file, first.line))
 			}
 		}
 		if err != nil {
@@ -176,7 +176,7 @@ func (s *Source) combine() (*cluster, error) {
 }
 
 // at returns the file and the line of an object for messages.
-func (s *Source) at(p place) string { return fmt.Sprintf("%s:%d", s.show(p.file), p.line) }
+func (s *Source) at(file string, line int) string { return fmt.Sprintf("%s:%d", s.show(file), line) }
 
 // refresh updates the index from the directory, and returns the pause until the next reading if no change is reported.
 func (s *Source) refresh(w *watch) (pause time.Duration) {
@@ -204,15 +204,15 @@ const (
 
 // logWarnings logs the warnings about an accepted file, and the kinds in it that are not read.
 func (s *Source) logWarnings(path string, c *contents) {
-	for _, n := range c.warnings[:min(len(c.warnings), maxWarnings)] {
-		s.log.Warningf("%s: %s", s.at(n.place), n.text)
+	for _, text := range c.warnings[:min(len(c.warnings), maxWarnings)] {
+		s.log.Warningf("%s:%s", s.show(path), text)
 	}
 	if more := len(c.warnings) - maxWarnings; more > 0 {
 		s.log.Warningf("%s: %d more warnings", s.show(path), more)
 	}
 	for _, u := range c.unread {
 		if s.isFirst(u.kind) {
-			s.log.Infof("%s: %s is not read: DNS needs %s", s.at(u.place), u.kind, kindNames())
+			s.log.Infof("%s: %s is not read: DNS needs %s", s.at(path, u.line), u.kind, kindNames())
 		}
 	}
 	if s.opts.Imports || s.opts.PodsOnly {
@@ -220,7 +220,7 @@ func (s *Source) logWarnings(path string, c *contents) {
 	}
 	for _, o := range c.objects {
 		if o.key.kind == "ServiceImport" && s.isFirst(o.key.kind) {
-			s.log.Infof("%s: a kubernetes block without zones of multicluster does not answer for ServiceImports", s.at(o.place))
+			s.log.Infof("%s: a kubernetes block without zones of multicluster does not answer for ServiceImports", s.at(path, o.line))
 		}
 	}
 }
