@@ -179,7 +179,7 @@ func locate(n *yaml.Node, line int, path string, t reflect.Type) *problem {
 	case at.Kind == yaml.SequenceNode && t.Kind() == reflect.Slice:
 		for i, c := range at.Content {
 			item := fmt.Sprintf("%s[%d]", path, i)
-			if c.ShortTag() == "!!null" {
+			if isNull(c) {
 				return &problem{line: c.Line, path: item, text: noValue}
 			}
 			if bad := locate(c, c.Line, item, t.Elem()); bad != nil {

@@ -2,7 +2,6 @@ package manifests
 
 import (
 	"bytes"
-	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -45,44 +44,40 @@ func (p *problem) Error() string {
 // maxAliased is the maximum number of values that aliases add to a document: a few lines can stand for any number.
 const maxAliased = 100_000
 
-// documents calls each with the documents of a file, which are YAML or JSON values, until one fails. Empty ones are left
-// out. The nodes have the lines of the file.
-func documents(path string, content []byte, each func(*yaml.Node) error) error {
+// documents returns the documents of a file, which are YAML or JSON values, without empty ones. The nodes have the lines
+// of the file.
+func documents(path string, content []byte) (roots []*yaml.Node, err error) {
 	content = bytes.TrimPrefix(content, []byte("\xef\xbb\xbf"))
-	checked := func(n *yaml.Node) error {
-		s := sizes{limit: len(content) + maxAliased, known: map[*yaml.Node]int{}}
-		switch {
-		case n.ShortTag() == "!!null":
-			return nil
-		case s.size(n) >= s.limit:
-			return &problem{line: s.exceeded.Line, text: fmt.Sprintf("aliases stand for more than %d values, or for themselves; write them out", maxAliased)}
-		}
-		return each(n)
-	}
 	if strings.EqualFold(filepath.Ext(path), ".json") {
-		return jsonDocuments(content, checked)
+		roots, err = jsonDocuments(content)
+	} else if roots, err = yamlDocuments(content); err != nil {
+		err = syntaxProblem(content, err)
 	}
-	bad := (*problem)(nil)
-	err := yamlDocuments(content, checked)
-	if err != nil && !errors.As(err, &bad) {
-		return syntaxProblem(content, err)
+	if err != nil {
+		return nil, err
 	}
-	return err
+	for _, n := range roots {
+		s := sizes{limit: len(content) + maxAliased, known: map[*yaml.Node]int{}}
+		if s.size(n) >= s.limit {
+			return nil, &problem{line: s.exceeded.Line, text: fmt.Sprintf("aliases stand for more than %d values, or for themselves; write them out", maxAliased)}
+		}
+	}
+	return slices.DeleteFunc(roots, isNull), nil
 }
 
-func yamlDocuments(content []byte, each func(*yaml.Node) error) error {
+func isNull(n *yaml.Node) bool { return n.ShortTag() == "!!null" }
+
+func yamlDocuments(content []byte) (roots []*yaml.Node, err error) {
 	for d := yaml.NewDecoder(bytes.NewReader(content)); ; {
 		n := &yaml.Node{}
 		err := safely(func() error { return d.Decode(n) })
 		if errors.Is(err, io.EOF) {
-			return nil
-		}
-		for _, root := range n.Content {
-			err = cmp.Or(err, each(root))
+			return roots, nil
 		}
 		if err != nil {
-			return err
+			return nil, err
 		}
+		roots = append(roots, n.Content...)
 	}
 }
 
@@ -99,34 +94,38 @@ func safely(f func() error) (err error) {
 var jsonText = regexp.MustCompile(`"(\\.|[^"\\])*"`)
 
 // jsonDocuments reads JSON with the parser of YAML, which has lines. Only some escapes in text differ.
-func jsonDocuments(content []byte, each func(*yaml.Node) error) error {
+func jsonDocuments(content []byte) (roots []*yaml.Node, err error) {
 	for d := json.NewDecoder(bytes.NewReader(content)); ; {
 		var value json.RawMessage
 		err := d.Decode(&value)
 		if errors.Is(err, io.EOF) {
-			return nil
+			return roots, nil
 		}
+		end := len(bytes.TrimSpace(content))
+		if syntax := (*json.SyntaxError)(nil); errors.As(err, &syntax) {
+			end = int(syntax.Offset) - 1 // the offset is behind the wrong byte
+		}
+		var all []*yaml.Node
+		if err == nil {
+			end = int(d.InputOffset()) - len(value)
+			all, err = yamlDocuments(jsonText.ReplaceAllFunc(value, yamlText))
+		}
+		line := lineAt(content, end)
 		if err != nil {
-			end := len(bytes.TrimSpace(content))
-			if syntax := (*json.SyntaxError)(nil); errors.As(err, &syntax) {
-				end = int(syntax.Offset) - 1 // the offset is behind the wrong byte
-			}
-			return &problem{line: lineAt(content, end), text: "invalid JSON: " + err.Error()}
+			return nil, &problem{line: line, text: "invalid JSON: " + err.Error()}
 		}
-		line := lineAt(content, int(d.InputOffset())-len(value))
-		value = jsonText.ReplaceAllFunc(value, func(quoted []byte) []byte {
-			var text string
-			_ = json.Unmarshal(quoted, &text) // it has been parsed before
-			return []byte(strconv.QuoteToASCII(text))
-		})
-		err = yamlDocuments(value, func(n *yaml.Node) error {
+		for _, n := range all {
 			moveDown(n, line-1)
-			return each(n)
-		})
-		if err != nil {
-			return err
 		}
+		roots = append(roots, all...)
 	}
+}
+
+// yamlText returns quoted text of JSON as YAML has it.
+func yamlText(quoted []byte) []byte {
+	var text string
+	_ = json.Unmarshal(quoted, &text) // it has been parsed before
+	return []byte(strconv.QuoteToASCII(text))
 }
 
 // lineAt returns the line of an offset.
@@ -212,7 +211,7 @@ func syntaxProblem(content []byte, err error) *problem {
 
 // hasError reports whether the parser fails with a text.
 func hasError(part []byte, text string) bool {
-	err := yamlDocuments(part, func(*yaml.Node) error { return nil })
+	_, err := yamlDocuments(part)
 	if err == nil {
 		return false
 	}

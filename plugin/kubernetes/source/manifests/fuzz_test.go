@@ -79,12 +79,12 @@ func records(p parser, o *object) object {
 // encode writes the objects of a file as JSON, as the Kubernetes encoder does.
 func encode(t *testing.T, name string, content []byte) (out []byte) {
 	t.Helper()
-	err := documents(name, content, func(n *yaml.Node) error {
-		out = append(out, encodeItem(t, n, metav1.TypeMeta{})...)
-		return nil
-	})
+	roots, err := documents(name, content)
 	if err != nil {
 		t.Fatal(err)
+	}
+	for _, n := range roots {
+		out = append(out, encodeItem(t, n, metav1.TypeMeta{})...)
 	}
 	return out
 }

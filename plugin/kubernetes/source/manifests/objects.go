@@ -107,14 +107,17 @@ type reading struct {
 
 // parse returns the contents of a file, or its first error.
 func (p parser) parse(path string, content []byte) (*contents, error) {
+	roots, err := documents(path, content)
+	if err != nil {
+		return nil, err
+	}
 	r := reading{parser: p, file: path, seen: map[key]int{}}
-	err := documents(path, content, func(n *yaml.Node) error {
+	for _, n := range roots {
 		if bad := r.item(n, metav1.TypeMeta{}, false); bad != nil {
-			return bad
+			return nil, bad
 		}
-		return nil
-	})
-	return &r.contents, err
+	}
+	return &r.contents, nil
 }
 
 // header is read of objects of all kinds.
@@ -234,10 +237,7 @@ func (r *reading) list(n *yaml.Node, h header, of string) *problem {
 	if of != "" {
 		each = metav1.TypeMeta{Kind: of, APIVersion: h.APIVersion}
 	}
-	for i, n := range items {
-		if n.ShortTag() == "!!null" {
-			return &problem{line: n.Line, object: h.Kind, path: fmt.Sprintf("items[%d]", i), text: noValue}
-		}
+	for _, n := range items {
 		if bad := r.item(n, each, true); bad != nil {
 			return bad
 		}
