@@ -57,9 +57,8 @@ func documents(path string, content []byte) (roots []*yaml.Node, err error) {
 		return nil, err
 	}
 	for _, n := range roots {
-		s := sizes{limit: len(content) + maxAliased, known: map[*yaml.Node]int{}}
-		if s.size(n) >= s.limit {
-			return nil, &problem{line: s.exceeded.Line, text: fmt.Sprintf("aliases stand for more than %d values, or for themselves; write them out", maxAliased)}
+		if bad := checkAliases(n, len(content)+maxAliased); bad != nil {
+			return nil, bad
 		}
 	}
 	return slices.DeleteFunc(roots, isNull), nil
@@ -140,34 +139,31 @@ func moveDown(n *yaml.Node, lines int) {
 	}
 }
 
-// sizes counts the values of a document, and those behind aliases as often as they are used.
-type sizes struct {
-	limit    int
-	known    map[*yaml.Node]int // of nodes with anchors; of one being counted the limit
-	exceeded *yaml.Node         // that reached the limit
-}
-
-// size returns the number of values below a node, up to the limit.
-func (s *sizes) size(n *yaml.Node) int {
-	if n.Kind == yaml.AliasNode {
-		n = n.Alias
-	}
-	if known, ok := s.known[n]; ok {
-		return known
-	}
-	if n.Anchor != "" {
-		s.known[n] = s.limit
-	}
-	total := 1
-	for _, c := range n.Content {
-		if total = min(total+s.size(c), s.limit); total == s.limit && s.exceeded == nil {
-			s.exceeded = c
+// checkAliases counts the values of a document, those behind aliases as often as they are used, up to a limit.
+func checkAliases(root *yaml.Node, limit int) (bad *problem) {
+	sizes := map[*yaml.Node]int{} // of nodes with anchors; while one is counted, the limit
+	var size func(*yaml.Node) int
+	size = func(n *yaml.Node) int {
+		n = target(n)
+		if known, ok := sizes[n]; ok {
+			return known
 		}
+		if n.Anchor != "" {
+			sizes[n] = limit
+		}
+		total := 1
+		for _, c := range n.Content {
+			if total = min(total+size(c), limit); total == limit && bad == nil {
+				bad = &problem{line: c.Line, text: fmt.Sprintf("aliases stand for more than %d values, or for themselves; write them out", maxAliased)}
+			}
+		}
+		if n.Anchor != "" {
+			sizes[n] = total
+		}
+		return total
 	}
-	if n.Anchor != "" {
-		s.known[n] = total
-	}
-	return total
+	size(root)
+	return bad
 }
 
 var yamlError = regexp.MustCompile(`(?s)^yaml: (?:line (\d+): )?(.*)$`)

@@ -30,9 +30,9 @@ type file struct {
 // maxTries is the maximum number of times that a directory which changes meanwhile is read again.
 const maxTries = 4
 
-// readFiles reads the files that seem to have changed, and all of them from time to time. All of them were in the directory at one moment: it lists the directory again at the end
-// and starts over if that has changed, so that half of a swap of links is never read. A directory that changes all
-// the time is accepted as it is, and is then not stable.
+// readFiles reads the files that seem to have changed, and all of them from time to time. All of them were in the
+// directory at one moment: it lists the directory again at the end and starts over if that has changed, so that half of a
+// swap of links is never read. A directory that changes all the time is accepted as it is, and is then not stable.
 //
 // Directories are watched before they are read, so that no change is missed in between.
 func (s *Source) readFiles(w *watch) (stable bool, err error) {
@@ -166,13 +166,10 @@ func (s *Source) combine() (*cluster, error) {
 			failures = append(failures, err)
 		}
 	}
-	switch len(failures) {
-	case 0:
-		return c, nil
-	case 1:
-		return nil, failures[0]
+	if len(failures) > 1 {
+		return nil, fmt.Errorf("%w (the first of %d broken files)", failures[0], len(failures))
 	}
-	return nil, fmt.Errorf("%w (the first of %d broken files)", failures[0], len(failures))
+	return c, errors.Join(failures...)
 }
 
 // at returns the file and the line of an object for messages.
