@@ -134,7 +134,7 @@ func valueOf(n *yaml.Node) (v any, err error) {
 	return v, err
 }
 
-// truth returns a truth value. In YAML 1.1, which kubectl reads, on and no are such values, and in 1.2 they are text.
+// truth returns a truth value. On and no are truth values in YAML 1.1, which kubectl reads, and text in YAML 1.2.
 func truth(n *yaml.Node) (is, ok bool) {
 	isWord := n.ShortTag() == "!!str" && n.Style == 0 && len(n.Value) <= len("false")
 	if n.ShortTag() != "!!bool" && !isWord {
@@ -144,7 +144,7 @@ func truth(n *yaml.Node) (is, ok bool) {
 	return is, err == nil
 }
 
-// decode fills an object, or the value at a path, as strictly as the API server does with fieldValidation=Strict.
+// decode fills an object, or the field at a path, as strictly as the API server does with fieldValidation=Strict.
 func decode(n *yaml.Node, line int, path string, into any) *problem {
 	err := convert(n, into)
 	if err == nil {
@@ -153,6 +153,7 @@ func decode(n *yaml.Node, line int, path string, into any) *problem {
 	return cmp.Or(locate(n, line, path, reflect.TypeOf(into).Elem()), &problem{line: line, path: path, text: err.Error()})
 }
 
+// convert is decode without the line of an error.
 func convert(n *yaml.Node, into any) error {
 	v, err := valueOf(n)
 	if err != nil {
@@ -166,7 +167,7 @@ func convert(n *yaml.Node, into any) error {
 	return errors.Join(append(strict, err)...)
 }
 
-// locate returns the first error of a node as the value of a Go type, nil for none. The decoder reports no line.
+// locate returns the first error of a node as a value of a Go type, nil for none: the strict decoder reports no lines.
 func locate(n *yaml.Node, line int, path string, t reflect.Type) *problem {
 	for t.Kind() == reflect.Pointer {
 		t = t.Elem()
@@ -257,7 +258,7 @@ func suggestion(name string, fields []string) string {
 	return "see kubectl explain"
 }
 
-// isNear reports whether up to a number of letters must be added, deleted or replaced to make one text of another.
+// isNear reports whether a becomes b if up to edits letters are added, deleted or replaced.
 func isNear(a, b string, edits int) bool {
 	switch {
 	case edits < 0:
@@ -285,7 +286,7 @@ var wanted = map[string]string{
 	"IntOrString": "a number or text",
 }
 
-// describe returns the value of a node for messages.
+// describe returns the kind and the value of a node for messages.
 func describe(n *yaml.Node) string {
 	n = target(n)
 	_, isTruth := truth(n)

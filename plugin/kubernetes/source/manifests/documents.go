@@ -80,7 +80,7 @@ func yamlDocuments(content []byte) (roots []*yaml.Node, err error) {
 	}
 }
 
-// safely calls the parser of YAML. It panics in states that it holds impossible.
+// safely calls the YAML parser, which panics in states that it considers impossible.
 func safely(f func() error) (err error) {
 	defer func() {
 		if r := recover(); r != nil {
@@ -92,7 +92,7 @@ func safely(f func() error) (err error) {
 
 var jsonText = regexp.MustCompile(`"(\\.|[^"\\])*"`)
 
-// jsonDocuments reads JSON with the parser of YAML, which has lines. Only some escapes in text differ.
+// jsonDocuments parses JSON as YAML, for the lines. JSON is valid YAML except for some escapes in text.
 func jsonDocuments(content []byte) (roots []*yaml.Node, err error) {
 	for d := json.NewDecoder(bytes.NewReader(content)); ; {
 		var value json.RawMessage
@@ -120,7 +120,7 @@ func jsonDocuments(content []byte) (roots []*yaml.Node, err error) {
 	}
 }
 
-// yamlText returns quoted text of JSON as YAML has it.
+// yamlText converts quoted text of JSON to YAML, where an escape of half a character is invalid.
 func yamlText(quoted []byte) []byte {
 	var text string
 	_ = json.Unmarshal(quoted, &text) // it has been parsed before
