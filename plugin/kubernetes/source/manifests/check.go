@@ -38,8 +38,11 @@ func check(k *kind, o apiObject) field.ErrorList {
 	return errs
 }
 
-func invalid(path *field.Path, value any, want string) field.ErrorList {
-	return field.ErrorList{field.Invalid(path, value, want)}
+func invalid(path *field.Path, value any, reasons ...string) (errs field.ErrorList) {
+	for _, text := range reasons {
+		errs = append(errs, field.Invalid(path, value, text))
+	}
+	return errs
 }
 
 func required(path *field.Path, want string) field.ErrorList {
@@ -63,9 +66,7 @@ func checkName(k *kind, m metav1.Object) (errs field.ErrorList) {
 	case k.isLabel:
 		errs = checkLabel(name, m.GetName())
 	default:
-		for _, message := range validation.IsDNS1123Subdomain(m.GetName()) {
-			errs = append(errs, field.Invalid(name, m.GetName(), message))
-		}
+		errs = invalid(name, m.GetName(), validation.IsDNS1123Subdomain(m.GetName())...)
 	}
 	switch {
 	case k.namespaced:
@@ -77,14 +78,11 @@ func checkName(k *kind, m metav1.Object) (errs field.ErrorList) {
 }
 
 // checkLabel checks a name that is one DNS label, or missing.
-func checkLabel(path *field.Path, name string) (errs field.ErrorList) {
+func checkLabel(path *field.Path, name string) field.ErrorList {
 	if name == "" {
 		return nil
 	}
-	for _, message := range validation.IsDNS1123Label(name) {
-		errs = append(errs, field.Invalid(path, name, message))
-	}
-	return errs
+	return invalid(path, name, validation.IsDNS1123Label(name)...)
 }
 
 func checkService(o *corev1.Service) field.ErrorList {

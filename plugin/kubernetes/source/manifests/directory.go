@@ -107,8 +107,10 @@ func (s *Source) addEntry(t *tree, rel string, isLink bool) error {
 		t.files[rel] = info
 		t.bytes += info.Size()
 	}
-	if real, errReal := filepath.EvalSymlinks(path); isLink && errReal == nil && !info.IsDir() {
-		t.dirs = append(t.dirs, filepath.Dir(real)) // the file may be edited there
+	if isLink && !info.IsDir() {
+		if real, err := filepath.EvalSymlinks(path); err == nil {
+			t.dirs = append(t.dirs, filepath.Dir(real)) // the file may be edited there
+		}
 	}
 	switch {
 	case err != nil:

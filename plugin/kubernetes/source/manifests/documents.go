@@ -13,8 +13,7 @@ import (
 	"strconv"
 	"strings"
 
-	"go.yaml.in/yaml/v2"
-	yamlv3 "go.yaml.in/yaml/v3"
+	"go.yaml.in/yaml/v3"
 )
 
 // problem is an error at a line of a file.
@@ -42,87 +41,46 @@ func (p *problem) Error() string {
 	}, text)
 }
 
-// text is the content of a file: YAML documents, or JSON values.
-type text struct {
-	content []byte
-	isJSON  bool
-	roots   []*yamlv3.Node // the documents as trees with lines; nil until a line is looked up
-}
+// maxAliased is the maximum number of values that aliases add to a document: a few lines can stand for any number.
+const maxAliased = 100_000
 
-func newText(path string, content []byte) *text {
-	isJSON := strings.EqualFold(filepath.Ext(path), ".json")
-	return &text{content: bytes.TrimPrefix(content, []byte("\xef\xbb\xbf")), isJSON: isJSON}
-}
-
-// errTwice is returned if a field is set twice, or replaces one merged by `<<`.
-var errTwice = errors.New("a field is set twice")
-
-// documents calls each with the documents as JSON and their numbers, from 0, until one fails. YAML is read in version
-// 1.1, as kubectl does: there, yes and off are truth values.
-func (t *text) documents(strict bool, each func(number int, document []byte) error) error {
-	next := t.yamlValues(strict)
-	if t.isJSON {
-		next = t.jsonValues()
+// documents returns the documents of a file, which are YAML or JSON values, without empty ones. The nodes have the lines
+// of the file.
+func documents(path string, content []byte) (roots []*yaml.Node, err error) {
+	content = bytes.TrimPrefix(content, []byte("\xef\xbb\xbf"))
+	if strings.EqualFold(filepath.Ext(path), ".json") {
+		roots, err = jsonDocuments(content)
+	} else if roots, err = yamlDocuments(content); err != nil {
+		err = syntaxProblem(content, err)
 	}
-	for number := 0; ; number++ {
-		document, err := next()
+	if err != nil {
+		return nil, err
+	}
+	for _, n := range roots {
+		if bad := checkAliases(n, len(content)+maxAliased); bad != nil {
+			return nil, bad
+		}
+	}
+	return slices.DeleteFunc(roots, isNull), nil
+}
+
+func isNull(n *yaml.Node) bool { return n.ShortTag() == "!!null" }
+
+func yamlDocuments(content []byte) (roots []*yaml.Node, err error) {
+	for d := yaml.NewDecoder(bytes.NewReader(content)); ; {
+		n := &yaml.Node{}
+		err := safely(func() error { return d.Decode(n) })
 		if errors.Is(err, io.EOF) {
-			return nil
-		}
-		if err == nil {
-			err = each(number, document)
+			return roots, nil
 		}
 		if err != nil {
-			return err
-		}
-	}
-}
-
-func (t *text) jsonValues() (next func() ([]byte, error)) {
-	d := json.NewDecoder(bytes.NewReader(t.content))
-	return func() ([]byte, error) {
-		var value json.RawMessage
-		err := d.Decode(&value)
-		if err == nil || errors.Is(err, io.EOF) {
-			return value, err
-		}
-		end := len(bytes.TrimSpace(t.content))
-		if syntax := (*json.SyntaxError)(nil); errors.As(err, &syntax) {
-			end = int(syntax.Offset) - 1 // the offset is behind the wrong byte
-		}
-		line := 1 + bytes.Count(t.content[:min(max(end, 0), len(t.content))], []byte("\n"))
-		return nil, &problem{line: line, text: "invalid JSON: " + err.Error()}
-	}
-}
-
-func (t *text) yamlValues(strict bool) (next func() ([]byte, error)) {
-	d := yaml.NewDecoder(bytes.NewReader(t.content))
-	d.SetStrict(strict)
-	number := -1
-	return func() ([]byte, error) {
-		number++
-		var value any
-		err := safely(func() error { return d.Decode(&value) })
-		var wrongType *yaml.TypeError
-		switch {
-		case errors.As(err, &wrongType) && strict:
-			return nil, errTwice // the only error of types when the type is any
-		case errors.Is(err, io.EOF):
 			return nil, err
-		case err != nil:
-			return nil, t.syntaxProblem(err)
 		}
-		value = withTextKeys(value)
-		document, err := json.Marshal(value)
-		if err != nil {
-			path := culprit(value, func(v any) bool { _, err := json.Marshal(v); return err != nil })
-			return nil, &problem{line: t.lineOf(number, path), path: path, text: err.Error()}
-		}
-		return document, nil
+		roots = append(roots, n.Content...)
 	}
 }
 
-// safely calls a parser of YAML. They panic in states that they regard as impossible.
+// safely calls the YAML parser, which panics in states that it considers impossible.
 func safely(f func() error) (err error) {
 	defer func() {
 		if r := recover(); r != nil {
@@ -132,127 +90,80 @@ func safely(f func() error) (err error) {
 	return f()
 }
 
-// withTextKeys returns a value of YAML with text as keys, as JSON has it.
-func withTextKeys(v any) any {
-	switch v := v.(type) {
-	case map[any]any:
-		fields := make(map[string]any, len(v))
-		for key, value := range v {
-			fields[fmt.Sprint(key)] = withTextKeys(value)
+var jsonText = regexp.MustCompile(`"(\\.|[^"\\])*"`)
+
+// jsonDocuments parses JSON as YAML, for the lines. JSON is valid YAML except for some escapes in text.
+func jsonDocuments(content []byte) (roots []*yaml.Node, err error) {
+	for d := json.NewDecoder(bytes.NewReader(content)); ; {
+		var value json.RawMessage
+		err := d.Decode(&value)
+		if errors.Is(err, io.EOF) {
+			return roots, nil
 		}
-		return fields
-	case []any:
-		for i, value := range v {
-			v[i] = withTextKeys(value)
+		end := len(bytes.TrimSpace(content))
+		if syntax := (*json.SyntaxError)(nil); errors.As(err, &syntax) {
+			end = int(syntax.Offset) - 1 // the offset is behind the wrong byte
 		}
+		var all []*yaml.Node
+		if err == nil {
+			end = int(d.InputOffset()) - len(value)
+			all, err = yamlDocuments(jsonText.ReplaceAllFunc(value, yamlText))
+		}
+		line := lineAt(content, end)
+		if err != nil {
+			return nil, &problem{line: line, text: "invalid JSON: " + err.Error()}
+		}
+		for _, n := range all {
+			moveDown(n, line-1)
+		}
+		roots = append(roots, all...)
 	}
-	return v
 }
 
-// root returns a document as a tree with lines, an empty one in line 1 if it cannot be parsed.
-func (t *text) root(number int) *yamlv3.Node {
-	if t.roots == nil {
-		t.roots = []*yamlv3.Node{}
-		_ = safely(t.parseRoots) // the other parser reports errors
-	}
-	if number < len(t.roots) {
-		return t.roots[number]
-	}
-	return &yamlv3.Node{Line: 1}
+// yamlText converts quoted text of JSON to YAML, where an escape of half a character is invalid.
+func yamlText(quoted []byte) []byte {
+	var text string
+	_ = json.Unmarshal(quoted, &text) // it has been parsed before
+	return []byte(strconv.QuoteToASCII(text))
 }
 
-func (t *text) parseRoots() error {
-	if t.isJSON {
-		for d := json.NewDecoder(bytes.NewReader(t.content)); ; {
-			var value json.RawMessage
-			if err := d.Decode(&value); err != nil {
-				return err
+// lineAt returns the line of an offset.
+func lineAt(content []byte, offset int) int {
+	return 1 + bytes.Count(content[:min(max(offset, 0), len(content))], []byte("\n"))
+}
+
+func moveDown(n *yaml.Node, lines int) {
+	n.Line += lines
+	for _, c := range n.Content {
+		moveDown(c, lines)
+	}
+}
+
+// checkAliases counts the values of a document, those behind aliases as often as they are used, up to a limit.
+func checkAliases(root *yaml.Node, limit int) (bad *problem) {
+	sizes := map[*yaml.Node]int{} // of nodes with anchors; while one is counted, the limit
+	var size func(*yaml.Node) int
+	size = func(n *yaml.Node) int {
+		n = target(n)
+		if known, ok := sizes[n]; ok {
+			return known
+		}
+		if n.Anchor != "" {
+			sizes[n] = limit
+		}
+		total := 1
+		for _, c := range n.Content {
+			if total = min(total+size(c), limit); total == limit && bad == nil {
+				bad = &problem{line: c.Line, text: fmt.Sprintf("aliases stand for more than %d values, or for themselves; write them out", maxAliased)}
 			}
-			lines := bytes.Count(t.content[:int(d.InputOffset())-len(value)], []byte("\n"))
-			n := &yamlv3.Node{}
-			if yamlv3.Unmarshal(append(bytes.Repeat([]byte("\n"), lines), value...), n) != nil || len(n.Content) == 0 {
-				n.Content = []*yamlv3.Node{{Line: lines + 1}} // some escapes of JSON are not valid in YAML
-			}
-			t.roots = append(t.roots, n.Content...)
 		}
-	}
-	for d := yamlv3.NewDecoder(bytes.NewReader(t.content)); ; {
-		n := &yamlv3.Node{}
-		if err := d.Decode(n); err != nil {
-			return err
+		if n.Anchor != "" {
+			sizes[n] = total
 		}
-		t.roots = append(t.roots, n.Content...)
+		return total
 	}
-}
-
-// lineOf returns the line of a field of a document; of a field that is missing that of the object around it.
-func (t *text) lineOf(number int, path string) int {
-	n := t.root(number)
-	line := n.Line
-	for n != nil {
-		if n.Kind == yamlv3.AliasNode {
-			n = n.Alias
-		}
-		var at int
-		if n, at, path = child(n, strings.TrimPrefix(path, ".")); n != nil {
-			line = at
-		}
-	}
-	return line
-}
-
-// child returns the child of a node that a path leads to, its line, and the path from there on. Names of fields, such
-// as those of labels, may contain dots: the longest one counts, and of equal ones the last.
-func child(n *yamlv3.Node, path string) (found *yamlv3.Node, line int, rest string) {
-	if index, after, ok := strings.Cut(strings.TrimPrefix(path, "["), "]"); ok && n.Kind == yamlv3.SequenceNode {
-		if i, err := strconv.Atoi(index); err == nil && i < len(n.Content) {
-			return n.Content[i], n.Content[i].Line, after
-		}
-	}
-	if n.Kind != yamlv3.MappingNode {
-		return nil, 0, ""
-	}
-	rest = path
-	for i := 0; i+1 < len(n.Content); i += 2 {
-		after, ok := strings.CutPrefix(path, n.Content[i].Value)
-		if ok && len(after) <= len(rest) && (after == "" || after[0] == '.' || after[0] == '[') {
-			found, line, rest = n.Content[i+1], n.Content[i].Line, after
-		}
-	}
-	return found, line, rest
-}
-
-// join returns the path of a field of the object at a path.
-func join(path, field string) string {
-	if path == "" || field == "" || field[0] == '[' {
-		return path + field
-	}
-	return path + "." + field
-}
-
-// duplicate returns a problem for the first field below a node that is set twice, or that `<<` replaces.
-func duplicate(n *yamlv3.Node, path string) *problem {
-	lines := map[string]int{}
-	for i, c := range n.Content {
-		at := path
-		switch {
-		case n.Kind == yamlv3.SequenceNode:
-			at = fmt.Sprintf("%s[%d]", path, i)
-		case n.Kind == yamlv3.MappingNode && i%2 == 1:
-			at = join(path, n.Content[i-1].Value)
-		case n.Kind == yamlv3.MappingNode && c.Value == "<<" && i > 0:
-			return &problem{line: c.Line, path: join(path, "<<"), text: "want it before the fields that replace merged ones"}
-		case n.Kind == yamlv3.MappingNode && c.Kind == yamlv3.ScalarNode:
-			if first, ok := lines[c.Value]; ok {
-				return &problem{line: c.Line, path: join(path, c.Value), text: fmt.Sprintf("already in line %d; delete one of the two", first)}
-			}
-			lines[c.Value] = c.Line
-		}
-		if p := duplicate(c, at); p != nil {
-			return p
-		}
-	}
-	return nil
+	size(root)
+	return bad
 }
 
 var yamlError = regexp.MustCompile(`(?s)^yaml: (?:line (\d+): )?(.*)$`)
@@ -275,15 +186,14 @@ var lineEnds = regexp.MustCompile(`\n|$`)
 // syntaxProblem returns an error of the parser with its line, and with the accepted form where that is known. The parser
 // reports the line in which the block around an error begins, the line before it, or none. But the text of a document up
 // to the right line has the same error, and so has all longer text.
-func (t *text) syntaxProblem(err error) *problem {
+func syntaxProblem(content []byte, err error) *problem {
 	line, text := splitError(err)
-	ends := lineEnds.FindAllIndex(t.content, -1)
-	start := 1 + bytes.LastIndex(t.content[:ends[min(line, len(ends)-1)][1]], []byte("\n---"))
-	part := t.content[start:min(start+maxSearched, len(t.content))]
+	ends := lineEnds.FindAllIndex(content, -1)
+	start := 1 + bytes.LastIndex(content[:ends[min(line, len(ends)-1)][1]], []byte("\n---"))
+	part := content[start:min(start+maxSearched, len(content))]
 	if hasError(part, text) {
 		ends = lineEnds.FindAllIndex(part, -1)
-		before := bytes.Count(t.content[:start], []byte("\n"))
-		line = before + 1 + sort.Search(len(ends)-1, func(i int) bool { return hasError(part[:ends[i][1]], text) })
+		line = lineAt(content, start) + sort.Search(len(ends)-1, func(i int) bool { return hasError(part[:ends[i][1]], text) })
 	}
 	p := &problem{line: max(line, 1), text: "invalid YAML: " + text}
 	for _, h := range syntaxHints {
@@ -297,13 +207,12 @@ func (t *text) syntaxProblem(err error) *problem {
 
 // hasError reports whether the parser fails with a text.
 func hasError(part []byte, text string) bool {
-	for d := yaml.NewDecoder(bytes.NewReader(part)); ; {
-		var value any
-		if err := safely(func() error { return d.Decode(&value) }); err != nil {
-			_, got := splitError(err)
-			return got == text
-		}
+	_, err := yamlDocuments(part)
+	if err == nil {
+		return false
 	}
+	_, got := splitError(err)
+	return got == text
 }
 
 // syntaxHints are the accepted forms for frequent errors.
@@ -317,5 +226,4 @@ var syntaxHints = []struct{ text, hint string }{
 	{"did not find expected ',' or '}'", "close the object with }"},
 	{"unexpected end of stream", "close the quotes"},
 	{"unknown anchor", "define it with & before its use in the same document"},
-	{"invalid map key", "put a value that begins with {{ in quotes, or render the template first"},
 }

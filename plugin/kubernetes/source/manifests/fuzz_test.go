@@ -9,6 +9,9 @@ import (
 	"strings"
 	"testing"
 
+	"go.yaml.in/yaml/v3"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"github.com/nearside-dns/nearside/plugin/kubernetes/source"
 )
 
@@ -56,7 +59,7 @@ func FuzzParse(f *testing.F) {
 		}
 		for i, o := range c.objects {
 			a := again.objects[i]
-			a.place = o.place
+			a.file, a.line = o.file, o.line
 			if !reflect.DeepEqual(records(p, o), records(p, a)) {
 				t.Errorf("%s: %+v and again %+v", o.key, records(p, o), records(p, a))
 			}
@@ -76,45 +79,46 @@ func records(p parser, o *object) object {
 // encode writes the objects of a file as JSON, as the Kubernetes encoder does.
 func encode(t *testing.T, name string, content []byte) (out []byte) {
 	t.Helper()
-	err := newText(name, content).documents(false, func(_ int, document []byte) error {
-		out = append(out, encodeItem(t, document, header{})...)
-		return nil
-	})
+	roots, err := documents(name, content)
 	if err != nil {
 		t.Fatal(err)
+	}
+	for _, n := range roots {
+		out = append(out, encodeItem(t, n, metav1.TypeMeta{})...)
 	}
 	return out
 }
 
 // encodeItem writes an object, with the kind and version of the list that it is in.
-func encodeItem(t *testing.T, text []byte, inherited header) (out []byte) {
+func encodeItem(t *testing.T, n *yaml.Node, element metav1.TypeMeta) (out []byte) {
 	t.Helper()
-	h := inherited
-	if err := json.Unmarshal(text, &h); err != nil {
-		t.Skipf("the other decoder refuses it: %v", err)
+	h, bad := readHeader(n, element)
+	if bad != nil {
+		t.Fatal(bad)
 	}
 	name, isList := strings.CutSuffix(h.Kind, "List")
 	k := kindOf(name, h.APIVersion)
 	switch {
 	case isList && (k != nil || name == ""):
-		all := &list{}
-		if err := json.Unmarshal(text, all); err != nil {
-			t.Fatal(err)
-		}
-		element := header{}
+		items := metav1.TypeMeta{}
 		if name != "" {
-			element.Kind, element.APIVersion = name, h.APIVersion
+			items.Kind, items.APIVersion = name, h.APIVersion
 		}
-		for _, text := range all.Items {
-			out = append(out, encodeItem(t, text, element)...)
+		fields, _ := fieldsOf(n)
+		for _, f := range fields {
+			if f.key.Value == "items" {
+				for _, n := range target(f.value).Content {
+					out = append(out, encodeItem(t, n, items)...)
+				}
+			}
 		}
 		return out
 	case k == nil:
 		return nil
 	}
 	o := k.new()
-	if _, text := decode(text, o, ""); text != "" {
-		t.Fatal(text)
+	if bad := decode(n, n.Line, "", o); bad != nil {
+		t.Fatal(bad)
 	}
 	reflect.ValueOf(o).Elem().FieldByName("TypeMeta").Set(reflect.ValueOf(h.TypeMeta))
 	out, err := json.Marshal(o)

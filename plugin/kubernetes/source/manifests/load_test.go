@@ -190,6 +190,48 @@ func TestRecords(t *testing.T) {
 			files: map[string]string{"a.yaml": "\xef\xbb\xbf" + strings.ReplaceAll(service("a", "a", "10.96.0.1")+service("a", "b", "None"), "\n", "\r\n")},
 			want:  "service a/a [10.96.0.1]\nservice a/b headless",
 		},
+		"values in objects that are not read": {
+			files: map[string]string{"a.yaml": service("a", "a", "10.96.0.1") + `
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: a}
+spec: {replicas: {{ .Values.replicas }}}
+---
+apiVersion: v1
+kind: List
+items:
+- apiVersion: v1
+  kind: ConfigMap
+  data:
+    ? [a, b]
+    : .inf
+    c: .nan
+    d: [null, ~]
+    e: &labels {f: 1}
+    <<: *labels
+`},
+			want: "service a/a [10.96.0.1]",
+		},
+		"a merge below the field that it has too": {
+			files: map[string]string{"a.yaml": "apiVersion: v1\nkind: List\nitems:\n- &a\n  apiVersion: v1\n  kind: Service\n  metadata: {name: a}\n  spec: &spec {type: ClusterIP, clusterIP: 10.96.0.1}\n- metadata: {name: b}\n  spec: {clusterIP: 10.96.0.2, <<: [*spec, {clusterIP: 10.96.0.3}]}\n  <<: *a\n"},
+			want:  "service default/a [10.96.0.1]\nservice default/b [10.96.0.2]",
+		},
+		"numbers and text as kubectl reads them": {
+			files: map[string]string{"a.yaml": `
+apiVersion: v1
+kind: Service
+metadata: {name: !!binary YQ==, labels: {since: 2026-01-31, tag: !custom text}}
+spec:
+  clusterIP: None
+  ports: [{name: a, port: 010}, {name: b, port: 080}, {name: c, port: 80.0}, {name: d, port: 8e1}, {name: e, port: 0x50}, {name: f, port: 8_0}]
+  publishNotReadyAddresses: On
+`},
+			want: "service default/a headless a/tcp/8 b/tcp/80 c/tcp/80 d/tcp/80 e/tcp/80 f/tcp/80",
+		},
+		"escapes of JSON": {
+			files: map[string]string{"a.json": `{"apiVersion":"v1","kind":"Service","metadata":{"name":"\u0061","annotations":{"\ud83d\ude00":"\/\\\"\b\u0000\ud83d é` + "\x7f\u2028" + `"}},"spec":{"clusterIP":"None"}}`},
+			want:  "service default/a headless",
+		},
 		"a field twice in an object that is not read": {
 			files: map[string]string{"a.yaml": service("a", "a", "10.96.0.1") + "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: a, name: b}\n"},
 			want:  "service a/a [10.96.0.1]",

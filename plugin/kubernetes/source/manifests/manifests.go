@@ -29,9 +29,10 @@ type logger interface {
 type timing struct {
 	settle    time.Duration // without changes, after which the directory is read
 	maxSettle time.Duration // the maximum of this delay while changes continue
-	reread    time.Duration // between readings without changes: network file systems may report none
+	reread    time.Duration // between readings of all files: network file systems may report no changes
 	poll      time.Duration // between readings while the directory cannot be watched
 	empty     time.Duration // for which a file that had objects must be empty for that to be accepted
+	grain     time.Duration // after a write, from which on the next one changes the time of the file
 }
 
 var defaultTiming = timing{
@@ -40,6 +41,7 @@ var defaultTiming = timing{
 	reread:    30 * time.Second,
 	poll:      2 * time.Second,
 	empty:     time.Second,
+	grain:     2 * time.Second,
 }
 
 // bounds limit the files of a directory: a wrong directory must be an error, and not use up the memory.
@@ -64,11 +66,12 @@ type Source struct {
 
 	// The rest is used by New and then by Run alone.
 
-	ix      *index.Index
-	files   map[string]*file // by path below the directory
-	cluster *cluster         // the last valid state
-	failure string           // that has been logged; "" while the directory is valid
-	kinds   map[string]bool  // kinds about which a line has been logged
+	ix       *index.Index
+	files    map[string]*file // by path below the directory
+	rereadAt time.Time        // when all files are read again
+	cluster  *cluster         // the last valid state
+	failure  string           // that has been logged; "" while the directory is valid
+	kinds    map[string]bool  // kinds about which a line has been logged
 
 	mu     sync.Mutex
 	inStep bool      // the index has been filled; guarded by mu

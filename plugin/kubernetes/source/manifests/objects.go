@@ -2,19 +2,14 @@ package manifests
 
 import (
 	"cmp"
-	"encoding/json"
-	"errors"
 	"fmt"
-	"maps"
-	"reflect"
-	"regexp"
 	"slices"
 	"strings"
 
+	"go.yaml.in/yaml/v3"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	kjson "sigs.k8s.io/json"
 	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 
 	"github.com/nearside-dns/nearside/plugin/kubernetes/source"
@@ -30,30 +25,17 @@ func (k key) String() string {
 	return k.kind + " " + k.namespace + "/" + k.name
 }
 
-// place is where an object is: in a document of a file, at a path.
-type place struct {
-	file   string
-	number int    // of the document
-	path   string // "" or that of an item of a list
-}
-
 // contents are the objects of one file.
 type contents struct {
 	objects  []*object
 	unread   []unread
-	warnings []warning
+	warnings []string // each begins with its line
 }
 
 // unread stands for the objects of one kind that is not read, in one namespace.
 type unread struct {
 	kind, namespace string
-	place           place
-}
-
-// warning is about a valid object that may be a mistake.
-type warning struct {
-	place place
-	text  string
+	line            int
 }
 
 // apiObject is what the API types have in common.
@@ -109,19 +91,6 @@ func kindOf(name, apiVersion string) *kind {
 	return &kinds[i]
 }
 
-// item is an object that has been found in a document.
-type item struct {
-	place
-	text  *text
-	json  []byte
-	twice *problem // nil if there is none; objects that are not read may have one
-}
-
-// problem returns an error of a field of an object, which has a name or none yet.
-func (it item) problem(object, path, text string) *problem {
-	return &problem{it.text.lineOf(it.number, join(it.path, path)), object, path, text}
-}
-
 // parser makes contents of files.
 type parser struct {
 	opts  source.Options
@@ -131,52 +100,63 @@ type parser struct {
 // reading is a parser at one file.
 type reading struct {
 	parser
+	file     string
 	contents contents
-	seen     map[key]place
+	seen     map[key]int // lines of objects
 }
 
-// parse returns the contents of a file, or its first error. It reads a file again if a field is set twice: that is no
-// error in an object that is not read, nor if one of the two is merged by `<<`.
+// parse returns the contents of a file, or its first error.
 func (p parser) parse(path string, content []byte) (*contents, error) {
-	t := newText(path, content)
-	c, err := p.read(path, t, true)
-	if errors.Is(err, errTwice) {
-		c, err = p.read(path, t, false)
+	roots, err := documents(path, content)
+	if err != nil {
+		return nil, err
 	}
-	return c, err
-}
-
-func (p parser) read(path string, t *text, strict bool) (*contents, error) {
-	r := reading{parser: p, seen: map[key]place{}}
-	err := t.documents(strict, func(number int, document []byte) error {
-		it := item{place: place{path, number, ""}, text: t, json: document}
-		if !strict {
-			it.twice = duplicate(t.root(number), "")
+	r := reading{parser: p, file: path, seen: map[key]int{}}
+	for _, n := range roots {
+		if bad := r.item(n, metav1.TypeMeta{}, false); bad != nil {
+			return nil, bad
 		}
-		if bad := r.item(it, metav1.TypeMeta{}); bad != nil {
-			return bad
-		}
-		return nil
-	})
-	return &r.contents, err
+	}
+	return &r.contents, nil
 }
 
 // header is read of objects of all kinds.
 type header struct {
-	metav1.TypeMeta `json:",inline"`
-	Metadata        struct {
-		Name      string `json:"name"`
-		Namespace string `json:"namespace"`
-	} `json:"metadata"`
+	metav1.TypeMeta
+	name, namespace string // "" if missing or invalid
 }
 
-// item reads an object. Those in a typed list may leave out kind and version, which are then those of the list.
-func (r *reading) item(it item, inherited metav1.TypeMeta) *problem {
-	if string(it.json) == "null" && it.path == "" {
-		return nil // an empty document
+// readHeader reads the header of an object. Items of a typed list may leave out kind and version, which are then those
+// of the list.
+func readHeader(n *yaml.Node, element metav1.TypeMeta) (h header, bad *problem) {
+	h.TypeMeta = element
+	if target(n).Kind != yaml.MappingNode {
+		return h, &problem{line: n.Line, text: "want an object with apiVersion, kind and metadata, not " + describe(n)}
 	}
-	h := header{TypeMeta: inherited}
-	_ = kjson.UnmarshalCaseSensitivePreserveInts(it.json, &h) // other errors are reported when the kind is known
+	for _, field := range []struct {
+		path string
+		into *string
+	}{{"metadata.name", &h.name}, {"metadata.namespace", &h.namespace}, {"kind", &h.Kind}, {"apiVersion", &h.APIVersion}} {
+		value, line := find(n, field.path)
+		if value == nil {
+			continue
+		}
+		bad := decode(value, line, field.path, field.into)
+		if bad != nil && !strings.Contains(field.path, ".") { // others are reported when the kind is known
+			return h, bad
+		}
+	}
+	_, bad = fieldsOf(n)
+	return h, bad
+}
+
+// item reads an object, which may be an item of a list of some kind.
+func (r *reading) item(n *yaml.Node, element metav1.TypeMeta, isItem bool) *problem {
+	h, bad := readHeader(n, element)
+	if bad != nil {
+		bad.object = h.Kind
+		return bad
+	}
 	name, isList := strings.CutSuffix(h.Kind, "List")
 	k := kindOf(name, h.APIVersion)
 	isList = isList && (k != nil || name == "")
@@ -186,44 +166,41 @@ func (r *reading) item(it item, inherited metav1.TypeMeta) *problem {
 	}
 	switch {
 	case h.Kind == "":
-		return it.problem("", "kind", "missing; want an object with apiVersion, kind and metadata; DNS needs "+kindNames())
+		return problemAt(n, "", "kind", "missing; want an object with apiVersion, kind and metadata; DNS needs "+kindNames())
 	case h.APIVersion == "" && isRead:
-		return it.problem(h.Kind, "apiVersion", "missing; want "+strings.Join(versions, " or "))
+		return problemAt(n, h.Kind, "apiVersion", "missing; want "+strings.Join(versions, " or "))
 	case h.APIVersion == "":
-		return it.problem(h.Kind, "apiVersion", "missing")
-	case isList && it.path != "":
-		return it.problem("", "", fmt.Sprintf("a %s inside of a list; move its items to the outer list", h.Kind))
-	case inherited.Kind != "" && h.Kind != inherited.Kind:
-		return it.problem("", "kind", fmt.Sprintf("%s in a %sList; want %s", h.Kind, inherited.Kind, inherited.Kind))
-	case it.twice != nil && (isRead || it.twice.path == "kind" || it.twice.path == "apiVersion"):
-		it.twice.object = h.object(k)
-		return it.twice
+		return problemAt(n, h.Kind, "apiVersion", "missing")
+	case isList && isItem:
+		return problemAt(n, "", "", fmt.Sprintf("a %s inside of a list; move its items to the outer list", h.Kind))
+	case element.Kind != "" && h.Kind != element.Kind:
+		return problemAt(n, "", "kind", fmt.Sprintf("%s in a %sList; want %s", h.Kind, element.Kind, element.Kind))
 	case !isRead:
-		r.skip(it, h, name)
+		r.skip(n, h, name)
 		return nil
 	case !slices.Contains(versions, h.APIVersion):
-		return it.problem(h.object(k), "apiVersion", fmt.Sprintf("%s is not read; want %s", h.APIVersion, strings.Join(versions, " or ")))
+		return problemAt(n, h.object(k), "apiVersion", fmt.Sprintf("%s is not read; want %s", h.APIVersion, strings.Join(versions, " or ")))
 	case isList:
-		return r.list(it, h, name)
+		return r.list(n, h, name)
 	}
-	return r.object(it, h, k)
+	return r.object(n, h, k)
 }
 
 // object returns the name of an object for errors: its kind, and its name if it has one.
 func (h header) object(k *kind) string {
-	if h.Metadata.Name == "" || k == nil || k.name != h.Kind {
+	if h.name == "" || k == nil || k.name != h.Kind {
 		return h.Kind
 	}
-	o := key{kind: h.Kind, name: h.Metadata.Name}
+	o := key{kind: h.Kind, name: h.name}
 	if k.namespaced {
-		o.namespace = cmp.Or(h.Metadata.Namespace, metav1.NamespaceDefault)
+		o.namespace = cmp.Or(h.namespace, metav1.NamespaceDefault)
 	}
 	return o.String()
 }
 
 // skip records an object that is not read: its namespace exists nevertheless.
-func (r *reading) skip(it item, h header, name string) {
-	u := unread{kind: h.Kind, namespace: h.Metadata.Namespace, place: it.place}
+func (r *reading) skip(n *yaml.Node, h header, name string) {
+	u := unread{kind: h.Kind, namespace: h.namespace, line: n.Line}
 	if slices.ContainsFunc(kinds, func(k kind) bool { return k.name == name }) {
 		group, _, _ := strings.Cut(h.APIVersion, "/")
 		u.kind += "." + group
@@ -237,21 +214,31 @@ func (r *reading) skip(it item, h header, name string) {
 type list struct {
 	metav1.TypeMeta `json:",inline"`
 	metav1.ListMeta `json:"metadata"`
-	Items           []json.RawMessage `json:"items"`
+	Items           []struct{} `json:"items"` // are read one by one
 }
 
-func (r *reading) list(it item, h header, kind string) *problem {
-	all := &list{}
-	if path, text := decode(it.json, all, h.Kind); text != "" {
-		return it.problem(h.Kind, path, text)
+func (r *reading) list(n *yaml.Node, h header, kind string) *problem {
+	fields, _ := fieldsOf(n) // the header has been read of them
+	all := *target(n)
+	all.Content = nil
+	var items []*yaml.Node
+	for _, f := range fields {
+		if f.key.Value == "items" && target(f.value).Kind == yaml.SequenceNode {
+			items = target(f.value).Content
+			continue
+		}
+		all.Content = append(all.Content, f.key, f.value)
+	}
+	if bad := decode(&all, n.Line, "", &list{}); bad != nil {
+		bad.object = h.Kind
+		return bad
 	}
 	var each metav1.TypeMeta
 	if kind != "" {
 		each = metav1.TypeMeta{Kind: kind, APIVersion: h.APIVersion}
 	}
-	for i, text := range all.Items {
-		all.Items[i] = nil
-		if bad := r.item(item{place: place{it.file, it.number, fmt.Sprintf("items[%d]", i)}, text: it.text, json: text}, each); bad != nil {
+	for _, n := range items {
+		if bad := r.item(n, each, true); bad != nil {
 			return bad
 		}
 	}
@@ -259,13 +246,14 @@ func (r *reading) list(it item, h header, kind string) *problem {
 }
 
 // object reads an object of a kind that is read.
-func (r *reading) object(it item, h header, k *kind) *problem {
+func (r *reading) object(n *yaml.Node, h header, k *kind) *problem {
 	o := k.new()
-	if path, text := decode(it.json, o, h.Kind); text != "" {
-		return it.problem(h.object(k), path, text)
+	if bad := decode(n, n.Line, "", o); bad != nil {
+		bad.object = h.object(k)
+		return bad
 	}
 	if errs := check(k, o); len(errs) > 0 {
-		return it.problem(h.object(k), errs[0].Field, errs[0].ErrorBody())
+		return problemAt(n, h.object(k), errs[0].Field, errs[0].ErrorBody())
 	}
 	m := o.GetObjectMeta()
 	if k.namespaced && m.GetNamespace() == "" {
@@ -273,85 +261,14 @@ func (r *reading) object(it item, h header, k *kind) *problem {
 	}
 	name := key{h.Kind, m.GetNamespace(), m.GetName()}
 	if first, ok := r.seen[name]; ok {
-		return it.problem(name.String(), "", fmt.Sprintf("already in line %d; delete one of the two", it.text.lineOf(first.number, first.path)))
+		return problemAt(n, name.String(), "", fmt.Sprintf("already in line %d; delete one of the two", first))
 	}
-	r.seen[name] = it.place
+	r.seen[name] = n.Line
 	made := r.record(o)
-	made.key, made.place = name, it.place
+	made.key, made.file, made.line = name, r.file, n.Line
 	r.contents.objects = append(r.contents.objects, made)
 	if text := r.warning(o); text != "" {
-		r.contents.warnings = append(r.contents.warnings, warning{it.place, name.String() + " " + text})
+		r.contents.warnings = append(r.contents.warnings, fmt.Sprintf("%d: %s %s", n.Line, name, text))
 	}
 	return nil
-}
-
-// decode fills an object from JSON as strictly as the API server does with fieldValidation=Strict. It returns the path
-// and the text of the first error, "" for none.
-func decode(text []byte, into any, kind string) (path, problem string) {
-	strict, err := kjson.UnmarshalStrict(text, into)
-	var field kjson.FieldError
-	switch {
-	case err != nil:
-		var value any
-		_ = kjson.UnmarshalCaseSensitivePreserveInts(text, &value) // it has been parsed before
-		path = culprit(value, func(v any) bool {
-			text, _ := json.Marshal(v)
-			_, err := kjson.UnmarshalStrict(text, reflect.New(reflect.TypeOf(into).Elem()).Interface())
-			return err != nil
-		})
-		problem = describe(err)
-	case len(strict) > 0 && errors.As(strict[0], &field):
-		path = field.FieldPath()
-		problem, _, _ = strings.Cut(field.Error(), " \"") // "unknown field" or "duplicate field"
-		if problem == "unknown field" {
-			around := path[:max(strings.LastIndex(path, "."), 0)]
-			problem += "; see kubectl explain " + strings.ToLower(kind) + indexes.ReplaceAllString(strings.TrimSuffix("."+around, "."), "")
-		}
-	default:
-		return "", ""
-	}
-	return path, problem
-}
-
-var indexes = regexp.MustCompile(`\[\d+\]`)
-
-// culprit returns the path of the value that makes a call fail: of the innermost one that does without those beside it.
-func culprit(v any, fails func(any) bool) (path string) {
-	switch v := v.(type) {
-	case map[string]any:
-		for _, name := range slices.Sorted(maps.Keys(v)) {
-			alone := func(child any) bool { return fails(map[string]any{name: child}) }
-			if !fails(map[string]any{}) && alone(v[name]) {
-				return join(name, culprit(v[name], alone))
-			}
-		}
-	case []any:
-		for i, child := range v {
-			alone := func(child any) bool { return fails([]any{child}) }
-			if !fails([]any{}) && alone(child) {
-				return join(fmt.Sprintf("[%d]", i), culprit(child, alone))
-			}
-		}
-	}
-	return ""
-}
-
-// wanted are the forms of values by the kinds of Go's types.
-var wanted = map[reflect.Kind]string{
-	reflect.String: "text in quotes",
-	reflect.Bool:   "true or false",
-	reflect.Int32:  "a whole number of up to 32 bits",
-	reflect.Int64:  "a whole number",
-	reflect.Slice:  `a list ("- ...")`,
-	reflect.Map:    `fields ("name: value")`,
-	reflect.Struct: `fields ("name: value")`,
-}
-
-// describe returns the text of a decoder's error.
-func describe(err error) string {
-	var wrong *json.UnmarshalTypeError
-	if errors.As(err, &wrong) && wanted[wrong.Type.Kind()] != "" {
-		return fmt.Sprintf("want %s, not %s", wanted[wrong.Type.Kind()], wrong.Value)
-	}
-	return err.Error()
 }

@@ -19,6 +19,8 @@ var hashSeed = maphash.MakeSeed()
 
 // file is one manifest.
 type file struct {
+	info       fs.FileInfo // of the last reading at readAt; nil if it must be read again
+	readAt     time.Time
 	sum        uint64    // of the content that was parsed last
 	contents   *contents // the last valid ones
 	err        error     // of the present content
@@ -28,19 +30,25 @@ type file struct {
 // maxTries is the maximum number of times that a directory which changes meanwhile is read again.
 const maxTries = 4
 
-// readFiles reads all files. All of them were in the directory at one moment: it lists the directory again at the end
-// and starts over if that has changed, so that half of a swap of links is never read. A directory that changes all
-// the time is accepted as it is, and is then not stable.
+// readFiles reads the files that seem to have changed, and all of them from time to time. All of them were in the
+// directory at one moment: it lists the directory again at the end and starts over if that has changed, so that half of a
+// swap of links is never read. A directory that changes all the time is accepted as it is, and is then not stable.
 //
 // Directories are watched before they are read, so that no change is missed in between.
 func (s *Source) readFiles(w *watch) (stable bool, err error) {
+	if now := s.now(); !now.Before(s.rereadAt) {
+		s.rereadAt = now.Add(s.wait.reread)
+		for _, f := range s.files {
+			f.info = nil
+		}
+	}
 	t, err := s.list()
 	for range maxTries {
 		w.follow(t.dirs)
 		if err == nil {
 			maps.DeleteFunc(s.files, func(path string, _ *file) bool { return t.files[path] == nil })
-			for path := range t.files {
-				s.readFile(path)
+			for path, info := range t.files {
+				s.readFile(path, info)
 			}
 		}
 		again, errAgain := s.list()
@@ -52,12 +60,16 @@ func (s *Source) readFiles(w *watch) (stable bool, err error) {
 	return false, err
 }
 
-func (s *Source) readFile(path string) {
+func (s *Source) readFile(path string, info fs.FileInfo) {
 	f := s.files[path]
 	if f == nil {
 		f = &file{}
 		s.files[path] = f
 	}
+	if f.info != nil && sameInfo(f.info, info) && f.readAt.Sub(info.ModTime()) > s.wait.grain {
+		return
+	}
+	f.info, f.readAt = nil, s.now()
 	content, err := s.content(path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
@@ -72,7 +84,7 @@ func (s *Source) readFile(path string) {
 			return
 		}
 	}
-	f.emptySince = time.Time{}
+	f.info, f.emptySince = info, time.Time{}
 	sum := maphash.Bytes(hashSeed, content)
 	if f.sum == sum {
 		return
@@ -142,40 +154,26 @@ func (s *Source) update(w *watch) (changed bool, pause time.Duration, err error)
 func (s *Source) combine() (*cluster, error) {
 	c := newCluster()
 	var failures []error
-	at := s.placeText()
 	for _, path := range slices.Sorted(maps.Keys(s.files)) {
 		f := s.files[path]
 		err := f.err
 		if err == nil && f.contents != nil {
 			if first, again := c.add(path, f.contents); again != nil {
-				err = fmt.Errorf("%s: %s: already in %s; delete one of the two", at(again.place), again.key, at(first.place))
+				err = fmt.Errorf("%s: %s: already in %s; delete one of the two", s.at(again.file, again.line), again.key, s.at(first.file, first.line))
 			}
 		}
 		if err != nil {
 			failures = append(failures, err)
 		}
 	}
-	switch len(failures) {
-	case 0:
-		return c, nil
-	case 1:
-		return nil, failures[0]
+	if len(failures) > 1 {
+		return nil, fmt.Errorf("%w (the first of %d broken files)", failures[0], len(failures))
 	}
-	return nil, fmt.Errorf("%w (the first of %d broken files)", failures[0], len(failures))
+	return c, errors.Join(failures...)
 }
 
-// placeText returns a function that returns the file and the line of an object for messages. It reads the file, each
-// once: lines are not stored.
-func (s *Source) placeText() func(place) string {
-	texts := map[string]*text{}
-	return func(p place) string {
-		if texts[p.file] == nil {
-			content, _ := s.content(p.file) // of a file that is gone the line is 1
-			texts[p.file] = newText(p.file, content)
-		}
-		return fmt.Sprintf("%s:%d", s.show(p.file), texts[p.file].lineOf(p.number, p.path))
-	}
-}
+// at returns the file and the line of an object for messages.
+func (s *Source) at(file string, line int) string { return fmt.Sprintf("%s:%d", s.show(file), line) }
 
 // refresh updates the index from the directory, and returns the pause until the next reading if no change is reported.
 func (s *Source) refresh(w *watch) (pause time.Duration) {
@@ -203,16 +201,15 @@ const (
 
 // logWarnings logs the warnings about an accepted file, and the kinds in it that are not read.
 func (s *Source) logWarnings(path string, c *contents) {
-	at := s.placeText()
-	for _, n := range c.warnings[:min(len(c.warnings), maxWarnings)] {
-		s.log.Warningf("%s: %s", at(n.place), n.text)
+	for _, text := range c.warnings[:min(len(c.warnings), maxWarnings)] {
+		s.log.Warningf("%s:%s", s.show(path), text)
 	}
 	if more := len(c.warnings) - maxWarnings; more > 0 {
 		s.log.Warningf("%s: %d more warnings", s.show(path), more)
 	}
 	for _, u := range c.unread {
 		if s.isFirst(u.kind) {
-			s.log.Infof("%s: %s is not read: DNS needs %s", at(u.place), u.kind, kindNames())
+			s.log.Infof("%s: %s is not read: DNS needs %s", s.at(path, u.line), u.kind, kindNames())
 		}
 	}
 	if s.opts.Imports || s.opts.PodsOnly {
@@ -220,7 +217,7 @@ func (s *Source) logWarnings(path string, c *contents) {
 	}
 	for _, o := range c.objects {
 		if o.key.kind == "ServiceImport" && s.isFirst(o.key.kind) {
-			s.log.Infof("%s: a kubernetes block without zones of multicluster does not answer for ServiceImports", at(o.place))
+			s.log.Infof("%s: a kubernetes block without zones of multicluster does not answer for ServiceImports", s.at(path, o.line))
 		}
 	}
 }

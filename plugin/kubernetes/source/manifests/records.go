@@ -17,8 +17,9 @@ import (
 
 // object is the data stored for an API object.
 type object struct {
-	key   key
-	place place
+	key  key
+	file string // path below the directory
+	line int
 	// record is an *index.Service, *index.Slice, *index.Pod, *index.Node, or the index.Symbol of the ID of the cluster; nil
 	// if the options do not select the object.
 	record any

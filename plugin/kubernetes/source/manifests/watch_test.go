@@ -147,7 +147,7 @@ func TestWatch(t *testing.T) {
 		}},
 		"broken, then valid again": {map[string]string{"one.yaml": one, "two.yaml": two}, func(r *running) {
 			r.write("one.yaml", "apiVersion: v1\nkind: Service\nmetadata:\n  nam: one\n")
-			r.logs(1, "error ", "one.yaml:4: Service: metadata.nam: unknown field; see kubectl explain service.metadata; the last valid state of the directory is served")
+			r.logs(1, "error ", "one.yaml:4: Service: metadata.nam: unknown field; did you mean name?; the last valid state of the directory is served")
 			r.write("two.yaml", service("shop", "two", "10.96.0.8"))
 			time.Sleep(300 * time.Millisecond)
 			r.serves(dumpOne + "\n" + dumpTwo) // refused as a whole
@@ -341,6 +341,41 @@ func TestUnheardChanges(t *testing.T) {
 			r := run(t, everything, map[string]string{"one.yaml": service("shop", "one", "10.96.0.1")}, test.change)
 			r.serves("service shop/one [10.96.0.1]")
 			test.then(r)
+		})
+	}
+}
+
+// TestUnchangedFiles changes a file such that its size and time stay: it is read again soon if it was written just before
+// the last reading, and else with all files.
+func TestUnchangedFiles(t *testing.T) {
+	const before, after = "service shop/one [10.96.0.1]", "service shop/one [10.96.0.9]"
+	for name, test := range map[string]struct {
+		age   time.Duration // of the file at the last reading
+		later time.Duration
+		want  string
+	}{
+		"just written":   {0, 0, after},
+		"written before": {time.Hour, 0, before},
+		"all files":      {time.Hour, defaultTiming.reread, after},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s, ix, _ := load(t, everything, map[string]string{"one.yaml": service("shop", "one", "10.96.0.1")})
+			path := filepath.Join(s.root, "one.yaml")
+			written := time.Now().Add(-test.age)
+			if err := os.Chtimes(path, written, written); err != nil {
+				t.Fatal(err)
+			}
+			s.refresh(nil)
+			write(t, s.root, "one.yaml", service("shop", "one", "10.96.0.9"))
+			if err := os.Chtimes(path, written, written); err != nil {
+				t.Fatal(err)
+			}
+			later := time.Now().Add(test.later)
+			s.now = func() time.Time { return later }
+			s.refresh(nil)
+			if got := dump(ix); got != test.want {
+				t.Errorf("got %s, want %s", got, test.want)
+			}
 		})
 	}
 }
