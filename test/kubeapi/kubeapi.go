@@ -50,10 +50,10 @@ var shared struct {
 	folder string
 }
 
-// Main runs the tests of a package and stops their control plane. It returns
-// the exit code.
-func Main(m *testing.M) int {
-	code := m.Run()
+// Main runs the tests of a package by run, such as testing.M's Run, and stops
+// their control plane. It returns the exit code.
+func Main(run func() int) int {
+	code := run()
 	if shared.folder == "" {
 		return code
 	}
@@ -159,8 +159,8 @@ func (s *Server) URL() string { return "http://" + s.listener.Addr().String() }
 // Put creates or updates objects, in order: Services, Pods, Nodes, Namespaces,
 // EndpointSlices, ServiceImports, and unstructured objects of these kinds and
 // ServiceExports and ClusterProperties. Each makes an event, even if it does not
-// change. An empty UID or creation time is that of the object with this name, if
-// there is one. When Put returns, lists have the objects.
+// change. An empty UID or creation time becomes that of the object with this
+// name, or else a new UID and a time long ago. When Put returns, lists have the objects.
 func (s *Server) Put(objects ...runtime.Object) error { return s.store.put(objects, 1, false) }
 
 // Load is Put for many objects while no client watches: several get one

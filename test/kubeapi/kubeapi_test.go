@@ -22,7 +22,7 @@ import (
 	"github.com/nearside-dns/nearside/test/fakeapi/randomcluster"
 )
 
-func TestMain(m *testing.M) { os.Exit(Main(m)) }
+func TestMain(m *testing.M) { os.Exit(Main(m.Run)) }
 
 // bed is a server with a client.
 type bed struct {

@@ -155,7 +155,7 @@ func (s *store) encode(object runtime.Object) (string, stored, error) {
 	key := r.keys + strings.TrimPrefix(meta.GetNamespace()+"/"+meta.GetName(), "/")
 	o := s.objects[key]
 	if o.raw == nil {
-		o = stored{resource: r, uid: types.UID(fmt.Sprintf("00000000-0000-4000-8000-%012x", nextUID())), created: metav1.Now().Rfc3339Copy()}
+		o = stored{resource: r, uid: types.UID(fmt.Sprintf("00000000-0000-4000-8000-%012x", nextUID())), created: metav1.Date(2025, time.January, 1, 0, 0, 0, 0, time.UTC)}
 	}
 	if meta.GetUID() == "" {
 		meta.SetUID(o.uid)
@@ -189,27 +189,28 @@ func nextUID() int {
 // write carries operations out in order, and waits until the API server has seen
 // them.
 func (s *store) write(all []operation, perTxn int) error {
-	last := map[*resource]uint64{}
+	last := map[*resource]operation{}
+	seen := map[*resource]uint64{}
 	for len(all) > 0 {
-		n, size := 0, 0
-		for n < min(len(all), perTxn) && (n == 0 || size < maxBytes) {
-			if put := all[n].Put; put != nil {
-				size += len(put.Value)
-			}
-			n++
-		}
+		n := txnLength(all, perTxn)
 		changed, revision, err := s.transact(all[:n])
 		if err != nil {
 			return err
 		}
 		for _, o := range all[:n] {
-			if changed {
-				last[o.resource] = revision
+			if last[o.resource] = o; changed {
+				seen[o.resource] = revision
 			}
 		}
 		all = all[n:]
 	}
-	for r, revision := range last {
+	for r, revision := range seen {
+		if perTxn > 1 { // several objects have this revision, and the API server may have seen some of them only
+			var err error
+			if _, revision, err = s.transact([]operation{last[r]}); err != nil {
+				return err
+			}
+		}
 		for _, version := range r.versions {
 			if err := s.await(r, version, revision); err != nil {
 				return err
@@ -217,6 +218,16 @@ func (s *store) write(all []operation, perTxn int) error {
 		}
 	}
 	return nil
+}
+
+// txnLength returns how many of the operations fit into a transaction.
+func txnLength(all []operation, limit int) (n int) {
+	for size := 0; n < min(len(all), limit) && (n == 0 || size < maxBytes); n++ {
+		if put := all[n].Put; put != nil {
+			size += len(put.Value)
+		}
+	}
+	return n
 }
 
 // transact carries operations out in one transaction. It returns whether any
