@@ -12,7 +12,7 @@ import (
 	"github.com/miekg/dns"
 	"k8s.io/apimachinery/pkg/runtime"
 
-	"github.com/nearside-dns/nearside/test/fakeapi/randomcluster"
+	"github.com/nearside-dns/nearside/test/randomcluster"
 	"github.com/nearside-dns/nearside/test/property"
 )
 

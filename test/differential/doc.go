@@ -2,7 +2,7 @@
 // same random clusters, and compares what they answer.
 //
 // In go the coredns binary of test/install.sh, clusterdns built from the sources, and the clusters of
-// test/fakeapi/randomcluster with some additions. A real API server, package kubeapi, serves them to pairs
+// test/randomcluster with some additions. A real API server, package kubeapi, serves them to pairs
 // of processes, a pair for each variant of the Corefile. Out comes every difference that the table of allowed
 // differences does not explain: with the question, both answers, the objects involved and the seed. An
 // entry of the table that explains nothing in a whole run is an error too, so that the table stays true.

@@ -1,4 +1,4 @@
-package fakeapi
+package generated
 
 import (
 	"fmt"
@@ -18,8 +18,8 @@ const ImportEndpoints = 10
 // importClusters gives the IDs of the clusters that every import is of.
 func importClusters() []string { return []string{"cluster-a", "cluster-b"} }
 
-// GeneratedImport is what is to be known of one ServiceImport of a Generated.
-type GeneratedImport struct {
+// Import is what is to be known of one ServiceImport of a Cluster.
+type Import struct {
 	Namespace string
 	Name      string
 	Headless  bool
@@ -27,8 +27,8 @@ type GeneratedImport struct {
 }
 
 // Import gives the n-th import.
-func (g Generated) Import(n int) GeneratedImport {
-	i := GeneratedImport{
+func (g Cluster) Import(n int) Import {
+	i := Import{
 		Namespace: g.Namespace(n % g.Namespaces),
 		Name:      fmt.Sprintf("imp-%05d", n),
 		Headless:  g.headless(n),
@@ -41,22 +41,22 @@ func (g Generated) Import(n int) GeneratedImport {
 
 // Endpoint gives the hostname of the e-th endpoint of a headless import, from 0
 // to ImportEndpoints-1, and the ID of the cluster that it is in.
-func (i GeneratedImport) Endpoint(e int) (hostname, cluster string) {
+func (i Import) Endpoint(e int) (hostname, cluster string) {
 	clusters := importClusters()
 	each := ImportEndpoints / len(clusters)
 	return fmt.Sprintf("%s-%d", i.Name, e%each), clusters[e/each]
 }
 
 // ImportPodIP gives the address of the e-th endpoint of the n-th import.
-func (g Generated) ImportPodIP(n, e int) string {
+func (g Cluster) ImportPodIP(n, e int) string {
 	return addressAfter("100.64.0.0", n*ImportEndpoints+e)
 }
 
 // importUID gives the UID of the n-th import.
-func (g Generated) importUID(n int) types.UID { return types.UID(uid(g.random(randomImport, n))) }
+func (g Cluster) importUID(n int) types.UID { return types.UID(uid(g.random(randomImport, n))) }
 
 // ImportObject gives the n-th import.
-func (g Generated) ImportObject(n int) *mcsv1beta1.ServiceImport {
+func (g Cluster) ImportObject(n int) *mcsv1beta1.ServiceImport {
 	i := g.Import(n)
 	o := &mcsv1beta1.ServiceImport{
 		ObjectMeta: metav1.ObjectMeta{
@@ -86,7 +86,7 @@ func (g Generated) ImportObject(n int) *mcsv1beta1.ServiceImport {
 
 // ImportSliceObjects gives the EndpointSlices of the n-th import, one for each
 // cluster.
-func (g Generated) ImportSliceObjects(n int) []*discoveryv1.EndpointSlice {
+func (g Cluster) ImportSliceObjects(n int) []*discoveryv1.EndpointSlice {
 	i, r := g.Import(n), g.random(randomImportSlices, n)
 	owner := g.importUID(n)
 	replicaSet := i.Name + "-" + suffix(r, 10)

@@ -1,4 +1,4 @@
-package fakeapi
+package generated
 
 import (
 	"fmt"
@@ -41,7 +41,7 @@ func managed(manager, apiVersion, subresource, fields string) metav1.ManagedFiel
 	}
 }
 
-func (g Generated) namespaceObject(n int) *corev1.Namespace {
+func (g Cluster) namespaceObject(n int) *corev1.Namespace {
 	name := g.Namespace(n)
 	return &corev1.Namespace{
 		ObjectMeta: metav1.ObjectMeta{
@@ -55,7 +55,7 @@ func (g Generated) namespaceObject(n int) *corev1.Namespace {
 	}
 }
 
-func (g Generated) nodeObject(n int) *corev1.Node {
+func (g Cluster) nodeObject(n int) *corev1.Node {
 	r := g.random(randomNode, n)
 	name, zone := g.Node(n)
 	address := addressAfter("172.16.0.0", n)
@@ -124,10 +124,10 @@ func serviceLabels(name string) map[string]string {
 }
 
 // serviceUID gives the UID of the n-th Service.
-func (g Generated) serviceUID(n int) types.UID { return types.UID(uid(g.random(randomService, n))) }
+func (g Cluster) serviceUID(n int) types.UID { return types.UID(uid(g.random(randomService, n))) }
 
 // ServiceObject gives the n-th Service.
-func (g Generated) ServiceObject(n int) *corev1.Service {
+func (g Cluster) ServiceObject(n int) *corev1.Service {
 	s := g.Service(n)
 	policy, traffic := corev1.IPFamilyPolicySingleStack, corev1.ServiceInternalTrafficPolicyCluster
 	svc := &corev1.Service{
@@ -151,7 +151,7 @@ func (g Generated) ServiceObject(n int) *corev1.Service {
 }
 
 // SliceObjects gives the EndpointSlices of the n-th Service.
-func (g Generated) SliceObjects(n int) []*discoveryv1.EndpointSlice {
+func (g Cluster) SliceObjects(n int) []*discoveryv1.EndpointSlice {
 	s, r := g.Service(n), g.random(randomSlices, n)
 	owner := g.serviceUID(n)
 	labels := serviceLabels(s.Name)
@@ -198,7 +198,7 @@ func emptySlice(r *rand.Rand, namespace, service string, owner *metav1.OwnerRefe
 }
 
 // readyEndpoint gives an endpoint on a random node, whose pod has no name yet.
-func (g Generated) readyEndpoint(r *rand.Rand, namespace, address string) discoveryv1.Endpoint {
+func (g Cluster) readyEndpoint(r *rand.Rand, namespace, address string) discoveryv1.Endpoint {
 	node, zone := g.Node(r.IntN(g.Nodes))
 	ready, serving, terminating := true, true, false
 	return discoveryv1.Endpoint{

@@ -1,4 +1,4 @@
-package fakeapi
+package generated
 
 import (
 	"fmt"
@@ -9,7 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// Generated is a large, regular cluster for benchmarks. The same values give
+// Cluster is a large, regular cluster for benchmarks. The same values give
 // the same objects, and a load generator which has the values can compute every
 // name in it:
 //
@@ -41,7 +41,7 @@ import (
 // owners and managed fields which the real controllers write, so that objects
 // weigh what they weigh in a cluster. Seed chooses what need not be computed: the
 // nodes pods are on and the random parts of pod, slice and UIDs' names.
-type Generated struct {
+type Cluster struct {
 	Services   int
 	Endpoints  int
 	Nodes      int
@@ -58,8 +58,8 @@ const (
 	maxSliceEndpoints    = 100
 )
 
-// GeneratedService is what is to be known of one Service of a Generated.
-type GeneratedService struct {
+// Service is what is to be known of one Service of a Cluster.
+type Service struct {
 	Namespace string
 	Name      string
 	Headless  bool
@@ -69,7 +69,7 @@ type GeneratedService struct {
 }
 
 // Validate tells what is wrong with the values, if anything.
-func (g Generated) Validate() error {
+func (g Cluster) Validate() error {
 	switch {
 	case g.Services < 0 || g.Services > 100_000:
 		return fmt.Errorf("services: %d is not from 0 to 100000", g.Services)
@@ -91,23 +91,23 @@ func (g Generated) Validate() error {
 
 // headlessBefore gives how many of the Services before n are headless, and how
 // many of the imports.
-func (g Generated) headlessBefore(n int) int {
+func (g Cluster) headlessBefore(n int) int {
 	// The small addition keeps shares like 0.1, which floats can't hold, from
 	// falling below whole numbers.
 	return int(float64(n)*g.Headless + 1e-9)
 }
 
 // headless tells whether the n-th Service is headless, and the n-th import.
-func (g Generated) headless(n int) bool { return g.headlessBefore(n+1) > g.headlessBefore(n) }
+func (g Cluster) headless(n int) bool { return g.headlessBefore(n+1) > g.headlessBefore(n) }
 
 // headlessNeed gives the endpoints of the first k headless Services.
-func (g Generated) headlessNeed(k int) int {
+func (g Cluster) headlessNeed(k int) int {
 	big := (k + bigHeadlessEvery - 1) / bigHeadlessEvery
 	return k*headlessEndpoints + big*(bigHeadlessEndpoints-headlessEndpoints)
 }
 
 // podsBefore gives how many endpoints the Services before n have.
-func (g Generated) podsBefore(n int) int {
+func (g Cluster) podsBefore(n int) int {
 	headless := g.headlessBefore(g.Services)
 	others := g.Services - headless
 	rest := g.Endpoints - g.headlessNeed(headless)
@@ -128,8 +128,8 @@ func share(total, n, k int) int {
 }
 
 // Service gives the n-th Service.
-func (g Generated) Service(n int) GeneratedService {
-	s := GeneratedService{
+func (g Cluster) Service(n int) Service {
+	s := Service{
 		Namespace: g.Namespace(n % g.Namespaces),
 		Name:      fmt.Sprintf("svc-%05d", n),
 		Headless:  g.headless(n),
@@ -145,16 +145,16 @@ func (g Generated) Service(n int) GeneratedService {
 
 // Hostname gives the hostname of the i-th endpoint of a headless Service. Its
 // address is that of pod FirstPod+i.
-func (s GeneratedService) Hostname(i int) string { return fmt.Sprintf("%s-%d", s.Name, i) }
+func (s Service) Hostname(i int) string { return fmt.Sprintf("%s-%d", s.Name, i) }
 
 // Namespace gives the name of the n-th namespace.
-func (g Generated) Namespace(n int) string { return fmt.Sprintf("ns-%03d", n) }
+func (g Cluster) Namespace(n int) string { return fmt.Sprintf("ns-%03d", n) }
 
 // PodIP gives the address of the n-th pod of the cluster.
-func (g Generated) PodIP(n int) string { return addressAfter("10.128.0.0", n) }
+func (g Cluster) PodIP(n int) string { return addressAfter("10.128.0.0", n) }
 
 // Node gives the name and zone of the n-th node.
-func (g Generated) Node(n int) (name, zone string) {
+func (g Cluster) Node(n int) (name, zone string) {
 	return fmt.Sprintf("node-%04d", n), []string{"zone-a", "zone-b", "zone-c"}[n%3]
 }
 
@@ -169,7 +169,7 @@ func addressAfter(first string, n int) string {
 // Each gives every object of the cluster to use, namespaces first, then nodes,
 // then each Service before its slices, and each import before its own. It stops
 // at the first error. Objects may be kept, or changed.
-func (g Generated) Each(use func(runtime.Object) error) error {
+func (g Cluster) Each(use func(runtime.Object) error) error {
 	if err := g.Validate(); err != nil {
 		return fmt.Errorf("generate: %w", err)
 	}
@@ -210,7 +210,7 @@ func useWithSlices(use func(runtime.Object) error, owner runtime.Object, slices 
 
 // random gives a source of randomness for the n-th object of a kind, so that
 // each can be made without the others.
-func (g Generated) random(kind uint64, n int) *rand.Rand {
+func (g Cluster) random(kind uint64, n int) *rand.Rand {
 	return rand.New(rand.NewPCG(g.Seed, kind<<32|uint64(n)))
 }
 

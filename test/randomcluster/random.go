@@ -5,9 +5,8 @@
 // In goes a source of randomness, out come objects; the same source gives the
 // same objects. Names, addresses, ports and zones come from small sets, so that
 // Services share addresses, slices repeat endpoints, and names point at each
-// other. Random and Imports keep to what an API server stores; Odd makes what
-// it would refuse. Mutate makes updates, and Apply carries them out on a list
-// of objects.
+// other. Random and Imports make only what an API server stores. Mutate makes
+// updates, and Apply carries them out on a list of objects.
 package randomcluster
 
 import (
