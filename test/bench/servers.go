@@ -108,6 +108,11 @@ func (b *bench) start(ctx context.Context) error {
 
 // find finds the programs of others.
 func (b *bench) find() (err error) {
+	for _, name := range []string{"etcd", "kube-apiserver"} {
+		if _, err := controlplane.Binary(name); err != nil && (b.needsCluster() || b.has(partSearch)) {
+			return fmt.Errorf("%w; run test/install.sh %s", err, name)
+		}
+	}
 	if b.needsDNSPerf() {
 		if b.dnsperf.path, err = exec.LookPath("dnsperf"); err != nil {
 			return fmt.Errorf("%w; run test/install.sh dnsperf", err)

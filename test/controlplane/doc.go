@@ -7,7 +7,8 @@
 // files to connect with, a client that may do anything, and methods that kill,
 // restart, freeze and thaw the API server.
 //
-// All data is in the test's temporary folder and is gone after the test. As no
+// All data is in the test's temporary folder and is gone after the test; Run is for
+// programs, and for tests that share a control plane. As no
 // controllers run, nobody but the test makes EndpointSlices, and a deleted
 // namespace stays in the phase Terminating.
 package controlplane

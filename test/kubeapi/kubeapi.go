@@ -16,7 +16,6 @@
 package kubeapi
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -45,8 +44,8 @@ type Server struct {
 
 // shared is the control plane of the tests of this process.
 var shared struct {
-	inUse  sync.Mutex // locked while a test has it
-	plane  *controlplane.ControlPlane
+	inUse  sync.Mutex                 // locked while a test has it
+	plane  *controlplane.ControlPlane // nil until it has started
 	folder string
 }
 
@@ -54,14 +53,10 @@ var shared struct {
 // their control plane. It returns the exit code.
 func Main(run func() int) int {
 	code := run()
-	if shared.folder == "" {
+	if shared.plane == nil {
 		return code
 	}
-	var err error
-	if shared.plane != nil {
-		err = shared.plane.Close()
-	}
-	if err = errors.Join(err, os.RemoveAll(shared.folder)); err != nil {
+	if err := errors.Join(shared.plane.Close(), os.RemoveAll(shared.folder)); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
@@ -105,8 +100,11 @@ func startShared() (err error) {
 	if err != nil {
 		return errors.Join(err, os.RemoveAll(shared.folder))
 	}
+	if err := prepare(plane); err != nil {
+		return errors.Join(err, plane.Close(), os.RemoveAll(shared.folder))
+	}
 	shared.plane = plane
-	return prepare(plane)
+	return nil
 }
 
 // Listen starts a control plane with its files in an existing folder, and
@@ -242,6 +240,3 @@ func (s *Server) Requests() map[Request]int { return s.proxy.requests() }
 // OpenWatches returns the number of open watches on a resource, or on all if it
 // is "".
 func (s *Server) OpenWatches(resource string) int { return len(s.proxy.watches(resource)) }
-
-// context for requests of this package to its own servers.
-var background = context.Background()

@@ -1,6 +1,7 @@
 package kubeapi
 
 import (
+	"context"
 	"fmt"
 	"time"
 
@@ -54,7 +55,7 @@ func prepare(plane *controlplane.ControlPlane) error {
 			return fmt.Errorf("prepare API server: %w", err)
 		}
 		err = plane.Client().CoreV1().RESTClient().Post().AbsPath("/apis/apiextensions.k8s.io/v1/customresourcedefinitions").
-			SetHeader("Content-Type", runtime.ContentTypeJSON).Body(text).Do(background).Error()
+			SetHeader("Content-Type", runtime.ContentTypeJSON).Body(text).Do(context.Background()).Error()
 		if err != nil {
 			return fmt.Errorf("prepare API server: %w", err)
 		}
@@ -65,7 +66,7 @@ func prepare(plane *controlplane.ControlPlane) error {
 	for _, r := range resources {
 		for _, version := range r.versions {
 			if err := eventually(func() error {
-				return plane.Client().CoreV1().RESTClient().Get().AbsPath(r.path(version)).Do(background).Error()
+				return plane.Client().CoreV1().RESTClient().Get().AbsPath(r.path(version)).Do(context.Background()).Error()
 			}); err != nil {
 				return fmt.Errorf("prepare API server: %s: %w", r.path(version), err)
 			}
@@ -74,8 +75,8 @@ func prepare(plane *controlplane.ControlPlane) error {
 	return nil
 }
 
-// denyWrites makes the API server refuse all writes of objects that a Store
-// writes, and waits until it does.
+// denyWrites makes the API server refuse writes of what it writes by itself,
+// and waits until it does. Those into etcd do not pass through it.
 func denyWrites(plane *controlplane.ControlPlane) error {
 	meta := metav1.ObjectMeta{Name: "only-in-etcd"}
 	rule := func(group string, resources ...string) admissionv1.NamedRuleWithOperations {
@@ -94,15 +95,15 @@ func denyWrites(plane *controlplane.ControlPlane) error {
 		PolicyName: meta.Name, ValidationActions: []admissionv1.ValidationAction{admissionv1.Deny},
 	}}
 	admission := plane.Client().AdmissionregistrationV1()
-	if _, err := admission.ValidatingAdmissionPolicies().Create(background, policy, metav1.CreateOptions{}); err != nil {
+	if _, err := admission.ValidatingAdmissionPolicies().Create(context.Background(), policy, metav1.CreateOptions{}); err != nil {
 		return err
 	}
-	if _, err := admission.ValidatingAdmissionPolicyBindings().Create(background, binding, metav1.CreateOptions{}); err != nil {
+	if _, err := admission.ValidatingAdmissionPolicyBindings().Create(context.Background(), binding, metav1.CreateOptions{}); err != nil {
 		return err
 	}
 	return eventually(func() error {
 		probe := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "probe"}}
-		_, err := plane.Client().CoreV1().Namespaces().Create(background, probe, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+		_, err := plane.Client().CoreV1().Namespaces().Create(context.Background(), probe, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 		if apierrors.IsInvalid(err) || apierrors.IsForbidden(err) {
 			return nil
 		}

@@ -2,6 +2,7 @@ package kubeapi
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -280,7 +281,7 @@ func (s *store) await(r *resource, version string, revision uint64) error {
 		request := s.plane.Client().CoreV1().RESTClient().Get().AbsPath(r.path(version)).
 			Param("resourceVersion", strconv.FormatUint(revision, 10)).Param("resourceVersionMatch", string(metav1.ResourceVersionMatchNotOlderThan)).
 			Param("fieldSelector", "metadata.name=none")
-		if err = request.Do(background).Error(); err == nil {
+		if err = request.Do(context.Background()).Error(); err == nil {
 			return nil
 		}
 	}
