@@ -34,8 +34,7 @@ import (
 // Server is a kube-apiserver with a cluster and a proxy before it. All methods
 // may be called at any time from any goroutine.
 type Server struct {
-	plane *controlplane.ControlPlane
-	store store
+	store *store
 	proxy proxy
 
 	listener net.Listener
@@ -44,8 +43,8 @@ type Server struct {
 
 // shared is the control plane of the tests of this process.
 var shared struct {
-	inUse  sync.Mutex                 // locked while a test has it
-	plane  *controlplane.ControlPlane // nil until it has started
+	inUse  sync.Mutex // locked while a test has it
+	store  *store     // nil until it has started
 	folder string
 }
 
@@ -53,10 +52,10 @@ var shared struct {
 // their control plane. It returns the exit code.
 func Main(run func() int) int {
 	code := run()
-	if shared.plane == nil {
+	if shared.store == nil {
 		return code
 	}
-	if err := errors.Join(shared.plane.Close(), os.RemoveAll(shared.folder)); err != nil {
+	if err := errors.Join(shared.store.plane.Close(), os.RemoveAll(shared.folder)); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
@@ -76,7 +75,7 @@ func New(t testing.TB) *Server {
 	if err := startShared(); err != nil {
 		t.Fatal(err)
 	}
-	s, err := serve(shared.plane, "127.0.0.1:0")
+	s, err := serve(shared.store, "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -90,20 +89,15 @@ func New(t testing.TB) *Server {
 
 // startShared starts the shared control plane, unless it is running.
 func startShared() (err error) {
-	if shared.plane != nil {
+	if shared.store != nil {
 		return nil
 	}
 	if shared.folder, err = os.MkdirTemp("", "nearside-kubeapi-"); err != nil {
 		return err
 	}
-	plane, err := controlplane.Run(shared.folder)
-	if err != nil {
+	if shared.store, err = start(shared.folder); err != nil {
 		return errors.Join(err, os.RemoveAll(shared.folder))
 	}
-	if err := prepare(plane); err != nil {
-		return errors.Join(err, plane.Close(), os.RemoveAll(shared.folder))
-	}
-	shared.plane = plane
 	return nil
 }
 
@@ -111,27 +105,36 @@ func startShared() (err error) {
 // returns a server with an empty cluster on a TCP address. They end with the
 // process.
 func Listen(folder, address string) (*Server, error) {
+	store, err := start(folder)
+	if err != nil {
+		return nil, err
+	}
+	return serve(store, address)
+}
+
+// start starts a control plane with its files in an existing folder.
+func start(folder string) (*store, error) {
 	plane, err := controlplane.Run(folder)
 	if err != nil {
 		return nil, err
 	}
 	if err := prepare(plane); err != nil {
-		return nil, err
+		return nil, errors.Join(err, plane.Close())
 	}
-	return serve(plane, address)
+	return newStore(plane)
 }
 
 // serve empties the cluster and starts the proxy.
-func serve(plane *controlplane.ControlPlane, address string) (*Server, error) {
-	transport, err := rest.TransportFor(plane.Config())
+func serve(store *store, address string) (*Server, error) {
+	transport, err := rest.TransportFor(store.plane.Config())
 	if err != nil {
 		return nil, fmt.Errorf("kubeapi: %w", err)
 	}
-	to, err := url.Parse(plane.URL())
+	to, err := url.Parse(store.plane.URL())
 	if err != nil {
 		return nil, fmt.Errorf("kubeapi: %w", err)
 	}
-	s := &Server{plane: plane, store: store{plane: plane}}
+	s := &Server{store: store}
 	s.proxy.init(to, transport)
 	if err := s.store.empty(); err != nil {
 		return nil, err
@@ -159,11 +162,17 @@ func (s *Server) URL() string { return "http://" + s.listener.Addr().String() }
 // ServiceExports and ClusterProperties. Each makes an event, even if it does not
 // change. An empty UID or creation time becomes that of the object with this
 // name, or else a new UID and a time long ago. When Put returns, lists have the objects.
-func (s *Server) Put(objects ...runtime.Object) error { return s.store.put(objects, 1, false) }
+func (s *Server) Put(objects ...runtime.Object) error { return s.put(objects, 1) }
 
 // Load is Put for many objects while no client watches: several get one
 // resource version.
-func (s *Server) Load(objects ...runtime.Object) error { return s.store.put(objects, maxOps, false) }
+func (s *Server) Load(objects ...runtime.Object) error { return s.put(objects, maxOps) }
+
+func (s *Server) put(objects []runtime.Object, perTxn int) error {
+	s.store.mu.Lock()
+	defer s.store.mu.Unlock()
+	return s.store.put(objects, perTxn, false)
+}
 
 // Delete deletes the objects with these kinds, namespaces and names, where they
 // exist.

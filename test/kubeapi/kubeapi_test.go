@@ -123,6 +123,31 @@ func TestObjects(t *testing.T) {
 	}
 }
 
+// TestNewIsEmpty: a test finds nothing of the tests before it, and nothing that kube-apiserver makes by itself.
+func TestNewIsEmpty(t *testing.T) {
+	for range 3 {
+		t.Run("", func(t *testing.T) {
+			b := newBed(t)
+			if got := b.names("0"); got != "" {
+				t.Errorf("Services %q", got)
+			}
+			namespaces, err := b.CoreV1().Namespaces().List(t.Context(), metav1.ListOptions{ResourceVersion: "0"})
+			b.must(err)
+			if len(namespaces.Items) != 0 {
+				t.Errorf("Namespaces %v", namespaces.Items)
+			}
+			var all []runtime.Object
+			for i := range 300 {
+				all = append(all, service(fmt.Sprint("web-", i), "None"))
+			}
+			b.must(b.Load(append(all, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "shop"}})...))
+			if got := len(strings.Fields(b.names("0"))); got != 300 {
+				t.Errorf("%d Services, want 300", got)
+			}
+		})
+	}
+}
+
 // TestUpdates: an update is an event even if it changes nothing, and keeps the identity of the object.
 func TestUpdates(t *testing.T) {
 	b := newBed(t)

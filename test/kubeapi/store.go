@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"maps"
 	"net/http"
 	"slices"
@@ -33,6 +34,7 @@ type store struct {
 
 	mu      sync.Mutex
 	objects map[string]stored // by key
+	uids    int
 }
 
 // stored is an object in etcd.
@@ -40,7 +42,26 @@ type stored struct {
 	resource *resource
 	uid      types.UID
 	created  metav1.Time
-	raw      []byte
+	raw      []byte // nil if it is not from this package
+}
+
+// newStore returns a store with the objects that are in etcd.
+func newStore(plane *controlplane.ControlPlane) (*store, error) {
+	s := &store{plane: plane, objects: map[string]stored{}}
+	for _, r := range resources {
+		end := []byte(r.keys)
+		end[len(end)-1]++
+		var all struct {
+			KVs []keyValue `json:"kvs"`
+		}
+		if err := s.call("range", map[string]any{"key": []byte(r.keys), "range_end": end, "keys_only": true}, &all); err != nil {
+			return nil, err
+		}
+		for _, kv := range all.KVs {
+			s.objects[string(kv.Key)] = stored{resource: r}
+		}
+	}
+	return s, nil
 }
 
 // operation is a write of etcd.
@@ -58,26 +79,18 @@ type keyValue struct {
 
 type keyRange struct {
 	Key []byte `json:"key"`
-	End []byte `json:"range_end,omitempty"`
 }
 
-// empty deletes all objects, those of earlier tests too.
+// empty deletes all objects, while no client watches.
 func (s *store) empty() error {
-	var all []operation
-	for _, r := range resources {
-		end := []byte(r.keys)
-		end[len(end)-1]++
-		all = append(all, operation{Delete: &keyRange{[]byte(r.keys), end}, resource: r})
-	}
-	s.objects = map[string]stored{}
-	return s.write(all, 1)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.removeKeys(slices.Collect(maps.Keys(s.objects)), maxOps)
 }
 
 // put writes objects, with up to perTxn of them in a transaction; with skipSame
-// only those that differ.
+// only those that differ. The caller has locked mu.
 func (s *store) put(objects []runtime.Object, perTxn int, skipSame bool) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	var all []operation
 	for _, object := range objects {
 		key, o, err := s.encode(object)
@@ -105,11 +118,11 @@ func (s *store) remove(objects []runtime.Object) error {
 		}
 		keys = append(keys, key)
 	}
-	return s.removeKeys(keys)
+	return s.removeKeys(keys, 1)
 }
 
 // removeKeys deletes those of the keys that exist.
-func (s *store) removeKeys(keys []string) error {
+func (s *store) removeKeys(keys []string, perTxn int) error {
 	var all []operation
 	for _, key := range keys {
 		if o, ok := s.objects[key]; ok {
@@ -117,25 +130,23 @@ func (s *store) removeKeys(keys []string) error {
 			delete(s.objects, key)
 		}
 	}
-	return s.write(all, 1)
+	return s.write(all, perTxn)
 }
 
 // replace deletes other objects, and puts those that differ.
 func (s *store) replace(objects []runtime.Object) error {
 	s.mu.Lock()
+	defer s.mu.Unlock()
 	remaining := map[string]bool{}
 	for _, object := range objects {
 		key, _, err := s.encode(object)
 		if err != nil {
-			s.mu.Unlock()
 			return fmt.Errorf("replace: %w", err)
 		}
 		remaining[key] = true
 	}
 	keys := slices.DeleteFunc(slices.Sorted(maps.Keys(s.objects)), func(key string) bool { return remaining[key] })
-	err := s.removeKeys(keys)
-	s.mu.Unlock()
-	if err != nil {
+	if err := s.removeKeys(keys, 1); err != nil {
 		return err
 	}
 	return s.put(objects, 1, true)
@@ -156,7 +167,8 @@ func (s *store) encode(object runtime.Object) (string, stored, error) {
 	key := r.keys + strings.TrimPrefix(meta.GetNamespace()+"/"+meta.GetName(), "/")
 	o := s.objects[key]
 	if o.raw == nil {
-		o = stored{resource: r, uid: types.UID(fmt.Sprintf("00000000-0000-4000-8000-%012x", nextUID())), created: metav1.Date(2025, time.January, 1, 0, 0, 0, 0, time.UTC)}
+		s.uids++
+		o = stored{resource: r, uid: types.UID(fmt.Sprintf("00000000-0000-4000-8000-%012x", s.uids)), created: metav1.Date(2025, time.January, 1, 0, 0, 0, 0, time.UTC)}
 	}
 	if meta.GetUID() == "" {
 		meta.SetUID(o.uid)
@@ -175,43 +187,35 @@ func (s *store) encode(object runtime.Object) (string, stored, error) {
 	return key, o, err
 }
 
-var lastUID struct {
-	sync.Mutex
-	n int
-}
-
-func nextUID() int {
-	lastUID.Lock()
-	defer lastUID.Unlock()
-	lastUID.n++
-	return lastUID.n
-}
-
-// write carries operations out in order, and waits until the API server has seen
-// them.
+// write carries operations out in order, with up to perTxn of them in a
+// transaction, and waits until the API server has seen them.
 func (s *store) write(all []operation, perTxn int) error {
-	last := map[*resource]operation{}
 	seen := map[*resource]uint64{}
-	for len(all) > 0 {
-		n := txnLength(all, perTxn)
-		changed, revision, err := s.transact(all[:n])
-		if err != nil {
-			return err
-		}
-		for _, o := range all[:n] {
-			if last[o.resource] = o; changed {
-				seen[o.resource] = revision
-			}
-		}
-		all = all[n:]
-	}
-	for r, revision := range seen {
-		if perTxn > 1 { // several objects have this revision, and the API server may have seen some of them only
-			var err error
-			if _, revision, err = s.transact([]operation{last[r]}); err != nil {
+	transact := func(all []operation, perTxn int) error {
+		for len(all) > 0 {
+			n := txnLength(all, perTxn)
+			revision, err := s.transact(all[:n])
+			if err != nil {
 				return err
 			}
+			for _, o := range all[:n] {
+				seen[o.resource] = revision
+			}
+			all = all[n:]
 		}
+		return nil
+	}
+	var last []operation
+	if perTxn > 1 {
+		all, last = cutLast(all)
+	}
+	if err := transact(all, perTxn); err != nil {
+		return err
+	}
+	if err := transact(last, 1); err != nil {
+		return err
+	}
+	for r, revision := range seen {
 		for _, version := range r.versions {
 			if err := s.await(r, version, revision); err != nil {
 				return err
@@ -231,45 +235,59 @@ func txnLength(all []operation, limit int) (n int) {
 	return n
 }
 
-// transact carries operations out in one transaction. It returns whether any
-// changed anything, and the revision of etcd.
-func (s *store) transact(all []operation) (changed bool, revision uint64, err error) {
-	body, err := json.Marshal(map[string]any{"success": all})
-	if err != nil {
-		return false, 0, err
+// cutLast separates the last operation of each resource, so that it gets its own
+// revision: when the API server has seen one change of a revision, it may lack the
+// others.
+func cutLast(all []operation) (others, last []operation) {
+	seen := map[*resource]bool{}
+	for _, o := range slices.Backward(all) {
+		if seen[o.resource] {
+			others = append(others, o)
+		} else {
+			seen[o.resource], last = true, append(last, o)
+		}
 	}
-	response, err := http.Post(s.plane.EtcdURL()+"/v3/kv/txn", "application/json", bytes.NewReader(body)) // #nosec G107 -- a server of ours
-	if err != nil {
-		return false, 0, fmt.Errorf("write to etcd: %w", err)
-	}
-	defer func() { _ = response.Body.Close() }()
+	slices.Reverse(others)
+	return others, last
+}
+
+// transact carries operations out in one transaction, and returns its revision.
+func (s *store) transact(all []operation) (uint64, error) {
 	var result struct {
 		Header struct {
 			Revision uint64 `json:"revision,string"`
 		} `json:"header"`
-		Responses []struct {
-			Delete *struct {
-				Deleted string `json:"deleted"` // absent for none
-			} `json:"response_delete_range"`
-		} `json:"responses"`
-		Message string `json:"message"` // of an error
 	}
-	if err := json.NewDecoder(response.Body).Decode(&result); err != nil {
-		return false, 0, fmt.Errorf("write to etcd: %w", err)
+	err := s.call("txn", map[string]any{"success": all}, &result)
+	return result.Header.Revision, err
+}
+
+// call makes a request to etcd.
+func (s *store) call(method string, request, result any) error {
+	body, err := json.Marshal(request)
+	if err != nil {
+		return fmt.Errorf("etcd: %w", err)
+	}
+	response, err := http.Post(s.plane.EtcdURL()+"/v3/kv/"+method, "application/json", bytes.NewReader(body)) // #nosec G107 -- a server of ours
+	if err != nil {
+		return fmt.Errorf("etcd: %w", err)
+	}
+	defer func() { _ = response.Body.Close() }()
+	if body, err = io.ReadAll(response.Body); err != nil {
+		return fmt.Errorf("etcd: %w", err)
 	}
 	if response.StatusCode != http.StatusOK {
-		return false, 0, fmt.Errorf("write to etcd: %s: %s", response.Status, result.Message)
+		return fmt.Errorf("etcd: %s: %s", response.Status, body)
 	}
-	for _, r := range result.Responses {
-		changed = changed || r.Delete == nil || r.Delete.Deleted != ""
+	if err := json.Unmarshal(body, result); err != nil {
+		return fmt.Errorf("etcd: %w", err)
 	}
-	return changed, result.Header.Revision, nil
+	return nil
 }
 
 // advance makes a new revision, and returns it.
 func (s *store) advance() (uint64, error) {
-	_, revision, err := s.transact([]operation{{Put: &keyValue{Key: []byte("/nearside/revision")}}})
-	return revision, err
+	return s.transact([]operation{{Put: &keyValue{Key: []byte("/nearside/revision")}}})
 }
 
 // await waits until the API server's cache of a resource has a revision of etcd,
