@@ -12,7 +12,7 @@
 // OpenWatches count what clients do.
 //
 // The tests of a process share one control plane, which starts with the first of
-// them (2.5 s of CPU time). TestMain has to call Main, which stops it.
+// them (2.5 s of CPU time). TestMain must call Main, which stops it.
 package kubeapi
 
 import (
@@ -248,4 +248,8 @@ func (s *Server) Requests() map[Request]int { return s.proxy.requests() }
 
 // OpenWatches returns the number of open watches on a resource, or on all if it
 // is "".
-func (s *Server) OpenWatches(resource string) int { return len(s.proxy.watches(resource)) }
+func (s *Server) OpenWatches(resource string) int {
+	s.proxy.mu.Lock()
+	defer s.proxy.mu.Unlock()
+	return len(s.proxy.watches(resource))
+}

@@ -277,10 +277,9 @@ func (b *heldBody) Read(buffer []byte) (int, error) {
 	return n, err
 }
 
-// watches returns the open watches on a resource, or all if it is "".
+// watches returns the open watches on a resource, or all if it is "". The caller
+// has locked mu.
 func (p *proxy) watches(resource string) (found []*openWatch) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
 	for w := range p.open {
 		if resource == "" || resource == w.resource {
 			found = append(found, w)
@@ -291,8 +290,13 @@ func (p *proxy) watches(resource string) (found []*openWatch) {
 
 // drop cuts the watches on a resource, or all if it is "".
 func (p *proxy) drop(resource string) {
-	for _, w := range p.watches(resource) {
-		w.cut()
+	p.mu.Lock()
+	dropped := p.watches(resource)
+	for _, w := range dropped {
+		w.cut() // its handler has not returned, since it is in p.open
+	}
+	p.mu.Unlock()
+	for _, w := range dropped {
 		<-w.done
 	}
 }

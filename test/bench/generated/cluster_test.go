@@ -11,9 +11,9 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// TestGenerated checks, for several sizes, that the objects are as many as
-// asked for, are what the naming functions say, and come out the same again.
-func TestGenerated(t *testing.T) {
+// TestCluster checks, for several sizes, the number of the objects, that they have
+// the names that the naming functions return, and that they are the same each time.
+func TestCluster(t *testing.T) {
 	for _, g := range []Cluster{
 		{Services: 1000, Endpoints: 11000, Nodes: 50, Namespaces: 100, Headless: 0.1, Seed: 1},
 		{Services: 7, Endpoints: 3, Nodes: 1, Namespaces: 2, Headless: 0.5, Seed: 2},

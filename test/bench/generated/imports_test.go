@@ -10,10 +10,10 @@ import (
 	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 )
 
-// TestGeneratedImports checks, for several sizes, that a cluster with imports is
+// TestImports checks, for several sizes, that a cluster with imports is
 // the one without, and then the imports, which are what the naming functions
 // say.
-func TestGeneratedImports(t *testing.T) {
+func TestImports(t *testing.T) {
 	for _, g := range []Cluster{
 		{Services: 100, Endpoints: 500, Nodes: 5, Namespaces: 10, Imports: 20, Headless: 0.1, Seed: 1},
 		{Services: 3, Endpoints: 7, Nodes: 1, Namespaces: 2, Imports: 1, Headless: 1, Seed: 2},
@@ -100,8 +100,8 @@ func checkImport(t *testing.T, g Cluster, n int, objs []runtime.Object) {
 	}
 }
 
-// TestGeneratedImportNames pins names that a load generator computes.
-func TestGeneratedImportNames(t *testing.T) {
+// TestImportNames pins names that a load generator computes.
+func TestImportNames(t *testing.T) {
 	g := Cluster{Services: 1, Nodes: 1, Namespaces: 100, Imports: 2000, Headless: 0.1}
 	if got, want := g.Import(142), (Import{Namespace: "ns-042", Name: "imp-00142", IP: "10.112.0.143"}); got != want {
 		t.Errorf("import 142 is %+v, want %+v", got, want)

@@ -24,15 +24,15 @@ const (
 	randomImportSlices
 )
 
-// generatedImages is how many container images a node reports.
+// generatedImages is the number of container images of a node.
 const generatedImages = 25
 
-// generatedTime is when everything in a generated cluster was made.
+// generatedTime is the creation time of all objects.
 func generatedTime() metav1.Time {
 	return metav1.NewTime(time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC))
 }
 
-// managed gives the managed fields a client leaves on an object.
+// managed returns managed fields as a client writes them.
 func managed(manager, apiVersion, subresource, fields string) metav1.ManagedFieldsEntry {
 	when := generatedTime()
 	return metav1.ManagedFieldsEntry{
@@ -123,10 +123,10 @@ func serviceLabels(name string) map[string]string {
 	}
 }
 
-// serviceUID gives the UID of the n-th Service.
+// serviceUID returns the UID of the n-th Service.
 func (g Cluster) serviceUID(n int) types.UID { return types.UID(uid(g.random(randomService, n))) }
 
-// ServiceObject gives the n-th Service.
+// ServiceObject returns the n-th Service.
 func (g Cluster) ServiceObject(n int) *corev1.Service {
 	s := g.Service(n)
 	policy, traffic := corev1.IPFamilyPolicySingleStack, corev1.ServiceInternalTrafficPolicyCluster
@@ -150,7 +150,7 @@ func (g Cluster) ServiceObject(n int) *corev1.Service {
 	return svc
 }
 
-// SliceObjects gives the EndpointSlices of the n-th Service.
+// SliceObjects returns the EndpointSlices of the n-th Service.
 func (g Cluster) SliceObjects(n int) []*discoveryv1.EndpointSlice {
 	s, r := g.Service(n), g.random(randomSlices, n)
 	owner := g.serviceUID(n)
@@ -182,7 +182,7 @@ func (g Cluster) SliceObjects(n int) []*discoveryv1.EndpointSlice {
 	return slices
 }
 
-// emptySlice gives a slice without labels and endpoints, of an owner in a
+// emptySlice returns a slice without labels and endpoints, of an owner in a
 // namespace.
 func emptySlice(r *rand.Rand, namespace, service string, owner *metav1.OwnerReference) *discoveryv1.EndpointSlice {
 	name, protocol, port := "http", corev1.ProtocolTCP, int32(8080)
@@ -197,7 +197,7 @@ func emptySlice(r *rand.Rand, namespace, service string, owner *metav1.OwnerRefe
 	}
 }
 
-// readyEndpoint gives an endpoint on a random node, whose pod has no name yet.
+// readyEndpoint returns an endpoint on a random node, whose pod has no name yet.
 func (g Cluster) readyEndpoint(r *rand.Rand, namespace, address string) discoveryv1.Endpoint {
 	node, zone := g.Node(r.IntN(g.Nodes))
 	ready, serving, terminating := true, true, false
@@ -210,7 +210,7 @@ func (g Cluster) readyEndpoint(r *rand.Rand, namespace, address string) discover
 	}
 }
 
-// podName gives the name of a pod: its hostname, or a random one of a replica
+// podName returns the name of a pod: its hostname, or a random one of a replica
 // set.
 func podName(r *rand.Rand, hostname *string, replicaSet string) string {
 	if hostname != nil {
