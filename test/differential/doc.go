@@ -1,7 +1,7 @@
 // Package differential asks a stock CoreDNS and our cluster DNS server the same questions about the
 // same random clusters, and compares what they answer.
 //
-// In go the coredns binary of test/install.sh, clusterdns built from the sources, and the clusters of
+// In go coredns, etcd and kube-apiserver of test/install.sh, clusterdns built from the sources, and the clusters of
 // test/randomcluster with some additions. A real API server, package kubeapi, serves them to pairs
 // of processes, a pair for each variant of the Corefile. Out comes every difference that the table of allowed
 // differences does not explain: with the question, both answers, the objects involved and the seed. An
