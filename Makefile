@@ -53,12 +53,12 @@ fuzz: ## every fuzz target for FUZZTIME
 
 TIME ?= 10m
 properties: ## the random tests with new seeds, for TIME
-	test/install.sh coredns
+	test/install.sh coredns etcd kube-apiserver
 	test/properties.sh $(TIME)
 
 # The report lists peers that could not be installed; the others are measured.
 bench: ## CPU per query and memory beside other servers, as printed in test/bench/RESULTS.md
-	test/install.sh coredns dnsperf
+	test/install.sh coredns dnsperf etcd kube-apiserver
 	-test/install.sh unbound dnsdist
 	go run ./test/bench $(BENCH)
 

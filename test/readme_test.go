@@ -15,11 +15,13 @@ import (
 	"time"
 
 	"github.com/nearside-dns/nearside/test/daemon"
-	"github.com/nearside-dns/nearside/test/fakeapi"
+	"github.com/nearside-dns/nearside/test/kubeapi"
 	"github.com/nearside-dns/nearside/test/netns"
 )
 
 const root = ".."
+
+func TestMain(m *testing.M) { os.Exit(kubeapi.Main(m.Run)) }
 
 // block is a fenced block of a document.
 type block struct {
@@ -76,11 +78,7 @@ func documents(t *testing.T) (paths []string) {
 // TestCorefilesOfDocuments starts a server with every Corefile in a document, and with Corefile.example.
 func TestCorefilesOfDocuments(t *testing.T) {
 	program := daemon.Build(t, "clusterdns")
-	api := fakeapi.New()
-	if err := api.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = api.Close() })
+	api := kubeapi.New(t)
 	shown := map[string]string{"Corefile.example": read(t, filepath.Join(root, "Corefile.example"))}
 	for _, path := range documents(t) {
 		for _, b := range blocks(read(t, path)) {

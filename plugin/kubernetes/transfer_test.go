@@ -12,8 +12,8 @@ import (
 	"github.com/miekg/dns"
 	"k8s.io/apimachinery/pkg/runtime"
 
-	"github.com/nearside-dns/nearside/test/fakeapi/randomcluster"
 	"github.com/nearside-dns/nearside/test/property"
+	"github.com/nearside-dns/nearside/test/randomcluster"
 )
 
 var _ transfer.Transferer = (*Kubernetes)(nil)

@@ -7,7 +7,7 @@ import (
 
 	"github.com/miekg/dns"
 
-	"github.com/nearside-dns/nearside/test/fakeapi"
+	"github.com/nearside-dns/nearside/test/bench/generated"
 )
 
 // withImports adds ServiceImports to a Corefile.
@@ -25,21 +25,21 @@ func (w world) corefile(text string) string {
 
 // importKinds are the queries for the cluster DNS servers that read imports.
 var importKinds = []kind{
-	{"ClusterSetIP A", true, nil, false, func(g fakeapi.Generated, n int) (string, uint16, int, int) {
+	{"ClusterSetIP A", true, nil, false, func(g generated.Cluster, n int) (string, uint16, int, int) {
 		return importName(someImport(g, n, false)), dns.TypeA, dns.RcodeSuccess, 1
 	}},
-	{"headless import A, 10 endpoints", true, nil, false, func(g fakeapi.Generated, n int) (string, uint16, int, int) {
-		return importName(someImport(g, n, true)), dns.TypeA, dns.RcodeSuccess, fakeapi.ImportEndpoints
+	{"headless import A, 10 endpoints", true, nil, false, func(g generated.Cluster, n int) (string, uint16, int, int) {
+		return importName(someImport(g, n, true)), dns.TypeA, dns.RcodeSuccess, generated.ImportEndpoints
 	}},
-	{"host.cluster A", true, nil, false, func(g fakeapi.Generated, n int) (string, uint16, int, int) {
+	{"host.cluster A", true, nil, false, func(g generated.Cluster, n int) (string, uint16, int, int) {
 		i := someImport(g, n, true)
-		host, cluster := i.Endpoint(n / g.Imports % fakeapi.ImportEndpoints)
+		host, cluster := i.Endpoint(n / g.Imports % generated.ImportEndpoints)
 		return host + "." + cluster + "." + importName(i), dns.TypeA, dns.RcodeSuccess, 1
 	}},
-	{"headless import SRV, 10 endpoints", true, nil, false, func(g fakeapi.Generated, n int) (string, uint16, int, int) {
-		return "_http._tcp." + importName(someImport(g, n, true)), dns.TypeSRV, dns.RcodeSuccess, fakeapi.ImportEndpoints
+	{"headless import SRV, 10 endpoints", true, nil, false, func(g generated.Cluster, n int) (string, uint16, int, int) {
+		return "_http._tcp." + importName(someImport(g, n, true)), dns.TypeSRV, dns.RcodeSuccess, generated.ImportEndpoints
 	}},
-	{"NXDOMAIN of a Service that is not imported", true, nil, false, func(g fakeapi.Generated, n int) (string, uint16, int, int) {
+	{"NXDOMAIN of a Service that is not imported", true, nil, false, func(g generated.Cluster, n int) (string, uint16, int, int) {
 		s := g.Service(n % g.Services)
 		return clustersetName(s.Name, s.Namespace), dns.TypeA, dns.RcodeNameError, 0
 	}},
@@ -49,10 +49,10 @@ func clustersetName(name, namespace string) string {
 	return name + "." + namespace + ".svc.clusterset.local."
 }
 
-func importName(i fakeapi.GeneratedImport) string { return clustersetName(i.Name, i.Namespace) }
+func importName(i generated.Import) string { return clustersetName(i.Name, i.Namespace) }
 
 // someImport returns the first import from the n-th on that is headless, or is not.
-func someImport(g fakeapi.Generated, n int, headless bool) fakeapi.GeneratedImport {
+func someImport(g generated.Cluster, n int, headless bool) generated.Import {
 	for ; ; n++ {
 		if i := g.Import(n % g.Imports); i.Headless == headless {
 			return i
@@ -69,7 +69,7 @@ const memoryImports = "after the first sync, with imports"
 func (b *bench) measureImports(ctx context.Context) error {
 	b.imported = world{imports: true}
 	defer b.imported.stop()
-	if err := b.startAPI(ctx, &b.imported); err != nil {
+	if err := b.startWorld(ctx, &b.imported); err != nil {
 		return err
 	}
 	loads, err := b.drawAll(importKinds)

@@ -9,7 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 
-	"github.com/nearside-dns/nearside/test/fakeapi"
+	"github.com/nearside-dns/nearside/test/bench/generated"
 )
 
 func TestImportsInCorefiles(t *testing.T) {
@@ -32,7 +32,7 @@ func TestImportsInCorefiles(t *testing.T) {
 
 // TestImportQuestions compares the expected answers with the generated objects.
 func TestImportQuestions(t *testing.T) {
-	g := fakeapi.Generated{Services: 20, Endpoints: 100, Nodes: 3, Namespaces: 7, Imports: 30, Headless: 0.1, Seed: 1}
+	g := generated.Cluster{Services: 20, Endpoints: 100, Nodes: 3, Namespaces: 7, Imports: 30, Headless: 0.1, Seed: 1}
 	records := importRecords(t, g)
 	for _, k := range importKinds {
 		t.Run(k.name, func(t *testing.T) {
@@ -53,7 +53,7 @@ func TestImportQuestions(t *testing.T) {
 }
 
 // importRecords are the numbers of records of the names of a cluster's imports, from their objects.
-func importRecords(t *testing.T, g fakeapi.Generated) map[dns.Question]int {
+func importRecords(t *testing.T, g generated.Cluster) map[dns.Question]int {
 	t.Helper()
 	records, headless := map[dns.Question]int{}, map[string]bool{}
 	add := func(name string, qtype uint16) {

@@ -12,12 +12,12 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/nearside-dns/nearside/test/fakeapi"
+	"github.com/nearside-dns/nearside/test/bench/generated"
 )
 
 // searchCluster is the cluster of the part search. It is small: a server's work for a name does not depend on the size,
 // and each server has to read it.
-var searchCluster = fakeapi.Generated{Services: 1000, Endpoints: 10000, Nodes: 100, Namespaces: 16, Headless: 0.1, Seed: 1}
+var searchCluster = generated.Cluster{Services: 1000, Endpoints: 10000, Nodes: 100, Namespaces: 16, Headless: 0.1, Seed: 1}
 
 // searchPods is the number of pods on the node with the clients.
 const searchPods = 32
@@ -108,7 +108,7 @@ func clusterLookup(p pod, short bool, namespace, service int) lookup {
 }
 
 // serviceIn returns the n-th Service of a namespace, or the next one with a cluster address.
-func serviceIn(namespace, n int) fakeapi.GeneratedService {
+func serviceIn(namespace, n int) generated.Service {
 	for ; ; n++ {
 		s := searchCluster.Service((namespace + n*searchCluster.Namespaces) % searchCluster.Services)
 		if !s.Headless && s.Namespace == searchCluster.Namespace(namespace) {

@@ -20,7 +20,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/nearside-dns/nearside/test/fakeapi"
+	"github.com/nearside-dns/nearside/test/bench/generated"
 )
 
 func main() {
@@ -47,7 +47,7 @@ var everyPart = []string{partHits, partCluster, partTopology, partImports, partM
 
 // settings are the settings of a run.
 type settings struct {
-	cluster fakeapi.Generated
+	cluster generated.Cluster
 	parts   []string
 	queries int    // of a kind of cluster names, for each server and round
 	hits    int    // queries of a kind of cache hits, for each server and round
@@ -77,8 +77,8 @@ func run(ctx context.Context, args []string) error {
 	if len(args) == 2 && (args[0] == upstreamMode || args[0] == nearMode) {
 		return serveUpstream(args[1], args[0] == nearMode)
 	}
-	if len(args) == 2 && args[0] == searchAPIMode {
-		return serveSearchAPI(args[1])
+	if len(args) == 2 && args[0] == apiMode {
+		return serveAPI(args[1])
 	}
 	if len(args) == 2 && args[0] == podsMode {
 		return servePods(ctx, args[1], os.Stdout)

@@ -10,7 +10,7 @@ import (
 
 	"github.com/miekg/dns"
 
-	"github.com/nearside-dns/nearside/test/fakeapi"
+	"github.com/nearside-dns/nearside/test/bench/generated"
 )
 
 // kind is one kind of question.
@@ -23,7 +23,7 @@ type kind struct {
 	// tcp is set if dnsperf uses TCP, as nodecache does.
 	tcp bool
 	// question returns the n-th question, and the expected response code and number of records.
-	question func(g fakeapi.Generated, n int) (name string, qtype uint16, rcode, records int)
+	question func(g generated.Cluster, n int) (name string, qtype uint16, rcode, records int)
 }
 
 // The kinds that a budget names.
@@ -38,25 +38,25 @@ const (
 
 // clusterKinds are the queries for the cluster DNS servers.
 var clusterKinds = []kind{
-	{kindClusterIP, true, nil, false, func(g fakeapi.Generated, n int) (string, uint16, int, int) {
+	{kindClusterIP, true, nil, false, func(g generated.Cluster, n int) (string, uint16, int, int) {
 		return serviceName(clusterIP(g, n)), dns.TypeA, dns.RcodeSuccess, 1
 	}},
-	{kindHeadless, true, nil, false, func(g fakeapi.Generated, n int) (string, uint16, int, int) {
+	{kindHeadless, true, nil, false, func(g generated.Cluster, n int) (string, uint16, int, int) {
 		return serviceName(headless(g, n)), dns.TypeA, dns.RcodeSuccess, 10
 	}},
-	{kindNXDOMAIN, true, nil, false, func(g fakeapi.Generated, n int) (string, uint16, int, int) {
+	{kindNXDOMAIN, true, nil, false, func(g generated.Cluster, n int) (string, uint16, int, int) {
 		return fmt.Sprintf("www%d.example.com.%s.svc.cluster.local.", n%97, g.Namespace(n%g.Namespaces)), dns.TypeA, dns.RcodeNameError, 0
 	}},
-	{"ClusterIP SRV", true, nil, false, func(g fakeapi.Generated, n int) (string, uint16, int, int) {
+	{"ClusterIP SRV", true, nil, false, func(g generated.Cluster, n int) (string, uint16, int, int) {
 		return "_http._tcp." + serviceName(clusterIP(g, n)), dns.TypeSRV, dns.RcodeSuccess, 1
 	}},
-	{kindHeadlessSRV, true, nil, false, func(g fakeapi.Generated, n int) (string, uint16, int, int) {
+	{kindHeadlessSRV, true, nil, false, func(g generated.Cluster, n int) (string, uint16, int, int) {
 		return "_http._tcp." + serviceName(headless(g, n)), dns.TypeSRV, dns.RcodeSuccess, 10
 	}},
-	{"ClusterIP PTR", true, nil, false, func(g fakeapi.Generated, n int) (string, uint16, int, int) {
+	{"ClusterIP PTR", true, nil, false, func(g generated.Cluster, n int) (string, uint16, int, int) {
 		return reverse(clusterIP(g, n).ClusterIP), dns.TypePTR, dns.RcodeSuccess, 1
 	}},
-	{"endpoint PTR", true, nil, false, func(g fakeapi.Generated, n int) (string, uint16, int, int) {
+	{"endpoint PTR", true, nil, false, func(g generated.Cluster, n int) (string, uint16, int, int) {
 		return reverse(g.PodIP(n % g.Endpoints)), dns.TypePTR, dns.RcodeSuccess, 1
 	}},
 }
@@ -65,7 +65,7 @@ var clusterKinds = []kind{
 // musl send no EDNS, that of Go does.
 var hitKinds = []kind{{kindHit, false, nil, false, hit}, {kindHitEDNS, true, nil, false, hit}}
 
-func hit(g fakeapi.Generated, n int) (string, uint16, int, int) {
+func hit(g generated.Cluster, n int) (string, uint16, int, int) {
 	return serviceName(clusterIP(g, n)), dns.TypeA, dns.RcodeSuccess, 1
 }
 
@@ -76,11 +76,11 @@ const (
 	hitQuestions     = 1000
 )
 
-func serviceName(s fakeapi.GeneratedService) string {
+func serviceName(s generated.Service) string {
 	return s.Name + "." + s.Namespace + ".svc.cluster.local."
 }
 
-func clusterIP(g fakeapi.Generated, n int) fakeapi.GeneratedService {
+func clusterIP(g generated.Cluster, n int) generated.Service {
 	for ; ; n++ {
 		if s := g.Service(n % g.Services); !s.Headless {
 			return s
@@ -88,7 +88,7 @@ func clusterIP(g fakeapi.Generated, n int) fakeapi.GeneratedService {
 	}
 }
 
-func headless(g fakeapi.Generated, n int) fakeapi.GeneratedService {
+func headless(g generated.Cluster, n int) generated.Service {
 	for ; ; n++ {
 		if s := g.Service(n % g.Services); s.Headless && s.Endpoints == 10 {
 			return s
@@ -122,7 +122,7 @@ type load struct {
 }
 
 // drawn makes questions that are spread over the cluster, the same ones in each run.
-func drawn(g fakeapi.Generated, k kind, folder string) (*load, error) {
+func drawn(g generated.Cluster, k kind, folder string) (*load, error) {
 	r := rand.New(rand.NewPCG(1, 2))
 	l := &load{kind: k, what: k.name}
 	var file strings.Builder
@@ -135,7 +135,7 @@ func drawn(g fakeapi.Generated, k kind, folder string) (*load, error) {
 }
 
 // firstOnes makes questions for the first names of the cluster.
-func firstOnes(g fakeapi.Generated, k kind, folder string) (*load, error) {
+func firstOnes(g generated.Cluster, k kind, folder string) (*load, error) {
 	l := &load{kind: k, what: k.name, cached: true}
 	var file strings.Builder
 	for n := 0; len(l.packets) < min(hitQuestions, g.Services/2); n++ {
@@ -151,7 +151,7 @@ func firstOnes(g fakeapi.Generated, k kind, folder string) (*load, error) {
 
 // add makes the n-th question. Its packet equals dnsperf's for the line in the file, so that it is one entry for a cache
 // with whole packets as keys.
-func (l *load) add(g fakeapi.Generated, n int, file *strings.Builder) error {
+func (l *load) add(g generated.Cluster, n int, file *strings.Builder) error {
 	name, qtype, rcode, records := l.question(g, n)
 	m := new(dns.Msg).SetQuestion(name, qtype)
 	if l.edns {

@@ -13,17 +13,10 @@ import (
 	"strings"
 	"sync"
 	"time"
-
-	"k8s.io/apimachinery/pkg/runtime"
-
-	"github.com/nearside-dns/nearside/test/fakeapi"
 )
 
-// The pods, and their API server, are this program in other modes.
-const (
-	podsMode      = "pods"       // the argument for the pods; the next one is a searchJob
-	searchAPIMode = "search-api" // the argument for the API server; the next one is the address
-)
+// podsMode is the argument of this program for the pods; the next one is a searchJob.
+const podsMode = "pods"
 
 // How pods look names up.
 const (
@@ -167,22 +160,4 @@ func (d *searchDone) judge() error {
 		return fmt.Errorf("%d look-ups failed of %d, the first: %s: %w", d.Failed, d.Failed+d.lookups(), d.Failure, errLost)
 	}
 	return nil
-}
-
-// serveSearchAPI serves the cluster with the pods until the process is killed.
-func serveSearchAPI(address string) error {
-	api := fakeapi.New()
-	if err := searchCluster.Each(func(o runtime.Object) error { return api.Put(o) }); err != nil {
-		return fmt.Errorf("search API: %w", err)
-	}
-	for n := range searchPods {
-		if err := api.Put(podObject(n)); err != nil {
-			return fmt.Errorf("search API: %w", err)
-		}
-	}
-	if err := api.Listen(address); err != nil {
-		return fmt.Errorf("search API: %w", err)
-	}
-	fmt.Println("serving", api.URL())
-	select {}
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/netip"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -14,6 +15,8 @@ import (
 
 	"github.com/miekg/dns"
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/nearside-dns/nearside/test/kubeapi"
 )
 
 // clusterAnswer answers as cluster DNS and the upstream server together, without expansion.
@@ -241,27 +244,25 @@ func TestServePods(t *testing.T) {
 	})
 }
 
-// TestSearchAPI runs the API server, which ends with the test program.
+func TestMain(m *testing.M) { os.Exit(kubeapi.Main(m.Run)) }
+
+// TestSearchAPI: the API server has the pods on their node, and the large cluster.
 func TestSearchAPI(t *testing.T) {
-	address := fmt.Sprintf("127.0.0.1:%d", freePort())
-	go func() { _ = serveSearchAPI(address) }() // without it, there is no answer
-	get := func(path string) (pods corev1.PodList, err error) {
-		response, err := http.Get("http://" + address + path)
-		if err != nil {
-			return pods, err
-		}
-		defer func() { _ = response.Body.Close() }()
-		return pods, json.NewDecoder(response.Body).Decode(&pods)
-	}
-	path := "/api/v1/pods?fieldSelector=spec.nodeName%3D"
-	if err := await(t.Context(), 30*time.Second, "the API server", func() bool {
-		_, err := get(path + searchNode())
-		return err == nil
-	}); err != nil {
+	api := kubeapi.New(t)
+	if err := loadCluster(api, searchCluster, true); err != nil {
 		t.Fatal(err)
 	}
-	pods, err := get(path + searchNode())
-	if err != nil || len(pods.Items) != searchPods {
+	get := func(path string, list any) error {
+		response, err := http.Get(api.URL() + path)
+		if err != nil {
+			return err
+		}
+		defer func() { _ = response.Body.Close() }()
+		return json.NewDecoder(response.Body).Decode(list)
+	}
+	const path = "/api/v1/pods?fieldSelector=spec.nodeName%3D"
+	var pods, others corev1.PodList
+	if err := get(path+searchNode(), &pods); err != nil || len(pods.Items) != searchPods {
 		t.Fatalf("%d pods on the node, error %v; want %d", len(pods.Items), err, searchPods)
 	}
 	namespaces := map[string]string{}
@@ -273,7 +274,11 @@ func TestSearchAPI(t *testing.T) {
 			t.Errorf("%s is in %q, want %q", p.address, namespaces[p.address.String()], p.namespace)
 		}
 	}
-	if others, err := get(path + "node-0001"); err != nil || len(others.Items) != 0 {
+	var services corev1.ServiceList
+	if err := get("/api/v1/services", &services); err != nil || len(services.Items) != searchCluster.Services {
+		t.Errorf("%d Services, error %v; want %d", len(services.Items), err, searchCluster.Services)
+	}
+	if err := get(path+"node-0001", &others); err != nil || len(others.Items) != 0 {
 		t.Errorf("%d pods on another node, error %v", len(others.Items), err)
 	}
 }

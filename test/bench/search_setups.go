@@ -137,15 +137,9 @@ func (b *bench) binary(name string) string {
 
 // startSearch starts the API server and the setups, each with an upstream server.
 func (b *bench) startSearch(ctx context.Context) error {
-	self, err := os.Executable()
-	if err != nil {
-		return err
-	}
-	address := net.JoinHostPort("127.0.0.1", strconv.Itoa(freePort()))
-	if b.searchAPI, err = launch(ctx, loadCore, b.folder, searchAPIMode, self, searchAPIMode, address); err != nil {
-		return err
-	}
-	if err := b.searchAPI.serving(ctx); err != nil {
+	var url string
+	var err error
+	if b.searchAPI, url, err = b.startAPI(ctx, searchCluster, true); err != nil {
 		return err
 	}
 	resolvConf := filepath.Join(b.folder, "resolv.conf")
@@ -158,7 +152,7 @@ func (b *bench) startSearch(ctx context.Context) error {
 		}
 		s := &searchServers{searchSetup: setup}
 		b.search = append(b.search, s)
-		err := b.startSetup(ctx, s, "http://"+address, resolvConf)
+		err := b.startSetup(ctx, s, url, resolvConf)
 		if err != nil && setup.own() {
 			return fmt.Errorf("%s: %w", s.name, err)
 		}

@@ -9,7 +9,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
-	"strings"
 	"syscall"
 	"time"
 
@@ -45,7 +44,7 @@ type bench struct {
 	dnsperf generator
 
 	// The programs' paths. CoreDNS's is empty when it is missing.
-	clusterdns, nodecache, coredns, fakeapi string
+	clusterdns, nodecache, coredns string
 
 	plain    world     // without imports
 	imported world     // with them
@@ -95,7 +94,7 @@ func (b *bench) start(ctx context.Context) error {
 	if err := b.build(ctx); err != nil || !b.needsCluster() {
 		return err
 	}
-	if err := b.startAPI(ctx, &b.plain); err != nil {
+	if err := b.startWorld(ctx, &b.plain); err != nil {
 		return err
 	}
 	if err := b.startCluster(ctx, nameClusterDNS); err != nil {
@@ -109,6 +108,11 @@ func (b *bench) start(ctx context.Context) error {
 
 // find finds the programs of other projects.
 func (b *bench) find() (err error) {
+	for _, name := range []string{"etcd", "kube-apiserver"} {
+		if _, err := controlplane.Binary(name); err != nil && (b.needsCluster() || b.has(partSearch)) {
+			return fmt.Errorf("%w; run test/install.sh %s", err, name)
+		}
+	}
 	if b.needsDNSPerf() {
 		if b.dnsperf.path, err = exec.LookPath("dnsperf"); err != nil {
 			return fmt.Errorf("%w; run test/install.sh dnsperf", err)
@@ -139,16 +143,12 @@ func (b *bench) miss(name string, err error) {
 	}
 }
 
-// build builds our programs, and the API server.
+// build builds our programs.
 func (b *bench) build(ctx context.Context) error {
 	b.clusterdns, b.nodecache = filepath.Join(b.folder, "clusterdns"), filepath.Join(b.folder, "nodecache")
-	b.fakeapi = filepath.Join(b.folder, "fakeapi")
 	packages := map[string]string{b.nodecache: "./cmd/nodecache"}
 	if b.needsCluster() || b.has(partSearch) {
 		packages[b.clusterdns] = "./cmd/clusterdns"
-	}
-	if b.needsCluster() {
-		packages[b.fakeapi] = "./test/fakeapi/cmd/fakeapi"
 	}
 	for path, pkg := range packages {
 		build := exec.CommandContext(ctx, "go", "build", "-trimpath", "-ldflags", "-s -w", "-o", path, pkg)
@@ -160,20 +160,14 @@ func (b *bench) build(ctx context.Context) error {
 	return nil
 }
 
-// startAPI starts an API server that has the whole cluster.
-func (b *bench) startAPI(ctx context.Context, w *world) (err error) {
-	port := strconv.Itoa(freePort())
-	address := net.JoinHostPort("127.0.0.1", port)
-	w.url = "http://" + address
-	args := []string{"-listen", address, "-services", strconv.Itoa(b.cluster.Services),
-		"-endpoints", strconv.Itoa(b.cluster.Endpoints), "-nodes", strconv.Itoa(b.cluster.Nodes)}
-	if w.imports {
-		args = append(args, "-imports", strconv.Itoa(b.cluster.Imports))
+// startWorld starts an API server that has the whole cluster.
+func (b *bench) startWorld(ctx context.Context, w *world) (err error) {
+	cluster := b.cluster
+	if !w.imports {
+		cluster.Imports = 0
 	}
-	if w.api, err = launch(ctx, loadCore, b.folder, "fakeapi-"+port, b.fakeapi, args...); err != nil {
-		return err
-	}
-	return w.api.serving(ctx)
+	w.api, w.url, err = b.startAPI(ctx, cluster, false)
+	return err
 }
 
 func (w *world) stop() {
@@ -181,14 +175,6 @@ func (w *world) stop() {
 		w.api.stop()
 		w.api = nil
 	}
-}
-
-// serving waits until an API server reports that it has the whole cluster.
-func (p *process) serving(ctx context.Context) error {
-	return await(ctx, time.Minute, "the API server", func() bool {
-		text, err := os.ReadFile(p.logs)
-		return err == nil && strings.Contains(string(text), "serving")
-	})
 }
 
 // startCluster starts one of the first cluster DNS servers.

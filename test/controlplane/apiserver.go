@@ -32,7 +32,11 @@ const (
 // startAPIServer starts kube-apiserver with the files that Start made, and does
 // not wait until it is ready.
 func (c *ControlPlane) startAPIServer() (*process, error) {
-	return startProcess("kube-apiserver", c.apiServerBinary, c.dir, c.apiServerLog,
+	binary, err := Binary("kube-apiserver")
+	if err != nil {
+		return nil, err
+	}
+	return startProcess("kube-apiserver", binary, c.dir, c.apiServerLog,
 		fmt.Sprintf("--etcd-servers=http://127.0.0.1:%d", c.etcdPort.number),
 		"--bind-address=127.0.0.1",
 		"--secure-port="+strconv.Itoa(c.apiServerPort.number),

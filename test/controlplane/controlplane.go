@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 )
 
@@ -35,47 +36,82 @@ const (
 	adminGroup = "system:masters"
 )
 
-// ControlPlane is a running etcd and kube-apiserver. Its methods fail the test on an error, so call them only from the
-// goroutine of the test.
+// ControlPlane is a running etcd and kube-apiserver. Methods without an error as result are for a control plane of Start:
+// they fail its test, so call them only from the goroutine of the test.
 type ControlPlane struct {
-	t               testing.TB
-	dir             string // with all files
-	apiServerBinary string
-	apiServerLog    string
-	etcdLog         string
-	apiServerPort   *port
-	etcdPort        *port
-	ports           []*port // what Stop releases
-	authority       *authority
-	client          kubernetes.Interface
-	etcd            *process
-	apiServer       *process
+	t             testing.TB // nil if it belongs to no test
+	dir           string     // everything is in this folder
+	apiServerLog  string
+	etcdLog       string
+	apiServerPort *port
+	etcdPort      *port
+	ports         []*port // all that Close releases
+	authority     *authority
+	client        kubernetes.Interface
+	config        *rest.Config
+	etcd          *process
+	apiServer     *process
 }
 
 // Start starts a control plane and waits until it is ready, which takes some seconds. It stops when the test ends, and
 // logs the ends of the two logs if the test failed. The test is skipped when the binaries are missing.
 func Start(t testing.TB) *ControlPlane {
 	t.Helper()
-	etcdBinary := RequireBinary(t, "etcd")
-	c := &ControlPlane{t: t, apiServerBinary: RequireBinary(t, "kube-apiserver"), dir: t.TempDir()}
-	c.etcdLog = filepath.Join(c.dir, etcdLogFile)
-	c.apiServerLog = filepath.Join(c.dir, apiServerLogFile)
+	Require(t)
+	c := newControlPlane(t.TempDir())
+	c.t = t
 	t.Cleanup(func() {
 		c.Stop()
 		if t.Failed() {
 			c.showLogs()
 		}
 	})
-	if err := c.prepare(); err != nil {
-		t.Fatalf("prepare control plane: %v", err)
-	}
-	peerPort := c.ports[2]
-	var err error
-	if c.etcd, err = startEtcd(etcdBinary, c.dir, c.etcdLog, c.etcdPort, peerPort); err != nil {
+	if err := c.start(); err != nil {
 		t.Fatal(err)
 	}
-	c.StartAPIServer()
 	return c
+}
+
+// Require skips the test, or fails it, as RequireBinary does, if a binary of a
+// control plane is missing.
+func Require(t testing.TB) {
+	t.Helper()
+	RequireBinary(t, "etcd")
+	RequireBinary(t, "kube-apiserver")
+}
+
+// Run starts a control plane that belongs to no test, with its files in an
+// existing folder, and waits until it is ready. The caller closes it.
+func Run(folder string) (*ControlPlane, error) {
+	c := newControlPlane(folder)
+	if err := c.start(); err != nil {
+		logs, _ := logTail(c.apiServerLog, logTailBytes)
+		return nil, fmt.Errorf("%w\n%s", errors.Join(err, c.Close()), logs)
+	}
+	return c, nil
+}
+
+func newControlPlane(folder string) *ControlPlane {
+	return &ControlPlane{
+		dir:          folder,
+		etcdLog:      filepath.Join(folder, etcdLogFile),
+		apiServerLog: filepath.Join(folder, apiServerLogFile),
+	}
+}
+
+// start starts etcd and the API server, and waits until they are ready.
+func (c *ControlPlane) start() error {
+	if err := c.prepare(); err != nil {
+		return fmt.Errorf("prepare control plane: %w", err)
+	}
+	binary, err := Binary("etcd")
+	if err != nil {
+		return err
+	}
+	if c.etcd, err = startEtcd(binary, c.dir, c.etcdLog, c.etcdPort, c.ports[2]); err != nil {
+		return err
+	}
+	return c.runAPIServer()
 }
 
 // prepare reserves the ports, writes all files and makes the client.
@@ -124,12 +160,11 @@ func (c *ControlPlane) prepare() error {
 	if err := writeKubeconfig(c.Kubeconfig(), kubeconfig); err != nil {
 		return err
 	}
-	config, err := clientcmd.NewDefaultClientConfig(*kubeconfig, nil).ClientConfig()
-	if err != nil {
+	if c.config, err = clientcmd.NewDefaultClientConfig(*kubeconfig, nil).ClientConfig(); err != nil {
 		return fmt.Errorf("make admin client: %w", err)
 	}
-	config.QPS = -1 // for tests that create thousands of objects
-	if c.client, err = kubernetes.NewForConfig(config); err != nil {
+	c.config.QPS = -1 // a test that makes thousands of objects must not be slowed down
+	if c.client, err = kubernetes.NewForConfig(c.config); err != nil {
 		return fmt.Errorf("make admin client: %w", err)
 	}
 	return nil
@@ -155,7 +190,14 @@ func (c *ControlPlane) CertFile() string { return filepath.Join(c.dir, adminCert
 // KeyFile returns the path of the PEM key that belongs to CertFile.
 func (c *ControlPlane) KeyFile() string { return filepath.Join(c.dir, adminKeyFile) }
 
-// Client returns a client with all permissions, without a limit on requests per second.
+// EtcdURL returns the address of etcd, which also serves its API as JSON there.
+func (c *ControlPlane) EtcdURL() string { return fmt.Sprintf("http://127.0.0.1:%d", c.etcdPort.number) }
+
+// Config returns the configuration of Client.
+func (c *ControlPlane) Config() *rest.Config { return rest.CopyConfig(c.config) }
+
+// Client returns a client that may do anything, without a limit on requests
+// per second.
 func (c *ControlPlane) Client() kubernetes.Interface { return c.client }
 
 // KubeconfigFor returns the path of a new kubeconfig file for a user in these groups. The user has the permissions that
@@ -187,14 +229,17 @@ func (c *ControlPlane) StartAPIServer() {
 	if c.apiServer.running() {
 		c.t.Fatal("start kube-apiserver: it is running")
 	}
-	server, err := c.startAPIServer()
-	if err != nil {
+	if err := c.runAPIServer(); err != nil {
 		c.t.Fatal(err)
 	}
-	c.apiServer = server
-	if err := waitReady(c.client, server, c.etcd); err != nil {
-		c.t.Fatal(err)
+}
+
+// runAPIServer starts the API server and waits until it is ready.
+func (c *ControlPlane) runAPIServer() (err error) {
+	if c.apiServer, err = c.startAPIServer(); err != nil {
+		return err
 	}
+	return waitReady(c.client, c.apiServer, c.etcd)
 }
 
 // KillAPIServer ends the API server with SIGKILL, frozen or not, and waits for its end. From then on, connections to its
@@ -223,18 +268,26 @@ func (c *ControlPlane) ThawAPIServer() {
 	}
 }
 
-// Stop ends both servers with SIGKILL, as their data is for the test only, and releases the ports. It runs at the end of
-// the test; a second call does nothing.
+// Stop is Close for a control plane of Start. It runs at the end of the test; a second call does nothing.
 func (c *ControlPlane) Stop() {
 	c.t.Helper()
+	if err := c.Close(); err != nil {
+		c.t.Error(err)
+	}
+}
+
+// Close ends both servers with SIGKILL, since their data is for tests only, and
+// releases the ports. A second call does nothing.
+func (c *ControlPlane) Close() error {
 	err := errors.Join(c.apiServer.kill(), c.etcd.kill())
 	for _, p := range c.ports {
 		err = errors.Join(err, p.release())
 	}
 	c.ports = nil
 	if err != nil {
-		c.t.Errorf("stop control plane: %v", err)
+		return fmt.Errorf("stop control plane: %w", err)
 	}
+	return nil
 }
 
 // showLogs logs the ends of both logs in the test's output.

@@ -19,7 +19,7 @@ import (
 
 	"github.com/nearside-dns/nearside/test/controlplane"
 	"github.com/nearside-dns/nearside/test/daemon"
-	"github.com/nearside-dns/nearside/test/fakeapi"
+	"github.com/nearside-dns/nearside/test/kubeapi"
 )
 
 // server is a real API server with the namespace kube-system, and kubectl for it.
@@ -145,11 +145,10 @@ func rights(role *rbacv1.ClusterRole) (all []string) {
 }
 
 // asked are the permissions that the requests to an API server need: for a watch that begins with a list, both.
-func asked(api *fakeapi.Server) (all []string) {
+func asked(api *kubeapi.Server) (all []string) {
 	for request := range api.Requests() {
 		switch request.Verb {
-		case fakeapi.VerbDiscover: // which every account has
-		case fakeapi.VerbWatchList, fakeapi.VerbWatch, fakeapi.VerbList:
+		case kubeapi.VerbWatchList, kubeapi.VerbWatch, kubeapi.VerbList:
 			all = append(all, "list "+request.Resource, "watch "+request.Resource) // a client falls back from one to the other
 		default:
 			all = append(all, request.Verb+" "+request.Resource)

@@ -20,7 +20,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/nearside-dns/nearside/test/daemon"
-	"github.com/nearside-dns/nearside/test/fakeapi"
+	"github.com/nearside-dns/nearside/test/kubeapi"
 )
 
 // deadline bounds the wait for a state.
@@ -64,18 +64,14 @@ func inFolder(m *testing.M) int {
 		return 1
 	}
 	defer func() { _ = os.RemoveAll(programFolder) }()
-	return m.Run()
+	return kubeapi.Main(m.Run)
 }
 
 // cluster starts an API server with a Service, web of the namespace shop, with one pod, on node-a of zone-1, and the
 // same Service for a clusterset.
-func cluster(t *testing.T) *fakeapi.Server {
+func cluster(t *testing.T) *kubeapi.Server {
 	t.Helper()
-	api := fakeapi.New()
-	if err := api.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = api.Close() })
+	api := kubeapi.New(t)
 	meta := func(name string) metav1.ObjectMeta {
 		return metav1.ObjectMeta{Name: name, Namespace: "shop", UID: "1"}
 	}

@@ -12,7 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 
-	"github.com/nearside-dns/nearside/test/fakeapi/randomcluster"
+	"github.com/nearside-dns/nearside/test/randomcluster"
 )
 
 // edge is the namespace of the objects that randomcluster does not make.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
+	"os"
 	goruntime "runtime"
 	"slices"
 	"strconv"
@@ -15,7 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/nearside-dns/nearside/test/controlplane"
-	"github.com/nearside-dns/nearside/test/fakeapi"
+	"github.com/nearside-dns/nearside/test/kubeapi"
 	"github.com/nearside-dns/nearside/test/property"
 )
 
@@ -33,7 +34,10 @@ const (
 	syncLimit = time.Minute
 )
 
-// TestDifferential queries both servers, in every variant, and fails on unintended differences.
+func TestMain(m *testing.M) { os.Exit(kubeapi.Main(m.Run)) }
+
+// TestDifferential asks both servers, in every variant, and fails on what is answered differently without
+// being meant to.
 func TestDifferential(t *testing.T) {
 	stockBinary := controlplane.RequireBinary(t, "coredns")
 	binary := *ourBinary
@@ -60,7 +64,7 @@ func TestDifferential(t *testing.T) {
 
 // run is one run of the test.
 type run struct {
-	api     *fakeapi.Server
+	api     *kubeapi.Server
 	own     []netip.Addr // addresses of this machine
 	outside string       // address of the resolver for other names
 	pairs   []*pair
@@ -90,16 +94,7 @@ func newRun(t *testing.T) *run {
 	if err != nil {
 		t.Fatal(err)
 	}
-	api := fakeapi.New()
-	if err := api.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := api.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	return &run{api: api, own: own, outside: startOutside(t), used: map[string]int{}, asked: map[string]int{}}
+	return &run{api: kubeapi.New(t), own: own, outside: startOutside(t), used: map[string]int{}, asked: map[string]int{}}
 }
 
 // serve starts both servers of a variant.
@@ -134,8 +129,10 @@ func (r *run) seed(seed uint64) error {
 		if round > 0 {
 			var changed, deleted []runtime.Object
 			changed, deleted, objs = mutated(random, objs)
-			if random.IntN(8) == 0 { // the servers miss it, and must list everything again
-				r.api.Expire()
+			if random.IntN(8) == 0 { // the servers miss it, and have to list everything again
+				if err := r.api.Expire(); err != nil {
+					return err
+				}
 				r.api.DropWatches("")
 			}
 			if err := r.api.Delete(deleted...); err != nil {

@@ -12,7 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 
-	"github.com/nearside-dns/nearside/test/fakeapi"
+	"github.com/nearside-dns/nearside/test/kubeapi"
 )
 
 // Each resource is a separate watch, and its events imply nothing about the others. So each has a marker: an object that
@@ -26,7 +26,7 @@ func markerToggle(round int) string { return fmt.Sprintf("%s-%d", markerNamespac
 func markerIP(round int) string { return fmt.Sprintf("10.255.%d.%d", round>>8&0xff, round&0xff) }
 
 // mark writes the markers of a round, and returns those that exist then.
-func mark(api *fakeapi.Server, round int) ([]runtime.Object, error) {
+func mark(api *kubeapi.Server, round int) ([]runtime.Object, error) {
 	meta := func(name string) metav1.ObjectMeta {
 		return metav1.ObjectMeta{Namespace: markerNamespace, Name: name}
 	}

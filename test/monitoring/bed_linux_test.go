@@ -21,7 +21,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/nearside-dns/nearside/test/daemon"
-	"github.com/nearside-dns/nearside/test/fakeapi"
+	"github.com/nearside-dns/nearside/test/kubeapi"
 	"github.com/nearside-dns/nearside/test/netns"
 )
 
@@ -39,13 +39,13 @@ const (
 	nodeName   = "node-a"
 )
 
-// TestMain removes the programs that the tests have built.
-func TestMain(m *testing.M) { os.Exit(daemon.Main(m)) }
+// TestMain removes the programs that the tests have built, and stops the API server.
+func TestMain(m *testing.M) { os.Exit(kubeapi.Main(func() int { return daemon.Main(m) })) }
 
 // bed is a node with both programs.
 type bed struct {
 	*netns.Bed
-	api      *fakeapi.Server
+	api      *kubeapi.Server
 	resolver *resolverServer
 	cache    *netns.Process
 }
@@ -53,15 +53,7 @@ type bed struct {
 // newBed starts everything, and waits until pods receive answers.
 func newBed(t *testing.T) *bed {
 	t.Helper()
-	b := &bed{Bed: netns.New(t), api: fakeapi.New()}
-	if err := b.api.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := b.api.Close(); err != nil {
-			t.Error(err)
-		}
-	})
+	b := &bed{Bed: netns.New(t), api: kubeapi.New(t)}
 	if err := b.api.Put(b.objects()...); err != nil {
 		t.Fatal(err)
 	}

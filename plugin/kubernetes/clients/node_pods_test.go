@@ -14,7 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/nearside-dns/nearside/plugin/kubernetes/source"
-	"github.com/nearside-dns/nearside/test/fakeapi"
+	"github.com/nearside-dns/nearside/test/kubeapi"
 )
 
 // directive is the name of the test's directive.
@@ -36,7 +36,7 @@ func TestMain(m *testing.M) {
 		parsed = append(parsed, s)
 		return nil
 	})
-	os.Exit(m.Run())
+	os.Exit(kubeapi.Main(m.Run))
 }
 
 func input(text string) caddy.CaddyfileInput {
@@ -97,13 +97,9 @@ func podObject(node, name, ip string) *corev1.Pod {
 	return p
 }
 
-func startAPI(t *testing.T, pods ...*corev1.Pod) *fakeapi.Server {
+func startAPI(t *testing.T, pods ...*corev1.Pod) *kubeapi.Server {
 	t.Helper()
-	api := fakeapi.New()
-	if err := api.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { api.Close() })
+	api := kubeapi.New(t)
 	for _, p := range pods {
 		if err := api.Put(p); err != nil {
 			t.Fatal(err)
@@ -128,7 +124,7 @@ func TestBeforeStart(t *testing.T) {
 // TestStartWaitsForNothing asserts that an API server that is unreachable, or does not answer, does not delay the start.
 func TestStartWaitsForNothing(t *testing.T) {
 	api := startAPI(t, podObject("node-1", "here", "10.1.0.1"))
-	api.Hang(fakeapi.Pods, true)
+	api.Hang(kubeapi.Pods, true)
 	begin := time.Now()
 	start(t, ".:0 {\npods {\nnode node-1\nendpoint "+api.URL()+"\n}\n}")
 	if took := time.Since(begin); took > 10*time.Second {
@@ -138,7 +134,7 @@ func TestStartWaitsForNothing(t *testing.T) {
 	if s.synced() || s.at("10.1.0.1") != "" {
 		t.Error("pods before the first sync")
 	}
-	api.Hang(fakeapi.Pods, false)
+	api.Hang(kubeapi.Pods, false)
 	eventually(t, "the pod, once the server answers", func() bool { return s.synced() && s.at("10.1.0.1") == "here" })
 }
 
@@ -153,7 +149,7 @@ func TestReload(t *testing.T) {
 	if first.at("10.1.0.1") != "here" || first.at("10.1.0.2") != "" || !second.synced() {
 		t.Errorf("%q and %q", first.at("10.1.0.1"), first.at("10.1.0.2"))
 	}
-	if n := api.OpenWatches(fakeapi.Pods); n != 1 {
+	if n := api.OpenWatches(kubeapi.Pods); n != 1 {
 		t.Errorf("%d watches, want one", n)
 	}
 
@@ -177,7 +173,7 @@ func TestReload(t *testing.T) {
 	}
 	fourth := parsed[0]
 	eventually(t, "the pods of another node", func() bool { return fourth.at("10.1.0.2") == "there" && fourth.at("10.1.0.1") == "" })
-	eventually(t, "the end of the first watch", func() bool { return api.OpenWatches(fakeapi.Pods) == 1 })
+	eventually(t, "the end of the first watch", func() bool { return api.OpenWatches(kubeapi.Pods) == 1 })
 }
 
 // TestManifests asserts that manifests are available immediately after the start.

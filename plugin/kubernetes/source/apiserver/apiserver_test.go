@@ -3,6 +3,7 @@ package apiserver
 import (
 	"context"
 	"net/netip"
+	"os"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -15,21 +16,14 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/nearside-dns/nearside/plugin/kubernetes/index"
 	"github.com/nearside-dns/nearside/plugin/kubernetes/source"
-	"github.com/nearside-dns/nearside/test/fakeapi"
+	"github.com/nearside-dns/nearside/test/kubeapi"
 )
 
-func startAPI(t *testing.T) *fakeapi.Server {
-	t.Helper()
-	api := fakeapi.New()
-	if err := api.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { api.Close() })
-	return api
-}
+func TestMain(m *testing.M) { os.Exit(kubeapi.Main(m.Run)) }
 
 // clock is a clock that the test advances.
 type clock struct{ offset atomic.Int64 }
@@ -38,7 +32,7 @@ func (c *clock) now() time.Time          { return time.Now().Add(time.Duration(c
 func (c *clock) advance(d time.Duration) { c.offset.Add(int64(d)) }
 
 // run starts a source for the API server and stops it with the test.
-func run(t *testing.T, api *fakeapi.Server, o source.Options, c *clock) (*Source, *index.Index) {
+func run(t *testing.T, api *kubeapi.Server, o source.Options, c *clock) (*Source, *index.Index) {
 	t.Helper()
 	s, err := New(Connection{Endpoint: api.URL(), QPS: 1000, Burst: 1000}, o)
 	if err != nil {
@@ -120,12 +114,14 @@ func TestFollowsCluster(t *testing.T) {
 		lists bool // an API server without streamed lists
 	}{{"streamed lists", false}, {"paged lists", true}} {
 		t.Run(tc.name, func(t *testing.T) {
-			api := startAPI(t)
+			api := kubeapi.New(t)
 			api.DisableWatchList(tc.lists)
 			api.Put(namespace("shop"))
+			var all []runtime.Object
 			for i := range 1200 { // more than two pages
-				api.Put(service("svc-"+strconv.Itoa(i), "10.96."+strconv.Itoa(i/250)+"."+strconv.Itoa(i%250+1), nil))
+				all = append(all, service("svc-"+strconv.Itoa(i), "10.96."+strconv.Itoa(i/250)+"."+strconv.Itoa(i%250+1), nil))
 			}
+			api.Load(all...)
 			api.Put(slice("web-a", "svc-7", "10.1.0.1", "10.1.0.2"))
 			s, ix := run(t, api, source.Options{Endpoints: true, Pods: true}, nil)
 			eventually(t, "synced", func() bool { return synced(s) })
@@ -163,7 +159,7 @@ func TestFollowsCluster(t *testing.T) {
 }
 
 func TestSelectors(t *testing.T) {
-	api := startAPI(t)
+	api := kubeapi.New(t)
 	blue := map[string]string{"tier": "blue"}
 	api.Put(namespace("shop"), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "lab", Labels: blue}})
 	api.Put(service("in", "10.96.0.1", blue), service("out", "10.96.0.2", nil))
@@ -182,7 +178,7 @@ func TestSelectors(t *testing.T) {
 }
 
 func TestPods(t *testing.T) {
-	api := startAPI(t)
+	api := kubeapi.New(t)
 	p := func(name string, phase corev1.PodPhase, ip string) *corev1.Pod {
 		return &corev1.Pod{
 			ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name},
@@ -235,8 +231,8 @@ func theResource(s *Source, name string) *resource {
 
 func TestWatchdog(t *testing.T) {
 	quiet := quietAfter + time.Second
-	start := func(t *testing.T) (*fakeapi.Server, *Source, *index.Index, *clock) {
-		api := startAPI(t)
+	start := func(t *testing.T) (*kubeapi.Server, *Source, *index.Index, *clock) {
+		api := kubeapi.New(t)
 		api.Put(namespace("shop"), service("web", "10.96.0.1", nil))
 		c := new(clock)
 		s, ix := run(t, api, source.Options{}, c)
@@ -336,7 +332,6 @@ func TestWatchdog(t *testing.T) {
 		c.advance(quiet)
 		r.check(t.Context(), state)
 		before := status(s, source.Services).Heard
-		api.SetBookmarkInterval(10 * time.Millisecond)
 		api.Put(service("web", "10.96.0.3", nil)) // in place of the bookmark that the probe triggers
 		eventually(t, "word", func() bool { return status(s, source.Services).Heard.After(before) })
 		r.check(t.Context(), state)
@@ -365,7 +360,7 @@ func TestWatchdog(t *testing.T) {
 
 // TestLimits: apiserver_qps, apiserver_burst and apiserver_max_inflight limit requests.
 func TestLimits(t *testing.T) {
-	api := startAPI(t)
+	api := kubeapi.New(t)
 	api.Put(service("web", "10.96.0.1", nil))
 
 	t.Run("requests a second", func(t *testing.T) {

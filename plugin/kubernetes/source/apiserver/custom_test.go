@@ -16,13 +16,15 @@ import (
 
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 
 	"github.com/nearside-dns/nearside/plugin/kubernetes/index"
 	"github.com/nearside-dns/nearside/plugin/kubernetes/source"
-	"github.com/nearside-dns/nearside/test/fakeapi"
+	"github.com/nearside-dns/nearside/test/kubeapi"
 )
 
 // withImports are the options of a source that reads ServiceImports and the cluster's ID.
@@ -38,8 +40,11 @@ func serviceImport(name, ip string, label map[string]string) *mcsv1beta1.Service
 	}
 }
 
-func clusterProperty(name, value string) *fakeapi.ClusterProperty {
-	return &fakeapi.ClusterProperty{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: fakeapi.ClusterPropertySpec{Value: value}}
+func clusterProperty(name, value string) *unstructured.Unstructured {
+	p := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{"value": value}}}
+	p.SetGroupVersionKind(schema.GroupVersionKind{Group: "about.k8s.io", Version: "v1", Kind: "ClusterProperty"})
+	p.SetName(name)
+	return p
 }
 
 // importedSlice is a slice of an import, and also of a Service if that is not "".
@@ -62,7 +67,7 @@ type front struct {
 	answer    func(path string) (status int)
 }
 
-func startFront(t *testing.T, api *fakeapi.Server) *front {
+func startFront(t *testing.T, api *kubeapi.Server) *front {
 	t.Helper()
 	to, err := url.Parse(api.URL())
 	if err != nil {
@@ -138,7 +143,7 @@ const (
 type clusterset struct {
 	*Source
 	t     *testing.T
-	api   *fakeapi.Server
+	api   *kubeapi.Server
 	front *front
 	log   *logged
 	ix    *index.Index
@@ -146,9 +151,9 @@ type clusterset struct {
 }
 
 // startClusterset runs a source with a prepared API server.
-func startClusterset(t *testing.T, o source.Options, prepare func(api *fakeapi.Server, f *front)) *clusterset {
+func startClusterset(t *testing.T, o source.Options, prepare func(api *kubeapi.Server, f *front)) *clusterset {
 	t.Helper()
-	c := &clusterset{t: t, log: captureLog(t), api: startAPI(t), ix: index.New(), clock: new(clock)}
+	c := &clusterset{t: t, log: captureLog(t), api: kubeapi.New(t), ix: index.New(), clock: new(clock)}
 	c.front = startFront(t, c.api)
 	c.put(namespace("shop"), service("web", "10.96.0.1", nil), serviceImport("web", "10.97.0.1", nil), clusterProperty(source.ClusterPropertyName, "East"))
 	if prepare != nil {
@@ -249,14 +254,13 @@ func TestImports(t *testing.T) {
 		{"streamed lists of v1alpha1", false, "v1alpha1"}, {"paged lists of v1alpha1", true, "v1alpha1"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			c := startClusterset(t, withImports, func(api *fakeapi.Server, _ *front) {
+			c := startClusterset(t, withImports, func(api *kubeapi.Server, _ *front) {
 				api.DisableWatchList(tc.lists)
+				all := []runtime.Object{importedSlice("web-east", "web", "east", "", "10.1.0.1"), importedSlice("both", "web", "west", "web", "10.1.0.2")}
 				for i := range 1200 { // more than two pages
-					if err := api.Put(serviceImport("svc-"+strconv.Itoa(i), netip.AddrFrom4([4]byte{10, 98, byte(i / 250), byte(i % 250)}).String(), nil)); err != nil {
-						t.Fatal(err)
-					}
+					all = append(all, serviceImport("svc-"+strconv.Itoa(i), netip.AddrFrom4([4]byte{10, 98, byte(i / 250), byte(i % 250)}).String(), nil))
 				}
-				if err := api.Put(importedSlice("web-east", "web", "east", "", "10.1.0.1"), importedSlice("both", "web", "west", "web", "10.1.0.2")); err != nil {
+				if err := api.Load(all...); err != nil {
 					t.Fatal(err)
 				}
 				if err := api.ServeVersions(source.ServiceImports, tc.version); err != nil {
@@ -311,7 +315,7 @@ func TestImports(t *testing.T) {
 
 // TestClusterID reads the ID of the cluster, and no other property.
 func TestClusterID(t *testing.T) {
-	c := startClusterset(t, withImports, func(api *fakeapi.Server, _ *front) {
+	c := startClusterset(t, withImports, func(api *kubeapi.Server, _ *front) {
 		if err := api.Put(clusterProperty("clusterset.k8s.io", "all"), clusterProperty("a.example.com", "b")); err != nil {
 			t.Fatal(err)
 		}
@@ -380,7 +384,7 @@ func TestOtherProperties(t *testing.T) {
 
 // TestImportsCome starts without the definition, installs it later, and deletes it.
 func TestImportsCome(t *testing.T) {
-	c := startClusterset(t, withImports, func(api *fakeapi.Server, _ *front) {
+	c := startClusterset(t, withImports, func(api *kubeapi.Server, _ *front) {
 		if err := api.ServeVersions(source.ServiceImports); err != nil {
 			t.Fatal(err)
 		}
@@ -402,7 +406,7 @@ func TestImportsCome(t *testing.T) {
 	}
 	c.wantLines(1, "[WARNING]", "serviceimports: the API server "+c.front.url, "does not serve serviceimports.multicluster.x-k8s.io (v1beta1, v1alpha1); zones of a clusterset have no names until it does")
 
-	c.serve(fakeapi.ServiceExports, "v1beta1") // the group, with another resource
+	c.serve(kubeapi.ServiceExports, "v1beta1") // the group, with another resource
 	for range 3 {
 		c.heard(source.ServiceImports)
 	}
@@ -432,7 +436,7 @@ func TestImportsCome(t *testing.T) {
 // TestImportsComeDenied adds the resource before the permission to read it: it is no longer in step, and answers that
 // depend on its absence are outdated.
 func TestImportsComeDenied(t *testing.T) {
-	c := startClusterset(t, withImports, func(api *fakeapi.Server, _ *front) {
+	c := startClusterset(t, withImports, func(api *kubeapi.Server, _ *front) {
 		if err := api.ServeVersions(source.ServiceImports); err != nil {
 			t.Fatal(err)
 		}
@@ -604,14 +608,14 @@ func TestImportsDenied(t *testing.T) {
 	granted := func(s source.Status) bool { return !s.Denied && s.Synced }
 	for _, tc := range []struct {
 		name    string
-		prepare func(api *fakeapi.Server, f *front)
+		prepare func(api *kubeapi.Server, f *front)
 		grant   func(c *clusterset)
 	}{
-		{"lists and watches", func(api *fakeapi.Server, _ *front) { api.Forbid(source.ServiceImports, true) },
+		{"lists and watches", func(api *kubeapi.Server, _ *front) { api.Forbid(source.ServiceImports, true) },
 			func(c *clusterset) { c.api.Forbid(source.ServiceImports, false) }},
-		{"discovery as well", func(_ *fakeapi.Server, f *front) { f.fails(http.StatusForbidden, importsGroup) },
+		{"discovery as well", func(_ *kubeapi.Server, f *front) { f.fails(http.StatusForbidden, importsGroup) },
 			func(c *clusterset) { c.front.answers(nil) }},
-		{"without credentials", func(_ *fakeapi.Server, f *front) { f.fails(http.StatusUnauthorized, importsGroup) },
+		{"without credentials", func(_ *kubeapi.Server, f *front) { f.fails(http.StatusUnauthorized, importsGroup) },
 			func(c *clusterset) { c.front.answers(nil) }},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -638,7 +642,7 @@ func TestImportsDenied(t *testing.T) {
 	}
 
 	t.Run("discovery alone", func(t *testing.T) {
-		c := startClusterset(t, withImports, func(api *fakeapi.Server, f *front) {
+		c := startClusterset(t, withImports, func(api *kubeapi.Server, f *front) {
 			f.answers(func(path string) int {
 				if strings.HasPrefix(path, importsGroup) && !strings.HasSuffix(path, "/serviceimports") {
 					return http.StatusForbidden
@@ -658,7 +662,7 @@ func TestImportsDenied(t *testing.T) {
 	})
 
 	t.Run("missing resource", func(t *testing.T) {
-		c := startClusterset(t, withImports, func(api *fakeapi.Server, f *front) {
+		c := startClusterset(t, withImports, func(api *kubeapi.Server, f *front) {
 			if err := api.ServeVersions(source.ServiceImports); err != nil {
 				t.Fatal(err)
 			}
@@ -685,7 +689,7 @@ func TestImportsDenied(t *testing.T) {
 	})
 
 	t.Run("missing resource, namespaces denied as well", func(t *testing.T) {
-		c := startClusterset(t, withImports, func(api *fakeapi.Server, _ *front) {
+		c := startClusterset(t, withImports, func(api *kubeapi.Server, _ *front) {
 			api.Forbid(source.Namespaces, true)
 			if err := api.ServeVersions(source.ServiceImports); err != nil {
 				t.Fatal(err)
@@ -713,7 +717,7 @@ func TestImportsDenied(t *testing.T) {
 
 // TestImportsAway starts without an API server, and loses it later while ServiceImports are missing.
 func TestImportsAway(t *testing.T) {
-	c := startClusterset(t, withImports, func(api *fakeapi.Server, f *front) {
+	c := startClusterset(t, withImports, func(api *kubeapi.Server, f *front) {
 		f.fails(http.StatusServiceUnavailable, "/")
 		if err := api.ServeVersions(source.ServiceImports); err != nil {
 			t.Fatal(err)
@@ -785,7 +789,7 @@ func TestImportsOnly(t *testing.T) {
 	}
 	const slicesPath, propertiesPath = "/apis/discovery.k8s.io/v1/endpointslices", "/apis/about.k8s.io/v1/clusterproperties"
 	run := func(t *testing.T, o source.Options, blue map[string]string) *clusterset {
-		return startClusterset(t, o, func(api *fakeapi.Server, _ *front) {
+		return startClusterset(t, o, func(api *kubeapi.Server, _ *front) {
 			both := importedSlice("both", "web", "west", "web", "10.1.0.2")
 			for key, value := range blue {
 				both.Labels[key] = value
@@ -846,15 +850,15 @@ func TestImportsOnly(t *testing.T) {
 
 // TestImportsStop ends a source in each of its states.
 func TestImportsStop(t *testing.T) {
-	for name, prepare := range map[string]func(api *fakeapi.Server, f *front){
-		"reading": func(*fakeapi.Server, *front) {},
-		"missing": func(api *fakeapi.Server, _ *front) { _ = api.ServeVersions(source.ServiceImports) },
-		"denied":  func(api *fakeapi.Server, _ *front) { api.Forbid(source.ServiceImports, true) },
-		"away":    func(_ *fakeapi.Server, f *front) { f.fails(http.StatusServiceUnavailable, importsGroup) },
-		"hung":    func(api *fakeapi.Server, _ *front) { api.Hang(source.ServiceImports, true) },
+	for name, prepare := range map[string]func(api *kubeapi.Server, f *front){
+		"reading": func(*kubeapi.Server, *front) {},
+		"missing": func(api *kubeapi.Server, _ *front) { _ = api.ServeVersions(source.ServiceImports) },
+		"denied":  func(api *kubeapi.Server, _ *front) { api.Forbid(source.ServiceImports, true) },
+		"away":    func(_ *kubeapi.Server, f *front) { f.fails(http.StatusServiceUnavailable, importsGroup) },
+		"hung":    func(api *kubeapi.Server, _ *front) { api.Hang(source.ServiceImports, true) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			api := startAPI(t)
+			api := kubeapi.New(t)
 			f := startFront(t, api)
 			prepare(api, f)
 			s, err := New(Connection{Endpoint: f.url, QPS: 1000, Burst: 1000}, withImports)

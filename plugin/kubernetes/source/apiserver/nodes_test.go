@@ -24,7 +24,7 @@ import (
 
 	"github.com/nearside-dns/nearside/plugin/kubernetes/index"
 	"github.com/nearside-dns/nearside/plugin/kubernetes/source"
-	"github.com/nearside-dns/nearside/test/fakeapi"
+	"github.com/nearside-dns/nearside/test/kubeapi"
 )
 
 // withNodes are the options of a source that reads nodes.
@@ -63,12 +63,12 @@ func heartbeat(n *corev1.Node, i int) *corev1.Node {
 type nodeSource struct {
 	*Source
 	t     *testing.T
-	api   *fakeapi.Server
+	api   *kubeapi.Server
 	ix    *index.Index
 	clock *clock
 }
 
-func runNodes(t *testing.T, api *fakeapi.Server, endpoint string) *nodeSource {
+func runNodes(t *testing.T, api *kubeapi.Server, endpoint string) *nodeSource {
 	t.Helper()
 	s, err := New(Connection{Endpoint: endpoint, QPS: 1000, Burst: 1000}, withNodes)
 	if err != nil {
@@ -92,7 +92,7 @@ func runNodes(t *testing.T, api *fakeapi.Server, endpoint string) *nodeSource {
 // startNodes runs a source with these objects, and waits until it is in step.
 func startNodes(t *testing.T, objects ...runtime.Object) *nodeSource {
 	t.Helper()
-	api := startAPI(t)
+	api := kubeapi.New(t)
 	if err := api.Put(objects...); err != nil {
 		t.Fatal(err)
 	}
@@ -130,7 +130,7 @@ func (n *nodeSource) at(ip string) string {
 
 // reads returns the number of pages of whole Nodes that have been read.
 func (n *nodeSource) reads() int {
-	return n.api.Requests()[fakeapi.Request{Verb: fakeapi.VerbList, Resource: fakeapi.Nodes, ContentType: runtime.ContentTypeProtobuf}]
+	return n.api.Requests()[kubeapi.Request{Verb: kubeapi.VerbList, Resource: kubeapi.Nodes, ContentType: runtime.ContentTypeProtobuf}]
 }
 
 // pass waits until all events so far have been processed.
@@ -144,14 +144,14 @@ func (n *nodeSource) pass(mark string) {
 func (n *nodeSource) away(change func()) {
 	n.t.Helper()
 	n.api.Refuse(true)
-	n.api.DropWatches(fakeapi.Nodes)
+	n.api.DropWatches(kubeapi.Nodes)
 	change()
 	n.api.Expire()
 	n.api.Refuse(false)
 }
 
 // jsonOnly is a proxy before an API server that makes it answer in JSON.
-func jsonOnly(t *testing.T, api *fakeapi.Server) string {
+func jsonOnly(t *testing.T, api *kubeapi.Server) string {
 	t.Helper()
 	to, err := url.Parse(api.URL())
 	if err != nil {
@@ -182,12 +182,14 @@ func TestNodes(t *testing.T) {
 		{"paged lists in JSON", true, true, runtime.ContentTypeJSON},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			api := startAPI(t)
+			api := kubeapi.New(t)
 			api.DisableWatchList(tc.lists)
+			var all []runtime.Object
 			for i := range 1200 { // more than two pages
-				if err := api.Put(node(fmt.Sprintf("n%d", i), fmt.Sprintf("Zone-%d", i%3), fmt.Sprintf("10.%d.%d.0/24", i/250, i%250))); err != nil {
-					t.Fatal(err)
-				}
+				all = append(all, node(fmt.Sprintf("n%d", i), fmt.Sprintf("Zone-%d", i%3), fmt.Sprintf("10.%d.%d.0/24", i/250, i%250)))
+			}
+			if err := api.Load(all...); err != nil {
+				t.Fatal(err)
 			}
 			endpoint := api.URL()
 			if tc.json {
@@ -195,7 +197,7 @@ func TestNodes(t *testing.T) {
 			}
 			n := runNodes(t, api, endpoint)
 			eventually(t, "synced", func() bool { return synced(n.Source) })
-			eventually(t, "a watch", func() bool { return api.OpenWatches(fakeapi.Nodes) == 1 })
+			eventually(t, "a watch", func() bool { return api.OpenWatches(kubeapi.Nodes) == 1 })
 			for i := range 1200 {
 				if got, want := n.zone(fmt.Sprintf("n%d", i)), fmt.Sprintf("Zone-%d", i%3); got != want {
 					t.Fatalf("n%d is in zone %s, want %s", i, got, want)
@@ -207,12 +209,12 @@ func TestNodes(t *testing.T) {
 			}
 			for r, count := range api.Requests() {
 				switch {
-				case r.Resource != fakeapi.Nodes:
+				case r.Resource != kubeapi.Nodes:
 				case strings.HasSuffix(r.ContentType, ";as=PartialObjectMetadata"):
 					if !strings.HasPrefix(r.ContentType, tc.metadata) {
 						t.Errorf("%v", r)
 					}
-				case r.Verb != fakeapi.VerbList || count != 3:
+				case r.Verb != kubeapi.VerbList || count != 3:
 					t.Errorf("%d requests %v of whole Nodes, want 3 pages", count, r)
 				}
 			}
@@ -395,13 +397,13 @@ func TestNodeRangesFail(t *testing.T) {
 	log := captureLog(t)
 	n := startNodes(t, node("a", "z1", "10.1.0.0/24"))
 	eventually(t, "the range", func() bool { return n.at("10.1.0.1") == "a" })
-	n.api.Forbid(fakeapi.Nodes, true) // the watch stays open
+	n.api.Forbid(kubeapi.Nodes, true) // the watch stays open
 	reads := n.reads()
 	n.put(node("b", "z2", "10.2.0.0/24"))
 	eventually(t, "several attempts", func() bool { return n.reads() > reads+5 })
 	n.put(node("c", "z3", "10.3.0.0/24"))
 	eventually(t, "the labels of the next node", func() bool { return n.zone("c") == "z3" })
-	n.api.Forbid(fakeapi.Nodes, false)
+	n.api.Forbid(kubeapi.Nodes, false)
 	eventually(t, "the ranges", func() bool { return n.at("10.2.0.1") == "b" && n.at("10.3.0.1") == "c" })
 	if got := log.lines("[WARNING]", "nodes: the ranges of pod addresses cannot be read", `cannot list resource "nodes"`); len(got) != 1 {
 		t.Errorf("logged %q, want one line", got)
@@ -412,8 +414,8 @@ func TestNodeRangesFail(t *testing.T) {
 // TestNodesForbidden: a cluster whose RBAC denies Nodes is served all the same.
 func TestNodesForbidden(t *testing.T) {
 	log := captureLog(t)
-	api := startAPI(t)
-	api.Forbid(fakeapi.Nodes, true)
+	api := kubeapi.New(t)
+	api.Forbid(kubeapi.Nodes, true)
 	if err := api.Put(namespace("shop"), service("web", "10.96.0.1", nil), node("a", "z1", "10.1.0.0/24")); err != nil {
 		t.Fatal(err)
 	}
@@ -441,7 +443,7 @@ func TestNodesForbidden(t *testing.T) {
 	if got := log.lines("[WARNING]", "nodes: no watch on the API server", "callers may be unknown", `resource "nodes"`); len(got) != 1 {
 		t.Errorf("logged %q, want one line", got)
 	}
-	api.Forbid(fakeapi.Nodes, false)
+	api.Forbid(kubeapi.Nodes, false)
 	eventually(t, "the node, once it may be read", func() bool { return n.zone("a") == "z1" && n.at("10.1.0.1") == "a" })
 	if status(n.Source, source.Nodes).Denied {
 		t.Error("still denied")
@@ -450,8 +452,8 @@ func TestNodesForbidden(t *testing.T) {
 
 // TestNodesStop ends a source while it reads whole Nodes.
 func TestNodesStop(t *testing.T) {
-	api := startAPI(t)
-	api.Hang(fakeapi.Nodes, true)
+	api := kubeapi.New(t)
+	api.Hang(kubeapi.Nodes, true)
 	s, err := New(Connection{Endpoint: api.URL()}, withNodes)
 	if err != nil {
 		t.Fatal(err)
@@ -465,7 +467,7 @@ func TestNodesStop(t *testing.T) {
 		p.run(ctx)
 	}()
 	eventually(t, "the request", func() bool {
-		return api.Requests()[fakeapi.Request{Verb: fakeapi.VerbList, Resource: fakeapi.Nodes, ContentType: runtime.ContentTypeProtobuf}] == 1
+		return api.Requests()[kubeapi.Request{Verb: kubeapi.VerbList, Resource: kubeapi.Nodes, ContentType: runtime.ContentTypeProtobuf}] == 1
 	})
 	stop()
 	eventually(t, "the end", func() bool {

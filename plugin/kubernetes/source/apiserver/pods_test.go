@@ -11,7 +11,7 @@ import (
 
 	"github.com/nearside-dns/nearside/plugin/kubernetes/index"
 	"github.com/nearside-dns/nearside/plugin/kubernetes/source"
-	"github.com/nearside-dns/nearside/test/fakeapi"
+	"github.com/nearside-dns/nearside/test/kubeapi"
 )
 
 // ofNode are the options of a source of the pods of one node.
@@ -52,14 +52,14 @@ func podsText(ix *index.Index, ip string) (text string) {
 // nodePods is a source of the pods of a node.
 type nodePods struct {
 	t   *testing.T
-	api *fakeapi.Server
+	api *kubeapi.Server
 	*Source
 	ix *index.Index
 	n  int
 }
 
 func startPods(t *testing.T, pods ...*corev1.Pod) *nodePods {
-	n := &nodePods{t: t, api: startAPI(t)}
+	n := &nodePods{t: t, api: kubeapi.New(t)}
 	for _, p := range pods {
 		n.api.Put(p)
 	}
@@ -167,7 +167,6 @@ func TestPodsPassAddresses(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
 			n := startPods(t, a)
 			n.want("first", map[string]string{ip: " a", six: " a"})
 			for i, step := range steps {
@@ -182,8 +181,8 @@ func TestPodsPassAddresses(t *testing.T) {
 // TestPodsForbidden: without the permission to read pods, the consequence and the error of the server are logged once.
 func TestPodsForbidden(t *testing.T) {
 	log := captureLog(t)
-	api := startAPI(t)
-	api.Forbid(fakeapi.Pods, true)
+	api := kubeapi.New(t)
+	api.Forbid(kubeapi.Pods, true)
 	api.Put(podOn("node-1", "a", "10.1.0.1"))
 	asked := func() (n int) {
 		for _, times := range api.Requests() {
@@ -209,6 +208,6 @@ func TestPodsForbidden(t *testing.T) {
 	if st := status(s, source.Pods); st.Synced || st.Resource != source.Pods {
 		t.Errorf("status %+v", st)
 	}
-	api.Forbid(fakeapi.Pods, false)
+	api.Forbid(kubeapi.Pods, false)
 	eventually(t, "the pod, once it may be read", func() bool { return podsText(ix, "10.1.0.1") == " a" })
 }

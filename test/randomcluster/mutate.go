@@ -12,7 +12,7 @@ import (
 	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 )
 
-// Mutate gives a few random updates of a cluster: objects which are new or
+// Mutate returns a few random updates of a cluster: objects which are new or
 // changed, and objects which are gone. The given objects stay as they are, and
 // those in deleted are some of them. No object is in both results.
 func Mutate(r *rand.Rand, objs []runtime.Object) (changed, deleted []runtime.Object) {
@@ -42,7 +42,7 @@ func Mutate(r *rand.Rand, objs []runtime.Object) (changed, deleted []runtime.Obj
 	return changed, deleted
 }
 
-// Apply gives the objects after an update: those changed take the place of the
+// Apply returns the objects after an update: those changed take the place of the
 // ones of the same type, namespace and name, and those deleted are left out.
 // When changed holds an object twice, the later one counts.
 func Apply(objs, changed, deleted []runtime.Object) []runtime.Object {
@@ -67,7 +67,7 @@ func Apply(objs, changed, deleted []runtime.Object) []runtime.Object {
 	return result
 }
 
-// identity gives what makes an object the same one.
+// identity returns what makes an object the same one.
 func identity(obj runtime.Object) string {
 	m, err := meta.Accessor(obj)
 	if err != nil {
@@ -86,7 +86,7 @@ func countServices(objs []runtime.Object) int {
 	return n
 }
 
-// addition gives an object which may be new, or a quite different one in the
+// addition returns an object which may be new, or a quite different one in the
 // place of one there is.
 func (m maker) addition(objs []runtime.Object) runtime.Object {
 	if hasImports(objs) && m.chance(25) {
@@ -116,7 +116,7 @@ func (m maker) addition(objs []runtime.Object) runtime.Object {
 	return m.slice(services[m.IntN(len(services))])
 }
 
-// changed gives a copy of an object with something else about it.
+// changed returns a copy of an object with something else about it.
 func (m maker) changed(old runtime.Object) runtime.Object {
 	if m.chance(10) {
 		return m.annotated(old)

@@ -1,4 +1,6 @@
-package fakeapi
+// Package generated makes the objects of the large cluster that the benchmarks
+// read, and the names and addresses in it.
+package generated
 
 import (
 	"fmt"
@@ -9,8 +11,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// Generated is a large, regular cluster for benchmarks. The same values give
-// the same objects, and a load generator which has the values can compute every
+// Cluster is a large, regular cluster for benchmarks. The same values result
+// in the same objects, and a load generator that has the values can compute every
 // name in it:
 //
 //   - Namespace n is "ns-NNN", n in three digits.
@@ -39,9 +41,9 @@ import (
 // The number of endpoints is exactly Endpoints, those of imports not counted.
 // Slices hold at most 100 endpoints and, like everything else, carry the labels,
 // owners and managed fields which the real controllers write, so that objects
-// weigh what they weigh in a cluster. Seed chooses what need not be computed: the
-// nodes pods are on and the random parts of pod, slice and UIDs' names.
-type Generated struct {
+// have the size that they have in a cluster. Seed determines the rest: the nodes of
+// pods, and the random parts of UIDs and of the names of pods and slices.
+type Cluster struct {
 	Services   int
 	Endpoints  int
 	Nodes      int
@@ -58,8 +60,8 @@ const (
 	maxSliceEndpoints    = 100
 )
 
-// GeneratedService is what is to be known of one Service of a Generated.
-type GeneratedService struct {
+// Service has the names and addresses of one Service of a Cluster.
+type Service struct {
 	Namespace string
 	Name      string
 	Headless  bool
@@ -68,8 +70,8 @@ type GeneratedService struct {
 	FirstPod  int    // number, in the whole cluster, of its first endpoint
 }
 
-// Validate tells what is wrong with the values, if anything.
-func (g Generated) Validate() error {
+// Validate returns an error for a value that is out of range.
+func (g Cluster) Validate() error {
 	switch {
 	case g.Services < 0 || g.Services > 100_000:
 		return fmt.Errorf("services: %d is not from 0 to 100000", g.Services)
@@ -89,37 +91,37 @@ func (g Generated) Validate() error {
 	return nil
 }
 
-// headlessBefore gives how many of the Services before n are headless, and how
+// headlessBefore returns how many of the Services before n are headless, and how
 // many of the imports.
-func (g Generated) headlessBefore(n int) int {
+func (g Cluster) headlessBefore(n int) int {
 	// The small addition keeps shares like 0.1, which floats can't hold, from
 	// falling below whole numbers.
 	return int(float64(n)*g.Headless + 1e-9)
 }
 
-// headless tells whether the n-th Service is headless, and the n-th import.
-func (g Generated) headless(n int) bool { return g.headlessBefore(n+1) > g.headlessBefore(n) }
+// headless reports whether the n-th Service is headless, and the n-th import.
+func (g Cluster) headless(n int) bool { return g.headlessBefore(n+1) > g.headlessBefore(n) }
 
-// headlessNeed gives the endpoints of the first k headless Services.
-func (g Generated) headlessNeed(k int) int {
+// headlessNeed returns the endpoints of the first k headless Services.
+func (g Cluster) headlessNeed(k int) int {
 	big := (k + bigHeadlessEvery - 1) / bigHeadlessEvery
 	return k*headlessEndpoints + big*(bigHeadlessEndpoints-headlessEndpoints)
 }
 
-// podsBefore gives how many endpoints the Services before n have.
-func (g Generated) podsBefore(n int) int {
+// podsBefore returns how many endpoints the Services before n have.
+func (g Cluster) podsBefore(n int) int {
 	headless := g.headlessBefore(g.Services)
 	others := g.Services - headless
 	rest := g.Endpoints - g.headlessNeed(headless)
 	if rest < 0 || others == 0 {
-		// Too few, or nobody else to take them: the same for everyone.
+		// Too few, or all Services are headless: each gets the same number.
 		return share(g.Endpoints, g.Services, n)
 	}
 	k := g.headlessBefore(n)
 	return g.headlessNeed(k) + share(rest, others, n-k)
 }
 
-// share gives what the first k of n get of a total in even parts.
+// share returns the sum of the first k of n even parts of a total.
 func share(total, n, k int) int {
 	if n == 0 {
 		return 0
@@ -127,9 +129,9 @@ func share(total, n, k int) int {
 	return total/n*k + min(total%n, k)
 }
 
-// Service gives the n-th Service.
-func (g Generated) Service(n int) GeneratedService {
-	s := GeneratedService{
+// Service returns the n-th Service.
+func (g Cluster) Service(n int) Service {
+	s := Service{
 		Namespace: g.Namespace(n % g.Namespaces),
 		Name:      fmt.Sprintf("svc-%05d", n),
 		Headless:  g.headless(n),
@@ -143,22 +145,22 @@ func (g Generated) Service(n int) GeneratedService {
 	return s
 }
 
-// Hostname gives the hostname of the i-th endpoint of a headless Service. Its
+// Hostname returns the hostname of the i-th endpoint of a headless Service. Its
 // address is that of pod FirstPod+i.
-func (s GeneratedService) Hostname(i int) string { return fmt.Sprintf("%s-%d", s.Name, i) }
+func (s Service) Hostname(i int) string { return fmt.Sprintf("%s-%d", s.Name, i) }
 
-// Namespace gives the name of the n-th namespace.
-func (g Generated) Namespace(n int) string { return fmt.Sprintf("ns-%03d", n) }
+// Namespace returns the name of the n-th namespace.
+func (g Cluster) Namespace(n int) string { return fmt.Sprintf("ns-%03d", n) }
 
-// PodIP gives the address of the n-th pod of the cluster.
-func (g Generated) PodIP(n int) string { return addressAfter("10.128.0.0", n) }
+// PodIP returns the address of the n-th pod of the cluster.
+func (g Cluster) PodIP(n int) string { return addressAfter("10.128.0.0", n) }
 
-// Node gives the name and zone of the n-th node.
-func (g Generated) Node(n int) (name, zone string) {
+// Node returns the name and zone of the n-th node.
+func (g Cluster) Node(n int) (name, zone string) {
 	return fmt.Sprintf("node-%04d", n), []string{"zone-a", "zone-b", "zone-c"}[n%3]
 }
 
-// addressAfter gives the IPv4 address which is 1 + n after first.
+// addressAfter returns the IPv4 address which is 1 + n after first.
 func addressAfter(first string, n int) string {
 	b := netip.MustParseAddr(first).As4()
 	v := uint32(b[0])<<24 | uint32(b[1])<<16 | uint32(b[2])<<8 | uint32(b[3])
@@ -166,10 +168,10 @@ func addressAfter(first string, n int) string {
 	return netip.AddrFrom4([4]byte{byte(v >> 24), byte(v >> 16), byte(v >> 8), byte(v)}).String()
 }
 
-// Each gives every object of the cluster to use, namespaces first, then nodes,
-// then each Service before its slices, and each import before its own. It stops
-// at the first error. Objects may be kept, or changed.
-func (g Generated) Each(use func(runtime.Object) error) error {
+// Each calls use with every object of the cluster: namespaces, nodes, each Service
+// before its slices, and each import before its slices. It stops at the first
+// error. Callers may store the objects, and change them.
+func (g Cluster) Each(use func(runtime.Object) error) error {
 	if err := g.Validate(); err != nil {
 		return fmt.Errorf("generate: %w", err)
 	}
@@ -208,13 +210,13 @@ func useWithSlices(use func(runtime.Object) error, owner runtime.Object, slices 
 	return nil
 }
 
-// random gives a source of randomness for the n-th object of a kind, so that
+// random returns a source of randomness for the n-th object of a kind, so that
 // each can be made without the others.
-func (g Generated) random(kind uint64, n int) *rand.Rand {
+func (g Cluster) random(kind uint64, n int) *rand.Rand {
 	return rand.New(rand.NewPCG(g.Seed, kind<<32|uint64(n)))
 }
 
-// suffix gives a random ending of n characters, as generated names have it.
+// suffix returns a random ending of n characters, as generated names have it.
 func suffix(r *rand.Rand, n int) string {
 	const alphabet = "bcdfghjklmnpqrstvwxz2456789"
 	b := make([]byte, n)
@@ -224,7 +226,7 @@ func suffix(r *rand.Rand, n int) string {
 	return string(b)
 }
 
-// uid gives a random UID.
+// uid returns a random UID.
 func uid(r *rand.Rand) string {
 	a, b := r.Uint64(), r.Uint64()
 	return fmt.Sprintf("%08x-%04x-4%03x-a%03x-%012x", uint32(a>>32), uint16(a>>16), a&0xfff, b>>52, b&0xffffffffffff)

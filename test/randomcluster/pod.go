@@ -7,7 +7,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// pod gives a pod with up to two addresses in one of the phases; some are on
+// pod returns a pod with up to two addresses in one of the phases; some are on
 // the network of their node.
 func (m maker) pod(namespace, name string) *corev1.Pod {
 	node := m.IntN(len(nodeNames))

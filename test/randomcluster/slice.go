@@ -9,7 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// sliceCount says how many slices a Service gets: most have some, ExternalNames
+// sliceCount returns the number of slices of a Service: most have some, ExternalNames
 // seldom.
 func (m maker) sliceCount(svc *corev1.Service) int {
 	if svc.Spec.Type == corev1.ServiceTypeExternalName {
@@ -21,7 +21,7 @@ func (m maker) sliceCount(svc *corev1.Service) int {
 	return m.IntN(5)
 }
 
-// slice gives an EndpointSlice of a Service.
+// slice returns an EndpointSlice of a Service.
 func (m maker) slice(svc *corev1.Service) *discoveryv1.EndpointSlice {
 	six := len(svc.Spec.IPFamilies) > 0 && svc.Spec.IPFamilies[m.IntN(len(svc.Spec.IPFamilies))] == corev1.IPv6Protocol
 	slice := m.emptySlice(svc.Namespace, svc.Name, six)
@@ -32,7 +32,7 @@ func (m maker) slice(svc *corev1.Service) *discoveryv1.EndpointSlice {
 	return slice
 }
 
-// strayslice gives a slice which is no Service's: of a Service that isn't
+// strayslice returns a slice which is no Service's: of a Service that isn't
 // there, or of none.
 func (m maker) strayslice() *discoveryv1.EndpointSlice {
 	slice := m.emptySlice(m.pick(namespaceNames), m.pick([]string{"ghost", "web", "db"}), m.chance(30))
@@ -46,7 +46,7 @@ func (m maker) strayslice() *discoveryv1.EndpointSlice {
 	return slice
 }
 
-// emptySlice gives a slice with endpoints of one family, without ports.
+// emptySlice returns a slice with endpoints of one family, without ports.
 func (m maker) emptySlice(namespace, service string, six bool) *discoveryv1.EndpointSlice {
 	slice := &discoveryv1.EndpointSlice{
 		ObjectMeta: metav1.ObjectMeta{
@@ -71,7 +71,7 @@ func (m maker) emptySlice(namespace, service string, six bool) *discoveryv1.Endp
 	return slice
 }
 
-// endpoint gives an endpoint with one address, seldom with more.
+// endpoint returns an endpoint with one address, seldom with more.
 func (m maker) endpoint(six bool) discoveryv1.Endpoint {
 	e := discoveryv1.Endpoint{
 		Addresses: []string{m.endpointIP(six)},
@@ -96,7 +96,7 @@ func (m maker) endpoint(six bool) discoveryv1.Endpoint {
 	return e
 }
 
-// endpointIP gives the address of a pod, sometimes written in a way which is
+// endpointIP returns the address of a pod, sometimes written in a way which is
 // not the shortest.
 func (m maker) endpointIP(six bool) string {
 	ip := m.podIP(six)
@@ -106,7 +106,7 @@ func (m maker) endpointIP(six bool) string {
 	return ip
 }
 
-// slicePorts gives the ports of a Service, some of them, none, or ones with
+// slicePorts returns the ports of a Service, some of them, none, or ones with
 // parts left out.
 func (m maker) slicePorts(ports []corev1.ServicePort) []discoveryv1.EndpointPort {
 	switch m.IntN(12) {

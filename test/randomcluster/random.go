@@ -1,13 +1,11 @@
 // Package randomcluster makes random Kubernetes clusters for tests which
-// compare two DNS servers: Namespaces, Services, EndpointSlices, Pods and
-// Nodes, and where they are asked for ServiceImports.
+// compare two DNS servers: Namespaces, Services, EndpointSlices, Pods, Nodes and
+// ServiceImports.
 //
-// In goes a source of randomness, out come objects; the same source gives the
-// same objects. Names, addresses, ports and zones come from small sets, so that
-// Services share addresses, slices repeat endpoints, and names point at each
-// other. Random and Imports keep to what an API server stores; Odd makes what
-// it would refuse. Mutate makes updates, and Apply carries them out on a list
-// of objects.
+// The same source of randomness results in the same objects. Names, addresses,
+// ports and zones are chosen from small sets, so that Services share addresses,
+// slices repeat endpoints, and names refer to each other. Random and Imports make only what an API server stores. Mutate makes
+// updates, and Apply carries them out on a list of objects.
 package randomcluster
 
 import (
@@ -23,7 +21,7 @@ import (
 // ExternalNames use it.
 const Zone = "cluster.local"
 
-// Random gives a cluster of about size Services with the slices, pods, nodes
+// Random returns a cluster of about size Services with the slices, pods, nodes
 // and namespaces around them. No two objects have the same type, namespace and
 // name. The order is that of creation: namespaces first.
 func Random(r *rand.Rand, size int) []runtime.Object {
@@ -79,13 +77,13 @@ type maker struct {
 	size int
 }
 
-// chance is true in so many of a hundred cases.
+// chance returns true with a probability in percent.
 func (m maker) chance(percent int) bool { return m.IntN(100) < percent }
 
 func (m maker) pick(from []string) string { return from[m.IntN(len(from))] }
 
-// maybe gives a pointer to one of the values, or nil in so many of a hundred
-// cases.
+// maybe returns a pointer to one of the values, or nil with a probability in
+// percent.
 func (m maker) maybe(from []string, nilPercent int) *string {
 	if m.chance(nilPercent) {
 		return nil
@@ -111,7 +109,7 @@ func (m maker) serviceName() string {
 	return name
 }
 
-// labels gives none, an own colour, or an own colour and a tier.
+// labels returns none, an own colour, or an own colour and a tier.
 func (m maker) labels() map[string]string {
 	switch m.IntN(4) {
 	case 0:
@@ -153,7 +151,7 @@ func (m maker) node(name string) *corev1.Node {
 	return node
 }
 
-// clusterIP gives the address of a Service out of few, and now and then one of
+// clusterIP returns the address of a Service out of few, and now and then one of
 // a pod.
 func (m maker) clusterIP(six bool) string {
 	if m.chance(8) {
@@ -165,7 +163,7 @@ func (m maker) clusterIP(six bool) string {
 	return fmt.Sprintf("10.0.0.%d", 1+m.IntN(16))
 }
 
-// podIP gives the address of a pod out of few, and now and then one of a node.
+// podIP returns the address of a pod out of few, and now and then one of a node.
 func (m maker) podIP(six bool) string {
 	switch {
 	case m.chance(5):

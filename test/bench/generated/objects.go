@@ -1,4 +1,4 @@
-package fakeapi
+package generated
 
 import (
 	"fmt"
@@ -24,15 +24,15 @@ const (
 	randomImportSlices
 )
 
-// generatedImages is how many container images a node reports.
+// generatedImages is the number of container images of a node.
 const generatedImages = 25
 
-// generatedTime is when everything in a generated cluster was made.
+// generatedTime is the creation time of all objects.
 func generatedTime() metav1.Time {
 	return metav1.NewTime(time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC))
 }
 
-// managed gives the managed fields a client leaves on an object.
+// managed returns managed fields as a client writes them.
 func managed(manager, apiVersion, subresource, fields string) metav1.ManagedFieldsEntry {
 	when := generatedTime()
 	return metav1.ManagedFieldsEntry{
@@ -41,7 +41,7 @@ func managed(manager, apiVersion, subresource, fields string) metav1.ManagedFiel
 	}
 }
 
-func (g Generated) namespaceObject(n int) *corev1.Namespace {
+func (g Cluster) namespaceObject(n int) *corev1.Namespace {
 	name := g.Namespace(n)
 	return &corev1.Namespace{
 		ObjectMeta: metav1.ObjectMeta{
@@ -55,7 +55,7 @@ func (g Generated) namespaceObject(n int) *corev1.Namespace {
 	}
 }
 
-func (g Generated) nodeObject(n int) *corev1.Node {
+func (g Cluster) nodeObject(n int) *corev1.Node {
 	r := g.random(randomNode, n)
 	name, zone := g.Node(n)
 	address := addressAfter("172.16.0.0", n)
@@ -123,11 +123,11 @@ func serviceLabels(name string) map[string]string {
 	}
 }
 
-// serviceUID gives the UID of the n-th Service.
-func (g Generated) serviceUID(n int) types.UID { return types.UID(uid(g.random(randomService, n))) }
+// serviceUID returns the UID of the n-th Service.
+func (g Cluster) serviceUID(n int) types.UID { return types.UID(uid(g.random(randomService, n))) }
 
-// ServiceObject gives the n-th Service.
-func (g Generated) ServiceObject(n int) *corev1.Service {
+// ServiceObject returns the n-th Service.
+func (g Cluster) ServiceObject(n int) *corev1.Service {
 	s := g.Service(n)
 	policy, traffic := corev1.IPFamilyPolicySingleStack, corev1.ServiceInternalTrafficPolicyCluster
 	svc := &corev1.Service{
@@ -150,8 +150,8 @@ func (g Generated) ServiceObject(n int) *corev1.Service {
 	return svc
 }
 
-// SliceObjects gives the EndpointSlices of the n-th Service.
-func (g Generated) SliceObjects(n int) []*discoveryv1.EndpointSlice {
+// SliceObjects returns the EndpointSlices of the n-th Service.
+func (g Cluster) SliceObjects(n int) []*discoveryv1.EndpointSlice {
 	s, r := g.Service(n), g.random(randomSlices, n)
 	owner := g.serviceUID(n)
 	labels := serviceLabels(s.Name)
@@ -182,7 +182,7 @@ func (g Generated) SliceObjects(n int) []*discoveryv1.EndpointSlice {
 	return slices
 }
 
-// emptySlice gives a slice without labels and endpoints, of an owner in a
+// emptySlice returns a slice without labels and endpoints, of an owner in a
 // namespace.
 func emptySlice(r *rand.Rand, namespace, service string, owner *metav1.OwnerReference) *discoveryv1.EndpointSlice {
 	name, protocol, port := "http", corev1.ProtocolTCP, int32(8080)
@@ -197,8 +197,8 @@ func emptySlice(r *rand.Rand, namespace, service string, owner *metav1.OwnerRefe
 	}
 }
 
-// readyEndpoint gives an endpoint on a random node, whose pod has no name yet.
-func (g Generated) readyEndpoint(r *rand.Rand, namespace, address string) discoveryv1.Endpoint {
+// readyEndpoint returns an endpoint on a random node, whose pod has no name yet.
+func (g Cluster) readyEndpoint(r *rand.Rand, namespace, address string) discoveryv1.Endpoint {
 	node, zone := g.Node(r.IntN(g.Nodes))
 	ready, serving, terminating := true, true, false
 	return discoveryv1.Endpoint{
@@ -210,7 +210,7 @@ func (g Generated) readyEndpoint(r *rand.Rand, namespace, address string) discov
 	}
 }
 
-// podName gives the name of a pod: its hostname, or a random one of a replica
+// podName returns the name of a pod: its hostname, or a random one of a replica
 // set.
 func podName(r *rand.Rand, hostname *string, replicaSet string) string {
 	if hostname != nil {

@@ -1,4 +1,4 @@
-package fakeapi
+package generated
 
 import (
 	"fmt"
@@ -11,24 +11,24 @@ import (
 	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 )
 
-// ImportEndpoints is how many endpoints an import has, in all of its clusters
+// ImportEndpoints is the number of endpoints of an import, in all of its clusters
 // together.
 const ImportEndpoints = 10
 
-// importClusters gives the IDs of the clusters that every import is of.
+// importClusters returns the IDs of the clusters that every import is of.
 func importClusters() []string { return []string{"cluster-a", "cluster-b"} }
 
-// GeneratedImport is what is to be known of one ServiceImport of a Generated.
-type GeneratedImport struct {
+// Import has the names and addresses of one ServiceImport of a Cluster.
+type Import struct {
 	Namespace string
 	Name      string
 	Headless  bool
 	IP        string // "" when headless
 }
 
-// Import gives the n-th import.
-func (g Generated) Import(n int) GeneratedImport {
-	i := GeneratedImport{
+// Import returns the n-th import.
+func (g Cluster) Import(n int) Import {
+	i := Import{
 		Namespace: g.Namespace(n % g.Namespaces),
 		Name:      fmt.Sprintf("imp-%05d", n),
 		Headless:  g.headless(n),
@@ -39,24 +39,24 @@ func (g Generated) Import(n int) GeneratedImport {
 	return i
 }
 
-// Endpoint gives the hostname of the e-th endpoint of a headless import, from 0
+// Endpoint returns the hostname of the e-th endpoint of a headless import, from 0
 // to ImportEndpoints-1, and the ID of the cluster that it is in.
-func (i GeneratedImport) Endpoint(e int) (hostname, cluster string) {
+func (i Import) Endpoint(e int) (hostname, cluster string) {
 	clusters := importClusters()
 	each := ImportEndpoints / len(clusters)
 	return fmt.Sprintf("%s-%d", i.Name, e%each), clusters[e/each]
 }
 
-// ImportPodIP gives the address of the e-th endpoint of the n-th import.
-func (g Generated) ImportPodIP(n, e int) string {
+// ImportPodIP returns the address of the e-th endpoint of the n-th import.
+func (g Cluster) ImportPodIP(n, e int) string {
 	return addressAfter("100.64.0.0", n*ImportEndpoints+e)
 }
 
-// importUID gives the UID of the n-th import.
-func (g Generated) importUID(n int) types.UID { return types.UID(uid(g.random(randomImport, n))) }
+// importUID returns the UID of the n-th import.
+func (g Cluster) importUID(n int) types.UID { return types.UID(uid(g.random(randomImport, n))) }
 
-// ImportObject gives the n-th import.
-func (g Generated) ImportObject(n int) *mcsv1beta1.ServiceImport {
+// ImportObject returns the n-th import.
+func (g Cluster) ImportObject(n int) *mcsv1beta1.ServiceImport {
 	i := g.Import(n)
 	o := &mcsv1beta1.ServiceImport{
 		ObjectMeta: metav1.ObjectMeta{
@@ -84,9 +84,9 @@ func (g Generated) ImportObject(n int) *mcsv1beta1.ServiceImport {
 	return o
 }
 
-// ImportSliceObjects gives the EndpointSlices of the n-th import, one for each
+// ImportSliceObjects returns the EndpointSlices of the n-th import, one for each
 // cluster.
-func (g Generated) ImportSliceObjects(n int) []*discoveryv1.EndpointSlice {
+func (g Cluster) ImportSliceObjects(n int) []*discoveryv1.EndpointSlice {
 	i, r := g.Import(n), g.random(randomImportSlices, n)
 	owner := g.importUID(n)
 	replicaSet := i.Name + "-" + suffix(r, 10)

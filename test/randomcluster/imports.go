@@ -11,8 +11,8 @@ import (
 	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 )
 
-// Imports gives about size ServiceImports, with EndpointSlices of the clusters
-// that export them, to go with what Random gives. Some have the names of local
+// Imports returns about size ServiceImports, with EndpointSlices of the clusters
+// that export them, for a cluster of Random. Some have the names of local
 // Services, and some of their slices are a Service's as well; some are in
 // namespaces that don't exist. Mutate changes such objects, and makes more,
 // where there are any.
@@ -60,7 +60,7 @@ func (m maker) importNamespace() string {
 	return m.pick(namespaceNames)
 }
 
-// serviceImport gives a ServiceImport of either type.
+// serviceImport returns a ServiceImport of either type.
 func (m maker) serviceImport(namespace, name string) *mcsv1beta1.ServiceImport {
 	imp := &mcsv1beta1.ServiceImport{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: m.labels()}}
 	imp.Spec.Ports = m.importPorts()
@@ -76,7 +76,7 @@ func (m maker) serviceImport(namespace, name string) *mcsv1beta1.ServiceImport {
 	return imp
 }
 
-// importIPs gives no address, as while there is none yet, or one of a family
+// importIPs returns no address, as while there is none yet, or one of a family
 // or of each.
 func (m maker) importIPs() []string {
 	four, six := fmt.Sprintf("10.3.0.%d", 1+m.IntN(16)), fmt.Sprintf("fd00:30::%x", 1+m.IntN(16))
@@ -86,7 +86,7 @@ func (m maker) importIPs() []string {
 	return [][]string{nil, {four}, {four}, {six}, {four, six}, {six, four}}[m.IntN(6)]
 }
 
-// importPorts gives no port, one without a name, or up to three with names of
+// importPorts returns no port, one without a name, or up to three with names of
 // their own, at times with the same number on two protocols.
 func (m maker) importPorts() []mcsv1beta1.ServicePort {
 	switch m.IntN(8) {
@@ -110,7 +110,7 @@ func (m maker) importPorts() []mcsv1beta1.ServicePort {
 	return ports
 }
 
-// importPort gives a port, seldom without its protocol: the definition of the
+// importPort returns a port, seldom without its protocol: the definition of the
 // resource has no default for it.
 func (m maker) importPort(name string, protocol corev1.Protocol) mcsv1beta1.ServicePort {
 	if protocol == corev1.ProtocolTCP && m.chance(10) {
@@ -119,7 +119,7 @@ func (m maker) importPort(name string, protocol corev1.Protocol) mcsv1beta1.Serv
 	return mcsv1beta1.ServicePort{Name: name, Protocol: protocol, Port: portNumbers[m.IntN(len(portNumbers))]}
 }
 
-// exporters gives the IDs of the clusters whose endpoints of an import are
+// exporters returns the IDs of the clusters whose endpoints of an import are
 // known here: some for a headless one, and often none for another.
 func (m maker) exporters(imp *mcsv1beta1.ServiceImport) []string {
 	if imp.Spec.Type != mcsv1beta1.Headless && m.chance(50) {
@@ -132,7 +132,7 @@ func (m maker) exporters(imp *mcsv1beta1.ServiceImport) []string {
 	return ids
 }
 
-// importedSlice gives an EndpointSlice with endpoints of an import in a
+// importedSlice returns an EndpointSlice with endpoints of an import in a
 // cluster.
 func (m maker) importedSlice(imp *mcsv1beta1.ServiceImport, cluster string) *discoveryv1.EndpointSlice {
 	six := m.chance(30)
@@ -193,7 +193,7 @@ func (m maker) importEndpoint(e *discoveryv1.Endpoint, six bool) {
 	}
 }
 
-// hasImports tells whether some of the objects are ServiceImports.
+// hasImports reports whether some of the objects are ServiceImports.
 func hasImports(objs []runtime.Object) bool {
 	for _, obj := range objs {
 		if _, ok := obj.(*mcsv1beta1.ServiceImport); ok {
@@ -203,7 +203,7 @@ func hasImports(objs []runtime.Object) bool {
 	return false
 }
 
-// importAddition gives a ServiceImport, or a slice for one that there is.
+// importAddition returns a ServiceImport, or a slice for one that there is.
 func (m maker) importAddition(objs []runtime.Object) runtime.Object {
 	var imports []*mcsv1beta1.ServiceImport
 	for _, obj := range objs {
@@ -234,12 +234,12 @@ func (m maker) changedImport(old *mcsv1beta1.ServiceImport) *mcsv1beta1.ServiceI
 	return imp
 }
 
-// isImported tells whether a slice is an import's.
+// isImported reports whether a slice is an import's.
 func isImported(slice *discoveryv1.EndpointSlice) bool {
 	return slice.Labels[mcsv1beta1.LabelServiceName] != ""
 }
 
-// changedImported gives an imported slice that belongs elsewhere.
+// changedImported returns an imported slice that belongs elsewhere.
 func (m maker) changedImported(old *discoveryv1.EndpointSlice) *discoveryv1.EndpointSlice {
 	slice := old.DeepCopy()
 	switch m.IntN(3) {

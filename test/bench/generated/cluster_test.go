@@ -1,28 +1,29 @@
-package fakeapi
+package generated
 
 import (
+	"fmt"
 	"reflect"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// TestGenerated checks, for several sizes, that the objects are as many as
-// asked for, are what the naming functions say, and come out the same again.
-func TestGenerated(t *testing.T) {
-	for _, g := range []Generated{
+// TestCluster checks, for several sizes, the number of the objects, that they have
+// the names that the naming functions return, and that they are the same each time.
+func TestCluster(t *testing.T) {
+	for _, g := range []Cluster{
 		{Services: 1000, Endpoints: 11000, Nodes: 50, Namespaces: 100, Headless: 0.1, Seed: 1},
 		{Services: 7, Endpoints: 3, Nodes: 1, Namespaces: 2, Headless: 0.5, Seed: 2},
 		{Services: 10, Endpoints: 1234, Nodes: 3, Namespaces: 1, Headless: 1, Seed: 3},
 		{Services: 10, Endpoints: 0, Nodes: 3, Namespaces: 1, Headless: 0, Seed: 3},
 	} {
-		srv := New()
 		var order []runtime.Object
 		if err := g.Each(func(obj runtime.Object) error {
 			order = append(order, obj)
-			return srv.Put(obj)
+			return nil
 		}); err != nil {
 			t.Fatal(err)
 		}
@@ -72,17 +73,35 @@ func TestGenerated(t *testing.T) {
 		if total != g.Endpoints || headless != int(float64(g.Services)*g.Headless) {
 			t.Errorf("%+v: %d endpoints, %d headless services", g, total, headless)
 		}
-		for resource, want := range map[string]int{Services: g.Services, Nodes: g.Nodes, Namespaces: g.Namespaces} {
-			objs, err := srv.Objects(resource)
-			if err != nil || len(objs) != want {
-				t.Errorf("%+v: %d %s, %v", g, len(objs), resource, err)
-			}
-		}
+		checkNames(t, g, order)
 	}
-	if got := (Generated{Services: 10000, Namespaces: 100, Headless: 0.1}).Service(42); got.Name != "svc-00042" || got.Namespace != "ns-042" || got.ClusterIP != "10.96.0.43" {
+	if got := (Cluster{Services: 10000, Namespaces: 100, Headless: 0.1}).Service(42); got.Name != "svc-00042" || got.Namespace != "ns-042" || got.ClusterIP != "10.96.0.43" {
 		t.Errorf("service 42 is %+v", got)
 	}
-	if err := (Generated{Services: -1}).Each(nil); err == nil {
+	if err := (Cluster{Services: -1}).Each(nil); err == nil {
 		t.Error("a negative number was accepted")
+	}
+}
+
+// checkNames checks the number of objects of each kind, and that no two have the
+// same name.
+func checkNames(t *testing.T, g Cluster, all []runtime.Object) {
+	t.Helper()
+	counts, seen := map[string]int{}, map[string]bool{}
+	for _, o := range all {
+		kind, meta := fmt.Sprintf("%T", o), o.(metav1.Object)
+		counts[kind]++
+		name := kind + " " + meta.GetNamespace() + "/" + meta.GetName()
+		if seen[name] {
+			t.Errorf("%+v: two objects are %s", g, name)
+		}
+		seen[name] = true
+	}
+	for kind, want := range map[string]int{
+		"*v1.Service": g.Services, "*v1.Node": g.Nodes, "*v1.Namespace": g.Namespaces, "*v1beta1.ServiceImport": g.Imports,
+	} {
+		if counts[kind] != want {
+			t.Errorf("%+v: %d objects %s, want %d", g, counts[kind], kind, want)
+		}
 	}
 }

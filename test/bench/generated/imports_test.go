@@ -1,4 +1,4 @@
-package fakeapi
+package generated
 
 import (
 	"fmt"
@@ -10,11 +10,11 @@ import (
 	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 )
 
-// TestGeneratedImports checks, for several sizes, that a cluster with imports is
+// TestImports checks, for several sizes, that a cluster with imports is
 // the one without, and then the imports, which are what the naming functions
 // say.
-func TestGeneratedImports(t *testing.T) {
-	for _, g := range []Generated{
+func TestImports(t *testing.T) {
+	for _, g := range []Cluster{
 		{Services: 100, Endpoints: 500, Nodes: 5, Namespaces: 10, Imports: 20, Headless: 0.1, Seed: 1},
 		{Services: 3, Endpoints: 7, Nodes: 1, Namespaces: 2, Imports: 1, Headless: 1, Seed: 2},
 		{Services: 3, Endpoints: 7, Nodes: 1, Namespaces: 2, Imports: 3, Headless: 0, Seed: 2},
@@ -43,12 +43,12 @@ func TestGeneratedImports(t *testing.T) {
 			if want := int(float64(g.Imports) * g.Headless); headless != want {
 				t.Errorf("%d headless imports, want %d", headless, want)
 			}
-			checkServed(t, g, all)
+			checkNames(t, g, all)
 		})
 	}
 }
 
-func generatedObjects(t *testing.T, g Generated) (all []runtime.Object) {
+func generatedObjects(t *testing.T, g Cluster) (all []runtime.Object) {
 	t.Helper()
 	err := g.Each(func(obj runtime.Object) error {
 		all = append(all, obj)
@@ -62,7 +62,7 @@ func generatedObjects(t *testing.T, g Generated) (all []runtime.Object) {
 
 // checkImport compares the objects of the n-th import, its slices last, with what
 // the naming functions say.
-func checkImport(t *testing.T, g Generated, n int, objs []runtime.Object) {
+func checkImport(t *testing.T, g Cluster, n int, objs []runtime.Object) {
 	t.Helper()
 	want, got := g.Import(n), objs[0].(*mcsv1beta1.ServiceImport)
 	if got.Name != want.Name || got.Namespace != want.Namespace {
@@ -100,34 +100,14 @@ func checkImport(t *testing.T, g Generated, n int, objs []runtime.Object) {
 	}
 }
 
-// checkServed checks that a server has all of the imports and slices: no two
-// have one name.
-func checkServed(t *testing.T, g Generated, all []runtime.Object) {
-	t.Helper()
-	srv := New()
-	put(t, srv, all...)
-	slices := 0
-	for _, obj := range all {
-		if _, ok := obj.(*discoveryv1.EndpointSlice); ok {
-			slices++
-		}
-	}
-	for resource, want := range map[string]int{ServiceImports: g.Imports, EndpointSlices: slices} {
-		objs, err := srv.Objects(resource)
-		if err != nil || len(objs) != want {
-			t.Errorf("%d %s, %v; want %d", len(objs), resource, err, want)
-		}
-	}
-}
-
-// TestGeneratedImportNames pins names that a load generator computes.
-func TestGeneratedImportNames(t *testing.T) {
-	g := Generated{Services: 1, Nodes: 1, Namespaces: 100, Imports: 2000, Headless: 0.1}
-	if got, want := g.Import(142), (GeneratedImport{Namespace: "ns-042", Name: "imp-00142", IP: "10.112.0.143"}); got != want {
+// TestImportNames pins names that a load generator computes.
+func TestImportNames(t *testing.T) {
+	g := Cluster{Services: 1, Nodes: 1, Namespaces: 100, Imports: 2000, Headless: 0.1}
+	if got, want := g.Import(142), (Import{Namespace: "ns-042", Name: "imp-00142", IP: "10.112.0.143"}); got != want {
 		t.Errorf("import 142 is %+v, want %+v", got, want)
 	}
 	headless := g.Import(9)
-	if want := (GeneratedImport{Namespace: "ns-009", Name: "imp-00009", Headless: true}); headless != want {
+	if want := (Import{Namespace: "ns-009", Name: "imp-00009", Headless: true}); headless != want {
 		t.Errorf("import 9 is %+v, want %+v", headless, want)
 	}
 	for e, want := range map[int][3]string{

@@ -8,7 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
-// service gives a Service of a random kind.
+// service returns a Service of a random kind.
 func (m maker) service(namespace, name string) *corev1.Service {
 	svc := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: m.labels()}}
 	spec := &svc.Spec
@@ -68,7 +68,7 @@ func (m maker) service(namespace, name string) *corev1.Service {
 	return svc
 }
 
-// giveClusterIPs gives one address of each family, in that order.
+// giveClusterIPs returns one address of each family, in that order.
 func (m maker) giveClusterIPs(spec *corev1.ServiceSpec, families ...corev1.IPFamily) {
 	policy := corev1.IPFamilyPolicySingleStack
 	if len(families) > 1 {
@@ -103,7 +103,7 @@ func (m maker) makeHeadless(spec *corev1.ServiceSpec) {
 	}
 }
 
-// servicePorts gives one unnamed port, or some with names of their own, with
+// servicePorts returns one unnamed port, or some with names of their own, with
 // the same number on several protocols at times.
 func (m maker) servicePorts() []corev1.ServicePort {
 	if m.chance(30) {
@@ -162,7 +162,7 @@ func (m maker) ingress() corev1.LoadBalancerIngress {
 	return corev1.LoadBalancerIngress{IP: m.externalIP()}
 }
 
-// externalIP gives an address from outside out of few, and now and then one
+// externalIP returns an address from outside out of few, and now and then one
 // from inside.
 func (m maker) externalIP() string {
 	switch m.IntN(6) {
@@ -174,7 +174,7 @@ func (m maker) externalIP() string {
 	return fmt.Sprintf("203.0.113.%d", 1+m.IntN(4))
 }
 
-// externalName gives a name outside the zone, one of a Service in it (which may
+// externalName returns a name outside the zone, one of a Service in it (which may
 // be an ExternalName again, or the very same), or an address.
 func (m maker) externalName(namespace, name string) string {
 	inZone := func(ns, svc string) string { return svc + "." + ns + ".svc." + Zone }

@@ -1,0 +1,110 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/nearside-dns/nearside/test/bench/generated"
+	"github.com/nearside-dns/nearside/test/kubeapi"
+)
+
+// apiMode is the argument of this program for an API server; the next one is an
+// apiJob.
+const apiMode = "api"
+
+// apiJob is the API server of a process.
+type apiJob struct {
+	Folder  string // for its files
+	Address string
+	Cluster generated.Cluster
+	Pods    bool // the clients of search paths as well
+}
+
+// loadAtOnce is how many objects are made before they are loaded.
+const loadAtOnce = 1000
+
+// serveAPI runs an API server with a cluster until the process is killed. When
+// all objects are there it prints a line that begins with "serving". On SIGUSR1 it
+// ends all watches, and forgets their history, so that clients list everything
+// again.
+func serveAPI(argument string) error {
+	var job apiJob
+	if err := json.Unmarshal([]byte(argument), &job); err != nil {
+		return fmt.Errorf("API server: %w", err)
+	}
+	relist := make(chan os.Signal, 1)
+	signal.Notify(relist, syscall.SIGUSR1)
+	api, err := kubeapi.Listen(job.Folder, job.Address)
+	if err != nil {
+		return fmt.Errorf("API server: %w", err)
+	}
+	if err := loadCluster(api, job.Cluster, job.Pods); err != nil {
+		return fmt.Errorf("API server: %w", err)
+	}
+	fmt.Println("serving", api.URL())
+	for range relist {
+		if err := api.Expire(); err != nil {
+			return fmt.Errorf("API server: %w", err)
+		}
+		api.DropWatches("")
+	}
+	return nil
+}
+
+// loadCluster writes a cluster, and the clients of search paths if pods is true.
+func loadCluster(api *kubeapi.Server, cluster generated.Cluster, pods bool) error {
+	var batch []runtime.Object
+	err := cluster.Each(func(o runtime.Object) error {
+		if batch = append(batch, o); len(batch) < loadAtOnce {
+			return nil
+		}
+		defer func() { batch = nil }()
+		return api.Load(batch...)
+	})
+	if err != nil {
+		return err
+	}
+	for n := range searchPods {
+		if pods {
+			batch = append(batch, podObject(n))
+		}
+	}
+	return api.Load(batch...)
+}
+
+// startAPI starts an API server with a cluster in a process of its own, and
+// returns its URL.
+func (b *bench) startAPI(ctx context.Context, cluster generated.Cluster, pods bool) (p *process, url string, err error) {
+	self, err := os.Executable()
+	if err != nil {
+		return nil, "", err
+	}
+	port := strconv.Itoa(freePort())
+	job := apiJob{Folder: filepath.Join(b.folder, "api-"+port), Address: net.JoinHostPort("127.0.0.1", port), Cluster: cluster, Pods: pods}
+	if err := os.Mkdir(job.Folder, 0o700); err != nil {
+		return nil, "", err
+	}
+	argument, err := json.Marshal(job)
+	if err != nil {
+		return nil, "", err
+	}
+	if p, err = launch(ctx, loadCore, b.folder, "api-"+port, self, apiMode, string(argument)); err != nil {
+		return nil, "", err
+	}
+	err = await(ctx, 5*time.Minute, "the API server", func() bool {
+		text, err := os.ReadFile(p.logs)
+		return err == nil && strings.Contains(string(text), "serving")
+	})
+	return p, "http://" + job.Address, err
+}
