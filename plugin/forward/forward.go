@@ -1,5 +1,5 @@
-// Package forward forwards queries to upstream servers, over few connections with many queries on each. In go queries
-// that no plugin before it answers; out come the answers of upstreams. It is a drop-in replacement for CoreDNS's plugin
+// Package forward forwards queries to upstream servers, over few connections with many queries on each. Input: queries
+// that no plugin before it answers; output: the answers of upstreams. It is a drop-in replacement for CoreDNS's plugin
 // of the same name.
 package forward
 

@@ -1,5 +1,5 @@
 // Package transport carries queries to one upstream server and its answers back: over TCP and TLS connections that
-// many queries share (RFC 7766 section 6.2.1.1), over UDP, or by a function. In go packed queries; out come packed
+// many queries share (RFC 7766 section 6.2.1.1), over UDP, or by a function. Input: packed queries; output: packed
 // answers whose id and question were checked, including the case of the name. It knows no plugins and no records: it
 // may import neither CoreDNS nor package dns.
 package transport

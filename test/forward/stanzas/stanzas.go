@@ -1,4 +1,4 @@
-// Package stanzas has forward stanzas as people write them, right and wrong. In goes a test; out come the
+// Package stanzas has forward stanzas as people write them, right and wrong. Input: a test; output: the
 // texts, with the files and the resolver that they speak of. Two programs use it, so that they can be
 // compared: two plugins called forward do not go into one.
 package stanzas
