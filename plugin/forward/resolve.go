@@ -187,14 +187,16 @@ func (l serverLookup) exchange(ctx context.Context, network, server string, quer
 		return nil, err
 	}
 	for {
+		reply := new(dns.Msg)
 		packed, err := conn.ReadMsgHeader(nil)
-		var failure net.Error
+		if err == nil && answers(packed, query) {
+			if err = reply.Unpack(packed); err == nil {
+				return reply, nil
+			}
+		}
+		var failure net.Error // any other error over UDP is of a datagram that may be forged
 		if err != nil && (network == "tcp" || errors.As(err, &failure)) {
 			return nil, err
-		}
-		reply := new(dns.Msg)
-		if err == nil && answers(packed, query) && reply.Unpack(packed) == nil {
-			return reply, nil
 		}
 	}
 }

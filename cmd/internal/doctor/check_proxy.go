@@ -13,6 +13,10 @@ func (n *node) checkProxy(context.Context) []Line {
 	const name = "kube-proxy"
 	proxy, err := n.proxy()
 	modes := proxy.Modes
+	// Another program than kube-proxy has virtual servers on an interface of its own.
+	if servers, err := n.proc.IPVSBackendStatus(); err == nil && len(servers) > 0 && !slices.Contains(modes, "ipvs") {
+		modes = append(slices.DeleteFunc(slices.Clone(modes), func(mode string) bool { return mode == "iptables" }), "ipvs")
+	}
 	switch {
 	case len(modes) == 0 && n.hasLink("cilium_host"):
 		return one(name, "none; Cilium is here (eBPF)", Warn,

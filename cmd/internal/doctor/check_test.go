@@ -268,6 +268,9 @@ func TestChecks(t *testing.T) {
 			"warn | port 53 on 0.0.0.0 | a process not seen from here, udp", "fail | port 53 on 169.254.20.10 | a process not seen from here, udp", "ok | port 53 lost datagrams | 0",
 		}, ""},
 
+		{"IPVS of another program", machine{setup: addresses, files: map[string]string{"net/ip_vs": "IP Virtual Server version 1.2.1 (size=4096)\nProt LocalAddress:Port Scheduler Flags\n" +
+			"  -> RemoteAddress:Port Forward Weight ActiveConn InActConn\nTCP  0A600001:01BB rr\n  -> 0AF40003:01BB      Masq    1      0          0\n"}}, (*node).checkProxy,
+			[]string{"fail | kube-proxy | ipvs"}, "link-local"},
 		{"no proxy", machine{}, (*node).checkProxy, []string{"warn | kube-proxy | no rules of it: none here, or another proxy (eBPF)"}, ""},
 		{"Cilium", machine{links: []link.Link{device("cilium_host", "veth")}}, (*node).checkProxy, []string{"warn | kube-proxy | none; Cilium is here (eBPF)"}, "local redirect"},
 		{"nftables mode", machine{modes: []string{"nftables"}}, (*node).checkProxy, []string{"ok | kube-proxy | nftables"}, ""},

@@ -75,17 +75,30 @@ func (c *Config) readKey(directory, key string) error {
 func (c *Config) parse(key string, text []byte) error {
 	if key == StubDomains {
 		if err := json.Unmarshal(text, &c.StubDomains); err != nil {
-			return fmt.Errorf(`want JSON such as {"corp.example": ["10.1.2.3"]}: %w`, err)
+			return fmt.Errorf(`want JSON such as {"corp.example": ["10.1.2.3"]}: %w`, withOffset(err))
 		}
 		return checkStubDomains(c.StubDomains)
 	}
 	if err := json.Unmarshal(text, &c.Upstreams); err != nil {
-		return fmt.Errorf(`want JSON such as ["10.1.2.3", "10.1.2.4:5353"]: %w`, err)
+		return fmt.Errorf(`want JSON such as ["10.1.2.3", "10.1.2.4:5353"]: %w`, withOffset(err))
 	}
 	if len(c.Upstreams) > maxUpstreams {
 		return fmt.Errorf("%d nameservers, want at most %d", len(c.Upstreams), maxUpstreams)
 	}
 	return checkServers(c.Upstreams)
+}
+
+// withOffset adds the place of an error of encoding/json, in bytes.
+func withOffset(err error) error {
+	var syntax *json.SyntaxError
+	var wrong *json.UnmarshalTypeError
+	switch {
+	case errors.As(err, &syntax):
+		return fmt.Errorf("byte %d: %w", syntax.Offset, err)
+	case errors.As(err, &wrong):
+		return fmt.Errorf("byte %d: %w", wrong.Offset, err)
+	}
+	return err
 }
 
 func checkStubDomains(domains map[string][]string) error {
