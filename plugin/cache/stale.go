@@ -89,7 +89,8 @@ func (c *Cache) queryForStale(ctx context.Context, w *recorder, q *clientQuery, 
 	return c.lead(ctx, w, q, f, false)
 }
 
-// verifyInBackground leads a flight whose leader waits for it like the other queries, and reports whether it was started.
+// verifyInBackground sends the query of a flight in a goroutine, and reports whether it was started. The client that leads
+// the flight waits for it like the others.
 func (c *Cache) verifyInBackground(ctx context.Context, w dns.ResponseWriter, q *clientQuery, e *answers.Entry, f *flight) bool {
 	c.flights.addWaiter(f)
 	background := *q

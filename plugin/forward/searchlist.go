@@ -9,8 +9,8 @@ import (
 	"github.com/nearside-dns/nearside/plugin/internal/searchlist"
 )
 
-// listOf returns the search list of a client's query, which may be empty, if an upstream may try all of its candidates: none of them matches
-// another stanza or plugin of the server block.
+// listOf returns the search list of a client's query, which may be empty, if an upstream may try all of its candidates:
+// none of them matches another stanza or plugin of the server block.
 func (f *Forward) listOf(clients *dns.Msg) (list []byte, ok bool) {
 	if list, ok = searchlist.OptionOf(clients); !ok || f.shared {
 		return nil, false

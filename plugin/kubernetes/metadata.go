@@ -26,7 +26,7 @@ func (k *Kubernetes) Metadata(ctx context.Context, state request.Request) contex
 		}
 	}
 	zone := plugin.Zones(k.Zones).Matches(state.Name())
-	if k.callers != nil && (zone != "" || k.primaryZone != "") { // a handler for clustersets only leaves other names to one for the cluster
+	if k.callers != nil && (zone != "" || k.primaryZone != "") { // without a cluster zone, the kubernetes directive sets them
 		from, option := state.IP(), optionOf(state.Req) // now: the server removes the option for the reply
 		caller := sync.OnceValue(func() topology.Caller { c, _ := k.callerOf(from, option); return c })
 		metadata.SetValueFunc(ctx, "nearside/caller-node", func() string { return caller().Name.String() })

@@ -10,7 +10,7 @@ import (
 
 // Keyspace separates the answers of one server block from those of others.
 type Keyspace struct {
-	// ByGeneration reports that answers are stored that are valid by Generations alone: a fast path serves them, and no
+	// ByGeneration is set if answers are stored that are valid by Generations alone: a fast path serves them, and no
 	// other plugin answers before the one that makes them.
 	ByGeneration atomic.Bool
 

@@ -161,10 +161,10 @@ func (q *Query) Limit() int {
 }
 
 // FromMsg sets the query from a message and appends its packed header and question to buf, which must be empty with a
-// capacity of MaxQuery. Any class is accepted; of the options, only Search is set. FromMsg returns false unless the
-// message has exactly one question with a valid name, at most one search list of at most searchlist.MaxOption bytes, and
-// no option that may change the answer without being in the key, such as a client subnet (RFC 7871): the reply to such a
-// query is for its client only.
+// capacity of MaxQuery. Any class is accepted; of the options, only Search is set. FromMsg returns false, since
+// the reply is for its client only, unless the message has exactly one question with a valid name, at most one search
+// list of at most searchlist.MaxOption bytes, and no option that may change the answer without being in the key, such as
+// a client subnet (RFC 7871).
 func (q *Query) FromMsg(buf []byte, m *dns.Msg) ([]byte, bool) {
 	if len(m.Question) != 1 || cap(buf) < MaxQuery {
 		return nil, false

@@ -56,7 +56,7 @@ func (none) Serve(*Configuration, *dnsserver.Server)   {}
 func (none) Stop(*Configuration)                       {}
 func (none) StartBackground(netip.Addr) (func(), bool) { return Background.Start() }
 
-// Background limits the background queries of a process whose fast path does not.
+// Background limits the background queries of a process without a fast path, or with one that has no queue.
 var Background = make(semaphore, MaxBackground)
 
 type semaphore chan struct{}

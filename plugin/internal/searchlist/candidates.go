@@ -33,7 +33,7 @@ func Candidates(base string, suffixes []string) []string {
 	return all
 }
 
-// RelatedTypes are, for a type of query, the other types whose records make a candidate the answer: addresses of the other
+// RelatedTypes has, for a type of query, the other types whose records also end a search: addresses of the other
 // family, and addresses for the types with connection parameters (RFC 9460). Resolvers that query both families end their
 // search at such a name; otherwise the records of one service could come from two names.
 var RelatedTypes = map[uint16][]uint16{

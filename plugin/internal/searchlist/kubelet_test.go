@@ -138,12 +138,12 @@ func TestOfPodMatchesKubelet(t *testing.T) {
 			if err != nil {
 				continue
 			}
-			all := written(q.Pod.Namespace, q.podDNS(), q.ClusterDomain, host)
+			all := kubeletEntries(q.Pod.Namespace, q.podDNS(), q.ClusterDomain, host)
 			if q.hasHostList() {
 				all = slices.Clone(host) // with duplicates
 			}
 			entries := len(all)
-			got := fit(all)
+			got := truncate(all)
 			if len(got) < entries {
 				truncated++
 			}
@@ -151,7 +151,7 @@ func TestOfPodMatchesKubelet(t *testing.T) {
 				t.Fatalf("pod %d: policy %q, searches %q, host %q, zone %q\n%q\nthe kubelet's list is\n%q",
 					i, q.Pod.Spec.DNSPolicy, q.podDNS().Searches, host, q.ClusterDomain, got, l.Searches)
 			}
-			if list := OfPod(q.Pod.Namespace, q.podDNS(), q.ClusterDomain, once(host)); !slices.Equal(list, qualified(l.Searches)) {
+			if list := OfPod(q.Pod.Namespace, q.podDNS(), q.ClusterDomain, withoutDuplicates(host)); !slices.Equal(list, qualified(l.Searches)) {
 				t.Fatalf("pod %d: %q, the kubelet's list is %q", i, list, l.Searches)
 			}
 		}

@@ -36,11 +36,11 @@ type PodDNS struct {
 // it; at the end and at the start of a list this makes no difference, since the bare name has failed before the client
 // queries the first candidate. Resolvers disagree about an entry that is not a name: OfPod returns nil for such lists.
 func OfPod(namespace string, d *PodDNS, zone string, host []string) []string {
-	return qualified(fit(written(namespace, d, strings.TrimSuffix(zone, "."), host)))
+	return qualified(truncate(kubeletEntries(namespace, d, strings.TrimSuffix(zone, "."), host)))
 }
 
-// written returns the entries that the kubelet combines for a pod, before it truncates the list.
-func written(namespace string, d *PodDNS, zone string, host []string) (all []string) {
+// kubeletEntries returns the entries that the kubelet combines for a pod, before it truncates the list.
+func kubeletEntries(namespace string, d *PodDNS, zone string, host []string) (all []string) {
 	if d == nil {
 		d = &PodDNS{}
 	}
@@ -50,11 +50,11 @@ func written(namespace string, d *PodDNS, zone string, host []string) (all []str
 	if d.Policy != policyNone {
 		all = append(all, host...)
 	}
-	return once(append(all, d.Searches...))
+	return withoutDuplicates(append(all, d.Searches...))
 }
 
-// once returns the entries without duplicates.
-func once(all []string) (unique []string) {
+// withoutDuplicates returns the first of equal entries, in their order.
+func withoutDuplicates(all []string) (unique []string) {
 	for _, s := range all {
 		if !slices.Contains(unique, s) {
 			unique = append(unique, s)
@@ -63,9 +63,9 @@ func once(all []string) (unique []string) {
 	return unique
 }
 
-// fit truncates a list as the kubelet does: to the first maxEntries, without those that are too long, and of the rest
+// truncate truncates a list as the kubelet does: to the first maxEntries, without those that are too long, and of the rest
 // as many as fit on the line.
-func fit(all []string) []string {
+func truncate(all []string) []string {
 	all = all[:min(len(all), maxEntries)]
 	all = slices.DeleteFunc(all, func(s string) bool { return len(s) > maxEntryChars })
 	for len(strings.Join(all, " ")) > maxListChars {
@@ -89,7 +89,7 @@ func qualified(all []string) (names []string) {
 		}
 		names = append(names, name+".")
 	}
-	return once(names)
+	return withoutDuplicates(names)
 }
 
 // isName reports whether a text without the final dot is a domain name of letters, digits, "-" and "_". Kubernetes

@@ -198,7 +198,7 @@ func TestOfPodMatchesResolvers(t *testing.T) {
 				}
 				return ""
 			}
-			written := once(d.Searches)
+			written := withoutDuplicates(d.Searches)
 			for name, walk := range resolvers {
 				queried := walk("www", written)
 				plain := found(queried, exists, func(string) string { return "" })

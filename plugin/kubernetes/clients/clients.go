@@ -21,7 +21,7 @@ type Pods interface {
 }
 
 // maxSilence is the age of the source's last event from which on pods count as outdated. A working watch has an event
-// or a bookmark, or is restarted by its watchdog, within 90 seconds.
+// or a bookmark, or is restarted by its watchdog, within 180 seconds.
 const maxSilence = 3 * time.Minute
 
 // statusInterval is the time between checks of the source's status.

@@ -118,7 +118,7 @@ type ages struct{ desc *prometheus.Desc }
 func init() {
 	prometheus.MustRegister(ages{prometheus.NewDesc(
 		"nearside_kubernetes_last_sync_seconds",
-		"Seconds since the source last had word that the resource is in step: a list, an event, or a bookmark of a quiet watch. No value before the first.",
+		"Seconds since the last list, event or bookmark of the resource. No value before the first.",
 		[]string{"resource"}, nil)})
 }
 
