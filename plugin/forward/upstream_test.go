@@ -56,7 +56,7 @@ func TestTLS(t *testing.T) {
 			}
 			wait.Wait()
 			// A connection that is held up is found out with a copy of a query.
-			if c := s.Counts(); c.TCP < 200 || c.TCP > 210 || c.Connections > 2 || c.MostOnConnection < 10 || c.UDP > 0 {
+			if c := s.Counts(); c.TCP < 200 || c.TCP > 210 || c.Connections > 2 || c.MaxOnConnection < 10 || c.UDP > 0 {
 				t.Errorf("%+v", c)
 			}
 			if n := metric(t, "nearside_forward_connections", "to", s.Addr, "proto", "tcp-tls"); n < 1 {

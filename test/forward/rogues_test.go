@@ -104,13 +104,13 @@ func TestAnswerable(t *testing.T) {
 func wantConnections(t *testing.T, r *rogue.Server, most int) {
 	t.Helper()
 	c := r.Counts()
-	if c.MostOpen > most {
-		t.Errorf("%d connections at one time, want %d at most", c.MostOpen, most)
+	if c.MaxOpen > most {
+		t.Errorf("%d connections at one time, want %d at most", c.MaxOpen, most)
 	}
 	if c.Malformed > 0 {
 		t.Errorf("%d packets were no queries", c.Malformed)
 	}
-	t.Logf("%d queries over TCP, %d connections, %d at one time; %d queries at one time on one", c.TCP, c.Connections, c.MostOpen, c.MostOnConnection)
+	t.Logf("%d queries over TCP, %d connections, %d at one time; %d queries at one time on one", c.TCP, c.Connections, c.MaxOpen, c.MaxOnConnection)
 }
 
 // hopeless are servers that answer no query over TCP.

@@ -300,7 +300,7 @@ func TestMaxConcurrent(t *testing.T) {
 	if got := s.scrape(t).Sum(rejects); int(got) != refused {
 		t.Errorf("%v rejects by the metric, %d by the clients", got, refused)
 	}
-	if got := r.Counts().MostInFlight; got > most+second {
+	if got := r.Counts().MaxInFlight; got > most+second {
 		t.Errorf("%d queries at one time, want %d at most", got, most)
 	}
 	load{queries: most}.run(s).wantRight(t)
@@ -327,7 +327,7 @@ func TestInFlight(t *testing.T) {
 			if most > 1 { // with those that another connection has brought the answer to
 				most += second
 			}
-			if got := r.Counts().MostOnConnection; got > most {
+			if got := r.Counts().MaxOnConnection; got > most {
 				t.Errorf("%d queries at one time on a connection, want %d at most", got, most)
 			}
 			wantConnections(t, r, c.connections)

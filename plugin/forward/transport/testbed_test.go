@@ -152,7 +152,7 @@ func (s *server) listen() {
 func (s *server) refuse() {
 	s.t.Helper()
 	_ = s.l.Close()
-	reserved, err := rogue.KeepPort(s.l.Addr().(*net.TCPAddr).AddrPort(), false)
+	reserved, err := rogue.ReservePort(s.l.Addr().(*net.TCPAddr).AddrPort(), false)
 	if err != nil {
 		s.t.Fatal(err)
 	}
