@@ -32,7 +32,7 @@ type Behaviour struct {
 
 	// Connections.
 	Refuse       bool    // no socket listens; open connections are closed
-	BlackHole    bool    // packets are lost: connections are neither accepted nor refused (Linux only)
+	BlackHole    bool    // packets are lost: connections are neither accepted nor refused, queries not read (Linux only)
 	Deaf         bool    // connections are accepted and not read from, with small buffers
 	CloseAtOnce  bool    // connections are closed after accept
 	CloseAfter   int     // number of answers after which a connection is closed; 0 is never
