@@ -48,7 +48,7 @@ func TestListOf(t *testing.T) {
 			t.Fatal(err)
 		}
 		b := newBlock(configs)
-		b.shares(tt.shared)
+		b.setShared(tt.shared)
 		data, _ := searchlist.AppendSuffixes(nil, own)
 		m := searchlist.WithOption(new(dns.Msg).SetQuestion(tt.name, dns.TypeA), data)
 		list, ok := b.stanzas[tt.stanza].listOf(m)
