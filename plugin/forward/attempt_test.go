@@ -97,7 +97,7 @@ func TestFallback(t *testing.T) {
 	} {
 		for options, tcp := range map[string]bool{"force_tcp": false, "": true} {
 			cases.Run(fmt.Sprintf("%s, %s", name, options), func(t testing.TB) {
-				b := b // other cases change the loop variable's copy
+				b := b // the cases of a server share b, and change it
 				b.OverUDP = rogue.Well()
 				f, servers := forwardTo(t, "fallback udp\n"+options, b)
 				s, u := servers[0], upstreamOf(f, 0)

@@ -165,7 +165,7 @@ func (u *upstream) isUnnamed() bool {
 // answered it without.
 func (u *upstream) markUnnamed(refusal int, now time.Time) {
 	code := dns.RcodeToString[refusal]
-	if refusal == dns.RcodeBadVers { // RcodeToString returns the other name of the code, BADSIG
+	if refusal == dns.RcodeBadVers { // RcodeToString returns BADSIG, another name of the code
 		code = "BADVERS"
 	}
 	if u.unnamedUntil.Swap(now.Add(unnamedFor).UnixNano()) == 0 {

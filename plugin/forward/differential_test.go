@@ -74,7 +74,7 @@ func TestDifferential_Stanzas(t *testing.T) {
 			got, want := err == nil, stock[i] == ""
 			if _, known := exceptions[name]; known {
 				if got || !want {
-					t.Errorf("accepted: %t, by CoreDNS: %t; want an exception", got, want)
+					t.Errorf("accepted: %t, by CoreDNS: %t; want accepted by CoreDNS only", got, want)
 				}
 				return
 			}

@@ -234,7 +234,7 @@ func TestAllDown(t *testing.T) {
 			t.Errorf("code %d, error %v, after %v", a.code, a.err, a.took)
 		}
 		if n := metric(t, broken) - before; n != 1 || servers[0].Counts().Queries()+servers[1].Counts().Queries() > 0 {
-			t.Errorf("%v queries count as broken", n)
+			t.Errorf("%s increased by %v, or wrong number of queries", broken, n)
 		}
 	})
 	t.Run("failfast, one is up", func(t *testing.T) {
@@ -243,7 +243,7 @@ func TestAllDown(t *testing.T) {
 		before := metric(t, broken)
 		wantRight(t, f, false, "a.example.", "b.example.")
 		if n := metric(t, broken) - before; n != 0 || !upstreamOf(f, 0).down() {
-			t.Errorf("counted %v, and the first got queries", n)
+			t.Errorf("%s increased by %v, want 0; first upstream down: %t, want true", broken, n, upstreamOf(f, 0).down())
 		}
 	})
 	t.Run("trial", func(t *testing.T) {
@@ -251,7 +251,7 @@ func TestAllDown(t *testing.T) {
 		before := metric(t, broken)
 		wantRight(t, f, false, "a.example.")
 		if n := metric(t, broken) - before; n != 1 || servers[0].Counts().Queries()+servers[1].Counts().Queries() != 1 {
-			t.Errorf("%v queries count as broken", n)
+			t.Errorf("%s increased by %v, or wrong number of queries", broken, n)
 		}
 		if upstreamOf(f, 0).down() == upstreamOf(f, 1).down() {
 			t.Error("the upstream that answered is not up, or the other is")

@@ -295,9 +295,9 @@ func TestSystemLookup(t *testing.T) {
 	if _, err := system.lookup(t.Context(), "b.example."); err == nil || errors.Is(err, errNoHost) {
 		t.Errorf("error %v, want a temporary one", err)
 	}
-	for _, questions := range strings.Split(r.questions(), ", ") {
-		if !strings.HasSuffix(strings.Fields(questions)[1], ".example.") {
-			t.Errorf("query for %s, which is not an absolute name of the test", questions)
+	for _, q := range strings.Split(r.questions(), ", ") {
+		if !strings.HasSuffix(strings.Fields(q)[1], ".example.") {
+			t.Errorf("query for %s, which is not an absolute name of the test", q)
 		}
 	}
 }
