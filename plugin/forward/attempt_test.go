@@ -93,7 +93,7 @@ func TestFallback(t *testing.T) {
 	cases := concurrently(t)
 	defer cases.Wait()
 	for name, b := range map[string]rogue.Behaviour{
-		"refuses": refusing, "hangs": {BlackHole: true}, "accepts and is silent": silent, "does not read": {Deaf: true}, "closes": {CloseAtOnce: true},
+		"refuses": refusing, "black hole": {BlackHole: true}, "accepts and is silent": silent, "does not read": {Deaf: true}, "closes": {CloseAtOnce: true},
 	} {
 		for options, tcp := range map[string]bool{"force_tcp": false, "": true} {
 			cases.Run(fmt.Sprintf("%s, %s", name, options), func(t testing.TB) {

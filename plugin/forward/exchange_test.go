@@ -431,7 +431,7 @@ func TestNotOneQuestion(t *testing.T) {
 	}
 }
 
-// TestUse changes upstreams under load. Those that remain keep their connections, and no query is lost.
+// TestUse changes upstreams under load. Connections of those that remain stay open, and no query is lost.
 func TestUse(t *testing.T) {
 	t.Parallel()
 	cases := concurrently(t)
@@ -440,7 +440,7 @@ func TestUse(t *testing.T) {
 		cases.Run(options, func(t testing.TB) {
 			slow := rogue.Behaviour{Delay: 20 * time.Millisecond}
 			f, servers := forwardTo(t, options+"\nexpire 1m", slow, slow, slow)
-			kept := upstreamOf(f, 1)
+			remaining := upstreamOf(f, 1)
 			var ended atomic.Bool
 			var clients sync.WaitGroup
 			for c := range 10 {
@@ -456,7 +456,7 @@ func TestUse(t *testing.T) {
 			}
 			ended.Store(true)
 			clients.Wait()
-			if upstreamOf(f, 0) != kept || len(*f.upstreams.Load()) != 2 {
+			if upstreamOf(f, 0) != remaining || len(*f.upstreams.Load()) != 2 {
 				t.Error("a remaining upstream was replaced")
 			}
 			if n := servers[1].Counts().Connections; options != "" && n > 2 {

@@ -41,8 +41,8 @@ func (w *watched) changed(endpoints []endpoint) {
 	w.all = append(w.all, addressesOf(endpoints))
 }
 
-// take returns the changes since its last call.
-func (w *watched) take() (all []string) {
+// next returns the changes since its last call.
+func (w *watched) next() (all []string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	all, w.all = w.all, nil
@@ -66,7 +66,7 @@ func (w *watched) after(t testing.TB, d time.Duration, want ...string) {
 	t.Helper()
 	time.Sleep(d)
 	synctest.Wait()
-	if got := w.take(); !slices.Equal(got, want) {
+	if got := w.next(); !slices.Equal(got, want) {
 		t.Errorf("changes %q, want %q", got, want)
 	}
 }

@@ -250,7 +250,7 @@ func TestHTTPS_Late(t *testing.T) {
 	defer cases.Wait()
 	for name, c := range map[string]struct {
 		options string
-		takes   time.Duration
+		delay   time.Duration
 		rcode   int
 	}{
 		"in time":            {"", 50 * time.Millisecond, dns.RcodeSuccess},
@@ -258,7 +258,7 @@ func TestHTTPS_Late(t *testing.T) {
 		"never":              {"timeout 500ms", 2 * time.Second, dns.RcodeServerFailure},
 	} {
 		cases.Run(name, func(t testing.TB) {
-			w := startWeb(t, certificate.Config, func(r *dns.Msg) *dns.Msg { time.Sleep(c.takes); return addressReply(r) })
+			w := startWeb(t, certificate.Config, func(r *dns.Msg) *dns.Msg { time.Sleep(c.delay); return addressReply(r) })
 			m := question("a.example.")
 			a := queryOver(chainOf(t, stanzaOf(c.options+"\ntls "+certificate.CA, "https://"+w.at)), m, false)
 			if a.code != c.rcode || a.took > 500*time.Millisecond+margin || c.rcode == dns.RcodeSuccess && a.wrong(m) != "" {

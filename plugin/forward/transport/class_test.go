@@ -341,7 +341,7 @@ func TestObserveClose(t *testing.T) {
 		{"one answer, twice", []int{1, 1}, false, 0, reset, 1, true},
 		{"one answer, twice, long after", []int{1, 1}, false, time.Second, reset, 0, false},
 		{"no answer, twice", []int{0, 0}, true, 0, reset, 0, false},
-		{"no answer, again and again", []int{0, 0, 0}, true, 0, reset, 0, true},
+		{"no answer, repeatedly", []int{0, 0, 0}, true, 0, reset, 0, true},
 		{"no answer, no other waits", []int{0, 0, 0}, false, 0, reset, 0, false},
 		{"no answer, one in between", []int{0, 0, 5, 0, 0}, true, 0, reset, 0, false},
 		{"the same number twice", []int{7, 7}, true, 0, reset, 7, false},

@@ -176,7 +176,7 @@ func TestNoFreeID(t *testing.T) {
 			}
 		}
 	}
-	takes := c.hasRoom(65000, 0)
+	hasRoom := c.hasRoom(65000, 0)
 	for i := range 1 << 16 {
 		if f := c.byID[uint16(i)]; f.call == nil {
 			delete(c.byID, uint16(i))
@@ -184,7 +184,7 @@ func TestNoFreeID(t *testing.T) {
 	}
 	c.inFlight = 1
 	b.mu.Unlock()
-	if takes {
+	if hasRoom {
 		t.Error("the connection gets a query without a free id")
 	}
 	b.Cancel(first.Call)
@@ -419,11 +419,11 @@ func TestKeepAlive(t *testing.T) {
 
 // keepAliveOf agrees with package dns.
 func FuzzKeepAliveOf(f *testing.F) {
-	keep := &dns.EDNS0_TCP_KEEPALIVE{Code: dns.EDNS0TCPKEEPALIVE, Timeout: 300}
+	option := &dns.EDNS0_TCP_KEEPALIVE{Code: dns.EDNS0TCPKEEPALIVE, Timeout: 300}
 	cookie := &dns.EDNS0_COOKIE{Code: dns.EDNS0COOKIE, Cookie: "0123456789abcdef"}
 	f.Add(withOPT(f))
-	f.Add(withOPT(f, keep))
-	f.Add(withOPT(f, cookie, keep))
+	f.Add(withOPT(f, option))
+	f.Add(withOPT(f, cookie, option))
 	f.Add(withKeepAlive(question(f, "www.example."), 7))
 	full := new(dns.Msg)
 	full.SetQuestion("www.example.", dns.TypeA)
@@ -436,7 +436,7 @@ func FuzzKeepAliveOf(f *testing.F) {
 		full.Answer, full.Ns = append(full.Answer, rr), append(full.Ns, rr)
 	}
 	full.SetEdns0(1232, true)
-	full.IsEdns0().Option = []dns.EDNS0{keep}
+	full.IsEdns0().Option = []dns.EDNS0{option}
 	b, err := full.Pack()
 	if err != nil {
 		f.Fatal(err)
@@ -1008,7 +1008,7 @@ func TestFunc(t *testing.T) {
 	f := &Func{
 		Exchange: func(ctx context.Context, query []byte) ([]byte, error) {
 			switch nameOf(query) {
-			case "hangs.example.":
+			case "unanswered.example.":
 				<-ctx.Done()
 				ended.Add(1)
 				return nil, ctx.Err()
@@ -1023,10 +1023,10 @@ func TestFunc(t *testing.T) {
 	if err := send(t, f, "fails.example.").fails(); !errors.Is(err, io.EOF) {
 		t.Errorf("error %v", err)
 	}
-	cancelled := send(t, f, "hangs.example.")
+	cancelled := send(t, f, "unanswered.example.")
 	f.Cancel(cancelled.Call)
 	f.Late(cancelled.Call)
-	late := newSent(t, "hangs.example.")
+	late := newSent(t, "unanswered.example.")
 	late.Deadline = time.Now().Add(10 * time.Millisecond)
 	f.Send(late.Call)
 	if err := late.fails(); !errors.Is(err, context.DeadlineExceeded) {

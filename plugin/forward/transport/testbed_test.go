@@ -509,7 +509,7 @@ func (p *Pool) waitingNow() int {
 	return len(p.waiting)
 }
 
-// connsNow returns the number of connections that take queries.
+// connsNow returns the number of connections for queries.
 func (p *Pool) connsNow() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
