@@ -153,8 +153,7 @@ func TestRealTLS(t *testing.T) {
 	}
 }
 
-// TestRealTLSDistrust checks that no query is sent to a server whose certificate is for another name or from an unknown
-// authority.
+// TestRealTLSDistrust checks that a server is not used if its certificate is for another name or from an unknown authority.
 func TestRealTLSDistrust(t *testing.T) {
 	t.Parallel()
 	r := startReal(t, "unbound")

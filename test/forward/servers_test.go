@@ -24,7 +24,7 @@ import (
 )
 
 const (
-	// realHost is the address of real servers. No client sends from it, which could occupy their ports.
+	// realHost is the address of real servers. No client sends from it, so that none occupies their ports.
 	realHost = "127.0.0.3"
 	// namedHost is the address of named, which listens on addresses of interfaces only.
 	namedHost = "127.0.0.1"

@@ -118,8 +118,8 @@ func TestAllDown(t *testing.T) {
 	}
 }
 
-// noStorm fails the test if upstreams that are down received more queries than the limit: each client query twice, four
-// repeated queries for each connection without answers, and a health check with one retry every half second.
+// noStorm fails the test if upstreams that are down received more queries than the limit: each client query twice at each
+// upstream, four repeated queries for each connection without answers, and a health check with one retry every half second.
 func noStorm(t *testing.T, during time.Duration, queries int, upstreams ...*rogue.Server) {
 	t.Helper()
 	sent, copies, checks := 0, 0, int(during/(500*time.Millisecond))+2

@@ -26,7 +26,7 @@ type client struct {
 	t    *testing.T
 	conn net.Conn
 	tcp  bool
-	lost error // of a write: the kernel does not return it to a read again
+	lost error // of a write; a later read does not return it again
 }
 
 func dial(t *testing.T, network string, s *Server) *client {

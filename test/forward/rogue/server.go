@@ -39,9 +39,9 @@ type Server struct {
 
 // Options are the address and TLS settings of a server. The zero value is a free port of 127.0.0.1, without TLS.
 type Options struct {
-	// Host is a loopback address. If clients send from another one, they never occupy the server's port.
+	// Host is a loopback address. Clients that send from another address never occupy the server's port.
 	Host string
-	// TLS enables DNS over TLS (RFC 7858) instead of TCP.
+	// TLS enables DNS over TLS (RFC 7858) on the TCP port.
 	TLS *tls.Config
 }
 
