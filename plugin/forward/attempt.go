@@ -72,10 +72,10 @@ func (x *exchange) read(a *attempt, call *transport.Call, reply *dns.Msg, overUD
 	switch {
 	case !refuses(reply):
 		if a.refusal != 0 && !x.isNamed(call) {
-			a.to.leaveUnnamed(a.refusal, now)
+			a.to.markUnnamed(a.refusal, now)
 		}
 	case x.isNamed(call) && x.packUnnamed():
-		x.askUnnamed(a, reply, overUDP, now)
+		x.repeatUnnamed(a, reply, overUDP, now)
 		return nil, nil
 	}
 	x.clean(reply, x.searches && x.isNamed(call))
@@ -104,7 +104,7 @@ func (x *exchange) unpack(call *transport.Call, from *upstream, overUDP bool) (*
 	return reply, nil
 }
 
-// callFailed processes a call without an answer. The attempt goes on if its other transport may answer.
+// callFailed processes a call without an answer. The attempt continues if its other transport may answer.
 func (x *exchange) callFailed(a *attempt, err error, overUDP bool, now time.Time) {
 	x.err = fmt.Errorf("%s: %w", a.to.address, err)
 	if !overUDP {

@@ -41,10 +41,10 @@ func TestTransports(t *testing.T) {
 	}
 }
 
-// TestTruncated: the server truncates all answers over UDP.
+// TestTruncated has a server that truncates all answers over UDP.
 func TestTruncated(t *testing.T) {
 	t.Parallel()
-	cases := atOnce(t)
+	cases := concurrently(t)
 	defer cases.Wait()
 	truncates := &rogue.Behaviour{Truncate: true}
 	for name, c := range map[string]struct {
@@ -73,7 +73,7 @@ func TestTruncated(t *testing.T) {
 			}
 			f, servers := forwardTo(t, "policy sequential\n"+c.options, behaviours...)
 			m := question("a.example.")
-			a := ask(f, m, c.tcp)
+			a := queryOver(f, m, c.tcp)
 			if a.Msg == nil || a.Truncated != c.truncated || a.Id != m.Id {
 				t.Errorf("message %v, error %v; want it truncated: %t", a.Msg, a.err, c.truncated)
 			}
@@ -87,23 +87,23 @@ func TestTruncated(t *testing.T) {
 	}
 }
 
-// TestFallback: TCP fails in different ways while UDP works. Then TCP works.
+// TestFallback has a server whose TCP fails in different ways while UDP works, and then works.
 func TestFallback(t *testing.T) {
 	t.Parallel()
-	cases := atOnce(t)
+	cases := concurrently(t)
 	defer cases.Wait()
 	for name, b := range map[string]rogue.Behaviour{
-		"refuses": refusing, "hangs": {BlackHole: true}, "accepts and is silent": silent, "is deaf": {Deaf: true}, "closes": {CloseAtOnce: true},
+		"refuses": refusing, "black hole": {BlackHole: true}, "accepts and is silent": silent, "does not read": {Deaf: true}, "closes": {CloseAtOnce: true},
 	} {
 		for options, tcp := range map[string]bool{"force_tcp": false, "": true} {
 			cases.Run(fmt.Sprintf("%s, %s", name, options), func(t testing.TB) {
-				b := b // other cases change it
+				b := b // the cases of a server share b, and change it
 				b.OverUDP = rogue.Well()
 				f, servers := forwardTo(t, "fallback udp\n"+options, b)
 				s, u := servers[0], upstreamOf(f, 0)
 				u.tcpAgain = 50 * time.Millisecond
 				m := question("a.example.")
-				if a := ask(f, m, tcp); a.wrong(m) != "" || a.took > answerTime+margin {
+				if a := queryOver(f, m, tcp); a.wrong(m) != "" || a.took > answerTime+margin {
 					t.Errorf("after %v: %s", a.took, a.wrong(m))
 				}
 				within(t, "TCP counts as failed", u.tcpBad.Load)
@@ -126,17 +126,17 @@ func TestFallback(t *testing.T) {
 // TestFallback_Not: there is no fallback if TCP works, or UDP fails as well.
 func TestFallback_Not(t *testing.T) {
 	t.Parallel()
-	cases := atOnce(t)
+	cases := concurrently(t)
 	defer cases.Wait()
-	cases.Run("not said", func(t testing.TB) {
+	cases.Run("without the option", func(t testing.TB) {
 		f, servers := forwardTo(t, "force_tcp\ntimeout 500ms", rogue.Behaviour{Refuse: true, OverUDP: rogue.Well()})
-		if a := ask(f, question("a.example."), false); a.code != dns.RcodeServerFailure || servers[0].Counts().UDP > 0 {
+		if a := queryOver(f, question("a.example."), false); a.code != dns.RcodeServerFailure || servers[0].Counts().UDP > 0 {
 			t.Errorf("code %d", a.code)
 		}
 	})
 	cases.Run("neither works", func(t testing.TB) {
 		f, servers := forwardTo(t, "force_tcp\nfallback udp\ntimeout 1s", rogue.Behaviour{Refuse: true, OverUDP: &silent})
-		if a := ask(f, question("a.example."), false); a.code != dns.RcodeServerFailure || servers[0].Counts().UDP == 0 {
+		if a := queryOver(f, question("a.example."), false); a.code != dns.RcodeServerFailure || servers[0].Counts().UDP == 0 {
 			t.Errorf("code %d, %+v", a.code, servers[0].Counts())
 		}
 		if upstreamOf(f, 0).tcpBad.Load() {
@@ -169,7 +169,7 @@ func TestFallback_Not(t *testing.T) {
 	cases.Run("truncated while TCP does not work", func(t testing.TB) {
 		f, servers := forwardTo(t, "fallback udp", rogue.Behaviour{Refuse: true, OverUDP: &rogue.Behaviour{Truncate: true}})
 		for i := range 3 {
-			if a := ask(f, question("a.example."), true); a.Msg == nil || !a.Truncated || a.took > margin {
+			if a := queryOver(f, question("a.example."), true); a.Msg == nil || !a.Truncated || a.took > margin {
 				t.Errorf("query %d: message %v, error %v, after %v", i, a.Msg, a.err, a.took)
 			}
 			within(t, "TCP counts as failed", upstreamOf(f, 0).tcpBad.Load)
@@ -184,7 +184,7 @@ func TestFallback_Not(t *testing.T) {
 // works.
 func TestConnection_Silent(t *testing.T) {
 	t.Parallel()
-	cases := atOnce(t)
+	cases := concurrently(t)
 	defer cases.Wait()
 	for options, counted := range map[string]float64{"fallback udp\ntimeout 1s": 1, "read_timeout 700ms": 0} {
 		cases.Run(options, func(t testing.TB) {
@@ -220,7 +220,7 @@ func TestConnection_Silent(t *testing.T) {
 // TestWrongAnswers: answers that do not match the query are dropped and counted.
 func TestWrongAnswers(t *testing.T) {
 	t.Parallel()
-	cases := atOnce(t)
+	cases := concurrently(t)
 	defer cases.Wait()
 	for name, c := range map[string]struct {
 		wrong  rogue.Wrong
@@ -240,35 +240,35 @@ func TestWrongAnswers(t *testing.T) {
 			}
 			cases.Run(name+" alone, "+proto, func(t testing.TB) {
 				f, servers := forwardTo(t, "timeout 1s", rogue.Behaviour{Wrong: c.wrong, OnlyWrong: true})
-				if a := ask(f, question("a.example."), tcp); a.Msg != nil || a.code != dns.RcodeServerFailure || a.took > time.Second+margin {
+				if a := queryOver(f, question("a.example."), tcp); a.Msg != nil || a.code != dns.RcodeServerFailure || a.took > time.Second+margin {
 					t.Errorf("message %v, code %d, after %v", a.Msg, a.code, a.took)
 				}
 				if count(t, servers[0]) == 0 {
-					t.Error("it is not counted")
+					t.Error("the dropped answers are not counted")
 				}
 			})
 			cases.Run(name+", then another server, "+proto, func(t testing.TB) {
 				f, servers := forwardTo(t, "policy sequential\nread_timeout 200ms", rogue.Behaviour{Wrong: c.wrong, OnlyWrong: true}, good)
 				wantRight(t, f, tcp, "a.example.")
 				if count(t, servers[0]) == 0 {
-					t.Error("it is not counted")
+					t.Error("the dropped answers are not counted")
 				}
 			})
 			cases.Run(name+" before the right one, "+proto, func(t testing.TB) {
 				f, servers := forwardTo(t, "", rogue.Behaviour{Wrong: c.wrong})
 				wantRight(t, f, tcp, "a.example.", "B.example.", "c.eXaMple.")
 				if n := count(t, servers[0]); n < 3 {
-					t.Errorf("%v are counted", n)
+					t.Errorf("%v dropped answers are counted", n)
 				}
 			})
 		}
 	}
 }
 
-// TestUnreadable: the header and question of the answer are right, and the rest is malformed.
+// TestUnreadable has a server whose answers are malformed after the header and question.
 func TestUnreadable(t *testing.T) {
 	t.Parallel()
-	cases := atOnce(t)
+	cases := concurrently(t)
 	defer cases.Wait()
 	certificate := rogue.NewCertificate(t, "127.0.0.1")
 	for proto, options := range map[string]string{protoUDP: "", protoTCP: "force_tcp", protoTLS: "tls " + certificate.CA} {
@@ -289,13 +289,13 @@ func TestUnreadable(t *testing.T) {
 			f := chainOf(t, stanzaOf("policy sequential\n"+options, prefix+at, second.Addr))
 			wantRight(t, f, false, "a.example.")
 			if n := metric(t, "nearside_forward_dropped_answers_total", "to", at, "proto", proto, "reason", "malformed"); n != 1 {
-				t.Errorf("%v are counted", n)
+				t.Errorf("%v dropped answers are counted", n)
 			}
 		})
 	}
 }
 
-// TestBareRefusal: an answer without a question gets that of the query.
+// TestBareRefusal: the question of the query is added to an answer without one.
 func TestBareRefusal(t *testing.T) {
 	t.Parallel()
 	for _, code := range []int{dns.RcodeFormatError, dns.RcodeServerFailure, dns.RcodeNotImplemented, dns.RcodeRefused} {
@@ -303,7 +303,7 @@ func TestBareRefusal(t *testing.T) {
 			t.Run(fmt.Sprintf("%s, TCP %t", dns.RcodeToString[code], tcp), func(t *testing.T) {
 				f, _ := forwardTo(t, "", rogue.Behaviour{Bare: true, Rcode: code})
 				m := question("a.eXample.")
-				if a := ask(f, m, tcp); a.Msg == nil || a.code != code || a.Id != m.Id || !slices.Equal(a.Question, m.Question) {
+				if a := queryOver(f, m, tcp); a.Msg == nil || a.code != code || a.Id != m.Id || !slices.Equal(a.Question, m.Question) {
 					t.Errorf("message %v, error %v", a.Msg, a.err)
 				}
 			})
@@ -311,7 +311,7 @@ func TestBareRefusal(t *testing.T) {
 	}
 	t.Run("NOERROR", func(t *testing.T) {
 		f, _ := forwardTo(t, "timeout 200ms", rogue.Behaviour{Bare: true})
-		if a := ask(f, question("a.example."), true); a.Msg != nil {
+		if a := queryOver(f, question("a.example."), true); a.Msg != nil {
 			t.Errorf("message %v", a.Msg)
 		}
 	})
@@ -347,7 +347,7 @@ func TestKeepAlive(t *testing.T) {
 				m := question("a.example.").SetEdns0(1232, true)
 				m.IsEdns0().Option = []dns.EDNS0{&dns.EDNS0_TCP_KEEPALIVE{Timeout: 77, Length: 2}, &dns.EDNS0_COOKIE{Cookie: "0011223344556677"}}
 				before := m.String()
-				a := ask(f, m, tcp)
+				a := queryOver(f, m, tcp)
 				if wrong := a.wrong(m); wrong != "" {
 					t.Fatal(wrong)
 				}
@@ -357,12 +357,12 @@ func TestKeepAlive(t *testing.T) {
 				if len(keepAliveOf(a.Msg)) > 0 || len(a.IsEdns0().Option) != 1 {
 					t.Errorf("query %d: the client gets %v", i, a.IsEdns0())
 				}
-				asked := seen.all()[i]
-				if len(asked.IsEdns0().Option)-len(keepAliveOf(asked)) != 1 || !asked.IsEdns0().Do() {
-					t.Errorf("query %d: the server gets %v", i, asked.IsEdns0())
+				received := seen.all()[i]
+				if len(received.IsEdns0().Option)-len(keepAliveOf(received)) != 1 || !received.IsEdns0().Do() {
+					t.Errorf("query %d: the server gets %v", i, received.IsEdns0())
 				}
-				// The first of a connection asks for itself.
-				own := keepAliveOf(asked)
+				// The first query of a connection has nearside's own option.
+				own := keepAliveOf(received)
 				if want := tcp && i == 0; len(own) == 1 != want || want && own[0].(*dns.EDNS0_TCP_KEEPALIVE).Timeout != 0 {
 					t.Errorf("query %d: the server gets %v", i, own)
 				}
@@ -394,7 +394,7 @@ func TestTSIG(t *testing.T) {
 				if err := m.Unpack(wire); err != nil {
 					t.Fatal(err)
 				}
-				if wrong := ask(f, m, tcp).wrong(m); wrong != "" {
+				if wrong := queryOver(f, m, tcp).wrong(m); wrong != "" {
 					t.Fatal(wrong)
 				}
 				got := seen.all()[0]
@@ -422,7 +422,7 @@ func TestTransfer(t *testing.T) {
 				before := servers[0].Counts()
 				for range 2 {
 					m := new(dns.Msg).SetQuestion("example.", qtype)
-					if a := ask(f, m, false); a.Msg == nil || a.Id != m.Id {
+					if a := queryOver(f, m, false); a.Msg == nil || a.Id != m.Id {
 						t.Errorf("error %v", a.err)
 					}
 				}
@@ -433,7 +433,7 @@ func TestTransfer(t *testing.T) {
 					limit = 3
 				}
 				if n := after.Connections - before.Connections; after.TCP-before.TCP < 2 || n < 2 || n > limit {
-					t.Errorf("%d connections more, %d queries over TCP", n, after.TCP-before.TCP)
+					t.Errorf("%d more connections, %d queries over TCP", n, after.TCP-before.TCP)
 				}
 				within(t, "only one connection is open", func() bool { return servers[0].Counts().Open <= 1 })
 			})
@@ -451,7 +451,7 @@ func TestMany(t *testing.T) {
 			wait.Go(func() {
 				m := question(fmt.Sprintf("q%d.example.", i))
 				m.Id = 4711
-				if wrong := ask(f, m, false).wrong(m); wrong != "" {
+				if wrong := queryOver(f, m, false).wrong(m); wrong != "" {
 					t.Error(wrong)
 				}
 			})
@@ -463,7 +463,7 @@ func TestMany(t *testing.T) {
 	})
 }
 
-// TestLong: a long query, and an answer longer than a datagram.
+// TestLong has a long query and an answer longer than a datagram.
 func TestLong(t *testing.T) {
 	t.Parallel()
 	at := script{tcp: replies(func(r *dns.Msg) *dns.Msg {
@@ -477,7 +477,7 @@ func TestLong(t *testing.T) {
 	for range 2 {
 		m := question("a.example.").SetEdns0(1232, false)
 		m.IsEdns0().Option = []dns.EDNS0{&dns.EDNS0_PADDING{Padding: make([]byte, 3000)}}
-		a := ask(f, m, false)
+		a := queryOver(f, m, false)
 		if wrong := a.wrong(m); wrong != "" || len(a.Extra) != 200 {
 			t.Error(wrong)
 		}

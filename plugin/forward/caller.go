@@ -15,7 +15,7 @@ const (
 	// ednsRoom is the maximum reply in bytes to a query to which an OPT record is added: the limit of a client without EDNS
 	// (RFC 1035 section 4.2.1), and the OPT record, which is removed.
 	ednsRoom = dns.MinMsgSize + 11
-	// unnamedFor is how long an upstream that refuses the option gets queries without it.
+	// unnamedFor is the time for which an upstream that refuses the option gets queries without it.
 	unnamedFor = time.Minute
 	// maxPlainRcode is the maximum response code of a reply without an OPT record.
 	maxPlainRcode = 0xf
@@ -63,7 +63,7 @@ func withoutHops(r *dns.Msg) *dns.Msg {
 	return out
 }
 
-// withExtra returns a message with other additional records, which shares the rest with its argument.
+// withExtra returns a message with other additional records. All else is shared with its argument.
 func withExtra(r *dns.Msg, extra []dns.RR) *dns.Msg {
 	out := *r
 	out.Extra = extra
@@ -71,7 +71,7 @@ func withExtra(r *dns.Msg, extra []dns.RR) *dns.Msg {
 }
 
 // forCluster returns a query for cluster DNS: with the caller, and with the client's search list if cluster DNS may try it.
-// The rest is shared with the query for other upstreams.
+// Its other records are shared with the query for other upstreams.
 func (f *Forward) forCluster(plain, clients *dns.Msg) (r *dns.Msg, searches bool) {
 	list, searches := f.listOf(clients)
 	if !searches {
@@ -80,7 +80,7 @@ func (f *Forward) forCluster(plain, clients *dns.Msg) (r *dns.Msg, searches bool
 	return adding(plain, f.caller, &dns.EDNS0_LOCAL{Code: searchlist.OptionCode, Data: list}), true
 }
 
-// adding returns a query with more options, which shares the rest with its argument.
+// adding returns a query with additional options. All else is shared with its argument.
 func adding(r *dns.Msg, options ...dns.EDNS0) *dns.Msg {
 	own := r.IsEdns0()
 	if own == nil {
@@ -127,7 +127,7 @@ func refuses(reply *dns.Msg) bool {
 	return false
 }
 
-// packUnnamed makes the query without the caller.
+// packUnnamed packs the query without the caller, once. It reports whether that is possible.
 func (x *exchange) packUnnamed() bool {
 	if x.unnamed == nil {
 		x.unnamed, _ = x.plain.Pack() // it could be packed with more options
@@ -135,8 +135,8 @@ func (x *exchange) packUnnamed() bool {
 	return x.unnamed != nil
 }
 
-// askUnnamed repeats a refused query without the caller, over the same transport.
-func (x *exchange) askUnnamed(a *attempt, refusal *dns.Msg, overUDP bool, now time.Time) {
+// repeatUnnamed repeats a refused query without the caller, over the same transport.
+func (x *exchange) repeatUnnamed(a *attempt, refusal *dns.Msg, overUDP bool, now time.Time) {
 	a.to.works()
 	a.to.observe(refusal.Rcode, now.Sub(a.started))
 	a.refusal = refusal.Rcode
@@ -161,10 +161,11 @@ func (u *upstream) isUnnamed() bool {
 	return until != 0 && time.Now().UnixNano() < until
 }
 
-// leaveUnnamed sends queries without the caller to an upstream for a while: it has answered one that it refused with it.
-func (u *upstream) leaveUnnamed(refusal int, now time.Time) {
+// markUnnamed sends queries without the caller to an upstream for unnamedFor: it refused a query with the option and
+// answered it without.
+func (u *upstream) markUnnamed(refusal int, now time.Time) {
 	code := dns.RcodeToString[refusal]
-	if refusal == dns.RcodeBadVers { // which has two names
+	if refusal == dns.RcodeBadVers { // RcodeToString returns BADSIG, another name of the code
 		code = "BADVERS"
 	}
 	if u.unnamedUntil.Swap(now.Add(unnamedFor).UnixNano()) == 0 {

@@ -31,8 +31,8 @@ func optOf(options ...dns.EDNS0) *dns.OPT {
 	return o
 }
 
-// asking are queries of clients by their additional records.
-var asking = map[string]func() []dns.RR{
+// clientQueries are the additional records of clients' queries.
+var clientQueries = map[string]func() []dns.RR{
 	"without EDNS":           func() []dns.RR { return nil },
 	"with EDNS":              func() []dns.RR { return []dns.RR{optOf()} },
 	"with a cookie":          func() []dns.RR { return []dns.RR{optOf(cookie())} },
@@ -71,7 +71,7 @@ func others(m *dns.Msg) (all []uint16) {
 	return all
 }
 
-// withOptions answers queries that have EDNS with options, some of which are not for the client.
+// withOptions answers queries that have EDNS with options. Some of these are not for the client.
 func withOptions(r *dns.Msg) *dns.Msg {
 	m := addressReply(r)
 	if r.IsEdns0() != nil {
@@ -99,8 +99,8 @@ var carried = map[string]func(t testing.TB, reply func(*dns.Msg) *dns.Msg) (to, 
 	},
 }
 
-// asked sends a client's query over UDP, which must not be changed.
-func asked(t testing.TB, f *Forward, name string, extra []dns.RR) (*dns.Msg, answer) {
+// queryExtra sends a client's query over UDP, which must not be changed.
+func queryExtra(t testing.TB, f *Forward, name string, extra []dns.RR) (*dns.Msg, answer) {
 	t.Helper()
 	m := question(name)
 	m.Extra = extra
@@ -108,7 +108,7 @@ func asked(t testing.TB, f *Forward, name string, extra []dns.RR) (*dns.Msg, ans
 		t.Fatal(err)
 	}
 	before, records := m.String(), slices.Clone(m.Extra)
-	a := ask(f, m, false)
+	a := queryOver(f, m, false)
 	if m.String() != before || !slices.Equal(m.Extra, records) {
 		t.Errorf("the client's query was\n%s\nand is\n%s", before, m)
 	}
@@ -125,13 +125,13 @@ func TestCaller(t *testing.T) {
 				var seen sight
 				to, options := start(t, func(r *dns.Msg) *dns.Msg { seen.add(r); return withOptions(r) })
 				f := chainOf(t, stanzaOf(options+"\n"+option, to))
-				for name, extra := range asking {
-					m, a := asked(t, f, "a.example.", extra())
+				for name, extra := range clientQueries {
+					m, a := queryExtra(t, f, "a.example.", extra())
 					if wrong := a.wrong(m); wrong != "" {
 						t.Fatalf("%s: %s", name, wrong)
 					}
 					all := seen.all()
-					checkAsked(t, name, m, all[len(all)-1], want)
+					checkForwarded(t, name, m, all[len(all)-1], want)
 					checkReply(t, name, m, a.Msg)
 				}
 			})
@@ -139,8 +139,8 @@ func TestCaller(t *testing.T) {
 	}
 }
 
-// checkAsked compares a client's query with that at the upstream.
-func checkAsked(t testing.TB, name string, m, got *dns.Msg, want []string) {
+// checkForwarded compares a client's query with the query that the upstream received.
+func checkForwarded(t testing.TB, name string, m, got *dns.Msg, want []string) {
 	t.Helper()
 	if callers := callersOf(got); !slices.Equal(callers, want) {
 		t.Errorf("%s: the server gets the callers %q, want %q", name, callers, want)
@@ -190,12 +190,12 @@ func TestCaller_All(t *testing.T) {
 	for name, options := range map[string]string{"hedge": "hedge 50ms", "read_timeout": "read_timeout 50ms", "fallback": "force_tcp\nfallback udp\nread_timeout 400ms"} {
 		t.Run(name, func(t *testing.T) {
 			f := chainOf(t, stanzaOf("max_fails 0\npolicy sequential\ncaller node-a zone-1\n"+options, slow, quick))
-			m, a := asked(t, f, "a.example.", nil)
+			m, a := queryExtra(t, f, "a.example.", nil)
 			if wrong := a.wrong(m); wrong != "" {
 				t.Fatal(wrong)
 			}
 			for _, got := range append(late.all(), second.all()...) {
-				checkAsked(t, name, m, got, []string{nodeA})
+				checkForwarded(t, name, m, got, []string{nodeA})
 			}
 			checkReply(t, name, m, a.Msg)
 		})
@@ -215,12 +215,12 @@ func TestCaller_Signed(t *testing.T) {
 				Hdr:       dns.RR_Header{Name: "key.example.", Rrtype: dns.TypeTSIG, Class: dns.ClassANY},
 				Algorithm: dns.HmacSHA256, MACSize: 2, MAC: "abcd",
 			}
-			m, a := asked(t, f, "a.example.", append(slices.Clone(extra), tsig))
+			m, a := queryExtra(t, f, "a.example.", append(slices.Clone(extra), tsig))
 			if wrong := a.wrong(m); wrong != "" {
 				t.Fatal(wrong)
 			}
 			got := seen.all()[0]
-			checkAsked(t, name, m, got, nil)
+			checkForwarded(t, name, m, got, nil)
 			if got.IsTsig() == nil {
 				t.Errorf("the server gets %v", got)
 			}
@@ -253,23 +253,23 @@ func TestCaller_Refused(t *testing.T) {
 	hasCaller := func(r *dns.Msg) bool { return len(callersOf(r)) > 0 }
 	always := func(*dns.Msg) bool { return true }
 	for name, c := range map[string]struct {
-		code  int
-		bare  bool
-		to    func(*dns.Msg) bool
-		extra func() []dns.RR
-		rcode int
-		asked []int // queries at the server, after each of three of the client
+		code     int
+		bare     bool
+		to       func(*dns.Msg) bool
+		extra    func() []dns.RR
+		rcode    int
+		received []int // queries at the server, after each of three of the client
 	}{
-		"FORMERR to EDNS":              {dns.RcodeFormatError, false, hasEDNS, asking["without EDNS"], dns.RcodeSuccess, []int{2, 3, 4}},
-		"FORMERR without a question":   {dns.RcodeFormatError, true, hasEDNS, asking["without EDNS"], dns.RcodeSuccess, []int{2, 3, 4}},
-		"NOTIMP to EDNS":               {dns.RcodeNotImplemented, false, hasEDNS, asking["without EDNS"], dns.RcodeSuccess, []int{2, 3, 4}},
-		"BADVERS to the option":        {dns.RcodeBadVers, false, hasCaller, asking["without EDNS"], dns.RcodeSuccess, []int{2, 3, 4}},
-		"BADVERS, and with EDNS":       {dns.RcodeBadVers, false, hasCaller, asking["with EDNS"], dns.RcodeSuccess, []int{2, 3, 4}},
-		"FORMERR, and with the option": {dns.RcodeFormatError, false, hasCaller, asking["with the option"], dns.RcodeSuccess, []int{2, 3, 4}},
-		"FORMERR to the client's EDNS": {dns.RcodeFormatError, false, hasEDNS, asking["with EDNS"], dns.RcodeFormatError, []int{2, 4, 6}},
-		"FORMERR to everything":        {dns.RcodeFormatError, false, always, asking["without EDNS"], dns.RcodeFormatError, []int{2, 4, 6}},
-		"another failure":              {dns.RcodeServerFailure, false, always, asking["without EDNS"], dns.RcodeServerFailure, []int{1, 2, 3}},
-		"a code that needs EDNS":       {dns.RcodeBadCookie, false, hasEDNS, asking["without EDNS"], dns.RcodeServerFailure, []int{1, 2, 3}},
+		"FORMERR to EDNS":              {dns.RcodeFormatError, false, hasEDNS, clientQueries["without EDNS"], dns.RcodeSuccess, []int{2, 3, 4}},
+		"FORMERR without a question":   {dns.RcodeFormatError, true, hasEDNS, clientQueries["without EDNS"], dns.RcodeSuccess, []int{2, 3, 4}},
+		"NOTIMP to EDNS":               {dns.RcodeNotImplemented, false, hasEDNS, clientQueries["without EDNS"], dns.RcodeSuccess, []int{2, 3, 4}},
+		"BADVERS to the option":        {dns.RcodeBadVers, false, hasCaller, clientQueries["without EDNS"], dns.RcodeSuccess, []int{2, 3, 4}},
+		"BADVERS, and with EDNS":       {dns.RcodeBadVers, false, hasCaller, clientQueries["with EDNS"], dns.RcodeSuccess, []int{2, 3, 4}},
+		"FORMERR, and with the option": {dns.RcodeFormatError, false, hasCaller, clientQueries["with the option"], dns.RcodeSuccess, []int{2, 3, 4}},
+		"FORMERR to the client's EDNS": {dns.RcodeFormatError, false, hasEDNS, clientQueries["with EDNS"], dns.RcodeFormatError, []int{2, 4, 6}},
+		"FORMERR to everything":        {dns.RcodeFormatError, false, always, clientQueries["without EDNS"], dns.RcodeFormatError, []int{2, 4, 6}},
+		"another failure":              {dns.RcodeServerFailure, false, always, clientQueries["without EDNS"], dns.RcodeServerFailure, []int{1, 2, 3}},
+		"a code that needs EDNS":       {dns.RcodeBadCookie, false, hasEDNS, clientQueries["without EDNS"], dns.RcodeServerFailure, []int{1, 2, 3}},
 	} {
 		for way, start := range carried {
 			t.Run(name+" over "+way, func(t *testing.T) {
@@ -277,8 +277,8 @@ func TestCaller_Refused(t *testing.T) {
 				var seen sight
 				to, options := start(t, refusal(&seen, c.code, c.bare, c.to))
 				f := chainOf(t, stanzaOf(options+"\ncaller node-a zone-1", to))
-				for i, n := range c.asked {
-					m, a := asked(t, f, "a.example.", c.extra())
+				for i, n := range c.received {
+					m, a := queryExtra(t, f, "a.example.", c.extra())
 					if a.Msg == nil || a.code != c.rcode || a.IsEdns0() != nil && len(c.extra()) == 0 {
 						t.Errorf("query %d: code %d, error %v, message %v; want code %d", i, a.code, a.err, a.Msg, c.rcode)
 					}
@@ -286,7 +286,7 @@ func TestCaller_Refused(t *testing.T) {
 						t.Error(wrong)
 					}
 					if got := len(seen.all()); got != n {
-						t.Errorf("after query %d the server was asked %d times, want %d", i, got, n)
+						t.Errorf("after query %d the server had received %d queries, want %d", i, got, n)
 					}
 				}
 				for _, got := range seen.all() {
@@ -337,7 +337,7 @@ func TestCaller_RefusedThenSilent(t *testing.T) {
 			well := script{tcp: replies(func(r *dns.Msg) *dns.Msg { second.add(r); return withOptions(r) })}.address(t)
 			f := chainOf(t, stanzaOf("policy sequential\nmax_fails 0\nread_timeout 200ms\ncaller node-a zone-1", bad, well))
 			m := question("a.example.")
-			if wrong := ask(f, m, tcp).wrong(m); wrong != "" {
+			if wrong := queryOver(f, m, tcp).wrong(m); wrong != "" {
 				t.Fatal(wrong)
 			}
 			if len(first.all()) != 2 || len(second.all()) != 1 || !slices.Equal(callersOf(second.all()[0]), []string{nodeA}) {
@@ -369,8 +369,8 @@ func TestCaller_Allocs(t *testing.T) {
 		max float64
 		run func()
 	}{
-		"nothing to do":               {0, func() { withoutHops(without) }},
-		"nothing to do with EDNS":     {0, func() { withoutHops(edns) }},
+		"no options to remove":        {0, func() { withoutHops(without) }},
+		"no options to remove, EDNS":  {0, func() { withoutHops(edns) }},
 		"a caller, client no EDNS":    {4, func() { f.forCluster(without, without) }},
 		"a caller, client with EDNS":  {4, func() { f.forCluster(edns, edns) }},
 		"a caller and a search list":  {9, func() { f.forCluster(edns, searches) }},

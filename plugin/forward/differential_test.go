@@ -13,19 +13,19 @@ import (
 	"github.com/nearside-dns/nearside/test/forward/stanzas"
 )
 
-// ours are the stanzas that only CoreDNS's forward accepts, and the reasons.
-var ours = map[string]string{}
+// exceptions are the stanzas that only CoreDNS's forward accepts, with the reasons.
+var exceptions = map[string]string{}
 
 func init() {
 	for reason, upstreams := range map[string][]string{
-		"a port that nothing can have":            {"127.0.0.1:65536", "127.0.0.1:-1", "127.0.0.1:port"},
-		"a port that nothing can have, of a host": {"dns.example:0x35"},
-		"an unknown protocol":                     {"https3://127.0.0.1"},
-		"a directory":                             {"FOLDER 192.0.2.1"},
-		"a file with a server by name":            {"FOLDER/names.conf"},
+		"an invalid port":              {"127.0.0.1:65536", "127.0.0.1:-1", "127.0.0.1:port"},
+		"an invalid port of a host":    {"dns.example:0x35"},
+		"an unknown protocol":          {"https3://127.0.0.1"},
+		"a directory":                  {"FOLDER 192.0.2.1"},
+		"a file with a server by name": {"FOLDER/names.conf"},
 	} {
 		for _, to := range upstreams {
-			ours["forward . "+to+" {\nresolver RESOLVER\n}"] = reason
+			exceptions["forward . "+to+" {\nresolver RESOLVER\n}"] = reason
 		}
 	}
 }
@@ -59,22 +59,22 @@ func TestDifferential_Stanzas(t *testing.T) {
 	stock := strings.Split(string(text), stanzas.Separator)
 	names, texts := stanzas.Names(), stanzas.Texts(t)
 	if len(stock) != len(texts) || len(names) != len(texts) {
-		t.Fatalf("CoreDNS's parsed %d stanzas of %d", len(stock), len(texts))
+		t.Fatalf("CoreDNS's forward parsed %d stanzas of %d", len(stock), len(texts))
 	}
-	taken := 0
+	accepted := 0
 	for i, name := range names {
 		t.Run(name, func(t *testing.T) {
 			err := accepts(texts[i])
 			if err == nil {
-				taken++
+				accepted++
 			}
 			if err != nil && !strings.HasPrefix(err.Error(), "Testfile:") {
 				t.Errorf("the error has no position: %v", err)
 			}
 			got, want := err == nil, stock[i] == ""
-			if _, known := ours[name]; known {
+			if _, known := exceptions[name]; known {
 				if got || !want {
-					t.Errorf("accepted: %t, by CoreDNS: %t; it is no exception", got, want)
+					t.Errorf("accepted: %t, by CoreDNS: %t; want accepted by CoreDNS only", got, want)
 				}
 				return
 			}
@@ -83,7 +83,7 @@ func TestDifferential_Stanzas(t *testing.T) {
 			}
 		})
 	}
-	if len(texts) < 150 || taken < 50 || len(texts)-taken < 50 {
-		t.Errorf("%d stanzas, %d of them accepted: too few to compare", len(texts), taken)
+	if len(texts) < 150 || accepted < 50 || len(texts)-accepted < 50 {
+		t.Errorf("%d stanzas, %d of them accepted: too few to compare", len(texts), accepted)
 	}
 }

@@ -27,7 +27,7 @@ const (
 )
 
 // exchange forwards one query: it makes attempts at the upstreams in turn, and returns the first good answer. A late
-// attempt goes on while the next upstream is tried.
+// attempt continues while the next upstream is tried.
 type exchange struct {
 	f        *Forward
 	query    []byte
@@ -197,7 +197,7 @@ func (x *exchange) waits() bool {
 	return slices.ContainsFunc(x.attempts, func(a *attempt) bool { return a.open })
 }
 
-// wakeAt returns the next time at which elapsed has something to do.
+// wakeAt returns the next time at which an event of elapsed is due.
 func (x *exchange) wakeAt() time.Time {
 	at := x.deadline
 	sooner := func(t time.Time) {
@@ -217,7 +217,7 @@ func (x *exchange) wakeAt() time.Time {
 	return at
 }
 
-// elapsed processes everything that is due.
+// elapsed processes the fallbacks, late attempts and retries that are due.
 func (x *exchange) elapsed(now time.Time) {
 	for _, a := range x.attempts {
 		if !a.open {

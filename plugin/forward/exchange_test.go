@@ -25,7 +25,7 @@ func failing(code int) rogue.Behaviour { return rogue.Behaviour{Rcode: code} }
 
 func TestFailover(t *testing.T) {
 	t.Parallel()
-	cases := atOnce(t)
+	cases := concurrently(t)
 	defer cases.Wait()
 	servfail, refused := failing(dns.RcodeServerFailure), failing(dns.RcodeRefused)
 	for name, c := range map[string]struct {
@@ -49,7 +49,7 @@ func TestFailover(t *testing.T) {
 		for _, tcp := range []bool{false, true} {
 			cases.Run(fmt.Sprintf("%s, TCP %t", name, tcp), func(t testing.TB) {
 				f, servers := forwardTo(t, "policy sequential\n"+c.options, c.servers...)
-				a := ask(f, question("a.example."), tcp)
+				a := queryOver(f, question("a.example."), tcp)
 				if a.Msg == nil || a.code != c.rcode {
 					t.Errorf("message %v, code %d, error %v; want code %d", a.Msg, a.code, a.err, c.rcode)
 				}
@@ -65,7 +65,7 @@ func TestFailover(t *testing.T) {
 
 func TestNext(t *testing.T) {
 	t.Parallel()
-	cases := atOnce(t)
+	cases := concurrently(t)
 	defer cases.Wait()
 	nodata := rogue.Behaviour{NoData: true}
 	for name, c := range map[string]struct {
@@ -90,7 +90,7 @@ func TestNext(t *testing.T) {
 			if !c.last {
 				text += "\n" + stanzaOf("", two.Addr)
 			}
-			a := ask(chainOf(t, text), question("a.example."), false)
+			a := queryOver(chainOf(t, text), question("a.example."), false)
 			if passed := two.Counts().Queries() > 0; passed != c.passed || a.code == dns.RcodeYXDomain {
 				t.Errorf("passed to the next: %t, want %t; code %d", passed, c.passed, a.code)
 			}
@@ -106,20 +106,20 @@ func TestMatches(t *testing.T) {
 		"b.a.example.": false, "c.b.a.example.": false, "bb.a.example.": true, "x.y.": false,
 	} {
 		t.Run(name, func(t *testing.T) {
-			if a := ask(f, question(name), false); (a.Msg != nil) != mine || !mine && a.code != dns.RcodeYXDomain {
+			if a := queryOver(f, question(name), false); (a.Msg != nil) != mine || !mine && a.code != dns.RcodeYXDomain {
 				t.Errorf("code %d of a message %v", a.code, a.Msg)
 			}
 		})
 	}
 	whole := chainOf(t, strings.Replace(stanzaOf("except a.example", s.Addr), " . ", " a.example ", 1))
-	if a := ask(whole, question("a.example."), false); a.Msg == nil {
-		t.Errorf("the zone itself is not forwarded: code %d", a.code)
+	if a := queryOver(whole, question("a.example."), false); a.Msg == nil {
+		t.Errorf("queries for the zone's own name are not forwarded: code %d", a.code)
 	}
 }
 
 func TestHedge(t *testing.T) {
 	t.Parallel()
-	cases := atOnce(t)
+	cases := concurrently(t)
 	defer cases.Wait()
 	servfail := rogue.Behaviour{Rcode: dns.RcodeServerFailure, Delay: 300 * time.Millisecond}
 	late := rogue.Behaviour{Delay: time.Second}
@@ -151,7 +151,7 @@ func TestHedge(t *testing.T) {
 					options += "\nhedge 100ms"
 				}
 				f, servers := forwardTo(t, options, c.servers...)
-				a := ask(f, question("a.example."), tcp)
+				a := queryOver(f, question("a.example."), tcp)
 				if a.Msg == nil || a.code != c.rcode {
 					t.Errorf("message %v, code %d, error %v; want code %d", a.Msg, a.code, a.err, c.rcode)
 				}
@@ -172,7 +172,7 @@ func TestHedge(t *testing.T) {
 // is enough on a busy machine.
 func TestInTime(t *testing.T) {
 	t.Parallel()
-	cases := atOnce(t)
+	cases := concurrently(t)
 	defer cases.Wait()
 	for name, c := range map[string]struct {
 		options string
@@ -214,7 +214,7 @@ func TestInTime(t *testing.T) {
 				}
 				f, _ := forwardTo(t, options, servers...)
 				m := question("a.example.")
-				a := ask(f, m, transport != "UDP")
+				a := queryOver(f, m, transport != "UDP")
 				if a.took < c.min || a.took > c.max+margin {
 					t.Errorf("after %v, want after %v to %v", a.took, c.min, c.max)
 				}
@@ -235,7 +235,7 @@ func TestInTime(t *testing.T) {
 // TestLateAnswer: a late answer is used although another upstream was tried.
 func TestLateAnswer(t *testing.T) {
 	t.Parallel()
-	cases := atOnce(t)
+	cases := concurrently(t)
 	defer cases.Wait()
 	slow := rogue.Behaviour{Delay: 400 * time.Millisecond}
 	for _, tcp := range []bool{false, true} {
@@ -243,12 +243,12 @@ func TestLateAnswer(t *testing.T) {
 			cases.Run(fmt.Sprintf("%s, TCP %t", name, tcp), func(t testing.TB) {
 				f, all := forwardTo(t, "policy sequential\nread_timeout 250ms", servers...)
 				m := question("a.example.")
-				a := ask(f, m, tcp)
+				a := queryOver(f, m, tcp)
 				if wrong := a.wrong(m); wrong != "" || a.took > slow.Delay+margin {
 					t.Errorf("after %v: %s", a.took, wrong)
 				}
 				if n := all[0].Counts().Queries(); n < 1 || n > 2 {
-					t.Errorf("it got %d queries", n)
+					t.Errorf("the slow server got %d queries", n)
 				}
 			})
 		}
@@ -258,14 +258,14 @@ func TestLateAnswer(t *testing.T) {
 // TestEnd: the end of the context ends the wait.
 func TestEnd(t *testing.T) {
 	t.Parallel()
-	cases := atOnce(t)
+	cases := concurrently(t)
 	defer cases.Wait()
 	for _, tcp := range []bool{false, true} {
 		cases.Run(fmt.Sprintf("cancelled, TCP %t", tcp), func(t testing.TB) {
 			f, _ := forwardTo(t, "", silent)
 			ctx, cancel := context.WithCancel(context.Background())
 			time.AfterFunc(50*time.Millisecond, cancel)
-			if a := askWith(ctx, f, question("a.example."), tcp); a.code != dns.RcodeServerFailure || !errors.Is(a.err, context.Canceled) || a.took > 50*time.Millisecond+margin {
+			if a := queryWith(ctx, f, question("a.example."), tcp); a.code != dns.RcodeServerFailure || !errors.Is(a.err, context.Canceled) || a.took > 50*time.Millisecond+margin {
 				t.Errorf("code %d, error %v, after %v", a.code, a.err, a.took)
 			}
 		})
@@ -273,7 +273,7 @@ func TestEnd(t *testing.T) {
 			f, _ := forwardTo(t, "", silent, silent)
 			ctx, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
 			defer cancel()
-			if a := askWith(ctx, f, question("a.example."), tcp); a.code != dns.RcodeServerFailure || a.err == nil || a.took > 100*time.Millisecond+margin {
+			if a := queryWith(ctx, f, question("a.example."), tcp); a.code != dns.RcodeServerFailure || a.err == nil || a.took > 100*time.Millisecond+margin {
 				t.Errorf("code %d, error %v, after %v", a.code, a.err, a.took)
 			}
 		})
@@ -283,29 +283,29 @@ func TestEnd(t *testing.T) {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 		defer cancel()
 		m := question("a.example.")
-		if wrong := askWith(ctx, f, m, false).wrong(m); wrong != "" {
+		if wrong := queryWith(ctx, f, m, false).wrong(m); wrong != "" {
 			t.Error(wrong)
 		}
 	})
 	cases.Run("attempts that fail at once", func(t testing.TB) {
 		f, _ := forwardTo(t, "max_connect_attempts 2", refusing)
-		if a := ask(f, question("a.example."), true); a.code != dns.RcodeServerFailure || a.took > 100*time.Millisecond+margin {
+		if a := queryOver(f, question("a.example."), true); a.code != dns.RcodeServerFailure || a.took > 100*time.Millisecond+margin {
 			t.Errorf("code %d, error %v, after %v", a.code, a.err, a.took)
 		}
 	})
-	// A truncated answer is better than none.
+	// A truncated answer is returned if no other arrives.
 	cases.Run("cancelled with an answer", func(t testing.TB) {
 		f, _ := forwardTo(t, "prefer_udp", rogue.Behaviour{Drop: 1, OverUDP: &rogue.Behaviour{Truncate: true}})
 		ctx, cancel := context.WithCancel(context.Background())
 		time.AfterFunc(200*time.Millisecond, cancel)
-		if a := askWith(ctx, f, question("a.example."), true); a.Msg == nil || !a.Truncated || a.took > 200*time.Millisecond+margin {
+		if a := queryWith(ctx, f, question("a.example."), true); a.Msg == nil || !a.Truncated || a.took > 200*time.Millisecond+margin {
 			t.Errorf("message %v, error %v after %v, want the truncated answer", a.Msg, a.err, a.took)
 		}
 	})
 }
 
-// TestEnd_NoMore: no attempt is made after the end of the time.
-func TestEnd_NoMore(t *testing.T) {
+// TestEnd_NoFurtherAttempt: no attempt is made after the end of the time.
+func TestEnd_NoFurtherAttempt(t *testing.T) {
 	f, _ := forwardTo(t, "max_connect_attempts 0", good, good)
 	for name, late := range map[string]time.Duration{"before the end": -time.Nanosecond, "at the end": 0} {
 		t.Run(name, func(t *testing.T) {
@@ -325,10 +325,10 @@ func TestEnd_NoMore(t *testing.T) {
 	}
 }
 
-// TestComesBack: queries wait for a server that refuses for a short time.
-func TestComesBack(t *testing.T) {
+// TestShortRefusal: queries wait for a server that refuses for a short time.
+func TestShortRefusal(t *testing.T) {
 	t.Parallel()
-	cases := atOnce(t)
+	cases := concurrently(t)
 	defer cases.Wait()
 	for name, c := range map[string]struct {
 		options string
@@ -351,21 +351,21 @@ func TestComesBack(t *testing.T) {
 			}
 			wait.Wait()
 			if n := servers[c.servers-1].Counts().Queries(); n > 420 {
-				t.Errorf("%d queries were sent for 200 of clients", n)
+				t.Errorf("%d queries to the server for 200 of clients", n)
 			}
 		})
 	}
 }
 
-// TestPauses: a server that fails at once is tried more and more rarely.
+// TestPauses: a server that fails at once is tried with growing pauses.
 func TestPauses(t *testing.T) {
 	t.Parallel()
 	measured(t, func(t testing.TB) {
 		certificate := rogue.NewCertificate(t, "127.0.0.1")
-		var asked atomic.Int64
+		var received atomic.Int64
 		w := startWeb(t, certificate.Config, func(r *dns.Msg) *dns.Msg {
 			if r.Question[0].Qtype != dns.TypeNS {
-				asked.Add(1)
+				received.Add(1)
 			}
 			return nil
 		})
@@ -374,7 +374,7 @@ func TestPauses(t *testing.T) {
 		var wait sync.WaitGroup
 		for i := range queries {
 			wait.Go(func() {
-				if a := ask(f, question(fmt.Sprintf("q%d.example.", i)), true); a.code != dns.RcodeServerFailure || a.took > 1600*time.Millisecond+margin {
+				if a := queryOver(f, question(fmt.Sprintf("q%d.example.", i)), true); a.code != dns.RcodeServerFailure || a.took > 1600*time.Millisecond+margin {
 					t.Errorf("code %d after %v", a.code, a.took)
 				}
 			})
@@ -382,7 +382,7 @@ func TestPauses(t *testing.T) {
 		wait.Wait()
 		// After 0, 100, 300, 700 and 1500 ms; fewer while it is down, or on a busy machine. The client of HTTP/2 may repeat
 		// one.
-		if n := asked.Load(); n <= queries || n > 6*queries {
+		if n := received.Load(); n <= queries || n > 6*queries {
 			t.Errorf("%d queries were sent for %d of clients, want up to 5 for each, and more than 1 on average", n, queries)
 		}
 	})
@@ -398,7 +398,7 @@ func TestMaxConcurrent(t *testing.T) {
 			wait.Go(func() { wantRight(t, f, false, fmt.Sprintf("q%d.example.", i)) })
 		}
 		within(t, "two queries", func() bool { return servers[0].Counts().Queries() == 2 })
-		if a := ask(f, question("a.example."), false); a.code != dns.RcodeRefused || a.err == nil {
+		if a := queryOver(f, question("a.example."), false); a.code != dns.RcodeRefused || a.err == nil {
 			t.Errorf("code %d, error %v", a.code, a.err)
 		}
 		if n := metric(t, "coredns_forward_max_concurrent_rejects_total") - before; n != 1 {
@@ -412,7 +412,7 @@ func TestMaxConcurrent(t *testing.T) {
 // TestNotOneQuestion: a query without exactly one question is not sent, and is no failure of the upstream.
 func TestNotOneQuestion(t *testing.T) {
 	t.Parallel()
-	cases := atOnce(t)
+	cases := concurrently(t)
 	defer cases.Wait()
 	for _, n := range []int{0, 2} {
 		cases.Run(fmt.Sprint(n), func(t testing.TB) {
@@ -421,7 +421,7 @@ func TestNotOneQuestion(t *testing.T) {
 			if m.Question = nil; n > 0 {
 				m.Question = []dns.Question{{Name: "a.", Qtype: 1, Qclass: 1}, {Name: "b.", Qtype: 1, Qclass: 1}}
 			}
-			if a := ask(f, m, false); a.code != dns.RcodeFormatError || a.err == nil || a.took > margin {
+			if a := queryOver(f, m, false); a.code != dns.RcodeFormatError || a.err == nil || a.took > margin {
 				t.Errorf("code %d, error %v, after %v", a.code, a.err, a.took)
 			}
 			if c := servers[0].Counts(); c.Queries()+c.Probes()+c.Malformed > 0 || upstreamOf(f, 0).doubted() {
@@ -431,16 +431,16 @@ func TestNotOneQuestion(t *testing.T) {
 	}
 }
 
-// TestUse changes upstreams under load. Those that remain keep their connections, and no query is lost.
+// TestUse changes upstreams under load. Connections of those that remain stay open, and no query is lost.
 func TestUse(t *testing.T) {
 	t.Parallel()
-	cases := atOnce(t)
+	cases := concurrently(t)
 	defer cases.Wait()
 	for _, options := range []string{"force_tcp", ""} {
 		cases.Run(options, func(t testing.TB) {
 			slow := rogue.Behaviour{Delay: 20 * time.Millisecond}
 			f, servers := forwardTo(t, options+"\nexpire 1m", slow, slow, slow)
-			kept := upstreamOf(f, 1)
+			remaining := upstreamOf(f, 1)
 			var ended atomic.Bool
 			var clients sync.WaitGroup
 			for c := range 10 {
@@ -456,14 +456,14 @@ func TestUse(t *testing.T) {
 			}
 			ended.Store(true)
 			clients.Wait()
-			if upstreamOf(f, 0) != kept || len(*f.upstreams.Load()) != 2 {
+			if upstreamOf(f, 0) != remaining || len(*f.upstreams.Load()) != 2 {
 				t.Error("a remaining upstream was replaced")
 			}
 			if n := servers[1].Counts().Connections; options != "" && n > 2 {
 				t.Errorf("%d connections to the remaining upstream", n)
 			}
 			f.use(nil)
-			if a := ask(f, question("a.example."), false); a.code != dns.RcodeServerFailure || !errors.Is(a.err, errNone) {
+			if a := queryOver(f, question("a.example."), false); a.code != dns.RcodeServerFailure || !errors.Is(a.err, errNone) {
 				t.Errorf("without upstreams: code %d, error %v", a.code, a.err)
 			}
 			within(t, "connections are closed", func() bool {
@@ -480,8 +480,8 @@ func TestUse(t *testing.T) {
 func running() (stacks []string) {
 	buf := make([]byte, 1<<22)
 	for _, stack := range strings.Split(string(buf[:runtime.Stack(buf, true)]), "\n\n") {
-		for _, of := range []string{"forward/transport.", "forward.(*upstream)", "forward.(*Forward)", "net/http.(*Transport)", "net/http.(*persistConn)", "http2", "proxy.(*"} {
-			if strings.Contains(stack, of) && !strings.Contains(stack, "testing.(*T).Parallel") {
+		for _, owner := range []string{"forward/transport.", "forward.(*upstream)", "forward.(*Forward)", "net/http.(*Transport)", "net/http.(*persistConn)", "http2", "proxy.(*"} {
+			if strings.Contains(stack, owner) && !strings.Contains(stack, "testing.(*T).Parallel") {
 				stacks = append(stacks, stack)
 				break
 			}
@@ -493,7 +493,7 @@ func running() (stacks []string) {
 // TestStop: queries in flight are answered, and no goroutine is left. It is not parallel, since it examines all
 // goroutines.
 func TestStop(t *testing.T) {
-	cases := atOnce(t)
+	cases := concurrently(t)
 	for name, c := range map[string]struct {
 		options string
 		server  rogue.Behaviour
@@ -510,7 +510,7 @@ func TestStop(t *testing.T) {
 			for i := range 10 {
 				wait.Go(func() {
 					m := question(fmt.Sprintf("q%d.example.", i))
-					if a := ask(f, m, false); a.code != c.rcode {
+					if a := queryOver(f, m, false); a.code != c.rcode {
 						t.Errorf("code %d, error %v", a.code, a.err)
 					}
 				})
@@ -534,7 +534,7 @@ func TestStop(t *testing.T) {
 // answer in time. Then that one misbehaves as well.
 func TestChangingServers(t *testing.T) {
 	t.Parallel()
-	cases := atOnce(t)
+	cases := concurrently(t)
 	defer cases.Wait()
 	for _, options := range []string{"", "force_tcp", "force_tcp\nfallback udp\nhedge 50ms", "prefer_udp\nfailover SERVFAIL", "policy sequential\nhedge 20ms"} {
 		for _, all := range []bool{false, true} {
@@ -549,14 +549,14 @@ func TestChangingServers(t *testing.T) {
 	}
 }
 
-// moods are the behaviours of these servers. None sends a wrong answer as the right one.
+// moods are the behaviours of these servers. None sends a wrong answer that matches the query.
 var moods = []rogue.Behaviour{
 	good, good, silent, refusing, {Delay: 100 * time.Millisecond}, {Shuffle: 50 * time.Millisecond}, {CloseAfter: 1}, {CloseAtOnce: true},
 	{InOrder: true, Delay: 2 * time.Millisecond}, {ResetShare: 0.3}, {Cut: 0.3}, {Drop: 0.3}, {Wrong: rogue.WrongID | rogue.WrongDirection},
 	{Wrong: rogue.WrongQuestion | rogue.WrongCase}, {Drop: 1, OverUDP: rogue.Well()}, {Refuse: true, OverUDP: rogue.Well()}, {OverUDP: &silent},
 }
 
-// changeServers runs one of these tests.
+// changeServers runs one case of TestChangingServers.
 func changeServers(t testing.TB, seed uint64, options string, allMisbehave bool) {
 	dice := rand.New(rand.NewPCG(seed, 1)) // #nosec G404 -- reproducible
 	const timeout = 1500 * time.Millisecond
@@ -568,7 +568,7 @@ func changeServers(t testing.TB, seed uint64, options string, allMisbehave bool)
 		clients.Go(func() {
 			for i := 0; !ended.Load(); i++ {
 				m := question(fmt.Sprintf("q%d.c%d.eXample.", i, c))
-				a := ask(f, m, i%3 == 0)
+				a := queryOver(f, m, i%3 == 0)
 				switch wrong := a.wrong(m); {
 				case a.took > timeout+margin:
 					t.Errorf("%s: after %v", m.Question[0].Name, a.took)
@@ -585,7 +585,7 @@ func changeServers(t testing.TB, seed uint64, options string, allMisbehave bool)
 	const enough = 50
 	for i := 0; i < 30 || right.Load() < enough && i < 3000; i++ { // a busy machine sends few
 		n := dice.IntN(len(servers))
-		if n > 0 || allMisbehave { // otherwise the first remains good
+		if n > 0 || allMisbehave { // otherwise the first server remains good
 			servers[n].Behave(moods[dice.IntN(len(moods))])
 		}
 		time.Sleep(time.Duration(dice.IntN(100)) * time.Millisecond)
@@ -602,7 +602,7 @@ func changeServers(t testing.TB, seed uint64, options string, allMisbehave bool)
 	within(t, "ten answers at once", func() bool {
 		for i := range 10 {
 			m := question(fmt.Sprintf("after%d.example.", i))
-			if a := ask(f, m, i%2 == 0); a.wrong(m) != "" || a.took > margin {
+			if a := queryOver(f, m, i%2 == 0); a.wrong(m) != "" || a.took > margin {
 				return false
 			}
 		}

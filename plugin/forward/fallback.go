@@ -81,7 +81,7 @@ func (x *exchange) fallBack(a *attempt, now time.Time) {
 	}
 }
 
-// fellBack notes an answer over UDP to a query that TCP did not answer.
+// fellBack processes an answer over UDP to a query that TCP did not answer.
 func (x *exchange) fellBack(a *attempt) {
 	u := a.to
 	fallbacks.WithLabelValues(u.address, fallbackUDP).Inc()
@@ -110,7 +110,7 @@ func (x *exchange) truncated(a *attempt, reply *dns.Msg, fellBack bool) (*dns.Ms
 	return reply, u
 }
 
-// doubtTCP checks TCP after UDP has worked instead. While it fails, queries go over UDP.
+// doubtTCP checks TCP after an answer over UDP instead. While TCP fails, queries are sent over UDP.
 func (u *upstream) doubtTCP(reason string) {
 	if !u.tcpBad.Load() && u.tcpCheck.CompareAndSwap(false, true) {
 		go u.checkTCP(reason)

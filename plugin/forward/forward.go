@@ -1,6 +1,6 @@
-// Package forward forwards queries to upstream servers, over few connections with many queries on each. Input: queries
-// that no plugin before it answers; output: the answers of upstreams. It is a drop-in replacement for CoreDNS's plugin
-// of the same name.
+// Package forward forwards queries to upstream servers, over few connections with many queries on each. Input: queries that
+// no earlier plugin answers; output: the answers of upstreams. It is a drop-in replacement for CoreDNS's plugin of the same
+// name.
 package forward
 
 import (
@@ -37,9 +37,9 @@ type Forward struct {
 	upstreams  atomic.Pointer[[]*upstream]
 	concurrent atomic.Int64
 	before     []*Forward // earlier stanzas of the server block
-	shared     bool       // another plugin of the block may answer names of the cluster; set at the start
+	shared     bool       // another plugin of the server block may answer names of the cluster; set at the start
 
-	mu      sync.Mutex // of changes of the upstreams
+	mu      sync.Mutex // for changes of the upstreams
 	stopped bool
 }
 
@@ -50,8 +50,8 @@ func newForward(c config) *Forward {
 	return f
 }
 
-// use changes the upstreams. Those that remain keep their connections; those that do not are closed after the queries in
-// flight.
+// use changes the upstreams. Connections of upstreams that remain stay open; those of the others are closed after the
+// queries in flight.
 func (f *Forward) use(endpoints []endpoint) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -143,7 +143,7 @@ func (f *Forward) matches(name string) bool {
 	return name == f.from || !slices.ContainsFunc(f.except, func(zone string) bool { return plugin.Name(zone).Matches(name) })
 }
 
-// passesOn reports whether the next stanza answers instead, by the options next and next_on_nodata.
+// passesOn reports whether the next stanza gets the query, by the options next and next_on_nodata.
 func (f *Forward) passesOn(reply *dns.Msg) bool {
 	if _, ok := f.Next.(*Forward); !ok {
 		return false

@@ -46,7 +46,7 @@ func (u *upstream) down() bool {
 // doubted reports whether a query has failed since the last answer.
 func (u *upstream) doubted() bool { return u.doubtful.Load() }
 
-// works notes an answer: the upstream is not down, even if its checks fail.
+// works records an answer: the upstream is not down, even if its checks fail.
 func (u *upstream) works() {
 	if u.doubtful.Load() {
 		u.doubtful.Store(false)
@@ -57,7 +57,7 @@ func (u *upstream) works() {
 	}
 }
 
-// failed notes a query without an answer, and checks the upstream until it answers.
+// failed records a query without an answer, and checks the upstream until it answers.
 func (u *upstream) failed() {
 	if u.c.maxFails == 0 {
 		return

@@ -21,7 +21,7 @@ const checkFailures = "coredns_proxy_healthcheck_failures_total"
 // TestDown: after more than max_fails failed checks, an upstream gets no queries while another is up.
 func TestDown(t *testing.T) {
 	t.Parallel()
-	cases := atOnce(t)
+	cases := concurrently(t)
 	defer cases.Wait()
 	for name, c := range map[string]struct {
 		options string
@@ -35,13 +35,13 @@ func TestDown(t *testing.T) {
 			u, s := upstreamOf(f, 0), servers[0]
 			u.fails.Store(c.fails)
 			if u.down() {
-				t.Error("it is down too early")
+				t.Error("the upstream is down too early")
 			}
 			u.fails.Store(0)
 			wantRight(t, f, c.tcp, "a.example.")
 			within(t, "it is down", u.down)
 			if n := metric(t, checkFailures, "to", s.Addr, "proxy_name", "forward"); n < float64(c.fails)+1 {
-				t.Errorf("it is down after %v failed checks, want %d", n, c.fails+1)
+				t.Errorf("the upstream is down after %v failed checks, want %d", n, c.fails+1)
 			}
 			wantRight(t, f, c.tcp, "b.example.", "c.example.")
 			s.Behave(good)
@@ -49,7 +49,7 @@ func TestDown(t *testing.T) {
 			s.ResetCounts()
 			wantRight(t, f, c.tcp, "d.example.")
 			if s.Counts().Queries() != 1 {
-				t.Error("it is not the first")
+				t.Error("the upstream is not the first")
 			}
 			time.Sleep(60 * time.Millisecond)
 			if n := s.Counts().Probes(); n > 0 {
@@ -104,7 +104,7 @@ func TestCheck(t *testing.T) {
 // TestCheck_Every counts the checks of a server that refuses.
 func TestCheck_Every(t *testing.T) {
 	t.Parallel()
-	cases := atOnce(t)
+	cases := concurrently(t)
 	defer cases.Wait()
 	for options, c := range map[string]struct {
 		min   float64
@@ -120,7 +120,7 @@ func TestCheck_Every(t *testing.T) {
 			cases.Run(options+tcp, func(t testing.TB) {
 				f, servers := forwardTo(t, options+tcp, refusing)
 				u := upstreamOf(f, 0)
-				// Another server of this run may have had the same port.
+				// Another server of this run may have used the same port.
 				before := metric(t, checkFailures, "to", servers[0].Addr)
 				began := time.Now()
 				for range 100 {
@@ -135,7 +135,7 @@ func TestCheck_Every(t *testing.T) {
 					t.Errorf("%v checks, want %v to %v", n, c.min, limit)
 				}
 				if options == "max_fails 0" && (u.doubted() || u.checking.Load() || u.down()) {
-					t.Error("it is checked, or doubted")
+					t.Error("the upstream is checked, or doubted")
 				}
 			})
 		}
@@ -154,7 +154,7 @@ func TestCheck_Again(t *testing.T) {
 	}
 	u.check()
 	if u.doubted() || u.checking.Load() {
-		t.Error("after an answer, it is doubted or checked")
+		t.Error("after an answer, the upstream is doubted or checked")
 	}
 	for i := range 100 {
 		for range i % 50 {
@@ -189,7 +189,7 @@ func TestCheck_Busy(t *testing.T) {
 		t.Errorf("%d checks, want %d", n, busy+1)
 	}
 	if n := metric(t, checkFailures, "to", servers[0].Addr, "proxy_name", "forward"); n != 0 {
-		t.Errorf("%v checks count as failed: it would be down after %d", n, f.maxFails+1)
+		t.Errorf("%v checks count as failed: the upstream would be down after %d", n, f.maxFails+1)
 	}
 }
 
@@ -210,7 +210,7 @@ func TestUpByQuery(t *testing.T) {
 			u.failed()
 			wantRight(t, f, tcp, "a.example.")
 			if u.down() || u.doubted() || u.fails.Load() > 1 {
-				t.Errorf("it is down: %t, doubted: %t, after %d fails", u.down(), u.doubted(), u.fails.Load())
+				t.Errorf("upstream is down: %t, doubted: %t, after %d fails", u.down(), u.doubted(), u.fails.Load())
 			}
 		})
 	}
@@ -230,11 +230,11 @@ func TestAllDown(t *testing.T) {
 	t.Run("failfast", func(t *testing.T) {
 		f, servers := allDown(t, "failfast_all_unhealthy_upstreams", good, good)
 		before := metric(t, broken)
-		if a := ask(f, question("a.example."), false); a.code != dns.RcodeServerFailure || !errors.Is(a.err, errNoHealthy) || a.took > margin {
+		if a := queryOver(f, question("a.example."), false); a.code != dns.RcodeServerFailure || !errors.Is(a.err, errNoHealthy) || a.took > margin {
 			t.Errorf("code %d, error %v, after %v", a.code, a.err, a.took)
 		}
 		if n := metric(t, broken) - before; n != 1 || servers[0].Counts().Queries()+servers[1].Counts().Queries() > 0 {
-			t.Errorf("counted %v", n)
+			t.Errorf("%s increased by %v, or wrong number of queries", broken, n)
 		}
 	})
 	t.Run("failfast, one is up", func(t *testing.T) {
@@ -243,7 +243,7 @@ func TestAllDown(t *testing.T) {
 		before := metric(t, broken)
 		wantRight(t, f, false, "a.example.", "b.example.")
 		if n := metric(t, broken) - before; n != 0 || !upstreamOf(f, 0).down() {
-			t.Errorf("counted %v, and the first got queries", n)
+			t.Errorf("%s increased by %v, want 0; first upstream down: %t, want true", broken, n, upstreamOf(f, 0).down())
 		}
 	})
 	t.Run("trial", func(t *testing.T) {
@@ -251,19 +251,19 @@ func TestAllDown(t *testing.T) {
 		before := metric(t, broken)
 		wantRight(t, f, false, "a.example.")
 		if n := metric(t, broken) - before; n != 1 || servers[0].Counts().Queries()+servers[1].Counts().Queries() != 1 {
-			t.Errorf("counted %v", n)
+			t.Errorf("%s increased by %v, or wrong number of queries", broken, n)
 		}
 		if upstreamOf(f, 0).down() == upstreamOf(f, 1).down() {
 			t.Error("the upstream that answered is not up, or the other is")
 		}
 	})
-	t.Run("any of them", func(t *testing.T) {
+	t.Run("any upstream", func(t *testing.T) {
 		f, servers := allDown(t, "timeout 300ms\npolicy sequential", silent, silent, silent)
 		var wait sync.WaitGroup
 		for i := range 40 {
-			wait.Go(func() { ask(f, question(fmt.Sprintf("q%d.example.", i)), false) })
+			wait.Go(func() { queryOver(f, question(fmt.Sprintf("q%d.example.", i)), false) })
 		}
-		within(t, "each is asked", func() bool {
+		within(t, "each is queried", func() bool {
 			return servers[0].Counts().Queries() > 0 && servers[1].Counts().Queries() > 0 && servers[2].Counts().Queries() > 0
 		})
 		wait.Wait()
@@ -277,7 +277,7 @@ func TestAllDown(t *testing.T) {
 					var wait sync.WaitGroup
 					for i := range 50 {
 						wait.Go(func() {
-							if a := ask(f, question(fmt.Sprintf("r%d.q%d.example.", round, i)), tcp); a.code != dns.RcodeServerFailure || a.err == nil {
+							if a := queryOver(f, question(fmt.Sprintf("r%d.q%d.example.", round, i)), tcp); a.code != dns.RcodeServerFailure || a.err == nil {
 								t.Errorf("code %d, error %v", a.code, a.err)
 							}
 						})
@@ -300,13 +300,13 @@ func TestDoubtedLast(t *testing.T) {
 		u := upstreamOf(f, 0)
 		wantRight(t, f, false, "a.example.")
 		if !u.doubted() || servers[0].Counts().Queries() != 1 {
-			t.Error("it is not doubted")
+			t.Error("the upstream is not doubted")
 		}
 		wantRight(t, f, false, "b.example.", "c.example.")
 		if servers[0].Counts().Queries() != 1 {
-			t.Error("it is not the last")
+			t.Error("the upstream is not the last")
 		}
-		// It is tried when the others do not answer.
+		// The doubted upstream is tried when the others do not answer.
 		servers[1].Behave(refusing)
 		servers[2].Behave(refusing)
 		servers[0].Behave(rogue.Behaviour{})
@@ -317,7 +317,7 @@ func TestDoubtedLast(t *testing.T) {
 		servers[0].ResetCounts()
 		wantRight(t, f, false, "e.example.")
 		if servers[0].Counts().Queries() != 1 {
-			t.Error("it is not the first again")
+			t.Error("the upstream is not the first again")
 		}
 	})
 }

@@ -11,7 +11,7 @@ import (
 )
 
 const (
-	// watchEvery is the time between two looks at the clock.
+	// watchEvery is the time between two reads of the clock.
 	watchEvery = 5 * time.Millisecond
 	// maxStop is the limit of the time for which the machine may stop the process while a test measures times.
 	maxStop = 50 * time.Millisecond
@@ -42,14 +42,14 @@ func watchStops() {
 
 // stoppedSince reports whether the machine has stopped the process after a time.
 func stoppedSince(t time.Time) bool {
-	time.Sleep(2 * watchEvery) // a stop may not be noted yet
+	time.Sleep(2 * watchEvery) // a stop may not be recorded yet
 	stops.Lock()
 	defer stops.Unlock()
 	return stops.last.After(t)
 }
 
-// measured runs a case. One that fails is measured again if the machine has stopped the process meanwhile: it fails if it
-// fails without such a stop, or every time.
+// measured runs a case. One that fails is measured again if the machine has stopped the process meanwhile: the test
+// fails if a try fails without such a stop, or if all fail.
 func measured(t testing.TB, run func(t testing.TB)) {
 	t.Helper()
 	stops.watch.Do(func() { go watchStops() })
@@ -144,7 +144,7 @@ func (m *measurement) Fatalf(format string, args ...any) {
 
 // TestMeasured: a failure counts unless the process was stopped, and then if it is permanent.
 func TestMeasured(t *testing.T) {
-	stop := func() { // as watchStops, with time to run the case
+	stop := func() { // like watchStops, with time to run the case
 		stops.Lock()
 		defer stops.Unlock()
 		stops.last = time.Now().Add(time.Second)

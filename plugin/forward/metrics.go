@@ -52,8 +52,8 @@ var (
 func existing[C prometheus.Collector](c C) C {
 	err := prometheus.Register(c)
 	if already := (prometheus.AlreadyRegisteredError{}); errors.As(err, &already) {
-		if there, ok := already.ExistingCollector.(C); ok {
-			return there
+		if registered, ok := already.ExistingCollector.(C); ok {
+			return registered
 		}
 	}
 	if err != nil {
@@ -62,7 +62,7 @@ func existing[C prometheus.Collector](c C) C {
 	return c
 }
 
-// namespace is that of metrics that CoreDNS does not have.
+// namespace is the namespace of metrics that CoreDNS does not have.
 const namespace = "nearside"
 
 var (
@@ -131,7 +131,8 @@ func carrierMetrics(to, proto string) *transport.Metrics {
 	}
 }
 
-// series deletes the metrics of addresses some time after their last upstream: a hostname may have ever new addresses.
+// series deletes the metrics of an address some time after its last upstream: the addresses of a hostname may change
+// without limit.
 type series struct {
 	mu    sync.Mutex
 	users map[string]int
@@ -149,7 +150,7 @@ func (s *series) begin(to string) {
 	}
 }
 
-// end counts it no longer.
+// end ends the count of an upstream of an address, and deletes its metrics later.
 func (s *series) end(to string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -181,8 +182,8 @@ type durations struct {
 	byCode [16]atomic.Pointer[prometheus.Observer]
 }
 
-// of returns the histogram for a response code.
-func (d *durations) of(rcode int) prometheus.Observer {
+// forCode returns the histogram for a response code.
+func (d *durations) forCode(rcode int) prometheus.Observer {
 	if rcode >= len(d.byCode) {
 		return d.find(rcode)
 	}

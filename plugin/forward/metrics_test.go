@@ -6,7 +6,7 @@ import "testing"
 func TestSeries(t *testing.T) {
 	f, servers := forwardTo(t, "force_tcp", good, good)
 	gone, stays := servers[0].Addr, servers[1].Addr
-	for range 20 { // at random
+	for range 20 { // the policy is random
 		wantRight(t, f, false, "www.example.")
 	}
 	sum := func(to string) float64 {
@@ -17,12 +17,12 @@ func TestSeries(t *testing.T) {
 	f.use([]endpoint{upstreamOf(f, 1).endpoint})
 	used.remove(gone)
 	if sum(gone) == 0 || sum(stays) == 0 {
-		t.Errorf("counted %v and %v while both are used", sum(gone), sum(stays))
+		t.Errorf("metrics are %v and %v while both upstreams are used", sum(gone), sum(stays))
 	}
 	other.stop()
 	used.remove(gone)
 	used.remove(stays)
 	if sum(gone) > 0 || sum(stays) == 0 {
-		t.Errorf("counted %v of the unused upstream, and %v", sum(gone), sum(stays))
+		t.Errorf("metrics are %v of the unused upstream, want 0, and %v of the used one", sum(gone), sum(stays))
 	}
 }

@@ -109,8 +109,7 @@ func (s *stanza) parse(c *caddy.Controller) error {
 	return s.parseTargets(s.useNodeFacts(to))
 }
 
-// useNodeFacts sets the defaults that the process has for this stanza, where no option says otherwise, and returns its
-// upstreams.
+// useNodeFacts sets the defaults that the process has for this stanza, unless its options set them, and returns its upstreams.
 func (s *stanza) useNodeFacts(to []string) []string {
 	facts := nodefacts.For(s.at.File)
 	defaults := facts.Forward[s.at.Line]
@@ -121,12 +120,12 @@ func (s *stanza) useNodeFacts(to []string) []string {
 		s.forceTCP, s.fallbackUDP = true, true
 	}
 	if defaults.Caller && s.caller == nil {
-		s.caller, _ = newCaller(facts.Node, facts.Zone) // nodecache has checked both
+		s.caller, _ = newCaller(facts.Node, facts.Zone) // nodecache checks both at start
 	}
 	return to
 }
 
-// choosesTransport reports whether an option or an upstream says how upstreams are queried.
+// choosesTransport reports whether an option or an upstream selects the transport.
 func (s *stanza) choosesTransport(to []string) bool {
 	for _, option := range []string{"force_tcp", "prefer_udp", "fallback", "tls"} {
 		if _, given := s.seen[option]; given {
@@ -228,24 +227,24 @@ func parseCaller(s *stanza, args []string) error {
 }
 
 // duration returns a parser for a duration of 0 or more.
-func duration(of func(*stanza) *time.Duration) func(*stanza, []string) error {
+func duration(field func(*stanza) *time.Duration) func(*stanza, []string) error {
 	return func(s *stanza, args []string) error {
 		d, err := time.ParseDuration(args[0])
 		if err != nil || d < 0 {
 			return fmt.Errorf("%q", args[0])
 		}
-		*of(s) = d
+		*field(s) = d
 		return nil
 	}
 }
 
 // positive returns a parser for a duration of more than 0.
-func positive(of func(*stanza) *time.Duration) func(*stanza, []string) error {
+func positive(field func(*stanza) *time.Duration) func(*stanza, []string) error {
 	return func(s *stanza, args []string) error {
-		if err := duration(of)(s, args); err != nil {
+		if err := duration(field)(s, args); err != nil {
 			return err
 		}
-		if *of(s) == 0 {
+		if *field(s) == 0 {
 			return fmt.Errorf("%q", args[0])
 		}
 		return nil
@@ -253,13 +252,13 @@ func positive(of func(*stanza) *time.Duration) func(*stanza, []string) error {
 }
 
 // between returns a parser for a number in a range.
-func between(minimum, maximum int, of func(*stanza) *int) func(*stanza, []string) error {
+func between(minimum, maximum int, field func(*stanza) *int) func(*stanza, []string) error {
 	return func(s *stanza, args []string) error {
 		n, err := strconv.Atoi(args[0])
 		if err != nil || n < minimum || n > maximum {
 			return fmt.Errorf("%q", args[0])
 		}
-		*of(s) = n
+		*field(s) = n
 		return nil
 	}
 }

@@ -56,7 +56,7 @@ func (s *stanza) parseTargets(to []string) error {
 	return nil
 }
 
-// parseTarget parses one TO. A name that is not an existing file is that of a host.
+// parseTarget parses one TO. A name without an existing file is a hostname.
 func (s *stanza) parseTarget(text string) (target, error) {
 	protocol, rest := scheme.Transport(text)
 	standard, ok := ports[protocol]
@@ -208,13 +208,13 @@ func isFile(path string) (bool, error) {
 const maxServersFile = 1 << 20
 
 // readServers returns the addresses of the nameserver lines of a file in the form of resolv.conf(5), and the servers that
-// are no addresses.
+// are not addresses.
 func readServers(path string) (servers []netip.Addr, ignored []string, err error) {
 	file, err := os.Open(path) // #nosec G304 -- from the Corefile
 	if err != nil {
 		return nil, nil, err
 	}
-	defer func() { _ = file.Close() }() // it was only read
+	defer func() { _ = file.Close() }() // the file was only read
 	text, err := io.ReadAll(io.LimitReader(file, maxServersFile))
 	if err != nil {
 		return nil, nil, err

@@ -234,7 +234,7 @@ func TestParse_Stanzas(t *testing.T) {
 		t.Errorf("stanzas %+v", all)
 	}
 	if none, err := parse(caddy.NewTestController("dns", "")); none != nil || err != nil {
-		t.Errorf("nothing gives %v and %v", none, err)
+		t.Errorf("stanzas %v and error %v of an empty text, want none", none, err)
 	}
 }
 
@@ -244,7 +244,7 @@ func TestParse_Policies(t *testing.T) {
 		t.Fatal(err)
 	}
 	if all[0].policy == all[1].policy {
-		t.Error("two stanzas take turns together")
+		t.Error("two stanzas share the state of round_robin")
 	}
 }
 
@@ -350,7 +350,7 @@ func FuzzParse(f *testing.F) {
 		}
 		all, err := parse(caddy.NewTestController("dns", "forward "+text))
 		if err != nil && (all != nil || !strings.HasPrefix(err.Error(), "Testfile:")) {
-			t.Errorf("%d stanzas and an error, which has to name the file: %v", len(all), err)
+			t.Errorf("%d stanzas and error %v, want no stanzas and an error that names the file", len(all), err)
 		}
 		if err == nil && len(all) == 0 {
 			t.Error("neither a stanza nor an error")
@@ -361,7 +361,7 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// checkParsed looks for what no handler can work with.
+// checkParsed fails the test for values that no handler supports.
 func checkParsed(t *testing.T, c config) {
 	t.Helper()
 	if c.from == "" || len(c.to) == 0 || c.timeout <= 0 || c.readTimeout <= 0 || c.hedge < 0 || c.hedge >= c.timeout || c.expire < 0 || c.maxAge < 0 ||

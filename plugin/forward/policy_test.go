@@ -71,7 +71,7 @@ func TestSequential(t *testing.T) {
 	}
 }
 
-// Only the first takes turns; the rest remain in order.
+// Only the first upstream changes; the others remain in order.
 func TestRoundRobin(t *testing.T) {
 	all := someUpstreams(3)
 	p := policyNamed(t, "round_robin")

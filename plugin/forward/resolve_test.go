@@ -20,9 +20,9 @@ import (
 type fakeResolver struct {
 	address string
 
-	mu      sync.Mutex
-	replies map[string]string // by "udp a.example. A"
-	asked   []string
+	mu       sync.Mutex
+	replies  map[string]string // by "udp a.example. A"
+	received []string
 }
 
 func startResolver(t testing.TB) *fakeResolver {
@@ -39,7 +39,7 @@ func startResolver(t testing.TB) *fakeResolver {
 		ended := make(chan error, 1)
 		go func() { ended <- server.ActivateAndServe() }()
 		t.Cleanup(func() {
-			_, _ = udp.Close(), tcp.Close() // they end the servers
+			_, _ = udp.Close(), tcp.Close() // closing them ends the servers
 			<-ended
 		})
 	}
@@ -58,7 +58,7 @@ func listenBoth(t testing.TB) (net.PacketConn, net.Listener) {
 		if err == nil {
 			return udp, tcp
 		}
-		_ = tcp.Close() // and tries another port
+		_ = tcp.Close() // and try another port
 	}
 	t.Fatal("no port is free for both")
 	return nil, nil
@@ -74,16 +74,16 @@ func (r *fakeResolver) set(question, reply string) {
 func (r *fakeResolver) questions() string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	asked := slices.Sorted(slices.Values(r.asked))
-	r.asked = nil
-	return strings.Join(asked, ", ")
+	questions := slices.Sorted(slices.Values(r.received))
+	r.received = nil
+	return strings.Join(questions, ", ")
 }
 
 func (r *fakeResolver) reply(w dns.ResponseWriter, q *dns.Msg) error {
 	question := q.Question[0]
 	key := w.RemoteAddr().Network() + " " + question.Name + " " + dns.TypeToString[question.Qtype]
 	r.mu.Lock()
-	r.asked = append(r.asked, key)
+	r.received = append(r.received, key)
 	text, ok := r.replies[key]
 	r.mu.Unlock()
 	m := new(dns.Msg)
@@ -201,14 +201,14 @@ func TestServerLookup_Several(t *testing.T) {
 	for _, c := range []struct {
 		name          string
 		first, second string
-		asked         string // the second
+		questions     string // to the second
 		err           error
 	}{
-		{"the first has it", address, address, "", nil},
+		{"the first has an address", address, address, "", nil},
 		{"the first fails", "SERVFAIL", address, v4 + ", " + v6, nil},
-		{"the first denies it", "NXDOMAIN", address, v4 + ", " + v6, nil},
+		{"the first denies the name", "NXDOMAIN", address, v4 + ", " + v6, nil},
 		{"the first does not answer", "nothing", address, v4 + ", " + v6, nil},
-		{"both deny it", "NXDOMAIN", "NXDOMAIN", v4 + ", " + v6, errNoHost},
+		{"both deny the name", "NXDOMAIN", "NXDOMAIN", v4 + ", " + v6, errNoHost},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			first, second := startResolver(t), startResolver(t)
@@ -219,12 +219,12 @@ func TestServerLookup_Several(t *testing.T) {
 			if !errors.Is(err, c.err) || c.err == nil && fmt.Sprint(got.found) != "[192.0.2.1]" {
 				t.Errorf("found %v, %v; want the error %v", got.found, err, c.err)
 			}
-			if asked := second.questions(); asked != c.asked {
-				t.Errorf("the second got %s, want %s", asked, c.asked)
+			if questions := second.questions(); questions != c.questions {
+				t.Errorf("the second server got %s, want %s", questions, c.questions)
 			}
 		})
 	}
-	t.Run("one denies it, one fails", func(t *testing.T) {
+	t.Run("one denies the name, one fails", func(t *testing.T) {
 		first, second := startResolver(t), startResolver(t)
 		second.set(v4, "SERVFAIL")
 		_, err := serverLookup{servers: []string{first.address, second.address}, timeout: time.Second}.lookup(t.Context(), "a.example.")
@@ -267,11 +267,11 @@ func TestServerLookup_Ends(t *testing.T) {
 			t.Errorf("error %v", err)
 		}
 	case <-time.After(10 * time.Second):
-		t.Error("it continues")
+		t.Error("the lookup continues after the end of its context")
 	}
 }
 
-// TestSystemLookup looks up names as the system does, at a server of the test.
+// TestSystemLookup uses the system's resolver with a server of the test.
 func TestSystemLookup(t *testing.T) {
 	const cname = "c.example. 60 IN CNAME a.example."
 	r := startResolver(t)
@@ -295,14 +295,14 @@ func TestSystemLookup(t *testing.T) {
 	if _, err := system.lookup(t.Context(), "b.example."); err == nil || errors.Is(err, errNoHost) {
 		t.Errorf("error %v, want a temporary one", err)
 	}
-	for _, asked := range strings.Split(r.questions(), ", ") {
-		if !strings.HasSuffix(strings.Fields(asked)[1], ".example.") {
-			t.Errorf("query for %s, which is not an absolute name of the test", asked)
+	for _, q := range strings.Split(r.questions(), ", ") {
+		if !strings.HasSuffix(strings.Fields(q)[1], ".example.") {
+			t.Errorf("query for %s, which is not an absolute name of the test", q)
 		}
 	}
 }
 
-// TestTargets_Resolver looks up an upstream at a resolver, and changes its addresses.
+// TestTargets_Resolver looks up an upstream at a resolver, and changes the upstream's addresses.
 func TestTargets_Resolver(t *testing.T) {
 	r := startResolver(t)
 	r.set(v4, "a.example. 60 IN A 192.0.2.1")
@@ -313,18 +313,18 @@ func TestTargets_Resolver(t *testing.T) {
 	tg := newTargets(all[0])
 	tg.wait.host, tg.wait.jitter, tg.wait.retry = 10*time.Millisecond, 0, 10*time.Millisecond
 	wantFirst(t, tg, "192.0.2.1:53")
-	told := make(chan string, 10)
+	changes := make(chan string, 10)
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		tg.watch(ctx, func(endpoints []endpoint) { told <- addressesOf(endpoints) })
+		tg.watch(ctx, func(endpoints []endpoint) { changes <- addressesOf(endpoints) })
 	}()
 	defer func() { cancel(); <-ended }()
 	next := func(want string) {
 		t.Helper()
 		select {
-		case got := <-told:
+		case got := <-changes:
 			if got != want {
 				t.Errorf("change %s, want %s", got, want)
 			}

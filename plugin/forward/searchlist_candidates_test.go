@@ -14,13 +14,13 @@ import (
 	"github.com/nearside-dns/nearside/plugin/internal/searchlist"
 )
 
-// TestListOf: a search list is only sent to an upstream that gets all its candidates.
+// TestListOf: a search list is sent only to an upstream that gets all its candidates.
 func TestListOf(t *testing.T) {
 	t.Parallel()
 	const (
-		shop   = "forward . 192.0.2.1 {\ncaller node-a\n}\n"
-		third  = "team.cluster.local" // the zone of the third name of the list
-		asksOf = "web.team.shop.svc.cluster.local."
+		shop  = "forward . 192.0.2.1 {\ncaller node-a\n}\n"
+		third = "team.cluster.local" // the zone of the third candidate
+		qname = "web.team.shop.svc.cluster.local."
 	)
 	own := []string{"shop.svc.cluster.local.", "svc.cluster.local.", "cluster.local."}
 	tests := map[string]struct {
@@ -30,17 +30,17 @@ func TestListOf(t *testing.T) {
 		name    string
 		want    bool
 	}{
-		"alone":                           {shop, 0, false, asksOf, true},
-		"in another case":                 {shop, 0, false, "Web.Team.SHOP.svc.cluster.local.", true},
-		"with a plugin that may have one": {shop, 0, true, asksOf, false},
-		"of another name":                 {shop, 0, false, "web.team.svc.cluster.local.", false},
-		"for a part of the zone":          {"forward svc.cluster.local 192.0.2.1 {\ncaller node-a\n}\n", 0, false, asksOf, false},
-		"for all of the zone":             {"forward cluster.local 192.0.2.1 {\ncaller node-a\n}\n" + shop, 0, false, asksOf, true},
-		"behind one for a name":           {"forward " + third + " 192.0.2.2\n" + shop, 1, false, asksOf, false},
-		"behind one for others":           {"forward mail.cluster.local 192.0.2.2\n" + shop, 1, false, asksOf, true},
-		"before one for a name":           {shop + "forward " + third + " 192.0.2.2\n", 0, false, asksOf, true},
-		"except a name":                   {"forward . 192.0.2.1 {\ncaller node-a\nexcept " + third + "\n}\n", 0, false, asksOf, false},
-		"except others":                   {"forward . 192.0.2.1 {\ncaller node-a\nexcept mail.cluster.local\n}\n", 0, false, asksOf, true},
+		"alone":                         {shop, 0, false, qname, true},
+		"in another case":               {shop, 0, false, "Web.Team.SHOP.svc.cluster.local.", true},
+		"with a plugin that may answer": {shop, 0, true, qname, false},
+		"of another name":               {shop, 0, false, "web.team.svc.cluster.local.", false},
+		"for a part of the zone":        {"forward svc.cluster.local 192.0.2.1 {\ncaller node-a\n}\n", 0, false, qname, false},
+		"for all of the zone":           {"forward cluster.local 192.0.2.1 {\ncaller node-a\n}\n" + shop, 0, false, qname, true},
+		"behind one for a name":         {"forward " + third + " 192.0.2.2\n" + shop, 1, false, qname, false},
+		"behind one for others":         {"forward mail.cluster.local 192.0.2.2\n" + shop, 1, false, qname, true},
+		"before one for a name":         {shop + "forward " + third + " 192.0.2.2\n", 0, false, qname, true},
+		"except a name":                 {"forward . 192.0.2.1 {\ncaller node-a\nexcept " + third + "\n}\n", 0, false, qname, false},
+		"except others":                 {"forward . 192.0.2.1 {\ncaller node-a\nexcept mail.cluster.local\n}\n", 0, false, qname, true},
 	}
 	for name, tt := range tests {
 		configs, err := parse(caddy.NewTestController("dns", tt.stanzas))
@@ -48,7 +48,7 @@ func TestListOf(t *testing.T) {
 			t.Fatal(err)
 		}
 		b := newBlock(configs)
-		b.shares(tt.shared)
+		b.setShared(tt.shared)
 		data, _ := searchlist.AppendSuffixes(nil, own)
 		m := searchlist.WithOption(new(dns.Msg).SetQuestion(tt.name, dns.TypeA), data)
 		list, ok := b.stanzas[tt.stanza].listOf(m)
@@ -86,7 +86,7 @@ var registerNeighbours = sync.OnceFunc(func() {
 	}
 })
 
-// TestSetup_Shared: after the start a stanza knows whether another plugin of its block may have names.
+// TestSetup_Shared: the start sets whether another plugin of the server block may answer names of the cluster.
 func TestSetup_Shared(t *testing.T) {
 	registerNeighbours()
 	caddy.Quiet, dnsserver.Quiet = true, true
@@ -98,7 +98,7 @@ func TestSetup_Shared(t *testing.T) {
 			t.Fatal(err)
 		}
 		if f, ok := neighbours[0].next.(*Forward); !ok || f.shared != want {
-			t.Errorf("with %s it is shared: %t, want %t", name, !want, want)
+			t.Errorf("with %s shared is %t, want %t", name, !want, want)
 		}
 		for _, err := range append(inst.ShutdownCallbacks(), inst.Stop()) {
 			if err != nil {

@@ -10,7 +10,7 @@ import (
 	"github.com/nearside-dns/nearside/plugin/internal/searchlist"
 )
 
-// podList is the search list of a client's query, and matched the option of a reply.
+// podList is the search list in a client's query, and matched the option in the reply to it.
 const (
 	podList = "\x07example\x00\x01z\x00"
 	matched = "\x01z\x00"
@@ -32,7 +32,7 @@ func listsOf(m *dns.Msg) (all []string) {
 	return all
 }
 
-// tries answers as cluster DNS does after trying a search list, even without one.
+// tries answers like cluster DNS after trying a search list, even to a query without one.
 func tries(r *dns.Msg) *dns.Msg {
 	m := addressReply(r)
 	if r.IsEdns0() != nil {
@@ -47,10 +47,10 @@ func tries(r *dns.Msg) *dns.Msg {
 func TestSearch(t *testing.T) {
 	t.Parallel()
 	queries := map[string]struct {
-		extra      func() []dns.RR
-		sent, told []string // with the option caller
+		extra          func() []dns.RR
+		sent, answered []string // to the upstream and to the client, with the option caller
 	}{
-		"without EDNS":             {asking["without EDNS"], nil, nil},
+		"without EDNS":             {clientQueries["without EDNS"], nil, nil},
 		"with EDNS":                {func() []dns.RR { return []dns.RR{optOf(cookie())} }, nil, nil},
 		"with a list":              {func() []dns.RR { return []dns.RR{optOf(list())} }, []string{podList}, []string{matched}},
 		"with a list among others": {func() []dns.RR { return []dns.RR{optOf(cookie(), list(), spoof(), &dns.EDNS0_TCP_KEEPALIVE{})} }, []string{podList}, []string{matched}},
@@ -65,20 +65,20 @@ func TestSearch(t *testing.T) {
 				to, options := start(t, func(r *dns.Msg) *dns.Msg { seen.add(r); return tries(r) })
 				f := chainOf(t, stanzaOf(options+"\n"+option, to))
 				for name, q := range queries {
-					m, a := asked(t, f, "a.example.", q.extra())
+					m, a := queryExtra(t, f, "a.example.", q.extra())
 					if wrong := a.wrong(m); wrong != "" {
 						t.Fatalf("%s: %s", name, wrong)
 					}
 					if !cluster {
-						q.sent, q.told = nil, nil
+						q.sent, q.answered = nil, nil
 					}
 					all := seen.all()
 					got := all[len(all)-1]
 					if sent := listsOf(got); !slices.Equal(sent, q.sent) {
 						t.Errorf("%s: the server gets the lists %q, want %q", name, sent, q.sent)
 					}
-					if told := listsOf(a.Msg); !slices.Equal(told, q.told) {
-						t.Errorf("%s: the client gets %q, want %q", name, told, q.told)
+					if answered := listsOf(a.Msg); !slices.Equal(answered, q.answered) {
+						t.Errorf("%s: the client gets %q, want %q", name, answered, q.answered)
 					}
 					if !slices.Equal(others(got), others(m)) || len(callersOf(a.Msg)) > 0 {
 						t.Errorf("%s: the server gets %v, the client %v", name, got.IsEdns0(), a.IsEdns0())
@@ -102,7 +102,7 @@ func TestSearch_Signed(t *testing.T) {
 		Hdr:       dns.RR_Header{Name: "key.example.", Rrtype: dns.TypeTSIG, Class: dns.ClassANY},
 		Algorithm: dns.HmacSHA256, MACSize: 2, MAC: "abcd",
 	}
-	m, a := asked(t, f, "a.example.", []dns.RR{optOf(list(), cookie()), tsig})
+	m, a := queryExtra(t, f, "a.example.", []dns.RR{optOf(list(), cookie()), tsig})
 	if wrong := a.wrong(m); wrong != "" {
 		t.Fatal(wrong)
 	}
@@ -128,7 +128,7 @@ func TestSearch_Refused(t *testing.T) {
 			})
 			f := chainOf(t, stanzaOf(options+"\ncaller node-a zone-1", to))
 			for i, want := range []int{2, 3} { // the refusal is known the second time
-				m, a := asked(t, f, "a.example.", []dns.RR{optOf(list(), cookie())})
+				m, a := queryExtra(t, f, "a.example.", []dns.RR{optOf(list(), cookie())})
 				if wrong := a.wrong(m); wrong != "" {
 					t.Fatal(wrong)
 				}
@@ -137,16 +137,16 @@ func TestSearch_Refused(t *testing.T) {
 				if len(all) != want || len(listsOf(last)) > 0 || !slices.Equal(others(last), others(m)) {
 					t.Errorf("query %d: the server got %d queries, want %d; the last was %v", i, len(all), want, last)
 				}
-				if told := listsOf(a.Msg); len(told) > 0 {
-					t.Errorf("query %d: the client gets %q for a list that was not sent", i, told)
+				if answered := listsOf(a.Msg); len(answered) > 0 {
+					t.Errorf("query %d: the client gets %q for a list that was not sent", i, answered)
 				}
 			}
 			upstreamOf(f, 0).unnamedUntil.Store(time.Now().Add(-time.Second).UnixNano())
-			if _, a := asked(t, f, "b.example.", []dns.RR{optOf(list())}); a.Msg == nil {
+			if _, a := queryExtra(t, f, "b.example.", []dns.RR{optOf(list())}); a.Msg == nil {
 				t.Fatal(a.err)
 			}
 			if all := seen.all(); len(all) != 5 || !slices.Equal(listsOf(all[3]), []string{podList}) {
-				t.Errorf("after a while it got %d queries, with %q", len(all), listsOf(all[len(all)-2]))
+				t.Errorf("after unnamedFor the server got %d queries, with %q", len(all), listsOf(all[len(all)-2]))
 			}
 		})
 	}

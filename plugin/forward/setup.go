@@ -29,7 +29,7 @@ func setup(c *caddy.Controller) error {
 	}
 	reload.Follow(c, reload.Owner{
 		Start: func() error {
-			b.shares(serverblock.IsShared(dnsserver.GetConfig(c)))
+			b.setShared(serverblock.IsShared(dnsserver.GetConfig(c)))
 			return b.start()
 		},
 		Stop: func(reload.End) error { return b.stop() },
@@ -37,7 +37,7 @@ func setup(c *caddy.Controller) error {
 	return nil
 }
 
-// block has the stanzas of one server block.
+// block is the state of a server block's stanzas.
 type block struct {
 	stanzas []*Forward
 	targets []*targets
@@ -61,10 +61,10 @@ func newBlock(configs []config) *block {
 	return b
 }
 
-// shares sets whether other plugins of the server block may answer names of the cluster.
-func (b *block) shares(is bool) {
+// setShared sets whether other plugins of the server block may answer names of the cluster.
+func (b *block) setShared(shared bool) {
 	for _, f := range b.stanzas {
-		f.shared = is
+		f.shared = shared
 	}
 }
 

@@ -22,7 +22,7 @@ func TestSetup_Chain(t *testing.T) {
 	}
 	last := test.NextHandler(0, nil)
 	next := plugin.Handler(last)
-	for i := len(plugins) - 1; i >= 0; i-- { // as the server does
+	for i := len(plugins) - 1; i >= 0; i-- { // in the order of the server
 		next = plugins[i](next)
 	}
 	var zones []string
@@ -35,7 +35,7 @@ func TestSetup_Chain(t *testing.T) {
 		t.Errorf("stanzas of %s, want them in order", got)
 	}
 	if next == nil || next.Name() != last.Name() {
-		t.Errorf("the last stanza is followed by %v", next)
+		t.Errorf("the last stanza is followed by %v, want the next plugin", next)
 	}
 }
 
@@ -58,7 +58,7 @@ func blockOf(t testing.TB, text string) *block {
 	return b
 }
 
-// upstreamsOf returns the addresses that a stanza asks.
+// upstreamsOf returns the addresses of a stanza's upstreams.
 func upstreamsOf(f *Forward) string {
 	var all []string
 	for _, u := range *f.upstreams.Load() {
@@ -93,7 +93,7 @@ func TestBlock(t *testing.T) {
 	}
 }
 
-// TestBlock_Error: an error of one stanza is the error of the block, and none has begun.
+// TestBlock_Error: the start fails if one stanza fails, and no stanza has upstreams.
 func TestBlock_Error(t *testing.T) {
 	b := blockOf(t, "forward a 192.0.2.1\nforward . a.example")
 	b.targets[1].lookup = new(hosts).lookup
@@ -102,7 +102,7 @@ func TestBlock_Error(t *testing.T) {
 		t.Errorf("error %v", err)
 	}
 	if got := upstreamsOf(b.stanzas[0]); got != "" {
-		t.Errorf("upstreams %s have begun", got)
+		t.Errorf("upstreams %s, want none", got)
 	}
 }
 
@@ -116,6 +116,6 @@ func TestBlock_StoppedBefore(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := upstreamsOf(b.stanzas[0]); got != "" {
-		t.Errorf("upstreams %s have begun", got)
+		t.Errorf("upstreams %s, want none", got)
 	}
 }

@@ -15,8 +15,8 @@ import (
 	"github.com/nearside-dns/nearside/plugin/internal/corefile"
 )
 
-// targets finds the upstreams that the TOs of a stanza stand for: files are read again, and hosts looked up again. The
-// last upstreams remain while that fails.
+// targets finds the upstreams of a stanza's TOs: it reads files and looks up hosts periodically. After a failure the last
+// upstreams remain.
 type targets struct {
 	at      corefile.Position
 	from    string
@@ -126,7 +126,7 @@ func (t *targets) watch(ctx context.Context, changed func([]endpoint)) {
 	}
 }
 
-// watchFile reads a file again and again. Notifications of the kernel (inotify(7)) miss changes of a file that is a mount
+// watchFile reads a file periodically. Notifications of the kernel (inotify(7)) miss changes of a file that is a mount
 // point or behind a symbolic link.
 func (t *targets) watchFile(ctx context.Context, s *source, changed func([]endpoint)) {
 	var unsettled []endpoint
@@ -142,7 +142,7 @@ func (t *targets) watchFile(ctx context.Context, s *source, changed func([]endpo
 			unsettled = nil
 		case slices.Equal(found, unsettled):
 			s.recovered()
-			if _, err := s.read(true); err == nil { // it logs ignored servers
+			if _, err := s.read(true); err == nil { // read logs ignored servers
 				t.update(s, found, changed)
 			}
 		default:
@@ -151,7 +151,7 @@ func (t *targets) watchFile(ctx context.Context, s *source, changed func([]endpo
 	}
 }
 
-// watchHost looks up a host again and again.
+// watchHost looks up a host periodically.
 func (t *targets) watchHost(ctx context.Context, s *source, changed func([]endpoint)) {
 	retry := t.wait.retry
 	for {

@@ -41,8 +41,8 @@ func (w *watched) changed(endpoints []endpoint) {
 	w.all = append(w.all, addressesOf(endpoints))
 }
 
-// take returns the changes since its last call.
-func (w *watched) take() (all []string) {
+// next returns the changes since its last call.
+func (w *watched) next() (all []string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	all, w.all = w.all, nil
@@ -66,7 +66,7 @@ func (w *watched) after(t testing.TB, d time.Duration, want ...string) {
 	t.Helper()
 	time.Sleep(d)
 	synctest.Wait()
-	if got := w.take(); !slices.Equal(got, want) {
+	if got := w.next(); !slices.Equal(got, want) {
 		t.Errorf("changes %q, want %q", got, want)
 	}
 }
@@ -116,7 +116,7 @@ func TestTargets_TooMany(t *testing.T) {
 	}
 }
 
-// TestTargets_FileChanges: a file is read again after changes of any kind.
+// TestTargets_FileChanges: changes of a file of any kind change the upstreams.
 func TestTargets_FileChanges(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		path := resolvConf(t, "nameserver 192.0.2.1\n")
@@ -212,7 +212,7 @@ func TestTargets_HalfWritten(t *testing.T) {
 		if err := os.WriteFile(path, []byte("nameserver 192.0.2.12\nnameserver 192.0."), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		w.after(t, 4*time.Second+100*time.Millisecond) // it has been read once
+		w.after(t, 4*time.Second+100*time.Millisecond) // the file has been read once
 		if err := os.WriteFile(path, []byte("nameserver 192.0.2.12\nnameserver 192.0.2.13\n"), 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -220,7 +220,7 @@ func TestTargets_HalfWritten(t *testing.T) {
 	})
 }
 
-// TestTargets_EmptyAtFirst: a file without servers is no error beside other upstreams, and may have some later.
+// TestTargets_EmptyAtFirst: a file without servers is no error if the stanza has other upstreams. Later servers are used.
 func TestTargets_EmptyAtFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		path := resolvConf(t, "")
@@ -239,7 +239,7 @@ type hosts struct {
 	mu      sync.Mutex
 	answers map[string]addresses
 	errs    map[string]error
-	asked   []time.Time
+	lookups []time.Time
 }
 
 var errTemporary = errors.New("SERVFAIL")
@@ -261,7 +261,7 @@ func (h *hosts) set(name string, err error, list ...string) {
 func (h *hosts) lookup(_ context.Context, name string) (addresses, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.asked = append(h.asked, time.Now())
+	h.lookups = append(h.lookups, time.Now())
 	a, ok := h.answers[name]
 	if !ok {
 		return a, errNoHost
@@ -301,24 +301,24 @@ func TestTargets_Interval(t *testing.T) {
 		follow(t, tg).after(t, 20*time.Minute)
 		h.mu.Lock()
 		defer h.mu.Unlock()
-		if len(h.asked) < 36 || len(h.asked) > 41 {
-			t.Errorf("%d lookups in 20 minutes", len(h.asked))
+		if len(h.lookups) < 36 || len(h.lookups) > 41 {
+			t.Errorf("%d lookups in 20 minutes", len(h.lookups))
 		}
 		different := map[time.Duration]bool{}
-		for i, at := range h.asked[1:] {
-			apart := at.Sub(h.asked[i])
+		for i, at := range h.lookups[1:] {
+			apart := at.Sub(h.lookups[i])
 			different[apart] = true
 			if apart < 30*time.Second || apart > 33*time.Second {
-				t.Errorf("lookup %d is %s after the one before", i+1, apart)
+				t.Errorf("lookup %d is %s after the previous one, want 30-33s", i+1, apart)
 			}
 		}
 		if len(different) < 5 {
-			t.Errorf("the times between are %v", different)
+			t.Errorf("intervals of lookups: %v, want at least 5 different ones", different)
 		}
 	})
 }
 
-// TestTargets_HostLater: a lookup that fails at start is repeated more and more rarely, and the others work.
+// TestTargets_HostLater: a lookup that fails at start is repeated with growing pauses. The other upstreams are used.
 func TestTargets_HostLater(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := new(hosts)
@@ -331,7 +331,7 @@ func TestTargets_HostLater(t *testing.T) {
 		w.after(t, 121*time.Second)
 		h.mu.Lock()
 		var times []time.Duration
-		for _, at := range h.asked {
+		for _, at := range h.lookups {
 			times = append(times, at.Sub(begin))
 		}
 		h.mu.Unlock()
@@ -346,7 +346,7 @@ func TestTargets_HostLater(t *testing.T) {
 	})
 }
 
-// TestTargets_NoneAtFirst: there may be no upstream at all for a while.
+// TestTargets_NoneAtFirst: a stanza may start without upstreams.
 func TestTargets_NoneAtFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := new(hosts)
@@ -383,7 +383,7 @@ func TestTargets_FirstIsBounded(t *testing.T) {
 		begin := time.Now()
 		wantFirst(t, tg, "192.0.2.9:53")
 		if took := time.Since(begin); took != 5*time.Second {
-			t.Errorf("it took %s", took)
+			t.Errorf("first took %s, want 5s", took)
 		}
 	})
 }
@@ -408,7 +408,7 @@ func TestTargets_Stop(t *testing.T) {
 		cancel()
 		<-ended
 		if took := time.Since(begin); took != 0 {
-			t.Errorf("it took %s to end", took)
+			t.Errorf("watch took %s to end", took)
 		}
 	})
 }
@@ -423,7 +423,7 @@ func logged(t *testing.T, do func()) string {
 	return text.String()
 }
 
-// TestTargets_LoggedOnce: a failure is logged once, and its end too.
+// TestTargets_LoggedOnce: a failure and its end are each logged once.
 func TestTargets_LoggedOnce(t *testing.T) {
 	s := &source{target: target{text: "a.example"}, endpoints: []endpoint{plain("192.0.2.1:53")}}
 	text := logged(t, func() {
@@ -452,9 +452,9 @@ func TestAddresses_After(t *testing.T) {
 		unknown             [2]bool
 	}{
 		{"first", nil, list("192.0.2.1", "::1"), list("192.0.2.1", "::1"), [2]bool{}},
-		{"the order stays", list("192.0.2.1", "192.0.2.2"), list("192.0.2.2", "192.0.2.1"), list("192.0.2.1", "192.0.2.2"), [2]bool{}},
+		{"the order remains", list("192.0.2.1", "192.0.2.2"), list("192.0.2.2", "192.0.2.1"), list("192.0.2.1", "192.0.2.2"), [2]bool{}},
 		{"one is removed, one added", list("192.0.2.1", "192.0.2.2"), list("192.0.2.3", "192.0.2.2"), list("192.0.2.2", "192.0.2.3"), [2]bool{}},
-		{"a family that is gone", list("192.0.2.1", "::1"), list("192.0.2.1"), list("192.0.2.1"), [2]bool{}},
+		{"a family without addresses", list("192.0.2.1", "::1"), list("192.0.2.1"), list("192.0.2.1"), [2]bool{}},
 		{"IPv6 is not known", list("192.0.2.1", "::1"), list("192.0.2.2"), list("::1", "192.0.2.2"), [2]bool{false, true}},
 		{"IPv4 is not known", list("192.0.2.1", "::1"), list("::2"), list("192.0.2.1", "::2"), [2]bool{true, false}},
 		{"twice", nil, list("192.0.2.1", "192.0.2.1"), list("192.0.2.1"), [2]bool{}},

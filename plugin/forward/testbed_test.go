@@ -40,8 +40,8 @@ func stanzaOf(options string, to ...string) string {
 	return "forward . " + strings.Join(to, " ") + " {\n" + options + "\n}"
 }
 
-// placesOf returns the addresses of servers.
-func placesOf(servers []*rogue.Server) (all []string) {
+// addressesOfServers returns the addresses of servers.
+func addressesOfServers(servers []*rogue.Server) (all []string) {
 	for _, s := range servers {
 		all = append(all, s.Addr)
 	}
@@ -71,24 +71,24 @@ func chainOf(t testing.TB, text string) *Forward {
 	return f
 }
 
-// servedHosts counts the addresses of nextHost.
+// servedHosts is the number of addresses that nextHost has returned.
 var servedHosts atomic.Uint32
 
-// nextHost returns a loopback address that no server of the process has had: metrics are those of the process, by address
-// and port, and the kernel gives a port of a server that has ended to another test's.
+// nextHost returns a loopback address that no other server of the process uses: metrics are by address and port, and the
+// kernel reuses the port of a server that has ended.
 func nextHost() string {
 	n := servedHosts.Add(1)
 	return netip.AddrFrom4([4]byte{127, 1 + byte(n>>16), byte(n >> 8), byte(n)}).String()
 }
 
-// forwardTo returns a stanza for servers that behave in these ways, and the servers.
+// forwardTo returns a stanza for servers with some behaviours, and the servers.
 func forwardTo(t testing.TB, options string, behaviours ...rogue.Behaviour) (*Forward, []*rogue.Server) {
 	t.Helper()
 	var servers []*rogue.Server
 	for _, b := range behaviours {
 		servers = append(servers, rogue.StartAt(t, rogue.Options{Host: nextHost()}, b))
 	}
-	return chainOf(t, stanzaOf(options, placesOf(servers)...)), servers
+	return chainOf(t, stanzaOf(options, addressesOfServers(servers)...)), servers
 }
 
 func upstreamOf(f *Forward, i int) *upstream { return (*f.upstreams.Load())[i] }
@@ -103,12 +103,12 @@ type answer struct {
 
 func question(name string) *dns.Msg { return new(dns.Msg).SetQuestion(name, dns.TypeA) }
 
-// ask queries over UDP or TCP.
-func ask(h plugin.Handler, m *dns.Msg, tcp bool) answer {
-	return askWith(context.Background(), h, m, tcp)
+// queryOver queries over UDP or TCP.
+func queryOver(h plugin.Handler, m *dns.Msg, tcp bool) answer {
+	return queryWith(context.Background(), h, m, tcp)
 }
 
-func askWith(ctx context.Context, h plugin.Handler, m *dns.Msg, tcp bool) answer {
+func queryWith(ctx context.Context, h plugin.Handler, m *dns.Msg, tcp bool) answer {
 	w := dnstest.NewRecorder(&test.ResponseWriter{TCP: tcp})
 	began := time.Now()
 	code, err := h.ServeDNS(ctx, w, m)
@@ -119,7 +119,7 @@ func askWith(ctx context.Context, h plugin.Handler, m *dns.Msg, tcp bool) answer
 	return a
 }
 
-// wrong returns the difference between an answer and that of a good server, or nothing.
+// wrong returns the difference between an answer and that of a good server, "" for none.
 func (a answer) wrong(m *dns.Msg) string {
 	switch {
 	case a.Msg == nil:
@@ -146,15 +146,15 @@ func wantRight(t testing.TB, h plugin.Handler, tcp bool, names ...string) {
 	t.Helper()
 	for _, name := range names {
 		m := question(name)
-		if wrong := ask(h, m, tcp).wrong(m); wrong != "" {
+		if wrong := queryOver(h, m, tcp).wrong(m); wrong != "" {
 			t.Errorf("%s: %s", name, wrong)
 		}
 	}
 }
 
-// atOnce runs cases that mostly wait, all concurrently: t.Parallel is limited to the number of processors. Call Wait
-// before the test ends.
-func atOnce(t *testing.T) *concurrent { return &concurrent{t: t} }
+// concurrently returns a runner of concurrent cases that mostly wait: t.Parallel is limited to the number of processors.
+// Call Wait before the test ends.
+func concurrently(t *testing.T) *concurrent { return &concurrent{t: t} }
 
 type concurrent struct {
 	sync.WaitGroup
@@ -167,16 +167,16 @@ func (c *concurrent) Run(name string, run func(t testing.TB)) {
 }
 
 // within waits for a condition.
-func within(t testing.TB, what string, so func() bool) {
+func within(t testing.TB, what string, condition func() bool) {
 	t.Helper()
-	for end := time.Now().Add(bounded); !so(); time.Sleep(2 * time.Millisecond) {
+	for end := time.Now().Add(bounded); !condition(); time.Sleep(2 * time.Millisecond) {
 		if time.Now().After(end) {
-			t.Fatalf("not in %v: %s", bounded, what)
+			t.Fatalf("condition not met within %v: %s", bounded, what)
 		}
 	}
 }
 
-// sight records the queries of a scripted server.
+// sight records the queries that a scripted server receives.
 type sight struct {
 	mu      sync.Mutex
 	queries []*dns.Msg
@@ -213,7 +213,7 @@ func (s script) address(t testing.TB) string {
 		if p, err = net.ListenPacket("udp", l.Addr().String()); err == nil {
 			break
 		}
-		_ = l.Close() // and tries another
+		_ = l.Close() // and try another port
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -259,15 +259,15 @@ func addressReply(r *dns.Msg) *dns.Msg {
 }
 
 // replies returns a handler that sends the replies of a function; nil is no reply.
-func replies(of func(r *dns.Msg) *dns.Msg) dns.HandlerFunc {
+func replies(function func(r *dns.Msg) *dns.Msg) dns.HandlerFunc {
 	return func(w dns.ResponseWriter, r *dns.Msg) {
-		if m := of(r); m != nil {
+		if m := function(r); m != nil {
 			_ = w.WriteMsg(m) // the client may be gone
 		}
 	}
 }
 
-// counted are the metrics of the plugin.
+// counted are the plugin's metrics.
 var counted = []prometheus.Collector{
 	healthcheckBroken, maxConcurrentRejects, requestDuration, healthcheckFailures, connCacheHits, connCacheMisses,
 	connections, inFlight, depth, fallbacks, lateAnswers, droppedAnswers, packets,
@@ -288,7 +288,7 @@ func metric(t testing.TB, name string, labels ...string) (sum float64) {
 	t.Helper()
 	i := slices.IndexFunc(counted, func(c prometheus.Collector) bool { return nameOf(c) == name })
 	if i < 0 {
-		t.Fatalf("there is no metric %s", name)
+		t.Fatalf("no metric %s", name)
 	}
 	series := make(chan prometheus.Metric, 16)
 	go func() {

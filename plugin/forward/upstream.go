@@ -51,15 +51,15 @@ func newUpstream(c *config, e endpoint) *upstream {
 	return u
 }
 
-// Without max_age a connection takes queries for a random time between these: behind one address, as that of a
-// Service, there may be several servers.
+// minAge and maxAge bound the random age of connections without max_age: one address, such as that of a Service, may
+// stand for several servers.
 const (
 	minAge = time.Minute
 	maxAge = 3 * time.Minute
 )
 
 func (u *upstream) carryByPool(dial func(context.Context) (net.Conn, error)) {
-	age := minAge + rand.N(maxAge-minAge) // #nosec G404 -- not all at the same time
+	age := minAge + rand.N(maxAge-minAge) // #nosec G404 -- it only spreads reconnects
 	u.pool = transport.NewPool(transport.Config{
 		Dial: dial, MaxInFlight: u.c.maxInFlight, MaxConnections: u.c.maxConnections,
 		MaxIdle: u.c.maxIdle, Expire: u.c.expire, MaxAge: cmp.Or(u.c.maxAge, age),
@@ -131,7 +131,7 @@ func (u *upstream) stop() {
 
 // observe counts an answer.
 func (u *upstream) observe(rcode int, took time.Duration) {
-	if u.proxy == nil { // which counts its answers itself
-		u.took.of(rcode).Observe(took.Seconds())
+	if u.proxy == nil { // CoreDNS's package proxy counts its answers itself
+		u.took.forCode(rcode).Observe(took.Seconds())
 	}
 }

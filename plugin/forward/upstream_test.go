@@ -21,7 +21,7 @@ import (
 	"github.com/nearside-dns/nearside/test/forward/rogue"
 )
 
-// certified are the server names of stanzas, and whether they accept a certificate for 127.0.0.1 and dns.example.
+// certified are server names in stanzas, and whether they match a certificate for 127.0.0.1 and dns.example.
 var certified = map[string]struct {
 	name, options string // with ADDRESS and CA to replace
 	right         bool
@@ -55,8 +55,8 @@ func TestTLS(t *testing.T) {
 				wait.Go(func() { wantRight(t, f, i%2 == 0, fmt.Sprintf("q%d.example.", i)) })
 			}
 			wait.Wait()
-			// A connection that is held up is found out with a copy of a query.
-			if c := s.Counts(); c.TCP < 200 || c.TCP > 210 || c.Connections > 2 || c.MostOnConnection < 10 || c.UDP > 0 {
+			// A copy of a query may be sent to detect a stalled connection.
+			if c := s.Counts(); c.TCP < 200 || c.TCP > 210 || c.Connections > 2 || c.MaxOnConnection < 10 || c.UDP > 0 {
 				t.Errorf("%+v", c)
 			}
 			if n := metric(t, "nearside_forward_connections", "to", s.Addr, "proto", "tcp-tls"); n < 1 {
@@ -68,17 +68,17 @@ func TestTLS(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := rogue.StartAt(t, rogue.Options{TLS: certificate.Config}, good)
 			m := question("a.example.")
-			checkCertified(t, ask(chainOf(t, secure("tls", s.Addr, c.name, c.options, certificate)), m, false), m, c.right)
+			checkCertified(t, queryOver(chainOf(t, secure("tls", s.Addr, c.name, c.options, certificate)), m, false), m, c.right)
 		})
 	}
-	t.Run("a certificate for a name alone", func(t *testing.T) {
+	t.Run("a certificate without an address", func(t *testing.T) {
 		named := rogue.NewCertificate(t, "dns.example")
 		s := rogue.StartAt(t, rogue.Options{TLS: named.Config}, good)
 		m := question("a.example.")
-		checkCertified(t, ask(chainOf(t, secure("tls", s.Addr, "", "tls CA", named)), m, false), m, false)
-		checkCertified(t, ask(chainOf(t, secure("tls", s.Addr, "%dns.example", "tls CA", named)), m, false), m, true)
+		checkCertified(t, queryOver(chainOf(t, secure("tls", s.Addr, "", "tls CA", named)), m, false), m, false)
+		checkCertified(t, queryOver(chainOf(t, secure("tls", s.Addr, "%dns.example", "tls CA", named)), m, false), m, true)
 	})
-	t.Run("what the server sees", func(t *testing.T) {
+	t.Run("server name and client certificate", func(t *testing.T) {
 		for _, own := range []bool{true, false} {
 			var name atomic.Value
 			config := certificate.Config.Clone()
@@ -93,9 +93,9 @@ func TestTLS(t *testing.T) {
 				options = "tls CERT KEY CA"
 			}
 			m := question("a.example.")
-			a := ask(chainOf(t, secure("tls", s.Addr, "%dns.example", options, certificate)), m, false)
+			a := queryOver(chainOf(t, secure("tls", s.Addr, "%dns.example", options, certificate)), m, false)
 			if got, _ := name.Load().(string); own != (a.wrong(m) == "") || own && got != "dns.example server" {
-				t.Errorf("with a certificate: %t; the server sees %q; %s", own, got, a.wrong(m))
+				t.Errorf("with a certificate: %t; the server receives %q; %s", own, got, a.wrong(m))
 			}
 		}
 	})
@@ -168,7 +168,7 @@ func TestHTTPS(t *testing.T) {
 	t.Parallel()
 	certificate := rogue.NewCertificate(t, "127.0.0.1", "dns.example")
 	for options, want := range map[string]string{"": "POST HTTP/2.0 AT", "doh_method GET": "GET HTTP/2.0 AT", "tls_servername dns.example": "POST HTTP/2.0 dns.example"} {
-		t.Run("asked by "+options, func(t *testing.T) {
+		t.Run("options "+options, func(t *testing.T) {
 			w := startWeb(t, certificate.Config, addressReply)
 			f := chainOf(t, secure("https", w.at, "", "tls CA\n"+options, certificate))
 			wantRight(t, f, false, "a.example.")
@@ -195,7 +195,7 @@ func TestHTTPS(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			w := startWeb(t, certificate.Config, addressReply)
 			m := question("a.example.")
-			checkCertified(t, ask(chainOf(t, secure("https", w.at, c.name, c.options, certificate)), m, false), m, c.right)
+			checkCertified(t, queryOver(chainOf(t, secure("https", w.at, c.name, c.options, certificate)), m, false), m, c.right)
 		})
 	}
 }
@@ -221,10 +221,10 @@ func TestHTTPS_Wrong(t *testing.T) {
 			f := chainOf(t, stanzaOf("policy sequential\ntls "+certificate.CA, "https://"+w.at, s.Addr))
 			wantRight(t, f, false, "a.example.")
 			if n := metric(t, "nearside_forward_dropped_answers_total", "to", w.at, "proto", "https", "reason", c.reason); c.reason != "" && n == 0 {
-				t.Errorf("%v are counted", n)
+				t.Errorf("%v dropped answers are counted", n)
 			}
 			if c.reason != "" { // a check accepts any answer
-				within(t, "it is not doubted", func() bool { return !upstreamOf(f, 0).doubted() })
+				within(t, "the upstream is not doubted", func() bool { return !upstreamOf(f, 0).doubted() })
 			}
 		})
 	}
@@ -235,7 +235,7 @@ func TestHTTPS_Wrong(t *testing.T) {
 			return m
 		})
 		m := question("a.example.")
-		a := ask(chainOf(t, stanzaOf("timeout 1s\ntls "+certificate.CA, "https://"+w.at)), m, false)
+		a := queryOver(chainOf(t, stanzaOf("timeout 1s\ntls "+certificate.CA, "https://"+w.at)), m, false)
 		if a.Msg == nil || a.code != dns.RcodeFormatError || len(a.Question) != 1 || a.Question[0] != m.Question[0] || a.Id != m.Id {
 			t.Errorf("message %v, error %v", a.Msg, a.err)
 		}
@@ -246,11 +246,11 @@ func TestHTTPS_Wrong(t *testing.T) {
 func TestHTTPS_Late(t *testing.T) {
 	t.Parallel()
 	certificate := rogue.NewCertificate(t, "127.0.0.1")
-	cases := atOnce(t)
+	cases := concurrently(t)
 	defer cases.Wait()
 	for name, c := range map[string]struct {
 		options string
-		takes   time.Duration
+		delay   time.Duration
 		rcode   int
 	}{
 		"in time":            {"", 50 * time.Millisecond, dns.RcodeSuccess},
@@ -258,9 +258,9 @@ func TestHTTPS_Late(t *testing.T) {
 		"never":              {"timeout 500ms", 2 * time.Second, dns.RcodeServerFailure},
 	} {
 		cases.Run(name, func(t testing.TB) {
-			w := startWeb(t, certificate.Config, func(r *dns.Msg) *dns.Msg { time.Sleep(c.takes); return addressReply(r) })
+			w := startWeb(t, certificate.Config, func(r *dns.Msg) *dns.Msg { time.Sleep(c.delay); return addressReply(r) })
 			m := question("a.example.")
-			a := ask(chainOf(t, stanzaOf(c.options+"\ntls "+certificate.CA, "https://"+w.at)), m, false)
+			a := queryOver(chainOf(t, stanzaOf(c.options+"\ntls "+certificate.CA, "https://"+w.at)), m, false)
 			if a.code != c.rcode || a.took > 500*time.Millisecond+margin || c.rcode == dns.RcodeSuccess && a.wrong(m) != "" {
 				t.Errorf("code %d, error %v, after %v", a.code, a.err, a.took)
 			}
@@ -288,22 +288,22 @@ func TestHTTPS_Health(t *testing.T) {
 	u := upstreamOf(f, 0)
 	wantRight(t, f, false, "a.example.")
 	if !u.doubted() {
-		t.Error("it is not doubted")
+		t.Error("the upstream is not doubted")
 	}
-	within(t, "it is down", u.down)
+	within(t, "the upstream is down", u.down)
 	before := s.Counts().Queries()
 	wantRight(t, f, false, "b.example.")
 	if s.Counts().Queries() != before+1 {
-		t.Error("the other got no query")
+		t.Error("the other upstream got no query")
 	}
 	if n := metric(t, checkFailures, "to", w.at, "proxy_name", "forward"); n < 3 {
 		t.Errorf("%v failed checks are counted", n)
 	}
 	works.Store(true)
-	within(t, "it is up", func() bool { return !u.down() && !u.doubted() })
+	within(t, "the upstream is up", func() bool { return !u.down() && !u.doubted() })
 	wantRight(t, f, false, "c.example.")
 	if s.Counts().Queries() != before+1 {
-		t.Error("it is not the first")
+		t.Error("the upstream is not the first")
 	}
 	if q := seen.all()[0]; q.Question[0].Name != "check.example." || q.RecursionDesired {
 		t.Errorf("the query of a check is %v", q)
@@ -316,13 +316,13 @@ func TestHTTPS_Stop(t *testing.T) {
 	for name, c := range map[string]struct {
 		expire       string
 		before, stop bool
-	}{"stop while asked": {"200ms", false, true}, "stop at rest": {"1m", true, true}, "expire": {"200ms", true, false}} {
+	}{"stop during queries": {"200ms", false, true}, "stop while idle": {"1m", true, true}, "expire": {"200ms", true, false}} {
 		t.Run(name, func(t *testing.T) {
 			w := startWeb(t, certificate.Config, func(r *dns.Msg) *dns.Msg { time.Sleep(100 * time.Millisecond); return addressReply(r) })
 			f := chainOf(t, stanzaOf("expire "+c.expire+"\ntls "+certificate.CA, "https://"+w.at))
 			var wait sync.WaitGroup
 			wait.Go(func() { wantRight(t, f, false, "a.example.") })
-			within(t, "there is a request", func() bool { return w.requests.Load() > 0 })
+			within(t, "a request has arrived", func() bool { return w.requests.Load() > 0 })
 			if c.before {
 				wait.Wait()
 			}
@@ -336,7 +336,7 @@ func TestHTTPS_Stop(t *testing.T) {
 	}
 }
 
-// TestMetrics causes each metric once.
+// TestMetrics causes and checks each metric once.
 func TestMetrics(t *testing.T) {
 	t.Parallel()
 	measured(t, func(t testing.TB) {
@@ -345,7 +345,7 @@ func TestMetrics(t *testing.T) {
 		wantRight(t, f, false, "c.example.", "d.example.")
 		servers[1].Behave(failing(dns.RcodeServerFailure))
 		m := question("e.example.")
-		ask(f, m, true)
+		queryOver(f, m, true)
 		to := servers[0].Addr
 		for _, c := range []struct {
 			name   string
@@ -393,7 +393,7 @@ func TestMetrics(t *testing.T) {
 			}
 		}
 		code, failing := forwardTo(t, "", rogue.Behaviour{Rcode: 23})
-		ask(code, question("a.example.").SetEdns0(1232, false), false)
+		queryOver(code, question("a.example.").SetEdns0(1232, false), false)
 		if n := metric(t, "coredns_proxy_request_duration_seconds", "to", failing[0].Addr, "rcode", "BADCOOKIE"); n != 1 {
 			t.Errorf("%v answers with an extended code", n)
 		}

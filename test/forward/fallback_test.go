@@ -9,7 +9,7 @@ import (
 	"github.com/nearside-dns/nearside/test/forward/rogue"
 )
 
-// TestFallback has TCP that does not work and UDP that does.
+// TestFallback has upstreams whose TCP fails and whose UDP works.
 func TestFallback(t *testing.T) {
 	t.Parallel()
 	for name, b := range map[string]rogue.Behaviour{
@@ -25,17 +25,17 @@ func TestFallback(t *testing.T) {
 			s := start(t, zone(forward(r.Addr, "force_tcp", "fallback udp")))
 			load{tcp: 4}.run(s).wantRight(t)
 			if got := r.Counts().UDP; got == 0 {
-				t.Error("no queries came over UDP")
+				t.Error("no queries over UDP")
 			}
 			if all := s.scrape(t); all.Sum(fallbacks, "to", r.Addr, "reason", "udp") == 0 {
-				t.Errorf("fallbacks are not counted; there are\n%s", like(all, "nearside_forward_"))
+				t.Errorf("fallbacks are not counted; metrics:\n%s", like(all, "nearside_forward_"))
 			}
 			wantConnections(t, r, single)
 		})
 	}
 }
 
-// TestFallbackBack sees that TCP is tried again when it works.
+// TestFallbackBack checks that queries use TCP again after it recovers.
 func TestFallbackBack(t *testing.T) {
 	t.Parallel()
 	r := rogueServer(t, rogue.Behaviour{Refuse: true, OverUDP: rogue.Well()})
@@ -50,20 +50,20 @@ func TestFallbackBack(t *testing.T) {
 	load{queries: 50}.run(s).wantRight(t)
 }
 
-// TestNoFallback sees that nothing goes over UDP if the option is not given.
+// TestNoFallback checks that no query is sent over UDP without the option.
 func TestNoFallback(t *testing.T) {
 	t.Parallel()
 	r := rogueServer(t, rogue.Behaviour{Refuse: true, OverUDP: rogue.Well()})
 	s := start(t, zone(forward(r.Addr, "force_tcp", "timeout 1s")))
 	if right, _ := (load{queries: 50, wait: time.Second + margin}).run(s).wantRcode(t, 2); right > 0 {
-		t.Errorf("%d right answers without TCP", right)
+		t.Errorf("%d right answers without TCP, want none", right)
 	}
 	if got := r.Counts().UDP; got > 0 {
-		t.Errorf("%d queries came over UDP", got)
+		t.Errorf("%d queries over UDP, want none", got)
 	}
 }
 
-// TestUDP asks misbehaving servers over UDP.
+// TestUDP queries misbehaving servers over UDP.
 func TestUDP(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]answerable{
@@ -87,20 +87,20 @@ func TestUDP(t *testing.T) {
 			s := start(t, zone(forward(r.Addr, append(c.options, "prefer_udp")...)))
 			load{tcp: 4}.run(s).wantRight(t)
 			if all := s.scrape(t); len(c.metric) > 0 && all.Sum(c.metric[0], c.metric[1:]...) == 0 {
-				t.Errorf("none of %q; there are\n%s", c.metric, like(all, "nearside_forward_"))
+				t.Errorf("metric %q is 0; metrics:\n%s", c.metric, like(all, "nearside_forward_"))
 			}
 			counts := r.Counts()
 			if counts.UDP < 300 {
-				t.Errorf("%d queries came over UDP, of 300", counts.UDP)
+				t.Errorf("%d queries over UDP, want at least 300", counts.UDP)
 			}
 			if truncates := len(c.metric) > 1 && c.metric[0] == fallbacks; (counts.TCP > 0) != truncates {
-				t.Errorf("%d queries came over TCP", counts.TCP)
+				t.Errorf("%d queries over TCP, want some: %t", counts.TCP, truncates)
 			}
 		})
 	}
 }
 
-// TestFollowsClient sees that without force_tcp and prefer_udp the upstream is asked as the client asks.
+// TestFollowsClient checks that without force_tcp and prefer_udp the upstream is queried over the client's protocol.
 func TestFollowsClient(t *testing.T) {
 	t.Parallel()
 	r := rogueServer(t, rogue.Behaviour{Delay: delay})
@@ -112,7 +112,7 @@ func TestFollowsClient(t *testing.T) {
 	wantConnections(t, r, pipelined)
 }
 
-// TestUDPLossBeside loses datagrams of one upstream. With no more attempts than usual, the other answers.
+// TestUDPLossBeside loses datagrams of one upstream: with the default number of attempts, the other one answers.
 func TestUDPLossBeside(t *testing.T) {
 	t.Parallel()
 	lossy, good := rogueServer(t, rogue.Behaviour{Drop: 0.5}), rogueServer(t, rogue.Behaviour{})

@@ -23,26 +23,26 @@ import (
 )
 
 const (
-	// budget is how long a query may take if the Corefile does not say otherwise.
+	// budget is the max time of a query by default.
 	budget = 5 * time.Second
-	// margin is what a busy machine may take besides.
+	// margin is added to the budget for a busy machine.
 	margin = 2500 * time.Millisecond
-	// mostReports is how many queries of a load are reported one by one.
-	mostReports = 5
+	// maxReports is the max number of queries of a load that are reported one by one.
+	maxReports = 5
 )
 
-// load is a number of queries for names that differ, each by a client of its own that asks once.
+// load is a number of queries for different names, each sent once by its own client.
 type load struct {
-	queries int           // 300 if it is not said
-	slow    int           // of every so many, one has a name that begins with "slow"; 0 is none
-	tcp     int           // of every so many, one comes over TCP; 0 is none
-	pace    time.Duration // between two queries; 250 us if it is not said
-	wait    time.Duration // for an answer; the default budget and margin if it is not said
-	edns    bool          // whether the queries have EDNS
-	host    string        // a format of the names, given the number, if the upstream knows no others
+	queries int           // 300 by default
+	slow    int           // every n-th name begins with "slow"; 0 is none
+	tcp     int           // every n-th query is sent over TCP; 0 is none
+	pace    time.Duration // between two queries; 250 us by default
+	wait    time.Duration // for an answer; budget and margin by default
+	edns    bool          // the queries have EDNS
+	host    string        // format of the names with a number, for an upstream with fixed names
 }
 
-// outcome is what became of a query. err is set if there was no reply in time.
+// outcome is the reply to a query. err is set if no reply arrived in time.
 type outcome struct {
 	name    string
 	want    netip.Addr
@@ -53,7 +53,7 @@ type outcome struct {
 	err     error
 }
 
-var loads atomic.Int64 // that have been run: names differ between them
+var loads atomic.Int64 // number of the last load: part of its names
 
 func (l load) defaults() load {
 	if l.queries == 0 {
@@ -68,7 +68,7 @@ func (l load) defaults() load {
 	return l
 }
 
-// names returns the names of a load, in letters of any case.
+// names returns the names of a load, in random letter case.
 func (l load) names() []string {
 	run := loads.Add(1)
 	names := make([]string, l.queries)
@@ -96,7 +96,7 @@ func anyCase(name string) string {
 	return string(b)
 }
 
-// begin asks all queries, and returns what waits for the outcomes.
+// begin starts all queries, and returns a function that waits for their outcomes.
 func (l load) begin(s *server) func() outcomes {
 	l = l.defaults()
 	all := make(outcomes, l.queries)
@@ -110,7 +110,7 @@ func (l load) begin(s *server) func() outcomes {
 			if l.tcp > 0 && i%l.tcp == l.tcp-1 {
 				o.network = "tcp"
 			}
-			clients.Go(func() { o.ask(s.Addr, l.wait) })
+			clients.Go(func() { o.query(s.Addr, l.wait) })
 			time.Sleep(l.pace)
 		}
 	}()
@@ -121,21 +121,21 @@ func (l load) begin(s *server) func() outcomes {
 	}
 }
 
-// run asks all queries and waits for the outcomes.
+// run sends all queries and waits for the outcomes.
 func (l load) run(s *server) outcomes { return l.begin(s)() }
 
-// ask asks once for the addresses of the name.
-func (o *outcome) ask(address string, wait time.Duration) {
+// query sends one query for the addresses of the name.
+func (o *outcome) query(address string, wait time.Duration) {
 	begin := time.Now()
-	query := new(dns.Msg).SetQuestion(o.name, dns.TypeA)
+	m := new(dns.Msg).SetQuestion(o.name, dns.TypeA)
 	if o.edns {
-		query.SetEdns0(1232, false)
+		m.SetEdns0(1232, false)
 	}
-	o.reply, o.err = exchange(o.network, address, query, begin.Add(wait))
+	o.reply, o.err = exchange(o.network, address, m, begin.Add(wait))
 	o.took = time.Since(begin)
 }
 
-// exchange sends a query once and returns the reply to it.
+// exchange sends a query once and returns its reply.
 func exchange(network, address string, query *dns.Msg, deadline time.Time) (*dns.Msg, error) {
 	packet, err := query.Pack()
 	if err != nil {
@@ -145,7 +145,7 @@ func exchange(network, address string, query *dns.Msg, deadline time.Time) (*dns
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = conn.Close() }() // the answer counts
+	defer func() { _ = conn.Close() }() // the reply is already read
 	if err := conn.SetDeadline(deadline); err != nil {
 		return nil, err
 	}
@@ -164,7 +164,7 @@ func exchange(network, address string, query *dns.Msg, deadline time.Time) (*dns
 		return nil, err
 	}
 	if reply.Id != query.Id || len(reply.Question) != 1 || reply.Question[0] != query.Question[0] {
-		return reply, errors.New("the reply is not to the query")
+		return reply, errors.New("the reply does not match the query")
 	}
 	return reply, nil
 }
@@ -184,7 +184,7 @@ func receive(conn net.Conn, network string) ([]byte, error) {
 	return b, err
 }
 
-// problem says what is wrong with the outcome for a query that could be answered, or "".
+// problem returns the error of an outcome, "" for the right answer.
 func (o outcome) problem() string {
 	switch {
 	case errors.Is(o.err, os.ErrDeadlineExceeded):
@@ -204,23 +204,23 @@ func (o outcome) problem() string {
 	return "wrong answer: " + o.reply.Answer[0].String()
 }
 
-// outcomes are what became of the queries of a load.
+// outcomes are the outcomes of the queries of a load.
 type outcomes []outcome
 
-// wantRight fails the test for every query that did not get its right answer.
+// wantRight fails the test if a query did not get its right answer.
 func (all outcomes) wantRight(t *testing.T) {
 	t.Helper()
 	all.want(t, "")
 }
 
-// wantRcode fails the test for every query that got neither its right answer nor this response code, and
-// returns how many got each. There is to be a reply to each in any case.
+// wantRcode fails the test if a query got neither its right answer nor the response code, and returns the number of
+// queries with each. A query without a reply fails the test.
 func (all outcomes) wantRcode(t *testing.T, rcode int) (right, others int) {
 	t.Helper()
 	return all.want(t, dns.RcodeToString[rcode])
 }
 
-// want fails the test for every problem but this one.
+// want fails the test if an outcome has a problem other than the tolerated one.
 func (all outcomes) want(t *testing.T, tolerated string) (right, others int) {
 	t.Helper()
 	var bad []string
@@ -235,7 +235,7 @@ func (all outcomes) want(t *testing.T, tolerated string) (right, others int) {
 		}
 	}
 	if len(bad) > 0 {
-		t.Errorf("%d of %d queries went wrong:\n%s", len(bad), len(all), strings.Join(bad[:min(len(bad), mostReports)], "\n"))
+		t.Errorf("%d of %d queries failed:\n%s", len(bad), len(all), strings.Join(bad[:min(len(bad), maxReports)], "\n"))
 	}
 	return right, others
 }

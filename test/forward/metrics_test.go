@@ -9,7 +9,7 @@ import (
 	"github.com/nearside-dns/nearside/test/forward/rogue"
 )
 
-// TestMetrics compares what the metrics say of a load with what clients and upstream saw.
+// TestMetrics compares the metrics of a load with the counts of the clients and the upstream.
 func TestMetrics(t *testing.T) {
 	t.Parallel()
 	const queries = 300
@@ -23,18 +23,18 @@ func TestMetrics(t *testing.T) {
 			end().wantRight(t)
 			all := s.scrape(t)
 			counts := r.Counts()
-			least, most := counts.Queries(), counts.Queries()
-			if proto == "tcp" { // a segment has several, or acknowledges some
-				least, most = 1, 4*most
+			minPackets, maxPackets := counts.Queries(), counts.Queries()
+			if proto == "tcp" { // a segment has several messages, or only acknowledges some
+				minPackets, maxPackets = 1, 4*maxPackets
 			}
 			for _, c := range []struct {
-				what   string
+				metric string
 				got    float64
 				lo, hi int
 			}{
 				{"requests", all.Sum(requestCount, "proxy_name", "forward", "to", r.Addr, "rcode", "NOERROR"), queries, queries},
-				{"packets sent", all.Sum(packets, "to", r.Addr, "proto", proto, "direction", "sent"), least, most},
-				{"packets received", all.Sum(packets, "to", r.Addr, "proto", proto, "direction", "received"), least, most},
+				{"packets sent", all.Sum(packets, "to", r.Addr, "proto", proto, "direction", "sent"), minPackets, maxPackets},
+				{"packets received", all.Sum(packets, "to", r.Addr, "proto", proto, "direction", "received"), minPackets, maxPackets},
 				{"in flight", all.Sum(inFlight), 0, 0},
 				{"late answers", all.Sum(lateAnswers), 0, second},
 				{"dropped answers", all.Sum(dropped), 0, 0},
@@ -42,7 +42,7 @@ func TestMetrics(t *testing.T) {
 				{"failed checks", all.Sum(checkFailed), 0, 0},
 			} {
 				if int(c.got) < c.lo || int(c.got) > c.hi {
-					t.Errorf("%s: %v, want %d to %d", c.what, c.got, c.lo, c.hi)
+					t.Errorf("%s: %v, want %d to %d", c.metric, c.got, c.lo, c.hi)
 				}
 			}
 			if proto == "tcp" {
@@ -52,15 +52,15 @@ func TestMetrics(t *testing.T) {
 	}
 }
 
-// streamMetrics checks what is counted for connections alone.
+// streamMetrics checks the metrics of connections.
 func streamMetrics(t *testing.T, all daemon.Samples, r *rogue.Server) {
 	t.Helper()
 	counts := r.Counts()
 	if got := all.Sum(connections, "to", r.Addr, "proto", "tcp"); int(got) != counts.Open {
-		t.Errorf("connections: %v, the upstream has %d", got, counts.Open)
+		t.Errorf("connections: %v, want %d as counted by the upstream", got, counts.Open)
 	}
 	if got := all.Sum(depthCount, "to", r.Addr, "proto", "tcp"); got == 0 {
-		t.Error("the depth of pipelines is not counted")
+		t.Error("pipelining depth is not counted")
 	}
 	hits, misses := all.Sum(cacheHits, "to", r.Addr, "proto", "tcp"), all.Sum(cacheMisses, "to", r.Addr, "proto", "tcp")
 	if misses == 0 || int(misses) > counts.Connections || int(hits+misses) != len(counts.Names) {

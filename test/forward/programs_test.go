@@ -15,25 +15,24 @@ import (
 	"github.com/nearside-dns/nearside/test/forward/rogue"
 )
 
-// bounded is how long something may take that is to happen at once, on a busy machine.
+// bounded is the time limit of immediate events, on a busy machine.
 const bounded = 10 * time.Second
 
-// rogueHost is where rogue servers are. Clients and nodecache send from 127.0.0.1, so that they never
-// have a port that a server comes back to.
+// rogueHost is the address of rogue servers. Clients and nodecache send from 127.0.0.1, so that they never occupy the port
+// of a server that restarts.
 const rogueHost = "127.0.0.2"
 
-// atOnce is how many tests run at the same time if the command line does not say it: they wait most of the
-// time.
-const atOnce = "4"
+// defaultParallel is the default of -test.parallel: the tests are idle for most of their time.
+const defaultParallel = "4"
 
-// TestMain removes the program that the tests have built.
+// TestMain sets the number of parallel tests, and removes the built program after them.
 func TestMain(m *testing.M) {
 	flag.Parse()
 	const parallel = "test.parallel"
-	said := false
-	flag.Visit(func(f *flag.Flag) { said = said || f.Name == parallel })
-	if !said {
-		if err := flag.Set(parallel, atOnce); err != nil {
+	isSet := false
+	flag.Visit(func(f *flag.Flag) { isSet = isSet || f.Name == parallel })
+	if !isSet {
+		if err := flag.Set(parallel, defaultParallel); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(2)
 		}
@@ -47,19 +46,19 @@ type server struct {
 	metrics string // address
 }
 
-// start starts nodecache with the blocks that zone returned, and waits until it answers. Names outside
-// of test are not forwarded.
+// start starts nodecache with server blocks by zone, and waits until it answers. Names outside the zone test are not
+// forwarded.
 func start(t *testing.T, blocks ...string) *server {
 	t.Helper()
 	s := &server{metrics: "127.0.0.1:" + strconv.Itoa(daemon.FreePort(t))}
 	all := strings.Join(append(blocks, ".:PORT {\n    whoami\n}\n"), "")
 	s.Process = daemon.Start(t, daemon.Program(t, "nodecache"), strings.ReplaceAll(all, "METRICS", s.metrics))
-	t.Cleanup(func() { s.wantSound(t) })
+	t.Cleanup(func() { s.wantHealthy(t) })
 	return s
 }
 
-// wantSound fails the test if the program has survived a panic, or had a race.
-func (s *server) wantSound(t *testing.T) {
+// wantHealthy fails the test if nodecache has ended, recovered from a panic, or had a data race.
+func (s *server) wantHealthy(t *testing.T) {
 	t.Helper()
 	if _, err := s.Wait(0); err == nil {
 		t.Error("nodecache has ended")
@@ -69,16 +68,16 @@ func (s *server) wantSound(t *testing.T) {
 		t.Errorf("%v panics", got)
 	}
 	if strings.Contains(s.Output(), "DATA RACE") {
-		t.Error("nodecache had a race")
+		t.Error("data race in nodecache")
 	}
 }
 
-// zone is a server block for test with these lines.
+// zone returns a server block for the zone test with some lines.
 func zone(lines ...string) string {
 	return "test:PORT {\n    prometheus METRICS\n    errors {\n        consolidate 1s .\n    }\n    " + strings.Join(lines, "\n    ") + "\n}\n"
 }
 
-// forward is a stanza that forwards everything to upstreams, separated by spaces.
+// forward returns a stanza that forwards all queries to upstreams, which are separated by spaces.
 func forward(to string, options ...string) string {
 	if len(options) == 0 {
 		return "forward . " + to
@@ -92,10 +91,10 @@ func rogueServer(t *testing.T, b rogue.Behaviour) *rogue.Server {
 	return rogue.StartAt(t, rogue.Options{Host: rogueHost}, b)
 }
 
-// within waits until something is so.
-func within(t *testing.T, limit time.Duration, what string, so func() bool) {
+// within waits until a condition is true, and fails the test after a limit.
+func within(t *testing.T, limit time.Duration, what string, condition func() bool) {
 	t.Helper()
-	for end := time.Now().Add(limit); !so(); time.Sleep(10 * time.Millisecond) {
+	for end := time.Now().Add(limit); !condition(); time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatalf("not within %s: %s", limit, what)
 		}

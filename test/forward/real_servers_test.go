@@ -17,21 +17,21 @@ import (
 	"github.com/nearside-dns/nearside/test/daemon"
 )
 
-// anyOf is what TestReal sends to each server.
-var anyOf = load{queries: hosts, host: hostName, tcp: 4, edns: true}
+// allHosts is a load for all hosts of the zone.
+var allHosts = load{queries: hosts, host: hostName, tcp: 4, edns: true}
 
-// closing are the servers that close connections after a number of queries: dnsmasq after 100, CoreDNS after
-// 128. Those that are being closed are counted besides those that take their place.
+// closing is the max number of connections to servers that close a connection after a number of queries: dnsmasq after
+// 100, CoreDNS after 128. Connections that are being closed count in addition to their replacements.
 var closing = map[string]int{"dnsmasq": 30, "coredns": 30}
 
-// mostTo returns how many connections a server may get. nsd works on one query of a connection at a time, and gets one
-// on each where the machine is so busy that this is found out.
-func mostTo(server string) int {
+// maxConnections returns the max number of connections to a server. nsd processes one query of a connection at a time, and
+// on a busy machine it is classified as one query per connection.
+func maxConnections(server string) int {
 	if server == "nsd" {
 		return single
 	}
-	if most, ok := closing[server]; ok {
-		return most
+	if limit, ok := closing[server]; ok {
+		return limit
 	}
 	return few
 }
@@ -47,34 +47,34 @@ func eachReal(t *testing.T, test func(t *testing.T, r *realServer)) {
 	}
 }
 
-// TestRealTCP asks hundreds of names at the same time, over few connections.
+// TestRealTCP queries hundreds of names at the same time, over few connections.
 func TestRealTCP(t *testing.T) {
 	eachReal(t, func(t *testing.T, r *realServer) {
 		s := start(t, zone(forward(r.address(r.port), "force_tcp")))
 		watch := watchConnections(t, r.address(r.port))
 		for range 3 {
-			anyOf.run(s).wantRight(t)
+			allHosts.run(s).wantRight(t)
 		}
-		watch.want(t, mostTo(r.name))
+		watch.want(t, maxConnections(r.name))
 		if all := s.scrape(t); all.Sum(packets, "proto", "udp") > 0 || all.Sum(dropped) > 0 {
-			t.Errorf("not only right answers over TCP:\n%s", like(all, "nearside_forward_"))
+			t.Errorf("queries over UDP or dropped answers, want none:\n%s", like(all, "nearside_forward_"))
 		}
 	})
 }
 
-// TestRealUDP asks as the clients ask.
+// TestRealUDP uses the protocol of the client's query.
 func TestRealUDP(t *testing.T) {
 	eachReal(t, func(t *testing.T, r *realServer) {
 		s := start(t, zone(forward(r.address(r.port))))
 		watch := watchConnections(t, r.address(r.port))
 		for range 2 {
-			anyOf.run(s).wantRight(t)
+			allHosts.run(s).wantRight(t)
 		}
-		watch.want(t, mostTo(r.name))
+		watch.want(t, maxConnections(r.name))
 	})
 }
 
-// TestRealTruncation asks for more records than a datagram has room for.
+// TestRealTruncation queries more records than fit in a datagram.
 func TestRealTruncation(t *testing.T) {
 	eachReal(t, func(t *testing.T, r *realServer) {
 		s := start(t, zone(forward(r.address(r.port), "prefer_udp")))
@@ -91,42 +91,42 @@ func TestRealTruncation(t *testing.T) {
 			t.Errorf("%v fallbacks for truncation, want 20:\n%s", got, like(all, "nearside_forward_"))
 		}
 		if all.Sum(packets, "proto", "udp", "direction", "sent") != 20 {
-			t.Errorf("not every query went over UDP first:\n%s", like(all, "nearside_forward_"))
+			t.Errorf("want 20 queries over UDP first:\n%s", like(all, "nearside_forward_"))
 		}
 	})
 }
 
-// wantLarge fails the test if a reply has not all the addresses of the large name.
+// wantLarge fails the test unless a reply has all addresses of the large name.
 func wantLarge(t *testing.T, reply *dns.Msg) {
 	t.Helper()
-	have := map[string]bool{}
+	found := map[string]bool{}
 	for _, rr := range reply.Answer {
 		if a, ok := rr.(*dns.A); ok {
-			have[a.A.String()] = true
+			found[a.A.String()] = true
 		}
 	}
 	for i := range largeAddresses {
-		if !have[largeAddress(i).String()] {
+		if !found[largeAddress(i).String()] {
 			t.Fatalf("rcode %s, TC %t, %d records, without %s", dns.RcodeToString[reply.Rcode], reply.Truncated, len(reply.Answer), largeAddress(i))
 		}
 	}
 }
 
-// TestRealCache has a cache in front.
+// TestRealCache enables the cache: each name is forwarded once.
 func TestRealCache(t *testing.T) {
 	eachReal(t, func(t *testing.T, r *realServer) {
 		s := start(t, zone("cache 30", forward(r.address(r.port), "force_tcp")))
 		for range 2 {
-			anyOf.run(s).wantRight(t)
+			allHosts.run(s).wantRight(t)
 		}
-		asked := s.scrape(t).Sum(requestCount, "proxy_name", "forward")
-		if asked != hosts {
-			t.Errorf("%v queries to the upstream, want %d", asked, hosts)
+		forwarded := s.scrape(t).Sum(requestCount, "proxy_name", "forward")
+		if forwarded != hosts {
+			t.Errorf("%v queries to the upstream, want %d", forwarded, hosts)
 		}
 	})
 }
 
-// TestRealTLS asks over TLS, hundreds of names at the same time, over few connections.
+// TestRealTLS queries hundreds of names at the same time over TLS, over few connections.
 func TestRealTLS(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"unbound", "nsd", "named", "coredns"} {
@@ -141,20 +141,19 @@ func TestRealTLS(t *testing.T) {
 			t.Run(name+", "+how, func(t *testing.T) {
 				t.Parallel()
 				r := startReal(t, name)
-				to, more := options(r)
-				s := start(t, zone(forward(to, more...)))
+				to, lines := options(r)
+				s := start(t, zone(forward(to, lines...)))
 				watch := watchConnections(t, r.address(r.tls))
 				for range 2 {
-					anyOf.run(s).wantRight(t)
+					allHosts.run(s).wantRight(t)
 				}
-				watch.want(t, mostTo(r.name))
+				watch.want(t, maxConnections(r.name))
 			})
 		}
 	}
 }
 
-// TestRealTLSDistrust sees that a server is not asked whose certificate is for another name, or by an
-// unknown authority.
+// TestRealTLSDistrust checks that a server is not used if its certificate is for another name or from an unknown authority.
 func TestRealTLSDistrust(t *testing.T) {
 	t.Parallel()
 	r := startReal(t, "unbound")
@@ -166,13 +165,13 @@ func TestRealTLSDistrust(t *testing.T) {
 			s := start(t, zone(forward("tls://"+r.address(r.tls), append(options, "timeout 1s")...)))
 			l := load{queries: 20, host: hostName, wait: time.Second + margin}
 			if right, _ := l.run(s).wantRcode(t, dns.RcodeServerFailure); right > 0 {
-				t.Errorf("%d right answers from a server that is not to be believed", right)
+				t.Errorf("%d right answers from a server without a valid certificate", right)
 			}
 		})
 	}
 }
 
-// TestRealHTTPS and TestRealQUIC ask servers that have these.
+// TestRealHTTPS and TestRealQUIC query the servers that support DNS over HTTPS and over QUIC.
 func TestRealHTTPS(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"coredns", "named", "unbound"} {
@@ -181,7 +180,7 @@ func TestRealHTTPS(t *testing.T) {
 				t.Parallel()
 				r := startReal(t, name)
 				s := start(t, zone(forward("https://"+r.address(r.https), "tls "+r.cert.CA, "tls_servername "+serverName, "doh_method "+method)))
-				anyOf.run(s).wantRight(t)
+				allHosts.run(s).wantRight(t)
 			})
 		}
 	}
@@ -191,30 +190,30 @@ func TestRealQUIC(t *testing.T) {
 	t.Parallel()
 	r := startReal(t, "coredns")
 	s := start(t, zone(forward("quic://"+r.address(r.quic), "tls "+r.cert.CA, "tls_servername "+serverName)))
-	anyOf.run(s).wantRight(t)
+	allHosts.run(s).wantRight(t)
 }
 
-// TestRealBesideDown has one of two servers down.
+// TestRealBesideDown has two upstreams, of which one is down.
 func TestRealBesideDown(t *testing.T) {
 	eachReal(t, func(t *testing.T, r *realServer) {
-		nobody := r.address(daemon.FreePort(t))
-		s := start(t, zone(forward(nobody+" "+r.address(r.port), "force_tcp")))
+		down := r.address(daemon.FreePort(t))
+		s := start(t, zone(forward(down+" "+r.address(r.port), "force_tcp")))
 		for range 2 {
-			anyOf.run(s).wantRight(t)
+			allHosts.run(s).wantRight(t)
 		}
 	})
 }
 
-// watch counts the connections to an address, as the kernel has them.
+// watch counts the connections to an address in /proc/net/tcp.
 type watch struct {
 	address string
 	stop    chan struct{}
 	ended   chan struct{}
 	err     error
-	most    atomic.Int64
+	max     atomic.Int64
 }
 
-// watchConnections begins to count.
+// watchConnections starts a watch.
 func watchConnections(t *testing.T, address string) *watch {
 	t.Helper()
 	w := &watch{address: address, stop: make(chan struct{}), ended: make(chan struct{})}
@@ -244,23 +243,23 @@ func (w *watch) end() {
 	<-w.ended
 }
 
-// want fails the test if there were more connections at one time.
-func (w *watch) want(t *testing.T, most int) {
+// want fails the test if there were no connections, or more than a limit at one time.
+func (w *watch) want(t *testing.T, limit int) {
 	t.Helper()
 	w.end()
 	if w.err != nil {
 		t.Fatal(w.err)
 	}
-	t.Logf("%d connections at one time", w.most.Load())
-	if got := int(w.most.Load()); got > most || got == 0 {
-		t.Errorf("%d connections at one time, want 1 to %d", got, most)
+	t.Logf("%d connections at one time", w.max.Load())
+	if got := int(w.max.Load()); got > limit || got == 0 {
+		t.Errorf("%d connections at one time, want 1 to %d", got, limit)
 	}
 }
 
 // established is the state of a connection in /proc/net/tcp.
 const established = "01"
 
-// count counts the connections that are established now.
+// count counts the established connections.
 func (w *watch) count() {
 	text, err := os.ReadFile("/proc/net/tcp")
 	if err != nil {
@@ -273,10 +272,10 @@ func (w *watch) count() {
 			n++
 		}
 	}
-	w.most.Store(max(w.most.Load(), n))
+	w.max.Store(max(w.max.Load(), n))
 }
 
-// kernelAddress is an address as /proc/net/tcp has it: a number of the machine, of the bytes as they are.
+// kernelAddress returns an address in the form of /proc/net/tcp: its bytes as a number in host byte order.
 func kernelAddress(a netip.AddrPort) string {
 	b := a.Addr().As4()
 	return fmt.Sprintf("%08X:%04X", binary.NativeEndian.Uint32(b[:]), a.Port())

@@ -12,7 +12,7 @@ import (
 	"github.com/nearside-dns/nearside/test/daemon"
 )
 
-// The metrics that tell what happened.
+// The metrics that the tests read.
 const (
 	connections  = "nearside_forward_connections"
 	inFlight     = "nearside_forward_in_flight"
@@ -36,7 +36,7 @@ func (s *server) scrape(t *testing.T) daemon.Samples {
 	return daemon.Scrape(t, http.DefaultClient, s.metrics)
 }
 
-// like returns the samples whose name begins so, for a report.
+// like returns the samples whose names have a prefix, for a report.
 func like(all daemon.Samples, prefix string) string {
 	var lines []string
 	for key, value := range all {

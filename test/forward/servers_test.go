@@ -24,34 +24,34 @@ import (
 )
 
 const (
-	// realHost is where real servers are. Nobody sends from there, so that no port is taken from them.
+	// realHost is the address of real servers. No client sends from it, so that none occupies their ports.
 	realHost = "127.0.0.3"
-	// namedHost is where named is, which listens on addresses of interfaces alone.
+	// namedHost is the address of named, which listens on addresses of interfaces only.
 	namedHost = "127.0.0.1"
-	// serverName is what their certificates are for.
+	// serverName is the name in the certificates of real servers.
 	serverName = "dns.real.test"
-	// hosts is how many names of the form of hostName the zone test has, each with rogue.Address.
+	// hosts is the number of names by hostName in the zone test, each with its rogue.Address.
 	hosts    = 400
 	hostName = "host-%d.test."
-	// large is a name with so many addresses that they fill several datagrams.
+	// large is a name with more addresses than fit in a datagram.
 	large          = "large.test."
 	largeAddresses = 100
 )
 
-// realServer is a running server that somebody else wrote.
+// realServer is a running server of another project.
 type realServer struct {
 	t      *testing.T
 	name   string
-	host   string // its address
+	host   string // address
 	folder string
 	cert   rogue.Certificate
-	// The ports: of DNS, and of TLS, HTTPS and QUIC where the server has them.
+	// Ports of DNS, and of TLS, HTTPS and QUIC if the server supports them.
 	port, tls, https, quic int
 }
 
 func (r *realServer) address(port int) string { return net.JoinHostPort(r.host, strconv.Itoa(port)) }
 
-// realServers are the servers, and how each is started with the zone.
+// realServers are the functions that start each server with the zone.
 var realServers = map[string]func(r *realServer){
 	"unbound": startUnbound,
 	"nsd":     startNSD,
@@ -60,8 +60,8 @@ var realServers = map[string]func(r *realServer){
 	"coredns": startCoreDNS,
 }
 
-// startReal starts a server, and waits until it answers. Without the program it skips the test, or fails it
-// if the environment variable NEARSIDE_REQUIRE_ALL is 1.
+// startReal starts a server, and waits until it answers. If the program is not installed, the test is skipped, or fails if
+// the environment variable NEARSIDE_REQUIRE_ALL is 1.
 func startReal(t *testing.T, name string) *realServer {
 	t.Helper()
 	r := &realServer{t: t, name: name, host: realHost, folder: t.TempDir()}
@@ -95,8 +95,8 @@ func (r *realServer) program() string {
 	return ""
 }
 
-// copyOf returns the path of a copy: AppArmor's profiles let the programs of the usual paths read nothing but
-// their usual configuration.
+// copyOf returns the path of a copy of a program: AppArmor's profiles permit programs in their installed paths to read
+// only their default configuration.
 func (r *realServer) copyOf(path string) string {
 	r.t.Helper()
 	text, err := os.ReadFile(path)
@@ -110,7 +110,7 @@ func (r *realServer) copyOf(path string) string {
 	return own
 }
 
-// write writes a file that the server reads, and returns its path.
+// write writes a file for the server, and returns its path.
 func (r *realServer) write(name, text string) string {
 	r.t.Helper()
 	path := filepath.Join(r.folder, name)
@@ -157,7 +157,7 @@ func lastLines(text string, n int) string {
 	return strings.Join(lines[max(len(lines)-n, 0):], "\n")
 }
 
-// stop ends the server's whole group of processes: politely, then not.
+// stop ends the process group of the server: by SIGTERM, then by SIGKILL.
 func (r *realServer) stop(command *exec.Cmd, ended chan error) {
 	for _, s := range []syscall.Signal{syscall.SIGTERM, syscall.SIGKILL} {
 		if err := syscall.Kill(-command.Process.Pid, s); err != nil && !errors.Is(err, syscall.ESRCH) {
@@ -172,7 +172,7 @@ func (r *realServer) stop(command *exec.Cmd, ended chan error) {
 	r.t.Errorf("%s does not end", r.name)
 }
 
-// answers reports whether the server has the zone.
+// answers reports whether the server answers for the zone over UDP and TCP.
 func (r *realServer) answers() bool {
 	name := fmt.Sprintf(hostName, hosts-1)
 	for _, network := range []string{"udp", "tcp"} {
@@ -185,7 +185,7 @@ func (r *realServer) answers() bool {
 	return true
 }
 
-// records returns the records of the zone, as a format for a name and an address says.
+// records returns the records of the zone, one line each by a format for name and address.
 func records(format string) string {
 	var b strings.Builder
 	for i := range hosts {
@@ -200,7 +200,7 @@ func records(format string) string {
 
 func largeAddress(i int) netip.Addr { return netip.AddrFrom4([4]byte{192, 0, 2, byte(i)}) }
 
-// zoneFile writes the zone as RFC 1035 section 5 has it.
+// zoneFile writes the zone as a master file (RFC 1035 section 5), and returns its path.
 func (r *realServer) zoneFile() string {
 	r.t.Helper()
 	return r.write("test.zone", "test. 60 IN SOA ns.test. hostmaster.test. 1 3600 600 86400 60\n"+
@@ -268,7 +268,7 @@ func startDnsmasq(r *realServer) {
 		"--listen-address="+r.host, "--port="+strconv.Itoa(r.port))
 }
 
-// userName is the user that runs the test: as another one dnsmasq could not read its files.
+// userName returns the user that runs the test: dnsmasq changes to it, and must be able to read the files of the test.
 func userName(t *testing.T) string {
 	t.Helper()
 	name, err := exec.Command("id", "-un").Output()

@@ -13,7 +13,7 @@ import (
 	"github.com/nearside-dns/nearside/test/forward/rogue"
 )
 
-// TestExpire sees that connections at rest are closed after expire, and by edns-tcp-keepalive before.
+// TestExpire checks that idle connections are closed after expire, or earlier by edns-tcp-keepalive.
 func TestExpire(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -39,7 +39,7 @@ func TestExpire(t *testing.T) {
 	}
 }
 
-// TestHangUp closes all connections of an upstream again and again. What was on its way is asked again.
+// TestHangUp closes all connections of an upstream repeatedly. Queries in flight are repeated.
 func TestHangUp(t *testing.T) {
 	t.Parallel()
 	for name, reset := range map[string]bool{"FIN": false, "RST": true} {
@@ -53,13 +53,13 @@ func TestHangUp(t *testing.T) {
 				r.HangUp()
 			}
 			end().wantRight(t)
-			// Those that are being closed are counted besides those that take their place.
+			// Connections that are being closed count in addition to their replacements.
 			wantConnections(t, r, few)
 		})
 	}
 }
 
-// TestRestart takes an upstream away in the middle of a load, and brings it back.
+// TestRestart stops an upstream during a load, and starts it again.
 func TestRestart(t *testing.T) {
 	t.Parallel()
 	away := map[string]rogue.Behaviour{"refuses": {Refuse: true}, "black hole": {BlackHole: true}, "silent": {Drop: 1}}
@@ -94,8 +94,8 @@ func TestRestart(t *testing.T) {
 	}
 }
 
-// TestAllDown has all upstreams read and never answer, and then one of them answer again: they get no
-// storm of queries while they are down, and clients get answers soon after.
+// TestAllDown has all upstreams read and never answer, until one of them answers again: while they are down the number of
+// queries to them is limited, and clients get answers soon after.
 func TestAllDown(t *testing.T) {
 	t.Parallel()
 	for name, options := range map[string][]string{"TCP": {"force_tcp"}, "UDP": {}} {
@@ -118,38 +118,37 @@ func TestAllDown(t *testing.T) {
 	}
 }
 
-// noStorm fails the test if upstreams that are down were asked more often than clients account for: each
-// query twice by each of them, and a check of each every half second, tried twice at most. Besides, a
-// connection that brings nothing has copies of four queries sent by another.
+// noStorm fails the test if upstreams that are down received more queries than the limit: each client query twice at each
+// upstream, four repeated queries for each connection without answers, and a health check with one retry every half second.
 func noStorm(t *testing.T, during time.Duration, queries int, upstreams ...*rogue.Server) {
 	t.Helper()
-	asked, copies, checks := 0, 0, int(during/(500*time.Millisecond))+2
+	sent, copies, checks := 0, 0, int(during/(500*time.Millisecond))+2
 	for _, r := range upstreams {
 		c := r.Counts()
-		asked += c.Queries()
+		sent += c.Queries()
 		copies += 4 * c.Connections
 		if c.Probes() > 2*checks {
-			t.Errorf("%d checks of %s in %s, want %d at most", c.Probes(), r.Addr, during, 2*checks)
+			t.Errorf("%d checks of %s in %s, want at most %d", c.Probes(), r.Addr, during, 2*checks)
 		}
 		for name, n := range c.Names {
 			if n > 4 {
-				t.Errorf("%s was asked %d times for %s", r.Addr, n, name)
+				t.Errorf("%s received %d queries for %s, want at most 4", r.Addr, n, name)
 			}
 		}
 	}
-	if limit := 2*len(upstreams)*queries + copies; asked > limit {
-		t.Errorf("%d queries in %s, want %d at most", asked, during, limit)
+	if limit := 2*len(upstreams)*queries + copies; sent > limit {
+		t.Errorf("%d queries in %s, want at most %d", sent, during, limit)
 	}
-	t.Logf("%d queries of clients, %d to upstreams in %s", queries, asked, during)
+	t.Logf("%d queries of clients, %d to upstreams in %s", queries, sent, during)
 }
 
-// TestFailfast sees that nothing is sent to upstreams that are known to be down, if the option is given.
+// TestFailfast checks that with the option no query is sent to upstreams that count as down.
 func TestFailfast(t *testing.T) {
 	t.Parallel()
 	r := rogueServer(t, rogue.Behaviour{})
 	s := start(t, zone(forward(r.Addr, "force_tcp", "failfast_all_unhealthy_upstreams", "health_check 100ms", "timeout 500ms", "read_timeout 200ms")))
 	r.Behave(rogue.Behaviour{Refuse: true})
-	within(t, bounded, "an upstream that is known to be down", func() bool {
+	within(t, bounded, "an upstream that counts as down", func() bool {
 		load{queries: 1}.run(s)
 		return s.scrape(t).Sum(checkFailed, "to", r.Addr) > 2
 	})
@@ -157,22 +156,22 @@ func TestFailfast(t *testing.T) {
 		load{queries: 1}.run(s)
 		return s.scrape(t).Sum(broken) > 0
 	})
-	// From now on the server would take a query, but there is none until it is checked: its probes fail.
+	// From now on the server receives queries, but checks still fail: no query may be sent to it.
 	r.Behave(rogue.Behaviour{Drop: 1})
-	time.Sleep(300 * time.Millisecond) // what was on its way
+	time.Sleep(300 * time.Millisecond) // for queries in flight
 	r.ResetCounts()
 	if right, failed := (load{queries: 100}).run(s).wantRcode(t, dns.RcodeServerFailure); right > 0 || failed != 100 {
-		t.Errorf("%d right and %d SERVFAIL", right, failed)
+		t.Errorf("%d right answers and %d SERVFAIL, want 0 and 100", right, failed)
 	}
 	if c := r.Counts(); c.Queries() > 0 {
-		t.Errorf("%d queries went to an upstream that is down", c.Queries())
+		t.Errorf("%d queries to an upstream that is down, want none", c.Queries())
 	}
 	r.Behave(rogue.Behaviour{})
 	recovered(t, s)
 }
 
-// TestHedge asks a server that never answers first. The other one is asked when the hedge has passed, long
-// before the first is given up.
+// TestHedge has a first upstream that never answers. The second one is queried after the time of hedge, long before
+// read_timeout of the first.
 func TestHedge(t *testing.T) {
 	t.Parallel()
 	silent, good := rogueServer(t, rogue.Behaviour{Drop: 1}), rogueServer(t, rogue.Behaviour{Delay: delay})
@@ -180,25 +179,25 @@ func TestHedge(t *testing.T) {
 		"force_tcp", "policy sequential", "max_fails 0", "hedge 100ms", "timeout 30s", "read_timeout 20s")))
 	load{tcp: 4}.run(s).wantRight(t)
 	if c := silent.Counts(); c.Queries() == 0 {
-		t.Error("the first upstream was not asked")
+		t.Error("no queries to the first upstream")
 	}
 	wantConnections(t, good, pipelined)
 }
 
-// TestHedgeLate has the first upstream answer, but late: the answer of the other one is taken, and the
-// late one counted.
+// TestHedgeLate has a first upstream that answers late: clients get the answer of the second one, and the late answer is
+// counted.
 func TestHedgeLate(t *testing.T) {
 	t.Parallel()
 	late, good := rogueServer(t, rogue.Behaviour{Delay: time.Second}), rogueServer(t, rogue.Behaviour{})
 	s := start(t, zone(forward(late.Addr+" "+good.Addr, "force_tcp", "policy sequential", "hedge 50ms")))
 	load{}.run(s).wantRight(t)
 	if got := good.Counts().Queries(); got == 0 {
-		t.Error("the second upstream was not asked")
+		t.Error("no queries to the second upstream")
 	}
 	within(t, bounded, "late answers by the metric", func() bool { return s.scrape(t).Sum(lateAnswers, "to", late.Addr, "proto", "tcp") > 0 })
 }
 
-// TestLate has one upstream answer some queries when they have been given up.
+// TestLate has an upstream that answers some queries after read_timeout.
 func TestLate(t *testing.T) {
 	t.Parallel()
 	for proto, option := range map[string]string{"tcp": "force_tcp", "udp": "prefer_udp"} {
@@ -207,7 +206,7 @@ func TestLate(t *testing.T) {
 			late := rogueServer(t, rogue.Behaviour{LateShare: 0.2, Late: time.Second})
 			good := rogueServer(t, rogue.Behaviour{})
 			s := start(t, zone(forward(late.Addr+" "+good.Addr, option, "policy sequential", "read_timeout 300ms")))
-			queries := load{pace: 5 * time.Millisecond} // for longer than an answer is late: connections stay in use
+			queries := load{pace: 5 * time.Millisecond} // the load lasts longer than an answer is late: connections stay in use
 			queries.run(s).wantRight(t)
 			if proto == "udp" { // the socket of a query is closed with the query, so that no late answer is received
 				return
@@ -225,8 +224,8 @@ func TestLate(t *testing.T) {
 	}
 }
 
-// TestFailover asks another upstream if the first gives a response code of the list, and gives the client
-// the code if there is no other.
+// TestFailover checks that a response code of the list causes a query to another upstream, and that the client gets the
+// code if all upstreams return it.
 func TestFailover(t *testing.T) {
 	t.Parallel()
 	for name, b := range map[string]rogue.Behaviour{
@@ -242,17 +241,17 @@ func TestFailover(t *testing.T) {
 			load{tcp: 4}.run(s).wantRight(t)
 			good.Behave(b)
 			if right, _ := (load{queries: 50}).run(s).wantRcode(t, b.Rcode); right > 0 {
-				t.Errorf("%d right answers, from nowhere", right)
+				t.Errorf("%d right answers, though no upstream sent one", right)
 			}
 			wantConnections(t, bad, pipelined)
 			if got := s.scrape(t).Sum(requestCount, "to", bad.Addr, "proxy_name", "forward", "rcode", dns.RcodeToString[b.Rcode]); got == 0 {
-				t.Error("the codes are not counted")
+				t.Error("the response code is not counted")
 			}
 		})
 	}
 }
 
-// TestNext passes queries on to the next stanza by response code, or for want of records.
+// TestNext checks that a response code, or an answer without records, passes the query to the next stanza.
 func TestNext(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -268,45 +267,45 @@ func TestNext(t *testing.T) {
 			s := start(t, zone(forward(first.Addr, "force_tcp", c.option), forward(second.Addr, "force_tcp")))
 			load{tcp: 4}.run(s).wantRight(t)
 			for _, r := range []*rogue.Server{first, second} {
-				wantAskedOnce(t, r, 300)
+				wantQueriedOnce(t, r, 300)
 				wantConnections(t, r, pipelined)
 			}
 		})
 	}
 }
 
-// second is how many queries of a load may be sent to a server a second time, on another connection: to see
-// whether it is the server that is slow or the connection.
+// second is the max number of queries of a load that may be repeated at a server on another connection, which shows
+// whether the server or the connection is slow.
 const second = 10
 
-// wantAskedOnce fails the test if a server was not asked for all names, or many more often than once.
-func wantAskedOnce(t *testing.T, r *rogue.Server, names int) {
+// wantQueriedOnce fails the test unless a server received all names, and at most a few of them twice.
+func wantQueriedOnce(t *testing.T, r *rogue.Server, names int) {
 	t.Helper()
 	if c := r.Counts(); len(c.Names) != names || c.Queries() > names+second {
-		t.Errorf("%d queries for %d names, want %d names", c.Queries(), len(c.Names), names)
+		t.Errorf("%d queries for %d names, want %d names and at most %d queries", c.Queries(), len(c.Names), names, names+second)
 	}
 }
 
-// TestMaxConcurrent sends more queries at a time than are worked on. The others are refused and counted.
+// TestMaxConcurrent exceeds max_concurrent: the excess queries get REFUSED and are counted.
 func TestMaxConcurrent(t *testing.T) {
 	t.Parallel()
-	const most = 20
+	const limit = 20
 	r := rogueServer(t, rogue.Behaviour{Delay: time.Second})
-	s := start(t, zone(forward(r.Addr, "force_tcp", fmt.Sprintf("max_concurrent %d", most))))
+	s := start(t, zone(forward(r.Addr, "force_tcp", fmt.Sprintf("max_concurrent %d", limit))))
 	right, refused := load{}.run(s).wantRcode(t, dns.RcodeRefused)
-	if right < most || refused == 0 {
-		t.Errorf("%d right and %d refused", right, refused)
+	if right < limit || refused == 0 {
+		t.Errorf("%d right answers and %d refused, want at least %d and 1", right, refused, limit)
 	}
 	if got := s.scrape(t).Sum(rejects); int(got) != refused {
 		t.Errorf("%v rejects by the metric, %d by the clients", got, refused)
 	}
-	if got := r.Counts().MostInFlight; got > most+second {
-		t.Errorf("%d queries at one time, want %d at most", got, most)
+	if got := r.Counts().MaxInFlight; got > limit+second {
+		t.Errorf("%d queries at one time, want at most %d", got, limit+second)
 	}
-	load{queries: most}.run(s).wantRight(t)
+	load{queries: limit}.run(s).wantRight(t)
 }
 
-// TestInFlight keeps to max_in_flight and max_connections.
+// TestInFlight checks max_in_flight and max_connections.
 func TestInFlight(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -323,22 +322,22 @@ func TestInFlight(t *testing.T) {
 			r := rogueServer(t, rogue.Behaviour{Delay: delay})
 			s := start(t, zone(forward(r.Addr, append([]string{"force_tcp"}, c.options...)...)))
 			load{}.run(s).wantRight(t)
-			most := c.inFlight
-			if most > 1 { // with those that another connection has brought the answer to
-				most += second
+			limit := c.inFlight
+			if limit > 1 { // repeated queries whose answer arrived on another connection still count
+				limit += second
 			}
-			if got := r.Counts().MostOnConnection; got > most {
-				t.Errorf("%d queries at one time on a connection, want %d at most", got, most)
+			if got := r.Counts().MaxOnConnection; got > limit {
+				t.Errorf("%d queries at one time on a connection, want at most %d", got, limit)
 			}
 			wantConnections(t, r, c.connections)
 		})
 	}
 }
 
-// TestPolicies sees that queries are spread as the policy says.
+// TestPolicies checks the distribution of queries by each policy.
 func TestPolicies(t *testing.T) {
 	t.Parallel()
-	for policy, least := range map[string][3]int{"sequential": {300, 0, 0}, "round_robin": {100, 100, 100}, "random": {50, 50, 50}} {
+	for policy, minQueries := range map[string][3]int{"sequential": {300, 0, 0}, "round_robin": {100, 100, 100}, "random": {50, 50, 50}} {
 		t.Run(policy, func(t *testing.T) {
 			t.Parallel()
 			var servers []*rogue.Server
@@ -350,8 +349,8 @@ func TestPolicies(t *testing.T) {
 			s := start(t, zone(forward(strings.Join(addresses, " "), "force_tcp", "policy "+policy)))
 			load{}.run(s).wantRight(t)
 			for i, r := range servers {
-				if got := r.Counts().Queries(); got < least[i] {
-					t.Errorf("upstream %d got %d queries, want %d at least", i, got, least[i])
+				if got := r.Counts().Queries(); got < minQueries[i] {
+					t.Errorf("upstream %d received %d queries, want at least %d", i, got, minQueries[i])
 				}
 				wantConnections(t, r, pipelined)
 			}

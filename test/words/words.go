@@ -27,16 +27,10 @@ func (f finding) String() string {
 	return fmt.Sprintf("%s:%d: %q: write %s", f.file, f.line, f.text, f.instead)
 }
 
-// pending are folders whose code is being replaced. Remove an entry with the last commit of the replacement.
-var pending = []string{}
-
 // skipped reports whether a file is not prose of the project, or quotes others.
 func skipped(name string) bool {
-	if slices.ContainsFunc(pending, func(folder string) bool { return strings.HasPrefix(name, folder) }) {
-		return true
-	}
 	return strings.Contains(name, "testdata/") || strings.HasPrefix(name, ".") && !strings.HasPrefix(name, ".ci/") ||
-		strings.HasPrefix(name, "bin/") || strings.HasPrefix(name, "test/words/") || name == "CHANGELOG.md"
+		strings.HasPrefix(name, "bin/") || strings.HasPrefix(name, "test/words/")
 }
 
 // check returns the findings in the files of a folder.

@@ -52,7 +52,7 @@ func isTold(of int) (came, limit int) {
 		got = append(got, fmt.Sprintf("%s:%d %s", f.file, f.line, f.text))
 	}
 	want := []string{
-		"Corefile.example:1 nobody", "Dockerfile:2 nobody", "Makefile:1 nobody", "README.md:3 What remains",
+		"CHANGELOG.md:1 nobody", "Corefile.example:1 nobody", "Dockerfile:2 nobody", "Makefile:1 nobody", "README.md:3 What remains",
 		"deploy/a.tpl:1 nobody", "deploy/a.yaml:1 nobody", "deploy/a.yaml:2 nobody", "deploy/a.yaml:3 so many", "docs/a.md.tmpl:1 nobody",
 		"plugin/a/a.go:1 whoever", "plugin/a/a.go:5 hangs on", "plugin/a/a.go:6 it is said",
 		"plugin/a/a.go:10 told", "plugin/a/a.go:10 most", "plugin/a/a.go:10 on",
@@ -62,7 +62,7 @@ func isTold(of int) (came, limit int) {
 	if !slices.Equal(got, want) {
 		t.Errorf("found %q, want %q", got, want)
 	}
-	if len(found) > 3 && found[3].String() != `README.md:3: "What remains": write the result, the reply` {
+	if len(found) > 4 && found[4].String() != `README.md:3: "What remains": write the result, the reply` {
 		t.Errorf("the finding is printed as %s", found[3])
 	}
 	if _, err := check(fstest.MapFS{"a.go": {Data: []byte("package")}}); err == nil {

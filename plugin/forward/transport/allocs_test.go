@@ -20,7 +20,7 @@ func TestAllocations(t *testing.T) {
 			if err != nil {
 				return
 			}
-			buf[4] |= 0x80 // after the length
+			buf[4] |= 0x80 // of the flags, after the length prefix
 			if _, err := c.Write(buf[:n]); err != nil {
 				return
 			}

@@ -1,7 +1,7 @@
 // Package transport carries queries to one upstream server and its answers back: over TCP and TLS connections that
-// many queries share (RFC 7766 section 6.2.1.1), over UDP, or by a function. Input: packed queries; output: packed
-// answers whose id and question were checked, including the case of the name. It knows no plugins and no records: it
-// may import neither CoreDNS nor package dns.
+// many queries share (RFC 7766 section 6.2.1.1), over UDP, or by a function. Input: packed queries; output:
+// packed answers whose id and question were checked, including the case of the name. It is independent of plugins and
+// records: it may import neither CoreDNS nor package dns.
 package transport
 
 import (
@@ -31,7 +31,7 @@ type Call struct {
 	Query    []byte       // packed, with one question; not changed, and its id not used
 	Deadline time.Time    // of an answer
 	Done     chan<- *Call // with room for the call
-	// Alone requests a connection of its own, for a transfer of many messages. The first message is the answer.
+	// Alone requests a connection without other queries, for a transfer of many messages. The first message is the answer.
 	Alone bool
 
 	Reply []byte // with the id of the query
@@ -55,7 +55,7 @@ func (c *Call) Elsewhere(earlier *Call) { c.earlier = earlier }
 // ErrBusy reports that a limit of queries in flight to the upstream is reached.
 var ErrBusy = errors.New("too many queries in flight")
 
-// ErrWrongAnswer is for a Func that receives an answer to another question.
+// ErrWrongAnswer is the error of a Func that receives an answer to another question.
 var ErrWrongAnswer = errors.New("answer to another question")
 
 var (

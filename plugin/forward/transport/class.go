@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// class is how a server works on the queries of one connection. It follows from the answers and closes that are
-// observed. Only while it is unknown, copies of queries may be sent to find it out.
+// class is the order in which a server processes the queries of one connection. It follows from observed answers and
+// closes. Only while it is unknown, copies of queries may be sent to determine it.
 type class int
 
 const (
@@ -37,10 +37,10 @@ const (
 
 const serialReason = "works on one query of a connection at a time"
 
-// behaviour is what the observed answers and closes show of the server.
+// behaviour is the state of a server, derived from its answers and closes.
 type behaviour struct {
 	class       class
-	classUntil  time.Time     // the server behind the address may change: the class is unknown again then
+	classUntil  time.Time     // end of the class's validity: the server behind the address may change
 	serialFor   time.Duration // validity of the last serial class, doubled each time
 	limit       int           // queries per connection; 0 is no limit
 	limitUntil  time.Time
@@ -87,20 +87,20 @@ func (p *Pool) setSerial(limit int, reason string) {
 // answeredOutOfOrder sets the class of a server that answered a query before an older one of the same connection.
 func (p *Pool) answeredOutOfOrder(now time.Time) {
 	if p.classAt(now) == serial && p.limit == 1 {
-		return // it closes connections after one answer all the same
+		return // the server still closes connections after one answer
 	}
 	p.class, p.classUntil = pipelined, now.Add(p.maxSerial)
 	p.serialFor, p.stalls = 0, 0
 }
 
-// closedByServer reports whether the server closed the connection. Otherwise this side did, or it timed out.
+// closedByServer reports whether the server closed the connection, rather than this side or a timeout.
 func closedByServer(err error) bool {
 	var timeout net.Error
 	return !errors.Is(err, net.ErrClosed) && !(errors.As(err, &timeout) && timeout.Timeout())
 }
 
-// observeClose learns from a connection that the server closed right after an answer. Once may be chance; twice
-// after the same number of answers is a limit of the server.
+// observeClose updates the class or limit after the server closed a connection right after an answer. One close may be
+// chance; two after the same number of answers are a limit of the server.
 func (p *Pool) observeClose(c *conn) {
 	now := p.now()
 	if c.answered == 0 {
@@ -122,8 +122,8 @@ func (p *Pool) observeClose(c *conn) {
 	}
 }
 
-// observeUnanswered learns from a connection that was closed before its first answer. After a few of them each query
-// gets a connection of its own: one of them may be the cause. After many the server counts as unreachable.
+// observeUnanswered counts a connection that was closed before its first answer. After a few in a row each query gets its
+// own connection: one of the queries may be the cause. After many the server counts as unreachable.
 func (p *Pool) observeUnanswered(c *conn, now time.Time) {
 	if c.inFlight == 0 {
 		return
@@ -137,7 +137,7 @@ func (p *Pool) observeUnanswered(c *conn, now time.Time) {
 	}
 }
 
-// checkStall looks for queries that wait behind the oldest of a connection for much longer than an answer takes: the
+// checkStall detects queries that wait behind the oldest of a connection for much longer than an answer takes: the
 // server is serial or slow, or the connection is dead. If the class is unknown, a copy of one of these queries goes to
 // another connection: only a slow server does not answer that sooner.
 func (p *Pool) checkStall(c *conn, now time.Time) {
@@ -191,7 +191,7 @@ func (p *Pool) connForCopy(except *conn) *conn {
 	return nil
 }
 
-// copyAnswered judges a connection by the answer to a copy whose original still waits there.
+// copyAnswered evaluates a connection after the answer to a copy whose original still waits on it.
 func (p *Pool) copyAnswered(f *flight, now time.Time) {
 	c := f.copyFrom
 	i := slices.IndexFunc(f.call.flights, func(f *flight) bool { return f.conn == c })
@@ -202,7 +202,7 @@ func (p *Pool) copyAnswered(f *flight, now time.Time) {
 	case c.lastAnswer.Before(f.sent): // the server may be slow, and the late answers show it
 		p.copyOldest(c)
 		p.moveBehindOldest(c)
-	case f.call.flights[i].number < c.highest: // newer queries were answered: it waits for no other
+	case f.call.flights[i].number < c.highest: // newer queries were answered: this one waits for no other
 	case c.answered-f.answeredBefore > busyAnswers:
 		p.stalls = 0
 	default:
@@ -213,15 +213,15 @@ func (p *Pool) copyAnswered(f *flight, now time.Time) {
 	}
 }
 
-// observeSlow judges a connection from which queries were moved away because of its oldest. The server is serial if it
-// answers that one first.
+// observeSlow evaluates a late answer on a connection from which queries were moved away because of its oldest one. The
+// server is serial if it answers the oldest one first.
 func (p *Pool) observeSlow(c *conn, f *flight, now time.Time) {
 	if c.slow != nil && c.byID[c.slow.id] != c.slow && f.number > c.slow.number && p.classAt(now) == unknown {
 		p.setSerial(0, serialReason)
 	}
 }
 
-// copyOldest sends a copy of the oldest query of a connection on a connection of its own. If that is answered sooner,
+// copyOldest sends a copy of the oldest query of a connection on a separate connection. If that is answered sooner,
 // the connection is dead or its network is lossy, and the server is not serial.
 func (p *Pool) copyOldest(c *conn) {
 	if call := c.oldest().call; len(call.flights) == 1 && len(p.retired) < maxEscapes {

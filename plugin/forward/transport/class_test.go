@@ -31,7 +31,7 @@ func halfway(c *session) {
 	c.close()
 }
 
-// Every call is answered although the server closes connections, whatever the way.
+// Every call is answered although the server closes connections, in different ways.
 func TestServersThatClose(t *testing.T) {
 	for _, c := range []struct {
 		name    string
@@ -146,7 +146,7 @@ func TestMoves(t *testing.T) {
 		unlucky.notDone()
 		one := b.accept()
 		one.query()
-		for range 3 + i { // different numbers, so that no limit is learnt
+		for range 3 + i { // different numbers, so that no limit is set
 			s := b.send("lucky.example.")
 			one.respond(answer(one.query()))
 			s.answered()
@@ -261,26 +261,26 @@ func TestLimit(t *testing.T) {
 	for range 2 {
 		all := b.sendAll(5, "n")
 		one := b.accept()
-		asked := one.queries(5)
+		received := one.queries(5)
 		for _, s := range all[:3] {
-			one.respond(answer(asked[s.name]))
+			one.respond(answer(received[s.name]))
 		}
 		allAnswered(all[:3])
 		one.close()
 		two := b.accept()
-		asked = two.queries(2)
-		two.respond(answer(asked[all[3].name]), answer(asked[all[4].name]))
+		received = two.queries(2)
+		two.respond(answer(received[all[3].name]), answer(received[all[4].name]))
 		allAnswered(all[3:])
 		b.mu.Lock()
 		for _, c := range b.conns {
-			b.retire(c) // so that its end is not learnt from
+			b.retire(c) // so that its end does not set the class
 		}
 		b.mu.Unlock()
 		two.end()
 	}
 	b.wantLog("closes connections after 3 answers")
 	// Connections get no more queries than that, even if the server leaves them open.
-	var asked, open atomic.Int32
+	var maxQueries, open atomic.Int32
 	stop := make(chan struct{})
 	b.ended.Go(func() {
 		for {
@@ -292,7 +292,7 @@ func TestLimit(t *testing.T) {
 					n := int32(0)
 					for q := one.next(); q != nil; q = one.next() {
 						n++
-						asked.Store(max(asked.Load(), n))
+						maxQueries.Store(max(maxQueries.Load(), n))
 						open.Store(max(open.Load(), int32(number(b.Metrics.Connections))))
 						one.respond(answer(q))
 					}
@@ -305,7 +305,7 @@ func TestLimit(t *testing.T) {
 		b.send("o" + letters(i) + ".example.").answered()
 	}
 	close(stop)
-	if n := asked.Load(); n != 3 {
+	if n := maxQueries.Load(); n != 3 {
 		t.Errorf("%d queries on a connection, want 3", n)
 	}
 	if n := open.Load(); n > 2*100/3+2 { // some may be closing
@@ -341,7 +341,7 @@ func TestObserveClose(t *testing.T) {
 		{"one answer, twice", []int{1, 1}, false, 0, reset, 1, true},
 		{"one answer, twice, long after", []int{1, 1}, false, time.Second, reset, 0, false},
 		{"no answer, twice", []int{0, 0}, true, 0, reset, 0, false},
-		{"no answer, again and again", []int{0, 0, 0}, true, 0, reset, 0, true},
+		{"no answer, repeatedly", []int{0, 0, 0}, true, 0, reset, 0, true},
 		{"no answer, no other waits", []int{0, 0, 0}, false, 0, reset, 0, false},
 		{"no answer, one in between", []int{0, 0, 5, 0, 0}, true, 0, reset, 0, false},
 		{"the same number twice", []int{7, 7}, true, 0, reset, 7, false},
@@ -467,7 +467,7 @@ func (b *testbed) setStall(d time.Duration) {
 	b.stall, b.maxStall = d, d
 }
 
-// On a connection that delivers answers, two successive stalls make a server serial.
+// Two successive stalls of a connection that delivers answers make a server serial.
 func TestStalls(t *testing.T) {
 	const nothing, faster, busy = "nothing in between", "an original is faster than its copy", "a busy connection"
 	for name, want := range map[string]int{nothing: 1, faster: 0, busy: 0} {
@@ -479,10 +479,10 @@ func TestStalls(t *testing.T) {
 			one.respond(answer(one.query()))
 			warm.answered()
 			all := b.sendAll(4+2*busyAnswers, "n")
-			asked := one.queries(len(all))
+			received := one.queries(len(all))
 			progress := func(n int) {
 				for _, s := range all[:n] {
-					one.respond(answer(asked[s.name]))
+					one.respond(answer(received[s.name]))
 					s.answered()
 				}
 				all = all[n:]
@@ -563,7 +563,7 @@ func TestSerialServerGetsNoCopies(t *testing.T) {
 	b := newTestbed(t, newServer(t), 100, 2)
 	all := b.sendAll(3, "n")
 	one := b.accept()
-	asked := one.queries(3)
+	received := one.queries(3)
 	b.mu.Lock()
 	b.setSerial(0, "is serial")
 	b.mu.Unlock()
@@ -576,9 +576,9 @@ func TestSerialServerGetsNoCopies(t *testing.T) {
 	if n := number(b.Metrics.Depth.(depths)); n != 5 {
 		t.Errorf("%d queries were sent, want 3 and 2 of them again", n)
 	}
-	one.respond(answer(asked[all[1].name]))
+	one.respond(answer(received[all[1].name]))
 	becomes(t, "late answers", b.Metrics.Late, 1)
-	one.respond(answer(asked[all[0].name]))
+	one.respond(answer(received[all[0].name]))
 	all[0].answered()
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -593,8 +593,8 @@ func TestOutOfOrderServer(t *testing.T) {
 	b := newTestbed(t, newServer(t), 100, 2)
 	all := b.sendAll(20, "n")
 	one := b.accept()
-	asked := one.queries(20)
-	one.respond(answer(asked[all[1].name]), answer(asked[all[0].name]))
+	received := one.queries(20)
+	one.respond(answer(received[all[1].name]), answer(received[all[0].name]))
 	all[1].answered()
 	all[0].answered()
 	b.mu.Lock()
@@ -602,7 +602,7 @@ func TestOutOfOrderServer(t *testing.T) {
 	b.mu.Unlock()
 	time.Sleep(50 * time.Millisecond)
 	for _, s := range all[2:] {
-		one.respond(answer(asked[s.name]))
+		one.respond(answer(received[s.name]))
 		s.answered()
 	}
 	if n := b.accepted.Load(); n != 1 {
@@ -645,7 +645,7 @@ func TestSlowServer(t *testing.T) {
 			one.respond(answer(one.query()))
 			warm.answered()
 			all := b.sendAll(4, "n")
-			asked := one.queries(4)
+			received := one.queries(4)
 			two := b.accept()
 			q := two.query()
 			if nameOf(q) != all[3].name {
@@ -660,13 +660,13 @@ func TestSlowServer(t *testing.T) {
 				b.Cancel(all[0].Call)
 			}
 			for i, n := range c.order {
-				one.respond(answer(asked[all[n].name]))
-				eventually(t, "it is read", func() bool {
+				one.respond(answer(received[all[n].name]))
+				eventually(t, "the late answer is read", func() bool {
 					late := i + 1
 					if !c.cancelled && slices.Contains(c.order[:i+1], 0) {
 						late--
 					}
-					return number(b.Metrics.Late) >= min(late, 3) // then it may be closed
+					return number(b.Metrics.Late) >= min(late, 3) // then the connection may be closed
 				})
 			}
 			if !c.cancelled {
@@ -711,7 +711,7 @@ func TestDeadConnection(t *testing.T) {
 	dead.end()
 }
 
-// A server that answers the first query of each connection only does not get the others again and again.
+// A server that answers the first query of each connection only does not get the others repeatedly.
 func TestServerThatStops(t *testing.T) {
 	t.Parallel()
 	b := newTestbed(t, serving(t, func(c *session) {
@@ -786,7 +786,7 @@ func TestLostCopy(t *testing.T) {
 			b.stall, b.maxStall = 5*time.Millisecond, time.Hour
 			first, second := b.send("first.example."), b.send("second.example.")
 			one := b.accept()
-			asked := one.queries(2)
+			received := one.queries(2)
 			two := b.accept()
 			q := two.query()
 			b.mu.Lock()
@@ -796,7 +796,7 @@ func TestLostCopy(t *testing.T) {
 			case "the copy's connection is lost":
 				two.close()
 				becomes(t, "connections", b.Metrics.Connections, 1)
-				one.respond(answer(asked[second.name]), answer(asked[first.name]))
+				one.respond(answer(received[second.name]), answer(received[first.name]))
 			case "the silent connection is lost":
 				one.close()
 				becomes(t, "connections", b.Metrics.Connections, 1)
@@ -816,7 +816,7 @@ func TestLostCopy(t *testing.T) {
 			case "the copy's answer is wrong":
 				two.respond(q)
 				becomes(t, "dropped", b.Metrics.Dropped[Malformed], 1)
-				one.respond(answer(asked[second.name]), answer(asked[first.name]))
+				one.respond(answer(received[second.name]), answer(received[first.name]))
 			}
 			first.answered()
 			second.answered()

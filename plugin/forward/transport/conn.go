@@ -66,12 +66,12 @@ type conn struct {
 	sent       int           // queries
 	answered   int
 	highest    int  // number of the last query that was answered
-	retired    bool // takes no more queries
+	retired    bool // gets no more queries
 	closed     bool
 
 	copies   int // of its queries sent by others since the last answer
 	copiedAt time.Time
-	packets  packets // counted
+	packets  packets // those already counted in the metrics
 
 	slow       *flight // the query because of which others were moved away; nil if its copy was answered sooner
 	awaitsLate bool    // answers to those that were moved away
@@ -89,7 +89,7 @@ func newConn(p *Pool) *conn {
 	}
 }
 
-// hasRoom reports whether the connection takes a query with depth as the limit of queries in flight and limit as that
+// hasRoom reports whether a query may be sent on the connection. depth is the limit of queries in flight, and limit that
 // of all queries, 0 for none.
 func (c *conn) hasRoom(depth, limit int) bool {
 	return !c.retired && c.inFlight < depth && (limit == 0 || c.sent < limit) &&
@@ -167,7 +167,7 @@ func (c *conn) queue() []*flight {
 	return all
 }
 
-// closeIfUnused closes a connection without queries that takes no more, and awaits no late answers.
+// closeIfUnused closes a retired connection without queries and without expected late answers.
 func (c *conn) closeIfUnused() {
 	awaits := c.awaitsLate && c.answered > 0 && len(c.byID) > 0
 	if c.inFlight == 0 && (c.retired && !awaits || c.pool.closing) {
@@ -229,7 +229,7 @@ func (c *conn) run() {
 			switch {
 			case err == nil:
 			case errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE):
-				return // the reader finds the end, and the answers that arrived before it
+				return // the reader gets the end, and the answers before it
 			default:
 				p.lost(c, err)
 				return
@@ -412,8 +412,8 @@ func (c *conn) complete(f *flight, message []byte, now time.Time) {
 	call.finish(append([]byte(nil), message...), nil)
 }
 
-// observe learns from an answer: the order of answers, and the limit of the idle time. A query that newer ones
-// overtook proves nothing before it is answered: it may be one that the server drops.
+// observe updates the order of answers and the limit of the idle time from an answer. An overtaken query is evidence only
+// when it is answered: the server may drop it.
 func (c *conn) observe(f *flight, message []byte, now time.Time) {
 	if f.number < c.highest {
 		c.pool.answeredOutOfOrder(now)

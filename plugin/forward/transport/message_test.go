@@ -33,8 +33,8 @@ func slowCheck(query, reply []byte) string {
 	if len(reply) < 12 {
 		return Malformed
 	}
-	asked := dns.Question{Qtype: binary.BigEndian.Uint16(query[end-4:]), Qclass: binary.BigEndian.Uint16(query[end-2:])}
-	asked.Name, _, _ = dns.UnpackDomainName(query, 12)
+	sent := dns.Question{Qtype: binary.BigEndian.Uint16(query[end-4:]), Qclass: binary.BigEndian.Uint16(query[end-2:])}
+	sent.Name, _, _ = dns.UnpackDomainName(query, 12)
 	isResponse, opcode, rcode := reply[2]&0x80 != 0, reply[2]>>3&15, int(reply[3]&15)
 	if !isResponse || opcode != query[2]>>3&15 {
 		return Malformed
@@ -50,9 +50,9 @@ func slowCheck(query, reply []byte) string {
 	got := dns.Question{Qtype: binary.BigEndian.Uint16(reply[at-4:]), Qclass: binary.BigEndian.Uint16(reply[at-2:])}
 	got.Name, _, _ = dns.UnpackDomainName(reply, 12)
 	switch {
-	case got == asked:
+	case got == sent:
 		return ""
-	case got.Qtype == asked.Qtype && got.Qclass == asked.Qclass && strings.EqualFold(got.Name, asked.Name):
+	case got.Qtype == sent.Qtype && got.Qclass == sent.Qclass && strings.EqualFold(got.Name, sent.Name):
 		return WrongCase
 	}
 	return WrongQuestion
@@ -200,7 +200,7 @@ func withOPT(t testing.TB, options ...dns.EDNS0) []byte {
 	return b
 }
 
-func TestAsksToStay(t *testing.T) {
+func TestAppendKeepAlive(t *testing.T) {
 	cookie := &dns.EDNS0_COOKIE{Code: dns.EDNS0COOKIE, Cookie: "0123456789abcdef"}
 	padding := func(n int) dns.EDNS0 { return &dns.EDNS0_PADDING{Padding: make([]byte, n)} }
 	plain := withOPT(t)
@@ -208,14 +208,14 @@ func TestAsksToStay(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		query []byte
-		asks  bool
+		added bool
 	}{
 		{"an OPT record", plain, true},
 		{"an OPT record with an option", withOPT(t, cookie), true},
 		{"no OPT record", question(t, "www.example."), false},
 		{"no room for an option", withOPT(t, padding(room)), false},
-		{"room for all but a byte of it", withOPT(t, padding(room-3)), false},
-		{"just room for it", withOPT(t, padding(room-4)), true},
+		{"room for an option but one byte", withOPT(t, padding(room-3)), false},
+		{"just room for an option", withOPT(t, padding(room-4)), true},
 		{"a record that is no OPT", edit(plain, func(b []byte) { b[len(b)-9] = 42 }), false},
 		{"an OPT record with a name", edit(plain, func(b []byte) { b[len(b)-11] = 1 }), false},
 		{"an OPT record that is longer than the message", edit(plain, func(b []byte) { b[len(b)-1] = 1 }), false},
@@ -231,39 +231,39 @@ func TestAsksToStay(t *testing.T) {
 				t.Error("the query was changed")
 			}
 			if string(got[:6]) != "before" {
-				t.Errorf("it begins with %q", got[:6])
+				t.Errorf("the result begins with %q", got[:6])
 			}
 			got = got[6:]
-			if !c.asks {
+			if !c.added {
 				if !bytes.Equal(got, c.query) {
-					t.Errorf("it was changed to %x", got)
+					t.Errorf("the query was changed to %x", got)
 				}
 				return
 			}
 			if len(got) != len(c.query)+4 || !bytes.HasSuffix(got, []byte{0, 11, 0, 0}) {
-				t.Errorf("no option was put to %x: %x", c.query, got)
+				t.Errorf("no option was added to %x: %x", c.query, got)
 			}
 			sameButKeepAlive(t, c.query, got)
 		})
 	}
 }
 
-// sameButKeepAlive compares a query with one that may have keepalive added. It reports whether that has.
-func sameButKeepAlive(t *testing.T, query, asks []byte) {
+// sameButKeepAlive fails the test unless an extended query is the query, or the query with edns-tcp-keepalive.
+func sameButKeepAlive(t *testing.T, query, extended []byte) {
 	t.Helper()
-	if bytes.Equal(query, asks) {
+	if bytes.Equal(query, extended) {
 		return
 	}
 	was, is := new(dns.Msg), new(dns.Msg)
 	if was.Unpack(query) != nil {
 		return // nothing to compare
 	}
-	if err := is.Unpack(asks); err != nil {
-		t.Fatalf("it cannot be read any more: %v\n%x\n%x", err, query, asks)
+	if err := is.Unpack(extended); err != nil {
+		t.Fatalf("the extended query is malformed: %v\n%x\n%x", err, query, extended)
 	}
 	o := is.IsEdns0()
 	if o == nil || len(o.Option) == 0 {
-		t.Fatalf("no option in %x", asks)
+		t.Fatalf("no option in %x", extended)
 	}
 	last := len(o.Option) - 1
 	k, ok := o.Option[last].(*dns.EDNS0_TCP_KEEPALIVE)
@@ -277,7 +277,7 @@ func sameButKeepAlive(t *testing.T, query, asks []byte) {
 	}
 	b, err := is.Pack()
 	if err != nil || !bytes.Equal(a, b) {
-		t.Fatalf("without the option it differs (%v):\n%v\n%v", err, was, is)
+		t.Fatalf("the query differs without the option (%v):\n%v\n%v", err, was, is)
 	}
 }
 

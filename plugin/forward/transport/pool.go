@@ -15,11 +15,11 @@ type Config struct {
 	// Dial opens a connection, including a TLS handshake.
 	Dial func(ctx context.Context) (net.Conn, error)
 	// MaxInFlight limits the queries in flight on one connection, and MaxConnections the connections to a server
-	// that takes many queries on each; both at least 1.
+	// that accepts many queries on each; both at least 1.
 	MaxInFlight, MaxConnections int
 	// MaxIdle limits the idle connections; 0 is no limit.
 	MaxIdle int
-	// Expire limits the idle time of a connection, and MaxAge the time in which it takes queries; a MaxAge of 0 is
+	// Expire limits the idle time of a connection, and MaxAge the time in which it gets queries; a MaxAge of 0 is
 	// no limit.
 	Expire, MaxAge time.Duration
 	Metrics        *Metrics
@@ -63,8 +63,8 @@ type Pool struct {
 	times
 
 	mu      sync.Mutex
-	conns   []*conn // take queries, or are being established
-	retired []*conn // take no more queries, and close after their last one
+	conns   []*conn // for queries, some still being established
+	retired []*conn // get no more queries, and are closed after their last one
 	waiting []*Call
 	closing bool
 	ticking bool
@@ -135,7 +135,7 @@ func (p *Pool) trySend(call *Call) bool {
 	return true
 }
 
-// place returns a connection with room, which may be new, or nil if there is none. It fails if no connection exists
+// place returns a connection with room, which may be new, or nil if all are full. It fails if no connection exists
 // and none can be opened.
 func (p *Pool) place(call *Call) (*conn, error) {
 	now := p.now()
@@ -167,7 +167,7 @@ func (p *Pool) place(call *Call) (*conn, error) {
 	return nil, p.dialErr
 }
 
-// maxConns returns the limit of connections: more where each takes few queries.
+// maxConns returns the limit of connections: higher if each may have few queries.
 func (p *Pool) maxConns(depth int) int {
 	switch {
 	case depth == 1 && p.unanswered >= serialAfter:
@@ -206,7 +206,7 @@ func (p *Pool) openAlone() *conn {
 	return c
 }
 
-// retire gives a connection no more queries, and closes it after its last one.
+// retire sends no more queries on a connection, and closes it after its last one.
 func (p *Pool) retire(c *conn) {
 	if c.closed {
 		return
@@ -247,7 +247,7 @@ func (p *Pool) retireSpent() {
 	}
 }
 
-// remove takes a closed connection off the lists.
+// remove removes a closed connection from the lists.
 func (p *Pool) remove(c *conn) {
 	same := func(other *conn) bool { return other == c }
 	p.conns = slices.DeleteFunc(p.conns, same)
@@ -325,7 +325,7 @@ func (p *Pool) observeRTT(rtt time.Duration) {
 	p.minRTT = min(rtt, p.minRTT+(p.rtt-p.minRTT)/1024)
 }
 
-// check closes idle connections and finds stalled ones, again and again while there are connections.
+// check closes idle connections and detects stalled ones, periodically while connections exist.
 func (p *Pool) check() {
 	p.mu.Lock()
 	defer p.mu.Unlock()

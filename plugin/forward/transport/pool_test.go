@@ -22,10 +22,10 @@ func TestPipelining(t *testing.T) {
 	b := newTestbed(t, newServer(t), 100, 2)
 	all := b.sendAll(300, "n")
 	first, second := b.accept(), b.accept()
-	asked := []map[string][]byte{first.queries(100), second.queries(100)}
-	if asked[0][all[0].name] == nil { // the handshakes are concurrent
+	received := []map[string][]byte{first.queries(100), second.queries(100)}
+	if received[0][all[0].name] == nil { // the handshakes are concurrent
 		first, second = second, first
-		slices.Reverse(asked)
+		slices.Reverse(received)
 	}
 	if n := b.waitingNow(); n != 100 {
 		t.Errorf("%d calls wait, want 100", n)
@@ -34,7 +34,7 @@ func TestPipelining(t *testing.T) {
 		t.Errorf("%d in flight, want 200", n)
 	}
 	for i, s := range all[:200] {
-		if asked[i/100][s.name] == nil {
+		if received[i/100][s.name] == nil {
 			t.Fatalf("call %d is not on connection %d", i, i/100)
 		}
 	}
@@ -43,7 +43,7 @@ func TestPipelining(t *testing.T) {
 	order := rand.New(rand.NewPCG(1, 2)).Perm(100)
 	for i, n := range order {
 		s := all[n]
-		first.respond(answer(asked[0][s.name]))
+		first.respond(answer(received[0][s.name]))
 		s.answered()
 		q := first.query()
 		if want := all[200+i]; nameOf(q) != want.name {
@@ -54,7 +54,7 @@ func TestPipelining(t *testing.T) {
 	first.respond(later...)
 	allAnswered(all[200:])
 	for i := 199; i >= 100; i-- {
-		second.respond(answer(asked[1][all[i].name]))
+		second.respond(answer(received[1][all[i].name]))
 	}
 	allAnswered(all[100:200])
 	for _, s := range all { // later answers do not overwrite them
@@ -76,13 +76,13 @@ func TestSecondConnectionOnlyWhenFull(t *testing.T) {
 	b := newTestbed(t, newServer(t), 3, 2)
 	early := b.sendAll(3, "a")
 	one := b.accept()
-	asked := one.queries(3)
+	received := one.queries(3)
 	for _, s := range early {
-		one.respond(answer(asked[s.name]))
+		one.respond(answer(received[s.name]))
 	}
 	allAnswered(early)
 	full := b.sendAll(3, "b")
-	asked = one.queries(3)
+	received = one.queries(3)
 	if n := b.accepted.Load(); n != 1 {
 		t.Fatalf("%d connections while the first had room", n)
 	}
@@ -91,7 +91,7 @@ func TestSecondConnectionOnlyWhenFull(t *testing.T) {
 	two.respond(answer(two.query()))
 	more.answered()
 	for _, s := range full {
-		one.respond(answer(asked[s.name]))
+		one.respond(answer(received[s.name]))
 	}
 	allAnswered(full)
 }
@@ -160,8 +160,8 @@ func TestNoQuery(t *testing.T) {
 	}
 }
 
-// A connection takes no query without a free id.
-func TestIDsAreLeft(t *testing.T) {
+// A connection without a free id gets no query.
+func TestNoFreeID(t *testing.T) {
 	t.Parallel()
 	b := newTestbed(t, newServer(t), 65000, 1)
 	first := b.send("first.example.")
@@ -176,7 +176,7 @@ func TestIDsAreLeft(t *testing.T) {
 			}
 		}
 	}
-	takes := c.hasRoom(65000, 0)
+	hasRoom := c.hasRoom(65000, 0)
 	for i := range 1 << 16 {
 		if f := c.byID[uint16(i)]; f.call == nil {
 			delete(c.byID, uint16(i))
@@ -184,8 +184,8 @@ func TestIDsAreLeft(t *testing.T) {
 	}
 	c.inFlight = 1
 	b.mu.Unlock()
-	if takes {
-		t.Error("it takes a query without a free id")
+	if hasRoom {
+		t.Error("the connection gets a query without a free id")
 	}
 	b.Cancel(first.Call)
 }
@@ -366,8 +366,8 @@ func TestKeepAlive(t *testing.T) {
 		first, second := b.send("first.example."), b.send("second.example.")
 		third := b.send("third.example.") // waits
 		one := b.accept()
-		asked := one.queries(2)
-		one.respond(withKeepAlive(asked[first.name], 0))
+		received := one.queries(2)
+		one.respond(withKeepAlive(received[first.name], 0))
 		first.wait()
 		two := b.accept() // at once: the first connection is retired
 		if q := two.query(); nameOf(q) != third.name {
@@ -376,14 +376,14 @@ func TestKeepAlive(t *testing.T) {
 			two.respond(answer(q))
 		}
 		third.answered()
-		one.respond(answer(asked[second.name]))
+		one.respond(answer(received[second.name]))
 		second.answered()
 		one.end()
 	})
 	for _, c := range []struct {
 		name   string
 		tenths uint16
-		stays  time.Duration // with an expire of a minute
+		idle   time.Duration // limit of the idle time, with an expire of a minute
 	}{
 		{"a time", 100, 10 * time.Second},
 		{"longer than expire", 36000, time.Minute},
@@ -395,13 +395,13 @@ func TestKeepAlive(t *testing.T) {
 				}
 			}), 2, 1)
 			b.send("first.example.").wait()
-			b.clock.skip(c.stays - time.Second)
-			time.Sleep(20 * time.Millisecond) // it is checked in between
+			b.clock.skip(c.idle - time.Second)
+			time.Sleep(20 * time.Millisecond) // for a check of the connections
 			b.send("second.example.").wait()
 			if n := b.accepted.Load(); n != 1 {
 				t.Errorf("%d connections", n)
 			}
-			b.clock.skip(c.stays)
+			b.clock.skip(c.idle)
 			becomes(t, "connections", b.Metrics.Connections, 0)
 		})
 	}
@@ -419,11 +419,11 @@ func TestKeepAlive(t *testing.T) {
 
 // keepAliveOf agrees with package dns.
 func FuzzKeepAliveOf(f *testing.F) {
-	keep := &dns.EDNS0_TCP_KEEPALIVE{Code: dns.EDNS0TCPKEEPALIVE, Timeout: 300}
+	option := &dns.EDNS0_TCP_KEEPALIVE{Code: dns.EDNS0TCPKEEPALIVE, Timeout: 300}
 	cookie := &dns.EDNS0_COOKIE{Code: dns.EDNS0COOKIE, Cookie: "0123456789abcdef"}
 	f.Add(withOPT(f))
-	f.Add(withOPT(f, keep))
-	f.Add(withOPT(f, cookie, keep))
+	f.Add(withOPT(f, option))
+	f.Add(withOPT(f, cookie, option))
 	f.Add(withKeepAlive(question(f, "www.example."), 7))
 	full := new(dns.Msg)
 	full.SetQuestion("www.example.", dns.TypeA)
@@ -436,7 +436,7 @@ func FuzzKeepAliveOf(f *testing.F) {
 		full.Answer, full.Ns = append(full.Answer, rr), append(full.Ns, rr)
 	}
 	full.SetEdns0(1232, true)
-	full.IsEdns0().Option = []dns.EDNS0{keep}
+	full.IsEdns0().Option = []dns.EDNS0{option}
 	b, err := full.Pack()
 	if err != nil {
 		f.Fatal(err)
@@ -478,7 +478,7 @@ func TestExpire(t *testing.T) {
 	s := b.send("first.example.")
 	one := b.accept()
 	q := one.query()
-	b.clock.skip(2 * time.Minute) // it is not idle
+	b.clock.skip(2 * time.Minute) // the connection is not idle
 	time.Sleep(20 * time.Millisecond)
 	one.respond(answer(q))
 	s.answered()
@@ -557,10 +557,10 @@ func TestClose(t *testing.T) {
 	late.answered()
 	three.end()
 	b.wantClosed()
-	given := b.send("given.example.")
+	cancelled := b.send("cancelled.example.")
 	four := b.accept()
 	four.query()
-	b.Cancel(given.Call)
+	b.Cancel(cancelled.Call)
 	four.end()
 }
 
@@ -608,12 +608,12 @@ func TestAlone(t *testing.T) {
 	b.Send(alone.Call)
 	two := b.accept()
 	other := b.send("other.example.")
-	asked := one.query()
+	received := one.query()
 	transfer := two.query()
 	two.respond(answer(transfer), answer(transfer))
 	alone.answered()
 	two.end()
-	one.respond(answer(asked), answer(q))
+	one.respond(answer(received), answer(q))
 	other.answered()
 	shared.answered()
 	// Cancelling closes the connection, even during the handshake.
@@ -649,7 +649,7 @@ func TestCancel(t *testing.T) {
 	first, second := b.send("first.example."), b.send("second.example.")
 	third, fourth := b.send("third.example."), b.send("fourth.example.")
 	one := b.accept()
-	asked := one.queries(2)
+	received := one.queries(2)
 	b.Cancel(fourth.Call)
 	b.Cancel(first.Call)
 	b.Cancel(first.Call) // has no effect
@@ -661,16 +661,16 @@ func TestCancel(t *testing.T) {
 		t.Errorf("%d in flight, want 2", n)
 	}
 	b.mu.Lock()
-	b.conns[0].nextID = id(asked[first.name]) // the next id
+	b.conns[0].nextID = id(received[first.name]) // the next id
 	b.mu.Unlock()
 	one.respond(answer(q))
 	third.answered()
 	fifth := b.send("fifth.example.")
 	q = one.query()
-	if got := id(q); got == id(asked[first.name]) || got == id(asked[second.name]) {
+	if got := id(q); got == id(received[first.name]) || got == id(received[second.name]) {
 		t.Errorf("id %d is reused before its answer has arrived", got)
 	}
-	one.respond(answer(asked[first.name]), answer(q), answer(asked[second.name]))
+	one.respond(answer(received[first.name]), answer(q), answer(received[second.name]))
 	fifth.answered()
 	second.answered()
 	if n := number(b.Metrics.Late); n != 1 {
@@ -682,10 +682,10 @@ func TestCancel(t *testing.T) {
 	first.notDone()
 	fourth.notDone()
 	b.mu.Lock()
-	b.conns[0].nextID = id(asked[first.name])
+	b.conns[0].nextID = id(received[first.name])
 	b.mu.Unlock()
 	sixth := b.send("sixth.example.")
-	if q = one.query(); id(q) != id(asked[first.name]) {
+	if q = one.query(); id(q) != id(received[first.name]) {
 		t.Error("the id is not reused after its answer has arrived")
 	}
 	one.respond(answer(q))
@@ -783,15 +783,15 @@ func TestLate(t *testing.T) {
 		b := newTestbed(t, newServer(t), 10, 1)
 		slow, fast := b.send("slow.example."), b.send("fast.example.")
 		one := b.accept()
-		asked := one.queries(2)
-		one.respond(answer(asked[fast.name]))
+		received := one.queries(2)
+		one.respond(answer(received[fast.name]))
 		fast.answered()
 		if established, answers := b.State(slow.Call); !established || !answers {
 			t.Errorf("established: %v, answers: %v", established, answers)
 		}
 		b.Late(slow.Call)
 		other := b.send("other.example.")
-		one.respond(answer(one.query()), answer(asked[slow.name]))
+		one.respond(answer(one.query()), answer(received[slow.name]))
 		other.answered()
 		slow.answered()
 	})
@@ -886,7 +886,7 @@ func TestWaitingAfterBackoff(t *testing.T) {
 	b.accept().queries(2)
 	s.refuse()
 	waits := b.send("waits.example.")
-	eventually(t, "it was refused", func() bool { return b.waitingNow() == 1 })
+	eventually(t, "the connection was refused", func() bool { return b.waitingNow() == 1 })
 	s.again()
 	b.clock.skip(time.Hour)
 	two := b.accept()
@@ -1008,7 +1008,7 @@ func TestFunc(t *testing.T) {
 	f := &Func{
 		Exchange: func(ctx context.Context, query []byte) ([]byte, error) {
 			switch nameOf(query) {
-			case "hangs.example.":
+			case "unanswered.example.":
 				<-ctx.Done()
 				ended.Add(1)
 				return nil, ctx.Err()
@@ -1023,17 +1023,17 @@ func TestFunc(t *testing.T) {
 	if err := send(t, f, "fails.example.").fails(); !errors.Is(err, io.EOF) {
 		t.Errorf("error %v", err)
 	}
-	given := send(t, f, "hangs.example.")
-	f.Cancel(given.Call)
-	f.Late(given.Call)
-	late := newSent(t, "hangs.example.")
+	cancelled := send(t, f, "unanswered.example.")
+	f.Cancel(cancelled.Call)
+	f.Late(cancelled.Call)
+	late := newSent(t, "unanswered.example.")
 	late.Deadline = time.Now().Add(10 * time.Millisecond)
 	f.Send(late.Call)
 	if err := late.fails(); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("error %v", err)
 	}
 	eventually(t, "no call is left", func() bool { return ended.Load() == 2 })
-	given.notDone()
+	cancelled.notDone()
 	f.Close()
 	if !closed {
 		t.Error("Closed was not called")

@@ -86,8 +86,8 @@ func randomServer(seed uint64) func(*session) {
 	}
 }
 
-// Whatever the server does, each call that is not cancelled returns once, with its own answer or an error, and no
-// connection is left in the end.
+// With any behaviour of the server, each call that is not cancelled returns once, with its own answer or an error, and no
+// connection remains at the end.
 func TestRandom(t *testing.T) {
 	for i, c := range []struct {
 		name               string
@@ -184,7 +184,7 @@ func randomCall(t *testing.T, b *testbed, r *rand.Rand, name string, answered, f
 	}
 }
 
-// certificate returns a self-signed one for 127.0.0.1.
+// certificate returns a self-signed certificate for 127.0.0.1.
 func certificate(t *testing.T) (tls.Certificate, *x509.CertPool) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), crand.Reader)

@@ -51,8 +51,8 @@ func unread(c *net.UDPConn) func() (answer, failed bool) {
 	}
 }
 
-// setUserTimeout makes the kernel close a connection whose peer is gone. It is set after the handshake, which the
-// option would end as soon as one segment is lost.
+// setUserTimeout makes the kernel close a connection whose peer does not acknowledge data. It is set after the handshake,
+// which the option would end after one lost segment.
 func setUserTimeout(c net.Conn) {
 	raw := rawConn(c)
 	if raw == nil {

@@ -30,7 +30,7 @@ func TestUserTimeout(t *testing.T) {
 	}
 }
 
-// full returns the address of a server that accepts no connections, and whose queue of them is full.
+// full returns the address of a server that accepts no connections, and whose accept queue is full.
 func full(t *testing.T) string {
 	t.Helper()
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
@@ -60,7 +60,7 @@ func full(t *testing.T) string {
 	return ""
 }
 
-func TestHangingConnect(t *testing.T) {
+func TestHandshakeTimeout(t *testing.T) {
 	t.Parallel()
 	b := newTestbed(t, newServer(t), 10, 2)
 	b.backoff, b.maxBackoff = time.Hour, time.Hour
@@ -96,11 +96,11 @@ func TestHangingConnect(t *testing.T) {
 func TestConnectIsCancelled(t *testing.T) {
 	t.Parallel()
 	b := newTestbed(t, newServer(t), 10, 2)
-	given := make(chan error, 1)
+	dialed := make(chan error, 1)
 	address := full(t)
 	b.Dial = func(ctx context.Context) (net.Conn, error) {
 		c, err := Dialer("tcp", nil).DialContext(ctx, "tcp", address)
-		given <- err
+		dialed <- err
 		return c, err
 	}
 	alone := newSent(t, "alone.example.")
@@ -108,16 +108,16 @@ func TestConnectIsCancelled(t *testing.T) {
 	b.Send(alone.Call)
 	b.Cancel(alone.Call)
 	select {
-	case err := <-given:
+	case err := <-dialed:
 		if !errors.Is(err, context.Canceled) {
 			t.Errorf("error %v", err)
 		}
 	case <-time.After(soon):
-		t.Fatal("it is not cancelled")
+		t.Fatal("the handshake is not cancelled")
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.failures != 0 || !b.retryAt.IsZero() {
-		t.Error("it counts as a failure of the server")
+		t.Error("the cancelled handshake counts as a failure of the server")
 	}
 }

@@ -68,7 +68,7 @@ func TestUDPAnswersBeforeTheQuery(t *testing.T) {
 		victim := send(t, d, "www.example.")
 		next := upstream.next()
 		if next.from.Port == p.from.Port {
-			t.Errorf("round %d: the query was sent from port %d, to which answers had come", round, p.from.Port)
+			t.Errorf("round %d: the query was sent from port %d, which had received answers", round, p.from.Port)
 		}
 		upstream.respond(next, answer(next.query))
 		victim.answered()

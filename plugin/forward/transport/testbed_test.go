@@ -54,11 +54,11 @@ func (m *Metrics) dropped() (all [4]int) {
 }
 
 // eventually waits for a condition.
-func eventually(t testing.TB, what string, is func() bool) {
+func eventually(t testing.TB, what string, condition func() bool) {
 	t.Helper()
-	for end := time.Now().Add(soon); !is(); time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(soon); !condition(); time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
-			t.Fatalf("not reached: %s", what)
+			t.Fatalf("condition not met: %s", what)
 		}
 	}
 }
@@ -73,13 +73,13 @@ func becomes(t testing.TB, what string, c prometheus.Collector, want int) {
 	}
 }
 
-// clock is the real time plus what a test has skipped.
+// clock is the real time plus the time that a test has skipped.
 type clock struct{ ahead atomic.Int64 }
 
 func (c *clock) now() time.Time       { return time.Now().Add(time.Duration(c.ahead.Load())) }
 func (c *clock) skip(d time.Duration) { c.ahead.Add(int64(d)) }
 
-// server listens on loopback. Tests read queries from its connections, and write answers.
+// server listens on a loopback address. Tests read queries from its connections, and write answers.
 type server struct {
 	t        testing.TB
 	l        *net.TCPListener
@@ -152,12 +152,12 @@ func (s *server) listen() {
 func (s *server) refuse() {
 	s.t.Helper()
 	_ = s.l.Close()
-	reserved, err := rogue.KeepPort(s.l.Addr().(*net.TCPAddr).AddrPort(), false)
+	reserved, err := rogue.ReservePort(s.l.Addr().(*net.TCPAddr).AddrPort(), false)
 	if err != nil {
 		s.t.Fatal(err)
 	}
 	s.reserved = reserved
-	s.t.Cleanup(func() { _ = reserved.Close() }) // again may have closed it
+	s.t.Cleanup(func() { _ = reserved.Close() }) // again may have closed the port
 }
 
 // again accepts connections after refuse.
@@ -171,7 +171,7 @@ func (s *server) again() {
 		s.t.Fatal(err)
 	}
 	old := s.sessions
-	for range old { // until it is closed
+	for range old { // until the channel is closed
 	}
 	s.l, s.sessions = l, make(chan *session, 4096)
 	s.ended.Go(s.listen)
@@ -266,7 +266,7 @@ func (c *session) end() {
 	}
 }
 
-// respond writes messages with their lengths. It reports whether that succeeded.
+// respond writes messages with their lengths. It reports success.
 func (c *session) respond(messages ...[]byte) bool {
 	var b []byte
 	for _, m := range messages {
@@ -297,7 +297,7 @@ func nameOf(message []byte) string {
 	return name
 }
 
-// echo answers everything.
+// echo answers all queries.
 func echo(c *session) {
 	for q := c.next(); q != nil && c.respond(answer(q)); q = c.next() {
 	}
@@ -509,7 +509,7 @@ func (p *Pool) waitingNow() int {
 	return len(p.waiting)
 }
 
-// connsNow returns the number of connections that take queries.
+// connsNow returns the number of connections for queries.
 func (p *Pool) connsNow() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -535,8 +535,8 @@ func (b *testbed) wantLog(prefix string) {
 func ourGoroutines() (found []string) {
 	b := make([]byte, 4<<20)
 	for _, g := range strings.Split(string(b[:runtime.Stack(b, true)]), "\n\n") {
-		for _, of := range []string{"(*conn).", "(*Pool).", "(*Datagrams).", "(*Func)."} {
-			if strings.Contains(g, "/transport."+of) && !strings.Contains(g, "testing.tRunner") {
+		for _, owner := range []string{"(*conn).", "(*Pool).", "(*Datagrams).", "(*Func)."} {
+			if strings.Contains(g, "/transport."+owner) && !strings.Contains(g, "testing.tRunner") {
 				found = append(found, g)
 				break
 			}

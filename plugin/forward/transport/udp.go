@@ -20,11 +20,11 @@ const (
 	// bufferSize is the size of a receive buffer, unless the query allows longer answers. An answer that fills the
 	// buffer may be cut off.
 	bufferSize = 4097
-	// maxGuesses bounds the answers with wrong ids that a query receives on one port: their sender may know it.
+	// maxGuesses bounds the answers with wrong ids that a query receives on one port: their sender may know the port.
 	maxGuesses = 16
 	// maxPorts bounds the ports that one query is sent from.
 	maxPorts = 3
-	// maxUses bounds the queries sent from one port, which an attacker may find out.
+	// maxUses bounds the queries sent from one port, since an attacker may learn the port.
 	maxUses = 100
 )
 
@@ -61,7 +61,7 @@ type socket struct {
 	unread     func() (answer, failed bool)
 }
 
-// unknownUnread stands for unread where the content of a socket can't be examined.
+// unknownUnread replaces unread if the content of a socket can't be examined.
 func unknownUnread() (answer, failed bool) { return false, true }
 
 // Send implements Carrier.
@@ -146,7 +146,7 @@ func (d *Datagrams) connect(call *Call) (*socket, error) {
 	return s, nil
 }
 
-// nextIdle takes the socket with the longest idle time for a call, so that ports take turns, or returns nil.
+// nextIdle returns the socket with the longest idle time for a call, so that ports alternate, or nil.
 func (d *Datagrams) nextIdle(call *Call) *socket {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -187,7 +187,7 @@ func (d *Datagrams) release(s *socket) {
 	}
 }
 
-// sweep closes expired sockets, again and again while there are idle ones.
+// sweep closes expired sockets, periodically while idle ones exist.
 func (d *Datagrams) sweep() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -224,7 +224,7 @@ func (d *Datagrams) exchange(s *socket, call *Call) ([]byte, error) {
 	defer d.Metrics.InFlight.Dec()
 	defer d.detach(call)
 	query := append(make([]byte, 0, len(call.Query)), call.Query...)
-	id := uint16(rand.Uint32()) // #nosec G404 G115 -- ChaCha8 with a seed of the system's
+	id := uint16(rand.Uint32()) // #nosec G404 G115 -- ChaCha8, seeded by the system
 	setID(query, id)
 	if err := d.setDeadline(s, call); err != nil {
 		return nil, err
@@ -256,7 +256,7 @@ func (d *Datagrams) receive(s *socket, call *Call, id uint16) ([]byte, error) {
 			guesses++
 		}
 		switch {
-		case reason == "" && n == len(*buf): // it may be cut off
+		case reason == "" && n == len(*buf): // the answer may be cut off
 			return truncated(reply[:call.question]), nil
 		case reason == "":
 			return append([]byte(nil), reply...), nil

@@ -105,13 +105,13 @@ func TestUDP(t *testing.T) {
 	d := newDatagrams(t, s)
 	ports, ids := map[int]bool{}, map[uint16]bool{}
 	var all []*sent
-	var asked []packet
+	var received []packet
 	for i := range 50 {
 		all = append(all, send(t, d, letters(i)+".example."))
 	}
 	for range all {
 		p := s.next()
-		asked = append(asked, p)
+		received = append(received, p)
 		ports[p.from.Port], ids[id(p.query)] = true, true
 	}
 	if len(ports) != 50 || len(ids) < 45 {
@@ -120,8 +120,8 @@ func TestUDP(t *testing.T) {
 	if n := number(d.Metrics.InFlight); n != 50 {
 		t.Errorf("%d in flight", n)
 	}
-	slices.Reverse(asked)
-	for _, p := range asked {
+	slices.Reverse(received)
+	for _, p := range received {
 		s.respond(p, answer(p.query))
 	}
 	allAnswered(all)
@@ -129,14 +129,14 @@ func TestUDP(t *testing.T) {
 	if got, want := []int{number(m.Sent), number(m.Received), number(m.Misses), number(m.Hits), number(m.Connections)}, []int{50, 50, 50, 0, 50}; !slices.Equal(got, want) {
 		t.Errorf("packets sent and received, misses, hits, sockets: %v, want %v", got, want)
 	}
-	// The sockets take turns, and ids differ.
+	// The sockets alternate, and ids differ.
 	var first []int
 	same := 0
 	for i := range 50 {
 		one := send(t, d, letters(i)+".example.")
 		p := s.next()
 		if !ports[p.from.Port] || slices.Contains(first, p.from.Port) {
-			t.Fatalf("port %d is not one of those that were not used for long", p.from.Port)
+			t.Fatalf("port %d was used recently", p.from.Port)
 		}
 		first = append(first, p.from.Port)
 		if ids[id(p.query)] {
@@ -150,7 +150,7 @@ func TestUDP(t *testing.T) {
 		s.right()
 	}
 	if same > 5 {
-		t.Errorf("%d ids come again", same)
+		t.Errorf("%d ids are the same as before", same)
 	}
 	if n := number(m.Hits); n != 50 {
 		t.Errorf("%d hits, want 50", n)
@@ -190,7 +190,7 @@ func TestUDPDropsWrongAnswers(t *testing.T) {
 			one := send(t, d, "www.example.")
 			p := s.next()
 			s.respond(p, c.wrong(p.query)...)
-			eventually(t, "they are dropped", func() bool { return d.Metrics.dropped() == c.want })
+			eventually(t, "the wrong answers are dropped", func() bool { return d.Metrics.dropped() == c.want })
 			one.notDone()
 			s.respond(p, answer(p.query))
 			one.answered()
@@ -209,7 +209,7 @@ func TestUDPAnswersTwice(t *testing.T) {
 	s.respond(p, answer(p.query), answer(p.query))
 	one.answered()
 	eventually(t, "the socket is idle", func() bool { return d.idleNow() == 1 })
-	eventually(t, "the second copy is there", func() bool {
+	eventually(t, "the second copy has arrived", func() bool {
 		d.mu.Lock()
 		defer d.mu.Unlock()
 		answer, failed := d.idle[0].unread()
@@ -316,11 +316,11 @@ func TestUDPIdleSockets(t *testing.T) {
 		for i := range n {
 			all = append(all, send(t, d, letters(i)+".example."))
 		}
-		var asked []packet
+		var received []packet
 		for range all {
-			asked = append(asked, s.next())
+			received = append(received, s.next())
 		}
-		for _, p := range asked {
+		for _, p := range received {
 			s.respond(p, answer(p.query))
 		}
 		allAnswered(all)
@@ -384,12 +384,12 @@ func TestUDPUnanswered(t *testing.T) {
 		t.Errorf("error %v", err)
 	}
 	becomes(t, "sockets", d.Metrics.Connections, 0)
-	given := send(t, d, "given.example.")
+	cancelled := send(t, d, "cancelled.example.")
 	q := s.next()
-	d.Cancel(given.Call)
+	d.Cancel(cancelled.Call)
 	becomes(t, "sockets", d.Metrics.Connections, 0)
 	becomes(t, "on their way", d.Metrics.InFlight, 0)
-	given.notDone()
+	cancelled.notDone()
 	other := send(t, d, "other.example.")
 	r := s.next()
 	if r.from.Port == p.from.Port || r.from.Port == q.from.Port {
@@ -473,7 +473,7 @@ func TestUDPGuesses(t *testing.T) {
 	}
 	other := s.next()
 	if other.from.String() == p.from.String() {
-		t.Errorf("both from %s", p.from)
+		t.Errorf("both queries from %s", p.from)
 	}
 	s.respond(p, answer(p.query)) // too late
 	one.notDone()
@@ -531,7 +531,7 @@ func TestUDPErrors(t *testing.T) {
 		t.Errorf("error %v", err)
 	}
 	if n := number(d.Metrics.Connections) + number(d.Metrics.InFlight); n != 0 {
-		t.Errorf("gauges say %d", n)
+		t.Errorf("gauges are %d, want 0", n)
 	}
 }
 

@@ -11,8 +11,8 @@ import (
 	"github.com/miekg/dns"
 )
 
-// Address returns the address that a good server has for a name, in any letter case. It is in
-// 10.0.0.0/8; names that differ have the same one about once in 16 million.
+// Address returns the address that a good server returns for a name, in any letter case. It is in 10.0.0.0/8; two
+// different names share an address about once in 16 million.
 func Address(name string) netip.Addr {
 	h := fnv.New32a()
 	_, _ = h.Write([]byte(strings.ToLower(dns.Fqdn(name)))) // it never fails
@@ -21,11 +21,11 @@ func Address(name string) netip.Addr {
 	return netip.AddrFrom4([4]byte{10, byte(sum >> 16), byte(sum >> 8), byte(sum)})
 }
 
-// WrongAddress is in the replies of a Wrong that have records.
+// WrongAddress is the address in wrong replies that have records.
 var WrongAddress = netip.AddrFrom4([4]byte{203, 0, 113, 66})
 
-// messages returns what is sent for a query: replies without the length in front. The last one is the
-// answer itself, unless it is left out.
+// messages returns the replies to a query, without the length prefix. The last one is the right answer, unless OnlyWrong
+// omits it.
 func (b Behaviour) messages(query *dns.Msg, tcp bool) ([][]byte, error) {
 	var all [][]byte
 	if b.Wrong != 0 && !b.Bare {
@@ -33,7 +33,7 @@ func (b Behaviour) messages(query *dns.Msg, tcp bool) ([][]byte, error) {
 		if err != nil {
 			return nil, err
 		}
-		all = b.Wrong.of(base, tcp)
+		all = b.Wrong.replies(base, tcp)
 	}
 	if b.OnlyWrong {
 		return all, nil
@@ -72,7 +72,7 @@ func (b Behaviour) ttl() uint32 {
 	return b.TTL
 }
 
-// addOptions adds EDNS to the reply if the query has it.
+// addOptions adds EDNS to the reply if the query has EDNS.
 func (b Behaviour) addOptions(m, query *dns.Msg, tcp bool) {
 	if query.IsEdns0() == nil {
 		return
@@ -89,8 +89,8 @@ func keepaliveOption(timeout uint16) dns.EDNS0 {
 	return &dns.EDNS0_LOCAL{Code: dns.EDNS0TCPKEEPALIVE, Data: []byte{byte(timeout >> 8), byte(timeout)}}
 }
 
-// of returns the replies of the set, made from one that is right but for its address.
-func (w Wrong) of(base []byte, tcp bool) [][]byte {
+// replies returns the wrong replies of the set, made from a reply that is right except for its address.
+func (w Wrong) replies(base []byte, tcp bool) [][]byte {
 	var all [][]byte
 	for _, kind := range []Wrong{WrongID, WrongQuestion, WrongType, WrongCase, WrongDirection} {
 		if w&kind != 0 {
@@ -109,13 +109,13 @@ func (w Wrong) of(base []byte, tcp bool) [][]byte {
 	return all
 }
 
-// The places in a message: of the flags, and of the first letter of the question's name.
+// Offsets in a message: of the flags, and of the first letter of the question's name.
 const (
 	flagsAt  = 2
 	letterAt = 13
 )
 
-// patch makes one thing wrong about a reply. The root has no letters, so that its type is wrong instead.
+// patch makes one field of a reply wrong. The root has no letters: its type is changed instead.
 func (w Wrong) patch(m []byte) []byte {
 	end := letterAt - 1 // of the question's name, which is not compressed
 	if m[end] == 0 && (w == WrongQuestion || w == WrongCase) {
@@ -139,7 +139,7 @@ func (w Wrong) patch(m []byte) []byte {
 	return m
 }
 
-// flipCase changes the case of the letters of a name. Lengths of labels are below the letters.
+// flipCase changes the case of the letters of a name. Length bytes are at most 63, below the letters.
 func flipCase(name []byte) {
 	for i, c := range name {
 		if c |= 0x20; c >= 'a' && c <= 'z' && name[i] > 63 {
@@ -162,7 +162,7 @@ func noise(m []byte, tcp bool) []byte {
 	return b
 }
 
-// wait returns how long the answer for a name is held back.
+// wait returns the delay of the answer for a name.
 func (b Behaviour) wait(name string) time.Duration {
 	d := b.Delay
 	if strings.HasPrefix(strings.ToLower(name), "slow") {
@@ -177,5 +177,5 @@ func (b Behaviour) wait(name string) time.Duration {
 	return d
 }
 
-// chance reports true with a probability.
+// chance returns true with a probability.
 func chance(share float64) bool { return share > 0 && rand.Float64() < share }

@@ -16,14 +16,13 @@ import (
 	"time"
 )
 
-// Certificate is a server's certificate and what a client needs to believe it, as files and for this
-// process. It is valid for an hour.
+// Certificate is a server's certificate with its authority, as files and as a TLS configuration. It is valid for an hour.
 type Certificate struct {
 	CA, Cert, Key string      // paths of PEM files
 	Config        *tls.Config // of a server
 }
 
-// NewCertificate makes a certificate for names and addresses, by an authority of its own.
+// NewCertificate returns a certificate for names and addresses, signed by a new authority.
 func NewCertificate(t testing.TB, hosts ...string) Certificate {
 	t.Helper()
 	authority := template(1, "authority")
@@ -77,9 +76,9 @@ func newKey(t testing.TB) *ecdsa.PrivateKey {
 	return key
 }
 
-func sign(t testing.TB, what, by *x509.Certificate, public *ecdsa.PublicKey, key *ecdsa.PrivateKey) []byte {
+func sign(t testing.TB, child, parent *x509.Certificate, public *ecdsa.PublicKey, key *ecdsa.PrivateKey) []byte {
 	t.Helper()
-	der, err := x509.CreateCertificate(rand.Reader, what, by, public, key)
+	der, err := x509.CreateCertificate(rand.Reader, child, parent, public, key)
 	if err != nil {
 		t.Fatal(err)
 	}

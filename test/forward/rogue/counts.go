@@ -2,22 +2,22 @@ package rogue
 
 import "sync"
 
-// Counts are what the clients of a server did since it started or ResetCounts. Queries for the root are
-// counted as probes, not as queries: that is what health checks ask for.
+// Counts are the numbers of queries, answers and connections since the start of a server or the last ResetCounts. Queries
+// for the root count as probes, not as queries: they are health checks.
 type Counts struct {
-	UDP, TCP         int            // queries
-	UDPProbes        int            // queries for the root over UDP
-	TCPProbes        int            // and over TCP
-	Answers          int            // sent or begun, but for wrong ones
-	Malformed        int            // packets that are no query with one question
-	Names            map[string]int // how often each name was asked for, as it was written
-	Connections      int            // accepted
-	Open             int            // connections, now
-	MostOpen         int            // connections, at one time
-	PerConnection    []int          // queries on each connection, in the order of the first
-	InFlight         int            // queries that came over TCP and have no answer yet
-	MostInFlight     int            // of them, on all connections at one time
-	MostOnConnection int            // of them, on one connection at one time
+	UDP, TCP        int            // queries
+	UDPProbes       int            // queries for the root over UDP
+	TCPProbes       int            // queries for the root over TCP
+	Answers         int            // sent or begun, without wrong ones
+	Malformed       int            // packets that are not a query with one question
+	Names           map[string]int // queries by name, in the letter case of the query
+	Connections     int            // accepted
+	Open            int            // open connections
+	MaxOpen         int            // max of Open
+	PerConnection   []int          // queries on each connection, in the order of accept
+	InFlight        int            // unanswered queries over TCP
+	MaxInFlight     int            // max of InFlight
+	MaxOnConnection int            // max of unanswered queries on one connection
 }
 
 // Queries returns the number of queries, without probes.
@@ -26,15 +26,15 @@ func (c Counts) Queries() int { return c.UDP + c.TCP }
 // Probes returns the number of queries for the root.
 func (c Counts) Probes() int { return c.UDPProbes + c.TCPProbes }
 
-// ledger keeps the counts.
+// ledger updates the counts.
 type ledger struct {
 	mu     sync.Mutex
 	counts Counts
-	first  int // the number of the connection that PerConnection begins with
-	next   int // the number of the next connection
+	first  int // number of the first connection in PerConnection
+	next   int // number of the next connection
 }
 
-// Counts returns what the clients have done.
+// Counts returns the current counts.
 func (s *Server) Counts() Counts {
 	l := &s.ledger
 	l.mu.Lock()
@@ -48,14 +48,14 @@ func (s *Server) Counts() Counts {
 	return c
 }
 
-// ResetCounts begins to count anew. What is open or in flight stays so; queries that come on connections
-// that were open before are not in PerConnection.
+// ResetCounts sets the counts to zero, except those of open connections and queries in flight. PerConnection omits
+// connections that are already open.
 func (s *Server) ResetCounts() {
 	l := &s.ledger
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	open, inFlight := l.counts.Open, l.counts.InFlight
-	l.counts = Counts{Open: open, MostOpen: open, InFlight: inFlight, MostInFlight: inFlight, Names: map[string]int{}}
+	l.counts = Counts{Open: open, MaxOpen: open, InFlight: inFlight, MaxInFlight: inFlight, Names: map[string]int{}}
 	l.first = l.next
 }
 
@@ -65,7 +65,7 @@ func (l *ledger) opened() int {
 	defer l.mu.Unlock()
 	l.counts.Connections++
 	l.counts.Open++
-	l.counts.MostOpen = max(l.counts.MostOpen, l.counts.Open)
+	l.counts.MaxOpen = max(l.counts.MaxOpen, l.counts.Open)
 	l.counts.PerConnection = append(l.counts.PerConnection, 0)
 	l.next++
 	return l.next - 1
@@ -90,7 +90,7 @@ func (l *ledger) datagram(name string) {
 	l.counts.Names[name]++
 }
 
-// frame counts a query over TCP on a connection that has this many in flight with it.
+// frame counts a query over TCP. inFlight is the number of unanswered queries on its connection, with this one.
 func (l *ledger) frame(name string, connection, inFlight int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -102,14 +102,14 @@ func (l *ledger) frame(name string, connection, inFlight int) {
 	}
 	c.TCP++
 	c.Names[name]++
-	c.MostInFlight = max(c.MostInFlight, c.InFlight)
-	c.MostOnConnection = max(c.MostOnConnection, inFlight)
+	c.MaxInFlight = max(c.MaxInFlight, c.InFlight)
+	c.MaxOnConnection = max(c.MaxOnConnection, inFlight)
 	if connection >= l.first {
 		c.PerConnection[connection-l.first]++
 	}
 }
 
-// answered counts an answer, over TCP or not.
+// answered counts an answer.
 func (l *ledger) answered(tcp bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

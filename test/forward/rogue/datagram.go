@@ -20,12 +20,12 @@ func (s *Server) serveUDP(conn *net.UDPConn) {
 			s.t.Errorf("rogue server %s: %v", s.Addr, err)
 			return
 		}
-		s.takeDatagram(conn, client, append([]byte(nil), buffer[:n]...))
+		s.receiveDatagram(conn, client, append([]byte(nil), buffer[:n]...))
 	}
 }
 
-// takeDatagram looks at a query and has it answered.
-func (s *Server) takeDatagram(conn *net.UDPConn, client netip.AddrPort, packet []byte) {
+// receiveDatagram counts a query and starts its answer.
+func (s *Server) receiveDatagram(conn *net.UDPConn, client netip.AddrPort, packet []byte) {
 	b := s.Behaviour().overUDP()
 	query := new(dns.Msg)
 	if err := query.Unpack(packet); err != nil || query.Response || len(query.Question) != 1 {

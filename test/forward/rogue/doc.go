@@ -1,5 +1,4 @@
-// Package rogue is a DNS server for tests that misbehaves as it is told to. Input: a Behaviour, which
-// may change while the server runs; output: answers, or what it sends instead, and counts of what its
-// clients did. It knows nothing of its clients, and frames what it sends over TCP itself, so that
-// everything may be wrong about it. It imports nothing of this module, so that every test may use it.
+// Package rogue is a DNS server for tests that misbehaves in configurable ways. Input: a Behaviour, which may change
+// while the server runs, and queries; output: replies, right or wrong, and counts of queries and connections. It frames
+// TCP messages itself, so that frames can be wrong too. It imports nothing of this module, so that every test may use it.
 package rogue

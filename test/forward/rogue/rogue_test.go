@@ -15,18 +15,18 @@ import (
 	"github.com/miekg/dns"
 )
 
-// bounded is how long something may take that is to happen at once, on a busy machine.
+// bounded is the time limit of immediate events, on a busy machine.
 const bounded = 10 * time.Second
 
-// quiet is how long nothing has to come.
+// quiet is the time after which a reply counts as missing.
 const quiet = 200 * time.Millisecond
 
-// client is one connection to a server, or one socket.
+// client is a connection or a UDP socket to a server.
 type client struct {
 	t    *testing.T
 	conn net.Conn
 	tcp  bool
-	lost error // what a write was told: a read is then not told again
+	lost error // of a write; a later read does not return it again
 }
 
 func dial(t *testing.T, network string, s *Server) *client {
@@ -42,8 +42,8 @@ func dial(t *testing.T, network string, s *Server) *client {
 	return &client{t: t, conn: conn, tcp: network == "tcp"}
 }
 
-// ask sends queries for names, with ids counted from 1.
-func (c *client) ask(names ...string) {
+// query sends queries for names, with ids from 1.
+func (c *client) query(names ...string) {
 	c.t.Helper()
 	if c.lost != nil {
 		return
@@ -71,7 +71,7 @@ func gone(err error) bool {
 	return errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
 }
 
-// next returns what comes next, and the error instead of it.
+// next returns the next message or the error of its read.
 func (c *client) next(within time.Duration) ([]byte, error) {
 	c.t.Helper()
 	if c.lost != nil {
@@ -88,7 +88,7 @@ func (c *client) next(within time.Duration) ([]byte, error) {
 	return b[:n], err
 }
 
-// answer returns the next reply, which has to be a message.
+// answer returns the next reply, which must be a well-formed message.
 func (c *client) answer() *dns.Msg {
 	c.t.Helper()
 	packet, err := c.next(bounded)
@@ -102,7 +102,7 @@ func (c *client) answer() *dns.Msg {
 	return m
 }
 
-// right fails the test if a message is not the right answer to a query for a name.
+// right fails the test unless a message is the right answer for a name.
 func right(t *testing.T, m *dns.Msg, name string) {
 	t.Helper()
 	if len(m.Question) != 1 || m.Question[0].Name != name || len(m.Answer) != 1 {
@@ -124,7 +124,7 @@ func TestWell(t *testing.T) {
 		s := Start(t, Behaviour{})
 		c := dial(t, network, s)
 		for _, name := range []string{"a.test.", "B.teSt."} {
-			c.ask(name)
+			c.query(name)
 			right(t, c.answer(), name)
 		}
 		counts := s.Counts()
@@ -133,7 +133,7 @@ func TestWell(t *testing.T) {
 		}
 	})
 	if Address("a.test.") == Address("b.test.") || Address("a.test.") != Address("A.TEST") {
-		t.Error("addresses are not by name")
+		t.Error("two names have the same address, or letter case changes it")
 	}
 }
 
@@ -148,7 +148,7 @@ func TestTLS(t *testing.T) {
 	right(t, m, "a.test.")
 }
 
-// TestOrder asks for a slow name before a fast one.
+// TestOrder queries a slow name before a fast one.
 func TestOrder(t *testing.T) {
 	const slow = 300 * time.Millisecond
 	for _, inOrder := range []bool{false, true} {
@@ -156,7 +156,7 @@ func TestOrder(t *testing.T) {
 			s := Start(t, Behaviour{Slow: slow, InOrder: inOrder})
 			c := dial(t, "tcp", s)
 			names := []string{"slow.test.", "fast.test."}
-			c.ask(names...)
+			c.query(names...)
 			for i := range names {
 				m := c.answer()
 				if first := m.Question[0].Name == names[i]; first != inOrder {
@@ -167,8 +167,8 @@ func TestOrder(t *testing.T) {
 			if inOrder {
 				want = 1
 			}
-			if got := s.Counts().MostOnConnection; got != want {
-				t.Errorf("%d queries were on the connection at one time, want %d", got, want)
+			if got := s.Counts().MaxOnConnection; got != want {
+				t.Errorf("max of queries in flight on the connection: %d, want %d", got, want)
 			}
 		})
 	}
@@ -181,17 +181,17 @@ func TestShuffle(t *testing.T) {
 	for i := range 30 {
 		names = append(names, fmt.Sprintf("n%d.test.", i))
 	}
-	c.ask(names...)
+	c.query(names...)
 	inOrder := true
 	for i := range names {
 		inOrder = c.answer().Question[0].Name == names[i] && inOrder
 	}
 	if inOrder {
-		t.Error("30 answers came in order")
+		t.Error("30 answers in order, want a shuffled order")
 	}
 }
 
-// TestEnds is about connections that end: how many answers come before, and how it ends.
+// TestEnds checks the number of answers before a connection ends, and whether it ends by a reset.
 func TestEnds(t *testing.T) {
 	for name, c := range map[string]struct {
 		behaviour Behaviour
@@ -213,7 +213,7 @@ func TestEnds(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := Start(t, c.behaviour)
 			client := dial(t, "tcp", s)
-			client.ask("a.test.", "b.test.", "c.test.", "d.test.", "e.test.")
+			client.query("a.test.", "b.test.", "c.test.", "d.test.", "e.test.")
 			answers, err := 0, error(nil)
 			for ; err == nil; answers++ {
 				_, err = client.next(bounded)
@@ -222,7 +222,7 @@ func TestEnds(t *testing.T) {
 			if reset := gone(err); reset != c.reset || errors.Is(err, os.ErrDeadlineExceeded) {
 				t.Errorf("ended with %v, want a reset: %t", err, c.reset)
 			}
-			if !c.reset && answers != c.answers { // a reset takes along what was on its way
+			if !c.reset && answers != c.answers { // a reset discards answers in flight
 				t.Errorf("%d answers, want %d", answers, c.answers)
 			}
 			if client.conn != nil {
@@ -235,12 +235,12 @@ func TestEnds(t *testing.T) {
 	}
 }
 
-// until waits until something is so.
-func until(t *testing.T, so func() bool) {
+// until waits until a condition is true.
+func until(t *testing.T, condition func() bool) {
 	t.Helper()
-	for end := time.Now().Add(bounded); !so(); time.Sleep(5 * time.Millisecond) {
+	for end := time.Now().Add(bounded); !condition(); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(end) {
-			t.Fatalf("not within %s", bounded)
+			t.Fatalf("condition not true within %s", bounded)
 		}
 	}
 }
@@ -248,7 +248,7 @@ func until(t *testing.T, so func() bool) {
 func TestPause(t *testing.T) {
 	s := Start(t, Behaviour{Pause: 50 * time.Millisecond})
 	c := dial(t, "tcp", s)
-	c.ask("a.test.", "b.test.")
+	c.query("a.test.", "b.test.")
 	for range 2 {
 		m := c.answer()
 		right(t, m, m.Question[0].Name)
@@ -268,13 +268,13 @@ func TestWrong(t *testing.T) {
 		for kind, check := range checks {
 			s := Start(t, Behaviour{Wrong: kind})
 			c := dial(t, network, s)
-			c.ask(name)
+			c.query(name)
 			m := c.answer()
 			if !check(m) || m.Answer[0].(*dns.A).A.String() != WrongAddress.String() {
 				t.Errorf("kind %d:\n%v", kind, m)
 			}
 			right(t, c.answer(), name)
-			c.ask(".")
+			c.query(".")
 			if wrong, right := c.answer(), c.answer(); wrong.String() == right.String() {
 				t.Errorf("kind %d, of the root:\n%v", kind, wrong)
 			}
@@ -286,7 +286,7 @@ func TestGarbage(t *testing.T) {
 	networks(t, func(t *testing.T, network string) {
 		s := Start(t, Behaviour{Wrong: Empty | Short | Noise})
 		c := dial(t, network, s)
-		c.ask("a.test.")
+		c.query("a.test.")
 		want := []int{0, 3, 65535}
 		if network == "udp" {
 			want[2] = 1000
@@ -298,39 +298,39 @@ func TestGarbage(t *testing.T) {
 		}
 		right(t, c.answer(), "a.test.")
 		s.Behave(Behaviour{Wrong: Short, OnlyWrong: true})
-		c.ask("b.test.")
+		c.query("b.test.")
 		if packet, err := c.next(bounded); err != nil || len(packet) != 3 {
 			t.Errorf("%d bytes and %v", len(packet), err)
 		}
 		if packet, err := c.next(quiet); err == nil {
-			t.Errorf("%d bytes more", len(packet))
+			t.Errorf("%d more bytes, want none", len(packet))
 		}
 	})
 }
 
-// TestSilence is about servers that say nothing. They answer when they behave again.
+// TestSilence checks behaviours without answers, and that the server answers after the behaviour ends.
 func TestSilence(t *testing.T) {
 	for name, b := range map[string]Behaviour{"drop": {Drop: 1}, "deaf": {Deaf: true}, "black hole": {BlackHole: true}} {
 		t.Run(name, func(t *testing.T) {
 			s := Start(t, Behaviour{})
 			c := dial(t, "udp", s)
 			s.Behave(b)
-			c.ask("a.test.")
+			c.query("a.test.")
 			if _, err := c.next(quiet); err == nil {
-				t.Error("an answer over UDP")
+				t.Error("answer over UDP, want none")
 			}
 			if b.Drop == 1 {
 				tcp := dial(t, "tcp", s)
-				tcp.ask("a.test.")
+				tcp.query("a.test.")
 				if _, err := tcp.next(quiet); err == nil {
-					t.Error("an answer over TCP")
+					t.Error("answer over TCP, want none")
 				}
 			}
 			s.Behave(Behaviour{})
-			c.ask("b.test.")
+			c.query("b.test.")
 			right(t, c.answer(), "b.test.")
 			tcp := dial(t, "tcp", s)
-			tcp.ask("c.test.")
+			tcp.query("c.test.")
 			right(t, tcp.answer(), "c.test.")
 		})
 	}
@@ -343,7 +343,7 @@ func TestBlackHole(t *testing.T) {
 		t.Errorf("connect: %v, want a timeout", err)
 	}
 	c := dial(t, "udp", s)
-	c.ask("a.test.")
+	c.query("a.test.")
 	right(t, c.answer(), "a.test.")
 }
 
@@ -357,33 +357,33 @@ func TestDeaf(t *testing.T) {
 		t.Fatal(err)
 	}
 	if n, err := c.conn.Write(make([]byte, 1<<16)); !errors.Is(err, os.ErrDeadlineExceeded) {
-		t.Errorf("%d bytes written, and %v", n, err)
+		t.Errorf("%d bytes written, error %v; want a timeout", n, err)
 	}
 }
 
 func TestRefuse(t *testing.T) {
 	s := Start(t, Behaviour{})
 	open := dial(t, "tcp", s)
-	open.ask("a.test.")
+	open.query("a.test.")
 	open.answer()
 	s.Behave(Behaviour{Refuse: true})
 	if _, err := open.next(bounded); !errors.Is(err, io.EOF) && !gone(err) {
-		t.Errorf("the open connection: %v", err)
+		t.Errorf("read from the open connection: %v, want EOF or a reset", err)
 	}
 	if conn, err := net.Dial("tcp", s.Addr); !errors.Is(err, syscall.ECONNREFUSED) {
-		t.Errorf("connect: %v, %v", conn, err)
+		t.Errorf("connect: %v, error %v; want refused", conn, err)
 	}
 	udp := dial(t, "udp", s)
-	udp.ask("a.test.")
+	udp.query("a.test.")
 	if _, err := udp.next(bounded); !errors.Is(err, syscall.ECONNREFUSED) {
-		t.Errorf("UDP: %v", err)
+		t.Errorf("read over UDP: %v, want refused", err)
 	}
 	s.Behave(Behaviour{Refuse: true, OverUDP: Well()})
-	udp.ask("b.test.")
+	udp.query("b.test.")
 	right(t, udp.answer(), "b.test.")
 	s.Behave(Behaviour{})
 	c := dial(t, "tcp", s)
-	c.ask("c.test.")
+	c.query("c.test.")
 	right(t, c.answer(), "c.test.")
 }
 
@@ -405,7 +405,7 @@ func TestReplies(t *testing.T) {
 			networks(t, func(t *testing.T, network string) {
 				s := Start(t, c.behaviour)
 				client := dial(t, network, s)
-				client.ask("a.test.")
+				client.query("a.test.")
 				if m := client.answer(); !c.check(m, network) {
 					t.Errorf("answer:\n%v", m)
 				}
@@ -417,24 +417,24 @@ func TestReplies(t *testing.T) {
 func TestCounts(t *testing.T) {
 	s := Start(t, Behaviour{Delay: quiet / 2})
 	first, second := dial(t, "tcp", s), dial(t, "tcp", s)
-	first.ask("a.test.", "b.test.", ".")
+	first.query("a.test.", "b.test.", ".")
 	for range 3 {
 		first.answer()
 	}
-	second.ask("c.test.")
+	second.query("c.test.")
 	second.answer()
 	c := s.Counts()
-	if c.TCP != 3 || c.TCPProbes != 1 || c.Connections != 2 || c.Open != 2 || c.MostOpen != 2 || c.MostOnConnection != 2 || c.PerConnection[0]+c.PerConnection[1] != 3 {
+	if c.TCP != 3 || c.TCPProbes != 1 || c.Connections != 2 || c.Open != 2 || c.MaxOpen != 2 || c.MaxOnConnection != 2 || c.PerConnection[0]+c.PerConnection[1] != 3 {
 		t.Errorf("counts: %+v", c)
 	}
 	s.ResetCounts()
-	second.ask("d.test.")
+	second.query("d.test.")
 	second.answer()
 	if err := second.conn.Close(); err != nil {
 		t.Fatal(err)
 	}
 	until(t, func() bool { return s.Counts().Open == 1 })
-	if c := s.Counts(); c.TCP != 1 || len(c.PerConnection) != 0 || c.Connections != 0 || c.MostOpen != 2 {
+	if c := s.Counts(); c.TCP != 1 || len(c.PerConnection) != 0 || c.Connections != 0 || c.MaxOpen != 2 {
 		t.Errorf("counts: %+v", c)
 	}
 	s.HangUp()

@@ -15,7 +15,7 @@ import (
 
 // Server is a DNS server on one address, over UDP and TCP.
 type Server struct {
-	// Addr is the address and port that it answers on, for both protocols.
+	// Addr is the address and port of both protocols.
 	Addr string
 
 	t     testing.TB
@@ -29,23 +29,23 @@ type Server struct {
 	hole      *hole
 	udp       *net.UDPConn
 	streams   map[*stream]struct{}
-	// tcpKept and udpKept keep the port from others while nobody listens.
-	tcpKept, udpKept io.Closer
+	// tcpReserved and udpReserved reserve the port while no socket listens.
+	tcpReserved, udpReserved io.Closer
 
 	ledger ledger
 	ended  chan struct{}
 	tasks  sync.WaitGroup
 }
 
-// Options say where a server is. The zero value is a free port of 127.0.0.1, without TLS.
+// Options are the address and TLS settings of a server. The zero value is a free port of 127.0.0.1, without TLS.
 type Options struct {
-	// Host is a loopback address. One that the clients do not send from has ports that they never take.
+	// Host is a loopback address. Clients that send from another address never occupy the server's port.
 	Host string
-	// TLS makes TCP DNS over TLS (RFC 7858).
+	// TLS enables DNS over TLS (RFC 7858) on the TCP port.
 	TLS *tls.Config
 }
 
-// Start starts a server that ends with the test.
+// Start starts a server, and stops it after the test.
 func Start(t testing.TB, b Behaviour) *Server {
 	t.Helper()
 	return StartAt(t, Options{}, b)
@@ -67,7 +67,7 @@ func StartAt(t testing.TB, o Options, b Behaviour) *Server {
 	return s
 }
 
-// findPort takes a port that is free for both protocols.
+// findPort listens on a port that is free for both protocols.
 func (s *Server) findPort(host string) error {
 	var err error
 	for range 50 {
@@ -91,7 +91,7 @@ func (s *Server) findPort(host string) error {
 	return fmt.Errorf("no port of %s is free for both protocols: %w", host, err)
 }
 
-// Behave changes what the server does, from the next connection, query or answer on.
+// Behave changes the behaviour, from the next connection, query or answer on.
 func (s *Server) Behave(b Behaviour) {
 	s.t.Helper()
 	s.mu.Lock()
@@ -104,14 +104,14 @@ func (s *Server) Behave(b Behaviour) {
 	}
 }
 
-// Behaviour returns what the server does now.
+// Behaviour returns the current behaviour.
 func (s *Server) Behaviour() Behaviour {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.behaviour
 }
 
-// HangUp closes all connections. New ones are accepted as the behaviour says.
+// HangUp closes all connections. The behaviour decides whether new ones are accepted.
 func (s *Server) HangUp() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -120,7 +120,7 @@ func (s *Server) HangUp() {
 	}
 }
 
-// arrange opens and closes sockets as the behaviour asks for.
+// arrange opens and closes sockets as the behaviour requires.
 func (s *Server) arrange() error {
 	b, u := s.behaviour, s.behaviour.overUDP()
 	if !b.BlackHole && s.hole != nil {
@@ -135,7 +135,7 @@ func (s *Server) arrange() error {
 		}
 		s.listener = nil
 	}
-	if err := s.keepTCP(b.Refuse); err != nil {
+	if err := s.reserveTCP(b.Refuse); err != nil {
 		return err
 	}
 	if b.Refuse {
@@ -167,19 +167,18 @@ func (s *Server) arrangeTCP(b Behaviour) (err error) {
 	}
 	if !b.Deaf {
 		for st := range s.streams {
-			_ = widenBuffer(st.tcp) // it may have ended
+			_ = widenBuffer(st.tcp) // the connection may be closed
 		}
 	}
 	return limitBuffers(s.listener, b.Deaf)
 }
 
-// keepTCP keeps the port of TCP where connections are refused: a server of another test would get what is
-// sent here.
-func (s *Server) keepTCP(refuse bool) (err error) {
-	if refuse && s.tcpKept == nil {
-		s.tcpKept, err = retry(func() (io.Closer, error) { return KeepPort(s.where, false) })
-	} else if !refuse && s.tcpKept != nil {
-		err, s.tcpKept = s.tcpKept.Close(), nil
+// reserveTCP reserves the TCP port while connections are refused: otherwise a server of another test could receive them.
+func (s *Server) reserveTCP(refuse bool) (err error) {
+	if refuse && s.tcpReserved == nil {
+		s.tcpReserved, err = retry(func() (io.Closer, error) { return ReservePort(s.where, false) })
+	} else if !refuse && s.tcpReserved != nil {
+		err, s.tcpReserved = s.tcpReserved.Close(), nil
 	}
 	return err
 }
@@ -190,14 +189,14 @@ func (s *Server) arrangeUDP(refuse bool) (err error) {
 		if err != nil {
 			return err
 		}
-		s.udpKept, err = retry(func() (io.Closer, error) { return KeepPort(s.where, true) })
+		s.udpReserved, err = retry(func() (io.Closer, error) { return ReservePort(s.where, true) })
 		return err
 	}
 	if refuse || s.udp != nil {
 		return nil
 	}
-	if s.udpKept != nil {
-		err, s.udpKept = s.udpKept.Close(), nil
+	if s.udpReserved != nil {
+		err, s.udpReserved = s.udpReserved.Close(), nil
 		if err != nil {
 			return err
 		}
@@ -216,10 +215,10 @@ func (s *Server) listenUDP() (*net.UDPConn, error) {
 	if err != nil {
 		return nil, err
 	}
-	return conn, conn.SetReadBuffer(1 << 22) // as much of it as the kernel gives
+	return conn, conn.SetReadBuffer(1 << 22) // the kernel may limit it
 }
 
-// retry tries for a while what fails: another program may have the port for a moment.
+// retry repeats a function until it succeeds or 5 seconds are over: another process may use the port for a moment.
 func retry[T any](try func() (T, error)) (T, error) {
 	for end := time.Now().Add(5 * time.Second); ; time.Sleep(20 * time.Millisecond) {
 		v, err := try()
@@ -229,7 +228,7 @@ func retry[T any](try func() (T, error)) (T, error) {
 	}
 }
 
-// accept serves the connections that come.
+// accept serves connections until the listener is closed.
 func (s *Server) accept(l net.Listener) {
 	for {
 		conn, err := l.Accept()
@@ -246,15 +245,15 @@ func (s *Server) accept(l net.Listener) {
 		if s.listener != l {
 			st.end(s.behaviour.Reset)
 		}
-		if !s.behaviour.Deaf { // the kernel may have made the connection before
-			_ = widenBuffer(st.tcp) // it may have ended
+		if !s.behaviour.Deaf { // the kernel may have accepted it while Deaf was set
+			_ = widenBuffer(st.tcp) // the connection may be closed
 		}
 		s.mu.Unlock()
 		s.tasks.Go(st.serve)
 	}
 }
 
-// close ends the server.
+// close stops the server.
 func (s *Server) close() {
 	s.mu.Lock()
 	close(s.ended)
@@ -268,9 +267,9 @@ func (s *Server) close() {
 	if s.udp != nil {
 		errs = append(errs, s.udp.Close())
 	}
-	for _, kept := range []io.Closer{s.tcpKept, s.udpKept} {
-		if kept != nil {
-			errs = append(errs, kept.Close())
+	for _, reserved := range []io.Closer{s.tcpReserved, s.udpReserved} {
+		if reserved != nil {
+			errs = append(errs, reserved.Close())
 		}
 	}
 	for st := range s.streams {
@@ -283,7 +282,7 @@ func (s *Server) close() {
 	s.tasks.Wait()
 }
 
-// pause waits, and reports false if the server or what done stands for has ended meanwhile.
+// pause waits for a time, and returns false if the server stops or done is closed before.
 func (s *Server) pause(d time.Duration, done <-chan struct{}) bool {
 	if d <= 0 {
 		return true
@@ -300,8 +299,8 @@ func (s *Server) pause(d time.Duration, done <-chan struct{}) bool {
 	}
 }
 
-// awaken waits while the behaviour is to touch no connection, and reports false if the server or the
-// connection has ended meanwhile.
+// awaken waits while the behaviour does not read from connections, and returns false if the server or the connection ends
+// before.
 func (s *Server) awaken(done <-chan struct{}) bool {
 	for {
 		s.mu.Lock()
@@ -323,11 +322,10 @@ func (s *Server) awaken(done <-chan struct{}) bool {
 // hole is a port whose packets are lost.
 type hole struct {
 	listener net.Listener
-	waiting  []net.Conn // that keep its queue of connections full
+	waiting  []net.Conn // connections that fill the accept queue
 }
 
-// digHole listens on an address with a queue of connections that is full. The kernel then drops what
-// asks for another one.
+// digHole listens on an address with a full accept queue. The kernel then drops packets that open further connections.
 func digHole(address string) (*hole, error) {
 	l, err := retry(func() (net.Listener, error) { return net.Listen("tcp", address) })
 	if err != nil {
@@ -346,7 +344,7 @@ func digHole(address string) (*hole, error) {
 		}
 		h.waiting = append(h.waiting, conn)
 	}
-	return nil, errors.Join(errors.New("connections are accepted though nobody does so"), h.close())
+	return nil, errors.Join(errors.New("connections are established though the accept queue should be full"), h.close())
 }
 
 func (h *hole) close() error {

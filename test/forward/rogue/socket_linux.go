@@ -9,9 +9,9 @@ import (
 	"syscall"
 )
 
-// KeepPort takes a port of TCP, or of UDP, that nobody answers on until it is closed: connections and datagrams are
-// refused as if it was free.
-func KeepPort(where netip.AddrPort, udp bool) (io.Closer, error) {
+// ReservePort binds a TCP or UDP port without listening on it: until Close, connections and datagrams are refused, and no
+// other process receives the port.
+func ReservePort(where netip.AddrPort, udp bool) (io.Closer, error) {
 	family, kind := syscall.AF_INET6, syscall.SOCK_STREAM
 	if where.Addr().Is4() {
 		family = syscall.AF_INET
@@ -23,23 +23,23 @@ func KeepPort(where netip.AddrPort, udp bool) (io.Closer, error) {
 	if err != nil {
 		return nil, os.NewSyscallError("socket", err)
 	}
-	kept := os.NewFile(uintptr(fd), where.String())
-	if !udp { // connections of before may still have the port; the kernel gives it to nobody who asks for any
+	reserved := os.NewFile(uintptr(fd), where.String())
+	if !udp { // earlier connections may still use the port; bind to port 0 never returns it
 		if err := syscall.SetsockoptInt(fd, syscall.SOL_SOCKET, syscall.SO_REUSEADDR, 1); err != nil {
-			return nil, errors.Join(os.NewSyscallError("setsockopt", err), kept.Close())
+			return nil, errors.Join(os.NewSyscallError("setsockopt", err), reserved.Close())
 		}
 	}
 	if err := syscall.Bind(fd, sockaddr(where)); err != nil {
-		return nil, errors.Join(os.NewSyscallError("bind", err), kept.Close())
+		return nil, errors.Join(os.NewSyscallError("bind", err), reserved.Close())
 	}
 	if !udp {
-		return kept, nil
+		return reserved, nil
 	}
-	// What does not come from where it is connected to is none of its datagrams.
+	// A connected socket receives datagrams of its peer only: the kernel refuses all others.
 	if err := syscall.Connect(fd, sockaddr(netip.AddrPortFrom(where.Addr(), 1))); err != nil {
-		return nil, errors.Join(os.NewSyscallError("connect", err), kept.Close())
+		return nil, errors.Join(os.NewSyscallError("connect", err), reserved.Close())
 	}
-	return kept, nil
+	return reserved, nil
 }
 
 func sockaddr(where netip.AddrPort) syscall.Sockaddr {
@@ -49,19 +49,19 @@ func sockaddr(where netip.AddrPort) syscall.Sockaddr {
 	return &syscall.SockaddrInet6{Port: int(where.Port()), Addr: where.Addr().As16()}
 }
 
-// smallBuffer is so small that a few queries fill it. The kernel makes at least 2304 bytes of it.
+// smallBuffer is a receive buffer that a few queries fill, in bytes. The kernel raises it to its minimum of 2304.
 const smallBuffer = 1
 
-// leaveNoQueue lets one connection at most wait to be accepted.
+// leaveNoQueue limits the accept queue of a listener to one connection.
 func leaveNoQueue(l net.Listener) error {
 	return control(l, func(fd int) error { return syscall.Listen(fd, 0) })
 }
 
-// usualBuffer is the receive buffer of connections that were made with a small one, and the window that they offer, in
-// bytes.
+// usualBuffer is the receive buffer and window of connections that were accepted with a small buffer, after widenBuffer,
+// in bytes.
 const usualBuffer = 1 << 16
 
-// limitBuffers gives the connections that a listener accepts from now on a small receive buffer, or one of the usual size.
+// limitBuffers sets the receive buffer of connections that a listener accepts from now on: small, or of the usual size.
 func limitBuffers(l net.Listener, small bool) error {
 	return control(l, func(fd int) error {
 		if small {
@@ -71,8 +71,8 @@ func limitBuffers(l net.Listener, small bool) error {
 	})
 }
 
-// widenBuffer gives a connection a receive buffer of the usual size. One that was accepted with a small buffer keeps it
-// else, and drops segments of every burst, however fast the server reads.
+// widenBuffer sets the receive buffer of a connection to the usual size. With the small buffer of its listener it would
+// drop segments of every burst, even if the server reads fast.
 func widenBuffer(c net.Conn) error {
 	return control(c, func(fd int) error {
 		if err := widen(fd); err != nil {
@@ -89,7 +89,7 @@ func widenBuffer(c net.Conn) error {
 func widen(fd int) error {
 	size, err := syscall.GetsockoptInt(fd, syscall.SOL_SOCKET, syscall.SO_RCVBUF)
 	if err != nil || size > 1<<14 {
-		return err // it stays as it was: setting a size would keep it from growing
+		return err // unchanged: with a set size the kernel would not let it grow
 	}
 	return syscall.SetsockoptInt(fd, syscall.SOL_SOCKET, syscall.SO_RCVBUF, 2*usualBuffer)
 }

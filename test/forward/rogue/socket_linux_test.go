@@ -5,12 +5,12 @@ import (
 	"testing"
 )
 
-// TestReadsAgain has a server that did not read begin to: a connection of before has a buffer as large as a new one, or
-// a burst of queries would take seconds on it.
+// TestReadsAgain ends Deaf: a connection that was accepted with a small buffer gets the buffer of a new one. Otherwise a
+// burst of queries would take seconds on it.
 func TestReadsAgain(t *testing.T) {
 	s := Start(t, Behaviour{Deaf: true})
 	old := dial(t, "tcp", s)
-	old.ask("a.test.")
+	old.query("a.test.")
 	s.Behave(Behaviour{})
 	right(t, old.answer(), "a.test.")
 	s.mu.Lock()

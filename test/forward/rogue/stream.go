@@ -13,8 +13,8 @@ import (
 	"github.com/miekg/dns"
 )
 
-// drainTime bounds how long a connection is read from after the server has said its last word on it:
-// a close with queries unread would be a reset.
+// drainTime bounds the time for which a connection is read after the server has closed its direction: a full close with
+// unread queries would be a reset.
 const drainTime = 2 * time.Second
 
 // stream is one connection.
@@ -46,7 +46,7 @@ func (st *stream) serve() {
 	defer st.leave()
 	if b := st.s.Behaviour(); b.CloseAtOnce {
 		st.end(b.Reset)
-		_, _ = io.Copy(io.Discard, st.tcp) // until the client has seen it, or time is up
+		_, _ = io.Copy(io.Discard, st.tcp) // until the client closes it, or drainTime is over
 		return
 	}
 	reader := bufio.NewReader(st.conn)
@@ -55,11 +55,11 @@ func (st *stream) serve() {
 		if err != nil {
 			return
 		}
-		st.take(query)
+		st.receive(query)
 	}
 }
 
-// leave closes the connection for good.
+// leave closes the connection in both directions.
 func (st *stream) leave() {
 	st.end(false)
 	_ = st.tcp.Close() // it may be closed already
@@ -72,7 +72,7 @@ func (st *stream) leave() {
 	st.answers = st.queries
 }
 
-// readFrame reads a message and the length in front of it (RFC 1035 section 4.2.2).
+// readFrame reads a length prefix and its message (RFC 1035 section 4.2.2).
 func readFrame(r io.Reader) ([]byte, error) {
 	var length [2]byte
 	if _, err := io.ReadFull(r, length[:]); err != nil {
@@ -83,13 +83,13 @@ func readFrame(r io.Reader) ([]byte, error) {
 	return message, err
 }
 
-// frame puts the length in front of a message.
+// frame returns a message with its length prefix.
 func frame(message []byte) []byte {
 	return append(binary.BigEndian.AppendUint16(nil, uint16(len(message))), message...)
 }
 
-// take looks at a query and has it answered.
-func (st *stream) take(packet []byte) {
+// receive counts a query and answers it, or ends the connection as the behaviour requires.
+func (st *stream) receive(packet []byte) {
 	b := st.s.Behaviour()
 	query := new(dns.Msg)
 	if err := query.Unpack(packet); err != nil || query.Response || len(query.Question) != 1 {
@@ -118,7 +118,7 @@ func (st *stream) take(packet []byte) {
 	st.s.tasks.Go(func() { st.answer(b, query) })
 }
 
-// count counts a query and returns its number on the connection, and whether that is ending.
+// count counts a query, and returns its number on the connection and whether the connection is ending.
 func (st *stream) count(name string) (number int, ended bool) {
 	st.mu.Lock()
 	defer st.mu.Unlock()
@@ -127,7 +127,7 @@ func (st *stream) count(name string) (number int, ended bool) {
 	return st.queries, st.ending
 }
 
-// answer sends what there is to send for a query.
+// answer sends the replies to a query.
 func (st *stream) answer(b Behaviour, query *dns.Msg) {
 	messages, err := b.messages(query, true)
 	if err != nil {
@@ -141,7 +141,7 @@ func (st *stream) answer(b Behaviour, query *dns.Msg) {
 	defer st.writing.Unlock()
 	number := 0
 	for i, m := range messages {
-		// Counted before it is sent: a client may be fast, and ask again before this goes on.
+		// Counted before it is sent: a fast client may send its next query before the write returns.
 		if i == len(messages)-1 && !b.OnlyWrong {
 			number = st.answered()
 		}
@@ -154,7 +154,7 @@ func (st *stream) answer(b Behaviour, query *dns.Msg) {
 	}
 }
 
-// send writes a frame, or half of it, and reports whether the connection goes on.
+// send writes a frame or a part of it, and reports whether the connection is still open.
 func (st *stream) send(b Behaviour, frame []byte) bool {
 	if b.Pause == 0 && b.Cut == 0 {
 		_, err := st.conn.Write(frame)
@@ -186,8 +186,8 @@ func (st *stream) answered() int {
 	return st.answers
 }
 
-// end says the last word on a connection: a reset, or the end of what is sent. In the latter case serve
-// reads on for drainTime or until the client closes it too.
+// end resets a connection or closes the server's direction. In the latter case serve reads for drainTime, or until the
+// client closes the connection.
 func (st *stream) end(reset bool) {
 	st.mu.Lock()
 	defer st.mu.Unlock()
@@ -196,7 +196,7 @@ func (st *stream) end(reset bool) {
 	}
 	st.ending = true
 	close(st.gone)
-	// The client may have been faster, so that nothing is left to close.
+	// Errors are ignored: the client may have closed the connection before.
 	if reset {
 		_ = st.tcp.SetLinger(0)
 		_ = st.tcp.Close()

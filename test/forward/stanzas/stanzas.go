@@ -1,6 +1,6 @@
-// Package stanzas has forward stanzas as people write them, right and wrong. Input: a test; output: the
-// texts, with the files and the resolver that they speak of. Two programs use it, so that they can be
-// compared: two plugins called forward do not go into one.
+// Package stanzas has valid and invalid forward stanzas. Input: a test, which gets the files and the resolver that the
+// stanzas name; output: the texts. Two programs parse them, which are compared: two plugins named forward cannot be linked
+// into one program.
 package stanzas
 
 import (
@@ -21,10 +21,10 @@ import (
 	"github.com/miekg/dns"
 )
 
-// Separator stands between what is said of two stanzas.
+// Separator separates the errors of stanzas in the output of package stock.
 const Separator = "\x00"
 
-// Texts returns the stanzas. FOLDER and RESOLVER in them have been replaced.
+// Texts returns the stanzas, with FOLDER and RESOLVER replaced by a folder and a resolver of the test.
 func Texts(t testing.TB) (all []string) {
 	t.Helper()
 	replace := strings.NewReplacer("FOLDER", folder(t), "RESOLVER", resolver(t))
@@ -34,11 +34,10 @@ func Texts(t testing.TB) (all []string) {
 	return all
 }
 
-// Names returns the stanzas as they are written here.
+// Names returns the stanzas with FOLDER and RESOLVER, in the order of Texts.
 func Names() []string { return append(written(), whole...) }
 
-// written makes stanzas of upstreams and of options. No name in them is looked up anywhere but at the
-// resolver of the test.
+// written returns stanzas made from upstreams and options. Names in them are looked up at the resolver of the test only.
 func written() (all []string) {
 	for _, to := range upstreams {
 		all = append(all, "forward . "+to+" {\nresolver RESOLVER\n}")
@@ -126,7 +125,7 @@ var whole = []string{
 	"forward . 192.0.2.1 {\nnext NXDOMAIN\n}\nforward . 192.0.2.2 {\nblaatl\n}", "forward a.example 192.0.2.1\nforward a.example 192.0.2.1", "forward . \"192.0.2.1\"",
 }
 
-// folder returns one with the files that the stanzas name.
+// folder returns the path of a folder with the files that the stanzas name.
 func folder(t testing.TB) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -167,7 +166,7 @@ func pair(t testing.TB) (certificate, key string) {
 	return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})), string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: text}))
 }
 
-// records are what the resolver has.
+// records are the resolver's records.
 var records = map[dns.Question][]string{
 	{Name: "dns.example.", Qtype: dns.TypeA, Qclass: dns.ClassINET}:            {"A 192.0.2.1", "A 192.0.2.2"},
 	{Name: "dns.example.", Qtype: dns.TypeAAAA, Qclass: dns.ClassINET}:         {"AAAA 2001:db8::1"},
@@ -175,7 +174,7 @@ var records = map[dns.Question][]string{
 	{Name: "under_score.example.", Qtype: dns.TypeAAAA, Qclass: dns.ClassINET}: {"AAAA 2001:db8::2"},
 }
 
-// resolver starts a server on loopback, and returns its address.
+// resolver starts a DNS server on a loopback address, and returns the address.
 func resolver(t testing.TB) string {
 	t.Helper()
 	conn, err := net.ListenPacket("udp", "127.0.0.1:0")
@@ -198,7 +197,7 @@ func resolver(t testing.TB) string {
 		if q.Name != "none.example." && len(m.Answer) == 0 && len(records[dns.Question{Name: q.Name, Qtype: dns.TypeAAAA, Qclass: q.Qclass}]) == 0 {
 			m.Rcode = dns.RcodeNameError
 		}
-		_ = w.WriteMsg(m) // the one who asked may be gone
+		_ = w.WriteMsg(m) // the client may be gone
 	})}
 	ended := make(chan error, 1)
 	go func() { ended <- server.ActivateAndServe() }()

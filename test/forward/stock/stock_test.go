@@ -1,4 +1,5 @@
-// Package stock has a program with CoreDNS's forward in it, which writes down what that accepts.
+// Package stock runs CoreDNS's forward on the stanzas of package stanzas. Input: the stanzas; output: a file with the
+// error of each. It is a separate program: two plugins named forward cannot be linked into one.
 package stock
 
 import (
@@ -13,7 +14,7 @@ import (
 	"github.com/nearside-dns/nearside/test/forward/stanzas"
 )
 
-// variable names the file that the errors are written to, one for each stanza and empty for none.
+// variable is the environment variable with the path of the output: an error for each stanza, empty for none.
 const variable = "NEARSIDE_STANZAS"
 
 func TestStanzas(t *testing.T) {
