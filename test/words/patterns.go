@@ -33,7 +33,7 @@ var patterns = []pattern{
 	newPattern(`at the most|at the least`, "at most, at least", "three at the most"),
 	newPattern(`(?:is|are|was|were|be) taken for`, "counts as, is treated as", "is taken for the old one"),
 	newPattern(`come(?:s)? (?:of|to) (?:it|that)|came (?:of|to|meanwhile)`, "the result, arrived meanwhile", "what it came to"),
-	newPattern(`in goe?s?|out comes?`, "Input: ...; output: ...", "In go queries; out come answers"),
+	newPattern(`out comes?`, "Input: ...; output: ...", "In go queries; out come answers"),
 	newPattern(`goes on|went on|go on`, "continues", "the load goes on"),
 }
 
