@@ -19,7 +19,7 @@ type reply struct {
 	ede             []uint16 // extended errors
 }
 
-const soa = "test. 60 IN SOA ns.test. hostmaster.test. 7 3600 600 86400 30"
+const soa = "test. 600 IN SOA ns.test. hostmaster.test. 7 3600 600 86400 600"
 
 // script has the replies of a server for the zone test: by name and type, "name *" for any type.
 var script = map[string]reply{
@@ -29,8 +29,8 @@ var script = map[string]reply{
 	"many.test. A":     {answer: numbered(20, "OWNER 60 IN A 192.0.2.%d")},
 	"most.test. A":     {answer: numbered(200, "OWNER 60 IN A 192.0.2.%d")},
 	"many.test. AAAA":  {answer: numbered(40, "OWNER 60 IN AAAA 2001:db8::%d")},
-	"chain.test. A":    {answer: []string{"OWNER 300 IN CNAME one.test.", "one.test. 60 IN CNAME two.test.", "two.test. 30 IN A 192.0.2.2", "two.test. 30 IN A 192.0.2.3"}},
-	"chain.test. AAAA": {answer: []string{"OWNER 300 IN CNAME one.test.", "one.test. 60 IN CNAME two.test."}, ns: []string{soa}},
+	"chain.test. A":    {answer: []string{"OWNER 300 IN CNAME one.test.", "one.test. 300 IN CNAME two.test.", "two.test. 30 IN A 192.0.2.2", "two.test. 30 IN A 192.0.2.3"}},
+	"chain.test. AAAA": {answer: []string{"OWNER 300 IN CNAME one.test.", "one.test. 300 IN CNAME two.test."}, ns: []string{soa}},
 	"loose.test. A":    {answer: []string{"OWNER 300 IN CNAME elsewhere.example."}},
 	"upper.test. A":    {answer: []string{"OWNER 300 IN CNAME Other.TEST.", "Other.TEST. 300 IN A 192.0.2.9"}},
 	"txt.test. TXT":    {answer: []string{`OWNER 120 IN TXT "v=spf1 -all" "two \"strings\"" "\000\255\\"`}},
