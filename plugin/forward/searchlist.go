@@ -23,9 +23,9 @@ func (f *Forward) listOf(clients *dns.Msg) (list []byte, ok bool) {
 	if base == "" {
 		return nil, false
 	}
-	for _, candidate := range searchlist.Candidates(base, suffixes) {
-		if candidate != "" && (!f.matches(candidate) ||
-			slices.ContainsFunc(f.before, func(other *Forward) bool { return other.matches(candidate) })) {
+	for _, suffix := range suffixes { // a candidate that is too long for a name is not queried, and does no harm here
+		if candidate := base + suffix; !f.matches(candidate) ||
+			slices.ContainsFunc(f.before, func(other *Forward) bool { return other.matches(candidate) }) {
 			return nil, false
 		}
 	}
