@@ -1,0 +1,67 @@
+package block
+
+import (
+	"context"
+	"net/netip"
+
+	"github.com/nearside-dns/nearside/plugin/internal/answers"
+	"github.com/nearside-dns/nearside/plugin/internal/batch"
+)
+
+// WireQuery is an ordinary query (see answers.Query.Parse) without a fresh answer in the store. It goes through the plugins
+// of a block in wire form, without dns.Msg and without a goroutine.
+type WireQuery struct {
+	answers.Query
+	// Packed is the query in wire form, and Key its key in the block's keyspace, with a capacity of answers.MaxKey. Both are
+	// valid until a method of Answerer is called.
+	Packed, Key []byte
+	// Client is the source address.
+	Client netip.Addr
+	// TCP is set for a query over TCP: its answer is not truncated.
+	TCP bool
+	// Server is the listener's address in CoreDNS's form, a label of metrics.
+	Server string
+
+	Answerer
+}
+
+// Answerer sends the answer to a WireQuery. A plugin calls exactly one method, once, from any goroutine. The batch
+// belongs to the calling goroutine, which flushes it soon.
+type Answerer interface {
+	// Answer sends the answer of an entry, which plugin cache counts as a miss unless it has counted a hit itself. If the
+	// entry has no form for the client, the query is passed to the chain with the entry.
+	Answer(b *batch.Batch, q *WireQuery, e *answers.Entry, p answers.Patch)
+	// Pass passes the query to the plugin chain. result is the value of WireResult in the chain's context.
+	Pass(b *batch.Batch, q *WireQuery, result any)
+}
+
+// WireHandler is a plugin that answers queries in wire form.
+type WireHandler interface {
+	// ServeWire answers a query: it calls a method of the query's Answerer, before it returns or later. It does not block.
+	ServeWire(b *batch.Batch, q *WireQuery)
+}
+
+// Exchanger is a plugin that forwards queries in wire form.
+type Exchanger interface {
+	// Exchange forwards a query. It returns false, and does not call the Receiver, if the plugin chain has to handle the
+	// query: for example, its name is not forwarded. packed must not change until Receive is called. It does not block.
+	Exchange(b *batch.Batch, q *answers.Query, packed []byte, tcp bool, r Receiver) bool
+}
+
+// Receiver receives the reply of an Exchanger.
+type Receiver interface {
+	// Receive is called once, before Exchange returns or later, from any goroutine. The reply is a complete message that
+	// answers the question, with any id, without options for one hop. It is valid until Receive returns. Without a reply,
+	// code and err are what ServeDNS of the plugin would return. The batch belongs to the calling goroutine.
+	Receive(b *batch.Batch, reply []byte, code int, err error)
+}
+
+type wireResultKey struct{}
+
+// WithWireResult returns a context for a query that was passed to the plugin chain with a result.
+func WithWireResult(ctx context.Context, result any) context.Context {
+	return context.WithValue(ctx, wireResultKey{}, result)
+}
+
+// WireResult returns the result with which a query was passed to the plugin chain, nil without one.
+func WireResult(ctx context.Context) any { return ctx.Value(wireResultKey{}) }
