@@ -19,7 +19,8 @@ type route struct {
 	shuffle  bool
 	counters *counters
 	chain    *chain
-	search   block.Searches // nil if names are not expanded
+	search   block.Searches    // nil if names are not expanded
+	wire     block.WireHandler // nil if all queries without a stored answer go to the plugin chain
 }
 
 // routes are the routes of a server.
