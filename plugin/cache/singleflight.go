@@ -2,12 +2,14 @@ package cache
 
 import (
 	"errors"
+	"slices"
 	"sync"
 	"time"
 
 	"github.com/miekg/dns"
 
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
+	"github.com/nearside-dns/nearside/plugin/internal/batch"
 )
 
 // result is the result of a query to the next plugin.
@@ -18,6 +20,7 @@ type result struct {
 	properties *answers.Properties // of the reply; nil without one
 	code       int                 // returned by the next plugin
 	err        error
+	forAll     bool // all callers get the same reply
 	private    bool // the reply is valid only for this query: it was not stored, and depends on more than its TTL
 	renews     bool // the reply replaces a stale answer
 	abandoned  bool // there is no reply because the client is gone
@@ -31,6 +34,8 @@ type flight struct {
 	waiting int           // number of waiting queries; guarded by flights.mu
 	done    chan struct{} // closed at the end; made for the first waiting query, guarded by flights.mu until then
 	result  result        // set before done is closed, and read-only afterwards
+	wire    []*wireWaiter // guarded by flights.mu
+	left    bool          // the leader in wire form does not wait any more
 }
 
 // flights are the flights of a server block. A question has one or two: one for UDP, and one for TCP, whose reply is not
@@ -59,14 +64,53 @@ func (f *flights) join(q *clientQuery, now time.Duration) (joined *flight, leade
 	var buf [answers.MaxKey + 1]byte
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	key := q.flightKey(buf[:0], false)
+	joined, leader = f.joinLocked(q, now, buf[:0])
+	if !leader {
+		joined.addWaiterLocked()
+	}
+	return joined, leader
+}
+
+// joinWire returns the flight for a query in wire form, which waits for it, and sets leader of the waiter.
+func (f *flights) joinWire(q *clientQuery, now time.Duration, w *wireWaiter) (joined *flight) {
+	var buf [answers.MaxKey + 1]byte
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	joined, w.leader = f.joinLocked(q, now, buf[:0])
+	joined.wire = append(joined.wire, w)
+	return joined
+}
+
+// startTimer starts the timer of a waiter, unless the flight has ended. f is called in a goroutine.
+func (f *flights) startTimer(joined *flight, w *wireWaiter, wait time.Duration, waited func()) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if slices.Contains(joined.wire, w) {
+		w.timer = time.AfterFunc(wait, waited)
+	}
+}
+
+// leave reports whether a query still waits for its flight, which does not answer it then.
+func (f *flights) leave(joined *flight, w *wireWaiter) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	i := slices.Index(joined.wire, w)
+	if i < 0 {
+		return false
+	}
+	joined.wire = slices.Delete(joined.wire, i, i+1)
+	joined.left = joined.left || w.leader
+	return true
+}
+
+func (f *flights) joinLocked(q *clientQuery, now time.Duration, buf []byte) (joined *flight, leader bool) {
+	key := q.flightKey(buf, false)
 	joined = f.all[string(key)]
 	if joined == nil && q.udp {
-		key = q.flightKey(buf[:0], true)
+		key = q.flightKey(buf, true)
 		joined = f.all[string(key)]
 	}
 	if joined != nil {
-		joined.addWaiterLocked()
 		return joined, false
 	}
 	if f.all == nil {
@@ -77,20 +121,30 @@ func (f *flights) join(q *clientQuery, now time.Duration) (joined *flight, leade
 	return joined, true
 }
 
-// finish ends a flight. The waiting queries share a copy of the reply; the original is the leader's.
-func (f *flights) finish(ended *flight, res result) {
+// finish ends a flight. The waiting queries share a copy of the reply; the original is the leader's. It returns whether
+// the leader, in wire form, did not wait any more.
+func (c *Cache) finish(b *batch.Batch, ended *flight, res result) (left bool) {
+	f := &c.flights
 	f.mu.Lock()
 	delete(f.all, ended.key)
-	waiting := ended.waiting
-	done := ended.done
+	waiting, done := ended.waiting, ended.done
+	wire := ended.wire
+	ended.wire, left = nil, ended.left
 	f.mu.Unlock()
-	if waiting > 0 && res.entry == nil && res.reply != nil {
+	if waiting+len(wire) > 0 && res.entry == nil && res.reply != nil {
 		res.reply = res.reply.Copy()
 	}
 	ended.result = res
 	if done != nil {
 		close(done)
 	}
+	for _, w := range wire {
+		if w.timer != nil {
+			w.timer.Stop()
+		}
+		c.deliverWire(b, w, ended)
+	}
+	return left
 }
 
 // addWaiterLocked counts a waiting query. The caller holds flights.mu.
@@ -112,7 +166,7 @@ func (f *flights) addWaiter(led *flight) {
 var errPanicked = errors.New("next plugin panicked")
 
 // shares reports whether a query may be answered with the result of an ended flight.
-func (q *clientQuery) shares(f *flight) bool {
+func (f *flight) shares(q *answers.Query) bool {
 	res := &f.result
 	if res.abandoned || res.private || res.entry != nil && !res.entry.Current() {
 		return false

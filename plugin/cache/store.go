@@ -52,7 +52,7 @@ func (c *Cache) storeReply(r *upstreamReply) *answers.Entry {
 	}
 	if !r.forAll || !storable || c.kinds[kindOf(r.class)].disabled.Contains(r.msg.Question[0].Name) {
 		if byGeneration && matches && (r.forAll || r.properties.Views != nil) {
-			c.space.PutReply(r.query.msg, r.msg, r.properties) // valid by its generations, whatever its TTL
+			c.space.PutReply(r.query.message(), r.msg, r.properties) // valid by its generations, whatever its TTL
 		}
 		return nil
 	}

@@ -36,7 +36,7 @@ func isForWire(q *answers.Query) bool {
 // Answer implements block.Answerer.
 func (r *request) Answer(b *batch.Batch, q *block.WireQuery, e *answers.Entry, p answers.Patch) {
 	if !r.to.answer(b, r, e, &p) {
-		r.Pass(b, q, e)
+		r.Pass(b, q, &block.StoredResult{Entry: e, Patch: p})
 		return
 	}
 	r.finish(b)

@@ -4,6 +4,8 @@ import (
 	"context"
 	"net/netip"
 
+	"github.com/coredns/coredns/plugin"
+
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/batch"
 )
@@ -12,8 +14,8 @@ import (
 // of a block in wire form, without dns.Msg and without a goroutine.
 type WireQuery struct {
 	answers.Query
-	// Packed is the query in wire form, and Key its key in the block's keyspace, with a capacity of answers.MaxKey. Both are
-	// valid until a method of Answerer is called.
+	// Packed is the query in wire form, and Key its key in the block's keyspace. Both are valid, and do not change, until a
+	// method of Answerer is called.
 	Packed, Key []byte
 	// Client is the source address.
 	Client netip.Addr
@@ -28,17 +30,37 @@ type WireQuery struct {
 // Answerer sends the answer to a WireQuery. A plugin calls exactly one method, once, from any goroutine. The batch
 // belongs to the calling goroutine, which flushes it soon.
 type Answerer interface {
-	// Answer sends the answer of an entry, which plugin cache counts as a miss unless it has counted a hit itself. If the
-	// entry has no form for the client, the query is passed to the chain with the entry.
+	// Answer sends the answer of an entry. If the entry has no form for the client, the query is passed to the plugin chain
+	// with a StoredResult. The plugins have counted the query in their own metrics.
 	Answer(b *batch.Batch, q *WireQuery, e *answers.Entry, p answers.Patch)
 	// Pass passes the query to the plugin chain. result is the value of WireResult in the chain's context.
 	Pass(b *batch.Batch, q *WireQuery, result any)
+}
+
+// StoredResult is the result of a query whose answer the plugin chain has to adapt to the client.
+type StoredResult struct {
+	Entry *answers.Entry
+	Patch answers.Patch
 }
 
 // WireHandler is a plugin that answers queries in wire form.
 type WireHandler interface {
 	// ServeWire answers a query: it calls a method of the query's Answerer, before it returns or later. It does not block.
 	ServeWire(b *batch.Batch, q *WireQuery)
+}
+
+// WireSearcher is a WireHandler before cache in the chain, such as autopath.
+type WireSearcher interface {
+	WireHandler
+	// SetNextWire sets the next handler.
+	SetNextWire(next WireHandler)
+}
+
+// WireCache is the WireHandler of plugin cache, the last one of a block.
+type WireCache interface {
+	WireHandler
+	// SetExchanger sets the plugin that forwards queries, except those for names in some zones, which other plugins answer.
+	SetExchanger(x Exchanger, except []string)
 }
 
 // Exchanger is a plugin that forwards queries in wire form.
@@ -54,6 +76,65 @@ type Receiver interface {
 	// answers the question, with any id, without options for one hop. It is valid until Receive returns. Without a reply,
 	// code and err are what ServeDNS of the plugin would return. The batch belongs to the calling goroutine.
 	Receive(b *batch.Batch, reply []byte, code int, err error)
+}
+
+// transparentForWire are the plugins that need not see a query in wire form. Plugin loop has to see the queries of type
+// HINFO, and transfer the zone transfers: they do not take the way in wire form.
+var transparentForWire = map[string]bool{
+	"errors":      true, // failures are passed to the plugin chain
+	"loadbalance": true, // see Eligibility.Shuffle
+	"loop":        true,
+	"metadata":    true,
+	"prometheus":  true, // the fast path counts in its metrics
+	"transfer":    true,
+}
+
+// WireHandler returns the first handler of queries in wire form, nil if the block has another plugin that has to see the
+// queries, or lacks cache or forward. Names in the zones of a ZoneOwner are for the plugin chain. It is called when the
+// servers start.
+func (b *Block) WireHandler() WireHandler {
+	b.linkWire.Do(func() { b.wire = linkWire(b.Handlers()) })
+	return b.wire
+}
+
+// linkWire connects the WireHandlers of a block, and returns the first one; nil if the block has no such way.
+func linkWire(handlers []plugin.Handler) WireHandler {
+	var all []WireHandler
+	var cache WireCache
+	var owned []string
+	for _, h := range handlers {
+		if owner, ok := h.(ZoneOwner); ok {
+			owned = append(owned, owner.OwnZones()...)
+			continue
+		}
+		switch h := h.(type) {
+		case WireCache:
+			if cache != nil {
+				return nil
+			}
+			cache = h
+			all = append(all, h)
+		case WireSearcher:
+			if cache != nil { // it expands the names of misses only
+				return nil
+			}
+			all = append(all, h)
+		case Exchanger:
+			if cache == nil {
+				return nil
+			}
+			cache.SetExchanger(h, owned)
+			for i, searcher := range all[:len(all)-1] {
+				searcher.(WireSearcher).SetNextWire(all[i+1])
+			}
+			return all[0]
+		default:
+			if !transparentForWire[h.(plugin.Handler).Name()] {
+				return nil
+			}
+		}
+	}
+	return nil
 }
 
 type wireResultKey struct{}
