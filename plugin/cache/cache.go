@@ -39,8 +39,7 @@ type Cache struct {
 	flights flights
 	metrics byServer
 
-	forward   wireNext     // for queries in wire form
-	abandoned atomic.Int64 // flights in wire form whose leader got a stale answer
+	forward wireNext // for queries in wire form
 
 	loggedOption atomic.Bool  // an EDNS option that prevents caching has been logged
 	loggedStale  atomic.Int64 // time of the last log line about stale answers, by the store's clock

@@ -2,6 +2,7 @@ package cache
 
 import (
 	"errors"
+	"net/netip"
 	"slices"
 	"sync"
 	"time"
@@ -35,7 +36,7 @@ type flight struct {
 	done    chan struct{} // closed at the end; made for the first waiting query, guarded by flights.mu until then
 	result  result        // set before done is closed, and read-only afterwards
 	wire    []*wireWaiter // guarded by flights.mu
-	left    bool          // the leader in wire form does not wait any more
+	client  netip.Addr    // of the leader in wire form that has a stale entry
 }
 
 // flights are the flights of a server block. A question has one or two: one for UDP, and one for TCP, whose reply is not
@@ -43,6 +44,10 @@ type flight struct {
 type flights struct {
 	mu  sync.Mutex
 	all map[string]*flight
+
+	// The flights in wire form for stale entries, all and by client.
+	verifying int
+	byClient  map[netip.Addr]int
 }
 
 // flightKey appends the key of a flight to dst: the key of the answer, the transport, and the RD flag, since a resolver may
@@ -71,12 +76,47 @@ func (f *flights) join(q *clientQuery, now time.Duration) (joined *flight, leade
 	return joined, leader
 }
 
-// joinWire returns the flight for a query in wire form, which waits for it, and sets leader of the waiter.
+// maxVerifying limits the flights in wire form for stale entries: their clients get the stale answer when the client
+// response timer expires, and do not limit the number of flights any more. A flight has some 2 KB, and ends with the
+// timeout of forward.
+const maxVerifying = 4096
+
+// verifies counts a flight for a stale entry. It returns false if there are too many, or if the client has more than are
+// left to others (Choudhury and Hahne, "Dynamic queue length thresholds for shared-memory packet switches", 1998).
+func (f *flights) verifies(client netip.Addr) bool {
+	if f.byClient[client] >= maxVerifying-f.verifying {
+		return false
+	}
+	if f.byClient == nil {
+		f.byClient = map[netip.Addr]int{}
+	}
+	f.byClient[client]++
+	f.verifying++
+	return true
+}
+
+// verified ends the count of a flight for a stale entry.
+func (f *flights) verified(client netip.Addr) {
+	f.verifying--
+	if f.byClient[client]--; f.byClient[client] == 0 {
+		delete(f.byClient, client)
+	}
+}
+
+// joinWire returns the flight for a query in wire form, which waits for it, and sets leader of the waiter. It returns nil
+// if the query has a stale entry, and there are too many flights for such.
 func (f *flights) joinWire(q *clientQuery, now time.Duration, w *wireWaiter) (joined *flight) {
 	var buf [answers.MaxKey + 1]byte
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	joined, w.leader = f.joinLocked(q, now, buf[:0])
+	if w.leader && w.stale != nil {
+		if !f.verifies(w.q.Client) {
+			delete(f.all, joined.key)
+			return nil
+		}
+		joined.client = w.q.Client
+	}
 	joined.wire = append(joined.wire, w)
 	return joined
 }
@@ -99,7 +139,6 @@ func (f *flights) leave(joined *flight, w *wireWaiter) bool {
 		return false
 	}
 	joined.wire = slices.Delete(joined.wire, i, i+1)
-	joined.left = joined.left || w.leader
 	return true
 }
 
@@ -121,15 +160,17 @@ func (f *flights) joinLocked(q *clientQuery, now time.Duration, buf []byte) (joi
 	return joined, true
 }
 
-// finish ends a flight. The waiting queries share a copy of the reply; the original is the leader's. It returns whether
-// the leader, in wire form, did not wait any more.
-func (c *Cache) finish(b *batch.Batch, ended *flight, res result) (left bool) {
+// finish ends a flight. The waiting queries share a copy of the reply; the original is the leader's.
+func (c *Cache) finish(b *batch.Batch, ended *flight, res result) {
 	f := &c.flights
 	f.mu.Lock()
 	delete(f.all, ended.key)
 	waiting, done := ended.waiting, ended.done
 	wire := ended.wire
-	ended.wire, left = nil, ended.left
+	ended.wire = nil
+	if ended.client.IsValid() {
+		f.verified(ended.client)
+	}
 	f.mu.Unlock()
 	if waiting+len(wire) > 0 && res.entry == nil && res.reply != nil {
 		res.reply = res.reply.Copy()
@@ -144,7 +185,6 @@ func (c *Cache) finish(b *batch.Batch, ended *flight, res result) (left bool) {
 		}
 		c.deliverWire(b, w, ended)
 	}
-	return left
 }
 
 // addWaiterLocked counts a waiting query. The caller holds flights.mu.

@@ -83,19 +83,15 @@ type wireWaiter struct {
 	timer    *time.Timer // of the client response timer, RFC 8767 section 5; nil without one
 }
 
-// maxAbandoned limits the queries to the next plugin whose clients got a stale answer meanwhile. Each has some 2 KB, and
-// ends with the timeout of forward.
-const maxAbandoned = 4096
-
 // fetchWire answers a query without a usable entry from a flight, which it starts if there is none for the question.
 func (c *Cache) fetchWire(b *batch.Batch, w *wireWaiter, now time.Duration) {
-	if w.stale != nil && c.stale.timeout > 0 && c.abandoned.Load() >= maxAbandoned {
+	q := clientQuery{Query: w.q.Query, packed: w.q.Packed, key: w.q.Key, udp: !w.q.TCP, counters: w.counters}
+	f := c.flights.joinWire(&q, now, w)
+	if f == nil {
 		w.counters.skipped.Inc()
 		c.answerStale(b, w.q, w.counters, w.stale)
 		return
 	}
-	q := clientQuery{Query: w.q.Query, packed: w.q.Packed, key: w.q.Key, udp: !w.q.TCP, counters: w.counters}
-	f := c.flights.joinWire(&q, now, w)
 	if w.stale != nil && c.stale.timeout > 0 {
 		c.flights.startTimer(f, w, f.started+c.stale.timeout-now, func() { c.waitedWire(f, w) })
 	}
@@ -108,9 +104,6 @@ func (c *Cache) fetchWire(b *batch.Batch, w *wireWaiter, now time.Duration) {
 func (c *Cache) waitedWire(f *flight, w *wireWaiter) {
 	if !c.flights.leave(f, w) {
 		return
-	}
-	if w.leader {
-		c.abandoned.Add(1)
 	}
 	var b batch.Batch
 	c.answerStale(&b, w.q, w.counters, w.stale)
@@ -159,9 +152,7 @@ func (l *wireFlight) end(b *batch.Batch, res result) {
 	if l.stale != nil {
 		c.endRefresh(l.stale, res.renews, c.stale.recheck)
 	}
-	if c.finish(b, l.flight, res) {
-		c.abandoned.Add(-1)
-	}
+	c.finish(b, l.flight, res)
 }
 
 // resultOf stores a reply. It logs a panic, which must not end the reader of a connection.
@@ -191,7 +182,7 @@ func (c *Cache) deliverWire(b *batch.Batch, w *wireWaiter, f *flight) {
 		c.answerStale(b, q, w.counters, w.stale)
 		return
 	}
-	if !f.shares(&q.Query) {
+	if res.abandoned || !w.leader && !f.shares(&q.Query) {
 		q.Pass(b, q, wireFetch{})
 		return
 	}
