@@ -163,7 +163,7 @@ func TestWaitingInWireForm(t *testing.T) {
 	hold := true
 	handled := 0
 	b := newWireBed(t, 0, nil)
-	b.route.chain.queue = newTestQueue(places, queries).queue
+	b.route.chain.queue = newTestQueue(places, 3*queries).queue
 	b.route.wire = wireHandler(func(out *batch.Batch, q *block.WireQuery) {
 		if handled++; hold {
 			held = append(held, q)
@@ -241,7 +241,7 @@ func TestWireAllocatesNothing(t *testing.T) {
 		}
 	}
 	miss()
-	const limit = 4 // the client in the queue, and those of the race detector's pools
+	const limit = 6 // the client in the queue, and those of the race detector's pools
 	if got := testing.AllocsPerRun(200, miss); got > limit {
 		t.Errorf("%v allocations per answer, want at most %d", got, limit)
 	}
