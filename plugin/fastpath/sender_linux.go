@@ -22,7 +22,7 @@ type sender struct {
 	peers   [batchLen]peer
 	hits    [batchLen]hit
 	arrived [batchLen]time.Duration
-	metrics *listenerMetrics
+	server  *server // of the pending answers; referenced until they are sent
 	pending int
 	arena   []byte
 	random  random
@@ -61,12 +61,14 @@ func (d *datagram) answer(b *batch.Batch, r *request, e *answers.Entry, p *answe
 	if form == nil {
 		return false
 	}
-	if s.pending == batchLen || len(s.arena)+form.ReplyLen(q, p) > senderArena {
+	if s.pending == batchLen || len(s.arena)+form.ReplyLen(q, p) > senderArena || s.server != r.server {
 		s.send()
+		s.server = r.server
+		s.server.references.Add(1)
 	}
 	i, start := s.pending, len(s.arena)
 	s.arena = form.AppendReply(s.arena, r.Packed, q, p)
-	s.peers[i], s.arrived[i], s.metrics = d.peer, r.received, r.server.metrics
+	s.peers[i], s.arrived[i] = d.peer, r.received
 	s.hits[i].set(r.route.counters, e, q, form.Rcode(), r.Client, len(r.Packed))
 	s.hits[i].counted = true
 	s.vectors[i].Base = &s.arena[start]
@@ -97,13 +99,14 @@ func (s *sender) send() {
 	_ = s.socket.raw.Control(func(fd uintptr) { // it fails after the socket was closed
 		unsent = sendAll(fd, s.headers[:s.pending], func(i int) { s.hits[i].rcode = dns.RcodeServerFailure })
 	})
-	s.metrics.droppedSend.Add(float64(unsent))
-	s.metrics.resolved.Add(float64(s.pending - unsent))
+	s.server.metrics.droppedSend.Add(float64(unsent))
+	s.server.metrics.resolved.Add(float64(s.pending - unsent))
 	now := answers.Now()
 	for i := range s.pending {
 		s.hits[i].count(now - s.arrived[i])
 	}
-	s.pending, s.arena = 0, s.arena[:0]
+	s.server.release()
+	s.server, s.pending, s.arena = nil, 0, s.arena[:0]
 }
 
 // sendAll sends datagrams, and returns the number of those that could not be sent, for each of which it calls failed.
