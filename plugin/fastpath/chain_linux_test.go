@@ -41,8 +41,14 @@ func newServer(t *testing.T, handle func(w dns.ResponseWriter, m *dns.Msg)) *ser
 // newSocket returns a socket of the fast path, opened beside one that is closed then.
 func newSocket(t *testing.T) *socket {
 	t.Helper()
+	// With SO_REUSEPORT, the kernel may choose a port that another process has opened with SO_REUSEPORT.
+	free, err := net.ListenPacket("udp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = free.Close() // its port is free then
 	config := net.ListenConfig{Control: reusePort}
-	beside, err := config.ListenPacket(t.Context(), "udp", "127.0.0.1:0")
+	beside, err := config.ListenPacket(t.Context(), "udp", free.LocalAddr().String())
 	if err != nil {
 		t.Fatal(err)
 	}
