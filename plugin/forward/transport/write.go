@@ -22,7 +22,8 @@ const (
 )
 
 // output are the queries of a connection that are not written yet. A plain TCP connection is written by the goroutine that
-// flushes the batch (see conn.Flush); what the kernel does not accept at once, and all else, is left to the writer.
+// flushes the batch (see conn.Flush). The writer writes the rest, which the kernel does not accept at once, and all output of
+// other connections.
 type output struct {
 	stream  *stream // for writes and reads without blocking; nil before the handshake and for TLS
 	wake    chan struct{}

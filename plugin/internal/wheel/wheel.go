@@ -202,8 +202,8 @@ func (s *slotSet) add(slot uint8)    { s[slot/64] |= 1 << (slot % 64) }
 func (s *slotSet) remove(slot uint8) { s[slot/64] &^= 1 << (slot % 64) }
 
 // ahead returns the distance from a slot to the next one of the set, from 1 to 256 for the slot itself, or 0.
-func (s *slotSet) ahead(of uint8) int64 {
-	from := of + 1
+func (s *slotSet) ahead(slot uint8) int64 {
+	from := slot + 1
 	for i := range len(s) + 1 {
 		word := s[(int(from/64)+i)%len(s)]
 		skip := 64*i - int(from%64) // from the first slot of the word
