@@ -45,6 +45,8 @@ const (
 	maxUnsent = 256 << 10
 	// maxReserved bounds the ids of a connection reserved for answers to cancelled queries.
 	maxReserved = 16384
+	// maxLateness is the time after which a check of the connections is late.
+	maxLateness = 20 * time.Millisecond
 	// dialTimeout bounds a handshake, in which two segments may be lost (RFC 6298 section 2).
 	dialTimeout = 3500 * time.Millisecond
 )
@@ -74,6 +76,7 @@ type Pool struct {
 	spareFlights flightList
 	closing      bool
 	ticking      bool
+	checkAt      time.Time // of the next check
 
 	failures int // successive failed handshakes
 	retryAt  time.Time
@@ -245,7 +248,7 @@ func (p *Pool) open() *conn {
 	go c.run(ctx)
 	if !p.ticking {
 		p.ticking = true
-		time.AfterFunc(p.tick, p.check)
+		p.checkIn(p.tick)
 	}
 	return c
 }
@@ -396,19 +399,29 @@ func (p *Pool) check() {
 	p.mu.Lock()
 	defer p.unlockAndCall()
 	now := p.now()
+	// After a late check this process has not run for a while: answers may be in the kernel's buffers.
+	late := now.Sub(p.checkAt) >= maxLateness
 	p.expire(now)
 	p.sendWaiting() // the pause after a failed handshake may be over
 	wait := 10 * p.tick
 	for _, c := range slices.Clone(p.conns) {
 		if c.inFlight > 1 {
 			wait = p.tick
-			p.checkStall(c, now)
+			if !late {
+				p.checkStall(c, now)
+			}
 		}
 		c.countPackets()
 	}
 	if p.ticking = len(p.conns)+len(p.retired) > 0; p.ticking {
-		time.AfterFunc(wait, p.check)
+		p.checkIn(wait)
 	}
+}
+
+// checkIn checks the connections after a while.
+func (p *Pool) checkIn(wait time.Duration) {
+	p.checkAt = p.now().Add(wait)
+	time.AfterFunc(wait, p.check)
 }
 
 // expire closes connections that have been idle for long, and those above the limits.
