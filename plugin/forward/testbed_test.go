@@ -105,7 +105,7 @@ func question(name string) *dns.Msg { return new(dns.Msg).SetQuestion(name, dns.
 
 // queryOver queries over UDP or TCP.
 func queryOver(h plugin.Handler, m *dns.Msg, tcp bool) answer {
-	return queryWith(context.Background(), h, m, tcp)
+	return queryEither(context.Background(), h, m, tcp)
 }
 
 func queryWith(ctx context.Context, h plugin.Handler, m *dns.Msg, tcp bool) answer {
@@ -290,21 +290,30 @@ func metric(t testing.TB, name string, labels ...string) (sum float64) {
 	if i < 0 {
 		t.Fatalf("no metric %s", name)
 	}
+	for _, m := range seriesOf(t, counted[i]) {
+		if has(m, labels) {
+			sum += m.GetCounter().GetValue() + m.GetGauge().GetValue() + float64(m.GetHistogram().GetSampleCount())
+		}
+	}
+	return sum
+}
+
+// seriesOf returns the series of a metric.
+func seriesOf(t testing.TB, c prometheus.Collector) (all []*dto.Metric) {
+	t.Helper()
 	series := make(chan prometheus.Metric, 16)
 	go func() {
 		defer close(series)
-		counted[i].Collect(series)
+		c.Collect(series)
 	}()
 	for one := range series {
 		m := new(dto.Metric)
 		if err := one.Write(m); err != nil {
 			t.Error(err)
 		}
-		if has(m, labels) {
-			sum += m.GetCounter().GetValue() + m.GetGauge().GetValue() + float64(m.GetHistogram().GetSampleCount())
-		}
+		all = append(all, m)
 	}
-	return sum
+	return all
 }
 
 func has(m *dto.Metric, labels []string) bool {
