@@ -314,6 +314,8 @@ func TestEnd_NoFurtherAttempt(t *testing.T) {
 			if err := x.setMessage(&request.Request{Req: question("a.example."), W: &test.ResponseWriter{}}); err != nil {
 				t.Fatal(err)
 			}
+			x.mu.Lock()
+			defer x.mu.Unlock()
 			x.order, x.batch = x.all, new(batch.Batch)
 			x.try(x.started)
 			x.attempts[0].open = false

@@ -1,6 +1,7 @@
 package forward
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -198,6 +199,7 @@ func (s *sight) all() []*dns.Msg {
 type script struct {
 	udp, tcp dns.HandlerFunc // nil is the same as the other
 	tls      *tls.Config     // for TCP
+	host     string          // 127.0.0.1 if empty
 }
 
 // address starts the server and returns its address.
@@ -207,7 +209,7 @@ func (s script) address(t testing.TB) string {
 	var p net.PacketConn
 	var err error
 	for range 20 { // until a port is free for both
-		if l, err = net.Listen("tcp", "127.0.0.1:0"); err != nil {
+		if l, err = net.Listen("tcp", net.JoinHostPort(cmp.Or(s.host, "127.0.0.1"), "0")); err != nil {
 			t.Fatal(err)
 		}
 		if p, err = net.ListenPacket("udp", l.Addr().String()); err == nil {

@@ -109,7 +109,7 @@ func (s scenario) play(t *testing.T, wire bool) (p played) {
 				}
 			}
 		}
-		seen, to = append(seen, one), append(to, script{udp: handler(false), tcp: handler(true)}.address(t))
+		seen, to = append(seen, one), append(to, script{udp: handler(false), tcp: handler(true), host: nextHost()}.address(t))
 	}
 	named := func(text string) string {
 		for i, address := range to {
@@ -354,7 +354,7 @@ func TestMatchesWire(t *testing.T) {
 // TestExchange_Many: many concurrent queries of both ways are answered once, while some clients leave.
 func TestExchange_Many(t *testing.T) {
 	t.Parallel()
-	at := script{tcp: replies(addressReply)}.address(t)
+	at := script{tcp: replies(addressReply), host: nextHost()}.address(t)
 	f := chainOf(t, stanzaOf("force_tcp\ncaller node-a", at))
 	var clients sync.WaitGroup
 	for c := range 8 {
