@@ -76,4 +76,3 @@ func Expandable(r *dns.Msg) bool {
 	}
 	return !searchlist.HasOption(r)
 }
-
