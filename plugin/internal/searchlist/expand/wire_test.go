@@ -1,6 +1,7 @@
 package expand
 
 import (
+	"context"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -105,12 +106,12 @@ func runParity(t *testing.T, seed uint64, deliver func() delivery, counts map[st
 // withErrors adds extended errors to some facts.
 func (w *backend) withErrors(random *rand.Rand) {
 	w.followsEDNS = true
-	for _, of := range slices.SortedFunc(maps.Keys(w.facts), func(a, b lookup) int {
+	for _, name := range slices.SortedFunc(maps.Keys(w.facts), func(a, b lookup) int {
 		return strings.Compare(fmt.Sprint(a), fmt.Sprint(b))
 	}) {
-		f := w.facts[of]
+		f := w.facts[name]
 		f.ede = random.IntN(10) == 0
-		w.facts[of] = f
+		w.facts[name] = f
 	}
 }
 
@@ -313,4 +314,27 @@ func heap() uint64 {
 	runtime.GC()
 	runtime.ReadMemStats(&m)
 	return m.HeapAlloc
+}
+
+// expander is a plugin that expands names, in front of another one.
+type expander struct {
+	wireBackend
+	*Expander
+}
+
+func (e expander) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.Msg) (int, error) {
+	return e.Expander.ServeDNS(ctx, w, r, &podQuestion)
+}
+
+func (expander) ServeWire(*batch.Batch, *block.WireQuery) { panic("a candidate is expanded") }
+
+// TestTwoExpanders asserts that another plugin that expands names does not expand candidates.
+func TestTwoExpanders(t *testing.T) {
+	w := newBackend(map[string]replyKind{bareName: replyData})
+	behind := withWire(newExpander(w), w, always(atOnce))
+	x := newExpander(w)
+	x.Next = expander{Expander: behind}
+	if got, c := sendWire(t, x, query(first, dns.TypeA), &podQuestion); c.packed == nil || len(got.Answer) != 3 {
+		t.Errorf("got %v", got)
+	}
 }
