@@ -220,3 +220,26 @@ func TestWireNamespace(t *testing.T) {
 		}
 	}
 }
+
+// TestWireNested asserts that a query of a plugin is neither expanded nor counted.
+func TestWireNested(t *testing.T) {
+	const server = "dns://nested"
+	for _, client := range []string{podIP, noIP} {
+		a := newAutopath(&names{exist: exist})
+		next := &wireNames{names: a.Next.(*names)}
+		a.Next = next
+		packed, err := new(dns.Msg).SetQuestion("www.shop.svc.cluster.local.", dns.TypeA).Pack()
+		if err != nil {
+			t.Fatal(err)
+		}
+		c := &wireClient{}
+		q := &block.WireQuery{Packed: packed, Client: netip.MustParseAddr(client), Server: server, Nested: true, Answerer: c}
+		if !q.Parse(packed) {
+			t.Fatal("not parsed")
+		}
+		a.ServeWire(new(batch.Batch), q)
+		if c.reply == nil || len(next.queried) != 1 || len(counters(t, server)) != 0 {
+			t.Errorf("%s: got %v, queried %q, counted %v", client, c.reply, next.queried, counters(t, server))
+		}
+	}
+}

@@ -21,8 +21,20 @@ type WireQuery struct {
 	TCP bool
 	// Server is the listener's address in CoreDNS's form, a label of metrics.
 	Server string
+	// Nested is set if a plugin has sent the query to answer another one: its name is not expanded by a search list.
+	Nested bool
+	// Dispatcher answers queries that a plugin sends for names of other server blocks; it may be nil.
+	Dispatcher Dispatcher
 
 	Answerer
+}
+
+// Dispatcher is a server that answers queries of plugins in wire form.
+type Dispatcher interface {
+	// Dispatch answers a query in the server block of its name, as the server does for a query of a client: it looks the
+	// answer up in the store, and counts the query in the metrics of that block. It sets the query's Key. It returns false,
+	// and does not call the Answerer, if the plugin chain has to handle the query.
+	Dispatch(b *batch.Batch, q *WireQuery) bool
 }
 
 // Answerer sends the answer to a WireQuery. A plugin calls exactly one method, once, from any goroutine. The batch

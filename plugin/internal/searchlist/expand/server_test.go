@@ -32,6 +32,9 @@ var directives struct {
 	blocks  []*block.Block // server blocks with the expand directive, in order
 	backend *backend
 	wire    bool // queries are expanded in wire form
+	// dispatches is set if the server answers queries for names of other blocks in wire form, too.
+	dispatches bool
+	passed     int // number of queries that were passed to the plugin chain
 
 	mu sync.Mutex
 	by []string // queries at the backend: the zone of its server block, and the name
@@ -92,8 +95,27 @@ func (e expandHandler) serveWire(ctx context.Context, w dns.ResponseWriter, r *d
 		return dns.RcodeServerFailure, errors.New("not parsed")
 	}
 	q.Key = e.Block.Keyspace.Key(make([]byte, 0, answers.MaxKey), packed, &q.Query)
+	if directives.dispatches {
+		q.Dispatcher = dispatcher{e.Block.ZonesOn(q.Server)}
+	}
 	e.ServeWire(new(batch.Batch), q, r.Question[0].Name, question)
 	return c.code, c.err
+}
+
+// dispatcher implements block.Dispatcher for the zones of a server.
+type dispatcher struct{ zones *block.ServerZones }
+
+func (d dispatcher) Dispatch(b *batch.Batch, q *block.WireQuery) bool {
+	name, _, err := dns.UnpackDomainName(q.Packed, answers.HeaderLen)
+	if err != nil {
+		panic(err)
+	}
+	zone := d.zones.ZoneOf(name)
+	if zone == "" {
+		return false
+	}
+	backendHandler{zone}.ServeWire(b, q)
+	return true
 }
 
 // serverClient is the Answerer of a query that a server has received.
@@ -116,6 +138,7 @@ func (c *serverClient) Answer(_ *batch.Batch, q *block.WireQuery, e *answers.Ent
 
 func (c *serverClient) Pass(_ *batch.Batch, _ *block.WireQuery, result any) {
 	var ok bool
+	directives.passed++
 	if ok, c.code, c.err = c.x.Resume(block.WithWireResult(c.ctx, result), c.w, c.r); !ok {
 		c.err = fmt.Errorf("not resumed: %v", result)
 	}
@@ -173,11 +196,19 @@ func serve(t *testing.T, w *backend, corefile string, other int) map[string]stri
 
 // TestBlocks asserts that a candidate is queried in the server block that its name belongs to, on the same port.
 func TestBlocks(t *testing.T) {
-	t.Run("messages", func(t *testing.T) { testBlocks(t, false) })
-	t.Run("wire", func(t *testing.T) { testBlocks(t, true) })
+	for name, want := range map[string]int{"messages": 0, "wire": 8, "wire, dispatched": 4} {
+		t.Run(name, func(t *testing.T) {
+			directives.wire, directives.dispatches, directives.passed = name != "messages", name == "wire, dispatched", 0
+			defer func() { directives.wire, directives.dispatches = false, false }()
+			testBlocks(t)
+			if directives.passed != want {
+				t.Errorf("%d queries were passed to the plugin chain, want %d", directives.passed, want)
+			}
+		})
+	}
 }
 
-func testBlocks(t *testing.T, wire bool) {
+func testBlocks(t *testing.T) {
 	const own = "cluster.test:0 corp.test:0 {\nexpandtest\nbackendtest\n}\n"
 	clusterNames := []string{"cluster.test. " + first, "cluster.test. " + second, "cluster.test. " + third}
 	tests := map[string]struct {
@@ -198,8 +229,6 @@ func testBlocks(t *testing.T, wire bool) {
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
-			directives.wire = wire
-			defer func() { directives.wire = false }()
 			other := freePort(t)
 			corefile := strings.Replace(tt.corefile, "PORT", strconv.Itoa(other), 1)
 			addresses := serve(t, newBackend(map[string]replyKind{tt.found: replyData}), corefile, other)

@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 	"sync/atomic"
 
-	"github.com/coredns/coredns/plugin"
 	"github.com/miekg/dns"
 
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
@@ -12,19 +11,6 @@ import (
 	"github.com/nearside-dns/nearside/plugin/internal/block"
 	"github.com/nearside-dns/nearside/plugin/internal/searchlist"
 )
-
-// wireHandlerOf returns the WireHandler that answers queries for candidates: the next plugin, or the one after it if that
-// expands names, too. It returns nil without one.
-func wireHandlerOf(next plugin.Handler) block.WireHandler {
-	if x, ok := next.(interface{ CandidateHandler() block.WireHandler }); ok {
-		return x.CandidateHandler()
-	}
-	h, _ := next.(block.WireHandler)
-	return h
-}
-
-// CandidateHandler returns the WireHandler that answers queries for candidates, nil without one.
-func (x *Expander) CandidateHandler() block.WireHandler { return wireHandlerOf(x.Next) }
 
 // PassWire passes a query to the next WireHandler, or to the plugin chain if there is none.
 func (x *Expander) PassWire(b *batch.Batch, q *block.WireQuery) {
@@ -35,19 +21,19 @@ func (x *Expander) PassWire(b *batch.Batch, q *block.WireQuery) {
 	q.Pass(b, q, nil)
 }
 
-// ExpandableWire reports whether a query may be expanded, like Expandable.
+// ExpandableWire reports whether a query may be expanded, like Nested and Expandable.
 func ExpandableWire(q *block.WireQuery) bool {
 	switch q.Type {
 	case dns.TypeAXFR, dns.TypeIXFR, dns.TypeDS:
 		return false
 	}
-	return q.Search == nil
+	return q.Search == nil && !q.Nested
 }
 
 // ServeWire answers a query that is ExpandableWire. Names with upper-case letters are passed to the plugin chain.
 func (x *Expander) ServeWire(b *batch.Batch, q *block.WireQuery, name string, question *Question) {
-	handler := x.CandidateHandler()
-	if q.Upper || handler == nil || x.StoresCandidates {
+	handler, ok := x.Next.(block.WireHandler)
+	if q.Upper || !ok || x.StoresCandidates {
 		q.Pass(b, q, nil)
 		return
 	}
@@ -62,7 +48,7 @@ func (x *Expander) ServeWire(b *batch.Batch, q *block.WireQuery, name string, qu
 	}
 	w := &wireWalk{client: q, key: k.bytes, handler: handler}
 	w.start(x, question, dns.Question{Name: name, Qtype: q.Type, Qclass: dns.ClassINET}, x.Block.ZonesOn(q.Server))
-	w.query = block.WireQuery{Client: q.Client, TCP: q.TCP, Server: q.Server, Answerer: w}
+	w.query = block.WireQuery{Client: q.Client, TCP: q.TCP, Server: q.Server, Nested: true, Dispatcher: q.Dispatcher, Answerer: w}
 	w.run(b)
 }
 
@@ -74,7 +60,7 @@ type wireWalk struct {
 	handler block.WireHandler
 
 	query    block.WireQuery
-	toKey    [answers.MaxKey]byte // of query
+	toKey    [answers.MaxKey]byte // memory of the query's Key
 	state    atomic.Uint32
 	unserved bool // the handler has passed the query to the plugin chain
 }
@@ -90,16 +76,26 @@ const (
 // run continues the walk until it waits for the answer to a query, or has ended.
 func (w *wireWalk) run(b *batch.Batch) {
 	for !w.unserved && w.next() {
-		if !w.zones.Serves(w.name()) || !w.pack() {
+		w.state.Store(sending)
+		if !w.pack() || !w.send(b) {
 			break
 		}
-		w.state.Store(sending)
-		w.handler.ServeWire(b, &w.query)
 		if w.state.CompareAndSwap(sending, waiting) {
 			return // the Answerer continues
 		}
 	}
 	w.end(b)
+}
+
+// send sends the query to the next plugin if the name is this server block's, and to the server otherwise. It returns false
+// if the plugin chain has to handle the query.
+func (w *wireWalk) send(b *batch.Batch) bool {
+	if w.zones.Serves(w.name()) {
+		w.query.Key = w.Block.Keyspace.Key(w.toKey[:0], w.query.Packed, &w.query.Query)
+		w.handler.ServeWire(b, &w.query)
+		return true
+	}
+	return w.query.Dispatcher != nil && w.query.Dispatcher.Dispatch(b, &w.query)
 }
 
 // Answer implements block.Answerer.
@@ -180,7 +176,7 @@ func (w *wireWalk) pack() bool {
 	if !q.Parse(b) {
 		return false
 	}
-	q.Packed, q.Key = b, w.Block.Keyspace.Key(w.toKey[:0], b, &q.Query)
+	q.Packed, q.Key = b, w.toKey[:0]
 	return true
 }
 

@@ -326,7 +326,12 @@ func (e expander) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.Msg
 	return e.Expander.ServeDNS(ctx, w, r, &podQuestion)
 }
 
-func (expander) ServeWire(*batch.Batch, *block.WireQuery) { panic("a candidate is expanded") }
+func (e expander) ServeWire(b *batch.Batch, q *block.WireQuery) {
+	if ExpandableWire(q) {
+		panic("a candidate is expanded")
+	}
+	e.PassWire(b, q)
+}
 
 // TestTwoExpanders asserts that another plugin that expands names does not expand candidates.
 func TestTwoExpanders(t *testing.T) {
