@@ -13,6 +13,7 @@ import (
 	"github.com/coredns/coredns/plugin"
 
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
+	"github.com/nearside-dns/nearside/plugin/internal/searchlist"
 )
 
 // Block is a server block. Without a plugin that called Of, it has no Keyspace.
@@ -52,19 +53,24 @@ func (b *Block) Config() *dnsserver.Config { return b.config }
 // ServerZones are the zones of a server, and those that belong to one block. Without a server, as in tests, it is nil: the
 // block then serves all names.
 type ServerZones struct {
-	all plugin.Zones
+	all []string
 	own map[string]bool
 }
 
 // Serves reports whether the server dispatches a name to the block.
-func (z *ServerZones) Serves(name string) bool { return z == nil || z.own[z.all.Matches(name)] }
+func (z *ServerZones) Serves(name string) bool { return z == nil || z.own[z.ZoneOf(name)] }
 
-// ZoneOf returns the zone of the server that a name is dispatched to, "" for none.
-func (z *ServerZones) ZoneOf(name string) string {
+// ZoneOf returns the zone of the server that a name is dispatched to, the longest one as in CoreDNS, "" for none.
+func (z *ServerZones) ZoneOf(name string) (longest string) {
 	if z == nil {
 		return ""
 	}
-	return z.all.Matches(name)
+	for _, zone := range z.all {
+		if len(zone) > len(longest) && searchlist.InZone(name, zone) {
+			longest = zone
+		}
+	}
+	return longest
 }
 
 // Serves reports whether the server that handles a query dispatches a name to the block.

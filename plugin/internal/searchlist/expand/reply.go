@@ -50,7 +50,7 @@ func (r *reply) rcode() int {
 // hasAnswer reports whether the reply, which is no error, has records in the answer section.
 func (r *reply) hasAnswer() bool {
 	if r.packed != nil {
-		return r.packed.entry.Plain.HasData()
+		return r.packed.hasAnswer()
 	}
 	return r.msg != nil && len(r.msg.Answer) > 0
 }
@@ -78,12 +78,15 @@ func (r *reply) setName(name string) {
 		return
 	}
 	r.name = name
-	m := r.message()
-	if m == nil || len(m.Answer) == 0 {
+	if r.packed != nil {
+		r.packed.alias = name
 		return
 	}
-	if alias, ok := m.Answer[0].(*dns.CNAME); ok && strings.EqualFold(alias.Target, name) {
-		own := *m
+	if len(r.msg.Answer) == 0 {
+		return
+	}
+	if alias, ok := r.msg.Answer[0].(*dns.CNAME); ok && strings.EqualFold(alias.Target, name) {
+		own := *r.msg
 		own.Answer = own.Answer[1:]
 		r.msg = &own
 	}

@@ -45,7 +45,7 @@ func (x *Expander) store(k *key, m *dns.Msg, out *outcome) {
 	if !k.storable(out) || len(errorsOf(out.reply.message())) > 0 {
 		return
 	}
-	if e := x.newEntry(m, out); e.Fill(m) == nil {
+	if e := x.newEntry(out, len(m.Answer) > 0); e.Fill(m) == nil {
 		answers.Shared.Put(x.Block.Keyspace, k.bytes, e)
 	}
 }
@@ -55,13 +55,13 @@ func (k *key) storable(out *outcome) bool {
 	return !out.stored && len(k.bytes) > 0 && out.validity.Fresh(answers.Now())
 }
 
-// newEntry returns the entry of a reply, without the answer.
-func (x *Expander) newEntry(m *dns.Msg, out *outcome) *answers.Entry {
+// newEntry returns the entry of a reply, without the answer. answered reports whether that has records in the answer section.
+func (x *Expander) newEntry(out *outcome, answered bool) *answers.Entry {
 	e := &answers.Entry{Stored: answers.Now(), Validity: out.validity, Serial: out.reply.serial, Count: &hitCounter{metrics: x.Metrics, labels: out.labels()}}
 	if e.Expires != 0 {
 		e.Gone, e.Costly = e.Expires, true
 	}
-	if len(m.Answer) == 0 {
+	if !answered {
 		e.Kind = answers.Denial
 	}
 	return e

@@ -5,7 +5,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/coredns/coredns/plugin"
 	"github.com/miekg/dns"
 
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
@@ -105,7 +104,8 @@ func (k *walk) begin() {
 func (k *walk) runLength() (n int) {
 	zone := k.zones.ZoneOf(k.name())
 	for _, name := range k.names[k.at:len(k.Suffixes)] {
-		if name == "" || n == searchlist.MaxSuffixes || plugin.Zones(k.Zones).Matches(k.Suffixes[k.at+n]) == "" || k.zones.ZoneOf(name) != zone {
+		inZone := func(zone string) bool { return searchlist.InZone(k.Suffixes[k.at+n], zone) }
+		if name == "" || n == searchlist.MaxSuffixes || !slices.ContainsFunc(k.Zones, inZone) || k.zones.ZoneOf(name) != zone {
 			break
 		}
 		n++

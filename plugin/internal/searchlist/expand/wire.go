@@ -100,7 +100,7 @@ func (w *wireWalk) send(b *batch.Batch) bool {
 
 // Answer implements block.Answerer.
 func (w *wireWalk) Answer(b *batch.Batch, q *block.WireQuery, e *answers.Entry, p answers.Patch) {
-	w.receive(newPackedReply(e, &p, &q.Query, w.name(), w.qtype()), &e.Validity, true)
+	w.receive(newPackedReply(e, &p, &q.Query, w.name()), &e.Validity, true)
 	w.proceed(b)
 }
 
@@ -139,20 +139,28 @@ func (w *wireWalk) end(b *batch.Batch) {
 
 // entry returns the entry of the answer, which is not stored yet.
 func (w *wireWalk) entry(out *outcome) (*answers.Entry, error) {
-	q := w.client
-	if out.reply.message() == nil {
-		return nil, out.reply.err
+	q, r := w.client, out.reply
+	if r.packed != nil {
+		question := q.Packed[answers.HeaderLen : answers.HeaderLen+q.NameLen+4]
+		if b, answered := r.packed.compose(question, w.asked.Name, out); b != nil {
+			if e := w.newEntry(out, answered); e.FillPacked(b, r.packed.entry) {
+				return e, nil
+			}
+		}
+	}
+	if r.message() == nil {
+		return nil, r.err
 	}
 	m := compose(&dns.Msg{
 		MsgHdr:   dns.MsgHdr{RecursionDesired: q.RD, CheckingDisabled: q.CD},
 		Question: []dns.Question{w.asked},
 	}, out)
-	e := w.newEntry(m, out)
+	e := w.newEntry(out, len(m.Answer) > 0)
 	return e, e.Fill(m)
 }
 
-// listHead is the length in bytes of a search list in an OPT record without its data.
-const listHead = 4
+// optionHead is the length of the code and the length of an EDNS option, RFC 6891 section 6.1.2.
+const optionHead = 4
 
 // pack packs the next query: the client's with another name and type, and with the search list of the candidates. It
 // returns false for a name that cannot be packed.
@@ -160,7 +168,10 @@ func (w *wireWalk) pack() bool {
 	client, name, q := w.client.Packed, w.name(), &w.query
 	rest := client[answers.HeaderLen+w.client.NameLen+4:]
 	size := answers.HeaderLen + len(name) + 1
-	b := make([]byte, size, size+4+len(rest)+answers.OptLen+listHead+len(w.suffixes))
+	if need := size + 4 + len(rest) + answers.OptLen + optionHead + len(w.suffixes); cap(q.Packed) < need {
+		q.Packed = make([]byte, need)
+	}
+	b := q.Packed[:size]
 	copy(b, client[:answers.HeaderLen])
 	end, err := dns.PackDomainName(name, b, answers.HeaderLen, nil, false)
 	if err != nil {

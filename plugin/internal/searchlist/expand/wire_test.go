@@ -17,6 +17,7 @@ import (
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/batch"
 	"github.com/nearside-dns/nearside/plugin/internal/block"
+	"github.com/nearside-dns/nearside/plugin/internal/searchlist"
 	"github.com/nearside-dns/nearside/test/property"
 )
 
@@ -341,5 +342,67 @@ func TestTwoExpanders(t *testing.T) {
 	x.Next = expander{Expander: behind}
 	if got, c := sendWire(t, x, query(first, dns.TypeA), &podQuestion); c.packed == nil || len(got.Answer) != 3 {
 		t.Errorf("got %v", got)
+	}
+}
+
+// discarding is an Answerer that does nothing.
+type discarding struct{}
+
+func (discarding) Answer(*batch.Batch, *block.WireQuery, *answers.Entry, answers.Patch) {}
+func (discarding) Pass(*batch.Batch, *block.WireQuery, any)                             { panic("passed") }
+
+// replies is a WireHandler that answers each query with the next of its entries.
+type replies struct {
+	*backend
+	entries []*answers.Entry
+	next    int
+}
+
+func (h *replies) ServeWire(b *batch.Batch, q *block.WireQuery) {
+	e := h.entries[h.next%len(h.entries)]
+	h.next++
+	q.Answer(b, q, e, e.Patch(answers.Now()))
+}
+
+// BenchmarkServeWire expands a name: the server answers the search list with the second candidate, or with NXDOMAIN, after
+// which the bare name is found.
+func BenchmarkServeWire(b *testing.B) {
+	entryOf := func(name string, f fact, list ...string) *answers.Entry {
+		e := &answers.Entry{} // expires at once, so that the result is not stored
+		m := replyOf(query(name, dns.TypeA), name, f)
+		if len(list) > 0 {
+			m.Question[0].Name = first
+			m.Answer = append([]dns.RR{alias(first, name, 5)}, m.Answer...)
+		}
+		data, _ := searchlist.AppendSuffixes(nil, list)
+		e.Options = searchlist.AppendOption(nil, data)
+		if err := e.Fill(m); err != nil {
+			b.Fatal(err)
+		}
+		return e
+	}
+	for name, entries := range map[string][]*answers.Entry{
+		"second":  {entryOf(second, fact{replyKind: replyData, ttl: 5}, podSuffixes[1])},
+		"missing": {entryOf(first, fact{replyKind: replyNXDOMAIN, ttl: 5}), entryOf(fourth, fact{replyKind: replyNXDOMAIN, ttl: 5}), entryOf(bareName, fact{replyKind: replyNXDOMAIN, ttl: 5})},
+		"bare":    {entryOf(first, fact{replyKind: replyNXDOMAIN, ttl: 5}), entryOf(fourth, fact{replyKind: replyNXDOMAIN, ttl: 5}), entryOf(bareName, fact{replyKind: replyData, ttl: 5})},
+	} {
+		b.Run(name, func(b *testing.B) {
+			x := newExpander(newBackend(nil), "cluster.test.")
+			x.Next = &replies{backend: newBackend(nil), entries: entries}
+			packed, err := query(first, dns.TypeA).SetEdns0(1232, false).Pack()
+			if err != nil {
+				b.Fatal(err)
+			}
+			q := &block.WireQuery{Packed: packed, Answerer: discarding{}}
+			if !q.Parse(packed) {
+				b.Fatal("not parsed")
+			}
+			q.Key = x.Block.Keyspace.Key(make([]byte, 0, answers.MaxKey), packed, &q.Query)
+			out := new(batch.Batch)
+			b.ReportAllocs()
+			for b.Loop() {
+				x.ServeWire(out, q, first, &podQuestion)
+			}
+		})
 	}
 }
