@@ -133,7 +133,7 @@ func (r *packedReply) unpack() (*dns.Msg, error) {
 
 // compose is the function compose for a client's question in wire form. answered reports whether the reply has records in
 // the answer section. It returns nil for a reply that has to be composed as a message.
-func (r *packedReply) compose(question []byte, asked string, out *outcome) (composed []byte, answered bool) {
+func (r *packedReply) compose(question []byte, qname string, out *outcome) (composed []byte, answered bool) {
 	if r.pack() != nil {
 		return nil, false
 	}
@@ -145,7 +145,7 @@ func (r *packedReply) compose(question []byte, asked string, out *outcome) (comp
 	var target [255]byte
 	n := 0
 	switch {
-	case count == 0 || out.owner == asked:
+	case count == 0 || out.owner == qname:
 	case out.owner == "":
 		return nil, false
 	default:

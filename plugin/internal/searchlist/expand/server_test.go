@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/coredns/caddy"
@@ -34,7 +35,7 @@ var directives struct {
 	wire    bool // queries are expanded in wire form
 	// dispatches is set if the server answers queries for names of other blocks in wire form, too.
 	dispatches bool
-	passed     int // number of queries that were passed to the plugin chain
+	passed     atomic.Int32 // number of queries that were passed to the plugin chain
 
 	mu sync.Mutex
 	by []string // queries at the backend: the zone of its server block, and the name
@@ -138,7 +139,7 @@ func (c *serverClient) Answer(_ *batch.Batch, q *block.WireQuery, e *answers.Ent
 
 func (c *serverClient) Pass(_ *batch.Batch, _ *block.WireQuery, result any) {
 	var ok bool
-	directives.passed++
+	directives.passed.Add(1)
 	if ok, c.code, c.err = c.x.Resume(block.WithWireResult(c.ctx, result), c.w, c.r); !ok {
 		c.err = fmt.Errorf("not resumed: %v", result)
 	}
@@ -196,13 +197,14 @@ func serve(t *testing.T, w *backend, corefile string, other int) map[string]stri
 
 // TestBlocks asserts that a candidate is queried in the server block that its name belongs to, on the same port.
 func TestBlocks(t *testing.T) {
-	for name, want := range map[string]int{"messages": 0, "wire": 8, "wire, dispatched": 4} {
+	for name, want := range map[string]int32{"messages": 0, "wire": 8, "wire, dispatched": 4} {
 		t.Run(name, func(t *testing.T) {
-			directives.wire, directives.dispatches, directives.passed = name != "messages", name == "wire, dispatched", 0
+			directives.wire, directives.dispatches = name != "messages", name == "wire, dispatched"
+			directives.passed.Store(0)
 			defer func() { directives.wire, directives.dispatches = false, false }()
 			testBlocks(t)
-			if directives.passed != want {
-				t.Errorf("%d queries were passed to the plugin chain, want %d", directives.passed, want)
+			if got := directives.passed.Load(); got != want {
+				t.Errorf("%d queries were passed to the plugin chain, want %d", got, want)
 			}
 		})
 	}

@@ -25,9 +25,9 @@ const longWait = 250 * time.Millisecond
 type walk struct {
 	*Expander
 	Question
-	asked dns.Question // by the client
-	zones *block.ServerZones
-	names []string // the candidates
+	original dns.Question // of the client
+	zones    *block.ServerZones
+	names    []string // the candidates
 
 	started time.Duration // on the clock of answers.Now
 
@@ -47,18 +47,18 @@ type walk struct {
 	outcome               *outcome // at the end
 }
 
-func newWalk(x *Expander, q *Question, asked dns.Question, zones *block.ServerZones) *walk {
+func newWalk(x *Expander, q *Question, original dns.Question, zones *block.ServerZones) *walk {
 	k := &walk{}
-	k.start(x, q, asked, zones)
+	k.start(x, q, original, zones)
 	return k
 }
 
 // start sets the fields of a new walk.
-func (k *walk) start(x *Expander, q *Question, asked dns.Question, zones *block.ServerZones) {
-	k.Expander, k.Question, k.asked, k.zones, k.started = x, *q, asked, zones, answers.Now()
+func (k *walk) start(x *Expander, q *Question, original dns.Question, zones *block.ServerZones) {
+	k.Expander, k.Question, k.original, k.zones, k.started = x, *q, original, zones, answers.Now()
 	k.names = append(searchlist.Candidates(q.Base, q.Suffixes), q.Base)
-	if strings.EqualFold(k.names[0], asked.Name) {
-		k.names[0] = asked.Name // in the client's case
+	if strings.EqualFold(k.names[0], original.Name) {
+		k.names[0] = original.Name // in the client's case
 	}
 }
 
@@ -68,9 +68,9 @@ func (k *walk) name() string { return k.names[k.at] }
 // qtype returns the type in the query.
 func (k *walk) qtype() uint16 {
 	if k.related > 0 {
-		return searchlist.RelatedTypes[k.asked.Qtype][k.related-1]
+		return searchlist.RelatedTypes[k.original.Qtype][k.related-1]
 	}
-	return k.asked.Qtype
+	return k.original.Qtype
 }
 
 // next reports whether there is a query, and moves to the next candidate if necessary. Otherwise the walk has its outcome.
@@ -159,7 +159,7 @@ func (k *walk) isTried(r *reply) bool {
 // candidate is the result. The last candidate is the result anyway if none has failed.
 func (k *walk) checkOtherTypes() {
 	last := k.at == len(k.names)-1 && k.failed == nil
-	if k.first.status != exists || last || k.related == len(searchlist.RelatedTypes[k.asked.Qtype]) {
+	if k.first.status != exists || last || k.related == len(searchlist.RelatedTypes[k.original.Qtype]) {
 		k.conclude()
 		return
 	}
@@ -216,7 +216,7 @@ func (k *walk) found(i int, r *reply) *outcome {
 	if !r.hasAnswer() {
 		out.result = noData
 	}
-	out.stored = r.stored && out.result == success && r.name == k.asked.Name
+	out.stored = r.stored && out.result == success && r.name == k.original.Name
 	if k.failed != nil {
 		out.validity.End()
 	}

@@ -142,7 +142,7 @@ func (w *wireWalk) entry(out *outcome) (*answers.Entry, error) {
 	q, r := w.client, out.reply
 	if r.packed != nil {
 		question := q.Packed[answers.HeaderLen : answers.HeaderLen+q.NameLen+4]
-		if b, answered := r.packed.compose(question, w.asked.Name, out); b != nil {
+		if b, answered := r.packed.compose(question, w.original.Name, out); b != nil {
 			if e := w.newEntry(out, answered); e.FillPacked(b, r.packed.entry) {
 				return e, nil
 			}
@@ -153,7 +153,7 @@ func (w *wireWalk) entry(out *outcome) (*answers.Entry, error) {
 	}
 	m := compose(&dns.Msg{
 		MsgHdr:   dns.MsgHdr{RecursionDesired: q.RD, CheckingDisabled: q.CD},
-		Question: []dns.Question{w.asked},
+		Question: []dns.Question{w.original},
 	}, out)
 	e := w.newEntry(out, len(m.Answer) > 0)
 	return e, e.Fill(m)
@@ -178,7 +178,7 @@ func (w *wireWalk) pack() bool {
 		return false
 	}
 	b = binary.BigEndian.AppendUint16(b[:end], w.qtype())
-	b = binary.BigEndian.AppendUint16(b, w.asked.Qclass)
+	b = binary.BigEndian.AppendUint16(b, w.original.Qclass)
 	opt := len(b)
 	b = append(b, rest...)
 	if w.suffixes != nil {
