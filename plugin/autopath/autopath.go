@@ -36,12 +36,16 @@ func (a *Autopath) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.Ms
 	if expand.Nested(ctx) || !expand.Expandable(r) || !plugin.Zones(a.zones).Contains(r.Question[0].Name) {
 		return a.pass(ctx, w, r)
 	}
+	if ok, code, err := a.Resume(ctx, w, r); ok {
+		return code, err
+	}
 	list, reason := a.lists.Find(addressOf(w))
+	if block.WireResult(ctx) == nil { // otherwise ServeWire has counted the query
+		countClient(metrics.WithServer(ctx), list, reason)
+	}
 	if list == nil {
-		unknownClient(metrics.WithServer(ctx), reason).Inc()
 		return a.pass(ctx, w, r)
 	}
-	list.Namespace.Inc()
 	base := list.Base(r.Question[0].Name)
 	if base == "" {
 		return a.pass(ctx, w, r)

@@ -16,7 +16,6 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
-	"github.com/nearside-dns/nearside/plugin/internal/block"
 	"github.com/nearside-dns/nearside/plugin/internal/corefile"
 )
 
@@ -77,9 +76,9 @@ func (c *Cache) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.Msg) 
 	var parsed answers.Query
 	packed, ok := parsed.FromMsg(packedBuf[:0], r)
 	n := c.counters(metrics.WithServer(ctx))
-	if res := block.WireResult(ctx); res != nil && ok && !nested(ctx) { // which ServeWire has counted
+	if ok && hasWireResult(ctx) {
 		key := c.space.Key(keyBuf[:0], packed, &parsed)
-		return c.serveWireResult(ctx, w, newClientQuery(r, packed, key, parsed, n, w), res)
+		return c.serveWireResult(ctx, w, newClientQuery(r, packed, key, parsed, n, w))
 	}
 	n.requests.Inc()
 	// A query that is not ok may have a client subnet, on which the reply depends; a transfer has many messages.

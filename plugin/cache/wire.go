@@ -206,9 +206,19 @@ func (c *Cache) answerStale(b *batch.Batch, q *block.WireQuery, n *counters, e *
 // wireFetch is the result of a query that plugin cache has counted, and that it has to fetch in the plugin chain.
 type wireFetch struct{}
 
-// serveWireResult answers a query that was passed to the plugin chain with a result.
-func (c *Cache) serveWireResult(ctx context.Context, w dns.ResponseWriter, q *clientQuery, res any) (int, error) {
-	switch res := res.(type) {
+// hasWireResult reports whether a query was passed to the plugin chain with a result of ServeWire, which has counted it.
+// Plugins behind the cache send queries of their own in the same context.
+func hasWireResult(ctx context.Context) bool {
+	switch block.WireResult(ctx).(type) {
+	case *block.StoredResult, *result, wireFetch:
+		return !nested(ctx)
+	}
+	return false
+}
+
+// serveWireResult answers a query for which hasWireResult is true.
+func (c *Cache) serveWireResult(ctx context.Context, w dns.ResponseWriter, q *clientQuery) (int, error) {
+	switch res := block.WireResult(ctx).(type) {
 	case *block.StoredResult:
 		return c.serve(ctx, w, q.msg, q.packed, q.Query, res.Entry, res.Patch)
 	case *result:

@@ -23,8 +23,20 @@ type WireQuery struct {
 	TCP bool
 	// Server is the listener's address in CoreDNS's form, a label of metrics.
 	Server string
+	// Nested is set if a plugin has sent the query to answer another one: its name is not expanded by a search list.
+	Nested bool
+	// Dispatcher answers queries that a plugin sends for names of other server blocks; it may be nil.
+	Dispatcher Dispatcher
 
 	Answerer
+}
+
+// Dispatcher is a server that answers queries of plugins in wire form.
+type Dispatcher interface {
+	// Dispatch answers a query in the server block of its name, as the server does for a query of a client: it looks the
+	// answer up in the store, and counts the query in the metrics of that block. It sets the query's Key. It returns false,
+	// and does not call the Answerer, if the plugin chain has to handle the query.
+	Dispatch(b *batch.Batch, q *WireQuery) bool
 }
 
 // Answerer sends the answer to a WireQuery. A plugin calls exactly one method, once, from any goroutine. The batch
@@ -47,13 +59,6 @@ type StoredResult struct {
 type WireHandler interface {
 	// ServeWire answers a query: it calls a method of the query's Answerer, before it returns or later. It does not block.
 	ServeWire(b *batch.Batch, q *WireQuery)
-}
-
-// WireSearcher is a WireHandler before cache in the chain, such as autopath.
-type WireSearcher interface {
-	WireHandler
-	// SetNextWire sets the next handler.
-	SetNextWire(next WireHandler)
 }
 
 // WireCache is the WireHandler of plugin cache, the last one of a block.
@@ -97,41 +102,33 @@ func (b *Block) WireHandler() WireHandler {
 	return b.wire
 }
 
-// linkWire connects the WireHandlers of a block, and returns the first one; nil if the block has no such way.
-func linkWire(handlers []plugin.Handler) WireHandler {
-	var all []WireHandler
+// linkWire connects the cache of a block to the plugin that forwards, and returns the first WireHandler: the cache, or a
+// plugin directly before it whose next handlers are WireHandlers. It returns nil if the block has no such way.
+func linkWire(handlers []plugin.Handler) (first WireHandler) {
 	var cache WireCache
 	var owned []string
 	for _, h := range handlers {
-		if owner, ok := h.(ZoneOwner); ok {
+		owner, owns := h.(ZoneOwner)
+		handler, handles := h.(WireHandler)
+		forward, forwards := h.(Exchanger)
+		switch {
+		case owns:
 			owned = append(owned, owner.OwnZones()...)
-			continue
-		}
-		switch h := h.(type) {
-		case WireCache:
-			if cache != nil {
+			fallthrough
+		case transparentForWire[h.Name()]:
+			if first != nil && cache == nil {
 				return nil
 			}
-			cache = h
-			all = append(all, h)
-		case WireSearcher:
-			if cache != nil { // it expands the names of misses only
-				return nil
+		case handles && cache == nil:
+			if first == nil {
+				first = handler
 			}
-			all = append(all, h)
-		case Exchanger:
-			if cache == nil {
-				return nil
-			}
-			cache.SetExchanger(h, owned)
-			for i, searcher := range all[:len(all)-1] {
-				searcher.(WireSearcher).SetNextWire(all[i+1])
-			}
-			return all[0]
+			cache, _ = h.(WireCache)
+		case forwards && cache != nil:
+			cache.SetExchanger(forward, owned)
+			return first
 		default:
-			if !transparentForWire[h.(plugin.Handler).Name()] {
-				return nil
-			}
+			return nil
 		}
 	}
 	return nil

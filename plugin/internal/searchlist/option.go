@@ -33,8 +33,8 @@ const (
 	maxLabel = 63
 	// optionHead is the length of the header of an EDNS option (code and length), RFC 6891 section 6.1.2.
 	optionHead = 4
-	// udpSize is the UDP payload size in an OPT record added by WithOption, in bytes.
-	udpSize = 1232
+	// UDPSize is the UDP payload size in an OPT record added by WithOption, in bytes.
+	UDPSize = 1232
 )
 
 // AppendSuffixes appends the option's data for suffixes to dst. The suffixes are in presentation form, fully qualified, in
@@ -174,7 +174,7 @@ func WithOption(m *dns.Msg, data []byte) *dns.Msg {
 	own := m.IsEdns0()
 	out := *m
 	if own == nil {
-		opt := &dns.OPT{Hdr: dns.RR_Header{Name: ".", Rrtype: dns.TypeOPT, Class: udpSize}, Option: []dns.EDNS0{option}}
+		opt := &dns.OPT{Hdr: dns.RR_Header{Name: ".", Rrtype: dns.TypeOPT, Class: UDPSize}, Option: []dns.EDNS0{option}}
 		out.Extra = append(slices.Clip(m.Extra), opt)
 		return &out
 	}

@@ -98,6 +98,8 @@ type backend struct {
 	facts    map[lookup]fact
 	fallback fact // for names and types without a fact
 	ability  ability
+	// followsEDNS is set if the backend sends extended errors only in reply to queries with EDNS, as plugin cache does.
+	followsEDNS bool
 
 	queries []lookup // in order; for a search list, the first name
 	replies []observed
@@ -161,6 +163,7 @@ func (w withOption) WriteMsg(m *dns.Msg) error {
 // answer answers a query for one name.
 func (w *backend) answer(ctx context.Context, rw dns.ResponseWriter, r *dns.Msg) (int, error) {
 	f := w.factOf(r.Question[0].Name, r.Question[0].Qtype)
+	f.ede = f.ede && !(w.followsEDNS && r.IsEdns0() == nil)
 	w.recordProperties(ctx, r, f)
 	m := replyOf(r, r.Question[0].Name, f)
 	switch f.replyKind {
