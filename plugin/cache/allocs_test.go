@@ -57,6 +57,7 @@ func TestReadReplyAllocations(t *testing.T) {
 		{"address", "prefetch 10", entry + packed + key + popularity},
 		{"extended error", "", entry + packed + key + options},
 		{"search list not tried", "", entry + packed + key},
+		{"search list without data", "", 3*(entry+packed+key) + options}, // with two candidates
 		{"services longer than 512 bytes", "", entry + packed + key + compressed},
 	} {
 		t.Run(tt.reply+" "+tt.options, func(t *testing.T) {

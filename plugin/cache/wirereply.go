@@ -12,8 +12,9 @@ import (
 
 // wireReply is an upstream's reply, which was not unpacked, and its entry.
 type wireReply struct {
-	entry *answers.Entry // not stored yet
-	class response.Type
+	entry    *answers.Entry // not stored yet
+	class    response.Type
+	lifetime time.Duration
 	// renews reports that the reply replaces a stale answer for the client (see Cache.renews).
 	renews bool
 	// nameAlone is set if the upstream has not tried the search list of the query: the reply is for the query without it.
@@ -63,22 +64,20 @@ func (c *Cache) readParsed(q *answers.Query, m *answers.Reply) (r wireReply, ok 
 	if f.lifetime <= 0 {
 		return wireReply{}, false
 	}
+	deniesList := o.tried && o.allDenied && deniesAlone(m, class)
+	if deniesList && !ordinaryDenial(m, q.Search) {
+		return wireReply{}, false
+	}
 	r = wireReply{
-		entry: c.newEntry(&f, o.clone()), class: class, renews: c.renewsStale(m.Rcode(), class, f.positive),
-		nameAlone: q.Search != nil && !o.tried, deniesList: o.tried && o.allDenied && deniesAlone(m, class),
+		entry: c.newEntry(&f, o.clone()), class: class, lifetime: f.lifetime, renews: c.renewsStale(m.Rcode(), class, f.positive),
+		nameAlone: q.Search != nil && !o.tried, deniesList: deniesList,
 	}
 	return r, r.entry.FillReply(m)
 }
 
-// deniesAlone reports whether a reply denies names with its SOA record alone. Further records prove the nonexistence of one
-// name only.
-func deniesAlone(m *answers.Reply, class response.Type) bool {
-	return class == response.NameError && len(m.Records(answers.AnswerSection)) == 0 && len(m.Records(answers.AuthoritySection)) == 1
-}
-
 // storeWireReply stores the entry of a reply under the key of the query that the reply answers, and reports whether it was
-// stored: the present entry may be preferred. key is that of the query. refresh is set if the reply was fetched to replace an
-// entry that is still served.
+// stored: the present entry may be preferred. A reply that denies all candidates of a search list is also stored for each
+// of them. key is that of the query. refresh is set if the reply was fetched to replace an entry that is still served.
 func (c *Cache) storeWireReply(q *answers.Query, packed, key []byte, r *wireReply, refresh bool) bool {
 	var buf [answers.MaxKey]byte
 	if r.nameAlone {
@@ -86,7 +85,13 @@ func (c *Cache) storeWireReply(q *answers.Query, packed, key []byte, r *wireRepl
 		alone.Search = nil
 		key = c.space.Key(buf[:0], packed, &alone)
 	}
-	return c.put(key, r.entry, refresh)
+	if !c.put(key, r.entry, refresh) {
+		return false
+	}
+	if r.deniesList {
+		c.storeWireDenials(q, packed, r, refresh)
+	}
+	return true
 }
 
 // setWireTTLs is setTTLs for a reply in wire form.

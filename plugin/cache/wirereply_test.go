@@ -12,6 +12,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
+	"github.com/nearside-dns/nearside/plugin/internal/searchlist"
 )
 
 // wireOptionsTested are options of caches that make entries differ.
@@ -103,10 +104,73 @@ func checkRead(t testing.TB, c *Cache, packed, reply []byte) bool {
 		t.Fatalf("accepted a reply that is invalid or not stored\nquery %x\nreply %x\n%v", packed, reply, up)
 	}
 	want.deniesList = got.deniesList // compared by its effect
+	want.lifetime = up.lifetime
 	if !reflect.DeepEqual(got, want) {
 		t.Fatalf("query %x\nreply %x\n%v\ngot  %+v\n%+v\nwant %+v\n%+v", packed, reply, up.msg, got, got.entry, want, want.entry)
 	}
+	if got.class == response.NameError && q.Search != nil {
+		checkStored(t, c, packed, &q, got, up)
+	}
 	return true
+}
+
+// checkStored asserts that storing a reply to a query with a search list stores the same entries as the slow version.
+func checkStored(t testing.TB, c *Cache, packed []byte, q *answers.Query, got wireReply, up *upstreamReply) {
+	t.Helper()
+	stored := func(store func()) string {
+		c.store = answers.NewStore(1 << 20)
+		c.space = c.store.NewKeyspace()
+		store()
+		return describeStored(t, c, packed)
+	}
+	fast := stored(func() {
+		if !c.storeWireReply(q, packed, c.space.Key(nil, packed, q), &got, false) {
+			t.Fatal("not stored")
+		}
+	})
+	slow := stored(func() {
+		if c.storeReply(up) != nil {
+			c.storeListDenials(up)
+		}
+	})
+	if fast != slow {
+		t.Fatalf("query %x\nreply %v\ngot\n%s\nwant\n%s", packed, up.msg, fast, slow)
+	}
+}
+
+// describeStored describes the entries for a query with a search list and for each of its candidates.
+func describeStored(t testing.TB, c *Cache, packed []byte) string {
+	t.Helper()
+	text := fmt.Sprintf("%d entries, %d denials\n", c.space.Len(answers.Success), c.space.Len(answers.Denial))
+	m := new(dns.Msg)
+	if err := m.Unpack(packed); err != nil {
+		t.Fatal(err)
+	}
+	data, _ := searchlist.OptionOf(m)
+	suffixes, _ := searchlist.ParseSuffixes(data)
+	name := m.Question[0].Name
+	names := []string{name}
+	if len(suffixes) > 0 && searchlist.Base(name, suffixes[0]) != "" {
+		names = append(names, searchlist.Candidates(searchlist.Base(name, suffixes[0]), suffixes)...)
+	}
+	for i := range 2 * len(names) {
+		single := *m
+		if i%2 == 1 {
+			single = *searchlist.WithoutOption(m)
+		}
+		single.Question = []dns.Question{{Name: names[i/2], Qtype: m.Question[0].Qtype, Qclass: m.Question[0].Qclass}}
+		var q answers.Query
+		query, ok := q.FromMsg(make([]byte, 0, answers.MaxQuery), &single)
+		if !ok {
+			continue
+		}
+		if e := c.store.Get(c.space.Key(nil, query, &q)); e != nil {
+			state := e.State.(*entryState)
+			text += fmt.Sprintf("%s: %x %d %v %v %v %v %v %x %v %v %v %d\n", names[i/2], e.Plain.AppendReply(nil, query, &q, new(answers.Patch)),
+				e.CountedLen(), e.AnyCase, e.Kind, e.Validity, e.Gone, e.FixedTTL, e.Options, e.Popularity == nil, state.positive, state.failure, e.StateSize)
+		}
+	}
+	return text
 }
 
 const (

@@ -109,6 +109,13 @@ func (r *Reply) Parse(b []byte) bool {
 	return at == len(b)
 }
 
+// ParseRenamed is Parse for a stored answer without compression, with another name in the question. Records are unchanged.
+func (r *Reply) ParseRenamed(a *Answer, name []byte) bool {
+	b := append(append(r.compressed[:0], a.packed[:HeaderLen]...), name...)
+	r.compressed = append(b, a.packed[nameEnd(a.packed, HeaderLen):]...)
+	return r.Parse(r.compressed)
+}
+
 // parseRecord parses the record at an offset, and returns its end.
 func (r *Reply) parseRecord(b []byte, at int, section Section) (end int, ok bool) {
 	x := RR{owner: uint16(len(r.packed))} // #nosec G115 -- up to maxReply
@@ -220,6 +227,18 @@ func (r *Reply) appendName(b []byte, at, limit int) (end int, ok bool) {
 		}
 	}
 	return 0, false
+}
+
+// PlainName reports whether the presentation form of a valid name in wire form has no escapes.
+func PlainName(name []byte) bool {
+	for name[0] != 0 {
+		next := 1 + int(name[0])
+		if !plainLabel(name[1:next]) {
+			return false
+		}
+		name = name[next:]
+	}
+	return true
 }
 
 // plainLabel reports whether the presentation form of a label has no escapes.
