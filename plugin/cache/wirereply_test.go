@@ -20,7 +20,7 @@ var wireOptionsTested = []string{
 	"", "keepttl", "prefetch 1 1m 30%", "servfail 10s", "servfail 0",
 	"success 1024 100 10\ndenial 1024 60 0", "success 1024 4\ndenial 1024 10 20",
 	"serve_stale off", "serve_stale 1h immediate", "serve_stale 1h verify\nserve_stale_policy prefer_positive",
-	"disable denial example.org",
+	"disable denial a.example",
 }
 
 // newWireCache returns a cache with a constant clock and a small store.
@@ -217,6 +217,7 @@ var ordinaryReplies = []struct{ name, query, reply string }{
 	{"glue around the OPT record", "example. NS +edns", "NOERROR; example. 60 IN NS ns.example.; additional; ns.example. 60 IN A 192.0.2.1; OPT; ns.example. 30 IN A 192.0.2.2"},
 	{"extended error", "www.example. A +edns", "EDE:22:text SERVFAIL"},
 	{"many extended errors, one with a long text", "www.example. A +edns", "EDE:1:a EDE:2:" + strings.Repeat("x", 300) + " EDE:3: EDE:4:d EDE:5:e NXDOMAIN; authority; example. 60 IN SOA ns.example. host.example. 1 2 3 4 60"},
+	{"extended errors with texts of the maximum length and above", "www.example. A +edns", "EDE:1:" + strings.Repeat("x", 255) + " EDE:2:" + strings.Repeat("x", 256) + " SERVFAIL"},
 	{"cookie, padding and NSID", "www.example. A +edns", "COOKIE NOERROR; " + a("www.example.", 300)},
 	{"search list tried", "www.a.example. A +search:a.example.,b.example.", "tried:a.example. NOERROR; " + a("www.a.example.", 300)},
 	{"search list not tried", "www.a.example. A +search:a.example.,b.example.", "NOERROR; " + a("www.a.example.", 300)},

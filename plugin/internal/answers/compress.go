@@ -1,6 +1,9 @@
 package answers
 
-import "encoding/binary"
+import (
+	"encoding/binary"
+	"hash/maphash"
+)
 
 // suffixes has the names of a message that later names may refer to: an open hash table of names and their suffixes.
 type suffixes struct {
@@ -20,7 +23,7 @@ type suffix struct{ plain, compressed uint16 }
 // that differ in case are different.
 func (s *suffixes) find(packed []byte, at int) *suffix {
 	name := packed[at:nameEnd(packed, at)]
-	for i := hashName(name); ; i++ {
+	for i := maphash.Bytes(suffixSeed, name); ; i++ {
 		slot := &s.table[i%suffixSlots]
 		if slot.plain == 0 {
 			return slot
@@ -31,14 +34,8 @@ func (s *suffixes) find(packed []byte, at int) *suffix {
 	}
 }
 
-// hashName returns a hash of a name: of its length and its first label.
-func hashName(name []byte) uint32 {
-	h := uint32(len(name)) // #nosec G115 -- up to 255
-	for _, c := range name[:1+int(name[0])] {
-		h = (h ^ uint32(c)) * 16777619 // FNV-1
-	}
-	return h ^ h>>16
-}
+// suffixSeed makes hashes unpredictable: an upstream could send names with equal hashes otherwise.
+var suffixSeed = maphash.MakeSeed()
 
 // nameEnd returns the end of the valid name at an offset of a message without compression.
 func nameEnd(packed []byte, at int) int {
