@@ -66,7 +66,7 @@ func baseOf(name, suffix []byte) []byte {
 	return nil
 }
 
-// storeWireDenial stores the denial of a search list as that of one of its candidates. m is a buffer.
+// storeWireDenial stores the denial of a search list as that of one of its candidates, which it parses into m.
 func (c *Cache) storeWireDenial(q *answers.Query, m *answers.Reply, name []byte, r *wireReply, refresh bool) {
 	if !m.ParseRenamed(&r.entry.Plain, name) || !c.coversWire(m.Name()) {
 		return

@@ -34,7 +34,10 @@ var noProperties answers.Properties
 // in wire form.
 func (c *Cache) readReply(q *answers.Query, packed, reply []byte) (r wireReply, ok bool) {
 	m := parsedReplies.Get().(*answers.Reply)
-	defer parsedReplies.Put(m)
+	defer func() {
+		m.Options = nil // a slice of the reply
+		parsedReplies.Put(m)
+	}()
 	// Without RD, the reply may be a referral or a refusal, which is no reply to a query with RD.
 	if !q.RD || c.disables() || !m.Parse(reply) || !m.AnswersTo(q, packed) {
 		return wireReply{}, false

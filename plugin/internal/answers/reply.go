@@ -7,7 +7,7 @@ import (
 )
 
 // Section is a section of a reply.
-type Section = int
+type Section int
 
 // The sections of a reply.
 const (
@@ -78,7 +78,7 @@ func (r *Reply) SetTTL(x RR, ttl uint32) { binary.BigEndian.PutUint32(r.packed[x
 func EqualNames(a, b []byte) bool { return equalFold(a, b) }
 
 // Parse parses an ordinary reply: opcode QUERY, not truncated, no extended code, one question, only records of class IN
-// and of the types in layouts, names of printable characters without escapes, at most one OPT record with version 0, no
+// and of the types of layoutOf, names of printable characters without escapes, at most one OPT record with version 0, no
 // trailing bytes. It returns false for every other message, valid or not. For an accepted reply, package dns packs the
 // same bytes.
 func (r *Reply) Parse(b []byte) bool {
@@ -117,7 +117,7 @@ func (r *Reply) ParseRenamed(a *Answer, name []byte) bool {
 }
 
 // parseRecord parses the record at an offset, and returns its end.
-func (r *Reply) parseRecord(b []byte, at int, section Section) (end int, ok bool) {
+func (r *Reply) parseRecord(b []byte, at, section int) (end int, ok bool) {
 	x := RR{owner: uint16(len(r.packed))} // #nosec G115 -- up to maxReply
 	if at, ok = r.appendName(b, at, len(b)); !ok || at+10 > len(b) {
 		return 0, false
@@ -128,7 +128,7 @@ func (r *Reply) parseRecord(b []byte, at int, section Section) (end int, ok bool
 		return 0, false
 	}
 	if x.Type == dns.TypeOPT {
-		return end, len(r.packed)-int(x.owner) == 1 && section == AdditionalSection && r.parseOPT(b[at:end], int(x.owner))
+		return end, len(r.packed)-int(x.owner) == 1 && section == sectionAdditional && r.parseOPT(b[at:end], int(x.owner))
 	}
 	if binary.BigEndian.Uint16(b[at+2:]) != dns.ClassINET || !r.append(b[at:at+10]) {
 		return 0, false
