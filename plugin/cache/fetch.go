@@ -141,8 +141,11 @@ func (c *Cache) examine(q *clientQuery, m *dns.Msg, recorded *answers.Recorded) 
 		class = response.OtherError
 	}
 	return upstreamReply{
-		msg: m, query: answered, class: class, lifetime: c.setTTLs(m, class),
-		properties: &recorded.Properties, forAll: recorded.ForAll() && !scoped, options: options,
+		msg: m, query: answered, options: options, forAll: recorded.ForAll() && !scoped,
+		facts: facts{
+			class: class, positive: class == response.NoError && answersQuestion(m), lifetime: c.setTTLs(m, class),
+			properties: &recorded.Properties,
+		},
 	}
 }
 
@@ -152,7 +155,8 @@ func (c *Cache) storeFailure(q *clientQuery) *answers.Entry {
 	m.SetRcode(q.message(), dns.RcodeServerFailure)
 	answered, _ := c.answeredQuery(q, nil)
 	return c.storeReply(&upstreamReply{
-		msg: m, query: answered, class: response.ServerError, lifetime: c.servfail, properties: new(answers.Properties), forAll: true,
+		msg: m, query: answered, forAll: true,
+		facts: facts{class: response.ServerError, lifetime: c.servfail, properties: new(answers.Properties)},
 	})
 }
 
@@ -161,13 +165,18 @@ func (c *Cache) renews(q *clientQuery, m *dns.Msg, class response.Type) bool {
 	if !q.matches(m) {
 		return false
 	}
-	if c.preferPositive {
-		return !m.Truncated && class == response.NoError && answersQuestion(m)
-	}
 	if m.Truncated {
-		return c.stale.onFailure // the client retries over TCP
+		return !c.preferPositive && c.stale.onFailure // the client retries over TCP
 	}
-	switch m.Rcode {
+	return c.renewsStale(m.Rcode, class, class == response.NoError && answersQuestion(m))
+}
+
+// renewsStale is renews for a complete reply to the query's question. positive is set if it has the data of the question.
+func (c *Cache) renewsStale(rcode int, class response.Type, positive bool) bool {
+	if c.preferPositive {
+		return positive
+	}
+	switch rcode {
 	case dns.RcodeSuccess: // with expired signatures the class is OtherError
 		return c.stale.onFailure || class != response.OtherError
 	case dns.RcodeNameError:
