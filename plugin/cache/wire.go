@@ -168,6 +168,13 @@ func (l *wireFlight) resultOf(reply []byte, code int, err error) (res result) {
 	if reply == nil {
 		return c.failure(q, code, err)
 	}
+	if r, ok := c.readReply(&q.Query, q.packed, reply); ok {
+		res = result{code: code, renews: r.renews, forAll: true}
+		if c.storeWireReply(&q.Query, q.packed, q.key, &r, false) {
+			res.entry = r.entry
+			return res
+		}
+	}
 	m := new(dns.Msg)
 	if err := m.Unpack(reply); err != nil {
 		return c.failure(q, dns.RcodeServerFailure, fmt.Errorf("plugin/%s: unpack reply: %w", pluginName, err))
