@@ -95,41 +95,26 @@ func (o *wireOptions) clone() []byte {
 	return append(make([]byte, 0, len(o.packed)), o.packed...)
 }
 
-// readOptions appends the options that belong to the answer to dst, which has room for them. search are the data of the
-// query's search list, nil without one. It returns false for malformed options, options that may change the answer, and an
-// invalid reply to the search list.
+// readOptions appends those of the options of a reply that belong to the answer to dst, which has room for them. search are
+// the data of the query's search list, nil without one. It returns false for an invalid reply to the search list.
 func readOptions(dst, options, search []byte) (o wireOptions, ok bool) {
-	errors := 0
-	for len(options) > 0 {
-		if len(options) < 4 {
+	for errors := 0; len(options) > 0; {
+		var code uint16
+		var data []byte
+		if code, data, options, ok = answers.CutOption(options); !ok {
 			return o, false
 		}
-		code, end := binary.BigEndian.Uint16(options), 4+int(binary.BigEndian.Uint16(options[2:]))
-		if end > len(options) {
-			return o, false
-		}
-		data := options[4:end]
-		options = options[end:]
-		switch code {
-		case dns.EDNS0EDE:
-			if len(data) < 2 {
-				return o, false
-			}
+		switch {
+		case code == dns.EDNS0EDE:
 			if errors++; errors <= maxErrors {
 				dst = appendError(dst, data)
 			}
-		case searchlist.OptionCode:
-			if search == nil {
-				continue // a client sends no search list
-			}
+		case code == searchlist.OptionCode && search != nil:
 			if o.tried || !searchlist.ValidReply(data, search) {
 				return o, false
 			}
 			o.tried, o.allDenied = true, len(data) == 0
 			dst = searchlist.AppendOption(dst, data)
-		case dns.EDNS0COOKIE, dns.EDNS0NSID, dns.EDNS0PADDING: // for one hop
-		default:
-			return o, false
 		}
 	}
 	o.packed = dst

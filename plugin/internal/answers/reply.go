@@ -4,6 +4,8 @@ import (
 	"encoding/binary"
 
 	"github.com/miekg/dns"
+
+	"github.com/nearside-dns/nearside/plugin/internal/searchlist"
 )
 
 // Section is a section of a reply.
@@ -78,8 +80,8 @@ func (r *Reply) SetTTL(x RR, ttl uint32) { binary.BigEndian.PutUint32(r.packed[x
 func EqualNames(a, b []byte) bool { return equalFold(a, b) }
 
 // Parse parses an ordinary reply: opcode QUERY, not truncated, no extended code, one question, only records of class IN
-// and of the types of layoutOf, names of printable characters without escapes, at most one OPT record with version 0, no
-// trailing bytes. It returns false for every other message, valid or not. For an accepted reply, package dns packs the
+// and of the types of layoutOf, names of printable characters without escapes, at most one OPT record with version 0
+// and only extended errors, search lists, cookies, server identifiers and padding, no trailing bytes. It returns false for every other message, valid or not. For an accepted reply, package dns packs the
 // same bytes.
 func (r *Reply) Parse(b []byte) bool {
 	if len(b) < HeaderLen+1+4 || b[2]&(bitQR|opcodeMask|bitTC) != bitQR || binary.BigEndian.Uint16(b[4:]) != 1 {
@@ -151,13 +153,48 @@ func (r *Reply) parseRecord(b []byte, at, section int) (end int, ok bool) {
 // parseOPT parses an OPT record, from its type on, and removes its owner name, which was appended at an offset. Flags are
 // ignored.
 func (r *Reply) parseOPT(b []byte, owner int) bool {
-	if r.opt || b[4] != 0 || b[5] != 0 { // extended code, version
+	if r.opt || b[4] != 0 || b[5] != 0 || !ordinaryOptions(b[10:]) { // extended code, version
 		return false
 	}
 	r.opt, r.Options = true, b[10:]
 	r.packed = r.packed[:owner]
 	binary.BigEndian.PutUint16(r.packed[10:], binary.BigEndian.Uint16(r.packed[10:])-1)
 	return true
+}
+
+// ordinaryOptions reports whether all options of an OPT record are of the types that Parse accepts, and valid.
+func ordinaryOptions(b []byte) bool {
+	for len(b) > 0 {
+		code, data, rest, ok := CutOption(b)
+		if !ok {
+			return false
+		}
+		switch code {
+		case dns.EDNS0EDE:
+			ok = len(data) >= 2 // RFC 8914 section 2
+		case searchlist.OptionCode, dns.EDNS0COOKIE, dns.EDNS0NSID, dns.EDNS0PADDING:
+		default:
+			ok = false
+		}
+		if !ok {
+			return false
+		}
+		b = rest
+	}
+	return true
+}
+
+// CutOption returns the first of the options of an OPT record, and the options after it. It returns false if the option is
+// incomplete.
+func CutOption(b []byte) (code uint16, data, rest []byte, ok bool) {
+	if len(b) < optionHead {
+		return 0, nil, nil, false
+	}
+	end := optionHead + int(binary.BigEndian.Uint16(b[2:]))
+	if end > len(b) {
+		return 0, nil, nil, false
+	}
+	return binary.BigEndian.Uint16(b), b[optionHead:end], b[end:], true
 }
 
 // append appends bytes, unless the reply is too long.

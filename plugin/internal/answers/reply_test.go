@@ -155,6 +155,13 @@ func FuzzFillReply(f *testing.F) {
 		m.Compress = i%2 == 0
 		f.Add(packMsg(f, m))
 	}
+	head := []byte{0, 1, 0x80, 0, 0, 1, 0, 0, 0, 0, 0, 1, 1, 'a', 0, 0, 1, 0, 1, 0, 0, 41, 4, 208, 0, 0, 0, 0, 0}
+	for _, options := range []string{
+		"", "\x00\x0f\x00\x02\x00\x16", "\x00\x0f\x00\x01\x00", "\x00\x0a\x00\x08cookie12", "\x00\x0a\x00\x08cookie1", "\x00\x08\x00\x04\x00\x01\x00\x00",
+		"\x00\x0c\x00\x00", "\xff\x22\x00\x03\x01a\x00", "\x00\x0b\x00\x01\x00", "\x00\x00\x00",
+	} {
+		f.Add(append(append(head[:len(head):len(head)], byte(len(options))), options...))
+	}
 	parsed := new(Reply)
 	f.Fuzz(func(t *testing.T, b []byte) { checkFill(t, parsed, b, nil) })
 }
