@@ -43,6 +43,8 @@ func (b *bench) measure(ctx context.Context) error {
 		{b.has(partMemory), b.measureRelist},
 		{b.has(partMisses), b.measureMisses},
 		{b.has(partSearch), b.measureSearch},
+		{b.has(partTCP), b.measureTCP},
+		{b.has(partRates), b.measureRates},
 	} {
 		if !step.wanted {
 			continue
@@ -155,7 +157,7 @@ func (b *bench) measureCPU(ctx context.Context, s *server, l *load, queries int)
 		if l.cached && err == nil && time.Since(began) >= ttl {
 			err = errSlow
 		}
-		if errors.Is(err, errLost) || errors.Is(err, errSlow) {
+		if errors.Is(err, errLost) || errors.Is(err, errSlow) || errors.Is(err, errRate) {
 			fmt.Fprintf(os.Stderr, "%s, %s: again: %v\n", s.name, l.what, err)
 			continue
 		}
@@ -169,7 +171,7 @@ func (b *bench) measureCPU(ctx context.Context, s *server, l *load, queries int)
 		}
 		return nil
 	}
-	return fmt.Errorf("no measurement of %d that counts: queries lost, or answers older than their TTL", tries)
+	return fmt.Errorf("no measurement of %d that counts: queries lost, rate not reached, or answers older than their TTL", tries)
 }
 
 // timeOne returns the CPU time of each query, in microseconds.
@@ -178,11 +180,27 @@ func (b *bench) timeOne(ctx context.Context, s *server, l *load, queries int) (e
 	if err != nil {
 		return 0, counted, err
 	}
-	if counted, err = b.dnsperf.ask(ctx, s.port, l, (queries+len(l.packets)-1)/len(l.packets)); err != nil {
+	if counted, err = b.ask(ctx, s.port, l, (queries+len(l.packets)-1)/len(l.packets)); err != nil {
 		return 0, counted, err
 	}
 	after, err := s.cpu()
 	return float64((after - before).Nanoseconds()) / 1000 / float64(counted.completed), counted, err
+}
+
+// ask sends every question of a load a number of times, by the client for that load.
+func (b *bench) ask(ctx context.Context, port int, l *load, times int) (statistics, error) {
+	if l.pipes.Connections > 0 {
+		return askTCP(ctx, port, l, times)
+	}
+	return b.dnsperf.ask(ctx, port, l, times)
+}
+
+// askFor sends the questions of a load for a number of seconds, by the client for that load.
+func (b *bench) askFor(ctx context.Context, port int, l *load, seconds int) error {
+	if l.pipes.Connections > 0 {
+		return askTCPFor(ctx, port, l, seconds)
+	}
+	return b.dnsperf.askFor(ctx, port, l, seconds)
 }
 
 // enough is the minimum TTL of cached answers at the start of a measurement.
@@ -191,8 +209,10 @@ const enough = 8 * time.Second
 // warm sends every question once, and checks the answers. It returns the lowest TTL among them, which is no less than
 // enough if they are cached.
 func (b *bench) warm(ctx context.Context, s *server, l *load) (time.Duration, error) {
+	atOnce := *l
+	atOnce.rate = 0
 	for range tries {
-		if _, err := b.dnsperf.ask(ctx, s.port, l, 1); err != nil && !errors.Is(err, errLost) {
+		if _, err := b.dnsperf.ask(ctx, s.port, &atOnce, 1); err != nil && !errors.Is(err, errLost) {
 			return 0, err
 		}
 		seconds, err := check(ctx, s, l)

@@ -88,6 +88,25 @@ func (p *process) memory() (now, peak float64, err error) {
 	return now, peak, nil
 }
 
+// resetPeak makes the maximum the present memory (proc_pid_clear_refs(5)).
+func (p *process) resetPeak() error {
+	return os.WriteFile(fmt.Sprintf("/proc/%d/clear_refs", p.pid), []byte("5"), 0)
+}
+
+// atRest records the memory of a server without queries, from which growth is counted.
+func (s *server) atRest() (err error) {
+	if s.rest, _, err = s.memory(); err != nil {
+		return err
+	}
+	return s.resetPeak()
+}
+
+// growth returns the maximum of memory above that at rest, in MiB.
+func (s *server) growth() (float64, error) {
+	_, peak, err := s.memory()
+	return peak - s.rest, err
+}
+
 func scan(line, key string, kib *float64) bool {
 	if !strings.HasPrefix(line, key) {
 		return false

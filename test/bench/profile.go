@@ -17,7 +17,7 @@ const profileSeconds = 5
 // profiled sets a server's port for profiles, if they are wanted, and returns the lines for its Corefile. It is for our
 // programs only.
 func (b *bench) profiled(s *server) string {
-	if b.profile == "" || s.name == nameCoreDNS {
+	if b.profile == "" || s.name == nameCoreDNS || s.name == nameClusterCoreDNS {
 		return ""
 	}
 	s.pprof = freePort()
@@ -44,7 +44,7 @@ func (b *bench) profileOne(ctx context.Context, s *server, l *load) error {
 		return err
 	}
 	return b.profileDuring(ctx, s, l.what, func() error {
-		return b.dnsperf.askFor(ctx, s.port, l, profileSeconds+1)
+		return b.askFor(ctx, s.port, l, profileSeconds+1)
 	})
 }
 

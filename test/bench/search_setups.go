@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net"
 	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -31,8 +30,9 @@ func (s searchSetup) own() bool { return s.node == nameNodeCache && s.cluster ==
 
 // The setups that budgets name.
 const (
-	nameExpanded = "nodecache with autopath, clusterdns"
-	nameWalked   = "nodecache, clusterdns"
+	nameExpanded    = "nodecache with autopath, clusterdns"
+	nameWalked      = "nodecache, clusterdns"
+	nameBothCoreDNS = "CoreDNS as node cache, CoreDNS"
 )
 
 var searchSetups = []searchSetup{
@@ -40,7 +40,7 @@ var searchSetups = []searchSetup{
 	{nameWalked, nameNodeCache, nameClusterDNS, false},
 	{"nodecache with autopath, CoreDNS", nameNodeCache, nameCoreDNS, true},
 	{"nodecache, CoreDNS", nameNodeCache, nameCoreDNS, false},
-	{"CoreDNS as node cache, CoreDNS", nameCoreDNS, nameCoreDNS, false},
+	{nameBothCoreDNS, nameCoreDNS, nameCoreDNS, false},
 	{"no node cache, clusterdns with autopath", "", nameClusterDNS, true},
 	{"no node cache, CoreDNS with autopath", "", nameCoreDNS, true},
 }
@@ -137,13 +137,8 @@ func (b *bench) binary(name string) string {
 
 // startSearch starts the API server and the setups, each with an upstream server.
 func (b *bench) startSearch(ctx context.Context) error {
-	var url string
-	var err error
-	if b.searchAPI, url, err = b.startAPI(ctx, searchCluster, true); err != nil {
-		return err
-	}
-	resolvConf := filepath.Join(b.folder, "resolv.conf")
-	if err := os.WriteFile(resolvConf, []byte("nameserver 127.0.0.1\nsearch "+strings.TrimSuffix(hostDomain, ".")+"\n"), 0o644); err != nil {
+	url, resolvConf, err := b.startSmallAPI(ctx)
+	if err != nil {
 		return err
 	}
 	for _, setup := range searchSetups {
@@ -253,7 +248,10 @@ func (b *bench) stopSearch() {
 			one.stop()
 		}
 	}
-	b.search = nil
+	for _, s := range b.small {
+		s.stop()
+	}
+	b.search, b.small = nil, nil
 	b.stopUpstreams()
 	if b.searchAPI != nil {
 		b.searchAPI.stop()

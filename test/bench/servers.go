@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net"
@@ -34,6 +35,10 @@ type server struct {
 	pprof int // port of the profiles, 0 for none
 	// upstream is the port of its own upstream server, 0 for none.
 	upstream int
+	// rest is its memory without queries, in MiB, if it was measured.
+	rest float64
+	// cores are those that it may use, "" for one.
+	cores string
 	*process
 }
 
@@ -54,10 +59,11 @@ type bench struct {
 	topology []*server // cluster DNS with and without topology
 	caches   []*server // node caches and their peers
 
-	forwarders []*server  // servers of the part misses
+	forwarders []*server  // servers of the parts with an upstream server
 	upstreams  []*process // upstream servers of these, or of the setups
 
-	searchAPI *process         // an API server with the pods
+	searchAPI *process         // an API server with the small cluster and its pods
+	small     []*server        // cluster DNS servers of the small cluster
 	search    []*searchServers // setups of the part search
 
 	results  results
@@ -109,7 +115,7 @@ func (b *bench) start(ctx context.Context) error {
 // find finds the programs of other projects.
 func (b *bench) find() (err error) {
 	for _, name := range []string{"etcd", "kube-apiserver"} {
-		if _, err := controlplane.Binary(name); err != nil && (b.needsCluster() || b.has(partSearch)) {
+		if _, err := controlplane.Binary(name); err != nil && b.needsAPI() {
 			return fmt.Errorf("%w; run test/install.sh %s", err, name)
 		}
 	}
@@ -147,7 +153,7 @@ func (b *bench) miss(name string, err error) {
 func (b *bench) build(ctx context.Context) error {
 	b.clusterdns, b.nodecache = filepath.Join(b.folder, "clusterdns"), filepath.Join(b.folder, "nodecache")
 	packages := map[string]string{b.nodecache: "./cmd/nodecache"}
-	if b.needsCluster() || b.has(partSearch) {
+	if b.needsAPI() {
 		packages[b.clusterdns] = "./cmd/clusterdns"
 	}
 	for path, pkg := range packages {
@@ -240,7 +246,7 @@ func (b *bench) run(ctx context.Context, s *server, path, conf string, args ...s
 	if err := os.WriteFile(file, []byte(conf), 0o600); err != nil {
 		return err
 	}
-	s.process, err = launch(ctx, serverCore, b.folder, name, path, append(args, file)...)
+	s.process, err = launch(ctx, cmp.Or(s.cores, serverCore), b.folder, name, path, append(args, file)...)
 	return err
 }
 
@@ -256,7 +262,7 @@ func (b *bench) stop() {
 	}
 	b.stopBeside()
 	b.stopTopology()
-	b.stopMisses()
+	b.stopForwarders()
 	b.stopSearch()
 	b.plain.stop()
 	b.imported.stop()
