@@ -42,11 +42,11 @@ type generator struct {
 	queue string // maximum of queries in flight, "" for the usual one
 }
 
-// ask sends every question of a load a number of times, at the load's rate if it has one.
+// ask sends every question of a load a number of times, at the load's rate if it has one. The limit of queries in flight
+// is then reached only after dnsperf or the server had to wait for its core, and bounds the burst that follows.
 func (d generator) ask(ctx context.Context, port int, l *load, times int) (statistics, error) {
 	bounds := []string{"-n", strconv.Itoa(times), "-l", longest}
 	if l.rate > 0 {
-		d.queue = outstandingAtRate
 		bounds = append(bounds, "-Q", strconv.Itoa(l.rate))
 	}
 	s, err := d.run(ctx, port, l, bounds...)

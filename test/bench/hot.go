@@ -20,10 +20,11 @@ const hotCorefile = `.:%d {
 }
 `
 
-// unboundHot has Unbound accept as many connections as the loads open.
+// unboundHot has Unbound accept as many connections as the loads open, and continue to query a dead upstream server.
 const unboundHot = `    incoming-num-tcp: 1000
     so-rcvbuf: 4m
     tcp-upstream: yes
+    infra-keep-probing: yes
 `
 
 // hotServers are the node caches of the parts with cached names.
@@ -33,12 +34,17 @@ var hotServers = []cache{
 	{nameUnbound, (*bench).startUnboundHot, false},
 }
 
+// hotConf is hotCorefile, with the zone of the dead upstream server if there is one.
+func (b *bench) hotConf(s *server) string {
+	return fmt.Sprintf(hotCorefile, s.port, s.upstream, freePort(), b.profiled(s)) + b.dead.block(s.port)
+}
+
 func (b *bench) startNodeCacheHot(ctx context.Context, s *server) error {
-	return b.run(ctx, s, b.nodecache, fmt.Sprintf(hotCorefile, s.port, s.upstream, freePort(), b.profiled(s)), "-conf")
+	return b.run(ctx, s, b.nodecache, b.hotConf(s), "-conf")
 }
 
 func (b *bench) startCoreDNSHot(ctx context.Context, s *server) error {
-	return b.run(ctx, s, b.coredns, fmt.Sprintf(hotCorefile, s.port, s.upstream, freePort(), ""), "-conf")
+	return b.run(ctx, s, b.coredns, b.hotConf(s), "-conf")
 }
 
 func (b *bench) startUnboundHot(ctx context.Context, s *server) error {
@@ -46,7 +52,11 @@ func (b *bench) startUnboundHot(ctx context.Context, s *server) error {
 	if err != nil {
 		return err
 	}
-	return b.run(ctx, s, path, fmt.Sprintf(unboundConf, s.port, unboundHot, b.folder, s.upstream), "-d", "-c")
+	conf := fmt.Sprintf(unboundConf, s.port, unboundHot, b.folder, s.upstream)
+	if b.dead != nil {
+		conf += fmt.Sprintf(unboundDead, b.dead.port)
+	}
+	return b.run(ctx, s, path, conf, "-d", "-c")
 }
 
 // hotLoad makes questions for names that a cache has after each was queried once.

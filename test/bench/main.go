@@ -43,9 +43,14 @@ const (
 	partSearch   = "search"
 	partTCP      = "tcp"
 	partRates    = "rates"
+	partStall    = "stall"
+	partNode     = "node"
+	partWaiting  = "waiting"
+	partCores    = "cores"
 )
 
-var everyPart = []string{partHits, partCluster, partTopology, partImports, partMemory, partMisses, partSearch, partTCP, partRates}
+var everyPart = []string{partHits, partCluster, partTopology, partImports, partMemory, partMisses, partSearch, partTCP, partRates,
+	partStall, partNode, partWaiting, partCores}
 
 // settings are the settings of a run.
 type settings struct {
@@ -70,12 +75,13 @@ func (s settings) needsCluster() bool {
 
 // needsAPI reports whether a part needs an API server.
 func (s settings) needsAPI() bool {
-	return s.needsCluster() || s.has(partSearch) || s.has(partTCP)
+	return s.needsCluster() || s.has(partSearch) || s.has(partTCP) || s.has(partStall) || s.has(partNode)
 }
 
 // needsDNSPerf reports whether dnsperf generates the load of a part.
 func (s settings) needsDNSPerf() bool {
-	return s.has(partHits) || s.has(partCluster) || s.has(partTopology) || s.has(partImports) || s.has(partMisses) || s.has(partTCP) || s.has(partRates)
+	return s.has(partHits) || s.has(partCluster) || s.has(partTopology) || s.has(partImports) || s.has(partMisses) || s.has(partTCP) || s.has(partRates) ||
+		s.has(partNode) || s.has(partCores)
 }
 
 func run(ctx context.Context, args []string) error {

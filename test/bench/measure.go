@@ -45,6 +45,10 @@ func (b *bench) measure(ctx context.Context) error {
 		{b.has(partSearch), b.measureSearch},
 		{b.has(partTCP), b.measureTCP},
 		{b.has(partRates), b.measureRates},
+		{b.has(partStall), b.measureStall},
+		{b.has(partNode), b.measureNode},
+		{b.has(partWaiting), b.measureWaiting},
+		{b.has(partCores), b.measureCores},
 	} {
 		if !step.wanted {
 			continue
@@ -141,6 +145,11 @@ func inTurns[S any](rounds int, all []S, measure func(s S, round int) error) err
 // errSlow means that cached answers expired in a measurement.
 var errSlow = errors.New("cached answers expired")
 
+// again reports whether a measurement does not count because of an event that may not happen again.
+func again(err error) bool {
+	return errors.Is(err, errLost) || errors.Is(err, errSlow) || errors.Is(err, errRate)
+}
+
 // tries is the maximum number of attempts of a measurement.
 const tries = 5
 
@@ -157,7 +166,7 @@ func (b *bench) measureCPU(ctx context.Context, s *server, l *load, queries int)
 		if l.cached && err == nil && time.Since(began) >= ttl {
 			err = errSlow
 		}
-		if errors.Is(err, errLost) || errors.Is(err, errSlow) || errors.Is(err, errRate) {
+		if again(err) {
 			fmt.Fprintf(os.Stderr, "%s, %s: again: %v\n", s.name, l.what, err)
 			continue
 		}

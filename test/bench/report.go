@@ -49,6 +49,18 @@ func (b *bench) report(w io.Writer) error {
 	if b.has(partRates) {
 		b.reportRates(&text)
 	}
+	if b.has(partStall) {
+		b.reportStall(&text)
+	}
+	if b.has(partNode) {
+		b.reportNode(&text)
+	}
+	if b.has(partWaiting) {
+		b.reportWaiting(&text)
+	}
+	if b.has(partCores) {
+		b.reportCores(&text)
+	}
 	b.reportBudgets(&text)
 	if b.needsDNSPerf() || b.has(partSearch) {
 		text.WriteString("\nQueries lost: ")

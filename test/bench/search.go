@@ -28,7 +28,7 @@ const (
 // measureSearch measures the setups in turn, each round begins with another one. Then it takes the profiles.
 func (b *bench) measureSearch(ctx context.Context) error {
 	defer b.stopSearch()
-	if err := b.startSearch(ctx); err != nil {
+	if err := b.startSetups(ctx, searchSetups); err != nil {
 		return err
 	}
 	err := inTurns(b.rounds, b.search, func(s *searchServers, round int) error {

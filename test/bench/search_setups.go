@@ -20,6 +20,8 @@ type searchSetup struct {
 	cluster string // cluster DNS
 	// autopath is set if the node cache, or else cluster DNS, expands search lists.
 	autopath bool
+	// ttl is the TTL of names of the cluster in seconds, 0 for that of kubeadm.
+	ttl int
 }
 
 // clusterExpands is set if cluster DNS does it.
@@ -36,13 +38,13 @@ const (
 )
 
 var searchSetups = []searchSetup{
-	{nameExpanded, nameNodeCache, nameClusterDNS, true},
-	{nameWalked, nameNodeCache, nameClusterDNS, false},
-	{"nodecache with autopath, CoreDNS", nameNodeCache, nameCoreDNS, true},
-	{"nodecache, CoreDNS", nameNodeCache, nameCoreDNS, false},
-	{nameBothCoreDNS, nameCoreDNS, nameCoreDNS, false},
-	{"no node cache, clusterdns with autopath", "", nameClusterDNS, true},
-	{"no node cache, CoreDNS with autopath", "", nameCoreDNS, true},
+	{name: nameExpanded, node: nameNodeCache, cluster: nameClusterDNS, autopath: true},
+	{name: nameWalked, node: nameNodeCache, cluster: nameClusterDNS},
+	{name: "nodecache with autopath, CoreDNS", node: nameNodeCache, cluster: nameCoreDNS, autopath: true},
+	{name: "nodecache, CoreDNS", node: nameNodeCache, cluster: nameCoreDNS},
+	{name: nameBothCoreDNS, node: nameCoreDNS, cluster: nameCoreDNS},
+	{name: "no node cache, clusterdns with autopath", cluster: nameClusterDNS, autopath: true},
+	{name: "no node cache, CoreDNS with autopath", cluster: nameCoreDNS, autopath: true},
 }
 
 // nodeCorefile is that of node-local-dns, without health: the programs would share the port. Arguments: the DNS port,
@@ -135,13 +137,13 @@ func (b *bench) binary(name string) string {
 	return b.coredns
 }
 
-// startSearch starts the API server and the setups, each with an upstream server.
-func (b *bench) startSearch(ctx context.Context) error {
+// startSetups starts the API server and the setups, each with an upstream server.
+func (b *bench) startSetups(ctx context.Context, setups []searchSetup) error {
 	url, resolvConf, err := b.startSmallAPI(ctx)
 	if err != nil {
 		return err
 	}
-	for _, setup := range searchSetups {
+	for _, setup := range setups {
 		if b.coredns == "" && (setup.node == nameCoreDNS || setup.cluster == nameCoreDNS) {
 			continue // find has recorded the reason
 		}
@@ -192,6 +194,9 @@ func (b *bench) startSearchCluster(ctx context.Context, s *searchServers, api, r
 	conf := fmt.Sprintf(kubeadmCorefile, s.dns.port, freePort(), freePort(), s.metrics, api, s.upstream, more)
 	if s.clusterExpands() {
 		conf = strings.Replace(conf, allPods, knownPods, 1)
+	}
+	if s.ttl != 0 {
+		conf = strings.Replace(conf, "ttl 30", fmt.Sprintf("ttl %d", s.ttl), 1)
 	}
 	if err := b.run(ctx, s.dns, path, conf, args...); err != nil {
 		return err

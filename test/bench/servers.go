@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"net"
@@ -37,8 +36,8 @@ type server struct {
 	upstream int
 	// rest is its memory without queries, in MiB, if it was measured.
 	rest float64
-	// cores are those that it may use, "" for one.
-	cores string
+	// procs is its GOMAXPROCS, if it uses all cores; 0 for one core.
+	procs int
 	*process
 }
 
@@ -59,12 +58,16 @@ type bench struct {
 	topology []*server // cluster DNS with and without topology
 	caches   []*server // node caches and their peers
 
-	forwarders []*server  // servers of the parts with an upstream server
-	upstreams  []*process // upstream servers of these, or of the setups
+	forwarders []*server   // servers of the parts with an upstream server
+	dead       *deadServer // also an upstream server of these, nil for none
+	procs      int         // GOMAXPROCS of new servers, which then use all cores; 0 for one core
+	upstreams  []*process  // upstream servers of these, or of the setups
 
 	searchAPI *process         // an API server with the small cluster and its pods
 	small     []*server        // cluster DNS servers of the small cluster
 	search    []*searchServers // setups of the part search
+
+	pprofOptions string // of new servers with a port for profiles
 
 	results  results
 	lost     []string // lost queries of measurements
@@ -157,11 +160,19 @@ func (b *bench) build(ctx context.Context) error {
 		packages[b.clusterdns] = "./cmd/clusterdns"
 	}
 	for path, pkg := range packages {
-		build := exec.CommandContext(ctx, "go", "build", "-trimpath", "-ldflags", "-s -w", "-o", path, pkg)
-		build.Env = append(os.Environ(), "CGO_ENABLED=0")
-		if out, err := build.CombinedOutput(); err != nil {
-			return fmt.Errorf("build %s: %w\n%s", pkg, err, out)
+		if err := buildProgram(ctx, path, pkg); err != nil {
+			return err
 		}
+	}
+	return nil
+}
+
+func buildProgram(ctx context.Context, path, pkg string, flags ...string) error {
+	args := slices.Concat([]string{"build", "-trimpath", "-ldflags", "-s -w", "-o", path}, flags, []string{pkg})
+	build := exec.CommandContext(ctx, "go", args...)
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		return fmt.Errorf("build %s: %w\n%s", pkg, err, out)
 	}
 	return nil
 }
@@ -246,7 +257,13 @@ func (b *bench) run(ctx context.Context, s *server, path, conf string, args ...s
 	if err := os.WriteFile(file, []byte(conf), 0o600); err != nil {
 		return err
 	}
-	s.process, err = launch(ctx, cmp.Or(s.cores, serverCore), b.folder, name, path, append(args, file)...)
+	cores := serverCore
+	if s.procs = b.procs; s.procs > 0 {
+		cores = allCores
+		args = append([]string{fmt.Sprintf("GOMAXPROCS=%d", s.procs), path}, args...)
+		path = "env"
+	}
+	s.process, err = launch(ctx, cores, b.folder, name, path, append(args, file)...)
 	return err
 }
 

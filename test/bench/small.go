@@ -19,9 +19,8 @@ func (b *bench) startSmallAPI(ctx context.Context) (url, resolvConf string, err 
 	return url, resolvConf, os.WriteFile(resolvConf, []byte(text), 0o644)
 }
 
-// startSmallCluster starts both cluster DNS servers with kubeadm's Corefile and further server blocks, which have one
-// %d for the DNS port.
-func (b *bench) startSmallCluster(ctx context.Context, blocks string) error {
+// startSmallCluster starts both cluster DNS servers with kubeadm's Corefile.
+func (b *bench) startSmallCluster(ctx context.Context) error {
 	url, _, err := b.startSmallAPI(ctx)
 	if err != nil {
 		return err
@@ -34,10 +33,7 @@ func (b *bench) startSmallCluster(ctx context.Context, blocks string) error {
 		if s.upstream, err = b.startUpstream(ctx); err != nil {
 			return err
 		}
-		conf := fmt.Sprintf(kubeadmCorefile, s.port, freePort(), freePort(), freePort(), url, s.upstream, b.profiled(s))
-		if blocks != "" {
-			conf += fmt.Sprintf(blocks, s.port)
-		}
+		conf := fmt.Sprintf(kubeadmCorefile, s.port, freePort(), freePort(), freePort(), url, s.upstream, b.profiled(s)) + b.dead.block(s.port)
 		if err := b.run(ctx, s, b.binary(name), conf, "-conf"); err != nil {
 			return err
 		}

@@ -34,7 +34,7 @@ func (b *bench) measureTCP(ctx context.Context) error {
 		return err
 	}
 	defer b.stopSearch()
-	if err := b.startSmallCluster(ctx, ""); err != nil {
+	if err := b.startSmallCluster(ctx); err != nil {
 		return err
 	}
 	names, err := firstOnes(searchCluster, hitKinds[0], b.folder)
