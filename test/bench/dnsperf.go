@@ -37,9 +37,10 @@ var errCode = errors.New("another response code")
 
 // generator is dnsperf.
 type generator struct {
-	path  string
-	cores string // that it may use, "" for that of the load
-	queue string // maximum of queries in flight, "" for the usual one
+	path    string
+	cores   string // that it may use, "" for that of the load
+	queue   string // maximum of queries in flight, "" for the usual one
+	sockets string // their number, "" for the usual one
 }
 
 // ask sends every question of a load a number of times, at the load's rate if it has one. The limit of queries in flight
@@ -110,7 +111,7 @@ func (d generator) run(ctx context.Context, port int, l *load, bounds ...string)
 
 func (d generator) command(ctx context.Context, port int, l *load, timeout string, bounds ...string) *exec.Cmd {
 	args := []string{"-c", cmp.Or(d.cores, loadCore), d.path, "-s", "127.0.0.1", "-p", strconv.Itoa(port), "-d", l.file,
-		"-T", "1", "-c", clients, "-q", cmp.Or(d.queue, outstanding), "-t", timeout}
+		"-T", "1", "-c", cmp.Or(d.sockets, clients), "-q", cmp.Or(d.queue, outstanding), "-t", timeout}
 	if l.edns {
 		args = append(args, "-e")
 	}

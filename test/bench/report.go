@@ -61,7 +61,8 @@ func (b *bench) report(w io.Writer) error {
 	if b.has(partCores) {
 		b.reportCores(&text)
 	}
-	b.reportBudgets(&text)
+	b.reportBudgets(&text, "budget", budgets)
+	b.reportBudgets(&text, "bar", bars)
 	if b.needsDNSPerf() || b.has(partSearch) {
 		text.WriteString("\nQueries lost: ")
 		if len(b.lost) == 0 {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -24,7 +25,9 @@ const (
 	waitingRest   = "waiting, memory at rest: "
 	waitingGrowth = "waiting, memory above that at rest: "
 	waitingSoon   = "waiting, answered soon: "
+	waitingLate   = "waiting, answered later: "
 	waitingLost   = "waiting, not answered: "
+	waitingDrops  = "waiting, dropped by the kernel: "
 )
 
 var waitingServers = []cache{
@@ -41,7 +44,7 @@ type flood struct {
 }
 
 // waitingFlood are 10,000 queries. Both programs answer with SERVFAIL after five seconds at the latest.
-var waitingFlood = flood{clients: 200, each: 50, over: time.Second, wait: 7 * time.Second}
+var waitingFlood = flood{clients: 200, each: 50, over: 2 * time.Second, wait: 7 * time.Second}
 
 // waitingSoonLimit is the time after which a query has waited for the upstream server.
 const waitingSoonLimit = time.Second
@@ -53,7 +56,7 @@ type floodDone struct {
 	late int // answered later
 }
 
-// lost is the number of queries without an answer: the server dropped them, or the kernel did.
+// lost is the number of queries without an answer, dropped by the server or by the kernel.
 func (d floodDone) lost() int { return d.sent - d.soon - d.late }
 
 // floodClient is a socket with its queries in flight.
@@ -175,18 +178,57 @@ func (b *bench) measureWaitingMode(ctx context.Context, m waitingMode) error {
 		if err != nil {
 			return err
 		}
-		growth, err := s.growth()
-		if err != nil {
+		if err := b.addWaiting(s, m, done); err != nil {
 			return err
 		}
-		fmt.Fprintf(os.Stderr, "%s, %s: %.1f MiB at rest, %.1f MiB more; %d of %d queries answered soon, %d not answered\n",
-			s.name, m.name, s.rest, growth, done.soon, done.sent, done.lost())
-		b.results.add(waitingRest+m.name, s.name, s.rest)
-		b.results.add(waitingGrowth+m.name, s.name, growth)
-		b.results.add(waitingSoon+m.name, s.name, float64(done.soon))
-		b.results.add(waitingLost+m.name, s.name, float64(done.lost()))
 	}
 	return nil
+}
+
+// addWaiting records the figures of one measurement.
+func (b *bench) addWaiting(s *server, m waitingMode, done floodDone) error {
+	growth, err := s.growth()
+	if err != nil {
+		return err
+	}
+	drops, err := kernelDrops(s.port)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(os.Stderr, "%s, %s: %.1f MiB at rest, %.1f MiB more; of %d queries, %d answered soon, %d not answered, %d dropped by the kernel\n",
+		s.name, m.name, s.rest, growth, done.sent, done.soon, done.lost(), drops)
+	for what, v := range map[string]float64{
+		waitingRest: s.rest, waitingGrowth: growth, waitingSoon: float64(done.soon), waitingLate: float64(done.late),
+		waitingLost: float64(done.lost()), waitingDrops: float64(drops),
+	} {
+		b.results.add(what+m.name, s.name, v)
+	}
+	return nil
+}
+
+// kernelDrops returns the number of datagrams that the kernel dropped as the receive buffers of a port's sockets were full.
+func kernelDrops(port int) (int, error) {
+	text, err := os.ReadFile("/proc/net/udp")
+	if err != nil {
+		return 0, err
+	}
+	return sumDrops(string(text), port)
+}
+
+// sumDrops adds up the last column of a port's lines in the form of /proc/net/udp (proc_pid_net(5)).
+func sumDrops(text string, port int) (sum int, err error) {
+	for line := range strings.Lines(text) {
+		fields := strings.Fields(line)
+		if len(fields) < 3 || !strings.HasSuffix(fields[1], fmt.Sprintf(":%04X", port)) {
+			continue
+		}
+		n, err := strconv.Atoi(fields[len(fields)-1])
+		if err != nil {
+			return 0, fmt.Errorf("/proc/net/udp: %q: %w", line, err)
+		}
+		sum += n
+	}
+	return sum, nil
 }
 
 // reportWaiting writes a table for each mode.
@@ -196,7 +238,9 @@ func (b *bench) reportWaiting(text *strings.Builder) {
 			{title: "memory at rest, MiB", what: waitingRest + m.name, format: "%.1f"},
 			{title: "more, maximum", what: waitingGrowth + m.name, format: "%.1f"},
 			{title: "queries answered within a second", what: waitingSoon + m.name, format: "%.0f"},
+			{title: "later", what: waitingLate + m.name, format: "%.0f"},
 			{title: "not answered", what: waitingLost + m.name, format: "%.0f"},
+			{title: "of them dropped by the kernel", what: waitingDrops + m.name, format: "%.0f"},
 		})
 	}
 }
