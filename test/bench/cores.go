@@ -69,8 +69,8 @@ func (b *bench) measureCores(ctx context.Context) error {
 	return b.profileCores(ctx, names)
 }
 
-// coresGenerator is dnsperf on both cores, with a number of queries in flight for each core of the server, and with so many
-// sockets that the kernel distributes them evenly among the server's.
+// coresGenerator is dnsperf on both cores, with a number of queries in flight for each core of the server. The kernel
+// distributes its sockets among those of the server: evenly, if they are many.
 func (b *bench) coresGenerator(s *server, each int) generator {
 	return generator{path: b.dnsperf.path, cores: allCores, queue: fmt.Sprint(s.procs * each), sockets: "64"}
 }

@@ -26,15 +26,16 @@ const (
 	stallFewest  = 3                // of a server whose trials take long
 	stallLimit   = 20 * time.Second // after which no further trial begins
 	stallTimeout = 15 * time.Second // of a trial
-	// A trial counts only if the dead upstream server delays the first answer by at least this time: the server may have
-	// found out that it is dead.
-	stallDelay = 100 * time.Millisecond
+	stallDelay   = 100 * time.Millisecond
 )
 
 // stallPair are the two queries of a trial, which are sent together on a connection of their own.
 type stallPair struct {
 	first  []byte      // for a name of the dead upstream server
 	second tcpQuestion // whose answer needs no other server
+	// A trial counts only if the first answer takes at least this time: the server may have found out that the upstream is
+	// dead.
+	delay time.Duration
 }
 
 // errNotStalled means that the first query was answered soon.
@@ -64,11 +65,14 @@ func (p *stallPair) run(server string, timeout time.Duration) (latency time.Dura
 		switch latency := time.Since(began); {
 		case binary.BigEndian.Uint16(answer) == secondID:
 			return latency, p.second.judge(answer)
-		case latency < stallDelay:
+		case latency < p.delay:
 			return 0, errNotStalled
 		}
 	}
 }
+
+// addressAt is the address of a server.
+func addressAt(port int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)) }
 
 // appendFrame appends a query with its length (RFC 1035 section 4.2.2), and with another id.
 func appendFrame(to []byte, id uint16, query []byte) []byte {
@@ -129,8 +133,8 @@ func (b *bench) measureStallBehind(ctx context.Context, servers []*server, names
 			return fmt.Errorf("%s: %w", s.name, err)
 		}
 		p := names.packets[0]
-		second := tcpQuestion{p.bytes, p.rcode, p.records, p.address}
-		latencies, err := stalls(ctx, s.port, fmt.Sprintf("r%d", round), second)
+		pair := stallPair{second: tcpQuestion{p.bytes, p.rcode, p.records, p.address}, delay: stallDelay}
+		latencies, err := stalls(ctx, s.port, fmt.Sprintf("r%d", round), pair)
 		if err != nil {
 			return fmt.Errorf("%s, stall: %w", s.name, err)
 		}
@@ -140,17 +144,16 @@ func (b *bench) measureStallBehind(ctx context.Context, servers []*server, names
 }
 
 // stalls returns the latencies of the trials that count, the shortest first.
-func stalls(ctx context.Context, port int, tag string, second tcpQuestion) (all []time.Duration, err error) {
+func stalls(ctx context.Context, port int, tag string, pair stallPair) (all []time.Duration, err error) {
 	began := time.Now()
 	for n := 0; n < 2*stallWanted && len(all) < stallWanted; n++ {
 		if len(all) >= stallFewest && time.Since(began) > stallLimit || ctx.Err() != nil {
 			break
 		}
-		pair := stallPair{second: second}
 		if pair.first, err = deadQuery(fmt.Sprintf("n%d-%s", n, tag)); err != nil {
 			return nil, err
 		}
-		latency, err := pair.run(net.JoinHostPort("127.0.0.1", strconv.Itoa(port)), stallTimeout)
+		latency, err := pair.run(addressAt(port), stallTimeout)
 		switch {
 		case err == nil:
 			all = append(all, latency)

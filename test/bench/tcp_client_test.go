@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 	"encoding/json"
 	"errors"
-	"io"
 	"net"
 	"slices"
 	"strings"
@@ -64,16 +63,6 @@ func serveTCP(t *testing.T, serve func(net.Conn)) uint16 {
 	return l.Addr().(*net.TCPAddr).AddrPort().Port()
 }
 
-func readFrame(conn net.Conn) ([]byte, error) {
-	var size [2]byte
-	if _, err := io.ReadFull(conn, size[:]); err != nil {
-		return nil, err
-	}
-	frame := make([]byte, binary.BigEndian.Uint16(size[:]))
-	_, err := io.ReadFull(conn, frame)
-	return frame, err
-}
-
 // frame adds the length before a message, as TCP needs it (RFC 1035 section 4.2.2).
 func frame(m []byte) []byte { return append(binary.BigEndian.AppendUint16(nil, uint16(len(m))), m...) }
 
@@ -85,7 +74,7 @@ func TestTCPClientInFlight(t *testing.T) {
 		for range rounds {
 			var answers []byte
 			for range inFlight {
-				query, err := readFrame(conn)
+				query, err := readAnswer(conn)
 				if err != nil {
 					return // the client's report shows it
 				}
@@ -136,7 +125,7 @@ func TestTCPClientFails(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			port := serveTCP(t, func(conn net.Conn) {
 				for n := 1; ; n++ {
-					query, err := readFrame(conn)
+					query, err := readAnswer(conn)
 					if err != nil {
 						return // the client has closed it
 					}
@@ -170,7 +159,7 @@ func TestTCPClientShares(t *testing.T) {
 	var first []string
 	port := serveTCP(t, func(conn net.Conn) {
 		for n := 0; ; n++ {
-			query, err := readFrame(conn)
+			query, err := readAnswer(conn)
 			if err != nil {
 				return // the client has closed it
 			}
@@ -200,7 +189,7 @@ func TestTCPClientShares(t *testing.T) {
 func TestServeTCPJob(t *testing.T) {
 	port := serveTCP(t, func(conn net.Conn) {
 		for {
-			query, err := readFrame(conn)
+			query, err := readAnswer(conn)
 			if err != nil {
 				return // the client has closed it
 			}
