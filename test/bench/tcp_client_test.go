@@ -153,6 +153,22 @@ func TestTCPClientFails(t *testing.T) {
 	}
 }
 
+// TestTCPClientSurplus: an answer is wrong when no query is in flight.
+func TestTCPClientSurplus(t *testing.T) {
+	port := serveTCP(t, func(conn net.Conn) {
+		query, err := readAnswer(conn)
+		if err != nil {
+			return // the client's report shows it
+		}
+		answer := frame(testAnswer(query))
+		_, _ = conn.Write(append(answer, answer...)) // the client's report shows a failure
+	})
+	job := tcpJob{pipelines: pipelines{Connections: 1, InFlight: 1}, Port: port, Queries: 1, Questions: tcpQuestions(t)}
+	if done, err := job.run(); !errors.Is(err, errWrong) {
+		t.Errorf("%+v, error %v; want %v", done, err, errWrong)
+	}
+}
+
 // TestTCPClientShares: the connections have equal shares of the queries, and begin with different questions.
 func TestTCPClientShares(t *testing.T) {
 	var mu sync.Mutex
