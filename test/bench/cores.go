@@ -8,8 +8,9 @@ import (
 	"strings"
 )
 
-// The part cores compares a server on one core with the same server on two. The load and the upstream server use the
-// same two cores, so the measure is not the number of answers per second, but of answers per second of CPU time.
+// The part cores compares a server on one core with the same server on two, at twice the rate. The load and the upstream
+// server use the same two cores, so the measure is not the number of answers per second, but of answers per second of CPU
+// time. The load of each core is the same, as a query costs less if others arrive with it.
 const allCores = serverCore + "," + loadCore
 
 // The kinds of queries of the part cores.
@@ -69,25 +70,30 @@ func (b *bench) measureCores(ctx context.Context) error {
 	return b.profileCores(ctx, names)
 }
 
-// coresGenerator is dnsperf on both cores, with a number of queries in flight for each core of the server. The kernel
-// distributes its sockets among those of the server: evenly, if they are many.
-func (b *bench) coresGenerator(s *server, each int) generator {
-	return generator{path: b.dnsperf.path, cores: allCores, queue: fmt.Sprint(s.procs * each), sockets: "64"}
+// coresGenerator is dnsperf on both cores. The kernel distributes its sockets among those of the server: evenly, if they
+// are many.
+func (b *bench) coresGenerator(s *server, kind string) generator {
+	return generator{path: b.dnsperf.path, cores: allCores, queue: fmt.Sprint(s.procs * coresInFlight[kind]), sockets: "64"}
 }
 
-// coresInFlight is the number of queries in flight for each core of the server, by kind. That of misses is so high that
-// the delay of the upstream server does not limit the load.
-var coresInFlight = map[string]int{coresHits: 100, coresMisses: 500}
+// The load for each core of the server, by kind: queries per second of each server, and the maximum of queries in flight.
+var (
+	coresRates = map[string]map[string]int{
+		coresHits:   {nameNodeCache: 30000, nameCoreDNS: 10000},
+		coresMisses: {nameNodeCache: 4000, nameCoreDNS: 4000},
+	}
+	coresInFlight = map[string]int{coresHits: 100, coresMisses: 500}
+)
 
 // measureCoresOf measures hits, and then misses.
 func (b *bench) measureCoresOf(ctx context.Context, s *server, names *load, round int) error {
-	if _, err := b.warm(ctx, s, names); err != nil {
+	if _, err := b.warm(ctx, s, names, enough); err != nil {
 		return err
 	}
-	if err := b.timeCores(ctx, s, coresHits, names, max(1, b.hits/len(names.packets))); err != nil {
+	if err := b.timeCores(ctx, s, coresHits, names, max(1, s.procs*b.hits/len(names.packets))); err != nil {
 		return err
 	}
-	fresh, err := freshNames(b.folder, fmt.Sprintf("cores%d-%d.%s", s.procs, round, s.name), b.misses)
+	fresh, err := freshNames(b.folder, fmt.Sprintf("cores%d-%d.%s", s.procs, round, s.name), s.procs*b.misses)
 	if err != nil {
 		return err
 	}
@@ -100,7 +106,8 @@ func (b *bench) timeCores(ctx context.Context, s *server, kind string, l *load, 
 	if err != nil {
 		return err
 	}
-	counted, err := b.coresGenerator(s, coresInFlight[kind]).run(ctx, s.port, l, "-n", fmt.Sprint(times), "-l", longest)
+	rate := s.procs * coresRates[kind][s.name]
+	counted, err := b.coresGenerator(s, kind).run(ctx, s.port, l, "-n", fmt.Sprint(times), "-l", longest, "-Q", fmt.Sprint(rate))
 	if err == nil {
 		err = counted.judgeAnswered(l.rcode, times*len(l.packets))
 	}
@@ -114,6 +121,9 @@ func (b *bench) timeCores(ctx context.Context, s *server, kind string, l *load, 
 	each := float64((after - before).Nanoseconds()) / 1000 / float64(counted.completed)
 	fmt.Fprintf(os.Stderr, "%s on %d cores, %s: %.2f us, %.0f/s\n", s.name, s.procs, kind, each, counted.rate)
 	b.results.add(coresRow(kind, s.procs), s.name, each)
+	if err := counted.judgeRate(rate); err != nil {
+		b.lost = append(b.lost, fmt.Sprintf("%s on %d cores, %s: %v", s.name, s.procs, kind, err))
+	}
 	if counted.lost > 0 {
 		b.lost = append(b.lost, fmt.Sprintf("%s on %d cores, %s: %d of %d", s.name, s.procs, kind, counted.lost, counted.sent))
 	}
@@ -192,7 +202,7 @@ func (b *bench) profileWaits(ctx context.Context, kind string, names *load) erro
 			return err
 		}
 	}
-	if _, err := b.coresGenerator(s, coresInFlight[kind]).run(ctx, s.port, l, "-n", fmt.Sprint(max(1, b.hits/len(l.packets))), "-l", fmt.Sprint(profileSeconds)); err != nil {
+	if _, err := b.coresGenerator(s, kind).run(ctx, s.port, l, "-n", fmt.Sprint(max(1, b.hits/len(l.packets))), "-l", fmt.Sprint(profileSeconds)); err != nil {
 		return err
 	}
 	if err := os.MkdirAll(b.profile, 0o755); err != nil {

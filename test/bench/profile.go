@@ -40,7 +40,7 @@ func (b *bench) profileAll(ctx context.Context, servers []*server, loads []*load
 }
 
 func (b *bench) profileOne(ctx context.Context, s *server, l *load) error {
-	if _, err := b.warm(ctx, s, l); err != nil {
+	if _, err := b.warm(ctx, s, l, enough); err != nil {
 		return err
 	}
 	return b.profileDuring(ctx, s, l.what, func() error {
