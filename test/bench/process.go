@@ -138,11 +138,19 @@ func pause(ctx context.Context, d time.Duration) error {
 	}
 }
 
+// freePort returns a port that no process uses, over TCP and UDP.
 func freePort() int {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return 0 // the server that binds it reports the error
+	for range tries {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			break
+		}
+		packets, err := net.ListenPacket("udp", l.Addr().String())
+		_ = l.Close()
+		if err == nil {
+			_ = packets.Close()
+			return l.Addr().(*net.TCPAddr).Port
+		}
 	}
-	defer func() { _ = l.Close() }()
-	return l.Addr().(*net.TCPAddr).Port
+	return 0 // the server that binds it reports the error
 }
