@@ -34,7 +34,7 @@ func waitingBars() (all []budget) {
 			title: "10,000 waiting queries, " + m.name + ": at most 30 MB above the memory at rest", part: partWaiting,
 			what: waitingGrowth + m.name, own: nameNodeCache, limit: 30,
 		}, budget{
-			title: "of them at least 9,000 answered after a second or later", part: partWaiting,
+			title: "10,000 waiting queries, " + m.name + ": at least 9,000 wait for a second or longer, and are answered", part: partWaiting,
 			what: waitingLate + m.name, own: nameNodeCache, floor: 9000, unit: "queries",
 		})
 	}

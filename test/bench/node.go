@@ -106,9 +106,9 @@ func (b *bench) measureNodeSetup(ctx context.Context, s *searchServers, names []
 		return err
 	}
 	for try := range tries {
-		done, queries, spent, err := b.tryNode(ctx, s, names, round*tries+uint64(try)) // #nosec G115 -- not negative
+		done, err := b.tryNode(ctx, s, names, round*tries+uint64(try)) // #nosec G115 -- not negative
 		if err == nil {
-			b.addNode(s, done, queries, spent)
+			b.addNode(s, done)
 			return nil
 		}
 		if !again(err) {
@@ -119,48 +119,56 @@ func (b *bench) measureNodeSetup(ctx context.Context, s *searchServers, names []
 	return fmt.Errorf("no measurement of %d that counts: queries lost, or rate not reached", tries)
 }
 
+// nodeDone is one measurement.
+type nodeDone struct {
+	statistics
+	queries searchCounts
+	spent   searchTimes
+}
+
 // tryNode sends the load, after two TTLs of it that are not measured.
-func (b *bench) tryNode(ctx context.Context, s *searchServers, names []packet, seed uint64) (done statistics, queries searchCounts, spent searchTimes, err error) {
+func (b *bench) tryNode(ctx context.Context, s *searchServers, names []packet, seed uint64) (done nodeDone, err error) {
 	warm, err := b.nodeLoad(names, "node warm", 2*seed, 2*nodeTTL)
 	if err != nil {
-		return done, queries, spent, err
+		return done, err
 	}
 	measured, err := b.nodeLoad(names, "node", 2*seed+1, b.seconds)
 	if err != nil {
-		return done, queries, spent, err
+		return done, err
 	}
 	if _, err := b.dnsperf.ask(ctx, s.asked().port, warm, 1); err != nil {
-		return done, queries, spent, err
+		return done, err
 	}
-	queriesBefore, err := s.counted()
+	queries, err := s.counted()
 	if err != nil {
-		return done, queries, spent, err
+		return done, err
 	}
-	spentBefore, err := s.spent()
+	spent, err := s.spent()
 	if err != nil {
-		return done, queries, spent, err
+		return done, err
 	}
-	if done, err = b.dnsperf.ask(ctx, s.asked().port, measured, 1); err != nil {
-		return done, queries, spent, err
+	if done.statistics, err = b.dnsperf.ask(ctx, s.asked().port, measured, 1); err != nil {
+		return done, err
 	}
-	if spent, err = s.spent(); err != nil { // first, as counting takes time as well
-		return done, queries, spent, err
+	if done.spent, err = s.spent(); err != nil { // first, as counting takes time as well
+		return done, err
 	}
-	queries, err = s.counted()
-	return done, queries.minus(queriesBefore), spent.minus(spentBefore), err
+	done.queries, err = s.counted()
+	done.queries, done.spent = done.queries.minus(queries), done.spent.minus(spent)
+	return done, err
 }
 
 // addNode records the figures of one measurement.
-func (b *bench) addNode(s *searchServers, done statistics, queries searchCounts, spent searchTimes) {
+func (b *bench) addNode(s *searchServers, done nodeDone) {
 	each := func(d time.Duration) float64 { return float64(d.Nanoseconds()) / 1000 / float64(done.completed) }
-	hits := 100 * (1 - queries.cluster/float64(done.completed))
+	hits := 100 * (1 - done.queries.cluster/float64(done.completed))
 	for what, v := range map[string]float64{
-		nodeCPU: each(spent.cache + spent.cluster), nodeCacheCPU: each(spent.cache), nodeClusterCPU: each(spent.cluster),
+		nodeCPU: each(done.spent.cache + done.spent.cluster), nodeCacheCPU: each(done.spent.cache), nodeClusterCPU: each(done.spent.cluster),
 		nodeHits: hits, nodeReached: done.rate,
 	} {
 		b.results.add(what, s.name, v)
 	}
-	fmt.Fprintf(os.Stderr, "%s: %.2f us, %.0f %% hits, %.0f/s\n", s.name, each(spent.cache+spent.cluster), hits, done.rate)
+	fmt.Fprintf(os.Stderr, "%s: %.2f us, %.0f %% hits, %.0f/s\n", s.name, each(done.spent.cache+done.spent.cluster), hits, done.rate)
 	if done.lost > 0 {
 		b.lost = append(b.lost, fmt.Sprintf("%s, node: %d of %d", s.name, done.lost, done.sent))
 	}

@@ -61,8 +61,11 @@ func TestNodeLoad(t *testing.T) {
 func TestAddNode(t *testing.T) {
 	b := bench{results: results{}}
 	s := &searchServers{searchSetup: nodeSetups[0]}
-	b.addNode(s, statistics{sent: 1001, completed: 1000, lost: 1, rate: 720},
-		searchCounts{cluster: 250}, searchTimes{cache: 30 * time.Millisecond, cluster: 10 * time.Millisecond})
+	b.addNode(s, nodeDone{
+		statistics: statistics{sent: 1001, completed: 1000, lost: 1, rate: 720},
+		queries:    searchCounts{cluster: 250},
+		spent:      searchTimes{cache: 30 * time.Millisecond, cluster: 10 * time.Millisecond},
+	})
 	for what, want := range map[string]float64{nodeCPU: 40, nodeCacheCPU: 30, nodeClusterCPU: 10, nodeHits: 75, nodeReached: 720} {
 		if got := b.results[what][s.name]; !slices.Equal(got, []float64{want}) {
 			t.Errorf("%s: %v, want %v", what, got, want)
