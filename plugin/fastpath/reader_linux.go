@@ -144,20 +144,21 @@ func (r *reader) batch(fd uintptr) bool {
 	}
 }
 
-// try receives and sends zero datagrams, to find out whether the process may.
+// try receives and sends zero datagrams, and sends one to no address, to find out whether the process may.
 func (r *reader) try() error {
-	var receive, send unix.Errno
+	var receive, send, sendOne unix.Errno
 	if err := r.socket.raw.Control(func(fd uintptr) {
 		_, _, receive = unix.RawSyscall6(unix.SYS_RECVMMSG, fd, uintptr(unsafe.Pointer(&r.received[0])), 0, unix.MSG_DONTWAIT, 0, 0)
 		_, _, send = unix.RawSyscall6(unix.SYS_SENDMMSG, fd, uintptr(unsafe.Pointer(&r.answers[0])), 0, unix.MSG_DONTWAIT, 0, 0)
+		_, _, sendOne = unix.RawSyscall6(unix.SYS_SENDTO, fd, 0, 0, unix.MSG_DONTWAIT, 0, 0)
 	}); err != nil {
 		return err
 	}
 	for _, tried := range []struct {
 		call  string
 		errno unix.Errno
-	}{{"recvmmsg", receive}, {"sendmmsg", send}} {
-		if tried.errno != 0 && tried.errno != unix.EAGAIN && tried.errno != unix.EINTR {
+	}{{"recvmmsg", receive}, {"sendmmsg", send}, {"sendto", sendOne}} {
+		if tried.errno != 0 && tried.errno != unix.EDESTADDRREQ && tried.errno != unix.EAGAIN && tried.errno != unix.EINTR {
 			return fmt.Errorf("%s: %w", tried.call, tried.errno)
 		}
 	}

@@ -112,10 +112,10 @@ func (s *sender) send() {
 // sendAll sends datagrams, and returns the number of those that could not be sent, for each of which it calls failed.
 func sendAll(fd uintptr, all []mmsghdr, failed func(i int)) (unsent int) {
 	for sent, waits := 0, true; sent < len(all); {
-		n, _, errno := unix.RawSyscall6(unix.SYS_SENDMMSG, fd, uintptr(unsafe.Pointer(&all[sent])), uintptr(len(all)-sent), unix.MSG_DONTWAIT, 0, 0) // #nosec G115
+		n, errno := sendFirst(fd, all[sent:])
 		switch {
 		case errno == 0:
-			sent += int(n) // #nosec G115 -- at most len(all)
+			sent += n
 		case errno == unix.EINTR:
 		case errno == unix.EAGAIN && waits:
 			waits = waitWritable(int(fd)) // #nosec G115 -- a descriptor
@@ -126,6 +126,18 @@ func sendAll(fd uintptr, all []mmsghdr, failed func(i int)) (unsent int) {
 		}
 	}
 	return unsent
+}
+
+// sendFirst sends the first datagrams, and returns their number. At low rates most batches have one datagram, for which the
+// kernel copies fewer structures with sendto.
+func sendFirst(fd uintptr, all []mmsghdr) (n int, errno unix.Errno) {
+	if h := &all[0].header; len(all) == 1 && h.Control == nil {
+		_, _, errno = unix.RawSyscall6(unix.SYS_SENDTO, fd, uintptr(unsafe.Pointer(h.Iov.Base)), uintptr(h.Iov.Len), unix.MSG_DONTWAIT,
+			uintptr(unsafe.Pointer(h.Name)), uintptr(h.Namelen))
+		return 1, errno
+	}
+	sent, _, errno := unix.RawSyscall6(unix.SYS_SENDMMSG, fd, uintptr(unsafe.Pointer(&all[0])), uintptr(len(all)), unix.MSG_DONTWAIT, 0, 0)
+	return int(sent), errno // #nosec G115 -- at most len(all)
 }
 
 // random is a generator of random numbers other than 0: Marsaglia's xorshift.
