@@ -81,6 +81,7 @@ func (l *lookup) findEntry(key, in []byte, client netip.Addr, now time.Duration)
 // pass passes the query of the last lookup, which has no stored answer, to the wire handlers or to the plugin chain.
 func (l *lookup) pass(b *batch.Batch, r *request, client netip.Addr, now time.Duration) {
 	r.Client = client
+	r.server.metrics.handedOver.Inc()
 	if l.wire {
 		r.setWire(l.route, &l.query, l.key[:l.keyLen], now)
 	}

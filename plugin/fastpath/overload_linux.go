@@ -127,9 +127,6 @@ func (c *chain) placesOf(r *request) int {
 
 // handOver starts or queues a query of r.Client.
 func (c *chain) handOver(b *batch.Batch, r *request) {
-	if r.wire == nil {
-		r.server.metrics.handedOver.Inc()
-	}
 	runs, dropped := c.add(r, r.Client)
 	if runs {
 		r.run(b)

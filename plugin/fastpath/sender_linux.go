@@ -100,7 +100,6 @@ func (s *sender) send() {
 		unsent = sendAll(fd, s.headers[:s.pending], func(i int) { s.hits[i].rcode = dns.RcodeServerFailure })
 	})
 	s.server.metrics.droppedSend.Add(float64(unsent))
-	s.server.metrics.resolved.Add(float64(s.pending - unsent))
 	now := answers.Now()
 	for i := range s.pending {
 		s.hits[i].count(now - s.arrived[i])

@@ -86,14 +86,14 @@ func TestWireAnswer(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := newWireBed(t, 0, handler)
-			before := valueOf(t, b.server.metrics.resolved)
+			before := valueOf(t, b.server.metrics.handedOver)
 			b.ask(t, "mIss.test.")
 			if m := b.receive(t); m.Rcode != dns.RcodeSuccess || len(m.Answer) != 2 || m.Question[0].Name != "mIss.test." {
 				t.Errorf("the answer is %v", m)
 			}
 			b.awaitEnd(t)
-			if got := valueOf(t, b.server.metrics.resolved) - before; got != 1 {
-				t.Errorf("%v resolved, want 1", got)
+			if got := valueOf(t, b.server.metrics.handedOver) - before; got != 1 {
+				t.Errorf("%v handed over, want 1", got)
 			}
 			if got := valueOf(t, b.cache.Requests); got != 0 {
 				t.Errorf("the fast path counted %v lookups of the cache, which counts them itself", got)
