@@ -40,7 +40,7 @@ var (
 // listenerMetrics are the metrics of a listener.
 type listenerMetrics struct {
 	answered, handedOver, droppedOverload, droppedSend prometheus.Counter
-	inFlight                                                     prometheus.Gauge
+	inFlight                                           prometheus.Gauge
 }
 
 func newListenerMetrics(server string) *listenerMetrics {
