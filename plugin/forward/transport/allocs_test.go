@@ -7,8 +7,7 @@ import (
 	"github.com/nearside-dns/nearside/plugin/internal/batch"
 )
 
-// Limits of the allocations of a round trip over an open connection, as measured: for UDP the goroutine and its query. The
-// server of the test allocates nothing.
+// Limits of the allocations of a round trip over an open connection, as measured. The server of the test allocates nothing.
 const (
 	roundTripTCP = 0
 	roundTripUDP = 8

@@ -53,9 +53,10 @@ type Call struct {
 	avoid    *conn     // the last connection of the call
 	flights  []*flight // the connections of the call
 	first    [1]*flight
-	task     *task // of the call, of a carrier with a goroutine for each query
-	waits    bool  // for room on a connection
-	moves    int   // lost connections
+	socket   *socket // of the call, over UDP
+	task     *task   // of the call, of a carrier with a goroutine for each query
+	waits    bool    // for room on a connection
+	moves    int     // lost connections
 	ended    bool
 }
 

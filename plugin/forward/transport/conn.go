@@ -204,7 +204,7 @@ func (c *conn) run(ctx context.Context) {
 
 // Dialer returns a dialer with a local address; nil leaves the choice to the kernel.
 func Dialer(network string, source net.IP) *net.Dialer {
-	d := &net.Dialer{Control: control, KeepAlive: -1} // idle connections are closed soon
+	d := &net.Dialer{KeepAlive: -1} // idle connections are closed soon
 	switch {
 	case source == nil:
 	case network == "udp":

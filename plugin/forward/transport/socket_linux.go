@@ -15,45 +15,6 @@ import (
 // retransmissions, and short enough for a second try.
 const unacknowledged = time.Second
 
-// control sets socket options before connecting: over UDP, network errors are reported at once (ip(7), IP_RECVERR).
-func control(network, _ string, raw syscall.RawConn) error {
-	var failed error
-	err := raw.Control(func(fd uintptr) {
-		switch network {
-		case "udp4":
-			failed = unix.SetsockoptInt(int(fd), unix.SOL_IP, unix.IP_RECVERR, 1)
-		case "udp6":
-			failed = unix.SetsockoptInt(int(fd), unix.SOL_IPV6, unix.IPV6_RECVERR, 1)
-		}
-	})
-	if err != nil {
-		return err
-	}
-	return failed
-}
-
-// unread returns a function that reports whether an idle socket has received an answer or an error (poll(2)): neither
-// belongs to the next query. The function allocates nothing; calls must not be concurrent.
-func unread(c *net.UDPConn) func() (answer, failed bool) {
-	raw := rawConn(c)
-	if raw == nil {
-		return unknownUnread
-	}
-	sockets := []unix.PollFd{{Events: unix.POLLIN}}
-	var err error
-	poll := func(fd uintptr) {
-		sockets[0].Fd = int32(fd) // #nosec G115 -- the kernel's are int32
-		_, err = unix.Poll(sockets, 0)
-	}
-	return func() (answer, failed bool) {
-		if raw.Control(poll) != nil || err != nil {
-			return false, true
-		}
-		events := sockets[0].Revents
-		return events&unix.POLLIN != 0, events&^unix.POLLIN != 0
-	}
-}
-
 // setUserTimeout makes the kernel close a connection whose peer does not acknowledge data. It is set after the handshake,
 // which the option would end after one lost segment.
 func setUserTimeout(c net.Conn) {
@@ -175,32 +136,4 @@ func (s *stream) read(c *conn) error {
 		return err
 	}
 	return end
-}
-
-// receive waits for a datagram, without a buffer while it waits, and returns it in a buffer of n bytes or more.
-func (s *socket) receive(q datagram) (buf *[]byte, n int, err error) {
-	raw, err := s.c.SyscallConn()
-	if err != nil {
-		return nil, 0, err
-	}
-	var errno error
-	err = raw.Read(func(fd uintptr) bool {
-		buf = bufferFor(q)
-		for errno = unix.EINTR; errno == unix.EINTR; {
-			n, _, errno = unix.Recvfrom(int(fd), *buf, unix.MSG_DONTWAIT) // #nosec G115 -- the kernel's are int32
-		}
-		if errno == unix.EAGAIN {
-			releaseBuffer(buf)
-			return false
-		}
-		return true
-	})
-	switch {
-	case err != nil:
-		return nil, 0, err
-	case errno != nil:
-		releaseBuffer(buf)
-		return nil, 0, os.NewSyscallError("recvfrom", errno)
-	}
-	return buf, n, nil
 }

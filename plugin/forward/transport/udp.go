@@ -2,7 +2,6 @@ package transport
 
 import (
 	"cmp"
-	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -14,14 +13,14 @@ import (
 	"time"
 
 	"github.com/nearside-dns/nearside/plugin/internal/batch"
+	"github.com/nearside-dns/nearside/plugin/internal/wheel"
 )
 
 const (
 	// maxIdleSockets is the default limit of idle sockets.
 	maxIdleSockets = 64
-	// bufferSize is the size of a receive buffer, unless the query allows longer answers. An answer that fills the
-	// buffer may be cut off.
-	bufferSize = 4097
+	// maxReply is the length in bytes from which an answer counts as cut off, unless the query allows longer ones.
+	maxReply = 4097
 	// maxGuesses bounds the answers with wrong ids that a query receives on one port: their sender may know the port.
 	maxGuesses = 16
 	// maxPorts bounds the ports that one query is sent from.
@@ -30,15 +29,12 @@ const (
 	maxUses = 100
 )
 
-var (
-	errCancelled = errors.New("cancelled")
-	errGuessed   = errors.New("many answers with wrong ids")
-)
+var errGuessed = errors.New("many answers with wrong ids")
 
 // Datagrams sends queries over UDP. Each query has its own socket while it is in flight, with a random port and id,
-// RFC 5452 section 4.
+// RFC 5452 section 4. No goroutine waits for its answer.
 type Datagrams struct {
-	// Address is the server's host:port.
+	// Address is the server's IP address and port.
 	Address string
 	// Source is the local address; nil leaves the choice to the kernel.
 	Source net.IP
@@ -48,25 +44,27 @@ type Datagrams struct {
 	MaxIdle        int
 	Metrics        *Metrics
 
-	tasks    tasks
 	mu       sync.Mutex
 	idle     []*socket // the one with the longest idle time first
 	closing  bool
 	sweeping bool
 }
 
-// socket is connected to the server.
+// socket is connected to the server. The mutex of its Datagrams guards it while it has a call.
 type socket struct {
-	c          *net.UDPConn
+	handle
+	d          *Datagrams
 	made, used time.Time
 	uses       int
 	exposed    bool // received a datagram that is not the answer: its sender may know the port
-	unread     func() (answer, failed bool)
-	interrupt  func() // ends a read
-}
 
-// unknownUnread replaces unread if the content of a socket can't be examined.
-func unknownUnread() (answer, failed bool) { return false, true }
+	call    *Call // in flight
+	id      uint16
+	reused  bool // the call is not its first
+	guesses int  // answers with wrong ids
+	ports   int  // the call was sent from before
+	limit   wheel.Deadline
+}
 
 // Send implements Carrier.
 func (d *Datagrams) Send(_ *batch.Batch, call *Call) error {
@@ -74,84 +72,99 @@ func (d *Datagrams) Send(_ *batch.Batch, call *Call) error {
 		call.ended = true
 		return errQuery
 	}
-	go d.carry(datagram{task: d.tasks.begin(call), question: call.question, deadline: call.Deadline})
+	s, err := d.start(call, d.reusable(), 1)
+	if err != nil {
+		call.ended = true
+		return err
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.attach(s, call)
 	return nil
 }
 
-// datagram is a query over UDP.
-type datagram struct {
-	*task
-	question int // length of header and question in bytes
-	deadline time.Time
-}
-
-// carry sends a query and waits for the answer.
-func (d *Datagrams) carry(q datagram) {
-	s, reused, err := d.socketFor(q)
-	if err != nil {
-		d.tasks.end(q.task, nil, err)
-		return
-	}
-	buf, reply, err := d.exchange(s, q)
-	// On a reused socket a refusal may be of the query before.
-	for ports := 1; ports < maxPorts && (reused && refused(err) || errors.Is(err, errGuessed)); ports++ {
-		d.drop(s)
-		reused = false
-		if s, err = d.connect(q); err == nil {
-			buf, reply, err = d.exchange(s, q)
-		}
-	}
-	switch {
-	case s == nil:
-	case err != nil, s.exposed: // a late answer must not be read as that of the next query
-		d.drop(s)
-	default:
-		d.release(s)
-	}
-	d.tasks.end(q.task, reply, err)
-	if buf != nil {
-		releaseBuffer(buf)
-	}
-}
-
-// socketFor returns a socket for a call, and whether it was used before.
-func (d *Datagrams) socketFor(q datagram) (s *socket, reused bool, err error) {
-	for {
-		s := d.nextIdle()
+// start sends a query from a socket, or a new one if that is nil or has an old error. ports are those used for the query.
+func (d *Datagrams) start(call *Call, s *socket, ports int) (*socket, error) {
+	for reused := s != nil; ; reused = false {
 		if s == nil {
-			s, err = d.connect(q)
-			return s, false, err
+			var err error
+			if s, err = d.connect(); err != nil {
+				return nil, err
+			}
 		}
+		err := d.write(s, call)
+		if err == nil {
+			s.reused, s.ports, s.guesses = reused, ports, 0
+			return s, nil
+		}
+		d.drop(s)
+		if s = nil; !reused || !refused(err) || ports >= maxPorts {
+			return nil, err
+		}
+		ports++
+	}
+}
+
+// write sends a query with a random id.
+func (d *Datagrams) write(s *socket, call *Call) error {
+	buf, _ := queryBuffers.Get().(*[]byte)
+	defer queryBuffers.Put(buf)
+	*buf = append((*buf)[:0], call.Query...)
+	s.id = uint16(rand.Uint32()) // #nosec G404 G115 -- ChaCha8, seeded by the system
+	setID(*buf, s.id)
+	if err := s.handle.write(*buf); err != nil {
+		return err
+	}
+	d.Metrics.Sent.Inc()
+	d.Metrics.Depth.Observe(1)
+	return nil
+}
+
+var queryBuffers = sync.Pool{New: func() any { return new([]byte) }}
+
+// attach makes a call wait for a datagram of a socket. The caller holds the mutex.
+func (d *Datagrams) attach(s *socket, call *Call) {
+	d.Metrics.InFlight.Inc()
+	s.call, call.socket = call, s
+	if !call.Deadline.IsZero() {
+		wheel.Process.Set(&s.limit, call.Deadline)
+	}
+	s.watch()
+}
+
+// detach separates a socket from its call. The caller holds the mutex.
+func (d *Datagrams) detach(s *socket) {
+	d.Metrics.InFlight.Dec()
+	s.call.socket, s.call = nil, nil
+	wheel.Process.Stop(&s.limit)
+}
+
+// reusable returns an idle socket, or nil.
+func (d *Datagrams) reusable() *socket {
+	for s := d.nextIdle(); s != nil; s = d.nextIdle() {
 		answer, failed := s.unread()
 		if !answer && !failed {
 			d.Metrics.Hits.Inc()
-			return s, true, nil
+			return s
 		}
 		if answer {
 			d.Metrics.Dropped[Early].Inc()
 		}
 		d.drop(s)
 	}
+	return nil
 }
 
-// connect opens a socket for a call.
-func (d *Datagrams) connect(q datagram) (*socket, error) {
+// connect opens a socket.
+func (d *Datagrams) connect() (*socket, error) {
 	d.Metrics.Misses.Inc()
-	ctx, cancel := context.WithDeadline(context.Background(), q.deadline)
-	defer cancel()
-	c, err := Dialer("udp", d.Source).DialContext(ctx, "udp", d.Address)
-	if err != nil {
+	s := &socket{d: d, made: time.Now()}
+	s.limit.Owner = s
+	if err := s.open(d.Address, d.Source); err != nil {
 		return nil, fmt.Errorf("connect: %w", err)
 	}
-	u, ok := c.(*net.UDPConn)
-	if !ok {
-		return nil, fmt.Errorf("connect: a %T for UDP", c)
-	}
 	d.Metrics.Connections.Inc()
-	return &socket{
-		c: u, made: time.Now(), unread: unread(u),
-		interrupt: func() { _ = u.SetDeadline(time.Unix(1, 0)) }, // the reader closes the socket
-	}, nil
+	return s, nil
 }
 
 // nextIdle returns the socket with the longest idle time, so that ports alternate, or nil.
@@ -178,13 +191,12 @@ func (d *Datagrams) closeExpired(now time.Time) {
 	}
 }
 
-// release makes a socket idle, or closes it.
+// release makes a socket idle, or closes it: also one that has received other datagrams, since a late one must not be read as
+// the answer to the next query. The caller holds the mutex.
 func (d *Datagrams) release(s *socket) {
 	s.used = time.Now()
 	s.uses++
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.closing || d.Expire <= 0 || s.uses >= maxUses || len(d.idle) >= cmp.Or(d.MaxIdle, maxIdleSockets) {
+	if s.exposed || d.closing || d.Expire <= 0 || s.uses >= maxUses || len(d.idle) >= cmp.Or(d.MaxIdle, maxIdleSockets) {
 		d.drop(s)
 		return
 	}
@@ -206,79 +218,95 @@ func (d *Datagrams) sweep() {
 }
 
 func (d *Datagrams) drop(s *socket) {
-	_ = s.c.Close() // no data is lost
+	s.close()
 	d.Metrics.Connections.Dec()
 }
 
-// buffers are receive buffers of bufferSize.
-var buffers = sync.Pool{New: func() any { b := make([]byte, bufferSize); return &b }}
+// readable processes a datagram of a socket, or its error. Other datagrams than the answer are dropped: they may be forged. It
+// returns true if there may be more. read returns errNothing without a datagram, and is called while the socket is open.
+func (s *socket) readable(b *batch.Batch, read func(*socket) ([]byte, error)) (more bool) {
+	d := s.d
+	d.mu.Lock()
+	call := s.call
+	if call == nil {
+		d.mu.Unlock()
+		return false
+	}
+	reply, err := read(s)
+	switch {
+	case errors.Is(err, errNothing):
+		s.watch()
+		d.mu.Unlock()
+		return false
+	case err == nil:
+		if reply, err = s.examine(reply); reply == nil && err == nil {
+			d.mu.Unlock()
+			return true
+		}
+	}
+	d.detach(s)
+	if err == nil {
+		d.release(s)
+	} else if d.drop(s); d.repeat(s, call, err) {
+		d.mu.Unlock()
+		return false
+	}
+	ended := call.end(reply, err)
+	d.mu.Unlock()
+	if ended {
+		call.Owner.Ended(b, call)
+	}
+	return false
+}
 
-// bufferFor returns a buffer for the longest answer that the OPT record of a query allows, RFC 6891 section 6.2.3.
-func bufferFor(q datagram) *[]byte {
-	opt := q.query[q.question:]
+// errNothing reports that a socket has no datagram.
+var errNothing = errors.New("no datagram")
+
+// examine returns the answer to the call, or nil if the datagram is another one. The caller holds the mutex.
+func (s *socket) examine(reply []byte) ([]byte, error) {
+	d, call := s.d, s.call
+	d.Metrics.Received.Inc()
+	reason := check(call.Query[:call.question], reply)
+	if len(reply) >= headerLen && binary.BigEndian.Uint16(reply) != s.id {
+		reason = WrongID
+		s.guesses++
+	}
+	switch {
+	case reason == "" && len(reply) >= call.room(): // the answer may be cut off
+		return truncated(reply[:call.question]), nil
+	case reason == "":
+		return reply, nil
+	}
+	s.exposed = true
+	d.Metrics.Dropped[reason].Inc()
+	if s.guesses >= maxGuesses {
+		return nil, errGuessed
+	}
+	return nil, nil
+}
+
+// repeat sends a call from another port after an error that may not be its own: on a reused socket a refusal may be of the
+// query before. It returns false if it does not. The caller holds the mutex.
+func (d *Datagrams) repeat(s *socket, call *Call, err error) bool {
+	if s.ports >= maxPorts || !errors.Is(err, errGuessed) && !(s.reused && refused(err)) {
+		return false
+	}
+	other, err := d.start(call, nil, s.ports+1)
+	if err != nil {
+		return false
+	}
+	d.attach(other, call)
+	return true
+}
+
+// room returns the length of an answer to the query that may be cut off: one more than the OPT record allows, RFC 6891 section
+// 6.2.3.
+func (c *Call) room() int {
+	opt := c.Query[c.question:]
 	if len(opt) >= optLen && opt[0] == 0 && binary.BigEndian.Uint16(opt[1:]) == typeOPT {
-		if size := int(binary.BigEndian.Uint16(opt[3:])); size >= bufferSize {
-			b := make([]byte, size+1)
-			return &b
-		}
+		return max(maxReply, int(binary.BigEndian.Uint16(opt[3:]))+1)
 	}
-	buf, _ := buffers.Get().(*[]byte)
-	return buf
-}
-
-// releaseBuffer returns a buffer to the pool, unless it is one for long answers.
-func releaseBuffer(buf *[]byte) {
-	if len(*buf) == bufferSize {
-		buffers.Put(buf)
-	}
-}
-
-// exchange sends a query and receives the answer, which is in the buffer. Other datagrams are dropped: they may be forged.
-func (d *Datagrams) exchange(s *socket, q datagram) (buf *[]byte, reply []byte, err error) {
-	d.Metrics.InFlight.Inc()
-	defer d.Metrics.InFlight.Dec()
-	defer d.tasks.onCancel(q.task, nil) // before another call uses the socket
-	id := uint16(rand.Uint32())         // #nosec G404 G115 -- ChaCha8, seeded by the system
-	setID(q.query, id)
-	if err := s.c.SetDeadline(q.deadline); err != nil {
-		return nil, nil, err
-	}
-	if !d.tasks.onCancel(q.task, s.interrupt) {
-		return nil, nil, errCancelled
-	}
-	if _, err := s.c.Write(q.query); err != nil {
-		return nil, nil, err
-	}
-	d.Metrics.Sent.Inc()
-	d.Metrics.Depth.Observe(1)
-	return d.receive(s, q, id)
-}
-
-// receive waits for the answer to a query that was sent with an id.
-func (d *Datagrams) receive(s *socket, q datagram, id uint16) (buf *[]byte, reply []byte, err error) {
-	for guesses := 0; guesses < maxGuesses; {
-		buf, n, err := s.receive(q)
-		if err != nil {
-			return nil, nil, err
-		}
-		d.Metrics.Received.Inc()
-		reply := (*buf)[:n]
-		reason := check(q.query[:q.question], reply)
-		if n >= headerLen && binary.BigEndian.Uint16(reply) != id {
-			reason = WrongID
-			guesses++
-		}
-		switch {
-		case reason == "" && n == len(*buf): // the answer may be cut off
-			return buf, truncated(reply[:q.question]), nil
-		case reason == "":
-			return buf, reply, nil
-		}
-		releaseBuffer(buf)
-		s.exposed = true
-		d.Metrics.Dropped[reason].Inc()
-	}
-	return nil, nil, errGuessed
+	return maxReply
 }
 
 // truncated returns a truncated answer with the header and question of another, RFC 1035 section 4.1.1.
@@ -289,8 +317,40 @@ func truncated(begin []byte) []byte {
 	return reply
 }
 
+// Expired implements wheel.Owner: the deadline of the call is over.
+func (s *socket) Expired(now time.Time) {
+	d := s.d
+	d.mu.Lock()
+	call := s.call
+	if call == nil || call.Deadline.IsZero() || now.Before(call.Deadline) { // the socket is used for another call now
+		d.mu.Unlock()
+		return
+	}
+	d.detach(s)
+	d.drop(s)
+	ended := call.end(nil, os.ErrDeadlineExceeded)
+	d.mu.Unlock()
+	if ended {
+		var b batch.Batch
+		call.Owner.Ended(&b, call)
+		b.Flush()
+	}
+}
+
 // Cancel implements Carrier.
-func (d *Datagrams) Cancel(call *Call) bool { return d.tasks.cancel(call) }
+func (d *Datagrams) Cancel(call *Call) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if call.ended {
+		return false
+	}
+	call.ended = true
+	if s := call.socket; s != nil {
+		d.detach(s)
+		d.drop(s)
+	}
+	return true
+}
 
 // Late implements Carrier.
 func (d *Datagrams) Late(*Call) {}

@@ -291,7 +291,7 @@ func TestUDPStaleError(t *testing.T) {
 		t.Fatal(err)
 	}
 	d.mu.Lock()
-	_, err := d.idle[0].c.Write([]byte("something too late"))
+	err := d.idle[0].write([]byte("something too late"))
 	d.mu.Unlock()
 	if err != nil {
 		t.Fatal(err)
