@@ -41,9 +41,11 @@ type Dispatcher interface {
 // belongs to the calling goroutine, which flushes it soon.
 type Answerer interface {
 	// Answer sends the answer of an entry, which plugin cache counts as a miss unless it has counted a hit itself. If the
-	// entry has no form for the client, the query is passed to the chain with the entry.
+	// entry has no form for the client, the query is passed to the chain with the entry. The plugin has counted the answer
+	// in the entry's Count.
 	Answer(b *batch.Batch, q *WireQuery, e *answers.Entry, p answers.Patch)
-	// Pass passes the query to the plugin chain. result is the value of WireResult in the chain's context.
+	// Pass passes the query to the plugin chain. result is the value of WireResult in the chain's context; with nil, the
+	// plugins handle and count the query as if ServeWire had not been called.
 	Pass(b *batch.Batch, q *WireQuery, result any)
 }
 
