@@ -3,6 +3,7 @@ package fastpath
 import (
 	"net/netip"
 
+	"github.com/nearside-dns/nearside/plugin/internal/batch"
 	"github.com/nearside-dns/nearside/plugin/internal/block"
 )
 
@@ -19,23 +20,23 @@ func (fastPath) StartBackground(client netip.Addr) (end func(), ok bool) {
 	return func() { background.endBackground(cl) }, true
 }
 
-// startBackground starts a query without a datagram, and returns its client; nil if it may not run.
+// startBackground starts a query without a request, and returns its client; nil if it may not run.
 func (c *chain) startBackground(from netip.Addr) *client {
 	q := c.queue
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	cl := c.client(from)
-	if !c.admits(cl) {
+	if !c.admits(cl, q.chainPlaces) {
 		c.removeIdle(cl)
 		return nil
 	}
-	c.start(cl)
+	c.start(cl, q.chainPlaces)
 	return cl
 }
 
-// endBackground ends a query without a datagram.
+// endBackground ends a query without a request.
 func (c *chain) endBackground(cl *client) {
-	if next := c.queue.finish(c, cl); next != nil {
-		pool.do(next)
-	}
+	var output batch.Batch
+	c.queue.end(c, cl, c.queue.chainPlaces).run(&output)
+	output.Flush()
 }

@@ -5,66 +5,36 @@ import (
 	"encoding/binary"
 	"net"
 	"sync"
-	"time"
 
 	"github.com/coredns/coredns/core/dnsserver"
 	"github.com/miekg/dns"
 
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
+	"github.com/nearside-dns/nearside/plugin/internal/batch"
+	"github.com/nearside-dns/nearside/plugin/internal/block"
 )
 
-// datagramLen is the maximum length of a query in bytes, the rest is cut off: a packet of the Internet is not longer.
-const datagramLen = 1536
-
-// shortQuery is the maximum length in bytes of a query that is stored in its datagram.
-const shortQuery = 256
-
-// datagram is a query that is handed to the plugin chain.
-type datagram struct {
-	server *server
-	socket *socket
-	peer   peer
-	query  []byte
-	buf    [shortQuery]byte // of query, unless it is longer
-
-	chain  *chain
-	client *client
-
-	// While it is queued:
-	arrived      time.Duration // on the clock of answers.Now
-	next         *datagram     // of the same client
-	older, newer *datagram     // in the same chain
-}
-
-var datagrams = sync.Pool{New: func() any { return new(datagram) }}
-
-// work answers a query, and then those that start in its place.
-func work(d *datagram) {
-	for d != nil {
-		d.serve()
-		next := d.chain.queue.finish(d.chain, d.client)
-		d.done()
-		d = next
+// work answers a query in the plugin chain, and then those that start in its place.
+func work(r *request) {
+	var output batch.Batch
+	for r != nil {
+		r.serve()
+		next := r.chain.queue.finishAnd(&output, r)
+		r.done()
+		output.Flush()
+		r = next
 	}
-}
-
-// done releases a query that was answered or dropped.
-func (d *datagram) done() {
-	d.server.metrics.inFlight.Dec()
-	d.server.release()
-	d.server, d.socket, d.query, d.chain, d.client, d.next = nil, nil, nil, nil, nil, nil
-	datagrams.Put(d)
 }
 
 // serve handles a query as CoreDNS's server does.
-func (d *datagram) serve() {
-	b := d.query
+func (r *request) serve() {
+	b := r.query
 	if len(b) < answers.HeaderLen {
 		return
 	}
-	w := &writer{socket: d.socket, metrics: d.server.metrics, peer: d.peer}
+	w := newWriter(r)
 	m := new(dns.Msg)
-	action := d.server.accept(b)
+	action := r.server.accept(b)
 	if action == dns.MsgIgnore {
 		return
 	}
@@ -77,10 +47,13 @@ func (d *datagram) serve() {
 		refuse(w, m, action)
 		return
 	}
-	coreDNS := d.server.Server
+	coreDNS := r.server.Server
 	w.tsig.verify(coreDNS.TsigSecret, b, m)
 	ctx := context.WithValue(context.Background(), dnsserver.Key{}, coreDNS)
 	ctx = context.WithValue(ctx, dnsserver.LoopKey{}, 0)
+	if r.result != nil {
+		ctx = block.WithWireResult(ctx, r.result)
+	}
 	coreDNS.ServeDNS(ctx, w, m)
 }
 
@@ -113,15 +86,24 @@ func refuse(w *writer, m *dns.Msg, action dns.MsgAcceptAction) {
 	_ = w.WriteMsg(m) // it counts a failure
 }
 
-// writer sends the reply of the plugin chain to a query. A plugin may use it after the datagram is reused.
+// writer sends the reply of the plugin chain to a query. A plugin may use it after the request is reused.
 type writer struct {
-	socket  *socket
+	to      destination
+	origin  datagram // to, for a query over UDP
 	metrics *listenerMetrics
-	peer    peer
-	remote  *net.UDPAddr
+	remote  net.Addr
 	closed  bool
 	unsent  bool // a reply could not be sent
 	tsig
+}
+
+func newWriter(r *request) *writer {
+	w := &writer{to: r.to, metrics: r.server.metrics}
+	if r.to == &r.origin {
+		w.origin = r.origin
+		w.to = &w.origin
+	}
+	return w
 }
 
 var packing = sync.Pool{New: func() any { b := make([]byte, 4096); return &b }}
@@ -149,7 +131,7 @@ func (w *writer) Write(b []byte) (int, error) {
 	if w.closed || len(b) == 0 {
 		return 0, net.ErrClosed
 	}
-	if err := w.socket.send(&w.peer, b); err != nil {
+	if err := w.to.send(b); err != nil {
 		if !w.unsent { // CoreDNS sends SERVFAIL after a failure
 			w.unsent = true
 			w.metrics.droppedSend.Inc()
@@ -160,12 +142,12 @@ func (w *writer) Write(b []byte) (int, error) {
 }
 
 // LocalAddr implements dns.ResponseWriter.
-func (w *writer) LocalAddr() net.Addr { return w.socket.conn.LocalAddr() }
+func (w *writer) LocalAddr() net.Addr { return w.to.localAddr() }
 
 // RemoteAddr implements dns.ResponseWriter.
 func (w *writer) RemoteAddr() net.Addr {
 	if w.remote == nil {
-		w.remote = w.peer.udpAddr()
+		w.remote = w.to.remoteAddr()
 	}
 	return w.remote
 }
@@ -173,6 +155,7 @@ func (w *writer) RemoteAddr() net.Addr {
 // Close implements dns.ResponseWriter.
 func (w *writer) Close() error {
 	w.closed = true
+	w.to.close()
 	return nil
 }
 

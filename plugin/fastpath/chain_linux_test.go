@@ -14,6 +14,8 @@ import (
 	"github.com/miekg/dns"
 	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
+
+	"github.com/nearside-dns/nearside/plugin/internal/batch"
 )
 
 // patience is the maximum time to wait for an event that should occur at once.
@@ -39,8 +41,14 @@ func newServer(t *testing.T, handle func(w dns.ResponseWriter, m *dns.Msg)) *ser
 // newSocket returns a socket of the fast path, opened beside one that is closed then.
 func newSocket(t *testing.T) *socket {
 	t.Helper()
+	// With SO_REUSEPORT, the kernel may choose a port that another process has opened with SO_REUSEPORT.
+	free, err := net.ListenPacket("udp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = free.Close() // its port is free then
 	config := net.ListenConfig{Control: reusePort}
-	beside, err := config.ListenPacket(t.Context(), "udp", "127.0.0.1:0")
+	beside, err := config.ListenPacket(t.Context(), "udp", free.LocalAddr().String())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -53,19 +61,17 @@ func newSocket(t *testing.T) *socket {
 	return s
 }
 
-// query returns a datagram with a query for a name.
-func query(t *testing.T, s *server, from *socket, name string) *datagram {
+// query returns a request with a query for a name.
+func query(t *testing.T, s *server, from *socket, name string) *request {
 	t.Helper()
 	m := new(dns.Msg).SetQuestion(name, dns.TypeA)
 	b, err := m.Pack()
 	if err != nil {
 		t.Fatal(err)
 	}
-	d := &datagram{server: s, socket: from}
-	d.query = append(d.buf[:0], b...)
-	s.references.Add(1)
-	s.metrics.inFlight.Inc()
-	return d
+	r := newRequest(s, b)
+	r.to, r.origin.socket = &r.origin, from
+	return r
 }
 
 // valueOf returns the value of a counter or a gauge.
@@ -93,7 +99,9 @@ func TestChainIsBounded(t *testing.T) {
 	socket, bounded := newSocket(t), newChain(3)
 	before := valueOf(t, s.metrics.droppedOverload) // of the process
 	for i := range 10 {
-		bounded.handOver(query(t, s, socket, fmt.Sprintf("q%d.", i)), clientAddress(i))
+		r := query(t, s, socket, fmt.Sprintf("q%d.", i))
+		r.Client = clientAddress(i)
+		bounded.handOver(new(batch.Batch), r)
 		if i < 3 {
 			<-started
 		}
@@ -120,7 +128,7 @@ func TestPanicEndsQuery(t *testing.T) {
 	s := newServer(t, func(dns.ResponseWriter, *dns.Msg) { panic("in a plugin") })
 	c := newChain(1)
 	for range 3 {
-		c.handOver(query(t, s, newSocket(t), "panic."), clientAddress(0))
+		c.handOver(new(batch.Batch), query(t, s, newSocket(t), "panic."))
 	}
 	awaitIdle(t, c, s)
 }

@@ -23,10 +23,10 @@ type counters struct {
 	dns          bool        // prometheus is configured
 	cache        block.Cache // that covers the zone, or nil
 
-	requests  [families][monitoredTypes]lazy[prometheus.Counter]
+	requests  [protocols][families][monitoredTypes]lazy[prometheus.Counter]
 	responses [16]lazy[prometheus.Counter]
 	do        lazy[prometheus.Counter]
-	observers lazy[observers]
+	observers [protocols]lazy[observers]
 	lookups   lazy[block.CacheCounters]
 }
 
@@ -46,10 +46,13 @@ func (l *lazy[T]) get(make func() T) T {
 
 // The labels of a query, by index.
 const (
+	protocols      = 2 // UDP, TCP
 	families       = 2 // IPv4, IPv6
 	monitoredTypes = 257
 	otherType      = 256 // all types without a label of their own
 )
+
+var protocolLabels = [protocols]string{"udp", "tcp"}
 
 // typeLabels are the labels of types in CoreDNS's metrics; those with a label of their own are below 256.
 var typeLabels = func() (types [monitoredTypes]string) {
@@ -69,10 +72,12 @@ var typeLabels = func() (types [monitoredTypes]string) {
 // hit is an answer from the store, with its labels and sizes in the metrics.
 type hit struct {
 	counters     *counters
+	protocol     uint8 // 0 for UDP, 1 for TCP
 	family       uint8 // 0 for IPv4, 1 for IPv6
 	do           bool
 	cached       bool
 	beforeCache  bool // it belongs to a plugin before cache in the chain
+	counted      bool // cache has counted it
 	kind         answers.Kind
 	rcode        uint8
 	qtype        uint16
@@ -98,7 +103,7 @@ func (h *hit) set(c *counters, e *answers.Entry, q *answers.Query, rcode int, cl
 // count counts an answer, given the time since the query was received.
 func (h *hit) count(took time.Duration) {
 	c := h.counters
-	if c.cache != nil && !h.beforeCache {
+	if c.cache != nil && !h.beforeCache && !h.counted {
 		l := c.lookups.get(func() block.CacheCounters { return c.cache.Counters(c.server) })
 		l.Requests.Inc()
 		if h.cached {
@@ -114,18 +119,18 @@ func (h *hit) count(took time.Duration) {
 		c.do.get(func() prometheus.Counter { return vars.RequestDo.WithLabelValues(c.server, c.zone, "") }).Inc()
 	}
 	qtype := min(h.qtype, otherType)
-	c.requests[h.family][qtype].get(func() prometheus.Counter {
+	c.requests[h.protocol][h.family][qtype].get(func() prometheus.Counter {
 		family := strconv.Itoa(int(h.family) + 1)
-		return vars.RequestCount.WithLabelValues(c.server, c.zone, "", "udp", family, typeLabels[qtype])
+		return vars.RequestCount.WithLabelValues(c.server, c.zone, "", protocolLabels[h.protocol], family, typeLabels[qtype])
 	}).Inc()
 	c.responses[h.rcode].get(func() prometheus.Counter {
 		return vars.ResponseRcode.WithLabelValues(c.server, c.zone, "", rcode.ToString(int(h.rcode)), c.plugin)
 	}).Inc()
-	o := c.observers.get(func() observers {
+	o := c.observers[h.protocol].get(func() observers {
 		return observers{
 			duration:     vars.RequestDuration.WithLabelValues(c.server, c.zone, ""),
-			requestSize:  vars.RequestSize.WithLabelValues(c.server, c.zone, "", "udp"),
-			responseSize: vars.ResponseSize.WithLabelValues(c.server, c.zone, "", "udp"),
+			requestSize:  vars.RequestSize.WithLabelValues(c.server, c.zone, "", protocolLabels[h.protocol]),
+			responseSize: vars.ResponseSize.WithLabelValues(c.server, c.zone, "", protocolLabels[h.protocol]),
 		}
 	})
 	o.duration.Observe(took.Seconds())

@@ -15,6 +15,10 @@ var (
 		Namespace: namespace, Subsystem: subsystem, Name: "answered_total",
 		Help: "Queries that were answered from stored answers.",
 	}, []string{"server"})
+	resolved = promauto.NewCounterVec(prometheus.CounterOpts{
+		Namespace: namespace, Subsystem: subsystem, Name: "resolved_total",
+		Help: "Queries without a stored answer that were answered without the plugin chain.",
+	}, []string{"server"})
 	handedOver = promauto.NewCounterVec(prometheus.CounterOpts{
 		Namespace: namespace, Subsystem: subsystem, Name: "handed_over_total",
 		Help: "Queries that were handed to the plugin chain.",
@@ -25,7 +29,7 @@ var (
 	}, []string{"server", "reason"})
 	inFlight = promauto.NewGaugeVec(prometheus.GaugeOpts{
 		Namespace: namespace, Subsystem: subsystem, Name: "in_flight",
-		Help: "Queries that the plugin chain works on, or that wait for it.",
+		Help: "Queries without a stored answer that are in progress, or that wait for a free place.",
 	}, []string{"server"})
 	socketsOpen = promauto.NewGaugeVec(prometheus.GaugeOpts{
 		Namespace: namespace, Subsystem: subsystem, Name: "sockets",
@@ -39,13 +43,14 @@ var (
 
 // listenerMetrics are the metrics of a listener.
 type listenerMetrics struct {
-	answered, handedOver, droppedOverload, droppedSend prometheus.Counter
-	inFlight                                           prometheus.Gauge
+	answered, resolved, handedOver, droppedOverload, droppedSend prometheus.Counter
+	inFlight                                                     prometheus.Gauge
 }
 
 func newListenerMetrics(server string) *listenerMetrics {
 	return &listenerMetrics{
 		answered:        answered.WithLabelValues(server),
+		resolved:        resolved.WithLabelValues(server),
 		handedOver:      handedOver.WithLabelValues(server),
 		droppedOverload: dropped.WithLabelValues(server, "overload"),
 		droppedSend:     dropped.WithLabelValues(server, "send"),

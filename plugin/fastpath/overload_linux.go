@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
+	"github.com/nearside-dns/nearside/plugin/internal/batch"
 )
 
 // The memory of queries without a stored answer, in bytes. With the 98 MiB of a nodecache whose cache is full, the default
@@ -22,12 +23,19 @@ const (
 	// and a proportional amount of garbage.
 	runningCost = 100 << 10
 	// waitingCost is the size of a waiting query of datagramLen bytes, with its client.
-	waitingCost = 2304
+	waitingCost = 2432
 	// queryBudget is shared by both: seven eighths for running queries, one eighth for waiting ones.
 	queryBudget = 60 << 20
 
+	// wireCost is the memory of a query in wire form in the wire handlers: the request, the cache's flight, the forwarded
+	// query and its timers.
+	wireCost = 2 << 10
+
 	defaultRunning = queryBudget / 8 * 7 / runningCost
 	defaultWaiting = queryBudget / 8 / waitingCost
+
+	// chainPlaces is the number of places of a query in the plugin chain; one in wire form has one place.
+	chainPlaces = runningCost / wireCost
 )
 
 // maxWait is the maximum time that a query waits. Resolvers repeat a query after 2 seconds at the earliest, and ignore the
@@ -47,17 +55,18 @@ const reservedFraction = 16
 // overloadPause is the minimum time between two log lines about dropped queries.
 const overloadPause = time.Minute
 
-// queue limits the queries of the process that go to a plugin chain, and shares the places out by chain, and within a
+// queue limits the queries of the process without a stored answer, and shares the places out by chain, and within a
 // chain by client: the source address of a query. IPv6 addresses are not grouped by prefix, since the pods of a node
-// share a /64.
+// share a /64. Limits and numbers of running queries are in places; see chainPlaces.
 type queue struct {
-	now func() time.Duration
+	now         func() time.Duration
+	chainPlaces int // 1 in tests
 
 	mu         sync.Mutex
 	maxRunning int  // not below running
 	target     int  // of maxRunning, which is higher for a while after a reload to a lower limit
 	lowerNext  bool // the next query that ends lowers maxRunning, if it is above target
-	maxWaiting int
+	maxWaiting int  // queries
 	running    int
 	waiting    int
 	busy       []*chain // with waiting queries
@@ -68,24 +77,25 @@ type queue struct {
 }
 
 // queries is the queue of the process.
-var queries = newQueue(answers.Now)
+var queries = newQueue(answers.Now, chainPlaces)
 
-func newQueue(now func() time.Duration) *queue {
-	return &queue{now: now, maxRunning: defaultRunning, target: defaultRunning, maxWaiting: defaultWaiting}
+func newQueue(now func() time.Duration, chainPlaces int) *queue {
+	places := defaultRunning * chainPlaces
+	return &queue{now: now, chainPlaces: chainPlaces, maxRunning: places, target: places, maxWaiting: defaultWaiting}
 }
 
 // chain has the queries that are handed to the plugins of a server block on a listener. Zones that the plugins answer
 // without an upstream have chains of their own.
 type chain struct {
 	queue *queue
-	limit int // of running queries, and of waiting ones
+	limit int // of queries in progress, and of waiting ones; math.MaxInt for that of the process only
 
 	running int
 	waiting int
 	clients map[netip.Addr]*client // with running or waiting queries
 	ready   clientHeap             // those with waiting queries
-	oldest  *datagram              // of the waiting queries
-	newest  *datagram
+	oldest  *request               // of the waiting queries
+	newest  *request
 }
 
 // newChain returns a chain with a limit; 0 for that of the process only.
@@ -100,35 +110,47 @@ func newChain(limit int) *chain {
 type client struct {
 	address netip.Addr
 	running int
+	queries int // in progress
 	waiting int
 	index   int // in chain.ready
 
-	datagramList // the waiting queries
+	requestList // the waiting queries
 }
 
-// handOver starts or queues a client's query.
-func (c *chain) handOver(d *datagram, from netip.Addr) {
-	runs, dropped := c.add(d, from)
+// placesOf returns the number of places of a query. In a chain with a limit, all queries have the same.
+func (c *chain) placesOf(r *request) int {
+	if r.wire != nil && c.limit == math.MaxInt {
+		return 1
+	}
+	return c.queue.chainPlaces
+}
+
+// handOver starts or queues a query of r.Client.
+func (c *chain) handOver(b *batch.Batch, r *request) {
+	if r.wire == nil {
+		r.server.metrics.handedOver.Inc()
+	}
+	runs, dropped := c.add(r, r.Client)
 	if runs {
-		pool.do(d)
+		r.run(b)
 	}
 	dropped.drop()
 }
 
 // add starts or queues a client's query, and reports whether it runs. It returns the waiting queries that it dropped.
-func (c *chain) add(d *datagram, from netip.Addr) (runs bool, dropped datagramList) {
+func (c *chain) add(r *request, from netip.Addr) (runs bool, dropped requestList) {
 	q := c.queue
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	dropped = q.expire()
 	cl := c.client(from)
-	d.chain, d.client = c, cl
-	if cl.waiting == 0 && c.admits(cl) {
-		c.start(cl)
+	r.chain, r.client, r.places = c, cl, c.placesOf(r)
+	if cl.waiting == 0 && c.admits(cl, r.places) {
+		c.start(cl, r.places)
 		return true, dropped
 	}
-	d.arrived = q.now()
-	c.enqueue(d)
+	r.arrived = q.now()
+	c.enqueue(r)
 	c.trim(cl, &dropped)
 	return false, dropped
 }
@@ -150,25 +172,29 @@ func (c *chain) removeIdle(cl *client) {
 	}
 }
 
-// admits reports whether a client may have another running query.
-func (c *chain) admits(cl *client) bool {
-	limit := min(shareFactor*(c.queue.maxRunning-c.queue.running), c.limit)
-	free := limit - c.running
-	if cl.running == 0 {
-		return free > 0
+// admits reports whether a client may have another running query with a number of places.
+func (c *chain) admits(cl *client, places int) bool {
+	limit := shareFactor * (c.queue.maxRunning - c.queue.running)
+	if c.limit < math.MaxInt {
+		limit = min(limit, c.limit*c.queue.chainPlaces)
 	}
-	return cl.running < shareFactor*(free-limit/reservedFraction)
+	free := limit - c.running
+	if free < places {
+		return false
+	}
+	return cl.running == 0 || cl.running < shareFactor*(free-limit/reservedFraction)
 }
 
-func (c *chain) start(cl *client) {
-	c.queue.running++
-	c.running++
-	cl.running++
+func (c *chain) start(cl *client, places int) {
+	c.queue.running += places
+	c.running += places
+	cl.running += places
+	cl.queries++
 }
 
 // trim drops a waiting query if there are too many with a client's latest one: the client's oldest if the client has more
 // than there were free places, else the oldest of the chain or of the process.
-func (c *chain) trim(cl *client, dropped *datagramList) {
+func (c *chain) trim(cl *client, dropped *requestList) {
 	q := c.queue
 	free := min(q.maxWaiting-q.waiting, c.limit-c.waiting)
 	switch {
@@ -185,7 +211,7 @@ func (c *chain) trim(cl *client, dropped *datagramList) {
 
 // expire removes the queries that have waited for maxWait, and returns them. The oldest query of a chain is the first one
 // of its client.
-func (q *queue) expire() (expired datagramList) {
+func (q *queue) expire() (expired requestList) {
 	if q.waiting == 0 {
 		return expired
 	}
@@ -199,13 +225,13 @@ func (q *queue) expire() (expired datagramList) {
 }
 
 // next starts the query whose turn it is, and returns it; nil if none may run.
-func (q *queue) next() *datagram {
+func (q *queue) next() *request {
 	for i := range q.busy {
 		at := (q.turn + i) % len(q.busy)
 		c := q.busy[at]
-		if cl := c.ready[0]; c.admits(cl) {
+		if cl := c.ready[0]; c.admits(cl, cl.first.places) {
 			q.turn = at + 1
-			c.start(cl)
+			c.start(cl, cl.first.places)
 			return c.remove(cl.first)
 		}
 	}
@@ -213,37 +239,48 @@ func (q *queue) next() *datagram {
 }
 
 // startAll starts all queries that may run.
-func (q *queue) startAll() (started datagramList) {
+func (q *queue) startAll() (started requestList) {
 	for d := q.next(); d != nil; d = q.next() {
 		started.add(d)
 	}
 	return started
 }
 
-// finish ends a running query of a client. Of the queries that start in its place, it returns the first one, which the
-// caller answers.
-func (q *queue) finish(c *chain, cl *client) (next *datagram) {
-	started, dropped := q.end(c, cl)
-	if next = started.first; next != nil {
+// finish ends a running query, and runs those that start in its place.
+func (q *queue) finish(b *batch.Batch, r *request) { q.end(r.chain, r.client, r.places).run(b) }
+
+// finishAnd ends a running query. Of the queries for the plugin chain that start in its place, it returns the first one,
+// which the caller answers.
+func (q *queue) finishAnd(b *batch.Batch, r *request) (next *request) {
+	started := q.end(r.chain, r.client, r.places)
+	if next = started.first; next != nil && next.wire == nil {
 		started.first, next.next = next.next, nil
+	} else {
+		next = nil
 	}
-	started.work()
-	dropped.drop()
+	started.run(b)
 	return next
 }
 
 // end ends a running query of a client, and returns the queries that start in its place: it may free shares of several
-// clients.
-func (q *queue) end(c *chain, cl *client) (started, dropped datagramList) {
+// clients. It drops those that have waited for too long.
+func (q *queue) end(c *chain, cl *client, places int) (started requestList) {
+	started, dropped := q.endLocked(c, cl, places)
+	dropped.drop()
+	return started
+}
+
+func (q *queue) endLocked(c *chain, cl *client, places int) (started, dropped requestList) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	q.running--
-	c.running--
-	cl.running--
+	q.running -= places
+	c.running -= places
+	cl.running -= places
+	cl.queries--
 	if q.lowerNext && q.maxRunning > q.target {
-		q.maxRunning--
+		q.maxRunning = max(q.target, q.maxRunning-places)
 	}
-	q.lowerNext = !q.lowerNext // every other query that ends frees a place, for new clients
+	q.lowerNext = !q.lowerNext // every other query that ends frees places, for new clients
 	if cl.waiting > 0 {
 		heap.Fix(&c.ready, cl.index)
 	}
@@ -257,11 +294,13 @@ func (q *queue) end(c *chain, cl *client) (started, dropped datagramList) {
 // were taken.
 func (q *queue) resize(limit int) {
 	q.mu.Lock()
-	q.target, q.maxWaiting = max(defaultRunning, limit), max(defaultWaiting, limit)
+	q.target, q.maxWaiting = max(defaultRunning, limit)*q.chainPlaces, max(defaultWaiting, limit)
 	q.maxRunning = max(q.target, min(q.maxRunning, q.running+q.target/4))
 	started := q.startAll()
 	q.mu.Unlock()
-	started.work()
+	var output batch.Batch
+	started.run(&output)
+	output.Flush()
 }
 
 // warning counts dropped queries of the chain, and returns the log line, "" if the last one was less than overloadPause ago.
@@ -276,10 +315,11 @@ func (c *chain) warning(dropped int) string {
 	defer q.mu.Unlock()
 	busiest := &client{}
 	for _, cl := range c.clients {
-		if cl.running+cl.waiting > busiest.running+busiest.waiting {
+		if cl.queries+cl.waiting > busiest.queries+busiest.waiting {
 			busiest = cl
 		}
 	}
+	limit := min(q.maxRunning/max(1, busiest.running/max(1, busiest.queries)), c.limit) // at the average places of its queries
 	return fmt.Sprintf("%d queries dropped for overload since the last such line, their clients get no reply: client %v has the most, %d in progress and %d waiting; limit %d in progress (logged once a minute)",
-		q.dropped.Swap(0), busiest.address, busiest.running, busiest.waiting, min(q.maxRunning, c.limit))
+		q.dropped.Swap(0), busiest.address, busiest.queries, busiest.waiting, limit)
 }

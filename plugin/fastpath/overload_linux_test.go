@@ -27,14 +27,14 @@ func clientAddress(i int) netip.Addr {
 type testQueue struct {
 	*queue
 	clock   time.Duration
-	numbers map[*datagram]int
-	running map[int]*datagram
+	numbers map[*request]int
+	running map[int]*request
 	dropped []int
 }
 
 func newTestQueue(running, waiting int) *testQueue {
-	q := &testQueue{numbers: map[*datagram]int{}, running: map[int]*datagram{}}
-	q.queue = newQueue(func() time.Duration { return q.clock })
+	q := &testQueue{numbers: map[*request]int{}, running: map[int]*request{}}
+	q.queue = newQueue(func() time.Duration { return q.clock }, 1)
 	q.maxRunning, q.target, q.maxWaiting = running, running, waiting
 	return q
 }
@@ -47,7 +47,7 @@ func (q *testQueue) chain(limit int) *chain {
 
 // add adds a query and reports whether it runs.
 func (q *testQueue) add(c *chain, number int, from netip.Addr) bool {
-	d := new(datagram)
+	d := new(request)
 	q.numbers[d] = number
 	runs, dropped := c.add(d, from)
 	if runs {
@@ -61,7 +61,7 @@ func (q *testQueue) add(c *chain, number int, from netip.Addr) bool {
 func (q *testQueue) end(number int) (started []int) {
 	d := q.running[number]
 	delete(q.running, number)
-	instead, dropped := q.queue.end(d.chain, d.client)
+	instead, dropped := q.queue.endLocked(d.chain, d.client, d.places)
 	q.drop(dropped)
 	for d := instead.first; d != nil; d = d.next {
 		n := q.numbers[d]
@@ -71,7 +71,7 @@ func (q *testQueue) end(number int) (started []int) {
 	return started
 }
 
-func (q *testQueue) drop(l datagramList) {
+func (q *testQueue) drop(l requestList) {
 	for d := l.first; d != nil; d = d.next {
 		q.dropped = append(q.dropped, q.numbers[d])
 	}
@@ -416,7 +416,7 @@ func TestResize(t *testing.T) {
 // TestWaitingCost checks that a waiting query takes no more memory than waitingCost.
 func TestWaitingCost(t *testing.T) {
 	const mapEntry = 64 // key, pointer and the free part of a map's group
-	if size := unsafe.Sizeof(datagram{}) + unsafe.Sizeof(client{}) + mapEntry + datagramLen; size > waitingCost {
+	if size := unsafe.Sizeof(request{}) + unsafe.Sizeof(client{}) + mapEntry + datagramLen; size > waitingCost {
 		t.Errorf("a query of %d bytes takes %d with its client, more than waitingCost, %d", datagramLen, size, waitingCost)
 	}
 }
@@ -426,13 +426,13 @@ func BenchmarkChain(b *testing.B) {
 	q := newTestQueue(defaultRunning, defaultWaiting)
 	c := q.chain(0)
 	from := clientAddress(1)
-	d := new(datagram)
+	d := new(request)
 	b.ReportAllocs()
 	for b.Loop() {
 		if runs, _ := c.add(d, from); !runs {
 			b.Fatal("a query waits")
 		}
-		if started, _ := q.queue.end(d.chain, d.client); started.first != nil {
+		if started := q.queue.end(d.chain, d.client, d.places); started.first != nil {
 			b.Fatal("another query was waiting")
 		}
 	}
@@ -535,7 +535,7 @@ func TestBackgroundShares(t *testing.T) {
 		t.Errorf("%d queries run, want at most %d", q.queue.running, defaultRunning)
 	}
 	for _, cl := range all {
-		q.queue.end(c, cl)
+		q.queue.end(c, cl, 1)
 	}
 	if c.running != 0 || len(c.clients) != 0 {
 		t.Errorf("after the end, %d background queries of %d clients run", c.running, len(c.clients))

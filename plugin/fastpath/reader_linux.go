@@ -3,9 +3,7 @@ package fastpath
 import (
 	"errors"
 	"fmt"
-	"hash/maphash"
 	"net"
-	"net/netip"
 	"os"
 	"syscall"
 	"time"
@@ -15,11 +13,11 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
-	"github.com/nearside-dns/nearside/plugin/internal/block"
+	"github.com/nearside-dns/nearside/plugin/internal/batch"
 )
 
 const (
-	batch       = 64       // datagrams received or sent by a system call
+	batchLen    = 64       // datagrams received or sent by a system call
 	arenaLen    = 64 << 10 // bytes of answers sent by a system call
 	maxHitLen   = 16 << 10 // bytes of an answer; longer ones are handed to the chain
 	maxFailures = 10       // of receiving in a row, before the reader waits until the socket is readable
@@ -40,23 +38,22 @@ type reader struct {
 	socket   *socket
 	ended    chan struct{}
 
-	received [batch]mmsghdr
-	vectors  [batch]unix.Iovec
-	names    [batch]unix.RawSockaddrInet6
-	controls [batch][controlLen]byte
-	queries  [batch][datagramLen]byte
+	received [batchLen]mmsghdr
+	vectors  [batchLen]unix.Iovec
+	names    [batchLen]unix.RawSockaddrInet6
+	controls [batchLen][controlLen]byte
+	queries  [batchLen][datagramLen]byte
 
-	answers       [batch]mmsghdr
-	answerVectors [batch]unix.Iovec
-	hits          [batch]hit
+	answers       [batchLen]mmsghdr
+	answerVectors [batchLen]unix.Iovec
+	hits          [batchLen]hit
 	pending       int // answers that are not sent yet
 	arena         []byte
 
-	query   answers.Query
-	patch   answers.Patch
-	key     [answers.MaxKey]byte
-	listKey [answers.MaxKey]byte
-	random  uint64
+	lookup
+	patch  answers.Patch
+	random random
+	output batch.Batch
 
 	failures int // of receiving in a row
 }
@@ -65,7 +62,7 @@ func newReader(l *listener, s *socket) *reader {
 	r := &reader{
 		listener: l, socket: s, ended: make(chan struct{}),
 		arena:  make([]byte, 0, arenaLen+maxHitLen), // with room for a copy of the last answer's records to shuffle them
-		random: new(maphash.Hash).Sum64() | 1,
+		random: newRandom(),
 	}
 	for i := range r.received {
 		r.vectors[i].Base = &r.queries[i][0]
@@ -127,11 +124,11 @@ func (r *reader) step(fd uintptr) bool {
 func (r *reader) batch(fd uintptr) bool {
 	// RawSyscall6, since neither call waits and a batch takes microseconds: Syscall6 would let the scheduler give the
 	// goroutine's processor to another one meanwhile.
-	n, _, errno := unix.RawSyscall6(unix.SYS_RECVMMSG, fd, uintptr(unsafe.Pointer(&r.received[0])), batch, unix.MSG_DONTWAIT, 0, 0)
+	n, _, errno := unix.RawSyscall6(unix.SYS_RECVMMSG, fd, uintptr(unsafe.Pointer(&r.received[0])), batchLen, unix.MSG_DONTWAIT, 0, 0)
 	switch errno {
 	case 0:
 		r.failures = 0
-		r.serve(fd, int(n))     // #nosec G115 -- at most batch
+		r.serve(fd, int(n))     // #nosec G115 -- at most batchLen
 		for i := range int(n) { // #nosec G115
 			r.resetLengths(i)
 		}
@@ -173,10 +170,11 @@ func (r *reader) serve(fd uintptr, n int) {
 	now := answers.Now()
 	for i := range n {
 		if !r.answer(fd, s, i, now) {
-			r.handOver(s, i)
+			r.handOver(s, i, now)
 		}
 	}
 	r.flush(fd, s, now)
+	r.output.Flush()
 	s.release()
 }
 
@@ -184,92 +182,29 @@ func (r *reader) serve(fd uintptr, n int) {
 func (r *reader) answer(fd uintptr, s *server, i int, now time.Duration) bool {
 	q := &r.query
 	in := r.queries[i][:min(int(r.received[i].length), datagramLen)]
-	// CoreDNS dispatches a question for DS to the block of a parent zone, if there is one.
-	if !q.Parse(in) || q.Type == dns.TypeDS {
-		return false
-	}
 	client := clientOf(&r.names[i])
-	rt, e, counters := r.find(s, in, client, now)
-	if e == nil || q.Upper && !e.AnyCase || !e.Fresh(now) {
+	if !r.find(s, in, client, now) {
 		return false
 	}
-	if e.Popularity != nil && e.Popularity.Count(now) && !e.Popularity.Refreshing.Load() {
-		return false // the chain prefetches it
-	}
-	r.patch = e.Patch(now)
-	fragment := fragmentIPv6
-	if client.Is4() {
-		fragment = fragmentIPv4
-	}
-	form := e.Form(q, &r.patch, min(q.Limit(), maxHitLen), fragment)
+	r.patch = r.entry.Patch(now)
+	form := formOf(r.route, r.entry, q, &r.patch, min(q.Limit(), maxHitLen), fragmentOf(client), &r.random)
 	if form == nil {
+		r.wire = false // the answer has to be truncated or reordered
 		return false
-	}
-	if rt.shuffle {
-		if form.Ordered() {
-			return false
-		}
-		r.patch.Shuffle = r.nextRandom()
 	}
 	if len(r.arena)+form.ReplyLen(q, &r.patch) > arenaLen {
 		r.flush(fd, s, now)
 	}
-	for _, c := range counters {
+	for _, c := range r.counters {
 		if c != nil {
 			c.Inc()
 		}
 	}
 	start := len(r.arena)
 	r.arena = form.AppendReply(r.arena, in, q, &r.patch)
-	r.hits[r.pending].set(rt.counters, e, q, form.Rcode(), client, len(in))
+	r.hits[r.pending].set(r.route.counters, r.entry, q, form.Rcode(), client, len(in))
 	r.enqueue(i, r.arena[start:])
 	return true
-}
-
-// find returns the route of a query, its entry, nil without one, and the counters of the answer.
-func (r *reader) find(s *server, in []byte, client netip.Addr, now time.Duration) (rt *route, e *answers.Entry, counters [3]answers.Counter) {
-	q := &r.query
-	key := q.AppendKey(r.key[:0], 0, in) // with capacity for a view
-	if rt = s.routes.find(answers.KeyName(key)); rt == nil || rt.keyspace == 0 {
-		return nil, nil, counters
-	}
-	answers.SetKeyspace(key, rt.keyspace)
-	var search block.Search
-	if rt.search != nil && q.Search == nil {
-		search = rt.search.Search(client, answers.KeyName(key))
-	}
-	if search.List != 0 {
-		listed := answers.AppendKeyList(append(r.listKey[:0], key...), search.List)
-		if e = answers.Shared.Get(listed); e != nil && e.Fresh(now) {
-			return rt, e, [3]answers.Counter{e.Count.Counter(rt.counters.server), search.Client}
-		}
-	}
-	e = answers.Shared.Get(key)
-	var view answers.View
-	if e != nil && e.Views != nil {
-		e, view = answers.Shared.GetView(e, key, now, client, q.CallerData(in))
-	}
-	switch {
-	case e == nil || search.List != 0 && !e.Plain.HasData():
-		return nil, nil, counters
-	case e.Count != nil: // its plugin precedes the one with search lists in the chain
-		return rt, e, [3]answers.Counter{e.Count.Counter(rt.counters.server), view.Callers}
-	}
-	return rt, e, [3]answers.Counter{search.Count, search.Client, view.Callers}
-}
-
-// Minimum lengths in bytes of answers in which CoreDNS compresses names to avoid fragments, as NSD does.
-const (
-	fragmentIPv4 = 1480
-	fragmentIPv6 = 1220
-)
-
-func (r *reader) nextRandom() uint64 {
-	// Marsaglia's xorshift, which never yields 0.
-	r.random ^= r.random << 13
-	r.random ^= r.random >> 7
-	r.random ^= r.random << 17
-	return r.random
 }
 
 // enqueue appends an answer to the pending ones.
@@ -295,22 +230,10 @@ func (r *reader) flush(fd uintptr, s *server, start time.Duration) {
 	if r.pending == 0 {
 		return
 	}
-	unsent := 0
-	for sent, waits := 0, true; sent < r.pending; {
-		n, _, errno := unix.RawSyscall6(unix.SYS_SENDMMSG, fd, uintptr(unsafe.Pointer(&r.answers[sent])), uintptr(r.pending-sent), unix.MSG_DONTWAIT, 0, 0) // #nosec G115
-		switch {
-		case errno == 0:
-			sent += int(n) // #nosec G115 -- at most batch
-		case errno == unix.EINTR:
-		case errno == unix.EAGAIN && waits:
-			waits = waitWritable(int(fd)) // #nosec G115 -- a descriptor
-		default: // the first of the rest cannot be sent
-			s.metrics.droppedSend.Inc()
-			r.hits[sent].rcode = dns.RcodeServerFailure // as prometheus counts a plugin that cannot write its reply
-			sent++
-			unsent++
-		}
-	}
+	unsent := sendAll(fd, r.answers[:r.pending], func(i int) {
+		r.hits[i].rcode = dns.RcodeServerFailure // as prometheus counts a plugin that cannot write its reply
+	})
+	s.metrics.droppedSend.Add(float64(unsent))
 	took := answers.Now() - start
 	for i := range r.pending {
 		r.hits[i].count(took)
@@ -327,35 +250,17 @@ func waitWritable(fd int) bool {
 	return err == nil && ready == 1 || err == syscall.EINTR
 }
 
-// handOver hands a datagram to the plugin chain.
-func (r *reader) handOver(s *server, i int) {
+// handOver hands a datagram to the wire handlers or to the plugin chain.
+func (r *reader) handOver(s *server, i int, now time.Duration) {
 	in := &r.received[i]
-	d, _ := datagrams.Get().(*datagram)
-	s.references.Add(1)
-	s.metrics.inFlight.Inc()
-	d.server, d.socket = s, r.socket
-	d.query = append(d.buf[:0], r.queries[i][:min(int(in.length), datagramLen)]...)
-	d.peer.name, d.peer.nameLen, d.peer.controlLen = r.names[i], in.header.Namelen, 0
+	d := newRequest(s, r.queries[i][:min(int(in.length), datagramLen)])
+	o := &d.origin
+	d.to, o.socket = o, r.socket
+	o.peer.name, o.peer.nameLen, o.peer.controlLen = r.names[i], in.header.Namelen, 0
 	if r.socket.wildcard {
 		control := r.controls[i][:in.header.Controllen]
 		clearInterface(control)
-		d.peer.controlLen = copy(d.peer.control[:], control)
+		o.peer.controlLen = copy(o.peer.control[:], control)
 	}
-	s.metrics.handedOver.Inc()
-	s.chainOf(r.key[:0], d.query).handOver(d, clientOf(&r.names[i]))
-}
-
-// chainOf returns the chain of a query's server block, whose queries do not wait for those of another block. Queries that
-// match no block, or that are refused whatever their name, have a chain of their own: the probes of a kubelet must not
-// fail because an upstream is dead. buf has capacity for a name.
-func (s *server) chainOf(buf, query []byte) *chain {
-	if answers.HasOtherVersion(query) {
-		return s.chain
-	}
-	if name, ok := answers.AppendName(buf, query); ok {
-		if rt := s.routes.find(name); rt != nil {
-			return rt.chain
-		}
-	}
-	return s.chain
+	r.pass(&r.output, d, clientOf(&r.names[i]), now)
 }

@@ -197,7 +197,7 @@ func TestHitAllocatesNothing(t *testing.T) {
 func TestBatchesAreAnswered(t *testing.T) {
 	b := newBed(t, false)
 	b.store(t, &answers.Entry{}, addressReply("hit.test.", 1))
-	const rounds = 3*batch + 1
+	const rounds = 3*batchLen + 1
 	for range rounds {
 		packed, err := new(dns.Msg).SetQuestion("hit.test.", dns.TypeA).Pack()
 		if err == nil {
@@ -399,7 +399,7 @@ func TestUnsendable(t *testing.T) {
 
 	chain := t.Name() + " chain"
 	for i := range peers {
-		w := &writer{socket: b.socket, metrics: s.metrics, peer: peers[i]}
+		w := &writer{to: &datagram{b.socket, peers[i]}, metrics: s.metrics}
 		serveCounted(t, chain, w, question("hit.test."), reply)
 		if i == 1 {
 			refuse(w, question("hit.test."), dns.MsgReject) // as CoreDNS's server does then
@@ -445,7 +445,7 @@ func TestCounted(t *testing.T) {
 				t.Fatalf("no hit: %v", m)
 			}
 			hits[c.kind]++
-			serveCounted(t, chain, &writer{socket: b.socket, metrics: b.listener.server.Load().metrics, peer: b.peer(t)}, c.query, reply)
+			serveCounted(t, chain, &writer{to: &datagram{b.socket, b.peer(t)}, metrics: b.listener.server.Load().metrics}, c.query, reply)
 			b.receive(t)
 		}
 	}

@@ -8,7 +8,7 @@ import (
 	"github.com/coredns/coredns/plugin"
 	"github.com/coredns/coredns/plugin/metrics/vars"
 	"github.com/coredns/coredns/plugin/test"
-	"github.com/coredns/coredns/request"
+	corerequest "github.com/coredns/coredns/request"
 	"github.com/miekg/dns"
 	"time"
 
@@ -80,7 +80,7 @@ func TestTypeLabels(t *testing.T) {
 	for qtype := range monitoredTypes {
 		m := new(dns.Msg)
 		m.Question = []dns.Question{{Name: "example.org.", Qtype: uint16(qtype), Qclass: dns.ClassINET}} // #nosec G115
-		state := request.Request{Req: m, W: &test.ResponseWriter{}}
+		state := corerequest.Request{Req: m, W: &test.ResponseWriter{}}
 		before := counted(t, typeLabels[qtype])
 		vars.Report("named", state, "zone", "", "NOERROR", "plugin", 0, time.Now())
 		if counted(t, typeLabels[qtype]) != before+1 {

@@ -28,6 +28,18 @@ type peer struct {
 	controlLen int
 }
 
+// datagram is the destination of the reply to a query over UDP.
+type datagram struct {
+	socket *socket
+	peer   peer
+}
+
+func (d *datagram) send(reply []byte) error { return d.socket.send(&d.peer, reply) }
+func (d *datagram) localAddr() net.Addr     { return d.socket.conn.LocalAddr() }
+func (d *datagram) remoteAddr() net.Addr    { return d.peer.udpAddr() }
+func (d *datagram) close()                  {}
+func (d *datagram) ended()                  {}
+
 // udpAddr returns the source address.
 func (p *peer) udpAddr() *net.UDPAddr {
 	a := net.UDPAddrFromAddrPort(netip.AddrPortFrom(clientOf(&p.name), p.name.Port>>8|p.name.Port<<8))

@@ -3,6 +3,8 @@ package fastpath
 import (
 	"container/heap"
 	"slices"
+
+	"github.com/nearside-dns/nearside/plugin/internal/batch"
 )
 
 // clientHeap orders clients by the number of their running queries, lowest first, then by the arrival of their first
@@ -33,10 +35,10 @@ func (h *clientHeap) Pop() any {
 	return c
 }
 
-// datagramList is a list of queries, linked by next.
-type datagramList struct{ first, last *datagram }
+// requestList is a list of queries, linked by next.
+type requestList struct{ first, last *request }
 
-func (l *datagramList) add(d *datagram) {
+func (l *requestList) add(d *request) {
 	d.next = nil
 	if l.first == nil {
 		l.first = d
@@ -47,7 +49,7 @@ func (l *datagramList) add(d *datagram) {
 }
 
 // drop releases the queries of the list without a reply, counts and logs them.
-func (l datagramList) drop() {
+func (l requestList) drop() {
 	if l.first == nil {
 		return
 	}
@@ -63,18 +65,56 @@ func (l datagramList) drop() {
 	}
 }
 
-// work answers the queries of the list, each in a goroutine.
-func (l datagramList) work() {
-	for d := l.first; d != nil; {
-		next := d.next
-		d.next = nil
-		pool.do(d)
-		d = next
+// run runs the queries of the list. Those for wire handlers run when the batch is flushed, since their end may start
+// others.
+func (l requestList) run(b *batch.Batch) {
+	for r := l.first; r != nil; {
+		next := r.next
+		r.next = nil
+		if r.wire != nil {
+			starterOf(b).add(r)
+		} else {
+			r.run(b)
+		}
+		r = next
 	}
 }
 
+// starter runs queries for wire handlers that have waited. It implements batch.Flusher.
+type starter struct{ requestList }
+
+func starterOf(b *batch.Batch) *starter {
+	for _, f := range b.Pending() {
+		if s, ok := f.(*starter); ok {
+			return s
+		}
+	}
+	s := new(starter)
+	b.Add(s)
+	return s
+}
+
+// Flush implements batch.Flusher. The queries that it runs may end at once and let others run: these are added to the
+// starter, so that the stack does not grow.
+func (s *starter) Flush() {
+	if s.first == nil {
+		return
+	}
+	var output batch.Batch
+	output.Add(s)
+	for s.first != nil {
+		r := s.first
+		if s.first = r.next; s.first == nil {
+			s.last = nil
+		}
+		r.next = nil
+		r.run(&output)
+	}
+	output.Flush()
+}
+
 // enqueue appends a query to those that wait.
-func (c *chain) enqueue(d *datagram) {
+func (c *chain) enqueue(d *request) {
 	q, cl := c.queue, d.client
 	if c.waiting == 0 {
 		q.busy = append(q.busy, c)
@@ -95,7 +135,7 @@ func (c *chain) enqueue(d *datagram) {
 }
 
 // remove removes a query, which is the first of its client, from those that wait.
-func (c *chain) remove(d *datagram) *datagram {
+func (c *chain) remove(d *request) *request {
 	q, cl := c.queue, d.client
 	q.waiting--
 	c.waiting--

@@ -9,14 +9,14 @@ const maxIdleWorkers = 64
 // costs 10 percent of a miss more.
 type workers struct {
 	mu   sync.Mutex
-	idle []chan *datagram // the last one was busy last
+	idle []chan *request // the last one was busy last
 }
 
 // pool is the pool of the process.
 var pool workers
 
 // do answers a query in a goroutine.
-func (w *workers) do(d *datagram) {
+func (w *workers) do(d *request) {
 	w.mu.Lock()
 	if last := len(w.idle) - 1; last >= 0 {
 		worker := w.idle[last]
@@ -30,8 +30,8 @@ func (w *workers) do(d *datagram) {
 }
 
 // work answers queries until maxIdleWorkers others are idle.
-func (w *workers) work(d *datagram) {
-	next := make(chan *datagram, 1)
+func (w *workers) work(d *request) {
+	next := make(chan *request, 1)
 	for {
 		work(d)
 		w.mu.Lock()

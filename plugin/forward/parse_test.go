@@ -28,7 +28,7 @@ func resolvConf(t testing.TB, text string) string {
 	return path
 }
 
-func who(data string) dns.EDNS0 { return &dns.EDNS0_LOCAL{Code: 65313, Data: []byte(data)} }
+func who(data string) []byte { return append([]byte{0xff, 0x21, 0, byte(len(data))}, data...) }
 
 func plain(address string) endpoint {
 	return endpoint{protocol: transport.DNS, address: address}

@@ -88,6 +88,25 @@ func (p *process) memory() (now, peak float64, err error) {
 	return now, peak, nil
 }
 
+// resetPeak makes the maximum the present memory (proc_pid_clear_refs(5)).
+func (p *process) resetPeak() error {
+	return os.WriteFile(fmt.Sprintf("/proc/%d/clear_refs", p.pid), []byte("5"), 0)
+}
+
+// atRest records the memory of a server without queries, from which growth is counted.
+func (s *server) atRest() (err error) {
+	if s.rest, _, err = s.memory(); err != nil {
+		return err
+	}
+	return s.resetPeak()
+}
+
+// growth returns the maximum of memory above that at rest, in MiB.
+func (s *server) growth() (float64, error) {
+	_, peak, err := s.memory()
+	return peak - s.rest, err
+}
+
 func scan(line, key string, kib *float64) bool {
 	if !strings.HasPrefix(line, key) {
 		return false
@@ -119,11 +138,19 @@ func pause(ctx context.Context, d time.Duration) error {
 	}
 }
 
+// freePort returns a port that no process uses, over TCP and UDP.
 func freePort() int {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return 0 // the server that binds it reports the error
+	for range tries {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			break
+		}
+		packets, err := net.ListenPacket("udp", l.Addr().String())
+		_ = l.Close()
+		if err == nil {
+			_ = packets.Close()
+			return l.Addr().(*net.TCPAddr).Port
+		}
 	}
-	defer func() { _ = l.Close() }()
-	return l.Addr().(*net.TCPAddr).Port
+	return 0 // the server that binds it reports the error
 }

@@ -1,9 +1,12 @@
 package transport
 
 import (
+	"io"
 	"net"
+	"os"
 	"syscall"
 	"time"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -96,4 +99,108 @@ func segments(c net.Conn) (p packets, ok bool) {
 		}
 	})
 	return p, ok && err == nil
+}
+
+// stream is the socket of a plain TCP connection, for writes and reads without blocking. One goroutine writes at a time,
+// and one reads.
+type stream struct {
+	raw     syscall.RawConn
+	control func(fd uintptr)
+	b       []byte // to be written
+	n       int    // written
+	errno   syscall.Errno
+}
+
+// newStream returns the socket of a connection, or nil if it is not plain TCP.
+func newStream(c net.Conn) *stream {
+	t, is := c.(*net.TCPConn)
+	if !is {
+		return nil
+	}
+	raw, err := t.SyscallConn()
+	if err != nil {
+		return nil
+	}
+	s := &stream{raw: raw}
+	s.control = func(fd uintptr) {
+		// RawSyscall6, since the call does not wait: Syscall6 would let the scheduler move the processor to another thread.
+		n, _, errno := unix.RawSyscall6(unix.SYS_SENDTO, fd, uintptr(unsafe.Pointer(&s.b[0])), uintptr(len(s.b)), unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL, 0, 0) // #nosec G103
+		s.n, s.errno = int(n), errno
+	}
+	return s
+}
+
+// write writes as much of b, which is not empty, as the kernel accepts at once.
+func (s *stream) write(b []byte) (n int, err error) {
+	for {
+		s.b = b
+		err := s.raw.Control(s.control)
+		s.b = nil
+		switch {
+		case err != nil:
+			return 0, err
+		case s.errno == 0:
+			return s.n, nil
+		case s.errno == unix.EAGAIN:
+			return 0, nil
+		case s.errno != unix.EINTR:
+			return 0, os.NewSyscallError("sendto", s.errno)
+		}
+	}
+}
+
+// read reads into a connection until its end.
+func (s *stream) read(c *conn) error {
+	var end error
+	err := s.raw.Read(func(fd uintptr) (ended bool) {
+		for {
+			b := c.room()
+			n, _, errno := unix.RawSyscall6(unix.SYS_RECVFROM, fd, uintptr(unsafe.Pointer(&b[0])), uintptr(len(b)), unix.MSG_DONTWAIT, 0, 0) // #nosec G103
+			switch {
+			case errno == unix.EAGAIN:
+				return false
+			case errno == unix.EINTR:
+			case errno != 0:
+				end = os.NewSyscallError("recvfrom", errno)
+				return true
+			case n == 0:
+				end = io.EOF
+				return true
+			default:
+				c.received(int(n))
+			}
+		}
+	})
+	if err != nil {
+		return err
+	}
+	return end
+}
+
+// receive waits for a datagram, without a buffer while it waits, and returns it in a buffer of n bytes or more.
+func (s *socket) receive(q datagram) (buf *[]byte, n int, err error) {
+	raw, err := s.c.SyscallConn()
+	if err != nil {
+		return nil, 0, err
+	}
+	var errno error
+	err = raw.Read(func(fd uintptr) bool {
+		buf = bufferFor(q)
+		for errno = unix.EINTR; errno == unix.EINTR; {
+			n, _, errno = unix.Recvfrom(int(fd), *buf, unix.MSG_DONTWAIT) // #nosec G115 -- the kernel's are int32
+		}
+		if errno == unix.EAGAIN {
+			releaseBuffer(buf)
+			return false
+		}
+		return true
+	})
+	switch {
+	case err != nil:
+		return nil, 0, err
+	case errno != nil:
+		releaseBuffer(buf)
+		return nil, 0, os.NewSyscallError("recvfrom", errno)
+	}
+	return buf, n, nil
 }

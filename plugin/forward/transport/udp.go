@@ -12,6 +12,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/nearside-dns/nearside/plugin/internal/batch"
 )
 
 const (
@@ -46,6 +48,7 @@ type Datagrams struct {
 	MaxIdle        int
 	Metrics        *Metrics
 
+	tasks    tasks
 	mu       sync.Mutex
 	idle     []*socket // the one with the longest idle time first
 	closing  bool
@@ -59,34 +62,43 @@ type socket struct {
 	uses       int
 	exposed    bool // received a datagram that is not the answer: its sender may know the port
 	unread     func() (answer, failed bool)
+	interrupt  func() // ends a read
 }
 
 // unknownUnread replaces unread if the content of a socket can't be examined.
 func unknownUnread() (answer, failed bool) { return false, true }
 
 // Send implements Carrier.
-func (d *Datagrams) Send(call *Call) {
+func (d *Datagrams) Send(_ *batch.Batch, call *Call) error {
 	if !call.prepare() {
-		d.finish(call, nil, errQuery)
-		return
+		call.ended = true
+		return errQuery
 	}
-	go d.carry(call)
+	go d.carry(datagram{task: d.tasks.begin(call), question: call.question, deadline: call.Deadline})
+	return nil
+}
+
+// datagram is a query over UDP.
+type datagram struct {
+	*task
+	question int // length of header and question in bytes
+	deadline time.Time
 }
 
 // carry sends a query and waits for the answer.
-func (d *Datagrams) carry(call *Call) {
-	s, reused, err := d.socketFor(call)
+func (d *Datagrams) carry(q datagram) {
+	s, reused, err := d.socketFor(q)
 	if err != nil {
-		d.finish(call, nil, err)
+		d.tasks.end(q.task, nil, err)
 		return
 	}
-	reply, err := d.exchange(s, call)
+	buf, reply, err := d.exchange(s, q)
 	// On a reused socket a refusal may be of the query before.
 	for ports := 1; ports < maxPorts && (reused && refused(err) || errors.Is(err, errGuessed)); ports++ {
 		d.drop(s)
 		reused = false
-		if s, err = d.connect(call); err == nil {
-			reply, err = d.exchange(s, call)
+		if s, err = d.connect(q); err == nil {
+			buf, reply, err = d.exchange(s, q)
 		}
 	}
 	switch {
@@ -96,21 +108,18 @@ func (d *Datagrams) carry(call *Call) {
 	default:
 		d.release(s)
 	}
-	d.finish(call, reply, err)
-}
-
-func (d *Datagrams) finish(call *Call, reply []byte, err error) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	call.finish(reply, err)
+	d.tasks.end(q.task, reply, err)
+	if buf != nil {
+		releaseBuffer(buf)
+	}
 }
 
 // socketFor returns a socket for a call, and whether it was used before.
-func (d *Datagrams) socketFor(call *Call) (s *socket, reused bool, err error) {
+func (d *Datagrams) socketFor(q datagram) (s *socket, reused bool, err error) {
 	for {
-		s := d.nextIdle(call)
+		s := d.nextIdle()
 		if s == nil {
-			s, err = d.connect(call)
+			s, err = d.connect(q)
 			return s, false, err
 		}
 		answer, failed := s.unread()
@@ -126,9 +135,9 @@ func (d *Datagrams) socketFor(call *Call) (s *socket, reused bool, err error) {
 }
 
 // connect opens a socket for a call.
-func (d *Datagrams) connect(call *Call) (*socket, error) {
+func (d *Datagrams) connect(q datagram) (*socket, error) {
 	d.Metrics.Misses.Inc()
-	ctx, cancel := context.WithDeadline(context.Background(), call.Deadline)
+	ctx, cancel := context.WithDeadline(context.Background(), q.deadline)
 	defer cancel()
 	c, err := Dialer("udp", d.Source).DialContext(ctx, "udp", d.Address)
 	if err != nil {
@@ -139,23 +148,22 @@ func (d *Datagrams) connect(call *Call) (*socket, error) {
 		return nil, fmt.Errorf("connect: a %T for UDP", c)
 	}
 	d.Metrics.Connections.Inc()
-	s := &socket{c: u, made: time.Now(), unread: unread(u)}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	call.socket = s
-	return s, nil
+	return &socket{
+		c: u, made: time.Now(), unread: unread(u),
+		interrupt: func() { _ = u.SetDeadline(time.Unix(1, 0)) }, // the reader closes the socket
+	}, nil
 }
 
-// nextIdle returns the socket with the longest idle time for a call, so that ports alternate, or nil.
-func (d *Datagrams) nextIdle(call *Call) *socket {
+// nextIdle returns the socket with the longest idle time, so that ports alternate, or nil.
+func (d *Datagrams) nextIdle() (s *socket) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.closeExpired(time.Now())
 	if len(d.idle) == 0 {
 		return nil
 	}
-	call.socket, d.idle = d.idle[0], d.idle[1:]
-	return call.socket
+	s, d.idle = d.idle[0], d.idle[1:]
+	return s
 }
 
 // closeExpired closes idle sockets that have reached Expire or MaxAge, up to the first that has not.
@@ -206,8 +214,8 @@ func (d *Datagrams) drop(s *socket) {
 var buffers = sync.Pool{New: func() any { b := make([]byte, bufferSize); return &b }}
 
 // bufferFor returns a buffer for the longest answer that the OPT record of a query allows, RFC 6891 section 6.2.3.
-func bufferFor(call *Call) *[]byte {
-	opt := call.Query[call.question:]
+func bufferFor(q datagram) *[]byte {
+	opt := q.query[q.question:]
 	if len(opt) >= optLen && opt[0] == 0 && binary.BigEndian.Uint16(opt[1:]) == typeOPT {
 		if size := int(binary.BigEndian.Uint16(opt[3:])); size >= bufferSize {
 			b := make([]byte, size+1)
@@ -218,53 +226,59 @@ func bufferFor(call *Call) *[]byte {
 	return buf
 }
 
-// exchange sends a query and receives the answer. Other datagrams are dropped: they may be forged.
-func (d *Datagrams) exchange(s *socket, call *Call) ([]byte, error) {
+// releaseBuffer returns a buffer to the pool, unless it is one for long answers.
+func releaseBuffer(buf *[]byte) {
+	if len(*buf) == bufferSize {
+		buffers.Put(buf)
+	}
+}
+
+// exchange sends a query and receives the answer, which is in the buffer. Other datagrams are dropped: they may be forged.
+func (d *Datagrams) exchange(s *socket, q datagram) (buf *[]byte, reply []byte, err error) {
 	d.Metrics.InFlight.Inc()
 	defer d.Metrics.InFlight.Dec()
-	defer d.detach(call)
-	query := append(make([]byte, 0, len(call.Query)), call.Query...)
-	id := uint16(rand.Uint32()) // #nosec G404 G115 -- ChaCha8, seeded by the system
-	setID(query, id)
-	if err := d.setDeadline(s, call); err != nil {
-		return nil, err
+	defer d.tasks.onCancel(q.task, nil) // before another call uses the socket
+	id := uint16(rand.Uint32())         // #nosec G404 G115 -- ChaCha8, seeded by the system
+	setID(q.query, id)
+	if err := s.c.SetDeadline(q.deadline); err != nil {
+		return nil, nil, err
 	}
-	if _, err := s.c.Write(query); err != nil {
-		return nil, err
+	if !d.tasks.onCancel(q.task, s.interrupt) {
+		return nil, nil, errCancelled
+	}
+	if _, err := s.c.Write(q.query); err != nil {
+		return nil, nil, err
 	}
 	d.Metrics.Sent.Inc()
 	d.Metrics.Depth.Observe(1)
-	return d.receive(s, call, id)
+	return d.receive(s, q, id)
 }
 
 // receive waits for the answer to a query that was sent with an id.
-func (d *Datagrams) receive(s *socket, call *Call, id uint16) ([]byte, error) {
-	buf := bufferFor(call)
-	if len(*buf) == bufferSize {
-		defer buffers.Put(buf)
-	}
+func (d *Datagrams) receive(s *socket, q datagram, id uint16) (buf *[]byte, reply []byte, err error) {
 	for guesses := 0; guesses < maxGuesses; {
-		n, err := s.c.Read(*buf)
+		buf, n, err := s.receive(q)
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		d.Metrics.Received.Inc()
 		reply := (*buf)[:n]
-		reason := check(call.Query[:call.question], reply)
+		reason := check(q.query[:q.question], reply)
 		if n >= headerLen && binary.BigEndian.Uint16(reply) != id {
 			reason = WrongID
 			guesses++
 		}
 		switch {
 		case reason == "" && n == len(*buf): // the answer may be cut off
-			return truncated(reply[:call.question]), nil
+			return buf, truncated(reply[:q.question]), nil
 		case reason == "":
-			return append([]byte(nil), reply...), nil
+			return buf, reply, nil
 		}
+		releaseBuffer(buf)
 		s.exposed = true
 		d.Metrics.Dropped[reason].Inc()
 	}
-	return nil, errGuessed
+	return nil, nil, errGuessed
 }
 
 // truncated returns a truncated answer with the header and question of another, RFC 1035 section 4.1.1.
@@ -275,32 +289,8 @@ func truncated(begin []byte) []byte {
 	return reply
 }
 
-// setDeadline limits the wait for an answer. It fails if the call is cancelled.
-func (d *Datagrams) setDeadline(s *socket, call *Call) error {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if call.ended {
-		return errCancelled
-	}
-	return s.c.SetDeadline(call.Deadline)
-}
-
-// detach separates a socket from a call before another call uses it: Cancel of the first must not end the second.
-func (d *Datagrams) detach(call *Call) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	call.socket = nil
-}
-
 // Cancel implements Carrier.
-func (d *Datagrams) Cancel(call *Call) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	call.ended = true
-	if call.socket != nil {
-		_ = call.socket.c.SetDeadline(time.Unix(1, 0)) // the reader closes the socket
-	}
-}
+func (d *Datagrams) Cancel(call *Call) bool { return d.tasks.cancel(call) }
 
 // Late implements Carrier.
 func (d *Datagrams) Late(*Call) {}

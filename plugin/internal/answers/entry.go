@@ -186,8 +186,7 @@ func pack(m *dns.Msg) (Answer, error) {
 	if err != nil {
 		return Answer{}, err
 	}
-	// Packing reserves more than it fills.
-	return newAnswer(append(make([]byte, 0, len(b)), b...))
+	return newAnswer(b)
 }
 
 // Patch returns the changes to the answer for a time at which it is fresh.

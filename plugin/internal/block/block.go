@@ -27,6 +27,9 @@ type Block struct {
 	conf   *Configuration
 	config *dnsserver.Config // of the block's first zone, which has the plugins
 	zones  sync.Map          // server address -> *ServerZones
+
+	linkWire sync.Once
+	wire     WireHandler
 }
 
 // Of returns the server block of the plugin that calls it in setup.

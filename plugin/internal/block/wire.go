@@ -4,6 +4,8 @@ import (
 	"context"
 	"net/netip"
 
+	"github.com/coredns/coredns/plugin"
+
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/batch"
 )
@@ -12,8 +14,8 @@ import (
 // of a block in wire form, without dns.Msg and without a goroutine.
 type WireQuery struct {
 	answers.Query
-	// Packed is the query in wire form, and Key its key in the block's keyspace, with a capacity of answers.MaxKey. Both are
-	// valid until a method of Answerer is called.
+	// Packed is the query in wire form, and Key its key in the block's keyspace. Both are valid, and do not change, until a
+	// method of Answerer is called.
 	Packed, Key []byte
 	// Client is the source address.
 	Client netip.Addr
@@ -40,19 +42,31 @@ type Dispatcher interface {
 // Answerer sends the answer to a WireQuery. A plugin calls exactly one method, once, from any goroutine. The batch
 // belongs to the calling goroutine, which flushes it soon.
 type Answerer interface {
-	// Answer sends the answer of an entry, which plugin cache counts as a miss unless it has counted a hit itself. If the
-	// entry has no form for the client, the query is passed to the chain with the entry. The plugin has counted the answer
-	// in the entry's Count.
+	// Answer sends the answer of an entry. If the entry has no form for the client, the query is passed to the plugin chain
+	// with a StoredResult. The plugins have counted the query in their own metrics.
 	Answer(b *batch.Batch, q *WireQuery, e *answers.Entry, p answers.Patch)
 	// Pass passes the query to the plugin chain. result is the value of WireResult in the chain's context; with nil, the
 	// plugins handle and count the query as if ServeWire had not been called.
 	Pass(b *batch.Batch, q *WireQuery, result any)
 }
 
+// StoredResult is the result of a query whose answer the plugin chain has to adapt to the client.
+type StoredResult struct {
+	Entry *answers.Entry
+	Patch answers.Patch
+}
+
 // WireHandler is a plugin that answers queries in wire form.
 type WireHandler interface {
 	// ServeWire answers a query: it calls a method of the query's Answerer, before it returns or later. It does not block.
 	ServeWire(b *batch.Batch, q *WireQuery)
+}
+
+// WireCache is the WireHandler of plugin cache, the last one of a block.
+type WireCache interface {
+	WireHandler
+	// SetExchanger sets the plugin that forwards queries, except those for names in some zones, which other plugins answer.
+	SetExchanger(x Exchanger, except []string)
 }
 
 // Exchanger is a plugin that forwards queries in wire form.
@@ -68,6 +82,57 @@ type Receiver interface {
 	// answers the question, with any id, without options for one hop. It is valid until Receive returns. Without a reply,
 	// code and err are what ServeDNS of the plugin would return. The batch belongs to the calling goroutine.
 	Receive(b *batch.Batch, reply []byte, code int, err error)
+}
+
+// transparentForWire are the plugins that need not see a query in wire form. Plugin loop has to see the queries of type
+// HINFO, and transfer the zone transfers: they do not take the way in wire form.
+var transparentForWire = map[string]bool{
+	"errors":      true, // failures are passed to the plugin chain
+	"loadbalance": true, // see Eligibility.Shuffle
+	"loop":        true,
+	"metadata":    true,
+	"prometheus":  true, // the fast path counts in its metrics
+	"transfer":    true,
+}
+
+// WireHandler returns the first handler of queries in wire form, nil if the block has another plugin that has to see the
+// queries, or lacks cache or forward. Names in the zones of a ZoneOwner are for the plugin chain. It is called when the
+// servers start.
+func (b *Block) WireHandler() WireHandler {
+	b.linkWire.Do(func() { b.wire = linkWire(b.Handlers()) })
+	return b.wire
+}
+
+// linkWire connects the cache of a block to the plugin that forwards, and returns the first WireHandler: the cache, or a
+// plugin directly before it whose next handlers are WireHandlers. It returns nil if the block has no such way.
+func linkWire(handlers []plugin.Handler) (first WireHandler) {
+	var cache WireCache
+	var owned []string
+	for _, h := range handlers {
+		owner, owns := h.(ZoneOwner)
+		handler, handles := h.(WireHandler)
+		forward, forwards := h.(Exchanger)
+		switch {
+		case owns:
+			owned = append(owned, owner.OwnZones()...)
+			fallthrough
+		case transparentForWire[h.Name()]:
+			if first != nil && cache == nil {
+				return nil
+			}
+		case handles && cache == nil:
+			if first == nil {
+				first = handler
+			}
+			cache, _ = h.(WireCache)
+		case forwards && cache != nil:
+			cache.SetExchanger(forward, owned)
+			return first
+		default:
+			return nil
+		}
+	}
+	return nil
 }
 
 type wireResultKey struct{}

@@ -78,6 +78,16 @@ func ParseSuffixes(data []byte) (suffixes []string, ok bool) {
 	return suffixes, true
 }
 
+// CutSuffix returns the first suffix in an option's data, in wire form, and the data after it. It returns false for empty
+// data, and for data that AppendSuffixes does not produce.
+func CutSuffix(data []byte) (suffix, rest []byte, ok bool) {
+	end, ok := skipName(data, 0)
+	if !ok || end < 2 || len(data) > MaxOption {
+		return nil, nil, false
+	}
+	return data[:end], data[end:], true
+}
+
 // skipName returns the end of the name at an offset. It returns false for upper case and for compression pointers.
 func skipName(b []byte, at int) (end int, ok bool) {
 	for at < len(b) {

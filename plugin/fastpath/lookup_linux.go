@@ -1,0 +1,140 @@
+package fastpath
+
+import (
+	"net/netip"
+	"time"
+
+	"github.com/miekg/dns"
+
+	"github.com/nearside-dns/nearside/plugin/internal/answers"
+	"github.com/nearside-dns/nearside/plugin/internal/batch"
+	"github.com/nearside-dns/nearside/plugin/internal/block"
+)
+
+// lookup finds the stored answers to queries, one after the other. Its memory is reused.
+type lookup struct {
+	query   answers.Query
+	nested  bool // names are not expanded: a plugin has sent the query to answer another one
+	key     [answers.MaxKey]byte
+	listKey [answers.MaxKey]byte
+
+	// The result for the last query.
+	route    *route
+	entry    *answers.Entry
+	counters [3]answers.Counter // of the answer; unused ones are nil
+	wire     bool               // without a fresh entry: the wire handlers of the route may answer
+	keyLen   int
+}
+
+// find parses a query and reports whether the store has an answer. The answer may still be too long for the client, see
+// formOf.
+func (l *lookup) find(s *server, in []byte, client netip.Addr, now time.Duration) bool {
+	q := &l.query
+	l.route, l.entry, l.counters, l.wire = nil, nil, [3]answers.Counter{}, false
+	if !q.Parse(in) {
+		return false
+	}
+	key := q.AppendKey(l.key[:0], 0, in) // with capacity for a view
+	l.keyLen = len(key)
+	// CoreDNS dispatches a question for DS to the block of a parent zone, if there is one.
+	if l.route = s.routes.find(answers.KeyName(key)); l.route == nil || l.route.keyspace == 0 || q.Type == dns.TypeDS {
+		return false
+	}
+	answers.SetKeyspace(key, l.route.keyspace)
+	l.findEntry(key, in, client, now)
+	e := l.entry
+	l.wire = l.route.wire != nil && isForWire(q)
+	if e == nil || q.Upper && !e.AnyCase || !e.Fresh(now) {
+		return false
+	}
+	return e.Popularity == nil || !e.Popularity.Count(now) || e.Popularity.Refreshing.Load() // else it is to be prefetched
+}
+
+// findEntry finds the entry of a key, and the counters of the answer.
+func (l *lookup) findEntry(key, in []byte, client netip.Addr, now time.Duration) {
+	rt, server := l.route, l.route.counters.server
+	var search block.Search
+	if rt.search != nil && l.query.Search == nil && !l.nested {
+		search = rt.search.Search(client, answers.KeyName(key))
+	}
+	if search.List != 0 {
+		listed := answers.AppendKeyList(append(l.listKey[:0], key...), search.List)
+		if e := answers.Shared.Get(listed); e != nil && e.Fresh(now) {
+			l.entry, l.counters = e, [3]answers.Counter{e.Count.Counter(server), search.Client}
+			return
+		}
+	}
+	e := answers.Shared.Get(key)
+	var view answers.View
+	if e != nil && e.Views != nil {
+		e, view = answers.Shared.GetView(e, key, now, client, l.query.CallerData(in))
+	}
+	switch {
+	case e == nil || search.List != 0 && !e.Plain.HasData():
+	case e.Count != nil: // its plugin precedes the one with search lists in the chain
+		l.entry, l.counters = e, [3]answers.Counter{e.Count.Counter(server), view.Callers}
+	default:
+		l.entry, l.counters = e, [3]answers.Counter{search.Count, search.Client, view.Callers}
+	}
+}
+
+// pass passes the query of the last lookup, which has no stored answer, to the wire handlers or to the plugin chain.
+func (l *lookup) pass(b *batch.Batch, r *request, client netip.Addr, now time.Duration) {
+	r.Client = client
+	if l.wire {
+		r.setWire(l.route, &l.query, l.key[:l.keyLen], now)
+	}
+	c := r.server.chain
+	switch {
+	case l.route != nil:
+		c = l.route.chain
+	default:
+		c = r.server.chainOf(l.key[:0], r.query)
+	}
+	c.handOver(b, r)
+}
+
+// Minimum lengths in bytes of answers over UDP in which CoreDNS compresses names to avoid fragments, as NSD does.
+const (
+	fragmentIPv4 = 1480
+	fragmentIPv6 = 1220
+)
+
+func fragmentOf(client netip.Addr) int {
+	if client.Is4() {
+		return fragmentIPv4
+	}
+	return fragmentIPv6
+}
+
+// formOf returns the form of an entry that is sent to a client whose replies may have limit bytes, nil if the plugin chain
+// has to make the reply. It sets Shuffle of the patch.
+func formOf(rt *route, e *answers.Entry, q *answers.Query, p *answers.Patch, limit, fragments int, random *random) *answers.Answer {
+	if q.Upper && !e.AnyCase {
+		return nil
+	}
+	form := e.Form(q, p, limit, fragments)
+	if form == nil || !rt.shuffle {
+		return form
+	}
+	if form.Ordered() {
+		return nil
+	}
+	p.Shuffle = random.next()
+	return form
+}
+
+// chainOf returns the chain of a query's server block, whose queries do not wait for those of another block. Queries that
+// match no block, or that are refused whatever their name, have a chain of their own: the probes of a kubelet must not
+// fail because an upstream is dead. buf has capacity for a name.
+func (s *server) chainOf(buf, query []byte) *chain {
+	if answers.HasOtherVersion(query) {
+		return s.chain
+	}
+	if name, ok := answers.AppendName(buf, query); ok {
+		if rt := s.routes.find(name); rt != nil {
+			return rt.chain
+		}
+	}
+	return s.chain
+}

@@ -1,0 +1,89 @@
+package fastpath
+
+import (
+	"net"
+	"sync"
+	"time"
+
+	"github.com/nearside-dns/nearside/plugin/internal/answers"
+	"github.com/nearside-dns/nearside/plugin/internal/batch"
+	"github.com/nearside-dns/nearside/plugin/internal/block"
+)
+
+// datagramLen is the maximum length of a query over UDP in bytes, the rest is cut off: a packet of the Internet is not
+// longer.
+const datagramLen = 1536
+
+// shortQuery is the maximum length in bytes of a query, with its key, that is stored in its request.
+const shortQuery = 256
+
+// request is a query without a stored answer. The plugin chain works on it, or the wire handlers of its server block, or
+// it waits for a free place.
+type request struct {
+	server *server
+	to     destination
+	origin datagram // to, for a query over UDP
+	query  []byte
+	buf    [shortQuery]byte // of query and the key, unless they are longer
+
+	// route and wire are set for a query in wire form: wire is the first handler.
+	route *route
+	wire  block.WireHandler
+	block.WireQuery
+	received time.Duration // on the clock of answers.Now
+	result   any           // of the wire handlers, for the plugin chain
+
+	chain  *chain
+	client *client
+	places int // of the queue, while the query is in progress
+
+	// While it is queued:
+	arrived      time.Duration // on the clock of answers.Now
+	next         *request      // of the same client
+	older, newer *request      // in the same chain
+}
+
+// destination is the sender of a query, to which the reply is sent.
+type destination interface {
+	// send sends a reply of the plugin chain.
+	send(reply []byte) error
+	// answer appends the answer of an entry to the output of the batch, and reports whether the entry has a form for the
+	// client. The request may be released afterwards.
+	answer(b *batch.Batch, r *request, e *answers.Entry, p *answers.Patch) bool
+	// ended is called when the query was answered or dropped.
+	ended()
+	localAddr() net.Addr
+	remoteAddr() net.Addr
+	// close closes a connection after the replies in progress.
+	close()
+}
+
+var requests = sync.Pool{New: func() any { return new(request) }}
+
+// newRequest returns the request of a query.
+func newRequest(s *server, query []byte) *request {
+	r, _ := requests.Get().(*request)
+	s.references.Add(1)
+	s.metrics.inFlight.Inc()
+	r.server = s
+	r.query = append(r.buf[:0], query...)
+	return r
+}
+
+// done releases a query that was answered or dropped.
+func (r *request) done() {
+	r.to.ended()
+	r.server.metrics.inFlight.Dec()
+	r.server.release()
+	*r = request{}
+	requests.Put(r)
+}
+
+// run starts the work on a query that has a place.
+func (r *request) run(b *batch.Batch) {
+	if r.wire != nil {
+		r.wire.ServeWire(b, &r.WireQuery)
+		return
+	}
+	pool.do(r)
+}

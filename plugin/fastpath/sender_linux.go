@@ -1,0 +1,141 @@
+package fastpath
+
+import (
+	"hash/maphash"
+	"sync"
+	"time"
+	"unsafe"
+
+	"github.com/miekg/dns"
+	"golang.org/x/sys/unix"
+
+	"github.com/nearside-dns/nearside/plugin/internal/answers"
+	"github.com/nearside-dns/nearside/plugin/internal/batch"
+)
+
+// sender sends answers over a socket in batches, to queries that had no stored answer when they were received. It
+// implements batch.Flusher.
+type sender struct {
+	socket  *socket
+	headers [batchLen]mmsghdr
+	vectors [batchLen]unix.Iovec
+	peers   [batchLen]peer
+	hits    [batchLen]hit
+	arrived [batchLen]time.Duration
+	server  *server // of the pending answers; referenced until they are sent
+	pending int
+	arena   []byte
+	random  random
+}
+
+var senders = sync.Pool{New: func() any {
+	s := &sender{arena: make([]byte, 0, senderArena+maxHitLen), random: newRandom()}
+	for i := range s.headers {
+		h := &s.headers[i].header
+		h.Name, h.Iov = (*byte)(unsafe.Pointer(&s.peers[i].name)), &s.vectors[i]
+		h.SetIovlen(1)
+	}
+	return s
+}}
+
+// senderArena is the number of bytes of answers that a sender sends by a system call.
+const senderArena = 16 << 10
+
+// senderOf returns the sender of a batch for a socket.
+func senderOf(b *batch.Batch, socket *socket) *sender {
+	for _, f := range b.Pending() {
+		if s, ok := f.(*sender); ok && s.socket == socket {
+			return s
+		}
+	}
+	s, _ := senders.Get().(*sender)
+	s.socket = socket
+	b.Add(s)
+	return s
+}
+
+// answer implements destination.
+func (d *datagram) answer(b *batch.Batch, r *request, e *answers.Entry, p *answers.Patch) bool {
+	q, s := &r.Query, senderOf(b, d.socket)
+	form := formOf(r.route, e, q, p, min(q.Limit(), maxHitLen), fragmentOf(r.Client), &s.random)
+	if form == nil {
+		return false
+	}
+	if s.pending == batchLen || len(s.arena)+form.ReplyLen(q, p) > senderArena || s.server != r.server {
+		s.send()
+		s.server = r.server
+		s.server.references.Add(1)
+	}
+	i, start := s.pending, len(s.arena)
+	s.arena = form.AppendReply(s.arena, r.Packed, q, p)
+	s.peers[i], s.arrived[i] = d.peer, r.received
+	s.hits[i].set(r.route.counters, e, q, form.Rcode(), r.Client, len(r.Packed))
+	s.hits[i].counted = true
+	s.vectors[i].Base = &s.arena[start]
+	s.vectors[i].SetLen(len(s.arena) - start)
+	h := &s.headers[i].header
+	h.Namelen, h.Control = d.peer.nameLen, nil
+	if d.peer.controlLen > 0 {
+		h.Control = &s.peers[i].control[0]
+	}
+	h.SetControllen(d.peer.controlLen)
+	s.pending++
+	return true
+}
+
+// Flush implements batch.Flusher.
+func (s *sender) Flush() {
+	s.send()
+	s.socket = nil
+	senders.Put(s)
+}
+
+// send sends and counts the pending answers.
+func (s *sender) send() {
+	if s.pending == 0 {
+		return
+	}
+	unsent := s.pending
+	_ = s.socket.raw.Control(func(fd uintptr) { // it fails after the socket was closed
+		unsent = sendAll(fd, s.headers[:s.pending], func(i int) { s.hits[i].rcode = dns.RcodeServerFailure })
+	})
+	s.server.metrics.droppedSend.Add(float64(unsent))
+	s.server.metrics.resolved.Add(float64(s.pending - unsent))
+	now := answers.Now()
+	for i := range s.pending {
+		s.hits[i].count(now - s.arrived[i])
+	}
+	s.server.release()
+	s.server, s.pending, s.arena = nil, 0, s.arena[:0]
+}
+
+// sendAll sends datagrams, and returns the number of those that could not be sent, for each of which it calls failed.
+func sendAll(fd uintptr, all []mmsghdr, failed func(i int)) (unsent int) {
+	for sent, waits := 0, true; sent < len(all); {
+		n, _, errno := unix.RawSyscall6(unix.SYS_SENDMMSG, fd, uintptr(unsafe.Pointer(&all[sent])), uintptr(len(all)-sent), unix.MSG_DONTWAIT, 0, 0) // #nosec G115
+		switch {
+		case errno == 0:
+			sent += int(n) // #nosec G115 -- at most len(all)
+		case errno == unix.EINTR:
+		case errno == unix.EAGAIN && waits:
+			waits = waitWritable(int(fd)) // #nosec G115 -- a descriptor
+		default: // the first of the rest cannot be sent
+			failed(sent)
+			sent++
+			unsent++
+		}
+	}
+	return unsent
+}
+
+// random is a generator of random numbers other than 0: Marsaglia's xorshift.
+type random uint64
+
+func newRandom() random { return random(new(maphash.Hash).Sum64() | 1) }
+
+func (r *random) next() uint64 {
+	*r ^= *r << 13
+	*r ^= *r >> 7
+	*r ^= *r << 17
+	return uint64(*r)
+}

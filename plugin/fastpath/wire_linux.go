@@ -1,0 +1,103 @@
+package fastpath
+
+import (
+	"time"
+
+	"github.com/miekg/dns"
+
+	"github.com/nearside-dns/nearside/plugin/internal/answers"
+	"github.com/nearside-dns/nearside/plugin/internal/batch"
+	"github.com/nearside-dns/nearside/plugin/internal/block"
+)
+
+// setWire prepares a request for the wire handlers of its route. key is the key of the query, without a view.
+func (r *request) setWire(rt *route, q *answers.Query, key []byte, received time.Duration) {
+	r.route, r.wire, r.received = rt, rt.wire, received
+	n := len(r.query)
+	r.query = append(r.query, key...)
+	r.Key = r.query[n:]
+	r.query = r.query[:n:n]
+	r.Query, r.Packed, r.Server, r.Dispatcher, r.Answerer = *q, r.query, rt.counters.server, r.server, r
+	if q.Search != nil { // a slice of the reader's buffer
+		r.Query.Parse(r.query)
+	}
+}
+
+// isForWire reports whether the wire handlers may answer a query. Plugin loop has to see each HINFO query; replies to the
+// others are for the plugin chain.
+func isForWire(q *answers.Query) bool {
+	switch q.Type {
+	case dns.TypeHINFO, dns.TypeDS, dns.TypeAXFR, dns.TypeIXFR, dns.TypeANY:
+		return false
+	}
+	return true
+}
+
+// Answer implements block.Answerer.
+func (r *request) Answer(b *batch.Batch, q *block.WireQuery, e *answers.Entry, p answers.Patch) {
+	if !r.to.answer(b, r, e, &p) {
+		r.Pass(b, q, &block.StoredResult{Entry: e, Patch: p})
+		return
+	}
+	r.finish(b)
+}
+
+// Pass implements block.Answerer.
+func (r *request) Pass(b *batch.Batch, _ *block.WireQuery, result any) {
+	r.chain.queue.finish(b, r)
+	r.wire, r.result = nil, result
+	r.chain.handOver(b, r)
+}
+
+// finish ends the work on a query that was answered.
+func (r *request) finish(b *batch.Batch) {
+	r.chain.queue.finish(b, r)
+	r.done()
+}
+
+// Dispatch implements block.Dispatcher.
+func (s *server) Dispatch(b *batch.Batch, q *block.WireQuery) bool {
+	l, now := lookup{nested: true}, answers.Now()
+	found := l.find(s, q.Packed, q.Client, now)
+	d := &dispatched{Answerer: q.Answerer, route: l.route, received: now}
+	switch {
+	case found:
+		d.counted = false
+		d.Answer(b, q, l.entry, l.entry.Patch(now))
+	case l.wire:
+		d.counted = true
+		q.Key = append(q.Key[:0], l.key[:l.keyLen]...)
+		q.Answerer = d
+		l.route.wire.ServeWire(b, q)
+	default:
+		return false
+	}
+	return true
+}
+
+// dispatched counts the answer to a query of a plugin in the metrics of the name's server block.
+type dispatched struct {
+	block.Answerer
+	route    *route
+	received time.Duration
+	counted  bool // by plugin cache
+}
+
+// Answer implements block.Answerer.
+func (d *dispatched) Answer(b *batch.Batch, q *block.WireQuery, e *answers.Entry, p answers.Patch) {
+	var h hit
+	h.set(d.route.counters, e, &q.Query, e.Plain.Rcode(), q.Client, len(q.Packed))
+	h.counted = d.counted
+	if q.TCP {
+		h.protocol = 1
+	}
+	h.count(answers.Now() - d.received)
+	q.Answerer = d.Answerer
+	q.Answer(b, q, e, p)
+}
+
+// Pass implements block.Answerer. The plugin chain counts the query.
+func (d *dispatched) Pass(b *batch.Batch, q *block.WireQuery, result any) {
+	q.Answerer = d.Answerer
+	q.Pass(b, q, result)
+}
