@@ -33,9 +33,9 @@ func (n *wireNames) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.M
 	switch result := block.WireResult(ctx).(type) {
 	case *handled:
 		reply = result.reply
-	case *answers.Entry:
-		if result.Cached {
-			reply = result.State.(*dns.Msg)
+	case *block.StoredResult:
+		if result.Entry.Cached {
+			reply = result.Entry.State.(*dns.Msg)
 		}
 	}
 	if reply == nil {
@@ -94,8 +94,8 @@ func (c *wireClient) Pass(_ *batch.Batch, _ *block.WireQuery, result any) {
 // unformed is a wireClient that passes the answer to the plugin chain, as for a client with a small limit.
 type unformed struct{ *wireClient }
 
-func (c unformed) Answer(b *batch.Batch, q *block.WireQuery, e *answers.Entry, _ answers.Patch) {
-	c.Pass(b, q, e)
+func (c unformed) Answer(b *batch.Batch, q *block.WireQuery, e *answers.Entry, p answers.Patch) {
+	c.Pass(b, q, &block.StoredResult{Entry: e, Patch: p})
 }
 
 // TestServeWire asserts that ServeWire and ServeDNS give the same replies, count the same and query the same names.

@@ -45,7 +45,8 @@ type Answerer interface {
 	// Answer sends the answer of an entry. If the entry has no form for the client, the query is passed to the plugin chain
 	// with a StoredResult. The plugins have counted the query in their own metrics.
 	Answer(b *batch.Batch, q *WireQuery, e *answers.Entry, p answers.Patch)
-	// Pass passes the query to the plugin chain. result is the value of WireResult in the chain's context.
+	// Pass passes the query to the plugin chain. result is the value of WireResult in the chain's context; with nil, the
+	// plugins handle and count the query as if ServeWire had not been called.
 	Pass(b *batch.Batch, q *WireQuery, result any)
 }
 

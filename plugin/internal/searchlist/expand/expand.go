@@ -1,7 +1,8 @@
 // Package expand answers a query with the first candidate of a search list that has data, so that the client's resolver
 // does not query them one by one. Input is a query, a base and suffixes; output is one reply, which is stored until the
-// validity of a candidate's reply ends. Candidates are queried through the server, from the first to the bare name. The
-// package does not depend on the source of the list, and imports neither plugins nor Kubernetes.
+// validity of a candidate's reply ends. Candidates are queried through the server, from the first to the bare name. A query
+// is a message of the plugin chain or in wire form, and so are those for its candidates; the chain continues what the wire
+// form cannot handle. The package does not depend on the source of the list, and imports neither plugins nor Kubernetes.
 package expand
 
 import (

@@ -19,7 +19,8 @@ func (x *Expander) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.Ms
 	key := x.key(r, q)
 	if e := key.fresh(); e != nil {
 		e.Count.Counter(metrics.WithServer(ctx)).Inc()
-		return x.writeStored(w, r, key, e)
+		p := e.Patch(answers.Now())
+		return x.writeStored(w, r, key, e, &p)
 	}
 	return x.finish(ctx, w, r, key, newWalk(x, q, r.Question[0], x.Block.ZonesOf(ctx)))
 }
@@ -32,9 +33,9 @@ func (x *Expander) Resume(ctx context.Context, w dns.ResponseWriter, r *dns.Msg)
 			code, err = x.finish(ctx, w, r, x.key(r, &passed.Question), passed)
 			return true, code, err
 		}
-	case *answers.Entry: // without a form for the client
-		if count, is := passed.Count.(*hitCounter); is && count.metrics == x.Metrics {
-			code, err = x.writeStored(w, r, x.key(r, &Question{}), passed)
+	case *block.StoredResult:
+		if count, is := passed.Entry.Count.(*hitCounter); is && count.metrics == x.Metrics {
+			code, err = x.writeStored(w, r, x.key(r, &Question{}), passed.Entry, &passed.Patch)
 			return true, code, err
 		}
 	}

@@ -68,9 +68,8 @@ func (x *Expander) newEntry(out *outcome, answered bool) *answers.Entry {
 }
 
 // writeStored answers a query from the store.
-func (x *Expander) writeStored(w dns.ResponseWriter, r *dns.Msg, k *key, e *answers.Entry) (int, error) {
-	p := e.Patch(answers.Now())
-	m, err := e.Message(k.query, k.q, &p)
+func (x *Expander) writeStored(w dns.ResponseWriter, r *dns.Msg, k *key, e *answers.Entry, p *answers.Patch) (int, error) {
+	m, err := e.Message(k.query, k.q, p)
 	if err != nil {
 		answers.Shared.Remove(e)
 		return dns.RcodeServerFailure, fmt.Errorf("plugin/%s: unpack stored answer of %s: %w", x.Plugin, r.Question[0].Name, err)

@@ -60,6 +60,7 @@ func runParity(t *testing.T, seed uint64, deliver func() delivery, counts map[st
 	}
 	w := random.backend(namesOf(name, q))
 	w.withErrors(random.Rand)
+	w.authenticated = random.IntN(2) == 0
 	if random.IntN(2) == 0 {
 		w.ability = supportsLists
 	}

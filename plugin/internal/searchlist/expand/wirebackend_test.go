@@ -2,6 +2,7 @@ package expand
 
 import (
 	"context"
+	"fmt"
 	"math/rand/v2"
 	"testing"
 
@@ -45,7 +46,10 @@ type held struct {
 // ServeDNS implements plugin.Handler.
 func (w *wireBackend) ServeDNS(ctx context.Context, rw dns.ResponseWriter, r *dns.Msg) (int, error) {
 	h, ok := block.WireResult(ctx).(*held)
-	if !ok {
+	switch result := block.WireResult(ctx); {
+	case !ok && result != nil:
+		return dns.RcodeServerFailure, fmt.Errorf("the result of another plugin: %T", result)
+	case !ok:
 		return w.backend.ServeDNS(ctx, rw, r)
 	}
 	if p := answers.PropertiesOf(ctx, r); p != nil {
@@ -70,6 +74,9 @@ func (w *wireBackend) ServeWire(b *batch.Batch, q *block.WireQuery) {
 	h := w.query(q)
 	answer := func(b *batch.Batch) {
 		if e := h.entry(); e != nil && how < byChain {
+			if !q.EDNS {
+				e.Options = []byte{0, dns.EDNS0EDE, 0, 2, 0, 1} // not for this client
+			}
 			q.Answer(b, q, e, e.Patch(answers.Now()))
 			return
 		}
