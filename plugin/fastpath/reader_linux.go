@@ -96,6 +96,9 @@ func (r *reader) resetLengths(i int) {
 // run reads until the deadline of the socket.
 func (r *reader) run() {
 	defer close(r.ended)
+	if sender := r.socket.sender; sender >= 0 {
+		r.step(uintptr(sender)) // datagrams that it received before it was detached
+	}
 	for {
 		err := r.socket.raw.Read(r.step)
 		if errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, net.ErrClosed) {
@@ -295,6 +298,9 @@ func (r *reader) enqueue(i int, answer []byte) {
 func (r *reader) flush(fd uintptr, s *server, start time.Duration) {
 	if r.pending == 0 {
 		return
+	}
+	if r.socket.sender >= 0 {
+		fd = uintptr(r.socket.sender)
 	}
 	unsent := 0
 	for sent, waits := 0, true; sent < r.pending; {
