@@ -47,17 +47,22 @@ func newSocket(t *testing.T) *socket {
 		t.Fatal(err)
 	}
 	_ = free.Close() // its port is free then
+	return newSocketOn(t, free.LocalAddr().String())
+}
+
+func newSocketOn(t *testing.T, address string) *socket {
+	t.Helper()
 	config := net.ListenConfig{Control: reusePort}
-	beside, err := config.ListenPacket(t.Context(), "udp", free.LocalAddr().String())
+	beside, err := config.ListenPacket(t.Context(), "udp", address)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer func() { _ = beside.Close() }() // the kernel would deliver it a share
 	s, err := openBeside(beside.(*net.UDPConn), false)
+	t.Cleanup(s.close)
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = s.conn.Close() })
 	return s
 }
 

@@ -93,6 +93,9 @@ func (r *reader) resetLengths(i int) {
 // run reads until the deadline of the socket.
 func (r *reader) run() {
 	defer close(r.ended)
+	if sender := r.socket.sender; sender >= 0 {
+		r.step(uintptr(sender)) // datagrams that it received before it was detached
+	}
 	for {
 		err := r.socket.raw.Read(r.step)
 		if errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, net.ErrClosed) {
@@ -231,7 +234,7 @@ func (r *reader) flush(fd uintptr, s *server, start time.Duration) {
 	if r.pending == 0 {
 		return
 	}
-	unsent := sendAll(fd, r.answers[:r.pending], func(i int) {
+	unsent := sendAll(r.socket.senderOr(fd), r.answers[:r.pending], func(i int) {
 		r.hits[i].rcode = dns.RcodeServerFailure // as prometheus counts a plugin that cannot write its reply
 	})
 	s.metrics.droppedSend.Add(float64(unsent))

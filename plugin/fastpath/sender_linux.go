@@ -97,7 +97,7 @@ func (s *sender) send() {
 	}
 	unsent := s.pending
 	_ = s.socket.raw.Control(func(fd uintptr) { // it fails after the socket was closed
-		unsent = sendAll(fd, s.headers[:s.pending], func(i int) { s.hits[i].rcode = dns.RcodeServerFailure })
+		unsent = sendAll(s.socket.senderOr(fd), s.headers[:s.pending], func(i int) { s.hits[i].rcode = dns.RcodeServerFailure })
 	})
 	s.server.metrics.droppedSend.Add(float64(unsent))
 	now := answers.Now()

@@ -38,7 +38,7 @@ var budgets = []budget{
 	{title: "headless SRV with topology at most 1.5 times the one without", part: partTopology, what: callerRow(kindHeadlessSRV, false), own: nameTopology, peer: nameForAll, share: 1.5},
 	{title: "the same over TCP", part: partTopology, what: callerRow(kindHeadlessSRV, true), own: nameTopology, peer: nameForAll, share: 1.5},
 	{title: "memory of cluster DNS at most 100 MB, a relist included", part: partMemory, what: memoryPeak, own: nameClusterDNS, limit: 100},
-	{title: "memory of the node cache at rest at most 25 MB", part: partMemory, what: memoryRest, own: nameNodeCache, limit: 25},
+	{title: "memory of the node cache at rest at most 22 MB", part: partMemory, what: memoryRest, own: nameNodeCache, limit: 22},
 	{title: "miss over TCP at most 30 us, or 0.4 of CoreDNS in the same run", part: partMisses, what: missCPU, own: nameNodeCache, peer: nameCoreDNS, share: 0.4, limit: 30},
 	{title: "misses over at most 4 connections to the upstream, in each round", part: partMisses, what: missMax, own: nameNodeCache, limit: 4, unit: "connections", highest: true},
 	{title: "p99 of misses no worse than Unbound's", part: partMisses, what: missP99, own: nameNodeCache, peer: nameUnbound, share: 1, unit: "ms", asGood: true},
