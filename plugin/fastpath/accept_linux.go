@@ -93,19 +93,29 @@ func (a *acceptor) acceptAll(fd uintptr) bool {
 		case err == unix.EAGAIN:
 			return false
 		case err == unix.EINTR || err == unix.ECONNABORTED:
-		case err == unix.EMFILE || err == unix.ENFILE || err == unix.ENOBUFS || err == unix.ENOMEM:
-			a.listener.server.Load().metrics.acceptFailures.Inc()
-			streams.warn(fmt.Sprintf("%s: a connection over TCP has to wait: accept: %v (logged once a minute)", a.listener.address, err))
-			streams.closeOldest()
-			time.Sleep(acceptPause)
-			return true // acceptAll is called again, unless the deadline has passed
+		case !a.isPending(fd): // the kernel needs a descriptor before it looks for a connection
+			return false
 		default:
-			a.listener.server.Load().metrics.acceptFailures.Inc()
-			streams.warn(fmt.Sprintf("%s: accept: %v (logged once a minute)", a.listener.address, err))
-			time.Sleep(acceptPause)
-			return true
+			a.fail(err)
+			return true // acceptAll is called again, unless the deadline has passed
 		}
 	}
+}
+
+// isPending reports whether a connection waits to be accepted.
+func (a *acceptor) isPending(fd uintptr) bool {
+	ready, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 0) // #nosec G115 -- a descriptor
+	return err == nil && ready == 1
+}
+
+// fail counts and logs a failure to accept a connection, and waits. At the limit of open files, it closes a connection.
+func (a *acceptor) fail(err error) {
+	a.listener.server.Load().metrics.acceptFailures.Inc()
+	streams.warn(fmt.Sprintf("%s: a connection over TCP has to wait: accept: %v (logged once a minute)", a.listener.address, err))
+	if err == unix.EMFILE || err == unix.ENFILE {
+		streams.closeOldest()
+	}
+	time.Sleep(acceptPause)
 }
 
 // warn logs a line, unless the last one was less than overloadPause ago.

@@ -81,7 +81,8 @@ func newConnection(l *listener, fd int, remote netip.AddrPort) *connection {
 func (c *connection) receive() (more bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.inFlight.Add(1) < maxInFlight
+	c.inFlight.Add(1)
+	return !c.isFull()
 }
 
 // ended implements destination.
