@@ -1,6 +1,7 @@
 package fastpath
 
 import (
+	"math"
 	"net"
 	"net/netip"
 	"sync"
@@ -43,6 +44,7 @@ type connection struct {
 	queries int
 
 	active       atomic.Int64 // time of the last query or the last answer, on the clock of answers.Now
+	started      atomic.Bool  // it has received a query
 	newer, older *connection  // in the poller's ring, guarded by its mutex
 
 	mu        sync.Mutex
@@ -53,7 +55,6 @@ type connection struct {
 	space     sync.Cond     // out was sent, or the connection is closed
 	progress  time.Duration // time at which the kernel accepted answers, or at which out was empty
 	begun     time.Duration // time at which an incomplete query began, 0 without one
-	started   bool          // it has received a query
 	keepAlive bool          // the client sends edns-tcp-keepalive
 	paused    bool          // no queries are read until some are answered
 	draining  bool          // only queries in the kernel's buffer are read
@@ -75,6 +76,22 @@ func newConnection(l *listener, fd int, remote netip.AddrPort) *connection {
 	c.space.L = &c.mu
 	c.active.Store(int64(answers.Now()))
 	return c
+}
+
+// unusedTime is the time by which a connection without a query counts as idle for longer, so that a burst of connections does
+// not close those in use.
+const unusedTime = time.Second
+
+// idleSince returns the time since which a connection counts as idle; one with a query in progress is not idle.
+func (c *connection) idleSince() time.Duration {
+	since := time.Duration(c.active.Load())
+	switch {
+	case c.inFlight.Load() > 0:
+		return math.MaxInt64
+	case !c.started.Load():
+		since -= unusedTime
+	}
+	return since
 }
 
 // receive counts a query that has no stored answer, and reports whether the connection may have more.
@@ -190,7 +207,7 @@ func (c *connection) expire(now time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	idle := s.IdleTimeout
-	if !c.started {
+	if !c.started.Load() {
 		idle = s.ReadTimeout // as CoreDNS for the first query
 	}
 	quiet := c.inFlight.Load() == 0 && len(c.out) == 0 && !c.paused

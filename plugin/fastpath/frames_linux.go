@@ -231,7 +231,7 @@ func (c *connection) received(now time.Duration, handled bool) bool {
 		c.begun = now
 	}
 	if handled {
-		c.started = true
+		c.started.Store(true)
 		c.active.Store(int64(now))
 	}
 	c.retained = cap(c.in)

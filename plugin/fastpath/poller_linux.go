@@ -155,26 +155,20 @@ func (c *connection) unlink() {
 	c.older, c.newer = nil, nil
 }
 
-// oldest returns the connection whose last event is the oldest, preferably one without a query in progress; nil without
-// any.
-func (p *poller) oldest() *connection {
-	const candidates = 16
+// oldest returns the connection that has been idle for the longest time, of those whose last events are the oldest; nil
+// without any.
+func (p *poller) oldest() (oldest *connection) {
+	const candidates = 32
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.ring.newer == &p.ring {
-		return nil
-	}
 	c := p.ring.newer
-	for range candidates {
-		if c == &p.ring {
-			break
-		}
-		if c.inFlight.Load() == 0 {
-			return c
+	for i := 0; i < candidates && c != &p.ring; i++ {
+		if oldest == nil || c.idleSince() < oldest.idleSince() {
+			oldest = c
 		}
 		c = c.newer
 	}
-	return p.ring.newer
+	return oldest
 }
 
 // sweep closes connections whose timeouts have passed, until the poller has no connection.

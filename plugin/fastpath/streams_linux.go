@@ -1,6 +1,7 @@
 package fastpath
 
 import (
+	"cmp"
 	"net/netip"
 	"runtime"
 	"slices"
@@ -153,9 +154,9 @@ func (t *streamTable) oldest() *connection {
 	return nil
 }
 
-// longestIdle returns the connection whose last query or answer is the oldest.
+// longestIdle returns the connection that has been idle for the longest time.
 func longestIdle(connections []*connection) *connection {
-	return slices.MinFunc(connections, func(a, b *connection) int { return int(a.active.Load() - b.active.Load()) })
+	return slices.MinFunc(connections, func(a, b *connection) int { return cmp.Compare(a.idleSince(), b.idleSince()) })
 }
 
 // of returns the connections of a listener.
