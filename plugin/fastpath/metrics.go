@@ -25,7 +25,7 @@ var (
 	}, []string{"server"})
 	dropped = promauto.NewCounterVec(prometheus.CounterOpts{
 		Namespace: namespace, Subsystem: subsystem, Name: "dropped_total",
-		Help: "Queries without an answer: the client had too many queries or the query waited too long (overload), or the answer could not be sent (send).",
+		Help: "Queries without an answer, over TCP answered SERVFAIL: the client had too many queries or the query waited too long (overload), or the answer could not be sent (send).",
 	}, []string{"server", "reason"})
 	inFlight = promauto.NewGaugeVec(prometheus.GaugeOpts{
 		Namespace: namespace, Subsystem: subsystem, Name: "in_flight",
