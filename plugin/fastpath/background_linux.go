@@ -37,6 +37,6 @@ func (c *chain) startBackground(from netip.Addr) *client {
 // endBackground ends a query without a request.
 func (c *chain) endBackground(cl *client) {
 	var output batch.Batch
-	c.queue.end(c, cl, c.queue.chainPlaces).run(&output)
+	c.queue.end(&output, c, cl, c.queue.chainPlaces).run(&output)
 	output.Flush()
 }

@@ -47,6 +47,7 @@ func (l *lazy[T]) get(make func() T) T {
 // The labels of a query, by index.
 const (
 	protocols      = 2 // UDP, TCP
+	protocolTCP    = 1
 	families       = 2 // IPv4, IPv6
 	monitoredTypes = 257
 	otherType      = 256 // all types without a label of their own

@@ -1,6 +1,6 @@
-// Package fastpath answers UDP queries from the store of answers, and hands all others to CoreDNS's server. It is an
-// accelerator: plugins have made every answer in the store. Input is datagrams of the sockets that it opens beside
-// CoreDNS's; output is patched answers. It imports no other plugin: package block describes the server blocks and their
+// Package fastpath answers queries over UDP and TCP from the store of answers, and hands all others to CoreDNS's server. It is
+// an accelerator: plugins have made every answer in the store. Input is datagrams of the sockets that it opens beside
+// CoreDNS's, and connections of CoreDNS's listener, which it takes over; output is patched answers. It imports no other plugin: package block describes the server blocks and their
 // plugins.
 package fastpath
 

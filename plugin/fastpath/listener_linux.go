@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/coredns/coredns/core/dnsserver"
@@ -38,6 +39,9 @@ type listener struct {
 	server   atomic.Pointer[server]
 	readers  []*reader
 	replaced []*server // servers of earlier configurations, guarded by the registry's mutex
+
+	acceptors   []*acceptor  // of TCP, guarded by the registry's mutex
+	connections atomic.Int64 // over TCP
 }
 
 // acquire returns the present server. The caller releases it.
@@ -70,9 +74,10 @@ func (fastPath) Serve(conf *block.Configuration, coreDNS *dnsserver.Server) {
 		chain: newChain(0), metrics: newListenerMetrics(address), opcodes: block.Opcodes(coreDNS),
 	}
 	queries.resize(conf.MaxConcurrent())
+	streams.resize(conf.MaxConnections())
 	wanted := logZones(address, blocks)
 	own := conf.UDPSocket(coreDNS)
-	switch serves, err := listeners.serve(address, s, own, wanted); {
+	switch serves, err := listeners.serve(address, s, own, conf.TCPListener(coreDNS), wanted); {
 	case err != nil && isDetached(own):
 		log.Errorf("%s: no UDP until a restart: CoreDNS's own socket is detached, and the fast path cannot start: %v", address, err)
 	case err != nil:
@@ -87,14 +92,15 @@ func (fastPath) Serve(conf *block.Configuration, coreDNS *dnsserver.Server) {
 }
 
 // serve makes a server answer on its address, and reports whether it does. If no fast path is wanted, it does so only if
-// CoreDNS's own socket is detached, which cannot be undone: the present listener stays, or another one is opened. own is
-// nil if the socket is not found.
-func (r *registry) serve(address string, s *server, own *net.UDPConn, wanted bool) (bool, error) {
+// CoreDNS's own socket is detached, which cannot be undone: the present listener stays, or another one is opened. own and
+// tcp are nil if CoreDNS's sockets are not found.
+func (r *registry) serve(address string, s *server, own *net.UDPConn, tcp syscall.Conn, wanted bool) (bool, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if l := r.all[address]; l != nil {
 		l.replaced = append(l.replaced, l.server.Swap(s))
 		l.detach(own)
+		l.serveTCP(tcp)
 		return true, nil
 	}
 	if !wanted && !isDetached(own) {
@@ -110,7 +116,15 @@ func (r *registry) serve(address string, s *server, own *net.UDPConn, wanted boo
 	for _, r := range l.readers {
 		go r.run()
 	}
+	l.serveTCP(tcp)
 	return true, nil
+}
+
+// serveTCP takes CoreDNS's TCP listener over. If that fails, CoreDNS answers over TCP.
+func (l *listener) serveTCP(own syscall.Conn) {
+	if err := l.takeOver(own); err != nil {
+		log.Warningf("%s: no fast path over TCP, CoreDNS accepts the connections: %v", l.address, err)
+	}
 }
 
 // maxReaders limits the memory of a listener on a machine with many CPUs: a reader has 200 KB, and its socket a buffer. A
@@ -257,10 +271,13 @@ func (l *listener) finish() {
 	for _, r := range l.readers {
 		_ = withSocket(r.socket.conn, sockets.Socket.Detach) // after a failure, datagrams arrive until the socket is closed
 	}
+	var streams sync.WaitGroup
+	streams.Go(l.drainStreams)
 	time.Sleep(deliveryTime)
 	for _, r := range l.readers {
 		r.finish()
 	}
+	streams.Wait()
 	l.server.Load().awaitQueries()
 }
 

@@ -131,7 +131,7 @@ func (c *chain) handOver(b *batch.Batch, r *request) {
 	if runs {
 		r.run(b)
 	}
-	dropped.drop()
+	dropped.drop(b)
 }
 
 // add starts or queues a client's query, and reports whether it runs. It returns the waiting queries that it dropped.
@@ -244,12 +244,12 @@ func (q *queue) startAll() (started requestList) {
 }
 
 // finish ends a running query, and runs those that start in its place.
-func (q *queue) finish(b *batch.Batch, r *request) { q.end(r.chain, r.client, r.places).run(b) }
+func (q *queue) finish(b *batch.Batch, r *request) { q.end(b, r.chain, r.client, r.places).run(b) }
 
 // finishAnd ends a running query. Of the queries for the plugin chain that start in its place, it returns the first one,
 // which the caller answers.
 func (q *queue) finishAnd(b *batch.Batch, r *request) (next *request) {
-	started := q.end(r.chain, r.client, r.places)
+	started := q.end(b, r.chain, r.client, r.places)
 	if next = started.first; next != nil && next.wire == nil {
 		started.first, next.next = next.next, nil
 	} else {
@@ -261,9 +261,9 @@ func (q *queue) finishAnd(b *batch.Batch, r *request) (next *request) {
 
 // end ends a running query of a client, and returns the queries that start in its place: it may free shares of several
 // clients. It drops those that have waited for too long.
-func (q *queue) end(c *chain, cl *client, places int) (started requestList) {
+func (q *queue) end(b *batch.Batch, c *chain, cl *client, places int) (started requestList) {
 	started, dropped := q.endLocked(c, cl, places)
-	dropped.drop()
+	dropped.drop(b)
 	return started
 }
 
@@ -317,6 +317,6 @@ func (c *chain) warning(dropped int) string {
 		}
 	}
 	limit := min(q.maxRunning/max(1, busiest.running/max(1, busiest.queries)), c.limit) // at the average places of its queries
-	return fmt.Sprintf("%d queries dropped for overload since the last such line, their clients get no reply: client %v has the most, %d in progress and %d waiting; limit %d in progress (logged once a minute)",
+	return fmt.Sprintf("%d queries dropped for overload since the last such line, their clients get no reply over UDP: client %v has the most, %d in progress and %d waiting; limit %d in progress (logged once a minute)",
 		q.dropped.Swap(0), busiest.address, busiest.queries, busiest.waiting, limit)
 }

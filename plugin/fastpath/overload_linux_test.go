@@ -14,6 +14,7 @@ import (
 
 	"github.com/miekg/dns"
 
+	"github.com/nearside-dns/nearside/plugin/internal/batch"
 	"github.com/nearside-dns/nearside/plugin/internal/block"
 	"github.com/nearside-dns/nearside/test/property"
 )
@@ -432,7 +433,7 @@ func BenchmarkChain(b *testing.B) {
 		if runs, _ := c.add(d, from); !runs {
 			b.Fatal("a query waits")
 		}
-		if started := q.queue.end(d.chain, d.client, d.places); started.first != nil {
+		if started := q.queue.end(new(batch.Batch), d.chain, d.client, d.places); started.first != nil {
 			b.Fatal("another query was waiting")
 		}
 	}
@@ -535,7 +536,7 @@ func TestBackgroundShares(t *testing.T) {
 		t.Errorf("%d queries run, want at most %d", q.queue.running, defaultRunning)
 	}
 	for _, cl := range all {
-		q.queue.end(c, cl, 1)
+		q.queue.end(new(batch.Batch), c, cl, 1)
 	}
 	if c.running != 0 || len(c.clients) != 0 {
 		t.Errorf("after the end, %d background queries of %d clients run", c.running, len(c.clients))
@@ -550,7 +551,7 @@ func TestOverloadWarning(t *testing.T) {
 	q.add(c, 0, clientAddress(1))
 	q.fill(c, clientAddress(2), 1)
 	q.clock = time.Hour
-	const form = "%d queries dropped for overload since the last such line, their clients get no reply: client 10.0.0.2 has the most, 4 in progress and 1 waiting; limit 6 in progress (logged once a minute)"
+	const form = "%d queries dropped for overload since the last such line, their clients get no reply over UDP: client 10.0.0.2 has the most, 4 in progress and 1 waiting; limit 6 in progress (logged once a minute)"
 	if got, want := c.warning(1), fmt.Sprintf(form, 1); got != want {
 		t.Errorf("the first line is\n%s, want\n%s", got, want)
 	}

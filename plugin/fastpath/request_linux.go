@@ -50,6 +50,8 @@ type destination interface {
 	// answer appends the answer of an entry to the output of the batch, and reports whether the entry has a form for the
 	// client. The request may be released afterwards.
 	answer(b *batch.Batch, r *request, e *answers.Entry, p *answers.Patch) bool
+	// dropped is called before ended for a query that is dropped for overload. The destination may answer.
+	dropped(b *batch.Batch, query []byte)
 	// ended is called when the query was answered or dropped.
 	ended()
 	localAddr() net.Addr

@@ -45,10 +45,11 @@ func setup(c *caddy.Controller) error {
 
 // options are the options of the directive.
 var options = corefile.Options[*block.Block]{
-	"max_concurrent": {Min: 1, Max: 1, Form: fmt.Sprintf("a number from 1 to %d", maxMaxConcurrent), Parse: parseMaxConcurrent},
+	"max_concurrent":  {Min: 1, Max: 1, Form: fmt.Sprintf("a number from 1 to %d", maxMaxConcurrent), Parse: parseMaxConcurrent},
+	"max_connections": {Min: 1, Max: 2, Form: fmt.Sprintf("one or two numbers from 1 to %d", maxMaxConcurrent), Parse: parseMaxConnections},
 }
 
-// parse parses fastpath [on|off] { max_concurrent NUMBER }.
+// parse parses fastpath [on|off] { max_concurrent NUMBER; max_connections PROCESS [CLIENT] }.
 func parse(c *caddy.Controller) (*block.Block, error) {
 	b := block.Of(c)
 	switch args := c.RemainingArgs(); {
@@ -71,5 +72,16 @@ func parseMaxConcurrent(b *block.Block, args []string) error {
 		return fmt.Errorf("%q", args[0])
 	}
 	b.MaxConcurrent = n
+	return nil
+}
+
+func parseMaxConnections(b *block.Block, args []string) error {
+	for i, limit := range []*int{&b.MaxConnections, &b.MaxClientConnections}[:len(args)] {
+		n, err := strconv.Atoi(args[i])
+		if err != nil || n < 1 || n > maxMaxConcurrent {
+			return fmt.Errorf("%q", args[i])
+		}
+		*limit = n
+	}
 	return nil
 }

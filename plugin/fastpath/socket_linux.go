@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/nearside-dns/nearside/plugin/internal/batch"
 	"github.com/nearside-dns/nearside/plugin/internal/sockets"
 )
 
@@ -39,6 +40,9 @@ func (d *datagram) localAddr() net.Addr     { return d.socket.conn.LocalAddr() }
 func (d *datagram) remoteAddr() net.Addr    { return d.peer.udpAddr() }
 func (d *datagram) close()                  {}
 func (d *datagram) ended()                  {}
+
+// dropped implements destination: the client repeats a query without an answer.
+func (d *datagram) dropped(*batch.Batch, []byte) {}
 
 // udpAddr returns the source address.
 func (p *peer) udpAddr() *net.UDPAddr {

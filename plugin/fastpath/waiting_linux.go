@@ -48,8 +48,8 @@ func (l *requestList) add(d *request) {
 	l.last = d
 }
 
-// drop releases the queries of the list without a reply, counts and logs them.
-func (l requestList) drop() {
+// drop releases the queries of the list, counts and logs them.
+func (l requestList) drop(b *batch.Batch) {
 	if l.first == nil {
 		return
 	}
@@ -57,6 +57,7 @@ func (l requestList) drop() {
 	for d := l.first; d != nil; dropped++ {
 		next := d.next
 		d.server.metrics.droppedOverload.Inc()
+		d.to.dropped(b, d.query)
 		d.done()
 		d = next
 	}

@@ -13,6 +13,9 @@ import (
 	"github.com/miekg/dns"
 )
 
+// keepAliveQuery is the name of the query with edns-tcp-keepalive.
+const keepAliveQuery = "keepalive"
+
 // query is a packet with a description.
 type query struct {
 	name   string
@@ -155,7 +158,7 @@ func odd(t *testing.T, name string) (all []query) {
 	option("padding that makes the query longer than answers without EDNS", &dns.EDNS0_PADDING{Padding: make([]byte, 400)})
 	option("client subnet", &dns.EDNS0_SUBNET{Code: dns.EDNS0SUBNET, Family: 1, SourceNetmask: 24, Address: []byte{192, 0, 2, 0}})
 	option("NSID", &dns.EDNS0_NSID{Code: dns.EDNS0NSID})
-	option("keepalive", &dns.EDNS0_TCP_KEEPALIVE{Code: dns.EDNS0TCPKEEPALIVE})
+	option(keepAliveQuery, &dns.EDNS0_TCP_KEEPALIVE{Code: dns.EDNS0TCPKEEPALIVE})
 	for _, version := range []uint8{1, 255} {
 		add(fmt.Sprintf("EDNS version %d", version), func(m *dns.Msg) {
 			m.SetEdns0(1232, false)

@@ -3,7 +3,9 @@
 package fastpath
 
 import (
+	"encoding/binary"
 	"fmt"
+	"io"
 	"net"
 	"sync"
 	"sync/atomic"
@@ -22,6 +24,7 @@ type question struct {
 
 // load sends queries to a server without end. Each worker has one query in progress.
 type load struct {
+	network string // udp or tcp
 	stop    chan struct{}
 	workers sync.WaitGroup
 	asked   atomic.Int64
@@ -36,10 +39,16 @@ const (
 	mostReports = 20
 )
 
-// startLoad starts workers that send the queries of next, given the worker and the number of the query.
+// startLoad starts workers that send the queries of next over UDP, given the worker and the number of the query.
 func startLoad(t *testing.T, address string, workers int, next func(worker, i int) question) *load {
 	t.Helper()
-	l := &load{stop: make(chan struct{})}
+	return startLoadOver(t, "udp", address, workers, next)
+}
+
+// startLoadOver is startLoad over UDP or TCP. Over TCP, each worker has one connection.
+func startLoadOver(t *testing.T, network, address string, workers int, next func(worker, i int) question) *load {
+	t.Helper()
+	l := &load{network: network, stop: make(chan struct{})}
 	t.Cleanup(func() { l.halt() })
 	for worker := range workers {
 		l.workers.Go(func() { l.work(address, func(i int) question { return next(worker, i) }) })
@@ -90,12 +99,12 @@ func (l *load) work(address string, next func(int) question) {
 			return
 		case <-time.After(pause):
 		}
-		if i%perSocket == 0 {
+		if i == 0 || l.network == "udp" && i%perSocket == 0 {
 			if conn != nil {
 				_ = conn.Close()
 			}
 			var err error
-			if conn, err = net.Dial("udp", address); err != nil {
+			if conn, err = net.Dial(l.network, address); err != nil {
 				l.problem("%v", err)
 				return
 			}
@@ -112,6 +121,9 @@ func (l *load) ask(conn net.Conn, q question) {
 		l.problem("%v", err)
 		return
 	}
+	if l.network == "tcp" {
+		packet = append(binary.BigEndian.AppendUint16(nil, uint16(len(packet))), packet...)
+	}
 	if _, err := conn.Write(packet); err != nil {
 		l.problem("%s: %v", q.name, err)
 		return
@@ -121,7 +133,7 @@ func (l *load) ask(conn net.Conn, q question) {
 		return
 	}
 	b := make([]byte, 4096)
-	n, err := conn.Read(b)
+	n, err := l.receive(conn, b)
 	if err != nil {
 		l.problem("%s, from %s: %v", q.name, conn.LocalAddr(), err)
 		return
@@ -138,6 +150,17 @@ func (l *load) ask(conn net.Conn, q question) {
 	if wrong := q.check(reply); wrong != "" {
 		l.problem("%s %s: %s", q.name, dns.Type(q.qtype), wrong)
 	}
+}
+
+// receive receives a message, and returns its length.
+func (l *load) receive(conn net.Conn, b []byte) (int, error) {
+	if l.network == "udp" {
+		return conn.Read(b)
+	}
+	if _, err := io.ReadFull(conn, b[:2]); err != nil {
+		return 0, err
+	}
+	return io.ReadFull(conn, b[:min(int(binary.BigEndian.Uint16(b)), len(b))])
 }
 
 // isAddress returns a check for one A record with an address.

@@ -74,7 +74,7 @@ func TestOverload(t *testing.T) {
 	if dropped < queries-running-waiting || dropped > queries-running {
 		t.Errorf("%d queries are counted as dropped, want %d to %d", dropped, queries-running-waiting, queries-running)
 	}
-	if n := strings.Count(s.Output(), "dropped for overload since the last such line, their clients get no reply: client 127.0.0.1 has the most"); n != 1 {
+	if n := strings.Count(s.Output(), "dropped for overload since the last such line, their clients get no reply over UDP: client 127.0.0.1 has the most"); n != 1 {
 		t.Errorf("%d log lines name the client whose queries are dropped, want 1", n)
 	}
 	got := answered(t, conn, queries-dropped)

@@ -20,6 +20,13 @@ type comparison struct {
 func (c comparison) check(t *testing.T, w wires, q query) {
 	t.Helper()
 	on, off := w.ask(t, q.packet)
+	if w.on.network == "tcp" && q.name == keepAliveQuery { // CoreDNS does not support the option
+		var found bool
+		if on, found = bytes.CutSuffix(on, []byte{0, 11, 0, 2, 0, 100}); !found {
+			t.Errorf("%s over TCP: no idle timeout of 10 seconds in\n%s", q.name, describe(on))
+		}
+		on[len(on)-1] -= 6 // the length of the options
+	}
 	if bytes.Equal(on, off) {
 		return
 	}
@@ -35,35 +42,36 @@ func (c comparison) check(t *testing.T, w wires, q query) {
 }
 
 // checkAll sends every packet a number of times over UDP in both families, so that the later ones are answered from the
-// store, and once over TCP. It returns the number of datagrams.
-func (c comparison) checkAll(t *testing.T, p pair, queries []query, again int) (datagrams int) {
+// store, and once over TCP. It returns the number of queries.
+func (c comparison) checkAll(t *testing.T, p pair, queries []query, again int) (sent int) {
 	t.Helper()
 	for _, host := range []string{"127.0.0.1", "::1"} {
 		udp := p.dial(t, "udp", host)
 		for _, q := range queries {
 			for range again {
 				c.check(t, udp, q)
-				datagrams++
+				sent++
 			}
 		}
 	}
 	tcp := p.dial(t, "tcp", "127.0.0.1")
 	for _, q := range queries {
 		c.check(t, tcp, q)
+		sent++
 	}
-	return datagrams
+	return sent
 }
 
-// counted returns the increase of the fast path's counters, once it has received all datagrams.
-func (p pair) counted(t *testing.T, before daemon.Samples, datagrams int) (answered, handedOver int) {
+// counted returns the increase of the fast path's counters, once it has received all queries.
+func (p pair) counted(t *testing.T, before daemon.Samples, sent int) (answered, handedOver int) {
 	t.Helper()
-	within(t, "all datagrams are counted", func() bool {
+	within(t, "all queries are counted", func() bool {
 		now := p.on.scrape(t).Since(before)
 		answered, handedOver = int(now.Sum(answeredTotal)), int(now.Sum(handedOverTotal))
-		return answered+handedOver >= datagrams
+		return answered+handedOver >= sent
 	})
-	if answered+handedOver != datagrams {
-		t.Errorf("%d queries answered and %d handed over, that is more than the %d that were sent", answered, handedOver, datagrams)
+	if answered+handedOver != sent {
+		t.Errorf("%d queries answered and %d handed over, that is more than the %d that were sent", answered, handedOver, sent)
 	}
 	return answered, handedOver
 }
@@ -94,12 +102,12 @@ func TestParityOfClusterNames(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			before := p.on.scrape(t)
-			datagrams := comparison{}.checkAll(t, p, tc.queries, tc.again)
-			answered, _ := p.counted(t, before, datagrams)
-			if percent := 100 * answered / datagrams; percent < tc.minimum || percent > tc.maximum {
-				t.Errorf("%d of %d queries were answered by the fast path, want %d%% to %d%%", answered, datagrams, tc.minimum, tc.maximum)
+			sent := comparison{}.checkAll(t, p, tc.queries, tc.again)
+			answered, _ := p.counted(t, before, sent)
+			if percent := 100 * answered / sent; percent < tc.minimum || percent > tc.maximum {
+				t.Errorf("%d of %d queries were answered by the fast path, want %d%% to %d%%", answered, sent, tc.minimum, tc.maximum)
 			}
-			t.Logf("%d of %d", answered, datagrams)
+			t.Logf("%d of %d", answered, sent)
 		})
 	}
 }

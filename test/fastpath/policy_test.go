@@ -123,11 +123,13 @@ func TestPoliciesOfListeners(t *testing.T) {
 				before := p.on.scrape(t)
 				for _, host := range []string{"127.0.0.1", "::1"} {
 					for _, name := range slices.Sorted(maps.Keys(packets)) {
-						w := p.dial(t, "udp", host)
-						for range 2 {
-							on, off := w.ask(t, packets[name])
-							if got, want := outcome(t, on), outcome(t, off); got != want {
-								t.Errorf("%s to %s: %q, want %q as without the fast path", name, host, got, want)
+						for _, network := range []string{"udp", "tcp"} {
+							w := p.dial(t, network, host)
+							for range 2 {
+								on, off := w.ask(t, packets[name])
+								if got, want := outcome(t, on), outcome(t, off); got != want {
+									t.Errorf("%s to %s over %s: %q, want %q as without the fast path", name, host, network, got, want)
+								}
 							}
 						}
 					}

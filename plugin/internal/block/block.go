@@ -20,9 +20,11 @@ import (
 type Block struct {
 	// Keyspace separates the block's answers in the store from those of other blocks.
 	Keyspace *answers.Keyspace
-	// FastPathOff and MaxConcurrent are the settings of the fastpath directive; MaxConcurrent is 0 without one.
-	FastPathOff   bool
-	MaxConcurrent int
+	// FastPathOff and the limits are the settings of the fastpath directive; a limit is 0 without one.
+	FastPathOff          bool
+	MaxConcurrent        int
+	MaxConnections       int // over TCP, of the process
+	MaxClientConnections int // over TCP, of a source address
 
 	conf   *Configuration
 	config *dnsserver.Config // of the block's first zone, which has the plugins

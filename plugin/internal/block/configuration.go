@@ -4,6 +4,7 @@ import (
 	"net"
 	"slices"
 	"sync"
+	"syscall"
 
 	"github.com/coredns/caddy"
 	"github.com/coredns/coredns/core/dnsserver"
@@ -115,6 +116,15 @@ func (conf *Configuration) stop(end reload.End) error {
 	return nil
 }
 
+// MaxConnections returns the highest max_connections of the configuration, for the process and for one client, 0 without
+// one.
+func (conf *Configuration) MaxConnections() (process, client int) {
+	for _, b := range conf.blocks {
+		process, client = max(process, b.MaxConnections), max(client, b.MaxClientConnections)
+	}
+	return process, client
+}
+
 // MaxConcurrent returns the highest max_concurrent of the configuration, 0 without one.
 func (conf *Configuration) MaxConcurrent() (highest int) {
 	for _, b := range conf.blocks {
@@ -127,6 +137,12 @@ func (conf *Configuration) MaxConcurrent() (highest int) {
 // with plugin proxyproto.
 func (conf *Configuration) UDPSocket(server *dnsserver.Server) *net.UDPConn {
 	return packetConnOf(conf.instance, server)
+}
+
+// TCPListener returns the TCP listener that CoreDNS has opened for a server, nil without one or if another type wraps it.
+// After a reload, CoreDNS has an idle listener instead of one that was taken over.
+func (conf *Configuration) TCPListener(server *dnsserver.Server) syscall.Conn {
+	return listenerOf(conf.instance, server)
 }
 
 // Zone is a zone of a server.

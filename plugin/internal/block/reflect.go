@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"unsafe"
 
 	"github.com/coredns/caddy"
@@ -35,6 +36,7 @@ func fields(context caddy.Context) []field {
 		{"context", reflect.TypeFor[caddy.Instance](), isKind(reflect.Interface), "no fast path"},
 		{"server", pair, isKind(reflect.Interface), "no fast path"},
 		{"packet", pair, isKind(reflect.Interface), "no fast path"},
+		{"listener", pair, isKind(reflect.Interface), "no fast path over TCP"},
 		{"connPolicy", server, isKind(reflect.Func), "no fast path"},
 		{"allowedOpcodes", server, func(t reflect.Type) bool { return t.Kind() == reflect.Map && t.Key().Kind() == reflect.Int }, "no fast path"},
 		{"shuffle", reflect.TypeFor[loadbalance.LoadBalance](), isKind(reflect.Func), "no fast path with plugin loadbalance"},
@@ -124,18 +126,40 @@ func instanceOf(context caddy.Context) *caddy.Instance {
 
 // packetConnOf returns the UDP socket that an instance has opened for a server, nil without one.
 func packetConnOf(inst *caddy.Instance, server *dnsserver.Server) *net.UDPConn {
-	if inst == nil {
+	packet := socketOf(inst, server, "packet")
+	if pointerIn(packet) == nil || packet.Elem().Type() != reflect.TypeFor[*net.UDPConn]() {
 		return nil
+	}
+	return (*net.UDPConn)(pointerIn(packet))
+}
+
+// listenerOf returns the listener of streams that an instance has opened for a server, nil without one.
+func listenerOf(inst *caddy.Instance, server *dnsserver.Server) syscall.Conn {
+	listener := socketOf(inst, server, "listener")
+	if pointerIn(listener) == nil {
+		return nil
+	}
+	switch listener.Elem().Type() {
+	case reflect.TypeFor[*net.TCPListener]():
+		return (*net.TCPListener)(pointerIn(listener))
+	case reflect.TypeFor[*net.UnixListener](): // it was taken over before a reload, see package sockets
+		return (*net.UnixListener)(pointerIn(listener))
+	}
+	return nil
+}
+
+// socketOf returns a field of an instance's pair of a server and its sockets, the zero Value without one.
+func socketOf(inst *caddy.Instance, server *dnsserver.Server, field string) reflect.Value {
+	if inst == nil {
+		return reflect.Value{}
 	}
 	for _, pair := range inst.Servers() {
 		v := reflect.ValueOf(pair)
-		packet := v.FieldByName("packet")
-		if pointerIn(v.FieldByName("server")) == unsafe.Pointer(server) && pointerIn(packet) != nil &&
-			packet.Elem().Type() == reflect.TypeFor[*net.UDPConn]() {
-			return (*net.UDPConn)(pointerIn(packet))
+		if pointerIn(v.FieldByName("server")) == unsafe.Pointer(server) {
+			return v.FieldByName(field)
 		}
 	}
-	return nil
+	return reflect.Value{}
 }
 
 // pointerIn returns the pointer in an interface, nil for another value.

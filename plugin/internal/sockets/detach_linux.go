@@ -75,6 +75,10 @@ func (s Socket) replace() error {
 	if err := unix.Listen(idle, 0); err != nil {
 		return err
 	}
+	// The kernel refuses connections of other processes, and accept4 returns EAGAIN as for any idle listener.
+	if err := unix.Shutdown(idle, unix.SHUT_RD); err != nil {
+		return err
+	}
 	return unix.Dup3(idle, s.server, unix.O_CLOEXEC)
 }
 

@@ -16,7 +16,10 @@ import (
 	_ "github.com/coredns/coredns/plugin/errors"
 	_ "github.com/coredns/coredns/plugin/loadbalance"
 	_ "github.com/coredns/coredns/plugin/metrics"
+	_ "github.com/coredns/coredns/plugin/multisocket"
 	_ "github.com/coredns/coredns/plugin/proxyproto"
+	_ "github.com/coredns/coredns/plugin/timeouts"
+	_ "github.com/coredns/coredns/plugin/transfer"
 	_ "github.com/coredns/coredns/plugin/tsig"
 	_ "github.com/coredns/coredns/plugin/view"
 	_ "github.com/coredns/coredns/plugin/whoami"
@@ -29,7 +32,8 @@ import (
 )
 
 var directives = []string{
-	"bind", "proxyproto", "view", "prometheus", "errors", "loadbalance", "tsig", "fastpath", "cache", "update", "kubernetes", "forward", "whoami",
+	"timeouts", "multisocket", "bind", "proxyproto", "view", "prometheus", "errors", "loadbalance", "tsig", "fastpath", "cache", "update",
+	"transfer", "kubernetes", "forward", "whoami",
 }
 
 func init() { plugin.Register("update", setupUpdate) }

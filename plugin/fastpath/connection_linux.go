@@ -1,0 +1,268 @@
+package fastpath
+
+import (
+	"math"
+	"net"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nearside-dns/nearside/plugin/internal/answers"
+)
+
+const (
+	lengthLen = 2 // bytes of the length before a message, RFC 1035 section 4.2.2
+
+	// maxInFlight limits the queries of a connection that are not answered. A node's cache sends up to 1000 (max_in_flight
+	// of plugin forward), and must not be stopped because of the queries to a dead upstream among them.
+	maxInFlight = 1024
+
+	// maxUnsent is the number of bytes of answers that the kernel has not accepted beyond which no more queries of the
+	// connection are read, and the plugin chain waits with further messages of a zone transfer.
+	maxUnsent = 64 << 10
+
+	// lingerTime is the time in which a client may close a connection that the server ends. A connection that is closed
+	// with unread queries is reset, and the client may lose the answers before it.
+	lingerTime = 500 * time.Millisecond
+)
+
+// connection is a TCP connection of a client. Its poller reads queries; any goroutine sends answers, in the order of their
+// completion (RFC 7766 section 7). Without queries, it has no buffer and no goroutine.
+type connection struct {
+	listener *listener
+	poller   *poller
+	source   *source
+	remote   netip.AddrPort
+	client   netip.Addr // remote, of a client over IPv4 an IPv4 address
+	optioned optioned
+
+	// These fields belong to the poller's goroutine.
+	in      []byte // received bytes of queries that are not handled
+	queries int
+
+	active       atomic.Int64 // time of the last query or the last answer, on the clock of answers.Now
+	started      atomic.Bool  // it has received a query
+	newer, older *connection  // in the poller's ring, guarded by its mutex
+
+	mu        sync.Mutex
+	fd        int          // -1 after it was closed
+	inFlight  atomic.Int32 // changed with the mutex
+	out       []byte       // framed answers that are not sent; nil without any
+	buffer    *[]byte
+	space     sync.Cond     // out was sent, or the connection is closed
+	progress  time.Duration // time at which the kernel accepted answers, or at which out was empty
+	begun     time.Duration // time at which an incomplete query began, 0 without one
+	keepAlive bool          // the client sends edns-tcp-keepalive
+	paused    bool          // no queries are read until some are answered
+	draining  bool          // only queries in the kernel's buffer are read
+	finished  bool          // no more queries are read
+	eof       bool          // the client has sent its last byte
+	lingering time.Duration // time at which the connection is closed, 0 before the server has sent its last byte
+	retained  int           // bytes of in
+	held      int           // bytes of buffers, as the table counts them
+	random    random
+}
+
+// optioned is the destination of the replies to queries with edns-tcp-keepalive on a connection.
+type optioned struct{ *connection }
+
+// newConnection returns a connection that a listener has accepted.
+func newConnection(l *listener, fd int, remote netip.AddrPort) *connection {
+	c := &connection{listener: l, fd: fd, remote: remote, client: remote.Addr().Unmap(), random: newRandom()}
+	c.optioned.connection = c
+	c.space.L = &c.mu
+	c.active.Store(int64(answers.Now()))
+	return c
+}
+
+// unusedTime is the time by which a connection without a query counts as idle for longer, so that a burst of connections does
+// not close those in use.
+const unusedTime = time.Second
+
+// idleSince returns the time since which a connection counts as idle; one with a query in progress is not idle.
+func (c *connection) idleSince() time.Duration {
+	since := time.Duration(c.active.Load())
+	switch {
+	case c.inFlight.Load() > 0:
+		return math.MaxInt64
+	case !c.started.Load():
+		since -= unusedTime
+	}
+	return since
+}
+
+// receive counts a query that has no stored answer, and reports whether the connection may have more.
+func (c *connection) receive() (more bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.inFlight.Add(1)
+	return !c.isFull()
+}
+
+// ended implements destination.
+func (c *connection) ended() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.inFlight.Add(-1)
+	c.active.Store(int64(answers.Now()))
+	c.proceed()
+}
+
+// close implements destination: the plugin chain closes the connection after the replies in progress.
+func (c *connection) close() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.finished = true
+	c.proceed()
+}
+
+// isFull reports whether no more queries may be read. The mutex is locked.
+func (c *connection) isFull() bool { return c.inFlight.Load() >= maxInFlight || len(c.out) > maxUnsent }
+
+// pause stops reading if the connection is full, until half of its queries and of its answers are gone, and reports whether
+// it does.
+func (c *connection) pause() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.paused && c.isFull() {
+		c.paused = true
+		m := c.listener.server.Load().metrics
+		if c.inFlight.Load() >= maxInFlight {
+			m.pausedInFlight.Inc()
+		} else {
+			m.pausedUnsent.Inc()
+		}
+	}
+	return c.paused
+}
+
+// proceed reads again or ends the connection if it can, after a query was answered or an answer was sent. The mutex is
+// locked.
+func (c *connection) proceed() {
+	switch {
+	case c.fd < 0:
+	case c.finished && c.inFlight.Load() == 0 && len(c.out) == 0:
+		c.finish()
+	case c.paused && c.inFlight.Load() <= maxInFlight/2 && len(c.out) <= maxUnsent/2:
+		c.paused = false
+		c.poller.rearm(c)
+	}
+}
+
+// finish ends a connection whose queries are answered. The mutex is locked.
+func (c *connection) finish() {
+	if c.eof {
+		c.end(closedByClient)
+		return
+	}
+	if c.lingering == 0 {
+		c.lingering = answers.Now() + lingerTime
+		_ = unix.Shutdown(c.fd, unix.SHUT_WR) // the client may have reset the connection
+		c.poller.rearm(c)
+	}
+}
+
+// drain ends the connection after the queries that the kernel has received.
+func (c *connection) drain() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.draining = true
+	if c.fd >= 0 {
+		c.poller.rearm(c)
+	}
+}
+
+// abort closes the connection without regard to its queries, and counts the reason.
+func (c *connection) abort(r closeReason) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.end(r)
+}
+
+// end closes the socket. The mutex is locked.
+func (c *connection) end(r closeReason) {
+	if c.fd < 0 {
+		return
+	}
+	c.poller.remove(c, c.fd)
+	_ = unix.Close(c.fd)
+	c.fd = -1
+	c.release()
+	c.space.Broadcast()
+	streams.remove(c)
+	m := c.listener.server.Load().metrics
+	m.connections.Dec()
+	if counter := m.closed[r]; counter != nil {
+		counter.Inc()
+	}
+	c.listener.connections.Add(-1)
+}
+
+// expire closes the connection if one of the server's timeouts has passed.
+func (c *connection) expire(now time.Duration) {
+	s := c.listener.server.Load()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	idle := s.IdleTimeout
+	if !c.started.Load() {
+		idle = s.ReadTimeout // as CoreDNS for the first query
+	}
+	quiet := c.inFlight.Load() == 0 && len(c.out) == 0 && !c.paused
+	switch {
+	case c.fd < 0:
+	case c.lingering > 0 && now >= c.lingering:
+		c.end(closedByServer)
+	case len(c.out) > 0 && now-c.progress > s.WriteTimeout:
+		c.end(closedUnread)
+	case c.begun > 0 && !c.paused && now-c.begun > s.ReadTimeout:
+		c.end(closedUnfinished)
+	case quiet && c.begun == 0 && now-time.Duration(c.active.Load()) > idle && !c.hasInput():
+		c.end(closedIdle)
+	}
+}
+
+// hasInput reports whether the kernel has received bytes that are not read.
+func (c *connection) hasInput() bool {
+	n, err := unix.IoctlGetInt(c.fd, unix.SIOCINQ)
+	return err == nil && n > 0
+}
+
+// localAddr implements destination.
+func (c *connection) localAddr() net.Addr {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.fd >= 0 {
+		if a, err := unix.Getsockname(c.fd); err == nil {
+			return tcpAddr(addressOf(a))
+		}
+	}
+	return new(net.TCPAddr)
+}
+
+// remoteAddr implements destination.
+func (c *connection) remoteAddr() net.Addr { return tcpAddr(c.remote) }
+
+// tcpAddr returns an address as package net returns it, with an IPv4 address in its own form.
+func tcpAddr(a netip.AddrPort) *net.TCPAddr {
+	return net.TCPAddrFromAddrPort(netip.AddrPortFrom(a.Addr().Unmap(), a.Port()))
+}
+
+// addressOf returns a socket address, with the name of the interface as its zone.
+func addressOf(a unix.Sockaddr) netip.AddrPort {
+	switch a := a.(type) {
+	case *unix.SockaddrInet4:
+		return netip.AddrPortFrom(netip.AddrFrom4(a.Addr), uint16(a.Port)) // #nosec G115 -- a port
+	case *unix.SockaddrInet6:
+		ip := netip.AddrFrom16(a.Addr)
+		if a.ZoneId != 0 {
+			if i, err := net.InterfaceByIndex(int(a.ZoneId)); err == nil {
+				ip = ip.WithZone(i.Name)
+			}
+		}
+		return netip.AddrPortFrom(ip, uint16(a.Port)) // #nosec G115
+	}
+	return netip.AddrPort{}
+}

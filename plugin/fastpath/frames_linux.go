@@ -1,0 +1,325 @@
+package fastpath
+
+import (
+	"encoding/binary"
+	"time"
+	"unsafe"
+
+	"github.com/miekg/dns"
+	"golang.org/x/sys/unix"
+
+	"github.com/nearside-dns/nearside/plugin/internal/answers"
+	"github.com/nearside-dns/nearside/plugin/internal/batch"
+)
+
+const (
+	readLen = 16 << 10 // bytes received from a connection by a system call
+
+	// framesLen is the number of bytes of answers that are sent by a system call.
+	framesLen = 32 << 10
+)
+
+// defaultMaxTCPQueries is the limit of queries on a connection that the server of miekg/dns has for MaxTCPQueries 0.
+const defaultMaxTCPQueries = 128
+
+// frames handles the queries of connections, one connection after the other. Its memory is reused.
+type frames struct {
+	buf [readLen]byte
+	lookup
+	patch   answers.Patch
+	options []byte
+	random  random
+	output  batch.Batch
+
+	out  []byte // framed answers of the connection
+	hits []hit
+	now  time.Duration
+}
+
+func (f *frames) init() {
+	// With room for a copy of the records of the last answer, to shuffle them.
+	f.out, f.random = make([]byte, 0, framesLen+maxHitLen), newRandom()
+}
+
+// serve reads and handles the queries of a connection that is ready.
+func (p *poller) serve(c *connection, events uint32) {
+	reads, draining := c.ready()
+	if !reads {
+		return
+	}
+	s := c.listener.acquire()
+	defer s.release()
+	f := &p.frames
+	f.now = answers.Now()
+	if !f.consume(c, s, nil) { // queries that were read before a pause
+		return
+	}
+	for {
+		n, state := c.read(f.buf[:])
+		if n > 0 && !f.consume(c, s, f.buf[:n]) {
+			return
+		}
+		switch state {
+		case readAgain:
+			continue
+		case readFull: // other connections first
+			c.again()
+		case readShort:
+			if events&unix.EPOLLRDHUP != 0 || draining { // the end may not cause another event
+				continue
+			}
+		case readEmpty:
+			c.drained()
+		case readEnd:
+			c.endOfQueries()
+		}
+		return
+	}
+}
+
+// readState is the state of a socket after a read.
+type readState int
+
+const (
+	readShort  readState = iota // all bytes were read
+	readFull                    // there may be more
+	readEmpty                   // there are none
+	readEnd                     // the client has sent its last byte, or the connection has failed
+	readAgain                   // the call was interrupted
+	readPaused                  // no more queries may be read
+)
+
+// read receives bytes.
+func (c *connection) read(buf []byte) (n int, state readState) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.fd < 0 || c.paused || c.eof || c.finished && c.lingering == 0 {
+		return 0, readPaused
+	}
+	// RawSyscall6: see reader.batch.
+	r, _, errno := unix.RawSyscall6(unix.SYS_RECVFROM, uintptr(c.fd), uintptr(unsafe.Pointer(&buf[0])), uintptr(len(buf)), unix.MSG_DONTWAIT, 0, 0) // #nosec G115 -- a descriptor
+	switch {
+	case errno == unix.EINTR:
+		return 0, readAgain
+	case errno == unix.EAGAIN:
+		return 0, readEmpty
+	case errno != 0 || r == 0:
+		return 0, readEnd
+	case c.lingering > 0: // discarded
+		return 0, readAgain
+	case int(r) == len(buf): // #nosec G115 -- at most len(buf)
+		return len(buf), readFull
+	}
+	return int(r), readShort // #nosec G115
+}
+
+// again has the connection's present events occur again.
+func (c *connection) again() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.fd >= 0 {
+		c.poller.rearm(c)
+	}
+}
+
+// ready sends output that the kernel did not accept before, and reports whether queries are to be read, and whether only
+// those in the kernel's buffer.
+func (c *connection) ready() (reads, draining bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.flush()
+	return c.fd >= 0 && !c.paused && !c.eof, c.draining
+}
+
+// drained ends a connection that drains, after its last query was read.
+func (c *connection) drained() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.draining {
+		c.finished = true
+		c.proceed()
+	}
+}
+
+// endOfQueries ends a connection when its queries are answered: the client has sent its last byte, and may still read.
+func (c *connection) endOfQueries() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.eof, c.finished = true, true
+	c.proceed()
+}
+
+// consume handles the queries in the bytes that were received, and retains an incomplete one. It returns false if no more
+// bytes may be read.
+func (f *frames) consume(c *connection, s *server, data []byte) (more bool) {
+	if len(data) == 0 && len(c.in) < lengthLen {
+		return true
+	}
+	limit := s.MaxTCPQueries
+	if limit == 0 {
+		limit = defaultMaxTCPQueries
+	}
+	more, before := true, c.queries
+	for more {
+		var query []byte
+		if query, data = c.next(data); query == nil {
+			break
+		}
+		c.queries++
+		more = f.answer(c, s, query) || !c.pause()
+		if limit > 0 && c.queries >= limit {
+			c.in, data, more = nil, nil, false
+			f.flush(c, s)
+			c.close()
+		}
+		if len(f.out) > framesLen {
+			f.flush(c, s)
+			more = more && !c.pause()
+		}
+	}
+	f.flush(c, s)
+	c.in = append(c.in, data...)
+	return c.received(f.now, c.queries > before) && more
+}
+
+// next returns the next complete query of the bytes that were received, nil without one, and the rest of the bytes. An
+// incomplete query is retained; its buffer grows with the bytes received, not with the length announced.
+func (c *connection) next(data []byte) (query, rest []byte) {
+	for {
+		from := data
+		if len(c.in) > 0 {
+			from = c.in
+		}
+		want := lengthLen
+		if len(from) >= lengthLen {
+			want += int(binary.BigEndian.Uint16(from))
+			if len(from) >= want {
+				break
+			}
+		}
+		if len(data) == 0 {
+			return nil, nil
+		}
+		n := min(want-len(c.in), len(data))
+		c.in = append(c.in, data[:n]...)
+		data = data[n:]
+	}
+	if len(c.in) == 0 {
+		end := lengthLen + int(binary.BigEndian.Uint16(data))
+		return data[lengthLen:end:end], data[end:]
+	}
+	end := lengthLen + int(binary.BigEndian.Uint16(c.in))
+	query = c.in[lengthLen:end:end]
+	if c.in = c.in[end:]; len(c.in) == 0 {
+		c.in = nil
+	}
+	return query, data
+}
+
+// received records that bytes were received and that queries among them were handled, and reports whether the connection is
+// open.
+func (c *connection) received(now time.Duration, handled bool) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case c.fd < 0:
+		c.in = nil
+		return false
+	case len(c.in) == 0:
+		c.begun = 0
+	case c.begun == 0 || handled:
+		c.begun = now
+	}
+	if handled {
+		c.started.Store(true)
+		c.active.Store(int64(now))
+	}
+	c.retained = cap(c.in)
+	c.hold()
+	return c.fd >= 0
+}
+
+// hold counts the bytes in the connection's buffers, and closes the connection if they exceed a limit. The mutex is locked.
+func (c *connection) hold() {
+	if !streams.hold(c, c.retained+cap(c.out)) {
+		c.end(closedForMemory)
+	}
+}
+
+// answer answers a query from the store, or hands it over. It returns false if the connection may have no more queries.
+func (f *frames) answer(c *connection, s *server, query []byte) (more bool) {
+	size := len(query)
+	query, keepAlive := withoutKeepAlive(query)
+	if keepAlive {
+		c.useKeepAlive()
+	}
+	if f.find(s, query, c.client, f.now) && f.append(c, s, query, size, keepAlive) {
+		return true
+	}
+	r := newRequest(s, query)
+	r.to, r.TCP = c, true
+	if keepAlive {
+		r.to = &c.optioned
+	}
+	more = c.receive()
+	f.pass(&f.output, r, c.client, f.now)
+	return more
+}
+
+// useKeepAlive records that the client sends edns-tcp-keepalive.
+func (c *connection) useKeepAlive() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.keepAlive = true
+}
+
+// append appends the stored answer to a query of a number of bytes.
+func (f *frames) append(c *connection, s *server, query []byte, size int, keepAlive bool) bool {
+	q := &f.query
+	f.patch = f.entry.Patch(f.now)
+	if q.EDNS {
+		f.addOption(c, s, keepAlive)
+	}
+	form := formOf(f.route, f.entry, q, &f.patch, dns.MaxMsgSize, dns.MaxMsgSize, &f.random)
+	if form == nil {
+		f.wire = false // the answer has to be truncated or reordered
+		return false
+	}
+	for _, counter := range f.counters {
+		if counter != nil {
+			counter.Inc()
+		}
+	}
+	f.out = appendFrame(f.out, form, query, q, &f.patch)
+	f.hits = append(f.hits, hit{})
+	h := &f.hits[len(f.hits)-1]
+	h.set(f.route.counters, f.entry, q, form.Rcode(), c.client, size)
+	h.protocol = protocolTCP
+	return true
+}
+
+// addOption adds edns-tcp-keepalive to an answer if the client uses it.
+func (f *frames) addOption(c *connection, s *server, keepAlive bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if keepAlive || c.draining && c.keepAlive {
+		f.options = appendKeepAlive(append(f.options[:0], f.patch.Options...), c.idleTimeout(s))
+		f.patch.Options = f.options
+	}
+}
+
+// flush sends and counts the answers of a connection.
+func (f *frames) flush(c *connection, s *server) {
+	if len(f.hits) == 0 {
+		return
+	}
+	c.write(f.out)
+	took := answers.Now() - f.now
+	for i := range f.hits {
+		f.hits[i].count(took)
+	}
+	s.metrics.answered.Add(float64(len(f.hits)))
+	if f.hits, f.out = f.hits[:0], f.out[:0]; cap(f.out) > maxPooled {
+		f.init()
+	}
+}

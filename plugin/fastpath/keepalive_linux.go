@@ -1,0 +1,119 @@
+package fastpath
+
+import (
+	"encoding/binary"
+	"math"
+	"time"
+
+	"github.com/miekg/dns"
+
+	"github.com/nearside-dns/nearside/plugin/internal/answers"
+)
+
+// keepAliveLen is the length in bytes of an edns-tcp-keepalive option with a timeout, RFC 7828 section 3.1.
+const keepAliveLen = 6
+
+// appendKeepAlive appends the option with an idle timeout, in units of 100 milliseconds, to the options of an OPT record.
+func appendKeepAlive(options []byte, idle time.Duration) []byte {
+	tenths := min(idle/(100*time.Millisecond), math.MaxUint16)
+	options = binary.BigEndian.AppendUint16(options, dns.EDNS0TCPKEEPALIVE)
+	options = binary.BigEndian.AppendUint16(options, 2)
+	return binary.BigEndian.AppendUint16(options, uint16(tenths)) // #nosec G115 -- limited
+}
+
+// withoutKeepAlive removes empty edns-tcp-keepalive options from a query, in place, and reports whether it had any: the
+// option is for the connection, and the query is as ordinary as one without it. A query whose last and only additional
+// record is no OPT record, such as a signed one, is not changed.
+func withoutKeepAlive(query []byte) (rest []byte, found bool) {
+	opt := optOfQuery(query)
+	if opt == 0 {
+		return query, false
+	}
+	for at := opt + answers.OptLen; at+4 <= len(query); {
+		end := at + 4 + int(binary.BigEndian.Uint16(query[at+2:]))
+		if end > len(query) {
+			break
+		}
+		if binary.BigEndian.Uint16(query[at:]) == dns.EDNS0TCPKEEPALIVE && end == at+4 {
+			query, found = append(query[:at], query[end:]...), true
+			continue
+		}
+		at = end
+	}
+	if found {
+		binary.BigEndian.PutUint16(query[opt+9:], uint16(len(query)-opt-answers.OptLen)) // #nosec G115 -- a query is shorter than 64 KiB
+	}
+	return query, found
+}
+
+// optOfQuery returns the offset of the OPT record of a query that has one question and no other record, 0 without one.
+func optOfQuery(b []byte) int {
+	if len(b) < answers.HeaderLen || b[2]&0x80 != 0 || string(b[4:answers.HeaderLen]) != "\x00\x01\x00\x00\x00\x00\x00\x01" {
+		return 0
+	}
+	at, ok := skipName(b, answers.HeaderLen)
+	at += 4 // type and class
+	if !ok || at+answers.OptLen > len(b) || b[at] != 0 || binary.BigEndian.Uint16(b[at+1:]) != dns.TypeOPT ||
+		int(binary.BigEndian.Uint16(b[at+9:])) != len(b)-at-answers.OptLen {
+		return 0
+	}
+	return at
+}
+
+// addKeepAlive appends the option to the OPT record of a reply of the plugin chain, if that is the last record: a signed
+// reply must not change, and the option is optional.
+func addKeepAlive(reply []byte, idle time.Duration) []byte {
+	opt := lastOPT(reply)
+	if opt == 0 || len(reply)+keepAliveLen > dns.MaxMsgSize {
+		return reply
+	}
+	reply = appendKeepAlive(reply, idle)
+	binary.BigEndian.PutUint16(reply[opt+9:], uint16(len(reply)-opt-answers.OptLen)) // #nosec G115 -- a message is shorter than 64 KiB
+	return reply
+}
+
+// lastOPT returns the offset of the OPT record that ends a message, 0 without one.
+func lastOPT(b []byte) (opt int) {
+	if len(b) < answers.HeaderLen {
+		return 0
+	}
+	at, ok := answers.HeaderLen, true
+	for range binary.BigEndian.Uint16(b[4:]) {
+		if at, ok = skipName(b, at); !ok || at+4 > len(b) {
+			return 0
+		}
+		at += 4
+	}
+	records := int(binary.BigEndian.Uint16(b[6:])) + int(binary.BigEndian.Uint16(b[8:])) + int(binary.BigEndian.Uint16(b[10:]))
+	for range records {
+		start := at
+		if at, ok = skipName(b, at); !ok || at+10 > len(b) {
+			return 0
+		}
+		if opt = 0; at == start+1 && binary.BigEndian.Uint16(b[at:]) == dns.TypeOPT {
+			opt = start
+		}
+		at += 10 + int(binary.BigEndian.Uint16(b[at+8:]))
+	}
+	if at != len(b) {
+		return 0
+	}
+	return opt
+}
+
+// skipName returns the end of the name at an offset of a message. A compression pointer ends a name.
+func skipName(b []byte, at int) (end int, ok bool) {
+	for at < len(b) {
+		switch n := int(b[at]); {
+		case n == 0:
+			return at + 1, true
+		case n&0xc0 == 0xc0:
+			return at + 2, at+2 <= len(b)
+		case n&0xc0 != 0:
+			return 0, false
+		default:
+			at += 1 + n
+		}
+	}
+	return 0, false
+}

@@ -1,0 +1,215 @@
+package fastpath
+
+import (
+	"encoding/binary"
+	"net"
+	"slices"
+	"sync"
+	"time"
+	"unsafe"
+
+	"github.com/miekg/dns"
+	"golang.org/x/sys/unix"
+
+	"github.com/nearside-dns/nearside/plugin/internal/answers"
+	"github.com/nearside-dns/nearside/plugin/internal/batch"
+)
+
+// outputs are buffers of connections with answers that are not sent.
+var outputs = sync.Pool{New: func() any { b := make([]byte, 0, 4<<10); return &b }}
+
+// maxPooled is the capacity in bytes above which a buffer is not used again.
+const maxPooled = 128 << 10
+
+// answer implements destination.
+func (c *connection) answer(b *batch.Batch, r *request, e *answers.Entry, p *answers.Patch) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.append(b, r, e, p, false)
+}
+
+// answer implements destination.
+func (o *optioned) answer(b *batch.Batch, r *request, e *answers.Entry, p *answers.Patch) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.append(b, r, e, p, true)
+}
+
+// append appends the answer of an entry to the output. The mutex is locked.
+func (c *connection) append(b *batch.Batch, r *request, e *answers.Entry, p *answers.Patch, keepAlive bool) bool {
+	q := &r.Query
+	if q.EDNS && (keepAlive || c.draining && c.keepAlive) {
+		p.Options = appendKeepAlive(slices.Clip(p.Options), c.idleTimeout(r.server))
+	}
+	form := formOf(r.route, e, q, p, dns.MaxMsgSize, dns.MaxMsgSize, &c.random)
+	if form == nil {
+		p.Options = e.Options
+		return false
+	}
+	if c.fd >= 0 {
+		c.begin()
+		c.out = appendFrame(c.out, form, r.Packed, q, p)
+		b.Add(c)
+	}
+	var h hit
+	h.set(r.route.counters, e, q, form.Rcode(), r.Client, len(r.Packed))
+	h.protocol, h.counted = protocolTCP, true
+	h.count(answers.Now() - r.received)
+	return true
+}
+
+// appendFrame appends an answer with its length.
+func appendFrame(out []byte, form *answers.Answer, query []byte, q *answers.Query, p *answers.Patch) []byte {
+	start := len(out)
+	out = form.AppendReply(append(out, 0, 0), query, q, p)
+	binary.BigEndian.PutUint16(out[start:], uint16(len(out)-start-lengthLen)) // #nosec G115 -- formOf limits it
+	return out
+}
+
+// idleTimeout returns the timeout of edns-tcp-keepalive, 0 if the server ends the connection. The mutex is locked.
+func (c *connection) idleTimeout(s *server) time.Duration {
+	if c.draining || c.finished {
+		return 0
+	}
+	return s.IdleTimeout
+}
+
+// begin makes out ready for an answer. The mutex is locked.
+func (c *connection) begin() {
+	if c.out == nil {
+		c.buffer, _ = outputs.Get().(*[]byte)
+		c.out, c.progress = (*c.buffer)[:0], answers.Now()
+	}
+}
+
+// send implements destination.
+func (c *connection) send(reply []byte) error { return c.sendFrame(reply) }
+
+// send implements destination. The reply has capacity for the option, or is copied.
+func (o *optioned) send(reply []byte) error {
+	o.mu.Lock()
+	idle := o.idleTimeout(o.listener.server.Load())
+	o.mu.Unlock()
+	return o.sendFrame(addKeepAlive(slices.Clip(reply), idle))
+}
+
+// sendFrame sends a reply of the plugin chain. It waits while the client does not read; the write timeout closes the
+// connection.
+func (c *connection) sendFrame(reply []byte) error {
+	if len(reply) > dns.MaxMsgSize {
+		return dns.ErrBuf
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for c.fd >= 0 && len(c.out) > maxUnsent {
+		c.space.Wait()
+	}
+	if c.fd < 0 {
+		return net.ErrClosed
+	}
+	c.begin()
+	c.out = binary.BigEndian.AppendUint16(c.out, uint16(len(reply))) // #nosec G115 -- checked above
+	c.out = append(c.out, reply...)
+	c.flush()
+	return nil
+}
+
+// dropped implements destination: it answers SERVFAIL. Over UDP, the client repeats a query without an answer; over TCP it
+// waits until its timeout.
+func (c *connection) dropped(b *batch.Batch, query []byte) {
+	m := new(dns.Msg)
+	if len(query) < answers.HeaderLen || m.Unpack(query) != nil {
+		return
+	}
+	reply := new(dns.Msg).SetRcode(m, dns.RcodeServerFailure)
+	if opt := m.IsEdns0(); opt != nil {
+		reply.SetEdns0(opt.UDPSize(), opt.Do())
+	}
+	packed, err := reply.Pack()
+	if err != nil {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.fd >= 0 {
+		c.begin()
+		c.out = append(binary.BigEndian.AppendUint16(c.out, uint16(len(packed))), packed...) // #nosec G115 -- a query is shorter
+		b.Add(c)
+	}
+}
+
+// Flush implements batch.Flusher.
+func (c *connection) Flush() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.flush()
+}
+
+// write sends framed answers, after those that wait already.
+func (c *connection) write(frames []byte) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.fd < 0 {
+		return
+	}
+	sent := 0
+	if len(c.out) == 0 {
+		sent = c.writeSome(frames)
+	}
+	if sent < len(frames) {
+		c.begin()
+		c.out = append(c.out, frames[sent:]...)
+		c.flush()
+	}
+}
+
+// flush sends the output that the kernel accepts. The poller calls it again when it accepts more. The mutex is locked.
+func (c *connection) flush() {
+	if c.fd < 0 || len(c.out) == 0 {
+		return
+	}
+	sent := c.writeSome(c.out)
+	if c.out = c.out[:copy(c.out, c.out[sent:])]; sent > 0 {
+		c.progress = answers.Now()
+	}
+	if len(c.out) == 0 {
+		c.release()
+	}
+	if len(c.out) <= maxUnsent {
+		c.space.Broadcast()
+	}
+	if c.hold(); c.fd >= 0 {
+		c.proceed()
+	}
+}
+
+// release returns the output's buffer. The mutex is locked.
+func (c *connection) release() {
+	if c.buffer != nil && cap(c.out) <= maxPooled {
+		*c.buffer = c.out[:0]
+		outputs.Put(c.buffer)
+	}
+	c.out, c.buffer = nil, nil
+}
+
+// writeSome writes to the socket, and returns the number of bytes that the kernel accepted. After an error, the poller
+// reads the error, and closes the connection.
+func (c *connection) writeSome(b []byte) (sent int) {
+	for sent < len(b) {
+		n, errno := sendNow(c.fd, b[sent:])
+		switch {
+		case errno == 0:
+			sent += n
+		case errno == unix.EINTR:
+		default:
+			return sent
+		}
+	}
+	return sent
+}
+
+// sendNow sends bytes without waiting. RawSyscall6: see reader.batch.
+func sendNow(fd int, b []byte) (n int, errno unix.Errno) {
+	sent, _, errno := unix.RawSyscall6(unix.SYS_SENDTO, uintptr(fd), uintptr(unsafe.Pointer(&b[0])), uintptr(len(b)), unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL, 0, 0) // #nosec G115 -- a descriptor
+	return int(sent), errno                                                                                                                                      // #nosec G115 -- at most len(b)
+}

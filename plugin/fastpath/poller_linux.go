@@ -1,0 +1,197 @@
+package fastpath
+
+import (
+	"errors"
+	"os"
+	"sync"
+	"syscall"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nearside-dns/nearside/plugin/internal/answers"
+)
+
+const (
+	eventsLen  = 64 // connections that are ready, received by a system call
+	sweepPause = 250 * time.Millisecond
+)
+
+// interest has the events of a connection. They are edge-triggered: an event that is not handled does not occur again until
+// the connection is armed again.
+const interest = unix.EPOLLIN | unix.EPOLLOUT | unix.EPOLLRDHUP | unix.EPOLLET
+
+// poller waits in one goroutine for many connections, and handles those that are ready together. A goroutine for each
+// connection would take 4 to 16 KB, and could not share a batch with others.
+type poller struct {
+	epoll  *os.File
+	raw    syscall.RawConn
+	fd     int
+	events [eventsLen]unix.EpollEvent
+	frames
+
+	mu       sync.Mutex
+	byFD     map[int32]*connection
+	ring     connection // newer is the connection whose last query is the oldest, older the newest one
+	sweeping bool
+}
+
+func newPoller() (*poller, error) {
+	fd, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
+	if err != nil {
+		return nil, err
+	}
+	if err := unix.SetNonblock(fd, true); err != nil { // for the runtime's poller
+		return nil, errors.Join(err, unix.Close(fd))
+	}
+	p := &poller{epoll: os.NewFile(uintptr(fd), "epoll"), fd: fd, byFD: map[int32]*connection{}} // #nosec G115 -- a descriptor
+	p.ring.newer, p.ring.older = &p.ring, &p.ring
+	p.frames.init()
+	if err := p.epoll.SetDeadline(time.Time{}); err != nil { // the runtime cannot wait for it
+		return nil, errors.Join(err, p.epoll.Close())
+	}
+	p.raw, err = p.epoll.SyscallConn()
+	return p, err
+}
+
+// run handles connections. It does not end.
+func (p *poller) run() {
+	for {
+		err := p.raw.Read(p.step)
+		log.Errorf("A reader cannot wait for queries over TCP, and retries in a second: %v", err)
+		time.Sleep(time.Second)
+	}
+}
+
+// step handles all connections that are ready. It returns false, so that syscall.RawConn waits for more.
+func (p *poller) step(fd uintptr) bool {
+	for {
+		// RawSyscall6: see reader.batch.
+		n, _, errno := unix.RawSyscall6(unix.SYS_EPOLL_PWAIT, fd, uintptr(unsafe.Pointer(&p.events[0])), eventsLen, 0, 0, 0)
+		switch {
+		case errno == unix.EINTR:
+			continue
+		case errno != 0 || n == 0:
+			return false
+		}
+		for i := range p.events[:n] {
+			p.handle(&p.events[i])
+		}
+		p.output.Flush()
+		if n < eventsLen {
+			return false
+		}
+	}
+}
+
+// handle handles a connection that is ready.
+func (p *poller) handle(e *unix.EpollEvent) {
+	p.mu.Lock()
+	c := p.byFD[e.Fd]
+	if c != nil {
+		c.unlink()
+		p.link(c)
+	}
+	p.mu.Unlock()
+	if c == nil {
+		return
+	}
+	if e.Events&(unix.EPOLLHUP|unix.EPOLLERR) != 0 {
+		c.abort(closedByClient)
+		return
+	}
+	p.serve(c, e.Events)
+}
+
+// add adds a connection. Its events may occur at once.
+func (p *poller) add(c *connection) {
+	p.mu.Lock()
+	p.byFD[int32(c.fd)] = c // #nosec G115 -- a descriptor
+	p.link(c)
+	if !p.sweeping {
+		p.sweeping = true
+		go p.sweep()
+	}
+	p.mu.Unlock()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err := p.control(unix.EPOLL_CTL_ADD, c.fd); err != nil {
+		c.end(closedByServer)
+	}
+}
+
+// rearm has the present events of a connection occur again. The connection's mutex is locked, and its socket is open.
+func (p *poller) rearm(c *connection) {
+	if p.control(unix.EPOLL_CTL_MOD, c.fd) != nil { // the kernel lacks memory
+		c.end(closedByServer)
+	}
+}
+
+// remove removes a connection with its descriptor. The connection's mutex is locked.
+func (p *poller) remove(c *connection, fd int) {
+	_ = p.control(unix.EPOLL_CTL_DEL, fd)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.byFD[int32(fd)] == c { // #nosec G115 -- a descriptor
+		delete(p.byFD, int32(fd)) // #nosec G115
+		c.unlink()
+	}
+}
+
+func (p *poller) control(operation, fd int) error {
+	return unix.EpollCtl(p.fd, operation, fd, &unix.EpollEvent{Events: interest, Fd: int32(fd)}) // #nosec G115 -- a descriptor
+}
+
+// link appends a connection to the ring. The poller's mutex is locked.
+func (p *poller) link(c *connection) {
+	c.older, c.newer = p.ring.older, &p.ring
+	c.older.newer, p.ring.older = c, c
+}
+
+// unlink removes a connection from the ring. The poller's mutex is locked.
+func (c *connection) unlink() {
+	c.older.newer, c.newer.older = c.newer, c.older
+	c.older, c.newer = nil, nil
+}
+
+// oldest returns the connection that has been idle for the longest time, of those whose last events are the oldest; nil
+// without any.
+func (p *poller) oldest() (oldest *connection) {
+	const candidates = 32
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	c := p.ring.newer
+	for i := 0; i < candidates && c != &p.ring; i++ {
+		if oldest == nil || c.idleSince() < oldest.idleSince() {
+			oldest = c
+		}
+		c = c.newer
+	}
+	return oldest
+}
+
+// sweep closes connections whose timeouts have passed, until the poller has no connection.
+func (p *poller) sweep() {
+	var all []*connection
+	for {
+		time.Sleep(sweepPause)
+		p.mu.Lock()
+		all = all[:0]
+		for c := p.ring.newer; c != &p.ring; c = c.newer {
+			all = append(all, c)
+		}
+		if len(all) == 0 {
+			p.sweeping = false
+		}
+		p.mu.Unlock()
+		if len(all) == 0 {
+			return
+		}
+		now := answers.Now()
+		for _, c := range all {
+			c.expire(now)
+		}
+		clear(all)
+	}
+}

@@ -1,0 +1,174 @@
+package fastpath
+
+import (
+	"cmp"
+	"net/netip"
+	"runtime"
+	"slices"
+	"sync"
+	"sync/atomic"
+
+	"golang.org/x/sys/unix"
+)
+
+// Default limits of the connections over TCP.
+const (
+	// defaultConnections limits those of the process, unless the limit of open files is below its double. One has 1 KB in
+	// the process and some kilobytes in the kernel.
+	defaultConnections = 10000
+	// defaultClientConnections limits those of a client: a source address.
+	defaultClientConnections = 150
+)
+
+// Limits of the bytes in buffers of connections that wait for the rest of a query, for a free place or for a client that
+// does not read. A buffer of freeBuffer bytes does not count.
+const (
+	maxBuffered       = 32 << 20
+	maxClientBuffered = 4 << 20
+	freeBuffer        = 512
+)
+
+// streamTable has the connections of the process.
+type streamTable struct {
+	mu         sync.Mutex
+	pollers    []*poller
+	next       int // index of the poller of the next connection
+	limit      int
+	perClient  int
+	open       int
+	sources    map[netip.Addr]*source
+	buffered   atomic.Int64
+	lastLogged atomic.Int64 // time of the last log line about a failure to accept
+}
+
+// streams is the table of the process.
+var streams = &streamTable{limit: defaultConnections, perClient: defaultClientConnections, sources: map[netip.Addr]*source{}}
+
+// source is a client with connections.
+type source struct {
+	connections []*connection
+	buffered    atomic.Int64
+}
+
+// start starts a poller for each CPU that the process may use, once.
+func (t *streamTable) start() error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for len(t.pollers) < min(runtime.GOMAXPROCS(0), maxReaders) {
+		p, err := newPoller()
+		if err != nil {
+			return err
+		}
+		t.pollers = append(t.pollers, p)
+		go p.run()
+	}
+	return nil
+}
+
+// resize sets the limits for a configuration; 0 is the default.
+func (t *streamTable) resize(limit, perClient int) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if limit == 0 {
+		limit = defaultConnections
+	}
+	if perClient == 0 {
+		perClient = defaultClientConnections
+	}
+	var files unix.Rlimit
+	if unix.Getrlimit(unix.RLIMIT_NOFILE, &files) == nil {
+		limit = int(min(uint64(limit), files.Cur/2)) // #nosec G115 -- at most limit
+	}
+	t.limit, t.perClient = max(1, limit), min(perClient, max(1, limit))
+}
+
+// add adds a connection. If a limit is reached, it closes the one that has been idle for the longest time, of the client or
+// of the process.
+func (t *streamTable) add(c *connection) {
+	t.mu.Lock()
+	s := t.sources[c.client]
+	if s == nil {
+		s = new(source)
+		t.sources[c.client] = s
+	}
+	var victim *connection
+	reason := closedForClient
+	if len(s.connections) >= t.perClient {
+		victim = longestIdle(s.connections)
+	} else if t.open >= t.limit {
+		victim, reason = t.oldest(), closedForProcess
+	}
+	c.source, c.poller = s, t.pollers[t.next%len(t.pollers)]
+	t.next++
+	t.open++
+	s.connections = append(s.connections, c)
+	t.mu.Unlock()
+	c.listener.connections.Add(1)
+	c.listener.server.Load().metrics.connections.Inc()
+	if victim != nil {
+		victim.abort(reason)
+	}
+	c.poller.add(c)
+}
+
+// remove removes a connection.
+func (t *streamTable) remove(c *connection) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.open--
+	t.buffered.Add(-int64(c.held))
+	c.source.buffered.Add(-int64(c.held))
+	c.held = 0
+	s := c.source
+	i := slices.Index(s.connections, c)
+	last := len(s.connections) - 1
+	s.connections[i] = s.connections[last]
+	s.connections[last] = nil
+	if s.connections = s.connections[:last]; last == 0 {
+		delete(t.sources, c.client)
+	}
+}
+
+// hold sets the bytes in the buffers of a connection, whose mutex is locked, and reports whether they are within the limits.
+func (t *streamTable) hold(c *connection, bytes int) bool {
+	if bytes <= freeBuffer {
+		bytes = 0
+	}
+	change := int64(bytes - c.held)
+	if change == 0 {
+		return true
+	}
+	c.held = bytes
+	own, all := c.source.buffered.Add(change), t.buffered.Add(change)
+	return change < 0 || own <= maxClientBuffered && all <= maxBuffered
+}
+
+// oldest returns the connection that has been idle for the longest time, of those on the next poller that has any. The
+// connections are distributed evenly. The mutex is locked.
+func (t *streamTable) oldest() *connection {
+	for i := range t.pollers {
+		if c := t.pollers[(t.next+i)%len(t.pollers)].oldest(); c != nil {
+			return c
+		}
+	}
+	return nil
+}
+
+// longestIdle returns the connection that has been idle for the longest time.
+func longestIdle(connections []*connection) *connection {
+	return slices.MinFunc(connections, func(a, b *connection) int { return cmp.Compare(a.idleSince(), b.idleSince()) })
+}
+
+// of returns the connections of a listener.
+func (t *streamTable) of(l *listener) (all []*connection) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, s := range t.sources {
+		for _, c := range s.connections {
+			if c.listener == l {
+				all = append(all, c)
+			}
+		}
+	}
+	return all
+}
