@@ -121,8 +121,8 @@ func (b *bench) timeCores(ctx context.Context, s *server, kind string, l *load, 
 	each := float64((after - before).Nanoseconds()) / 1000 / float64(counted.completed)
 	fmt.Fprintf(os.Stderr, "%s on %d cores, %s: %.2f us, %.0f/s\n", s.name, s.procs, kind, each, counted.rate)
 	b.results.add(coresRow(kind, s.procs), s.name, each)
-	if err := counted.judgeRate(rate); err != nil {
-		b.lost = append(b.lost, fmt.Sprintf("%s on %d cores, %s: %v", s.name, s.procs, kind, err))
+	if err := b.reached(counted, rate, rateTries-1, fmt.Sprintf("%s on %d cores, %s", s.name, s.procs, kind)); err != nil {
+		return err
 	}
 	if counted.lost > 0 {
 		b.lost = append(b.lost, fmt.Sprintf("%s on %d cores, %s: %d of %d", s.name, s.procs, kind, counted.lost, counted.sent))
