@@ -24,6 +24,11 @@ func coresRow(kind string, cores int) string {
 	return fmt.Sprintf("cores, %s: CPU per query on %d", kind, cores)
 }
 
+// coresReached is the name of the queries per second.
+func coresReached(kind string, cores int) string {
+	return fmt.Sprintf("cores, %s: rate on %d", kind, cores)
+}
+
 // coresGain is the name of the throughput on two cores divided by that on one, at the same CPU time of each core.
 func coresGain(kind string) string { return "cores, " + kind + ": throughput of 2 cores to 1" }
 
@@ -121,8 +126,9 @@ func (b *bench) timeCores(ctx context.Context, s *server, kind string, l *load, 
 	each := float64((after - before).Nanoseconds()) / 1000 / float64(counted.completed)
 	fmt.Fprintf(os.Stderr, "%s on %d cores, %s: %.2f us, %.0f/s\n", s.name, s.procs, kind, each, counted.rate)
 	b.results.add(coresRow(kind, s.procs), s.name, each)
-	if err := counted.judgeRate(rate); err != nil {
-		b.lost = append(b.lost, fmt.Sprintf("%s on %d cores, %s: %v", s.name, s.procs, kind, err))
+	b.results.add(coresReached(kind, s.procs), s.name, counted.rate)
+	if err := b.reached(counted, rate, rateTries-1, fmt.Sprintf("%s on %d cores, %s", s.name, s.procs, kind)); err != nil {
+		return err
 	}
 	if counted.lost > 0 {
 		b.lost = append(b.lost, fmt.Sprintf("%s on %d cores, %s: %d of %d", s.name, s.procs, kind, counted.lost, counted.sent))
@@ -224,6 +230,8 @@ func (b *bench) reportCores(text *strings.Builder) {
 		b.grid(text, kind+", load and server on the same 2 cores", []string{nameNodeCache, nameCoreDNS}, []column{
 			{title: "CPU per query with GOMAXPROCS 1, us", what: coresRow(kind, 1), format: "%.2f"},
 			{title: "with 2, us", what: coresRow(kind, 2), format: "%.2f"},
+			{title: "queries/s with 1", what: coresReached(kind, 1), format: "%.0f"},
+			{title: "with 2", what: coresReached(kind, 2), format: "%.0f"},
 			{title: "throughput of 2 cores to 1", what: coresGain(kind), format: "%.2f"},
 		})
 	}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
@@ -138,18 +139,25 @@ func pause(ctx context.Context, d time.Duration) error {
 	}
 }
 
+// The ports of servers are below those that the kernel assigns to clients, of which there are many on a busy machine.
+const (
+	firstPort = 20000
+	lastPort  = 32000
+)
+
 // freePort returns a port that no process uses, over TCP and UDP.
 func freePort() int {
-	for range tries {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
+	for range 100 {
+		port := firstPort + rand.IntN(lastPort-firstPort)
+		l, err := net.Listen("tcp", addressAt(port))
 		if err != nil {
-			break
+			continue
 		}
-		packets, err := net.ListenPacket("udp", l.Addr().String())
+		packets, err := net.ListenPacket("udp", addressAt(port))
 		_ = l.Close()
 		if err == nil {
 			_ = packets.Close()
-			return l.Addr().(*net.TCPAddr).Port
+			return port
 		}
 	}
 	return 0 // the server that binds it reports the error

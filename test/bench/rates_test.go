@@ -42,3 +42,19 @@ func TestLonger(t *testing.T) {
 		})
 	}
 }
+
+// TestReached: the report notes the last attempt.
+func TestReached(t *testing.T) {
+	var b bench
+	slow := statistics{rate: 900}
+	for try := range rateTries {
+		last := try == rateTries-1
+		err := b.reached(slow, 1000, try, "hits of a server")
+		if errors.Is(err, errRate) == last || (len(b.lost) == 1) != last {
+			t.Errorf("attempt %d: error %v, notes %q", try, err, b.lost)
+		}
+	}
+	if err := b.reached(statistics{rate: 1000}, 1000, 0, "hits of a server"); err != nil || len(b.lost) != 1 {
+		t.Errorf("error %v, notes %q", err, b.lost)
+	}
+}

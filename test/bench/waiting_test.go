@@ -2,6 +2,7 @@ package main
 
 import (
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -10,12 +11,12 @@ import (
 
 // TestFlood has a server that answers ten queries, each twice.
 func TestFlood(t *testing.T) {
-	answered := 0
+	var answered atomic.Int64
 	server := serveDNS(t, func(w dns.ResponseWriter, r *dns.Msg) {
 		if !strings.HasSuffix(r.Question[0].Name, "-test."+deadZone) {
 			return // it is not answered then
 		}
-		if answered++; answered > 10 {
+		if answered.Add(1) > 10 {
 			return
 		}
 		m := new(dns.Msg).SetRcode(r, dns.RcodeServerFailure)
