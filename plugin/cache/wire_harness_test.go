@@ -15,6 +15,9 @@ import (
 // exchanger forwards queries in wire form to the next plugin of a cache.
 type exchanger struct{ *Cache }
 
+// Capacity implements block.Exchanger.
+func (x exchanger) Capacity() int { return 1 << 20 }
+
 // Exchange implements block.Exchanger.
 func (x exchanger) Exchange(_ *batch.Batch, _ *answers.Query, packed []byte, tcp bool, r block.Receiver) bool {
 	m := new(dns.Msg)

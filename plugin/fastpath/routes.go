@@ -96,7 +96,7 @@ type servedBlock struct {
 func newServedBlock(b *block.Block) *servedBlock {
 	sb := &servedBlock{Block: b, Eligibility: b.Eligibility(), chain: newChain(b.MaxConcurrent), ownChains: map[string]*chain{}}
 	if sb.Prevented == "" && b.Keyspace != nil {
-		sb.wire = b.WireHandler()
+		sb.wire, sb.chain.capacity = b.WireHandler()
 	}
 	for _, h := range b.Handlers() {
 		switch h := h.(type) {

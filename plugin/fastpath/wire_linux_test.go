@@ -3,6 +3,7 @@ package fastpath
 import (
 	"context"
 	"runtime"
+	"slices"
 	"testing"
 	"time"
 
@@ -213,6 +214,52 @@ func TestDeadUpstreamInWireForm(t *testing.T) {
 	}
 	if n := q.fill(q.chain(0), clientAddress(3), 20_000); n < 10 {
 		t.Errorf("in a chain with plugins, another client runs %d queries, want at least 10", n)
+	}
+}
+
+// TestCapacityOfUpstreams has one client with more queries than the upstreams can have in progress: another client gets a
+// share of it, and the plugin chain is not limited by it.
+func TestCapacityOfUpstreams(t *testing.T) {
+	const capacity = 200
+	q := newTestQueue(10_000, 10_000)
+	c := q.chain(0)
+	c.capacity = func() int { return capacity }
+	number := 0
+	add := func(from int, wire bool) bool {
+		r := new(request)
+		if wire {
+			r.wire = wireHandler(nil)
+		}
+		number++
+		q.numbers[r] = number
+		runs, dropped := c.add(r, clientAddress(from))
+		q.drop(dropped)
+		if runs {
+			q.running[number] = r
+		}
+		return runs
+	}
+	flood := 0
+	for add(1, true) {
+		flood++
+	}
+	if flood < capacity*7/10 || flood > capacity*9/10 {
+		t.Errorf("a lone client has %d queries in progress, want seven to nine of ten of %d", flood, capacity)
+	}
+	for i := range 10 {
+		if !add(2+i, true) {
+			t.Errorf("the query of another client waits")
+		}
+	}
+	if !add(1000, false) {
+		t.Error("a query in the plugin chain waits for the upstreams")
+	}
+	var started []int
+	for n := range flood / 2 {
+		started = append(started, q.end(n+1)...)
+	}
+	if !slices.Contains(started, flood+1) {
+		t.Errorf("after the end of half of the client's queries, %v start, want its next", started)
 	}
 }
 

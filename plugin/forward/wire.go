@@ -2,6 +2,7 @@ package forward
 
 import (
 	"errors"
+	"math"
 
 	"github.com/coredns/coredns/plugin"
 	"github.com/miekg/dns"
@@ -29,6 +30,21 @@ func (f *Forward) Exchange(b *batch.Batch, q *answers.Query, packed []byte, tcp 
 	}
 	first.exchange(b, q, packed, tcp, r)
 	return true
+}
+
+// Capacity implements serverblock.Exchanger: the capacity of the stanza that has the lowest one.
+func (f *Forward) Capacity() int {
+	lowest := math.MaxInt
+	for stanza, ok := f, true; ok; stanza, ok = stanza.Next.(*Forward) {
+		capacity := 0
+		for _, u := range *stanza.upstreams.Load() {
+			capacity += u.checkCarrier().Capacity()
+		}
+		if capacity > 0 { // else queries fail at once
+			lowest = min(lowest, capacity)
+		}
+	}
+	return lowest
 }
 
 // stanzaFor returns the first stanza for a name, or nil, and the handler behind the last stanza.

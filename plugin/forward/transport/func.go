@@ -32,6 +32,12 @@ func (f *Func) Send(_ *batch.Batch, call *Call) error {
 // Cancel implements Carrier.
 func (f *Func) Cancel(call *Call) bool { return f.tasks.cancel(call) }
 
+// maxTasks is the Capacity of a Func: each query has a goroutine.
+const maxTasks = 512
+
+// Capacity implements Carrier.
+func (f *Func) Capacity() int { return maxTasks }
+
 // Late implements Carrier.
 func (f *Func) Late(*Call) {}
 

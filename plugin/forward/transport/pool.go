@@ -7,6 +7,7 @@ import (
 	"net"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/nearside-dns/nearside/plugin/internal/batch"
@@ -82,6 +83,8 @@ type Pool struct {
 	retryAt  time.Time
 	dialErr  error
 
+	capacity atomic.Int64 // see Capacity
+
 	rtt    time.Duration // smoothed
 	minRTT time.Duration
 	behaviour
@@ -89,7 +92,7 @@ type Pool struct {
 
 // NewPool returns a Pool. It opens no connection before the first query.
 func NewPool(c Config) *Pool {
-	return &Pool{Config: c, times: times{
+	p := &Pool{Config: c, times: times{
 		now:     time.Now,
 		backoff: 50 * time.Millisecond, maxBackoff: 500 * time.Millisecond,
 		minSerial: 30 * time.Second, maxSerial: 10 * time.Minute,
@@ -97,6 +100,8 @@ func NewPool(c Config) *Pool {
 		prompt: 200 * time.Millisecond,
 		tick:   50 * time.Millisecond,
 	}}
+	p.capacity.Store(int64(c.MaxInFlight * c.MaxConnections))
+	return p
 }
 
 // unlock unlocks the pool. New output is sent when the batch is flushed, or by the writers if it is nil. The caller calls
@@ -215,6 +220,7 @@ func (p *Pool) place(call *Call) (*conn, error) {
 		}
 	}
 	limit := p.maxConns(depth)
+	p.capacity.Store(int64(depth * limit))
 	if len(p.conns) >= limit {
 		p.retireSpent()
 	}
@@ -228,6 +234,9 @@ func (p *Pool) place(call *Call) (*conn, error) {
 	}
 	return nil, p.dialErr
 }
+
+// Capacity implements Carrier. It follows a change of the server's class when a query needs another connection.
+func (p *Pool) Capacity() int { return int(p.capacity.Load()) }
 
 // maxConns returns the limit of connections: higher if each may have few queries.
 func (p *Pool) maxConns(depth int) int {

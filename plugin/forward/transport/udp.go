@@ -25,6 +25,8 @@ const (
 	maxGuesses = 16
 	// maxPorts bounds the ports that one query is sent from.
 	maxPorts = 3
+	// maxSockets bounds the sockets with a query, each of which is an open file.
+	maxSockets = 4096
 	// maxUses bounds the queries sent from one port, since an attacker may learn the port.
 	maxUses = 100
 )
@@ -45,6 +47,7 @@ type Datagrams struct {
 	Metrics        *Metrics
 
 	mu       sync.Mutex
+	inFlight int
 	idle     []*socket // the one with the longest idle time first
 	closing  bool
 	sweeping bool
@@ -72,6 +75,10 @@ func (d *Datagrams) Send(_ *batch.Batch, call *Call) error {
 		call.ended = true
 		return errQuery
 	}
+	if d.isFull() {
+		call.ended = true
+		return ErrBusy
+	}
 	s, err := d.start(call, d.reusable(), 1)
 	if err != nil {
 		call.ended = true
@@ -82,6 +89,16 @@ func (d *Datagrams) Send(_ *batch.Batch, call *Call) error {
 	d.attach(s, call)
 	return nil
 }
+
+// isFull reports whether no more queries may be in flight.
+func (d *Datagrams) isFull() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.inFlight >= maxSockets
+}
+
+// Capacity implements Carrier.
+func (d *Datagrams) Capacity() int { return maxSockets }
 
 // start sends a query from a socket, or a new one if that is nil or has an old error. ports are those used for the query.
 func (d *Datagrams) start(call *Call, s *socket, ports int) (*socket, error) {
@@ -125,6 +142,7 @@ var queryBuffers = sync.Pool{New: func() any { return new([]byte) }}
 // attach makes a call wait for a datagram of a socket. The caller holds the mutex.
 func (d *Datagrams) attach(s *socket, call *Call) {
 	d.Metrics.InFlight.Inc()
+	d.inFlight++
 	s.call, call.socket = call, s
 	if !call.Deadline.IsZero() {
 		wheel.Process.Set(&s.limit, call.Deadline)
@@ -135,6 +153,7 @@ func (d *Datagrams) attach(s *socket, call *Call) {
 // detach separates a socket from its call. The caller holds the mutex.
 func (d *Datagrams) detach(s *socket) {
 	d.Metrics.InFlight.Dec()
+	d.inFlight--
 	s.call.socket, s.call = nil, nil
 	wheel.Process.Stop(&s.limit)
 }

@@ -32,6 +32,7 @@ type Block struct {
 
 	linkWire sync.Once
 	wire     WireHandler
+	capacity func() int
 }
 
 // Of returns the server block of the plugin that calls it in setup.

@@ -74,6 +74,8 @@ type Exchanger interface {
 	// Exchange forwards a query. It returns false, and does not call the Receiver, if the plugin chain has to handle the
 	// query: for example, its name is not forwarded. packed must not change until Receive is called. It does not block.
 	Exchange(b *batch.Batch, q *answers.Query, packed []byte, tcp bool, r Receiver) bool
+	// Capacity returns the number of queries that the upstreams can have in progress. Beyond it, Exchange fails.
+	Capacity() int
 }
 
 // Receiver receives the reply of an Exchanger.
@@ -96,16 +98,16 @@ var transparentForWire = map[string]bool{
 }
 
 // WireHandler returns the first handler of queries in wire form, nil if the block has another plugin that has to see the
-// queries, or lacks cache or forward. Names in the zones of a ZoneOwner are for the plugin chain. It is called when the
+// queries, or lacks cache or forward; and the number of queries that its upstreams can have in progress. Names in the zones of a ZoneOwner are for the plugin chain. It is called when the
 // servers start.
-func (b *Block) WireHandler() WireHandler {
-	b.linkWire.Do(func() { b.wire = linkWire(b.Handlers()) })
-	return b.wire
+func (b *Block) WireHandler() (first WireHandler, capacity func() int) {
+	b.linkWire.Do(func() { b.wire, b.capacity = linkWire(b.Handlers()) })
+	return b.wire, b.capacity
 }
 
 // linkWire connects the cache of a block to the plugin that forwards, and returns the first WireHandler: the cache, or a
 // plugin directly before it whose next handlers are WireHandlers. It returns nil if the block has no such way.
-func linkWire(handlers []plugin.Handler) (first WireHandler) {
+func linkWire(handlers []plugin.Handler) (first WireHandler, capacity func() int) {
 	var cache WireCache
 	var owned []string
 	for _, h := range handlers {
@@ -118,7 +120,7 @@ func linkWire(handlers []plugin.Handler) (first WireHandler) {
 			fallthrough
 		case transparentForWire[h.Name()]:
 			if first != nil && cache == nil {
-				return nil
+				return nil, nil
 			}
 		case handles && cache == nil:
 			if first == nil {
@@ -127,12 +129,12 @@ func linkWire(handlers []plugin.Handler) (first WireHandler) {
 			cache, _ = h.(WireCache)
 		case forwards && cache != nil:
 			cache.SetExchanger(forward, owned)
-			return first
+			return first, forward.Capacity
 		default:
-			return nil
+			return nil, nil
 		}
 	}
-	return nil
+	return nil, nil
 }
 
 type wireResultKey struct{}
