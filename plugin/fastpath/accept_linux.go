@@ -151,11 +151,11 @@ func (l *listener) drainStreams() {
 	for _, a := range l.acceptors {
 		a.finish()
 	}
-	for _, c := range streams.of(l) {
+	for _, c := range streams.connectionsOf(l) {
 		c.drain()
 	}
 	awaitUntilTimeout(func() bool { return l.connections.Load() == 0 })
-	for _, c := range streams.of(l) {
+	for _, c := range streams.connectionsOf(l) {
 		c.abort(closedByServer)
 	}
 }

@@ -71,7 +71,7 @@ type optioned struct{ *connection }
 
 // newConnection returns a connection that a listener has accepted.
 func newConnection(l *listener, fd int, remote netip.AddrPort) *connection {
-	c := &connection{listener: l, fd: fd, remote: remote, client: remote.Addr().Unmap(), random: newRandom()}
+	c := &connection{listener: l, fd: fd, remote: remote, client: remote.Addr().Unmap().WithZone(""), random: newRandom()}
 	c.optioned.connection = c
 	c.space.L = &c.mu
 	c.active.Store(int64(answers.Now()))
@@ -187,17 +187,17 @@ func (c *connection) end(r closeReason) {
 	if c.fd < 0 {
 		return
 	}
+	m := c.listener.server.Load().metrics
+	m.connections.Dec()
+	if counter := m.closed[r]; counter != nil {
+		counter.Inc()
+	}
 	c.poller.remove(c, c.fd)
 	_ = unix.Close(c.fd)
 	c.fd = -1
 	c.release()
 	c.space.Broadcast()
 	streams.remove(c)
-	m := c.listener.server.Load().metrics
-	m.connections.Dec()
-	if counter := m.closed[r]; counter != nil {
-		counter.Inc()
-	}
 	c.listener.connections.Add(-1)
 }
 

@@ -298,11 +298,11 @@ func (f *frames) append(c *connection, s *server, query []byte, size int, keepAl
 	return true
 }
 
-// addOption adds edns-tcp-keepalive to an answer if the client uses it.
+// addOption adds edns-tcp-keepalive to the answer if the client receives it.
 func (f *frames) addOption(c *connection, s *server, keepAlive bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if keepAlive || c.draining && c.keepAlive {
+	if c.announces(keepAlive) {
 		f.options = appendKeepAlive(append(f.options[:0], f.patch.Options...), c.idleTimeout(s))
 		f.patch.Options = f.options
 	}

@@ -103,7 +103,7 @@ func (r *registry) serve(address string, s *server, own *net.UDPConn, tcp syscal
 		l.serveTCP(tcp)
 		return true, nil
 	}
-	if !wanted && !isDetached(own) {
+	if !wanted && !isDetached(own) && (tcp == nil || !sockets.IsIdle(tcp)) {
 		return false, nil
 	}
 	l := &listener{address: address}

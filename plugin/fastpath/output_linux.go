@@ -23,39 +23,48 @@ const maxPooled = 128 << 10
 
 // answer implements destination.
 func (c *connection) answer(b *batch.Batch, r *request, e *answers.Entry, p *answers.Patch) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.append(b, r, e, p, false)
+	return c.answerWith(b, r, e, p, false)
 }
 
 // answer implements destination.
 func (o *optioned) answer(b *batch.Batch, r *request, e *answers.Entry, p *answers.Patch) bool {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.append(b, r, e, p, true)
+	return o.answerWith(b, r, e, p, true)
 }
 
-// append appends the answer of an entry to the output. The mutex is locked.
-func (c *connection) append(b *batch.Batch, r *request, e *answers.Entry, p *answers.Patch, keepAlive bool) bool {
+// answerWith appends the answer of an entry to the output, and counts it.
+func (c *connection) answerWith(b *batch.Batch, r *request, e *answers.Entry, p *answers.Patch, keepAlive bool) bool {
+	form := c.append(b, r, e, p, keepAlive)
+	if form == nil {
+		return false
+	}
+	var h hit
+	h.set(r.route.counters, e, &r.Query, form.Rcode(), r.Client, len(r.Packed))
+	h.protocol, h.counted = protocolTCP, true
+	h.count(answers.Now() - r.received)
+	return true
+}
+
+// append appends the answer of an entry to the output, and returns its form, nil if the entry has none for the client.
+func (c *connection) append(b *batch.Batch, r *request, e *answers.Entry, p *answers.Patch, keepAlive bool) *answers.Answer {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	q := &r.Query
-	if q.EDNS && (keepAlive || c.draining && c.keepAlive) {
+	if q.EDNS && c.announces(keepAlive) {
 		p.Options = appendKeepAlive(slices.Clip(p.Options), c.idleTimeout(r.server))
 	}
 	form := formOf(r.route, e, q, p, dns.MaxMsgSize, dns.MaxMsgSize, &c.random)
-	if form == nil {
-		p.Options = e.Options
-		return false
-	}
-	if c.fd >= 0 {
+	if form != nil && c.fd >= 0 {
 		c.begin()
 		c.out = appendFrame(c.out, form, r.Packed, q, p)
 		b.Add(c)
 	}
-	var h hit
-	h.set(r.route.counters, e, q, form.Rcode(), r.Client, len(r.Packed))
-	h.protocol, h.counted = protocolTCP, true
-	h.count(answers.Now() - r.received)
-	return true
+	return form
+}
+
+// announces reports whether a reply has edns-tcp-keepalive, given whether its query has the option. Clients that send it
+// only in the first query of a connection learn as well that the server ends the connection. The mutex is locked.
+func (c *connection) announces(keepAlive bool) bool {
+	return keepAlive || c.keepAlive && (c.draining || c.finished)
 }
 
 // appendFrame appends an answer with its length.
@@ -83,19 +92,14 @@ func (c *connection) begin() {
 }
 
 // send implements destination.
-func (c *connection) send(reply []byte) error { return c.sendFrame(reply) }
+func (c *connection) send(reply []byte) error { return c.sendWith(reply, false) }
 
-// send implements destination. The reply has capacity for the option, or is copied.
-func (o *optioned) send(reply []byte) error {
-	o.mu.Lock()
-	idle := o.idleTimeout(o.listener.server.Load())
-	o.mu.Unlock()
-	return o.sendFrame(addKeepAlive(slices.Clip(reply), idle))
-}
+// send implements destination.
+func (o *optioned) send(reply []byte) error { return o.sendWith(reply, true) }
 
-// sendFrame sends a reply of the plugin chain. It waits while the client does not read; the write timeout closes the
+// sendWith sends a reply of the plugin chain. It waits while the client does not read; the write timeout closes the
 // connection.
-func (c *connection) sendFrame(reply []byte) error {
+func (c *connection) sendWith(reply []byte, keepAlive bool) error {
 	if len(reply) > dns.MaxMsgSize {
 		return dns.ErrBuf
 	}
@@ -107,11 +111,18 @@ func (c *connection) sendFrame(reply []byte) error {
 	if c.fd < 0 {
 		return net.ErrClosed
 	}
+	if c.announces(keepAlive) {
+		reply = addKeepAlive(slices.Clip(reply), c.idleTimeout(c.listener.server.Load()))
+	}
 	c.begin()
-	c.out = binary.BigEndian.AppendUint16(c.out, uint16(len(reply))) // #nosec G115 -- checked above
-	c.out = append(c.out, reply...)
+	c.out = appendMessage(c.out, reply)
 	c.flush()
 	return nil
+}
+
+// appendMessage appends a message with its length.
+func appendMessage(out, message []byte) []byte {
+	return append(binary.BigEndian.AppendUint16(out, uint16(len(message))), message...) // #nosec G115 -- the caller limits it
 }
 
 // dropped implements destination: it answers SERVFAIL. Over UDP, the client repeats a query without an answer; over TCP it
@@ -133,7 +144,7 @@ func (c *connection) dropped(b *batch.Batch, query []byte) {
 	defer c.mu.Unlock()
 	if c.fd >= 0 {
 		c.begin()
-		c.out = append(binary.BigEndian.AppendUint16(c.out, uint16(len(packed))), packed...) // #nosec G115 -- a query is shorter
+		c.out = appendMessage(c.out, packed)
 		b.Add(c)
 	}
 }
@@ -210,6 +221,8 @@ func (c *connection) writeSome(b []byte) (sent int) {
 
 // sendNow sends bytes without waiting. RawSyscall6: see reader.batch.
 func sendNow(fd int, b []byte) (n int, errno unix.Errno) {
-	sent, _, errno := unix.RawSyscall6(unix.SYS_SENDTO, uintptr(fd), uintptr(unsafe.Pointer(&b[0])), uintptr(len(b)), unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL, 0, 0) // #nosec G115 -- a descriptor
-	return int(sent), errno                                                                                                                                      // #nosec G115 -- at most len(b)
+	const flags = unix.MSG_DONTWAIT | unix.MSG_NOSIGNAL
+	// #nosec G115 -- a descriptor, and at most len(b)
+	sent, _, errno := unix.RawSyscall6(unix.SYS_SENDTO, uintptr(fd), uintptr(unsafe.Pointer(&b[0])), uintptr(len(b)), flags, 0, 0)
+	return int(sent), errno // #nosec G115
 }

@@ -159,8 +159,8 @@ func longestIdle(connections []*connection) *connection {
 	return slices.MinFunc(connections, func(a, b *connection) int { return cmp.Compare(a.idleSince(), b.idleSince()) })
 }
 
-// of returns the connections of a listener.
-func (t *streamTable) of(l *listener) (all []*connection) {
+// connectionsOf returns the connections of a listener.
+func (t *streamTable) connectionsOf(l *listener) (all []*connection) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for _, s := range t.sources {

@@ -158,7 +158,7 @@ func TestOneByteAtATime(t *testing.T) {
 		}
 	}()
 	await(t, "the query has begun", func() bool {
-		for _, c := range streams.of(l) {
+		for _, c := range streams.connectionsOf(l) {
 			c.mu.Lock()
 			begun, retained := c.begun > 0, c.retained
 			c.mu.Unlock()
@@ -408,7 +408,7 @@ func TestManyMessages(t *testing.T) {
 		t.Fatal(err)
 	}
 	time.Sleep(100 * time.Millisecond)
-	for _, c := range streams.of(l) {
+	for _, c := range streams.connectionsOf(l) {
 		c.mu.Lock()
 		if unsent := len(c.out); unsent > maxUnsent+dns.MaxMsgSize {
 			t.Errorf("%d bytes are buffered", unsent)
@@ -446,7 +446,7 @@ func TestInFlightLimit(t *testing.T) {
 	}
 	await(t, "the connection is paused", func() bool { return valueOf(t, s.metrics.pausedInFlight) > before })
 	time.Sleep(20 * time.Millisecond)
-	for _, c := range streams.of(l) {
+	for _, c := range streams.connectionsOf(l) {
 		if n := c.inFlight.Load(); n > maxInFlight {
 			t.Errorf("%d queries in flight, want at most %d", n, maxInFlight)
 		}

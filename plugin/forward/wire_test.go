@@ -222,7 +222,7 @@ func TestParity(t *testing.T) {
 		"truncated":            {one("prefer_udp"), []scripted{truncating}, several("a.example.")},
 		"truncated, no option": {one(""), []scripted{truncating}, several("a.example.")},
 		"silent, then good":    {one("read_timeout 100ms"), []scripted{always(silence), always(addressReply)}, several("a.example.")[:2]},
-		"silent":               {one("read_timeout 100ms\ntimeout 300ms\nmax_connect_attempts 1"), []scripted{always(silence)}, several("a.example.")[:2]},
+		"silent":               {one("read_timeout 100ms\ntimeout 5s\nmax_connect_attempts 1"), []scripted{always(silence)}, several("a.example.")[:2]},
 		"caller":               {one("caller node-a zone-1"), []scripted{always(withOptions)}, several("a.example.", "b.example.")},
 		"caller over TCP":      {one("force_tcp\ncaller node-a zone-1"), []scripted{always(tries)}, several("a.example.", "b.example.")},
 		"search list":          {one("force_tcp\ncaller node-a"), []scripted{always(tries)}, []func() (*dns.Msg, bool){ordinary("a.example.", false, list()), ordinary("a.other.", false, list()), ordinary("a.example.", true, list(), spoof()), ordinary("a.example.", true, &dns.EDNS0_LOCAL{Code: searchlist.OptionCode})}},
@@ -258,7 +258,7 @@ func TestParity(t *testing.T) {
 		"except": {func(to []string) string {
 			return one("except b.example")(to[:1]) + "\n" + one("")(to[1:])
 		}, []scripted{always(coded(0)), always(addressReply)}, several("a.example.", "b.example.", "x.B.Example.", "bb.example.")},
-		"wrong case": {one("force_tcp\nread_timeout 100ms\ntimeout 300ms\nmax_connect_attempts 1"), []scripted{always(func(r *dns.Msg) *dns.Msg {
+		"wrong case": {one("force_tcp\nread_timeout 100ms\ntimeout 5s\nmax_connect_attempts 1"), []scripted{always(func(r *dns.Msg) *dns.Msg {
 			m := addressReply(r)
 			m.Question[0].Name = strings.ToUpper(m.Question[0].Name)
 			return m

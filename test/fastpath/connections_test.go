@@ -273,7 +273,7 @@ func TestTransferOverTCP(t *testing.T) {
 // TestAddressesOverTCP queries servers on several addresses, and on wildcard ones, with several sockets each.
 func TestAddressesOverTCP(t *testing.T) {
 	for _, bind := range append(binds, "", "bind 127.0.0.1 ::1\n    multisocket 3") {
-		t.Run(bind, func(t *testing.T) {
+		t.Run("with "+bind, func(t *testing.T) {
 			s := start(t, policies, without(strings.Replace(clusterBlock(newCluster(t)), bothLoopbacks, bind, 1)))
 			for _, host := range []string{"127.0.0.1", "::1"} {
 				awaitStreams(t, s, host)
