@@ -32,6 +32,9 @@ func (f *Forward) Exchange(b *batch.Batch, q *answers.Query, packed []byte, tcp 
 	return true
 }
 
+// perQuery is the number of times that a query without an answer is in flight to an upstream.
+const perQuery = 2
+
 // Capacity implements serverblock.Exchanger: the capacity of the stanza that has the lowest one.
 func (f *Forward) Capacity() int {
 	lowest := math.MaxInt
@@ -41,7 +44,7 @@ func (f *Forward) Capacity() int {
 			capacity += u.checkCarrier().Capacity()
 		}
 		if capacity > 0 { // else queries fail at once
-			lowest = min(lowest, capacity)
+			lowest = min(lowest, max(1, capacity/perQuery))
 		}
 	}
 	return lowest

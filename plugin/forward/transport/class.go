@@ -182,6 +182,9 @@ func (p *Pool) connForCopy(except *conn) *conn {
 	}
 	now := p.now()
 	limit := p.maxConns(p.depth(now))
+	if p.depth(now) > 1 {
+		limit = min(limit, maxCopies)
+	}
 	if len(p.conns) < limit && len(p.conns)+len(p.retired) < limit+maxRetired && !now.Before(p.retryAt) {
 		return p.openShared()
 	}

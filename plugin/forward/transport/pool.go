@@ -40,6 +40,9 @@ const (
 	maxRetiredConnections = 256
 	// maxEscapes bounds them when the query may have ended other connections.
 	maxEscapes = 16
+	// minConnections is the number of full connections for which a server that closes connections after some queries has
+	// more.
+	minConnections = 2
 	// maxWaiting bounds the queries that wait for room on a connection.
 	maxWaiting = 1024
 	// maxUnsent bounds the unwritten bytes of a connection: the server may not read.
@@ -246,7 +249,7 @@ func (p *Pool) maxConns(depth int) int {
 	case depth == 1:
 		return max(p.MaxConnections, maxSerialConnections)
 	case p.limit > 0:
-		return p.MaxConnections * max(1, p.MaxInFlight/p.limit)
+		return max(p.MaxConnections, minConnections*max(1, p.MaxInFlight/p.limit))
 	}
 	return p.MaxConnections
 }

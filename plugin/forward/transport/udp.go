@@ -25,8 +25,8 @@ const (
 	maxGuesses = 16
 	// maxPorts bounds the ports that one query is sent from.
 	maxPorts = 3
-	// maxSockets bounds the sockets with a query, each of which is an open file.
-	maxSockets = 4096
+	// maxSockets bounds the sockets with a query, and half of the open files that the process may have.
+	maxSockets = 8192
 	// maxUses bounds the queries sent from one port, since an attacker may learn the port.
 	maxUses = 100
 )
@@ -94,11 +94,11 @@ func (d *Datagrams) Send(_ *batch.Batch, call *Call) error {
 func (d *Datagrams) isFull() bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d.inFlight >= maxSockets
+	return d.inFlight >= d.Capacity()
 }
 
 // Capacity implements Carrier.
-func (d *Datagrams) Capacity() int { return maxSockets }
+func (d *Datagrams) Capacity() int { return min(maxSockets, openFiles()/2) }
 
 // start sends a query from a socket, or a new one if that is nil or has an old error. ports are those used for the query.
 func (d *Datagrams) start(call *Call, s *socket, ports int) (*socket, error) {

@@ -3,6 +3,7 @@ package transport
 import (
 	"errors"
 	"fmt"
+	"math"
 	"net"
 	"net/netip"
 	"os"
@@ -225,3 +226,12 @@ func (p *poller) run(file *os.File) {
 		}
 	})
 }
+
+// openFiles returns the number of files that the process may have open.
+var openFiles = sync.OnceValue(func() int {
+	var limit unix.Rlimit
+	if unix.Getrlimit(unix.RLIMIT_NOFILE, &limit) != nil {
+		return 1024 // the usual minimum
+	}
+	return int(min(limit.Cur, math.MaxInt32)) // #nosec G115
+})
