@@ -350,3 +350,31 @@ func TestTimeoutsOverTCP(t *testing.T) {
 		}
 	}
 }
+
+// TestStalledQueryBetweenPrograms has a nodecache that forwards to clusterdns over TCP, and a query to an upstream of
+// clusterdns that does not answer: a cluster name behind it is answered.
+func TestStalledQueryBetweenPrograms(t *testing.T) {
+	cluster, g := slow(t, bothLoopbacks, "")
+	defer g.open()
+	awaitStreams(t, cluster, "127.0.0.1")
+	node := start(t, "nodecache", fmt.Sprintf(".:PORT {\n%s\nprometheus METRICS\nerrors\ncache 30\nforward . %s {\nforce_tcp\n}\n}\n", bothLoopbacks, cluster.Addr))
+	before := cluster.scrape(t)
+	conn := connect(t, node, "", "127.0.0.1")
+	stalled, behind := newQuery(unique(1)[0], dns.TypeA), newQuery("web.shop.svc.cluster.local.", dns.TypeA)
+	conn.send(t, stalled)
+	within(t, "the slow server has the query", func() bool { return g.count() == 1 })
+	begin := time.Now()
+	conn.send(t, behind)
+	conn.expect(t, behind)
+	if took := time.Since(begin); took > time.Second {
+		t.Errorf("the cluster name is answered after %v", took)
+	} else {
+		t.Logf("answered after %v", took)
+	}
+	now := cluster.scrape(t).Since(before)
+	if n := now.Sum("coredns_dns_requests_total", "proto", "tcp"); n < 1 {
+		t.Error("nodecache sent no query over TCP")
+	}
+	g.open()
+	conn.expect(t, stalled)
+}
