@@ -1,7 +1,6 @@
 package autopath
 
 import (
-	"github.com/coredns/coredns/plugin"
 	"github.com/miekg/dns"
 
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
@@ -14,7 +13,7 @@ import (
 // ServeWire implements block.WireHandler.
 func (a *Autopath) ServeWire(b *batch.Batch, q *block.WireQuery) {
 	name, _, err := dns.UnpackDomainName(q.Packed, answers.HeaderLen)
-	if err != nil || !expand.ExpandableWire(q) || !plugin.Zones(a.zones).Contains(name) {
+	if err != nil || !expand.ExpandableWire(q) || !a.covers(name) {
 		a.PassWire(b, q)
 		return
 	}

@@ -43,7 +43,11 @@ func AppendSuffixes(dst []byte, suffixes []string) ([]byte, bool) {
 	if len(suffixes) == 0 || len(suffixes) > MaxSuffixes {
 		return dst, false
 	}
-	out, room := dst, MaxOption
+	length := 0
+	for _, s := range suffixes {
+		length += len(s) + 1
+	}
+	out, room := slices.Grow(dst, min(length, MaxOption)), MaxOption
 	for _, s := range suffixes {
 		var name [maxName]byte
 		n, err := dns.PackDomainName(s, name[:], 0, nil, false)
