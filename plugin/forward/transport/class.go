@@ -183,7 +183,7 @@ func (p *Pool) connForCopy(except *conn) *conn {
 	now := p.now()
 	limit := p.maxConns(p.depth(now))
 	if p.depth(now) > 1 {
-		limit = min(limit, maxCopies)
+		limit = min(limit, 1+maxCopies)
 	}
 	if len(p.conns) < limit && len(p.conns)+len(p.retired) < limit+maxRetired && !now.Before(p.retryAt) {
 		return p.openShared()
