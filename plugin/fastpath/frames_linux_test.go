@@ -82,7 +82,7 @@ func TestWireOverTCP(t *testing.T) {
 		_ = w.WriteMsg(reply)
 	}, withRoute(t, keyspace, handler))
 	m := l.server.Load().metrics
-	counters := map[string]prometheus.Counter{"answered": m.answered, "resolved": m.resolved, "handed over": m.handedOver}
+	counters := map[string]prometheus.Counter{"answered": m.answered, "handed over": m.handedOver}
 	before := map[string]float64{}
 	for name, counter := range counters {
 		before[name] = valueOf(t, counter)
@@ -130,8 +130,9 @@ func TestWireOverTCP(t *testing.T) {
 	}
 	await(t, "all end", func() bool { return valueOf(t, m.inFlight) == 0 })
 	for name, counter := range counters {
-		if got := valueOf(t, counter) - before[name]; got != 100 {
-			t.Errorf("%v are counted as %s, want 100", got, name)
+		want := map[string]float64{"answered": 100, "handed over": 200}[name]
+		if got := valueOf(t, counter) - before[name]; got != want {
+			t.Errorf("%v are counted as %s, want %v", got, name, want)
 		}
 	}
 }

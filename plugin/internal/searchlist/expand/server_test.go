@@ -171,14 +171,22 @@ func (z backendHandler) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *d
 	return directives.backend.ServeDNS(ctx, w, r)
 }
 
-// serve starts servers, and returns the addresses by network of the one that does not listen on port other.
-func serve(t *testing.T, w *backend, corefile string, other int) map[string]string {
+// serve starts servers, and returns the addresses by network of the one that does not listen on PORT, which is replaced by
+// a free port.
+func serve(t *testing.T, w *backend, corefile string) map[string]string {
 	t.Helper()
 	caddy.Quiet, dnsserver.Quiet = true, true
-	directives.blocks, directives.backend = nil, w
-	instance, err := caddy.Start(caddy.CaddyfileInput{Filepath: "Corefile", Contents: []byte(corefile), ServerTypeName: "dns"})
-	if err != nil {
-		t.Fatal(err)
+	var instance *caddy.Instance
+	var other int
+	for try := 0; instance == nil; try++ {
+		other = freePort(t)
+		directives.blocks, directives.backend = nil, w
+		text := strings.Replace(corefile, "PORT", strconv.Itoa(other), 1)
+		var err error
+		instance, err = caddy.Start(caddy.CaddyfileInput{Filepath: "Corefile", Contents: []byte(text), ServerTypeName: "dns"})
+		if err != nil && (try == 10 || !strings.Contains(err.Error(), "address already in use")) {
+			t.Fatal(err)
+		}
 	}
 	t.Cleanup(func() {
 		instance.ShutdownCallbacks()
@@ -231,9 +239,7 @@ func testBlocks(t *testing.T) {
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
-			other := freePort(t)
-			corefile := strings.Replace(tt.corefile, "PORT", strconv.Itoa(other), 1)
-			addresses := serve(t, newBackend(map[string]replyKind{tt.found: replyData}), corefile, other)
+			addresses := serve(t, newBackend(map[string]replyKind{tt.found: replyData}), tt.corefile)
 			for _, network := range []string{"udp", "tcp"} {
 				takeQueries()
 				client := dns.Client{Net: network}
@@ -268,7 +274,7 @@ func freePort(t *testing.T) int {
 
 // TestNoServer asserts that without a server in the context, the block serves every name.
 func TestNoServer(t *testing.T) {
-	serve(t, newBackend(nil), "cluster.test:0 {\nexpandtest\nbackendtest\n}\n", 0)
+	serve(t, newBackend(nil), "cluster.test:0 {\nexpandtest\nbackendtest\n}\n")
 	x := newExpander(newBackend(map[string]replyKind{bareName: replyData}))
 	x.Block = directives.blocks[0]
 	if got := send(t, x, query(first, dns.TypeA), &podQuestion); got.rcode() != dns.RcodeSuccess {
