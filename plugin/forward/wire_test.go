@@ -186,6 +186,13 @@ func coded(code int) func(*dns.Msg) *dns.Msg {
 	return func(r *dns.Msg) *dns.Msg { return new(dns.Msg).SetRcode(r, code) }
 }
 
+// malformed returns a reply with an address of three bytes.
+func malformed(r *dns.Msg) *dns.Msg {
+	m := new(dns.Msg).SetReply(r)
+	m.Answer = []dns.RR{&dns.RFC3597{Hdr: dns.RR_Header{Name: r.Question[0].Name, Rrtype: dns.TypeA, Class: dns.ClassINET, Rdlength: 3}, Rdata: "c00002"}}
+	return m
+}
+
 // one returns a function for a stanza with options.
 func one(options string) func([]string) string {
 	return func(to []string) string { return stanzaOf("policy sequential\nmax_fails 0\n"+options, to...) }
@@ -247,6 +254,12 @@ func TestParity(t *testing.T) {
 			m.Extra = append(m.Extra, addressReply(r).Answer...)
 			return m
 		})}, several("a.example.")},
+		"malformed":            {one("force_tcp\nmax_connect_attempts 1"), []scripted{always(malformed)}, several("a.example.")},
+		"malformed, then good": {one("force_tcp\ncaller node-a"), []scripted{always(malformed), always(addressReply)}, several("a.example.")},
+		"late, then good": {one("force_tcp\nread_timeout 200ms"), []scripted{always(func(r *dns.Msg) *dns.Msg {
+			time.Sleep(500 * time.Millisecond)
+			return addressReply(r)
+		}), always(addressReply)}, several("a.example.")[:2]},
 		"unknown types": {one(""), []scripted{always(func(r *dns.Msg) *dns.Msg {
 			m := addressReply(r)
 			m.Answer = append(m.Answer, &dns.HTTPS{SVCB: dns.SVCB{Hdr: dns.RR_Header{Name: r.Question[0].Name, Rrtype: dns.TypeHTTPS, Class: dns.ClassINET}, Priority: 1, Target: "."}})
