@@ -103,7 +103,7 @@ func (f *Forward) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.Msg
 	if err := f.admit(); err != nil {
 		return dns.RcodeRefused, err
 	}
-	defer f.concurrent.Add(-1)
+	defer f.dismiss()
 	reply, from, err := f.ask(ctx, &state)
 	if from != nil {
 		metadata.SetValueFunc(ctx, "forward/upstream", func() string { return from.address })
@@ -124,12 +124,19 @@ func (f *Forward) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.Msg
 
 // admit counts a query in progress, or returns an error above max_concurrent.
 func (f *Forward) admit() error {
-	if n := f.concurrent.Add(1); f.maxConcurrent == 0 || n <= int64(f.maxConcurrent) {
+	if f.maxConcurrent == 0 || f.concurrent.Add(1) <= int64(f.maxConcurrent) {
 		return nil
 	}
-	f.concurrent.Add(-1)
+	f.dismiss()
 	maxConcurrentRejects.Inc()
 	return fmt.Errorf("concurrent queries exceeded maximum %d", f.maxConcurrent)
+}
+
+// dismiss ends the count of a query that was admitted. Without max_concurrent nothing is counted: processors would contend.
+func (f *Forward) dismiss() {
+	if f.maxConcurrent > 0 {
+		f.concurrent.Add(-1)
+	}
 }
 
 // failureCode returns the response code for a query without a reply.

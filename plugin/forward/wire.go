@@ -135,7 +135,7 @@ func (w *wireReceiver) passOn(b *batch.Batch) {
 
 // Receive implements serverblock.Receiver.
 func (w *wireReceiver) Receive(b *batch.Batch, reply []byte, code int, err error) {
-	w.f.concurrent.Add(-1)
+	w.f.dismiss()
 	w.wire.receiver.Receive(b, reply, code, err)
 }
 

@@ -2,6 +2,7 @@ package forward
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -186,9 +187,18 @@ func coded(code int) func(*dns.Msg) *dns.Msg {
 	return func(r *dns.Msg) *dns.Msg { return new(dns.Msg).SetRcode(r, code) }
 }
 
+// malformed returns a reply with an address of three bytes.
+func malformed(r *dns.Msg) *dns.Msg {
+	m := new(dns.Msg).SetReply(r)
+	m.Answer = []dns.RR{&dns.RFC3597{Hdr: dns.RR_Header{Name: r.Question[0].Name, Rrtype: dns.TypeA, Class: dns.ClassINET, Rdlength: 3}, Rdata: "c00002"}}
+	return m
+}
+
 // one returns a function for a stanza with options.
 func one(options string) func([]string) string {
-	return func(to []string) string { return stanzaOf("policy sequential\nmax_fails 0\n"+options, to...) }
+	return func(to []string) string {
+		return stanzaOf("policy sequential\nmax_concurrent 100\nmax_fails 0\n"+options, to...)
+	}
 }
 
 // several are queries over both protocols, with and without EDNS.
@@ -247,6 +257,12 @@ func TestParity(t *testing.T) {
 			m.Extra = append(m.Extra, addressReply(r).Answer...)
 			return m
 		})}, several("a.example.")},
+		"malformed":            {one("force_tcp\nmax_connect_attempts 1"), []scripted{always(malformed)}, several("a.example.")},
+		"malformed, then good": {one("force_tcp\ncaller node-a"), []scripted{always(malformed), always(addressReply)}, several("a.example.")},
+		"late, then good": {one("force_tcp\nread_timeout 200ms"), []scripted{always(func(r *dns.Msg) *dns.Msg {
+			time.Sleep(500 * time.Millisecond)
+			return addressReply(r)
+		}), always(addressReply)}, several("a.example.")[:2]},
 		"unknown types": {one(""), []scripted{always(func(r *dns.Msg) *dns.Msg {
 			m := addressReply(r)
 			m.Answer = append(m.Answer, &dns.HTTPS{SVCB: dns.SVCB{Hdr: dns.RR_Header{Name: r.Question[0].Name, Rrtype: dns.TypeHTTPS, Class: dns.ClassINET}, Priority: 1, Target: "."}})
@@ -304,13 +320,11 @@ func TestExchange_Refused(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := chainOf(t, c.stanzas)
-			f.maxConcurrent = 1 // nothing is sent
 			for stanza, ok := f, true; ok; stanza, ok = stanza.Next.(*Forward) {
-				stanza.maxConcurrent = 1
-				stanza.concurrent.Store(1)
+				stanza.use(nil) // nothing is sent
 			}
 			a, ok := exchangeOver(f, c.m, true)
-			if ok != c.want || ok && a.code != dns.RcodeRefused {
+			if ok != c.want || ok && (a.code != dns.RcodeServerFailure || !errors.Is(a.err, errNone)) {
 				t.Errorf("forwarded: %t, want %t; code %d, error %v", ok, c.want, a.code, a.err)
 			}
 		})
@@ -321,7 +335,7 @@ func TestExchange_Refused(t *testing.T) {
 func TestExchange_Tail(t *testing.T) {
 	t.Parallel()
 	at := script{tcp: replies(coded(dns.RcodeNameError))}.address(t)
-	f := chainOf(t, stanzaOf("next NXDOMAIN", at)+"\nforward b.example 192.0.2.1")
+	f := chainOf(t, stanzaOf("max_concurrent 5\nnext NXDOMAIN", at)+"\nforward b.example 192.0.2.1")
 	last, _ := f.Next.(*Forward)
 	last.Next = nil
 	want := queryWith(context.Background(), f, question("a.example."), true)

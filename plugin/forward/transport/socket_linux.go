@@ -84,11 +84,22 @@ func newStream(c net.Conn) *stream {
 	}
 	s := &stream{raw: raw}
 	s.control = func(fd uintptr) {
-		// RawSyscall6, since the call does not wait: Syscall6 would let the scheduler move the processor to another thread.
-		n, _, errno := unix.RawSyscall6(unix.SYS_SENDTO, fd, uintptr(unsafe.Pointer(&s.b[0])), uintptr(len(s.b)), unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL, 0, 0) // #nosec G103
-		s.n, s.errno = int(n), errno
+		s.n, s.errno = sendTo(fd, s.b)
 	}
 	return s
+}
+
+// sendTo sends b, which is not empty, without waiting.
+func sendTo(fd uintptr, b []byte) (n int, errno syscall.Errno) {
+	// RawSyscall6, since the call does not wait: Syscall6 would wake the scheduler's monitor, a thread.
+	sent, _, errno := unix.RawSyscall6(unix.SYS_SENDTO, fd, uintptr(unsafe.Pointer(&b[0])), uintptr(len(b)), unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL, 0, 0) // #nosec G103
+	return int(sent), errno
+}
+
+// receiveFrom receives into b, which is not empty, without waiting.
+func receiveFrom(fd uintptr, b []byte) (n int, errno syscall.Errno) {
+	received, _, errno := unix.RawSyscall6(unix.SYS_RECVFROM, fd, uintptr(unsafe.Pointer(&b[0])), uintptr(len(b)), unix.MSG_DONTWAIT, 0, 0) // #nosec G103
+	return int(received), errno
 }
 
 // write writes as much of b, which is not empty, as the kernel accepts at once.
@@ -115,8 +126,7 @@ func (s *stream) read(c *conn) error {
 	var end error
 	err := s.raw.Read(func(fd uintptr) (ended bool) {
 		for {
-			b := c.room()
-			n, _, errno := unix.RawSyscall6(unix.SYS_RECVFROM, fd, uintptr(unsafe.Pointer(&b[0])), uintptr(len(b)), unix.MSG_DONTWAIT, 0, 0) // #nosec G103
+			n, errno := receiveFrom(fd, c.room())
 			switch {
 			case errno == unix.EAGAIN:
 				return false
@@ -128,7 +138,7 @@ func (s *stream) read(c *conn) error {
 				end = io.EOF
 				return true
 			default:
-				c.received(int(n))
+				c.received(n)
 			}
 		}
 	})

@@ -552,7 +552,7 @@ func (b *testbed) wantLog(prefix string) {
 func ourGoroutines() (found []string) {
 	b := make([]byte, 4<<20)
 	for _, g := range strings.Split(string(b[:runtime.Stack(b, true)]), "\n\n") {
-		for _, owner := range []string{"(*conn).", "(*Pool).", "(*Datagrams).", "(*Func)."} {
+		for _, owner := range []string{"(*conn).", "(*Pool).", "(*Datagrams).", "(*poller).", "(*Func)."} {
 			if strings.Contains(g, "/transport."+owner) && !strings.Contains(g, "testing.tRunner") {
 				found = append(found, g)
 				break

@@ -1,7 +1,6 @@
 package transport
 
 import (
-	"errors"
 	"fmt"
 	"math"
 	"net"
@@ -9,6 +8,7 @@ import (
 	"os"
 	"strconv"
 	"sync"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -80,9 +80,12 @@ func sockaddr(a netip.AddrPort) unix.Sockaddr {
 
 func (h *handle) write(b []byte) error {
 	for {
-		err := unix.Send(h.fd, b, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
-		if !errors.Is(err, unix.EINTR) {
-			return os.NewSyscallError("send", err)
+		switch _, errno := sendTo(uintptr(h.fd), b); errno { // #nosec G115 -- not negative
+		case 0:
+			return nil
+		case unix.EINTR:
+		default:
+			return os.NewSyscallError("sendto", errno)
 		}
 	}
 }
@@ -90,13 +93,14 @@ func (h *handle) write(b []byte) error {
 // receive returns a datagram in a buffer.
 func (h *handle) receive(buf []byte) ([]byte, error) {
 	for {
-		switch n, _, err := unix.Recvfrom(h.fd, buf, unix.MSG_DONTWAIT); {
-		case err == nil:
+		switch n, errno := receiveFrom(uintptr(h.fd), buf); errno { // #nosec G115 -- not negative
+		case 0:
 			return buf[:n], nil
-		case errors.Is(err, unix.EAGAIN):
+		case unix.EAGAIN:
 			return nil, errNothing
-		case !errors.Is(err, unix.EINTR):
-			return nil, os.NewSyscallError("recvfrom", err)
+		case unix.EINTR:
+		default:
+			return nil, os.NewSyscallError("recvfrom", errno)
 		}
 	}
 }
@@ -214,9 +218,12 @@ func (p *poller) run(file *os.File) {
 	var b batch.Batch
 	_ = raw.Read(func(fd uintptr) bool { // the error is the end of the file
 		for {
-			n, err := unix.EpollWait(int(fd), events, 0) // #nosec G115 -- the kernel's are int32
-			if n <= 0 {
-				return err != nil && !errors.Is(err, unix.EINTR)
+			n, _, errno := unix.RawSyscall6(unix.SYS_EPOLL_PWAIT, fd, uintptr(unsafe.Pointer(&events[0])), uintptr(len(events)), 0, 0, 0) // #nosec G103
+			if errno == unix.EINTR {
+				continue
+			}
+			if errno != 0 || n == 0 {
+				return errno != 0
 			}
 			for i := range events[:n] {
 				for s := p.find(&events[i]); s != nil && s.readable(&b, read); {
