@@ -7,6 +7,7 @@ package autopath
 import (
 	"context"
 	"net/netip"
+	"slices"
 
 	"github.com/coredns/coredns/plugin"
 	"github.com/coredns/coredns/plugin/metrics"
@@ -33,20 +34,29 @@ func (a *Autopath) Name() string { return pluginName }
 
 // ServeDNS implements plugin.Handler.
 func (a *Autopath) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.Msg) (int, error) {
-	if expand.Nested(ctx) || !expand.Expandable(r) || !plugin.Zones(a.zones).Contains(r.Question[0].Name) {
+	if expand.Nested(ctx) || !expand.Expandable(r) || !a.covers(r.Question[0].Name) {
 		return a.pass(ctx, w, r)
+	}
+	if ok, code, err := a.Resume(ctx, w, r); ok {
+		return code, err
 	}
 	list, reason := a.lists.Find(addressOf(w))
+	if block.WireResult(ctx) == nil { // otherwise ServeWire has counted the query
+		countClient(metrics.WithServer(ctx), list, reason)
+	}
 	if list == nil {
-		unknownClient(metrics.WithServer(ctx), reason).Inc()
 		return a.pass(ctx, w, r)
 	}
-	list.Namespace.Inc()
 	base := list.Base(r.Question[0].Name)
 	if base == "" {
 		return a.pass(ctx, w, r)
 	}
 	return a.Expander.ServeDNS(ctx, w, r, &expand.Question{Base: base, Suffixes: list.Suffixes, ListID: list.ID})
+}
+
+// covers reports whether queries for a name may be expanded.
+func (a *Autopath) covers(name string) bool {
+	return slices.ContainsFunc(a.zones, func(zone string) bool { return searchlist.InZone(name, zone) })
 }
 
 // pass sends a query to the next plugin without expanding it. The queries of later plugins, such as for the target of an

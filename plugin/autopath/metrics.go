@@ -29,6 +29,15 @@ func unknownClient(server string, reason searchlist.Unknown) prometheus.Counter 
 	return unknownClients.WithLabelValues(server, reason.String())
 }
 
+// countClient counts a query from a client with a search list, or without one for a reason.
+func countClient(server string, list *searchlist.List, reason searchlist.Unknown) {
+	if list == nil {
+		unknownClient(server, reason).Inc()
+		return
+	}
+	list.Namespace.Inc()
+}
+
 // namespaceQueries exports the counters that package searchlist has for namespaces.
 type namespaceQueries struct{ desc *prometheus.Desc }
 

@@ -38,6 +38,8 @@ type Cache struct {
 	flights flights
 	metrics byServer
 
+	forward wireNext // for queries in wire form
+
 	loggedOption atomic.Bool  // an EDNS option that prevents caching has been logged
 	loggedStale  atomic.Int64 // time of the last log line about stale answers, by the store's clock
 
@@ -74,6 +76,10 @@ func (c *Cache) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.Msg) 
 	var parsed answers.Query
 	packed, ok := parsed.FromMsg(packedBuf[:0], r)
 	n := c.counters(metrics.WithServer(ctx))
+	if ok && hasWireResult(ctx) {
+		key := c.space.Key(keyBuf[:0], packed, &parsed)
+		return c.serveWireResult(ctx, w, newClientQuery(r, packed, key, parsed, n, w))
+	}
 	n.requests.Inc()
 	// A query that is not ok may have a client subnet, on which the reply depends; a transfer has many messages.
 	if !ok || parsed.Type == dns.TypeAXFR || parsed.Type == dns.TypeIXFR {
@@ -139,9 +145,9 @@ func freshnessOf(e *answers.Entry, now time.Duration) freshness {
 // clientQuery is a query for which the store has no fresh answer.
 type clientQuery struct {
 	answers.Query
-	msg    *dns.Msg
-	packed []byte // the query in wire form, which Query was parsed from
-	key    []byte // of the answer in the store
+	msg    *dns.Msg // see message
+	packed []byte   // the query in wire form, which Query was parsed from
+	key    []byte   // of the answer in the store
 
 	client   net.Addr
 	udp      bool // the reply may be truncated
@@ -156,6 +162,18 @@ func newClientQuery(r *dns.Msg, packed, key []byte, parsed answers.Query, n *cou
 	}
 }
 
+// message returns the query as a message. A query in wire form is unpacked at the first call.
+func (q *clientQuery) message() *dns.Msg {
+	if q.msg == nil {
+		q.msg = new(dns.Msg)
+		_ = q.msg.Unpack(q.packed) // every query that answers.Query.Parse accepts is valid
+	}
+	return q.msg
+}
+
+// name returns the question's name.
+func (q *clientQuery) name() string { return q.message().Question[0].Name }
+
 // forNext returns a copy of the query for the next plugin, which may change it. The AD flag requests the verdict of a
 // validating resolver (RFC 6840 section 5.7); the stored answer serves clients with and without the flag.
 func (q *clientQuery) forNext() *dns.Msg {
@@ -169,6 +187,6 @@ func (q *clientQuery) matches(m *dns.Msg) bool {
 	if len(m.Question) != 1 || !m.Response {
 		return false
 	}
-	got, want := m.Question[0], q.msg.Question[0]
+	got, want := m.Question[0], q.message().Question[0]
 	return got.Qtype == want.Qtype && got.Qclass == want.Qclass && equalNames(got.Name, want.Name)
 }

@@ -261,7 +261,7 @@ func TestBypass(t *testing.T) {
 		{"no question", func(r *dns.Msg) { r.Question = nil }},
 		{"a name too long", func(r *dns.Msg) { r.Question[0].Name = strings.Repeat("a.", 200) }},
 	} {
-		inBubble(t, c.name, func(t *testing.T) {
+		chainOnly(t, c.name, func(t *testing.T) {
 			b := newTestCache(t, "cache")
 			b.upstream(func(_ context.Context, w dns.ResponseWriter, r *dns.Msg) (int, error) {
 				m := new(dns.Msg)
@@ -315,7 +315,7 @@ func TestOtherQuestion(t *testing.T) {
 		{"no reply", func(m *dns.Msg) { m.Response = false }, 2},
 		{"no question", func(m *dns.Msg) { m.Question = nil }, 2},
 	} {
-		inBubble(t, c.name, func(t *testing.T) {
+		chainOnly(t, c.name, func(t *testing.T) {
 			b := newTestCache(t, "cache")
 			b.upstream(func(_ context.Context, w dns.ResponseWriter, r *dns.Msg) (int, error) {
 				m := replyTo(t, r, "NOERROR")
@@ -422,7 +422,7 @@ func TestAnyCase(t *testing.T) {
 
 // TestWildcard checks that the metadata of the wildcard record is stored with the answer.
 func TestWildcard(t *testing.T) {
-	inBubble(t, "wildcard", func(t *testing.T) {
+	chainOnly(t, "wildcard", func(t *testing.T) {
 		b := newTestCache(t, "cache")
 		b.upstream(func(ctx context.Context, w dns.ResponseWriter, r *dns.Msg) (int, error) {
 			metadata.SetValueFunc(ctx, "zone/wildcard", func() string { return "*." })
@@ -453,7 +453,7 @@ func (s *serial) Modified() int64 { return s.n }
 
 // TestGenerations checks that an answer is served until its TTL expires or a generation advances, and never stale.
 func TestGenerations(t *testing.T) {
-	inBubble(t, "generations", func(t *testing.T) {
+	chainOnly(t, "generations", func(t *testing.T) {
 		b := newTestCache(t, "cache")
 		g, s := new(generation), &serial{7}
 		b.upstream(func(ctx context.Context, w dns.ResponseWriter, r *dns.Msg) (int, error) {
@@ -482,7 +482,7 @@ func TestGenerations(t *testing.T) {
 
 // TestGenerationsNotCached checks that with caching disabled an answer by generation is stored for the fast path only.
 func TestGenerationsNotCached(t *testing.T) {
-	inBubble(t, "disabled", func(t *testing.T) {
+	chainOnly(t, "disabled", func(t *testing.T) {
 		b := newTestCache(t, "cache {\ndisable success\n}")
 		b.space.ByGeneration.Store(true)
 		g := new(generation)

@@ -10,6 +10,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
+	"github.com/nearside-dns/nearside/plugin/internal/batch"
 )
 
 // fetch answers a query without a usable entry: with the reply of the next plugin, or with the reply to another query for
@@ -30,7 +31,7 @@ func (c *Cache) fetch(ctx context.Context, w dns.ResponseWriter, q *clientQuery)
 			return dns.RcodeServerFailure, ctx.Err()
 		}
 		switch {
-		case q.shares(f):
+		case f.shares(&q.Query):
 			q.counters.coalesced.Inc()
 			return c.deliver(ctx, w, q, &f.result, true)
 		case !f.result.abandoned: // after an abandoned one, a waiting query becomes the next leader
@@ -42,7 +43,7 @@ func (c *Cache) fetch(ctx context.Context, w dns.ResponseWriter, q *clientQuery)
 // shareable reports whether queries for the same question may share a reply. In zones that are not cached each client gets
 // a reply of its own. Plugin loop must see each of its HINFO queries: it detects a loop by those that return.
 func (c *Cache) shareable(q *clientQuery) bool {
-	return q.Type != dns.TypeHINFO && !c.kinds[answers.Success].disabled.Contains(q.msg.Question[0].Name)
+	return q.Type != dns.TypeHINFO && !c.kinds[answers.Success].disabled.Contains(q.name())
 }
 
 // behindCache marks the context of queries that a cache has passed to the next plugin.
@@ -87,27 +88,44 @@ func (c *Cache) queryNext(ctx context.Context, w *recorder, q *clientQuery, refr
 	r := q.forNext()
 	ctx, recorded := answers.Record(context.WithValue(ctx, behindCache{}, true), r)
 	code, err := plugin.NextOrFailure(c.Name(), c.Next, ctx, w, r)
-	res := result{reply: w.reply, code: code, err: err}
-	if res.reply == nil {
-		res.abandoned = ctx.Err() != nil
-		if err != nil && code == dns.RcodeServerFailure && !res.abandoned && c.servfail > 0 {
-			res.entry = c.storeFailure(q)
-		}
-		return res
+	switch {
+	case w.reply == nil && ctx.Err() != nil:
+		return result{code: code, err: err, abandoned: true}
+	case w.reply == nil:
+		return c.failure(q, code, err)
 	}
-	reply := c.examine(q, res.reply, recorded)
-	reply.refresh = refresh
+	wildcard := ""
 	if f := metadata.ValueFunc(ctx, wildcardLabel); f != nil {
-		reply.wildcard = f()
+		wildcard = f()
 	}
+	res := c.storedResult(q, w.reply, recorded, code, wildcard, refresh)
+	res.err = err
+	if !res.forAll {
+		answers.MarkPrivate(ctx) // so that a cache in front does not store it either
+	}
+	return res
+}
+
+// failure returns the result of a query without a reply, and stores it if that is configured.
+func (c *Cache) failure(q *clientQuery, code int, err error) result {
+	res := result{code: code, err: err}
+	if err != nil && code == dns.RcodeServerFailure && c.servfail > 0 {
+		res.entry = c.storeFailure(q)
+	}
+	return res
+}
+
+// storedResult stores the reply to a query, and returns the result.
+func (c *Cache) storedResult(q *clientQuery, m *dns.Msg, recorded *answers.Recorded, code int, wildcard string, refresh bool) result {
+	res := result{reply: m, code: code}
+	reply := c.examine(q, m, recorded)
+	reply.refresh, reply.wildcard = refresh, wildcard
 	res.renews = c.renews(q, res.reply, reply.class)
 	res.options, res.properties = reply.options, reply.properties
 	if res.entry = c.storeReply(&reply); res.entry != nil {
 		c.storeListDenials(&reply)
 	}
-	if !reply.forAll {
-		answers.MarkPrivate(ctx) // so that a cache in front does not store it either
-	}
+	res.forAll = reply.forAll
 	res.private = res.entry == nil && (recorded.ByGeneration() || !reply.forAll)
 	return res
 }
@@ -123,18 +141,22 @@ func (c *Cache) examine(q *clientQuery, m *dns.Msg, recorded *answers.Recorded) 
 		class = response.OtherError
 	}
 	return upstreamReply{
-		msg: m, query: answered, class: class, lifetime: c.setTTLs(m, class),
-		properties: &recorded.Properties, forAll: recorded.ForAll() && !scoped, options: options,
+		msg: m, query: answered, options: options, forAll: recorded.ForAll() && !scoped,
+		facts: facts{
+			class: class, positive: class == response.NoError && answersQuestion(m), lifetime: c.setTTLs(m, class),
+			properties: &recorded.Properties,
+		},
 	}
 }
 
 // storeFailure stores SERVFAIL for a query without a reply, which limits the queries to the next plugin.
 func (c *Cache) storeFailure(q *clientQuery) *answers.Entry {
 	m := new(dns.Msg)
-	m.SetRcode(q.msg, dns.RcodeServerFailure)
+	m.SetRcode(q.message(), dns.RcodeServerFailure)
 	answered, _ := c.answeredQuery(q, nil)
 	return c.storeReply(&upstreamReply{
-		msg: m, query: answered, class: response.ServerError, lifetime: c.servfail, properties: new(answers.Properties), forAll: true,
+		msg: m, query: answered, forAll: true,
+		facts: facts{class: response.ServerError, lifetime: c.servfail, properties: new(answers.Properties)},
 	})
 }
 
@@ -143,13 +165,18 @@ func (c *Cache) renews(q *clientQuery, m *dns.Msg, class response.Type) bool {
 	if !q.matches(m) {
 		return false
 	}
-	if c.preferPositive {
-		return !m.Truncated && class == response.NoError && answersQuestion(m)
-	}
 	if m.Truncated {
-		return c.stale.onFailure // the client retries over TCP
+		return !c.preferPositive && c.stale.onFailure // the client retries over TCP
 	}
-	switch m.Rcode {
+	return c.renewsStale(m.Rcode, class, class == response.NoError && answersQuestion(m))
+}
+
+// renewsStale is renews for a complete reply to the query's question. positive is set if it has the data of the question.
+func (c *Cache) renewsStale(rcode int, class response.Type, positive bool) bool {
+	if c.preferPositive {
+		return positive
+	}
+	switch rcode {
 	case dns.RcodeSuccess: // with expired signatures the class is OtherError
 		return c.stale.onFailure || class != response.OtherError
 	case dns.RcodeNameError:
@@ -161,7 +188,11 @@ func (c *Cache) renews(q *clientQuery, m *dns.Msg, class response.Type) bool {
 // lead sends the query of a flight to the next plugin, and hands the result to the waiting queries, even after a panic.
 func (c *Cache) lead(ctx context.Context, w *recorder, q *clientQuery, f *flight, refresh bool) (res result) {
 	res = result{code: dns.RcodeServerFailure, err: fmt.Errorf("plugin/%s: %w", pluginName, errPanicked)}
-	defer func() { c.flights.finish(f, res) }()
+	defer func() {
+		var b batch.Batch
+		c.finish(&b, f, res)
+		b.Flush()
+	}()
 	if e, state := c.lookup(q.key, q.packed, &q.Query, c.now()); !refresh && state == fresh {
 		res = result{entry: e, renews: true} // another flight has finished since the lookup of this query
 		return res

@@ -27,7 +27,7 @@ func value(t *testing.T, m prometheus.Metric) float64 {
 }
 
 func TestMetrics(t *testing.T) {
-	inBubble(t, "counted", func(t *testing.T) {
+	chainOnly(t, "counted", func(t *testing.T) {
 		b := newTestCache(t, "cache {\nserve_stale\n}")
 		b.byGeneration("k.")
 		b.replies("NOERROR; " + a("w.", 300))
@@ -99,7 +99,7 @@ func (b *testCache) entriesAre(after string, success, denial int) {
 
 // TestEntries checks that the gauge has the number of cached answers after each kind of change.
 func TestEntries(t *testing.T) {
-	inBubble(t, "entries", func(t *testing.T) {
+	chainOnly(t, "entries", func(t *testing.T) {
 		b := newTestCache(t, "cache {\ndisable success cluster.local\nserve_stale off\n}")
 		g := new(generation)
 		current := func(c *answers.Properties) { c.Bounds[0] = answers.Bound{Generation: g, Number: g.n} }

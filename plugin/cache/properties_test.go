@@ -47,7 +47,7 @@ func TestProperties(t *testing.T) {
 		"by generation, alone": {"cache {\ndisable success\n}", "NOERROR; " + a("w.", 60), known, 0, true},
 	}
 	for name, tt := range tests {
-		inBubble(t, name, func(t *testing.T) {
+		chainOnly(t, name, func(t *testing.T) {
 			b := newTestCache(t, tt.corefile)
 			b.upstream(func(ctx context.Context, w dns.ResponseWriter, r *dns.Msg) (int, error) {
 				time.Sleep(time.Second)

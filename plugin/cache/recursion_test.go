@@ -96,7 +96,7 @@ func TestWithoutRecursion_Background(t *testing.T) {
 
 // TestWithoutRecursion_Generations checks that an answer that depends on generations is cached whatever RD is.
 func TestWithoutRecursion_Generations(t *testing.T) {
-	inBubble(t, "generations", func(t *testing.T) {
+	chainOnly(t, "generations", func(t *testing.T) {
 		b, g := newTestCache(t, "cache"), new(generation)
 		b.upstream(func(ctx context.Context, w dns.ResponseWriter, r *dns.Msg) (int, error) {
 			answers.PropertiesOf(ctx, r).Bounds[0] = answers.Bound{Generation: g}

@@ -64,7 +64,7 @@ func (c *Cache) storeListDenials(r *upstreamReply) {
 	if !ok || len(suffixes) == 0 {
 		return
 	}
-	base := searchlist.Base(r.query.msg.Question[0].Name, suffixes[0])
+	base := searchlist.Base(r.query.message().Question[0].Name, suffixes[0])
 	if base == "" {
 		return
 	}
@@ -80,9 +80,9 @@ func (c *Cache) storeDenial(name string, r *upstreamReply) {
 	if !c.Covers(name) || !dns.IsSubDomain(soaOf(r.msg).Hdr.Name, name) {
 		return
 	}
-	question := r.query.msg.Question[0]
+	question := r.query.message().Question[0]
 	question.Name = name
-	query, denial := *searchlist.WithoutOption(r.query.msg), *r.msg
+	query, denial := *searchlist.WithoutOption(r.query.message()), *r.msg
 	query.Question, denial.Question = []dns.Question{question}, []dns.Question{question}
 	q := &clientQuery{msg: &query, counters: r.query.counters, udp: r.query.udp}
 	var ok bool

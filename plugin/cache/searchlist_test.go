@@ -224,7 +224,7 @@ func TestSearchList_Views(t *testing.T) {
 
 // TestSearchList_Generations checks that a denial of a list that depends on generations does not deny the candidates.
 func TestSearchList_Generations(t *testing.T) {
-	inBubble(t, "generations", func(t *testing.T) {
+	chainOnly(t, "generations", func(t *testing.T) {
 		b, g := newTestCache(t, "cache"), new(generation)
 		b.upstream(func(ctx context.Context, w dns.ResponseWriter, r *dns.Msg) (int, error) {
 			c := answers.PropertiesOf(ctx, r)

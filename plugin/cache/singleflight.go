@@ -2,12 +2,15 @@ package cache
 
 import (
 	"errors"
+	"net/netip"
+	"slices"
 	"sync"
 	"time"
 
 	"github.com/miekg/dns"
 
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
+	"github.com/nearside-dns/nearside/plugin/internal/batch"
 )
 
 // result is the result of a query to the next plugin.
@@ -18,6 +21,7 @@ type result struct {
 	properties *answers.Properties // of the reply; nil without one
 	code       int                 // returned by the next plugin
 	err        error
+	forAll     bool // all callers get the same reply
 	private    bool // the reply is valid only for this query: it was not stored, and depends on more than its TTL
 	renews     bool // the reply replaces a stale answer
 	abandoned  bool // there is no reply because the client is gone
@@ -31,6 +35,8 @@ type flight struct {
 	waiting int           // number of waiting queries; guarded by flights.mu
 	done    chan struct{} // closed at the end; made for the first waiting query, guarded by flights.mu until then
 	result  result        // set before done is closed, and read-only afterwards
+	wire    []*wireWaiter // guarded by flights.mu
+	client  netip.Addr    // of the leader in wire form that has a stale entry
 }
 
 // flights are the flights of a server block. A question has one or two: one for UDP, and one for TCP, whose reply is not
@@ -38,6 +44,10 @@ type flight struct {
 type flights struct {
 	mu  sync.Mutex
 	all map[string]*flight
+
+	// The flights in wire form for stale entries, all and by client.
+	verifying int
+	byClient  map[netip.Addr]int
 }
 
 // flightKey appends the key of a flight to dst: the key of the answer, the transport, and the RD flag, since a resolver may
@@ -59,14 +69,87 @@ func (f *flights) join(q *clientQuery, now time.Duration) (joined *flight, leade
 	var buf [answers.MaxKey + 1]byte
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	key := q.flightKey(buf[:0], false)
+	joined, leader = f.joinLocked(q, now, buf[:0])
+	if !leader {
+		joined.addWaiterLocked()
+	}
+	return joined, leader
+}
+
+// maxVerifying limits the flights in wire form for stale entries: their clients get the stale answer when the client
+// response timer expires, and do not limit the number of flights any more. A flight has some 2 KB, and ends with the
+// timeout of forward.
+const maxVerifying = 4096
+
+// verifies counts a flight for a stale entry. It returns false if there are too many, or if the client has more than are
+// left to others (Choudhury and Hahne, "Dynamic queue length thresholds for shared-memory packet switches", 1998).
+func (f *flights) verifies(client netip.Addr) bool {
+	if f.byClient[client] >= maxVerifying-f.verifying {
+		return false
+	}
+	if f.byClient == nil {
+		f.byClient = map[netip.Addr]int{}
+	}
+	f.byClient[client]++
+	f.verifying++
+	return true
+}
+
+// verified ends the count of a flight for a stale entry.
+func (f *flights) verified(client netip.Addr) {
+	f.verifying--
+	if f.byClient[client]--; f.byClient[client] == 0 {
+		delete(f.byClient, client)
+	}
+}
+
+// joinWire returns the flight for a query in wire form, which waits for it, and sets leader of the waiter. It returns nil
+// if the query has a stale entry, and there are too many flights for such.
+func (f *flights) joinWire(q *clientQuery, now time.Duration, w *wireWaiter) (joined *flight) {
+	var buf [answers.MaxKey + 1]byte
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	joined, w.leader = f.joinLocked(q, now, buf[:0])
+	if w.leader && w.stale != nil {
+		if !f.verifies(w.q.Client) {
+			delete(f.all, joined.key)
+			return nil
+		}
+		joined.client = w.q.Client
+	}
+	joined.wire = append(joined.wire, w)
+	return joined
+}
+
+// startTimer starts the timer of a waiter, unless the flight has ended. f is called in a goroutine.
+func (f *flights) startTimer(joined *flight, w *wireWaiter, wait time.Duration, waited func()) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if slices.Contains(joined.wire, w) {
+		w.timer = time.AfterFunc(wait, waited)
+	}
+}
+
+// leave reports whether a query still waits for its flight, which does not answer it then.
+func (f *flights) leave(joined *flight, w *wireWaiter) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	i := slices.Index(joined.wire, w)
+	if i < 0 {
+		return false
+	}
+	joined.wire = slices.Delete(joined.wire, i, i+1)
+	return true
+}
+
+func (f *flights) joinLocked(q *clientQuery, now time.Duration, buf []byte) (joined *flight, leader bool) {
+	key := q.flightKey(buf, false)
 	joined = f.all[string(key)]
 	if joined == nil && q.udp {
-		key = q.flightKey(buf[:0], true)
+		key = q.flightKey(buf, true)
 		joined = f.all[string(key)]
 	}
 	if joined != nil {
-		joined.addWaiterLocked()
 		return joined, false
 	}
 	if f.all == nil {
@@ -78,18 +161,29 @@ func (f *flights) join(q *clientQuery, now time.Duration) (joined *flight, leade
 }
 
 // finish ends a flight. The waiting queries share a copy of the reply; the original is the leader's.
-func (f *flights) finish(ended *flight, res result) {
+func (c *Cache) finish(b *batch.Batch, ended *flight, res result) {
+	f := &c.flights
 	f.mu.Lock()
 	delete(f.all, ended.key)
-	waiting := ended.waiting
-	done := ended.done
+	waiting, done := ended.waiting, ended.done
+	wire := ended.wire
+	ended.wire = nil
+	if ended.client.IsValid() {
+		f.verified(ended.client)
+	}
 	f.mu.Unlock()
-	if waiting > 0 && res.entry == nil && res.reply != nil {
+	if waiting+len(wire) > 0 && res.entry == nil && res.reply != nil {
 		res.reply = res.reply.Copy()
 	}
 	ended.result = res
 	if done != nil {
 		close(done)
+	}
+	for _, w := range wire {
+		if w.timer != nil {
+			w.timer.Stop()
+		}
+		c.deliverWire(b, w, ended)
 	}
 }
 
@@ -112,7 +206,7 @@ func (f *flights) addWaiter(led *flight) {
 var errPanicked = errors.New("next plugin panicked")
 
 // shares reports whether a query may be answered with the result of an ended flight.
-func (q *clientQuery) shares(f *flight) bool {
+func (f *flight) shares(q *answers.Query) bool {
 	res := &f.result
 	if res.abandoned || res.private || res.entry != nil && !res.entry.Current() {
 		return false

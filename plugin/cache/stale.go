@@ -9,6 +9,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
+	"github.com/nearside-dns/nearside/plugin/internal/batch"
 )
 
 // staleOptions determine how answers are served after their TTL has expired.
@@ -38,13 +39,18 @@ func (c *Cache) handleStale(ctx context.Context, w dns.ResponseWriter, q *client
 		if (c.stale.recheck > 0 || c.stale.timeout > 0) && !c.startRefresh(e) {
 			return c.serveStale(ctx, w, q, e)
 		}
-	case c.now() < time.Duration(e.State.(*entryState).retryAt.Load()):
+	case !mayRefresh(e, c.now()):
 		q.counters.hits[e.Kind].Inc()
 		return c.serveStale(ctx, w, q, e)
 	default:
 		q.counters.misses.Inc()
 	}
 	return c.verify(ctx, w, q, e)
+}
+
+// mayRefresh reports whether no query for a stale entry has failed lately.
+func mayRefresh(e *answers.Entry, now time.Duration) bool {
+	return now >= time.Duration(e.State.(*entryState).retryAt.Load())
 }
 
 // verify queries the next plugin for a stale entry, and serves the entry if the query fails or exceeds the timeout.
@@ -71,7 +77,7 @@ func (c *Cache) verify(ctx context.Context, w dns.ResponseWriter, q *clientQuery
 	if !c.wait(ctx, f) || !f.result.renews {
 		return c.serveStale(ctx, w, q, e)
 	}
-	if !q.shares(f) {
+	if !f.shares(&q.Query) {
 		return c.fetchAlone(ctx, w, q)
 	}
 	if !leader {
@@ -100,7 +106,9 @@ func (c *Cache) verifyInBackground(ctx context.Context, w dns.ResponseWriter, q 
 		return true
 	}
 	c.endRefresh(e, false, 0)
-	c.flights.finish(f, result{abandoned: true})
+	var b batch.Batch
+	c.finish(&b, f, result{abandoned: true})
+	b.Flush()
 	return false
 }
 
@@ -140,7 +148,12 @@ var (
 // serveStale answers a query with a stale entry.
 func (c *Cache) serveStale(ctx context.Context, w dns.ResponseWriter, q *clientQuery, e *answers.Entry) (int, error) {
 	q.counters.stale.Inc()
-	c.logStale(q)
+	c.logStale(q.name)
+	return c.serve(ctx, w, q.msg, q.packed, q.Query, e, c.stalePatch(e))
+}
+
+// stalePatch returns the changes to a stale answer.
+func (c *Cache) stalePatch(e *answers.Entry) answers.Patch {
 	p := answers.Patch{Options: e.Options, FixedTTL: true, TTL: c.stale.ttl}
 	if c.keepTTL && p.TTL == 0 {
 		p.FixedTTL = false
@@ -152,20 +165,20 @@ func (c *Cache) serveStale(ctx context.Context, w dns.ResponseWriter, q *clientQ
 		}
 		p.Options = slices.Concat(p.Options, extended)
 	}
-	return c.serve(ctx, w, q.msg, q.packed, q.Query, e, p)
+	return p
 }
 
 // staleLogPause is the minimum time between log lines about stale answers; a metric counts the answers.
 const staleLogPause = time.Minute
 
 // logStale logs that stale answers are served because the upstream fails. With serve_stale they are intended.
-func (c *Cache) logStale(q *clientQuery) {
+func (c *Cache) logStale(name func() string) {
 	if !c.stale.onFailure {
 		return
 	}
 	now, last := int64(c.now()), c.loggedStale.Load()
 	if (last == 0 || now-last >= int64(staleLogPause)) && c.loggedStale.CompareAndSwap(last, max(now, 1)) {
 		log.Warningf("Upstream fails or is slow for %s: serving stale answers, for up to %v after they expire (logged once a minute)",
-			q.msg.Question[0].Name, c.stale.maxAge)
+			name(), c.stale.maxAge)
 	}
 }

@@ -14,15 +14,21 @@ import (
 
 // upstreamReply is a reply of the next plugin, with the facts that decide whether and how it is stored.
 type upstreamReply struct {
-	msg        *dns.Msg     // without an OPT record, with the TTLs that clients see
-	query      *clientQuery // that it answers
+	facts
+	msg     *dns.Msg     // without an OPT record, with the TTLs that clients see
+	query   *clientQuery // that it answers
+	forAll  bool         // all callers get the same reply
+	options []dns.EDNS0
+	refresh bool // fetched to replace an entry that is still served
+}
+
+// facts are the facts about a reply that its entry is made from.
+type facts struct {
 	class      response.Type
+	positive   bool // the reply has the data of the question
 	lifetime   time.Duration
 	properties *answers.Properties
-	forAll     bool // all callers get the same reply
-	options    []dns.EDNS0
 	wildcard   string // record that the reply was made from
-	refresh    bool   // fetched to replace an entry that is still served
 }
 
 // entryState is the State of an entry of the cache.
@@ -37,6 +43,16 @@ type entryState struct {
 
 // storeReply stores a reply if that is permitted, and returns its entry, or nil.
 func (c *Cache) storeReply(r *upstreamReply) *answers.Entry {
+	e := c.entryFor(r)
+	if e == nil || !c.put(r.query.key, e, r.refresh) {
+		return nil
+	}
+	return e
+}
+
+// entryFor returns the entry for a reply, nil if the reply may not be stored as the answer for all callers. It counts a
+// reply to another question, and stores one that is valid by generations alone.
+func (c *Cache) entryFor(r *upstreamReply) *answers.Entry {
 	storable := cacheable(r.msg, r.class) && r.lifetime > 0
 	matches := r.query.matches(r.msg)
 	if storable && !matches {
@@ -52,12 +68,12 @@ func (c *Cache) storeReply(r *upstreamReply) *answers.Entry {
 	}
 	if !r.forAll || !storable || c.kinds[kindOf(r.class)].disabled.Contains(r.msg.Question[0].Name) {
 		if byGeneration && matches && (r.forAll || r.properties.Views != nil) {
-			c.space.PutReply(r.query.msg, r.msg, r.properties) // valid by its generations, whatever its TTL
+			c.space.PutReply(r.query.message(), r.msg, r.properties) // valid by its generations, whatever its TTL
 		}
 		return nil
 	}
-	e := c.newEntry(r)
-	if e.Fill(lowered(r.msg, e)) != nil || !c.put(e, r) {
+	e := c.newEntry(&r.facts, packOptions(r.options))
+	if e.Fill(lowered(r.msg, e)) != nil {
 		return nil
 	}
 	return e
@@ -70,22 +86,29 @@ func (c *Cache) removeShared(key []byte) {
 	}
 }
 
-// newEntry returns the entry for a reply, without the packed answer.
-func (c *Cache) newEntry(r *upstreamReply) *answers.Entry {
+// newEntry returns the entry for a reply, without the packed answer. It makes one allocation, without prefetch.
+func (c *Cache) newEntry(r *facts, options []byte) *answers.Entry {
 	now, byGeneration := c.now(), r.properties.ByGeneration()
-	state := &entryState{wildcard: r.wildcard, failure: r.class == response.ServerError, positive: r.class == response.NoError && answersQuestion(r.msg)}
-	e := &answers.Entry{
-		Options: packOptions(r.options),
-		Kind:    kindOf(r.class),
-		Stored:  now, Validity: answers.Validity{Expires: now + r.lifetime, Bounds: r.properties.Bounds}, Gone: now + r.lifetime + c.stale.maxAge,
-		FixedTTL: c.keepTTL, Serial: r.properties.Serial,
-		AnyCase:    !byGeneration || r.properties.AnyCase,
-		Cached:     true,
-		Costly:     !byGeneration,
-		Popularity: c.prefetch.popularity(now, r.lifetime),
-		State:      state, StateSize: int(unsafe.Sizeof(*state)) + len(state.wildcard),
+	cached := &struct {
+		entry answers.Entry
+		state entryState
+	}{
+		entry: answers.Entry{
+			Options: options,
+			Kind:    kindOf(r.class),
+			Stored:  now, Validity: answers.Validity{Expires: now + r.lifetime, Bounds: r.properties.Bounds}, Gone: now + r.lifetime + c.stale.maxAge,
+			FixedTTL: c.keepTTL, Serial: r.properties.Serial,
+			AnyCase:    !byGeneration || r.properties.AnyCase,
+			Cached:     true,
+			Costly:     !byGeneration,
+			Popularity: c.prefetch.popularity(now, r.lifetime),
+			StateSize:  int(unsafe.Sizeof(entryState{})) + len(r.wildcard),
+		},
+		state: entryState{wildcard: r.wildcard, failure: r.class == response.ServerError, positive: r.positive},
 	}
-	if state.failure || byGeneration {
+	e := &cached.entry
+	e.State = &cached.state
+	if r.class == response.ServerError || byGeneration {
 		e.Gone = e.Expires // never served stale
 	}
 	if e.Popularity != nil {
@@ -94,20 +117,21 @@ func (c *Cache) newEntry(r *upstreamReply) *answers.Entry {
 	return e
 }
 
-// put stores an entry, unless the present one is preferred.
-func (c *Cache) put(e *answers.Entry, r *upstreamReply) bool {
+// put stores an entry under a key, unless the present one is preferred. refresh is set if the reply was fetched to replace
+// an entry that is still served.
+func (c *Cache) put(key []byte, e *answers.Entry, refresh bool) bool {
 	c.putting.Lock()
 	defer c.putting.Unlock()
-	old := c.store.Get(r.query.key)
+	old := c.store.Get(key)
 	if freshnessOf(old, c.now()) != unusable {
 		if c.prefers(old, e) {
 			return false
 		}
-		if r.refresh && old.Popularity != nil && e.Popularity != nil {
+		if refresh && old.Popularity != nil && e.Popularity != nil {
 			e.Popularity.Inherit(old.Popularity)
 		}
 	}
-	c.store.Put(c.space, r.query.key, e)
+	c.store.Put(c.space, key, e)
 	return true
 }
 

@@ -1,6 +1,7 @@
 package cache
 
 import (
+	"math"
 	"time"
 
 	"github.com/coredns/coredns/plugin/pkg/response"
@@ -23,8 +24,23 @@ func (k *kindOptions) clamp(ttl uint32) uint32 {
 
 // setTTLs sets the TTLs that clients see in a reply, and returns the lifetime of the reply, the minimum of the TTLs.
 func (c *Cache) setTTLs(m *dns.Msg, class response.Type) time.Duration {
-	k := c.kinds[kindOf(class)]
-	lifetime := k.clamp(shortTTL)
+	negative := noNegativeTTL
+	if soa := soaOf(m); soa != nil {
+		negative = min(soa.Hdr.Ttl, soa.Minttl)
+	}
+	k, limits, lifetime := c.ttlLimits(class, len(m.Answer)+len(m.Ns)+len(m.Extra), negative)
+	lifetime = min(lifetime, k.setTTLs(m.Answer, limits[0]), k.setTTLs(m.Ns, limits[1]), k.setTTLs(m.Extra, limits[2]))
+	return c.lifetime(class, lifetime)
+}
+
+// noNegativeTTL is the negative TTL of a reply without a SOA record.
+const noNegativeTTL uint32 = math.MaxUint32
+
+// ttlLimits returns the limits for TTLs in a reply of a class, the maximum in each of its three sections, and the maximum
+// of its lifetime, in seconds. negative is the TTL of a denial by its SOA record.
+func (c *Cache) ttlLimits(class response.Type, records int, negative uint32) (k kindOptions, limits [3]uint32, lifetime uint32) {
+	k = c.kinds[kindOf(class)]
+	lifetime = k.clamp(shortTTL)
 	switch class {
 	case response.ServerError:
 		lifetime = uint32(c.servfail / time.Second) // #nosec G115 -- limited by maxServfail
@@ -32,19 +48,23 @@ func (c *Cache) setTTLs(m *dns.Msg, class response.Type) time.Duration {
 	case response.Delegation:
 		k.maxTTL = lifetime
 	default:
-		if len(m.Answer)+len(m.Ns)+len(m.Extra) > 0 {
+		if records > 0 {
 			lifetime = k.maxTTL
 		}
 	}
-	maxNs := k.maxTTL
-	if soa := soaOf(m); soa != nil && kindOf(class) == answers.Denial && class != response.ServerError {
-		maxNs = k.clamp(min(soa.Hdr.Ttl, soa.Minttl)) // RFC 2308 section 5
+	limits = [3]uint32{k.maxTTL, k.maxTTL, k.maxTTL}
+	if kindOf(class) == answers.Denial && class != response.ServerError {
+		limits[1] = k.clamp(negative) // RFC 2308 section 5
 	}
-	lifetime = min(lifetime, k.setTTLs(m.Answer, k.maxTTL), k.setTTLs(m.Ns, maxNs), k.setTTLs(m.Extra, k.maxTTL))
+	return k, limits, lifetime
+}
+
+// lifetime returns the lifetime of a reply of a class, given the minimum of its TTLs in seconds.
+func (c *Cache) lifetime(class response.Type, lowest uint32) time.Duration {
 	if class == response.ServerError {
 		return c.servfail
 	}
-	return time.Duration(lifetime) * time.Second
+	return time.Duration(lowest) * time.Second
 }
 
 // setTTLs gives the records of each RRset in a section one TTL (RFC 2181 section 5.2), and returns the minimum, not more

@@ -289,7 +289,7 @@ func TestViews_FastPath(t *testing.T) {
 // the answer with the alias.
 func TestViews_Nested(t *testing.T) {
 	for name, mark := range marks(new(generation)) {
-		inBubble(t, name, func(t *testing.T) {
+		chainOnly(t, name, func(t *testing.T) {
 			p := newPerCaller(t, "cache")
 			p.mark = mark
 			p.upstream(func(ctx context.Context, w dns.ResponseWriter, r *dns.Msg) (int, error) {

@@ -26,17 +26,17 @@ func (c *chain) startBackground(from netip.Addr) *client {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	cl := c.client(from)
-	if !c.admits(cl, q.chainPlaces) {
+	if !c.admits(cl, load{places: q.chainPlaces}) {
 		c.removeIdle(cl)
 		return nil
 	}
-	c.start(cl, q.chainPlaces)
+	c.start(cl, load{places: q.chainPlaces})
 	return cl
 }
 
 // endBackground ends a query without a request.
 func (c *chain) endBackground(cl *client) {
 	var output batch.Batch
-	c.queue.end(&output, c, cl, c.queue.chainPlaces).run(&output)
+	c.queue.end(&output, c, cl, load{places: c.queue.chainPlaces}).run(&output)
 	output.Flush()
 }

@@ -41,17 +41,28 @@ func newServer(t *testing.T, handle func(w dns.ResponseWriter, m *dns.Msg)) *ser
 // newSocket returns a socket of the fast path, opened beside one that is closed then.
 func newSocket(t *testing.T) *socket {
 	t.Helper()
+	// With SO_REUSEPORT, the kernel may choose a port that another process has opened with SO_REUSEPORT.
+	free, err := net.ListenPacket("udp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = free.Close() // its port is free then
+	return newSocketOn(t, free.LocalAddr().String())
+}
+
+func newSocketOn(t *testing.T, address string) *socket {
+	t.Helper()
 	config := net.ListenConfig{Control: reusePort}
-	beside, err := config.ListenPacket(t.Context(), "udp", "127.0.0.1:0")
+	beside, err := config.ListenPacket(t.Context(), "udp", address)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer func() { _ = beside.Close() }() // the kernel would deliver it a share
 	s, err := openBeside(beside.(*net.UDPConn), false)
+	t.Cleanup(s.close)
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = s.conn.Close() })
 	return s
 }
 

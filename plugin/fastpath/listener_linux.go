@@ -140,6 +140,7 @@ func (l *listener) open(own *net.UDPConn) error {
 	for range min(runtime.GOMAXPROCS(0), maxReaders) {
 		s, err := openBeside(own, wildcard)
 		if err != nil {
+			s.close()
 			return err
 		}
 		l.readers = append(l.readers, newReader(l, s))
@@ -283,7 +284,7 @@ func (l *listener) finish() {
 // closeSockets closes the sockets of a listener. The mutex is locked.
 func (r *registry) closeSockets(l *listener) {
 	for _, reader := range l.readers {
-		_ = reader.socket.conn.Close()
+		reader.socket.close()
 	}
 	if r.all[l.address] == nil {
 		socketsOpen.WithLabelValues(l.address).Set(0)

@@ -14,6 +14,7 @@ import (
 // lookup finds the stored answers to queries, one after the other. Its memory is reused.
 type lookup struct {
 	query   answers.Query
+	nested  bool // names are not expanded: a plugin has sent the query to answer another one
 	key     [answers.MaxKey]byte
 	listKey [answers.MaxKey]byte
 
@@ -53,7 +54,7 @@ func (l *lookup) find(s *server, in []byte, client netip.Addr, now time.Duration
 func (l *lookup) findEntry(key, in []byte, client netip.Addr, now time.Duration) {
 	rt, server := l.route, l.route.counters.server
 	var search block.Search
-	if rt.search != nil && l.query.Search == nil {
+	if rt.search != nil && l.query.Search == nil && !l.nested {
 		search = rt.search.Search(client, answers.KeyName(key))
 	}
 	if search.List != 0 {
@@ -80,6 +81,7 @@ func (l *lookup) findEntry(key, in []byte, client netip.Addr, now time.Duration)
 // pass passes the query of the last lookup, which has no stored answer, to the wire handlers or to the plugin chain.
 func (l *lookup) pass(b *batch.Batch, r *request, client netip.Addr, now time.Duration) {
 	r.Client = client
+	r.server.metrics.handedOver.Inc()
 	if l.wire {
 		r.setWire(l.route, &l.query, l.key[:l.keyLen], now)
 	}

@@ -15,13 +15,9 @@ var (
 		Namespace: namespace, Subsystem: subsystem, Name: "answered_total",
 		Help: "Queries that were answered from stored answers.",
 	}, []string{"server"})
-	resolved = promauto.NewCounterVec(prometheus.CounterOpts{
-		Namespace: namespace, Subsystem: subsystem, Name: "resolved_total",
-		Help: "Queries without a stored answer that were answered without the plugin chain.",
-	}, []string{"server"})
 	handedOver = promauto.NewCounterVec(prometheus.CounterOpts{
 		Namespace: namespace, Subsystem: subsystem, Name: "handed_over_total",
-		Help: "Queries that were handed to the plugin chain.",
+		Help: "Queries without a stored answer, which were handed to the plugins.",
 	}, []string{"server"})
 	dropped = promauto.NewCounterVec(prometheus.CounterOpts{
 		Namespace: namespace, Subsystem: subsystem, Name: "dropped_total",
@@ -80,8 +76,8 @@ var closeLabels = [closeReasons]string{
 
 // listenerMetrics are the metrics of a listener.
 type listenerMetrics struct {
-	answered, resolved, handedOver, droppedOverload, droppedSend prometheus.Counter
-	inFlight                                                     prometheus.Gauge
+	answered, handedOver, droppedOverload, droppedSend prometheus.Counter
+	inFlight                                           prometheus.Gauge
 
 	connections                                  prometheus.Gauge
 	closed                                       [closeReasons]prometheus.Counter // nil without a label
@@ -91,7 +87,6 @@ type listenerMetrics struct {
 func newListenerMetrics(server string) *listenerMetrics {
 	m := &listenerMetrics{
 		answered:        answered.WithLabelValues(server),
-		resolved:        resolved.WithLabelValues(server),
 		handedOver:      handedOver.WithLabelValues(server),
 		droppedOverload: dropped.WithLabelValues(server, "overload"),
 		droppedSend:     dropped.WithLabelValues(server, "send"),

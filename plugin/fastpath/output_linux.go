@@ -41,7 +41,6 @@ func (c *connection) answerWith(b *batch.Batch, r *request, e *answers.Entry, p 
 	h.set(r.route.counters, e, &r.Query, form.Rcode(), r.Client, len(r.Packed))
 	h.protocol, h.counted = protocolTCP, true
 	h.count(answers.Now() - r.received)
-	r.server.metrics.resolved.Inc()
 	return true
 }
 

@@ -90,7 +90,11 @@ type chain struct {
 	queue *queue
 	limit int // of queries in progress, and of waiting ones; math.MaxInt for that of the process only
 
+	// capacity returns the number of queries that the upstreams of the wire handlers can have in progress; nil for no limit.
+	capacity func() int
+
 	running int
+	wire    int // queries in progress in the wire handlers
 	waiting int
 	clients map[netip.Addr]*client // with running or waiting queries
 	ready   clientHeap             // those with waiting queries
@@ -111,25 +115,33 @@ type client struct {
 	address netip.Addr
 	running int
 	queries int // in progress
+	wire    int // of queries, those in the wire handlers
 	waiting int
 	index   int // in chain.ready
 
 	requestList // the waiting queries
 }
 
-// placesOf returns the number of places of a query. In a chain with a limit, all queries have the same.
-func (c *chain) placesOf(r *request) int {
-	if r.wire != nil && c.limit == math.MaxInt {
-		return 1
+// load is what a running query counts.
+type load struct {
+	places int
+	wire   int // 1 in the wire handlers, 0 in the plugin chain
+}
+
+// loadOf returns the load of a query. In a chain with a limit, all queries have the same places.
+func (c *chain) loadOf(r *request) load {
+	l := load{places: c.queue.chainPlaces}
+	if r.wire != nil {
+		l.wire = 1
+		if c.limit == math.MaxInt {
+			l.places = 1
+		}
 	}
-	return c.queue.chainPlaces
+	return l
 }
 
 // handOver starts or queues a query of r.Client.
 func (c *chain) handOver(b *batch.Batch, r *request) {
-	if r.wire == nil {
-		r.server.metrics.handedOver.Inc()
-	}
 	runs, dropped := c.add(r, r.Client)
 	if runs {
 		r.run(b)
@@ -144,9 +156,9 @@ func (c *chain) add(r *request, from netip.Addr) (runs bool, dropped requestList
 	defer q.mu.Unlock()
 	dropped = q.expire()
 	cl := c.client(from)
-	r.chain, r.client, r.places = c, cl, c.placesOf(r)
-	if cl.waiting == 0 && c.admits(cl, r.places) {
-		c.start(cl, r.places)
+	r.chain, r.client, r.load = c, cl, c.loadOf(r)
+	if cl.waiting == 0 && c.admits(cl, r.load) {
+		c.start(cl, r.load)
 		return true, dropped
 	}
 	r.arrived = q.now()
@@ -172,23 +184,33 @@ func (c *chain) removeIdle(cl *client) {
 	}
 }
 
-// admits reports whether a client may have another running query with a number of places.
-func (c *chain) admits(cl *client, places int) bool {
+// admits reports whether a client may have another running query.
+func (c *chain) admits(cl *client, l load) bool {
 	limit := shareFactor * (c.queue.maxRunning - c.queue.running)
 	if c.limit < math.MaxInt {
 		limit = min(limit, c.limit*c.queue.chainPlaces)
 	}
 	free := limit - c.running
-	if free < places {
+	if free < l.places || cl.running > 0 && cl.running >= shareFactor*(free-limit/reservedFraction) {
 		return false
 	}
-	return cl.running == 0 || cl.running < shareFactor*(free-limit/reservedFraction)
+	return l.wire == 0 || c.capacity == nil || c.forwards(cl)
 }
 
-func (c *chain) start(cl *client, places int) {
-	c.queue.running += places
-	c.running += places
-	cl.running += places
+// forwards reports whether the upstreams can have another query of a client in progress. Clients have shares of their
+// capacity, as they have of the places.
+func (c *chain) forwards(cl *client) bool {
+	capacity := c.capacity()
+	free := capacity - c.wire
+	return free > 0 && (cl.wire == 0 || cl.wire < shareFactor*(free-capacity/reservedFraction))
+}
+
+func (c *chain) start(cl *client, l load) {
+	c.queue.running += l.places
+	c.running += l.places
+	c.wire += l.wire
+	cl.running += l.places
+	cl.wire += l.wire
 	cl.queries++
 }
 
@@ -229,9 +251,9 @@ func (q *queue) next() *request {
 	for i := range q.busy {
 		at := (q.turn + i) % len(q.busy)
 		c := q.busy[at]
-		if cl := c.ready[0]; c.admits(cl, cl.first.places) {
+		if cl := c.ready[0]; c.admits(cl, cl.first.load) {
 			q.turn = at + 1
-			c.start(cl, cl.first.places)
+			c.start(cl, cl.first.load)
 			return c.remove(cl.first)
 		}
 	}
@@ -247,12 +269,12 @@ func (q *queue) startAll() (started requestList) {
 }
 
 // finish ends a running query, and runs those that start in its place.
-func (q *queue) finish(b *batch.Batch, r *request) { q.end(b, r.chain, r.client, r.places).run(b) }
+func (q *queue) finish(b *batch.Batch, r *request) { q.end(b, r.chain, r.client, r.load).run(b) }
 
 // finishAnd ends a running query. Of the queries for the plugin chain that start in its place, it returns the first one,
 // which the caller answers.
 func (q *queue) finishAnd(b *batch.Batch, r *request) (next *request) {
-	started := q.end(b, r.chain, r.client, r.places)
+	started := q.end(b, r.chain, r.client, r.load)
 	if next = started.first; next != nil && next.wire == nil {
 		started.first, next.next = next.next, nil
 	} else {
@@ -264,21 +286,23 @@ func (q *queue) finishAnd(b *batch.Batch, r *request) (next *request) {
 
 // end ends a running query of a client, and returns the queries that start in its place: it may free shares of several
 // clients. It drops those that have waited for too long.
-func (q *queue) end(b *batch.Batch, c *chain, cl *client, places int) (started requestList) {
-	started, dropped := q.endLocked(c, cl, places)
+func (q *queue) end(b *batch.Batch, c *chain, cl *client, l load) (started requestList) {
+	started, dropped := q.endLocked(c, cl, l)
 	dropped.drop(b)
 	return started
 }
 
-func (q *queue) endLocked(c *chain, cl *client, places int) (started, dropped requestList) {
+func (q *queue) endLocked(c *chain, cl *client, l load) (started, dropped requestList) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	q.running -= places
-	c.running -= places
-	cl.running -= places
+	q.running -= l.places
+	c.running -= l.places
+	c.wire -= l.wire
+	cl.running -= l.places
+	cl.wire -= l.wire
 	cl.queries--
 	if q.lowerNext && q.maxRunning > q.target {
-		q.maxRunning = max(q.target, q.maxRunning-places)
+		q.maxRunning = max(q.target, q.maxRunning-l.places)
 	}
 	q.lowerNext = !q.lowerNext // every other query that ends frees places, for new clients
 	if cl.waiting > 0 {

@@ -62,7 +62,7 @@ func (q *testQueue) add(c *chain, number int, from netip.Addr) bool {
 func (q *testQueue) end(number int) (started []int) {
 	d := q.running[number]
 	delete(q.running, number)
-	instead, dropped := q.queue.endLocked(d.chain, d.client, d.places)
+	instead, dropped := q.queue.endLocked(d.chain, d.client, d.load)
 	q.drop(dropped)
 	for d := instead.first; d != nil; d = d.next {
 		n := q.numbers[d]
@@ -433,7 +433,7 @@ func BenchmarkChain(b *testing.B) {
 		if runs, _ := c.add(d, from); !runs {
 			b.Fatal("a query waits")
 		}
-		if started := q.queue.end(new(batch.Batch), d.chain, d.client, d.places); started.first != nil {
+		if started := q.queue.end(new(batch.Batch), d.chain, d.client, d.load); started.first != nil {
 			b.Fatal("another query was waiting")
 		}
 	}
@@ -536,7 +536,7 @@ func TestBackgroundShares(t *testing.T) {
 		t.Errorf("%d queries run, want at most %d", q.queue.running, defaultRunning)
 	}
 	for _, cl := range all {
-		q.queue.end(new(batch.Batch), c, cl, 1)
+		q.queue.end(new(batch.Batch), c, cl, load{places: 1})
 	}
 	if c.running != 0 || len(c.clients) != 0 {
 		t.Errorf("after the end, %d background queries of %d clients run", c.running, len(c.clients))

@@ -93,6 +93,9 @@ func (r *reader) resetLengths(i int) {
 // run reads until the deadline of the socket.
 func (r *reader) run() {
 	defer close(r.ended)
+	if sender := r.socket.sender; sender >= 0 {
+		r.step(uintptr(sender)) // datagrams that it received before it was detached
+	}
 	for {
 		err := r.socket.raw.Read(r.step)
 		if errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, net.ErrClosed) {
@@ -144,20 +147,21 @@ func (r *reader) batch(fd uintptr) bool {
 	}
 }
 
-// try receives and sends zero datagrams, to find out whether the process may.
+// try receives and sends zero datagrams, and sends one to no address, to find out whether the process may.
 func (r *reader) try() error {
-	var receive, send unix.Errno
+	var receive, send, sendOne unix.Errno
 	if err := r.socket.raw.Control(func(fd uintptr) {
 		_, _, receive = unix.RawSyscall6(unix.SYS_RECVMMSG, fd, uintptr(unsafe.Pointer(&r.received[0])), 0, unix.MSG_DONTWAIT, 0, 0)
 		_, _, send = unix.RawSyscall6(unix.SYS_SENDMMSG, fd, uintptr(unsafe.Pointer(&r.answers[0])), 0, unix.MSG_DONTWAIT, 0, 0)
+		_, _, sendOne = unix.RawSyscall6(unix.SYS_SENDTO, fd, 0, 0, unix.MSG_DONTWAIT, 0, 0)
 	}); err != nil {
 		return err
 	}
 	for _, tried := range []struct {
 		call  string
 		errno unix.Errno
-	}{{"recvmmsg", receive}, {"sendmmsg", send}} {
-		if tried.errno != 0 && tried.errno != unix.EAGAIN && tried.errno != unix.EINTR {
+	}{{"recvmmsg", receive}, {"sendmmsg", send}, {"sendto", sendOne}} {
+		if tried.errno != 0 && tried.errno != unix.EDESTADDRREQ && tried.errno != unix.EAGAIN && tried.errno != unix.EINTR {
 			return fmt.Errorf("%s: %w", tried.call, tried.errno)
 		}
 	}
@@ -230,7 +234,7 @@ func (r *reader) flush(fd uintptr, s *server, start time.Duration) {
 	if r.pending == 0 {
 		return
 	}
-	unsent := sendAll(fd, r.answers[:r.pending], func(i int) {
+	unsent := sendAll(r.socket.senderOr(fd), r.answers[:r.pending], func(i int) {
 		r.hits[i].rcode = dns.RcodeServerFailure // as prometheus counts a plugin that cannot write its reply
 	})
 	s.metrics.droppedSend.Add(float64(unsent))

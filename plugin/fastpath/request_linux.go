@@ -35,7 +35,7 @@ type request struct {
 
 	chain  *chain
 	client *client
-	places int // of the queue, while the query is in progress
+	load   load // of the queue, while the query is in progress
 
 	// While it is queued:
 	arrived      time.Duration // on the clock of answers.Now

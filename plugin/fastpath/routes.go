@@ -83,10 +83,11 @@ func newRoutes(server string, blocks map[string]*servedBlock) routes {
 type servedBlock struct {
 	*block.Block
 	block.Eligibility
-	prometheus *metrics.Metrics // or nil
-	next       string           // the plugin after prometheus, a label of its metrics
-	cache      block.Cache      // or nil
-	search     block.Searcher   // or nil
+	prometheus *metrics.Metrics  // or nil
+	next       string            // the plugin after prometheus, a label of its metrics
+	cache      block.Cache       // or nil
+	search     block.Searcher    // or nil
+	wire       block.WireHandler // or nil
 	chain      *chain
 	ownChains  map[string]*chain // of the zones of a block.ZoneOwner
 }
@@ -94,6 +95,9 @@ type servedBlock struct {
 // newServedBlock evaluates the plugins of a block.
 func newServedBlock(b *block.Block) *servedBlock {
 	sb := &servedBlock{Block: b, Eligibility: b.Eligibility(), chain: newChain(b.MaxConcurrent), ownChains: map[string]*chain{}}
+	if sb.Prevented == "" && b.Keyspace != nil {
+		sb.wire, sb.chain.capacity = b.WireHandler()
+	}
 	for _, h := range b.Handlers() {
 		switch h := h.(type) {
 		case *metrics.Metrics:
@@ -125,6 +129,9 @@ func (b *servedBlock) route(server, zone string) *route {
 	}
 	if b.Prevented == "" {
 		rt.keyspace = b.Keyspace.ID()
+		if rt.counters.cache != nil && rt.chain == b.chain {
+			rt.wire = b.wire
+		}
 		if b.search != nil && plugin.Zones(b.search.SearchZones()).Matches(zone) != "" {
 			rt.search = b.search.ServerSearches(server)
 		}

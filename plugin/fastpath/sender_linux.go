@@ -22,7 +22,7 @@ type sender struct {
 	peers   [batchLen]peer
 	hits    [batchLen]hit
 	arrived [batchLen]time.Duration
-	metrics *listenerMetrics
+	server  *server // of the pending answers; referenced until they are sent
 	pending int
 	arena   []byte
 	random  random
@@ -61,12 +61,14 @@ func (d *datagram) answer(b *batch.Batch, r *request, e *answers.Entry, p *answe
 	if form == nil {
 		return false
 	}
-	if s.pending == batchLen || len(s.arena)+form.ReplyLen(q, p) > senderArena {
+	if s.pending == batchLen || len(s.arena)+form.ReplyLen(q, p) > senderArena || s.server != r.server {
 		s.send()
+		s.server = r.server
+		s.server.references.Add(1)
 	}
 	i, start := s.pending, len(s.arena)
 	s.arena = form.AppendReply(s.arena, r.Packed, q, p)
-	s.peers[i], s.arrived[i], s.metrics = d.peer, r.received, r.server.metrics
+	s.peers[i], s.arrived[i] = d.peer, r.received
 	s.hits[i].set(r.route.counters, e, q, form.Rcode(), r.Client, len(r.Packed))
 	s.hits[i].counted = true
 	s.vectors[i].Base = &s.arena[start]
@@ -95,24 +97,24 @@ func (s *sender) send() {
 	}
 	unsent := s.pending
 	_ = s.socket.raw.Control(func(fd uintptr) { // it fails after the socket was closed
-		unsent = sendAll(fd, s.headers[:s.pending], func(i int) { s.hits[i].rcode = dns.RcodeServerFailure })
+		unsent = sendAll(s.socket.senderOr(fd), s.headers[:s.pending], func(i int) { s.hits[i].rcode = dns.RcodeServerFailure })
 	})
-	s.metrics.droppedSend.Add(float64(unsent))
-	s.metrics.resolved.Add(float64(s.pending - unsent))
+	s.server.metrics.droppedSend.Add(float64(unsent))
 	now := answers.Now()
 	for i := range s.pending {
 		s.hits[i].count(now - s.arrived[i])
 	}
-	s.pending, s.arena = 0, s.arena[:0]
+	s.server.release()
+	s.server, s.pending, s.arena = nil, 0, s.arena[:0]
 }
 
 // sendAll sends datagrams, and returns the number of those that could not be sent, for each of which it calls failed.
 func sendAll(fd uintptr, all []mmsghdr, failed func(i int)) (unsent int) {
 	for sent, waits := 0, true; sent < len(all); {
-		n, _, errno := unix.RawSyscall6(unix.SYS_SENDMMSG, fd, uintptr(unsafe.Pointer(&all[sent])), uintptr(len(all)-sent), unix.MSG_DONTWAIT, 0, 0) // #nosec G115
+		n, errno := sendFirst(fd, all[sent:])
 		switch {
 		case errno == 0:
-			sent += int(n) // #nosec G115 -- at most len(all)
+			sent += n
 		case errno == unix.EINTR:
 		case errno == unix.EAGAIN && waits:
 			waits = waitWritable(int(fd)) // #nosec G115 -- a descriptor
@@ -123,6 +125,18 @@ func sendAll(fd uintptr, all []mmsghdr, failed func(i int)) (unsent int) {
 		}
 	}
 	return unsent
+}
+
+// sendFirst sends the first datagrams, and returns their number. At low rates most batches have one datagram, for which the
+// kernel copies fewer structures with sendto.
+func sendFirst(fd uintptr, all []mmsghdr) (n int, errno unix.Errno) {
+	if h := &all[0].header; len(all) == 1 && h.Control == nil {
+		_, _, errno = unix.RawSyscall6(unix.SYS_SENDTO, fd, uintptr(unsafe.Pointer(h.Iov.Base)), uintptr(h.Iov.Len), unix.MSG_DONTWAIT,
+			uintptr(unsafe.Pointer(h.Name)), uintptr(h.Namelen))
+		return 1, errno
+	}
+	sent, _, errno := unix.RawSyscall6(unix.SYS_SENDMMSG, fd, uintptr(unsafe.Pointer(&all[0])), uintptr(len(all)), unix.MSG_DONTWAIT, 0, 0)
+	return int(sent), errno // #nosec G115 -- at most len(all)
 }
 
 // random is a generator of random numbers other than 0: Marsaglia's xorshift.

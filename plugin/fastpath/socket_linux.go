@@ -69,12 +69,15 @@ type socket struct {
 	conn     *net.UDPConn
 	raw      syscall.RawConn
 	wildcard bool // the destination address of each query is the source address of its answer
+	// sender is the descriptor of a socket with the same address that only sends; -1 without one. Go polls conn for being
+	// writable too, and each answer that leaves it wakes the poll up: 0.5 us of a single answer, 0.14 us of one in a batch.
+	sender int
 }
 
 // openBeside opens a socket on the address of CoreDNS's own socket, which has SO_REUSEPORT as well. For a wildcard
-// address, the own socket has a loopback address if it is detached.
+// address, the own socket has a loopback address if it is detached. The caller closes the socket also after an error.
 func openBeside(own *net.UDPConn, wildcard bool) (*socket, error) {
-	s := &socket{wildcard: wildcard}
+	s := &socket{wildcard: wildcard, sender: -1}
 	address, _ := own.LocalAddr().(*net.UDPAddr)
 	network, v6only := "udp4", 0
 	if err := withSocket(own, func(o sockets.Socket) (err error) {
@@ -94,11 +97,63 @@ func openBeside(own *net.UDPConn, wildcard bool) (*socket, error) {
 	}}
 	conn, err := config.ListenPacket(context.Background(), network, address.String())
 	if err != nil {
-		return nil, fmt.Errorf("open a socket beside CoreDNS's: %w", err)
+		return s, fmt.Errorf("open a socket beside CoreDNS's: %w", err)
 	}
 	s.conn, _ = conn.(*net.UDPConn)
-	s.raw, err = s.conn.SyscallConn()
-	return s, err
+	if s.raw, err = s.conn.SyscallConn(); err != nil || wildcard { // a detached socket has one address
+		return s, err
+	}
+	if err := withSocket(s.conn, func(o sockets.Socket) error { return s.openSender(o.FD, network, v6only) }); err != nil {
+		log.Warningf("%s: no socket of their own for answers, which costs more CPU time: %v", s.conn.LocalAddr(), err)
+	}
+	return s, nil
+}
+
+// openSender opens the sender on the address of a socket.
+func (s *socket) openSender(beside int, network string, v6only int) error {
+	local, err := unix.Getsockname(beside)
+	if err != nil {
+		return err
+	}
+	family := unix.AF_INET
+	if network == "udp6" {
+		family = unix.AF_INET6
+	}
+	fd, err := unix.Socket(family, unix.SOCK_DGRAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	if err = s.configure(fd, network, v6only); err == nil {
+		err = unix.Bind(fd, local)
+	}
+	if err == nil {
+		err = sockets.Socket{FD: fd}.Detach()
+	}
+	if err != nil {
+		_ = unix.Close(fd) // else it would receive a share of the queries
+		return err
+	}
+	s.sender = fd
+	return nil
+}
+
+// senderOr returns the descriptor for answers, given that of conn.
+func (s *socket) senderOr(fd uintptr) uintptr {
+	if s.sender >= 0 {
+		return uintptr(s.sender)
+	}
+	return fd
+}
+
+// close closes both sockets. The close of conn waits for its users, so that none sends to another file with the sender's
+// descriptor.
+func (s *socket) close() {
+	if s.conn != nil {
+		_ = s.conn.Close()
+	}
+	if s.sender >= 0 {
+		_ = unix.Close(s.sender)
+	}
 }
 
 // configure sets the options of a socket before it is bound.

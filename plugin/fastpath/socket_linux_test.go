@@ -1,11 +1,123 @@
 package fastpath
 
 import (
+	"net"
 	"syscall"
+	"testing"
+	"time"
 	"unsafe"
 
+	"github.com/miekg/dns"
 	"golang.org/x/sys/unix"
+
+	"github.com/nearside-dns/nearside/plugin/internal/answers"
 )
+
+// TestSender sends answers from the second socket of a listener: the client, which is connected, receives them, and the
+// first socket receives all queries.
+func TestSender(t *testing.T) {
+	for _, address := range []string{"127.0.0.1:0", "[::1]:0"} {
+		t.Run(address, func(t *testing.T) {
+			s := newSocketOn(t, address)
+			client, err := net.DialUDP("udp", nil, s.conn.LocalAddr().(*net.UDPAddr))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = client.Close() }()
+			for i := range byte(20) {
+				exchange(t, s, client, i)
+			}
+		})
+	}
+}
+
+// exchange sends a query of one byte, and an answer with the same byte from the sender.
+func exchange(t *testing.T, s *socket, client *net.UDPConn, b byte) {
+	t.Helper()
+	for _, c := range []*net.UDPConn{client, s.conn} {
+		if err := c.SetReadDeadline(time.Now().Add(patience)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	buf := make([]byte, 2)
+	if _, err := client.Write([]byte{b}); err != nil {
+		t.Fatal(err)
+	}
+	_, from, err := s.conn.ReadFromUDPAddrPort(buf)
+	if err != nil {
+		t.Fatalf("query %d: %v", b, err)
+	}
+	to := unix.Sockaddr(&unix.SockaddrInet4{Port: int(from.Port()), Addr: [4]byte{127, 0, 0, 1}})
+	if from.Addr().Is6() && !from.Addr().Is4In6() {
+		to = &unix.SockaddrInet6{Port: int(from.Port()), Addr: from.Addr().As16()}
+	}
+	if err := unix.Sendto(s.sender, buf[:1], 0, to); err != nil {
+		t.Fatalf("answer %d: %v", b, err)
+	}
+	if n, err := client.Read(buf); err != nil || n != 1 || buf[0] != b {
+		t.Fatalf("answer %d: %d bytes, %d, %v", b, n, buf[0], err)
+	}
+}
+
+// TestAnswersDoNotWakePoll polls the socket of a reader as Go does.
+func TestAnswersDoNotWakePoll(t *testing.T) {
+	b := newBed(t, false)
+	reply := addressReply("a.example.", 1)
+	b.store(t, &answers.Entry{}, reply)
+	poll, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = unix.Close(poll) }()
+	if err := withDescriptor(b.socket, func(fd int) error {
+		return unix.EpollCtl(poll, unix.EPOLL_CTL_ADD, fd, &unix.EpollEvent{Events: unix.EPOLLOUT | unix.EPOLLET&0xffffffff})
+	}); err != nil {
+		t.Fatal(err)
+	}
+	events := make([]unix.EpollEvent, 1)
+	if n, err := unix.EpollWait(poll, events, 0); n != 1 || err != nil {
+		t.Fatalf("%d events, %v, want that the socket is writable", n, err)
+	}
+	b.query(t, new(dns.Msg).SetQuestion("a.example.", dns.TypeA))
+	b.receive(t)
+	if n, err := unix.EpollWait(poll, events, 0); n != 0 || err != nil {
+		t.Errorf("%d events, %v, after an answer, want none", n, err)
+	}
+}
+
+func withDescriptor(s *socket, f func(fd int) error) (err error) {
+	if cerr := s.raw.Control(func(fd uintptr) { err = f(int(fd)) }); cerr != nil {
+		return cerr
+	}
+	return err
+}
+
+// TestQueryOfSender has a query that the sender received before it was detached.
+func TestQueryOfSender(t *testing.T) {
+	b := newBed(t, false)
+	b.store(t, &answers.Entry{}, addressReply("a.example.", 1))
+	early := newSocket(t)
+	var err error
+	if b.client, err = net.DialUDP("udp", nil, early.conn.LocalAddr().(*net.UDPAddr)); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = b.client.Close() }()
+	packed, err := new(dns.Msg).SetQuestion("a.example.", dns.TypeA).Pack()
+	if err == nil {
+		_, err = b.client.Write(packed)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	detached := b.socket.sender
+	defer func() { b.socket.sender = detached }()
+	if err := withDescriptor(early, func(fd int) error { b.socket.sender = fd; return nil }); err != nil {
+		t.Fatal(err)
+	}
+	go b.run()
+	b.receive(t)
+	b.finish()
+}
 
 // reusePort sets SO_REUSEPORT, as CoreDNS does.
 func reusePort(_, _ string, c syscall.RawConn) (err error) {

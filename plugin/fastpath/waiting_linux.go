@@ -95,14 +95,21 @@ func starterOf(b *batch.Batch) *starter {
 	return s
 }
 
-// Flush implements batch.Flusher.
+// Flush implements batch.Flusher. The queries that it runs may end at once and let others run: these are added to the
+// starter, so that the stack does not grow.
 func (s *starter) Flush() {
+	if s.first == nil {
+		return
+	}
 	var output batch.Batch
-	for r := s.first; r != nil; {
-		next := r.next
+	output.Add(s)
+	for s.first != nil {
+		r := s.first
+		if s.first = r.next; s.first == nil {
+			s.last = nil
+		}
 		r.next = nil
 		r.run(&output)
-		r = next
 	}
 	output.Flush()
 }

@@ -17,7 +17,7 @@ func (r *request) setWire(rt *route, q *answers.Query, key []byte, received time
 	r.query = append(r.query, key...)
 	r.Key = r.query[n:]
 	r.query = r.query[:n:n]
-	r.Query, r.Packed, r.Server, r.Answerer = *q, r.query, rt.counters.server, r
+	r.Query, r.Packed, r.Server, r.Dispatcher, r.Answerer = *q, r.query, rt.counters.server, r.server, r
 	if q.Search != nil { // a slice of the reader's buffer
 		r.Query.Parse(r.query)
 	}
@@ -36,7 +36,7 @@ func isForWire(q *answers.Query) bool {
 // Answer implements block.Answerer.
 func (r *request) Answer(b *batch.Batch, q *block.WireQuery, e *answers.Entry, p answers.Patch) {
 	if !r.to.answer(b, r, e, &p) {
-		r.Pass(b, q, e)
+		r.Pass(b, q, &block.StoredResult{Entry: e, Patch: p})
 		return
 	}
 	r.finish(b)
@@ -53,4 +53,51 @@ func (r *request) Pass(b *batch.Batch, _ *block.WireQuery, result any) {
 func (r *request) finish(b *batch.Batch) {
 	r.chain.queue.finish(b, r)
 	r.done()
+}
+
+// Dispatch implements block.Dispatcher.
+func (s *server) Dispatch(b *batch.Batch, q *block.WireQuery) bool {
+	l, now := lookup{nested: true}, answers.Now()
+	found := l.find(s, q.Packed, q.Client, now)
+	d := &dispatched{Answerer: q.Answerer, route: l.route, received: now}
+	switch {
+	case found:
+		d.counted = false
+		d.Answer(b, q, l.entry, l.entry.Patch(now))
+	case l.wire:
+		d.counted = true
+		q.Key = append(q.Key[:0], l.key[:l.keyLen]...)
+		q.Answerer = d
+		l.route.wire.ServeWire(b, q)
+	default:
+		return false
+	}
+	return true
+}
+
+// dispatched counts the answer to a query of a plugin in the metrics of the name's server block.
+type dispatched struct {
+	block.Answerer
+	route    *route
+	received time.Duration
+	counted  bool // by plugin cache
+}
+
+// Answer implements block.Answerer.
+func (d *dispatched) Answer(b *batch.Batch, q *block.WireQuery, e *answers.Entry, p answers.Patch) {
+	var h hit
+	h.set(d.route.counters, e, &q.Query, e.Plain.Rcode(), q.Client, len(q.Packed))
+	h.counted = d.counted
+	if q.TCP {
+		h.protocol = 1
+	}
+	h.count(answers.Now() - d.received)
+	q.Answerer = d.Answerer
+	q.Answer(b, q, e, p)
+}
+
+// Pass implements block.Answerer. The plugin chain counts the query.
+func (d *dispatched) Pass(b *batch.Batch, q *block.WireQuery, result any) {
+	q.Answerer = d.Answerer
+	q.Pass(b, q, result)
 }

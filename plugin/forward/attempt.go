@@ -26,17 +26,6 @@ type attempt struct {
 	trial   bool          // of an upstream that is down
 }
 
-// cancel cancels the calls of an attempt.
-func (a *attempt) cancel() {
-	a.endTrial()
-	if a.stream != nil {
-		a.to.stream.Cancel(a.stream)
-	}
-	if a.udp != nil {
-		a.to.udp.Cancel(a.udp)
-	}
-}
-
 func (a *attempt) endTrial() {
 	if a.trial {
 		a.trial = false
@@ -44,8 +33,8 @@ func (a *attempt) endTrial() {
 	}
 }
 
-// receive processes a call that has ended, and returns the answer if it is the client's.
-func (x *exchange) receive(call *transport.Call) (*dns.Msg, *upstream) {
+// receive processes a call that has ended. It returns true if the message is the client's reply.
+func (x *exchange) receive(call *transport.Call) bool {
 	i := slices.IndexFunc(x.attempts, func(a *attempt) bool { return a.stream == call || a.udp == call })
 	a := x.attempts[i]
 	overUDP := a.udp == call
@@ -57,51 +46,31 @@ func (x *exchange) receive(call *transport.Call) (*dns.Msg, *upstream) {
 	now := time.Now()
 	err := call.Err
 	if err == nil {
-		var reply *dns.Msg
-		if reply, err = x.unpack(call, a.to, overUDP); err == nil {
-			return x.read(a, call, reply, overUDP, now)
+		if err = x.readReply(&x.message, call, a.to, overUDP); err == nil {
+			return x.read(a, call, overUDP, now)
 		}
 	}
 	x.callFailed(a, err, overUDP, now)
-	return nil, nil
+	return false
 }
 
-// read evaluates an answer, unless it refuses an option that was added to the query: then the query is repeated
-// without.
-func (x *exchange) read(a *attempt, call *transport.Call, reply *dns.Msg, overUDP bool, now time.Time) (*dns.Msg, *upstream) {
+// read evaluates a message, unless it refuses an option that was added to the query: then the query is repeated without.
+func (x *exchange) read(a *attempt, call *transport.Call, overUDP bool, now time.Time) bool {
+	m, named := &x.message, x.isNamed(call)
 	switch {
-	case !refuses(reply):
-		if a.refusal != 0 && !x.isNamed(call) {
+	case !m.refuses():
+		if a.refusal != 0 && !named {
 			a.to.markUnnamed(a.refusal, now)
 		}
-	case x.isNamed(call) && x.packUnnamed():
-		x.repeatUnnamed(a, reply, overUDP, now)
-		return nil, nil
+	case named:
+		x.repeatUnnamed(a, m.rcode, overUDP, now)
+		return false
 	}
-	x.clean(reply, x.searches && x.isNamed(call))
-	return x.evaluate(a, reply, overUDP, now)
-}
-
-// unpack unpacks an answer.
-func (x *exchange) unpack(call *transport.Call, from *upstream, overUDP bool) (*dns.Msg, error) {
-	reply := new(dns.Msg)
-	if err := reply.Unpack(call.Reply); err != nil {
-		proto := protoUDP
-		if !overUDP {
-			proto = from.streamProto()
-		}
-		droppedAnswers.WithLabelValues(from.address, proto, transport.Malformed).Inc()
-		return nil, fmt.Errorf("malformed answer: %w", err)
+	if err := x.clean(m, x.searches && named); err != nil {
+		x.callFailed(a, err, overUDP, now)
+		return false
 	}
-	if len(reply.Question) == 0 { // the upstream could not read the query, or refuses it
-		query := new(dns.Msg)
-		if err := query.Unpack(x.query); err != nil {
-			return nil, fmt.Errorf("unpack the query: %w", err)
-		}
-		reply.Question = query.Question
-	}
-	reply.Id = x.clientID
-	return reply, nil
+	return x.evaluate(a, overUDP, now)
 }
 
 // callFailed processes a call without an answer. The attempt continues if its other transport may answer.
@@ -137,40 +106,47 @@ func isLasting(err error) bool {
 	return errors.Is(err, transport.ErrBusy) || errors.As(err, &unverified)
 }
 
-// evaluate returns an answer if it is the client's, or reserves it while a better one may arrive.
-func (x *exchange) evaluate(a *attempt, reply *dns.Msg, overUDP bool, now time.Time) (*dns.Msg, *upstream) {
-	u := a.to
+// evaluate returns true if the message is the client's reply, or reserves it while a better one may arrive.
+func (x *exchange) evaluate(a *attempt, overUDP bool, now time.Time) bool {
+	u, m := a.to, &x.message
 	u.works()
-	u.observe(reply.Rcode, now.Sub(a.started))
+	u.observe(m.rcode, now.Sub(a.started))
 	fellBack := overUDP && x.wantsTCP()
 	if fellBack {
 		x.fellBack(a)
 	}
-	if reply.Truncated && overUDP && (fellBack || x.f.preferUDP) {
-		return x.truncated(a, reply, fellBack)
+	if m.truncated() && overUDP && (fellBack || x.f.preferUDP) {
+		return x.truncated(a, fellBack)
 	}
 	a.open = false
 	a.endTrial()
-	if slices.Contains(x.f.failover, reply.Rcode) {
+	if slices.Contains(x.f.failover, m.rcode) {
 		x.failover++
 		if x.failover < len(x.all) && !x.last {
-			x.reserve(reply, u)
+			x.reserve(u)
 			x.try(now)
-			return nil, nil
+			return false
 		}
-		return reply, u
+		x.from = u
+		return true
 	}
-	if reply.Rcode != dns.RcodeServerFailure && reply.Rcode != dns.RcodeRefused {
-		return reply, u
+	if m.rcode != dns.RcodeServerFailure && m.rcode != dns.RcodeRefused {
+		x.from = u
+		return true
 	}
-	if x.reserved == nil || !x.reserved.Truncated { // a truncated answer at least shows that there are records
-		x.reserve(reply, u)
+	if x.from == nil || !x.reserved.truncated() { // a truncated answer at least shows that there are records
+		x.reserve(u)
 	}
 	if x.waits() {
-		return nil, nil
+		return false
 	}
-	return x.reserved, x.reservedFrom
+	x.message = x.reserved
+	return true
 }
 
-// reserve stores an answer for the client in case that no better one arrives.
-func (x *exchange) reserve(reply *dns.Msg, from *upstream) { x.reserved, x.reservedFrom = reply, from }
+// reserve stores the message for the client in case that no better one arrives.
+func (x *exchange) reserve(from *upstream) {
+	b := append(x.reserved.b[:0], x.message.b...)
+	x.reserved, x.from = x.message, from
+	x.reserved.b = b
+}

@@ -1,6 +1,7 @@
 package forward
 
 import (
+	"encoding/binary"
 	"slices"
 	"time"
 
@@ -21,24 +22,30 @@ const (
 	maxPlainRcode = 0xf
 )
 
-// newCaller returns the option with node and zone of the caller. Queries share it.
-func newCaller(node, zone string) (dns.EDNS0, bool) {
-	data, ok := caller.Append(nil, node, zone)
-	return &dns.EDNS0_LOCAL{Code: caller.Code, Data: data}, ok
+// newCaller returns the EDNS option with node and zone of the caller, in wire form.
+func newCaller(node, zone string) ([]byte, bool) {
+	option := binary.BigEndian.AppendUint16(nil, caller.Code)
+	option, ok := caller.Append(append(option, 0, 0), node, zone)
+	binary.BigEndian.PutUint16(option[2:], uint16(len(option)-optionHead)) // #nosec G115 -- at most caller.MaxData
+	return option, ok
 }
 
-func isSearch(o dns.EDNS0) bool { return o.Option() == searchlist.OptionCode }
-
 // isOurs reports whether an option is for cluster DNS only.
-func isOurs(o dns.EDNS0) bool { return o.Option() == caller.Code || isSearch(o) }
+func isOurs(code uint16) bool { return code == caller.Code || code == searchlist.OptionCode }
 
 // isHop reports whether an option is valid between two servers only.
-func isHop(o dns.EDNS0) bool { return isOurs(o) || o.Option() == dns.EDNS0TCPKEEPALIVE }
+func isHop(code uint16) bool { return isOurs(code) || code == dns.EDNS0TCPKEEPALIVE }
+
+// isHopOnly is isHop for a reply to a query with a search list: the client receives its result.
+func isHopOnly(code uint16) bool { return isHop(code) && code != searchlist.OptionCode }
+
+// isOursOnly is isHopOnly for a signed reply.
+func isOursOnly(code uint16) bool { return isOurs(code) && code != searchlist.OptionCode }
 
 // hopOf returns a function that reports whether an option of a message is not forwarded. edns-tcp-keepalive is between two
 // servers (RFC 7828 section 3.2.1), but stays in a signed message (RFC 8945 section 5.5). The caller of a client is dropped,
-// signed or not, since clients could set any; so is a search list, which newExchange adds for cluster DNS.
-func hopOf(m *dns.Msg) func(dns.EDNS0) bool {
+// signed or not, since clients could set any; so is a search list, which addOptions adds for cluster DNS.
+func hopOf(m *dns.Msg) func(code uint16) bool {
 	if m.IsTsig() != nil {
 		return isOurs
 	}
@@ -50,17 +57,26 @@ func withoutHops(r *dns.Msg) *dns.Msg {
 	out := r
 	for i, rr := range r.Extra {
 		opt, ok := rr.(*dns.OPT)
-		if !ok || !slices.ContainsFunc(opt.Option, hopOf(r)) {
+		if !ok || !hasOption(opt, hopOf(r)) {
 			continue
 		}
 		if out == r {
 			out = withExtra(r, slices.Clone(r.Extra))
 		}
 		o := *opt
-		o.Option = slices.DeleteFunc(slices.Clone(opt.Option), hopOf(r))
+		o.Option = slices.Clone(opt.Option)
+		removeOptions(&o, hopOf(r))
 		out.Extra[i] = &o
 	}
 	return out
+}
+
+func hasOption(opt *dns.OPT, is func(code uint16) bool) bool {
+	return slices.ContainsFunc(opt.Option, func(o dns.EDNS0) bool { return is(o.Option()) })
+}
+
+func removeOptions(opt *dns.OPT, remove func(code uint16) bool) {
+	opt.Option = slices.DeleteFunc(opt.Option, func(o dns.EDNS0) bool { return remove(o.Option()) })
 }
 
 // withExtra returns a message with other additional records. All else is shared with its argument.
@@ -70,33 +86,28 @@ func withExtra(r *dns.Msg, extra []dns.RR) *dns.Msg {
 	return &out
 }
 
-// forCluster returns a query for cluster DNS: with the caller, and with the client's search list if cluster DNS may try it.
-// Its other records are shared with the query for other upstreams.
-func (f *Forward) forCluster(plain, clients *dns.Msg) (r *dns.Msg, searches bool) {
-	list, searches := f.listOf(clients)
-	if !searches {
-		return adding(plain, f.caller), false
-	}
-	return adding(plain, f.caller, &dns.EDNS0_LOCAL{Code: searchlist.OptionCode, Data: list}), true
-}
-
-// adding returns a query with additional options. All else is shared with its argument.
-func adding(r *dns.Msg, options ...dns.EDNS0) *dns.Msg {
-	own := r.IsEdns0()
-	if own == nil {
-		opt := &dns.OPT{Hdr: dns.RR_Header{Name: ".", Rrtype: dns.TypeOPT, Class: ednsRoom}, Option: slices.Clone(options)}
-		return withExtra(r, append(slices.Clip(r.Extra), opt))
-	}
-	opt := *own
-	opt.Option = append(slices.Clip(own.Option), options...)
-	extra := slices.Clone(r.Extra)
-	extra[slices.Index(extra, dns.RR(own))] = &opt
-	return withExtra(r, extra)
-}
-
 // clean removes from a reply the options that are not forwarded, and the OPT record if the client's query had none. The
 // result of a search list stays if the upstream got one.
-func (x *exchange) clean(reply *dns.Msg, searched bool) {
+func (x *exchange) clean(m *message, searched bool) error {
+	hop := isHop
+	if searched {
+		hop = isHopOnly
+	}
+	switch {
+	case m.opt == 0, m.simple && !x.addedOPT && !m.hasOption(hop):
+		return nil
+	case !m.simple:
+		return m.change(func(reply *dns.Msg) { x.cleanMessage(reply, searched) })
+	case x.addedOPT:
+		m.removeOPT()
+	default:
+		m.removeOptions(hop)
+	}
+	return nil
+}
+
+// cleanMessage is clean for an unpacked reply.
+func (x *exchange) cleanMessage(reply *dns.Msg, searched bool) {
 	if x.addedOPT {
 		reply.Extra = slices.DeleteFunc(reply.Extra, func(rr dns.RR) bool { return rr.Header().Rrtype == dns.TypeOPT })
 		if reply.Rcode > maxPlainRcode {
@@ -105,41 +116,39 @@ func (x *exchange) clean(reply *dns.Msg, searched bool) {
 		return
 	}
 	hop := hopOf(reply)
+	if searched {
+		hop = isHopOnly
+		if reply.IsTsig() != nil {
+			hop = isOursOnly
+		}
+	}
 	for _, rr := range reply.Extra {
 		if opt, ok := rr.(*dns.OPT); ok {
-			opt.Option = slices.DeleteFunc(opt.Option, func(o dns.EDNS0) bool { return hop(o) && !(searched && isSearch(o)) })
+			removeOptions(opt, hop)
 		}
 	}
 }
 
 // isNamed reports whether the query of a call has the caller.
 func (x *exchange) isNamed(call *transport.Call) bool {
-	return x.plain != nil && &call.Query[0] == &x.query[0]
+	return len(x.named) > 0 && &call.Query[0] == &x.named[0]
 }
 
 // refuses reports whether a server may have refused a query because of EDNS or of an option (RFC 6891 sections 7 and 6.1.3).
 // A server that implements RFC 6891 ignores unknown options.
-func refuses(reply *dns.Msg) bool {
-	switch reply.Rcode {
+func (m *message) refuses() bool {
+	switch m.rcode {
 	case dns.RcodeFormatError, dns.RcodeNotImplemented, dns.RcodeBadVers:
 		return true
 	}
 	return false
 }
 
-// packUnnamed packs the query without the caller, once. It reports whether that is possible.
-func (x *exchange) packUnnamed() bool {
-	if x.unnamed == nil {
-		x.unnamed, _ = x.plain.Pack() // it could be packed with more options
-	}
-	return x.unnamed != nil
-}
-
 // repeatUnnamed repeats a refused query without the caller, over the same transport.
-func (x *exchange) repeatUnnamed(a *attempt, refusal *dns.Msg, overUDP bool, now time.Time) {
+func (x *exchange) repeatUnnamed(a *attempt, refusal int, overUDP bool, now time.Time) {
 	a.to.works()
-	a.to.observe(refusal.Rcode, now.Sub(a.started))
-	a.refusal = refusal.Rcode
+	a.to.observe(refusal, now.Sub(a.started))
+	a.refusal = refusal
 	if overUDP {
 		x.sendUDP(a)
 	} else {
@@ -149,10 +158,10 @@ func (x *exchange) repeatUnnamed(a *attempt, refusal *dns.Msg, overUDP bool, now
 
 // queryFor returns the query of an attempt.
 func (x *exchange) queryFor(a *attempt) []byte {
-	if x.plain != nil && (a.refusal != 0 || a.to.isUnnamed()) && x.packUnnamed() {
-		return x.unnamed
+	if len(x.named) > 0 && a.refusal == 0 && !a.to.isUnnamed() {
+		return x.named
 	}
-	return x.query
+	return x.plain
 }
 
 // isUnnamed reports whether an upstream gets queries without the caller.

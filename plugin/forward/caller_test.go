@@ -63,7 +63,7 @@ func callersOf(m *dns.Msg) (all []string) {
 func others(m *dns.Msg) (all []uint16) {
 	if o := m.IsEdns0(); o != nil {
 		for _, option := range o.Option {
-			if !isHop(option) {
+			if !isHop(option.Option()) {
 				all = append(all, option.Option())
 			}
 		}
@@ -359,22 +359,23 @@ func TestCaller_Checks(t *testing.T) {
 	}
 }
 
-// TestCaller_Allocs: queries without a caller cause no allocations.
+// TestCaller_Allocs: queries without a caller cause no allocations, and neither does the caller.
 func TestCaller_Allocs(t *testing.T) {
-	who, _ := newCaller("node-a", "zone-1")
-	f := &Forward{config: config{from: ".", caller: who}}
 	without, edns, searches := question("a.example."), question("a.example."), question("a.example.")
 	edns.Extra, searches.Extra = []dns.RR{optOf(cookie())}, []dns.RR{optOf(list())}
+	x := chainOf(t, "forward . 127.0.0.1 {\ncaller node-a zone-1\n}").newExchange(false, nil)
+	if err := x.setMessage(&request.Request{Req: edns, W: &test.ResponseWriter{}}); err != nil {
+		t.Fatal(err)
+	}
+	opt := lastOPT(x.plain)
 	for name, c := range map[string]struct {
 		max float64
 		run func()
 	}{
-		"no options to remove":        {0, func() { withoutHops(without) }},
-		"no options to remove, EDNS":  {0, func() { withoutHops(edns) }},
-		"a caller, client no EDNS":    {4, func() { f.forCluster(without, without) }},
-		"a caller, client with EDNS":  {4, func() { f.forCluster(edns, edns) }},
-		"a caller and a search list":  {9, func() { f.forCluster(edns, searches) }},
-		"the query of another stanza": {0, func() { new(exchange).clean(without, false) }},
+		"no options to remove":       {0, func() { withoutHops(without) }},
+		"no options to remove, EDNS": {0, func() { withoutHops(edns) }},
+		"a caller":                   {0, func() { x.addOptions(opt, "a.example.", nil) }},
+		"a caller and a search list": {5, func() { x.addOptions(opt, "a.example.", []byte(podList)) }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if got := testing.AllocsPerRun(100, c.run); got > c.max {
@@ -387,13 +388,12 @@ func TestCaller_Allocs(t *testing.T) {
 // TestCaller_Room: a full answer to a query with the option fits a client without EDNS.
 func TestCaller_Room(t *testing.T) {
 	f := chainOf(t, stanzaOf("caller node-a", "127.0.0.1"))
-	x, err := f.newExchange(&request.Request{Req: question("a.example."), W: &test.ResponseWriter{}})
-	if err != nil {
+	x := f.newExchange(false, nil)
+	if err := x.setMessage(&request.Request{Req: question("a.example."), W: &test.ResponseWriter{}}); err != nil {
 		t.Fatal(err)
 	}
-	defer x.release()
 	m := new(dns.Msg)
-	if err := m.Unpack(x.query); err != nil {
+	if err := m.Unpack(x.named); err != nil {
 		t.Fatal(err)
 	}
 	reply := new(dns.Msg).SetReply(m)
@@ -401,8 +401,18 @@ func TestCaller_Room(t *testing.T) {
 	for reply.Len() < int(m.IsEdns0().UDPSize()) {
 		reply.Answer = append(reply.Answer, &dns.TXT{Hdr: dns.RR_Header{Name: ".", Rrtype: dns.TypeTXT, Class: dns.ClassINET}, Txt: []string{""}})
 	}
-	x.clean(reply, false)
-	if got := reply.Len(); got < dns.MinMsgSize || got > dns.MinMsgSize+11 {
+	packed, err := reply.Pack()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var cleaned message
+	if !cleaned.parse(packed, false) {
+		t.Fatal("not parsed")
+	}
+	if err := x.clean(&cleaned, false); err != nil {
+		t.Fatal(err)
+	}
+	if got := len(cleaned.b); got < dns.MinMsgSize || got > dns.MinMsgSize+11 {
 		t.Errorf("a full reply has %d bytes for the client", got)
 	}
 }

@@ -5,8 +5,6 @@ import (
 	"net"
 	"time"
 
-	"github.com/miekg/dns"
-
 	"github.com/nearside-dns/nearside/plugin/internal/corefile"
 )
 
@@ -21,7 +19,7 @@ type config struct {
 	preferUDP   bool
 	fallbackUDP bool // query over UDP where TCP fails
 
-	caller dns.EDNS0 // EDNS option with the name of the caller's node, of every query; nil is none
+	caller []byte // EDNS option in wire form with the name of the caller's node, for every query; nil is none
 
 	timeout     time.Duration // of one query, with all its attempts
 	readTimeout time.Duration // of one upstream, before another is queried

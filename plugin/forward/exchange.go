@@ -1,7 +1,6 @@
 package forward
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -9,10 +8,9 @@ import (
 	"sync"
 	"time"
 
-	"github.com/coredns/coredns/request"
-	"github.com/miekg/dns"
-
 	"github.com/nearside-dns/nearside/plugin/forward/transport"
+	"github.com/nearside-dns/nearside/plugin/internal/batch"
+	"github.com/nearside-dns/nearside/plugin/internal/wheel"
 )
 
 const (
@@ -26,22 +24,26 @@ const (
 	maxAttempts = 16
 )
 
-// exchange forwards one query: it makes attempts at the upstreams in turn, and returns the first good answer. A late
-// attempt continues while the next upstream is tried.
+// exchange forwards one query: it makes attempts at the upstreams in turn, and returns the first good reply. A late
+// attempt continues while the next upstream is tried. It has no goroutine: it continues with each event, which is the end of
+// a call or of a time, or the end of the client's wait.
 type exchange struct {
-	f        *Forward
-	query    []byte
-	buf      []byte   // of the query
-	plain    *dns.Msg // the query without the options for cluster DNS; nil if it has none
-	unnamed  []byte   // plain, packed; nil until it is needed
-	addedOPT bool     // to the query; the client's has none
-	searches bool     // the query has the client's search list, plain has not
-	clientID uint16
-	overTCP  bool // from the client
-	alone    bool // a zone transfer, which needs its own connection
+	mu sync.Mutex
+	progress
+}
 
-	results  chan *transport.Call
-	timer    *time.Timer
+// progress is the state of an exchange, which its mutex guards.
+type progress struct {
+	receiver receiver // nil after the end
+	users    int      // calls in flight, the deadline, and the goroutine that began: the last one releases the exchange
+	batch    *batch.Batch
+	deadlines
+
+	f       *Forward
+	wire    wireQuery // the query of Exchange
+	overTCP bool      // from the client
+	queries
+
 	started  time.Time
 	deadline time.Time
 
@@ -54,114 +56,203 @@ type exchange struct {
 	attempts []*attempt
 	first    attempt // avoids an allocation, as call does
 	call     transport.Call
-	failures int       // that count against max_connect_attempts
-	failover int       // answers with a response code of failover
-	hedged   bool      // another upstream was tried because of a late answer
-	last     bool      // no further attempt is made
-	broken   bool      // all upstreams were down
-	ended    bool      // the time is over, or the client is gone
-	nextAt   time.Time // of the next attempt; zero is when an attempt ends
+	unsent   []*transport.Call // failed at once, and are processed after the event
+	failures int               // that count against max_connect_attempts
+	failover int               // answers with a response code of failover
+	hedged   bool              // another upstream was tried because of a late answer
+	last     bool              // no further attempt is made
+	broken   bool              // all upstreams were down
+	ended    bool              // the time is over, or the client is gone
+	nextAt   time.Time         // of the next attempt; zero is when an attempt ends
 
-	reserved     *dns.Msg // the client's answer if no better one arrives
-	reservedFrom *upstream
-	err          error // of the last attempt
+	message  message   // of the last call
+	reserved message   // the client's reply if no better one arrives, if from is not nil
+	from     *upstream // of the reply
+	err      error     // of the last attempt
+}
+
+// receiver receives the result of an exchange.
+type receiver interface {
+	// replied is called once, without a lock. The reply is valid until it returns; after an error there is none.
+	replied(b *batch.Batch, reply *message, from *upstream, err error)
+}
+
+// deadlines is the time at which the next event of elapsed is due.
+type deadlines struct {
+	wheel.Deadline
+	setTo time.Time
 }
 
 // exchanges are reused.
-var exchanges = sync.Pool{New: func() any {
-	return &exchange{buf: make([]byte, 512), timer: time.NewTimer(time.Hour), attempts: make([]*attempt, 0, 2)}
-}}
+var exchanges = sync.Pool{New: func() any { return new(exchange) }}
+
+// maxSpare bounds the buffers of an exchange that are reused, in bytes.
+const maxSpare = 1 << 10
+
+// reset makes the exchange available for reuse: it has no users. Short buffers remain.
+func (x *exchange) reset() {
+	clear(x.attempts)
+	clear(x.order)
+	x.progress = progress{
+		queries: queries{plain: spare(x.plain), named: spare(x.named)}, reserved: message{b: spare(x.reserved.b)},
+		order: x.order[:0], attempts: x.attempts[:0], unsent: x.unsent[:0],
+	}
+}
+
+// spare returns a buffer for reuse, empty, or nil if it is long.
+func spare(b []byte) []byte {
+	if cap(b) > maxSpare {
+		return nil
+	}
+	return b[:0]
+}
 
 var errQuestions = errors.New("query without exactly one question")
 
-// newExchange packs a query. With the option caller it names the calling node, unless it is signed.
-func (f *Forward) newExchange(state *request.Request) (*exchange, error) {
-	r := state.Req
-	if len(r.Question) != 1 { // RFC 9619
-		return nil, errQuestions
-	}
-	var plain *dns.Msg
-	searches := false
-	r = withoutHops(r)
-	if f.caller != nil && r.IsTsig() == nil {
-		plain = r
-		r, searches = f.forCluster(plain, state.Req)
-	}
+// newExchange returns an exchange without a query. The caller is its first user.
+func (f *Forward) newExchange(overTCP bool, r receiver) *exchange {
 	x, _ := exchanges.Get().(*exchange)
-	query, err := r.PackBuffer(x.buf)
-	if err != nil {
-		exchanges.Put(x)
-		return nil, fmt.Errorf("pack the query: %w", err)
-	}
 	now := time.Now()
-	q := r.Question[0].Qtype
-	*x = exchange{
-		buf: x.buf, timer: x.timer, results: x.results, attempts: x.attempts[:0],
-		f: f, query: query, plain: plain, addedOPT: plain != nil && plain.IsEdns0() == nil, searches: searches,
-		clientID: r.Id, overTCP: state.Proto() == protoTCP,
-		alone:   q == dns.TypeAXFR || q == dns.TypeIXFR,
-		started: now, passFrom: now, deadline: now.Add(f.timeout),
-		all: *f.upstreams.Load(),
+	if x.plain == nil {
+		x.plain = make([]byte, 0, initialQuery)
 	}
-	if room := 2 * maxAttempts * max(len(x.all), 1); cap(x.results) < room {
-		x.results = make(chan *transport.Call, room)
-	}
-	return x, nil
+	x.f, x.receiver, x.users, x.overTCP = f, r, 1, overTCP
+	x.started, x.passFrom, x.deadline, x.all = now, now, now.Add(f.timeout), *f.upstreams.Load()
+	x.Owner = x
+	return x
 }
 
-// release cancels the calls, and makes the exchange available for reuse, unless a call in flight still uses it.
-func (x *exchange) release() {
-	busy := false
-	for _, a := range x.attempts {
-		busy = busy || a.stream != nil || a.udp != nil
-		a.cancel()
-	}
-	x.timer.Stop()
-	if !busy {
-		clear(x.attempts)
-		*x = exchange{buf: x.buf, timer: x.timer, results: x.results, attempts: x.attempts[:0]}
-		exchanges.Put(x)
-	}
-}
+// initialQuery is the capacity of a new buffer for a query: more than an ordinary one has.
+const initialQuery = 128
 
-// run returns the answer and its upstream.
-func (x *exchange) run(ctx context.Context) (*dns.Msg, *upstream, error) {
-	if d, ok := ctx.Deadline(); ok && d.Before(x.deadline) {
-		x.deadline = d
-	}
+// run begins the exchange. Its query is set.
+func (x *exchange) run(b *batch.Batch) {
+	x.mu.Lock()
 	if len(x.all) == 0 {
-		return nil, nil, errNone
+		x.err, x.last, x.ended = errNone, true, true
+	} else {
+		x.order = doubtedLast(x.f.policy.appendOrder(x.order[:0], x.all))
+		x.batch = b
+		x.try(x.started)
 	}
-	x.order = doubtedLast(x.f.policy.order(x.all))
-	x.try(x.started)
-	for !x.done() {
-		x.timer.Reset(time.Until(x.wakeAt()))
-		select {
-		case call := <-x.results:
-			if reply, from := x.receive(call); reply != nil {
-				return reply, from, nil
-			}
-		case now := <-x.timer.C:
-			if now.Before(x.deadline) {
-				x.elapsed(now)
-			} else {
-				x.end(true)
-			}
-		case <-ctx.Done():
-			x.err = ctx.Err()
-			x.end(false)
+	x.proceed(b, false)
+}
+
+// Ended implements transport.Owner.
+func (x *exchange) Ended(b *batch.Batch, call *transport.Call) {
+	x.mu.Lock()
+	x.users--
+	x.batch = b
+	x.proceed(b, x.receiver != nil && x.receive(call))
+}
+
+// Expired implements wheel.Owner.
+func (x *exchange) Expired(now time.Time) {
+	var b batch.Batch
+	x.mu.Lock()
+	x.users--
+	x.batch = &b
+	x.setTo = time.Time{}
+	switch {
+	case x.receiver == nil:
+	case now.Before(x.deadline):
+		x.elapsed(now)
+	default:
+		x.end(true)
+	}
+	x.proceed(&b, false)
+	b.Flush()
+}
+
+// cancel ends the exchange: the client does not wait any longer.
+func (x *exchange) cancel(err error) {
+	var b batch.Batch
+	x.mu.Lock()
+	x.batch = &b
+	if x.receiver != nil {
+		x.err = err
+		x.end(false)
+	}
+	x.proceed(&b, false)
+	b.Flush()
+}
+
+// proceed ends an event: with the result if the message is the client's reply or no further one is awaited, and otherwise
+// with the time of the next event. It unlocks the exchange.
+func (x *exchange) proceed(b *batch.Batch, replied bool) {
+	if x.receiver == nil {
+		x.unlock()
+		return
+	}
+	for len(x.unsent) > 0 && !replied {
+		call := x.unsent[0]
+		x.unsent = slices.Delete(x.unsent, 0, 1)
+		replied = x.receive(call)
+	}
+	x.batch = nil
+	if replied || x.done() {
+		x.finish(b, replied)
+		return
+	}
+	if at := x.wakeAt(); !at.Equal(x.setTo) {
+		if x.setTo = at; wheel.Process.Set(&x.Deadline, at) {
+			x.users++
 		}
 	}
-	if x.reserved != nil {
-		return x.reserved, x.reservedFrom, nil
+	x.unlock()
+}
+
+// finish cancels the calls, and calls the receiver, with the message if it is the client's reply.
+func (x *exchange) finish(b *batch.Batch, replied bool) {
+	for _, a := range x.attempts {
+		a.endTrial()
+		if a.stream != nil && a.to.stream.Cancel(a.stream) {
+			x.users--
+		}
+		if a.udp != nil && a.to.udp.Cancel(a.udp) {
+			x.users--
+		}
 	}
-	if x.err == nil {
-		x.err = errNoAnswer
+	if wheel.Process.Stop(&x.Deadline) {
+		x.users--
 	}
-	if len(x.attempts) == 0 {
-		return nil, nil, x.err
+	r, reply := x.receiver, &x.message
+	x.receiver = nil
+	switch {
+	case replied:
+		x.err = nil
+	case x.from != nil:
+		x.message, x.err = x.reserved, nil
+	default:
+		reply = nil
+		if x.err == nil {
+			x.err = errNoAnswer
+		}
+		if len(x.attempts) > 0 {
+			x.from = x.attempts[len(x.attempts)-1].to
+		}
 	}
-	return nil, x.attempts[len(x.attempts)-1].to, x.err
+	from, err := x.from, x.err
+	x.mu.Unlock()
+	r.replied(b, reply, from, err)
+	x.leave()
+}
+
+// leave ends the use of the exchange by the goroutine that began it.
+func (x *exchange) leave() {
+	x.mu.Lock()
+	x.users--
+	x.unlock()
+}
+
+// unlock unlocks the exchange, and releases it without users.
+func (x *exchange) unlock() {
+	unused := x.users == 0
+	x.mu.Unlock()
+	if unused {
+		x.reset()
+		exchanges.Put(x)
+	}
 }
 
 // doubtedLast returns the order with the upstreams at the end that have failed lately. It does not change its argument.
@@ -184,7 +275,7 @@ func doubtedLast(order []*upstream) []*upstream {
 // done reports whether no answer is awaited. Without max_connect_attempts late attempts may answer until the end of
 // the time, unless all upstreams were down.
 func (x *exchange) done() bool {
-	return x.last && !x.waits() && (x.ended || x.broken || x.reserved != nil || x.f.attempts != unset || !x.inFlight())
+	return x.last && !x.waits() && (x.ended || x.broken || x.from != nil || x.f.attempts != unset || !x.inFlight())
 }
 
 // inFlight reports whether a call is in flight, even a late one.
@@ -256,7 +347,7 @@ func (x *exchange) retry(now time.Time, late bool) {
 	if x.last {
 		return
 	}
-	if !now.Before(x.deadline) || x.reserved != nil && x.failover == 0 {
+	if !now.Before(x.deadline) || x.from != nil && x.failover == 0 {
 		x.last = true
 		return
 	}

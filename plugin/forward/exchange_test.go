@@ -16,6 +16,7 @@ import (
 	"github.com/coredns/coredns/request"
 	"github.com/miekg/dns"
 
+	"github.com/nearside-dns/nearside/plugin/internal/batch"
 	"github.com/nearside-dns/nearside/test/forward/rogue"
 	"github.com/nearside-dns/nearside/test/property"
 )
@@ -309,12 +310,13 @@ func TestEnd_NoFurtherAttempt(t *testing.T) {
 	f, _ := forwardTo(t, "max_connect_attempts 0", good, good)
 	for name, late := range map[string]time.Duration{"before the end": -time.Nanosecond, "at the end": 0} {
 		t.Run(name, func(t *testing.T) {
-			x, err := f.newExchange(&request.Request{Req: question("a.example."), W: &test.ResponseWriter{}})
-			if err != nil {
+			x := f.newExchange(false, nil)
+			if err := x.setMessage(&request.Request{Req: question("a.example."), W: &test.ResponseWriter{}}); err != nil {
 				t.Fatal(err)
 			}
-			defer x.release()
-			x.order = x.all
+			x.mu.Lock()
+			defer x.mu.Unlock()
+			x.order, x.batch = x.all, new(batch.Batch)
 			x.try(x.started)
 			x.attempts[0].open = false
 			x.retry(x.deadline.Add(late), false)

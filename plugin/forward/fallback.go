@@ -4,8 +4,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/miekg/dns"
-
 	"github.com/nearside-dns/nearside/plugin/forward/transport"
 )
 
@@ -44,7 +42,7 @@ func (x *exchange) newCall(a *attempt) *transport.Call {
 	if call.Query != nil {
 		call = new(transport.Call)
 	}
-	*call = transport.Call{Query: x.queryFor(a), Deadline: x.deadline, Done: x.results, Alone: x.alone}
+	*call = transport.Call{Query: x.queryFor(a), Deadline: x.deadline, Owner: x, Alone: x.alone}
 	return call
 }
 
@@ -55,12 +53,22 @@ func (x *exchange) sendStream(a *attempt) {
 			a.stream.Elsewhere(earlier.stream)
 		}
 	}
-	a.to.stream.Send(a.stream)
+	x.transmit(a.to.stream, a.stream)
 }
 
 func (x *exchange) sendUDP(a *attempt) {
 	a.udp = x.newCall(a)
-	a.to.udp.Send(a.udp)
+	x.transmit(a.to.udp, a.udp)
+}
+
+// transmit sends a call. A failure is processed after the event that caused the call.
+func (x *exchange) transmit(carrier transport.Carrier, call *transport.Call) {
+	if err := carrier.Send(x.batch, call); err != nil {
+		call.Err = err
+		x.unsent = append(x.unsent, call)
+		return
+	}
+	x.users++
 }
 
 // fallBack sends the query over UDP as well, unless TCP may still work: its connection delivers other answers, or has
@@ -97,17 +105,14 @@ func (x *exchange) fellBack(a *attempt) {
 
 // truncated handles a truncated answer over UDP: it is the client's unless TCP may deliver the whole one. fellBack
 // reports that TCP did not answer.
-func (x *exchange) truncated(a *attempt, reply *dns.Msg, fellBack bool) (*dns.Msg, *upstream) {
+func (x *exchange) truncated(a *attempt, fellBack bool) bool {
 	u := a.to
-	x.reserve(reply, u)
+	x.reserve(u)
 	if a.open && !u.tcpBad.Load() && a.stream == nil && !fellBack {
 		fallbacks.WithLabelValues(u.address, fallbackTruncated).Inc()
 		x.sendStream(a)
 	}
-	if a.open && a.stream != nil {
-		return nil, nil
-	}
-	return reply, u
+	return !a.open || a.stream == nil
 }
 
 // doubtTCP checks TCP after an answer over UDP instead. While TCP fails, queries are sent over UDP.

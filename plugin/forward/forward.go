@@ -34,6 +34,8 @@ type Forward struct {
 	Next plugin.Handler
 
 	config
+	zone       zone   // from
+	excepted   []zone // except
 	upstreams  atomic.Pointer[[]*upstream]
 	concurrent atomic.Int64
 	before     []*Forward // earlier stanzas of the server block
@@ -45,7 +47,10 @@ type Forward struct {
 
 // newForward returns the handler of a stanza, without upstreams.
 func newForward(c config) *Forward {
-	f := &Forward{config: c}
+	f := &Forward{config: c, zone: newZone(c.from)}
+	for _, name := range c.except {
+		f.excepted = append(f.excepted, newZone(name))
+	}
 	f.upstreams.Store(new([]*upstream))
 	return f
 }
@@ -95,31 +100,18 @@ func (f *Forward) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.Msg
 	if !f.matches(state.Name()) {
 		return plugin.NextOrFailure(f.Name(), f.Next, ctx, w, r)
 	}
-	if f.maxConcurrent > 0 {
-		defer f.concurrent.Add(-1)
-		if f.concurrent.Add(1) > int64(f.maxConcurrent) {
-			maxConcurrentRejects.Inc()
-			return dns.RcodeRefused, fmt.Errorf("concurrent queries exceeded maximum %d", f.maxConcurrent)
-		}
+	if err := f.admit(); err != nil {
+		return dns.RcodeRefused, err
 	}
-	x, err := f.newExchange(&state)
-	if err != nil {
-		return dns.RcodeFormatError, err
-	}
-	defer x.release()
-	reply, from, err := x.run(ctx)
+	defer f.concurrent.Add(-1)
+	reply, from, err := f.ask(ctx, &state)
 	if from != nil {
 		metadata.SetValueFunc(ctx, "forward/upstream", func() string { return from.address })
 	}
-	switch {
-	case errors.Is(err, proxy.ErrInvalidRequest):
-		return dns.RcodeFormatError, err
-	case errors.Is(err, proxy.ErrUnsupportedRequest):
-		return dns.RcodeNotImplemented, err
-	case err != nil:
-		return dns.RcodeServerFailure, err
+	if err != nil {
+		return failureCode(err), err
 	}
-	if f.passesOn(reply) {
+	if f.passesOn(reply.Rcode, len(reply.Answer)) {
 		return plugin.NextOrFailure(f.Name(), f.Next, ctx, w, r)
 	}
 	write := w.WriteMsg
@@ -128,6 +120,28 @@ func (f *Forward) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.Msg
 	}
 	_ = write(reply) // the client is gone, or the writer counts the error
 	return dns.RcodeSuccess, nil
+}
+
+// admit counts a query in progress, or returns an error above max_concurrent.
+func (f *Forward) admit() error {
+	if n := f.concurrent.Add(1); f.maxConcurrent == 0 || n <= int64(f.maxConcurrent) {
+		return nil
+	}
+	f.concurrent.Add(-1)
+	maxConcurrentRejects.Inc()
+	return fmt.Errorf("concurrent queries exceeded maximum %d", f.maxConcurrent)
+}
+
+// failureCode returns the response code for a query without a reply.
+func failureCode(err error) int {
+	var invalid invalidQuery
+	switch {
+	case errors.As(err, &invalid), errors.Is(err, proxy.ErrInvalidRequest):
+		return dns.RcodeFormatError
+	case errors.Is(err, proxy.ErrUnsupportedRequest):
+		return dns.RcodeNotImplemented
+	}
+	return dns.RcodeServerFailure
 }
 
 // taker is a writer that may modify and store the message, as that of cache does, which saves a copy.
@@ -144,9 +158,9 @@ func (f *Forward) matches(name string) bool {
 }
 
 // passesOn reports whether the next stanza gets the query, by the options next and next_on_nodata.
-func (f *Forward) passesOn(reply *dns.Msg) bool {
+func (f *Forward) passesOn(rcode, answers int) bool {
 	if _, ok := f.Next.(*Forward); !ok {
 		return false
 	}
-	return slices.Contains(f.next, reply.Rcode) || f.nextOnNodata && reply.Rcode == dns.RcodeSuccess && len(reply.Answer) == 0
+	return slices.Contains(f.next, rcode) || f.nextOnNodata && rcode == dns.RcodeSuccess && answers == 0
 }

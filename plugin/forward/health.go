@@ -11,6 +11,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nearside-dns/nearside/plugin/forward/transport"
+	"github.com/nearside-dns/nearside/plugin/internal/batch"
 )
 
 const (
@@ -130,20 +131,30 @@ func (u *upstream) probe(carrier transport.Carrier) error {
 	if err != nil {
 		return err
 	}
-	done := make(chan *transport.Call, 1)
+	done := make(ended, 1)
 	// On a shared connection it might wait for other answers.
-	call := &transport.Call{Query: query, Deadline: time.Now().Add(checkTime), Done: done, Alone: true}
-	carrier.Send(call)
+	call := &transport.Call{Query: query, Deadline: time.Now().Add(checkTime), Owner: done, Alone: true}
+	var b batch.Batch
+	if err := carrier.Send(&b, call); err != nil {
+		return err
+	}
+	b.Flush()
 	late := time.NewTimer(checkTime)
 	defer late.Stop()
 	select {
-	case <-done:
-		if errors.Is(call.Err, transport.ErrWrongAnswer) {
+	case err := <-done:
+		if errors.Is(err, transport.ErrWrongAnswer) {
 			return nil
 		}
-		return call.Err
+		return err
 	case <-late.C:
 		carrier.Cancel(call)
 		return errNoAnswer
 	}
 }
+
+// ended has the error of a call that has ended.
+type ended chan error
+
+// Ended implements transport.Owner.
+func (e ended) Ended(_ *batch.Batch, call *transport.Call) { e <- call.Err }

@@ -33,7 +33,7 @@ const (
 	defaultCheckEvery     = 500 * time.Millisecond
 	defaultMaxFails       = 2
 	defaultMaxInFlight    = 1000
-	defaultMaxConnections = 2
+	defaultMaxConnections = 32
 	maxMaxInFlight        = 65000 // an id has 16 bits, and some must be free
 	maxMaxConnections     = 64
 	maxUpstreams          = 15

@@ -28,7 +28,7 @@ func resolvConf(t testing.TB, text string) string {
 	return path
 }
 
-func who(data string) dns.EDNS0 { return &dns.EDNS0_LOCAL{Code: 65313, Data: []byte(data)} }
+func who(data string) []byte { return append([]byte{0xff, 0x21, 0, byte(len(data))}, data...) }
 
 func plain(address string) endpoint {
 	return endpoint{protocol: transport.DNS, address: address}
@@ -164,7 +164,7 @@ func TestParse_NodeFacts(t *testing.T) {
 func TestParse_Defaults(t *testing.T) {
 	c := defaults(corefile.Position{})
 	if c.timeout != 4800*time.Millisecond || c.readTimeout != 2*time.Second || c.expire != 10*time.Second || c.checkEvery != 500*time.Millisecond || c.hedge != 0 ||
-		c.maxFails != 2 || c.attempts != unset || c.maxInFlight != 1000 || c.maxConnections != 2 || c.maxAge != 0 || c.maxIdle != 0 || c.maxConcurrent != 0 ||
+		c.maxFails != 2 || c.attempts != unset || c.maxInFlight != 1000 || c.maxConnections != 32 || c.maxAge != 0 || c.maxIdle != 0 || c.maxConcurrent != 0 ||
 		c.checkName != "." || !c.checkRecursion || c.policy != (random{}) || c.dohMethod != "POST" || c.tls == nil {
 		t.Errorf("defaults: %+v", c)
 	}

@@ -2,13 +2,13 @@ package forward
 
 import (
 	"math/rand/v2"
-	"slices"
 	"sync/atomic"
 )
 
-// policy is the order in which upstreams are queried. It does not change its argument.
+// policy is the order in which upstreams are queried.
 type policy interface {
-	order(all []*upstream) []*upstream
+	// appendOrder appends all upstreams in order to dst.
+	appendOrder(dst, all []*upstream) []*upstream
 }
 
 // newPolicy returns a new policy by its name in the Corefile. Each stanza has its own.
@@ -27,29 +27,28 @@ func newPolicy(name string) (p policy, ok bool) {
 // random is a random order.
 type random struct{}
 
-func (random) order(all []*upstream) []*upstream {
-	if len(all) < 2 {
-		return all
+func (random) appendOrder(dst, all []*upstream) []*upstream {
+	n := len(dst)
+	dst = append(dst, all...)
+	for i := n; i < len(dst)-1; i++ {
+		j := i + rand.IntN(len(dst)-i) // #nosec G404 -- it only spreads load
+		dst[i], dst[j] = dst[j], dst[i]
 	}
-	shuffled := slices.Clone(all)
-	rand.Shuffle(len(shuffled), func(i, j int) { // #nosec G404 -- it only spreads load
-		shuffled[i], shuffled[j] = shuffled[j], shuffled[i]
-	})
-	return shuffled
+	return dst
 }
 
 // roundRobin makes each upstream the first in turn. The others follow in the order of the Corefile.
 type roundRobin struct{ turn atomic.Uint64 }
 
-func (r *roundRobin) order(all []*upstream) []*upstream {
+func (r *roundRobin) appendOrder(dst, all []*upstream) []*upstream {
 	if len(all) < 2 {
-		return all
+		return append(dst, all...)
 	}
 	i := r.turn.Add(1) % uint64(len(all))
-	return slices.Concat(all[i:i+1], all[:i], all[i+1:])
+	return append(append(append(dst, all[i]), all[:i]...), all[i+1:]...)
 }
 
 // sequential is the order of the Corefile.
 type sequential struct{}
 
-func (sequential) order(all []*upstream) []*upstream { return all }
+func (sequential) appendOrder(dst, all []*upstream) []*upstream { return append(dst, all...) }

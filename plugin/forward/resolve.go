@@ -189,7 +189,7 @@ func (l serverLookup) exchange(ctx context.Context, network, server string, quer
 	for {
 		reply := new(dns.Msg)
 		packed, err := conn.ReadMsgHeader(nil)
-		if err == nil && answers(packed, query) {
+		if err == nil && isAnswerTo(packed, query) {
 			if err = reply.Unpack(packed); err == nil {
 				return reply, nil
 			}
@@ -201,8 +201,8 @@ func (l serverLookup) exchange(ctx context.Context, network, server string, quer
 	}
 }
 
-// answers reports whether a message answers a query. The case of the name may differ.
-func answers(message, query []byte) bool {
+// isAnswerTo reports whether a message answers a query. The case of the name may differ.
+func isAnswerTo(message, query []byte) bool {
 	reason := transport.Check(query, message)
 	return bytes.HasPrefix(message, query[:2]) && (reason == "" || reason == transport.WrongCase)
 }

@@ -1,6 +1,7 @@
 package forward
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -105,7 +106,7 @@ func question(name string) *dns.Msg { return new(dns.Msg).SetQuestion(name, dns.
 
 // queryOver queries over UDP or TCP.
 func queryOver(h plugin.Handler, m *dns.Msg, tcp bool) answer {
-	return queryWith(context.Background(), h, m, tcp)
+	return queryEither(context.Background(), h, m, tcp)
 }
 
 func queryWith(ctx context.Context, h plugin.Handler, m *dns.Msg, tcp bool) answer {
@@ -198,6 +199,7 @@ func (s *sight) all() []*dns.Msg {
 type script struct {
 	udp, tcp dns.HandlerFunc // nil is the same as the other
 	tls      *tls.Config     // for TCP
+	host     string          // 127.0.0.1 if empty
 }
 
 // address starts the server and returns its address.
@@ -207,7 +209,7 @@ func (s script) address(t testing.TB) string {
 	var p net.PacketConn
 	var err error
 	for range 20 { // until a port is free for both
-		if l, err = net.Listen("tcp", "127.0.0.1:0"); err != nil {
+		if l, err = net.Listen("tcp", net.JoinHostPort(cmp.Or(s.host, "127.0.0.1"), "0")); err != nil {
 			t.Fatal(err)
 		}
 		if p, err = net.ListenPacket("udp", l.Addr().String()); err == nil {
@@ -290,21 +292,30 @@ func metric(t testing.TB, name string, labels ...string) (sum float64) {
 	if i < 0 {
 		t.Fatalf("no metric %s", name)
 	}
+	for _, m := range seriesOf(t, counted[i]) {
+		if has(m, labels) {
+			sum += m.GetCounter().GetValue() + m.GetGauge().GetValue() + float64(m.GetHistogram().GetSampleCount())
+		}
+	}
+	return sum
+}
+
+// seriesOf returns the series of a metric.
+func seriesOf(t testing.TB, c prometheus.Collector) (all []*dto.Metric) {
+	t.Helper()
 	series := make(chan prometheus.Metric, 16)
 	go func() {
 		defer close(series)
-		counted[i].Collect(series)
+		c.Collect(series)
 	}()
 	for one := range series {
 		m := new(dto.Metric)
 		if err := one.Write(m); err != nil {
 			t.Error(err)
 		}
-		if has(m, labels) {
-			sum += m.GetCounter().GetValue() + m.GetGauge().GetValue() + float64(m.GetHistogram().GetSampleCount())
-		}
+		all = append(all, m)
 	}
-	return sum
+	return all
 }
 
 func has(m *dto.Metric, labels []string) bool {

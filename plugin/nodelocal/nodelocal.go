@@ -42,6 +42,9 @@ func healthSuffix(zone string) string {
 // Name implements plugin.Handler.
 func (n *NodeLocal) Name() string { return pluginName }
 
+// OwnZones implements block.ZoneOwner: self-queries do not wait for queries to upstreams.
+func (n *NodeLocal) OwnZones() []string { return []string{n.suffix[1:]} }
+
 // ServeDNS implements plugin.Handler. It answers self-queries from this node only; the answer proves that this server
 // reads from its socket and has time to answer.
 func (n *NodeLocal) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.Msg) (int, error) {

@@ -49,6 +49,9 @@ func (s *SearchPath) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.
 		rejected.WithLabelValues(metrics.WithServer(ctx), "nested").Inc()
 		kind = invalid
 	case kind == search:
+		if ok, code, err := s.Resume(ctx, w, r); ok {
+			return code, err
+		}
 		return s.Expander.ServeDNS(ctx, w, searchlist.WithoutOption(r), s.question(name))
 	case kind == invalid:
 		rejected.WithLabelValues(metrics.WithServer(ctx), "name").Inc()

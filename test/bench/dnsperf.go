@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -35,11 +36,21 @@ var errLost = errors.New("too many queries lost")
 var errCode = errors.New("another response code")
 
 // generator is dnsperf.
-type generator struct{ path string }
+type generator struct {
+	path    string
+	cores   string // that it may use, "" for that of the load
+	queue   string // maximum of queries in flight, "" for the usual one
+	sockets string // their number, "" for the usual one
+}
 
-// ask sends every question of a load a number of times.
+// ask sends every question of a load a number of times, at the load's rate if it has one. The limit of queries in flight
+// is then reached only after dnsperf or the server had to wait for its core, and bounds the burst that follows.
 func (d generator) ask(ctx context.Context, port int, l *load, times int) (statistics, error) {
-	s, err := d.run(ctx, port, l, "-n", strconv.Itoa(times), "-l", longest)
+	bounds := []string{"-n", strconv.Itoa(times), "-l", longest}
+	if l.rate > 0 {
+		bounds = append(bounds, "-Q", strconv.Itoa(l.rate))
+	}
+	s, err := d.run(ctx, port, l, bounds...)
 	if err != nil {
 		return s, err
 	}
@@ -63,7 +74,8 @@ func (d generator) askAtRate(ctx context.Context, port int, l *load, rate int) (
 	}
 	defer func() { _ = os.Remove(path) }()
 	var complaints strings.Builder
-	cmd := d.command(ctx, port, l, outstandingAtRate, timeoutAtRate, "-n", "1", "-Q", strconv.Itoa(rate), "-l", longest, "-v")
+	d.queue = outstandingAtRate
+	cmd := d.command(ctx, port, l, timeoutAtRate, "-n", "1", "-Q", strconv.Itoa(rate), "-l", longest, "-v")
 	cmd.Stdout, cmd.Stderr = out, &complaints
 	if err := errors.Join(cmd.Run(), out.Close()); err != nil {
 		return statistics{}, nil, fmt.Errorf("dnsperf: %w: %s", err, &complaints)
@@ -84,7 +96,7 @@ func (d generator) askAtRate(ctx context.Context, port int, l *load, rate int) (
 }
 
 func (d generator) run(ctx context.Context, port int, l *load, bounds ...string) (statistics, error) {
-	out, err := d.command(ctx, port, l, outstanding, timeout, bounds...).Output()
+	out, err := d.command(ctx, port, l, timeout, bounds...).Output()
 	if exit := (*exec.ExitError)(nil); errors.As(err, &exit) {
 		return statistics{}, fmt.Errorf("dnsperf: %w: %s", err, exit.Stderr)
 	}
@@ -94,9 +106,9 @@ func (d generator) run(ctx context.Context, port int, l *load, bounds ...string)
 	return parseStatistics(string(out))
 }
 
-func (d generator) command(ctx context.Context, port int, l *load, outstanding, timeout string, bounds ...string) *exec.Cmd {
-	args := []string{"-c", loadCore, d.path, "-s", "127.0.0.1", "-p", strconv.Itoa(port), "-d", l.file,
-		"-T", "1", "-c", clients, "-q", outstanding, "-t", timeout}
+func (d generator) command(ctx context.Context, port int, l *load, timeout string, bounds ...string) *exec.Cmd {
+	args := []string{"-c", cmp.Or(d.cores, loadCore), d.path, "-s", "127.0.0.1", "-p", strconv.Itoa(port), "-d", l.file,
+		"-T", "1", "-c", cmp.Or(d.sockets, clients), "-q", cmp.Or(d.queue, outstanding), "-t", timeout}
 	if l.edns {
 		args = append(args, "-e")
 	}
@@ -167,6 +179,18 @@ func (s *statistics) judge(rcode string, queries int) error {
 	}
 	if s.lost*1000 > s.sent*perMille {
 		return fmt.Errorf("dnsperf: of %d queries, %d were answered and %d lost: %w", s.sent, s.completed, s.lost, errLost)
+	}
+	return nil
+}
+
+// errRate means that the rate was not reached.
+var errRate = errors.New("rate not reached")
+
+// judgeRate returns an error if dnsperf had no time to send its queries at the rate; 0 is any rate. After a loss, its figure
+// includes the wait for the answer, and is no rate.
+func (s *statistics) judgeRate(rate int) error {
+	if s.lost == 0 && s.rate < float64(rate)*0.95 {
+		return fmt.Errorf("dnsperf: %.0f queries per second, want %d: %w", s.rate, rate, errRate)
 	}
 	return nil
 }

@@ -41,9 +41,16 @@ const (
 	partMemory   = "memory"
 	partMisses   = "misses"
 	partSearch   = "search"
+	partTCP      = "tcp"
+	partRates    = "rates"
+	partStall    = "stall"
+	partNode     = "node"
+	partWaiting  = "waiting"
+	partCores    = "cores"
 )
 
-var everyPart = []string{partHits, partCluster, partTopology, partImports, partMemory, partMisses, partSearch}
+var everyPart = []string{partHits, partCluster, partTopology, partImports, partMemory, partMisses, partSearch, partTCP, partRates,
+	partStall, partNode, partWaiting, partCores}
 
 // settings are the settings of a run.
 type settings struct {
@@ -54,6 +61,7 @@ type settings struct {
 	misses  int    // queries, for each server and round
 	lookups int    // of pods, for each setup and round
 	near    bool   // the upstream server of misses acknowledges at once
+	seconds int    // of each measurement at a rate
 	rounds  int    // all servers are measured in each, in turn
 	profile string // for CPU profiles, "" for none
 }
@@ -65,9 +73,15 @@ func (s settings) needsCluster() bool {
 	return s.has(partHits) || s.has(partCluster) || s.has(partTopology) || s.has(partImports) || s.has(partMemory)
 }
 
+// needsAPI reports whether a part needs an API server.
+func (s settings) needsAPI() bool {
+	return s.needsCluster() || s.has(partSearch) || s.has(partTCP) || s.has(partStall) || s.has(partNode)
+}
+
 // needsDNSPerf reports whether dnsperf generates the load of a part.
 func (s settings) needsDNSPerf() bool {
-	return s.has(partHits) || s.has(partCluster) || s.has(partTopology) || s.has(partImports) || s.has(partMisses)
+	return s.has(partHits) || s.has(partCluster) || s.has(partTopology) || s.has(partImports) || s.has(partMisses) || s.has(partTCP) || s.has(partRates) ||
+		s.has(partNode) || s.has(partCores)
 }
 
 func run(ctx context.Context, args []string) error {
@@ -82,6 +96,9 @@ func run(ctx context.Context, args []string) error {
 	}
 	if len(args) == 2 && args[0] == podsMode {
 		return servePods(ctx, args[1], os.Stdout)
+	}
+	if len(args) == 1 && args[0] == tcpMode {
+		return serveTCPJob(os.Stdin, os.Stdout)
 	}
 	s, err := parse(args)
 	if err != nil {
@@ -115,6 +132,7 @@ func parse(args []string) (settings, error) {
 	flags.IntVar(&s.misses, "misses", 20000, "`number` of queries that no cache can answer, for each server and round")
 	flags.IntVar(&s.lookups, "lookups", 2000, "`number` of look-ups of pods with a search list, for each setup and round")
 	flags.BoolVar(&s.near, "near", false, "misses: the upstream server acknowledges at once, as one that is near but takes 20 ms to answer")
+	flags.IntVar(&s.seconds, "seconds", 10, "`number` of seconds of each measurement in the parts with a low rate")
 	flags.IntVar(&s.rounds, "rounds", 5, "`number` of rounds; the median is reported")
 	flags.StringVar(&s.profile, "profile", "", "`folder` for CPU profiles of nodecache and clusterdns, taken after the rounds")
 	flags.Func("only", "the `parts` to run, of "+strings.Join(everyPart, ",")+", with commas between them", func(v string) error {
@@ -132,8 +150,8 @@ func parse(args []string) (settings, error) {
 	if flags.NArg() > 0 {
 		return s, fmt.Errorf("unknown argument %q", flags.Arg(0))
 	}
-	if s.rounds < 1 || s.queries < 1 || s.hits < 1 || s.misses < 1 || s.lookups < 1 {
-		return s, errors.New("rounds, queries, hits, misses and lookups: at least 1")
+	if min(s.rounds, s.queries, s.hits, s.misses, s.lookups, s.seconds) < 1 {
+		return s, errors.New("rounds, queries, hits, misses, lookups and seconds: at least 1")
 	}
 	if s.cluster.Imports < fewestImports {
 		return s, fmt.Errorf("imports: at least %d", fewestImports)

@@ -43,6 +43,12 @@ func (b *bench) measure(ctx context.Context) error {
 		{b.has(partMemory), b.measureRelist},
 		{b.has(partMisses), b.measureMisses},
 		{b.has(partSearch), b.measureSearch},
+		{b.has(partTCP), b.measureTCP},
+		{b.has(partRates), b.measureRates},
+		{b.has(partStall), b.measureStall},
+		{b.has(partNode), b.measureNode},
+		{b.has(partWaiting), b.measureWaiting},
+		{b.has(partCores), b.measureCores},
 	} {
 		if !step.wanted {
 			continue
@@ -139,14 +145,34 @@ func inTurns[S any](rounds int, all []S, measure func(s S, round int) error) err
 // errSlow means that cached answers expired in a measurement.
 var errSlow = errors.New("cached answers expired")
 
+// again reports whether a measurement does not count because of an event that may not happen again.
+func again(err error) bool {
+	return errors.Is(err, errLost) || errors.Is(err, errSlow) || errors.Is(err, errRate)
+}
+
+// rateTries is the number of attempts to reach a rate. On a busy machine no attempt may succeed.
+const rateTries = 3
+
+// reached returns an error if a measurement has to be repeated, as its rate was not reached. The report notes it if that is
+// the last attempt.
+func (b *bench) reached(counted statistics, rate, try int, what string) error {
+	err := counted.judgeRate(rate)
+	if err == nil || try < rateTries-1 {
+		return err
+	}
+	b.lost = append(b.lost, fmt.Sprintf("%s: %v", what, err))
+	return nil
+}
+
 // tries is the maximum number of attempts of a measurement.
 const tries = 5
 
 // measureCPU measures one server with one kind of question. It repeats the measurement when queries were lost, and for
 // hits when entries of the cache expired: some queries were no hits.
 func (b *bench) measureCPU(ctx context.Context, s *server, l *load, queries int) error {
-	for range tries {
-		ttl, err := b.warm(ctx, s, l)
+	wanted := enough
+	for try := range tries {
+		ttl, err := b.warm(ctx, s, l, wanted)
 		if err != nil {
 			return err
 		}
@@ -154,8 +180,12 @@ func (b *bench) measureCPU(ctx context.Context, s *server, l *load, queries int)
 		each, counted, err := b.timeOne(ctx, s, l, queries)
 		if l.cached && err == nil && time.Since(began) >= ttl {
 			err = errSlow
+			wanted = longer(time.Since(began))
 		}
-		if errors.Is(err, errLost) || errors.Is(err, errSlow) {
+		if err == nil {
+			err = b.reached(counted, l.rate, try, s.name+", "+l.what)
+		}
+		if again(err) {
 			fmt.Fprintf(os.Stderr, "%s, %s: again: %v\n", s.name, l.what, err)
 			continue
 		}
@@ -178,33 +208,58 @@ func (b *bench) timeOne(ctx context.Context, s *server, l *load, queries int) (e
 	if err != nil {
 		return 0, counted, err
 	}
-	if counted, err = b.dnsperf.ask(ctx, s.port, l, (queries+len(l.packets)-1)/len(l.packets)); err != nil {
+	if counted, err = b.ask(ctx, s.port, l, (queries+len(l.packets)-1)/len(l.packets)); err != nil {
 		return 0, counted, err
 	}
 	after, err := s.cpu()
 	return float64((after - before).Nanoseconds()) / 1000 / float64(counted.completed), counted, err
 }
 
-// enough is the minimum TTL of cached answers at the start of a measurement.
-const enough = 8 * time.Second
+// ask sends every question of a load a number of times, by the client for that load.
+func (b *bench) ask(ctx context.Context, port int, l *load, times int) (statistics, error) {
+	if l.pipes.Connections > 0 {
+		return askTCP(ctx, port, l, times)
+	}
+	return b.dnsperf.ask(ctx, port, l, times)
+}
+
+// askFor sends the questions of a load for a number of seconds, by the client for that load.
+func (b *bench) askFor(ctx context.Context, port int, l *load, seconds int) error {
+	if l.pipes.Connections > 0 {
+		return askTCPFor(ctx, port, l, seconds)
+	}
+	return b.dnsperf.askFor(ctx, port, l, seconds)
+}
+
+// The minimum TTL of cached answers at the start of a measurement, and the highest such limit: warm sends the questions
+// again after the TTL of the answers of 30 seconds.
+const (
+	enough    = 8 * time.Second
+	maxEnough = 25 * time.Second
+)
+
+// longer is the minimum TTL for a measurement that is repeated after it took a time that was too long.
+func longer(took time.Duration) time.Duration { return min(took*5/4, maxEnough) }
 
 // warm sends every question once, and checks the answers. It returns the lowest TTL among them, which is no less than
-// enough if they are cached.
-func (b *bench) warm(ctx context.Context, s *server, l *load) (time.Duration, error) {
+// wanted if they are cached.
+func (b *bench) warm(ctx context.Context, s *server, l *load, wanted time.Duration) (time.Duration, error) {
+	atOnce := *l
+	atOnce.rate = 0
 	for range tries {
-		if _, err := b.dnsperf.ask(ctx, s.port, l, 1); err != nil && !errors.Is(err, errLost) {
+		if _, err := b.dnsperf.ask(ctx, s.port, &atOnce, 1); err != nil && !errors.Is(err, errLost) {
 			return 0, err
 		}
 		seconds, err := check(ctx, s, l)
 		ttl := time.Duration(seconds) * time.Second
-		if err != nil || !l.cached || ttl >= enough {
+		if err != nil || !l.cached || ttl >= wanted {
 			return ttl, err
 		}
 		if err := pause(ctx, ttl+2*time.Second); err != nil {
 			return 0, err
 		}
 	}
-	return 0, fmt.Errorf("answers never have a TTL of %s", enough)
+	return 0, fmt.Errorf("answers never have a TTL of %s", wanted)
 }
 
 // memoryAtRest is memoryOf for servers that have just been started.

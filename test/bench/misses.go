@@ -24,6 +24,8 @@ const (
 	missReached = "misses: rate reached"
 	missSent    = "misses: queries sent"
 	missLost    = "misses: queries lost"
+	missRest    = "misses: memory at rest"
+	missGrowth  = "misses: memory above that at rest"
 )
 
 // missCorefile forwards over TCP, behind a cache that has none of the names. Arguments: the DNS port, the port of the
@@ -71,9 +73,9 @@ func (b *bench) startUnboundMisses(ctx context.Context, s *server) error {
 	return b.run(ctx, s, path, fmt.Sprintf(unboundConf, s.port, unboundMisses, b.folder, s.upstream), "-d", "-c")
 }
 
-// startMisses starts the servers, each with an upstream server.
-func (b *bench) startMisses(ctx context.Context) error {
-	for _, c := range missServers {
+// startForwarders starts servers, each with an upstream server.
+func (b *bench) startForwarders(ctx context.Context, all []cache) error {
+	for _, c := range all {
 		if c.name == nameCoreDNS && b.coredns == "" {
 			continue // which find has noted
 		}
@@ -98,7 +100,7 @@ func (b *bench) startMisses(ctx context.Context) error {
 	return nil
 }
 
-func (b *bench) stopMisses() {
+func (b *bench) stopForwarders() {
 	for _, s := range b.forwarders {
 		s.stop()
 	}
@@ -108,8 +110,11 @@ func (b *bench) stopMisses() {
 
 // measureMisses measures the servers in turn, each round begins with another one. Then it takes the profiles.
 func (b *bench) measureMisses(ctx context.Context) error {
-	defer b.stopMisses()
-	if err := b.startMisses(ctx); err != nil {
+	defer b.stopForwarders()
+	if err := b.startForwarders(ctx, missServers); err != nil {
+		return err
+	}
+	if err := b.missesAtRest(ctx); err != nil {
 		return err
 	}
 	err := inTurns(b.rounds, b.forwarders, func(s *server, round int) error {
@@ -125,6 +130,20 @@ func (b *bench) measureMisses(ctx context.Context) error {
 		if err := b.profileMisses(ctx, s); err != nil {
 			return fmt.Errorf("profile of %s, misses: %w", s.name, err)
 		}
+	}
+	return nil
+}
+
+// missesAtRest measures the memory of servers without queries.
+func (b *bench) missesAtRest(ctx context.Context) error {
+	if err := pause(ctx, settle/4); err != nil {
+		return err
+	}
+	for _, s := range b.forwarders {
+		if err := s.atRest(); err != nil {
+			return err
+		}
+		b.results.add(missRest, s.name, s.rest)
 	}
 	return nil
 }
@@ -205,6 +224,10 @@ func (b *bench) addMiss(s *server, cpu time.Duration, counted statistics, latenc
 	if upstream.queries < counted.completed {
 		return fmt.Errorf("%d answers, but %d queries upstream: not all were misses", counted.completed, upstream.queries)
 	}
+	growth, err := s.growth()
+	if err != nil {
+		return err
+	}
 	each := float64(cpu.Nanoseconds()) / 1000 / float64(counted.completed)
 	p50, p99 := percentile(latencies, 50), percentile(latencies, 99)
 	fmt.Fprintf(os.Stderr, "%s, misses: %.2f us, p50 %.2f ms, p99 %.2f ms, %.0f/s, lost %d; upstream: %s\n",
@@ -212,6 +235,7 @@ func (b *bench) addMiss(s *server, cpu time.Duration, counted statistics, latenc
 	for what, v := range map[string]float64{
 		missCPU: each, missP50: p50, missP99: p99, missMax: float64(upstream.maxOpen), missEnd: float64(upstream.open),
 		missReached: counted.rate, missSent: float64(counted.sent), missLost: float64(counted.lost),
+		missGrowth: growth,
 	} {
 		b.results.add(what, s.name, v)
 	}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
@@ -88,6 +89,25 @@ func (p *process) memory() (now, peak float64, err error) {
 	return now, peak, nil
 }
 
+// resetPeak makes the maximum the present memory (proc_pid_clear_refs(5)).
+func (p *process) resetPeak() error {
+	return os.WriteFile(fmt.Sprintf("/proc/%d/clear_refs", p.pid), []byte("5"), 0)
+}
+
+// atRest records the memory of a server without queries, from which growth is counted.
+func (s *server) atRest() (err error) {
+	if s.rest, _, err = s.memory(); err != nil {
+		return err
+	}
+	return s.resetPeak()
+}
+
+// growth returns the maximum of memory above that at rest, in MiB.
+func (s *server) growth() (float64, error) {
+	_, peak, err := s.memory()
+	return peak - s.rest, err
+}
+
 func scan(line, key string, kib *float64) bool {
 	if !strings.HasPrefix(line, key) {
 		return false
@@ -119,11 +139,26 @@ func pause(ctx context.Context, d time.Duration) error {
 	}
 }
 
+// The ports of servers are below those that the kernel assigns to clients, of which there are many on a busy machine.
+const (
+	firstPort = 20000
+	lastPort  = 32000
+)
+
+// freePort returns a port that no process uses, over TCP and UDP.
 func freePort() int {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return 0 // the server that binds it reports the error
+	for range 100 {
+		port := firstPort + rand.IntN(lastPort-firstPort)
+		l, err := net.Listen("tcp", addressAt(port))
+		if err != nil {
+			continue
+		}
+		packets, err := net.ListenPacket("udp", addressAt(port))
+		_ = l.Close()
+		if err == nil {
+			_ = packets.Close()
+			return port
+		}
 	}
-	defer func() { _ = l.Close() }()
-	return l.Addr().(*net.TCPAddr).Port
+	return 0 // the server that binds it reports the error
 }

@@ -17,11 +17,11 @@ const profileSeconds = 5
 // profiled sets a server's port for profiles, if they are wanted, and returns the lines for its Corefile. It is for our
 // programs only.
 func (b *bench) profiled(s *server) string {
-	if b.profile == "" || s.name == nameCoreDNS {
+	if b.profile == "" || s.name == nameCoreDNS || s.name == nameClusterCoreDNS {
 		return ""
 	}
 	s.pprof = freePort()
-	return fmt.Sprintf("\n    pprof 127.0.0.1:%d", s.pprof)
+	return fmt.Sprintf("\n    pprof 127.0.0.1:%d%s", s.pprof, b.pprofOptions)
 }
 
 // profileAll writes a CPU profile of each server and kind of question.
@@ -40,11 +40,11 @@ func (b *bench) profileAll(ctx context.Context, servers []*server, loads []*load
 }
 
 func (b *bench) profileOne(ctx context.Context, s *server, l *load) error {
-	if _, err := b.warm(ctx, s, l); err != nil {
+	if _, err := b.warm(ctx, s, l, enough); err != nil {
 		return err
 	}
 	return b.profileDuring(ctx, s, l.what, func() error {
-		return b.dnsperf.askFor(ctx, s.port, l, profileSeconds+1)
+		return b.askFor(ctx, s.port, l, profileSeconds+1)
 	})
 }
 
@@ -55,7 +55,7 @@ func (b *bench) profileDuring(ctx context.Context, s *server, what string, ask f
 	}
 	path := filepath.Join(b.profile, s.name+"-"+fileName(what)+".pprof")
 	written := make(chan error, 1)
-	go func() { written <- fetchProfile(ctx, s.pprof, path) }()
+	go func() { written <- fetchProfile(ctx, s.pprof, fmt.Sprintf("profile?seconds=%d", profileSeconds), path) }()
 	asked := ask()
 	if err := <-written; err != nil {
 		return err
@@ -69,8 +69,8 @@ func fileName(what string) string {
 	return strings.Join(strings.FieldsFunc(what, func(r rune) bool { return !unicode.IsLetter(r) && !unicode.IsDigit(r) }), "-")
 }
 
-func fetchProfile(ctx context.Context, port int, path string) error {
-	url := fmt.Sprintf("http://127.0.0.1:%d/debug/pprof/profile?seconds=%d", port, profileSeconds)
+func fetchProfile(ctx context.Context, port int, what, path string) error {
+	url := fmt.Sprintf("http://127.0.0.1:%d/debug/pprof/%s", port, what)
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
 		return err

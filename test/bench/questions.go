@@ -114,9 +114,11 @@ type packet struct {
 // load is all questions of a kind.
 type load struct {
 	kind
-	what    string // its name in the results
-	cached  bool   // the answers have a TTL that counts down
-	rcode   string // of every answer, in dnsperf's notation
+	what    string    // its name in the results
+	cached  bool      // the answers have a TTL that counts down
+	rate    int       // queries per second, sent by dnsperf whether answered or not; 0 for those of a busy server
+	pipes   pipelines // of a load over TCP by our own client; none if dnsperf sends it
+	rcode   string    // of every answer, in dnsperf's notation
 	packets []packet
 	file    string // for dnsperf
 }

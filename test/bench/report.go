@@ -43,7 +43,26 @@ func (b *bench) report(w io.Writer) error {
 	if b.has(partSearch) {
 		b.reportSearch(&text)
 	}
-	b.reportBudgets(&text)
+	if b.has(partTCP) {
+		b.reportTCP(&text)
+	}
+	if b.has(partRates) {
+		b.reportRates(&text)
+	}
+	if b.has(partStall) {
+		b.reportStall(&text)
+	}
+	if b.has(partNode) {
+		b.reportNode(&text)
+	}
+	if b.has(partWaiting) {
+		b.reportWaiting(&text)
+	}
+	if b.has(partCores) {
+		b.reportCores(&text)
+	}
+	b.reportBudgets(&text, "budget", budgets)
+	b.reportBudgets(&text, "bar", bars)
 	if b.needsDNSPerf() || b.has(partSearch) {
 		text.WriteString("\nQueries lost: ")
 		if len(b.lost) == 0 {
@@ -58,6 +77,13 @@ func (b *bench) report(w io.Writer) error {
 func names(kinds []kind) (all []string) {
 	for _, k := range kinds {
 		all = append(all, k.name)
+	}
+	return all
+}
+
+func cacheNames(servers []cache) (all []string) {
+	for _, c := range servers {
+		all = append(all, c.name)
 	}
 	return all
 }
@@ -106,6 +132,9 @@ func (b *bench) reportMisses(text *strings.Builder) {
 		}
 		fmt.Fprintf(text, " %s |\n", share(b.results[missLost][s.name], b.results[missSent][s.name]))
 	}
+	b.grid(text, "misses: resident memory, MiB", cacheNames(missServers), []column{
+		{title: "at rest", what: missRest, format: "%.1f"}, {title: "more, maximum", what: missGrowth, format: "%.1f"},
+	})
 }
 
 // share is the ratio of two numbers, of all rounds together.

@@ -11,6 +11,8 @@ func TestBudgets(t *testing.T) {
 	either := budget{what: "A", own: "nodecache", peer: "Unbound", share: 0.4, limit: 30}
 	asGood := budget{what: "A", own: "nodecache", peer: "Unbound", share: 1, unit: "ms", asGood: true}
 	limited := budget{what: "A", own: "nodecache", limit: 4, unit: "connections", highest: true}
+	shortTime := budget{what: "A", own: "nodecache", limit: 5, unit: "ms"}
+	gained := budget{what: "A", own: "nodecache", floor: 1.8, unit: "times"}
 	memory := budget{what: "A", own: "nodecache", limit: 25}
 	for _, c := range []struct {
 		name      string
@@ -34,6 +36,10 @@ func TestBudgets(t *testing.T) {
 		{"not as good", asGood, []float64{22}, []float64{21}, "22.00 ms, 1.0 times 21.00 ms", "**no**"},
 		{"few connections", limited, []float64{2, 4, 2}, nil, "4 connections", "yes"},
 		{"many in one round", limited, []float64{2, 5, 2}, nil, "5 connections", "**no**"},
+		{"a short time", shortTime, []float64{0.25}, nil, "0.25 ms", "yes"},
+		{"a long time", shortTime, []float64{5.01}, nil, "5.01 ms", "**no**"},
+		{"gained", gained, []float64{1.8}, nil, "1.80 times", "yes"},
+		{"not gained", gained, []float64{1.79}, nil, "1.79 times", "**no**"},
 		{"little memory", memory, []float64{23}, nil, "24.1 MB", "yes"},
 		{"a mebibyte is more than a megabyte", memory, []float64{24}, nil, "25.2 MB", "**no**"},
 	} {
@@ -142,9 +148,11 @@ func TestParse(t *testing.T) {
 		{"parts", []string{"-only", "hits,memory"}, ""},
 		{"misses", []string{"-only", "misses", "-misses", "8000"}, ""},
 		{"search", []string{"-only", "search", "-lookups", "600"}, ""},
-		{"unknown part", []string{"-only", "nothing"}, `"nothing" is none of hits, cluster, topology, imports, memory, misses, search`},
+		{"unknown part", []string{"-only", "nothing"}, `"nothing" is none of hits, cluster, topology, imports, memory, misses, search, tcp, rates, stall, node, waiting, cores`},
 		{"no rounds", []string{"-rounds", "0"}, "at least 1"},
 		{"no misses", []string{"-misses", "0"}, "at least 1"},
+		{"tcp and rates", []string{"-only", "tcp,rates", "-seconds", "1"}, ""},
+		{"no seconds", []string{"-seconds", "0"}, "at least 1"},
 		{"no lookups", []string{"-lookups", "0"}, "at least 1"},
 		{"imports", []string{"-only", "imports", "-imports", "10"}, ""},
 		{"no headless import", []string{"-imports", "9"}, "imports: at least 10"},

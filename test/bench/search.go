@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"time"
 )
@@ -27,7 +28,7 @@ const (
 // measureSearch measures the setups in turn, each round begins with another one. Then it takes the profiles.
 func (b *bench) measureSearch(ctx context.Context) error {
 	defer b.stopSearch()
-	if err := b.startSearch(ctx); err != nil {
+	if err := b.startSetups(ctx, searchSetups); err != nil {
 		return err
 	}
 	err := inTurns(b.rounds, b.search, func(s *searchServers, round int) error {
@@ -183,47 +184,39 @@ func (b *bench) profileSetup(ctx context.Context, s *searchServers) error {
 // searchTables are the figures of the setups in the report.
 var searchTables = []struct {
 	title   string
-	columns []searchColumn
+	columns []column
 }{
-	{"queries per look-up", []searchColumn{
-		{"of the pod", searchQueries, "%.2f"},
-		{"of the pod, for an external name", searchExternal, "%.2f"},
-		{"to cluster DNS", searchToCluster, "%.2f"},
-		{"to the upstream", searchToUpstream, "%.2f"},
+	{"queries per look-up", []column{
+		{title: "of the pod", what: searchQueries, format: "%.2f"},
+		{title: "of the pod, for an external name", what: searchExternal, format: "%.2f"},
+		{title: "to cluster DNS", what: searchToCluster, format: "%.2f"},
+		{title: "to the upstream", what: searchToUpstream, format: "%.2f"},
 	}},
-	{"CPU per look-up, and latency", []searchColumn{
-		{"node cache, us", searchNodeCPU, "%.0f"},
-		{"cluster DNS, us", searchClusterCPU, "%.0f"},
-		{"external p50, ms", externalP50, "%.2f"},
-		{"external p99, ms", externalP99, "%.2f"},
-		{"cluster p50, ms", clusterP50, "%.2f"},
-		{"cluster p99, ms", clusterP99, "%.2f"},
-		{"look-ups/s", searchReached, "%.0f"},
+	{"CPU per look-up, and latency", []column{
+		{title: "node cache, us", what: searchNodeCPU, format: "%.0f", in: hasNodeCache},
+		{title: "cluster DNS, us", what: searchClusterCPU, format: "%.0f"},
+		{title: "external p50, ms", what: externalP50, format: "%.2f"},
+		{title: "external p99, ms", what: externalP99, format: "%.2f"},
+		{title: "cluster p50, ms", what: clusterP50, format: "%.2f"},
+		{title: "cluster p99, ms", what: clusterP99, format: "%.2f"},
+		{title: "look-ups/s", what: searchReached, format: "%.0f"},
 	}},
 }
 
-type searchColumn struct{ title, what, format string }
+// hasNodeCache reports whether a setup has a node cache.
+func hasNodeCache(name string) bool {
+	return slices.ContainsFunc(searchSetups, func(s searchSetup) bool { return s.name == name && s.node != "" })
+}
 
 // reportSearch writes a line for each setup in each table.
 func (b *bench) reportSearch(text *strings.Builder) {
 	fmt.Fprintf(text, "\nOf pods, %d look-ups a second, %.0f %% of them of external names; upstream %d ms away:\n",
 		searchRate, 100*externalShare, upstreamDelay.Milliseconds())
+	var rows []string
+	for _, s := range searchSetups {
+		rows = append(rows, s.name)
+	}
 	for _, t := range searchTables {
-		fmt.Fprintf(text, "\n| %s |", t.title)
-		for _, c := range t.columns {
-			fmt.Fprintf(text, " %s |", c.title)
-		}
-		text.WriteString("\n|---|" + strings.Repeat("---|", len(t.columns)) + "\n")
-		for _, s := range searchSetups {
-			fmt.Fprintf(text, "| %s |", s.name)
-			for _, c := range t.columns {
-				if c.what == searchNodeCPU && s.node == "" {
-					text.WriteString(" |")
-					continue
-				}
-				fmt.Fprintf(text, " %s |", cell(c.format, b.results[c.what][s.name]))
-			}
-			text.WriteString("\n")
-		}
+		b.grid(text, t.title, rows, t.columns)
 	}
 }

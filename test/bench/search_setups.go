@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net"
 	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -21,6 +20,8 @@ type searchSetup struct {
 	cluster string // cluster DNS
 	// autopath is set if the node cache, or else cluster DNS, expands search lists.
 	autopath bool
+	// ttl is the TTL of names of the cluster in seconds, 0 for that of kubeadm.
+	ttl int
 }
 
 // clusterExpands is set if cluster DNS does it.
@@ -31,18 +32,19 @@ func (s searchSetup) own() bool { return s.node == nameNodeCache && s.cluster ==
 
 // The setups that budgets name.
 const (
-	nameExpanded = "nodecache with autopath, clusterdns"
-	nameWalked   = "nodecache, clusterdns"
+	nameExpanded    = "nodecache with autopath, clusterdns"
+	nameWalked      = "nodecache, clusterdns"
+	nameBothCoreDNS = "CoreDNS as node cache, CoreDNS"
 )
 
 var searchSetups = []searchSetup{
-	{nameExpanded, nameNodeCache, nameClusterDNS, true},
-	{nameWalked, nameNodeCache, nameClusterDNS, false},
-	{"nodecache with autopath, CoreDNS", nameNodeCache, nameCoreDNS, true},
-	{"nodecache, CoreDNS", nameNodeCache, nameCoreDNS, false},
-	{"CoreDNS as node cache, CoreDNS", nameCoreDNS, nameCoreDNS, false},
-	{"no node cache, clusterdns with autopath", "", nameClusterDNS, true},
-	{"no node cache, CoreDNS with autopath", "", nameCoreDNS, true},
+	{name: nameExpanded, node: nameNodeCache, cluster: nameClusterDNS, autopath: true},
+	{name: nameWalked, node: nameNodeCache, cluster: nameClusterDNS},
+	{name: "nodecache with autopath, CoreDNS", node: nameNodeCache, cluster: nameCoreDNS, autopath: true},
+	{name: "nodecache, CoreDNS", node: nameNodeCache, cluster: nameCoreDNS},
+	{name: nameBothCoreDNS, node: nameCoreDNS, cluster: nameCoreDNS},
+	{name: "no node cache, clusterdns with autopath", cluster: nameClusterDNS, autopath: true},
+	{name: "no node cache, CoreDNS with autopath", cluster: nameCoreDNS, autopath: true},
 }
 
 // nodeCorefile is that of node-local-dns, without health: the programs would share the port. Arguments: the DNS port,
@@ -135,18 +137,13 @@ func (b *bench) binary(name string) string {
 	return b.coredns
 }
 
-// startSearch starts the API server and the setups, each with an upstream server.
-func (b *bench) startSearch(ctx context.Context) error {
-	var url string
-	var err error
-	if b.searchAPI, url, err = b.startAPI(ctx, searchCluster, true); err != nil {
+// startSetups starts the API server and the setups, each with an upstream server.
+func (b *bench) startSetups(ctx context.Context, setups []searchSetup) error {
+	url, resolvConf, err := b.startSmallAPI(ctx)
+	if err != nil {
 		return err
 	}
-	resolvConf := filepath.Join(b.folder, "resolv.conf")
-	if err := os.WriteFile(resolvConf, []byte("nameserver 127.0.0.1\nsearch "+strings.TrimSuffix(hostDomain, ".")+"\n"), 0o644); err != nil {
-		return err
-	}
-	for _, setup := range searchSetups {
+	for _, setup := range setups {
 		if b.coredns == "" && (setup.node == nameCoreDNS || setup.cluster == nameCoreDNS) {
 			continue // find has recorded the reason
 		}
@@ -197,6 +194,9 @@ func (b *bench) startSearchCluster(ctx context.Context, s *searchServers, api, r
 	conf := fmt.Sprintf(kubeadmCorefile, s.dns.port, freePort(), freePort(), s.metrics, api, s.upstream, more)
 	if s.clusterExpands() {
 		conf = strings.Replace(conf, allPods, knownPods, 1)
+	}
+	if s.ttl != 0 {
+		conf = strings.Replace(conf, "ttl 30", fmt.Sprintf("ttl %d", s.ttl), 1)
 	}
 	if err := b.run(ctx, s.dns, path, conf, args...); err != nil {
 		return err
@@ -253,7 +253,10 @@ func (b *bench) stopSearch() {
 			one.stop()
 		}
 	}
-	b.search = nil
+	for _, s := range b.small {
+		s.stop()
+	}
+	b.search, b.small = nil, nil
 	b.stopUpstreams()
 	if b.searchAPI != nil {
 		b.searchAPI.stop()

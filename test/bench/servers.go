@@ -34,6 +34,10 @@ type server struct {
 	pprof int // port of the profiles, 0 for none
 	// upstream is the port of its own upstream server, 0 for none.
 	upstream int
+	// rest is its memory without queries, in MiB, if it was measured.
+	rest float64
+	// procs is its GOMAXPROCS, if it uses all cores; 0 for one core.
+	procs int
 	*process
 }
 
@@ -54,11 +58,16 @@ type bench struct {
 	topology []*server // cluster DNS with and without topology
 	caches   []*server // node caches and their peers
 
-	forwarders []*server  // servers of the part misses
-	upstreams  []*process // upstream servers of these, or of the setups
+	forwarders []*server   // servers of the parts with an upstream server
+	dead       *deadServer // also an upstream server of these, nil for none
+	procs      int         // GOMAXPROCS of new servers, which then use all cores; 0 for one core
+	upstreams  []*process  // upstream servers of these, or of the setups
 
-	searchAPI *process         // an API server with the pods
+	searchAPI *process         // an API server with the small cluster and its pods
+	small     []*server        // cluster DNS servers of the small cluster
 	search    []*searchServers // setups of the part search
+
+	pprofOptions string // of new servers with a port for profiles
 
 	results  results
 	lost     []string // lost queries of measurements
@@ -109,7 +118,7 @@ func (b *bench) start(ctx context.Context) error {
 // find finds the programs of other projects.
 func (b *bench) find() (err error) {
 	for _, name := range []string{"etcd", "kube-apiserver"} {
-		if _, err := controlplane.Binary(name); err != nil && (b.needsCluster() || b.has(partSearch)) {
+		if _, err := controlplane.Binary(name); err != nil && b.needsAPI() {
 			return fmt.Errorf("%w; run test/install.sh %s", err, name)
 		}
 	}
@@ -147,15 +156,23 @@ func (b *bench) miss(name string, err error) {
 func (b *bench) build(ctx context.Context) error {
 	b.clusterdns, b.nodecache = filepath.Join(b.folder, "clusterdns"), filepath.Join(b.folder, "nodecache")
 	packages := map[string]string{b.nodecache: "./cmd/nodecache"}
-	if b.needsCluster() || b.has(partSearch) {
+	if b.needsAPI() {
 		packages[b.clusterdns] = "./cmd/clusterdns"
 	}
 	for path, pkg := range packages {
-		build := exec.CommandContext(ctx, "go", "build", "-trimpath", "-ldflags", "-s -w", "-o", path, pkg)
-		build.Env = append(os.Environ(), "CGO_ENABLED=0")
-		if out, err := build.CombinedOutput(); err != nil {
-			return fmt.Errorf("build %s: %w\n%s", pkg, err, out)
+		if err := buildProgram(ctx, path, pkg); err != nil {
+			return err
 		}
+	}
+	return nil
+}
+
+func buildProgram(ctx context.Context, path, pkg string, flags ...string) error {
+	args := slices.Concat([]string{"build", "-trimpath", "-ldflags", "-s -w", "-o", path}, flags, []string{pkg})
+	build := exec.CommandContext(ctx, "go", args...)
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		return fmt.Errorf("build %s: %w\n%s", pkg, err, out)
 	}
 	return nil
 }
@@ -240,7 +257,13 @@ func (b *bench) run(ctx context.Context, s *server, path, conf string, args ...s
 	if err := os.WriteFile(file, []byte(conf), 0o600); err != nil {
 		return err
 	}
-	s.process, err = launch(ctx, serverCore, b.folder, name, path, append(args, file)...)
+	cores := serverCore
+	if s.procs = b.procs; s.procs > 0 {
+		cores = allCores
+		args = append([]string{fmt.Sprintf("GOMAXPROCS=%d", s.procs), path}, args...)
+		path = "env"
+	}
+	s.process, err = launch(ctx, cores, b.folder, name, path, append(args, file)...)
 	return err
 }
 
@@ -256,7 +279,7 @@ func (b *bench) stop() {
 	}
 	b.stopBeside()
 	b.stopTopology()
-	b.stopMisses()
+	b.stopForwarders()
 	b.stopSearch()
 	b.plain.stop()
 	b.imported.stop()

@@ -20,7 +20,7 @@ const (
 	upstreamMode  = "upstream"            // argument for it
 	nearMode      = "near-upstream"       // the same, with immediate acknowledgements
 	upstreamDelay = 20 * time.Millisecond // from a query to its answer
-	upstreamTTL   = 60                    // of the answers, in seconds
+	upstreamTTL   = 3600                  // of the answers, in seconds: longer than a run
 	negativeTTL   = 30                    // of answers without records, in seconds
 )
 

@@ -28,9 +28,6 @@ func startTestUpstream(t *testing.T) (port int) {
 	return port
 }
 
-// frame adds the length before a message, as TCP needs it (RFC 1035 section 4.2.2).
-func frame(m []byte) []byte { return append(binary.BigEndian.AppendUint16(nil, uint16(len(m))), m...) }
-
 // dialUpstream opens a connection with a deadline of ten seconds.
 func dialUpstream(t *testing.T, port int) net.Conn {
 	t.Helper()

@@ -170,7 +170,7 @@ func TestAnswerTo(t *testing.T) {
 			}
 			var answer, authority []string
 			if c.answer != "" {
-				answer = []string{c.name + "\t60\tIN\t" + c.answer}
+				answer = []string{c.name + "\t3600\tIN\t" + c.answer}
 			} else {
 				authority = []string{c.zone + strings.ReplaceAll(soa, "ZONE", c.zone)}
 			}

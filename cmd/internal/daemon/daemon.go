@@ -16,6 +16,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/coredns/caddy"
 	"github.com/coredns/coredns/core/dnsserver"
@@ -29,6 +30,9 @@ import (
 var Version = "(untracked build)"
 
 const serverType = "dns"
+
+// startTime is the time after which the plugins have started.
+const startTime = 2 * time.Second
 
 // Daemon is one program. Name and Directives are required.
 type Daemon struct {
@@ -217,6 +221,11 @@ func (d *Daemon) hook(event caddy.EventName, info any) error {
 	if instance, ok := info.(*caddy.Instance); ok && event == caddy.InstanceStartupEvent {
 		d.watchRestarts(instance)
 		d.instance.Store(instance)
+		time.AfterFunc(startTime, func() {
+			if err := releaseProgram(); err != nil {
+				clog.Debugf("Resident memory is not reduced: %v", err)
+			}
+		})
 	}
 	return nil
 }

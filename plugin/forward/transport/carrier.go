@@ -5,20 +5,26 @@
 package transport
 
 import (
-	"context"
 	"encoding/binary"
 	"errors"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/nearside-dns/nearside/plugin/internal/batch"
 )
 
-// Carrier sends queries to an upstream. Its methods may be called concurrently.
+// Carrier sends queries to an upstream. Its methods may be called concurrently, and call no Owner before they return.
 type Carrier interface {
-	// Send sends a query. The call is sent to its channel exactly once, unless it is cancelled.
-	Send(*Call)
-	// Cancel ends a call. It may be in its channel already.
-	Cancel(*Call)
+	// Send sends a query, possibly when the batch is flushed. After an error the call has ended. Otherwise its owner is
+	// called exactly once, unless the call is cancelled before.
+	Send(b *batch.Batch, call *Call) error
+	// Cancel ends a call: its owner is not called, and the call may be reused. Cancel returns false if the call has ended
+	// already: its owner was called, or is called soon.
+	Cancel(*Call) bool
+	// Capacity returns the number of queries that may be in flight. A server that needs one connection for each query has
+	// less than others.
+	Capacity() int
 	// Late reports that a call has waited for longer than a working upstream needs.
 	Late(*Call)
 	// Close closes the connections after the queries in flight. Further queries are sent on connections that close
@@ -26,15 +32,23 @@ type Carrier interface {
 	Close()
 }
 
-// Call is a query in flight. A call is used once.
+// Owner receives the ends of its calls.
+type Owner interface {
+	// Ended is called from any goroutine when a call has an answer or an error, without a lock of the carrier. The carrier
+	// does not use the call any more. Its Reply is valid until Ended returns, and may be changed. The batch belongs to the
+	// calling goroutine, which flushes it soon.
+	Ended(b *batch.Batch, call *Call)
+}
+
+// Call is a query in flight. It may be reused after its end, with its fields reset.
 type Call struct {
-	Query    []byte       // packed, with one question; not changed, and its id not used
-	Deadline time.Time    // of an answer
-	Done     chan<- *Call // with room for the call
+	Query    []byte    // packed, with one question; not changed, and its id not used
+	Deadline time.Time // of an answer, for carriers with a goroutine for each query
+	Owner    Owner
 	// Alone requests a connection without other queries, for a transfer of many messages. The first message is the answer.
 	Alone bool
 
-	Reply []byte // with the id of the query
+	Reply []byte // with the id of the query; only for Owner.Ended
 	Err   error  // the reason for no reply
 
 	question int       // length of header and question in bytes
@@ -42,10 +56,10 @@ type Call struct {
 	avoid    *conn     // the last connection of the call
 	flights  []*flight // the connections of the call
 	first    [1]*flight
-	socket   *socket            // of the call, over UDP
-	cancel   context.CancelFunc // of a Func
-	waits    bool               // for room on a connection
-	moves    int                // lost connections
+	socket   *socket // of the call, over UDP
+	task     *task   // of the call, of a carrier with a goroutine for each query
+	waits    bool    // for room on a connection
+	moves    int     // lost connections
 	ended    bool
 }
 
@@ -97,17 +111,18 @@ func (c *Call) prepare() bool {
 	return c.question > 0
 }
 
-// finish sends the call to its channel. The caller holds the carrier's mutex.
-func (c *Call) finish(reply []byte, err error) {
+// end ends a call with a reply or an error. The caller holds the carrier's mutex, and calls the owner after unlocking it,
+// unless end returns false: the call has ended before.
+func (c *Call) end(reply []byte, err error) bool {
 	if c.ended {
-		return
+		return false
 	}
 	c.ended = true
 	if reply != nil {
 		copy(reply, c.Query[:2])
 	}
 	c.Reply, c.Err = reply, err
-	c.Done <- c
+	return true
 }
 
 // setID sets the id of a message, RFC 1035 section 4.1.1.

@@ -84,8 +84,10 @@ func (p *Pool) setSerial(limit int, reason string) {
 	go p.Log(fmt.Sprintf("%s: one query per connection for %v", reason, p.serialFor))
 }
 
-// answeredOutOfOrder sets the class of a server that answered a query before an older one of the same connection.
-func (p *Pool) answeredOutOfOrder(now time.Time) {
+// answersOutOfOrder sets the class of a server that answered a query before an older one of the same connection, or
+// implements edns-tcp-keepalive: servers of that age process queries concurrently (RFC 7828 section 1), and copies would only
+// cost them.
+func (p *Pool) answersOutOfOrder(now time.Time) {
 	if p.classAt(now) == serial && p.limit == 1 {
 		return // the server still closes connections after one answer
 	}
@@ -180,6 +182,9 @@ func (p *Pool) connForCopy(except *conn) *conn {
 	}
 	now := p.now()
 	limit := p.maxConns(p.depth(now))
+	if p.depth(now) > 1 {
+		limit = min(limit, 1+maxCopies)
+	}
 	if len(p.conns) < limit && len(p.conns)+len(p.retired) < limit+maxRetired && !now.Before(p.retryAt) {
 		return p.openShared()
 	}
@@ -216,7 +221,10 @@ func (p *Pool) copyAnswered(f *flight, now time.Time) {
 // observeSlow evaluates a late answer on a connection from which queries were moved away because of its oldest one. The
 // server is serial if it answers the oldest one first.
 func (p *Pool) observeSlow(c *conn, f *flight, now time.Time) {
-	if c.slow != nil && c.byID[c.slow.id] != c.slow && f.number > c.slow.number && p.classAt(now) == unknown {
+	if c.slow.number == 0 || f.number <= c.slow.number || p.classAt(now) != unknown {
+		return
+	}
+	if slow := c.byID[c.slow.id]; slow == nil || slow.number != c.slow.number { // it was answered before
 		p.setSerial(0, serialReason)
 	}
 }
@@ -232,7 +240,8 @@ func (p *Pool) copyOldest(c *conn) {
 // moveBehindOldest moves all queries of a connection but the oldest to others: on a serial server only the oldest
 // makes progress. The connection remains open for their late answers.
 func (p *Pool) moveBehindOldest(c *conn) {
-	c.slow, c.awaitsLate = c.oldest(), true
+	oldest := c.oldest()
+	c.slow, c.awaitsLate = queryNumber{oldest.id, oldest.number}, true
 	var displaced []*Call
 	for _, f := range c.queue()[1:] {
 		call := f.call
@@ -244,6 +253,6 @@ func (p *Pool) moveBehindOldest(c *conn) {
 	}
 	p.retire(c)
 	for _, call := range displaced {
-		p.assign(call)
+		p.reassign(call)
 	}
 }

@@ -826,3 +826,59 @@ func TestLostCopy(t *testing.T) {
 		})
 	}
 }
+
+// A server that announces edns-tcp-keepalive gets neither copies nor a second connection because of a slow query.
+func TestKeepAliveServer(t *testing.T) {
+	t.Parallel()
+	b := newTestbed(t, newServer(t), 100, 2)
+	first := b.send("first.example.")
+	one := b.accept()
+	one.respond(withKeepAlive(one.query(), 100))
+	first.wait()
+	slow := b.send("slow.example.")
+	all := b.sendAll(20, "n")
+	received := one.queries(21)
+	b.setStall(5 * time.Millisecond)
+	time.Sleep(50 * time.Millisecond) // for checks of the connections
+	for _, s := range all {
+		one.respond(answer(received[s.name]))
+		s.answered()
+	}
+	time.Sleep(50 * time.Millisecond)
+	if n := b.accepted.Load(); n != 1 {
+		t.Errorf("%d connections, want 1", n)
+	}
+	if n := number(b.Metrics.Depth.(depths)); n != 22 {
+		t.Errorf("%d queries were sent, want 22", n)
+	}
+	one.respond(answer(received[slow.name]))
+	slow.answered()
+}
+
+// Queries that wait because this process did not run cause no copies: a late check detects no stalls.
+func TestLateCheck(t *testing.T) {
+	t.Parallel()
+	b := newTestbed(t, newServer(t), 100, 2)
+	b.tick = time.Hour
+	all := b.sendAll(5, "n")
+	one := b.accept()
+	received := one.queries(5)
+	b.setStall(5 * time.Millisecond)
+	for _, c := range []struct {
+		late time.Duration
+		want int // queries sent
+	}{{time.Second, 5}, {0, 6}} {
+		b.mu.Lock()
+		b.clock.skip(time.Second)
+		b.checkAt = b.now().Add(-c.late)
+		b.mu.Unlock()
+		b.check()
+		if n := number(b.Metrics.Depth.(depths)); n != c.want {
+			t.Errorf("%v late: %d queries were sent, want %d", c.late, n, c.want)
+		}
+	}
+	for _, s := range all {
+		one.respond(answer(received[s.name]))
+		s.answered()
+	}
+}

@@ -3,11 +3,8 @@ package transport
 import (
 	"context"
 	"encoding/binary"
-	"errors"
 	"net"
-	"runtime"
 	"slices"
-	"syscall"
 	"time"
 )
 
@@ -15,16 +12,6 @@ const (
 	lengthLen  = 2 // bytes of the length before a message, RFC 1035 section 4.2.2
 	maxMessage = 65535
 	maxIDs     = 1 << 16
-	minRead    = 4 << 10
-	maxRead    = 32 << 10
-	// writeTimeout bounds one write. It is longer than the kernel waits for acknowledgements.
-	writeTimeout = 2 * time.Second
-	// A busy connection delays writes and reads by a fraction of the round trip, so that more queries share a segment.
-	// Delays below minDelay are left out.
-	delayFraction = 64
-	minDelay      = 50 * time.Microsecond
-	maxDelay      = 500 * time.Microsecond
-	busyInFlight  = 8
 	// maxMoves bounds the connections that a query loses after they had delivered other answers, and
 	// maxMovesUnanswered those that delivered none.
 	maxMoves           = 5
@@ -44,15 +31,19 @@ type flight struct {
 	copyOfOldest   *conn // of a copy of the oldest query of a connection
 }
 
+// queryNumber identifies a query of a connection, also after its flight is reused.
+type queryNumber struct {
+	id     uint16
+	number int // 0 is none
+}
+
 // conn is a connection. The pool's mutex guards everything but the socket.
 type conn struct {
 	pool   *Pool
-	c      net.Conn // nil until the connection is established
-	wake   chan struct{}
-	ctx    context.Context // of the handshake
-	cancel context.CancelFunc
-
-	out, spare []byte // to be written; a buffer for reuse
+	c      net.Conn           // nil until the connection is established
+	cancel context.CancelFunc // of the handshake
+	output
+	input
 
 	byID     map[uint16]*flight // including those without a call
 	inFlight int                // with a call
@@ -73,20 +64,23 @@ type conn struct {
 	copiedAt time.Time
 	packets  packets // those already counted in the metrics
 
-	slow       *flight // the query because of which others were moved away; nil if its copy was answered sooner
-	awaitsLate bool    // answers to those that were moved away
+	slow       queryNumber // the query because of which others were moved away; 0 if its copy was answered sooner
+	awaitsLate bool        // answers to those that were moved away
 }
 
-func newConn(p *Pool) *conn {
+// newConn returns a connection, and the context of its handshake.
+func newConn(p *Pool) (*conn, context.Context) {
 	now := p.now()
 	ctx, cancel := context.WithTimeout(context.Background(), dialTimeout)
-	return &conn{
-		pool: p, ctx: ctx, cancel: cancel, wake: make(chan struct{}, 1), byID: map[uint16]*flight{},
+	c := &conn{
+		pool: p, cancel: cancel, byID: map[uint16]*flight{},
 		created: now, used: now, idle: p.Expire,
 		// Forging an answer needs the sequence numbers of TCP, so ids need not be random. In sequence the reuse of an
 		// id takes longest.
 		nextID: uint16(now.UnixNano()), // #nosec G115 -- any id is good
 	}
+	c.wake = make(chan struct{}, 1)
+	return c, ctx
 }
 
 // hasRoom reports whether a query may be sent on the connection. depth is the limit of queries in flight, and limit that
@@ -96,9 +90,10 @@ func (c *conn) hasRoom(depth, limit int) bool {
 		len(c.out) < maxUnsent && len(c.byID) < maxIDs
 }
 
-// put sends a call.
+// put appends the query of a call to the output.
 func (c *conn) put(call *Call) *flight {
-	f := &flight{call: call, conn: c, sent: c.pool.now(), number: c.sent + 1}
+	f := c.pool.newFlight()
+	*f = flight{call: call, conn: c, sent: c.pool.now(), number: c.sent + 1}
 	for c.byID[c.nextID] != nil {
 		c.nextID++
 	}
@@ -111,29 +106,16 @@ func (c *conn) put(call *Call) *flight {
 		call.flights = call.first[:0]
 	}
 	call.flights = append(call.flights, f)
-	c.write(call, f.id)
+	c.append(call, f.id)
 	c.pool.Metrics.InFlight.Inc()
 	c.pool.Metrics.Depth.Observe(float64(c.inFlight))
 	return f
 }
 
-// write appends a query to the output, and wakes the writer.
-func (c *conn) write(call *Call, id uint16) {
-	start := len(c.out)
-	c.out = append(c.out, 0, 0)
-	if c.sent == 0 {
-		c.out = appendKeepAlive(c.out, call.Query, call.question)
-	} else {
-		c.out = append(c.out, call.Query...)
-	}
-	c.sent++
-	message := c.out[start+lengthLen:]
-	binary.BigEndian.PutUint16(c.out[start:], uint16(len(message))) // #nosec G115 -- a packed message is shorter
-	setID(message, id)
-	select {
-	case c.wake <- struct{}{}:
-	default:
-	}
+// forget releases the id of a flight without a call, and the flight for reuse.
+func (c *conn) forget(f *flight) {
+	delete(c.byID, f.id)
+	c.pool.spareFlights.put(f)
 }
 
 // remove separates a call from the connection. The id stays reserved until its answer arrives.
@@ -203,10 +185,10 @@ func (c *conn) countPackets() {
 // packets are the packets of a connection.
 type packets struct{ sent, received uint32 }
 
-// run establishes the connection, and writes to it.
-func (c *conn) run() {
+// run establishes the connection, starts its reader, and is its writer.
+func (c *conn) run(ctx context.Context) {
 	p := c.pool
-	made, err := p.dial(c)
+	made, err := p.dial(ctx, c)
 	if err != nil {
 		p.failed(c, err)
 		return
@@ -214,56 +196,15 @@ func (c *conn) run() {
 	p.Metrics.Connections.Inc()
 	go c.read()
 	for range c.wake {
-		c.delay()
-		p.mu.Lock()
-		b, closed := c.out, c.closed
-		c.out, c.spare = c.spare[:0], nil
-		p.mu.Unlock()
-		if closed {
+		if !c.writeAll(made) {
 			return
 		}
-		if len(b) > 0 {
-			if err = made.SetWriteDeadline(time.Now().Add(writeTimeout)); err == nil {
-				_, err = made.Write(b)
-			}
-			switch {
-			case err == nil:
-			case errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE):
-				return // the reader gets the end, and the answers before it
-			default:
-				p.lost(c, err)
-				return
-			}
-		}
-		if !countsSegments {
-			p.Metrics.Sent.Inc()
-		}
-		p.mu.Lock()
-		if c.spare = b[:0]; cap(b) > maxUnsent/4 {
-			c.spare = nil
-		}
-		p.mu.Unlock()
-	}
-}
-
-// delay waits for further queries or answers on a busy connection, to share a segment and a system call: for a
-// small fraction of the round trip.
-func (c *conn) delay() {
-	p := c.pool
-	p.mu.Lock()
-	wait := min(p.rtt/delayFraction, maxDelay)
-	busy := c.inFlight >= busyInFlight
-	p.mu.Unlock()
-	if busy && wait >= minDelay {
-		time.Sleep(wait)
-	} else {
-		runtime.Gosched() // to goroutines that are about to send
 	}
 }
 
 // Dialer returns a dialer with a local address; nil leaves the choice to the kernel.
 func Dialer(network string, source net.IP) *net.Dialer {
-	d := &net.Dialer{Control: control, KeepAlive: -1} // idle connections are closed soon
+	d := &net.Dialer{KeepAlive: -1} // idle connections are closed soon
 	switch {
 	case source == nil:
 	case network == "udp":
@@ -275,16 +216,16 @@ func Dialer(network string, source net.IP) *net.Dialer {
 }
 
 // dial establishes a connection. Cancelling its last query cancels the handshake.
-func (p *Pool) dial(c *conn) (net.Conn, error) {
+func (p *Pool) dial(ctx context.Context, c *conn) (net.Conn, error) {
 	defer c.cancel()
-	made, err := p.Dial(c.ctx)
+	made, err := p.Dial(ctx)
 	if err != nil {
 		return nil, err
 	}
 	setUserTimeout(made)
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	c.c = made
+	c.c, c.stream = made, newStream(made)
 	c.opened = p.now()
 	if p.unanswered < pauseAfter {
 		p.failures, p.retryAt, p.dialErr = 0, time.Time{}, nil
@@ -293,71 +234,6 @@ func (p *Pool) dial(c *conn) (net.Conn, error) {
 		c.close()
 	}
 	return made, nil
-}
-
-// read receives answers until the connection ends.
-func (c *conn) read() {
-	buf := make([]byte, minRead)
-	have := 0
-	for {
-		n, err := c.c.Read(buf[have:])
-		have += n
-		rest := c.receive(buf[:have])
-		c.delay()
-		if err != nil {
-			c.pool.lost(c, err)
-			return
-		}
-		have = copy(buf, rest)
-		if need := readSize(buf[:have], n); need > len(buf) {
-			buf = append(make([]byte, 0, need), buf[:have]...)[:need]
-		}
-	}
-}
-
-// readSize returns the size of the read buffer: larger after a long read, and at least the message that has begun.
-func readSize(begun []byte, lastRead int) int {
-	need := 0
-	if lastRead >= minRead {
-		need = maxRead
-	}
-	if len(begun) >= lengthLen {
-		need = max(need, lengthLen+int(binary.BigEndian.Uint16(begun)))
-	}
-	return need
-}
-
-// nextMessage splits off the first message, which is nil if it is incomplete.
-func nextMessage(b []byte) (message, rest []byte) {
-	if len(b) < lengthLen {
-		return nil, b
-	}
-	end := lengthLen + int(binary.BigEndian.Uint16(b))
-	if len(b) < end {
-		return nil, b
-	}
-	return b[lengthLen:end:end], b[end:]
-}
-
-// receive processes the complete messages of a read, and returns the rest.
-func (c *conn) receive(b []byte) (rest []byte) {
-	p := c.pool
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if !countsSegments {
-		p.Metrics.Received.Inc()
-	}
-	now := p.now()
-	for {
-		message, rest := nextMessage(b)
-		if message == nil {
-			p.sendWaiting()
-			c.closeIfUnused()
-			return rest
-		}
-		b = rest
-		c.answer(message, now)
-	}
 }
 
 // answer processes one message. If it does not answer the query of its id it is dropped, and the right one may follow.
@@ -374,9 +250,9 @@ func (c *conn) answer(message []byte, now time.Time) {
 	}
 	call := f.call
 	if call == nil {
-		delete(c.byID, f.id)
 		p.Metrics.Late.Inc()
 		c.observe(f, message, now)
+		c.forget(f)
 		return
 	}
 	if reason := check(call.Query[:call.question], message); reason != "" {
@@ -392,7 +268,7 @@ func (c *conn) complete(f *flight, message []byte, now time.Time) {
 	delete(c.byID, f.id)
 	switch {
 	case f.copyOfOldest != nil:
-		f.copyOfOldest.slow = nil
+		f.copyOfOldest.slow = queryNumber{}
 	case f.copyFrom != nil:
 		p.copyAnswered(f, now)
 	}
@@ -409,14 +285,15 @@ func (c *conn) complete(f *flight, message []byte, now time.Time) {
 		other.conn.closeIfUnused()
 	}
 	call.avoid = c
-	call.finish(append([]byte(nil), message...), nil)
+	p.spareFlights.put(f)
+	p.end(call, message, nil)
 }
 
 // observe updates the order of answers and the limit of the idle time from an answer. An overtaken query is evidence only
 // when it is answered: the server may drop it.
 func (c *conn) observe(f *flight, message []byte, now time.Time) {
 	if f.number < c.highest {
-		c.pool.answeredOutOfOrder(now)
+		c.pool.answersOutOfOrder(now)
 	}
 	c.highest = max(c.highest, f.number)
 	c.pool.observeSlow(c, f, now)
@@ -427,6 +304,7 @@ func (c *conn) observe(f *flight, message []byte, now time.Time) {
 	if !ok {
 		return
 	}
+	c.pool.answersOutOfOrder(now)
 	c.idle = min(c.pool.Expire, idle)
 	if idle == 0 && !c.retired {
 		c.pool.retire(c)

@@ -2,7 +2,8 @@ package transport
 
 import (
 	"context"
-	"sync"
+
+	"github.com/nearside-dns/nearside/plugin/internal/batch"
 )
 
 // Func sends queries by a function that waits for the answer and checks it.
@@ -12,29 +13,30 @@ type Func struct {
 	// Closed is called by Close.
 	Closed func()
 
-	mu sync.Mutex
+	tasks tasks
 }
 
 // Send implements Carrier.
-func (f *Func) Send(call *Call) {
+func (f *Func) Send(_ *batch.Batch, call *Call) error {
 	ctx, cancel := context.WithDeadline(context.Background(), call.Deadline)
-	call.cancel = cancel
+	t := f.tasks.begin(call)
+	t.stop = cancel
 	go func() {
 		defer cancel()
-		reply, err := f.Exchange(ctx, call.Query)
-		f.mu.Lock()
-		defer f.mu.Unlock()
-		call.finish(reply, err)
+		reply, err := f.Exchange(ctx, t.query)
+		f.tasks.end(t, reply, err)
 	}()
+	return nil
 }
 
 // Cancel implements Carrier.
-func (f *Func) Cancel(call *Call) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	call.ended = true
-	call.cancel()
-}
+func (f *Func) Cancel(call *Call) bool { return f.tasks.cancel(call) }
+
+// maxTasks is the Capacity of a Func: each query has a goroutine.
+const maxTasks = 512
+
+// Capacity implements Carrier.
+func (f *Func) Capacity() int { return maxTasks }
 
 // Late implements Carrier.
 func (f *Func) Late(*Call) {}

@@ -7,7 +7,10 @@ import (
 	"net"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
+
+	"github.com/nearside-dns/nearside/plugin/internal/batch"
 )
 
 // Config configures a Pool.
@@ -37,12 +40,17 @@ const (
 	maxRetiredConnections = 256
 	// maxEscapes bounds them when the query may have ended other connections.
 	maxEscapes = 16
+	// minConnections is the number of full connections for which a server that closes connections after some queries has
+	// more.
+	minConnections = 2
 	// maxWaiting bounds the queries that wait for room on a connection.
 	maxWaiting = 1024
 	// maxUnsent bounds the unwritten bytes of a connection: the server may not read.
 	maxUnsent = 256 << 10
 	// maxReserved bounds the ids of a connection reserved for answers to cancelled queries.
 	maxReserved = 16384
+	// maxLateness is the time after which a check of the connections is late.
+	maxLateness = 20 * time.Millisecond
 	// dialTimeout bounds a handshake, in which two segments may be lost (RFC 6298 section 2).
 	dialTimeout = 3500 * time.Millisecond
 )
@@ -66,12 +74,19 @@ type Pool struct {
 	conns   []*conn // for queries, some still being established
 	retired []*conn // get no more queries, and are closed after their last one
 	waiting []*Call
-	closing bool
-	ticking bool
+	unsent  []*conn // with new output; empty while the mutex is unlocked
+	done    []*Call // whose owners are called; empty while the mutex is unlocked
+
+	spareFlights flightList
+	closing      bool
+	ticking      bool
+	checkAt      time.Time // of the next check
 
 	failures int // successive failed handshakes
 	retryAt  time.Time
 	dialErr  error
+
+	capacity atomic.Int64 // see Capacity
 
 	rtt    time.Duration // smoothed
 	minRTT time.Duration
@@ -80,7 +95,7 @@ type Pool struct {
 
 // NewPool returns a Pool. It opens no connection before the first query.
 func NewPool(c Config) *Pool {
-	return &Pool{Config: c, times: times{
+	p := &Pool{Config: c, times: times{
 		now:     time.Now,
 		backoff: 50 * time.Millisecond, maxBackoff: 500 * time.Millisecond,
 		minSerial: 30 * time.Second, maxSerial: 10 * time.Minute,
@@ -88,51 +103,106 @@ func NewPool(c Config) *Pool {
 		prompt: 200 * time.Millisecond,
 		tick:   50 * time.Millisecond,
 	}}
+	p.capacity.Store(int64(c.MaxInFlight * c.MaxConnections))
+	return p
+}
+
+// unlock unlocks the pool. New output is sent when the batch is flushed, or by the writers if it is nil. The caller calls
+// the owners of the returned calls.
+func (p *Pool) unlock(b *batch.Batch) (ended []*Call) {
+	for i, c := range p.unsent {
+		c.unsent, p.unsent[i] = false, nil
+		if b != nil {
+			b.Add(c)
+		} else {
+			c.wakeWriter()
+		}
+	}
+	p.unsent = p.unsent[:0]
+	ended, p.done = p.done, nil
+	p.mu.Unlock()
+	return ended
+}
+
+// unlockInCaller unlocks the pool in a goroutine of a call's owner, which is not called before the method returns.
+func (p *Pool) unlockInCaller(b *batch.Batch) {
+	if ended := p.unlock(b); len(ended) > 0 { // waiting calls failed, which is rare
+		go p.callOwners(ended)
+	}
+}
+
+// unlockAndCall unlocks the pool in one of its own goroutines.
+func (p *Pool) unlockAndCall() {
+	if ended := p.unlock(nil); len(ended) > 0 {
+		p.callOwners(ended)
+	}
+}
+
+func (p *Pool) callOwners(ended []*Call) {
+	var b batch.Batch
+	callOwners(&b, ended)
+	b.Flush()
+}
+
+// end ends a call. Its owner is called after the pool is unlocked.
+func (p *Pool) end(call *Call, reply []byte, err error) {
+	if call.end(reply, err) {
+		p.done = append(p.done, call)
+	}
 }
 
 // Send implements Carrier.
-func (p *Pool) Send(call *Call) {
+func (p *Pool) Send(b *batch.Batch, call *Call) error {
 	p.mu.Lock()
-	defer p.mu.Unlock()
+	defer p.unlockInCaller(b)
 	if !call.prepare() {
-		call.finish(nil, errQuery)
-		return
+		call.ended = true
+		return errQuery
 	}
 	if call.earlier != nil {
 		call.avoid, call.earlier = call.earlier.avoid, nil
 	}
 	p.sendWaiting()
-	p.assign(call)
+	err := p.assign(call)
+	if err != nil {
+		call.ended = true
+	}
+	return err
 }
 
-// assign sends a call, or appends it to the waiting ones.
-func (p *Pool) assign(call *Call) {
-	switch {
-	case p.trySend(call):
-	case len(p.waiting) >= maxWaiting:
-		call.finish(nil, ErrBusy)
-	default:
-		call.waits = true
-		p.waiting = append(p.waiting, call)
+// assign sends a call, or appends it to the waiting ones. After an error the caller ends it.
+func (p *Pool) assign(call *Call) error {
+	if sent, err := p.trySend(call); sent || err != nil {
+		return err
+	}
+	if len(p.waiting) >= maxWaiting {
+		return ErrBusy
+	}
+	call.waits = true
+	p.waiting = append(p.waiting, call)
+	return nil
+}
+
+// reassign sends a call again that was separated from its connection.
+func (p *Pool) reassign(call *Call) {
+	if err := p.assign(call); err != nil {
+		p.end(call, nil, err)
 	}
 }
 
-// trySend sends a call, or ends it with an error. It returns false if there is no room.
-func (p *Pool) trySend(call *Call) bool {
+// trySend sends a call. It returns false if there is no room.
+func (p *Pool) trySend(call *Call) (sent bool, err error) {
 	c, err := p.place(call)
 	switch {
-	case err != nil:
-		call.finish(nil, err)
-		return true
 	case c == nil:
-		return false
+		return false, err
 	case c.sent == 0:
 		p.Metrics.Misses.Inc()
 	default:
 		p.Metrics.Hits.Inc()
 	}
 	c.put(call)
-	return true
+	return true, nil
 }
 
 // place returns a connection with room, which may be new, or nil if all are full. It fails if no connection exists
@@ -153,6 +223,7 @@ func (p *Pool) place(call *Call) (*conn, error) {
 		}
 	}
 	limit := p.maxConns(depth)
+	p.capacity.Store(int64(depth * limit))
 	if len(p.conns) >= limit {
 		p.retireSpent()
 	}
@@ -167,6 +238,9 @@ func (p *Pool) place(call *Call) (*conn, error) {
 	return nil, p.dialErr
 }
 
+// Capacity implements Carrier. It follows a change of the server's class when a query needs another connection.
+func (p *Pool) Capacity() int { return int(p.capacity.Load()) }
+
 // maxConns returns the limit of connections: higher if each may have few queries.
 func (p *Pool) maxConns(depth int) int {
 	switch {
@@ -175,18 +249,18 @@ func (p *Pool) maxConns(depth int) int {
 	case depth == 1:
 		return max(p.MaxConnections, maxSerialConnections)
 	case p.limit > 0:
-		return p.MaxConnections * max(1, p.MaxInFlight/p.limit)
+		return max(p.MaxConnections, minConnections*max(1, p.MaxInFlight/p.limit))
 	}
 	return p.MaxConnections
 }
 
 // open begins to establish a connection.
 func (p *Pool) open() *conn {
-	c := newConn(p)
-	go c.run()
+	c, ctx := newConn(p)
+	go c.run(ctx)
 	if !p.ticking {
 		p.ticking = true
-		time.AfterFunc(p.tick, p.check)
+		p.checkIn(p.tick)
 	}
 	return c
 }
@@ -258,10 +332,13 @@ func (p *Pool) remove(c *conn) {
 func (p *Pool) sendWaiting() {
 	for len(p.waiting) > 0 {
 		call := p.waiting[0]
-		call.waits = false // before the call can be reused
-		if !p.trySend(call) {
-			call.waits = true
+		sent, err := p.trySend(call)
+		if !sent && err == nil {
 			return
+		}
+		call.waits = false
+		if err != nil {
+			p.end(call, nil, err)
 		}
 		p.waiting[0] = nil
 		p.waiting = p.waiting[1:]
@@ -270,9 +347,12 @@ func (p *Pool) sendWaiting() {
 }
 
 // Cancel implements Carrier.
-func (p *Pool) Cancel(call *Call) {
+func (p *Pool) Cancel(call *Call) bool {
 	p.mu.Lock()
-	defer p.mu.Unlock()
+	defer p.unlockInCaller(nil)
+	if call.ended {
+		return false
+	}
 	call.ended = true
 	if call.waits {
 		call.waits = false
@@ -288,13 +368,14 @@ func (p *Pool) Cancel(call *Call) {
 		c.closeIfUnused()
 	}
 	p.sendWaiting()
+	return true
 }
 
 // Late implements Carrier. A connection that has received nothing since the query was sent may be dead without an
 // error: it is retired.
 func (p *Pool) Late(call *Call) {
 	p.mu.Lock()
-	defer p.mu.Unlock()
+	defer p.unlockInCaller(nil)
 	for _, f := range call.flights {
 		call.avoid = f.conn
 		if f.conn.lastAnswer.Before(f.sent) && !f.conn.retired && f.conn.c != nil {
@@ -328,21 +409,31 @@ func (p *Pool) observeRTT(rtt time.Duration) {
 // check closes idle connections and detects stalled ones, periodically while connections exist.
 func (p *Pool) check() {
 	p.mu.Lock()
-	defer p.mu.Unlock()
+	defer p.unlockAndCall()
 	now := p.now()
+	// After a late check this process has not run for a while: answers may be in the kernel's buffers.
+	late := now.Sub(p.checkAt) >= maxLateness
 	p.expire(now)
 	p.sendWaiting() // the pause after a failed handshake may be over
 	wait := 10 * p.tick
 	for _, c := range slices.Clone(p.conns) {
 		if c.inFlight > 1 {
 			wait = p.tick
-			p.checkStall(c, now)
+			if !late {
+				p.checkStall(c, now)
+			}
 		}
 		c.countPackets()
 	}
 	if p.ticking = len(p.conns)+len(p.retired) > 0; p.ticking {
-		time.AfterFunc(wait, p.check)
+		p.checkIn(wait)
 	}
+}
+
+// checkIn checks the connections after a while.
+func (p *Pool) checkIn(wait time.Duration) {
+	p.checkAt = p.now().Add(wait)
+	time.AfterFunc(wait, p.check)
 }
 
 // expire closes connections that have been idle for long, and those above the limits.
@@ -368,7 +459,7 @@ func (p *Pool) expire(now time.Time) {
 // failed ends a connection that could not be established.
 func (p *Pool) failed(c *conn, err error) {
 	p.mu.Lock()
-	defer p.mu.Unlock()
+	defer p.unlockAndCall()
 	c.closed = true
 	p.remove(c)
 	err = fmt.Errorf("connect: %w", err)
@@ -379,7 +470,7 @@ func (p *Pool) failed(c *conn, err error) {
 	if len(p.conns) == 0 {
 		for _, call := range p.waiting {
 			call.waits = false
-			call.finish(nil, err)
+			p.end(call, nil, err)
 		}
 		p.waiting = nil
 	}
@@ -395,7 +486,7 @@ func (p *Pool) backOff(now time.Time, err error) {
 // lost ends a connection that can't be read or written any more.
 func (p *Pool) lost(c *conn, err error) {
 	p.mu.Lock()
-	defer p.mu.Unlock()
+	defer p.unlockAndCall()
 	if c.closed {
 		return
 	}
@@ -403,10 +494,7 @@ func (p *Pool) lost(c *conn, err error) {
 	c.close()
 	p.Metrics.Connections.Dec()
 	p.remove(c)
-	select {
-	case c.wake <- struct{}{}: // for the writer to end
-	default:
-	}
+	c.wakeWriter() // for it to end
 	if closedByServer(err) {
 		p.observeClose(c)
 	}
@@ -429,7 +517,7 @@ func (p *Pool) moveAll(c *conn, err error) {
 		call.avoid = c
 		call.moves++
 		if call.Alone || call.moves > limit {
-			call.finish(nil, err)
+			p.end(call, nil, err)
 			continue
 		}
 		displaced = append(displaced, call)
@@ -438,7 +526,7 @@ func (p *Pool) moveAll(c *conn, err error) {
 	for _, call := range displaced {
 		// The query may be the reason for the closes. Then it must not close further connections of others.
 		call.Alone = call.moves > 1 && p.depth(now) > 1 && len(p.retired) < maxEscapes && !now.Before(p.retryAt)
-		p.assign(call)
+		p.reassign(call)
 	}
 	p.sendWaiting()
 }
@@ -453,4 +541,26 @@ func (p *Pool) State(call *Call) (established, answers bool) {
 		answers = answers || f.conn.c != nil && f.conn.lastAnswer.After(f.sent)
 	}
 	return established, answers
+}
+
+// flightList has flights for reuse, at most maxSpareFlights.
+type flightList []*flight
+
+const maxSpareFlights = 1024
+
+func (l *flightList) put(f *flight) {
+	if *f = (flight{}); len(*l) < maxSpareFlights {
+		*l = append(*l, f)
+	}
+}
+
+// newFlight returns a flight, whose fields the caller sets.
+func (p *Pool) newFlight() *flight {
+	n := len(p.spareFlights)
+	if n == 0 {
+		return new(flight)
+	}
+	f := p.spareFlights[n-1]
+	p.spareFlights[n-1], p.spareFlights = nil, p.spareFlights[:n-1]
+	return f
 }

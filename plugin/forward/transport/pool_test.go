@@ -150,7 +150,7 @@ func TestNoQuery(t *testing.T) {
 	for name, query := range map[string][]byte{"nothing": nil, "a header": make([]byte, 12)} {
 		s := newSent(t, "x.example.")
 		s.Query = query
-		b.Send(s.Call)
+		s.sendTo(b)
 		if err := s.fails(); !errors.Is(err, errQuery) {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -319,7 +319,7 @@ func TestLongQueries(t *testing.T) {
 	for i := range 20 { // more bytes than one write
 		s := newSent(t, letters(i)+".example.")
 		s.Query = append(s.Query, make([]byte, maxMessage-len(s.Query))...)
-		b.Send(s.Call)
+		s.sendTo(b)
 		all = append(all, s)
 	}
 	for _, s := range all {
@@ -336,7 +336,7 @@ func TestFirstQueryHasKeepAlive(t *testing.T) {
 	ask := func() *sent {
 		s := newSent(t, "www.example.")
 		s.Query = withOPT(t)
-		b.Send(s.Call)
+		s.sendTo(b)
 		return s
 	}
 	first, second := ask(), ask()
@@ -605,7 +605,7 @@ func TestAlone(t *testing.T) {
 	q := one.query()
 	alone := newSent(t, "alone.example.")
 	alone.Alone = true
-	b.Send(alone.Call)
+	alone.sendTo(b)
 	two := b.accept()
 	other := b.send("other.example.")
 	received := one.query()
@@ -619,14 +619,14 @@ func TestAlone(t *testing.T) {
 	// Cancelling closes the connection, even during the handshake.
 	alone = newSent(t, "again.example.")
 	alone.Alone = true
-	b.Send(alone.Call)
+	alone.sendTo(b)
 	b.Cancel(alone.Call)
 	becomes(t, "connections", b.Metrics.Connections, 1)
 	alone.notDone()
 	// A lost one is not repeated.
 	alone = newSent(t, "lost.example.")
 	alone.Alone = true
-	b.Send(alone.Call)
+	alone.sendTo(b)
 	for {
 		c := b.accept()
 		if err := c.SetReadDeadline(time.Now().Add(soon)); err != nil {
@@ -702,7 +702,7 @@ func TestElsewhere(t *testing.T) {
 	first.answered()
 	again := newSent(t, "again.example.")
 	again.Elsewhere(first.Call)
-	b.Send(again.Call)
+	again.sendTo(b)
 	two := b.accept()
 	two.respond(answer(two.query()))
 	again.answered()
@@ -726,7 +726,7 @@ func TestElsewhereUnavailable(t *testing.T) {
 			for _, name := range []string{"second.example.", "third.example."} {
 				again := newSent(t, name)
 				again.Elsewhere(first.Call)
-				b.Send(again.Call)
+				again.sendTo(b)
 				one.respond(answer(one.query()))
 				again.answered()
 			}
@@ -906,7 +906,7 @@ func TestServerThatDoesNotRead(t *testing.T) {
 		s := newSent(t, letters(i)+".example.")
 		s.Query = append(s.Query, make([]byte, 10000)...)
 		started := time.Now()
-		b.Send(s.Call)
+		s.sendTo(b)
 		if took := time.Since(started); took > 5*time.Second {
 			t.Fatalf("Send took %v", took)
 		}
@@ -956,7 +956,7 @@ func TestWriteTime(t *testing.T) {
 	for i := range 3000 {
 		s := newSent(t, letters(i)+".example.")
 		s.Query = append(s.Query, make([]byte, 10000)...)
-		b.Send(s.Call)
+		s.sendTo(b)
 		defer b.Cancel(s.Call)
 	}
 	b.accept().close() // after the first is lost
@@ -1028,7 +1028,7 @@ func TestFunc(t *testing.T) {
 	f.Late(cancelled.Call)
 	late := newSent(t, "unanswered.example.")
 	late.Deadline = time.Now().Add(10 * time.Millisecond)
-	f.Send(late.Call)
+	late.sendTo(f)
 	if err := late.fails(); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("error %v", err)
 	}

@@ -142,7 +142,7 @@ func randomCall(t *testing.T, b *testbed, r *rand.Rand, name string, answered, f
 		if i > 0 && r.IntN(10) == 0 {
 			calls[i].Elsewhere(calls[0].Call)
 		}
-		b.Send(calls[i].Call)
+		calls[i].sendTo(b)
 	}
 	for _, s := range calls {
 		switch what := r.IntN(20); what {

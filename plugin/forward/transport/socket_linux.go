@@ -1,9 +1,12 @@
 package transport
 
 import (
+	"io"
 	"net"
+	"os"
 	"syscall"
 	"time"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -11,45 +14,6 @@ import (
 // unacknowledged limits the time for which sent data may be unacknowledged (tcp(7), TCP_USER_TIMEOUT): three
 // retransmissions, and short enough for a second try.
 const unacknowledged = time.Second
-
-// control sets socket options before connecting: over UDP, network errors are reported at once (ip(7), IP_RECVERR).
-func control(network, _ string, raw syscall.RawConn) error {
-	var failed error
-	err := raw.Control(func(fd uintptr) {
-		switch network {
-		case "udp4":
-			failed = unix.SetsockoptInt(int(fd), unix.SOL_IP, unix.IP_RECVERR, 1)
-		case "udp6":
-			failed = unix.SetsockoptInt(int(fd), unix.SOL_IPV6, unix.IPV6_RECVERR, 1)
-		}
-	})
-	if err != nil {
-		return err
-	}
-	return failed
-}
-
-// unread returns a function that reports whether an idle socket has received an answer or an error (poll(2)): neither
-// belongs to the next query. The function allocates nothing; calls must not be concurrent.
-func unread(c *net.UDPConn) func() (answer, failed bool) {
-	raw := rawConn(c)
-	if raw == nil {
-		return unknownUnread
-	}
-	sockets := []unix.PollFd{{Events: unix.POLLIN}}
-	var err error
-	poll := func(fd uintptr) {
-		sockets[0].Fd = int32(fd) // #nosec G115 -- the kernel's are int32
-		_, err = unix.Poll(sockets, 0)
-	}
-	return func() (answer, failed bool) {
-		if raw.Control(poll) != nil || err != nil {
-			return false, true
-		}
-		events := sockets[0].Revents
-		return events&unix.POLLIN != 0, events&^unix.POLLIN != 0
-	}
-}
 
 // setUserTimeout makes the kernel close a connection whose peer does not acknowledge data. It is set after the handshake,
 // which the option would end after one lost segment.
@@ -96,4 +60,80 @@ func segments(c net.Conn) (p packets, ok bool) {
 		}
 	})
 	return p, ok && err == nil
+}
+
+// stream is the socket of a plain TCP connection, for writes and reads without blocking. One goroutine writes at a time,
+// and one reads.
+type stream struct {
+	raw     syscall.RawConn
+	control func(fd uintptr)
+	b       []byte // to be written
+	n       int    // written
+	errno   syscall.Errno
+}
+
+// newStream returns the socket of a connection, or nil if it is not plain TCP.
+func newStream(c net.Conn) *stream {
+	t, is := c.(*net.TCPConn)
+	if !is {
+		return nil
+	}
+	raw, err := t.SyscallConn()
+	if err != nil {
+		return nil
+	}
+	s := &stream{raw: raw}
+	s.control = func(fd uintptr) {
+		// RawSyscall6, since the call does not wait: Syscall6 would let the scheduler move the processor to another thread.
+		n, _, errno := unix.RawSyscall6(unix.SYS_SENDTO, fd, uintptr(unsafe.Pointer(&s.b[0])), uintptr(len(s.b)), unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL, 0, 0) // #nosec G103
+		s.n, s.errno = int(n), errno
+	}
+	return s
+}
+
+// write writes as much of b, which is not empty, as the kernel accepts at once.
+func (s *stream) write(b []byte) (n int, err error) {
+	for {
+		s.b = b
+		err := s.raw.Control(s.control)
+		s.b = nil
+		switch {
+		case err != nil:
+			return 0, err
+		case s.errno == 0:
+			return s.n, nil
+		case s.errno == unix.EAGAIN:
+			return 0, nil
+		case s.errno != unix.EINTR:
+			return 0, os.NewSyscallError("sendto", s.errno)
+		}
+	}
+}
+
+// read reads into a connection until its end.
+func (s *stream) read(c *conn) error {
+	var end error
+	err := s.raw.Read(func(fd uintptr) (ended bool) {
+		for {
+			b := c.room()
+			n, _, errno := unix.RawSyscall6(unix.SYS_RECVFROM, fd, uintptr(unsafe.Pointer(&b[0])), uintptr(len(b)), unix.MSG_DONTWAIT, 0, 0) // #nosec G103
+			switch {
+			case errno == unix.EAGAIN:
+				return false
+			case errno == unix.EINTR:
+			case errno != 0:
+				end = os.NewSyscallError("recvfrom", errno)
+				return true
+			case n == 0:
+				end = io.EOF
+				return true
+			default:
+				c.received(int(n))
+			}
+		}
+	})
+	if err != nil {
+		return err
+	}
+	return end
 }

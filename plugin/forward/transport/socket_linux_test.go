@@ -71,7 +71,7 @@ func TestHandshakeTimeout(t *testing.T) {
 	}
 	alone := newSent(t, "alone.example.")
 	alone.Alone = true
-	b.Send(alone.Call)
+	alone.sendTo(b)
 	b.Cancel(alone.Call)
 	all := b.sendAll(100, "n")
 	for _, s := range all {
@@ -105,7 +105,7 @@ func TestConnectIsCancelled(t *testing.T) {
 	}
 	alone := newSent(t, "alone.example.")
 	alone.Alone = true
-	b.Send(alone.Call)
+	alone.sendTo(b)
 	b.Cancel(alone.Call)
 	select {
 	case err := <-dialed:

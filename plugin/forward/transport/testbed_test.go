@@ -18,6 +18,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
+	"github.com/nearside-dns/nearside/plugin/internal/batch"
 	"github.com/nearside-dns/nearside/test/forward/rogue"
 )
 
@@ -401,14 +402,30 @@ type sent struct {
 func newSent(t testing.TB, name string) *sent {
 	t.Helper()
 	s := &sent{name: name, done: make(chan *Call, 2), t: t}
-	s.Call = &Call{Query: question(t, name), Deadline: time.Now().Add(2 * soon), Done: s.done}
+	s.Call = &Call{Query: question(t, name), Deadline: time.Now().Add(2 * soon), Owner: s}
 	return s
+}
+
+// Ended implements Owner.
+func (s *sent) Ended(_ *batch.Batch, call *Call) {
+	call.Reply = slices.Clone(call.Reply)
+	s.done <- call
+}
+
+// sendTo sends the call, and ends it after an error.
+func (s *sent) sendTo(to Carrier) {
+	var b batch.Batch
+	if err := to.Send(&b, s.Call); err != nil {
+		s.Err = err
+		s.done <- s.Call
+	}
+	b.Flush()
 }
 
 func send(t testing.TB, to Carrier, name string) *sent {
 	t.Helper()
 	s := newSent(t, name)
-	to.Send(s.Call)
+	s.sendTo(to)
 	return s
 }
 

@@ -2,7 +2,6 @@ package transport
 
 import (
 	"cmp"
-	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -12,31 +11,32 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/nearside-dns/nearside/plugin/internal/batch"
+	"github.com/nearside-dns/nearside/plugin/internal/wheel"
 )
 
 const (
 	// maxIdleSockets is the default limit of idle sockets.
 	maxIdleSockets = 64
-	// bufferSize is the size of a receive buffer, unless the query allows longer answers. An answer that fills the
-	// buffer may be cut off.
-	bufferSize = 4097
+	// maxReply is the length in bytes from which an answer counts as cut off, unless the query allows longer ones.
+	maxReply = 4097
 	// maxGuesses bounds the answers with wrong ids that a query receives on one port: their sender may know the port.
 	maxGuesses = 16
 	// maxPorts bounds the ports that one query is sent from.
 	maxPorts = 3
+	// maxSockets bounds the sockets with a query, and half of the open files that the process may have.
+	maxSockets = 8192
 	// maxUses bounds the queries sent from one port, since an attacker may learn the port.
 	maxUses = 100
 )
 
-var (
-	errCancelled = errors.New("cancelled")
-	errGuessed   = errors.New("many answers with wrong ids")
-)
+var errGuessed = errors.New("many answers with wrong ids")
 
 // Datagrams sends queries over UDP. Each query has its own socket while it is in flight, with a random port and id,
-// RFC 5452 section 4.
+// RFC 5452 section 4. No goroutine waits for its answer.
 type Datagrams struct {
-	// Address is the server's host:port.
+	// Address is the server's IP address and port.
 	Address string
 	// Source is the local address; nil leaves the choice to the kernel.
 	Source net.IP
@@ -47,115 +47,155 @@ type Datagrams struct {
 	Metrics        *Metrics
 
 	mu       sync.Mutex
+	inFlight int
 	idle     []*socket // the one with the longest idle time first
 	closing  bool
 	sweeping bool
 }
 
-// socket is connected to the server.
+// socket is connected to the server. The mutex of its Datagrams guards it while it has a call.
 type socket struct {
-	c          *net.UDPConn
+	handle
+	d          *Datagrams
 	made, used time.Time
 	uses       int
 	exposed    bool // received a datagram that is not the answer: its sender may know the port
-	unread     func() (answer, failed bool)
-}
 
-// unknownUnread replaces unread if the content of a socket can't be examined.
-func unknownUnread() (answer, failed bool) { return false, true }
+	call    *Call // in flight
+	id      uint16
+	reused  bool // the call is not its first
+	guesses int  // answers with wrong ids
+	ports   int  // the call was sent from before
+	limit   wheel.Deadline
+}
 
 // Send implements Carrier.
-func (d *Datagrams) Send(call *Call) {
+func (d *Datagrams) Send(_ *batch.Batch, call *Call) error {
 	if !call.prepare() {
-		d.finish(call, nil, errQuery)
-		return
+		call.ended = true
+		return errQuery
 	}
-	go d.carry(call)
-}
-
-// carry sends a query and waits for the answer.
-func (d *Datagrams) carry(call *Call) {
-	s, reused, err := d.socketFor(call)
+	if d.isFull() {
+		call.ended = true
+		return ErrBusy
+	}
+	s, err := d.start(call, d.reusable(), 1)
 	if err != nil {
-		d.finish(call, nil, err)
-		return
+		call.ended = true
+		return err
 	}
-	reply, err := d.exchange(s, call)
-	// On a reused socket a refusal may be of the query before.
-	for ports := 1; ports < maxPorts && (reused && refused(err) || errors.Is(err, errGuessed)); ports++ {
-		d.drop(s)
-		reused = false
-		if s, err = d.connect(call); err == nil {
-			reply, err = d.exchange(s, call)
-		}
-	}
-	switch {
-	case s == nil:
-	case err != nil, s.exposed: // a late answer must not be read as that of the next query
-		d.drop(s)
-	default:
-		d.release(s)
-	}
-	d.finish(call, reply, err)
-}
-
-func (d *Datagrams) finish(call *Call, reply []byte, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	call.finish(reply, err)
+	d.attach(s, call)
+	return nil
 }
 
-// socketFor returns a socket for a call, and whether it was used before.
-func (d *Datagrams) socketFor(call *Call) (s *socket, reused bool, err error) {
-	for {
-		s := d.nextIdle(call)
+// isFull reports whether no more queries may be in flight.
+func (d *Datagrams) isFull() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.inFlight >= d.Capacity()
+}
+
+// Capacity implements Carrier.
+func (d *Datagrams) Capacity() int { return min(maxSockets, openFiles()/2) }
+
+// start sends a query from a socket, or a new one if that is nil or has an old error. ports are those used for the query.
+func (d *Datagrams) start(call *Call, s *socket, ports int) (*socket, error) {
+	for reused := s != nil; ; reused = false {
 		if s == nil {
-			s, err = d.connect(call)
-			return s, false, err
+			var err error
+			if s, err = d.connect(); err != nil {
+				return nil, err
+			}
 		}
+		err := d.write(s, call)
+		if err == nil {
+			s.reused, s.ports, s.guesses = reused, ports, 0
+			return s, nil
+		}
+		d.drop(s)
+		if s = nil; !reused || !refused(err) || ports >= maxPorts {
+			return nil, err
+		}
+		ports++
+	}
+}
+
+// write sends a query with a random id.
+func (d *Datagrams) write(s *socket, call *Call) error {
+	buf, _ := queryBuffers.Get().(*[]byte)
+	defer queryBuffers.Put(buf)
+	*buf = append((*buf)[:0], call.Query...)
+	s.id = uint16(rand.Uint32()) // #nosec G404 G115 -- ChaCha8, seeded by the system
+	setID(*buf, s.id)
+	if err := s.handle.write(*buf); err != nil {
+		return err
+	}
+	d.Metrics.Sent.Inc()
+	d.Metrics.Depth.Observe(1)
+	return nil
+}
+
+var queryBuffers = sync.Pool{New: func() any { return new([]byte) }}
+
+// attach makes a call wait for a datagram of a socket. The caller holds the mutex.
+func (d *Datagrams) attach(s *socket, call *Call) {
+	d.Metrics.InFlight.Inc()
+	d.inFlight++
+	s.call, call.socket = call, s
+	if !call.Deadline.IsZero() {
+		wheel.Process.Set(&s.limit, call.Deadline)
+	}
+	s.watch()
+}
+
+// detach separates a socket from its call. The caller holds the mutex.
+func (d *Datagrams) detach(s *socket) {
+	d.Metrics.InFlight.Dec()
+	d.inFlight--
+	s.call.socket, s.call = nil, nil
+	wheel.Process.Stop(&s.limit)
+}
+
+// reusable returns an idle socket, or nil.
+func (d *Datagrams) reusable() *socket {
+	for s := d.nextIdle(); s != nil; s = d.nextIdle() {
 		answer, failed := s.unread()
 		if !answer && !failed {
 			d.Metrics.Hits.Inc()
-			return s, true, nil
+			return s
 		}
 		if answer {
 			d.Metrics.Dropped[Early].Inc()
 		}
 		d.drop(s)
 	}
+	return nil
 }
 
-// connect opens a socket for a call.
-func (d *Datagrams) connect(call *Call) (*socket, error) {
+// connect opens a socket.
+func (d *Datagrams) connect() (*socket, error) {
 	d.Metrics.Misses.Inc()
-	ctx, cancel := context.WithDeadline(context.Background(), call.Deadline)
-	defer cancel()
-	c, err := Dialer("udp", d.Source).DialContext(ctx, "udp", d.Address)
-	if err != nil {
+	s := &socket{d: d, made: time.Now()}
+	s.limit.Owner = s
+	if err := s.open(d.Address, d.Source); err != nil {
 		return nil, fmt.Errorf("connect: %w", err)
 	}
-	u, ok := c.(*net.UDPConn)
-	if !ok {
-		return nil, fmt.Errorf("connect: a %T for UDP", c)
-	}
 	d.Metrics.Connections.Inc()
-	s := &socket{c: u, made: time.Now(), unread: unread(u)}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	call.socket = s
 	return s, nil
 }
 
-// nextIdle returns the socket with the longest idle time for a call, so that ports alternate, or nil.
-func (d *Datagrams) nextIdle(call *Call) *socket {
+// nextIdle returns the socket with the longest idle time, so that ports alternate, or nil.
+func (d *Datagrams) nextIdle() (s *socket) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.closeExpired(time.Now())
 	if len(d.idle) == 0 {
 		return nil
 	}
-	call.socket, d.idle = d.idle[0], d.idle[1:]
-	return call.socket
+	s, d.idle = d.idle[0], d.idle[1:]
+	return s
 }
 
 // closeExpired closes idle sockets that have reached Expire or MaxAge, up to the first that has not.
@@ -170,13 +210,12 @@ func (d *Datagrams) closeExpired(now time.Time) {
 	}
 }
 
-// release makes a socket idle, or closes it.
+// release makes a socket idle, or closes it: also one that has received other datagrams, since a late one must not be read as
+// the answer to the next query. The caller holds the mutex.
 func (d *Datagrams) release(s *socket) {
 	s.used = time.Now()
 	s.uses++
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.closing || d.Expire <= 0 || s.uses >= maxUses || len(d.idle) >= cmp.Or(d.MaxIdle, maxIdleSockets) {
+	if s.exposed || d.closing || d.Expire <= 0 || s.uses >= maxUses || len(d.idle) >= cmp.Or(d.MaxIdle, maxIdleSockets) {
 		d.drop(s)
 		return
 	}
@@ -198,73 +237,95 @@ func (d *Datagrams) sweep() {
 }
 
 func (d *Datagrams) drop(s *socket) {
-	_ = s.c.Close() // no data is lost
+	s.close()
 	d.Metrics.Connections.Dec()
 }
 
-// buffers are receive buffers of bufferSize.
-var buffers = sync.Pool{New: func() any { b := make([]byte, bufferSize); return &b }}
+// readable processes a datagram of a socket, or its error. Other datagrams than the answer are dropped: they may be forged. It
+// returns true if there may be more. read returns errNothing without a datagram, and is called while the socket is open.
+func (s *socket) readable(b *batch.Batch, read func(*socket) ([]byte, error)) (more bool) {
+	d := s.d
+	d.mu.Lock()
+	call := s.call
+	if call == nil {
+		d.mu.Unlock()
+		return false
+	}
+	reply, err := read(s)
+	switch {
+	case errors.Is(err, errNothing):
+		s.watch()
+		d.mu.Unlock()
+		return false
+	case err == nil:
+		if reply, err = s.examine(reply); reply == nil && err == nil {
+			d.mu.Unlock()
+			return true
+		}
+	}
+	d.detach(s)
+	if err == nil {
+		d.release(s)
+	} else if d.drop(s); d.repeat(s, call, err) {
+		d.mu.Unlock()
+		return false
+	}
+	ended := call.end(reply, err)
+	d.mu.Unlock()
+	if ended {
+		call.Owner.Ended(b, call)
+	}
+	return false
+}
 
-// bufferFor returns a buffer for the longest answer that the OPT record of a query allows, RFC 6891 section 6.2.3.
-func bufferFor(call *Call) *[]byte {
-	opt := call.Query[call.question:]
+// errNothing reports that a socket has no datagram.
+var errNothing = errors.New("no datagram")
+
+// examine returns the answer to the call, or nil if the datagram is another one. The caller holds the mutex.
+func (s *socket) examine(reply []byte) ([]byte, error) {
+	d, call := s.d, s.call
+	d.Metrics.Received.Inc()
+	reason := check(call.Query[:call.question], reply)
+	if len(reply) >= headerLen && binary.BigEndian.Uint16(reply) != s.id {
+		reason = WrongID
+		s.guesses++
+	}
+	switch {
+	case reason == "" && len(reply) >= call.room(): // the answer may be cut off
+		return truncated(reply[:call.question]), nil
+	case reason == "":
+		return reply, nil
+	}
+	s.exposed = true
+	d.Metrics.Dropped[reason].Inc()
+	if s.guesses >= maxGuesses {
+		return nil, errGuessed
+	}
+	return nil, nil
+}
+
+// repeat sends a call from another port after an error that may not be its own: on a reused socket a refusal may be of the
+// query before. It returns false if it does not. The caller holds the mutex.
+func (d *Datagrams) repeat(s *socket, call *Call, err error) bool {
+	if s.ports >= maxPorts || !errors.Is(err, errGuessed) && !(s.reused && refused(err)) {
+		return false
+	}
+	other, err := d.start(call, nil, s.ports+1)
+	if err != nil {
+		return false
+	}
+	d.attach(other, call)
+	return true
+}
+
+// room returns the length of an answer to the query that may be cut off: one more than the OPT record allows, RFC 6891 section
+// 6.2.3.
+func (c *Call) room() int {
+	opt := c.Query[c.question:]
 	if len(opt) >= optLen && opt[0] == 0 && binary.BigEndian.Uint16(opt[1:]) == typeOPT {
-		if size := int(binary.BigEndian.Uint16(opt[3:])); size >= bufferSize {
-			b := make([]byte, size+1)
-			return &b
-		}
+		return max(maxReply, int(binary.BigEndian.Uint16(opt[3:]))+1)
 	}
-	buf, _ := buffers.Get().(*[]byte)
-	return buf
-}
-
-// exchange sends a query and receives the answer. Other datagrams are dropped: they may be forged.
-func (d *Datagrams) exchange(s *socket, call *Call) ([]byte, error) {
-	d.Metrics.InFlight.Inc()
-	defer d.Metrics.InFlight.Dec()
-	defer d.detach(call)
-	query := append(make([]byte, 0, len(call.Query)), call.Query...)
-	id := uint16(rand.Uint32()) // #nosec G404 G115 -- ChaCha8, seeded by the system
-	setID(query, id)
-	if err := d.setDeadline(s, call); err != nil {
-		return nil, err
-	}
-	if _, err := s.c.Write(query); err != nil {
-		return nil, err
-	}
-	d.Metrics.Sent.Inc()
-	d.Metrics.Depth.Observe(1)
-	return d.receive(s, call, id)
-}
-
-// receive waits for the answer to a query that was sent with an id.
-func (d *Datagrams) receive(s *socket, call *Call, id uint16) ([]byte, error) {
-	buf := bufferFor(call)
-	if len(*buf) == bufferSize {
-		defer buffers.Put(buf)
-	}
-	for guesses := 0; guesses < maxGuesses; {
-		n, err := s.c.Read(*buf)
-		if err != nil {
-			return nil, err
-		}
-		d.Metrics.Received.Inc()
-		reply := (*buf)[:n]
-		reason := check(call.Query[:call.question], reply)
-		if n >= headerLen && binary.BigEndian.Uint16(reply) != id {
-			reason = WrongID
-			guesses++
-		}
-		switch {
-		case reason == "" && n == len(*buf): // the answer may be cut off
-			return truncated(reply[:call.question]), nil
-		case reason == "":
-			return append([]byte(nil), reply...), nil
-		}
-		s.exposed = true
-		d.Metrics.Dropped[reason].Inc()
-	}
-	return nil, errGuessed
+	return maxReply
 }
 
 // truncated returns a truncated answer with the header and question of another, RFC 1035 section 4.1.1.
@@ -275,31 +336,39 @@ func truncated(begin []byte) []byte {
 	return reply
 }
 
-// setDeadline limits the wait for an answer. It fails if the call is cancelled.
-func (d *Datagrams) setDeadline(s *socket, call *Call) error {
+// Expired implements wheel.Owner: the deadline of the call is over.
+func (s *socket) Expired(now time.Time) {
+	d := s.d
 	d.mu.Lock()
-	defer d.mu.Unlock()
-	if call.ended {
-		return errCancelled
+	call := s.call
+	if call == nil || call.Deadline.IsZero() || now.Before(call.Deadline) { // the socket is used for another call now
+		d.mu.Unlock()
+		return
 	}
-	return s.c.SetDeadline(call.Deadline)
-}
-
-// detach separates a socket from a call before another call uses it: Cancel of the first must not end the second.
-func (d *Datagrams) detach(call *Call) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	call.socket = nil
+	d.detach(s)
+	d.drop(s)
+	ended := call.end(nil, os.ErrDeadlineExceeded)
+	d.mu.Unlock()
+	if ended {
+		var b batch.Batch
+		call.Owner.Ended(&b, call)
+		b.Flush()
+	}
 }
 
 // Cancel implements Carrier.
-func (d *Datagrams) Cancel(call *Call) {
+func (d *Datagrams) Cancel(call *Call) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	call.ended = true
-	if call.socket != nil {
-		_ = call.socket.c.SetDeadline(time.Unix(1, 0)) // the reader closes the socket
+	if call.ended {
+		return false
 	}
+	call.ended = true
+	if s := call.socket; s != nil {
+		d.detach(s)
+		d.drop(s)
+	}
+	return true
 }
 
 // Late implements Carrier.

@@ -291,7 +291,7 @@ func TestUDPStaleError(t *testing.T) {
 		t.Fatal(err)
 	}
 	d.mu.Lock()
-	_, err := d.idle[0].c.Write([]byte("something too late"))
+	err := d.idle[0].write([]byte("something too late"))
 	d.mu.Unlock()
 	if err != nil {
 		t.Fatal(err)
@@ -378,7 +378,7 @@ func TestUDPUnanswered(t *testing.T) {
 	d := newDatagrams(t, s)
 	one := newSent(t, "never.example.")
 	one.Deadline = time.Now().Add(20 * time.Millisecond)
-	d.Send(one.Call)
+	one.sendTo(d)
 	p := s.next()
 	if err := one.fails(); !errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Errorf("error %v", err)
@@ -437,7 +437,7 @@ func TestUDPCancelLeavesOthers(t *testing.T) {
 		workers.Go(func() {
 			for i := range 1000 {
 				one := newSent(t, "www.example.")
-				d.Send(one.Call)
+				one.sendTo(d)
 				if i%2 == 0 {
 					for s := 0; s < i%40; s++ {
 						time.Sleep(0)
@@ -497,7 +497,7 @@ func TestUDPLongAnswers(t *testing.T) {
 			if c.size > 0 {
 				one.Query = append(edit(one.Query, func(b []byte) { b[arcountAt+1]++ }), 0, 0, typeOPT, byte(c.size>>8), byte(c.size), 0, 0, 0, 0, 0, 0)
 			}
-			d.Send(one.Call)
+			one.sendTo(d)
 			p := s.next()
 			long := answer(p.query)
 			s.respond(p, append(long, make([]byte, c.length-len(long))...))
@@ -518,7 +518,7 @@ func TestUDPErrors(t *testing.T) {
 	d := &Datagrams{Address: "127.0.0.1:53", Metrics: newMetrics()}
 	one := newSent(t, "x.example.")
 	one.Query = one.Query[:12]
-	d.Send(one.Call)
+	one.sendTo(d)
 	if err := one.fails(); !errors.Is(err, errQuery) {
 		t.Errorf("error %v", err)
 	}

@@ -9,14 +9,21 @@ import (
 
 // Answer is a packed reply without an OPT record, with the offsets of the fields that AppendReply patches.
 type Answer struct {
-	packed    []byte
-	ttls      []uint16   // offsets of the TTLs
-	owners    []uint16   // offsets of owner names equal to the question's name and not compressed
+	packed    []byte     // the reply; the offsets below are behind it in the same allocation
+	ttls      offsets    // of the TTLs
+	owners    offsets    // of owner names equal to the question's name and not compressed
 	serial    uint16     // offset of the serial of the SOA record in the authority section, 0 without one
 	shuffled  addressRun // the addresses of the answer section that Patch.Shuffle permutes
 	glue      uint16     // offset of the addresses that end the additional section
 	glueCount uint16     // number of these addresses; 0 if Patch.Shuffle does not permute them
 	ordered   bool       // CoreDNS's loadbalance gives the records orders that Patch.Shuffle does not
+}
+
+// offsets are offsets of two bytes each.
+type offsets []byte
+
+func (o offsets) add(at int) offsets {
+	return binary.BigEndian.AppendUint16(o, uint16(at)) // #nosec G115 -- a message is shorter than 64 KiB
 }
 
 // addressRun is a run of adjacent address records of one RRset.
@@ -33,31 +40,57 @@ var (
 	errUnstorable = errors.New("answer with an OPT or TSIG record")
 )
 
-// newAnswer returns the Answer of a packed reply with one question and without an OPT record. It refers to the bytes,
-// which must not change.
+// minRecordLen is the length of a record of the root without data, RFC 1035 section 4.1.3.
+const minRecordLen = 1 + 10
+
+// newAnswer returns the Answer of a packed reply with one question and without an OPT record. It copies the bytes, to one
+// allocation with all offsets.
 func newAnswer(packed []byte) (Answer, error) {
-	a := Answer{packed: packed}
-	if len(packed) < HeaderLen || len(packed) > dns.MaxMsgSize-OptLen || binary.BigEndian.Uint16(packed[4:]) != 1 {
+	n := len(packed)
+	if n < HeaderLen || n > dns.MaxMsgSize-OptLen || binary.BigEndian.Uint16(packed[4:]) != 1 {
 		return Answer{}, errMalformed
 	}
+	records := 0
+	for _, countAt := range sectionCounts {
+		records += int(binary.BigEndian.Uint16(packed[countAt:]))
+	}
+	if records > n/minRecordLen {
+		return Answer{}, errMalformed
+	}
+	b := make([]byte, n+2*2*records)
+	copy(b, packed)
+	ttls := n + 2*records
+	a := Answer{packed: b[:n:n], ttls: b[n:n:ttls], owners: b[ttls:ttls]}
+	if err := a.parse(); err != nil {
+		return Answer{}, err
+	}
+	return a, nil
+}
+
+// sectionCounts are the offsets of the numbers of records, RFC 1035 section 4.1.1.
+var sectionCounts = [3]int{sectionAnswer: 6, sectionAuthority: 8, sectionAdditional: 10}
+
+// parse sets the fields other than packed.
+func (a *Answer) parse() error {
+	packed := a.packed
 	var q Query
 	if !q.parseName(packed) { // without compression, since AppendReply overwrites it with the query's name
-		return Answer{}, errMalformed
+		return errMalformed
 	}
 	question := HeaderLen + q.NameLen
 	at := question + 4
 	var sections [3]sectionOrder
 	if at > len(packed) {
-		return Answer{}, errMalformed
+		return errMalformed
 	}
-	for section, countAt := range []int{6, 8, 10} {
+	for section, countAt := range sectionCounts {
 		for range binary.BigEndian.Uint16(packed[countAt:]) {
 			r, ok := readRecord(packed, at)
 			if !ok {
-				return Answer{}, errMalformed
+				return errMalformed
 			}
 			if r.rrtype == dns.TypeOPT || r.rrtype == dns.TypeTSIG {
-				return Answer{}, errUnstorable
+				return errUnstorable
 			}
 			a.addOffsets(r, section, packed[HeaderLen:question])
 			sections[section].add(packed, r)
@@ -65,7 +98,7 @@ func newAnswer(packed []byte) (Answer, error) {
 		}
 	}
 	if at != len(packed) {
-		return Answer{}, errMalformed
+		return errMalformed
 	}
 	if a.Rcode() != dns.RcodeSuccess || a.shuffled.count < 2 { // loadbalance does not change errors
 		a.shuffled = addressRun{}
@@ -73,7 +106,7 @@ func newAnswer(packed []byte) (Answer, error) {
 	if a.Rcode() == dns.RcodeSuccess {
 		a.setOrder(&sections)
 	}
-	return a, nil
+	return nil
 }
 
 // setOrder sets glue, glueCount and ordered. In each section, CoreDNS's loadbalance sorts records (CNAMEs, others,
@@ -176,9 +209,9 @@ const (
 
 // addOffsets adds the offsets of a record's fields that AppendReply patches. name is the question's.
 func (a *Answer) addOffsets(r record, section int, name []byte) {
-	a.ttls = append(a.ttls, uint16(r.ttl)) // #nosec G115 -- a message is shorter than 64 KiB
+	a.ttls = a.ttls.add(r.ttl)
 	if owner := a.packed[r.owner:min(r.owner+len(name), len(a.packed))]; equalFold(owner, name) {
-		a.owners = append(a.owners, uint16(r.owner)) // #nosec G115
+		a.owners = a.owners.add(r.owner)
 	}
 	// The serial is the first of five numbers at the end, RFC 1035 section 3.3.13.
 	if section == sectionAuthority && r.rrtype == dns.TypeSOA && r.end-r.data >= 20 {
@@ -235,7 +268,7 @@ func (a *Answer) HasData() bool {
 func (a *Answer) Ordered() bool { return a.ordered }
 
 // Size returns the memory of the answer in bytes.
-func (a *Answer) Size() int { return cap(a.packed) + 2*cap(a.ttls) + 2*cap(a.owners) }
+func (a *Answer) Size() int { return len(a.packed) + cap(a.ttls) + cap(a.owners) }
 
 // Patch is the set of changes to a stored answer for one reply.
 type Patch struct {
@@ -277,8 +310,8 @@ func (a *Answer) AppendReply(dst, query []byte, q *Query, p *Patch) []byte {
 	name := query[HeaderLen : HeaderLen+q.NameLen]
 	copy(m[HeaderLen:], name)
 	if q.Upper {
-		for _, at := range a.owners {
-			copy(m[at:], name)
+		for rest := a.owners; len(rest) >= 2; rest = rest[2:] {
+			copy(m[binary.BigEndian.Uint16(rest):], name)
 		}
 	}
 	a.setTTLs(m, p)
@@ -302,17 +335,18 @@ func (a *Answer) AppendReply(dst, query []byte, q *Query, p *Patch) []byte {
 
 func (a *Answer) setTTLs(m []byte, p *Patch) {
 	if p.FixedTTL {
-		for _, at := range a.ttls {
-			binary.BigEndian.PutUint32(m[at:], p.TTL)
+		for rest := a.ttls; len(rest) >= 2; rest = rest[2:] {
+			binary.BigEndian.PutUint32(m[binary.BigEndian.Uint16(rest):], p.TTL)
 		}
 		return
 	}
 	if p.Age == 0 {
 		return
 	}
-	for _, at := range a.ttls {
-		ttl := binary.BigEndian.Uint32(m[at:])
-		binary.BigEndian.PutUint32(m[at:], ttl-min(ttl, p.Age))
+	for rest := a.ttls; len(rest) >= 2; rest = rest[2:] {
+		field := m[binary.BigEndian.Uint16(rest):]
+		ttl := binary.BigEndian.Uint32(field)
+		binary.BigEndian.PutUint32(field, ttl-min(ttl, p.Age))
 	}
 }
 

@@ -170,13 +170,23 @@ func (e *Entry) Fill(m *dns.Msg) error {
 	return nil
 }
 
+// FillPacked is Fill for a reply in wire form without compression of names, which was made of the answer of another entry
+// by changes of names, TTLs and aliases. It returns false for a reply that Fill has to pack. The entry refers to the bytes.
+func (e *Entry) FillPacked(packed []byte, source *Entry) bool {
+	if source.plainExcess != 0 || len(packed)+len(e.Options) > plainLimit {
+		return false
+	}
+	plain, err := newAnswer(packed)
+	e.Plain = plain
+	return err == nil
+}
+
 func pack(m *dns.Msg) (Answer, error) {
 	b, err := m.Pack()
 	if err != nil {
 		return Answer{}, err
 	}
-	// Packing reserves more than it fills.
-	return newAnswer(append(make([]byte, 0, len(b)), b...))
+	return newAnswer(b)
 }
 
 // Patch returns the changes to the answer for a time at which it is fresh.

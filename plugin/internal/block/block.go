@@ -13,6 +13,7 @@ import (
 	"github.com/coredns/coredns/plugin"
 
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
+	"github.com/nearside-dns/nearside/plugin/internal/searchlist"
 )
 
 // Block is a server block. Without a plugin that called Of, it has no Keyspace.
@@ -27,7 +28,11 @@ type Block struct {
 
 	conf   *Configuration
 	config *dnsserver.Config // of the block's first zone, which has the plugins
-	zones  sync.Map          // server address -> *serverZones
+	zones  sync.Map          // server address -> *ServerZones
+
+	linkWire sync.Once
+	wire     WireHandler
+	capacity func() int
 }
 
 // Of returns the server block of the plugin that calls it in setup.
@@ -45,48 +50,61 @@ func Of(c *caddy.Controller) *Block {
 	return b
 }
 
-// Serves reports whether the server that handles a query dispatches a name to this block.
-func (b *Block) Serves(ctx context.Context, name string) bool {
-	zones := b.zonesOf(ctx)
-	return zones == nil || zones.own[zones.all.Matches(name)]
-}
-
-// ZoneOf returns the zone of the server that a name is dispatched to, "" for none.
-func (b *Block) ZoneOf(ctx context.Context, name string) string {
-	if zones := b.zonesOf(ctx); zones != nil {
-		return zones.all.Matches(name)
-	}
-	return ""
-}
-
 // Handlers returns the plugins of the block in the order of the chain. They exist when the servers start.
 func (b *Block) Handlers() []plugin.Handler { return b.config.Handlers() }
 
 // Config returns CoreDNS's settings of the block's first zone.
 func (b *Block) Config() *dnsserver.Config { return b.config }
 
-// serverZones are the zones of a server, and those that belong to one block.
-type serverZones struct {
-	all plugin.Zones
+// ServerZones are the zones of a server, and those that belong to one block. Without a server, as in tests, it is nil: the
+// block then serves all names.
+type ServerZones struct {
+	all []string
 	own map[string]bool
 }
 
-// zonesOf returns the zones of the server that handles a query, nil in a test without a server.
-func (b *Block) zonesOf(ctx context.Context) *serverZones {
-	server, ok := ctx.Value(dnsserver.Key{}).(*dnsserver.Server)
-	if !ok || b.conf == nil {
+// Serves reports whether the server dispatches a name to the block.
+func (z *ServerZones) Serves(name string) bool { return z == nil || z.own[z.ZoneOf(name)] }
+
+// ZoneOf returns the zone of the server that a name is dispatched to, the longest one as in CoreDNS, "" for none.
+func (z *ServerZones) ZoneOf(name string) (longest string) {
+	if z == nil {
+		return ""
+	}
+	for _, zone := range z.all {
+		if len(zone) > len(longest) && searchlist.InZone(name, zone) {
+			longest = zone
+		}
+	}
+	return longest
+}
+
+// Serves reports whether the server that handles a query dispatches a name to the block.
+func (b *Block) Serves(ctx context.Context, name string) bool { return b.ZonesOf(ctx).Serves(name) }
+
+// ZonesOf returns the zones of the server that handles a query of the plugin chain.
+func (b *Block) ZonesOf(ctx context.Context) *ServerZones {
+	if server, ok := ctx.Value(dnsserver.Key{}).(*dnsserver.Server); ok {
+		return b.ZonesOn(server.Addr)
+	}
+	return nil
+}
+
+// ZonesOn returns the zones of the server with an address in CoreDNS's form, which may be empty for no server.
+func (b *Block) ZonesOn(server string) *ServerZones {
+	if server == "" || b.conf == nil {
 		return nil
 	}
-	zones, ok := b.zones.Load(server.Addr)
+	zones, ok := b.zones.Load(server)
 	if !ok {
-		zones, _ = b.zones.LoadOrStore(server.Addr, b.zonesOn(server.Addr))
+		zones, _ = b.zones.LoadOrStore(server, b.zonesOn(server))
 	}
-	known, _ := zones.(*serverZones)
+	known, _ := zones.(*ServerZones)
 	return known
 }
 
-func (b *Block) zonesOn(address string) *serverZones {
-	z := &serverZones{own: map[string]bool{}}
+func (b *Block) zonesOn(address string) *ServerZones {
+	z := &ServerZones{own: map[string]bool{}}
 	for _, zone := range b.conf.ServerZones(address) {
 		z.all = append(z.all, zone.Name)
 		z.own[zone.Name] = z.own[zone.Name] || zone.Block == b

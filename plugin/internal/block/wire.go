@@ -4,6 +4,8 @@ import (
 	"context"
 	"net/netip"
 
+	"github.com/coredns/coredns/plugin"
+
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/batch"
 )
@@ -12,8 +14,8 @@ import (
 // of a block in wire form, without dns.Msg and without a goroutine.
 type WireQuery struct {
 	answers.Query
-	// Packed is the query in wire form, and Key its key in the block's keyspace, with a capacity of answers.MaxKey. Both are
-	// valid until a method of Answerer is called.
+	// Packed is the query in wire form, and Key its key in the block's keyspace. Both are valid, and do not change, until a
+	// method of Answerer is called.
 	Packed, Key []byte
 	// Client is the source address.
 	Client netip.Addr
@@ -21,18 +23,37 @@ type WireQuery struct {
 	TCP bool
 	// Server is the listener's address in CoreDNS's form, a label of metrics.
 	Server string
+	// Nested is set if a plugin has sent the query to answer another one: its name is not expanded by a search list.
+	Nested bool
+	// Dispatcher answers queries that a plugin sends for names of other server blocks; it may be nil.
+	Dispatcher Dispatcher
 
 	Answerer
+}
+
+// Dispatcher is a server that answers queries of plugins in wire form.
+type Dispatcher interface {
+	// Dispatch answers a query in the server block of its name, as the server does for a query of a client: it looks the
+	// answer up in the store, and counts the query in the metrics of that block. It sets the query's Key. It returns false,
+	// and does not call the Answerer, if the plugin chain has to handle the query.
+	Dispatch(b *batch.Batch, q *WireQuery) bool
 }
 
 // Answerer sends the answer to a WireQuery. A plugin calls exactly one method, once, from any goroutine. The batch
 // belongs to the calling goroutine, which flushes it soon.
 type Answerer interface {
-	// Answer sends the answer of an entry, which plugin cache counts as a miss unless it has counted a hit itself. If the
-	// entry has no form for the client, the query is passed to the chain with the entry.
+	// Answer sends the answer of an entry. If the entry has no form for the client, the query is passed to the plugin chain
+	// with a StoredResult. The plugins have counted the query in their own metrics.
 	Answer(b *batch.Batch, q *WireQuery, e *answers.Entry, p answers.Patch)
-	// Pass passes the query to the plugin chain. result is the value of WireResult in the chain's context.
+	// Pass passes the query to the plugin chain. result is the value of WireResult in the chain's context; with nil, the
+	// plugins handle and count the query as if ServeWire had not been called.
 	Pass(b *batch.Batch, q *WireQuery, result any)
+}
+
+// StoredResult is the result of a query whose answer the plugin chain has to adapt to the client.
+type StoredResult struct {
+	Entry *answers.Entry
+	Patch answers.Patch
 }
 
 // WireHandler is a plugin that answers queries in wire form.
@@ -41,11 +62,20 @@ type WireHandler interface {
 	ServeWire(b *batch.Batch, q *WireQuery)
 }
 
+// WireCache is the WireHandler of plugin cache, the last one of a block.
+type WireCache interface {
+	WireHandler
+	// SetExchanger sets the plugin that forwards queries, except those for names in some zones, which other plugins answer.
+	SetExchanger(x Exchanger, except []string)
+}
+
 // Exchanger is a plugin that forwards queries in wire form.
 type Exchanger interface {
 	// Exchange forwards a query. It returns false, and does not call the Receiver, if the plugin chain has to handle the
 	// query: for example, its name is not forwarded. packed must not change until Receive is called. It does not block.
 	Exchange(b *batch.Batch, q *answers.Query, packed []byte, tcp bool, r Receiver) bool
+	// Capacity returns the number of queries that the upstreams can have in progress. Beyond it, Exchange fails.
+	Capacity() int
 }
 
 // Receiver receives the reply of an Exchanger.
@@ -54,6 +84,57 @@ type Receiver interface {
 	// answers the question, with any id, without options for one hop. It is valid until Receive returns. Without a reply,
 	// code and err are what ServeDNS of the plugin would return. The batch belongs to the calling goroutine.
 	Receive(b *batch.Batch, reply []byte, code int, err error)
+}
+
+// transparentForWire are the plugins that need not see a query in wire form. Plugin loop has to see the queries of type
+// HINFO, and transfer the zone transfers: they do not take the way in wire form.
+var transparentForWire = map[string]bool{
+	"errors":      true, // failures are passed to the plugin chain
+	"loadbalance": true, // see Eligibility.Shuffle
+	"loop":        true,
+	"metadata":    true,
+	"prometheus":  true, // the fast path counts in its metrics
+	"transfer":    true,
+}
+
+// WireHandler returns the first handler of queries in wire form, nil if the block has another plugin that has to see the
+// queries, or lacks cache or forward; and the number of queries that its upstreams can have in progress. Names in the zones of a ZoneOwner are for the plugin chain. It is called when the
+// servers start.
+func (b *Block) WireHandler() (first WireHandler, capacity func() int) {
+	b.linkWire.Do(func() { b.wire, b.capacity = linkWire(b.Handlers()) })
+	return b.wire, b.capacity
+}
+
+// linkWire connects the cache of a block to the plugin that forwards, and returns the first WireHandler: the cache, or a
+// plugin directly before it whose next handlers are WireHandlers. It returns nil if the block has no such way.
+func linkWire(handlers []plugin.Handler) (first WireHandler, capacity func() int) {
+	var cache WireCache
+	var owned []string
+	for _, h := range handlers {
+		owner, owns := h.(ZoneOwner)
+		handler, handles := h.(WireHandler)
+		forward, forwards := h.(Exchanger)
+		switch {
+		case owns:
+			owned = append(owned, owner.OwnZones()...)
+			fallthrough
+		case transparentForWire[h.Name()]:
+			if first != nil && cache == nil {
+				return nil, nil
+			}
+		case handles && cache == nil:
+			if first == nil {
+				first = handler
+			}
+			cache, _ = h.(WireCache)
+		case forwards && cache != nil:
+			cache.SetExchanger(forward, owned)
+			return first, forward.Capacity
+		default:
+			return nil, nil
+		}
+	}
+	return nil, nil
 }
 
 type wireResultKey struct{}

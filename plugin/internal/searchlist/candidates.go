@@ -16,6 +16,12 @@ func Base(name, suffix string) string {
 	return name[:cut]
 }
 
+// InZone reports whether a name is a zone or below it, in any case, both fully qualified. It is dns.IsSubDomain without
+// allocations.
+func InZone(name, zone string) bool {
+	return zone == "." || Base(name, zone) != "" || strings.EqualFold(name, zone)
+}
+
 // Candidates returns the names that a base makes with each of the suffixes, all fully qualified, in their order. A
 // candidate too long for a domain name is "": no resolver queries it.
 func Candidates(base string, suffixes []string) []string {

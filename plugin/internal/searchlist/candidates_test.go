@@ -4,6 +4,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/miekg/dns"
 )
 
 func TestBaseBelowSuffix(t *testing.T) {
@@ -51,5 +53,16 @@ func TestCandidates(t *testing.T) {
 				t.Errorf("candidates %q, want %q", got, c.want)
 			}
 		})
+	}
+}
+
+func TestInZone(t *testing.T) {
+	names := []string{".", "local.", "cluster.local.", "CLUSTER.local.", "acluster.local.", `a\.cluster.local.`, `a\\.cluster.local.`, `\.local.`, "www.cluster.local.", "w.x.cluster.local.", "org."}
+	for _, zone := range names {
+		for _, name := range names {
+			if got, want := InZone(name, zone), dns.IsSubDomain(zone, name); got != want {
+				t.Errorf("%s in %s: %t, want %t", name, zone, got, want)
+			}
+		}
 	}
 }

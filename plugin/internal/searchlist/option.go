@@ -33,8 +33,8 @@ const (
 	maxLabel = 63
 	// optionHead is the length of the header of an EDNS option (code and length), RFC 6891 section 6.1.2.
 	optionHead = 4
-	// udpSize is the UDP payload size in an OPT record added by WithOption, in bytes.
-	udpSize = 1232
+	// UDPSize is the UDP payload size in an OPT record added by WithOption, in bytes.
+	UDPSize = 1232
 )
 
 // AppendSuffixes appends the option's data for suffixes to dst. The suffixes are in presentation form, fully qualified, in
@@ -43,7 +43,11 @@ func AppendSuffixes(dst []byte, suffixes []string) ([]byte, bool) {
 	if len(suffixes) == 0 || len(suffixes) > MaxSuffixes {
 		return dst, false
 	}
-	out, room := dst, MaxOption
+	length := 0
+	for _, s := range suffixes {
+		length += len(s) + 1
+	}
+	out, room := slices.Grow(dst, min(length, MaxOption)), MaxOption
 	for _, s := range suffixes {
 		var name [maxName]byte
 		n, err := dns.PackDomainName(s, name[:], 0, nil, false)
@@ -76,6 +80,16 @@ func ParseSuffixes(data []byte) (suffixes []string, ok bool) {
 		suffixes, at = append(suffixes, name), end
 	}
 	return suffixes, true
+}
+
+// CutSuffix returns the first suffix in an option's data, in wire form, and the data after it. It returns false for empty
+// data, and for data that AppendSuffixes does not produce.
+func CutSuffix(data []byte) (suffix, rest []byte, ok bool) {
+	end, ok := skipName(data, 0)
+	if !ok || end < 2 || len(data) > MaxOption {
+		return nil, nil, false
+	}
+	return data[:end], data[end:], true
 }
 
 // skipName returns the end of the name at an offset. It returns false for upper case and for compression pointers.
@@ -174,7 +188,7 @@ func WithOption(m *dns.Msg, data []byte) *dns.Msg {
 	own := m.IsEdns0()
 	out := *m
 	if own == nil {
-		opt := &dns.OPT{Hdr: dns.RR_Header{Name: ".", Rrtype: dns.TypeOPT, Class: udpSize}, Option: []dns.EDNS0{option}}
+		opt := &dns.OPT{Hdr: dns.RR_Header{Name: ".", Rrtype: dns.TypeOPT, Class: UDPSize}, Option: []dns.EDNS0{option}}
 		out.Extra = append(slices.Clip(m.Extra), opt)
 		return &out
 	}

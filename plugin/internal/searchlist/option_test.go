@@ -318,3 +318,26 @@ func TestAppendOption(t *testing.T) {
 		t.Error("found in the data of another option")
 	}
 }
+
+func TestCutSuffix(t *testing.T) {
+	for _, tt := range []struct {
+		data, suffix, rest string
+		ok                 bool
+	}{
+		{"\x01a\x00", "\x01a\x00", "", true},
+		{"\x01a\x01b\x00\x01c\x00", "\x01a\x01b\x00", "\x01c\x00", true},
+		{"\x01a\x00\x01C\x00", "\x01a\x00", "\x01C\x00", true}, // the rest is not checked
+		{"", "", "", false},
+		{"\x00", "", "", false},
+		{"\x01A\x00", "", "", false},
+		{"\x02a\x00", "", "", false},
+		{"\x01a", "", "", false},
+		{"\xc0\x00", "", "", false},
+		{strings.Repeat("\x01a\x00", MaxOption/3+1), "", "", false},
+	} {
+		suffix, rest, ok := CutSuffix([]byte(tt.data))
+		if string(suffix) != tt.suffix || string(rest) != tt.rest || ok != tt.ok {
+			t.Errorf("%q: got %q, %q, %v", tt.data, suffix, rest, ok)
+		}
+	}
+}

@@ -98,6 +98,10 @@ type backend struct {
 	facts    map[lookup]fact
 	fallback fact // for names and types without a fact
 	ability  ability
+	// followsEDNS is set if the backend sends extended errors only in reply to queries with EDNS, as plugin cache does.
+	followsEDNS bool
+	// authenticated is set if the backend authenticates its replies, for clients with AD or DO as plugin cache does.
+	authenticated bool
 
 	queries []lookup // in order; for a search list, the first name
 	replies []observed
@@ -161,8 +165,9 @@ func (w withOption) WriteMsg(m *dns.Msg) error {
 // answer answers a query for one name.
 func (w *backend) answer(ctx context.Context, rw dns.ResponseWriter, r *dns.Msg) (int, error) {
 	f := w.factOf(r.Question[0].Name, r.Question[0].Qtype)
+	f.ede = f.ede && !(w.followsEDNS && r.IsEdns0() == nil)
 	w.recordProperties(ctx, r, f)
-	m := replyOf(r, r.Question[0].Name, f)
+	m := w.replyOf(r, r.Question[0].Name, f)
 	switch f.replyKind {
 	case returnSERVFAIL:
 		return dns.RcodeServerFailure, nil
@@ -252,7 +257,7 @@ func (w *backend) search(ctx context.Context, r *dns.Msg, data []byte) *dns.Msg 
 			w.recordProperties(ctx, r, facts...)
 			won, _ := searchlist.AppendSuffixes(nil, []string{suffix})
 			w.replies[len(w.replies)-1].list = true
-			m := replyOf(r, name, f)
+			m := w.replyOf(r, name, f)
 			if len(m.Answer) > 0 && name != q.Name {
 				m.Answer = append([]dns.RR{alias(q.Name, name, m.Answer[0].Header().Ttl)}, m.Answer...)
 			}
@@ -268,7 +273,7 @@ func (w *backend) search(ctx context.Context, r *dns.Msg, data []byte) *dns.Msg 
 	if empty != nil {
 		none = *empty
 	}
-	return searchlist.WithOption(replyOf(r, q.Name, none), []byte{})
+	return searchlist.WithOption(w.replyOf(r, q.Name, none), []byte{})
 }
 
 func alias(name, target string, ttl uint32) dns.RR {
@@ -283,6 +288,13 @@ func otherFamily(qtype uint16) uint16 {
 		return dns.TypeA
 	}
 	return 0
+}
+
+// replyOf is the function replyOf, with AD.
+func (w *backend) replyOf(r *dns.Msg, name string, f fact) *dns.Msg {
+	m := replyOf(r, name, f)
+	m.AuthenticatedData = w.authenticated && (r.AuthenticatedData || r.IsEdns0() != nil && r.IsEdns0().Do())
+	return m
 }
 
 // replyOf returns the reply for a name by its fact. The SOA record of a denial has the fact's TTL, which identifies the

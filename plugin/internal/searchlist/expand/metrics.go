@@ -3,6 +3,7 @@ package expand
 import (
 	"slices"
 	"strconv"
+	"sync"
 	"sync/atomic"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -29,6 +30,14 @@ type Metrics struct {
 	saved      *prometheus.CounterVec
 	// Found counts expansions that have found a name, by server; it may be nil.
 	Found *prometheus.CounterVec
+
+	counters sync.Map // *counter by counterKey
+}
+
+// counterKey are all labels of a counter.
+type counterKey struct {
+	server string
+	labels expansionLabels
 }
 
 // NewMetrics registers and returns the counters of a plugin. It must be called once for a subsystem.
@@ -76,6 +85,16 @@ func (c *counter) Inc() {
 
 // counter returns the counter of a server for expansions with some labels.
 func (m *Metrics) counter(server string, labels expansionLabels) *counter {
+	key := counterKey{server, labels}
+	if known, ok := m.counters.Load(key); ok {
+		return known.(*counter)
+	}
+	c := m.newCounter(server, labels)
+	m.counters.Store(key, c)
+	return c
+}
+
+func (m *Metrics) newCounter(server string, labels expansionLabels) *counter {
 	position := "none"
 	c := &counter{saved: m.saved.WithLabelValues(server)}
 	if labels.found {

@@ -288,9 +288,26 @@ func namesOf(qname string, q *Question) []string {
 // TestModel sends random queries to random backends. Every reply, from the store or not, is that of a resolver which
 // walks the list itself. A reply is stored exactly as long as the replies it follows from are valid.
 func TestModel(t *testing.T) {
+	t.Run("messages", func(t *testing.T) { testModel(t, 6000, func(*backend, *Expander, *rand.Rand) sender { return send }) })
+	t.Run("wire", func(t *testing.T) {
+		testModel(t, 3000, func(w *backend, x *Expander, random *rand.Rand) sender {
+			withWire(x, w, randomly(random))
+			return func(t *testing.T, x *Expander, r *dns.Msg, q *Question) response {
+				got, _ := sendWire(t, x, r, q)
+				return got
+			}
+		})
+	})
+}
+
+// sender sends a query to an Expander.
+type sender func(t *testing.T, x *Expander, r *dns.Msg, q *Question) response
+
+// testModel tests the way of a query that sent returns, which may change the Expander.
+func testModel(t *testing.T, seeds uint64, way func(w *backend, x *Expander, random *rand.Rand) sender) {
 	counts := map[string]int{}
-	property.Seeds(t, 0, 6000, func(t *testing.T, seed uint64) {
-		inBubble(t, func(t *testing.T) { checkModel(t, seed, counts) })
+	property.Seeds(t, 0, seeds, func(t *testing.T, seed uint64) {
+		inBubble(t, func(t *testing.T) { checkModel(t, seed, way, counts) })
 	})
 	t.Log(counts)
 	for _, event := range []string{
@@ -315,7 +332,7 @@ func inBubble(t *testing.T, f func(t *testing.T)) {
 	})
 }
 
-func checkModel(t *testing.T, seed uint64, counts map[string]int) {
+func checkModel(t *testing.T, seed uint64, way func(w *backend, x *Expander, random *rand.Rand) sender, counts map[string]int) {
 	random := newRandomBackend(seed)
 	q := random.question()
 	name := q.Base + q.Suffixes[0]
@@ -339,6 +356,7 @@ func checkModel(t *testing.T, seed uint64, counts map[string]int) {
 		r.SetEdns0(1232, random.IntN(2) == 0)
 	}
 	want := resolve(w, r.Question[0].Qtype, names, x.Zones...)
+	send := way(w, x, rand.New(rand.NewPCG(seed, 8)))
 	before := testMetrics.snapshot()
 	describe := func() string {
 		s := fmt.Sprintf("%v of %+v\nability %d, zones %q", r.Question[0], *q, w.ability, x.Zones)

@@ -2,12 +2,14 @@ package expand
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/coredns/caddy"
@@ -16,6 +18,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
+	"github.com/nearside-dns/nearside/plugin/internal/batch"
 	"github.com/nearside-dns/nearside/plugin/internal/block"
 )
 
@@ -29,6 +32,10 @@ const (
 var directives struct {
 	blocks  []*block.Block // server blocks with the expand directive, in order
 	backend *backend
+	wire    bool // queries are expanded in wire form
+	// dispatches is set if the server answers queries for names of other blocks in wire form, too.
+	dispatches bool
+	passed     atomic.Int32 // number of queries that were passed to the plugin chain
 
 	mu sync.Mutex
 	by []string // queries at the backend: the zone of its server block, and the name
@@ -70,7 +77,84 @@ func (e expandHandler) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dn
 	if Nested(ctx) || !strings.HasSuffix(name, "."+podSuffixes[0]) {
 		return plugin.NextOrFailure(e.Name(), e.Next, ctx, w, r)
 	}
-	return e.Expander.ServeDNS(ctx, w, r, &Question{Base: strings.TrimSuffix(name, podSuffixes[0]), Suffixes: podSuffixes, ListID: 1})
+	q := &Question{Base: strings.TrimSuffix(name, podSuffixes[0]), Suffixes: podSuffixes, ListID: 1}
+	if directives.wire {
+		return e.serveWire(ctx, w, r, q)
+	}
+	return e.Expander.ServeDNS(ctx, w, r, q)
+}
+
+// serveWire expands a query in wire form.
+func (e expandHandler) serveWire(ctx context.Context, w dns.ResponseWriter, r *dns.Msg, question *Question) (code int, err error) {
+	packed, err := r.Pack()
+	if err != nil {
+		return dns.RcodeServerFailure, err
+	}
+	c := &serverClient{ctx: ctx, x: e.Expander, w: w, r: r}
+	q := &block.WireQuery{Packed: packed, Server: ctx.Value(dnsserver.Key{}).(*dnsserver.Server).Addr, Answerer: c}
+	if !q.Parse(packed) {
+		return dns.RcodeServerFailure, errors.New("not parsed")
+	}
+	q.Key = e.Block.Keyspace.Key(make([]byte, 0, answers.MaxKey), packed, &q.Query)
+	if directives.dispatches {
+		q.Dispatcher = dispatcher{e.Block.ZonesOn(q.Server)}
+	}
+	e.ServeWire(new(batch.Batch), q, r.Question[0].Name, question)
+	return c.code, c.err
+}
+
+// dispatcher implements block.Dispatcher for the zones of a server.
+type dispatcher struct{ zones *block.ServerZones }
+
+func (d dispatcher) Dispatch(b *batch.Batch, q *block.WireQuery) bool {
+	name, _, err := dns.UnpackDomainName(q.Packed, answers.HeaderLen)
+	if err != nil {
+		panic(err)
+	}
+	zone := d.zones.ZoneOf(name)
+	if zone == "" {
+		return false
+	}
+	backendHandler{zone}.ServeWire(b, q)
+	return true
+}
+
+// serverClient is the Answerer of a query that a server has received.
+type serverClient struct {
+	ctx  context.Context
+	x    *Expander
+	w    dns.ResponseWriter
+	r    *dns.Msg
+	code int
+	err  error
+}
+
+func (c *serverClient) Answer(_ *batch.Batch, q *block.WireQuery, e *answers.Entry, p answers.Patch) {
+	m, err := e.Message(q.Packed, q.Query, &p)
+	if err == nil {
+		err = c.w.WriteMsg(m)
+	}
+	c.err = err
+}
+
+func (c *serverClient) Pass(_ *batch.Batch, _ *block.WireQuery, result any) {
+	var ok bool
+	directives.passed.Add(1)
+	if ok, c.code, c.err = c.x.Resume(block.WithWireResult(c.ctx, result), c.w, c.r); !ok {
+		c.err = fmt.Errorf("not resumed: %v", result)
+	}
+}
+
+// ServeWire implements block.WireHandler.
+func (z backendHandler) ServeWire(b *batch.Batch, q *block.WireQuery) {
+	directives.mu.Lock()
+	defer directives.mu.Unlock()
+	name, _, err := dns.UnpackDomainName(q.Packed, answers.HeaderLen)
+	if err != nil {
+		panic(err)
+	}
+	directives.by = append(directives.by, z.zone+" "+name)
+	(&wireBackend{directives.backend, always(atOnce)}).ServeWire(b, q)
 }
 
 type backendHandler struct{ zone string }
@@ -87,14 +171,22 @@ func (z backendHandler) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *d
 	return directives.backend.ServeDNS(ctx, w, r)
 }
 
-// serve starts servers, and returns the addresses by network of the one that does not listen on port other.
-func serve(t *testing.T, w *backend, corefile string, other int) map[string]string {
+// serve starts servers, and returns the addresses by network of the one that does not listen on PORT, which is replaced by
+// a free port.
+func serve(t *testing.T, w *backend, corefile string) map[string]string {
 	t.Helper()
 	caddy.Quiet, dnsserver.Quiet = true, true
-	directives.blocks, directives.backend = nil, w
-	instance, err := caddy.Start(caddy.CaddyfileInput{Filepath: "Corefile", Contents: []byte(corefile), ServerTypeName: "dns"})
-	if err != nil {
-		t.Fatal(err)
+	var instance *caddy.Instance
+	var other int
+	for try := 0; instance == nil; try++ {
+		other = freePort(t)
+		directives.blocks, directives.backend = nil, w
+		text := strings.Replace(corefile, "PORT", strconv.Itoa(other), 1)
+		var err error
+		instance, err = caddy.Start(caddy.CaddyfileInput{Filepath: "Corefile", Contents: []byte(text), ServerTypeName: "dns"})
+		if err != nil && (try == 10 || !strings.Contains(err.Error(), "address already in use")) {
+			t.Fatal(err)
+		}
 	}
 	t.Cleanup(func() {
 		instance.ShutdownCallbacks()
@@ -113,6 +205,20 @@ func serve(t *testing.T, w *backend, corefile string, other int) map[string]stri
 
 // TestBlocks asserts that a candidate is queried in the server block that its name belongs to, on the same port.
 func TestBlocks(t *testing.T) {
+	for name, want := range map[string]int32{"messages": 0, "wire": 8, "wire, dispatched": 4} {
+		t.Run(name, func(t *testing.T) {
+			directives.wire, directives.dispatches = name != "messages", name == "wire, dispatched"
+			directives.passed.Store(0)
+			defer func() { directives.wire, directives.dispatches = false, false }()
+			testBlocks(t)
+			if got := directives.passed.Load(); got != want {
+				t.Errorf("%d queries were passed to the plugin chain, want %d", got, want)
+			}
+		})
+	}
+}
+
+func testBlocks(t *testing.T) {
 	const own = "cluster.test:0 corp.test:0 {\nexpandtest\nbackendtest\n}\n"
 	clusterNames := []string{"cluster.test. " + first, "cluster.test. " + second, "cluster.test. " + third}
 	tests := map[string]struct {
@@ -133,9 +239,7 @@ func TestBlocks(t *testing.T) {
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
-			other := freePort(t)
-			corefile := strings.Replace(tt.corefile, "PORT", strconv.Itoa(other), 1)
-			addresses := serve(t, newBackend(map[string]replyKind{tt.found: replyData}), corefile, other)
+			addresses := serve(t, newBackend(map[string]replyKind{tt.found: replyData}), tt.corefile)
 			for _, network := range []string{"udp", "tcp"} {
 				takeQueries()
 				client := dns.Client{Net: network}
@@ -170,7 +274,7 @@ func freePort(t *testing.T) int {
 
 // TestNoServer asserts that without a server in the context, the block serves every name.
 func TestNoServer(t *testing.T) {
-	serve(t, newBackend(nil), "cluster.test:0 {\nexpandtest\nbackendtest\n}\n", 0)
+	serve(t, newBackend(nil), "cluster.test:0 {\nexpandtest\nbackendtest\n}\n")
 	x := newExpander(newBackend(map[string]replyKind{bareName: replyData}))
 	x.Block = directives.blocks[0]
 	if got := send(t, x, query(first, dns.TypeA), &podQuestion); got.rcode() != dns.RcodeSuccess {

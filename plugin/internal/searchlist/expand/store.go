@@ -1,38 +1,12 @@
 package expand
 
 import (
-	"context"
 	"fmt"
-	"time"
 
-	"github.com/coredns/coredns/plugin/metrics"
 	"github.com/miekg/dns"
 
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
 )
-
-// joinReply joins the validity of the reply for a candidate with that of the walk. A reply that no cache stores, and that
-// no Generation counts, expires at once: an alias that depends on it has the TTL 0.
-func joinReply(v *answers.Validity, reply *dns.Msg, recorded *answers.Recorded) {
-	switch {
-	case reply == nil, reply.Truncated, reply.Rcode == dns.RcodeRefused, !recorded.ForAll():
-		v.End()
-	case !recorded.ByGeneration() && recorded.Expires == 0:
-		v.Until(answers.Now())
-	default:
-		v.Join(&recorded.Validity)
-	}
-}
-
-// aliasTTL returns the TTL of an alias to a record with a TTL, in seconds: a name that does not exist now may exist before
-// the record expires.
-func aliasTTL(v *answers.Validity, record uint32) uint32 {
-	if v.Ended() || v.Expires == 0 {
-		return record
-	}
-	left := max(0, v.Expires-answers.Now())
-	return min(record, uint32((left+time.Second-1)/time.Second)) // #nosec G115 -- a TTL, or less
-}
 
 // key is the key of the answer to a query in the store.
 type key struct {
@@ -68,31 +42,38 @@ func (k *key) fresh() *answers.Entry {
 // store stores the reply to a query until the reply for one of its candidates ends. A reply with extended errors is not
 // stored: the stored answer would not have them.
 func (x *Expander) store(k *key, m *dns.Msg, out *outcome) {
-	now := answers.Now()
-	if out.stored || len(k.bytes) == 0 || !out.validity.Fresh(now) || len(errorsOf(out.reply)) > 0 {
+	if !k.storable(out) || len(errorsOf(out.reply.message())) > 0 {
 		return
 	}
-	e := &answers.Entry{Stored: now, Validity: out.validity, Serial: out.serial, Count: &hitCounter{metrics: x.Metrics, labels: out.labels()}}
-	if e.Expires != 0 {
-		e.Gone, e.Costly = e.Expires, true
-	}
-	if len(m.Answer) == 0 {
-		e.Kind = answers.Denial
-	}
-	if e.Fill(m) == nil {
+	if e := x.newEntry(out, len(m.Answer) > 0); e.Fill(m) == nil {
 		answers.Shared.Put(x.Block.Keyspace, k.bytes, e)
 	}
 }
 
+// storable reports whether the reply to a query is stored, unless it has extended errors.
+func (k *key) storable(out *outcome) bool {
+	return !out.stored && len(k.bytes) > 0 && out.validity.Fresh(answers.Now())
+}
+
+// newEntry returns the entry of a reply, without the answer. answered reports whether that has records in the answer section.
+func (x *Expander) newEntry(out *outcome, answered bool) *answers.Entry {
+	e := &answers.Entry{Stored: answers.Now(), Validity: out.validity, Serial: out.reply.serial, Count: &hitCounter{metrics: x.Metrics, labels: out.labels()}}
+	if e.Expires != 0 {
+		e.Gone, e.Costly = e.Expires, true
+	}
+	if !answered {
+		e.Kind = answers.Denial
+	}
+	return e
+}
+
 // writeStored answers a query from the store.
-func (x *Expander) writeStored(ctx context.Context, w dns.ResponseWriter, r *dns.Msg, k *key, e *answers.Entry) (int, error) {
-	p := e.Patch(answers.Now())
-	m, err := e.Message(k.query, k.q, &p)
+func (x *Expander) writeStored(w dns.ResponseWriter, r *dns.Msg, k *key, e *answers.Entry, p *answers.Patch) (int, error) {
+	m, err := e.Message(k.query, k.q, p)
 	if err != nil {
 		answers.Shared.Remove(e)
 		return dns.RcodeServerFailure, fmt.Errorf("plugin/%s: unpack stored answer of %s: %w", x.Plugin, r.Question[0].Name, err)
 	}
-	e.Count.Counter(metrics.WithServer(ctx)).Inc()
 	if err := w.WriteMsg(m); err != nil {
 		return dns.RcodeServerFailure, err
 	}

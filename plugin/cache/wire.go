@@ -1,0 +1,236 @@
+package cache
+
+import (
+	"context"
+	"fmt"
+	"runtime/debug"
+	"time"
+
+	"github.com/coredns/coredns/plugin"
+	"github.com/coredns/coredns/plugin/metrics/vars"
+	"github.com/miekg/dns"
+
+	"github.com/nearside-dns/nearside/plugin/internal/answers"
+	"github.com/nearside-dns/nearside/plugin/internal/batch"
+	"github.com/nearside-dns/nearside/plugin/internal/block"
+)
+
+// wireNext is the plugin behind the cache for queries in wire form.
+type wireNext struct {
+	block.Exchanger
+	except plugin.Zones // of other plugins of the block
+	all    bool         // all names are cached and forwarded
+}
+
+// SetExchanger implements block.WireCache.
+func (c *Cache) SetExchanger(x block.Exchanger, except []string) {
+	disabled := c.kinds[answers.Success].disabled
+	c.forward = wireNext{
+		Exchanger: x, except: except,
+		all: len(except)+len(c.bypass)+len(disabled) == 0 && c.Covers("."),
+	}
+}
+
+// forwards reports whether a query may be answered in wire form.
+func (c *Cache) forwards(q *block.WireQuery) bool {
+	if c.forward.all {
+		return true
+	}
+	name, _, err := dns.UnpackDomainName(answers.KeyName(q.Key), 0)
+	return err == nil && c.Covers(name) && !c.forward.except.Contains(name) && !c.kinds[answers.Success].disabled.Contains(name)
+}
+
+// ServeWire implements block.WireHandler.
+func (c *Cache) ServeWire(b *batch.Batch, q *block.WireQuery) {
+	if !c.forwards(q) {
+		q.Pass(b, q, nil)
+		return
+	}
+	now := c.now()
+	e, state := c.lookup(q.Key, q.Packed, &q.Query, now)
+	if e != nil && e.Views != nil || state == fresh && prefetchDue(e, now) {
+		q.Pass(b, q, nil)
+		return
+	}
+	if state == stale && q.RD && !c.stale.onFailure || state == stale && !c.stale.verify { // serve_stale
+		q.Pass(b, q, nil)
+		return
+	}
+	n := c.counters(q.Server)
+	n.requests.Inc()
+	switch {
+	case state == fresh:
+		n.hits[e.Kind].Inc()
+		q.Answer(b, q, e, e.Patch(now))
+	case state == stale && q.RD && !mayRefresh(e, now):
+		n.hits[e.Kind].Inc()
+		c.answerStale(b, q, n, e)
+	case state == stale && q.RD:
+		n.misses.Inc()
+		c.fetchWire(b, &wireWaiter{q: q, counters: n, stale: e}, now)
+	default:
+		n.misses.Inc()
+		c.fetchWire(b, &wireWaiter{q: q, counters: n}, now)
+	}
+}
+
+// wireWaiter is a query in wire form that waits for a flight.
+type wireWaiter struct {
+	q        *block.WireQuery
+	counters *counters
+	stale    *answers.Entry // served unless the flight renews it; nil without one
+	leader   bool
+	timer    *time.Timer // of the client response timer, RFC 8767 section 5; nil without one
+}
+
+// fetchWire answers a query without a usable entry from a flight, which it starts if there is none for the question.
+func (c *Cache) fetchWire(b *batch.Batch, w *wireWaiter, now time.Duration) {
+	q := clientQuery{Query: w.q.Query, packed: w.q.Packed, key: w.q.Key, udp: !w.q.TCP, counters: w.counters}
+	f := c.flights.joinWire(&q, now, w)
+	if f == nil {
+		w.counters.skipped.Inc()
+		c.answerStale(b, w.q, w.counters, w.stale)
+		return
+	}
+	if w.stale != nil && c.stale.timeout > 0 {
+		c.flights.startTimer(f, w, f.started+c.stale.timeout-now, func() { c.waitedWire(f, w) })
+	}
+	if w.leader {
+		c.leadWire(b, &q, f, w.stale)
+	}
+}
+
+// waitedWire serves a stale answer when the client response timer expires before the flight has ended.
+func (c *Cache) waitedWire(f *flight, w *wireWaiter) {
+	if !c.flights.leave(f, w) {
+		return
+	}
+	var b batch.Batch
+	c.answerStale(&b, w.q, w.counters, w.stale)
+	b.Flush()
+}
+
+// wireFlight is the query of a flight in wire form to the next plugin.
+type wireFlight struct {
+	cache *Cache
+	query clientQuery
+	buf   [256]byte // of the query and its key, unless they are longer
+	*flight
+	stale *answers.Entry
+}
+
+// bitAD is the AD flag in the fourth byte of a header, RFC 4035 section 3.
+const bitAD = 0x20
+
+// leadWire forwards the query of a flight.
+func (c *Cache) leadWire(b *batch.Batch, q *clientQuery, f *flight, stale *answers.Entry) {
+	if e, state := c.lookup(q.key, q.packed, &q.Query, c.now()); state == fresh {
+		c.finish(b, f, result{entry: e, renews: true}) // another flight has finished since the lookup of this query
+		return
+	}
+	l := &wireFlight{cache: c, query: *q, flight: f, stale: stale}
+	// The client may be answered before the flight ends, which ends the query's memory.
+	n := len(q.packed)
+	l.query.packed = append(append(l.buf[:0], q.packed...), q.key...)
+	l.query.key, l.query.packed = l.query.packed[n:], l.query.packed[:n:n]
+	if q.Search != nil {
+		l.query.Parse(l.query.packed)
+	}
+	l.query.packed[3] |= bitAD // see forNext
+	if !c.forward.Exchange(b, &l.query.Query, l.query.packed, !q.udp, l) {
+		l.end(b, result{abandoned: true})
+	}
+}
+
+// Receive implements block.Receiver.
+func (l *wireFlight) Receive(b *batch.Batch, reply []byte, code int, err error) {
+	l.end(b, l.resultOf(reply, code, err))
+}
+
+func (l *wireFlight) end(b *batch.Batch, res result) {
+	c := l.cache
+	if l.stale != nil {
+		c.endRefresh(l.stale, res.renews, c.stale.recheck)
+	}
+	c.finish(b, l.flight, res)
+}
+
+// resultOf stores a reply. It logs a panic, which must not end the reader of a connection.
+func (l *wireFlight) resultOf(reply []byte, code int, err error) (res result) {
+	defer func() {
+		if r := recover(); r != nil {
+			vars.Panic.Inc()
+			log.Errorf("Reply to %s panicked: %v\n%s", l.query.name(), r, debug.Stack())
+			res = result{code: dns.RcodeServerFailure, err: fmt.Errorf("plugin/%s: %w", pluginName, errPanicked)}
+		}
+	}()
+	c, q := l.cache, &l.query
+	if reply == nil {
+		return c.failure(q, code, err)
+	}
+	if r, ok := c.readReply(&q.Query, q.packed, reply); ok {
+		res = result{code: code, renews: r.renews, forAll: true}
+		if c.storeWireReply(&q.Query, q.packed, q.key, &r, false) {
+			res.entry = r.entry
+			return res
+		}
+	}
+	m := new(dns.Msg)
+	if err := m.Unpack(reply); err != nil {
+		return c.failure(q, dns.RcodeServerFailure, fmt.Errorf("plugin/%s: unpack reply: %w", pluginName, err))
+	}
+	return c.storedResult(q, m, new(answers.Recorded), code, "", false)
+}
+
+// deliverWire answers a query in wire form with the result of its flight.
+func (c *Cache) deliverWire(b *batch.Batch, w *wireWaiter, f *flight) {
+	q, res := w.q, &f.result
+	if w.stale != nil && !res.renews && !(res.abandoned && w.leader) {
+		c.answerStale(b, q, w.counters, w.stale)
+		return
+	}
+	if res.abandoned || !w.leader && !f.shares(&q.Query) {
+		q.Pass(b, q, wireFetch{})
+		return
+	}
+	if !w.leader {
+		w.counters.coalesced.Inc()
+	}
+	if res.entry != nil && res.err == nil {
+		q.Answer(b, q, res.entry, res.entry.Patch(c.now()))
+		return
+	}
+	q.Pass(b, q, res)
+}
+
+// answerStale answers a query with a stale entry.
+func (c *Cache) answerStale(b *batch.Batch, q *block.WireQuery, n *counters, e *answers.Entry) {
+	n.stale.Inc()
+	c.logStale(func() string { return (&clientQuery{packed: q.Packed}).name() })
+	q.Answer(b, q, e, c.stalePatch(e))
+}
+
+// wireFetch is the result of a query that plugin cache has counted, and that it has to fetch in the plugin chain.
+type wireFetch struct{}
+
+// hasWireResult reports whether a query was passed to the plugin chain with a result of ServeWire, which has counted it.
+// Plugins behind the cache send queries of their own in the same context.
+func hasWireResult(ctx context.Context) bool {
+	switch block.WireResult(ctx).(type) {
+	case *block.StoredResult, *result, wireFetch:
+		return !nested(ctx)
+	}
+	return false
+}
+
+// serveWireResult answers a query for which hasWireResult is true.
+func (c *Cache) serveWireResult(ctx context.Context, w dns.ResponseWriter, q *clientQuery) (int, error) {
+	switch res := block.WireResult(ctx).(type) {
+	case *block.StoredResult:
+		return c.serve(ctx, w, q.msg, q.packed, q.Query, res.Entry, res.Patch)
+	case *result:
+		return c.deliver(ctx, w, q, res, true)
+	default:
+		return c.fetch(ctx, w, q)
+	}
+}

@@ -1,0 +1,125 @@
+package cache
+
+import (
+	"context"
+	"net/netip"
+	"testing"
+
+	"github.com/miekg/dns"
+
+	"github.com/nearside-dns/nearside/plugin/internal/answers"
+	"github.com/nearside-dns/nearside/plugin/internal/batch"
+	"github.com/nearside-dns/nearside/plugin/internal/block"
+)
+
+// exchanger forwards queries in wire form to the next plugin of a cache.
+type exchanger struct{ *Cache }
+
+// Capacity implements block.Exchanger.
+func (x exchanger) Capacity() int { return 1 << 20 }
+
+// Exchange implements block.Exchanger.
+func (x exchanger) Exchange(_ *batch.Batch, _ *answers.Query, packed []byte, tcp bool, r block.Receiver) bool {
+	m := new(dns.Msg)
+	if m.Unpack(packed) != nil {
+		return false
+	}
+	go func() {
+		w := newRecorder(&client{tcp: tcp})
+		code, err := x.Next.ServeDNS(context.Background(), w, m)
+		var reply []byte
+		if w.reply != nil {
+			reply, _ = w.reply.Pack()
+		}
+		var b batch.Batch
+		r.Receive(&b, reply, code, err)
+		b.Flush()
+	}()
+	return true
+}
+
+// answerer sends the answer to a query in wire form to a client, as the fast path does.
+type answerer struct {
+	cache *Cache
+	w     *client
+	r     *dns.Msg
+	done  chan struct{}
+	code  int
+	err   error
+}
+
+// Answer implements block.Answerer.
+func (a *answerer) Answer(b *batch.Batch, q *block.WireQuery, e *answers.Entry, p answers.Patch) {
+	limit := q.Limit()
+	if q.TCP {
+		limit = dns.MaxMsgSize
+	}
+	form := e.Form(&q.Query, &p, limit, limit)
+	if form == nil || q.Upper && !e.AnyCase {
+		a.Pass(b, q, &block.StoredResult{Entry: e, Patch: p})
+		return
+	}
+	m := new(dns.Msg)
+	a.err = m.Unpack(form.AppendReply(nil, q.Packed, &q.Query, &p))
+	if opt := m.IsEdns0(); opt != nil && len(opt.Option) == 0 { // which the server adds
+		m.Extra = m.Extra[:len(m.Extra)-1]
+	}
+	a.w.reply = m
+	close(a.done)
+}
+
+// Pass implements block.Answerer.
+func (a *answerer) Pass(_ *batch.Batch, _ *block.WireQuery, result any) {
+	go func() { // as the queue of the chain does
+		a.code, a.err = a.cache.ServeDNS(block.WithWireResult(context.Background(), result), a.w, a.r)
+		close(a.done)
+	}()
+}
+
+// serve answers a query through the plugin chain or in wire form.
+func (b *testCache) serve(w *client, r *dns.Msg) (int, error) {
+	packed, err := r.Pack()
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	from, _ := netip.ParseAddrPort(w.RemoteAddr().String())
+	q := &block.WireQuery{Packed: packed, Client: from.Addr(), TCP: w.tcp}
+	if !b.wire || !q.Parse(packed) || q.Type == dns.TypeHINFO {
+		return b.ServeDNS(context.Background(), w, r)
+	}
+	a := &answerer{cache: b.Cache, w: w, r: r, done: make(chan struct{})}
+	q.Key, q.Answerer = b.space.Key(nil, packed, &q.Query), a
+	var out batch.Batch
+	b.ServeWire(&out, q)
+	out.Flush()
+	<-a.done
+	return a.code, a.err
+}
+
+// takeVerifying reserves all flights in wire form for stale entries, and returns a function that releases them.
+func (b *testCache) takeVerifying() (end func()) {
+	client := netip.MustParseAddr("192.0.2.1")
+	b.flights.byClient = map[netip.Addr]int{client: maxVerifying}
+	b.flights.verifying = maxVerifying
+	return func() {
+		b.flights.mu.Lock()
+		defer b.flights.mu.Unlock()
+		b.flights.byClient, b.flights.verifying = nil, 0
+	}
+}
+
+// TestWireFormIsUsed fails if the tests in wire form send their queries through the plugin chain.
+func TestWireFormIsUsed(t *testing.T) {
+	t.Run(inWireForm, func(t *testing.T) {
+		b := newTestCache(t, "cache")
+		b.replies("NOERROR; " + a("w.", 60))
+		b.Next = nil
+		b.forward.Exchanger = nil
+		defer func() {
+			if recover() == nil {
+				t.Error("the exchanger is not called")
+			}
+		}()
+		b.query("w. A")
+	})
+}

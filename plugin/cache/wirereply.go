@@ -1,0 +1,164 @@
+package cache
+
+import (
+	"sync"
+	"time"
+
+	"github.com/coredns/coredns/plugin/pkg/response"
+	"github.com/miekg/dns"
+
+	"github.com/nearside-dns/nearside/plugin/internal/answers"
+)
+
+// wireReply is an upstream's reply, which was not unpacked, and its entry.
+type wireReply struct {
+	entry    *answers.Entry // not stored yet
+	class    response.Type
+	lifetime time.Duration
+	// renews reports that the reply replaces a stale answer for the client (see Cache.renews).
+	renews bool
+	// nameAlone is set if the upstream has not tried the search list of the query: the reply is for the query without it.
+	nameAlone bool
+	// deniesList is set for NXDOMAIN for each candidate of the query's search list.
+	deniesList bool
+}
+
+// parsedReplies are the buffers of readReply, of up to 50 KB each.
+var parsedReplies = sync.Pool{New: func() any { return new(answers.Reply) }}
+
+// noProperties are those of a reply of an upstream. They are never changed.
+var noProperties answers.Properties
+
+// readReply returns the entry for an upstream's reply to a query, as the plugin chain would store it. It returns false
+// unless the reply is ordinary, and is to be stored for all callers: the caller unpacks the reply then. packed is the query
+// in wire form.
+func (c *Cache) readReply(q *answers.Query, packed, reply []byte) (r wireReply, ok bool) {
+	m := parsedReplies.Get().(*answers.Reply)
+	defer func() {
+		m.Options = nil // a slice of the reply
+		parsedReplies.Put(m)
+	}()
+	// Without RD, the reply may be a referral or a refusal, which is no reply to a query with RD.
+	if !q.RD || c.disables() || !m.Parse(reply) || !m.AnswersTo(q, packed) {
+		return wireReply{}, false
+	}
+	return c.readParsed(q, m)
+}
+
+// disables reports whether replies of some zone are not stored, as the option disable specifies.
+func (c *Cache) disables() bool {
+	return len(c.kinds[answers.Success].disabled)+len(c.kinds[answers.Denial].disabled) > 0
+}
+
+// readParsed is readReply for an ordinary reply to the query's question.
+func (c *Cache) readParsed(q *answers.Query, m *answers.Reply) (r wireReply, ok bool) {
+	class, answered, ok := classifyWire(m)
+	if !ok {
+		return wireReply{}, false
+	}
+	var buf [maxErrors*(maxErrorText+6) + maxSearchOption]byte
+	o, ok := readOptions(buf[:0], m.Options, q.Search)
+	if !ok {
+		return wireReply{}, false
+	}
+	f := facts{
+		class: class, positive: class == response.NoError && answered, lifetime: c.setWireTTLs(m, class), properties: &noProperties,
+	}
+	if f.lifetime <= 0 {
+		return wireReply{}, false
+	}
+	deniesList := o.tried && o.allDenied && deniesAlone(m, class)
+	if deniesList && !ordinaryDenial(m, q.Search) {
+		return wireReply{}, false
+	}
+	r = wireReply{
+		entry: c.newEntry(&f, o.clone()), class: class, lifetime: f.lifetime, renews: c.renewsStale(m.Rcode(), class, f.positive),
+		nameAlone: q.Search != nil && !o.tried, deniesList: deniesList,
+	}
+	return r, r.entry.FillReply(m)
+}
+
+// storeWireReply stores the entry of a reply under the key of the query that the reply answers, and reports whether it was
+// stored: the present entry may be preferred. A reply that denies all candidates of a search list is also stored for each
+// of them. key is that of the query. refresh is set if the reply was fetched to replace an entry that is still served.
+func (c *Cache) storeWireReply(q *answers.Query, packed, key []byte, r *wireReply, refresh bool) bool {
+	var buf [answers.MaxKey]byte
+	if r.nameAlone {
+		alone := *q
+		alone.Search = nil
+		key = c.space.Key(buf[:0], packed, &alone)
+	}
+	if !c.put(key, r.entry, refresh) {
+		return false
+	}
+	if r.deniesList {
+		c.storeWireDenials(q, packed, r, refresh)
+	}
+	return true
+}
+
+// setWireTTLs is setTTLs for a reply in wire form.
+func (c *Cache) setWireTTLs(m *answers.Reply, class response.Type) time.Duration {
+	sections := [3][]answers.RR{m.Records(answers.AnswerSection), m.Records(answers.AuthoritySection), m.Records(answers.AdditionalSection)}
+	k, limits, lifetime := c.ttlLimits(class, len(sections[0])+len(sections[1])+len(sections[2]), negativeTTL(m))
+	for i, records := range sections {
+		lifetime = min(lifetime, k.setWireTTLs(m, records, limits[i]))
+	}
+	return c.lifetime(class, lifetime)
+}
+
+// setWireTTLs is setTTLs for the records of a section in wire form.
+func (k *kindOptions) setWireTTLs(m *answers.Reply, records []answers.RR, limit uint32) (lowest uint32) {
+	lowest = limit
+	for len(records) > 0 {
+		n, ttl := 1, m.TTL(records[0])
+		for n < len(records) && sameWireSet(m, records[0], records[n]) {
+			ttl = min(ttl, m.TTL(records[n]))
+			n++
+		}
+		ttl = min(k.clamp(ttl), limit)
+		for _, rr := range records[:n] {
+			m.SetTTL(rr, ttl)
+		}
+		lowest, records = min(lowest, ttl), records[n:]
+	}
+	return lowest
+}
+
+func sameWireSet(m *answers.Reply, a, b answers.RR) bool {
+	return a.Type == b.Type && answers.EqualNames(m.Owner(a), m.Owner(b))
+}
+
+// classifyWire is classify for a reply in wire form, and reports whether the reply has data of the question's type. It
+// returns false for classes that are not stored.
+func classifyWire(m *answers.Reply) (class response.Type, answered, ok bool) {
+	if t := m.Type(); t == dns.TypeAXFR || t == dns.TypeIXFR {
+		return 0, false, false
+	}
+	_, soa := soaOfWire(m)
+	found := len(m.Records(answers.AnswerSection)) > 0
+	switch m.Rcode() {
+	case dns.RcodeSuccess:
+		answered = found && answersWire(m)
+		switch {
+		case answered:
+			return response.NoError, true, true
+		case soa:
+			return response.NoData, false, true
+		case found:
+			return 0, false, false // data that do not answer the question
+		case hasType(m, answers.AuthoritySection, dns.TypeNS):
+			return response.Delegation, false, true
+		}
+		return response.NoError, false, true
+	case dns.RcodeNameError:
+		if found { // the alias of a nonexistent name, RFC 2308 section 2.1
+			target, one := aliasOfWire(m, m.Name())
+			soa = soa && one && target != nil
+		}
+		return response.NameError, false, soa // RFC 2308 section 5
+	case dns.RcodeServerFailure, dns.RcodeNotImplemented:
+		return response.ServerError, false, true
+	}
+	return 0, false, false
+}

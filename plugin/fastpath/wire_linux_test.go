@@ -1,0 +1,295 @@
+package fastpath
+
+import (
+	"context"
+	"runtime"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/coredns/coredns/core/dnsserver"
+	"github.com/coredns/coredns/plugin"
+	"github.com/miekg/dns"
+
+	"github.com/nearside-dns/nearside/plugin/internal/answers"
+	"github.com/nearside-dns/nearside/plugin/internal/batch"
+	"github.com/nearside-dns/nearside/plugin/internal/block"
+)
+
+// wireHandler is a fake of plugin cache.
+type wireHandler func(b *batch.Batch, q *block.WireQuery)
+
+// ServeWire implements block.WireHandler.
+func (f wireHandler) ServeWire(b *batch.Batch, q *block.WireQuery) { f(b, q) }
+
+// wireBed is a bed whose server block has a wire handler, and a plugin chain that replies with the code that it finds in
+// the result of the wire handler, or REFUSED.
+type wireBed struct {
+	*bed
+	server  *server
+	route   *route
+	results chan any
+}
+
+func newWireBed(t *testing.T, limit int, handler wireHandler) *wireBed {
+	t.Helper()
+	b := &wireBed{bed: newBed(t, false), results: make(chan any, 100)}
+	config := &dnsserver.Config{Zone: ".", Transport: "dns", ListenHosts: []string{"127.0.0.1"}, Port: "53"}
+	config.AddPlugin(func(plugin.Handler) plugin.Handler {
+		return plugin.HandlerFunc(func(ctx context.Context, w dns.ResponseWriter, m *dns.Msg) (int, error) {
+			b.results <- block.WireResult(ctx)
+			return dns.RcodeRefused, nil
+		})
+	})
+	coreDNS, err := dnsserver.NewServer("dns://"+t.Name(), []*dnsserver.Config{config})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.server = b.listener.server.Load()
+	b.server.Server = coreDNS
+	b.route = b.server.routes.byZone["\x00"]
+	b.route.wire, b.route.chain = handler, newChain(limit)
+	return b
+}
+
+// ask sends a query and runs the reader once.
+func (b *wireBed) ask(t *testing.T, name string) {
+	t.Helper()
+	b.query(t, new(dns.Msg).SetQuestion(name, dns.TypeA))
+}
+
+// awaitEnd waits until no query is in progress.
+func (b *wireBed) awaitEnd(t *testing.T) { awaitIdle(t, b.route.chain, b.server) }
+
+// entryFor returns an entry with addresses of a name.
+func entryFor(t testing.TB, name string, count int) *answers.Entry {
+	t.Helper()
+	e := &answers.Entry{AnyCase: true}
+	if err := e.Fill(addressReply(name, count)); err != nil {
+		t.Fatal(err)
+	}
+	return e
+}
+
+// TestWireAnswer answers a query in wire form, before and after ServeWire returns.
+func TestWireAnswer(t *testing.T) {
+	e := entryFor(t, "miss.test.", 2)
+	answer := func(b *batch.Batch, q *block.WireQuery) { q.Answer(b, q, e, answers.Patch{}) }
+	for name, handler := range map[string]wireHandler{
+		"at once": answer,
+		"later": func(_ *batch.Batch, q *block.WireQuery) {
+			time.AfterFunc(time.Millisecond, func() {
+				var b batch.Batch
+				answer(&b, q)
+				b.Flush()
+			})
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newWireBed(t, 0, handler)
+			before := valueOf(t, b.server.metrics.handedOver)
+			b.ask(t, "mIss.test.")
+			if m := b.receive(t); m.Rcode != dns.RcodeSuccess || len(m.Answer) != 2 || m.Question[0].Name != "mIss.test." {
+				t.Errorf("the answer is %v", m)
+			}
+			b.awaitEnd(t)
+			if got := valueOf(t, b.server.metrics.handedOver) - before; got != 1 {
+				t.Errorf("%v handed over, want 1", got)
+			}
+			if got := valueOf(t, b.cache.Requests); got != 0 {
+				t.Errorf("the fast path counted %v lookups of the cache, which counts them itself", got)
+			}
+			if got := valueOf(t, b.server.metrics.inFlight); got != 0 {
+				t.Errorf("%v in flight", got)
+			}
+		})
+	}
+}
+
+// TestWirePass passes queries to the plugin chain: with the wire handler's result, and when the answer has to be truncated.
+func TestWirePass(t *testing.T) {
+	long := entryFor(t, "miss.test.", 60)
+	for name, c := range map[string]struct {
+		handler wireHandler
+		want    func(result any) bool
+	}{
+		"without a result": {
+			func(b *batch.Batch, q *block.WireQuery) { q.Pass(b, q, nil) },
+			func(result any) bool { return result == nil },
+		},
+		"with a result": {
+			func(b *batch.Batch, q *block.WireQuery) { q.Pass(b, q, "result") },
+			func(result any) bool { return result == "result" },
+		},
+		"too long for the client": {
+			func(b *batch.Batch, q *block.WireQuery) { q.Answer(b, q, long, answers.Patch{Age: 7}) },
+			func(result any) bool {
+				stored, ok := result.(*block.StoredResult)
+				return ok && stored.Entry == long && stored.Patch.Age == 7
+			},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newWireBed(t, 0, c.handler)
+			b.ask(t, "miss.test.")
+			if m := b.receive(t); m.Rcode != dns.RcodeRefused {
+				t.Errorf("the reply is not the chain's: %v", m)
+			}
+			if got := <-b.results; !c.want(got) {
+				t.Errorf("the chain found the result %v", got)
+			}
+			b.awaitEnd(t)
+		})
+	}
+}
+
+// TestChainOnlyTypes has queries that a plugin of the chain has to see.
+func TestChainOnlyTypes(t *testing.T) {
+	b := newWireBed(t, 0, func(*batch.Batch, *block.WireQuery) { t.Error("the wire handler got the query") })
+	for _, qtype := range []uint16{dns.TypeHINFO, dns.TypeDS, dns.TypeANY, dns.TypeAXFR, dns.TypeIXFR} {
+		b.query(t, new(dns.Msg).SetQuestion("chain.test.", qtype))
+		if m := b.receive(t); m.Rcode != dns.RcodeRefused {
+			t.Errorf("type %d: %v", qtype, m)
+		}
+		b.awaitEnd(t)
+	}
+}
+
+// TestWaitingInWireForm has more queries than places. All are answered, the waiting ones when others end; their number
+// does not deepen the stack.
+func TestWaitingInWireForm(t *testing.T) {
+	e := entryFor(t, "miss.test.", 1)
+	const places, queries = 8, 300
+	var held []*block.WireQuery
+	hold := true
+	handled := 0
+	b := newWireBed(t, 0, nil)
+	b.route.chain.queue = newTestQueue(places, 3*queries).queue
+	b.route.wire = wireHandler(func(out *batch.Batch, q *block.WireQuery) {
+		if handled++; hold {
+			held = append(held, q)
+			return
+		}
+		if depth := runtime.Callers(0, make([]uintptr, 1000)); depth > 100 {
+			t.Errorf("a stack of %d calls", depth)
+		}
+		q.Answer(out, q, e, answers.Patch{})
+	})
+	for range queries {
+		b.ask(t, "miss.test.")
+	}
+	if len(held) == 0 || len(held) > places {
+		t.Fatalf("%d queries run, with %d places", len(held), places)
+	}
+	hold = false
+	for _, q := range held {
+		var out batch.Batch
+		q.Answer(&out, q, e, answers.Patch{})
+		out.Flush()
+	}
+	b.awaitEnd(t)
+	if handled != queries {
+		t.Errorf("%d queries were handled, want %d", handled, queries)
+	}
+}
+
+// TestDeadUpstreamInWireForm has one client with ten thousand queries that are not answered, and another client whose query
+// is handed to the wire handler at once.
+func TestDeadUpstreamInWireForm(t *testing.T) {
+	q := newTestQueue(defaultRunning*chainPlaces, defaultWaiting)
+	q.chainPlaces = chainPlaces
+	c := q.chain(0)
+	add := func(from int) bool {
+		runs, dropped := c.add(&request{wire: wireHandler(nil)}, clientAddress(from))
+		q.drop(dropped)
+		return runs
+	}
+	for i := range 10_000 {
+		if !add(1) {
+			t.Fatalf("query %d waits", i)
+		}
+	}
+	if !add(2) {
+		t.Error("the query of another client waits")
+	}
+	if n := q.fill(q.chain(0), clientAddress(3), 20_000); n < 10 {
+		t.Errorf("in a chain with plugins, another client runs %d queries, want at least 10", n)
+	}
+}
+
+// TestCapacityOfUpstreams has one client with more queries than the upstreams can have in progress: another client gets a
+// share of it, and the plugin chain is not limited by it.
+func TestCapacityOfUpstreams(t *testing.T) {
+	const capacity = 200
+	q := newTestQueue(10_000, 10_000)
+	c := q.chain(0)
+	c.capacity = func() int { return capacity }
+	number := 0
+	add := func(from int, wire bool) bool {
+		r := new(request)
+		if wire {
+			r.wire = wireHandler(nil)
+		}
+		number++
+		q.numbers[r] = number
+		runs, dropped := c.add(r, clientAddress(from))
+		q.drop(dropped)
+		if runs {
+			q.running[number] = r
+		}
+		return runs
+	}
+	flood := 0
+	for add(1, true) {
+		flood++
+	}
+	if flood < capacity*7/10 || flood > capacity*9/10 {
+		t.Errorf("a lone client has %d queries in progress, want seven to nine of ten of %d", flood, capacity)
+	}
+	for i := range 10 {
+		if !add(2+i, true) {
+			t.Errorf("the query of another client waits")
+		}
+	}
+	if !add(1000, false) {
+		t.Error("a query in the plugin chain waits for the upstreams")
+	}
+	var started []int
+	for n := range flood / 2 {
+		started = append(started, q.end(n+1)...)
+	}
+	if !slices.Contains(started, flood+1) {
+		t.Errorf("after the end of half of the client's queries, %v start, want its next", started)
+	}
+}
+
+// TestWireAllocatesNothing answers queries in wire form without allocations of the fast path itself.
+func TestWireAllocatesNothing(t *testing.T) {
+	e := entryFor(t, "miss.test.", 1)
+	b := newWireBed(t, 0, func(b *batch.Batch, q *block.WireQuery) { q.Answer(b, q, e, answers.Patch{}) })
+	packed, err := new(dns.Msg).SetQuestion("miss.test.", dns.TypeA).Pack()
+	if err != nil {
+		t.Fatal(err)
+	}
+	drain := make([]byte, dns.MaxMsgSize)
+	if err := b.client.SetReadDeadline(time.Now().Add(patience)); err != nil {
+		t.Fatal(err)
+	}
+	step := func(fd uintptr) { b.step(fd) }
+	miss := func() {
+		if _, err := b.client.Write(packed); err != nil {
+			t.Fatal(err)
+		}
+		if err := b.socket.raw.Control(step); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := b.client.Read(drain); err != nil {
+			t.Fatal(err)
+		}
+	}
+	miss()
+	const limit = 6 // the client in the queue, and those of the race detector's pools
+	if got := testing.AllocsPerRun(200, miss); got > limit {
+		t.Errorf("%v allocations per answer, want at most %d", got, limit)
+	}
+}

@@ -1,0 +1,228 @@
+//go:build !race
+
+// Under the race detector, package sync drops pooled objects at random.
+
+package forward
+
+import (
+	"encoding/binary"
+	"fmt"
+	"io"
+	"net"
+	"runtime"
+	"sync/atomic"
+	"testing"
+	"unsafe"
+
+	"github.com/nearside-dns/nearside/plugin/internal/answers"
+	"github.com/nearside-dns/nearside/plugin/internal/batch"
+)
+
+// counting is a Receiver that counts results.
+type counting struct {
+	failed, answered atomic.Int64
+}
+
+// Receive implements block.Receiver.
+func (c *counting) Receive(_ *batch.Batch, _ []byte, _ int, err error) {
+	if err != nil {
+		c.failed.Add(1)
+	} else {
+		c.answered.Add(1)
+	}
+}
+
+// packedQuery returns a packed query for a name, and its fields.
+func packedQuery(t testing.TB, name string) (answers.Query, []byte) {
+	t.Helper()
+	packed, err := question(name).Pack()
+	var q answers.Query
+	if err != nil || !q.Parse(packed) {
+		t.Fatalf("%s: %v", name, err)
+	}
+	return q, packed
+}
+
+// listenTCP returns a server with a handler for connections.
+func listenTCP(t testing.TB, serve func(net.Conn)) (address string) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Close() })
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				serve(c)
+				_ = c.Close()
+			}()
+		}
+	}()
+	return l.Addr().String()
+}
+
+// inUse returns the bytes of the heap and of stacks in use.
+func inUse() int64 {
+	runtime.GC()
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc + m.StackInuse)
+}
+
+// TestMemory: a query in flight to a silent upstream over TCP takes less than maxInFlightBytes of heap and stacks. Measured:
+// 1,376 bytes.
+func TestMemory(t *testing.T) {
+	const queries, maxInFlightBytes = 10000, 2000
+	at := listenTCP(t, func(c net.Conn) { _, _ = io.Copy(io.Discard, c) })
+	f := chainOf(t, stanzaOf("force_tcp\ncaller node-a zone-1\nmax_in_flight 20000\ntimeout 8s\nread_timeout 8s\nmax_fails 0", at))
+	each := f.memoryOf(t, queries, at)
+	t.Logf("%d bytes for each query; an exchange has %d", each, unsafe.Sizeof(exchange{}))
+	if each >= maxInFlightBytes {
+		t.Errorf("%d bytes for each query in flight, want less than %d", each, maxInFlightBytes)
+	}
+	if n := runtime.NumGoroutine(); n > 1000 {
+		t.Errorf("%d goroutines", n)
+	}
+}
+
+// answerAll answers the queries of a connection, all of one read by one write.
+func answerAll(c net.Conn) {
+	buf, have := make([]byte, 64<<10), 0
+	for {
+		n, err := c.Read(buf[have:])
+		if err != nil {
+			return
+		}
+		have += n
+		end := 0
+		for have-end >= 2 && have-end >= 2+int(binary.BigEndian.Uint16(buf[end:])) {
+			buf[end+4] |= 0x80
+			end += 2 + int(binary.BigEndian.Uint16(buf[end:]))
+		}
+		if _, err := c.Write(buf[:end]); err != nil {
+			return
+		}
+		have = copy(buf, buf[end:have])
+	}
+}
+
+// signalling is a Receiver that signals results.
+type signalling chan error
+
+// Receive implements block.Receiver.
+func (s signalling) Receive(_ *batch.Batch, _ []byte, _ int, err error) { s <- err }
+
+// TestExchange_Allocs: a query over an open connection and its reply cause no allocations.
+func TestExchange_Allocs(t *testing.T) {
+	at := listenTCP(t, answerAll)
+	f := chainOf(t, stanzaOf("force_tcp\ncaller node-a zone-1", at))
+	q, packed := packedQuery(t, "www.example.org.")
+	done := make(signalling, 1)
+	var b batch.Batch
+	if n := testing.AllocsPerRun(1000, func() {
+		f.Exchange(&b, &q, packed, false, done)
+		b.Flush()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	}); n > 0 {
+		t.Errorf("%v allocations", n)
+	}
+}
+
+// pacing is a Receiver that returns permissions to send.
+type pacing chan struct{}
+
+// Receive implements block.Receiver.
+func (p pacing) Receive(_ *batch.Batch, _ []byte, _ int, _ error) { p <- struct{}{} }
+
+// BenchmarkExchange measures a query and its reply, with many in flight, including the cost of a server in this process.
+func BenchmarkExchange(b *testing.B) {
+	for _, perFlush := range []int{1, 8} {
+		b.Run(fmt.Sprintf("%d queries for each flush", perFlush), func(b *testing.B) {
+			at := listenTCP(b, answerAll)
+			f := chainOf(b, stanzaOf("force_tcp\ncaller node-a zone-1", at))
+			q, packed := packedQuery(b, "www.example.org.")
+			b.SetParallelism(1)
+			b.ReportAllocs()
+			b.RunParallel(func(pb *testing.PB) {
+				const inFlight = 100
+				room := make(pacing, inFlight)
+				for range inFlight {
+					room <- struct{}{}
+				}
+				var output batch.Batch
+				n := 0
+				for pb.Next() {
+					select {
+					case <-room:
+					default:
+						output.Flush()
+						<-room
+					}
+					f.Exchange(&output, &q, packed, false, room)
+					if n++; n%perFlush == 0 {
+						output.Flush()
+					}
+				}
+				output.Flush()
+				for range inFlight {
+					<-room
+				}
+			})
+		})
+	}
+}
+
+// TestMemory_UDP: a query in flight to a silent upstream over UDP takes less than maxInFlightBytes of heap and stacks.
+func TestMemory_UDP(t *testing.T) {
+	const queries, maxInFlightBytes = 3000, 3000
+	p, err := net.ListenPacket("udp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = p.Close() }()
+	f := chainOf(t, stanzaOf("prefer_udp\ncaller node-a zone-1\ntimeout 8s\nread_timeout 8s\nmax_fails 0", p.LocalAddr().String()))
+	each := f.memoryOf(t, queries, p.LocalAddr().String())
+	t.Logf("%d bytes for each query", each)
+	if each >= maxInFlightBytes {
+		t.Errorf("%d bytes for each query in flight, want less than %d", each, maxInFlightBytes)
+	}
+}
+
+// memoryOf returns the bytes of heap and stacks for each of some queries in flight.
+func (f *Forward) memoryOf(t *testing.T, queries int, at string) int {
+	t.Helper()
+	results := new(counting)
+	q, packed := packedQuery(t, "www.example.org.")
+	sent := 0
+	send := func(n int) {
+		var b batch.Batch
+		for sent < n {
+			for end := min(n, sent+500); sent < end; sent++ { // more may wait for the handshake
+				if !f.Exchange(&b, &q, packed, false, results) {
+					t.Fatal("not forwarded")
+				}
+				b.Flush()
+			}
+			// Copies may be in flight too.
+			within(t, "queries are in flight", func() bool { return metric(t, "nearside_forward_in_flight", "to", at) >= float64(sent) })
+		}
+	}
+	send(1)
+	before := inUse()
+	send(queries)
+	each := int(inUse()-before) / queries
+	if n := results.failed.Load(); n != 0 {
+		t.Errorf("%d queries failed", n)
+	}
+	f.stop()
+	within(t, "no query is in flight", func() bool { return metric(t, "nearside_forward_in_flight", "to", at) == 0 })
+	return each
+}

@@ -1,0 +1,168 @@
+package forward
+
+import (
+	"encoding/binary"
+	"fmt"
+	"slices"
+
+	"github.com/coredns/coredns/request"
+	"github.com/miekg/dns"
+
+	"github.com/nearside-dns/nearside/plugin/internal/answers"
+	"github.com/nearside-dns/nearside/plugin/internal/searchlist"
+)
+
+// queries are the forms of a query that upstreams get.
+type queries struct {
+	plain    []byte // without the options for cluster DNS
+	named    []byte // with them; empty if it has none
+	addedOPT bool   // to named; plain has none
+	searches bool   // named has the client's search list
+	alone    bool   // a zone transfer, which needs its own connection
+}
+
+// isTransfer reports whether a query is for a zone transfer.
+func isTransfer(qtype uint16) bool { return qtype == dns.TypeAXFR || qtype == dns.TypeIXFR }
+
+// setMessage packs a client's query. With the option caller it names the calling node, unless it is signed.
+func (x *exchange) setMessage(state *request.Request) error {
+	r := state.Req
+	if len(r.Question) != 1 { // RFC 9619
+		return errQuestions
+	}
+	x.alone = isTransfer(r.Question[0].Qtype)
+	out := withoutHops(r)
+	if out.Compress { // options could not be added before the end
+		out = withExtra(out, out.Extra)
+		out.Compress = false
+	}
+	packed, err := out.PackBuffer(x.plain[:cap(x.plain)])
+	if err != nil {
+		return fmt.Errorf("pack the query: %w", err)
+	}
+	x.plain = packed
+	if x.f.caller == nil || r.IsTsig() != nil {
+		return nil
+	}
+	list, _ := searchlist.OptionOf(r)
+	opt := 0
+	if out.IsEdns0() != nil {
+		opt = lastOPT(x.plain)
+	}
+	x.addOptions(opt, state.Name(), list)
+	return nil
+}
+
+// setQuery sets an ordinary query. Its options are for one hop.
+func (x *exchange) setQuery(q *answers.Query, packed []byte) {
+	end := headerLen + q.NameLen + typeClass
+	opt := 0
+	if q.EDNS {
+		opt = end
+		end += optLen
+	}
+	x.plain = append(x.plain[:0], packed[:end]...)
+	if q.EDNS {
+		clear(x.plain[end-2:]) // the length of the options
+	}
+	if x.f.caller == nil {
+		return
+	}
+	name := ""
+	if q.Search != nil {
+		name, _, _ = dns.UnpackDomainName(packed[:headerLen+q.NameLen], headerLen) // Parse accepts valid names only
+	}
+	x.addOptions(opt, name, q.Search)
+}
+
+// addOptions sets the query for cluster DNS: with the caller, and with the client's search list if cluster DNS may try it. The
+// options are added to the OPT record at an offset of the plain query, or to a new one if that is 0. The plain query has no
+// compressed names behind it.
+func (x *exchange) addOptions(opt int, name string, list []byte) {
+	if list != nil {
+		x.searches = x.f.mayTry(name, list)
+	}
+	end := len(x.plain)
+	b := x.named[:0]
+	if opt == 0 {
+		b = append(b, x.plain...)
+		binary.BigEndian.PutUint16(b[arcountAt:], binary.BigEndian.Uint16(b[arcountAt:])+1)
+		opt = len(b)
+		b = append(b, 0, 0, byte(dns.TypeOPT), ednsRoom>>8, ednsRoom&0xff, 0, 0, 0, 0, 0, 0)
+		x.addedOPT = true
+	} else {
+		end = opt + optLen + int(binary.BigEndian.Uint16(x.plain[opt+optLen-2:]))
+		b = append(b, x.plain[:end]...)
+	}
+	before := len(b)
+	b = append(b, x.f.caller...)
+	if x.searches {
+		b = searchlist.AppendOption(b, list)
+	}
+	length := b[opt+optLen-2:]
+	binary.BigEndian.PutUint16(length, binary.BigEndian.Uint16(length)+uint16(len(b)-before)) // #nosec G115 -- as below
+	x.named = append(b, x.plain[end:]...)
+	if len(x.named) > dns.MaxMsgSize { // the query has no room for the options
+		x.named, x.searches, x.addedOPT = x.named[:0], false, false
+	}
+}
+
+// lastOPT returns the offset of the last OPT record of a packed query, as IsEdns0 of package dns finds it.
+func lastOPT(b []byte) (opt int) {
+	at := headerLen
+	for range binary.BigEndian.Uint16(b[qdcountAt:]) {
+		at = nameEnd(b, at) + typeClass
+	}
+	records := 0
+	for _, count := range []int{ancountAt, nscountAt, arcountAt} {
+		records += int(binary.BigEndian.Uint16(b[count:]))
+	}
+	for range records {
+		data := nameEnd(b, at) + recordLen
+		if binary.BigEndian.Uint16(b[data-recordLen:]) == dns.TypeOPT {
+			opt = at
+		}
+		at = data + int(binary.BigEndian.Uint16(b[data-2:]))
+	}
+	return opt
+}
+
+// zone is a zone in wire form and lower case.
+type zone []byte
+
+// newZone returns a zone of the Corefile, which is valid.
+func newZone(name string) zone {
+	b := make([]byte, maxName+1)
+	end, err := dns.PackDomainName(name, b, 0, nil, false)
+	if err != nil {
+		return nil
+	}
+	for i, c := range b[:end] {
+		b[i] = lower(c)
+	}
+	return slices.Clip(b[:end])
+}
+
+// has reports whether a name in wire form, in any case, is in the zone.
+func (z zone) has(name []byte) bool {
+	for len(name) > len(z) {
+		name = name[1+int(name[0]):]
+	}
+	if len(name) != len(z) || len(z) == 0 {
+		return false
+	}
+	for i, c := range name {
+		if lower(c) != z[i] {
+			return false
+		}
+	}
+	return true
+}
+
+// lower returns a letter in lower case, and other bytes unchanged, such as the length of a label.
+func lower(c byte) byte {
+	if 'A' <= c && c <= 'Z' {
+		return c + ('a' - 'A')
+	}
+	return c
+}

@@ -1,0 +1,71 @@
+package forward
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/miekg/dns"
+
+	"github.com/nearside-dns/nearside/plugin/forward/transport"
+)
+
+var errRepacked = errors.New("it cannot be packed")
+
+// readReply parses the reply of a call. The message is in the buffer of the call's reply, or a new one.
+func (x *exchange) readReply(m *message, call *transport.Call, from *upstream, overUDP bool) error {
+	if m.parse(call.Reply, false) {
+		return nil
+	}
+	err := x.unpackReply(m, call.Reply)
+	if err == nil {
+		return nil
+	}
+	proto := protoUDP
+	if !overUDP {
+		proto = from.streamProto()
+	}
+	droppedAnswers.WithLabelValues(from.address, proto, transport.Malformed).Inc()
+	return fmt.Errorf("malformed answer: %w", err)
+}
+
+// unpackReply parses a reply of an unusual form: package dns decides whether it is well-formed. A missing question is
+// restored: the upstream could not read the query, or refuses it.
+func (x *exchange) unpackReply(m *message, b []byte) error {
+	reply, query := new(dns.Msg), new(dns.Msg)
+	if err := reply.Unpack(b); err != nil {
+		return err
+	}
+	switch {
+	case len(reply.Question) == 0:
+		if err := query.Unpack(x.plain); err != nil {
+			return fmt.Errorf("unpack the query: %w", err)
+		}
+		reply.Question = query.Question
+	case m.parse(b, true):
+		return nil
+	}
+	return m.pack(reply)
+}
+
+// pack sets the message to a packed one.
+func (m *message) pack(reply *dns.Msg) error {
+	reply.Compress = true
+	b, err := reply.Pack()
+	switch {
+	case err != nil:
+		return err
+	case !m.parse(b, true):
+		return errRepacked
+	}
+	return nil
+}
+
+// change changes the message by a function for an unpacked one.
+func (m *message) change(change func(*dns.Msg)) error {
+	reply := new(dns.Msg)
+	if err := reply.Unpack(m.b); err != nil {
+		return err
+	}
+	change(reply)
+	return m.pack(reply)
+}

@@ -1,0 +1,77 @@
+package forward
+
+import (
+	"context"
+	"fmt"
+	"sync"
+
+	"github.com/coredns/coredns/request"
+	"github.com/miekg/dns"
+
+	"github.com/nearside-dns/nearside/plugin/internal/batch"
+)
+
+// invalidQuery is the error of a query that cannot be forwarded.
+type invalidQuery struct{ error }
+
+// Unwrap returns the reason.
+func (q invalidQuery) Unwrap() error { return q.error }
+
+// waiter is the receiver of a query of the plugin chain, whose goroutine waits.
+type waiter struct {
+	done  chan struct{}
+	reply []byte
+	from  *upstream
+	err   error
+}
+
+// waiters are reused.
+var waiters = sync.Pool{New: func() any { return &waiter{done: make(chan struct{}, 1)} }}
+
+// replied implements receiver.
+func (w *waiter) replied(_ *batch.Batch, reply *message, from *upstream, err error) {
+	if w.from, w.err = from, err; err == nil {
+		w.reply = append(w.reply[:0], reply.b...)
+	}
+	w.done <- struct{}{}
+}
+
+func (w *waiter) release() {
+	*w = waiter{done: w.done, reply: spare(w.reply)}
+	waiters.Put(w)
+}
+
+// ask forwards a query of the plugin chain, and returns the reply and its upstream.
+func (f *Forward) ask(ctx context.Context, state *request.Request) (*dns.Msg, *upstream, error) {
+	w, _ := waiters.Get().(*waiter)
+	defer w.release()
+	x := f.newExchange(state.Proto() == protoTCP, w)
+	if err := x.setMessage(state); err != nil {
+		x.receiver = nil
+		x.leave()
+		return nil, nil, invalidQuery{err}
+	}
+	if d, ok := ctx.Deadline(); ok && d.Before(x.deadline) {
+		x.deadline = d
+	}
+	x.users++ // until the wait is over, since x may be cancelled
+	defer x.leave()
+	var b batch.Batch
+	x.run(&b)
+	b.Flush()
+	select {
+	case <-w.done:
+	case <-ctx.Done():
+		x.cancel(ctx.Err())
+		<-w.done
+	}
+	if w.err != nil {
+		return nil, w.from, w.err
+	}
+	reply := new(dns.Msg)
+	if err := reply.Unpack(w.reply); err != nil { // readReply has checked it
+		return nil, w.from, fmt.Errorf("unpack the reply: %w", err)
+	}
+	reply.Id = state.Req.Id
+	return reply, w.from, nil
+}

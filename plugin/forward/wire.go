@@ -1,0 +1,149 @@
+package forward
+
+import (
+	"errors"
+	"math"
+
+	"github.com/coredns/coredns/plugin"
+	"github.com/miekg/dns"
+
+	"github.com/nearside-dns/nearside/plugin/internal/answers"
+	"github.com/nearside-dns/nearside/plugin/internal/batch"
+	serverblock "github.com/nearside-dns/nearside/plugin/internal/block"
+)
+
+var _ serverblock.Exchanger = (*Forward)(nil)
+
+// wireQuery is a query of Exchange.
+type wireQuery struct {
+	answers.Query
+	packed   []byte
+	receiver serverblock.Receiver
+}
+
+// Exchange implements serverblock.Exchanger.
+func (f *Forward) Exchange(b *batch.Batch, q *answers.Query, packed []byte, tcp bool, r serverblock.Receiver) bool {
+	name := packed[headerLen : headerLen+q.NameLen]
+	first, tail := f.stanzaFor(name)
+	if first == nil || isTransfer(q.Type) || first.mayLeave(name) && tail != nil {
+		return false
+	}
+	first.exchange(b, q, packed, tcp, r)
+	return true
+}
+
+// perQuery is the number of times that a query without an answer is in flight to an upstream.
+const perQuery = 2
+
+// Capacity implements serverblock.Exchanger: the capacity of the stanza that has the lowest one.
+func (f *Forward) Capacity() int {
+	lowest := math.MaxInt
+	for stanza, ok := f, true; ok; stanza, ok = stanza.Next.(*Forward) {
+		capacity := 0
+		for _, u := range *stanza.upstreams.Load() {
+			capacity += u.checkCarrier().Capacity()
+		}
+		if capacity > 0 { // else queries fail at once
+			lowest = min(lowest, max(1, capacity/perQuery))
+		}
+	}
+	return lowest
+}
+
+// stanzaFor returns the first stanza for a name, or nil, and the handler behind the last stanza.
+func (f *Forward) stanzaFor(name []byte) (first *Forward, tail plugin.Handler) {
+	tail = f
+	for stanza, ok := f, true; ok; stanza, ok = tail.(*Forward) {
+		if first == nil && stanza.matchesWire(name) {
+			first = stanza
+		}
+		tail = stanza.Next
+	}
+	return first, tail
+}
+
+// mayLeave reports whether a query for a name may be passed on to the handler behind the last stanza, by the options next
+// and next_on_nodata of this stanza and those after it.
+func (f *Forward) mayLeave(name []byte) bool {
+	next, ok := f.Next.(*Forward)
+	if !ok || len(f.next) == 0 && !f.nextOnNodata {
+		return false
+	}
+	first, _ := next.stanzaFor(name)
+	return first == nil || first.mayLeave(name)
+}
+
+// matchesWire is matches for a name in wire form, in any case.
+func (f *Forward) matchesWire(name []byte) bool {
+	if !f.zone.has(name) {
+		return false
+	}
+	if len(name) == len(f.zone) {
+		return true
+	}
+	for _, z := range f.excepted {
+		if z.has(name) {
+			return false
+		}
+	}
+	return true
+}
+
+// exchange forwards a query for this stanza.
+func (f *Forward) exchange(b *batch.Batch, q *answers.Query, packed []byte, tcp bool, r serverblock.Receiver) {
+	if err := f.admit(); err != nil {
+		r.Receive(b, nil, dns.RcodeRefused, err)
+		return
+	}
+	x := f.newExchange(tcp, nil)
+	x.wire = wireQuery{*q, packed, r}
+	x.receiver = (*wireReceiver)(x)
+	x.setQuery(q, packed)
+	x.run(b)
+}
+
+// wireReceiver is an exchange as the receiver of its own result.
+type wireReceiver exchange
+
+// replied implements receiver.
+func (w *wireReceiver) replied(b *batch.Batch, reply *message, _ *upstream, err error) {
+	x := (*exchange)(w)
+	switch {
+	case err != nil:
+		w.Receive(b, nil, failureCode(err), err)
+	case x.f.passesOn(reply.rcode, reply.count(ancountAt)):
+		w.passOn(b)
+	default:
+		w.Receive(b, reply.b, dns.RcodeSuccess, nil)
+	}
+}
+
+// passOn forwards the query by the next stanza for its name. It counts as a query in progress of this one meanwhile.
+func (w *wireReceiver) passOn(b *batch.Batch) {
+	x := (*exchange)(w)
+	next, _ := x.f.Next.(*Forward)
+	next, _ = next.stanzaFor(x.wire.packed[headerLen : headerLen+x.wire.NameLen])
+	if next == nil {
+		w.Receive(b, nil, dns.RcodeServerFailure, plugin.Error(pluginName, errors.New("no next plugin found")))
+		return
+	}
+	x.mu.Lock()
+	x.users++ // until Receive of next
+	x.mu.Unlock()
+	next.exchange(b, &x.wire.Query, x.wire.packed, x.overTCP, (*nextReceiver)(x))
+}
+
+// Receive implements serverblock.Receiver.
+func (w *wireReceiver) Receive(b *batch.Batch, reply []byte, code int, err error) {
+	w.f.concurrent.Add(-1)
+	w.wire.receiver.Receive(b, reply, code, err)
+}
+
+// nextReceiver is an exchange as the receiver of the result of the next stanza.
+type nextReceiver exchange
+
+// Receive implements serverblock.Receiver.
+func (n *nextReceiver) Receive(b *batch.Batch, reply []byte, code int, err error) {
+	(*wireReceiver)(n).Receive(b, reply, code, err)
+	(*exchange)(n).leave()
+}

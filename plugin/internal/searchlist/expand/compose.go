@@ -1,0 +1,76 @@
+package expand
+
+import (
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/miekg/dns"
+
+	"github.com/nearside-dns/nearside/plugin/internal/answers"
+)
+
+// compose returns the reply to a client's query, of which only the header and the question are used. It does not change
+// the plugin's reply, whose records may be shared.
+func compose(r *dns.Msg, out *outcome) *dns.Msg {
+	question := r.Question[0]
+	m := *out.reply.message()
+	m.Id, m.RecursionDesired, m.CheckingDisabled = r.Id, r.RecursionDesired, r.CheckingDisabled
+	if out.result == failure || len(m.Question) != 1 || m.Question[0] != question {
+		m.AuthenticatedData = false // no signature covers the question's name
+	}
+	m.Question = []dns.Question{question}
+	m.Extra = slices.DeleteFunc(slices.Clone(m.Extra), isOPT)
+	if out.result == failure {
+		m.SetRcode(r, dns.RcodeServerFailure)
+		m.Answer, m.Ns, m.Extra = nil, nil, nil
+		return &m
+	}
+	switch {
+	case len(m.Answer) == 0 || out.owner == question.Name:
+	case out.owner == "": // a dangling alias; an alias of another candidate is dropped
+		if !strings.EqualFold(m.Answer[0].Header().Name, question.Name) {
+			m.Answer = nil
+		}
+	default:
+		alias := &dns.CNAME{
+			Hdr:    dns.RR_Header{Name: question.Name, Rrtype: dns.TypeCNAME, Class: dns.ClassINET, Ttl: aliasTTL(&out.validity, m.Answer[0].Header().Ttl)},
+			Target: out.owner,
+		}
+		m.Answer = append([]dns.RR{alias}, m.Answer...)
+	}
+	return &m
+}
+
+// aliasTTL returns the TTL of an alias to a record with a TTL, in seconds: a name that does not exist now may exist before
+// the record expires.
+func aliasTTL(v *answers.Validity, record uint32) uint32 {
+	if v.Ended() || v.Expires == 0 {
+		return record
+	}
+	left := max(0, v.Expires-answers.Now())
+	return min(record, uint32((left+time.Second-1)/time.Second)) // #nosec G115 -- a TTL, or less
+}
+
+func isOPT(rr dns.RR) bool { return rr.Header().Rrtype == dns.TypeOPT }
+
+// addErrors copies the extended errors of a candidate's reply to the reply to a client with EDNS.
+func addErrors(r, m, candidate *dns.Msg) {
+	if errors := errorsOf(candidate); len(errors) > 0 && r.IsEdns0() != nil {
+		m.Extra = append(m.Extra, &dns.OPT{Hdr: dns.RR_Header{Name: ".", Rrtype: dns.TypeOPT}, Option: errors})
+	}
+}
+
+// errorsOf returns the extended errors (RFC 8914) of a reply.
+func errorsOf(m *dns.Msg) (errors []dns.EDNS0) {
+	opt := m.IsEdns0()
+	if opt == nil {
+		return nil
+	}
+	for _, o := range opt.Option {
+		if o.Option() == dns.EDNS0EDE {
+			errors = append(errors, o)
+		}
+	}
+	return errors
+}

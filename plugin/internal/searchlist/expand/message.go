@@ -1,0 +1,99 @@
+package expand
+
+import (
+	"context"
+
+	"github.com/coredns/coredns/core/dnsserver"
+	"github.com/coredns/coredns/plugin"
+	"github.com/coredns/coredns/plugin/metrics"
+	"github.com/coredns/coredns/plugin/pkg/nonwriter"
+	"github.com/miekg/dns"
+
+	"github.com/nearside-dns/nearside/plugin/internal/answers"
+	"github.com/nearside-dns/nearside/plugin/internal/block"
+	"github.com/nearside-dns/nearside/plugin/internal/searchlist"
+)
+
+// ServeDNS answers a query that is Expandable.
+func (x *Expander) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.Msg, q *Question) (int, error) {
+	key := x.key(r, q)
+	if e := key.fresh(); e != nil {
+		e.Count.Counter(metrics.WithServer(ctx)).Inc()
+		p := e.Patch(answers.Now())
+		return x.writeStored(w, r, key, e, &p)
+	}
+	return x.finish(ctx, w, r, key, newWalk(x, q, r.Question[0], x.Block.ZonesOf(ctx)))
+}
+
+// Resume answers a query that ServeWire has passed to the plugin chain. It returns false for every other query.
+func (x *Expander) Resume(ctx context.Context, w dns.ResponseWriter, r *dns.Msg) (ok bool, code int, err error) {
+	switch passed := block.WireResult(ctx).(type) {
+	case *walk:
+		if passed.Expander == x {
+			code, err = x.finish(ctx, w, r, x.key(r, &passed.Question), passed)
+			return true, code, err
+		}
+	case *block.StoredResult:
+		if count, is := passed.Entry.Count.(*hitCounter); is && count.metrics == x.Metrics {
+			code, err = x.writeStored(w, r, x.key(r, &Question{}), passed.Entry, &passed.Patch)
+			return true, code, err
+		}
+	}
+	return false, 0, nil
+}
+
+// finish queries the rest of the candidates, and answers the query.
+func (x *Expander) finish(ctx context.Context, w dns.ResponseWriter, r *dns.Msg, key *key, k *walk) (int, error) {
+	nest := Nest(ctx)
+	for k.next() {
+		k.query(nest, w, r)
+	}
+	out := k.outcome
+	x.Metrics.counter(metrics.WithServer(ctx), out.labels()).Inc()
+	found := out.reply.message()
+	if found == nil {
+		return dns.RcodeServerFailure, out.reply.err
+	}
+	m := compose(r, out)
+	x.store(key, m, out)
+	addErrors(r, m, found)
+	if err := w.WriteMsg(m); err != nil {
+		return dns.RcodeServerFailure, err
+	}
+	return dns.RcodeSuccess, nil
+}
+
+// query sends a query of the walk: the client's query for another name and type.
+func (k *walk) query(ctx context.Context, w dns.ResponseWriter, client *dns.Msg) {
+	r := client.Copy()
+	r.Question[0].Name, r.Question[0].Qtype = k.name(), k.qtype()
+	if k.suffixes != nil {
+		r = searchlist.WithOption(r, k.suffixes)
+	}
+	if k.passed != nil || block.WireResult(ctx) != nil {
+		ctx = block.WithWireResult(ctx, k.passed)
+	}
+	ctx, recorded := answers.Record(ctx, r)
+	m, err := k.exchange(ctx, w, r)
+	stored := k.StoresCandidates && k.suffixes == nil
+	if stored && err == nil && m != nil && recorded.ForAll() && k.zones.Serves(k.name()) {
+		k.Block.Keyspace.PutReply(r, m, &recorded.Properties)
+	}
+	k.receive(&reply{msg: m, serial: recorded.Serial, stored: stored || recorded.Expires != 0, err: err}, &recorded.Validity, recorded.ForAll())
+}
+
+// exchange sends a query to the next plugin if the name is this server block's, and to the server otherwise.
+func (k *walk) exchange(ctx context.Context, client dns.ResponseWriter, r *dns.Msg) (*dns.Msg, error) {
+	w := nonwriter.New(client)
+	if k.zones.Serves(r.Question[0].Name) {
+		code, err := plugin.NextOrFailure(k.Plugin, k.Next, ctx, w, r)
+		if w.Msg == nil && err == nil && !plugin.ClientWrite(code) {
+			w.Msg = new(dns.Msg).SetRcode(r, code) // like CoreDNS's server
+		}
+		return w.Msg, err
+	}
+	if server, ok := ctx.Value(dnsserver.Key{}).(*dnsserver.Server); ok { // without a server, the block serves every name
+		server.ServeDNS(ctx, w, r)
+	}
+	return w.Msg, nil
+}

@@ -1,0 +1,241 @@
+package expand
+
+import (
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/miekg/dns"
+
+	"github.com/nearside-dns/nearside/plugin/internal/answers"
+	"github.com/nearside-dns/nearside/plugin/internal/block"
+	"github.com/nearside-dns/nearside/plugin/internal/searchlist"
+)
+
+// walkTime bounds a walk: no further candidate is queried after it. Resolvers time out after 5 seconds by default, and
+// retry; caches answer the first candidates then.
+const walkTime = 4 * time.Second
+
+// longWait is the time after which a failure applies to the whole run of candidates: the server is slow, and each query
+// would add its timeout.
+const longWait = 250 * time.Millisecond
+
+// walk is the order of the queries for the candidates of a question, and the result. It sends no queries, so that it needs
+// no goroutine: for each query that next announces, one of the adapters (message.go, wire.go) calls receive with the reply.
+type walk struct {
+	*Expander
+	Question
+	original dns.Question // of the client
+	zones    *block.ServerZones
+	names    []string // the candidates
+
+	started time.Duration // on the clock of answers.Now
+
+	// The candidate that is being queried:
+	at       int           // index in names
+	run      int           // number of candidates from it on that one server answers
+	queried  time.Duration // time of the first query for it
+	suffixes []byte        // search list in the query, nil without one
+	related  int           // number of the related type in the query, from 1; 0 for the client's type
+	querying bool          // the reply to the query has not been received
+	first    *reply        // for the client's type, while related types are queried
+	passed   any           // block.WireResult for the query, if a WireHandler has passed it to the plugin chain
+
+	validity answers.Validity // joined from the replies until now
+	// The first reply of a candidate that is absent, that exists without data, and that has failed.
+	absent, empty, failed *reply
+	outcome               *outcome // at the end
+}
+
+func newWalk(x *Expander, q *Question, original dns.Question, zones *block.ServerZones) *walk {
+	k := &walk{}
+	k.start(x, q, original, zones)
+	return k
+}
+
+// start sets the fields of a new walk.
+func (k *walk) start(x *Expander, q *Question, original dns.Question, zones *block.ServerZones) {
+	k.Expander, k.Question, k.original, k.zones, k.started = x, *q, original, zones, answers.Now()
+	k.names = append(searchlist.Candidates(q.Base, q.Suffixes), q.Base)
+	if strings.EqualFold(k.names[0], original.Name) {
+		k.names[0] = original.Name // in the client's case
+	}
+}
+
+// name returns the name in the query.
+func (k *walk) name() string { return k.names[k.at] }
+
+// qtype returns the type in the query.
+func (k *walk) qtype() uint16 {
+	if k.related > 0 {
+		return searchlist.RelatedTypes[k.original.Qtype][k.related-1]
+	}
+	return k.original.Qtype
+}
+
+// next reports whether there is a query, and moves to the next candidate if necessary. Otherwise the walk has its outcome.
+func (k *walk) next() bool {
+	for !k.querying && k.outcome == nil {
+		switch {
+		case k.at == len(k.names):
+			k.outcome = k.notFound()
+		case answers.Now()-k.started > walkTime:
+			k.add(&reply{status: failed})
+			k.outcome = k.notFound()
+		case k.name() == "" || slices.Contains(k.names[:k.at], k.name()): // too long for a name, or a duplicate
+			k.at++
+		default:
+			k.begin()
+		}
+	}
+	return k.querying
+}
+
+// begin starts with a candidate and the run of candidates after it.
+func (k *walk) begin() {
+	k.queried, k.querying, k.suffixes = answers.Now(), true, nil
+	if k.run = k.runLength(); k.run > 1 {
+		k.suffixes, _ = searchlist.AppendSuffixes(nil, k.Suffixes[k.at:k.at+k.run])
+	}
+}
+
+// runLength returns the number of candidates of one query with a search list: their suffixes are in Zones, and the same
+// server block serves them.
+func (k *walk) runLength() (n int) {
+	zone := k.zones.ZoneOf(k.name())
+	for _, name := range k.names[k.at:len(k.Suffixes)] {
+		inZone := func(zone string) bool { return searchlist.InZone(k.Suffixes[k.at+n], zone) }
+		if name == "" || n == searchlist.MaxSuffixes || !slices.ContainsFunc(k.Zones, inZone) || k.zones.ZoneOf(name) != zone {
+			break
+		}
+		n++
+	}
+	return n
+}
+
+// receive processes the reply to the query. validity is that of the reply, which forAll callers get.
+func (k *walk) receive(r *reply, validity *answers.Validity, forAll bool) {
+	k.querying, k.passed = false, nil
+	r.name, r.status = k.name(), k.statusOf(r)
+	k.join(r, validity, forAll)
+	switch {
+	case k.related > 0:
+		if r.status == hasData || r.status == failed {
+			k.first.status = r.status
+			k.conclude()
+			return
+		}
+	case k.suffixes != nil && k.isTried(r):
+		k.move(r, k.run)
+		return
+	default: // without a search list, or the reply is for the first candidate: the others are queried one by one
+		k.first = r
+	}
+	k.checkOtherTypes()
+}
+
+// isTried reports whether the server has tried the candidates of a search list: it supports the option. If a candidate has
+// data, the reply is set to be its reply.
+func (k *walk) isTried(r *reply) bool {
+	if r.status == failed {
+		return false
+	}
+	data, ok := r.list()
+	names, valid := searchlist.ParseSuffixes(data)
+	switch {
+	case !ok || !valid || len(names) > 1:
+		return false
+	case !searchlist.ValidReply(data, k.suffixes), len(names) == 0 && r.status == hasData, len(names) > 0 && r.status == absent:
+		r.status = failed // the option contradicts the query or the reply
+	case len(names) > 0:
+		r.status, r.stored = hasData, false
+		r.offset = slices.Index(k.Suffixes[k.at:k.at+k.run], names[0])
+		r.setName(k.names[k.at+r.offset])
+	}
+	return true
+}
+
+// checkOtherTypes queries a candidate that exists without data for the related types: with data of one of them, the
+// candidate is the result. The last candidate is the result anyway if none has failed.
+func (k *walk) checkOtherTypes() {
+	last := k.at == len(k.names)-1 && k.failed == nil
+	if k.first.status != exists || last || k.related == len(searchlist.RelatedTypes[k.original.Qtype]) {
+		k.conclude()
+		return
+	}
+	k.related++
+	k.querying, k.suffixes = true, nil
+}
+
+// conclude ends the queries for one candidate.
+func (k *walk) conclude() {
+	r, n := k.first, 1
+	if r.status == failed && (r.isNone() || answers.Now()-k.queried > longWait) {
+		n = max(1, k.run) // the others would fail, too, each after a timeout
+	}
+	k.move(r, n)
+}
+
+// move moves on after the reply for n candidates.
+func (k *walk) move(r *reply, n int) {
+	k.first, k.related = nil, 0
+	if r.status == hasData {
+		k.outcome = k.found(k.at+r.offset, r)
+		return
+	}
+	k.add(r)
+	k.at += n
+}
+
+// add adds the reply for a candidate without data.
+func (k *walk) add(r *reply) {
+	switch {
+	case r.status == failed && k.failed == nil:
+		k.failed = r
+	case r.status == exists && k.empty == nil:
+		k.empty = r
+	case r.status == absent && r.rcode() == dns.RcodeNameError && k.absent == nil:
+		k.absent = r
+	}
+}
+
+// outcome is the result of a walk.
+type outcome struct {
+	result   result
+	position int    // of the candidate that was found
+	bare     bool   // the candidate is the bare name
+	owner    string // the candidate, "" if none was found
+	reply    *reply
+	stored   bool             // the reply is stored as the answer to the question already; the fast path serves it
+	validity answers.Validity // joined from all replies of the walk
+}
+
+// found returns the outcome for the candidate i.
+func (k *walk) found(i int, r *reply) *outcome {
+	out := &outcome{result: success, position: i, bare: i == len(k.names)-1, owner: r.name, reply: r, validity: k.validity}
+	if !r.hasAnswer() {
+		out.result = noData
+	}
+	out.stored = r.stored && out.result == success && r.name == k.original.Name
+	if k.failed != nil {
+		out.validity.End()
+	}
+	return out
+}
+
+// notFound returns the outcome without a candidate with data. A failure has precedence, since the candidate may have data.
+func (k *walk) notFound() *outcome {
+	out := &outcome{result: failure, reply: k.failed, validity: k.validity}
+	switch {
+	case k.failed != nil:
+		out.validity.End()
+	case k.empty != nil:
+		out.result, out.reply = noData, k.empty
+	case k.absent != nil:
+		out.result, out.reply = nameError, k.absent
+	default:
+		out.reply = &reply{}
+		out.validity.End()
+	}
+	return out
+}

@@ -1,0 +1,206 @@
+package expand
+
+import (
+	"encoding/binary"
+	"sync/atomic"
+
+	"github.com/miekg/dns"
+
+	"github.com/nearside-dns/nearside/plugin/internal/answers"
+	"github.com/nearside-dns/nearside/plugin/internal/batch"
+	"github.com/nearside-dns/nearside/plugin/internal/block"
+	"github.com/nearside-dns/nearside/plugin/internal/searchlist"
+)
+
+// PassWire passes a query to the next WireHandler, or to the plugin chain if there is none.
+func (x *Expander) PassWire(b *batch.Batch, q *block.WireQuery) {
+	if h, ok := x.Next.(block.WireHandler); ok {
+		h.ServeWire(b, q)
+		return
+	}
+	q.Pass(b, q, nil)
+}
+
+// ExpandableWire reports whether a query may be expanded, like Nested and Expandable.
+func ExpandableWire(q *block.WireQuery) bool {
+	switch q.Type {
+	case dns.TypeAXFR, dns.TypeIXFR, dns.TypeDS:
+		return false
+	}
+	return q.Search == nil && !q.Nested
+}
+
+// ServeWire answers a query that is ExpandableWire. Names with upper-case letters are passed to the plugin chain.
+func (x *Expander) ServeWire(b *batch.Batch, q *block.WireQuery, name string, question *Question) {
+	handler, ok := x.Next.(block.WireHandler)
+	if q.Upper || !ok || x.StoresCandidates {
+		q.Pass(b, q, nil)
+		return
+	}
+	k := &key{query: q.Packed, q: q.Query, bytes: append(make([]byte, 0, len(q.Key)+4), q.Key...)}
+	if question.ListID != 0 {
+		k.bytes = answers.AppendKeyList(k.bytes, question.ListID)
+	}
+	if e := k.fresh(); e != nil {
+		e.Count.Counter(q.Server).Inc()
+		q.Answer(b, q, e, e.Patch(answers.Now()))
+		return
+	}
+	w := &wireWalk{client: q, key: k.bytes, handler: handler}
+	w.start(x, question, dns.Question{Name: name, Qtype: q.Type, Qclass: dns.ClassINET}, x.Block.ZonesOn(q.Server))
+	w.query = block.WireQuery{Client: q.Client, TCP: q.TCP, Server: q.Server, Nested: true, Dispatcher: q.Dispatcher, Answerer: w}
+	w.run(b)
+}
+
+// wireWalk is a walk whose queries are in wire form. It implements block.Answerer for them.
+type wireWalk struct {
+	walk
+	client  *block.WireQuery
+	key     []byte // of the answer
+	handler block.WireHandler
+
+	query    block.WireQuery
+	toKey    [answers.MaxKey]byte // memory of the query's Key
+	state    atomic.Uint32
+	unserved bool // the handler has passed the query to the plugin chain
+}
+
+// The states of a query. ServeWire and the Answerer may run in two goroutines at the same time: the one that is later
+// continues the walk.
+const (
+	sending  uint32 = iota // ServeWire has not returned
+	waiting                // ServeWire has returned without an answer
+	answered               // there is an answer, and ServeWire has not returned
+)
+
+// run continues the walk until it waits for the answer to a query, or has ended.
+func (w *wireWalk) run(b *batch.Batch) {
+	for !w.unserved && w.next() {
+		w.state.Store(sending)
+		if !w.pack() || !w.send(b) {
+			break
+		}
+		if w.state.CompareAndSwap(sending, waiting) {
+			return // the Answerer continues
+		}
+	}
+	w.end(b)
+}
+
+// send sends the query to the next plugin if the name is this server block's, and to the server otherwise. It returns false
+// if the plugin chain has to handle the query.
+func (w *wireWalk) send(b *batch.Batch) bool {
+	if w.zones.Serves(w.name()) {
+		w.query.Key = w.Block.Keyspace.Key(w.toKey[:0], w.query.Packed, &w.query.Query)
+		w.handler.ServeWire(b, &w.query)
+		return true
+	}
+	return w.query.Dispatcher != nil && w.query.Dispatcher.Dispatch(b, &w.query)
+}
+
+// Answer implements block.Answerer.
+func (w *wireWalk) Answer(b *batch.Batch, q *block.WireQuery, e *answers.Entry, p answers.Patch) {
+	w.receive(newPackedReply(e, &p, &q.Query, w.name()), &e.Validity, true)
+	w.proceed(b)
+}
+
+// Pass implements block.Answerer: the plugin chain queries this candidate and the rest.
+func (w *wireWalk) Pass(b *batch.Batch, _ *block.WireQuery, result any) {
+	w.passed, w.unserved = result, true
+	w.proceed(b)
+}
+
+// proceed continues the walk after an answer, unless ServeWire has not returned: then its caller does.
+func (w *wireWalk) proceed(b *batch.Batch) {
+	if !w.state.CompareAndSwap(sending, answered) {
+		w.run(b)
+	}
+}
+
+// end answers the client after the last candidate. The plugin chain continues a walk that is incomplete, and handles
+// failures and extended errors.
+func (w *wireWalk) end(b *batch.Batch) {
+	q, out := w.client, w.outcome
+	if out == nil || out.result == failure || out.reply.msg != nil && len(errorsOf(out.reply.msg)) > 0 {
+		q.Pass(b, q, &w.walk)
+		return
+	}
+	e, err := w.entry(out)
+	if err != nil {
+		q.Pass(b, q, &w.walk)
+		return
+	}
+	if k := (&key{bytes: w.key}); k.storable(out) {
+		answers.Shared.Put(w.Block.Keyspace, w.key, e)
+	}
+	w.Metrics.counter(q.Server, out.labels()).Inc()
+	q.Answer(b, q, e, e.Patch(e.Stored))
+}
+
+// entry returns the entry of the answer, which is not stored yet.
+func (w *wireWalk) entry(out *outcome) (*answers.Entry, error) {
+	q, r := w.client, out.reply
+	if r.packed != nil {
+		question := q.Packed[answers.HeaderLen : answers.HeaderLen+q.NameLen+4]
+		if b, answered := r.packed.compose(question, w.original.Name, out); b != nil {
+			if e := w.newEntry(out, answered); e.FillPacked(b, r.packed.entry) {
+				return e, nil
+			}
+		}
+	}
+	if r.message() == nil {
+		return nil, r.err
+	}
+	m := compose(&dns.Msg{
+		MsgHdr:   dns.MsgHdr{RecursionDesired: q.RD, CheckingDisabled: q.CD},
+		Question: []dns.Question{w.original},
+	}, out)
+	e := w.newEntry(out, len(m.Answer) > 0)
+	return e, e.Fill(m)
+}
+
+// optionHead is the length of the code and the length of an EDNS option, RFC 6891 section 6.1.2.
+const optionHead = 4
+
+// pack packs the next query: the client's with another name and type, and with the search list of the candidates. It
+// returns false for a name that cannot be packed.
+func (w *wireWalk) pack() bool {
+	client, name, q := w.client.Packed, w.name(), &w.query
+	rest := client[answers.HeaderLen+w.client.NameLen+4:]
+	size := answers.HeaderLen + len(name) + 1
+	if need := size + 4 + len(rest) + answers.OptLen + optionHead + len(w.suffixes); cap(q.Packed) < need {
+		q.Packed = make([]byte, need)
+	}
+	b := q.Packed[:size]
+	copy(b, client[:answers.HeaderLen])
+	end, err := dns.PackDomainName(name, b, answers.HeaderLen, nil, false)
+	if err != nil {
+		return false
+	}
+	b = binary.BigEndian.AppendUint16(b[:end], w.qtype())
+	b = binary.BigEndian.AppendUint16(b, w.original.Qclass)
+	opt := len(b)
+	b = append(b, rest...)
+	if w.suffixes != nil {
+		b = appendList(b, opt, w.suffixes)
+	}
+	if !q.Parse(b) {
+		return false
+	}
+	q.Packed, q.Key = b, w.toKey[:0]
+	return true
+}
+
+// appendList adds a search list to the OPT record at an offset, which ends a query. It adds the record if there is none.
+func appendList(b []byte, opt int, suffixes []byte) []byte {
+	if opt == len(b) {
+		b = append(b, 0)
+		b = binary.BigEndian.AppendUint16(b, dns.TypeOPT)
+		b = binary.BigEndian.AppendUint16(b, searchlist.UDPSize)
+		b = append(b, 0, 0, 0, 0, 0, 0)
+		binary.BigEndian.PutUint16(b[10:], 1)
+	}
+	b = searchlist.AppendOption(b, suffixes)
+	binary.BigEndian.PutUint16(b[opt+answers.OptLen-2:], uint16(len(b)-opt-answers.OptLen)) // #nosec G115 -- Parse limits options
+	return b
+}

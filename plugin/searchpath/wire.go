@@ -1,0 +1,24 @@
+package searchpath
+
+import (
+	"github.com/miekg/dns"
+
+	"github.com/nearside-dns/nearside/plugin/internal/answers"
+	"github.com/nearside-dns/nearside/plugin/internal/batch"
+	"github.com/nearside-dns/nearside/plugin/internal/block"
+	"github.com/nearside-dns/nearside/plugin/internal/searchlist/expand"
+)
+
+// ServeWire implements block.WireHandler. Names under the suffix that are not search names are left to the plugin chain.
+func (s *SearchPath) ServeWire(b *batch.Batch, q *block.WireQuery) {
+	question, _, err := dns.UnpackDomainName(q.Packed, answers.HeaderLen)
+	if err != nil || !s.grammar.contains(question) {
+		s.PassWire(b, q)
+		return
+	}
+	if name, kind := s.grammar.parse(question); kind == search && expand.ExpandableWire(q) {
+		s.Expander.ServeWire(b, q, question, s.question(name))
+		return
+	}
+	q.Pass(b, q, nil)
+}
