@@ -57,7 +57,7 @@ type connection struct {
 	begun     time.Duration // time at which an incomplete query began, 0 without one
 	keepAlive bool          // the client sends edns-tcp-keepalive
 	paused    bool          // no queries are read until some are answered
-	draining  bool          // only queries in the kernel's buffer are read
+	drainEnd  time.Duration // only queries in the kernel's buffer are read, until this time; 0 if the connection remains
 	finished  bool          // no more queries are read
 	eof       bool          // the client has sent its last byte
 	lingering time.Duration // time at which the connection is closed, 0 before the server has sent its last byte
@@ -169,7 +169,7 @@ func (c *connection) finish() {
 func (c *connection) drain() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.draining = true
+	c.drainEnd = answers.Now() + lingerTime
 	if c.fd >= 0 {
 		c.poller.rearm(c)
 	}

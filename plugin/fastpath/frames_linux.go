@@ -43,8 +43,7 @@ func (f *frames) init() {
 
 // serve reads and handles the queries of a connection that is ready.
 func (p *poller) serve(c *connection, events uint32) {
-	reads, draining := c.ready()
-	if !reads {
+	if !c.ready() {
 		return
 	}
 	s := c.listener.acquire()
@@ -62,10 +61,10 @@ func (p *poller) serve(c *connection, events uint32) {
 		switch state {
 		case readAgain:
 			continue
-		case readFull: // other connections first
+		case readFull:
 			c.again()
 		case readShort:
-			if events&unix.EPOLLRDHUP != 0 || draining { // the end may not cause another event
+			if events&unix.EPOLLRDHUP != 0 { // the end may not cause another event
 				continue
 			}
 		case readEmpty:
@@ -106,36 +105,41 @@ func (c *connection) read(buf []byte) (n int, state readState) {
 	case errno != 0 || r == 0:
 		return 0, readEnd
 	case c.lingering > 0: // discarded
-		return 0, readAgain
-	case int(r) == len(buf): // #nosec G115 -- at most len(buf)
-		return len(buf), readFull
+		return 0, readFull
+	case int(r) == len(buf) || c.drainEnd > 0: // #nosec G115 -- at most len(buf)
+		return int(r), readFull // #nosec G115
 	}
 	return int(r), readShort // #nosec G115
 }
 
-// again has the connection's present events occur again.
+// again has the connection's present events occur again, after those of other connections. It ends the reading of a
+// connection that has drained for too long, since the client continues to send.
 func (c *connection) again() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.fd >= 0 {
+	switch {
+	case c.fd < 0:
+	case c.drainEnd > 0 && c.lingering == 0 && answers.Now() > c.drainEnd:
+		c.finished = true
+		c.proceed()
+	default:
 		c.poller.rearm(c)
 	}
 }
 
-// ready sends output that the kernel did not accept before, and reports whether queries are to be read, and whether only
-// those in the kernel's buffer.
-func (c *connection) ready() (reads, draining bool) {
+// ready sends output that the kernel did not accept before, and reports whether queries are to be read.
+func (c *connection) ready() (reads bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.flush()
-	return c.fd >= 0 && !c.paused && !c.eof, c.draining
+	return c.fd >= 0 && !c.paused && !c.eof
 }
 
 // drained ends a connection that drains, after its last query was read.
 func (c *connection) drained() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.draining {
+	if c.drainEnd > 0 {
 		c.finished = true
 		c.proceed()
 	}

@@ -23,6 +23,6 @@ func (fastPath) Stop(*block.Configuration) {}
 // StartBackground implements block.FastPath.
 func (fastPath) StartBackground(netip.Addr) (end func(), ok bool) { return block.Background.Start() }
 
-type chain struct{}
+type chain struct{ capacity func() int }
 
 func newChain(int) *chain { return nil }

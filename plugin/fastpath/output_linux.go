@@ -64,7 +64,7 @@ func (c *connection) append(b *batch.Batch, r *request, e *answers.Entry, p *ans
 // announces reports whether a reply has edns-tcp-keepalive, given whether its query has the option. Clients that send it
 // only in the first query of a connection learn as well that the server ends the connection. The mutex is locked.
 func (c *connection) announces(keepAlive bool) bool {
-	return keepAlive || c.keepAlive && (c.draining || c.finished)
+	return keepAlive || c.keepAlive && (c.drainEnd > 0 || c.finished)
 }
 
 // appendFrame appends an answer with its length.
@@ -77,7 +77,7 @@ func appendFrame(out []byte, form *answers.Answer, query []byte, q *answers.Quer
 
 // idleTimeout returns the timeout of edns-tcp-keepalive, 0 if the server ends the connection. The mutex is locked.
 func (c *connection) idleTimeout(s *server) time.Duration {
-	if c.draining || c.finished {
+	if c.drainEnd > 0 || c.finished {
 		return 0
 	}
 	return s.IdleTimeout

@@ -21,10 +21,12 @@ const (
 )
 
 // Limits of the bytes in buffers of connections that wait for the rest of a query, for a free place or for a client that
-// does not read. A buffer of freeBuffer bytes does not count.
+// does not read. A buffer of freeBuffer bytes does not count. Clients with more than reservedBuffered bytes share half of
+// maxBuffered.
 const (
 	maxBuffered       = 32 << 20
 	maxClientBuffered = 4 << 20
+	reservedBuffered  = 256 << 10
 	freeBuffer        = 512
 )
 
@@ -140,7 +142,11 @@ func (t *streamTable) hold(c *connection, bytes int) bool {
 	}
 	c.held = bytes
 	own, all := c.source.buffered.Add(change), t.buffered.Add(change)
-	return change < 0 || own <= maxClientBuffered && all <= maxBuffered
+	limit := int64(maxBuffered)
+	if own > reservedBuffered {
+		limit /= 2
+	}
+	return change < 0 || own <= maxClientBuffered && all <= limit
 }
 
 // oldest returns the connection that has been idle for the longest time, of those on the next poller that has any. The

@@ -703,3 +703,71 @@ func dialSocket(t *testing.T) int {
 	}
 	return fd
 }
+
+// TestClientThatNeverEnds has clients that send without end, while the server ends their connections. Another client of the
+// same poller is served, and the connections are closed.
+func TestClientThatNeverEnds(t *testing.T) {
+	flood := func(conn net.Conn) (ended chan struct{}) {
+		ended = make(chan struct{})
+		all := bytes.Repeat(framed(t, 1, "endless.example."), 100)
+		go func() {
+			defer close(ended)
+			for {
+				if _, err := conn.Write(all); err != nil {
+					return
+				}
+			}
+		}()
+		go func() { _, _ = io.Copy(io.Discard, conn) }()
+		return ended
+	}
+	t.Run("after its last query", func(t *testing.T) {
+		_, address := newStreamListener(t, echo, func(s *server) { s.MaxTCPQueries = 1 })
+		ended := flood(dialTCP(t, address))
+		for i := range 10 {
+			conn := dialTCP(t, address)
+			if _, err := conn.Write(framed(t, uint16(i), "other.example.")); err != nil {
+				t.Fatal(err)
+			}
+			mustRead(t, conn, uint16(i))
+		}
+		<-ended
+	})
+	t.Run("at the stop", func(t *testing.T) {
+		l, address := newStreamListener(t, echo)
+		ended := flood(dialTCP(t, address))
+		await(t, "queries arrive", func() bool { return l.connections.Load() == 1 })
+		begin := time.Now()
+		l.drainStreams()
+		if took := time.Since(begin); took > stopTimeout-time.Second {
+			t.Errorf("the connection was closed after %v", took)
+		}
+		<-ended
+	})
+}
+
+// TestBufferLimits counts the buffers of clients.
+func TestBufferLimits(t *testing.T) {
+	table := &streamTable{}
+	client := func() *connection { return &connection{source: new(source)} }
+	for range 100 {
+		if !table.hold(client(), freeBuffer) {
+			t.Fatal("a small buffer counts")
+		}
+	}
+	large := client()
+	if !table.hold(large, maxClientBuffered) || table.hold(large, maxClientBuffered+1) || !table.hold(large, 0) {
+		t.Error("wrong limit of a client")
+	}
+	for i := range maxBuffered / 2 / maxClientBuffered {
+		if !table.hold(client(), maxClientBuffered) {
+			t.Fatalf("client %d is refused", i)
+		}
+	}
+	if table.hold(client(), maxClientBuffered/2) {
+		t.Error("a client uses reserved buffers")
+	}
+	if !table.hold(client(), reservedBuffered) {
+		t.Error("a client cannot use reserved buffers")
+	}
+}
