@@ -253,7 +253,11 @@ func (b *bench) synced(ctx context.Context, s *server, w world) error {
 // run starts a server with a configuration, whose file is its last argument.
 func (b *bench) run(ctx context.Context, s *server, path, conf string, args ...string) (err error) {
 	name := fmt.Sprintf("%s-%d", s.name, s.port)
-	file := filepath.Join(b.folder, name+".conf")
+	// In a folder of its own: nodecache watches the folder of its Corefile, and dnsperf writes to the other.
+	file := filepath.Join(b.folder, name+".conf", "Corefile")
+	if err := os.Mkdir(filepath.Dir(file), 0o700); err != nil {
+		return err
+	}
 	if err := os.WriteFile(file, []byte(conf), 0o600); err != nil {
 		return err
 	}
