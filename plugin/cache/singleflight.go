@@ -27,6 +27,9 @@ type result struct {
 	abandoned  bool // there is no reply because the client is gone
 }
 
+// FinalResult implements block.FinalResult.
+func (*result) FinalResult() {}
+
 // flight is a query to the next plugin whose result is shared with all queries for the same question that wait for it.
 type flight struct {
 	key     string

@@ -92,11 +92,11 @@ func (c *Cache) fetchWire(b *batch.Batch, w *wireWaiter, now time.Duration) {
 		c.answerStale(b, w.q, w.counters, w.stale)
 		return
 	}
+	if w.leader {
+		c.leadWire(b, &q, f, w.stale) // before the timer, which may release the query
+	}
 	if w.stale != nil && c.stale.timeout > 0 {
 		c.flights.startTimer(f, w, f.started+c.stale.timeout-now, func() { c.waitedWire(f, w) })
-	}
-	if w.leader {
-		c.leadWire(b, &q, f, w.stale)
 	}
 }
 
@@ -142,25 +142,36 @@ func (c *Cache) leadWire(b *batch.Batch, q *clientQuery, f *flight, stale *answe
 	}
 }
 
-// Receive implements block.Receiver.
+// Receive implements block.Receiver. A panic must not end the reader of a connection: it is logged, and the queries that were
+// not answered before get no reply.
 func (l *wireFlight) Receive(b *batch.Batch, reply []byte, code int, err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			logPanic(&l.query, r)
+		}
+	}()
 	l.end(b, l.resultOf(reply, code, err))
+}
+
+// logPanic counts and logs a panic.
+func logPanic(q *clientQuery, r any) {
+	vars.Panic.Inc()
+	log.Errorf("Reply to %s panicked: %v\n%s", q.name(), r, debug.Stack())
 }
 
 func (l *wireFlight) end(b *batch.Batch, res result) {
 	c := l.cache
-	if l.stale != nil {
+	if l.stale != nil && !res.abandoned {
 		c.endRefresh(l.stale, res.renews, c.stale.recheck)
 	}
 	c.finish(b, l.flight, res)
 }
 
-// resultOf stores a reply. It logs a panic, which must not end the reader of a connection.
+// resultOf stores a reply. After a panic, the result is a failure.
 func (l *wireFlight) resultOf(reply []byte, code int, err error) (res result) {
 	defer func() {
 		if r := recover(); r != nil {
-			vars.Panic.Inc()
-			log.Errorf("Reply to %s panicked: %v\n%s", l.query.name(), r, debug.Stack())
+			logPanic(&l.query, r)
 			res = result{code: dns.RcodeServerFailure, err: fmt.Errorf("plugin/%s: %w", pluginName, errPanicked)}
 		}
 	}()
@@ -190,7 +201,7 @@ func (c *Cache) deliverWire(b *batch.Batch, w *wireWaiter, f *flight) {
 		return
 	}
 	if res.abandoned || !w.leader && !f.shares(&q.Query) {
-		q.Pass(b, q, wireFetch{})
+		q.Pass(b, q, wireFetch{w.stale})
 		return
 	}
 	if !w.leader {
@@ -211,7 +222,7 @@ func (c *Cache) answerStale(b *batch.Batch, q *block.WireQuery, n *counters, e *
 }
 
 // wireFetch is the result of a query that plugin cache has counted, and that it has to fetch in the plugin chain.
-type wireFetch struct{}
+type wireFetch struct{ stale *answers.Entry } // or nil
 
 // hasWireResult reports whether a query was passed to the plugin chain with a result of ServeWire, which has counted it.
 // Plugins behind the cache send queries of their own in the same context.
@@ -230,7 +241,10 @@ func (c *Cache) serveWireResult(ctx context.Context, w dns.ResponseWriter, q *cl
 		return c.serve(ctx, w, q.msg, q.packed, q.Query, res.Entry, res.Patch)
 	case *result:
 		return c.deliver(ctx, w, q, res, true)
-	default:
-		return c.fetch(ctx, w, q)
+	case wireFetch:
+		if res.stale != nil {
+			return c.verify(ctx, w, q, res.stale)
+		}
 	}
+	return c.fetch(ctx, w, q)
 }

@@ -4,6 +4,8 @@ import (
 	"context"
 	"net/netip"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/miekg/dns"
 
@@ -121,5 +123,33 @@ func TestWireFormIsUsed(t *testing.T) {
 			}
 		}()
 		b.query("w. A")
+	})
+}
+
+// refusing is an Exchanger that leaves all queries to the plugin chain.
+type refusing struct{ exchanger }
+
+// Exchange implements block.Exchanger.
+func (refusing) Exchange(*batch.Batch, *answers.Query, []byte, bool, block.Receiver) bool {
+	return false
+}
+
+// TestStaleInChain has an Exchanger that leaves the query to the plugin chain, where the upstream fails: the client gets the
+// stale answer.
+func TestStaleInChain(t *testing.T) {
+	t.Run(inWireForm, func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			b := newTestCache(t, "cache")
+			b.replies("NOERROR; " + a("w.", 60))
+			b.query("w. A")
+			time.Sleep(60 * time.Second)
+			b.SetExchanger(refusing{exchanger{b.Cache}}, nil)
+			b.fails()
+			b.want("w. A", staleA)
+			b.wantQueries(2)
+			b.replies("NOERROR; w. 60 IN A 192.0.2.2")
+			time.Sleep(time.Minute)
+			b.want("w. A", "NOERROR; w. 60 IN A 192.0.2.2")
+		})
 	})
 }

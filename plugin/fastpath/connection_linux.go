@@ -37,6 +37,7 @@ type connection struct {
 	source   *source
 	remote   netip.AddrPort
 	client   netip.Addr // remote, of a client over IPv4 an IPv4 address
+	number   int32      // of the connections since the start of the process
 	optioned optioned
 
 	// These fields belong to the poller's goroutine.
@@ -62,6 +63,7 @@ type connection struct {
 	eof       bool          // the client has sent its last byte
 	lingering time.Duration // time at which the connection is closed, 0 before the server has sent its last byte
 	retained  int           // bytes of in
+	inQueries int           // bytes of long queries that are not answered
 	held      int           // bytes of buffers, as the table counts them
 	random    random
 }
@@ -71,12 +73,17 @@ type optioned struct{ *connection }
 
 // newConnection returns a connection that a listener has accepted.
 func newConnection(l *listener, fd int, remote netip.AddrPort) *connection {
-	c := &connection{listener: l, fd: fd, remote: remote, client: remote.Addr().Unmap().WithZone(""), random: newRandom()}
+	c := &connection{
+		listener: l, fd: fd, remote: remote, client: remote.Addr().Unmap().WithZone(""), number: accepted.Add(1), random: newRandom(),
+	}
 	c.optioned.connection = c
 	c.space.L = &c.mu
 	c.active.Store(int64(answers.Now()))
 	return c
 }
+
+// accepted counts the connections since the start of the process.
+var accepted atomic.Int32
 
 // unusedTime is the time by which a connection without a query counts as idle for longer, so that a burst of connections does
 // not close those in use.
@@ -95,18 +102,27 @@ func (c *connection) idleSince() time.Duration {
 }
 
 // receive counts a query that has no stored answer, and reports whether the connection may have more.
-func (c *connection) receive() (more bool) {
+func (c *connection) receive(query []byte) (more bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.inFlight.Add(1)
-	return !c.isFull()
+	c.inQueries += beyondDatagram(query)
+	c.hold()
+	return c.fd >= 0 && !c.isFull()
 }
 
+// beyondDatagram returns the bytes of a query that one over UDP does not have: the queue counts with those that one has.
+func beyondDatagram(query []byte) int { return max(0, len(query)-datagramLen) }
+
 // ended implements destination.
-func (c *connection) ended() {
+func (c *connection) ended(query []byte) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.inFlight.Add(-1)
+	c.inQueries -= beyondDatagram(query)
+	if c.fd >= 0 {
+		c.hold()
+	}
 	c.active.Store(int64(answers.Now()))
 	c.proceed()
 }
@@ -117,6 +133,13 @@ func (c *connection) close() {
 	defer c.mu.Unlock()
 	c.finished = true
 	c.proceed()
+}
+
+// isFinished reports whether no more queries are handled.
+func (c *connection) isFinished() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.finished
 }
 
 // isFull reports whether no more queries may be read. The mutex is locked.

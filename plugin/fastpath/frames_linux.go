@@ -159,6 +159,10 @@ func (f *frames) consume(c *connection, s *server, data []byte) (more bool) {
 	if len(data) == 0 && len(c.in) < lengthLen {
 		return true
 	}
+	if c.isFinished() {
+		c.in = nil
+		return true
+	}
 	limit := s.MaxTCPQueries
 	if limit == 0 {
 		limit = defaultMaxTCPQueries
@@ -245,7 +249,7 @@ func (c *connection) received(now time.Duration, handled bool) bool {
 
 // hold counts the bytes in the connection's buffers, and closes the connection if they exceed a limit. The mutex is locked.
 func (c *connection) hold() {
-	if !streams.hold(c, c.retained+cap(c.out)) {
+	if !streams.hold(c, c.retained+c.inQueries+cap(c.out)) {
 		c.end(closedForMemory)
 	}
 }
@@ -265,7 +269,7 @@ func (f *frames) answer(c *connection, s *server, query []byte) (more bool) {
 	if keepAlive {
 		r.to = &c.optioned
 	}
-	more = c.receive()
+	more = c.receive(query)
 	f.pass(&f.output, r, c.client, f.now)
 	return more
 }

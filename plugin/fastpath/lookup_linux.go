@@ -22,6 +22,7 @@ type lookup struct {
 	route    *route
 	entry    *answers.Entry
 	counters [3]answers.Counter // of the answer; unused ones are nil
+	viewed   bool               // the entry is for some callers only
 	wire     bool               // without a fresh entry: the wire handlers of the route may answer
 	keyLen   int
 }
@@ -30,7 +31,7 @@ type lookup struct {
 // formOf.
 func (l *lookup) find(s *server, in []byte, client netip.Addr, now time.Duration) bool {
 	q := &l.query
-	l.route, l.entry, l.counters, l.wire = nil, nil, [3]answers.Counter{}, false
+	l.route, l.entry, l.counters, l.viewed, l.wire = nil, nil, [3]answers.Counter{}, false, false
 	if !q.Parse(in) {
 		return false
 	}
@@ -66,7 +67,7 @@ func (l *lookup) findEntry(key, in []byte, client netip.Addr, now time.Duration)
 	}
 	e := answers.Shared.Get(key)
 	var view answers.View
-	if e != nil && e.Views != nil {
+	if l.viewed = e != nil && e.Views != nil; l.viewed {
 		e, view = answers.Shared.GetView(e, key, now, client, l.query.CallerData(in))
 	}
 	switch {

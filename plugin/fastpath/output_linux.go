@@ -48,7 +48,8 @@ func (c *connection) answerWith(b *batch.Batch, r *request, e *answers.Entry, p 
 func (c *connection) append(b *batch.Batch, r *request, e *answers.Entry, p *answers.Patch, keepAlive bool) *answers.Answer {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	q := &r.Query
+	q, patch := &r.Query, *p // the plugin chain gets the patch without the option
+	p = &patch
 	if q.EDNS && c.announces(keepAlive) {
 		p.Options = appendKeepAlive(slices.Clip(p.Options), c.idleTimeout(r.server))
 	}

@@ -200,7 +200,7 @@ func (c *chain) admits(cl *client, l load) bool {
 // forwards reports whether the upstreams can have another query of a client in progress. Clients have shares of their
 // capacity, as they have of the places.
 func (c *chain) forwards(cl *client) bool {
-	capacity := c.capacity()
+	capacity := min(c.capacity(), c.queue.maxRunning)
 	free := capacity - c.wire
 	return free > 0 && (cl.wire == 0 || cl.wire < shareFactor*(free-capacity/reservedFraction))
 }

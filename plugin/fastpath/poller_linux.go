@@ -89,6 +89,9 @@ func (p *poller) step(fd uintptr) bool {
 func (p *poller) handle(e *unix.EpollEvent) {
 	p.mu.Lock()
 	c := p.byFD[e.Fd]
+	if c != nil && c.number != e.Pad { // the event is of an earlier connection
+		c = nil
+	}
 	if c != nil {
 		c.unlink()
 		p.link(c)
@@ -106,6 +109,11 @@ func (p *poller) handle(e *unix.EpollEvent) {
 
 // add adds a connection. Its events may occur at once.
 func (p *poller) add(c *connection) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.fd < 0 { // another acceptor has closed it, since there are too many
+		return
+	}
 	p.mu.Lock()
 	p.byFD[int32(c.fd)] = c // #nosec G115 -- a descriptor
 	p.link(c)
@@ -114,23 +122,21 @@ func (p *poller) add(c *connection) {
 		go p.sweep()
 	}
 	p.mu.Unlock()
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if err := p.control(unix.EPOLL_CTL_ADD, c.fd); err != nil {
+	if err := p.control(unix.EPOLL_CTL_ADD, c); err != nil {
 		c.end(closedByServer)
 	}
 }
 
 // rearm has the present events of a connection occur again. The connection's mutex is locked, and its socket is open.
 func (p *poller) rearm(c *connection) {
-	if p.control(unix.EPOLL_CTL_MOD, c.fd) != nil { // the kernel lacks memory
+	if p.control(unix.EPOLL_CTL_MOD, c) != nil { // the kernel lacks memory
 		c.end(closedByServer)
 	}
 }
 
 // remove removes a connection with its descriptor. The connection's mutex is locked.
 func (p *poller) remove(c *connection, fd int) {
-	_ = p.control(unix.EPOLL_CTL_DEL, fd)
+	_ = p.control(unix.EPOLL_CTL_DEL, c)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.byFD[int32(fd)] == c { // #nosec G115 -- a descriptor
@@ -139,8 +145,10 @@ func (p *poller) remove(c *connection, fd int) {
 	}
 }
 
-func (p *poller) control(operation, fd int) error {
-	return unix.EpollCtl(p.fd, operation, fd, &unix.EpollEvent{Events: interest, Fd: int32(fd)}) // #nosec G115 -- a descriptor
+// control changes the kernel's registration of a connection, whose socket is open. The number tells its events from those of
+// an earlier connection with the same descriptor.
+func (p *poller) control(operation int, c *connection) error {
+	return unix.EpollCtl(p.fd, operation, c.fd, &unix.EpollEvent{Events: interest, Fd: int32(c.fd), Pad: c.number}) // #nosec G115 -- a descriptor
 }
 
 // link appends a connection to the ring. The poller's mutex is locked.

@@ -53,7 +53,7 @@ type destination interface {
 	// dropped is called before ended for a query that is dropped for overload. The destination may answer.
 	dropped(b *batch.Batch, query []byte)
 	// ended is called when the query was answered or dropped.
-	ended()
+	ended(query []byte)
 	localAddr() net.Addr
 	remoteAddr() net.Addr
 	// close closes a connection after the replies in progress.
@@ -74,7 +74,7 @@ func newRequest(s *server, query []byte) *request {
 
 // done releases a query that was answered or dropped.
 func (r *request) done() {
-	r.to.ended()
+	r.to.ended(r.query)
 	r.server.metrics.inFlight.Dec()
 	r.server.release()
 	*r = request{}
@@ -84,7 +84,7 @@ func (r *request) done() {
 // run starts the work on a query that has a place.
 func (r *request) run(b *batch.Batch) {
 	if r.wire != nil {
-		r.wire.ServeWire(b, &r.WireQuery)
+		r.runWire(b)
 		return
 	}
 	pool.do(r)

@@ -771,3 +771,17 @@ func TestBufferLimits(t *testing.T) {
 		t.Error("a client cannot use reserved buffers")
 	}
 }
+
+// TestClosedBeforeAdded has a connection that was closed, since there were too many, before it is added to its poller.
+func TestClosedBeforeAdded(t *testing.T) {
+	p, err := newPoller()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := newConnection(nil, -1, netip.MustParseAddrPort("127.0.0.1:1"))
+	c.poller = p
+	p.add(c)
+	if p.oldest() != nil || len(p.byFD) != 0 {
+		t.Error("the poller has the closed connection")
+	}
+}

@@ -1,8 +1,10 @@
 package fastpath
 
 import (
+	"runtime/debug"
 	"time"
 
+	"github.com/coredns/coredns/plugin/metrics/vars"
 	"github.com/miekg/dns"
 
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
@@ -33,6 +35,19 @@ func isForWire(q *answers.Query) bool {
 	return true
 }
 
+// runWire hands the query to the wire handlers. A panic must not end the reader: it is logged, and the client gets no reply,
+// since a handler may have answered it already.
+func (r *request) runWire(b *batch.Batch) {
+	query := r.Packed
+	defer func() {
+		if p := recover(); p != nil {
+			vars.Panic.Inc()
+			log.Errorf("Query % x panicked: %v\n%s", query, p, debug.Stack())
+		}
+	}()
+	r.wire.ServeWire(b, &r.WireQuery)
+}
+
 // Answer implements block.Answerer.
 func (r *request) Answer(b *batch.Batch, q *block.WireQuery, e *answers.Entry, p answers.Patch) {
 	if !r.to.answer(b, r, e, &p) {
@@ -44,6 +59,11 @@ func (r *request) Answer(b *batch.Batch, q *block.WireQuery, e *answers.Entry, p
 
 // Pass implements block.Answerer.
 func (r *request) Pass(b *batch.Batch, _ *block.WireQuery, result any) {
+	if _, final := result.(block.FinalResult); final {
+		r.wire, r.result = nil, result
+		finals.add(r)
+		return
+	}
 	r.chain.queue.finish(b, r)
 	r.wire, r.result = nil, result
 	r.chain.handOver(b, r)
@@ -55,14 +75,16 @@ func (r *request) finish(b *batch.Batch) {
 	r.done()
 }
 
-// Dispatch implements block.Dispatcher.
+// Dispatch implements block.Dispatcher. Answers that depend on the caller, or belong to another plugin than cache, are for
+// the plugin chain: the answer to the other query would be stored for all callers.
 func (s *server) Dispatch(b *batch.Batch, q *block.WireQuery) bool {
 	l, now := lookup{nested: true}, answers.Now()
 	found := l.find(s, q.Packed, q.Client, now)
 	d := &dispatched{Answerer: q.Answerer, route: l.route, received: now}
 	switch {
+	case found && (l.viewed || l.entry.Count != nil):
+		return false
 	case found:
-		d.counted = false
 		d.Answer(b, q, l.entry, l.entry.Patch(now))
 	case l.wire:
 		d.counted = true

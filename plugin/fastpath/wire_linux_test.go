@@ -2,6 +2,8 @@ package fastpath
 
 import (
 	"context"
+	"encoding/binary"
+	"net/netip"
 	"runtime"
 	"slices"
 	"testing"
@@ -142,6 +144,109 @@ func TestWirePass(t *testing.T) {
 		})
 	}
 }
+
+// TestManyFinalResults has more queries that end with a final result at the same time than the plugin chain has places: all
+// get a reply.
+func TestManyFinalResults(t *testing.T) {
+	const queries = 100
+	var held []*block.WireQuery
+	b := newWireBed(t, 0, func(_ *batch.Batch, q *block.WireQuery) { held = append(held, q) })
+	q := newTestQueue(2*queries, 2*queries).queue
+	q.chainPlaces = queries / 2 // two or three in the plugin chain
+	b.route.chain.queue = q
+	go func() {
+		for range b.results {
+		}
+	}()
+	defer close(b.results)
+	for range queries {
+		b.ask(t, "miss.test.")
+	}
+	if len(held) != queries {
+		t.Fatalf("%d queries are in the wire handler, want %d", len(held), queries)
+	}
+	dropped := valueOf(t, b.server.metrics.droppedOverload)
+	for _, q := range held {
+		var out batch.Batch
+		q.Pass(&out, q, &block.StoredResult{})
+		out.Flush()
+	}
+	for range queries {
+		if m := b.receive(t); m.Rcode != dns.RcodeRefused {
+			t.Fatalf("the reply is not the chain's: %v", m)
+		}
+	}
+	b.awaitEnd(t)
+	if got := valueOf(t, b.server.metrics.droppedOverload) - dropped; got != 0 {
+		t.Errorf("%v queries are dropped", got)
+	}
+}
+
+// TestPanicInWireHandler has a handler that panics: the reader answers the next query.
+func TestPanicInWireHandler(t *testing.T) {
+	e := entryFor(t, "miss.test.", 1)
+	panics := true
+	b := newWireBed(t, 0, func(b *batch.Batch, q *block.WireQuery) {
+		if panics {
+			panics = false
+			panic("on purpose")
+		}
+		q.Answer(b, q, e, answers.Patch{})
+	})
+	b.ask(t, "miss.test.")
+	b.ask(t, "miss.test.")
+	if m := b.receive(t); len(m.Answer) != 1 {
+		t.Errorf("the answer is %v", m)
+	}
+}
+
+// oneView is the Views of an answer that all callers get.
+type oneView struct{}
+
+// View implements answers.Views.
+func (oneView) View(netip.Addr, []byte) answers.View { return answers.View{Number: 1} }
+
+// TestDispatchOfViews has a stored answer that depends on the caller: a plugin that sends a query to answer another one
+// does not get it, since it would store its own answer for all callers.
+func TestDispatchOfViews(t *testing.T) {
+	b := newWireBed(t, 0, nil)
+	b.route.wire = nil
+	query := func(name string) *block.WireQuery {
+		packed, err := new(dns.Msg).SetQuestion(name, dns.TypeA).Pack()
+		if err != nil {
+			t.Fatal(err)
+		}
+		q := &block.WireQuery{Packed: packed, Client: clientAddress(1), Answerer: discard{}}
+		if !q.Parse(packed) {
+			t.Fatal("the query is not ordinary")
+		}
+		return q
+	}
+	b.store(t, &answers.Entry{}, addressReply("same.test.", 1))
+	if !b.server.Dispatch(new(batch.Batch), query("same.test.")) {
+		t.Error("a stored answer for all callers is not used")
+	}
+	q := query("view.test.")
+	key := b.keyspace.Key(nil, q.Packed, &q.Query)
+	answers.Shared.Put(b.keyspace, key, &answers.Entry{Views: oneView{}})
+	answers.Shared.Put(b.keyspace, binary.BigEndian.AppendUint32(key, 1), entryFor(t, "view.test.", 1))
+	var l lookup
+	if !l.find(b.server, q.Packed, q.Client, answers.Now()) {
+		t.Fatal("the view's answer is not found")
+	}
+	if b.server.Dispatch(new(batch.Batch), q) {
+		t.Error("the answer for some callers is used")
+	}
+}
+
+// discard is an Answerer.
+type discard struct{}
+
+// Answer implements block.Answerer.
+func (discard) Answer(*batch.Batch, *block.WireQuery, *answers.Entry, answers.Patch) {}
+
+// Pass implements block.Answerer.
+func (discard) Pass(*batch.Batch, *block.WireQuery, any) {}
 
 // TestChainOnlyTypes has queries that a plugin of the chain has to see.
 func TestChainOnlyTypes(t *testing.T) {

@@ -39,10 +39,15 @@ const perQuery = 2
 func (f *Forward) Capacity() int {
 	lowest := math.MaxInt
 	for stanza, ok := f, true; ok; stanza, ok = stanza.Next.(*Forward) {
-		capacity := 0
+		capacity, udp := 0, 0
 		for _, u := range *stanza.upstreams.Load() {
-			capacity += u.checkCarrier().Capacity()
+			if carrier := u.checkCarrier(); carrier == u.udp {
+				udp = carrier.Capacity() // upstreams share the sockets of the process
+			} else {
+				capacity += carrier.Capacity()
+			}
 		}
+		capacity += udp
 		if capacity > 0 { // else queries fail at once
 			lowest = min(lowest, max(1, capacity/perQuery))
 		}

@@ -304,7 +304,9 @@ func (c *conn) observe(f *flight, message []byte, now time.Time) {
 	if !ok {
 		return
 	}
-	c.pool.answersOutOfOrder(now)
+	if c.pool.classAt(now) != serial { // which was observed
+		c.pool.answersOutOfOrder(now)
+	}
 	c.idle = min(c.pool.Expire, idle)
 	if idle == 0 && !c.retired {
 		c.pool.retire(c)

@@ -238,14 +238,15 @@ func (p *Pool) place(call *Call) (*conn, error) {
 	return nil, p.dialErr
 }
 
-// Capacity implements Carrier. It follows a change of the server's class when a query needs another connection.
+// Capacity implements Carrier. It follows a change of the server's class when a query needs another connection, and at the
+// next check.
 func (p *Pool) Capacity() int { return int(p.capacity.Load()) }
 
 // maxConns returns the limit of connections: higher if each may have few queries.
 func (p *Pool) maxConns(depth int) int {
 	switch {
 	case depth == 1 && p.unanswered >= serialAfter:
-		return max(p.MaxConnections, maxUnansweredConnections)
+		return maxUnansweredConnections
 	case depth == 1:
 		return max(p.MaxConnections, maxSerialConnections)
 	case p.limit > 0:
@@ -414,6 +415,8 @@ func (p *Pool) check() {
 	// After a late check this process has not run for a while: answers may be in the kernel's buffers.
 	late := now.Sub(p.checkAt) >= maxLateness
 	p.expire(now)
+	depth := p.depth(now)
+	p.capacity.Store(int64(depth * p.maxConns(depth)))
 	p.sendWaiting() // the pause after a failed handshake may be over
 	wait := 10 * p.tick
 	for _, c := range slices.Clone(p.conns) {

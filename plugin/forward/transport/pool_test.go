@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -1037,5 +1038,37 @@ func TestFunc(t *testing.T) {
 	f.Close()
 	if !closed {
 		t.Error("Closed was not called")
+	}
+}
+
+// A flush ends although the server reads nothing for a while: the writer writes the rest, and all queries are answered on
+// the same connection.
+func TestFlushBeforeServerReads(t *testing.T) {
+	t.Parallel()
+	s := newServer(t)
+	b := newTestbed(t, s, 1000, 2)
+	warm := b.send("warm.example.")
+	one := b.accept()
+	one.respond(answer(one.query()))
+	warm.answered()
+	b.mu.Lock()
+	b.stall, b.maxStall = time.Hour, time.Hour // no copies
+	for _, c := range b.conns {
+		if err := c.c.(*net.TCPConn).SetWriteBuffer(4 << 10); err != nil {
+			t.Error(err)
+		}
+	}
+	b.mu.Unlock()
+	if err := one.SetReadBuffer(4 << 10); err != nil {
+		t.Fatal(err)
+	}
+	var all []*sent
+	for i := range 30 {
+		all = append(all, b.sendAll(30, strings.Repeat(letters(i), 40)[:40])...)
+	}
+	b.ended.Go(func() { echo(one) })
+	allAnswered(all)
+	if n := b.accepted.Load(); n != 1 {
+		t.Errorf("%d connections, want 1", n)
 	}
 }

@@ -25,8 +25,9 @@ const (
 	maxGuesses = 16
 	// maxPorts bounds the ports that one query is sent from.
 	maxPorts = 3
-	// maxSockets bounds the sockets with a query, and half of the open files that the process may have.
-	maxSockets = 8192
+	// maxSockets bounds the sockets of the process, as half of its limit of open files does. An upstream may have half of
+	// them.
+	maxSockets = 16384
 	// maxUses bounds the queries sent from one port, since an attacker may learn the port.
 	maxUses = 100
 )
@@ -47,7 +48,6 @@ type Datagrams struct {
 	Metrics        *Metrics
 
 	mu       sync.Mutex
-	inFlight int
 	idle     []*socket // the one with the longest idle time first
 	closing  bool
 	sweeping bool
@@ -75,10 +75,6 @@ func (d *Datagrams) Send(_ *batch.Batch, call *Call) error {
 		call.ended = true
 		return errQuery
 	}
-	if d.isFull() {
-		call.ended = true
-		return ErrBusy
-	}
 	s, err := d.start(call, d.reusable(), 1)
 	if err != nil {
 		call.ended = true
@@ -90,15 +86,11 @@ func (d *Datagrams) Send(_ *batch.Batch, call *Call) error {
 	return nil
 }
 
-// isFull reports whether no more queries may be in flight.
-func (d *Datagrams) isFull() bool {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.inFlight >= d.Capacity()
-}
-
 // Capacity implements Carrier.
-func (d *Datagrams) Capacity() int { return min(maxSockets, openFiles()/2) }
+func (d *Datagrams) Capacity() int { return socketLimit() / 2 }
+
+// socketLimit returns the maximum number of sockets of the process.
+func socketLimit() int { return min(maxSockets, openFiles()/2) }
 
 // start sends a query from a socket, or a new one if that is nil or has an old error. ports are those used for the query.
 func (d *Datagrams) start(call *Call, s *socket, ports int) (*socket, error) {
@@ -142,7 +134,6 @@ var queryBuffers = sync.Pool{New: func() any { return new([]byte) }}
 // attach makes a call wait for a datagram of a socket. The caller holds the mutex.
 func (d *Datagrams) attach(s *socket, call *Call) {
 	d.Metrics.InFlight.Inc()
-	d.inFlight++
 	s.call, call.socket = call, s
 	if !call.Deadline.IsZero() {
 		wheel.Process.Set(&s.limit, call.Deadline)
@@ -153,7 +144,6 @@ func (d *Datagrams) attach(s *socket, call *Call) {
 // detach separates a socket from its call. The caller holds the mutex.
 func (d *Datagrams) detach(s *socket) {
 	d.Metrics.InFlight.Dec()
-	d.inFlight--
 	s.call.socket, s.call = nil, nil
 	wheel.Process.Stop(&s.limit)
 }

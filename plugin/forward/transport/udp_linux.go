@@ -135,6 +135,9 @@ type poller struct {
 func (p *poller) add(s *socket) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if len(p.byFD) >= socketLimit() {
+		return ErrBusy
+	}
 	if p.file == nil {
 		if err := p.start(); err != nil {
 			return err

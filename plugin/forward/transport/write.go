@@ -30,6 +30,7 @@ type output struct {
 	out     []byte
 	spare   []byte      // a buffer for reuse
 	writing bool        // by one goroutine, without the mutex
+	behind  bool        // the kernel accepts no more: only the writer writes
 	broken  bool        // the server has closed the connection: the reader receives the rest, and ends it
 	unsent  bool        // is in Pool.unsent
 	wrote   time.Time   // the last write of a busy connection
@@ -70,7 +71,7 @@ func (c *conn) Flush() {
 	p := c.pool
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for len(c.out) > 0 && !c.writing && !c.broken && !c.closed {
+	for len(c.out) > 0 && !c.writing && !c.behind && !c.broken && !c.closed {
 		if c.stream == nil {
 			c.wakeWriter()
 			return
@@ -140,7 +141,7 @@ func (c *conn) written(b []byte, n int, err error) {
 		c.broken = true
 		go c.pool.lost(c, err)
 	case n < len(b): // the rest is written before what was appended meanwhile
-		c.out = slices.Concat(b[n:], c.out)
+		c.out, c.behind = slices.Concat(b[n:], c.out), true
 		c.wakeWriter()
 	}
 	if c.spare = b[:0]; cap(b) > maxUnsent/4 {
@@ -159,6 +160,7 @@ func (c *conn) writeAll(made net.Conn) bool {
 	defer p.mu.Unlock()
 	for len(c.out) > 0 && !c.writing && !c.broken && !c.closed {
 		b := c.takeOutput()
+		c.behind = false
 		p.mu.Unlock()
 		err := made.SetWriteDeadline(time.Now().Add(writeTimeout))
 		if err == nil {

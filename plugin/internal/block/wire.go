@@ -50,11 +50,17 @@ type Answerer interface {
 	Pass(b *batch.Batch, q *WireQuery, result any)
 }
 
-// StoredResult is the result of a query whose answer the plugin chain has to adapt to the client.
+// FinalResult is a result with which the plugin chain answers a query without sending another one.
+type FinalResult interface{ FinalResult() }
+
+// StoredResult is the FinalResult of a query whose answer the plugin chain has to adapt to the client.
 type StoredResult struct {
 	Entry *answers.Entry
 	Patch answers.Patch
 }
+
+// FinalResult implements FinalResult.
+func (*StoredResult) FinalResult() {}
 
 // WireHandler is a plugin that answers queries in wire form.
 type WireHandler interface {
