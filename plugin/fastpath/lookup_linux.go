@@ -82,7 +82,7 @@ func (l *lookup) findEntry(key, in []byte, client netip.Addr, now time.Duration)
 // pass passes the query of the last lookup, which has no stored answer, to the wire handlers or to the plugin chain.
 func (l *lookup) pass(b *batch.Batch, r *request, client netip.Addr, now time.Duration) {
 	r.Client = client
-	r.server.metrics.handedOver.Inc()
+	m := r.server.metrics
 	if l.wire {
 		r.setWire(l.route, &l.query, l.key[:l.keyLen], now)
 	}
@@ -94,6 +94,7 @@ func (l *lookup) pass(b *batch.Batch, r *request, client netip.Addr, now time.Du
 		c = r.server.chainOf(l.key[:0], r.query)
 	}
 	c.handOver(b, r)
+	m.handedOver.Inc() // after the query dropped in its favour was counted
 }
 
 // Minimum lengths in bytes of answers over UDP in which CoreDNS compresses names to avoid fragments, as NSD does.

@@ -238,7 +238,7 @@ func (x *exchange) finish(b *batch.Batch, replied bool) {
 	x.leave()
 }
 
-// leave ends the use of the exchange by the goroutine that began it.
+// leave ends the use of the exchange by its user.
 func (x *exchange) leave() {
 	x.mu.Lock()
 	x.users--

@@ -104,7 +104,7 @@ func (f *Forward) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.Msg
 		return dns.RcodeRefused, err
 	}
 	defer f.dismiss()
-	reply, from, err := f.ask(ctx, &state)
+	reply, from, err := f.forwardMessage(ctx, &state)
 	if from != nil {
 		metadata.SetValueFunc(ctx, "forward/upstream", func() string { return from.address })
 	}

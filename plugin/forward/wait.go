@@ -41,8 +41,8 @@ func (w *waiter) release() {
 	waiters.Put(w)
 }
 
-// ask forwards a query of the plugin chain, and returns the reply and its upstream.
-func (f *Forward) ask(ctx context.Context, state *request.Request) (*dns.Msg, *upstream, error) {
+// forwardMessage forwards a query of the plugin chain, and returns the reply and its upstream.
+func (f *Forward) forwardMessage(ctx context.Context, state *request.Request) (*dns.Msg, *upstream, error) {
 	w, _ := waiters.Get().(*waiter)
 	defer w.release()
 	x := f.newExchange(state.Proto() == protoTCP, w)

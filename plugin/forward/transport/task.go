@@ -24,14 +24,6 @@ func (ts *tasks) begin(call *Call) *task {
 	return t
 }
 
-// onCancel sets the function that ends the goroutine early, or nil. It returns false if the call was cancelled before.
-func (ts *tasks) onCancel(t *task, stop func()) bool {
-	ts.mu.Lock()
-	defer ts.mu.Unlock()
-	t.stop = stop
-	return t.call != nil
-}
-
 // end ends the call of a task, and calls its owner unless it was cancelled.
 func (ts *tasks) end(t *task, reply []byte, err error) {
 	ts.mu.Lock()

@@ -171,7 +171,7 @@ func (e *Entry) Fill(m *dns.Msg) error {
 }
 
 // FillPacked is Fill for a reply in wire form without compression of names, which was made of the answer of another entry
-// by changes of names, TTLs and aliases. It returns false for a reply that Fill has to pack. The entry refers to the bytes.
+// by changes of names, TTLs and aliases. It returns false for a reply that Fill has to pack.
 func (e *Entry) FillPacked(packed []byte, source *Entry) bool {
 	if source.plainExcess != 0 || len(packed)+len(e.Options) > plainLimit {
 		return false

@@ -80,7 +80,7 @@ type Exchanger interface {
 	// Exchange forwards a query. It returns false, and does not call the Receiver, if the plugin chain has to handle the
 	// query: for example, its name is not forwarded. packed must not change until Receive is called. It does not block.
 	Exchange(b *batch.Batch, q *answers.Query, packed []byte, tcp bool, r Receiver) bool
-	// Capacity returns the number of queries that the upstreams can have in progress. Beyond it, Exchange fails.
+	// Capacity returns the number of queries that the upstreams can have in progress. Beyond it, Exchange may fail.
 	Capacity() int
 }
 
@@ -93,7 +93,7 @@ type Receiver interface {
 }
 
 // transparentForWire are the plugins that need not see a query in wire form. Plugin loop has to see the queries of type
-// HINFO, and transfer the zone transfers: they do not take the way in wire form.
+// HINFO, and transfer the zone transfers: these are never in wire form.
 var transparentForWire = map[string]bool{
 	"errors":      true, // failures are passed to the plugin chain
 	"loadbalance": true, // see Eligibility.Shuffle
@@ -112,7 +112,7 @@ func (b *Block) WireHandler() (first WireHandler, capacity func() int) {
 }
 
 // linkWire connects the cache of a block to the plugin that forwards, and returns the first WireHandler: the cache, or a
-// plugin directly before it whose next handlers are WireHandlers. It returns nil if the block has no such way.
+// plugin directly before it whose next handlers are WireHandlers. It returns nil if the block lacks one of them.
 func linkWire(handlers []plugin.Handler) (first WireHandler, capacity func() int) {
 	var cache WireCache
 	var owned []string
