@@ -17,6 +17,7 @@ import (
 
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/corefile"
+	"github.com/nearside-dns/nearside/plugin/internal/wheel"
 )
 
 // Cache is the plugin's handler for one server block.
@@ -38,7 +39,8 @@ type Cache struct {
 	flights flights
 	metrics byServer
 
-	forward wireNext // for queries in wire form
+	forward wireNext     // for queries in wire form
+	wheel   *wheel.Wheel // of their client response timers
 
 	loggedOption atomic.Bool  // an EDNS option that prevents caching has been logged
 	loggedStale  atomic.Int64 // time of the last log line about stale answers, by the store's clock

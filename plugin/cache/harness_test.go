@@ -19,6 +19,7 @@ import (
 
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/searchlist"
+	"github.com/nearside-dns/nearside/plugin/internal/wheel"
 )
 
 // testCache is a cache with a clock and an upstream of its own.
@@ -59,6 +60,7 @@ func newTestCache(t *testing.T, corefile string) *testCache {
 	}
 	b, start := &testCache{Cache: h, t: t}, time.Now()
 	h.store = answers.NewStore(answers.DefaultBudget)
+	h.wheel = wheel.New()
 	h.space = h.store.NewKeyspace()
 	h.now = func() time.Duration { return 1000*time.Second + time.Since(start) }
 	h.zonesLabel = fmt.Sprint(t.Name(), testCachesMade.Add(1)) // each test has its own metrics

@@ -13,6 +13,7 @@ import (
 
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/corefile"
+	"github.com/nearside-dns/nearside/plugin/internal/wheel"
 )
 
 // Defaults and limits, in seconds where they are numbers.
@@ -64,6 +65,7 @@ func newCache(zones []string) *Cache {
 			servfail: defaultServfail,
 		},
 		store: answers.Shared,
+		wheel: wheel.Process,
 		now:   answers.Now,
 		wall:  time.Now,
 	}

@@ -124,12 +124,14 @@ func (f *flights) joinWire(q *clientQuery, now time.Duration, w *wireWaiter) (jo
 	return joined
 }
 
-// startTimer starts the timer of a waiter, unless the flight has ended. f is called in a goroutine.
-func (f *flights) startTimer(joined *flight, w *wireWaiter, wait time.Duration, waited func()) {
+// startTimer starts the client response timer of a waiter, unless its flight has ended.
+func (c *Cache) startTimer(joined *flight, w *wireWaiter, wait time.Duration) {
+	f := &c.flights
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if slices.Contains(joined.wire, w) {
-		w.timer = time.AfterFunc(wait, waited)
+		w.cache, w.flight, w.deadline.Owner = c, joined, w
+		c.wheel.Set(&w.deadline, time.Now().Add(wait))
 	}
 }
 
@@ -183,8 +185,8 @@ func (c *Cache) finish(b *batch.Batch, ended *flight, res result) {
 		close(done)
 	}
 	for _, w := range wire {
-		if w.timer != nil {
-			w.timer.Stop()
+		if w.deadline.Owner != nil {
+			c.wheel.Stop(&w.deadline)
 		}
 		c.deliverWire(b, w, ended)
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/batch"
 	"github.com/nearside-dns/nearside/plugin/internal/block"
+	"github.com/nearside-dns/nearside/plugin/internal/wheel"
 )
 
 // wireNext is the plugin behind the cache for queries in wire form.
@@ -80,7 +81,20 @@ type wireWaiter struct {
 	counters *counters
 	stale    *answers.Entry // served unless the flight renews it; nil without one
 	leader   bool
-	timer    *time.Timer // of the client response timer, RFC 8767 section 5; nil without one
+
+	cache    *Cache
+	flight   *flight
+	deadline wheel.Deadline // of the client response timer, RFC 8767 section 5
+}
+
+// Expired implements wheel.Owner: it serves a stale answer before the flight has ended.
+func (w *wireWaiter) Expired(time.Time) {
+	if !w.cache.flights.leave(w.flight, w) {
+		return
+	}
+	var b batch.Batch
+	w.cache.answerStale(&b, w.q, w.counters, w.stale)
+	b.Flush()
 }
 
 // fetchWire answers a query without a usable entry from a flight, which it starts if there is none for the question.
@@ -95,19 +109,14 @@ func (c *Cache) fetchWire(b *batch.Batch, w *wireWaiter, now time.Duration) {
 	if w.leader {
 		c.leadWire(b, &q, f, w.stale) // before the timer, which may release the query
 	}
-	if w.stale != nil && c.stale.timeout > 0 {
-		c.flights.startTimer(f, w, f.started+c.stale.timeout-now, func() { c.waitedWire(f, w) })
-	}
-}
-
-// waitedWire serves a stale answer when the client response timer expires before the flight has ended.
-func (c *Cache) waitedWire(f *flight, w *wireWaiter) {
-	if !c.flights.leave(f, w) {
+	if w.stale == nil || c.stale.timeout == 0 {
 		return
 	}
-	var b batch.Batch
-	c.answerStale(&b, w.q, w.counters, w.stale)
-	b.Flush()
+	if wait := f.started + c.stale.timeout - now; wait > 0 {
+		c.startTimer(f, w, wait)
+	} else if c.flights.leave(f, w) {
+		c.answerStale(b, w.q, w.counters, w.stale)
+	}
 }
 
 // wireFlight is the query of a flight in wire form to the next plugin.
