@@ -74,9 +74,6 @@ func (k *Kubernetes) store(q *query, a *reply, inFront *answers.Properties) {
 		p.Options = searchlist.AppendOption(nil, a.suffix)
 	}
 	if private {
-		if q.state.Proto() != "udp" {
-			return // only the fast path serves views, and it is UDP only
-		}
 		p.Views, p.View = k.callers, q.caller.view()
 	}
 	if inFront != nil {

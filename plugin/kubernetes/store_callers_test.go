@@ -218,6 +218,37 @@ func (s *storing) askApart(n *nodesApart, r *rand.Rand, stored, made *atomic.Int
 	return err
 }
 
+// The fast path serves views over TCP, too: node caches send their queries over TCP.
+func TestStored_CallersOverTCP(t *testing.T) {
+	s, _ := newStoring(t, allZones+" {\ntopology\n}")
+	n := newNodesApart(indexOf(s.k))
+	for node := 1; node <= apartNodes; node++ {
+		r := asNode(node, "local.shop.svc.cluster.local.")
+		query, err := r.Pack()
+		if err != nil {
+			t.Fatal(err)
+		}
+		w := dnstest.NewRecorder(&test.ResponseWriter{TCP: true})
+		if _, err := s.k.ServeDNS(context.Background(), request.NewScrubWriter(r, w), r); err != nil {
+			t.Fatal(err)
+		}
+		want, err := w.Msg.Pack()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := same(s.stored(query, testClients[0]), want); err != nil {
+			t.Errorf("node %d: %v", node, err)
+		}
+		if addresses, err := onlyOn(node, want); addresses != 2 || err != nil {
+			t.Errorf("node %d: %d addresses, error %v", node, addresses, err)
+		}
+	}
+	n.putEndpoints("local", 1, 1)
+	if query, err := asNode(1, "local.shop.svc.cluster.local.").Pack(); err != nil || s.stored(query, testClients[0]) != nil {
+		t.Errorf("error %v, or an answer is stored after its endpoints have changed", err)
+	}
+}
+
 // asNode returns a query as a node's cache sends it.
 func asNode(node int, name string) *dns.Msg {
 	data, _ := caller.Append(nil, fmt.Sprint("n", node), "")
