@@ -23,10 +23,16 @@ const (
 	// as serial, and pauseAfter the number after which no connection is opened for a while.
 	serialAfter = 3
 	pauseAfter  = 32
+	// minTolerated is the number of queries that a server had for longer than toleratedFor before it closed a connection,
+	// from which it counts as a server that limits the queries of a connection.
+	minTolerated = 16
+	toleratedFor = 20 * time.Millisecond
 	// maxCopies bounds the copies sent for queries of a connection while it receives nothing.
 	maxCopies = 4
-	// maxRetired is the number of retired connections up to which a new one may be opened for a copy.
-	maxRetired = 2
+	// maxConnsForCopies is the number of connections up to which a new one may be opened for a copy, and maxRetired that of
+	// the retired ones beside them.
+	maxConnsForCopies = 2
+	maxRetired        = 2
 	// maxStalls is the number of successive stalls of connections that deliver answers after which the server counts
 	// as serial. One may be a lossy network.
 	maxStalls = 2
@@ -119,13 +125,13 @@ func (p *Pool) observeClose(c *conn) {
 	case c.answered == 1:
 		p.setSerial(1, "closes connections after one answer")
 	case p.limit != c.answered:
-		p.limit, p.limitUntil = c.answered, now.Add(p.maxSerial)
-		go p.Log(fmt.Sprintf("closes connections after %d answers: no more queries than that per connection for %v", p.limit, p.maxSerial))
+		p.setLimit(c.answered, "answers", now)
 	}
 }
 
 // observeUnanswered counts a connection that was closed before its first answer. After a few in a row each query gets its
-// own connection: one of the queries may be the cause. After many the server counts as unreachable.
+// own connection: one of the queries may be the cause. If the server had many queries for a while, it limits the queries of a
+// connection instead, and has none that it can answer. After many the server counts as unreachable.
 func (p *Pool) observeUnanswered(c *conn, now time.Time) {
 	if c.inFlight == 0 {
 		return
@@ -135,8 +141,30 @@ func (p *Pool) observeUnanswered(c *conn, now time.Time) {
 	case p.unanswered >= pauseAfter:
 		p.backOff(now, errClosed)
 	case p.unanswered >= serialAfter && c.inFlight > 1:
+		if n := c.tolerated(now); n >= minTolerated && (p.limit == 0 || n < p.limit) {
+			p.unanswered = 0
+			p.setLimit(n, "queries", now)
+			return
+		}
 		p.setSerial(0, "closes connections before an answer")
 	}
+}
+
+// setLimit sets the limit of the queries of a connection.
+func (p *Pool) setLimit(n int, of string, now time.Time) {
+	p.limit, p.limitUntil = n, now.Add(p.maxSerial)
+	go p.Log(fmt.Sprintf("closes connections after %d %s: no more queries than that per connection for %v", n, of, p.maxSerial))
+}
+
+// tolerated returns the number of queries that the server had received for a while when it closed a connection.
+func (c *conn) tolerated(now time.Time) (n int) {
+	end := now.Add(-c.packets.quiet)
+	for _, f := range c.byID {
+		if end.Sub(f.sent) > toleratedFor+2*c.packets.rtt {
+			n++
+		}
+	}
+	return n
 }
 
 // checkStall detects queries that wait behind the oldest of a connection for much longer than an answer takes: the
@@ -183,7 +211,7 @@ func (p *Pool) connForCopy(except *conn) *conn {
 	now := p.now()
 	limit := p.maxConns(p.depth(now))
 	if p.depth(now) > 1 {
-		limit = min(limit, 1+maxCopies)
+		limit = min(limit, maxConnsForCopies)
 	}
 	if len(p.conns) < limit && len(p.conns)+len(p.retired) < limit+maxRetired && !now.Before(p.retryAt) {
 		return p.openShared()

@@ -5,6 +5,7 @@ import (
 	"net"
 	"os"
 	"slices"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -395,6 +396,66 @@ func TestObserveClose(t *testing.T) {
 	}
 }
 
+// A server that had many queries for a while when it closed connections without an answer limits their number: it has none
+// that it can answer. It does not need a connection for each query.
+func TestObserveClose_ManyQueries(t *testing.T) {
+	for _, c := range []struct {
+		name            string
+		early, late     int // queries that a connection gets long before it is closed, and right before
+		closes          int
+		limit, capacity int
+		single          bool
+	}{
+		{"as often as for one query", minTolerated, 5, serialAfter, minTolerated, 12 * minTolerated, false},
+		{"less often", minTolerated, 5, serialAfter - 1, 0, 100, false},
+		{"too few", minTolerated - 1, 5, serialAfter, 0, maxUnansweredConnections, true},
+		{"at once", 0, 50, serialAfter, 0, maxUnansweredConnections, true},
+		{"again below the limit", minTolerated, 5, 2 * serialAfter, 0, maxUnansweredConnections, true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			b := newTestbed(t, newServer(t), 100, 1)
+			for range c.closes {
+				all := b.sendAll(c.early, "e")
+				if c.early > 0 {
+					b.acceptFirst().queries(c.early)
+					b.clock.skip(time.Minute)
+				}
+				b.mu.Lock()
+				late := c.late
+				if b.limit > 0 {
+					late = 0
+				}
+				b.mu.Unlock()
+				all = append(all, b.sendAll(late, "l")...)
+				if c.early == 0 {
+					b.acceptFirst().queries(late)
+				}
+				b.mu.Lock()
+				ends := b.conns[0]
+				b.mu.Unlock()
+				b.lost(ends, syscall.ECONNRESET)
+				for _, s := range all {
+					b.Cancel(s.Call)
+				}
+				b.mu.Lock()
+				for len(b.conns) > 0 { // of the moved calls
+					b.retire(b.conns[0])
+				}
+				b.mu.Unlock()
+				becomes(t, "connections", b.Metrics.Connections, 0)
+			}
+			b.mu.Lock()
+			defer b.mu.Unlock()
+			depth := b.depth(b.now())
+			b.setCapacity(depth, b.maxConns(depth))
+			if b.limit != c.limit || (depth == 1) != c.single || b.Capacity() != c.capacity {
+				t.Errorf("limit %d, depth %d, capacity %d; want limit %d, capacity %d", b.limit, depth, b.Capacity(), c.limit, c.capacity)
+			}
+		})
+	}
+}
+
 // inOrder serves one query at a time. Those for names that begin with slow wait for end, and their copies a little
 // longer.
 func inOrder(end <-chan struct{}) func(*session) {
@@ -740,31 +801,25 @@ func TestServerThatStops(t *testing.T) {
 	}
 }
 
-// The copies for a silent connection are bounded: each is of another query, on another connection if possible.
+// The copies for a silent connection are bounded: each is of another query, all on one other connection.
 func TestCopiesAreBounded(t *testing.T) {
-	for _, c := range []struct {
-		name              string
-		connections, made int
-	}{{"on one connection", 2, 1}, {"on several", 10, maxCopies}} {
-		t.Run(c.name, func(t *testing.T) {
+	for _, connections := range []int{2, 10} {
+		t.Run(strconv.Itoa(connections)+" connections", func(t *testing.T) {
 			t.Parallel()
-			b := newTestbed(t, newServer(t), 100, c.connections)
+			b := newTestbed(t, newServer(t), 100, connections)
 			b.stall, b.maxStall = time.Millisecond, time.Millisecond
 			all := b.sendAll(50, "n")
 			b.accept().queries(50)
-			copied := map[string]bool{}
-			for range c.made {
-				other := b.accept()
-				for range maxCopies / c.made {
-					copied[nameOf(other.query())] = true
-				}
+			copied, other := map[string]bool{}, b.accept()
+			for range maxCopies {
+				copied[nameOf(other.query())] = true
 			}
 			time.Sleep(50 * time.Millisecond)
 			if n := number(b.Metrics.Depth.(depths)); n != 50+maxCopies || len(copied) != maxCopies {
 				t.Errorf("%d copies of %d queries", n-50, len(copied))
 			}
-			if n := int(b.accepted.Load()); n != 1+c.made {
-				t.Errorf("%d connections", n)
+			if n := b.accepted.Load(); n != 2 {
+				t.Errorf("%d connections, want 2", n)
 			}
 			if copied[all[0].name] {
 				t.Error("a copy of the oldest")

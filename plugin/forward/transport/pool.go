@@ -63,6 +63,7 @@ type times struct {
 	stall, maxStall      time.Duration // bounds of the wait that counts as a stall
 	prompt               time.Duration // between an answer and a close that is due to it
 	tick                 time.Duration // between two checks of the connections
+	write                time.Duration // for one write: longer than the kernel waits for acknowledgements
 }
 
 // Pool sends many queries over few TCP or TLS connections. Create it with NewPool.
@@ -102,8 +103,9 @@ func NewPool(c Config) *Pool {
 		stall: 100 * time.Millisecond, maxStall: 500 * time.Millisecond,
 		prompt: 200 * time.Millisecond,
 		tick:   50 * time.Millisecond,
+		write:  2 * time.Second,
 	}}
-	p.capacity.Store(int64(c.MaxInFlight * c.MaxConnections))
+	p.setCapacity(p.MaxInFlight, p.MaxConnections)
 	return p
 }
 
@@ -223,7 +225,7 @@ func (p *Pool) place(call *Call) (*conn, error) {
 		}
 	}
 	limit := p.maxConns(depth)
-	p.capacity.Store(int64(depth * limit))
+	p.setCapacity(depth, limit)
 	if len(p.conns) >= limit {
 		p.retireSpent()
 	}
@@ -241,6 +243,14 @@ func (p *Pool) place(call *Call) (*conn, error) {
 // Capacity implements Carrier. It follows a change of the server's class when a query needs another connection, and at the
 // next check.
 func (p *Pool) Capacity() int { return int(p.capacity.Load()) }
+
+// setCapacity sets the capacity for a number of queries in flight on one connection, and of connections.
+func (p *Pool) setCapacity(depth, connections int) {
+	if p.limit > 0 {
+		depth = min(depth, p.limit)
+	}
+	p.capacity.Store(int64(depth * connections))
+}
 
 // maxConns returns the limit of connections: higher if each may have few queries.
 func (p *Pool) maxConns(depth int) int {
@@ -416,7 +426,7 @@ func (p *Pool) check() {
 	late := now.Sub(p.checkAt) >= maxLateness
 	p.expire(now)
 	depth := p.depth(now)
-	p.capacity.Store(int64(depth * p.maxConns(depth)))
+	p.setCapacity(depth, p.maxConns(depth))
 	p.sendWaiting() // the pause after a failed handshake may be over
 	wait := 10 * p.tick
 	for _, c := range slices.Clone(p.conns) {

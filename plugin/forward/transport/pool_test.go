@@ -1053,6 +1053,7 @@ func TestFlushBeforeServerReads(t *testing.T) {
 	warm.answered()
 	b.mu.Lock()
 	b.stall, b.maxStall = time.Hour, time.Hour // no copies
+	b.write = time.Hour                        // until the server reads
 	for _, c := range b.conns {
 		if err := c.c.(*net.TCPConn).SetWriteBuffer(4 << 10); err != nil {
 			t.Error(err)

@@ -11,8 +11,6 @@ import (
 )
 
 const (
-	// writeTimeout bounds one write. It is longer than the kernel waits for acknowledgements.
-	writeTimeout = 2 * time.Second
 	// A busy connection writes once in a fraction of the round trip, so that queries share a segment. Shorter delays than
 	// minDelay are left out.
 	delayFraction = 32
@@ -162,7 +160,7 @@ func (c *conn) writeAll(made net.Conn) bool {
 		b := c.takeOutput()
 		c.behind = false
 		p.mu.Unlock()
-		err := made.SetWriteDeadline(time.Now().Add(writeTimeout))
+		err := made.SetWriteDeadline(time.Now().Add(p.write))
 		if err == nil {
 			_, err = made.Write(b)
 		}
