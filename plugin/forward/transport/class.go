@@ -23,10 +23,9 @@ const (
 	// as serial, and pauseAfter the number after which no connection is opened for a while.
 	serialAfter = 3
 	pauseAfter  = 32
-	// minTolerated is the number of queries that a server had for longer than toleratedFor before it closed a connection,
-	// from which it counts as a server that limits the queries of a connection.
-	minTolerated = 16
-	toleratedFor = 20 * time.Millisecond
+	// manyQueries is the number of queries on connections closed without an answer from which half of them are tried. Package
+	// dns closes a connection after 128.
+	manyQueries = 32
 	// maxCopies bounds the copies sent for queries of a connection while it receives nothing.
 	maxCopies = 4
 	// maxConnsForCopies is the number of connections up to which a new one may be opened for a copy, and maxRetired that of
@@ -53,6 +52,7 @@ type behaviour struct {
 	closedAfter int // answers on the last connection that the server closed right after one
 	stalls      int // successive copies answered while the original waits on a connection that delivers answers
 	unanswered  int // successive connections closed without an answer
+	fewest      int // queries on one of these connections
 }
 
 // classAt returns the class of the server.
@@ -130,22 +130,24 @@ func (p *Pool) observeClose(c *conn) {
 }
 
 // observeUnanswered counts a connection that was closed before its first answer. After a few in a row each query gets its
-// own connection: one of the queries may be the cause. If the server had many queries for a while, it limits the queries of a
-// connection instead, and has none that it can answer. After many the server counts as unreachable.
+// own connection: one of the queries may be the cause. If each connection had many queries, fewer of them are tried first: the
+// server may limit their number, and have none that it can answer. After many the server counts as unreachable.
 func (p *Pool) observeUnanswered(c *conn, now time.Time) {
-	if c.inFlight == 0 {
+	if c.inFlight == 0 || p.limit > 0 && c.sent > p.limit { // the limit is newer than the queries
 		return
+	}
+	if p.unanswered == 0 || c.sent < p.fewest {
+		p.fewest = c.sent
 	}
 	p.unanswered++
 	switch {
 	case p.unanswered >= pauseAfter:
 		p.backOff(now, errClosed)
-	case p.unanswered >= serialAfter && c.inFlight > 1:
-		if n := c.tolerated(now); n >= minTolerated && (p.limit == 0 || n < p.limit) {
-			p.unanswered = 0
-			p.setLimit(n, "queries", now)
-			return
-		}
+	case p.unanswered < serialAfter || c.inFlight == 1:
+	case p.limit == 0 && p.fewest >= manyQueries:
+		p.unanswered-- // the next one counts as the last of a few in a row
+		p.setLimit(p.fewest/2, "queries", now)
+	default:
 		p.setSerial(0, "closes connections before an answer")
 	}
 }
@@ -154,17 +156,6 @@ func (p *Pool) observeUnanswered(c *conn, now time.Time) {
 func (p *Pool) setLimit(n int, of string, now time.Time) {
 	p.limit, p.limitUntil = n, now.Add(p.maxSerial)
 	go p.Log(fmt.Sprintf("closes connections after %d %s: no more queries than that per connection for %v", n, of, p.maxSerial))
-}
-
-// tolerated returns the number of queries that the server had received for a while when it closed a connection.
-func (c *conn) tolerated(now time.Time) (n int) {
-	end := now.Add(-c.packets.quiet)
-	for _, f := range c.byID {
-		if end.Sub(f.sent) > toleratedFor+2*c.packets.rtt {
-			n++
-		}
-	}
-	return n
 }
 
 // checkStall detects queries that wait behind the oldest of a connection for much longer than an answer takes: the

@@ -396,43 +396,30 @@ func TestObserveClose(t *testing.T) {
 	}
 }
 
-// A server that had many queries for a while when it closed connections without an answer limits their number: it has none
-// that it can answer. It does not need a connection for each query.
+// A server that closes connections with many queries without an answer may limit their number, and have none that it can
+// answer: it gets half as many before it gets a connection for each query.
 func TestObserveClose_ManyQueries(t *testing.T) {
 	for _, c := range []struct {
 		name            string
-		early, late     int // queries that a connection gets long before it is closed, and right before
-		closes          int
+		queries         []int // on successive connections
 		limit, capacity int
 		single          bool
 	}{
-		{"as often as for one query", minTolerated, 5, serialAfter, minTolerated, 12 * minTolerated, false},
-		{"less often", minTolerated, 5, serialAfter - 1, 0, 100, false},
-		{"too few", minTolerated - 1, 5, serialAfter, 0, maxUnansweredConnections, true},
-		{"at once", 0, 50, serialAfter, 0, maxUnansweredConnections, true},
-		{"again below the limit", minTolerated, 5, 2 * serialAfter, 0, maxUnansweredConnections, true},
+		{"few closes", []int{90, 80}, 0, 100, false},
+		{"as many as for one query", []int{90, 80, 70}, 35, 4 * 35, false},
+		{"one with few queries", []int{90, 80, manyQueries - 1}, 0, maxUnansweredConnections, true},
+		{"sent before the limit", []int{90, 80, 70, 36, 100}, 35, 4 * 35, false},
+		{"closed below the limit", []int{90, 80, 70, 35}, 0, maxUnansweredConnections, true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			b := newTestbed(t, newServer(t), 100, 1)
-			for range c.closes {
-				all := b.sendAll(c.early, "e")
-				if c.early > 0 {
-					b.acceptFirst().queries(c.early)
-					b.clock.skip(time.Minute)
-				}
-				b.mu.Lock()
-				late := c.late
-				if b.limit > 0 {
-					late = 0
-				}
-				b.mu.Unlock()
-				all = append(all, b.sendAll(late, "l")...)
-				if c.early == 0 {
-					b.acceptFirst().queries(late)
-				}
+			for _, n := range c.queries {
+				all := b.sendAll(2, "n")
+				b.acceptFirst().queries(2)
 				b.mu.Lock()
 				ends := b.conns[0]
+				ends.sent = n
 				b.mu.Unlock()
 				b.lost(ends, syscall.ECONNRESET)
 				for _, s := range all {

@@ -182,12 +182,8 @@ func (c *conn) countPackets() {
 	c.packets = now
 }
 
-// packets are the packets of a connection, and the times of its last ones.
-type packets struct {
-	sent, received uint32
-	quiet          time.Duration // since the last acknowledgement
-	rtt            time.Duration // round trip time
-}
+// packets are the packets of a connection.
+type packets struct{ sent, received uint32 }
 
 // run establishes the connection, starts its reader, and is its writer.
 func (c *conn) run(ctx context.Context) {

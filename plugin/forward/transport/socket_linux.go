@@ -56,10 +56,7 @@ func segments(c net.Conn) (p packets, ok bool) {
 	err := raw.Control(func(fd uintptr) {
 		info, err := unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO)
 		if err == nil {
-			p, ok = packets{
-				sent: info.Segs_out, received: info.Segs_in,
-				quiet: time.Duration(info.Last_ack_recv) * time.Millisecond, rtt: time.Duration(info.Rtt) * time.Microsecond,
-			}, true
+			p, ok = packets{sent: info.Segs_out, received: info.Segs_in}, true
 		}
 	})
 	return p, ok && err == nil
