@@ -152,10 +152,10 @@ func (p *Pool) observeUnanswered(c *conn, now time.Time) {
 	}
 }
 
-// setLimit sets the limit of the queries of a connection.
-func (p *Pool) setLimit(n int, of string, now time.Time) {
+// setLimit sets the limit of the queries of a connection; counted is the noun of what was counted.
+func (p *Pool) setLimit(n int, counted string, now time.Time) {
 	p.limit, p.limitUntil = n, now.Add(p.maxSerial)
-	go p.Log(fmt.Sprintf("closes connections after %d %s: no more queries than that per connection for %v", n, of, p.maxSerial))
+	go p.Log(fmt.Sprintf("closes connections after %d %s: no more queries than that per connection for %v", n, counted, p.maxSerial))
 }
 
 // checkStall detects queries that wait behind the oldest of a connection for much longer than an answer takes: the
