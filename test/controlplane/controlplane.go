@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"syscall"
 	"testing"
+	"time"
 
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
@@ -257,6 +258,11 @@ func (c *ControlPlane) FreezeAPIServer() {
 	c.t.Helper()
 	if err := c.apiServer.signal(syscall.SIGSTOP); err != nil {
 		c.t.Fatal(err)
+	}
+	for end := time.Now().Add(killTimeout); !c.apiServer.stopped(); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			c.t.Fatalf("the API server is not stopped %v after SIGSTOP", killTimeout)
+		}
 	}
 }
 

@@ -9,3 +9,6 @@ import "syscall"
 func childAttributes() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Setpgid: true}
 }
+
+// stopped is not implemented: a thread may run for a while after SIGSTOP was sent.
+func (*process) stopped() bool { return true }
