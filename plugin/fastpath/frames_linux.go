@@ -293,11 +293,7 @@ func (f *frames) append(c *connection, s *server, query []byte, size int, keepAl
 		f.wire = false // the answer has to be truncated or reordered
 		return false
 	}
-	for _, counter := range f.counters {
-		if counter != nil {
-			counter.Inc()
-		}
-	}
+	f.count()
 	f.out = appendFrame(f.out, form, query, q, &f.patch)
 	f.hits = append(f.hits, hit{})
 	h := &f.hits[len(f.hits)-1]

@@ -51,7 +51,7 @@ func optOfQuery(b []byte) int {
 	if len(b) < answers.HeaderLen || b[2]&0x80 != 0 || string(b[4:answers.HeaderLen]) != "\x00\x01\x00\x00\x00\x00\x00\x01" {
 		return 0
 	}
-	at, ok := skipName(b, answers.HeaderLen)
+	at, ok := answers.SkipName(b, answers.HeaderLen)
 	at += 4 // type and class
 	if !ok || at+answers.OptLen > len(b) || b[at] != 0 || binary.BigEndian.Uint16(b[at+1:]) != dns.TypeOPT ||
 		int(binary.BigEndian.Uint16(b[at+9:])) != len(b)-at-answers.OptLen {
@@ -79,7 +79,7 @@ func lastOPT(b []byte) (opt int) {
 	}
 	at, ok := answers.HeaderLen, true
 	for range binary.BigEndian.Uint16(b[4:]) {
-		if at, ok = skipName(b, at); !ok || at+4 > len(b) {
+		if at, ok = answers.SkipName(b, at); !ok || at+4 > len(b) {
 			return 0
 		}
 		at += 4
@@ -87,7 +87,7 @@ func lastOPT(b []byte) (opt int) {
 	records := int(binary.BigEndian.Uint16(b[6:])) + int(binary.BigEndian.Uint16(b[8:])) + int(binary.BigEndian.Uint16(b[10:]))
 	for range records {
 		start := at
-		if at, ok = skipName(b, at); !ok || at+10 > len(b) {
+		if at, ok = answers.SkipName(b, at); !ok || at+10 > len(b) {
 			return 0
 		}
 		if opt = 0; at == start+1 && binary.BigEndian.Uint16(b[at:]) == dns.TypeOPT {
@@ -99,21 +99,4 @@ func lastOPT(b []byte) (opt int) {
 		return 0
 	}
 	return opt
-}
-
-// skipName returns the end of the name at an offset of a message. A compression pointer ends a name.
-func skipName(b []byte, at int) (end int, ok bool) {
-	for at < len(b) {
-		switch n := int(b[at]); {
-		case n == 0:
-			return at + 1, true
-		case n&0xc0 == 0xc0:
-			return at + 2, at+2 <= len(b)
-		case n&0xc0 != 0:
-			return 0, false
-		default:
-			at += 1 + n
-		}
-	}
-	return 0, false
 }

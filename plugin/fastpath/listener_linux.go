@@ -160,7 +160,7 @@ func (l *listener) detach(own *net.UDPConn) {
 	if own == nil || isDetached(own) {
 		return
 	}
-	if err := withSocket(own, sockets.Socket.Detach); err != nil {
+	if err := sockets.Use(own, sockets.Socket.Detach); err != nil {
 		steered.WithLabelValues(l.address).Set(0)
 		log.Warningf("%s: CoreDNS's own socket is not detached, its share of the datagrams costs more CPU time: %v", l.address, err)
 	}
@@ -169,24 +169,12 @@ func (l *listener) detach(own *net.UDPConn) {
 // isDetached reports whether CoreDNS's own socket is detached; false for nil.
 func isDetached(own *net.UDPConn) (detached bool) {
 	if own != nil {
-		_ = withSocket(own, func(s sockets.Socket) error { // an error means that CoreDNS has closed it
+		_ = sockets.Use(own, func(s sockets.Socket) error { // an error means that CoreDNS has closed it
 			detached = s.Detached()
 			return nil
 		})
 	}
 	return detached
-}
-
-// withSocket calls f with the socket of a connection.
-func withSocket(conn *net.UDPConn, f func(sockets.Socket) error) error {
-	raw, err := conn.SyscallConn()
-	if err != nil {
-		return err
-	}
-	if cerr := raw.Control(func(fd uintptr) { err = f(sockets.Socket{FD: int(fd)}) }); cerr != nil { // #nosec G115 -- a descriptor
-		return cerr
-	}
-	return err
 }
 
 // isWildcard reports whether an address in CoreDNS's form means all addresses of the machine.
@@ -269,7 +257,7 @@ func (s *server) awaitQueries() {
 // finish ends a listener when the datagrams that it has received are answered.
 func (l *listener) finish() {
 	for _, r := range l.readers {
-		_ = withSocket(r.socket.conn, sockets.Socket.Detach) // after a failure, datagrams arrive until the socket is closed
+		_ = sockets.Use(r.socket.conn, sockets.Socket.Detach) // after a failure, datagrams arrive until the socket is closed
 	}
 	var streams sync.WaitGroup
 	streams.Go(l.drainStreams)

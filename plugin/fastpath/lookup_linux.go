@@ -79,6 +79,15 @@ func (l *lookup) findEntry(key, in []byte, client netip.Addr, now time.Duration)
 	}
 }
 
+// count counts the answer of the last lookup in the counters of the plugins.
+func (l *lookup) count() {
+	for _, c := range l.counters {
+		if c != nil {
+			c.Inc()
+		}
+	}
+}
+
 // pass passes the query of the last lookup, which has no stored answer, to the wire handlers or to the plugin chain.
 func (l *lookup) pass(b *batch.Batch, r *request, client netip.Addr, now time.Duration) {
 	r.Client = client

@@ -6,11 +6,11 @@ import (
 	"sync"
 	"syscall"
 	"time"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
+	"github.com/nearside-dns/nearside/plugin/internal/epoll"
 )
 
 const (
@@ -38,14 +38,11 @@ type poller struct {
 }
 
 func newPoller() (*poller, error) {
-	fd, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
+	file, fd, err := epoll.New()
 	if err != nil {
 		return nil, err
 	}
-	if err := unix.SetNonblock(fd, true); err != nil { // for the runtime's poller
-		return nil, errors.Join(err, unix.Close(fd))
-	}
-	p := &poller{epoll: os.NewFile(uintptr(fd), "epoll"), fd: fd, byFD: map[int32]*connection{}} // #nosec G115 -- a descriptor
+	p := &poller{epoll: file, fd: fd, byFD: map[int32]*connection{}}
 	p.ring.newer, p.ring.older = &p.ring, &p.ring
 	p.frames.init()
 	if err := p.epoll.SetDeadline(time.Time{}); err != nil { // the runtime cannot wait for it
@@ -67,12 +64,8 @@ func (p *poller) run() {
 // step handles all connections that are ready. It returns false, so that syscall.RawConn waits for more.
 func (p *poller) step(fd uintptr) bool {
 	for {
-		// RawSyscall6: see reader.batch.
-		n, _, errno := unix.RawSyscall6(unix.SYS_EPOLL_PWAIT, fd, uintptr(unsafe.Pointer(&p.events[0])), eventsLen, 0, 0, 0)
-		switch {
-		case errno == unix.EINTR:
-			continue
-		case errno != 0 || n == 0:
+		n, errno := epoll.Ready(fd, p.events[:])
+		if errno != 0 || n == 0 {
 			return false
 		}
 		for i := range p.events[:n] {

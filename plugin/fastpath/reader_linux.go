@@ -199,11 +199,7 @@ func (r *reader) answer(fd uintptr, s *server, i int, now time.Duration) bool {
 	if len(r.arena)+form.ReplyLen(q, &r.patch) > arenaLen {
 		r.flush(fd, s, now)
 	}
-	for _, c := range r.counters {
-		if c != nil {
-			c.Inc()
-		}
-	}
+	r.count()
 	start := len(r.arena)
 	r.arena = form.AppendReply(r.arena, in, q, &r.patch)
 	r.hits[r.pending].set(r.route.counters, r.entry, q, form.Rcode(), client, len(in))

@@ -80,7 +80,7 @@ func openBeside(own *net.UDPConn, wildcard bool) (*socket, error) {
 	s := &socket{wildcard: wildcard, sender: -1}
 	address, _ := own.LocalAddr().(*net.UDPAddr)
 	network, v6only := "udp4", 0
-	if err := withSocket(own, func(o sockets.Socket) (err error) {
+	if err := sockets.Use(own, func(o sockets.Socket) (err error) {
 		v6only, err = unix.GetsockoptInt(o.FD, unix.IPPROTO_IPV6, unix.IPV6_V6ONLY)
 		return err
 	}); err == nil {
@@ -103,7 +103,7 @@ func openBeside(own *net.UDPConn, wildcard bool) (*socket, error) {
 	if s.raw, err = s.conn.SyscallConn(); err != nil || wildcard { // a detached socket has one address
 		return s, err
 	}
-	if err := withSocket(s.conn, func(o sockets.Socket) error { return s.openSender(o.FD, network, v6only) }); err != nil {
+	if err := sockets.Use(s.conn, func(o sockets.Socket) error { return s.openSender(o.FD, network, v6only) }); err != nil {
 		log.Warningf("%s: no socket of their own for answers, which costs more CPU time: %v", s.conn.LocalAddr(), err)
 	}
 	return s, nil

@@ -46,15 +46,7 @@ func newStreamListener(t *testing.T, handle func(w dns.ResponseWriter, m *dns.Ms
 // dialTCP opens a connection that the test closes.
 func dialTCP(t *testing.T, address string) *net.TCPConn {
 	t.Helper()
-	conn, err := net.Dial("tcp", address)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = conn.Close() })
-	if err := conn.SetDeadline(time.Now().Add(patience)); err != nil {
-		t.Fatal(err)
-	}
-	return conn.(*net.TCPConn)
+	return dialFrom(t, "127.0.0.1", address).(*net.TCPConn)
 }
 
 // framed returns a packed query for a name with its length.

@@ -111,7 +111,7 @@ func (d *dispatched) Answer(b *batch.Batch, q *block.WireQuery, e *answers.Entry
 	h.set(d.route.counters, e, &q.Query, e.Plain.Rcode(), q.Client, len(q.Packed))
 	h.counted = d.counted
 	if q.TCP {
-		h.protocol = 1
+		h.protocol = protocolTCP
 	}
 	h.count(answers.Now() - d.received)
 	q.Answerer = d.Answerer

@@ -4,6 +4,8 @@ import (
 	"encoding/binary"
 
 	"github.com/miekg/dns"
+
+	"github.com/nearside-dns/nearside/plugin/internal/answers"
 )
 
 // Sizes and offsets in bytes, RFC 1035 section 4.1 and RFC 6891 section 6.1.2.
@@ -150,29 +152,23 @@ func validData(b []byte, rrtype uint16, data int) bool {
 
 // validOptions reports whether EDNS options are common ones and valid for package dns.
 func validOptions(options []byte) bool {
-	for len(options) >= optionHead {
-		code, length := binary.BigEndian.Uint16(options), int(binary.BigEndian.Uint16(options[2:]))
-		if options = options[optionHead:]; length > len(options) {
-			return false
-		}
+	for len(options) > 0 {
+		code, data, rest, ok := answers.CutOption(options)
 		switch code {
 		case dns.EDNS0NSID, dns.EDNS0COOKIE, dns.EDNS0PADDING:
 		case dns.EDNS0TCPKEEPALIVE:
-			if length != 0 && length != 2 {
-				return false
-			}
+			ok = ok && (len(data) == 0 || len(data) == 2)
 		case dns.EDNS0EDE:
-			if length < 2 {
-				return false
-			}
+			ok = ok && len(data) >= 2
 		default:
-			if code < dns.EDNS0LOCALSTART { // package dns may examine it
-				return false
-			}
+			ok = ok && code >= dns.EDNS0LOCALSTART // package dns may examine others
 		}
-		options = options[length:]
+		if !ok {
+			return false
+		}
+		options = rest
 	}
-	return len(options) == 0
+	return true
 }
 
 // removeOPT removes the OPT record, which is the last record. Without it a response code above maxPlainRcode becomes SERVFAIL.

@@ -127,7 +127,7 @@ func lastOPT(b []byte) (opt int) {
 	return opt
 }
 
-// zone is a zone in wire form and lower case.
+// zone is a zone in wire form.
 type zone []byte
 
 // newZone returns a zone of the Corefile, which is valid.
@@ -137,9 +137,6 @@ func newZone(name string) zone {
 	if err != nil {
 		return nil
 	}
-	for i, c := range b[:end] {
-		b[i] = lower(c)
-	}
 	return slices.Clip(b[:end])
 }
 
@@ -148,21 +145,5 @@ func (z zone) has(name []byte) bool {
 	for len(name) > len(z) {
 		name = name[1+int(name[0]):]
 	}
-	if len(name) != len(z) || len(z) == 0 {
-		return false
-	}
-	for i, c := range name {
-		if lower(c) != z[i] {
-			return false
-		}
-	}
-	return true
-}
-
-// lower returns a letter in lower case, and other bytes unchanged, such as the length of a label.
-func lower(c byte) byte {
-	if 'A' <= c && c <= 'Z' {
-		return c + ('a' - 'A')
-	}
-	return c
+	return len(z) > 0 && answers.EqualNames(name, z)
 }

@@ -22,8 +22,8 @@ type Carrier interface {
 	// Cancel ends a call: its owner is not called, and the call may be reused. Cancel returns false if the call has ended
 	// already: its owner was called, or is called soon.
 	Cancel(*Call) bool
-	// Capacity returns the number of queries that should be in flight at most. A server that needs one connection for each query has
-	// less than others.
+	// Capacity returns the number of queries that should be in flight at most. A server that needs one connection for each
+	// query has less than others.
 	Capacity() int
 	// Late reports that a call has waited for longer than a working upstream needs.
 	Late(*Call)

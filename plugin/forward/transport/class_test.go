@@ -380,11 +380,7 @@ func TestObserveClose(t *testing.T) {
 				if waits != nil {
 					b.Cancel(waits.Call)
 				}
-				b.mu.Lock()
-				for len(b.conns) > 0 { // of the moved calls
-					b.retire(b.conns[0])
-				}
-				b.mu.Unlock()
+				b.retireAll() // those of the moved calls
 				becomes(t, "connections", b.Metrics.Connections, 0)
 			}
 			b.mu.Lock()
@@ -425,11 +421,7 @@ func TestObserveClose_ManyQueries(t *testing.T) {
 				for _, s := range all {
 					b.Cancel(s.Call)
 				}
-				b.mu.Lock()
-				for len(b.conns) > 0 { // of the moved calls
-					b.retire(b.conns[0])
-				}
-				b.mu.Unlock()
+				b.retireAll() // those of the moved calls
 				becomes(t, "connections", b.Metrics.Connections, 0)
 			}
 			b.mu.Lock()

@@ -129,21 +129,15 @@ func (p *Pool) unlock(b *batch.Batch) (ended []*Call) {
 // unlockInCaller unlocks the pool in a goroutine of a call's owner, which is not called before the method returns.
 func (p *Pool) unlockInCaller(b *batch.Batch) {
 	if ended := p.unlock(b); len(ended) > 0 { // waiting calls failed, which is rare
-		go p.callOwners(ended)
+		go endOwners(ended...)
 	}
 }
 
 // unlockAndCall unlocks the pool in one of its own goroutines.
 func (p *Pool) unlockAndCall() {
 	if ended := p.unlock(nil); len(ended) > 0 {
-		p.callOwners(ended)
+		endOwners(ended...)
 	}
-}
-
-func (p *Pool) callOwners(ended []*Call) {
-	var b batch.Batch
-	callOwners(&b, ended)
-	b.Flush()
 }
 
 // end ends a call. Its owner is called after the pool is unlocked.

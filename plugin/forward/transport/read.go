@@ -111,6 +111,13 @@ func (c *conn) receive(b []byte) (rest []byte) {
 	return b
 }
 
+// endOwners is callOwners outside of a batch.
+func endOwners(calls ...*Call) {
+	var b batch.Batch
+	callOwners(&b, calls)
+	b.Flush()
+}
+
 // callOwners calls the owners of ended calls, which it removes from the slice.
 func callOwners(b *batch.Batch, calls []*Call) {
 	for i, call := range calls {

@@ -1,10 +1,6 @@
 package transport
 
-import (
-	"sync"
-
-	"github.com/nearside-dns/nearside/plugin/internal/batch"
-)
+import "sync"
 
 // tasks are the calls of a carrier that has a goroutine for each query. The goroutine has a copy of the query, so that a
 // cancelled call can be reused before the goroutine has ended.
@@ -33,12 +29,9 @@ func (ts *tasks) end(t *task, reply []byte, err error) {
 		call.end(reply, err)
 	}
 	ts.mu.Unlock()
-	if call == nil {
-		return
+	if call != nil {
+		endOwners(call)
 	}
-	var b batch.Batch
-	call.Owner.Ended(&b, call)
-	b.Flush()
 }
 
 // cancel implements Cancel of a Carrier.

@@ -351,6 +351,15 @@ func newTestbed(t testing.TB, s *server, depth, connections int) *testbed {
 	return b
 }
 
+// retireAll retires the connections for queries.
+func (b *testbed) retireAll() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for len(b.conns) > 0 {
+		b.retire(b.conns[0])
+	}
+}
+
 // wantClosed waits until no connection and no call is left.
 func (b *testbed) wantClosed() {
 	b.t.Helper()
@@ -560,20 +569,6 @@ func ourGoroutines() (found []string) {
 		}
 	}
 	return found
-}
-
-// noneLeft waits until no goroutine of this package is left.
-func noneLeft(t testing.TB) {
-	t.Helper()
-	for end := time.Now().Add(soon); ; time.Sleep(time.Millisecond) {
-		left := ourGoroutines()
-		if len(left) == 0 {
-			return
-		}
-		if time.Now().After(end) {
-			t.Fatalf("%d goroutines are left, one is\n%s", len(left), left[0])
-		}
-	}
 }
 
 // TestMain fails if tests have left goroutines.

@@ -340,9 +340,7 @@ func (s *socket) Expired(now time.Time) {
 	ended := call.end(nil, os.ErrDeadlineExceeded)
 	d.mu.Unlock()
 	if ended {
-		var b batch.Batch
-		call.Owner.Ended(&b, call)
-		b.Flush()
+		endOwners(call)
 	}
 }
 

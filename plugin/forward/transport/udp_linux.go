@@ -8,11 +8,11 @@ import (
 	"os"
 	"strconv"
 	"sync"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/nearside-dns/nearside/plugin/internal/batch"
+	"github.com/nearside-dns/nearside/plugin/internal/epoll"
 )
 
 // handle is the kernel's part of a UDP socket: it is registered with the poller.
@@ -46,7 +46,8 @@ func (s *socket) open(address string, source net.IP) error {
 	return nil
 }
 
-// connectFrom connects a socket from a local address, which may be nil. Network errors are reported at once (ip(7), IP_RECVERR).
+// connectFrom connects a socket from a local address, which may be nil. Network errors are reported at once (ip(7),
+// IP_RECVERR).
 func connectFrom(fd, family int, to netip.AddrPort, source net.IP) error {
 	level, option := unix.SOL_IP, unix.IP_RECVERR
 	if family == unix.AF_INET6 {
@@ -163,15 +164,11 @@ func (s *socket) event(events uint32) unix.EpollEvent {
 
 // start starts the goroutine.
 func (p *poller) start() error {
-	fd, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
+	file, fd, err := epoll.New()
 	if err != nil {
-		return os.NewSyscallError("epoll_create1", err)
+		return err
 	}
-	if err := unix.SetNonblock(fd, true); err != nil { // for package os to wait for it
-		_ = unix.Close(fd)
-		return os.NewSyscallError("fcntl", err)
-	}
-	p.fd, p.file, p.byFD = fd, os.NewFile(uintptr(fd), "epoll"), map[int32]*socket{} // #nosec G115 -- not negative
+	p.fd, p.file, p.byFD = fd, file, map[int32]*socket{}
 	go p.run(p.file)
 	return nil
 }
@@ -221,10 +218,7 @@ func (p *poller) run(file *os.File) {
 	var b batch.Batch
 	_ = raw.Read(func(fd uintptr) bool { // the error is the end of the file
 		for {
-			n, _, errno := unix.RawSyscall6(unix.SYS_EPOLL_PWAIT, fd, uintptr(unsafe.Pointer(&events[0])), uintptr(len(events)), 0, 0, 0) // #nosec G103
-			if errno == unix.EINTR {
-				continue
-			}
+			n, errno := epoll.Ready(fd, events)
 			if errno != 0 || n == 0 {
 				return errno != 0
 			}

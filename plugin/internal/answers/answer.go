@@ -176,7 +176,7 @@ type record struct {
 
 func readRecord(b []byte, at int) (r record, ok bool) {
 	r.owner = at
-	if at, ok = skipName(b, at); !ok || at+10 > len(b) {
+	if at, ok = SkipName(b, at); !ok || at+10 > len(b) {
 		return r, false
 	}
 	r.rrtype, r.ttl, r.data = binary.BigEndian.Uint16(b[at:]), at+4, at+10
@@ -184,8 +184,8 @@ func readRecord(b []byte, at int) (r record, ok bool) {
 	return r, r.end <= len(b)
 }
 
-// skipName returns the end of the name at an offset. A compression pointer ends a name.
-func skipName(b []byte, at int) (end int, ok bool) {
+// SkipName returns the end of the name at an offset of a message. A compression pointer ends a name.
+func SkipName(b []byte, at int) (end int, ok bool) {
 	for at < len(b) {
 		switch n := int(b[at]); {
 		case n == 0:

@@ -81,8 +81,8 @@ func EqualNames(a, b []byte) bool { return equalFold(a, b) }
 
 // Parse parses an ordinary reply: opcode QUERY, not truncated, no extended code, one question, only records of class IN
 // and of the types of layoutOf, names of printable characters without escapes, at most one OPT record with version 0
-// and only extended errors, search lists, cookies, server identifiers and padding, no trailing bytes. It returns false for every other message, valid or not. For an accepted reply, package dns packs the
-// same bytes.
+// and only extended errors, search lists, cookies, server identifiers and padding, no trailing bytes. It returns false for
+// every other message, valid or not. For an accepted reply, package dns packs the same bytes.
 func (r *Reply) Parse(b []byte) bool {
 	if len(b) < HeaderLen+1+4 || b[2]&(bitQR|opcodeMask|bitTC) != bitQR || binary.BigEndian.Uint16(b[4:]) != 1 {
 		return false

@@ -104,8 +104,8 @@ var transparentForWire = map[string]bool{
 }
 
 // WireHandler returns the first handler of queries in wire form, nil if the block has another plugin that has to see the
-// queries, or lacks cache or forward; and the number of queries that its upstreams can have in progress. Names in the zones of a ZoneOwner are for the plugin chain. It is called when the
-// servers start.
+// queries, or lacks cache or forward; and the number of queries that its upstreams can have in progress. Names in the zones
+// of a ZoneOwner are for the plugin chain. It is called when the servers start.
 func (b *Block) WireHandler() (first WireHandler, capacity func() int) {
 	b.linkWire.Do(func() { b.wire, b.capacity = linkWire(b.Handlers()) })
 	return b.wire, b.capacity

@@ -15,16 +15,16 @@ var errIdle = errors.New("the listener is idle")
 // TakeOver moves the TCP listener of a server to the caller, with the connections that the server has not accepted: none is
 // lost. The server's descriptor refers to an idle listener afterwards. It cannot be undone.
 func TakeOver(server syscall.Conn) (listener *os.File, err error) {
-	err = control(server, func(fd int) error {
-		if isIdle(fd) {
+	err = Use(server, func(own Socket) error {
+		if isIdle(own.FD) {
 			return errIdle
 		}
-		duplicate, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0) // #nosec G115 -- a descriptor
+		duplicate, err := unix.FcntlInt(uintptr(own.FD), unix.F_DUPFD_CLOEXEC, 0) // #nosec G115 -- a descriptor
 		if err != nil {
 			return err
 		}
 		listener = os.NewFile(uintptr(duplicate), "listener") // #nosec G115
-		if err := (Socket{FD: duplicate, server: fd}).replace(); err != nil {
+		if err := (Socket{FD: duplicate, server: own.FD}).replace(); err != nil {
 			return errors.Join(err, listener.Close())
 		}
 		return nil
@@ -37,8 +37,8 @@ func TakeOver(server syscall.Conn) (listener *os.File, err error) {
 
 // IsIdle reports whether a server's listener was taken over, also by an earlier server that passed its descriptor on.
 func IsIdle(server syscall.Conn) (idle bool) {
-	_ = control(server, func(fd int) error { // an error means that the server has closed it
-		idle = isIdle(fd)
+	_ = Use(server, func(own Socket) error { // an error means that the server has closed it
+		idle = isIdle(own.FD)
 		return nil
 	})
 	return idle
@@ -49,13 +49,13 @@ func isIdle(fd int) bool {
 	return err == nil && domain == unix.AF_UNIX
 }
 
-// control calls f with the descriptor of a socket, which is not closed meanwhile.
-func control(c syscall.Conn, f func(fd int) error) error {
+// Use calls f with a socket, which is not closed meanwhile.
+func Use(c syscall.Conn, f func(Socket) error) error {
 	raw, err := c.SyscallConn()
 	if err != nil {
 		return err
 	}
-	if cerr := raw.Control(func(fd uintptr) { err = f(int(fd)) }); cerr != nil { // #nosec G115 -- a descriptor
+	if cerr := raw.Control(func(fd uintptr) { err = f(Socket{FD: int(fd)}) }); cerr != nil { // #nosec G115 -- a descriptor
 		return cerr
 	}
 	return err
