@@ -59,6 +59,19 @@ func (b *bench) startUnboundHot(ctx context.Context, s *server) error {
 	return b.run(ctx, s, path, conf, "-d", "-c")
 }
 
+// measureHot calls a function with the node caches, and with names that they have.
+func (b *bench) measureHot(ctx context.Context, tag string, measure func(context.Context, []*server, *load) error) error {
+	defer b.stopForwarders()
+	if err := b.startForwarders(ctx, hotServers); err != nil {
+		return err
+	}
+	names, err := b.hotLoad(tag)
+	if err != nil {
+		return err
+	}
+	return measure(ctx, b.forwarders, names)
+}
+
 // hotLoad makes questions for names that a cache has after each was queried once.
 func (b *bench) hotLoad(tag string) (*load, error) {
 	l, err := freshNames(b.folder, tag, hitQuestions)

@@ -22,15 +22,11 @@ const (
 
 // measureRates measures node caches with cached names at each rate.
 func (b *bench) measureRates(ctx context.Context) error {
-	defer b.stopForwarders()
-	if err := b.startForwarders(ctx, hotServers); err != nil {
-		return err
-	}
-	names, err := b.hotLoad("rates")
-	if err != nil {
-		return err
-	}
-	return inTurns(b.rounds, b.forwarders, func(s *server, _ int) error {
+	return b.measureHot(ctx, "rates", b.measureRatesOf)
+}
+
+func (b *bench) measureRatesOf(ctx context.Context, servers []*server, names *load) error {
+	return inTurns(b.rounds, servers, func(s *server, _ int) error {
 		if err := b.measureIdle(ctx, s); err != nil {
 			return fmt.Errorf("%s, %s: %w", s.name, idleCPU, err)
 		}

@@ -19,47 +19,27 @@ func (b *bench) report(w io.Writer) error {
 	for _, m := range b.missing {
 		fmt.Fprintf(&text, "\n%s.\n", m)
 	}
-	if b.has(partHits) {
-		b.reportHits(&text)
-	}
-	if b.has(partCluster) {
-		kinds := names(clusterKinds)
-		b.table(&text, "cluster names, *kubernetes* alone: CPU per query, us", nameClusterDNS, "%.2f", "", kinds)
-		b.table(&text, "cluster names, kubeadm's Corefile: CPU per query, us", nameClusterDNS, "%.2f", stockPrefix, kinds)
-	}
-	if b.has(partTopology) {
-		b.reportTopology(&text)
-	}
-	if b.has(partImports) {
-		b.reportImports(&text)
-	}
-	if b.has(partMemory) {
-		b.table(&text, "resident memory, MiB", nameClusterDNS, "%.0f", "", []string{memorySync, memoryRelist, memoryPeak})
-		b.table(&text, "resident memory, MiB", nameNodeCache, "%.1f", "", []string{memoryRest, memoryHits})
-	}
-	if b.has(partMisses) {
-		b.reportMisses(&text)
-	}
-	if b.has(partSearch) {
-		b.reportSearch(&text)
-	}
-	if b.has(partTCP) {
-		b.reportTCP(&text)
-	}
-	if b.has(partRates) {
-		b.reportRates(&text)
-	}
-	if b.has(partStall) {
-		b.reportStall(&text)
-	}
-	if b.has(partNode) {
-		b.reportNode(&text)
-	}
-	if b.has(partWaiting) {
-		b.reportWaiting(&text)
-	}
-	if b.has(partCores) {
-		b.reportCores(&text)
+	for _, part := range []struct {
+		name   string
+		report func(*strings.Builder)
+	}{
+		{partHits, b.reportHits},
+		{partCluster, b.reportCluster},
+		{partTopology, b.reportTopology},
+		{partImports, b.reportImports},
+		{partMemory, b.reportMemory},
+		{partMisses, b.reportMisses},
+		{partSearch, b.reportSearch},
+		{partTCP, b.reportTCP},
+		{partRates, b.reportRates},
+		{partStall, b.reportStall},
+		{partNode, b.reportNode},
+		{partWaiting, b.reportWaiting},
+		{partCores, b.reportCores},
+	} {
+		if b.has(part.name) {
+			part.report(&text)
+		}
 	}
 	b.reportBudgets(&text, "budget", budgets)
 	b.reportBudgets(&text, "bar", bars)
@@ -72,6 +52,17 @@ func (b *bench) report(w io.Writer) error {
 	}
 	_, err := io.WriteString(w, text.String())
 	return err
+}
+
+func (b *bench) reportCluster(text *strings.Builder) {
+	kinds := names(clusterKinds)
+	b.table(text, "cluster names, *kubernetes* alone: CPU per query, us", nameClusterDNS, "%.2f", "", kinds)
+	b.table(text, "cluster names, kubeadm's Corefile: CPU per query, us", nameClusterDNS, "%.2f", stockPrefix, kinds)
+}
+
+func (b *bench) reportMemory(text *strings.Builder) {
+	b.table(text, "resident memory, MiB", nameClusterDNS, "%.0f", "", []string{memorySync, memoryRelist, memoryPeak})
+	b.table(text, "resident memory, MiB", nameNodeCache, "%.1f", "", []string{memoryRest, memoryHits})
 }
 
 func names(kinds []kind) (all []string) {

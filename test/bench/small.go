@@ -19,6 +19,19 @@ func (b *bench) startSmallAPI(ctx context.Context) (url, resolvConf string, err 
 	return url, resolvConf, os.WriteFile(resolvConf, []byte(text), 0o644)
 }
 
+// measureSmall calls a function with both cluster DNS servers, and with names of the cluster.
+func (b *bench) measureSmall(ctx context.Context, measure func(context.Context, []*server, *load) error) error {
+	defer b.stopSearch()
+	if err := b.startSmallCluster(ctx); err != nil {
+		return err
+	}
+	names, err := firstOnes(searchCluster, hitKinds[0], b.folder)
+	if err != nil {
+		return err
+	}
+	return measure(ctx, b.small, names)
+}
+
 // startSmallCluster starts both cluster DNS servers with kubeadm's Corefile.
 func (b *bench) startSmallCluster(ctx context.Context) error {
 	url, _, err := b.startSmallAPI(ctx)

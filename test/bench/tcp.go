@@ -30,31 +30,13 @@ func tcpRow(name string) string { return "cached answers over TCP: " + name }
 
 // measureTCP measures node caches with cached names, and cluster DNS with names of the cluster.
 func (b *bench) measureTCP(ctx context.Context) error {
-	if err := b.measureTCPCaches(ctx); err != nil {
+	if err := b.measureHot(ctx, "tcp", b.measureTCPKinds); err != nil {
 		return err
 	}
-	defer b.stopSearch()
-	if err := b.startSmallCluster(ctx); err != nil {
-		return err
-	}
-	names, err := firstOnes(searchCluster, hitKinds[0], b.folder)
-	if err != nil {
-		return err
-	}
-	names.cached = false // each answer has the full TTL
-	return b.measureTCPKinds(ctx, b.small, names)
-}
-
-func (b *bench) measureTCPCaches(ctx context.Context) error {
-	defer b.stopForwarders()
-	if err := b.startForwarders(ctx, hotServers); err != nil {
-		return err
-	}
-	names, err := b.hotLoad("tcp")
-	if err != nil {
-		return err
-	}
-	return b.measureTCPKinds(ctx, b.forwarders, names)
+	return b.measureSmall(ctx, func(ctx context.Context, servers []*server, names *load) error {
+		names.cached = false // each answer has the full TTL
+		return b.measureTCPKinds(ctx, servers, names)
+	})
 }
 
 // measureTCPKinds measures servers in turn with each kind of load. Then it takes the profiles.
