@@ -3,6 +3,7 @@
 package netns
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -32,7 +33,8 @@ type Namespace struct {
 	IPv4, IPv6 netip.Addr
 }
 
-// Run runs a program in the namespace and returns its output. It fails the test if the program fails.
+// Run runs a program in the namespace and returns what it writes to the standard output. It fails the test if the
+// program fails.
 func (n *Namespace) Run(t testing.TB, program string, args ...string) string {
 	t.Helper()
 	out, err := n.Try(program, args...)
@@ -42,12 +44,16 @@ func (n *Namespace) Run(t testing.TB, program string, args ...string) string {
 	return out
 }
 
-// Try is Run for a program that may fail.
+// Try is Run for a program that may fail: then the output has what it writes to the standard error as well.
 func (n *Namespace) Try(program string, args ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), runTimeout)
 	defer cancel()
-	out, err := exec.CommandContext(ctx, "ip", append([]string{"netns", "exec", n.Name, program}, args...)...).CombinedOutput()
+	var stderr bytes.Buffer
+	command := exec.CommandContext(ctx, "ip", append([]string{"netns", "exec", n.Name, program}, args...)...)
+	command.Stderr = &stderr
+	out, err := command.Output()
 	if err != nil {
+		out = append(out, stderr.Bytes()...)
 		return string(out), fmt.Errorf("%s %s in %s: %w\n%s", program, strings.Join(args, " "), n.Name, err, out)
 	}
 	return string(out), nil

@@ -77,13 +77,13 @@ func TestUntracked(t *testing.T) {
 		for _, network := range []string{"udp", "tcp"} {
 			ask(t, n.Pod[0], network, a, controls)
 		}
-		if got := n.tracked(t, a); got != 2*controls {
-			t.Errorf("%v, the control: %d connections are tracked, want %d", a, got, 2*controls)
+		if got := n.tracked(t, a); len(got) != 2*controls {
+			t.Errorf("%v, the control: %d connections are tracked, want %d:\n%s", a, len(got), 2*controls, strings.Join(got, ""))
 		}
 	}
 	for _, a := range addresses {
-		if got := n.tracked(t, a); got != 0 {
-			t.Errorf("%v: %d connections are tracked:\n%s", a, got, n.Node.Run(t, "conntrack", "-L"))
+		if got := n.tracked(t, a); len(got) != 0 {
+			t.Errorf("%v: %d connections are tracked:\n%s", a, len(got), strings.Join(got, ""))
 		}
 	}
 }

@@ -97,21 +97,21 @@ func (n *node) iptables(t *testing.T) (all []string) {
 	return all
 }
 
-// tracked returns the number of connections that the kernel tracks to or from an address.
-func (n *node) tracked(t *testing.T, address netip.Addr) (count int) {
+// tracked returns the connections, one per line, that the kernel tracks to or from an address.
+func (n *node) tracked(t *testing.T, address netip.Addr) (lines []string) {
 	t.Helper()
 	family := "ipv4"
 	if address.Is6() {
 		family = "ipv6"
 	}
 	for line := range strings.Lines(n.Node.Run(t, "conntrack", "-L", "-f", family)) {
-		for _, field := range strings.Fields(line) {
+		if slices.ContainsFunc(strings.Fields(line), func(field string) bool {
 			_, value, found := strings.Cut(field, "=")
-			if a, err := netip.ParseAddr(value); found && err == nil && a == address {
-				count++
-				break
-			}
+			a, err := netip.ParseAddr(value)
+			return found && err == nil && a == address
+		}) {
+			lines = append(lines, line)
 		}
 	}
-	return count
+	return lines
 }

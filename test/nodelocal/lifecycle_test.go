@@ -278,8 +278,8 @@ func TestIPTables(t *testing.T) {
 		n.Node.Run(t, "conntrack", "-F")
 		ask(t, n.Pod[i], "udp", a, 10)
 		ask(t, n.Pod[i], "tcp", a, 10)
-		if got := n.tracked(t, a); got != 0 {
-			t.Errorf("%v: %d connections are tracked", a, got)
+		if got := n.tracked(t, a); len(got) != 0 {
+			t.Errorf("%v: %d connections are tracked:\n%s", a, len(got), strings.Join(got, ""))
 		}
 	}
 	p.Kill(t)
