@@ -26,7 +26,7 @@ type selfQuerier struct {
 	suffix string         // of the queried names
 	wait   time.Duration  // max. time for an answer
 	sent   uint64
-	tcp    bool // the next self-query is sent over TCP as well
+	tcp    int // the number of self-queries, from the next one, that are sent over TCP as well
 }
 
 // newSelfQuerier returns one for an address of the node. A link-local IPv6 address needs the interface.
@@ -46,21 +46,22 @@ func QuerySelf(ctx context.Context, to netip.AddrPort, iface, zone string, arriv
 	return q.exchange(ctx, "udp", arriving)
 }
 
-// query sends one self-query over UDP, and over TCP as well every tcpEvery-th time and after a failure over TCP. With
-// arriving the self-queries arrive on an interface as those of pods do, if there is a pair of devices.
+// query sends one self-query over UDP, and over TCP as well every tcpEvery-th time and minAnswers times after a failure:
+// the answers by which a lease outlives a failure must cover both. With arriving the self-queries arrive on an interface
+// as those of pods do, if there is a pair of devices.
 func (q *selfQuerier) query(ctx context.Context, arriving bool) error {
 	ctx, cancel := context.WithTimeout(ctx, q.wait)
 	defer cancel()
-	tcp := q.tcp || q.sent%tcpEvery == 0
+	tcp := q.tcp > 0 || q.sent%tcpEvery == 0
 	q.sent++
-	if err := q.exchange(ctx, "udp", arriving); err != nil {
-		return err
+	err := q.exchange(ctx, "udp", arriving)
+	if err == nil && tcp {
+		err = q.exchange(ctx, "tcp", arriving)
+		q.tcp = max(q.tcp-1, 0)
 	}
-	if !tcp {
-		return nil
+	if err != nil {
+		q.tcp = minAnswers
 	}
-	err := q.exchange(ctx, "tcp", arriving)
-	q.tcp = err != nil
 	return err
 }
 

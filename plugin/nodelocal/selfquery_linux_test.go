@@ -72,10 +72,13 @@ func serve(t *testing.T, answer dns.HandlerFunc, networks []string) netip.AddrPo
 func TestSelfQueryTCP(t *testing.T) {
 	right := &NodeLocal{suffix: healthSuffix(".")}
 	var refuse atomic.Bool
+	var served atomic.Int32
 	to := serve(t, func(w dns.ResponseWriter, r *dns.Msg) {
 		if _, tcp := w.RemoteAddr().(*net.TCPAddr); tcp && refuse.Load() {
 			_ = w.Close()
 			return
+		} else if tcp {
+			served.Add(1)
 		}
 		_, _ = right.ServeDNS(context.Background(), w, r)
 	}, []string{"udp", "tcp"})
@@ -87,9 +90,12 @@ func TestSelfQueryTCP(t *testing.T) {
 		}
 	}
 	refuse.Store(false)
-	for range 2 * tcpEvery {
+	for i := range 2 * tcpEvery {
 		if err := q.query(context.Background(), true); err != nil {
 			t.Error(err)
+		}
+		if got, want := served.Load(), min(int32(i)+1, minAnswers); i < minAnswers+1 && got != want { // #nosec G115 -- at most 20
+			t.Errorf("%d of the first %d self-queries after the failure were sent over TCP as well, want %d", got, i+1, want)
 		}
 	}
 }

@@ -34,8 +34,10 @@ func (n *node) servers(t *testing.T, queries int) map[string]int {
 	return by
 }
 
-// TestHungInstance freezes one of two instances. The kernel gives it every second query, so that the answers of the
-// other one must not renew the lease.
+// TestHungInstance freezes one of two instances. The kernel delivers every second TCP connection to it, so that the
+// answers of the other one must not renew the lease. Over UDP, the frozen one receives every second query as well, or (seen
+// with Linux 6.18) none: detached sockets in between divide the sockets of both into two groups, and the younger group
+// receives all. Then the lease expires by its self-queries over TCP, one in 3 s, of which every second one is lost.
 func TestHungInstance(t *testing.T) {
 	n := newNode(t)
 	first := n.run(t, n.withFallback("first"))
@@ -47,7 +49,7 @@ func TestHungInstance(t *testing.T) {
 		return nil
 	})
 	first.Freeze(t)
-	n.waitAnswer(t, bounded, local4, "upstream")
+	n.waitAnswer(t, 2*startTimeout, local4, "upstream")
 	const queries, limit = 100, 5
 	if by := n.servers(t, queries); by["upstream"]+by["second"] < queries-limit {
 		t.Errorf("with one instance frozen: answers by %v", by)
