@@ -191,7 +191,35 @@ func (i *Interface) ensureAddresses(h *netlink.Handle, dev netlink.Link, wanted 
 		}
 		r.Added = append(r.Added, a)
 	}
+	return awaitLocal(h, r.Added)
+}
+
+// awaitLocal waits until the kernel has the local routes of new IPv6 addresses. A process can bind an address before that. If
+// it connects the socket to the same address, as the fast path does, the socket keeps the route to the device: its answers to
+// the node itself are lost.
+func awaitLocal(h *netlink.Handle, added []netip.Addr) error {
+	for _, a := range added {
+		for end := time.Now().Add(kernelWait); a.Is6(); time.Sleep(time.Millisecond) {
+			if local, err := isLocal(h, a); err != nil {
+				return fmt.Errorf("list local routes: %w", err)
+			} else if local {
+				break
+			}
+			if time.Now().After(end) {
+				return fmt.Errorf("add address %s: no local route after %v", a, kernelWait)
+			}
+		}
+	}
 	return nil
+}
+
+// isLocal reports whether the node has a local route to an IPv6 address.
+func isLocal(h *netlink.Handle, a netip.Addr) (bool, error) {
+	routes, err := again(func() ([]netlink.Route, error) {
+		wanted := netlink.Route{Table: unix.RT_TABLE_LOCAL, Type: unix.RTN_LOCAL, Dst: netlink.NewIPNet(a.AsSlice())}
+		return h.RouteListFiltered(netlink.FAMILY_V6, &wanted, netlink.RT_FILTER_TABLE|netlink.RT_FILTER_TYPE|netlink.RT_FILTER_DST)
+	})
+	return len(routes) > 0, err
 }
 
 // removeAddress removes an address, which another process may have removed already.

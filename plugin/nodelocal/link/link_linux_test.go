@@ -95,6 +95,28 @@ func TestKernelEnsure(t *testing.T) {
 	}
 }
 
+// TestKernelRoutes: new addresses have local routes, which the kernel adds a little later than IPv6 addresses.
+func TestKernelRoutes(t *testing.T) {
+	namespace.Enter(t)
+	i, all := New("nodelocaldns"), addresses("fd00::a", "fd00::b", "fe80::53")
+	h, err := handle()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer h.Close()
+	for range 20 {
+		ensure(t, i, all, true)
+		for _, a := range all {
+			if local, err := isLocal(h, a); !local {
+				t.Fatalf("no local route to %v, error %v", a, err)
+			}
+		}
+		if err := Remove("nodelocaldns", all); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 func TestKernelRepair(t *testing.T) {
 	for _, tc := range []struct {
 		name, damage string
