@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -19,20 +20,42 @@ func TakeOver(server syscall.Conn) (listener *os.File, err error) {
 		if isIdle(own.FD) {
 			return errIdle
 		}
-		duplicate, err := unix.FcntlInt(uintptr(own.FD), unix.F_DUPFD_CLOEXEC, 0) // #nosec G115 -- a descriptor
+		file, duplicate, err := own.duplicate()
 		if err != nil {
 			return err
 		}
-		listener = os.NewFile(uintptr(duplicate), "listener") // #nosec G115
 		if err := (Socket{FD: duplicate, server: own.FD}).replace(); err != nil {
-			return errors.Join(err, listener.Close())
+			return errors.Join(err, file.Close())
 		}
+		listener = file
 		return nil
 	})
 	if err != nil {
 		return nil, fmt.Errorf("take over a listener: %w", err)
 	}
 	return listener, nil
+}
+
+// duplicate returns a duplicate of a socket, as a file for which the runtime can wait, and its descriptor. The runtime only
+// waits for sockets that do not block, and caddy lets the same socket block for a moment when it passes a listener on to the
+// next configuration.
+func (s Socket) duplicate() (file *os.File, fd int, err error) {
+	const tries = 100
+	for range tries {
+		if fd, err = unix.FcntlInt(uintptr(s.FD), unix.F_DUPFD_CLOEXEC, 0); err != nil { // #nosec G115 -- a descriptor
+			return nil, 0, err
+		}
+		if err = unix.SetNonblock(fd, true); err != nil {
+			return nil, 0, errors.Join(err, unix.Close(fd))
+		}
+		file = os.NewFile(uintptr(fd), "listener") // #nosec G115 -- a descriptor
+		if err = file.SetDeadline(time.Time{}); err == nil {
+			return file, fd, nil
+		}
+		err = errors.Join(err, file.Close())
+		time.Sleep(time.Millisecond)
+	}
+	return nil, 0, err
 }
 
 // IsIdle reports whether a server's listener was taken over, also by an earlier server that passed its descriptor on.

@@ -78,6 +78,35 @@ func TestTakeOver(t *testing.T) {
 	}
 }
 
+// TestTakeOver_Blocking takes over a listener whose socket blocks, as it does while the next configuration inherits it.
+func TestTakeOver_Blocking(t *testing.T) {
+	server, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = server.Close() }()
+	address := server.Addr().String()
+	file, err := server.(*net.TCPListener).File()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = file.Close() }()
+	file.Fd() // lets the socket block
+	taken, err := TakeOver(server.(syscall.Conn))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = taken.Close() }()
+	waiting, err := net.Dial("tcp", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = waiting.Close() }()
+	if err := acceptOne(taken); err != nil {
+		t.Error(err)
+	}
+}
+
 // checkRefused checks that no process can connect to an idle listener, and that its server waits.
 func checkRefused(t *testing.T, idle net.Listener) {
 	t.Helper()
