@@ -1,12 +1,14 @@
 package daemon
 
 import (
+	"errors"
 	"io"
 	"net/http"
 	"slices"
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 )
 
 // Samples are the values of metrics by name and labels, as they are written in the text format of Prometheus.
@@ -15,16 +17,12 @@ type Samples map[string]float64
 // Scrape reads the metrics of a program at an address.
 func Scrape(t testing.TB, client *http.Client, address string) Samples {
 	t.Helper()
-	response, err := client.Get("http://" + address + "/metrics")
-	if err != nil {
-		t.Fatal(err)
-	}
-	text, err := io.ReadAll(response.Body)
-	if cerr := response.Body.Close(); err == nil {
-		err = cerr
-	}
-	if err != nil {
-		t.Fatal(err)
+	text, err := get(client, "http://"+address+"/metrics")
+	for end := time.Now().Add(reloadTime); err != nil; text, err = get(client, "http://"+address+"/metrics") {
+		if time.Now().After(end) {
+			t.Fatal(err)
+		}
+		time.Sleep(10 * time.Millisecond)
 	}
 	all := Samples{}
 	for line := range strings.Lines(string(text)) {
@@ -38,6 +36,18 @@ func Scrape(t testing.TB, client *http.Client, address string) Samples {
 		}
 	}
 	return all
+}
+
+// reloadTime bounds the time for which a reload closes the port of the metrics.
+const reloadTime = 5 * time.Second
+
+func get(client *http.Client, url string) ([]byte, error) {
+	response, err := client.Get(url)
+	if err != nil {
+		return nil, err
+	}
+	text, err := io.ReadAll(response.Body)
+	return text, errors.Join(err, response.Body.Close())
 }
 
 // Sum adds up the samples of a metric that have all of these labels, given as name and value in turn.
