@@ -52,18 +52,28 @@ func newSocket(t *testing.T) *socket {
 
 func newSocketOn(t *testing.T, address string) *socket {
 	t.Helper()
+	return newSocketsOn(t, address, 1)[0]
+}
+
+// newSocketsOn opens a number of sockets as a listener does.
+func newSocketsOn(t *testing.T, address string, number int) []*socket {
+	t.Helper()
 	config := net.ListenConfig{Control: reusePort}
 	beside, err := config.ListenPacket(t.Context(), "udp", address)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer func() { _ = beside.Close() }() // the kernel would deliver it a share
-	s, err := openBeside(beside.(*net.UDPConn), false)
-	t.Cleanup(s.close)
+	all, err := openSockets(beside.(*net.UDPConn), false, number)
+	t.Cleanup(func() {
+		for _, s := range all {
+			s.close()
+		}
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	return s
+	return all
 }
 
 // query returns a request with a query for a name.

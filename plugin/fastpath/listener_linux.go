@@ -136,14 +136,12 @@ func (l *listener) open(own *net.UDPConn) error {
 	if own == nil {
 		return errors.New("CoreDNS's own socket is not found")
 	}
-	wildcard := isWildcard(l.address)
-	for range min(runtime.GOMAXPROCS(0), maxReaders) {
-		s, err := openBeside(own, wildcard)
-		if err != nil {
-			s.close()
-			return err
-		}
+	all, err := openSockets(own, isWildcard(l.address), min(runtime.GOMAXPROCS(0), maxReaders))
+	for _, s := range all {
 		l.readers = append(l.readers, newReader(l, s))
+	}
+	if err != nil {
+		return err
 	}
 	// Where the kernel or a filter of system calls refuses these calls, CoreDNS's socket must stay.
 	if err := l.readers[0].try(); err != nil {

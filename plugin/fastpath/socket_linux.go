@@ -74,6 +74,30 @@ type socket struct {
 	sender int
 }
 
+// openSockets opens a number of sockets with openBeside, and their senders. On an error, it returns those that are open.
+//
+// The senders follow the sockets. A sender is connected, and in recent kernels (seen with Linux 6.18) a connected socket
+// divides those that were bound before it from those after it: the kernel delivers all datagrams to the last group.
+func openSockets(own *net.UDPConn, wildcard bool, number int) (all []*socket, err error) {
+	for range number {
+		s, err := openBeside(own, wildcard)
+		if err != nil {
+			s.close()
+			return all, err
+		}
+		all = append(all, s)
+	}
+	if wildcard { // a detached socket has one address
+		return all, nil
+	}
+	for _, s := range all {
+		if err := sockets.Use(s.conn, s.openSender); err != nil {
+			log.Warningf("%s: no socket of their own for answers, which costs more CPU time: %v", s.conn.LocalAddr(), err)
+		}
+	}
+	return all, nil
+}
+
 // openBeside opens a socket on the address of CoreDNS's own socket, which has SO_REUSEPORT as well. For a wildcard
 // address, the own socket has a loopback address if it is detached. The caller closes the socket also after an error.
 func openBeside(own *net.UDPConn, wildcard bool) (*socket, error) {
@@ -100,24 +124,22 @@ func openBeside(own *net.UDPConn, wildcard bool) (*socket, error) {
 		return s, fmt.Errorf("open a socket beside CoreDNS's: %w", err)
 	}
 	s.conn, _ = conn.(*net.UDPConn)
-	if s.raw, err = s.conn.SyscallConn(); err != nil || wildcard { // a detached socket has one address
-		return s, err
-	}
-	if err := sockets.Use(s.conn, func(o sockets.Socket) error { return s.openSender(o.FD, network, v6only) }); err != nil {
-		log.Warningf("%s: no socket of their own for answers, which costs more CPU time: %v", s.conn.LocalAddr(), err)
-	}
-	return s, nil
+	s.raw, err = s.conn.SyscallConn()
+	return s, err
 }
 
 // openSender opens the sender on the address of a socket.
-func (s *socket) openSender(beside int, network string, v6only int) error {
-	local, err := unix.Getsockname(beside)
+func (s *socket) openSender(beside sockets.Socket) error {
+	local, err := unix.Getsockname(beside.FD)
 	if err != nil {
 		return err
 	}
-	family := unix.AF_INET
-	if network == "udp6" {
-		family = unix.AF_INET6
+	family, network, v6only := unix.AF_INET, "udp4", 0
+	if _, is := local.(*unix.SockaddrInet6); is {
+		family, network = unix.AF_INET6, "udp6"
+		if v6only, err = unix.GetsockoptInt(beside.FD, unix.IPPROTO_IPV6, unix.IPV6_V6ONLY); err != nil {
+			return err
+		}
 	}
 	fd, err := unix.Socket(family, unix.SOCK_DGRAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
 	if err != nil {

@@ -31,6 +31,46 @@ func TestSender(t *testing.T) {
 	}
 }
 
+// TestSocketsShare opens the sockets of a listener on a machine with several processors: each receives a share of the queries.
+func TestSocketsShare(t *testing.T) {
+	for _, address := range []string{"127.0.0.1:0", "[::1]:0"} {
+		t.Run(address, func(t *testing.T) {
+			all := newSocketsOn(t, address, 4)
+			to := all[0].conn.LocalAddr().(*net.UDPAddr)
+			const queries = 200
+			for range queries {
+				client, err := net.DialUDP("udp", nil, to)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if _, err := client.Write([]byte{1}); err != nil {
+					t.Fatal(err)
+				}
+				_ = client.Close()
+			}
+			for i, s := range all {
+				if n := unread(t, s); n < queries/20 {
+					t.Errorf("socket %d of %d received %d of %d datagrams", i, len(all), n, queries)
+				}
+			}
+		})
+	}
+}
+
+// unread reads the datagrams of a socket, and returns their number.
+func unread(t *testing.T, s *socket) (n int) {
+	t.Helper()
+	if err := s.conn.SetReadDeadline(time.Now().Add(10 * time.Millisecond)); err != nil {
+		t.Fatal(err)
+	}
+	for {
+		if _, _, err := s.conn.ReadFromUDPAddrPort(make([]byte, 2)); err != nil {
+			return n
+		}
+		n++
+	}
+}
+
 // exchange sends a query of one byte, and an answer with the same byte from the sender.
 func exchange(t *testing.T, s *socket, client *net.UDPConn, b byte) {
 	t.Helper()
