@@ -231,7 +231,7 @@ func TestParity(t *testing.T) {
 		"SERVFAIL everywhere":  {one("failover SERVFAIL"), []scripted{always(coded(dns.RcodeServerFailure)), always(coded(dns.RcodeServerFailure))}, several("a.example.")},
 		"truncated":            {one("prefer_udp"), []scripted{truncating}, several("a.example.")},
 		"truncated, no option": {one(""), []scripted{truncating}, several("a.example.")},
-		"silent, then good":    {one("read_timeout 100ms"), []scripted{always(silence), always(addressReply)}, several("a.example.")[:2]},
+		"silent, then good":    {one("read_timeout 1s"), []scripted{always(silence), always(addressReply)}, several("a.example.")[:2]},
 		"silent":               {one("read_timeout 100ms\ntimeout 5s\nmax_connect_attempts 1"), []scripted{always(silence)}, several("a.example.")[:2]},
 		"caller":               {one("caller node-a zone-1"), []scripted{always(withOptions)}, several("a.example.", "b.example.")},
 		"caller over TCP":      {one("force_tcp\ncaller node-a zone-1"), []scripted{always(tries)}, several("a.example.", "b.example.")},
@@ -259,8 +259,8 @@ func TestParity(t *testing.T) {
 		})}, several("a.example.")},
 		"malformed":            {one("force_tcp\nmax_connect_attempts 1"), []scripted{always(malformed)}, several("a.example.")},
 		"malformed, then good": {one("force_tcp\ncaller node-a"), []scripted{always(malformed), always(addressReply)}, several("a.example.")},
-		"late, then good": {one("force_tcp\nread_timeout 200ms"), []scripted{always(func(r *dns.Msg) *dns.Msg {
-			time.Sleep(500 * time.Millisecond)
+		"late, then good": {one("force_tcp\nread_timeout 1s"), []scripted{always(func(r *dns.Msg) *dns.Msg {
+			time.Sleep(2 * time.Second)
 			return addressReply(r)
 		}), always(addressReply)}, several("a.example.")[:2]},
 		"unknown types": {one(""), []scripted{always(func(r *dns.Msg) *dns.Msg {
