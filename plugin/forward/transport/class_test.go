@@ -402,9 +402,9 @@ func TestObserveClose_ManyQueries(t *testing.T) {
 		single          bool
 	}{
 		{"few closes", []int{90, 80}, 0, 100, false},
-		{"as many as for one query", []int{90, 80, 70}, 35, 4 * 35, false},
+		{"as many as for one query", []int{90, 80, 70}, 35, minConnections * (100 / 35) * 35, false},
 		{"one with few queries", []int{90, 80, manyQueries - 1}, 0, maxUnansweredConnections, true},
-		{"sent before the limit", []int{90, 80, 70, 36, 100}, 35, 4 * 35, false},
+		{"sent before the limit", []int{90, 80, 70, 36, 100}, 35, minConnections * (100 / 35) * 35, false},
 		{"closed below the limit", []int{90, 80, 70, 35}, 0, maxUnansweredConnections, true},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -41,8 +41,8 @@ const (
 	// maxEscapes bounds them when the query may have ended other connections.
 	maxEscapes = 16
 	// minConnections is the number of full connections for which a server that closes connections after some queries has
-	// more.
-	minConnections = 2
+	// more. A flood may have that many queries in flight when the limit is found: with fewer, other clients wait for its end.
+	minConnections = 16
 	// maxWaiting bounds the queries that wait for room on a connection.
 	maxWaiting = 1024
 	// maxUnsent bounds the unwritten bytes of a connection: the server may not read.
