@@ -1,7 +1,6 @@
 package fastpath
 
 import (
-	"errors"
 	"os"
 	"sync"
 	"syscall"
@@ -45,9 +44,6 @@ func newPoller() (*poller, error) {
 	p := &poller{epoll: file, fd: fd, byFD: map[int32]*connection{}}
 	p.ring.newer, p.ring.older = &p.ring, &p.ring
 	p.frames.init()
-	if err := p.epoll.SetDeadline(time.Time{}); err != nil { // the runtime cannot wait for it
-		return nil, errors.Join(err, p.epoll.Close())
-	}
 	p.raw, err = p.epoll.SyscallConn()
 	return p, err
 }

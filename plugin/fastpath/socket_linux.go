@@ -104,12 +104,10 @@ func openBeside(own *net.UDPConn, wildcard bool) (*socket, error) {
 	s := &socket{wildcard: wildcard, sender: -1}
 	address, _ := own.LocalAddr().(*net.UDPAddr)
 	network, v6only := "udp4", 0
-	if err := sockets.Use(own, func(o sockets.Socket) (err error) {
-		v6only, err = unix.GetsockoptInt(o.FD, unix.IPPROTO_IPV6, unix.IPV6_V6ONLY)
-		return err
-	}); err == nil {
-		network = "udp6" // an IPv4 socket does not have the option
-	}
+	_ = sockets.Use(own, func(o sockets.Socket) error { // an error means that CoreDNS has closed it
+		network, v6only = networkOf(o.FD)
+		return nil
+	})
 	if wildcard {
 		address = &net.UDPAddr{Port: address.Port}
 	}
@@ -128,18 +126,25 @@ func openBeside(own *net.UDPConn, wildcard bool) (*socket, error) {
 	return s, err
 }
 
+// networkOf returns the network of a UDP socket, as package net calls it, and the option IPV6_V6ONLY, which IPv4 sockets lack.
+func networkOf(fd int) (network string, v6only int) {
+	v6only, err := unix.GetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_V6ONLY)
+	if err != nil {
+		return "udp4", 0
+	}
+	return "udp6", v6only
+}
+
 // openSender opens the sender on the address of a socket.
 func (s *socket) openSender(beside sockets.Socket) error {
 	local, err := unix.Getsockname(beside.FD)
 	if err != nil {
 		return err
 	}
-	family, network, v6only := unix.AF_INET, "udp4", 0
-	if _, is := local.(*unix.SockaddrInet6); is {
-		family, network = unix.AF_INET6, "udp6"
-		if v6only, err = unix.GetsockoptInt(beside.FD, unix.IPPROTO_IPV6, unix.IPV6_V6ONLY); err != nil {
-			return err
-		}
+	family := unix.AF_INET
+	network, v6only := networkOf(beside.FD)
+	if network == "udp6" {
+		family = unix.AF_INET6
 	}
 	fd, err := unix.Socket(family, unix.SOCK_DGRAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
 	if err != nil {

@@ -5,6 +5,7 @@ package epoll
 import (
 	"errors"
 	"os"
+	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -19,7 +20,11 @@ func New() (file *os.File, fd int, err error) {
 	if err := unix.SetNonblock(fd, true); err != nil { // for the runtime's poller
 		return nil, 0, errors.Join(os.NewSyscallError("fcntl", err), unix.Close(fd))
 	}
-	return os.NewFile(uintptr(fd), "epoll"), fd, nil // #nosec G115 -- not negative
+	file = os.NewFile(uintptr(fd), "epoll")               // #nosec G115 -- not negative
+	if err := file.SetDeadline(time.Time{}); err != nil { // the runtime cannot wait for it
+		return nil, 0, errors.Join(err, file.Close())
+	}
+	return file, fd, nil
 }
 
 // Ready receives the events that have occurred, without waiting, and returns their number. RawSyscall6, since Syscall6 would
