@@ -17,12 +17,15 @@ type Samples map[string]float64
 // Scrape reads the metrics of a program at an address.
 func Scrape(t testing.TB, client *http.Client, address string) Samples {
 	t.Helper()
-	text, err := get(client, "http://"+address+"/metrics")
-	for end := time.Now().Add(reloadTime); err != nil; text, err = get(client, "http://"+address+"/metrics") {
+	var text []byte
+	var err error
+	for end := time.Now().Add(reloadTime); ; time.Sleep(10 * time.Millisecond) {
+		if text, err = get(client, "http://"+address+"/metrics"); err == nil {
+			break
+		}
 		if time.Now().After(end) {
 			t.Fatal(err)
 		}
-		time.Sleep(10 * time.Millisecond)
 	}
 	all := Samples{}
 	for line := range strings.Lines(string(text)) {

@@ -117,11 +117,7 @@ func TestOneBlockPrevented(t *testing.T) {
 			for range 3 {
 				udp.ask(t, pack(t, newQuery(tc.name, tc.qtype)))
 			}
-			var now daemon.Samples
-			within(t, "the queries are counted", func() bool {
-				now = s.scrape(t).Since(before)
-				return now.Sum(answeredTotal)+now.Sum(handedOverTotal) == 3
-			})
+			now := s.counted(t, before, 3).Since(before)
 			if hits := int(now.Sum(answeredTotal)); hits != tc.hits {
 				t.Errorf("%d of 3 queries were answered by the fast path, want %d", hits, tc.hits)
 			}

@@ -46,25 +46,22 @@ func TestHits(t *testing.T) {
 			{"opcode NOTIFY", func(m *dns.Msg) { m.Opcode = dns.OpcodeNotify }, false},
 		} {
 			t.Run(kind.program+"/"+tc.name, func(t *testing.T) {
+				start := s.scrape(t)
 				m := newQuery(kind.name, dns.TypeA)
 				udp := dial(t, "udp", "127.0.0.1", s)
 				udp.ask(t, pack(t, m))
 				tc.change(m)
 				packet := pack(t, m)
 				first := udp.ask(t, packet)
-				before := s.scrape(t)
+				before := s.counted(t, start, 2)
 				const times = 3
 				for range times {
 					if again := udp.ask(t, packet); brief(t, again) != brief(t, first) {
 						t.Errorf("%s, and %s before", brief(t, again), brief(t, first))
 					}
 				}
-				var hits, rest float64
-				within(t, "the queries are counted", func() bool {
-					now := s.scrape(t).Since(before)
-					hits, rest = now.Sum(answeredTotal), now.Sum(handedOverTotal)
-					return hits+rest >= times
-				})
+				now := s.counted(t, before, times).Since(before)
+				hits, rest := now.Sum(answeredTotal), now.Sum(handedOverTotal)
 				if want := map[bool]float64{true: times}[tc.hit]; hits != want {
 					t.Errorf("%v queries were answered by the fast path and %v handed over, want %v answered", hits, rest, want)
 				}

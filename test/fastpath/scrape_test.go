@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/nearside-dns/nearside/test/daemon"
 )
@@ -17,6 +18,36 @@ import (
 func (s *server) scrape(t *testing.T) daemon.Samples {
 	t.Helper()
 	return scrape(t, http.DefaultClient, s.metrics, s.Port)
+}
+
+// counted reads the metrics when a number of queries is counted since an earlier reading. A query may be counted after its
+// answer is sent.
+func (s *server) counted(t *testing.T, since daemon.Samples, queries float64) (now daemon.Samples) {
+	t.Helper()
+	within(t, "the queries are counted", func() bool {
+		now = s.scrape(t)
+		more := now.Since(since)
+		return more.Sum(answeredTotal)+more.Sum(handedOverTotal) >= queries
+	})
+	return now
+}
+
+// settled reads the metrics when the numbers of queries have been the same for some time.
+func (s *server) settled(t *testing.T) (now daemon.Samples) {
+	t.Helper()
+	const same, pause = 10, 20 * time.Millisecond
+	queries := func(s daemon.Samples) float64 {
+		return s.Sum(answeredTotal) + s.Sum(handedOverTotal) + s.Sum("coredns_dns_requests_total")
+	}
+	for n, last := 0, -1.0; n < same; last = queries(now) {
+		time.Sleep(pause)
+		if now = s.scrape(t); queries(now) == last {
+			n++
+		} else {
+			n = 0
+		}
+	}
+	return now
 }
 
 // scrape reads the metrics at an address of a program that answers on a port.

@@ -88,11 +88,16 @@ func memoryOf(t *testing.T, pid int, field string) int64 {
 	return 0
 }
 
+// garbageSource sends what needs no answer. It has no other clients: one whose socket got a port that garbage has just closed
+// would receive late answers.
+const garbageSource = "127.0.0.5"
+
 // garbage sends packets that need no answer: random bytes, queries with a byte changed, packets from the files,
 // datagrams that are larger than any query.
 func garbage(t *testing.T, address string, files []query, valid []byte, stop chan struct{}) {
+	dialer := net.Dialer{LocalAddr: &net.UDPAddr{IP: net.ParseIP(garbageSource)}}
 	for {
-		conn, err := net.Dial("udp", address)
+		conn, err := dialer.Dial("udp", address)
 		if err != nil {
 			t.Error(err)
 			return
