@@ -46,14 +46,18 @@ func TestDown(t *testing.T) {
 			wantRight(t, f, c.tcp, "b.example.", "c.example.")
 			s.Behave(good)
 			within(t, "a check has found it up", func() bool { return !u.down() && !u.doubted() && s.Counts().Probes() > 0 })
+			checks := 0
+			if c.tcp && s.Counts().UDPProbes > 0 { // the last check over TCP failed just before: a query goes over UDP, and TCP is checked
+				checks = 1
+			}
 			s.ResetCounts()
 			wantRight(t, f, c.tcp, "d.example.")
 			if s.Counts().Queries() != 1 {
 				t.Error("the upstream is not the first")
 			}
 			time.Sleep(60 * time.Millisecond)
-			if n := s.Counts().Probes(); n > 0 {
-				t.Errorf("%d checks of an upstream that answers", n)
+			if n := s.Counts().Probes(); n > checks {
+				t.Errorf("%d checks of an upstream that answers, want at most %d", n, checks)
 			}
 		})
 	}
