@@ -161,10 +161,12 @@ func TestSourceAddress(t *testing.T) {
 					}
 				})
 			}
-			all := scrapeIn(t, host)
-			if hits, rest := all.Sum(answeredTotal), all.Sum(handedOverTotal); hits == 0 || rest == 0 {
-				t.Errorf("%v queries answered by the fast path and %v handed over, want some of both", hits, rest)
-			}
+			// On a busy machine, the next queries may precede the storing of the first answer.
+			within(t, "the fast path has answered queries and handed over others", func() bool {
+				askFrom(t, bed.Pod[0], netip.AddrPortFrom(netip.MustParseAddr(tc.addresses[0]), 53), "web.shop.svc.cluster.local.")
+				all := scrapeIn(t, host)
+				return all.Sum(answeredTotal) > 0 && all.Sum(handedOverTotal) > 0
+			})
 			if code := p.Stop(t); code != 0 {
 				t.Errorf("exit code %d", code)
 			}
