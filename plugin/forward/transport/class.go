@@ -35,8 +35,8 @@ const (
 	// maxStalls is the number of successive stalls of connections that deliver answers after which the server counts
 	// as serial. One may be a lossy network.
 	maxStalls = 2
-	// busyAnswers is the number of answers that a busy connection receives while a copy is under way: its queries
-	// wait because of the load, not because of one slow query.
+	// busyAnswers is the number of answers that a busy connection receives while a copy is under way, or while a query
+	// waits for less than the maximum time of a stall: its queries wait because of the load, not because of one slow query.
 	busyAnswers = 8
 )
 
@@ -183,7 +183,7 @@ func (p *Pool) checkStall(c *conn, now time.Time) {
 			c.copies++
 			c.copiedAt = now
 			sent := other.put(f.call)
-			sent.copyFrom, sent.answeredBefore = c, c.answered
+			sent.copyFrom, sent.silent, sent.answeredBefore = c, silent, c.answered
 		}
 		return
 	}
@@ -222,12 +222,14 @@ func (p *Pool) copyAnswered(f *flight, now time.Time) {
 	if c.closed || i < 0 || p.classAt(now) != unknown {
 		return
 	}
+	original := f.call.flights[i]
 	switch {
-	case c.lastAnswer.Before(f.sent): // the server may be slow, and the late answers show it
+	case f.silent && c.lastAnswer.Before(f.sent): // the server may be slow, and the late answers show it
 		p.copyOldest(c)
 		p.moveBehindOldest(c)
-	case f.call.flights[i].number < c.highest: // newer queries were answered: this one waits for no other
-	case c.answered-f.answeredBefore > busyAnswers:
+	case original.number < c.highest: // newer queries were answered: this one waits for no other
+	case c.answered-f.answeredBefore > busyAnswers,
+		c.answered-original.answeredBefore > busyAnswers && now.Sub(c.oldest().sent) < p.maxStall:
 		p.stalls = 0
 	default:
 		if p.stalls++; p.stalls >= maxStalls {

@@ -507,10 +507,24 @@ func (b *testbed) setStall(d time.Duration) {
 	b.stall, b.maxStall = d, d
 }
 
+// ageQueries makes the queries of the first connection older, and prevents further copies.
+func (b *testbed) ageQueries(d time.Duration) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	c := b.conns[0]
+	c.copies = maxCopies
+	for _, f := range c.queue() {
+		f.sent = f.sent.Add(-d)
+	}
+}
+
 // Two successive stalls of a connection that delivers answers make a server serial.
 func TestStalls(t *testing.T) {
-	const nothing, faster, busy = "nothing in between", "an original is faster than its copy", "a busy connection"
-	for name, want := range map[string]int{nothing: 1, faster: 0, busy: 0} {
+	const (
+		nothing, faster, busy = "nothing in between", "an original is faster than its copy", "a busy connection"
+		before, long          = "a connection that was busy before the copies", "queries wait for long on a busy connection"
+	)
+	for name, want := range map[string]int{nothing: 1, faster: 0, busy: 0, before: 0, long: 1} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			b := newTestbed(t, newServer(t), 100, 2)
@@ -527,6 +541,9 @@ func TestStalls(t *testing.T) {
 				}
 				all = all[n:]
 			}
+			if name == before || name == long {
+				progress(busyAnswers)
+			}
 			var other *session
 			for round := range 2 {
 				b.setStall(5 * time.Millisecond)
@@ -538,6 +555,9 @@ func TestStalls(t *testing.T) {
 				last := all[len(all)-1]
 				if nameOf(copied) != last.name {
 					t.Fatalf("a copy of %s, want %s", nameOf(copied), last.name)
+				}
+				if name == long {
+					b.ageQueries(2 * time.Hour)
 				}
 				switch {
 				case round == 1 && name == faster:

@@ -23,11 +23,12 @@ type flight struct {
 	call   *Call // nil after it was cancelled or moved; the id stays reserved
 	conn   *conn
 	id     uint16
-	number int // in the order of sending, from 1
+	silent bool // of a copy: copyFrom had received no answer for the time of a stall
+	number int  // in the order of sending, from 1
 	sent   time.Time
 
 	copyFrom       *conn // of a copy: the connection that may be stalled
-	answeredBefore int   // answers on that connection when the copy was sent
+	answeredBefore int   // answers on the connection, of a copy on that one, when the query was sent
 	copyOfOldest   *conn // of a copy of the oldest query of a connection
 }
 
@@ -93,7 +94,7 @@ func (c *conn) hasRoom(depth, limit int) bool {
 // put appends the query of a call to the output.
 func (c *conn) put(call *Call) *flight {
 	f := c.pool.newFlight()
-	*f = flight{call: call, conn: c, sent: c.pool.now(), number: c.sent + 1}
+	*f = flight{call: call, conn: c, sent: c.pool.now(), number: c.sent + 1, answeredBefore: c.answered}
 	for c.byID[c.nextID] != nil {
 		c.nextID++
 	}
