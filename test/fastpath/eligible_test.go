@@ -118,8 +118,8 @@ func TestOneBlockPrevented(t *testing.T) {
 				udp.ask(t, pack(t, newQuery(tc.name, tc.qtype)))
 			}
 			now := s.counted(t, before, 3).Since(before)
-			if hits := int(now.Sum(answeredTotal)); hits != tc.hits {
-				t.Errorf("%d of 3 queries were answered by the fast path, want %d", hits, tc.hits)
+			if hits, rest := int(now.Sum(answeredTotal)), int(now.Sum(handedOverTotal)); hits != tc.hits || hits+rest != 3 {
+				t.Errorf("%d of 3 queries were answered by the fast path and %d handed over, want %d answered", hits, rest, tc.hits)
 			}
 		})
 	}

@@ -28,7 +28,7 @@ type flight struct {
 	sent   time.Time
 
 	copyFrom       *conn // of a copy: the connection that may be stalled
-	answeredBefore int   // answers on the connection, of a copy on that one, when the query was sent
+	answeredBefore int   // answers that conn, or copyFrom of a copy, had received when the query was sent
 	copyOfOldest   *conn // of a copy of the oldest query of a connection
 }
 
