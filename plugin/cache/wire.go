@@ -13,6 +13,7 @@ import (
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/batch"
 	"github.com/nearside-dns/nearside/plugin/internal/block"
+	"github.com/nearside-dns/nearside/plugin/internal/coherence"
 	"github.com/nearside-dns/nearside/plugin/internal/wheel"
 )
 
@@ -153,13 +154,13 @@ func (c *Cache) leadWire(b *batch.Batch, q *clientQuery, f *flight, stale *answe
 
 // Receive implements block.Receiver. A panic must not end the reader of a connection: it is logged, and the queries that were
 // not answered before get no reply.
-func (l *wireFlight) Receive(b *batch.Batch, reply []byte, code int, err error) {
+func (l *wireFlight) Receive(b *batch.Batch, reply []byte, v *coherence.Voucher, code int, err error) {
 	defer func() {
 		if r := recover(); r != nil {
 			logPanic(&l.query, r)
 		}
 	}()
-	l.end(b, l.resultOf(reply, code, err))
+	l.end(b, l.resultOf(reply, v, code, err))
 }
 
 // logPanic counts and logs a panic.
@@ -177,7 +178,7 @@ func (l *wireFlight) end(b *batch.Batch, res result) {
 }
 
 // resultOf stores a reply. After a panic, the result is a failure.
-func (l *wireFlight) resultOf(reply []byte, code int, err error) (res result) {
+func (l *wireFlight) resultOf(reply []byte, v *coherence.Voucher, code int, err error) (res result) {
 	defer func() {
 		if r := recover(); r != nil {
 			logPanic(&l.query, r)

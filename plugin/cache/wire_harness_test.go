@@ -34,7 +34,7 @@ func (x exchanger) Exchange(_ *batch.Batch, _ *answers.Query, packed []byte, tcp
 			reply, _ = w.reply.Pack()
 		}
 		var b batch.Batch
-		r.Receive(&b, reply, code, err)
+		r.Receive(&b, reply, nil, code, err)
 		b.Flush()
 	}()
 	return true

@@ -16,6 +16,7 @@ import (
 
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/batch"
+	"github.com/nearside-dns/nearside/plugin/internal/coherence"
 )
 
 // counting is a Receiver that counts results.
@@ -24,7 +25,7 @@ type counting struct {
 }
 
 // Receive implements block.Receiver.
-func (c *counting) Receive(_ *batch.Batch, _ []byte, _ int, err error) {
+func (c *counting) Receive(_ *batch.Batch, _ []byte, _ *coherence.Voucher, _ int, err error) {
 	if err != nil {
 		c.failed.Add(1)
 	} else {
@@ -116,7 +117,9 @@ func answerAll(c net.Conn) {
 type signalling chan error
 
 // Receive implements block.Receiver.
-func (s signalling) Receive(_ *batch.Batch, _ []byte, _ int, err error) { s <- err }
+func (s signalling) Receive(_ *batch.Batch, _ []byte, _ *coherence.Voucher, _ int, err error) {
+	s <- err
+}
 
 // TestExchange_Allocs: a query over an open connection and its reply cause no allocations.
 func TestExchange_Allocs(t *testing.T) {
@@ -140,7 +143,9 @@ func TestExchange_Allocs(t *testing.T) {
 type pacing chan struct{}
 
 // Receive implements block.Receiver.
-func (p pacing) Receive(_ *batch.Batch, _ []byte, _ int, _ error) { p <- struct{}{} }
+func (p pacing) Receive(_ *batch.Batch, _ []byte, _ *coherence.Voucher, _ int, _ error) {
+	p <- struct{}{}
+}
 
 // BenchmarkExchange measures a query and its reply, with many in flight, including the cost of a server in this process.
 func BenchmarkExchange(b *testing.B) {

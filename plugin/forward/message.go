@@ -6,6 +6,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
+	"github.com/nearside-dns/nearside/plugin/internal/coherence"
 )
 
 // Sizes and offsets in bytes, RFC 1035 section 4.1 and RFC 6891 section 6.1.2.
@@ -37,6 +38,8 @@ type message struct {
 	rcode  int  // with the upper bits of the OPT record
 	opt    int  // offset of the last OPT record; 0 without one
 	simple bool // at most one OPT record, which is the last record
+
+	voucher *coherence.Voucher // of the session over which it was received, or nil
 }
 
 func (m *message) truncated() bool { return m.b[flagsAt]&truncationBit != 0 }

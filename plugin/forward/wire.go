@@ -10,6 +10,7 @@ import (
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/batch"
 	serverblock "github.com/nearside-dns/nearside/plugin/internal/block"
+	"github.com/nearside-dns/nearside/plugin/internal/coherence"
 )
 
 var _ serverblock.Exchanger = (*Forward)(nil)
@@ -97,7 +98,7 @@ func (f *Forward) matchesWire(name []byte) bool {
 // exchange forwards a query for this stanza.
 func (f *Forward) exchange(b *batch.Batch, q *answers.Query, packed []byte, tcp bool, r serverblock.Receiver) {
 	if err := f.admit(); err != nil {
-		r.Receive(b, nil, dns.RcodeRefused, err)
+		r.Receive(b, nil, nil, dns.RcodeRefused, err)
 		return
 	}
 	x := f.newExchange(tcp, nil)
@@ -115,11 +116,11 @@ func (w *wireReceiver) replied(b *batch.Batch, reply *message, _ *upstream, err 
 	x := (*exchange)(w)
 	switch {
 	case err != nil:
-		w.Receive(b, nil, failureCode(err), err)
+		w.Receive(b, nil, nil, failureCode(err), err)
 	case x.f.passesOn(reply.rcode, reply.count(ancountAt)):
 		w.passOn(b)
 	default:
-		w.Receive(b, reply.b, dns.RcodeSuccess, nil)
+		w.Receive(b, reply.b, reply.voucher, dns.RcodeSuccess, nil)
 	}
 }
 
@@ -129,7 +130,7 @@ func (w *wireReceiver) passOn(b *batch.Batch) {
 	next, _ := x.f.Next.(*Forward)
 	next, _ = next.stanzaFor(x.wire.packed[headerLen : headerLen+x.wire.NameLen])
 	if next == nil {
-		w.Receive(b, nil, dns.RcodeServerFailure, plugin.Error(pluginName, errors.New("no next plugin found")))
+		w.Receive(b, nil, nil, dns.RcodeServerFailure, plugin.Error(pluginName, errors.New("no next plugin found")))
 		return
 	}
 	x.mu.Lock()
@@ -139,16 +140,16 @@ func (w *wireReceiver) passOn(b *batch.Batch) {
 }
 
 // Receive implements serverblock.Receiver.
-func (w *wireReceiver) Receive(b *batch.Batch, reply []byte, code int, err error) {
+func (w *wireReceiver) Receive(b *batch.Batch, reply []byte, v *coherence.Voucher, code int, err error) {
 	w.f.dismiss()
-	w.wire.receiver.Receive(b, reply, code, err)
+	w.wire.receiver.Receive(b, reply, v, code, err)
 }
 
 // nextReceiver is an exchange as the receiver of the result of the next stanza.
 type nextReceiver exchange
 
 // Receive implements serverblock.Receiver.
-func (n *nextReceiver) Receive(b *batch.Batch, reply []byte, code int, err error) {
-	(*wireReceiver)(n).Receive(b, reply, code, err)
+func (n *nextReceiver) Receive(b *batch.Batch, reply []byte, v *coherence.Voucher, code int, err error) {
+	(*wireReceiver)(n).Receive(b, reply, v, code, err)
 	(*exchange)(n).leave()
 }

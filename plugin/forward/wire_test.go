@@ -17,6 +17,7 @@ import (
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/batch"
 	serverblock "github.com/nearside-dns/nearside/plugin/internal/block"
+	"github.com/nearside-dns/nearside/plugin/internal/coherence"
 	"github.com/nearside-dns/nearside/plugin/internal/searchlist"
 )
 
@@ -31,7 +32,7 @@ type received struct {
 type receiving chan received
 
 // Receive implements block.Receiver.
-func (r receiving) Receive(_ *batch.Batch, reply []byte, code int, err error) {
+func (r receiving) Receive(_ *batch.Batch, reply []byte, _ *coherence.Voucher, code int, err error) {
 	r <- received{slices.Clone(reply), code, err}
 }
 

@@ -12,6 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/nearside-dns/nearside/plugin/internal/batch"
+	"github.com/nearside-dns/nearside/plugin/internal/coherence"
 )
 
 // Carrier sends queries to an upstream. Its methods may be called concurrently, and call no Owner before they return.
@@ -49,7 +50,10 @@ type Call struct {
 	Alone bool
 
 	Reply []byte // with the id of the query; only for Owner.Ended
-	Err   error  // the reason for no reply
+	// Voucher is that of the reply's session, nil unless the query requests notification and the reply has handles; only for
+	// Owner.Ended.
+	Voucher *coherence.Voucher
+	Err     error // the reason for no reply
 
 	question int       // length of header and question in bytes
 	earlier  *Call     // whose connection is avoided; nil once the call is sent

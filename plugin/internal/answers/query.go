@@ -6,6 +6,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nearside-dns/nearside/plugin/internal/caller"
+	"github.com/nearside-dns/nearside/plugin/internal/dso"
 	"github.com/nearside-dns/nearside/plugin/internal/searchlist"
 )
 
@@ -21,7 +22,7 @@ const (
 const optionHead = 4
 
 // maxOptions is the maximum length in bytes of the EDNS options that Parse accepts.
-const maxOptions = optionHead + caller.MaxData + optionHead + searchlist.MaxOption
+const maxOptions = optionHead + caller.MaxData + optionHead + searchlist.MaxOption + optionHead
 
 const maxLabelLen = 63
 
@@ -47,12 +48,13 @@ type Query struct {
 	CD      bool   // checking disabled
 	AD      bool   // authenticated data is understood, RFC 6840 section 5.7
 	Upper   bool   // the name has upper-case letters
+	Notify  bool   // the client requests notification when the answer ends (dso.OptionCode)
 	Caller  int    // offset in the query of the data of option caller.Code; 0 without one
 	Search  []byte // the data of option searchlist.OptionCode, a slice of the query or message; nil without one
 }
 
 // Parse parses an ordinary query: opcode QUERY, no flags except RD, AD and CD, one question of class IN, at most one
-// OPT record with at most one caller option and one search list, no trailing bytes. It returns false for every other
+// OPT record with at most one caller option, one search list and one request for notification, no trailing bytes. It returns false for every other
 // message, valid or not. Every accepted query is valid for package dns.
 func (q *Query) Parse(b []byte) bool {
 	if len(b) < HeaderLen+1+4 || len(b) > MaxQuery+maxOptions {
@@ -123,7 +125,8 @@ func (q *Query) parseOpt(b []byte) bool {
 	return true
 }
 
-// parseOptions parses the options of an OPT record: at most one caller option and one search list, in either order.
+// parseOptions parses the options of an OPT record: at most one caller option, one search list and one request for
+// notification, in any order.
 func (q *Query) parseOptions(opt []byte) bool {
 	for at := OptLen; at < len(opt); {
 		if at+optionHead > len(opt) {
@@ -139,6 +142,8 @@ func (q *Query) parseOptions(opt []byte) bool {
 			q.Caller = HeaderLen + q.NameLen + 4 + data
 		case code == searchlist.OptionCode && q.Search == nil && end-data <= searchlist.MaxOption:
 			q.Search = opt[data:end:end]
+		case code == dso.OptionCode && !q.Notify && end == data:
+			q.Notify = true
 		default:
 			return false
 		}
@@ -228,8 +233,8 @@ const optionKeyTag = 14
 // codes.
 func keyedOrHarmless(option uint16) bool {
 	switch option {
-	case caller.Code, searchlist.OptionCode:
-		return true // a plugin that depends on the caller sets Views; the search list is in the key
+	case caller.Code, searchlist.OptionCode, dso.OptionCode:
+		return true // a plugin that depends on the caller sets Views; the search list is in the key; a notification changes no answer
 	case dns.EDNS0NSID, dns.EDNS0DAU, dns.EDNS0DHU, dns.EDNS0N3U, dns.EDNS0EXPIRE, dns.EDNS0COOKIE, dns.EDNS0TCPKEEPALIVE,
 		dns.EDNS0PADDING, optionKeyTag, dns.EDNS0EDE, dns.EDNS0REPORTING, dns.EDNS0ZONEVERSION:
 		return true // for the transport, or for the OPT record of the reply, which is not cached

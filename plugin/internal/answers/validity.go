@@ -1,6 +1,10 @@
 package answers
 
-import "time"
+import (
+	"time"
+
+	"github.com/nearside-dns/nearside/plugin/internal/coherence"
+)
 
 // Generation counts the changes of data that answers are made from.
 type Generation interface{ Load() uint64 }
@@ -14,13 +18,16 @@ type Bound struct {
 // MaxBounds is the maximum number of Generations that an answer can depend on.
 const MaxBounds = 4
 
-// Validity is how long an answer may be served: until a time and while Generations do not advance, whichever ends first.
-// The zero value never ends.
+// Validity is how long an answer may be served: until a time and while Generations do not advance, whichever ends first. A
+// Voucher extends it beyond the time, and ends it when a session reports that the answer has ended. The zero value never
+// ends.
 type Validity struct {
 	// Expires is the end in time since the start of the process (see Now), 0 for none.
 	Expires time.Duration
 	// Bounds are the Generations; unused elements are last and empty.
 	Bounds [MaxBounds]Bound
+	// Voucher is that of the session over which the answer was received, nil without one.
+	Voucher *coherence.Voucher
 }
 
 // advanced is a Generation that differs from every Bound of it.
@@ -64,6 +71,7 @@ func (v *Validity) Until(t time.Duration) {
 
 // Join ends the validity when another one ends. Two numbers of a Generation mean that it has advanced already.
 func (v *Validity) Join(other *Validity) {
+	v.Voucher = coherence.Join(v.Voucher, v.Expires, other.Voucher, other.Expires)
 	if other.Expires != 0 {
 		v.Until(other.Expires)
 	}
@@ -94,8 +102,11 @@ func (v *Validity) join(b Bound) {
 // ByGeneration reports whether the answer depends on Generations.
 func (v *Validity) ByGeneration() bool { return v.Bounds[0].Generation != nil }
 
-// Current reports whether no Generation has advanced that the answer depends on.
+// Current reports whether no Generation has advanced that the answer depends on, and no session has invalidated it.
 func (v *Validity) Current() bool {
+	if v.Voucher.Ended() {
+		return false
+	}
 	for i := range v.Bounds {
 		b := &v.Bounds[i]
 		if b.Generation == nil {
@@ -110,5 +121,5 @@ func (v *Validity) Current() bool {
 
 // Fresh reports whether the answer may be served at a time since the start of the process.
 func (v *Validity) Fresh(now time.Duration) bool {
-	return (v.Expires == 0 || now < v.Expires) && v.Current()
+	return (v.Expires == 0 || now < v.Expires || v.Voucher.Vouches(now)) && v.Current()
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/batch"
+	"github.com/nearside-dns/nearside/plugin/internal/coherence"
 )
 
 // WireQuery is an ordinary query (see answers.Query.Parse) without a fresh answer in the store. It goes through the plugins
@@ -88,8 +89,9 @@ type Exchanger interface {
 type Receiver interface {
 	// Receive is called once, before Exchange returns or later, from any goroutine. The reply is a complete message that
 	// answers the question, with any id, without options for one hop. It is valid until Receive returns. Without a reply,
-	// code and err are what ServeDNS of the plugin would return. The batch belongs to the calling goroutine.
-	Receive(b *batch.Batch, reply []byte, code int, err error)
+	// code and err are what ServeDNS of the plugin would return. The voucher is that of the session over which the reply was
+	// received, or nil. The batch belongs to the calling goroutine.
+	Receive(b *batch.Batch, reply []byte, v *coherence.Voucher, code int, err error)
 }
 
 // transparentForWire are the plugins that need not see a query in wire form. Plugin loop has to see the queries of type
