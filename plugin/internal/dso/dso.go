@@ -156,7 +156,9 @@ func AppendTLV(b []byte, t Type, data ...byte) []byte {
 }
 
 // AppendErrorResponse appends a response without TLVs: the request with the ID failed with a response code.
-func AppendErrorResponse(b []byte, id uint16, rcode int) []byte { return AppendHeader(b, id, true, rcode) }
+func AppendErrorResponse(b []byte, id uint16, rcode int) []byte {
+	return AppendHeader(b, id, true, rcode)
+}
 
 // MinKeepalive is the minimum of a keepalive interval in milliseconds. A client aborts the connection if the server's value
 // is less (RFC 8490 section 6.5.2).
