@@ -35,7 +35,7 @@ type affected struct {
 }
 
 func newNotifier(r *Registry) *notifier {
-	return &notifier{Registry: r, steps: int64(time.Since(r.epoch) / step)}
+	return &notifier{Registry: r, steps: int64(r.now() / step)}
 }
 
 // run runs until there are no sessions.

@@ -39,7 +39,7 @@ const HeartbeatInterval = 250 * time.Millisecond
 // Registry records which sessions have answers that depend on which Generations.
 type Registry struct {
 	instance uint64
-	epoch    time.Time
+	now      func() time.Duration // since a start
 	wake     chan struct{}
 	spare    sync.Pool // of topics without a Generation
 	counters
@@ -64,8 +64,9 @@ var Process = NewRegistry()
 func NewRegistry() *Registry {
 	var b [8]byte
 	_, _ = rand.Read(b[:]) // never fails
+	epoch := time.Now()
 	r := &Registry{
-		instance: binary.BigEndian.Uint64(b[:]), epoch: time.Now(), wake: make(chan struct{}, 1),
+		instance: binary.BigEndian.Uint64(b[:]), now: func() time.Duration { return time.Since(epoch) }, wake: make(chan struct{}, 1),
 		perSession: maxPerSession, perProcess: maxSubscriptions,
 	}
 	r.spare.New = func() any { return &topic{registry: r} }
@@ -111,7 +112,7 @@ func (r *Registry) live() bool {
 // Opening returns the response to a Session request.
 func (r *Registry) Opening() dso.Opening { return dso.Opening{Instance: r.instance, Clock: r.clock()} }
 
-func (r *Registry) clock() uint64 { return uint64(time.Since(r.epoch) / time.Microsecond) } // #nosec G115 -- positive
+func (r *Registry) clock() uint64 { return uint64(r.now() / time.Microsecond) } // #nosec G115 -- positive
 
 // Revoke invalidates all answers of all sessions, before the next heartbeat.
 func (r *Registry) Revoke() {

@@ -86,7 +86,7 @@ func (s *Session) Voucher(handles []uint64) *Voucher {
 	for _, n := range handles {
 		h := s.handles[n]
 		if h == nil {
-			h = &Handle{session: s, number: n}
+			h = &Handle{session: s}
 			s.handles[n] = h
 		}
 		v.handles = append(v.handles, h)

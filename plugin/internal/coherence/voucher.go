@@ -9,7 +9,6 @@ import (
 // Handle stands for data of the server on which answers depend.
 type Handle struct {
 	session    *Session
-	number     uint64
 	ended      atomic.Bool
 	dependents []Dependent // guarded by the session's mutex
 	compactAt  int
