@@ -114,7 +114,8 @@ func TestNoAllocations(t *testing.T) {
 		}
 	}
 	change()
-	if allocations := testing.AllocsPerRun(10, change); allocations > 20 {
+	// The race detector makes the pool of topics forget some.
+	if allocations := testing.AllocsPerRun(10, change); allocations > float64(len(all))/2 {
 		t.Errorf("%.0f allocations for a change", allocations)
 	}
 }

@@ -47,7 +47,7 @@ type message struct {
 	clock     uint64
 }
 
-// conn is a Conn that records what it sends.
+// conn is a Conn that records its stream.
 type conn struct {
 	t      testing.TB
 	mu     sync.Mutex

@@ -61,6 +61,14 @@ func TestVoucher(t *testing.T) {
 			}
 		})
 	}
+	t.Run("after the end", func(t *testing.T) {
+		s, c := live(t)
+		old := s.Voucher([]uint64{1})
+		s.Invalidate([]uint64{1})
+		if v := s.Voucher([]uint64{1}); v.Ended() || !v.Vouches(c.client()) || !old.Ended() {
+			t.Error("an answer behind the invalidation has ended")
+		}
+	})
 	t.Run("none", func(t *testing.T) {
 		s, c := live(t)
 		var v *Voucher
@@ -108,6 +116,7 @@ func TestJoin(t *testing.T) {
 		"the other without voucher":             {Join(nil, now+7, two, now+5), now + 7, 1},
 		"one expired, without voucher":          {Join(nil, now, two, 0), 0, 1},
 		"three, limits of two":                  {Join(Join(one, 0, nil, now+9), 0, nil, now+3), now + 3, 2},
+		"three, a later limit":                  {Join(Join(one, 0, nil, now+3), 0, nil, now+9), now + 3, 2},
 		"limit is kept":                         {Join(nil, now+9, Join(one, 0, nil, now+4), now+1), now + 4, 2},
 		"the same twice":                        {Join(one, 0, one, 0), now + Silence, 2},
 	}
