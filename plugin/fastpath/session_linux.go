@@ -2,6 +2,7 @@ package fastpath
 
 import (
 	"encoding/binary"
+	"errors"
 	"time"
 
 	"github.com/miekg/dns"
@@ -46,9 +47,11 @@ func (c *connection) operate(message []byte, s *server, now time.Duration) {
 	}
 	m, err := dso.Parse(message)
 	switch {
-	case err != nil && hasCounts(message) && message[2]&0x80 == 0 && binary.BigEndian.Uint16(message) != 0:
-		c.refuse(binary.BigEndian.Uint16(message), dso.FormatError) // RFC 8490 section 5.4
-	case err != nil, m.Response, m.ID == 0: // the server has sent no request, and no unidirectional message is known
+	case !m.Request(): // the server has sent no request, and no unidirectional message of a client is known
+		c.violate()
+	case errors.Is(err, dso.ErrCounts):
+		c.refuse(m.ID, dso.FormatError)
+	case err != nil:
 		c.violate()
 	default:
 		c.request(&m, s, now)
@@ -56,15 +59,10 @@ func (c *connection) operate(message []byte, s *server, now time.Duration) {
 	c.flush()
 }
 
-// hasCounts reports whether a count in the header of a message is not zero.
-func hasCounts(message []byte) bool {
-	return len(message) >= answers.HeaderLen && binary.BigEndian.Uint64(message[4:]) != 0
-}
-
 // request answers a DSO request. Additional TLVs of unknown types are ignored. The mutex is locked.
 func (c *connection) request(m *dso.Message, s *server, now time.Duration) {
-	primary, ok := m.Primary()
-	first := true
+	primary, _ := m.Primary() // Parse requires one
+	ok, first := true, true
 	for t := range m.TLVs() {
 		ok = ok && t.Type != dso.RetryDelay && (first || t.Type != dso.Keepalive) // RFC 8490 sections 7.1 and 7.2
 		first = false
@@ -76,10 +74,10 @@ func (c *connection) request(m *dso.Message, s *server, now time.Duration) {
 		c.refuse(m.ID, dso.Refused)
 	case primary.Type == dso.Keepalive:
 		c.establish()
-		c.put(appendTimeouts(dso.AppendHeader(nil, m.ID, true, dso.NoError), s.IdleTimeout))
+		c.put(dso.AppendKeepalive(nil, m.ID, true, timeouts(s)))
 	case primary.Type == dso.Session && len(primary.Data) == 0:
 		c.refuse(m.ID, dso.FormatError)
-	case primary.Type == dso.Session && primary.Data[0] == dso.Version:
+	case primary.Type == dso.Session && dso.ReadSessionRequest(primary.Data):
 		c.establish()
 		c.put(dso.AppendSessionResponse(nil, m.ID, coherence.Process.Opening()))
 		c.open(now)
@@ -88,12 +86,12 @@ func (c *connection) request(m *dso.Message, s *server, now time.Duration) {
 	}
 }
 
-// appendTimeouts appends a Keepalive TLV with the timeout for inactivity and the interval of keepalive messages.
-func appendTimeouts(b []byte, inactivity time.Duration) []byte {
-	var data [8]byte
-	binary.BigEndian.PutUint32(data[:], uint32(inactivity/time.Millisecond))         // #nosec G115 -- a configured timeout
-	binary.BigEndian.PutUint32(data[4:], uint32(keepaliveInterval/time.Millisecond)) // #nosec G115
-	return dso.AppendTLV(b, dso.Keepalive, data[:]...)
+// timeouts returns the timeouts of a DSO session on a server.
+func timeouts(s *server) dso.Timeouts {
+	return dso.Timeouts{
+		Inactivity: uint32(s.IdleTimeout / time.Millisecond), // #nosec G115 -- a configured timeout
+		Keepalive:  uint32(keepaliveInterval / time.Millisecond),
+	}
 }
 
 // put appends a DSO message to the output. The mutex is locked, and the socket is open.
@@ -103,7 +101,7 @@ func (c *connection) put(message []byte) {
 }
 
 // refuse answers a DSO request with an error. The mutex is locked.
-func (c *connection) refuse(id uint16, rcode int) { c.put(dso.AppendHeader(nil, id, true, rcode)) }
+func (c *connection) refuse(id uint16, rcode int) { c.put(dso.AppendErrorResponse(nil, id, rcode)) }
 
 // violate aborts the connection of a client that has violated RFC 8490, with a reset. The mutex is locked.
 func (c *connection) violate() {
@@ -173,7 +171,7 @@ func (c *connection) Push(message []byte) {
 // section 6.6.1). The mutex is locked, and the socket is open.
 func (c *connection) endSession() {
 	if c.established && c.drainEnd == 0 && !c.finished {
-		c.put(dso.AppendTLV(dso.AppendHeader(nil, 0, false, dso.NoError), dso.RetryDelay, 0, 0, 0, 0))
+		c.put(dso.AppendRetryDelay(nil, dso.NoError, 0))
 	}
 	c.closeSession()
 }
