@@ -218,13 +218,13 @@ func connectionOf(t *testing.T, l *listener, client net.Conn) *connection {
 	return nil
 }
 
-// newSessionListener returns a listener whose stored answers are those of a keyspace.
-func newSessionListener(t *testing.T, handle func(w dns.ResponseWriter, m *dns.Msg), configure ...func(*server)) (*listener, string, *answers.Keyspace) {
+// newKeyspace returns a keyspace whose answers are stored until their Generations advance.
+func newKeyspace(t *testing.T) *answers.Keyspace {
 	t.Helper()
 	keyspace := answers.Shared.NewKeyspace()
 	t.Cleanup(keyspace.Drop)
-	l, address := newStreamListener(t, handle, append(configure, withRoute(t, keyspace, nil))...)
-	return l, address, keyspace
+	keyspace.ByGeneration.Store(true)
+	return keyspace
 }
 
 // TestSessionOpening opens a session and repeats the request: the clock advances, and there is one session. Heartbeats arrive.
@@ -445,7 +445,8 @@ func (views) View(_ netip.Addr, _ []byte) answers.View { return answers.View{Num
 // TestHandles queries stored answers.
 func TestHandles(t *testing.T) {
 	offer(t)
-	l, address, keyspace := newSessionListener(t, echo)
+	keyspace := newKeyspace(t)
+	l, address := newStreamListener(t, echo, withRoute(t, keyspace, nil))
 	service, namespace := new(generation), new(generation)
 	storeAnswer(t, keyspace, "a.example.", 1, &answers.Entry{Validity: bound(service, namespace)})
 	storeAnswer(t, keyspace, "b.example.", 2, &answers.Entry{Validity: bound(service)})
