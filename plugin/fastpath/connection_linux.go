@@ -243,9 +243,7 @@ func (c *connection) end(r closeReason) {
 	if counter := m.closed[r]; counter != nil {
 		counter.Inc()
 	}
-	if label := sessionCloseLabels[r]; label != "" && (c.session.Load() != nil || r == closedMalformed) {
-		countSessionClosed(label)
-	}
+	c.countSession(r)
 	c.closeSession()
 	c.poller.remove(c, c.fd)
 	_ = unix.Close(c.fd)

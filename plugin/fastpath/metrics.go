@@ -76,17 +76,6 @@ var closeLabels = [closeReasons]string{
 	closedForMemory: "memory",
 }
 
-// sessionCloseLabels are the reasons for which sessions of package coherence were closed.
-var sessionCloseLabels = [closeReasons]string{closedUnread: "unread", closedSilent: "silent", closedMalformed: "malformed"}
-
-var sessionsClosed = promauto.NewCounterVec(prometheus.CounterOpts{
-	Namespace: "coredns", Subsystem: "kubernetes", Name: "coherence_closed_total",
-	Help: "Sessions with caches of nodes that were closed: the client did not read (unread), sent nothing for 30 seconds (silent), or violated the protocol (malformed).",
-}, []string{"reason"})
-
-// countSessionClosed counts a session that was closed for a reason.
-func countSessionClosed(reason string) { sessionsClosed.WithLabelValues(reason).Inc() }
-
 // listenerMetrics are the metrics of a listener.
 type listenerMetrics struct {
 	answered, handedOver, droppedOverload, droppedSend prometheus.Counter

@@ -176,6 +176,19 @@ func (c *connection) endSession() {
 	c.closeSession()
 }
 
+// countSession counts a session whose connection is closed for a reason, and a violation also without a session.
+func (c *connection) countSession(r closeReason) {
+	switch {
+	case r == closedMalformed:
+		coherence.Process.CountClosed(coherence.Malformed)
+	case c.session.Load() == nil:
+	case r == closedUnread:
+		coherence.Process.CountClosed(coherence.Unread)
+	case r == closedSilent:
+		coherence.Process.CountClosed(coherence.Silent)
+	}
+}
+
 // closeSession ends the subscriptions. The mutex is locked.
 func (c *connection) closeSession() {
 	if session := c.session.Swap(nil); session != nil {

@@ -404,6 +404,33 @@ func TestKeepAliveInSession(t *testing.T) {
 	}
 }
 
+// TestKeepAliveBeforeSession opens a session after a query with edns-tcp-keepalive: the reply does not have the option.
+func TestKeepAliveBeforeSession(t *testing.T) {
+	offer(t)
+	release := make(chan struct{})
+	_, address := newStreamListener(t, func(w dns.ResponseWriter, m *dns.Msg) {
+		<-release
+		_ = w.WriteMsg(new(dns.Msg).SetReply(m).SetEdns0(1232, false))
+	})
+	c := &sessionClient{dialTCP(t, address), t}
+	query := framed(t, 3, "before.example.", func(m *dns.Msg) {
+		m.SetEdns0(1232, false)
+		m.IsEdns0().Option = []dns.EDNS0{&dns.EDNS0_TCP_KEEPALIVE{Code: dns.EDNS0TCPKEEPALIVE}}
+	})
+	if _, err := c.Write(append(query, appendMessage(nil, dso.AppendSessionRequest(nil, 1))...)); err != nil {
+		t.Fatal(err)
+	}
+	c.next()
+	close(release)
+	b, err := c.read()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if m, _ := c.answer(b); len(m.IsEdns0().Option) != 0 {
+		t.Errorf("options %v, want none", m.IsEdns0().Option)
+	}
+}
+
 // TestNotOffered sends DSO messages without an offer: the reply is that of CoreDNS, over the connection of a client that then
 // continues.
 func TestNotOffered(t *testing.T) {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net"
+	"net/netip"
 	"runtime"
 	"slices"
 	"sync"
@@ -284,7 +285,7 @@ func TestDeafSession(t *testing.T) {
 	if err := unix.SetsockoptInt(conn.fd, unix.SOL_SOCKET, unix.SO_SNDBUF, 4096); err != nil {
 		t.Fatal(err)
 	}
-	unread := closedSessions(t, "unread")
+	unread := closedSessions(coherence.Unread)
 	closed := make(chan time.Duration)
 	go func() {
 		begin, message := time.Now(), dso.AppendInvalidate(nil, make([]uint64, dso.MaxInvalidated))
@@ -308,7 +309,7 @@ func TestDeafSession(t *testing.T) {
 	if took := <-closed; took > time.Second {
 		t.Errorf("the deaf session is closed after %v", took)
 	}
-	if got := closedSessions(t, "unread") - unread; got != 1 {
+	if got := closedSessions(coherence.Unread) - unread; got != 1 {
 		t.Errorf("%v sessions are counted as unread, want 1", got)
 	}
 }
@@ -320,9 +321,8 @@ func connectionIsOpen(c *connection) bool {
 }
 
 // closedSessions returns the number of sessions that were closed for a reason.
-func closedSessions(t *testing.T, reason string) float64 {
-	t.Helper()
-	return valueOf(t, sessionsClosed.WithLabelValues(reason))
+func closedSessions(reason coherence.CloseReason) uint64 {
+	return coherence.Process.Statistics().Closed[reason]
 }
 
 // TestSilentSession has two sessions in which no query is sent for longer than the idle timeout. They remain, until one is
@@ -339,7 +339,7 @@ func TestSilentSession(t *testing.T) {
 	if _, err := readFrame(plain); err == nil {
 		t.Error("an idle connection without a session remains")
 	}
-	count := closedSessions(t, "silent")
+	count := closedSessions(coherence.Silent)
 	for range 3 {
 		time.Sleep(2 * sweepPause)
 		other.send(dso.AppendSessionRequest(nil, 2))
@@ -361,7 +361,7 @@ func TestSilentSession(t *testing.T) {
 	silent.wantEnd()
 	other.send(dso.AppendSessionRequest(nil, 4))
 	other.next()
-	if got := closedSessions(t, "silent") - count; got < 1 {
+	if got := closedSessions(coherence.Silent) - count; got < 1 {
 		t.Errorf("%v sessions are counted as silent, want 1", got)
 	}
 }
@@ -518,8 +518,12 @@ func TestSessionLimits(t *testing.T) {
 			l, address := newStreamListener(t, echo, func(s *server) { s.MaxTCPQueries = 3 })
 			setLimits(t, limits[0], limits[1])
 			sessions := []*sessionClient{dialSession(t, address), dialSession(t, address)}
-			for range 20 {
-				dialTCP(t, address)
+			for i := range uint16(20) { // used after the sessions
+				conn := dialTCP(t, address)
+				if _, err := conn.Write(framed(t, i, "used.example.")); err != nil {
+					t.Fatal(err)
+				}
+				mustRead(t, conn, i)
 			}
 			await(t, "the others are closed", func() bool { return l.connections.Load() == 5 })
 			for _, c := range sessions {
@@ -557,6 +561,34 @@ func TestSessionLimits(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestOldestOfSessions has more sessions than candidates on a poller: the connection without a session is the oldest.
+func TestOldestOfSessions(t *testing.T) {
+	offer(t)
+	s := newServer(t, echo)
+	p, _, _ := streamPair(t, s)
+	var last *connection
+	for i := range 40 {
+		c := newConnection(&listener{}, -1, netip.MustParseAddrPort("127.0.0.1:1"))
+		c.poller = p
+		p.mu.Lock()
+		p.link(c)
+		p.mu.Unlock()
+		if last = c; i < 39 {
+			c.open(0)
+			defer c.closeSession()
+		}
+	}
+	if p.oldest() != last {
+		t.Error("a session is the oldest connection")
+	}
+	p.mu.Lock()
+	last.unlink()
+	p.mu.Unlock()
+	if p.oldest() == nil {
+		t.Error("no connection beside sessions")
+	}
 }
 
 // TestSessionMemory has idle sessions, whose clients have no memory in the process.
