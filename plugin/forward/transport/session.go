@@ -104,15 +104,15 @@ func (c *conn) receiveDSO(message []byte, now time.Time) error {
 	}
 	tlv, ok := m.Primary()
 	switch {
-	case m.ID != 0: // a request of the server: it has none that is known here
+	case m.ID == 0 && tlv.Type == dso.RetryDelay:
+		return c.delayed(tlv.Data, now)
+	case !s.open:
+		return errUnexpectedDSO
+	case m.ID != 0: // a request of the server: none is known here
 		c.appendDSO(dso.AppendHeader(nil, m.ID, true, dso.TypeNI))
 		return nil
 	case !ok:
 		return errMalformedDSO
-	case tlv.Type == dso.RetryDelay:
-		return c.delayed(tlv.Data, now)
-	case !s.open:
-		return errUnexpectedDSO
 	}
 	return c.notified(tlv, now)
 }
