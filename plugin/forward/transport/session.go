@@ -144,6 +144,9 @@ func (c *conn) responded(message []byte, now time.Time) error {
 	if now.Sub(s.sentAt) > exact {
 		s.nextAt = now.Add(compareSoon)
 	}
+	if p.limit == 1 { // the server that closed connections after one answer has ended
+		p.limit = 0
+	}
 	p.answersOutOfOrder(now) // a server with sessions is pipelined
 	if !s.open {
 		s.open, s.quiet, s.grace = true, false, now.Add(coherence.Silence)
