@@ -72,7 +72,7 @@ func (c *Cache) deliver(ctx context.Context, w dns.ResponseWriter, q *clientQuer
 		q.tailor(m)
 	}
 	if res.entry != nil {
-		fillProperties(ctx, q.msg, res.entry)
+		c.fillProperties(ctx, q.msg, res.entry)
 	} else if p := answers.PropertiesOf(ctx, q.msg); p != nil && res.properties != nil {
 		*p = *res.properties
 	}
@@ -144,7 +144,7 @@ func (c *Cache) examine(q *clientQuery, m *dns.Msg, recorded *answers.Recorded) 
 		msg: m, query: answered, options: options, forAll: recorded.ForAll() && !scoped,
 		facts: facts{
 			class: class, positive: class == response.NoError && answersQuestion(m), lifetime: c.setTTLs(m, class),
-			properties: &recorded.Properties,
+			properties: &recorded.Properties, voucher: recorded.Voucher,
 		},
 	}
 }

@@ -124,6 +124,21 @@ func (f *flights) joinWire(q *clientQuery, now time.Duration, w *wireWaiter) (jo
 	return joined
 }
 
+// begin returns a new flight that a waiter leads, nil if there is one for the question already.
+func (f *flights) begin(q *clientQuery, now time.Duration, w *wireWaiter) (begun *flight) {
+	var buf [answers.MaxKey + 1]byte
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.all[string(q.flightKey(buf[:0], true))] != nil {
+		return nil
+	}
+	if begun, w.leader = f.joinLocked(q, now, buf[:0]); !w.leader {
+		return nil
+	}
+	begun.wire = append(begun.wire, w)
+	return begun
+}
+
 // startTimer starts the client response timer of a waiter, unless its flight has ended.
 func (c *Cache) startTimer(joined *flight, w *wireWaiter, wait time.Duration) {
 	f := &c.flights
@@ -213,7 +228,7 @@ var errPanicked = errors.New("next plugin panicked")
 // shares reports whether a query may be answered with the result of an ended flight.
 func (f *flight) shares(q *answers.Query) bool {
 	res := &f.result
-	if res.abandoned || res.private || res.entry != nil && !res.entry.Current() {
+	if res.abandoned || res.private || res.entry != nil && !res.entry.Current() || res.properties != nil && res.properties.Voucher.Ended() {
 		return false
 	}
 	return res.reply == nil || !res.reply.Truncated || q.Limit() == f.limit

@@ -45,6 +45,9 @@ func (s *Store) invalidate(e *Entry) func(*Entry) {
 	return e.keyspace.invalidated
 }
 
+// Key returns the key of an entry that was stored. It is a copy.
+func (e *Entry) Key() []byte { return []byte(e.key) }
+
 // Lifetime returns the time for which clients may use an answer that they get at a time, by its TTLs: the whole one while a
 // session vouches for it, and what is left of it otherwise.
 func (e *Entry) Lifetime(now time.Duration) time.Duration {
