@@ -34,7 +34,7 @@ func (c *Cache) fetch(ctx context.Context, w dns.ResponseWriter, q *clientQuery)
 		case f.shares(&q.Query):
 			q.counters.coalesced.Inc()
 			return c.deliver(ctx, w, q, &f.result, true)
-		case !f.result.abandoned: // after an abandoned one, a waiting query becomes the next leader
+		case !f.result.abandoned && !f.result.ended(): // otherwise, a waiting query becomes the next leader
 			return c.fetchAlone(ctx, w, q)
 		}
 	}

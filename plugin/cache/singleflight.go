@@ -225,10 +225,15 @@ func (f *flights) addWaiter(led *flight) {
 // errPanicked is the error of queries that waited for a flight that ended in a panic.
 var errPanicked = errors.New("next plugin panicked")
 
+// ended reports whether the reply is not valid any more: the data have changed.
+func (r *result) ended() bool {
+	return r.entry != nil && !r.entry.Current() || r.properties != nil && r.properties.Voucher.Ended()
+}
+
 // shares reports whether a query may be answered with the result of an ended flight.
 func (f *flight) shares(q *answers.Query) bool {
 	res := &f.result
-	if res.abandoned || res.private || res.entry != nil && !res.entry.Current() || res.properties != nil && res.properties.Voucher.Ended() {
+	if res.abandoned || res.private || res.ended() {
 		return false
 	}
 	return res.reply == nil || !res.reply.Truncated || q.Limit() == f.limit

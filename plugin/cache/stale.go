@@ -83,6 +83,9 @@ func (c *Cache) verify(ctx context.Context, w dns.ResponseWriter, q *clientQuery
 		return c.fetch(ctx, w, q)
 	}
 	if !f.shares(&q.Query) {
+		if f.result.ended() {
+			return c.fetch(ctx, w, q)
+		}
 		return c.fetchAlone(ctx, w, q)
 	}
 	if !leader {
