@@ -563,7 +563,7 @@ func TestInvalidationRacesWithHits(t *testing.T) {
 					}
 				})
 			}
-			for range 300 {
+			for range 100 {
 				b.hear()
 				mu.Lock()
 				version++
