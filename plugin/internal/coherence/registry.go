@@ -94,10 +94,12 @@ type topic struct {
 	number      uint64
 	subscribers []*Subscriber // some may have ended
 	queued      bool
+	waiters     waiters
 }
 
 // Advanced implements the watcher of a Generation.
 func (t *topic) Advanced() {
+	t.callWaiters()
 	r := t.registry
 	r.mu.Lock()
 	defer r.mu.Unlock()
