@@ -99,6 +99,7 @@ func (c *Cache) newEntry(r *facts, options []byte) *answers.Entry {
 			Stored:  now, Validity: answers.Validity{Expires: now + r.lifetime, Bounds: r.properties.Bounds}, Gone: now + r.lifetime + c.stale.maxAge,
 			FixedTTL: c.keepTTL, Serial: r.properties.Serial,
 			AnyCase:    !byGeneration || r.properties.AnyCase,
+			Waits:      byGeneration && r.properties.Waits,
 			Cached:     true,
 			Costly:     !byGeneration,
 			Popularity: c.prefetch.popularity(now, r.lifetime),
