@@ -31,6 +31,7 @@ func TestInvalidValues(t *testing.T) {
 		{"unknown name of a toleration", "nodecache: {tolerations: [{effects: NoSchedule}]}", "at '/nodecache/tolerations/0': additional properties 'effects'"},
 		{"mode", "proxyMode: ebpf", "at '/proxyMode': value must be one of 'iptables', 'nftables', 'ipvs', 'cilium'"},
 		{"switch", "dualStack: \"yes\"", "at '/dualStack': got string, want boolean"},
+		{"switch of sessions", "coherent: on-demand", "at '/coherent': got string, want boolean"},
 		{"no address", "nodecache: {localIPs: []}", "at '/nodecache/localIPs': minItems"},
 		{"address", "nodecache: {localIPs: [169.254.20]}", "at '/nodecache/localIPs/0'"},
 		{"address twice", "nodecache: {localIPs: [169.254.20.10, 169.254.20.10]}", "at '/nodecache/localIPs': items at 0 and 1 are equal"},

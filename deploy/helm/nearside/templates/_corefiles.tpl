@@ -17,6 +17,9 @@
         {{- end }}
         fallthrough in-addr.arpa ip6.arpa
         ttl 30
+        {{- if .Values.coherent }}
+        coherent
+        {{- end }}
         {{- if .Values.clusterdns.topology }}
         topology
         {{- end }}
@@ -62,6 +65,9 @@
     {{- end }}
     forward . __PILLAR__CLUSTER__DNS__ {
         force_tcp
+        {{- if .Values.coherent }}
+        coherent
+        {{- end }}
     }
     prometheus :9253
 }
@@ -76,6 +82,9 @@
     {{- end }}
     forward . __PILLAR__CLUSTER__DNS__ {
         force_tcp
+        {{- if $.Values.coherent }}
+        coherent
+        {{- end }}
     }
     prometheus :9253
 }
