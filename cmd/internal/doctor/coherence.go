@@ -77,8 +77,8 @@ func (n *node) scrape(ctx context.Context, endpoint netip.AddrPort) (all familie
 	return all, err
 }
 
-// probeCoherence reports the sessions by which cluster DNS tells nodecache that answers have ended, from the metrics of
-// both.
+// probeCoherence reports the sessions over which cluster DNS notifies nodecache of answers that are no longer valid, from
+// the metrics of both.
 func (n *node) probeCoherence(ctx context.Context) []Line {
 	s := n.setup()
 	switch {
