@@ -211,6 +211,7 @@ clusterdns:
   replicas: 5
   topology: true
   pods: verified
+  maxConnections: 50000
   serverBlocks: |
     corp.example.com:53 {
         errors

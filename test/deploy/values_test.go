@@ -43,6 +43,8 @@ func TestInvalidValues(t *testing.T) {
 		{"zone of the cluster as that of a clusterset", "multicluster: {zones: [cluster.local]}", "multicluster.zones contains cluster.local, which is clusterDomain"},
 		{"pods", "clusterdns: {pods: all}", "at '/clusterdns/pods'"},
 		{"no replica", "clusterdns: {replicas: 0}", "at '/clusterdns/replicas': minimum"},
+		{"no connection", "clusterdns: {maxConnections: 0}", "at '/clusterdns/maxConnections': minimum"},
+		{"connections in words", "clusterdns: {maxConnections: many}", "at '/clusterdns/maxConnections': got string"},
 		{"no upstream", "clusterdns: {upstreams: []}", "at '/clusterdns/upstreams': minItems"},
 		{"upstream that ends the line", "clusterdns: {upstreams: [\"192.0.2.1 {\"]}", "at '/clusterdns/upstreams/0'"},
 		{"surge", "nodecache: {updateStrategy: {maxSurge: 0}}", "at '/nodecache/updateStrategy/maxSurge'"},

@@ -25,6 +25,11 @@
         {{- end }}
     }
     prometheus :9153
+    {{- with .Values.clusterdns.maxConnections }}
+    fastpath {
+        max_connections {{ int . }}
+    }
+    {{- end }}
     forward . {{ join " " .Values.clusterdns.upstreams }} {
         max_concurrent 1000
     }
