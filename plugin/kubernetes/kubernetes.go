@@ -109,6 +109,7 @@ type options struct {
 	preferCluster  bool           // prefer the endpoints of headless ServiceImports in this cluster
 	clusterID      index.Symbol   // ID of this cluster; zero for that of its ClusterProperty
 	trust          []netip.Prefix // trusted senders of the caller option; nil for privateRanges
+	coherent       bool           // sessions are offered to node caches
 }
 
 // podMode is the mode of option pods, for names such as 1-2-3-4.ns.pod.zone.
