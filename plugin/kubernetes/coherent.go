@@ -101,7 +101,8 @@ func (v *handlers) areLive() bool {
 		}
 	}
 	if !v.stopped.IsZero() {
-		log.Infof("coherent: the view of the cluster is current again after %s: heartbeats continue", time.Since(v.stopped).Round(time.Second))
+		away := time.Since(v.stopped).Round(time.Second)
+		log.Infof("coherent: the view of the cluster is current again after %s: heartbeats continue", away)
 		v.stopped = time.Time{}
 	}
 	return true

@@ -57,7 +57,7 @@ func (c *sessionConn) await(handle uint64) bool {
 	return waitFor(20*time.Second, func() bool { return c.has(handle) })
 }
 
-// node returns node n1 with a zone.
+// nodeInZone returns node n1 with a zone.
 func nodeInZone(zone string) *index.Node {
 	return &index.Node{Name: nodeSymbol(1), UID: 1, Labels: []index.Label{{Key: index.NewSymbol(keyZone), Value: index.NewSymbol(zone)}}}
 }
@@ -95,13 +95,16 @@ func unrelatedEvents(t testing.TB, ix *index.Index) {
 	}
 }
 
-// notifiedCases are a query of each kind and an event that changes its answer.
-func notifiedCases(t testing.TB) map[string]struct {
+// notifiedCase is a query and an event that changes its answer.
+type notifiedCase struct {
 	ask    string
-	node   bool // the query is of a caller on node n1
-	list   []string
+	node   bool     // the query is of a caller on node n1
+	list   []string // search list
 	change func(*index.Index)
-} {
+}
+
+// notifiedCases are a case of each kind of query.
+func notifiedCases(t testing.TB) map[string]notifiedCase {
 	put := func(s index.Service) func(*index.Index) { return func(ix *index.Index) { ix.PutService(&s) } }
 	slice := func(s index.Slice) func(*index.Index) { return func(ix *index.Index) { ix.PutSlice(&s) } }
 	moved := index.Service{Namespace: "shop", Name: "web", IPs: addrs(t, "10.0.0.9")}
@@ -109,12 +112,7 @@ func notifiedCases(t testing.TB) map[string]struct {
 	zone := func(name string) func(*index.Index) { return func(ix *index.Index) { ix.PutNode(nodeInZone(name)) } }
 	create := func(ns string) func(*index.Index) { return func(ix *index.Index) { ix.PutNamespace(ns) } }
 	destroy := func(ns string) func(*index.Index) { return func(ix *index.Index) { ix.DeleteNamespace(ns) } }
-	return map[string]struct {
-		ask    string
-		node   bool
-		list   []string
-		change func(*index.Index)
-	}{
+	return map[string]notifiedCase{
 		"ClusterIP":                       {ask: "web.shop.svc.cluster.local A", change: put(moved)},
 		"ClusterIP, the namespace":        {ask: "web.shop.svc.cluster.local A", change: destroy("shop")},
 		"headless":                        {ask: "db.shop.svc.cluster.local A", change: slice(db)},

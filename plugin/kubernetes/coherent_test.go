@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/coredns/caddy"
 	"github.com/coredns/coredns/core/dnsserver"
@@ -227,7 +228,7 @@ func TestCoherent_Metrics(t *testing.T) {
 		t.Errorf("metrics %v, want %v", got, want)
 	}
 	indexOf(k).Outdate()
-	within := waitFor(20e9, func() bool { return values()["invalidations_total"] == 1 })
+	within := waitFor(20*time.Second, func() bool { return values()["invalidations_total"] == 1 })
 	if got := values(); !within || got["subscriptions"] != 0 {
 		t.Errorf("after an event: %v", got)
 	}
