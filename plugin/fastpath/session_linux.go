@@ -240,14 +240,14 @@ func isByGeneration(e *answers.Entry) bool {
 }
 
 // appendNotified appends the stored answer of a lookup to the output, with handles, and behind it their invalidation if the
-// answer has ended meanwhile. It returns the form of the answer, nil if the answer has no handles. The mutex is locked.
-func (c *connection) appendNotified(s *server, l *lookup, query []byte, p *answers.Patch, random *random) *answers.Answer {
+// answer has ended meanwhile. options is a buffer for EDNS options. It returns the form of the answer, nil if the answer has no
+// handles. The mutex is locked.
+func (c *connection) appendNotified(s *server, l *lookup, query, options []byte, p *answers.Patch, random *random) *answers.Answer {
 	var buf [dso.MaxHandles]uint64
 	handles := c.handles(s, l, buf[:0])
 	if len(handles) == 0 {
 		return nil
 	}
-	var options [128]byte
 	patch := *p // the reply without handles has the other one
 	p = &patch
 	p.Options = appendHandles(append(options[:0], p.Options...), handles)
@@ -309,7 +309,7 @@ func (n *notifiedReply) sendStored(reply []byte) bool {
 		return false
 	}
 	p := l.entry.Patch(now)
-	if c.appendNotified(n.server, &l, n.query, &p, &c.random) == nil {
+	if c.appendNotified(n.server, &l, n.query, nil, &p, &c.random) == nil {
 		return false
 	}
 	c.flush()
