@@ -12,8 +12,8 @@ const (
 	parts = 5
 	step  = HeartbeatInterval / parts
 
-	// chunk is the number of subscriptions that end while the registry is locked.
-	chunk = 4096
+	// chunk is the number of subscriptions that end while the registry is locked. A message has the handles of a chunk.
+	chunk = dso.MaxInvalidated
 	// maxPending is the number of handles for which a session retains memory.
 	maxPending = 8
 )
@@ -127,15 +127,12 @@ func (n *notifier) collect(advanced []*topic) (done int) {
 // send sends the pending handles.
 func (n *notifier) send() {
 	for _, a := range n.affected {
-		for rest := a.subscriber.pending; len(rest) > 0; {
-			k := min(len(rest), dso.MaxInvalidated)
-			n.message = dso.AppendInvalidate(n.message[:0], rest[:k])
-			a.conn.Push(n.message)
-			n.invalidations.Add(uint64(k)) // #nosec G115 -- positive
-			rest = rest[k:]
-		}
-		if a.subscriber.pending = a.subscriber.pending[:0]; cap(a.subscriber.pending) > maxPending {
-			a.subscriber.pending = nil
+		s := a.subscriber
+		n.message = dso.AppendInvalidate(n.message[:0], s.pending)
+		a.conn.Push(n.message)
+		n.invalidations.Add(uint64(len(s.pending)))
+		if s.pending = s.pending[:0]; cap(s.pending) > maxPending {
+			s.pending = nil
 		}
 	}
 	clear(n.affected)

@@ -79,12 +79,15 @@ func (s *Session) Vouches(now time.Duration) bool { return now < time.Duration(s
 func (s *Session) Voucher(handles []uint64) *Voucher {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.closed || len(handles) == 0 || len(s.handles)+len(handles) > maxHandles {
+	if s.closed || len(handles) == 0 {
 		return nil
 	}
 	v := &Voucher{handles: make([]*Handle, 0, len(handles))}
 	for _, n := range handles {
 		h := s.handles[n]
+		if h == nil && len(s.handles) == maxHandles {
+			return nil
+		}
 		if h == nil {
 			h = &Handle{session: s}
 			s.handles[n] = h

@@ -22,6 +22,9 @@ type generation struct {
 func (g *generation) Load() uint64 { return g.number.Load() }
 
 func (g *generation) Watch(w interface{ Advanced() }) interface{ Advanced() } {
+	if present := g.watcher.Load(); present != nil {
+		return *present
+	}
 	mine := watcher(w)
 	g.watcher.CompareAndSwap(nil, &mine)
 	return *g.watcher.Load()
@@ -44,7 +47,7 @@ type message struct {
 	clock     uint64
 }
 
-// conn is a Conn that records what it sends.
+// conn is a Conn that records its stream.
 type conn struct {
 	t      testing.TB
 	mu     sync.Mutex
