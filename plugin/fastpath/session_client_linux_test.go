@@ -12,20 +12,21 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
+	"github.com/nearside-dns/nearside/plugin/internal/caller"
 	"github.com/nearside-dns/nearside/plugin/internal/coherence"
 	"github.com/nearside-dns/nearside/plugin/internal/dso"
 )
 
-// generation is a coherence.Generation.
-type generation struct {
+// watchable is a coherence.Generation.
+type watchable struct {
 	number  atomic.Uint64
 	mu      sync.Mutex
 	watcher interface{ Advanced() }
 }
 
-func (g *generation) Load() uint64 { return g.number.Load() }
+func (g *watchable) Load() uint64 { return g.number.Load() }
 
-func (g *generation) Watch(w interface{ Advanced() }) interface{ Advanced() } {
+func (g *watchable) Watch(w interface{ Advanced() }) interface{ Advanced() } {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.watcher == nil {
@@ -34,7 +35,7 @@ func (g *generation) Watch(w interface{ Advanced() }) interface{ Advanced() } {
 	return g.watcher
 }
 
-func (g *generation) advance() {
+func (g *watchable) advance() {
 	g.number.Add(1)
 	g.mu.Lock()
 	w := g.watcher
@@ -157,6 +158,12 @@ func notify(m *dns.Msg) {
 	m.IsEdns0().Option = append(m.IsEdns0().Option, &dns.EDNS0_LOCAL{Code: dso.OptionCode})
 }
 
+// fromCaller adds the name of a caller to a query with EDNS.
+func fromCaller(m *dns.Msg) {
+	data, _ := caller.Append(nil, "node", "")
+	m.IsEdns0().Option = append(m.IsEdns0().Option, &dns.EDNS0_LOCAL{Code: caller.Code, Data: data})
+}
+
 // ask sends a query and returns the answer, which is the next message, with its handles.
 func (c *sessionClient) ask(name string, change ...func(*dns.Msg)) (*dns.Msg, []uint64) {
 	c.t.Helper()
@@ -203,8 +210,8 @@ func (c *sessionClient) wantEnd() {
 	}
 }
 
-// connectionOf returns the server's end of a client's connection.
-func connectionOf(t *testing.T, l *listener, client net.Conn) *connection {
+// serverEnd returns the server's end of a client's connection.
+func serverEnd(t *testing.T, l *listener, client net.Conn) *connection {
 	t.Helper()
 	for _, c := range streams.connectionsOf(l) {
 		if c.remote.String() == client.LocalAddr().String() {

@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
+	"github.com/nearside-dns/nearside/plugin/internal/batch"
 	"github.com/nearside-dns/nearside/plugin/internal/coherence"
 	"github.com/nearside-dns/nearside/plugin/internal/dso"
 )
@@ -273,6 +274,28 @@ func appendHandles(options []byte, handles []uint64) []byte {
 
 // notified is the destination of the replies to queries with a request for notification on a connection with a session.
 type notified struct{ *connection }
+
+// answer implements destination. The answer has handles if it is that of all callers, or if the query has the caller's name.
+func (n *notified) answer(b *batch.Batch, r *request, e *answers.Entry, p *answers.Patch) bool {
+	if form := n.appendEntry(b, r, e, p); form != nil {
+		r.countOverTCP(e, form)
+		return true
+	}
+	return n.connection.answer(b, r, e, p)
+}
+
+// appendEntry appends the answer of an entry with handles to the output, and returns its form, nil if it has no handles.
+func (n *notified) appendEntry(b *batch.Batch, r *request, e *answers.Entry, p *answers.Patch) *answers.Answer {
+	c := n.connection
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	l := lookup{route: r.route, entry: e, query: r.Query, viewed: !r.shared}
+	form := c.appendNotified(r.server, &l, r.Packed, nil, p, &c.random)
+	if form != nil {
+		b.Add(c)
+	}
+	return form
+}
 
 // notifiedReply is the destination of the plugin chain's reply to such a query.
 type notifiedReply struct {

@@ -11,7 +11,6 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
-	"github.com/nearside-dns/nearside/plugin/internal/caller"
 	"github.com/nearside-dns/nearside/plugin/internal/coherence"
 	"github.com/nearside-dns/nearside/plugin/internal/dso"
 )
@@ -31,7 +30,7 @@ func TestSessionOpening(t *testing.T) {
 		if m.ID != i+1 || !m.Response || m.Rcode != dso.NoError || primary.Type != dso.Session || !ok {
 			t.Fatalf("response %+v", m)
 		}
-		present := connectionOf(t, l, c).session.Load()
+		present := serverEnd(t, l, c).session.Load()
 		if i == 0 {
 			first, session = o, present
 		} else if o.Instance != first.Instance || o.Clock < first.Clock || present != session {
@@ -263,7 +262,7 @@ func TestHandles(t *testing.T) {
 	offer(t)
 	keyspace := newKeyspace(t)
 	l, address := newStreamListener(t, echo, withRoute(t, keyspace, nil))
-	service, namespace := new(generation), new(generation)
+	service, namespace := new(watchable), new(watchable)
 	storeAnswer(t, keyspace, "a.example.", 1, &answers.Entry{Validity: bound(service, namespace)})
 	storeAnswer(t, keyspace, "b.example.", 2, &answers.Entry{Validity: bound(service)})
 	cached := bound(namespace)
@@ -276,11 +275,6 @@ func TestHandles(t *testing.T) {
 	storeView(t, keyspace, "viewed.example.", 7, &answers.Entry{Validity: bound(service)})
 	answeredBefore := valueOf(t, l.server.Load().metrics.answered)
 	c := dialSession(t, address)
-	fromCaller := func(m *dns.Msg) {
-		notify(m)
-		data, _ := caller.Append(nil, "node", "")
-		m.IsEdns0().Option = append(m.IsEdns0().Option, &dns.EDNS0_LOCAL{Code: caller.Code, Data: data})
-	}
 	known := map[string]uint64{}
 	queries := 0
 	for _, q := range []struct {
@@ -298,7 +292,7 @@ func TestHandles(t *testing.T) {
 		{"unwatched.example.", notify, nil},
 		{"option.example.", notify, []string{"service"}},
 		{"viewed.example.", notify, nil},
-		{"viewed.example.", fromCaller, []string{"service"}},
+		{"viewed.example.", func(m *dns.Msg) { notify(m); fromCaller(m) }, []string{"service"}},
 	} {
 		m, handles := c.ask(q.name, q.change)
 		queries++

@@ -18,14 +18,14 @@ import (
 
 // data are the data behind an answer of a test: the answer for a value has as many addresses.
 type data struct {
-	generation
+	watchable
 	mu    sync.Mutex
 	value int
 }
 
 // read returns the value, and the validity of an answer with it.
 func (d *data) read() (int, answers.Validity) {
-	v := bound(&d.generation)
+	v := bound(&d.watchable)
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.value, v
@@ -102,6 +102,27 @@ func TestFirstAnswer(t *testing.T) {
 	})
 }
 
+// TestWireHandles has answers of wire handlers, which may depend on the caller: they have handles if the query has the name.
+func TestWireHandles(t *testing.T) {
+	offer(t)
+	keyspace := newKeyspace(t)
+	d := new(watchable)
+	e := entryFor(t, "wire.example.", 2)
+	e.Validity = bound(d)
+	_, address := newStreamListener(t, echo, withRoute(t, keyspace, &wireAnswerer{t: t, entry: e}))
+	c := dialSession(t, address)
+	for id := range uint16(4) {
+		setID := func(m *dns.Msg) { m.Id = id }
+		if m, handles := c.ask("wire.example.", notify, setID); len(m.Answer) != 2 || len(handles) != 0 {
+			t.Errorf("%d addresses and handles %v, want none", len(m.Answer), handles)
+		}
+		m, handles := c.ask("wire.example.", notify, fromCaller, setID)
+		if len(m.Answer) != 2 || len(handles) != 1 {
+			t.Errorf("%d addresses and handles %v, want one", len(m.Answer), handles)
+		}
+	}
+}
+
 // TestOtherCode has a stored answer with another code than the reply: the reply is sent.
 func TestOtherCode(t *testing.T) {
 	offer(t)
@@ -125,9 +146,9 @@ func TestOutdated(t *testing.T) {
 	keyspace := newKeyspace(t)
 	_, address := newStreamListener(t, echo, withRoute(t, keyspace, nil))
 	for i := range 20 {
-		g := &generation{}
+		g := &watchable{}
 		g.watcher = nil
-		e := &answers.Entry{Validity: bound(&advancing{generation: g})}
+		e := &answers.Entry{Validity: bound(&advancing{watchable: g})}
 		name := fmt.Sprintf("outdated%d.example.", i)
 		storeAnswer(t, keyspace, name, 1, e)
 		c := dialSession(t, address)
@@ -142,23 +163,23 @@ func TestOutdated(t *testing.T) {
 }
 
 // advancing is a Generation that advances when it is watched, before the watcher is set.
-type advancing struct{ *generation }
+type advancing struct{ *watchable }
 
 func (g *advancing) Watch(w interface{ Advanced() }) interface{ Advanced() } {
 	g.number.Add(1)
-	return g.generation.Watch(w)
+	return g.watchable.Watch(w)
 }
 
 // pushing is a Generation in whose Watch another goroutine pushes a message.
 type pushing struct {
-	*generation
+	*watchable
 	push func()
 }
 
 func (g *pushing) Watch(w interface{ Advanced() }) interface{ Advanced() } {
 	go g.push()
 	time.Sleep(5 * time.Millisecond)
-	return g.generation.Watch(w)
+	return g.watchable.Watch(w)
 }
 
 // TestNoOvertaking pushes messages while an answer is made, and while it is in the output: the answer is the first.
@@ -179,7 +200,7 @@ func TestNoOvertaking(t *testing.T) {
 	}()
 	var pushed sync.WaitGroup
 	pushed.Add(1)
-	g := &pushing{new(generation), func() {
+	g := &pushing{new(watchable), func() {
 		defer pushed.Done()
 		c.Push(dso.AppendInvalidate(nil, []uint64{1}))
 	}}
