@@ -20,7 +20,7 @@ const (
 	sessionSilence    = 2 * keepaliveInterval
 	keepaliveInterval = 15 * time.Second
 
-	// sessionUserTimeout is the time in which the peer's kernel has to acknowledge what was sent on a session. A node that
+	// sessionUserTimeout is the time in which the kernel of the client has to acknowledge the messages of a session. A node that
 	// has lost its network does not close connections.
 	sessionUserTimeout = 10 * time.Second
 

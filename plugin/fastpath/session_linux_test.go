@@ -326,7 +326,7 @@ func TestHandles(t *testing.T) {
 	}
 }
 
-// unwatched is a Generation that nobody can watch.
+// unwatched is a Generation without Watch.
 type unwatched struct{}
 
 func (unwatched) Load() uint64 { return 0 }
