@@ -145,6 +145,21 @@ func TestSessionsAtStop(t *testing.T) {
 	}
 }
 
+// TestSessionWhileEnding requests a session on a connection that the server is about to end: the failure is temporary.
+func TestSessionWhileEnding(t *testing.T) {
+	offer(t)
+	l, address := newStreamListener(t, echo)
+	c := dialSession(t, address)
+	conn := serverEnd(t, l, c)
+	conn.mu.Lock()
+	conn.drainEnd = answers.Now() + time.Hour
+	conn.mu.Unlock()
+	c.send(dso.AppendSessionRequest(nil, 5))
+	if m := c.next(); m.ID != 5 || m.Rcode != dso.ServerFailure {
+		t.Errorf("response %+v, want SERVFAIL", m)
+	}
+}
+
 // TestSessionsAfterReload reloads: the connections and sessions remain, all answers are revoked, and those of the next
 // configuration have handles.
 func TestSessionsAfterReload(t *testing.T) {

@@ -72,7 +72,7 @@ func (c *connection) request(m *dso.Message, s *server, now time.Duration) {
 	case !ok || primary.Type == dso.Padding || primary.Type == dso.Keepalive && len(primary.Data) != 8:
 		c.violate()
 	case c.drainEnd > 0 || c.finished || !coherence.Process.Offers():
-		c.refuse(m.ID, dso.Refused)
+		c.refuse(m.ID, dso.ServerFailure) // not now: the client is to connect again
 	case primary.Type == dso.Keepalive:
 		c.establish()
 		c.put(dso.AppendKeepalive(nil, m.ID, true, timeouts(s)))
