@@ -36,10 +36,10 @@ type sessionServer struct {
 }
 
 type sessionConn struct {
-	s  *sessionServer
-	c  net.Conn
-	mu sync.Mutex
-	on bool
+	s      *sessionServer
+	c      net.Conn
+	mu     sync.Mutex
+	opened bool
 }
 
 const handle = 77
@@ -93,7 +93,7 @@ func (s *sessionServer) all() []*sessionConn {
 // push sends a message in all sessions.
 func (s *sessionServer) push(message []byte) {
 	for _, c := range s.all() {
-		if c.mu.Lock(); c.on {
+		if c.mu.Lock(); c.opened {
 			c.write(message)
 		}
 		c.mu.Unlock()
@@ -127,7 +127,7 @@ func (c *sessionConn) serve() {
 		}
 		if dso.IsDSO(m) {
 			c.mu.Lock()
-			c.on = true
+			c.opened = true
 			c.write(dso.AppendSessionResponse(nil, binary.BigEndian.Uint16(m), dso.Opening{Instance: 1, Clock: c.s.clock()}))
 			c.write(dso.AppendHeartbeat(nil, c.s.clock()))
 			c.mu.Unlock()
@@ -421,7 +421,7 @@ func TestCoherent_Held(t *testing.T) {
 		wantRight(t, f, false, "first.example.") // other than open, which waits for a heartbeat
 		for _, c := range s.all() {
 			c.mu.Lock()
-			c.on = false
+			c.opened = false
 			c.mu.Unlock()
 		}
 		u := upstreamOf(f, 0)

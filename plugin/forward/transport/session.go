@@ -197,7 +197,7 @@ func rcodeText(rcode int) string {
 }
 
 // delayed processes a RetryDelay TLV, RFC 8490 section 7.2: the connection gets no more queries, and no other one requests a
-// session until the delay, in milliseconds, is over. Queries go on.
+// session until the delay, in milliseconds, is over. Queries continue.
 func (c *conn) delayed(data []byte, now time.Time) error {
 	const length = 4
 	if len(data) != length {

@@ -116,7 +116,7 @@ func (b *coherentBed) learn(c *session, name string, handles ...uint64) *coheren
 	return s.Voucher
 }
 
-// TestSession_Order: a voucher is made before what follows the answer is processed, and after what precedes it.
+// TestSession_Order: a voucher is made before the messages behind the answer are processed, and after those in front of it.
 func TestSession_Order(t *testing.T) {
 	b := newCoherent(t, newServer(t), 100, 1)
 	c := b.begin()
@@ -244,7 +244,7 @@ func TestSession_Closed(t *testing.T) {
 	}
 }
 
-// TestSession_RetryDelay: no session is opened during the delay, on any connection, and queries go on.
+// TestSession_RetryDelay: no session is opened during the delay, on any connection, and queries continue.
 func TestSession_RetryDelay(t *testing.T) {
 	b := newCoherent(t, newServer(t), 100, 1)
 	c := b.begin()
