@@ -452,3 +452,22 @@ func TestCoherent_Reload(t *testing.T) {
 		t.Error("the answer was invalidated: its TTL applies")
 	}
 }
+
+// TestCoherent_Next: the answer of a later stanza depends on that of the earlier one, and has no voucher.
+func TestCoherent_Next(t *testing.T) {
+	first, second := startSessions(t), startSessions(t)
+	f := chainOf(t, stanzaOf("coherent\nnext NOERROR", first.addr)+"\n"+stanzaOf("coherent", second.addr))
+	next, _ := f.Next.(*Forward)
+	second.open(t, next)
+	first.open(t, f)
+	m := question("www.example.")
+	if a, v := throughChain(f, m); a.wrong(m) != "" || v != nil {
+		t.Errorf("%s, voucher %v in the chain", a.wrong(m), v)
+	}
+	if wire := overWire(t, f, m); wire.err != nil || wire.voucher != nil {
+		t.Errorf("error %v and voucher %v in wire form", wire.err, wire.voucher)
+	}
+	if a, v := throughChain(next, m); a.wrong(m) != "" || v == nil {
+		t.Errorf("%s, voucher %v of the second stanza alone", a.wrong(m), v)
+	}
+}
