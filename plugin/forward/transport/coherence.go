@@ -2,6 +2,7 @@ package transport
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -219,6 +220,23 @@ func (p *Pool) tend(c *conn, now time.Time, beats bool) {
 	if beats {
 		c.noteSilence(now)
 	}
+}
+
+// beginSession requests a session on an established connection, to which nothing was written. A server that is known to have
+// sessions gets the request before the queries, so that the answer to the first one has handles. Another one gets it behind
+// them: it may close the connection.
+func (c *conn) beginSession() {
+	p := c.pool
+	queries := len(c.out)
+	p.tend(c, c.opened, false)
+	if len(c.out) == queries {
+		return
+	}
+	if p.known {
+		c.out = slices.Concat(c.out[queries:], c.out[:queries])
+	}
+	c.unsent, p.unsent = false, p.unsent[:0]
+	c.wakeWriter()
 }
 
 // noteSilence counts the begin of a silence.
