@@ -150,7 +150,7 @@ func (c *conn) responded(message []byte, now time.Time) error {
 	p.answersOutOfOrder(now) // a server with sessions is pipelined
 	if !s.open {
 		s.open, s.quiet, s.grace = true, false, now.Add(coherence.Silence)
-		p.known, p.closes, p.reported = true, 0, false
+		p.known, p.refusals, p.closes, p.reported = true, 0, 0, false
 		p.Coherence.Sessions.Inc()
 	}
 	return nil

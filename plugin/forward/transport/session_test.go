@@ -409,6 +409,13 @@ func TestSession_Reloading(t *testing.T) {
 	c.respond(answer(c.query()))
 	s.answered()
 	b.clock.skip(sessionPause)
+	c.respond(dso.AppendHeader(nil, id(c.request()), true, dso.NotImplemented))
+	b.wantFallbacks(map[string]int{SessionUnsupported: 2, SessionClosed: 1, SessionSilent: 1})
+	b.clock.skip(sessionPause)
+	s = b.send("www.example.") // a request would be the first message
+	c.respond(answer(c.query()))
+	s.answered()
+	b.clock.skip(sessionPause)
 	c.respond(b.opening(c.request()), b.beat())
 	eventually(t, "the session vouches again", func() bool { return b.Vouches(nil) && b.Notifies() })
 	if b.learn(c, "a.example.", 1); v.Vouches(b.Coherence.Now()) {
