@@ -50,10 +50,10 @@ type held struct {
 
 // heldName is a name with the queries that wait for it.
 type heldName struct {
-	key     heldKey
-	waiter  coherence.Waiter
-	first   *held
-	changed bool // the name is in the list of those to be looked up again
+	key         heldKey
+	waiter      coherence.Waiter
+	first, last *held // in the order of their arrival
+	changed     bool  // the name is in the list of those to be looked up again
 }
 
 // heldKey is the key of a heldName.
@@ -205,11 +205,13 @@ func (r *request) awaits() bool {
 
 // link adds a query to a name, to its source and to its connection. The mutex is locked.
 func (t *heldTable) link(n *heldName, h *held) {
-	h.name, h.older = n, n.first
+	h.name, h.older = n, n.last
 	if h.older != nil {
 		h.older.newer = h
+	} else {
+		n.first = h
 	}
-	n.first = h
+	n.last = h
 	if c := h.connection; c != nil {
 		if h.olderOnConn = c.firstHeld; h.olderOnConn != nil {
 			h.olderOnConn.newerOnConn = h
@@ -227,11 +229,13 @@ func (t *heldTable) unlink(h *held) {
 	n := h.name
 	if h.older != nil {
 		h.older.newer = h.newer
+	} else {
+		n.first = h.newer
 	}
 	if h.newer != nil {
 		h.newer.older = h.older
 	} else {
-		n.first = h.older
+		n.last = h.older
 	}
 	h.name, h.newer, h.older = nil, nil, nil
 	if n.first == nil {

@@ -51,10 +51,8 @@ func (t *heldTable) release(h *held, result prometheus.Counter) {
 
 // releaseAll ends the waiting of all queries for a name. The mutex is locked.
 func (t *heldTable) releaseAll(n *heldName) {
-	for h := n.first; h != nil; {
-		older := h.older
-		t.release(h, h.counters.Answered)
-		h = older
+	for n.first != nil {
+		t.release(n.first, n.first.counters.Answered)
 	}
 }
 
@@ -65,11 +63,11 @@ func (t *heldTable) releaseServer(s *server) {
 	s.answersAtOnce = true
 	for _, n := range t.names {
 		for h := n.first; h != nil; {
-			older := h.older
+			newer := h.newer
 			if h.server == s {
 				t.release(h, h.counters.Answered)
 			}
-			h = older
+			h = newer
 		}
 	}
 }
