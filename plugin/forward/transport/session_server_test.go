@@ -1,6 +1,7 @@
 package transport
 
 import (
+	"slices"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -217,7 +218,8 @@ func TestSession_Violations(t *testing.T) {
 				b.wantFallbacks(map[string]int{SessionSilent: 1})
 				c.respond(dso.AppendSessionResponse(nil, id(c.request()), dso.Opening{Instance: 8, Clock: b.serverClock()}))
 			default:
-				c.respond(message(b), b.beat())
+				// The messages behind it are discarded, even if they are more than the buffer has room for.
+				c.respond(append([][]byte{message(b)}, slices.Repeat([][]byte{b.beat()}, 4000)...)...)
 			}
 			c.end()
 			if v.Vouches(b.Coherence.Now()) {

@@ -251,6 +251,22 @@ func TestSession_Closed(t *testing.T) {
 	}
 }
 
+// TestSession_NoOption: a connection that requests a session has no edns-tcp-keepalive, RFC 8490 section 7.1.2.
+func TestSession_NoOption(t *testing.T) {
+	b := newCoherent(t, newServer(t), 100, 1)
+	s := newSent(t, "www.example.")
+	s.Query = answerWith(s.Query) // with an OPT record
+	s.Query[flagsAt] &^= responseBit
+	s.sendTo(b.Pool)
+	c := b.acceptFirst()
+	q := c.query()
+	if _, ok := optionOf(q, optionKeepAlive); ok {
+		t.Error("the first query has edns-tcp-keepalive")
+	}
+	c.respond(answer(q), b.opening(c.request()))
+	s.answered()
+}
+
 // TestSession_IDs: no query has the id 0 or that of Session requests.
 func TestSession_IDs(t *testing.T) {
 	b := newCoherent(t, newServer(t), 100, 1)
@@ -334,7 +350,11 @@ func TestSession_Keepalive(t *testing.T) {
 	c.respond(b.opening(slow))
 	time.Sleep(20 * time.Millisecond)
 	b.clock.skip(compareSoon)
+	began := time.Now()
 	c.respond(b.opening(c.request()))
+	if wait := time.Since(began); wait > compareEvery/2 {
+		t.Errorf("the clocks are compared again %v after a slow response", compareSoon+wait)
+	}
 	if n := b.dials.Load(); n != 1 {
 		t.Errorf("%d connections, want that of the session", n)
 	}
