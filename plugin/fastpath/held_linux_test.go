@@ -18,33 +18,6 @@ import (
 	"github.com/nearside-dns/nearside/plugin/internal/block"
 )
 
-// generation implements coherence.Generation.
-type generation struct {
-	number  atomic.Uint64
-	mu      sync.Mutex
-	watcher interface{ Advanced() }
-}
-
-func (g *generation) Load() uint64 { return g.number.Load() }
-
-func (g *generation) Watch(w interface{ Advanced() }) interface{ Advanced() } {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.watcher == nil {
-		g.watcher = w
-	}
-	return g.watcher
-}
-
-func (g *generation) advance() {
-	g.number.Add(1)
-	g.mu.Lock()
-	w := g.watcher
-	g.mu.Unlock()
-	if w != nil {
-		w.Advanced()
-	}
-}
 
 // fakeService is a block.NameAwaiter and a plugin chain: queries wait for names that begin with w, for 20 ms if they begin with
 // wshort.

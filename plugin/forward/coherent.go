@@ -1,15 +1,18 @@
 package forward
 
 import (
+	"context"
 	"sync"
 	"time"
 
 	"github.com/coredns/coredns/plugin"
 	protocols "github.com/coredns/coredns/plugin/pkg/transport"
+	"github.com/miekg/dns"
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/nearside-dns/nearside/plugin/forward/transport"
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
+	"github.com/nearside-dns/nearside/plugin/internal/coherence"
 )
 
 // isCoherent reports whether connections to the upstream have sessions.
@@ -38,6 +41,24 @@ func (u *upstream) notifies() bool { return u.pool != nil && u.pool.Notifies() }
 // vouches reports whether a session of the upstream vouches for its answers now: that of the connection of a call, or any if
 // the call is nil.
 func (u *upstream) vouches(call *transport.Call) bool { return u.pool != nil && u.pool.Vouches(call) }
+
+type withoutVoucherKey struct{}
+
+// withoutVoucher returns a context for a query that is passed on to the next plugin. The reply depends on that of this stanza,
+// too: no voucher of the next one is valid for it.
+func withoutVoucher(ctx context.Context) context.Context {
+	return context.WithValue(ctx, withoutVoucherKey{}, true)
+}
+
+// setVoucher sets the voucher of the reply to a query, for the cache that has passed on the query.
+func setVoucher(ctx context.Context, query *dns.Msg, v *coherence.Voucher) {
+	if v == nil || ctx.Value(withoutVoucherKey{}) != nil {
+		return
+	}
+	if p := answers.PropertiesOf(ctx, query); p != nil {
+		p.Voucher = v
+	}
+}
 
 // heartbeatAges is the metric of the ages of heartbeats. It is computed when it is collected.
 type heartbeatAges struct {

@@ -36,10 +36,10 @@ type sessionServer struct {
 }
 
 type sessionConn struct {
-	s  *sessionServer
-	c  net.Conn
-	mu sync.Mutex
-	on bool
+	s      *sessionServer
+	c      net.Conn
+	mu     sync.Mutex
+	opened bool
 }
 
 const handle = 77
@@ -93,7 +93,7 @@ func (s *sessionServer) all() []*sessionConn {
 // push sends a message in all sessions.
 func (s *sessionServer) push(message []byte) {
 	for _, c := range s.all() {
-		if c.mu.Lock(); c.on {
+		if c.mu.Lock(); c.opened {
 			c.write(message)
 		}
 		c.mu.Unlock()
@@ -127,7 +127,7 @@ func (c *sessionConn) serve() {
 		}
 		if dso.IsDSO(m) {
 			c.mu.Lock()
-			c.on = true
+			c.opened = true
 			c.write(dso.AppendSessionResponse(nil, binary.BigEndian.Uint16(m), dso.Opening{Instance: 1, Clock: c.s.clock()}))
 			c.write(dso.AppendHeartbeat(nil, c.s.clock()))
 			c.mu.Unlock()
@@ -349,6 +349,34 @@ func TestCoherent_Others(t *testing.T) {
 	}
 }
 
+// TestCoherent_Mixed: of two upstreams, only the one with sessions gets requests for notification.
+func TestCoherent_Mixed(t *testing.T) {
+	s := startSessions(t)
+	var seen sight
+	plain := script{tcp: replies(func(r *dns.Msg) *dns.Msg {
+		if seen.add(r); r.Opcode == dso.Opcode {
+			return new(dns.Msg).SetRcode(r, dns.RcodeNotImplemented)
+		}
+		return addressReply(r)
+	})}.address(t)
+	f := chainOf(t, stanzaOf("coherent\npolicy round_robin", s.addr, plain))
+	wantRight(t, f, false, "a.example.", "b.example.")
+	within(t, "both upstreams are known", func() bool { return upstreamOf(f, 0).vouches(nil) && !upstreamOf(f, 1).notifies() })
+	before := len(seen.all())
+	vouched := 0
+	for range 6 {
+		if wire := overWire(t, f, question("www.example.")); wire.err != nil {
+			t.Error(wire.err)
+		} else if wire.voucher != nil {
+			vouched++
+		}
+	}
+	others := seen.all()[before:]
+	if len(others) != 3 || vouched != 3 || slices.ContainsFunc(others, func(m *dns.Msg) bool { return m.IsEdns0() != nil }) {
+		t.Errorf("%d answers with a voucher, and to the server without sessions\n%v", vouched, others)
+	}
+}
+
 // withRoom adds an OPT record if the query has one, with an option for the cache only.
 func withRoom(reply, r *dns.Msg) *dns.Msg {
 	if r.IsEdns0() != nil {
@@ -356,99 +384,4 @@ func withRoom(reply, r *dns.Msg) *dns.Msg {
 		reply.IsEdns0().Option = []dns.EDNS0{&dns.EDNS0_LOCAL{Code: dso.OptionCode, Data: make([]byte, 8)}}
 	}
 	return reply
-}
-
-// TestCoherent_Held: an upstream that holds a query while its session vouches has not failed, and gets the query once.
-func TestCoherent_Held(t *testing.T) {
-	const held, answered = "held.example.", 1200 * time.Millisecond
-	hold := func(name string) time.Duration {
-		if name == held {
-			return answered
-		}
-		return 0
-	}
-	count := func(s *sessionServer) (n int) {
-		for _, m := range s.seen.all() {
-			if m.Question[0].Name == held {
-				n++
-			}
-		}
-		return n
-	}
-	t.Run("one upstream", func(t *testing.T) {
-		s := startSessions(t)
-		s.hold.Store(&hold)
-		f := chainOf(t, stanzaOf("coherent\nfallback udp\nread_timeout 200ms\ntimeout 10s", s.addr))
-		s.open(t, f)
-		m := question(held)
-		if a, v := throughChain(f, m); a.wrong(m) != "" || v == nil || a.took < answered {
-			t.Errorf("%s after %v", a.wrong(m), a.took)
-		}
-		if n := count(s); n != 1 || upstreamOf(f, 0).doubted() || len(s.all()) != 1 {
-			t.Errorf("%d queries over %d connections, the upstream is doubted: %t", n, len(s.all()), upstreamOf(f, 0).doubted())
-		}
-	})
-	t.Run("beyond the timeout", func(t *testing.T) {
-		s := startSessions(t)
-		s.hold.Store(&hold)
-		f := chainOf(t, stanzaOf("coherent\nread_timeout 100ms\ntimeout 600ms", s.addr))
-		s.open(t, f)
-		if a, _ := throughChain(f, question(held)); a.err == nil {
-			t.Errorf("answer %v after %v", a.Msg, a.took)
-		}
-		if n := count(s); n != 1 || upstreamOf(f, 0).doubted() {
-			t.Errorf("%d queries, the upstream is doubted: %t", n, upstreamOf(f, 0).doubted())
-		}
-	})
-	t.Run("two upstreams", func(t *testing.T) {
-		first, second := startSessions(t), startSessions(t)
-		first.hold.Store(&hold)
-		second.hold.Store(&hold)
-		f := chainOf(t, stanzaOf("coherent\npolicy sequential\nread_timeout 200ms\ntimeout 10s", first.addr, second.addr))
-		first.open(t, f)
-		m := question(held)
-		if a, _ := throughChain(f, m); a.wrong(m) != "" {
-			t.Error(a.wrong(m))
-		}
-		if count(first) != 1 || count(second) != 1 || upstreamOf(f, 0).doubted() {
-			t.Errorf("%d and %d queries, the first upstream is doubted: %t", count(first), count(second), upstreamOf(f, 0).doubted())
-		}
-	})
-	t.Run("a silent session", func(t *testing.T) {
-		s := startSessions(t)
-		s.hold.Store(&hold)
-		f := chainOf(t, stanzaOf("coherent\nread_timeout 200ms\ntimeout 600ms", s.addr))
-		wantRight(t, f, false, "first.example.") // other than open, which waits for a heartbeat
-		for _, c := range s.all() {
-			c.mu.Lock()
-			c.on = false
-			c.mu.Unlock()
-		}
-		u := upstreamOf(f, 0)
-		within(t, "the session is silent", func() bool { return !u.vouches(nil) })
-		time.Sleep(coherence.Silence)
-		if a, _ := throughChain(f, question(held)); a.err == nil {
-			t.Errorf("answer %v after %v", a.Msg, a.took)
-		}
-		if n := count(s); n < 2 {
-			t.Errorf("%d queries, want a second one after read_timeout", n)
-		}
-	})
-}
-
-// TestCoherent_Reload: sessions end with their upstreams.
-func TestCoherent_Reload(t *testing.T) {
-	s := startSessions(t)
-	f := chainOf(t, stanzaOf("coherent", s.addr))
-	s.open(t, f)
-	wire := overWire(t, f, question("www.example."))
-	if !wire.voucher.Vouches(answers.Now()) {
-		t.Fatal("the session does not vouch")
-	}
-	u := upstreamOf(f, 0)
-	f.use(nil)
-	within(t, "the session has ended", func() bool { return !wire.voucher.Vouches(answers.Now()) && !u.vouches(nil) })
-	if wire.voucher.Ended() {
-		t.Error("the answer was invalidated: its TTL applies")
-	}
 }

@@ -104,21 +104,22 @@ func (f *Forward) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.Msg
 		return dns.RcodeRefused, err
 	}
 	defer f.dismiss()
-	reply, from, err := f.forwardMessage(ctx, &state)
-	if from != nil {
-		metadata.SetValueFunc(ctx, "forward/upstream", func() string { return from.address })
+	reply, err := f.forwardMessage(ctx, &state)
+	if reply.from != nil {
+		metadata.SetValueFunc(ctx, "forward/upstream", func() string { return reply.from.address })
 	}
 	if err != nil {
 		return failureCode(err), err
 	}
 	if f.passesOn(reply.Rcode, len(reply.Answer)) {
-		return plugin.NextOrFailure(f.Name(), f.Next, ctx, w, r)
+		return plugin.NextOrFailure(f.Name(), f.Next, withoutVoucher(ctx), w, r)
 	}
+	setVoucher(ctx, r, reply.voucher)
 	write := w.WriteMsg
 	if t, ok := w.(taker); ok {
 		write = t.TakeMsg
 	}
-	_ = write(reply) // the client is gone, or the writer counts the error
+	_ = write(reply.Msg) // the client is gone, or the writer counts the error
 	return dns.RcodeSuccess, nil
 }
 

@@ -383,6 +383,8 @@ func TestMetrics(t *testing.T) {
 		if n := metric(t, "nearside_forward_fallbacks_total", "to", closes[0].Addr, "reason", "one_query_per_connection"); n != 1 {
 			t.Errorf("%v changes to one query per connection", n)
 		}
+		sessions := startSessions(t)
+		sessions.open(t, chainOf(t, stanzaOf("coherent", sessions.addr)))
 		families, err := prometheus.DefaultGatherer.Gather()
 		if err != nil {
 			t.Fatal(err)

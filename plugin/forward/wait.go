@@ -8,7 +8,6 @@ import (
 	"github.com/coredns/coredns/request"
 	"github.com/miekg/dns"
 
-	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/batch"
 	"github.com/nearside-dns/nearside/plugin/internal/coherence"
 )
@@ -45,16 +44,22 @@ func (w *waiter) release() {
 	waiters.Put(w)
 }
 
-// forwardMessage forwards a query of the plugin chain, and returns the reply and its upstream. It sets the voucher of the
-// reply among its properties, if a cache has passed on the query.
-func (f *Forward) forwardMessage(ctx context.Context, state *request.Request) (*dns.Msg, *upstream, error) {
+// forwarded is the result of a query of the plugin chain.
+type forwarded struct {
+	*dns.Msg
+	voucher *coherence.Voucher
+	from    *upstream // may be nil after an error
+}
+
+// forwardMessage forwards a query of the plugin chain.
+func (f *Forward) forwardMessage(ctx context.Context, state *request.Request) (forwarded, error) {
 	w, _ := waiters.Get().(*waiter)
 	defer w.release()
 	x := f.newExchange(state.Proto() == protoTCP, w)
 	if err := x.setMessage(state); err != nil {
 		x.receiver = nil
 		x.leave()
-		return nil, nil, invalidQuery{err}
+		return forwarded{}, invalidQuery{err}
 	}
 	if d, ok := ctx.Deadline(); ok && d.Before(x.deadline) {
 		x.deadline = d
@@ -71,15 +76,12 @@ func (f *Forward) forwardMessage(ctx context.Context, state *request.Request) (*
 		<-w.done
 	}
 	if w.err != nil {
-		return nil, w.from, w.err
+		return forwarded{from: w.from}, w.err
 	}
 	reply := new(dns.Msg)
 	if err := reply.Unpack(w.reply); err != nil { // readReply has checked it
-		return nil, w.from, fmt.Errorf("unpack the reply: %w", err)
+		return forwarded{from: w.from}, fmt.Errorf("unpack the reply: %w", err)
 	}
 	reply.Id = state.Req.Id
-	if p := answers.PropertiesOf(ctx, state.Req); p != nil {
-		p.Voucher = w.voucher
-	}
-	return reply, w.from, nil
+	return forwarded{reply, w.voucher, w.from}, nil
 }

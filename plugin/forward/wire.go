@@ -149,7 +149,7 @@ func (w *wireReceiver) Receive(b *batch.Batch, reply []byte, v *coherence.Vouche
 type nextReceiver exchange
 
 // Receive implements serverblock.Receiver.
-func (n *nextReceiver) Receive(b *batch.Batch, reply []byte, v *coherence.Voucher, code int, err error) {
-	(*wireReceiver)(n).Receive(b, reply, v, code, err)
+func (n *nextReceiver) Receive(b *batch.Batch, reply []byte, _ *coherence.Voucher, code int, err error) {
+	(*wireReceiver)(n).Receive(b, reply, nil, code, err) // see withoutVoucher
 	(*exchange)(n).leave()
 }

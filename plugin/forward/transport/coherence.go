@@ -2,6 +2,7 @@ package transport
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -37,8 +38,10 @@ func FallbackReasons() []string {
 }
 
 const (
-	// sessionPause is the time without new sessions at a server that had one, and refuses another.
-	sessionPause = 10 * time.Second
+	// sessionPause is the time without new sessions at a server that had one, and refuses another, doubled each time up to
+	// sessionPause<<maxPauseShift.
+	sessionPause  = 10 * time.Second
+	maxPauseShift = 6
 	// maxClosedRequests is the number of successive connections closed without an answer, and without the response to their
 	// first Session request, after which the request counts as the reason. One may be chance: a server that restarts.
 	maxClosedRequests = 2
@@ -50,6 +53,7 @@ type coherent struct {
 	known       bool  // the server has opened a session
 	unsupported bool  // the server has no sessions
 	reported    bool  // that is logged
+	refusals    int   // successive ones
 	closes      int   // see maxClosedRequests
 	pausedUntil time.Time
 }
@@ -144,7 +148,8 @@ func (p *Pool) refused(reason string, now time.Time) {
 		p.reported = true
 		go p.Log(fmt.Sprintf("opens no session (%s): its answers are valid for their TTL", reason))
 	}
-	p.pauseSessions(sessionPause, now)
+	p.pauseSessions(sessionPause<<min(p.refusals, maxPauseShift), now)
+	p.refusals++
 }
 
 // pauseSessions opens no session for a while.
@@ -219,6 +224,23 @@ func (p *Pool) tend(c *conn, now time.Time, beats bool) {
 	if beats {
 		c.noteSilence(now)
 	}
+}
+
+// beginSession requests a session on an established connection, to which nothing was written. A server that is known to have
+// sessions gets the request before the queries, so that the answer to the first one has handles. Another one gets it behind
+// them: it may close the connection.
+func (c *conn) beginSession() {
+	p := c.pool
+	queries := len(c.out)
+	p.tend(c, c.opened, false)
+	if len(c.out) == queries {
+		return
+	}
+	if p.known {
+		c.out = slices.Concat(c.out[queries:], c.out[:queries])
+	}
+	c.unsent, p.unsent = false, p.unsent[:0]
+	c.wakeWriter()
 }
 
 // noteSilence counts the begin of a silence.

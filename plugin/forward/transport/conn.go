@@ -243,11 +243,7 @@ func (p *Pool) dial(ctx context.Context, c *conn) (net.Conn, error) {
 	if c.retired && c.inFlight == 0 {
 		c.close()
 	}
-	if p.tend(c, c.opened, false); c.unsent { // Flush would write it, too
-		c.unsent = false
-		p.unsent = p.unsent[:0]
-		c.wakeWriter()
-	}
+	c.beginSession()
 	return made, nil
 }
 

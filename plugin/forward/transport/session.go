@@ -150,7 +150,7 @@ func (c *conn) responded(message []byte, now time.Time) error {
 	p.answersOutOfOrder(now) // a server with sessions is pipelined
 	if !s.open {
 		s.open, s.quiet, s.grace = true, false, now.Add(coherence.Silence)
-		p.known, p.closes, p.reported = true, 0, false
+		p.known, p.refusals, p.closes, p.reported = true, 0, 0, false
 		p.Coherence.Sessions.Inc()
 	}
 	return nil
@@ -197,7 +197,7 @@ func rcodeText(rcode int) string {
 }
 
 // delayed processes a RetryDelay TLV, RFC 8490 section 7.2: the connection gets no more queries, and no other one requests a
-// session until the delay, in milliseconds, is over. Queries go on.
+// session until the delay, in milliseconds, is over. Queries continue.
 func (c *conn) delayed(data []byte, now time.Time) error {
 	const length = 4
 	if len(data) != length {

@@ -1,0 +1,269 @@
+package transport
+
+import (
+	"slices"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/miekg/dns"
+
+	"github.com/nearside-dns/nearside/plugin/internal/dso"
+)
+
+// TestSession_RetryDelay: no session is opened during the delay, on any connection, and queries continue.
+func TestSession_RetryDelay(t *testing.T) {
+	b := newCoherent(t, newServer(t), 100, 1)
+	c := b.begin()
+	v := b.learn(c, "a.example.", 1)
+	pending := b.send("pending.example.")
+	q := c.query()
+	c.respond(dso.AppendTLV(dso.AppendHeader(nil, 0, false, dso.Refused), dso.RetryDelay, 0, 0, 0x75, 0x30)) // 30 s
+	b.wantFallbacks(map[string]int{SessionDelayed: 1})
+	if b.Notifies() || !v.Vouches(b.Coherence.Now()) {
+		t.Error("after the delay was requested, queries request notification, or the session has ended before its queries")
+	}
+	c.respond(answer(q))
+	pending.answered()
+	c.end()
+	b.wantFallbacks(map[string]int{SessionDelayed: 1, SessionClosed: 1})
+	next := b.send("next.example.")
+	plain := b.acceptFirst()
+	plain.respond(answer(plain.query()))
+	next.answered()
+	b.clock.skip(29 * time.Second)
+	next = b.send("next.example.")
+	plain.respond(answer(plain.query())) // a Session request would be the first message
+	next.answered()
+	b.clock.skip(time.Second)
+	plain.respond(b.opening(plain.request()))
+	becomes(t, "sessions", b.Coherence.Sessions, 1)
+	if !b.Notifies() {
+		t.Error("queries do not request notification after the delay")
+	}
+}
+
+// TestSession_Unsupported: a server without sessions gets one DSO message in all, over many connections, and no query is lost.
+func TestSession_Unsupported(t *testing.T) {
+	rcode := func(opcode, rcode byte) func(c *session, request []byte) bool {
+		return func(c *session, request []byte) bool {
+			return c.respond([]byte{request[0], request[1], 0x80 | opcode<<3, rcode, 0, 0, 0, 0, 0, 0, 0, 0})
+		}
+	}
+	for name, react := range map[string]func(c *session, request []byte) bool{
+		"NOTIMP":                    rcode(dso.Opcode, dso.NotImplemented),
+		"FORMERR":                   rcode(dso.Opcode, dso.FormatError),
+		"DSOTYPENI":                 rcode(dso.Opcode, dso.TypeNI),
+		"REFUSED":                   rcode(dso.Opcode, dso.Refused),
+		"FORMERR to another opcode": rcode(dns.OpcodeQuery, dso.FormatError),
+		"NOERROR without a TLV":     rcode(dso.Opcode, dso.NoError),
+		"another version": func(c *session, request []byte) bool {
+			return c.respond(dso.AppendTLV(dso.AppendHeader(nil, id(request), true, 0), dso.Session, append([]byte{9}, make([]byte, 16)...)...))
+		},
+		"the request": func(c *session, request []byte) bool { return c.respond(answer(request)) },
+		"malformed":   func(c *session, request []byte) bool { return c.respond(request[:12]) },
+		"a NOTIMP with the question of another": func(c *session, request []byte) bool {
+			q := answer(question(c.s.t, "www.example."))
+			q[0], q[1], q[2], q[3] = request[0], request[1], 0x80|dso.Opcode<<3, dso.NotImplemented
+			return c.respond(q)
+		},
+		"closes": func(*session, []byte) bool { return false },
+		"resets": func(c *session, _ []byte) bool {
+			time.Sleep(50 * time.Millisecond) // an RST may discard answers
+			c.reset()
+			return false
+		},
+		"ignores": func(*session, []byte) bool { return true },
+	} {
+		t.Run(name, func(t *testing.T) {
+			var requests, keepAlives atomic.Int32
+			b := newCoherent(t, serving(t, func(c *session) {
+				for m := c.next(); m != nil; m = c.next() {
+					if dso.IsDSO(m) {
+						requests.Add(1)
+						if !react(c, m) {
+							return
+						}
+						continue
+					}
+					if _, ok := optionOf(m, optionKeepAlive); ok {
+						keepAlives.Add(1)
+					}
+					if !c.respond(answer(m)) {
+						return
+					}
+				}
+			}), 2, 3)
+			allAnswered(b.sendAll(6, "first-")) // over several connections, of which one requests a session
+			if name == "ignores" {
+				b.clock.skip(patience)
+			}
+			b.wantFallbacks(map[string]int{SessionUnsupported: 1})
+			b.wantLog("opens no session (")
+			if b.Notifies() {
+				t.Error("queries request notification")
+			}
+			for range 5 {
+				allAnswered(b.sendAll(50, "www-"))
+				b.retireAll()
+				b.clock.skip(time.Minute)
+			}
+			withEDNS := newSent(t, "edns.example.")
+			withEDNS.Query = answerWith(withEDNS.Query)
+			withEDNS.Query[2] &^= 0x80
+			withEDNS.sendTo(b.Pool)
+			withEDNS.answered()
+			if n := requests.Load(); n != 1 {
+				t.Errorf("%d DSO messages, want 1", n)
+			}
+			if n := keepAlives.Load(); n != 1 {
+				t.Errorf("%d queries with edns-tcp-keepalive, want that on a new connection", n)
+			}
+			b.wantFallbacks(map[string]int{SessionUnsupported: 1})
+		})
+	}
+}
+
+// TestSession_UnsupportedByAnother: a server that closes connections before any answer gets two requests. After a failed
+// handshake another server may be there.
+func TestSession_UnsupportedByAnother(t *testing.T) {
+	b := newCoherent(t, newServer(t), 100, 1)
+	s := b.send("www.example.")
+	for range maxClosedRequests {
+		if !b.Notifies() {
+			t.Error("unsupported after one connection")
+		}
+		c := b.accept()
+		c.query()
+		c.request()
+		c.close()
+	}
+	c := b.accept()
+	c.respond(answer(c.query()))
+	s.answered()
+	b.wantFallbacks(map[string]int{SessionUnsupported: 1})
+	b.refuse()
+	c.close()
+	b.retireAll()
+	_ = b.send("www.example.").fails()
+	b.again()
+	b.clock.skip(time.Minute)
+	b.begin()
+}
+
+// TestSession_Reloading: a server that had sessions is probed again after a while, since it may be reloading.
+func TestSession_Reloading(t *testing.T) {
+	b := newCoherent(t, newServer(t), 100, 1)
+	c := b.begin()
+	v := b.learn(c, "a.example.", 1)
+	b.clock.skip(compareEvery)
+	request := c.request()
+	b.wantFallbacks(map[string]int{SessionSilent: 1})
+	c.respond(dso.AppendHeader(nil, id(request), true, dso.NotImplemented))
+	b.wantFallbacks(map[string]int{SessionUnsupported: 1, SessionClosed: 1, SessionSilent: 1})
+	if v.Vouches(b.Coherence.Now()) || b.Notifies() {
+		t.Error("the session has not ended")
+	}
+	s := b.send("www.example.")
+	c.respond(answer(c.query()))
+	s.answered()
+	b.clock.skip(sessionPause)
+	c.respond(dso.AppendHeader(nil, id(c.request()), true, dso.NotImplemented))
+	b.wantFallbacks(map[string]int{SessionUnsupported: 2, SessionClosed: 1, SessionSilent: 1})
+	b.clock.skip(sessionPause)
+	s = b.send("www.example.") // a request would be the first message
+	c.respond(answer(c.query()))
+	s.answered()
+	b.clock.skip(sessionPause)
+	c.respond(b.opening(c.request()), b.beat())
+	eventually(t, "the session vouches again", func() bool { return b.Vouches(nil) && b.Notifies() })
+	if b.learn(c, "a.example.", 1); v.Vouches(b.Coherence.Now()) {
+		t.Error("the new session vouches for an answer of the old one")
+	}
+}
+
+// TestSession_Violations: the connection is closed, and its queries are sent on another.
+func TestSession_Violations(t *testing.T) {
+	for name, message := range map[string]func(b *coherentBed) []byte{
+		"short heartbeat":     func(*coherentBed) []byte { return dso.AppendTLV(dso.AppendHeader(nil, 0, false, 0), dso.Heartbeat, 1) },
+		"part of a handle":    func(*coherentBed) []byte { return dso.AppendTLV(dso.AppendHeader(nil, 0, false, 0), dso.Invalidate, 1) },
+		"no TLV":              func(*coherentBed) []byte { return dso.AppendHeader(nil, 0, false, 0) },
+		"longer TLV":          func(b *coherentBed) []byte { m := b.beat(); return m[:len(m)-1] },
+		"counts":              func(b *coherentBed) []byte { m := b.beat(); m[5] = 1; return m },
+		"unexpected response": func(b *coherentBed) []byte { return b.opening([]byte{0x12, 0x34}) },
+		"response with id 0":  func(b *coherentBed) []byte { return b.opening([]byte{0, 0}) },
+		"short retry delay":   func(*coherentBed) []byte { return dso.AppendTLV(dso.AppendHeader(nil, 0, false, 0), dso.RetryDelay, 1) },
+		"short keepalive":     func(*coherentBed) []byte { return dso.AppendTLV(dso.AppendHeader(nil, 0, false, 0), dso.Keepalive, 1) },
+		"frequent keepalive": func(*coherentBed) []byte {
+			return dso.AppendTLV(dso.AppendHeader(nil, 0, false, 0), dso.Keepalive, 0, 0, 1, 0, 0, 0, 1, 0)
+		},
+		"edns-tcp-keepalive":    nil,
+		"instance of a request": nil,
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newCoherent(t, newServer(t), 100, 1)
+			c := b.begin()
+			v := b.learn(c, "a.example.", 1)
+			s := b.send("www.example.")
+			q := c.query()
+			silences := 0
+			switch name {
+			case "edns-tcp-keepalive":
+				other := b.send("other.example.")
+				c.respond(append(answerWith(c.query())[:12+19], 0, 0, typeOPT, 4, 208, 0, 0, 0, 0, 0, 6, 0, optionKeepAlive, 0, 2, 0, 9))
+				other.wait()
+			case "instance of a request":
+				silences = 1
+				b.clock.skip(compareEvery)
+				b.wantFallbacks(map[string]int{SessionSilent: 1})
+				c.respond(dso.AppendSessionResponse(nil, id(c.request()), dso.Opening{Instance: 8, Clock: b.serverClock()}))
+			default:
+				// The messages behind it are discarded, even if they are more than the buffer has room for.
+				c.respond(append([][]byte{message(b)}, slices.Repeat([][]byte{b.beat()}, 4000)...)...)
+			}
+			c.end()
+			if v.Vouches(b.Coherence.Now()) {
+				t.Error("the session has not ended")
+			}
+			next := b.accept()
+			moved := next.query()
+			if nameOf(moved) != nameOf(q) {
+				t.Errorf("query for %s, want %s", nameOf(moved), nameOf(q))
+			}
+			next.respond(answer(moved))
+			s.answered()
+			b.clock.skip(sessionPause) // after which a session is opened again
+			next.respond(b.opening(next.request()))
+			becomes(t, "sessions", b.Coherence.Sessions, 1)
+			b.wantFallbacks(map[string]int{SessionClosed: 1, SessionSilent: silences})
+		})
+	}
+}
+
+// TestSession_Ignored: messages that have no effect, and the response to an unknown request of the server.
+func TestSession_Ignored(t *testing.T) {
+	b := newCoherent(t, newServer(t), 100, 1)
+	c := b.begin()
+	v := b.learn(c, "a.example.", 1)
+	s := b.send("www.example.")
+	q := c.query()
+	reply := answer(q)
+	setID(reply, 0)
+	c.respond(
+		dso.AppendTLV(dso.AppendHeader(nil, 0, false, 0), 0xF8FF, 1, 2, 3),
+		dso.AppendTLV(dso.AppendTLV(dso.AppendHeader(nil, 0, false, 0), 0xF8FE), dso.Padding, 0),
+		dso.AppendTLV(dso.AppendHeader(nil, 0, false, 0), dso.Keepalive, 0, 0, 0x75, 0x30, 0, 0, 0x75, 0x30),
+		dso.AppendTLV(dso.AppendHeader(nil, 77, false, 0), 0xF8FF),
+		reply, // with the id of messages without a response, which no query has
+	)
+	if m, err := dso.Parse(c.query()); err != nil || m.ID != 77 || !m.Response || m.Rcode != dso.TypeNI {
+		t.Errorf("response %+v and error %v to an unknown request, want DSOTYPENI", m, err)
+	}
+	becomes(t, "dropped answers", b.Metrics.Dropped[WrongID], 1)
+	s.notDone()
+	c.respond(answer(q))
+	s.answered()
+	if !v.Vouches(b.Coherence.Now()) {
+		t.Error("the session has ended")
+	}
+}
