@@ -531,7 +531,7 @@ func TestInvalidationRacesWithHits(t *testing.T) {
 		t.Run(form, func(t *testing.T) {
 			b := newCoherentCache(t, "cache")
 			var mu sync.Mutex
-			version, told := 1, atomic.Int64{}
+			version, received := 1, atomic.Int64{}
 			b.upstream(func(ctx context.Context, w dns.ResponseWriter, r *dns.Msg) (int, error) {
 				mu.Lock()
 				vouch(ctx, r, b.session, uint64(version)) // #nosec G115 -- positive
@@ -549,7 +549,7 @@ func TestInvalidationRacesWithHits(t *testing.T) {
 							return
 						default:
 						}
-						atLeast := told.Load()
+						atLeast := received.Load()
 						reply := b.query(fmt.Sprintf("w%d. A", (i+n)%3))
 						if len(reply.Answer) != 1 {
 							t.Errorf("no answer: %v", reply)
@@ -570,7 +570,7 @@ func TestInvalidationRacesWithHits(t *testing.T) {
 				old := uint64(version - 1) // #nosec G115 -- positive
 				mu.Unlock()
 				b.invalidate(old)
-				told.Store(int64(old) + 1) // #nosec G115 -- small
+				received.Store(int64(old) + 1) // #nosec G115 -- small
 				time.Sleep(100 * time.Microsecond)
 			}
 			close(stop)
