@@ -85,14 +85,17 @@ func address(last, ttl int) string {
 }
 
 func TestBeyondTTL(t *testing.T) {
-	for name, tt := range map[string]struct{ query, reply string }{
-		"address":     {"w. A", address(1, 5)},
-		"NXDOMAIN":    {"w. A", denial("NXDOMAIN", 5, 5)},
-		"NODATA":      {"w. AAAA", denial("NOERROR", 5, 5)},
-		"search list": {"w.a. A +search:a.,b.", "NXDOMAIN tried:; authority; . 5 IN SOA ns. root. 1 2 3 4 5; additional; OPT tried:"},
+	const unpacked = "cache {\ndisable success other.\n}" // no reply is read in wire form
+	for name, tt := range map[string]struct{ query, reply, corefile string }{
+		"address":              {"w. A", address(1, 5), "cache"},
+		"address, as message":  {"w. A", address(1, 5), unpacked},
+		"NXDOMAIN":             {"w. A", denial("NXDOMAIN", 5, 5), "cache"},
+		"NXDOMAIN, as message": {"w. A", denial("NXDOMAIN", 5, 5), unpacked},
+		"NODATA":               {"w. AAAA", denial("NOERROR", 5, 5), "cache"},
+		"search list":          {"w.a. A +search:a.,b.", "NXDOMAIN tried:; authority; . 5 IN SOA ns. root. 1 2 3 4 5; additional; OPT tried:", "cache"},
 	} {
 		inBubble(t, name, func(t *testing.T) {
-			b := newCoherentCache(t, "cache")
+			b := newCoherentCache(t, tt.corefile)
 			reply := tt.reply
 			if text, tried := strings.CutSuffix(reply, "; additional; OPT tried:"); tried {
 				b.vouched(text, 1, 2)
@@ -224,16 +227,20 @@ func TestInvalidated(t *testing.T) {
 
 // TestInvalidatedWhileStale has a session invalidate a stale answer while a query waits for the upstream: the client waits on.
 func TestInvalidatedWhileStale(t *testing.T) {
-	for _, reply := range []string{address(2, 5), "SERVFAIL"} {
-		inBubble(t, strings.Fields(reply)[0], func(t *testing.T) {
-			b := newCoherentCache(t, "cache")
-			b.vouched(address(1, 5), 1)
-			b.query("w. A")
-			time.Sleep(time.Minute)
-			b.slowly(3*time.Second, reply)
-			time.AfterFunc(time.Second, func() { b.invalidate(1) })
-			b.want("w. A", reply)
-		})
+	for name, corefile := range map[string]string{
+		"default": "cache", "verify": "cache {\nserve_stale 1h verify\n}", "verify in time": "cache {\nserve_stale 1h verify 2s\n}",
+	} {
+		for _, reply := range []string{address(2, 5), "SERVFAIL"} {
+			inBubble(t, name+" "+strings.Fields(reply)[0], func(t *testing.T) {
+				b := newCoherentCache(t, corefile)
+				b.vouched(address(1, 5), 1)
+				b.query("w. A")
+				time.Sleep(time.Minute)
+				b.slowly(3*time.Second, reply)
+				time.AfterFunc(time.Second, func() { b.invalidate(1) })
+				b.want("w. A", reply)
+			})
+		}
 	}
 }
 
@@ -323,6 +330,50 @@ func TestInvalidatedOnTheWay(t *testing.T) {
 		b.want("w. A", address(2, 5))
 		b.wantQueries(2)
 	})
+}
+
+// TestTwoCaches has a cache in front of one whose answers a session vouches for.
+func TestTwoCaches(t *testing.T) {
+	chainOnly(t, "in the chain", func(t *testing.T) {
+		back, front := newCoherentCache(t, "cache"), newTestCache(t, "cache")
+		front.upstream(back.ServeDNS)
+		back.vouched(address(1, 5), 1)
+		back.query("w. A")
+		back.pass(3 * time.Second)
+		front.want("w. A", address(1, 5))
+		back.pass(time.Minute)
+		front.want("w. A", address(1, 5))
+		front.wantQueries(1)
+		back.invalidate(1)
+		back.vouched(address(2, 5), 2)
+		front.want("w. A", address(2, 5))
+		front.wantQueries(2)
+		back.pass(3 * time.Second)
+		front.invalidatedEntries(t, 1)
+		back.session.Close()
+		front.want("w. A", address(2, 2)) // from the receipt of the other cache
+	})
+	chainOnly(t, "late", func(t *testing.T) {
+		back, front := newCoherentCache(t, "cache"), newTestCache(t, "cache")
+		front.upstream(back.ServeDNS)
+		back.vouched(address(1, 5), 1)
+		back.query("w. A")
+		back.pass(4 * time.Second)
+		front.query("w. A")
+		back.session.Close()
+		time.Sleep(time.Second)
+		back.open()
+		back.vouched(address(2, 5), 2)
+		front.want("w. A", address(2, 5))
+	})
+}
+
+// invalidatedEntries checks the number of entries that a session has invalidated.
+func (b *testCache) invalidatedEntries(t *testing.T, want float64) {
+	t.Helper()
+	if got := value(t, b.counters("").invalidated); got != want {
+		t.Errorf("%v answers were invalidated, want %v", got, want)
+	}
 }
 
 // wireOnly is inBubble for queries in wire form alone.

@@ -8,6 +8,8 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
+	"github.com/nearside-dns/nearside/plugin/internal/batch"
+	"github.com/nearside-dns/nearside/plugin/internal/block"
 	"github.com/nearside-dns/nearside/plugin/internal/coherence"
 )
 
@@ -83,6 +85,25 @@ func heardSession(t testing.TB) *coherence.Session {
 		t.Fatal("the session does not vouch")
 	}
 	return s
+}
+
+// TestDispatchedVouchedHit has a query of a plugin for an answer whose TTL has passed: the hit is counted.
+func TestDispatchedVouchedHit(t *testing.T) {
+	b := newWireBed(t, 0, nil)
+	now := answers.Now()
+	e := &answers.Entry{Cached: true, Validity: answers.Validity{Expires: now - time.Second, Voucher: heardSession(t).Voucher([]uint64{1})}}
+	b.store(t, e, addressReply("hit.test.", 1))
+	packed, err := new(dns.Msg).SetQuestion("hit.test.", dns.TypeA).Pack()
+	q := &block.WireQuery{Packed: packed, Client: clientAddress(1), Answerer: discard{}}
+	if err != nil || !q.Parse(packed) {
+		t.Fatalf("the query is not ordinary: %v", err)
+	}
+	if !b.server.Dispatch(new(batch.Batch), q) {
+		t.Error("the answer is not used")
+	}
+	if hits, beyond := valueOf(t, b.cache.Hits[0]), valueOf(t, b.cache.BeyondTTL); hits != 1 || beyond != 1 {
+		t.Errorf("%v hits, %v of them beyond the TTL; want 1 and 1", hits, beyond)
+	}
 }
 
 // TestVouchedHits has answers whose TTL has passed: they are hits without allocations while a session vouches for them, which
