@@ -264,6 +264,55 @@ func TestStaleAfterSilence(t *testing.T) {
 	})
 }
 
+// TestStaleAfterLoss is TestStaleAfterSilence for a session whose connection ends.
+func TestStaleAfterLoss(t *testing.T) {
+	inBubble(t, "lost", func(t *testing.T) {
+		b := newCoherentCache(t, "cache")
+		b.vouched(address(1, 5), 1)
+		b.query("w. A")
+		b.pass(3 * time.Hour)
+		e := b.entry("w. A")
+		b.session.Close()
+		if e.Voucher.LastVouched(b.now()) == 0 {
+			t.Skip("the session does not record the time of its end")
+		}
+		b.fails()
+		b.want("w. A", "NOERROR; w. 30 IN A 192.0.2.1")
+		time.Sleep(59 * time.Minute)
+		b.want("w. A", "NOERROR; w. 30 IN A 192.0.2.1")
+		time.Sleep(2 * time.Minute)
+		b.want("w. A", "nothing")
+	})
+}
+
+// TestPropertiesOfVouched has a plugin in front of the cache, which reads the properties of the reply.
+func TestPropertiesOfVouched(t *testing.T) {
+	chainOnly(t, "lifetime", func(t *testing.T) {
+		b := newCoherentCache(t, "cache")
+		b.vouched(address(1, 5), 1)
+		b.query("w. A")
+		b.pass(time.Minute)
+		properties := func() answers.Properties {
+			r := query("w. A")
+			ctx, recorded := answers.Record(context.Background(), r)
+			if _, err := b.ServeDNS(ctx, new(client), r); err != nil {
+				t.Fatal(err)
+			}
+			return recorded.Properties
+		}
+		if p := properties(); p.Lifetime != 5*time.Second || p.Voucher == nil || p.Expires >= b.now() {
+			t.Errorf("properties beyond the TTL: %+v", p)
+		}
+		b.invalidate()
+		properties()
+		b.session.Close()
+		time.Sleep(2 * time.Second)
+		if p := properties(); p.Lifetime != 3*time.Second {
+			t.Errorf("properties after the end of the session: %+v", p)
+		}
+	})
+}
+
 // TestPrefetchOfVouched has a popular answer, which is prefetched only once no session vouches for it.
 func TestPrefetchOfVouched(t *testing.T) {
 	inBubble(t, "popular", func(t *testing.T) {
