@@ -109,7 +109,7 @@ func (s *Store) bucket(hash uint64) *atomic.Pointer[Entry] {
 // The memory of an entry besides its answer and key, in bytes, as measured on a 64-bit machine: the structure with its
 // share of the buckets, and the structures that not every entry has.
 const (
-	entryOverhead      = 512
+	entryOverhead      = 528
 	compressedOverhead = 96
 	popularityOverhead = 64
 	// voucherOverhead is for the voucher of an answer with one or two handles, with its place among the dependents of each.

@@ -16,7 +16,7 @@ type Bound struct {
 }
 
 // MaxBounds is the maximum number of Generations that an answer can depend on.
-const MaxBounds = 4
+const MaxBounds = 6
 
 // Validity is how long an answer may be served: until a time and while Generations do not advance, whichever ends first. A
 // Voucher extends it beyond the time while its session is heard, and ends it when the session reports that the answer has
