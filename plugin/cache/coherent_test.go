@@ -3,10 +3,8 @@ package cache
 import (
 	"context"
 	"fmt"
-	"math/rand/v2"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -15,7 +13,6 @@ import (
 
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/coherence"
-	"github.com/nearside-dns/nearside/test/property"
 )
 
 // coherentCache is a cache with an upstream that vouches for its replies over a session.
@@ -85,14 +82,17 @@ func address(last, ttl int) string {
 }
 
 func TestBeyondTTL(t *testing.T) {
-	for name, tt := range map[string]struct{ query, reply string }{
-		"address":     {"w. A", address(1, 5)},
-		"NXDOMAIN":    {"w. A", denial("NXDOMAIN", 5, 5)},
-		"NODATA":      {"w. AAAA", denial("NOERROR", 5, 5)},
-		"search list": {"w.a. A +search:a.,b.", "NXDOMAIN tried:; authority; . 5 IN SOA ns. root. 1 2 3 4 5; additional; OPT tried:"},
+	const unpacked = "cache {\ndisable success other.\n}" // no reply is read in wire form
+	for name, tt := range map[string]struct{ query, reply, corefile string }{
+		"address":              {"w. A", address(1, 5), "cache"},
+		"address, as message":  {"w. A", address(1, 5), unpacked},
+		"NXDOMAIN":             {"w. A", denial("NXDOMAIN", 5, 5), "cache"},
+		"NXDOMAIN, as message": {"w. A", denial("NXDOMAIN", 5, 5), unpacked},
+		"NODATA":               {"w. AAAA", denial("NOERROR", 5, 5), "cache"},
+		"search list":          {"w.a. A +search:a.,b.", "NXDOMAIN tried:; authority; . 5 IN SOA ns. root. 1 2 3 4 5; additional; OPT tried:", "cache"},
 	} {
 		inBubble(t, name, func(t *testing.T) {
-			b := newCoherentCache(t, "cache")
+			b := newCoherentCache(t, tt.corefile)
 			reply := tt.reply
 			if text, tried := strings.CutSuffix(reply, "; additional; OPT tried:"); tried {
 				b.vouched(text, 1, 2)
@@ -224,16 +224,20 @@ func TestInvalidated(t *testing.T) {
 
 // TestInvalidatedWhileStale has a session invalidate a stale answer while a query waits for the upstream: the client waits on.
 func TestInvalidatedWhileStale(t *testing.T) {
-	for _, reply := range []string{address(2, 5), "SERVFAIL"} {
-		inBubble(t, strings.Fields(reply)[0], func(t *testing.T) {
-			b := newCoherentCache(t, "cache")
-			b.vouched(address(1, 5), 1)
-			b.query("w. A")
-			time.Sleep(time.Minute)
-			b.slowly(3*time.Second, reply)
-			time.AfterFunc(time.Second, func() { b.invalidate(1) })
-			b.want("w. A", reply)
-		})
+	for name, corefile := range map[string]string{
+		"default": "cache", "verify": "cache {\nserve_stale 1h verify\n}", "verify in time": "cache {\nserve_stale 1h verify 2s\n}",
+	} {
+		for _, reply := range []string{address(2, 5), "SERVFAIL"} {
+			inBubble(t, name+" "+strings.Fields(reply)[0], func(t *testing.T) {
+				b := newCoherentCache(t, corefile)
+				b.vouched(address(1, 5), 1)
+				b.query("w. A")
+				time.Sleep(time.Minute)
+				b.slowly(3*time.Second, reply)
+				time.AfterFunc(time.Second, func() { b.invalidate(1) })
+				b.want("w. A", reply)
+			})
+		}
 	}
 }
 
@@ -253,6 +257,55 @@ func TestStaleAfterSilence(t *testing.T) {
 		n := b.counters("")
 		if got := value(t, n.stale); got != 1 {
 			t.Errorf("%v stale answers, want 1", got)
+		}
+	})
+}
+
+// TestStaleAfterLoss is TestStaleAfterSilence for a session whose connection ends.
+func TestStaleAfterLoss(t *testing.T) {
+	inBubble(t, "lost", func(t *testing.T) {
+		b := newCoherentCache(t, "cache")
+		b.vouched(address(1, 5), 1)
+		b.query("w. A")
+		b.pass(3 * time.Hour)
+		e := b.entry("w. A")
+		b.session.Close()
+		if e.Voucher.LastVouched(b.now()) == 0 {
+			t.Skip("the session does not record the time of its end")
+		}
+		b.fails()
+		b.want("w. A", "NOERROR; w. 30 IN A 192.0.2.1")
+		time.Sleep(59 * time.Minute)
+		b.want("w. A", "NOERROR; w. 30 IN A 192.0.2.1")
+		time.Sleep(2 * time.Minute)
+		b.want("w. A", "nothing")
+	})
+}
+
+// TestPropertiesOfVouched has a plugin in front of the cache, which reads the properties of the reply.
+func TestPropertiesOfVouched(t *testing.T) {
+	chainOnly(t, "lifetime", func(t *testing.T) {
+		b := newCoherentCache(t, "cache")
+		b.vouched(address(1, 5), 1)
+		b.query("w. A")
+		b.pass(time.Minute)
+		properties := func() answers.Properties {
+			r := query("w. A")
+			ctx, recorded := answers.Record(context.Background(), r)
+			if _, err := b.ServeDNS(ctx, new(client), r); err != nil {
+				t.Fatal(err)
+			}
+			return recorded.Properties
+		}
+		if p := properties(); p.Lifetime != 5*time.Second || p.Voucher == nil || p.Expires >= b.now() {
+			t.Errorf("properties beyond the TTL: %+v", p)
+		}
+		b.invalidate()
+		properties()
+		b.session.Close()
+		time.Sleep(2 * time.Second)
+		if p := properties(); p.Lifetime != 3*time.Second {
+			t.Errorf("properties after the end of the session: %+v", p)
 		}
 	})
 }
@@ -325,256 +378,46 @@ func TestInvalidatedOnTheWay(t *testing.T) {
 	})
 }
 
-// wireOnly is inBubble for queries in wire form alone.
-func wireOnly(t *testing.T, name string, test func(t *testing.T)) {
-	t.Run(name+" "+inWireForm, func(t *testing.T) { synctest.Test(t, test) })
-}
-
-// TestRefetch has a session invalidate answers: popular ones are fetched again, with the same question.
-func TestRefetch(t *testing.T) {
-	for name, tt := range map[string]struct {
-		query   string
-		hits    int
-		refetch bool
-	}{
-		"popular":            {"w. A", 1, true},
-		"served once":        {"w. A", 0, false},
-		"DO, CD":             {"w. A +do +cd", 3, true},
-		"search list":        {"w.a. A +search:a.,b.", 1, true},
-		"another type":       {"w. TXT", 1, true},
-		"upper case":         {"W. A", 1, true},
-		"without RD, served": {"w. A", 2, true},
-	} {
-		wireOnly(t, name, func(t *testing.T) {
-			b := newCoherentCache(t, "cache")
-			b.vouched("NXDOMAIN tried:a.; authority; . 5 IN SOA ns. root. 1 2 3 4 5", 1)
-			if !strings.Contains(tt.query, "search") {
-				b.vouched(denial("NXDOMAIN", 5, 5), 1)
-			}
-			for range tt.hits + 1 {
-				b.query(tt.query)
-			}
-			b.pass(time.Minute)
-			b.invalidate(1)
-			synctest.Wait()
-			want := 1
-			if tt.refetch {
-				want++
-			}
-			b.wantQueries(want)
-			if got := value(t, b.counters("").refetches); got != float64(want-1) {
-				t.Errorf("%v refetches, want %d", got, want-1)
-			}
-			if n := refetching.Load(); n != 0 {
-				t.Errorf("%d refetches are in progress", n)
-			}
-			b.query(tt.query)
-			b.wantQueries(2)
-			first, last := b.seen[0], b.seen[len(b.seen)-1]
-			if !strings.EqualFold(first.Question[0].Name, last.Question[0].Name) || first.Question[0].Qtype != last.Question[0].Qtype ||
-				first.CheckingDisabled != last.CheckingDisabled || !last.RecursionDesired {
-				t.Errorf("refetched with\n%v, the first query was\n%v", last, first)
-			}
-			b.invalidate(1)
-			synctest.Wait()
-			b.wantQueries(2 + map[bool]int{true: 1}[tt.refetch]) // served once after the refetch
-		})
-	}
-	chainOnly(t, "not through the plugin chain", func(t *testing.T) {
-		b := newCoherentCache(t, "cache")
-		b.vouched(address(1, 5), 1)
-		b.query("w. A")
-		b.query("w. A")
-		b.invalidate(1)
-		synctest.Wait()
-		b.wantQueries(1)
+// TestTwoCaches has a cache in front of one whose answers a session vouches for.
+func TestTwoCaches(t *testing.T) {
+	chainOnly(t, "in the chain", func(t *testing.T) {
+		back, front := newCoherentCache(t, "cache"), newTestCache(t, "cache")
+		front.upstream(back.ServeDNS)
+		back.vouched(address(1, 5), 1)
+		back.query("w. A")
+		back.pass(3 * time.Second)
+		front.want("w. A", address(1, 5))
+		back.pass(time.Minute)
+		front.want("w. A", address(1, 5))
+		front.wantQueries(1)
+		back.invalidate(1)
+		back.vouched(address(2, 5), 2)
+		front.want("w. A", address(2, 5))
+		front.wantQueries(2)
+		back.pass(3 * time.Second)
+		front.invalidatedEntries(t, 1)
+		back.session.Close()
+		front.want("w. A", address(2, 2)) // from the receipt of the other cache
+	})
+	chainOnly(t, "late", func(t *testing.T) {
+		back, front := newCoherentCache(t, "cache"), newTestCache(t, "cache")
+		front.upstream(back.ServeDNS)
+		back.vouched(address(1, 5), 1)
+		back.query("w. A")
+		back.pass(4 * time.Second)
+		front.query("w. A")
+		back.session.Close()
+		time.Sleep(time.Second)
+		back.open()
+		back.vouched(address(2, 5), 2)
+		front.want("w. A", address(2, 5))
 	})
 }
 
-// TestRefetchIsBounded has many popular answers invalidated at once.
-func TestRefetchIsBounded(t *testing.T) {
-	wireOnly(t, "many", func(t *testing.T) {
-		b := newCoherentCache(t, "cache")
-		b.vouched("NOERROR; w. 5 IN A 192.0.2.1", 1)
-		const n = maxRefetching + 40
-		b.upstream(func(ctx context.Context, w dns.ResponseWriter, r *dns.Msg) (int, error) {
-			vouch(ctx, r, b.session, 1)
-			return 0, w.WriteMsg(replyTo(t, r, fmt.Sprintf("NOERROR; %s 5 IN A 192.0.2.1", r.Question[0].Name)))
-		})
-		for i := range n {
-			b.query(fmt.Sprintf("w%d. A", i))
-			b.query(fmt.Sprintf("w%d. A", i))
-		}
-		b.wantQueries(n)
-		b.slowly(time.Second, "SERVFAIL")
-		b.invalidate(1)
-		synctest.Wait()
-		b.wantQueries(n + maxRefetching)
-		c := b.counters("")
-		if got := [3]float64{value(t, c.refetches), value(t, c.skipped), value(t, c.invalidated)}; got != [3]float64{maxRefetching, 40, n} {
-			t.Errorf("refetches, skipped and invalidated %v, want %d, 40 and %d", got, maxRefetching, n)
-		}
-		time.Sleep(2 * time.Second)
-		synctest.Wait()
-		if left := refetching.Load(); left != 0 {
-			t.Errorf("%d refetches are in progress", left)
-		}
-	})
-}
-
-// TestRefetchJoined has a query wait for the answer that is being refetched.
-func TestRefetchJoined(t *testing.T) {
-	wireOnly(t, "joined", func(t *testing.T) {
-		b := newCoherentCache(t, "cache")
-		b.vouched(address(1, 5), 1)
-		b.query("w. A")
-		b.query("w. A")
-		b.slowly(time.Second, address(2, 5))
-		b.invalidate(1)
-		b.want("w. A", address(2, 5))
-		b.wantQueries(2)
-	})
-}
-
-// TestCoherentAtRandom compares a cache with a model, for random changes of the upstream's data, silences and queries.
-func TestCoherentAtRandom(t *testing.T) {
-	property.Seeds(t, 0, 60, func(t *testing.T, seed uint64) {
-		inBubble(t, "model", func(t *testing.T) {
-			r := rand.New(rand.NewPCG(seed, 3)) // #nosec G404 -- no need for secrecy
-			b := newCoherentCache(t, "cache {\nserve_stale off\nservfail 0\n}")
-			m := &coherentModel{coherentCache: b, t: t}
-			b.upstream(m.answer)
-			for range 80 {
-				switch r.IntN(8) {
-				case 0, 1, 2:
-					m.query()
-				case 3:
-					time.Sleep(time.Duration(r.IntN(2000)) * time.Millisecond)
-				case 4:
-					b.pass(time.Duration(r.IntN(8000)) * time.Millisecond)
-				case 5:
-					b.hear()
-				case 6:
-					m.change()
-				case 7:
-					if r.IntN(4) == 0 {
-						b.session.Close()
-						b.open()
-						m.lost = true
-					}
-				}
-			}
-		})
-	})
-}
-
-// coherentModel is a naive model of the answer that a cache has stored, and the upstream.
-type coherentModel struct {
-	*coherentCache
-	t        *testing.T
-	version  int // of the data
-	stored   int // version, 0 without an answer
-	received time.Duration
-	lost     bool // the session of the stored answer
-	queries  int
-}
-
-// modelTTL is the TTL of the upstream's replies in seconds.
-const modelTTL = 5
-
-func (m *coherentModel) answer(ctx context.Context, w dns.ResponseWriter, r *dns.Msg) (int, error) {
-	vouch(ctx, r, m.session, uint64(m.version+1)) // #nosec G115 -- positive
-	return 0, w.WriteMsg(replyTo(m.t, r, address(m.version+1, modelTTL)))
-}
-
-// change changes the data, and receives the invalidation. A popular answer is fetched again in wire form.
-func (m *coherentModel) change() {
-	e := m.entry("w. A")
-	refetch := m.wire && e != nil && m.stored == m.version+1 && !m.lost && e.Popular()
-	m.version++
-	m.invalidate(uint64(m.version)) // #nosec G115 -- positive
-	synctest.Wait()
-	switch {
-	case refetch:
-		m.fetched()
-	case m.stored != 0 && !m.lost:
-		m.stored = 0
-	}
-}
-
-// fetched records a query to the upstream.
-func (m *coherentModel) fetched() {
-	m.queries++
-	m.stored, m.received, m.lost = m.version+1, m.now(), false
-}
-
-func (m *coherentModel) query() {
-	m.t.Helper()
-	ttl, vouched := modelTTL, m.session.Vouches(m.now()) && !m.lost
-	age := m.now() - m.received
-	switch {
-	case m.stored == 0, !vouched && age >= modelTTL*time.Second:
-		m.fetched()
-	case !vouched:
-		ttl -= int(age / time.Second)
-	}
-	m.want("w. A", address(m.stored, ttl))
-	if got := m.coherentCache.received(); got != m.queries {
-		m.t.Fatalf("the upstream received %d queries, want %d", got, m.queries)
-	}
-}
-
-// TestInvalidationRacesWithHits changes data while queries are answered: a query that begins after an invalidation was received
-// never gets older data.
-func TestInvalidationRacesWithHits(t *testing.T) {
-	for _, form := range []string{"chain", inWireForm} {
-		t.Run(form, func(t *testing.T) {
-			b := newCoherentCache(t, "cache")
-			var mu sync.Mutex
-			version, told := 1, atomic.Int64{}
-			b.upstream(func(ctx context.Context, w dns.ResponseWriter, r *dns.Msg) (int, error) {
-				mu.Lock()
-				vouch(ctx, r, b.session, uint64(version)) // #nosec G115 -- positive
-				text := fmt.Sprintf("NOERROR; %s 5 IN A 192.0.%d.%d", r.Question[0].Name, version/256, version%256)
-				mu.Unlock()
-				return 0, w.WriteMsg(replyTo(t, r, text))
-			})
-			stop := make(chan struct{})
-			var readers sync.WaitGroup
-			for i := range 4 {
-				readers.Go(func() {
-					for n := 0; ; n++ {
-						select {
-						case <-stop:
-							return
-						default:
-						}
-						atLeast := told.Load()
-						reply := b.query(fmt.Sprintf("w%d. A", (i+n)%3))
-						if len(reply.Answer) != 1 {
-							t.Errorf("no answer: %v", reply)
-							return
-						}
-						ip := reply.Answer[0].(*dns.A).A.To4()
-						if got := int64(ip[2])<<8 | int64(ip[3]); got < atLeast {
-							t.Errorf("version %d, although %d was invalidated", got, atLeast-1)
-							return
-						}
-					}
-				})
-			}
-			for range 100 {
-				b.hear()
-				mu.Lock()
-				version++
-				old := uint64(version - 1) // #nosec G115 -- positive
-				mu.Unlock()
-				b.invalidate(old)
-				told.Store(int64(old) + 1) // #nosec G115 -- small
-				time.Sleep(100 * time.Microsecond)
-			}
-			close(stop)
-			readers.Wait()
-		})
+// invalidatedEntries checks the number of entries that a session has invalidated.
+func (b *testCache) invalidatedEntries(t *testing.T, want float64) {
+	t.Helper()
+	if got := value(t, b.counters("").invalidated); got != want {
+		t.Errorf("%v answers were invalidated, want %v", got, want)
 	}
 }

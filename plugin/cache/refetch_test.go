@@ -1,0 +1,123 @@
+package cache
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/miekg/dns"
+)
+
+// wireOnly is inBubble for queries in wire form alone.
+func wireOnly(t *testing.T, name string, test func(t *testing.T)) {
+	t.Run(name+" "+inWireForm, func(t *testing.T) { synctest.Test(t, test) })
+}
+
+// TestRefetch has a session invalidate answers: popular ones are fetched again, with the same question.
+func TestRefetch(t *testing.T) {
+	for name, tt := range map[string]struct {
+		query   string
+		hits    int
+		refetch bool
+	}{
+		"popular":            {"w. A", 1, true},
+		"served once":        {"w. A", 0, false},
+		"DO, CD":             {"w. A +do +cd", 3, true},
+		"search list":        {"w.a. A +search:a.,b.", 1, true},
+		"another type":       {"w. TXT", 1, true},
+		"upper case":         {"W. A", 1, true},
+		"without RD, served": {"w. A", 2, true},
+	} {
+		wireOnly(t, name, func(t *testing.T) {
+			b := newCoherentCache(t, "cache")
+			b.vouched("NXDOMAIN tried:a.; authority; . 5 IN SOA ns. root. 1 2 3 4 5", 1)
+			if !strings.Contains(tt.query, "search") {
+				b.vouched(denial("NXDOMAIN", 5, 5), 1)
+			}
+			for range tt.hits + 1 {
+				b.query(tt.query)
+			}
+			b.pass(time.Minute)
+			b.invalidate(1)
+			synctest.Wait()
+			want := 1
+			if tt.refetch {
+				want++
+			}
+			b.wantQueries(want)
+			if got := value(t, b.counters("").refetches); got != float64(want-1) {
+				t.Errorf("%v refetches, want %d", got, want-1)
+			}
+			if n := refetching.Load(); n != 0 {
+				t.Errorf("%d refetches are in progress", n)
+			}
+			b.query(tt.query)
+			b.wantQueries(2)
+			first, last := b.seen[0], b.seen[len(b.seen)-1]
+			if !strings.EqualFold(first.Question[0].Name, last.Question[0].Name) || first.Question[0].Qtype != last.Question[0].Qtype ||
+				first.CheckingDisabled != last.CheckingDisabled || !last.RecursionDesired {
+				t.Errorf("refetched with\n%v, the first query was\n%v", last, first)
+			}
+			b.invalidate(1)
+			synctest.Wait()
+			b.wantQueries(2 + map[bool]int{true: 1}[tt.refetch]) // served once after the refetch
+		})
+	}
+	chainOnly(t, "not through the plugin chain", func(t *testing.T) {
+		b := newCoherentCache(t, "cache")
+		b.vouched(address(1, 5), 1)
+		b.query("w. A")
+		b.query("w. A")
+		b.invalidate(1)
+		synctest.Wait()
+		b.wantQueries(1)
+	})
+}
+
+// TestRefetchIsBounded has many popular answers invalidated at once.
+func TestRefetchIsBounded(t *testing.T) {
+	wireOnly(t, "many", func(t *testing.T) {
+		b := newCoherentCache(t, "cache")
+		b.vouched("NOERROR; w. 5 IN A 192.0.2.1", 1)
+		const n = maxRefetching + 40
+		b.upstream(func(ctx context.Context, w dns.ResponseWriter, r *dns.Msg) (int, error) {
+			vouch(ctx, r, b.session, 1)
+			return 0, w.WriteMsg(replyTo(t, r, fmt.Sprintf("NOERROR; %s 5 IN A 192.0.2.1", r.Question[0].Name)))
+		})
+		for i := range n {
+			b.query(fmt.Sprintf("w%d. A", i))
+			b.query(fmt.Sprintf("w%d. A", i))
+		}
+		b.wantQueries(n)
+		b.slowly(time.Second, "SERVFAIL")
+		b.invalidate(1)
+		synctest.Wait()
+		b.wantQueries(n + maxRefetching)
+		c := b.counters("")
+		if got := [3]float64{value(t, c.refetches), value(t, c.skipped), value(t, c.invalidated)}; got != [3]float64{maxRefetching, 40, n} {
+			t.Errorf("refetches, skipped and invalidated %v, want %d, 40 and %d", got, maxRefetching, n)
+		}
+		time.Sleep(2 * time.Second)
+		synctest.Wait()
+		if left := refetching.Load(); left != 0 {
+			t.Errorf("%d refetches are in progress", left)
+		}
+	})
+}
+
+// TestRefetchJoined has a query wait for the answer that is being refetched.
+func TestRefetchJoined(t *testing.T) {
+	wireOnly(t, "joined", func(t *testing.T) {
+		b := newCoherentCache(t, "cache")
+		b.vouched(address(1, 5), 1)
+		b.query("w. A")
+		b.query("w. A")
+		b.slowly(time.Second, address(2, 5))
+		b.invalidate(1)
+		b.want("w. A", address(2, 5))
+		b.wantQueries(2)
+	})
+}
