@@ -10,6 +10,19 @@ type topic struct {
 	queued      bool // in Registry.advanced
 }
 
+// topicOf returns the topic of a Generation, nil if it has a watcher that is not the registry's.
+func (r *Registry) topicOf(g Generation) *topic {
+	unused := r.spare.Get().(*topic)
+	t, ours := g.Watch(unused).(*topic)
+	if t != unused {
+		r.spare.Put(unused)
+	}
+	if !ours || t.registry != r {
+		return nil
+	}
+	return t
+}
+
 // Advanced implements the watcher of a Generation.
 func (t *topic) Advanced() {
 	r := t.registry
@@ -110,17 +123,10 @@ func shortened(all []*Subscriber) []*Subscriber {
 // overtakes the answer.
 func (s *Subscriber) Subscribe(g Generation) (handle uint64) {
 	r := s.registry
-	unused := r.spare.Get().(*topic)
-	t, ours := g.Watch(unused).(*topic)
-	if t != unused {
-		r.spare.Put(unused)
-	}
-	if !ours || t.registry != r {
-		return 0
-	}
+	t := r.topicOf(g)
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if s.closed {
+	if t == nil || s.closed {
 		return 0
 	}
 	if _, has := s.topics[t]; has {
