@@ -52,7 +52,7 @@ const (
 	headerLen  = 12
 	tlvHead    = 4
 	numberLen  = 8
-	MaxHandles = 4 // of an answer
+	MaxHandles = 6 // of an answer
 
 	// MaxInvalidated is the maximum number of handles in a message.
 	MaxInvalidated = 4096
