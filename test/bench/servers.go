@@ -64,6 +64,7 @@ type bench struct {
 	upstreams  []*process  // upstream servers of these, or of the setups
 
 	searchAPI *process         // an API server with the small cluster and its pods
+	searchURL string           // of that server
 	small     []*server        // cluster DNS servers of the small cluster
 	search    []*searchServers // setups of the part search
 
