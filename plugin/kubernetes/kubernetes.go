@@ -70,6 +70,7 @@ type records interface {
 	Imports() []*index.Entry
 	ClusterID() index.Symbol
 	HasNamespace(name string) bool
+	HasWaits() bool
 	ServicesByIP(a netip.Addr) []*index.Service
 	SlicesByIP(a netip.Addr) []*index.Slice
 	PodsByIP(a netip.Addr) []*index.Pod
@@ -108,6 +109,7 @@ type options struct {
 	preferCluster  bool           // prefer the endpoints of headless ServiceImports in this cluster
 	clusterID      index.Symbol   // ID of this cluster; zero for that of its ClusterProperty
 	trust          []netip.Prefix // trusted senders of the caller option; nil for privateRanges
+	coherent       bool           // sessions are offered to node caches
 }
 
 // podMode is the mode of option pods, for names such as 1-2-3-4.ns.pod.zone.
@@ -236,6 +238,7 @@ func (k *Kubernetes) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.
 		return plugin.NextOrFailure(k.Name(), k.Next, withFallthrough(ctx), w, r)
 	}
 	k.mayUseCaller(&q, &f)
+	q.waits = f.waits
 	switch {
 	case !f.isFixed(q.qtype) && !synced:
 		a.m.Rcode = dns.RcodeServerFailure

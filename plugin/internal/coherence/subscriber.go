@@ -8,6 +8,7 @@ type topic struct {
 	number      uint64 // 0 before the first subscription
 	subscribers []*Subscriber
 	queued      bool // in Registry.advanced
+	waiters     waiters
 }
 
 // topicOf returns the topic of a Generation, nil if it has a watcher that is not the registry's.
@@ -25,6 +26,7 @@ func (r *Registry) topicOf(g Generation) *topic {
 
 // Advanced implements the watcher of a Generation.
 func (t *topic) Advanced() {
+	t.callWaiters()
 	r := t.registry
 	r.mu.Lock()
 	defer r.mu.Unlock()
