@@ -24,9 +24,14 @@ func (r *Registry) topicOf(g Generation) *topic {
 	return t
 }
 
-// Advanced implements the watcher of a Generation.
+// Advanced implements the watcher of a Generation. Sessions are notified first: calls of Waiters take longer.
 func (t *topic) Advanced() {
+	t.queue()
 	t.callWaiters()
+}
+
+// queue has the notifier end the subscriptions.
+func (t *topic) queue() {
 	r := t.registry
 	r.mu.Lock()
 	defer r.mu.Unlock()
