@@ -23,7 +23,7 @@ const coherenceMode = "node-caches"
 
 // coherenceJob is a job of simulated node caches.
 type coherenceJob struct {
-	API       string // URL
+	Writes    string // URL for objects to write
 	Namespace string
 	Cluster   int // port of cluster DNS
 	Sessions  int
@@ -37,11 +37,10 @@ type coherenceJob struct {
 	Metrics int // port
 }
 
-// changeTimes are times until all node caches had a change.
+// changeTimes are times from the request to write a change until the answer of a node cache has it.
 type changeTimes struct {
-	Written []time.Duration // each node cache, since the API server had acknowledged it; 0 if it had the change before
-	Request []time.Duration // since the request to the API server
-	Node    []time.Duration // the node cache that is a program, like Written
+	Every   []time.Duration // of all node caches
+	Program []time.Duration // of the one that is a program
 }
 
 // coherenceDone is the result of a job.
@@ -92,68 +91,62 @@ func runNodeCaches(ctx context.Context, job coherenceJob) (done coherenceDone, e
 // movingName is the headless Service whose endpoint changes.
 const movingName = "moving"
 
-// write sends an object to the API server.
-func (j *coherenceJob) write(ctx context.Context, method, path, contentType string, object any) error {
-	body, err := json.Marshal(object)
+// object is an object of the API in JSON.
+type object map[string]any
+
+// write writes an object.
+func (j *coherenceJob) write(ctx context.Context, o object) error {
+	body, err := json.Marshal(o)
 	if err != nil {
 		return err
 	}
-	request, err := http.NewRequestWithContext(ctx, method, j.API+path, bytes.NewReader(body))
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, j.Writes, bytes.NewReader(body))
 	if err != nil {
 		return err
 	}
-	request.Header.Set("Content-Type", contentType)
 	response, err := http.DefaultClient.Do(request)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = response.Body.Close() }()
 	text, err := io.ReadAll(response.Body)
-	if err == nil && response.StatusCode >= 300 {
-		err = fmt.Errorf("%s %s: %s: %s", method, path, response.Status, text)
+	if err == nil && response.StatusCode != http.StatusOK {
+		err = fmt.Errorf("write %s: %s: %s", o["kind"], response.Status, text)
 	}
 	return err
 }
 
-// object is one in JSON.
-type object map[string]any
-
-// createService creates a headless Service, or one with an address of the API server's choice.
-func (j *coherenceJob) createService(ctx context.Context, name string, headless bool) error {
-	spec := object{"ports": []object{{"name": "http", "port": 80, "protocol": "TCP"}}}
-	if headless {
-		spec["clusterIP"] = "None"
-	}
-	return j.write(ctx, http.MethodPost, "/api/v1/namespaces/"+j.Namespace+"/services", "application/json", object{
-		"apiVersion": "v1", "kind": "Service", "metadata": object{"name": name}, "spec": spec,
+// createService creates a Service with an address, "None" for a headless one.
+func (j *coherenceJob) createService(ctx context.Context, name, address string) error {
+	return j.write(ctx, object{
+		"apiVersion": "v1", "kind": "Service", "metadata": object{"namespace": j.Namespace, "name": name}, "spec": object{
+			"type": "ClusterIP", "clusterIP": address, "clusterIPs": []any{address}, "ipFamilies": []any{"IPv4"}, "ipFamilyPolicy": "SingleStack",
+			"ports": []any{object{"name": "http", "port": 80, "protocol": "TCP", "targetPort": 80}},
+		},
 	})
-}
-
-func (j *coherenceJob) slicesPath() string {
-	return "/apis/discovery.k8s.io/v1/namespaces/" + j.Namespace + "/endpointslices"
 }
 
 // createMoving creates the Service whose endpoint moves, with its first address.
 func (j *coherenceJob) createMoving(ctx context.Context) error {
-	if err := j.createService(ctx, movingName, true); err != nil {
+	if err := j.createService(ctx, movingName, "None"); err != nil {
 		return err
 	}
-	return j.write(ctx, http.MethodPost, j.slicesPath(), "application/json", object{
-		"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
-		"metadata":  object{"name": movingName, "labels": object{"kubernetes.io/service-name": movingName}},
-		"ports":     []object{{"name": "http", "port": 80, "protocol": "TCP"}},
-		"endpoints": []object{{"addresses": []string{movingAddress(0)}, "conditions": object{"ready": true}}},
-	})
+	return j.move(ctx, 0)
 }
 
 // move gives the endpoint its n-th address.
 func (j *coherenceJob) move(ctx context.Context, n int) error {
-	return j.write(ctx, http.MethodPatch, j.slicesPath()+"/"+movingName, "application/merge-patch+json", object{
-		"endpoints": []object{{"addresses": []string{movingAddress(n)}, "conditions": object{"ready": true}}},
+	return j.write(ctx, object{
+		"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
+		"metadata":  object{"namespace": j.Namespace, "name": movingName, "labels": object{"kubernetes.io/service-name": movingName}},
+		"ports":     []any{object{"name": "http", "port": 80, "protocol": "TCP"}},
+		"endpoints": []any{object{"addresses": []any{movingAddress(n)}, "conditions": object{"ready": true}}},
 	})
 }
 
 func movingAddress(n int) string { return fmt.Sprintf("10.200.%d.%d", n/250, 1+n%250) }
+
+func createdAddress(n int) string { return fmt.Sprintf("10.97.%d.%d", n/250, 1+n%250) }
 
 func (j *coherenceJob) fqdn(name string) string {
 	return name + "." + j.Namespace + ".svc.cluster.local."
@@ -184,7 +177,8 @@ func (j *coherenceJob) runChanges(ctx context.Context) (changes, creations chang
 		return changes, creations, err
 	}
 	for n := 1; n <= j.Changes; n++ {
-		err := r.measure(ctx, &changes, func() error { return j.move(ctx, n) }, func(result string) bool { return result == "NOERROR "+movingAddress(n) })
+		err := r.measure(ctx, &changes, func() error { return j.move(ctx, n) },
+			func(result string) bool { return result == "NOERROR "+movingAddress(n) })
 		if err != nil {
 			return changes, creations, fmt.Errorf("change %d: %w", n, err)
 		}
@@ -194,8 +188,8 @@ func (j *coherenceJob) runChanges(ctx context.Context) (changes, creations chang
 		if err := r.watch(ctx, j.fqdn(name), "NXDOMAIN"); err != nil {
 			return changes, creations, fmt.Errorf("%s: %w", name, err)
 		}
-		err := r.measure(ctx, &creations, func() error { return j.createService(ctx, name, false) },
-			func(result string) bool { return strings.HasPrefix(result, "NOERROR 10.") })
+		err := r.measure(ctx, &creations, func() error { return j.createService(ctx, name, createdAddress(n)) },
+			func(result string) bool { return result == "NOERROR "+createdAddress(n) })
 		if err != nil {
 			return changes, creations, fmt.Errorf("%s: %w", name, err)
 		}
@@ -257,16 +251,14 @@ func (r *changeRun) measure(ctx context.Context, times *changeTimes, change func
 	if err := change(); err != nil {
 		return err
 	}
-	written := time.Now()
 	at, err := r.await(ctx, has)
 	if err != nil {
 		return err
 	}
 	for i, t := range at {
-		since := max(t.Sub(written), 0)
-		times.Written, times.Request = append(times.Written, since), append(times.Request, t.Sub(requested))
+		times.Every = append(times.Every, t.Sub(requested))
 		if i == r.Sessions {
-			times.Node = append(times.Node, since)
+			times.Program = append(times.Program, t.Sub(requested))
 		}
 	}
 	return nil
@@ -287,7 +279,8 @@ func (r *changeRun) await(ctx context.Context, has func(result string) bool) ([]
 		case err := <-r.failures:
 			return nil, err
 		case <-timeout.C:
-			return nil, fmt.Errorf("%d of %d node caches, the first %d, do not have it after %s", missing, len(at), slices.IndexFunc(at, time.Time.IsZero), changeTimeout)
+			first := slices.IndexFunc(at, time.Time.IsZero)
+			return nil, fmt.Errorf("%d of %d node caches, the first %d, do not have it after %s", missing, len(at), first, changeTimeout)
 		case <-ctx.Done():
 			return nil, context.Cause(ctx)
 		}

@@ -14,7 +14,6 @@ func (b *bench) startSmallAPI(ctx context.Context) (url, resolvConf string, err 
 	if b.searchAPI, url, err = b.startAPI(ctx, searchCluster, true); err != nil {
 		return "", "", err
 	}
-	b.searchURL = url
 	resolvConf = filepath.Join(b.folder, "resolv.conf")
 	text := "nameserver 127.0.0.1\nsearch " + strings.TrimSuffix(hostDomain, ".") + "\n"
 	return url, resolvConf, os.WriteFile(resolvConf, []byte(text), 0o644)
