@@ -7,7 +7,6 @@ import (
 	"os"
 	"slices"
 	"strings"
-	"time"
 )
 
 // The figures of the setups in the part coherence.
