@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"os"
@@ -14,8 +15,8 @@ import (
 	"syscall"
 	"time"
 
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes/scheme"
 
 	"github.com/nearside-dns/nearside/test/bench/generated"
 	"github.com/nearside-dns/nearside/test/kubeapi"
@@ -74,10 +75,12 @@ func serveAPI(argument string) error {
 type writer struct{ api *kubeapi.Server }
 
 func (w writer) ServeHTTP(response http.ResponseWriter, request *http.Request) {
-	var o unstructured.Unstructured
-	err := json.NewDecoder(request.Body).Decode(&o)
+	body, err := io.ReadAll(request.Body)
 	if err == nil {
-		err = w.api.Put(&o)
+		var o runtime.Object
+		if o, _, err = scheme.Codecs.UniversalDeserializer().Decode(body, nil, nil); err == nil {
+			err = w.api.Put(o)
+		}
 	}
 	if err != nil {
 		http.Error(response, err.Error(), http.StatusInternalServerError)
