@@ -26,7 +26,7 @@ const (
 	handleSize     = 8
 	sessionID      = 1                // of Session requests; queries have others
 	sessionRepeats = 10 * time.Second // between two of them
-	sessionTimeout = 60 * time.Second // without a message
+	sessionTimeout = 60 * time.Second // for the messages before run
 )
 
 // sessionRequest is a Session request with its length.
@@ -55,6 +55,9 @@ func openSession(port int) (s *simulated, err error) {
 		return nil, err
 	}
 	s = &simulated{conn: conn, in: bufio.NewReaderSize(conn, 512), lastRequest: time.Now()}
+	if err := conn.SetDeadline(time.Now().Add(sessionTimeout)); err != nil {
+		return nil, errors.Join(err, conn.Close())
+	}
 	if _, err := conn.Write(sessionRequest); err != nil {
 		return nil, errors.Join(err, conn.Close())
 	}
@@ -70,9 +73,6 @@ func openSession(port int) (s *simulated, err error) {
 
 // read returns the next message, which is valid until the next call.
 func (s *simulated) read() ([]byte, error) {
-	if err := s.conn.SetReadDeadline(time.Now().Add(sessionTimeout)); err != nil {
-		return nil, err
-	}
 	length, err := s.in.Peek(2)
 	if err != nil {
 		return nil, err
@@ -99,8 +99,12 @@ func primaryTLV(m []byte) (tlv int, data []byte) {
 	return int(binary.BigEndian.Uint16(m)), data[:binary.BigEndian.Uint16(m[2:])]
 }
 
-// run processes messages until the connection ends. A request every sessionRepeats keeps the session alive.
+// run processes messages until the connection ends. A request every sessionRepeats keeps the session alive. A deadline for
+// each message would cost more than the message.
 func (s *simulated) run() error {
+	if err := s.conn.SetDeadline(time.Time{}); err != nil {
+		return err
+	}
 	for {
 		m, err := s.read()
 		if err != nil {
