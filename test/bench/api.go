@@ -4,7 +4,9 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net"
+	"net/http"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -14,6 +16,7 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes/scheme"
 
 	"github.com/nearside-dns/nearside/test/bench/generated"
 	"github.com/nearside-dns/nearside/test/kubeapi"
@@ -28,7 +31,8 @@ type apiJob struct {
 	Folder  string // for its files
 	Address string
 	Cluster generated.Cluster
-	Pods    bool // the clients of search paths as well
+	Pods    bool   // the clients of search paths as well
+	Writes  string // address at which it accepts objects to write
 }
 
 // loadAtOnce is how many objects are made before they are loaded.
@@ -52,6 +56,11 @@ func serveAPI(argument string) error {
 	if err := loadCluster(api, job.Cluster, job.Pods); err != nil {
 		return fmt.Errorf("API server: %w", err)
 	}
+	writes, err := net.Listen("tcp", job.Writes)
+	if err != nil {
+		return fmt.Errorf("API server: %w", err)
+	}
+	go func() { _ = http.Serve(writes, writer{api}) }() // #nosec G114 -- until the process is killed, for this program
 	fmt.Println("serving", api.URL())
 	for range relist {
 		if err := api.Expire(); err != nil {
@@ -60,6 +69,22 @@ func serveAPI(argument string) error {
 		api.DropWatches("")
 	}
 	return nil
+}
+
+// writer writes the object in the body of each request.
+type writer struct{ api *kubeapi.Server }
+
+func (w writer) ServeHTTP(response http.ResponseWriter, request *http.Request) {
+	body, err := io.ReadAll(request.Body)
+	if err == nil {
+		var o runtime.Object
+		if o, _, err = scheme.Codecs.UniversalDeserializer().Decode(body, nil, nil); err == nil {
+			err = w.api.Put(o)
+		}
+	}
+	if err != nil {
+		http.Error(response, err.Error(), http.StatusInternalServerError)
+	}
 }
 
 // loadCluster writes a cluster, and the clients of search paths if pods is true.
@@ -91,7 +116,7 @@ func (b *bench) startAPI(ctx context.Context, cluster generated.Cluster, pods bo
 		return nil, "", err
 	}
 	port := strconv.Itoa(freePort())
-	job := apiJob{Folder: filepath.Join(b.folder, "api-"+port), Address: net.JoinHostPort("127.0.0.1", port), Cluster: cluster, Pods: pods}
+	job := apiJob{Folder: filepath.Join(b.folder, "api-"+port), Address: net.JoinHostPort("127.0.0.1", port), Cluster: cluster, Pods: pods, Writes: addressAt(freePort())}
 	if err := os.Mkdir(job.Folder, 0o700); err != nil {
 		return nil, "", err
 	}
@@ -106,5 +131,6 @@ func (b *bench) startAPI(ctx context.Context, cluster generated.Cluster, pods bo
 		text, err := os.ReadFile(p.logs)
 		return err == nil && strings.Contains(string(text), "serving")
 	})
+	b.writes = "http://" + job.Writes
 	return p, "http://" + job.Address, err
 }

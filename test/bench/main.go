@@ -34,36 +34,39 @@ func main() {
 
 // The parts of a run.
 const (
-	partHits     = "hits"
-	partCluster  = "cluster"
-	partTopology = "topology"
-	partImports  = "imports"
-	partMemory   = "memory"
-	partMisses   = "misses"
-	partSearch   = "search"
-	partTCP      = "tcp"
-	partRates    = "rates"
-	partStall    = "stall"
-	partNode     = "node"
-	partWaiting  = "waiting"
-	partCores    = "cores"
+	partHits      = "hits"
+	partCluster   = "cluster"
+	partTopology  = "topology"
+	partImports   = "imports"
+	partMemory    = "memory"
+	partMisses    = "misses"
+	partSearch    = "search"
+	partTCP       = "tcp"
+	partRates     = "rates"
+	partStall     = "stall"
+	partNode      = "node"
+	partWaiting   = "waiting"
+	partCores     = "cores"
+	partCoherence = "coherence"
 )
 
 var everyPart = []string{partHits, partCluster, partTopology, partImports, partMemory, partMisses, partSearch, partTCP, partRates,
-	partStall, partNode, partWaiting, partCores}
+	partStall, partNode, partWaiting, partCores, partCoherence}
 
 // settings are the settings of a run.
 type settings struct {
-	cluster generated.Cluster
-	parts   []string
-	queries int    // of a kind of cluster names, for each server and round
-	hits    int    // queries of a kind of cache hits, for each server and round
-	misses  int    // queries, for each server and round
-	lookups int    // of pods, for each setup and round
-	near    bool   // the upstream server of misses acknowledges at once
-	seconds int    // of each measurement at a rate
-	rounds  int    // all servers are measured in each, in turn
-	profile string // for CPU profiles, "" for none
+	cluster  generated.Cluster
+	parts    []string
+	queries  int    // of a kind of cluster names, for each server and round
+	hits     int    // queries of a kind of cache hits, for each server and round
+	misses   int    // queries, for each server and round
+	lookups  int    // of pods, for each setup and round
+	near     bool   // the upstream server of misses acknowledges at once
+	seconds  int    // of each measurement at a rate
+	rounds   int    // all servers are measured in each, in turn
+	changes  int    // of an EndpointSlice, in the part coherence
+	sessions int    // simulated, in the part coherence
+	profile  string // for CPU profiles, "" for none
 }
 
 func (s settings) has(part string) bool { return slices.Contains(s.parts, part) }
@@ -75,13 +78,13 @@ func (s settings) needsCluster() bool {
 
 // needsAPI reports whether a part needs an API server.
 func (s settings) needsAPI() bool {
-	return s.needsCluster() || s.has(partSearch) || s.has(partTCP) || s.has(partStall) || s.has(partNode)
+	return s.needsCluster() || s.has(partSearch) || s.has(partTCP) || s.has(partStall) || s.has(partNode) || s.has(partCoherence)
 }
 
 // needsDNSPerf reports whether dnsperf generates the load of a part.
 func (s settings) needsDNSPerf() bool {
 	return s.has(partHits) || s.has(partCluster) || s.has(partTopology) || s.has(partImports) || s.has(partMisses) || s.has(partTCP) || s.has(partRates) ||
-		s.has(partNode) || s.has(partCores)
+		s.has(partNode) || s.has(partCores) || s.has(partCoherence)
 }
 
 func run(ctx context.Context, args []string) error {
@@ -96,6 +99,9 @@ func run(ctx context.Context, args []string) error {
 	}
 	if len(args) == 2 && args[0] == podsMode {
 		return servePods(ctx, args[1], os.Stdout)
+	}
+	if len(args) == 2 && args[0] == coherenceMode {
+		return serveNodeCaches(ctx, args[1], os.Stdout)
 	}
 	if len(args) == 1 && args[0] == tcpMode {
 		return serveTCPJob(os.Stdin, os.Stdout)
@@ -134,6 +140,8 @@ func parse(args []string) (settings, error) {
 	flags.BoolVar(&s.near, "near", false, "misses: the upstream server acknowledges at once, as one that is near but takes 20 ms to answer")
 	flags.IntVar(&s.seconds, "seconds", 10, "`number` of seconds of each measurement in the parts with a low rate")
 	flags.IntVar(&s.rounds, "rounds", 5, "`number` of rounds; the median is reported")
+	flags.IntVar(&s.changes, "changes", 1000, "coherence: `number` of changes of an EndpointSlice; a fifth as many Services are created")
+	flags.IntVar(&s.sessions, "sessions", fleetSessions, "coherence: `number` of simulated node caches of one cluster DNS")
 	flags.StringVar(&s.profile, "profile", "", "`folder` for CPU profiles of nodecache and clusterdns, taken after the rounds")
 	flags.Func("only", "the `parts` to run, of "+strings.Join(everyPart, ",")+", with commas between them", func(v string) error {
 		s.parts = strings.Split(v, ",")
@@ -150,8 +158,8 @@ func parse(args []string) (settings, error) {
 	if flags.NArg() > 0 {
 		return s, fmt.Errorf("unknown argument %q", flags.Arg(0))
 	}
-	if min(s.rounds, s.queries, s.hits, s.misses, s.lookups, s.seconds) < 1 {
-		return s, errors.New("rounds, queries, hits, misses, lookups and seconds: at least 1")
+	if min(s.rounds, s.queries, s.hits, s.misses, s.lookups, s.seconds, s.changes, s.sessions) < 1 {
+		return s, errors.New("rounds, queries, hits, misses, lookups, seconds, changes and sessions: at least 1")
 	}
 	if s.cluster.Imports < fewestImports {
 		return s, fmt.Errorf("imports: at least %d", fewestImports)

@@ -49,6 +49,7 @@ func (b *bench) measure(ctx context.Context) error {
 		{b.has(partNode), b.measureNode},
 		{b.has(partWaiting), b.measureWaiting},
 		{b.has(partCores), b.measureCores},
+		{b.has(partCoherence), b.measureCoherence},
 	} {
 		if !step.wanted {
 			continue

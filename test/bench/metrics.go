@@ -12,7 +12,10 @@ import (
 const requestsMetric = "coredns_dns_requests_total{"
 
 // requests returns the number of queries that the server on a metrics port has answered.
-func requests(port int) (float64, error) {
+func requests(port int) (float64, error) { return sample(port, requestsMetric) }
+
+// sample returns the sum of the samples of a metric of the server on a metrics port.
+func sample(port int, metric string) (float64, error) {
 	response, err := http.Get(fmt.Sprintf("http://127.0.0.1:%d/metrics", port))
 	if err != nil {
 		return 0, err
@@ -25,13 +28,13 @@ func requests(port int) (float64, error) {
 	if response.StatusCode != http.StatusOK {
 		return 0, fmt.Errorf("metrics: %s", response.Status)
 	}
-	return sumRequests(string(text))
+	return sumSamples(string(text), metric)
 }
 
-// sumRequests adds up the samples of requestsMetric in Prometheus' text format.
-func sumRequests(text string) (sum float64, err error) {
+// sumSamples adds up the samples of a metric in Prometheus' text format: the lines that begin with a text.
+func sumSamples(text, metric string) (sum float64, err error) {
 	for line := range strings.Lines(text) {
-		if !strings.HasPrefix(line, requestsMetric) {
+		if !strings.HasPrefix(line, metric) {
 			continue
 		}
 		line = strings.TrimSpace(line)

@@ -16,7 +16,7 @@ func TestSumRequests(t *testing.T) {
 		{"no number", "coredns_dns_requests_total{family=\"1\"} many\n", 0, true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			got, err := sumRequests(c.text)
+			got, err := sumSamples(c.text, requestsMetric)
 			if got != c.want || (err != nil) != c.bad {
 				t.Errorf("%v, error %v; want %v, error: %v", got, err, c.want, c.bad)
 			}

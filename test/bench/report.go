@@ -36,6 +36,7 @@ func (b *bench) report(w io.Writer) error {
 		{partNode, b.reportNode},
 		{partWaiting, b.reportWaiting},
 		{partCores, b.reportCores},
+		{partCoherence, b.reportCoherence},
 	} {
 		if b.has(part.name) {
 			part.report(&text)

@@ -20,6 +20,8 @@ type searchSetup struct {
 	cluster string // cluster DNS
 	// autopath is set if the node cache, or else cluster DNS, expands search lists.
 	autopath bool
+	// coherent is set if the node cache opens sessions with cluster DNS, which accepts many.
+	coherent bool
 	// ttl is the TTL of names of the cluster in seconds, 0 for that of kubeadm.
 	ttl int
 }
@@ -186,6 +188,9 @@ func (b *bench) startSetup(ctx context.Context, s *searchServers, api, resolvCon
 func (b *bench) startSearchCluster(ctx context.Context, s *searchServers, api, resolvConf string) error {
 	s.dns, s.metrics = &server{name: s.cluster, port: freePort()}, freePort()
 	more, path, args := b.profiled(s.dns), b.binary(s.cluster), []string{"-conf"}
+	if s.coherent {
+		more += manyConnections
+	}
 	if s.clusterExpands() {
 		more += "\n    autopath @kubernetes"
 		args = append(unshare(), "sh", "-c", `mount --bind "$0" /etc/resolv.conf && exec "$@"`, resolvConf, path, "-conf")
@@ -197,6 +202,9 @@ func (b *bench) startSearchCluster(ctx context.Context, s *searchServers, api, r
 	}
 	if s.ttl != 0 {
 		conf = strings.Replace(conf, "ttl 30", fmt.Sprintf("ttl %d", s.ttl), 1)
+	}
+	if s.coherent {
+		conf = strings.Replace(conf, allPods, allPods+coherentOption, 1)
 	}
 	if err := b.run(ctx, s.dns, path, conf, args...); err != nil {
 		return err
@@ -219,6 +227,9 @@ func (b *bench) startSearchNode(ctx context.Context, s *searchServers, api, reso
 	var expand, caller string
 	if s.node == nameNodeCache {
 		caller = fmt.Sprintf(nodeCaller, searchNode())
+	}
+	if s.coherent {
+		caller += coherentOption
 	}
 	if s.autopath {
 		expand = fmt.Sprintf(nodeAutopath, searchNode(), api, resolvConf)

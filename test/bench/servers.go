@@ -63,6 +63,7 @@ type bench struct {
 	procs      int         // GOMAXPROCS of new servers, which then use all cores; 0 for one core
 	upstreams  []*process  // upstream servers of these, or of the setups
 
+	writes    string           // URL of the last API server for objects to write
 	searchAPI *process         // an API server with the small cluster and its pods
 	small     []*server        // cluster DNS servers of the small cluster
 	search    []*searchServers // setups of the part search

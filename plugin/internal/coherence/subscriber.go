@@ -11,9 +11,27 @@ type topic struct {
 	waiters     waiters
 }
 
-// Advanced implements the watcher of a Generation.
+// topicOf returns the topic of a Generation, nil if it has a watcher that is not the registry's.
+func (r *Registry) topicOf(g Generation) *topic {
+	unused := r.spare.Get().(*topic)
+	t, ours := g.Watch(unused).(*topic)
+	if t != unused {
+		r.spare.Put(unused)
+	}
+	if !ours || t.registry != r {
+		return nil
+	}
+	return t
+}
+
+// Advanced implements the watcher of a Generation. Sessions are notified first: calls of Waiters take longer.
 func (t *topic) Advanced() {
+	t.queue()
 	t.callWaiters()
+}
+
+// queue has the notifier end the subscriptions.
+func (t *topic) queue() {
 	r := t.registry
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -106,19 +124,6 @@ func shortened(all []*Subscriber) []*Subscriber {
 	return all
 }
 
-// topicOf returns the topic of a Generation, nil if another registry watches it.
-func (r *Registry) topicOf(g Generation) *topic {
-	unused := r.spare.Get().(*topic)
-	t, ours := g.Watch(unused).(*topic)
-	if t != unused {
-		r.spare.Put(unused)
-	}
-	if !ours || t.registry != r {
-		return nil
-	}
-	return t
-}
-
 // Subscribe subscribes to a Generation, and returns its handle, 0 if a limit is reached or the session has ended. The caller
 // then checks whether the Generation has advanced since its answer was made: if so, it sends the handle and after it an
 // invalidation of its own. The connection is locked against Push until the answer is in its output, so that no invalidation
@@ -126,12 +131,9 @@ func (r *Registry) topicOf(g Generation) *topic {
 func (s *Subscriber) Subscribe(g Generation) (handle uint64) {
 	r := s.registry
 	t := r.topicOf(g)
-	if t == nil {
-		return 0
-	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if s.closed {
+	if t == nil || s.closed {
 		return 0
 	}
 	if _, has := s.topics[t]; has {
