@@ -24,6 +24,7 @@ type lookup struct {
 	entry    *answers.Entry
 	counters [3]answers.Counter // of the answer; unused ones are nil
 	viewed   bool               // the entry is for some callers only
+	beyond   bool               // the TTL has passed: a session vouches for the answer
 	wire     bool               // without a fresh entry: the wire handlers of the route may answer
 	keyLen   int
 }
@@ -32,7 +33,7 @@ type lookup struct {
 // formOf.
 func (l *lookup) find(s *server, in []byte, client netip.Addr, now time.Duration) bool {
 	q := &l.query
-	l.route, l.entry, l.counters, l.viewed, l.wire = nil, nil, [3]answers.Counter{}, false, false
+	l.route, l.entry, l.counters, l.viewed, l.beyond, l.wire = nil, nil, [3]answers.Counter{}, false, false, false
 	if !q.Parse(in) {
 		return false
 	}
@@ -49,7 +50,9 @@ func (l *lookup) find(s *server, in []byte, client netip.Addr, now time.Duration
 	if e == nil || q.Upper && !e.AnyCase || e.Waits && !l.waited || !e.Fresh(now) {
 		return false
 	}
-	return e.Popularity == nil || !e.Popularity.Count(now) || e.Popularity.Refreshing.Load() // else it is to be prefetched
+	l.beyond = e.Cached && e.Expires != 0 && now >= e.Expires
+	// Otherwise it is to be prefetched.
+	return e.Popularity == nil || !e.Popularity.Count(now) || e.Popularity.Refreshing.Load() || e.Vouched(now)
 }
 
 // findEntry finds the entry of a key, and the counters of the answer.
@@ -86,6 +89,9 @@ func (l *lookup) count() {
 		if c != nil {
 			c.Inc()
 		}
+	}
+	if l.beyond && l.route.counters.cache != nil {
+		l.route.counters.lookup().BeyondTTL.Inc()
 	}
 }
 

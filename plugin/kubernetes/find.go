@@ -76,18 +76,20 @@ func (k *Kubernetes) find(name, zone string, d *dependencies) result {
 		return result{kind: fixedName}
 	}
 	n, err := parseName(name, zone, k.grammar(imported))
-	if err != nil || !k.exposes(n.namespace) {
-		return result{}
-	}
 	switch {
-	case n.kind == labelPod && (k.pods == podsDisabled || imported):
+	case err != nil || !k.selects(n.namespace) || n.kind == labelPod && (k.pods == podsDisabled || imported):
+		return result{}
+	case n.object != "" && n.kind != labelPod:
+		return k.findService(n, d)
+	}
+	d.onNamespace(n.namespace)
+	switch {
+	case !k.index.HasNamespace(n.namespace):
 		return result{}
 	case n.object == "":
 		return result{kind: emptyName}
-	case n.kind == labelPod:
-		return k.findPod(n, d)
 	default:
-		return k.findService(n, d)
+		return k.findPod(n, d)
 	}
 }
 
@@ -141,8 +143,11 @@ func (k *Kubernetes) findService(n objectName, d *dependencies) result {
 	}
 }
 
-// in returns the Service or ServiceImport of the name, or nil.
+// in returns the Service or ServiceImport of the name, nil if it or its namespace does not exist.
 func (n *objectName) in(ix records) *index.Entry {
+	if !ix.HasNamespace(n.namespace) {
+		return nil
+	}
 	if n.imported {
 		return ix.Import(n.namespace, n.object)
 	}

@@ -83,10 +83,12 @@ type Cache interface {
 	Counters(server string) CacheCounters
 }
 
-// CacheCounters count the lookups of a cache; Hits by answers.Kind.
+// CacheCounters count the lookups of a cache; Hits by answers.Kind. BeyondTTL counts those hits whose TTL has passed, while a
+// session vouches for the answer.
 type CacheCounters struct {
 	Requests, Misses prometheus.Counter
 	Hits             [2]prometheus.Counter
+	BeyondTTL        prometheus.Counter
 }
 
 // Searcher is a plugin that expands some names by the search list of the client.

@@ -21,12 +21,12 @@ type waiters struct {
 // Wait makes a Waiter, which does not wait yet, wait until a Generation advances beyond a number. It returns false if the
 // Generation has advanced already, or has a watcher that is not the registry's: Func is not called then.
 func (r *Registry) Wait(g Generation, number uint64, w *Waiter) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	t, ours := g.Watch(r.newTopic()).(*topic)
-	if !ours || t.registry != r {
+	t := r.topicOf(g)
+	if t == nil {
 		return false
 	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	w.topic, w.prev, w.next = t, nil, t.waiters.first
 	if w.next != nil {
 		w.next.prev = w
