@@ -17,6 +17,9 @@ const (
 
 	// framesLen is the number of bytes of answers that are sent by a system call.
 	framesLen = 32 << 10
+
+	// optionsLen is the capacity in bytes for the EDNS options of an answer. Those of a stored answer are short.
+	optionsLen = 128
 )
 
 // defaultMaxTCPQueries is the limit of queries on a connection that the server of miekg/dns has for MaxTCPQueries 0.
@@ -39,6 +42,7 @@ type frames struct {
 func (f *frames) init() {
 	// With room for a copy of the records of the last answer, to shuffle them.
 	f.out, f.random = make([]byte, 0, framesLen+maxHitLen), newRandom()
+	f.options = make([]byte, 0, optionsLen)
 }
 
 // serve reads and handles the queries of a connection that is ready.
@@ -328,7 +332,7 @@ func (f *frames) appendNotified(c *connection, s *server, query []byte) *answers
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	form := c.appendNotified(s, &f.lookup, query, &f.patch, &f.random)
+	form := c.appendNotified(s, &f.lookup, query, f.options, &f.patch, &f.random)
 	if len(c.out) > framesLen {
 		c.flush()
 	}

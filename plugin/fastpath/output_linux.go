@@ -37,11 +37,16 @@ func (c *connection) answerWith(b *batch.Batch, r *request, e *answers.Entry, p 
 	if form == nil {
 		return false
 	}
+	r.countOverTCP(e, form)
+	return true
+}
+
+// countOverTCP counts the answer to a query over TCP.
+func (r *request) countOverTCP(e *answers.Entry, form *answers.Answer) {
 	var h hit
 	h.set(r.route.counters, e, &r.Query, form.Rcode(), r.Client, len(r.Packed))
 	h.protocol, h.counted = protocolTCP, r.wire != nil
 	h.count(answers.Now() - r.received)
-	return true
 }
 
 // append appends the answer of an entry to the output, and returns its form, nil if the entry has none for the client.

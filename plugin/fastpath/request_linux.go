@@ -32,6 +32,7 @@ type request struct {
 	block.WireQuery
 	received time.Duration // on the clock of answers.Now
 	result   any           // of the wire handlers, for the plugin chain
+	shared   bool          // the stored answer is that of all callers
 
 	chain  *chain
 	client *client

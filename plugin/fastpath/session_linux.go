@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
+	"github.com/nearside-dns/nearside/plugin/internal/batch"
 	"github.com/nearside-dns/nearside/plugin/internal/coherence"
 	"github.com/nearside-dns/nearside/plugin/internal/dso"
 )
@@ -19,7 +20,7 @@ const (
 	sessionSilence    = 2 * keepaliveInterval
 	keepaliveInterval = 15 * time.Second
 
-	// sessionUserTimeout is the time in which the peer's kernel has to acknowledge what was sent on a session. A node that
+	// sessionUserTimeout is the time in which the kernel of the client has to acknowledge the messages of a session. A node that
 	// has lost its network does not close connections.
 	sessionUserTimeout = 10 * time.Second
 
@@ -240,14 +241,14 @@ func isByGeneration(e *answers.Entry) bool {
 }
 
 // appendNotified appends the stored answer of a lookup to the output, with handles, and behind it their invalidation if the
-// answer has ended meanwhile. It returns the form of the answer, nil if the answer has no handles. The mutex is locked.
-func (c *connection) appendNotified(s *server, l *lookup, query []byte, p *answers.Patch, random *random) *answers.Answer {
+// answer has ended meanwhile. options is a buffer for EDNS options. It returns the form of the answer, nil if the answer has no
+// handles. The mutex is locked.
+func (c *connection) appendNotified(s *server, l *lookup, query, options []byte, p *answers.Patch, random *random) *answers.Answer {
 	var buf [dso.MaxHandles]uint64
 	handles := c.handles(s, l, buf[:0])
 	if len(handles) == 0 {
 		return nil
 	}
-	var options [128]byte
 	patch := *p // the reply without handles has the other one
 	p = &patch
 	p.Options = appendHandles(append(options[:0], p.Options...), handles)
@@ -273,6 +274,28 @@ func appendHandles(options []byte, handles []uint64) []byte {
 
 // notified is the destination of the replies to queries with a request for notification on a connection with a session.
 type notified struct{ *connection }
+
+// answer implements destination. The answer has handles if it is that of all callers, or if the query has the caller's name.
+func (n *notified) answer(b *batch.Batch, r *request, e *answers.Entry, p *answers.Patch) bool {
+	if form := n.appendEntry(b, r, e, p); form != nil {
+		r.countOverTCP(e, form)
+		return true
+	}
+	return n.connection.answer(b, r, e, p)
+}
+
+// appendEntry appends the answer of an entry with handles to the output, and returns its form, nil if it has no handles.
+func (n *notified) appendEntry(b *batch.Batch, r *request, e *answers.Entry, p *answers.Patch) *answers.Answer {
+	c := n.connection
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	l := lookup{route: r.route, entry: e, query: r.Query, viewed: !r.shared}
+	form := c.appendNotified(r.server, &l, r.Packed, nil, p, &c.random)
+	if form != nil {
+		b.Add(c)
+	}
+	return form
+}
 
 // notifiedReply is the destination of the plugin chain's reply to such a query.
 type notifiedReply struct {
@@ -309,7 +332,7 @@ func (n *notifiedReply) sendStored(reply []byte) bool {
 		return false
 	}
 	p := l.entry.Patch(now)
-	if c.appendNotified(n.server, &l, n.query, &p, &c.random) == nil {
+	if c.appendNotified(n.server, &l, n.query, nil, &p, &c.random) == nil {
 		return false
 	}
 	c.flush()

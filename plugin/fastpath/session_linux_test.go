@@ -2,230 +2,18 @@ package fastpath
 
 import (
 	"encoding/binary"
-	"errors"
 	"io"
 	"net"
 	"net/netip"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/miekg/dns"
 
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
-	"github.com/nearside-dns/nearside/plugin/internal/caller"
 	"github.com/nearside-dns/nearside/plugin/internal/coherence"
 	"github.com/nearside-dns/nearside/plugin/internal/dso"
 )
-
-// generation is a coherence.Generation.
-type generation struct {
-	number  atomic.Uint64
-	mu      sync.Mutex
-	watcher interface{ Advanced() }
-}
-
-func (g *generation) Load() uint64 { return g.number.Load() }
-
-func (g *generation) Watch(w interface{ Advanced() }) interface{ Advanced() } {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.watcher == nil {
-		g.watcher = w
-	}
-	return g.watcher
-}
-
-func (g *generation) advance() {
-	g.number.Add(1)
-	g.mu.Lock()
-	w := g.watcher
-	g.mu.Unlock()
-	if w != nil {
-		w.Advanced()
-	}
-}
-
-// bound returns the Bounds of an answer that depends on the present numbers of some Generations.
-func bound(all ...answers.Generation) (v answers.Validity) {
-	for _, g := range all {
-		v.DependOn(g)
-	}
-	return v
-}
-
-// offer makes the process accept sessions during a test.
-func offer(t *testing.T) (withdraw func()) {
-	t.Helper()
-	withdraw = coherence.Process.Offer(func() bool { return true })
-	t.Cleanup(withdraw)
-	return withdraw
-}
-
-// storeAnswer stores the answer with some addresses for a name.
-func storeAnswer(t testing.TB, keyspace *answers.Keyspace, name string, count int, e *answers.Entry) {
-	t.Helper()
-	reply := addressReply(name, count)
-	if e.Views == nil {
-		if err := e.Fill(reply); err != nil {
-			t.Fatal(err)
-		}
-	}
-	var q answers.Query
-	packed, ok := q.FromMsg(make([]byte, 0, answers.MaxQuery), reply)
-	if !ok {
-		t.Fatal("no key")
-	}
-	e.Stored = answers.Now()
-	answers.Shared.Put(keyspace, keyspace.Key(nil, packed, &q), e)
-}
-
-// sessionClient is the client of a connection with a session.
-type sessionClient struct {
-	net.Conn
-	t testing.TB
-}
-
-func dialSession(t *testing.T, address string) *sessionClient {
-	t.Helper()
-	c := &sessionClient{dialTCP(t, address), t}
-	c.send(dso.AppendSessionRequest(nil, 1))
-	if m := c.next(); m.ID != 1 || !m.Response || m.Rcode != dso.NoError {
-		t.Fatalf("response %+v", m)
-	}
-	return c
-}
-
-// send sends a message.
-func (c *sessionClient) send(message []byte) {
-	c.t.Helper()
-	if _, err := c.Write(appendMessage(nil, message)); err != nil {
-		c.t.Fatal(err)
-	}
-}
-
-// read returns the next message that is no heartbeat.
-func (c *sessionClient) read() ([]byte, error) {
-	for {
-		var length [2]byte
-		if _, err := io.ReadFull(c.Conn, length[:]); err != nil {
-			return nil, err
-		}
-		b := make([]byte, binary.BigEndian.Uint16(length[:]))
-		if _, err := io.ReadFull(c.Conn, b); err != nil {
-			return nil, err
-		}
-		if m, err := dso.Parse(b); dso.IsDSO(b) && err == nil {
-			if primary, _ := m.Primary(); primary.Type == dso.Heartbeat {
-				continue
-			}
-		}
-		return b, nil
-	}
-}
-
-// next returns the next DSO message that is no heartbeat.
-func (c *sessionClient) next() dso.Message {
-	c.t.Helper()
-	b, err := c.read()
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	if !dso.IsDSO(b) {
-		c.t.Fatalf("no DSO message: % x", b)
-	}
-	m, err := dso.Parse(b)
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	return m
-}
-
-// invalidated returns the handles of the next message, which is an invalidation.
-func (c *sessionClient) invalidated() []uint64 {
-	c.t.Helper()
-	m := c.next()
-	primary, _ := m.Primary()
-	handles, ok := dso.ReadHandles(nil, primary.Data)
-	if primary.Type != dso.Invalidate || !m.Unidirectional() || !ok {
-		c.t.Fatalf("%+v, want an invalidation", m)
-	}
-	return handles
-}
-
-// notify makes a query request notification.
-func notify(m *dns.Msg) {
-	m.SetEdns0(1232, false)
-	m.IsEdns0().Option = append(m.IsEdns0().Option, &dns.EDNS0_LOCAL{Code: dso.OptionCode})
-}
-
-// ask sends a query and returns the answer, which is the next message, with its handles.
-func (c *sessionClient) ask(name string, change ...func(*dns.Msg)) (*dns.Msg, []uint64) {
-	c.t.Helper()
-	q := new(dns.Msg).SetQuestion(name, dns.TypeA)
-	for _, f := range change {
-		f(q)
-	}
-	b, err := q.Pack()
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	c.send(b)
-	if b, err = c.read(); err != nil {
-		c.t.Fatal(err)
-	}
-	return c.answer(b)
-}
-
-// answer parses an answer.
-func (c *sessionClient) answer(b []byte) (m *dns.Msg, handles []uint64) {
-	c.t.Helper()
-	m = new(dns.Msg)
-	if err := m.Unpack(b); err != nil || dso.IsDSO(b) {
-		c.t.Fatalf("no answer: %v: % x", err, b)
-	}
-	if opt := m.IsEdns0(); opt != nil {
-		for _, o := range opt.Option {
-			if local, ok := o.(*dns.EDNS0_LOCAL); ok && local.Code == dso.OptionCode {
-				if handles, ok = dso.ReadHandles(handles, local.Data); !ok {
-					c.t.Fatalf("option % x", local.Data)
-				}
-			}
-		}
-	}
-	return m, handles
-}
-
-// wantEnd checks that the connection ends.
-func (c *sessionClient) wantEnd() {
-	c.t.Helper()
-	var timeout net.Error
-	if b, err := c.read(); err == nil || errors.As(err, &timeout) && timeout.Timeout() {
-		c.t.Fatalf("% x, %v, want the end", b, err)
-	}
-}
-
-// connectionOf returns the server's end of a client's connection.
-func connectionOf(t *testing.T, l *listener, client net.Conn) *connection {
-	t.Helper()
-	for _, c := range streams.connectionsOf(l) {
-		if c.remote.String() == client.LocalAddr().String() {
-			return c
-		}
-	}
-	t.Fatal("no connection")
-	return nil
-}
-
-// newKeyspace returns a keyspace whose answers are stored until their Generations advance.
-func newKeyspace(t *testing.T) *answers.Keyspace {
-	t.Helper()
-	keyspace := answers.Shared.NewKeyspace()
-	t.Cleanup(keyspace.Drop)
-	keyspace.ByGeneration.Store(true)
-	return keyspace
-}
 
 // TestSessionOpening opens a session and repeats the request: the clock advances, and there is one session. Heartbeats arrive.
 func TestSessionOpening(t *testing.T) {
@@ -242,7 +30,7 @@ func TestSessionOpening(t *testing.T) {
 		if m.ID != i+1 || !m.Response || m.Rcode != dso.NoError || primary.Type != dso.Session || !ok {
 			t.Fatalf("response %+v", m)
 		}
-		present := connectionOf(t, l, c).session.Load()
+		present := serverEnd(t, l, c).session.Load()
 		if i == 0 {
 			first, session = o, present
 		} else if o.Instance != first.Instance || o.Clock < first.Clock || present != session {
@@ -474,7 +262,7 @@ func TestHandles(t *testing.T) {
 	offer(t)
 	keyspace := newKeyspace(t)
 	l, address := newStreamListener(t, echo, withRoute(t, keyspace, nil))
-	service, namespace := new(generation), new(generation)
+	service, namespace := new(watchable), new(watchable)
 	storeAnswer(t, keyspace, "a.example.", 1, &answers.Entry{Validity: bound(service, namespace)})
 	storeAnswer(t, keyspace, "b.example.", 2, &answers.Entry{Validity: bound(service)})
 	cached := bound(namespace)
@@ -487,11 +275,6 @@ func TestHandles(t *testing.T) {
 	storeView(t, keyspace, "viewed.example.", 7, &answers.Entry{Validity: bound(service)})
 	answeredBefore := valueOf(t, l.server.Load().metrics.answered)
 	c := dialSession(t, address)
-	fromCaller := func(m *dns.Msg) {
-		notify(m)
-		data, _ := caller.Append(nil, "node", "")
-		m.IsEdns0().Option = append(m.IsEdns0().Option, &dns.EDNS0_LOCAL{Code: caller.Code, Data: data})
-	}
 	known := map[string]uint64{}
 	queries := 0
 	for _, q := range []struct {
@@ -509,7 +292,7 @@ func TestHandles(t *testing.T) {
 		{"unwatched.example.", notify, nil},
 		{"option.example.", notify, []string{"service"}},
 		{"viewed.example.", notify, nil},
-		{"viewed.example.", fromCaller, []string{"service"}},
+		{"viewed.example.", func(m *dns.Msg) { notify(m); fromCaller(m) }, []string{"service"}},
 	} {
 		m, handles := c.ask(q.name, q.change)
 		queries++
@@ -543,7 +326,7 @@ func TestHandles(t *testing.T) {
 	}
 }
 
-// unwatched is a Generation that nobody can watch.
+// unwatched is a Generation without Watch.
 type unwatched struct{}
 
 func (unwatched) Load() uint64 { return 0 }

@@ -1,0 +1,431 @@
+package fastpath
+
+import (
+	"net"
+	"net/netip"
+	"runtime"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/miekg/dns"
+	"golang.org/x/sys/unix"
+
+	"github.com/nearside-dns/nearside/plugin/internal/answers"
+	"github.com/nearside-dns/nearside/plugin/internal/block"
+	"github.com/nearside-dns/nearside/plugin/internal/coherence"
+	"github.com/nearside-dns/nearside/plugin/internal/dso"
+)
+
+// TestDeafSession has a session whose client reads nothing: it is closed, and another one is notified in time meanwhile.
+func TestDeafSession(t *testing.T) {
+	offer(t)
+	keyspace := newKeyspace(t)
+	l, address := newStreamListener(t, echo, withRoute(t, keyspace, nil))
+	d := new(watchable)
+	deaf, other := dialSession(t, address), dialSession(t, address)
+	conn := serverEnd(t, l, deaf)
+	if err := unix.SetsockoptInt(conn.fd, unix.SOL_SOCKET, unix.SO_SNDBUF, 4096); err != nil {
+		t.Fatal(err)
+	}
+	unread := closedSessions(coherence.Unread)
+	closed := make(chan time.Duration)
+	go func() {
+		begin, message := time.Now(), dso.AppendInvalidate(nil, make([]uint64, dso.MaxInvalidated))
+		for connectionIsOpen(conn) {
+			conn.Push(message)
+		}
+		closed <- time.Since(begin)
+	}()
+	for i := range 100 {
+		storeAnswer(t, keyspace, "other.example.", 1, &answers.Entry{Validity: bound(d)})
+		_, handles := other.ask("other.example.", notify)
+		begin := time.Now()
+		d.advance()
+		if got := other.invalidated(); !slices.Equal(got, handles) {
+			t.Fatalf("%v are invalidated, want %v", got, handles)
+		}
+		if took := time.Since(begin); took > time.Second {
+			t.Errorf("change %d is notified after %v", i, took)
+		}
+	}
+	if took := <-closed; took > time.Second {
+		t.Errorf("the deaf session is closed after %v", took)
+	}
+	if got := closedSessions(coherence.Unread) - unread; got != 1 {
+		t.Errorf("%v sessions are counted as unread, want 1", got)
+	}
+}
+
+func connectionIsOpen(c *connection) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.fd >= 0
+}
+
+// closedSessions returns the number of sessions that were closed for a reason.
+func closedSessions(reason coherence.CloseReason) uint64 {
+	return coherence.Process.Statistics().Closed[reason]
+}
+
+// TestSilentSession has two sessions in which no query is sent for longer than the idle timeout. They remain, until one is
+// silent for sessionSilence.
+func TestSilentSession(t *testing.T) {
+	offer(t)
+	l, address := newStreamListener(t, echo, func(s *server) { s.IdleTimeout = 100 * time.Millisecond })
+	plain := dialTCP(t, address)
+	if _, err := plain.Write(framed(t, 1, "plain.example.")); err != nil {
+		t.Fatal(err)
+	}
+	silent, other := dialSession(t, address), dialSession(t, address)
+	mustRead(t, plain, 1)
+	if _, err := readFrame(plain); err == nil {
+		t.Error("an idle connection without a session remains")
+	}
+	count := closedSessions(coherence.Silent)
+	for range 3 {
+		time.Sleep(2 * sweepPause)
+		other.send(dso.AppendSessionRequest(nil, 2))
+		other.next()
+	}
+	if n := l.connections.Load(); n != 2 {
+		t.Fatalf("%d connections, want 2 sessions", n)
+	}
+	for _, c := range []*sessionClient{silent, other} {
+		conn := serverEnd(t, l, c)
+		conn.mu.Lock()
+		conn.heard -= sessionSilence
+		conn.mu.Unlock()
+		if c == other { // before the next sweep
+			c.send(dso.AppendSessionRequest(nil, 3))
+			c.next()
+		}
+	}
+	silent.wantEnd()
+	other.send(dso.AppendSessionRequest(nil, 4))
+	other.next()
+	if got := closedSessions(coherence.Silent) - count; got < 1 {
+		t.Errorf("%v sessions are counted as silent, want 1", got)
+	}
+}
+
+// wantRetryDelay checks that the server ends the session and the connection.
+func (c *sessionClient) wantRetryDelay() {
+	c.t.Helper()
+	m := c.next()
+	primary, _ := m.Primary()
+	delay, ok := dso.ReadRetryDelay(primary.Data)
+	if primary.Type != dso.RetryDelay || !m.Unidirectional() || m.Rcode != dso.NoError || !ok || delay != 0 {
+		c.t.Fatalf("%+v, want a retry delay of 0", m)
+	}
+	c.wantEnd()
+}
+
+// TestSessionsAtStop ends sessions with a retry delay, when the listener stops and when sessions are not offered any more.
+func TestSessionsAtStop(t *testing.T) {
+	for name, end := range map[string]func(l *listener, withdraw func()){
+		"stop":    func(l *listener, _ func()) { go l.drainStreams() },
+		"offered": func(_ *listener, withdraw func()) { withdraw() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			withdraw := offer(t)
+			l, address := newStreamListener(t, echo)
+			stateful := &sessionClient{dialTCP(t, address), t}
+			stateful.send(dso.AppendKeepalive(nil, 1, false, dso.Timeouts{}))
+			stateful.next()
+			sessions := []*sessionClient{dialSession(t, address), dialSession(t, address)}
+			if name == "stop" { // a DSO session without notifications remains until its timeout
+				sessions = append(sessions, stateful)
+			}
+			end(l, withdraw)
+			for _, c := range sessions {
+				c.wantRetryDelay()
+			}
+		})
+	}
+}
+
+// TestSessionsAfterReload reloads: the connections and sessions remain, all answers are revoked, and those of the next
+// configuration have handles.
+func TestSessionsAfterReload(t *testing.T) {
+	offer(t)
+	old, next := new(watchable), new(watchable)
+	keyspace := newKeyspace(t)
+	l, address := newStreamListener(t, echo, withRoute(t, keyspace, nil))
+	storeAnswer(t, keyspace, "reload.example.", 1, &answers.Entry{Validity: bound(old)})
+	c := dialSession(t, address)
+	if _, handles := c.ask("reload.example.", notify); len(handles) != 1 {
+		t.Fatalf("handles %v", handles)
+	}
+	replaced := answers.Shared.NewKeyspace()
+	defer replaced.Drop()
+	storeAnswer(t, replaced, "reload.example.", 2, &answers.Entry{Validity: bound(next)})
+	conf := &block.Configuration{}
+	r := &registry{all: map[string]*listener{l.address: l}, dropped: map[string]uint64{}}
+	s := newServer(t, echo)
+	s.conf, s.chain = conf, newChain(0)
+	withRoute(t, replaced, nil)(s)
+	if err := r.serve(l.address, s, nil, nil, true); err != nil {
+		t.Fatal(err)
+	}
+	r.stop(conf)
+	if got := c.invalidated(); len(got) != 0 {
+		t.Errorf("%v are invalidated, want all", got)
+	}
+	m, handles := c.ask("reload.example.", notify)
+	if len(m.Answer) != 2 || len(handles) != 1 {
+		t.Errorf("%d addresses and handles %v, want those of the next configuration", len(m.Answer), handles)
+	}
+	old.advance()
+	next.advance()
+	if got := c.invalidated(); !slices.Equal(got, handles) {
+		t.Errorf("%v are invalidated, want %v", got, handles)
+	}
+}
+
+// TestReplacedServer has a query of a replaced server that is answered after the reload: the answer has no handles.
+func TestReplacedServer(t *testing.T) {
+	offer(t)
+	d := &data{value: 2}
+	release, begun := make(chan struct{}), make(chan struct{})
+	keyspace := newKeyspace(t)
+	storing := storingChain(t, keyspace, map[string]*data{"late.example.": d})
+	l, address := newStreamListener(t, func(w dns.ResponseWriter, m *dns.Msg) {
+		close(begun)
+		<-release
+		storing(w, m)
+	}, withRoute(t, keyspace, nil))
+	c := dialSession(t, address)
+	q := new(dns.Msg).SetQuestion("late.example.", dns.TypeA)
+	notify(q)
+	b, err := q.Pack()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.send(b)
+	<-begun
+	s := newServer(t, echo)
+	s.chain = newChain(0)
+	withRoute(t, keyspace, nil)(s)
+	l.server.Store(s)
+	close(release)
+	if b, err = c.read(); err != nil {
+		t.Fatal(err)
+	}
+	if m, handles := c.answer(b); len(m.Answer) != 3 || len(handles) != 0 {
+		t.Errorf("%d addresses and handles %v, want 3 and none", len(m.Answer), handles)
+	}
+}
+
+// TestStoredFromTheFirstQuery checks that answers are stored when a server begins to answer, and not if it cannot.
+func TestStoredFromTheFirstQuery(t *testing.T) {
+	keyspace := answers.Shared.NewKeyspace()
+	defer keyspace.Drop()
+	l, address := newStreamListener(t, echo)
+	r := &registry{all: map[string]*listener{}, dropped: map[string]uint64{}}
+	s := newServer(t, func(w dns.ResponseWriter, m *dns.Msg) {
+		if !keyspace.ByGeneration.Load() {
+			t.Error("the answer to a query is not stored")
+		}
+		echo(w, m)
+	})
+	s.chain, s.generated = newChain(0), []*answers.Keyspace{keyspace}
+	if err := r.serve(l.address, s, nil, nil, true); err == nil || keyspace.ByGeneration.Load() {
+		t.Errorf("error %v without a socket, and answers are stored: %v", err, keyspace.ByGeneration.Load())
+	}
+	r.all[l.address] = l
+	c := &sessionClient{dialTCP(t, address), t}
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		if err := r.serve(l.address, s, nil, nil, true); err != nil {
+			t.Error(err)
+		}
+	}()
+	for range 100 {
+		c.ask("first.example.")
+	}
+	<-ended
+	c.ask("first.example.")
+	if !keyspace.ByGeneration.Load() {
+		t.Error("answers are not stored")
+	}
+}
+
+// TestSessionLimits has a session that has been idle for longer than all other connections: these are closed first. Its
+// number of queries has no limit.
+func TestSessionLimits(t *testing.T) {
+	offer(t)
+	for name, limits := range map[string][2]int{"client": {1000, 5}, "process": {5, 5}} {
+		t.Run(name, func(t *testing.T) {
+			l, address := newStreamListener(t, echo, func(s *server) { s.MaxTCPQueries = 3 })
+			setLimits(t, limits[0], limits[1])
+			sessions := []*sessionClient{dialSession(t, address), dialSession(t, address)}
+			for i := range uint16(20) { // used after the sessions
+				conn := dialTCP(t, address)
+				if _, err := conn.Write(framed(t, i, "used.example.")); err != nil {
+					t.Fatal(err)
+				}
+				mustRead(t, conn, i)
+			}
+			await(t, "the others are closed", func() bool { return l.connections.Load() == 5 })
+			for _, c := range sessions {
+				for range 10 {
+					c.ask("session.example.", notify)
+				}
+			}
+			for range 10 { // more than the limit: the oldest one is closed
+				sessions = append(sessions, dialSession(t, address))
+			}
+			sessions[0].wantEnd()
+			sessions[len(sessions)-1].ask("session.example.", notify)
+		})
+	}
+	t.Run("DSO without notifications", func(t *testing.T) {
+		_, address := newStreamListener(t, echo, func(s *server) { s.MaxTCPQueries = 3 })
+		c := &sessionClient{dialTCP(t, address), t}
+		c.send(dso.AppendKeepalive(nil, 1, false, dso.Timeouts{}))
+		c.next()
+		c.ask("one.example.")
+		q := framed(t, 2, "two.example.")
+		if _, err := c.Write(append(q, q...)); err != nil {
+			t.Fatal(err)
+		}
+		for {
+			b, err := c.read()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if m, err := dso.Parse(b); dso.IsDSO(b) && err == nil {
+				if primary, _ := m.Primary(); primary.Type != dso.RetryDelay {
+					t.Errorf("% x, want a retry delay", b)
+				}
+				return
+			}
+		}
+	})
+}
+
+// TestOldestOfSessions has more sessions than candidates on a poller: the connection without a session is the oldest.
+func TestOldestOfSessions(t *testing.T) {
+	offer(t)
+	s := newServer(t, echo)
+	p, _, _ := streamPair(t, s)
+	var last *connection
+	for i := range 40 {
+		c := newConnection(&listener{}, -1, netip.MustParseAddrPort("127.0.0.1:1"))
+		c.poller = p
+		p.mu.Lock()
+		p.link(c)
+		p.mu.Unlock()
+		if last = c; i < 39 {
+			c.open(0)
+			defer c.closeSession()
+		}
+	}
+	if p.oldest() != last {
+		t.Error("a session is the oldest connection")
+	}
+	p.mu.Lock()
+	last.unlink()
+	p.mu.Unlock()
+	if p.oldest() == nil {
+		t.Error("no connection beside sessions")
+	}
+}
+
+// TestSessionMemory has idle sessions, whose clients have no memory in the process.
+func TestSessionMemory(t *testing.T) {
+	const sessions, limit = 1000, 4 << 10
+	offer(t)
+	l, address := newStreamListener(t, echo)
+	setLimits(t, 2*sessions, 2*sessions)
+	port := tcpPort(t, address)
+	connect := func(n int) {
+		for range n {
+			fd := dialSocket(t)
+			if err := unix.Connect(fd, &unix.SockaddrInet4{Port: port, Addr: [4]byte{127, 0, 0, 1}}); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := unix.Write(fd, appendMessage(nil, dso.AppendSessionRequest(nil, 1))); err != nil {
+				t.Fatal(err)
+			}
+			if n, err := unix.Read(fd, make([]byte, 64)); err != nil || n == 0 {
+				t.Fatalf("read %d bytes: %v", n, err)
+			}
+		}
+	}
+	connect(10)
+	before := liveHeap()
+	connect(sessions)
+	time.Sleep(2 * coherence.HeartbeatInterval)
+	each := (liveHeap() - before) / sessions
+	if n := l.connections.Load(); n != sessions+10 {
+		t.Fatalf("%d connections", n)
+	}
+	t.Logf("%d bytes for a session", each)
+	if each >= limit {
+		t.Errorf("%d bytes for a session, want less than %d", each, limit)
+	}
+}
+
+func liveHeap() int64 {
+	var m runtime.MemStats
+	runtime.GC()
+	runtime.GC()
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc)
+}
+
+func tcpPort(t *testing.T, address string) int {
+	t.Helper()
+	a, err := net.ResolveTCPAddr("tcp", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return a.Port
+}
+
+// TestNotifiedHitsAllocateNothing answers pipelined queries that request notification from the store.
+func TestNotifiedHitsAllocateNothing(t *testing.T) {
+	if underRace {
+		t.Skip("sync.Pool drops some buffers")
+	}
+	offer(t)
+	keyspace := newKeyspace(t)
+	storeAnswer(t, keyspace, "stored.example.", 3, &answers.Entry{Validity: bound(new(watchable), new(watchable))})
+	s := newServer(t, echo)
+	withRoute(t, keyspace, nil)(s)
+	p, c, client := streamPair(t, s)
+	c.listener.server.Store(s)
+	c.mu.Lock()
+	c.open(answers.Now())
+	c.mu.Unlock()
+	defer func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.closeSession()
+	}()
+	var all []byte
+	for i := range uint16(20) {
+		all = append(all, framed(t, i, "stored.example.", notify)...)
+	}
+	buf := make([]byte, 1<<16)
+	exchange := func() {
+		if _, err := unix.Write(client, all); err != nil {
+			t.Fatal(err)
+		}
+		p.serve(c, unix.EPOLLIN|unix.EPOLLOUT)
+		if n, err := unix.Read(client, buf); err != nil || n < 20*(len(all)/20+16+2*8) {
+			t.Fatalf("%d bytes: %v", n, err)
+		}
+	}
+	exchange()
+	var n float64
+	for range 5 { // goroutines of other tests may allocate meanwhile, and a collection empties pools
+		if n = testing.AllocsPerRun(100, exchange); n == 0 {
+			return
+		}
+	}
+	t.Errorf("%v allocations for 20 queries", n)
+}
