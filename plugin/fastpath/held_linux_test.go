@@ -360,6 +360,28 @@ func TestHeldPerSource(t *testing.T) {
 	})
 }
 
+// TestHeldIsNotInFlight has more queries of a connection wait than it may have in flight: it is read further.
+func TestHeldIsNotInFlight(t *testing.T) {
+	heldQueries.setPerSource(2 * maxInFlight)
+	t.Cleanup(func() { heldQueries.setPerSource(maxHeldPerSource) })
+	b := newHeldBed(t, long)
+	c := b.dial(t, "tcp", "127.0.0.1")
+	for id := range uint16(maxInFlight + 10) {
+		c.query(t, id, "w.")
+	}
+	c.query(t, 1, "other.")
+	c.expect(t, 1, dns.RcodeNameError)
+	if got := b.held(t); got != maxInFlight+10 {
+		t.Errorf("%d queries wait, want %d", got, maxInFlight+10)
+	}
+}
+
+func (t *heldTable) setPerSource(limit int) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.perSource = limit
+}
+
 // TestHeldShares fills the table: each source has less, and a new one has a place still.
 func TestHeldShares(t *testing.T) {
 	table, newcomer := newHeldTable(10_000, 1000), netip.MustParseAddr("192.0.2.1")

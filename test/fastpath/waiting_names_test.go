@@ -177,6 +177,27 @@ func TestWaitThroughNodecache(t *testing.T) {
 	}
 }
 
+// TestNoWaitWithoutFastPath: where a plugin has to see every query, no query waits.
+func TestNoWaitWithoutFastPath(t *testing.T) {
+	folder := newCluster(t)
+	manifest(t, folder, "workers.yaml", workers("4s"))
+	corefile := strings.ReplaceAll(clusterBlock(folder, "log"), "FASTPATH", "")
+	for name, more := range map[string]string{"one block": "", "beside another": "example.org:PORT {\n bind 127.0.0.1 ::1\n cache 30\n forward . 127.0.0.1:1\n}\n"} {
+		t.Run(name, func(t *testing.T) {
+			s := start(t, "clusterdns", corefile+more)
+			begin := time.Now()
+			for _, network := range []string{"udp", "tcp"} {
+				if reply := brief(t, dial(t, network, "127.0.0.1", s).ask(t, packed(t, "ep-0.workers", dns.TypeA))); reply != "NXDOMAIN" {
+					t.Errorf("%s: %s", network, reply)
+				}
+			}
+			if took := time.Since(begin); took > 3*time.Second {
+				t.Errorf("answered after %s", took)
+			}
+		})
+	}
+}
+
 // TestWaitInSession has queries of a session wait: their answers have handles, also the negative ones after the time.
 func TestWaitInSession(t *testing.T) {
 	for name, more := range map[string]string{"by generation": "", "with cache": "cache 3600"} {
