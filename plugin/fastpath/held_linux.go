@@ -188,14 +188,14 @@ func (h *held) request() *request {
 
 // connectionOf returns the connection of a destination, nil over UDP.
 func connectionOf(to destination) *connection {
-	switch to := to.(type) {
-	case *connection:
-		return to
-	case *optioned:
-		return to.connection
+	if s, ok := to.(interface{ stream() *connection }); ok {
+		return s.stream()
 	}
 	return nil
 }
+
+// stream returns the connection. All destinations over TCP embed one.
+func (c *connection) stream() *connection { return c }
 
 // awaits reports whether the client of a request still waits for the answer.
 func (r *request) awaits() bool {

@@ -130,13 +130,13 @@ func (b *servedBlock) route(server, zone string) *route {
 	if own := b.ownChains[plugin.Zones(slices.Collect(maps.Keys(b.ownChains))).Matches(zone)]; own != nil {
 		rt.chain = own
 	}
-	if rt.awaiter = b.awaiter; rt.awaiter != nil {
-		rt.waits = rt.awaiter.WaitCounters()
-	}
 	if b.cache != nil && b.cache.Covers(zone) {
 		rt.counters.cache = b.cache
 	}
 	if b.Prevented == "" {
+		if rt.awaiter = b.awaiter; rt.awaiter != nil {
+			rt.waits = rt.awaiter.WaitCounters()
+		}
 		rt.keyspace = b.Keyspace.ID()
 		if rt.counters.cache != nil && rt.chain == b.chain {
 			rt.wire = b.wire
@@ -180,7 +180,6 @@ func blocksOn(conf *block.Configuration, server *dnsserver.Server) map[string]*s
 		if other := byZone[z.Name]; other != nil { // blocks with the same zone have filters of plugin view
 			b.Prevented = "plugin view has to see every query"
 			other.Prevented = b.Prevented
-			b.awaiter, other.awaiter = nil, nil
 		}
 		byZone[z.Name] = b
 	}

@@ -321,7 +321,7 @@ func (n *notifiedReply) send(reply []byte) error {
 // the reply.
 func (n *notifiedReply) sendStored(reply []byte) bool {
 	c, now := n.connection, answers.Now()
-	var l lookup
+	l := lookup{waited: true} // if queries wait for the name, this one has
 	if len(reply) < answers.HeaderLen || reply[2]&0x02 != 0 || !l.find(n.server, n.query, c.client, now) ||
 		l.entry.Plain.Rcode() != int(reply[3]&0xF) {
 		return false

@@ -127,7 +127,8 @@ func TestAwaitGeneration(t *testing.T) {
 // TestAwaitWithSearchList: queries wait for the first candidate of an annotated Service, unless an earlier one has records.
 func TestAwaitWithSearchList(t *testing.T) {
 	jobs := waitsFor("ml", "jobs", "4s")
-	k := answering(t, clusterOnly, namespace("ml"), namespace("jobs"), namespace("shop"), jobs, service("jobs", "web", []string{"10.96.0.1"}))
+	k := answering(t, clusterOnly, namespace("ml"), namespace("jobs"), namespace("shop"), jobs,
+		service("jobs", "web", []string{"10.96.0.1"}))
 	list := func(ns string, more ...string) []string {
 		return append([]string{ns + ".svc.cluster.local.", "svc.cluster.local.", "cluster.local."}, more...)
 	}

@@ -176,3 +176,74 @@ func TestWaitThroughNodecache(t *testing.T) {
 		t.Fatalf("reply\n%v", m)
 	}
 }
+
+// TestNoWaitWithoutFastPath: where a plugin has to see every query, no query waits.
+func TestNoWaitWithoutFastPath(t *testing.T) {
+	folder := newCluster(t)
+	manifest(t, folder, "workers.yaml", workers("4s"))
+	corefile := strings.ReplaceAll(clusterBlock(folder, "log"), "FASTPATH", "")
+	for name, more := range map[string]string{"one block": "", "beside another": "example.org:PORT {\n bind 127.0.0.1 ::1\n cache 30\n forward . 127.0.0.1:1\n}\n"} {
+		t.Run(name, func(t *testing.T) {
+			s := start(t, "clusterdns", corefile+more)
+			begin := time.Now()
+			for _, network := range []string{"udp", "tcp"} {
+				if reply := brief(t, dial(t, network, "127.0.0.1", s).ask(t, packed(t, "ep-0.workers", dns.TypeA))); reply != "NXDOMAIN" {
+					t.Errorf("%s: %s", network, reply)
+				}
+			}
+			if took := time.Since(begin); took > 3*time.Second {
+				t.Errorf("answered after %s", took)
+			}
+		})
+	}
+}
+
+// TestWaitInSession has queries of a session wait: their answers have handles, also the negative ones after the time.
+func TestWaitInSession(t *testing.T) {
+	for name, more := range map[string]string{"by generation": "", "with cache": "cache 3600"} {
+		t.Run(name, func(t *testing.T) {
+			folder := newCluster(t)
+			manifest(t, folder, "workers.yaml", workers("300ms"))
+			corefile := strings.ReplaceAll(clusterBlock(folder, more), "FASTPATH", "")
+			s := start(t, "clusterdns", strings.Replace(corefile, "zonal\n", "zonal\n        coherent\n", 1))
+			c := openSession(t, s)
+			const first, third = "ep-0.workers.shop.svc.cluster.local.", "ep-2.workers.shop.svc.cluster.local."
+			var handles []uint64
+			for range 3 {
+				var text string
+				begin := time.Now()
+				text, handles = c.ask(t, first, dns.TypeA)
+				if took := time.Since(begin); text != "NXDOMAIN" || len(handles) == 0 || took < 300*time.Millisecond {
+					t.Fatalf("%q with handles %v after %s", text, handles, took)
+				}
+			}
+			manifest(t, folder, "workers.yaml", workers("4s", "10.245.0.1"))
+			c.awaitInvalidation(t, handles)
+			within(t, "the endpoint has a name", func() bool {
+				text, handles := c.ask(t, first, dns.TypeA)
+				return text == "NOERROR 10.245.0.1" && len(handles) > 0
+			})
+			go func() {
+				if soon(func() bool { return s.scrape(t).Sum(waitingGauge) == 1 }) {
+					manifest(t, folder, "workers.yaml", workers("4s", "10.245.0.1", "10.245.0.2", "10.245.0.3"))
+				}
+			}()
+			if text, handles := c.ask(t, third, dns.TypeA); text != "NOERROR 10.245.0.3" || len(handles) == 0 {
+				t.Errorf("%q with handles %v", text, handles)
+			}
+			closing := openSession(t, s)
+			q := newQuery("ep-9.workers.shop.svc.cluster.local.", dns.TypeA).SetEdns0(1232, false)
+			q.IsEdns0().Option = []dns.EDNS0{&dns.EDNS0_LOCAL{Code: optionHandles}}
+			closing.write(t, pack(t, q))
+			s.awaitWaiting(t, 1)
+			begin := time.Now()
+			if err := closing.Close(); err != nil {
+				t.Fatal(err)
+			}
+			s.awaitWaiting(t, 0)
+			if took := time.Since(begin); took > 3*time.Second {
+				t.Errorf("a query of a closed session waits for %s", took)
+			}
+		})
+	}
+}

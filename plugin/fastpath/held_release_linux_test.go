@@ -1,0 +1,123 @@
+package fastpath
+
+import (
+	"encoding/binary"
+	"fmt"
+	"net"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/miekg/dns"
+)
+
+// TestHeldOfClosedConnection closes a connection whose queries wait, and others remain.
+func TestHeldOfClosedConnection(t *testing.T) {
+	b := newHeldBed(t, long)
+	closing, open := b.dial(t, "tcp", "127.0.0.1"), b.dial(t, "tcp", "127.0.0.1")
+	for id := range uint16(100) {
+		closing.query(t, id, "w.")
+	}
+	open.query(t, 1, "w.")
+	awaitCount(t, "held queries", 101, func() int { return b.held(t) })
+	if err := closing.Conn.(*net.TCPConn).SetLinger(0); err != nil { // a reset
+		t.Fatal(err)
+	}
+	_ = closing.Close()
+	awaitCount(t, "held queries", 1, func() int { return b.held(t) })
+	awaitCount(t, "references", 1, func() int { return int(b.server().references.Load()) })
+	b.create("w.")
+	open.expect(t, 1, dns.RcodeSuccess)
+}
+
+// TestHeldAtHalfClose has a client that has sent its last byte, and reads the answer.
+func TestHeldAtHalfClose(t *testing.T) {
+	b := newHeldBed(t, long)
+	c := b.dial(t, "tcp", "127.0.0.1")
+	c.query(t, 1, "w.")
+	awaitCount(t, "held queries", 1, func() int { return b.held(t) })
+	if err := c.Conn.(*net.TCPConn).CloseWrite(); err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(20 * time.Millisecond)
+	b.create("w.")
+	c.expect(t, 1, dns.RcodeSuccess)
+}
+
+// TestHeldAtReload ends the use of a server whose queries wait.
+func TestHeldAtReload(t *testing.T) {
+	forEachNetwork(t, func(t *testing.T, network string) {
+		b := newHeldBed(t, long)
+		c := b.dial(t, network, "127.0.0.1")
+		for id := range uint16(100) {
+			c.query(t, id, fmt.Sprintf("w%d.", id%10))
+		}
+		awaitCount(t, "held queries", 100, func() int { return b.held(t) })
+		begin := time.Now()
+		heldQueries.releaseServer(b.server())
+		for range 100 {
+			if m := c.reply(t); m.Rcode != dns.RcodeNameError {
+				t.Fatalf("reply\n%v", m)
+			}
+		}
+		c.query(t, 200, "w1.") // received before the next server
+		c.expect(t, 200, dns.RcodeNameError)
+		if took := time.Since(begin); took > patience/2 {
+			t.Errorf("answered after %s", took)
+		}
+	})
+}
+
+// TestHeldAtDrain drains the connections of a listener whose queries wait: the clients receive the answers.
+func TestHeldAtDrain(t *testing.T) {
+	b := newHeldBed(t, long)
+	c := b.dial(t, "tcp", "127.0.0.1")
+	c.query(t, 1, "w.")
+	awaitCount(t, "held queries", 1, func() int { return b.held(t) })
+	heldQueries.releaseServer(b.server())
+	b.listener.drainStreams()
+	c.expect(t, 1, dns.RcodeNameError)
+}
+
+// TestHeldConcurrently creates names while queries for them and for others arrive and time out.
+func TestHeldConcurrently(t *testing.T) {
+	b := newHeldBed(t, long)
+	var waiting sync.WaitGroup
+	for worker := range 4 {
+		udp, tcp := b.dial(t, "udp", "127.0.0.1"), b.dial(t, "tcp", "127.0.0.1")
+		waiting.Go(func() {
+			for i := range 50 {
+				name, exists := fmt.Sprintf("w%d-%d.", worker, i), i%3 > 0
+				if !exists {
+					name = "wshort" + name
+				}
+				for j, c := range []heldClient{udp, tcp} {
+					packed := framedWithout(t, uint16(i), name)
+					if c.tcp {
+						packed = append(binary.BigEndian.AppendUint16(nil, uint16(len(packed))), packed...)
+					}
+					if _, err := c.Write(packed); err != nil {
+						t.Error(err)
+						return
+					}
+					if j == 1 && exists {
+						b.create(name)
+					}
+				}
+				for _, c := range []heldClient{udp, tcp} {
+					if m := c.reply(t); m.Id != uint16(i) || (m.Rcode == dns.RcodeSuccess) != exists {
+						t.Errorf("query %d: reply\n%v", i, m)
+						return
+					}
+				}
+			}
+		})
+	}
+	waiting.Wait()
+	awaitCount(t, "held queries", 0, func() int { return b.held(t) })
+}
+
+// framedWithout returns a packed query without its length.
+func framedWithout(t *testing.T, id uint16, name string) []byte {
+	return framed(t, id, name)[lengthLen:]
+}
