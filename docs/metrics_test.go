@@ -53,6 +53,7 @@ cluster.local.two:PORT {
     kubernetes {
         manifests DEMO
         pods verified
+        coherent
     }
 }
 ap.k8s.io:PORT {
@@ -82,6 +83,7 @@ const nodeCorefile = `cluster.local:PORT {
     forward . SERVER {
         force_tcp
         fallback udp
+        coherent
     }
 }
 ap.k8s.io:PORT {
@@ -139,7 +141,7 @@ func TestMetricsOfPrograms(t *testing.T) {
 	_, more := exported(t, "nodecache", strings.ReplaceAll(nodeCorefile, "SERVER", cluster.Addr), "-metrics-listen-address=", "-node-name=node-a1")
 	names = append(names, more...)
 	for _, must := range []string{
-		"coredns_cache_hits_total", "coredns_dns_requests_total", "coredns_nodecache_setup_errors_total",
+		"coredns_cache_hits_total", "coredns_dns_requests_total", "coredns_forward_coherence_sessions", "coredns_nodecache_setup_errors_total",
 		"nearside_autopath_unknown_clients_total", "nearside_cache_bytes", "nearside_fastpath_answered_total", "nearside_forward_up",
 		"nearside_kubernetes_last_sync_seconds", "nearside_reload_failed_total", "nearside_searchpath_expansions_total",
 	} {
