@@ -74,6 +74,10 @@ type connection struct {
 	inQueries int           // bytes of long queries that are not answered
 	held      int           // bytes of buffers, as the table counts them
 	random    random
+
+	closed    atomic.Bool  // fd is -1
+	heldCount atomic.Int32 // of the queries in flight, those that wait for a name
+	firstHeld *held        // of them, guarded by the mutex of heldTable
 }
 
 // optioned is the destination of the replies to queries with edns-tcp-keepalive on a connection.
@@ -163,7 +167,10 @@ func (c *connection) isFinished() bool {
 }
 
 // isFull reports whether no more queries may be read. The mutex is locked.
-func (c *connection) isFull() bool { return c.inFlight.Load() >= maxInFlight || len(c.out) > maxUnsent }
+func (c *connection) isFull() bool { return c.inProgress() >= maxInFlight || len(c.out) > maxUnsent }
+
+// inProgress returns the number of queries in flight without those that wait for a name: they have a limit of their own.
+func (c *connection) inProgress() int32 { return c.inFlight.Load() - c.heldCount.Load() }
 
 // pause stops reading if the connection is full, until half of its queries and of its answers are gone, and reports whether
 // it does.
@@ -173,7 +180,7 @@ func (c *connection) pause() bool {
 	if !c.paused && c.isFull() {
 		c.paused = true
 		m := c.listener.server.Load().metrics
-		if c.inFlight.Load() >= maxInFlight {
+		if c.inProgress() >= maxInFlight {
 			m.pausedInFlight.Inc()
 		} else {
 			m.pausedUnsent.Inc()
@@ -189,7 +196,7 @@ func (c *connection) proceed() {
 	case c.fd < 0:
 	case c.finished && c.inFlight.Load() == 0 && len(c.out) == 0:
 		c.finish()
-	case c.paused && c.inFlight.Load() <= maxInFlight/2 && len(c.out) <= maxUnsent/2:
+	case c.paused && c.inProgress() <= maxInFlight/2 && len(c.out) <= maxUnsent/2:
 		c.paused = false
 		c.poller.rearm(c)
 	}
@@ -248,6 +255,8 @@ func (c *connection) end(r closeReason) {
 	c.poller.remove(c, c.fd)
 	_ = unix.Close(c.fd)
 	c.fd = -1
+	c.closed.Store(true)
+	heldQueries.releaseConnection(c)
 	c.release()
 	c.space.Broadcast()
 	streams.remove(c)

@@ -24,13 +24,15 @@ import (
 // server is a CoreDNS server of one configuration, as its listener uses it.
 type server struct {
 	*dnsserver.Server
-	conf       *block.Configuration
-	routes     routes
-	chain      *chain // for queries that match no server block
-	metrics    *listenerMetrics
-	opcodes    map[int]bool        // accepted besides QUERY and NOTIFY
-	generated  []*answers.Keyspace // whose answers are valid by Generations
-	references atomic.Int64        // of readers and of queries in progress
+	conf      *block.Configuration
+	routes    routes
+	chain     *chain // for queries that match no server block
+	metrics   *listenerMetrics
+	opcodes   map[int]bool        // accepted besides QUERY and NOTIFY
+	generated []*answers.Keyspace // whose answers are valid by Generations
+	// answersAtOnce is set when the server is not used any more: no query waits for a name. Guarded by the mutex of heldTable.
+	answersAtOnce bool
+	references    atomic.Int64 // of readers and of queries in progress
 }
 
 func (s *server) release() { s.references.Add(-1) }
@@ -246,9 +248,11 @@ func (r *registry) stop(next *block.Configuration) {
 	r.mu.Unlock()
 	var waiting sync.WaitGroup
 	for _, l := range closing {
+		heldQueries.releaseServer(l.server.Load())
 		waiting.Go(l.finish)
 	}
 	for _, s := range servers {
+		heldQueries.releaseServer(s)
 		waiting.Go(s.awaitQueries)
 	}
 	waiting.Wait()

@@ -15,6 +15,7 @@ import (
 type lookup struct {
 	query   answers.Query
 	nested  bool // names are not expanded: a plugin has sent the query to answer another one
+	waited  bool // the queries have waited for their names: Entry.Waits is ignored
 	key     [answers.MaxKey]byte
 	listKey [answers.MaxKey]byte
 
@@ -46,7 +47,7 @@ func (l *lookup) find(s *server, in []byte, client netip.Addr, now time.Duration
 	l.findEntry(key, in, client, now)
 	e := l.entry
 	l.wire = l.route.wire != nil && isForWire(q)
-	if e == nil || q.Upper && !e.AnyCase || !e.Fresh(now) {
+	if e == nil || q.Upper && !e.AnyCase || e.Waits && !l.waited || !e.Fresh(now) {
 		return false
 	}
 	l.beyond = e.Cached && e.Expires != 0 && now >= e.Expires
@@ -98,6 +99,10 @@ func (l *lookup) count() {
 func (l *lookup) pass(b *batch.Batch, r *request, client netip.Addr, now time.Duration) {
 	r.Client = client
 	m := r.server.metrics
+	if l.route != nil && l.route.awaiter != nil && awaitsNames(l.query.Type) && heldQueries.hold(l, r) {
+		m.handedOver.Inc()
+		return
+	}
 	if l.wire {
 		r.setWire(l.route, &l.query, l.key[:l.keyLen], now)
 	}

@@ -39,7 +39,7 @@ func (c *connection) answerWith(b *batch.Batch, r *request, e *answers.Entry, p 
 	}
 	var h hit
 	h.set(r.route.counters, e, &r.Query, form.Rcode(), r.Client, len(r.Packed))
-	h.protocol, h.counted = protocolTCP, true
+	h.protocol, h.counted = protocolTCP, r.wire != nil
 	h.count(answers.Now() - r.received)
 	return true
 }

@@ -22,6 +22,7 @@ type result struct {
 	targets []string     // for reverseName
 
 	policy topology.Policy // for endpoints: selects those that a caller gets
+	waits  bool            // for notFound: queries wait for the name
 }
 
 type resultKind uint8
@@ -133,7 +134,7 @@ func (k *Kubernetes) findService(n objectName, d *dependencies) result {
 			f.kind = emptyName // endpoints in the zone may exist at another time
 			return f
 		}
-		return result{}
+		return result{waits: n.mayAppear(e.Service)}
 	default:
 		if !n.hasPort(e.Service.Ports) {
 			return result{}

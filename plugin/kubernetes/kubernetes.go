@@ -70,6 +70,7 @@ type records interface {
 	Imports() []*index.Entry
 	ClusterID() index.Symbol
 	HasNamespace(name string) bool
+	HasWaits() bool
 	ServicesByIP(a netip.Addr) []*index.Service
 	SlicesByIP(a netip.Addr) []*index.Slice
 	PodsByIP(a netip.Addr) []*index.Pod
@@ -237,6 +238,7 @@ func (k *Kubernetes) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.
 		return plugin.NextOrFailure(k.Name(), k.Next, withFallthrough(ctx), w, r)
 	}
 	k.mayUseCaller(&q, &f)
+	q.waits = f.waits
 	switch {
 	case !f.isFixed(q.qtype) && !synced:
 		a.m.Rcode = dns.RcodeServerFailure

@@ -66,6 +66,9 @@ type Entry struct {
 	Options []byte
 	// AnyCase reports that the answer is right for a question in any case: no other name in it follows the question's case.
 	AnyCase bool
+	// Waits reports that the answer is negative and that queries wait for the name to exist: it is only for a query that has
+	// waited.
+	Waits bool
 	// Kind is the class in the metrics.
 	Kind Kind
 	// FixedTTL is set if TTLs are not decremented while the answer is fresh.

@@ -114,7 +114,7 @@ func (k *Keyspace) PutReply(query, reply *dns.Msg, p *Properties) {
 	if p.View.Private || k.has(key, false) {
 		return
 	}
-	e := &Entry{Options: p.Options, Validity: byGeneration, Serial: p.Serial, AnyCase: p.AnyCase}
+	e := &Entry{Options: p.Options, Validity: byGeneration, Serial: p.Serial, AnyCase: p.AnyCase, Waits: p.Waits}
 	if reply.Rcode != dns.RcodeSuccess || len(reply.Answer) == 0 {
 		e.Kind = Denial
 	}

@@ -8,10 +8,12 @@ type topic struct {
 	number      uint64 // 0 before the first subscription
 	subscribers []*Subscriber
 	queued      bool // in Registry.advanced
+	waiters     waiters
 }
 
 // Advanced implements the watcher of a Generation.
 func (t *topic) Advanced() {
+	t.callWaiters()
 	r := t.registry
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -104,18 +106,27 @@ func shortened(all []*Subscriber) []*Subscriber {
 	return all
 }
 
-// Subscribe subscribes to a Generation, and returns its handle, 0 if a limit is reached or the session has ended. The caller
-// then checks whether the Generation has advanced since its answer was made: if so, it sends the handle and after it an
-// invalidation of its own. The connection is locked against Push until the answer is in its output, so that no invalidation
-// overtakes the answer.
-func (s *Subscriber) Subscribe(g Generation) (handle uint64) {
-	r := s.registry
+// topicOf returns the topic of a Generation, nil if another registry watches it.
+func (r *Registry) topicOf(g Generation) *topic {
 	unused := r.spare.Get().(*topic)
 	t, ours := g.Watch(unused).(*topic)
 	if t != unused {
 		r.spare.Put(unused)
 	}
 	if !ours || t.registry != r {
+		return nil
+	}
+	return t
+}
+
+// Subscribe subscribes to a Generation, and returns its handle, 0 if a limit is reached or the session has ended. The caller
+// then checks whether the Generation has advanced since its answer was made: if so, it sends the handle and after it an
+// invalidation of its own. The connection is locked against Push until the answer is in its output, so that no invalidation
+// overtakes the answer.
+func (s *Subscriber) Subscribe(g Generation) (handle uint64) {
+	r := s.registry
+	t := r.topicOf(g)
+	if t == nil {
 		return 0
 	}
 	r.mu.Lock()

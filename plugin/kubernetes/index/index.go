@@ -68,6 +68,7 @@ type Index struct {
 	namespaceGenerations [namespaceGenerations]Generation
 	addressGenerations   [addressGenerations]Generation
 
+	waits    atomic.Int64 // number of Services with Wait
 	modified atomic.Int64 // time of the last change that can change an answer, Unix time in seconds
 	now      func() time.Time
 
@@ -106,6 +107,9 @@ func (ix *Index) Services() []*Entry { return ix.services.every() }
 
 // Imports is Services for ServiceImports.
 func (ix *Index) Imports() []*Entry { return ix.imports.every() }
+
+// HasWaits reports whether a Service has Wait.
+func (ix *Index) HasWaits() bool { return ix.waits.Load() > 0 }
 
 // HasNamespace reports whether a namespace exists.
 func (ix *Index) HasNamespace(name string) bool {

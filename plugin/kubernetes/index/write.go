@@ -70,6 +70,7 @@ func (ix *Index) ImportRecord(namespace, name string) *Service {
 
 func (ix *Index) putService(s *Service) {
 	if e := ix.services.put(s); e != nil {
+		ix.countWaits(e.Service, s)
 		ix.clusterIPs.move(e.Service.ips(), e.Service, s.ips(), s)
 		ix.serviceChanged(s.key(), e, e.Service == nil)
 		ix.addressesChanged(e, s)
@@ -78,9 +79,20 @@ func (ix *Index) putService(s *Service) {
 
 func (ix *Index) deleteService(k Name) {
 	if e := ix.services.delete(k); e != nil {
+		ix.countWaits(e.Service, nil)
 		ix.clusterIPs.move(e.Service.ips(), e.Service, nil, nil)
 		ix.serviceChanged(k, e, true)
 		ix.addressesChanged(e, nil)
+	}
+}
+
+// countWaits counts the Services with Wait after a change of one of them. old and s may be nil.
+func (ix *Index) countWaits(old, s *Service) {
+	if old != nil && old.Wait > 0 {
+		ix.waits.Add(-1)
+	}
+	if s != nil && s.Wait > 0 {
+		ix.waits.Add(1)
 	}
 }
 
