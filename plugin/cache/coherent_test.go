@@ -85,14 +85,17 @@ func address(last, ttl int) string {
 }
 
 func TestBeyondTTL(t *testing.T) {
-	for name, tt := range map[string]struct{ query, reply string }{
-		"address":     {"w. A", address(1, 5)},
-		"NXDOMAIN":    {"w. A", denial("NXDOMAIN", 5, 5)},
-		"NODATA":      {"w. AAAA", denial("NOERROR", 5, 5)},
-		"search list": {"w.a. A +search:a.,b.", "NXDOMAIN tried:; authority; . 5 IN SOA ns. root. 1 2 3 4 5; additional; OPT tried:"},
+	const unpacked = "cache {\ndisable success other.\n}" // no reply is read in wire form
+	for name, tt := range map[string]struct{ query, reply, corefile string }{
+		"address":              {"w. A", address(1, 5), "cache"},
+		"address, as message":  {"w. A", address(1, 5), unpacked},
+		"NXDOMAIN":             {"w. A", denial("NXDOMAIN", 5, 5), "cache"},
+		"NXDOMAIN, as message": {"w. A", denial("NXDOMAIN", 5, 5), unpacked},
+		"NODATA":               {"w. AAAA", denial("NOERROR", 5, 5), "cache"},
+		"search list":          {"w.a. A +search:a.,b.", "NXDOMAIN tried:; authority; . 5 IN SOA ns. root. 1 2 3 4 5; additional; OPT tried:", "cache"},
 	} {
 		inBubble(t, name, func(t *testing.T) {
-			b := newCoherentCache(t, "cache")
+			b := newCoherentCache(t, tt.corefile)
 			reply := tt.reply
 			if text, tried := strings.CutSuffix(reply, "; additional; OPT tried:"); tried {
 				b.vouched(text, 1, 2)
@@ -224,16 +227,20 @@ func TestInvalidated(t *testing.T) {
 
 // TestInvalidatedWhileStale has a session invalidate a stale answer while a query waits for the upstream: the client waits on.
 func TestInvalidatedWhileStale(t *testing.T) {
-	for _, reply := range []string{address(2, 5), "SERVFAIL"} {
-		inBubble(t, strings.Fields(reply)[0], func(t *testing.T) {
-			b := newCoherentCache(t, "cache")
-			b.vouched(address(1, 5), 1)
-			b.query("w. A")
-			time.Sleep(time.Minute)
-			b.slowly(3*time.Second, reply)
-			time.AfterFunc(time.Second, func() { b.invalidate(1) })
-			b.want("w. A", reply)
-		})
+	for name, corefile := range map[string]string{
+		"default": "cache", "verify": "cache {\nserve_stale 1h verify\n}", "verify in time": "cache {\nserve_stale 1h verify 2s\n}",
+	} {
+		for _, reply := range []string{address(2, 5), "SERVFAIL"} {
+			inBubble(t, name+" "+strings.Fields(reply)[0], func(t *testing.T) {
+				b := newCoherentCache(t, corefile)
+				b.vouched(address(1, 5), 1)
+				b.query("w. A")
+				time.Sleep(time.Minute)
+				b.slowly(3*time.Second, reply)
+				time.AfterFunc(time.Second, func() { b.invalidate(1) })
+				b.want("w. A", reply)
+			})
+		}
 	}
 }
 
@@ -253,6 +260,55 @@ func TestStaleAfterSilence(t *testing.T) {
 		n := b.counters("")
 		if got := value(t, n.stale); got != 1 {
 			t.Errorf("%v stale answers, want 1", got)
+		}
+	})
+}
+
+// TestStaleAfterLoss is TestStaleAfterSilence for a session whose connection ends.
+func TestStaleAfterLoss(t *testing.T) {
+	inBubble(t, "lost", func(t *testing.T) {
+		b := newCoherentCache(t, "cache")
+		b.vouched(address(1, 5), 1)
+		b.query("w. A")
+		b.pass(3 * time.Hour)
+		e := b.entry("w. A")
+		b.session.Close()
+		if e.Voucher.LastVouched(b.now()) == 0 {
+			t.Skip("the session does not record the time of its end")
+		}
+		b.fails()
+		b.want("w. A", "NOERROR; w. 30 IN A 192.0.2.1")
+		time.Sleep(59 * time.Minute)
+		b.want("w. A", "NOERROR; w. 30 IN A 192.0.2.1")
+		time.Sleep(2 * time.Minute)
+		b.want("w. A", "nothing")
+	})
+}
+
+// TestPropertiesOfVouched has a plugin in front of the cache, which reads the properties of the reply.
+func TestPropertiesOfVouched(t *testing.T) {
+	chainOnly(t, "lifetime", func(t *testing.T) {
+		b := newCoherentCache(t, "cache")
+		b.vouched(address(1, 5), 1)
+		b.query("w. A")
+		b.pass(time.Minute)
+		properties := func() answers.Properties {
+			r := query("w. A")
+			ctx, recorded := answers.Record(context.Background(), r)
+			if _, err := b.ServeDNS(ctx, new(client), r); err != nil {
+				t.Fatal(err)
+			}
+			return recorded.Properties
+		}
+		if p := properties(); p.Lifetime != 5*time.Second || p.Voucher == nil || p.Expires >= b.now() {
+			t.Errorf("properties beyond the TTL: %+v", p)
+		}
+		b.invalidate()
+		properties()
+		b.session.Close()
+		time.Sleep(2 * time.Second)
+		if p := properties(); p.Lifetime != 3*time.Second {
+			t.Errorf("properties after the end of the session: %+v", p)
 		}
 	})
 }
@@ -323,6 +379,50 @@ func TestInvalidatedOnTheWay(t *testing.T) {
 		b.want("w. A", address(2, 5))
 		b.wantQueries(2)
 	})
+}
+
+// TestTwoCaches has a cache in front of one whose answers a session vouches for.
+func TestTwoCaches(t *testing.T) {
+	chainOnly(t, "in the chain", func(t *testing.T) {
+		back, front := newCoherentCache(t, "cache"), newTestCache(t, "cache")
+		front.upstream(back.ServeDNS)
+		back.vouched(address(1, 5), 1)
+		back.query("w. A")
+		back.pass(3 * time.Second)
+		front.want("w. A", address(1, 5))
+		back.pass(time.Minute)
+		front.want("w. A", address(1, 5))
+		front.wantQueries(1)
+		back.invalidate(1)
+		back.vouched(address(2, 5), 2)
+		front.want("w. A", address(2, 5))
+		front.wantQueries(2)
+		back.pass(3 * time.Second)
+		front.invalidatedEntries(t, 1)
+		back.session.Close()
+		front.want("w. A", address(2, 2)) // from the receipt of the other cache
+	})
+	chainOnly(t, "late", func(t *testing.T) {
+		back, front := newCoherentCache(t, "cache"), newTestCache(t, "cache")
+		front.upstream(back.ServeDNS)
+		back.vouched(address(1, 5), 1)
+		back.query("w. A")
+		back.pass(4 * time.Second)
+		front.query("w. A")
+		back.session.Close()
+		time.Sleep(time.Second)
+		back.open()
+		back.vouched(address(2, 5), 2)
+		front.want("w. A", address(2, 5))
+	})
+}
+
+// invalidatedEntries checks the number of entries that a session has invalidated.
+func (b *testCache) invalidatedEntries(t *testing.T, want float64) {
+	t.Helper()
+	if got := value(t, b.counters("").invalidated); got != want {
+		t.Errorf("%v answers were invalidated, want %v", got, want)
+	}
 }
 
 // wireOnly is inBubble for queries in wire form alone.
@@ -531,7 +631,7 @@ func TestInvalidationRacesWithHits(t *testing.T) {
 		t.Run(form, func(t *testing.T) {
 			b := newCoherentCache(t, "cache")
 			var mu sync.Mutex
-			version, told := 1, atomic.Int64{}
+			version, received := 1, atomic.Int64{}
 			b.upstream(func(ctx context.Context, w dns.ResponseWriter, r *dns.Msg) (int, error) {
 				mu.Lock()
 				vouch(ctx, r, b.session, uint64(version)) // #nosec G115 -- positive
@@ -549,7 +649,7 @@ func TestInvalidationRacesWithHits(t *testing.T) {
 							return
 						default:
 						}
-						atLeast := told.Load()
+						atLeast := received.Load()
 						reply := b.query(fmt.Sprintf("w%d. A", (i+n)%3))
 						if len(reply.Answer) != 1 {
 							t.Errorf("no answer: %v", reply)
@@ -570,7 +670,7 @@ func TestInvalidationRacesWithHits(t *testing.T) {
 				old := uint64(version - 1) // #nosec G115 -- positive
 				mu.Unlock()
 				b.invalidate(old)
-				told.Store(int64(old) + 1) // #nosec G115 -- small
+				received.Store(int64(old) + 1) // #nosec G115 -- small
 				time.Sleep(100 * time.Microsecond)
 			}
 			close(stop)

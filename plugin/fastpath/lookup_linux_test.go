@@ -8,6 +8,9 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
+	"github.com/nearside-dns/nearside/plugin/internal/batch"
+	"github.com/nearside-dns/nearside/plugin/internal/block"
+	"github.com/nearside-dns/nearside/plugin/internal/coherence"
 )
 
 // hitBench returns a server with one stored answer, and a query for it in wire form.
@@ -55,9 +58,107 @@ func BenchmarkHit(b *testing.B) {
 }
 
 // hitEntries are entries of plugin cache, without the answer.
-func hitEntries(testing.TB) map[string]*answers.Entry {
+func hitEntries(t testing.TB) map[string]*answers.Entry {
 	now := answers.Now()
+	s := heardSession(t)
+	vouched := func(expires time.Duration, handles ...uint64) *answers.Entry {
+		return &answers.Entry{Cached: true, Stored: now - time.Hour, Validity: answers.Validity{Expires: expires, Voucher: s.Voucher(handles)}}
+	}
+	popular := vouched(now-time.Second, 1, 2)
+	popular.Popularity = &answers.Popularity{Amount: 1, Gap: time.Minute}
 	return map[string]*answers.Entry{
-		"within TTL": {Cached: true, Stored: now, Validity: answers.Validity{Expires: now + time.Hour}},
+		"within TTL":           {Cached: true, Stored: now, Validity: answers.Validity{Expires: now + time.Hour}},
+		"vouched, within TTL":  vouched(now+time.Hour, 1, 2),
+		"vouched, beyond TTL":  vouched(now-time.Second, 1, 2),
+		"vouched, 4 handles":   vouched(now-time.Second, 1, 2, 3, 4),
+		"vouched, and popular": popular,
+	}
+}
+
+// heardSession returns a session that vouches for answers until the end of the test.
+func heardSession(t testing.TB) *coherence.Session {
+	t.Helper()
+	const ahead = time.Hour
+	s := coherence.NewSession(func() time.Duration { return answers.Now() + ahead }) // so that no heartbeats are necessary
+	s.Opened(answers.Now()+ahead, 0)
+	if !s.Heard(0) || !s.Vouches(answers.Now()+ahead/2) {
+		t.Fatal("the session does not vouch")
+	}
+	return s
+}
+
+// TestDispatchedVouchedHit has a query of a plugin for an answer whose TTL has passed: the hit is counted.
+func TestDispatchedVouchedHit(t *testing.T) {
+	b := newWireBed(t, 0, nil)
+	now := answers.Now()
+	e := &answers.Entry{Cached: true, Validity: answers.Validity{Expires: now - time.Second, Voucher: heardSession(t).Voucher([]uint64{1})}}
+	b.store(t, e, addressReply("hit.test.", 1))
+	packed, err := new(dns.Msg).SetQuestion("hit.test.", dns.TypeA).Pack()
+	q := &block.WireQuery{Packed: packed, Client: clientAddress(1), Answerer: discard{}}
+	if err != nil || !q.Parse(packed) {
+		t.Fatalf("the query is not ordinary: %v", err)
+	}
+	if !b.server.Dispatch(new(batch.Batch), q) {
+		t.Error("the answer is not used")
+	}
+	if hits, beyond := valueOf(t, b.cache.Hits[0]), valueOf(t, b.cache.BeyondTTL); hits != 1 || beyond != 1 {
+		t.Errorf("%v hits, %v of them beyond the TTL; want 1 and 1", hits, beyond)
+	}
+}
+
+// TestVouchedHits has answers whose TTL has passed: they are hits without allocations while a session vouches for them, which
+// are counted, and are not prefetched. Once invalidated, they are no hits.
+func TestVouchedHits(t *testing.T) {
+	s := heardSession(t)
+	now := answers.Now()
+	for name, tt := range map[string]struct {
+		expires    time.Duration
+		popularity *answers.Popularity
+		beyond     float64 // hits of ten
+	}{
+		"within the TTL":      {now + time.Hour, nil, 0},
+		"beyond the TTL":      {now - time.Second, nil, 10},
+		"beyond, popular":     {now - time.Second, &answers.Popularity{Amount: 1, Gap: time.Minute}, 10},
+		"within, popular now": {now + time.Hour, &answers.Popularity{Amount: 1, Gap: time.Minute}, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBed(t, false)
+			e := &answers.Entry{
+				Cached: true, Stored: now - time.Hour, Popularity: tt.popularity,
+				Validity: answers.Validity{Expires: tt.expires, Voucher: s.Voucher([]uint64{1, 2})},
+			}
+			b.store(t, e, addressReply("hit.test.", 1))
+			query := new(dns.Msg).SetQuestion("hit.test.", dns.TypeA)
+			packed, err := query.Pack()
+			if err != nil {
+				t.Fatal(err)
+			}
+			hit := b.answering(t, packed)
+			for range 9 {
+				hit()
+			}
+			b.query(t, query)
+			if ttl := b.receive(t).Answer[0].Header().Ttl; ttl != addressReply("hit.test.", 1).Answer[0].Header().Ttl {
+				t.Errorf("TTL %d", ttl)
+			}
+			if got := valueOf(t, b.cache.BeyondTTL); got != tt.beyond {
+				t.Errorf("%v hits beyond the TTL, want %v", got, tt.beyond)
+			}
+			if got := valueOf(t, b.cache.Hits[0]); got != 10 {
+				t.Errorf("%v hits, want 10", got)
+			}
+			if got := testing.AllocsPerRun(200, hit); got != 0 {
+				t.Errorf("%v allocations per hit", got)
+			}
+			handedOver := valueOf(t, b.listener.server.Load().metrics.handedOver)
+			for _, d := range s.Invalidate([]uint64{2}) {
+				d.Invalidated()
+			}
+			b.query(t, query)
+			if valueOf(t, b.listener.server.Load().metrics.handedOver) != handedOver+1 {
+				t.Error("an invalidated answer is a hit")
+			}
+			b.receive(t)
+		})
 	}
 }

@@ -81,7 +81,7 @@ type Entry struct {
 	// StaleUntil.
 	Gone time.Duration
 	// Limit is the end of those parts of the answer that no session vouches for, 0 without such parts: the TTLs are not
-	// above what is left until then.
+	// above the remaining time.
 	Limit time.Duration
 	// Views is set if the answer depends on the caller: this entry has no answer, and each view has an entry with a key of
 	// its own.

@@ -112,9 +112,11 @@ func (v *Validity) ByGeneration() bool { return v.Bounds[0].Generation != nil }
 
 // Current reports whether no Generation has advanced that the answer depends on, and no session has invalidated it.
 func (v *Validity) Current() bool {
-	if v.Voucher != nil && v.Voucher.Ended() {
-		return false
-	}
+	return (v.Voucher == nil || !v.Voucher.Ended()) && v.counted()
+}
+
+// counted reports whether no Generation has advanced that the answer depends on.
+func (v *Validity) counted() bool {
 	for i := range v.Bounds {
 		b := &v.Bounds[i]
 		if b.Generation == nil {
@@ -136,4 +138,9 @@ func (v *Validity) Expired(now time.Duration) bool {
 }
 
 // Fresh reports whether the answer may be served at a time since the start of the process.
-func (v *Validity) Fresh(now time.Duration) bool { return !v.Expired(now) && v.Current() }
+func (v *Validity) Fresh(now time.Duration) bool {
+	if v.Expires != 0 && now >= v.Expires {
+		return v.Vouched(now) && v.counted() // a Voucher that has ended does not vouch
+	}
+	return v.Current()
+}

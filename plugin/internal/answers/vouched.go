@@ -48,8 +48,8 @@ func (s *Store) invalidate(e *Entry) func(*Entry) {
 // Key returns the key of an entry that was stored. It is a copy.
 func (e *Entry) Key() []byte { return []byte(e.key) }
 
-// Lifetime returns the time for which clients may use an answer that they get at a time, by its TTLs: the whole one while a
-// session vouches for it, and what is left of it otherwise.
+// Lifetime returns the time for which clients may use an answer that they receive at a time, by its TTLs: the configured one
+// while a session vouches for it, and the remaining one otherwise.
 func (e *Entry) Lifetime(now time.Duration) time.Duration {
 	if e.Vouched(now) {
 		return e.Expires - e.Stored
@@ -66,9 +66,9 @@ func (e *Entry) StaleUntil(now time.Duration) time.Duration {
 	return max(e.Gone, e.Voucher.LastVouched(now)+e.Gone-e.Expires)
 }
 
-// patchVouched sets the changes to TTLs. Those of an answer for which a session vouches are as configured, but not above what
-// is left until Limit. Otherwise they are decremented from the receipt, and not above what is left until Expires: parts of the
-// answer may have been received before it was stored.
+// patchVouched sets the changes to TTLs. Those of an answer for which a session vouches are as configured, but not above the
+// time until Limit. Otherwise they are decremented from the receipt, and not above the time until Expires: parts of the answer
+// may have been received before it was stored.
 func (e *Entry) patchVouched(p *Patch, now time.Duration) {
 	if e.Vouched(now) {
 		if e.Limit > now {

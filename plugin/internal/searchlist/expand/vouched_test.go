@@ -1,0 +1,226 @@
+package expand
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/miekg/dns"
+
+	"github.com/nearside-dns/nearside/plugin/internal/answers"
+	"github.com/nearside-dns/nearside/plugin/internal/batch"
+	"github.com/nearside-dns/nearside/plugin/internal/block"
+	"github.com/nearside-dns/nearside/plugin/internal/coherence"
+)
+
+// storedBackend answers from entries, as plugin cache does, in both forms. It has entries for all names that are queried.
+type storedBackend struct {
+	t       *testing.T
+	entries map[string]*answers.Entry
+	uncache bool // the replies have no time: no cache stores them
+	queries int
+}
+
+func (*storedBackend) Name() string { return "backend" }
+
+// ServeDNS implements plugin.Handler.
+func (w *storedBackend) ServeDNS(ctx context.Context, rw dns.ResponseWriter, r *dns.Msg) (int, error) {
+	w.queries++
+	e := w.entries[r.Question[0].Name]
+	var q answers.Query
+	packed, _ := q.FromMsg(make([]byte, 0, answers.MaxQuery), r)
+	p := e.Patch(answers.Now())
+	m, err := e.Message(packed, q, &p)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	if properties := answers.PropertiesOf(ctx, r); properties != nil {
+		properties.Validity, properties.Lifetime = e.Validity, e.Lifetime(answers.Now())
+		if w.uncache {
+			properties.Expires = 0
+		}
+	}
+	return dns.RcodeSuccess, rw.WriteMsg(m)
+}
+
+// ServeWire implements block.WireHandler.
+func (w *storedBackend) ServeWire(b *batch.Batch, q *block.WireQuery) {
+	name, _, err := dns.UnpackDomainName(q.Packed, answers.HeaderLen)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	if w.uncache {
+		q.Pass(b, q, nil)
+		return
+	}
+	w.queries++
+	e := w.entries[name]
+	q.Answer(b, q, e, e.Patch(answers.Now()))
+}
+
+// store adds the entry of a reply that was received a time ago.
+func (w *storedBackend) store(name string, f fact, ago time.Duration, v *coherence.Voucher) {
+	w.t.Helper()
+	stored := answers.Now() - ago
+	e := &answers.Entry{Stored: stored, Validity: answers.Validity{Expires: stored + time.Duration(f.ttl)*time.Second, Voucher: v}}
+	if err := e.Fill(replyOf(query(name, dns.TypeA), name, f)); err != nil {
+		w.t.Fatal(err)
+	}
+	w.entries[name] = e
+}
+
+// part is the reply for a candidate.
+type part struct {
+	replyKind
+	ttl    uint32
+	ago    time.Duration // of the receipt
+	handle uint64        // 0 without a voucher
+}
+
+// TestVouchedParts joins replies, for some of which a session vouches that has received them long ago.
+func TestVouchedParts(t *testing.T) {
+	denied := part{replyNXDOMAIN, 5, time.Hour, 1}
+	const minute = time.Minute
+	for name, tt := range map[string]struct {
+		search   [4]part // for the candidates with a suffix
+		bare     part
+		uncached bool
+		alias    uint32 // TTL, 0 without an answer
+		ttl      uint32 // of the last record
+		limit    time.Duration
+		stored   bool
+	}{
+		"all vouched":                {[4]part{denied, denied, denied, denied}, part{replyData, 30, time.Hour, 2}, false, 5, 31, 0, true},
+		"nothing has data":           {[4]part{denied, denied, denied, denied}, denied, false, 0, 5, 0, true},
+		"data of another server":     {[4]part{denied, denied, denied, denied}, part{replyData, 60, 20 * time.Second, 0}, false, 5, 41, 40 * time.Second, true},
+		"denial of another server":   {[4]part{denied, {replyNXDOMAIN, 63, minute, 0}, denied, denied}, part{replyData, 30, time.Hour, 2}, false, 3, 31, 3 * time.Second, true},
+		"a vouched denial with more": {[4]part{{replyNXDOMAIN, 20, time.Hour, 3}, denied, denied, denied}, part{replyData, 3, time.Hour, 2}, false, 3, 4, 0, true},
+		"no cache":                   {[4]part{denied, denied, denied, denied}, part{replyData, 30, time.Hour, 2}, true, 0, 31, 0, false},
+	} {
+		for _, form := range []string{"chain", "wire"} {
+			t.Run(name+", "+form, func(t *testing.T) {
+				s := vouchingSession(t)
+				w := &storedBackend{t: t, entries: map[string]*answers.Entry{}, uncache: tt.uncached}
+				for i, candidate := range []string{first, second, third, fourth, bareName} {
+					p := append(tt.search[:], tt.bare)[i]
+					var v *coherence.Voucher
+					if p.handle != 0 {
+						v = s.Voucher([]uint64{p.handle, 9})
+					}
+					w.store(candidate, fact{replyKind: p.replyKind, ttl: p.ttl}, p.ago, v)
+				}
+				x := newExpander(newBackend(nil))
+				x.Next = w
+				r := query(first, dns.TypeA)
+				ask := func() *dns.Msg {
+					if form == "wire" {
+						got, _ := sendWire(t, x, r, &podQuestion)
+						return got.Msg
+					}
+					return send(t, x, r, &podQuestion).Msg
+				}
+				checkTTLs(t, ask(), tt.alias, tt.ttl)
+				queries, last := w.queries, tt.ttl
+				if tt.limit > 0 {
+					last = min(last, uint32(tt.limit/time.Second)) // #nosec G115 -- small
+				}
+				checkTTLs(t, ask(), tt.alias, last)
+				if stored := w.queries == queries; stored != tt.stored {
+					t.Fatalf("stored %t, want %t", stored, tt.stored)
+				}
+				if tt.stored {
+					checkVouchedEntry(t, x.key(r, &podQuestion).fresh(), tt.limit, s)
+					if x.key(r, &podQuestion).fresh() != nil {
+						t.Error("the answer is fresh after a part was invalidated")
+					}
+				}
+			})
+		}
+	}
+}
+
+// vouchingSession returns a session that vouches for answers for two minutes.
+func vouchingSession(t *testing.T) *coherence.Session {
+	t.Helper()
+	const ahead = 2 * time.Minute
+	s := coherence.NewSession(func() time.Duration { return answers.Now() + ahead })
+	s.Opened(answers.Now()+ahead, 0)
+	if !s.Heard(0) || !s.Vouches(answers.Now()+ahead) {
+		t.Fatal("the session does not vouch")
+	}
+	return s
+}
+
+// checkTTLs checks the TTLs of the first and the last record of a reply: those of an alias and of data, or of a denial. They may
+// be less by two seconds, since time passes.
+func checkTTLs(t *testing.T, m *dns.Msg, alias, last uint32) {
+	t.Helper()
+	if len(m.Answer) == 0 {
+		if alias != 0 || !near(m.Ns[0].Header().Ttl, last) {
+			t.Fatalf("got %v, want an alias with TTL %d, or a denial with TTL %d", m, alias, last)
+		}
+		return
+	}
+	if n := len(m.Answer); !near(m.Answer[0].Header().Ttl, alias) || !near(m.Answer[n-1].Header().Ttl, last) {
+		t.Fatalf("TTLs %d and %d, want %d and %d", m.Answer[0].Header().Ttl, m.Answer[n-1].Header().Ttl, alias, last)
+	}
+}
+
+func near(got, want uint32) bool { return got <= want && want <= got+2 }
+
+// checkVouchedEntry checks the validity of a joined entry, with the time until which a part without a voucher is valid, or 0.
+// It invalidates a part.
+func checkVouchedEntry(t *testing.T, e *answers.Entry, limit time.Duration, s *coherence.Session) {
+	t.Helper()
+	now := answers.Now()
+	if e == nil || !e.Fresh(now) || e.Fresh(now+10*time.Minute) {
+		t.Fatalf("the entry is %+v", e)
+	}
+	if limit == 0 && !e.Fresh(now+time.Minute) || limit != 0 && e.Fresh(now+limit) {
+		t.Errorf("fresh after a minute %t, after %v %t", e.Fresh(now+time.Minute), limit, e.Fresh(now+limit))
+	}
+	if p := e.Patch(now + limit/2); (p.Max != 0) != (limit != 0) || limit != 0 && (time.Duration(p.Max)*time.Second < limit/2-2*time.Second || time.Duration(p.Max)*time.Second > limit/2+time.Second) {
+		t.Errorf("TTLs are not above %d, half of the limit is %v", p.Max, limit/2)
+	}
+	for _, d := range s.Invalidate([]uint64{1}) {
+		d.Invalidated()
+	}
+	if e.Fresh(now) {
+		t.Error("the answer is fresh after a part was invalidated")
+	}
+}
+
+// TestVouchedPartsFallBack has a session end: the joined answer is valid as long as its parts by their TTLs.
+func TestVouchedPartsFallBack(t *testing.T) {
+	for name, tt := range map[string]struct {
+		ago   time.Duration
+		fresh bool
+	}{"TTL has not passed": {2 * time.Second, true}, "TTL has passed": {6 * time.Second, false}} {
+		t.Run(name, func(t *testing.T) {
+			s := vouchingSession(t)
+			w := &storedBackend{t: t, entries: map[string]*answers.Entry{}}
+			for _, candidate := range []string{first, second, third, fourth} {
+				w.store(candidate, fact{replyKind: replyNXDOMAIN, ttl: 5}, tt.ago, s.Voucher([]uint64{1}))
+			}
+			w.store(bareName, fact{replyKind: replyData, ttl: 60}, 0, nil)
+			x := newExpander(newBackend(nil))
+			x.Next = w
+			r := query(first, dns.TypeA)
+			send(t, x, r, &podQuestion)
+			k := x.key(r, &podQuestion)
+			if k.fresh() == nil {
+				t.Fatal("the answer is not stored")
+			}
+			s.Close()
+			e := k.fresh()
+			if (e != nil) != tt.fresh {
+				t.Fatalf("fresh %t after the end of the session, want %t", e != nil, tt.fresh)
+			}
+			if e != nil {
+				if p := e.Patch(answers.Now()); !near(p.Max, 3) || p.Max == 0 {
+					t.Errorf("TTLs are not above %d, want 3", p.Max)
+				}
+			}
+		})
+	}
+}
