@@ -64,7 +64,7 @@ func TestMetricsOfDocuments(t *testing.T) {
 }
 
 // cited matches a link to a test: its name, an optional list of parts, and the file.
-var cited = regexp.MustCompile(`\[(Test[A-Za-z0-9]+)[^\]]*\]\(([^()\s]+_test\.go)\)`)
+var cited = regexp.MustCompile(`\[(Test[A-Za-z0-9_]+)[^\]]*\]\(([^()\s]+_test\.go)\)`)
 
 // missingTests returns the tests that a document names and that are not in the linked file. read returns a file's text.
 func missingTests(name, text string, read func(path string) string) (all []string) {
@@ -97,10 +97,10 @@ func TestCitedTests(t *testing.T) {
 		t.Errorf("%d tests are named", count)
 	}
 	t.Run("can fail", func(t *testing.T) {
-		got := missingTests("docs/a.md", "[TestOne](../x/one_test.go), [TestTwo/part](../x/one_test.go), [TestThree: a part](../x/three_test.go)", func(path string) string {
+		got := missingTests("docs/a.md", "[TestOne](../x/one_test.go), [TestTwo/part](../x/one_test.go), [TestThree: a part](../x/three_test.go), [TestOne_Part](../x/one_test.go)", func(path string) string {
 			return map[string]string{"x/one_test.go": "package x\nfunc TestOne(t *testing.T) {\n}\nfunc TestTwoParts(t *testing.T) {}\n"}[path]
 		})
-		if want := []string{"docs/a.md: TestTwo is not in x/one_test.go", "docs/a.md: TestThree is not in x/three_test.go"}; !slices.Equal(got, want) {
+		if want := []string{"docs/a.md: TestTwo is not in x/one_test.go", "docs/a.md: TestThree is not in x/three_test.go", "docs/a.md: TestOne_Part is not in x/one_test.go"}; !slices.Equal(got, want) {
 			t.Errorf("%q, want %q", got, want)
 		}
 	})

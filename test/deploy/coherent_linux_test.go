@@ -1,8 +1,13 @@
 package deploy
 
 import (
+	"encoding/json"
+	"errors"
 	"fmt"
+	"net"
 	"net/http"
+	"os"
+	"os/exec"
 	"regexp"
 	"strings"
 	"testing"
@@ -13,23 +18,56 @@ import (
 	"github.com/nearside-dns/nearside/test/daemon"
 )
 
-// awaitMetric waits until a metric of a program with this Corefile is at least a minimum.
-func awaitMetric(t *testing.T, corefile, metric string, minimum float64) {
+// metricsOf returns the address of the metrics in a Corefile.
+func metricsOf(t *testing.T, corefile string) string {
 	t.Helper()
 	found := regexp.MustCompile(`(?m)^\s+prometheus (\S+)$`).FindStringSubmatch(corefile)
 	if found == nil {
 		t.Fatalf("no metrics in\n%s", corefile)
 	}
+	return found[1]
+}
+
+// awaitMetric waits until a metric of a program with this Corefile is at least a minimum.
+func awaitMetric(t *testing.T, corefile, metric string, minimum float64) {
+	t.Helper()
+	address := metricsOf(t, corefile)
 	await(t, metric, func() error {
-		if got := daemon.Scrape(t, http.DefaultClient, found[1]).Sum(metric); got < minimum {
+		if got := daemon.Scrape(t, http.DefaultClient, address).Sum(metric); got < minimum {
 			return fmt.Errorf("%g, want %g", got, minimum)
 		}
 		return nil
 	})
 }
 
+// coherenceLines returns the lines of nodecache doctor on coherence, with their verdicts, by check.
+func coherenceLines(t *testing.T, corefile, clusterMetrics string) (map[string]string, error) {
+	t.Helper()
+	host, port, err := net.SplitHostPort(clusterMetrics)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(program(t, "nodecache"), "doctor", "-o", "json", "-conf", corefile)
+	cmd.Env = append(os.Environ(), "KUBE_DNS_SERVICE_HOST="+host, "KUBE_DNS_SERVICE_PORT_METRICS="+port)
+	out, err := cmd.Output()
+	if exit := (*exec.ExitError)(nil); err != nil && (!errors.As(err, &exit) || exit.ExitCode() != 1) { // other checks fail here
+		return nil, err
+	}
+	var lines []struct{ Check, Value, Verdict string }
+	if err := json.Unmarshal(out, &lines); err != nil {
+		return nil, fmt.Errorf("%w in\n%s", err, out)
+	}
+	found := map[string]string{}
+	for _, l := range lines {
+		if strings.HasPrefix(l.Check, "coherence") {
+			found[l.Check] = l.Verdict + ": " + l.Value
+		}
+	}
+	return found, nil
+}
+
 // TestDeployedCoherent starts both programs with the deployed Corefiles. clusterdns notifies nodecache of a new Service,
-// whose name did not exist before.
+// whose name did not exist before, and nodecache doctor reports their session.
 func TestDeployedCoherent(t *testing.T) {
 	api, resolver := cluster(t), upstream(t, "192.0.2.80")
 	server := onLoopback(t, read(t, deployed, "clusterdns", "Corefile"), api.URL(), resolver)
@@ -58,4 +96,14 @@ func TestDeployedCoherent(t *testing.T) {
 	awaitMetric(t, node, "coredns_forward_coherence_invalidations_total", 1)
 	awaitMetric(t, node, "coredns_cache_invalidated_total", 1)
 	awaitAnswer(t, nodecache.Addr, name, "A 10.96.12.35")
+
+	await(t, "nodecache doctor", func() error { // a busy machine may delay a heartbeat
+		got, err := coherenceLines(t, nodecache.Corefile, metricsOf(t, server))
+		for check, want := range map[string]string{"coherence " + clusterdns.Addr: "ok: ", "coherence of cluster DNS": "ok: live, "} {
+			if err == nil && !strings.HasPrefix(got[check], want) {
+				err = fmt.Errorf("%q, want %q of %s", got, want, check)
+			}
+		}
+		return err
+	})
 }

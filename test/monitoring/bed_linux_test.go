@@ -83,6 +83,7 @@ const clusterCorefile = `.:53 {
         endpoint API
         pods verified
         topology
+        coherent
         ttl 30
         fallthrough in-addr.arpa ip6.arpa
     }
@@ -132,6 +133,7 @@ const nodeTemplate = `cluster.local:53 {
     bind ` + local + ` ` + kubeDNS + `
     forward . __PILLAR__CLUSTER__DNS__ {
         force_tcp
+        coherent
     }
     prometheus :9253
     health ` + local + `:8080
