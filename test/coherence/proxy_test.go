@@ -1,0 +1,125 @@
+//go:build linux
+
+package coherence
+
+import (
+	"net"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// proxy forwards TCP connections to a server, and injects faults.
+type proxy struct {
+	net.Listener
+	delay atomic.Int64 // of both directions, in nanoseconds
+
+	mu     sync.Mutex
+	target string
+	open   map[net.Conn]bool
+}
+
+// startProxy starts a proxy on a free port until the test ends.
+func startProxy(t testing.TB, target string) *proxy {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &proxy{Listener: l, target: target, open: map[net.Conn]bool{}}
+	go p.accept()
+	t.Cleanup(func() {
+		if err := l.Close(); err != nil {
+			t.Error(err)
+		}
+		p.cut()
+	})
+	return p
+}
+
+func (p *proxy) accept() {
+	for {
+		client, err := p.Accept()
+		if err != nil {
+			return // closed
+		}
+		p.mu.Lock()
+		target := p.target
+		p.mu.Unlock()
+		server, err := net.DialTimeout("tcp", target, time.Second)
+		if err != nil {
+			_ = client.Close() // as a refused connection
+			continue
+		}
+		p.mu.Lock()
+		p.open[client], p.open[server] = true, true
+		p.mu.Unlock()
+		go p.forward(client, server)
+		go p.forward(server, client)
+	}
+}
+
+// redirect makes new connections go to another server, and ends those that are open.
+func (p *proxy) redirect(target string) {
+	p.mu.Lock()
+	p.target = target
+	p.mu.Unlock()
+	p.cut()
+}
+
+// cut ends all connections.
+func (p *proxy) cut() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for c := range p.open {
+		_ = c.Close() // one side may have closed it
+		delete(p.open, c)
+	}
+}
+
+// piece is what was read at once, and the time from which it may be written.
+type piece struct {
+	bytes []byte
+	due   time.Time
+}
+
+// maxPieces is the number of pieces that wait in one direction.
+const maxPieces = 4096
+
+func (p *proxy) forward(from, to net.Conn) {
+	pieces := make(chan piece, maxPieces)
+	go func() {
+		defer close(pieces)
+		for {
+			buffer := make([]byte, 8192)
+			n, err := from.Read(buffer)
+			if n > 0 {
+				pieces <- piece{buffer[:n], time.Now().Add(time.Duration(p.delay.Load()))}
+			}
+			if err != nil {
+				return
+			}
+		}
+	}()
+	for piece := range pieces {
+		time.Sleep(time.Until(piece.due))
+		if _, err := to.Write(piece.bytes); err != nil {
+			break
+		}
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, c := range []net.Conn{from, to} {
+		_ = c.Close() // the other direction may have closed it
+		delete(p.open, c)
+	}
+	go drain(pieces)
+}
+
+// drain lets the reader of a direction end.
+func drain(pieces chan piece) {
+	for range pieces {
+		continue
+	}
+}
