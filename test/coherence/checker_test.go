@@ -47,9 +47,9 @@ type checker struct {
 	replies   [][]reply
 
 	checked, failed, old int
-	oldest                          time.Duration // of an answer that was right until before its query was sent
-	wrong                           []string
-	wrongs                          int
+	oldest               time.Duration // of an answer that was right until before its query was sent
+	wrong                []string
+	wrongs               int
 }
 
 // maxReports is the number of wrong answers that are reported in full.

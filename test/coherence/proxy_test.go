@@ -3,6 +3,7 @@
 package coherence
 
 import (
+	"io"
 	"net"
 	"sync"
 	"sync/atomic"
@@ -122,4 +123,47 @@ func drain(pieces chan piece) {
 	for range pieces {
 		continue
 	}
+}
+
+// startEcho starts a server that sends back what it receives, and returns its address.
+func startEcho(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Close() })
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go func() { _, _ = io.Copy(c, c) }() // until the client closes
+		}
+	}()
+	return l.Addr().String()
+}
+
+func dialProxy(t *testing.T, p *proxy) net.Conn {
+	t.Helper()
+	c, err := net.Dial("tcp", p.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	return c
+}
+
+// roundTrip returns the time in which some bytes come back.
+func roundTrip(t *testing.T, c net.Conn) time.Duration {
+	t.Helper()
+	start := time.Now()
+	if _, err := c.Write([]byte("bytes")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.ReadFull(c, make([]byte, 5)); err != nil {
+		t.Fatal(err)
+	}
+	return time.Since(start)
 }
