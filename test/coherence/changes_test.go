@@ -13,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 
@@ -66,6 +67,38 @@ func (c *changes) run(stop *atomic.Bool) (n int, err error) {
 	}
 	return n, nil
 }
+
+// touchEvery is the time between two events of each resource that change no answer: the watchdog of clusterdns takes watches
+// for frozen that have no events (see shortWatchdog).
+const touchEvery = 500 * time.Millisecond
+
+// touch makes such events until stop is set.
+func (c *changes) touch(stop *atomic.Bool) error {
+	all := []runtime.Object{
+		namespaceObject("touched"), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "touched"}},
+		&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "touched", Name: "touched"}},
+		&corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "touched", Name: "touched"}},
+		&discoveryv1.EndpointSlice{
+			ObjectMeta:  metav1.ObjectMeta{Namespace: "touched", Name: "touched", Labels: map[string]string{discoveryv1.LabelServiceName: "touched"}},
+			AddressType: discoveryv1.AddressTypeIPv4,
+		},
+		&mcsv1beta1.ServiceImport{ObjectMeta: metav1.ObjectMeta{Namespace: "touched", Name: "touched"}, Spec: mcsv1beta1.ServiceImportSpec{Type: mcsv1beta1.Headless}},
+		touchedProperty,
+	}
+	for !stop.Load() {
+		if err := c.api.Put(all...); err != nil {
+			return err
+		}
+		time.Sleep(touchEvery)
+	}
+	return nil
+}
+
+// touchedProperty is a ClusterProperty that no answer depends on.
+var touchedProperty = &unstructured.Unstructured{Object: map[string]any{
+	"apiVersion": "about.k8s.io/v1", "kind": "ClusterProperty",
+	"metadata": map[string]any{"name": "touched"}, "spec": map[string]any{"value": "touched"},
+}}
 
 // change makes one change, of each kind of object several per second.
 func (c *changes) change() error {

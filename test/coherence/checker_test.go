@@ -4,6 +4,8 @@ package coherence
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -48,8 +50,9 @@ type checker struct {
 
 	checked, failed, old int
 	oldest               time.Duration // of an answer that was right until before its query was sent
-	wrong                []string
+	wrong                []string      // reports of the first wrong answers
 	wrongs               int
+	byQuestion           map[string]int // wrong answers
 }
 
 // maxReports is the number of wrong answers that are reported in full.
@@ -114,6 +117,11 @@ func (c *checker) verdict(asker int, r *reply) string {
 
 func (c *checker) report(r *reply, why string) {
 	c.wrongs++
+	q := &c.all[r.question]
+	if c.byQuestion == nil {
+		c.byQuestion = map[string]int{}
+	}
+	c.byQuestion[q.name+" "+dns.TypeToString[q.qtype]]++
 	if len(c.wrong) >= maxReports {
 		return
 	}
@@ -121,10 +129,17 @@ func (c *checker) report(r *reply, why string) {
 	if r.answer >= 0 {
 		answer = c.texts.all[r.answer]
 	}
-	q := &c.all[r.question]
 	c.wrong = append(c.wrong, fmt.Sprintf("cache %d, %s %s, sent %.4f, received %.4f: %q: %s; right answers:\n%s",
 		r.cache, q.name, dns.TypeToString[q.qtype], seconds(r.sent-c.zero), seconds(r.received-c.zero), answer, why,
 		c.describe(c.callers[r.cache], int(r.question), r.sent-int64(5*time.Second), r.received, c.zero)))
+}
+
+// wrongQuestions returns the questions with wrong answers, and their numbers.
+func (c *checker) wrongQuestions() (text string) {
+	for _, name := range slices.Sorted(maps.Keys(c.byQuestion)) {
+		text += fmt.Sprintf("\n    %6d %s", c.byQuestion[name], name)
+	}
+	return text
 }
 
 // summary returns what was checked.

@@ -4,7 +4,9 @@ package coherence
 
 import (
 	"fmt"
+	"maps"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -37,7 +39,7 @@ type history struct {
 // TestHistory runs real programs with faults, and compares every answer with the states that clusterdns had.
 func TestHistory(t *testing.T) {
 	b := binaries{
-		clusterdns: compile(t, "clusterdns", append(recording(), shortWatchdog()...)...),
+		clusterdns: compile(t, "clusterdns", append(recording(t), shortWatchdog()...)...),
 		nodecache:  compile(t, "nodecache"),
 	}
 	property.Seeds(t, 1, 1, func(t *testing.T, seed uint64) {
@@ -47,7 +49,7 @@ func TestHistory(t *testing.T) {
 			t.Error(w)
 		}
 		if c.wrongs > 0 {
-			t.Errorf("%d wrong answers", c.wrongs)
+			t.Errorf("%d wrong answers:%s", c.wrongs, c.wrongQuestions())
 		}
 		if c.old == 0 {
 			t.Error("no answer was of an older state: the history proves nothing")
@@ -76,6 +78,12 @@ func runHistory(t testing.TB, b binaries, seed uint64, option string, phases []p
 		}
 		t.Logf("%d changes", n)
 	})
+	all.Go(func() {
+		if err := changes.touch(&stop); err != nil {
+			t.Error(err)
+		}
+	})
+	h.fallbacks = []fallback{{h.zero, monotonic() + int64(ttl+time.Second), ttl}} // until the sessions were opened
 	for _, p := range phases {
 		h.run(p)
 	}
@@ -146,12 +154,13 @@ func (h *history) run(p phase) {
 		time.Sleep(after)
 	}
 	time.Sleep(p.calm)
-	h.t.Logf("phase %q: %.1f to %.1f", p.name, seconds(from-h.zero), seconds(monotonic()-h.zero))
+	cachesNow, serversNow := h.samples()
+	caches, servers = cachesNow.Since(caches), serversNow.Since(servers)
+	h.t.Logf("phase %q: %.1f to %.1f:%s", p.name, seconds(from-h.zero), seconds(monotonic()-h.zero), coherence(caches, servers))
 	if p.want == nil || h.option == "" {
 		return
 	}
-	cachesNow, serversNow := h.samples()
-	if err := p.want(cachesNow.Since(caches), serversNow.Since(servers)); err != nil {
+	if err := p.want(caches, servers); err != nil {
 		h.t.Errorf("phase %q: %v", p.name, err)
 	}
 }
@@ -168,6 +177,26 @@ func (h *history) samples() (caches, servers daemon.Samples) {
 		}
 	}
 	return caches, servers
+}
+
+// coherence returns the increase of the metrics about coherence, without labels but for reasons.
+func coherence(all ...daemon.Samples) (text string) {
+	sums := map[string]float64{}
+	for _, samples := range all {
+		for key, value := range samples {
+			name, labels, _ := strings.Cut(key, "{")
+			if strings.Contains(name, "_coherence_") || strings.HasPrefix(name, "coredns_cache_hits_") || strings.HasPrefix(name, "coredns_cache_inv") || strings.HasPrefix(name, "coredns_cache_ref") {
+				if _, reason, ok := strings.Cut(labels, "reason="); ok {
+					name += " " + strings.TrimRight(reason, "}")
+				}
+				sums[strings.TrimPrefix(name, "coredns_")] += value
+			}
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(sums)) {
+		text += fmt.Sprintf(" %s %g,", name, sums[name])
+	}
+	return strings.TrimSuffix(text, ",")
 }
 
 func add(sums, more daemon.Samples) {
@@ -199,7 +228,7 @@ func fellBack(reasons ...string) func(caches, servers daemon.Samples) error {
 // TestWithoutSessions proves that the checker finds old answers: without the option, caches serve each answer until its TTL
 // ends. It also proves the model: no answer is older than its TTL.
 func TestWithoutSessions(t *testing.T) {
-	b := binaries{clusterdns: compile(t, "clusterdns", recording()...), nodecache: compile(t, "nodecache")}
+	b := binaries{clusterdns: compile(t, "clusterdns", recording(t)...), nodecache: compile(t, "nodecache")}
 	c := runHistory(t, b, 1, "", []phase{{name: "no fault", calm: 6 * time.Second}})
 	t.Log(c.summary())
 	if c.wrongs == 0 {

@@ -68,7 +68,7 @@ func newCluster() cluster {
 // apply makes one change of the index.
 func (c cluster) apply(e event) {
 	k := key{e.Record.Namespace, e.Record.Name}
-	if e.Operation == "delete" {
+	if e.Operation == "delete" || e.Operation == "remove" {
 		delete(c[e.Kind], k)
 		return
 	}

@@ -34,23 +34,42 @@ func replacement(file, old, replaced string) edit {
 }
 
 // changeOfIndex is the header of a function by which a record enters or leaves the index.
-var changeOfIndex = regexp.MustCompile(`(?m)^func \(ix \*Index\) (put|delete)(Service|Import|Slice|Pod|Namespace|Node)\((\w+) [^()]+\) \{$`)
+var changeOfIndex = regexp.MustCompile(`(?m)^func \(ix \*Index\) (put|add|delete|remove)(Service|Import|Slice|Pod|Namespace|Node)\((\w+) [^()]+\)( bool)? \{$`)
+
+// changesOfIndex is the number of these functions.
+const changesOfIndex = 12
 
 // recording returns the edits with which clusterdns writes each change of its index to the file that the environment names.
-func recording() []edit {
-	insert := func(file string, want int) edit {
-		return edit{file, func(text string) (string, error) {
-			if n := len(changeOfIndex.FindAllString(text, -1)); n != want {
-				return "", fmt.Errorf("%s has %d functions that change records, want %d", file, n, want)
-			}
-			return changeOfIndex.ReplaceAllString(text, "$0\n\tdefer record(\"$1\", \"$2\", $3)()"), nil
-		}}
+func recording(t testing.TB) []edit {
+	t.Helper()
+	const folder = "plugin/kubernetes/index"
+	files, err := filepath.Glob(filepath.Join(root, folder, "*.go"))
+	if err != nil {
+		t.Fatal(err)
 	}
-	return []edit{
-		insert("plugin/kubernetes/index/write.go", 10),
-		insert("plugin/kubernetes/index/nodes.go", 2),
-		addition("plugin/kubernetes/index/record.go", "testdata/overlay/record.go"),
+	edits := []edit{
+		replacement(folder+"/write.go", "\tf()\n}", "\tf()\n\trecordEnd()\n}"),
+		addition(folder+"/record.go", "testdata/overlay/record.go"),
 	}
+	found := 0
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n := len(changeOfIndex.FindAll(text, -1)); n > 0 {
+			found += n
+			edits = append(edits, edit{folder + "/" + filepath.Base(file), insertRecord})
+		}
+	}
+	if found != changesOfIndex {
+		t.Fatalf("%s has %d functions that change records, want %d", folder, found, changesOfIndex)
+	}
+	return edits
+}
+
+func insertRecord(text string) (string, error) {
+	return changeOfIndex.ReplaceAllString(text, "$0\n\trecord(\"$1\", \"$2\", $3)"), nil
 }
 
 // addition is an edit that adds a file.

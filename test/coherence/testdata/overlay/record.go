@@ -23,23 +23,30 @@ func openRecord() *os.File {
 	return f
 }
 
-// record is called at the begin of a change of the index, with the writers' lock held; the function that it returns is called
-// when readers see the change and all generations have advanced.
-func record(operation, kind string, changed any) func() {
+// begun are the changes of the write that has the lock.
+var begun []string
+
+// record is called at the begin of a change of the index, with the writers' lock held.
+func record(operation, kind string, changed any) {
 	if recorded == nil {
-		return func() {}
+		return
 	}
 	text, err := json.Marshal(plain(changed))
 	if err != nil {
 		panic(err)
 	}
-	begin := monotonic()
-	return func() {
-		line := fmt.Sprintf(`{"begin":%d,"end":%d,"operation":%q,"kind":%q,"record":%s}`+"\n", begin, monotonic(), operation, kind, text)
-		if _, err := recorded.WriteString(line); err != nil {
+	begun = append(begun, fmt.Sprintf(`"begin":%d,"operation":%q,"kind":%q,"record":%s`, monotonic(), operation, kind, text))
+}
+
+// recordEnd is called at the end of a write, when readers see its changes and all generations have advanced.
+func recordEnd() {
+	end := monotonic()
+	for _, change := range begun {
+		if _, err := fmt.Fprintf(recorded, `{"end":%d,%s}`+"\n", end, change); err != nil {
 			panic(err)
 		}
 	}
+	begun = begun[:0]
 }
 
 func monotonic() int64 {
