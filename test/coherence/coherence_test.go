@@ -186,8 +186,9 @@ func coherence(all ...daemon.Samples) (text string) {
 		for key, value := range samples {
 			name, labels, _ := strings.Cut(key, "{")
 			if strings.Contains(name, "_coherence_") || strings.HasPrefix(name, "coredns_cache_hits_") || strings.HasPrefix(name, "coredns_cache_inv") || strings.HasPrefix(name, "coredns_cache_ref") {
-				if _, reason, ok := strings.Cut(labels, "reason="); ok {
-					name += " " + strings.TrimRight(reason, "}")
+				if _, reason, ok := strings.Cut(labels, `reason="`); ok {
+					reason, _, _ = strings.Cut(reason, `"`)
+					name += " " + reason
 				}
 				sums[strings.TrimPrefix(name, "coredns_")] += value
 			}

@@ -39,7 +39,13 @@ func killed(h *history) {
 	old := h.last()
 	old.kill(h.t)
 	old.to = monotonic()
+	for _, p := range h.proxies {
+		p.refuse()
+	}
 	h.redirect(h.startReplica())
+	for _, p := range h.proxies {
+		p.listen(h.t)
+	}
 }
 
 func (h *history) redirect(r *replica) {

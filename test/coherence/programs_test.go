@@ -33,7 +33,6 @@ const ttl = 2 * time.Second
 // clusterCorefile is the Corefile of clusterdns. COHERENT is the option under test, NAMESPACES an option or nothing.
 const clusterCorefile = `.:PORT {
     bind 127.0.0.1
-    errors
     prometheus METRICS
     kubernetes cluster.local clusterset.local in-addr.arpa ip6.arpa {
         endpoint API
@@ -48,11 +47,11 @@ const clusterCorefile = `.:PORT {
 }
 `
 
-// nodeCorefile is the Corefile of a node's cache. COMMENT changes with a reload.
+// nodeCorefile is the Corefile of a node's cache. COMMENT changes with a reload. It serves no stale answers while the upstream
+// fails, as caches do by default: they would be older than their TTL.
 const nodeCorefile = `# COMMENT
 ap.k8s.io:PORT {
     bind 127.0.0.1
-    errors
     prometheus METRICS
     searchpath {
         zone cluster.local
@@ -61,11 +60,11 @@ ap.k8s.io:PORT {
 }
 cluster.local:PORT clusterset.local:PORT in-addr.arpa:PORT ip6.arpa:PORT {
     bind 127.0.0.1
-    errors
     prometheus METRICS
     cache {
         success 9984 30 1
         denial 9984 30 1
+        serve_stale off
     }
     forward . UPSTREAM {
         force_tcp
@@ -157,7 +156,7 @@ func (h *history) startReplica() *replica {
 func (h *history) startCache(node string) {
 	h.t.Helper()
 	p := startProxy(h.t, h.replicas[0].Addr)
-	corefile := strings.NewReplacer("UPSTREAM", p.Addr().String(), "NODE", node, "COHERENT", h.option).Replace(nodeCorefile)
+	corefile := strings.NewReplacer("UPSTREAM", p.address, "NODE", node, "COHERENT", h.option).Replace(nodeCorefile)
 	h.proxies = append(h.proxies, p)
 	h.caches = append(h.caches, launch(h.t, h.binaries.nodecache, corefile))
 	h.askers = append(h.askers, asker{node: node, zone: "east"})

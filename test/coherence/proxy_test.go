@@ -13,35 +13,48 @@ import (
 
 // proxy forwards TCP connections to a server, and injects faults.
 type proxy struct {
-	net.Listener
-	delay atomic.Int64 // of both directions, in nanoseconds
+	address string
+	delay   atomic.Int64 // of both directions, in nanoseconds
 
-	mu     sync.Mutex
-	target string
-	open   map[net.Conn]bool
+	mu       sync.Mutex
+	listener net.Listener // nil while connections are refused
+	target   string
+	open     map[net.Conn]bool
 }
 
 // startProxy starts a proxy on a free port until the test ends.
 func startProxy(t testing.TB, target string) *proxy {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	p := &proxy{Listener: l, target: target, open: map[net.Conn]bool{}}
-	go p.accept()
-	t.Cleanup(func() {
-		if err := l.Close(); err != nil {
-			t.Error(err)
-		}
-		p.cut()
-	})
+	p := &proxy{address: "127.0.0.1:0", target: target, open: map[net.Conn]bool{}}
+	p.listen(t)
+	t.Cleanup(p.refuse)
 	return p
 }
 
-func (p *proxy) accept() {
+// listen accepts connections, again after refuse.
+func (p *proxy) listen(t testing.TB) {
+	t.Helper()
+	l, err := net.Listen("tcp", p.address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.listener, p.address = l, l.Addr().String()
+	go p.accept(l)
+}
+
+// refuse refuses connections, and ends those that are open, as a server that has ended.
+func (p *proxy) refuse() {
+	p.mu.Lock()
+	_ = p.listener.Close() // it is open
+	p.mu.Unlock()
+	p.cut()
+}
+
+func (p *proxy) accept(l net.Listener) {
 	for {
-		client, err := p.Accept()
+		client, err := l.Accept()
 		if err != nil {
 			return // closed
 		}
@@ -50,7 +63,7 @@ func (p *proxy) accept() {
 		p.mu.Unlock()
 		server, err := net.DialTimeout("tcp", target, time.Second)
 		if err != nil {
-			_ = client.Close() // as a refused connection
+			_ = client.Close() // as a server that ends
 			continue
 		}
 		p.mu.Lock()
@@ -147,7 +160,7 @@ func startEcho(t *testing.T) string {
 
 func dialProxy(t *testing.T, p *proxy) net.Conn {
 	t.Helper()
-	c, err := net.Dial("tcp", p.Addr().String())
+	c, err := net.Dial("tcp", p.address)
 	if err != nil {
 		t.Fatal(err)
 	}
