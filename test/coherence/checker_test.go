@@ -3,6 +3,7 @@
 package coherence
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -53,6 +54,28 @@ type checker struct {
 	wrong                []string      // reports of the first wrong answers
 	wrongs               int
 	byQuestion           map[string]int // wrong answers
+	marks                []mark
+}
+
+// mark is the begin of a phase, with the replies to queries that were sent in it.
+type mark struct {
+	name                   string
+	from                   int64
+	checked, failed, wrong int
+}
+
+// markOf returns the phase in which a query was sent.
+func (c *checker) markOf(r *reply) *mark {
+	i, _ := slices.BinarySearchFunc(c.marks, r.sent, func(m mark, at int64) int { return cmp.Compare(m.from, at) })
+	return &c.marks[max(0, i-1)]
+}
+
+// phases returns the number of replies by phase.
+func (c *checker) phases() (text string) {
+	for _, m := range c.marks {
+		text += fmt.Sprintf("\n    %-32s %8d answers, %6d failures, %6d wrong", m.name, m.checked, m.failed, m.wrong)
+	}
+	return text
 }
 
 // maxReports is the number of wrong answers that are reported in full.
@@ -76,6 +99,10 @@ func (c *checker) window(r *reply) window {
 // checkAll compares all replies.
 func (c *checker) checkAll() {
 	c.checked, c.failed, c.old, c.oldest = 0, 0, 0, 0
+	c.wrong, c.wrongs, c.byQuestion = nil, 0, map[string]int{}
+	for i := range c.marks {
+		c.marks[i] = mark{name: c.marks[i].name, from: c.marks[i].from}
+	}
 	for _, list := range c.replies {
 		for i := range list {
 			c.check(&list[i])
@@ -85,9 +112,12 @@ func (c *checker) checkAll() {
 
 // check compares one reply.
 func (c *checker) check(r *reply) {
+	m := c.markOf(r)
 	c.checked++
+	m.checked++
 	if r.answer == failure {
 		c.failed++
+		m.failed++
 		return
 	}
 	if r.answer == tooLong {
@@ -117,10 +147,8 @@ func (c *checker) verdict(asker int, r *reply) string {
 
 func (c *checker) report(r *reply, why string) {
 	c.wrongs++
+	c.markOf(r).wrong++
 	q := &c.all[r.question]
-	if c.byQuestion == nil {
-		c.byQuestion = map[string]int{}
-	}
 	c.byQuestion[q.name+" "+dns.TypeToString[q.qtype]]++
 	if len(c.wrong) >= maxReports {
 		return
@@ -144,8 +172,8 @@ func (c *checker) wrongQuestions() (text string) {
 
 // summary returns what was checked.
 func (c *checker) summary() string {
-	return fmt.Sprintf("%d answers checked, %d failures, %d of an older state, at most %s older; %d wrong; %d changes of right answers",
-		c.checked, c.failed, c.old, c.oldest.Round(time.Millisecond), c.wrongs, c.changes)
+	return fmt.Sprintf("%d answers checked, %d failures, %d of an older state, at most %s older; %d wrong; %d changes of right answers%s",
+		c.checked, c.failed, c.old, c.oldest.Round(time.Millisecond), c.wrongs, c.changes, c.phases())
 }
 
 // canonical returns the text of a reply, false for a failure.

@@ -34,6 +34,7 @@ type history struct {
 
 	epochs    []epoch
 	fallbacks []fallback
+	marks     []mark
 }
 
 // TestHistory runs real programs with faults, and compares every answer with the states that clusterdns had.
@@ -115,7 +116,7 @@ func (h *history) check(u *universe, x *texts) *checker {
 		r.view.events = readEvents(h.t, r.events)
 		views = append(views, r.view)
 	}
-	c := &checker{zero: h.zero, ttl: ttl, fallbacks: h.fallbacks, callers: []int{0, 1, 2}}
+	c := &checker{zero: h.zero, ttl: ttl, fallbacks: h.fallbacks, callers: []int{0, 1, 2}, marks: h.marks}
 	start := time.Now()
 	c.oracle = newOracle(u, x, h.askers, views, h.epochs)
 	h.t.Logf("right answers computed in %s", time.Since(start))
@@ -147,6 +148,7 @@ func (h *history) run(p phase) {
 	h.t.Helper()
 	caches, servers := h.samples()
 	from := monotonic()
+	h.marks = append(h.marks, mark{name: p.name, from: from})
 	if p.fault != nil {
 		p.fault(h)
 		after := ttl + 2*p.delay + time.Second
@@ -235,7 +237,7 @@ func TestWithoutSessions(t *testing.T) {
 	if c.wrongs == 0 {
 		t.Error("the checker has found no answer older than a second")
 	}
-	c.wrong, c.wrongs, c.fallbacks = nil, 0, []fallback{{to: forever, back: ttl}}
+	c.fallbacks = []fallback{{to: forever, back: ttl}}
 	c.checkAll()
 	t.Log(c.summary())
 	for _, w := range c.wrong {

@@ -114,7 +114,7 @@ func TestChecker(t *testing.T) {
 			if tc.epochs == nil {
 				tc.epochs = []epoch{{to: forever}}
 			}
-			c := &checker{ttl: ttl, fallbacks: tc.fallbacks, callers: []int{0}}
+			c := &checker{ttl: ttl, fallbacks: tc.fallbacks, callers: []int{0}, marks: make([]mark, 1), byQuestion: map[string]int{}}
 			c.oracle = newOracle(u, x, []asker{{node: "node-a"}}, tc.views, tc.epochs)
 			n, known := u.number[tc.name+"1"]
 			if !known {
