@@ -21,7 +21,7 @@ const daemonEnds = 30 * time.Second
 
 // forbidden are the packages that a package may not import, directly or not. The reason is in the package's comment.
 var forbidden = map[string][]string{
-	"plugin/kubernetes/index":            {"k8s.io/", "github.com/miekg/dns", "github.com/coredns/"},
+	"plugin/kubernetes/index":            {"k8s.io/", "github.com/miekg/dns", "github.com/coredns/", "github.com/nearside-dns/nearside/plugin/internal/coherence", "github.com/nearside-dns/nearside/plugin/internal/dso"},
 	"plugin/kubernetes/topology":         {"k8s.io/client-go", "k8s.io/api/", "github.com/miekg/dns", "github.com/coredns/", "github.com/prometheus/"},
 	"plugin/internal/caller":             {"k8s.io/", "github.com/miekg/dns", "github.com/coredns/", "net"},
 	"plugin/internal/searchlist":         {"k8s.io/", "github.com/coredns/", "github.com/prometheus/", "net/http"},
@@ -33,6 +33,8 @@ var forbidden = map[string][]string{
 	"plugin/kubernetes/source/settings":  {"k8s.io/client-go/kubernetes", "github.com/coredns/coredns/core"},
 	"plugin/internal/answers":            {"k8s.io/", "github.com/coredns/", "github.com/prometheus/"},
 	"plugin/internal/block":              {"k8s.io/"},
+	"plugin/internal/coherence":          {"k8s.io/", "github.com/miekg/dns", "github.com/coredns/", "github.com/prometheus/", "net"},
+	"plugin/internal/dso":                {"k8s.io/", "github.com/miekg/dns", "github.com/coredns/", "github.com/prometheus/", "net"},
 	"plugin/internal/corefile":           {"k8s.io/", "github.com/miekg/dns"},
 	"plugin/internal/reload":             {"k8s.io/", "github.com/miekg/dns", "github.com/coredns/coredns"},
 	"plugin/internal/sockets":            {"k8s.io/", "github.com/miekg/dns", "github.com/coredns/"},

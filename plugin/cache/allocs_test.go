@@ -67,7 +67,7 @@ func TestReadReplyAllocations(t *testing.T) {
 			c := newWireCache(t, ".", tt.options)
 			q, packed, key, reply := ordinaryReply(t, c, tt.reply)
 			if n := testing.AllocsPerRun(1000, func() {
-				r, ok := c.readReply(&q, packed, reply)
+				r, ok := c.readReply(&q, packed, reply, nil)
 				if !ok || !c.storeWireReply(&q, packed, key, &r, false) {
 					t.Fatal("not stored")
 				}
@@ -97,7 +97,7 @@ func BenchmarkReadReply(b *testing.B) {
 		b.Run(name+"/wire", func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
-				r, ok := c.readReply(&q, packed, reply)
+				r, ok := c.readReply(&q, packed, reply, nil)
 				if !ok || !c.storeWireReply(&q, packed, key, &r, false) {
 					b.Fatal("not stored")
 				}

@@ -92,7 +92,7 @@ func (c *Cache) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.Msg) 
 	key, now := c.space.Key(keyBuf[:0], packed, &parsed), c.now()
 	e, state := c.lookup(key, packed, &parsed, now)
 	if state == fresh {
-		n.hits[e.Kind].Inc()
+		n.hit(e, now)
 		if prefetchDue(e, now) {
 			c.refresh(ctx, newClientQuery(r, packed, key, parsed, n, w), e)
 		}
@@ -127,18 +127,19 @@ type freshness int
 
 const (
 	unusable freshness = iota
-	stale              // its TTL has expired; it may be served if the upstream fails, or by serve_stale
+	stale              // its TTL has expired, and no session vouches for it; it may be served if the upstream fails, or by serve_stale
 	fresh
 )
 
-// freshnessOf classifies an entry. Entries that no cache has stored are unusable.
+// freshnessOf classifies an entry. Entries that no cache has stored are unusable, and so are those that a session has
+// invalidated.
 func freshnessOf(e *answers.Entry, now time.Duration) freshness {
 	switch {
 	case e == nil || !e.Cached || !e.Current():
 		return unusable
-	case now < e.Expires:
+	case now < e.Expires || e.Vouched(now):
 		return fresh
-	case now < e.Gone:
+	case now < e.StaleUntil(now):
 		return stale
 	}
 	return unusable

@@ -34,7 +34,7 @@ func (c *Cache) fetch(ctx context.Context, w dns.ResponseWriter, q *clientQuery)
 		case f.shares(&q.Query):
 			q.counters.coalesced.Inc()
 			return c.deliver(ctx, w, q, &f.result, true)
-		case !f.result.abandoned: // after an abandoned one, a waiting query becomes the next leader
+		case !f.result.abandoned && !f.result.ended(): // otherwise, a waiting query becomes the next leader
 			return c.fetchAlone(ctx, w, q)
 		}
 	}
@@ -72,7 +72,7 @@ func (c *Cache) deliver(ctx context.Context, w dns.ResponseWriter, q *clientQuer
 		q.tailor(m)
 	}
 	if res.entry != nil {
-		fillProperties(ctx, q.msg, res.entry)
+		c.fillProperties(ctx, q.msg, res.entry)
 	} else if p := answers.PropertiesOf(ctx, q.msg); p != nil && res.properties != nil {
 		*p = *res.properties
 	}
@@ -144,7 +144,7 @@ func (c *Cache) examine(q *clientQuery, m *dns.Msg, recorded *answers.Recorded) 
 		msg: m, query: answered, options: options, forAll: recorded.ForAll() && !scoped,
 		facts: facts{
 			class: class, positive: class == response.NoError && answersQuestion(m), lifetime: c.setTTLs(m, class),
-			properties: &recorded.Properties,
+			properties: &recorded.Properties, voucher: recorded.Voucher,
 		},
 	}
 }

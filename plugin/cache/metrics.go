@@ -3,6 +3,7 @@ package cache
 import (
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/coredns/coredns/plugin"
 	"github.com/prometheus/client_golang/prometheus"
@@ -31,6 +32,11 @@ var (
 	servedStale = counterVec(plugin.Namespace, "served_stale_total", "Queries answered with an expired answer.", byBlock)
 	evictions   = counterVec(plugin.Namespace, "evictions_total", "Answers evicted before they expired, by type.", byKind)
 
+	beyondTTL = counterVec(plugin.Namespace, "hits_beyond_ttl_total",
+		"Queries answered from the cache after the TTL of the answer, while its session vouches for it. They are hits, too.", byBlock)
+	invalidated = counterVec(plugin.Namespace, "invalidated_total", "Answers removed because their session has invalidated them.", byBlock)
+	refetches   = counterVec(plugin.Namespace, "refetches_total", "Popular answers fetched again because their session has invalidated them.", byBlock)
+
 	coalesced = counterVec(namespace, "coalesced_total", "Queries answered with the reply to another query for the same question.", byBlock)
 	skipped   = counterVec(namespace, "refreshes_skipped_total",
 		"Answers that were not fetched again in the background, because too many such queries were running in the process or for the client.", byBlock)
@@ -50,6 +56,7 @@ func gaugeFunc(name, help string, bytes func() int64) prometheus.GaugeFunc {
 // counters are the metrics of a server block at one server.
 type counters struct {
 	requests, misses, prefetches, drops, stale, coalesced, skipped prometheus.Counter
+	beyondTTL, invalidated, refetches                              prometheus.Counter
 	hits, evictions                                                [2]prometheus.Counter // by answers.Kind
 	entries                                                        [2]prometheus.Gauge
 }
@@ -63,6 +70,10 @@ func newCounters(server, zones, view string) *counters {
 		stale:      servedStale.WithLabelValues(server, zones, view),
 		coalesced:  coalesced.WithLabelValues(server, zones, view),
 		skipped:    skipped.WithLabelValues(server, zones, view),
+
+		beyondTTL:   beyondTTL.WithLabelValues(server, zones, view),
+		invalidated: invalidated.WithLabelValues(server, zones, view),
+		refetches:   refetches.WithLabelValues(server, zones, view),
 	}
 	for _, k := range []answers.Kind{answers.Success, answers.Denial} {
 		n.hits[k] = hits.WithLabelValues(server, k.String(), zones, view)
@@ -70,6 +81,14 @@ func newCounters(server, zones, view string) *counters {
 		n.entries[k] = entries.WithLabelValues(server, k.String(), zones, view)
 	}
 	return n
+}
+
+// hit counts a query that is answered with a fresh entry.
+func (n *counters) hit(e *answers.Entry, now time.Duration) {
+	n.hits[e.Kind].Inc()
+	if now >= e.Expires {
+		n.beyondTTL.Inc()
+	}
 }
 
 // byServer has the counters of the servers of a block, one for each of its addresses. Most blocks have one server, so that
@@ -105,7 +124,7 @@ func (c *Cache) counters(server string) *counters {
 // Counters implements block.Cache.
 func (c *Cache) Counters(server string) block.CacheCounters {
 	n := c.counters(server)
-	return block.CacheCounters{Requests: n.requests, Misses: n.misses, Hits: n.hits}
+	return block.CacheCounters{Requests: n.requests, Misses: n.misses, Hits: n.hits, BeyondTTL: n.beyondTTL}
 }
 
 // evicted counts an eviction for the last server, since the store does not know which server stored the entry.

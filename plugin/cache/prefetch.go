@@ -32,10 +32,10 @@ func (o *prefetchOptions) popularity(now, lifetime time.Duration) *answers.Popul
 	return &answers.Popularity{Amount: o.amount, Gap: o.gap, From: now + time.Duration(seconds-left)*time.Second}
 }
 
-// prefetchDue counts a hit, and reports whether the entry is to be fetched again.
+// prefetchDue counts a hit, and reports whether the entry is to be fetched again: not while a session vouches for it.
 func prefetchDue(e *answers.Entry, now time.Duration) bool {
 	p := e.Popularity
-	return p != nil && p.Count(now) && !p.Refreshing.Load()
+	return p != nil && p.Count(now) && !p.Refreshing.Load() && !e.Vouched(now)
 }
 
 // refresh queries the next plugin for an entry again, without a client that waits for the reply: for prefetch, and for

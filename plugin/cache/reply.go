@@ -24,7 +24,7 @@ func (c *Cache) serve(ctx context.Context, w dns.ResponseWriter, r *dns.Msg, pac
 		c.store.Remove(e)
 		return dns.RcodeServerFailure, fmt.Errorf("plugin/%s: unpack entry for %s: %w", pluginName, r.Question[0].Name, err)
 	}
-	fillProperties(ctx, r, e)
+	c.fillProperties(ctx, r, e)
 	if q.EDNS && len(p.Options) > 0 {
 		m.Extra = append(m.Extra, optWith(unpackOptions(p.Options)))
 	}
@@ -35,10 +35,13 @@ func (c *Cache) serve(ctx context.Context, w dns.ResponseWriter, r *dns.Msg, pac
 }
 
 // fillProperties returns the properties of a stored answer to a cache in front that has passed on this very query.
-func fillProperties(ctx context.Context, r *dns.Msg, e *answers.Entry) {
-	if p := answers.PropertiesOf(ctx, r); p != nil {
-		p.Validity, p.Serial, p.AnyCase, p.Options = e.Validity, e.Serial, e.AnyCase, e.Options
+func (c *Cache) fillProperties(ctx context.Context, r *dns.Msg, e *answers.Entry) {
+	p := answers.PropertiesOf(ctx, r)
+	if p == nil {
+		return
 	}
+	p.Validity, p.Serial, p.AnyCase, p.Options = e.Validity, e.Serial, e.AnyCase, e.Options
+	p.Limit, p.Lifetime = e.Limit, e.Lifetime(c.now())
 }
 
 // tailor changes a copy of the reply to another query for the same question into the reply to this one.

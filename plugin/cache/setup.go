@@ -63,8 +63,9 @@ func (c *Cache) start(config *dnsserver.Config) {
 	c.limit()
 }
 
-// limit sets the capacities in the store.
+// limit sets the capacities in the store, and what happens to answers that sessions invalidate.
 func (c *Cache) limit() {
+	c.space.OnInvalidated(c.invalidated)
 	for _, k := range []answers.Kind{answers.Success, answers.Denial} {
 		c.space.Limit(k, c.kinds[k].capacity, func() { c.evicted(k) })
 	}

@@ -124,6 +124,21 @@ func (f *flights) joinWire(q *clientQuery, now time.Duration, w *wireWaiter) (jo
 	return joined
 }
 
+// begin returns a new flight that a waiter leads, nil if there is one for the question already.
+func (f *flights) begin(q *clientQuery, now time.Duration, w *wireWaiter) (begun *flight) {
+	var buf [answers.MaxKey + 1]byte
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.all[string(q.flightKey(buf[:0], true))] != nil {
+		return nil
+	}
+	if begun, w.leader = f.joinLocked(q, now, buf[:0]); !w.leader {
+		return nil
+	}
+	begun.wire = append(begun.wire, w)
+	return begun
+}
+
 // startTimer starts the client response timer of a waiter, unless its flight has ended.
 func (c *Cache) startTimer(joined *flight, w *wireWaiter, wait time.Duration) {
 	f := &c.flights
@@ -210,10 +225,15 @@ func (f *flights) addWaiter(led *flight) {
 // errPanicked is the error of queries that waited for a flight that ended in a panic.
 var errPanicked = errors.New("next plugin panicked")
 
+// ended reports whether the reply is not valid any more: the data have changed.
+func (r *result) ended() bool {
+	return r.entry != nil && !r.entry.Current() || r.properties != nil && r.properties.Voucher.Ended()
+}
+
 // shares reports whether a query may be answered with the result of an ended flight.
 func (f *flight) shares(q *answers.Query) bool {
 	res := &f.result
-	if res.abandoned || res.private || res.entry != nil && !res.entry.Current() {
+	if res.abandoned || res.private || res.ended() {
 		return false
 	}
 	return res.reply == nil || !res.reply.Truncated || q.Limit() == f.limit

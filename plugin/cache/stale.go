@@ -53,7 +53,8 @@ func mayRefresh(e *answers.Entry, now time.Duration) bool {
 	return now >= time.Duration(e.State.(*entryState).retryAt.Load())
 }
 
-// verify queries the next plugin for a stale entry, and serves the entry if the query fails or exceeds the timeout.
+// verify queries the next plugin for a stale entry, and serves the entry if the query fails or exceeds the timeout, unless a
+// session has invalidated the entry.
 func (c *Cache) verify(ctx context.Context, w dns.ResponseWriter, q *clientQuery, e *answers.Entry) (int, error) {
 	var f *flight
 	leader := true
@@ -62,7 +63,7 @@ func (c *Cache) verify(ctx context.Context, w dns.ResponseWriter, q *clientQuery
 	}
 	if leader && c.stale.timeout == 0 {
 		res := c.queryForStale(ctx, newRecorder(w), q, e, f)
-		if !res.renews {
+		if !res.renews && e.Current() {
 			return c.serveStale(ctx, w, q, e)
 		}
 		return c.deliver(ctx, w, q, &res, false)
@@ -74,10 +75,17 @@ func (c *Cache) verify(ctx context.Context, w dns.ResponseWriter, q *clientQuery
 	} else if !c.stale.onFailure {
 		c.endRefresh(e, false, 0) // this query refreshes nothing: it waits for another one
 	}
-	if !c.wait(ctx, f) || !f.result.renews {
+	ended := c.wait(ctx, f)
+	switch {
+	case e.Current() && (!ended || !f.result.renews):
 		return c.serveStale(ctx, w, q, e)
+	case !ended: // a session has invalidated the stale answer
+		return c.fetch(ctx, w, q)
 	}
 	if !f.shares(&q.Query) {
+		if f.result.ended() {
+			return c.fetch(ctx, w, q)
+		}
 		return c.fetchAlone(ctx, w, q)
 	}
 	if !leader {

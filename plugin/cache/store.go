@@ -10,6 +10,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
+	"github.com/nearside-dns/nearside/plugin/internal/coherence"
 )
 
 // upstreamReply is a reply of the next plugin, with the facts that decide whether and how it is stored.
@@ -28,7 +29,8 @@ type facts struct {
 	positive   bool // the reply has the data of the question
 	lifetime   time.Duration
 	properties *answers.Properties
-	wildcard   string // record that the reply was made from
+	voucher    *coherence.Voucher // of the session over which the reply was received, or nil
+	wildcard   string             // record that the reply was made from
 }
 
 // entryState is the State of an entry of the cache.
@@ -86,6 +88,19 @@ func (c *Cache) removeShared(key []byte) {
 	}
 }
 
+// validity returns the validity of a reply that was received at a time. No session vouches for a failure.
+func (r *facts) validity(now time.Duration) answers.Validity {
+	v := answers.Validity{Expires: now + r.lifetime, Bounds: r.properties.Bounds}
+	if r.voucher == nil || r.class == response.ServerError {
+		return v
+	}
+	if expires := r.properties.Expires; expires != 0 { // another cache has received the reply: its TTLs are not decremented
+		v.Until(expires)
+	}
+	v.Voucher = r.voucher
+	return v
+}
+
 // newEntry returns the entry for a reply, without the packed answer. It makes one allocation, without prefetch.
 func (c *Cache) newEntry(r *facts, options []byte) *answers.Entry {
 	now, byGeneration := c.now(), r.properties.ByGeneration()
@@ -96,9 +111,10 @@ func (c *Cache) newEntry(r *facts, options []byte) *answers.Entry {
 		entry: answers.Entry{
 			Options: options,
 			Kind:    kindOf(r.class),
-			Stored:  now, Validity: answers.Validity{Expires: now + r.lifetime, Bounds: r.properties.Bounds}, Gone: now + r.lifetime + c.stale.maxAge,
-			FixedTTL: c.keepTTL, Serial: r.properties.Serial,
+			Stored:  now, Validity: r.validity(now), Gone: now + r.lifetime + c.stale.maxAge,
+			Limit: r.properties.Limit, FixedTTL: c.keepTTL, Serial: r.properties.Serial,
 			AnyCase:    !byGeneration || r.properties.AnyCase,
+			Waits:      byGeneration && r.properties.Waits,
 			Cached:     true,
 			Costly:     !byGeneration,
 			Popularity: c.prefetch.popularity(now, r.lifetime),

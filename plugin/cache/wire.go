@@ -62,7 +62,7 @@ func (c *Cache) ServeWire(b *batch.Batch, q *block.WireQuery) {
 	n.requests.Inc()
 	switch {
 	case state == fresh:
-		n.hits[e.Kind].Inc()
+		n.hit(e, now)
 		q.Answer(b, q, e, e.Patch(now))
 	case state == stale && q.RD && !mayRefresh(e, now):
 		n.hits[e.Kind].Inc()
@@ -88,9 +88,9 @@ type wireWaiter struct {
 	deadline wheel.Deadline // of the client response timer, RFC 8767 section 5
 }
 
-// Expired implements wheel.Owner: it serves a stale answer before the flight has ended.
+// Expired implements wheel.Owner: it serves a stale answer before the flight has ended, unless a session has invalidated it.
 func (w *wireWaiter) Expired(time.Time) {
-	if !w.cache.flights.leave(w.flight, w) {
+	if !w.stale.Current() || !w.cache.flights.leave(w.flight, w) {
 		return
 	}
 	var b batch.Batch
@@ -189,7 +189,7 @@ func (l *wireFlight) resultOf(reply []byte, v *coherence.Voucher, code int, err 
 	if reply == nil {
 		return c.failure(q, code, err)
 	}
-	if r, ok := c.readReply(&q.Query, q.packed, reply); ok {
+	if r, ok := c.readReply(&q.Query, q.packed, reply, v); ok {
 		res = result{code: code, renews: r.renews, forAll: true}
 		if c.storeWireReply(&q.Query, q.packed, q.key, &r, false) {
 			res.entry = r.entry
@@ -200,13 +200,15 @@ func (l *wireFlight) resultOf(reply []byte, v *coherence.Voucher, code int, err 
 	if err := m.Unpack(reply); err != nil {
 		return c.failure(q, dns.RcodeServerFailure, fmt.Errorf("plugin/%s: unpack reply: %w", pluginName, err))
 	}
-	return c.storedResult(q, m, new(answers.Recorded), code, "", false)
+	recorded := new(answers.Recorded)
+	recorded.Voucher = v
+	return c.storedResult(q, m, recorded, code, "", false)
 }
 
 // deliverWire answers a query in wire form with the result of its flight.
 func (c *Cache) deliverWire(b *batch.Batch, w *wireWaiter, f *flight) {
 	q, res := w.q, &f.result
-	if w.stale != nil && !res.renews && !(res.abandoned && w.leader) {
+	if w.stale != nil && w.stale.Current() && !res.renews && !(res.abandoned && w.leader) {
 		c.answerStale(b, q, w.counters, w.stale)
 		return
 	}

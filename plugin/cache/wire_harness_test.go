@@ -28,13 +28,14 @@ func (x exchanger) Exchange(_ *batch.Batch, _ *answers.Query, packed []byte, tcp
 	}
 	go func() {
 		w := newRecorder(&client{tcp: tcp})
-		code, err := x.Next.ServeDNS(context.Background(), w, m)
+		ctx, recorded := answers.Record(context.Background(), m)
+		code, err := x.Next.ServeDNS(ctx, w, m)
 		var reply []byte
 		if w.reply != nil {
 			reply, _ = w.reply.Pack()
 		}
 		var b batch.Batch
-		r.Receive(&b, reply, nil, code, err)
+		r.Receive(&b, reply, recorded.Voucher, code, err)
 		b.Flush()
 	}()
 	return true

@@ -75,7 +75,7 @@ func (c *Cache) storeWireDenial(q *answers.Query, m *answers.Reply, name []byte,
 	if owner := m.Owner(soa); len(owner) > 1 && !answers.EqualNames(owner, m.Name()) && len(baseOf(m.Name(), owner)) == 0 {
 		return // the zone of the SOA record does not have the candidate
 	}
-	e := c.newEntry(&facts{class: r.class, lifetime: r.lifetime, properties: &noProperties}, nil)
+	e := c.newEntry(&facts{class: r.class, lifetime: r.lifetime, properties: &noProperties, voucher: r.entry.Voucher}, nil)
 	if !e.FillReply(m) {
 		return
 	}

@@ -8,6 +8,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
+	"github.com/nearside-dns/nearside/plugin/internal/coherence"
 )
 
 // wireReply is an upstream's reply, which was not unpacked, and its entry.
@@ -31,8 +32,8 @@ var noProperties answers.Properties
 
 // readReply returns the entry for an upstream's reply to a query, as the plugin chain would store it. It returns false
 // unless the reply is ordinary, and is to be stored for all callers: the caller unpacks the reply then. packed is the query
-// in wire form.
-func (c *Cache) readReply(q *answers.Query, packed, reply []byte) (r wireReply, ok bool) {
+// in wire form, v the voucher of the reply or nil.
+func (c *Cache) readReply(q *answers.Query, packed, reply []byte, v *coherence.Voucher) (r wireReply, ok bool) {
 	m := parsedReplies.Get().(*answers.Reply)
 	defer func() {
 		m.Options = nil // a slice of the reply
@@ -42,7 +43,7 @@ func (c *Cache) readReply(q *answers.Query, packed, reply []byte) (r wireReply, 
 	if !q.RD || c.disables() || !m.Parse(reply) || !m.AnswersTo(q, packed) {
 		return wireReply{}, false
 	}
-	return c.readParsed(q, m)
+	return c.readParsed(q, m, v)
 }
 
 // disables reports whether replies of some zone are not stored, as the option disable specifies.
@@ -51,7 +52,7 @@ func (c *Cache) disables() bool {
 }
 
 // readParsed is readReply for an ordinary reply to the query's question.
-func (c *Cache) readParsed(q *answers.Query, m *answers.Reply) (r wireReply, ok bool) {
+func (c *Cache) readParsed(q *answers.Query, m *answers.Reply, v *coherence.Voucher) (r wireReply, ok bool) {
 	class, answered, ok := classifyWire(m)
 	if !ok {
 		return wireReply{}, false
@@ -62,7 +63,7 @@ func (c *Cache) readParsed(q *answers.Query, m *answers.Reply) (r wireReply, ok 
 		return wireReply{}, false
 	}
 	f := facts{
-		class: class, positive: class == response.NoError && answered, lifetime: c.setWireTTLs(m, class), properties: &noProperties,
+		class: class, positive: class == response.NoError && answered, lifetime: c.setWireTTLs(m, class), properties: &noProperties, voucher: v,
 	}
 	if f.lifetime <= 0 {
 		return wireReply{}, false

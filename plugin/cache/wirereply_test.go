@@ -12,6 +12,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
+	"github.com/nearside-dns/nearside/plugin/internal/coherence"
 	"github.com/nearside-dns/nearside/plugin/internal/searchlist"
 )
 
@@ -62,7 +63,7 @@ func packReply(t testing.TB, m *dns.Msg, compress bool) []byte {
 
 // slowRead is readReply with package dns: the slow version, which accepts every reply that can be stored. The reply is
 // returned, too, nil if it is invalid.
-func slowRead(t testing.TB, c *Cache, packed, reply []byte) (r wireReply, up *upstreamReply) {
+func slowRead(t testing.TB, c *Cache, packed, reply []byte, v *coherence.Voucher) (r wireReply, up *upstreamReply) {
 	t.Helper()
 	query, m := new(dns.Msg), new(dns.Msg)
 	if err := query.Unpack(packed); err != nil {
@@ -77,10 +78,20 @@ func slowRead(t testing.TB, c *Cache, packed, reply []byte) (r wireReply, up *up
 		t.Fatalf("%v: not an ordinary query", query)
 	}
 	q.key = c.space.Key(nil, q.packed, &q.Query)
-	examined := c.examine(q, m, new(answers.Recorded))
+	recorded := new(answers.Recorded)
+	recorded.Voucher = v
+	examined := c.examine(q, m, recorded)
 	r = wireReply{class: examined.class, renews: c.renews(q, m, examined.class), nameAlone: examined.query != q}
 	r.entry = c.entryFor(&examined)
 	return r, &examined
+}
+
+// voucherFor returns a voucher for two of three replies, nil for the others.
+func voucherFor(reply []byte) *coherence.Voucher {
+	if len(reply)%3 == 0 {
+		return nil
+	}
+	return coherence.NewSession(answers.Now).Voucher([]uint64{1, 2})
 }
 
 // checkRead asserts that readReply refuses a reply, or returns what slowRead returns. It reports whether the reply was
@@ -92,14 +103,15 @@ func checkRead(t testing.TB, c *Cache, packed, reply []byte) bool {
 		t.Fatalf("query %x: not an ordinary query", packed)
 	}
 	before := string(reply)
-	got, ok := c.readReply(&q, packed, reply)
+	v := voucherFor(reply)
+	got, ok := c.readReply(&q, packed, reply, v)
 	if string(reply) != before {
 		t.Fatalf("the reply was changed:\n%x\n%x", before, reply)
 	}
 	if !ok {
 		return false
 	}
-	want, up := slowRead(t, c, packed, reply)
+	want, up := slowRead(t, c, packed, reply, v)
 	if up == nil || want.entry == nil {
 		t.Fatalf("accepted a reply that is invalid or not stored\nquery %x\nreply %x\n%v", packed, reply, up)
 	}
@@ -381,7 +393,7 @@ func TestReadReplyClasses(t *testing.T) {
 				continue
 			}
 			packed, q := wireQueryOf(t, query(tt.query))
-			r, ok := c.readReply(&q, packed, packReply(t, wireReplyTo(t, query(tt.query), tt.reply), true))
+			r, ok := c.readReply(&q, packed, packReply(t, wireReplyTo(t, query(tt.query), tt.reply), true), nil)
 			if !ok || r.class != class {
 				t.Errorf("%s: class %v, want %v", name, r.class, class)
 			}

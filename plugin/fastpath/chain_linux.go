@@ -102,6 +102,8 @@ func newWriter(r *request) *writer {
 	if r.to == &r.origin {
 		w.origin = r.origin
 		w.to = &w.origin
+	} else if n, ok := r.to.(*notified); ok {
+		w.to = newNotifiedReply(n.connection, r)
 	}
 	return w
 }

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
+	"github.com/nearside-dns/nearside/plugin/internal/coherence"
 )
 
 const (
@@ -39,10 +40,16 @@ type connection struct {
 	client   netip.Addr // remote, of a client over IPv4 an IPv4 address
 	number   int32      // of the connections since the start of the process
 	optioned optioned
+	notified notified
 
 	// These fields belong to the poller's goroutine.
 	in      []byte // received bytes of queries that are not handled
 	queries int
+	aborted bool // the client has violated the protocol
+
+	// established is set when a DSO session is established. It is changed by the poller's goroutine with the mutex.
+	established bool
+	session     atomic.Pointer[coherence.Subscriber] // that notifies the client, nil without one; changed with the mutex
 
 	active       atomic.Int64 // time of the last query or the last answer, on the clock of answers.Now
 	started      atomic.Bool  // it has received a query
@@ -61,11 +68,16 @@ type connection struct {
 	drainEnd  time.Duration // only queries in the kernel's buffer are read, until this time; 0 if the connection remains
 	finished  bool          // no more queries are read
 	eof       bool          // the client has sent its last byte
+	heard     time.Duration // time of the last message of a session's client
 	lingering time.Duration // time at which the connection is closed, 0 before the server has sent its last byte
 	retained  int           // bytes of in
 	inQueries int           // bytes of long queries that are not answered
 	held      int           // bytes of buffers, as the table counts them
 	random    random
+
+	closed    atomic.Bool  // fd is -1
+	heldCount atomic.Int32 // of the queries in flight, those that wait for a name
+	firstHeld *held        // of them, guarded by the mutex of heldTable
 }
 
 // optioned is the destination of the replies to queries with edns-tcp-keepalive on a connection.
@@ -76,7 +88,7 @@ func newConnection(l *listener, fd int, remote netip.AddrPort) *connection {
 	c := &connection{
 		listener: l, fd: fd, remote: remote, client: remote.Addr().Unmap().WithZone(""), number: accepted.Add(1), random: newRandom(),
 	}
-	c.optioned.connection = c
+	c.optioned.connection, c.notified.connection = c, c
 	c.space.L = &c.mu
 	c.active.Store(int64(answers.Now()))
 	return c
@@ -89,12 +101,24 @@ var accepted atomic.Int32
 // not close those in use.
 const unusedTime = time.Second
 
-// idleSince returns the time since which a connection counts as idle; one with a query in progress is not idle.
+// Times since which connections count as idle that are closed after all idle ones without a session.
+const (
+	busySince    = math.MaxInt64 / 4 // queries are in progress
+	sessionSince = math.MaxInt64 / 2 // there is a session; since a time after this one
+)
+
+// idleSince returns the time since which a connection counts as idle; one with a query in progress is not idle. A session is
+// closed after all connections without one.
 func (c *connection) idleSince() time.Duration {
 	since := time.Duration(c.active.Load())
+	busy := c.inFlight.Load() > 0
 	switch {
-	case c.inFlight.Load() > 0:
+	case c.session.Load() != nil && busy:
 		return math.MaxInt64
+	case c.session.Load() != nil:
+		return sessionSince + since
+	case busy:
+		return busySince
 	case !c.started.Load():
 		since -= unusedTime
 	}
@@ -143,7 +167,10 @@ func (c *connection) isFinished() bool {
 }
 
 // isFull reports whether no more queries may be read. The mutex is locked.
-func (c *connection) isFull() bool { return c.inFlight.Load() >= maxInFlight || len(c.out) > maxUnsent }
+func (c *connection) isFull() bool { return c.inProgress() >= maxInFlight || len(c.out) > maxUnsent }
+
+// inProgress returns the number of queries in flight without those that wait for a name: they have a limit of their own.
+func (c *connection) inProgress() int32 { return c.inFlight.Load() - c.heldCount.Load() }
 
 // pause stops reading if the connection is full, until half of its queries and of its answers are gone, and reports whether
 // it does.
@@ -153,7 +180,7 @@ func (c *connection) pause() bool {
 	if !c.paused && c.isFull() {
 		c.paused = true
 		m := c.listener.server.Load().metrics
-		if c.inFlight.Load() >= maxInFlight {
+		if c.inProgress() >= maxInFlight {
 			m.pausedInFlight.Inc()
 		} else {
 			m.pausedUnsent.Inc()
@@ -169,7 +196,7 @@ func (c *connection) proceed() {
 	case c.fd < 0:
 	case c.finished && c.inFlight.Load() == 0 && len(c.out) == 0:
 		c.finish()
-	case c.paused && c.inFlight.Load() <= maxInFlight/2 && len(c.out) <= maxUnsent/2:
+	case c.paused && c.inProgress() <= maxInFlight/2 && len(c.out) <= maxUnsent/2:
 		c.paused = false
 		c.poller.rearm(c)
 	}
@@ -192,8 +219,16 @@ func (c *connection) finish() {
 func (c *connection) drain() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.drainEnd = answers.Now() + lingerTime
+	c.drainFrom(answers.Now())
+}
+
+// drainFrom is drain at a time. The mutex is locked.
+func (c *connection) drainFrom(now time.Duration) {
 	if c.fd >= 0 {
+		c.endSession()
+	}
+	c.drainEnd = now + lingerTime
+	if c.flush(); c.fd >= 0 {
 		c.poller.rearm(c)
 	}
 }
@@ -215,9 +250,13 @@ func (c *connection) end(r closeReason) {
 	if counter := m.closed[r]; counter != nil {
 		counter.Inc()
 	}
+	c.countSession(r)
+	c.closeSession()
 	c.poller.remove(c, c.fd)
 	_ = unix.Close(c.fd)
 	c.fd = -1
+	c.closed.Store(true)
+	heldQueries.releaseConnection(c)
 	c.release()
 	c.space.Broadcast()
 	streams.remove(c)
@@ -232,6 +271,8 @@ func (c *connection) expire(now time.Duration) {
 	idle := s.IdleTimeout
 	if !c.started.Load() {
 		idle = s.ReadTimeout // as CoreDNS for the first query
+	} else if c.established {
+		idle = max(2*idle, minInactivity) // RFC 8490 section 6.4.1
 	}
 	quiet := c.inFlight.Load() == 0 && len(c.out) == 0 && !c.paused
 	switch {
@@ -242,6 +283,8 @@ func (c *connection) expire(now time.Duration) {
 		c.end(closedUnread)
 	case c.begun > 0 && !c.paused && now-c.begun > s.ReadTimeout:
 		c.end(closedUnfinished)
+	case c.session.Load() != nil:
+		c.expireSession(now)
 	case quiet && c.begun == 0 && now-time.Duration(c.active.Load()) > idle && !c.hasInput():
 		c.end(closedIdle)
 	}

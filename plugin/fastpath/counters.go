@@ -101,11 +101,16 @@ func (h *hit) set(c *counters, e *answers.Entry, q *answers.Query, rcode int, cl
 	}
 }
 
+// lookup returns the counters of plugin cache.
+func (c *counters) lookup() block.CacheCounters {
+	return c.lookups.get(func() block.CacheCounters { return c.cache.Counters(c.server) })
+}
+
 // count counts an answer, given the time since the query was received.
 func (h *hit) count(took time.Duration) {
 	c := h.counters
 	if c.cache != nil && !h.beforeCache && !h.counted {
-		l := c.lookups.get(func() block.CacheCounters { return c.cache.Counters(c.server) })
+		l := c.lookup()
 		l.Requests.Inc()
 		if h.cached {
 			l.Hits[h.kind].Inc()

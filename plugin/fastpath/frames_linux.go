@@ -175,10 +175,12 @@ func (f *frames) consume(c *connection, s *server, data []byte) (more bool) {
 		}
 		c.queries++
 		more = f.answer(c, s, query) || !c.pause()
-		if limit > 0 && c.queries >= limit {
+		if c.aborted {
+			c.in, data, more = nil, nil, false
+		} else if limit > 0 && c.queries >= limit && c.session.Load() == nil {
 			c.in, data, more = nil, nil, false
 			f.flush(c, s)
-			c.close()
+			c.retire()
 		}
 		if len(f.out) > framesLen {
 			f.flush(c, s)
@@ -241,6 +243,7 @@ func (c *connection) received(now time.Duration, handled bool) bool {
 	if handled {
 		c.started.Store(true)
 		c.active.Store(int64(now))
+		c.heard = now
 	}
 	c.retained = cap(c.in)
 	c.hold()
@@ -254,20 +257,32 @@ func (c *connection) hold() {
 	}
 }
 
-// answer answers a query from the store, or hands it over. It returns false if the connection may have no more queries.
+// answer handles a DSO message, or answers a query from the store, or hands it over. It returns false if the connection may
+// be full.
 func (f *frames) answer(c *connection, s *server, query []byte) (more bool) {
+	if c.isStateful(query) {
+		c.operate(query, s, f.now)
+		return false
+	}
+	if c.established && hasKeepAlive(query) { // RFC 8490 section 7.1.2
+		c.abortViolated()
+		return false
+	}
 	size := len(query)
 	query, keepAlive := withoutKeepAlive(query)
 	if keepAlive {
 		c.useKeepAlive()
 	}
 	if f.find(s, query, c.client, f.now) && f.append(c, s, query, size, keepAlive) {
-		return true
+		return !f.query.Notify || c.session.Load() == nil // the answer may be in the output of the connection
 	}
 	r := newRequest(s, query)
 	r.to, r.TCP = c, true
-	if keepAlive {
+	switch {
+	case keepAlive:
 		r.to = &c.optioned
+	case f.route != nil && f.query.Notify && c.session.Load() != nil:
+		r.to = &c.notified
 	}
 	more = c.receive(query)
 	f.pass(&f.output, r, c.client, f.now)
@@ -285,21 +300,39 @@ func (c *connection) useKeepAlive() {
 func (f *frames) append(c *connection, s *server, query []byte, size int, keepAlive bool) bool {
 	q := &f.query
 	f.patch = f.entry.Patch(f.now)
-	if q.EDNS {
-		f.addOption(c, s, keepAlive)
-	}
-	form := formOf(f.route, f.entry, q, &f.patch, dns.MaxMsgSize, dns.MaxMsgSize, &f.random)
+	form := f.appendNotified(c, s, query)
 	if form == nil {
-		f.wire = false // the answer has to be truncated or reordered
-		return false
+		if q.EDNS {
+			f.addOption(c, s, keepAlive)
+		}
+		form = formOf(f.route, f.entry, q, &f.patch, dns.MaxMsgSize, dns.MaxMsgSize, &f.random)
+		if form == nil {
+			f.wire = false // the answer has to be truncated or reordered
+			return false
+		}
+		f.out = appendFrame(f.out, form, query, q, &f.patch)
 	}
 	f.count()
-	f.out = appendFrame(f.out, form, query, q, &f.patch)
 	f.hits = append(f.hits, hit{})
 	h := &f.hits[len(f.hits)-1]
 	h.set(f.route.counters, f.entry, q, form.Rcode(), c.client, size)
 	h.protocol = protocolTCP
 	return true
+}
+
+// appendNotified appends the stored answer to a query that requests notification to the output of the connection, and returns
+// its form, nil if the answer has no handles.
+func (f *frames) appendNotified(c *connection, s *server, query []byte) *answers.Answer {
+	if !f.query.Notify || c.session.Load() == nil {
+		return nil
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	form := c.appendNotified(s, &f.lookup, query, &f.patch, &f.random)
+	if len(c.out) > framesLen {
+		c.flush()
+	}
+	return form
 }
 
 // addOption adds edns-tcp-keepalive to the answer if the client receives it.
@@ -317,7 +350,11 @@ func (f *frames) flush(c *connection, s *server) {
 	if len(f.hits) == 0 {
 		return
 	}
-	c.write(f.out)
+	if len(f.out) > 0 {
+		c.write(f.out)
+	} else {
+		c.Flush()
+	}
 	took := answers.Now() - f.now
 	for i := range f.hits {
 		f.hits[i].count(took)

@@ -15,19 +15,24 @@ import (
 	"github.com/coredns/coredns/core/dnsserver"
 	"github.com/coredns/coredns/plugin/pkg/transport"
 
+	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/block"
+	"github.com/nearside-dns/nearside/plugin/internal/coherence"
 	"github.com/nearside-dns/nearside/plugin/internal/sockets"
 )
 
 // server is a CoreDNS server of one configuration, as its listener uses it.
 type server struct {
 	*dnsserver.Server
-	conf       *block.Configuration
-	routes     routes
-	chain      *chain // for queries that match no server block
-	metrics    *listenerMetrics
-	opcodes    map[int]bool // accepted besides QUERY and NOTIFY
-	references atomic.Int64 // of readers and of queries in progress
+	conf      *block.Configuration
+	routes    routes
+	chain     *chain // for queries that match no server block
+	metrics   *listenerMetrics
+	opcodes   map[int]bool        // accepted besides QUERY and NOTIFY
+	generated []*answers.Keyspace // whose answers are valid by Generations
+	// answersAtOnce is set when the server is not used any more: no query waits for a name. Guarded by the mutex of heldTable.
+	answersAtOnce bool
+	references    atomic.Int64 // of readers and of queries in progress
 }
 
 func (s *server) release() { s.references.Add(-1) }
@@ -76,48 +81,67 @@ func (fastPath) Serve(conf *block.Configuration, coreDNS *dnsserver.Server) {
 	queries.resize(conf.MaxConcurrent())
 	streams.resize(conf.MaxConnections())
 	wanted := logZones(address, blocks)
+	if wanted {
+		for _, b := range blocks {
+			if b.ByGeneration {
+				s.generated = append(s.generated, b.Keyspace)
+			}
+		}
+	}
 	own := conf.UDPSocket(coreDNS)
-	switch serves, err := listeners.serve(address, s, own, conf.TCPListener(coreDNS), wanted); {
+	switch err := listeners.serve(address, s, own, conf.TCPListener(coreDNS), wanted); {
 	case err != nil && isDetached(own):
 		log.Errorf("%s: no UDP until a restart: CoreDNS's own socket is detached, and the fast path cannot start: %v", address, err)
 	case err != nil:
 		log.Warningf("%s: no fast path, all queries go to the plugin chain: %v", address, err)
-	case serves && wanted:
-		for _, b := range blocks {
-			if b.ByGeneration {
-				b.Keyspace.ByGeneration.Store(true)
-			}
+	}
+}
+
+// storeByGeneration has answers that are valid by Generations alone stored, and returns a function that undoes it. The
+// registry's mutex is locked until then: servers with a server block in common start one after the other.
+func (s *server) storeByGeneration() (undo func()) {
+	var changed []*answers.Keyspace
+	for _, k := range s.generated {
+		if !k.ByGeneration.Swap(true) {
+			changed = append(changed, k)
+		}
+	}
+	return func() {
+		for _, k := range changed {
+			k.ByGeneration.Store(false)
 		}
 	}
 }
 
-// serve makes a server answer on its address, and reports whether it does. If no fast path is wanted, it does so only if
-// CoreDNS's own socket is detached, which cannot be undone: the present listener stays, or another one is opened. own and
-// tcp are nil if CoreDNS's sockets are not found.
-func (r *registry) serve(address string, s *server, own *net.UDPConn, tcp syscall.Conn, wanted bool) (bool, error) {
+// serve makes a server answer on its address. If no fast path is wanted, it does so only if CoreDNS's own socket is detached,
+// which cannot be undone: the present listener stays, or another one is opened. own and tcp are nil if CoreDNS's sockets are
+// not found. Answers to the first query are stored already.
+func (r *registry) serve(address string, s *server, own *net.UDPConn, tcp syscall.Conn, wanted bool) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	undo := s.storeByGeneration()
 	if l := r.all[address]; l != nil {
 		l.replaced = append(l.replaced, l.server.Swap(s))
 		l.detach(own)
 		l.serveTCP(tcp)
-		return true, nil
+		return nil
 	}
 	if !wanted && !isDetached(own) && (tcp == nil || !sockets.IsIdle(tcp)) {
-		return false, nil
+		return nil
 	}
 	l := &listener{address: address}
 	l.server.Store(s)
 	if err := l.open(own); err != nil {
 		r.closeSockets(l)
-		return false, err
+		undo()
+		return err
 	}
 	r.all[address] = l
 	for _, r := range l.readers {
 		go r.run()
 	}
 	l.serveTCP(tcp)
-	return true, nil
+	return nil
 }
 
 // serveTCP takes CoreDNS's TCP listener over. If that fails, CoreDNS answers over TCP.
@@ -224,12 +248,17 @@ func (r *registry) stop(next *block.Configuration) {
 	r.mu.Unlock()
 	var waiting sync.WaitGroup
 	for _, l := range closing {
+		heldQueries.releaseServer(l.server.Load())
 		waiting.Go(l.finish)
 	}
 	for _, s := range servers {
+		heldQueries.releaseServer(s)
 		waiting.Go(s.awaitQueries)
 	}
 	waiting.Wait()
+	if next != nil {
+		coherence.Process.Revoke() // the data of answers of the replaced servers are not watched any more
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, l := range closing {

@@ -15,6 +15,7 @@ import (
 type lookup struct {
 	query   answers.Query
 	nested  bool // names are not expanded: a plugin has sent the query to answer another one
+	waited  bool // the queries have waited for their names: Entry.Waits is ignored
 	key     [answers.MaxKey]byte
 	listKey [answers.MaxKey]byte
 
@@ -23,6 +24,7 @@ type lookup struct {
 	entry    *answers.Entry
 	counters [3]answers.Counter // of the answer; unused ones are nil
 	viewed   bool               // the entry is for some callers only
+	beyond   bool               // the TTL has passed: a session vouches for the answer
 	wire     bool               // without a fresh entry: the wire handlers of the route may answer
 	keyLen   int
 }
@@ -31,7 +33,7 @@ type lookup struct {
 // formOf.
 func (l *lookup) find(s *server, in []byte, client netip.Addr, now time.Duration) bool {
 	q := &l.query
-	l.route, l.entry, l.counters, l.viewed, l.wire = nil, nil, [3]answers.Counter{}, false, false
+	l.route, l.entry, l.counters, l.viewed, l.beyond, l.wire = nil, nil, [3]answers.Counter{}, false, false, false
 	if !q.Parse(in) {
 		return false
 	}
@@ -45,10 +47,12 @@ func (l *lookup) find(s *server, in []byte, client netip.Addr, now time.Duration
 	l.findEntry(key, in, client, now)
 	e := l.entry
 	l.wire = l.route.wire != nil && isForWire(q)
-	if e == nil || q.Upper && !e.AnyCase || !e.Fresh(now) {
+	if e == nil || q.Upper && !e.AnyCase || e.Waits && !l.waited || !e.Fresh(now) {
 		return false
 	}
-	return e.Popularity == nil || !e.Popularity.Count(now) || e.Popularity.Refreshing.Load() // else it is to be prefetched
+	l.beyond = e.Cached && e.Expires != 0 && now >= e.Expires
+	// Otherwise it is to be prefetched.
+	return e.Popularity == nil || !e.Popularity.Count(now) || e.Popularity.Refreshing.Load() || e.Vouched(now)
 }
 
 // findEntry finds the entry of a key, and the counters of the answer.
@@ -86,12 +90,19 @@ func (l *lookup) count() {
 			c.Inc()
 		}
 	}
+	if l.beyond && l.route.counters.cache != nil {
+		l.route.counters.lookup().BeyondTTL.Inc()
+	}
 }
 
 // pass passes the query of the last lookup, which has no stored answer, to the wire handlers or to the plugin chain.
 func (l *lookup) pass(b *batch.Batch, r *request, client netip.Addr, now time.Duration) {
 	r.Client = client
 	m := r.server.metrics
+	if l.route != nil && l.route.awaiter != nil && awaitsNames(l.query.Type) && heldQueries.hold(l, r) {
+		m.handedOver.Inc()
+		return
+	}
 	if l.wire {
 		r.setWire(l.route, &l.query, l.key[:l.keyLen], now)
 	}

@@ -66,6 +66,8 @@ const (
 	closedUnfinished
 	closedUnread
 	closedForMemory
+	closedSilent
+	closedMalformed
 	closeReasons
 )
 

@@ -33,6 +33,7 @@ type poller struct {
 	mu       sync.Mutex
 	byFD     map[int32]*connection
 	ring     connection // newer is the connection whose last query is the oldest, older the newest one
+	sessions connection // the ring of the connections with sessions
 	sweeping bool
 }
 
@@ -43,6 +44,7 @@ func newPoller() (*poller, error) {
 	}
 	p := &poller{epoll: file, fd: fd, byFD: map[int32]*connection{}}
 	p.ring.newer, p.ring.older = &p.ring, &p.ring
+	p.sessions.newer, p.sessions.older = &p.sessions, &p.sessions
 	p.frames.init()
 	p.raw, err = p.epoll.SyscallConn()
 	return p, err
@@ -140,10 +142,24 @@ func (p *poller) control(operation int, c *connection) error {
 	return unix.EpollCtl(p.fd, operation, c.fd, &unix.EpollEvent{Events: interest, Fd: int32(c.fd), Pad: c.number}) // #nosec G115 -- a descriptor
 }
 
-// link appends a connection to the ring. The poller's mutex is locked.
+// link appends a connection to its ring. The poller's mutex is locked.
 func (p *poller) link(c *connection) {
-	c.older, c.newer = p.ring.older, &p.ring
-	c.older.newer, p.ring.older = c, c
+	ring := &p.ring
+	if c.session.Load() != nil {
+		ring = &p.sessions
+	}
+	c.older, c.newer = ring.older, ring
+	c.older.newer, ring.older = c, c
+}
+
+// relink moves a connection to the ring of those with sessions.
+func (p *poller) relink(c *connection) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if c.newer != nil {
+		c.unlink()
+		p.link(c)
+	}
 }
 
 // unlink removes a connection from the ring. The poller's mutex is locked.
@@ -153,13 +169,17 @@ func (c *connection) unlink() {
 }
 
 // oldest returns the connection that has been idle for the longest time, of those whose last events are the oldest; nil
-// without any.
+// without any. One with a session is returned if there is no other.
 func (p *poller) oldest() (oldest *connection) {
 	const candidates = 32
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	c := p.ring.newer
-	for i := 0; i < candidates && c != &p.ring; i++ {
+	ring := &p.ring
+	if ring.newer == ring {
+		ring = &p.sessions
+	}
+	c := ring.newer
+	for i := 0; i < candidates && c != ring; i++ {
 		if oldest == nil || c.idleSince() < oldest.idleSince() {
 			oldest = c
 		}
@@ -175,8 +195,10 @@ func (p *poller) sweep() {
 		time.Sleep(sweepPause)
 		p.mu.Lock()
 		all = all[:0]
-		for c := p.ring.newer; c != &p.ring; c = c.newer {
-			all = append(all, c)
+		for _, ring := range []*connection{&p.ring, &p.sessions} {
+			for c := ring.newer; c != ring; c = c.newer {
+				all = append(all, c)
+			}
 		}
 		if len(all) == 0 {
 			p.sweeping = false

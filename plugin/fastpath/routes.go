@@ -20,6 +20,8 @@ type route struct {
 	counters *counters
 	chain    *chain
 	search   block.Searches    // nil if names are not expanded
+	awaiter  block.NameAwaiter // nil if no query waits for a name
+	waits    block.WaitCounters
 	wire     block.WireHandler // nil if all queries without a stored answer go to the plugin chain
 }
 
@@ -87,6 +89,7 @@ type servedBlock struct {
 	next       string            // the plugin after prometheus, a label of its metrics
 	cache      block.Cache       // or nil
 	search     block.Searcher    // or nil
+	awaiter    block.NameAwaiter // or nil
 	wire       block.WireHandler // or nil
 	chain      *chain
 	ownChains  map[string]*chain // of the zones of a block.ZoneOwner
@@ -99,6 +102,9 @@ func newServedBlock(b *block.Block) *servedBlock {
 		sb.wire, sb.chain.capacity = b.WireHandler()
 	}
 	for _, h := range b.Handlers() {
+		if a, ok := h.(block.NameAwaiter); ok && sb.awaiter == nil {
+			sb.awaiter = a
+		}
 		switch h := h.(type) {
 		case *metrics.Metrics:
 			sb.prometheus = h
@@ -123,6 +129,9 @@ func (b *servedBlock) route(server, zone string) *route {
 	rt := &route{shuffle: b.Shuffle, chain: b.chain, counters: &counters{server: server, plugin: b.next}}
 	if own := b.ownChains[plugin.Zones(slices.Collect(maps.Keys(b.ownChains))).Matches(zone)]; own != nil {
 		rt.chain = own
+	}
+	if rt.awaiter = b.awaiter; rt.awaiter != nil {
+		rt.waits = rt.awaiter.WaitCounters()
 	}
 	if b.cache != nil && b.cache.Covers(zone) {
 		rt.counters.cache = b.cache
@@ -171,6 +180,7 @@ func blocksOn(conf *block.Configuration, server *dnsserver.Server) map[string]*s
 		if other := byZone[z.Name]; other != nil { // blocks with the same zone have filters of plugin view
 			b.Prevented = "plugin view has to see every query"
 			other.Prevented = b.Prevented
+			b.awaiter, other.awaiter = nil, nil
 		}
 		byZone[z.Name] = b
 	}

@@ -70,7 +70,7 @@ func (d *datagram) answer(b *batch.Batch, r *request, e *answers.Entry, p *answe
 	s.arena = form.AppendReply(s.arena, r.Packed, q, p)
 	s.peers[i], s.arrived[i] = d.peer, r.received
 	s.hits[i].set(r.route.counters, e, q, form.Rcode(), r.Client, len(r.Packed))
-	s.hits[i].counted = true
+	s.hits[i].counted = r.wire != nil
 	s.vectors[i].Base = &s.arena[start]
 	s.vectors[i].SetLen(len(s.arena) - start)
 	h := &s.headers[i].header

@@ -149,15 +149,20 @@ func (t *streamTable) hold(c *connection, bytes int) bool {
 	return change < 0 || own <= maxClientBuffered && all <= limit
 }
 
-// oldest returns the connection that has been idle for the longest time, of those on the next poller that has any. The
-// connections are distributed evenly. The mutex is locked.
-func (t *streamTable) oldest() *connection {
+// oldest returns the connection that has been idle for the longest time, of those on the next poller that has any without a
+// session, or any. The connections are distributed evenly. The mutex is locked.
+func (t *streamTable) oldest() (oldest *connection) {
 	for i := range t.pollers {
-		if c := t.pollers[(t.next+i)%len(t.pollers)].oldest(); c != nil {
+		c := t.pollers[(t.next+i)%len(t.pollers)].oldest()
+		switch {
+		case c == nil:
+		case c.session.Load() == nil:
 			return c
+		case oldest == nil:
+			oldest = c
 		}
 	}
-	return nil
+	return oldest
 }
 
 // longestIdle returns the connection that has been idle for the longest time.

@@ -85,6 +85,7 @@ func (s *server) Dispatch(b *batch.Batch, q *block.WireQuery) bool {
 	case found && (l.viewed || l.entry.Count != nil):
 		return false
 	case found:
+		l.count()
 		d.Answer(b, q, l.entry, l.entry.Patch(now))
 	case l.wire:
 		d.counted = true

@@ -70,6 +70,7 @@ func (x *exchange) read(a *attempt, call *transport.Call, overUDP bool, now time
 		x.callFailed(a, err, overUDP, now)
 		return false
 	}
+	m.voucher = call.Voucher
 	return x.evaluate(a, overUDP, now)
 }
 

@@ -9,6 +9,7 @@ import (
 
 	"github.com/nearside-dns/nearside/plugin/forward/transport"
 	"github.com/nearside-dns/nearside/plugin/internal/caller"
+	"github.com/nearside-dns/nearside/plugin/internal/dso"
 	"github.com/nearside-dns/nearside/plugin/internal/searchlist"
 )
 
@@ -31,7 +32,9 @@ func newCaller(node, zone string) ([]byte, bool) {
 }
 
 // isOurs reports whether an option is for cluster DNS only.
-func isOurs(code uint16) bool { return code == caller.Code || code == searchlist.OptionCode }
+func isOurs(code uint16) bool {
+	return code == caller.Code || code == searchlist.OptionCode || code == dso.OptionCode
+}
 
 // isHop reports whether an option is valid between two servers only.
 func isHop(code uint16) bool { return isOurs(code) || code == dns.EDNS0TCPKEEPALIVE }
@@ -44,7 +47,8 @@ func isOursOnly(code uint16) bool { return isOurs(code) && code != searchlist.Op
 
 // hopOf returns a function that reports whether an option of a message is not forwarded. edns-tcp-keepalive is between two
 // servers (RFC 7828 section 3.2.1), but stays in a signed message (RFC 8945 section 5.5). The caller of a client is dropped,
-// signed or not, since clients could set any; so is a search list, which addOptions adds for cluster DNS.
+// signed or not, since clients could set any; so are a search list, which addOptions adds for cluster DNS, and a request for
+// notification.
 func hopOf(m *dns.Msg) func(code uint16) bool {
 	if m.IsTsig() != nil {
 		return isOurs
@@ -129,10 +133,8 @@ func (x *exchange) cleanMessage(reply *dns.Msg, searched bool) {
 	}
 }
 
-// isNamed reports whether the query of a call has the caller.
-func (x *exchange) isNamed(call *transport.Call) bool {
-	return len(x.named) > 0 && &call.Query[0] == &x.named[0]
-}
+// isNamed reports whether the query of a call has options for cluster DNS.
+func (x *exchange) isNamed(call *transport.Call) bool { return &call.Query[0] != &x.plain[0] }
 
 // refuses reports whether a server may have refused a query because of EDNS or of an option (RFC 6891 sections 7 and 6.1.3).
 // A server that implements RFC 6891 ignores unknown options.
@@ -144,7 +146,7 @@ func (m *message) refuses() bool {
 	return false
 }
 
-// repeatUnnamed repeats a refused query without the caller, over the same transport.
+// repeatUnnamed repeats a refused query without the options for cluster DNS, over the same transport.
 func (x *exchange) repeatUnnamed(a *attempt, refusal int, overUDP bool, now time.Time) {
 	a.to.works()
 	a.to.observe(refusal, now.Sub(a.started))
@@ -156,29 +158,38 @@ func (x *exchange) repeatUnnamed(a *attempt, refusal int, overUDP bool, now time
 	}
 }
 
-// queryFor returns the query of an attempt.
-func (x *exchange) queryFor(a *attempt) []byte {
-	if len(x.named) > 0 && a.refusal == 0 && !a.to.isUnnamed() {
+// queryFor returns the query of an attempt, over UDP or another transport.
+func (x *exchange) queryFor(a *attempt, overUDP bool) []byte {
+	switch {
+	case len(x.named)+len(x.notify) == 0 || a.refusal != 0 || a.to.isUnnamed():
+		return x.plain
+	case len(x.notify) > 0 && !overUDP && a.to.notifies():
+		return x.notify
+	case len(x.named) > 0:
 		return x.named
 	}
 	return x.plain
 }
 
-// isUnnamed reports whether an upstream gets queries without the caller.
+// isUnnamed reports whether an upstream gets queries without the options for cluster DNS.
 func (u *upstream) isUnnamed() bool {
 	until := u.unnamedUntil.Load()
 	return until != 0 && time.Now().UnixNano() < until
 }
 
-// markUnnamed sends queries without the caller to an upstream for unnamedFor: it refused a query with the option and
-// answered it without.
+// markUnnamed sends queries without the options for cluster DNS to an upstream for unnamedFor: it refused a query with them
+// and answered it without.
 func (u *upstream) markUnnamed(refusal int, now time.Time) {
 	code := dns.RcodeToString[refusal]
 	if refusal == dns.RcodeBadVers { // RcodeToString returns BADSIG, another name of the code
 		code = "BADVERS"
 	}
 	if u.unnamedUntil.Swap(now.Add(unnamedFor).UnixNano()) == 0 {
-		log.Warningf("Upstream %s answers %s to queries with the option caller: it gets queries without it, and with it again after %v",
-			u.address, code, unnamedFor)
+		option := "caller"
+		if u.c.caller == nil {
+			option = "coherent"
+		}
+		log.Warningf("Upstream %s answers %s to queries with the option %s: it gets queries without it, and with it again after %v",
+			u.address, code, option, unnamedFor)
 	}
 }

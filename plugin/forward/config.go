@@ -19,7 +19,8 @@ type config struct {
 	preferUDP   bool
 	fallbackUDP bool // query over UDP where TCP fails
 
-	caller []byte // EDNS option in wire form with the name of the caller's node, for every query; nil is none
+	caller   []byte // EDNS option in wire form with the name of the caller's node, for every query; nil is none
+	coherent bool   // request notification of the answers that end
 
 	timeout     time.Duration // of one query, with all its attempts
 	readTimeout time.Duration // of one upstream, before another is queried
@@ -60,6 +61,14 @@ type target struct {
 	endpoint endpoint
 	file     string   // a resolv.conf
 	host     hostname // of an upstream
+}
+
+// protocol returns the protocol of the upstreams.
+func (t *target) protocol() string {
+	if t.host.name != "" {
+		return t.host.endpoint.protocol
+	}
+	return t.endpoint.protocol
 }
 
 // hostname is an upstream by name.

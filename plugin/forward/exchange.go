@@ -94,7 +94,7 @@ func (x *exchange) reset() {
 	clear(x.attempts)
 	clear(x.order)
 	x.progress = progress{
-		queries: queries{plain: spare(x.plain), named: spare(x.named)}, reserved: message{b: spare(x.reserved.b)},
+		queries: queries{plain: spare(x.plain), named: spare(x.named), notify: spare(x.notify)}, reserved: message{b: spare(x.reserved.b)},
 		order: x.order[:0], attempts: x.attempts[:0], unsent: x.unsent[:0],
 	}
 }
@@ -317,7 +317,7 @@ func (x *exchange) elapsed(now time.Time) {
 		if !a.udpAt.IsZero() && !now.Before(a.udpAt) {
 			x.fallBack(a, now)
 		}
-		if now.Sub(a.started) >= a.share {
+		if now.Sub(a.started) >= a.share && !x.waitsLonger(a, now) {
 			x.attemptLate(a, now)
 		}
 	}
@@ -327,7 +327,21 @@ func (x *exchange) elapsed(now time.Time) {
 	}
 }
 
-// attemptLate counts an attempt as failed. Its answer is still used if it is the first.
+// heldStep is the time between two looks at the session of a query that the upstream may hold.
+const heldStep = 200 * time.Millisecond
+
+// waitsLonger extends the share of a late attempt while the session of its connection vouches for answers, unless another
+// upstream is left: the upstream works, and may hold the query until it has an answer.
+func (x *exchange) waitsLonger(a *attempt, now time.Time) bool {
+	if a.stream == nil || x.tried < len(x.order) || !a.to.vouches(a.stream) {
+		return false
+	}
+	a.share = now.Sub(a.started) + heldStep
+	return true
+}
+
+// attemptLate counts an attempt as failed, unless a session of the upstream vouches for answers. Its answer is still used if
+// it is the first.
 func (x *exchange) attemptLate(a *attempt, now time.Time) {
 	a.open = false
 	a.endTrial()
@@ -337,7 +351,9 @@ func (x *exchange) attemptLate(a *attempt, now time.Time) {
 	if x.err == nil {
 		x.err = fmt.Errorf("%s: %w", a.to.address, errNoAnswer)
 	}
-	a.to.failed()
+	if !a.to.vouches(nil) {
+		a.to.failed()
+	}
 	x.retry(now, true)
 }
 
@@ -374,7 +390,7 @@ func (x *exchange) end(timeout bool) {
 		if a.open {
 			a.open = false
 			a.endTrial()
-			if timeout {
+			if timeout && !a.to.vouches(nil) {
 				a.to.failed()
 			}
 		}

@@ -37,17 +37,17 @@ func (x *exchange) send(a *attempt, now time.Time) {
 // wantsTCP reports whether the query is for TCP, if the upstream has TCP and UDP.
 func (x *exchange) wantsTCP() bool { return x.f.forceTCP || !x.f.preferUDP && x.overTCP }
 
-func (x *exchange) newCall(a *attempt) *transport.Call {
+func (x *exchange) newCall(a *attempt, overUDP bool) *transport.Call {
 	call := &x.call
 	if call.Query != nil {
 		call = new(transport.Call)
 	}
-	*call = transport.Call{Query: x.queryFor(a), Deadline: x.deadline, Owner: x, Alone: x.alone}
+	*call = transport.Call{Query: x.queryFor(a, overUDP), Deadline: x.deadline, Owner: x, Alone: x.alone}
 	return call
 }
 
 func (x *exchange) sendStream(a *attempt) {
-	a.stream = x.newCall(a)
+	a.stream = x.newCall(a, false)
 	for _, earlier := range x.attempts {
 		if earlier != a && earlier.to == a.to && earlier.stream != nil {
 			a.stream.Elsewhere(earlier.stream)
@@ -57,7 +57,7 @@ func (x *exchange) sendStream(a *attempt) {
 }
 
 func (x *exchange) sendUDP(a *attempt) {
-	a.udp = x.newCall(a)
+	a.udp = x.newCall(a, true)
 	x.transmit(a.to.udp, a.udp)
 }
 

@@ -17,6 +17,7 @@ import (
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/batch"
 	"github.com/nearside-dns/nearside/plugin/internal/coherence"
+	"github.com/nearside-dns/nearside/plugin/internal/dso"
 )
 
 // counting is a Receiver that counts results.
@@ -113,6 +114,38 @@ func answerAll(c net.Conn) {
 	}
 }
 
+// answerWithHandle is answerAll with a session, and with a handle in each answer: the data of the last option, which requests
+// notification.
+func answerWithHandle(c net.Conn) {
+	buf, out := make([]byte, 4<<10), make([]byte, 0, 4<<10)
+	have := 0
+	for {
+		n, err := c.Read(buf[have:])
+		if err != nil {
+			return
+		}
+		have += n
+		for have >= 2 && have >= 2+int(binary.BigEndian.Uint16(buf)) {
+			end := 2 + int(binary.BigEndian.Uint16(buf))
+			m := append(out[:2], buf[2:end]...)
+			have = copy(buf, buf[end:have])
+			if dso.IsDSO(m[2:]) {
+				m = dso.AppendSessionResponse(m[:2], binary.BigEndian.Uint16(m[2:]), dso.Opening{Instance: 1})
+			} else {
+				m[4] |= 0x80
+				opt := m[2+nameEnd(m[2:], headerLen)+typeClass:]
+				binary.BigEndian.PutUint16(opt[optLen-2:], binary.BigEndian.Uint16(opt[optLen-2:])+8)
+				m[len(m)-1] = 8
+				m = append(m, 0, 0, 0, 0, 0, 0, 0, handle)
+			}
+			binary.BigEndian.PutUint16(m, uint16(len(m)-2))
+			if _, err := c.Write(m); err != nil {
+				return
+			}
+		}
+	}
+}
+
 // signalling is a Receiver that signals results.
 type signalling chan error
 
@@ -124,19 +157,45 @@ func (s signalling) Receive(_ *batch.Batch, _ []byte, _ *coherence.Voucher, _ in
 // TestExchange_Allocs: a query over an open connection and its reply cause no allocations.
 func TestExchange_Allocs(t *testing.T) {
 	at := listenTCP(t, answerAll)
-	f := chainOf(t, stanzaOf("force_tcp\ncaller node-a zone-1", at))
+	for _, options := range []string{"force_tcp\ncaller node-a zone-1", "coherent\ncaller node-a zone-1"} {
+		f := chainOf(t, stanzaOf(options, at))
+		if n := exchangeAllocs(t, f); n > 0 {
+			t.Errorf("%s: %v allocations", options, n)
+		}
+	}
+}
+
+// maxCoherentAllocs is the maximum number of allocations for an answer with a handle that the session has: the voucher and its
+// handles.
+const maxCoherentAllocs = 2
+
+// TestExchange_CoherentAllocs limits the allocations of a query whose answer has a handle.
+func TestExchange_CoherentAllocs(t *testing.T) {
+	at := listenTCP(t, answerWithHandle)
+	f := chainOf(t, stanzaOf("coherent\ncaller node-a zone-1", at))
+	_ = exchangeAllocs(t, f)
+	within(t, "the session is open", func() bool { return metric(t, "coredns_forward_coherence_sessions", "to", at) == 1 })
+	if wire := overWire(t, f, question("www.example.org.")); wire.voucher == nil {
+		t.Error("the answer has no handle")
+	}
+	if n := exchangeAllocs(t, f); n > maxCoherentAllocs {
+		t.Errorf("%v allocations, the limit is %v", n, maxCoherentAllocs)
+	}
+}
+
+// exchangeAllocs returns the number of allocations for a query and its reply.
+func exchangeAllocs(t *testing.T, f *Forward) float64 {
+	t.Helper()
 	q, packed := packedQuery(t, "www.example.org.")
 	done := make(signalling, 1)
 	var b batch.Batch
-	if n := testing.AllocsPerRun(1000, func() {
+	return testing.AllocsPerRun(1000, func() {
 		f.Exchange(&b, &q, packed, false, done)
 		b.Flush()
 		if err := <-done; err != nil {
 			t.Error(err)
 		}
-	}); n > 0 {
-		t.Errorf("%v allocations", n)
-	}
+	})
 }
 
 // pacing is a Receiver that returns permissions to send.

@@ -101,6 +101,22 @@ var (
 	}, []string{"to", "proto", "direction"})
 )
 
+// Metrics of the option coherent.
+var (
+	coherenceSessions = promauto.NewGaugeVec(prometheus.GaugeOpts{
+		Namespace: plugin.Namespace, Subsystem: pluginName, Name: "coherence_sessions",
+		Help: "Gauge of the open sessions with an upstream that reports the answers that end.",
+	}, []string{"to"})
+	coherenceInvalidations = promauto.NewCounterVec(prometheus.CounterOpts{
+		Namespace: plugin.Namespace, Subsystem: pluginName, Name: "coherence_invalidations_total",
+		Help: "Counter of the handles of answers that an upstream has invalidated.",
+	}, []string{"to"})
+	coherenceFallbacks = promauto.NewCounterVec(prometheus.CounterOpts{
+		Namespace: plugin.Namespace, Subsystem: pluginName, Name: "coherence_fallbacks_total",
+		Help: "Counter of the times that the answers of an upstream fell back to their TTL, because no session vouches for them.",
+	}, []string{"to", "reason"})
+)
+
 // The values of the label reason of fallbacks.
 const (
 	fallbackUDP       = "udp"
@@ -167,7 +183,8 @@ func (s *series) remove(to string) {
 	delete(s.users, to)
 	own := prometheus.Labels{"to": to}
 	for _, v := range []*prometheus.MetricVec{up.MetricVec, connections.MetricVec, inFlight.MetricVec, depth.MetricVec, fallbacks.MetricVec,
-		lateAnswers.MetricVec, droppedAnswers.MetricVec, packets.MetricVec} {
+		lateAnswers.MetricVec, droppedAnswers.MetricVec, packets.MetricVec,
+		coherenceSessions.MetricVec, coherenceInvalidations.MetricVec, coherenceFallbacks.MetricVec} {
 		v.DeletePartialMatch(own)
 	}
 	own["proxy_name"] = pluginName

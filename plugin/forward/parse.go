@@ -106,7 +106,11 @@ func (s *stanza) parse(c *caddy.Controller) error {
 	if err := s.check(); err != nil {
 		return err
 	}
-	return s.parseTargets(s.useNodeFacts(to))
+	if err := s.parseTargets(s.useNodeFacts(to)); err != nil {
+		return err
+	}
+	s.forceTCP = s.forceTCP || s.coherent // sessions are on TCP connections
+	return nil
 }
 
 // useNodeFacts sets the defaults that the process has for this stanza, unless its options set them, and returns its upstreams.
@@ -146,6 +150,9 @@ func (s *stanza) check() error {
 	if s.hedge >= s.timeout {
 		return s.seen["hedge"].Errorf("invalid hedge %q: want less than timeout (%s)", s.hedge, s.timeout)
 	}
+	if s.coherent && s.preferUDP {
+		return s.seen["coherent"].Errorf("invalid coherent: prefer_udp in the same stanza: want TCP, over which coherent forwards all queries")
+	}
 	if s.tlsServerName != "" {
 		s.tls.ServerName = s.tlsServerName
 	}
@@ -167,6 +174,7 @@ var options = corefile.Options[*stanza]{
 	"prefer_udp":                       {Form: noForm, Parse: func(s *stanza, _ []string) error { s.preferUDP = true; return nil }},
 	"fallback":                         {Min: 1, Max: 1, Once: true, Shared: true, Form: "udp", Parse: parseFallback},
 	"caller":                           {Min: 1, Max: 2, Once: true, Form: "the name of a node, and optionally its zone: NODE [ZONE]", Parse: parseCaller},
+	"coherent":                         {Once: true, Form: noForm, Parse: func(s *stanza, _ []string) error { s.coherent = true; return nil }},
 	"timeout":                          {Min: 1, Max: 1, Once: true, Shared: true, Form: "a duration of more than 0, such as 5s", Parse: positive(func(s *stanza) *time.Duration { return &s.timeout })},
 	"read_timeout":                     {Min: 1, Max: 1, Shared: true, Form: "a duration of more than 0, such as 2s", Parse: positive(func(s *stanza) *time.Duration { return &s.readTimeout })},
 	"hedge":                            {Min: 1, Max: 1, Once: true, Shared: true, Form: "a duration less than timeout, such as 200ms, or 0 for never", Parse: duration(func(s *stanza) *time.Duration { return &s.hedge })},

@@ -34,6 +34,9 @@ func (s *stanza) parseTargets(to []string) error {
 		if err != nil {
 			return s.at.Errorf("invalid upstream %q: %w: want %s", text, err, targetForm)
 		}
+		if protocol := t.protocol(); s.coherent && protocol != transport.DNS {
+			return s.seen["coherent"].Errorf("invalid coherent: upstream %q uses %s: want upstreams over TCP without TLS", text, protocol)
+		}
 		empty := false
 		if t.file != "" {
 			servers, _, err := readServers(t.file)

@@ -9,14 +9,16 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
+	"github.com/nearside-dns/nearside/plugin/internal/dso"
 	"github.com/nearside-dns/nearside/plugin/internal/searchlist"
 )
 
 // queries are the forms of a query that upstreams get.
 type queries struct {
 	plain    []byte // without the options for cluster DNS
-	named    []byte // with them; empty if it has none
-	addedOPT bool   // to named; plain has none
+	named    []byte // with the caller; empty without one
+	notify   []byte // with the request for notification as well; empty without one
+	addedOPT bool   // to named and notify; plain has none
 	searches bool   // named has the client's search list
 	alone    bool   // a zone transfer, which needs its own connection
 }
@@ -24,7 +26,7 @@ type queries struct {
 // isTransfer reports whether a query is for a zone transfer.
 func isTransfer(qtype uint16) bool { return qtype == dns.TypeAXFR || qtype == dns.TypeIXFR }
 
-// setMessage packs a client's query. With the option caller it names the calling node, unless it is signed.
+// setMessage packs a client's query. It gets the options for cluster DNS unless it is signed.
 func (x *exchange) setMessage(state *request.Request) error {
 	r := state.Req
 	if len(r.Question) != 1 { // RFC 9619
@@ -41,7 +43,7 @@ func (x *exchange) setMessage(state *request.Request) error {
 		return fmt.Errorf("pack the query: %w", err)
 	}
 	x.plain = packed
-	if x.f.caller == nil || r.IsTsig() != nil {
+	if !x.hasOptions() || r.IsTsig() != nil {
 		return nil
 	}
 	list, _ := searchlist.OptionOf(r)
@@ -65,7 +67,7 @@ func (x *exchange) setQuery(q *answers.Query, packed []byte) {
 	if q.EDNS {
 		clear(x.plain[end-2:]) // the length of the options
 	}
-	if x.f.caller == nil {
+	if !x.hasOptions() {
 		return
 	}
 	name := ""
@@ -75,21 +77,40 @@ func (x *exchange) setQuery(q *answers.Query, packed []byte) {
 	x.addOptions(opt, name, q.Search)
 }
 
-// addOptions sets the query for cluster DNS: with the caller, and with the client's search list if cluster DNS may try it. The
-// options are added to the OPT record at an offset of the plain query, or to a new one if that is 0. The plain query has no
-// compressed names behind it.
+// hasOptions reports whether the query gets options for cluster DNS.
+func (x *exchange) hasOptions() bool { return x.f.caller != nil || x.f.coherent }
+
+// addOptions sets the queries for cluster DNS: with the caller, and with the client's search list if cluster DNS may try it;
+// and with the request for notification as well. The options are added to the OPT record at an offset of the plain query, or
+// to a new one if that is 0. The plain query has no compressed names behind it.
 func (x *exchange) addOptions(opt int, name string, list []byte) {
-	if list != nil {
-		x.searches = x.f.mayTry(name, list)
+	if x.f.caller != nil {
+		if list != nil {
+			x.searches = x.f.mayTry(name, list)
+		}
+		x.named = x.withOptions(x.named[:0], opt, list, false)
+		if len(x.named) == 0 {
+			x.searches = false
+		}
 	}
+	if x.f.coherent && !x.alone && slices.ContainsFunc(x.all, (*upstream).notifies) {
+		x.notify = x.withOptions(x.notify[:0], opt, list, true)
+	}
+	x.addedOPT = opt == 0 && len(x.named)+len(x.notify) > 0
+}
+
+// notifyOption is the option that requests notification.
+var notifyOption = []byte{dso.OptionCode >> 8, dso.OptionCode & 0xff, 0, 0}
+
+// withOptions appends the query with the options for cluster DNS to b, which is empty; see addOptions. It returns an empty
+// one if the query has no room for them.
+func (x *exchange) withOptions(b []byte, opt int, list []byte, notify bool) []byte {
 	end := len(x.plain)
-	b := x.named[:0]
 	if opt == 0 {
 		b = append(b, x.plain...)
 		binary.BigEndian.PutUint16(b[arcountAt:], binary.BigEndian.Uint16(b[arcountAt:])+1)
 		opt = len(b)
 		b = append(b, 0, 0, byte(dns.TypeOPT), ednsRoom>>8, ednsRoom&0xff, 0, 0, 0, 0, 0, 0)
-		x.addedOPT = true
 	} else {
 		end = opt + optLen + int(binary.BigEndian.Uint16(x.plain[opt+optLen-2:]))
 		b = append(b, x.plain[:end]...)
@@ -99,12 +120,15 @@ func (x *exchange) addOptions(opt int, name string, list []byte) {
 	if x.searches {
 		b = searchlist.AppendOption(b, list)
 	}
+	if notify {
+		b = append(b, notifyOption...)
+	}
 	length := b[opt+optLen-2:]
 	binary.BigEndian.PutUint16(length, binary.BigEndian.Uint16(length)+uint16(len(b)-before)) // #nosec G115 -- as below
-	x.named = append(b, x.plain[end:]...)
-	if len(x.named) > dns.MaxMsgSize { // the query has no room for the options
-		x.named, x.searches, x.addedOPT = x.named[:0], false, false
+	if b = append(b, x.plain[end:]...); len(b) > dns.MaxMsgSize {
+		return b[:0]
 	}
+	return b
 }
 
 // lastOPT returns the offset of the last OPT record of a packed query, as IsEdns0 of package dns finds it.

@@ -273,6 +273,7 @@ func replies(function func(r *dns.Msg) *dns.Msg) dns.HandlerFunc {
 var counted = []prometheus.Collector{
 	healthcheckBroken, maxConcurrentRejects, requestDuration, healthcheckFailures, connCacheHits, connCacheMisses,
 	connections, inFlight, depth, fallbacks, lateAnswers, droppedAnswers, packets,
+	coherenceSessions, coherenceInvalidations, coherenceFallbacks, ages,
 }
 
 // nameOf returns a metric's full name.

@@ -48,6 +48,9 @@ func newUpstream(c *config, e endpoint) *upstream {
 			Metrics: carrierMetrics(e.address, protoUDP),
 		}
 	}
+	if u.isCoherent() {
+		ages.add(u)
+	}
 	return u
 }
 
@@ -56,12 +59,15 @@ func newUpstream(c *config, e endpoint) *upstream {
 const (
 	minAge = time.Minute
 	maxAge = 3 * time.Minute
+	// sessionAge multiplies it for a connection whose session has answers, which fall back to their TTL at its end.
+	sessionAge = 10
 )
 
 func (u *upstream) carryByPool(dial func(context.Context) (net.Conn, error)) {
 	age := minAge + rand.N(maxAge-minAge) // #nosec G404 -- it only spreads reconnects
 	u.pool = transport.NewPool(transport.Config{
-		Dial: dial, MaxInFlight: u.c.maxInFlight, MaxConnections: u.c.maxConnections,
+		Coherence: u.coherence(cmp.Or(u.c.maxAge, sessionAge*age)),
+		Dial:      dial, MaxInFlight: u.c.maxInFlight, MaxConnections: u.c.maxConnections,
 		MaxIdle: u.c.maxIdle, Expire: u.c.expire, MaxAge: cmp.Or(u.c.maxAge, age),
 		Metrics: carrierMetrics(u.address, u.streamProto()),
 		Log:     func(predicate string) { log.Infof("Upstream %s %s", u.address, predicate) },
@@ -121,6 +127,7 @@ func (u *upstream) streamProto() string {
 func (u *upstream) stop() {
 	u.stopOnce.Do(func() {
 		u.cancel()
+		ages.remove(u)
 		used.end(u.address)
 		u.stream.Close()
 		if u.udp != nil {

@@ -8,7 +8,9 @@ import (
 	"github.com/coredns/coredns/request"
 	"github.com/miekg/dns"
 
+	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/batch"
+	"github.com/nearside-dns/nearside/plugin/internal/coherence"
 )
 
 // invalidQuery is the error of a query that cannot be forwarded.
@@ -23,6 +25,8 @@ type waiter struct {
 	reply []byte
 	from  *upstream
 	err   error
+
+	voucher *coherence.Voucher // of the reply's session, or nil
 }
 
 // waiters are reused.
@@ -31,7 +35,7 @@ var waiters = sync.Pool{New: func() any { return &waiter{done: make(chan struct{
 // replied implements receiver.
 func (w *waiter) replied(_ *batch.Batch, reply *message, from *upstream, err error) {
 	if w.from, w.err = from, err; err == nil {
-		w.reply = append(w.reply[:0], reply.b...)
+		w.reply, w.voucher = append(w.reply[:0], reply.b...), reply.voucher
 	}
 	w.done <- struct{}{}
 }
@@ -41,7 +45,8 @@ func (w *waiter) release() {
 	waiters.Put(w)
 }
 
-// forwardMessage forwards a query of the plugin chain, and returns the reply and its upstream.
+// forwardMessage forwards a query of the plugin chain, and returns the reply and its upstream. It sets the voucher of the
+// reply among its properties, if a cache has passed on the query.
 func (f *Forward) forwardMessage(ctx context.Context, state *request.Request) (*dns.Msg, *upstream, error) {
 	w, _ := waiters.Get().(*waiter)
 	defer w.release()
@@ -73,5 +78,8 @@ func (f *Forward) forwardMessage(ctx context.Context, state *request.Request) (*
 		return nil, w.from, fmt.Errorf("unpack the reply: %w", err)
 	}
 	reply.Id = state.Req.Id
+	if p := answers.PropertiesOf(ctx, state.Req); p != nil {
+		p.Voucher = w.voucher
+	}
 	return reply, w.from, nil
 }

@@ -24,6 +24,7 @@ type query struct {
 	qtype        uint16
 	caller       *queryCaller  // nil if the answer is the same for every caller
 	dependencies *dependencies // nil if the reply is not stored
+	waits        bool          // queries wait for the name, or for a candidate
 }
 
 // Versions of the implemented specifications, of Kubernetes and of KEP-1645 for zones of a clusterset, and the TTL of their
@@ -186,12 +187,12 @@ func (k *Kubernetes) cname(owner, target string) *dns.CNAME {
 // in CoreDNS, the answer is only the CNAME if another server has no records of the target, and empty if a target in the zone
 // has no address.
 func (k *Kubernetes) follow(q *query, target string, chain []dns.RR) (records []dns.RR, truncated bool) {
-	q.dependencies.onUntracked() // the target, a name of another server or Service
 	link := k.cname(q.owner, target)
 	if plugin.Name(q.owner).Matches(target) || len(chain) > maxChain || dnsutil.DuplicateCNAME(link, chain) {
 		return nil, false
 	}
 	if !dns.IsSubDomain(q.zone, target) || k.isClusterset(plugin.Zones(k.Zones).Matches(strings.ToLower(target))) {
+		q.dependencies.onUntracked() // the target, a name of another server
 		state := q.state
 		state.Req = searchlist.WithoutOption(state.Req) // the search list does not apply to the target
 		reply, err := k.upstream.Lookup(q.ctx, state, target, q.qtype)
@@ -202,7 +203,9 @@ func (k *Kubernetes) follow(q *query, target string, chain []dns.RR) (records []
 	}
 	next := *q
 	next.owner = target
-	rest, truncated := k.addressRecords(&next, k.find(strings.ToLower(target), q.zone, nil), append(chain, link))
+	f := k.find(strings.ToLower(target), q.zone, q.dependencies)
+	q.dependencies.onNodes(&f)
+	rest, truncated := k.addressRecords(&next, f, append(chain, link))
 	if len(rest) == 0 {
 		return nil, truncated
 	}

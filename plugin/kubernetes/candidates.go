@@ -104,6 +104,7 @@ func (k *Kubernetes) tryCandidate(x *expansion, c *candidate) bool {
 		return false
 	}
 	f := k.find(c.lower, c.zone, x.dependencies)
+	x.waits = x.waits || f.waits
 	if f.kind == notFound {
 		return false
 	}

@@ -24,21 +24,21 @@ func (d *dependencies) onUntracked() {
 	}
 }
 
-// newDependencies returns the dependencies of a lookup of one name. They include the list of namespaces, so that a
-// namespace need not be looked up twice: replacing it by one of the same name advances that Generation.
+// newDependencies returns the dependencies of a lookup of one name.
 func newDependencies(ix records) *dependencies {
 	d := &dependencies{index: ix}
-	d.add(ix.NamespacesGeneration())
+	d.add(ix.AccessGeneration())
 	return d
 }
 
-// add adds the data that a Generation counts, nil if the index no longer has the data. The data must be read after the call.
-func (d *dependencies) add(g *index.Generation) {
-	if g == nil {
-		d.properties.End()
-		return
+// add adds the data that a Generation counts. The data must be read after the call.
+func (d *dependencies) add(g *index.Generation) { d.properties.DependOn(g) }
+
+// onNamespace adds the existence of a namespace.
+func (d *dependencies) onNamespace(name string) {
+	if d != nil {
+		d.add(d.index.NamespaceGeneration(name))
 	}
-	d.properties.DependOn(g)
 }
 
 // onAddress adds the records of an address.
@@ -56,15 +56,15 @@ func (d *dependencies) onNodes(f *result) {
 	}
 }
 
-// onObject looks up a Service or ServiceImport in an existing namespace and adds it. The first lookup finds the
-// Generation; the answer is made from the second one, after the Generation's number was read.
+// onObject looks up a Service or ServiceImport, nil if it or its namespace does not exist, and adds it. The first lookup
+// finds the Generation; the answer is made from the second one, after the Generation's number was read.
 func (d *dependencies) onObject(ix records, n *objectName) *index.Entry {
 	first := n.in(ix)
 	if d == nil {
 		return first
 	}
 	if first == nil {
-		d.add(ix.NamespaceGeneration(n.namespace))
+		d.add(ix.NameGeneration(n.namespace, n.object))
 	} else {
 		d.add(first.Generation())
 	}

@@ -22,6 +22,7 @@ type result struct {
 	targets []string     // for reverseName
 
 	policy topology.Policy // for endpoints: selects those that a caller gets
+	waits  bool            // for notFound: queries wait for the name
 }
 
 type resultKind uint8
@@ -75,18 +76,20 @@ func (k *Kubernetes) find(name, zone string, d *dependencies) result {
 		return result{kind: fixedName}
 	}
 	n, err := parseName(name, zone, k.grammar(imported))
-	if err != nil || !k.exposes(n.namespace) {
-		return result{}
-	}
 	switch {
-	case n.kind == labelPod && (k.pods == podsDisabled || imported):
+	case err != nil || !k.selects(n.namespace) || n.kind == labelPod && (k.pods == podsDisabled || imported):
+		return result{}
+	case n.object != "" && n.kind != labelPod:
+		return k.findService(n, d)
+	}
+	d.onNamespace(n.namespace)
+	switch {
+	case !k.index.HasNamespace(n.namespace):
 		return result{}
 	case n.object == "":
 		return result{kind: emptyName}
-	case n.kind == labelPod:
-		return k.findPod(n, d)
 	default:
-		return k.findService(n, d)
+		return k.findPod(n, d)
 	}
 }
 
@@ -131,7 +134,7 @@ func (k *Kubernetes) findService(n objectName, d *dependencies) result {
 			f.kind = emptyName // endpoints in the zone may exist at another time
 			return f
 		}
-		return result{}
+		return result{waits: n.mayAppear(e.Service)}
 	default:
 		if !n.hasPort(e.Service.Ports) {
 			return result{}
@@ -140,8 +143,11 @@ func (k *Kubernetes) findService(n objectName, d *dependencies) result {
 	}
 }
 
-// in returns the Service or ServiceImport of the name, or nil.
+// in returns the Service or ServiceImport of the name, nil if it or its namespace does not exist.
 func (n *objectName) in(ix records) *index.Entry {
+	if !ix.HasNamespace(n.namespace) {
+		return nil
+	}
 	if n.imported {
 		return ix.Import(n.namespace, n.object)
 	}

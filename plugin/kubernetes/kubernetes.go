@@ -70,13 +70,15 @@ type records interface {
 	Imports() []*index.Entry
 	ClusterID() index.Symbol
 	HasNamespace(name string) bool
+	HasWaits() bool
 	ServicesByIP(a netip.Addr) []*index.Service
 	SlicesByIP(a netip.Addr) []*index.Slice
 	PodsByIP(a netip.Addr) []*index.Pod
 	TenantsOf(a netip.Addr) index.Tenants
 	Addresses() iter.Seq[netip.Addr]
+	AccessGeneration() *index.Generation
+	NameGeneration(namespace, name string) *index.Generation
 	NamespaceGeneration(name string) *index.Generation
-	NamespacesGeneration() *index.Generation
 	NodesGeneration() *index.Generation
 	AddressGeneration(a netip.Addr) *index.Generation
 	Modified() int64
@@ -107,6 +109,7 @@ type options struct {
 	preferCluster  bool           // prefer the endpoints of headless ServiceImports in this cluster
 	clusterID      index.Symbol   // ID of this cluster; zero for that of its ClusterProperty
 	trust          []netip.Prefix // trusted senders of the caller option; nil for privateRanges
+	coherent       bool           // sessions are offered to node caches
 }
 
 // podMode is the mode of option pods, for names such as 1-2-3-4.ns.pod.zone.
@@ -187,12 +190,16 @@ func (k *Kubernetes) areSynced(selects func(source.Status) bool) bool {
 
 // exposes reports whether a namespace exists and is one of the configured ones.
 func (k *Kubernetes) exposes(namespace string) bool {
-	if len(k.namespaces) > 0 {
-		if _, ok := k.namespaces[namespace]; !ok {
-			return false
-		}
+	return k.selects(namespace) && k.index.HasNamespace(namespace)
+}
+
+// selects reports whether a namespace is one of the configured ones.
+func (k *Kubernetes) selects(namespace string) bool {
+	if len(k.namespaces) == 0 {
+		return true
 	}
-	return k.index.HasNamespace(namespace)
+	_, ok := k.namespaces[namespace]
+	return ok
 }
 
 // ServeDNS implements plugin.Handler.
@@ -231,6 +238,7 @@ func (k *Kubernetes) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.
 		return plugin.NextOrFailure(k.Name(), k.Next, withFallthrough(ctx), w, r)
 	}
 	k.mayUseCaller(&q, &f)
+	q.waits = f.waits
 	switch {
 	case !f.isFixed(q.qtype) && !synced:
 		a.m.Rcode = dns.RcodeServerFailure

@@ -38,7 +38,7 @@ func TestParse_Defaults(t *testing.T) {
 	}
 	if k.ttl != 5 || k.pods != podsDisabled || k.startupTimeout != 5*time.Second || !k.source.Endpoints || k.source.Pods || k.source.Zones ||
 		k.source.EndpointPodNames || k.ignoreEmpty || k.from.Manifests != "" || len(k.namespaces) != 0 || len(k.Fall.Zones) != 0 ||
-		k.from.Connection != (apiserver.Connection{}) || k.source.Labels != nil || k.source.NamespaceLabels != nil || k.upstream == nil {
+		k.from.Connection != (apiserver.Connection{}) || k.source.Labels != nil || k.source.NamespaceLabels != nil || k.upstream == nil || k.coherent {
 		t.Errorf("%+v", k.options)
 	}
 }
@@ -104,6 +104,7 @@ func TestParse_Accepted(t *testing.T) {
 		{"ttl 3600", func(k *Kubernetes) bool { return k.ttl == 3600 }},
 		{"noendpoints", func(k *Kubernetes) bool { return !k.source.Endpoints }},
 		{"zonal", func(k *Kubernetes) bool { return k.source.Zones }},
+		{"coherent", func(k *Kubernetes) bool { return k.coherent }},
 		{"ignore empty_service", func(k *Kubernetes) bool { return k.ignoreEmpty }},
 		{"topology", func(k *Kubernetes) bool { return k.source.Topology && k.topologyKeys == nil && k.trust == nil }},
 		{"topology keys kubernetes.io/hostname *", func(k *Kubernetes) bool {
@@ -142,7 +143,7 @@ func TestParse_Rejected(t *testing.T) {
 		url        = ": want the URL of an API server, such as https://10.0.0.1:6443"
 		topologies = ": want nothing, or the default of headless Services: keys KEY..."
 		duration   = ": want a duration such as 5s, 0s or more"
-		known      = "want one of apiserver_burst, apiserver_max_inflight, apiserver_qps, endpoint, endpoint_pod_names, fallthrough, ignore, kubeconfig, labels, manifests, multicluster, namespace_labels, namespaces, noendpoints, pods, prefer-local-cluster, startup_timeout, tls, topology, trust, ttl, zonal"
+		known      = "want one of apiserver_burst, apiserver_max_inflight, apiserver_qps, coherent, endpoint, endpoint_pod_names, fallthrough, ignore, kubeconfig, labels, manifests, multicluster, namespace_labels, namespaces, noendpoints, pods, prefer-local-cluster, startup_timeout, tls, topology, trust, ttl, zonal"
 	)
 	for _, c := range []struct {
 		block string
@@ -195,6 +196,7 @@ func TestParse_Rejected(t *testing.T) {
 		{"\n\nttl 3601", 4, `invalid ttl "3601": want seconds, 0 to 3600`},
 		{"ttl 5s", 2, `invalid ttl "5s": want seconds, 0 to 3600`},
 		{"noendpoints true", 2, `invalid noendpoints "true": want no argument`},
+		{"coherent on", 2, `invalid coherent "on": want no argument`},
 		{"zonal on", 2, `invalid zonal "on": want no argument`},
 		{"topology on", 2, `invalid topology "on"` + topologies},
 		{"topology\ntopology keys a", 3, `duplicate option topology`},

@@ -12,6 +12,8 @@ import (
 	"github.com/coredns/coredns/plugin/pkg/upstream"
 
 	"github.com/nearside-dns/nearside/plugin/internal/block"
+	"github.com/nearside-dns/nearside/plugin/internal/coherence"
+	"github.com/nearside-dns/nearside/plugin/internal/reload"
 	"github.com/nearside-dns/nearside/plugin/kubernetes/source"
 	"github.com/nearside-dns/nearside/plugin/kubernetes/source/apiserver"
 )
@@ -39,12 +41,15 @@ func (d directive) setup(c *caddy.Controller) error {
 	}
 	b := block.Of(c)
 	k.space, k.serves = b.Keyspace, b.Serves
+	offers := &offering{k: k, registry: coherence.Process}
+	reload.Follow(c, reload.Owner{Stop: func(reload.End) error { offers.end(); return nil }}) // before the source ends
 	source.Follow(c, k.sourceIdentity, src, func(handle *source.Handle) {
 		k.localIPs = boundIPs(c)
 		k.warnShadowed(dnsserver.GetConfig(c).Handler(pluginName))
 		k.shared = block.IsShared(dnsserver.GetConfig(c), d.neutral()...)
 		k.attach(handle.Index(), handle.Status)
 		k.awaitSync(k.startupTimeout)
+		offers.begin(sessionObstacle(b))
 	})
 	dnsserver.GetConfig(c).AddPlugin(func(next plugin.Handler) plugin.Handler {
 		k.Next = next

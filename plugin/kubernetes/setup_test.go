@@ -185,7 +185,7 @@ func TestSourceIdentity(t *testing.T) {
 		}
 		seen[id] = block
 	}
-	for _, block := range []string{"ttl 30", "pods insecure", "namespaces a", "ignore empty_service", "fallthrough", "startup_timeout 1s"} {
+	for _, block := range []string{"ttl 30", "pods insecure", "namespaces a", "ignore empty_service", "fallthrough", "startup_timeout 1s", "coherent"} {
 		if seen[identity(block)] != "" {
 			t.Errorf("%q is not read from the same source as without it", block)
 		}

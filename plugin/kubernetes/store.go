@@ -66,7 +66,7 @@ func (k *Kubernetes) store(q *query, a *reply, inFront *answers.Properties) {
 		return
 	}
 	if len(a.m.Answer) == 0 {
-		p.Serial = k.index
+		p.Serial, p.Waits = k.index, q.waits
 	}
 	// The SOA record and the targets of SRV have the zone in the case of the query.
 	p.AnyCase = len(a.m.Answer) > 0 && q.qtype != dns.TypeSRV

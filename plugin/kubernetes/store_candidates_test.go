@@ -135,22 +135,21 @@ func TestStoredSearch_What(t *testing.T) {
 		{name: "none has data", ask: "web.shop.svc.cluster.local TXT", list: listShop, stored: true},
 		{name: "data of the other family", ask: "web.shop.svc.cluster.local AAAA", list: listShop, stored: true},
 		{name: "an alias on the way", ask: "out.shop.svc.cluster.local AAAA", list: listShop},
-		{name: "an alias that has no data", ask: "in.shop.svc.cluster.local AAAA", list: []string{"shop.svc.cluster.local.", "team.svc.cluster.local."}},
+		{name: "an alias that has no data", ask: "in.shop.svc.cluster.local AAAA", list: []string{"shop.svc.cluster.local.", "team.svc.cluster.local."}, stored: true},
 		{name: "an alias without target, before a candidate with data", ask: "dead.shop.svc.cluster.local A",
-			list: []string{"shop.svc.cluster.local.", "team.svc.cluster.local."}, alter: func(s *storing) {
+			list: []string{"shop.svc.cluster.local.", "team.svc.cluster.local."}, stored: true, alter: func(s *storing) {
 				indexOf(s.k).PutService(&index.Service{Namespace: "shop", Name: "dead", Kind: index.ExternalName, Target: "none.shop.svc.cluster.local."})
 				indexOf(s.k).PutService(&index.Service{Namespace: "team", Name: "dead", IPs: []netip.Addr{netip.MustParseAddr("10.0.0.5")}})
 			}},
 		{name: "an alias to another server, HTTPS", ask: "out.shop.svc.cluster.local HTTPS", list: listShop},
 		{name: "an alias to another server, SVCB", ask: "out.shop.svc.cluster.local SVCB", list: listShop},
-		{name: "an alias to a Service, HTTPS", ask: "in.shop.svc.cluster.local HTTPS", list: []string{"shop.svc.cluster.local.", "team.svc.cluster.local."}},
-		{name: "an alias to a Service, SVCB", ask: "in.shop.svc.cluster.local SVCB", list: []string{"shop.svc.cluster.local.", "team.svc.cluster.local."}},
+		{name: "an alias to a Service, HTTPS", ask: "in.shop.svc.cluster.local HTTPS", list: []string{"shop.svc.cluster.local.", "team.svc.cluster.local."}, stored: true},
+		{name: "an alias to a Service, SVCB", ask: "in.shop.svc.cluster.local SVCB", list: []string{"shop.svc.cluster.local.", "team.svc.cluster.local."}, stored: true},
 		{name: "an alias, SRV", ask: "out.shop.svc.cluster.local SRV", list: listShop, stored: true},
 		{name: "a name of the server on the way", ask: "ns.dns.shop.svc.cluster.local A", list: listShop},
-		{name: "maximum number of dependencies", ask: "x.shop.svc.cluster.local A", stored: true,
-			list: []string{"shop.svc.cluster.local.", "team.svc.cluster.local.", "web.shop.svc.cluster.local."}},
-		{name: "too many dependencies", ask: "x.shop.svc.cluster.local A",
-			list: []string{"shop.svc.cluster.local.", "team.svc.cluster.local.", "web.shop.svc.cluster.local.", "db.shop.svc.cluster.local."}},
+		{name: "maximum number of dependencies", ask: "x.s0.shop.svc.cluster.local A", stored: true,
+			list: append(listOf(3), "shop.svc.cluster.local.", "svc.cluster.local.")},
+		{name: "too many dependencies", ask: "x.s0.shop.svc.cluster.local A", list: append(listOf(4), "shop.svc.cluster.local.", "svc.cluster.local.")},
 		{name: "the same again and again", ask: "x.web.shop.svc.cluster.local A", stored: true,
 			list: []string{"web.shop.svc.cluster.local.", "y.web.shop.svc.cluster.local.", "z.web.shop.svc.cluster.local.", "shop.svc.cluster.local.",
 				"svc.cluster.local.", "db-1.web.shop.svc.cluster.local."}},
@@ -183,6 +182,14 @@ func TestStoredSearch_What(t *testing.T) {
 	}
 }
 
+// listOf returns a search list of Services that do not exist: each candidate depends on one more name.
+func listOf(n int) (list []string) {
+	for i := range n {
+		list = append(list, fmt.Sprintf("s%d.shop.svc.cluster.local.", i))
+	}
+	return list
+}
+
 // TestStoredSearch_Until asserts that the answer to a query with a search list is valid until the answer for one of
 // the candidates tried changes.
 func TestStoredSearch_Until(t *testing.T) {
@@ -205,27 +212,35 @@ func TestStoredSearch_Until(t *testing.T) {
 		{"found, the Service is deleted", first, listShop, func(ix *index.Index) { ix.DeleteService("shop", "web") }, false},
 		{"found, another is created", first, listShop, func(ix *index.Index) { ix.PutService(&index.Service{Namespace: "shop", Name: "new"}) }, true},
 		{"found, another changes", first, listShop, func(ix *index.Index) { ix.PutService(&index.Service{Namespace: "shop", Name: "db"}) }, true},
-		{"found, a namespace of that name is created", first, listShop, func(ix *index.Index) { ix.PutNamespace("web") }, false}, // all namespaces share one generation
+		{"found, a namespace of that name is created", first, listShop, func(ix *index.Index) { ix.PutNamespace("web") }, true},
 
 		{"found behind, the first is created", second, listTeam, func(ix *index.Index) {
 			ix.PutService(&index.Service{Namespace: "team", Name: "shop", Kind: index.Headless})
 		}, false},
 		{"found behind, another is created in the namespace of the first", second, listTeam, func(ix *index.Index) {
 			ix.PutService(&index.Service{Namespace: "team", Name: "new"})
-		}, false}, // all missing names of a namespace share one generation
+		}, true},
 		{"found behind, another is created in its namespace", second, listTeam, func(ix *index.Index) {
 			ix.PutService(&index.Service{Namespace: "shop", Name: "new"})
 		}, true},
 		{"found behind, it changes", second, listTeam, func(ix *index.Index) {
 			ix.PutService(&index.Service{Namespace: "shop", Name: "web", IPs: ip("10.0.0.9")})
 		}, false},
-		{"found behind, the namespace of the first is deleted", second, listTeam, func(ix *index.Index) { ix.DeleteNamespace("team") }, false},
+		{"found behind, the namespace of the first is deleted", second, listTeam, func(ix *index.Index) { ix.DeleteNamespace("team") }, true},
 		{"found behind, its namespace is deleted", second, listTeam, func(ix *index.Index) { ix.DeleteNamespace("shop") }, false},
 
 		{"none, the Service is created", none, listShop, func(ix *index.Index) {
 			ix.PutService(&index.Service{Namespace: "shop", Name: "example", Kind: index.Headless})
 		}, false},
-		{"none, the namespace is created", none, listShop, func(ix *index.Index) { ix.PutNamespace("example") }, false},
+		{"none, the namespace is created", none, listShop, func(ix *index.Index) { ix.PutNamespace("example") }, true},
+		{"none, the namespace is created with the Service", none, listShop, func(ix *index.Index) {
+			ix.PutNamespace("example")
+			ix.PutService(&index.Service{Namespace: "example", Name: "www"})
+		}, false},
+		{"none, the namespace of the Service is created", none, listShop, func(ix *index.Index) {
+			ix.PutService(&index.Service{Namespace: "example", Name: "www"})
+			ix.PutNamespace("example")
+		}, false},
 		{"none, a Service changes", none, listShop, func(ix *index.Index) {
 			ix.PutService(&index.Service{Namespace: "shop", Name: "web", IPs: ip("10.0.0.9")})
 		}, true},

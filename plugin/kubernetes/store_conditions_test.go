@@ -29,6 +29,7 @@ func storedObjects() []runtime.Object {
 		service("shop", "idle", []string{"10.0.0.2"}),
 		slice(web, "a", endpoint("10.1.0.1")), slice(db, "a", endpoint("10.1.0.2", hostname("db-0"), inZone("east"))),
 		externalName("shop", "out", "www.example.org"), externalName("shop", "in", "web.shop.svc.cluster.local"),
+		externalName("shop", "self", "ns.dns.cluster.local"),
 		podIn("shop", "p", corev1.PodRunning, "10.1.0.7"),
 	}
 }
@@ -89,7 +90,8 @@ func TestStored_What(t *testing.T) {
 		{name: "EDNS", ask: "web.shop.svc.cluster.local A", stored: true, alter: func(m *dns.Msg) { m.SetEdns0(1232, false) }},
 
 		{name: "alias of a name elsewhere", ask: "out.shop.svc.cluster.local A"},
-		{name: "alias of a name in the cluster", ask: "in.shop.svc.cluster.local A"},
+		{name: "alias of a name in the cluster", ask: "in.shop.svc.cluster.local A", stored: true},
+		{name: "alias of a name of the server", ask: "self.shop.svc.cluster.local A"},
 		{name: "SOA, with the serial as data", ask: "cluster.local SOA"},
 		{name: "NS", ask: "cluster.local NS"},
 		{name: "name of the server", ask: "ns.dns.cluster.local A"},

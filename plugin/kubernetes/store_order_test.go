@@ -63,10 +63,16 @@ func (a *amid) NamespaceGeneration(name string) *index.Generation {
 	return a.Index.NamespaceGeneration(name)
 }
 
-func (a *amid) NamespacesGeneration() *index.Generation {
+func (a *amid) NameGeneration(namespace, name string) *index.Generation {
 	a.moment()
 	defer a.moment()
-	return a.Index.NamespacesGeneration()
+	return a.Index.NameGeneration(namespace, name)
+}
+
+func (a *amid) AccessGeneration() *index.Generation {
+	a.moment()
+	defer a.moment()
+	return a.Index.AccessGeneration()
 }
 
 func (a *amid) AddressGeneration(ip netip.Addr) *index.Generation {

@@ -189,6 +189,7 @@ var variants = map[string]string{
 	"clusterset":                  "multicluster: {zones: [clusterset.local]}",
 	"without autopath":            "nodecache: {autopath: false, nodeName: false}",
 	"pods disabled":               "clusterdns: {pods: disabled}",
+	"without coherent":            "coherent: false",
 	"another zone and Service":    "clusterDomain: k8s.example.com\nclusterdns: {service: {name: rke2-coredns-rke2-coredns, create: false}}",
 	"images of a mirror":          "image: {registry: \"registry.example.com:5000/mirror\", pullSecrets: [mirror]}\nnodecache: {image: {digest: sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef}}",
 	"neither spread nor budget":   "clusterdns: {topologySpreadConstraints: [], disruptionBudget: {enabled: false}}",
@@ -210,6 +211,7 @@ clusterdns:
   replicas: 5
   topology: true
   pods: verified
+  maxConnections: 50000
   serverBlocks: |
     corp.example.com:53 {
         errors

@@ -62,6 +62,32 @@ func TestRealTCP(t *testing.T) {
 	})
 }
 
+// TestRealCoherent has the option coherent towards servers without DSO sessions: this is detected once for the upstream, and
+// no query is lost.
+func TestRealCoherent(t *testing.T) {
+	const counted = "coredns_forward_coherence_fallbacks_total"
+	eachReal(t, func(t *testing.T, r *realServer) {
+		s := start(t, zone(forward(r.address(r.port), "coherent")))
+		for end := time.Now().Add(30 * time.Second); ; {
+			allHosts.run(s).wantRight(t)
+			all := s.scrape(t)
+			if n := all.Sum(counted, "reason", "unsupported"); n == 1 {
+				break
+			} else if n > 1 || time.Now().After(end) {
+				t.Fatalf("%v servers without sessions, want 1:\n%s", n, like(all, "coherence"))
+			}
+		}
+		for range 3 {
+			allHosts.run(s).wantRight(t)
+		}
+		all := s.scrape(t)
+		if all.Sum(counted) != 1 || all.Sum("coredns_forward_coherence_sessions") != 0 || all.Sum(dropped) > 0 ||
+			all.Sum("nearside_forward_up") != 1 {
+			t.Errorf("fallbacks, sessions, dropped answers or failures:\n%s", like(all, "_forward_"))
+		}
+	})
+}
+
 // TestRealUDP uses the protocol of the client's query.
 func TestRealUDP(t *testing.T) {
 	eachReal(t, func(t *testing.T, r *realServer) {

@@ -3,6 +3,7 @@
 package doctor
 
 import (
+	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -32,6 +33,11 @@ type setup struct {
 	noRules    bool             // nodecache makes no rules
 	running    []proc.Command
 	problem    error // why the Corefile could not be read
+	corefile   bool  // it was read
+
+	coherent       []netip.AddrPort // servers of forward with the option coherent
+	metrics        netip.AddrPort   // endpoint of nodecache's metrics
+	clusterMetrics netip.AddrPort   // and of those of cluster DNS; both may be unknown
 }
 
 const (
@@ -67,6 +73,7 @@ func discover(o options, fs proc.FS, environment []string) setup {
 	if len(s.clusterDNS) == 0 {
 		s.clusterDNS = serviceAddress(service, environment)
 	}
+	s.clusterMetrics = serviceMetrics(service, environment)
 	if s.iface == "" {
 		s.iface = defaultInterface
 	}
@@ -149,15 +156,35 @@ func serviceAddress(name string, environment []string) []netip.AddrPort {
 		names = []string{"kube-dns-upstream", "kube-dns"}
 	}
 	for _, n := range names {
-		variable := strings.ToUpper(strings.ReplaceAll(n, "-", "_")) + "_SERVICE_HOST="
-		for _, v := range environment {
-			host, ok := strings.CutPrefix(v, variable)
-			if a, err := netip.ParseAddr(host); ok && err == nil {
-				return []netip.AddrPort{netip.AddrPortFrom(a, dnsPort)}
-			}
+		if a, err := netip.ParseAddr(serviceVariable(n, "HOST", environment)); err == nil {
+			return []netip.AddrPort{netip.AddrPortFrom(a, dnsPort)}
 		}
 	}
 	return nil
+}
+
+// serviceMetrics returns the port "metrics" of a Service of cluster DNS that has one: often kube-dns has, and the Service
+// that nodecache queries has not.
+func serviceMetrics(name string, environment []string) netip.AddrPort {
+	for _, n := range []string{name, "kube-dns-upstream", "kube-dns"} {
+		a, err := netip.ParseAddr(serviceVariable(n, "HOST", environment))
+		port, err2 := strconv.ParseUint(serviceVariable(n, "PORT_METRICS", environment), 10, 16)
+		if err == nil && err2 == nil {
+			return netip.AddrPortFrom(a, uint16(port))
+		}
+	}
+	return netip.AddrPort{}
+}
+
+// serviceVariable returns a variable that Kubernetes sets for a Service, "" if there is none.
+func serviceVariable(service, name string, environment []string) string {
+	variable := strings.ToUpper(strings.ReplaceAll(service, "-", "_")) + "_SERVICE_" + name + "="
+	for _, v := range environment {
+		if value, ok := strings.CutPrefix(v, variable); ok {
+			return value
+		}
+	}
+	return ""
 }
 
 // readCorefile sets what the flags do not: the addresses of nodelocal or bind, the targets of forward, and
@@ -179,7 +206,9 @@ func (s *setup) readCorefile(path string, o options) error {
 			bound = append(bound, addressesIn(d.args)...)
 		}
 		upstreams = append(upstreams, s.readForward(block, o)...)
+		s.readCoherent(block)
 	}
+	s.corefile = true
 	if len(s.addresses) == 0 {
 		for _, a := range bound {
 			if !a.IsLoopback() && !a.IsUnspecified() && !slices.Contains(s.addresses, a) {
@@ -297,6 +326,34 @@ func (s *setup) readForward(block caddyfile.ServerBlock, o options) (upstreams [
 		}
 	}
 	return upstreams
+}
+
+// readCoherent reads the servers of forward directives with the option coherent, and the endpoint of the first prometheus
+// directive.
+func (s *setup) readCoherent(block caddyfile.ServerBlock) {
+	for _, d := range directives(block, "forward") {
+		if len(d.args) < 2 || !slices.ContainsFunc(d.options, func(words []string) bool { return words[0] == "coherent" }) {
+			continue
+		}
+		targets, _ := targetsIn(d.args[1:])
+		for _, t := range targets {
+			if !slices.Contains(s.coherent, t) {
+				s.coherent = append(s.coherent, t)
+			}
+		}
+	}
+	for _, d := range directives(block, "prometheus") {
+		host, port, err := net.SplitHostPort(append(d.args, "localhost:9153")[0])
+		number, err2 := strconv.ParseUint(port, 10, 16)
+		if err != nil || err2 != nil || s.metrics.IsValid() {
+			continue
+		}
+		address, err := netip.ParseAddr(host)
+		if err != nil || address.IsUnspecified() {
+			address = netip.AddrFrom4([4]byte{127, 0, 0, 1})
+		}
+		s.metrics = netip.AddrPortFrom(address, uint16(number))
+	}
 }
 
 // serves returns whether one of a server block's keys is the zone.

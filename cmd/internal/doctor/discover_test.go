@@ -165,6 +165,33 @@ func TestDiscover(t *testing.T) {
 	}
 }
 
+func TestDiscoverCoherence(t *testing.T) {
+	environment := []string{
+		"KUBE_DNS_SERVICE_HOST=10.96.0.10", "KUBE_DNS_SERVICE_PORT_METRICS=9153",
+		"KUBE_DNS_UPSTREAM_SERVICE_HOST=10.96.0.11", "KUBE_DNS_UPSTREAM_SERVICE_PORT=53",
+	}
+	const coherent = " forward . 10.96.5.5 [fd00::5]:5353 {\n  force_tcp\n  coherent\n }\n"
+	for _, c := range []struct {
+		name, corefile string
+		environment    []string
+		want           string // targets, metrics of nodecache, and of cluster DNS
+	}{
+		{"node-local-dns", stockCorefile, nil, "[] 127.0.0.1:9253 invalid AddrPort"},
+		{"two blocks", "cluster.local:53 {\n" + coherent + " prometheus 169.254.20.10:9253\n}\nin-addr.arpa:53 {\n" + coherent + " prometheus :9999\n}\n", environment,
+			"[10.96.5.5:53 [fd00::5]:5353] 169.254.20.10:9253 10.96.0.10:9153"},
+		{"an option of another directive", ".:53 {\n forward . 10.96.5.5 {\n  caller coherent\n }\n prometheus\n}\n", environment[2:], "[] 127.0.0.1:9153 invalid AddrPort"},
+		{"no metrics", "cluster.local:53 {\n" + coherent + "}\n", nil, "[10.96.5.5:53 [fd00::5]:5353] invalid AddrPort invalid AddrPort"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			path := filepath.Join(tree(t, map[string]string{"Corefile": c.corefile}), "Corefile")
+			s := discover(options{conf: path, domain: "cluster.local."}, open(t, nil), c.environment)
+			if got := fmt.Sprint(s.coherent, s.metrics, s.clusterMetrics); got != c.want || !s.corefile {
+				t.Errorf("got %s, read %t; want %s", got, s.corefile, c.want)
+			}
+		})
+	}
+}
+
 func TestDiscoverUnreadable(t *testing.T) {
 	for name, corefile := range map[string]string{"missing": "", "broken": ".:53 {\n nodelocal {\n"} {
 		t.Run(name, func(t *testing.T) {

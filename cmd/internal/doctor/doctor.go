@@ -85,6 +85,7 @@ var probes = []check{
 	{"queries to nodecache", (*node).probeLocal},
 	{"health", (*node).probeHealth},
 	{"queries to cluster DNS", (*node).probeCluster},
+	{"coherence", (*node).probeCoherence},
 	{"queries to upstreams", (*node).probeUpstreams},
 }
 

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"net/netip"
 	"os"
@@ -243,7 +244,7 @@ func (n *node) probeHealth(ctx context.Context) []Line {
 	var first error
 	for _, e := range endpoints {
 		url := "http://" + e.String() + "/health"
-		took, err := n.get(ctx, url)
+		took, err := n.get(ctx, url, nil)
 		if err == nil {
 			return one("health", url+" in "+milliseconds(took), OK, "")
 		}
@@ -255,8 +256,9 @@ func (n *node) probeHealth(ctx context.Context) []Line {
 		"the kubelet restarts a container whose liveness probe fails: read the log of nodecache, and compare the probe with health in the Corefile")
 }
 
-// get requests a page and returns how long it took. An answer other than 200 is an error.
-func (n *node) get(ctx context.Context, url string) (time.Duration, error) {
+// get requests a page, passes it to a function if there is one, and returns how long the answer took. An answer other than
+// 200 is an error.
+func (n *node) get(ctx context.Context, url string, read func(io.Reader) error) (time.Duration, error) {
 	ctx, cancel := context.WithTimeout(ctx, n.options.timeout/2) // one address is tried after the other
 	defer cancel()
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
@@ -269,11 +271,15 @@ func (n *node) get(ctx context.Context, url string) (time.Duration, error) {
 	if err != nil {
 		return 0, err
 	}
-	defer func() { _ = response.Body.Close() }() // not read
+	defer func() { _ = response.Body.Close() }() // nothing is written
 	if response.StatusCode != http.StatusOK {
 		return 0, fmt.Errorf("answered %s", response.Status)
 	}
-	return time.Since(start), nil
+	took := time.Since(start)
+	if read != nil {
+		err = read(response.Body)
+	}
+	return took, err
 }
 
 // probeCluster queries cluster DNS, as nodecache does for the cluster's names.

@@ -163,7 +163,7 @@ func (p *Pool) setLimit(n int, counted string, now time.Time) {
 // another connection: only a slow server does not answer that sooner.
 func (p *Pool) checkStall(c *conn, now time.Time) {
 	class := p.classAt(now)
-	if class == pipelined || c.c == nil || c.copies >= maxCopies {
+	if class == pipelined || c.c == nil || c.copies >= maxCopies || c.heardLately(now) {
 		return
 	}
 	wait := min(max(4*p.minRTT, p.stall), p.maxStall)

@@ -65,6 +65,9 @@ type conn struct {
 	copiedAt time.Time
 	packets  packets // those already counted in the metrics
 
+	session   *dsoSession // nil before the first request
+	violation error       // of RFC 8490: the reader ends the connection
+
 	slow       queryNumber // the query because of which others were moved away; 0 if its copy was answered sooner
 	awaitsLate bool        // answers to those that were moved away
 }
@@ -95,11 +98,7 @@ func (c *conn) hasRoom(depth, limit int) bool {
 func (c *conn) put(call *Call) *flight {
 	f := c.pool.newFlight()
 	*f = flight{call: call, conn: c, sent: c.pool.now(), number: c.sent + 1, answeredBefore: c.answered}
-	for c.byID[c.nextID] != nil {
-		c.nextID++
-	}
-	f.id = c.nextID
-	c.nextID++
+	f.id = c.newID()
 	c.byID[f.id] = f
 	c.inFlight++
 	c.used = f.sent
@@ -111,6 +110,16 @@ func (c *conn) put(call *Call) *flight {
 	c.pool.Metrics.InFlight.Inc()
 	c.pool.Metrics.Depth.Observe(float64(c.inFlight))
 	return f
+}
+
+// newID returns a free id. With sessions, 0 is that of messages without a response, and one is that of Session requests.
+func (c *conn) newID() (id uint16) {
+	for c.byID[c.nextID] != nil || c.nextID == 0 && c.pool.Coherence != nil || c.session != nil && c.nextID == c.session.id {
+		c.nextID++
+	}
+	id = c.nextID
+	c.nextID++
+	return id
 }
 
 // forget releases the id of a flight without a call, and the flight for reuse.
@@ -234,6 +243,11 @@ func (p *Pool) dial(ctx context.Context, c *conn) (net.Conn, error) {
 	if c.retired && c.inFlight == 0 {
 		c.close()
 	}
+	if p.tend(c, c.opened, false); c.unsent { // Flush would write it, too
+		c.unsent = false
+		p.unsent = p.unsent[:0]
+		c.wakeWriter()
+	}
 	return made, nil
 }
 
@@ -242,6 +256,10 @@ func (c *conn) answer(message []byte, now time.Time) {
 	p := c.pool
 	if len(message) < headerLen {
 		p.Metrics.Dropped[Malformed].Inc()
+		return
+	}
+	if c.isDSO(message) {
+		c.violation = c.receiveDSO(message, now)
 		return
 	}
 	f := c.byID[binary.BigEndian.Uint16(message)]
@@ -287,6 +305,7 @@ func (c *conn) complete(f *flight, message []byte, now time.Time) {
 	}
 	call.avoid = c
 	p.spareFlights.put(f)
+	call.Voucher = c.voucher(message)
 	p.end(call, message, nil)
 }
 
@@ -303,6 +322,10 @@ func (c *conn) observe(f *flight, message []byte, now time.Time) {
 	c.pool.unanswered = 0
 	idle, ok := keepAliveOf(message)
 	if !ok {
+		return
+	}
+	if c.session != nil && c.session.open {
+		c.violation = errKeepAlive
 		return
 	}
 	if c.pool.classAt(now) != serial { // which was observed

@@ -115,9 +115,18 @@ var onlyAdditional = []byte{0, 0, 0, 0, 0, 1}
 
 // keepAliveOf returns the idle time that a server allows by edns-tcp-keepalive in an answer, RFC 7828 section 3.1.
 func keepAliveOf(reply []byte) (idle time.Duration, ok bool) {
+	data, ok := optionOf(reply, optionKeepAlive)
+	if !ok || len(data) != 2 {
+		return 0, false
+	}
+	return time.Duration(binary.BigEndian.Uint16(data)) * 100 * time.Millisecond, true
+}
+
+// optionOf returns the data of an EDNS option of an answer.
+func optionOf(reply []byte, code uint16) (data []byte, ok bool) {
 	count := func(at int) int { return int(binary.BigEndian.Uint16(reply[at:])) }
 	if count(arcountAt) == 0 {
-		return 0, false
+		return nil, false
 	}
 	at := headerLen
 	for range count(qdcountAt) {
@@ -127,31 +136,31 @@ func keepAliveOf(reply []byte) (idle time.Duration, ok bool) {
 	for i := range before + count(arcountAt) {
 		at = skipName(reply, at)
 		if at+recordLen > len(reply) {
-			return 0, false
+			return nil, false
 		}
 		data := at + recordLen
 		end := data + count(at+recordLen-2)
 		if i >= before && count(at) == typeOPT && end <= len(reply) {
-			return keepAliveIn(reply[data:end])
+			return optionIn(reply[data:end], code)
 		}
 		at = end
 	}
-	return 0, false
+	return nil, false
 }
 
-// keepAliveIn returns the idle time of edns-tcp-keepalive among EDNS options.
-func keepAliveIn(options []byte) (idle time.Duration, ok bool) {
+// optionIn returns the data of the first option with a code among EDNS options.
+func optionIn(options []byte, code uint16) (data []byte, ok bool) {
 	for len(options) >= 4 {
-		code, length := binary.BigEndian.Uint16(options), int(binary.BigEndian.Uint16(options[2:]))
+		found, length := binary.BigEndian.Uint16(options), int(binary.BigEndian.Uint16(options[2:]))
 		if options = options[4:]; length > len(options) {
 			break
 		}
-		if code == optionKeepAlive && length == 2 {
-			return time.Duration(binary.BigEndian.Uint16(options)) * 100 * time.Millisecond, true
+		if found == code {
+			return options[:length], true
 		}
 		options = options[length:]
 	}
-	return 0, false
+	return nil, false
 }
 
 // skipName returns the offset behind a name, which is beyond a message that ends within the name.

@@ -26,7 +26,9 @@ type Config struct {
 	// no limit.
 	Expire, MaxAge time.Duration
 	Metrics        *Metrics
-	// Log logs a change of the server's class or limit, given as a predicate.
+	// Coherence is nil for a pool without sessions.
+	Coherence *Coherence
+	// Log logs a change of the server's class or limit, or that it opens no session, given as a predicate.
 	Log func(predicate string)
 }
 
@@ -88,10 +90,12 @@ type Pool struct {
 	dialErr  error
 
 	capacity atomic.Int64 // see Capacity
+	notifies atomic.Bool  // see Notifies
 
 	rtt    time.Duration // smoothed
 	minRTT time.Duration
 	behaviour
+	coherent
 }
 
 // NewPool returns a Pool. It opens no connection before the first query.
@@ -106,6 +110,7 @@ func NewPool(c Config) *Pool {
 		write:  2 * time.Second,
 	}}
 	p.setCapacity(p.MaxInFlight, p.MaxConnections)
+	p.notifies.Store(p.Coherence != nil)
 	return p
 }
 
@@ -308,8 +313,9 @@ func (p *Pool) retireOld(now time.Time) {
 		return
 	}
 	for i := len(p.conns) - 1; i >= 0; i-- { // retire changes the list
-		if now.Sub(p.conns[i].created) > p.MaxAge {
-			p.retire(p.conns[i])
+		c := p.conns[i]
+		if age := now.Sub(c.created); age > p.MaxAge && (p.Coherence == nil || p.maxAge(c) > 0 && age > p.maxAge(c)) {
+			p.retire(c)
 		}
 	}
 }
@@ -381,9 +387,10 @@ func (p *Pool) Cancel(call *Call) bool {
 func (p *Pool) Late(call *Call) {
 	p.mu.Lock()
 	defer p.unlockInCaller(nil)
+	now := p.now()
 	for _, f := range call.flights {
 		call.avoid = f.conn
-		if f.conn.lastAnswer.Before(f.sent) && !f.conn.retired && f.conn.c != nil {
+		if f.conn.lastAnswer.Before(f.sent) && !f.conn.retired && f.conn.c != nil && !f.conn.heardLately(now) {
 			p.retire(f.conn)
 		}
 	}
@@ -421,6 +428,7 @@ func (p *Pool) check() {
 	p.expire(now)
 	depth := p.depth(now)
 	p.setCapacity(depth, p.maxConns(depth))
+	p.setNotifies(now)
 	p.sendWaiting() // the pause after a failed handshake may be over
 	wait := 10 * p.tick
 	for _, c := range slices.Clone(p.conns) {
@@ -430,6 +438,7 @@ func (p *Pool) check() {
 				p.checkStall(c, now)
 			}
 		}
+		p.tend(c, now, !late)
 		c.countPackets()
 	}
 	if p.ticking = len(p.conns)+len(p.retired) > 0; p.ticking {
@@ -447,8 +456,9 @@ func (p *Pool) checkIn(wait time.Duration) {
 func (p *Pool) expire(now time.Time) {
 	idle := 0
 	limit := p.maxConns(p.depth(now))
+	primary := p.primary()
 	for _, c := range slices.Clone(p.conns) {
-		if c.inFlight > 0 || c.c == nil {
+		if c.inFlight > 0 || c.c == nil || c == primary {
 			continue
 		}
 		idle++
@@ -472,6 +482,7 @@ func (p *Pool) failed(c *conn, err error) {
 	err = fmt.Errorf("connect: %w", err)
 	if !errors.Is(err, context.Canceled) { // by this side
 		p.backOff(p.now(), err)
+		p.handshakeFailed(p.now())
 	}
 	p.moveAll(c, err)
 	if len(p.conns) == 0 {
@@ -502,7 +513,7 @@ func (p *Pool) lost(c *conn, err error) {
 	p.Metrics.Connections.Dec()
 	p.remove(c)
 	c.wakeWriter() // for it to end
-	if closedByServer(err) {
+	if because := p.sessionLost(c, err, p.now()); closedByServer(err) && !because {
 		p.observeClose(c)
 	}
 	p.moveAll(c, fmt.Errorf("%w: %w", errClosed, err))
@@ -538,14 +549,14 @@ func (p *Pool) moveAll(c *conn, err error) {
 	p.sendWaiting()
 }
 
-// State reports whether a connection of a call is established, and whether it has received answers since the query was
-// sent.
+// State reports whether a connection of a call is established, and whether it has received answers, or messages of its
+// session, since the query was sent.
 func (p *Pool) State(call *Call) (established, answers bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, f := range call.flights {
 		established = established || f.conn.c != nil
-		answers = answers || f.conn.c != nil && f.conn.lastAnswer.After(f.sent)
+		answers = answers || f.conn.c != nil && (f.conn.lastAnswer.After(f.sent) || f.conn.session != nil && f.conn.session.heardAt.After(f.sent))
 	}
 	return established, answers
 }

@@ -83,7 +83,7 @@ func nextMessage(b []byte) (message, rest []byte) {
 }
 
 // receive processes the complete messages of a read, and returns the rest. The owners of the answered calls are called
-// after the last message, and their output is flushed at the end.
+// after the last message and after the answers that have ended, and their output is flushed at the end.
 func (c *conn) receive(b []byte) (rest []byte) {
 	p := c.pool
 	p.mu.Lock()
@@ -92,7 +92,7 @@ func (c *conn) receive(b []byte) (rest []byte) {
 		p.Metrics.Received.Inc()
 	}
 	now := p.now()
-	for {
+	for c.violation == nil && !c.closed {
 		message, rest := nextMessage(b)
 		if message == nil {
 			break
@@ -100,14 +100,25 @@ func (c *conn) receive(b []byte) (rest []byte) {
 		b = rest
 		c.answer(message, now)
 	}
+	violation := c.violation
+	if violation != nil || c.closed {
+		b = nil
+	}
+	ended := c.takeEnded()
 	p.sendWaiting()
 	c.closeIfUnused()
 	if len(c.out) > 0 {
 		c.batch.Add(c)
 	}
 	c.calls = p.unlock(&c.batch)
+	for _, answer := range ended {
+		answer.Invalidated()
+	}
 	callOwners(&c.batch, c.calls)
 	c.batch.Flush()
+	if violation != nil {
+		p.lost(c, violation)
+	}
 	return b
 }
 

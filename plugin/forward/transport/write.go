@@ -40,7 +40,7 @@ type output struct {
 func (c *conn) append(call *Call, id uint16) {
 	start := len(c.out)
 	c.out = append(c.out, 0, 0)
-	if c.sent == 0 {
+	if c.sent == 0 && !c.pool.Notifies() { // a session has its own keepalive, RFC 8490 section 7.1.2
 		c.out = appendKeepAlive(c.out, call.Query, call.question)
 	} else {
 		c.out = append(c.out, call.Query...)
@@ -49,6 +49,18 @@ func (c *conn) append(call *Call, id uint16) {
 	message := c.out[start+lengthLen:]
 	binary.BigEndian.PutUint16(c.out[start:], uint16(len(message))) // #nosec G115 -- a packed message is shorter
 	setID(message, id)
+	c.markUnsent()
+}
+
+// appendDSO appends a DSO message to the output.
+func (c *conn) appendDSO(message []byte) {
+	c.out = binary.BigEndian.AppendUint16(c.out, uint16(len(message))) // #nosec G115 -- of a few bytes
+	c.out = append(c.out, message...)
+	c.markUnsent()
+}
+
+// markUnsent makes the output be sent after the pool is unlocked.
+func (c *conn) markUnsent() {
 	if !c.unsent {
 		c.unsent = true
 		c.pool.unsent = append(c.pool.unsent, c)

@@ -280,6 +280,8 @@ type Patch struct {
 	// Serial replaces the serial in the authority section if SetSerial is set.
 	Serial    uint32
 	SetSerial bool
+	// Max is the maximum of the TTLs after Age is subtracted, in seconds; 0 for none.
+	Max uint32
 	// Options are the options of the OPT record in wire form, for queries with EDNS.
 	Options []byte
 	// Shuffle is the random number that selects a permutation of the addresses; 0 is their stored order.
@@ -340,13 +342,18 @@ func (a *Answer) setTTLs(m []byte, p *Patch) {
 		}
 		return
 	}
-	if p.Age == 0 {
+	if p.Age == 0 && p.Max == 0 {
 		return
 	}
+	limit := p.Max - 1 // so that 0 is none
 	for rest := a.ttls; len(rest) >= 2; rest = rest[2:] {
 		field := m[binary.BigEndian.Uint16(rest):]
 		ttl := binary.BigEndian.Uint32(field)
-		binary.BigEndian.PutUint32(field, ttl-min(ttl, p.Age))
+		ttl -= min(ttl, p.Age)
+		if ttl > limit {
+			ttl = p.Max
+		}
+		binary.BigEndian.PutUint32(field, ttl)
 	}
 }
 

@@ -66,16 +66,23 @@ type Entry struct {
 	Options []byte
 	// AnyCase reports that the answer is right for a question in any case: no other name in it follows the question's case.
 	AnyCase bool
+	// Waits reports that the answer is negative and that queries wait for the name to exist: it is only for a query that has
+	// waited.
+	Waits bool
 	// Kind is the class in the metrics.
 	Kind Kind
+	// FixedTTL is set if TTLs are not decremented while the answer is fresh.
+	FixedTTL bool
 	// Validity bounds how long the answer may be served. Without Expires, TTLs are not decremented.
 	Validity
 	// Stored is the time at which the answer was made, since the start of the process.
 	Stored time.Duration
-	// Gone is the time from which an expired entry is not served stale either, not before Expires.
+	// Gone is the time from which an expired entry is not served stale either, not before Expires; with a Voucher see
+	// StaleUntil.
 	Gone time.Duration
-	// FixedTTL is set if TTLs are not decremented while the answer is fresh.
-	FixedTTL bool
+	// Limit is the end of those parts of the answer that no session vouches for, 0 without such parts: the TTLs are not
+	// above what is left until then.
+	Limit time.Duration
 	// Views is set if the answer depends on the caller: this entry has no answer, and each view has an entry with a key of
 	// its own.
 	Views Views
@@ -86,10 +93,10 @@ type Entry struct {
 	// Cached is set for entries of plugin cache, which counts them and their hits and limits their number. Other entries
 	// are valid by Generations alone, or belong to a view or a search list; only the budget limits them.
 	Cached bool
-	// Popularity is set if a popular answer is prefetched before it expires.
-	Popularity *Popularity
 	// Costly is set if the answer is another server's: it is evicted later.
 	Costly bool
+	// Popularity is set if a popular answer is prefetched before it expires.
+	Popularity *Popularity
 	// State belongs to the plugin that made the entry; StateSize is its memory in bytes.
 	State     any
 	StateSize int
@@ -103,6 +110,7 @@ type Entry struct {
 	hash     uint64
 	size     int64
 	credit   atomic.Int32
+	link     *link                 // with a Voucher, from Put on
 	next     atomic.Pointer[Entry] // in the bucket
 	// newer and older are the neighbours in the ring that the clock hand walks, guarded by the store's mutex.
 	newer, older *Entry
@@ -193,7 +201,11 @@ func pack(m *dns.Msg) (Answer, error) {
 func (e *Entry) Patch(now time.Duration) Patch {
 	p := Patch{Options: e.Options}
 	if e.Expires != 0 && !e.FixedTTL && now > e.Stored {
-		p.Age = uint32((now - e.Stored) / time.Second) // #nosec G115 -- it has not expired
+		if e.Voucher == nil {
+			p.Age = uint32((now - e.Stored) / time.Second) // #nosec G115 -- it has not expired
+		} else {
+			e.patchVouched(&p, now)
+		}
 	}
 	if e.Serial != nil {
 		p.Serial, p.SetSerial = uint32(e.Serial.Modified()), true // #nosec G115 -- serials wrap, RFC 1982

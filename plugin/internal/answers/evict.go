@@ -67,5 +67,11 @@ func (s *Store) evict(may func(*Entry) bool) bool {
 
 // useless reports whether the answer can't be served any more, not even stale.
 func (e *Entry) useless(now time.Duration) bool {
-	return !e.Current() || e.Expires != 0 && now >= max(e.Expires, e.Gone)
+	return !e.Current() || e.Expired(now) && now >= max(e.Expires, e.StaleUntil(now))
+}
+
+// Popular reports whether the answer has been served lately: since it was stored, and, while the store is full, since the
+// clock hand passed it last; or whether it has the hits of an answer that is prefetched.
+func (e *Entry) Popular() bool {
+	return e.credit.Load() > 0 || e.Popularity != nil && e.Popularity.hits.Load() >= e.Popularity.Amount
 }

@@ -24,7 +24,9 @@ type Keyspace struct {
 	gauges   [kinds][]Gauge
 	capacity [kinds]int64
 	evicted  [kinds]func()
-	dropped  bool
+	// invalidated is called for each entry that its session has invalidated, after it was removed.
+	invalidated func(*Entry)
+	dropped     bool
 }
 
 // Gauge is a metric of a number.
@@ -72,6 +74,14 @@ func (k *Keyspace) Limit(kind Kind, entries int, evicted func()) {
 	k.capacity[kind], k.evicted[kind] = int64(entries), evicted
 }
 
+// OnInvalidated sets the function that is called for each entry that the session of its Voucher has invalidated: it was
+// stored until then, and is removed. The function is called by the reader of the session's connection, and must not block.
+func (k *Keyspace) OnInvalidated(f func(*Entry)) {
+	k.store.mu.Lock()
+	defer k.store.mu.Unlock()
+	k.invalidated = f
+}
+
 // Key appends the key of a question in this keyspace to buf.
 func (k *Keyspace) Key(buf, query []byte, q *Query) []byte {
 	return q.AppendKey(buf, k.id, query)
@@ -104,7 +114,7 @@ func (k *Keyspace) PutReply(query, reply *dns.Msg, p *Properties) {
 	if p.View.Private || k.has(key, false) {
 		return
 	}
-	e := &Entry{Options: p.Options, Validity: byGeneration, Serial: p.Serial, AnyCase: p.AnyCase}
+	e := &Entry{Options: p.Options, Validity: byGeneration, Serial: p.Serial, AnyCase: p.AnyCase, Waits: p.Waits}
 	if reply.Rcode != dns.RcodeSuccess || len(reply.Answer) == 0 {
 		e.Kind = Denial
 	}

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/miekg/dns"
+
+	"github.com/nearside-dns/nearside/plugin/internal/coherence"
 )
 
 // TestMemory asserts that the store counts at least the bytes that its entries need in the heap, and at most a quarter more.
@@ -24,29 +26,37 @@ func TestMemory(t *testing.T) {
 	tests := map[string]struct {
 		message func(*testing.T, string) *dns.Msg
 		cached  bool
+		handles int
 	}{
-		"one address":         {records("%s 30 IN A 10.0.0.%d", 1), false},
-		"one address, cached": {records("%s 30 IN A 10.0.0.%d", 1), true},
-		"ten addresses":       {records("%s 30 IN A 10.0.0.%d", 10), false},
-		"ten SRV":             {records("%[1]s 30 IN SRV 0 1 80 pod-%[2]d.%[1]s", 10), true},
-		"hundred addresses":   {records("%s 30 IN A 10.0.0.%d", 100), false},
+		"one address":         {records("%s 30 IN A 10.0.0.%d", 1), false, 0},
+		"one address, cached": {records("%s 30 IN A 10.0.0.%d", 1), true, 0},
+		"ten addresses":       {records("%s 30 IN A 10.0.0.%d", 10), false, 0},
+		"ten SRV":             {records("%[1]s 30 IN SRV 0 1 80 pod-%[2]d.%[1]s", 10), true, 0},
+		"hundred addresses":   {records("%s 30 IN A 10.0.0.%d", 100), false, 0},
 		"denial": {func(t *testing.T, name string) *dns.Msg {
 			m := message(t, name, dns.TypeA)
 			soa := newRecord(t, "cluster.local. 30 IN SOA ns.dns.cluster.local. hostmaster.cluster.local. 1 7200 1800 86400 30")
 			m.Rcode, m.Ns = dns.RcodeNameError, []dns.RR{soa}
 			return m
-		}, false},
+		}, false, 0},
+		"one address, one handle":   {records("%s 30 IN A 10.0.0.%d", 1), true, 1},
+		"one address, two handles":  {records("%s 30 IN A 10.0.0.%d", 1), true, 2},
+		"one address, four handles": {records("%s 30 IN A 10.0.0.%d", 1), true, 4},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
 			s := NewStore(256 << 20)
 			ks := s.NewKeyspace()
+			session := coherence.NewSession(Now)
 			entries := heapGrowth(func() {
 				for i := range n {
 					m := tt.message(t, fmt.Sprintf("svc-%d.default.svc.cluster.local.", i))
 					e := &Entry{Kind: Success}
 					if tt.cached {
 						e.Expires, e.Popularity = time.Hour, new(Popularity)
+					}
+					if tt.handles > 0 { // the first is that of four answers about a Service, the others those of all
+						e.Voucher = session.Voucher([]uint64{uint64(100 + i/4), 1, 2, 3}[:tt.handles]) // #nosec G115 -- positive
 					}
 					if err := e.Fill(m); err != nil {
 						t.Fatal(err)
@@ -65,6 +75,7 @@ func TestMemory(t *testing.T) {
 				t.Errorf("%.0f bytes per entry, counted %.0f", used/n, counted/n)
 			}
 			runtime.KeepAlive(s)
+			runtime.KeepAlive(session)
 		})
 	}
 }

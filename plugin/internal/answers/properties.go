@@ -3,6 +3,7 @@ package answers
 import (
 	"context"
 	"sync/atomic"
+	"time"
 
 	"github.com/miekg/dns"
 )
@@ -10,14 +11,18 @@ import (
 // Properties are the data besides the message that a cache needs to store a reply.
 type Properties struct {
 	// Validity bounds how long the reply may be served. A plugin that answers from its own data sets Generations; without
-	// them a cache uses the TTL. A cache that answers another cache sets Expires.
+	// them a cache uses the TTL. A plugin that receives the reply over a session sets the Voucher. A cache that answers
+	// another cache sets Expires, Limit as in Entry, and Lifetime, the time for which clients may use the reply by its TTLs.
 	Validity
+	Limit, Lifetime time.Duration
 	// Serial is the present serial number of the zone, for negative answers.
 	Serial Serial
 	// AnyCase reports that no name in the reply except the question's follows the question's case.
 	AnyCase bool
 	// Options are the options of the OPT record that are stored with the answer, in wire form.
 	Options []byte
+	// Waits is set for a negative answer for a name that queries wait for: see Entry.Waits.
+	Waits bool
 	// Views is set if the reply depends on the caller; View is the caller's.
 	Views Views
 	View  View

@@ -54,8 +54,8 @@ type Query struct {
 }
 
 // Parse parses an ordinary query: opcode QUERY, no flags except RD, AD and CD, one question of class IN, at most one
-// OPT record with at most one caller option, one search list and one request for notification, no trailing bytes. It returns false for every other
-// message, valid or not. Every accepted query is valid for package dns.
+// OPT record with at most one caller option, one search list and one request for notification, no trailing bytes. It
+// returns false for every other message, valid or not. Every accepted query is valid for package dns.
 func (q *Query) Parse(b []byte) bool {
 	if len(b) < HeaderLen+1+4 || len(b) > MaxQuery+maxOptions {
 		return false
@@ -288,6 +288,39 @@ func (q *Query) AppendKey(dst []byte, keyspace uint32, query []byte) []byte {
 		return dst
 	}
 	return append(append(dst, byte(len(q.Search))), q.Search...)
+}
+
+// FromKey sets the query from a key without the number of a view or the ID of a search list, and appends the query in wire
+// form to buf, which must be empty: with RD, and with an OPT record, so that the reply may have options. The query has the
+// same key in the keyspace. FromKey returns false for any other key.
+func (q *Query) FromKey(buf, key []byte) ([]byte, bool) {
+	if len(key) < keyHead+1 || key[keyFlags]&^(keyDO|keyCD|keySearch) != 0 {
+		return nil, false
+	}
+	end := keyHead
+	for end < len(key) && key[end] != 0 {
+		end += 1 + int(key[end])
+	}
+	if end++; end > len(key) {
+		return nil, false
+	}
+	flags, search := key[keyFlags], key[end:]
+	b := append(buf, 0, 0, bitRD, flag(flags&keyCD != 0, bitCD), 0, 1, 0, 0, 0, 0, 0, 1)
+	b = append(append(b, key[keyHead:end]...), key[4:keyFlags]...)
+	b = append(b, 0)
+	b = binary.BigEndian.AppendUint16(b, dns.TypeOPT)
+	b = binary.BigEndian.AppendUint16(b, searchlist.UDPSize)
+	b = append(b, 0, 0, flag(flags&keyDO != 0, doFlag>>8), 0)
+	switch {
+	case flags&keySearch == 0:
+		b = append(b, 0, 0)
+	case len(search) == 0 || len(search) != 1+int(search[0]):
+		return nil, false
+	default:
+		b = binary.BigEndian.AppendUint16(b, uint16(optionHead+len(search)-1)) // #nosec G115 -- one byte of length
+		b, search = searchlist.AppendOption(b, search[1:]), nil
+	}
+	return b, len(search) == 0 && q.Parse(b) && !q.Upper
 }
 
 // HasOtherVersion reports whether a message ends in an OPT record without options and with an EDNS version other than 0:

@@ -109,9 +109,12 @@ func (s *Store) bucket(hash uint64) *atomic.Pointer[Entry] {
 // The memory of an entry besides its answer and key, in bytes, as measured on a 64-bit machine: the structure with its
 // share of the buckets, and the structures that not every entry has.
 const (
-	entryOverhead      = 512
+	entryOverhead      = 528
 	compressedOverhead = 96
 	popularityOverhead = 64
+	// voucherOverhead is for the voucher of an answer with one or two handles, with its place among the dependents of each.
+	// The handles are those of many answers.
+	voucherOverhead = 128
 )
 
 // memory returns the memory of an entry in bytes. The allocator rounds each part up by a twelfth or less.
@@ -123,16 +126,31 @@ func (e *Entry) memory() int64 {
 	if e.Popularity != nil {
 		n += popularityOverhead
 	}
+	if e.Voucher != nil {
+		n += voucherOverhead
+	}
 	return int64(entryOverhead + n + n/12)
 }
 
 // Put stores an entry under a key of its keyspace and replaces the entry that is there. An entry larger than the budget,
-// or of a dropped keyspace, is not stored; the old one is removed all the same.
+// or of a dropped keyspace, is not stored; the old one is removed all the same. An entry that the session of its Voucher
+// invalidates is removed, also if that happened before.
 func (s *Store) Put(keyspace *Keyspace, key []byte, e *Entry) {
 	e.keyspace, e.key, e.hash = keyspace, string(key), s.hash(key)
 	e.size = e.memory()
+	if e.Voucher != nil {
+		e.link = newLink(e)
+	}
+	if s.put(key, e) && e.Voucher != nil {
+		e.Voucher.Attach(e.link) // without the lock: it calls Invalidated
+	}
+}
+
+// put reports whether it has stored the entry.
+func (s *Store) put(key []byte, e *Entry) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	keyspace := e.keyspace
 	old := s.find(e.hash, key)
 	stored := !keyspace.dropped && e.size <= s.budget.Load()
 	if stored {
@@ -142,7 +160,7 @@ func (s *Store) Put(keyspace *Keyspace, key []byte, e *Entry) {
 		s.unlink(old)
 	}
 	if !stored {
-		return
+		return false
 	}
 	if capacity := keyspace.capacity[e.Kind]; capacity > 0 && e.Cached {
 		for keyspace.cached[e.Kind] > capacity && s.evict(func(o *Entry) bool {
@@ -151,6 +169,7 @@ func (s *Store) Put(keyspace *Keyspace, key []byte, e *Entry) {
 		}
 	}
 	s.shrink(e)
+	return true
 }
 
 // Remove removes an entry if it is still there.
@@ -193,6 +212,9 @@ func (s *Store) unlink(e *Entry) {
 		e.older.newer, e.newer.older = e.newer, e.older
 	}
 	e.newer, e.older = nil, nil
+	if e.link != nil {
+		e.link.entry.Store(nil)
+	}
 	s.bytes.Add(-e.size)
 	e.count(-1)
 }

@@ -16,11 +16,11 @@ type Bound struct {
 }
 
 // MaxBounds is the maximum number of Generations that an answer can depend on.
-const MaxBounds = 4
+const MaxBounds = 6
 
 // Validity is how long an answer may be served: until a time and while Generations do not advance, whichever ends first. A
-// Voucher extends it beyond the time, and ends it when a session reports that the answer has ended. The zero value never
-// ends.
+// Voucher extends it beyond the time while its session is heard, and ends it when the session reports that the answer has
+// ended. The zero value never ends.
 type Validity struct {
 	// Expires is the end in time since the start of the process (see Now), 0 for none.
 	Expires time.Duration
@@ -62,18 +62,26 @@ func (v *Validity) DependOn(g Generation) {
 	v.End()
 }
 
-// Until ends the validity at a time.
+// Until ends the validity at a time, which no Voucher extends.
 func (v *Validity) Until(t time.Duration) {
+	if v.Voucher != nil {
+		v.Voucher = coherence.Join(v.Voucher, v.Expires, nil, t)
+	}
+	v.until(t)
+}
+
+func (v *Validity) until(t time.Duration) {
 	if v.Expires == 0 || t < v.Expires {
 		v.Expires = t
 	}
 }
 
-// Join ends the validity when another one ends. Two numbers of a Generation mean that it has advanced already.
+// Join ends the validity when another one ends. Two numbers of a Generation mean that it has advanced already. The joined
+// Voucher extends the validity only while those of both vouch, or until the end of the one without a Voucher.
 func (v *Validity) Join(other *Validity) {
 	v.Voucher = coherence.Join(v.Voucher, v.Expires, other.Voucher, other.Expires)
 	if other.Expires != 0 {
-		v.Until(other.Expires)
+		v.until(other.Expires)
 	}
 	for _, b := range other.Bounds {
 		if b.Generation == nil || v.Ended() {
@@ -104,7 +112,7 @@ func (v *Validity) ByGeneration() bool { return v.Bounds[0].Generation != nil }
 
 // Current reports whether no Generation has advanced that the answer depends on, and no session has invalidated it.
 func (v *Validity) Current() bool {
-	if v.Voucher.Ended() {
+	if v.Voucher != nil && v.Voucher.Ended() {
 		return false
 	}
 	for i := range v.Bounds {
@@ -119,7 +127,13 @@ func (v *Validity) Current() bool {
 	return true
 }
 
-// Fresh reports whether the answer may be served at a time since the start of the process.
-func (v *Validity) Fresh(now time.Duration) bool {
-	return (v.Expires == 0 || now < v.Expires || v.Voucher.Vouches(now)) && v.Current()
+// Vouched reports whether a Voucher extends the validity at a time: the answer is valid, whether or not Expires has passed.
+func (v *Validity) Vouched(now time.Duration) bool { return v.Voucher != nil && v.Voucher.Vouches(now) }
+
+// Expired reports whether the time has passed that ends the validity, and no Voucher extends it.
+func (v *Validity) Expired(now time.Duration) bool {
+	return v.Expires != 0 && now >= v.Expires && !v.Vouched(now)
 }
+
+// Fresh reports whether the answer may be served at a time since the start of the process.
+func (v *Validity) Fresh(now time.Duration) bool { return !v.Expired(now) && v.Current() }

@@ -3,11 +3,13 @@ package block
 import (
 	"net"
 	"net/netip"
+	"time"
 
 	"github.com/coredns/coredns/core/dnsserver"
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
+	"github.com/nearside-dns/nearside/plugin/internal/coherence"
 )
 
 // FastPath answers UDP queries from the store before CoreDNS does, and limits the queries in progress. Plugin fastpath
@@ -81,10 +83,12 @@ type Cache interface {
 	Counters(server string) CacheCounters
 }
 
-// CacheCounters count the lookups of a cache; Hits by answers.Kind.
+// CacheCounters count the lookups of a cache; Hits by answers.Kind. BeyondTTL counts those hits whose TTL has passed, while a
+// session vouches for the answer.
 type CacheCounters struct {
 	Requests, Misses prometheus.Counter
 	Hits             [2]prometheus.Counter
+	BeyondTTL        prometheus.Counter
 }
 
 // Searcher is a plugin that expands some names by the search list of the client.
@@ -117,4 +121,30 @@ type Search struct {
 type ZoneOwner interface {
 	// OwnZones returns the zones, normalized.
 	OwnZones() []string
+}
+
+// NameAwaiter is a plugin for some of whose names queries wait until the names exist.
+type NameAwaiter interface {
+	// AwaitName reports whether queries for the addresses or the services of a name wait at present, and for what. The name is
+	// in wire form and lower case; suffixes is the search list of the query, the data of searchlist.OptionCode, or nil. It does
+	// not block.
+	AwaitName(name, suffixes []byte) (NameWait, bool)
+	// WaitCounters returns the counters of the waiting queries.
+	WaitCounters() WaitCounters
+}
+
+// NameWait is what a query waits for.
+type NameWait struct {
+	// Generation advances when the name may exist. Number was loaded before it was found that the name does not exist.
+	Generation coherence.Generation
+	Number     uint64
+	// Timeout is the maximum time that a query waits.
+	Timeout time.Duration
+}
+
+// WaitCounters count queries that wait for names, by what ended the waiting. A refused query was answered at once because of
+// a limit.
+type WaitCounters struct {
+	Waiting                     prometheus.Gauge
+	Answered, TimedOut, Refused prometheus.Counter
 }

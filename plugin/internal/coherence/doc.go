@@ -3,5 +3,6 @@
 // have changed, and heartbeats while the data are current. A Session, in nodecache, turns the messages into the validity of
 // answers: a Voucher vouches for an answer while its session was heard lately and none of its handles was invalidated.
 //
-// It has no connections and no records: package dso has the messages, and the connections implement Conn.
+// It has no connections, no records and no metrics: package dso has the messages, the connections implement Conn, and
+// Statistics has the numbers.
 package coherence

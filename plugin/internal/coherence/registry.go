@@ -3,7 +3,9 @@ package coherence
 import (
 	"crypto/rand"
 	"encoding/binary"
+	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/nearside-dns/nearside/plugin/internal/dso"
@@ -13,13 +15,15 @@ import (
 type Generation interface {
 	Load() uint64
 	// Watch sets the watcher, whose Advanced is called after each change, unless there is one already. It returns the watcher.
+	// A change that Load shows before Watch has returned need not be reported. Watch locks nothing that is locked during a
+	// call of Advanced.
 	Watch(w interface{ Advanced() }) interface{ Advanced() }
 }
 
 // Conn is the connection of a session in the server.
 type Conn interface {
-	// Push sends a DSO message behind all that was sent before. It does not block: a connection whose client does not read is
-	// closed.
+	// Push sends a DSO message behind all that was sent before, and does not retain it. It does not block: a connection whose
+	// client does not read is closed. A call may be in progress when Subscriber.Close returns.
 	Push(message []byte)
 }
 
@@ -35,16 +39,22 @@ const HeartbeatInterval = 250 * time.Millisecond
 // Registry records which sessions have answers that depend on which Generations.
 type Registry struct {
 	instance uint64
-	epoch    time.Time
+	now      func() time.Duration // since a start
+	wake     chan struct{}
+	spare    sync.Pool // of topics without a Generation
+	counters
 
+	perSession, perProcess int // limits of subscriptions
+
+	// A connection calls methods that lock mu while it is locked itself: with mu locked, no method of a Conn is called.
 	mu            sync.Mutex
 	numbers       uint64 // of handles
-	sessions      map[*Subscriber]struct{}
+	sessions      [parts][]*Subscriber
 	subscriptions int
 	advanced      []*topic
-	offers        map[*offer]struct{}
+	revoked       bool
+	offers        []*offer // replaced, never changed
 	running       bool
-	wake          chan struct{}
 }
 
 // Process is the registry of the process.
@@ -54,10 +64,13 @@ var Process = NewRegistry()
 func NewRegistry() *Registry {
 	var b [8]byte
 	_, _ = rand.Read(b[:]) // never fails
-	return &Registry{
-		instance: binary.BigEndian.Uint64(b[:]), epoch: time.Now(),
-		sessions: map[*Subscriber]struct{}{}, offers: map[*offer]struct{}{}, wake: make(chan struct{}, 1),
+	epoch := time.Now()
+	r := &Registry{
+		instance: binary.BigEndian.Uint64(b[:]), now: func() time.Duration { return time.Since(epoch) }, wake: make(chan struct{}, 1),
+		perSession: maxPerSession, perProcess: maxSubscriptions,
 	}
+	r.spare.New = func() any { return &topic{registry: r} }
+	return r
 }
 
 type offer struct{ live func() bool }
@@ -68,11 +81,11 @@ func (r *Registry) Offer(live func() bool) (withdraw func()) {
 	o := &offer{live}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.offers[o] = struct{}{}
+	r.offers = append(slices.Clone(r.offers), o)
 	return func() {
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		delete(r.offers, o)
+		r.offers = slices.DeleteFunc(slices.Clone(r.offers), func(other *offer) bool { return other == o })
 	}
 }
 
@@ -83,29 +96,29 @@ func (r *Registry) Offers() bool {
 	return len(r.offers) > 0
 }
 
+// live reports whether the view of the cluster is current.
+func (r *Registry) live() bool {
+	r.mu.Lock()
+	offers := r.offers
+	r.mu.Unlock()
+	for _, o := range offers {
+		if !o.live() {
+			return false
+		}
+	}
+	return len(offers) > 0
+}
+
 // Opening returns the response to a Session request.
 func (r *Registry) Opening() dso.Opening { return dso.Opening{Instance: r.instance, Clock: r.clock()} }
 
-func (r *Registry) clock() uint64 { return uint64(time.Since(r.epoch) / time.Microsecond) } // #nosec G115 -- positive
+func (r *Registry) clock() uint64 { return uint64(r.now() / time.Microsecond) } // #nosec G115 -- positive
 
-// topic is a Generation with subscribers. Its number is the handle of all of them.
-type topic struct {
-	registry    *Registry
-	number      uint64
-	subscribers []*Subscriber // some may have ended
-	queued      bool
-}
-
-// Advanced implements the watcher of a Generation.
-func (t *topic) Advanced() {
-	r := t.registry
+// Revoke invalidates all answers of all sessions, before the next heartbeat.
+func (r *Registry) Revoke() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if t.queued || len(t.subscribers) == 0 {
-		return
-	}
-	t.queued = true
-	r.advanced = append(r.advanced, t)
+	r.revoked = true
 	r.notify()
 }
 
@@ -116,172 +129,72 @@ func (r *Registry) notify() {
 	}
 }
 
-// Subscriber is a session in the server.
-type Subscriber struct {
-	registry *Registry
-	conn     Conn
-	topics   map[*topic]struct{} // nil after the end
-	pending  []uint64            // of the goroutine that notifies
+// counters count what Statistics reports and no lock guards.
+type counters struct {
+	invalidations atomic.Uint64
+	refused       [refuseReasons]atomic.Uint64
+	closed        [closeReasons]atomic.Uint64
 }
 
-// Open begins a session.
-func (r *Registry) Open(c Conn) *Subscriber {
-	s := &Subscriber{registry: r, conn: c, topics: map[*topic]struct{}{}}
+// RefuseReason is the limit because of which an answer has no handles.
+type RefuseReason int
+
+// The limits.
+const (
+	SessionLimit RefuseReason = iota // subscriptions of a session
+	ProcessLimit                     // subscriptions of all sessions
+	refuseReasons
+)
+
+func (r RefuseReason) String() string { return [...]string{"session", "process"}[r] }
+
+// CloseReason is the reason for which the server closed a session.
+type CloseReason int
+
+// The reasons.
+const (
+	Unread    CloseReason = iota // the client did not read
+	Silent                       // the client sent nothing for too long
+	Malformed                    // the client sent a message that RFC 8490 forbids
+	closeReasons
+)
+
+func (c CloseReason) String() string { return [...]string{"unread", "silent", "malformed"}[c] }
+
+// CountClosed counts a session that the server closed.
+func (r *Registry) CountClosed(reason CloseReason) { r.closed[reason].Add(1) }
+
+// Statistics are the numbers of a Registry, for metrics.
+type Statistics struct {
+	Sessions, Subscriptions int
+	Live                    bool   // heartbeats are sent
+	Invalidations           uint64 // handles sent
+	// Refused are the subscriptions beyond a limit.
+	Refused [refuseReasons]uint64
+	// Closed are the sessions that the server closed.
+	Closed [closeReasons]uint64
+}
+
+// Statistics returns the numbers.
+func (r *Registry) Statistics() (s Statistics) {
+	s.Live = r.live()
+	s.Invalidations = r.invalidations.Load()
+	for i := range s.Refused {
+		s.Refused[i] = r.refused[i].Load()
+	}
+	for i := range s.Closed {
+		s.Closed[i] = r.closed[i].Load()
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.sessions[s] = struct{}{}
-	if !r.running {
-		r.running = true
-		go r.run()
-	}
+	s.Sessions, s.Subscriptions = r.count(), r.subscriptions
 	return s
 }
 
-// Close ends the session.
-func (s *Subscriber) Close() {
-	r := s.registry
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.subscriptions -= len(s.topics)
-	s.topics = nil
-	delete(r.sessions, s)
-}
-
-// Subscribe subscribes to a Generation, and returns its handle, 0 if a limit is reached or the session has ended. The caller
-// then checks whether the Generation has advanced since its answer was made: if so, it sends the handle and after it an
-// invalidation of its own. The connection is locked against Push until the answer is in its output, so that no invalidation
-// overtakes the answer.
-func (s *Subscriber) Subscribe(g Generation) (handle uint64) {
-	r := s.registry
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	t, ours := g.Watch(r.newTopic()).(*topic)
-	if !ours || t.registry != r || s.topics == nil {
-		return 0
+// count returns the number of sessions. mu is locked.
+func (r *Registry) count() (n int) {
+	for _, part := range r.sessions {
+		n += len(part)
 	}
-	if _, has := s.topics[t]; has {
-		return t.number
-	}
-	if len(s.topics) >= maxPerSession || r.subscriptions >= maxSubscriptions {
-		return 0
-	}
-	s.topics[t] = struct{}{}
-	r.subscriptions++
-	t.add(s)
-	return t.number
-}
-
-// newTopic returns a topic with the next number. Numbers may remain unused.
-func (r *Registry) newTopic() *topic {
-	r.numbers++
-	return &topic{registry: r, number: r.numbers}
-}
-
-// add adds a subscriber. Before the slice grows, those that have ended are removed.
-func (t *topic) add(s *Subscriber) {
-	if len(t.subscribers) == cap(t.subscribers) {
-		live := t.subscribers[:0]
-		for _, other := range t.subscribers {
-			if _, has := other.topics[t]; has {
-				live = append(live, other)
-			}
-		}
-		clear(t.subscribers[len(live):])
-		t.subscribers = live
-	}
-	t.subscribers = append(t.subscribers, s)
-}
-
-// Revoke invalidates all answers of all sessions.
-func (r *Registry) Revoke() {
-	r.mu.Lock()
-	all := make([]*Subscriber, 0, len(r.sessions))
-	for s := range r.sessions {
-		r.subscriptions -= len(s.topics)
-		clear(s.topics)
-		all = append(all, s)
-	}
-	r.mu.Unlock()
-	message := dso.AppendInvalidate(nil, nil)
-	for _, s := range all {
-		s.conn.Push(message)
-	}
-}
-
-// run notifies the sessions of changes, and sends heartbeats, until the process ends.
-func (r *Registry) run() {
-	tick := time.NewTicker(HeartbeatInterval)
-	defer tick.Stop()
-	var message []byte
-	for {
-		beats := false
-		select {
-		case <-r.wake:
-		case <-tick.C:
-			beats = true
-		}
-		clock := r.clock() // before the changes are collected: the heartbeat vouches for the time before
-		r.invalidate()
-		if beats && r.live() {
-			message = dso.AppendHeartbeat(message[:0], clock)
-			for _, s := range r.all() {
-				s.conn.Push(message)
-			}
-		}
-	}
-}
-
-func (r *Registry) live() bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for o := range r.offers {
-		if !o.live() {
-			return false
-		}
-	}
-	return len(r.offers) > 0
-}
-
-func (r *Registry) all() []*Subscriber {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	all := make([]*Subscriber, 0, len(r.sessions))
-	for s := range r.sessions {
-		all = append(all, s)
-	}
-	return all
-}
-
-// invalidate sends the handles of the Generations that have advanced to their subscribers.
-func (r *Registry) invalidate() {
-	r.mu.Lock()
-	var affected []*Subscriber
-	for _, t := range r.advanced {
-		t.queued = false
-		for _, s := range t.subscribers {
-			if _, has := s.topics[t]; !has {
-				continue
-			}
-			delete(s.topics, t)
-			r.subscriptions--
-			if len(s.pending) == 0 {
-				affected = append(affected, s)
-			}
-			s.pending = append(s.pending, t.number)
-		}
-		t.subscribers = nil
-	}
-	clear(r.advanced)
-	r.advanced = r.advanced[:0]
-	r.mu.Unlock()
-	var message []byte
-	for _, s := range affected {
-		for rest := s.pending; len(rest) > 0; {
-			n := min(len(rest), dso.MaxInvalidated)
-			message = dso.AppendInvalidate(message[:0], rest[:n])
-			s.conn.Push(message)
-			rest = rest[n:]
-		}
-		s.pending = nil
-	}
+	return n
 }

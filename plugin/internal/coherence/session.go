@@ -12,6 +12,9 @@ const (
 	// tolerance is the time by which a heartbeat may appear to be from the future before the clocks are compared again: one
 	// of the machines was suspended.
 	tolerance = 50 * time.Millisecond
+	// maxHandles is the maximum number of handles of a session, above the limit of the server. Answers beyond it have no
+	// voucher.
+	maxHandles = 2 * maxPerSession
 )
 
 // Session is a session of a node's cache with a server. Its connection calls the methods in the order of the messages.
@@ -33,7 +36,8 @@ func NewSession(now func() time.Duration) *Session {
 }
 
 // Opened records the response to a Session request that was sent at a time: the server's clock, in microseconds, had the
-// value clock then or later. It is called again when the clocks were compared again.
+// value clock then or later. It is called again when the clocks were compared again: an earlier result is replaced even if it
+// vouches for longer, as it may be from before one of the clocks stopped.
 func (s *Session) Opened(requested time.Duration, clock uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -54,14 +58,14 @@ func (s *Session) Heard(clock uint64) bool {
 	now, sent := s.now(), s.base+micros(clock)
 	if sent > now+tolerance {
 		s.opened = false
-		s.until.Store(0)
+		s.until.Store(0) // earlier heartbeats were dated by the same comparison
 		return false
 	}
 	s.until.Store(max(s.until.Load(), int64(min(sent, now)+Silence)))
 	return true
 }
 
-// Age returns the time since the last heartbeat was sent at the latest, and whether there was one.
+// Age returns the time since the last heartbeat was sent, at most, and whether the session vouches by one.
 func (s *Session) Age() (time.Duration, bool) {
 	until := time.Duration(s.until.Load())
 	return s.now() - (until - Silence), until != 0
@@ -70,8 +74,8 @@ func (s *Session) Age() (time.Duration, bool) {
 // Vouches reports whether the session vouches for its answers at a time.
 func (s *Session) Vouches(now time.Duration) bool { return now < time.Duration(s.until.Load()) }
 
-// Voucher returns the voucher for an answer with handles, nil if the session has ended. It is called before messages behind
-// the answer are processed.
+// Voucher returns the voucher for an answer with handles, nil without any, beyond a limit or if the session has ended. It is
+// called before messages behind the answer are processed.
 func (s *Session) Voucher(handles []uint64) *Voucher {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -81,8 +85,11 @@ func (s *Session) Voucher(handles []uint64) *Voucher {
 	v := &Voucher{handles: make([]*Handle, 0, len(handles))}
 	for _, n := range handles {
 		h := s.handles[n]
+		if h == nil && len(s.handles) == maxHandles {
+			return nil
+		}
 		if h == nil {
-			h = &Handle{session: s, number: n}
+			h = &Handle{session: s}
 			s.handles[n] = h
 		}
 		v.handles = append(v.handles, h)
@@ -99,7 +106,7 @@ func (s *Session) Invalidate(handles []uint64) (dependents []Dependent) {
 		for _, h := range s.handles {
 			dependents = h.end(dependents)
 		}
-		clear(s.handles)
+		s.handles = map[uint64]*Handle{}
 		return dependents
 	}
 	for _, n := range handles {
@@ -107,6 +114,9 @@ func (s *Session) Invalidate(handles []uint64) (dependents []Dependent) {
 			dependents = h.end(dependents)
 			delete(s.handles, n)
 		}
+	}
+	if len(s.handles) == 0 {
+		s.handles = map[uint64]*Handle{} // whose memory shrinks only thus
 	}
 	return dependents
 }
@@ -117,7 +127,10 @@ func (s *Session) Close() {
 	defer s.mu.Unlock()
 	s.opened, s.closed = false, true
 	s.until.Store(0)
-	clear(s.handles)
+	for _, h := range s.handles {
+		h.dependents = nil
+	}
+	s.handles = nil
 }
 
 // Len returns the number of handles.
@@ -125,136 +138,4 @@ func (s *Session) Len() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return len(s.handles)
-}
-
-// Handle stands for data of the server on which answers depend.
-type Handle struct {
-	session    *Session
-	number     uint64
-	ended      atomic.Bool
-	dependents []Dependent // guarded by the session's mutex
-	compactAt  int
-}
-
-// end ends the validity of the answers that depend on the handle. The session's mutex is locked.
-func (h *Handle) end(dependents []Dependent) []Dependent {
-	h.ended.Store(true)
-	dependents = append(dependents, h.dependents...)
-	h.dependents = nil
-	return dependents
-}
-
-// Dependent is a stored answer that depends on handles.
-type Dependent interface {
-	// Invalidated is called when the answer has ended, without a lock, more than once if it depends on several handles.
-	Invalidated()
-	// Stored reports whether the answer is still stored.
-	Stored() bool
-}
-
-// Voucher is the validity of an answer beyond its TTL. It is immutable, except for its handles.
-type Voucher struct {
-	handles []*Handle
-	limit   time.Duration // the end of the part of the answer that no session vouches for; 0 without such a part
-}
-
-// Ended reports whether a handle was invalidated: the answer must not be served, whatever its TTL. nil has not ended.
-func (v *Voucher) Ended() bool {
-	if v != nil {
-		for _, h := range v.handles {
-			if h.ended.Load() {
-				return true
-			}
-		}
-	}
-	return false
-}
-
-// Vouches reports whether the answer is valid at a time, although its TTL may have expired. nil does not vouch.
-func (v *Voucher) Vouches(now time.Duration) bool {
-	if v == nil || v.limit != 0 && now >= v.limit {
-		return false
-	}
-	for _, h := range v.handles {
-		if h.ended.Load() || !h.session.Vouches(now) {
-			return false
-		}
-	}
-	return true
-}
-
-// LastVouched returns the last time at which the answer was known to be valid, not after now; 0 if it never was.
-func (v *Voucher) LastVouched(now time.Duration) time.Duration {
-	if v == nil {
-		return 0
-	}
-	last := now
-	if v.limit != 0 {
-		last = min(last, v.limit)
-	}
-	for _, h := range v.handles {
-		last = min(last, time.Duration(h.session.until.Load()))
-	}
-	return last
-}
-
-// Attach makes an answer a dependent of the handles.
-func (v *Voucher) Attach(d Dependent) {
-	if v == nil {
-		return
-	}
-	ended := false
-	for _, h := range v.handles {
-		ended = !h.attach(d) || ended
-	}
-	if ended {
-		d.Invalidated()
-	}
-}
-
-// minCompact is the number of dependents of a handle from which those that are not stored any more are removed.
-const minCompact = 8
-
-// attach adds a dependent, and returns false if the handle was invalidated.
-func (h *Handle) attach(d Dependent) bool {
-	h.session.mu.Lock()
-	defer h.session.mu.Unlock()
-	if h.ended.Load() {
-		return false
-	}
-	if len(h.dependents) >= max(minCompact, h.compactAt) {
-		stored := h.dependents[:0]
-		for _, other := range h.dependents {
-			if other.Stored() {
-				stored = append(stored, other)
-			}
-		}
-		clear(h.dependents[len(stored):])
-		h.dependents, h.compactAt = stored, 2*len(stored)
-	}
-	h.dependents = append(h.dependents, d)
-	return true
-}
-
-// Join returns the voucher for an answer that was made of two answers, each with its voucher or nil, and the time at which its
-// TTL expires, 0 for none: it is nil if neither has one.
-func Join(a *Voucher, aExpires time.Duration, b *Voucher, bExpires time.Duration) *Voucher {
-	if a == nil && b == nil {
-		return nil
-	}
-	v := new(Voucher)
-	v.add(a, aExpires)
-	v.add(b, bExpires)
-	return v
-}
-
-func (v *Voucher) add(other *Voucher, expires time.Duration) {
-	limit := expires
-	if other != nil {
-		v.handles = append(v.handles, other.handles...)
-		limit = other.limit
-	}
-	if limit != 0 && (v.limit == 0 || limit < v.limit) {
-		v.limit = limit
-	}
 }

@@ -52,7 +52,7 @@ const (
 	headerLen  = 12
 	tlvHead    = 4
 	numberLen  = 8
-	MaxHandles = 4 // of an answer
+	MaxHandles = 6 // of an answer
 
 	// MaxInvalidated is the maximum number of handles in a message.
 	MaxInvalidated = 4096
@@ -78,31 +78,44 @@ type Message struct {
 // IsDSO reports whether a message has the opcode of DSO.
 func IsDSO(message []byte) bool { return len(message) > 2 && message[2]>>3&0xF == Opcode }
 
-// errMalformed is the error of Parse.
-var errMalformed = errors.New("malformed DSO message")
+// Errors of Parse. The first requires a response with FormatError if the message is a request (RFC 8490 section 5.4). After
+// any other error the connection is aborted (sections 5.4.1, 5.5.3).
+var (
+	ErrCounts    = errors.New("DSO message with records")
+	ErrMalformed = errors.New("malformed DSO message")
+)
 
-// Parse parses a message for which IsDSO is true. The message is malformed if a count is not zero, or if a TLV does not end
-// within the message (RFC 8490 sections 5.4.1 and 5.4.4). TLVs are slices of it.
+// Parse parses a message for which IsDSO is true. TLVs are slices of it. It is malformed if a TLV does not end within it, if
+// it is a response without an ID, or if it is not a response and has no TLV (RFC 8490 sections 5.4.1, 5.4.2, 5.4.4). With
+// ErrCounts the Message has no TLVs; an ID of 0 then forbids a response.
 func Parse(message []byte) (m Message, err error) {
 	if len(message) < headerLen {
-		return m, errMalformed
+		return m, ErrMalformed
 	}
-	m = Message{
-		ID: binary.BigEndian.Uint16(message), Response: message[2]&0x80 != 0, Rcode: int(message[3] & 0xF), tlvs: message[headerLen:],
-	}
+	m = Message{ID: binary.BigEndian.Uint16(message), Response: message[2]&0x80 != 0, Rcode: int(message[3] & 0xF)}
 	for _, b := range message[4:headerLen] {
 		if b != 0 {
-			return m, errMalformed
+			return m, ErrCounts
 		}
 	}
-	for rest := m.tlvs; len(rest) > 0; {
+	if m.Response && m.ID == 0 || !m.Response && len(message) == headerLen {
+		return m, ErrMalformed
+	}
+	for rest := message[headerLen:]; len(rest) > 0; {
 		if len(rest) < tlvHead || len(rest) < tlvHead+int(binary.BigEndian.Uint16(rest[2:])) {
-			return m, errMalformed
+			return m, ErrMalformed
 		}
 		rest = rest[tlvHead+int(binary.BigEndian.Uint16(rest[2:])):]
 	}
+	m.tlvs = message[headerLen:]
 	return m, nil
 }
+
+// Request reports whether a message requires a response.
+func (m *Message) Request() bool { return !m.Response && m.ID != 0 }
+
+// Unidirectional reports whether a message must not be answered, not even with an error.
+func (m *Message) Unidirectional() bool { return !m.Response && m.ID == 0 }
 
 // TLVs yields the TLVs. The first is the primary TLV.
 func (m *Message) TLVs() iter.Seq[TLV] {
@@ -141,6 +154,60 @@ func AppendTLV(b []byte, t Type, data ...byte) []byte {
 	b = binary.BigEndian.AppendUint16(b, uint16(len(data))) // #nosec G115 -- the caller limits it
 	return append(b, data...)
 }
+
+// AppendErrorResponse appends a response without TLVs: the request with the ID failed with a response code.
+func AppendErrorResponse(b []byte, id uint16, rcode int) []byte {
+	return AppendHeader(b, id, true, rcode)
+}
+
+// MinKeepalive is the minimum of a keepalive interval in milliseconds. A client aborts the connection if the server's value
+// is less (RFC 8490 section 6.5.2).
+const MinKeepalive = 10_000
+
+// Timeouts is the data of a Keepalive TLV (RFC 8490 section 7.1), in milliseconds. 2^32-1 is infinite.
+type Timeouts struct {
+	// Inactivity is the time after which a client closes a connection without an operation in progress.
+	Inactivity uint32
+	// Keepalive is the maximum time between two messages.
+	Keepalive uint32
+}
+
+// AppendKeepalive appends a Keepalive message: a client's request, its response, or with ID 0 the server's own message.
+func AppendKeepalive(b []byte, id uint16, response bool, t Timeouts) []byte {
+	var data [8]byte
+	binary.BigEndian.PutUint32(data[:], t.Inactivity)
+	binary.BigEndian.PutUint32(data[4:], t.Keepalive)
+	return AppendTLV(AppendHeader(b, id, response, NoError), Keepalive, data[:]...)
+}
+
+// ReadKeepalive reads the data of a Keepalive TLV.
+func ReadKeepalive(data []byte) (t Timeouts, ok bool) {
+	if len(data) != 8 {
+		return t, false
+	}
+	return Timeouts{binary.BigEndian.Uint32(data), binary.BigEndian.Uint32(data[4:])}, true
+}
+
+// AppendRetryDelay appends the message with which a server ends a session for a reason: NoError is a shutdown, ServerFailure
+// an overload (RFC 8490 section 7.2.1). The client closes the connection and does not connect again for a time in
+// milliseconds.
+func AppendRetryDelay(b []byte, reason int, milliseconds uint32) []byte {
+	var data [4]byte
+	binary.BigEndian.PutUint32(data[:], milliseconds)
+	return AppendTLV(AppendHeader(b, 0, false, reason), RetryDelay, data[:]...)
+}
+
+// ReadRetryDelay reads the data of a RetryDelay TLV.
+func ReadRetryDelay(data []byte) (milliseconds uint32, ok bool) {
+	if len(data) != 4 {
+		return 0, false
+	}
+	return binary.BigEndian.Uint32(data), true
+}
+
+// ReadSessionRequest reads the data of a Session TLV in a request, and reports whether the version is known. Bytes behind it
+// are ignored. A server answers a request of another version with TypeNI.
+func ReadSessionRequest(data []byte) (ok bool) { return len(data) > 0 && data[0] == Version }
 
 // Opening is the data of a Session TLV in a response.
 type Opening struct {

@@ -48,7 +48,7 @@ type question interface{ ask(*Index) stored }
 func (a *alphabet) questions() []question {
 	all := []question{clusterQuestion{}}
 	for _, ns := range a.namespaces {
-		all = append(all, namesQuestion(ns))
+		all = append(all, namespaceQuestion(ns))
 		for _, name := range a.services {
 			all = append(all, serviceQuestion{ns, name}, importQuestion{ns, name})
 		}
@@ -78,57 +78,36 @@ func (q importQuestion) ask(ix *Index) stored {
 }
 
 func askEntry(ix *Index, q question, name Name, find func(namespace, name string) *Entry, show func([]byte, *Slice) []byte) stored {
+	access := load(ix.AccessGeneration())
+	existing := func() *Entry {
+		if !ix.HasNamespace(name.Namespace) {
+			return nil
+		}
+		return find(name.Namespace, name.Name)
+	}
 	for {
-		namespaces := load(ix.NamespacesGeneration())
-		g := ix.NamespaceGeneration(name.Namespace)
-		if g == nil {
-			return stored{q, "no such namespace", []hold{namespaces}}
-		}
-		names := load(g)
-		if ix.NamespaceGeneration(name.Namespace) != g {
-			continue
-		}
-		e := find(name.Namespace, name.Name)
+		e := existing()
 		if e == nil {
-			return stored{q, "no such name", []hold{names}}
+			absence := load(ix.NameGeneration(name.Namespace, name.Name))
+			if existing() != nil {
+				continue
+			}
+			return stored{q, "no such name", []hold{access, absence}}
 		}
 		own := load(e.Generation())
-		if e = find(name.Namespace, name.Name); e == nil || e.Generation() != own.generation {
+		if e = existing(); e == nil || e.Generation() != own.generation {
 			continue
 		}
-		return stored{q, string(appendEntry(nil, e, show)), []hold{namespaces, own}}
+		return stored{q, string(appendEntry(nil, e, show)), []hold{access, own}}
 	}
 }
 
-// namesQuestion reads which Services and ServiceImports a namespace has. No answer lists them, but every NXDOMAIN
-// depends on the same generation.
-type namesQuestion string
+// namespaceQuestion reads whether a namespace exists, which decides the answer for its name and for pods.
+type namespaceQuestion string
 
-func (q namesQuestion) ask(ix *Index) stored {
-	for {
-		namespaces := load(ix.NamespacesGeneration())
-		g := ix.NamespaceGeneration(string(q))
-		if g == nil {
-			return stored{q, "no such namespace", []hold{namespaces}}
-		}
-		names := load(g)
-		if ix.NamespaceGeneration(string(q)) != g {
-			continue
-		}
-		var b []byte
-		for _, e := range ix.Services() {
-			if e.Service.Namespace == string(q) {
-				b = appendStrings(b, e.Service.Name)
-			}
-		}
-		b = appendStrings(b, "imports")
-		for _, e := range ix.Imports() {
-			if e.Service.Namespace == string(q) {
-				b = appendStrings(b, e.Service.Name)
-			}
-		}
-		return stored{q, string(b), []hold{names}}
-	}
+func (q namespaceQuestion) ask(ix *Index) stored {
+	existence := load(ix.NamespaceGeneration(string(q)))
+	return stored{q, fmt.Sprint(ix.HasNamespace(string(q))), []hold{existence}}
 }
 
 // clusterQuestion reads the ID of the cluster, which decides like the Nodes which endpoints a caller gets.
@@ -140,17 +119,20 @@ func (q clusterQuestion) ask(ix *Index) stored {
 }
 
 // pointerQuestion reads the PTR records of an address. An endpoint has one for each existing Service that is not an
-// alias.
+// alias. Services without their namespace have none.
 type pointerQuestion struct{ netip.Addr }
 
 func (q pointerQuestion) ask(ix *Index) stored {
 	generation := load(ix.AddressGeneration(q.Addr))
 	var b []byte
 	for _, s := range ix.ServicesByIP(q.Addr) {
+		if !ix.HasNamespace(s.Namespace) {
+			continue
+		}
 		b = appendStrings(b, "service", s.Namespace, s.Name)
 	}
 	for _, s := range ix.SlicesByIP(q.Addr) {
-		if e := ix.Service(s.Namespace, s.Service); e == nil || e.Service.Kind == ExternalName {
+		if e := ix.Service(s.Namespace, s.Service); e == nil || e.Service.Kind == ExternalName || !ix.HasNamespace(s.Namespace) {
 			continue
 		}
 		for _, e := range s.Endpoints {

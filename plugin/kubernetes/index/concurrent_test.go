@@ -156,7 +156,7 @@ func TestReadersWhileWriting(t *testing.T) {
 
 // checkSteady looks up records that always exist.
 func checkSteady(ix *Index) error {
-	if !ix.HasNamespace(steadyNamespace) || ix.NamespaceGeneration(steadyNamespace) == nil {
+	if !ix.HasNamespace(steadyNamespace) {
 		return errors.New("the steady namespace was not found")
 	}
 	is := func(namespace string) bool { return namespace == steadyNamespace }
@@ -348,7 +348,7 @@ func newLargeRecords() *largeRecords {
 }
 
 func (l *largeRecords) questions() []question {
-	all := []question{namesQuestion(largeNamespace)}
+	all := []question{namespaceQuestion(largeNamespace)}
 	for _, service := range largeServices {
 		all = append(all, serviceQuestion{largeNamespace, service}, importQuestion{largeNamespace, service})
 	}
@@ -363,7 +363,13 @@ func (l *largeRecords) write() string {
 	from := l.IntN(3) * 100
 	addresses := l.addresses[from : from+400]
 	service := pick(l.Rand, largeServices)
-	switch l.IntN(8) {
+	switch l.IntN(10) {
+	case 8:
+		l.ix.DeleteNamespace(largeNamespace)
+		return "DeleteNamespace"
+	case 9:
+		l.ix.ReplaceNamespaces([]string{largeNamespace})
+		return "ReplaceNamespaces"
 	case 6:
 		l.ix.DeleteImport(largeNamespace, service)
 		return "DeleteImport " + service

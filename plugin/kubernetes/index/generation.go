@@ -1,6 +1,9 @@
 package index
 
-import "sync/atomic"
+import (
+	"net/netip"
+	"sync/atomic"
+)
 
 // Generation is a counter that advances with every change of the records that an answer is made from. A writer publishes
 // new records before it advances the counter, and both before the event that brought the change counts as processed.
@@ -10,9 +13,15 @@ import "sync/atomic"
 // records of the second lookup: an object that was deleted and created again has another Generation, and the old one
 // never advances again.
 //
-// An answer about a Service depends on the Generation of its Entry, or of its namespace if there is no Entry; a PTR record
-// on the one of the address; and every answer on NamespacesGeneration, since the names of a namespace end with it while its
-// objects are still being deleted.
+// An answer depends on AccessGeneration and on
+//   - the Generation of the Entry of an existing Service or ServiceImport in an existing namespace,
+//   - NameGeneration for the name of one that does not exist, or whose namespace does not,
+//   - NamespaceGeneration if only the existence of the namespace matters,
+//   - AddressGeneration for a PTR record, and for the pods with an address,
+//   - NodesGeneration if the locations of endpoints and caller matter.
+//
+// All but that of an Entry exist as long as the Index: names, namespaces and addresses share a fixed number of Generations by
+// hash, so that each also advances with changes of others.
 type Generation struct {
 	n       atomic.Uint64
 	watcher atomic.Pointer[watcher]
@@ -38,4 +47,54 @@ func (g *Generation) advance() {
 	if w := g.watcher.Load(); w != nil {
 		w.advanced.Advanced()
 	}
+}
+
+// The numbers of Generations that all names, namespaces and addresses share, powers of two. Each shared Generation notifies
+// sessions whose answers did not change; each one has 16 bytes.
+const (
+	nameGenerations      = 8192
+	namespaceGenerations = 1024
+	addressGenerations   = 4096
+)
+
+// hash is a hash of text (FNV-1a).
+type hash uint32
+
+const newHash hash = 2166136261
+
+func (h hash) add(b byte) hash { return (h ^ hash(b)) * 16777619 }
+
+func (h hash) addText(s string) hash {
+	for i := range len(s) {
+		h = h.add(s[i])
+	}
+	return h
+}
+
+// slot returns an index into an array of a length that is a power of two.
+func (h hash) slot(length int) int { return int(h^h>>16) & (length - 1) }
+
+// AccessGeneration advances with Outdate. Every answer depends on it.
+func (ix *Index) AccessGeneration() *Generation { return &ix.accessGeneration }
+
+// NameGeneration advances when a Service or ServiceImport of that name is created or deleted in the namespace, and when the
+// namespace is while it has an object of that name.
+func (ix *Index) NameGeneration(namespace, name string) *Generation {
+	h := newHash.addText(namespace).add('/').addText(name)
+	return &ix.nameGenerations[h.slot(nameGenerations)]
+}
+
+// NamespaceGeneration advances when the namespace is created or deleted.
+func (ix *Index) NamespaceGeneration(name string) *Generation {
+	return &ix.namespaceGenerations[newHash.addText(name).slot(namespaceGenerations)]
+}
+
+// AddressGeneration advances with every change of the Services, endpoints and pods that have the address, and when the
+// namespace of such a Service is created or deleted.
+func (ix *Index) AddressGeneration(a netip.Addr) *Generation {
+	h := newHash
+	for _, b := range a.As16() {
+		h = h.add(b)
+	}
+	return &ix.addressGenerations[h.slot(addressGenerations)]
 }

@@ -4,6 +4,7 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"strconv"
 	"testing"
 	"time"
 )
@@ -14,6 +15,7 @@ var (
 	endpointIP = netip.MustParseAddr("10.128.0.1")
 	movedIP    = netip.MustParseAddr("10.128.0.2")
 	podIP      = netip.MustParseAddr("10.128.0.3")
+	strayIP    = netip.MustParseAddr("10.96.0.3")
 )
 
 func web() *Service {
@@ -22,6 +24,9 @@ func web() *Service {
 		Ports: []Port{{Name: NewSymbol("http"), Protocol: NewSymbol("tcp"), Number: 80}},
 	}
 }
+
+// stray returns a Service without its namespace.
+func stray() *Service { return &Service{Namespace: "missing", Name: "web", IPs: []netip.Addr{strayIP}} }
 
 func webSlice() *Slice {
 	return &Slice{
@@ -43,29 +48,47 @@ func with[R any](r *R, change func(*R)) *R {
 
 // The generations that the cases of TestGenerations check.
 const (
-	genWeb        = "Service web"
-	genOther      = "Service other"
-	genNamespace  = "namespace default"
-	genNamespaces = "all namespaces"
-	genWebIP      = "ClusterIP of web"
-	genOtherIP    = "ClusterIP of other"
-	genEndpoint   = "endpoint of web"
-	genMoved      = "address of no endpoint yet"
-	genPod        = "pod"
+	genWeb       = "Service web"
+	genOther     = "Service other"
+	genImport    = "ServiceImport web"
+	genWebName   = "name web"
+	genOtherName = "name other"
+	genNewName   = "name new, which does not exist"
+	genLoneName  = "name lone, of EndpointSlices only"
+	genStray     = "name web in namespace missing, which does not exist"
+	genNamespace = "namespace default"
+	genEmpty     = "namespace empty"
+	genMissing   = "namespace missing"
+	genAccess    = "access"
+	genWebIP     = "ClusterIP of web"
+	genOtherIP   = "ClusterIP of other"
+	genEndpoint  = "endpoint of web"
+	genMoved     = "address of no endpoint yet"
+	genPod       = "pod"
+	genStrayIP   = "ClusterIP of web in namespace missing"
 )
+
+// allOfDefault are the generations of the names, Services and addresses of namespace default.
+var allOfDefault = []string{genNamespace, genWeb, genOther, genImport, genWebName, genOtherName, genWebIP, genOtherIP, genEndpoint}
 
 // generations returns those that a reader could have now.
 func generations(ix *Index) map[string]*Generation {
 	all := map[string]*Generation{
-		genNamespaces: ix.NamespacesGeneration(),
-		genWebIP:      ix.AddressGeneration(webIP),
-		genOtherIP:    ix.AddressGeneration(otherIP),
-		genEndpoint:   ix.AddressGeneration(endpointIP),
-		genMoved:      ix.AddressGeneration(movedIP),
-		genPod:        ix.AddressGeneration(podIP),
-	}
-	if g := ix.NamespaceGeneration("default"); g != nil {
-		all[genNamespace] = g
+		genWebName:   ix.NameGeneration("default", "web"),
+		genOtherName: ix.NameGeneration("default", "other"),
+		genNewName:   ix.NameGeneration("default", "new"),
+		genLoneName:  ix.NameGeneration("default", "lone"),
+		genStray:     ix.NameGeneration("missing", "web"),
+		genNamespace: ix.NamespaceGeneration("default"),
+		genEmpty:     ix.NamespaceGeneration("empty"),
+		genMissing:   ix.NamespaceGeneration("missing"),
+		genAccess:    ix.AccessGeneration(),
+		genStrayIP:   ix.AddressGeneration(strayIP),
+		genWebIP:     ix.AddressGeneration(webIP),
+		genOtherIP:   ix.AddressGeneration(otherIP),
+		genEndpoint:  ix.AddressGeneration(endpointIP),
+		genMoved:     ix.AddressGeneration(movedIP),
+		genPod:       ix.AddressGeneration(podIP),
 	}
 	if e := ix.Service("default", "web"); e != nil {
 		all[genWeb] = e.Generation()
@@ -73,12 +96,15 @@ func generations(ix *Index) map[string]*Generation {
 	if e := ix.Service("default", "other"); e != nil {
 		all[genOther] = e.Generation()
 	}
+	if e := ix.Import("default", "web"); e != nil {
+		all[genImport] = e.Generation()
+	}
 	return all
 }
 
 // TestGenerations asserts for each kind of change which generations advance, and that no other does. Before each
-// change the index has the Services web, with an endpoint, and other, the EndpointSlice lone-1 of a Service that does
-// not exist, and a pod.
+// change the index has the Services web, with an endpoint, and other, the ServiceImport web, the EndpointSlice lone-1 of a
+// Service that does not exist, a Service web in a namespace that does not exist, and a pod.
 func TestGenerations(t *testing.T) {
 	tests := []struct {
 		name   string
@@ -106,21 +132,30 @@ func TestGenerations(t *testing.T) {
 		}, []string{genWeb, genWebIP, genEndpoint}},
 		{"Service created", func(ix *Index) {
 			ix.PutService(&Service{Namespace: "default", Name: "new", Kind: Headless})
-		}, []string{genNamespace}},
+		}, []string{genNewName}},
 		{"Service created over its EndpointSlice", func(ix *Index) {
 			ix.PutService(&Service{Namespace: "default", Name: "lone", Kind: Headless})
-		}, []string{genNamespace, genMoved}},
+		}, []string{genLoneName, genMoved}},
 		{"Service created where there is no namespace", func(ix *Index) {
-			ix.PutService(&Service{Namespace: "missing", Name: "web", IPs: []netip.Addr{movedIP}})
+			ix.PutService(&Service{Namespace: "missing", Name: "new", IPs: []netip.Addr{movedIP}})
 		}, []string{genMoved}},
-		{"Service deleted", func(ix *Index) { ix.DeleteService("default", "web") }, []string{genWeb, genNamespace, genWebIP, genEndpoint}},
+		{"Service deleted where there is no namespace", func(ix *Index) { ix.DeleteService("missing", "web") }, []string{genStray, genStrayIP}},
+		{"Service deleted", func(ix *Index) { ix.DeleteService("default", "web") }, []string{genWeb, genWebName, genWebIP, genEndpoint}},
 		{"Service deleted that was not there", func(ix *Index) { ix.DeleteService("default", "lone") }, nil},
 		{"all Services put again", func(ix *Index) {
-			ix.ReplaceServices([]*Service{ix.ServiceRecord("default", "other"), web()})
+			ix.ReplaceServices([]*Service{ix.ServiceRecord("default", "other"), web(), stray()})
 		}, nil},
 		{"one Service less", func(ix *Index) {
-			ix.ReplaceServices([]*Service{web()})
-		}, []string{genOther, genNamespace, genOtherIP}},
+			ix.ReplaceServices([]*Service{web(), stray()})
+		}, []string{genOther, genOtherName, genOtherIP}},
+
+		{"ServiceImport put again", func(ix *Index) { ix.PutImport(ix.ImportRecord("default", "web")) }, nil},
+		{"ports of a ServiceImport", func(ix *Index) {
+			ix.PutImport(&Service{Namespace: "default", Name: "web", Ports: []Port{{Number: 1}}})
+		}, []string{genImport}},
+		{"ServiceImport created", func(ix *Index) { ix.PutImport(&Service{Namespace: "default", Name: "new"}) }, []string{genNewName}},
+		{"ServiceImport deleted", func(ix *Index) { ix.DeleteImport("default", "web") }, []string{genImport, genWebName}},
+		{"no ServiceImports any more", func(ix *Index) { ix.ReplaceImports(nil) }, []string{genImport, genWebName}},
 
 		{"EndpointSlice put again", func(ix *Index) { ix.PutSlice(ix.SliceRecord("default", "web-1")) }, nil},
 		{"endpoint added", func(ix *Index) {
@@ -157,12 +192,16 @@ func TestGenerations(t *testing.T) {
 		}, []string{genMoved}},
 
 		{"namespace put again", func(ix *Index) { ix.PutNamespace("default") }, nil},
-		{"namespace created", func(ix *Index) { ix.PutNamespace("new") }, []string{genNamespaces}},
-		{"namespace deleted", func(ix *Index) { ix.DeleteNamespace("default") }, []string{genNamespace, genNamespaces}},
-		{"other namespace deleted", func(ix *Index) { ix.DeleteNamespace("empty") }, []string{genNamespaces}},
+		{"namespace created", func(ix *Index) { ix.PutNamespace("new") }, []string{}},
+		{"namespace of a Service created", func(ix *Index) { ix.PutNamespace("missing") }, []string{genMissing, genStray, genStrayIP}},
+		{"namespace deleted", func(ix *Index) { ix.DeleteNamespace("default") }, allOfDefault},
+		{"other namespace deleted", func(ix *Index) { ix.DeleteNamespace("empty") }, []string{genEmpty}},
 		{"namespace deleted that was not there", func(ix *Index) { ix.DeleteNamespace("missing") }, nil},
 		{"all namespaces put again", func(ix *Index) { ix.ReplaceNamespaces([]string{"empty", "default"}) }, nil},
-		{"one namespace less", func(ix *Index) { ix.ReplaceNamespaces([]string{"default"}) }, []string{genNamespaces}},
+		{"one namespace less", func(ix *Index) { ix.ReplaceNamespaces([]string{"default"}) }, []string{genEmpty}},
+		{"other namespaces", func(ix *Index) { ix.ReplaceNamespaces([]string{"empty", "missing"}) },
+			slices.Concat(allOfDefault, []string{genMissing, genStray, genStrayIP})},
+		{"access lost", func(ix *Index) { ix.Outdate() }, []string{genAccess}},
 
 		{"pod put again", func(ix *Index) { ix.PutPod(ix.PodRecord("default", "web-a")) }, nil},
 		{"labels of a pod, which no answer shows", func(ix *Index) {
@@ -189,6 +228,8 @@ func TestGenerations(t *testing.T) {
 			ix.PutService(&Service{Namespace: "default", Name: "other", IPs: []netip.Addr{otherIP}})
 			ix.PutSlice(webSlice())
 			ix.PutSlice(&Slice{Namespace: "default", Name: "lone-1", Service: "lone", Endpoints: []Endpoint{{Addr: movedIP}}})
+			ix.PutService(stray())
+			ix.PutImport(&Service{Namespace: "default", Name: "web"})
 			ix.PutPod(webPod())
 			all, numbers := generations(ix), map[string]uint64{}
 			for name, g := range all {
@@ -203,9 +244,8 @@ func TestGenerations(t *testing.T) {
 					advanced = append(advanced, name)
 				}
 			}
-			slices.Sort(tt.want)
-			if !slices.Equal(advanced, tt.want) {
-				t.Errorf("advanced: %q, want %q", advanced, tt.want)
+			if want := slices.Sorted(slices.Values(tt.want)); !slices.Equal(advanced, want) {
+				t.Errorf("advanced: %q, want %q", advanced, want)
 			}
 			for name, g := range generations(ix) {
 				if all[name] != nil && all[name] != g {
@@ -213,7 +253,7 @@ func TestGenerations(t *testing.T) {
 				}
 			}
 			want := int64(2000)
-			if tt.want == nil {
+			if tt.want == nil || slices.Contains(tt.want, genAccess) {
 				want = 1000
 			}
 			if got := ix.Modified(); got != want {
@@ -223,33 +263,48 @@ func TestGenerations(t *testing.T) {
 	}
 }
 
-// TestGenerationsOfAddresses asserts that the addresses of the cases above have different generations, and that
-// addresses are spread over many generations.
-func TestGenerationsOfAddresses(t *testing.T) {
+// TestSharedGenerations asserts that what the cases above share by hash has different generations, and that names,
+// namespaces and addresses are spread over many of them.
+func TestSharedGenerations(t *testing.T) {
 	ix := New()
 	t.Run("different in TestGenerations", func(t *testing.T) {
-		seen := map[*Generation]netip.Addr{}
-		for _, a := range []netip.Addr{webIP, otherIP, endpointIP, movedIP, podIP} {
-			if other, ok := seen[ix.AddressGeneration(a)]; ok {
-				t.Errorf("%s has the generation of %s: choose another", a, other)
+		seen := map[*Generation]string{}
+		for name, g := range generations(ix) {
+			if other, ok := seen[g]; ok {
+				t.Errorf("%s has the generation of %s: choose another", name, other)
 			}
-			seen[ix.AddressGeneration(a)] = a
+			seen[g] = name
 		}
+	})
+	const each = 64
+	even := func(t *testing.T, uses map[*Generation]int) {
+		for _, n := range uses {
+			if n > 2*each {
+				t.Errorf("one generation is used %d times, %d would be even", n, each)
+			}
+		}
+	}
+	t.Run("spread of names", func(t *testing.T) {
+		names, namespaces := map[*Generation]int{}, map[*Generation]int{}
+		for i := range each * namespaceGenerations {
+			ns := "team-" + strconv.Itoa(i)
+			namespaces[ix.NamespaceGeneration(ns)]++
+			for service := range nameGenerations / namespaceGenerations {
+				names[ix.NameGeneration(ns, "web-"+strconv.Itoa(service))]++
+			}
+		}
+		even(t, names)
+		even(t, namespaces)
 	})
 	for _, first := range []string{"10.128.0.0", "fd00:10:128::"} {
 		t.Run("spread from "+first, func(t *testing.T) {
-			const each = 64
 			uses := map[*Generation]int{}
 			a := netip.MustParseAddr(first)
 			for range each * addressGenerations {
 				uses[ix.AddressGeneration(a)]++
 				a = a.Next()
 			}
-			for _, n := range uses {
-				if n > 2*each {
-					t.Errorf("one generation has %d addresses, %d would be even", n, each)
-				}
-			}
+			even(t, uses)
 		})
 	}
 }

@@ -50,17 +50,11 @@ type addressSlice struct {
 	node *Symbol
 }
 
-// namespace is an existing namespace.
-type namespace struct {
-	name       string
-	generation *Generation
-}
-
 // Index is the state of the cluster. It is safe for concurrent use; reads take no lock.
 type Index struct {
 	services   objects
 	imports    objects
-	namespaces *table[string, *namespace]
+	namespaces *table[string, struct{}]
 	// clusterIPs and endpoints map addresses for PTR records and callers. Addresses of ServiceImports only are not in them:
 	// they have no PTR records, and the nodes of their endpoints may be in another cluster.
 	clusterIPs *table[netip.Addr, *Service]
@@ -69,9 +63,12 @@ type Index struct {
 	nodes      nodes
 	clusterID  atomic.Pointer[Symbol]
 
-	namespacesGeneration Generation
+	accessGeneration     Generation
+	nameGenerations      [nameGenerations]Generation
+	namespaceGenerations [namespaceGenerations]Generation
 	addressGenerations   [addressGenerations]Generation
 
+	waits    atomic.Int64 // number of Services with Wait
 	modified atomic.Int64 // time of the last change that can change an answer, Unix time in seconds
 	now      func() time.Time
 
@@ -82,15 +79,12 @@ type Index struct {
 	podDNS       map[string]*PodDNS // DNS settings that pods share, by their contents
 }
 
-// addressGenerations is the number of Generations that all addresses share by hash, a power of two.
-const addressGenerations = 256
-
 // New returns an empty Index.
 func New() *Index {
 	return &Index{
 		services:     newObjects(func(s *Slice) *string { return &s.Service }),
 		imports:      newObjects(func(s *Slice) *string { return &s.Import }),
-		namespaces:   newTable[string, *namespace](),
+		namespaces:   newTable[string, struct{}](),
 		clusterIPs:   newTable[netip.Addr, *Service](),
 		endpoints:    newTable[netip.Addr, addressSlice](),
 		podIPs:       newTable[netip.Addr, *Pod](),
@@ -114,24 +108,14 @@ func (ix *Index) Services() []*Entry { return ix.services.every() }
 // Imports is Services for ServiceImports.
 func (ix *Index) Imports() []*Entry { return ix.imports.every() }
 
+// HasWaits reports whether a Service has Wait.
+func (ix *Index) HasWaits() bool { return ix.waits.Load() > 0 }
+
 // HasNamespace reports whether a namespace exists.
 func (ix *Index) HasNamespace(name string) bool {
 	_, ok := ix.namespaces.get(name)
 	return ok
 }
-
-// NamespaceGeneration advances when a Service or ServiceImport is created or deleted in the namespace, and when the
-// namespace is deleted. It is nil if the namespace does not exist.
-func (ix *Index) NamespaceGeneration(name string) *Generation {
-	ns, ok := ix.namespaces.get(name)
-	if !ok {
-		return nil
-	}
-	return ns.generation
-}
-
-// NamespacesGeneration advances when a namespace is created or deleted, and with Outdate.
-func (ix *Index) NamespacesGeneration() *Generation { return &ix.namespacesGeneration }
 
 // ServicesByIP returns the Services with a ClusterIP, ordered by namespace and name. There is more than one only while an
 // address moves from one Service to another.
@@ -171,16 +155,6 @@ func inOrder[R interface{ key() Name }](records iter.Seq[R]) []R {
 	found := slices.Collect(records)
 	slices.SortFunc(found, func(a, b R) int { return a.key().compare(b.key()) })
 	return slices.CompactFunc(found, func(a, b R) bool { return a.key() == b.key() })
-}
-
-// AddressGeneration advances with every change of the Services, endpoints and pods that have the address. Addresses share
-// a few hundred Generations, so that it also advances with changes of others.
-func (ix *Index) AddressGeneration(a netip.Addr) *Generation {
-	h := uint32(2166136261)
-	for _, b := range a.As16() {
-		h = (h ^ uint32(b)) * 16777619
-	}
-	return &ix.addressGenerations[(h^h>>16)%addressGenerations]
 }
 
 // Modified returns the time of the last change that can change an answer, in Unix time in seconds, 0 before the first

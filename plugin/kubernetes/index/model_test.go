@@ -277,7 +277,6 @@ func (m *model) compare(ix *Index, a *alphabet) error {
 	}
 	for _, ns := range a.namespaces {
 		check(ix.HasNamespace(ns) == m.namespaces[ns], "HasNamespace(%q) = %t", ns, ix.HasNamespace(ns))
-		check((ix.NamespaceGeneration(ns) != nil) == m.namespaces[ns], "NamespaceGeneration(%q) = %p", ns, ix.NamespaceGeneration(ns))
 		for _, name := range a.services {
 			errs = append(errs, m.compareService(ix, Name{ns, name}), m.compareImport(ix, Name{ns, name}))
 		}

@@ -56,13 +56,13 @@ func TestRandomGenerations(t *testing.T) {
 				o := newOperations(seed, newAlphabet(a.namespaces, a.names, a.addresses))
 				ix := New()
 				k := newKeeper(seed, ix, o.questions())
-				before := takeStock(ix, o.m)
+				before, advanced := takeStock(ix, o.m), watchShared(ix)
 				for step := range a.steps {
 					op := o.next()
 					k.clock = k.clock.Add(time.Second)
 					op.run(ix)
 					after := takeStock(ix, o.m)
-					if err := before.precise(after, k.clock.Unix()); err != nil {
+					if err := before.precise(after, advanced, k.clock.Unix()); err != nil {
 						t.Fatalf("step %d, after %s:\n%v", step, op.text, err)
 					}
 					before = after

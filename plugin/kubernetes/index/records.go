@@ -59,6 +59,9 @@ type Service struct {
 	Namespace, Name string
 	// Kind is ClusterIP or Headless for a ServiceImport. Read by every answer.
 	Kind Kind
+	// Wait is the time in milliseconds that queries wait for a name of a headless Service without an endpoint, 0 without the
+	// annotation nearside.dev/wait-for-names. Read by AwaitName, and before negative answers are stored.
+	Wait uint16
 	// IPs are the ClusterIPs, or the ClusterSetIPs of a ServiceImport, none for other kinds. Read by A, AAAA, SRV
 	// and, but for a ServiceImport, PTR.
 	IPs []netip.Addr
@@ -106,7 +109,7 @@ func (t *Topology) Equal(u *Topology) bool {
 
 // Equal reports whether two records of one Service are equal.
 func (s *Service) Equal(t *Service) bool {
-	return s.Kind == t.Kind && s.Target == t.Target &&
+	return s.Kind == t.Kind && s.Wait == t.Wait && s.Target == t.Target &&
 		slices.Equal(s.IPs, t.IPs) && slices.Equal(s.Ports, t.Ports) && s.Topology.Equal(t.Topology)
 }
 

@@ -112,6 +112,8 @@ func alter(t *testing.T, v reflect.Value) {
 		*p++
 	case *int32:
 		*p++
+	case *uint16:
+		*p++
 	case *[]netip.Addr:
 		*p = append(*p, movedIP)
 	case *map[string]string:

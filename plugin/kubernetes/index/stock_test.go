@@ -14,13 +14,34 @@ type stock struct {
 
 	names      map[Name]item   // a Service, its EndpointSlices or both; with the Service's generation
 	imports    map[Name]item   // the same for a ServiceImport, which is not found by address
+	existing   map[Name]string // the kinds of objects with a name, if its namespace exists
 	pods       map[Name]item   // without a generation
-	namespaces map[string]item // the names of the Services and ServiceImports in it; with the namespace's generation
+	namespaces map[string]bool
 
-	modified             int64
-	namespacesGeneration uint64
-	addressGenerations   [addressGenerations]uint64
+	modified int64
+	access   uint64
 }
+
+// advances are the shared generations that have advanced since the last check.
+type advances map[*Generation]bool
+
+// watchShared records the advances of all generations that names, namespaces and addresses share.
+func watchShared(ix *Index) advances {
+	all := advances{}
+	for _, some := range [...][]Generation{ix.nameGenerations[:], ix.namespaceGenerations[:], ix.addressGenerations[:]} {
+		for i := range some {
+			some[i].Watch(noting{all, &some[i]})
+		}
+	}
+	return all
+}
+
+type noting struct {
+	advances
+	generation *Generation
+}
+
+func (n noting) Advanced() { n.advances[n.generation] = true }
 
 type item struct {
 	content    string
@@ -30,16 +51,14 @@ type item struct {
 
 func takeStock(ix *Index, m *model) *stock {
 	s := &stock{
-		ix:                   ix,
-		names:                map[Name]item{},
-		imports:              map[Name]item{},
-		pods:                 map[Name]item{},
-		namespaces:           map[string]item{},
-		modified:             ix.Modified(),
-		namespacesGeneration: ix.NamespacesGeneration().Load(),
-	}
-	for i := range s.addressGenerations {
-		s.addressGenerations[i] = ix.addressGenerations[i].Load()
+		ix:         ix,
+		names:      map[Name]item{},
+		imports:    map[Name]item{},
+		existing:   map[Name]string{},
+		pods:       map[Name]item{},
+		namespaces: maps.Clone(m.namespaces),
+		modified:   ix.Modified(),
+		access:     ix.AccessGeneration().Load(),
 	}
 	under, imported := map[Name][]*Slice{}, map[Name][]*Slice{}
 	for _, sl := range sorted(m.slices, func(*Slice) bool { return true }) {
@@ -47,10 +66,10 @@ func takeStock(ix *Index, m *model) *stock {
 		imported[Name{sl.Namespace, sl.Import}] = append(imported[Name{sl.Namespace, sl.Import}], sl)
 	}
 	for k := range m.names() {
-		s.names[k] = takeName(ix.services, k, m.services[k].was, under[k])
+		s.names[k] = takeName(ix.services, k, m.services[k].was, under[k], m.namespaces)
 	}
 	for k := range m.importNames() {
-		it := takeName(ix.imports, k, m.imports[k].was, imported[k])
+		it := takeName(ix.imports, k, m.imports[k].was, imported[k], m.namespaces)
 		it.addresses = nil
 		s.imports[k] = it
 	}
@@ -61,27 +80,27 @@ func takeStock(ix *Index, m *model) *stock {
 		}
 		s.pods[k] = item{content: string(b), addresses: p.was.IPs}
 	}
-	inNamespace := map[string][]byte{}
-	for _, k := range slices.SortedFunc(maps.Keys(m.services), Name.compare) {
-		inNamespace[k.Namespace] = appendStrings(inNamespace[k.Namespace], k.Name)
+	for k := range m.services {
+		if m.namespaces[k.Namespace] {
+			s.existing[k] += "Service"
+		}
 	}
-	for _, k := range slices.SortedFunc(maps.Keys(m.imports), Name.compare) {
-		inNamespace[k.Namespace] = appendStrings(inNamespace[k.Namespace], "import", k.Name)
-	}
-	for ns := range m.namespaces {
-		s.namespaces[ns] = item{content: string(inNamespace[ns]), generation: load(ix.NamespaceGeneration(ns))}
+	for k := range m.imports {
+		if m.namespaces[k.Namespace] {
+			s.existing[k] += "ServiceImport"
+		}
 	}
 	return s
 }
 
-func takeName(in objects, k Name, service *Service, under []*Slice) item {
+func takeName(in objects, k Name, service *Service, under []*Slice, namespaces map[string]bool) item {
 	var it item
 	if e, ok := in.get(k); ok { // also an entry with slices only, which Service does not return
 		it.generation = load(e.generation)
 	}
 	var b []byte
 	if service != nil {
-		b = appendService(b, service)
+		b = fmt.Append(appendService(b, service), namespaces[k.Namespace])
 		it.addresses = append(it.addresses, service.IPs...)
 	}
 	for _, s := range under {
@@ -94,28 +113,18 @@ func takeName(in objects, k Name, service *Service, under []*Slice) item {
 
 // precise returns the generations that advanced without a change, and an error if Modified is not now after a change,
 // or changed without one.
-func (s *stock) precise(after *stock, now int64) error {
-	var errs []error
-	may := map[*Generation]bool{}
-	moved := false
-	for _, c := range slices.Concat(differences(s.names, after.names), differences(s.imports, after.imports), differences(s.pods, after.pods)) {
-		moved = true
-		for _, a := range c.addresses {
-			may[s.ix.AddressGeneration(a)] = true
+func (s *stock) precise(after *stock, advanced advances, now int64) error {
+	may, moved := s.mayAdvance(after)
+	errs := []error{unmoved("Service", s.names, after.names), unmoved("ServiceImport", s.imports, after.imports)}
+	if s.access != after.access {
+		errs = append(errs, errors.New("the generation of the access advanced"))
+	}
+	for g := range advanced {
+		if !may[g] {
+			errs = append(errs, errors.New("a shared generation advanced, and nothing that has it changed"))
 		}
 	}
-	errs = append(errs, unmoved("Service", s.names, after.names), unmoved("ServiceImport", s.imports, after.imports),
-		unmoved("namespace", s.namespaces, after.namespaces))
-	if !maps.EqualFunc(s.namespaces, after.namespaces, func(item, item) bool { return true }) {
-		moved = true
-	} else if s.namespacesGeneration != after.namespacesGeneration {
-		errs = append(errs, fmt.Errorf("the generation of all namespaces advanced"))
-	}
-	for i := range s.addressGenerations {
-		if s.addressGenerations[i] != after.addressGenerations[i] && !may[&s.ix.addressGenerations[i]] {
-			errs = append(errs, fmt.Errorf("generation %d of addresses advanced, and no address that has it changed", i))
-		}
-	}
+	clear(advanced)
 	want := s.modified
 	if moved {
 		want = now
@@ -124,6 +133,34 @@ func (s *stock) precise(after *stock, now int64) error {
 		errs = append(errs, fmt.Errorf("Modified() = %d, want %d; was %d", after.modified, want, s.modified))
 	}
 	return errors.Join(errs...)
+}
+
+// mayAdvance returns the shared generations of what has changed, and whether anything has.
+func (s *stock) mayAdvance(after *stock) (may map[*Generation]bool, moved bool) {
+	may = map[*Generation]bool{}
+	for _, c := range slices.Concat(differences(s.names, after.names), differences(s.imports, after.imports), differences(s.pods, after.pods)) {
+		moved = true
+		for _, a := range c.addresses {
+			may[s.ix.AddressGeneration(a)] = true
+		}
+	}
+	for _, all := range [...]map[string]bool{s.namespaces, after.namespaces} {
+		for ns := range all {
+			if s.namespaces[ns] != after.namespaces[ns] {
+				moved = true
+				may[s.ix.NamespaceGeneration(ns)] = true
+			}
+		}
+	}
+	// Without the namespace, the generation of a name advances with its objects although no answer changes.
+	for _, all := range [...]map[Name]item{s.names, s.imports, after.names, after.imports} {
+		for k := range all {
+			if s.existing[k] != after.existing[k] || !s.namespaces[k.Namespace] && !after.namespaces[k.Namespace] {
+				may[s.ix.NameGeneration(k.Namespace, k.Name)] = true
+			}
+		}
+	}
+	return may, moved
 }
 
 // differences returns an item for every record that was added, removed or changed, with its previous and new

@@ -70,29 +70,41 @@ func (ix *Index) ImportRecord(namespace, name string) *Service {
 
 func (ix *Index) putService(s *Service) {
 	if e := ix.services.put(s); e != nil {
+		ix.countWaits(e.Service, s)
 		ix.clusterIPs.move(e.Service.ips(), e.Service, s.ips(), s)
-		ix.serviceChanged(s.Namespace, e, e.Service == nil)
+		ix.serviceChanged(s.key(), e, e.Service == nil)
 		ix.addressesChanged(e, s)
 	}
 }
 
 func (ix *Index) deleteService(k Name) {
 	if e := ix.services.delete(k); e != nil {
+		ix.countWaits(e.Service, nil)
 		ix.clusterIPs.move(e.Service.ips(), e.Service, nil, nil)
-		ix.serviceChanged(k.Namespace, e, true)
+		ix.serviceChanged(k, e, true)
 		ix.addressesChanged(e, nil)
+	}
+}
+
+// countWaits counts the Services with Wait after a change of one of them. old and s may be nil.
+func (ix *Index) countWaits(old, s *Service) {
+	if old != nil && old.Wait > 0 {
+		ix.waits.Add(-1)
+	}
+	if s != nil && s.Wait > 0 {
+		ix.waits.Add(1)
 	}
 }
 
 func (ix *Index) putImport(s *Service) {
 	if e := ix.imports.put(s); e != nil {
-		ix.serviceChanged(s.Namespace, e, e.Service == nil)
+		ix.serviceChanged(s.key(), e, e.Service == nil)
 	}
 }
 
 func (ix *Index) deleteImport(k Name) {
 	if e := ix.imports.delete(k); e != nil {
-		ix.serviceChanged(k.Namespace, e, true)
+		ix.serviceChanged(k, e, true)
 	}
 }
 
@@ -106,13 +118,11 @@ func (s *Service) ips() []netip.Addr {
 
 // serviceChanged advances the generations that answers about a Service or ServiceImport depend on. created is true if it
 // was created or deleted.
-func (ix *Index) serviceChanged(in string, e *Entry, created bool) {
+func (ix *Index) serviceChanged(k Name, e *Entry, created bool) {
 	ix.setModified()
 	e.generation.advance()
 	if created {
-		if ns, ok := ix.namespaces.get(in); ok {
-			ns.generation.advance()
-		}
+		ix.NameGeneration(k.Namespace, k.Name).advance()
 	}
 }
 
@@ -253,41 +263,6 @@ func (ix *Index) slicesChanged(entries []*Entry, old, s *Slice) {
 	}
 	ix.endpointsChanged(old)
 	ix.endpointsChanged(s)
-}
-
-// PutNamespace adds a namespace, if it does not exist.
-func (ix *Index) PutNamespace(name string) { ix.write(func() { ix.putNamespace(name) }) }
-
-// DeleteNamespace removes a namespace, if it exists. Its objects remain until they are deleted, but have no DNS names.
-func (ix *Index) DeleteNamespace(name string) { ix.write(func() { ix.deleteNamespace(name) }) }
-
-// ReplaceNamespaces replaces all namespaces.
-func (ix *Index) ReplaceNamespaces(all []string) {
-	same := func(name string) string { return name }
-	ix.write(func() { replace(all, same, ix.putNamespace, ix.namespaces.keys(), ix.deleteNamespace) })
-}
-
-// Outdate ends the validity of every stored answer, for a source that has lost the access to a resource.
-func (ix *Index) Outdate() { ix.write(ix.namespacesGeneration.advance) }
-
-func (ix *Index) putNamespace(name string) {
-	if _, ok := ix.namespaces.get(name); ok {
-		return
-	}
-	ix.namespaces.set(name, &namespace{name: name, generation: new(Generation)})
-	ix.setModified()
-	ix.namespacesGeneration.advance()
-}
-
-func (ix *Index) deleteNamespace(name string) {
-	ns, ok := ix.namespaces.get(name)
-	if !ok {
-		return
-	}
-	ix.namespaces.remove(name, ns)
-	ix.setModified()
-	ns.generation.advance()
-	ix.namespacesGeneration.advance()
 }
 
 // PutPod adds a pod or replaces the one of that name.

@@ -43,6 +43,9 @@ type Status struct {
 	Frozen bool
 	// Denied is true while the server refuses requests for the resource with 401 or 403.
 	Denied bool
+	// Uncertain is true while the cluster may have changed without word of it: the API server is away or does not answer, or
+	// files cannot be read. The records are the last known state then.
+	Uncertain bool
 }
 
 // Options are the resources that a source reads, and the parts of them that it stores.

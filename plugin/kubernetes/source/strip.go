@@ -41,6 +41,7 @@ func (s Stripper) Service(o *corev1.Service) *index.Service {
 	case o.Spec.ClusterIP == corev1.ClusterIPNone || len(o.Spec.ClusterIPs) > 0 && o.Spec.ClusterIPs[0] == corev1.ClusterIPNone:
 		r.Kind = index.Headless
 		r.Topology = s.topology(o.Annotations, o.Spec.InternalTrafficPolicy, o.Spec.TrafficDistribution, skip)
+		r.Wait = waitForNames(o.Annotations, skip)
 	default:
 		r.IPs = clusterIPs(o, skip)
 	}

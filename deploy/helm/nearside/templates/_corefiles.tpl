@@ -17,11 +17,19 @@
         {{- end }}
         fallthrough in-addr.arpa ip6.arpa
         ttl 30
+        {{- if .Values.coherent }}
+        coherent
+        {{- end }}
         {{- if .Values.clusterdns.topology }}
         topology
         {{- end }}
     }
     prometheus :9153
+    {{- with .Values.clusterdns.maxConnections }}
+    fastpath {
+        max_connections {{ int . }}
+    }
+    {{- end }}
     forward . {{ join " " .Values.clusterdns.upstreams }} {
         max_concurrent 1000
     }
@@ -62,6 +70,9 @@
     {{- end }}
     forward . __PILLAR__CLUSTER__DNS__ {
         force_tcp
+        {{- if .Values.coherent }}
+        coherent
+        {{- end }}
     }
     prometheus :9253
 }
@@ -76,6 +87,9 @@
     {{- end }}
     forward . __PILLAR__CLUSTER__DNS__ {
         force_tcp
+        {{- if $.Values.coherent }}
+        coherent
+        {{- end }}
     }
     prometheus :9253
 }

@@ -34,7 +34,7 @@ func compose(r *dns.Msg, out *outcome) *dns.Msg {
 		}
 	default:
 		alias := &dns.CNAME{
-			Hdr:    dns.RR_Header{Name: question.Name, Rrtype: dns.TypeCNAME, Class: dns.ClassINET, Ttl: aliasTTL(&out.validity, m.Answer[0].Header().Ttl)},
+			Hdr:    dns.RR_Header{Name: question.Name, Rrtype: dns.TypeCNAME, Class: dns.ClassINET, Ttl: out.aliasTTL(m.Answer[0].Header().Ttl)},
 			Target: out.owner,
 		}
 		m.Answer = append([]dns.RR{alias}, m.Answer...)
@@ -44,12 +44,22 @@ func compose(r *dns.Msg, out *outcome) *dns.Msg {
 
 // aliasTTL returns the TTL of an alias to a record with a TTL, in seconds: a name that does not exist now may exist before
 // the record expires.
-func aliasTTL(v *answers.Validity, record uint32) uint32 {
-	if v.Ended() || v.Expires == 0 {
+func (out *outcome) aliasTTL(record uint32) uint32 {
+	if out.validity.Ended() {
 		return record
 	}
-	left := max(0, v.Expires-answers.Now())
-	return min(record, uint32((left+time.Second-1)/time.Second)) // #nosec G115 -- a TTL, or less
+	if out.vouched > 0 {
+		record = min(record, seconds(out.vouched))
+	}
+	if out.limit == 0 {
+		return record
+	}
+	return min(record, seconds(max(0, out.limit-answers.Now())))
+}
+
+// seconds returns a time in seconds, rounded up.
+func seconds(d time.Duration) uint32 {
+	return uint32((d + time.Second - 1) / time.Second) // #nosec G115 -- a TTL, or less
 }
 
 func isOPT(rr dns.RR) bool { return rr.Header().Rrtype == dns.TypeOPT }

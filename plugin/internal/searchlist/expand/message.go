@@ -79,7 +79,9 @@ func (k *walk) query(ctx context.Context, w dns.ResponseWriter, client *dns.Msg)
 	if stored && err == nil && m != nil && recorded.ForAll() && k.zones.Serves(k.name()) {
 		k.Block.Keyspace.PutReply(r, m, &recorded.Properties)
 	}
-	k.receive(&reply{msg: m, serial: recorded.Serial, stored: stored || recorded.Expires != 0, err: err}, &recorded.Validity, recorded.ForAll())
+	k.receive(&reply{
+		msg: m, serial: recorded.Serial, stored: stored || recorded.Expires != 0, lifetime: recorded.Lifetime, err: err,
+	}, &recorded.Validity, recorded.ForAll())
 }
 
 // exchange sends a query to the next plugin if the name is this server block's, and to the server otherwise.

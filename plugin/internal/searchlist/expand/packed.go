@@ -31,7 +31,7 @@ func newPackedReply(e *answers.Entry, p *answers.Patch, flags *answers.Query, na
 		reply
 		own packedReply
 	}{
-		reply{serial: e.Serial, stored: e.Expires != 0},
+		reply{serial: e.Serial, stored: e.Expires != 0, lifetime: e.Lifetime(answers.Now())},
 		packedReply{entry: e, patch: *p, flags: *flags, name: name},
 	}
 	r.own.patch.Options = nil
@@ -164,7 +164,7 @@ func (r *packedReply) compose(question []byte, qname string, out *outcome) (comp
 		b = append(b, question[:len(question)-4]...)
 		b = binary.BigEndian.AppendUint16(b, dns.TypeCNAME)
 		b = binary.BigEndian.AppendUint16(b, dns.ClassINET)
-		b = binary.BigEndian.AppendUint32(b, aliasTTL(&out.validity, binary.BigEndian.Uint32(records[nameLen(records)+4:])))
+		b = binary.BigEndian.AppendUint32(b, out.aliasTTL(binary.BigEndian.Uint32(records[nameLen(records)+4:])))
 		b = binary.BigEndian.AppendUint16(b, uint16(n)) // #nosec G115 -- the length of a name
 		b = append(b, target[:n]...)
 	}

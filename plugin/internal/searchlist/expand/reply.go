@@ -2,6 +2,7 @@ package expand
 
 import (
 	"strings"
+	"time"
 
 	"github.com/miekg/dns"
 
@@ -30,7 +31,9 @@ type reply struct {
 	offset int            // of the candidate in the run
 	serial answers.Serial // of the zone
 	stored bool           // the reply is stored as the answer to the name, by a cache or by the Expander
-	err    error
+	// lifetime is the time for which clients may use a reply for which a session vouches, by its TTLs.
+	lifetime time.Duration
+	err      error
 }
 
 // isNone reports whether no plugin wrote a reply.
@@ -124,8 +127,24 @@ func (k *walk) join(r *reply, validity *answers.Validity, forAll bool) {
 	case r.isNone(), r.msg != nil && r.msg.Truncated, r.rcode() == dns.RcodeRefused, !forAll:
 		v.End()
 	case !validity.ByGeneration() && validity.Expires == 0:
-		v.Until(answers.Now())
+		k.limit = answers.Now()
+		v.Until(k.limit)
 	default:
+		k.joinLifetime(r, validity)
 		v.Join(validity)
+	}
+}
+
+// joinLifetime joins the time for which clients may use a reply with that of the walk. While a session vouches for the reply,
+// it is that of the reply, however long ago that was received.
+func (k *walk) joinLifetime(r *reply, validity *answers.Validity) {
+	switch {
+	case validity.Expires == 0:
+	case validity.Vouched(answers.Now()):
+		if lifetime := max(1, r.lifetime); k.vouched == 0 || lifetime < k.vouched {
+			k.vouched = lifetime
+		}
+	case k.limit == 0 || validity.Expires < k.limit:
+		k.limit = validity.Expires
 	}
 }

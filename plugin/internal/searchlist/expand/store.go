@@ -57,7 +57,10 @@ func (k *key) storable(out *outcome) bool {
 
 // newEntry returns the entry of a reply, without the answer. answered reports whether that has records in the answer section.
 func (x *Expander) newEntry(out *outcome, answered bool) *answers.Entry {
-	e := &answers.Entry{Stored: answers.Now(), Validity: out.validity, Serial: out.reply.serial, Count: &hitCounter{metrics: x.Metrics, labels: out.labels()}}
+	e := &answers.Entry{
+		Stored: answers.Now(), Validity: out.validity, Limit: out.limit, Serial: out.reply.serial,
+		Count: &hitCounter{metrics: x.Metrics, labels: out.labels()},
+	}
 	if e.Expires != 0 {
 		e.Gone, e.Costly = e.Expires, true
 	}

@@ -42,6 +42,7 @@ type walk struct {
 	passed   any           // block.WireResult for the query, if a WireHandler has passed it to the plugin chain
 
 	validity answers.Validity // joined from the replies until now
+	lifetimes
 	// The first reply of a candidate that is absent, that exists without data, and that has failed.
 	absent, empty, failed *reply
 	outcome               *outcome // at the end
@@ -199,6 +200,12 @@ func (k *walk) add(r *reply) {
 	}
 }
 
+// lifetimes limit the time for which clients may use the result of a walk.
+type lifetimes struct {
+	limit   time.Duration // the end of those replies that no session vouches for, 0 without such replies
+	vouched time.Duration // the minimum lifetime of the other replies, 0 without such replies
+}
+
 // outcome is the result of a walk.
 type outcome struct {
 	result   result
@@ -208,11 +215,12 @@ type outcome struct {
 	reply    *reply
 	stored   bool             // the reply is stored as the answer to the question already; the fast path serves it
 	validity answers.Validity // joined from all replies of the walk
+	lifetimes
 }
 
 // found returns the outcome for the candidate i.
 func (k *walk) found(i int, r *reply) *outcome {
-	out := &outcome{result: success, position: i, bare: i == len(k.names)-1, owner: r.name, reply: r, validity: k.validity}
+	out := &outcome{result: success, position: i, bare: i == len(k.names)-1, owner: r.name, reply: r, validity: k.validity, lifetimes: k.lifetimes}
 	if !r.hasAnswer() {
 		out.result = noData
 	}
@@ -225,7 +233,7 @@ func (k *walk) found(i int, r *reply) *outcome {
 
 // notFound returns the outcome without a candidate with data. A failure has precedence, since the candidate may have data.
 func (k *walk) notFound() *outcome {
-	out := &outcome{result: failure, reply: k.failed, validity: k.validity}
+	out := &outcome{result: failure, reply: k.failed, validity: k.validity, lifetimes: k.lifetimes}
 	switch {
 	case k.failed != nil:
 		out.validity.End()

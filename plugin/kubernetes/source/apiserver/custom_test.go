@@ -442,11 +442,11 @@ func TestImportsComeDenied(t *testing.T) {
 		}
 	})
 	eventually(t, "synced without imports", func() bool { return synced(c.Source) })
-	before := c.ix.NamespacesGeneration().Load()
+	before := c.ix.AccessGeneration().Load()
 	c.api.Forbid(source.ServiceImports, true)
 	c.serve(source.ServiceImports, "v1beta1")
 	c.awaitStatus("denied", source.ServiceImports, func(s source.Status) bool { return s.Denied && !s.Synced })
-	if c.ix.NamespacesGeneration().Load() == before {
+	if c.ix.AccessGeneration().Load() == before {
 		t.Error("cached answers are not outdated")
 	}
 	c.api.Forbid(source.ServiceImports, false)

@@ -117,7 +117,7 @@ func (r *resource) watchObjects(ctx context.Context, o metav1.ListOptions) (watc
 		r.health.failed(err)
 		return nil, err
 	}
-	return r.health.opened(w), nil
+	return r.health.opened(w, o.SendInitialEvents != nil && *o.SendInitialEvents), nil
 }
 
 // Transformer strips the objects of a streamed list as they arrive.

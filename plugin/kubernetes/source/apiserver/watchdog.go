@@ -40,6 +40,10 @@ type health struct {
 	inStep  bool      // a list has been stored since the server has the resource
 	frozen  bool
 	relist  bool // watches are refused until a list has been stored
+
+	behind  time.Time // since when changes may be missing, zero while a watch reports them
+	probed  time.Time // when the server last answered a probe
+	unheard bool      // the server has not answered the last probe
 }
 
 func newHealth() *health { return &health{now: time.Now} }
@@ -48,14 +52,20 @@ func newHealth() *health { return &health{now: time.Now} }
 type tracked struct {
 	watch.Interface
 	health *health
+	opened time.Time
+	behind time.Time // that of health before
 }
 
-func (h *health) opened(w watch.Interface) watch.Interface {
+// opened records that a watch is open. list is true if it begins with a list: changes may be missing until that is complete.
+func (h *health) opened(w watch.Interface, list bool) watch.Interface {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.current = &tracked{w, h}
 	h.moved = h.now()
-	h.denied = false
+	h.current = &tracked{w, h, h.moved, h.behind}
+	h.denied, h.unheard = false, false
+	if !list {
+		h.behind = time.Time{}
+	}
 	return h.current
 }
 
@@ -67,6 +77,7 @@ func (t *tracked) Stop() {
 	if t.health.current == t {
 		t.health.current = nil
 		t.health.closed = t.health.now()
+		t.health.fallsBehind(t)
 	}
 }
 
@@ -83,7 +94,8 @@ func (h *health) heard() {
 	defer h.mu.Unlock()
 	h.last = h.now()
 	h.moved = h.last
-	h.frozen = false
+	h.frozen, h.unheard = false, false
+	h.catchesUp()
 }
 
 // synced records that a list has been stored.
@@ -103,7 +115,7 @@ func (h *health) missing() {
 	h.last = h.now()
 	h.absent = true
 	h.inStep, h.denied, h.frozen, h.relist = false, false, false, false
-	h.closed = time.Time{} // no watch is expected
+	h.closed, h.behind = time.Time{}, time.Time{} // no watch is expected
 }
 
 // appears records that the server has the resource, and reports whether it did not have it before.
@@ -113,6 +125,7 @@ func (h *health) appears() (news bool) {
 	news, h.absent = h.absent, false
 	if news {
 		h.closed = h.now()
+		h.behind = h.closed
 	}
 	return news
 }
@@ -142,6 +155,8 @@ func (h *health) status(resource string) source.Status {
 		Heard:    h.last,
 		Frozen:   h.frozen && h.awayFor() < lostAfter,
 		Denied:   h.denied,
+
+		Uncertain: h.isUncertain(),
 	}
 }
 
@@ -150,6 +165,7 @@ func (h *health) begins() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.closed = h.now()
+	h.behind = h.closed
 }
 
 // failed records the error of a request. If the account lacks the permission, the resource may exist, even if it did not
@@ -162,6 +178,7 @@ func (h *health) failed(err error) {
 	h.absent = h.absent && !h.denied
 	if h.current == nil && h.closed.IsZero() {
 		h.closed = h.now()
+		h.behind = h.closed
 	}
 }
 
@@ -260,6 +277,7 @@ func (r *resource) check(ctx context.Context, state *watching) {
 		state.answered, state.mute = 0, false
 	case state.answered == 0:
 		err := r.probe(ctx)
+		r.health.wasProbed(err)
 		if err == nil {
 			state.answered, state.mute = silent, false
 			return

@@ -512,15 +512,21 @@ func TestStatus(t *testing.T) {
 		t.Errorf("got %d resources: %v", len(all), all)
 	}
 	for _, st := range all {
-		if !st.Synced || st.Frozen || !st.Heard.Equal(at) {
+		if !st.Synced || st.Frozen || st.Uncertain || !st.Heard.Equal(at) {
 			t.Errorf("%+v", st)
 		}
 	}
 	at = at.Add(time.Minute)
 	write(t, s.root, "broken.yaml", "kind: [")
 	s.refresh(nil)
-	if st := s.Status()[0]; !st.Synced || st.Frozen || !st.Heard.Equal(at) {
+	if st := s.Status()[0]; !st.Synced || st.Frozen || !st.Uncertain || !st.Heard.Equal(at) {
 		t.Errorf("with a broken file: %+v", st)
+	}
+	write(t, s.root, "broken.yaml", "")
+	s.wait.empty = 0
+	s.refresh(nil)
+	if st := s.Status()[0]; st.Uncertain {
+		t.Errorf("with the repaired file: %+v", st)
 	}
 	if err := os.RemoveAll(s.root); err != nil {
 		t.Fatal(err)
@@ -528,7 +534,7 @@ func TestStatus(t *testing.T) {
 	later := at.Add(time.Minute)
 	s.now = func() time.Time { return later }
 	s.refresh(nil)
-	if st := s.Status()[0]; !st.Synced || st.Frozen || !st.Heard.Equal(at) {
+	if st := s.Status()[0]; !st.Synced || st.Frozen || !st.Uncertain || !st.Heard.Equal(at) {
 		t.Errorf("without the directory: %+v", st)
 	}
 	s.refresh(&watch{failed: true})

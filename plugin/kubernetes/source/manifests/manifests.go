@@ -77,6 +77,7 @@ type Source struct {
 	inStep bool      // the index has been filled; guarded by mu
 	heard  time.Time // guarded by mu
 	frozen bool      // guarded by mu
+	failed bool      // the last reading failed; guarded by mu
 }
 
 var _ source.Source = (*Source)(nil)
@@ -127,9 +128,16 @@ func (s *Source) Status() []source.Status {
 	defer s.mu.Unlock()
 	var all []source.Status
 	for _, r := range s.opts.Resources() {
-		all = append(all, source.Status{Resource: r, Synced: s.inStep, Heard: s.heard, Frozen: s.frozen})
+		all = append(all, source.Status{Resource: r, Synced: s.inStep, Heard: s.heard, Frozen: s.frozen, Uncertain: s.failed})
 	}
 	return all
+}
+
+// setFailed records whether the last valid state is served, not that of the files.
+func (s *Source) setFailed(failed bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.failed = failed
 }
 
 // setStatus records a reading of the directory: the time of one without an error of the file system, although a file may

@@ -190,6 +190,7 @@ func (s *Source) refresh(w *watch) (pause time.Duration) {
 	if changed {
 		s.serve()
 	}
+	s.setFailed(s.failure != "")
 	return pause
 }
 

@@ -1,0 +1,74 @@
+package cache
+
+import (
+	"sync/atomic"
+
+	"github.com/nearside-dns/nearside/plugin/internal/answers"
+	"github.com/nearside-dns/nearside/plugin/internal/batch"
+	"github.com/nearside-dns/nearside/plugin/internal/block"
+	"github.com/nearside-dns/nearside/plugin/internal/searchlist"
+)
+
+// maxRefetching limits the queries of the process for answers that sessions have invalidated. Beyond it, an answer is fetched
+// for its next client.
+const maxRefetching = 64
+
+// refetching is the number of these queries in progress.
+var refetching atomic.Int32
+
+// invalidated counts an entry that its session has invalidated, and fetches it again if it is popular: there is at most one
+// such query for each query of a client. It counts for the last server, like evicted.
+func (c *Cache) invalidated(e *answers.Entry) {
+	last := c.metrics.last.Load()
+	if last == nil || !e.Cached {
+		return
+	}
+	last.invalidated.Inc()
+	if e.Popular() && c.forward.Exchanger != nil {
+		c.refetch(last, e)
+	}
+}
+
+// refetch queries the upstream for the answer of an entry in wire form. Clients wait for the reply as for that to another
+// client. Queries of which only the plugin chain can make an answer are not refetched.
+func (c *Cache) refetch(n *serverCounters, e *answers.Entry) {
+	r := &refetch{WireQuery: block.WireQuery{TCP: true, Server: n.server, Key: e.Key()}}
+	var ok bool
+	if r.Packed, ok = r.FromKey(r.buf[:0], r.Key); !ok || !c.forwards(&r.WireQuery) {
+		return
+	}
+	if refetching.Add(1) > maxRefetching {
+		refetching.Add(-1)
+		n.skipped.Inc()
+		return
+	}
+	r.Answerer = r
+	w := &wireWaiter{q: &r.WireQuery, counters: &n.counters}
+	q := clientQuery{Query: r.Query, packed: r.Packed, key: r.Key, counters: &n.counters}
+	f := c.flights.begin(&q, c.now(), w)
+	if f == nil { // a client waits for the answer already
+		refetching.Add(-1)
+		return
+	}
+	n.refetches.Inc()
+	var b batch.Batch
+	c.leadWire(&b, &q, f, nil)
+	b.Flush()
+}
+
+// refetch is the query for an answer without a client.
+type refetch struct {
+	block.WireQuery
+	buf [answers.MaxQuery + answers.OptLen + searchOptionHead + searchlist.MaxOption]byte
+}
+
+// searchOptionHead is the length of the code and the length of an EDNS option, RFC 6891 section 6.1.2.
+const searchOptionHead = 4
+
+// Answer implements block.Answerer: the answer is stored.
+func (*refetch) Answer(*batch.Batch, *block.WireQuery, *answers.Entry, answers.Patch) {
+	refetching.Add(-1)
+}
+
+// Pass implements block.Answerer: the upstream has failed, or the plugin chain has to make the answer.
+func (*refetch) Pass(*batch.Batch, *block.WireQuery, any) { refetching.Add(-1) }

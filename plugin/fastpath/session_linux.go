@@ -1,0 +1,360 @@
+package fastpath
+
+import (
+	"encoding/binary"
+	"errors"
+	"time"
+
+	"github.com/miekg/dns"
+	"golang.org/x/sys/unix"
+
+	"github.com/nearside-dns/nearside/plugin/internal/answers"
+	"github.com/nearside-dns/nearside/plugin/internal/coherence"
+	"github.com/nearside-dns/nearside/plugin/internal/dso"
+)
+
+const (
+	// sessionSilence is the time without a message of the client after which its session is closed: RFC 8490 section 6.5.2
+	// allows two intervals.
+	sessionSilence    = 2 * keepaliveInterval
+	keepaliveInterval = 15 * time.Second
+
+	// sessionUserTimeout is the time in which the peer's kernel has to acknowledge what was sent on a session. A node that
+	// has lost its network does not close connections.
+	sessionUserTimeout = 10 * time.Second
+
+	// maxSessionUnsent is the number of bytes that the kernel has not accepted beyond which a session is closed: those of
+	// answers before a pause, and several invalidations of dso.MaxInvalidated handles.
+	maxSessionUnsent = 4 * maxUnsent
+
+	// minInactivity is the minimum time after which a server may close an established DSO session for inactivity, RFC 8490
+	// section 6.4.1.
+	minInactivity = 5 * time.Second
+)
+
+// isStateful reports whether a message is one of DNS Stateful Operations that the connection handles. Without an offer of
+// sessions, it goes to the plugin chain like any unknown opcode.
+func (c *connection) isStateful(message []byte) bool {
+	return dso.IsDSO(message) && (c.established || coherence.Process.Offers())
+}
+
+// operate handles a DSO message.
+func (c *connection) operate(message []byte, s *server, now time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.fd < 0 {
+		return
+	}
+	m, err := dso.Parse(message)
+	switch {
+	case !m.Request(): // the server has sent no request, and no unidirectional message of a client is known
+		c.violate()
+	case errors.Is(err, dso.ErrCounts):
+		c.refuse(m.ID, dso.FormatError)
+	case err != nil:
+		c.violate()
+	default:
+		c.request(&m, s, now)
+	}
+	c.flush()
+}
+
+// request answers a DSO request. Additional TLVs of unknown types are ignored. The mutex is locked.
+func (c *connection) request(m *dso.Message, s *server, now time.Duration) {
+	primary, _ := m.Primary() // Parse requires one
+	ok, first := true, true
+	for t := range m.TLVs() {
+		ok = ok && t.Type != dso.RetryDelay && (first || t.Type != dso.Keepalive) // RFC 8490 sections 7.1 and 7.2
+		first = false
+	}
+	switch {
+	case !ok || primary.Type == dso.Padding || primary.Type == dso.Keepalive && len(primary.Data) != 8:
+		c.violate()
+	case c.drainEnd > 0 || c.finished || !coherence.Process.Offers():
+		c.refuse(m.ID, dso.Refused)
+	case primary.Type == dso.Keepalive:
+		c.establish()
+		c.put(dso.AppendKeepalive(nil, m.ID, true, timeouts(s)))
+	case primary.Type == dso.Session && len(primary.Data) == 0:
+		c.refuse(m.ID, dso.FormatError)
+	case primary.Type == dso.Session && dso.ReadSessionRequest(primary.Data):
+		c.establish()
+		c.put(dso.AppendSessionResponse(nil, m.ID, coherence.Process.Opening()))
+		c.open(now)
+	default:
+		c.refuse(m.ID, dso.TypeNI)
+	}
+}
+
+// timeouts returns the timeouts of a DSO session on a server.
+func timeouts(s *server) dso.Timeouts {
+	return dso.Timeouts{
+		Inactivity: uint32(s.IdleTimeout / time.Millisecond), // #nosec G115 -- a configured timeout
+		Keepalive:  uint32(keepaliveInterval / time.Millisecond),
+	}
+}
+
+// put appends a DSO message to the output. The mutex is locked, and the socket is open.
+func (c *connection) put(message []byte) {
+	c.begin()
+	c.out = appendMessage(c.out, message)
+}
+
+// refuse answers a DSO request with an error. The mutex is locked.
+func (c *connection) refuse(id uint16, rcode int) { c.put(dso.AppendErrorResponse(nil, id, rcode)) }
+
+// violate aborts the connection of a client that has violated RFC 8490, with a reset. The mutex is locked.
+func (c *connection) violate() {
+	c.aborted = true
+	if c.fd >= 0 {
+		_ = unix.SetsockoptLinger(c.fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1})
+		c.end(closedMalformed)
+	}
+}
+
+// abortViolated is violate without the mutex.
+func (c *connection) abortViolated() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.violate()
+}
+
+// retire ends the connection after the replies in progress, as close does, and its DSO session.
+func (c *connection) retire() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.fd >= 0 {
+		c.endSession()
+	}
+	c.finished = true
+	c.flush()
+	c.proceed()
+}
+
+// establish establishes a DSO session with the first successful response, RFC 8490 section 5.1. The mutex is locked.
+func (c *connection) establish() { c.established = true }
+
+// open opens the session that notifies the client, once. The mutex is locked.
+func (c *connection) open(now time.Duration) {
+	c.heard = now
+	if c.session.Load() != nil {
+		return
+	}
+	_ = unix.SetsockoptInt(c.fd, unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(sessionUserTimeout/time.Millisecond))
+	c.session.Store(coherence.Process.Open(c))
+	c.poller.relink(c)
+}
+
+// Push implements coherence.Conn. The connection's client has to read; the process does not wait for it.
+func (c *connection) Push(message []byte) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.fd < 0 || c.session.Load() == nil {
+		return
+	}
+	var small [64]byte // of a heartbeat
+	frame, sent := appendMessage(small[:0], message), 0
+	if len(c.out) == 0 {
+		sent = c.writeSome(frame)
+	}
+	if sent < len(frame) {
+		c.begin()
+		c.out = append(c.out, frame[sent:]...)
+		c.flush()
+	}
+	if len(c.out) > maxSessionUnsent {
+		c.end(closedUnread)
+	}
+}
+
+// endSession ends the DSO session: the client gets no more notifications, and is to connect again without a delay (RFC 8490
+// section 6.6.1). The mutex is locked, and the socket is open.
+func (c *connection) endSession() {
+	if c.established && c.drainEnd == 0 && !c.finished {
+		c.put(dso.AppendRetryDelay(nil, dso.NoError, 0))
+	}
+	c.closeSession()
+}
+
+// countSession counts a session whose connection is closed for a reason, and a violation also without a session.
+func (c *connection) countSession(r closeReason) {
+	switch {
+	case r == closedMalformed:
+		coherence.Process.CountClosed(coherence.Malformed)
+	case c.session.Load() == nil:
+	case r == closedUnread:
+		coherence.Process.CountClosed(coherence.Unread)
+	case r == closedSilent:
+		coherence.Process.CountClosed(coherence.Silent)
+	}
+}
+
+// closeSession ends the subscriptions. The mutex is locked.
+func (c *connection) closeSession() {
+	if session := c.session.Swap(nil); session != nil {
+		session.Close()
+	}
+}
+
+// expireSession closes the connection of a session whose client is silent, and ends a session that is not offered any more.
+// The mutex is locked.
+func (c *connection) expireSession(now time.Duration) {
+	switch {
+	case !coherence.Process.Offers():
+		c.drainFrom(now)
+	case now-c.heard > sessionSilence && !c.paused && !c.hasInput():
+		c.end(closedSilent)
+	}
+}
+
+// handles appends the handles of the data that a stored answer depends on, and subscribes the session to them. It appends
+// none if the client has no session, if the answer depends on anything else, or beyond a limit. The mutex is locked, and
+// remains so until the answer is in the output: no invalidation overtakes the answer.
+func (c *connection) handles(s *server, l *lookup, handles []uint64) []uint64 {
+	session, e := c.session.Load(), l.entry
+	if session == nil || c.fd < 0 || c.listener.server.Load() != s || !isByGeneration(e) || l.viewed && l.query.Caller == 0 {
+		return handles
+	}
+	n := len(handles)
+	for i := range e.Bounds {
+		if e.Bounds[i].Generation == nil {
+			break
+		}
+		g, ok := e.Bounds[i].Generation.(coherence.Generation)
+		if !ok {
+			return handles[:n]
+		}
+		h := session.Subscribe(g)
+		if h == 0 {
+			return handles[:n]
+		}
+		handles = append(handles, h)
+	}
+	return handles
+}
+
+// isByGeneration reports whether Generations alone end an answer: the expiry of an entry of plugin cache whose reply depends
+// on Generations is that of its TTL, and any other expiry is that of data of another server.
+func isByGeneration(e *answers.Entry) bool {
+	return e.ByGeneration() && (e.Expires == 0 || e.Cached && !e.Costly)
+}
+
+// appendNotified appends the stored answer of a lookup to the output, with handles, and behind it their invalidation if the
+// answer has ended meanwhile. It returns the form of the answer, nil if the answer has no handles. The mutex is locked.
+func (c *connection) appendNotified(s *server, l *lookup, query []byte, p *answers.Patch, random *random) *answers.Answer {
+	var buf [dso.MaxHandles]uint64
+	handles := c.handles(s, l, buf[:0])
+	if len(handles) == 0 {
+		return nil
+	}
+	var options [128]byte
+	patch := *p // the reply without handles has the other one
+	p = &patch
+	p.Options = appendHandles(append(options[:0], p.Options...), handles)
+	form := formOf(l.route, l.entry, &l.query, p, dns.MaxMsgSize, dns.MaxMsgSize, random)
+	if form == nil {
+		return nil
+	}
+	c.begin()
+	c.out = appendFrame(c.out, form, query, &l.query, p)
+	if !l.entry.Current() {
+		var message [128]byte
+		c.out = appendMessage(c.out, dso.AppendInvalidate(message[:0], handles))
+	}
+	return form
+}
+
+// appendHandles appends the option with handles to the options of an OPT record.
+func appendHandles(options []byte, handles []uint64) []byte {
+	options = binary.BigEndian.AppendUint16(options, dso.OptionCode)
+	options = binary.BigEndian.AppendUint16(options, uint16(8*len(handles))) // #nosec G115 -- at most dso.MaxHandles
+	return dso.AppendHandles(options, handles)
+}
+
+// notified is the destination of the replies to queries with a request for notification on a connection with a session.
+type notified struct{ *connection }
+
+// notifiedReply is the destination of the plugin chain's reply to such a query.
+type notifiedReply struct {
+	*connection
+	server *server
+	query  []byte
+}
+
+// newNotifiedReply returns the destination of the reply to a request, which may be reused.
+func newNotifiedReply(c *connection, r *request) *notifiedReply {
+	return &notifiedReply{connection: c, server: r.server, query: append([]byte(nil), r.query...)}
+}
+
+// send implements destination. If the chain has stored the reply, the stored form is sent, with handles.
+func (n *notifiedReply) send(reply []byte) error {
+	if n.sendStored(reply) {
+		return nil
+	}
+	return n.connection.send(reply)
+}
+
+// sendStored sends the stored answer with handles, and reports whether there is one like the reply. The chain has counted
+// the reply.
+func (n *notifiedReply) sendStored(reply []byte) bool {
+	c, now := n.connection, answers.Now()
+	var l lookup
+	if len(reply) < answers.HeaderLen || reply[2]&0x02 != 0 || !l.find(n.server, n.query, c.client, now) ||
+		l.entry.Plain.Rcode() != int(reply[3]&0xF) {
+		return false
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.out) > maxUnsent { // the reply waits
+		return false
+	}
+	p := l.entry.Patch(now)
+	if c.appendNotified(n.server, &l, n.query, &p, &c.random) == nil {
+		return false
+	}
+	c.flush()
+	return true
+}
+
+// hasKeepAlive reports whether a message has an edns-tcp-keepalive option of any length, in any OPT record.
+func hasKeepAlive(b []byte) bool {
+	if len(b) < answers.HeaderLen {
+		return false
+	}
+	at, ok := answers.HeaderLen, true
+	for range binary.BigEndian.Uint16(b[4:]) {
+		if at, ok = answers.SkipName(b, at); !ok || at+4 > len(b) {
+			return false
+		}
+		at += 4
+	}
+	for at < len(b) {
+		if at, ok = answers.SkipName(b, at); !ok || at+10 > len(b) {
+			return false
+		}
+		end := at + 10 + int(binary.BigEndian.Uint16(b[at+8:]))
+		if end > len(b) {
+			return false
+		}
+		if binary.BigEndian.Uint16(b[at:]) == dns.TypeOPT && hasOption(b[at+10:end], dns.EDNS0TCPKEEPALIVE) {
+			return true
+		}
+		at = end
+	}
+	return false
+}
+
+// hasOption reports whether the options of an OPT record have one with a code.
+func hasOption(options []byte, code uint16) bool {
+	for len(options) > 0 {
+		found, _, rest, ok := answers.CutOption(options)
+		if !ok {
+			return false
+		}
+		if found == code {
+			return true
+		}
+		options = rest
+	}
+	return false
+}

@@ -1,0 +1,561 @@
+package fastpath
+
+import (
+	"encoding/binary"
+	"errors"
+	"io"
+	"net"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/miekg/dns"
+
+	"github.com/nearside-dns/nearside/plugin/internal/answers"
+	"github.com/nearside-dns/nearside/plugin/internal/caller"
+	"github.com/nearside-dns/nearside/plugin/internal/coherence"
+	"github.com/nearside-dns/nearside/plugin/internal/dso"
+)
+
+// generation is a coherence.Generation.
+type generation struct {
+	number  atomic.Uint64
+	mu      sync.Mutex
+	watcher interface{ Advanced() }
+}
+
+func (g *generation) Load() uint64 { return g.number.Load() }
+
+func (g *generation) Watch(w interface{ Advanced() }) interface{ Advanced() } {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.watcher == nil {
+		g.watcher = w
+	}
+	return g.watcher
+}
+
+func (g *generation) advance() {
+	g.number.Add(1)
+	g.mu.Lock()
+	w := g.watcher
+	g.mu.Unlock()
+	if w != nil {
+		w.Advanced()
+	}
+}
+
+// bound returns the Bounds of an answer that depends on the present numbers of some Generations.
+func bound(all ...answers.Generation) (v answers.Validity) {
+	for _, g := range all {
+		v.DependOn(g)
+	}
+	return v
+}
+
+// offer makes the process accept sessions during a test.
+func offer(t *testing.T) (withdraw func()) {
+	t.Helper()
+	withdraw = coherence.Process.Offer(func() bool { return true })
+	t.Cleanup(withdraw)
+	return withdraw
+}
+
+// storeAnswer stores the answer with some addresses for a name.
+func storeAnswer(t testing.TB, keyspace *answers.Keyspace, name string, count int, e *answers.Entry) {
+	t.Helper()
+	reply := addressReply(name, count)
+	if e.Views == nil {
+		if err := e.Fill(reply); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var q answers.Query
+	packed, ok := q.FromMsg(make([]byte, 0, answers.MaxQuery), reply)
+	if !ok {
+		t.Fatal("no key")
+	}
+	e.Stored = answers.Now()
+	answers.Shared.Put(keyspace, keyspace.Key(nil, packed, &q), e)
+}
+
+// sessionClient is the client of a connection with a session.
+type sessionClient struct {
+	net.Conn
+	t testing.TB
+}
+
+func dialSession(t *testing.T, address string) *sessionClient {
+	t.Helper()
+	c := &sessionClient{dialTCP(t, address), t}
+	c.send(dso.AppendSessionRequest(nil, 1))
+	if m := c.next(); m.ID != 1 || !m.Response || m.Rcode != dso.NoError {
+		t.Fatalf("response %+v", m)
+	}
+	return c
+}
+
+// send sends a message.
+func (c *sessionClient) send(message []byte) {
+	c.t.Helper()
+	if _, err := c.Write(appendMessage(nil, message)); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+// read returns the next message that is no heartbeat.
+func (c *sessionClient) read() ([]byte, error) {
+	for {
+		var length [2]byte
+		if _, err := io.ReadFull(c.Conn, length[:]); err != nil {
+			return nil, err
+		}
+		b := make([]byte, binary.BigEndian.Uint16(length[:]))
+		if _, err := io.ReadFull(c.Conn, b); err != nil {
+			return nil, err
+		}
+		if m, err := dso.Parse(b); dso.IsDSO(b) && err == nil {
+			if primary, _ := m.Primary(); primary.Type == dso.Heartbeat {
+				continue
+			}
+		}
+		return b, nil
+	}
+}
+
+// next returns the next DSO message that is no heartbeat.
+func (c *sessionClient) next() dso.Message {
+	c.t.Helper()
+	b, err := c.read()
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	if !dso.IsDSO(b) {
+		c.t.Fatalf("no DSO message: % x", b)
+	}
+	m, err := dso.Parse(b)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return m
+}
+
+// invalidated returns the handles of the next message, which is an invalidation.
+func (c *sessionClient) invalidated() []uint64 {
+	c.t.Helper()
+	m := c.next()
+	primary, _ := m.Primary()
+	handles, ok := dso.ReadHandles(nil, primary.Data)
+	if primary.Type != dso.Invalidate || !m.Unidirectional() || !ok {
+		c.t.Fatalf("%+v, want an invalidation", m)
+	}
+	return handles
+}
+
+// notify makes a query request notification.
+func notify(m *dns.Msg) {
+	m.SetEdns0(1232, false)
+	m.IsEdns0().Option = append(m.IsEdns0().Option, &dns.EDNS0_LOCAL{Code: dso.OptionCode})
+}
+
+// ask sends a query and returns the answer, which is the next message, with its handles.
+func (c *sessionClient) ask(name string, change ...func(*dns.Msg)) (*dns.Msg, []uint64) {
+	c.t.Helper()
+	q := new(dns.Msg).SetQuestion(name, dns.TypeA)
+	for _, f := range change {
+		f(q)
+	}
+	b, err := q.Pack()
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	c.send(b)
+	if b, err = c.read(); err != nil {
+		c.t.Fatal(err)
+	}
+	return c.answer(b)
+}
+
+// answer parses an answer.
+func (c *sessionClient) answer(b []byte) (m *dns.Msg, handles []uint64) {
+	c.t.Helper()
+	m = new(dns.Msg)
+	if err := m.Unpack(b); err != nil || dso.IsDSO(b) {
+		c.t.Fatalf("no answer: %v: % x", err, b)
+	}
+	if opt := m.IsEdns0(); opt != nil {
+		for _, o := range opt.Option {
+			if local, ok := o.(*dns.EDNS0_LOCAL); ok && local.Code == dso.OptionCode {
+				if handles, ok = dso.ReadHandles(handles, local.Data); !ok {
+					c.t.Fatalf("option % x", local.Data)
+				}
+			}
+		}
+	}
+	return m, handles
+}
+
+// wantEnd checks that the connection ends.
+func (c *sessionClient) wantEnd() {
+	c.t.Helper()
+	var timeout net.Error
+	if b, err := c.read(); err == nil || errors.As(err, &timeout) && timeout.Timeout() {
+		c.t.Fatalf("% x, %v, want the end", b, err)
+	}
+}
+
+// connectionOf returns the server's end of a client's connection.
+func connectionOf(t *testing.T, l *listener, client net.Conn) *connection {
+	t.Helper()
+	for _, c := range streams.connectionsOf(l) {
+		if c.remote.String() == client.LocalAddr().String() {
+			return c
+		}
+	}
+	t.Fatal("no connection")
+	return nil
+}
+
+// newKeyspace returns a keyspace whose answers are stored until their Generations advance.
+func newKeyspace(t *testing.T) *answers.Keyspace {
+	t.Helper()
+	keyspace := answers.Shared.NewKeyspace()
+	t.Cleanup(keyspace.Drop)
+	keyspace.ByGeneration.Store(true)
+	return keyspace
+}
+
+// TestSessionOpening opens a session and repeats the request: the clock advances, and there is one session. Heartbeats arrive.
+func TestSessionOpening(t *testing.T) {
+	offer(t)
+	l, address := newStreamListener(t, echo)
+	c := &sessionClient{dialTCP(t, address), t}
+	var first dso.Opening
+	var session *coherence.Subscriber
+	for i := range uint16(3) {
+		c.send(dso.AppendSessionRequest(nil, i+1))
+		m := c.next()
+		primary, _ := m.Primary()
+		o, ok := dso.ReadOpening(primary.Data)
+		if m.ID != i+1 || !m.Response || m.Rcode != dso.NoError || primary.Type != dso.Session || !ok {
+			t.Fatalf("response %+v", m)
+		}
+		present := connectionOf(t, l, c).session.Load()
+		if i == 0 {
+			first, session = o, present
+		} else if o.Instance != first.Instance || o.Clock < first.Clock || present != session {
+			t.Errorf("opening %v after %v, session %p after %p", o, first, present, session)
+		}
+	}
+	clock, beats := uint64(0), 0
+	for beats < 3 {
+		var frame [2 + 24]byte
+		if _, err := io.ReadFull(c.Conn, frame[:]); err != nil {
+			t.Fatal(err)
+		}
+		m, err := dso.Parse(frame[2:])
+		if err != nil {
+			t.Fatal(err)
+		}
+		primary, _ := m.Primary()
+		next, ok := dso.ReadHeartbeat(primary.Data)
+		if primary.Type != dso.Heartbeat || !ok || next <= clock {
+			t.Fatalf("%+v, want a heartbeat after %d", m, clock)
+		}
+		clock = next
+		beats++
+	}
+}
+
+// TestSessionMessages has the response to each DSO message, without and with a session; noResponse stands for an abort.
+func TestSessionMessages(t *testing.T) {
+	const noResponse = -1
+	offer(t)
+	_, address := newStreamListener(t, echo)
+	request := func(tlvs ...dso.TLV) []byte {
+		b := dso.AppendHeader(nil, 7, false, dso.NoError)
+		for _, x := range tlvs {
+			b = dso.AppendTLV(b, x.Type, x.Data...)
+		}
+		return b
+	}
+	eight := make([]byte, 8)
+	session := dso.TLV{Type: dso.Session, Data: []byte{dso.Version}}
+	keepalive := dso.TLV{Type: dso.Keepalive, Data: eight}
+	counted := request(session)
+	counted[5] = 1
+	silent := append([]byte{0, 0}, counted[2:]...)
+	short := request(session)
+	for name, c := range map[string]struct {
+		message []byte
+		rcode   int
+	}{
+		"session":                       {request(session), dso.NoError},
+		"session with later fields":     {request(dso.TLV{Type: dso.Session, Data: []byte{dso.Version, 1, 2}}), dso.NoError},
+		"session and unknown TLV":       {request(session, dso.TLV{Type: 0xF900, Data: []byte{1}}), dso.NoError},
+		"session and padding":           {request(session, dso.TLV{Type: dso.Padding, Data: eight}), dso.NoError},
+		"keepalive":                     {request(keepalive), dso.NoError},
+		"session of another version":    {request(dso.TLV{Type: dso.Session, Data: []byte{dso.Version + 1}}), dso.TypeNI},
+		"session without a version":     {request(dso.TLV{Type: dso.Session}), dso.FormatError},
+		"unknown TLV":                   {request(dso.TLV{Type: 0x40}), dso.TypeNI},
+		"unknown private TLV":           {request(dso.TLV{Type: 0xF8AF}), dso.TypeNI},
+		"heartbeat":                     {request(dso.TLV{Type: dso.Heartbeat, Data: eight}), dso.TypeNI},
+		"invalidate":                    {request(dso.TLV{Type: dso.Invalidate, Data: eight}), dso.TypeNI},
+		"records":                       {counted, dso.FormatError},
+		"unidirectional with records":   {silent, noResponse},
+		"no TLV":                        {request(), noResponse},
+		"half a header":                 {request()[:6], noResponse},
+		"TLV beyond the end":            {short[:len(short)-1], noResponse},
+		"short keepalive":               {request(dso.TLV{Type: dso.Keepalive, Data: eight[:4]}), noResponse},
+		"two keepalives":                {request(keepalive, keepalive), noResponse},
+		"unidirectional keepalive":      {append([]byte{0, 0}, request(keepalive)[2:]...), noResponse},
+		"unidirectional session":        {append([]byte{0, 0}, request(session)[2:]...), noResponse},
+		"unidirectional unknown TLV":    {dso.AppendTLV(dso.AppendHeader(nil, 0, false, 0), 0x40), noResponse},
+		"padding first":                 {request(dso.TLV{Type: dso.Padding, Data: eight}), noResponse},
+		"retry delay":                   {request(dso.TLV{Type: dso.RetryDelay, Data: eight[:4]}), noResponse},
+		"retry delay after a session":   {request(session, dso.TLV{Type: dso.RetryDelay, Data: eight[:4]}), noResponse},
+		"response":                      {dso.AppendHeader(nil, 7, true, dso.NoError), noResponse},
+		"response without an ID":        {dso.AppendHeader(nil, 0, true, dso.NoError), noResponse},
+		"unidirectional retry delay":    {dso.AppendRetryDelay(nil, dso.NoError, 0), noResponse},
+		"unidirectional invalidate":     {dso.AppendInvalidate(nil, nil), noResponse},
+		"response with a session":       {dso.AppendSessionResponse(nil, 7, dso.Opening{}), noResponse},
+		"session, length of the header": {request(session)[:12], noResponse},
+	} {
+		for _, established := range []bool{false, true} {
+			kind := map[bool]string{false: ", first", true: ", in a session"}[established]
+			t.Run(name+kind, func(t *testing.T) {
+				conn := &sessionClient{dialTCP(t, address), t}
+				if established {
+					conn = dialSession(t, address)
+				}
+				next := framed(t, 8, "next.example.")
+				if _, err := conn.Write(append(appendMessage(nil, c.message), next...)); err != nil {
+					t.Fatal(err)
+				}
+				if c.rcode == noResponse {
+					conn.wantEnd()
+					return
+				}
+				if m := conn.next(); m.ID != 7 || !m.Response || m.Rcode != c.rcode {
+					t.Fatalf("response %+v, want code %d", m, c.rcode)
+				}
+				if b, err := conn.read(); err != nil || b[1] != 8 {
+					t.Errorf("the query behind is answered % x, %v", b, err)
+				}
+			})
+		}
+	}
+}
+
+// TestKeepaliveResponse checks the timeouts of a DSO session.
+func TestKeepaliveResponse(t *testing.T) {
+	offer(t)
+	_, address := newStreamListener(t, echo)
+	c := &sessionClient{dialTCP(t, address), t}
+	c.send(dso.AppendKeepalive(nil, 9, false, dso.Timeouts{Inactivity: 1, Keepalive: 1}))
+	m := c.next()
+	primary, _ := m.Primary()
+	got, ok := dso.ReadKeepalive(primary.Data)
+	if want := (dso.Timeouts{Inactivity: 10000, Keepalive: 15000}); primary.Type != dso.Keepalive || !ok || got != want {
+		t.Errorf("%+v, want %+v", m, want)
+	}
+}
+
+// TestKeepAliveInSession sends edns-tcp-keepalive before a session, where it is answered, and in it, where it is an error.
+func TestKeepAliveInSession(t *testing.T) {
+	offer(t)
+	_, address := newStreamListener(t, func(w dns.ResponseWriter, m *dns.Msg) {
+		reply := new(dns.Msg).SetReply(m)
+		if m.IsEdns0() != nil {
+			reply.SetEdns0(1232, false)
+		}
+		_ = w.WriteMsg(reply)
+	})
+	option := func(timeout uint16) func(*dns.Msg) {
+		return func(m *dns.Msg) {
+			m.SetEdns0(1232, false)
+			m.IsEdns0().Option = []dns.EDNS0{&dns.EDNS0_TCP_KEEPALIVE{Code: dns.EDNS0TCPKEEPALIVE, Timeout: timeout}}
+		}
+	}
+	for name, change := range map[string]func(*dns.Msg){
+		"empty": option(0), "with a timeout": option(5),
+		"before another record": func(m *dns.Msg) {
+			option(0)(m)
+			m.Extra = append(m.Extra, addressReply("more.example.", 1).Answer...)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := &sessionClient{dialTCP(t, address), t}
+			if m, _ := c.ask("before.example.", option(0)); len(m.IsEdns0().Option) != 1 {
+				t.Errorf("options %v, want edns-tcp-keepalive", m.IsEdns0().Option)
+			}
+			c.send(dso.AppendSessionRequest(nil, 1))
+			c.next()
+			if m, _ := c.ask("plain.example.", func(m *dns.Msg) { m.SetEdns0(1232, false) }); len(m.IsEdns0().Option) != 0 {
+				t.Errorf("options %v, want none", m.IsEdns0().Option)
+			}
+			if _, err := c.Write(framed(t, 3, "in.example.", change)); err != nil {
+				t.Fatal(err)
+			}
+			c.wantEnd()
+		})
+	}
+}
+
+// TestKeepAliveBeforeSession opens a session after a query with edns-tcp-keepalive: the reply does not have the option.
+func TestKeepAliveBeforeSession(t *testing.T) {
+	offer(t)
+	release := make(chan struct{})
+	_, address := newStreamListener(t, func(w dns.ResponseWriter, m *dns.Msg) {
+		<-release
+		_ = w.WriteMsg(new(dns.Msg).SetReply(m).SetEdns0(1232, false))
+	})
+	c := &sessionClient{dialTCP(t, address), t}
+	query := framed(t, 3, "before.example.", func(m *dns.Msg) {
+		m.SetEdns0(1232, false)
+		m.IsEdns0().Option = []dns.EDNS0{&dns.EDNS0_TCP_KEEPALIVE{Code: dns.EDNS0TCPKEEPALIVE}}
+	})
+	if _, err := c.Write(append(query, appendMessage(nil, dso.AppendSessionRequest(nil, 1))...)); err != nil {
+		t.Fatal(err)
+	}
+	c.next()
+	close(release)
+	b, err := c.read()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if m, _ := c.answer(b); len(m.IsEdns0().Option) != 0 {
+		t.Errorf("options %v, want none", m.IsEdns0().Option)
+	}
+}
+
+// TestNotOffered sends DSO messages without an offer: the reply is that of CoreDNS, over the connection of a client that then
+// continues.
+func TestNotOffered(t *testing.T) {
+	_, address := newStreamListener(t, echo)
+	own, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	plain := &dns.Server{Listener: own, Handler: dns.HandlerFunc(echo)}
+	go func() { _ = plain.ActivateAndServe() }()
+	t.Cleanup(func() { _ = plain.Shutdown() })
+	for name, message := range map[string][]byte{
+		"session":   dso.AppendSessionRequest(nil, 1),
+		"keepalive": dso.AppendKeepalive(nil, 2, false, dso.Timeouts{}),
+	} {
+		t.Run(name, func(t *testing.T) {
+			var replies [2][]byte
+			for i, a := range []string{address, own.Addr().String()} {
+				c := &sessionClient{dialTCP(t, a), t}
+				c.send(message)
+				var err error
+				if replies[i], err = c.read(); err != nil {
+					t.Fatal(err)
+				}
+				c.ask("after.example.")
+			}
+			if string(replies[0]) != string(replies[1]) || replies[0][3]&0xF != dso.NotImplemented {
+				t.Errorf("% x, want % x", replies[0], replies[1])
+			}
+		})
+	}
+}
+
+// views has one view for all callers.
+type views struct{}
+
+func (views) View(_ netip.Addr, _ []byte) answers.View { return answers.View{Number: 1} }
+
+// TestHandles queries stored answers.
+func TestHandles(t *testing.T) {
+	offer(t)
+	keyspace := newKeyspace(t)
+	l, address := newStreamListener(t, echo, withRoute(t, keyspace, nil))
+	service, namespace := new(generation), new(generation)
+	storeAnswer(t, keyspace, "a.example.", 1, &answers.Entry{Validity: bound(service, namespace)})
+	storeAnswer(t, keyspace, "b.example.", 2, &answers.Entry{Validity: bound(service)})
+	cached := bound(namespace)
+	cached.Expires = answers.Now() + time.Hour
+	storeAnswer(t, keyspace, "cached.example.", 3, &answers.Entry{Validity: cached, Cached: true})
+	storeAnswer(t, keyspace, "upstream.example.", 4, &answers.Entry{Validity: cached})
+	storeAnswer(t, keyspace, "unwatched.example.", 5, &answers.Entry{Validity: bound(service, unwatched{})})
+	storeAnswer(t, keyspace, "option.example.", 6, &answers.Entry{Validity: bound(service), Options: []byte{0, 15, 0, 2, 0, 3}})
+	storeAnswer(t, keyspace, "viewed.example.", 7, &answers.Entry{Validity: bound(service), Views: views{}})
+	storeView(t, keyspace, "viewed.example.", 7, &answers.Entry{Validity: bound(service)})
+	answeredBefore := valueOf(t, l.server.Load().metrics.answered)
+	c := dialSession(t, address)
+	fromCaller := func(m *dns.Msg) {
+		notify(m)
+		data, _ := caller.Append(nil, "node", "")
+		m.IsEdns0().Option = append(m.IsEdns0().Option, &dns.EDNS0_LOCAL{Code: caller.Code, Data: data})
+	}
+	known := map[string]uint64{}
+	queries := 0
+	for _, q := range []struct {
+		name    string
+		change  func(*dns.Msg)
+		handles []string
+	}{
+		{"a.example.", notify, []string{"service", "namespace"}},
+		{"b.example.", notify, []string{"service"}},
+		{"a.example.", notify, []string{"service", "namespace"}},
+		{"a.example.", func(*dns.Msg) {}, nil},
+		{"a.example.", func(m *dns.Msg) { m.SetEdns0(1232, false) }, nil},
+		{"cached.example.", notify, []string{"namespace"}},
+		{"upstream.example.", notify, nil},
+		{"unwatched.example.", notify, nil},
+		{"option.example.", notify, []string{"service"}},
+		{"viewed.example.", notify, nil},
+		{"viewed.example.", fromCaller, []string{"service"}},
+	} {
+		m, handles := c.ask(q.name, q.change)
+		queries++
+		if len(m.Answer) == 0 {
+			t.Errorf("%s is not answered from the store", q.name)
+		}
+		if len(handles) != len(q.handles) {
+			t.Fatalf("%s has %d handles, want those of %v", q.name, len(handles), q.handles)
+		}
+		for i, data := range q.handles {
+			if known[data] == 0 {
+				known[data] = handles[i]
+			} else if handles[i] != known[data] {
+				t.Errorf("%s has handle %d for %s, want %d", q.name, handles[i], data, known[data])
+			}
+		}
+		if want := map[string]int{"option.example.": 1}[q.name]; m.IsEdns0() != nil && len(m.IsEdns0().Option)-min(1, len(handles)) != want {
+			t.Errorf("%s has options %v", q.name, m.IsEdns0().Option)
+		}
+	}
+	await(t, "all are counted as answered", func() bool {
+		return valueOf(t, l.server.Load().metrics.answered)-answeredBefore == float64(queries)
+	})
+	namespace.advance()
+	if got := c.invalidated(); len(got) != 1 || got[0] != known["namespace"] {
+		t.Errorf("handles %v are invalidated, want %d", got, known["namespace"])
+	}
+	other := &sessionClient{dialTCP(t, address), t}
+	if m, handles := other.ask("b.example.", notify); len(m.Answer) != 2 || len(handles) != 0 {
+		t.Errorf("%d addresses and %d handles without a session", len(m.Answer), len(handles))
+	}
+}
+
+// unwatched is a Generation that nobody can watch.
+type unwatched struct{}
+
+func (unwatched) Load() uint64 { return 0 }
+
+// storeView stores the answer of the view of type views.
+func storeView(t *testing.T, keyspace *answers.Keyspace, name string, count int, e *answers.Entry) {
+	t.Helper()
+	reply := addressReply(name, count)
+	if err := e.Fill(reply); err != nil {
+		t.Fatal(err)
+	}
+	var q answers.Query
+	packed, _ := q.FromMsg(make([]byte, 0, answers.MaxQuery), reply)
+	answers.Shared.Put(keyspace, binary.BigEndian.AppendUint32(keyspace.Key(nil, packed, &q), 1), e)
+}

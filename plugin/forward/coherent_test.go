@@ -1,0 +1,454 @@
+package forward
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"io"
+	"net"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/coredns/coredns/plugin"
+	"github.com/miekg/dns"
+
+	"github.com/nearside-dns/nearside/plugin/internal/answers"
+	"github.com/nearside-dns/nearside/plugin/internal/batch"
+	"github.com/nearside-dns/nearside/plugin/internal/caller"
+	"github.com/nearside-dns/nearside/plugin/internal/coherence"
+	"github.com/nearside-dns/nearside/plugin/internal/dso"
+)
+
+// sessionServer is a server with sessions, whose answers have a handle if the query requests notification.
+type sessionServer struct {
+	t     testing.TB
+	addr  string
+	began time.Time
+	seen  sight
+	// hold returns the time after which a query is answered.
+	hold atomic.Pointer[func(name string) time.Duration]
+
+	mu    sync.Mutex
+	conns []*sessionConn
+}
+
+type sessionConn struct {
+	s  *sessionServer
+	c  net.Conn
+	mu sync.Mutex
+	on bool
+}
+
+const handle = 77
+
+func startSessions(t testing.TB) *sessionServer {
+	t.Helper()
+	l, err := net.Listen("tcp", net.JoinHostPort(nextHost(), "0"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &sessionServer{t: t, addr: l.Addr().String(), began: time.Now().Add(-time.Minute)}
+	var all sync.WaitGroup
+	stop := make(chan struct{})
+	all.Go(func() {
+		for c, err := l.Accept(); err == nil; c, err = l.Accept() {
+			one := &sessionConn{s: s, c: c}
+			s.mu.Lock()
+			s.conns = append(s.conns, one)
+			s.mu.Unlock()
+			all.Go(one.serve)
+		}
+	})
+	all.Go(func() {
+		for {
+			select {
+			case <-stop:
+				return
+			case <-time.After(50 * time.Millisecond):
+				s.push(dso.AppendHeartbeat(nil, s.clock()))
+			}
+		}
+	})
+	t.Cleanup(func() {
+		close(stop)
+		_ = l.Close()
+		s.closeAll()
+		all.Wait()
+	})
+	return s
+}
+
+func (s *sessionServer) clock() uint64 { return uint64(time.Since(s.began) / time.Microsecond) }
+
+// all returns the connections.
+func (s *sessionServer) all() []*sessionConn {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.conns)
+}
+
+// push sends a message in all sessions.
+func (s *sessionServer) push(message []byte) {
+	for _, c := range s.all() {
+		if c.mu.Lock(); c.on {
+			c.write(message)
+		}
+		c.mu.Unlock()
+	}
+}
+
+func (s *sessionServer) closeAll() {
+	for _, c := range s.all() {
+		_ = c.c.Close()
+	}
+}
+
+// write writes a message. The connection is locked.
+func (c *sessionConn) write(message []byte) {
+	b := binary.BigEndian.AppendUint16(nil, uint16(len(message)))
+	_, _ = c.c.Write(append(b, message...)) // the client may have closed the connection
+}
+
+func (c *sessionConn) serve() {
+	var held sync.WaitGroup
+	defer held.Wait()
+	defer func() { _ = c.c.Close() }()
+	for {
+		var length [2]byte
+		if _, err := io.ReadFull(c.c, length[:]); err != nil {
+			return
+		}
+		m := make([]byte, binary.BigEndian.Uint16(length[:]))
+		if _, err := io.ReadFull(c.c, m); err != nil {
+			return
+		}
+		if dso.IsDSO(m) {
+			c.mu.Lock()
+			c.on = true
+			c.write(dso.AppendSessionResponse(nil, binary.BigEndian.Uint16(m), dso.Opening{Instance: 1, Clock: c.s.clock()}))
+			c.write(dso.AppendHeartbeat(nil, c.s.clock()))
+			c.mu.Unlock()
+			continue
+		}
+		r := new(dns.Msg)
+		if err := r.Unpack(m); err != nil {
+			c.s.t.Error(err)
+			return
+		}
+		c.s.seen.add(r)
+		held.Go(func() { c.answer(r) })
+	}
+}
+
+// answer answers a query, with a handle if it requests notification.
+func (c *sessionConn) answer(r *dns.Msg) {
+	if hold := c.s.hold.Load(); hold != nil {
+		time.Sleep((*hold)(r.Question[0].Name))
+	}
+	reply := addressReply(r)
+	if opt := r.IsEdns0(); opt != nil {
+		reply.SetEdns0(1232, false)
+		if hasOption(opt, isNotify) {
+			data := dso.AppendHandles(nil, []uint64{handle})
+			reply.IsEdns0().Option = []dns.EDNS0{&dns.EDNS0_LOCAL{Code: dso.OptionCode, Data: data}}
+		}
+	}
+	packed, err := reply.Pack()
+	if err != nil {
+		c.s.t.Error(err)
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.write(packed)
+}
+
+func isNotify(code uint16) bool { return code == dso.OptionCode }
+
+// notifyOptions returns the number of requests for notification in a message.
+func notifyOptions(m *dns.Msg) (n int) {
+	if opt := m.IsEdns0(); opt != nil {
+		for _, o := range opt.Option {
+			if isNotify(o.Option()) {
+				n++
+			}
+		}
+	}
+	return n
+}
+
+// withNotify adds the client's own request for notification to a query.
+func withNotify(m *dns.Msg) *dns.Msg {
+	m.SetEdns0(1232, false)
+	m.IsEdns0().Option = append(m.IsEdns0().Option, &dns.EDNS0_LOCAL{Code: dso.OptionCode, Data: []byte{1, 2}})
+	return m
+}
+
+// open waits for a session of the first upstream.
+func (s *sessionServer) open(t testing.TB, f *Forward) {
+	t.Helper()
+	wantRight(t, f, false, "first.example.")
+	within(t, "the session vouches", func() bool { return upstreamOf(f, 0).vouches(nil) })
+}
+
+// passed is a reply in wire form and its voucher.
+type passed struct {
+	reply   []byte
+	voucher *coherence.Voucher
+	err     error
+}
+
+// passing is a Receiver.
+type passing chan passed
+
+// Receive implements block.Receiver.
+func (p passing) Receive(_ *batch.Batch, reply []byte, v *coherence.Voucher, _ int, err error) {
+	p <- passed{slices.Clone(reply), v, err}
+}
+
+// overWire queries in wire form.
+func overWire(t testing.TB, f *Forward, m *dns.Msg) passed {
+	t.Helper()
+	packed, err := m.Pack()
+	var q answers.Query
+	if err != nil || !q.Parse(packed) {
+		t.Fatalf("%v: %v", m, err)
+	}
+	done := make(passing, 1)
+	var b batch.Batch
+	if !f.Exchange(&b, &q, packed, false, done) {
+		t.Fatal("the query is for the plugin chain")
+	}
+	b.Flush()
+	return <-done
+}
+
+// throughChain queries through the plugin chain, as behind a cache.
+func throughChain(f plugin.Handler, m *dns.Msg) (answer, *coherence.Voucher) {
+	ctx, recorded := answers.Record(context.Background(), m)
+	return queryWith(ctx, f, m, false), recorded.Voucher
+}
+
+// TestCoherent: the voucher of an answer arrives in wire form and in the chain, and the option in neither.
+func TestCoherent(t *testing.T) {
+	for _, options := range []string{"coherent", "coherent\ncaller node-a zone-1", "force_tcp\ncoherent"} {
+		t.Run(options, func(t *testing.T) {
+			s := startSessions(t)
+			f := chainOf(t, stanzaOf(options, s.addr))
+			s.open(t, f)
+			edns := question("edns.example.")
+			edns.SetEdns0(4096, true)
+			for name, m := range map[string]*dns.Msg{"without EDNS": question("www.example."), "with EDNS": edns} {
+				wire := overWire(t, f, m)
+				reply := new(dns.Msg)
+				if err := reply.Unpack(wire.reply); wire.err != nil || err != nil {
+					t.Fatalf("%s: %v, %v", name, wire.err, err)
+				}
+				if !wire.voucher.Vouches(answers.Now()) || (reply.IsEdns0() != nil) != (m == edns) || notifyOptions(reply) > 0 {
+					t.Errorf("%s, in wire form: voucher %v, reply\n%v", name, wire.voucher, reply)
+				}
+				a, v := throughChain(f, m)
+				if wrong := a.wrong(m); wrong != "" || !v.Vouches(answers.Now()) || (a.IsEdns0() != nil) != (m == edns) || notifyOptions(a.Msg) > 0 {
+					t.Errorf("%s, in the chain: %s, voucher %v, reply\n%v", name, wrong, v, a.Msg)
+				}
+				for _, vouched := range []*coherence.Voucher{wire.voucher, v} {
+					defer func() {
+						if !vouched.Ended() {
+							t.Error("the voucher was not invalidated")
+						}
+					}()
+				}
+			}
+			own := withNotify(question("own.example."))
+			if a, _ := throughChain(f, own); a.wrong(own) != "" || notifyOptions(a.Msg) > 0 {
+				t.Errorf("%s, reply\n%v", a.wrong(own), a.Msg)
+			}
+			for i, m := range s.seen.all() {
+				if opt := m.IsEdns0(); opt == nil || notifyOptions(m) != 1 || len(opt.Option[len(opt.Option)-1].(*dns.EDNS0_LOCAL).Data) > 0 ||
+					hasOption(opt, func(code uint16) bool { return code == caller.Code }) != (f.caller != nil) {
+					t.Errorf("query %d is not with one empty request for notification:\n%v", i, m)
+				}
+			}
+			if n := metric(t, "coredns_forward_coherence_sessions", "to", s.addr); n != 1 {
+				t.Errorf("%v sessions", n)
+			}
+			if age := metric(t, "coredns_forward_coherence_heartbeat_age_seconds", "to", s.addr); age < 0 || age > bounded.Seconds() || len(seriesOf(t, ages)) == 0 {
+				t.Errorf("age of the last heartbeat: %v", age)
+			}
+			s.push(dso.AppendInvalidate(nil, []uint64{handle}))
+			within(t, "the invalidation is counted", func() bool { return metric(t, "coredns_forward_coherence_invalidations_total", "to", s.addr) == 1 })
+			s.closeAll()
+			within(t, "the lost session is counted", func() bool {
+				return metric(t, "coredns_forward_coherence_fallbacks_total", "to", s.addr, "reason", "closed") == 1
+			})
+		})
+	}
+}
+
+// TestCoherent_Others: upstreams without sessions, and queries over UDP, get no request for notification, not even that of a client.
+func TestCoherent_Others(t *testing.T) {
+	type setting struct {
+		options string
+		tcp     func(r *dns.Msg) *dns.Msg // nil is no server over TCP
+		first   int                       // max queries with the option over TCP, and DSO messages, until the server is known
+	}
+	notImplemented := func(r *dns.Msg) *dns.Msg {
+		if r.Opcode == dso.Opcode {
+			return new(dns.Msg).SetRcode(r, dns.RcodeNotImplemented)
+		}
+		return withRoom(addressReply(r), r)
+	}
+	for name, c := range map[string]setting{
+		"no option":  {"", notImplemented, 0},
+		"force_tcp":  {"force_tcp", notImplemented, 0},
+		"caller":     {"force_tcp\ncaller node-a", notImplemented, 0},
+		"coherent":   {"coherent", notImplemented, 1},
+		"over UDP":   {"coherent\nfallback udp", func(*dns.Msg) *dns.Msg { return nil }, 1000},
+		"and caller": {"coherent\ncaller node-a", notImplemented, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var udp, tcp sight
+			at := script{
+				udp: replies(func(r *dns.Msg) *dns.Msg { udp.add(r); return withRoom(addressReply(r), r) }),
+				tcp: replies(func(r *dns.Msg) *dns.Msg { tcp.add(r); return c.tcp(r) }),
+			}.address(t)
+			f := chainOf(t, stanzaOf(c.options, at))
+			wantRight(t, f, false, "first.example.")
+			if f.coherent && c.first == 1 {
+				within(t, "the server is known", func() bool { return !upstreamOf(f, 0).notifies() })
+			}
+			for i := range 5 {
+				m := withNotify(question(fmt.Sprintf("www-%d.example.", i)))
+				if a, v := throughChain(f, m); a.wrong(m) != "" || notifyOptions(a.Msg) > 0 || v != nil {
+					t.Errorf("%s, reply\n%v", a.wrong(m), a.Msg)
+				}
+				plain := question(fmt.Sprintf("wire-%d.example.", i))
+				if wire := overWire(t, f, plain); wire.err != nil || wire.voucher != nil {
+					t.Errorf("error %v and voucher %v", wire.err, wire.voucher)
+				}
+			}
+			for _, m := range udp.all() {
+				if notifyOptions(m) > 0 {
+					t.Errorf("query over UDP with the option:\n%v", m)
+				}
+			}
+			requests, notify := 0, 0
+			for _, m := range tcp.all() {
+				notify += notifyOptions(m)
+				if m.Opcode == dso.Opcode {
+					requests++
+				}
+			}
+			if notify > c.first || requests > c.first {
+				t.Errorf("%d queries with the option and %d DSO messages", notify, requests)
+			}
+		})
+	}
+}
+
+// withRoom adds an OPT record if the query has one, with an option for the cache only.
+func withRoom(reply, r *dns.Msg) *dns.Msg {
+	if r.IsEdns0() != nil {
+		reply.SetEdns0(1232, false)
+		reply.IsEdns0().Option = []dns.EDNS0{&dns.EDNS0_LOCAL{Code: dso.OptionCode, Data: make([]byte, 8)}}
+	}
+	return reply
+}
+
+// TestCoherent_Held: an upstream that holds a query while its session vouches has not failed, and gets the query once.
+func TestCoherent_Held(t *testing.T) {
+	const held, answered = "held.example.", 1200 * time.Millisecond
+	hold := func(name string) time.Duration {
+		if name == held {
+			return answered
+		}
+		return 0
+	}
+	count := func(s *sessionServer) (n int) {
+		for _, m := range s.seen.all() {
+			if m.Question[0].Name == held {
+				n++
+			}
+		}
+		return n
+	}
+	t.Run("one upstream", func(t *testing.T) {
+		s := startSessions(t)
+		s.hold.Store(&hold)
+		f := chainOf(t, stanzaOf("coherent\nfallback udp\nread_timeout 200ms\ntimeout 10s", s.addr))
+		s.open(t, f)
+		m := question(held)
+		if a, v := throughChain(f, m); a.wrong(m) != "" || v == nil || a.took < answered {
+			t.Errorf("%s after %v", a.wrong(m), a.took)
+		}
+		if n := count(s); n != 1 || upstreamOf(f, 0).doubted() || len(s.all()) != 1 {
+			t.Errorf("%d queries over %d connections, the upstream is doubted: %t", n, len(s.all()), upstreamOf(f, 0).doubted())
+		}
+	})
+	t.Run("beyond the timeout", func(t *testing.T) {
+		s := startSessions(t)
+		s.hold.Store(&hold)
+		f := chainOf(t, stanzaOf("coherent\nread_timeout 100ms\ntimeout 600ms", s.addr))
+		s.open(t, f)
+		if a, _ := throughChain(f, question(held)); a.err == nil {
+			t.Errorf("answer %v after %v", a.Msg, a.took)
+		}
+		if n := count(s); n != 1 || upstreamOf(f, 0).doubted() {
+			t.Errorf("%d queries, the upstream is doubted: %t", n, upstreamOf(f, 0).doubted())
+		}
+	})
+	t.Run("two upstreams", func(t *testing.T) {
+		first, second := startSessions(t), startSessions(t)
+		first.hold.Store(&hold)
+		second.hold.Store(&hold)
+		f := chainOf(t, stanzaOf("coherent\npolicy sequential\nread_timeout 200ms\ntimeout 10s", first.addr, second.addr))
+		first.open(t, f)
+		m := question(held)
+		if a, _ := throughChain(f, m); a.wrong(m) != "" {
+			t.Error(a.wrong(m))
+		}
+		if count(first) != 1 || count(second) != 1 || upstreamOf(f, 0).doubted() {
+			t.Errorf("%d and %d queries, the first upstream is doubted: %t", count(first), count(second), upstreamOf(f, 0).doubted())
+		}
+	})
+	t.Run("a silent session", func(t *testing.T) {
+		s := startSessions(t)
+		s.hold.Store(&hold)
+		f := chainOf(t, stanzaOf("coherent\nread_timeout 200ms\ntimeout 600ms", s.addr))
+		wantRight(t, f, false, "first.example.") // other than open, which waits for a heartbeat
+		for _, c := range s.all() {
+			c.mu.Lock()
+			c.on = false
+			c.mu.Unlock()
+		}
+		u := upstreamOf(f, 0)
+		within(t, "the session is silent", func() bool { return !u.vouches(nil) })
+		time.Sleep(coherence.Silence)
+		if a, _ := throughChain(f, question(held)); a.err == nil {
+			t.Errorf("answer %v after %v", a.Msg, a.took)
+		}
+		if n := count(s); n < 2 {
+			t.Errorf("%d queries, want a second one after read_timeout", n)
+		}
+	})
+}
+
+// TestCoherent_Reload: sessions end with their upstreams.
+func TestCoherent_Reload(t *testing.T) {
+	s := startSessions(t)
+	f := chainOf(t, stanzaOf("coherent", s.addr))
+	s.open(t, f)
+	wire := overWire(t, f, question("www.example."))
+	if !wire.voucher.Vouches(answers.Now()) {
+		t.Fatal("the session does not vouch")
+	}
+	u := upstreamOf(f, 0)
+	f.use(nil)
+	within(t, "the session has ended", func() bool { return !wire.voucher.Vouches(answers.Now()) && !u.vouches(nil) })
+	if wire.voucher.Ended() {
+		t.Error("the answer was invalidated: its TTL applies")
+	}
+}

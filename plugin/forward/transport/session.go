@@ -1,0 +1,307 @@
+package transport
+
+import (
+	"encoding/binary"
+	"errors"
+	"time"
+
+	"github.com/nearside-dns/nearside/plugin/internal/coherence"
+	"github.com/nearside-dns/nearside/plugin/internal/dso"
+)
+
+const (
+	// compareEvery is the time between two Session requests: they compare the clocks, and are the keepalive of the session
+	// (RFC 8490 section 6.5.2). A comparison is inexact by the time that the response took: after more than exact the next
+	// one follows after compareSoon.
+	compareEvery = 10 * time.Second
+	compareSoon  = time.Second
+	exact        = 100 * time.Millisecond
+	// patience is the time for the response to the first request, while the server answers queries.
+	patience = 3 * time.Second
+	// minKeepalive is the minimum keepalive interval of a server, RFC 8490 section 6.5.2.
+	minKeepalive = 10 * time.Second
+)
+
+// Violations of RFC 8490, after which the connection is closed.
+var (
+	errMalformedDSO  = errors.New("sends a malformed DSO message")
+	errUnexpectedDSO = errors.New("sends an unexpected DSO message")
+	errKeepAlive     = errors.New("sends edns-tcp-keepalive in a DSO session") // RFC 8490 section 7.1.2
+	errInstance      = errors.New("is another process in the same DSO session")
+)
+
+// dsoSession is the session of a connection.
+type dsoSession struct {
+	*coherence.Session
+	id     uint16 // of its requests; no query of the connection has it
+	open   bool   // between the first response and the end
+	awaits bool   // the response to a request
+	again  bool   // a machine was suspended since the request: its response does not count
+
+	requested time.Duration // before the last request was written, on the clock of the answers' validity
+	sentAt    time.Time     // the same on the pool's clock
+	nextAt    time.Time     // of the next request
+	heardAt   time.Time     // of the last DSO message
+	grace     time.Time     // until then the session need not have a heartbeat
+	quiet     bool          // a silence was counted
+	instance  uint64
+
+	handles []uint64              // a buffer for reuse
+	ended   []coherence.Dependent // by the messages of a read
+}
+
+// openSession requests a session.
+func (c *conn) openSession(now time.Time) {
+	p := c.pool
+	if c.session == nil {
+		c.session = &dsoSession{id: c.newID()}
+	}
+	c.session.Session = coherence.NewSession(p.Coherence.Now)
+	if !p.known {
+		p.probe = c
+	}
+	p.setNotifies(now)
+	c.request(now)
+}
+
+// request sends a Session request.
+func (c *conn) request(now time.Time) {
+	s := c.session
+	s.awaits, s.again = true, false
+	s.requested, s.sentAt, s.nextAt = c.pool.Coherence.Now(), now, now.Add(compareEvery)
+	c.appendDSO(dso.AppendSessionRequest(nil, s.id))
+}
+
+// endSession ends the session: each answer falls back to its TTL.
+func (c *conn) endSession() {
+	s := c.session
+	s.Close()
+	if s.open {
+		c.pool.Coherence.Sessions.Dec()
+	}
+	s.open, s.awaits = false, false
+}
+
+// isDSO reports whether a message belongs to the session: by its opcode, or as the reply of a server that does not implement
+// that of the request.
+func (c *conn) isDSO(message []byte) bool {
+	return c.session != nil && (dso.IsDSO(message) || c.session.awaits && binary.BigEndian.Uint16(message) == c.session.id)
+}
+
+// receiveDSO processes a message of the session.
+func (c *conn) receiveDSO(message []byte, now time.Time) error {
+	s := c.session
+	s.heardAt = now
+	if message[flagsAt]&responseBit != 0 {
+		if !s.awaits || binary.BigEndian.Uint16(message) != s.id {
+			return errUnexpectedDSO
+		}
+		return c.responded(message, now)
+	}
+	m, err := dso.Parse(message)
+	if err != nil || !dso.IsDSO(message) {
+		return errMalformedDSO
+	}
+	tlv, ok := m.Primary()
+	switch {
+	case m.ID == 0 && tlv.Type == dso.RetryDelay:
+		return c.delayed(tlv.Data, now)
+	case !s.open:
+		return errUnexpectedDSO
+	case m.ID != 0: // a request of the server: none is known here
+		c.appendDSO(dso.AppendHeader(nil, m.ID, true, dso.TypeNI))
+		return nil
+	case !ok:
+		return errMalformedDSO
+	}
+	return c.notified(tlv, now)
+}
+
+// responded processes the response to a Session request.
+func (c *conn) responded(message []byte, now time.Time) error {
+	p, s := c.pool, c.session
+	s.awaits = false
+	if p.probe == c {
+		p.probe = nil
+	}
+	m, err := dso.Parse(message)
+	if err != nil || !dso.IsDSO(message) || m.Rcode != dso.NoError {
+		return c.rejected(&m, err == nil, int(message[flagsAt+1]&rcodeMask), now)
+	}
+	tlv, _ := m.Primary()
+	opening, ok := dso.ReadOpening(tlv.Data)
+	switch {
+	case tlv.Type != dso.Session || !ok:
+		return c.rejected(&m, true, dso.NoError, now)
+	case s.again:
+		c.request(now)
+		return nil
+	case s.open && opening.Instance != s.instance:
+		return errInstance
+	}
+	s.Opened(s.requested, opening.Clock)
+	s.instance = opening.Instance
+	if now.Sub(s.sentAt) > exact {
+		s.nextAt = now.Add(compareSoon)
+	}
+	if p.limit == 1 { // the server that closed connections after one answer has ended
+		p.limit = 0
+	}
+	p.answersOutOfOrder(now) // a server with sessions is pipelined
+	if !s.open {
+		s.open, s.quiet, s.grace = true, false, now.Add(coherence.Silence)
+		p.known, p.closes, p.reported = true, 0, false
+		p.Coherence.Sessions.Inc()
+	}
+	return nil
+}
+
+// rejected processes a response without a session. The server may request a delay.
+func (c *conn) rejected(m *dso.Message, parsed bool, rcode int, now time.Time) error {
+	p := c.pool
+	wasOpen := c.session.open
+	c.endSession()
+	if wasOpen {
+		p.Coherence.Fallbacks[SessionClosed].Inc()
+	}
+	if parsed {
+		for tlv := range m.TLVs() {
+			if tlv.Type == dso.RetryDelay {
+				return c.delayed(tlv.Data, now)
+			}
+		}
+	}
+	switch rcode {
+	case dso.ServerFailure: // it has sessions, but not now
+		p.pauseSessions(sessionPause, now)
+	case dso.NoError:
+		p.refused("its response to a DSO message is unknown", now)
+	default:
+		p.refused("it answers "+rcodeText(rcode)+" to a DSO message", now)
+	}
+	return nil
+}
+
+func rcodeText(rcode int) string {
+	switch rcode {
+	case dso.FormatError:
+		return "FORMERR"
+	case dso.NotImplemented:
+		return "NOTIMP"
+	case dso.Refused:
+		return "REFUSED"
+	case dso.TypeNI:
+		return "DSOTYPENI"
+	}
+	return "an error"
+}
+
+// delayed processes a RetryDelay TLV, RFC 8490 section 7.2: the connection gets no more queries, and no other one requests a
+// session until the delay, in milliseconds, is over. Queries go on.
+func (c *conn) delayed(data []byte, now time.Time) error {
+	const length = 4
+	if len(data) != length {
+		return errMalformedDSO
+	}
+	p := c.pool
+	p.Coherence.Fallbacks[SessionDelayed].Inc()
+	p.pauseSessions(time.Duration(binary.BigEndian.Uint32(data))*time.Millisecond, now)
+	p.retire(c)
+	return nil
+}
+
+// notified processes a unidirectional message of an open session.
+func (c *conn) notified(tlv dso.TLV, now time.Time) error {
+	switch tlv.Type {
+	case dso.Heartbeat:
+		clock, ok := dso.ReadHeartbeat(tlv.Data)
+		if !ok {
+			return errMalformedDSO
+		}
+		c.heard(clock, now)
+	case dso.Invalidate:
+		return c.invalidated(tlv.Data)
+	case dso.Keepalive:
+		return c.keepAlive(tlv.Data)
+	}
+	return nil // RFC 8490 section 5.4.5: an unknown one is ignored
+}
+
+// heard processes a heartbeat.
+func (c *conn) heard(clock uint64, now time.Time) {
+	s := c.session
+	c.noteSilence(now)
+	if s.Heard(clock) {
+		s.quiet = s.quiet && !s.Vouches(c.pool.Coherence.Now())
+		return
+	}
+	c.pool.Coherence.Fallbacks[SessionClock].Inc()
+	s.quiet = true
+	if s.awaits {
+		s.again = true
+	} else {
+		c.request(now)
+	}
+}
+
+// invalidated processes the handles of an Invalidate TLV.
+func (c *conn) invalidated(data []byte) error {
+	s := c.session
+	handles, ok := dso.ReadHandles(s.handles[:0], data)
+	if !ok {
+		return errMalformedDSO
+	}
+	n := len(handles)
+	if n == 0 {
+		n = s.Len()
+	}
+	c.pool.Coherence.Invalidations.Add(float64(n))
+	s.ended = append(s.ended, s.Invalidate(handles)...)
+	if s.handles = handles[:0]; cap(handles) > dso.MaxHandles {
+		s.handles = nil
+	}
+	return nil
+}
+
+// keepAlive processes the timeouts of a Keepalive TLV, RFC 8490 section 7.1. The inactivity timeout is for a connection on
+// whose session nothing depends. The requests are as frequent as the shortest keepalive interval.
+func (c *conn) keepAlive(data []byte) error {
+	const length = 8
+	if len(data) != length {
+		return errMalformedDSO
+	}
+	milliseconds := func(b []byte) time.Duration { return time.Duration(binary.BigEndian.Uint32(b)) * time.Millisecond }
+	if milliseconds(data[4:]) < minKeepalive {
+		return errUnexpectedDSO
+	}
+	c.idle = min(c.pool.Expire, milliseconds(data))
+	return nil
+}
+
+// voucher returns the voucher for an answer that was received in the session, nil if it has no handles.
+func (c *conn) voucher(reply []byte) *coherence.Voucher {
+	s := c.session
+	if s == nil || !s.open {
+		return nil
+	}
+	data, ok := optionOf(reply, dso.OptionCode)
+	if !ok || len(data) == 0 {
+		return nil
+	}
+	handles, ok := dso.ReadHandles(s.handles[:0], data)
+	if s.handles = handles[:0]; cap(handles) > dso.MaxHandles {
+		s.handles = nil
+	}
+	if !ok || len(handles) > dso.MaxHandles {
+		return nil
+	}
+	return s.Voucher(handles)
+}
+
+// takeEnded returns what depends on the handles that were invalidated by the messages of a read.
+func (c *conn) takeEnded() (ended []coherence.Dependent) {
+	if c.session != nil {
+		ended, c.session.ended = c.session.ended, nil
+	}
+	return ended
+}

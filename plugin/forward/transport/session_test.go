@@ -1,0 +1,712 @@
+package transport
+
+import (
+	"encoding/binary"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/miekg/dns"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/nearside-dns/nearside/plugin/internal/coherence"
+	"github.com/nearside-dns/nearside/plugin/internal/dso"
+)
+
+// coherentBed is a pool with sessions, and its server.
+type coherentBed struct {
+	*testbed
+	epoch time.Time
+}
+
+func newCoherent(t testing.TB, s *server, depth, connections int) *coherentBed {
+	t.Helper()
+	b := &coherentBed{testbed: newTestbed(t, s, depth, connections), epoch: time.Now().Add(-time.Hour)}
+	counter := func() prometheus.Counter { return prometheus.NewCounter(prometheus.CounterOpts{Name: "c"}) }
+	byReason := map[string]prometheus.Counter{}
+	for _, reason := range FallbackReasons() {
+		byReason[reason] = counter()
+	}
+	b.Coherence = &Coherence{
+		Now:      func() time.Duration { return b.clock.now().Sub(b.epoch) },
+		Sessions: prometheus.NewGauge(prometheus.GaugeOpts{Name: "g"}), Invalidations: counter(), Fallbacks: byReason,
+	}
+	b.notifies.Store(true)
+	t.Cleanup(func() {
+		b.Pool.Close()
+		becomes(t, "sessions in the end", b.Coherence.Sessions, 0)
+	})
+	return b
+}
+
+// serverClock is the clock of the server, which has another zero than that of the pool.
+func (b *coherentBed) serverClock() uint64 {
+	return uint64((b.Coherence.Now() - 30*time.Minute) / time.Microsecond)
+}
+
+// opening returns the response to a Session request.
+func (b *coherentBed) opening(request []byte) []byte {
+	return dso.AppendSessionResponse(nil, id(request), dso.Opening{Instance: 7, Clock: b.serverClock()})
+}
+
+func (b *coherentBed) beat() []byte { return dso.AppendHeartbeat(nil, b.serverClock()) }
+
+// wantFallbacks waits for the number of fallbacks for a reason. There must be none for others that are not in the list.
+func (b *coherentBed) wantFallbacks(want map[string]int) {
+	b.t.Helper()
+	for reason, c := range b.Coherence.Fallbacks {
+		becomes(b.t, "fallbacks because of "+reason, c, want[reason])
+	}
+}
+
+// request returns the next message of a connection, which must be a Session request.
+func (c *session) request() []byte {
+	c.s.t.Helper()
+	m := c.query()
+	parsed, err := dso.Parse(m)
+	tlv, ok := parsed.Primary()
+	if err != nil || !dso.IsDSO(m) || parsed.ID == 0 || parsed.Response || !ok || tlv.Type != dso.Session || !slices.Equal(tlv.Data, []byte{dso.Version}) {
+		c.s.t.Fatalf("message %x, want a Session request", m)
+	}
+	return m
+}
+
+// begin sends a first query, and opens the session of its connection, on which a heartbeat was received.
+func (b *coherentBed) begin() *session {
+	b.t.Helper()
+	first := b.send("first.example.")
+	c := b.acceptFirst()
+	q, request := c.query(), c.request()
+	if id(q) == id(request) {
+		b.t.Fatal("the request has the id of a query")
+	}
+	c.respond(answer(q), b.opening(request), b.beat())
+	first.answered()
+	eventually(b.t, "the session vouches", func() bool { return b.Vouches(nil) })
+	return c
+}
+
+// answerWith returns the answer to a query with handles.
+func answerWith(query []byte, handles ...uint64) []byte {
+	reply := answer(query)
+	binary.BigEndian.PutUint16(reply[arcountAt:], 1)
+	data := dso.AppendHandles(nil, handles)
+	reply = append(reply, 0, 0, typeOPT, 4, 208, 0, 0, 0, 0)
+	reply = binary.BigEndian.AppendUint16(reply, uint16(4+len(data)))
+	reply = binary.BigEndian.AppendUint16(reply, dso.OptionCode)
+	return append(binary.BigEndian.AppendUint16(reply, uint16(len(data))), data...)
+}
+
+// stored is an answer that depends on handles.
+type stored struct{ ended atomic.Int32 }
+
+func (s *stored) Invalidated() { s.ended.Add(1) }
+func (s *stored) Stored() bool { return true }
+
+// learn queries a name, and returns the voucher of the answer with handles.
+func (b *coherentBed) learn(c *session, name string, handles ...uint64) *coherence.Voucher {
+	b.t.Helper()
+	s := b.send(name)
+	c.respond(answerWith(c.query(), handles...))
+	s.wait()
+	if s.Err != nil || s.Voucher == nil {
+		b.t.Fatalf("%s: voucher %v and error %v", name, s.Voucher, s.Err)
+	}
+	return s.Voucher
+}
+
+// TestSession_Order: a voucher is made before what follows the answer is processed, and after what precedes it.
+func TestSession_Order(t *testing.T) {
+	b := newCoherent(t, newServer(t), 100, 1)
+	c := b.begin()
+	now := b.Coherence.Now()
+	v := b.learn(c, "a.example.", 1, 2)
+	other := b.learn(c, "b.example.", 3)
+	entry := new(stored)
+	v.Attach(entry)
+	if !v.Vouches(now) || v.Ended() {
+		t.Error("the session does not vouch for its answer")
+	}
+	// An answer, and the invalidation of its handle behind it.
+	late := b.send("c.example.")
+	c.respond(answerWith(c.query(), 4), dso.AppendInvalidate(nil, []uint64{4}))
+	late.wait()
+	if late.Voucher == nil || !late.Voucher.Ended() {
+		t.Error("an answer whose invalidation is behind it has not ended")
+	}
+	// An invalidation, and an answer with the same handle behind it, which is of new data.
+	again := b.send("a.example.")
+	c.respond(dso.AppendInvalidate(nil, []uint64{2, 99}), answerWith(c.query(), 2))
+	again.wait()
+	if !v.Ended() || entry.ended.Load() != 1 {
+		t.Errorf("the invalidated answer has not ended: %t, %d calls", v.Ended(), entry.ended.Load())
+	}
+	if again.Voucher.Ended() || !again.Voucher.Vouches(now) || other.Ended() {
+		t.Error("answers behind the invalidation or with other handles have ended")
+	}
+	becomes(t, "invalidated handles", b.Coherence.Invalidations, 3)
+	// All answers.
+	c.respond(dso.AppendInvalidate(nil, nil))
+	eventually(t, "all answers have ended", func() bool { return other.Ended() && again.Voucher.Ended() })
+	becomes(t, "invalidated handles", b.Coherence.Invalidations, 3+3)
+	b.wantFallbacks(nil)
+}
+
+// TestSession_WithoutHandles: such answers have no voucher, and none are given before the session is open.
+func TestSession_WithoutHandles(t *testing.T) {
+	b := newCoherent(t, newServer(t), 100, 1)
+	early := b.send("early.example.")
+	c := b.acceptFirst()
+	q := c.query()
+	c.respond(answerWith(q, 1))
+	early.wait()
+	if early.Err != nil || early.Voucher != nil {
+		t.Errorf("voucher %v before the session is open", early.Voucher)
+	}
+	c.respond(b.opening(c.request()), b.beat())
+	eventually(t, "the session vouches", func() bool { return b.Vouches(nil) })
+	for name, reply := range map[string]func(q []byte) []byte{
+		"no OPT record":    answer,
+		"no handle":        func(q []byte) []byte { return answerWith(q) },
+		"too many handles": func(q []byte) []byte { return answerWith(q, 1, 2, 3, 4, 5) },
+		"half a handle":    func(q []byte) []byte { r := answerWith(q, 1); r[len(r)-9] -= 4; r[len(r)-13] -= 4; return r[:len(r)-4] },
+	} {
+		s := b.send("www.example.")
+		c.respond(reply(c.query()))
+		if s.wait(); s.Err != nil || s.Voucher != nil {
+			t.Errorf("%s: voucher %v and error %v", name, s.Voucher, s.Err)
+		}
+	}
+}
+
+// TestSession_Delayed: heartbeats that arrive 3 seconds after they were sent do not vouch.
+func TestSession_Delayed(t *testing.T) {
+	b := newCoherent(t, newServer(t), 100, 1)
+	c := b.begin()
+	v := b.learn(c, "a.example.", 1)
+	beat := b.beat()
+	b.clock.skip(3 * time.Second)
+	for range 10 {
+		c.respond(beat, dso.AppendHeartbeat(nil, b.serverClock()-3e6))
+		s := b.send("www.example.")
+		c.respond(answer(c.query()))
+		s.answered()
+		if v.Vouches(b.Coherence.Now()) || b.Vouches(nil) || b.Vouches(s.Call) {
+			t.Fatal("a delayed heartbeat vouches")
+		}
+	}
+	b.wantFallbacks(map[string]int{SessionSilent: 1})
+	c.respond(b.beat())
+	eventually(t, "the session vouches again", func() bool { return v.Vouches(b.Coherence.Now()) })
+	b.wantFallbacks(map[string]int{SessionSilent: 1})
+}
+
+// TestSession_Silent: each silence counts once.
+func TestSession_Silent(t *testing.T) {
+	b := newCoherent(t, newServer(t), 100, 1)
+	c := b.begin()
+	for n := 1; n <= 3; n++ {
+		if age, ok := b.HeartbeatAge(); !ok || age > soon {
+			t.Errorf("age of the last heartbeat %v, %t", age, ok)
+		}
+		b.clock.skip(coherence.Silence)
+		b.wantFallbacks(map[string]int{SessionSilent: n})
+		b.clock.skip(coherence.Silence)
+		time.Sleep(20 * time.Millisecond) // several checks
+		b.wantFallbacks(map[string]int{SessionSilent: n})
+		if age, ok := b.HeartbeatAge(); !ok || age < 2*coherence.Silence {
+			t.Errorf("age of the last heartbeat %v, %t", age, ok)
+		}
+		c.respond(b.beat())
+		eventually(t, "the session vouches", func() bool { return b.Vouches(nil) })
+	}
+	becomes(t, "sessions", b.Coherence.Sessions, 1)
+}
+
+// TestSession_Closed: the answers of a lost connection fall back to their TTL, and the next one has a session again.
+func TestSession_Closed(t *testing.T) {
+	b := newCoherent(t, newServer(t), 100, 1)
+	for n := 1; n <= 3; n++ {
+		c := b.begin()
+		v := b.learn(c, "a.example.", 1)
+		becomes(t, "sessions", b.Coherence.Sessions, 1)
+		if n == 2 {
+			c.reset()
+		} else {
+			c.close()
+		}
+		b.wantFallbacks(map[string]int{SessionClosed: n})
+		becomes(t, "sessions", b.Coherence.Sessions, 0)
+		if v.Vouches(b.Coherence.Now()) || v.Ended() || !b.Notifies() {
+			t.Error("a closed session vouches, has invalidated its answers, or is not opened again")
+		}
+	}
+}
+
+// TestSession_RetryDelay: no session is opened during the delay, on any connection, and queries go on.
+func TestSession_RetryDelay(t *testing.T) {
+	b := newCoherent(t, newServer(t), 100, 1)
+	c := b.begin()
+	v := b.learn(c, "a.example.", 1)
+	pending := b.send("pending.example.")
+	q := c.query()
+	c.respond(dso.AppendTLV(dso.AppendHeader(nil, 0, false, dso.Refused), dso.RetryDelay, 0, 0, 0x75, 0x30)) // 30 s
+	b.wantFallbacks(map[string]int{SessionDelayed: 1})
+	if b.Notifies() || !v.Vouches(b.Coherence.Now()) {
+		t.Error("after the delay was requested, queries request notification, or the session has ended before its queries")
+	}
+	c.respond(answer(q))
+	pending.answered()
+	c.end()
+	b.wantFallbacks(map[string]int{SessionDelayed: 1, SessionClosed: 1})
+	next := b.send("next.example.")
+	plain := b.acceptFirst()
+	plain.respond(answer(plain.query()))
+	next.answered()
+	b.clock.skip(29 * time.Second)
+	next = b.send("next.example.")
+	plain.respond(answer(plain.query())) // a Session request would be the first message
+	next.answered()
+	b.clock.skip(time.Second)
+	plain.respond(b.opening(plain.request()))
+	becomes(t, "sessions", b.Coherence.Sessions, 1)
+	if !b.Notifies() {
+		t.Error("queries do not request notification after the delay")
+	}
+}
+
+// TestSession_Unsupported: a server without sessions gets one DSO message in all, over many connections, and no query is lost.
+func TestSession_Unsupported(t *testing.T) {
+	rcode := func(opcode, rcode byte) func(c *session, request []byte) bool {
+		return func(c *session, request []byte) bool {
+			return c.respond([]byte{request[0], request[1], 0x80 | opcode<<3, rcode, 0, 0, 0, 0, 0, 0, 0, 0})
+		}
+	}
+	for name, react := range map[string]func(c *session, request []byte) bool{
+		"NOTIMP":                    rcode(dso.Opcode, dso.NotImplemented),
+		"FORMERR":                   rcode(dso.Opcode, dso.FormatError),
+		"DSOTYPENI":                 rcode(dso.Opcode, dso.TypeNI),
+		"REFUSED":                   rcode(dso.Opcode, dso.Refused),
+		"FORMERR to another opcode": rcode(dns.OpcodeQuery, dso.FormatError),
+		"NOERROR without a TLV":     rcode(dso.Opcode, dso.NoError),
+		"another version": func(c *session, request []byte) bool {
+			return c.respond(dso.AppendTLV(dso.AppendHeader(nil, id(request), true, 0), dso.Session, append([]byte{9}, make([]byte, 16)...)...))
+		},
+		"the request": func(c *session, request []byte) bool { return c.respond(answer(request)) },
+		"malformed":   func(c *session, request []byte) bool { return c.respond(request[:12]) },
+		"a NOTIMP with the question of another": func(c *session, request []byte) bool {
+			q := answer(question(c.s.t, "www.example."))
+			q[0], q[1], q[2], q[3] = request[0], request[1], 0x80|dso.Opcode<<3, dso.NotImplemented
+			return c.respond(q)
+		},
+		"closes":  func(*session, []byte) bool { return false },
+		"resets":  func(c *session, _ []byte) bool { c.reset(); return false },
+		"ignores": func(*session, []byte) bool { return true },
+	} {
+		t.Run(name, func(t *testing.T) {
+			var requests, keepAlives atomic.Int32
+			b := newCoherent(t, serving(t, func(c *session) {
+				for m := c.next(); m != nil; m = c.next() {
+					if dso.IsDSO(m) {
+						requests.Add(1)
+						if !react(c, m) {
+							return
+						}
+						continue
+					}
+					if _, ok := optionOf(m, optionKeepAlive); ok {
+						keepAlives.Add(1)
+					}
+					if !c.respond(answer(m)) {
+						return
+					}
+				}
+			}), 100, 3)
+			b.send("first.example.").answered()
+			if name == "ignores" {
+				b.clock.skip(patience)
+			}
+			b.wantFallbacks(map[string]int{SessionUnsupported: 1})
+			b.wantLog("opens no session (")
+			if b.Notifies() {
+				t.Error("queries request notification")
+			}
+			for range 5 {
+				allAnswered(b.sendAll(50, "www-"))
+				b.retireAll()
+				b.clock.skip(time.Minute)
+			}
+			withEDNS := newSent(t, "edns.example.")
+			withEDNS.Query = answerWith(withEDNS.Query)
+			withEDNS.Query[2] &^= 0x80
+			withEDNS.sendTo(b.Pool)
+			withEDNS.answered()
+			if n := requests.Load(); n != 1 {
+				t.Errorf("%d DSO messages, want 1", n)
+			}
+			if n := keepAlives.Load(); n != 1 {
+				t.Errorf("%d queries with edns-tcp-keepalive, want that on a new connection", n)
+			}
+			b.wantFallbacks(map[string]int{SessionUnsupported: 1})
+		})
+	}
+}
+
+// TestSession_UnsupportedByAnother: a server that closes connections before any answer gets two requests. After a failed
+// handshake another server may be there.
+func TestSession_UnsupportedByAnother(t *testing.T) {
+	b := newCoherent(t, newServer(t), 100, 1)
+	s := b.send("www.example.")
+	for range maxClosedRequests {
+		if !b.Notifies() {
+			t.Error("unsupported after one connection")
+		}
+		c := b.accept()
+		c.query()
+		c.request()
+		c.close()
+	}
+	c := b.accept()
+	c.respond(answer(c.query()))
+	s.answered()
+	b.wantFallbacks(map[string]int{SessionUnsupported: 1})
+	b.refuse()
+	c.close()
+	b.retireAll()
+	_ = b.send("www.example.").fails()
+	b.again()
+	b.clock.skip(time.Minute)
+	b.begin()
+}
+
+// TestSession_Reloading: a server that had sessions is probed again after a while, since it may be reloading.
+func TestSession_Reloading(t *testing.T) {
+	b := newCoherent(t, newServer(t), 100, 1)
+	c := b.begin()
+	v := b.learn(c, "a.example.", 1)
+	b.clock.skip(compareEvery)
+	request := c.request()
+	b.wantFallbacks(map[string]int{SessionSilent: 1})
+	c.respond(dso.AppendHeader(nil, id(request), true, dso.NotImplemented))
+	b.wantFallbacks(map[string]int{SessionUnsupported: 1, SessionClosed: 1, SessionSilent: 1})
+	if v.Vouches(b.Coherence.Now()) || b.Notifies() {
+		t.Error("the session has not ended")
+	}
+	s := b.send("www.example.")
+	c.respond(answer(c.query()))
+	s.answered()
+	b.clock.skip(sessionPause)
+	c.respond(b.opening(c.request()), b.beat())
+	eventually(t, "the session vouches again", func() bool { return b.Vouches(nil) && b.Notifies() })
+	if b.learn(c, "a.example.", 1); v.Vouches(b.Coherence.Now()) {
+		t.Error("the new session vouches for an answer of the old one")
+	}
+}
+
+// TestSession_Violations: the connection is closed, and its queries are sent on another.
+func TestSession_Violations(t *testing.T) {
+	for name, message := range map[string]func(b *coherentBed) []byte{
+		"short heartbeat":     func(*coherentBed) []byte { return dso.AppendTLV(dso.AppendHeader(nil, 0, false, 0), dso.Heartbeat, 1) },
+		"part of a handle":    func(*coherentBed) []byte { return dso.AppendTLV(dso.AppendHeader(nil, 0, false, 0), dso.Invalidate, 1) },
+		"no TLV":              func(*coherentBed) []byte { return dso.AppendHeader(nil, 0, false, 0) },
+		"longer TLV":          func(b *coherentBed) []byte { m := b.beat(); return m[:len(m)-1] },
+		"counts":              func(b *coherentBed) []byte { m := b.beat(); m[5] = 1; return m },
+		"unexpected response": func(b *coherentBed) []byte { return b.opening([]byte{0x12, 0x34}) },
+		"response with id 0":  func(b *coherentBed) []byte { return b.opening([]byte{0, 0}) },
+		"short retry delay":   func(*coherentBed) []byte { return dso.AppendTLV(dso.AppendHeader(nil, 0, false, 0), dso.RetryDelay, 1) },
+		"short keepalive":     func(*coherentBed) []byte { return dso.AppendTLV(dso.AppendHeader(nil, 0, false, 0), dso.Keepalive, 1) },
+		"frequent keepalive": func(*coherentBed) []byte {
+			return dso.AppendTLV(dso.AppendHeader(nil, 0, false, 0), dso.Keepalive, 0, 0, 1, 0, 0, 0, 1, 0)
+		},
+		"edns-tcp-keepalive":    nil,
+		"instance of a request": nil,
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newCoherent(t, newServer(t), 100, 1)
+			c := b.begin()
+			v := b.learn(c, "a.example.", 1)
+			s := b.send("www.example.")
+			q := c.query()
+			silences := 0
+			switch name {
+			case "edns-tcp-keepalive":
+				other := b.send("other.example.")
+				c.respond(append(answerWith(c.query())[:12+19], 0, 0, typeOPT, 4, 208, 0, 0, 0, 0, 0, 6, 0, optionKeepAlive, 0, 2, 0, 9))
+				other.wait()
+			case "instance of a request":
+				silences = 1
+				b.clock.skip(compareEvery)
+				b.wantFallbacks(map[string]int{SessionSilent: 1})
+				c.respond(dso.AppendSessionResponse(nil, id(c.request()), dso.Opening{Instance: 8, Clock: b.serverClock()}))
+			default:
+				c.respond(message(b), b.beat())
+			}
+			c.end()
+			if v.Vouches(b.Coherence.Now()) {
+				t.Error("the session has not ended")
+			}
+			next := b.accept()
+			moved := next.query()
+			if nameOf(moved) != nameOf(q) {
+				t.Errorf("query for %s, want %s", nameOf(moved), nameOf(q))
+			}
+			next.respond(answer(moved))
+			s.answered()
+			b.clock.skip(sessionPause) // after which a session is opened again
+			next.respond(b.opening(next.request()))
+			becomes(t, "sessions", b.Coherence.Sessions, 1)
+			b.wantFallbacks(map[string]int{SessionClosed: 1, SessionSilent: silences})
+		})
+	}
+}
+
+// TestSession_Ignored: messages that have no effect, and the response to an unknown request of the server.
+func TestSession_Ignored(t *testing.T) {
+	b := newCoherent(t, newServer(t), 100, 1)
+	c := b.begin()
+	v := b.learn(c, "a.example.", 1)
+	s := b.send("www.example.")
+	q := c.query()
+	reply := answer(q)
+	setID(reply, 0)
+	c.respond(
+		dso.AppendTLV(dso.AppendHeader(nil, 0, false, 0), 0xF8FF, 1, 2, 3),
+		dso.AppendTLV(dso.AppendTLV(dso.AppendHeader(nil, 0, false, 0), 0xF8FE), dso.Padding, 0),
+		dso.AppendTLV(dso.AppendHeader(nil, 0, false, 0), dso.Keepalive, 0, 0, 0x75, 0x30, 0, 0, 0x75, 0x30),
+		dso.AppendTLV(dso.AppendHeader(nil, 77, false, 0), 0xF8FF),
+		reply, // with the id of messages without a response, which no query has
+	)
+	if m, err := dso.Parse(c.query()); err != nil || m.ID != 77 || !m.Response || m.Rcode != dso.TypeNI {
+		t.Errorf("response %+v and error %v to an unknown request, want DSOTYPENI", m, err)
+	}
+	becomes(t, "dropped answers", b.Metrics.Dropped[WrongID], 1)
+	s.notDone()
+	c.respond(answer(q))
+	s.answered()
+	if !v.Vouches(b.Coherence.Now()) {
+		t.Error("the session has ended")
+	}
+}
+
+// TestSession_IDs: no query has the id 0 or that of Session requests.
+func TestSession_IDs(t *testing.T) {
+	b := newCoherent(t, newServer(t), 100, 1)
+	c := b.begin()
+	b.mu.Lock()
+	reserved := b.conns[0].session.id
+	b.mu.Unlock()
+	for _, next := range []uint16{0xfffe, reserved - 2} {
+		b.mu.Lock()
+		b.conns[0].nextID = next
+		b.mu.Unlock()
+		for range 5 {
+			s := b.send("www.example.")
+			q := c.query()
+			if id(q) == 0 || id(q) == reserved {
+				t.Errorf("a query has id %d", id(q))
+			}
+			c.respond(answer(q))
+			s.answered()
+		}
+	}
+}
+
+// TestSession_Suspended: after a machine was suspended, the clocks are compared again before a heartbeat vouches.
+func TestSession_Suspended(t *testing.T) {
+	const asleep = time.Hour // of this machine, whose clock stood still
+	b := newCoherent(t, newServer(t), 100, 1)
+	c := b.begin()
+	v := b.learn(c, "a.example.", 1)
+	ahead := func() uint64 { return b.serverClock() + uint64(asleep/time.Microsecond) }
+	opened := func(request []byte) []byte {
+		return dso.AppendSessionResponse(nil, id(request), dso.Opening{Instance: 7, Clock: ahead()})
+	}
+	c.respond(dso.AppendHeartbeat(nil, ahead()), dso.AppendHeartbeat(nil, ahead()))
+	request := c.request() // at once
+	b.wantFallbacks(map[string]int{SessionClock: 1})
+	if v.Vouches(b.Coherence.Now()) {
+		t.Error("the session vouches before the clocks are compared")
+	}
+	c.respond(opened(request), dso.AppendHeartbeat(nil, ahead()))
+	eventually(t, "the session vouches", func() bool { return v.Vouches(b.Coherence.Now()) })
+	// A response to a request from before the suspension does not count.
+	b.clock.skip(compareEvery)
+	b.wantFallbacks(map[string]int{SessionClock: 1, SessionSilent: 1})
+	request = c.request()
+	c.respond(dso.AppendHeartbeat(nil, ahead()+uint64(asleep/time.Microsecond)), opened(request), dso.AppendHeartbeat(nil, ahead()))
+	request = c.request()
+	b.wantFallbacks(map[string]int{SessionClock: 2, SessionSilent: 1})
+	if v.Vouches(b.Coherence.Now()) {
+		t.Error("the session vouches by a comparison from before the suspension")
+	}
+	c.respond(opened(request), dso.AppendHeartbeat(nil, ahead()))
+	eventually(t, "the session vouches", func() bool { return v.Vouches(b.Coherence.Now()) })
+}
+
+// TestSession_Keepalive: the request is repeated while no query is in flight, and sooner after a slow response.
+func TestSession_Keepalive(t *testing.T) {
+	b := newCoherent(t, newServer(t), 100, 1)
+	c := b.begin()
+	b.learn(c, "a.example.", 1)
+	first := byte(0)
+	for n := range 5 {
+		b.clock.skip(compareEvery - time.Second)
+		s := b.send("www.example.")
+		c.respond(answer(c.query())) // a request would be the first message
+		s.answered()
+		b.clock.skip(time.Second)
+		request := c.request()
+		if n == 0 {
+			first = request[1]
+		}
+		if request[1] != first {
+			t.Error("the request has another id")
+		}
+		c.respond(b.opening(request), b.beat())
+		eventually(t, "the session vouches", func() bool { return b.Vouches(nil) })
+	}
+	b.clock.skip(compareEvery)
+	slow := c.request()
+	b.clock.skip(time.Second / 2)
+	c.respond(b.opening(slow))
+	time.Sleep(20 * time.Millisecond)
+	b.clock.skip(compareSoon)
+	c.respond(b.opening(c.request()))
+	if n := b.dials.Load(); n != 1 {
+		t.Errorf("%d connections, want that of the session", n)
+	}
+}
+
+// TestSession_Idle: one idle connection stays open for its session while answers depend on it.
+func TestSession_Idle(t *testing.T) {
+	b := newCoherent(t, newServer(t), 1, 3)
+	b.MaxIdle = 1
+	keep := func(c *session) {
+		if !c.respond(b.beat()) {
+			t.Error("the connection is closed")
+		}
+	}
+	c := b.begin()
+	burst := []*sent{b.send("a.example."), b.send("b.example.")}
+	q, second := c.query(), b.accept()
+	second.respond(answer(second.query()), b.opening(second.request()), b.beat())
+	c.respond(answerWith(q, 1))
+	allAnswered(burst)
+	becomes(t, "sessions", b.Coherence.Sessions, 2)
+	go func() { // the keepalive
+		for m := c.next(); m != nil; m = c.next() {
+			c.respond(b.opening(m), b.beat())
+		}
+	}()
+	b.clock.skip(b.Expire)
+	for m := second.next(); m != nil; m = second.next() { // until it is closed
+	}
+	becomes(t, "sessions", b.Coherence.Sessions, 1)
+	for range 20 {
+		b.clock.skip(b.Expire)
+		keep(c)
+		time.Sleep(2 * time.Millisecond)
+	}
+	if !b.Vouches(nil) {
+		eventually(t, "the session vouches", func() bool { keep(c); return b.Vouches(nil) })
+	}
+	c.respond(dso.AppendInvalidate(nil, []uint64{1}))
+	becomes(t, "connections without dependent answers", b.Metrics.Connections, 0)
+	if n := number(b.Coherence.Fallbacks[SessionClosed]); n != 0 {
+		t.Errorf("%d fallbacks because of idle connections without dependent answers", n)
+	}
+}
+
+// TestSession_Age: a connection with dependent answers has its own maximum age.
+func TestSession_Age(t *testing.T) {
+	b := newCoherent(t, newServer(t), 100, 1)
+	b.Expire, b.MaxAge, b.Coherence.MaxAge = time.Hour, time.Minute, 10*time.Minute
+	c := b.begin()
+	b.learn(c, "a.example.", 1)
+	b.clock.skip(5 * time.Minute)
+	request := c.request()
+	c.respond(b.opening(request))
+	b.learn(c, "b.example.", 1)
+	b.clock.skip(5 * time.Minute)
+	s := b.send("c.example.")
+	next := b.accept()
+	next.respond(answer(next.query()))
+	s.answered()
+}
+
+// TestSession_Late: a query without an answer does not end a connection that delivers heartbeats, and gets no copy.
+func TestSession_Late(t *testing.T) {
+	b := newCoherent(t, newServer(t), 100, 2)
+	b.stall, b.maxStall = 10*time.Millisecond, 50*time.Millisecond
+	c := b.begin()
+	held, other := b.send("held.example."), b.send("other.example.")
+	queries := c.queries(2)
+	eventually(t, "a heartbeat after the queries", func() bool {
+		c.respond(b.beat())
+		established, heard := b.State(held.Call)
+		return established && heard
+	})
+	for range 40 {
+		c.respond(b.beat())
+		b.Late(held.Call)
+		b.clock.skip(100 * time.Millisecond)
+		time.Sleep(time.Millisecond)
+	}
+	if n := b.dials.Load(); n != 1 || b.connsNow() != 1 || !b.Vouches(held.Call) {
+		t.Errorf("%d connections made and %d open, want that of the session", n, b.connsNow())
+	}
+	c.respond(answer(queries["held.example."]), answer(queries["other.example."]))
+	held.answered()
+	other.answered()
+	last := b.send("last.example.")
+	q := c.query()
+	b.clock.skip(coherence.Silence)
+	b.Late(last.Call)
+	if b.connsNow() != 0 {
+		t.Error("a connection without any message since the query still gets queries")
+	}
+	c.respond(answer(q))
+	last.answered()
+}
+
+// The allocations of an answer with a handle that the session has: the voucher and its handles.
+const roundTripHandles = 2
+
+// TestSession_Allocations: answers of a session cause allocations only if they have handles.
+func TestSession_Allocations(t *testing.T) {
+	for name, limit := range map[string]float64{"without handles": 0, "with a handle": roundTripHandles} {
+		t.Run(name, func(t *testing.T) {
+			var b *coherentBed
+			ready := make(chan struct{})
+			s := serving(t, func(c *session) {
+				<-ready
+				buf := make([]byte, 512)
+				for n, err := c.Read(buf); err == nil; n, err = c.Read(buf) {
+					for at := 0; at < n; at += 2 + int(buf[at+1]) {
+						m := buf[at+2 : at+2+int(buf[at+1])]
+						if dso.IsDSO(m) {
+							c.respond(b.opening(m), b.beat())
+							continue
+						}
+						m[2] |= 0x80
+						if _, err := c.Write(buf[at : at+2+len(m)]); err != nil {
+							return
+						}
+					}
+				}
+			})
+			b = newCoherent(t, s, 100, 2)
+			b.tick = time.Hour
+			close(ready)
+			query := question(t, "www.example.")
+			if limit > 0 {
+				query = answerWith(query, 1)
+				query[2] &^= 0x80
+			}
+			b.send("www.example.").answered()
+			becomes(t, "sessions", b.Coherence.Sessions, 1)
+			measureRoundTrips(t, b.Pool, query, limit)
+		})
+	}
+}

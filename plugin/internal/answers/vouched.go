@@ -1,0 +1,90 @@
+package answers
+
+import (
+	"sync/atomic"
+	"time"
+
+	"github.com/nearside-dns/nearside/plugin/internal/coherence"
+)
+
+// link is the dependent of a Voucher's handles for an entry. A handle refers to it until the next compaction, and thus not to
+// the memory of an entry that was evicted or replaced.
+type link struct{ entry atomic.Pointer[Entry] } // nil once the entry is not stored any more
+
+var _ coherence.Dependent = (*link)(nil)
+
+func newLink(e *Entry) *link {
+	l := new(link)
+	l.entry.Store(e)
+	return l
+}
+
+// Stored implements coherence.Dependent.
+func (l *link) Stored() bool { return l.entry.Load() != nil }
+
+// Invalidated implements coherence.Dependent: it removes the entry, which is not fresh any more, and calls the function of its
+// keyspace, once.
+func (l *link) Invalidated() {
+	e := l.entry.Load()
+	if e == nil {
+		return
+	}
+	if f := e.keyspace.store.invalidate(e); f != nil {
+		f(e)
+	}
+}
+
+// invalidate removes an entry if it is still there, and returns the function to call then, or nil.
+func (s *Store) invalidate(e *Entry) func(*Entry) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if e.newer == nil {
+		return nil
+	}
+	s.unlink(e)
+	return e.keyspace.invalidated
+}
+
+// Key returns the key of an entry that was stored. It is a copy.
+func (e *Entry) Key() []byte { return []byte(e.key) }
+
+// Lifetime returns the time for which clients may use an answer that they get at a time, by its TTLs: the whole one while a
+// session vouches for it, and what is left of it otherwise.
+func (e *Entry) Lifetime(now time.Duration) time.Duration {
+	if e.Vouched(now) {
+		return e.Expires - e.Stored
+	}
+	return max(0, e.Expires-now)
+}
+
+// StaleUntil returns the time from which the entry is not served stale any more. It is as long after the last time at which a
+// session vouched for the answer as Gone is after Expires, and not before Gone.
+func (e *Entry) StaleUntil(now time.Duration) time.Duration {
+	if e.Voucher == nil || e.Gone <= e.Expires {
+		return e.Gone
+	}
+	return max(e.Gone, e.Voucher.LastVouched(now)+e.Gone-e.Expires)
+}
+
+// patchVouched sets the changes to TTLs. Those of an answer for which a session vouches are as configured, but not above what
+// is left until Limit. Otherwise they are decremented from the receipt, and not above what is left until Expires: parts of the
+// answer may have been received before it was stored.
+func (e *Entry) patchVouched(p *Patch, now time.Duration) {
+	if e.Vouched(now) {
+		if e.Limit > now {
+			p.Max = seconds(e.Limit - now)
+		}
+		return
+	}
+	p.Age = uint32((now - e.Stored) / time.Second) // #nosec G115 -- less than the process has run
+	if left := e.Expires - now; left > 0 {
+		p.Max = seconds(left)
+	} else {
+		p.FixedTTL = true // the session fell silent after the answer was found to be fresh
+	}
+}
+
+// seconds returns a positive time in seconds, rounded up.
+func seconds(d time.Duration) uint32 {
+	return uint32((d + time.Second - 1) / time.Second) // #nosec G115 -- a TTL, or less
+}

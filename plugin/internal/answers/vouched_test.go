@@ -1,0 +1,470 @@
+package answers
+
+import (
+	"bytes"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/miekg/dns"
+
+	"github.com/nearside-dns/nearside/plugin/internal/coherence"
+	"github.com/nearside-dns/nearside/plugin/internal/searchlist"
+	"github.com/nearside-dns/nearside/test/property"
+)
+
+// heardSession is a session whose heartbeats arrive at once, with the clock of a test.
+type heardSession struct {
+	*coherence.Session
+	clock *clock
+}
+
+func newSession(c *clock) *heardSession {
+	s := &heardSession{coherence.NewSession(c.now), c}
+	s.Opened(0, 0)
+	s.hear()
+	return s
+}
+
+func (s *heardSession) hear() { s.Heard(uint64(s.clock.now() / time.Microsecond)) } // #nosec G115 -- positive
+
+// invalidate receives the message that ends handles, all without any.
+func (s *heardSession) invalidate(handles ...uint64) {
+	for _, d := range s.Invalidate(handles) {
+		d.Invalidated()
+	}
+}
+
+// vouchedUntil returns a Validity with a time and a voucher for a handle.
+func (s *heardSession) vouchedUntil(expires time.Duration, handles ...uint64) Validity {
+	return Validity{Expires: expires, Voucher: s.Voucher(handles)}
+}
+
+func TestVouchedValidity(t *testing.T) {
+	const sec = time.Second
+	for name, tt := range map[string]struct {
+		change         func(c *clock, s *heardSession, v *Validity)
+		fresh, current bool // at the end of change
+	}{
+		"within the time":         {func(*clock, *heardSession, *Validity) {}, true, true},
+		"beyond the time, heard":  {func(c *clock, s *heardSession, _ *Validity) { c.Store(int64(100 * sec)); s.hear() }, true, true},
+		"beyond the time, silent": {func(c *clock, _ *heardSession, _ *Validity) { c.Store(int64(5 * sec)) }, false, true},
+		"silent within the time":  {func(c *clock, _ *heardSession, _ *Validity) { c.Store(int64(4 * sec)) }, true, true},
+		"heard again": {func(c *clock, s *heardSession, _ *Validity) {
+			c.Store(int64(50 * sec))
+			s.hear()
+			c.Add(int64(sec - 1))
+		}, true, true},
+		"lost beyond the time":               {func(c *clock, s *heardSession, _ *Validity) { c.Store(int64(6 * sec)); s.hear(); s.Close() }, false, true},
+		"lost within the time":               {func(_ *clock, s *heardSession, _ *Validity) { s.Close() }, true, true},
+		"invalidated within the time":        {func(_ *clock, s *heardSession, _ *Validity) { s.invalidate(1) }, false, false},
+		"another handle was invalidated":     {func(_ *clock, s *heardSession, _ *Validity) { s.Voucher([]uint64{3}); s.invalidate(3) }, true, true},
+		"the second handle":                  {func(_ *clock, s *heardSession, _ *Validity) { s.invalidate(2) }, false, false},
+		"everything":                         {func(_ *clock, s *heardSession, _ *Validity) { s.invalidate() }, false, false},
+		"ended":                              {func(_ *clock, _ *heardSession, v *Validity) { v.End() }, false, false},
+		"until a time, heard":                {func(c *clock, s *heardSession, v *Validity) { v.Until(20 * sec); c.Store(int64(20 * sec)); s.hear() }, false, true},
+		"until a time, heard before":         {func(c *clock, s *heardSession, v *Validity) { v.Until(20 * sec); c.Store(int64(20*sec - 1)); s.hear() }, true, true},
+		"until a time that has passed":       {func(_ *clock, _ *heardSession, v *Validity) { v.Until(0) }, true, true}, // Expires is 0
+		"until a time before, not any later": {func(c *clock, _ *heardSession, v *Validity) { v.Until(1); v.Until(20 * sec); c.Store(1) }, false, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := new(clock)
+			s := newSession(c)
+			v := s.vouchedUntil(5*sec, 1, 2)
+			if name == "until a time that has passed" {
+				v.Expires = 0
+			}
+			tt.change(c, s, &v)
+			if v.Fresh(c.now()) != tt.fresh || v.Current() != tt.current {
+				t.Errorf("fresh %t, current %t; want %t, %t", v.Fresh(c.now()), v.Current(), tt.fresh, tt.current)
+			}
+		})
+	}
+}
+
+// joinedPart is a part of a joined answer.
+type joinedPart struct {
+	Validity
+	session *heardSession // or nil
+}
+
+// TestJoinVouched joins random validities, some with vouchers, and compares with a naive model: a joined answer is fresh
+// before all times have passed, or while all sessions vouch for the parts that have one, and the other parts have not expired.
+func TestJoinVouched(t *testing.T) {
+	property.Seeds(t, 0, 2000, func(t *testing.T, seed uint64) {
+		r := rand.New(rand.NewPCG(seed, 1)) // #nosec G404 -- no need for secrecy
+		c := new(clock)
+		sessions := []*heardSession{newSession(c), newSession(c)}
+		var joined Validity
+		var parts []joinedPart
+		for range 1 + r.IntN(4) {
+			var p joinedPart
+			switch r.IntN(4) {
+			case 0:
+				p.Until(time.Duration(1+r.IntN(20)) * time.Second)
+				joined.Until(p.Expires)
+				parts = append(parts, p)
+				continue
+			case 1:
+				p.Until(time.Duration(1+r.IntN(20)) * time.Second)
+			default:
+				p.session = sessions[r.IntN(2)*r.IntN(2)]
+				p.Validity = p.session.vouchedUntil(time.Duration(1+r.IntN(20))*time.Second, uint64(1+r.IntN(4)), uint64(1+r.IntN(4)))
+			}
+			if r.IntN(5) == 0 {
+				p.DependOn(new(generation))
+			}
+			joined.Join(&p.Validity)
+			parts = append(parts, p)
+		}
+		for range 30 {
+			switch s := sessions[r.IntN(2)]; r.IntN(12) {
+			case 0:
+				s.invalidate(uint64(1 + r.IntN(8)))
+			case 1:
+				s.Close()
+			case 2, 3, 4, 5:
+				s.hear()
+			default:
+				c.Add(int64(r.IntN(1500)) * int64(time.Millisecond))
+			}
+			now := c.now()
+			checkJoined(t, &joined, parts, now)
+		}
+	})
+}
+
+func checkJoined(t *testing.T, joined *Validity, parts []joinedPart, now time.Duration) {
+	t.Helper()
+	inTime, vouched, current, all := true, true, true, true
+	for _, p := range parts {
+		passed := p.Expires != 0 && now >= p.Expires
+		inTime = inTime && !passed
+		if p.session != nil {
+			vouched = vouched && p.session.Vouches(now)
+		} else {
+			vouched = vouched && !passed
+		}
+		current = current && p.Current()
+		all = all && p.Fresh(now)
+	}
+	want := current && (inTime || vouched)
+	if got := joined.Fresh(now); got != want {
+		t.Fatalf("fresh at %v: %t, want %t (in time %t, vouched %t, current %t); %d parts, joined %+v", now, got, want, inTime, vouched, current, len(parts), joined)
+	}
+	if want && !all {
+		t.Fatalf("fresh at %v, although a part is not", now)
+	}
+}
+
+func TestVouchedPatch(t *testing.T) {
+	const sec = time.Second
+	for name, tt := range map[string]struct {
+		limit time.Duration
+		fixed bool
+		now   time.Duration
+		heard bool
+		want  [2]uint32 // TTLs, stored as 5 and 60
+	}{
+		"vouched at once":                     {0, false, 10 * sec, true, [2]uint32{5, 60}},
+		"vouched":                             {0, false, 13 * sec, true, [2]uint32{5, 60}},
+		"vouched beyond the TTL":              {0, false, 1000 * sec, true, [2]uint32{5, 60}},
+		"silent":                              {0, false, 13*sec + 1, false, [2]uint32{2, 2}},
+		"silent at the end":                   {0, false, 15*sec - 1, false, [2]uint32{1, 1}},
+		"silent since it was found":           {0, false, 15 * sec, false, [2]uint32{0, 0}},
+		"TTLs are kept":                       {0, true, 13 * sec, false, [2]uint32{5, 60}},
+		"a part of another server":            {40 * sec, false, 13 * sec, true, [2]uint32{5, 27}},
+		"a part of another server, near end":  {40 * sec, false, 37*sec + 1, true, [2]uint32{3, 3}},
+		"a part of another server, silent":    {40 * sec, false, 13 * sec, false, [2]uint32{2, 2}},
+		"a part that a session vouches again": {12 * sec, false, 13 * sec, true, [2]uint32{5, 60}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := new(clock)
+			s := newSession(c)
+			e := &Entry{Stored: 10 * sec, Validity: s.vouchedUntil(15*sec, 1), Limit: tt.limit, FixedTTL: tt.fixed}
+			m := message(t, "x.", dns.TypeA, "x. 5 IN A 192.0.2.1")
+			m.Extra = append(m.Extra, newRecord(t, "y. 60 IN A 192.0.2.2"))
+			if err := e.Fill(m); err != nil {
+				t.Fatal(err)
+			}
+			c.Store(int64(tt.now))
+			if tt.heard {
+				s.hear()
+			}
+			query, q := queryOf(t, m)
+			p := e.Patch(tt.now)
+			reply := unpackMsg(t, e.Plain.AppendReply(nil, query, &q, &p))
+			if got := [2]uint32{reply.Answer[0].Header().Ttl, reply.Extra[0].Header().Ttl}; got != tt.want {
+				t.Errorf("TTLs %v, want %v", got, tt.want)
+			}
+		})
+	}
+}
+
+// TestStaleUntil has entries expire at 5 s and end at 65 s without a session.
+func TestStaleUntil(t *testing.T) {
+	const sec = time.Second
+	for name, tt := range map[string]struct {
+		heard []time.Duration
+		gone  time.Duration
+		now   time.Duration
+		want  time.Duration
+	}{
+		"not beyond the TTL":       {[]time.Duration{sec}, 65 * sec, 10 * sec, 65 * sec},
+		"heard beyond the TTL":     {[]time.Duration{100 * sec}, 65 * sec, 120 * sec, 161 * sec},
+		"heard now":                {[]time.Duration{100 * sec}, 65 * sec, 100 * sec, 160 * sec},
+		"never stale":              {[]time.Duration{100 * sec}, 5 * sec, 120 * sec, 5 * sec},
+		"without a time for stale": {[]time.Duration{100 * sec}, 0, 120 * sec, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := new(clock)
+			s := newSession(c)
+			e := &Entry{Validity: s.vouchedUntil(5*sec, 1), Gone: tt.gone}
+			for _, at := range tt.heard {
+				c.Store(int64(at))
+				s.hear()
+			}
+			c.Store(int64(tt.now))
+			if got := e.StaleUntil(tt.now); got != tt.want {
+				t.Errorf("stale until %v, want %v", got, tt.want)
+			}
+			end := max(tt.want, 5*sec)
+			if vouched := e.Vouched(tt.now); e.useless(tt.now) != (tt.now >= end && !vouched) || !e.useless(1000*sec) {
+				t.Errorf("useless now %t, and later %t; vouched %t", e.useless(tt.now), e.useless(1000*sec), vouched)
+			}
+			s.invalidate(1)
+			if !e.useless(0) {
+				t.Error("an invalidated entry is not useless")
+			}
+		})
+	}
+}
+
+// TestInvalidatedEntries has entries that leave the store, and some that have left it before.
+func TestInvalidatedEntries(t *testing.T) {
+	store, c := newStore(1<<20, true)
+	s := newSession(c)
+	ks := store.NewKeyspace()
+	var called []*Entry
+	ks.OnInvalidated(func(e *Entry) { called = append(called, e) })
+	entry := func(handles ...uint64) *Entry {
+		return &Entry{Validity: s.vouchedUntil(time.Hour, handles...), Cached: true}
+	}
+	both := put(ks, 1, entry(1, 2))
+	second := put(ks, 2, entry(2))
+	other := put(ks, 3, entry(3))
+	plain := put(ks, 4, &Entry{Validity: Validity{Expires: time.Hour}})
+	put(ks, 5, entry(2)) // replaced
+	replacing := put(ks, 5, entry(3))
+	store.Remove(put(ks, 6, entry(2)))
+	dropped := store.NewKeyspace()
+	dropped.Drop()
+	put(dropped, 7, entry(2))
+	put(ks, 8, &Entry{Validity: s.vouchedUntil(time.Hour, 2), StateSize: 2 << 20})
+
+	s.invalidate(1, 2)
+	if len(called) != 2 || called[0] != both || called[1] != second {
+		t.Errorf("%d entries were removed: %v", len(called), called)
+	}
+	for n, want := range map[int]*Entry{1: nil, 2: nil, 3: other, 4: plain, 5: replacing, 6: nil} {
+		if store.Get(key(ks, n)) != want {
+			t.Errorf("entry %d is %v", n, store.Get(key(ks, n)))
+		}
+	}
+	if string(both.Key()) != string(key(ks, 1)) {
+		t.Errorf("key %x", both.Key())
+	}
+	late := entry(3)
+	s.invalidate(3)
+	called = nil
+	put(ks, 9, late) // whose handle has ended
+	if store.Get(key(ks, 9)) != nil || len(called) != 1 || late.Fresh(0) {
+		t.Errorf("an entry that was invalidated before is stored; %d calls", len(called))
+	}
+	check(t, store, ks)
+	if ks.Len(Success) != 1 {
+		t.Errorf("%d entries are left, want 1", ks.Len(Success))
+	}
+}
+
+// TestEvictedEntriesAreReleased asserts that handles do not refer to entries that were replaced.
+func TestEvictedEntriesAreReleased(t *testing.T) {
+	const n = 2000
+	store, c := newStore(1<<20, false)
+	s := newSession(c)
+	ks := store.NewKeyspace()
+	grown := heapGrowth(func() {
+		for i := range n {
+			put(ks, 1, &Entry{Validity: s.vouchedUntil(time.Hour, uint64(i)), StateSize: 1, Options: make([]byte, 1<<10)}) // #nosec G115
+		}
+	})
+	if limit := uint64(n * 512); grown > limit {
+		t.Errorf("%d bytes after %d entries, the limit is %d", grown, n, limit)
+	}
+	s.invalidate()
+	check(t, store, ks)
+}
+
+func TestPopular(t *testing.T) {
+	store, c := newStore(1<<20, false)
+	ks := store.NewKeyspace()
+	e := put(ks, 1, &Entry{Popularity: &Popularity{Amount: 2, Gap: time.Minute}})
+	if e.Popular() {
+		t.Error("popular without a hit")
+	}
+	store.Get(key(ks, 1))
+	if !e.Popular() {
+		t.Error("not popular after a hit")
+	}
+	e.credit.Store(0) // the clock hand has passed it
+	if e.Popularity.Count(c.now()); e.Popular() {
+		t.Error("popular after the clock hand has passed it")
+	}
+	if e.Popularity.Count(c.now()); !e.Popular() {
+		t.Error("not popular, although it is to be prefetched")
+	}
+}
+
+// TestConcurrentInvalidations puts, finds, evicts and invalidates entries at the same time.
+func TestConcurrentInvalidations(t *testing.T) {
+	store, c := newStore(40*640, false)
+	ks := store.NewKeyspace()
+	var sessions [2]*heardSession
+	for i := range sessions {
+		sessions[i] = newSession(c)
+	}
+	ks.OnInvalidated(func(e *Entry) {
+		if e.Current() || e.Fresh(c.now()) {
+			t.Error("an invalidated entry is current")
+		}
+	})
+	var workers sync.WaitGroup
+	for i := range uint64(4) {
+		workers.Go(func() {
+			r := rand.New(rand.NewPCG(i, 9)) // #nosec G404 -- no need for secrecy
+			for range 3000 {
+				s, n := sessions[r.IntN(2)], r.IntN(60)
+				switch r.IntN(6) {
+				case 0, 1:
+					put(ks, n, &Entry{Validity: s.vouchedUntil(time.Hour, uint64(n%20), uint64(30+n%2)), Cached: n%2 == 0}) // #nosec G115
+				case 2:
+					s.invalidate(uint64(r.IntN(32))) // #nosec G115
+				case 3:
+					s.hear()
+				default:
+					if e := store.Get(key(ks, n)); e != nil && e.Fresh(c.now()) {
+						e.Patch(c.now())
+					}
+				}
+			}
+		})
+	}
+	workers.Wait()
+	check(t, store, ks)
+	for _, s := range sessions {
+		s.invalidate()
+	}
+	check(t, store, ks)
+	if n := ks.Len(Success); n != 0 {
+		t.Errorf("%d entries are left after everything was invalidated", n)
+	}
+}
+
+// checkFromKey asserts that a query from a key has that key, and reports whether there is one.
+func checkFromKey(t testing.TB, key []byte) bool {
+	t.Helper()
+	var q Query
+	packed, ok := q.FromKey(make([]byte, 0, MaxQuery+maxOptions), key)
+	if !ok {
+		return false
+	}
+	var parsed Query
+	if !parsed.Parse(packed) || !parsed.RD || !parsed.EDNS || new(dns.Msg).Unpack(packed) != nil {
+		t.Fatalf("key %x: invalid query %x", key, packed)
+	}
+	again := parsed.AppendKey(nil, 0, packed)
+	SetKeyspace(again, uint32(key[0])<<24|uint32(key[1])<<16|uint32(key[2])<<8|uint32(key[3]))
+	if !bytes.Equal(again, key) {
+		t.Fatalf("key %x: query %x has key %x", key, packed, again)
+	}
+	return true
+}
+
+func TestFromKey(t *testing.T) {
+	store, _ := newStore(1<<20, false)
+	ks := store.NewKeyspace()
+	list, _ := searchlist.AppendSuffixes(nil, []string{"a.svc.cluster.local.", "svc.cluster.local."})
+	for name, tt := range map[string]struct {
+		change func(m *dns.Msg) *dns.Msg
+		key    func(key []byte) []byte
+		ok     bool
+	}{
+		"plain":          {func(m *dns.Msg) *dns.Msg { return m }, nil, true},
+		"DO":             {func(m *dns.Msg) *dns.Msg { return m.SetEdns0(4096, true) }, nil, true},
+		"CD":             {func(m *dns.Msg) *dns.Msg { m.CheckingDisabled = true; return m }, nil, true},
+		"upper case":     {func(m *dns.Msg) *dns.Msg { m.Question[0].Name = "WWW.a.svc.cluster.local."; return m }, nil, true},
+		"search list":    {func(m *dns.Msg) *dns.Msg { return searchlist.WithOption(m, list) }, nil, true},
+		"root":           {func(m *dns.Msg) *dns.Msg { m.Question[0].Name = "."; return m }, nil, true},
+		"another class":  {func(m *dns.Msg) *dns.Msg { m.Question[0].Qclass = dns.ClassCHAOS; return m }, nil, false},
+		"a view":         {func(m *dns.Msg) *dns.Msg { return m }, func(key []byte) []byte { return appendKeyView(key, 7) }, false},
+		"a list by ID":   {func(m *dns.Msg) *dns.Msg { return m }, func(key []byte) []byte { return AppendKeyList(key, 7) }, false},
+		"list of a view": {func(m *dns.Msg) *dns.Msg { return searchlist.WithOption(m, list) }, func(key []byte) []byte { return appendKeyView(key, 7) }, false},
+		"cut":            {func(m *dns.Msg) *dns.Msg { return m }, func(key []byte) []byte { return key[:len(key)-1] }, false},
+		"empty":          {func(m *dns.Msg) *dns.Msg { return m }, func([]byte) []byte { return nil }, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			query, q := queryOf(t, tt.change(message(t, "www.a.svc.cluster.local.", dns.TypeSRV)))
+			key := ks.Key(nil, query, &q)
+			if tt.key != nil {
+				key = tt.key(key)
+			}
+			if ok := checkFromKey(t, key); ok != tt.ok {
+				t.Errorf("%t, want %t; key %x", ok, tt.ok, key)
+			}
+		})
+	}
+}
+
+// FuzzFromKey makes queries from arbitrary keys, and from those of all queries that Parse accepts.
+func FuzzFromKey(f *testing.F) {
+	for _, seed := range [][]byte{nil, make([]byte, keyHead), make([]byte, keyHead+1), {0, 0, 0, 1, 0, 1, 0, 1, keySearch, 1, 'a', 0, 2, 1, 'b', 0}} {
+		f.Add(seed)
+	}
+	f.Add(packMsg(f, new(dns.Msg).SetQuestion("www.example.", dns.TypeA).SetEdns0(1232, true)))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		checkFromKey(t, b)
+		var q Query
+		if !q.Parse(b) {
+			return
+		}
+		key := q.AppendKey(nil, 7, b)
+		if !checkFromKey(t, key) && len(q.Search) <= searchlist.MaxOption {
+			t.Fatalf("no query for key %x of query %x", key, b)
+		}
+	})
+}
+
+// BenchmarkFresh compares answers with and without a voucher.
+func BenchmarkFresh(b *testing.B) {
+	c := new(clock)
+	s := newSession(c)
+	for handles := range uint64(5) {
+		v := Validity{Expires: time.Hour}
+		var list []uint64
+		for n := range handles {
+			list = append(list, n)
+		}
+		v.Voucher = s.Voucher(list)
+		e := &Entry{Validity: v}
+		b.Run(fmt.Sprintf("%d handles", handles), func(b *testing.B) {
+			for b.Loop() {
+				if !e.Fresh(1) {
+					b.Fatal("not fresh")
+				}
+				e.Patch(1)
+			}
+		})
+	}
+}

@@ -1,0 +1,342 @@
+package coherence
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"runtime"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nearside-dns/nearside/plugin/internal/dso"
+)
+
+// TestOrder lets connections send answers while Generations advance: no client has an answer that has ended, once all messages
+// have arrived. Sessions are closed and revoked meanwhile.
+func TestOrder(t *testing.T) {
+	r := NewRegistry()
+	generations := make([]*generation, 16)
+	for i := range generations {
+		generations[i] = new(generation)
+	}
+	rounds := 3000
+	if testing.Short() {
+		rounds = 500
+	}
+	conns := make([]*conn, 8)
+	var wg sync.WaitGroup
+	for i := range conns {
+		conns[i] = &conn{t: t}
+		s := r.Open(conns[i])
+		defer s.Close()
+		wg.Go(func() { sendAnswers(s, conns[i], generations, rounds, uint64(i)) }) // #nosec G115 -- small
+	}
+	wg.Go(func() { // sessions that end
+		for i := range rounds / 10 {
+			c := &conn{t: t}
+			s := r.Open(c)
+			sendAnswers(s, c, generations, 10, uint64(i)) // #nosec G115 -- small
+			s.Close()
+		}
+	})
+	for i := range 2 {
+		wg.Go(func() {
+			random := rand.New(rand.NewPCG(uint64(i), 2)) // #nosec G115 -- small
+			for n := range rounds {
+				generations[random.IntN(len(generations))].advance()
+				if n%500 == 499 {
+					r.Revoke()
+				}
+				runtime.Gosched()
+			}
+		})
+	}
+	wg.Wait()
+	deadline := time.Now().Add(20 * time.Second)
+	for i, c := range conns {
+		for stale := c.stale(generations); len(stale) > 0; stale = c.stale(generations) {
+			if time.Now().After(deadline) {
+				t.Fatalf("connection %d: answers %v have ended and were not invalidated", i, stale)
+			}
+			time.Sleep(time.Millisecond)
+		}
+	}
+}
+
+// sendAnswers sends answers as a connection does.
+func sendAnswers(s *Subscriber, c *conn, generations []*generation, rounds int, seed uint64) {
+	random := rand.New(rand.NewPCG(seed, 3))
+	for range rounds {
+		g := generations[random.IntN(len(generations))]
+		number := g.Load()
+		if random.IntN(4) == 0 {
+			runtime.Gosched()
+		}
+		c.mu.Lock()
+		handle := s.Subscribe(g)
+		current := g.Load() == number
+		c.stream = append(c.stream, message{answer: true, handle: handle, number: number})
+		if !current {
+			c.stream = append(c.stream, message{handles: []uint64{handle}})
+		}
+		c.mu.Unlock()
+	}
+}
+
+// stale returns the answers that the client of a connection holds valid, and that are not.
+func (c *conn) stale(generations []*generation) (all []message) {
+	now := map[uint64]uint64{}
+	for _, g := range generations {
+		if w := g.watcher.Load(); w != nil {
+			t := (*w).(*topic)
+			t.registry.mu.Lock()
+			now[t.number] = g.Load()
+			t.registry.mu.Unlock()
+		}
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	valid := map[uint64][]message{}
+	for _, m := range c.stream {
+		switch {
+		case m.answer:
+			valid[m.handle] = append(valid[m.handle], m)
+		case !m.heartbeat && len(m.handles) == 0:
+			clear(valid)
+		}
+		for _, h := range m.handles {
+			delete(valid, h)
+		}
+	}
+	for _, answers := range valid {
+		for _, m := range answers {
+			if m.number != now[m.handle] {
+				all = append(all, m)
+			}
+		}
+	}
+	return all
+}
+
+// TestHeartbeats checks the time between heartbeats on a clock of the test.
+func TestHeartbeats(t *testing.T) {
+	var now time.Duration
+	live := false
+	r := NewRegistry()
+	r.running = true
+	r.now = func() time.Duration { return now }
+	n := newNotifier(r)
+	conns := make([]*conn, 12)
+	for i := range conns {
+		conns[i] = &conn{t: t}
+		r.Open(conns[i])
+	}
+	beats := func(steps int, each time.Duration) (counts []int) {
+		for range steps {
+			now += each
+			n.beat()
+		}
+		for _, c := range conns {
+			stream := c.take()
+			counts = append(counts, len(stream))
+			for i, m := range stream {
+				if !m.heartbeat || m.clock > uint64(now/time.Microsecond) || // #nosec G115 -- positive
+					i > 0 && m.clock-stream[i-1].clock != uint64(max(each, HeartbeatInterval)/time.Microsecond) { // #nosec G115 -- positive
+					t.Errorf("stream %+v", stream)
+				}
+			}
+		}
+		return counts
+	}
+	all := func(n int) string { return fmt.Sprint(slices.Repeat([]int{n}, len(conns))) }
+	expect := func(what string, got []int, want int) {
+		t.Helper()
+		if fmt.Sprint(got) != all(want) {
+			t.Errorf("%s: heartbeats %v, want %d", what, got, want)
+		}
+	}
+	expect("nothing offered", beats(10, step), 0)
+	withdraw := r.Offer(func() bool { return live })
+	expect("not live", beats(10, step), 0)
+	live = true
+	expect("two intervals", beats(2*parts, step), 2)
+	expect("after a stall", beats(1, 10*HeartbeatInterval), 1)
+	expect("after the stall", beats(parts, step), 1)
+	stale := r.Offer(func() bool { return false })
+	expect("one of two not live", beats(parts, step), 0)
+	stale()
+	expect("live again", beats(parts, step), 1)
+	withdraw()
+	if expect("withdrawn", beats(parts, step), 0); r.Offers() {
+		t.Error("sessions are accepted")
+	}
+}
+
+// TestParts checks that the parts have the same number of sessions, also after some have ended.
+func TestParts(t *testing.T) {
+	r, _ := newManual()
+	var sessions []*Subscriber
+	for range 100 {
+		sessions = append(sessions, r.Open(discard{}))
+	}
+	random := rand.New(rand.NewPCG(1, 1))
+	for _, i := range random.Perm(100)[:50] {
+		sessions[i].Close()
+		sessions[i] = r.Open(discard{})
+	}
+	for i, part := range r.sessions {
+		if len(part) != 100/parts {
+			t.Errorf("part %d has %d sessions", i, len(part))
+		}
+		for k, s := range part {
+			if s.part != i || s.position != k {
+				t.Errorf("session %d of part %d has position %d of part %d", k, i, s.position, s.part)
+			}
+		}
+	}
+}
+
+// TestBeforeHeartbeat checks that a change is sent before the heartbeat whose clock is later.
+func TestBeforeHeartbeat(t *testing.T) {
+	tests := map[string]func(r *Registry, g *generation){
+		"change": func(_ *Registry, g *generation) { g.advance() },
+		"reload": func(r *Registry, _ *generation) { r.Revoke() },
+	}
+	for name, change := range tests {
+		t.Run(name, func(t *testing.T) {
+			r, n := newManual()
+			r.now = func() time.Duration { return time.Hour }
+			n.steps = int64(time.Hour/step) - parts
+			r.Offer(func() bool { return true })
+			c, g := &conn{t: t}, new(generation)
+			s := r.Open(c)
+			s.Subscribe(g)
+			change(r, g)
+			n.beat()
+			if stream := c.take(); len(stream) != 2 || stream[0].heartbeat || !stream[1].heartbeat {
+				t.Errorf("stream %+v", stream)
+			}
+		})
+	}
+}
+
+func TestLimits(t *testing.T) {
+	r, n := newManual()
+	r.perSession, r.perProcess = 3, 5
+	generations := make([]*generation, 4)
+	for i := range generations {
+		generations[i] = new(generation)
+	}
+	subscribe := func(s *Subscriber) (count int) {
+		for _, g := range generations {
+			if s.Subscribe(g) != 0 {
+				count++
+			}
+		}
+		return count
+	}
+	first, second := r.Open(discard{}), r.Open(discard{})
+	if a, b := subscribe(first), subscribe(second); a != 3 || b != 2 {
+		t.Errorf("%d and %d subscriptions, want 3 and 2", a, b)
+	}
+	if a := subscribe(first); a != 3 {
+		t.Errorf("%d subscriptions are renewed, want 3", a)
+	}
+	got := r.Statistics()
+	if want := [refuseReasons]uint64{SessionLimit: 2, ProcessLimit: 2}; got.Refused != want || got.Subscriptions != 5 {
+		t.Errorf("%+v, want %v refused", got, want)
+	}
+	generations[0].advance()
+	n.invalidate()
+	if got := r.Statistics(); got.Subscriptions != 3 || got.Invalidations != 2 {
+		t.Errorf("%+v, want 3 subscriptions", got)
+	}
+	if a := subscribe(second); a != 3 {
+		t.Errorf("%d subscriptions after one has ended, want 3", a)
+	}
+}
+
+// TestManyHandles checks that more handles than a message may have are sent in several.
+func TestManyHandles(t *testing.T) {
+	r, n := newManual()
+	c := &conn{t: t}
+	s := r.Open(c)
+	var want []uint64
+	generations := make([]generation, dso.MaxInvalidated+10)
+	for i := range generations {
+		want = append(want, s.Subscribe(&generations[i]))
+	}
+	for i := range generations {
+		generations[i].advance()
+	}
+	n.invalidate()
+	stream := c.take()
+	if got, _ := invalidated(stream); !slices.Equal(got, want) {
+		t.Errorf("%d handles, want %d", len(got), len(want))
+	}
+	for _, m := range stream {
+		if len(m.handles) > dso.MaxInvalidated {
+			t.Errorf("%d handles in a message", len(m.handles))
+		}
+	}
+	if cap(s.pending) > maxPending || len(s.topics) != 0 || s.maxTopics != 0 {
+		t.Errorf("the session retains %d handles and %d topics", cap(s.pending), len(s.topics))
+	}
+}
+
+// TestOtherWatcher checks that a Generation which another registry watches gets no handle.
+func TestOtherWatcher(t *testing.T) {
+	r, _ := newManual()
+	other, _ := newManual()
+	g := new(generation)
+	s, peer := r.Open(discard{}), other.Open(discard{})
+	if peer.Subscribe(g) == 0 || s.Subscribe(g) != 0 {
+		t.Error("a registry subscribed to a Generation of another")
+	}
+}
+
+// TestEnd checks that the notifier ends with the last session, and starts again.
+func TestEnd(t *testing.T) {
+	r := NewRegistry()
+	running := func() bool {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		return r.running
+	}
+	for range 2 {
+		c, g := &conn{t: t}, new(generation)
+		s := r.Open(c)
+		s.Subscribe(g)
+		g.advance()
+		poll(t, "the invalidation", func() bool { handles, _ := invalidated(c.take()); return len(handles) == 1 })
+		s.Close()
+		poll(t, "the end", func() bool { return !running() })
+	}
+}
+
+func poll(t *testing.T, what string, condition func() bool) {
+	t.Helper()
+	for end := time.Now().Add(20 * time.Second); !condition(); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("no sign of %s", what)
+		}
+	}
+}
+
+func TestStatistics(t *testing.T) {
+	r, _ := newManual()
+	r.CountClosed(Unread)
+	r.CountClosed(Malformed)
+	r.CountClosed(Malformed)
+	if got, want := r.Statistics(), [closeReasons]uint64{Unread: 1, Malformed: 2}; got.Closed != want || got.Live {
+		t.Errorf("%+v, want %v", got, want)
+	}
+	r.Offer(func() bool { return true })
+	if !r.Statistics().Live {
+		t.Error("not live")
+	}
+	if got := fmt.Sprint(Unread, Silent, Malformed, SessionLimit, ProcessLimit); got != "unread silent malformed session process" {
+		t.Error(got)
+	}
+}

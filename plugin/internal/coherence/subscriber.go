@@ -1,0 +1,181 @@
+package coherence
+
+import "slices"
+
+// topic is a Generation with subscribers. Its number is the handle of all of them. The registry's mutex guards it.
+type topic struct {
+	registry    *Registry
+	number      uint64 // 0 before the first subscription
+	subscribers []*Subscriber
+	queued      bool // in Registry.advanced
+	waiters     waiters
+}
+
+// Advanced implements the watcher of a Generation.
+func (t *topic) Advanced() {
+	t.callWaiters()
+	r := t.registry
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if t.queued || len(t.subscribers) == 0 {
+		return
+	}
+	t.queued = true
+	r.advanced = append(r.advanced, t)
+	r.notify()
+}
+
+// Subscriber is a session in the server. The registry's mutex guards it.
+type Subscriber struct {
+	registry *Registry
+	conn     Conn
+	part     int // of Registry.sessions
+	position int // in the part
+	closed   bool
+	// topics are the subscriptions, with the index of the session in the topic's subscribers.
+	topics map[*topic]int32
+	// maxTopics is the maximum length of topics since the map was made, whose memory never shrinks.
+	maxTopics int
+	pending   []uint64 // handles that the notifier sends next
+}
+
+// Open begins a session.
+func (r *Registry) Open(c Conn) *Subscriber {
+	s := &Subscriber{registry: r, conn: c}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for i := range r.sessions {
+		if len(r.sessions[i]) < len(r.sessions[s.part]) {
+			s.part = i
+		}
+	}
+	s.position = len(r.sessions[s.part])
+	r.sessions[s.part] = append(r.sessions[s.part], s)
+	if !r.running {
+		r.running = true
+		go newNotifier(r).run()
+	}
+	return s
+}
+
+// Close ends the session. It may be called more than once.
+func (s *Subscriber) Close() {
+	r := s.registry
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if s.closed {
+		return
+	}
+	s.drop()
+	part := r.sessions[s.part]
+	last := part[len(part)-1]
+	part[s.position], last.position = last, s.position
+	r.sessions[s.part] = shortened(part)
+	s.closed, s.conn = true, nil
+}
+
+// drop removes all subscriptions.
+func (s *Subscriber) drop() {
+	s.registry.subscriptions -= len(s.topics)
+	for t, i := range s.topics {
+		t.remove(i)
+	}
+	s.topics, s.maxTopics = nil, 0
+}
+
+// remove removes a subscriber, except from its own topics.
+func (t *topic) remove(i int32) {
+	if last := len(t.subscribers) - 1; int(i) != last {
+		moved := t.subscribers[last]
+		t.subscribers[i] = moved
+		moved.topics[t] = i
+	}
+	t.subscribers = shortened(t.subscribers)
+}
+
+// shortened removes the last element, and releases memory if little of it is used.
+func shortened(all []*Subscriber) []*Subscriber {
+	all[len(all)-1] = nil
+	all = all[:len(all)-1]
+	switch {
+	case len(all) == 0:
+		return nil
+	case cap(all) > 64 && len(all) < cap(all)/4:
+		return slices.Clone(all)
+	}
+	return all
+}
+
+// topicOf returns the topic of a Generation, nil if another registry watches it.
+func (r *Registry) topicOf(g Generation) *topic {
+	unused := r.spare.Get().(*topic)
+	t, ours := g.Watch(unused).(*topic)
+	if t != unused {
+		r.spare.Put(unused)
+	}
+	if !ours || t.registry != r {
+		return nil
+	}
+	return t
+}
+
+// Subscribe subscribes to a Generation, and returns its handle, 0 if a limit is reached or the session has ended. The caller
+// then checks whether the Generation has advanced since its answer was made: if so, it sends the handle and after it an
+// invalidation of its own. The connection is locked against Push until the answer is in its output, so that no invalidation
+// overtakes the answer.
+func (s *Subscriber) Subscribe(g Generation) (handle uint64) {
+	r := s.registry
+	t := r.topicOf(g)
+	if t == nil {
+		return 0
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if s.closed {
+		return 0
+	}
+	if _, has := s.topics[t]; has {
+		return t.number
+	}
+	switch {
+	case len(s.topics) >= r.perSession:
+		r.refused[SessionLimit].Add(1)
+		return 0
+	case r.subscriptions >= r.perProcess:
+		r.refused[ProcessLimit].Add(1)
+		return 0
+	}
+	s.add(t)
+	return t.number
+}
+
+func (s *Subscriber) add(t *topic) {
+	r := s.registry
+	if t.number == 0 {
+		r.numbers++
+		t.number = r.numbers
+	}
+	if s.topics == nil {
+		s.topics = map[*topic]int32{}
+	}
+	s.topics[t] = int32(len(t.subscribers)) // #nosec G115 -- at most the number of sessions
+	t.subscribers = append(t.subscribers, s)
+	s.maxTopics = max(s.maxTopics, len(s.topics))
+	r.subscriptions++
+}
+
+// forget removes a topic whose subscribers are removed all at once.
+func (s *Subscriber) forget(t *topic) {
+	delete(s.topics, t)
+	s.registry.subscriptions--
+	switch n := len(s.topics); {
+	case n == 0:
+		s.topics, s.maxTopics = nil, 0
+	case s.maxTopics > 64 && n < s.maxTopics/4:
+		smaller := make(map[*topic]int32, n)
+		for t, i := range s.topics {
+			smaller[t] = i
+		}
+		s.topics, s.maxTopics = smaller, n
+	}
+}

@@ -1,0 +1,136 @@
+package kubernetes
+
+import (
+	"fmt"
+	"runtime"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/nearside-dns/nearside/plugin/internal/block"
+	"github.com/nearside-dns/nearside/plugin/internal/coherence"
+	"github.com/nearside-dns/nearside/plugin/kubernetes/source"
+)
+
+// offering offers sessions to node caches while a configuration with option coherent serves. Its handler counts for the
+// heartbeats from the first to the last answer.
+type offering struct {
+	k        *Kubernetes
+	registry *coherence.Registry
+
+	mu       sync.Mutex
+	ended    bool
+	withdraw func() // nil without an offer
+}
+
+// begin is called when the handler is going to answer. obstacle is the reason why no session can be accepted, "" without one.
+func (o *offering) begin(obstacle string) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.ended { // a signal has ended the process during the start
+		return
+	}
+	views.add(o.k)
+	switch {
+	case !o.k.coherent:
+	case obstacle != "":
+		log.Warningf("coherent has no effect: %s; node caches use TTLs", obstacle)
+	default:
+		o.withdraw = o.registry.Offer(views.areLive)
+	}
+}
+
+// end is called when the configuration has ended.
+func (o *offering) end() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.ended = true
+	if o.withdraw != nil {
+		o.withdraw()
+	}
+	views.remove(o.k)
+}
+
+// sessionObstacle returns the reason why no session can carry answers of a server block, "" without one. It is called when
+// the configuration starts.
+func sessionObstacle(b *block.Block) string {
+	if runtime.GOOS != "linux" {
+		return "the fast path, which carries the sessions, needs Linux"
+	}
+	if e := b.Eligibility(); e.Prevented != "" {
+		return "no fast path, which carries the sessions, for this server block: " + e.Prevented
+	}
+	return ""
+}
+
+// views are the views of the cluster from which this process answers. A heartbeat is for all answers of a session, so that
+// all views count, also of blocks without option coherent.
+var views handlers
+
+// handlers are handlers that answer queries.
+type handlers struct {
+	mu      sync.Mutex
+	all     []*Kubernetes
+	stopped time.Time // when the views ceased to be live, zero while they are
+}
+
+func (v *handlers) add(k *Kubernetes) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.all = append(v.all, k)
+}
+
+func (v *handlers) remove(k *Kubernetes) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.all = slices.DeleteFunc(v.all, func(other *Kubernetes) bool { return other == k })
+}
+
+// areLive reports whether all views are current as far as the sources can know. It is called for each heartbeat with the lock
+// of the registry: it waits for nothing, and logs in another goroutine.
+func (v *handlers) areLive() bool {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	reason := ""
+	for _, k := range v.all {
+		if reason = k.outdated(); reason != "" {
+			break
+		}
+	}
+	switch {
+	case reason != "" && v.stopped.IsZero():
+		v.stopped = time.Now()
+		go log.Warningf("coherent: no heartbeats, node caches fall back to TTLs: %s", reason)
+	case reason == "" && !v.stopped.IsZero():
+		away := time.Since(v.stopped).Round(time.Second)
+		v.stopped = time.Time{}
+		go log.Infof("coherent: the view of the cluster is current again after %s, heartbeats continue", away)
+	}
+	return reason == ""
+}
+
+// outdated returns the reason why answers may be outdated, "" without one. The source reads only resources that answers
+// depend on, so that each of them counts.
+func (k *Kubernetes) outdated() string {
+	for _, s := range k.status() {
+		if state := unlive(s); state != "" {
+			return fmt.Sprintf("%s: %s", s.Resource, state)
+		}
+	}
+	return ""
+}
+
+// unlive returns the reason why the records of a resource may be outdated, "" without one.
+func unlive(s source.Status) string {
+	switch {
+	case s.Denied:
+		return "the API server refuses access"
+	case !s.Synced:
+		return "not synced"
+	case s.Frozen:
+		return "the watch is frozen"
+	case s.Uncertain:
+		return "the source does not answer, changes may be missing"
+	}
+	return ""
+}

@@ -1,0 +1,82 @@
+package index
+
+// PutNamespace adds a namespace, if it does not exist.
+func (ix *Index) PutNamespace(name string) {
+	ix.write(func() {
+		if ix.addNamespace(name) {
+			ix.namespacesChanged(map[string]struct{}{name: {}})
+		}
+	})
+}
+
+// DeleteNamespace removes a namespace, if it exists. Its objects remain until they are deleted, but have no DNS names.
+func (ix *Index) DeleteNamespace(name string) {
+	ix.write(func() {
+		if ix.removeNamespace(name) {
+			ix.namespacesChanged(map[string]struct{}{name: {}})
+		}
+	})
+}
+
+// ReplaceNamespaces replaces all namespaces.
+func (ix *Index) ReplaceNamespaces(all []string) {
+	changed := map[string]struct{}{}
+	noting := func(change func(string) bool) func(string) {
+		return func(name string) {
+			if change(name) {
+				changed[name] = struct{}{}
+			}
+		}
+	}
+	same := func(name string) string { return name }
+	ix.write(func() {
+		replace(all, same, noting(ix.addNamespace), ix.namespaces.keys(), noting(ix.removeNamespace))
+		ix.namespacesChanged(changed)
+	})
+}
+
+// Outdate ends the validity of every stored answer, for a source that has lost the access to a resource.
+func (ix *Index) Outdate() { ix.write(ix.accessGeneration.advance) }
+
+// addNamespace adds a namespace, and reports whether it did not exist.
+func (ix *Index) addNamespace(name string) bool {
+	if ix.HasNamespace(name) {
+		return false
+	}
+	ix.namespaces.set(name, struct{}{})
+	return true
+}
+
+// removeNamespace removes a namespace, and reports whether it existed.
+func (ix *Index) removeNamespace(name string) bool {
+	if !ix.HasNamespace(name) {
+		return false
+	}
+	ix.namespaces.remove(name, struct{}{})
+	return true
+}
+
+// namespacesChanged advances the generations that depend on the existence of namespaces: the names of all their objects
+// begin to exist, or cease to. It is one pass over the objects, since the first sync has many namespaces.
+func (ix *Index) namespacesChanged(changed map[string]struct{}) {
+	if len(changed) == 0 {
+		return
+	}
+	ix.setModified()
+	for name := range changed {
+		ix.NamespaceGeneration(name).advance()
+	}
+	for _, o := range [...]objects{ix.services, ix.imports} {
+		for k, e := range o.each() {
+			if _, ok := changed[k.Namespace]; ok && e.Service != nil {
+				e.generation.advance()
+				ix.NameGeneration(k.Namespace, k.Name).advance()
+			}
+		}
+	}
+	for k, e := range ix.services.each() { // PTR records
+		if _, ok := changed[k.Namespace]; ok && e.Service != nil {
+			ix.addressesChanged(&Entry{Slices: e.Slices}, e.Service)
+		}
+	}
+}

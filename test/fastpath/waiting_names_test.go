@@ -1,0 +1,178 @@
+//go:build linux
+
+package fastpath
+
+import (
+	"fmt"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/miekg/dns"
+)
+
+const (
+	waitingGauge = "coredns_kubernetes_coherence_waiting"
+	waitedTotal  = "coredns_kubernetes_coherence_waited_total"
+)
+
+// workers returns a headless Service whose names queries wait for, with endpoints at addresses, the even ones with a hostname.
+func workers(wait string, addresses ...string) string {
+	return strings.Replace(headlessAt("workers", addresses...), "namespace: shop}",
+		fmt.Sprintf("namespace: shop, annotations: {nearside.dev/wait-for-names: %s}}", wait), 1)
+}
+
+// startWaiting starts clusterdns with a Service without endpoints whose names are waited for.
+func startWaiting(t *testing.T, wait string) (s *server, folder string) {
+	t.Helper()
+	folder = newCluster(t)
+	manifest(t, folder, "workers.yaml", workers(wait))
+	s = start(t, "clusterdns", strings.ReplaceAll(clusterBlock(folder), "FASTPATH", ""))
+	within(t, "the start line of the fast path", func() bool { return strings.Contains(s.Output(), ": fast path for ") })
+	return s, folder
+}
+
+// packed returns a query for a name of the Service.
+func packed(t *testing.T, name string, qtype uint16) []byte {
+	t.Helper()
+	b, err := new(dns.Msg).SetQuestion(name+".shop.svc.cluster.local.", qtype).Pack()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// replyOf returns the reply that a client receives.
+func replyOf(t *testing.T, w *wire) *dns.Msg {
+	t.Helper()
+	b := w.receive(t, bounded)
+	m := new(dns.Msg)
+	if b == nil {
+		t.Fatal("no reply")
+	}
+	if err := m.Unpack(b); err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+// awaitWaiting waits until a number of queries wait.
+func (s *server) awaitWaiting(t *testing.T, number float64) {
+	t.Helper()
+	within(t, fmt.Sprintf("%v queries wait", number), func() bool { return s.scrape(t).Sum(waitingGauge) == number })
+}
+
+func TestWaitForEndpoint(t *testing.T) {
+	s, folder := startWaiting(t, "4s")
+	var clients []*wire
+	for _, network := range []string{"udp", "tcp"} {
+		for _, name := range []string{"ep-0.workers", "workers", "ep-9.workers"} {
+			w := dial(t, network, "127.0.0.1", s)
+			w.send(t, packed(t, name, dns.TypeA))
+			clients = append(clients, w)
+		}
+	}
+	s.awaitWaiting(t, float64(len(clients)))
+	other := dial(t, "udp", "127.0.0.1", s)
+	begin := time.Now()
+	other.ask(t, packed(t, "ep-0.workers", dns.TypeMX))
+	other.ask(t, packed(t, "ep-0.none", dns.TypeA))
+	manifest(t, folder, "workers.yaml", workers("4s", "10.245.0.1"))
+	for i, w := range clients {
+		if i%3 == 2 {
+			continue
+		}
+		if m := replyOf(t, w); len(m.Answer) != 1 || m.Answer[0].(*dns.A).A.String() != "10.245.0.1" {
+			t.Fatalf("reply\n%v", m)
+		}
+	}
+	if took := time.Since(begin); took > 3*time.Second {
+		t.Errorf("answered after %s", took)
+	}
+	begin = time.Now()
+	other.ask(t, packed(t, "ep-0.workers", dns.TypeA))
+	if m := brief(t, other.ask(t, packed(t, "ep-0.workers", dns.TypeAAAA))); !strings.Contains(m, "NOERROR") {
+		t.Errorf("AAAA of a name with A: %s", m)
+	}
+	if took := time.Since(begin); took > time.Second {
+		t.Errorf("queries for an existing name took %s", took)
+	}
+	for _, w := range []*wire{clients[2], clients[5]} {
+		if m := replyOf(t, w); m.Rcode != dns.RcodeNameError {
+			t.Errorf("reply\n%v", m)
+		}
+	}
+	s.awaitWaiting(t, 0)
+	within(t, "the queries are counted", func() bool {
+		now := s.scrape(t)
+		return now.Sum(waitedTotal, "result", "answered") == 4 && now.Sum(waitedTotal, "result", "timeout") == 2
+	})
+}
+
+// TestWaitAgain: the negative answer after the time is not repeated to queries that have not waited.
+func TestWaitAgain(t *testing.T) {
+	const wait = 300 * time.Millisecond
+	s, _ := startWaiting(t, "300ms")
+	for _, network := range []string{"udp", "tcp"} {
+		for i := range 3 {
+			w := dial(t, network, "127.0.0.1", s)
+			begin := time.Now()
+			reply := brief(t, w.ask(t, packed(t, "ep-0.workers", dns.TypeA)))
+			if took := time.Since(begin); !strings.Contains(reply, "NXDOMAIN") || took < wait || took > wait+bounded/4 {
+				t.Errorf("%s, query %d: %s after %s", network, i, reply, took)
+			}
+		}
+	}
+}
+
+// TestWaitingAtReload: a reload, and the end of the program, answer waiting queries at once.
+func TestWaitingAtReload(t *testing.T) {
+	s, folder := startWaiting(t, "4s")
+	corefile := strings.ReplaceAll(clusterBlock(folder), "FASTPATH", "")
+	udp, tcp := dial(t, "udp", "127.0.0.1", s), dial(t, "tcp", "127.0.0.1", s)
+	s.expectAtOnce(t, "reload", func() { s.reload(t, strings.Replace(corefile, "ttl 30", "ttl 20", 1)) }, udp, tcp)
+	s.expectAtOnce(t, "exit", func() { s.Signal(t, syscall.SIGTERM) }, udp, tcp)
+}
+
+// expectAtOnce has two queries wait, and expects their answers after a change.
+func (s *server) expectAtOnce(t *testing.T, what string, change func(), clients ...*wire) {
+	t.Helper()
+	for _, w := range clients {
+		w.send(t, packed(t, "ep-0.workers", dns.TypeA))
+	}
+	s.awaitWaiting(t, float64(len(clients)))
+	begin := time.Now()
+	change()
+	for _, w := range clients {
+		if m := replyOf(t, w); m.Rcode != dns.RcodeNameError {
+			t.Errorf("%s: reply\n%v", what, m)
+		}
+	}
+	if took := time.Since(begin); took > 3*time.Second {
+		t.Errorf("%s: answered after %s", what, took)
+	}
+}
+
+// TestWaitThroughNodecache has the query of a client wait behind a node's cache, for longer than its read_timeout.
+func TestWaitThroughNodecache(t *testing.T) {
+	s, folder := startWaiting(t, "4s")
+	cache := start(t, "nodecache", fmt.Sprintf(`.:PORT {
+    bind 127.0.0.1
+    prometheus METRICS
+    cache 30
+    forward . 127.0.0.1:%d {
+        force_tcp
+        read_timeout 500ms
+    }
+}
+`, s.Port))
+	w := dial(t, "udp", "127.0.0.1", cache)
+	w.send(t, packed(t, "ep-0.workers", dns.TypeA))
+	within(t, "a query waits", func() bool { return s.scrape(t).Sum(waitingGauge) > 0 })
+	time.Sleep(time.Second) // the next attempt waits, too
+	manifest(t, folder, "workers.yaml", workers("4s", "10.245.0.1"))
+	if m := replyOf(t, w); len(m.Answer) != 1 {
+		t.Fatalf("reply\n%v", m)
+	}
+}
