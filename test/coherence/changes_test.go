@@ -94,10 +94,10 @@ func (c *changes) touch(stop *atomic.Bool) error {
 	return nil
 }
 
-// touchedProperty is a ClusterProperty that no answer depends on.
+// touchedProperty is the only ClusterProperty that clusterdns watches. No answer of a history depends on it.
 var touchedProperty = &unstructured.Unstructured{Object: map[string]any{
 	"apiVersion": "about.k8s.io/v1", "kind": "ClusterProperty",
-	"metadata": map[string]any{"name": "touched"}, "spec": map[string]any{"value": "touched"},
+	"metadata": map[string]any{"name": "cluster.clusterset.k8s.io"}, "spec": map[string]any{"value": clusters[0]},
 }}
 
 // change makes one change, of each kind of object several per second.

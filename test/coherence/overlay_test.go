@@ -86,6 +86,7 @@ func shortWatchdog() []edit {
 	return []edit{
 		replacement(file, "quietAfter = 90 * time.Second", "quietAfter = 2 * time.Second"),
 		replacement(file, "frozenAfter = 90 * time.Second", "frozenAfter = time.Second"),
+		replacement(file, "lostAfter = 10 * time.Second", "lostAfter = 2 * time.Second"),
 		replacement(file, "checkEvery = 5 * time.Second", "checkEvery = 200 * time.Millisecond"),
 		replacement(file, "probeTimeout = 10 * time.Second", "probeTimeout = time.Second"),
 	}
