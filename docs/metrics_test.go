@@ -53,6 +53,7 @@ cluster.local.two:PORT {
     kubernetes {
         manifests DEMO
         pods verified
+        coherent
     }
 }
 ap.k8s.io:PORT {

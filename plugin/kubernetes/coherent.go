@@ -86,27 +86,26 @@ func (v *handlers) remove(k *Kubernetes) {
 	v.all = slices.DeleteFunc(v.all, func(other *Kubernetes) bool { return other == k })
 }
 
-// areLive reports whether all views are current as far as the sources can know. It is called for each heartbeat with the lock
-// of the registry: it waits for nothing, and logs in another goroutine.
+// areLive reports whether all views are current as far as the sources can know. It is called for each heartbeat, and waits for
+// nothing.
 func (v *handlers) areLive() bool {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	reason := ""
 	for _, k := range v.all {
-		if reason = k.outdated(); reason != "" {
-			break
+		if reason := k.outdated(); reason != "" {
+			if v.stopped.IsZero() {
+				v.stopped = time.Now()
+				log.Warningf("coherent: no heartbeats to node caches, which use TTLs: %s", reason)
+			}
+			return false
 		}
 	}
-	switch {
-	case reason != "" && v.stopped.IsZero():
-		v.stopped = time.Now()
-		go log.Warningf("coherent: no heartbeats, node caches fall back to TTLs: %s", reason)
-	case reason == "" && !v.stopped.IsZero():
+	if !v.stopped.IsZero() {
 		away := time.Since(v.stopped).Round(time.Second)
+		log.Infof("coherent: the view of the cluster is current again after %s: heartbeats continue", away)
 		v.stopped = time.Time{}
-		go log.Infof("coherent: the view of the cluster is current again after %s, heartbeats continue", away)
 	}
-	return reason == ""
+	return true
 }
 
 // outdated returns the reason why answers may be outdated, "" without one. The source reads only resources that answers
