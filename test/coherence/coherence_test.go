@@ -151,6 +151,7 @@ func (h *history) run(p phase) {
 	h.marks = append(h.marks, mark{name: p.name, from: from})
 	if p.fault != nil {
 		p.fault(h)
+		h.awaitSessions()
 		after := ttl + 2*p.delay + time.Second
 		h.fallbacks = append(h.fallbacks, fallback{from, monotonic() + int64(after), ttl + 2*p.delay})
 		time.Sleep(after)
@@ -165,6 +166,35 @@ func (h *history) run(p phase) {
 	if err := p.want(caches, servers); err != nil {
 		h.t.Errorf("phase %q: %v", p.name, err)
 	}
+}
+
+// sessionsReturn bounds the time for which a cache opens no session after a fault: the pause after connections that the server
+// has closed, and the time of a request.
+const sessionsReturn = 15 * time.Second
+
+// awaitSessions waits until each cache has a session with a recent heartbeat.
+func (h *history) awaitSessions() {
+	h.t.Helper()
+	if h.option == "" {
+		return
+	}
+	start := time.Now()
+	for i, c := range h.caches {
+		for !c.hasSession(h.t) {
+			if time.Since(start) > sessionsReturn {
+				h.t.Fatalf("cache %d has no session %s after the fault", i, sessionsReturn)
+			}
+			time.Sleep(100 * time.Millisecond)
+		}
+	}
+	h.t.Logf("sessions %s after the fault", time.Since(start).Round(100*time.Millisecond))
+}
+
+func (p *program) hasSession(t testing.TB) bool {
+	t.Helper()
+	s := p.samples(t)
+	age := s.Sum("coredns_forward_coherence_heartbeat_age_seconds")
+	return s.Sum("coredns_forward_coherence_sessions") > 0 && age > 0 && age < promise.Seconds()
 }
 
 // samples returns the sums of the metrics of all caches, and of all replicas that run.

@@ -67,8 +67,13 @@ func (p *proxy) accept(l net.Listener) {
 			continue
 		}
 		p.mu.Lock()
+		moved := p.target != target
 		p.open[client], p.open[server] = true, true
 		p.mu.Unlock()
+		if moved {
+			p.cut()
+			continue
+		}
 		go p.forward(client, server)
 		go p.forward(server, client)
 	}
