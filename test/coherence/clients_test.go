@@ -165,7 +165,7 @@ func (c *client) received(m []byte, at int64) {
 	}
 	s.waits = false
 	c.waiting--
-	c.replies = append(c.replies, reply{s.at, at, s.question, c.cache, c.answers.of(m)})
+	c.replies = append(c.replies, reply{s.at, at, s.question, c.cache, c.answers.numberOf(m)})
 }
 
 // memo returns the numbers of the answers in packed replies. All clients share it.
@@ -176,7 +176,7 @@ type memo struct {
 	known map[string]int32 // by the reply without ID and TTLs
 }
 
-func (c *memo) of(m []byte) int32 {
+func (c *memo) numberOf(m []byte) int32 {
 	zeroed, ttl, ok := withoutTTLs(m)
 	if !ok {
 		return failure
@@ -193,7 +193,7 @@ func (c *memo) of(m []byte) int32 {
 	n := int32(failure)
 	if reply.Unpack(m) == nil {
 		if answer, ok := canonical(&reply); ok {
-			n = c.texts.of(answer)
+			n = c.texts.numberOf(answer)
 		}
 	}
 	c.known[string(zeroed)] = n

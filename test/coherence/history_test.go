@@ -81,7 +81,7 @@ type texts struct {
 
 func newTexts() *texts { return &texts{number: map[string]int32{}} }
 
-func (x *texts) of(text string) int32 {
+func (x *texts) numberOf(text string) int32 {
 	n, ok := x.number[text]
 	if !ok {
 		n = int32(len(x.all)) // #nosec G115 -- thousands
@@ -174,7 +174,7 @@ func (o *oracle) right(state cluster, n int, a asker, from int64) span {
 		return span{from: from}
 	}
 	answer, tracked := state.answer(&o.all[n], a)
-	return span{from: from, answer: o.texts.of(answer), untracked: !tracked}
+	return span{from: from, answer: o.texts.numberOf(answer), untracked: !tracked}
 }
 
 // concerns reports whether a change may change the answer to a question.

@@ -122,7 +122,7 @@ func TestChecker(t *testing.T) {
 			}
 			answer, special := map[string]int32{"SERVFAIL": failure, "TTL": tooLong}[tc.answer]
 			if !special {
-				answer = x.of(tc.answer)
+				answer = x.numberOf(tc.answer)
 			}
 			c.check(&reply{sent: at(tc.sent), received: at(tc.received), question: uint16(n), answer: answer}) // #nosec G115 -- hundreds
 			if legal := c.wrongs == 0; legal != tc.legal {
@@ -204,8 +204,8 @@ func TestMemo(t *testing.T) {
 	}
 	const soa = "cluster.local. 2 IN SOA ns.dns.cluster.local. hostmaster.cluster.local. "
 	x := &memo{ttl: 2, texts: newTexts(), known: map[string]int32{}}
-	first := x.of(pack(1, dns.RcodeSuccess, webName+" 2 IN A 10.96.0.1", webName+" 2 IN A 10.96.0.2"))
-	denied := x.of(pack(1, dns.RcodeNameError, soa+"1 7200 1800 86400 2"))
+	first := x.numberOf(pack(1, dns.RcodeSuccess, webName+" 2 IN A 10.96.0.1", webName+" 2 IN A 10.96.0.2"))
+	denied := x.numberOf(pack(1, dns.RcodeNameError, soa+"1 7200 1800 86400 2"))
 	for _, tc := range []struct {
 		what  string
 		reply []byte
@@ -218,7 +218,7 @@ func TestMemo(t *testing.T) {
 		{"failure", pack(2, dns.RcodeServerFailure), failure},
 		{"cut off", pack(1, dns.RcodeSuccess, webName+" 2 IN A 10.96.0.1")[:60], failure},
 	} {
-		if got := x.of(tc.reply); got != tc.want {
+		if got := x.numberOf(tc.reply); got != tc.want {
 			t.Errorf("%s: %d, want %d", tc.what, got, tc.want)
 		}
 	}

@@ -97,7 +97,7 @@ func (p *proxy) cut() {
 	}
 }
 
-// piece is what was read at once, and the time from which it may be written.
+// piece is the bytes of one read, and the time from which they may be written.
 type piece struct {
 	bytes []byte
 	due   time.Time
