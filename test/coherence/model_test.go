@@ -195,7 +195,7 @@ func (c cluster) ofService(q *question, a asker) (answer string, tracked bool) {
 	case s.Kind == externalName:
 		return c.ofAlias(q, s, a)
 	case s.Kind == headless || q.endpoint != "":
-		return c.ofEndpoints(q, s, a), true
+		return c.ofEndpoints(q, s, a), !c.isPrivate(q, s, a)
 	case !hasPort(s.Ports, q.port):
 		return nameError, true
 	case q.qtype == dns.TypeSRV:
@@ -280,6 +280,13 @@ func (c cluster) ofEndpoints(q *question, s record, a asker) string {
 		}
 	}
 	return text(lines)
+}
+
+// isPrivate reports whether an answer depends on a node without a record: clusterdns does not store such answers, so that
+// they have no handles.
+func (c cluster) isPrivate(q *question, s record, a asker) bool {
+	_, ok := c["Node"][key{name: a.node}]
+	return !ok && q.endpoint == "" && (s.Local || s.Distribution != 0)
 }
 
 func (q *question) endpointLines(e found) (lines []string) {
