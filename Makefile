@@ -5,7 +5,7 @@ VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo untr
 LDFLAGS := -s -w -X github.com/nearside-dns/nearside/cmd/internal/daemon.Version=$(VERSION)
 GOBUILD := CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)'
 
-.PHONY: build image run test e2e unit lint fuzz properties bench clean
+.PHONY: build image run test e2e unit lint fuzz properties history bench clean
 
 build: ## both programs, into bin/
 	$(GOBUILD) -o bin/ ./cmd/...
@@ -55,6 +55,10 @@ TIME ?= 10m
 properties: ## the random tests with new seeds, for TIME
 	test/install.sh coredns etcd kube-apiserver
 	test/properties.sh $(TIME)
+
+history: ## random changes, queries and faults with new seeds, for TIME: no answer of a node's cache is older than a second
+	test/install.sh etcd kube-apiserver
+	test/properties.sh $(TIME) ./test/coherence
 
 # The report lists peers that could not be installed; the others are measured.
 bench: ## CPU per query and memory beside other servers, as printed in test/bench/RESULTS.md

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs every test that calls property.Seeds with new seeds, round after round, for the time given (default 10m). It
-# stops at the first failure; the output names the command that repeats it.
+# Runs every test that calls property.Seeds with new seeds, round after round, for the time given (default 10m); with a
+# folder, only its tests. It stops at the first failure; the output names the command that repeats it.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 limit=${1:-10m}
@@ -20,7 +20,7 @@ tests() {
 		/property\.Seeds\(/ && name { print name }' "$1"/*_test.go | sort -u | paste -sd '|'
 }
 
-folders=$(grep -rl --include='*_test.go' 'property\.Seeds(' . | xargs -n1 dirname | sort -u)
+folders=$(grep -rl --include='*_test.go' 'property\.Seeds(' "${2:-.}" | xargs -n1 dirname | sort -u)
 for folder in $folders; do
 	go test -c -o "$programs/${folder//\//_}" "$folder"
 done

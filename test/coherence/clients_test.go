@@ -1,0 +1,253 @@
+//go:build linux
+
+package coherence
+
+import (
+	"encoding/binary"
+	"errors"
+	"math/rand/v2"
+	"net"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/miekg/dns"
+)
+
+const (
+	// batch is the number of queries that a client sends at once.
+	batch = 48
+	// patience is the time that a client waits for the answers to them; later ones still count.
+	patience = 20 * time.Millisecond
+	// pause is the time between two batches: the programs and the API server need the machine, too.
+	pause = 4 * time.Millisecond
+)
+
+// client sends random questions to a node's cache, and records the answers.
+type client struct {
+	*rand.Rand
+	cache    uint8
+	network  string
+	address  string
+	packed   [][]byte // queries by question
+	answers  *memo
+	conn     net.Conn
+	inFlight [1 << 16]sent // by ID
+	next     uint16
+	waiting  int
+	buffer   []byte // received and not read, over TCP
+	replies  []reply
+	queries  int
+}
+
+// sent is a query without an answer so far.
+type sent struct {
+	at       int64
+	question uint16
+	waits    bool
+}
+
+// packQueries returns the queries for all questions. The ID is 0.
+func packQueries(u *universe) (all [][]byte) {
+	for i := range u.all {
+		m := new(dns.Msg).SetQuestion(u.all[i].name, u.all[i].qtype)
+		m.Id = 0
+		m.SetEdns0(1232, false)
+		wire, err := m.Pack()
+		if err != nil {
+			panic(err) // all names are valid
+		}
+		all = append(all, wire)
+	}
+	return all
+}
+
+// run sends queries until stop is set.
+func (c *client) run(stop *atomic.Bool) {
+	for !stop.Load() {
+		if c.conn == nil && !c.connect() {
+			time.Sleep(patience)
+			continue
+		}
+		c.sendBatch()
+		c.receive(time.Now().Add(patience))
+		time.Sleep(pause)
+	}
+	if c.conn != nil {
+		c.receive(time.Now().Add(10 * patience))
+		c.close()
+	}
+}
+
+func (c *client) connect() bool {
+	conn, err := net.DialTimeout(c.network, c.address, time.Second)
+	if err != nil {
+		return false
+	}
+	c.conn, c.buffer, c.waiting = conn, nil, 0
+	clear(c.inFlight[:])
+	return true
+}
+
+func (c *client) close() {
+	_ = c.conn.Close() // the server may have closed it
+	c.conn = nil
+}
+
+func (c *client) sendBatch() {
+	for range batch {
+		n := c.IntN(len(c.packed))
+		query := binary.BigEndian.AppendUint16(make([]byte, 0, 600), uint16(len(c.packed[n]))) // #nosec G115 -- short
+		query = append(query, c.packed[n]...)
+		c.next++
+		binary.BigEndian.PutUint16(query[2:], c.next)
+		if c.network == "udp" {
+			query = query[2:]
+		}
+		if !c.inFlight[c.next].waits {
+			c.waiting++
+		}
+		c.inFlight[c.next] = sent{monotonic(), uint16(n), true} // #nosec G115 -- hundreds
+		c.queries++
+		if _, err := c.conn.Write(query); err != nil && c.network == "tcp" {
+			c.close()
+			return
+		}
+	}
+}
+
+// receive reads answers until none is missing, at most until a time.
+func (c *client) receive(until time.Time) {
+	if c.conn == nil || c.conn.SetReadDeadline(until) != nil {
+		return
+	}
+	var packet [4096]byte
+	for c.waiting > 0 {
+		n, err := c.conn.Read(packet[:])
+		at := monotonic()
+		switch {
+		case errors.Is(err, os.ErrDeadlineExceeded):
+			return
+		case err != nil && c.network == "tcp":
+			c.close()
+			return
+		case err != nil: // the port is closed for a moment
+			return
+		case c.network == "udp":
+			c.received(packet[:n], at)
+		default:
+			c.split(packet[:n], at)
+		}
+	}
+}
+
+// split records the whole messages of a connection.
+func (c *client) split(read []byte, at int64) {
+	c.buffer = append(c.buffer, read...)
+	for len(c.buffer) >= 2 {
+		end := 2 + int(binary.BigEndian.Uint16(c.buffer))
+		if len(c.buffer) < end {
+			return
+		}
+		c.received(c.buffer[2:end], at)
+		c.buffer = c.buffer[end:]
+	}
+}
+
+func (c *client) received(m []byte, at int64) {
+	if len(m) < 12 {
+		return
+	}
+	s := &c.inFlight[binary.BigEndian.Uint16(m)]
+	if !s.waits {
+		return
+	}
+	s.waits = false
+	c.waiting--
+	c.replies = append(c.replies, reply{s.at, at, s.question, c.cache, c.answers.numberOf(m)})
+}
+
+// memo returns the numbers of the answers in packed replies. All clients share it.
+type memo struct {
+	ttl   uint32 // the maximum in seconds
+	texts *texts
+	mu    sync.Mutex
+	known map[string]int32 // by the reply without ID and TTLs
+}
+
+func (c *memo) numberOf(m []byte) int32 {
+	zeroed, ttl, ok := withoutTTLs(m)
+	if !ok {
+		return failure
+	}
+	if ttl > c.ttl {
+		return tooLong
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if n, ok := c.known[string(zeroed)]; ok {
+		return n
+	}
+	var reply dns.Msg
+	n := int32(failure)
+	if reply.Unpack(m) == nil {
+		if answer, ok := canonical(&reply); ok {
+			n = c.texts.numberOf(answer)
+		}
+	}
+	c.known[string(zeroed)] = n
+	return n
+}
+
+// withoutTTLs returns the part of a reply that is the same for the same answer, and the largest TTL of its answer and
+// authority sections.
+func withoutTTLs(m []byte) (zeroed []byte, ttl uint32, ok bool) {
+	counts := [4]int{}
+	for i := range counts {
+		counts[i] = int(binary.BigEndian.Uint16(m[4+2*i:]))
+	}
+	zeroed = append(make([]byte, 0, len(m)), m...)
+	at := 12
+	for range counts[0] {
+		if at = afterName(m, at) + 4; at > len(m) {
+			return nil, 0, false
+		}
+	}
+	for section, n := range counts[1:] {
+		for range n {
+			at = afterName(m, at)
+			if at+10 > len(m) {
+				return nil, 0, false
+			}
+			if binary.BigEndian.Uint16(m[at:]) != dns.TypeOPT {
+				if section < 2 {
+					ttl = max(ttl, binary.BigEndian.Uint32(m[at+4:]))
+				}
+				clear(zeroed[at+4 : at+8])
+			}
+			at += 10 + int(binary.BigEndian.Uint16(m[at+8:]))
+			if at > len(m) {
+				return nil, 0, false
+			}
+		}
+	}
+	if counts[1] == 0 {
+		return zeroed[3:4], ttl, true // the SOA record has a serial
+	}
+	return zeroed[2:], ttl, true
+}
+
+// afterName returns the offset behind a name.
+func afterName(m []byte, at int) int {
+	for at < len(m) {
+		switch {
+		case m[at] == 0:
+			return at + 1
+		case m[at] >= 0xc0:
+			return at + 2
+		}
+		at += 1 + int(m[at])
+	}
+	return len(m) + 1
+}

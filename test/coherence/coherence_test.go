@@ -1,0 +1,276 @@
+//go:build linux
+
+package coherence
+
+import (
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/nearside-dns/nearside/test/daemon"
+	"github.com/nearside-dns/nearside/test/kubeapi"
+	"github.com/nearside-dns/nearside/test/property"
+)
+
+// history is one run of the programs.
+type history struct {
+	t        testing.TB
+	api      *kubeapi.Server
+	binaries binaries
+	option   string // coherent, or nothing
+	zero     int64
+
+	replicas []*replica
+	caches   []*program
+	proxies  []*proxy
+	askers   []asker
+	clients  []*client
+
+	epochs    []epoch
+	fallbacks []fallback
+	marks     []mark
+}
+
+// TestHistory runs real programs with faults, and compares every answer with the states that clusterdns had.
+func TestHistory(t *testing.T) {
+	b := binaries{
+		clusterdns: compile(t, "clusterdns", append(recording(t), shortWatchdog()...)...),
+		nodecache:  compile(t, "nodecache"),
+	}
+	property.Seeds(t, 1, 1, func(t *testing.T, seed uint64) {
+		c := runHistory(t, b, seed, "coherent", phases)
+		t.Log(c.summary())
+		for _, w := range c.wrong {
+			t.Error(w)
+		}
+		if c.wrongs > 0 {
+			t.Errorf("%d wrong answers:%s", c.wrongs, c.wrongQuestions())
+		}
+		if c.old == 0 {
+			t.Error("no answer was of an older state: the history proves nothing")
+		}
+	})
+}
+
+// runHistory runs the phases and returns the result.
+func runHistory(t testing.TB, b binaries, seed uint64, option string, phases []phase) *checker {
+	t.Helper()
+	h := &history{t: t, api: kubeapi.New(t), binaries: b, option: option, zero: monotonic(), epochs: []epoch{{to: forever}}}
+	changes := &changes{Rand: rand.New(rand.NewPCG(seed, 0)), api: h.api}
+	changes.fill(t)
+	h.startReplica()
+	for _, node := range nodes {
+		h.startCache(node)
+	}
+	u, x := newUniverse(), newTexts()
+	var stop atomic.Bool
+	var all sync.WaitGroup
+	h.startClients(u, x, seed, &stop, &all)
+	all.Go(func() {
+		n, err := changes.run(&stop)
+		if err != nil {
+			t.Error(err)
+		}
+		t.Logf("%d changes", n)
+	})
+	all.Go(func() {
+		if err := changes.touch(&stop); err != nil {
+			t.Error(err)
+		}
+	})
+	h.fallbacks = []fallback{{h.zero, monotonic() + int64(ttl+time.Second), ttl}} // until the sessions were opened
+	for _, p := range phases {
+		h.run(p)
+	}
+	stop.Store(true)
+	all.Wait()
+	return h.check(u, x)
+}
+
+// startClients starts a client over UDP and one over TCP for each cache.
+func (h *history) startClients(u *universe, x *texts, seed uint64, stop *atomic.Bool, all *sync.WaitGroup) {
+	packed := packQueries(u)
+	answers := &memo{ttl: uint32(ttl / time.Second), texts: x, known: map[string]int32{}}
+	for i, cache := range h.caches {
+		for j, network := range []string{"udp", "tcp"} {
+			c := &client{
+				Rand:  rand.New(rand.NewPCG(seed, uint64(2*i+j+1))), // #nosec G115 -- small
+				cache: uint8(i), network: network, address: cache.Addr, packed: packed, answers: answers,
+			}
+			h.clients = append(h.clients, c)
+			all.Go(func() { c.run(stop) })
+		}
+	}
+}
+
+// check compares all replies.
+func (h *history) check(u *universe, x *texts) *checker {
+	views := make([]view, 0, len(h.replicas))
+	for _, r := range h.replicas {
+		r.view.events = readEvents(h.t, r.events)
+		views = append(views, r.view)
+	}
+	c := &checker{zero: h.zero, ttl: ttl, fallbacks: h.fallbacks, callers: []int{0, 1, 2}, marks: h.marks}
+	start := time.Now()
+	c.oracle = newOracle(u, x, h.askers, views, h.epochs)
+	h.t.Logf("right answers computed in %s", time.Since(start))
+	queries := 0
+	for _, client := range h.clients {
+		queries += client.queries
+		c.replies = append(c.replies, client.replies)
+	}
+	c.checkAll()
+	h.t.Logf("%d queries, checked in %s", queries, time.Since(start))
+	return c
+}
+
+// phase is a part of a history with one fault.
+type phase struct {
+	name string
+	// fault begins and ends the fault. Answers may be as old as their TTL from its begin to some time after its end.
+	fault func(h *history)
+	// delay is that of connections during the fault, in each direction.
+	delay time.Duration
+	// calm is the time without fault at the end.
+	calm time.Duration
+	// want reports effects that are missing, given the increase of metrics.
+	want func(caches, servers daemon.Samples) error
+}
+
+// run runs one phase.
+func (h *history) run(p phase) {
+	h.t.Helper()
+	caches, servers := h.samples()
+	from := monotonic()
+	h.marks = append(h.marks, mark{name: p.name, from: from})
+	if p.fault != nil {
+		p.fault(h)
+		h.awaitSessions()
+		after := ttl + 2*p.delay + time.Second
+		h.fallbacks = append(h.fallbacks, fallback{from, monotonic() + int64(after), ttl + 2*p.delay})
+		time.Sleep(after)
+	}
+	time.Sleep(p.calm)
+	cachesNow, serversNow := h.samples()
+	caches, servers = cachesNow.Since(caches), serversNow.Since(servers)
+	h.t.Logf("phase %q: %.1f to %.1f:%s", p.name, seconds(from-h.zero), seconds(monotonic()-h.zero), coherence(caches, servers))
+	if p.want == nil || h.option == "" {
+		return
+	}
+	if err := p.want(caches, servers); err != nil {
+		h.t.Errorf("phase %q: %v", p.name, err)
+	}
+}
+
+// sessionsReturn bounds the time for which a cache opens no session after a fault: the pause after connections that the server
+// has closed, and the time of a request.
+const sessionsReturn = 15 * time.Second
+
+// awaitSessions waits until each cache has a session with a recent heartbeat.
+func (h *history) awaitSessions() {
+	h.t.Helper()
+	if h.option == "" {
+		return
+	}
+	start := time.Now()
+	for i, c := range h.caches {
+		for !c.hasSession(h.t) {
+			if time.Since(start) > sessionsReturn {
+				h.t.Fatalf("cache %d has no session %s after the fault", i, sessionsReturn)
+			}
+			time.Sleep(100 * time.Millisecond)
+		}
+	}
+	h.t.Logf("sessions %s after the fault", time.Since(start).Round(100*time.Millisecond))
+}
+
+func (p *program) hasSession(t testing.TB) bool {
+	t.Helper()
+	s := p.samples(t)
+	age := s.Sum("coredns_forward_coherence_heartbeat_age_seconds")
+	return s.Sum("coredns_forward_coherence_sessions") > 0 && age > 0 && age < promise.Seconds()
+}
+
+// samples returns the sums of the metrics of all caches, and of all replicas that run.
+func (h *history) samples() (caches, servers daemon.Samples) {
+	caches, servers = daemon.Samples{}, daemon.Samples{}
+	for _, c := range h.caches {
+		add(caches, c.samples(h.t))
+	}
+	for _, r := range h.replicas {
+		if r.to == forever {
+			add(servers, r.samples(h.t))
+		}
+	}
+	return caches, servers
+}
+
+// coherence returns the increase of the metrics about coherence, without labels but for reasons.
+func coherence(all ...daemon.Samples) (text string) {
+	sums := map[string]float64{}
+	for _, samples := range all {
+		for key, value := range samples {
+			name, labels, _ := strings.Cut(key, "{")
+			if strings.Contains(name, "_coherence_") || strings.HasPrefix(name, "coredns_cache_hits_") || strings.HasPrefix(name, "coredns_cache_inv") || strings.HasPrefix(name, "coredns_cache_ref") {
+				if _, reason, ok := strings.Cut(labels, `reason="`); ok {
+					reason, _, _ = strings.Cut(reason, `"`)
+					name += " " + reason
+				}
+				sums[strings.TrimPrefix(name, "coredns_")] += value
+			}
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(sums)) {
+		text += fmt.Sprintf(" %s %g,", name, sums[name])
+	}
+	return strings.TrimSuffix(text, ",")
+}
+
+func add(sums, more daemon.Samples) {
+	for name, value := range more {
+		sums[name] += value
+	}
+}
+
+// beyondTTL reports whether answers were served beyond their TTL.
+func beyondTTL(caches, _ daemon.Samples) error {
+	if n := caches.Sum("coredns_cache_hits_beyond_ttl_total"); n == 0 {
+		return fmt.Errorf("no answer was served beyond its TTL")
+	}
+	return nil
+}
+
+// fellBack reports whether sessions have ended for one of some reasons, and answers were served beyond their TTL.
+func fellBack(reasons ...string) func(caches, servers daemon.Samples) error {
+	return func(caches, servers daemon.Samples) error {
+		for _, reason := range reasons {
+			if caches.Sum("coredns_forward_coherence_fallbacks_total", "reason", reason) > 0 {
+				return beyondTTL(caches, servers)
+			}
+		}
+		return fmt.Errorf("no fallback: %s", strings.Join(reasons, ", "))
+	}
+}
+
+// TestWithoutSessions proves that the checker finds old answers: without the option, caches serve each answer until its TTL
+// ends. It also proves the model: no answer is older than its TTL.
+func TestWithoutSessions(t *testing.T) {
+	b := binaries{clusterdns: compile(t, "clusterdns", recording(t)...), nodecache: compile(t, "nodecache")}
+	c := runHistory(t, b, 1, "", []phase{{name: "no fault", calm: 6 * time.Second}})
+	t.Log(c.summary())
+	if c.wrongs == 0 {
+		t.Error("the checker has found no answer older than a second")
+	}
+	c.fallbacks = []fallback{{to: forever, back: ttl}}
+	c.checkAll()
+	t.Log(c.summary())
+	for _, w := range c.wrong {
+		t.Error(w)
+	}
+}

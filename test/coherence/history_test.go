@@ -1,0 +1,245 @@
+//go:build linux
+
+package coherence
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"math"
+	"os"
+	"testing"
+
+	"github.com/miekg/dns"
+	"golang.org/x/sys/unix"
+)
+
+// forever is the end of what has not ended.
+const forever = math.MaxInt64
+
+// monotonic returns the time in nanoseconds on the clock that all processes of the machine share.
+func monotonic() int64 {
+	var now unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
+		panic(err) // Linux has the clock
+	}
+	return now.Nano()
+}
+
+// event is a change of the index of a clusterdns. Between begin and end it was visible to some readers.
+type event struct {
+	Begin, End      int64
+	Operation, Kind string
+	Record          record
+}
+
+// readEvents reads the file of a clusterdns, which may be writing its last line.
+func readEvents(t testing.TB, path string) (all []event) {
+	t.Helper()
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text = text[:bytes.LastIndexByte(text, '\n')+1]
+	lines := bufio.NewScanner(bytes.NewReader(text))
+	lines.Buffer(nil, len(text)+1)
+	for lines.Scan() {
+		var e event
+		if err := json.Unmarshal(lines.Bytes(), &e); err != nil {
+			t.Fatalf("%s: %v", path, err)
+		}
+		all = append(all, e)
+	}
+	return all
+}
+
+// view is the time of one clusterdns, from its start to its end.
+type view struct {
+	from, to int64
+	events   []event
+}
+
+// epoch is the time of one configuration of clusterdns. Epochs overlap during a reload.
+type epoch struct {
+	from, to   int64
+	namespaces []string // those that have names; nil for all
+}
+
+// span is the time for which an answer was right.
+type span struct {
+	from, to  int64
+	answer    int32
+	untracked bool // clusterdns did not know when it ended: its TTL applies
+}
+
+// texts numbers the texts of answers.
+type texts struct {
+	all    []string
+	number map[string]int32
+}
+
+func newTexts() *texts { return &texts{number: map[string]int32{}} }
+
+func (x *texts) numberOf(text string) int32 {
+	n, ok := x.number[text]
+	if !ok {
+		n = int32(len(x.all)) // #nosec G115 -- thousands
+		x.all, x.number[text] = append(x.all, text), n
+	}
+	return n
+}
+
+// oracle has the right answers of a history to each question.
+type oracle struct {
+	*universe
+	texts  *texts
+	askers []asker
+	// spans are by asker and question. Each list is that of one view and epoch, in order.
+	spans [][][][]span
+	// changes is the number of changes of right answers.
+	changes int
+}
+
+func newOracle(u *universe, x *texts, askers []asker, views []view, epochs []epoch) *oracle {
+	o := &oracle{universe: u, texts: x, askers: askers, spans: make([][][][]span, len(askers))}
+	for i := range o.spans {
+		o.spans[i] = make([][][]span, len(u.all))
+	}
+	for _, v := range views {
+		for _, e := range epochs {
+			e.from, e.to = max(e.from, v.from), min(e.to, v.to)
+			if e.from < e.to {
+				o.follow(v, e)
+			}
+		}
+	}
+	return o
+}
+
+// follow adds the right answers in one view and epoch.
+func (o *oracle) follow(v view, e epoch) {
+	state := newCluster()
+	rest := v.events
+	for len(rest) > 0 && rest[0].End < e.from {
+		state.apply(rest[0])
+		rest = rest[1:]
+	}
+	current := make([][]span, len(o.askers))
+	for i, a := range o.askers {
+		a.namespaces = e.namespaces
+		current[i] = make([]span, len(o.all))
+		for n := range o.all {
+			current[i][n] = o.right(state, n, a, e.from)
+			o.spans[i][n] = append(o.spans[i][n], nil)
+		}
+	}
+	finish := func(i, n int, at int64) {
+		s := current[i][n]
+		s.to = at
+		lists := o.spans[i][n]
+		lists[len(lists)-1] = append(lists[len(lists)-1], s)
+	}
+	for _, ev := range rest {
+		if ev.Begin > e.to {
+			break
+		}
+		state.apply(ev)
+		for n := range o.all {
+			if !o.all[n].concerns(ev) {
+				continue
+			}
+			for i, a := range o.askers {
+				a.namespaces = e.namespaces
+				next := o.right(state, n, a, ev.Begin)
+				if now := current[i][n]; next.answer == now.answer && next.untracked == now.untracked {
+					continue
+				}
+				o.changes++
+				finish(i, n, ev.End)
+				current[i][n] = next
+			}
+		}
+	}
+	for i := range o.askers {
+		for n := range o.all {
+			finish(i, n, e.to)
+		}
+	}
+}
+
+// right returns the right answer to a question from a time on.
+func (o *oracle) right(state cluster, n int, a asker, from int64) span {
+	if o.all[n].form == searchForm {
+		return span{from: from}
+	}
+	answer, tracked := state.answer(&o.all[n], a)
+	return span{from: from, answer: o.texts.numberOf(answer), untracked: !tracked}
+}
+
+// concerns reports whether a change may change the answer to a question.
+func (q *question) concerns(e event) bool {
+	switch {
+	case q.form == missingForm, q.form == searchForm:
+		return false
+	case e.Kind == "Namespace", q.form == reverseForm, q.service == "alias":
+		return true
+	case e.Kind == "Node":
+		return q.form == serviceForm
+	case e.Kind == "Pod":
+		return q.form == podForm && e.Record.Namespace == q.namespace
+	}
+	return q.form == serviceForm && e.Record.Namespace == q.namespace
+}
+
+// window is the time in which an answer has to have been right, and that for answers whose validity clusterdns does not know.
+type window struct{ from, untracked, to int64 }
+
+// rightIn reports whether a list of spans has one that overlaps a window and has an answer that is accepted. It returns the
+// end of the latest.
+func (o *oracle) rightIn(asker, n int, w window, accepts func(answer int32) bool) (until int64, ok bool) {
+	for _, list := range o.spans[asker][n] {
+		for i := len(list) - 1; i >= 0; i-- {
+			s := &list[i]
+			if s.to < w.untracked {
+				break
+			}
+			if s.from > w.to || s.to < w.from && !s.untracked || !accepts(s.answer) {
+				continue
+			}
+			until, ok = max(until, s.to), true
+			break
+		}
+	}
+	return until, ok
+}
+
+// legal reports whether an answer was right in a window, and until when.
+func (o *oracle) legal(asker, n int, answer int32, w window) (until int64, ok bool) {
+	if q := &o.all[n]; q.form == searchForm {
+		return o.legalSearch(asker, q, o.texts.all[answer], w)
+	}
+	return o.rightIn(asker, n, w, func(a int32) bool { return a == answer })
+}
+
+// describe returns the right answers to a question before a time, for the report of a wrong one.
+func (o *oracle) describe(asker, n int, from, to, zero int64) string {
+	var out bytes.Buffer
+	questions := []int{n}
+	for _, c := range o.all[n].candidates {
+		questions = append(questions, c.same, c.other)
+	}
+	for _, n := range questions {
+		q := &o.all[n]
+		for _, list := range o.spans[asker][n] {
+			for _, s := range list {
+				if q.form != searchForm && s.to >= from && s.from <= to {
+					fmt.Fprintf(&out, "    %s %s %.4f to %.4f: %q\n", q.name, dns.TypeToString[q.qtype], seconds(s.from-zero), seconds(s.to-zero), o.texts.all[s.answer])
+				}
+			}
+		}
+	}
+	return out.String()
+}
+
+func seconds(ns int64) float64 { return float64(ns) / 1e9 }

@@ -1,0 +1,140 @@
+//go:build linux
+
+package coherence
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// root is the folder of the module.
+const root = "../.."
+
+// edit is a change of a source file for one build of a program; the file itself stays as it is.
+type edit struct {
+	file string // from the root of the module
+	// apply returns the changed text, or an error if the text is not the one that the edit was written for.
+	apply func(text string) (string, error)
+}
+
+// replacement is an edit that replaces a text that the file has once.
+func replacement(file, old, replaced string) edit {
+	return edit{file, func(text string) (string, error) {
+		if n := strings.Count(text, old); n != 1 {
+			return "", fmt.Errorf("%s has %q %d times, want once", file, old, n)
+		}
+		return strings.Replace(text, old, replaced, 1), nil
+	}}
+}
+
+// changeOfIndex is the header of a function by which a record enters or leaves the index.
+var changeOfIndex = regexp.MustCompile(`(?m)^func \(ix \*Index\) (put|add|delete|remove)(Service|Import|Slice|Pod|Namespace|Node)\((\w+) [^()]+\)( bool)? \{$`)
+
+// changesOfIndex is the number of these functions.
+const changesOfIndex = 12
+
+// recording returns the edits with which clusterdns writes each change of its index to the file that the environment names.
+func recording(t testing.TB) []edit {
+	t.Helper()
+	const folder = "plugin/kubernetes/index"
+	files, err := filepath.Glob(filepath.Join(root, folder, "*.go"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	edits := []edit{
+		replacement(folder+"/write.go", "\tf()\n}", "\tf()\n\trecordEnd()\n}"),
+		addition(folder+"/record.go", "testdata/overlay/record.go"),
+	}
+	found := 0
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n := len(changeOfIndex.FindAll(text, -1)); n > 0 {
+			found += n
+			edits = append(edits, edit{folder + "/" + filepath.Base(file), insertRecord})
+		}
+	}
+	if found != changesOfIndex {
+		t.Fatalf("%s has %d functions that change records, want %d", folder, found, changesOfIndex)
+	}
+	return edits
+}
+
+func insertRecord(text string) (string, error) {
+	return changeOfIndex.ReplaceAllString(text, "$0\n\trecord(\"$1\", \"$2\", $3)"), nil
+}
+
+// addition is an edit that adds a file.
+func addition(file, from string) edit {
+	return edit{file, func(string) (string, error) {
+		text, err := os.ReadFile(from)
+		return string(text), err
+	}}
+}
+
+// The limits of the watchdog in a history, in which something of each resource changes several times per second.
+func shortWatchdog() []edit {
+	const file = "plugin/kubernetes/source/apiserver/watchdog.go"
+	return []edit{
+		replacement(file, "quietAfter = 90 * time.Second", "quietAfter = 2 * time.Second"),
+		replacement(file, "frozenAfter = 90 * time.Second", "frozenAfter = time.Second"),
+		replacement(file, "lostAfter = 10 * time.Second", "lostAfter = 2 * time.Second"),
+		replacement(file, "checkEvery = 5 * time.Second", "checkEvery = 200 * time.Millisecond"),
+		replacement(file, "probeTimeout = 10 * time.Second", "probeTimeout = time.Second"),
+	}
+}
+
+// compile builds a program of cmd with edits and returns its path.
+func compile(t testing.TB, program string, edits ...edit) string {
+	t.Helper()
+	folder := t.TempDir()
+	texts := map[string]string{}
+	for _, e := range edits {
+		text, known := texts[e.file]
+		if !known {
+			original, err := os.ReadFile(filepath.Join(root, e.file))
+			if err != nil && !os.IsNotExist(err) {
+				t.Fatal(err)
+			}
+			text = string(original)
+		}
+		text, err := e.apply(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		texts[e.file] = text
+	}
+	replaced := map[string]string{}
+	for file, text := range texts {
+		original, err := filepath.Abs(filepath.Join(root, file))
+		if err != nil {
+			t.Fatal(err)
+		}
+		replaced[original] = filepath.Join(folder, strings.ReplaceAll(file, "/", "_"))
+		if err := os.WriteFile(replaced[original], []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	overlay, err := json.Marshal(map[string]any{"Replace": replaced})
+	if err != nil {
+		t.Fatal(err)
+	}
+	list := filepath.Join(folder, "overlay.json")
+	if err := os.WriteFile(list, overlay, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(folder, program)
+	out, err := exec.Command("go", "build", "-overlay", list, "-o", path, "github.com/nearside-dns/nearside/cmd/"+program).CombinedOutput()
+	if err != nil {
+		t.Fatalf("build %s: %v\n%s", program, err, out)
+	}
+	return path
+}

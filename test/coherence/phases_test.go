@@ -1,0 +1,114 @@
+//go:build linux
+
+package coherence
+
+import (
+	"syscall"
+	"time"
+)
+
+// calm is the time after a fault in which answers have to be as if it had not been.
+const calm = 2 * time.Second
+
+// phases are those of TestHistory.
+var phases = []phase{
+	{name: "no fault", calm: 8 * time.Second, want: beyondTTL},
+	{name: "clusterdns stopped", fault: stopped, calm: calm, want: fellBack("silent")},
+	{name: "clusterdns killed", fault: killed, calm: calm, want: fellBack("closed")},
+	{name: "connections cut", fault: cut, calm: calm, want: fellBack("closed")},
+	{name: "connections delayed by 0.3 s", fault: delayed(300 * time.Millisecond), delay: 300 * time.Millisecond, calm: calm, want: beyondTTL},
+	{name: "connections delayed by 3 s", fault: delayed(3 * time.Second), delay: 3 * time.Second, calm: calm, want: fellBack("silent", "closed", "clock")},
+	{name: "frozen watches", fault: frozen, calm: calm, want: fellBack("silent")},
+	{name: "clusterdns reloaded", fault: clusterReloaded, calm: calm, want: beyondTTL},
+	{name: "node caches reloaded", fault: cachesReloaded, calm: calm, want: beyondTTL},
+	{name: "switch of replicas", fault: switched, calm: calm, want: fellBack("closed")},
+}
+
+// stopped stops clusterdns with SIGSTOP for 3 s.
+func stopped(h *history) {
+	h.last().Signal(h.t, syscall.SIGSTOP)
+	time.Sleep(3 * time.Second)
+	h.last().Signal(h.t, syscall.SIGCONT)
+}
+
+// last returns the replica that the caches query.
+func (h *history) last() *replica { return h.replicas[len(h.replicas)-1] }
+
+// killed kills clusterdns and starts another.
+func killed(h *history) {
+	old := h.last()
+	old.kill(h.t)
+	old.to = monotonic()
+	for _, p := range h.proxies {
+		p.refuse()
+	}
+	h.redirect(h.startReplica())
+	for _, p := range h.proxies {
+		p.listen(h.t)
+	}
+}
+
+func (h *history) redirect(r *replica) {
+	for _, p := range h.proxies {
+		p.redirect(r.Addr)
+	}
+}
+
+// cut ends the connections of the caches every half second.
+func cut(h *history) {
+	for range 6 {
+		for _, p := range h.proxies {
+			p.cut()
+		}
+		time.Sleep(500 * time.Millisecond)
+	}
+}
+
+// delayed delays what the connections carry.
+func delayed(by time.Duration) func(h *history) {
+	return func(h *history) {
+		h.delay(by)
+		time.Sleep(max(3*time.Second, 2*by))
+		h.delay(0)
+	}
+}
+
+func (h *history) delay(by time.Duration) {
+	for _, p := range h.proxies {
+		p.delay.Store(int64(by))
+	}
+}
+
+// frozen stops the events of the API server, until the watchdog of clusterdns has noticed.
+func frozen(h *history) {
+	h.api.Hang("", true)
+	time.Sleep(6 * time.Second)
+	h.api.Hang("", false)
+}
+
+// clusterReloaded has clusterdns answer for fewer namespaces, and after a while for all again.
+func clusterReloaded(h *history) {
+	h.reload([]string{"shop", "bank"}, "pods verified", "pods verified\n        namespaces shop bank")
+	time.Sleep(ttl)
+	h.reload(nil)
+}
+
+// reload reloads clusterdns with another configuration.
+func (h *history) reload(namespaces []string, replacements ...string) {
+	next := epoch{monotonic(), forever, namespaces}
+	h.last().reload(h.t, replacements...)
+	h.epochs[len(h.epochs)-1].to = monotonic()
+	h.epochs = append(h.epochs, next)
+}
+
+// cachesReloaded reloads the node caches.
+func cachesReloaded(h *history) {
+	for _, c := range h.caches {
+		c.reload(h.t, "# COMMENT", "# changed")
+	}
+}
+
+// switched replaces clusterdns by another replica, while the first still runs.
+func switched(h *history) {
+	h.redirect(h.startReplica())
+}

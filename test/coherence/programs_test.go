@@ -1,0 +1,166 @@
+//go:build linux
+
+package coherence
+
+import (
+	"flag"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/nearside-dns/nearside/test/daemon"
+	"github.com/nearside-dns/nearside/test/kubeapi"
+)
+
+// maxWait bounds the wait for an event that is due at once, on a busy machine.
+const maxWait = 20 * time.Second
+
+// TestMain stops the control plane.
+func TestMain(m *testing.M) {
+	flag.Parse()
+	os.Exit(kubeapi.Main(func() int { return daemon.Main(m) }))
+}
+
+// ttl is that of the answers of clusterdns.
+const ttl = 2 * time.Second
+
+// clusterCorefile is the Corefile of clusterdns. COHERENT is the option under test, NAMESPACES an option or nothing.
+const clusterCorefile = `.:PORT {
+    bind 127.0.0.1
+    prometheus METRICS
+    kubernetes cluster.local clusterset.local in-addr.arpa ip6.arpa {
+        endpoint API
+        pods verified
+        endpoint_pod_names
+        topology
+        multicluster clusterset.local
+        ttl 2
+        NAMESPACES
+        COHERENT
+    }
+}
+`
+
+// nodeCorefile is the Corefile of a node's cache. COMMENT changes with a reload. It serves no stale answers while the upstream
+// fails, as caches do by default: they would be older than their TTL.
+const nodeCorefile = `# COMMENT
+ap.k8s.io:PORT {
+    bind 127.0.0.1
+    prometheus METRICS
+    searchpath {
+        zone cluster.local
+        resolv_conf /dev/null
+    }
+}
+cluster.local:PORT clusterset.local:PORT in-addr.arpa:PORT ip6.arpa:PORT {
+    bind 127.0.0.1
+    prometheus METRICS
+    cache {
+        success 9984 30 1
+        denial 9984 30 1
+        serve_stale off
+    }
+    forward . UPSTREAM {
+        force_tcp
+        caller NODE east
+        COHERENT
+    }
+}
+`
+
+// program is a running program with metrics.
+type program struct {
+	*daemon.Process
+	corefile string // with what PORT stands for, and what changes
+	metrics  string // address
+}
+
+// launch starts a program with a Corefile, in which METRICS stands for the address of metrics, and waits until it answers.
+func launch(t testing.TB, path, corefile string) *program {
+	t.Helper()
+	p := &program{metrics: "127.0.0.1:" + strconv.Itoa(daemon.FreePort(t))}
+	p.corefile = strings.ReplaceAll(corefile, "METRICS", p.metrics)
+	p.Process = daemon.Start(t, path, p.corefile)
+	return p
+}
+
+// samples returns the metrics of the program.
+func (p *program) samples(t testing.TB) daemon.Samples {
+	t.Helper()
+	return daemon.Scrape(t, http.DefaultClient, p.metrics)
+}
+
+// reload has the program read another Corefile, and returns when it has.
+func (p *program) reload(t testing.TB, replacements ...string) {
+	t.Helper()
+	const line = "[INFO] Reloading complete"
+	p.Configure(t, strings.NewReplacer(replacements...).Replace(p.corefile))
+	before := strings.Count(p.Output(), line)
+	p.Signal(t, syscall.SIGUSR1)
+	eventually(t, "reload", func() bool { return strings.Count(p.Output(), line) > before })
+}
+
+// kill ends the program with SIGKILL.
+func (p *program) kill(t testing.TB) {
+	t.Helper()
+	p.Signal(t, syscall.SIGKILL)
+	if _, err := p.Wait(maxWait); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func eventually(t testing.TB, what string, condition func() bool) {
+	t.Helper()
+	for end := time.Now().Add(maxWait); !condition(); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("not within %s: %s", maxWait, what)
+		}
+	}
+}
+
+// binaries are the paths of the programs of a history.
+type binaries struct{ clusterdns, nodecache string }
+
+// replica is a clusterdns whose events are recorded.
+type replica struct {
+	*program
+	events string // file
+	view
+}
+
+// startReplica starts a clusterdns and waits until it answers.
+func (h *history) startReplica() *replica {
+	h.t.Helper()
+	r := &replica{events: filepath.Join(h.t.TempDir(), "events"), view: view{from: monotonic(), to: forever}}
+	if err := os.Setenv("NEARSIDE_RECORD", r.events); err != nil {
+		h.t.Fatal(err)
+	}
+	defer func() {
+		if err := os.Unsetenv("NEARSIDE_RECORD"); err != nil {
+			h.t.Error(err)
+		}
+	}()
+	corefile := strings.NewReplacer("API", h.api.URL(), "NAMESPACES", "", "COHERENT", h.option).Replace(clusterCorefile)
+	r.program = launch(h.t, h.binaries.clusterdns, corefile)
+	h.replicas = append(h.replicas, r)
+	return r
+}
+
+// startCache starts the cache of a node behind a proxy of its own.
+func (h *history) startCache(node string) {
+	h.t.Helper()
+	p := startProxy(h.t, h.replicas[0].Addr)
+	corefile := strings.NewReplacer("UPSTREAM", p.address, "NODE", node, "COHERENT", h.option).Replace(nodeCorefile)
+	h.proxies = append(h.proxies, p)
+	h.caches = append(h.caches, launch(h.t, h.binaries.nodecache, corefile))
+	h.askers = append(h.askers, asker{node: node, zone: "east"})
+}
+
+// String returns the name of a replica for reports.
+func (r *replica) String() string { return fmt.Sprint("clusterdns on ", r.Addr) }
