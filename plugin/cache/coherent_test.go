@@ -268,11 +268,7 @@ func TestStaleAfterLoss(t *testing.T) {
 		b.vouched(address(1, 5), 1)
 		b.query("w. A")
 		b.pass(3 * time.Hour)
-		e := b.entry("w. A")
 		b.session.Close()
-		if e.Voucher.LastVouched(b.now()) == 0 {
-			t.Skip("the session does not record the time of its end")
-		}
 		b.fails()
 		b.want("w. A", "NOERROR; w. 30 IN A 192.0.2.1")
 		time.Sleep(59 * time.Minute)

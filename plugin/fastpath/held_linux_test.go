@@ -7,7 +7,6 @@ import (
 	"runtime"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -17,11 +16,10 @@ import (
 	"github.com/nearside-dns/nearside/plugin/internal/block"
 )
 
-
 // fakeService is a block.NameAwaiter and a plugin chain: queries wait for names that begin with w, for 20 ms if they begin with
 // wshort.
 type fakeService struct {
-	generation
+	watchable
 	timeout  time.Duration
 	exists   sync.Map // names in lower case
 	counters block.WaitCounters
@@ -39,7 +37,7 @@ func newFakeService(timeout time.Duration) *fakeService {
 func (f *fakeService) WaitCounters() block.WaitCounters { return f.counters }
 
 func (f *fakeService) AwaitName(name, _ []byte) (block.NameWait, bool) {
-	w := block.NameWait{Generation: &f.generation, Number: f.Load(), Timeout: f.timeout}
+	w := block.NameWait{Generation: &f.watchable, Number: f.Load(), Timeout: f.timeout}
 	text, _, err := dns.UnpackDomainName(name, 0)
 	_, exists := f.exists.Load(text)
 	if strings.HasPrefix(text, "wshort") {

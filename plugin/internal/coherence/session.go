@@ -21,6 +21,8 @@ const (
 type Session struct {
 	now   func() time.Duration // the clock of the answers' validity
 	until atomic.Int64         // the session vouches for answers until this time, on that clock
+	// vouched is the last time at which it vouched for them when until is 0.
+	vouched atomic.Int64
 
 	mu      sync.Mutex
 	base    time.Duration // the earliest time that the zero of the server's clock may have, on this clock
@@ -58,7 +60,7 @@ func (s *Session) Heard(clock uint64) bool {
 	now, sent := s.now(), s.base+micros(clock)
 	if sent > now+tolerance {
 		s.opened = false
-		s.until.Store(0) // earlier heartbeats were dated by the same comparison
+		s.silence() // earlier heartbeats were dated by the same comparison
 		return false
 	}
 	s.until.Store(max(s.until.Load(), int64(min(sent, now)+Silence)))
@@ -126,11 +128,27 @@ func (s *Session) Close() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.opened, s.closed = false, true
-	s.until.Store(0)
+	s.silence()
 	for _, h := range s.handles {
 		h.dependents = nil
 	}
 	s.handles = nil
+}
+
+// silence ends the time for which the session vouches.
+func (s *Session) silence() {
+	if until := s.until.Load(); until != 0 {
+		s.vouched.Store(min(until, int64(s.now())))
+	}
+	s.until.Store(0)
+}
+
+// lastVouched returns the time until which the session vouches, or did last.
+func (s *Session) lastVouched() time.Duration {
+	if until := s.until.Load(); until != 0 {
+		return time.Duration(until)
+	}
+	return time.Duration(s.vouched.Load())
 }
 
 // Len returns the number of handles.

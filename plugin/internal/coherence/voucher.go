@@ -71,7 +71,7 @@ func (v *Voucher) LastVouched(now time.Duration) time.Duration {
 		last = min(last, v.limit)
 	}
 	for _, h := range v.handles {
-		last = min(last, time.Duration(h.session.until.Load()))
+		last = min(last, h.session.lastVouched())
 	}
 	return last
 }
