@@ -108,6 +108,8 @@ func (c *conn) receiveDSO(message []byte, now time.Time) error {
 		return c.delayed(tlv.Data, now)
 	case !s.open:
 		return errUnexpectedDSO
+	case m.ID != 0 && ok && isNotification(tlv.Type):
+		return errUnexpectedDSO
 	case m.ID != 0: // a request of the server: none is known here
 		c.appendDSO(dso.AppendHeader(nil, m.ID, true, dso.TypeNI))
 		return nil
@@ -210,7 +212,17 @@ func (c *conn) delayed(data []byte, now time.Time) error {
 	return nil
 }
 
-// notified processes a unidirectional message of an open session.
+// isNotification reports whether messages with a primary TLV are unidirectional. One with an ID is an error (RFC 8490 section
+// 5.4.1).
+func isNotification(t dso.Type) bool {
+	switch t {
+	case dso.Heartbeat, dso.Invalidate, dso.Keepalive, dso.RetryDelay:
+		return true
+	}
+	return false
+}
+
+// notified processes a unidirectional message of an open session. An unknown one is an error (RFC 8490 section 5.4.5).
 func (c *conn) notified(tlv dso.TLV, now time.Time) error {
 	switch tlv.Type {
 	case dso.Heartbeat:
@@ -219,12 +231,13 @@ func (c *conn) notified(tlv dso.TLV, now time.Time) error {
 			return errMalformedDSO
 		}
 		c.heard(clock, now)
+		return nil
 	case dso.Invalidate:
 		return c.invalidated(tlv.Data)
 	case dso.Keepalive:
 		return c.keepAlive(tlv.Data)
 	}
-	return nil // RFC 8490 section 5.4.5: an unknown one is ignored
+	return errUnexpectedDSO
 }
 
 // heard processes a heartbeat.

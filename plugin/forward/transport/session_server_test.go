@@ -185,15 +185,17 @@ func TestSession_Reloading(t *testing.T) {
 // TestSession_Violations: the connection is closed, and its queries are sent on another.
 func TestSession_Violations(t *testing.T) {
 	for name, message := range map[string]func(b *coherentBed) []byte{
-		"short heartbeat":     func(*coherentBed) []byte { return dso.AppendTLV(dso.AppendHeader(nil, 0, false, 0), dso.Heartbeat, 1) },
-		"part of a handle":    func(*coherentBed) []byte { return dso.AppendTLV(dso.AppendHeader(nil, 0, false, 0), dso.Invalidate, 1) },
-		"no TLV":              func(*coherentBed) []byte { return dso.AppendHeader(nil, 0, false, 0) },
-		"longer TLV":          func(b *coherentBed) []byte { m := b.beat(); return m[:len(m)-1] },
-		"counts":              func(b *coherentBed) []byte { m := b.beat(); m[5] = 1; return m },
-		"unexpected response": func(b *coherentBed) []byte { return b.opening([]byte{0x12, 0x34}) },
-		"response with id 0":  func(b *coherentBed) []byte { return b.opening([]byte{0, 0}) },
-		"short retry delay":   func(*coherentBed) []byte { return dso.AppendTLV(dso.AppendHeader(nil, 0, false, 0), dso.RetryDelay, 1) },
-		"short keepalive":     func(*coherentBed) []byte { return dso.AppendTLV(dso.AppendHeader(nil, 0, false, 0), dso.Keepalive, 1) },
+		"short heartbeat":      func(*coherentBed) []byte { return dso.AppendTLV(dso.AppendHeader(nil, 0, false, 0), dso.Heartbeat, 1) },
+		"part of a handle":     func(*coherentBed) []byte { return dso.AppendTLV(dso.AppendHeader(nil, 0, false, 0), dso.Invalidate, 1) },
+		"unknown primary TLV":  func(*coherentBed) []byte { return dso.AppendTLV(dso.AppendHeader(nil, 0, false, 0), 0xF8FF, 1) },
+		"heartbeat with an id": func(b *coherentBed) []byte { m := b.beat(); m[1] = 77; return m },
+		"no TLV":               func(*coherentBed) []byte { return dso.AppendHeader(nil, 0, false, 0) },
+		"longer TLV":           func(b *coherentBed) []byte { m := b.beat(); return m[:len(m)-1] },
+		"counts":               func(b *coherentBed) []byte { m := b.beat(); m[5] = 1; return m },
+		"unexpected response":  func(b *coherentBed) []byte { return b.opening([]byte{0x12, 0x34}) },
+		"response with id 0":   func(b *coherentBed) []byte { return b.opening([]byte{0, 0}) },
+		"short retry delay":    func(*coherentBed) []byte { return dso.AppendTLV(dso.AppendHeader(nil, 0, false, 0), dso.RetryDelay, 1) },
+		"short keepalive":      func(*coherentBed) []byte { return dso.AppendTLV(dso.AppendHeader(nil, 0, false, 0), dso.Keepalive, 1) },
 		"frequent keepalive": func(*coherentBed) []byte {
 			return dso.AppendTLV(dso.AppendHeader(nil, 0, false, 0), dso.Keepalive, 0, 0, 1, 0, 0, 0, 1, 0)
 		},
@@ -250,8 +252,7 @@ func TestSession_Ignored(t *testing.T) {
 	reply := answer(q)
 	setID(reply, 0)
 	c.respond(
-		dso.AppendTLV(dso.AppendHeader(nil, 0, false, 0), 0xF8FF, 1, 2, 3),
-		dso.AppendTLV(dso.AppendTLV(dso.AppendHeader(nil, 0, false, 0), 0xF8FE), dso.Padding, 0),
+		dso.AppendTLV(dso.AppendTLV(b.beat(), 0xF8FE), dso.Padding, 0), // additional TLVs
 		dso.AppendTLV(dso.AppendHeader(nil, 0, false, 0), dso.Keepalive, 0, 0, 0x75, 0x30, 0, 0, 0x75, 0x30),
 		dso.AppendTLV(dso.AppendHeader(nil, 77, false, 0), 0xF8FF),
 		reply, // with the id of messages without a response, which no query has

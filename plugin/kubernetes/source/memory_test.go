@@ -100,8 +100,8 @@ func TestNodeMemory(t *testing.T) {
 	}{{"EKS", eksLabels}, {"GKE", gkeLabels}} {
 		t.Run(cloud.name, func(t *testing.T) {
 			s := topologyStripper()
+			ix := index.New() // with the generations of names and addresses, which are the same for any number of nodes
 			before := liveHeap()
-			ix := index.New()
 			for i := range memoryNodes {
 				ix.PutNode(s.Node(ownStrings(cloud.labels(i)), nodeName(i), fmt.Sprintf("00000000-0000-4000-8000-%012x", i),
 					fmt.Sprintf("10.%d.%d.0/24", 64+i/256, i%256), fmt.Sprintf("fd00:10:%x::/64", i),
