@@ -68,8 +68,8 @@ func (c *connection) append(b *batch.Batch, r *request, e *answers.Entry, p *ans
 }
 
 // announces reports whether a reply has edns-tcp-keepalive, given whether its query has the option. Clients that send it
-// only in the first query of a connection learn as well that the server ends the connection. No message of a DSO session has it (RFC
-// 8490 section 7.1.2). The mutex is locked.
+// only in the first query of a connection learn as well that the server ends the connection. No message of a DSO session has
+// it (RFC 8490 section 7.1.2). The mutex is locked.
 func (c *connection) announces(keepAlive bool) bool {
 	return !c.established && (keepAlive || c.keepAlive && (c.drainEnd > 0 || c.finished))
 }

@@ -102,7 +102,8 @@ func TestFirstAnswer(t *testing.T) {
 	})
 }
 
-// TestWireHandles has answers of wire handlers, which may depend on the caller: they have handles if the query has the name.
+// TestWireHandles has answers of wire handlers, which may depend on the caller: an answer has handles if the query has the option
+// with the name of the caller's node.
 func TestWireHandles(t *testing.T) {
 	offer(t)
 	keyspace := newKeyspace(t)

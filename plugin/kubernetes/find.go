@@ -159,7 +159,8 @@ func (n *objectName) matches(p index.Port) bool {
 	return (n.port == "" || n.port == p.Name.String()) && (n.protocol == "" || n.protocol == p.Protocol.String())
 }
 
-// hasPort reports whether the name matches one of the ports, or has no port and there are none.
+// hasPort reports whether the port and the protocol in the queried name are those of one of the ports. If there are no ports, it
+// reports whether the queried name has neither.
 func (n *objectName) hasPort(ports []index.Port) bool {
 	if len(ports) == 0 {
 		return n.port == "" && n.protocol == ""

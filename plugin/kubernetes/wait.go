@@ -34,9 +34,9 @@ var (
 // WaitCounters implements block.NameAwaiter.
 func (k *Kubernetes) WaitCounters() block.WaitCounters { return waitCounters }
 
-// AwaitName implements block.NameAwaiter. Queries wait for the name of a headless Service with Wait and for those of its
-// endpoints and ports, while no ready endpoint has the name. With a search list, they wait for the first such candidate,
-// unless an earlier candidate has records: a client that tries the candidates itself would wait for it, too.
+// AwaitName implements block.NameAwaiter. A query waits for the name of a headless Service with Wait, of one of its endpoints or
+// of one of its ports, until a ready endpoint has that name. A query with a search list waits for the first candidate of this
+// kind, unless an earlier candidate has records: a client that tries the candidates itself would wait for it, too.
 func (k *Kubernetes) AwaitName(name, suffixes []byte) (block.NameWait, bool) {
 	if !k.attached.Load() || !k.index.HasWaits() || !k.hasSynced() {
 		return block.NameWait{}, false
