@@ -365,7 +365,7 @@ func TestSessionMemory(t *testing.T) {
 			if _, err := unix.Write(fd, appendMessage(nil, dso.AppendSessionRequest(nil, 1))); err != nil {
 				t.Fatal(err)
 			}
-			if n, err := unix.Read(fd, make([]byte, 64)); err != nil || n == 0 {
+			if n, err := readSocket(fd, make([]byte, 64)); err != nil || n == 0 {
 				t.Fatalf("read %d bytes: %v", n, err)
 			}
 		}

@@ -670,7 +670,7 @@ func TestTooManyOpenFiles(t *testing.T) {
 		t.Fatal(err)
 	}
 	buf := make([]byte, 512)
-	if n, err := unix.Read(client, buf); err != nil || n < 4 || buf[3] != 7 {
+	if n, err := readSocket(client, buf); err != nil || n < 4 || buf[3] != 7 {
 		t.Errorf("read %d bytes: %v", n, err)
 	}
 	if valueOf(t, l.server.Load().metrics.acceptFailures) == before {
@@ -694,6 +694,16 @@ func dialSocket(t *testing.T) int {
 		t.Fatal(err)
 	}
 	return fd
+}
+
+// readSocket reads from a socket of dialSocket. A signal, for example of the garbage collector, interrupts a read with a
+// timeout: it is repeated.
+func readSocket(fd int, buf []byte) (n int, err error) {
+	for {
+		if n, err = unix.Read(fd, buf); err != unix.EINTR {
+			return n, err
+		}
+	}
 }
 
 // TestClientThatNeverEnds has clients that send without end, while the server ends their connections. Another client of the

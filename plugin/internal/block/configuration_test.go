@@ -14,13 +14,17 @@ type stopRecorder struct {
 	calls []*Configuration
 }
 
+// recorder is the fast path of all tests of the package: servers that stop may call it in goroutines of their own until the
+// end of the process.
+var recorder = &stopRecorder{}
+
+func init() { Register(recorder) }
+
 func (r *stopRecorder) Stop(next *Configuration) { r.calls = append(r.calls, next) }
 
 // TestStop refuses a reload, reloads, and ends the process: the fast path stops for the next configuration and for none.
 func TestStop(t *testing.T) {
-	recorder := &stopRecorder{}
-	Register(recorder)
-	defer Register(none{})
+	recorder.calls = nil
 	expect := func(when string, want ...*Configuration) {
 		t.Helper()
 		if !slices.Equal(recorder.calls, want) {
