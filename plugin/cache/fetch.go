@@ -143,7 +143,7 @@ func (c *Cache) examine(q *clientQuery, m *dns.Msg, recorded *answers.Recorded) 
 	return upstreamReply{
 		msg: m, query: answered, options: options, forAll: recorded.ForAll() && !scoped,
 		facts: facts{
-			class: class, positive: class == response.NoError && answersQuestion(m), lifetime: c.setTTLs(m, class),
+			class: class, positive: class == response.NoError && answersQuestion(m), lifetime: c.lifetimeOf(m, class, recorded),
 			properties: &recorded.Properties, voucher: recorded.Voucher,
 		},
 	}

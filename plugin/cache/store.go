@@ -114,7 +114,6 @@ func (c *Cache) newEntry(r *facts, options []byte) *answers.Entry {
 			Stored:  now, Validity: r.validity(now), Gone: now + r.lifetime + c.stale.maxAge,
 			Limit: r.properties.Limit, FixedTTL: c.keepTTL, Serial: r.properties.Serial,
 			AnyCase:    !byGeneration || r.properties.AnyCase,
-			Waits:      byGeneration && r.properties.Waits,
 			Cached:     true,
 			Costly:     !byGeneration,
 			Popularity: c.prefetch.popularity(now, r.lifetime),

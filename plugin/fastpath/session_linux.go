@@ -235,9 +235,10 @@ func (c *connection) handles(s *server, l *lookup, handles []uint64) []uint64 {
 }
 
 // isByGeneration reports whether Generations alone end an answer: the expiry of an entry of plugin cache whose reply depends
-// on Generations is that of its TTL, and any other expiry is that of data of another server.
+// on Generations is that of its TTL, and any other expiry is that of data of another server. An answer for a query that has
+// waited ends at once: the next query waits, too.
 func isByGeneration(e *answers.Entry) bool {
-	return e.ByGeneration() && (e.Expires == 0 || e.Cached && !e.Costly)
+	return e.ByGeneration() && !e.Waits && (e.Expires == 0 || e.Cached && !e.Costly)
 }
 
 // appendNotified appends the stored answer of a lookup to the output, with handles, and behind it their invalidation if the
