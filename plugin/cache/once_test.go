@@ -8,8 +8,8 @@ import (
 
 const noTTL = "NOERROR; w. 0 IN A 192.0.2.1"
 
-// TestDenialForOnce has an upstream that makes each query wait for 4 seconds, and denies the name then: all queries wait that
-// long, whenever they arrive, and queries that were late for one reply share the next one.
+// TestDenialForOnce has an upstream that makes each query wait for 4 seconds, and denies the name then: all queries wait that long,
+// whenever they arrive, and queries that were late for one reply share the next one.
 func TestDenialForOnce(t *testing.T) {
 	const wait = 4 * time.Second
 	denied, late := denial("NXDOMAIN", 0, 0), []time.Duration{0, 3 * time.Second}
