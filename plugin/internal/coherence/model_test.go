@@ -75,6 +75,7 @@ func (m *model) any() *generation { return m.generation[m.random.IntN(len(m.gene
 
 func (m *model) open() {
 	s := &modelSession{conn: &conn{t: m.t}, subscribed: map[*generation]bool{}}
+	m.revoked = m.revoked && len(m.sessions) > 0
 	s.Subscriber = m.r.Open(s.conn)
 	m.sessions = append(m.sessions, s)
 }

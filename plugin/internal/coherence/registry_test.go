@@ -221,6 +221,46 @@ func TestBeforeHeartbeat(t *testing.T) {
 	}
 }
 
+// TestRevoke invalidates the answers of the sessions of that time: not those of a session that is the first one later.
+func TestRevoke(t *testing.T) {
+	for name, tt := range map[string]struct {
+		before, remain bool // there is a session before, and it remains
+		notified       bool // the notifier runs before the new session
+		want           bool // all handles of the new session are invalidated
+	}{
+		"no session":                  {false, false, false, false},
+		"no session, notified":        {false, false, true, false},
+		"the session ends":            {true, false, false, false},
+		"the session ends, notified":  {true, false, true, false},
+		"a session remains":           {true, true, false, true},
+		"a session remains, notified": {true, true, true, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r, n := newManual()
+			former, c := &conn{t: t}, &conn{t: t}
+			var s *Subscriber
+			if tt.before {
+				s = r.Open(former)
+			}
+			r.Revoke()
+			if tt.before && !tt.remain {
+				s.Close()
+			}
+			if tt.notified {
+				n.invalidate()
+			}
+			r.Open(c)
+			n.invalidate()
+			if _, all := invalidated(c.take()); all != tt.want {
+				t.Errorf("all handles of the new session are invalidated: %t, want %t", all, tt.want)
+			}
+			if _, all := invalidated(former.take()); all != tt.remain {
+				t.Errorf("all handles of the former session are invalidated: %t, want %t", all, tt.remain)
+			}
+		})
+	}
+}
+
 func TestLimits(t *testing.T) {
 	r, n := newManual()
 	r.perSession, r.perProcess = 3, 5
