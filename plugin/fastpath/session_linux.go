@@ -342,17 +342,8 @@ func (n *notifiedReply) sendStored(reply []byte) bool {
 
 // hasKeepAlive reports whether a message has an edns-tcp-keepalive option of any length, in any OPT record.
 func hasKeepAlive(b []byte) bool {
-	if len(b) < answers.HeaderLen {
-		return false
-	}
-	at, ok := answers.HeaderLen, true
-	for range binary.BigEndian.Uint16(b[4:]) {
-		if at, ok = answers.SkipName(b, at); !ok || at+4 > len(b) {
-			return false
-		}
-		at += 4
-	}
-	for at < len(b) {
+	at, ok := skipQuestions(b)
+	for ok && at < len(b) {
 		if at, ok = answers.SkipName(b, at); !ok || at+10 > len(b) {
 			return false
 		}

@@ -316,7 +316,7 @@ func TestHandles(t *testing.T) {
 	await(t, "all are counted as answered", func() bool {
 		return valueOf(t, l.server.Load().metrics.answered)-answeredBefore == float64(queries)
 	})
-	namespace.advance()
+	namespace.Advance()
 	if got := c.invalidated(); len(got) != 1 || got[0] != known["namespace"] {
 		t.Errorf("handles %v are invalidated, want %d", got, known["namespace"])
 	}

@@ -62,7 +62,7 @@ func (m *model) operate() {
 		for _, s := range m.sessions {
 			m.advanced[g] = m.advanced[g] || s.subscribed[g]
 		}
-		g.advance()
+		g.Advance()
 	case n < 91:
 		m.revoked = true
 		m.r.Revoke()
@@ -141,7 +141,7 @@ func (m *model) checkEmpty() {
 		m.t.Errorf("%+v", s)
 	}
 	for _, g := range m.generation {
-		if w := g.watcher.Load(); w != nil && (*w).(*topic).subscribers != nil {
+		if w := g.Watch(nil); w != nil && w.(*topic).subscribers != nil {
 			m.t.Error("a topic has subscribers")
 		}
 	}

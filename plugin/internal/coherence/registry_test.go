@@ -44,7 +44,7 @@ func TestOrder(t *testing.T) {
 		wg.Go(func() {
 			random := rand.New(rand.NewPCG(uint64(i), 2)) // #nosec G115 -- small
 			for n := range rounds {
-				generations[random.IntN(len(generations))].advance()
+				generations[random.IntN(len(generations))].Advance()
 				if n%500 == 499 {
 					r.Revoke()
 				}
@@ -88,8 +88,8 @@ func sendAnswers(s *Subscriber, c *conn, generations []*generation, rounds int, 
 func (c *conn) stale(generations []*generation) (all []message) {
 	now := map[uint64]uint64{}
 	for _, g := range generations {
-		if w := g.watcher.Load(); w != nil {
-			t := (*w).(*topic)
+		if w := g.Watch(nil); w != nil {
+			t := w.(*topic)
 			t.registry.mu.Lock()
 			now[t.number] = g.Load()
 			t.registry.mu.Unlock()
@@ -200,7 +200,7 @@ func TestParts(t *testing.T) {
 // TestBeforeHeartbeat checks that a change is sent before the heartbeat whose clock is later.
 func TestBeforeHeartbeat(t *testing.T) {
 	tests := map[string]func(r *Registry, g *generation){
-		"change": func(_ *Registry, g *generation) { g.advance() },
+		"change": func(_ *Registry, g *generation) { g.Advance() },
 		"reload": func(r *Registry, _ *generation) { r.Revoke() },
 	}
 	for name, change := range tests {
@@ -287,7 +287,7 @@ func TestLimits(t *testing.T) {
 	if want := [refuseReasons]uint64{SessionLimit: 2, ProcessLimit: 2}; got.Refused != want || got.Subscriptions != 5 {
 		t.Errorf("%+v, want %v refused", got, want)
 	}
-	generations[0].advance()
+	generations[0].Advance()
 	n.invalidate()
 	if got := r.Statistics(); got.Subscriptions != 3 || got.Invalidations != 2 {
 		t.Errorf("%+v, want 3 subscriptions", got)
@@ -308,7 +308,7 @@ func TestManyHandles(t *testing.T) {
 		want = append(want, s.Subscribe(&generations[i]))
 	}
 	for i := range generations {
-		generations[i].advance()
+		generations[i].Advance()
 	}
 	n.invalidate()
 	stream := c.take()
@@ -348,7 +348,7 @@ func TestEnd(t *testing.T) {
 		c, g := &conn{t: t}, new(generation)
 		s := r.Open(c)
 		s.Subscribe(g)
-		g.advance()
+		g.Advance()
 		poll(t, "the invalidation", func() bool { handles, _ := invalidated(c.take()); return len(handles) == 1 })
 		s.Close()
 		poll(t, "the end", func() bool { return !running() })
