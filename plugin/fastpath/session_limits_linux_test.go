@@ -1,6 +1,7 @@
 package fastpath
 
 import (
+	"fmt"
 	"net"
 	"net/netip"
 	"runtime"
@@ -271,13 +272,18 @@ func TestStoredFromTheFirstQuery(t *testing.T) {
 // number of queries has no limit.
 func TestSessionLimits(t *testing.T) {
 	offer(t)
-	for name, limits := range map[string][2]int{"client": {1000, 5}, "process": {5, 5}} {
+	for name, tt := range map[string]struct{ process, sources int }{"client": {1000, 1}, "process": {5, 32}} {
 		t.Run(name, func(t *testing.T) {
 			l, address := newStreamListener(t, echo, func(s *server) { s.MaxTCPQueries = 3 })
-			setLimits(t, limits[0], limits[1])
-			sessions := []*sessionClient{dialSession(t, address), dialSession(t, address)}
+			setLimits(t, tt.process, 5)
+			var dialed int
+			dial := func() net.Conn {
+				dialed++
+				return dialFrom(t, fmt.Sprintf("127.0.1.%d", 1+dialed%tt.sources), address)
+			}
+			sessions := []*sessionClient{beginSession(t, dial()), beginSession(t, dial())}
 			for i := range uint16(20) { // used after the sessions
-				conn := dialTCP(t, address)
+				conn := dial()
 				if _, err := conn.Write(framed(t, i, "used.example.")); err != nil {
 					t.Fatal(err)
 				}
@@ -288,9 +294,15 @@ func TestSessionLimits(t *testing.T) {
 				for range 10 {
 					c.ask("session.example.", notify)
 				}
+				end := serverEnd(t, l, c)
+				await(t, "its queries have ended", func() bool {
+					end.mu.Lock()
+					defer end.mu.Unlock()
+					return end.inFlight.Load() == 0
+				})
 			}
 			for range 10 { // more than the limit: the oldest one is closed
-				sessions = append(sessions, dialSession(t, address))
+				sessions = append(sessions, beginSession(t, dial()))
 			}
 			sessions[0].wantEnd()
 			sessions[len(sessions)-1].ask("session.example.", notify)
