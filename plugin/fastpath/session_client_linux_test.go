@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/miekg/dns"
+	"golang.org/x/sys/unix"
 
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/caller"
@@ -207,6 +208,22 @@ func (c *sessionClient) wantEnd() {
 	var timeout net.Error
 	if b, err := c.read(); err == nil || errors.As(err, &timeout) && timeout.Timeout() {
 		c.t.Fatalf("% x, %v, want the end", b, err)
+	}
+}
+
+// wantReset checks that the server aborts the connection.
+func (c *sessionClient) wantReset() {
+	c.t.Helper()
+	if b, err := c.read(); !errors.Is(err, unix.ECONNRESET) {
+		c.t.Fatalf("% x, %v, want a reset", b, err)
+	}
+}
+
+// endSending ends the client's half of the connection, which the server then closes.
+func (c *sessionClient) endSending() {
+	c.t.Helper()
+	if err := c.Conn.(*net.TCPConn).CloseWrite(); err != nil {
+		c.t.Fatal(err)
 	}
 }
 
