@@ -2,11 +2,13 @@ package forward
 
 import (
 	"fmt"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/coherence"
+	"github.com/nearside-dns/nearside/plugin/internal/dso"
 )
 
 // TestCoherent_Held: an upstream that holds a query while its session vouches has not failed, and gets the query once.
@@ -163,3 +165,51 @@ func TestCoherent_Next(t *testing.T) {
 		t.Errorf("%s, voucher %v of the second stanza alone", a.wrong(m), v)
 	}
 }
+
+// TestCoherent_RetryDelay: a query in flight is repeated at once when the upstream ends the session, and the upstream has not
+// failed.
+func TestCoherent_RetryDelay(t *testing.T) {
+	const never = 2 * time.Second
+	s := startSessions(t)
+	f := chainOf(t, stanzaOf("coherent\nfallback udp\nread_timeout 10s\ntimeout 10s", s.addr))
+	s.open(t, f)
+	time.Sleep(sessionAtOnce)
+	var queries atomic.Int32
+	hold := func(string) time.Duration {
+		if queries.Add(1) == 1 {
+			return never // behind the message
+		}
+		return 0
+	}
+	s.hold.Store(&hold)
+	m := question("www.example.")
+	type result struct {
+		answer
+		*coherence.Voucher
+	}
+	done := make(chan result, 1)
+	go func() {
+		a, v := throughChain(f, m)
+		done <- result{a, v}
+	}()
+	within(t, "the query is in flight", func() bool { return queries.Load() == 1 })
+	s.push(dso.AppendRetryDelay(nil, dso.NoError, 0))
+	got := <-done
+	a, v := got.answer, got.Voucher
+	if a.wrong(m) != "" || v == nil || a.took >= never {
+		t.Errorf("%s after %v", a.wrong(m), a.took)
+	}
+	u := upstreamOf(f, 0)
+	failed := metric(t, checkFailures, "to", s.addr) + metric(t, "nearside_forward_fallbacks_total", "to", s.addr)
+	if u.doubted() || u.tcpBad.Load() || failed != 0 || len(s.all()) != 2 || queries.Load() != 2 {
+		t.Errorf("doubted %t, over UDP %t, %v failures, %d queries over %d connections", u.doubted(), u.tcpBad.Load(), failed, queries.Load(), len(s.all()))
+	}
+	for reason, want := range map[string]float64{"retry_delay": 1, "closed": 0, "unsupported": 0} {
+		if n := metric(t, "coredns_forward_coherence_fallbacks_total", "to", s.addr, "reason", reason); n != want {
+			t.Errorf("%v fallbacks because of %s, want %v", n, reason, want)
+		}
+	}
+}
+
+// sessionAtOnce is the time in which a session that ends has ended at once: then the next one is opened after a pause.
+const sessionAtOnce = time.Second
