@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/miekg/dns"
+	"golang.org/x/sys/unix"
 
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/caller"
@@ -196,6 +197,22 @@ func sessionPair(t testing.TB, s *server) (p *poller, c *connection, client int)
 		c.closeSession()
 	})
 	return p, c, client
+}
+
+// wantReset checks that the server aborts the connection.
+func (c *sessionClient) wantReset() {
+	c.t.Helper()
+	if b, err := c.read(); !errors.Is(err, unix.ECONNRESET) {
+		c.t.Fatalf("% x, %v, want a reset", b, err)
+	}
+}
+
+// endSending ends the client's half of the connection, which the server then closes.
+func (c *sessionClient) endSending() {
+	c.t.Helper()
+	if err := c.Conn.(*net.TCPConn).CloseWrite(); err != nil {
+		c.t.Fatal(err)
+	}
 }
 
 // serverEnd returns the server's end of a client's connection.

@@ -123,7 +123,7 @@ func TestSessionMessages(t *testing.T) {
 					t.Fatal(err)
 				}
 				if c.rcode == noResponse {
-					conn.wantEnd()
+					conn.wantReset()
 					return
 				}
 				if m := conn.next(); m.ID != 7 || !m.Response || m.Rcode != c.rcode {
@@ -187,7 +187,7 @@ func TestKeepAliveInSession(t *testing.T) {
 			if _, err := c.Write(framed(t, 3, "in.example.", change)); err != nil {
 				t.Fatal(err)
 			}
-			c.wantEnd()
+			c.wantReset()
 		})
 	}
 }
