@@ -24,6 +24,7 @@ type lookup struct {
 	entry    *answers.Entry
 	counters [3]answers.Counter // of the answer; unused ones are nil
 	viewed   bool               // the entry is for some callers only
+	unnamed  bool               // it is for the callers at the address of the client, whatever the query
 	beyond   bool               // the TTL has passed: a session vouches for the answer
 	wire     bool               // without a fresh entry: the wire handlers of the route may answer
 	keyLen   int
@@ -33,7 +34,8 @@ type lookup struct {
 // formOf.
 func (l *lookup) find(s *server, in []byte, client netip.Addr, now time.Duration) bool {
 	q := &l.query
-	l.route, l.entry, l.counters, l.viewed, l.beyond, l.wire = nil, nil, [3]answers.Counter{}, false, false, false
+	l.route, l.entry, l.counters = nil, nil, [3]answers.Counter{}
+	l.viewed, l.unnamed, l.beyond, l.wire = false, false, false, false
 	if !q.Parse(in) {
 		return false
 	}
@@ -73,6 +75,7 @@ func (l *lookup) findEntry(key, in []byte, client netip.Addr, now time.Duration)
 	var view answers.View
 	if l.viewed = e != nil && e.Views != nil; l.viewed {
 		e, view = answers.Shared.GetView(e, key, now, client, l.query.CallerData(in))
+		l.unnamed = !view.Named
 	}
 	switch {
 	case e == nil || search.List != 0 && !e.Plain.HasData():

@@ -209,11 +209,13 @@ func (c *connection) expireSession(now time.Duration) {
 }
 
 // handles appends the handles of the data that a stored answer depends on, and subscribes the session to them. It appends
-// none if the client has no session, if the answer depends on anything else, or beyond a limit. The mutex is locked, and
-// remains so until the answer is in the output: no invalidation overtakes the answer.
+// none if the client has no session, if the answer depends on anything else, or beyond a limit. The location and the search list
+// of the client's address are such: a node's cache sends the queries of all pods from one address, and no handle ends an answer
+// when the address is that of another client. The mutex is locked, and remains so until the answer is in the output: no
+// invalidation overtakes the answer.
 func (c *connection) handles(s *server, l *lookup, handles []uint64) []uint64 {
 	session, e := c.session.Load(), l.entry
-	if session == nil || c.fd < 0 || c.listener.server.Load() != s || !isByGeneration(e) || l.viewed && l.query.Caller == 0 {
+	if session == nil || c.fd < 0 || c.listener.server.Load() != s || !isByGeneration(e) || l.unnamed || !e.Shared() {
 		return handles
 	}
 	n := len(handles)
@@ -275,7 +277,7 @@ func appendHandles(options []byte, handles []uint64) []byte {
 // notified is the destination of the replies to queries with a request for notification on a connection with a session.
 type notified struct{ *connection }
 
-// answer implements destination. The answer has handles if it is that of all callers, or if the query has the caller's name.
+// answer implements destination. The answer has handles unless it depends on the client's address.
 func (n *notified) answer(b *batch.Batch, r *request, e *answers.Entry, p *answers.Patch) bool {
 	if form := n.appendEntry(b, r, e, p); form != nil {
 		r.countOverTCP(e, form)
@@ -289,7 +291,7 @@ func (n *notified) appendEntry(b *batch.Batch, r *request, e *answers.Entry, p *
 	c := n.connection
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	l := lookup{route: r.route, entry: e, query: r.Query, viewed: !r.shared}
+	l := lookup{route: r.route, entry: e, query: r.Query, unnamed: r.unnamed}
 	form := c.appendNotified(r.server, &l, r.Packed, nil, p, &c.random)
 	if form != nil {
 		b.Add(c)
