@@ -102,25 +102,36 @@ func TestFirstAnswer(t *testing.T) {
 	})
 }
 
-// TestWireHandles has answers of wire handlers, which may depend on the caller: an answer has handles if the query has the option
-// with the name of the caller's node.
+// TestWireHandles has answers of wire handlers. They have handles if they are stored, unless they were found with the search list
+// of the client's address.
 func TestWireHandles(t *testing.T) {
 	offer(t)
-	keyspace := newKeyspace(t)
-	d := new(watchable)
-	e := entryFor(t, "wire.example.", 2)
-	e.Validity = bound(d)
-	_, address := newStreamListener(t, echo, withRoute(t, keyspace, &wireAnswerer{t: t, entry: e}))
-	c := dialSession(t, address)
-	for id := range uint16(4) {
-		setID := func(m *dns.Msg) { m.Id = id }
-		if m, handles := c.ask("wire.example.", notify, setID); len(m.Answer) != 2 || len(handles) != 0 {
-			t.Errorf("%d addresses and handles %v, want none", len(m.Answer), handles)
-		}
-		m, handles := c.ask("wire.example.", notify, fromCaller, setID)
-		if len(m.Answer) != 2 || len(handles) != 1 {
-			t.Errorf("%d addresses and handles %v, want one", len(m.Answer), handles)
-		}
+	for name, tt := range map[string]struct {
+		store   func(*testing.T, *answers.Keyspace, *answers.Entry)
+		handles int
+	}{
+		"stored": {func(t *testing.T, k *answers.Keyspace, e *answers.Entry) { storeAnswer(t, k, "wire.example.", 2, e) }, 1},
+		"by list": {func(t *testing.T, k *answers.Keyspace, e *answers.Entry) {
+			storeAnswer(t, k, "wire.example.", 2, e, 7)
+		}, 0},
+		"not stored": {func(*testing.T, *answers.Keyspace, *answers.Entry) {}, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			keyspace := newKeyspace(t)
+			e := entryFor(t, "wire.example.", 2)
+			e.Validity = bound(new(watchable))
+			tt.store(t, newKeyspace(t), e)
+			_, address := newStreamListener(t, echo, withRoute(t, keyspace, &wireAnswerer{t: t, entry: e}))
+			c := dialSession(t, address)
+			for id := range uint16(4) {
+				setID := func(m *dns.Msg) { m.Id = id }
+				for _, option := range []func(*dns.Msg){func(*dns.Msg) {}, fromCaller} {
+					if m, handles := c.ask("wire.example.", notify, option, setID); len(m.Answer) != 2 || len(handles) != tt.handles {
+						t.Errorf("%d addresses and handles %v, want %d", len(m.Answer), handles, tt.handles)
+					}
+				}
+			}
+		})
 	}
 }
 
