@@ -195,7 +195,7 @@ func (c cluster) ofService(q *question, a asker) (answer string, tracked bool) {
 	case s.Kind == externalName:
 		return c.ofAlias(q, s, a)
 	case s.Kind == headless || q.endpoint != "":
-		return c.ofEndpoints(q, s, a), !c.isPrivate(q, s, a)
+		return c.ofEndpoints(q, s, a), true
 	case !hasPort(s.Ports, q.port):
 		return nameError, true
 	case q.qtype == dns.TypeSRV:
@@ -238,9 +238,9 @@ func (c cluster) ofAlias(q *question, s record, a asker) (answer string, tracked
 	target := *q
 	target.name, target.service, target.namespace = s.Target, labels[0], labels[1]
 	if answer, _ = c.ofService(&target, a); answer == nameError || answer == noData {
-		return noData, false
+		return noData, true
 	}
-	return text(append(strings.Split(answer, "\n"), fmt.Sprintf("%s CNAME %s", q.name, s.Target))), false
+	return text(append(strings.Split(answer, "\n"), fmt.Sprintf("%s CNAME %s", q.name, s.Target))), true
 }
 
 // found is an endpoint with its slice.
@@ -280,13 +280,6 @@ func (c cluster) ofEndpoints(q *question, s record, a asker) string {
 		}
 	}
 	return text(lines)
-}
-
-// isPrivate reports whether an answer depends on a node without a record: clusterdns does not store such answers, so that
-// they have no handles.
-func (c cluster) isPrivate(q *question, s record, a asker) bool {
-	_, ok := c["Node"][key{name: a.node}]
-	return !ok && q.endpoint == "" && (s.Local || s.Distribution != 0)
 }
 
 func (q *question) endpointLines(e found) (lines []string) {
