@@ -16,6 +16,7 @@ type lookup struct {
 	query   answers.Query
 	nested  bool // names are not expanded: a plugin has sent the query to answer another one
 	waited  bool // the queries have waited for their names: Entry.Waits is ignored
+	single  bool // the plugins have ignored the search list of the query, and answered its name alone
 	key     [answers.MaxKey]byte
 	listKey [answers.MaxKey]byte
 
@@ -39,6 +40,9 @@ func (l *lookup) find(s *server, in []byte, client netip.Addr, now time.Duration
 	if !q.Parse(in) {
 		return false
 	}
+	if l.single {
+		q.Search = nil
+	}
 	key := q.AppendKey(l.key[:0], 0, in) // with capacity for a view
 	l.keyLen = len(key)
 	// CoreDNS dispatches a question for DS to the block of a parent zone, if there is one.
@@ -61,7 +65,7 @@ func (l *lookup) find(s *server, in []byte, client netip.Addr, now time.Duration
 func (l *lookup) findEntry(key, in []byte, client netip.Addr, now time.Duration) {
 	rt, server := l.route, l.route.counters.server
 	var search block.Search
-	if rt.search != nil && l.query.Search == nil && !l.nested {
+	if rt.search != nil && l.query.Search == nil && !l.nested && !l.single {
 		search = rt.search.Search(client, answers.KeyName(key))
 	}
 	if search.List != 0 {

@@ -1,8 +1,10 @@
 package fastpath
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
+	"strings"
 	"time"
 
 	"github.com/miekg/dns"
@@ -12,6 +14,7 @@ import (
 	"github.com/nearside-dns/nearside/plugin/internal/batch"
 	"github.com/nearside-dns/nearside/plugin/internal/coherence"
 	"github.com/nearside-dns/nearside/plugin/internal/dso"
+	"github.com/nearside-dns/nearside/plugin/internal/searchlist"
 )
 
 const (
@@ -304,6 +307,7 @@ type notifiedReply struct {
 	*connection
 	server *server
 	query  []byte
+	name   []byte // of the question, if the plugin chain gets it in lower case
 }
 
 // newNotifiedReply returns the destination of the reply to a request, which may be reused.
@@ -311,11 +315,38 @@ func newNotifiedReply(c *connection, r *request) *notifiedReply {
 	return &notifiedReply{connection: c, server: r.server, query: append([]byte(nil), r.query...)}
 }
 
+// lowerCase changes the question to lower case, if the answers of its server block are stored: only those are, so that the
+// answers to other questions would have no handles. The client gets its question as it is.
+func (n *notifiedReply) lowerCase(m *dns.Msg) {
+	var q answers.Query
+	if !q.Parse(n.query) || !q.Upper {
+		return
+	}
+	var buf [answers.MaxKey]byte
+	lower := answers.KeyName(q.AppendKey(buf[:0], 0, n.query))
+	if rt := n.server.routes.find(lower); rt == nil || rt.keyspace == 0 {
+		return
+	}
+	name := n.query[answers.HeaderLen:][:q.NameLen]
+	n.name = append([]byte(nil), name...)
+	copy(name, lower)
+	m.Question[0].Name = strings.ToLower(m.Question[0].Name)
+}
+
+// restore changes the question of a message back to the case of the client. Without a question, as after a failure to pack the
+// reply, it changes nothing.
+func (n *notifiedReply) restore(message []byte) {
+	if end := answers.HeaderLen + len(n.name); len(message) > end && bytes.EqualFold(message[answers.HeaderLen:end], n.name) {
+		copy(message[answers.HeaderLen:], n.name)
+	}
+}
+
 // send implements destination. If the chain has stored the reply, the stored form is sent, with handles.
 func (n *notifiedReply) send(reply []byte) error {
 	if n.sendStored(reply) {
 		return nil
 	}
+	n.restore(reply)
 	return n.connection.send(reply)
 }
 
@@ -324,8 +355,7 @@ func (n *notifiedReply) send(reply []byte) error {
 func (n *notifiedReply) sendStored(reply []byte) bool {
 	c, now := n.connection, answers.Now()
 	l := lookup{waited: true} // if queries wait for the name, this one has
-	if len(reply) < answers.HeaderLen || reply[2]&0x02 != 0 || !l.find(n.server, n.query, c.client, now) ||
-		l.entry.Plain.Rcode() != int(reply[3]&0xF) {
+	if len(reply) < answers.HeaderLen || reply[2]&0x02 != 0 || !n.find(&l, reply, now) || l.entry.Plain.Rcode() != int(reply[3]&0xF) {
 		return false
 	}
 	c.mu.Lock()
@@ -334,6 +364,7 @@ func (n *notifiedReply) sendStored(reply []byte) bool {
 		return false
 	}
 	p := l.entry.Patch(now)
+	n.restore(n.query)
 	if c.appendNotified(n.server, &l, n.query, nil, &p, &c.random) == nil {
 		return false
 	}
@@ -341,8 +372,17 @@ func (n *notifiedReply) sendStored(reply []byte) bool {
 	return true
 }
 
-// hasKeepAlive reports whether a message has an edns-tcp-keepalive option of any length, in any OPT record.
-func hasKeepAlive(b []byte) bool {
+// find finds the stored answer. A reply without the option of package searchlist is stored as that to the name alone.
+func (n *notifiedReply) find(l *lookup, reply []byte, now time.Duration) bool {
+	if l.find(n.server, n.query, n.client, now) {
+		return true
+	}
+	l.single = l.query.Search != nil && !messageHasOption(reply, searchlist.OptionCode)
+	return l.single && l.find(n.server, n.query, n.client, now)
+}
+
+// messageHasOption reports whether a message has an EDNS option of any length, in any OPT record.
+func messageHasOption(b []byte, code uint16) bool {
 	if len(b) < answers.HeaderLen {
 		return false
 	}
@@ -361,7 +401,7 @@ func hasKeepAlive(b []byte) bool {
 		if end > len(b) {
 			return false
 		}
-		if binary.BigEndian.Uint16(b[at:]) == dns.TypeOPT && hasOption(b[at+10:end], dns.EDNS0TCPKEEPALIVE) {
+		if binary.BigEndian.Uint16(b[at:]) == dns.TypeOPT && hasOption(b[at+10:end], code) {
 			return true
 		}
 		at = end
