@@ -35,8 +35,8 @@ func offer(t *testing.T) (withdraw func()) {
 	return withdraw
 }
 
-// storeAnswer stores the answer with some addresses for a name.
-func storeAnswer(t testing.TB, keyspace *answers.Keyspace, name string, count int, e *answers.Entry) {
+// storeAnswer stores the answer with some addresses for a name, or for the name and the ID of a search list.
+func storeAnswer(t testing.TB, keyspace *answers.Keyspace, name string, count int, e *answers.Entry, list ...uint32) {
 	t.Helper()
 	reply := addressReply(name, count)
 	if e.Views == nil {
@@ -50,7 +50,11 @@ func storeAnswer(t testing.TB, keyspace *answers.Keyspace, name string, count in
 		t.Fatal("no key")
 	}
 	e.Stored = answers.Now()
-	answers.Shared.Put(keyspace, keyspace.Key(nil, packed, &q), e)
+	key := keyspace.Key(nil, packed, &q)
+	for _, id := range list {
+		key = answers.AppendKeyList(key, id)
+	}
+	answers.Shared.Put(keyspace, key, e)
 }
 
 // sessionClient is the client of a connection with a session.
@@ -136,6 +140,11 @@ func notify(m *dns.Msg) {
 func fromCaller(m *dns.Msg) {
 	data, _ := caller.Append(nil, "node", "")
 	m.IsEdns0().Option = append(m.IsEdns0().Option, &dns.EDNS0_LOCAL{Code: caller.Code, Data: data})
+}
+
+// fromMalformed adds a caller option without a name.
+func fromMalformed(m *dns.Msg) {
+	m.IsEdns0().Option = append(m.IsEdns0().Option, &dns.EDNS0_LOCAL{Code: caller.Code, Data: []byte{7}})
 }
 
 // ask sends a query and returns the answer, which is the next message, with its handles.
