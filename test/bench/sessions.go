@@ -1,0 +1,102 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"strings"
+)
+
+// The figures of the part sessions.
+const (
+	fleetSubscriptions = "fleet: subscriptions of a session"
+	fleetMemory        = "fleet: memory"
+	fleetPeak          = "fleet: maximum memory"
+	fleetCPU           = "fleet: CPU of heartbeats"
+	fleetRate          = "fleet: heartbeats a second"
+	fleetGap           = "fleet: longest time between heartbeats"
+	fleetP50           = "fleet: change, p50"
+	fleetMax           = "fleet: change, max"
+)
+
+// nameFleet is the server of simulated node caches.
+const nameFleet = "clusterdns with sessions"
+
+// fleetSetups are the setups of the part.
+var fleetSetups = []searchSetup{{name: nameFleet, cluster: nameClusterDNS, ttl: nodeTTL, coherent: true}}
+
+// The sizes of the part, of the bars.
+const (
+	fleetSessions = 15000
+	fleetNames    = 200 // of each session
+)
+
+// subscriptionsMetric counts the subscriptions of all sessions.
+const subscriptionsMetric = "coredns_kubernetes_coherence_subscriptions"
+
+// measureSessions measures the simulated node caches of a large cluster.
+func (b *bench) measureSessions(ctx context.Context) error {
+	for range b.rounds {
+		if err := b.measureFleet(ctx); err != nil {
+			return fmt.Errorf("%s: %w", nameFleet, err)
+		}
+	}
+	return nil
+}
+
+// measureFleet measures a new server, so that an earlier round has left no memory.
+func (b *bench) measureFleet(ctx context.Context) error {
+	defer b.stopSearch()
+	if err := b.startSetups(ctx, fleetSetups); err != nil {
+		return err
+	}
+	s := b.search[0]
+	job := coherenceJob{
+		Writes: b.writes, Namespace: searchCluster.Namespace(0), Cluster: s.dns.port, Sessions: b.sessions, PID: s.dns.pid, Metrics: s.metrics,
+	}
+	for n := range fleetNames - 1 {
+		job.Names = append(job.Names, serviceName(searchCluster.Service(n)))
+	}
+	done, err := runNodeCaches(ctx, job)
+	if err != nil {
+		return err
+	}
+	f := done.Fleet
+	for what, v := range map[string]float64{
+		fleetSubscriptions: f.Subscriptions / float64(f.Sessions), fleetMemory: f.Memory, fleetPeak: f.Peak, fleetCPU: f.CPU,
+		fleetRate: f.Heartbeats, fleetGap: float64(f.LongestGap.Milliseconds()),
+		fleetP50: percentile(f.Delivered, 50), fleetMax: percentile(f.Delivered, 100),
+	} {
+		b.results.add(what, s.name, v)
+	}
+	fmt.Fprintf(os.Stderr, "%d sessions, %.0f subscriptions: %.0f MiB, maximum %.0f; heartbeats: %.1f %% of a core; change: max %.0f ms\n",
+		f.Sessions, f.Subscriptions, f.Memory, f.Peak, f.CPU, percentile(f.Delivered, 100))
+	return nil
+}
+
+// reportSessions writes the table.
+func (b *bench) reportSessions(text *strings.Builder) {
+	b.grid(text, fmt.Sprintf("%d simulated sessions", b.sessions), []string{nameFleet}, []column{
+		{title: "subscriptions of each", what: fleetSubscriptions, format: "%.1f"},
+		{title: "memory, MiB", what: fleetMemory, format: "%.0f"},
+		{title: "maximum, MiB", what: fleetPeak, format: "%.0f"},
+		{title: "heartbeats, % of a core", what: fleetCPU, format: "%.1f"},
+		{title: "heartbeats/s", what: fleetRate, format: "%.0f"},
+		{title: "longest gap, ms", what: fleetGap, format: "%.0f"},
+		{title: "one event to half of them, ms", what: fleetP50, format: "%.0f"},
+		{title: "to all, ms", what: fleetMax, format: "%.0f"},
+	})
+}
+
+// sessionBars are the bars of the part.
+func sessionBars() (all []budget) {
+	for _, one := range []budget{
+		{title: "15,000 sessions with 200 subscriptions each: maximum memory at most 400 MB", what: fleetPeak, limit: 400},
+		{title: "their heartbeats at most 10 % of a core", what: fleetCPU, limit: 10, unit: "%"},
+		{title: "one event to all of them within a second", what: fleetMax, limit: 1000, unit: "ms"},
+	} {
+		one.part, one.own = partSessions, nameFleet
+		all = append(all, one)
+	}
+	return all
+}
