@@ -40,7 +40,7 @@ const coherentOption = "\n        coherent"
 // manyConnections is a directive for as many connections of one address as there are simulated node caches.
 const manyConnections = `
     fastpath {
-        max_connections 20000 20000
+        max_connections 17000 17000
     }`
 
 // measureCoherence measures the setups with and without.
