@@ -67,6 +67,7 @@ type settings struct {
 	rounds   int    // all servers are measured in each, in turn
 	changes  int    // of an EndpointSlice, in the part coherence
 	sessions int    // simulated, in the part sessions
+	steered  bool   // the receiver's part of the kernel's work has the core of the load
 	profile  string // for CPU profiles, "" for none
 }
 
@@ -105,12 +106,29 @@ func run(ctx context.Context, args []string) error {
 	if len(args) == 2 && args[0] == coherenceMode {
 		return serveNodeCaches(ctx, args[1], os.Stdout)
 	}
+	if len(args) == 2 && args[0] == floorMode {
+		return serveFloor(args[1])
+	}
+	if len(args) == 2 && args[0] == probeMode {
+		return serveProbe(args[1], os.Stdout)
+	}
 	if len(args) == 1 && args[0] == tcpMode {
 		return serveTCPJob(os.Stdin, os.Stdout)
 	}
+	inNamespace := len(args) > 0 && args[0] == steeredMode
+	if inNamespace {
+		args = args[1:]
+	}
 	s, err := parse(args)
-	if err != nil {
+	switch {
+	case err != nil:
 		return err
+	case s.steered && !inNamespace:
+		return steer(ctx, args)
+	case inNamespace:
+		if err := steered(); err != nil {
+			return err
+		}
 	}
 	folder, err := os.MkdirTemp("", "nearside-bench")
 	if err != nil {
@@ -144,6 +162,7 @@ func parse(args []string) (settings, error) {
 	flags.IntVar(&s.rounds, "rounds", 5, "`number` of rounds; the median is reported")
 	flags.IntVar(&s.changes, "changes", 1000, "coherence: `number` of changes of an EndpointSlice; a fifth as many Services are created")
 	flags.IntVar(&s.sessions, "sessions", fleetSessions, "sessions: `number` of simulated node caches of one cluster DNS")
+	flags.BoolVar(&s.steered, "steered", false, "run in a network namespace whose loopback interface hands packets to the core of the load (needs root)")
 	flags.StringVar(&s.profile, "profile", "", "`folder` for CPU profiles of nodecache and clusterdns, taken after the rounds")
 	flags.Func("only", "the `parts` to run, of "+strings.Join(everyPart, ",")+", with commas between them", func(v string) error {
 		s.parts = strings.Split(v, ",")

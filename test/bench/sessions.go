@@ -3,8 +3,10 @@ package main
 import (
 	"context"
 	"fmt"
+	"net"
 	"os"
 	"strings"
+	"time"
 )
 
 // The figures of the part sessions.
@@ -15,12 +17,23 @@ const (
 	fleetCPU           = "fleet: CPU of heartbeats"
 	fleetRate          = "fleet: heartbeats a second"
 	fleetGap           = "fleet: longest time between heartbeats"
+	fleetFloor         = "fleet: CPU of a server that only sends"
+	fleetOwn           = "fleet: CPU of heartbeats beyond it"
+	fleetQuiet         = "fleet: query without sessions, p99"
+	fleetBeside        = "fleet: query beside heartbeats, p99"
+	fleetBesideMax     = "fleet: query beside heartbeats, max"
 	fleetP50           = "fleet: change, p50"
 	fleetMax           = "fleet: change, max"
 )
 
-// nameFleet is the server of simulated node caches.
-const nameFleet = "clusterdns with sessions"
+// nameFleet is the server of simulated node caches, nameFloor one that only writes heartbeats to as many connections.
+const (
+	nameFleet = "clusterdns with sessions"
+	nameFloor = "a loop that writes heartbeats"
+)
+
+// floorMode is the argument that makes this program that loop; the next one is an address and a port.
+const floorMode = "heartbeats"
 
 // fleetSetups are the setups of the part.
 var fleetSetups = []searchSetup{{name: nameFleet, cluster: nameClusterDNS, ttl: nodeTTL, coherent: true}}
@@ -40,6 +53,9 @@ func (b *bench) measureSessions(ctx context.Context) error {
 		if err := b.measureFleet(ctx); err != nil {
 			return fmt.Errorf("%s: %w", nameFleet, err)
 		}
+		if err := b.measureFloor(ctx); err != nil {
+			return fmt.Errorf("%s: %w", nameFloor, err)
+		}
 	}
 	return nil
 }
@@ -54,6 +70,9 @@ func (b *bench) measureFleet(ctx context.Context) error {
 	job := coherenceJob{
 		Writes: b.writes, Namespace: searchCluster.Namespace(0), Cluster: s.dns.port, Sessions: b.sessions, PID: s.dns.pid, Metrics: s.metrics,
 	}
+	if job.PProf = s.dns.pprof; job.PProf > 0 {
+		job.Profile = b.profilePath(nameFleet, "heartbeats")
+	}
 	for n := range fleetNames - 1 {
 		job.Names = append(job.Names, serviceName(searchCluster.Service(n)))
 	}
@@ -65,12 +84,44 @@ func (b *bench) measureFleet(ctx context.Context) error {
 	for what, v := range map[string]float64{
 		fleetSubscriptions: f.Subscriptions / float64(f.Sessions), fleetMemory: f.Memory, fleetPeak: f.Peak, fleetCPU: f.CPU,
 		fleetRate: f.Heartbeats, fleetGap: float64(f.LongestGap.Milliseconds()),
+		fleetQuiet: percentile(f.Quiet, 99), fleetBeside: percentile(f.Beside, 99), fleetBesideMax: percentile(f.Beside, 100),
 		fleetP50: percentile(f.Delivered, 50), fleetMax: percentile(f.Delivered, 100),
 	} {
 		b.results.add(what, s.name, v)
 	}
-	fmt.Fprintf(os.Stderr, "%d sessions, %.0f subscriptions: %.0f MiB, maximum %.0f; heartbeats: %.1f %% of a core; change: max %.0f ms\n",
-		f.Sessions, f.Subscriptions, f.Memory, f.Peak, f.CPU, percentile(f.Delivered, 100))
+	fmt.Fprintf(os.Stderr, "%d sessions, %.0f subscriptions: %.0f MiB, maximum %.0f; heartbeats: %.1f %% of a core; change: max %.0f ms; query, p99: %.2f ms, without sessions %.2f\n",
+		f.Sessions, f.Subscriptions, f.Memory, f.Peak, f.CPU, percentile(f.Delivered, 100), percentile(f.Beside, 99), percentile(f.Quiet, 99))
+	return nil
+}
+
+// measureFloor measures the loop, after the server of the round.
+func (b *bench) measureFloor(ctx context.Context) error {
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	port := freePort()
+	server, err := launch(ctx, serverCore, b.folder, fmt.Sprintf("floor-%d", port), self, floorMode, addressAt(port))
+	if err != nil {
+		return err
+	}
+	defer server.stop()
+	listening := func() bool {
+		conn, err := net.Dial("tcp", addressAt(port))
+		return err == nil && conn.Close() == nil
+	}
+	if err := await(ctx, 10*time.Second, nameFloor, listening); err != nil {
+		return err
+	}
+	done, err := runNodeCaches(ctx, coherenceJob{Floor: true, Cluster: port, Sessions: b.sessions, PID: server.pid})
+	if err != nil {
+		return err
+	}
+	f, all := done.Fleet, b.results[fleetCPU][nameFleet]
+	own := all[len(all)-1] - f.CPU
+	b.results.add(fleetFloor, nameFleet, f.CPU)
+	b.results.add(fleetOwn, nameFleet, own)
+	fmt.Fprintf(os.Stderr, "%s: %.1f %% of a core for %.0f/s, ours %.1f %%\n", nameFloor, f.CPU, f.Heartbeats, own)
 	return nil
 }
 
@@ -81,8 +132,13 @@ func (b *bench) reportSessions(text *strings.Builder) {
 		{title: "memory, MiB", what: fleetMemory, format: "%.0f"},
 		{title: "maximum, MiB", what: fleetPeak, format: "%.0f"},
 		{title: "heartbeats, % of a core", what: fleetCPU, format: "%.1f"},
+		{title: nameFloor, what: fleetFloor, format: "%.1f"},
+		{title: "beyond it", what: fleetOwn, format: "%.1f"},
 		{title: "heartbeats/s", what: fleetRate, format: "%.0f"},
 		{title: "longest gap, ms", what: fleetGap, format: "%.0f"},
+		{title: "query of another client without sessions, p99, ms", what: fleetQuiet, format: "%.2f"},
+		{title: "beside heartbeats, p99", what: fleetBeside, format: "%.2f"},
+		{title: "max", what: fleetBesideMax, format: "%.2f"},
 		{title: "one event to half of them, ms", what: fleetP50, format: "%.0f"},
 		{title: "to all, ms", what: fleetMax, format: "%.0f"},
 	})
