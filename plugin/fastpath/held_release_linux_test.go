@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/miekg/dns"
+
+	"github.com/nearside-dns/nearside/plugin/internal/answers"
 )
 
 // TestHeldOfClosedConnection closes a connection whose queries wait, and others remain.
@@ -114,6 +116,43 @@ func TestHeldAtDrain(t *testing.T) {
 	heldQueries.releaseServer(b.server())
 	b.listener.drainStreams()
 	c.expect(t, 1, dns.RcodeNameError)
+}
+
+// TestHeldHandles has answers by caller for queries that have waited: they have handles if the option identifies the caller.
+func TestHeldHandles(t *testing.T) {
+	offer(t)
+	keyspace, f, service := newKeyspace(t), newFakeService(long), new(watchable)
+	l, address := newStreamListener(t, f.answer, withRoute(t, keyspace, nil), func(s *server) {
+		rt := s.routes.find([]byte{0})
+		rt.awaiter, rt.waits = f, f.counters
+	})
+	t.Cleanup(func() { heldQueries.releaseServer(l.server.Load()) })
+	c := dialSession(t, address)
+	for i, tt := range []struct {
+		option  func(*dns.Msg)
+		handles int
+	}{{func(*dns.Msg) {}, 0}, {fromMalformed, 0}, {fromCaller, 1}} {
+		name := fmt.Sprintf("w%d.", i)
+		q := new(dns.Msg).SetQuestion(name, dns.TypeA)
+		notify(q)
+		tt.option(q)
+		packed, err := q.Pack()
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.send(packed)
+		awaitCount(t, "held queries", 1, func() int { return int(valueOf(t, f.counters.Waiting)) })
+		storeAnswer(t, keyspace, name, 2, &answers.Entry{Validity: bound(service), Views: views{}})
+		storeView(t, keyspace, name, 2, &answers.Entry{Validity: bound(service)})
+		f.create(name)
+		b, err := c.read()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if m, handles := c.answer(b); len(m.Answer) != 2 || len(handles) != tt.handles {
+			t.Errorf("%d: %d addresses and handles %v, want %d", i, len(m.Answer), handles, tt.handles)
+		}
+	}
 }
 
 // TestHeldConcurrently creates names while queries for them and for others arrive and time out.

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/miekg/dns"
+	"golang.org/x/sys/unix"
 
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/caller"
@@ -34,8 +35,8 @@ func offer(t *testing.T) (withdraw func()) {
 	return withdraw
 }
 
-// storeAnswer stores the answer with some addresses for a name.
-func storeAnswer(t testing.TB, keyspace *answers.Keyspace, name string, count int, e *answers.Entry) {
+// storeAnswer stores the answer with some addresses for a name, or for the name and the ID of a search list.
+func storeAnswer(t testing.TB, keyspace *answers.Keyspace, name string, count int, e *answers.Entry, list ...uint32) {
 	t.Helper()
 	reply := addressReply(name, count)
 	if e.Views == nil {
@@ -49,7 +50,11 @@ func storeAnswer(t testing.TB, keyspace *answers.Keyspace, name string, count in
 		t.Fatal("no key")
 	}
 	e.Stored = answers.Now()
-	answers.Shared.Put(keyspace, keyspace.Key(nil, packed, &q), e)
+	key := keyspace.Key(nil, packed, &q)
+	for _, id := range list {
+		key = answers.AppendKeyList(key, id)
+	}
+	answers.Shared.Put(keyspace, key, e)
 }
 
 // sessionClient is the client of a connection with a session.
@@ -143,6 +148,11 @@ func fromCaller(m *dns.Msg) {
 	m.IsEdns0().Option = append(m.IsEdns0().Option, &dns.EDNS0_LOCAL{Code: caller.Code, Data: data})
 }
 
+// fromMalformed adds a caller option without a name.
+func fromMalformed(m *dns.Msg) {
+	m.IsEdns0().Option = append(m.IsEdns0().Option, &dns.EDNS0_LOCAL{Code: caller.Code, Data: []byte{7}})
+}
+
 // ask sends a query and returns the answer, which is the next message, with its handles.
 func (c *sessionClient) ask(name string, change ...func(*dns.Msg)) (*dns.Msg, []uint64) {
 	c.t.Helper()
@@ -202,6 +212,22 @@ func sessionPair(t testing.TB, s *server) (p *poller, c *connection, client int)
 		c.closeSession()
 	})
 	return p, c, client
+}
+
+// wantReset checks that the server aborts the connection.
+func (c *sessionClient) wantReset() {
+	c.t.Helper()
+	if b, err := c.read(); !errors.Is(err, unix.ECONNRESET) {
+		c.t.Fatalf("% x, %v, want a reset", b, err)
+	}
+}
+
+// endSending ends the client's half of the connection, which the server then closes.
+func (c *sessionClient) endSending() {
+	c.t.Helper()
+	if err := c.Conn.(*net.TCPConn).CloseWrite(); err != nil {
+		c.t.Fatal(err)
+	}
 }
 
 // serverEnd returns the server's end of a client's connection.

@@ -90,7 +90,7 @@ func (s *Store) GetView(e *Entry, key []byte, now time.Duration, from netip.Addr
 	if v.Private {
 		return nil, v
 	}
-	return s.Get(appendKeyView(key, v.Number)), v
+	return s.Get(appendKeyView(key, &v)), v
 }
 
 func (s *Store) find(hash uint64, key []byte) *Entry {

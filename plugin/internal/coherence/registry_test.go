@@ -177,16 +177,16 @@ func TestHeartbeats(t *testing.T) {
 func TestParts(t *testing.T) {
 	r, _ := newManual()
 	var sessions []*Subscriber
-	for range 100 {
+	for range 4 * parts {
 		sessions = append(sessions, r.Open(discard{}))
 	}
 	random := rand.New(rand.NewPCG(1, 1))
-	for _, i := range random.Perm(100)[:50] {
+	for _, i := range random.Perm(len(sessions))[:2*parts] {
 		sessions[i].Close()
 		sessions[i] = r.Open(discard{})
 	}
 	for i, part := range r.sessions {
-		if len(part) != 100/parts {
+		if len(part) != 4 {
 			t.Errorf("part %d has %d sessions", i, len(part))
 		}
 		for k, s := range part {
@@ -194,6 +194,54 @@ func TestParts(t *testing.T) {
 				t.Errorf("session %d of part %d has position %d of part %d", k, i, s.position, s.part)
 			}
 		}
+	}
+}
+
+// TestPause checks the time between the wake-ups of the notifier, and that the heartbeats of each are few.
+func TestPause(t *testing.T) {
+	for _, tt := range []struct {
+		sessions int
+		want     time.Duration
+	}{
+		{1, 50 * time.Millisecond}, {99, 50 * time.Millisecond}, {320, 50 * time.Millisecond}, {321, 25 * time.Millisecond},
+		{1000, 10 * time.Millisecond}, {5000, 2 * time.Millisecond}, {15000, step}, {1 << 20, step},
+	} {
+		got := pauseOf(tt.sessions)
+		if got != tt.want || HeartbeatInterval%got != 0 {
+			t.Errorf("%d sessions: %s, want %s", tt.sessions, got, tt.want)
+		}
+	}
+}
+
+// TestCatchUp checks that the heartbeats after a delay are sent in bursts of limited size, and each once.
+func TestCatchUp(t *testing.T) {
+	now := time.Hour
+	r := NewRegistry()
+	r.running, r.now = true, func() time.Duration { return now }
+	r.Offer(func() bool { return true })
+	n := newNotifier(r)
+	const each = 8 // sessions of a part
+	conns := make([]*conn, each*parts)
+	for i := range conns {
+		conns[i] = &conn{t: t}
+		r.Open(conns[i])
+	}
+	now += HeartbeatInterval
+	counts := make([]int, len(conns))
+	for range len(conns)/maxAtOnce + 1 {
+		sent := 0
+		n.beat()
+		for i, c := range conns {
+			got := len(c.take())
+			counts[i] += got
+			sent += got
+		}
+		if sent >= maxAtOnce+each {
+			t.Errorf("%d heartbeats at once", sent)
+		}
+	}
+	if !slices.Equal(counts, slices.Repeat([]int{1}, len(conns))) {
+		t.Errorf("heartbeats %v", counts)
 	}
 }
 
