@@ -268,7 +268,7 @@ func (f *frames) answer(c *connection, s *server, query []byte) (more bool) {
 		c.operate(query, s, f.now)
 		return false
 	}
-	if c.established && hasKeepAlive(query) { // RFC 8490 section 7.1.2
+	if c.established && messageHasOption(query, dns.EDNS0TCPKEEPALIVE) { // RFC 8490 section 7.1.2
 		c.abortViolated()
 		return false
 	}

@@ -41,7 +41,7 @@ func TestDeafSession(t *testing.T) {
 		storeAnswer(t, keyspace, "other.example.", 1, &answers.Entry{Validity: bound(d)})
 		_, handles := other.ask("other.example.", notify)
 		begin := time.Now()
-		d.advance()
+		d.Advance()
 		if got := other.invalidated(); !slices.Equal(got, handles) {
 			t.Fatalf("%v are invalidated, want %v", got, handles)
 		}
@@ -260,8 +260,8 @@ func TestSessionsAfterReload(t *testing.T) {
 	if len(m.Answer) != 2 || len(handles) != 1 {
 		t.Errorf("%d addresses and handles %v, want those of the next configuration", len(m.Answer), handles)
 	}
-	old.advance()
-	next.advance()
+	old.Advance()
+	next.Advance()
 	if got := c.invalidated(); !slices.Equal(got, handles) {
 		t.Errorf("%v are invalidated, want %v", got, handles)
 	}
@@ -480,16 +480,7 @@ func TestNotifiedHitsAllocateNothing(t *testing.T) {
 	storeAnswer(t, keyspace, "stored.example.", 3, &answers.Entry{Validity: bound(new(watchable), new(watchable))})
 	s := newServer(t, echo)
 	withRoute(t, keyspace, nil)(s)
-	p, c, client := streamPair(t, s)
-	c.listener.server.Store(s)
-	c.mu.Lock()
-	c.open(answers.Now())
-	c.mu.Unlock()
-	defer func() {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		c.closeSession()
-	}()
+	p, c, client := sessionPair(t, s)
 	var all []byte
 	for i := range uint16(20) {
 		all = append(all, framed(t, i, "stored.example.", notify)...)
