@@ -114,6 +114,34 @@ func TestSilentSession(t *testing.T) {
 	}
 }
 
+// TestInactiveSession: a DSO session without notifications, whose client sends Keepalive messages only, is aborted after five
+// seconds or twice the timeout (RFC 8490 section 6.4.1).
+func TestInactiveSession(t *testing.T) {
+	offer(t)
+	for timeout, limit := range map[time.Duration]time.Duration{time.Second: minInactivity, time.Hour: 2 * time.Hour} {
+		l, address := newStreamListener(t, echo, func(s *server) { s.IdleTimeout = timeout })
+		c := &sessionClient{dialTCP(t, address), t}
+		keepalive := func() {
+			c.send(dso.AppendKeepalive(nil, 1, false, dso.Timeouts{}))
+			c.next()
+		}
+		keepalive()
+		conn := serverEnd(t, l, c)
+		since := func(d time.Duration) { conn.active.Store(int64(answers.Now() - d)) }
+		since(limit - time.Second)
+		conn.expire(answers.Now())
+		keepalive()
+		c.ask("www.example.")
+		since(limit - time.Second)
+		keepalive()
+		if idle := answers.Now() - time.Duration(conn.active.Load()); idle < limit-time.Second {
+			t.Errorf("inactive for %v after a Keepalive message, want more than %v", idle, limit-time.Second)
+		}
+		since(limit + time.Second)
+		c.wantReset()
+	}
+}
+
 // wantRetryDelay checks that the server ends the session.
 func (c *sessionClient) wantRetryDelay() {
 	c.t.Helper()
