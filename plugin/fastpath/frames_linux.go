@@ -124,8 +124,7 @@ func (c *connection) again() {
 	switch {
 	case c.fd < 0:
 	case c.drainEnd > 0 && c.lingering == 0 && answers.Now() > c.drainEnd:
-		c.finished = true
-		c.proceed()
+		c.endReading()
 	default:
 		c.poller.rearm(c)
 	}
@@ -144,8 +143,7 @@ func (c *connection) drained() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.drainEnd > 0 {
-		c.finished = true
-		c.proceed()
+		c.endReading()
 	}
 }
 

@@ -72,8 +72,11 @@ func (t *heldTable) releaseServer(s *server) {
 	}
 }
 
-// releaseConnection ends the waiting of all queries of a closed connection.
+// releaseConnection ends the waiting of all queries of a connection whose field closed is set. Most connections have none.
 func (t *heldTable) releaseConnection(c *connection) {
+	if c.heldCount.Load() == 0 {
+		return // a query that is added now is released by add
+	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for h := c.firstHeld; h != nil; h = c.firstHeld {

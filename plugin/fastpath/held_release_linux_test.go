@@ -32,6 +32,38 @@ func TestHeldOfClosedConnection(t *testing.T) {
 	open.expect(t, 1, dns.RcodeSuccess)
 }
 
+// TestClosedWithoutHeld closes a connection without waiting queries while the table of the others is locked.
+func TestClosedWithoutHeld(t *testing.T) {
+	b := newHeldBed(t, long)
+	c := b.dial(t, "tcp", "127.0.0.1")
+	c.query(t, 1, "other.")
+	c.expect(t, 1, dns.RcodeNameError)
+	awaitCount(t, "queries in flight", 0, func() int { return int(valueOf(t, b.server().metrics.inFlight)) })
+	func() {
+		heldQueries.mu.Lock()
+		defer heldQueries.mu.Unlock()
+		_ = c.Close()
+		awaitCount(t, "connections", 0, func() int { return int(b.listener.connections.Load()) })
+	}()
+}
+
+// TestHeldWhileClosing closes connections while their queries arrive: none waits on.
+func TestHeldWhileClosing(t *testing.T) {
+	b := newHeldBed(t, long)
+	for id := range uint16(300) {
+		c := b.dial(t, "tcp", "127.0.0.1")
+		for i := range uint16(3) {
+			c.query(t, id+i, "w.")
+		}
+		if err := c.Conn.(*net.TCPConn).SetLinger(0); err != nil { // a reset
+			t.Fatal(err)
+		}
+		_ = c.Close()
+	}
+	awaitCount(t, "connections", 0, func() int { return int(b.listener.connections.Load()) })
+	awaitCount(t, "held queries", 0, func() int { return b.held(t) })
+}
+
 // TestHeldAtHalfClose has a client that has sent its last byte, and reads the answer.
 func TestHeldAtHalfClose(t *testing.T) {
 	b := newHeldBed(t, long)

@@ -31,6 +31,9 @@ const (
 	// answers before a pause, and several invalidations of dso.MaxInvalidated handles.
 	maxSessionUnsent = 4 * maxUnsent
 
+	// delayedTime is the time in which a client has to close a connection after Retry Delay, RFC 8490 section 6.6.1.
+	delayedTime = 5 * time.Second
+
 	// minInactivity is the minimum time after which a server may close an established DSO session for inactivity, RFC 8490
 	// section 6.4.1.
 	minInactivity = 5 * time.Second
@@ -46,7 +49,7 @@ func (c *connection) isStateful(message []byte) bool {
 func (c *connection) operate(message []byte, s *server, now time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.fd < 0 {
+	if !c.writable() {
 		return
 	}
 	m, err := dso.Parse(message)
@@ -75,7 +78,10 @@ func (c *connection) request(m *dso.Message, s *server, now time.Duration) {
 	case !ok || primary.Type == dso.Padding || primary.Type == dso.Keepalive && len(primary.Data) != 8:
 		c.violate()
 	case c.drainEnd > 0 || c.finished || !coherence.Process.Offers():
-		c.refuse(m.ID, dso.ServerFailure) // not now: the client is to connect again
+		c.refuse(m.ID, dso.ServerFailure) // not now: the client is to connect again, RFC 8490 section 5.5.3
+		if c.drainEnd == 0 {
+			c.drainFrom(now)
+		}
 	case primary.Type == dso.Keepalive:
 		c.establish()
 		c.put(dso.AppendKeepalive(nil, m.ID, true, timeouts(s)))
@@ -111,9 +117,14 @@ func (c *connection) refuse(id uint16, rcode int) { c.put(dso.AppendErrorRespons
 func (c *connection) violate() {
 	c.aborted = true
 	if c.fd >= 0 {
-		_ = unix.SetsockoptLinger(c.fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1})
+		c.resetOnClose()
 		c.end(closedMalformed)
 	}
+}
+
+// resetOnClose makes the close of the socket abort the connection, RFC 8490 section 5.3. The mutex is locked.
+func (c *connection) resetOnClose() {
+	_ = unix.SetsockoptLinger(c.fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1}) // otherwise the close is graceful
 }
 
 // abortViolated is violate without the mutex.
@@ -123,14 +134,20 @@ func (c *connection) abortViolated() {
 	c.violate()
 }
 
-// retire ends the connection after the replies in progress, as close does, and its DSO session.
+// retire ends the connection after the replies in progress, as close does. A DSO session ends at once.
 func (c *connection) retire() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.fd >= 0 {
+	c.endReading()
+}
+
+// endReading ends the reading of queries, and the DSO session: its client sends the queries in progress again, on another
+// connection. Without a session the connection ends after their replies. The mutex is locked.
+func (c *connection) endReading() {
+	c.finished = true
+	if c.writable() {
 		c.endSession()
 	}
-	c.finished = true
 	c.flush()
 	c.proceed()
 }
@@ -153,7 +170,7 @@ func (c *connection) open(now time.Duration) {
 func (c *connection) Push(message []byte) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.fd < 0 || c.session.Load() == nil {
+	if !c.writable() || c.session.Load() == nil {
 		return
 	}
 	var small [64]byte // of a heartbeat
@@ -171,11 +188,13 @@ func (c *connection) Push(message []byte) {
 	}
 }
 
-// endSession ends the DSO session: the client gets no more notifications, and is to connect again without a delay (RFC 8490
-// section 6.6.1). The mutex is locked, and the socket is open.
+// endSession ends the DSO session: the client gets no more messages, and is to connect again without a delay (RFC 8490 section
+// 6.6.1). A delay would be one of its queries, too. The mutex is locked, and the output writable.
 func (c *connection) endSession() {
-	if c.established && c.drainEnd == 0 && !c.finished {
+	if c.established && !c.eof {
 		c.put(dso.AppendRetryDelay(nil, dso.NoError, 0))
+		c.delayed = true
+		c.space.Broadcast()
 	}
 	c.closeSession()
 }
@@ -205,7 +224,9 @@ func (c *connection) closeSession() {
 func (c *connection) expireSession(now time.Duration) {
 	switch {
 	case !coherence.Process.Offers():
-		c.drainFrom(now)
+		if c.drainEnd == 0 {
+			c.drainFrom(now)
+		}
 	case now-c.heard > sessionSilence && !c.paused && !c.hasInput():
 		c.end(closedSilent)
 	}
@@ -218,7 +239,7 @@ func (c *connection) expireSession(now time.Duration) {
 // invalidation overtakes the answer.
 func (c *connection) handles(s *server, l *lookup, handles []uint64) []uint64 {
 	session, e := c.session.Load(), l.entry
-	if session == nil || c.fd < 0 || c.listener.server.Load() != s || !isByGeneration(e) || l.unnamed || !e.Shared() {
+	if session == nil || !c.writable() || c.listener.server.Load() != s || !isByGeneration(e) || l.unnamed || !e.Shared() {
 		return handles
 	}
 	n := len(handles)
@@ -240,9 +261,10 @@ func (c *connection) handles(s *server, l *lookup, handles []uint64) []uint64 {
 }
 
 // isByGeneration reports whether Generations alone end an answer: the expiry of an entry of plugin cache whose reply depends
-// on Generations is that of its TTL, and any other expiry is that of data of another server.
+// on Generations is that of its TTL, and any other expiry is that of data of another server. An answer for a query that has
+// waited ends at once: the next query waits, too.
 func isByGeneration(e *answers.Entry) bool {
-	return e.ByGeneration() && (e.Expires == 0 || e.Cached && !e.Costly)
+	return e.ByGeneration() && !e.Waits && (e.Expires == 0 || e.Cached && !e.Costly)
 }
 
 // appendNotified appends the stored answer of a lookup to the output, with handles, and behind it their invalidation if the
@@ -385,17 +407,8 @@ func (n *notifiedReply) find(l *lookup, reply []byte, now time.Duration) bool {
 
 // messageHasOption reports whether a message has an EDNS option of any length, in any OPT record.
 func messageHasOption(b []byte, code uint16) bool {
-	if len(b) < answers.HeaderLen {
-		return false
-	}
-	at, ok := answers.HeaderLen, true
-	for range binary.BigEndian.Uint16(b[4:]) {
-		if at, ok = answers.SkipName(b, at); !ok || at+4 > len(b) {
-			return false
-		}
-		at += 4
-	}
-	for at < len(b) {
+	at, ok := skipQuestions(b)
+	for ok && at < len(b) {
 		if at, ok = answers.SkipName(b, at); !ok || at+10 > len(b) {
 			return false
 		}

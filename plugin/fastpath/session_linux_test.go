@@ -125,7 +125,7 @@ func TestSessionMessages(t *testing.T) {
 					t.Fatal(err)
 				}
 				if c.rcode == noResponse {
-					conn.wantEnd()
+					conn.wantReset()
 					return
 				}
 				if m := conn.next(); m.ID != 7 || !m.Response || m.Rcode != c.rcode {
@@ -189,7 +189,7 @@ func TestKeepAliveInSession(t *testing.T) {
 			if _, err := c.Write(framed(t, 3, "in.example.", change)); err != nil {
 				t.Fatal(err)
 			}
-			c.wantEnd()
+			c.wantReset()
 		})
 	}
 }
@@ -340,7 +340,7 @@ func TestHandles(t *testing.T) {
 	await(t, "all are counted as answered", func() bool {
 		return valueOf(t, l.server.Load().metrics.answered)-answeredBefore == float64(queries)
 	})
-	namespace.advance()
+	namespace.Advance()
 	if got := c.invalidated(); len(got) != 1 || got[0] != known["namespace"] {
 		t.Errorf("handles %v are invalidated, want %d", got, known["namespace"])
 	}

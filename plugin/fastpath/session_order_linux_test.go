@@ -38,7 +38,7 @@ func (d *data) change() int {
 	d.value++
 	v := d.value
 	d.mu.Unlock()
-	d.advance()
+	d.Advance()
 	return v
 }
 
@@ -267,9 +267,7 @@ func TestOutdated(t *testing.T) {
 	keyspace := newKeyspace(t)
 	_, address := newStreamListener(t, echo, withRoute(t, keyspace, nil))
 	for i := range 20 {
-		g := &watchable{}
-		g.watcher = nil
-		e := &answers.Entry{Validity: bound(&advancing{watchable: g})}
+		e := &answers.Entry{Validity: bound(&advancing{new(watchable)})}
 		name := fmt.Sprintf("outdated%d.example.", i)
 		storeAnswer(t, keyspace, name, 1, e)
 		c := dialSession(t, address)
@@ -287,7 +285,9 @@ func TestOutdated(t *testing.T) {
 type advancing struct{ *watchable }
 
 func (g *advancing) Watch(w interface{ Advanced() }) interface{ Advanced() } {
-	g.number.Add(1)
+	if g.watchable.Watch(nil) == nil {
+		g.Advance()
+	}
 	return g.watchable.Watch(w)
 }
 
@@ -309,16 +309,7 @@ func TestNoOvertaking(t *testing.T) {
 	keyspace := newKeyspace(t)
 	s := newServer(t, echo)
 	withRoute(t, keyspace, nil)(s)
-	p, c, fd := streamPair(t, s)
-	c.listener.server.Store(s)
-	c.mu.Lock()
-	c.open(answers.Now())
-	c.mu.Unlock()
-	defer func() {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		c.closeSession()
-	}()
+	p, c, fd := sessionPair(t, s)
 	var pushed sync.WaitGroup
 	pushed.Add(1)
 	g := &pushing{new(watchable), func() {

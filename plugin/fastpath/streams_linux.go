@@ -2,6 +2,7 @@ package fastpath
 
 import (
 	"cmp"
+	"math"
 	"net/netip"
 	"runtime"
 	"slices"
@@ -37,6 +38,7 @@ type streamTable struct {
 	next       int // index of the poller of the next connection
 	limit      int
 	perClient  int
+	reduced    int // the last limit below a configured one
 	open       int
 	sources    map[netip.Addr]*source
 	buffered   atomic.Int64
@@ -71,17 +73,34 @@ func (t *streamTable) start() error {
 func (t *streamTable) resize(limit, perClient int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if limit == 0 {
-		limit = defaultConnections
-	}
 	if perClient == 0 {
 		perClient = defaultClientConnections
 	}
-	var files unix.Rlimit
-	if unix.Getrlimit(unix.RLIMIT_NOFILE, &files) == nil {
-		limit = int(min(uint64(limit), files.Cur/2)) // #nosec G115 -- at most limit
+	wanted, files := limit, openFiles()
+	if limit = possibleConnections(wanted, files); limit < wanted && limit != t.reduced {
+		t.reduced = limit
+		log.Warningf("max_connections %d: the limit of %d open files permits %d connections; a further one closes an idle one", wanted, files, limit)
 	}
-	t.limit, t.perClient = max(1, limit), min(perClient, max(1, limit))
+	t.limit, t.perClient = limit, min(perClient, limit)
+}
+
+// possibleConnections returns the limit of connections for the configured one, 0 for the default, and a limit of open files.
+// By default, half of the files remain for sockets to upstream servers; of a configured number, an eighth.
+func possibleConnections(configured int, files uint64) int {
+	limit, share := configured, files-files/8
+	if configured == 0 {
+		limit, share = defaultConnections, files/2
+	}
+	return max(1, int(min(uint64(limit), share))) // #nosec G115 -- at most limit, which is positive
+}
+
+// openFiles returns the limit of open files of the process.
+func openFiles() uint64 {
+	var files unix.Rlimit
+	if unix.Getrlimit(unix.RLIMIT_NOFILE, &files) != nil {
+		return math.MaxInt64
+	}
+	return files.Cur
 }
 
 // add adds a connection. If a limit is reached, it closes the one that has been idle for the longest time, of the client or

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net"
 	"net/netip"
 	"slices"
@@ -454,6 +455,28 @@ func TestInFlightLimit(t *testing.T) {
 	}
 	if len(seen) != queries {
 		t.Errorf("%d answers", len(seen))
+	}
+}
+
+// TestPossibleConnections covers the limits of connections by limits of open files.
+func TestPossibleConnections(t *testing.T) {
+	for _, tt := range []struct {
+		configured int
+		files      uint64
+		want       int
+	}{
+		{0, 1 << 20, defaultConnections},
+		{0, 8000, 4000},
+		{0, 1, 1},
+		{15000, 1 << 20, 15000},
+		{17000, 20000, 17000},
+		{20000, 20000, 17500},
+		{20000, math.MaxUint64, 20000},
+		{1, 0, 1},
+	} {
+		if got := possibleConnections(tt.configured, tt.files); got != tt.want {
+			t.Errorf("%d configured, %d files: %d, want %d", tt.configured, tt.files, got, tt.want)
+		}
 	}
 }
 

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"os"
@@ -19,22 +18,12 @@ const (
 	coherenceCreateP50  = "coherence: creation, p50"
 	coherenceCreateP99  = "coherence: creation, p99"
 	coherenceCreateNode = "coherence: creation, p99 of the program"
-
-	fleetSubscriptions = "fleet: subscriptions of a session"
-	fleetMemory        = "fleet: memory"
-	fleetPeak          = "fleet: maximum memory"
-	fleetCPU           = "fleet: CPU of heartbeats"
-	fleetRate          = "fleet: heartbeats a second"
-	fleetGap           = "fleet: longest time between heartbeats"
-	fleetP50           = "fleet: change, p50"
-	fleetMax           = "fleet: change, max"
 )
 
 // The setups of the part.
 const (
 	nameCoherent = "nodecache, clusterdns, coherent"
 	nameTimed    = "nodecache, clusterdns, not coherent"
-	nameFleet    = "clusterdns with sessions"
 )
 
 var coherenceSetups = []searchSetup{
@@ -42,15 +31,8 @@ var coherenceSetups = []searchSetup{
 	{name: nameTimed, node: nameNodeCache, cluster: nameClusterDNS, ttl: nodeTTL},
 }
 
-// fleetSetups are those of the simulated node caches.
-var fleetSetups = []searchSetup{{name: nameFleet, cluster: nameClusterDNS, ttl: nodeTTL, coherent: true}}
-
-// The sizes of the part, of the bars.
-const (
-	coherentCaches = 100 // one of them is a program
-	fleetSessions  = 15000
-	fleetNames     = 200 // of each session
-)
+// coherentCaches is the number of node caches of the bars. One of them is a program.
+const coherentCaches = 100
 
 // coherentOption is the option of *kubernetes* and of *forward*.
 const coherentOption = "\n        coherent"
@@ -58,21 +40,13 @@ const coherentOption = "\n        coherent"
 // manyConnections is a directive for as many connections of one address as there are simulated node caches.
 const manyConnections = `
     fastpath {
-        max_connections 20000 20000
+        max_connections 17000 17000
     }`
 
-// subscriptionsMetric counts the subscriptions of all sessions.
-const subscriptionsMetric = "coredns_kubernetes_coherence_subscriptions"
-
-// measureCoherence measures the setups with and without, and then the simulated node caches of a large cluster.
+// measureCoherence measures the setups with and without.
 func (b *bench) measureCoherence(ctx context.Context) error {
 	if err := b.measureCoherent(ctx); err != nil {
 		return fmt.Errorf("coherence: %w", err)
-	}
-	for range b.rounds {
-		if err := b.measureFleet(ctx); err != nil {
-			return fmt.Errorf("%s: %w", nameFleet, err)
-		}
 	}
 	return nil
 }
@@ -156,36 +130,6 @@ func (b *bench) measureChanges(ctx context.Context, s *searchServers) error {
 	return nil
 }
 
-// measureFleet measures a new server, so that an earlier round has left no memory.
-func (b *bench) measureFleet(ctx context.Context) error {
-	defer b.stopSearch()
-	if err := b.startSetups(ctx, fleetSetups); err != nil {
-		return err
-	}
-	s := b.search[0]
-	job := coherenceJob{
-		Writes: b.writes, Namespace: searchCluster.Namespace(0), Cluster: s.dns.port, Sessions: b.sessions, PID: s.dns.pid, Metrics: s.metrics,
-	}
-	for n := range fleetNames - 1 {
-		job.Names = append(job.Names, serviceName(searchCluster.Service(n)))
-	}
-	done, err := runNodeCaches(ctx, job)
-	if err != nil {
-		return err
-	}
-	f := done.Fleet
-	for what, v := range map[string]float64{
-		fleetSubscriptions: f.Subscriptions / float64(f.Sessions), fleetMemory: f.Memory, fleetPeak: f.Peak, fleetCPU: f.CPU,
-		fleetRate: f.Heartbeats, fleetGap: float64(f.LongestGap.Milliseconds()),
-		fleetP50: percentile(f.Delivered, 50), fleetMax: percentile(f.Delivered, 100),
-	} {
-		b.results.add(what, s.name, v)
-	}
-	fmt.Fprintf(os.Stderr, "%d sessions, %.0f subscriptions: %.0f MiB, maximum %.0f; heartbeats: %.1f %% of a core; change: max %.0f ms\n",
-		f.Sessions, f.Subscriptions, f.Memory, f.Peak, f.CPU, percentile(f.Delivered, 100))
-	return nil
-}
-
 // reportCoherence writes the tables.
 func (b *bench) reportCoherence(text *strings.Builder) {
 	b.grid(text, fmt.Sprintf("names of the cluster with TTL %d", nodeTTL), []string{nameCoherent, nameTimed}, []column{
@@ -202,16 +146,6 @@ func (b *bench) reportCoherence(text *strings.Builder) {
 		{title: "p99", what: coherenceCreateP99, format: "%.2f"},
 		{title: "p99 of nodecache", what: coherenceCreateNode, format: "%.2f"},
 	})
-	b.grid(text, fmt.Sprintf("%d simulated sessions", b.sessions), []string{nameFleet}, []column{
-		{title: "subscriptions of each", what: fleetSubscriptions, format: "%.1f"},
-		{title: "memory, MiB", what: fleetMemory, format: "%.0f"},
-		{title: "maximum, MiB", what: fleetPeak, format: "%.0f"},
-		{title: "heartbeats, % of a core", what: fleetCPU, format: "%.1f"},
-		{title: "heartbeats/s", what: fleetRate, format: "%.0f"},
-		{title: "longest gap, ms", what: fleetGap, format: "%.0f"},
-		{title: "one event to half of them, ms", what: fleetP50, format: "%.0f"},
-		{title: "to all, ms", what: fleetMax, format: "%.0f"},
-	})
 }
 
 // coherenceBars are the bars of the part.
@@ -221,11 +155,8 @@ func coherenceBars() (all []budget) {
 		{title: "the same with a Service whose name did not exist", what: coherenceCreateP99, limit: 50, unit: "ms"},
 		{title: "queries to cluster DNS at TTL 5 at most 1/10", what: coherenceReach, peer: nameTimed, share: 0.1, unit: "of 100"},
 		{title: "a hit with coherent: no measurable difference (3 %)", what: coherenceHit, peer: nameTimed, share: 1.03},
-		{title: "15,000 sessions with 200 subscriptions each: maximum memory at most 400 MB", what: fleetPeak, own: nameFleet, limit: 400},
-		{title: "their heartbeats at most 10 % of a core", what: fleetCPU, own: nameFleet, limit: 10, unit: "%"},
-		{title: "one event to all of them within a second", what: fleetMax, own: nameFleet, limit: 1000, unit: "ms"},
 	} {
-		one.part, one.own = partCoherence, cmp.Or(one.own, nameCoherent)
+		one.part, one.own = partCoherence, nameCoherent
 		all = append(all, one)
 	}
 	return all

@@ -31,10 +31,13 @@ type coherenceJob struct {
 	// With node, the port of a node cache, changes are measured: the number of changes of an EndpointSlice, and of Services.
 	Node, Changes, Creations int
 
-	// Otherwise the sessions depend on some names, and the process is measured.
+	// Otherwise the sessions depend on some names, and the process is measured. With Floor, it is a server that only sends.
 	Names   []string
+	Floor   bool
 	PID     int
 	Metrics int // port
+	PProf   int // port
+	Profile string
 }
 
 // changeTimes are times from the request to write a change until the answer of a node cache has it.
@@ -57,9 +60,12 @@ func serveNodeCaches(ctx context.Context, argument string, to io.Writer) error {
 	}
 	var done coherenceDone
 	var err error
-	if job.Node == 0 {
+	switch {
+	case job.Floor:
+		done.Fleet, err = job.runFloor(ctx)
+	case job.Node == 0:
 		done.Fleet, err = job.runFleet(ctx)
-	} else {
+	default:
 		done.Changes, done.Creations, err = job.runChanges(ctx)
 	}
 	if err != nil {

@@ -54,7 +54,7 @@ func openSession(port int) (s *simulated, err error) {
 	if err != nil {
 		return nil, err
 	}
-	s = &simulated{conn: conn, in: bufio.NewReaderSize(conn, 512), lastRequest: time.Now()}
+	s = newSimulated(conn)
 	if err := conn.SetDeadline(time.Now().Add(sessionTimeout)); err != nil {
 		return nil, errors.Join(err, conn.Close())
 	}
@@ -69,6 +69,10 @@ func openSession(port int) (s *simulated, err error) {
 		return nil, errors.Join(fmt.Errorf("%w to a Session request: %x", errWrong, m), conn.Close())
 	}
 	return s, nil
+}
+
+func newSimulated(conn net.Conn) *simulated {
+	return &simulated{conn: conn, in: bufio.NewReaderSize(conn, 512), lastRequest: time.Now()}
 }
 
 // read returns the next message, which is valid until the next call.

@@ -177,7 +177,7 @@ func TestSimulatedHandle(t *testing.T) {
 
 // TestReportCoherence reports figures of the part, and its bars.
 func TestReportCoherence(t *testing.T) {
-	b := bench{settings: settings{parts: []string{partCoherence}, rounds: 1, sessions: 10}, results: results{}}
+	b := bench{settings: settings{parts: []string{partCoherence, partSessions}, rounds: 1, sessions: 10}, results: results{}}
 	for what, v := range map[string]float64{
 		coherenceReach: 0.5, coherenceHit: 2, coherenceChangeP99: 49, coherenceCreateP99: 51, fleetPeak: 300, fleetCPU: 9, fleetMax: 300,
 	} {

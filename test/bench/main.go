@@ -48,10 +48,11 @@ const (
 	partWaiting   = "waiting"
 	partCores     = "cores"
 	partCoherence = "coherence"
+	partSessions  = "sessions"
 )
 
 var everyPart = []string{partHits, partCluster, partTopology, partImports, partMemory, partMisses, partSearch, partTCP, partRates,
-	partStall, partNode, partWaiting, partCores, partCoherence}
+	partStall, partNode, partWaiting, partCores, partCoherence, partSessions}
 
 // settings are the settings of a run.
 type settings struct {
@@ -65,7 +66,8 @@ type settings struct {
 	seconds  int    // of each measurement at a rate
 	rounds   int    // all servers are measured in each, in turn
 	changes  int    // of an EndpointSlice, in the part coherence
-	sessions int    // simulated, in the part coherence
+	sessions int    // simulated, in the part sessions
+	steered  bool   // the receiver's part of the kernel's work has the core of the load
 	profile  string // for CPU profiles, "" for none
 }
 
@@ -78,7 +80,8 @@ func (s settings) needsCluster() bool {
 
 // needsAPI reports whether a part needs an API server.
 func (s settings) needsAPI() bool {
-	return s.needsCluster() || s.has(partSearch) || s.has(partTCP) || s.has(partStall) || s.has(partNode) || s.has(partCoherence)
+	return s.needsCluster() || s.has(partSearch) || s.has(partTCP) || s.has(partStall) || s.has(partNode) ||
+		s.has(partCoherence) || s.has(partSessions)
 }
 
 // needsDNSPerf reports whether dnsperf generates the load of a part.
@@ -103,12 +106,29 @@ func run(ctx context.Context, args []string) error {
 	if len(args) == 2 && args[0] == coherenceMode {
 		return serveNodeCaches(ctx, args[1], os.Stdout)
 	}
+	if len(args) == 2 && args[0] == floorMode {
+		return serveFloor(args[1])
+	}
+	if len(args) == 2 && args[0] == probeMode {
+		return serveProbe(args[1], os.Stdout)
+	}
 	if len(args) == 1 && args[0] == tcpMode {
 		return serveTCPJob(os.Stdin, os.Stdout)
 	}
+	inNamespace := len(args) > 0 && args[0] == steeredMode
+	if inNamespace {
+		args = args[1:]
+	}
 	s, err := parse(args)
-	if err != nil {
+	switch {
+	case err != nil:
 		return err
+	case s.steered && !inNamespace:
+		return steer(ctx, args)
+	case inNamespace:
+		if err := steered(); err != nil {
+			return err
+		}
 	}
 	folder, err := os.MkdirTemp("", "nearside-bench")
 	if err != nil {
@@ -141,7 +161,8 @@ func parse(args []string) (settings, error) {
 	flags.IntVar(&s.seconds, "seconds", 10, "`number` of seconds of each measurement in the parts with a low rate")
 	flags.IntVar(&s.rounds, "rounds", 5, "`number` of rounds; the median is reported")
 	flags.IntVar(&s.changes, "changes", 1000, "coherence: `number` of changes of an EndpointSlice; a fifth as many Services are created")
-	flags.IntVar(&s.sessions, "sessions", fleetSessions, "coherence: `number` of simulated node caches of one cluster DNS")
+	flags.IntVar(&s.sessions, "sessions", fleetSessions, "sessions: `number` of simulated node caches of one cluster DNS")
+	flags.BoolVar(&s.steered, "steered", false, "run in a network namespace whose loopback interface hands packets to the core of the load (needs root)")
 	flags.StringVar(&s.profile, "profile", "", "`folder` for CPU profiles of nodecache and clusterdns, taken after the rounds")
 	flags.Func("only", "the `parts` to run, of "+strings.Join(everyPart, ",")+", with commas between them", func(v string) error {
 		s.parts = strings.Split(v, ",")

@@ -50,6 +50,7 @@ func (b *bench) measure(ctx context.Context) error {
 		{b.has(partWaiting), b.measureWaiting},
 		{b.has(partCores), b.measureCores},
 		{b.has(partCoherence), b.measureCoherence},
+		{b.has(partSessions), b.measureSessions},
 	} {
 		if !step.wanted {
 			continue

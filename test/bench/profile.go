@@ -53,7 +53,7 @@ func (b *bench) profileDuring(ctx context.Context, s *server, what string, ask f
 	if err := os.MkdirAll(b.profile, 0o755); err != nil {
 		return err
 	}
-	path := filepath.Join(b.profile, s.name+"-"+fileName(what)+".pprof")
+	path := b.profilePath(s.name, what)
 	written := make(chan error, 1)
 	go func() { written <- fetchProfile(ctx, s.pprof, fmt.Sprintf("profile?seconds=%d", profileSeconds), path) }()
 	asked := ask()
@@ -62,6 +62,11 @@ func (b *bench) profileDuring(ctx context.Context, s *server, what string, ask f
 	}
 	fmt.Fprintln(os.Stderr, "wrote", path)
 	return asked
+}
+
+// profilePath returns the file of a profile.
+func (b *bench) profilePath(server, what string) string {
+	return filepath.Join(b.profile, server+"-"+fileName(what)+".pprof")
 }
 
 // fileName makes a name without spaces and punctuation.

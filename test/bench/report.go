@@ -37,6 +37,7 @@ func (b *bench) report(w io.Writer) error {
 		{partWaiting, b.reportWaiting},
 		{partCores, b.reportCores},
 		{partCoherence, b.reportCoherence},
+		{partSessions, b.reportSessions},
 	} {
 		if b.has(part.name) {
 			part.report(&text)

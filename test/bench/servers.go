@@ -161,7 +161,11 @@ func (b *bench) build(ctx context.Context) error {
 		packages[b.clusterdns] = "./cmd/clusterdns"
 	}
 	for path, pkg := range packages {
-		if err := buildProgram(ctx, path, pkg); err != nil {
+		var flags []string
+		if b.profile != "" {
+			flags = []string{"-ldflags", ""} // with symbols, for perf
+		}
+		if err := buildProgram(ctx, path, pkg, flags...); err != nil {
 			return err
 		}
 	}

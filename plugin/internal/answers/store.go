@@ -117,22 +117,16 @@ const (
 	entryOverhead      = 528
 	compressedOverhead = 96
 	popularityOverhead = 64
-	// voucherOverhead is for the voucher of an answer with one or two handles, with its place among the dependents of each.
-	// The handles are those of many answers.
-	voucherOverhead = 128
 )
 
 // memory returns the memory of an entry in bytes. The allocator rounds each part up by a twelfth or less.
 func (e *Entry) memory() int64 {
-	n := len(e.key) + cap(e.Options) + e.StateSize + e.Plain.Size()
+	n := len(e.key) + cap(e.Options) + e.StateSize + e.Plain.Size() + e.Voucher.Memory()
 	if e.compressed != nil {
 		n += compressedOverhead + e.compressed.Size()
 	}
 	if e.Popularity != nil {
 		n += popularityOverhead
-	}
-	if e.Voucher != nil {
-		n += voucherOverhead
 	}
 	return int64(entryOverhead + n + n/12)
 }

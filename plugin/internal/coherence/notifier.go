@@ -7,10 +7,17 @@ import (
 )
 
 const (
-	// parts is the number of parts of the sessions. The heartbeats of one part are sent at once, and those of the parts one
-	// after another, so that they delay invalidations only by a part of the work.
-	parts = 5
+	// parts is the number of parts of the sessions. The heartbeats of the parts are sent one after another, so that those of
+	// a large cluster delay queries and invalidations by less than a millisecond.
+	parts = 250
 	step  = HeartbeatInterval / parts
+
+	// atOnce is the number of heartbeats that are sent without a pause. Fewer sessions need fewer wake-ups than one a step.
+	atOnce = 64
+	// maxAtOnce is the number of messages after which the notifier pauses: its goroutine does not wait, and may have the only
+	// processor of the process.
+	maxAtOnce = 4 * atOnce
+	rest      = 50 * time.Microsecond
 
 	// chunk is the number of subscriptions that end while the registry is locked. A message has the handles of a chunk.
 	chunk = dso.MaxInvalidated
@@ -40,42 +47,66 @@ func newNotifier(r *Registry) *notifier {
 
 // run runs until there are no sessions.
 func (n *notifier) run() {
-	tick := time.NewTicker(step)
+	pause := pauses[0]
+	tick := time.NewTicker(pause)
 	defer tick.Stop()
 	for {
 		select {
 		case <-n.wake:
 			n.invalidate()
 		case <-tick.C:
-			if n.idle() {
+			sessions := n.remaining()
+			if sessions == 0 {
 				return
 			}
 			n.beat()
+			if p := pauseOf(sessions); p != pause {
+				pause = p
+				tick.Reset(pause)
+			}
 		}
 	}
 }
 
-func (n *notifier) idle() bool {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.running = n.count() > 0
-	return !n.running
+// pauses are the times between two calls of beat. The interval is a multiple of each, so that it varies little.
+var pauses = [...]time.Duration{50 * time.Millisecond, 25 * time.Millisecond, 10 * time.Millisecond, 5 * time.Millisecond, 2 * time.Millisecond}
+
+// pauseOf returns the pause for a number of sessions.
+func pauseOf(sessions int) time.Duration {
+	for _, pause := range pauses {
+		if time.Duration(sessions)*pause <= atOnce*HeartbeatInterval {
+			return pause
+		}
+	}
+	return step
 }
 
-// beat sends the heartbeats that are due. After a delay of the process those of several parts are.
+// remaining returns the number of sessions. Without any, the notifier is to end.
+func (n *notifier) remaining() (sessions int) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	sessions = n.count()
+	n.running = sessions > 0
+	return sessions
+}
+
+// beat sends the heartbeats that are due. After a delay of the process those of several parts are, some of them at the next
+// call.
 func (n *notifier) beat() {
 	clock := n.clock()
 	due := int64(time.Duration(clock) * time.Microsecond / step) // #nosec G115 -- since a start
 	n.invalidate()
 	live := n.live()
-	for n.steps = max(n.steps, due-parts); n.steps < due; n.steps++ {
+	sent := 0
+	for n.steps = max(n.steps, due-parts); n.steps < due && sent < maxAtOnce; n.steps++ {
 		if live {
-			n.beatPart(int(n.steps%parts), clock)
+			sent += n.beatPart(int(n.steps%parts), clock)
 		}
 	}
 }
 
-func (n *notifier) beatPart(part int, clock uint64) {
+// beatPart sends the heartbeats of a part, and returns their number.
+func (n *notifier) beatPart(part int, clock uint64) (sent int) {
 	n.mu.Lock()
 	for _, s := range n.sessions[part] {
 		n.conns = append(n.conns, s.conn)
@@ -85,8 +116,10 @@ func (n *notifier) beatPart(part int, clock uint64) {
 	for _, c := range n.conns {
 		c.Push(n.message)
 	}
+	sent = len(n.conns)
 	clear(n.conns)
 	n.conns = n.conns[:0]
+	return sent
 }
 
 // invalidate sends the handles of the Generations that have advanced to their subscribers, and all handles after Revoke.
@@ -126,7 +159,10 @@ func (n *notifier) collect(advanced []*topic) (done int) {
 
 // send sends the pending handles.
 func (n *notifier) send() {
-	for _, a := range n.affected {
+	for i, a := range n.affected {
+		if i%maxAtOnce == maxAtOnce-1 {
+			time.Sleep(rest)
+		}
 		s := a.subscriber
 		n.message = dso.AppendInvalidate(n.message[:0], s.pending)
 		a.conn.Push(n.message)

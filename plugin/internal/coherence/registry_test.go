@@ -44,7 +44,7 @@ func TestOrder(t *testing.T) {
 		wg.Go(func() {
 			random := rand.New(rand.NewPCG(uint64(i), 2)) // #nosec G115 -- small
 			for n := range rounds {
-				generations[random.IntN(len(generations))].advance()
+				generations[random.IntN(len(generations))].Advance()
 				if n%500 == 499 {
 					r.Revoke()
 				}
@@ -88,8 +88,8 @@ func sendAnswers(s *Subscriber, c *conn, generations []*generation, rounds int, 
 func (c *conn) stale(generations []*generation) (all []message) {
 	now := map[uint64]uint64{}
 	for _, g := range generations {
-		if w := g.watcher.Load(); w != nil {
-			t := (*w).(*topic)
+		if w := g.Watch(nil); w != nil {
+			t := w.(*topic)
 			t.registry.mu.Lock()
 			now[t.number] = g.Load()
 			t.registry.mu.Unlock()
@@ -177,16 +177,16 @@ func TestHeartbeats(t *testing.T) {
 func TestParts(t *testing.T) {
 	r, _ := newManual()
 	var sessions []*Subscriber
-	for range 100 {
+	for range 4 * parts {
 		sessions = append(sessions, r.Open(discard{}))
 	}
 	random := rand.New(rand.NewPCG(1, 1))
-	for _, i := range random.Perm(100)[:50] {
+	for _, i := range random.Perm(len(sessions))[:2*parts] {
 		sessions[i].Close()
 		sessions[i] = r.Open(discard{})
 	}
 	for i, part := range r.sessions {
-		if len(part) != 100/parts {
+		if len(part) != 4 {
 			t.Errorf("part %d has %d sessions", i, len(part))
 		}
 		for k, s := range part {
@@ -197,10 +197,58 @@ func TestParts(t *testing.T) {
 	}
 }
 
+// TestPause checks the time between the wake-ups of the notifier, and that the heartbeats of each are few.
+func TestPause(t *testing.T) {
+	for _, tt := range []struct {
+		sessions int
+		want     time.Duration
+	}{
+		{1, 50 * time.Millisecond}, {99, 50 * time.Millisecond}, {320, 50 * time.Millisecond}, {321, 25 * time.Millisecond},
+		{1000, 10 * time.Millisecond}, {5000, 2 * time.Millisecond}, {15000, step}, {1 << 20, step},
+	} {
+		got := pauseOf(tt.sessions)
+		if got != tt.want || HeartbeatInterval%got != 0 {
+			t.Errorf("%d sessions: %s, want %s", tt.sessions, got, tt.want)
+		}
+	}
+}
+
+// TestCatchUp checks that the heartbeats after a delay are sent in bursts of limited size, and each once.
+func TestCatchUp(t *testing.T) {
+	now := time.Hour
+	r := NewRegistry()
+	r.running, r.now = true, func() time.Duration { return now }
+	r.Offer(func() bool { return true })
+	n := newNotifier(r)
+	const each = 8 // sessions of a part
+	conns := make([]*conn, each*parts)
+	for i := range conns {
+		conns[i] = &conn{t: t}
+		r.Open(conns[i])
+	}
+	now += HeartbeatInterval
+	counts := make([]int, len(conns))
+	for range len(conns)/maxAtOnce + 1 {
+		sent := 0
+		n.beat()
+		for i, c := range conns {
+			got := len(c.take())
+			counts[i] += got
+			sent += got
+		}
+		if sent >= maxAtOnce+each {
+			t.Errorf("%d heartbeats at once", sent)
+		}
+	}
+	if !slices.Equal(counts, slices.Repeat([]int{1}, len(conns))) {
+		t.Errorf("heartbeats %v", counts)
+	}
+}
+
 // TestBeforeHeartbeat checks that a change is sent before the heartbeat whose clock is later.
 func TestBeforeHeartbeat(t *testing.T) {
 	tests := map[string]func(r *Registry, g *generation){
-		"change": func(_ *Registry, g *generation) { g.advance() },
+		"change": func(_ *Registry, g *generation) { g.Advance() },
 		"reload": func(r *Registry, _ *generation) { r.Revoke() },
 	}
 	for name, change := range tests {
@@ -216,6 +264,46 @@ func TestBeforeHeartbeat(t *testing.T) {
 			n.beat()
 			if stream := c.take(); len(stream) != 2 || stream[0].heartbeat || !stream[1].heartbeat {
 				t.Errorf("stream %+v", stream)
+			}
+		})
+	}
+}
+
+// TestRevoke invalidates the answers of the sessions of that time: not those of a session that is the first one later.
+func TestRevoke(t *testing.T) {
+	for name, tt := range map[string]struct {
+		before, remain bool // there is a session before, and it remains
+		notified       bool // the notifier runs before the new session
+		want           bool // all handles of the new session are invalidated
+	}{
+		"no session":                  {false, false, false, false},
+		"no session, notified":        {false, false, true, false},
+		"the session ends":            {true, false, false, false},
+		"the session ends, notified":  {true, false, true, false},
+		"a session remains":           {true, true, false, true},
+		"a session remains, notified": {true, true, true, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r, n := newManual()
+			former, c := &conn{t: t}, &conn{t: t}
+			var s *Subscriber
+			if tt.before {
+				s = r.Open(former)
+			}
+			r.Revoke()
+			if tt.before && !tt.remain {
+				s.Close()
+			}
+			if tt.notified {
+				n.invalidate()
+			}
+			r.Open(c)
+			n.invalidate()
+			if _, all := invalidated(c.take()); all != tt.want {
+				t.Errorf("all handles of the new session are invalidated: %t, want %t", all, tt.want)
+			}
+			if _, all := invalidated(former.take()); all != tt.remain {
+				t.Errorf("all handles of the former session are invalidated: %t, want %t", all, tt.remain)
 			}
 		})
 	}
@@ -247,7 +335,7 @@ func TestLimits(t *testing.T) {
 	if want := [refuseReasons]uint64{SessionLimit: 2, ProcessLimit: 2}; got.Refused != want || got.Subscriptions != 5 {
 		t.Errorf("%+v, want %v refused", got, want)
 	}
-	generations[0].advance()
+	generations[0].Advance()
 	n.invalidate()
 	if got := r.Statistics(); got.Subscriptions != 3 || got.Invalidations != 2 {
 		t.Errorf("%+v, want 3 subscriptions", got)
@@ -268,7 +356,7 @@ func TestManyHandles(t *testing.T) {
 		want = append(want, s.Subscribe(&generations[i]))
 	}
 	for i := range generations {
-		generations[i].advance()
+		generations[i].Advance()
 	}
 	n.invalidate()
 	stream := c.take()
@@ -308,7 +396,7 @@ func TestEnd(t *testing.T) {
 		c, g := &conn{t: t}, new(generation)
 		s := r.Open(c)
 		s.Subscribe(g)
-		g.advance()
+		g.Advance()
 		poll(t, "the invalidation", func() bool { handles, _ := invalidated(c.take()); return len(handles) == 1 })
 		s.Close()
 		poll(t, "the end", func() bool { return !running() })

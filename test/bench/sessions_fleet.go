@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"net"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -19,6 +20,7 @@ type fleetDone struct {
 	CPU           float64 // of the server while only heartbeats are sent, % of a core
 	Heartbeats    float64 // a second
 	LongestGap    time.Duration
+	Quiet, Beside []time.Duration // of queries of another client, without sessions and beside the heartbeats
 	Delivered     []time.Duration // of one change to each session, since it was written
 }
 
@@ -27,6 +29,9 @@ const (
 	fleetMeasure = 20 * time.Second // two intervals of Session requests
 	fleetAtOnce  = 32               // sessions that are opened at the same time
 	fleetInQuery = 50               // queries in flight of such a session
+	fleetProbes  = 5000             // queries of another client
+
+	heartbeatInterval = 250 * time.Millisecond
 )
 
 // fleet are simulated node caches whose answers stay valid.
@@ -56,6 +61,9 @@ func (j *coherenceJob) runFleet(ctx context.Context) (done fleetDone, err error)
 	if err := await(ctx, 10*time.Second, movingName, func() bool { return answers(j.Cluster, j.fqdn(movingName)) }); err != nil {
 		return done, err
 	}
+	if done.Quiet, err = f.probe(ctx); err != nil {
+		return done, err
+	}
 	if err := f.open(ctx); err != nil {
 		return done, err
 	}
@@ -63,11 +71,38 @@ func (j *coherenceJob) runFleet(ctx context.Context) (done fleetDone, err error)
 	if err := f.measureHeartbeats(ctx, &done); err != nil {
 		return done, err
 	}
+	if done.Beside, err = f.probe(ctx); err != nil {
+		return done, err
+	}
+	if j.Profile != "" {
+		if err := fetchProfile(ctx, j.PProf, fmt.Sprintf("profile?seconds=%d", profileSeconds), j.Profile); err != nil {
+			return done, err
+		}
+	}
 	if err := j.move(ctx, 1); err != nil {
 		return done, err
 	}
 	done.Delivered, err = f.delivered(ctx, time.Now())
 	return done, err
+}
+
+// runFloor opens connections to a server that only sends, and measures it.
+func (j *coherenceJob) runFloor(ctx context.Context) (done fleetDone, err error) {
+	f := &fleet{coherenceJob: j, failures: make(chan error, j.Sessions)}
+	done.Sessions = j.Sessions
+	for range j.Sessions {
+		conn, err := net.Dial("tcp", addressAt(j.Cluster))
+		if err != nil {
+			return done, err
+		}
+		f.follow(newSimulated(conn), nil)
+	}
+	return done, f.measureHeartbeats(ctx, &done)
+}
+
+// probe measures queries of another client.
+func (f *fleet) probe(ctx context.Context) ([]time.Duration, error) {
+	return probe(ctx, probeJob{Port: f.Cluster, Name: f.fqdn(movingName), Queries: fleetProbes})
 }
 
 // open opens the sessions.
@@ -186,7 +221,9 @@ func (f *fleet) measureHeartbeats(ctx context.Context, done *fleetDone) error {
 	if done.Memory, done.Peak, err = server.memory(); err != nil {
 		return err
 	}
-	done.Subscriptions, err = sample(f.Metrics, subscriptionsMetric)
+	if f.Metrics > 0 {
+		done.Subscriptions, err = sample(f.Metrics, subscriptionsMetric)
+	}
 	return err
 }
 
