@@ -349,6 +349,18 @@ func TestOldestOfSessions(t *testing.T) {
 	}
 }
 
+// TestSweepPause checks that a sweep is short, and does not handle many connections at once.
+func TestSweepPause(t *testing.T) {
+	for _, tt := range []struct {
+		connections int
+		pause       time.Duration
+	}{{1, sweepPause}, {256, sweepPause}, {257, sweepPause / 2}, {5000, sweepStep}, {15000, sweepStep}, {1 << 20, maxSweep / 4096}} {
+		if got := sweepPauseOf(tt.connections); got != tt.pause {
+			t.Errorf("%d connections: %s, want %s", tt.connections, got, tt.pause)
+		}
+	}
+}
+
 // TestSessionMemory has idle sessions, whose clients have no memory in the process.
 func TestSessionMemory(t *testing.T) {
 	const sessions, limit = 1000, 4 << 10
