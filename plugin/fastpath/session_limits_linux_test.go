@@ -273,6 +273,11 @@ func TestSessionLimits(t *testing.T) {
 	offer(t)
 	for name, limits := range map[string][2]int{"client": {1000, 5}, "process": {5, 5}} {
 		t.Run(name, func(t *testing.T) {
+			await(t, "the connections of earlier tests are closed", func() bool {
+				streams.mu.Lock()
+				defer streams.mu.Unlock()
+				return streams.open == 0
+			})
 			l, address := newStreamListener(t, echo, func(s *server) { s.MaxTCPQueries = 3 })
 			setLimits(t, limits[0], limits[1])
 			sessions := []*sessionClient{dialSession(t, address), dialSession(t, address)}
