@@ -19,8 +19,10 @@ func (c *Cache) fetch(ctx context.Context, w dns.ResponseWriter, q *clientQuery)
 	if nested(ctx) || !c.shareable(q) {
 		return c.fetchAlone(ctx, w, q)
 	}
+	repeated := false
 	for {
-		f, leader := c.flights.join(q, c.now())
+		joined := c.now()
+		f, leader := c.flights.join(q, joined)
 		if leader {
 			res := c.lead(ctx, newRecorder(w), q, f, false)
 			return c.deliver(ctx, w, q, &res, false)
@@ -31,6 +33,8 @@ func (c *Cache) fetch(ctx context.Context, w dns.ResponseWriter, q *clientQuery)
 			return dns.RcodeServerFailure, ctx.Err()
 		}
 		switch {
+		case !repeated && f.isLate(joined):
+			repeated = true // with the other queries that were late
 		case f.shares(&q.Query):
 			q.counters.coalesced.Inc()
 			return c.deliver(ctx, w, q, &f.result, true)
@@ -120,7 +124,7 @@ func (c *Cache) storedResult(q *clientQuery, m *dns.Msg, recorded *answers.Recor
 	res := result{reply: m, code: code}
 	reply := c.examine(q, m, recorded)
 	reply.refresh, reply.wildcard = refresh, wildcard
-	res.renews = c.renews(q, res.reply, reply.class)
+	res.renews, res.once = c.renews(q, res.reply, reply.class), reply.isForOnce()
 	res.options, res.properties = reply.options, reply.properties
 	if res.entry = c.storeReply(&reply); res.entry != nil {
 		c.storeListDenials(&reply)
@@ -143,7 +147,7 @@ func (c *Cache) examine(q *clientQuery, m *dns.Msg, recorded *answers.Recorded) 
 	return upstreamReply{
 		msg: m, query: answered, options: options, forAll: recorded.ForAll() && !scoped,
 		facts: facts{
-			class: class, positive: class == response.NoError && answersQuestion(m), lifetime: c.setTTLs(m, class),
+			class: class, positive: class == response.NoError && answersQuestion(m), lifetime: c.lifetimeOf(m, class, recorded),
 			properties: &recorded.Properties, voucher: recorded.Voucher,
 		},
 	}

@@ -154,3 +154,29 @@ func TestProperties_Background(t *testing.T) {
 		}
 	})
 }
+
+// TestProperties_Waits has a negative answer for a name that queries wait for: it is stored by its generations, for queries that
+// have waited, and its TTL stays 0 whatever the configured minimum.
+func TestProperties_Waits(t *testing.T) {
+	for _, corefile := range []string{"cache", "cache {\ndenial 9984 3600 60\n}"} {
+		chainOnly(t, corefile, func(t *testing.T) {
+			b, g := newTestCache(t, corefile), new(generation)
+			b.space.ByGeneration.Store(true)
+			b.upstream(func(ctx context.Context, w dns.ResponseWriter, r *dns.Msg) (int, error) {
+				c := answers.PropertiesOf(ctx, r)
+				c.Bounds[0], c.Waits = answers.Bound{Generation: g}, true
+				return 0, w.WriteMsg(replyTo(t, r, denial("NXDOMAIN", 0, 0)))
+			})
+			for i := range 3 {
+				b.want("w. A", denial("NXDOMAIN", 0, 0))
+				b.wantQueries(i + 1)
+			}
+			if e := b.entry("w. A"); e == nil || !e.Waits || e.Cached || e.Expires != 0 {
+				t.Errorf("stored: %+v", e)
+			}
+			if _, recorded := b.outer("w. A"); !recorded.Waits {
+				t.Error("a cache in front does not get Waits")
+			}
+		})
+	}
+}

@@ -25,6 +25,7 @@ type result struct {
 	private    bool // the reply is valid only for this query: it was not stored, and depends on more than its TTL
 	renews     bool // the reply replaces a stale answer
 	abandoned  bool // there is no reply because the client is gone
+	once       bool // the reply is a denial with the TTL 0
 }
 
 // FinalResult implements block.FinalResult.
@@ -120,7 +121,7 @@ func (f *flights) joinWire(q *clientQuery, now time.Duration, w *wireWaiter) (jo
 		}
 		joined.client = w.q.Client
 	}
-	joined.wire = append(joined.wire, w)
+	w.joined, joined.wire = now, append(joined.wire, w)
 	return joined
 }
 
@@ -228,6 +229,15 @@ var errPanicked = errors.New("next plugin panicked")
 // ended reports whether the reply is not valid any more: the data have changed.
 func (r *result) ended() bool {
 	return r.entry != nil && !r.entry.Current() || r.properties != nil && r.properties.Voucher.Ended()
+}
+
+// sameTime is the time in which queries for one question are one transaction: a denial with the TTL 0 is for all of them.
+const sameTime = 100 * time.Millisecond
+
+// isLate reports whether a query has joined the flight too late for the result. A server that makes queries wait for a name
+// denies it to the query that has waited: one that has joined since waits, too.
+func (f *flight) isLate(joined time.Duration) bool {
+	return f.result.once && joined-f.started > sameTime
 }
 
 // shares reports whether a query may be answered with the result of an ended flight.

@@ -57,9 +57,9 @@ func mayRefresh(e *answers.Entry, now time.Duration) bool {
 // session has invalidated the entry.
 func (c *Cache) verify(ctx context.Context, w dns.ResponseWriter, q *clientQuery, e *answers.Entry) (int, error) {
 	var f *flight
-	leader := true
+	leader, joined := true, c.now()
 	if c.stale.timeout > 0 || !nested(ctx) {
-		f, leader = c.flights.join(q, c.now())
+		f, leader = c.flights.join(q, joined)
 	}
 	if leader && c.stale.timeout == 0 {
 		res := c.queryForStale(ctx, newRecorder(w), q, e, f)
@@ -80,6 +80,8 @@ func (c *Cache) verify(ctx context.Context, w dns.ResponseWriter, q *clientQuery
 	case e.Current() && (!ended || !f.result.renews):
 		return c.serveStale(ctx, w, q, e)
 	case !ended: // a session has invalidated the stale answer
+		return c.fetch(ctx, w, q)
+	case !leader && f.isLate(joined):
 		return c.fetch(ctx, w, q)
 	}
 	if !f.shares(&q.Query) {

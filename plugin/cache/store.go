@@ -68,6 +68,9 @@ func (c *Cache) entryFor(r *upstreamReply) *answers.Entry {
 	if !r.forAll {
 		c.removeShared(r.query.key)
 	}
+	if matches && r.isForOnce() {
+		c.removeReplaced(r.query.key)
+	}
 	if !r.forAll || !storable || c.kinds[kindOf(r.class)].disabled.Contains(r.msg.Question[0].Name) {
 		if byGeneration && matches && (r.forAll || r.properties.Views != nil) {
 			c.space.PutReply(r.query.message(), r.msg, r.properties) // valid by its generations, whatever its TTL
@@ -79,6 +82,21 @@ func (c *Cache) entryFor(r *upstreamReply) *answers.Entry {
 		return nil
 	}
 	return e
+}
+
+// isForOnce reports whether a reply is a denial with the TTL 0: it ends the answer before it, and is only for the queries that are
+// under way (RFC 1035 section 3.2.1).
+func (r *upstreamReply) isForOnce() bool {
+	return r.lifetime == 0 && r.class != response.ServerError && kindOf(r.class) == answers.Denial && cacheable(r.msg, r.class)
+}
+
+// removeReplaced removes the entry that a denial with the TTL 0 replaces.
+func (c *Cache) removeReplaced(key []byte) {
+	c.putting.Lock()
+	defer c.putting.Unlock()
+	if old := c.store.Get(key); old != nil && old.Cached && !c.prefersData(old) {
+		c.store.Remove(old)
+	}
 }
 
 // removeShared removes the entry for all callers of a question whose answer now depends on the caller.
@@ -114,7 +132,6 @@ func (c *Cache) newEntry(r *facts, options []byte) *answers.Entry {
 			Stored:  now, Validity: r.validity(now), Gone: now + r.lifetime + c.stale.maxAge,
 			Limit: r.properties.Limit, FixedTTL: c.keepTTL, Serial: r.properties.Serial,
 			AnyCase:    !byGeneration || r.properties.AnyCase,
-			Waits:      byGeneration && r.properties.Waits,
 			Cached:     true,
 			Costly:     !byGeneration,
 			Popularity: c.prefetch.popularity(now, r.lifetime),
@@ -153,11 +170,16 @@ func (c *Cache) put(key []byte, e *answers.Entry, refresh bool) bool {
 
 // prefers reports whether an entry that may still be served is better than a newer one.
 func (c *Cache) prefers(old, e *answers.Entry) bool {
-	before, after := old.State.(*entryState), e.State.(*entryState)
+	after := e.State.(*entryState)
 	if after.failure {
-		return !before.failure
+		return !old.State.(*entryState).failure
 	}
-	return c.preferPositive && c.stale.maxAge > 0 && before.positive && !after.positive
+	return c.prefersData(old) && !after.positive
+}
+
+// prefersData reports whether an entry that may still be served is better than a newer one without data.
+func (c *Cache) prefersData(old *answers.Entry) bool {
+	return c.preferPositive && c.stale.maxAge > 0 && old.State.(*entryState).positive
 }
 
 // lowered returns a message with all occurrences of the question's name in lower case; the answer to a query has the case

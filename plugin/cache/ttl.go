@@ -22,6 +22,15 @@ func (k *kindOptions) clamp(ttl uint32) uint32 {
 	return min(max(ttl, k.minTTL), k.maxTTL)
 }
 
+// lifetimeOf sets the TTLs that clients see in a reply, and returns the lifetime of the reply. A negative answer for a name that
+// queries wait for is for one query, whatever the configured minimum.
+func (c *Cache) lifetimeOf(m *dns.Msg, class response.Type, recorded *answers.Recorded) time.Duration {
+	if recorded.Waits {
+		return 0
+	}
+	return c.setTTLs(m, class)
+}
+
 // setTTLs sets the TTLs that clients see in a reply, and returns the lifetime of the reply, the minimum of the TTLs.
 func (c *Cache) setTTLs(m *dns.Msg, class response.Type) time.Duration {
 	negative := noNegativeTTL

@@ -82,6 +82,8 @@ type wireWaiter struct {
 	counters *counters
 	stale    *answers.Entry // served unless the flight renews it; nil without one
 	leader   bool
+	joined   time.Duration // time at which it joined its flight
+	repeated bool          // it has joined a second flight, since it was late for the first
 
 	cache    *Cache
 	flight   *flight
@@ -210,6 +212,10 @@ func (c *Cache) deliverWire(b *batch.Batch, w *wireWaiter, f *flight) {
 	q, res := w.q, &f.result
 	if w.stale != nil && w.stale.Current() && !res.renews && !(res.abandoned && w.leader) {
 		c.answerStale(b, q, w.counters, w.stale)
+		return
+	}
+	if !w.leader && !w.repeated && f.isLate(w.joined) {
+		c.fetchWire(b, &wireWaiter{q: q, counters: w.counters, repeated: true}, c.now())
 		return
 	}
 	if res.abandoned || !w.leader && !f.shares(&q.Query) {

@@ -47,6 +47,9 @@ func (r *request) serve() {
 		refuse(w, m, action)
 		return
 	}
+	if n, ok := w.to.(*notifiedReply); ok {
+		n.lowerCase(m)
+	}
 	coreDNS := r.server.Server
 	w.tsig.verify(coreDNS.TsigSecret, b, m)
 	ctx := context.WithValue(context.Background(), dnsserver.Key{}, coreDNS)

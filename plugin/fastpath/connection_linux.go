@@ -49,6 +49,7 @@ type connection struct {
 
 	// established is set when a DSO session is established. It is changed by the poller's goroutine with the mutex.
 	established bool
+	delayed     bool                                 // Retry Delay was appended to the output: nothing follows; guarded by the mutex
 	session     atomic.Pointer[coherence.Subscriber] // that notifies the client, nil without one; changed with the mutex
 
 	active       atomic.Int64 // time of the last query or the last answer, on the clock of answers.Now
@@ -194,7 +195,7 @@ func (c *connection) pause() bool {
 func (c *connection) proceed() {
 	switch {
 	case c.fd < 0:
-	case c.finished && c.inFlight.Load() == 0 && len(c.out) == 0:
+	case c.finished && (c.inFlight.Load() == 0 || c.delayed) && len(c.out) == 0:
 		c.finish()
 	case c.paused && c.inProgress() <= maxInFlight/2 && len(c.out) <= maxUnsent/2:
 		c.paused = false
@@ -208,7 +209,12 @@ func (c *connection) finish() {
 		c.end(closedByClient)
 		return
 	}
-	if c.lingering == 0 {
+	switch {
+	case c.lingering > 0:
+	case c.delayed: // the client closes the connection
+		c.lingering = answers.Now() + delayedTime
+		c.poller.rearm(c)
+	default:
 		c.lingering = answers.Now() + lingerTime
 		_ = unix.Shutdown(c.fd, unix.SHUT_WR) // the client may have reset the connection
 		c.poller.rearm(c)
@@ -224,9 +230,6 @@ func (c *connection) drain() {
 
 // drainFrom is drain at a time. The mutex is locked.
 func (c *connection) drainFrom(now time.Duration) {
-	if c.fd >= 0 {
-		c.endSession()
-	}
 	c.drainEnd = now + lingerTime
 	if c.flush(); c.fd >= 0 {
 		c.poller.rearm(c)
@@ -252,6 +255,9 @@ func (c *connection) end(r closeReason) {
 	}
 	c.countSession(r)
 	c.closeSession()
+	if c.established && r != closedByClient {
+		c.resetOnClose()
+	}
 	c.poller.remove(c, c.fd)
 	_ = unix.Close(c.fd)
 	c.fd = -1

@@ -124,8 +124,7 @@ func (c *connection) again() {
 	switch {
 	case c.fd < 0:
 	case c.drainEnd > 0 && c.lingering == 0 && answers.Now() > c.drainEnd:
-		c.finished = true
-		c.proceed()
+		c.endReading()
 	default:
 		c.poller.rearm(c)
 	}
@@ -144,8 +143,7 @@ func (c *connection) drained() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.drainEnd > 0 {
-		c.finished = true
-		c.proceed()
+		c.endReading()
 	}
 }
 
@@ -268,7 +266,7 @@ func (f *frames) answer(c *connection, s *server, query []byte) (more bool) {
 		c.operate(query, s, f.now)
 		return false
 	}
-	if c.established && hasKeepAlive(query) { // RFC 8490 section 7.1.2
+	if c.established && messageHasOption(query, dns.EDNS0TCPKEEPALIVE) { // RFC 8490 section 7.1.2
 		c.abortViolated()
 		return false
 	}

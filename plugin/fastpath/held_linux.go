@@ -137,6 +137,9 @@ func (t *heldTable) add(l *lookup, r *request, name []byte, w block.NameWait) (a
 	h := newHeld(r, &l.route.waits)
 	t.link(n, h)
 	wheel.Process.Set(&h.Deadline, end)
+	if c := h.connection; c != nil && c.closed.Load() { // after it was counted: see releaseConnection
+		t.release(h, nil)
+	}
 	return true, false
 }
 

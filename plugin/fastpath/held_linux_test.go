@@ -49,7 +49,7 @@ func (f *fakeService) AwaitName(name, _ []byte) (block.NameWait, bool) {
 // create creates a name.
 func (f *fakeService) create(name string) {
 	f.exists.Store(name, true)
-	f.advance()
+	f.Advance()
 }
 
 func (f *fakeService) answer(w dns.ResponseWriter, m *dns.Msg) {
@@ -201,7 +201,7 @@ func TestHeldUntilNameExists(t *testing.T) {
 		c.expect(t, 3, dns.RcodeNameError)
 		awaitCount(t, "held queries", 2, func() int { return b.held(t) })
 		awaitCount(t, "queries in flight", 0, func() int { return int(valueOf(t, b.server().metrics.inFlight)) })
-		b.advance() // neither name exists
+		b.Advance() // neither name exists
 		begin := time.Now()
 		b.create("w2.")
 		c.expect(t, 2, dns.RcodeSuccess)
@@ -225,7 +225,7 @@ func TestHeldUntilTimeout(t *testing.T) {
 		begin := time.Now()
 		c.query(t, 1, "w.")
 		time.Sleep(timeout / 2)
-		b.advance() // an event does not extend the time
+		b.Advance() // an event does not extend the time
 		c.expect(t, 1, dns.RcodeNameError)
 		if took := time.Since(begin); took < timeout || took > timeout+patience/4 {
 			t.Errorf("answered after %s, want %s", took, timeout)
@@ -276,7 +276,7 @@ func TestHeldWithoutGoroutines(t *testing.T) {
 	for i := range 100 {
 		b.exists.Store(fmt.Sprintf("w%d.jobs.ml.svc.cluster.local.", i), true)
 	}
-	b.advance()
+	b.Advance()
 	var waiting sync.WaitGroup
 	for _, c := range clients {
 		waiting.Go(func() {

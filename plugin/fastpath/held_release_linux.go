@@ -72,8 +72,11 @@ func (t *heldTable) releaseServer(s *server) {
 	}
 }
 
-// releaseConnection ends the waiting of all queries of a closed connection.
+// releaseConnection ends the waiting of all queries of a connection whose field closed is set. Most connections have none.
 func (t *heldTable) releaseConnection(c *connection) {
+	if c.heldCount.Load() == 0 {
+		return // a query that is added now is released by add
+	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for h := c.firstHeld; h != nil; h = c.firstHeld {
@@ -131,7 +134,7 @@ func (h *held) answer(b *batch.Batch, l *lookup) {
 
 // answer sends the stored answer that the last lookup has found, and reports whether there is a form of it for the client.
 func (l *lookup) answer(b *batch.Batch, r *request, now time.Duration) bool {
-	r.route, r.received, r.Query, r.Packed, r.shared = l.route, now, l.query, r.query, !l.viewed
+	r.route, r.received, r.Query, r.Packed, r.unnamed = l.route, now, l.query, r.query, l.unnamed
 	p := l.entry.Patch(now)
 	if !r.to.answer(b, r, l.entry, &p) {
 		return false

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/miekg/dns"
+
+	"github.com/nearside-dns/nearside/plugin/internal/answers"
 )
 
 // TestHeldOfClosedConnection closes a connection whose queries wait, and others remain.
@@ -28,6 +30,38 @@ func TestHeldOfClosedConnection(t *testing.T) {
 	awaitCount(t, "references", 1, func() int { return int(b.server().references.Load()) })
 	b.create("w.")
 	open.expect(t, 1, dns.RcodeSuccess)
+}
+
+// TestClosedWithoutHeld closes a connection without waiting queries while the table of the others is locked.
+func TestClosedWithoutHeld(t *testing.T) {
+	b := newHeldBed(t, long)
+	c := b.dial(t, "tcp", "127.0.0.1")
+	c.query(t, 1, "other.")
+	c.expect(t, 1, dns.RcodeNameError)
+	awaitCount(t, "queries in flight", 0, func() int { return int(valueOf(t, b.server().metrics.inFlight)) })
+	func() {
+		heldQueries.mu.Lock()
+		defer heldQueries.mu.Unlock()
+		_ = c.Close()
+		awaitCount(t, "connections", 0, func() int { return int(b.listener.connections.Load()) })
+	}()
+}
+
+// TestHeldWhileClosing closes connections while their queries arrive: none waits on.
+func TestHeldWhileClosing(t *testing.T) {
+	b := newHeldBed(t, long)
+	for id := range uint16(300) {
+		c := b.dial(t, "tcp", "127.0.0.1")
+		for i := range uint16(3) {
+			c.query(t, id+i, "w.")
+		}
+		if err := c.Conn.(*net.TCPConn).SetLinger(0); err != nil { // a reset
+			t.Fatal(err)
+		}
+		_ = c.Close()
+	}
+	awaitCount(t, "connections", 0, func() int { return int(b.listener.connections.Load()) })
+	awaitCount(t, "held queries", 0, func() int { return b.held(t) })
 }
 
 // TestHeldAtHalfClose has a client that has sent its last byte, and reads the answer.
@@ -77,6 +111,43 @@ func TestHeldAtDrain(t *testing.T) {
 	heldQueries.releaseServer(b.server())
 	b.listener.drainStreams()
 	c.expect(t, 1, dns.RcodeNameError)
+}
+
+// TestHeldHandles has answers by caller for queries that have waited: they have handles if the option identifies the caller.
+func TestHeldHandles(t *testing.T) {
+	offer(t)
+	keyspace, f, service := newKeyspace(t), newFakeService(long), new(watchable)
+	l, address := newStreamListener(t, f.answer, withRoute(t, keyspace, nil), func(s *server) {
+		rt := s.routes.find([]byte{0})
+		rt.awaiter, rt.waits = f, f.counters
+	})
+	t.Cleanup(func() { heldQueries.releaseServer(l.server.Load()) })
+	c := dialSession(t, address)
+	for i, tt := range []struct {
+		option  func(*dns.Msg)
+		handles int
+	}{{func(*dns.Msg) {}, 0}, {fromMalformed, 0}, {fromCaller, 1}} {
+		name := fmt.Sprintf("w%d.", i)
+		q := new(dns.Msg).SetQuestion(name, dns.TypeA)
+		notify(q)
+		tt.option(q)
+		packed, err := q.Pack()
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.send(packed)
+		awaitCount(t, "held queries", 1, func() int { return int(valueOf(t, f.counters.Waiting)) })
+		storeAnswer(t, keyspace, name, 2, &answers.Entry{Validity: bound(service), Views: views{}})
+		storeView(t, keyspace, name, 2, &answers.Entry{Validity: bound(service)})
+		f.create(name)
+		b, err := c.read()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if m, handles := c.answer(b); len(m.Answer) != 2 || len(handles) != tt.handles {
+			t.Errorf("%d: %d addresses and handles %v, want %d", i, len(m.Answer), handles, tt.handles)
+		}
+	}
 }
 
 // TestHeldConcurrently creates names while queries for them and for others arrive and time out.

@@ -29,16 +29,17 @@ func withoutKeepAlive(query []byte) (rest []byte, found bool) {
 	if opt == 0 {
 		return query, false
 	}
-	for at := opt + answers.OptLen; at+4 <= len(query); {
-		end := at + 4 + int(binary.BigEndian.Uint16(query[at+2:]))
-		if end > len(query) {
+	for options := query[opt+answers.OptLen:]; len(options) > 0; {
+		code, data, next, ok := answers.CutOption(options)
+		if !ok {
 			break
 		}
-		if binary.BigEndian.Uint16(query[at:]) == dns.EDNS0TCPKEEPALIVE && end == at+4 {
-			query, found = append(query[:at], query[end:]...), true
-			continue
+		if code == dns.EDNS0TCPKEEPALIVE && len(data) == 0 {
+			at := len(query) - len(options)
+			query, found = append(query[:at], next...), true
+			next = query[at:]
 		}
-		at = end
+		options = next
 	}
 	if found {
 		binary.BigEndian.PutUint16(query[opt+9:], uint16(len(query)-opt-answers.OptLen)) // #nosec G115 -- a query is shorter than 64 KiB
@@ -74,15 +75,9 @@ func addKeepAlive(reply []byte, idle time.Duration) []byte {
 
 // lastOPT returns the offset of the OPT record that ends a message, 0 without one.
 func lastOPT(b []byte) (opt int) {
-	if len(b) < answers.HeaderLen {
+	at, ok := skipQuestions(b)
+	if !ok {
 		return 0
-	}
-	at, ok := answers.HeaderLen, true
-	for range binary.BigEndian.Uint16(b[4:]) {
-		if at, ok = answers.SkipName(b, at); !ok || at+4 > len(b) {
-			return 0
-		}
-		at += 4
 	}
 	records := int(binary.BigEndian.Uint16(b[6:])) + int(binary.BigEndian.Uint16(b[8:])) + int(binary.BigEndian.Uint16(b[10:]))
 	for range records {
@@ -99,4 +94,19 @@ func lastOPT(b []byte) (opt int) {
 		return 0
 	}
 	return opt
+}
+
+// skipQuestions returns the offset of the first record of a message.
+func skipQuestions(b []byte) (at int, ok bool) {
+	if len(b) < answers.HeaderLen {
+		return 0, false
+	}
+	at = answers.HeaderLen
+	for range binary.BigEndian.Uint16(b[4:]) {
+		if at, ok = answers.SkipName(b, at); !ok || at+4 > len(b) {
+			return 0, false
+		}
+		at += 4
+	}
+	return at, true
 }

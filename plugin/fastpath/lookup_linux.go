@@ -16,6 +16,7 @@ type lookup struct {
 	query   answers.Query
 	nested  bool // names are not expanded: a plugin has sent the query to answer another one
 	waited  bool // the queries have waited for their names: Entry.Waits is ignored
+	single  bool // the plugins have ignored the search list of the query, and answered its name alone
 	key     [answers.MaxKey]byte
 	listKey [answers.MaxKey]byte
 
@@ -24,6 +25,7 @@ type lookup struct {
 	entry    *answers.Entry
 	counters [3]answers.Counter // of the answer; unused ones are nil
 	viewed   bool               // the entry is for some callers only
+	unnamed  bool               // it is for the callers at the address of the client, whatever the query
 	beyond   bool               // the TTL has passed: a session vouches for the answer
 	wire     bool               // without a fresh entry: the wire handlers of the route may answer
 	keyLen   int
@@ -33,9 +35,13 @@ type lookup struct {
 // formOf.
 func (l *lookup) find(s *server, in []byte, client netip.Addr, now time.Duration) bool {
 	q := &l.query
-	l.route, l.entry, l.counters, l.viewed, l.beyond, l.wire = nil, nil, [3]answers.Counter{}, false, false, false
+	l.route, l.entry, l.counters = nil, nil, [3]answers.Counter{}
+	l.viewed, l.unnamed, l.beyond, l.wire = false, false, false, false
 	if !q.Parse(in) {
 		return false
+	}
+	if l.single {
+		q.Search = nil
 	}
 	key := q.AppendKey(l.key[:0], 0, in) // with capacity for a view
 	l.keyLen = len(key)
@@ -59,7 +65,7 @@ func (l *lookup) find(s *server, in []byte, client netip.Addr, now time.Duration
 func (l *lookup) findEntry(key, in []byte, client netip.Addr, now time.Duration) {
 	rt, server := l.route, l.route.counters.server
 	var search block.Search
-	if rt.search != nil && l.query.Search == nil && !l.nested {
+	if rt.search != nil && l.query.Search == nil && !l.nested && !l.single {
 		search = rt.search.Search(client, answers.KeyName(key))
 	}
 	if search.List != 0 {
@@ -73,6 +79,7 @@ func (l *lookup) findEntry(key, in []byte, client netip.Addr, now time.Duration)
 	var view answers.View
 	if l.viewed = e != nil && e.Views != nil; l.viewed {
 		e, view = answers.Shared.GetView(e, key, now, client, l.query.CallerData(in))
+		l.unnamed = !view.Named
 	}
 	switch {
 	case e == nil || search.List != 0 && !e.Plain.HasData():

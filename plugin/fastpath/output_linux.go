@@ -59,7 +59,7 @@ func (c *connection) append(b *batch.Batch, r *request, e *answers.Entry, p *ans
 		p.Options = appendKeepAlive(slices.Clip(p.Options), c.idleTimeout(r.server))
 	}
 	form := formOf(r.route, e, q, p, dns.MaxMsgSize, dns.MaxMsgSize, &c.random)
-	if form != nil && c.fd >= 0 {
+	if form != nil && c.writable() {
 		c.begin()
 		c.out = appendFrame(c.out, form, r.Packed, q, p)
 		b.Add(c)
@@ -90,6 +90,10 @@ func (c *connection) idleTimeout(s *server) time.Duration {
 	return s.IdleTimeout
 }
 
+// writable reports whether messages may be appended to the output: not to that of a closed connection, and none behind a Retry
+// Delay message, RFC 8490 section 6.6.1. The mutex is locked.
+func (c *connection) writable() bool { return c.fd >= 0 && !c.delayed }
+
 // begin makes out ready for an answer. The mutex is locked.
 func (c *connection) begin() {
 	if c.out == nil {
@@ -112,10 +116,10 @@ func (c *connection) sendWith(reply []byte, keepAlive bool) error {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for c.fd >= 0 && len(c.out) > maxUnsent {
+	for c.writable() && len(c.out) > maxUnsent {
 		c.space.Wait()
 	}
-	if c.fd < 0 {
+	if !c.writable() {
 		return net.ErrClosed
 	}
 	if c.announces(keepAlive) {
@@ -149,7 +153,7 @@ func (c *connection) dropped(b *batch.Batch, query []byte) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.fd >= 0 {
+	if c.writable() {
 		c.begin()
 		c.out = appendMessage(c.out, packed)
 		b.Add(c)
@@ -167,7 +171,7 @@ func (c *connection) Flush() {
 func (c *connection) write(frames []byte) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.fd < 0 {
+	if !c.writable() {
 		return
 	}
 	sent := 0

@@ -32,7 +32,7 @@ type request struct {
 	block.WireQuery
 	received time.Duration // on the clock of answers.Now
 	result   any           // of the wire handlers, for the plugin chain
-	shared   bool          // the stored answer is that of all callers
+	unnamed  bool          // the stored answer is for the callers at the address of the client, whatever the query
 
 	chain  *chain
 	client *client

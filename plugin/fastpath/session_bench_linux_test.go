@@ -6,22 +6,13 @@ import (
 	"github.com/coredns/coredns/core/dnsserver"
 	"golang.org/x/sys/unix"
 
-	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/dso"
 )
 
 // BenchmarkHeartbeat sends a heartbeat to an idle session.
 func BenchmarkHeartbeat(b *testing.B) {
 	s := &server{Server: new(dnsserver.Server)}
-	_, c, fd := streamPair(b, s)
-	c.mu.Lock()
-	c.open(answers.Now())
-	c.mu.Unlock()
-	defer func() {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		c.closeSession()
-	}()
+	_, c, fd := sessionPair(b, s)
 	message := dso.AppendHeartbeat(nil, 1)
 	buf := make([]byte, 1<<16)
 	b.ReportAllocs()

@@ -5,45 +5,19 @@ import (
 	"errors"
 	"io"
 	"net"
-	"sync"
-	"sync/atomic"
 	"testing"
 
 	"github.com/miekg/dns"
+	"golang.org/x/sys/unix"
 
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/caller"
 	"github.com/nearside-dns/nearside/plugin/internal/coherence"
+	"github.com/nearside-dns/nearside/plugin/internal/coherence/coherencetest"
 	"github.com/nearside-dns/nearside/plugin/internal/dso"
 )
 
-// watchable is a coherence.Generation.
-type watchable struct {
-	number  atomic.Uint64
-	mu      sync.Mutex
-	watcher interface{ Advanced() }
-}
-
-func (g *watchable) Load() uint64 { return g.number.Load() }
-
-func (g *watchable) Watch(w interface{ Advanced() }) interface{ Advanced() } {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.watcher == nil {
-		g.watcher = w
-	}
-	return g.watcher
-}
-
-func (g *watchable) advance() {
-	g.number.Add(1)
-	g.mu.Lock()
-	w := g.watcher
-	g.mu.Unlock()
-	if w != nil {
-		w.Advanced()
-	}
-}
+type watchable = coherencetest.Generation
 
 // bound returns the Bounds of an answer that depends on the present numbers of some Generations.
 func bound(all ...answers.Generation) (v answers.Validity) {
@@ -61,8 +35,8 @@ func offer(t *testing.T) (withdraw func()) {
 	return withdraw
 }
 
-// storeAnswer stores the answer with some addresses for a name.
-func storeAnswer(t testing.TB, keyspace *answers.Keyspace, name string, count int, e *answers.Entry) {
+// storeAnswer stores the answer with some addresses for a name, or for the name and the ID of a search list.
+func storeAnswer(t testing.TB, keyspace *answers.Keyspace, name string, count int, e *answers.Entry, list ...uint32) {
 	t.Helper()
 	reply := addressReply(name, count)
 	if e.Views == nil {
@@ -76,7 +50,11 @@ func storeAnswer(t testing.TB, keyspace *answers.Keyspace, name string, count in
 		t.Fatal("no key")
 	}
 	e.Stored = answers.Now()
-	answers.Shared.Put(keyspace, keyspace.Key(nil, packed, &q), e)
+	key := keyspace.Key(nil, packed, &q)
+	for _, id := range list {
+		key = answers.AppendKeyList(key, id)
+	}
+	answers.Shared.Put(keyspace, key, e)
 }
 
 // sessionClient is the client of a connection with a session.
@@ -164,6 +142,11 @@ func fromCaller(m *dns.Msg) {
 	m.IsEdns0().Option = append(m.IsEdns0().Option, &dns.EDNS0_LOCAL{Code: caller.Code, Data: data})
 }
 
+// fromMalformed adds a caller option without a name.
+func fromMalformed(m *dns.Msg) {
+	m.IsEdns0().Option = append(m.IsEdns0().Option, &dns.EDNS0_LOCAL{Code: caller.Code, Data: []byte{7}})
+}
+
 // ask sends a query and returns the answer, which is the next message, with its handles.
 func (c *sessionClient) ask(name string, change ...func(*dns.Msg)) (*dns.Msg, []uint64) {
 	c.t.Helper()
@@ -207,6 +190,37 @@ func (c *sessionClient) wantEnd() {
 	var timeout net.Error
 	if b, err := c.read(); err == nil || errors.As(err, &timeout) && timeout.Timeout() {
 		c.t.Fatalf("% x, %v, want the end", b, err)
+	}
+}
+
+// sessionPair returns a poller with a connection that has a session until the test ends, and the socket of its client.
+func sessionPair(t testing.TB, s *server) (p *poller, c *connection, client int) {
+	t.Helper()
+	p, c, client = streamPair(t, s)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.open(answers.Now())
+	t.Cleanup(func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.closeSession()
+	})
+	return p, c, client
+}
+
+// wantReset checks that the server aborts the connection.
+func (c *sessionClient) wantReset() {
+	c.t.Helper()
+	if b, err := c.read(); !errors.Is(err, unix.ECONNRESET) {
+		c.t.Fatalf("% x, %v, want a reset", b, err)
+	}
+}
+
+// endSending ends the client's half of the connection, which the server then closes.
+func (c *sessionClient) endSending() {
+	c.t.Helper()
+	if err := c.Conn.(*net.TCPConn).CloseWrite(); err != nil {
+		c.t.Fatal(err)
 	}
 }
 

@@ -41,7 +41,7 @@ func TestDeafSession(t *testing.T) {
 		storeAnswer(t, keyspace, "other.example.", 1, &answers.Entry{Validity: bound(d)})
 		_, handles := other.ask("other.example.", notify)
 		begin := time.Now()
-		d.advance()
+		d.Advance()
 		if got := other.invalidated(); !slices.Equal(got, handles) {
 			t.Fatalf("%v are invalidated, want %v", got, handles)
 		}
@@ -101,7 +101,7 @@ func TestSilentSession(t *testing.T) {
 			c.next()
 		}
 	}
-	silent.wantEnd()
+	silent.wantReset()
 	other.send(dso.AppendSessionRequest(nil, 4))
 	other.next()
 	if got := closedSessions(coherence.Silent) - count; got < 1 {
@@ -109,7 +109,7 @@ func TestSilentSession(t *testing.T) {
 	}
 }
 
-// wantRetryDelay checks that the server ends the session and the connection.
+// wantRetryDelay checks that the server ends the session.
 func (c *sessionClient) wantRetryDelay() {
 	c.t.Helper()
 	m := c.next()
@@ -118,7 +118,6 @@ func (c *sessionClient) wantRetryDelay() {
 	if primary.Type != dso.RetryDelay || !m.Unidirectional() || m.Rcode != dso.NoError || !ok || delay != 0 {
 		c.t.Fatalf("%+v, want a retry delay of 0", m)
 	}
-	c.wantEnd()
 }
 
 // TestSessionsAtStop ends sessions with a retry delay, when the listener stops and when sessions are not offered any more.
@@ -140,9 +139,51 @@ func TestSessionsAtStop(t *testing.T) {
 			end(l, withdraw)
 			for _, c := range sessions {
 				c.wantRetryDelay()
+				c.endSending()
+				c.wantEnd()
 			}
 		})
 	}
+}
+
+// TestNothingAfterRetryDelay ends a session with a query in progress: neither its reply nor a response to a later request is
+// behind the message, and a client that does not close the connection is disconnected (RFC 8490 section 6.6.1).
+func TestNothingAfterRetryDelay(t *testing.T) {
+	offer(t)
+	release := make(chan struct{})
+	l, address := newStreamListener(t, func(w dns.ResponseWriter, m *dns.Msg) {
+		if m.Question[0].Name == "slow.example." {
+			<-release
+		}
+		echo(w, m)
+	})
+	closes, remains := dialSession(t, address), dialSession(t, address)
+	for _, c := range []*sessionClient{closes, remains} {
+		conn := serverEnd(t, l, c)
+		if _, err := c.Write(framed(t, 3, "slow.example.")); err != nil {
+			t.Fatal(err)
+		}
+		await(t, "the query is in progress", func() bool { return conn.inFlight.Load() == 1 })
+		conn.drain()
+		c.wantRetryDelay()
+	}
+	closes.send(dso.AppendSessionRequest(nil, 4))
+	if _, err := closes.Write(framed(t, 5, "late.example.")); err != nil {
+		t.Fatal(err)
+	}
+	conn := serverEnd(t, l, remains)
+	close(release)
+	await(t, "the reply was made", func() bool { return conn.inFlight.Load() == 0 })
+	closes.endSending()
+	closes.wantEnd()
+	conn.mu.Lock()
+	left := conn.lingering - answers.Now()
+	conn.lingering -= delayedTime
+	conn.mu.Unlock()
+	if left <= 0 || left > delayedTime {
+		t.Errorf("the client has %v to close the connection, want %v", left, delayedTime)
+	}
+	remains.wantReset()
 }
 
 // TestSessionWhileEnding requests a session on a connection that the server is about to end: the failure is temporary.
@@ -191,8 +232,8 @@ func TestSessionsAfterReload(t *testing.T) {
 	if len(m.Answer) != 2 || len(handles) != 1 {
 		t.Errorf("%d addresses and handles %v, want those of the next configuration", len(m.Answer), handles)
 	}
-	old.advance()
-	next.advance()
+	old.Advance()
+	next.Advance()
 	if got := c.invalidated(); !slices.Equal(got, handles) {
 		t.Errorf("%v are invalidated, want %v", got, handles)
 	}
@@ -428,16 +469,7 @@ func TestNotifiedHitsAllocateNothing(t *testing.T) {
 	storeAnswer(t, keyspace, "stored.example.", 3, &answers.Entry{Validity: bound(new(watchable), new(watchable))})
 	s := newServer(t, echo)
 	withRoute(t, keyspace, nil)(s)
-	p, c, client := streamPair(t, s)
-	c.listener.server.Store(s)
-	c.mu.Lock()
-	c.open(answers.Now())
-	c.mu.Unlock()
-	defer func() {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		c.closeSession()
-	}()
+	p, c, client := sessionPair(t, s)
 	var all []byte
 	for i := range uint16(20) {
 		all = append(all, framed(t, i, "stored.example.", notify)...)

@@ -1,8 +1,10 @@
 package fastpath
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
+	"strings"
 	"time"
 
 	"github.com/miekg/dns"
@@ -12,6 +14,7 @@ import (
 	"github.com/nearside-dns/nearside/plugin/internal/batch"
 	"github.com/nearside-dns/nearside/plugin/internal/coherence"
 	"github.com/nearside-dns/nearside/plugin/internal/dso"
+	"github.com/nearside-dns/nearside/plugin/internal/searchlist"
 )
 
 const (
@@ -28,6 +31,9 @@ const (
 	// answers before a pause, and several invalidations of dso.MaxInvalidated handles.
 	maxSessionUnsent = 4 * maxUnsent
 
+	// delayedTime is the time in which a client has to close a connection after Retry Delay, RFC 8490 section 6.6.1.
+	delayedTime = 5 * time.Second
+
 	// minInactivity is the minimum time after which a server may close an established DSO session for inactivity, RFC 8490
 	// section 6.4.1.
 	minInactivity = 5 * time.Second
@@ -43,7 +49,7 @@ func (c *connection) isStateful(message []byte) bool {
 func (c *connection) operate(message []byte, s *server, now time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.fd < 0 {
+	if !c.writable() {
 		return
 	}
 	m, err := dso.Parse(message)
@@ -72,7 +78,10 @@ func (c *connection) request(m *dso.Message, s *server, now time.Duration) {
 	case !ok || primary.Type == dso.Padding || primary.Type == dso.Keepalive && len(primary.Data) != 8:
 		c.violate()
 	case c.drainEnd > 0 || c.finished || !coherence.Process.Offers():
-		c.refuse(m.ID, dso.ServerFailure) // not now: the client is to connect again
+		c.refuse(m.ID, dso.ServerFailure) // not now: the client is to connect again, RFC 8490 section 5.5.3
+		if c.drainEnd == 0 {
+			c.drainFrom(now)
+		}
 	case primary.Type == dso.Keepalive:
 		c.establish()
 		c.put(dso.AppendKeepalive(nil, m.ID, true, timeouts(s)))
@@ -108,9 +117,14 @@ func (c *connection) refuse(id uint16, rcode int) { c.put(dso.AppendErrorRespons
 func (c *connection) violate() {
 	c.aborted = true
 	if c.fd >= 0 {
-		_ = unix.SetsockoptLinger(c.fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1})
+		c.resetOnClose()
 		c.end(closedMalformed)
 	}
+}
+
+// resetOnClose makes the close of the socket abort the connection, RFC 8490 section 5.3. The mutex is locked.
+func (c *connection) resetOnClose() {
+	_ = unix.SetsockoptLinger(c.fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1}) // otherwise the close is graceful
 }
 
 // abortViolated is violate without the mutex.
@@ -120,14 +134,20 @@ func (c *connection) abortViolated() {
 	c.violate()
 }
 
-// retire ends the connection after the replies in progress, as close does, and its DSO session.
+// retire ends the connection after the replies in progress, as close does. A DSO session ends at once.
 func (c *connection) retire() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.fd >= 0 {
+	c.endReading()
+}
+
+// endReading ends the reading of queries, and the DSO session: its client sends the queries in progress again, on another
+// connection. Without a session the connection ends after their replies. The mutex is locked.
+func (c *connection) endReading() {
+	c.finished = true
+	if c.writable() {
 		c.endSession()
 	}
-	c.finished = true
 	c.flush()
 	c.proceed()
 }
@@ -150,7 +170,7 @@ func (c *connection) open(now time.Duration) {
 func (c *connection) Push(message []byte) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.fd < 0 || c.session.Load() == nil {
+	if !c.writable() || c.session.Load() == nil {
 		return
 	}
 	var small [64]byte // of a heartbeat
@@ -168,11 +188,13 @@ func (c *connection) Push(message []byte) {
 	}
 }
 
-// endSession ends the DSO session: the client gets no more notifications, and is to connect again without a delay (RFC 8490
-// section 6.6.1). The mutex is locked, and the socket is open.
+// endSession ends the DSO session: the client gets no more messages, and is to connect again without a delay (RFC 8490 section
+// 6.6.1). A delay would be one of its queries, too. The mutex is locked, and the output writable.
 func (c *connection) endSession() {
-	if c.established && c.drainEnd == 0 && !c.finished {
+	if c.established && !c.eof {
 		c.put(dso.AppendRetryDelay(nil, dso.NoError, 0))
+		c.delayed = true
+		c.space.Broadcast()
 	}
 	c.closeSession()
 }
@@ -202,18 +224,22 @@ func (c *connection) closeSession() {
 func (c *connection) expireSession(now time.Duration) {
 	switch {
 	case !coherence.Process.Offers():
-		c.drainFrom(now)
+		if c.drainEnd == 0 {
+			c.drainFrom(now)
+		}
 	case now-c.heard > sessionSilence && !c.paused && !c.hasInput():
 		c.end(closedSilent)
 	}
 }
 
 // handles appends the handles of the data that a stored answer depends on, and subscribes the session to them. It appends
-// none if the client has no session, if the answer depends on anything else, or beyond a limit. The mutex is locked, and
-// remains so until the answer is in the output: no invalidation overtakes the answer.
+// none if the client has no session, if the answer depends on anything else, or beyond a limit. The location and the search list
+// of the client's address are such: a node's cache sends the queries of all pods from one address, and no handle ends an answer
+// when the address is that of another client. The mutex is locked, and remains so until the answer is in the output: no
+// invalidation overtakes the answer.
 func (c *connection) handles(s *server, l *lookup, handles []uint64) []uint64 {
 	session, e := c.session.Load(), l.entry
-	if session == nil || c.fd < 0 || c.listener.server.Load() != s || !isByGeneration(e) || l.viewed && l.query.Caller == 0 {
+	if session == nil || !c.writable() || c.listener.server.Load() != s || !isByGeneration(e) || l.unnamed || !e.Shared() {
 		return handles
 	}
 	n := len(handles)
@@ -235,9 +261,10 @@ func (c *connection) handles(s *server, l *lookup, handles []uint64) []uint64 {
 }
 
 // isByGeneration reports whether Generations alone end an answer: the expiry of an entry of plugin cache whose reply depends
-// on Generations is that of its TTL, and any other expiry is that of data of another server.
+// on Generations is that of its TTL, and any other expiry is that of data of another server. An answer for a query that has
+// waited ends at once: the next query waits, too.
 func isByGeneration(e *answers.Entry) bool {
-	return e.ByGeneration() && (e.Expires == 0 || e.Cached && !e.Costly)
+	return e.ByGeneration() && !e.Waits && (e.Expires == 0 || e.Cached && !e.Costly)
 }
 
 // appendNotified appends the stored answer of a lookup to the output, with handles, and behind it their invalidation if the
@@ -275,7 +302,7 @@ func appendHandles(options []byte, handles []uint64) []byte {
 // notified is the destination of the replies to queries with a request for notification on a connection with a session.
 type notified struct{ *connection }
 
-// answer implements destination. The answer has handles if it is that of all callers, or if the query has the caller's name.
+// answer implements destination. The answer has handles unless it depends on the client's address.
 func (n *notified) answer(b *batch.Batch, r *request, e *answers.Entry, p *answers.Patch) bool {
 	if form := n.appendEntry(b, r, e, p); form != nil {
 		r.countOverTCP(e, form)
@@ -289,7 +316,7 @@ func (n *notified) appendEntry(b *batch.Batch, r *request, e *answers.Entry, p *
 	c := n.connection
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	l := lookup{route: r.route, entry: e, query: r.Query, viewed: !r.shared}
+	l := lookup{route: r.route, entry: e, query: r.Query, unnamed: r.unnamed}
 	form := c.appendNotified(r.server, &l, r.Packed, nil, p, &c.random)
 	if form != nil {
 		b.Add(c)
@@ -302,6 +329,7 @@ type notifiedReply struct {
 	*connection
 	server *server
 	query  []byte
+	name   []byte // of the question, if the plugin chain gets it in lower case
 }
 
 // newNotifiedReply returns the destination of the reply to a request, which may be reused.
@@ -309,11 +337,38 @@ func newNotifiedReply(c *connection, r *request) *notifiedReply {
 	return &notifiedReply{connection: c, server: r.server, query: append([]byte(nil), r.query...)}
 }
 
+// lowerCase changes the question to lower case, if the answers of its server block are stored: only those are, so that the
+// answers to other questions would have no handles. The client gets its question as it is.
+func (n *notifiedReply) lowerCase(m *dns.Msg) {
+	var q answers.Query
+	if !q.Parse(n.query) || !q.Upper {
+		return
+	}
+	var buf [answers.MaxKey]byte
+	lower := answers.KeyName(q.AppendKey(buf[:0], 0, n.query))
+	if rt := n.server.routes.find(lower); rt == nil || rt.keyspace == 0 {
+		return
+	}
+	name := n.query[answers.HeaderLen:][:q.NameLen]
+	n.name = append([]byte(nil), name...)
+	copy(name, lower)
+	m.Question[0].Name = strings.ToLower(m.Question[0].Name)
+}
+
+// restore changes the question of a message back to the case of the client. Without a question, as after a failure to pack the
+// reply, it changes nothing.
+func (n *notifiedReply) restore(message []byte) {
+	if end := answers.HeaderLen + len(n.name); len(message) > end && bytes.EqualFold(message[answers.HeaderLen:end], n.name) {
+		copy(message[answers.HeaderLen:], n.name)
+	}
+}
+
 // send implements destination. If the chain has stored the reply, the stored form is sent, with handles.
 func (n *notifiedReply) send(reply []byte) error {
 	if n.sendStored(reply) {
 		return nil
 	}
+	n.restore(reply)
 	return n.connection.send(reply)
 }
 
@@ -322,8 +377,7 @@ func (n *notifiedReply) send(reply []byte) error {
 func (n *notifiedReply) sendStored(reply []byte) bool {
 	c, now := n.connection, answers.Now()
 	l := lookup{waited: true} // if queries wait for the name, this one has
-	if len(reply) < answers.HeaderLen || reply[2]&0x02 != 0 || !l.find(n.server, n.query, c.client, now) ||
-		l.entry.Plain.Rcode() != int(reply[3]&0xF) {
+	if len(reply) < answers.HeaderLen || reply[2]&0x02 != 0 || !n.find(&l, reply, now) || l.entry.Plain.Rcode() != int(reply[3]&0xF) {
 		return false
 	}
 	c.mu.Lock()
@@ -332,6 +386,7 @@ func (n *notifiedReply) sendStored(reply []byte) bool {
 		return false
 	}
 	p := l.entry.Patch(now)
+	n.restore(n.query)
 	if c.appendNotified(n.server, &l, n.query, nil, &p, &c.random) == nil {
 		return false
 	}
@@ -339,19 +394,19 @@ func (n *notifiedReply) sendStored(reply []byte) bool {
 	return true
 }
 
-// hasKeepAlive reports whether a message has an edns-tcp-keepalive option of any length, in any OPT record.
-func hasKeepAlive(b []byte) bool {
-	if len(b) < answers.HeaderLen {
-		return false
+// find finds the stored answer. A reply without the option of package searchlist is stored as that to the name alone.
+func (n *notifiedReply) find(l *lookup, reply []byte, now time.Duration) bool {
+	if l.find(n.server, n.query, n.client, now) {
+		return true
 	}
-	at, ok := answers.HeaderLen, true
-	for range binary.BigEndian.Uint16(b[4:]) {
-		if at, ok = answers.SkipName(b, at); !ok || at+4 > len(b) {
-			return false
-		}
-		at += 4
-	}
-	for at < len(b) {
+	l.single = l.query.Search != nil && !messageHasOption(reply, searchlist.OptionCode)
+	return l.single && l.find(n.server, n.query, n.client, now)
+}
+
+// messageHasOption reports whether a message has an EDNS option of any length, in any OPT record.
+func messageHasOption(b []byte, code uint16) bool {
+	at, ok := skipQuestions(b)
+	for ok && at < len(b) {
 		if at, ok = answers.SkipName(b, at); !ok || at+10 > len(b) {
 			return false
 		}
@@ -359,7 +414,7 @@ func hasKeepAlive(b []byte) bool {
 		if end > len(b) {
 			return false
 		}
-		if binary.BigEndian.Uint16(b[at:]) == dns.TypeOPT && hasOption(b[at+10:end], dns.EDNS0TCPKEEPALIVE) {
+		if binary.BigEndian.Uint16(b[at:]) == dns.TypeOPT && hasOption(b[at+10:end], code) {
 			return true
 		}
 		at = end

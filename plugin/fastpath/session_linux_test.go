@@ -11,6 +11,8 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
+	"github.com/nearside-dns/nearside/plugin/internal/block"
+	"github.com/nearside-dns/nearside/plugin/internal/caller"
 	"github.com/nearside-dns/nearside/plugin/internal/coherence"
 	"github.com/nearside-dns/nearside/plugin/internal/dso"
 )
@@ -123,7 +125,7 @@ func TestSessionMessages(t *testing.T) {
 					t.Fatal(err)
 				}
 				if c.rcode == noResponse {
-					conn.wantEnd()
+					conn.wantReset()
 					return
 				}
 				if m := conn.next(); m.ID != 7 || !m.Response || m.Rcode != c.rcode {
@@ -187,7 +189,7 @@ func TestKeepAliveInSession(t *testing.T) {
 			if _, err := c.Write(framed(t, 3, "in.example.", change)); err != nil {
 				t.Fatal(err)
 			}
-			c.wantEnd()
+			c.wantReset()
 		})
 	}
 }
@@ -252,16 +254,31 @@ func TestNotOffered(t *testing.T) {
 	}
 }
 
-// views has one view for all callers.
+// views has one view for all callers. Those with a valid option are identified by it, and the others by their address.
 type views struct{}
 
-func (views) View(_ netip.Addr, _ []byte) answers.View { return answers.View{Number: 1} }
+func (views) View(_ netip.Addr, option []byte) answers.View {
+	_, _, ok := caller.Parse(option)
+	return answers.View{Number: 1, Named: ok}
+}
+
+// listed has a search list for each client, which is for names that begin with l.
+type listed struct{}
+
+func (listed) Search(_ netip.Addr, name []byte) (s block.Search) {
+	if name[1] == 'l' {
+		s.List = 7
+	}
+	return s
+}
 
 // TestHandles queries stored answers.
 func TestHandles(t *testing.T) {
 	offer(t)
 	keyspace := newKeyspace(t)
-	l, address := newStreamListener(t, echo, withRoute(t, keyspace, nil))
+	l, address := newStreamListener(t, echo, withRoute(t, keyspace, nil), func(s *server) {
+		s.routes.find([]byte{0}).search = listed{}
+	})
 	service, namespace := new(watchable), new(watchable)
 	storeAnswer(t, keyspace, "a.example.", 1, &answers.Entry{Validity: bound(service, namespace)})
 	storeAnswer(t, keyspace, "b.example.", 2, &answers.Entry{Validity: bound(service)})
@@ -273,6 +290,8 @@ func TestHandles(t *testing.T) {
 	storeAnswer(t, keyspace, "option.example.", 6, &answers.Entry{Validity: bound(service), Options: []byte{0, 15, 0, 2, 0, 3}})
 	storeAnswer(t, keyspace, "viewed.example.", 7, &answers.Entry{Validity: bound(service), Views: views{}})
 	storeView(t, keyspace, "viewed.example.", 7, &answers.Entry{Validity: bound(service)})
+	storeAnswer(t, keyspace, "listed.example.", 8, &answers.Entry{Validity: bound(service), Count: uncounted{}}, 7)
+	storeAnswer(t, keyspace, "later.example.", 9, &answers.Entry{Validity: bound(service)})
 	answeredBefore := valueOf(t, l.server.Load().metrics.answered)
 	c := dialSession(t, address)
 	known := map[string]uint64{}
@@ -293,6 +312,11 @@ func TestHandles(t *testing.T) {
 		{"option.example.", notify, []string{"service"}},
 		{"viewed.example.", notify, nil},
 		{"viewed.example.", func(m *dns.Msg) { notify(m); fromCaller(m) }, []string{"service"}},
+		{"viewed.example.", func(m *dns.Msg) { notify(m); fromMalformed(m) }, nil},
+		{"a.example.", func(m *dns.Msg) { notify(m); fromMalformed(m) }, []string{"service", "namespace"}},
+		{"listed.example.", notify, nil},
+		{"listed.example.", func(m *dns.Msg) { notify(m); fromCaller(m) }, nil},
+		{"later.example.", notify, []string{"service"}},
 	} {
 		m, handles := c.ask(q.name, q.change)
 		queries++
@@ -316,7 +340,7 @@ func TestHandles(t *testing.T) {
 	await(t, "all are counted as answered", func() bool {
 		return valueOf(t, l.server.Load().metrics.answered)-answeredBefore == float64(queries)
 	})
-	namespace.advance()
+	namespace.Advance()
 	if got := c.invalidated(); len(got) != 1 || got[0] != known["namespace"] {
 		t.Errorf("handles %v are invalidated, want %d", got, known["namespace"])
 	}
@@ -325,6 +349,11 @@ func TestHandles(t *testing.T) {
 		t.Errorf("%d addresses and %d handles without a session", len(m.Answer), len(handles))
 	}
 }
+
+// uncounted is an answers.ServerCounter without metrics.
+type uncounted struct{}
+
+func (uncounted) Counter(string) answers.Counter { return nil }
 
 // unwatched is a Generation without Watch.
 type unwatched struct{}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/dso"
+	"github.com/nearside-dns/nearside/plugin/internal/searchlist"
 )
 
 // data are the data behind an answer of a test: the answer for a value has as many addresses.
@@ -37,7 +38,7 @@ func (d *data) change() int {
 	d.value++
 	v := d.value
 	d.mu.Unlock()
-	d.advance()
+	d.Advance()
 	return v
 }
 
@@ -102,25 +103,102 @@ func TestFirstAnswer(t *testing.T) {
 	})
 }
 
-// TestWireHandles has answers of wire handlers, which may depend on the caller: an answer has handles if the query has the option
-// with the name of the caller's node.
+// TestUpperCase has the first answers to questions with upper-case letters: the plugin chain gets them in lower case, since other
+// answers are not stored, and the client gets its own question.
+func TestUpperCase(t *testing.T) {
+	offer(t)
+	d := &data{value: 2}
+	keyspace := newKeyspace(t)
+	chain := storingChain(t, keyspace, map[string]*data{"first.example.": d, "serial.example.": d, "FIRST.Example.": d})
+	anyCase := func(w dns.ResponseWriter, m *dns.Msg) {
+		if m.Question[0].Name == "serial.example." { // as a negative answer, whose SOA record has the zone of the question
+			_, v := d.read()
+			keyspace.PutReply(m, addressReply("serial.example.", 3), &answers.Properties{Validity: v})
+		}
+		chain(w, m)
+	}
+	_, address := newStreamListener(t, anyCase, withRoute(t, keyspace, nil))
+	c := dialSession(t, address)
+	for _, tt := range []struct {
+		name    string
+		change  func(*dns.Msg)
+		handles int
+	}{
+		{"FIRST.Example.", func(*dns.Msg) {}, 0},
+		{"First.example.", notify, 1},
+		{"fiRST.EXAMPLE.", notify, 1},
+		{"SERIAL.example.", notify, 1},
+		{"serial.Example.", notify, 1},
+		{"None.example.", notify, 0},
+	} {
+		m, handles := c.ask(tt.name, tt.change)
+		if m.Question[0].Name != tt.name || len(handles) != tt.handles || tt.handles > 0 && len(m.Answer) != 3 {
+			t.Errorf("%s: %d handles in\n%v", tt.name, len(handles), m)
+		}
+	}
+}
+
+// TestIgnoredSearchList has a plugin chain that answers the name alone, and stores the answer so.
+func TestIgnoredSearchList(t *testing.T) {
+	offer(t)
+	d, tried := &data{value: 2}, &data{value: 4}
+	keyspace := newKeyspace(t)
+	chain := storingChain(t, keyspace, map[string]*data{"ignored.example.": d, "tried.example.": tried})
+	_, address := newStreamListener(t, func(w dns.ResponseWriter, m *dns.Msg) {
+		if m.Question[0].Name == "tried.example." && searchlist.HasOption(m) { // the candidates were tried, and the answer is not stored
+			reply := addressReply("tried.example.", 3)
+			reply.Id = m.Id
+			_ = w.WriteMsg(searchlist.WithOption(reply, []byte{}))
+			return
+		}
+		chain(w, m)
+	}, withRoute(t, keyspace, nil))
+	c := dialSession(t, address)
+	list, _ := searchlist.AppendSuffixes(nil, []string{"example.", "org."})
+	withList := func(m *dns.Msg) {
+		m.IsEdns0().Option = append(m.IsEdns0().Option, &dns.EDNS0_LOCAL{Code: searchlist.OptionCode, Data: list})
+	}
+	for range 2 {
+		if m, handles := c.ask("ignored.example.", notify, withList); len(m.Answer) != 3 || len(handles) != 1 {
+			t.Errorf("%d handles in\n%v", len(handles), m)
+		}
+	}
+	c.ask("tried.example.", notify) // stored as the answer to the name
+	if m, handles := c.ask("tried.example.", notify, withList); len(m.Answer) != 3 || len(handles) != 0 {
+		t.Errorf("%d handles in\n%v", len(handles), m)
+	}
+}
+
+// TestWireHandles has answers of wire handlers. They have handles if they are stored, unless they were found with the search list
+// of the client's address.
 func TestWireHandles(t *testing.T) {
 	offer(t)
-	keyspace := newKeyspace(t)
-	d := new(watchable)
-	e := entryFor(t, "wire.example.", 2)
-	e.Validity = bound(d)
-	_, address := newStreamListener(t, echo, withRoute(t, keyspace, &wireAnswerer{t: t, entry: e}))
-	c := dialSession(t, address)
-	for id := range uint16(4) {
-		setID := func(m *dns.Msg) { m.Id = id }
-		if m, handles := c.ask("wire.example.", notify, setID); len(m.Answer) != 2 || len(handles) != 0 {
-			t.Errorf("%d addresses and handles %v, want none", len(m.Answer), handles)
-		}
-		m, handles := c.ask("wire.example.", notify, fromCaller, setID)
-		if len(m.Answer) != 2 || len(handles) != 1 {
-			t.Errorf("%d addresses and handles %v, want one", len(m.Answer), handles)
-		}
+	for name, tt := range map[string]struct {
+		store   func(*testing.T, *answers.Keyspace, *answers.Entry)
+		handles int
+	}{
+		"stored": {func(t *testing.T, k *answers.Keyspace, e *answers.Entry) { storeAnswer(t, k, "wire.example.", 2, e) }, 1},
+		"by list": {func(t *testing.T, k *answers.Keyspace, e *answers.Entry) {
+			storeAnswer(t, k, "wire.example.", 2, e, 7)
+		}, 0},
+		"not stored": {func(*testing.T, *answers.Keyspace, *answers.Entry) {}, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			keyspace := newKeyspace(t)
+			e := entryFor(t, "wire.example.", 2)
+			e.Validity = bound(new(watchable))
+			tt.store(t, newKeyspace(t), e)
+			_, address := newStreamListener(t, echo, withRoute(t, keyspace, &wireAnswerer{t: t, entry: e}))
+			c := dialSession(t, address)
+			for id := range uint16(4) {
+				setID := func(m *dns.Msg) { m.Id = id }
+				for _, option := range []func(*dns.Msg){func(*dns.Msg) {}, fromCaller} {
+					if m, handles := c.ask("wire.example.", notify, option, setID); len(m.Answer) != 2 || len(handles) != tt.handles {
+						t.Errorf("%d addresses and handles %v, want %d", len(m.Answer), handles, tt.handles)
+					}
+				}
+			}
+		})
 	}
 }
 
@@ -147,9 +225,7 @@ func TestOutdated(t *testing.T) {
 	keyspace := newKeyspace(t)
 	_, address := newStreamListener(t, echo, withRoute(t, keyspace, nil))
 	for i := range 20 {
-		g := &watchable{}
-		g.watcher = nil
-		e := &answers.Entry{Validity: bound(&advancing{watchable: g})}
+		e := &answers.Entry{Validity: bound(&advancing{new(watchable)})}
 		name := fmt.Sprintf("outdated%d.example.", i)
 		storeAnswer(t, keyspace, name, 1, e)
 		c := dialSession(t, address)
@@ -167,7 +243,9 @@ func TestOutdated(t *testing.T) {
 type advancing struct{ *watchable }
 
 func (g *advancing) Watch(w interface{ Advanced() }) interface{ Advanced() } {
-	g.number.Add(1)
+	if g.watchable.Watch(nil) == nil {
+		g.Advance()
+	}
 	return g.watchable.Watch(w)
 }
 
@@ -189,16 +267,7 @@ func TestNoOvertaking(t *testing.T) {
 	keyspace := newKeyspace(t)
 	s := newServer(t, echo)
 	withRoute(t, keyspace, nil)(s)
-	p, c, fd := streamPair(t, s)
-	c.listener.server.Store(s)
-	c.mu.Lock()
-	c.open(answers.Now())
-	c.mu.Unlock()
-	defer func() {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		c.closeSession()
-	}()
+	p, c, fd := sessionPair(t, s)
 	var pushed sync.WaitGroup
 	pushed.Add(1)
 	g := &pushing{new(watchable), func() {

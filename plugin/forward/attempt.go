@@ -22,6 +22,7 @@ type attempt struct {
 	udpAt   time.Time     // when UDP is tried as well; zero is never
 	tcpErr  error         // of TCP
 	open    bool          // the share is not over
+	passed  bool          // the next upstream was tried, while the upstream of this attempt may hold the query
 	refusal int           // response code to the query with the caller; 0 if it was not refused
 	trial   bool          // of an upstream that is down
 }

@@ -1,37 +1,39 @@
 package forward
 
 import (
+	"fmt"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
 	"github.com/nearside-dns/nearside/plugin/internal/coherence"
+	"github.com/nearside-dns/nearside/plugin/internal/dso"
 )
 
 // TestCoherent_Held: an upstream that holds a query while its session vouches has not failed, and gets the query once.
 func TestCoherent_Held(t *testing.T) {
-	const held, answered = "held.example.", 1200 * time.Millisecond
-	hold := func(name string) time.Duration {
-		if name == held {
+	const name, answered = "held.example.", 1200 * time.Millisecond
+	hold := func(queried string) time.Duration {
+		if queried == name {
 			return answered
 		}
 		return 0
 	}
 	count := func(s *sessionServer) (n int) {
 		for _, m := range s.seen.all() {
-			if m.Question[0].Name == held {
+			if m.Question[0].Name == name {
 				n++
 			}
 		}
 		return n
 	}
-	checks := func(s *sessionServer) int { return len(s.seen.all()) - count(s) - 1 } // and the first query
 	t.Run("one upstream", func(t *testing.T) {
 		s := startSessions(t)
 		s.hold.Store(&hold)
 		f := chainOf(t, stanzaOf("coherent\nfallback udp\nread_timeout 200ms\ntimeout 10s", s.addr))
 		s.open(t, f)
-		m := question(held)
+		m := question(name)
 		if a, v := throughChain(f, m); a.wrong(m) != "" || v == nil || a.took < answered {
 			t.Errorf("%s after %v", a.wrong(m), a.took)
 		}
@@ -44,7 +46,7 @@ func TestCoherent_Held(t *testing.T) {
 		s.hold.Store(&hold)
 		f := chainOf(t, stanzaOf("coherent\nread_timeout 100ms\ntimeout 600ms", s.addr))
 		s.open(t, f)
-		if a, _ := throughChain(f, question(held)); a.err == nil {
+		if a, _ := throughChain(f, question(name)); a.err == nil {
 			t.Errorf("answer %v after %v", a.Msg, a.took)
 		}
 		if n := count(s); n != 1 || upstreamOf(f, 0).doubted() {
@@ -55,14 +57,55 @@ func TestCoherent_Held(t *testing.T) {
 		first, second := startSessions(t), startSessions(t)
 		first.hold.Store(&hold)
 		second.hold.Store(&hold)
-		f := chainOf(t, stanzaOf("coherent\npolicy sequential\nread_timeout 200ms\ntimeout 10s", first.addr, second.addr))
+		f := chainOf(t, stanzaOf("coherent\nfallback udp\npolicy sequential\nread_timeout 200ms\ntimeout 1400ms", first.addr, second.addr))
 		first.open(t, f)
-		m := question(held)
-		if a, _ := throughChain(f, m); a.wrong(m) != "" {
-			t.Error(a.wrong(m))
+		held := make(chan string, 1)
+		go func() {
+			m := question(name)
+			a, v := throughChain(f, m)
+			if v == nil {
+				held <- "no voucher " + a.wrong(m)
+			}
+			held <- a.wrong(m)
+		}()
+		others := 0
+		for wrong := ""; ; others++ { // other clients, until the held query is answered
+			select {
+			case wrong = <-held:
+			default:
+				wantRight(t, f, false, fmt.Sprintf("other%d.example.", others))
+				time.Sleep(5 * time.Millisecond)
+				continue
+			}
+			if wrong != "" {
+				t.Error(wrong)
+			}
+			break
 		}
-		if count(first) != 1 || count(second) != 1 || checks(first) != 0 {
-			t.Errorf("%d and %d queries, %d checks of the first upstream", count(first), count(second), checks(first))
+		if n := len(second.seen.all()); count(first) != 1 || n != 1 || count(second) != 1 || len(first.seen.all()) != 2+others {
+			t.Errorf("%d and %d held queries; %d queries of others, of which the first upstream has %d, the second %d", count(first), count(second),
+				others, len(first.seen.all())-2, n-count(second))
+		}
+		for i, s := range []*sessionServer{first, second} {
+			u := upstreamOf(f, i)
+			fallbacks := metric(t, "nearside_forward_fallbacks_total", "to", s.addr) + metric(t, "coredns_forward_coherence_fallbacks_total", "to", s.addr)
+			if u.doubted() || u.tcpBad.Load() || len(s.all()) != 1 || fallbacks != 0 || metric(t, checkFailures, "to", s.addr) != 0 {
+				t.Errorf("upstream %d: doubted %t, over UDP %t, %d connections, %v fallbacks", i, u.doubted(), u.tcpBad.Load(), len(s.all()), fallbacks)
+			}
+		}
+	})
+	t.Run("the second upstream is dead", func(t *testing.T) {
+		first, second := startSessions(t), startSessions(t)
+		first.hold.Store(&hold)
+		f := chainOf(t, stanzaOf("coherent\npolicy sequential\nread_timeout 200ms\ntimeout 3s", first.addr, second.addr))
+		first.open(t, f)
+		second.stop()
+		m := question(name)
+		if a, _ := throughChain(f, m); a.wrong(m) != "" {
+			t.Errorf("%s after %v", a.wrong(m), a.took)
+		}
+		if count(first) != 1 || upstreamOf(f, 0).doubted() || !upstreamOf(f, 1).doubted() {
+			t.Errorf("%d queries, doubted: %t and %t", count(first), upstreamOf(f, 0).doubted(), upstreamOf(f, 1).doubted())
 		}
 	})
 	t.Run("a silent session", func(t *testing.T) {
@@ -78,7 +121,7 @@ func TestCoherent_Held(t *testing.T) {
 		u := upstreamOf(f, 0)
 		within(t, "the session is silent", func() bool { return !u.vouches(nil) })
 		time.Sleep(coherence.Silence)
-		if a, _ := throughChain(f, question(held)); a.err == nil {
+		if a, _ := throughChain(f, question(name)); a.err == nil {
 			t.Errorf("answer %v after %v", a.Msg, a.took)
 		}
 		if n := count(s); n < 2 {
@@ -122,3 +165,51 @@ func TestCoherent_Next(t *testing.T) {
 		t.Errorf("%s, voucher %v of the second stanza alone", a.wrong(m), v)
 	}
 }
+
+// TestCoherent_RetryDelay: a query in flight is repeated at once when the upstream ends the session, and the upstream has not
+// failed.
+func TestCoherent_RetryDelay(t *testing.T) {
+	const never = 2 * time.Second
+	s := startSessions(t)
+	f := chainOf(t, stanzaOf("coherent\nfallback udp\nread_timeout 10s\ntimeout 10s", s.addr))
+	s.open(t, f)
+	time.Sleep(sessionAtOnce)
+	var queries atomic.Int32
+	hold := func(string) time.Duration {
+		if queries.Add(1) == 1 {
+			return never // behind the message
+		}
+		return 0
+	}
+	s.hold.Store(&hold)
+	m := question("www.example.")
+	type result struct {
+		answer
+		*coherence.Voucher
+	}
+	done := make(chan result, 1)
+	go func() {
+		a, v := throughChain(f, m)
+		done <- result{a, v}
+	}()
+	within(t, "the query is in flight", func() bool { return queries.Load() == 1 })
+	s.push(dso.AppendRetryDelay(nil, dso.NoError, 0))
+	got := <-done
+	a, v := got.answer, got.Voucher
+	if a.wrong(m) != "" || v == nil || a.took >= never {
+		t.Errorf("%s after %v", a.wrong(m), a.took)
+	}
+	u := upstreamOf(f, 0)
+	failed := metric(t, checkFailures, "to", s.addr) + metric(t, "nearside_forward_fallbacks_total", "to", s.addr)
+	if u.doubted() || u.tcpBad.Load() || failed != 0 || len(s.all()) != 2 || queries.Load() != 2 {
+		t.Errorf("doubted %t, over UDP %t, %v failures, %d queries over %d connections", u.doubted(), u.tcpBad.Load(), failed, queries.Load(), len(s.all()))
+	}
+	for reason, want := range map[string]float64{"retry_delay": 1, "closed": 0, "unsupported": 0} {
+		if n := metric(t, "coredns_forward_coherence_fallbacks_total", "to", s.addr, "reason", reason); n != want {
+			t.Errorf("%v fallbacks because of %s, want %v", n, reason, want)
+		}
+	}
+}
+
+// sessionAtOnce is the time in which a session that ends has ended at once: then the next one is opened after a pause.
+const sessionAtOnce = time.Second

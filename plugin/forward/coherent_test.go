@@ -26,6 +26,7 @@ import (
 type sessionServer struct {
 	t     testing.TB
 	addr  string
+	stop  func()
 	began time.Time
 	seen  sight
 	// hold returns the time after which a query is answered.
@@ -53,6 +54,12 @@ func startSessions(t testing.TB) *sessionServer {
 	s := &sessionServer{t: t, addr: l.Addr().String(), began: time.Now().Add(-time.Minute)}
 	var all sync.WaitGroup
 	stop := make(chan struct{})
+	s.stop = sync.OnceFunc(func() {
+		close(stop)
+		_ = l.Close()
+		s.closeAll()
+		all.Wait()
+	})
 	all.Go(func() {
 		for c, err := l.Accept(); err == nil; c, err = l.Accept() {
 			one := &sessionConn{s: s, c: c}
@@ -72,12 +79,7 @@ func startSessions(t testing.TB) *sessionServer {
 			}
 		}
 	})
-	t.Cleanup(func() {
-		close(stop)
-		_ = l.Close()
-		s.closeAll()
-		all.Wait()
-	})
+	t.Cleanup(s.stop)
 	return s
 }
 

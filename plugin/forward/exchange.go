@@ -330,13 +330,17 @@ func (x *exchange) elapsed(now time.Time) {
 // heldStep is the time between two looks at the session of a query that the upstream may hold.
 const heldStep = 200 * time.Millisecond
 
-// waitsLonger extends the share of a late attempt while the session of its connection vouches for answers, unless another
-// upstream is left: the upstream works, and may hold the query until it has an answer.
+// waitsLonger extends the share of a late attempt while the session of its connection vouches for answers: the upstream works,
+// and may hold the query until it has an answer. The next upstream is tried as well, once.
 func (x *exchange) waitsLonger(a *attempt, now time.Time) bool {
-	if a.stream == nil || x.tried < len(x.order) || !a.to.vouches(a.stream) {
+	if a.stream == nil || !a.to.vouches(a.stream) {
 		return false
 	}
 	a.share = now.Sub(a.started) + heldStep
+	if !a.passed && x.tried < len(x.order) {
+		a.passed = true
+		x.retry(now, true)
+	}
 	return true
 }
 

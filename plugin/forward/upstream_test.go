@@ -383,6 +383,9 @@ func TestMetrics(t *testing.T) {
 		if n := metric(t, "nearside_forward_fallbacks_total", "to", closes[0].Addr, "reason", "one_query_per_connection"); n != 1 {
 			t.Errorf("%v changes to one query per connection", n)
 		}
+		down, refuses := forwardTo(t, "force_tcp\npolicy sequential\nhealth_check 20ms", refusing, good)
+		wantRight(t, down, true, "a.example.")
+		within(t, "a failed check is counted", func() bool { return metric(t, checkFailures, "to", refuses[0].Addr, "proxy_name", "forward") >= 1 })
 		sessions := startSessions(t)
 		sessions.open(t, chainOf(t, stanzaOf("coherent", sessions.addr)))
 		families, err := prometheus.DefaultGatherer.Gather()

@@ -34,6 +34,16 @@ func (k *Kubernetes) soa(zone string) *dns.SOA {
 	}
 }
 
+// denialSOA returns the SOA record of a negative answer. That for a name that queries wait for is for one query: with the TTL 0,
+// no cache repeats it to a query that has not waited (RFC 2308 section 5).
+func (k *Kubernetes) denialSOA(zone string, waits bool) *dns.SOA {
+	soa := k.soa(zone)
+	if waits {
+		soa.Hdr.Ttl, soa.Minttl = 0, 0
+	}
+	return soa
+}
+
 func (k *Kubernetes) serial() uint32 { return uint32(k.index.Modified()) } // #nosec G115 -- serials wrap, RFC 1982
 
 // nameServerAddr is a name of this server with one of its addresses.

@@ -3,6 +3,7 @@ package kubernetes
 import (
 	"net/netip"
 	"slices"
+	"strings"
 	"sync"
 	"unsafe"
 
@@ -78,8 +79,23 @@ var callersTotal = func() (counters [evidences]prometheus.Counter) {
 	return counters
 }()
 
+// location is a caller as a query or the index identifies it.
+type location struct {
+	node       *index.Node // nil without a record of the node
+	name, zone string      // without a record: the names of node and zone, which may be slices of the option; empty if unknown
+}
+
 // find returns the caller with an address and the data of the option, nil without an option.
-func (c *callers) find(from netip.Addr, option []byte) (found topology.Caller, by evidence) {
+func (c *callers) find(from netip.Addr, option []byte) (topology.Caller, evidence) {
+	l, by := c.locate(from, option)
+	if l.node != nil {
+		return callerOn(l.node), by
+	}
+	return topology.Caller{Name: index.NewSymbol(strings.Clone(l.name)), Zone: index.NewSymbol(strings.Clone(l.zone))}, by
+}
+
+// locate is find without allocations.
+func (c *callers) locate(from netip.Addr, option []byte) (l location, by evidence) {
 	from = from.WithZone("").Unmap()
 	failed := unknownAddress
 	if option != nil {
@@ -93,25 +109,28 @@ func (c *callers) find(from netip.Addr, option []byte) (found topology.Caller, b
 		case !ok:
 			failed = malformed
 		default:
-			return c.named(node, zone)
+			return c.named(textOf(node), textOf(zone))
 		}
 	}
-	if found, by = c.byAddress(from); by == unknownAddress {
+	if l, by = c.byAddress(from); by == unknownAddress {
 		by = failed
 	}
-	return found, by
+	return l, by
 }
+
+// textOf returns a string with the memory of b, which must not be retained.
+func textOf(b []byte) string { return unsafe.String(unsafe.SliceData(b), len(b)) }
 
 func (c *callers) trusts(from netip.Addr) bool {
 	return slices.ContainsFunc(c.trust, func(p netip.Prefix) bool { return p.Contains(from) })
 }
 
 // named returns the caller on the node in an option.
-func (c *callers) named(node, zone []byte) (topology.Caller, evidence) {
-	if n := c.index.NodeNamed(unsafe.String(&node[0], len(node))); n != nil { // the index does not retain the text
-		return callerOn(n), byOption
+func (c *callers) named(node, zone string) (location, evidence) {
+	if n := c.index.NodeNamed(node); n != nil {
+		return location{node: n}, byOption
 	}
-	return topology.Caller{Name: index.NewSymbol(string(node)), Zone: index.NewSymbol(string(zone))}, unknownNode
+	return location{name: node, zone: zone}, unknownNode
 }
 
 // callerOn returns the caller on a node. Its zone is that of the node's labels, also if an option has another one.
@@ -122,7 +141,7 @@ func callerOn(n *index.Node) topology.Caller {
 
 // byAddress returns the caller with an address. Watched pods are the most reliable source: endpoints are in EndpointSlices,
 // which users may write, and many networks assign addresses outside of the ranges of Nodes.
-func (c *callers) byAddress(from netip.Addr) (topology.Caller, evidence) {
+func (c *callers) byAddress(from netip.Addr) (location, evidence) {
 	if name := c.index.PodNode(from); name != (index.Symbol{}) {
 		return c.onNode(name), byPod
 	}
@@ -131,42 +150,44 @@ func (c *callers) byAddress(from netip.Addr) (topology.Caller, evidence) {
 	}
 	n := c.index.NodeByIP(from)
 	if n == nil {
-		return topology.Caller{}, unknownAddress
+		return location{}, unknownAddress
 	}
 	for _, p := range n.CIDRs {
 		if p.IsSingleIP() && p.Addr() == from {
-			return callerOn(n), byNodeAddress
+			return location{node: n}, byNodeAddress
 		}
 	}
-	return callerOn(n), byPodCIDR
+	return location{node: n}, byPodCIDR
 }
 
 // onNode returns the caller on a node that may have no record.
-func (c *callers) onNode(name index.Symbol) topology.Caller {
-	if n := c.index.Node(name); n != nil {
-		return callerOn(n)
-	}
-	return topology.Caller{Name: name}
+func (c *callers) onNode(name index.Symbol) location {
+	return location{node: c.index.Node(name), name: name.String()}
 }
 
 // View implements answers.Views.
 func (c *callers) View(from netip.Addr, option []byte) answers.View {
-	return viewOf(c.find(from, option))
+	return viewOf(c.locate(from, option))
 }
 
-// unknownCaller is the number of the view of unknown callers; those of nodes start at 1.
+// unknownCaller is the number of the view of unknown callers, and of all views of nodes without a record; those of nodes start
+// at 1.
 const unknownCaller = 0
 
-// viewOf returns the view of a caller. Answers for a node without a record are not stored, since the number of such names is
-// unbounded.
-func viewOf(caller topology.Caller, by evidence) answers.View {
-	v := answers.View{Number: unknownCaller, Callers: callersTotal[by]}
-	switch {
-	case caller.Node != nil:
-		v.Number = caller.Node.Number()
-	case caller.Known():
-		v.Private = true
+// viewOf returns the view of a caller. On a node without a record, it is that of the names of node and zone: the Generation of
+// the Nodes, on which every answer depends that depends on a caller, ends its answers when the Node is created. Clients can send
+// any number of such names, as of names of questions and search lists: the budget of the store limits all of them.
+func viewOf(l location, by evidence) answers.View {
+	v := answers.View{Number: unknownCaller, Named: by == byOption || by == unknownNode}
+	if by < evidences {
+		v.Callers = callersTotal[by]
 	}
+	if l.node != nil {
+		v.Number = l.node.Number()
+		return v
+	}
+	v.Node, v.Zone = l.name, l.zone
+	v.Private = len(v.Node) > caller.MaxNode || len(v.Zone) > caller.MaxZone // not a name of Kubernetes: of a manifest
 	return v
 }
 

@@ -93,7 +93,7 @@ func (k *Kubernetes) expand(q query, lower string, storable bool) *expansion {
 		x.m.Rcode = dns.RcodeNameError
 	}
 	if len(x.m.Answer) == 0 {
-		x.m.Ns = []dns.RR{k.soa(q.zone)}
+		x.m.Ns = []dns.RR{k.denialSOA(q.zone, x.waits)}
 	}
 	return x
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nearside-dns/nearside/plugin/internal/answers"
+	"github.com/nearside-dns/nearside/plugin/internal/caller"
 	"github.com/nearside-dns/nearside/plugin/internal/coherence"
 	"github.com/nearside-dns/nearside/plugin/internal/dso"
 	"github.com/nearside-dns/nearside/plugin/kubernetes/index"
@@ -70,6 +71,10 @@ func putNotified(t testing.TB, ix *index.Index) {
 	ix.PutSlice(&index.Slice{Namespace: "shop", Name: "near-1", Service: "near", Endpoints: []index.Endpoint{
 		{Addr: parsedAddr(t, "10.1.0.20"), Zone: index.NewSymbol("east")}, {Addr: parsedAddr(t, "10.1.0.21"), Zone: index.NewSymbol("west")},
 	}})
+	ix.PutService(&index.Service{Namespace: "shop", Name: "mine", Kind: index.Headless, Topology: &index.Topology{Local: true}})
+	ix.PutSlice(&index.Slice{Namespace: "shop", Name: "mine-1", Service: "mine", Endpoints: []index.Endpoint{
+		{Addr: parsedAddr(t, "10.1.0.30"), Node: index.NewSymbol("n9")},
+	}})
 	ix.PutService(&index.Service{Namespace: "shop", Name: "to-near", Kind: index.ExternalName, Target: "near.shop.svc.cluster.local."})
 	ix.PutService(&index.Service{Namespace: "shop", Name: "to-none", Kind: index.ExternalName, Target: "none.shop.svc.cluster.local."})
 	ix.PutService(&index.Service{Namespace: "none", Name: "web", IPs: addrs(t, "10.0.0.30")})
@@ -98,7 +103,7 @@ func unrelatedEvents(t testing.TB, ix *index.Index) {
 // notifiedCase is a query and an event that changes its answer.
 type notifiedCase struct {
 	ask    string
-	node   bool     // the query is of a caller on node n1
+	node   string   // of the caller in the query's option, with its zone: "n1", "n1/east"; empty without the option
 	list   []string // search list
 	change func(*index.Index)
 }
@@ -109,6 +114,13 @@ func notifiedCases(t testing.TB) map[string]notifiedCase {
 	slice := func(s index.Slice) func(*index.Index) { return func(ix *index.Index) { ix.PutSlice(&s) } }
 	moved := index.Service{Namespace: "shop", Name: "web", IPs: addrs(t, "10.0.0.9")}
 	db := index.Slice{Namespace: "shop", Name: "db-a", Service: "db", Endpoints: []index.Endpoint{{Addr: parsedAddr(t, "10.1.0.9"), Name: "db-1"}}}
+	mine := index.Slice{Namespace: "shop", Name: "mine-1", Service: "mine", Endpoints: []index.Endpoint{{Addr: parsedAddr(t, "10.1.0.31"), Node: index.NewSymbol("n9")}}}
+	record := func(node, zone string) func(*index.Index) {
+		return func(ix *index.Index) { putNode(ix, node, zone, "", "") }
+	}
+	deleted := func(node string) func(*index.Index) {
+		return func(ix *index.Index) { ix.DeleteNode(index.NewSymbol(node)) }
+	}
 	zone := func(name string) func(*index.Index) { return func(ix *index.Index) { ix.PutNode(nodeInZone(name)) } }
 	create := func(ns string) func(*index.Index) { return func(ix *index.Index) { ix.PutNamespace(ns) } }
 	destroy := func(ns string) func(*index.Index) { return func(ix *index.Index) { ix.DeleteNamespace(ns) } }
@@ -134,13 +146,22 @@ func notifiedCases(t testing.TB) map[string]notifiedCase {
 		"alias":                           {ask: "in.shop.svc.cluster.local A", change: put(index.Service{Namespace: "shop", Name: "in", IPs: addrs(t, "10.0.0.8")})},
 		"alias, the target":               {ask: "in.shop.svc.cluster.local A", change: put(moved)},
 		"alias, no target":                {ask: "to-none.shop.svc.cluster.local A", change: put(index.Service{Namespace: "shop", Name: "none", IPs: addrs(t, "10.0.0.8")})},
-		"alias, the caller's zone":        {ask: "to-near.shop.svc.cluster.local A", node: true, change: zone("west")},
+		"alias, the caller's zone":        {ask: "to-near.shop.svc.cluster.local A", node: "n1", change: zone("west")},
 		"import":                          {ask: "web.shop.svc.clusterset.local A", change: func(ix *index.Index) { ix.DeleteImport("shop", "web") }},
 		"import, the namespace":           {ask: "web.shop.svc.clusterset.local A", change: destroy("shop")},
 		"no import":                       {ask: "new.shop.svc.clusterset.local A", change: func(ix *index.Index) { ix.PutImport(&index.Service{Namespace: "shop", Name: "new"}) }},
 		"import of no namespace":          {ask: "far.none.svc.clusterset.local A", change: create("none")},
-		"topology":                        {ask: "near.shop.svc.cluster.local A", node: true, change: func(ix *index.Index) { ix.DeleteSlice("shop", "near-1") }},
-		"topology, the caller's zone":     {ask: "near.shop.svc.cluster.local A", node: true, change: zone("west")},
+		"topology":                        {ask: "near.shop.svc.cluster.local A", node: "n1", change: func(ix *index.Index) { ix.DeleteSlice("shop", "near-1") }},
+		"topology, the caller's zone":     {ask: "near.shop.svc.cluster.local A", node: "n1", change: zone("west")},
+		"topology, Local":                 {ask: "mine.shop.svc.cluster.local A", node: "n9", change: slice(mine)},
+		"the caller's node is created":    {ask: "near.shop.svc.cluster.local A", node: "n9/west", change: record("n9", "east")},
+		"it is created, an alias":         {ask: "to-near.shop.svc.cluster.local A", node: "n9/west", change: record("n9", "east")},
+		"it is created without a zone":    {ask: "near.shop.svc.cluster.local A", node: "n9/west", change: record("n9", "")},
+		"it is created, not its zone":     {ask: "near.shop.svc.cluster.local A", node: "n9", change: record("n9", "east")},
+		"the caller's node is deleted":    {ask: "near.shop.svc.cluster.local A", node: "n1/west", change: deleted("n1")},
+		"an endpoint for a node to be":    {ask: "near.shop.svc.cluster.local A", node: "n9/west", change: func(ix *index.Index) { ix.DeleteSlice("shop", "near-1") }},
+		"search list, a node to be":       {ask: "near.shop.svc.cluster.local A", node: "n9/west", list: listShop, change: record("n9", "east")},
+		"search list, the caller's zone":  {ask: "near.shop.team.svc.cluster.local A", node: "n1", list: listTeam, change: zone("west")},
 		"search list, none":               {ask: "new.shop.svc.cluster.local A", list: listShop, change: put(index.Service{Namespace: "shop", Name: "new"})},
 		"search list, none in another":    {ask: "web.none.shop.svc.cluster.local A", list: listShop, change: create("none")},
 		"search list, a later one":        {ask: "web.shop.team.svc.cluster.local A", list: listTeam, change: put(moved)},
@@ -160,8 +181,8 @@ func TestNotified(t *testing.T) {
 			ix := indexOf(s.k)
 			putNotified(t, ix)
 			r := questionFor(t, tt.ask)
-			if tt.node {
-				r = asNode(1, r.Question[0].Name)
+			if tt.node != "" {
+				withCaller(t, r, tt.node)
 			}
 			if tt.list != nil {
 				r = withList(t, r, tt.list...)
@@ -231,13 +252,24 @@ func (s *storing) answerOf(t testing.TB, r *dns.Msg) (string, answers.Validity) 
 		text.WriteString("\n" + rr.String())
 	}
 	e, q, key := s.entryAndKey(query)
+	named := true
 	if e != nil && e.Views != nil {
-		e, _ = s.store.GetView(e, key, answers.Now(), netip.MustParseAddr(from.address), q.CallerData(query))
+		var view answers.View
+		e, view = s.store.GetView(e, key, answers.Now(), netip.MustParseAddr(from.address), q.CallerData(query))
+		named = view.Named
 	}
-	if e == nil {
-		t.Fatalf("the answer to %v is not stored:\n%s", r.Question, text.String())
+	if e == nil || !named || !e.Shared() {
+		t.Fatalf("the answer to %v is not stored, or for the address of the client:\n%s", r.Question, text.String())
 	}
 	return text.String(), e.Validity
+}
+
+// withCaller adds the caller option to a query, with a node and, after a slash, its zone.
+func withCaller(t testing.TB, r *dns.Msg, node string) {
+	t.Helper()
+	node, zone, _ := strings.Cut(node, "/")
+	r.SetEdns0(1232, false)
+	r.IsEdns0().Option = []dns.EDNS0{&dns.EDNS0_LOCAL{Code: caller.Code, Data: naming(t, node, zone)}}
 }
 
 // TestNotified_Outdate asserts that the loss of the access to a resource invalidates every answer.
@@ -250,7 +282,11 @@ func TestNotified_Outdate(t *testing.T) {
 	defer session.Close()
 	access := session.Subscribe(ix.AccessGeneration())
 	for name, tt := range notifiedCases(t) {
-		_, validity := s.answerOf(t, questionFor(t, tt.ask))
+		r := questionFor(t, tt.ask)
+		if tt.node != "" {
+			withCaller(t, r, tt.node)
+		}
+		_, validity := s.answerOf(t, r)
 		g, ok := validity.Bounds[0].Generation.(coherence.Generation)
 		if !ok || session.Subscribe(g) != access {
 			t.Errorf("%s: the answer does not depend on the access", name)

@@ -39,7 +39,9 @@ func (c *queryCaller) isUsed() bool { return c != nil && c.located }
 // needsNodes reports whether the query can't be answered before Nodes are synced.
 func (c *queryCaller) needsNodes() bool { return c != nil && c.unlocated }
 
-func (c *queryCaller) view() answers.View { return viewOf(c.Caller, c.evidence) }
+func (c *queryCaller) view() answers.View {
+	return viewOf(location{node: c.Node, name: c.Name.String(), zone: c.Zone.String()}, c.evidence)
+}
 
 // count counts an answer that depends on the caller.
 func (c *queryCaller) count() {

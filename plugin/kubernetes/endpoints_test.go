@@ -304,20 +304,20 @@ func TestCallers(t *testing.T) {
 	putNode(ix, "n7", "west", "r1", "10.0.9.1/32")
 	here, there := naming(t, "n1", ""), naming(t, "n9", "north")
 	for name, c := range map[string]struct {
-		from    string
-		option  []byte
-		node    string
-		zone    string
-		why     evidence
-		private bool
+		from   string
+		option []byte
+		node   string
+		zone   string
+		why    evidence
+		named  bool // by the option
 	}{
-		"option":                           {"10.0.0.1", here, "n1", "east", byOption, false},
-		"option over loopback":             {"::1", here, "n1", "east", byOption, false},
-		"option from a link":               {"fe80::1%eth0", here, "n1", "east", byOption, false},
-		"option over IPv4 in IPv6":         {"::ffff:10.0.0.1", here, "n1", "east", byOption, false},
+		"option":                           {"10.0.0.1", here, "n1", "east", byOption, true},
+		"option over loopback":             {"::1", here, "n1", "east", byOption, true},
+		"option from a link":               {"fe80::1%eth0", here, "n1", "east", byOption, true},
+		"option over IPv4 in IPv6":         {"::ffff:10.0.0.1", here, "n1", "east", byOption, true},
 		"option of a node that is not":     {"10.0.0.1", there, "n9", "north", unknownNode, true},
-		"the node's own zone counts":       {"10.0.0.1", naming(t, "n3", "elsewhere"), "n3", "west", byOption, false},
-		"option precedes the address":      {"10.240.2.1", here, "n1", "east", byOption, false},
+		"the node's own zone counts":       {"10.0.0.1", naming(t, "n3", "elsewhere"), "n3", "west", byOption, true},
+		"option precedes the address":      {"10.240.2.1", here, "n1", "east", byOption, true},
 		"option of a stranger":             {"192.0.2.1", here, "", "", untrusted, false},
 		"option of a stranger, broken":     {"192.0.2.1", []byte{7}, "", "", untrusted, false},
 		"option of no use, address":        {"10.240.2.1", []byte{7}, "n2", "east", byPodCIDR, false},
@@ -332,7 +332,7 @@ func TestCallers(t *testing.T) {
 		"pod precedes endpoint":            {"10.1.3.4", nil, "n2", "east", byPod, false},
 		"endpoint precedes range":          {"10.1.3.5", nil, "n3", "west", byEndpoint, false},
 		"pod":                              {"10.250.0.1", nil, "n2", "east", byPod, false},
-		"pod on a node that is not known":  {"10.250.0.2", nil, "gone", "", byPod, true},
+		"pod on a node that is not known":  {"10.250.0.2", nil, "gone", "", byPod, false},
 		"unknown":                          {"10.250.0.3", nil, "", "", unknownAddress, false},
 		"unknown over IPv6":                {"2001:db8:7::9", nil, "", "", unknownAddress, false},
 		"an address of the range next by":  {"10.240.4.0", nil, "", "", unknownAddress, false},
@@ -345,11 +345,15 @@ func TestCallers(t *testing.T) {
 				t.Errorf("on node %q in zone %q by %d, want %q, %q, %d", who.Name, who.Zone, why, c.node, c.zone, c.why)
 			}
 			v := k.callers.View(from, c.option)
-			if v.Private != c.private || v.Callers != answers.View(viewOf(who, why)).Callers || v.Callers == nil {
+			if v.Private || v.Named != c.named || v.Callers != answers.Counter(callersTotal[why]) || v.Callers == nil {
 				t.Errorf("view %+v", v)
 			}
 			if n := ix.Node(who.Name); n != nil && v.Number != n.Number() || n == nil && v.Number != unknownCaller {
 				t.Errorf("view %d of node %+v", v.Number, n)
+			} else if want := (answers.View{Number: v.Number, Node: c.node, Zone: c.zone}); n == nil && (v.Node != want.Node || v.Zone != want.Zone) {
+				t.Errorf("view %+v of a node without a record, want %+v", v, want)
+			} else if n != nil && v.Node+v.Zone != "" {
+				t.Errorf("view %+v of a node with a record", v)
 			}
 		})
 	}
@@ -388,8 +392,10 @@ func TestCallers_AllocateNothing(t *testing.T) {
 		}
 	}
 	a := netip.MustParseAddr("10.0.0.1")
-	if n := testing.AllocsPerRun(100, func() { k.callers.View(a, data) }); n != 0 {
-		t.Errorf("option: %v allocations", n)
+	for _, option := range [][]byte{data, naming(t, "n9", "north")} {
+		if n := testing.AllocsPerRun(100, func() { k.callers.View(a, option) }); n != 0 {
+			t.Errorf("option %q: %v allocations", option, n)
+		}
 	}
 }
 

@@ -251,7 +251,7 @@ func (k *Kubernetes) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.
 		a.m.Rcode = dns.RcodeServerFailure
 	}
 	if len(a.m.Answer) == 0 {
-		a.m.Ns = []dns.RR{k.soa(zone)}
+		a.m.Ns = []dns.RR{k.denialSOA(zone, q.waits)}
 	}
 	return k.send(&q, &a, inFront)
 }

@@ -51,6 +51,10 @@ func (k *Kubernetes) store(q *query, a *reply, inFront *answers.Properties) {
 	if private {
 		answers.MarkPrivate(q.ctx)
 	}
+	waits := q.waits && len(a.m.Answer) == 0
+	if inFront != nil {
+		inFront.Waits = waits
+	}
 	d := q.dependencies
 	if d == nil {
 		return
@@ -66,7 +70,7 @@ func (k *Kubernetes) store(q *query, a *reply, inFront *answers.Properties) {
 		return
 	}
 	if len(a.m.Answer) == 0 {
-		p.Serial, p.Waits = k.index, q.waits
+		p.Serial, p.Waits = k.index, waits
 	}
 	// The SOA record and the targets of SRV have the zone in the case of the query.
 	p.AnyCase = len(a.m.Answer) > 0 && q.qtype != dns.TypeSRV

@@ -4,7 +4,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/coredns/coredns/plugin/pkg/dnstest"
 	"github.com/coredns/coredns/plugin/pkg/fall"
+	"github.com/coredns/coredns/plugin/test"
 	"github.com/miekg/dns"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -155,7 +157,8 @@ func TestAwaitWithSearchList(t *testing.T) {
 	}
 }
 
-// TestStoredForWaited: a negative answer for a name that queries wait for is stored only for those that have waited.
+// TestStoredForWaited: a negative answer for a name that queries wait for is stored only for those that have waited, and has
+// the TTL 0 for other caches.
 func TestStoredForWaited(t *testing.T) {
 	jobs := waitsFor("ml", "jobs", "4s")
 	s, _ := newStoring(t, clusterOnly, namespace("ml"), jobs, service("ml", "plain", headless),
@@ -167,7 +170,7 @@ func TestStoredForWaited(t *testing.T) {
 		"none.ml.svc.cluster.local.":          false,
 	} {
 		m := new(dns.Msg).SetQuestion(name, dns.TypeA)
-		askMsg(t, s.k, m)
+		checkDenialTTL(t, askMsg(t, s.k, m), want)
 		var q answers.Query
 		packed, ok := q.FromMsg(make([]byte, 0, answers.MaxQuery), m)
 		if !ok {
@@ -176,6 +179,53 @@ func TestStoredForWaited(t *testing.T) {
 		e := s.store.Get(s.space.Key(nil, packed, &q))
 		if e == nil || e.Waits != want {
 			t.Errorf("%s: entry %v, want Waits %t", name, e, want)
+		}
+	}
+}
+
+// checkDenialTTL checks the TTL of a reply, if it is negative.
+func checkDenialTTL(t *testing.T, m *dns.Msg, waits bool) {
+	t.Helper()
+	if len(m.Answer) > 0 {
+		return
+	}
+	soa, ok := m.Ns[0].(*dns.SOA)
+	if !ok || (soa.Hdr.Ttl == 0) != waits || (soa.Minttl == 0) != waits {
+		t.Errorf("%s: authority section %v; queries wait for the name: %t", m.Question[0].Name, m.Ns, waits)
+	}
+}
+
+// TestDenialForWaited has a cache in front, and search lists of which queries wait for a candidate.
+func TestDenialForWaited(t *testing.T) {
+	k := answering(t, clusterOnly, namespace("ml"), namespace("shop"), waitsFor("ml", "jobs", "4s"), service("ml", "plain", headless))
+	list := []string{"shop.svc.cluster.local.", "svc.cluster.local."}
+	for _, tc := range []struct {
+		name     string
+		suffixes []string
+		waits    bool
+	}{
+		{"jobs-1.jobs.ml.svc.cluster.local.", nil, true},
+		{"jobs-1.plain.ml.svc.cluster.local.", nil, false},
+		{"jobs-1.jobs.ml.shop.svc.cluster.local.", list, true}, // the second candidate
+		{"jobs-1.plain.ml.shop.svc.cluster.local.", list, false},
+	} {
+		for _, qtype := range []uint16{dns.TypeA, dns.TypeSRV, dns.TypeMX} {
+			t.Run(tc.name+" "+dns.TypeToString[qtype], func(t *testing.T) {
+				m := new(dns.Msg).SetQuestion(tc.name, qtype)
+				if tc.suffixes != nil {
+					data, _ := searchlist.AppendSuffixes(nil, tc.suffixes)
+					m = searchlist.WithOption(m, data)
+				}
+				ctx, recorded := answers.Record(t.Context(), m)
+				w := dnstest.NewRecorder(&test.ResponseWriter{})
+				if _, err := k.ServeDNS(ctx, w, m); err != nil {
+					t.Fatal(err)
+				}
+				if recorded.Waits != tc.waits {
+					t.Errorf("queries wait: %t, want %t", recorded.Waits, tc.waits)
+				}
+				checkDenialTTL(t, w.Msg, tc.waits)
+			})
 		}
 	}
 }

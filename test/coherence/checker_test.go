@@ -89,11 +89,7 @@ func (c *checker) window(r *reply) window {
 			back = max(back, f.back)
 		}
 	}
-	return window{
-		from:      r.sent - int64(back+tolerance),
-		untracked: r.sent - int64(max(back, c.ttl)+tolerance),
-		to:        r.received,
-	}
+	return window{from: r.sent - int64(back+tolerance), to: r.received}
 }
 
 // checkAll compares all replies.

@@ -68,9 +68,8 @@ type epoch struct {
 
 // span is the time for which an answer was right.
 type span struct {
-	from, to  int64
-	answer    int32
-	untracked bool // clusterdns did not know when it ended: its TTL applies
+	from, to int64
+	answer   int32
 }
 
 // texts numbers the texts of answers.
@@ -152,7 +151,7 @@ func (o *oracle) follow(v view, e epoch) {
 			for i, a := range o.askers {
 				a.namespaces = e.namespaces
 				next := o.right(state, n, a, ev.Begin)
-				if now := current[i][n]; next.answer == now.answer && next.untracked == now.untracked {
+				if next.answer == current[i][n].answer {
 					continue
 				}
 				o.changes++
@@ -173,8 +172,7 @@ func (o *oracle) right(state cluster, n int, a asker, from int64) span {
 	if o.all[n].form == searchForm {
 		return span{from: from}
 	}
-	answer, tracked := state.answer(&o.all[n], a)
-	return span{from: from, answer: o.texts.numberOf(answer), untracked: !tracked}
+	return span{from: from, answer: o.texts.numberOf(state.answer(&o.all[n], a))}
 }
 
 // concerns reports whether a change may change the answer to a question.
@@ -192,8 +190,8 @@ func (q *question) concerns(e event) bool {
 	return q.form == serviceForm && e.Record.Namespace == q.namespace
 }
 
-// window is the time in which an answer has to have been right, and that for answers whose validity clusterdns does not know.
-type window struct{ from, untracked, to int64 }
+// window is the time in which an answer has to have been right.
+type window struct{ from, to int64 }
 
 // rightIn reports whether a list of spans has one that overlaps a window and has an answer that is accepted. It returns the
 // end of the latest.
@@ -201,10 +199,10 @@ func (o *oracle) rightIn(asker, n int, w window, accepts func(answer int32) bool
 	for _, list := range o.spans[asker][n] {
 		for i := len(list) - 1; i >= 0; i-- {
 			s := &list[i]
-			if s.to < w.untracked {
+			if s.to < w.from {
 				break
 			}
-			if s.from > w.to || s.to < w.from && !s.untracked || !accepts(s.answer) {
+			if s.from > w.to || !accepts(s.answer) {
 				continue
 			}
 			until, ok = max(until, s.to), true

@@ -96,22 +96,21 @@ const (
 	noData    = ""
 )
 
-// answer returns the text of the right answer to a question: its records, sorted. tracked is false for an answer that
-// clusterdns does not know the validity of.
-func (c cluster) answer(q *question, a asker) (text string, tracked bool) {
+// answer returns the text of the right answer to a question: its records, sorted.
+func (c cluster) answer(q *question, a asker) string {
 	switch q.form {
 	case serviceForm:
 		return c.ofService(q, a)
 	case namespaceForm:
 		if c.exposes(q.namespace, a) {
-			return noData, true
+			return noData
 		}
 	case podForm:
-		return c.ofPod(q, a), true
+		return c.ofPod(q, a)
 	case reverseForm:
-		return c.ofAddress(q, a), true
+		return c.ofAddress(q, a)
 	}
-	return nameError, true
+	return nameError
 }
 
 func (c cluster) ofPod(q *question, a asker) string {
@@ -182,22 +181,22 @@ func dashed(a netip.Addr) string {
 }
 
 // ofService is the answer for the name of a Service or ServiceImport, of one of its ports or of one of its endpoints.
-func (c cluster) ofService(q *question, a asker) (answer string, tracked bool) {
+func (c cluster) ofService(q *question, a asker) string {
 	kind := "Service"
 	if q.imported {
 		kind = "Import"
 	}
 	s, ok := c[kind][key{q.namespace, q.service}]
 	if !ok || !c.exposes(q.namespace, a) {
-		return nameError, true
+		return nameError
 	}
 	switch {
 	case s.Kind == externalName:
 		return c.ofAlias(q, s, a)
 	case s.Kind == headless || q.endpoint != "":
-		return c.ofEndpoints(q, s, a), !c.isPrivate(q, s, a)
+		return c.ofEndpoints(q, s, a)
 	case !hasPort(s.Ports, q.port):
-		return nameError, true
+		return nameError
 	case q.qtype == dns.TypeSRV:
 		var lines []string
 		for _, p := range s.Ports {
@@ -207,9 +206,9 @@ func (c cluster) ofService(q *question, a asker) (answer string, tracked bool) {
 				}
 			}
 		}
-		return text(lines), true
+		return text(lines)
 	}
-	return text(addressLines(q.name, q.qtype, s.IPs)), true
+	return text(addressLines(q.name, q.qtype, s.IPs))
 }
 
 // hasPort reports whether one of the ports has the name; "" is any port, or none.
@@ -227,20 +226,21 @@ func srvLines(owner, target string, a netip.Addr, p port) []string {
 }
 
 // ofAlias is the answer for an ExternalName, whose targets are names of Services.
-func (c cluster) ofAlias(q *question, s record, a asker) (answer string, tracked bool) {
+func (c cluster) ofAlias(q *question, s record, a asker) string {
 	if q.endpoint != "" || q.port != "" || s.Target == "" {
-		return nameError, true
+		return nameError
 	}
 	if q.qtype == dns.TypeSRV {
-		return noData, true
+		return noData
 	}
 	labels := strings.Split(s.Target, ".")
 	target := *q
 	target.name, target.service, target.namespace = s.Target, labels[0], labels[1]
-	if answer, _ = c.ofService(&target, a); answer == nameError || answer == noData {
-		return noData, false
+	answer := c.ofService(&target, a)
+	if answer == nameError || answer == noData {
+		return noData
 	}
-	return text(append(strings.Split(answer, "\n"), fmt.Sprintf("%s CNAME %s", q.name, s.Target))), false
+	return text(append(strings.Split(answer, "\n"), fmt.Sprintf("%s CNAME %s", q.name, s.Target)))
 }
 
 // found is an endpoint with its slice.
@@ -280,13 +280,6 @@ func (c cluster) ofEndpoints(q *question, s record, a asker) string {
 		}
 	}
 	return text(lines)
-}
-
-// isPrivate reports whether an answer depends on a node without a record: clusterdns does not store such answers, so that
-// they have no handles.
-func (c cluster) isPrivate(q *question, s record, a asker) bool {
-	_, ok := c["Node"][key{name: a.node}]
-	return !ok && q.endpoint == "" && (s.Local || s.Distribution != 0)
 }
 
 func (q *question) endpointLines(e found) (lines []string) {

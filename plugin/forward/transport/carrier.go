@@ -64,6 +64,7 @@ type Call struct {
 	task     *task   // of the call, of a carrier with a goroutine for each query
 	waits    bool    // for room on a connection
 	moves    int     // lost connections
+	delays   int     // connections that the server has ended by a Retry Delay message
 	ended    bool
 }
 

@@ -204,7 +204,7 @@ func (p *Pool) connForCopy(except *conn) *conn {
 	if p.depth(now) > 1 {
 		limit = min(limit, maxConnsForCopies)
 	}
-	if len(p.conns) < limit && len(p.conns)+len(p.retired) < limit+maxRetired && !now.Before(p.retryAt) {
+	if len(p.conns) < limit && len(p.conns)+len(p.retired) < limit+maxRetired && p.mayConnect(now) {
 		return p.openShared()
 	}
 	for _, c := range p.conns {

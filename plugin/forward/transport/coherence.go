@@ -1,13 +1,16 @@
 package transport
 
 import (
+	"errors"
 	"fmt"
+	"math/rand/v2"
 	"slices"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/nearside-dns/nearside/plugin/internal/coherence"
+	"github.com/nearside-dns/nearside/plugin/internal/dso"
 )
 
 // Coherence configures the sessions of a Pool: its connections for many queries request notification of the answers that end
@@ -42,10 +45,27 @@ const (
 	// sessionPause<<maxPauseShift.
 	sessionPause  = 10 * time.Second
 	maxPauseShift = 6
+	// briefPause is that time at a server that had sessions, and closes connections before it opens another one, as one that
+	// restarts behind the address of a Service; it is doubled each time up to maxBriefPause. A random part of up to a half is
+	// left out: all clients of the server have lost their sessions at the same time.
+	briefPause    = 100 * time.Millisecond
+	maxBriefPause = time.Second
+	// minSession is the time in which a server that ends a session has ended it at once.
+	minSession = time.Second
+	// abortPause is the time without sessions after this side has aborted a connection, or the server has closed one because
+	// of a request, RFC 8490 sections 5.1.1 and 6.6.3. It is also the time after which a server without sessions is probed
+	// again, with a new connection.
+	abortPause = time.Hour
+	// probePause is that time for a server that has answered with an error, and has closed a connection since then: the next
+	// one may reach another server behind the same address.
+	probePause = 5 * time.Minute
 	// maxClosedRequests is the number of successive connections closed without an answer, and without the response to their
 	// first Session request, after which the request counts as the reason. One may be chance: a server that restarts.
 	maxClosedRequests = 2
 )
+
+// errDelay is the error of a query that needs a connection before the end of the server's Retry Delay.
+var errDelay = errors.New("the server has requested a delay")
 
 // coherent is the state of a pool's sessions.
 type coherent struct {
@@ -53,9 +73,15 @@ type coherent struct {
 	known       bool  // the server has opened a session
 	unsupported bool  // the server has no sessions
 	reported    bool  // that is logged
+	aborted     bool  // it is no error in a response, but a violation of the protocol
 	refusals    int   // successive ones
 	closes      int   // see maxClosedRequests
+	pauses      int   // successive brief ones
 	pausedUntil time.Time
+	refusedAt   time.Time // of the last refusal
+	leftAt      time.Time // the server has closed a connection for another reason than its idle time
+	// delayedUntil is the end of a Retry Delay: no connection is opened before it, RFC 8490 section 6.6.3.
+	delayedUntil time.Time
 }
 
 // Notifies reports whether the server may answer a query with handles: it has sessions, or that is not known yet.
@@ -113,7 +139,32 @@ func (p *Pool) HeartbeatAge() (age time.Duration, ok bool) {
 // mayOpen reports whether a connection may request a session. Until the server is known to have sessions only one connection
 // does at a time.
 func (p *Pool) mayOpen(c *conn, now time.Time) bool {
-	return !p.unsupported && !p.closing && !now.Before(p.pausedUntil) && (p.known || p.probe == nil || p.probe == c)
+	return !p.closing && !now.Before(p.pausedUntil) && (!p.unsupported || p.mayProbe(c, now)) &&
+		(p.known || p.probe == nil || p.probe == c)
+}
+
+// mayProbe reports whether a connection may request a session again from a server without sessions: another server may be
+// behind the same address, as after the replacement of CoreDNS.
+func (p *Pool) mayProbe(c *conn, now time.Time) bool {
+	since := now.Sub(p.refusedAt)
+	left := !p.aborted && p.leftAt.After(p.refusedAt) && !c.opened.Before(p.leftAt)
+	return c.opened.After(p.refusedAt) && (since >= abortPause || left && since >= probePause)
+}
+
+// mayHaveSessions reports whether the connections may have sessions, now or later.
+func (p *Pool) mayHaveSessions() bool { return p.Coherence != nil && !p.unsupported }
+
+// mayConnect reports whether a connection may be opened.
+func (p *Pool) mayConnect(now time.Time) bool {
+	return !now.Before(p.retryAt) && !now.Before(p.delayedUntil)
+}
+
+// connectError returns the error of a query without a connection while none may be opened.
+func (p *Pool) connectError(now time.Time) error {
+	if now.Before(p.delayedUntil) {
+		return errDelay
+	}
+	return p.dialErr
 }
 
 // primary returns the connection that stays open for its session while it is idle, or nil: the first one whose answers depend
@@ -138,9 +189,18 @@ func (p *Pool) maxAge(c *conn) time.Duration {
 	return p.MaxAge
 }
 
-// refused records that the server has no sessions. It is not probed again unless it had one before.
-func (p *Pool) refused(reason string, now time.Time) {
-	p.Coherence.Fallbacks[SessionUnsupported].Inc()
+// sessionOpened records that the server has sessions.
+func (p *Pool) sessionOpened(now time.Time) {
+	p.known, p.unsupported, p.reported = true, false, false
+	p.refusals, p.closes = 0, 0
+	p.Coherence.Sessions.Inc()
+	p.setNotifies(now)
+}
+
+// refused records that the server has no sessions. One that had a session before is tried again after a pause, another one
+// as mayProbe permits. aborted is false if the server has sent an error.
+func (p *Pool) refused(reason string, aborted bool, now time.Time) {
+	p.refusedAt, p.aborted, p.closes = now, aborted, 0
 	if !p.known {
 		p.unsupported = true
 	}
@@ -150,11 +210,50 @@ func (p *Pool) refused(reason string, now time.Time) {
 	}
 	p.pauseSessions(sessionPause<<min(p.refusals, maxPauseShift), now)
 	p.refusals++
+	p.Coherence.Fallbacks[SessionUnsupported].Inc()
+}
+
+// violated records that the server, which has sessions, has violated the protocol.
+func (p *Pool) violated(violation error, now time.Time) {
+	go p.Log(fmt.Sprintf("%v: no session for %v, its answers are valid for their TTL", violation, abortPause))
+	p.pauseSessions(abortPause, now)
+}
+
+// pauseBriefly opens no session for a short and random time.
+func (p *Pool) pauseBriefly(now time.Time) {
+	p.pauseSessions(jittered(min(briefPause<<min(p.pauses, 8), maxBriefPause)), now)
+	p.pauses++
+}
+
+// pauseUntilReady opens no session for a while: the server has sessions, but not now.
+func (p *Pool) pauseUntilReady(now time.Time) {
+	if p.known {
+		p.pauseBriefly(now)
+	} else {
+		p.pauseSessions(sessionPause, now)
+	}
+}
+
+// jittered returns a random time from half of d to d.
+func jittered(d time.Duration) time.Duration {
+	return d - rand.N(max(d/2, 1)) // #nosec G404 -- it only spreads load
+}
+
+// delay opens no session until a Retry Delay in milliseconds is over, RFC 8490 section 7.2.
+func (p *Pool) delay(data []byte, now time.Time) (time.Duration, error) {
+	milliseconds, ok := dso.ReadRetryDelay(data)
+	if !ok {
+		return 0, errMalformedDSO
+	}
+	d := time.Duration(milliseconds) * time.Millisecond
+	p.pauseSessions(d, now)
+	p.Coherence.Fallbacks[SessionDelayed].Inc()
+	return d, nil
 }
 
 // pauseSessions opens no session for a while.
 func (p *Pool) pauseSessions(d time.Duration, now time.Time) {
-	p.probe, p.closes = nil, 0
+	p.probe = nil
 	if until := now.Add(d); until.After(p.pausedUntil) {
 		p.pausedUntil = until
 	}
@@ -171,26 +270,45 @@ func (p *Pool) sessionLost(c *conn, err error, now time.Time) (because bool) {
 		p.probe = nil
 	}
 	s := c.session
+	if c.violation == nil && closedByServer(err) && now.Sub(c.used) < c.idle/2 {
+		p.leftAt = now
+	}
+	if s != nil && s.open && now.Sub(s.openedAt) >= minSession {
+		p.pauses = 0
+	}
 	switch {
 	case s == nil:
-	case c.violation != nil && s.open:
-		p.pauseSessions(sessionPause, now)
+	case errors.Is(c.violation, errDelayed):
+		because = true
+	case errors.Is(c.violation, errNoResponse) && !latest(s.heardAt, c.lastAnswer).After(s.sentAt): // it answers nothing
+	case c.violation != nil && p.known:
+		p.violated(c.violation, now)
 		because = true
 	case c.violation != nil:
-		p.refused(c.violation.Error(), now)
+		p.refused(c.violation.Error(), true, now)
 		because = true
-	case s.awaits && !s.open && closedByServer(err) && now.Sub(s.sentAt) < patience:
-		if p.closes++; c.answered > 0 || p.closes >= maxClosedRequests {
-			p.refused("closes the connection", now)
-			because = true
-		}
+	case s.awaits && !s.open && closedByServer(err):
+		because = p.closedBefore(c, now)
 	}
 	if s != nil && s.open {
 		fallsBack := s.Len() > 0 || closedByServer(err)
 		c.endSession()
-		if fallsBack {
+		if fallsBack && !errors.Is(c.violation, errDelayed) { // which is counted
 			p.Coherence.Fallbacks[SessionClosed].Inc()
 		}
+	}
+	return because
+}
+
+// closedBefore processes the close of a connection before the response to its Session request, and reports whether the server
+// has closed it because of the request. A server that had sessions, and answers nothing, restarts.
+func (p *Pool) closedBefore(c *conn, now time.Time) (because bool) {
+	p.closes++
+	answers, repeated := c.answered > 0, p.closes >= maxClosedRequests
+	if because = answers && repeated || !p.known && (answers || repeated); because {
+		p.refused("closes the connection", true, now)
+	} else if p.known {
+		p.pauseBriefly(now)
 	}
 	return because
 }
@@ -198,7 +316,7 @@ func (p *Pool) sessionLost(c *conn, err error, now time.Time) (because bool) {
 // handshakeFailed processes a failed handshake: the server behind the address may be another one after it.
 func (p *Pool) handshakeFailed(now time.Time) {
 	if p.Coherence != nil {
-		p.unsupported, p.probe, p.closes = false, nil, 0
+		p.unsupported, p.probe, p.closes, p.refusals, p.pausedUntil = false, nil, 0, 0, time.Time{}
 		p.setNotifies(now)
 	}
 }
@@ -211,13 +329,19 @@ func (p *Pool) tend(c *conn, now time.Time, beats bool) {
 	}
 	s := c.session
 	switch {
-	case s == nil || !s.open && !s.awaits:
+	case s == nil:
 		if p.mayOpen(c, now) {
 			c.openSession(now)
 		}
-	case s.awaits && !s.open && now.Sub(s.sentAt) >= patience && c.lastAnswer.After(s.sentAt):
-		c.endSession() // it answers queries only
-		p.refused("does not answer a DSO message", now)
+	case s.rejected:
+		if p.mayOpen(c, now) { // on another connection
+			p.retire(c)
+		}
+	case s.awaits && now.Sub(s.sentAt) >= responseTime:
+		if c.violation == nil {
+			c.violation = errNoResponse
+			go p.lost(c, errNoResponse)
+		}
 	case s.open && !s.awaits && !now.Before(s.nextAt):
 		c.request(now)
 	}
@@ -228,7 +352,7 @@ func (p *Pool) tend(c *conn, now time.Time, beats bool) {
 
 // beginSession requests a session on an established connection, to which nothing was written. A server that is known to have
 // sessions gets the request before the queries, so that the answer to the first one has handles. Another one gets it behind
-// them: it may close the connection.
+// them: it may close the connection. So does one whose first query has edns-tcp-keepalive (RFC 8490 section 7.1.2).
 func (c *conn) beginSession() {
 	p := c.pool
 	queries := len(c.out)
@@ -236,12 +360,15 @@ func (c *conn) beginSession() {
 	if len(c.out) == queries {
 		return
 	}
-	if p.known {
+	if p.known && !c.hasKeepAlive {
 		c.out = slices.Concat(c.out[queries:], c.out[:queries])
 	}
 	c.unsent, p.unsent = false, p.unsent[:0]
 	c.wakeWriter()
 }
+
+// awaitsSession reports whether the connection awaits the response to its first Session request, which ends in time.
+func (c *conn) awaitsSession() bool { return c.session != nil && c.session.awaits && !c.session.open }
 
 // noteSilence counts the begin of a silence.
 func (c *conn) noteSilence(now time.Time) {

@@ -65,8 +65,9 @@ type conn struct {
 	copiedAt time.Time
 	packets  packets // those already counted in the metrics
 
-	session   *dsoSession // nil before the first request
-	violation error       // of RFC 8490: the reader ends the connection
+	session      *dsoSession // nil before the first request
+	violation    error       // of RFC 8490, or errDelayed: the reader ends the connection
+	hasKeepAlive bool        // a query has edns-tcp-keepalive
 
 	slow       queryNumber // the query because of which others were moved away; 0 if its copy was answered sooner
 	awaitsLate bool        // answers to those that were moved away
@@ -175,6 +176,14 @@ func (c *conn) close() {
 	}
 	c.countPackets()
 	go func() { _ = c.c.Close() }() // the reader gets the error
+}
+
+// abort closes the connection with a reset, RFC 8490 section 5.3.
+func (c *conn) abort() {
+	if tcp, ok := c.c.(*net.TCPConn); ok {
+		_ = tcp.SetLinger(0) // without it the close is graceful
+	}
+	c.close()
 }
 
 // countPackets adds the packets since the last count to the metrics. On systems without such counters, each write and

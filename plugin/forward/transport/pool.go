@@ -214,6 +214,9 @@ func (p *Pool) place(call *Call) (*conn, error) {
 		if len(p.retired) >= maxRetiredConnections {
 			return nil, ErrBusy
 		}
+		if now.Before(p.delayedUntil) {
+			return nil, errDelay
+		}
 		return p.openAlone(), nil
 	}
 	depth := p.depth(now)
@@ -229,14 +232,14 @@ func (p *Pool) place(call *Call) (*conn, error) {
 		p.retireSpent()
 	}
 	switch {
-	case len(p.conns) < limit && !now.Before(p.retryAt):
+	case len(p.conns) < limit && p.mayConnect(now):
 		return p.openShared(), nil
 	case call.avoid != nil && slices.Contains(p.conns, call.avoid) && call.avoid.hasRoom(depth, p.limit):
 		return call.avoid, nil
 	case len(p.conns) > 0:
 		return nil, nil
 	}
-	return nil, p.dialErr
+	return nil, p.connectError(now)
 }
 
 // Capacity implements Carrier. It follows a change of the server's class when a query needs another connection, and at the
@@ -314,6 +317,9 @@ func (p *Pool) retireOld(now time.Time) {
 	}
 	for i := len(p.conns) - 1; i >= 0; i-- { // retire changes the list
 		c := p.conns[i]
+		if c.awaitsSession() {
+			continue
+		}
 		if age := now.Sub(c.created); age > p.MaxAge && (p.Coherence == nil || p.maxAge(c) > 0 && age > p.maxAge(c)) {
 			p.retire(c)
 		}
@@ -458,7 +464,7 @@ func (p *Pool) expire(now time.Time) {
 	limit := p.maxConns(p.depth(now))
 	primary := p.primary()
 	for _, c := range slices.Clone(p.conns) {
-		if c.inFlight > 0 || c.c == nil || c == primary {
+		if c.inFlight > 0 || c.c == nil || c == primary || c.awaitsSession() {
 			continue
 		}
 		idle++
@@ -496,7 +502,11 @@ func (p *Pool) failed(c *conn, err error) {
 
 // backOff opens no connection for a while. Queries that need one fail with the error.
 func (p *Pool) backOff(now time.Time, err error) {
-	p.retryAt = now.Add(min(p.backoff<<min(p.failures, 8), p.maxBackoff))
+	wait := min(p.backoff<<min(p.failures, 8), p.maxBackoff)
+	if p.Coherence != nil { // all clients of the server have lost their sessions
+		wait = jittered(wait)
+	}
+	p.retryAt = now.Add(wait)
 	p.failures++
 	p.dialErr = err
 }
@@ -509,7 +519,11 @@ func (p *Pool) lost(c *conn, err error) {
 		return
 	}
 	c.closed = true
-	c.close()
+	if c.violation != nil && !errors.Is(c.violation, errDelayed) {
+		c.abort()
+	} else {
+		c.close()
+	}
 	p.Metrics.Connections.Dec()
 	p.remove(c)
 	c.wakeWriter() // for it to end
@@ -533,8 +547,12 @@ func (p *Pool) moveAll(c *conn, err error) {
 			continue
 		}
 		call.avoid = c
-		call.moves++
-		if call.Alone || call.moves > limit {
+		moves := &call.moves
+		if errors.Is(c.violation, errDelayed) { // the server works: the query is not the reason for the close
+			moves, limit = &call.delays, maxMoves
+		}
+		*moves++
+		if call.Alone && moves == &call.moves || *moves > limit {
 			p.end(call, nil, err)
 			continue
 		}
@@ -543,7 +561,7 @@ func (p *Pool) moveAll(c *conn, err error) {
 	now := p.now()
 	for _, call := range displaced {
 		// The query may be the reason for the closes. Then it must not close further connections of others.
-		call.Alone = call.moves > 1 && p.depth(now) > 1 && len(p.retired) < maxEscapes && !now.Before(p.retryAt)
+		call.Alone = call.moves > 1 && p.depth(now) > 1 && len(p.retired) < maxEscapes && p.mayConnect(now)
 		p.reassign(call)
 	}
 	p.sendWaiting()

@@ -16,34 +16,43 @@ const (
 	compareEvery = 10 * time.Second
 	compareSoon  = time.Second
 	exact        = 100 * time.Millisecond
-	// patience is the time for the response to the first request, while the server answers queries.
-	patience = 3 * time.Second
+	// responseTime is the time for the response to a request. After it the connection is aborted, RFC 8490 section 5.1.1.
+	// Queries use the connection meanwhile.
+	responseTime = 30 * time.Second
 	// minKeepalive is the minimum keepalive interval of a server, RFC 8490 section 6.5.2.
 	minKeepalive = 10 * time.Second
 )
 
-// Violations of RFC 8490, after which the connection is closed.
+// Violations of RFC 8490, after which the connection is aborted.
 var (
+	errNoResponse    = errors.New("does not answer a DSO message")            // section 5.1.1
+	errResponse      = errors.New("its response to a DSO message is unknown") // section 5.4.2
 	errMalformedDSO  = errors.New("sends a malformed DSO message")
 	errUnexpectedDSO = errors.New("sends an unexpected DSO message")
 	errKeepAlive     = errors.New("sends edns-tcp-keepalive in a DSO session") // RFC 8490 section 7.1.2
 	errInstance      = errors.New("is another process in the same DSO session")
 )
 
+// errDelayed ends a connection whose server has sent a Retry Delay message: it answers no more queries on it (RFC 8490
+// section 6.6.1.1). This is no failure of the server.
+var errDelayed = errors.New("ends the DSO session")
+
 // dsoSession is the session of a connection.
 type dsoSession struct {
 	*coherence.Session
-	id     uint16 // of its requests; no query of the connection has it
-	open   bool   // between the first response and the end
-	awaits bool   // the response to a request
-	again  bool   // a machine was suspended since the request: its response does not count
+	id       uint16 // of its requests; no query of the connection has it
+	open     bool   // between the first response and the end
+	awaits   bool   // the response to a request
+	again    bool   // a machine was suspended since the request: its response does not count
+	rejected bool   // the server has refused a request: the connection gets no other one, RFC 8490 section 5.1.1
 
 	requested time.Duration // before the last request was written, on the clock of the answers' validity
 	sentAt    time.Time     // the same on the pool's clock
-	nextAt    time.Time     // of the next request
-	heardAt   time.Time     // of the last DSO message
-	grace     time.Time     // until then the session need not have a heartbeat
-	quiet     bool          // a silence was counted
+	openedAt  time.Time
+	nextAt    time.Time // of the next request
+	heardAt   time.Time // of the last DSO message
+	grace     time.Time // until then the session need not have a heartbeat
+	quiet     bool      // a silence was counted
 	instance  uint64
 
 	handles []uint64              // a buffer for reuse
@@ -53,10 +62,7 @@ type dsoSession struct {
 // openSession requests a session.
 func (c *conn) openSession(now time.Time) {
 	p := c.pool
-	if c.session == nil {
-		c.session = &dsoSession{id: c.newID()}
-	}
-	c.session.Session = coherence.NewSession(p.Coherence.Now)
+	c.session = &dsoSession{id: c.newID(), Session: coherence.NewSession(p.Coherence.Now)}
 	if !p.known {
 		p.probe = c
 	}
@@ -99,7 +105,11 @@ func (c *conn) receiveDSO(message []byte, now time.Time) error {
 		return c.responded(message, now)
 	}
 	m, err := dso.Parse(message)
-	if err != nil || !dso.IsDSO(message) {
+	switch {
+	case errors.Is(err, dso.ErrCounts) && m.Request() && s.open: // RFC 8490 section 5.4
+		c.appendDSO(dso.AppendErrorResponse(nil, m.ID, dso.FormatError))
+		return nil
+	case err != nil || !dso.IsDSO(message):
 		return errMalformedDSO
 	}
 	tlv, ok := m.Primary()
@@ -111,7 +121,7 @@ func (c *conn) receiveDSO(message []byte, now time.Time) error {
 	case m.ID != 0 && ok && isNotification(tlv.Type):
 		return errUnexpectedDSO
 	case m.ID != 0: // a request of the server: none is known here
-		c.appendDSO(dso.AppendHeader(nil, m.ID, true, dso.TypeNI))
+		c.appendDSO(dso.AppendErrorResponse(nil, m.ID, dso.TypeNI))
 		return nil
 	case !ok:
 		return errMalformedDSO
@@ -127,14 +137,13 @@ func (c *conn) responded(message []byte, now time.Time) error {
 		p.probe = nil
 	}
 	m, err := dso.Parse(message)
-	if err != nil || !dso.IsDSO(message) || m.Rcode != dso.NoError {
-		return c.rejected(&m, err == nil, int(message[flagsAt+1]&rcodeMask), now)
+	if rcode := int(message[flagsAt+1] & rcodeMask); rcode != dso.NoError || !dso.IsDSO(message) {
+		return c.rejected(&m, err == nil, rcode, now)
 	}
-	tlv, _ := m.Primary()
-	opening, ok := dso.ReadOpening(tlv.Data)
+	opening, ok := openingOf(&m)
 	switch {
-	case tlv.Type != dso.Session || !ok:
-		return c.rejected(&m, true, dso.NoError, now)
+	case err != nil || !ok:
+		return errResponse
 	case s.again:
 		c.request(now)
 		return nil
@@ -151,35 +160,51 @@ func (c *conn) responded(message []byte, now time.Time) error {
 	}
 	p.answersOutOfOrder(now) // a server with sessions is pipelined
 	if !s.open {
-		s.open, s.quiet, s.grace = true, false, now.Add(coherence.Silence)
-		p.known, p.refusals, p.closes, p.reported = true, 0, 0, false
-		p.Coherence.Sessions.Inc()
+		s.open, s.quiet, s.openedAt, s.grace = true, false, now, now.Add(coherence.Silence)
+		p.sessionOpened(now)
 	}
 	return nil
 }
 
-// rejected processes a response without a session. The server may request a delay.
+// openingOf returns the content of the response to a Session request, whose first TLV is the only Session TLV (RFC 8490
+// section 5.4.2).
+func openingOf(m *dso.Message) (o dso.Opening, ok bool) {
+	n := 0
+	for tlv := range m.TLVs() {
+		if isSession := tlv.Type == dso.Session; isSession != (n == 0) {
+			return o, false
+		} else if isSession {
+			o, ok = dso.ReadOpening(tlv.Data)
+		}
+		n++
+	}
+	return o, ok
+}
+
+// rejected processes a response without a session. The connection remains for queries.
 func (c *conn) rejected(m *dso.Message, parsed bool, rcode int, now time.Time) error {
 	p := c.pool
 	wasOpen := c.session.open
 	c.endSession()
+	c.session.rejected = true
 	if wasOpen {
 		p.Coherence.Fallbacks[SessionClosed].Inc()
 	}
 	if parsed {
 		for tlv := range m.TLVs() {
-			if tlv.Type == dso.RetryDelay {
-				return c.delayed(tlv.Data, now)
+			if tlv.Type == dso.RetryDelay { // of this operation, RFC 8490 section 7.2.2
+				_, err := p.delay(tlv.Data, now)
+				return err
 			}
 		}
 	}
 	switch rcode {
 	case dso.ServerFailure: // it has sessions, but not now
-		p.pauseSessions(sessionPause, now)
+		p.pauseUntilReady(now)
 	case dso.NoError:
-		p.refused("its response to a DSO message is unknown", now)
+		p.refused(errResponse.Error(), false, now)
 	default:
-		p.refused("it answers "+rcodeText(rcode)+" to a DSO message", now)
+		p.refused("it answers "+rcodeText(rcode)+" to a DSO message", false, now)
 	}
 	return nil
 }
@@ -198,18 +223,19 @@ func rcodeText(rcode int) string {
 	return "an error"
 }
 
-// delayed processes a RetryDelay TLV, RFC 8490 section 7.2: the connection gets no more queries, and no other one requests a
-// session until the delay, in milliseconds, is over. Queries continue.
+// delayed processes a Retry Delay message, RFC 8490 section 6.6.1: the connection is closed, its queries move to another
+// one, and none is opened until the delay is over.
 func (c *conn) delayed(data []byte, now time.Time) error {
-	const length = 4
-	if len(data) != length {
-		return errMalformedDSO
+	p, s := c.pool, c.session
+	d, err := p.delay(data, now)
+	if err != nil {
+		return err
 	}
-	p := c.pool
-	p.Coherence.Fallbacks[SessionDelayed].Inc()
-	p.pauseSessions(time.Duration(binary.BigEndian.Uint32(data))*time.Millisecond, now)
-	p.retire(c)
-	return nil
+	p.delayedUntil = latest(p.delayedUntil, now.Add(d))
+	if !s.open || now.Sub(s.openedAt) < minSession { // sessions that end at once are not worth more connections
+		p.pauseBriefly(now)
+	}
+	return errDelayed
 }
 
 // isNotification reports whether messages with a primary TLV are unidirectional. One with an ID is an error (RFC 8490 section

@@ -1,8 +1,11 @@
 package transport
 
 import (
+	"errors"
+	"io"
 	"slices"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -11,36 +14,105 @@ import (
 	"github.com/nearside-dns/nearside/plugin/internal/dso"
 )
 
-// TestSession_RetryDelay: no session is opened during the delay, on any connection, and queries continue.
+// retryDelay returns a Retry Delay message.
+func retryDelay(rcode int, d time.Duration) []byte {
+	return dso.AppendRetryDelay(nil, rcode, uint32(d/time.Millisecond))
+}
+
+// TestSession_RetryDelay: the connection is closed at once, and its query moves to another one. With a delay none is opened
+// before it is over.
 func TestSession_RetryDelay(t *testing.T) {
+	for name, delay := range map[string]time.Duration{"at once": 0, "after a delay": 30 * time.Second} {
+		t.Run(name, func(t *testing.T) {
+			b := newCoherent(t, newServer(t), 100, 1)
+			c := b.begin()
+			v := b.learn(c, "a.example.", 1)
+			b.clock.skip(minSession)
+			b.wantFallbacks(map[string]int{SessionSilent: 1})
+			c.respond(b.beat())
+			pending := b.send("pending.example.")
+			q := c.query()
+			c.respond(retryDelay(dso.Refused, delay), answer(q))                                 // what is behind the message is no answer
+			if err := c.read(); !errors.Is(err, io.EOF) && !errors.Is(err, syscall.ECONNRESET) { // the answer was not read
+				t.Errorf("%v, want the end of the connection", err)
+			}
+			if delay > 0 {
+				if err := pending.fails(); !errors.Is(err, errDelay) {
+					t.Errorf("error %v of the query, want %v", err, errDelay)
+				}
+				b.clock.skip(delay - time.Second)
+				early := b.send("early.example.")
+				if err := early.fails(); !errors.Is(err, errDelay) || b.dials.Load() != 1 {
+					t.Errorf("error %v and %d connections during the delay", err, b.dials.Load())
+				}
+				alone := newSent(t, "alone.example.")
+				alone.Alone = true
+				alone.sendTo(b.Pool)
+				if err := alone.fails(); !errors.Is(err, errDelay) {
+					t.Errorf("error %v of the query with its own connection", err)
+				}
+				b.clock.skip(time.Second)
+				b.begin()
+			} else {
+				next := b.accept()
+				next.respond(b.opening(next.request()), answer(next.query()), b.beat())
+				pending.answered()
+			}
+			if v.Vouches(b.Coherence.Now()) || !b.Notifies() {
+				t.Error("the ended session vouches, or queries do not request notification")
+			}
+			becomes(t, "sessions", b.Coherence.Sessions, 1)
+			b.wantFallbacks(map[string]int{SessionDelayed: 1, SessionSilent: 1})
+		})
+	}
+}
+
+// TestSession_RetryDelayAtOnce: a server that ends each session at once gets few connections, and the query is answered.
+func TestSession_RetryDelayAtOnce(t *testing.T) {
+	var connections atomic.Int32
+	var b *coherentBed
+	ready := make(chan struct{})
+	s := serving(t, func(c *session) {
+		<-ready
+		connections.Add(1)
+		for m := c.next(); m != nil; m = c.next() {
+			if dso.IsDSO(m) {
+				c.respond(b.opening(m), retryDelay(dso.NoError, 0))
+				continue
+			}
+			time.Sleep(5 * time.Millisecond)
+			c.respond(answer(m))
+		}
+	})
+	b = newCoherent(t, s, 100, 1)
+	close(ready)
+	b.send("first.example.").answered()
+	becomes(t, "connections", b.Metrics.Connections, 0)
+	b.clock.skip(maxBriefPause)
+	allAnswered(b.sendAll(20, "www-"))
+	if n := connections.Load(); n != 3 {
+		t.Errorf("%d connections, want the first one, one with a session, and another without", n)
+	}
+}
+
+// TestSession_RetryDelayOfRequest: a delay in an error response is that of the request only, RFC 8490 section 7.2.2.
+func TestSession_RetryDelayOfRequest(t *testing.T) {
 	b := newCoherent(t, newServer(t), 100, 1)
-	c := b.begin()
-	v := b.learn(c, "a.example.", 1)
-	pending := b.send("pending.example.")
+	s := b.send("www.example.")
+	c := b.acceptFirst()
 	q := c.query()
-	c.respond(dso.AppendTLV(dso.AppendHeader(nil, 0, false, dso.Refused), dso.RetryDelay, 0, 0, 0x75, 0x30)) // 30 s
+	request := c.request()
+	c.respond(dso.AppendTLV(dso.AppendErrorResponse(nil, id(request), dso.ServerFailure), dso.RetryDelay, 0, 0, 0x75, 0x30)) // 30 s
 	b.wantFallbacks(map[string]int{SessionDelayed: 1})
-	if b.Notifies() || !v.Vouches(b.Coherence.Now()) {
-		t.Error("after the delay was requested, queries request notification, or the session has ended before its queries")
-	}
 	c.respond(answer(q))
-	pending.answered()
-	c.end()
-	b.wantFallbacks(map[string]int{SessionDelayed: 1, SessionClosed: 1})
-	next := b.send("next.example.")
-	plain := b.acceptFirst()
-	plain.respond(answer(plain.query()))
-	next.answered()
+	s.answered()
 	b.clock.skip(29 * time.Second)
-	next = b.send("next.example.")
-	plain.respond(answer(plain.query())) // a Session request would be the first message
-	next.answered()
+	s = b.send("www.example.")
+	c.respond(answer(c.query())) // a request would be the first message
+	s.answered()
 	b.clock.skip(time.Second)
-	plain.respond(b.opening(plain.request()))
-	becomes(t, "sessions", b.Coherence.Sessions, 1)
-	if !b.Notifies() {
-		t.Error("queries do not request notification after the delay")
-	}
+	c.end() // it gets no other request
+	b.begin()
 }
 
 // TestSession_Unsupported: a server without sessions gets one DSO message in all, over many connections, and no query is lost.
@@ -96,7 +168,7 @@ func TestSession_Unsupported(t *testing.T) {
 			}), 2, 3)
 			allAnswered(b.sendAll(6, "first-")) // over several connections, of which one requests a session
 			if name == "ignores" {
-				b.clock.skip(patience)
+				b.clock.skip(responseTime)
 			}
 			b.wantFallbacks(map[string]int{SessionUnsupported: 1})
 			b.wantLog("opens no session (")
@@ -168,21 +240,27 @@ func TestSession_Reloading(t *testing.T) {
 	c.respond(answer(c.query()))
 	s.answered()
 	b.clock.skip(sessionPause)
-	c.respond(dso.AppendHeader(nil, id(c.request()), true, dso.NotImplemented))
+	c.end() // it gets no other request, RFC 8490 section 5.1.1
+	s = b.send("www.example.")
+	c = b.accept()
+	c.respond(dso.AppendHeader(nil, id(c.request()), true, dso.NotImplemented), answer(c.query()))
+	s.answered()
 	b.wantFallbacks(map[string]int{SessionUnsupported: 2, SessionClosed: 1, SessionSilent: 1})
 	b.clock.skip(sessionPause)
 	s = b.send("www.example.") // a request would be the first message
 	c.respond(answer(c.query()))
 	s.answered()
 	b.clock.skip(sessionPause)
-	c.respond(b.opening(c.request()), b.beat())
+	c.end()
+	c = b.begin()
 	eventually(t, "the session vouches again", func() bool { return b.Vouches(nil) && b.Notifies() })
 	if b.learn(c, "a.example.", 1); v.Vouches(b.Coherence.Now()) {
 		t.Error("the new session vouches for an answer of the old one")
 	}
 }
 
-// TestSession_Violations: the connection is closed, and its queries are sent on another.
+// TestSession_Violations: the connection is aborted, and its queries are sent on another. RFC 8490 section 6.6.3.1: no session
+// is opened for an hour.
 func TestSession_Violations(t *testing.T) {
 	for name, message := range map[string]func(b *coherentBed) []byte{
 		"short heartbeat":      func(*coherentBed) []byte { return dso.AppendTLV(dso.AppendHeader(nil, 0, false, 0), dso.Heartbeat, 1) },
@@ -190,6 +268,9 @@ func TestSession_Violations(t *testing.T) {
 		"unknown primary TLV":  func(*coherentBed) []byte { return dso.AppendTLV(dso.AppendHeader(nil, 0, false, 0), 0xF8FF, 1) },
 		"heartbeat with an id": func(b *coherentBed) []byte { m := b.beat(); m[1] = 77; return m },
 		"no TLV":               func(*coherentBed) []byte { return dso.AppendHeader(nil, 0, false, 0) },
+		"two Session TLVs":     nil,
+		"no Session TLV":       nil,
+		"no response":          nil,
 		"longer TLV":           func(b *coherentBed) []byte { m := b.beat(); return m[:len(m)-1] },
 		"counts":               func(b *coherentBed) []byte { m := b.beat(); m[5] = 1; return m },
 		"unexpected response":  func(b *coherentBed) []byte { return b.opening([]byte{0x12, 0x34}) },
@@ -219,11 +300,28 @@ func TestSession_Violations(t *testing.T) {
 				b.clock.skip(compareEvery)
 				b.wantFallbacks(map[string]int{SessionSilent: 1})
 				c.respond(dso.AppendSessionResponse(nil, id(c.request()), dso.Opening{Instance: 8, Clock: b.serverClock()}))
+			case "two Session TLVs", "no Session TLV", "no response":
+				silences = 1
+				b.clock.skip(compareEvery)
+				b.wantFallbacks(map[string]int{SessionSilent: 1})
+				switch request := c.request(); name {
+				case "two Session TLVs":
+					opening := b.opening(request)
+					c.respond(append(opening, opening[12:]...))
+				case "no Session TLV":
+					c.respond(dso.AppendHeader(nil, id(request), true, dso.NoError))
+				default: // while heartbeats arrive
+					b.clock.skip(responseTime - time.Second)
+					c.respond(b.beat())
+					eventually(t, "the session vouches", func() bool { return b.Vouches(nil) })
+					silences = 2
+					b.clock.skip(time.Second)
+				}
 			default:
 				// The messages behind it are discarded, even if they are more than the buffer has room for.
 				c.respond(append([][]byte{message(b)}, slices.Repeat([][]byte{b.beat()}, 4000)...)...)
 			}
-			c.end()
+			c.aborted()
 			if v.Vouches(b.Coherence.Now()) {
 				t.Error("the session has not ended")
 			}
@@ -234,8 +332,16 @@ func TestSession_Violations(t *testing.T) {
 			}
 			next.respond(answer(moved))
 			s.answered()
-			b.clock.skip(sessionPause) // after which a session is opened again
-			next.respond(b.opening(next.request()))
+			b.wantLog("")
+			b.clock.skip(b.Expire)
+			next.end()
+			later := b.send("later.example.")
+			next = b.accept()
+			next.respond(answer(next.query())) // a request would be the first message
+			later.answered()
+			b.clock.skip(abortPause) // after which a session is opened again
+			next.end()
+			b.begin()
 			becomes(t, "sessions", b.Coherence.Sessions, 1)
 			b.wantFallbacks(map[string]int{SessionClosed: 1, SessionSilent: silences})
 		})
@@ -255,10 +361,13 @@ func TestSession_Ignored(t *testing.T) {
 		dso.AppendTLV(dso.AppendTLV(b.beat(), 0xF8FE), dso.Padding, 0), // additional TLVs
 		dso.AppendTLV(dso.AppendHeader(nil, 0, false, 0), dso.Keepalive, 0, 0, 0x75, 0x30, 0, 0, 0x75, 0x30),
 		dso.AppendTLV(dso.AppendHeader(nil, 77, false, 0), 0xF8FF),
+		append([]byte{0, 78, dso.Opcode << 3, 0, 0, 1}, make([]byte, 6)...), // a request with a count
 		reply, // with the id of messages without a response, which no query has
 	)
-	if m, err := dso.Parse(c.query()); err != nil || m.ID != 77 || !m.Response || m.Rcode != dso.TypeNI {
-		t.Errorf("response %+v and error %v to an unknown request, want DSOTYPENI", m, err)
+	for _, want := range [][]byte{dso.AppendErrorResponse(nil, 77, dso.TypeNI), dso.AppendErrorResponse(nil, 78, dso.FormatError)} {
+		if m := c.query(); !slices.Equal(m, want) {
+			t.Errorf("response % x, want % x", m, want)
+		}
 	}
 	becomes(t, "dropped answers", b.Metrics.Dropped[WrongID], 1)
 	s.notDone()

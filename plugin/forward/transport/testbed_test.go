@@ -3,6 +3,7 @@ package transport
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"io"
 	"net"
 	"os"
@@ -11,6 +12,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -82,16 +84,17 @@ func (c *clock) skip(d time.Duration) { c.ahead.Add(int64(d)) }
 
 // server listens on a loopback address. Tests read queries from its connections, and write answers.
 type server struct {
-	t        testing.TB
-	l        *net.TCPListener
-	reserved io.Closer // the port, while connections are refused
-	sessions chan *session
-	accepted atomic.Int32
-	opened   atomic.Int32
-	maxOpen  atomic.Int32 // open at once
-	ended    sync.WaitGroup
-	guard    sync.Mutex
-	all      []*session
+	t         testing.TB
+	l         *net.TCPListener
+	reserved  io.Closer // the port, while connections are refused
+	sessions  chan *session
+	accepted  atomic.Int32
+	opened    atomic.Int32
+	maxOpen   atomic.Int32 // open at once
+	closesNew atomic.Bool  // as a proxy without a server
+	ended     sync.WaitGroup
+	guard     sync.Mutex
+	all       []*session
 }
 
 // session is the server's end of a connection.
@@ -145,6 +148,10 @@ func (s *server) listen() {
 		s.guard.Lock()
 		s.all = append(s.all, one)
 		s.guard.Unlock()
+		if s.closesNew.Load() {
+			one.close()
+			continue
+		}
 		s.sessions <- one
 	}
 }
@@ -264,6 +271,27 @@ func (c *session) end() {
 	}
 	if n, err := c.Read(make([]byte, 1)); n > 0 || os.IsTimeout(err) {
 		c.s.t.Fatalf("%d bytes and %v, want the end of the connection", n, err)
+	}
+}
+
+// read returns the error of the next read. Data fail the test.
+func (c *session) read() error {
+	c.s.t.Helper()
+	if err := c.SetReadDeadline(time.Now().Add(soon)); err != nil {
+		c.s.t.Fatal(err)
+	}
+	n, err := c.Read(make([]byte, 1))
+	if n > 0 {
+		c.s.t.Fatal("data, want the end of the connection")
+	}
+	return err
+}
+
+// aborted waits until the pool has closed the connection with a reset. Further data fails the test.
+func (c *session) aborted() {
+	c.s.t.Helper()
+	if err := c.read(); !errors.Is(err, syscall.ECONNRESET) {
+		c.s.t.Fatalf("%v, want a reset", err)
 	}
 }
 

@@ -40,8 +40,9 @@ type output struct {
 func (c *conn) append(call *Call, id uint16) {
 	start := len(c.out)
 	c.out = append(c.out, 0, 0)
-	if c.sent == 0 && !c.pool.Notifies() { // a session has its own keepalive, RFC 8490 section 7.1.2
+	if c.sent == 0 && c.session == nil && !c.pool.mayHaveSessions() { // it has its own keepalive, RFC 8490 section 7.1.2
 		c.out = appendKeepAlive(c.out, call.Query, call.question)
+		c.hasKeepAlive = true
 	} else {
 		c.out = append(c.out, call.Query...)
 	}

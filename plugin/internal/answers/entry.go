@@ -35,11 +35,18 @@ type Views interface {
 	View(from netip.Addr, option []byte) View
 }
 
-// View is a set of callers that get the same answer.
+// View is a set of callers that get the same answer. Its strings may be slices of the query.
 type View struct {
-	// Number is a part of the key of the view's answers; Private is set if they are not stored.
-	Number  uint32
+	// Number is a part of the key of the view's answers.
+	Number uint32
+	// Node and Zone are a part of the key, too, if Node is not empty: the names of a node without a number, and of its zone.
+	// Node has at most caller.MaxNode bytes.
+	Node, Zone string
+	// Private is set if the view's answers are not stored.
 	Private bool
+	// Named is set if the option identifies the caller, so that its address does not matter: the answer is right for all
+	// queries with this option over a connection.
+	Named bool
 	// Callers counts the answers to callers of the view; it may be nil.
 	Callers Counter
 }
@@ -215,6 +222,10 @@ func (e *Entry) Patch(now time.Duration) Patch {
 
 // buffers are buffers of packed answers for Message.
 var buffers = sync.Pool{New: func() any { b := make([]byte, 0, 1<<10); return &b }}
+
+// Shared reports whether all clients, or all of the entry's view, get the answer: the entry was stored, and not as the answer
+// found with the search list of the client's address (see AppendKeyList).
+func (e *Entry) Shared() bool { return len(e.key) > keyFlags && e.key[keyFlags]&keyList == 0 }
 
 // Message returns the answer to a query as a message without an OPT record, which the writer adds.
 func (e *Entry) Message(query []byte, q Query, p *Patch) (*dns.Msg, error) {

@@ -109,7 +109,7 @@ func (k *Keyspace) PutReply(query, reply *dns.Msg, p *Properties) {
 	byGeneration := Validity{Bounds: p.Bounds}
 	if p.Views != nil {
 		k.putNew(key, &Entry{Validity: byGeneration, Views: p.Views})
-		key = appendKeyView(key, p.View.Number)
+		key = appendKeyView(key, &p.View)
 	}
 	if p.View.Private || k.has(key, false) {
 		return

@@ -26,7 +26,7 @@ func TestMemory(t *testing.T) {
 	tests := map[string]struct {
 		message func(*testing.T, string) *dns.Msg
 		cached  bool
-		handles int
+		handles int // negative for handles of one answer each
 	}{
 		"one address":         {records("%s 30 IN A 10.0.0.%d", 1), false, 0},
 		"one address, cached": {records("%s 30 IN A 10.0.0.%d", 1), true, 0},
@@ -42,6 +42,9 @@ func TestMemory(t *testing.T) {
 		"one address, one handle":   {records("%s 30 IN A 10.0.0.%d", 1), true, 1},
 		"one address, two handles":  {records("%s 30 IN A 10.0.0.%d", 1), true, 2},
 		"one address, four handles": {records("%s 30 IN A 10.0.0.%d", 1), true, 4},
+		"a search list":             {records("%s 30 IN A 10.0.0.%d", 1), true, 24},
+		"a handle of its own":       {records("%s 30 IN A 10.0.0.%d", 1), true, -1},
+		"four handles of its own":   {records("%s 30 IN A 10.0.0.%d", 1), true, -4},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -55,9 +58,7 @@ func TestMemory(t *testing.T) {
 					if tt.cached {
 						e.Expires, e.Popularity = time.Hour, new(Popularity)
 					}
-					if tt.handles > 0 { // the first is that of four answers about a Service, the others those of all
-						e.Voucher = session.Voucher([]uint64{uint64(100 + i/4), 1, 2, 3}[:tt.handles]) // #nosec G115 -- positive
-					}
+					e.Voucher = session.Voucher(handlesOf(i, tt.handles))
 					if err := e.Fill(m); err != nil {
 						t.Fatal(err)
 					}
@@ -78,6 +79,22 @@ func TestMemory(t *testing.T) {
 			runtime.KeepAlive(session)
 		})
 	}
+}
+
+// handlesOf returns the handles of an answer. The first is that of four answers about a Service, the others are those of all
+// answers; a negative number is for handles of this answer alone.
+func handlesOf(answer, number int) (handles []uint64) {
+	for h := range uint64(max(number, -number)) { // #nosec G115 -- positive
+		switch {
+		case number < 0:
+			handles = append(handles, uint64(answer)<<8|h) // #nosec G115
+		case h == 0:
+			handles = append(handles, 1000+uint64(answer)/4) // #nosec G115
+		default:
+			handles = append(handles, h)
+		}
+	}
+	return handles
 }
 
 // heapGrowth returns the growth of the heap by a function, in bytes.

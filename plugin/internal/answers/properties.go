@@ -21,7 +21,7 @@ type Properties struct {
 	AnyCase bool
 	// Options are the options of the OPT record that are stored with the answer, in wire form.
 	Options []byte
-	// Waits is set for a negative answer for a name that queries wait for: see Entry.Waits.
+	// Waits is set for a negative answer for a name that queries wait for, with the TTL 0: see Entry.Waits.
 	Waits bool
 	// Views is set if the reply depends on the caller; View is the caller's.
 	Views Views

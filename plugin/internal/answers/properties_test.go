@@ -6,10 +6,12 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/miekg/dns"
 
+	"github.com/nearside-dns/nearside/plugin/internal/caller"
 	"github.com/nearside-dns/nearside/plugin/internal/searchlist"
 )
 
@@ -257,6 +259,77 @@ func TestViews(t *testing.T) {
 	store(2, false)
 	check(1, nil, "")
 	check(2, nil, "10.0.0.2")
+}
+
+// TestViewsOfNodes asserts that views by the names of a node and its zone are as separate as those by numbers, also with names of
+// the maximum length.
+func TestViewsOfNodes(t *testing.T) {
+	s, _ := newStore(1<<20, false)
+	ks := s.NewKeyspace()
+	ks.ByGeneration.Store(true)
+	g, name := new(generation), strings.Repeat("long.", 50)
+	all := []View{
+		{}, {Number: 1}, {Node: "n1"}, {Node: "n1", Zone: "a"}, {Node: "n1a"}, {Node: "n2"},
+		{Node: strings.Repeat("n", caller.MaxNode), Zone: strings.Repeat("z", caller.MaxZone)},
+	}
+	answer := func(i int) *dns.Msg { return message(t, name, dns.TypeA, fmt.Sprintf("%s 5 IN A 10.0.0.%d", name, i)) }
+	for i, v := range all {
+		m := answer(i)
+		ks.PutReply(m, m, &Properties{Validity: until(g, g.Load()), Views: fixedView{}, View: v})
+	}
+	query, q := queryOf(t, answer(0))
+	for i, v := range all {
+		key := ks.Key(make([]byte, 0, MaxKey), query, &q)
+		base := s.Get(key)
+		if base == nil || base.Views == nil {
+			t.Fatalf("entry %+v, want one with Views", base)
+		}
+		e, _ := s.GetView(&Entry{Views: fixedView{v}, Validity: base.Validity}, key, 0, netip.Addr{}, nil)
+		if e == nil || !e.Fresh(0) {
+			t.Fatalf("no answer of view %+v", v)
+		}
+		if m := unpackMsg(t, e.Plain.AppendReply(nil, query, &q, &Patch{})); m.Answer[0].String() != answer(i).Answer[0].String() {
+			t.Errorf("view %+v gets %v", v, m.Answer)
+		}
+	}
+}
+
+// fixedView has one view.
+type fixedView struct{ view View }
+
+func (v fixedView) View(netip.Addr, []byte) View { return v.view }
+
+// TestShared asserts that an answer found with a client's search list, and one that is not stored, are not shared.
+func TestShared(t *testing.T) {
+	s, _ := newStore(1<<20, false)
+	ks := s.NewKeyspace()
+	list := searchlist.AppendOption(nil, []byte("\x07default\x00"))
+	for name, tt := range map[string]struct {
+		key  func(key []byte) []byte
+		want bool
+	}{
+		"the name":            {func(key []byte) []byte { return key }, true},
+		"a view":              {func(key []byte) []byte { return appendKeyView(key, &View{Number: 7}) }, true},
+		"the client's list":   {func(key []byte) []byte { return AppendKeyList(key, 7) }, false},
+		"the list of a query": {nil, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := message(t, "a.org.", dns.TypeA, "a.org. 5 IN A 10.0.0.1")
+			if tt.key == nil {
+				m = searchlist.WithOption(m, list)
+				tt.key = func(key []byte) []byte { return key }
+			}
+			query, q := queryOf(t, m)
+			e := new(Entry)
+			if e.Shared() {
+				t.Error("shared before it is stored")
+			}
+			s.Put(ks, tt.key(ks.Key(nil, query, &q)), e)
+			if e.Shared() != tt.want {
+				t.Errorf("shared %t", e.Shared())
+			}
+		})
+	}
 }
 
 // TestViewsAreNotLimited asserts that entries by generation, with and without views, do not count to the limit of a cache.

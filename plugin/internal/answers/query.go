@@ -266,7 +266,8 @@ const (
 // numberLen is the length in a key of the number of a view, and of the ID of a search list.
 const numberLen = 4
 
-// MaxKey is the maximum length of a key in bytes.
+// MaxKey is the maximum length of a key in bytes, without the names of a view's node and zone: a key with them fits unless it
+// also has a long name or a long search list.
 const MaxKey = keyHead + maxNameLen + 1 + searchlist.MaxOption + numberLen + numberLen
 
 // AppendKey appends the key of the query's answer to dst: the keyspace, type, class, the flags DO and CD, the name in
@@ -355,8 +356,16 @@ func KeyName(key []byte) []byte {
 	return key[keyHead : end+1]
 }
 
-// appendKeyView returns the key of the answer for one view of callers (see Views).
-func appendKeyView(key []byte, view uint32) []byte { return binary.BigEndian.AppendUint32(key, view) }
+// appendKeyView returns the key of the answer for one view of callers (see Views): the number, then the node with its length,
+// and the zone.
+func appendKeyView(key []byte, v *View) []byte {
+	key = binary.BigEndian.AppendUint32(key, v.Number)
+	if v.Node == "" {
+		return key
+	}
+	key = append(key, byte(len(v.Node))) // #nosec G115 -- at most caller.MaxNode
+	return append(append(key, v.Node...), v.Zone...)
+}
 
 // AppendKeyList returns the key of the answer found with a search list, by the ID of the list. The key must not have a
 // view. Keys without a list, and keys with a list in an EDNS option, differ from the result.

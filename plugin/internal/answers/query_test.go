@@ -518,21 +518,26 @@ func TestAppendKey(t *testing.T) {
 			if !q.Parse(b) {
 				t.Fatal("refused")
 			}
-			if n := len(appendKeyView(AppendKeyList(q.AppendKey(nil, 1, b), 1), 1)); n != MaxKey {
+			if n := len(appendKeyView(AppendKeyList(q.AppendKey(nil, 1, b), 1), &View{Number: 1})); n != MaxKey {
 				t.Errorf("length %d", n)
 			}
 		})
 		t.Run("views and paths", func(t *testing.T) {
 			numbers := []uint32{0, 1, 1 << 24, 0x01620000, 0x02616200, 0x03016200, 1<<32 - 1}
+			nodes := [][2]string{{}, {"n", ""}, {"n", "z"}, {"nz", ""}, {"n", "\x01z"}, {"n\x01z", ""}, {strings.Repeat("n", 253), "z"}}
 			for base := range maps.Clone(known) {
 				if base[keyFlags]&(keyDO|keyCD) != 0 { // to limit the number of keys
 					continue
 				}
 				for _, number := range numbers {
 					path := string(AppendKeyList([]byte(base), number))
-					more := []string{string(appendKeyView([]byte(base), number)), path}
+					more := []string{path}
+					for _, node := range nodes {
+						v := View{Number: number, Node: node[0], Zone: node[1]}
+						more = append(more, string(appendKeyView([]byte(base), &v)))
+					}
 					for _, view := range numbers {
-						more = append(more, string(appendKeyView([]byte(path), view)))
+						more = append(more, string(appendKeyView([]byte(path), &View{Number: view})))
 					}
 					for _, key := range more {
 						if was, twice := known[key]; twice {

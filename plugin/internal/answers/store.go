@@ -90,7 +90,7 @@ func (s *Store) GetView(e *Entry, key []byte, now time.Duration, from netip.Addr
 	if v.Private {
 		return nil, v
 	}
-	return s.Get(appendKeyView(key, v.Number)), v
+	return s.Get(appendKeyView(key, &v)), v
 }
 
 func (s *Store) find(hash uint64, key []byte) *Entry {
@@ -112,22 +112,16 @@ const (
 	entryOverhead      = 528
 	compressedOverhead = 96
 	popularityOverhead = 64
-	// voucherOverhead is for the voucher of an answer with one or two handles, with its place among the dependents of each.
-	// The handles are those of many answers.
-	voucherOverhead = 128
 )
 
 // memory returns the memory of an entry in bytes. The allocator rounds each part up by a twelfth or less.
 func (e *Entry) memory() int64 {
-	n := len(e.key) + cap(e.Options) + e.StateSize + e.Plain.Size()
+	n := len(e.key) + cap(e.Options) + e.StateSize + e.Plain.Size() + e.Voucher.Memory()
 	if e.compressed != nil {
 		n += compressedOverhead + e.compressed.Size()
 	}
 	if e.Popularity != nil {
 		n += popularityOverhead
-	}
-	if e.Voucher != nil {
-		n += voucherOverhead
 	}
 	return int64(entryOverhead + n + n/12)
 }

@@ -408,9 +408,10 @@ func TestFromKey(t *testing.T) {
 		"search list":    {func(m *dns.Msg) *dns.Msg { return searchlist.WithOption(m, list) }, nil, true},
 		"root":           {func(m *dns.Msg) *dns.Msg { m.Question[0].Name = "."; return m }, nil, true},
 		"another class":  {func(m *dns.Msg) *dns.Msg { m.Question[0].Qclass = dns.ClassCHAOS; return m }, nil, false},
-		"a view":         {func(m *dns.Msg) *dns.Msg { return m }, func(key []byte) []byte { return appendKeyView(key, 7) }, false},
+		"a view":         {func(m *dns.Msg) *dns.Msg { return m }, func(key []byte) []byte { return appendKeyView(key, &View{Number: 7}) }, false},
+		"a node":         {func(m *dns.Msg) *dns.Msg { return m }, func(key []byte) []byte { return appendKeyView(key, &View{Node: "n", Zone: "z"}) }, false},
 		"a list by ID":   {func(m *dns.Msg) *dns.Msg { return m }, func(key []byte) []byte { return AppendKeyList(key, 7) }, false},
-		"list of a view": {func(m *dns.Msg) *dns.Msg { return searchlist.WithOption(m, list) }, func(key []byte) []byte { return appendKeyView(key, 7) }, false},
+		"list of a view": {func(m *dns.Msg) *dns.Msg { return searchlist.WithOption(m, list) }, func(key []byte) []byte { return appendKeyView(key, &View{Number: 7}) }, false},
 		"cut":            {func(m *dns.Msg) *dns.Msg { return m }, func(key []byte) []byte { return key[:len(key)-1] }, false},
 		"empty":          {func(m *dns.Msg) *dns.Msg { return m }, func([]byte) []byte { return nil }, false},
 	} {

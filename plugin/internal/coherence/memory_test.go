@@ -57,7 +57,7 @@ func TestMemory(t *testing.T) {
 	}{
 		{"changes", func() {
 			for i := range generations {
-				generations[i].advance()
+				generations[i].Advance()
 			}
 			n.invalidate()
 		}},
@@ -107,7 +107,7 @@ func TestNoAllocations(t *testing.T) {
 		t.Errorf("%.0f allocations for a subscription that exists", allocations)
 	}
 	change := func() {
-		generations[0].advance()
+		generations[0].Advance()
 		n.invalidate()
 		for _, s := range all {
 			s.Subscribe(&generations[0])
@@ -143,7 +143,7 @@ func BenchmarkChange(b *testing.B) {
 	generations := make([]generation, topics)
 	all := fleet(r, nodes, generations)
 	for b.Loop() {
-		generations[0].advance()
+		generations[0].Advance()
 		n.invalidate()
 		b.StopTimer()
 		for _, s := range all {

@@ -62,7 +62,7 @@ func (m *model) operate() {
 		for _, s := range m.sessions {
 			m.advanced[g] = m.advanced[g] || s.subscribed[g]
 		}
-		g.advance()
+		g.Advance()
 	case n < 91:
 		m.revoked = true
 		m.r.Revoke()
@@ -75,6 +75,7 @@ func (m *model) any() *generation { return m.generation[m.random.IntN(len(m.gene
 
 func (m *model) open() {
 	s := &modelSession{conn: &conn{t: m.t}, subscribed: map[*generation]bool{}}
+	m.revoked = m.revoked && len(m.sessions) > 0
 	s.Subscriber = m.r.Open(s.conn)
 	m.sessions = append(m.sessions, s)
 }
@@ -140,7 +141,7 @@ func (m *model) checkEmpty() {
 		m.t.Errorf("%+v", s)
 	}
 	for _, g := range m.generation {
-		if w := g.watcher.Load(); w != nil && (*w).(*topic).subscribers != nil {
+		if w := g.Watch(nil); w != nil && w.(*topic).subscribers != nil {
 			m.t.Error("a topic has subscribers")
 		}
 	}

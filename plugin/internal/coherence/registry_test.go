@@ -44,7 +44,7 @@ func TestOrder(t *testing.T) {
 		wg.Go(func() {
 			random := rand.New(rand.NewPCG(uint64(i), 2)) // #nosec G115 -- small
 			for n := range rounds {
-				generations[random.IntN(len(generations))].advance()
+				generations[random.IntN(len(generations))].Advance()
 				if n%500 == 499 {
 					r.Revoke()
 				}
@@ -88,8 +88,8 @@ func sendAnswers(s *Subscriber, c *conn, generations []*generation, rounds int, 
 func (c *conn) stale(generations []*generation) (all []message) {
 	now := map[uint64]uint64{}
 	for _, g := range generations {
-		if w := g.watcher.Load(); w != nil {
-			t := (*w).(*topic)
+		if w := g.Watch(nil); w != nil {
+			t := w.(*topic)
 			t.registry.mu.Lock()
 			now[t.number] = g.Load()
 			t.registry.mu.Unlock()
@@ -248,7 +248,7 @@ func TestCatchUp(t *testing.T) {
 // TestBeforeHeartbeat checks that a change is sent before the heartbeat whose clock is later.
 func TestBeforeHeartbeat(t *testing.T) {
 	tests := map[string]func(r *Registry, g *generation){
-		"change": func(_ *Registry, g *generation) { g.advance() },
+		"change": func(_ *Registry, g *generation) { g.Advance() },
 		"reload": func(r *Registry, _ *generation) { r.Revoke() },
 	}
 	for name, change := range tests {
@@ -264,6 +264,46 @@ func TestBeforeHeartbeat(t *testing.T) {
 			n.beat()
 			if stream := c.take(); len(stream) != 2 || stream[0].heartbeat || !stream[1].heartbeat {
 				t.Errorf("stream %+v", stream)
+			}
+		})
+	}
+}
+
+// TestRevoke invalidates the answers of the sessions of that time: not those of a session that is the first one later.
+func TestRevoke(t *testing.T) {
+	for name, tt := range map[string]struct {
+		before, remain bool // there is a session before, and it remains
+		notified       bool // the notifier runs before the new session
+		want           bool // all handles of the new session are invalidated
+	}{
+		"no session":                  {false, false, false, false},
+		"no session, notified":        {false, false, true, false},
+		"the session ends":            {true, false, false, false},
+		"the session ends, notified":  {true, false, true, false},
+		"a session remains":           {true, true, false, true},
+		"a session remains, notified": {true, true, true, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r, n := newManual()
+			former, c := &conn{t: t}, &conn{t: t}
+			var s *Subscriber
+			if tt.before {
+				s = r.Open(former)
+			}
+			r.Revoke()
+			if tt.before && !tt.remain {
+				s.Close()
+			}
+			if tt.notified {
+				n.invalidate()
+			}
+			r.Open(c)
+			n.invalidate()
+			if _, all := invalidated(c.take()); all != tt.want {
+				t.Errorf("all handles of the new session are invalidated: %t, want %t", all, tt.want)
+			}
+			if _, all := invalidated(former.take()); all != tt.remain {
+				t.Errorf("all handles of the former session are invalidated: %t, want %t", all, tt.remain)
 			}
 		})
 	}
@@ -295,7 +335,7 @@ func TestLimits(t *testing.T) {
 	if want := [refuseReasons]uint64{SessionLimit: 2, ProcessLimit: 2}; got.Refused != want || got.Subscriptions != 5 {
 		t.Errorf("%+v, want %v refused", got, want)
 	}
-	generations[0].advance()
+	generations[0].Advance()
 	n.invalidate()
 	if got := r.Statistics(); got.Subscriptions != 3 || got.Invalidations != 2 {
 		t.Errorf("%+v, want 3 subscriptions", got)
@@ -316,7 +356,7 @@ func TestManyHandles(t *testing.T) {
 		want = append(want, s.Subscribe(&generations[i]))
 	}
 	for i := range generations {
-		generations[i].advance()
+		generations[i].Advance()
 	}
 	n.invalidate()
 	stream := c.take()
@@ -356,7 +396,7 @@ func TestEnd(t *testing.T) {
 		c, g := &conn{t: t}, new(generation)
 		s := r.Open(c)
 		s.Subscribe(g)
-		g.advance()
+		g.Advance()
 		poll(t, "the invalidation", func() bool { handles, _ := invalidated(c.take()); return len(handles) == 1 })
 		s.Close()
 		poll(t, "the end", func() bool { return !running() })

@@ -4,38 +4,13 @@ import (
 	"runtime"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"testing"
 
+	"github.com/nearside-dns/nearside/plugin/internal/coherence/coherencetest"
 	"github.com/nearside-dns/nearside/plugin/internal/dso"
 )
 
-// watcher is the watcher of a Generation.
-type watcher interface{ Advanced() }
-
-// generation is a Generation whose changes are made by the tests.
-type generation struct {
-	number  atomic.Uint64
-	watcher atomic.Pointer[watcher]
-}
-
-func (g *generation) Load() uint64 { return g.number.Load() }
-
-func (g *generation) Watch(w interface{ Advanced() }) interface{ Advanced() } {
-	if present := g.watcher.Load(); present != nil {
-		return *present
-	}
-	mine := watcher(w)
-	g.watcher.CompareAndSwap(nil, &mine)
-	return *g.watcher.Load()
-}
-
-func (g *generation) advance() {
-	g.number.Add(1)
-	if w := g.watcher.Load(); w != nil {
-		(*w).Advanced()
-	}
-}
+type generation = coherencetest.Generation
 
 // message is an element of the stream to a client.
 type message struct {

@@ -62,6 +62,7 @@ func (r *Registry) Open(c Conn) *Subscriber {
 	s := &Subscriber{registry: r, conn: c}
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	r.revoked = r.revoked && r.count() > 0 // this session has no answers from before
 	for i := range r.sessions {
 		if len(r.sessions[i]) < len(r.sessions[s.part]) {
 			s.part = i

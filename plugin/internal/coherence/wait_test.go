@@ -6,36 +6,8 @@ import (
 	"testing"
 )
 
-// counted implements Generation.
-type counted struct {
-	number  atomic.Uint64
-	mu      sync.Mutex
-	watcher interface{ Advanced() }
-}
-
-func (g *counted) Load() uint64 { return g.number.Load() }
-
-func (g *counted) Watch(w interface{ Advanced() }) interface{ Advanced() } {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.watcher == nil {
-		g.watcher = w
-	}
-	return g.watcher
-}
-
-func (g *counted) advance() {
-	g.number.Add(1)
-	g.mu.Lock()
-	w := g.watcher
-	g.mu.Unlock()
-	if w != nil {
-		w.Advanced()
-	}
-}
-
 func TestWait(t *testing.T) {
-	r, g := NewRegistry(), new(counted)
+	r, g := NewRegistry(), new(generation)
 	calls := make([]int, 4)
 	waiters := make([]Waiter, len(calls))
 	for i := range waiters {
@@ -46,8 +18,8 @@ func TestWait(t *testing.T) {
 	}
 	r.Cancel(&waiters[1])
 	r.Cancel(&waiters[1]) // it waits no more
-	g.advance()
-	g.advance()
+	g.Advance()
+	g.Advance()
 	for i, want := range []int{1, 0, 1, 1} {
 		if calls[i] != want {
 			t.Errorf("waiter %d was called %d times, want %d", i, calls[i], want)
@@ -59,7 +31,7 @@ func TestWait(t *testing.T) {
 	if !r.Wait(g, 2, &waiters[0]) {
 		t.Error("does not wait again")
 	}
-	g.advance()
+	g.Advance()
 	if calls[0] != 2 {
 		t.Errorf("%d calls, want 2", calls[0])
 	}
@@ -72,7 +44,7 @@ func TestWait(t *testing.T) {
 func TestWaitConcurrently(t *testing.T) {
 	r := NewRegistry()
 	for range 200 {
-		g := new(counted)
+		g := new(generation)
 		var called, waits atomic.Int64
 		var all sync.WaitGroup
 		for range 4 {
@@ -83,7 +55,7 @@ func TestWaitConcurrently(t *testing.T) {
 				}
 			})
 		}
-		all.Go(g.advance)
+		all.Go(g.Advance)
 		all.Wait()
 		if called.Load() != waits.Load() {
 			t.Fatalf("%d calls of %d waiters", called.Load(), waits.Load())

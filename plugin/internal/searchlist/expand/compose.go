@@ -26,6 +26,9 @@ func compose(r *dns.Msg, out *outcome) *dns.Msg {
 		m.Answer, m.Ns, m.Extra = nil, nil, nil
 		return &m
 	}
+	if out.waits {
+		m.Ns = expired(m.Ns)
+	}
 	switch {
 	case len(m.Answer) == 0 || out.owner == question.Name:
 	case out.owner == "": // a dangling alias; an alias of another candidate is dropped
@@ -40,6 +43,19 @@ func compose(r *dns.Msg, out *outcome) *dns.Msg {
 		m.Answer = append([]dns.RR{alias}, m.Answer...)
 	}
 	return &m
+}
+
+// expired returns the authority section of a negative answer that no cache stores, RFC 2308 section 5.
+func expired(authority []dns.RR) []dns.RR {
+	all := slices.Clone(authority)
+	for i, rr := range all {
+		if soa, ok := rr.(*dns.SOA); ok {
+			own := *soa
+			own.Hdr.Ttl, own.Minttl = 0, 0
+			all[i] = &own
+		}
+	}
+	return all
 }
 
 // aliasTTL returns the TTL of an alias to a record with a TTL, in seconds: a name that does not exist now may exist before

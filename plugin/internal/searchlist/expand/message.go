@@ -80,7 +80,8 @@ func (k *walk) query(ctx context.Context, w dns.ResponseWriter, client *dns.Msg)
 		k.Block.Keyspace.PutReply(r, m, &recorded.Properties)
 	}
 	k.receive(&reply{
-		msg: m, serial: recorded.Serial, stored: stored || recorded.Expires != 0, lifetime: recorded.Lifetime, err: err,
+		msg: m, serial: recorded.Serial, stored: stored || recorded.Expires != 0, waits: recorded.Waits, lifetime: recorded.Lifetime,
+		err: err,
 	}, &recorded.Validity, recorded.ForAll())
 }
 

@@ -31,6 +31,7 @@ type reply struct {
 	offset int            // of the candidate in the run
 	serial answers.Serial // of the zone
 	stored bool           // the reply is stored as the answer to the name, by a cache or by the Expander
+	waits  bool           // the reply is negative, and queries wait for the name: see answers.Entry.Waits
 	// lifetime is the time for which clients may use a reply for which a session vouches, by its TTLs.
 	lifetime time.Duration
 	err      error

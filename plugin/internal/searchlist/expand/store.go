@@ -59,7 +59,7 @@ func (k *key) storable(out *outcome) bool {
 func (x *Expander) newEntry(out *outcome, answered bool) *answers.Entry {
 	e := &answers.Entry{
 		Stored: answers.Now(), Validity: out.validity, Limit: out.limit, Serial: out.reply.serial,
-		Count: &hitCounter{metrics: x.Metrics, labels: out.labels()},
+		Count: &hitCounter{metrics: x.Metrics, labels: out.labels()}, Waits: out.waits,
 	}
 	if e.Expires != 0 {
 		e.Gone, e.Costly = e.Expires, true

@@ -42,6 +42,7 @@ type walk struct {
 	passed   any           // block.WireResult for the query, if a WireHandler has passed it to the plugin chain
 
 	validity answers.Validity // joined from the replies until now
+	waits    bool             // queries wait for a candidate
 	lifetimes
 	// The first reply of a candidate that is absent, that exists without data, and that has failed.
 	absent, empty, failed *reply
@@ -119,6 +120,7 @@ func (k *walk) receive(r *reply, validity *answers.Validity, forAll bool) {
 	k.querying, k.passed = false, nil
 	r.name, r.status = k.name(), k.statusOf(r)
 	k.join(r, validity, forAll)
+	k.waits = k.waits || r.waits
 	switch {
 	case k.related > 0:
 		if r.status == hasData || r.status == failed {
@@ -215,6 +217,7 @@ type outcome struct {
 	reply    *reply
 	stored   bool             // the reply is stored as the answer to the question already; the fast path serves it
 	validity answers.Validity // joined from all replies of the walk
+	waits    bool             // no candidate was found, and queries wait for one
 	lifetimes
 }
 
@@ -233,7 +236,7 @@ func (k *walk) found(i int, r *reply) *outcome {
 
 // notFound returns the outcome without a candidate with data. A failure has precedence, since the candidate may have data.
 func (k *walk) notFound() *outcome {
-	out := &outcome{result: failure, reply: k.failed, validity: k.validity, lifetimes: k.lifetimes}
+	out := &outcome{result: failure, reply: k.failed, validity: k.validity, waits: k.waits, lifetimes: k.lifetimes}
 	switch {
 	case k.failed != nil:
 		out.validity.End()
