@@ -347,6 +347,11 @@ func TestSessionLimits(t *testing.T) {
 	offer(t)
 	for name, tt := range map[string]struct{ process, sources int }{"client": {1000, 1}, "process": {5, 32}} {
 		t.Run(name, func(t *testing.T) {
+			await(t, "the connections of earlier tests are closed", func() bool {
+				streams.mu.Lock()
+				defer streams.mu.Unlock()
+				return streams.open == 0
+			})
 			l, address := newStreamListener(t, echo, func(s *server) { s.MaxTCPQueries = 3 })
 			setLimits(t, tt.process, 5)
 			var dialed int
@@ -431,6 +436,18 @@ func TestOldestOfSessions(t *testing.T) {
 	p.mu.Unlock()
 	if p.oldest() == nil {
 		t.Error("no connection beside sessions")
+	}
+}
+
+// TestSweepPause checks that a sweep is short, and does not handle many connections at once.
+func TestSweepPause(t *testing.T) {
+	for _, tt := range []struct {
+		connections int
+		pause       time.Duration
+	}{{1, sweepPause}, {256, sweepPause}, {257, sweepPause / 2}, {5000, sweepStep}, {15000, sweepStep}, {1 << 20, maxSweep / 4096}} {
+		if got := sweepPauseOf(tt.connections); got != tt.pause {
+			t.Errorf("%d connections: %s, want %s", tt.connections, got, tt.pause)
+		}
 	}
 }
 
