@@ -114,6 +114,34 @@ func TestSilentSession(t *testing.T) {
 	}
 }
 
+// TestInactiveSession: a DSO session without notifications, whose client sends Keepalive messages only, is aborted after five
+// seconds or twice the timeout (RFC 8490 section 6.4.1).
+func TestInactiveSession(t *testing.T) {
+	offer(t)
+	for timeout, limit := range map[time.Duration]time.Duration{time.Second: minInactivity, time.Hour: 2 * time.Hour} {
+		l, address := newStreamListener(t, echo, func(s *server) { s.IdleTimeout = timeout })
+		c := &sessionClient{dialTCP(t, address), t}
+		keepalive := func() {
+			c.send(dso.AppendKeepalive(nil, 1, false, dso.Timeouts{}))
+			c.next()
+		}
+		keepalive()
+		conn := serverEnd(t, l, c)
+		since := func(d time.Duration) { conn.active.Store(int64(answers.Now() - d)) }
+		since(limit - time.Second)
+		conn.expire(answers.Now())
+		keepalive()
+		c.ask("www.example.")
+		since(limit - time.Second)
+		keepalive()
+		if idle := answers.Now() - time.Duration(conn.active.Load()); idle < limit-time.Second {
+			t.Errorf("inactive for %v after a Keepalive message, want more than %v", idle, limit-time.Second)
+		}
+		since(limit + time.Second)
+		c.wantReset()
+	}
+}
+
 // wantRetryDelay checks that the server ends the session.
 func (c *sessionClient) wantRetryDelay() {
 	c.t.Helper()
@@ -319,6 +347,11 @@ func TestSessionLimits(t *testing.T) {
 	offer(t)
 	for name, tt := range map[string]struct{ process, sources int }{"client": {1000, 1}, "process": {5, 32}} {
 		t.Run(name, func(t *testing.T) {
+			await(t, "the connections of earlier tests are closed", func() bool {
+				streams.mu.Lock()
+				defer streams.mu.Unlock()
+				return streams.open == 0
+			})
 			l, address := newStreamListener(t, echo, func(s *server) { s.MaxTCPQueries = 3 })
 			setLimits(t, tt.process, 5)
 			var dialed int
@@ -403,6 +436,18 @@ func TestOldestOfSessions(t *testing.T) {
 	p.mu.Unlock()
 	if p.oldest() == nil {
 		t.Error("no connection beside sessions")
+	}
+}
+
+// TestSweepPause checks that a sweep is short, and does not handle many connections at once.
+func TestSweepPause(t *testing.T) {
+	for _, tt := range []struct {
+		connections int
+		pause       time.Duration
+	}{{1, sweepPause}, {256, sweepPause}, {257, sweepPause / 2}, {5000, sweepStep}, {15000, sweepStep}, {1 << 20, maxSweep / 4096}} {
+		if got := sweepPauseOf(tt.connections); got != tt.pause {
+			t.Errorf("%d connections: %s, want %s", tt.connections, got, tt.pause)
+		}
 	}
 }
 
