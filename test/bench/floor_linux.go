@@ -31,6 +31,13 @@ func serveFloor(address string) error {
 	runtime.LockOSThread()
 	debug.SetGCPercent(-1)
 	var f floor
+	if err := f.listen(at); err != nil {
+		return err
+	}
+	return f.run()
+}
+
+func (f *floor) listen(at netip.AddrPort) (err error) {
 	if f.fd, err = unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0); err != nil {
 		return fmt.Errorf("floor: socket: %w", err)
 	}
@@ -43,7 +50,7 @@ func serveFloor(address string) error {
 	if err := unix.Listen(f.fd, 4096); err != nil {
 		return fmt.Errorf("floor: listen: %w", err)
 	}
-	return f.run()
+	return nil
 }
 
 // run sends to the next part in each step.
@@ -51,16 +58,24 @@ func (f *floor) run() error {
 	const step = heartbeatInterval / floorSteps
 	began := time.Now()
 	for done := 0; ; done++ {
-		if err := f.accept(); err != nil {
+		if err := f.step(done); err != nil {
 			return fmt.Errorf("floor: accept: %w", err)
-		}
-		for _, fd := range f.parts[done%floorSteps] {
-			send(fd)
 		}
 		if wait := time.Until(began.Add(time.Duration(done+1) * step)); wait > 0 {
 			time.Sleep(wait)
 		}
 	}
+}
+
+// step accepts connections, and sends to a part.
+func (f *floor) step(n int) error {
+	if err := f.accept(); err != nil {
+		return err
+	}
+	for _, fd := range f.parts[n%floorSteps] {
+		send(fd)
+	}
+	return nil
 }
 
 // accept accepts all connections that wait.

@@ -16,5 +16,3 @@ func serveFloor(string) error { return errLinux }
 func steer(context.Context, []string) error { return errLinux }
 
 func steered() error { return errLinux }
-
-func realTime() {}
