@@ -104,3 +104,16 @@ func send(fd int) {
 	_, _, _ = unix.RawSyscall6(unix.SYS_SENDTO, uintptr(fd), uintptr(unsafe.Pointer(&floorMessage[0])), uintptr(len(floorMessage)), // #nosec G103
 		unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL, 0, 0)
 }
+
+// checkFiles returns an error if a process may not have enough open files for a number of sessions: clusterdns leaves an
+// eighth of them to other sockets.
+func checkFiles(sessions int) error {
+	var files unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &files); err != nil {
+		return fmt.Errorf("limit of open files: %w", err)
+	}
+	if spare := 100; uint64(sessions+spare) > files.Max-files.Max/8 { // #nosec G115 -- positive
+		return fmt.Errorf("%d sessions need a limit of %d open files, which is %d", sessions, (sessions+spare)*8/7+1, files.Max)
+	}
+	return nil
+}

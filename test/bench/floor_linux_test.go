@@ -59,3 +59,19 @@ func TestFloor(t *testing.T) {
 		}
 	}
 }
+
+func TestCheckFiles(t *testing.T) {
+	var files unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &files); err != nil {
+		t.Fatal(err)
+	}
+	if files.Max > 1<<30 {
+		t.Skip("no limit of open files")
+	}
+	if err := checkFiles(int(files.Max)); err == nil { // #nosec G115 -- limited
+		t.Error("as many sessions as open files are possible")
+	}
+	if err := checkFiles(1); err != nil && files.Max > 200 {
+		t.Error(err)
+	}
+}

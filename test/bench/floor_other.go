@@ -16,3 +16,5 @@ func serveFloor(string) error { return errLinux }
 func steer(context.Context, []string) error { return errLinux }
 
 func steered() error { return errLinux }
+
+func checkFiles(int) error { return errLinux }
