@@ -122,12 +122,19 @@ func TestInactiveSession(t *testing.T) {
 		}
 		keepalive()
 		conn := serverEnd(t, l, c)
-		since := func(d time.Duration) { conn.active.Store(int64(answers.Now() - d)) }
+		since := func(d time.Duration) {
+			await(t, "the query has ended", func() bool {
+				conn.mu.Lock()
+				defer conn.mu.Unlock()
+				return conn.inFlight.Load() == 0
+			})
+			keepalive() // the messages before it are processed
+			conn.active.Store(int64(answers.Now() - d))
+		}
+		c.ask("www.example.")
 		since(limit - time.Second)
 		conn.expire(answers.Now())
 		keepalive()
-		c.ask("www.example.")
-		since(limit - time.Second)
 		keepalive()
 		if idle := answers.Now() - time.Duration(conn.active.Load()); idle < limit-time.Second {
 			t.Errorf("inactive for %v after a Keepalive message, want more than %v", idle, limit-time.Second)
