@@ -14,9 +14,10 @@ import (
 // lookup finds the stored answers to queries, one after the other. Its memory is reused.
 type lookup struct {
 	query   answers.Query
-	nested  bool // names are not expanded: a plugin has sent the query to answer another one
-	waited  bool // the queries have waited for their names: Entry.Waits is ignored
-	single  bool // the plugins have ignored the search list of the query, and answered its name alone
+	nested  bool          // names are not expanded: a plugin has sent the query to answer another one
+	waited  bool          // the queries have waited for their names: Entry.Waits is ignored
+	single  bool          // the plugins have ignored the search list of the query, and answered its name alone
+	since   time.Duration // the plugin chain has made the reply since then, and what it has stored may have ended; 0 without a reply
 	key     [answers.MaxKey]byte
 	listKey [answers.MaxKey]byte
 
@@ -53,7 +54,7 @@ func (l *lookup) find(s *server, in []byte, client netip.Addr, now time.Duration
 	l.findEntry(key, in, client, now)
 	e := l.entry
 	l.wire = l.route.wire != nil && isForWire(q)
-	if e == nil || q.Upper && !e.AnyCase || e.Waits && !l.waited || !e.Fresh(now) {
+	if e == nil || q.Upper && !e.AnyCase || e.Waits && !l.waited || !e.Fresh(now) && (!l.isMade(e) || e.Current()) {
 		return false
 	}
 	l.beyond = e.Cached && e.Expires != 0 && now >= e.Expires
@@ -78,7 +79,11 @@ func (l *lookup) findEntry(key, in []byte, client netip.Addr, now time.Duration)
 	e := answers.Shared.Get(key)
 	var view answers.View
 	if l.viewed = e != nil && e.Views != nil; l.viewed {
-		e, view = answers.Shared.GetView(e, key, now, client, l.query.CallerData(in))
+		if option := l.query.CallerData(in); l.isMade(e) {
+			e, view = answers.Shared.FindView(e, key, client, option)
+		} else {
+			e, view = answers.Shared.GetView(e, key, now, client, option)
+		}
 		l.unnamed = !view.Named
 	}
 	switch {
@@ -89,6 +94,9 @@ func (l *lookup) findEntry(key, in []byte, client netip.Addr, now time.Duration)
 		l.entry, l.counters = e, [3]answers.Counter{search.Count, search.Client, view.Callers}
 	}
 }
+
+// isMade reports whether the plugin chain has stored an entry since it makes the reply.
+func (l *lookup) isMade(e *answers.Entry) bool { return l.since > 0 && e.Stored >= l.since }
 
 // count counts the answer of the last lookup in the counters of the plugins.
 func (l *lookup) count() {

@@ -330,12 +330,13 @@ type notifiedReply struct {
 	*connection
 	server *server
 	query  []byte
+	since  time.Duration
 	name   []byte // of the question, if the plugin chain gets it in lower case
 }
 
 // newNotifiedReply returns the destination of the reply to a request, which may be reused.
 func newNotifiedReply(c *connection, r *request) *notifiedReply {
-	return &notifiedReply{connection: c, server: r.server, query: append([]byte(nil), r.query...)}
+	return &notifiedReply{connection: c, server: r.server, query: append([]byte(nil), r.query...), since: answers.Now()}
 }
 
 // lowerCase changes the question to lower case, if the answers of its server block are stored: only those are, so that the
@@ -364,7 +365,8 @@ func (n *notifiedReply) restore(message []byte) {
 	}
 }
 
-// send implements destination. If the chain has stored the reply, the stored form is sent, with handles.
+// send implements destination. If the chain has stored the reply, the stored form is sent, with handles, also if it has ended
+// meanwhile: without handles, the client would use it until its TTL ends.
 func (n *notifiedReply) send(reply []byte) error {
 	if n.sendStored(reply) {
 		return nil
@@ -377,14 +379,14 @@ func (n *notifiedReply) send(reply []byte) error {
 // the reply.
 func (n *notifiedReply) sendStored(reply []byte) bool {
 	c, now := n.connection, answers.Now()
-	l := lookup{waited: true} // if queries wait for the name, this one has
+	l := lookup{waited: true, since: n.since} // if queries wait for the name, this one has
 	if len(reply) < answers.HeaderLen || reply[2]&0x02 != 0 || !n.find(&l, reply, now) || l.entry.Plain.Rcode() != int(reply[3]&0xF) {
 		return false
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if len(c.out) > maxUnsent { // the reply waits
-		return false
+	for c.fd >= 0 && len(c.out) > maxUnsent { // as in sendWith
+		c.space.Wait()
 	}
 	p := l.entry.Patch(now)
 	n.restore(n.query)

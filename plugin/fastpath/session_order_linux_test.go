@@ -103,6 +103,48 @@ func TestFirstAnswer(t *testing.T) {
 	})
 }
 
+// TestEndedFirstAnswer has data that change after the plugin chain has stored its reply, and before it writes it: the answer has
+// handles, and their invalidation is behind it. An entry from before the query is not sent.
+func TestEndedFirstAnswer(t *testing.T) {
+	offer(t)
+	d := &data{value: 2}
+	keyspace := newKeyspace(t)
+	old := &answers.Entry{Validity: bound(&d.watchable)}
+	storeAnswer(t, keyspace, "old.example.", 9, old)
+	d.advance()
+	_, address := newStreamListener(t, func(w dns.ResponseWriter, m *dns.Msg) {
+		name := m.Question[0].Name
+		reply := addressReply(name, 3)
+		reply.Id = m.Id
+		_, v := d.read()
+		switch name {
+		case "all.example.":
+			keyspace.PutReply(m, reply, &answers.Properties{Validity: v})
+		case "viewed.example.":
+			keyspace.PutReply(m, reply, &answers.Properties{Validity: v, Views: views{}, View: answers.View{Number: 1}})
+		}
+		d.change()
+		_ = w.WriteMsg(reply)
+	}, withRoute(t, keyspace, nil))
+	for name, handles := range map[string]int{"all.example.": 1, "viewed.example.": 1, "old.example.": 0} {
+		t.Run(name, func(t *testing.T) {
+			for range 3 {
+				c := dialSession(t, address)
+				m, got := c.ask(name, notify, fromCaller)
+				if len(m.Answer) != 3 || len(got) != handles {
+					t.Fatalf("%d handles in\n%v", len(got), m)
+				}
+				if handles == 0 {
+					continue
+				}
+				if ended := c.invalidated(); !slices.Equal(ended, got) {
+					t.Errorf("%v are invalidated, want %v", ended, got)
+				}
+			}
+		})
+	}
+}
+
 // TestUpperCase has the first answers to questions with upper-case letters: the plugin chain gets them in lower case, since other
 // answers are not stored, and the client gets its own question.
 func TestUpperCase(t *testing.T) {

@@ -272,6 +272,44 @@ func withCaller(t testing.TB, r *dns.Msg, node string) {
 	r.IsEdns0().Option = []dns.EDNS0{&dns.EDNS0_LOCAL{Code: caller.Code, Data: naming(t, node, zone)}}
 }
 
+// TestNotified_Amid has a Service replaced or created at each moment of a lookup: the answer is stored, so that it has handles. It
+// has ended if it differs from the answer after the event.
+func TestNotified_Amid(t *testing.T) {
+	replaced := index.Service{Namespace: "shop", Name: "web", IPs: addrs(t, "10.0.0.9")}
+	for name, tt := range map[string]struct {
+		ask     string
+		happens func(*index.Index)
+	}{
+		"replaced": {"web.shop.svc.cluster.local A", func(ix *index.Index) {
+			ix.DeleteService("shop", "web")
+			s := replaced
+			ix.PutService(&s)
+		}},
+		"deleted":   {"web.shop.svc.cluster.local A", func(ix *index.Index) { ix.DeleteService("shop", "web") }},
+		"created":   {"new.shop.svc.cluster.local A", func(ix *index.Index) { ix.PutService(&index.Service{Namespace: "shop", Name: "new"}) }},
+		"namespace": {"web.shop.svc.cluster.local A", func(ix *index.Index) { ix.DeleteNamespace("shop") }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			ended := 0
+			for left := range 20 {
+				s, _ := newStoring(t, clusterset("pods verified", "topology"), storedObjects()...)
+				ix := indexOf(s.k)
+				s.k.attach(&amid{Index: ix, left: left + 1, happens: func() { tt.happens(ix) }}, s.k.status)
+				during, validity := s.answerOf(t, questionFor(t, tt.ask))
+				s.k.attach(ix, s.k.status)
+				if !validity.Current() {
+					ended++
+				} else if after, _ := s.answerOf(t, questionFor(t, tt.ask)); during != after {
+					t.Errorf("moment %d: the answer has not ended:\n%s\nand after the event:\n%s", left+1, during, after)
+				}
+			}
+			if ended == 0 {
+				t.Error("the event was never during the lookup")
+			}
+		})
+	}
+}
+
 // TestNotified_Outdate asserts that the loss of the access to a resource invalidates every answer.
 func TestNotified_Outdate(t *testing.T) {
 	s, _ := newStoring(t, clusterset("pods verified", "topology"), storedObjects()...)

@@ -56,21 +56,29 @@ func (d *dependencies) onNodes(f *result) {
 	}
 }
 
+// maxLookups is the maximum number of lookups of an object that is created or deleted meanwhile.
+const maxLookups = 4
+
 // onObject looks up a Service or ServiceImport, nil if it or its namespace does not exist, and adds it. The first lookup
-// finds the Generation; the answer is made from the second one, after the Generation's number was read.
+// finds the Generation; the answer is made from the second one, after the Generation's number was read. If the Generation is
+// another one then, because the object was created or deleted, the next lookup decides: an answer without a validity would have
+// no handles. The Generation of the former object only adds events that end the answer.
 func (d *dependencies) onObject(ix records, n *objectName) *index.Entry {
-	first := n.in(ix)
+	e := n.in(ix)
 	if d == nil {
-		return first
+		return e
 	}
-	if first == nil {
-		d.add(ix.NameGeneration(n.namespace, n.object))
-	} else {
-		d.add(first.Generation())
+	for range maxLookups - 1 {
+		before := e
+		if before == nil {
+			d.add(ix.NameGeneration(n.namespace, n.object))
+		} else {
+			d.add(before.Generation())
+		}
+		if e = n.in(ix); before == nil && e == nil || before != nil && e != nil && before.Generation() == e.Generation() {
+			return e
+		}
 	}
-	second := n.in(ix)
-	if (first == nil) != (second == nil) || first != nil && first.Generation() != second.Generation() {
-		d.properties.End()
-	}
-	return second
+	d.properties.End()
+	return e
 }

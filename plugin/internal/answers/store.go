@@ -86,6 +86,11 @@ func (s *Store) GetView(e *Entry, key []byte, now time.Duration, from netip.Addr
 	if !e.Fresh(now) {
 		return nil, View{}
 	}
+	return s.FindView(e, key, from, option)
+}
+
+// FindView is GetView for an entry with Views that may have ended.
+func (s *Store) FindView(e *Entry, key []byte, from netip.Addr, option []byte) (*Entry, View) {
 	v := e.Views.View(from, option)
 	if v.Private {
 		return nil, v
