@@ -111,7 +111,7 @@ func TestEndedFirstAnswer(t *testing.T) {
 	keyspace := newKeyspace(t)
 	old := &answers.Entry{Validity: bound(&d.watchable)}
 	storeAnswer(t, keyspace, "old.example.", 9, old)
-	d.advance()
+	d.Advance()
 	_, address := newStreamListener(t, func(w dns.ResponseWriter, m *dns.Msg) {
 		name := m.Question[0].Name
 		reply := addressReply(name, 3)
