@@ -46,6 +46,8 @@ type connection struct {
 	in      []byte // received bytes of queries that are not handled
 	queries int
 	aborted bool // the client has violated the protocol
+	// keepalives are the Keepalive messages among the queries: they do not extend the time of inactivity, RFC 8490 section 6.3.
+	keepalives int
 
 	// established is set when a DSO session is established. It is changed by the poller's goroutine with the mutex.
 	established bool

@@ -169,7 +169,7 @@ func (f *frames) consume(c *connection, s *server, data []byte) (more bool) {
 	if limit == 0 {
 		limit = defaultMaxTCPQueries
 	}
-	more, before := true, c.queries
+	more, before, active := true, c.queries, c.queries-c.keepalives
 	for more {
 		var query []byte
 		if query, data = c.next(data); query == nil {
@@ -191,7 +191,7 @@ func (f *frames) consume(c *connection, s *server, data []byte) (more bool) {
 	}
 	f.flush(c, s)
 	c.in = append(c.in, data...)
-	return c.received(f.now, c.queries > before) && more
+	return c.received(f.now, c.queries > before, c.queries-c.keepalives > active) && more
 }
 
 // next returns the next complete query of the bytes that were received, nil without one, and the rest of the bytes. An
@@ -228,9 +228,9 @@ func (c *connection) next(data []byte) (query, rest []byte) {
 	return query, data
 }
 
-// received records that bytes were received and that queries among them were handled, and reports whether the connection is
-// open.
-func (c *connection) received(now time.Duration, handled bool) bool {
+// received records that bytes were received, and that messages among them were handled, some of which are activity, and
+// reports whether the connection is open.
+func (c *connection) received(now time.Duration, handled, active bool) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch {
@@ -244,8 +244,10 @@ func (c *connection) received(now time.Duration, handled bool) bool {
 	}
 	if handled {
 		c.started.Store(true)
-		c.active.Store(int64(now))
 		c.heard = now
+	}
+	if active {
+		c.active.Store(int64(now))
 	}
 	c.retained = cap(c.in)
 	c.hold()

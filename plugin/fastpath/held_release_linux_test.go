@@ -73,7 +73,12 @@ func TestHeldAtHalfClose(t *testing.T) {
 	if err := c.Conn.(*net.TCPConn).CloseWrite(); err != nil {
 		t.Fatal(err)
 	}
-	time.Sleep(20 * time.Millisecond)
+	await(t, "the server has received the end", func() bool {
+		end := serverEnd(t, b.listener, c)
+		end.mu.Lock()
+		defer end.mu.Unlock()
+		return end.eof
+	})
 	b.create("w.")
 	c.expect(t, 1, dns.RcodeSuccess)
 }

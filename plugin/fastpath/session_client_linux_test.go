@@ -65,7 +65,13 @@ type sessionClient struct {
 
 func dialSession(t *testing.T, address string) *sessionClient {
 	t.Helper()
-	c := &sessionClient{dialTCP(t, address), t}
+	return beginSession(t, dialTCP(t, address))
+}
+
+// beginSession opens a session on a connection.
+func beginSession(t *testing.T, conn net.Conn) *sessionClient {
+	t.Helper()
+	c := &sessionClient{conn, t}
 	c.send(dso.AppendSessionRequest(nil, 1))
 	if m := c.next(); m.ID != 1 || !m.Response || m.Rcode != dso.NoError {
 		t.Fatalf("response %+v", m)

@@ -1,6 +1,7 @@
 package fastpath
 
 import (
+	"fmt"
 	"net"
 	"net/netip"
 	"runtime"
@@ -45,11 +46,11 @@ func TestDeafSession(t *testing.T) {
 		if got := other.invalidated(); !slices.Equal(got, handles) {
 			t.Fatalf("%v are invalidated, want %v", got, handles)
 		}
-		if took := time.Since(begin); took > time.Second {
+		if took := time.Since(begin); took > patience/4 {
 			t.Errorf("change %d is notified after %v", i, took)
 		}
 	}
-	if took := <-closed; took > time.Second {
+	if took := <-closed; took > patience/4 {
 		t.Errorf("the deaf session is closed after %v", took)
 	}
 	if got := closedSessions(coherence.Unread) - unread; got != 1 {
@@ -91,21 +92,53 @@ func TestSilentSession(t *testing.T) {
 	if n := l.connections.Load(); n != 2 {
 		t.Fatalf("%d connections, want 2 sessions", n)
 	}
-	for _, c := range []*sessionClient{silent, other} {
+	age := func(c *sessionClient, by time.Duration) (silence time.Duration) {
 		conn := serverEnd(t, l, c)
 		conn.mu.Lock()
-		conn.heard -= sessionSilence
-		conn.mu.Unlock()
-		if c == other { // before the next sweep
-			c.send(dso.AppendSessionRequest(nil, 3))
-			c.next()
-		}
+		defer conn.mu.Unlock()
+		conn.heard -= by
+		return answers.Now() - conn.heard
 	}
+	age(other, sessionSilence/2)
+	other.send(dso.AppendSessionRequest(nil, 3))
+	other.next()
+	if silence := age(other, 0); silence > sessionSilence/4 {
+		t.Errorf("a session is silent for %s after a request", silence)
+	}
+	age(silent, sessionSilence)
 	silent.wantReset()
 	other.send(dso.AppendSessionRequest(nil, 4))
 	other.next()
 	if got := closedSessions(coherence.Silent) - count; got < 1 {
 		t.Errorf("%v sessions are counted as silent, want 1", got)
+	}
+}
+
+// TestInactiveSession: a DSO session without notifications, whose client sends Keepalive messages only, is aborted after five
+// seconds or twice the timeout (RFC 8490 section 6.4.1).
+func TestInactiveSession(t *testing.T) {
+	offer(t)
+	for timeout, limit := range map[time.Duration]time.Duration{time.Second: minInactivity, time.Hour: 2 * time.Hour} {
+		l, address := newStreamListener(t, echo, func(s *server) { s.IdleTimeout = timeout })
+		c := &sessionClient{dialTCP(t, address), t}
+		keepalive := func() {
+			c.send(dso.AppendKeepalive(nil, 1, false, dso.Timeouts{}))
+			c.next()
+		}
+		keepalive()
+		conn := serverEnd(t, l, c)
+		since := func(d time.Duration) { conn.active.Store(int64(answers.Now() - d)) }
+		since(limit - time.Second)
+		conn.expire(answers.Now())
+		keepalive()
+		c.ask("www.example.")
+		since(limit - time.Second)
+		keepalive()
+		if idle := answers.Now() - time.Duration(conn.active.Load()); idle < limit-time.Second {
+			t.Errorf("inactive for %v after a Keepalive message, want more than %v", idle, limit-time.Second)
+		}
+		since(limit + time.Second)
+		c.wantReset()
 	}
 }
 
@@ -312,13 +345,23 @@ func TestStoredFromTheFirstQuery(t *testing.T) {
 // number of queries has no limit.
 func TestSessionLimits(t *testing.T) {
 	offer(t)
-	for name, limits := range map[string][2]int{"client": {1000, 5}, "process": {5, 5}} {
+	for name, tt := range map[string]struct{ process, sources int }{"client": {1000, 1}, "process": {5, 32}} {
 		t.Run(name, func(t *testing.T) {
+			await(t, "the connections of earlier tests are closed", func() bool {
+				streams.mu.Lock()
+				defer streams.mu.Unlock()
+				return streams.open == 0
+			})
 			l, address := newStreamListener(t, echo, func(s *server) { s.MaxTCPQueries = 3 })
-			setLimits(t, limits[0], limits[1])
-			sessions := []*sessionClient{dialSession(t, address), dialSession(t, address)}
+			setLimits(t, tt.process, 5)
+			var dialed int
+			dial := func() net.Conn {
+				dialed++
+				return dialFrom(t, fmt.Sprintf("127.0.1.%d", 1+dialed%tt.sources), address)
+			}
+			sessions := []*sessionClient{beginSession(t, dial()), beginSession(t, dial())}
 			for i := range uint16(20) { // used after the sessions
-				conn := dialTCP(t, address)
+				conn := dial()
 				if _, err := conn.Write(framed(t, i, "used.example.")); err != nil {
 					t.Fatal(err)
 				}
@@ -329,9 +372,15 @@ func TestSessionLimits(t *testing.T) {
 				for range 10 {
 					c.ask("session.example.", notify)
 				}
+				end := serverEnd(t, l, c)
+				await(t, "its queries have ended", func() bool {
+					end.mu.Lock()
+					defer end.mu.Unlock()
+					return end.inFlight.Load() == 0
+				})
 			}
 			for range 10 { // more than the limit: the oldest one is closed
-				sessions = append(sessions, dialSession(t, address))
+				sessions = append(sessions, beginSession(t, dial()))
 			}
 			sessions[0].wantEnd()
 			sessions[len(sessions)-1].ask("session.example.", notify)
@@ -387,6 +436,18 @@ func TestOldestOfSessions(t *testing.T) {
 	p.mu.Unlock()
 	if p.oldest() == nil {
 		t.Error("no connection beside sessions")
+	}
+}
+
+// TestSweepPause checks that a sweep is short, and does not handle many connections at once.
+func TestSweepPause(t *testing.T) {
+	for _, tt := range []struct {
+		connections int
+		pause       time.Duration
+	}{{1, sweepPause}, {256, sweepPause}, {257, sweepPause / 2}, {5000, sweepStep}, {15000, sweepStep}, {1 << 20, maxSweep / 4096}} {
+		if got := sweepPauseOf(tt.connections); got != tt.pause {
+			t.Errorf("%d connections: %s, want %s", tt.connections, got, tt.pause)
+		}
 	}
 }
 

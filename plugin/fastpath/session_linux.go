@@ -83,6 +83,7 @@ func (c *connection) request(m *dso.Message, s *server, now time.Duration) {
 			c.drainFrom(now)
 		}
 	case primary.Type == dso.Keepalive:
+		c.keepalives++
 		c.establish()
 		c.put(dso.AppendKeepalive(nil, m.ID, true, timeouts(s)))
 	case primary.Type == dso.Session && len(primary.Data) == 0:

@@ -78,6 +78,8 @@ func TestSessionMessages(t *testing.T) {
 	counted[5] = 1
 	silent := append([]byte{0, 0}, counted[2:]...)
 	short := request(session)
+	unused := request(session)
+	unused[2], unused[3] = unused[2]|7, 0xF0|dso.TypeNI
 	for name, c := range map[string]struct {
 		message []byte
 		rcode   int
@@ -86,6 +88,7 @@ func TestSessionMessages(t *testing.T) {
 		"session with later fields":     {request(dso.TLV{Type: dso.Session, Data: []byte{dso.Version, 1, 2}}), dso.NoError},
 		"session and unknown TLV":       {request(session, dso.TLV{Type: 0xF900, Data: []byte{1}}), dso.NoError},
 		"session and padding":           {request(session, dso.TLV{Type: dso.Padding, Data: eight}), dso.NoError},
+		"session with unused bits":      {unused, dso.NoError},
 		"keepalive":                     {request(keepalive), dso.NoError},
 		"session of another version":    {request(dso.TLV{Type: dso.Session, Data: []byte{dso.Version + 1}}), dso.TypeNI},
 		"session without a version":     {request(dso.TLV{Type: dso.Session}), dso.FormatError},

@@ -191,7 +191,7 @@ func (p *Pool) maxAge(c *conn) time.Duration {
 
 // sessionOpened records that the server has sessions.
 func (p *Pool) sessionOpened(now time.Time) {
-	p.known, p.unsupported, p.reported = true, false, false
+	p.probe, p.known, p.unsupported, p.reported = nil, true, false, false
 	p.refusals, p.closes = 0, 0
 	p.Coherence.Sessions.Inc()
 	p.setNotifies(now)

@@ -133,9 +133,6 @@ func (c *conn) receiveDSO(message []byte, now time.Time) error {
 func (c *conn) responded(message []byte, now time.Time) error {
 	p, s := c.pool, c.session
 	s.awaits = false
-	if p.probe == c {
-		p.probe = nil
-	}
 	m, err := dso.Parse(message)
 	if rcode := int(message[flagsAt+1] & rcodeMask); rcode != dso.NoError || !dso.IsDSO(message) {
 		return c.rejected(&m, err == nil, rcode, now)

@@ -357,12 +357,15 @@ func TestSession_Ignored(t *testing.T) {
 	q := c.query()
 	reply := answer(q)
 	setID(reply, 0)
+	unused := b.beat()
+	unused[2], unused[3] = unused[2]|7, 0xF0|dso.Refused
 	c.respond(
 		dso.AppendTLV(dso.AppendTLV(b.beat(), 0xF8FE), dso.Padding, 0), // additional TLVs
 		dso.AppendTLV(dso.AppendHeader(nil, 0, false, 0), dso.Keepalive, 0, 0, 0x75, 0x30, 0, 0, 0x75, 0x30),
 		dso.AppendTLV(dso.AppendHeader(nil, 77, false, 0), 0xF8FF),
 		append([]byte{0, 78, dso.Opcode << 3, 0, 0, 1}, make([]byte, 6)...), // a request with a count
-		reply, // with the id of messages without a response, which no query has
+		unused, // bits of the header
+		reply,  // with the id of messages without a response, which no query has
 	)
 	for _, want := range [][]byte{dso.AppendErrorResponse(nil, 77, dso.TypeNI), dso.AppendErrorResponse(nil, 78, dso.FormatError)} {
 		if m := c.query(); !slices.Equal(m, want) {

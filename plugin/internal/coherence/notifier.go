@@ -16,7 +16,7 @@ const (
 	atOnce = 64
 	// maxAtOnce is the number of messages after which the notifier pauses: its goroutine does not wait, and may have the only
 	// processor of the process.
-	maxAtOnce = 4 * atOnce
+	maxAtOnce = 2 * atOnce
 	rest      = 50 * time.Microsecond
 
 	// chunk is the number of subscriptions that end while the registry is locked. A message has the handles of a chunk.
