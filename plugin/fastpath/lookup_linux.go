@@ -17,7 +17,7 @@ type lookup struct {
 	nested  bool          // names are not expanded: a plugin has sent the query to answer another one
 	waited  bool          // the queries have waited for their names: Entry.Waits is ignored
 	single  bool          // the plugins have ignored the search list of the query, and answered its name alone
-	since   time.Duration // the plugin chain has made the reply since then, and what it has stored may have ended; 0 without a reply
+	since   time.Duration // since then, the plugin chain makes the reply, whose entry may have ended already; 0 without a reply
 	key     [answers.MaxKey]byte
 	listKey [answers.MaxKey]byte
 

@@ -23,6 +23,7 @@ const (
 	ofManyData   = "the answer depends on more data than an option has handles for"
 	notSynced    = "the answer is not that of the whole cluster"
 	notForLookup = "the server may query another block for the name, or does not look it up"
+	ofOneQuery   = "the answer is for the query that has waited: the next one waits, too"
 	notInStore   = "the stored answer has lower-case names"
 )
 
@@ -64,7 +65,7 @@ func namesOfServices() []answerKind {
 		{name: "zonal", ask: "east.pin._zone.db.shop.svc.cluster.local A"},
 		{name: "zonal, no endpoints", ask: "none.pin._zone.db.shop.svc.cluster.local A"},
 		{name: "headless without endpoints", ask: "empty.shop.svc.cluster.local A"},
-		{name: "headless that queries wait for", ask: "waits.shop.svc.cluster.local A"},
+		{name: "headless that queries wait for", ask: "waits.shop.svc.cluster.local A", none: ofOneQuery},
 		{name: "type without records", ask: "web.shop.svc.cluster.local MX"},
 		{name: "ANY", ask: "web.shop.svc.cluster.local ANY"},
 		{name: "CNAME of no alias", ask: "web.shop.svc.cluster.local CNAME"},
@@ -268,7 +269,7 @@ func (s *storing) handlesOf(query []byte, from netip.Addr) (n int) {
 			return 0
 		}
 	}
-	if e == nil || q.Upper && !e.AnyCase || e.Expires != 0 || !e.Shared() || !e.Fresh(answers.Now()) {
+	if e == nil || e.Waits || q.Upper && !e.AnyCase || e.Expires != 0 || !e.Shared() || !e.Fresh(answers.Now()) {
 		return 0
 	}
 	for _, b := range e.Bounds {

@@ -359,6 +359,28 @@ func TestCallers(t *testing.T) {
 	}
 }
 
+// TestViewOf asserts that the view of a plugin's own query is not counted, and that answers for names that no node can have, as
+// in manifests, are not stored.
+func TestViewOf(t *testing.T) {
+	for name, tt := range map[string]struct {
+		l    location
+		by   evidence
+		want answers.View
+	}{
+		"no address":   {location{}, noAddress, answers.View{}},
+		"no record":    {location{name: "n9", zone: "z"}, unknownNode, answers.View{Node: "n9", Zone: "z", Named: true, Callers: callersTotal[unknownNode]}},
+		"its endpoint": {location{name: "n9"}, byEndpoint, answers.View{Node: "n9", Callers: callersTotal[byEndpoint]}},
+		"too long": {location{name: strings.Repeat("n", 254)}, byPod,
+			answers.View{Node: strings.Repeat("n", 254), Private: true, Callers: callersTotal[byPod]}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := viewOf(tt.l, tt.by); got != tt.want {
+				t.Errorf("%+v, want %+v", got, tt.want)
+			}
+		})
+	}
+}
+
 // TestCallers_Several asserts that two options are ignored.
 func TestCallers_Several(t *testing.T) {
 	k := placed(t, "kubernetes cluster.local {\ntopology\n}")
